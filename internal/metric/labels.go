@@ -1,0 +1,128 @@
+package metric
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+)
+
+const (
+	// NameLabel is the label that holds the metric's name.
+	NameLabel = "__name__"
+	// SourceLabel is the label that holds the source: what reports. The series of
+	// one source share registry partition and neighbouring ids.
+	SourceLabel = "source"
+)
+
+// Label is one name and value of a series.
+type Label struct {
+	Name  string
+	Value string
+}
+
+// Labels identify a series: sorted by name, names unique, no empty value.
+// NewLabels establishes this.
+type Labels []Label
+
+// NewLabels sorts the given labels and drops those with an empty value, which by
+// Prometheus' rule are the same as absent. A name given twice is an error.
+func NewLabels(ls ...Label) (Labels, error) {
+	out := make(Labels, 0, len(ls))
+	for _, l := range ls {
+		if l.Value != "" {
+			out = append(out, l)
+		}
+	}
+	slices.SortFunc(out, func(a, b Label) int { return strings.Compare(a.Name, b.Name) })
+	for i := 1; i < len(out); i++ {
+		if out[i].Name == out[i-1].Name {
+			return nil, fmt.Errorf("label %q is given twice", out[i].Name)
+		}
+	}
+	return out, nil
+}
+
+// Get is the value of the named label, "" when absent.
+func (ls Labels) Get(name string) string {
+	for _, l := range ls {
+		if l.Name == name {
+			return l.Value
+		}
+	}
+	return ""
+}
+
+// String is the series in Prometheus' notation: name{label="value",…}.
+func (ls Labels) String() string {
+	var sb strings.Builder
+	sb.WriteString(ls.Get(NameLabel))
+	sb.WriteByte('{')
+	first := true
+	for _, l := range ls {
+		if l.Name == NameLabel {
+			continue
+		}
+		if !first {
+			sb.WriteByte(',')
+		}
+		first = false
+		sb.WriteString(l.Name)
+		sb.WriteByte('=')
+		sb.WriteString(strconv.Quote(l.Value))
+	}
+	sb.WriteByte('}')
+	return sb.String()
+}
+
+// AppendKey appends the canonical bytes of one label: name and value, each behind
+// its length as an unsigned varint. The key of a series is its labels in order;
+// docs/format/series.md has the bytes.
+func (l Label) AppendKey(dst []byte) []byte {
+	dst = binary.AppendUvarint(dst, uint64(len(l.Name)))
+	dst = append(dst, l.Name...)
+	dst = binary.AppendUvarint(dst, uint64(len(l.Value)))
+	return append(dst, l.Value...)
+}
+
+// AppendKey appends the canonical bytes of the labels. Two series are the same
+// exactly when their keys are.
+func (ls Labels) AppendKey(dst []byte) []byte {
+	for _, l := range ls {
+		dst = l.AppendKey(dst)
+	}
+	return dst
+}
+
+var errLabelKey = errors.New("series key is damaged")
+
+// ParseLabels reads the labels back from the bytes of AppendKey.
+func ParseLabels(key []byte) (Labels, error) {
+	var out Labels
+	for len(key) > 0 {
+		var l Label
+		var ok bool
+		if l.Name, key, ok = cutString(key); !ok {
+			return nil, errLabelKey
+		}
+		if l.Value, key, ok = cutString(key); !ok {
+			return nil, errLabelKey
+		}
+		if len(out) > 0 && out[len(out)-1].Name >= l.Name {
+			return nil, errLabelKey
+		}
+		out = append(out, l)
+	}
+	return out, nil
+}
+
+func cutString(b []byte) (s string, rest []byte, ok bool) {
+	n, w := binary.Uvarint(b)
+	if w <= 0 || n > uint64(len(b)-w) || !utf8.Valid(b[w:w+int(n)]) {
+		return "", nil, false
+	}
+	return string(b[w : w+int(n)]), b[w+int(n):], true
+}

@@ -1,0 +1,334 @@
+// Package storage is the contract between Quern and what it stores in, in the
+// domain's own words and in terms of blocks. It is cut to what Cassandra can do:
+// rows addressed by partition and clustering key, no transaction across
+// partitions, last-write-wins by a client's timestamp, compare-and-set within one
+// partition. The embedded store keeps the same tables as key prefixes.
+//
+// # What every implementation must hold
+//
+//  1. Durable: when Write returns nil for a batch without a fence, the batch is
+//     durable at the configured consistency.
+//  2. Prefix: operations that carry a fence may become durable later, but in the
+//     order in which they returned: after a crash a prefix of them is there.
+//  3. Order within a batch: slices, then marks, then raw chunks, then cache chunks. After an
+//     error any part of the batch may be there, so what a chunk needs to be found
+//     is there before it.
+//  4. One winner: of two writes of the same row with fences, the one with the
+//     higher fence is read, whatever the order of arrival. An implementation may
+//     refuse the lower with ErrFenced instead.
+//  5. Exact delete: DeleteMarks deletes the named marks and no other.
+//  6. Idempotent: every operation may be repeated with the same outcome.
+//  7. An iterator yields a non-nil error at most once, as its last pair, and holds
+//     nothing after the loop ends. Byte slices that it yields are the receiver's.
+package storage
+
+import (
+	"context"
+	"errors"
+	"iter"
+	"time"
+
+	"github.com/quern/quern/internal/blocks"
+	"github.com/quern/quern/internal/metric"
+)
+
+// The errors that callers tell apart. Implementations convert their driver's
+// errors to these in one place; everything else is a failure of that one operation.
+var (
+	// ErrUnavailable: the store cannot be reached or cannot take writes now (down,
+	// disk full). The operation may or may not have taken effect; try again later.
+	ErrUnavailable = errors.New("the store is unavailable")
+	// ErrTimeout: no answer in time. The operation may have taken effect.
+	ErrTimeout = errors.New("the store did not answer in time")
+	// ErrOverloaded: the store asks for less work.
+	ErrOverloaded = errors.New("the store is overloaded")
+	// ErrCorrupt marks stored bytes that cannot be read back.
+	ErrCorrupt = errors.New("stored data is damaged")
+	// ErrConflict: somebody else holds what was asked for.
+	ErrConflict = errors.New("held by another")
+	// ErrFenced: a newer fence has been given out; the holder of this one must stop.
+	ErrFenced = errors.New("fenced off by a newer lease")
+	// ErrSettings: the store was made with other settings or another schema; the
+	// message names both values and says what to do.
+	ErrSettings = errors.New("the store's settings differ")
+)
+
+// IsAway says whether err means that the whole store is out of reach, rather than
+// that one operation failed.
+func IsAway(err error) bool {
+	return errors.Is(err, ErrUnavailable) || errors.Is(err, ErrTimeout) || errors.Is(err, ErrOverloaded)
+}
+
+// Fence is a lease's strictly increasing number, in µs since 1970 where clocks
+// allow. The writes of a run carry it. 0 means no fence: what ingest writes.
+type Fence int64
+
+// SliceKey names a slice of a bucket.
+type SliceKey struct {
+	Bucket  metric.Bucket
+	StartMs int64
+}
+
+// IndexPartition is one shard's partition of the index of a slice: the key
+// (bucket, time_slice, partition) of metrics_cache_index.
+type IndexPartition struct {
+	SliceKey
+	Shard int
+}
+
+// MarkKind says why a mark was written, and with it where its data is read from.
+type MarkKind uint8
+
+const (
+	// MarkFresh stands for a block of the very slice in whose index it lies. It is the only
+	// kind that is ground from the cache; for all others the table of the bucket itself is read.
+	MarkFresh MarkKind = iota
+	// MarkLate stands for the named schedules of a slice that was closed already.
+	MarkLate
+	// MarkRetry stands for a block whose grinding failed in an earlier run.
+	MarkRetry
+	// MarkSuspect stands for a block whose cache may lack what the raw table has,
+	// because a flush failed half-way.
+	MarkSuspect
+)
+
+// String is the kind's name in status and logs.
+func (k MarkKind) String() string {
+	switch k {
+	case MarkFresh:
+		return "fresh"
+	case MarkLate:
+		return "late"
+	case MarkRetry:
+		return "retry"
+	case MarkSuspect:
+		return "suspect"
+	}
+	return "unknown"
+}
+
+// Mark is one row of metrics_cache_index: the block that starts at Start, or only
+// the named schedules of it, must be ground for the slice at TimeMs when the slice
+// of the partition is. Its key within the partition is (Start, TimeMs, ID).
+type Mark struct {
+	Start  metric.ScheduleID
+	TimeMs int64
+	ID     blocks.ID
+
+	Kind MarkKind
+	// Schedules are sorted; empty means the whole block.
+	Schedules []metric.ScheduleID
+	// DueMs is the end of the first slice in whose index this work was put. The age
+	// cap counts from there, however often the work was put off since.
+	DueMs int64
+	// Attempt counts the runs that failed on it, LastError is what the last one said.
+	Attempt   int
+	LastError string
+}
+
+// PlacedMark is a mark and the partition that it goes into.
+type PlacedMark struct {
+	Partition IndexPartition
+	Mark
+}
+
+// Chunk is an immutable packed run of samples or roll-up values of one block; the
+// codecs are in internal/blocks. The store does not look inside.
+type Chunk struct {
+	ID   blocks.ID
+	Data []byte
+}
+
+// RawChunk is one row of raw_metrics. All its samples are of the storage group
+// that starts at Group (Settings.GroupSize schedules) and of the raw slice at SliceMs.
+type RawChunk struct {
+	Group   metric.ScheduleID
+	SliceMs int64
+	Chunk
+}
+
+// CacheKey names a partition of metrics_cache: one block in one slice.
+type CacheKey struct {
+	SliceKey
+	Start metric.ScheduleID
+}
+
+// CacheChunk is one row of metrics_cache.
+type CacheChunk struct {
+	CacheKey
+	Chunk
+}
+
+// Batch is what one flush of ingest, or one step of a run, writes.
+type Batch struct {
+	// Fence is the run's, 0 for ingest.
+	Fence Fence
+	// Open are the slices that the batch writes marks into. A slice that was
+	// completed stays completed.
+	Open  []SliceKey
+	Marks []PlacedMark
+	Raw   []RawChunk
+	Cache []CacheChunk
+}
+
+// SliceState is one row of the slices table.
+type SliceState struct {
+	SliceKey
+	Complete bool
+}
+
+// Schedule is a series and its id. The labels include the source.
+type Schedule struct {
+	ID     metric.ScheduleID
+	Labels metric.Labels
+}
+
+// Lease is one row of the shards table.
+type Lease struct {
+	Shard     int
+	Owner     string
+	Fence     Fence
+	ExpiresMs int64
+}
+
+// Worker is one row of the workers table.
+type Worker struct {
+	ID        string
+	Host      string
+	StartedMs int64
+	SeenMs    int64
+}
+
+// Run is what one run of one slice did.
+type Run struct {
+	SliceKey
+	Worker    string
+	StartedMs int64
+	Duration  time.Duration
+	// Blocks are those ground, Schedules the roll-up rows written.
+	Blocks    int
+	Schedules int
+	// BlockQueries are the reads of cache blocks, and of raw or roll-up blocks where
+	// the cache could not serve; IndexQueries the paged reads of index partitions.
+	BlockQueries int
+	IndexQueries int
+	// Late are the schedules recomputed for late data, Rescheduled the blocks put
+	// off to a later slice, Dropped the marks given up by the age cap or because
+	// their input has expired.
+	Late        int
+	Rescheduled int
+	Dropped     int
+	// Err is why the run was aborted, empty when the slice was completed.
+	Err string
+}
+
+// ComponentError is one row of the errors table.
+type ComponentError struct {
+	Component string
+	Worker    string
+	TimeMs    int64
+	// Bucket, SliceMs and Start say where it happened; Start is -1 when no block is concerned.
+	SliceKey
+	Start   metric.ScheduleID
+	Message string
+}
+
+// Settings are recorded when a store is created and checked whenever it is opened.
+type Settings struct {
+	Ladder metric.Ladder
+	// GroupSize is the number of schedules in one partition of raw_metrics and the roll-up tables.
+	GroupSize int
+	// IndexPartitions is the number of shards of the index.
+	IndexPartitions int
+	// Epochs is the history of the block size. The first, from time 0, is set at creation.
+	Epochs blocks.Epochs
+}
+
+// Retention is how long each bucket's rows are kept, by bucket; 0 is for ever.
+// Index 0 is raw.
+type Retention []time.Duration
+
+// Store is what a backend implements.
+type Store interface {
+	Registry
+	Runs
+	Reader
+	Operations
+
+	// Write stores a batch; see the package's rules 1 to 3.
+	Write(ctx context.Context, b *Batch) error
+	// Settings are those the store was created with. The epochs are as last read.
+	Settings() Settings
+	// AddEpoch appends an epoch by compare-and-set; ErrConflict when another process
+	// has added one since Settings was read.
+	AddEpoch(ctx context.Context, e blocks.Epoch) error
+	// Expire removes rows older than their retention. Stores with TTLs do nothing.
+	Expire(ctx context.Context, nowMs int64) error
+	// Close flushes and closes the store. It is called once, after every other call has returned.
+	Close() error
+}
+
+// Registry is the tables schedules and schedules_by_block.
+type Registry interface {
+	// LeaseIDs hands out n ids that nobody else gets, ever.
+	LeaseIDs(ctx context.Context, n int) (blocks.Range, error)
+	// ClaimSchedules registers series of one source under ids that the caller has
+	// leased, each unless the series has an id already, and returns the id that each
+	// has now. It is one conditional batch within the source's partition.
+	ClaimSchedules(ctx context.Context, source string, want []Schedule) ([]metric.ScheduleID, error)
+	// SourceSchedules yields the schedules of one source.
+	SourceSchedules(ctx context.Context, source string) iter.Seq2[Schedule, error]
+	// Schedules yields the schedules with ids in the range, by id.
+	Schedules(ctx context.Context, ids blocks.Range) iter.Seq2[Schedule, error]
+	// LeasedIDs is the range of all ids ever leased: [0, next).
+	LeasedIDs(ctx context.Context) (blocks.Range, error)
+}
+
+// Runs is what a run does besides Write. Each operation is one step; a run does them in
+// the order in which they stand here.
+type Runs interface {
+	// AcquireShard takes or renews the lease of a shard for owner and advances its
+	// fence. ErrConflict when another owner's lease has not expired.
+	AcquireShard(ctx context.Context, shard int, owner string, ttl time.Duration) (Lease, error)
+	// ReleaseShard ends owner's lease; no error when it is not held.
+	ReleaseShard(ctx context.Context, shard int, owner string) error
+	// Slices are the slices of a bucket that start in [fromMs, toMs), by start.
+	Slices(ctx context.Context, b metric.Bucket, fromMs, toMs int64) ([]SliceState, error)
+	// Marks yields the marks of an index partition by (Start, TimeMs, ID), page by page.
+	Marks(ctx context.Context, p IndexPartition) iter.Seq2[Mark, error]
+	// CacheBlock is the chunks of a cache partition by ID; none is no error.
+	CacheBlock(ctx context.Context, k CacheKey) ([]Chunk, error)
+	// WriteRollups upserts rows of a roll-up table. Rows are sorted by schedule, then time.
+	WriteRollups(ctx context.Context, f Fence, level metric.Bucket, rows []metric.RollupRow) error
+	// DeleteCacheBlock deletes a cache partition: one delete, whatever it holds.
+	DeleteCacheBlock(ctx context.Context, f Fence, k CacheKey) error
+	// DeleteMarks deletes exactly the given marks, by their keys.
+	DeleteMarks(ctx context.Context, f Fence, p IndexPartition, marks []Mark) error
+	// CompleteSlice records that every mark of the slice has been dealt with.
+	CompleteSlice(ctx context.Context, f Fence, k SliceKey) error
+}
+
+// Reader reads what rests.
+type Reader interface {
+	// RawChunks yields the chunks of the groups that ids touches, of the raw slices
+	// that start in [fromMs, toMs), ordered by group, slice and ID. They may hold samples of other
+	// schedules of the same groups.
+	RawChunks(ctx context.Context, ids blocks.Range, fromMs, toMs int64) iter.Seq2[RawChunk, error]
+	// Rollups yields the rows of a level with schedules in ids and times in
+	// [fromMs, toMs), each schedule's by time, schedules in no promised order.
+	Rollups(ctx context.Context, level metric.Bucket, ids blocks.Range, fromMs, toMs int64) iter.Seq2[metric.RollupRow, error]
+}
+
+// Operations is what operators see.
+type Operations interface {
+	RecordRun(ctx context.Context, r Run) error
+	// RecentRuns are the last runs, newest first.
+	RecentRuns(ctx context.Context, limit int) ([]Run, error)
+	RecordError(ctx context.Context, e ComponentError) error
+	// RecentErrors are the last 10 of each component, newest first.
+	RecentErrors(ctx context.Context) ([]ComponentError, error)
+	// Heartbeat records that a worker lives; the row goes after ttl.
+	Heartbeat(ctx context.Context, w Worker, ttl time.Duration) error
+	Workers(ctx context.Context) ([]Worker, error)
+	Leases(ctx context.Context) ([]Lease, error)
+}
