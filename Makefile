@@ -1,0 +1,70 @@
+# Go and make are all that is needed; linters come through `go run pkg@version`,
+# so that everyone runs the same ones and nothing is installed.
+
+GO            ?= go
+GOFUMPT       := mvdan.cc/gofumpt@v0.12.0
+GOLANGCI_LINT := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
+
+# Assertions of the numbered invariants are compiled in only under this tag.
+TAGS          := invariants
+
+# Per package. A store under the race detector is about ten times slower than
+# without, so this is far above what a package takes and only catches a hang.
+TEST_TIMEOUT  ?= 15m
+FUZZTIME      ?= 30s
+ARGS          ?=
+
+# The race detector needs cgo, and cgo a C compiler with its headers. A machine
+# without one still tests everything, just without the detector.
+CC_PROBE       = printf '\#include <stdlib.h>\n\#include <pthread.h>\nint main(void){return 0;}\n' \
+                 | $$($(GO) env CC) -x c -o /dev/null - >/dev/null 2>&1
+
+.DEFAULT_GOAL := help
+
+.PHONY: run
+run: ## Serve on 127.0.0.1:9095 with demo data (ARGS="--flag ..." adds flags)
+	$(GO) run ./cmd/quern serve --demo $(ARGS)
+
+.PHONY: build
+build: ## Build bin/quern
+	$(GO) build -trimpath -o bin/quern ./cmd/quern
+
+.PHONY: test
+test: ## Vet and test everything, with assertions and the race detector
+	$(GO) vet -tags $(TAGS) ./...
+	@race=-race; \
+	if [ "$$($(GO) env CGO_ENABLED)" != 1 ] || ! { $(CC_PROBE); }; then \
+		race=; \
+		echo "note: no working C compiler, so the tests run without the race detector"; \
+	fi; \
+	set -x; $(GO) test $$race -tags $(TAGS) -timeout $(TEST_TIMEOUT) ./...
+
+.PHONY: bench
+bench: ## Run the benchmark program (ARGS="..." passes arguments)
+	$(GO) run ./bench $(ARGS)
+
+.PHONY: fuzz
+fuzz: ## Run each fuzz target for FUZZTIME (30s)
+	@grep -rnoE --include='*_test.go' '^func Fuzz[A-Za-z0-9_]+' . | sort | \
+	while IFS=: read -r file _ func; do \
+		pkg=$$(dirname "$$file"); name=$${func#func }; \
+		echo "fuzz $$pkg $$name"; \
+		$(GO) test -tags $(TAGS) -run '^$$' -fuzz "^$$name\$$" -fuzztime $(FUZZTIME) "$$pkg" </dev/null || exit 1; \
+	done
+
+.PHONY: lint
+lint: ## Check the formatting and run the linters
+	@unformatted=$$($(GO) run $(GOFUMPT) -l .) || exit 1; \
+	if [ -n "$$unformatted" ]; then \
+		echo "not gofumpt-clean (make fmt puts it right):"; echo "$$unformatted"; exit 1; \
+	fi
+	$(GO) run $(GOLANGCI_LINT) run ./...
+
+.PHONY: fmt
+fmt: ## Format all Go files
+	$(GO) run $(GOFUMPT) -w .
+
+.PHONY: help
+help: ## Show this list
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/make \1|\2/' | \
+	while IFS='|' read -r target text; do printf '  %-12s %s\n' "$$target" "$$text"; done
