@@ -1,0 +1,290 @@
+// Package layers holds no code: its test keeps the direction of imports. They point
+// one way, from what is put together to what it is made of:
+//
+//	cmd → app → {api → ingest, query}, {rollup, recovery → cache} → registry, storage → blocks → metric
+//
+// A new package begins with a row in rules; an import that has no place there is
+// either a mistake or a change of the architecture, which the row then shows.
+package layers
+
+import (
+	"fmt"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"maps"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+const module = "github.com/quern/quern"
+
+// rule says what the packages at Path may import of Quern.
+type rule struct {
+	// Path is relative to the module. "bench/..." stands for bench and everything
+	// below; the most specific rule is the one that counts.
+	Path string
+	// May are relative to the module, in the same form. Everything below a package
+	// that is named alone is not included.
+	May []string
+}
+
+// The stack that most packages stand on, bottom up.
+var (
+	nouns   = []string{"internal/metric", "internal/clock"}
+	blocks  = with(nouns, "internal/blocks")
+	storage = with(blocks, "internal/storage")
+	cache   = with(storage, "internal/cache")
+)
+
+// everywhere may be imported by all packages: they are about how the code is
+// written, not about what it does.
+var everywhere = []string{"internal/invariants"}
+
+var rules = []rule{
+	// Leaves.
+	{"internal/metric", nil},
+	{"internal/clock", nil},
+	{"internal/config", nil},
+	{"internal/invariants", nil},
+	{"internal/layers", nil},
+	{"schema", nil},
+
+	// What is stored, as bytes: no I/O and no clock.
+	{"internal/blocks", []string{"internal/metric"}},
+	{"internal/sketch", []string{"internal/metric"}},
+
+	// The contract, and what keeps it. A store knows nothing of who uses it.
+	{"internal/storage", blocks},
+	{"internal/storage/pebble", with(storage, "internal/sketch")},
+	{"internal/storage/cassandra", with(storage, "internal/sketch", "schema")},
+	{"internal/storage/storagetest", with(storage, "internal/sketch")},
+
+	// Ingest and aggregation meet in the cache's protocol and nowhere else.
+	{"internal/registry", storage},
+	{"internal/cache", storage},
+	{"internal/recovery", cache},
+	{"internal/rollup", with(cache, "internal/recovery", "internal/sketch")},
+	{"internal/ingest", with(cache, "internal/registry")},
+
+	// Reading goes past the cache: raw is the truth, roll-ups are in their tables.
+	{"internal/query", with(storage, "internal/registry", "internal/sketch")},
+
+	// Decoding in, encoding out: of storage only the types.
+	{"internal/api", with(nouns, "internal/ingest", "internal/query", "internal/storage")},
+
+	// The other end of the wire: no part of the server.
+	{"internal/hostmetrics", []string{"internal/metric"}},
+	{"internal/agent", with(nouns, "internal/hostmetrics")},
+	{"internal/demo", []string{"internal/metric", "internal/ingest"}},
+
+	// The only wiring, and what starts it.
+	{"internal/app", []string{"internal/...", "schema"}},
+	{"cmd/...", []string{"internal/app", "internal/config"}},
+
+	// Programs and tests that look at everything.
+	{"bench/...", []string{"..."}},
+	{"integration/...", []string{"..."}},
+}
+
+// drivers stay where they are wrapped, so that another store, or another version
+// of a driver, is a change in one package.
+var drivers = []struct {
+	Prefix string
+	Within []string
+}{
+	{"github.com/cockroachdb/pebble", []string{"internal/storage/...", "bench/..."}},
+	{"github.com/gocql/gocql", []string{"internal/storage/...", "bench/..."}},
+	{"github.com/apache/cassandra-gocql-driver", []string{"internal/storage/...", "bench/..."}},
+	{"github.com/scylladb/", []string{"internal/storage/...", "bench/..."}},
+}
+
+func TestImportsPointOneWay(t *testing.T) {
+	packages, err := readPackages(os.DirFS("../.."))
+	require.NoError(t, err)
+	// A walk that found nothing would find nothing wrong.
+	require.Contains(t, packages, "internal/metric")
+
+	for _, problem := range check(packages) {
+		t.Error(problem)
+	}
+}
+
+// TestCheck holds the checker itself to a few trees that must fail.
+func TestCheck(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		pkg     string
+		imports []string
+		want    []string
+	}{
+		{"a leaf", "internal/metric", []string{"fmt"}, nil},
+		{"downwards", "internal/cache", []string{module + "/internal/storage"}, nil},
+		{"assertions", "internal/metric", []string{module + "/internal/invariants"}, nil},
+		{"a subtree", "cmd/quern", []string{module + "/internal/app"}, nil},
+		{"everything", "bench", []string{module + "/internal/cache", "github.com/cockroachdb/pebble/v2"}, nil},
+		{
+			"upwards", "internal/storage",
+			[]string{module + "/internal/cache"},
+			[]string{"internal/storage imports internal/cache, but its row"},
+		},
+		{
+			"named alone does not open what is below", "internal/cache",
+			[]string{module + "/internal/storage/pebble"},
+			[]string{"internal/cache imports internal/storage/pebble, but its row"},
+		},
+		{
+			"past the wiring", "cmd/quern",
+			[]string{module + "/internal/ingest"},
+			[]string{"cmd/quern imports internal/ingest, but its row"},
+		},
+		{
+			"the root", "internal/cache",
+			[]string{module},
+			[]string{"internal/cache imports ., but its row"},
+		},
+		{
+			"unknown", "internal/util", nil,
+			[]string{"internal/util has no row in rules"},
+		},
+		{
+			"a driver outside", "internal/ingest",
+			[]string{"github.com/cockroachdb/pebble/v2/vfs"},
+			[]string{"internal/ingest imports github.com/cockroachdb/pebble/v2/vfs, a driver"},
+		},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			got := check(map[string][]string{c.pkg: c.imports})
+			require.Len(t, got, len(c.want), "%v", got)
+			for i := range got {
+				require.Contains(t, got[i], c.want[i])
+			}
+		})
+	}
+}
+
+// check names each import that no rule allows, and each package without a rule.
+func check(packages map[string][]string) []string {
+	var problems []string
+	for _, pkg := range slices.Sorted(maps.Keys(packages)) {
+		r, ok := ruleFor(pkg)
+		if !ok {
+			problems = append(problems, fmt.Sprintf(
+				"%s has no row in rules: add one that says what it may import", pkg))
+			continue
+		}
+		for _, imp := range packages[pkg] {
+			if own, ok := withinModule(imp); ok {
+				// Parts of a tree that has one rule, such as bench, are one thing.
+				within := strings.HasSuffix(r.Path, "/...") && matches(r.Path, own)
+				if !within && !slices.ContainsFunc(with(r.May, everywhere...), func(p string) bool { return matches(p, own) }) {
+					problems = append(problems, fmt.Sprintf(
+						"%s imports %s, but its row (%s) allows only %s",
+						pkg, own, r.Path, orNothing(r.May)))
+				}
+				continue
+			}
+			for _, d := range drivers {
+				if strings.HasPrefix(imp, d.Prefix) &&
+					!slices.ContainsFunc(d.Within, func(p string) bool { return matches(p, pkg) }) {
+					problems = append(problems, fmt.Sprintf(
+						"%s imports %s, a driver that stays within %s",
+						pkg, imp, strings.Join(d.Within, ", ")))
+				}
+			}
+		}
+	}
+	return problems
+}
+
+// readPackages finds the packages below root and what their files import. Test
+// files are left out: a test may stand on anything. Files of every platform and
+// build tag are in, since the rules hold for all of them.
+func readPackages(root fs.FS) (map[string][]string, error) {
+	packages := make(map[string][]string)
+	err := fs.WalkDir(root, ".", func(file string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if d.IsDir() {
+			// As the go command does, which does not see these either.
+			if name := d.Name(); name != "." &&
+				(name == "testdata" || strings.HasPrefix(name, ".") || strings.HasPrefix(name, "_")) {
+				return fs.SkipDir
+			}
+			return nil
+		}
+		if !strings.HasSuffix(file, ".go") || strings.HasSuffix(file, "_test.go") {
+			return nil
+		}
+		src, err := fs.ReadFile(root, file)
+		if err != nil {
+			return err
+		}
+		parsed, err := parser.ParseFile(token.NewFileSet(), file, src, parser.ImportsOnly)
+		if err != nil {
+			return err
+		}
+		pkg := path.Dir(filepath.ToSlash(file))
+		imports := packages[pkg]
+		for _, spec := range parsed.Imports {
+			imp, err := strconv.Unquote(spec.Path.Value)
+			if err != nil {
+				return err
+			}
+			if !slices.Contains(imports, imp) {
+				imports = append(imports, imp)
+			}
+		}
+		packages[pkg] = imports
+		return nil
+	})
+	return packages, err
+}
+
+// ruleFor finds the most specific rule for a package.
+func ruleFor(pkg string) (rule, bool) {
+	best, found := rule{}, false
+	for _, r := range rules {
+		if matches(r.Path, pkg) && (!found || len(r.Path) > len(best.Path)) {
+			best, found = r, true
+		}
+	}
+	return best, found
+}
+
+// matches says whether pkg is what pattern names: "a/b" alone, or with "a/b/..."
+// a/b and all below.
+func matches(pattern, pkg string) bool {
+	if pattern == "..." {
+		return true
+	}
+	tree, isTree := strings.CutSuffix(pattern, "/...")
+	return pkg == tree || isTree && strings.HasPrefix(pkg, tree+"/")
+}
+
+func withinModule(imp string) (string, bool) {
+	if imp == module {
+		return ".", true
+	}
+	return strings.CutPrefix(imp, module+"/")
+}
+
+// with is base and more, in a slice of its own.
+func with(base []string, more ...string) []string {
+	return append(slices.Clone(base), more...)
+}
+
+func orNothing(may []string) string {
+	if len(may) == 0 {
+		return "nothing of Quern"
+	}
+	return strings.Join(may, ", ")
+}
