@@ -1,0 +1,220 @@
+// Package registry gives each series its schedule id, once and for all, and keeps
+// those in use in memory: looking one up is what ingest does for every sample.
+//
+// Ids come in leases from the store, so that no two processes hold the same one,
+// and are claimed there, so that a series met by two processes at once still gets
+// one. The ids of one registration are consecutive: a source that registers with
+// its first report lies in one or two blocks, and so does every later report.
+package registry
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+
+	"github.com/quern/quern/internal/metric"
+	"github.com/quern/quern/internal/storage"
+)
+
+// NoID stands in a result of Register for a series that was not registered.
+const NoID metric.ScheduleID = -1
+
+// Options set up a Registry; the zero value stands for the defaults.
+type Options struct {
+	// LeaseSize is the number of ids leased from the store at a time. What is left
+	// of a lease when the process ends is never used. The default is 4096.
+	LeaseSize int
+	// MaxSeries limits the series of the whole store; 0 is no limit. A process counts
+	// those that are there when it first registers one, and its own from then on, so
+	// that several processes may together go over it. The default is 0.
+	MaxSeries int
+	// MaxSeriesPerSource limits the series of one source; 0 is no limit. The default is 0.
+	MaxSeriesPerSource int
+	// MaxSources is the number of sources kept in memory. Beyond it, one that was not
+	// used for a while is dropped, and loaded again when it reports. The default is 262144.
+	MaxSources int
+	// OnNew is told of every series whose id a registration has found out, whether
+	// this process claimed it or another had, before Register returns that id. It is
+	// called from several goroutines at once, MUST NOT call the registry, and owns
+	// what it is given. The default is nil, nobody.
+	OnNew func([]storage.Schedule)
+}
+
+// EnsureDefaults fills in what was left zero.
+func (o Options) EnsureDefaults() Options {
+	if o.LeaseSize <= 0 {
+		o.LeaseSize = 4096
+	}
+	if o.MaxSources <= 0 {
+		o.MaxSources = 1 << 18
+	}
+	return o
+}
+
+// LimitError says that series were refused because there would be too many. All
+// others of the same registration were registered.
+type LimitError struct {
+	// Source is the source that has too many series, "" when the store has.
+	Source string
+	// Max is the limit, Refused the number of series over it.
+	Max     int
+	Refused int
+}
+
+// Error implements error.
+func (e *LimitError) Error() string {
+	if e.Source == "" {
+		return fmt.Sprintf("%d new series refused: the store may hold no more than %d", e.Refused, e.Max)
+	}
+	return fmt.Sprintf("%d new series refused: source %q may have no more than %d", e.Refused, e.Source, e.Max)
+}
+
+// Registry finds and registers series. It is safe for concurrent use.
+type Registry struct {
+	store  storage.Registry
+	opts   Options
+	ids    allocator
+	census census
+
+	mu      sync.RWMutex
+	sources map[string]*entry
+	// ring holds the loaded entries of sources for the clock that evicts: hand passes
+	// over it, and takes the first entry not used since it last came by.
+	ring []*entry
+	hand int
+}
+
+// entry is a source in memory, or on its way there: src and err are set once loaded
+// is closed.
+type entry struct {
+	name   string
+	used   atomic.Bool
+	loaded chan struct{}
+	src    *Source
+	err    error
+}
+
+// New makes a registry on a store. It does no I/O.
+func New(store storage.Registry, opts Options) *Registry {
+	opts = opts.EnsureDefaults()
+	return &Registry{
+		store:   store,
+		opts:    opts,
+		ids:     newAllocator(store, opts.LeaseSize),
+		census:  newCensus(store, opts.MaxSeries),
+		sources: make(map[string]*entry),
+	}
+}
+
+// Source is the source of the given name, with the series that the store knows of
+// it. They are read once; callers that come while they are being read wait for them.
+// It costs nothing to call for every report, and nothing is gained by keeping what
+// it returns longer than that. Errors are those of the store.
+func (r *Registry) Source(ctx context.Context, name string) (*Source, error) {
+	for {
+		r.mu.RLock()
+		e := r.sources[name]
+		r.mu.RUnlock()
+		if e == nil {
+			var mine bool
+			if e, mine = r.addEntry(name); mine {
+				return r.load(ctx, e)
+			}
+		}
+		select {
+		case <-e.loaded:
+		default:
+			select {
+			case <-e.loaded:
+			case <-ctx.Done():
+				return nil, context.Cause(ctx)
+			}
+		}
+		if e.err == nil {
+			if !e.used.Load() {
+				e.used.Store(true)
+			}
+			return e.src, nil
+		}
+		// The one who was loading may have been called off; that is no reason for
+		// those who waited with it to fail.
+		if errors.Is(e.err, errLoadCalledOff) && ctx.Err() == nil {
+			continue
+		}
+		return nil, e.err
+	}
+}
+
+var errLoadCalledOff = errors.New("loading the source was called off")
+
+func (r *Registry) addEntry(name string) (e *entry, mine bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if e = r.sources[name]; e != nil {
+		return e, false
+	}
+	e = &entry{name: name, loaded: make(chan struct{})}
+	r.sources[name] = e
+	return e, true
+}
+
+func (r *Registry) load(ctx context.Context, e *entry) (*Source, error) {
+	defer close(e.loaded)
+	src := &Source{
+		r:    r,
+		name: e.name,
+		turn: make(chan struct{}, 1),
+		ids:  make(map[string]metric.ScheduleID),
+		last: NoID,
+	}
+	var key []byte
+	for sch, err := range r.store.SourceSchedules(ctx, e.name) {
+		if err != nil {
+			err = fmt.Errorf("load the series of source %q: %w", e.name, err)
+			e.err = err
+			if ctx.Err() != nil {
+				e.err = fmt.Errorf("%w: %w", errLoadCalledOff, err)
+			}
+			r.mu.Lock()
+			delete(r.sources, e.name)
+			r.mu.Unlock()
+			return nil, err
+		}
+		key = appendKey(key[:0], sch.Labels)
+		src.ids[string(key)] = sch.ID
+		src.last = max(src.last, sch.ID)
+	}
+	e.src = src
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.keep(e)
+	return src, nil
+}
+
+// keep puts a loaded entry into the ring, in the place of another when it is full.
+// Whoever still holds the other's Source may go on using it: what it knows stays
+// true, and what it does not know the store does.
+func (r *Registry) keep(e *entry) {
+	if len(r.ring) < r.opts.MaxSources {
+		r.ring = append(r.ring, e)
+		return
+	}
+	for r.ring[r.hand].used.Swap(false) {
+		r.hand = (r.hand + 1) % len(r.ring)
+	}
+	delete(r.sources, r.ring[r.hand].name)
+	r.ring[r.hand] = e
+	r.hand = (r.hand + 1) % len(r.ring)
+}
+
+// appendKey appends the key of a series within its source.
+func appendKey(dst []byte, labels metric.Labels) []byte {
+	for _, l := range labels {
+		if l.Name != metric.SourceLabel {
+			dst = l.AppendKey(dst)
+		}
+	}
+	return dst
+}

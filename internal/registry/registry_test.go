@@ -1,0 +1,502 @@
+package registry_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/quern/quern/internal/metric"
+	"github.com/quern/quern/internal/registry"
+	"github.com/quern/quern/internal/storage"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func series(t testing.TB, name string, cores ...int) []metric.Labels {
+	t.Helper()
+	var out []metric.Labels
+	for _, core := range cores {
+		ls, err := metric.NewLabels(
+			metric.Label{Name: metric.NameLabel, Value: name},
+			metric.Label{Name: "core", Value: strconv.Itoa(core)},
+		)
+		require.NoError(t, err)
+		out = append(out, ls)
+	}
+	return out
+}
+
+func seq(from, to int) []int {
+	var out []int
+	for i := from; i < to; i++ {
+		out = append(out, i)
+	}
+	return out
+}
+
+func idRange(from, n int) []metric.ScheduleID {
+	out := make([]metric.ScheduleID, n)
+	for i := range out {
+		out[i] = metric.ScheduleID(from + i)
+	}
+	return out
+}
+
+func source(t testing.TB, r *registry.Registry, name string) *registry.Source {
+	t.Helper()
+	s, err := r.Source(t.Context(), name)
+	require.NoError(t, err)
+	return s
+}
+
+func register(t testing.TB, s *registry.Source, ls []metric.Labels) []metric.ScheduleID {
+	t.Helper()
+	ids, err := s.Register(t.Context(), ls)
+	require.NoError(t, err)
+	return ids
+}
+
+func TestRegisterOnceAndLookUp(t *testing.T) {
+	store := newFakeStore()
+	var told []storage.Schedule
+	r := registry.New(store, registry.Options{OnNew: func(s []storage.Schedule) { told = append(told, s...) }})
+	s := source(t, r, "web-1")
+	ls := series(t, "cpu", 0, 1, 2, 1, 0)
+
+	_, ok := s.Lookup(ls[0].AppendKey(nil))
+	require.False(t, ok)
+	ids := register(t, s, ls)
+	require.Equal(t, []metric.ScheduleID{0, 1, 2, 1, 0}, ids, "a series given twice has one id")
+	require.Equal(t, ids, register(t, s, ls), "registering again changes nothing")
+	for i, l := range ls {
+		id, ok := s.Lookup(l.AppendKey(nil))
+		require.True(t, ok)
+		require.Equal(t, ids[i], id)
+	}
+	require.Equal(t, 1, store.claims)
+
+	require.Len(t, told, 3)
+	require.Equal(t, "web-1", told[1].Labels.Get(metric.SourceLabel))
+	require.Equal(t, "1", told[1].Labels.Get("core"))
+	require.Equal(t, metric.ScheduleID(1), told[1].ID)
+
+	other := register(t, source(t, r, "web-2"), ls[:1])
+	require.Equal(t, []metric.ScheduleID{3}, other, "the same labels of another source are another series")
+}
+
+func TestSeriesMustNotHoldTheSource(t *testing.T) {
+	r := registry.New(newFakeStore(), registry.Options{})
+	_, err := source(t, r, "web-1").Register(t.Context(), []metric.Labels{{{Name: metric.SourceLabel, Value: "web-1"}}})
+	require.ErrorContains(t, err, "given twice")
+}
+
+func TestReloadAfterRestart(t *testing.T) {
+	store := newFakeStore()
+	ls := series(t, "cpu", seq(0, 300)...)
+	ids := register(t, source(t, registry.New(store, registry.Options{}), "web-1"), ls)
+
+	again := registry.New(store, registry.Options{})
+	s := source(t, again, "web-1")
+	for i, l := range ls {
+		id, ok := s.Lookup(l.AppendKey(nil))
+		require.True(t, ok)
+		require.Equal(t, ids[i], id)
+	}
+	fresh := register(t, s, series(t, "mem", 0))
+	require.NotContains(t, ids, fresh[0])
+	require.Equal(t, metric.ScheduleID(4096), fresh[0], "the first process's lease may be in use still")
+}
+
+// Acceptance 24: two ingest processes meet the same new series at once.
+func TestAcceptance24_TwoProcessesOneID(t *testing.T) {
+	store := newFakeStore()
+	const sources, perSource = 20, 150
+	ls := series(t, "cpu", seq(0, perSource)...)
+	processes := []*registry.Registry{registry.New(store, registry.Options{}), registry.New(store, registry.Options{})}
+
+	got := make([][][]metric.ScheduleID, len(processes)*2)
+	var wg sync.WaitGroup
+	for g := range got {
+		wg.Go(func() {
+			r := processes[g%len(processes)]
+			for i := range sources {
+				s, err := r.Source(t.Context(), "web-"+strconv.Itoa(i))
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				ids, err := s.Register(t.Context(), ls)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				got[g] = append(got[g], ids)
+			}
+		})
+	}
+	wg.Wait()
+	seen := make(map[metric.ScheduleID]bool)
+	for i := range sources {
+		for _, id := range got[0][i] {
+			require.False(t, seen[id], "id %d stands for two series", id)
+			seen[id] = true
+		}
+		for g := range got {
+			require.Equal(t, got[0][i], got[g][i])
+		}
+	}
+	require.Len(t, seen, sources*perSource)
+}
+
+func TestIDsLostInARaceAreUsedNext(t *testing.T) {
+	store := newFakeStore()
+	a := registry.New(store, registry.Options{LeaseSize: 8})
+	var told []storage.Schedule
+	b := registry.New(store, registry.Options{LeaseSize: 8, OnNew: func(s []storage.Schedule) { told = append(told, s...) }})
+	sa, sb := source(t, a, "web-1"), source(t, b, "web-1")
+	require.Equal(t, idRange(0, 3), register(t, sa, series(t, "cpu", 0, 1, 2)))
+	// b has not seen what a did. Its lease is 8 to 15.
+	require.Equal(t, []metric.ScheduleID{8, 0, 1, 2}, register(t, sb, series(t, "cpu", 7, 0, 1, 2)))
+	require.Len(t, told, 4, "the index learns of what others have registered too")
+	require.Equal(t, metric.ScheduleID(2), told[3].ID)
+	require.Equal(t, idRange(9, 7), register(t, source(t, b, "web-2"), series(t, "cpu", seq(0, 7)...)))
+	require.Equal(t, 2, store.leases)
+}
+
+func TestOneSourcesIDsAreAdjacent(t *testing.T) {
+	store := newFakeStore()
+	// Another process takes a lease of 100 after every one of ours.
+	store.onLease = func() error {
+		if store.next > 0 {
+			store.next += 100
+		}
+		return nil
+	}
+	r := registry.New(store, registry.Options{LeaseSize: 100})
+	require.Equal(t, idRange(0, 60), register(t, source(t, r, "a"), series(t, "cpu", seq(0, 60)...)))
+	require.Equal(t, idRange(200, 70), register(t, source(t, r, "b"), series(t, "cpu", seq(0, 70)...)),
+		"40 are left of the lease: too few, so a new one is taken rather than split")
+	require.Equal(t, idRange(400, 250), register(t, source(t, r, "c"), series(t, "cpu", seq(0, 250)...)),
+		"more than a lease is leased as one")
+	require.Equal(t, idRange(270, 20), register(t, source(t, r, "d"), series(t, "cpu", seq(0, 20)...)),
+		"what was left over serves small registrations, the smallest first")
+	require.Equal(t, idRange(60, 5), register(t, source(t, r, "a"), series(t, "mem", seq(0, 5)...)),
+		"a source goes on where it ended when that is free")
+	require.Equal(t, idRange(290, 10), register(t, source(t, r, "e"), series(t, "cpu", seq(0, 10)...)))
+	require.Equal(t, 3, store.leases)
+}
+
+// Alone on a store, a process gets leases that follow each other, and leaves no hole.
+func TestNeighbouringLeasesAreOne(t *testing.T) {
+	store := newFakeStore()
+	r := registry.New(store, registry.Options{LeaseSize: 100})
+	for i := range 10 {
+		require.Equal(t, idRange(i*70, 70), register(t, source(t, r, fmt.Sprint("web-", i)), series(t, "cpu", seq(0, 70)...)))
+	}
+}
+
+func TestManySourcesLieInFewBlocks(t *testing.T) {
+	store := newFakeStore()
+	r := registry.New(store, registry.Options{})
+	const sources, pbs = 1000, 128
+	used := make(map[metric.ScheduleID]bool)
+	total := 0
+	for i := range sources {
+		n := 20 + i*37%200
+		total += n
+		ids := register(t, source(t, r, fmt.Sprint("web-", i)), series(t, "cpu", seq(0, n)...))
+		touched := make(map[metric.ScheduleID]bool)
+		for _, id := range ids {
+			touched[id/pbs] = true
+			used[id/pbs] = true
+		}
+		require.LessOrEqual(t, len(touched), (n+pbs-2)/pbs+1)
+	}
+	require.LessOrEqual(t, len(used), total/pbs*102/100, "no more than 2 % of the blocks are for nothing")
+}
+
+func TestConcurrentCallersShareOneLoad(t *testing.T) {
+	store := newFakeStore()
+	entered, proceed := make(chan struct{}), make(chan struct{})
+	store.onLoad = func(context.Context) error {
+		close(entered)
+		<-proceed
+		return nil
+	}
+	r := registry.New(store, registry.Options{})
+	got := make([]*registry.Source, 16)
+	var wg sync.WaitGroup
+	load := func(i int) {
+		s, err := r.Source(t.Context(), "web-1")
+		if err != nil {
+			t.Error(err)
+		}
+		got[i] = s
+	}
+	wg.Go(func() { load(0) })
+	<-entered
+	for i := 1; i < len(got); i++ {
+		wg.Go(func() { load(i) })
+	}
+	close(proceed)
+	wg.Wait()
+	require.Equal(t, 1, store.loads)
+	for _, s := range got {
+		require.Same(t, got[0], s)
+	}
+}
+
+func TestLoadCalledOffOrFailed(t *testing.T) {
+	store := newFakeStore()
+	r := registry.New(store, registry.Options{})
+
+	entered := make(chan struct{})
+	store.onLoad = func(ctx context.Context) error {
+		close(entered)
+		<-ctx.Done()
+		return ctx.Err()
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		_, err := r.Source(ctx, "web-1")
+		if !errors.Is(err, context.Canceled) {
+			t.Errorf("the loader got %v", err)
+		}
+	})
+	<-entered
+	store.mu.Lock()
+	store.onLoad = nil
+	store.mu.Unlock()
+	wg.Go(func() {
+		if _, err := r.Source(t.Context(), "web-1"); err != nil {
+			t.Errorf("one who waited got %v", err)
+		}
+	})
+	cancel()
+	wg.Wait()
+
+	store.onLoad = func(context.Context) error { return storage.ErrUnavailable }
+	_, err := r.Source(t.Context(), "web-2")
+	require.ErrorIs(t, err, storage.ErrUnavailable)
+	store.onLoad = nil
+	_, err = r.Source(t.Context(), "web-2")
+	require.NoError(t, err, "a failed load is tried again")
+}
+
+func TestFailedClaimsUseUpNoIDs(t *testing.T) {
+	for _, tc := range []struct {
+		name  string
+		apply func(f *fakeStore, err error)
+	}{
+		{"not applied", func(f *fakeStore, err error) {
+			f.onClaim = func([]storage.Schedule) error { return err }
+		}},
+		{"applied all the same", func(f *fakeStore, err error) {
+			f.afterward = func() error { return err }
+		}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			store := newFakeStore()
+			r := registry.New(store, registry.Options{LeaseSize: 512})
+			s := source(t, r, "web-1")
+			ls := series(t, "cpu", seq(0, 250)...)
+			tc.apply(store, storage.ErrTimeout)
+			for range 10 {
+				ids, err := s.Register(t.Context(), ls)
+				require.ErrorIs(t, err, storage.ErrTimeout)
+				require.Nil(t, ids)
+			}
+			store.onClaim, store.afterward = nil, nil
+			require.Equal(t, idRange(0, 250), register(t, s, ls))
+			require.Equal(t, idRange(250, 10), register(t, source(t, r, "web-2"), ls[:10]))
+			require.Equal(t, 1, store.leases)
+		})
+	}
+}
+
+func TestClaimFailsHalfWay(t *testing.T) {
+	store := newFakeStore()
+	r := registry.New(store, registry.Options{MaxSeries: 260})
+	s := source(t, r, "web-1")
+	ls := series(t, "cpu", seq(0, 250)...)
+	calls := 0
+	store.onClaim = func([]storage.Schedule) error {
+		if calls++; calls == 2 {
+			return storage.ErrUnavailable
+		}
+		return nil
+	}
+	_, err := s.Register(t.Context(), ls)
+	require.ErrorIs(t, err, storage.ErrUnavailable)
+	require.Positive(t, s.Len())
+	require.Equal(t, idRange(0, 250), register(t, s, ls))
+	_, err = s.Register(t.Context(), series(t, "mem", seq(0, 11)...))
+	var limit *registry.LimitError
+	require.ErrorAs(t, err, &limit, "what failed was counted once")
+	require.Equal(t, 1, limit.Refused)
+}
+
+func TestLeaseFails(t *testing.T) {
+	store := newFakeStore()
+	store.onLease = func() error { return storage.ErrUnavailable }
+	r := registry.New(store, registry.Options{MaxSeries: 1})
+	s := source(t, r, "web-1")
+	_, err := s.Register(t.Context(), series(t, "cpu", 0))
+	require.ErrorIs(t, err, storage.ErrUnavailable)
+	store.onLease = nil
+	require.Equal(t, idRange(0, 1), register(t, s, series(t, "cpu", 0)))
+}
+
+func TestLimits(t *testing.T) {
+	store := newFakeStore()
+	register(t, source(t, registry.New(store, registry.Options{}), "old"), series(t, "cpu", 0, 1))
+	r := registry.New(store, registry.Options{MaxSeries: 8, MaxSeriesPerSource: 4})
+
+	s := source(t, r, "web-1")
+	ids, err := s.Register(t.Context(), series(t, "cpu", seq(0, 6)...))
+	var limit *registry.LimitError
+	require.ErrorAs(t, err, &limit)
+	require.Equal(t, registry.LimitError{Source: "web-1", Max: 4, Refused: 2}, *limit)
+	require.ErrorContains(t, err, `source "web-1" may have no more than 4`)
+	require.Equal(t, append(idRange(4096, 4), registry.NoID, registry.NoID), ids)
+
+	ids, err = s.Register(t.Context(), series(t, "cpu", 5, 1))
+	require.ErrorAs(t, err, &limit)
+	require.Equal(t, []metric.ScheduleID{registry.NoID, 4097}, ids, "what is known stays known")
+
+	ids, err = source(t, r, "web-2").Register(t.Context(), series(t, "cpu", 0, 1, 2))
+	require.ErrorAs(t, err, &limit)
+	require.Equal(t, registry.LimitError{Max: 8, Refused: 1}, *limit)
+	require.Equal(t, []metric.ScheduleID{4100, 4101, registry.NoID}, ids)
+}
+
+func TestIdleSourcesAreDropped(t *testing.T) {
+	store := newFakeStore()
+	r := registry.New(store, registry.Options{MaxSources: 3})
+	held := source(t, r, "web-0")
+	register(t, held, series(t, "cpu", 0))
+	for i := 1; i < 10; i++ {
+		source(t, r, "busy")
+		register(t, source(t, r, fmt.Sprint("web-", i)), series(t, "cpu", 0))
+	}
+	loads := store.loads
+	source(t, r, "busy")
+	require.Equal(t, loads, store.loads, "one in use stays")
+
+	id, ok := held.Lookup(series(t, "cpu", 0)[0].AppendKey(nil))
+	require.True(t, ok, "a dropped source goes on working for whoever holds it")
+	require.Zero(t, id)
+	again := source(t, r, "web-0")
+	require.NotSame(t, held, again)
+	require.Equal(t, idRange(0, 1), register(t, again, series(t, "cpu", 0)))
+	require.Equal(t, register(t, again, series(t, "mem", 0)), register(t, held, series(t, "mem", 0)))
+}
+
+func TestWaitingToRegisterCanBeCalledOff(t *testing.T) {
+	store := newFakeStore()
+	r := registry.New(store, registry.Options{})
+	s := source(t, r, "web-1")
+	entered, proceed := make(chan struct{}), make(chan struct{})
+	store.onClaim = func([]storage.Schedule) error {
+		close(entered)
+		<-proceed
+		return nil
+	}
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		if _, err := s.Register(t.Context(), series(t, "cpu", 0)); err != nil {
+			t.Error(err)
+		}
+	})
+	<-entered
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	_, err := s.Register(ctx, series(t, "cpu", 1))
+	require.ErrorIs(t, err, context.Canceled)
+	close(proceed)
+	wg.Wait()
+}
+
+// Lookups go on while the source grows.
+func TestLookupWhileRegistering(t *testing.T) {
+	r := registry.New(newFakeStore(), registry.Options{LeaseSize: 16})
+	s := source(t, r, "web-1")
+	ls := series(t, "cpu", seq(0, 500)...)
+	var wg sync.WaitGroup
+	for range 4 {
+		wg.Go(func() {
+			for _, l := range ls {
+				ids, err := s.Register(t.Context(), []metric.Labels{l})
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				if id, ok := s.Lookup(l.AppendKey(nil)); !ok || id != ids[0] {
+					t.Errorf("%s: registered as %d, found as %d, %v", l, ids[0], id, ok)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	ids := register(t, s, ls)
+	slices.Sort(ids)
+	require.Equal(t, idRange(0, 500), ids)
+}
+
+func TestLookupDoesNotAllocate(t *testing.T) {
+	r := registry.New(newFakeStore(), registry.Options{})
+	s := source(t, r, "web-1")
+	ls := series(t, "cpu", seq(0, 100)...)
+	register(t, s, ls)
+	var key []byte
+	require.Zero(t, testing.AllocsPerRun(100, func() {
+		if _, err := r.Source(t.Context(), "web-1"); err != nil {
+			panic(err)
+		}
+		key = ls[17].AppendKey(key[:0])
+		if _, ok := s.Lookup(key); !ok {
+			panic("not found")
+		}
+	}))
+}
+
+func BenchmarkLookup(b *testing.B) {
+	r := registry.New(newFakeStore(), registry.Options{})
+	s := source(b, r, "web-1")
+	ls := series(b, "cpu_usage_user_percent", seq(0, 1000)...)
+	register(b, s, ls)
+	keys := make([][]byte, len(ls))
+	for i, l := range ls {
+		keys[i] = l.AppendKey(nil)
+	}
+	b.Run("one", func(b *testing.B) {
+		b.ReportAllocs()
+		i := 0
+		for b.Loop() {
+			if _, ok := s.Lookup(keys[i]); !ok {
+				b.Fatal("not found")
+			}
+			if i++; i == len(keys) {
+				i = 0
+			}
+		}
+	})
+	b.Run("parallel", func(b *testing.B) {
+		b.ReportAllocs()
+		b.RunParallel(func(pb *testing.PB) {
+			for i := 0; pb.Next(); i++ {
+				if _, ok := s.Lookup(keys[i%len(keys)]); !ok {
+					b.Error("not found")
+				}
+			}
+		})
+	})
+}

@@ -1,0 +1,237 @@
+package registry
+
+import (
+	"context"
+	"fmt"
+	"sync"
+
+	"github.com/quern/quern/internal/blocks"
+	"github.com/quern/quern/internal/metric"
+	"github.com/quern/quern/internal/storage"
+)
+
+// claimSize is the number of series claimed at once. A claim is one conditional
+// batch, and Cassandra refuses batches beyond 50 KiB by default: 100 series of 400
+// bytes of labels, in two rows each, stay below.
+const claimSize = 100
+
+// Source is the known series of one source. It is safe for concurrent use.
+type Source struct {
+	r    *Registry
+	name string
+
+	// turn is held while registering, so that one source's goroutines do not claim the
+	// same series with different ids. It is a channel so that waiting can be called off.
+	turn chan struct{}
+	// last is the greatest id, NoID when there is none; doubt are the ids of claims that
+	// failed and may or may not have taken effect. A series claimed again is claimed with
+	// the same id, so that retries against a failing store use up no more. Both belong to
+	// the holder of turn.
+	last  metric.ScheduleID
+	doubt map[string]metric.ScheduleID
+
+	mu  sync.RWMutex
+	ids map[string]metric.ScheduleID
+}
+
+// Lookup finds a series by its key: the canonical bytes (metric.Labels.AppendKey) of
+// its labels without the source. It does not allocate.
+func (s *Source) Lookup(key []byte) (metric.ScheduleID, bool) {
+	s.mu.RLock()
+	id, ok := s.ids[string(key)]
+	s.mu.RUnlock()
+	return id, ok
+}
+
+// Len is the number of known series.
+func (s *Source) Len() int {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return len(s.ids)
+}
+
+// Register returns the ids of the series, whose labels MUST NOT hold the source, and
+// gives one to each that has none. The same series may be given more than once.
+//
+// Where a limit forbids a series its id is NoID and the error a *LimitError; all
+// others are registered then. After any other error the ids are nil, and some series
+// may be registered: calling again is safe.
+func (s *Source) Register(ctx context.Context, series []metric.Labels) ([]metric.ScheduleID, error) {
+	select {
+	case s.turn <- struct{}{}:
+		defer func() { <-s.turn }()
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+
+	keys := make([]string, len(series))
+	var want []claim
+	wanted := make(map[string]bool)
+	var buf []byte
+	for i, ls := range series {
+		buf = ls.AppendKey(buf[:0])
+		keys[i] = string(buf)
+		if _, known := s.Lookup(buf); known || wanted[keys[i]] {
+			continue
+		}
+		full := make([]metric.Label, 0, len(ls)+1)
+		full = append(append(full, ls...), metric.Label{Name: metric.SourceLabel, Value: s.name})
+		labels, err := metric.NewLabels(full...)
+		if err != nil {
+			return nil, fmt.Errorf("register %s of source %q: %w", ls, s.name, err)
+		}
+		wanted[keys[i]] = true
+		want = append(want, claim{key: keys[i], labels: labels})
+	}
+
+	refused, err := s.claimAll(ctx, want)
+	if err != nil {
+		return nil, err
+	}
+	ids := make([]metric.ScheduleID, len(series))
+	s.mu.RLock()
+	for i, key := range keys {
+		id, ok := s.ids[key]
+		if !ok {
+			id = NoID
+		}
+		ids[i] = id
+	}
+	s.mu.RUnlock()
+	if refused != nil {
+		return ids, refused
+	}
+	return ids, nil
+}
+
+// claim is a series without an id, and the one it shall have.
+type claim struct {
+	key    string
+	labels metric.Labels
+	id     metric.ScheduleID
+}
+
+func (s *Source) claimAll(ctx context.Context, want []claim) (*LimitError, error) {
+	var refused *LimitError
+	if limit := s.r.opts.MaxSeriesPerSource; limit > 0 {
+		if room := max(0, limit-s.Len()); len(want) > room {
+			refused = &LimitError{Source: s.name, Max: limit, Refused: len(want) - room}
+			want = want[:room]
+		}
+	}
+	granted, err := s.r.census.reserve(ctx, len(want))
+	if err != nil {
+		return nil, err
+	}
+	if len(want) > granted {
+		if refused == nil {
+			refused = &LimitError{Max: s.r.opts.MaxSeries}
+		}
+		refused.Refused += len(want) - granted
+		want = want[:granted]
+	}
+	if len(want) == 0 {
+		return refused, nil
+	}
+
+	if err := s.assign(ctx, want); err != nil {
+		s.r.census.release(granted)
+		return nil, err
+	}
+	won := 0
+	for len(want) > 0 && err == nil {
+		n := min(len(want), claimSize)
+		var w int
+		if w, err = s.claim(ctx, want[:n]); err == nil {
+			want = want[n:]
+		}
+		won += w
+	}
+	s.r.census.release(granted - won)
+	if err != nil {
+		s.keepForRetry(want)
+		return nil, fmt.Errorf("register %d series of source %q: %w", len(want), s.name, err)
+	}
+	return refused, nil
+}
+
+// assign picks the ids to claim: those of an earlier attempt where there was one,
+// consecutive new ones for the rest.
+func (s *Source) assign(ctx context.Context, want []claim) error {
+	fresh := 0
+	for i := range want {
+		id, ok := s.doubt[want[i].key]
+		if !ok {
+			id = NoID
+			fresh++
+		}
+		want[i].id = id
+	}
+	if fresh == 0 {
+		return nil
+	}
+	got, err := s.r.ids.take(ctx, fresh, s.last+1)
+	if err != nil {
+		return fmt.Errorf("register %d series of source %q: %w", len(want), s.name, err)
+	}
+	for i := range want {
+		if want[i].id == NoID {
+			want[i].id = got.Start
+			got.Start++
+		}
+	}
+	return nil
+}
+
+// claim claims the series under the ids they were assigned and takes in the ids that
+// they have in the end. It returns how many are the assigned ones.
+func (s *Source) claim(ctx context.Context, want []claim) (won int, err error) {
+	schedules := make([]storage.Schedule, len(want))
+	for i, c := range want {
+		schedules[i] = storage.Schedule{ID: c.id, Labels: c.labels}
+	}
+	ids, err := s.r.store.ClaimSchedules(ctx, s.name, schedules)
+	if err != nil {
+		return 0, err
+	}
+	if len(ids) != len(want) {
+		return 0, fmt.Errorf("the store returned %d ids for %d series", len(ids), len(want))
+	}
+
+	s.mu.Lock()
+	for i, c := range want {
+		s.ids[c.key] = ids[i]
+	}
+	s.mu.Unlock()
+	for i, c := range want {
+		s.last = max(s.last, ids[i])
+		delete(s.doubt, c.key)
+		if ids[i] == c.id {
+			won++
+			continue
+		}
+		// The series has another id for good, so that no attempt to give it this one,
+		// not even one that timed out and is still under way, can take effect any more.
+		s.r.ids.giveBack(blocks.Range{Start: c.id, End: c.id + 1})
+		schedules[i].ID = ids[i]
+	}
+	if s.r.opts.OnNew != nil {
+		s.r.opts.OnNew(schedules)
+	}
+	return won, nil
+}
+
+// keepForRetry remembers the ids of claims that failed, or were not reached. No more
+// than a lease of them are kept: beyond that a client is not retrying but making up
+// series, and ids are cheaper than memory.
+func (s *Source) keepForRetry(want []claim) {
+	if len(s.doubt)+len(want) > s.r.opts.LeaseSize {
+		s.doubt = nil
+	}
+	if s.doubt == nil {
+		s.doubt = make(map[string]metric.ScheduleID, len(want))
+	}
+	for _, c := range want[:min(len(want), s.r.opts.LeaseSize)] {
+		s.doubt[c.key] = c.id
+	}
+}

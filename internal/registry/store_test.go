@@ -1,0 +1,126 @@
+package registry_test
+
+import (
+	"context"
+	"iter"
+	"slices"
+	"sync"
+
+	"github.com/quern/quern/internal/blocks"
+	"github.com/quern/quern/internal/metric"
+	"github.com/quern/quern/internal/storage"
+)
+
+// fakeStore is the registry's tables in memory, with hooks to fail and to hold up
+// what the registry asks for.
+type fakeStore struct {
+	mu        sync.Mutex
+	next      metric.ScheduleID
+	bySource  map[string]map[string]storage.Schedule
+	leases    int
+	claims    int
+	loads     int
+	onLoad    func(ctx context.Context) error
+	onLease   func() error
+	onClaim   func(want []storage.Schedule) error
+	afterward func() error
+}
+
+func newFakeStore() *fakeStore {
+	return &fakeStore{bySource: make(map[string]map[string]storage.Schedule)}
+}
+
+func (f *fakeStore) LeaseIDs(_ context.Context, n int) (blocks.Range, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.onLease != nil {
+		if err := f.onLease(); err != nil {
+			return blocks.Range{}, err
+		}
+	}
+	f.leases++
+	r := blocks.Range{Start: f.next, End: f.next + metric.ScheduleID(n)}
+	f.next = r.End
+	return r, nil
+}
+
+func (f *fakeStore) ClaimSchedules(_ context.Context, source string, want []storage.Schedule) ([]metric.ScheduleID, error) {
+	if f.onClaim != nil {
+		if err := f.onClaim(want); err != nil {
+			return nil, err
+		}
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.claims++
+	if f.bySource[source] == nil {
+		f.bySource[source] = make(map[string]storage.Schedule)
+	}
+	out := make([]metric.ScheduleID, len(want))
+	for i, w := range want {
+		key := string(w.Labels.AppendKey(nil))
+		if _, ok := f.bySource[source][key]; !ok {
+			f.bySource[source][key] = storage.Schedule{ID: w.ID, Labels: slices.Clone(w.Labels)}
+		}
+		out[i] = f.bySource[source][key].ID
+	}
+	if f.afterward != nil {
+		if err := f.afterward(); err != nil {
+			return nil, err
+		}
+	}
+	return out, nil
+}
+
+func (f *fakeStore) SourceSchedules(ctx context.Context, source string) iter.Seq2[storage.Schedule, error] {
+	return func(yield func(storage.Schedule, error) bool) {
+		f.mu.Lock()
+		f.loads++
+		onLoad := f.onLoad
+		f.mu.Unlock()
+		if onLoad != nil {
+			if err := onLoad(ctx); err != nil {
+				yield(storage.Schedule{}, err)
+				return
+			}
+		}
+		f.mu.Lock()
+		var all []storage.Schedule
+		for _, s := range f.bySource[source] {
+			all = append(all, s)
+		}
+		f.mu.Unlock()
+		for _, s := range all {
+			if !yield(s, nil) {
+				return
+			}
+		}
+	}
+}
+
+func (f *fakeStore) Schedules(_ context.Context, ids blocks.Range) iter.Seq2[storage.Schedule, error] {
+	f.mu.Lock()
+	var all []storage.Schedule
+	for _, series := range f.bySource {
+		for _, s := range series {
+			if ids.Contains(s.ID) {
+				all = append(all, s)
+			}
+		}
+	}
+	f.mu.Unlock()
+	slices.SortFunc(all, func(a, b storage.Schedule) int { return int(a.ID - b.ID) })
+	return func(yield func(storage.Schedule, error) bool) {
+		for _, s := range all {
+			if !yield(s, nil) {
+				return
+			}
+		}
+	}
+}
+
+func (f *fakeStore) LeasedIDs(context.Context) (blocks.Range, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return blocks.Range{End: f.next}, nil
+}
