@@ -1,0 +1,648 @@
+// Package storagetest has what every test of a store needs: a model that is small
+// enough to be obviously right, one conformance suite, a seed-driven history that
+// compares two stores, and a wrapper that fails, blocks or crashes at a chosen step.
+// Only tests import it.
+package storagetest
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/quern/quern/internal/blocks"
+	"github.com/quern/quern/internal/clock"
+	"github.com/quern/quern/internal/metric"
+	"github.com/quern/quern/internal/storage"
+)
+
+// The model expires what the embedded store does, so that histories with Expire can
+// be compared: whole days of raw, whole periods of this many rows of a roll-up, and
+// completed slices and runs of this age.
+const (
+	modelDayMs      = int64(24 * time.Hour / time.Millisecond)
+	modelPeriodRows = 128
+	modelKeepMs     = 30 * modelDayMs
+	modelErrors     = 10
+)
+
+// Model is the contract in maps and one mutex. It reads slowly and never keeps what
+// it was given nor gives away what it keeps.
+//
+// Like the embedded store it belongs to one process: Reopen voids every lease.
+type Model struct {
+	retention storage.Retention
+	clk       clock.Clock
+
+	mu       sync.Mutex
+	closed   bool
+	settings storage.Settings
+
+	nextID  metric.ScheduleID
+	series  map[string]map[string]metric.ScheduleID // source, series key
+	byID    map[metric.ScheduleID]metric.Labels
+	fence   storage.Fence
+	leases  map[int]storage.Lease
+	live    map[int]storage.Fence // newest fence of each shard since the last Reopen
+	slices  map[storage.SliceKey]bool
+	marks   map[storage.IndexPartition]map[modelMark]storage.Mark
+	raw     map[modelRaw][]byte
+	cache   map[storage.CacheKey]map[blocks.ID][]byte
+	rollups map[modelRow]metric.RollupRow
+	runs    map[modelRun]storage.Run
+	errs    []storage.ComponentError
+	workers map[string]modelWorker
+}
+
+type modelMark struct {
+	start  metric.ScheduleID
+	timeMs int64
+	id     blocks.ID
+}
+
+type modelRaw struct {
+	group   metric.ScheduleID
+	sliceMs int64
+	id      blocks.ID
+}
+
+type modelRow struct {
+	level    metric.Bucket
+	schedule metric.ScheduleID
+	timeMs   int64
+}
+
+type modelRun struct {
+	storage.SliceKey
+	worker    string
+	startedMs int64
+}
+
+type modelWorker struct {
+	storage.Worker
+	expiresMs int64
+}
+
+var _ storage.Store = (*Model)(nil)
+
+// NewModel makes an empty model with the given settings.
+func NewModel(settings storage.Settings, retention storage.Retention, clk clock.Clock) *Model {
+	settings.Epochs = slices.Clone(settings.Epochs)
+	return &Model{
+		retention: slices.Clone(retention),
+		clk:       clk,
+		settings:  settings,
+		series:    map[string]map[string]metric.ScheduleID{},
+		byID:      map[metric.ScheduleID]metric.Labels{},
+		leases:    map[int]storage.Lease{},
+		live:      map[int]storage.Fence{},
+		slices:    map[storage.SliceKey]bool{},
+		marks:     map[storage.IndexPartition]map[modelMark]storage.Mark{},
+		raw:       map[modelRaw][]byte{},
+		cache:     map[storage.CacheKey]map[blocks.ID][]byte{},
+		rollups:   map[modelRow]metric.RollupRow{},
+		runs:      map[modelRun]storage.Run{},
+		workers:   map[string]modelWorker{},
+	}
+}
+
+// Close makes every operation fail with storage.ErrUnavailable until Reopen.
+func (m *Model) Close() error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.closed = true
+	return nil
+}
+
+// Reopen simulates a restart of the process: the same model with the same data, all
+// leases void and all fences given out before superseded.
+func (m *Model) Reopen() *Model {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.closed = false
+	clear(m.leases)
+	clear(m.live)
+	return m
+}
+
+// begin locks the model; the caller unlocks it when there is no error.
+func (m *Model) begin(ctx context.Context) error {
+	if ctx.Err() != nil {
+		return ContextError(ctx)
+	}
+	m.mu.Lock()
+	if m.closed {
+		m.mu.Unlock()
+		return fmt.Errorf("%w: the store is closed", storage.ErrUnavailable)
+	}
+	return nil
+}
+
+// ContextError is the error of an operation whose context is done: ErrTimeout after
+// a deadline, and always the context's own error.
+func ContextError(ctx context.Context) error {
+	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		return fmt.Errorf("%w: %w", storage.ErrTimeout, context.Cause(ctx))
+	}
+	return context.Cause(ctx)
+}
+
+// fenced says whether a write with this fence comes too late: it is no newer than
+// the newest fence given out, and not the newest of any shard.
+func (m *Model) fenced(f storage.Fence) error {
+	if f == 0 || f > m.fence {
+		return nil
+	}
+	for _, live := range m.live {
+		if live == f {
+			return nil
+		}
+	}
+	return fmt.Errorf("fence %d: %w", f, storage.ErrFenced)
+}
+
+// Write implements storage.Store.
+func (m *Model) Write(ctx context.Context, b *storage.Batch) error {
+	if err := m.begin(ctx); err != nil {
+		return err
+	}
+	defer m.mu.Unlock()
+	if err := m.fenced(b.Fence); err != nil {
+		return err
+	}
+	for _, k := range b.Open {
+		if _, ok := m.slices[k]; !ok {
+			m.slices[k] = false
+		}
+	}
+	for _, pm := range b.Marks {
+		p := m.marks[pm.Partition]
+		if p == nil {
+			p = map[modelMark]storage.Mark{}
+			m.marks[pm.Partition] = p
+		}
+		p[modelMark{pm.Start, pm.TimeMs, pm.ID}] = cloneMark(pm.Mark)
+	}
+	for _, c := range b.Raw {
+		m.raw[modelRaw{c.Group, c.SliceMs, c.ID}] = bytes.Clone(c.Data)
+	}
+	for _, c := range b.Cache {
+		p := m.cache[c.CacheKey]
+		if p == nil {
+			p = map[blocks.ID][]byte{}
+			m.cache[c.CacheKey] = p
+		}
+		p[c.ID] = bytes.Clone(c.Data)
+	}
+	return nil
+}
+
+// Settings implements storage.Store.
+func (m *Model) Settings() storage.Settings {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	s := m.settings
+	s.Epochs = slices.Clone(s.Epochs)
+	return s
+}
+
+// AddEpoch implements storage.Store. Adding the last epoch once more changes nothing.
+func (m *Model) AddEpoch(ctx context.Context, e blocks.Epoch) error {
+	if err := m.begin(ctx); err != nil {
+		return err
+	}
+	defer m.mu.Unlock()
+	if es := m.settings.Epochs; len(es) > 0 && es[len(es)-1] == e {
+		return nil
+	}
+	es, err := m.settings.Epochs.Add(e)
+	if errors.Is(err, blocks.ErrEpochTooSoon) {
+		return fmt.Errorf("%w: %w", storage.ErrConflict, err)
+	}
+	if err != nil {
+		return err
+	}
+	m.settings.Epochs = es
+	return nil
+}
+
+// Expire implements storage.Store.
+func (m *Model) Expire(ctx context.Context, nowMs int64) error {
+	if err := m.begin(ctx); err != nil {
+		return err
+	}
+	defer m.mu.Unlock()
+	if keep := m.keepMs(metric.Raw); keep > 0 {
+		for k := range m.raw {
+			lastMs := alignDown(k.sliceMs, modelDayMs) + modelDayMs - 1
+			if m.settings.Ladder.SliceAt(metric.Raw, lastMs).EndMs <= nowMs-keep {
+				delete(m.raw, k)
+			}
+		}
+	}
+	for k := range m.rollups {
+		period := modelPeriodRows * m.settings.Ladder.WidthMs(k.level)
+		if keep := m.keepMs(k.level); keep > 0 && alignDown(k.timeMs, period)+period <= nowMs-keep {
+			delete(m.rollups, k)
+		}
+	}
+	for k, complete := range m.slices {
+		if complete && k.StartMs < nowMs-modelKeepMs {
+			delete(m.slices, k)
+		}
+	}
+	for k := range m.runs {
+		if k.startedMs < nowMs-modelKeepMs {
+			delete(m.runs, k)
+		}
+	}
+	return nil
+}
+
+func (m *Model) keepMs(b metric.Bucket) int64 {
+	if int(b) >= len(m.retention) {
+		return 0
+	}
+	return m.retention[b].Milliseconds()
+}
+
+// LeaseIDs implements storage.Registry.
+func (m *Model) LeaseIDs(ctx context.Context, n int) (blocks.Range, error) {
+	if err := m.begin(ctx); err != nil {
+		return blocks.Range{}, err
+	}
+	defer m.mu.Unlock()
+	if n < 1 {
+		return blocks.Range{}, fmt.Errorf("lease of %d ids: must be at least 1", n)
+	}
+	r := blocks.Range{Start: m.nextID, End: m.nextID + metric.ScheduleID(n)}
+	m.nextID = r.End
+	return r, nil
+}
+
+// LeasedIDs implements storage.Registry.
+func (m *Model) LeasedIDs(ctx context.Context) (blocks.Range, error) {
+	if err := m.begin(ctx); err != nil {
+		return blocks.Range{}, err
+	}
+	defer m.mu.Unlock()
+	return blocks.Range{End: m.nextID}, nil
+}
+
+// ClaimSchedules implements storage.Registry.
+func (m *Model) ClaimSchedules(ctx context.Context, source string, want []storage.Schedule) ([]metric.ScheduleID, error) {
+	if err := m.begin(ctx); err != nil {
+		return nil, err
+	}
+	defer m.mu.Unlock()
+	known := m.series[source]
+	if known == nil {
+		known = map[string]metric.ScheduleID{}
+		m.series[source] = known
+	}
+	ids := make([]metric.ScheduleID, len(want))
+	for i, w := range want {
+		key := string(w.Labels.AppendKey(nil))
+		id, ok := known[key]
+		if !ok {
+			id = w.ID
+			known[key] = id
+			m.byID[id] = slices.Clone(w.Labels)
+		}
+		ids[i] = id
+	}
+	return ids, nil
+}
+
+// SourceSchedules implements storage.Registry.
+func (m *Model) SourceSchedules(ctx context.Context, source string) iter.Seq2[storage.Schedule, error] {
+	return modelSeq(ctx, m, func() []storage.Schedule {
+		known := m.series[source]
+		var out []storage.Schedule
+		for _, key := range slices.Sorted(maps.Keys(known)) {
+			out = append(out, m.schedule(known[key]))
+		}
+		return out
+	})
+}
+
+// Schedules implements storage.Registry.
+func (m *Model) Schedules(ctx context.Context, ids blocks.Range) iter.Seq2[storage.Schedule, error] {
+	return modelSeq(ctx, m, func() []storage.Schedule {
+		var out []storage.Schedule
+		for _, id := range slices.Sorted(maps.Keys(m.byID)) {
+			if ids.Contains(id) {
+				out = append(out, m.schedule(id))
+			}
+		}
+		return out
+	})
+}
+
+func (m *Model) schedule(id metric.ScheduleID) storage.Schedule {
+	return storage.Schedule{ID: id, Labels: slices.Clone(m.byID[id])}
+}
+
+// AcquireShard implements storage.Runs.
+func (m *Model) AcquireShard(ctx context.Context, shard int, owner string, ttl time.Duration) (storage.Lease, error) {
+	if err := m.begin(ctx); err != nil {
+		return storage.Lease{}, err
+	}
+	defer m.mu.Unlock()
+	if shard < 0 || shard >= m.settings.IndexPartitions {
+		return storage.Lease{}, fmt.Errorf("shard %d: there are %d", shard, m.settings.IndexPartitions)
+	}
+	now := m.clk.Now()
+	if l, ok := m.leases[shard]; ok && l.Owner != owner && l.ExpiresMs > now.UnixMilli() {
+		return storage.Lease{}, fmt.Errorf("shard %d: %w: %s", shard, storage.ErrConflict, l.Owner)
+	}
+	m.fence = max(m.fence+1, storage.Fence(now.UnixMicro()))
+	l := storage.Lease{Shard: shard, Owner: owner, Fence: m.fence, ExpiresMs: now.Add(ttl).UnixMilli()}
+	m.leases[shard] = l
+	m.live[shard] = l.Fence
+	return l, nil
+}
+
+// ReleaseShard implements storage.Runs.
+func (m *Model) ReleaseShard(ctx context.Context, shard int, owner string) error {
+	if err := m.begin(ctx); err != nil {
+		return err
+	}
+	defer m.mu.Unlock()
+	if m.leases[shard].Owner == owner {
+		delete(m.leases, shard)
+	}
+	return nil
+}
+
+// Leases implements storage.Operations.
+func (m *Model) Leases(ctx context.Context) ([]storage.Lease, error) {
+	if err := m.begin(ctx); err != nil {
+		return nil, err
+	}
+	defer m.mu.Unlock()
+	out := slices.Collect(maps.Values(m.leases))
+	slices.SortFunc(out, func(a, b storage.Lease) int { return cmp.Compare(a.Shard, b.Shard) })
+	return out, nil
+}
+
+// Slices implements storage.Runs.
+func (m *Model) Slices(ctx context.Context, b metric.Bucket, fromMs, toMs int64) ([]storage.SliceState, error) {
+	if err := m.begin(ctx); err != nil {
+		return nil, err
+	}
+	defer m.mu.Unlock()
+	var out []storage.SliceState
+	for k, complete := range m.slices {
+		if k.Bucket == b && fromMs <= k.StartMs && k.StartMs < toMs {
+			out = append(out, storage.SliceState{SliceKey: k, Complete: complete})
+		}
+	}
+	slices.SortFunc(out, func(a, b storage.SliceState) int { return cmp.Compare(a.StartMs, b.StartMs) })
+	return out, nil
+}
+
+// CompleteSlice implements storage.Runs.
+func (m *Model) CompleteSlice(ctx context.Context, f storage.Fence, k storage.SliceKey) error {
+	if err := m.begin(ctx); err != nil {
+		return err
+	}
+	defer m.mu.Unlock()
+	if err := m.fenced(f); err != nil {
+		return err
+	}
+	m.slices[k] = true
+	return nil
+}
+
+// Marks implements storage.Runs.
+func (m *Model) Marks(ctx context.Context, p storage.IndexPartition) iter.Seq2[storage.Mark, error] {
+	return modelSeq(ctx, m, func() []storage.Mark {
+		var out []storage.Mark
+		for _, mark := range m.marks[p] {
+			out = append(out, cloneMark(mark))
+		}
+		slices.SortFunc(out, func(a, b storage.Mark) int {
+			return cmp.Or(cmp.Compare(a.Start, b.Start), cmp.Compare(a.TimeMs, b.TimeMs), a.ID.Compare(b.ID))
+		})
+		return out
+	})
+}
+
+// DeleteMarks implements storage.Runs.
+func (m *Model) DeleteMarks(ctx context.Context, f storage.Fence, p storage.IndexPartition, marks []storage.Mark) error {
+	if err := m.begin(ctx); err != nil {
+		return err
+	}
+	defer m.mu.Unlock()
+	if err := m.fenced(f); err != nil {
+		return err
+	}
+	for _, mark := range marks {
+		delete(m.marks[p], modelMark{mark.Start, mark.TimeMs, mark.ID})
+	}
+	return nil
+}
+
+// CacheBlock implements storage.Runs.
+func (m *Model) CacheBlock(ctx context.Context, k storage.CacheKey) ([]storage.Chunk, error) {
+	if err := m.begin(ctx); err != nil {
+		return nil, err
+	}
+	defer m.mu.Unlock()
+	var out []storage.Chunk
+	for id, data := range m.cache[k] {
+		out = append(out, storage.Chunk{ID: id, Data: bytes.Clone(data)})
+	}
+	slices.SortFunc(out, func(a, b storage.Chunk) int { return a.ID.Compare(b.ID) })
+	return out, nil
+}
+
+// DeleteCacheBlock implements storage.Runs.
+func (m *Model) DeleteCacheBlock(ctx context.Context, f storage.Fence, k storage.CacheKey) error {
+	if err := m.begin(ctx); err != nil {
+		return err
+	}
+	defer m.mu.Unlock()
+	if err := m.fenced(f); err != nil {
+		return err
+	}
+	delete(m.cache, k)
+	return nil
+}
+
+// WriteRollups implements storage.Runs.
+func (m *Model) WriteRollups(ctx context.Context, f storage.Fence, level metric.Bucket, rows []metric.RollupRow) error {
+	if err := m.begin(ctx); err != nil {
+		return err
+	}
+	defer m.mu.Unlock()
+	if err := m.fenced(f); err != nil {
+		return err
+	}
+	for _, row := range rows {
+		m.rollups[modelRow{level, row.Schedule, row.TimeMs}] = cloneRow(row)
+	}
+	return nil
+}
+
+// RawChunks implements storage.Reader.
+func (m *Model) RawChunks(ctx context.Context, ids blocks.Range, fromMs, toMs int64) iter.Seq2[storage.RawChunk, error] {
+	return modelSeq(ctx, m, func() []storage.RawChunk {
+		var out []storage.RawChunk
+		for k, data := range m.raw {
+			groupEnd := k.group + metric.ScheduleID(m.settings.GroupSize)
+			if ids.Start < groupEnd && k.group < ids.End && fromMs <= k.sliceMs && k.sliceMs < toMs {
+				out = append(out, storage.RawChunk{
+					Group: k.group, SliceMs: k.sliceMs,
+					Chunk: storage.Chunk{ID: k.id, Data: bytes.Clone(data)},
+				})
+			}
+		}
+		slices.SortFunc(out, func(a, b storage.RawChunk) int {
+			return cmp.Or(cmp.Compare(a.Group, b.Group), cmp.Compare(a.SliceMs, b.SliceMs), a.ID.Compare(b.ID))
+		})
+		return out
+	})
+}
+
+// Rollups implements storage.Reader.
+func (m *Model) Rollups(ctx context.Context, level metric.Bucket, ids blocks.Range, fromMs, toMs int64) iter.Seq2[metric.RollupRow, error] {
+	return modelSeq(ctx, m, func() []metric.RollupRow {
+		var out []metric.RollupRow
+		for k, row := range m.rollups {
+			if k.level == level && ids.Contains(k.schedule) && fromMs <= k.timeMs && k.timeMs < toMs {
+				out = append(out, cloneRow(row))
+			}
+		}
+		slices.SortFunc(out, compareRows)
+		return out
+	})
+}
+
+// RecordRun implements storage.Operations.
+func (m *Model) RecordRun(ctx context.Context, r storage.Run) error {
+	if err := m.begin(ctx); err != nil {
+		return err
+	}
+	defer m.mu.Unlock()
+	m.runs[modelRun{r.SliceKey, r.Worker, r.StartedMs}] = r
+	return nil
+}
+
+// RecentRuns implements storage.Operations.
+func (m *Model) RecentRuns(ctx context.Context, limit int) ([]storage.Run, error) {
+	if err := m.begin(ctx); err != nil {
+		return nil, err
+	}
+	defer m.mu.Unlock()
+	out := slices.Collect(maps.Values(m.runs))
+	slices.SortFunc(out, func(a, b storage.Run) int {
+		return -cmp.Or(cmp.Compare(a.StartedMs, b.StartedMs), cmp.Compare(a.Bucket, b.Bucket),
+			cmp.Compare(a.StartMs, b.StartMs), cmp.Compare(a.Worker, b.Worker))
+	})
+	return out[:min(len(out), max(limit, 0))], nil
+}
+
+// RecordError implements storage.Operations.
+func (m *Model) RecordError(ctx context.Context, e storage.ComponentError) error {
+	if err := m.begin(ctx); err != nil {
+		return err
+	}
+	defer m.mu.Unlock()
+	if slices.Contains(m.errs, e) {
+		return nil
+	}
+	m.errs = append(m.errs, e)
+	slices.SortStableFunc(m.errs, func(a, b storage.ComponentError) int { return cmp.Compare(b.TimeMs, a.TimeMs) })
+	n := 0
+	m.errs = slices.DeleteFunc(m.errs, func(o storage.ComponentError) bool {
+		if o.Component == e.Component {
+			n++
+		}
+		return o.Component == e.Component && n > modelErrors
+	})
+	return nil
+}
+
+// RecentErrors implements storage.Operations.
+func (m *Model) RecentErrors(ctx context.Context) ([]storage.ComponentError, error) {
+	if err := m.begin(ctx); err != nil {
+		return nil, err
+	}
+	defer m.mu.Unlock()
+	return slices.Clone(m.errs), nil
+}
+
+// Heartbeat implements storage.Operations.
+func (m *Model) Heartbeat(ctx context.Context, w storage.Worker, ttl time.Duration) error {
+	if err := m.begin(ctx); err != nil {
+		return err
+	}
+	defer m.mu.Unlock()
+	m.workers[w.ID] = modelWorker{w, m.clk.Now().Add(ttl).UnixMilli()}
+	return nil
+}
+
+// Workers implements storage.Operations.
+func (m *Model) Workers(ctx context.Context) ([]storage.Worker, error) {
+	if err := m.begin(ctx); err != nil {
+		return nil, err
+	}
+	defer m.mu.Unlock()
+	var out []storage.Worker
+	for _, id := range slices.Sorted(maps.Keys(m.workers)) {
+		if w := m.workers[id]; w.expiresMs > clock.NowMs(m.clk) {
+			out = append(out, w.Worker)
+		}
+	}
+	return out, nil
+}
+
+// modelSeq yields what collect found under the lock. The lock is not held while the
+// loop's body runs, so that the body may use the store.
+func modelSeq[T any](ctx context.Context, m *Model, collect func() []T) iter.Seq2[T, error] {
+	return func(yield func(T, error) bool) {
+		var zero T
+		if err := m.begin(ctx); err != nil {
+			yield(zero, err)
+			return
+		}
+		rows := collect()
+		m.mu.Unlock()
+		for _, row := range rows {
+			if ctx.Err() != nil {
+				yield(zero, ContextError(ctx))
+				return
+			}
+			if !yield(row, nil) {
+				return
+			}
+		}
+	}
+}
+
+func compareRows(a, b metric.RollupRow) int {
+	return cmp.Or(cmp.Compare(a.Schedule, b.Schedule), cmp.Compare(a.TimeMs, b.TimeMs))
+}
+
+func cloneMark(m storage.Mark) storage.Mark {
+	m.Schedules = slices.Clone(m.Schedules)
+	return m
+}
+
+func cloneRow(r metric.RollupRow) metric.RollupRow {
+	r.Sketch = bytes.Clone(r.Sketch)
+	return r
+}
+
+// alignDown is the greatest multiple of width that is not above tMs.
+func alignDown(tMs, width int64) int64 {
+	return tMs - ((tMs%width)+width)%width
+}
