@@ -1,0 +1,163 @@
+package blocks
+
+import (
+	"cmp"
+	"iter"
+	"slices"
+
+	"github.com/quern/quern/internal/metric"
+)
+
+// SampleSet puts the chunks of one block together. Chunks are added in the order
+// of their IDs; Series then yields every schedule's samples by time, and of two
+// with the same time the one that was added last. The zero value is a set without
+// schedules; a set is made for reuse, and allocates only to grow.
+type SampleSet struct {
+	ids    Range
+	added  []metric.Sample
+	groups groups[metric.Sample]
+}
+
+// Reset empties the set and sets the schedules it keeps. Memory and the cost of
+// Series grow with ids.Len(), which is meant to be a block's.
+func (s *SampleSet) Reset(ids Range) {
+	s.ids = ids
+	s.added = s.added[:0]
+}
+
+// Add adds the samples of a chunk, except those of schedules that the set does not
+// keep. The error is ErrCorrupt, and the set is as it was before. The chunk is not
+// referred to afterwards.
+func (s *SampleSet) Add(chunk []byte) error {
+	var err error
+	s.added, err = DecodeSamplesIn(s.added, chunk, s.ids)
+	return err
+}
+
+// Len is the number of samples added, duplicates included.
+func (s *SampleSet) Len() int { return len(s.added) }
+
+// Series yields the schedules that have samples, by id. The samples are the set's:
+// they are valid until the next call of Reset, Add or Series.
+func (s *SampleSet) Series() iter.Seq2[metric.ScheduleID, []metric.Sample] {
+	return s.groups.series(s.ids, s.added, sampleSchedule, sampleTime)
+}
+
+func sampleSchedule(s *metric.Sample) metric.ScheduleID { return s.Schedule }
+func sampleTime(s *metric.Sample) int64                 { return s.TimeMs }
+
+// RollupSet is SampleSet for roll-up rows.
+type RollupSet struct {
+	ids    Range
+	added  []metric.RollupRow
+	groups groups[metric.RollupRow]
+}
+
+// Reset empties the set and sets the schedules it keeps; see SampleSet.Reset.
+func (s *RollupSet) Reset(ids Range) {
+	s.ids = ids
+	clear(s.added) // lets go of the sketches
+	clear(s.groups.sorted)
+	s.added = s.added[:0]
+}
+
+// Add adds the rows of a roll-up chunk, except those of schedules that the set does
+// not keep. Their sketches are parts of chunk, which must stay as it is while the
+// set is used. The error is ErrCorrupt, and the set is as it was before.
+func (s *RollupSet) Add(chunk []byte) error {
+	before := len(s.added)
+	all, err := DecodeRollups(s.added, chunk)
+	if err != nil {
+		return err
+	}
+	s.added = all[:before]
+	s.AddRows(all[before:])
+	return nil
+}
+
+// AddRows adds rows as they were read from a table, in any order. Their sketches
+// are kept, not copied.
+func (s *RollupSet) AddRows(rows []metric.RollupRow) {
+	for i := range rows {
+		if s.ids.Contains(rows[i].Schedule) {
+			s.added = append(s.added, rows[i])
+		}
+	}
+}
+
+// Len is the number of rows added, duplicates included.
+func (s *RollupSet) Len() int { return len(s.added) }
+
+// Series yields the schedules that have rows, by id; see SampleSet.Series.
+func (s *RollupSet) Series() iter.Seq2[metric.ScheduleID, []metric.RollupRow] {
+	return s.groups.series(s.ids, s.added, rollupSchedule, rollupTime)
+}
+
+func rollupSchedule(r *metric.RollupRow) metric.ScheduleID { return r.Schedule }
+func rollupTime(r *metric.RollupRow) int64                 { return r.TimeMs }
+
+// groups is the scratch of a set: a counting sort by schedule, which is stable and
+// linear because a block is small, then a look at each schedule's times, which
+// ascend already unless data came late or twice.
+type groups[T any] struct {
+	sorted []T
+	ends   []int
+}
+
+func (g *groups[T]) series(
+	ids Range, added []T, schedule func(*T) metric.ScheduleID, timeMs func(*T) int64,
+) iter.Seq2[metric.ScheduleID, []T] {
+	return func(yield func(metric.ScheduleID, []T) bool) {
+		if len(added) == 0 {
+			return
+		}
+		n := ids.Len()
+		g.ends = slices.Grow(g.ends[:0], n)[:n]
+		clear(g.ends)
+		for i := range added {
+			g.ends[schedule(&added[i])-ids.Start]++
+		}
+		sum := 0
+		for i, count := range g.ends {
+			g.ends[i] = sum
+			sum += count
+		}
+		g.sorted = slices.Grow(g.sorted[:0], len(added))[:len(added)]
+		for i := range added {
+			at := &g.ends[schedule(&added[i])-ids.Start]
+			g.sorted[*at] = added[i]
+			*at++
+		}
+
+		start := 0
+		for i, end := range g.ends {
+			rows := g.sorted[start:end:end]
+			start = end
+			if len(rows) > 0 && !yield(ids.Start+metric.ScheduleID(i), keepLast(rows, timeMs)) {
+				return
+			}
+		}
+	}
+}
+
+// keepLast sorts rows by time, in place, and keeps the last of those with the same
+// time.
+func keepLast[T any](rows []T, timeMs func(*T) int64) []T {
+	ascends := true
+	for i := 1; i < len(rows) && ascends; i++ {
+		ascends = timeMs(&rows[i-1]) < timeMs(&rows[i])
+	}
+	if ascends {
+		return rows
+	}
+	slices.SortStableFunc(rows, func(a, b T) int { return cmp.Compare(timeMs(&a), timeMs(&b)) })
+	n := 0
+	for i := range rows {
+		if n > 0 && timeMs(&rows[n-1]) == timeMs(&rows[i]) {
+			n--
+		}
+		rows[n] = rows[i]
+		n++
+	}
+	return rows[:n]
+}

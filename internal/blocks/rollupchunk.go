@@ -1,0 +1,168 @@
+package blocks
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math"
+	"slices"
+
+	"github.com/quern/quern/internal/metric"
+)
+
+// minRowBytes is the least that a packed row takes: three bytes of value kinds and
+// one each for schedule, time, count and the length of the sketch.
+const minRowBytes = 3 + 4
+
+// AppendRollups appends a chunk of roll-up rows to dst. The rows MUST be sorted by
+// schedule, then time, no two with the same schedule and time, none with a negative
+// schedule; without rows nothing is appended. All floats come back bit by bit.
+// docs/format/chunk.md has the bytes.
+func AppendRollups(dst []byte, rows []metric.RollupRow) []byte {
+	if len(rows) == 0 {
+		return dst
+	}
+	start := len(dst)
+	dst = openChunk(dst)
+	dst = binary.AppendUvarint(dst, uint64(len(rows)))
+	var schedule metric.ScheduleID
+	var timeMs int64
+	for i := range rows {
+		r := &rows[i]
+		dst = binary.AppendUvarint(dst, uint64(r.Schedule-schedule))
+		dst = binary.AppendVarint(dst, r.TimeMs-timeMs)
+		dst = binary.AppendUvarint(dst, r.Count)
+		schedule, timeMs = r.Schedule, r.TimeMs
+
+		kinds := len(dst)
+		dst = append(dst, 0, 0, 0)
+		var last uint64
+		for j, v := range rollupValues(r) {
+			var kind byte
+			now := math.Float64bits(v)
+			dst, kind = appendValue(dst, v, now^last)
+			last = now
+			dst[kinds+j/2] |= kind << (4 * (j % 2))
+		}
+
+		dst = binary.AppendUvarint(dst, uint64(len(r.Sketch)))
+		dst = append(dst, r.Sketch...)
+	}
+	sealChunk(dst[start:], formatRollups)
+	return dst
+}
+
+// rollupValues are the floats of a row in their stored order. Neighbours are often
+// equal, and then take no bytes: all of a gauge that stood still.
+func rollupValues(r *metric.RollupRow) [6]float64 {
+	return [6]float64{r.Min, r.Max, r.First, r.Last, r.Sum, r.Increase}
+}
+
+// appendValue appends v in the shorter of the two ways of AppendSamples and returns
+// its kind. x is the XOR of its bits with those of the value before it.
+func appendValue(dst []byte, v float64, x uint64) (_ []byte, kind byte) {
+	k := xorLen(x)
+	if k > 0 {
+		if m, places, ok := fewestPlaces(v); ok && uvarintLen(zigzag(m)) <= k {
+			return binary.AppendVarint(dst, m), byte(valueDecimal + places)
+		}
+	}
+	var b [8]byte
+	binary.LittleEndian.PutUint64(b[:], x)
+	return append(dst, b[:k]...), byte(k)
+}
+
+// DecodeRollups appends the rows of a chunk to dst. Their sketches are parts of
+// chunk, which must stay as it is for as long as they are used. The error is
+// ErrCorrupt; dst is then returned as it was.
+func DecodeRollups(dst []metric.RollupRow, chunk []byte) ([]metric.RollupRow, error) {
+	b, count, err := unseal(chunk, formatRollups)
+	if err != nil {
+		return dst, err
+	}
+	if count == 0 || count > len(b)/minRowBytes {
+		return dst, fmt.Errorf("%w: %d rows in %d bytes", ErrCorrupt, count, len(b))
+	}
+	out := slices.Grow(dst, count)
+	d := fields{b: b}
+	var schedule metric.ScheduleID
+	var timeMs int64
+	for i := range count {
+		step := d.uvarint()
+		stepMs := d.varint()
+		r := metric.RollupRow{
+			Schedule: schedule + metric.ScheduleID(step),
+			TimeMs:   timeMs + stepMs,
+			Rollup:   metric.Rollup{Count: d.uvarint()},
+		}
+		ascends := r.Schedule > schedule || r.Schedule == schedule && (i == 0 || r.TimeMs > timeMs)
+		if d.bad || !ascends {
+			return dst, corruptRow(i)
+		}
+		schedule, timeMs = r.Schedule, r.TimeMs
+
+		kinds := d.bytes(3)
+		if d.bad {
+			return dst, corruptRow(i)
+		}
+		var values [6]float64
+		var last uint64
+		for j := range values {
+			values[j] = d.value(kinds[j/2]>>(4*(j%2))&valueMask, last)
+			last = math.Float64bits(values[j])
+		}
+		r.Min, r.Max, r.First, r.Last, r.Sum, r.Increase = values[0], values[1], values[2], values[3], values[4], values[5]
+
+		if size := d.uvarint(); size > 0 {
+			r.Sketch = d.bytes(size)
+		}
+		if d.bad {
+			return dst, corruptRow(i)
+		}
+		out = append(out, r)
+	}
+	if len(d.b) != 0 {
+		return dst, fmt.Errorf("%w: %d bytes behind the last row", ErrCorrupt, len(d.b))
+	}
+	return out, nil
+}
+
+func corruptRow(i int) error { return fmt.Errorf("%w at row %d", ErrCorrupt, i) }
+
+// fields cuts fields off a body. Once a field did not fit, bad is set and all that
+// it returns is zero.
+type fields struct {
+	b   []byte
+	bad bool
+}
+
+func (d *fields) uvarint() uint64 {
+	v, w := binary.Uvarint(d.b)
+	if w <= 0 {
+		d.bad, d.b = true, nil
+		return 0
+	}
+	d.b = d.b[w:]
+	return v
+}
+
+func (d *fields) varint() int64 { return unzigzag(d.uvarint()) }
+
+// bytes returns the next n bytes, with no room to append behind them.
+func (d *fields) bytes(n uint64) []byte {
+	if n > uint64(len(d.b)) {
+		d.bad, d.b = true, nil
+		return nil
+	}
+	out := d.b[:n:n]
+	d.b = d.b[n:]
+	return out
+}
+
+func (d *fields) value(kind byte, last uint64) float64 {
+	if kind >= valueDecimal {
+		return float64(d.varint()) / pow10[kind-valueDecimal]
+	}
+	var word [8]byte
+	copy(word[:], d.bytes(uint64(kind)))
+	return math.Float64frombits(last ^ binary.LittleEndian.Uint64(word[:]))
+}
