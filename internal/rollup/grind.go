@@ -1,0 +1,99 @@
+package rollup
+
+import (
+	"fmt"
+	"math"
+
+	"github.com/quern/quern/internal/metric"
+	"github.com/quern/quern/internal/sketch"
+)
+
+// Grinder grinds what one schedule has in one slice into one roll-up. It computes
+// and nothing else: the same input gives the same output, bit by bit. A Grinder is
+// scratch memory for one goroutine; the zero value is ready.
+//
+// The sketches of the roll-ups that it returns lie in its memory. They are valid
+// until Reset, so that a block can be ground and written as a whole.
+type Grinder struct {
+	sketch   sketch.Sketch
+	sketches []byte
+}
+
+// Reset takes back the sketches of all roll-ups returned so far.
+func (g *Grinder) Reset() { g.sketches = g.sketches[:0] }
+
+// Samples grinds samples, which MUST be of one schedule and ascend in time. It is
+// false when none of them is finite. See metric.Rollup for what the fields are; a
+// sum beyond the range of float64 is an infinity, as IEEE 754 has it.
+func (g *Grinder) Samples(samples []metric.Sample) (metric.Rollup, bool) {
+	g.sketch.Reset()
+	var r metric.Rollup
+	for i := range samples {
+		v := samples[i].Value
+		if !(math.Abs(v) <= math.MaxFloat64) { // NaN or an infinity
+			continue
+		}
+		g.sketch.Add(v)
+		if r.Count == 0 {
+			r = metric.Rollup{Count: 1, Sum: v, Min: v, Max: v, First: v, Last: v}
+			continue
+		}
+		r.Count++
+		r.Sum += v
+		r.Min = min(r.Min, v)
+		r.Max = max(r.Max, v)
+		r.Increase += step(r.Last, v)
+		r.Last = v
+	}
+	if r.Count == 0 {
+		return metric.Rollup{}, false
+	}
+	r.Sketch = g.keepSketch()
+	return r, true
+}
+
+// Rollups merges finer rows, which MUST be of one schedule and ascend in time. It is
+// false when there are none. The error is sketch.ErrCorrupt, and names the row.
+func (g *Grinder) Rollups(rows []metric.RollupRow) (metric.Rollup, bool, error) {
+	g.sketch.Reset()
+	var r metric.Rollup
+	for i := range rows {
+		row := &rows[i]
+		if row.Count == 0 {
+			continue
+		}
+		if err := g.sketch.Merge(row.Sketch); err != nil {
+			return metric.Rollup{}, false, fmt.Errorf("schedule %d at %d: %w", row.Schedule, row.TimeMs, err)
+		}
+		if r.Count == 0 {
+			r = row.Rollup
+			continue
+		}
+		r.Count += row.Count
+		r.Sum += row.Sum
+		r.Min = min(r.Min, row.Min)
+		r.Max = max(r.Max, row.Max)
+		r.Increase += step(r.Last, row.First) + row.Increase
+		r.Last = row.Last
+	}
+	if r.Count == 0 {
+		return metric.Rollup{}, false, nil
+	}
+	r.Sketch = g.keepSketch()
+	return r, true, nil
+}
+
+// step is the growth of a counter from one sample to the next. One that went down
+// was reset in between and has grown from 0.
+func step(from, to float64) float64 {
+	if to < from {
+		return to
+	}
+	return to - from
+}
+
+func (g *Grinder) keepSketch() []byte {
+	start := len(g.sketches)
+	g.sketches = g.sketch.AppendEncoded(g.sketches)
+	return g.sketches[start:len(g.sketches):len(g.sketches)]
+}

@@ -1,0 +1,376 @@
+// Package sketch holds the values of a slice so that percentiles can be read and
+// neighbouring slices merged: a DDSketch (Masson, Rim and Lee, "DDSketch: A Fast and
+// Fully-Mergeable Quantile Sketch with Relative-Error Guarantees", VLDB 2019).
+//
+// The mapping of values to bins and the encoding are those of
+// github.com/DataDog/sketches-go, so that its decoders in several languages read
+// what rests in the roll-up tables. The bins themselves are kept here: a roll-up
+// fills and empties a sketch per schedule, of some dozens of values each, and the
+// library's stores clear and encode whole pages for that.
+package sketch
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+
+	"github.com/DataDog/sketches-go/ddsketch/encoding"
+	"github.com/DataDog/sketches-go/ddsketch/mapping"
+)
+
+// RelativeAccuracy is how far a quantile may be from a value of that rank: 1 % of it.
+const RelativeAccuracy = 0.01
+
+// MaxBins bounds the bins of either sign. A bin is 2 % wide, so that values which
+// span a factor of 10^8 fit, however many there are. Beyond it the bins nearest to 0
+// are put together, and only quantiles that fall among those lose their accuracy.
+const MaxBins = 1024
+
+// ErrCorrupt marks an encoded sketch that cannot be read.
+var ErrCorrupt = errors.New("sketch is damaged")
+
+// version is the first encoded byte. It stands for the mapping, which the encoding
+// therefore leaves out: cubic interpolation, RelativeAccuracy, no offset.
+const version = 1
+
+// indexes maps values to bins and back. It is immutable.
+var indexes = func() *mapping.CubicallyInterpolatedMapping {
+	m, err := mapping.NewCubicallyInterpolatedMapping(RelativeAccuracy)
+	if err != nil {
+		panic(err)
+	}
+	return m
+}()
+
+// The range of indexes that a finite value can have. Values nearer to 0 than the
+// least normal float64 count as 0.
+var (
+	minIndex = indexes.Index(indexes.MinIndexableValue())
+	maxIndex = indexes.Index(indexes.MaxIndexableValue())
+)
+
+// Sketch is a DDSketch. The zero value is empty and ready; Reset makes it so again
+// and keeps the memory, at most about 150 kB.
+type Sketch struct {
+	zeros    uint64
+	positive bins
+	negative bins
+}
+
+// Reset empties the sketch.
+func (s *Sketch) Reset() {
+	s.zeros = 0
+	s.positive.reset()
+	s.negative.reset()
+}
+
+// Add adds a value. Values beyond about ±1.8e308, the infinities among them, count
+// as the greatest that has a bin; NaN is left out.
+func (s *Sketch) Add(v float64) {
+	switch least := indexes.MinIndexableValue(); {
+	case v > least:
+		s.positive.add(indexOf(v))
+	case v < -least:
+		s.negative.add(indexOf(-v))
+	case !math.IsNaN(v):
+		s.zeros++
+	}
+}
+
+func indexOf(v float64) int32 {
+	return int32(indexes.Index(min(v, indexes.MaxIndexableValue())))
+}
+
+// Count is the number of values added.
+func (s *Sketch) Count() uint64 {
+	return s.zeros + s.positive.count() + s.negative.count()
+}
+
+// Quantile is a value within RelativeAccuracy of the one with rank ⌊q·(n-1)⌋ among
+// the n added, counted from 0. It is NaN when the sketch is empty or q is outside
+// [0, 1].
+func (s *Sketch) Quantile(q float64) float64 {
+	s.positive.fold()
+	s.negative.fold()
+	negatives, positives := s.negative.count(), s.positive.count()
+	n := negatives + s.zeros + positives
+	if n == 0 || !(q >= 0 && q <= 1) {
+		return math.NaN()
+	}
+	rank := min(uint64(q*float64(n-1)), n-1)
+	switch {
+	case rank < negatives:
+		return -indexes.Value(s.negative.at(negatives - 1 - rank))
+	case rank < negatives+s.zeros:
+		return 0
+	}
+	return indexes.Value(s.positive.at(rank - negatives - s.zeros))
+}
+
+// AppendEncoded appends the sketch to dst: the version byte, then up to three blocks
+// of sketches-go, for the zeros, the positive and the negative values. Equal
+// sketches have equal bytes, in whatever order their values came.
+func (s *Sketch) AppendEncoded(dst []byte) []byte {
+	dst = append(dst, version)
+	if s.zeros > 0 {
+		encoding.EncodeFlag(&dst, encoding.FlagZeroCountVarFloat)
+		encoding.EncodeVarfloat64(&dst, float64(s.zeros))
+	}
+	dst = s.positive.appendEncoded(dst, encoding.FlagTypePositiveStore)
+	return s.negative.appendEncoded(dst, encoding.FlagTypeNegativeStore)
+}
+
+// Merge adds all values of an encoded sketch. The error is ErrCorrupt; the sketch
+// then holds part of them and must be Reset.
+func (s *Sketch) Merge(encoded []byte) error {
+	if len(encoded) == 0 || encoded[0] != version {
+		return fmt.Errorf("%w: no version that is known here", ErrCorrupt)
+	}
+	b := encoded[1:]
+	for len(b) > 0 {
+		flag, err := encoding.DecodeFlag(&b)
+		if err != nil {
+			return fmt.Errorf("%w: %w", ErrCorrupt, err)
+		}
+		switch {
+		case flag == encoding.FlagZeroCountVarFloat:
+			n, err := decodeCount(&b)
+			if err != nil {
+				return err
+			}
+			s.zeros += n
+		case flag.Type() == encoding.FlagTypePositiveStore:
+			err = s.positive.merge(&b, flag.SubFlag())
+		case flag.Type() == encoding.FlagTypeNegativeStore:
+			err = s.negative.merge(&b, flag.SubFlag())
+		default:
+			err = fmt.Errorf("%w: an unknown block", ErrCorrupt)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// maxCount bounds the count of a bin: up to it a float64, as which counts are
+// encoded, is exact.
+const maxCount = 1 << 52
+
+func decodeCount(b *[]byte) (uint64, error) {
+	v, err := encoding.DecodeVarfloat64(b)
+	if err != nil || !(v >= 1 && v <= maxCount) || v != math.Trunc(v) {
+		return 0, fmt.Errorf("%w: a bin's count", ErrCorrupt)
+	}
+	return uint64(v), nil
+}
+
+// bin is a number of values with the same index.
+type bin struct {
+	index int32
+	count uint64
+}
+
+// bins are the values of one sign. Values are first only noted, then folded many at
+// a time into the bins: sorting a few dozen small integers is cheaper than keeping
+// an array that spans their range, and costs nothing to clear.
+type bins struct {
+	noted  []int32 // indexes of single values not in sorted yet
+	sorted []bin   // by index, at most MaxBins
+	merged []bin   // scratch
+}
+
+// maxNoted bounds the values noted before they are folded.
+const maxNoted = 1024
+
+func (s *bins) reset() {
+	s.noted = s.noted[:0]
+	s.sorted = s.sorted[:0]
+}
+
+func (s *bins) add(index int32) {
+	if len(s.noted) == maxNoted {
+		s.fold()
+	}
+	s.noted = append(s.noted, index)
+}
+
+func (s *bins) count() uint64 {
+	n := uint64(len(s.noted))
+	for _, b := range s.sorted {
+		n += b.count
+	}
+	return n
+}
+
+// at is the index of the value with the given rank, the least having rank 0. The
+// bins are folded, and rank is below count.
+func (s *bins) at(rank uint64) int {
+	for _, b := range s.sorted {
+		if rank < b.count {
+			return int(b.index)
+		}
+		rank -= b.count
+	}
+	return 0
+}
+
+// fold moves the noted values into the bins.
+func (s *bins) fold() {
+	if len(s.noted) == 0 {
+		return
+	}
+	slices.Sort(s.noted)
+	s.merged = s.merged[:0]
+	for _, index := range s.noted {
+		if n := len(s.merged); n > 0 && s.merged[n-1].index == index {
+			s.merged[n-1].count++
+		} else {
+			s.merged = append(s.merged, bin{index: index, count: 1})
+		}
+	}
+	s.noted = s.noted[:0]
+	s.join()
+}
+
+// join adds the sorted bins in merged to those in sorted.
+func (s *bins) join() {
+	if len(s.sorted) == 0 {
+		s.sorted, s.merged = s.merged, s.sorted
+	} else {
+		// Backwards in place, so that no third array is needed.
+		i, j := len(s.sorted)-1, len(s.merged)-1
+		s.sorted = append(s.sorted, s.merged...)
+		at := len(s.sorted)
+		for j >= 0 {
+			at--
+			switch {
+			case i < 0 || s.merged[j].index > s.sorted[i].index:
+				s.sorted[at] = s.merged[j]
+				j--
+			case s.merged[j].index == s.sorted[i].index:
+				s.sorted[at] = bin{index: s.sorted[i].index, count: s.sorted[i].count + s.merged[j].count}
+				i--
+				j--
+			default:
+				s.sorted[at] = s.sorted[i]
+				i--
+			}
+		}
+		// What equal indexes saved is a gap between i and at.
+		s.sorted = slices.Delete(s.sorted, i+1, at)
+	}
+	s.collapse()
+}
+
+// collapse keeps the MaxBins bins furthest from 0 and adds the others to the first
+// of them. The outcome does not depend on the order in which values came: only
+// values below the MaxBins-th index from the top are ever moved, and to it or on the
+// way to it.
+func (s *bins) collapse() {
+	extra := len(s.sorted) - MaxBins
+	if extra <= 0 {
+		return
+	}
+	for _, b := range s.sorted[:extra] {
+		s.sorted[extra].count += b.count
+	}
+	s.sorted = slices.Delete(s.sorted, 0, extra)
+}
+
+// appendEncoded picks the shortest of the three layouts that sketches-go has.
+func (s *bins) appendEncoded(dst []byte, sign encoding.FlagType) []byte {
+	s.fold()
+	n := len(s.sorted)
+	if n == 0 {
+		return dst
+	}
+	span := int(s.sorted[n-1].index-s.sorted[0].index) + 1
+	single := true
+	for _, b := range s.sorted {
+		single = single && b.count == 1
+	}
+
+	last := int32(0)
+	switch {
+	case single:
+		encoding.EncodeFlag(&dst, encoding.NewFlag(sign, encoding.BinEncodingIndexDeltas))
+		encoding.EncodeUvarint64(&dst, uint64(n))
+		for _, b := range s.sorted {
+			encoding.EncodeVarint64(&dst, int64(b.index-last))
+			last = b.index
+		}
+	case span < 2*n:
+		encoding.EncodeFlag(&dst, encoding.NewFlag(sign, encoding.BinEncodingContiguousCounts))
+		encoding.EncodeUvarint64(&dst, uint64(span))
+		encoding.EncodeVarint64(&dst, int64(s.sorted[0].index))
+		encoding.EncodeVarint64(&dst, 1)
+		last = s.sorted[0].index - 1
+		for _, b := range s.sorted {
+			for last++; last < b.index; last++ {
+				encoding.EncodeVarfloat64(&dst, 0)
+			}
+			encoding.EncodeVarfloat64(&dst, float64(b.count))
+		}
+	default:
+		encoding.EncodeFlag(&dst, encoding.NewFlag(sign, encoding.BinEncodingIndexDeltasAndCounts))
+		encoding.EncodeUvarint64(&dst, uint64(n))
+		for _, b := range s.sorted {
+			encoding.EncodeVarint64(&dst, int64(b.index-last))
+			encoding.EncodeVarfloat64(&dst, float64(b.count))
+			last = b.index
+		}
+	}
+	return dst
+}
+
+var errBins = fmt.Errorf("%w: its bins", ErrCorrupt)
+
+// merge reads one block as appendEncoded writes it: indexes ascend, counts are
+// whole. The library accepts more, and ignores errors here.
+func (s *bins) merge(b *[]byte, layout encoding.SubFlag) error {
+	s.fold()
+	n, err := encoding.DecodeUvarint64(b)
+	if err != nil || n == 0 || n > min(2*MaxBins, uint64(len(*b))) {
+		return errBins
+	}
+	first, err := encoding.DecodeVarint64(b)
+	if err != nil {
+		return errBins
+	}
+	index, step := first, int64(1)
+	if layout == encoding.BinEncodingContiguousCounts {
+		if step, err = encoding.DecodeVarint64(b); err != nil || step != 1 {
+			return errBins
+		}
+	}
+
+	s.merged = s.merged[:0]
+	for i := range n {
+		if i > 0 && layout != encoding.BinEncodingContiguousCounts {
+			if step, err = encoding.DecodeVarint64(b); err != nil || step <= 0 {
+				return errBins
+			}
+		}
+		if i > 0 {
+			index += step
+		}
+		if index < int64(minIndex) || index > int64(maxIndex) || step > int64(maxIndex-minIndex) {
+			return errBins
+		}
+		count := uint64(1)
+		if layout != encoding.BinEncodingIndexDeltas {
+			if layout == encoding.BinEncodingContiguousCounts && len(*b) > 0 && (*b)[0] == 0 {
+				*b = (*b)[1:] // an empty bin between others
+				continue
+			}
+			if count, err = decodeCount(b); err != nil {
+				return err
+			}
+		}
+		s.merged = append(s.merged, bin{index: int32(index), count: count})
+	}
+	s.join()
+	return nil
+}
