@@ -14,6 +14,8 @@ type Clock interface {
 	Now() time.Time
 	// Sleep waits for d or until ctx is done, and then returns ctx's error.
 	Sleep(ctx context.Context, d time.Duration) error
+	// After is a channel that receives once d has passed.
+	After(d time.Duration) <-chan time.Time
 }
 
 // NowMs is c's time in Unix milliseconds.
@@ -36,6 +38,9 @@ func (System) Sleep(ctx context.Context, d time.Duration) error {
 		return nil
 	}
 }
+
+// After implements Clock.
+func (System) After(d time.Duration) <-chan time.Time { return time.After(d) }
 
 // Simulated is a clock that moves only when told to. Its Sleep does not wait and
 // does not move it either, so that back-off and group commit cost a test nothing.
@@ -64,4 +69,11 @@ func (s *Simulated) Set(t time.Time) {
 // Sleep implements Clock: it returns at once.
 func (s *Simulated) Sleep(ctx context.Context, _ time.Duration) error {
 	return context.Cause(ctx)
+}
+
+// After implements Clock: the channel is ready at once.
+func (s *Simulated) After(time.Duration) <-chan time.Time {
+	c := make(chan time.Time, 1)
+	c <- s.Now()
+	return c
 }

@@ -1,0 +1,143 @@
+// Package cache is the protocol of metrics_cache and metrics_cache_index: what a
+// flush of ingest writes into them, and what a run reads from them and deletes.
+//
+// The invariants that it keeps, numbered as in docs/architecture.md:
+//
+//  1. Acknowledged means durable. Writer.Flush returns nil only when the raw chunks are
+//     durable and so are marks that lead a run, not yet begun, to every one of them.
+//  3. No lost mark. A mark is put where a run has yet to look (Put looks at
+//     the clock again after the write), and only marks that were read are deleted.
+//  4. The closing race. What belongs to a slice on time is durable before the slice's
+//     end plus the grace; what takes longer gets a late mark before it is acknowledged.
+//
+// The cache itself is only a fast path. Whenever it may lack something that the
+// table below it has, the mark's kind says so and the table is read instead.
+package cache
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/quern/quern/internal/blocks"
+	"github.com/quern/quern/internal/clock"
+	"github.com/quern/quern/internal/metric"
+	"github.com/quern/quern/internal/storage"
+)
+
+// Timing says when a slice closes and when it is ground.
+type Timing struct {
+	// Grace is how long after a slice's end data still enters it on time. The default is 1m.
+	Grace time.Duration
+	// Delay is how long after a slice's end its run begins. It must exceed Grace by
+	// more than the clocks of the processes can differ. The default is 2m.
+	Delay time.Duration
+}
+
+// DefaultTiming is a grace of one minute and a delay of two.
+func DefaultTiming() Timing { return Timing{Grace: time.Minute, Delay: 2 * time.Minute} }
+
+// Validate says why the timing cannot work, nil if it can.
+func (t Timing) Validate() error {
+	if t.Grace < 0 {
+		return fmt.Errorf("late grace %s: must not be negative", t.Grace)
+	}
+	if t.Grace >= t.Delay {
+		return fmt.Errorf("late grace %s: must be shorter than the aggregation delay, %s", t.Grace, t.Delay)
+	}
+	return nil
+}
+
+// Closed says whether, at nowMs, nothing may enter the slice on time any more.
+func (t Timing) Closed(s metric.Slice, nowMs int64) bool {
+	return nowMs >= s.EndMs+t.Grace.Milliseconds()
+}
+
+// Due says whether, at nowMs, the slice's run may begin.
+func (t Timing) Due(s metric.Slice, nowMs int64) bool {
+	return nowMs >= s.EndMs+t.Delay.Milliseconds()
+}
+
+// Cache places what is written into cache and index, and tells the time by one
+// clock. It holds no state of its own and may be shared.
+type Cache struct {
+	store  storage.Store
+	ladder metric.Ladder
+	shards int
+	clk    clock.Clock
+	ids    *blocks.IDs
+	timing Timing
+}
+
+// New makes the protocol over a store. ids must be this process's only source of
+// ids, so that they order its writes.
+func New(store storage.Store, clk clock.Clock, ids *blocks.IDs, timing Timing) *Cache {
+	s := store.Settings()
+	return &Cache{
+		store: store, ladder: s.Ladder, shards: s.IndexPartitions,
+		clk: clk, ids: ids, timing: timing,
+	}
+}
+
+// Timing is when slices close and are ground.
+func (c *Cache) Timing() Timing { return c.timing }
+
+func (c *Cache) partition(b metric.Bucket, s metric.Slice, start metric.ScheduleID) storage.IndexPartition {
+	return storage.IndexPartition{
+		SliceKey: storage.SliceKey{Bucket: b, StartMs: s.StartMs},
+		Shard:    blocks.ShardOf(start, c.shards),
+	}
+}
+
+// whole is a mark for a whole block of the very slice in whose index it lies.
+func (c *Cache) whole(kind storage.MarkKind, b metric.Bucket, s metric.Slice, start metric.ScheduleID) storage.PlacedMark {
+	return storage.PlacedMark{
+		Partition: c.partition(b, s, start),
+		Mark: storage.Mark{
+			Start: start, TimeMs: s.StartMs, ID: c.ids.Next(clock.NowMs(c.clk)),
+			Kind: kind, DueMs: s.EndMs,
+		},
+	}
+}
+
+// Put puts marks for slices that may be closed into the index of the bucket's
+// current slice, and does not return before they lie in one that was still open when
+// the write was done: a run that begins later reads them. The marks' ids are set
+// here; a DueMs of 0 becomes the end of the slice that they are put in.
+func (c *Cache) Put(ctx context.Context, fence storage.Fence, b metric.Bucket, marks []storage.Mark) error {
+	if len(marks) == 0 {
+		return nil
+	}
+	for {
+		current := c.ladder.SliceAt(b, clock.NowMs(c.clk))
+		if err := c.store.Write(ctx, &storage.Batch{
+			Fence: fence,
+			Open:  []storage.SliceKey{{Bucket: b, StartMs: current.StartMs}},
+			Marks: c.place(b, current, marks),
+		}); err != nil {
+			return fmt.Errorf("put %d marks into slice %s: %w", len(marks), current, err)
+		}
+		if !c.timing.Closed(current, clock.NowMs(c.clk)) {
+			return nil
+		}
+	}
+}
+
+func (c *Cache) place(b metric.Bucket, s metric.Slice, marks []storage.Mark) []storage.PlacedMark {
+	now := clock.NowMs(c.clk)
+	out := make([]storage.PlacedMark, len(marks))
+	for i, m := range marks {
+		m.ID = c.ids.Next(now)
+		if m.DueMs == 0 {
+			m.DueMs = s.EndMs
+		}
+		out[i] = storage.PlacedMark{Partition: c.partition(b, s, m.Start), Mark: m}
+	}
+	return out
+}
+
+// isCorrupt gathers the two packages' words for damaged bytes.
+func isCorrupt(err error) bool {
+	return errors.Is(err, storage.ErrCorrupt) || errors.Is(err, blocks.ErrCorrupt)
+}

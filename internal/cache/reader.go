@@ -1,0 +1,200 @@
+package cache
+
+import (
+	"context"
+	"fmt"
+	"iter"
+	"slices"
+
+	"github.com/quern/quern/internal/blocks"
+	"github.com/quern/quern/internal/metric"
+	"github.com/quern/quern/internal/storage"
+)
+
+// Work is what the marks of one block and slice together ask a run to do.
+type Work struct {
+	// Partition is where the marks lie: a shard of the slice that is being ground.
+	Partition storage.IndexPartition
+	// Block and Slice are what is to be ground. Slice is that of the partition for what came on
+	// time, an earlier one for all else.
+	Block blocks.Range
+	Slice metric.Slice
+	// Marks are those that were read, and the only ones to be deleted for it.
+	Marks []storage.Mark
+}
+
+// Bucket is the bucket that is being ground.
+func (w *Work) Bucket() metric.Bucket { return w.Partition.Bucket }
+
+// Fresh says whether the cache holds all that there is to grind.
+func (w *Work) Fresh() bool {
+	return !slices.ContainsFunc(w.Marks, func(m storage.Mark) bool { return m.Kind != storage.MarkFresh })
+}
+
+// Whole says whether all of the block is asked for, and not only some schedules.
+func (w *Work) Whole() bool {
+	return slices.ContainsFunc(w.Marks, func(m storage.Mark) bool { return len(m.Schedules) == 0 })
+}
+
+// Schedules are those asked for, sorted; nil when the whole block is.
+func (w *Work) Schedules() []metric.ScheduleID {
+	if w.Whole() {
+		return nil
+	}
+	var ids []metric.ScheduleID
+	for _, m := range w.Marks {
+		ids = append(ids, m.Schedules...)
+	}
+	slices.Sort(ids)
+	return slices.Compact(ids)
+}
+
+// DueMs is when the oldest of the marks could first have been dealt with.
+func (w *Work) DueMs() int64 {
+	return slices.MinFunc(w.Marks, func(a, b storage.Mark) int { return int(a.DueMs - b.DueMs) }).DueMs
+}
+
+// Attempt is the number of runs that failed on it already.
+func (w *Work) Attempt() int {
+	return slices.MaxFunc(w.Marks, func(a, b storage.Mark) int { return a.Attempt - b.Attempt }).Attempt
+}
+
+// CacheKey is the cache partition of the block.
+func (w *Work) CacheKey() storage.CacheKey {
+	return storage.CacheKey{
+		SliceKey: storage.SliceKey{Bucket: w.Bucket(), StartMs: w.Slice.StartMs},
+		Start:    w.Block.Start,
+	}
+}
+
+// maxMarksPerWork bounds what is gathered for one block, so that a flood of marks for
+// one block does not gather in memory. The rest makes another Work.
+const maxMarksPerWork = 4096
+
+// Read yields the work of an index partition. The marks of one block and slice are
+// neighbours there, so this holds one block's marks in memory at a time.
+func (c *Cache) Read(ctx context.Context, p storage.IndexPartition) iter.Seq2[*Work, error] {
+	return func(yield func(*Work, error) bool) {
+		epochs := c.store.Settings().Epochs
+		var w *Work
+		for m, err := range c.store.Marks(ctx, p) {
+			if err != nil {
+				yield(nil, fmt.Errorf("read the index of slice %d, shard %d: %w", p.StartMs, p.Shard, err))
+				return
+			}
+			if w != nil && w.Slice.StartMs == m.TimeMs && w.Block.Start == m.Start && len(w.Marks) < maxMarksPerWork {
+				w.Marks = append(w.Marks, m)
+				continue
+			}
+			if w != nil && !yield(w, nil) {
+				return
+			}
+			w = &Work{
+				Partition: p,
+				Block:     blocks.Range{Start: m.Start, End: m.Start + metric.ScheduleID(epochs.SizeAt(m.TimeMs))},
+				Slice:     c.ladder.SliceAt(p.Bucket, m.TimeMs),
+				Marks:     []storage.Mark{m},
+			}
+		}
+		if w != nil {
+			yield(w, nil)
+		}
+	}
+}
+
+// ErrUseTable says that the cache cannot serve a block: gone, empty or damaged. The
+// table below holds the same and more.
+var ErrUseTable = fmt.Errorf("the cache cannot serve the block")
+
+// Samples fills set with what the cache holds for raw work.
+func (c *Cache) Samples(ctx context.Context, w *Work, set *blocks.SampleSet) error {
+	return c.load(ctx, w, set.Add)
+}
+
+// Rollups fills set with what the cache holds for work of a roll-up bucket.
+func (c *Cache) Rollups(ctx context.Context, w *Work, set *blocks.RollupSet) error {
+	return c.load(ctx, w, set.Add)
+}
+
+func (c *Cache) load(ctx context.Context, w *Work, add func([]byte) error) error {
+	chunks, err := c.store.CacheBlock(ctx, w.CacheKey())
+	if isCorrupt(err) || err == nil && len(chunks) == 0 {
+		return ErrUseTable
+	}
+	if err != nil {
+		return err
+	}
+	for _, ch := range chunks {
+		if add(ch.Data) != nil {
+			return ErrUseTable
+		}
+	}
+	return nil
+}
+
+// Pass hands the rows that work was ground into on to the next bucket; n numbers
+// the blocks of the run.
+//
+// The next bucket's slice is run only after all slices within it are complete. The
+// slice being ground is not: if it lies within the next one, that one's run has not
+// begun, and the rows enter its cache on time. If it lies after, the run may have
+// begun or be long over, and the schedules are marked in the next bucket's current slice.
+func (c *Cache) Pass(ctx context.Context, fence storage.Fence, w *Work, rows []metric.RollupRow, n uint64) error {
+	next := w.Bucket() + 1
+	if next == c.ladder.Top() || len(rows) == 0 {
+		return nil
+	}
+	slice := c.ladder.SliceAt(next, w.Slice.StartMs)
+	onTime := slice.Contains(w.Partition.StartMs)
+	epochs := c.store.Settings().Epochs
+
+	b := &storage.Batch{Fence: fence}
+	var late []storage.Mark
+	for len(rows) > 0 {
+		block := epochs.BlockAt(rows[0].Schedule, slice.StartMs)
+		end := len(rows)
+		if i := slices.IndexFunc(rows, func(r metric.RollupRow) bool { return !block.Contains(r.Schedule) }); i >= 0 {
+			end = i
+		}
+		if onTime {
+			m := c.whole(storage.MarkFresh, next, slice, block.Start)
+			b.Marks = append(b.Marks, m)
+			b.Cache = append(b.Cache, storage.CacheChunk{
+				CacheKey: storage.CacheKey{SliceKey: m.Partition.SliceKey, Start: block.Start},
+				Chunk:    storage.Chunk{ID: blocks.FenceID(int64(fence), n), Data: blocks.AppendRollups(nil, rows[:end])},
+			})
+		} else {
+			ids := make([]metric.ScheduleID, end)
+			for i := range ids {
+				ids[i] = rows[i].Schedule
+			}
+			late = append(late, storage.Mark{
+				Start: block.Start, TimeMs: slice.StartMs, Kind: storage.MarkLate,
+				Schedules: slices.Compact(ids),
+			})
+		}
+		rows = rows[end:]
+	}
+	if !onTime {
+		return c.Put(ctx, fence, next, late)
+	}
+	b.Open = slicesOf(b.Marks)
+	return c.store.Write(ctx, b)
+}
+
+// Done deletes what work stood for, once its rows are stored and passed on: first
+// the block's cache, then exactly the marks that were read.
+func (c *Cache) Done(ctx context.Context, fence storage.Fence, w *Work) error {
+	if err := c.store.DeleteCacheBlock(ctx, fence, w.CacheKey()); err != nil {
+		return fmt.Errorf("delete cache of block %d: %w", w.Block.Start, err)
+	}
+	return c.Unmark(ctx, fence, w)
+}
+
+// Unmark deletes exactly the marks that were read.
+func (c *Cache) Unmark(ctx context.Context, fence storage.Fence, w *Work) error {
+	if err := c.store.DeleteMarks(ctx, fence, w.Partition, w.Marks); err != nil {
+		return fmt.Errorf("delete marks of block %d: %w", w.Block.Start, err)
+	}
+	return nil
+}

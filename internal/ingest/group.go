@@ -1,0 +1,77 @@
+package ingest
+
+import (
+	"slices"
+
+	"github.com/quern/quern/internal/blocks"
+	"github.com/quern/quern/internal/cache"
+	"github.com/quern/quern/internal/metric"
+)
+
+// grouper sorts a commit's samples into blocks. It keeps its buffers from one
+// commit to the next.
+type grouper struct {
+	byKey  map[groupKey]int
+	groups []cache.Group
+}
+
+type groupKey struct {
+	sliceMs int64
+	start   metric.ScheduleID
+}
+
+// group gathers the samples by (slice, block), each group in a chunk's order. Of two
+// samples with the same schedule and time the later one stays. The result is valid
+// until the next call.
+func (g *grouper) group(ladder metric.Ladder, epochs blocks.Epochs, samples []metric.Sample) []cache.Group {
+	if g.byKey == nil {
+		g.byKey = make(map[groupKey]int)
+	}
+	clear(g.byKey)
+	n := 0
+	at := -1 // the group of the sample before: neighbours mostly share it
+	for _, s := range samples {
+		if at < 0 || !g.groups[at].Slice.Contains(s.TimeMs) || !g.groups[at].Block.Contains(s.Schedule) {
+			slice := ladder.SliceAt(metric.Raw, s.TimeMs)
+			block := epochs.BlockAt(s.Schedule, slice.StartMs)
+			k := groupKey{slice.StartMs, block.Start}
+			i, ok := g.byKey[k]
+			if !ok {
+				i = n
+				n++
+				if i == len(g.groups) {
+					g.groups = append(g.groups, cache.Group{})
+				}
+				g.byKey[k] = i
+				g.groups[i].Slice, g.groups[i].Block = slice, block
+				g.groups[i].Samples = g.groups[i].Samples[:0]
+			}
+			at = i
+		}
+		g.groups[at].Samples = append(g.groups[at].Samples, s)
+	}
+	groups := g.groups[:n]
+	for i := range groups {
+		groups[i].Samples = inChunkOrder(groups[i].Samples)
+	}
+	return groups
+}
+
+func inChunkOrder(samples []metric.Sample) []metric.Sample {
+	ordered := true
+	for i := 1; i < len(samples) && ordered; i++ {
+		ordered = metric.CompareSamples(samples[i-1], samples[i]) < 0
+	}
+	if ordered {
+		return samples
+	}
+	slices.SortStableFunc(samples, metric.CompareSamples)
+	out := samples[:0]
+	for i, s := range samples {
+		if i+1 < len(samples) && metric.CompareSamples(s, samples[i+1]) == 0 {
+			continue
+		}
+		out = append(out, s)
+	}
+	return out
+}

@@ -1,0 +1,247 @@
+package ingest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/quern/quern/internal/cache"
+	"github.com/quern/quern/internal/clock"
+	"github.com/quern/quern/internal/metric"
+	"github.com/quern/quern/internal/registry"
+	"github.com/quern/quern/internal/storage"
+)
+
+// Options tune and limit ingest.
+type Options struct {
+	// Window is how long the first sample of a commit waits for others. The default is 100ms.
+	Window time.Duration
+	// FlushSamples end the window early. The default is 131072.
+	FlushSamples int
+	// MaxPending is the number of samples that may wait or be under way; more are
+	// answered with ErrBusy. It bounds ingest's memory at about 50 bytes each. The default is 2097152.
+	MaxPending int
+	// AgeCap is how old a sample may be; exactly that old is taken. The default is 24h.
+	AgeCap time.Duration
+	// FutureLimit is how far ahead of this process's clock a sample may be. The default is 10m.
+	FutureLimit time.Duration
+	// Limits bound names, labels and values.
+	Limits Limits
+	// Logger takes what an operator should know. The default discards.
+	Logger *slog.Logger
+	// Metrics takes ingest's own metrics. The default is nobody.
+	Metrics prometheus.Registerer
+}
+
+func (o *Options) ensureDefaults() {
+	if o.Window == 0 {
+		o.Window = 100 * time.Millisecond
+	}
+	if o.FlushSamples == 0 {
+		o.FlushSamples = 128 << 10
+	}
+	if o.MaxPending == 0 {
+		o.MaxPending = 2 << 20
+	}
+	if o.AgeCap == 0 {
+		o.AgeCap = 24 * time.Hour
+	}
+	if o.FutureLimit == 0 {
+		o.FutureLimit = 10 * time.Minute
+	}
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	o.Limits.ensureDefaults()
+}
+
+// ErrClosed says that ingest is draining: nothing was taken.
+var ErrClosed = fmt.Errorf("shutting down: %w", storage.ErrUnavailable)
+
+// Ingest takes reports. Many goroutines may Append; one goroutine commits what they brought
+// together, one commit after the other.
+type Ingest struct {
+	store    storage.Store
+	registry *registry.Registry
+	writer   *cache.Writer
+	clk      clock.Clock
+	opts     Options
+	metrics  *metrics
+	scratch  sync.Pool
+
+	mu      sync.Mutex
+	open    *commit // takes samples
+	pending int     // samples in open and in the commit under way
+	closed  bool
+
+	wake    chan struct{} // has a value when open holds samples
+	closing chan struct{}
+	stopped chan struct{}
+}
+
+// commit is the samples that become durable together.
+type commit struct {
+	samples  []metric.Sample
+	openedAt time.Time
+	full     chan struct{} // closed when waiting for more gains nothing
+	done     chan struct{} // closed when err is final
+	err      error
+}
+
+func newCommit(buf []metric.Sample) *commit {
+	return &commit{samples: buf[:0], full: make(chan struct{}), done: make(chan struct{})}
+}
+
+// Start makes an Ingest and starts its committing goroutine. Cancelling ctx breaks
+// off the commit under way; Close drains instead and must be called in any case.
+func Start(ctx context.Context, store storage.Store, reg *registry.Registry, c *cache.Cache, clk clock.Clock, opts Options) *Ingest {
+	opts.ensureDefaults()
+	in := &Ingest{
+		store: store, registry: reg, writer: cache.NewWriter(c), clk: clk, opts: opts,
+		metrics: newMetrics(opts.Metrics),
+		open:    newCommit(nil),
+		wake:    make(chan struct{}, 1),
+		closing: make(chan struct{}),
+		stopped: make(chan struct{}),
+	}
+	in.scratch.New = func() any { return new(resolver) }
+	go func() {
+		defer close(in.stopped)
+		in.commits(ctx)
+	}()
+	return in
+}
+
+// Append takes the reports and returns when each measurement is durable or rejected.
+// It keeps nothing of its argument. The error is not nil when nothing at all may be
+// taken as accepted: ErrBusy when the queue is full, one that wraps a
+// storage error when the store failed. The caller may then send all of it again; a
+// sample that was stored after all counts once.
+func (in *Ingest) Append(ctx context.Context, reports []Report) (Result, error) {
+	r := in.scratch.Get().(*resolver)
+	defer in.scratch.Put(r)
+	if err := r.resolve(ctx, in, reports); err != nil {
+		return Result{}, err
+	}
+	if len(r.samples) > 0 {
+		c, err := in.enqueue(r.samples)
+		if err != nil {
+			return Result{}, err
+		}
+		select {
+		case <-c.done:
+			if c.err != nil {
+				return Result{}, c.err
+			}
+		case <-ctx.Done():
+			return Result{}, context.Cause(ctx)
+		}
+	}
+	in.metrics.accepted.Add(float64(len(r.samples)))
+	for _, rej := range r.rejected {
+		in.metrics.rejected.WithLabelValues(string(rej.Reason)).Inc()
+	}
+	return Result{Accepted: len(r.samples), Rejected: r.takeRejected()}, nil
+}
+
+func (in *Ingest) enqueue(samples []metric.Sample) (*commit, error) {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	if in.closed {
+		return nil, ErrClosed
+	}
+	if in.pending > 0 && in.pending+len(samples) > in.opts.MaxPending {
+		in.metrics.busy.Inc()
+		return nil, ErrBusy
+	}
+	in.pending += len(samples)
+	in.metrics.pending.Set(float64(in.pending))
+	c := in.open
+	first, below := len(c.samples) == 0, len(c.samples) < in.opts.FlushSamples
+	c.samples = append(c.samples, samples...)
+	if first {
+		c.openedAt = in.clk.Now()
+		in.wake <- struct{}{}
+	}
+	if below && len(c.samples) >= in.opts.FlushSamples {
+		close(c.full)
+	}
+	return c, nil
+}
+
+// commits makes one commit after the other durable until Close, then what is left.
+func (in *Ingest) commits(ctx context.Context) {
+	var g grouper
+	var spare []metric.Sample
+	for {
+		select {
+		case <-in.wake:
+		case <-in.closing:
+			select {
+			case <-in.wake:
+			default:
+				return
+			}
+		}
+		c := in.take(ctx, spare)
+		started := in.clk.Now()
+		c.err = in.commit(ctx, &g, c.samples)
+		in.metrics.flush(in.clk.Now().Sub(started), len(c.samples), c.err)
+		close(c.done)
+
+		in.mu.Lock()
+		in.pending -= len(c.samples)
+		in.metrics.pending.Set(float64(in.pending))
+		in.mu.Unlock()
+		spare = c.samples
+	}
+}
+
+// take waits out the window of the open commit and puts a new one in its place.
+func (in *Ingest) take(ctx context.Context, spare []metric.Sample) *commit {
+	in.mu.Lock()
+	c := in.open
+	in.mu.Unlock()
+	if left := in.opts.Window - in.clk.Now().Sub(c.openedAt); left > 0 {
+		select {
+		case <-in.clk.After(left):
+		case <-c.full:
+		case <-in.closing:
+		case <-ctx.Done():
+		}
+	}
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	in.open = newCommit(spare)
+	return c
+}
+
+func (in *Ingest) commit(ctx context.Context, g *grouper, samples []metric.Sample) error {
+	s := in.store.Settings()
+	err := in.writer.Flush(ctx, g.group(s.Ladder, s.Epochs, samples))
+	if err != nil {
+		in.opts.Logger.Warn("commit failed", "samples", len(samples), "err", err)
+		return fmt.Errorf("samples not stored: %w", err)
+	}
+	return nil
+}
+
+// Close takes no more reports, makes those under way durable, and waits until that
+// is done. It is called once.
+func (in *Ingest) Close() error {
+	in.mu.Lock()
+	if in.closed {
+		in.mu.Unlock()
+		return errors.New("ingest closed twice")
+	}
+	in.closed = true
+	in.mu.Unlock()
+	close(in.closing)
+	<-in.stopped
+	return nil
+}

@@ -1,0 +1,64 @@
+package ingest
+
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
+)
+
+type metrics struct {
+	accepted prometheus.Counter
+	rejected *prometheus.CounterVec
+	busy     prometheus.Counter
+	pending  prometheus.Gauge
+	flushes  *prometheus.CounterVec
+	seconds  prometheus.Histogram
+	size     prometheus.Histogram
+}
+
+func newMetrics(reg prometheus.Registerer) *metrics {
+	f := promauto.With(reg)
+	return &metrics{
+		accepted: f.NewCounter(prometheus.CounterOpts{
+			Name: "quern_ingest_samples_accepted_total",
+			Help: "Samples that were made durable and acknowledged.",
+		}),
+		rejected: f.NewCounterVec(prometheus.CounterOpts{
+			Name: "quern_ingest_samples_rejected_total",
+			Help: "Measurements that were not taken, by reason.",
+		}, []string{"reason"}),
+		busy: f.NewCounter(prometheus.CounterOpts{
+			Name: "quern_ingest_busy_total",
+			Help: "Calls turned away because too many samples were waiting.",
+		}),
+		pending: f.NewGauge(prometheus.GaugeOpts{
+			Name: "quern_ingest_samples_pending",
+			Help: "Samples waiting to be made durable.",
+		}),
+		flushes: f.NewCounterVec(prometheus.CounterOpts{
+			Name: "quern_ingest_commits_total",
+			Help: "Group commits, by outcome.",
+		}, []string{"outcome"}),
+		seconds: f.NewHistogram(prometheus.HistogramOpts{
+			Name:    "quern_ingest_commit_seconds",
+			Help:    "Time that a group commit took, from its end of gathering to durable.",
+			Buckets: prometheus.ExponentialBuckets(0.001, 2, 14),
+		}),
+		size: f.NewHistogram(prometheus.HistogramOpts{
+			Name:    "quern_ingest_commit_samples",
+			Help:    "Samples in a group commit.",
+			Buckets: prometheus.ExponentialBuckets(1, 4, 11),
+		}),
+	}
+}
+
+func (m *metrics) flush(took time.Duration, samples int, err error) {
+	outcome := "ok"
+	if err != nil {
+		outcome = "failed"
+	}
+	m.flushes.WithLabelValues(outcome).Inc()
+	m.seconds.Observe(took.Seconds())
+	m.size.Observe(float64(samples))
+}

@@ -1,0 +1,264 @@
+package ingest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/quern/quern/internal/clock"
+	"github.com/quern/quern/internal/metric"
+	"github.com/quern/quern/internal/registry"
+)
+
+// Limits bound what names a series. They are checked once, when the series is new.
+type Limits struct {
+	// SourceBytes bounds a source's name. The default is 256.
+	SourceBytes int
+	// NameBytes bounds the names of metrics and labels. The default is 256.
+	NameBytes int
+	// ValueBytes bounds label values. The default is 4096.
+	ValueBytes int
+	// Labels bounds the labels of a series, name and source not counted. The default is 64.
+	Labels int
+}
+
+func (l *Limits) ensureDefaults() {
+	if l.SourceBytes == 0 {
+		l.SourceBytes = 256
+	}
+	if l.NameBytes == 0 {
+		l.NameBytes = 256
+	}
+	if l.ValueBytes == 0 {
+		l.ValueBytes = 4096
+	}
+	if l.Labels == 0 {
+		l.Labels = 64
+	}
+}
+
+// resolver turns reports into samples: it validates, and finds or registers schedule
+// ids. It is scratch of one Append at a time.
+type resolver struct {
+	samples  []metric.Sample
+	rejected []Rejection
+
+	key    []byte
+	labels []metric.Label
+	fresh  []unregistered
+	series []metric.Labels
+}
+
+// unregistered is a sample whose series has no id yet.
+type unregistered struct {
+	index  int
+	sample int // where in samples its place is kept
+}
+
+func (r *resolver) resolve(ctx context.Context, in *Ingest, reports []Report) error {
+	r.samples = r.samples[:0]
+	r.rejected = r.rejected[:0]
+	nowMs := clock.NowMs(in.clk)
+	index := 0
+	for _, rep := range reports {
+		if err := r.report(ctx, in, rep, index, nowMs); err != nil {
+			return err
+		}
+		index += len(rep.Measurements)
+	}
+	return nil
+}
+
+// takeRejected gives the rejections away, by index; the resolver's next user starts
+// a new list.
+func (r *resolver) takeRejected() []Rejection {
+	if len(r.rejected) == 0 {
+		return nil
+	}
+	out := r.rejected
+	r.rejected = nil
+	slices.SortFunc(out, func(a, b Rejection) int { return a.Index - b.Index })
+	return out
+}
+
+func (r *resolver) reject(index int, reason Reason, format string, args ...any) {
+	r.rejected = append(r.rejected, Rejection{Index: index, Reason: reason, Message: fmt.Sprintf(format, args...)})
+}
+
+func (r *resolver) report(ctx context.Context, in *Ingest, rep Report, base int, nowMs int64) error {
+	if msg := in.opts.Limits.checkName("source", rep.Source, in.opts.Limits.SourceBytes); msg != "" {
+		for i := range rep.Measurements {
+			r.reject(base+i, ReasonInvalidSource, "%s", msg)
+		}
+		return nil
+	}
+	source, err := in.registry.Source(ctx, rep.Source)
+	if err != nil {
+		return fmt.Errorf("look up source: %w", err)
+	}
+	r.fresh, r.series = r.fresh[:0], r.series[:0]
+	for i := range rep.Measurements {
+		m := &rep.Measurements[i]
+		timeMs, ok := r.time(in, m, base+i, nowMs)
+		if !ok {
+			continue
+		}
+		if m.Metric == "" {
+			r.reject(base+i, ReasonInvalidMetric, "metric name is empty")
+			continue
+		}
+		r.seriesKey(m)
+		id, ok := source.Lookup(r.key)
+		if !ok {
+			if !r.unknown(in, m, base+i) {
+				continue
+			}
+			id = registry.NoID
+		}
+		r.samples = append(r.samples, metric.Sample{Schedule: id, TimeMs: timeMs, Value: m.Value})
+	}
+	return r.register(ctx, source)
+}
+
+// time is the measurement's time if that may be taken.
+func (r *resolver) time(in *Ingest, m *Measurement, index int, nowMs int64) (int64, bool) {
+	if m.TimeMs == NoTime {
+		return nowMs, true
+	}
+	switch {
+	case m.TimeMs < 0:
+		r.reject(index, ReasonInvalidTime, "time %d: must be Unix milliseconds, 0 or later", m.TimeMs)
+	case nowMs-m.TimeMs > in.opts.AgeCap.Milliseconds():
+		r.reject(index, ReasonTooOld, "time %d is %s old, more than the age cap of %s; load older history with an import",
+			m.TimeMs, ms(nowMs-m.TimeMs), in.opts.AgeCap)
+	case m.TimeMs-nowMs > in.opts.FutureLimit.Milliseconds():
+		r.reject(index, ReasonTooFarAhead, "time %d is %s ahead of the server's clock, more than %s; is it in milliseconds?",
+			m.TimeMs, ms(m.TimeMs-nowMs), in.opts.FutureLimit)
+	default:
+		return m.TimeMs, true
+	}
+	return 0, false
+}
+
+// ms is a span as text; spans beyond what a Duration holds are cut to that.
+func ms(n int64) time.Duration {
+	const limit = int64(1<<63-1) / int64(time.Millisecond)
+	return time.Duration(min(n, limit)) * time.Millisecond
+}
+
+// seriesKey builds the key under which the registry knows the series: its labels and
+// name in order. Whether they are valid does not matter here: only valid series are
+// registered, so no invalid one is found.
+func (r *resolver) seriesKey(m *Measurement) {
+	r.labels = append(r.labels[:0], metric.Label{Name: metric.NameLabel, Value: m.Metric})
+	for _, l := range m.Labels {
+		if l.Value == "" {
+			continue
+		}
+		// Insertion sort: reports name few labels, and mostly in order.
+		i := len(r.labels)
+		r.labels = append(r.labels, l)
+		for ; i > 0 && r.labels[i-1].Name > l.Name; i-- {
+			r.labels[i] = r.labels[i-1]
+		}
+		r.labels[i] = l
+	}
+	r.key = metric.Labels(r.labels).AppendKey(r.key[:0])
+}
+
+// unknown notes a new series for registration, or rejects it.
+func (r *resolver) unknown(in *Ingest, m *Measurement, index int) bool {
+	if reason, msg := in.opts.Limits.check(m); reason != "" {
+		r.reject(index, reason, "%s", msg)
+		return false
+	}
+	own := make([]metric.Label, len(r.labels))
+	for i, l := range r.labels {
+		own[i] = metric.Label{Name: strings.Clone(l.Name), Value: strings.Clone(l.Value)}
+	}
+	labels, err := metric.NewLabels(own...)
+	if err != nil {
+		r.reject(index, ReasonInvalidLabel, "%s", err)
+		return false
+	}
+	r.fresh = append(r.fresh, unregistered{index: index, sample: len(r.samples)})
+	r.series = append(r.series, labels)
+	return true
+}
+
+// register gives the report's new series their ids, all in one go so that they lie
+// together, and takes out the samples of those that got none.
+func (r *resolver) register(ctx context.Context, source *registry.Source) error {
+	if len(r.fresh) == 0 {
+		return nil
+	}
+	ids, err := source.Register(ctx, r.series)
+	var limit *registry.LimitError
+	if err != nil && !errors.As(err, &limit) {
+		return fmt.Errorf("register series: %w", err)
+	}
+	refused := false
+	for i, u := range r.fresh {
+		r.samples[u.sample].Schedule = ids[i]
+		if ids[i] == registry.NoID {
+			refused = true
+			r.reject(u.index, ReasonLimit, "%s", limit)
+		}
+	}
+	if refused {
+		kept := r.samples[:0]
+		for _, s := range r.samples {
+			if s.Schedule != registry.NoID {
+				kept = append(kept, s)
+			}
+		}
+		r.samples = kept
+	}
+	return nil
+}
+
+// check says why a series cannot be taken, an empty reason if it can.
+func (l *Limits) check(m *Measurement) (Reason, string) {
+	if msg := l.checkName("metric name", m.Metric, l.NameBytes); msg != "" {
+		return ReasonInvalidMetric, msg
+	}
+	if len(m.Labels) > l.Labels {
+		return ReasonLimit, fmt.Sprintf("%d labels, more than the limit of %d", len(m.Labels), l.Labels)
+	}
+	for _, lb := range m.Labels {
+		if msg := l.checkName("label name", lb.Name, l.NameBytes); msg != "" {
+			return ReasonInvalidLabel, msg
+		}
+		switch {
+		case lb.Name == metric.NameLabel:
+			return ReasonInvalidLabel, "label " + metric.NameLabel + " is the metric's name; give it as such"
+		case lb.Name == metric.SourceLabel:
+			return ReasonInvalidLabel, "label " + metric.SourceLabel + " is the report's source; give it as such"
+		case len(lb.Value) > l.ValueBytes:
+			return ReasonLimit, fmt.Sprintf("value of label %q has %d bytes, more than the limit of %d", lb.Name, len(lb.Value), l.ValueBytes)
+		case !utf8.ValidString(lb.Value):
+			return ReasonInvalidLabel, fmt.Sprintf("value of label %q is not valid UTF-8", lb.Name)
+		}
+	}
+	return "", ""
+}
+
+// checkName says what is wrong with a name, "" if nothing is. Any UTF-8 without
+// control characters will do, as in Prometheus 3.
+func (l *Limits) checkName(what, name string, maxBytes int) string {
+	switch {
+	case name == "":
+		return what + " is empty"
+	case len(name) > maxBytes:
+		return fmt.Sprintf("%s has %d bytes, more than the limit of %d", what, len(name), maxBytes)
+	case !utf8.ValidString(name):
+		return fmt.Sprintf("%s %q is not valid UTF-8", what, name)
+	case strings.ContainsFunc(name, func(c rune) bool { return c < ' ' || c == 0x7f }):
+		return fmt.Sprintf("%s %q has a control character", what, name)
+	}
+	return ""
+}

@@ -1,0 +1,149 @@
+// Package recovery decides what becomes of work that did not go as it should have:
+// slices whose run was missed, blocks that failed, marks that are too old, input
+// that has expired.
+package recovery
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/quern/quern/internal/cache"
+	"github.com/quern/quern/internal/clock"
+	"github.com/quern/quern/internal/metric"
+	"github.com/quern/quern/internal/storage"
+)
+
+// Options are the bounds of what is still dealt with.
+type Options struct {
+	// AgeCap is how long after it was first due work is still done, and how old a
+	// sample may be to be taken. The default is 24h.
+	AgeCap time.Duration
+	// Retention is how long the input of each bucket rests.
+	Retention storage.Retention
+}
+
+// Recovery applies the rules of missed, failed and outdated work.
+type Recovery struct {
+	store  storage.Store
+	cache  *cache.Cache
+	ladder metric.Ladder
+	clk    clock.Clock
+	opts   Options
+}
+
+// New makes the rules over a store.
+func New(store storage.Store, c *cache.Cache, clk clock.Clock, opts Options) *Recovery {
+	if opts.AgeCap == 0 {
+		opts.AgeCap = 24 * time.Hour
+	}
+	return &Recovery{store: store, cache: c, ladder: store.Settings().Ladder, clk: clk, opts: opts}
+}
+
+// Outstanding are all slices that have been opened and not completed, in the order
+// in which they must be run: by end, and at the same end finest first. So every slice comes
+// after all slices that lie within it, which the cascade relies on.
+func (r *Recovery) Outstanding(ctx context.Context) ([]storage.SliceKey, error) {
+	var out []storage.SliceKey
+	now := clock.NowMs(r.clk)
+	for _, b := range r.ladder.Ground() {
+		states, err := r.store.Slices(ctx, b, r.lookBackMs(b, now), now+1)
+		if err != nil {
+			return nil, fmt.Errorf("read the slices of %s: %w", r.ladder.Name(b), err)
+		}
+		for _, s := range states {
+			if !s.Complete {
+				out = append(out, s.SliceKey)
+			}
+		}
+	}
+	end := func(k storage.SliceKey) int64 { return r.ladder.SliceAt(k.Bucket, k.StartMs).EndMs }
+	slices.SortFunc(out, func(a, b storage.SliceKey) int {
+		if d := end(a) - end(b); d != 0 {
+			return int(d)
+		}
+		return int(a.Bucket - b.Bucket)
+	})
+	return out, nil
+}
+
+// maxOutage is how far back slices left open are looked for. What is older than
+// the age cap is dropped when found; looking further back than this for nothing
+// but dropping it is not worth the reads.
+const maxOutage = 30 * 24 * time.Hour
+
+func (r *Recovery) lookBackMs(b metric.Bucket, nowMs int64) int64 {
+	return r.ladder.SliceAt(b, nowMs-maxOutage.Milliseconds()).StartMs
+}
+
+// NextDue is the first outstanding slice whose run may begin; ok is false when
+// there is none. Slices that come after one that is not due are not either.
+func (r *Recovery) NextDue(ctx context.Context) (k storage.SliceKey, ok bool, err error) {
+	out, err := r.Outstanding(ctx)
+	if err != nil || len(out) == 0 {
+		return storage.SliceKey{}, false, err
+	}
+	first := out[0]
+	return first, r.cache.Timing().Due(r.ladder.SliceAt(first.Bucket, first.StartMs), clock.NowMs(r.clk)), nil
+}
+
+// Verdict is what becomes of work before it is begun.
+type Verdict int
+
+const (
+	// Grind it.
+	Grind Verdict = iota
+	// TooOld: it has waited longer than the age cap since it was first due.
+	TooOld
+	// Expired: part of its input may have outlived its retention, and a roll-up is
+	// never recomputed from part of its input.
+	Expired
+)
+
+// String says the verdict in words, as errors and logs show it.
+func (v Verdict) String() string {
+	switch v {
+	case TooOld:
+		return "older than the age cap"
+	case Expired:
+		return "its input has expired"
+	}
+	return "to be ground"
+}
+
+// Judge says whether work is still to be done. The age counts from when the work
+// was first due, not from the time of its data: a sample taken at exactly the age
+// cap has still to travel up the whole ladder.
+func (r *Recovery) Judge(w *cache.Work) Verdict {
+	now := clock.NowMs(r.clk)
+	if now-w.DueMs() > r.opts.AgeCap.Milliseconds() {
+		return TooOld
+	}
+	b := int(w.Bucket())
+	if b < len(r.opts.Retention) && r.opts.Retention[b] > 0 &&
+		w.Slice.StartMs < now-r.opts.Retention[b].Milliseconds() {
+		return Expired
+	}
+	return Grind
+}
+
+// Drop gives work up: its cache block and the marks that were read are deleted.
+func (r *Recovery) Drop(ctx context.Context, fence storage.Fence, w *cache.Work) error {
+	return r.cache.Done(ctx, fence, w)
+}
+
+// Reschedule puts failed work off to the bucket's current slice: one mark with the
+// original time is inserted first, the marks that were read are deleted after. The
+// cache block stays.
+func (r *Recovery) Reschedule(ctx context.Context, fence storage.Fence, w *cache.Work, cause error) error {
+	m := storage.Mark{
+		Start: w.Block.Start, TimeMs: w.Slice.StartMs,
+		Kind: storage.MarkRetry, Schedules: w.Schedules(),
+		DueMs: w.DueMs(), Attempt: w.Attempt() + 1, LastError: cause.Error(),
+	}
+	if err := r.cache.Put(ctx, fence, w.Bucket(), []storage.Mark{m}); err != nil {
+		return fmt.Errorf("reschedule block %d: %w", w.Block.Start, err)
+	}
+	return r.cache.Unmark(ctx, fence, w)
+}

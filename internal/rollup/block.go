@@ -1,0 +1,161 @@
+package rollup
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/quern/quern/internal/blocks"
+	"github.com/quern/quern/internal/cache"
+	"github.com/quern/quern/internal/metric"
+	"github.com/quern/quern/internal/storage"
+)
+
+// grind is one goroutine's workplace: the scratch that blocks are ground in, one
+// after the other.
+type grind struct {
+	run     *Runner
+	fence   storage.Fence
+	tally   *tally
+	samples blocks.SampleSet
+	rollups blocks.RollupSet
+	grinder Grinder
+	rows    []metric.RollupRow
+}
+
+func newGrind(r *Runner, fence storage.Fence, t *tally) *grind {
+	return &grind{run: r, fence: fence, tally: t}
+}
+
+// block grinds one block. Each step may be repeated, and the marks go last, so that
+// wherever it ends early the next run does the same again.
+func (g *grind) block(ctx context.Context, w *cache.Work) error {
+	if err := g.compute(ctx, w); err != nil {
+		return err
+	}
+	if len(g.rows) > 0 {
+		level := w.Bucket() + 1
+		if err := g.run.store.WriteRollups(ctx, g.fence, level, g.rows); err != nil {
+			return fmt.Errorf("write %s rows of block %d: %w", g.run.ladder.Name(level), w.Block.Start, err)
+		}
+		if err := g.run.cache.Pass(ctx, g.fence, w, g.rows, uint64(g.tally.chunkedBy.Add(1))); err != nil {
+			return fmt.Errorf("pass block %d on: %w", w.Block.Start, err)
+		}
+	}
+	if err := g.run.cache.Done(ctx, g.fence, w); err != nil {
+		return err
+	}
+	g.tally.blocks.Add(1)
+	g.tally.schedules.Add(int64(len(g.rows)))
+	if !w.Fresh() {
+		g.tally.late.Add(int64(len(g.rows)))
+	}
+	return nil
+}
+
+// compute fills g.rows with the block's rows.
+func (g *grind) compute(ctx context.Context, w *cache.Work) error {
+	if w.Bucket() == metric.Raw {
+		return g.fromSamples(ctx, w)
+	}
+	return g.fromRollups(ctx, w)
+}
+
+func (g *grind) fromSamples(ctx context.Context, w *cache.Work) error {
+	g.samples.Reset(w.Block)
+	err := cache.ErrUseTable
+	if w.Fresh() {
+		g.tally.blockQueries.Add(1)
+		err = g.run.cache.Samples(ctx, w, &g.samples)
+	}
+	if errors.Is(err, cache.ErrUseTable) {
+		g.samples.Reset(w.Block)
+		g.tally.blockQueries.Add(1)
+		err = g.readRaw(ctx, w)
+	}
+	if err != nil {
+		return err
+	}
+	g.begin()
+	only := w.Schedules()
+	for id, samples := range g.samples.Series() {
+		if !asked(only, id) {
+			continue
+		}
+		if r, ok := g.grinder.Samples(samples); ok {
+			g.rows = append(g.rows, metric.RollupRow{Schedule: id, TimeMs: w.Slice.StartMs, Rollup: r})
+		}
+	}
+	return nil
+}
+
+func (g *grind) readRaw(ctx context.Context, w *cache.Work) error {
+	for ch, err := range g.run.store.RawChunks(ctx, w.Block, w.Slice.StartMs, w.Slice.EndMs) {
+		if err != nil {
+			return fmt.Errorf("read raw samples of block %d: %w", w.Block.Start, err)
+		}
+		if err := g.samples.Add(ch.Data); err != nil {
+			return fmt.Errorf("raw chunk %s of group %d: %w", ch.ID, ch.Group, errors.Join(storage.ErrCorrupt, err))
+		}
+	}
+	return nil
+}
+
+func (g *grind) fromRollups(ctx context.Context, w *cache.Work) error {
+	g.rollups.Reset(w.Block)
+	err := cache.ErrUseTable
+	if w.Fresh() {
+		g.tally.blockQueries.Add(1)
+		err = g.run.cache.Rollups(ctx, w, &g.rollups)
+	}
+	if errors.Is(err, cache.ErrUseTable) {
+		g.rollups.Reset(w.Block)
+		g.tally.blockQueries.Add(1)
+		err = g.readRollups(ctx, w)
+	}
+	if err != nil {
+		return err
+	}
+	g.begin()
+	only := w.Schedules()
+	for id, rows := range g.rollups.Series() {
+		if !asked(only, id) {
+			continue
+		}
+		r, ok, err := g.grinder.Rollups(rows)
+		if err != nil {
+			return fmt.Errorf("schedule %d: %w", id, err)
+		}
+		if ok {
+			g.rows = append(g.rows, metric.RollupRow{Schedule: id, TimeMs: w.Slice.StartMs, Rollup: r})
+		}
+	}
+	return nil
+}
+
+func (g *grind) readRollups(ctx context.Context, w *cache.Work) error {
+	rows := g.rows[:0]
+	for row, err := range g.run.store.Rollups(ctx, w.Bucket(), w.Block, w.Slice.StartMs, w.Slice.EndMs) {
+		if err != nil {
+			return fmt.Errorf("read %s rows of block %d: %w", g.run.ladder.Name(w.Bucket()), w.Block.Start, err)
+		}
+		rows = append(rows, row)
+	}
+	g.rollups.AddRows(rows)
+	return nil
+}
+
+func (g *grind) begin() {
+	g.rows = g.rows[:0]
+	g.grinder.Reset()
+}
+
+// asked says whether a schedule is among those asked for; nil asks for all.
+func asked(only []metric.ScheduleID, id metric.ScheduleID) bool {
+	if only == nil {
+		return true
+	}
+	_, ok := slices.BinarySearch(only, id)
+	return ok
+}

@@ -1,0 +1,233 @@
+// Package rollup grinds: it turns the samples of a slice into one roll-up row per
+// schedule (Grinder, a pure function), and runs that over the blocks of a slice.
+//
+// A run keeps these invariants, numbered as in docs/architecture.md:
+//
+//  3. No lost mark: a block's marks are deleted last, after its rows are stored and
+//     passed on to the next bucket.
+//  5. One winner: every write carries the fence of the shard's lease.
+//  6. Cost: without late data a run reads each block once and each index partition once.
+//  7. Bounded: a run holds the blocks that it is grinding, and no more of N.
+package rollup
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/quern/quern/internal/cache"
+	"github.com/quern/quern/internal/clock"
+	"github.com/quern/quern/internal/metric"
+	"github.com/quern/quern/internal/recovery"
+	"github.com/quern/quern/internal/storage"
+)
+
+// Options tune a run.
+type Options struct {
+	// Worker names this process in leases, run records and errors. It must be set.
+	Worker string
+	// Parallel is the number of blocks ground at once. The default is one for each processor.
+	Parallel int
+	// Attempts is how often a block is tried within a run before it is put off. The default is 3.
+	Attempts int
+	// Backoff is the wait before the second attempt; it doubles. The default is 100ms.
+	Backoff time.Duration
+	// LeaseTTL is how long a shard stays this worker's without renewal. The default is 2m.
+	LeaseTTL time.Duration
+	// Logger takes what an operator should know. The default discards.
+	Logger *slog.Logger
+}
+
+func (o *Options) ensureDefaults() {
+	if o.Parallel == 0 {
+		o.Parallel = runtime.GOMAXPROCS(0)
+	}
+	if o.Attempts == 0 {
+		o.Attempts = 3
+	}
+	if o.Backoff == 0 {
+		o.Backoff = 100 * time.Millisecond
+	}
+	if o.LeaseTTL == 0 {
+		o.LeaseTTL = 2 * time.Minute
+	}
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+}
+
+// Runner runs slices. One Runner runs one slice at a time.
+type Runner struct {
+	store    storage.Store
+	cache    *cache.Cache
+	recovery *recovery.Recovery
+	ladder   metric.Ladder
+	clk      clock.Clock
+	opts     Options
+}
+
+// NewRunner makes a runner over a store.
+func NewRunner(store storage.Store, c *cache.Cache, r *recovery.Recovery, clk clock.Clock, opts Options) *Runner {
+	opts.ensureDefaults()
+	return &Runner{store: store, cache: c, recovery: r, ladder: store.Settings().Ladder, clk: clk, opts: opts}
+}
+
+// RunDue runs every slice that is due, oldest first, including those that earlier
+// runs or an outage left open, and returns how many it completed. It stops at the
+// first run that is aborted: what is left stays outstanding.
+func (r *Runner) RunDue(ctx context.Context) (int, error) {
+	for n := 0; ; n++ {
+		k, due, err := r.recovery.NextDue(ctx)
+		if err != nil || !due {
+			return n, err
+		}
+		if _, err := r.Run(ctx, k); err != nil {
+			return n, err
+		}
+	}
+}
+
+// tally counts what a run does; its blocks are ground side by side.
+type tally struct {
+	blocks, schedules, blockQueries       atomic.Int64
+	late, rescheduled, dropped, chunkedBy atomic.Int64
+}
+
+// Run runs one slice over all shards and completes it. The record says what was
+// done, also when the run was aborted and the error is not nil.
+func (r *Runner) Run(ctx context.Context, k storage.SliceKey) (storage.Run, error) {
+	started := r.clk.Now()
+	rec := storage.Run{SliceKey: k, Worker: r.opts.Worker, StartedMs: started.UnixMilli()}
+	var t tally
+	err := r.shards(ctx, k, &rec, &t)
+	rec.Duration = r.clk.Now().Sub(started)
+	rec.Blocks, rec.Schedules = int(t.blocks.Load()), int(t.schedules.Load())
+	rec.BlockQueries = int(t.blockQueries.Load())
+	rec.Late, rec.Rescheduled, rec.Dropped = int(t.late.Load()), int(t.rescheduled.Load()), int(t.dropped.Load())
+	if err != nil {
+		err = fmt.Errorf("run of %s slice %s: %w", r.ladder.Name(k.Bucket), r.slice(k), err)
+		rec.Err = err.Error()
+		r.report(ctx, k, -1, err)
+	}
+	if rerr := r.store.RecordRun(ctx, rec); rerr != nil && err == nil {
+		// The slice is complete; that its record is missing is no reason to run it again.
+		r.opts.Logger.Warn("run not recorded", "slice", r.slice(k), "err", rerr)
+	}
+	level := slog.LevelInfo
+	if err != nil {
+		level = slog.LevelWarn
+	}
+	r.opts.Logger.Log(ctx, level, "run", "bucket", r.ladder.Name(k.Bucket), "slice", r.slice(k),
+		"blocks", rec.Blocks, "schedules", rec.Schedules, "block_queries", rec.BlockQueries,
+		"index_queries", rec.IndexQueries, "late", rec.Late, "rescheduled", rec.Rescheduled,
+		"dropped", rec.Dropped, "seconds", rec.Duration.Seconds(), "err", err)
+	return rec, err
+}
+
+func (r *Runner) slice(k storage.SliceKey) metric.Slice { return r.ladder.SliceAt(k.Bucket, k.StartMs) }
+
+func (r *Runner) shards(ctx context.Context, k storage.SliceKey, rec *storage.Run, t *tally) error {
+	var fence storage.Fence
+	for shard := range r.store.Settings().IndexPartitions {
+		lease, err := r.store.AcquireShard(ctx, shard, r.opts.Worker, r.opts.LeaseTTL)
+		if err != nil {
+			return fmt.Errorf("lease of shard %d: %w", shard, err)
+		}
+		fence = lease.Fence
+		rec.IndexQueries++
+		if err := r.shard(ctx, storage.IndexPartition{SliceKey: k, Shard: shard}, fence, t); err != nil {
+			return err
+		}
+	}
+	return r.store.CompleteSlice(ctx, fence, k)
+}
+
+// shard grinds the blocks marked in one index partition, a few side by side. The
+// first error that concerns more than one block ends it.
+func (r *Runner) shard(ctx context.Context, p storage.IndexPartition, fence storage.Fence, t *tally) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	work := make(chan *cache.Work)
+	var wg sync.WaitGroup
+	for range r.opts.Parallel {
+		wg.Go(func() {
+			g := newGrind(r, fence, t)
+			for w := range work {
+				if err := r.settle(ctx, g, w); err != nil {
+					cancel(err)
+				}
+			}
+		})
+	}
+	err := r.feed(ctx, p, work)
+	close(work)
+	wg.Wait()
+	if cause := context.Cause(ctx); cause != nil {
+		return cause
+	}
+	return err
+}
+
+func (r *Runner) feed(ctx context.Context, p storage.IndexPartition, work chan<- *cache.Work) error {
+	for w, err := range r.cache.Read(ctx, p) {
+		if err != nil {
+			return err
+		}
+		select {
+		case work <- w:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+	return nil
+}
+
+// settle brings one block to an end: ground, put off, or given up. An error means
+// that the run cannot go on.
+func (r *Runner) settle(ctx context.Context, g *grind, w *cache.Work) error {
+	if err := ctx.Err(); err != nil {
+		return context.Cause(ctx)
+	}
+	if v := r.recovery.Judge(w); v != recovery.Grind {
+		g.tally.dropped.Add(int64(len(w.Marks)))
+		r.report(ctx, w.Partition.SliceKey, w.Block.Start, fmt.Errorf("%d marks of slice %s dropped: %s", len(w.Marks), w.Slice, v))
+		return r.recovery.Drop(ctx, g.fence, w)
+	}
+	err := g.block(ctx, w)
+	for attempt := 1; err != nil && attempt < r.opts.Attempts && !stops(ctx, err); attempt++ {
+		if serr := r.clk.Sleep(ctx, r.opts.Backoff<<(attempt-1)); serr != nil {
+			return serr
+		}
+		err = g.block(ctx, w)
+	}
+	switch {
+	case err == nil:
+		return nil
+	case stops(ctx, err) || storage.IsAway(err):
+		return err
+	}
+	g.tally.rescheduled.Add(1)
+	r.report(ctx, w.Partition.SliceKey, w.Block.Start, fmt.Errorf("block of slice %s put off: %w", w.Slice, err))
+	return r.recovery.Reschedule(ctx, g.fence, w, err)
+}
+
+// stops says whether err ends the run at once: another attempt cannot help.
+func stops(ctx context.Context, err error) bool {
+	return ctx.Err() != nil || errors.Is(err, storage.ErrFenced) || errors.Is(err, storage.ErrConflict)
+}
+
+// report logs an error and keeps it among the last ones that the status shows.
+func (r *Runner) report(ctx context.Context, k storage.SliceKey, start metric.ScheduleID, err error) {
+	r.opts.Logger.Warn("aggregation", "bucket", r.ladder.Name(k.Bucket), "slice", r.slice(k), "block", start, "err", err)
+	if rerr := r.store.RecordError(ctx, storage.ComponentError{
+		Component: "aggregator", Worker: r.opts.Worker, TimeMs: clock.NowMs(r.clk),
+		SliceKey: k, Start: start, Message: err.Error(),
+	}); rerr != nil {
+		r.opts.Logger.Warn("error not recorded", "err", rerr)
+	}
+}
