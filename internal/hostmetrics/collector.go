@@ -1,0 +1,95 @@
+// Package hostmetrics reads what this host is doing: processors, memory, file
+// systems, disks, network, load. Names follow Prometheus' conventions: base units,
+// the unit in the name, _total for counters. docs/agent.md lists them.
+package hostmetrics
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+
+	"github.com/shirou/gopsutil/v4/disk"
+
+	"github.com/quern/quern/internal/metric"
+)
+
+// Measurement is one measured value. Labels hold neither name nor source.
+type Measurement struct {
+	Metric string
+	Labels []metric.Label
+	Value  float64
+}
+
+// Collector reads the host's metrics. It is for one goroutine at a time.
+type Collector struct {
+	sources []source
+
+	// usage is statfs, behind a field because it always asks the real host.
+	usage func(ctx context.Context, path string) (*disk.UsageStat, error)
+
+	// The processors' times at the last call, from which the ratio in between is
+	// worked out; zero before the first.
+	lastBusy, lastTotal, lastRatio float64
+}
+
+// source is one thing that can be read, and fail, by itself.
+type source struct {
+	name string
+	read func(ctx context.Context, add adder) error
+}
+
+// adder takes one measured value.
+type adder func(name string, value float64, labels ...metric.Label)
+
+// New makes a collector. It reads nothing yet.
+func New() *Collector {
+	c := &Collector{usage: disk.UsageWithContext}
+	c.sources = []source{
+		{"cpu", c.readCPU},
+		{"memory", readMemory},
+		{"swap", readSwap},
+		{"filesystems", c.readFilesystems},
+		{"disks", readDisks},
+		{"network", readNetwork},
+		{"load", readLoad},
+		{"uptime", readUptime},
+		{"processes", readProcesses},
+	}
+	return c
+}
+
+// Collect measures everything once. Series and their order are the same from call
+// to call as long as the host has the same file systems and devices.
+//
+// A source that fails does not spoil the others: what was read is returned along
+// with an error that names each failure. What the operating system does not offer
+// at all is no failure.
+//
+// host_cpu_usage_ratio is the mean since the previous call; of the first call, the
+// mean since the host started.
+func (c *Collector) Collect(ctx context.Context) ([]Measurement, error) {
+	var out []Measurement
+	add := func(name string, value float64, labels ...metric.Label) {
+		// Nothing that is measured is infinite or not a number; a driver that says so is wrong.
+		if !math.IsNaN(value) && !math.IsInf(value, 0) {
+			out = append(out, Measurement{Metric: name, Labels: labels, Value: value})
+		}
+	}
+	var errs []error
+	for _, s := range c.sources {
+		if err := context.Cause(ctx); err != nil {
+			return out, errors.Join(append(errs, err)...)
+		}
+		if err := s.read(ctx, add); err != nil && !notImplemented(err) {
+			errs = append(errs, fmt.Errorf("%s: %w", s.name, err))
+		}
+	}
+	return out, errors.Join(errs...)
+}
+
+// notImplemented recognises gopsutil's answer for what a platform does not have.
+// Its error value is in an internal package, so there is only the text.
+func notImplemented(err error) bool {
+	return err.Error() == "not implemented yet"
+}
