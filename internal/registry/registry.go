@@ -11,6 +11,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"sync/atomic"
 
@@ -111,7 +112,8 @@ func New(store storage.Registry, opts Options) *Registry {
 // Source is the source of the given name, with the series that the store knows of
 // it. They are read once; callers that come while they are being read wait for them.
 // It costs nothing to call for every report, and nothing is gained by keeping what
-// it returns longer than that. Errors are those of the store.
+// it returns longer than that. The name is copied if it is kept. Errors are those of
+// the store.
 func (r *Registry) Source(ctx context.Context, name string) (*Source, error) {
 	for {
 		r.mu.RLock()
@@ -155,8 +157,8 @@ func (r *Registry) addEntry(name string) (e *entry, mine bool) {
 	if e = r.sources[name]; e != nil {
 		return e, false
 	}
-	e = &entry{name: name, loaded: make(chan struct{})}
-	r.sources[name] = e
+	e = &entry{name: strings.Clone(name), loaded: make(chan struct{})}
+	r.sources[e.name] = e
 	return e, true
 }
 

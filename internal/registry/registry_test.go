@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"sync"
 	"testing"
+	"unsafe"
 
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
@@ -95,6 +96,23 @@ func TestSeriesMustNotHoldTheSource(t *testing.T) {
 	r := registry.New(newFakeStore(), registry.Options{})
 	_, err := source(t, r, "web-1").Register(t.Context(), []metric.Labels{{{Name: metric.SourceLabel, Value: "web-1"}}})
 	require.ErrorContains(t, err, "given twice")
+}
+
+// A protocol's decoder gives views into a buffer that the next request overwrites.
+func TestNothingGivenIsKept(t *testing.T) {
+	store := newFakeStore()
+	var told []storage.Schedule
+	r := registry.New(store, registry.Options{OnNew: func(s []storage.Schedule) { told = append(told, s...) }})
+	buf := []byte("web-1cpu")
+	view := func(from, to int) string { return unsafe.String(&buf[from], to-from) }
+	s := source(t, r, view(0, 5))
+	register(t, s, []metric.Labels{{{Name: metric.NameLabel, Value: view(5, 8)}}})
+	copy(buf, "########")
+
+	require.Same(t, s, source(t, r, "web-1"))
+	_, ok := s.Lookup(metric.Labels{{Name: metric.NameLabel, Value: "cpu"}}.AppendKey(nil))
+	require.True(t, ok)
+	require.Equal(t, `cpu{source="web-1"}`, told[0].Labels.String())
 }
 
 func TestReloadAfterRestart(t *testing.T) {

@@ -3,6 +3,7 @@ package registry
 import (
 	"context"
 	"fmt"
+	"strings"
 	"sync"
 
 	"github.com/quern/quern/internal/blocks"
@@ -51,7 +52,8 @@ func (s *Source) Len() int {
 }
 
 // Register returns the ids of the series, whose labels MUST NOT hold the source, and
-// gives one to each that has none. The same series may be given more than once.
+// gives one to each that has none. The same series may be given more than once. What
+// is kept of series is copied: their strings may be views into a request's buffer.
 //
 // Where a limit forbids a series its id is NoID and the error a *LimitError; all
 // others are registered then. After any other error the ids are nil, and some series
@@ -75,7 +77,10 @@ func (s *Source) Register(ctx context.Context, series []metric.Labels) ([]metric
 			continue
 		}
 		full := make([]metric.Label, 0, len(ls)+1)
-		full = append(append(full, ls...), metric.Label{Name: metric.SourceLabel, Value: s.name})
+		for _, l := range ls {
+			full = append(full, metric.Label{Name: strings.Clone(l.Name), Value: strings.Clone(l.Value)})
+		}
+		full = append(full, metric.Label{Name: metric.SourceLabel, Value: s.name})
 		labels, err := metric.NewLabels(full...)
 		if err != nil {
 			return nil, fmt.Errorf("register %s of source %q: %w", ls, s.name, err)
