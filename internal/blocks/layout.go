@@ -33,8 +33,12 @@ func Of(id metric.ScheduleID, size int) Range {
 	return Range{Start: start, End: start + metric.ScheduleID(size)}
 }
 
-// Cover yields the blocks of the given size that together cover r, in order.
+// Cover yields the blocks of the given size that together cover r, in order: none
+// when r is empty.
 func (r Range) Cover(size int) []Range {
+	if r.Start >= r.End {
+		return nil
+	}
 	var out []Range
 	for start := Of(r.Start, size).Start; start < r.End; start += metric.ScheduleID(size) {
 		out = append(out, Range{Start: start, End: start + metric.ScheduleID(size)})

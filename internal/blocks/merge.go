@@ -40,11 +40,11 @@ func (s *SampleSet) Len() int { return len(s.added) }
 // Series yields the schedules that have samples, by id. The samples are the set's:
 // they are valid until the next call of Reset, Add or Series.
 func (s *SampleSet) Series() iter.Seq2[metric.ScheduleID, []metric.Sample] {
-	return s.groups.series(s.ids, s.added, sampleSchedule, sampleTime)
+	return s.groups.series(s.ids, s.added, sampleSchedule, compareSampleTimes)
 }
 
 func sampleSchedule(s *metric.Sample) metric.ScheduleID { return s.Schedule }
-func sampleTime(s *metric.Sample) int64                 { return s.TimeMs }
+func compareSampleTimes(a, b metric.Sample) int         { return cmp.Compare(a.TimeMs, b.TimeMs) }
 
 // RollupSet is SampleSet for roll-up rows.
 type RollupSet struct {
@@ -90,11 +90,11 @@ func (s *RollupSet) Len() int { return len(s.added) }
 
 // Series yields the schedules that have rows, by id; see SampleSet.Series.
 func (s *RollupSet) Series() iter.Seq2[metric.ScheduleID, []metric.RollupRow] {
-	return s.groups.series(s.ids, s.added, rollupSchedule, rollupTime)
+	return s.groups.series(s.ids, s.added, rollupSchedule, compareRollupTimes)
 }
 
 func rollupSchedule(r *metric.RollupRow) metric.ScheduleID { return r.Schedule }
-func rollupTime(r *metric.RollupRow) int64                 { return r.TimeMs }
+func compareRollupTimes(a, b metric.RollupRow) int         { return cmp.Compare(a.TimeMs, b.TimeMs) }
 
 // groups is the scratch of a set: a counting sort by schedule, which is stable and
 // linear because a block is small, then a look at each schedule's times, which
@@ -105,7 +105,7 @@ type groups[T any] struct {
 }
 
 func (g *groups[T]) series(
-	ids Range, added []T, schedule func(*T) metric.ScheduleID, timeMs func(*T) int64,
+	ids Range, added []T, schedule func(*T) metric.ScheduleID, compareTimes func(a, b T) int,
 ) iter.Seq2[metric.ScheduleID, []T] {
 	return func(yield func(metric.ScheduleID, []T) bool) {
 		if len(added) == 0 {
@@ -133,7 +133,7 @@ func (g *groups[T]) series(
 		for i, end := range g.ends {
 			rows := g.sorted[start:end:end]
 			start = end
-			if len(rows) > 0 && !yield(ids.Start+metric.ScheduleID(i), keepLast(rows, timeMs)) {
+			if len(rows) > 0 && !yield(ids.Start+metric.ScheduleID(i), keepLast(rows, compareTimes)) {
 				return
 			}
 		}
@@ -142,18 +142,18 @@ func (g *groups[T]) series(
 
 // keepLast sorts rows by time, in place, and keeps the last of those with the same
 // time.
-func keepLast[T any](rows []T, timeMs func(*T) int64) []T {
+func keepLast[T any](rows []T, compareTimes func(a, b T) int) []T {
 	ascends := true
 	for i := 1; i < len(rows) && ascends; i++ {
-		ascends = timeMs(&rows[i-1]) < timeMs(&rows[i])
+		ascends = compareTimes(rows[i-1], rows[i]) < 0
 	}
 	if ascends {
 		return rows
 	}
-	slices.SortStableFunc(rows, func(a, b T) int { return cmp.Compare(timeMs(&a), timeMs(&b)) })
+	slices.SortStableFunc(rows, compareTimes)
 	n := 0
 	for i := range rows {
-		if n > 0 && timeMs(&rows[n-1]) == timeMs(&rows[i]) {
+		if n > 0 && compareTimes(rows[n-1], rows[i]) == 0 {
 			n--
 		}
 		rows[n] = rows[i]
