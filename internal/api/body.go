@@ -1,0 +1,307 @@
+package api
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"mime"
+	"net/http"
+	"strings"
+	"sync"
+	"sync/atomic"
+
+	"github.com/klauspost/compress/gzip"
+	"github.com/klauspost/compress/snappy"
+	"github.com/klauspost/compress/zstd"
+)
+
+const (
+	// zstdWindowBytes is the largest window that a zstd body may ask for. RFC 9659
+	// sets it for Content-Encoding, so that a decoder's memory is known beforehand.
+	zstdWindowBytes = 8 << 20
+	// snappyMaxRatio is above what a snappy block can expand to: its densest element
+	// is a copy of 64 bytes in 3. A block that claims more is damaged or hostile.
+	snappyMaxRatio = 32
+	// minBufferBytes is what a body buffer begins with, and maxPooledBytes what one
+	// may have grown to and still be kept: a rare huge request does not own its
+	// memory for ever.
+	minBufferBytes = 64 << 10
+	maxPooledBytes = 8 << 20
+)
+
+// snappyStreamID opens the framed form of snappy. As a block it would claim a length
+// of 895 bytes and begin with two literals of one byte, which no encoder writes.
+const snappyStreamID = "\xff\x06\x00\x00sNaPpY"
+
+// encoding is how a body is compressed.
+type encoding int
+
+const (
+	identity encoding = iota
+	gzipped
+	zstandard
+	snappied
+)
+
+// String is the encoding's token in Content-Encoding.
+func (e encoding) String() string { return [...]string{"identity", "gzip", "zstd", "snappy"}[e] }
+
+// parseEncoding reads a Content-Encoding header. More than one encoding at once is
+// not supported: no client does it, and each stage would need limits of its own.
+func parseEncoding(h http.Header) (encoding, error) {
+	v := strings.ToLower(strings.TrimSpace(strings.Join(h.Values("Content-Encoding"), ",")))
+	switch v {
+	case "", "identity":
+		return identity, nil
+	case "gzip", "x-gzip":
+		return gzipped, nil
+	case "zstd":
+		return zstandard, nil
+	case "snappy":
+		return snappied, nil
+	}
+	return 0, fmt.Errorf("the Content-Encoding %q is not supported: use one of gzip, zstd, snappy, identity", v)
+}
+
+// checkReportType says whether a Content-Type header is one that reports come in. The
+// form of the body is seen from the body itself, so JSON and NDJSON are not told apart.
+func checkReportType(h http.Header) error {
+	v := h.Get("Content-Type")
+	if v == "" {
+		return nil
+	}
+	const want = "use application/json or application/x-ndjson"
+	media, params, err := mime.ParseMediaType(v)
+	if err != nil || (media != "application/json" && media != "application/x-ndjson") {
+		return fmt.Errorf("the Content-Type %q is not supported: %s", v, want)
+	}
+	if cs := params["charset"]; cs != "" && !strings.EqualFold(cs, "utf-8") {
+		return fmt.Errorf("charset %q is not supported: JSON is UTF-8", cs)
+	}
+	return nil
+}
+
+// tooLargeError says which limit a body exceeds. It is answered 413.
+type tooLargeError struct{ message string }
+
+func (e *tooLargeError) Error() string { return e.message }
+
+var (
+	// errNoRoom is answered 429: other requests hold the memory set aside for bodies.
+	errNoRoom = errors.New("the bodies of other requests fill the memory set aside for them, try again")
+	// errUntrusted: the body's checksum says that what was decoded is not what was
+	// encoded, and not where, so no value in it can be believed.
+	errUntrusted = errors.New("the checksum does not match")
+)
+
+// budget bounds what all requests hold together.
+type budget struct {
+	held  atomic.Int64
+	limit int64
+}
+
+func (b *budget) take(n int64) bool {
+	if b.held.Add(n) > b.limit {
+		b.held.Add(-n)
+		return false
+	}
+	return true
+}
+
+func (b *budget) give(n int64) { b.held.Add(-n) }
+
+// bodies reads the bodies of requests into buffers that are used again.
+type bodies struct {
+	limits *Limits
+	budget budget
+	gzips  sync.Pool // *gzip.Reader
+	zstds  sync.Pool // *zstd.Decoder
+}
+
+// body is one request's body: the buffers and what they take of the budget.
+type body struct {
+	wire []byte // compressed, where it is needed in one piece
+	data []byte // decompressed
+	held int64
+}
+
+// read fills b.data with the decompressed body. With an error b.data is what was read
+// before it, which for a body that breaks off is good data.
+func (s *bodies) read(w http.ResponseWriter, r *http.Request, enc encoding, b *body) error {
+	limit, what := s.limits.CompressedBytes, "compressed body"
+	if enc == identity {
+		limit, what = s.limits.BodyBytes, "body"
+	}
+	tooLarge := &tooLargeError{fmt.Sprintf(
+		"the %s is larger than the limit of %d bytes, nothing of it was kept: send smaller requests", what, limit)}
+	if r.ContentLength > limit {
+		return tooLarge
+	}
+	err := s.decode(http.MaxBytesReader(w, r.Body, limit), enc, b)
+	// Whatever decoder it came through, this is the cause.
+	if maxBytes := (*http.MaxBytesError)(nil); errors.As(err, &maxBytes) {
+		return tooLarge
+	}
+	return err
+}
+
+func (s *bodies) decode(wire io.Reader, enc encoding, b *body) (err error) {
+	b.wire, b.data = b.wire[:0], b.data[:0]
+	switch enc {
+	case gzipped:
+		return s.gunzip(wire, b)
+	case zstandard:
+		return s.unzstd(wire, b)
+	case snappied:
+		return s.unsnappy(wire, b)
+	case identity:
+	}
+	b.data, err = s.fill(b, b.data, wire)
+	return err
+}
+
+func (s *bodies) gunzip(wire io.Reader, b *body) error {
+	zr, ok := s.gzips.Get().(*gzip.Reader)
+	if !ok {
+		zr = new(gzip.Reader)
+	}
+	defer s.gzips.Put(zr)
+	if err := zr.Reset(wire); err != nil {
+		if errors.Is(err, io.EOF) {
+			return io.ErrUnexpectedEOF
+		}
+		return err
+	}
+	var err error
+	b.data, err = s.fill(b, b.data, zr)
+	if errors.Is(err, gzip.ErrChecksum) {
+		return errUntrusted
+	}
+	return err
+}
+
+func (s *bodies) unzstd(wire io.Reader, b *body) error {
+	zr, ok := s.zstds.Get().(*zstd.Decoder)
+	if !ok {
+		var err error
+		// Concurrency 1 decodes in the caller, so that a pooled decoder has no
+		// goroutine to stop.
+		zr, err = zstd.NewReader(nil,
+			zstd.WithDecoderConcurrency(1),
+			zstd.WithDecoderLowmem(true),
+			zstd.WithDecoderMaxWindow(zstdWindowBytes),
+			zstd.WithDecoderMaxMemory(uint64(max(s.limits.BodyBytes, zstdWindowBytes))),
+			zstd.WithDecodeBuffersBelow(0))
+		if err != nil {
+			return err
+		}
+	}
+	defer func() {
+		if zr.Reset(nil) == nil {
+			s.zstds.Put(zr)
+		}
+	}()
+	if err := zr.Reset(wire); err != nil {
+		return err
+	}
+	var err error
+	b.data, err = s.fill(b, b.data, zr)
+	switch {
+	case errors.Is(err, zstd.ErrWindowSizeExceeded) || errors.Is(err, zstd.ErrDecoderSizeExceeded):
+		return &tooLargeError{fmt.Sprintf(
+			"the zstd body asks for a window above %d bytes, the most that RFC 9659 allows here: compress without --long or --ultra",
+			zstdWindowBytes)}
+	case errors.Is(err, zstd.ErrCRCMismatch):
+		return errUntrusted
+	}
+	return err
+}
+
+func (s *bodies) unsnappy(wire io.Reader, b *body) error {
+	var err error
+	if b.wire, err = s.fill(b, b.wire, wire); err != nil {
+		return err
+	}
+	if bytes.HasPrefix(b.wire, []byte(snappyStreamID)) {
+		b.data, err = s.fill(b, b.data, snappy.NewReader(bytes.NewReader(b.wire)))
+		if errors.Is(err, snappy.ErrCorrupt) {
+			return errUntrusted // it checks each frame's sum and reports no other way
+		}
+		return err
+	}
+	n, err := snappy.DecodedLen(b.wire)
+	if err != nil {
+		return err
+	}
+	if int64(n) > s.limits.BodyBytes {
+		return s.bomb()
+	}
+	if int64(n) > snappyMaxRatio*int64(len(b.wire)) {
+		return snappy.ErrCorrupt
+	}
+	if !s.reserve(b, n) {
+		return errNoRoom
+	}
+	if cap(b.data) < n {
+		b.data = make([]byte, n)
+	}
+	// A block has no usable beginning: its elements are only checked at its end.
+	b.data, err = snappy.Decode(b.data[:cap(b.data)], b.wire)
+	return err
+}
+
+// fill appends what src yields to dst, up to the limit of a decompressed body. It
+// grows by what has arrived and not by what was announced.
+func (s *bodies) fill(b *body, dst []byte, src io.Reader) ([]byte, error) {
+	for {
+		if len(dst) == cap(dst) {
+			// One byte above the limit shows that there is more than the limit.
+			size := min(max(2*cap(dst), minBufferBytes), int(s.limits.BodyBytes)+1)
+			grown := make([]byte, len(dst), size)
+			copy(grown, dst)
+			dst = grown
+		}
+		n, err := src.Read(dst[len(dst):cap(dst)])
+		dst = dst[:len(dst)+n]
+		if int64(len(dst)) > s.limits.BodyBytes {
+			return dst, s.bomb()
+		}
+		if !s.reserve(b, n) {
+			return dst, errNoRoom
+		}
+		if err != nil {
+			if errors.Is(err, io.EOF) {
+				return dst, nil
+			}
+			return dst, err
+		}
+	}
+}
+
+func (s *bodies) bomb() error {
+	return &tooLargeError{fmt.Sprintf(
+		"the body is larger than the limit of %d bytes when decompressed, nothing of it was kept: send smaller requests",
+		s.limits.BodyBytes)}
+}
+
+func (s *bodies) reserve(b *body, n int) bool {
+	if !s.budget.take(int64(n)) {
+		return false
+	}
+	b.held += int64(n)
+	return true
+}
+
+// release gives back what b holds of the budget, and buffers that are too large to keep.
+func (s *bodies) release(b *body) {
+	s.budget.give(b.held)
+	b.held = 0
+	b.wire, b.data = b.wire[:0], b.data[:0]
+	if cap(b.wire) > maxPooledBytes {
+		b.wire = nil
+	}
+	if cap(b.data) > maxPooledBytes {
+		b.data = nil
+	}
+}

@@ -1,0 +1,145 @@
+package api
+
+import (
+	"errors"
+	"log/slog"
+	"net/http"
+	"runtime/debug"
+	"strconv"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/quern/quern/internal/clock"
+)
+
+// instruments counts and times requests, and keeps a panic in one of them from
+// ending the others.
+type instruments struct {
+	clock    clock.Clock
+	logger   *slog.Logger
+	requests *prometheus.CounterVec
+	seconds  *prometheus.HistogramVec
+	inFlight prometheus.Gauge
+	panics   prometheus.Counter
+}
+
+// newInstruments registers the request metrics with reg, unless it is nil.
+func newInstruments(reg prometheus.Registerer, c clock.Clock, logger *slog.Logger) (*instruments, error) {
+	in := &instruments{
+		clock:  c,
+		logger: logger,
+		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "quern_http_requests_total",
+			Help: "Requests answered, by path pattern and status code.",
+		}, []string{"path", "code"}),
+		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "quern_http_request_duration_seconds",
+			Help: "Time from a request's headers to the end of its reply.",
+			// A report waits for a group commit of 100 ms; an export may take minutes.
+			Buckets: []float64{0.001, 0.005, 0.025, 0.1, 0.25, 0.5, 1, 2.5, 10, 60},
+		}, []string{"path"}),
+		inFlight: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "quern_http_requests_in_flight",
+			Help: "Requests being served now.",
+		}),
+		panics: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "quern_http_panics_total",
+			Help: "Requests that ended in a panic, which is a bug.",
+		}),
+	}
+	return in, register(reg, in.requests, in.seconds, in.inFlight, in.panics)
+}
+
+func register(reg prometheus.Registerer, cs ...prometheus.Collector) error {
+	if reg == nil {
+		return nil
+	}
+	for _, c := range cs {
+		if err := reg.Register(c); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (in *instruments) wrap(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		start := in.clock.Now()
+		in.inFlight.Inc()
+		rec := &recorder{ResponseWriter: w}
+		// Runs on every way out, also while http.ErrAbortHandler passes through.
+		defer func() {
+			in.inFlight.Dec()
+			// The mux has left its pattern in the request: a label with few values,
+			// whatever paths clients make up.
+			path := r.Pattern
+			if path == "" {
+				path = "unmatched"
+			}
+			code := rec.code
+			if code == 0 {
+				code = http.StatusOK
+			}
+			in.requests.WithLabelValues(path, strconv.Itoa(code)).Inc()
+			in.seconds.WithLabelValues(path).Observe(in.clock.Now().Sub(start).Seconds())
+		}()
+		defer in.recover(rec, r)
+		next.ServeHTTP(rec, r)
+	})
+}
+
+// recover answers 500 when the handler panicked before it replied. When part of the
+// reply is out, the connection is cut instead: an end that looks like success
+// would make half an answer a whole one.
+func (in *instruments) recover(rec *recorder, r *http.Request) {
+	v := recover()
+	if v == nil {
+		return
+	}
+	if err, ok := v.(error); ok && errors.Is(err, http.ErrAbortHandler) {
+		panic(http.ErrAbortHandler)
+	}
+	in.panics.Inc()
+	in.logger.ErrorContext(r.Context(), "a request ended in a panic",
+		"method", r.Method, "path", r.URL.Path, "panic", v, "stack", string(debug.Stack()))
+	if rec.code != 0 {
+		panic(http.ErrAbortHandler)
+	}
+	replyError(rec, http.StatusInternalServerError, "an internal error, which the log has in full")
+}
+
+// recorder remembers the status code of a reply.
+type recorder struct {
+	http.ResponseWriter
+	code int // 0 until the header is written
+}
+
+// WriteHeader implements http.ResponseWriter.
+func (r *recorder) WriteHeader(code int) {
+	// 1xx codes are no reply yet.
+	if r.code == 0 && code >= 200 {
+		r.code = code
+	}
+	r.ResponseWriter.WriteHeader(code)
+}
+
+// Write implements http.ResponseWriter.
+func (r *recorder) Write(b []byte) (int, error) {
+	if r.code == 0 {
+		r.code = http.StatusOK
+	}
+	return r.ResponseWriter.Write(b)
+}
+
+// Flush implements http.Flusher for handlers that stream.
+func (r *recorder) Flush() {
+	if r.code == 0 {
+		r.code = http.StatusOK
+	}
+	if f, ok := r.ResponseWriter.(http.Flusher); ok {
+		f.Flush()
+	}
+}
+
+// Unwrap lets http.ResponseController reach what is underneath.
+func (r *recorder) Unwrap() http.ResponseWriter { return r.ResponseWriter }

@@ -1,0 +1,63 @@
+package api
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+
+	"github.com/quern/quern/internal/ingest"
+	"github.com/quern/quern/internal/storage"
+)
+
+const (
+	// statusClientGone is what nginx made customary for a request whose client did not
+	// wait. Nobody reads it but the request metrics, where it is no error of ours.
+	statusClientGone = 499
+
+	drainingMessage = "the process is shutting down and takes no more reports"
+
+	// A queue is short and empties within a group commit; a store that went away
+	// takes longer to come back.
+	retryBusySeconds = "1"
+	retryAwaySeconds = "5"
+)
+
+// errorReply is the body of every reply that is an error and has nothing else to say.
+type errorReply struct {
+	Error string `json:"error"`
+}
+
+func replyError(w http.ResponseWriter, code int, message string) {
+	replyJSON(w, code, errorReply{Error: message})
+}
+
+// replyJSON encodes v, which must be encodable, as the whole reply.
+func replyJSON(w http.ResponseWriter, code int, v any) {
+	var buf bytes.Buffer
+	enc := json.NewEncoder(&buf)
+	// Nobody puts these replies into HTML, and people read them.
+	enc.SetEscapeHTML(false)
+	if err := enc.Encode(v); err != nil {
+		panic(err) // a value of this package that JSON cannot hold, such as NaN
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(code)
+	// A client that has gone cannot be told.
+	_, _ = w.Write(buf.Bytes())
+}
+
+// failure turns an error from behind the API into a status code and, where trying
+// again makes sense, the seconds of Retry-After.
+func failure(ctx context.Context, err error) (code int, retryAfter string) {
+	switch {
+	case errors.Is(err, ingest.ErrBusy):
+		return http.StatusTooManyRequests, retryBusySeconds
+	case storage.IsAway(err):
+		return http.StatusServiceUnavailable, retryAwaySeconds
+	case ctx.Err() != nil:
+		return statusClientGone, ""
+	}
+	return http.StatusInternalServerError, ""
+}

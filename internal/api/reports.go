@@ -1,0 +1,272 @@
+package api
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"slices"
+	"sync"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/quern/quern/internal/ingest"
+)
+
+const reportsPath = "/api/v1/reports"
+
+// Limits bound what one request to POST /api/v1/reports may make the server do.
+type Limits struct {
+	// CompressedBytes bounds a body with a Content-Encoding, as sent. The default is
+	// 16 MiB.
+	CompressedBytes int64
+	// BodyBytes bounds a body once decompressed. The default is 64 MiB.
+	BodyBytes int64
+	// Measurements bounds those in one body. The default is 1,000,000.
+	Measurements int
+	// Labels bounds those of one measurement. The default is 128.
+	Labels int
+	// Depth bounds how deep values in members that are not known may nest. The
+	// default is 100.
+	Depth int
+	// Rejections bounds those listed in a reply; all are counted. The default is 1000.
+	Rejections int
+}
+
+// EnsureDefaults sets what was left out.
+func (l *Limits) EnsureDefaults() {
+	l.CompressedBytes = cmp.Or(l.CompressedBytes, 16<<20)
+	l.BodyBytes = cmp.Or(l.BodyBytes, 64<<20)
+	l.Measurements = cmp.Or(l.Measurements, 1_000_000)
+	l.Labels = cmp.Or(l.Labels, 128)
+	l.Depth = cmp.Or(l.Depth, 100)
+	l.Rejections = cmp.Or(l.Rejections, 1000)
+}
+
+// Validate says what is wrong with the limits, after EnsureDefaults.
+func (l *Limits) Validate() error {
+	if l.CompressedBytes < 1 || l.BodyBytes < 1 || l.Measurements < 1 || l.Labels < 1 || l.Depth < 1 || l.Rejections < 1 {
+		return errors.New("api: limits must be positive")
+	}
+	// Nesting is read by recursion.
+	if l.Depth > 10_000 {
+		return fmt.Errorf("api: a depth of %d is above 10000", l.Depth)
+	}
+	return nil
+}
+
+// reportsReply is the body of every reply to a request whose body was looked at.
+type reportsReply struct {
+	Error    string           `json:"error,omitempty"`
+	Accepted int              `json:"accepted"`
+	Rejected []rejectionReply `json:"rejected"`
+	// RejectedTotal is there when the list was cut.
+	RejectedTotal int `json:"rejected_total,omitempty"`
+}
+
+type rejectionReply struct {
+	Index   int           `json:"index"`
+	Reason  ingest.Reason `json:"reason"`
+	Message string        `json:"message"`
+}
+
+// reportsHandler serves POST /api/v1/reports.
+type reportsHandler struct {
+	appender Appender
+	limits   *Limits
+	logger   *slog.Logger
+	draining func() bool
+	bodies   bodies
+	pool     sync.Pool // *reportRequest
+	rejected prometheus.Counter
+}
+
+// reportRequest is what one request works with, kept for the next.
+type reportRequest struct {
+	body    body
+	decoder reportDecoder
+}
+
+func newReportsHandler(opts *Options, draining func() bool) (*reportsHandler, error) {
+	h := &reportsHandler{
+		appender: opts.Appender,
+		limits:   &opts.Limits,
+		logger:   opts.Logger,
+		draining: draining,
+		bodies:   bodies{limits: &opts.Limits, budget: budget{limit: opts.MaxInFlightBytes}},
+		rejected: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "quern_reports_undecodable_measurements_total",
+			Help: "Measurements of reports rejected while decoding, which ingest never saw.",
+		}),
+	}
+	return h, register(opts.Registerer, h.rejected)
+}
+
+// ServeHTTP implements http.Handler.
+func (h *reportsHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if h.draining() {
+		w.Header().Set("Retry-After", retryAwaySeconds)
+		w.Header().Set("Connection", "close")
+		replyError(w, http.StatusServiceUnavailable, drainingMessage)
+		return
+	}
+	if err := checkReportType(r.Header); err != nil {
+		w.Header().Set("Accept", "application/json, application/x-ndjson")
+		replyError(w, http.StatusUnsupportedMediaType, err.Error())
+		return
+	}
+	enc, err := parseEncoding(r.Header)
+	if err != nil {
+		w.Header().Set("Accept-Encoding", "gzip, zstd, snappy")
+		replyError(w, http.StatusUnsupportedMediaType, err.Error())
+		return
+	}
+
+	req, ok := h.pool.Get().(*reportRequest)
+	if !ok {
+		req = &reportRequest{decoder: reportDecoder{limits: h.limits}}
+	}
+	// After the reply: its messages may still look into the body. Not after a panic:
+	// nobody knows who holds what then, so only the budget is put right.
+	healthy := false
+	defer func() {
+		h.bodies.release(&req.body)
+		if healthy {
+			req.decoder.release()
+			h.pool.Put(req)
+		}
+	}()
+	h.serve(w, r, enc, req)
+	healthy = true
+}
+
+func (h *reportsHandler) serve(w http.ResponseWriter, r *http.Request, enc encoding, req *reportRequest) {
+	broken := h.bodies.read(w, r, enc, &req.body)
+	if code, retryAfter := readFailure(broken); code != 0 {
+		if retryAfter != "" {
+			w.Header().Set("Retry-After", retryAfter)
+		}
+		replyJSON(w, code, reportsReply{Error: broken.Error(), Rejected: []rejectionReply{}})
+		return
+	}
+	if errors.Is(broken, errUntrusted) {
+		req.body.data = req.body.data[:0]
+	}
+
+	d := &req.decoder
+	whole := d.decode(req.body.data)
+	if d.tooMany {
+		replyJSON(w, http.StatusRequestEntityTooLarge, reportsReply{
+			Error: fmt.Sprintf("the body has more than the limit of %d measurements, nothing of it was kept: send smaller requests",
+				h.limits.Measurements),
+			Rejected: []rejectionReply{},
+		})
+		return
+	}
+	h.rejected.Add(float64(d.rejectedTotal))
+
+	var result ingest.Result
+	var appendErr error
+	if reports := d.result(); len(reports) > 0 {
+		result, appendErr = h.appender.Append(r.Context(), reports)
+	}
+	reply := h.merge(d, result)
+	code := http.StatusOK
+	switch {
+	case appendErr != nil:
+		code = h.failed(r.Context(), w, appendErr)
+		reply.Error = appendErr.Error()
+	case broken != nil || !whole || d.malformed != "":
+		code = http.StatusBadRequest
+		reply.Error = h.complaint(d, enc, broken, whole)
+	case d.values == 0:
+		code = http.StatusBadRequest
+		reply.Error = "the body is empty, want a report"
+	case reply.Accepted == 0 && len(reply.Rejected) > 0:
+		code = http.StatusBadRequest
+		first := reply.Rejected[0]
+		reply.Error = fmt.Sprintf("every measurement was rejected, measurement %d because: %s (%s)",
+			first.Index, first.Message, first.Reason)
+	}
+	replyJSON(w, code, reply)
+}
+
+// readFailure is the status code for a body that is not even looked at, 0 for one
+// that is, though it may have broken off.
+func readFailure(err error) (code int, retryAfter string) {
+	tooLarge := (*tooLargeError)(nil)
+	switch {
+	case errors.As(err, &tooLarge):
+		return http.StatusRequestEntityTooLarge, ""
+	case errors.Is(err, errNoRoom):
+		return http.StatusTooManyRequests, retryBusySeconds
+	}
+	return 0, ""
+}
+
+// failed chooses the reply to an error of the appender's and logs one that nobody expects.
+func (h *reportsHandler) failed(ctx context.Context, w http.ResponseWriter, err error) int {
+	code, retryAfter := failure(ctx, err)
+	if retryAfter != "" {
+		w.Header().Set("Retry-After", retryAfter)
+	}
+	if code == http.StatusInternalServerError {
+		h.logger.ErrorContext(ctx, "reports could not be appended", "error", err)
+	}
+	return code
+}
+
+// complaint says in one sentence what is wrong with the body. A body that broke off
+// mostly shows as a syntax error at its end; both are said.
+func (h *reportsHandler) complaint(d *reportDecoder, enc encoding, broken error, whole bool) string {
+	body := "the body"
+	if enc != identity {
+		body = fmt.Sprintf("the %s body", enc)
+	}
+	cause := ""
+	switch {
+	case errors.Is(broken, errUntrusted):
+		return body + " is damaged, nothing of it was kept: " + broken.Error()
+	case errors.Is(broken, io.ErrUnexpectedEOF):
+		cause = body + " breaks off"
+	case broken != nil:
+		cause = body + " cannot be read on: " + broken.Error()
+	}
+	switch {
+	case !whole && cause != "":
+		return fmt.Sprintf("%s: %s (%s)", d.where(), d.fault, cause)
+	case !whole:
+		return fmt.Sprintf("%s: %s", d.where(), d.fault)
+	case cause != "" && d.seen > 0:
+		return fmt.Sprintf("after measurement %d, at byte %d: %s", d.seen-1, len(d.b), cause)
+	case cause != "":
+		return fmt.Sprintf("before any measurement, at byte %d: %s", len(d.b), cause)
+	}
+	return d.malformed
+}
+
+// merge puts the rejections of decoding and of ingest into one list by index. Ingest
+// counts only what it was given, so its indexes are led back to the body's.
+func (h *reportsHandler) merge(d *reportDecoder, result ingest.Result) reportsReply {
+	reply := reportsReply{
+		Accepted: result.Accepted,
+		Rejected: make([]rejectionReply, 0, min(d.rejectedTotal+len(result.Rejected), h.limits.Rejections)),
+	}
+	all := d.rejected
+	for _, rej := range result.Rejected {
+		rej.Index = d.indexes[rej.Index]
+		all = append(all, rej)
+	}
+	d.rejected = all
+	slices.SortStableFunc(all, func(a, b ingest.Rejection) int { return cmp.Compare(a.Index, b.Index) })
+	for _, rej := range all[:cap(reply.Rejected)] {
+		reply.Rejected = append(reply.Rejected, rejectionReply(rej))
+	}
+	if total := d.rejectedTotal + len(result.Rejected); total > len(reply.Rejected) {
+		reply.RejectedTotal = total
+	}
+	return reply
+}

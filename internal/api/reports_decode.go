@@ -1,0 +1,525 @@
+package api
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/quern/quern/internal/ingest"
+	"github.com/quern/quern/internal/metric"
+)
+
+// maxShownBytes bounds what a message repeats of the client's own text.
+const maxShownBytes = 40
+
+// reportDecoder reads the reports of one body. It is used again for the next body, so
+// that after a few bodies it allocates nothing; its strings are views of the body
+// and of its own arena.
+//
+// A wrong type rejects one measurement, since the JSON around it still says where
+// the next begins. A syntax error ends the reading: what stands behind it is not
+// known, what stood before it is kept.
+type reportDecoder struct {
+	scanner
+	limits *Limits
+
+	// measurements are those kept, of all reports together. Their labels lie in
+	// labels one behind the other; labelEnds has where those of each end, and
+	// indexes its place in the body. Slices are cut from these only at the end,
+	// when they no longer move.
+	measurements []ingest.Measurement
+	labels       []metric.Label
+	labelEnds    []int
+	indexes      []int
+	spans        []reportSpan
+	reports      []ingest.Report
+
+	// values counts the reports, and lists of reports, that the body is made of.
+	values int
+	// seen counts the measurements begun, kept or not.
+	seen int
+	// inside is the index of the measurement being read, -1 between two.
+	inside int
+	// rejected are the first limits.Rejections of rejectedTotal.
+	rejected      []ingest.Rejection
+	rejectedTotal int
+	// badLabels are the names in the labels at hand whose value is no string.
+	badLabels []string
+
+	// malformed says where the body first has JSON that is no report, "" when nowhere.
+	malformed string
+	// tooMany says that the body has more measurements than a request may.
+	tooMany bool
+}
+
+// reportSpan is a report as a range of the decoder's measurements.
+type reportSpan struct {
+	source    string
+	from, end int
+}
+
+// decode reads body as far as it can be read. false means that it could not be read
+// to its end: at a syntax error, or because of tooMany.
+func (d *reportDecoder) decode(body []byte) bool {
+	d.reset(body)
+	for {
+		d.space()
+		if d.i == len(d.b) {
+			return true
+		}
+		d.values++
+		if d.b[d.i] != '[' {
+			if !d.report() {
+				return false
+			}
+			continue
+		}
+		d.i++
+		for first := true; ; first = false {
+			more, ok := d.element(first)
+			if !ok {
+				return false
+			}
+			if !more {
+				break
+			}
+			if !d.report() {
+				return false
+			}
+		}
+	}
+}
+
+func (d *reportDecoder) reset(body []byte) {
+	d.scanner.reset(body, d.limits.Depth)
+	d.measurements = d.measurements[:0]
+	d.labels = d.labels[:0]
+	d.labelEnds = d.labelEnds[:0]
+	d.indexes = d.indexes[:0]
+	d.spans = d.spans[:0]
+	d.reports = d.reports[:0]
+	d.values, d.seen, d.inside = 0, 0, -1
+	d.rejected, d.rejectedTotal = d.rejected[:0], 0
+	d.malformed, d.tooMany = "", false
+}
+
+// release lets go of the body that the strings are views of, and of slices that one
+// large body made large.
+func (d *reportDecoder) release() {
+	d.b = nil
+	d.measurements = letGo(d.measurements, maxPooledBytes/64)
+	d.labels = letGo(d.labels, maxPooledBytes/32)
+	d.labelEnds = letGo(d.labelEnds, maxPooledBytes/8)
+	d.indexes = letGo(d.indexes, maxPooledBytes/8)
+	d.spans = letGo(d.spans, maxPooledBytes/32)
+	d.reports = letGo(d.reports, maxPooledBytes/32)
+	d.rejected = letGo(d.rejected, maxPooledBytes/64)
+	d.arena = letGo(d.arena, maxPooledBytes)
+	d.badLabels = letGo(d.badLabels, 1024)
+}
+
+func letGo[T any](s []T, keep int) []T {
+	if cap(s) > keep {
+		return nil
+	}
+	clear(s)
+	return s[:0]
+}
+
+// report reads one report, or whatever stands in its place.
+func (d *reportDecoder) report() bool {
+	at := d.i
+	if at < len(d.b) && d.b[at] != '{' {
+		if kind := d.kind(); kind != "" {
+			d.misfit(at, "want a report, which is an object, not "+kind)
+		}
+		return d.skip()
+	}
+	if at == len(d.b) {
+		return d.end()
+	}
+	d.i++
+
+	begin := d.mark()
+	var source, sourceFault string
+	measured := false
+	for first := true; ; first = false {
+		name, more, ok := d.member(first)
+		if ok && more {
+			switch name {
+			case "source":
+				source, sourceFault, ok = d.text()
+			case "measurements":
+				// Of two members with one name the last counts.
+				d.rewind(begin)
+				measured, ok = d.measurementList()
+			default:
+				ok = d.skip()
+			}
+		}
+		if !ok || !more {
+			switch {
+			case sourceFault != "":
+				sourceFault = "source is " + sourceFault + ", not a string"
+			case source == "" && ok:
+				sourceFault = "the report has no source"
+			case source == "":
+				sourceFault = "the body cannot be read as far as the report's source"
+			}
+			if ok && !measured {
+				d.misfit(at, "the report has no list of measurements")
+			}
+			// Also behind a syntax error: what was read so far is complete.
+			d.closeReport(begin, source, sourceFault)
+			return ok
+		}
+	}
+}
+
+// mark is a point that rewind goes back to.
+type mark struct{ measurements, labels, seen, rejected, rejectedTotal int }
+
+func (d *reportDecoder) mark() mark {
+	return mark{len(d.measurements), len(d.labels), d.seen, len(d.rejected), d.rejectedTotal}
+}
+
+func (d *reportDecoder) rewind(m mark) {
+	d.keep(m.measurements, m.labels)
+	d.seen = m.seen
+	d.rejected, d.rejectedTotal = d.rejected[:m.rejected], m.rejectedTotal
+}
+
+// keep cuts off what was kept behind the given lengths.
+func (d *reportDecoder) keep(measurements, labels int) {
+	d.measurements = d.measurements[:measurements]
+	d.labelEnds = d.labelEnds[:measurements]
+	d.indexes = d.indexes[:measurements]
+	d.labels = d.labels[:labels]
+}
+
+func (d *reportDecoder) closeReport(begin mark, source, sourceFault string) {
+	if sourceFault != "" {
+		for _, index := range d.indexes[begin.measurements:] {
+			d.reject(index, ingest.ReasonInvalidSource, sourceFault)
+		}
+		d.keep(begin.measurements, begin.labels)
+	}
+	d.spans = append(d.spans, reportSpan{source: source, from: begin.measurements, end: len(d.measurements)})
+}
+
+// misfit notes JSON that is no report, and reads on.
+func (d *reportDecoder) misfit(at int, what string) {
+	if d.malformed == "" {
+		d.malformed = fmt.Sprintf("at byte %d: %s", at, what)
+	}
+}
+
+func (d *reportDecoder) reject(index int, reason ingest.Reason, message string) {
+	d.rejectedTotal++
+	if len(d.rejected) < d.limits.Rejections {
+		d.rejected = append(d.rejected, ingest.Rejection{Index: index, Reason: reason, Message: message})
+	}
+}
+
+// text reads a value that should be a string. wrong is what it is instead, "" when it
+// is one or is null, which everywhere stands for absent.
+func (d *reportDecoder) text() (s, wrong string, ok bool) {
+	if d.i < len(d.b) && d.b[d.i] == '"' {
+		s, ok = d.str()
+		return s, "", ok
+	}
+	kind := d.kind()
+	if !d.skip() {
+		return "", "", false
+	}
+	if kind == "null" {
+		kind = ""
+	}
+	return "", kind, true
+}
+
+// measurementList reads the value of "measurements". measured is false when it is
+// absent after all.
+func (d *reportDecoder) measurementList() (measured, ok bool) {
+	at := d.i
+	if at >= len(d.b) || d.b[at] != '[' {
+		kind := d.kind()
+		if !d.skip() {
+			return false, false
+		}
+		if kind == "null" {
+			return false, true
+		}
+		d.misfit(at, "measurements is "+kind+", not an array")
+		return true, true
+	}
+	d.i++
+	for first := true; ; first = false {
+		d.inside = d.seen
+		more, ok := d.element(first)
+		if !ok {
+			return true, false
+		}
+		if !more {
+			d.inside = -1
+			return true, true
+		}
+		if d.seen == d.limits.Measurements {
+			d.tooMany = true
+			return true, false
+		}
+		d.seen++
+		labels := len(d.labels)
+		if !d.measurement() {
+			d.labels = d.labels[:labels]
+			return true, false
+		}
+	}
+}
+
+// measurement reads one measurement and keeps or rejects it.
+func (d *reportDecoder) measurement() bool {
+	if d.i >= len(d.b) || d.b[d.i] != '{' {
+		kind := d.kind()
+		if !d.skip() {
+			return false
+		}
+		d.reject(d.inside, ingest.ReasonInvalidMetric, "the measurement is "+kind+", not an object")
+		return true
+	}
+	d.i++
+
+	var (
+		m         = ingest.Measurement{TimeMs: ingest.NoTime}
+		labels    = len(d.labels)
+		hasMetric bool
+		hasValue  bool
+		// What is wrong with each member. One that comes again sets its own anew.
+		metricFault, labelsFault, timeFault, valueFault string
+		labelsReason                                    ingest.Reason
+	)
+	for first := true; ; first = false {
+		name, more, ok := d.member(first)
+		if !ok {
+			return false
+		}
+		if !more {
+			break
+		}
+		switch name {
+		case "metric":
+			at := d.i
+			if m.Metric, metricFault, ok = d.text(); metricFault != "" {
+				metricFault = "metric is " + metricFault + ", not a string"
+			}
+			hasMetric = ok && d.b[at] == '"'
+		case "labels":
+			d.labels = d.labels[:labels]
+			labelsReason, labelsFault, ok = d.labelSet()
+		case "time":
+			m.TimeMs, timeFault, ok = d.time()
+		case "value":
+			m.Value, hasValue, valueFault, ok = d.value()
+		default:
+			ok = d.skip()
+		}
+		if !ok {
+			return false
+		}
+	}
+
+	switch {
+	case metricFault != "":
+		d.drop(labels, ingest.ReasonInvalidMetric, metricFault)
+	case !hasMetric:
+		d.drop(labels, ingest.ReasonInvalidMetric, "metric is missing")
+	case labelsFault != "":
+		d.drop(labels, labelsReason, labelsFault)
+	case timeFault != "":
+		d.drop(labels, ingest.ReasonInvalidTime, timeFault)
+	case valueFault != "":
+		d.drop(labels, ingest.ReasonInvalidValue, valueFault)
+	case !hasValue:
+		d.drop(labels, ingest.ReasonInvalidValue, "value is missing")
+	default:
+		d.measurements = append(d.measurements, m)
+		d.labelEnds = append(d.labelEnds, len(d.labels))
+		d.indexes = append(d.indexes, d.inside)
+	}
+	return true
+}
+
+// drop rejects the measurement at hand, whose labels begin at labels.
+func (d *reportDecoder) drop(labels int, reason ingest.Reason, message string) {
+	d.labels = d.labels[:labels]
+	d.reject(d.inside, reason, message)
+}
+
+// labelSet reads the value of "labels" behind the labels there are.
+func (d *reportDecoder) labelSet() (reason ingest.Reason, fault string, ok bool) {
+	if d.i >= len(d.b) || d.b[d.i] != '{' {
+		kind := d.kind()
+		if !d.skip() {
+			return "", "", false
+		}
+		if kind == "null" {
+			return "", "", true
+		}
+		return ingest.ReasonInvalidLabel, "labels is " + kind + ", not an object", true
+	}
+	d.i++
+	from := len(d.labels)
+	d.badLabels = d.badLabels[:0]
+	for first := true; ; first = false {
+		name, more, ok := d.member(first)
+		if !ok {
+			return "", "", false
+		}
+		if !more {
+			break
+		}
+		if len(d.labels)-from+len(d.badLabels) > d.limits.Labels {
+			// Enough to know; what else comes must only be JSON.
+			if !d.skip() {
+				return "", "", false
+			}
+			continue
+		}
+		if d.i >= len(d.b) || d.b[d.i] != '"' {
+			if !d.skip() {
+				return "", "", false
+			}
+			d.setBadLabel(name)
+			continue
+		}
+		value, ok := d.str()
+		if !ok {
+			return "", "", false
+		}
+		d.setLabel(from, name, value)
+	}
+	if len(d.labels)-from+len(d.badLabels) > d.limits.Labels {
+		return ingest.ReasonLimit, fmt.Sprintf("more than %d labels", d.limits.Labels), true
+	}
+	if len(d.badLabels) > 0 {
+		return ingest.ReasonInvalidLabel, fmt.Sprintf("the value of label %s is not a string", shown(d.badLabels[0])), true
+	}
+	return "", "", true
+}
+
+// setLabel sets a label of those from from on. The search is quadratic, but
+// limits.Labels keeps it short, and for the few labels that series have it is
+// quicker than anything clever.
+func (d *reportDecoder) setLabel(from int, name, value string) {
+	if len(d.badLabels) > 0 {
+		d.badLabels = slices.DeleteFunc(d.badLabels, func(s string) bool { return s == name })
+	}
+	for i := from; i < len(d.labels); i++ {
+		if d.labels[i].Name == name {
+			d.labels[i].Value = value
+			return
+		}
+	}
+	d.labels = append(d.labels, metric.Label{Name: name, Value: value})
+}
+
+func (d *reportDecoder) setBadLabel(name string) {
+	if !slices.Contains(d.badLabels, name) {
+		d.badLabels = append(d.badLabels, name)
+	}
+}
+
+// time reads the value of "time".
+func (d *reportDecoder) time() (ms int64, fault string, ok bool) {
+	kind := d.kind()
+	if kind != "a number" {
+		if !d.skip() {
+			return 0, "", false
+		}
+		if kind == "null" {
+			return ingest.NoTime, "", true
+		}
+		return 0, "time is " + kind + ", not Unix milliseconds as an integer", true
+	}
+	n, ok := d.number()
+	if !ok {
+		return 0, "", false
+	}
+	// NoTime has a meaning of its own, which a client must not reach by accident.
+	ms, isInt := n.int()
+	if !isInt || ms == ingest.NoTime {
+		return 0, "time " + clip(view(n.text)) + " is not Unix milliseconds as a 64-bit integer", true
+	}
+	return ms, "", true
+}
+
+// value reads the value of "value".
+func (d *reportDecoder) value() (v float64, has bool, fault string, ok bool) {
+	kind := d.kind()
+	if kind != "a number" {
+		if !d.skip() {
+			return 0, false, "", false
+		}
+		if kind == "null" {
+			return 0, false, "", true
+		}
+		return 0, false, "value is " + kind + ", not a number", true
+	}
+	n, ok := d.number()
+	if !ok {
+		return 0, false, "", false
+	}
+	v, finite := n.float()
+	if !finite {
+		return 0, false, "value " + clip(view(n.text)) + " is beyond what a 64-bit float holds", true
+	}
+	return v, true, "", true
+}
+
+// result cuts the reports from what was kept. Reports of which nothing was kept are
+// left out.
+func (d *reportDecoder) result() []ingest.Report {
+	from := 0
+	for i, end := range d.labelEnds {
+		if end > from {
+			// Without room behind them, so that an append cannot reach the next one's.
+			d.measurements[i].Labels = d.labels[from:end:end]
+		}
+		from = end
+	}
+	for _, s := range d.spans {
+		if s.end > s.from {
+			d.reports = append(d.reports, ingest.Report{
+				Source:       s.source,
+				Measurements: d.measurements[s.from:s.end:s.end],
+			})
+		}
+	}
+	return d.reports
+}
+
+// where says at which measurement and byte a syntax error lies.
+func (d *reportDecoder) where() string {
+	switch {
+	case d.inside >= 0:
+		return fmt.Sprintf("measurement %d, at byte %d", d.inside, d.at)
+	case d.seen > 0:
+		return fmt.Sprintf("after measurement %d, at byte %d", d.seen-1, d.at)
+	}
+	return fmt.Sprintf("before any measurement, at byte %d", d.at)
+}
+
+// shown quotes text of the client's for a message.
+func shown(s string) string {
+	if len(s) > maxShownBytes {
+		return fmt.Sprintf("%q…", s[:maxShownBytes])
+	}
+	return fmt.Sprintf("%q", s)
+}
+
+// clip is shown for numbers, which need no quotes.
+func clip(s string) string {
+	if len(s) > maxShownBytes {
+		return s[:maxShownBytes] + "…"
+	}
+	return s
+}

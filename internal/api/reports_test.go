@@ -1,0 +1,39 @@
+package api
+
+import (
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/cockroachdb/datadriven"
+)
+
+// TestReports runs testdata/reports: the commands are post (the body as it stands)
+// and post-quoted (the body as a Go string, for bytes that a text file cannot hold).
+// `go test -rewrite` writes the replies anew.
+func TestReports(t *testing.T) {
+	datadriven.Walk(t, "testdata/reports", func(t *testing.T, path string) {
+		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
+			body := d.Input
+			switch d.Cmd {
+			case "post":
+			case "post-quoted":
+				var err error
+				if body, err = strconv.Unquote(strings.TrimSpace(d.Input)); err != nil {
+					d.Fatalf(t, "%v: %s", err, d.Input)
+				}
+			default:
+				d.Fatalf(t, "unknown command %s", d.Cmd)
+			}
+			limits := Limits{}
+			d.MaybeScanArgs(t, "labels", &limits.Labels)
+			d.MaybeScanArgs(t, "depth", &limits.Depth)
+			d.MaybeScanArgs(t, "measurements", &limits.Measurements)
+			d.MaybeScanArgs(t, "rejections", &limits.Rejections)
+			a := &recordingAppender{}
+			w := post(t, reportServer(t, a, limits), strings.NewReader(body))
+			decodeReply(t, w)
+			return strconv.Itoa(w.Code) + " " + w.Body.String() + a.String()
+		})
+	})
+}

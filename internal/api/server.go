@@ -1,0 +1,289 @@
+// Package api speaks HTTP: it decodes what comes in, encodes what goes out, and does
+// nothing else. What a request means is decided by the packages behind the narrow
+// interfaces that this one defines: an Appender takes reports, a StatusProvider
+// knows how far aggregation is, a Registrar brings further endpoints.
+//
+// What must hold here, whatever a client sends:
+//
+//  1. No input ends the process: a panic becomes a 500 and a log line.
+//  2. Bounded: the memory that a request takes is bounded by the Limits, that of all
+//     requests together by MaxInFlightBytes. What a header claims is never allocated.
+//  3. Nothing is thrown away silently: each measurement of a body is accepted,
+//     rejected with a reason, or behind the byte that the error names.
+package api
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/url"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/quern/quern/internal/clock"
+	"github.com/quern/quern/internal/ingest"
+	"github.com/quern/quern/internal/metric"
+)
+
+// Appender takes decoded reports.
+type Appender interface {
+	// Append returns when every measurement is durable or rejected. Rejections count
+	// the measurements over all given reports, from 0. After it returned it MUST NOT
+	// keep any string or slice of reports: they are views into a buffer that the next
+	// request reuses.
+	Append(ctx context.Context, reports []ingest.Report) (ingest.Result, error)
+}
+
+// Registrar brings endpoints of its own.
+type Registrar interface {
+	Register(mux *http.ServeMux)
+}
+
+// Options are what a Server is made of. Handlers whose dependency is nil are left
+// out, so that a process serves exactly what it can do.
+type Options struct {
+	// Clock times the requests. Required.
+	Clock clock.Clock
+	// Logger is told of panics and of failures behind a 500. Required.
+	Logger *slog.Logger
+
+	// Appender takes the reports of POST /api/v1/reports.
+	Appender Appender
+	// Status answers GET /api/v1/status/aggregation; Ladder names its buckets.
+	Status StatusProvider
+	Ladder metric.Ladder
+	// Ready says why the process cannot serve, nil when it can. The default is always
+	// ready.
+	Ready func(ctx context.Context) error
+	// Gatherer is what GET /metrics shows, and Registerer is where the metrics of the
+	// requests go. The default is neither.
+	Gatherer   prometheus.Gatherer
+	Registerer prometheus.Registerer
+	// Extra bring their own endpoints.
+	Extra []Registrar
+
+	// Limits bound one request to POST /api/v1/reports.
+	Limits Limits
+	// MaxInFlightBytes bounds the bodies, compressed and decompressed, that all
+	// requests to POST /api/v1/reports hold together; a request beyond it is answered
+	// 429. What is decoded from a body takes up to about five times its size on top,
+	// in practice as much again. The default is 256 MiB.
+	MaxInFlightBytes int64
+	// MaxBodyBytes bounds the body of a request to any other endpoint, as sent. The
+	// default is 64 MiB.
+	MaxBodyBytes int64
+	// Streaming are the paths whose handlers read bodies of any length piece by piece,
+	// so that neither MaxBodyBytes nor the read timeout is for them. The default is
+	// /api/v1/import.
+	Streaming []string
+}
+
+// EnsureDefaults sets what was left out.
+func (o *Options) EnsureDefaults() {
+	o.Limits.EnsureDefaults()
+	if o.MaxInFlightBytes == 0 {
+		o.MaxInFlightBytes = 256 << 20
+	}
+	if o.MaxBodyBytes == 0 {
+		o.MaxBodyBytes = 64 << 20
+	}
+	if o.Streaming == nil {
+		o.Streaming = []string{"/api/v1/import"}
+	}
+}
+
+// Validate says what is wrong with the options, after EnsureDefaults.
+func (o *Options) Validate() error {
+	switch {
+	case o.Clock == nil:
+		return errors.New("api: a clock is required")
+	case o.Logger == nil:
+		return errors.New("api: a logger is required")
+	case o.Status != nil && o.Ladder.Top() == 0:
+		return errors.New("api: a ladder is required to name the buckets of the status")
+	case o.MaxInFlightBytes < 1 || o.MaxBodyBytes < 1:
+		return errors.New("api: limits must be positive")
+	}
+	return o.Limits.Validate()
+}
+
+// Server is the HTTP interface of one process.
+type Server struct {
+	opts     Options
+	mux      *http.ServeMux
+	handler  http.Handler
+	streams  map[string]bool // the paths of Options.Streaming
+	draining atomic.Bool
+}
+
+// New assembles a server. It opens no port; HTTPServer or ServeHTTP do the serving.
+func New(opts Options) (*Server, error) {
+	opts.EnsureDefaults()
+	if err := opts.Validate(); err != nil {
+		return nil, err
+	}
+	s := &Server{opts: opts, mux: http.NewServeMux(), streams: make(map[string]bool)}
+	for _, p := range opts.Streaming {
+		s.streams[p] = true
+	}
+
+	s.mux.HandleFunc("GET /-/healthy", s.healthy)
+	s.mux.HandleFunc("GET /-/ready", s.ready)
+	s.mux.HandleFunc("GET /{$}", s.index)
+	if opts.Gatherer != nil {
+		s.mux.Handle("GET /metrics", promhttp.HandlerFor(opts.Gatherer, promhttp.HandlerOpts{
+			ErrorLog:          slog.NewLogLogger(opts.Logger.Handler(), slog.LevelError),
+			EnableOpenMetrics: true,
+			// One collector that fails must not hide all others.
+			ErrorHandling: promhttp.ContinueOnError,
+		}))
+	}
+	if opts.Appender != nil {
+		h, err := newReportsHandler(&s.opts, s.draining.Load)
+		if err != nil {
+			return nil, err
+		}
+		s.mux.Handle("POST "+reportsPath, h)
+	}
+	if opts.Status != nil {
+		s.mux.HandleFunc("GET /api/v1/status/aggregation", s.aggregation)
+	}
+	for _, r := range opts.Extra {
+		r.Register(s.mux)
+	}
+
+	inst, err := newInstruments(opts.Registerer, opts.Clock, opts.Logger)
+	if err != nil {
+		return nil, err
+	}
+	s.handler = inst.wrap(http.HandlerFunc(s.route))
+	return s, nil
+}
+
+// ServeHTTP implements http.Handler.
+func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) { s.handler.ServeHTTP(w, r) }
+
+// Drain makes the server refuse new reports with 503 and call itself not ready, so
+// that clients and load balancers go elsewhere while what was taken is written.
+// There is no way back.
+func (s *Server) Drain() { s.draining.Store(true) }
+
+// HTTPServer is an http.Server for the handler, with timeouts and limits that a slow
+// or hostile client cannot get round. The caller gives it a listener and shuts it down.
+func (s *Server) HTTPServer() *http.Server {
+	return &http.Server{
+		Handler:           s,
+		ReadHeaderTimeout: 10 * time.Second,
+		// For the whole request: 16 MiB over a slow line take a while, but a client
+		// that sends a byte a minute must not hold a buffer for ever. Options.Streaming
+		// are exempt.
+		ReadTimeout: 5 * time.Minute,
+		// No WriteTimeout: an export streams for as long as it takes.
+		IdleTimeout:    2 * time.Minute,
+		MaxHeaderBytes: 64 << 10,
+		ErrorLog:       slog.NewLogLogger(s.opts.Logger.Handler(), slog.LevelWarn),
+	}
+}
+
+// route is the mux with replies in JSON where nothing matches. A catch-all pattern
+// would take the mux its knowledge of which methods a path has, so it is asked first.
+func (s *Server) route(w http.ResponseWriter, r *http.Request) {
+	h, pattern := s.mux.Handler(r)
+	if pattern == "" {
+		s.unmatched(w, r, h)
+		return
+	}
+	switch {
+	case s.streams[r.URL.Path]:
+		// It may take longer than HTTPServer's ReadTimeout. Not every ResponseWriter of
+		// a test has deadlines.
+		_ = http.NewResponseController(w).SetReadDeadline(time.Time{})
+	case r.URL.Path == reportsPath: // bounds its body itself
+	case r.Body != nil:
+		r.Body = http.MaxBytesReader(w, r.Body, s.opts.MaxBodyBytes)
+	}
+	s.mux.ServeHTTP(w, r)
+}
+
+func (s *Server) unmatched(w http.ResponseWriter, r *http.Request, h http.Handler) {
+	probe := headerProbe{header: http.Header{}}
+	h.ServeHTTP(&probe, r)
+	if allow := probe.header.Get("Allow"); allow != "" {
+		w.Header().Set("Allow", allow)
+		replyError(w, http.StatusMethodNotAllowed, fmt.Sprintf("%s is not for %s, use %s",
+			r.URL.Path, r.Method, strings.ReplaceAll(allow, ", ", " or ")))
+		return
+	}
+	replyError(w, http.StatusNotFound, fmt.Sprintf("there is nothing at %s; GET / lists the endpoints", r.URL.Path))
+}
+
+// headerProbe takes a reply for the sake of its headers.
+type headerProbe struct{ header http.Header }
+
+func (p *headerProbe) Header() http.Header         { return p.header }
+func (p *headerProbe) Write(b []byte) (int, error) { return len(b), nil }
+func (p *headerProbe) WriteHeader(int)             {}
+
+func (s *Server) healthy(w http.ResponseWriter, _ *http.Request) {
+	replyText(w, http.StatusOK, "Quern is healthy.\n")
+}
+
+func (s *Server) ready(w http.ResponseWriter, r *http.Request) {
+	if s.draining.Load() {
+		replyText(w, http.StatusServiceUnavailable, "Quern is not ready: "+drainingMessage+".\n")
+		return
+	}
+	if s.opts.Ready != nil {
+		if err := s.opts.Ready(r.Context()); err != nil {
+			replyText(w, http.StatusServiceUnavailable, fmt.Sprintf("Quern is not ready: %v.\n", err))
+			return
+		}
+	}
+	replyText(w, http.StatusOK, "Quern is ready.\n")
+}
+
+// index lists those endpoints of Quern that this process has: it asks the mux, so
+// that the list cannot promise what is not there.
+func (s *Server) index(w http.ResponseWriter, _ *http.Request) {
+	var sb strings.Builder
+	sb.WriteString("Quern, a time-series store. This process serves:\n\n")
+	for _, e := range []struct{ method, path, what string }{
+		{"POST", "/api/v1/reports", "measurement reports as JSON or NDJSON"},
+		{"POST", "/api/v1/write", "Prometheus remote write"},
+		{"POST", "/api/v2/write", "Influx line protocol, also at /write and /influx/write"},
+		{"POST", "/v1/metrics", "OTLP, also at /api/v1/otlp/v1/metrics"},
+		{"POST", "/api/v1/import", "back-fill from NDJSON"},
+		{"GET", "/api/v1/query", "PromQL at one time"},
+		{"GET", "/api/v1/query_range", "PromQL over a range"},
+		{"GET", "/api/v1/series", "series that match a selector"},
+		{"GET", "/api/v1/labels", "label names; values at /api/v1/label/NAME/values"},
+		{"GET", "/api/v1/metadata", "metric metadata"},
+		{"GET", "/api/v1/export", "raw samples as NDJSON"},
+		{"GET", "/api/v1/rollups", "roll-up rows as NDJSON"},
+		{"GET", "/api/v1/status/aggregation", "outstanding slices, runs, workers, shards, errors"},
+		{"GET", "/api/v1/status/buildinfo", "version"},
+		{"GET", "/metrics", "this process's own metrics"},
+		{"GET", "/-/healthy", "does the process run"},
+		{"GET", "/-/ready", "can it serve"},
+	} {
+		probe := http.Request{Method: e.method, URL: &url.URL{Path: e.path}}
+		if _, pattern := s.mux.Handler(&probe); pattern != "" {
+			fmt.Fprintf(&sb, "%-4s  %-28s  %s\n", e.method, e.path, e.what)
+		}
+	}
+	replyText(w, http.StatusOK, sb.String())
+}
+
+func replyText(w http.ResponseWriter, code int, text string) {
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	w.WriteHeader(code)
+	// A client that has gone cannot be told.
+	_, _ = io.WriteString(w, text)
+}

@@ -1,0 +1,184 @@
+package api
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"time"
+
+	"github.com/quern/quern/internal/metric"
+	"github.com/quern/quern/internal/storage"
+)
+
+// StatusProvider knows how far aggregation is.
+type StatusProvider interface {
+	AggregationStatus(ctx context.Context) (Status, error)
+}
+
+// Status is how far aggregation is, and what was done last.
+type Status struct {
+	// Buckets are those that are ground, finest first.
+	Buckets []BucketStatus
+	// Runs are the last ones, newest first.
+	Runs    []storage.Run
+	Workers []storage.Worker
+	Shards  []storage.Lease
+	// Errors are the last of each component, newest first.
+	Errors []storage.ComponentError
+}
+
+// BucketStatus is what one bucket still has to be ground.
+type BucketStatus struct {
+	Bucket metric.Bucket
+	// Outstanding are the slices that are over and not complete, oldest first.
+	Outstanding []OutstandingSlice
+	// Lag is the time since the oldest outstanding slice ended, 0 when there is none.
+	Lag time.Duration
+}
+
+// OutstandingSlice is a slice that is over and not complete.
+type OutstandingSlice struct {
+	StartMs int64
+	Marks   int
+}
+
+// What follows is the outside form: scripts rely on the names. Times are Unix ms.
+
+type statusReply struct {
+	Buckets []bucketReply `json:"buckets"`
+	Runs    []runReply    `json:"runs"`
+	Workers []workerReply `json:"workers"`
+	Shards  []shardReply  `json:"shards"`
+	Errors  []faultReply  `json:"errors"`
+}
+
+type bucketReply struct {
+	Bucket      string       `json:"bucket"`
+	Outstanding []sliceReply `json:"outstanding"`
+	LagSeconds  float64      `json:"lag_seconds"`
+}
+
+type sliceReply struct {
+	Slice int64 `json:"slice"`
+	Marks int   `json:"marks"`
+}
+
+type runReply struct {
+	Bucket       string  `json:"bucket"`
+	Slice        int64   `json:"slice"`
+	Worker       string  `json:"worker"`
+	Started      int64   `json:"started"`
+	Seconds      float64 `json:"seconds"`
+	Blocks       int     `json:"blocks"`
+	Schedules    int     `json:"schedules"`
+	BlockQueries int     `json:"block_queries"`
+	IndexQueries int     `json:"index_queries"`
+	Late         int     `json:"late"`
+	Rescheduled  int     `json:"rescheduled"`
+	Dropped      int     `json:"dropped"`
+	Error        string  `json:"error,omitempty"`
+}
+
+type workerReply struct {
+	ID      string `json:"id"`
+	Host    string `json:"host"`
+	Started int64  `json:"started"`
+	Seen    int64  `json:"seen"`
+}
+
+type shardReply struct {
+	Shard   int    `json:"shard"`
+	Owner   string `json:"owner"`
+	Fence   int64  `json:"fence"`
+	Expires int64  `json:"expires"`
+}
+
+type faultReply struct {
+	Component string `json:"component"`
+	Worker    string `json:"worker"`
+	Time      int64  `json:"time"`
+	Bucket    string `json:"bucket"`
+	Slice     int64  `json:"slice"`
+	// Start is the block's first schedule id, absent when no block is concerned.
+	Start   *int64 `json:"start,omitempty"`
+	Message string `json:"message"`
+}
+
+// aggregation serves GET /api/v1/status/aggregation.
+func (s *Server) aggregation(w http.ResponseWriter, r *http.Request) {
+	st, err := s.opts.Status.AggregationStatus(r.Context())
+	if err != nil {
+		code, retryAfter := failure(r.Context(), err)
+		if retryAfter != "" {
+			w.Header().Set("Retry-After", retryAfter)
+		}
+		if code == http.StatusInternalServerError {
+			s.opts.Logger.ErrorContext(r.Context(), "the aggregation status could not be read", "error", err)
+		}
+		replyError(w, code, err.Error())
+		return
+	}
+	replyJSON(w, http.StatusOK, encodeStatus(s.opts.Ladder, st))
+}
+
+// encodeStatus makes the outside form. Empty lists are lists, so that scripts need no
+// case for null.
+func encodeStatus(ladder metric.Ladder, st Status) statusReply {
+	name := func(b metric.Bucket) string {
+		if b < metric.Raw || b > ladder.Top() {
+			// Left by a store whose ladder was another; better odd than a panic.
+			return fmt.Sprintf("bucket-%d", int(b))
+		}
+		return ladder.Name(b)
+	}
+	reply := statusReply{
+		Buckets: make([]bucketReply, 0, len(st.Buckets)),
+		Runs:    make([]runReply, 0, len(st.Runs)),
+		Workers: make([]workerReply, 0, len(st.Workers)),
+		Shards:  make([]shardReply, 0, len(st.Shards)),
+		Errors:  make([]faultReply, 0, len(st.Errors)),
+	}
+	for _, b := range st.Buckets {
+		out := bucketReply{
+			Bucket:      name(b.Bucket),
+			Outstanding: make([]sliceReply, 0, len(b.Outstanding)),
+			LagSeconds:  b.Lag.Seconds(),
+		}
+		for _, o := range b.Outstanding {
+			out.Outstanding = append(out.Outstanding, sliceReply{Slice: o.StartMs, Marks: o.Marks})
+		}
+		reply.Buckets = append(reply.Buckets, out)
+	}
+	for _, r := range st.Runs {
+		reply.Runs = append(reply.Runs, runReply{
+			Bucket: name(r.Bucket), Slice: r.StartMs, Worker: r.Worker,
+			Started: r.StartedMs, Seconds: r.Duration.Seconds(),
+			Blocks: r.Blocks, Schedules: r.Schedules,
+			BlockQueries: r.BlockQueries, IndexQueries: r.IndexQueries,
+			Late: r.Late, Rescheduled: r.Rescheduled, Dropped: r.Dropped,
+			Error: r.Err,
+		})
+	}
+	for _, wk := range st.Workers {
+		reply.Workers = append(reply.Workers, workerReply{
+			ID: wk.ID, Host: wk.Host, Started: wk.StartedMs, Seen: wk.SeenMs,
+		})
+	}
+	for _, l := range st.Shards {
+		reply.Shards = append(reply.Shards, shardReply{
+			Shard: l.Shard, Owner: l.Owner, Fence: int64(l.Fence), Expires: l.ExpiresMs,
+		})
+	}
+	for _, e := range st.Errors {
+		out := faultReply{
+			Component: e.Component, Worker: e.Worker, Time: e.TimeMs,
+			Bucket: name(e.Bucket), Slice: e.StartMs, Message: e.Message,
+		}
+		if e.Start >= 0 {
+			start := int64(e.Start)
+			out.Start = &start
+		}
+		reply.Errors = append(reply.Errors, out)
+	}
+	return reply
+}
