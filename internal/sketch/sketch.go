@@ -65,8 +65,8 @@ func (s *Sketch) Reset() {
 	s.negative.reset()
 }
 
-// Add adds a value. Values beyond about ±1.8e308, the infinities among them, count
-// as the greatest that has a bin; NaN is left out.
+// Add adds a value. Values beyond about ±1.25e308, where the mapping of sketches-go
+// ends, and the infinities count as that; NaN is left out.
 func (s *Sketch) Add(v float64) {
 	switch least := indexes.MinIndexableValue(); {
 	case v > least:
@@ -74,7 +74,7 @@ func (s *Sketch) Add(v float64) {
 	case v < -least:
 		s.negative.add(indexOf(-v))
 	case !math.IsNaN(v):
-		s.zeros++
+		s.zeros = plus(s.zeros, 1)
 	}
 }
 
@@ -139,7 +139,7 @@ func (s *Sketch) Merge(encoded []byte) error {
 			if err != nil {
 				return err
 			}
-			s.zeros += n
+			s.zeros = plus(s.zeros, n)
 		case flag.Type() == encoding.FlagTypePositiveStore:
 			err = s.positive.merge(&b, flag.SubFlag())
 		case flag.Type() == encoding.FlagTypeNegativeStore:
@@ -155,8 +155,10 @@ func (s *Sketch) Merge(encoded []byte) error {
 }
 
 // maxCount bounds the count of a bin: up to it a float64, as which counts are
-// encoded, is exact.
+// encoded, is exact. A count that would pass it stays there.
 const maxCount = 1 << 52
+
+func plus(a, b uint64) uint64 { return min(a+b, maxCount) }
 
 func decodeCount(b *[]byte) (uint64, error) {
 	v, err := encoding.DecodeVarfloat64(b)
@@ -250,7 +252,7 @@ func (s *bins) join() {
 				s.sorted[at] = s.merged[j]
 				j--
 			case s.merged[j].index == s.sorted[i].index:
-				s.sorted[at] = bin{index: s.sorted[i].index, count: s.sorted[i].count + s.merged[j].count}
+				s.sorted[at] = bin{index: s.sorted[i].index, count: plus(s.sorted[i].count, s.merged[j].count)}
 				i--
 				j--
 			default:
@@ -274,7 +276,7 @@ func (s *bins) collapse() {
 		return
 	}
 	for _, b := range s.sorted[:extra] {
-		s.sorted[extra].count += b.count
+		s.sorted[extra].count = plus(s.sorted[extra].count, b.count)
 	}
 	s.sorted = slices.Delete(s.sorted, 0, extra)
 }
@@ -370,6 +372,9 @@ func (s *bins) merge(b *[]byte, layout encoding.SubFlag) error {
 			}
 		}
 		s.merged = append(s.merged, bin{index: int32(index), count: count})
+	}
+	if len(s.merged) == 0 {
+		return errBins
 	}
 	s.join()
 	return nil
