@@ -7,6 +7,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/quern/quern/internal/cache"
@@ -31,6 +32,10 @@ type Recovery struct {
 	ladder metric.Ladder
 	clk    clock.Clock
 	opts   Options
+
+	mu sync.Mutex
+	// floor is, by bucket, the time before which no slice is outstanding nor will be.
+	floor []int64
 }
 
 // New makes the rules over a store.
@@ -38,25 +43,43 @@ func New(store storage.Store, c *cache.Cache, clk clock.Clock, opts Options) *Re
 	if opts.AgeCap == 0 {
 		opts.AgeCap = 24 * time.Hour
 	}
-	return &Recovery{store: store, cache: c, ladder: store.Settings().Ladder, clk: clk, opts: opts}
+	r := &Recovery{store: store, cache: c, ladder: store.Settings().Ladder, clk: clk, opts: opts}
+	// Only the first look goes back all the way: it finds what earlier processes left.
+	for _, b := range r.ladder.Ground() {
+		r.floor = append(r.floor, r.ladder.SliceAt(b, clock.NowMs(clk)-maxOutage.Milliseconds()).StartMs)
+	}
+	return r
 }
+
+// maxOutage is how far back slices left open are looked for. What is older than
+// the age cap is dropped when found; looking further back than this for nothing
+// but dropping it is not worth the reads.
+const maxOutage = 30 * 24 * time.Hour
 
 // Outstanding are all slices that have been opened and not completed, in the order
 // in which they must be run: by end, and at the same end finest first. So every slice comes
 // after all slices that lie within it, which the cascade relies on.
 func (r *Recovery) Outstanding(ctx context.Context) ([]storage.SliceKey, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	var out []storage.SliceKey
 	now := clock.NowMs(r.clk)
+	// Ingest opens no slice that closed before this; a run opens one only around the slice
+	// that it grinds. So the floor of each bucket follows from what is outstanding below it.
+	floor := now - (r.cache.Timing().Delay + 2*r.cache.Timing().Grace).Milliseconds()
 	for _, b := range r.ladder.Ground() {
-		states, err := r.store.Slices(ctx, b, r.lookBackMs(b, now), now+1)
+		states, err := r.store.Slices(ctx, b, r.floor[b], now+1)
 		if err != nil {
 			return nil, fmt.Errorf("read the slices of %s: %w", r.ladder.Name(b), err)
 		}
 		for _, s := range states {
 			if !s.Complete {
 				out = append(out, s.SliceKey)
+				floor = min(floor, s.StartMs)
 			}
 		}
+		floor = r.ladder.SliceAt(b, floor).StartMs
+		r.floor[b] = max(r.floor[b], floor)
 	}
 	end := func(k storage.SliceKey) int64 { return r.ladder.SliceAt(k.Bucket, k.StartMs).EndMs }
 	slices.SortFunc(out, func(a, b storage.SliceKey) int {
@@ -66,15 +89,6 @@ func (r *Recovery) Outstanding(ctx context.Context) ([]storage.SliceKey, error) 
 		return int(a.Bucket - b.Bucket)
 	})
 	return out, nil
-}
-
-// maxOutage is how far back slices left open are looked for. What is older than
-// the age cap is dropped when found; looking further back than this for nothing
-// but dropping it is not worth the reads.
-const maxOutage = 30 * 24 * time.Hour
-
-func (r *Recovery) lookBackMs(b metric.Bucket, nowMs int64) int64 {
-	return r.ladder.SliceAt(b, nowMs-maxOutage.Milliseconds()).StartMs
 }
 
 // NextDue is the first outstanding slice whose run may begin; ok is false when

@@ -20,6 +20,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/quern/quern/internal/cache"
 	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/metric"
@@ -41,6 +43,8 @@ type Options struct {
 	LeaseTTL time.Duration
 	// Logger takes what an operator should know. The default discards.
 	Logger *slog.Logger
+	// Metrics takes the runs' own metrics. The default is nobody.
+	Metrics prometheus.Registerer
 }
 
 func (o *Options) ensureDefaults() {
@@ -69,12 +73,16 @@ type Runner struct {
 	ladder   metric.Ladder
 	clk      clock.Clock
 	opts     Options
+	metrics  *metrics
 }
 
 // NewRunner makes a runner over a store.
 func NewRunner(store storage.Store, c *cache.Cache, r *recovery.Recovery, clk clock.Clock, opts Options) *Runner {
 	opts.ensureDefaults()
-	return &Runner{store: store, cache: c, recovery: r, ladder: store.Settings().Ladder, clk: clk, opts: opts}
+	return &Runner{
+		store: store, cache: c, recovery: r, ladder: store.Settings().Ladder,
+		clk: clk, opts: opts, metrics: newMetrics(opts.Metrics),
+	}
 }
 
 // RunDue runs every slice that is due, oldest first, including those that earlier
@@ -94,8 +102,10 @@ func (r *Runner) RunDue(ctx context.Context) (int, error) {
 
 // tally counts what a run does; its blocks are ground side by side.
 type tally struct {
-	blocks, schedules, blockQueries       atomic.Int64
-	late, rescheduled, dropped, chunkedBy atomic.Int64
+	blocks, schedules, blockQueries atomic.Int64
+	late, rescheduled, dropped      atomic.Int64
+	// passed numbers the chunks that are passed on, so that their ids differ.
+	passed atomic.Int64
 }
 
 // Run runs one slice over all shards and completes it. The record says what was
@@ -111,9 +121,13 @@ func (r *Runner) Run(ctx context.Context, k storage.SliceKey) (storage.Run, erro
 	rec.Late, rec.Rescheduled, rec.Dropped = int(t.late.Load()), int(t.rescheduled.Load()), int(t.dropped.Load())
 	if err != nil {
 		err = fmt.Errorf("run of %s slice %s: %w", r.ladder.Name(k.Bucket), r.slice(k), err)
+		if ctx.Err() != nil {
+			return rec, err // told to stop: nothing went wrong, and the slice stays open
+		}
 		rec.Err = err.Error()
 		r.report(ctx, k, -1, err)
 	}
+	r.metrics.run(r.ladder.Name(k.Bucket), r.slice(k), rec)
 	if rerr := r.store.RecordRun(ctx, rec); rerr != nil && err == nil {
 		// The slice is complete; that its record is missing is no reason to run it again.
 		r.opts.Logger.Warn("run not recorded", "slice", r.slice(k), "err", rerr)
@@ -127,6 +141,15 @@ func (r *Runner) Run(ctx context.Context, k storage.SliceKey) (storage.Run, erro
 		"index_queries", rec.IndexQueries, "late", rec.Late, "rescheduled", rec.Rescheduled,
 		"dropped", rec.Dropped, "seconds", rec.Duration.Seconds(), "err", err)
 	return rec, err
+}
+
+// Release ends the leases of this worker, so that another need not wait for them.
+func (r *Runner) Release(ctx context.Context) error {
+	var errs []error
+	for shard := range r.store.Settings().IndexPartitions {
+		errs = append(errs, r.store.ReleaseShard(ctx, shard, r.opts.Worker))
+	}
+	return errors.Join(errs...)
 }
 
 func (r *Runner) slice(k storage.SliceKey) metric.Slice { return r.ladder.SliceAt(k.Bucket, k.StartMs) }

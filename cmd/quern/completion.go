@@ -1,0 +1,64 @@
+package main
+
+import (
+	"fmt"
+
+	"github.com/urfave/cli/v2"
+)
+
+// completions ask the program itself: it lists commands and flags when its last
+// argument is --generate-bash-completion.
+var completions = map[string]string{
+	"bash": `_quern() {
+  local cur="${COMP_WORDS[COMP_CWORD]}" words
+  words=("${COMP_WORDS[@]:0:COMP_CWORD}")
+  [[ "$cur" == -* ]] && words+=("$cur")
+  COMPREPLY=($(compgen -W "$("${words[@]}" --generate-bash-completion 2>/dev/null)" -- "$cur"))
+}
+complete -o bashdefault -o default -F _quern quern
+`,
+	"zsh": `#compdef quern
+_quern() {
+  local -a found
+  local -a asked=("${words[@]:0:$((CURRENT-1))}")
+  [[ "${words[CURRENT]}" == -* ]] && asked+=("${words[CURRENT]}")
+  found=("${(@f)$(_CLI_ZSH_AUTOCOMPLETE_HACK=1 "${asked[@]}" --generate-bash-completion 2>/dev/null)}")
+  if [[ -n "${found[1]}" ]]; then _describe 'quern' found; else _files; fi
+}
+compdef _quern quern
+`,
+	"fish": `function __quern_complete
+  set -l asked (commandline -opc)
+  set -l current (commandline -ct)
+  string match -q -- '-*' $current; and set -a asked $current
+  $asked --generate-bash-completion 2>/dev/null
+end
+complete -c quern -f -a '(__quern_complete)'
+`,
+}
+
+func completionCommand() *cli.Command {
+	return &cli.Command{
+		Name:      "completion",
+		Usage:     "print the shell's completion script",
+		ArgsUsage: "bash|zsh|fish",
+		Description: `Examples:
+
+   source <(quern completion bash)
+   quern completion zsh > "${fpath[1]}/_quern"
+   quern completion fish > ~/.config/fish/completions/quern.fish`,
+		Action: func(c *cli.Context) error {
+			script, ok := completions[c.Args().First()]
+			if !ok || c.NArg() != 1 {
+				return badUsage(c, fmt.Errorf("name one shell: bash, zsh or fish"))
+			}
+			_, err := fmt.Fprint(c.App.Writer, script)
+			return err
+		},
+		BashComplete: func(c *cli.Context) {
+			for _, shell := range []string{"bash", "zsh", "fish"} {
+				fmt.Fprintln(c.App.Writer, shell)
+			}
+		},
+	}
+}

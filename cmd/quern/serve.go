@@ -1,0 +1,37 @@
+package main
+
+import (
+	"github.com/urfave/cli/v2"
+
+	"github.com/quern/quern/internal/app"
+	"github.com/quern/quern/internal/config"
+)
+
+func serveCommand() *cli.Command {
+	return &cli.Command{
+		Name:  "serve",
+		Usage: "run everything in this process: ingest, aggregation, reading",
+		Description: `Takes measurement reports over HTTP, makes them durable in an embedded store, grinds
+them into roll-ups when a slice of time has ended, and answers queries.
+
+Examples:
+
+   quern serve                                     on 127.0.0.1:9095, in ./quern-data
+   quern serve --demo                              with 26 hours of generated data
+   quern serve --listen :9095 --data-dir /var/lib/quern
+   quern serve --rollups 10s,1m,5m --aggregation-delay 3s --late-grace 1s
+                                                   hours tried in a minute
+   quern serve --config quern.yaml                 options from a file: listen: ":9095"
+
+SIGTERM or Ctrl-C drains: no new reports, what was taken is made durable, blocks
+under way are released. A second one ends at once; nothing acknowledged is lost.`,
+		Flags: config.ServeFlags(),
+		Action: func(c *cli.Context) error {
+			cfg, err := config.FromServe(c)
+			if err != nil {
+				return badUsage(c, err)
+			}
+			return app.Serve(c.Context, cfg, c.App.Writer, c.App.ErrWriter)
+		},
+	}
+}

@@ -1,0 +1,83 @@
+package app
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+
+	"github.com/quern/quern/internal/agent"
+	"github.com/quern/quern/internal/clock"
+	"github.com/quern/quern/internal/config"
+	"github.com/quern/quern/internal/hostmetrics"
+	"github.com/quern/quern/internal/ingest"
+)
+
+// Agent measures this host and sends reports to a server until ctx is done.
+func Agent(ctx context.Context, cfg config.Agent, stderr io.Writer) error {
+	log := NewLogger(stderr, cfg.LogLevel, cfg.LogFormat)
+	clk := clock.System{}
+	sender, err := agent.NewHTTPSender(cfg.URL, http.DefaultClient, clk)
+	if err != nil {
+		return err
+	}
+	a, err := agent.New(agent.Options{
+		Source: orHostName(cfg.Source), Interval: cfg.Interval, QueueLimit: cfg.QueueLimit,
+	}, hostmetrics.New(), sender, clk, log)
+	if err != nil {
+		return err
+	}
+	log.Info("measuring", "source", orHostName(cfg.Source), "interval", cfg.Interval, "url", cfg.URL)
+	err = a.Run(ctx)
+	st := a.Stats()
+	log.Info("stopped", "delivered", st.Delivered, "rejected", st.Rejected, "refused", st.Refused, "dropped", st.Dropped)
+	return err
+}
+
+// hostMetrics is the agent within the server's own process.
+func (s *server) hostMetrics(ctx context.Context) {
+	a, err := agent.New(agent.Options{
+		Source: orHostName(s.cfg.Source), Interval: s.cfg.HostMetricsInterval,
+	}, hostmetrics.New(), &localSender{ingest: s.engine.ingest}, s.clk, s.log)
+	if err == nil {
+		err = a.Run(ctx)
+	}
+	if err != nil {
+		s.log.Warn("host metrics", "err", err)
+	}
+}
+
+// localSender delivers to this process's own ingest.
+type localSender struct {
+	ingest *ingest.Ingest
+	buf    []ingest.Measurement
+}
+
+// Send implements agent.Sender.
+func (l *localSender) Send(ctx context.Context, r agent.Report) error {
+	l.buf = l.buf[:0]
+	for _, m := range r.Measurements {
+		l.buf = append(l.buf, ingest.Measurement(m))
+	}
+	res, err := l.ingest.Append(ctx, []ingest.Report{{Source: r.Source, Measurements: l.buf}})
+	if err != nil {
+		return fmt.Errorf("own ingest: %w", err)
+	}
+	if len(res.Rejected) == 0 {
+		return nil
+	}
+	rejected := &agent.RejectedError{Total: len(res.Rejected)}
+	for _, rej := range res.Rejected {
+		rejected.Rejected = append(rejected.Rejected, agent.Rejection{
+			Index: rej.Index, Reason: string(rej.Reason), Message: rej.Message,
+		})
+	}
+	return rejected
+}
+
+func orHostName(source string) string {
+	if source != "" {
+		return source
+	}
+	return hostName()
+}

@@ -1,0 +1,68 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/quern/quern/internal/api"
+	"github.com/quern/quern/internal/clock"
+	"github.com/quern/quern/internal/storage"
+)
+
+// status answers how far aggregation is.
+type status struct {
+	*engine
+	clk clock.Clock
+}
+
+const shownRuns = 50
+
+// AggregationStatus implements api.StatusProvider.
+func (s status) AggregationStatus(ctx context.Context) (api.Status, error) {
+	var out api.Status
+	var errs [4]error
+	out.Runs, errs[0] = s.store.RecentRuns(ctx, shownRuns)
+	out.Workers, errs[1] = s.store.Workers(ctx)
+	out.Shards, errs[2] = s.store.Leases(ctx)
+	out.Errors, errs[3] = s.store.RecentErrors(ctx)
+	if err := errors.Join(errs[:]...); err != nil {
+		return out, err
+	}
+	outstanding, err := s.recovery.Outstanding(ctx)
+	if err != nil {
+		return out, err
+	}
+	ladder := s.store.Settings().Ladder
+	now := clock.NowMs(s.clk)
+	for _, b := range ladder.Ground() {
+		bs := api.BucketStatus{Bucket: b}
+		for _, k := range outstanding {
+			late := now - ladder.SliceAt(b, k.StartMs).EndMs
+			if k.Bucket != b || late < 0 {
+				continue
+			}
+			n, err := s.countMarks(ctx, k)
+			if err != nil {
+				return out, err
+			}
+			bs.Outstanding = append(bs.Outstanding, api.OutstandingSlice{StartMs: k.StartMs, Marks: n})
+			bs.Lag = max(bs.Lag, time.Duration(late)*time.Millisecond)
+		}
+		out.Buckets = append(out.Buckets, bs)
+	}
+	return out, nil
+}
+
+func (s status) countMarks(ctx context.Context, k storage.SliceKey) (int, error) {
+	n := 0
+	for shard := range s.store.Settings().IndexPartitions {
+		for _, err := range s.store.Marks(ctx, storage.IndexPartition{SliceKey: k, Shard: shard}) {
+			if err != nil {
+				return 0, err
+			}
+			n++
+		}
+	}
+	return n, nil
+}

@@ -1,0 +1,98 @@
+package rollup
+
+import (
+	"context"
+	"log/slog"
+	"time"
+
+	"github.com/robfig/cron/v3"
+
+	"github.com/quern/quern/internal/cache"
+	"github.com/quern/quern/internal/clock"
+	"github.com/quern/quern/internal/metric"
+)
+
+// The waits between attempts while the store is away: short enough that a slice is
+// ground soon after the store answers, long enough not to hammer it.
+const (
+	firstRetry = time.Second
+	lastRetry  = 30 * time.Second
+)
+
+// Aggregator drives a Runner: at start for what was missed, then by cron whenever a
+// slice is due, and again soon after a run that was aborted.
+type Aggregator struct {
+	runner *Runner
+	due    dueTimes
+	clk    clock.Clock
+	log    *slog.Logger
+	after  func(ctx context.Context) error
+}
+
+// NewAggregator makes the driver. after is called when nothing is due any more, at
+// most once a slice: the time for housekeeping.
+func NewAggregator(r *Runner, timing cache.Timing, after func(ctx context.Context) error) *Aggregator {
+	return &Aggregator{
+		runner: r,
+		due:    dueTimes{ladder: r.ladder, delay: timing.Delay},
+		clk:    r.clk,
+		log:    r.opts.Logger,
+		after:  after,
+	}
+}
+
+// Run drives until ctx is done. Slices that are then under way stay open.
+func (a *Aggregator) Run(ctx context.Context) {
+	wake := make(chan struct{}, 1)
+	c := cron.New(cron.WithLocation(time.UTC))
+	c.Schedule(a.due, cron.FuncJob(func() {
+		select {
+		case wake <- struct{}{}:
+		default: // a run is under way, and looks for more when it is done
+		}
+	}))
+	c.Start()
+	defer func() {
+		<-c.Stop().Done()
+		if err := a.runner.Release(context.WithoutCancel(ctx)); err != nil {
+			a.log.Warn("leases not released", "err", err)
+		}
+	}()
+
+	wait := firstRetry
+	for ctx.Err() == nil {
+		var retry <-chan time.Time
+		if err := a.pass(ctx); err != nil && ctx.Err() == nil {
+			a.log.Warn("aggregation goes on later", "in", wait, "err", err)
+			retry = a.clk.After(wait)
+			wait = min(2*wait, lastRetry)
+		} else {
+			wait = firstRetry
+		}
+		select {
+		case <-wake:
+		case <-retry:
+		case <-ctx.Done():
+		}
+	}
+}
+
+func (a *Aggregator) pass(ctx context.Context) error {
+	if _, err := a.runner.RunDue(ctx); err != nil {
+		return err
+	}
+	return a.after(ctx)
+}
+
+// dueTimes is the cron schedule of the runs: every end of a slice of the finest
+// width, at which those of coarser ones end too, plus the delay.
+type dueTimes struct {
+	ladder metric.Ladder
+	delay  time.Duration
+}
+
+// Next implements cron.Schedule.
+func (d dueTimes) Next(t time.Time) time.Time {
+	end := d.ladder.SliceAt(metric.Raw, t.Add(-d.delay).UnixMilli()).EndMs
+	return time.UnixMilli(end).UTC().Add(d.delay)
+}

@@ -1,0 +1,66 @@
+package rollup
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
+
+	"github.com/quern/quern/internal/metric"
+	"github.com/quern/quern/internal/storage"
+)
+
+type metrics struct {
+	runs        *prometheus.CounterVec
+	seconds     *prometheus.HistogramVec
+	blocks      *prometheus.CounterVec
+	rows        *prometheus.CounterVec
+	queries     *prometheus.CounterVec
+	late        *prometheus.CounterVec
+	rescheduled *prometheus.CounterVec
+	dropped     *prometheus.CounterVec
+	completed   *prometheus.GaugeVec
+}
+
+func newMetrics(reg prometheus.Registerer) *metrics {
+	f := promauto.With(reg)
+	byBucket := func(name, help string) *prometheus.CounterVec {
+		return f.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, []string{"bucket"})
+	}
+	return &metrics{
+		runs: f.NewCounterVec(prometheus.CounterOpts{
+			Name: "quern_aggregation_runs_total",
+			Help: "Runs of slices, by bucket and outcome.",
+		}, []string{"bucket", "outcome"}),
+		seconds: f.NewHistogramVec(prometheus.HistogramOpts{
+			Name:    "quern_aggregation_run_seconds",
+			Help:    "Time that a run of a slice took.",
+			Buckets: prometheus.ExponentialBuckets(0.01, 3, 11),
+		}, []string{"bucket"}),
+		blocks:      byBucket("quern_aggregation_blocks_total", "Blocks ground."),
+		rows:        byBucket("quern_aggregation_rows_total", "Roll-up rows written, by the bucket they were ground from."),
+		queries:     byBucket("quern_aggregation_queries_total", "Reads of blocks and index partitions."),
+		late:        byBucket("quern_aggregation_late_rows_total", "Roll-up rows recomputed for late data."),
+		rescheduled: byBucket("quern_aggregation_blocks_rescheduled_total", "Blocks that failed and were put off to a later slice."),
+		dropped:     byBucket("quern_aggregation_marks_dropped_total", "Marks given up because of their age or because their input has expired."),
+		completed: f.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "quern_aggregation_completed_slice_end_seconds",
+			Help: "End of the newest completed slice, in Unix seconds.",
+		}, []string{"bucket"}),
+	}
+}
+
+func (m *metrics) run(bucket string, s metric.Slice, r storage.Run) {
+	outcome := "completed"
+	if r.Err != "" {
+		outcome = "aborted"
+	} else {
+		m.completed.WithLabelValues(bucket).Set(float64(s.EndMs) / 1000)
+	}
+	m.runs.WithLabelValues(bucket, outcome).Inc()
+	m.seconds.WithLabelValues(bucket).Observe(r.Duration.Seconds())
+	m.blocks.WithLabelValues(bucket).Add(float64(r.Blocks))
+	m.rows.WithLabelValues(bucket).Add(float64(r.Schedules))
+	m.queries.WithLabelValues(bucket).Add(float64(r.BlockQueries + r.IndexQueries))
+	m.late.WithLabelValues(bucket).Add(float64(r.Late))
+	m.rescheduled.WithLabelValues(bucket).Add(float64(r.Rescheduled))
+	m.dropped.WithLabelValues(bucket).Add(float64(r.Dropped))
+}
