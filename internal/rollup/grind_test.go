@@ -1,0 +1,266 @@
+package rollup
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/cockroachdb/datadriven"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/quern/quern/internal/metric"
+	"github.com/quern/quern/internal/sketch"
+)
+
+const schedule = 7
+
+func describe(r metric.Rollup, ok bool) string {
+	if !ok {
+		return "nothing\n"
+	}
+	return fmt.Sprintf("count=%d sum=%v min=%v max=%v first=%v last=%v increase=%v avg=%v\n",
+		r.Count, r.Sum, r.Min, r.Max, r.First, r.Last, r.Increase, r.Avg())
+}
+
+func TestGrind(t *testing.T) {
+	datadriven.RunTest(t, "testdata/grind", func(t *testing.T, d *datadriven.TestData) string {
+		var g Grinder
+		var rows []metric.RollupRow
+		timeMs := int64(0)
+		for line := range strings.Lines(d.Input + "\n") {
+			var samples []metric.Sample
+			for _, f := range strings.Fields(line) {
+				v, err := strconv.ParseFloat(f, 64)
+				require.NoError(t, err)
+				samples = append(samples, metric.Sample{Schedule: schedule, TimeMs: timeMs, Value: v})
+				timeMs += 1000
+			}
+			r, ok := g.Samples(samples)
+			if d.Cmd == "samples" {
+				return describe(r, ok)
+			}
+			if ok {
+				rows = append(rows, metric.RollupRow{Schedule: schedule, TimeMs: timeMs, Rollup: r})
+			}
+		}
+		r, ok, err := g.Rollups(rows)
+		require.NoError(t, err)
+		return describe(r, ok)
+	})
+}
+
+// naive computes a roll-up with none of the means of the code under test: by
+// sorting, by looking at every pair, and over whole numbers, whose sums are exact.
+func naive(samples []metric.Sample) (r metric.Rollup, ok bool) {
+	var values []float64
+	for _, s := range samples {
+		if !math.IsNaN(s.Value) && !math.IsInf(s.Value, 0) {
+			values = append(values, s.Value)
+		}
+	}
+	if len(values) == 0 {
+		return r, false
+	}
+	sum := int64(0)
+	for _, v := range values {
+		sum += int64(v)
+	}
+	sorted := slices.Sorted(slices.Values(values))
+	r = metric.Rollup{
+		Count: uint64(len(values)), Sum: float64(sum),
+		Min: sorted[0], Max: sorted[len(sorted)-1],
+		First: values[0], Last: values[len(values)-1],
+	}
+	for i := 1; i < len(values); i++ {
+		if values[i] >= values[i-1] {
+			r.Increase += values[i] - values[i-1]
+		} else {
+			r.Increase += values[i]
+		}
+	}
+	var s sketch.Sketch
+	for _, v := range sorted {
+		s.Add(v)
+	}
+	r.Sketch = s.AppendEncoded(nil)
+	return r, true
+}
+
+func randomSamples(r *rand.Rand) []metric.Sample {
+	samples := make([]metric.Sample, r.IntN(100))
+	timeMs := int64(0)
+	for i := range samples {
+		timeMs += 1 + r.Int64N(3_600_000)
+		v := float64(r.IntN(2000) - 500)
+		switch r.IntN(20) {
+		case 0:
+			v = math.NaN()
+		case 1:
+			v = math.Inf(1 - 2*r.IntN(2))
+		}
+		samples[i] = metric.Sample{Schedule: schedule, TimeMs: timeMs, Value: v}
+	}
+	return samples
+}
+
+// Ground in one go or level by level through any ladder, a slice's roll-up is what
+// the naive computation over all its samples says.
+func TestCascadeMatchesNaive(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 2))
+	var g Grinder
+	for range 2000 {
+		g.Reset()
+		samples := randomSamples(r)
+		want, wantOK := naive(samples)
+		got, ok := g.Samples(samples)
+		require.Equal(t, wantOK, ok)
+		require.Equal(t, want, got)
+
+		width := int64(3_600_000) * (1 + r.Int64N(5))
+		var rows []metric.RollupRow
+		for rest := samples; len(rest) > 0; {
+			n := 1
+			for n < len(rest) && rest[n].TimeMs/width == rest[0].TimeMs/width {
+				n++
+			}
+			if fine, ok := g.Samples(rest[:n]); ok {
+				rows = append(rows, metric.RollupRow{Schedule: schedule, TimeMs: rest[0].TimeMs / width * width, Rollup: fine})
+			}
+			rest = rest[n:]
+		}
+		for range 3 {
+			width *= 2 + r.Int64N(4)
+			var coarse []metric.RollupRow
+			for rest := rows; len(rest) > 0; {
+				n := 1
+				for n < len(rest) && rest[n].TimeMs/width == rest[0].TimeMs/width {
+					n++
+				}
+				merged, ok, err := g.Rollups(rest[:n])
+				require.NoError(t, err)
+				require.True(t, ok)
+				coarse = append(coarse, metric.RollupRow{Schedule: schedule, TimeMs: rest[0].TimeMs / width * width, Rollup: merged})
+				rest = rest[n:]
+			}
+			rows = coarse
+		}
+		got, ok, err := g.Rollups(rows)
+		require.NoError(t, err)
+		require.Equal(t, wantOK, ok)
+		require.Equal(t, want, got)
+	}
+}
+
+// Roll-ups of a whole block are held at once: a later one must not write into the
+// sketch of an earlier one, however the arena grows.
+func TestSketchesStayUntilReset(t *testing.T) {
+	var g Grinder
+	r := rand.New(rand.NewPCG(3, 4))
+	for range 3 {
+		g.Reset()
+		var got, want []metric.Rollup
+		for range 500 {
+			samples := randomSamples(r)
+			if ground, ok := g.Samples(samples); ok {
+				got = append(got, ground)
+				w, _ := naive(samples)
+				want = append(want, w)
+			}
+		}
+		require.Equal(t, want, got)
+		for _, g := range got {
+			require.Equal(t, len(g.Sketch), cap(g.Sketch))
+		}
+	}
+}
+
+func TestRollupsWithADamagedSketch(t *testing.T) {
+	var g Grinder
+	good, _ := g.Samples([]metric.Sample{{Schedule: schedule, TimeMs: 1, Value: 2}})
+	rows := []metric.RollupRow{
+		{Schedule: schedule, TimeMs: 0, Rollup: good},
+		{Schedule: schedule, TimeMs: 3_600_000, Rollup: good},
+	}
+	for _, bad := range [][]byte{nil, {99}, good.Sketch[:len(good.Sketch)-1]} {
+		rows[1].Sketch = bad
+		_, ok, err := g.Rollups(rows)
+		require.ErrorIs(t, err, sketch.ErrCorrupt)
+		assert.ErrorContains(t, err, "schedule 7 at 3600000")
+		assert.False(t, ok)
+	}
+	// What was read of the damaged one is not in the next.
+	rows[1].Rollup = good
+	got, ok, err := g.Rollups(rows)
+	require.NoError(t, err)
+	require.True(t, ok)
+	var s sketch.Sketch
+	require.NoError(t, s.Merge(got.Sketch))
+	assert.Equal(t, uint64(2), s.Count())
+}
+
+func TestRowsWithoutSamplesDoNotCount(t *testing.T) {
+	var g Grinder
+	_, ok, err := g.Rollups([]metric.RollupRow{{Schedule: schedule}})
+	require.NoError(t, err)
+	assert.False(t, ok)
+	_, ok, err = g.Rollups(nil)
+	require.NoError(t, err)
+	assert.False(t, ok)
+}
+
+func TestGrindingDoesNotAllocateInSteadyState(t *testing.T) {
+	var g Grinder
+	samples := randomSamples(rand.New(rand.NewPCG(5, 6)))
+	rows := make([]metric.RollupRow, 6)
+	run := func() {
+		g.Reset()
+		for i := range rows {
+			rows[i].Rollup, _ = g.Samples(samples)
+		}
+		_, _, _ = g.Rollups(rows)
+	}
+	run()
+	assert.Zero(t, testing.AllocsPerRun(10, run))
+}
+
+// An hour of a schedule that reports once a minute.
+func BenchmarkGrinderSamples(b *testing.B) {
+	r := rand.New(rand.NewPCG(7, 8))
+	samples := make([]metric.Sample, 60)
+	for i := range samples {
+		samples[i] = metric.Sample{Schedule: schedule, TimeMs: int64(i) * 60_000, Value: float64(r.IntN(10_000)) / 100}
+	}
+	var g Grinder
+	for b.Loop() {
+		g.Reset()
+		g.Samples(samples)
+	}
+	b.ReportMetric(60*float64(b.N)/b.Elapsed().Seconds()/1e6, "Msamples/s")
+}
+
+// Six hours of such a schedule.
+func BenchmarkGrinderRollups(b *testing.B) {
+	r := rand.New(rand.NewPCG(9, 10))
+	var parts, g Grinder
+	rows := make([]metric.RollupRow, 6)
+	for i := range rows {
+		samples := make([]metric.Sample, 60)
+		for j := range samples {
+			samples[j] = metric.Sample{Schedule: schedule, TimeMs: int64(j) * 60_000, Value: 50 + r.NormFloat64()}
+		}
+		ground, _ := parts.Samples(samples)
+		rows[i] = metric.RollupRow{Schedule: schedule, TimeMs: int64(i) * 3_600_000, Rollup: ground}
+	}
+	for b.Loop() {
+		g.Reset()
+		if _, _, err := g.Rollups(rows); err != nil {
+			b.Fatal(err)
+		}
+	}
+	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds()/1e6, "Mrollups/s")
+}
