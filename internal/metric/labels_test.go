@@ -1,0 +1,128 @@
+package metric
+
+import (
+	"encoding/hex"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+func labels(t *testing.T, pairs ...string) Labels {
+	t.Helper()
+	var in []Label
+	for i := 0; i < len(pairs); i += 2 {
+		in = append(in, Label{Name: pairs[i], Value: pairs[i+1]})
+	}
+	ls, err := NewLabels(in...)
+	require.NoError(t, err)
+	return ls
+}
+
+func TestNewLabels(t *testing.T) {
+	ls := labels(t, "source", "web-1", "core", "0", "empty", "", NameLabel, "cpu_user")
+	assert.Equal(t, Labels{{NameLabel, "cpu_user"}, {"core", "0"}, {"source", "web-1"}}, ls)
+	assert.Equal(t, "web-1", ls.Get(SourceLabel))
+	assert.Empty(t, ls.Get("empty"))
+
+	_, err := NewLabels(Label{"a", "1"}, Label{"b", "2"}, Label{"a", "3"})
+	require.ErrorContains(t, err, `"a"`)
+	// An empty value is the same as none, so the name is given once only.
+	assert.Equal(t, Labels{{"a", "1"}}, labels(t, "a", "1", "a", ""))
+	assert.Empty(t, labels(t))
+}
+
+func TestNewLabelsLeavesItsArguments(t *testing.T) {
+	in := []Label{{"b", "2"}, {"a", "1"}}
+	_, err := NewLabels(in...)
+	require.NoError(t, err)
+	assert.Equal(t, []Label{{"b", "2"}, {"a", "1"}}, in)
+}
+
+func TestLabelsString(t *testing.T) {
+	assert.Equal(t, `cpu_user{core="0",source="web-1"}`, labels(t, NameLabel, "cpu_user", "source", "web-1", "core", "0").String())
+	assert.Equal(t, `{path="a\"b\\c\n"}`, labels(t, "path", "a\"b\\c\n").String())
+	assert.Equal(t, `up{}`, labels(t, NameLabel, "up").String())
+	assert.Equal(t, `{}`, labels(t).String())
+}
+
+// The example of docs/format/series.md is what the code writes.
+func TestSeriesPageAgreesWithTheBytes(t *testing.T) {
+	page, err := os.ReadFile("../../docs/format/series.md")
+	require.NoError(t, err)
+	_, example, found := strings.Cut(string(page), "```bytes\n")
+	require.True(t, found)
+	example, _, found = strings.Cut(example, "```")
+	require.True(t, found)
+	var text string
+	for line := range strings.Lines(example) {
+		f := strings.Fields(line)
+		require.Len(t, f, 3)
+		text += f[0] + f[1]
+	}
+	want, err := hex.DecodeString(text)
+	require.NoError(t, err)
+
+	ls := labels(t, NameLabel, "cpu_user", "core", "0", "source", "web-1")
+	assert.Equal(t, want, ls.AppendKey(nil))
+	assert.Contains(t, string(page), "`"+ls.String()+"`")
+}
+
+// Lengths keep apart what would look alike if names and values were only joined.
+func TestKeysOfDifferentSeriesDiffer(t *testing.T) {
+	series := []Labels{
+		nil,
+		labels(t, "a", "b"),
+		labels(t, "ab", "c"),
+		labels(t, "a", "bc"),
+		labels(t, "a", "b", "c", "d"),
+		labels(t, "a", "b\x01c\x01d"),
+		labels(t, "a", strings.Repeat("x", 127)),
+		labels(t, "a", strings.Repeat("x", 128)),
+	}
+	seen := map[string]Labels{}
+	for _, ls := range series {
+		key := string(ls.AppendKey(nil))
+		assert.NotContains(t, seen, key, "%s", ls)
+		seen[key] = ls
+		back, err := ParseLabels([]byte(key))
+		require.NoError(t, err)
+		assert.Equal(t, ls, back)
+	}
+}
+
+func TestParseLabelsRefuses(t *testing.T) {
+	for name, key := range map[string]string{
+		"a name cut off":       "\x02a",
+		"no value":             "\x01a",
+		"a value cut off":      "\x01a\x02b",
+		"names out of order":   "\x01b\x011\x01a\x011",
+		"a name twice":         "\x01a\x011\x01a\x011",
+		"a length too long":    "\xff\xff\xff\xff\xff\xff\xff\xff\xff\x7f",
+		"the greatest length":  "\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01",
+		"a length cut off":     "\x80",
+		"a name not UTF-8":     "\x01\xff\x011",
+		"a value not UTF-8":    "\x01a\x01\xff",
+		"a label and one byte": "\x01a\x011\x01",
+	} {
+		_, err := ParseLabels([]byte(key))
+		assert.Error(t, err, name)
+	}
+}
+
+func FuzzParseLabels(f *testing.F) {
+	f.Add([]byte("\x08__name__\x02up\x06source\x01a"))
+	f.Add([]byte{})
+	f.Fuzz(func(t *testing.T, key []byte) {
+		ls, err := ParseLabels(key)
+		if err != nil {
+			return
+		}
+		again, err := ParseLabels(ls.AppendKey(nil))
+		require.NoError(t, err)
+		require.Equal(t, ls, again)
+		require.Equal(t, ls.String(), again.String())
+	})
+}
