@@ -483,6 +483,9 @@ func (m *Model) WriteRollups(ctx context.Context, f storage.Fence, level metric.
 		return err
 	}
 	defer m.mu.Unlock()
+	if level <= metric.Raw || level > m.settings.Ladder.Top() {
+		return fmt.Errorf("bucket %d is no roll-up of %s", level, m.settings.Ladder)
+	}
 	if err := m.fenced(f); err != nil {
 		return err
 	}
@@ -498,7 +501,7 @@ func (m *Model) RawChunks(ctx context.Context, ids blocks.Range, fromMs, toMs in
 		var out []storage.RawChunk
 		for k, data := range m.raw {
 			groupEnd := k.group + metric.ScheduleID(m.settings.GroupSize)
-			if ids.Start < groupEnd && k.group < ids.End && fromMs <= k.sliceMs && k.sliceMs < toMs {
+			if ids.Start < ids.End && ids.Start < groupEnd && k.group < ids.End && fromMs <= k.sliceMs && k.sliceMs < toMs {
 				out = append(out, storage.RawChunk{
 					Group: k.group, SliceMs: k.sliceMs,
 					Chunk: storage.Chunk{ID: k.id, Data: bytes.Clone(data)},

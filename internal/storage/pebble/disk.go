@@ -1,0 +1,255 @@
+package pebble
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/quern/quern/internal/clock"
+	"github.com/quern/quern/internal/storage"
+)
+
+// disk keeps the log from ever meeting a full disk, which Pebble does not survive.
+// With R the reserve and f the free space:
+//
+//  1. Nothing new is accepted unless f stays above R. Deletes are.
+//  2. Compactions write only while f is above R/2, flushes while it is above R/4; below,
+//     they fail as on a full disk and are tried again. So what the background writes can
+//     never take the room of the log.
+//  3. The log and the manifest always write. When they do meet a full disk, the ballast
+//     file of R/4 goes, and the write is repeated.
+//  4. Once f is above R plus the ballast again, the ballast is put back.
+//
+// Where the file system does not tell its free space, only 3 holds.
+type disk struct {
+	dir      string
+	base     vfs.FS
+	reserve  int64
+	clk      clock.Clock
+	log      *slog.Logger
+	failures *failures
+
+	// closing ends the pauses of refused background writes.
+	closing closeSignal
+
+	mu      sync.Mutex
+	ballast bool
+}
+
+const (
+	ballastName = "BALLAST"
+	// refusalPause slows down the background's repeated attempts on a full disk.
+	refusalPause = 200 * time.Millisecond
+)
+
+var errDiskFull = fmt.Errorf("kept free for the log: %w", syscall.ENOSPC)
+
+func newDisk(dir string, o *Options, f *failures) *disk {
+	return &disk{
+		dir: dir, base: o.FS, reserve: o.ReserveBytes, clk: o.Clock, log: o.Logger, failures: f,
+		closing: make(closeSignal),
+	}
+}
+
+// closeSignal is the context of the store's background work: done when it is closed.
+type closeSignal chan struct{}
+
+// Deadline implements context.Context.
+func (c closeSignal) Deadline() (time.Time, bool) { return time.Time{}, false }
+
+// Done implements context.Context.
+func (c closeSignal) Done() <-chan struct{} { return c }
+
+// Err implements context.Context.
+func (c closeSignal) Err() error {
+	select {
+	case <-c:
+		return context.Canceled
+	default:
+		return nil
+	}
+}
+
+// Value implements context.Context.
+func (c closeSignal) Value(any) any { return nil }
+
+// fs is the file system that Pebble is given.
+func (d *disk) fs() vfs.FS {
+	return &guardedFS{FS: vfs.OnDiskFull(d.base, d.dropBallast), disk: d}
+}
+
+// free is the free space and the size of the file system; ok is false where the file
+// system does not tell.
+func (d *disk) free() (freeBytes, totalBytes int64, ok bool) {
+	u, err := d.base.GetDiskUsage(d.dir)
+	if err != nil {
+		return 0, 0, false
+	}
+	return int64(u.AvailBytes), int64(u.TotalBytes), true
+}
+
+// admit says whether n more bytes may be written by rule 1.
+func (d *disk) admit(n int) error {
+	free, total, ok := d.free()
+	if !ok {
+		return nil
+	}
+	if free < d.reserve+int64(n) {
+		return fmt.Errorf("%w: disk full: %d MB free of %d MB at %s, %d MB are kept free",
+			storage.ErrUnavailable, free>>20, total>>20, d.dir, d.reserve>>20)
+	}
+	if free > d.reserve+d.reserve/4 {
+		d.restoreBallast()
+	}
+	return nil
+}
+
+// allowTable is rule 2: floor is what must stay free.
+func (d *disk) allowTable(floor int64) error {
+	if free, _, ok := d.free(); ok && free < floor {
+		_ = d.clk.Sleep(d.closing, refusalPause)
+		return errDiskFull
+	}
+	return nil
+}
+
+func (d *disk) ballastPath() string { return d.base.PathJoin(d.dir, ballastName) }
+
+func (d *disk) dropBallast() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if err := d.base.Remove(d.ballastPath()); err == nil {
+		d.log.Error("disk full: the ballast file is given up", "dir", d.dir)
+	}
+	d.ballast = false
+}
+
+// restoreBallast makes the ballast unless it is there. A file system that cannot is
+// no error: rules 1 and 2 remain.
+func (d *disk) restoreBallast() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.ballast || d.reserve < 4 {
+		return
+	}
+	d.ballast = true
+	if info, err := d.base.Stat(d.ballastPath()); err == nil && info.Size() > 0 {
+		return
+	}
+	if err := d.writeBallast(); err != nil {
+		_ = d.base.Remove(d.ballastPath())
+		d.log.Warn("no ballast file", "dir", d.dir, "error", err)
+	}
+}
+
+func (d *disk) writeBallast() error {
+	f, err := d.base.Create(d.ballastPath(), vfs.WriteCategoryUnspecified)
+	if err != nil {
+		return err
+	}
+	err = f.Preallocate(0, d.reserve/4)
+	if err == nil {
+		// A byte of content says at the next start that the ballast is whole.
+		_, err = f.Write([]byte("Quern gives this file up when the disk is full.\n"))
+	}
+	return errors.Join(err, f.Sync(), f.Close())
+}
+
+// guardedFS applies rules 2 and 3 to the files that Pebble writes.
+type guardedFS struct {
+	vfs.FS
+	disk *disk
+}
+
+// Unwrap implements vfs.FS.
+func (fs *guardedFS) Unwrap() vfs.FS { return fs.FS }
+
+// Create implements vfs.FS.
+func (fs *guardedFS) Create(name string, category vfs.DiskWriteCategory) (vfs.File, error) {
+	switch {
+	case category == "pebble-memtable-flush":
+		return fs.createTable(name, category, fs.disk.reserve/4)
+	case strings.HasSuffix(name, ".sst") || strings.HasSuffix(name, ".blob"):
+		return fs.createTable(name, category, fs.disk.reserve/2)
+	}
+	f, err := fs.FS.Create(name, category)
+	return fs.watchLog(name, f, err)
+}
+
+// ReuseForWrite implements vfs.FS: old logs become new ones.
+func (fs *guardedFS) ReuseForWrite(oldname, newname string, category vfs.DiskWriteCategory) (vfs.File, error) {
+	f, err := fs.FS.ReuseForWrite(oldname, newname, category)
+	return fs.watchLog(newname, f, err)
+}
+
+func (fs *guardedFS) createTable(name string, category vfs.DiskWriteCategory, floor int64) (vfs.File, error) {
+	if err := fs.disk.allowTable(floor); err != nil {
+		return nil, err
+	}
+	f, err := fs.FS.Create(name, category)
+	if err != nil {
+		return nil, err
+	}
+	return &tableFile{File: f, disk: fs.disk, floor: floor}, nil
+}
+
+func (fs *guardedFS) watchLog(name string, f vfs.File, err error) (vfs.File, error) {
+	if err != nil || !strings.HasSuffix(name, ".log") {
+		return f, err
+	}
+	return &logFile{File: f, failures: fs.disk.failures}, nil
+}
+
+// tableFile asks before each write whether there is still room.
+type tableFile struct {
+	vfs.File
+	disk  *disk
+	floor int64
+}
+
+// Write implements io.Writer.
+func (f *tableFile) Write(p []byte) (int, error) {
+	if err := f.disk.allowTable(f.floor + int64(len(p))); err != nil {
+		return 0, err
+	}
+	return f.File.Write(p)
+}
+
+// logFile fails the store at the first error, before Pebble takes another record that
+// it could not write: what follows a gap in the log would be lost.
+type logFile struct {
+	vfs.File
+	failures *failures
+}
+
+// Write implements io.Writer.
+func (f *logFile) Write(p []byte) (int, error) {
+	n, err := f.File.Write(p)
+	return n, f.watch(err)
+}
+
+// Sync implements vfs.File.
+func (f *logFile) Sync() error { return f.watch(f.File.Sync()) }
+
+// SyncData implements vfs.File.
+func (f *logFile) SyncData() error { return f.watch(f.File.SyncData()) }
+
+// SyncTo implements vfs.File.
+func (f *logFile) SyncTo(length int64) (bool, error) {
+	full, err := f.File.SyncTo(length)
+	return full, f.watch(err)
+}
+
+func (f *logFile) watch(err error) error {
+	if err != nil {
+		f.failures.fail(err)
+	}
+	return err
+}

@@ -1,0 +1,138 @@
+package pebble
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"runtime"
+	"sync"
+	"time"
+
+	lsm "github.com/cockroachdb/pebble/v2"
+
+	"github.com/quern/quern/internal/clock"
+	"github.com/quern/quern/internal/storage"
+)
+
+// convert turns Pebble's errors into the contract's. It is the only place that does.
+func convert(op string, err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, storage.ErrCorrupt):
+		return fmt.Errorf("%s: %w", op, err)
+	case lsm.IsCorruptionError(err):
+		return fmt.Errorf("%s: %w: %w", op, storage.ErrCorrupt, err)
+	case errors.Is(err, lsm.ErrClosed):
+		return fmt.Errorf("%s: %w: %w", op, storage.ErrUnavailable, err)
+	}
+	return fmt.Errorf("%s: %w", op, err)
+}
+
+// contextError is the error of an operation whose context is done.
+func contextError(ctx context.Context, op string) error {
+	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		return fmt.Errorf("%s: %w: %w", op, storage.ErrTimeout, context.Cause(ctx))
+	}
+	return fmt.Errorf("%s: %w", op, context.Cause(ctx))
+}
+
+// failures keeps the first error that Pebble cannot survive. Pebble itself would end
+// the process from within whatever goroutine met it.
+type failures struct {
+	failed chan struct{}
+	logger *slog.Logger
+
+	mu sync.Mutex
+	// onFatal is nil while Open can still return the failure.
+	onFatal func(error)
+	err     error
+}
+
+func newFailures(o *Options) *failures {
+	return &failures{failed: make(chan struct{}), logger: o.Logger}
+}
+
+// fail marks the store as unusable. OnFatal gets a goroutine of its own: on the
+// caller's, Pebble's log writer would swallow its panic.
+func (f *failures) fail(err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.err != nil {
+		return
+	}
+	f.err = fmt.Errorf("%w: it cannot write its log and must be opened again: %w", storage.ErrUnavailable, err)
+	close(f.failed)
+	f.logger.Error("the store has failed and must be opened again", "error", err)
+	if f.onFatal != nil {
+		go f.onFatal(f.err)
+	}
+}
+
+// arm ends the time in which a failure is Open's to return.
+func (f *failures) arm(onFatal func(error)) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.onFatal = onFatal
+	if f.err != nil {
+		go onFatal(f.err)
+	}
+}
+
+// check is the failure, nil while there is none.
+func (f *failures) check() error {
+	select {
+	case <-f.failed:
+		return f.err
+	default:
+		return nil
+	}
+}
+
+// pebbleLogger is what Pebble logs to.
+type pebbleLogger struct {
+	log      *slog.Logger
+	failures *failures
+}
+
+// Infof implements Pebble's Logger. Pebble tells of every flush and compaction.
+func (l *pebbleLogger) Infof(format string, args ...any) {
+	l.log.Debug(fmt.Sprintf(format, args...))
+}
+
+// Errorf implements Pebble's Logger.
+func (l *pebbleLogger) Errorf(format string, args ...any) {
+	l.log.Error(fmt.Sprintf(format, args...))
+}
+
+// Fatalf implements Pebble's Logger. Pebble must not go on after it, whatever locks
+// the goroutine holds: nobody waits for them once the store has failed.
+func (l *pebbleLogger) Fatalf(format string, args ...any) {
+	l.failures.fail(fmt.Errorf(format, args...))
+	runtime.Goexit()
+}
+
+// throttle lets one message through per interval and counts the others.
+type throttle struct {
+	clk   clock.Clock
+	every time.Duration
+
+	mu      sync.Mutex
+	next    time.Time
+	skipped int
+}
+
+// pass says whether to log now, and how many messages were held back since the last.
+func (t *throttle) pass() (skipped int, ok bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	now := t.clk.Now()
+	if now.Before(t.next) {
+		t.skipped++
+		return 0, false
+	}
+	skipped, t.skipped = t.skipped, 0
+	t.next = now.Add(t.every)
+	return skipped, true
+}

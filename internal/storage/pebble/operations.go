@@ -1,0 +1,254 @@
+package pebble
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/binary"
+	"encoding/json"
+	"fmt"
+	"hash/fnv"
+	"maps"
+	"slices"
+	"time"
+
+	lsm "github.com/cockroachdb/pebble/v2"
+
+	"github.com/quern/quern/internal/clock"
+	"github.com/quern/quern/internal/metric"
+	"github.com/quern/quern/internal/storage"
+)
+
+const (
+	// keepErrors is how many errors of a component are kept.
+	keepErrors = 10
+	// keepHistory is how long Expire keeps runs and completed slices.
+	keepHistory = 30 * 24 * time.Hour
+)
+
+// RecordRun implements storage.Operations.
+func (s *Store) RecordRun(ctx context.Context, r storage.Run) error {
+	const op = "record run"
+	v, err := encodeRun(&r)
+	if err != nil {
+		return convert(op, err)
+	}
+	return s.do(ctx, op, func() error { return s.db.Set(runKey(&r), v, lsm.NoSync) })
+}
+
+// RecentRuns implements storage.Operations.
+func (s *Store) RecentRuns(ctx context.Context, limit int) ([]storage.Run, error) {
+	const op = "recent runs"
+	if err := s.begin(ctx, op); err != nil {
+		return nil, err
+	}
+	values, err := s.lastValues([]byte{tableRuns}, limit)
+	if err != nil {
+		return nil, convert(op, err)
+	}
+	runs := make([]storage.Run, len(values))
+	for i, v := range values {
+		if runs[i], err = decodeRun(v); err != nil {
+			return nil, convert(op, err)
+		}
+	}
+	return runs, nil
+}
+
+// lastValues are the values of the last keys with the prefix, last first.
+func (s *Store) lastValues(prefix []byte, limit int) (values [][]byte, err error) {
+	it, err := s.db.NewIter(&lsm.IterOptions{LowerBound: prefix, UpperBound: after(prefix)})
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		if closeErr := it.Close(); err == nil {
+			err = closeErr
+		}
+	}()
+	for ok := len(values) < limit && it.Last(); ok; ok = len(values) < limit && it.Prev() {
+		v, err := it.ValueAndErr()
+		if err != nil {
+			return nil, err
+		}
+		values = append(values, bytes.Clone(v))
+	}
+	return values, it.Error()
+}
+
+// errorKey orders a component's errors by time; the hash of the whole keeps two of one
+// millisecond apart and makes writing one again the same row.
+func errorKey(prefix []byte, e *storage.ComponentError, value []byte) []byte {
+	h := fnv.New64a()
+	_, _ = h.Write(value)
+	return binary.BigEndian.AppendUint64(appendInt(prefix[:len(prefix):len(prefix)], e.TimeMs), h.Sum64())
+}
+
+// RecordError implements storage.Operations. With each error the component's oldest
+// beyond the tenth goes.
+func (s *Store) RecordError(ctx context.Context, e storage.ComponentError) error {
+	const op = "record error"
+	v, err := encodeError(&e)
+	if err != nil {
+		return convert(op, err)
+	}
+	prefix := appendString([]byte{tableErrors}, e.Component)
+	return s.do(ctx, op, func() error {
+		s.errorsMu.Lock()
+		defer s.errorsMu.Unlock()
+		if err := s.db.Set(errorKey(prefix, &e, v), v, lsm.NoSync); err != nil {
+			return err
+		}
+		p, err := s.readPage(prefix, after(prefix), 1<<30, nil)
+		for i := 0; err == nil && i < len(p.rows)-keepErrors; i++ {
+			err = s.db.Delete(p.key(i), lsm.NoSync)
+		}
+		return err
+	})
+}
+
+// RecentErrors implements storage.Operations.
+func (s *Store) RecentErrors(ctx context.Context) ([]storage.ComponentError, error) {
+	out, err := collect(ctx, s, "recent errors", []byte{tableErrors}, []byte{tableErrors + 1},
+		func(_, v []byte) (storage.ComponentError, error) { return decodeError(v) })
+	slices.SortStableFunc(out, func(a, b storage.ComponentError) int { return cmp.Compare(b.TimeMs, a.TimeMs) })
+	return out, err
+}
+
+// Heartbeat implements storage.Operations.
+func (s *Store) Heartbeat(ctx context.Context, w storage.Worker, ttl time.Duration) error {
+	const op = "heartbeat"
+	v, err := json.Marshal(workerValue{
+		ID: w.ID, Host: w.Host, StartedMs: w.StartedMs, SeenMs: w.SeenMs,
+		ExpiresMs: s.clk.Now().Add(ttl).UnixMilli(),
+	})
+	if err != nil {
+		return convert(op, err)
+	}
+	return s.do(ctx, op, func() error { return s.db.Set(workerKey(w.ID), v, lsm.NoSync) })
+}
+
+// Workers implements storage.Operations.
+func (s *Store) Workers(ctx context.Context) ([]storage.Worker, error) {
+	values, err := s.workerValues(ctx, "workers")
+	if err != nil {
+		return nil, err
+	}
+	var out []storage.Worker
+	for _, v := range values {
+		if v.ExpiresMs > clock.NowMs(s.clk) {
+			out = append(out, storage.Worker{ID: v.ID, Host: v.Host, StartedMs: v.StartedMs, SeenMs: v.SeenMs})
+		}
+	}
+	return out, nil
+}
+
+func (s *Store) workerValues(ctx context.Context, op string) ([]workerValue, error) {
+	return collect(ctx, s, op, []byte{tableWorkers}, []byte{tableWorkers + 1},
+		func(_, v []byte) (workerValue, error) { return decodeJSON[workerValue]("worker", v) })
+}
+
+// Leases implements storage.Operations.
+func (s *Store) Leases(ctx context.Context) ([]storage.Lease, error) {
+	if err := s.begin(ctx, "leases"); err != nil {
+		return nil, err
+	}
+	s.fences.mu.RLock()
+	defer s.fences.mu.RUnlock()
+	return slices.SortedFunc(maps.Values(s.fences.leases), func(a, b storage.Lease) int {
+		return cmp.Compare(a.Shard, b.Shard)
+	}), nil
+}
+
+// Expire implements storage.Store. Raw goes by whole days, a roll-up by whole periods,
+// each when its last row is older than the retention: one range tombstone per table.
+// Completed slices, runs and workers that are long gone go too.
+func (s *Store) Expire(ctx context.Context, nowMs int64) error {
+	const op = "expire"
+	if err := s.begin(ctx, op); err != nil {
+		return err
+	}
+	batch := s.db.NewBatch()
+	if err := s.fillExpire(ctx, batch, nowMs); err != nil {
+		return convert(op, closed(batch, err))
+	}
+	if batch.Empty() {
+		return convert(op, batch.Close())
+	}
+	return s.do(ctx, op, func() error { return closed(batch, batch.Commit(lsm.NoSync)) })
+}
+
+func (s *Store) fillExpire(ctx context.Context, batch *lsm.Batch, nowMs int64) error {
+	if keep := s.keepMs(metric.Raw); keep > 0 {
+		// The last slice that starts in a day may end after it.
+		day := alignDown(nowMs-keep, dayMs)
+		for s.ladder.SliceAt(metric.Raw, day-1).EndMs > nowMs-keep {
+			day -= dayMs
+		}
+		if err := s.expireBelow(batch, []byte{tableRaw}, rawDayKey(day)); err != nil {
+			return err
+		}
+	}
+	for _, level := range s.ladder.Levels() {
+		if keep := s.keepMs(level); keep > 0 {
+			period := alignDown(nowMs-keep, s.periodMs(level))
+			if err := s.expireBelow(batch, []byte{tableRollups, byte(level)}, rollupPeriodKey(level, period)); err != nil {
+				return err
+			}
+		}
+	}
+	before := nowMs - keepHistory.Milliseconds()
+	if err := s.expireBelow(batch, []byte{tableRuns}, appendInt([]byte{tableRuns}, before)); err != nil {
+		return err
+	}
+	if err := s.expireSlices(ctx, batch, before); err != nil {
+		return err
+	}
+	workers, err := s.workerValues(ctx, "expire workers")
+	for _, w := range workers {
+		if w.ExpiresMs <= nowMs {
+			if err := batch.Delete(workerKey(w.ID), nil); err != nil {
+				return err
+			}
+		}
+	}
+	return err
+}
+
+func (s *Store) keepMs(b metric.Bucket) int64 {
+	if int(b) >= len(s.retention) {
+		return 0
+	}
+	return s.retention[b].Milliseconds()
+}
+
+// expireBelow deletes [lower, upper) in one range, if there is anything.
+func (s *Store) expireBelow(batch *lsm.Batch, lower, upper []byte) error {
+	first, err := s.firstKey(lower, upper)
+	if err != nil || first == nil {
+		return err
+	}
+	return batch.DeleteRange(lower, upper, nil)
+}
+
+// expireSlices deletes the completed slices that start before the given time. Open
+// ones stay, however old: they are what was missed.
+func (s *Store) expireSlices(ctx context.Context, batch *lsm.Batch, beforeMs int64) error {
+	for b := metric.Raw; b < s.ladder.Top(); b++ {
+		states, err := s.Slices(ctx, b, -1<<62, beforeMs)
+		if err != nil {
+			return fmt.Errorf("slices: %w", err)
+		}
+		for _, state := range states {
+			if !state.Complete {
+				continue
+			}
+			for _, k := range [][]byte{sliceKey(state.SliceKey, sliceOpen), sliceKey(state.SliceKey, sliceComplete)} {
+				if err := batch.Delete(k, nil); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,148 @@
+package pebble
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/quern/quern/internal/blocks"
+	"github.com/quern/quern/internal/clock"
+	"github.com/quern/quern/internal/storage"
+)
+
+// Options say how a store is opened. The zero value opens an existing store with the
+// settings that it was created with.
+type Options struct {
+	// Settings are recorded when the store is created. At every later Open they must
+	// be those recorded, but for the epochs, of which the store's own count. The
+	// default is to take what is recorded; there must be a store then.
+	Settings storage.Settings
+	// Retention is how long Expire keeps each bucket's rows. The default is for ever.
+	Retention storage.Retention
+	// Clock tells the time for leases, heartbeats and throttling. The default is the
+	// machine's.
+	Clock clock.Clock
+	// Logger gets what an operator should know. The default is slog's.
+	Logger *slog.Logger
+	// FS is where the files live. The default is the operating system's.
+	FS vfs.FS
+	// CacheBytes is the memory for cached blocks and memtables together: the cache
+	// gives way while memtables fill. The default is 128 MiB.
+	CacheBytes int64
+	// MemTableBytes is how much is collected in memory, and in one log file, before it
+	// is sorted into tables. It bounds the log that Open has to replay. The default is
+	// 32 MiB, or a 16th of the file system where that is less, but at least 1 MiB.
+	MemTableBytes int64
+	// ReserveBytes is the free space below which nothing is accepted any more, so
+	// that the log, which must not fail, always has room. A quarter of it is set aside
+	// in a ballast file. The default is 256 MiB, or an 8th of the file system where
+	// that is less.
+	ReserveBytes int64
+	// OnFatal is called, once and in its own goroutine, when the store cannot go on
+	// because its log cannot be written. What was acknowledged is on disk; opening the
+	// store again recovers it. The default is to panic.
+	OnFatal func(error)
+}
+
+const (
+	defaultCacheBytes    = 128 << 20
+	defaultMemTableBytes = 32 << 20
+	minMemTableBytes     = 1 << 20
+	defaultReserveBytes  = 256 << 20
+)
+
+// EnsureDefaults fills in what was left open. capacityBytes is the size of the file
+// system, 0 when it is not known.
+func (o *Options) EnsureDefaults(capacityBytes int64) {
+	if capacityBytes <= 0 {
+		capacityBytes = math.MaxInt64
+	}
+	if o.Clock == nil {
+		o.Clock = clock.System{}
+	}
+	if o.Logger == nil {
+		o.Logger = slog.Default()
+	}
+	if o.FS == nil {
+		o.FS = vfs.Default
+	}
+	if o.CacheBytes == 0 {
+		o.CacheBytes = defaultCacheBytes
+	}
+	if o.MemTableBytes == 0 {
+		o.MemTableBytes = max(minMemTableBytes, min(defaultMemTableBytes, capacityBytes/16))
+	}
+	if o.ReserveBytes == 0 {
+		o.ReserveBytes = min(defaultReserveBytes, capacityBytes/8)
+	}
+	if o.OnFatal == nil {
+		o.OnFatal = func(err error) { panic(err) }
+	}
+}
+
+// Validate says what is wrong with the options, nil if nothing is.
+func (o *Options) Validate() error {
+	if o.CacheBytes < 0 || o.MemTableBytes < 0 || o.ReserveBytes < 0 {
+		return errors.New("cache, memtable and reserve must not be negative")
+	}
+	if o.MemTableBytes > 1<<30 {
+		return fmt.Errorf("memtable of %d bytes: must be at most 1 GiB", o.MemTableBytes)
+	}
+	if i := slices.IndexFunc(o.Retention, func(d time.Duration) bool { return d < 0 }); i >= 0 {
+		return fmt.Errorf("retention %s of bucket %d: must not be negative", o.Retention[i], i)
+	}
+	if !o.wantsSettings() {
+		return nil
+	}
+	return validateSettings(&o.Settings)
+}
+
+// wantsSettings says whether the caller brought settings of its own.
+func (o *Options) wantsSettings() bool {
+	return o.Settings.Ladder.Top() > 0 || o.Settings.GroupSize != 0 ||
+		o.Settings.IndexPartitions != 0 || len(o.Settings.Epochs) > 0
+}
+
+func validateSettings(s *storage.Settings) error {
+	switch {
+	case s.Ladder.Top() < 1:
+		return errors.New("settings: there is no roll-up")
+	case s.Ladder.Top() > math.MaxUint8:
+		return errors.New("settings: there are more than 255 roll-ups")
+	case s.GroupSize < 1:
+		return fmt.Errorf("settings: group size %d: must be at least 1", s.GroupSize)
+	case s.IndexPartitions < 1 || s.IndexPartitions > math.MaxUint16:
+		return fmt.Errorf("settings: %d index partitions: must be between 1 and %d", s.IndexPartitions, math.MaxUint16)
+	case len(s.Epochs) == 0:
+		return errors.New("settings: there is no block size")
+	}
+	for _, e := range s.Epochs {
+		if err := blocks.ValidBlockSize(e.BlockSize); err != nil {
+			return fmt.Errorf("settings: %w", err)
+		}
+	}
+	return nil
+}
+
+// checkSettings compares wanted with recorded settings. Another block size is no
+// difference: it becomes an epoch.
+func checkSettings(dir string, recorded, wanted *storage.Settings) error {
+	differ := func(what, has, wants string) error {
+		return fmt.Errorf("%w: data directory %s was made with %s %s, and %s is asked for: "+
+			"start with %s, or use another data directory and import", storage.ErrSettings, dir, what, has, wants, has)
+	}
+	switch {
+	case !recorded.Ladder.Equal(wanted.Ladder):
+		return differ("roll-ups", recorded.Ladder.String(), wanted.Ladder.String())
+	case recorded.GroupSize != wanted.GroupSize:
+		return differ("a storage group size of", fmt.Sprint(recorded.GroupSize), fmt.Sprint(wanted.GroupSize))
+	case recorded.IndexPartitions != wanted.IndexPartitions:
+		return differ("index partitions", fmt.Sprint(recorded.IndexPartitions), fmt.Sprint(wanted.IndexPartitions))
+	}
+	return nil
+}

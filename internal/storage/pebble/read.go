@@ -1,0 +1,347 @@
+package pebble
+
+import (
+	"context"
+	"fmt"
+	"iter"
+	"math"
+
+	lsm "github.com/cockroachdb/pebble/v2"
+
+	"github.com/quern/quern/internal/blocks"
+	"github.com/quern/quern/internal/metric"
+	"github.com/quern/quern/internal/storage"
+)
+
+// pageBytes bounds what a scan holds at a time.
+const pageBytes = 256 << 10
+
+// page is a run of copied rows, and where to go on.
+type page struct {
+	arena []byte
+	rows  []row
+	// next is the key to go on from, nil at the end.
+	next []byte
+}
+
+// row is a key and a value in a page's arena: offsets, because the arena moves.
+type row struct{ start, mid, end int }
+
+func (p *page) key(i int) []byte { return p.arena[p.rows[i].start:p.rows[i].mid] }
+
+// value may be kept and appended to by whoever gets it.
+func (p *page) value(i int) []byte {
+	r := p.rows[i]
+	return p.arena[r.mid:r.end:r.end]
+}
+
+func (p *page) add(k, v []byte) {
+	start := len(p.arena)
+	p.arena = append(append(p.arena, k...), v...)
+	p.rows = append(p.rows, row{start, start + len(k), len(p.arena)})
+}
+
+// skipFunc looks at a key before its value is read: nil to take the row, else the key,
+// greater than this one, to go on from.
+type skipFunc func(key []byte) []byte
+
+// readPage copies the rows of [lower, upper) until they hold limit bytes.
+func (s *Store) readPage(lower, upper []byte, limit int, skip skipFunc) (p page, err error) {
+	it, err := s.db.NewIter(&lsm.IterOptions{LowerBound: lower, UpperBound: upper})
+	if err != nil {
+		return p, err
+	}
+	defer func() {
+		if closeErr := it.Close(); err == nil {
+			err = closeErr
+		}
+	}()
+	for ok := it.First(); ok; {
+		if skip != nil {
+			if to := skip(it.Key()); to != nil {
+				ok = it.SeekGE(to)
+				continue
+			}
+		}
+		if len(p.arena) >= limit {
+			p.next = append([]byte(nil), it.Key()...)
+			return p, nil
+		}
+		v, err := it.ValueAndErr()
+		if err != nil {
+			return p, err
+		}
+		p.add(it.Key(), v)
+		ok = it.Next()
+	}
+	return p, it.Error()
+}
+
+// scan yields the rows of [lower, upper), parsed, page by page. No iterator of Pebble
+// is open while the loop's body runs. It returns false when the loop has ended.
+func scan[T any](ctx context.Context, s *Store, op string, lower, upper []byte, skip skipFunc,
+	parse func(k, v []byte) (T, error), yield func(T, error) bool,
+) bool {
+	var zero T
+	for lower != nil {
+		if err := s.begin(ctx, op); err != nil {
+			yield(zero, err)
+			return false
+		}
+		p, err := s.readPage(lower, upper, pageBytes, skip)
+		if err != nil {
+			yield(zero, convert(op, err))
+			return false
+		}
+		for i := range p.rows {
+			v, err := parse(p.key(i), p.value(i))
+			if err != nil {
+				yield(zero, convert(op, err))
+				return false
+			}
+			if !yield(v, nil) {
+				return false
+			}
+			if ctx.Err() != nil {
+				yield(zero, contextError(ctx, op))
+				return false
+			}
+		}
+		lower = p.next
+	}
+	return true
+}
+
+// collect is scan into a slice.
+func collect[T any](ctx context.Context, s *Store, op string, lower, upper []byte,
+	parse func(k, v []byte) (T, error),
+) (out []T, err error) {
+	scan(ctx, s, op, lower, upper, nil, parse, func(v T, e error) bool {
+		if e != nil {
+			out, err = nil, e
+			return false
+		}
+		out = append(out, v)
+		return true
+	})
+	return out, err
+}
+
+// firstKey is the first key in [lower, upper), nil if there is none.
+func (s *Store) firstKey(lower, upper []byte) ([]byte, error) {
+	var first []byte
+	it, err := s.db.NewIter(&lsm.IterOptions{LowerBound: lower, UpperBound: upper})
+	if err != nil {
+		return nil, err
+	}
+	if it.First() {
+		first = append(first, it.Key()...)
+	}
+	return first, it.Close()
+}
+
+// Slices implements storage.Runs.
+func (s *Store) Slices(ctx context.Context, b metric.Bucket, fromMs, toMs int64) ([]storage.SliceState, error) {
+	const op = "slices"
+	if fromMs >= toMs {
+		return nil, s.begin(ctx, op)
+	}
+	var out []storage.SliceState
+	states, err := collect(ctx, s, op,
+		sliceKey(storage.SliceKey{Bucket: b, StartMs: fromMs}, 0),
+		sliceKey(storage.SliceKey{Bucket: b, StartMs: toMs}, 0), parseSlice)
+	for _, state := range states {
+		if n := len(out); n > 0 && out[n-1].StartMs == state.StartMs {
+			out[n-1].Complete = true
+			continue
+		}
+		out = append(out, state)
+	}
+	return out, err
+}
+
+func parseSlice(k, _ []byte) (storage.SliceState, error) {
+	if len(k) != sliceKeyBytes {
+		return storage.SliceState{}, damagedKey("slices", k)
+	}
+	return storage.SliceState{
+		SliceKey: storage.SliceKey{Bucket: metric.Bucket(k[1]), StartMs: getInt(k[2:])},
+		Complete: k[10] == sliceComplete,
+	}, nil
+}
+
+// Marks implements storage.Runs.
+func (s *Store) Marks(ctx context.Context, p storage.IndexPartition) iter.Seq2[storage.Mark, error] {
+	return func(yield func(storage.Mark, error) bool) {
+		partition := indexPartitionKey(p)
+		scan(ctx, s, "marks", partition, after(partition), nil, func(k, v []byte) (storage.Mark, error) {
+			m, err := parseIndexKey(k)
+			if err != nil {
+				return m, err
+			}
+			return m, parseMark(v, &m)
+		}, yield)
+	}
+}
+
+// CacheBlock implements storage.Runs.
+func (s *Store) CacheBlock(ctx context.Context, k storage.CacheKey) ([]storage.Chunk, error) {
+	const op = "cache block"
+	if err := s.begin(ctx, op); err != nil {
+		return nil, err
+	}
+	block := cacheBlockKey(k)
+	p, err := s.readPage(block, after(block), math.MaxInt, nil)
+	if err != nil {
+		return nil, convert(op, err)
+	}
+	if len(p.rows) == 0 {
+		return nil, nil
+	}
+	out := make([]storage.Chunk, len(p.rows))
+	for i := range p.rows {
+		key := p.key(i)
+		if len(key) != cacheKeyBytes {
+			return nil, convert(op, damagedKey("metrics_cache", key))
+		}
+		out[i] = storage.Chunk{ID: blocks.ID(key[len(block):]), Data: p.value(i)}
+	}
+	return out, nil
+}
+
+// RawChunks implements storage.Reader. A day is a partition, so a group is read from
+// each day in turn.
+func (s *Store) RawChunks(ctx context.Context, ids blocks.Range, fromMs, toMs int64) iter.Seq2[storage.RawChunk, error] {
+	const op = "raw chunks"
+	return func(yield func(storage.RawChunk, error) bool) {
+		if err := s.begin(ctx, op); err != nil || ids.Start >= ids.End || fromMs >= toMs {
+			if err != nil {
+				yield(storage.RawChunk{}, err)
+			}
+			return
+		}
+		fromMs, toMs := clampTimes(fromMs, toMs)
+		days, err := s.rawDays(fromMs, toMs)
+		if err != nil {
+			yield(storage.RawChunk{}, convert(op, err))
+			return
+		}
+		parse := func(k, v []byte) (storage.RawChunk, error) {
+			c, err := parseRawKey(k)
+			c.Data = v
+			return c, err
+		}
+		from := blocks.Of(ids.Start, s.groupSize).Start
+		for {
+			group, ok, err := s.nextGroup(days, from, ids.End)
+			if err != nil {
+				yield(storage.RawChunk{}, convert(op, err))
+				return
+			}
+			if !ok {
+				return
+			}
+			for _, day := range days {
+				lower := rawSliceKey(day, group, max(fromMs, day))
+				upper := rawSliceKey(day, group, min(toMs, day+dayMs))
+				if !scan(ctx, s, op, lower, upper, nil, parse, yield) {
+					return
+				}
+			}
+			from = group + 1
+		}
+	}
+}
+
+// rawDays are the days that have raw chunks and overlap [fromMs, toMs).
+func (s *Store) rawDays(fromMs, toMs int64) ([]int64, error) {
+	var days []int64
+	lower, upper := rawDayKey(fromMs), appendInt([]byte{tableRaw}, toMs)
+	_, err := s.readPage(lower, upper, math.MaxInt, func(k []byte) []byte {
+		days = append(days, getInt(k[1:]))
+		return after(k[:9])
+	})
+	return days, err
+}
+
+// nextGroup is the first group in [from, end) that has chunks on one of the days.
+func (s *Store) nextGroup(days []int64, from, end metric.ScheduleID) (next metric.ScheduleID, ok bool, err error) {
+	for _, day := range days {
+		lower := appendInt(appendInt([]byte{tableRaw}, day), int64(from))
+		upper := appendInt(appendInt([]byte{tableRaw}, day), int64(end))
+		k, err := s.firstKey(lower, upper)
+		if err != nil {
+			return 0, false, err
+		}
+		if k == nil {
+			continue
+		}
+		c, err := parseRawKey(k)
+		if err != nil {
+			return 0, false, err
+		}
+		next, ok, end = c.Group, true, c.Group
+	}
+	return next, ok, nil
+}
+
+// Rollups implements storage.Reader. Rows come by period, then schedule, then time; in
+// a period, the rows outside the time range are skipped by seeking.
+func (s *Store) Rollups(ctx context.Context, level metric.Bucket, ids blocks.Range, fromMs, toMs int64) iter.Seq2[metric.RollupRow, error] {
+	const op = "roll-ups"
+	return func(yield func(metric.RollupRow, error) bool) {
+		err := s.begin(ctx, op)
+		if err == nil {
+			if e := s.checkLevel(level); e != nil {
+				err = fmt.Errorf("%s: %w", op, e)
+			}
+		}
+		if err != nil {
+			yield(metric.RollupRow{}, err)
+			return
+		}
+		if ids.Start >= ids.End || fromMs >= toMs {
+			return
+		}
+		fromMs, toMs := clampTimes(fromMs, toMs)
+		periodMs := s.periodMs(level)
+		parse := func(k, v []byte) (row metric.RollupRow, err error) {
+			if _, row.Schedule, row.TimeMs, err = parseRollupKey(k); err != nil {
+				return row, err
+			}
+			row.Rollup, err = parseRollup(v)
+			return row, err
+		}
+		lower := rollupPeriodKey(level, alignDown(fromMs, periodMs))
+		upper := rollupPeriodKey(level, toMs)
+		scan(ctx, s, op, lower, upper, rollupSkip(level, periodMs, ids, fromMs, toMs), parse, yield)
+	}
+}
+
+// rollupSkip leads a scan over periods to the rows with schedules in ids and times in
+// [fromMs, toMs): of every other row it says which key is the next that could be one.
+func rollupSkip(level metric.Bucket, periodMs int64, ids blocks.Range, fromMs, toMs int64) skipFunc {
+	var to []byte
+	return func(k []byte) []byte {
+		period, id, tMs, err := parseRollupKey(k)
+		if err != nil {
+			return nil // parse will say so
+		}
+		seek := func(period int64, id metric.ScheduleID) []byte {
+			to = appendInt(append(to[:0], tableRollups, byte(level)), period)
+			to = appendInt(appendInt(to, int64(id)), max(fromMs, period))
+			return to
+		}
+		switch {
+		case id < ids.Start:
+			return seek(period, ids.Start)
+		case id >= ids.End:
+			return seek(period+periodMs, ids.Start)
+		case tMs < fromMs:
+			return seek(period, id)
+		case tMs >= toMs:
+			return seek(period, id+1)
+		}
+		return nil
+	}
+}

@@ -1,0 +1,161 @@
+package pebble
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"iter"
+
+	lsm "github.com/cockroachdb/pebble/v2"
+
+	"github.com/quern/quern/internal/blocks"
+	"github.com/quern/quern/internal/metric"
+	"github.com/quern/quern/internal/storage"
+)
+
+// LeaseIDs implements storage.Registry. It is synced: ids are seen outside before
+// anything else that is synced follows.
+func (s *Store) LeaseIDs(ctx context.Context, n int) (blocks.Range, error) {
+	const op = "lease ids"
+	if n < 1 {
+		return blocks.Range{}, fmt.Errorf("%s: %d ids: must be at least 1", op, n)
+	}
+	var r blocks.Range
+	err := s.do(ctx, op, func() error {
+		s.registryMu.Lock()
+		defer s.registryMu.Unlock()
+		leased := blocks.Range{Start: s.nextID, End: s.nextID + metric.ScheduleID(n)}
+		if err := s.putCounter(metaNextID, int64(leased.End)); err != nil {
+			return err
+		}
+		s.nextID = leased.End
+		r = leased
+		return nil
+	})
+	if err != nil {
+		return blocks.Range{}, err
+	}
+	return r, nil
+}
+
+// LeasedIDs implements storage.Registry.
+func (s *Store) LeasedIDs(ctx context.Context) (blocks.Range, error) {
+	if err := s.begin(ctx, "leased ids"); err != nil {
+		return blocks.Range{}, err
+	}
+	s.registryMu.Lock()
+	defer s.registryMu.Unlock()
+	return blocks.Range{End: s.nextID}, nil
+}
+
+// ClaimSchedules implements storage.Registry. It is not synced: the samples that
+// follow under these ids go through the same log, so where they are, the claim is. A
+// claim lost in a crash is one whose samples were never acknowledged.
+func (s *Store) ClaimSchedules(ctx context.Context, source string, want []storage.Schedule) ([]metric.ScheduleID, error) {
+	const op = "claim schedules"
+	if err := s.disk.admit(len(want) * rowOverhead); err != nil {
+		return nil, fmt.Errorf("%s: %w", op, err)
+	}
+	prefix := sourcePrefix(source)
+	keys := make([][]byte, len(want))
+	for i := range want {
+		keys[i] = want[i].Labels.AppendKey(prefix[:len(prefix):len(prefix)])
+	}
+	wanted := make([]metric.ScheduleID, len(want))
+	for i := range want {
+		wanted[i] = want[i].ID
+	}
+	var ids []metric.ScheduleID
+	err := s.do(ctx, op, func() error {
+		s.registryMu.Lock()
+		defer s.registryMu.Unlock()
+		claimed, err := s.claim(len(prefix), keys, wanted)
+		ids = claimed
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return ids, nil
+}
+
+func (s *Store) claim(prefix int, keys [][]byte, wanted []metric.ScheduleID) ([]metric.ScheduleID, error) {
+	batch := s.db.NewBatch()
+	ids := make([]metric.ScheduleID, len(keys))
+	fresh := map[string]metric.ScheduleID{} // one series may be wanted twice
+	for i, key := range keys {
+		id, ok := fresh[string(key)]
+		if ok {
+			ids[i] = id
+			continue
+		}
+		v, err := s.get(key)
+		if err != nil {
+			return nil, closed(batch, err)
+		}
+		if v != nil {
+			if ids[i], err = parseID(v); err != nil {
+				return nil, closed(batch, err)
+			}
+			continue
+		}
+		ids[i] = wanted[i]
+		fresh[string(key)] = wanted[i]
+		if err := batch.Set(key, binary.BigEndian.AppendUint64(nil, uint64(wanted[i])), nil); err != nil {
+			return nil, closed(batch, err)
+		}
+		if err := batch.Set(scheduleKey(wanted[i]), key[prefix:], nil); err != nil {
+			return nil, closed(batch, err)
+		}
+	}
+	if batch.Empty() {
+		return ids, batch.Close()
+	}
+	return ids, closed(batch, batch.Commit(lsm.NoSync))
+}
+
+func parseID(v []byte) (metric.ScheduleID, error) {
+	if len(v) != 8 {
+		return 0, fmt.Errorf("%w: schedule id of %d bytes", storage.ErrCorrupt, len(v))
+	}
+	return metric.ScheduleID(binary.BigEndian.Uint64(v)), nil
+}
+
+func parseLabels(key []byte) (metric.Labels, error) {
+	labels, err := metric.ParseLabels(key)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", storage.ErrCorrupt, err)
+	}
+	return labels, nil
+}
+
+// SourceSchedules implements storage.Registry.
+func (s *Store) SourceSchedules(ctx context.Context, source string) iter.Seq2[storage.Schedule, error] {
+	return func(yield func(storage.Schedule, error) bool) {
+		prefix := sourcePrefix(source)
+		scan(ctx, s, "schedules of a source", prefix, after(prefix), nil, func(k, v []byte) (storage.Schedule, error) {
+			id, err := parseID(v)
+			if err != nil {
+				return storage.Schedule{}, err
+			}
+			labels, err := parseLabels(k[len(prefix):])
+			return storage.Schedule{ID: id, Labels: labels}, err
+		}, yield)
+	}
+}
+
+// Schedules implements storage.Registry.
+func (s *Store) Schedules(ctx context.Context, ids blocks.Range) iter.Seq2[storage.Schedule, error] {
+	return func(yield func(storage.Schedule, error) bool) {
+		if ids.Start >= ids.End {
+			return
+		}
+		scan(ctx, s, "schedules", scheduleKey(ids.Start), scheduleKey(ids.End), nil, func(k, v []byte) (storage.Schedule, error) {
+			if len(k) != 9 {
+				return storage.Schedule{}, damagedKey("schedules_by_block", k)
+			}
+			labels, err := parseLabels(v)
+			return storage.Schedule{ID: metric.ScheduleID(getInt(k[1:])), Labels: labels}, err
+		}, yield)
+	}
+}

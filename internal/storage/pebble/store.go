@@ -1,0 +1,388 @@
+// Package pebble keeps Quern's tables in an embedded Pebble database, for one process.
+//
+// # Tables
+//
+// A table is a key prefix of one byte, and a key's order is the table's key. Numbers
+// are 8 bytes, big endian, with the sign bit flipped; docs/format/pebble.md has every
+// byte.
+//
+//	table                     key
+//	schedules                 's' source, series
+//	schedules_by_block        'b' schedule
+//	raw_metrics               'r' day, group, slice, chunk id
+//	metrics_cache             'c' bucket, slice, start, chunk id
+//	metrics_cache_index       'i' bucket, slice, shard, start, time, mark id
+//	roll-up tables            'u' level, period, schedule, time
+//	slices                    'l' bucket, slice, state
+//	runs, errors, workers     'n' start, bucket, slice, worker; 'e' component, time, …; 'w' id
+//	settings, ids, fence      'm' name
+//
+// Leases live in memory only: one process has the directory, so the leases of the
+// process before it are void when the store is opened. The fence rests on disk.
+package pebble
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"runtime/debug"
+	"slices"
+	"sync"
+	"time"
+
+	lsm "github.com/cockroachdb/pebble/v2"
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/quern/quern/internal/blocks"
+	"github.com/quern/quern/internal/clock"
+	"github.com/quern/quern/internal/metric"
+	"github.com/quern/quern/internal/storage"
+)
+
+// Store implements storage.Store. What it holds beside the contract:
+//
+//  1. There is one log, and it is written in the order in which batches commit. A
+//     synced batch therefore makes every batch before it durable too, and after a
+//     crash what is there is a prefix.
+//  2. A batch is atomic: of Write, of ClaimSchedules, of one call of DeleteMarks, and
+//     of one part of WriteRollups.
+//  3. A write with a fence commits under fences.mu for reading, a lease is given out
+//     under it for writing. So no write with an older fence comes after the lease.
+//  4. Every write runs in a goroutine of its own (do): Pebble blocks without regard to
+//     a context while memtables wait for a full disk, and for ever once its log has
+//     failed. Locks are taken within that goroutine, so that a caller who has left
+//     does not let the next one in early.
+//  5. No iterator of Pebble is open while a caller's loop body runs: a slow reader
+//     would keep memtables and deleted files.
+type Store struct {
+	dir       string
+	db        *lsm.DB
+	lock      *lsm.Lock
+	disk      *disk
+	failures  *failures
+	clk       clock.Clock
+	log       *slog.Logger
+	retention storage.Retention
+
+	// writes are those under way, also those whose callers have left.
+	writes sync.WaitGroup
+
+	// These of the settings never change.
+	ladder    metric.Ladder
+	groupSize int
+	shards    int
+
+	settingsMu sync.Mutex
+	settings   storage.Settings
+
+	registryMu sync.Mutex
+	nextID     metric.ScheduleID
+
+	errorsMu sync.Mutex
+
+	fences fences
+}
+
+var _ storage.Store = (*Store)(nil)
+
+// Open opens the store in dir, or creates it with the wanted settings. A directory
+// that another process has open is refused with storage.ErrConflict, other settings
+// than those recorded with storage.ErrSettings.
+func Open(dir string, opts Options) (*Store, error) {
+	if err := opts.Validate(); err != nil {
+		return nil, err
+	}
+	if opts.FS == nil {
+		opts.FS = vfs.Default
+	}
+	if err := opts.FS.MkdirAll(dir, 0o755); err != nil {
+		return nil, fmt.Errorf("data directory %s: %w", dir, err)
+	}
+	lock, err := lockDirectory(dir, opts.FS)
+	if err != nil {
+		return nil, err
+	}
+	s, err := open(dir, opts, lock)
+	if err != nil {
+		return nil, errors.Join(err, lock.Close())
+	}
+	return s, nil
+}
+
+// lockDirectory tells a directory that is in use from one that cannot be used.
+func lockDirectory(dir string, files vfs.FS) (*lsm.Lock, error) {
+	lock, err := lsm.LockDirectory(dir, files)
+	if err == nil {
+		return lock, nil
+	}
+	if pathErr := (*fs.PathError)(nil); errors.As(err, &pathErr) {
+		return nil, fmt.Errorf("data directory %s: %w", dir, err)
+	}
+	return nil, fmt.Errorf("data directory %s is in use by another process: stop that one first, "+
+		"or choose another directory: %w (%w)", dir, storage.ErrConflict, err)
+}
+
+func open(dir string, opts Options, lock *lsm.Lock) (*Store, error) {
+	var capacity int64
+	if usage, err := opts.FS.GetDiskUsage(dir); err == nil {
+		capacity = int64(usage.TotalBytes)
+	}
+	opts.EnsureDefaults(capacity)
+	failures := newFailures(&opts)
+	s := &Store{
+		dir: dir, lock: lock, failures: failures, disk: newDisk(dir, &opts, failures),
+		clk: opts.Clock, log: opts.Logger, retention: slices.Clone(opts.Retention),
+		fences: newFences(),
+	}
+	desc, err := lsm.Peek(dir, opts.FS)
+	if err != nil {
+		return nil, convert("open "+dir, err)
+	}
+	if !desc.Exists && !opts.wantsSettings() {
+		return nil, fmt.Errorf("there is no store in %s, and no settings to make one with", dir)
+	}
+	if err := s.run("open "+dir, func() (err error) {
+		s.db, err = lsm.Open(dir, s.pebbleOptions(&opts))
+		return err
+	}); err != nil {
+		return nil, err
+	}
+	if err := s.run("open "+dir, func() error { return s.load(&opts) }); err != nil {
+		return nil, errors.Join(err, s.closeDB())
+	}
+	failures.arm(opts.OnFatal)
+	_ = s.disk.admit(0) // makes the ballast when there is room for it
+	return s, nil
+}
+
+// pebbleOptions fit Pebble to chunks of some kB and two cores.
+func (s *Store) pebbleOptions(o *Options) *lsm.Options {
+	background := &throttle{clk: o.Clock, every: time.Minute}
+	p := &lsm.Options{
+		FS:                          s.disk.fs(),
+		Lock:                        s.lock,
+		Logger:                      &pebbleLogger{log: o.Logger, failures: s.failures},
+		FormatMajorVersion:          lsm.FormatNewest,
+		CacheSize:                   o.CacheBytes,
+		MemTableSize:                uint64(o.MemTableBytes),
+		MemTableStopWritesThreshold: 3,
+		L0CompactionThreshold:       4,
+		L0StopWritesThreshold:       24,
+		CompactionConcurrencyRange:  func() (int, int) { return 1, 2 },
+		// The log is synced by every flush of ingest; between them, and while tables
+		// are written, these keep the page cache from being flushed in one stall.
+		WALBytesPerSync: 512 << 10,
+		BytesPerSync:    1 << 20,
+		MaxOpenFiles:    512,
+		EventListener: &lsm.EventListener{
+			BackgroundError: func(err error) {
+				if skipped, ok := background.pass(); ok {
+					o.Logger.Error("background work of the store failed, it is tried again",
+						"error", err, "more_since_last", skipped)
+				}
+			},
+			DataCorruption: func(info lsm.DataCorruptionInfo) {
+				o.Logger.Error("stored data is damaged", "file", info.Path, "error", info.Details)
+			},
+		},
+	}
+	// Chunks of neighbouring blocks lie side by side and are read in ranges, so large
+	// blocks compress better and cost nothing. The profile compresses fast where data
+	// is rewritten soon and with zstd where it rests, and leaves alone what a chunk's
+	// codec has made incompressible.
+	for i := range p.Levels {
+		p.Levels[i].BlockSize = 32 << 10
+		p.Levels[i].IndexBlockSize = 256 << 10
+	}
+	p.TargetFileSizes[0] = 4 << 20
+	p.ApplyCompressionSettings(func() lsm.DBCompressionSettings { return lsm.DBCompressionBalanced })
+	return p
+}
+
+// load reads the settings, or records them, and the counters.
+func (s *Store) load(o *Options) error {
+	recorded, err := s.get(metaKey(metaSettings))
+	if err != nil {
+		return err
+	}
+	if recorded == nil {
+		if !o.wantsSettings() {
+			return fmt.Errorf("the store in %s was never finished; give settings to make it", s.dir)
+		}
+		s.settings = o.Settings
+		s.settings.Epochs = slices.Clone(o.Settings.Epochs)
+		if err := s.putSettings(&s.settings); err != nil {
+			return err
+		}
+	} else {
+		if s.settings, err = decodeSettings(recorded); err != nil {
+			return err
+		}
+		if o.wantsSettings() {
+			if err := checkSettings(s.dir, &s.settings, &o.Settings); err != nil {
+				return err
+			}
+		}
+	}
+	s.ladder, s.groupSize, s.shards = s.settings.Ladder, s.settings.GroupSize, s.settings.IndexPartitions
+	next, err := s.getCounter(metaNextID)
+	if err != nil {
+		return err
+	}
+	s.nextID = metric.ScheduleID(next)
+	fence, err := s.getCounter(metaFence)
+	s.fences.last = storage.Fence(fence)
+	return err
+}
+
+// Close waits for the writes under way, syncs the log and closes the store. Memtables
+// are not flushed: the next Open replays the log.
+func (s *Store) Close() error {
+	close(s.disk.closing)
+	idle := make(chan struct{})
+	go func() {
+		s.writes.Wait()
+		close(idle)
+	}()
+	select {
+	case <-idle:
+	case <-s.failures.failed:
+	}
+	if err := s.failures.check(); err != nil {
+		// Pebble's goroutines may have ended with its locks held. What was acknowledged
+		// is in the log.
+		return err
+	}
+	return errors.Join(s.closeDB(), s.lock.Close())
+}
+
+func (s *Store) closeDB() error {
+	return s.run("close "+s.dir, s.db.Close)
+}
+
+// begin says why an operation cannot start.
+func (s *Store) begin(ctx context.Context, op string) error {
+	if ctx.Err() != nil {
+		return contextError(ctx, op)
+	}
+	if s.disk.closing.Err() != nil {
+		return fmt.Errorf("%s: %w: the store is closed", op, storage.ErrUnavailable)
+	}
+	if err := s.failures.check(); err != nil {
+		return fmt.Errorf("%s: %w", op, err)
+	}
+	return nil
+}
+
+// do runs a write in its own goroutine and leaves it behind when ctx is done first.
+func (s *Store) do(ctx context.Context, op string, write func() error) error {
+	if err := s.begin(ctx, op); err != nil {
+		return err
+	}
+	select {
+	case err := <-s.start(write):
+		return convert(op, err)
+	case <-ctx.Done():
+		return contextError(ctx, op)
+	case <-s.failures.failed:
+		return fmt.Errorf("%s: %w", op, s.failures.err)
+	}
+}
+
+// run is do for the store's own steps, which nothing cancels.
+func (s *Store) run(op string, step func() error) error {
+	select {
+	case err := <-s.start(step):
+		return convert(op, err)
+	case <-s.failures.failed:
+		return fmt.Errorf("%s: %w", op, s.failures.err)
+	}
+}
+
+func (s *Store) start(write func() error) <-chan error {
+	done := make(chan error, 1)
+	s.writes.Add(1)
+	go func() {
+		defer s.writes.Done()
+		defer func() {
+			// Pebble panics where it cannot start another log, with its locks held.
+			if r := recover(); r != nil {
+				s.failures.fail(fmt.Errorf("%v\n%s", r, debug.Stack()))
+			}
+		}()
+		done <- write()
+	}()
+	return done
+}
+
+// get is the value at key, nil if there is none.
+func (s *Store) get(key []byte) ([]byte, error) {
+	v, closer, err := s.db.Get(key)
+	if errors.Is(err, lsm.ErrNotFound) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	return append(make([]byte, 0, len(v)), v...), closer.Close()
+}
+
+func (s *Store) getCounter(name string) (int64, error) {
+	v, err := s.get(metaKey(name))
+	if err != nil || v == nil {
+		return 0, err
+	}
+	if len(v) != 8 {
+		return 0, fmt.Errorf("%w: counter %s has %d bytes", storage.ErrCorrupt, name, len(v))
+	}
+	return int64(binary.BigEndian.Uint64(v)), nil
+}
+
+func (s *Store) putCounter(name string, x int64) error {
+	return s.db.Set(metaKey(name), binary.BigEndian.AppendUint64(nil, uint64(x)), lsm.Sync)
+}
+
+func (s *Store) putSettings(settings *storage.Settings) error {
+	v, err := encodeSettings(settings)
+	if err != nil {
+		return err
+	}
+	return s.db.Set(metaKey(metaSettings), v, lsm.Sync)
+}
+
+// Settings implements storage.Store.
+func (s *Store) Settings() storage.Settings {
+	s.settingsMu.Lock()
+	defer s.settingsMu.Unlock()
+	settings := s.settings
+	settings.Epochs = slices.Clone(settings.Epochs)
+	return settings
+}
+
+// AddEpoch implements storage.Store. Adding the last epoch once more changes nothing.
+func (s *Store) AddEpoch(ctx context.Context, e blocks.Epoch) error {
+	return s.do(ctx, "add epoch", func() error {
+		s.settingsMu.Lock()
+		defer s.settingsMu.Unlock()
+		settings := s.settings
+		if settings.Epochs[len(settings.Epochs)-1] == e {
+			return nil
+		}
+		epochs, err := settings.Epochs.Add(e)
+		if errors.Is(err, blocks.ErrEpochTooSoon) {
+			return fmt.Errorf("%w: %w", storage.ErrConflict, err)
+		}
+		if err != nil {
+			return err
+		}
+		settings.Epochs = epochs
+		if err := s.putSettings(&settings); err != nil {
+			return err
+		}
+		s.settings = settings
+		return nil
+	})
+}

@@ -1,0 +1,263 @@
+package pebble
+
+import (
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"time"
+
+	"github.com/quern/quern/internal/blocks"
+	"github.com/quern/quern/internal/metric"
+	"github.com/quern/quern/internal/storage"
+)
+
+// Every value but a chunk starts with its version; docs/format/pebble.md has the bytes.
+const (
+	rollupVersion = 1
+	markVersion   = 1
+	schemaVersion = 1
+
+	rollupFixedBytes = 1 + 7*8
+)
+
+var errValue = errors.New("value is cut short or has bytes too many")
+
+// appendRollup appends version, count, sum, min, max, first, last, increase, each
+// number in 8 bytes, and then the sketch.
+func appendRollup(b []byte, r *metric.Rollup) []byte {
+	b = append(b, rollupVersion)
+	b = binary.BigEndian.AppendUint64(b, r.Count)
+	for _, f := range [...]float64{r.Sum, r.Min, r.Max, r.First, r.Last, r.Increase} {
+		b = binary.BigEndian.AppendUint64(b, math.Float64bits(f))
+	}
+	return append(b, r.Sketch...)
+}
+
+// parseRollup reads what appendRollup wrote. The sketch is a part of b.
+func parseRollup(b []byte) (r metric.Rollup, err error) {
+	if err := checkVersion(b, rollupVersion, rollupFixedBytes); err != nil {
+		return r, fmt.Errorf("roll-up: %w", err)
+	}
+	r.Count = binary.BigEndian.Uint64(b[1:])
+	for i, f := range [...]*float64{&r.Sum, &r.Min, &r.Max, &r.First, &r.Last, &r.Increase} {
+		*f = math.Float64frombits(binary.BigEndian.Uint64(b[9+8*i:]))
+	}
+	if len(b) > rollupFixedBytes {
+		r.Sketch = b[rollupFixedBytes:len(b):len(b)]
+	}
+	return r, nil
+}
+
+// appendMark appends what is not in the mark's key: version, kind, due time, attempt,
+// last error, and the schedules as steps from the block's start.
+func appendMark(b []byte, m *storage.Mark) []byte {
+	b = append(b, markVersion, byte(m.Kind))
+	b = binary.BigEndian.AppendUint64(b, uint64(m.DueMs))
+	b = binary.AppendUvarint(b, uint64(m.Attempt))
+	b = binary.AppendUvarint(b, uint64(len(m.LastError)))
+	b = append(b, m.LastError...)
+	b = binary.AppendUvarint(b, uint64(len(m.Schedules)))
+	prev := m.Start
+	for _, id := range m.Schedules {
+		b = binary.AppendVarint(b, int64(id-prev))
+		prev = id
+	}
+	return b
+}
+
+// parseMark adds to m, which has its key already, what appendMark wrote.
+func parseMark(b []byte, m *storage.Mark) error {
+	if err := checkVersion(b, markVersion, 10); err != nil {
+		return fmt.Errorf("mark: %w", err)
+	}
+	m.Kind = storage.MarkKind(b[1])
+	m.DueMs = int64(binary.BigEndian.Uint64(b[2:]))
+	r := varints{rest: b[10:]}
+	m.Attempt = int(r.uint())
+	m.LastError = string(r.take(r.uint()))
+	n := r.uint()
+	if n > uint64(len(r.rest)) { // a schedule takes a byte at least
+		r.bad = true
+	} else if n > 0 {
+		m.Schedules = make([]metric.ScheduleID, n)
+		prev := m.Start
+		for i := range m.Schedules {
+			prev += metric.ScheduleID(r.int())
+			m.Schedules[i] = prev
+		}
+	}
+	if r.bad || len(r.rest) > 0 {
+		return fmt.Errorf("mark: %w: %w", storage.ErrCorrupt, errValue)
+	}
+	return nil
+}
+
+func checkVersion(b []byte, version byte, minBytes int) error {
+	if len(b) < minBytes {
+		return fmt.Errorf("%w: %w", storage.ErrCorrupt, errValue)
+	}
+	if b[0] != version {
+		return fmt.Errorf("%w: value has version %d, this program knows %d", storage.ErrCorrupt, b[0], version)
+	}
+	return nil
+}
+
+// varints reads a run of varints; after the first that is cut short, bad is set and
+// all that follow are 0.
+type varints struct {
+	rest []byte
+	bad  bool
+}
+
+func (r *varints) uint() uint64 {
+	x, n := binary.Uvarint(r.rest)
+	return uint64(advance(r, int64(x), n))
+}
+
+func (r *varints) int() int64 {
+	x, n := binary.Varint(r.rest)
+	return advance(r, x, n)
+}
+
+func advance(r *varints, x int64, n int) int64 {
+	if r.bad || n <= 0 {
+		r.bad = true
+		return 0
+	}
+	r.rest = r.rest[n:]
+	return x
+}
+
+func (r *varints) take(n uint64) []byte {
+	if r.bad || n > uint64(len(r.rest)) {
+		r.bad = true
+		return nil
+	}
+	b := r.rest[:n]
+	r.rest = r.rest[n:]
+	return b
+}
+
+// What only operators read is stored as JSON, so that any tool can show it.
+type (
+	settingsValue struct {
+		Schema          int          `json:"schema"`
+		Ladder          string       `json:"ladder"`
+		GroupSize       int          `json:"group_size"`
+		IndexPartitions int          `json:"index_partitions"`
+		Epochs          []epochValue `json:"epochs"`
+	}
+	epochValue struct {
+		FromMs    int64 `json:"from_ms"`
+		BlockSize int   `json:"block_size"`
+	}
+	runValue struct {
+		Bucket       int    `json:"bucket"`
+		SliceMs      int64  `json:"slice_ms"`
+		Worker       string `json:"worker"`
+		StartedMs    int64  `json:"started_ms"`
+		DurationNs   int64  `json:"duration_ns"`
+		Blocks       int    `json:"blocks"`
+		Schedules    int    `json:"schedules"`
+		BlockQueries int    `json:"block_queries"`
+		IndexQueries int    `json:"index_queries"`
+		Late         int    `json:"late"`
+		Rescheduled  int    `json:"rescheduled"`
+		Dropped      int    `json:"dropped"`
+		Err          string `json:"error,omitempty"`
+	}
+	errorValue struct {
+		Component string `json:"component"`
+		Worker    string `json:"worker"`
+		TimeMs    int64  `json:"time_ms"`
+		Bucket    int    `json:"bucket"`
+		SliceMs   int64  `json:"slice_ms"`
+		Start     int64  `json:"start"`
+		Message   string `json:"message"`
+	}
+	workerValue struct {
+		ID        string `json:"id"`
+		Host      string `json:"host"`
+		StartedMs int64  `json:"started_ms"`
+		SeenMs    int64  `json:"seen_ms"`
+		ExpiresMs int64  `json:"expires_ms"`
+	}
+)
+
+func encodeSettings(s *storage.Settings) ([]byte, error) {
+	v := settingsValue{
+		Schema: schemaVersion, Ladder: s.Ladder.String(),
+		GroupSize: s.GroupSize, IndexPartitions: s.IndexPartitions,
+	}
+	for _, e := range s.Epochs {
+		v.Epochs = append(v.Epochs, epochValue(e))
+	}
+	return json.Marshal(v)
+}
+
+func decodeSettings(b []byte) (storage.Settings, error) {
+	v, err := decodeJSON[settingsValue]("settings", b)
+	if err != nil {
+		return storage.Settings{}, err
+	}
+	if v.Schema != schemaVersion {
+		return storage.Settings{}, fmt.Errorf("%w: the store has schema version %d, this program knows %d: "+
+			"use the program that made it, or a newer one", storage.ErrSettings, v.Schema, schemaVersion)
+	}
+	s := storage.Settings{GroupSize: v.GroupSize, IndexPartitions: v.IndexPartitions}
+	if s.Ladder, err = metric.ParseLadder(v.Ladder); err != nil {
+		return s, fmt.Errorf("%w: recorded settings: %w", storage.ErrCorrupt, err)
+	}
+	for _, e := range v.Epochs {
+		s.Epochs = append(s.Epochs, blocks.Epoch(e))
+	}
+	if len(s.Epochs) == 0 || s.GroupSize < 1 || s.IndexPartitions < 1 {
+		return s, fmt.Errorf("%w: recorded settings: %s", storage.ErrCorrupt, b)
+	}
+	return s, nil
+}
+
+func encodeRun(r *storage.Run) ([]byte, error) {
+	return json.Marshal(runValue{
+		Bucket: int(r.Bucket), SliceMs: r.StartMs, Worker: r.Worker, StartedMs: r.StartedMs,
+		DurationNs: int64(r.Duration), Blocks: r.Blocks, Schedules: r.Schedules,
+		BlockQueries: r.BlockQueries, IndexQueries: r.IndexQueries,
+		Late: r.Late, Rescheduled: r.Rescheduled, Dropped: r.Dropped, Err: r.Err,
+	})
+}
+
+func decodeRun(b []byte) (storage.Run, error) {
+	v, err := decodeJSON[runValue]("run", b)
+	return storage.Run{
+		SliceKey: storage.SliceKey{Bucket: metric.Bucket(v.Bucket), StartMs: v.SliceMs},
+		Worker:   v.Worker, StartedMs: v.StartedMs, Duration: time.Duration(v.DurationNs),
+		Blocks: v.Blocks, Schedules: v.Schedules, BlockQueries: v.BlockQueries, IndexQueries: v.IndexQueries,
+		Late: v.Late, Rescheduled: v.Rescheduled, Dropped: v.Dropped, Err: v.Err,
+	}, err
+}
+
+func encodeError(e *storage.ComponentError) ([]byte, error) {
+	return json.Marshal(errorValue{
+		Component: e.Component, Worker: e.Worker, TimeMs: e.TimeMs,
+		Bucket: int(e.Bucket), SliceMs: e.StartMs, Start: int64(e.Start), Message: e.Message,
+	})
+}
+
+func decodeError(b []byte) (storage.ComponentError, error) {
+	v, err := decodeJSON[errorValue]("error", b)
+	return storage.ComponentError{
+		Component: v.Component, Worker: v.Worker, TimeMs: v.TimeMs,
+		SliceKey: storage.SliceKey{Bucket: metric.Bucket(v.Bucket), StartMs: v.SliceMs},
+		Start:    metric.ScheduleID(v.Start), Message: v.Message,
+	}, err
+}
+
+func decodeJSON[T any](what string, b []byte) (T, error) {
+	var v T
+	if err := json.Unmarshal(b, &v); err != nil {
+		return v, fmt.Errorf("%w: %s: %w", storage.ErrCorrupt, what, err)
+	}
+	return v, nil
+}

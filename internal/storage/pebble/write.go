@@ -1,0 +1,243 @@
+package pebble
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	lsm "github.com/cockroachdb/pebble/v2"
+
+	"github.com/quern/quern/internal/metric"
+	"github.com/quern/quern/internal/storage"
+)
+
+// rowOverhead is what the key and the framing of a row take in a batch, roughly.
+const rowOverhead = 64
+
+// Write implements storage.Store: one atomic batch, synced unless it carries a fence.
+func (s *Store) Write(ctx context.Context, b *storage.Batch) error {
+	const op = "write batch"
+	size := rowOverhead * (len(b.Open) + len(b.Marks) + len(b.Raw) + len(b.Cache))
+	for i := range b.Marks {
+		size += len(b.Marks[i].LastError) + 2*len(b.Marks[i].Schedules)
+	}
+	for i := range b.Raw {
+		size += len(b.Raw[i].Data)
+	}
+	for i := range b.Cache {
+		size += len(b.Cache[i].Data)
+	}
+	if err := s.disk.admit(size); err != nil {
+		return fmt.Errorf("%s: %w", op, err)
+	}
+	batch := s.db.NewBatchWithSize(size)
+	if err := fillBatch(batch, b); err != nil {
+		return convert(op, closed(batch, err))
+	}
+	return s.commit(ctx, op, b.Fence, batch)
+}
+
+func fillBatch(batch *lsm.Batch, b *storage.Batch) error {
+	for _, k := range b.Open {
+		if err := batch.Set(sliceKey(k, sliceOpen), nil, nil); err != nil {
+			return err
+		}
+	}
+	var value []byte
+	for i := range b.Marks {
+		m := &b.Marks[i]
+		value = appendMark(value[:0], &m.Mark)
+		if err := batch.Set(indexKey(indexPartitionKey(m.Partition), &m.Mark), value, nil); err != nil {
+			return err
+		}
+	}
+	for i := range b.Raw {
+		if err := batch.Set(rawKey(&b.Raw[i]), b.Raw[i].Data, nil); err != nil {
+			return err
+		}
+	}
+	for i := range b.Cache {
+		c := &b.Cache[i]
+		if err := batch.Set(append(cacheBlockKey(c.CacheKey), c.ID[:]...), c.Data, nil); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// commit commits and closes a batch: synced without a fence; with one, only if the
+// fence has not been superseded.
+func (s *Store) commit(ctx context.Context, op string, f storage.Fence, batch *lsm.Batch) error {
+	return s.do(ctx, op, func() error {
+		if f == 0 {
+			return closed(batch, batch.Commit(lsm.Sync))
+		}
+		s.fences.mu.RLock()
+		defer s.fences.mu.RUnlock()
+		if err := s.fences.check(f); err != nil {
+			return closed(batch, err)
+		}
+		return closed(batch, batch.Commit(lsm.NoSync))
+	})
+}
+
+func closed(batch *lsm.Batch, err error) error {
+	if closeErr := batch.Close(); err == nil {
+		err = closeErr
+	}
+	return err
+}
+
+// fences knows which fences may still write.
+type fences struct {
+	// mu is held for reading while a write with a fence commits.
+	mu sync.RWMutex
+	// last is the newest fence ever given out, on disk too.
+	last storage.Fence
+	// leases and live are by shard. A released lease leaves its fence live: nobody
+	// newer has come.
+	leases map[int]storage.Lease
+	live   map[int]storage.Fence
+}
+
+func newFences() fences {
+	return fences{leases: map[int]storage.Lease{}, live: map[int]storage.Fence{}}
+}
+
+// check refuses a fence that was given out and has been superseded, by another lease
+// of its shard or by the store having been opened again.
+func (f *fences) check(fence storage.Fence) error {
+	if fence > f.last {
+		return nil
+	}
+	for _, live := range f.live {
+		if live == fence {
+			return nil
+		}
+	}
+	return fmt.Errorf("fence %d: %w", fence, storage.ErrFenced)
+}
+
+// AcquireShard implements storage.Runs.
+func (s *Store) AcquireShard(ctx context.Context, shard int, owner string, ttl time.Duration) (storage.Lease, error) {
+	op := fmt.Sprintf("lease shard %d", shard)
+	var lease storage.Lease
+	err := s.do(ctx, op, func() error {
+		if shard < 0 || shard >= s.shards {
+			return fmt.Errorf("there are %d shards", s.shards)
+		}
+		s.fences.mu.Lock()
+		defer s.fences.mu.Unlock()
+		now := s.clk.Now()
+		if l, ok := s.fences.leases[shard]; ok && l.Owner != owner && l.ExpiresMs > now.UnixMilli() {
+			return fmt.Errorf("%w: %s, until %s", storage.ErrConflict, l.Owner,
+				time.UnixMilli(l.ExpiresMs).UTC().Format(time.RFC3339))
+		}
+		fence := max(s.fences.last+1, storage.Fence(now.UnixMicro()))
+		if err := s.putCounter(metaFence, int64(fence)); err != nil {
+			return err
+		}
+		l := storage.Lease{Shard: shard, Owner: owner, Fence: fence, ExpiresMs: now.Add(ttl).UnixMilli()}
+		s.fences.last = fence
+		s.fences.leases[shard] = l
+		s.fences.live[shard] = fence
+		lease = l
+		return nil
+	})
+	if err != nil {
+		return storage.Lease{}, err
+	}
+	return lease, nil
+}
+
+// ReleaseShard implements storage.Runs.
+func (s *Store) ReleaseShard(ctx context.Context, shard int, owner string) error {
+	if err := s.begin(ctx, "release shard"); err != nil {
+		return err
+	}
+	s.fences.mu.Lock()
+	defer s.fences.mu.Unlock()
+	if s.fences.leases[shard].Owner == owner {
+		delete(s.fences.leases, shard)
+	}
+	return nil
+}
+
+// CompleteSlice implements storage.Runs.
+func (s *Store) CompleteSlice(ctx context.Context, f storage.Fence, k storage.SliceKey) error {
+	const op = "complete slice"
+	batch := s.db.NewBatch()
+	if err := batch.Set(sliceKey(k, sliceComplete), nil, nil); err != nil {
+		return convert(op, closed(batch, err))
+	}
+	return s.commit(ctx, op, f, batch)
+}
+
+// rollupBatchBytes bounds a part of WriteRollups, and with it memory.
+const rollupBatchBytes = 1 << 20
+
+// WriteRollups implements storage.Runs, in parts of 1 MiB.
+func (s *Store) WriteRollups(ctx context.Context, f storage.Fence, level metric.Bucket, rows []metric.RollupRow) error {
+	const op = "write roll-ups"
+	if err := s.checkLevel(level); err != nil {
+		return fmt.Errorf("%s: %w", op, err)
+	}
+	periodMs := s.periodMs(level)
+	var key, value []byte
+	for len(rows) > 0 {
+		if err := s.disk.admit(rollupBatchBytes); err != nil {
+			return fmt.Errorf("%s: %w", op, err)
+		}
+		batch := s.db.NewBatch()
+		n := 0
+		for ; n < len(rows) && batch.Len() < rollupBatchBytes; n++ {
+			key = appendRollupKey(key[:0], level, periodMs, rows[n].Schedule, rows[n].TimeMs)
+			value = appendRollup(value[:0], &rows[n].Rollup)
+			if err := batch.Set(key, value, nil); err != nil {
+				return convert(op, closed(batch, err))
+			}
+		}
+		if err := s.commit(ctx, op, f, batch); err != nil {
+			return err
+		}
+		rows = rows[n:]
+	}
+	return nil
+}
+
+func (s *Store) checkLevel(level metric.Bucket) error {
+	if level <= metric.Raw || level > s.ladder.Top() {
+		return fmt.Errorf("bucket %d is no roll-up of %s", level, s.ladder)
+	}
+	return nil
+}
+
+// periodMs is the length of a roll-up table's partition.
+func (s *Store) periodMs(level metric.Bucket) int64 {
+	return periodRows * s.ladder.WidthMs(level)
+}
+
+// DeleteMarks implements storage.Runs.
+func (s *Store) DeleteMarks(ctx context.Context, f storage.Fence, p storage.IndexPartition, marks []storage.Mark) error {
+	const op = "delete marks"
+	batch := s.db.NewBatch()
+	partition := indexPartitionKey(p)
+	for i := range marks {
+		if err := batch.Delete(indexKey(partition, &marks[i]), nil); err != nil {
+			return convert(op, closed(batch, err))
+		}
+	}
+	return s.commit(ctx, op, f, batch)
+}
+
+// DeleteCacheBlock implements storage.Runs.
+func (s *Store) DeleteCacheBlock(ctx context.Context, f storage.Fence, k storage.CacheKey) error {
+	const op = "delete cache block"
+	batch := s.db.NewBatch()
+	from := cacheBlockKey(k)
+	if err := batch.DeleteRange(from, after(from), nil); err != nil {
+		return convert(op, closed(batch, err))
+	}
+	return s.commit(ctx, op, f, batch)
+}
