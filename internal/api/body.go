@@ -157,7 +157,7 @@ func (s *bodies) decode(wire io.Reader, enc encoding, b *body) (err error) {
 		return s.unsnappy(wire, b)
 	case identity:
 	}
-	b.data, err = s.fill(b, b.data, wire)
+	b.data, err = s.fill(b, b.data, wire, s.limits.BodyBytes)
 	return err
 }
 
@@ -174,7 +174,7 @@ func (s *bodies) gunzip(wire io.Reader, b *body) error {
 		return err
 	}
 	var err error
-	b.data, err = s.fill(b, b.data, zr)
+	b.data, err = s.fill(b, b.data, zr, s.limits.BodyBytes)
 	if errors.Is(err, gzip.ErrChecksum) {
 		return errUntrusted
 	}
@@ -206,7 +206,7 @@ func (s *bodies) unzstd(wire io.Reader, b *body) error {
 		return err
 	}
 	var err error
-	b.data, err = s.fill(b, b.data, zr)
+	b.data, err = s.fill(b, b.data, zr, s.limits.BodyBytes)
 	switch {
 	case errors.Is(err, zstd.ErrWindowSizeExceeded) || errors.Is(err, zstd.ErrDecoderSizeExceeded):
 		return &tooLargeError{fmt.Sprintf(
@@ -220,14 +220,13 @@ func (s *bodies) unzstd(wire io.Reader, b *body) error {
 
 func (s *bodies) unsnappy(wire io.Reader, b *body) error {
 	var err error
-	if b.wire, err = s.fill(b, b.wire, wire); err != nil {
+	// The reader has the limit of a compressed body.
+	if b.wire, err = s.fill(b, b.wire, wire, s.limits.CompressedBytes); err != nil {
 		return err
 	}
 	if bytes.HasPrefix(b.wire, []byte(snappyStreamID)) {
-		b.data, err = s.fill(b, b.data, snappy.NewReader(bytes.NewReader(b.wire)))
-		if errors.Is(err, snappy.ErrCorrupt) {
-			return errUntrusted // it checks each frame's sum and reports no other way
-		}
+		// Each frame has a checksum of its own and is yielded only when that is right.
+		b.data, err = s.fill(b, b.data, snappy.NewReader(bytes.NewReader(b.wire)), s.limits.BodyBytes)
 		return err
 	}
 	n, err := snappy.DecodedLen(b.wire)
@@ -251,20 +250,23 @@ func (s *bodies) unsnappy(wire io.Reader, b *body) error {
 	return err
 }
 
-// fill appends what src yields to dst, up to the limit of a decompressed body. It
-// grows by what has arrived and not by what was announced.
-func (s *bodies) fill(b *body, dst []byte, src io.Reader) ([]byte, error) {
+// fill appends what src yields to dst, up to limit. It grows by what has arrived and
+// not by what was announced.
+func (s *bodies) fill(b *body, dst []byte, src io.Reader, limit int64) ([]byte, error) {
 	for {
 		if len(dst) == cap(dst) {
-			// One byte above the limit shows that there is more than the limit.
-			size := min(max(2*cap(dst), minBufferBytes), int(s.limits.BodyBytes)+1)
+			size := max(2*cap(dst), minBufferBytes)
+			if int64(size) >= limit {
+				// One byte above the limit shows that there is more than the limit.
+				size = int(limit) + 1
+			}
 			grown := make([]byte, len(dst), size)
 			copy(grown, dst)
 			dst = grown
 		}
 		n, err := src.Read(dst[len(dst):cap(dst)])
 		dst = dst[:len(dst)+n]
-		if int64(len(dst)) > s.limits.BodyBytes {
+		if int64(len(dst)) > limit {
 			return dst, s.bomb()
 		}
 		if !s.reserve(b, n) {

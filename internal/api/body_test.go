@@ -1,0 +1,365 @@
+package api
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"runtime"
+	"strings"
+	"testing"
+
+	"github.com/klauspost/compress/gzip"
+	"github.com/klauspost/compress/snappy"
+	"github.com/klauspost/compress/zstd"
+	"github.com/stretchr/testify/require"
+
+	"github.com/quern/quern/internal/ingest"
+	"github.com/quern/quern/internal/storage"
+)
+
+const oneReport = `{"source":"a","measurements":[{"metric":"m","value":1,"time":1}]}`
+
+func compressed(tb testing.TB, enc string, body []byte) []byte {
+	tb.Helper()
+	var buf bytes.Buffer
+	var w io.WriteCloser
+	switch enc {
+	case "", "identity":
+		return body
+	case "gzip", "x-gzip":
+		w = gzip.NewWriter(&buf)
+	case "zstd":
+		zw, err := zstd.NewWriter(&buf, zstd.WithEncoderConcurrency(1))
+		require.NoError(tb, err)
+		w = zw
+	case "snappy":
+		return snappy.Encode(nil, body)
+	case "snappy-framed":
+		w = snappy.NewBufferedWriter(&buf)
+	default:
+		tb.Fatalf("unknown encoding %s", enc)
+	}
+	_, err := w.Write(body)
+	require.NoError(tb, err)
+	require.NoError(tb, w.Close())
+	return buf.Bytes()
+}
+
+func headerOf(enc string) string { return strings.TrimSuffix(enc, "-framed") }
+
+func TestEncodings(t *testing.T) {
+	a := &recordingAppender{}
+	s := reportServer(t, a, Limits{})
+	// Twice, so that pooled readers and buffers are used again; more than a buffer.
+	body := plainBody(3000)
+	for range 2 {
+		for _, enc := range []string{"", "identity", "gzip", "x-gzip", "zstd", "snappy", "snappy-framed"} {
+			a.reports = nil
+			w := post(t, s, bytes.NewReader(compressed(t, enc, body)), "Content-Encoding", headerOf(enc))
+			require.Equal(t, http.StatusOK, w.Code, "%s: %s", enc, w.Body)
+			require.Equal(t, 3000, decodeReply(t, w).Accepted, enc)
+			require.Len(t, a.reports[0].Measurements, 3000, enc)
+			require.Equal(t, "node_cpu_seconds_total", a.reports[0].Measurements[2999].Metric, enc)
+		}
+	}
+}
+
+// TestGzipMembers: gzip allows several members in a row, which logs are sent as.
+func TestGzipMembers(t *testing.T) {
+	a := &recordingAppender{}
+	member := compressed(t, "gzip", []byte(oneReport+"\n"))
+	w := post(t, reportServer(t, a, Limits{}), bytes.NewReader(append(bytes.Clone(member), member...)), "Content-Encoding", "gzip")
+	require.Equal(t, 2, decodeReply(t, w).Accepted)
+}
+
+func TestHeaders(t *testing.T) {
+	for _, c := range []struct {
+		headers []string
+		code    int
+		says    string
+	}{
+		{nil, 200, ""},
+		{[]string{"Content-Type", "application/json"}, 200, ""},
+		{[]string{"Content-Type", "application/json; charset=utf-8"}, 200, ""},
+		{[]string{"Content-Type", "Application/JSON;charset=UTF-8"}, 200, ""},
+		{[]string{"Content-Type", "application/x-ndjson"}, 200, ""},
+		{[]string{"Content-Type", "application/json; charset=latin1"}, 415, "latin1"},
+		{[]string{"Content-Type", "application/x-www-form-urlencoded"}, 415, "use application/json"},
+		{[]string{"Content-Type", "text/plain"}, 415, "text/plain"},
+		{[]string{"Content-Type", "application/json/x"}, 415, "use application/json"},
+		{[]string{"Content-Type", ";;;"}, 415, "use application/json"},
+		{[]string{"Content-Encoding", "identity"}, 200, ""},
+		{[]string{"Content-Encoding", " Identity "}, 200, ""},
+		{[]string{"Content-Encoding", "br"}, 415, "gzip, zstd, snappy"},
+		{[]string{"Content-Encoding", "deflate"}, 415, "deflate"},
+		{[]string{"Content-Encoding", "gzip, zstd"}, 415, "gzip, zstd"},
+	} {
+		t.Run(strings.Join(c.headers, ": "), func(t *testing.T) {
+			a := &recordingAppender{}
+			w := post(t, reportServer(t, a, Limits{}), strings.NewReader(oneReport), c.headers...)
+			require.Equal(t, c.code, w.Code)
+			require.Equal(t, "application/json", w.Header().Get("Content-Type"))
+			require.Contains(t, w.Body.String(), c.says)
+			if c.code != 200 {
+				require.Zero(t, a.calls)
+			}
+		})
+	}
+}
+
+// TestBombs sends little that claims or unpacks to much. None may be kept, and none
+// may make the server allocate what it claims.
+func TestBombs(t *testing.T) {
+	spaces := bytes.Repeat([]byte(" "), 70<<20)
+	hugeSnappy := append(binary.AppendUvarint(nil, 1<<32-1), 0, 'x')
+	// Below the limit of a body, but more than five bytes can unpack to.
+	unlikelySnappy := append(binary.AppendUvarint(nil, 60<<20), 0, 'x')
+	// Magic number, then a frame that wants a window of 2^41 bytes.
+	hugeWindow := []byte{0x28, 0xb5, 0x2f, 0xfd, 0x00, 0xf8, 0x01, 0x00, 0x00}
+	// Magic number, then a single segment that claims 2^62 bytes.
+	hugeContent := []byte{0x28, 0xb5, 0x2f, 0xfd, 0xe0, 0, 0, 0, 0, 0, 0, 0, 0x40, 0x01, 0x00, 0x00}
+	for _, c := range []struct {
+		name, enc string
+		body      []byte
+		code      int
+		allocates uint64
+	}{
+		// Buffers double up to the limit: 64 MiB and what was before it.
+		{"gzip", "gzip", compressed(t, "gzip", spaces), 413, 140 << 20},
+		{"zstd", "zstd", compressed(t, "zstd", spaces), 413, 160 << 20},
+		{"snappy", "snappy", compressed(t, "snappy", spaces), 413, 16 << 20},
+		{"snappy-framed", "snappy", compressed(t, "snappy-framed", spaces), 413, 160 << 20},
+		{"plain", "", spaces, 413, 16 << 20},
+		{"snappy claims 4 GiB", "snappy", hugeSnappy, 413, 4 << 20},
+		{"snappy claims 60 MiB", "snappy", unlikelySnappy, 400, 4 << 20},
+		{"zstd claims a window", "zstd", hugeWindow, 413, 4 << 20},
+		{"zstd claims a length", "zstd", hugeContent, 413, 4 << 20},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			a := &recordingAppender{}
+			s := reportServer(t, a, Limits{})
+			var before, after runtime.MemStats
+			runtime.ReadMemStats(&before)
+			w := post(t, s, bytes.NewReader(c.body), "Content-Encoding", c.enc)
+			runtime.ReadMemStats(&after)
+			require.Equal(t, c.code, w.Code, "%s", w.Body)
+			require.Zero(t, a.calls)
+			require.Less(t, after.TotalAlloc-before.TotalAlloc, c.allocates)
+			decodeReply(t, w)
+		})
+	}
+}
+
+// TestCompressedLimit: a body of random bytes, which no encoding makes smaller, hits
+// the limit of what is sent, with and without a Content-Length.
+func TestCompressedLimit(t *testing.T) {
+	for _, enc := range []string{"gzip", "zstd", "snappy", ""} {
+		body := compressed(t, enc, plainBody(5000))
+		s := reportServer(t, &recordingAppender{}, Limits{CompressedBytes: 5000, BodyBytes: 6000})
+		for _, r := range []io.Reader{bytes.NewReader(body), io.MultiReader(bytes.NewReader(body))} {
+			w := post(t, s, r, "Content-Encoding", enc)
+			require.Equal(t, http.StatusRequestEntityTooLarge, w.Code, enc)
+			require.Contains(t, decodeReply(t, w).Error, "nothing of it was kept")
+		}
+	}
+}
+
+func TestBodyAtTheLimit(t *testing.T) {
+	s := reportServer(t, &recordingAppender{}, Limits{BodyBytes: int64(len(oneReport))})
+	for _, enc := range []string{"", "gzip", "zstd", "snappy"} {
+		w := post(t, s, bytes.NewReader(compressed(t, enc, []byte(oneReport))), "Content-Encoding", enc)
+		require.Equal(t, http.StatusOK, w.Code, "%s %s", enc, w.Body)
+		w = post(t, s, bytes.NewReader(compressed(t, enc, []byte(oneReport+" "))), "Content-Encoding", enc)
+		require.Equal(t, http.StatusRequestEntityTooLarge, w.Code, enc)
+	}
+}
+
+// TestCutOff cuts bodies at every kind of place. What arrived whole is kept where the
+// encoding can be read from its beginning; the reply is 400 in each case.
+func TestCutOff(t *testing.T) {
+	body := plainBody(5000)
+	for _, c := range []struct {
+		enc string
+		cut func(b []byte) []byte
+		// keeps says whether some, but not all, are kept.
+		keeps bool
+		says  string
+	}{
+		{"gzip", func(b []byte) []byte { return b[:len(b)*3/4] }, true, "the gzip body breaks off"},
+		{"gzip", func(b []byte) []byte { return b[:5] }, false, "the gzip body breaks off"},
+		{"gzip", func([]byte) []byte { return nil }, false, "the gzip body breaks off"},
+		{"gzip", func([]byte) []byte { return []byte("not gzip at all, but long enough") }, false, "cannot be read"},
+		{"zstd", func([]byte) []byte { return []byte("not zstd at all, but long enough") }, false, "cannot be read"},
+		{"zstd", func(b []byte) []byte { return b[:len(b)-100] }, true, "the zstd body breaks off"},
+		{"zstd", func([]byte) []byte { return nil }, false, "empty"},
+		{"snappy", func(b []byte) []byte { return b[:len(b)/2] }, false, "cannot be read"},
+		{"snappy", func([]byte) []byte { return nil }, false, "cannot be read"},
+		{"snappy", func(b []byte) []byte { return append([]byte{0xff}, b[1:]...) }, false, "cannot be read"},
+		{"snappy-framed", func(b []byte) []byte { return b[:len(b)-1000] }, true, "cannot be read on"},
+		{"snappy-framed", func(b []byte) []byte { b[len(b)-1000] ^= 1; return b }, true, "cannot be read on"},
+		// Their checksums say that what was read is wrong, and not where.
+		{"gzip", func(b []byte) []byte { b[len(b)-6] ^= 1; return b }, false, "the checksum does not match"},
+		{"zstd", func(b []byte) []byte { b[len(b)-1] ^= 1; return b }, false, "the checksum does not match"},
+	} {
+		t.Run(c.enc+" "+c.says, func(t *testing.T) {
+			a := &recordingAppender{}
+			cut := c.cut(compressed(t, c.enc, body))
+			w := post(t, reportServer(t, a, Limits{}), bytes.NewReader(cut), "Content-Encoding", headerOf(c.enc))
+			require.Equal(t, http.StatusBadRequest, w.Code, "%s", w.Body)
+			reply := decodeReply(t, w)
+			require.Contains(t, reply.Error, c.says)
+			if c.keeps {
+				require.Positive(t, reply.Accepted)
+				require.Less(t, reply.Accepted, 5000)
+				require.Contains(t, reply.Error, fmt.Sprintf("measurement %d, at byte", reply.Accepted))
+			} else {
+				require.Zero(t, a.calls)
+			}
+		})
+	}
+
+	t.Run("gzip without its trailer", func(t *testing.T) {
+		a := &recordingAppender{}
+		cut := compressed(t, "gzip", body)
+		w := post(t, reportServer(t, a, Limits{}), bytes.NewReader(cut[:len(cut)-8]), "Content-Encoding", "gzip")
+		require.Equal(t, http.StatusBadRequest, w.Code)
+		reply := decodeReply(t, w)
+		require.Equal(t, 5000, reply.Accepted)
+		require.Contains(t, reply.Error, "after measurement 4999")
+	})
+}
+
+// TestHangUp: over a real connection, a client promises more than it sends and closes
+// its side. What was whole is kept, and the client, if it listens, is told.
+func TestHangUp(t *testing.T) {
+	a := &recordingAppender{}
+	srv := httptest.NewServer(reportServer(t, a, Limits{}))
+	defer srv.Close()
+	conn, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", srv.Listener.Addr().String())
+	require.NoError(t, err)
+	defer conn.Close()
+	fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n%s\n{\"sour", reportsPath, oneReport)
+	require.NoError(t, conn.(*net.TCPConn).CloseWrite())
+	reply, err := io.ReadAll(conn)
+	require.NoError(t, err)
+	require.Contains(t, string(reply), "HTTP/1.1 400")
+	require.Contains(t, string(reply), `"accepted":1`)
+	require.Contains(t, string(reply), "the body breaks off")
+}
+
+// TestCancelled: a client that went away while its reports were being written is no
+// failure of the server's.
+func TestCancelled(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	s := reportServer(t, &recordingAppender{err: context.Canceled}, Limits{})
+	r := httptest.NewRequestWithContext(ctx, http.MethodPost, reportsPath, strings.NewReader(oneReport))
+	w := httptest.NewRecorder()
+	s.ServeHTTP(w, r)
+	require.Equal(t, statusClientGone, w.Code)
+}
+
+func TestAppendErrors(t *testing.T) {
+	for _, c := range []struct {
+		err        error
+		code       int
+		retryAfter string
+	}{
+		{fmt.Errorf("wrapped: %w", ingest.ErrBusy), 429, "1"},
+		{fmt.Errorf("flush: %w", storage.ErrUnavailable), 503, "5"},
+		{storage.ErrTimeout, 503, "5"},
+		{storage.ErrOverloaded, 503, "5"},
+		{storage.ErrCorrupt, 500, ""},
+		{context.DeadlineExceeded, 500, ""},
+	} {
+		t.Run(c.err.Error(), func(t *testing.T) {
+			s := reportServer(t, &recordingAppender{err: c.err}, Limits{})
+			// Also with a fault in the body: that nothing was kept comes first.
+			for _, body := range []string{oneReport, oneReport + "{"} {
+				w := post(t, s, strings.NewReader(body))
+				require.Equal(t, c.code, w.Code)
+				require.Equal(t, c.retryAfter, w.Header().Get("Retry-After"))
+				require.Contains(t, decodeReply(t, w).Error, c.err.Error())
+			}
+		})
+	}
+}
+
+// TestNothingLeftToAppend: a report of which nothing was kept does not reach the appender.
+func TestNothingLeftToAppend(t *testing.T) {
+	a := &recordingAppender{}
+	post(t, reportServer(t, a, Limits{}), strings.NewReader(`{"source":"a","measurements":[{}]}`))
+	require.Zero(t, a.calls)
+}
+
+func TestLongLabelValue(t *testing.T) {
+	a := &recordingAppender{}
+	body := `{"source":"a","measurements":[{"metric":"m","labels":{"a":"` + strings.Repeat("x", 10<<20) + `"},"value":1,"time":1},{"metric":"n","value":1,"time":1}]}`
+	w := post(t, reportServer(t, a, Limits{}), strings.NewReader(body))
+	require.Equal(t, http.StatusOK, w.Code)
+	require.Equal(t, reportsReply{
+		Accepted: 1,
+		Rejected: []rejectionReply{{Index: 0, Reason: ingest.ReasonInvalidLabel, Message: "by the appender"}},
+	}, decodeReply(t, w))
+}
+
+// blockingAppender holds requests until it is let go.
+type blockingAppender struct{ entered, release chan struct{} }
+
+func (a *blockingAppender) Append(context.Context, []ingest.Report) (ingest.Result, error) {
+	a.entered <- struct{}{}
+	<-a.release
+	return ingest.Result{Accepted: 1}, nil
+}
+
+// TestInFlightBytes: a body beyond what all requests may hold together is answered
+// 429, and room comes back with the request that took it.
+func TestInFlightBytes(t *testing.T) {
+	a := &blockingAppender{entered: make(chan struct{}), release: make(chan struct{})}
+	s := newServer(t, func(o *Options) { o.Appender, o.MaxInFlightBytes = a, int64(len(oneReport))+10 })
+	first := make(chan int)
+	go func() { first <- post(t, s, strings.NewReader(oneReport)).Code }()
+	<-a.entered
+	w := post(t, s, strings.NewReader(oneReport))
+	require.Equal(t, http.StatusTooManyRequests, w.Code)
+	require.Equal(t, "1", w.Header().Get("Retry-After"))
+	close(a.release)
+	require.Equal(t, http.StatusOK, <-first)
+
+	go func() { <-a.entered }()
+	require.Equal(t, http.StatusOK, post(t, s, strings.NewReader(oneReport)).Code)
+}
+
+func BenchmarkPost(b *testing.B) {
+	const measurements = 1000
+	body := plainBody(measurements)
+	for _, enc := range []string{"identity", "gzip", "zstd", "snappy"} {
+		b.Run(enc, func(b *testing.B) {
+			s := reportServer(b, acceptAll{}, Limits{})
+			packed := compressed(b, enc, body)
+			b.SetBytes(int64(len(body)))
+			b.ReportAllocs()
+			for b.Loop() {
+				if w := post(b, s, bytes.NewReader(packed), "Content-Encoding", enc); w.Code != http.StatusOK {
+					b.Fatal(w.Body)
+				}
+			}
+			b.ReportMetric(float64(measurements)*float64(b.N)/b.Elapsed().Seconds(), "measurements/s")
+		})
+	}
+}
+
+type acceptAll struct{}
+
+func (acceptAll) Append(_ context.Context, reports []ingest.Report) (ingest.Result, error) {
+	n := 0
+	for _, r := range reports {
+		n += len(r.Measurements)
+	}
+	return ingest.Result{Accepted: n}, nil
+}

@@ -1,0 +1,262 @@
+package api
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/require"
+
+	"github.com/quern/quern/internal/ingest"
+	"github.com/quern/quern/internal/metric"
+	"github.com/quern/quern/internal/storage"
+)
+
+type registrar func(mux *http.ServeMux)
+
+func (r registrar) Register(mux *http.ServeMux) { r(mux) }
+
+func TestOptionsAreChecked(t *testing.T) {
+	for name, spoil := range map[string]func(o *Options){
+		"clock":  func(o *Options) { o.Clock = nil },
+		"logger": func(o *Options) { o.Logger = nil },
+		"ladder": func(o *Options) { o.Status, o.Ladder = statusOf{}, metric.Ladder{} },
+		"limits": func(o *Options) { o.Limits.Labels = -1 },
+		"depth":  func(o *Options) { o.Limits.Depth = 1 << 20 },
+		"bytes":  func(o *Options) { o.MaxBodyBytes = -1 },
+		"metrics": func(o *Options) {
+			reg := prometheus.NewRegistry()
+			reg.MustRegister(prometheus.NewGauge(prometheus.GaugeOpts{Name: "quern_http_requests_total", Help: "x"}))
+			o.Registerer = reg
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			opts := testOptions(t)
+			spoil(&opts)
+			_, err := New(opts)
+			require.Error(t, err)
+		})
+	}
+}
+
+func TestHealthAndReadiness(t *testing.T) {
+	var reason error
+	s := newServer(t, func(o *Options) { o.Ready = func(context.Context) error { return reason } })
+	require.Equal(t, 200, get(t, s, "GET", "/-/healthy").Code)
+	require.Equal(t, 200, get(t, s, "HEAD", "/-/ready").Code)
+
+	reason = errors.New("the store does not answer")
+	w := get(t, s, "GET", "/-/ready")
+	require.Equal(t, 503, w.Code)
+	require.Contains(t, w.Body.String(), "the store does not answer")
+	require.Equal(t, 200, get(t, s, "GET", "/-/healthy").Code)
+}
+
+func TestDrain(t *testing.T) {
+	a := &recordingAppender{}
+	s := reportServer(t, a, Limits{})
+	require.Equal(t, 200, get(t, s, "GET", "/-/ready").Code)
+	s.Drain()
+	require.Equal(t, 503, get(t, s, "GET", "/-/ready").Code)
+	require.Equal(t, 200, get(t, s, "GET", "/-/healthy").Code)
+	w := post(t, s, strings.NewReader(oneReport))
+	require.Equal(t, 503, w.Code)
+	require.NotEmpty(t, w.Header().Get("Retry-After"))
+	require.Zero(t, a.calls)
+}
+
+func TestNotFoundAndMethods(t *testing.T) {
+	s := reportServer(t, &recordingAppender{}, Limits{})
+	w := get(t, s, "GET", "/api/v1/nothing")
+	require.Equal(t, 404, w.Code)
+	require.JSONEq(t, `{"error":"there is nothing at /api/v1/nothing; GET / lists the endpoints"}`, w.Body.String())
+
+	for _, method := range []string{"GET", "PUT", "DELETE", "PATCH", "OPTIONS"} {
+		w = get(t, s, method, reportsPath)
+		require.Equal(t, 405, w.Code, method)
+		require.Equal(t, "POST", w.Header().Get("Allow"))
+		require.Contains(t, w.Body.String(), "use POST")
+	}
+	w = get(t, s, "POST", "/-/healthy")
+	require.Equal(t, 405, w.Code)
+	require.Equal(t, "GET, HEAD", w.Header().Get("Allow"))
+	require.Contains(t, w.Body.String(), "use GET or HEAD")
+}
+
+// TestIndex: the index lists what is there and nothing else.
+func TestIndex(t *testing.T) {
+	s := newServer(t, func(o *Options) {
+		o.Appender = &recordingAppender{}
+		o.Extra = []Registrar{registrar(func(mux *http.ServeMux) {
+			mux.HandleFunc("GET /api/v1/query", func(http.ResponseWriter, *http.Request) {})
+		})}
+	})
+	w := get(t, s, "GET", "/")
+	require.Equal(t, 200, w.Code)
+	require.Contains(t, w.Body.String(), "/api/v1/reports")
+	require.Contains(t, w.Body.String(), "/api/v1/query ")
+	require.Contains(t, w.Body.String(), "/-/ready")
+	require.NotContains(t, w.Body.String(), "/metrics")
+	require.NotContains(t, w.Body.String(), "query_range")
+}
+
+func TestMetrics(t *testing.T) {
+	reg := prometheus.NewRegistry()
+	s := newServer(t, func(o *Options) { o.Gatherer, o.Registerer, o.Appender = reg, reg, &recordingAppender{} })
+	post(t, s, strings.NewReader(`{"source":"a","measurements":[{"metric":"m","value":1},{}]}`))
+	post(t, s, strings.NewReader("{"))
+	get(t, s, "GET", "/made/up")
+	w := get(t, s, "GET", "/metrics")
+	require.Equal(t, 200, w.Code)
+	for _, line := range []string{
+		`quern_http_requests_total{code="200",path="POST /api/v1/reports"} 1`,
+		`quern_http_requests_total{code="400",path="POST /api/v1/reports"} 1`,
+		`quern_http_requests_total{code="404",path="unmatched"} 1`,
+		`quern_http_request_duration_seconds_count{path="POST /api/v1/reports"} 2`,
+		`quern_http_requests_in_flight 1`,
+		`quern_reports_undecodable_measurements_total 1`,
+	} {
+		require.Contains(t, w.Body.String(), line+"\n")
+	}
+}
+
+func TestPanics(t *testing.T) {
+	var log bytes.Buffer
+	reg := prometheus.NewRegistry()
+	s := newServer(t, func(o *Options) {
+		o.Registerer = reg
+		o.Logger = slog.New(slog.NewTextHandler(&log, nil))
+		o.Extra = []Registrar{registrar(func(mux *http.ServeMux) {
+			mux.HandleFunc("GET /early", func(http.ResponseWriter, *http.Request) { panic("oh") })
+			mux.HandleFunc("GET /late", func(w http.ResponseWriter, _ *http.Request) {
+				_, _ = io.WriteString(w, "half")
+				panic("oh")
+			})
+			mux.HandleFunc("GET /abort", func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) })
+		})}
+	})
+	w := get(t, s, "GET", "/early")
+	require.Equal(t, 500, w.Code)
+	require.Contains(t, w.Body.String(), `"error"`)
+	require.Contains(t, log.String(), "server_test.go")
+
+	// Half an answer must not look like a whole one: the connection is cut.
+	require.PanicsWithValue(t, http.ErrAbortHandler, func() { get(t, s, "GET", "/late") })
+	require.PanicsWithValue(t, http.ErrAbortHandler, func() { get(t, s, "GET", "/abort") })
+	require.InDelta(t, 2, counterValue(t, reg, "quern_http_panics_total"), 0)
+	require.InDelta(t, 3, counterValue(t, reg, "quern_http_requests_total"), 0)
+}
+
+type panickingAppender struct{}
+
+func (panickingAppender) Append(context.Context, []ingest.Report) (ingest.Result, error) {
+	panic("oh")
+}
+
+// TestPanicGivesTheBudgetBack: otherwise some panics later every report is refused.
+func TestPanicGivesTheBudgetBack(t *testing.T) {
+	s := newServer(t, func(o *Options) { o.Appender, o.MaxInFlightBytes = panickingAppender{}, int64(len(oneReport)) })
+	for range 3 {
+		require.Equal(t, 500, post(t, s, strings.NewReader(oneReport)).Code)
+	}
+}
+
+// TestBodyLimit: other endpoints' bodies are bounded too, but not those that stream.
+func TestBodyLimit(t *testing.T) {
+	var got int
+	var failed error
+	read := func(w http.ResponseWriter, r *http.Request) {
+		b, err := io.ReadAll(r.Body)
+		got, failed = len(b), err
+		w.(http.Flusher).Flush()
+	}
+	s := newServer(t, func(o *Options) {
+		o.MaxBodyBytes = 100
+		o.Extra = []Registrar{registrar(func(mux *http.ServeMux) {
+			mux.HandleFunc("POST /bounded", read)
+			mux.HandleFunc("POST /api/v1/import", read)
+		})}
+	})
+	send := func(path string) {
+		r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, path, strings.NewReader(strings.Repeat("x", 1000)))
+		s.ServeHTTP(httptest.NewRecorder(), r)
+	}
+	send("/bounded")
+	var tooLarge *http.MaxBytesError
+	require.ErrorAs(t, failed, &tooLarge)
+	require.Equal(t, 100, got)
+	send("/api/v1/import")
+	require.NoError(t, failed)
+	require.Equal(t, 1000, got)
+}
+
+func TestHTTPServer(t *testing.T) {
+	h := newServer(t, nil).HTTPServer()
+	require.NotZero(t, h.ReadHeaderTimeout)
+	require.NotZero(t, h.ReadTimeout)
+	require.NotZero(t, h.IdleTimeout)
+	require.NotZero(t, h.MaxHeaderBytes)
+	require.Zero(t, h.WriteTimeout)
+}
+
+type statusOf struct {
+	status Status
+	err    error
+}
+
+func (s statusOf) AggregationStatus(context.Context) (Status, error) { return s.status, s.err }
+
+func TestAggregationStatus(t *testing.T) {
+	serve := func(p statusOf) *httptest.ResponseRecorder {
+		return get(t, newServer(t, func(o *Options) { o.Status = p }), "GET", "/api/v1/status/aggregation")
+	}
+	w := serve(statusOf{})
+	require.Equal(t, 200, w.Code)
+	require.JSONEq(t, `{"buckets":[],"runs":[],"workers":[],"shards":[],"errors":[]}`, w.Body.String())
+
+	w = serve(statusOf{status: Status{
+		Buckets: []BucketStatus{
+			{Bucket: metric.Raw, Outstanding: []OutstandingSlice{{StartMs: 3600000, Marks: 7}}, Lag: 90500 * time.Millisecond},
+			{Bucket: 1},
+		},
+		Runs: []storage.Run{
+			{
+				SliceKey: storage.SliceKey{Bucket: 1, StartMs: 21600000}, Worker: "w1", StartedMs: 5, Duration: 1500 * time.Millisecond,
+				Blocks: 1, Schedules: 2, BlockQueries: 3, IndexQueries: 4, Late: 5, Rescheduled: 6, Dropped: 7, Err: "gone",
+			},
+			{},
+		},
+		Workers: []storage.Worker{{ID: "w1", Host: "h", StartedMs: 1, SeenMs: 2}},
+		Shards:  []storage.Lease{{Shard: 3, Owner: "w1", Fence: 1732161600000000, ExpiresMs: 9}},
+		Errors: []storage.ComponentError{
+			{Component: "run", Worker: "w1", TimeMs: 4, SliceKey: storage.SliceKey{Bucket: 2, StartMs: 6}, Start: 128, Message: "no"},
+			{Component: "lease", Start: -1, SliceKey: storage.SliceKey{Bucket: 9}},
+		},
+	}})
+	require.Equal(t, 200, w.Code)
+	require.JSONEq(t, `{
+		"buckets":[
+			{"bucket":"raw","outstanding":[{"slice":3600000,"marks":7}],"lag_seconds":90.5},
+			{"bucket":"1h","outstanding":[],"lag_seconds":0}],
+		"runs":[
+			{"bucket":"1h","slice":21600000,"worker":"w1","started":5,"seconds":1.5,"blocks":1,"schedules":2,"block_queries":3,
+			 "index_queries":4,"late":5,"rescheduled":6,"dropped":7,"error":"gone"},
+			{"bucket":"raw","slice":0,"worker":"","started":0,"seconds":0,"blocks":0,"schedules":0,"block_queries":0,
+			 "index_queries":0,"late":0,"rescheduled":0,"dropped":0}],
+		"workers":[{"id":"w1","host":"h","started":1,"seen":2}],
+		"shards":[{"shard":3,"owner":"w1","fence":1732161600000000,"expires":9}],
+		"errors":[
+			{"component":"run","worker":"w1","time":4,"bucket":"6h","slice":6,"start":128,"message":"no"},
+			{"component":"lease","worker":"","time":0,"bucket":"bucket-9","slice":0,"message":""}]}`, w.Body.String())
+
+	require.Equal(t, 503, serve(statusOf{err: storage.ErrUnavailable}).Code)
+	require.Equal(t, 500, serve(statusOf{err: storage.ErrCorrupt}).Code)
+}
