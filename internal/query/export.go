@@ -1,0 +1,157 @@
+package query
+
+import (
+	"context"
+	"fmt"
+	"math"
+
+	"github.com/quern/quern/internal/blocks"
+	"github.com/quern/quern/internal/metric"
+	"github.com/quern/quern/internal/sketch"
+)
+
+// Samples are raw samples of one series, by time.
+type Samples struct {
+	ID      metric.ScheduleID
+	Labels  metric.Labels
+	Samples []metric.Sample
+}
+
+// exportSamples is how many samples of a group are put together, slice by slice, before
+// they are handed on: about 24 MB of them.
+const exportSamples = 1 << 20
+
+// Export reads the raw samples in [startMs, endMs). A series with many samples comes in
+// several pieces, one after the other in time, with pieces of other series between
+// them. The error, but none that All yields, may be a *RequestError.
+func (q *Querier) Export(ctx context.Context, sels []Selector, startMs, endMs int64) (*Result[Samples], error) {
+	if err := checkRange(startMs, endMs); err != nil {
+		return nil, err
+	}
+	groups, err := q.groups(sels, math.MaxInt)
+	if err != nil {
+		return nil, err
+	}
+	r := new(Result[Samples])
+	r.all = func(yield func(Samples, error) bool) {
+		fromMs, toMs := q.sinceMs(metric.Raw, startMs), q.untilMs(endMs)
+		if fromMs >= toMs {
+			return
+		}
+		e := exporter{q: q, fromMs: fromMs, toMs: toMs, warn: &r.warnings, yield: yield}
+		for _, g := range groups {
+			more, err := e.group(ctx, g)
+			if err != nil {
+				yield(Samples{}, err)
+			}
+			if err != nil || !more {
+				return
+			}
+		}
+	}
+	return r, nil
+}
+
+type exporter struct {
+	q      *Querier
+	fromMs int64
+	toMs   int64
+	warn   *warnings
+	yield  func(Samples, error) bool
+	set    blocks.SampleSet
+}
+
+// group yields the samples of one group; more is false when no more are wanted.
+func (e *exporter) group(ctx context.Context, g group) (more bool, err error) {
+	slice := metric.Slice{StartMs: math.MinInt64}
+	e.set.Reset(g.span())
+	sinceMs := e.q.ladder.SliceAt(metric.Raw, e.fromMs).StartMs
+	for ch, err := range e.q.store.RawChunks(ctx, g.span(), sinceMs, e.toMs) {
+		if err != nil {
+			return false, e.q.readError(metric.Raw, g, err)
+		}
+		if ch.SliceMs != slice.StartMs {
+			if e.set.Len() >= exportSamples && !e.flush(g) {
+				return false, nil
+			}
+			slice = e.q.ladder.SliceAt(metric.Raw, ch.SliceMs)
+		}
+		addChunk(&e.set, ch, slice, e.warn)
+	}
+	return e.flush(g), nil
+}
+
+// flush yields what the set holds and empties it.
+func (e *exporter) flush(g group) (more bool) {
+	more = true
+	for i, samples := range g.in(&e.set) {
+		if samples = within(samples, e.fromMs, e.toMs); len(samples) == 0 {
+			continue
+		}
+		id := g.ids[i]
+		if more = e.yield(Samples{ID: id, Labels: e.q.index.Labels(id), Samples: samples}, nil); !more {
+			break
+		}
+	}
+	e.set.Reset(g.span())
+	return more
+}
+
+// Row is a stored roll-up row with what is read from its sketch, within 1 %: NaN where
+// the sketch is damaged.
+type Row struct {
+	Labels metric.Labels
+	metric.RollupRow
+	P50 float64
+	P90 float64
+	P99 float64
+}
+
+// Rollups reads the stored rows of a level that start in [startMs, endMs): each series'
+// by time, the series of a group in no order. The error, but none that All yields, may
+// be a *RequestError.
+func (q *Querier) Rollups(ctx context.Context, sels []Selector, level metric.Bucket, startMs, endMs int64) (*Result[Row], error) {
+	if err := checkRange(startMs, endMs); err != nil {
+		return nil, err
+	}
+	if level < 1 || level > q.ladder.Top() {
+		return nil, badRequest("there is no level %d", level)
+	}
+	groups, err := q.groups(sels, math.MaxInt)
+	if err != nil {
+		return nil, err
+	}
+	r := new(Result[Row])
+	r.all = func(yield func(Row, error) bool) {
+		fromMs, toMs := q.sinceMs(level, startMs), q.untilMs(endMs)
+		if fromMs >= toMs {
+			return
+		}
+		var sk sketch.Sketch
+		for _, g := range groups {
+			for row, err := range q.rows(ctx, g, level, fromMs, toMs) {
+				if err != nil {
+					yield(Row{}, err)
+					return
+				}
+				out := Row{Labels: q.index.Labels(row.Schedule), RollupRow: *row.RollupRow}
+				out.P50, out.P90, out.P99 = math.NaN(), math.NaN(), math.NaN()
+				sk.Reset()
+				if err := sk.Merge(row.Sketch); err != nil {
+					r.warnings.add("%s of %s: percentiles are missing: %v", q.rowName(level, row.TimeMs), out.Labels, err)
+				} else {
+					out.P50, out.P90, out.P99 = sk.Quantile(0.5), sk.Quantile(0.9), sk.Quantile(0.99)
+				}
+				if !yield(out, nil) {
+					return
+				}
+			}
+		}
+	}
+	return r, nil
+}
+
+// rowName names a stored row in a warning.
+func (q *Querier) rowName(level metric.Bucket, tMs int64) string {
+	return fmt.Sprintf("the %s row at %s", q.ladder.Name(level), metric.Slice{StartMs: tMs})
+}

@@ -1,0 +1,215 @@
+package query
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/quern/quern/internal/metric"
+)
+
+// part is a stretch of time that is answered from one bucket. Of raw it is the samples
+// with times in [fromMs, toMs), of a roll-up level the rows that start there.
+type part struct {
+	bucket metric.Bucket
+	fromMs int64
+	toMs   int64
+}
+
+// planner cuts a range into parts, each from the best bucket for it.
+//
+//  1. Parts follow each other without overlap, and a row is used only where all of it
+//     lies within a part: no sample counts twice, whatever the retention and however
+//     many buckets take part.
+//  2. A row is used only when it has been ground, or nothing came that could be:
+//     where a slice is still open its samples are read instead, or finer rows. Data
+//     that comes late shows in the rows after the next run.
+//  3. What a bucket no longer has is not read from it, and cut-offs lie where rows of
+//     the next bucket begin.
+//
+// Where only rows too coarse for the range's ends are left, a row belongs to the
+// moment at which it starts.
+type planner struct {
+	ladder metric.Ladder
+	// keptMs is the time from which on each bucket still has its rows.
+	keptMs []int64
+	// openMs is the time from which on no row of a level has been ground; ungroundMs are
+	// the starts of the rows before it that are outstanding, sorted. Both by bucket.
+	openMs     []int64
+	ungroundMs [][]int64
+}
+
+// openSlices is how far back slices are looked for that have not been ground. Marks are
+// given up at the age cap, 24 h by default, so nothing is outstanding for much longer.
+const openSlices = 48 * time.Hour
+
+// planner learns what is there to read in [startMs, endMs), now, at the given levels.
+func (q *Querier) planner(ctx context.Context, startMs, endMs int64, levels []metric.Bucket) (*planner, error) {
+	nowMs := q.nowMs()
+	n := int(q.ladder.Top()) + 1
+	p := &planner{
+		ladder:     q.ladder,
+		keptMs:     q.keptMs(nowMs),
+		openMs:     make([]int64, n),
+		ungroundMs: make([][]int64, n),
+	}
+	if len(levels) == 0 {
+		return p, nil
+	}
+	backMs := max(openSlices.Milliseconds(), 3*q.ladder.WidthMs(q.ladder.Top()))
+	for level := metric.Bucket(1); level <= slices.Max(levels); level++ {
+		width := q.ladder.WidthMs(level)
+		p.openMs[level] = floor(nowMs, width)
+		fromMs := floor(max(startMs, nowMs-backMs), q.ladder.WidthMs(q.ladder.Top()))
+		var unground []int64
+		// A row is outstanding when one that it is made of is.
+		for _, t := range p.ungroundMs[level-1] {
+			unground = append(unground, floor(t, width))
+		}
+		if toMs := min(endMs, p.openMs[level]); fromMs < toMs {
+			states, err := q.store.Slices(ctx, level-1, fromMs, toMs)
+			if err != nil {
+				return nil, fmt.Errorf("look for open slices of %s: %w", q.ladder.Name(level-1), err)
+			}
+			for _, s := range states {
+				if !s.Complete {
+					unground = append(unground, s.StartMs)
+				}
+			}
+		}
+		slices.Sort(unground)
+		p.ungroundMs[level] = slices.Compact(unground)
+	}
+	return p, nil
+}
+
+// keptMs is from when on each bucket is whole.
+func (q *Querier) keptMs(nowMs int64) []int64 {
+	top := q.ladder.Top()
+	out := make([]int64, top+1)
+	for b := metric.Raw; b <= top; b++ {
+		out[b] = math.MinInt64
+		if int(b) < len(q.retention) && q.retention[b] > 0 {
+			out[b] = ceil(nowMs-q.retention[b].Milliseconds(), q.ladder.WidthMs(min(b+1, top)))
+		}
+	}
+	return out
+}
+
+// plan cuts [startMs, endMs). levels are those whose rows may be used, coarsest first;
+// borders yields, for a time, the next border after it that no row may straddle, and is
+// nil when there is none but the range's ends. Where neither those levels nor raw are
+// kept, the finest that is kept serves.
+func (p *planner) plan(startMs, endMs int64, levels []metric.Bucket, borders func(tMs int64) int64) []part {
+	var parts []part
+	for t := startMs; t < endMs; {
+		limit := endMs
+		if borders != nil {
+			limit = min(limit, borders(t))
+		}
+		next, ok := p.fromLevels(t, limit, levels)
+		if !ok {
+			next, ok = p.fromRaw(t, endMs, levels)
+		}
+		if !ok {
+			next, ok = p.fromLeft(t, endMs, levels)
+		}
+		t = next.toMs
+		if !ok {
+			continue
+		}
+		if n := len(parts); n > 0 && parts[n-1].bucket == next.bucket && parts[n-1].toMs == next.fromMs {
+			parts[n-1].toMs = next.toMs
+		} else {
+			parts = append(parts, next)
+		}
+	}
+	return parts
+}
+
+// fromLevels is the part from t on that the coarsest possible level answers.
+func (p *planner) fromLevels(t, limit int64, levels []metric.Bucket) (part, bool) {
+	for i, b := range levels {
+		width := p.ladder.WidthMs(b)
+		if t < p.keptMs[b] || floor(t, width) != t {
+			continue
+		}
+		to := min(floor(limit, width), p.groundUntil(b, t), p.nextChance(t, levels[:i]))
+		if to > t {
+			return part{bucket: b, fromMs: t, toMs: to}, true
+		}
+	}
+	return part{}, false
+}
+
+// fromRaw is the part from t on that raw answers, up to where a level may again.
+func (p *planner) fromRaw(t, endMs int64, levels []metric.Bucket) (part, bool) {
+	if t < p.keptMs[metric.Raw] {
+		return part{}, false
+	}
+	return part{bucket: metric.Raw, fromMs: t, toMs: min(endMs, p.nextChance(t, levels))}, true
+}
+
+// fromLeft is the part from t on, or behind a gap, that is answered from whatever is
+// left. When it is not ok, there is a gap up to the part's end.
+func (p *planner) fromLeft(t, endMs int64, levels []metric.Bucket) (part, bool) {
+	// Whatever begins to be kept further on may be better than what is left here.
+	until := endMs
+	for _, kept := range p.keptMs {
+		if kept > t {
+			until = min(until, kept)
+		}
+	}
+	for b := metric.Bucket(1); b <= p.ladder.Top(); b++ {
+		if p.keptMs[b] > t {
+			continue
+		}
+		width := p.ladder.WidthMs(b)
+		from := ceil(t, width)
+		to := min(until, p.nextChance(from, levels))
+		if from > t && to < until {
+			return part{toMs: min(from, until)}, false
+		}
+		if to < endMs {
+			to = floor(to, width)
+		}
+		if from >= to {
+			return part{toMs: min(ceil(from+1, width), until)}, false
+		}
+		return part{bucket: b, fromMs: from, toMs: to}, true
+	}
+	return part{toMs: until}, false
+}
+
+// groundUntil is the end of the rows from t on that have been ground.
+func (p *planner) groundUntil(b metric.Bucket, t int64) int64 {
+	i, _ := slices.BinarySearch(p.ungroundMs[b], t)
+	if i < len(p.ungroundMs[b]) {
+		return min(p.openMs[b], p.ungroundMs[b][i])
+	}
+	return p.openMs[b]
+}
+
+// nextChance is the next time after t at which one of the levels may have a row.
+func (p *planner) nextChance(t int64, levels []metric.Bucket) int64 {
+	next := int64(math.MaxInt64)
+	for _, b := range levels {
+		at := max(floor(t, p.ladder.WidthMs(b))+p.ladder.WidthMs(b), p.keptMs[b])
+		if at < p.openMs[b] {
+			next = min(next, at)
+		}
+	}
+	return next
+}
+
+func floor(t, width int64) int64 {
+	r := t % width
+	if r < 0 {
+		r += width
+	}
+	return t - r
+}
+
+func ceil(t, width int64) int64 { return floor(t+width-1, width) }

@@ -1,0 +1,177 @@
+package query
+
+import (
+	"context"
+	"math"
+
+	"github.com/quern/quern/internal/blocks"
+	"github.com/quern/quern/internal/metric"
+)
+
+// Point is what the finite samples of one bucket of a range come to. Count 0 stands for
+// a gap, and the others mean nothing then.
+type Point struct {
+	Count uint64
+	Sum   float64
+	Min   float64
+	Max   float64
+}
+
+// Avg is the mean, NaN for a gap.
+func (p *Point) Avg() float64 { return p.Sum / float64(p.Count) }
+
+func (p *Point) add(v float64) {
+	if p.Count == 0 {
+		p.Min, p.Max = v, v
+	}
+	p.Count++
+	p.Sum += v
+	p.Min = min(p.Min, v)
+	p.Max = max(p.Max, v)
+}
+
+func (p *Point) merge(r *metric.Rollup) {
+	if p.Count == 0 {
+		p.Min, p.Max = r.Min, r.Max
+	}
+	p.Count += r.Count
+	p.Sum += r.Sum
+	p.Min = min(p.Min, r.Min)
+	p.Max = max(p.Max, r.Max)
+}
+
+func finite(v float64) bool { return !math.IsNaN(v) && !math.IsInf(v, 0) }
+
+// Range is [StartMs, EndMs) cut into N buckets of, to a millisecond, the same width.
+type Range struct {
+	StartMs int64
+	EndMs   int64
+	N       int
+}
+
+// BucketMs is the time at which bucket i begins.
+func (r Range) BucketMs(i int) int64 {
+	// Rounded up, so that BucketMs(bucket(t)) <= t for every t.
+	return r.StartMs + (int64(i)*(r.EndMs-r.StartMs)+int64(r.N)-1)/int64(r.N)
+}
+
+// bucket is the bucket of a time in the range.
+func (r Range) bucket(tMs int64) int {
+	return int((tMs - r.StartMs) * int64(r.N) / (r.EndMs - r.StartMs))
+}
+
+// SeriesPoints are the points of one series, one for each bucket of the range.
+type SeriesPoints struct {
+	ID     metric.ScheduleID
+	Labels metric.Labels
+	Points []Point
+}
+
+const (
+	// MaxPoints bounds the buckets that can be asked for: more than any screen shows.
+	MaxPoints = 11_000
+	// pointCells bounds the points that one group is read into at a time: 16 MB of them.
+	pointCells = 1 << 19
+)
+
+// unalignedRows is the number of finest rows that a bucket must be wide before reading
+// rows, and raw samples around each border that lies within a row, is cheaper than
+// reading all samples.
+const unalignedRows = 8
+
+// Points reads min, avg, max and count over the buckets of a range. A series without
+// samples in the range is left out. The coarsest level whose rows fit into the buckets is
+// read, down to raw where none does or has been ground yet, and where that is no longer
+// kept what is left. The error, but none that All yields, may be a *RequestError.
+func (q *Querier) Points(ctx context.Context, sels []Selector, rng Range) (*Result[SeriesPoints], error) {
+	if err := checkRange(rng.StartMs, rng.EndMs); err != nil {
+		return nil, err
+	}
+	if rng.N < 1 || rng.N > MaxPoints {
+		return nil, badRequest("buckets must be between 1 and %d", MaxPoints)
+	}
+	groups, err := q.groups(sels, pointCells/rng.N)
+	if err != nil {
+		return nil, err
+	}
+	levels, borders := q.fitting(rng)
+	p, err := q.planner(ctx, rng.StartMs, rng.EndMs, levels)
+	if err != nil {
+		return nil, err
+	}
+	parts := p.plan(rng.StartMs, q.untilMs(rng.EndMs), levels, borders)
+	r := new(Result[SeriesPoints])
+	r.all = inOrder(ctx, groups, q.opts.Parallel, func(ctx context.Context, g group) ([]SeriesPoints, error) {
+		return q.groupPoints(ctx, g, rng, parts, &r.warnings)
+	})
+	return r, nil
+}
+
+// fitting are the levels whose rows may serve the buckets of a range, coarsest first,
+// and the borders that those rows might straddle.
+func (q *Querier) fitting(rng Range) ([]metric.Bucket, func(tMs int64) int64) {
+	var levels []metric.Bucket
+	spanMs, n := rng.EndMs-rng.StartMs, int64(rng.N)
+	for b := q.ladder.Top(); b >= 1; b-- {
+		width := q.ladder.WidthMs(b)
+		if spanMs%(n*width) == 0 && floor(rng.StartMs, width) == rng.StartMs {
+			levels = append(levels, b)
+		}
+	}
+	if len(levels) > 0 || spanMs < unalignedRows*n*q.ladder.WidthMs(1) {
+		return levels, nil
+	}
+	return []metric.Bucket{1}, func(tMs int64) int64 {
+		return rng.BucketMs(rng.bucket(tMs) + 1)
+	}
+}
+
+func (q *Querier) groupPoints(ctx context.Context, g group, rng Range, parts []part, warn *warnings) ([]SeriesPoints, error) {
+	cells := make([]Point, len(g.ids)*rng.N)
+	some := make([]bool, len(g.ids))
+	var set blocks.SampleSet
+	for _, part := range parts {
+		if part.bucket == metric.Raw {
+			err := q.rawSlices(ctx, g, part.fromMs, part.toMs, &set, warn, func(i int, samples []metric.Sample) {
+				some[i] = rng.addSamples(cells[i*rng.N:(i+1)*rng.N], samples) || some[i]
+			})
+			if err != nil {
+				return nil, err
+			}
+			continue
+		}
+		for row, err := range q.rows(ctx, g, part.bucket, part.fromMs, part.toMs) {
+			if err != nil {
+				return nil, err
+			}
+			cells[row.i*rng.N+rng.bucket(row.TimeMs)].merge(&row.Rollup)
+			some[row.i] = true
+		}
+	}
+	var out []SeriesPoints
+	for i, id := range g.ids {
+		if some[i] {
+			out = append(out, SeriesPoints{ID: id, Labels: q.index.Labels(id), Points: cells[i*rng.N : (i+1)*rng.N]})
+		}
+	}
+	return out, nil
+}
+
+// addSamples adds samples, which are by time, to the points of their buckets, and says
+// whether there was a finite one.
+func (r Range) addSamples(points []Point, samples []metric.Sample) (some bool) {
+	at, untilMs := 0, int64(math.MinInt64)
+	for i := range samples {
+		s := &samples[i]
+		if !finite(s.Value) {
+			continue
+		}
+		if s.TimeMs >= untilMs {
+			at = r.bucket(s.TimeMs)
+			untilMs = r.BucketMs(at + 1)
+		}
+		points[at].add(s.Value)
+		some = true
+	}
+	return some
+}

@@ -1,0 +1,239 @@
+package query_test
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/quern/quern/internal/metric"
+	"github.com/quern/quern/internal/query"
+	"github.com/quern/quern/internal/storage"
+)
+
+// Acceptance 26: min, avg and max per bucket, gaps empty; raw where no level is as fine
+// as what is asked for.
+func TestAcceptance26_PointsFromRaw(t *testing.T) {
+	onEachStore(t, func(t *testing.T, w *world) {
+		for id := range metric.ScheduleID(20) {
+			w.series(id, "cpu", fmt.Sprint("web-", id))
+		}
+		w.series(20, "mem", "web-0")
+		ids := []metric.ScheduleID{0, 3, 4, 9, 19}
+		w.fill(ids, midnight+8*hour, midnight+9*hour+30*minute, 10*second, wave)
+		w.fill(ids, midnight+9*hour+40*minute, midnight+10*hour, 10*second, wave)
+		w.put(
+			metric.Sample{Schedule: 3, TimeMs: midnight + 8*hour, Value: math.NaN()},
+			metric.Sample{Schedule: 3, TimeMs: midnight + 8*hour + 7, Value: math.Inf(1)},
+			metric.Sample{Schedule: 4, TimeMs: midnight + 8*hour, Value: -5000}, // sent again: the later counts
+			metric.Sample{Schedule: 20, TimeMs: midnight + 8*hour, Value: 1},
+			metric.Sample{Schedule: 5, TimeMs: midnight + 8*hour, Value: math.NaN()},
+		)
+		got := w.checkPoints("cpu", query.Range{StartMs: midnight + 8*hour, EndMs: midnight + 10*hour, N: 12})
+		require.Len(t, got, len(ids), "a series without a finite sample is left out")
+		require.Zero(t, got[0].Points[9].Count, "from 9:30 to 9:40 there is a gap")
+		require.Equal(t, "web-3", got[1].Labels.Get("source"))
+
+		require.Equal(t, []metric.Bucket{metric.Raw}, buckets(w.took()))
+		// 7 does not divide two hours, and the borders lie in the middle of a slice.
+		w.checkPoints("cpu", query.Range{StartMs: midnight + 8*hour + 1, EndMs: midnight + 9*hour + 59*minute, N: 7})
+		w.took()
+		w.checkPoints("cpu", query.Range{StartMs: midnight + 8*hour, EndMs: midnight + 10*hour, N: 12})
+		require.Len(t, w.took(), 3, "one read for each group that has a series asked for")
+	})
+}
+
+// Acceptance 26: the coarsest level that still has the asked resolution.
+func TestAcceptance26_CoarsestLevelThatFits(t *testing.T) {
+	onEachStore(t, func(t *testing.T, w *world) {
+		w.series(1, "cpu", "web-1")
+		w.fill([]metric.ScheduleID{1}, midnight-3*day, noon, minute, wave)
+		w.grind(1, midnight-3*day, midnight+12*hour)
+		w.grind(2, midnight-3*day, midnight+12*hour)
+		w.grind(3, midnight-3*day, midnight)
+		w.took()
+		for _, c := range []struct {
+			name   string
+			rng    query.Range
+			expect []metric.Bucket
+		}{
+			{"a bucket is a day", query.Range{midnight - 3*day, midnight, 3}, []metric.Bucket{3}},
+			{"a bucket is three days", query.Range{midnight - 3*day, midnight, 1}, []metric.Bucket{3}},
+			{"a bucket is 12 h", query.Range{midnight - 3*day, midnight, 6}, []metric.Bucket{2}},
+			{"a bucket is 6 h", query.Range{midnight - 3*day, midnight, 12}, []metric.Bucket{2}},
+			{"a bucket is 4 h", query.Range{midnight - 2*day, midnight, 12}, []metric.Bucket{1}},
+			{"a bucket is an hour", query.Range{midnight - day, midnight, 24}, []metric.Bucket{1}},
+			{"a bucket is half an hour", query.Range{midnight - day, midnight, 48}, []metric.Bucket{0}},
+			{"a day that begins at 6:00", query.Range{midnight - 2*day + 6*hour, midnight - day + 6*hour, 1}, []metric.Bucket{2}},
+			{"a day that begins at 5:00", query.Range{midnight - 2*day + 5*hour, midnight - day + 5*hour, 1}, []metric.Bucket{1}},
+			{"borders within rows, buckets too small to bother", query.Range{midnight - day + 1, midnight + 1, 24}, []metric.Bucket{0}},
+			{"days that begin at 0:17", query.Range{midnight - 2*day + 17*minute, midnight + 17*minute, 2}, []metric.Bucket{0, 1, 0, 1, 0}},
+		} {
+			t.Run(c.name, func(t *testing.T) {
+				w := *w
+				w.t = t
+				require.Len(t, w.checkPoints("cpu", c.rng), 1)
+				require.Equal(t, c.expect, buckets(w.took()))
+			})
+		}
+	})
+}
+
+// The end of a range that has not been ground yet is no gap.
+func TestPointsOfOpenSlices(t *testing.T) {
+	onEachStore(t, func(t *testing.T, w *world) {
+		w.series(1, "cpu", "web-1")
+		w.fill([]metric.ScheduleID{1}, midnight-2*day, noon, minute, wave)
+		// The runs for 8:00 and 11:00 have not been, nor those of the 6h and 24h rows that
+		// need theirs.
+		w.grind(1, midnight-2*day, midnight+8*hour)
+		w.grind(1, midnight+9*hour, midnight+11*hour)
+		w.grind(2, midnight-2*day, midnight+6*hour)
+		w.grind(3, midnight-2*day, midnight)
+		w.took()
+		w.checkPoints("cpu", query.Range{StartMs: midnight - 2*day, EndMs: midnight + day, N: 3})
+		require.Equal(t, []metric.Bucket{3, 2, 1, 0, 1, 0}, buckets(w.took()))
+	})
+}
+
+// While nothing is ground, no run opens the slices of the levels above.
+func TestPointsWhileNothingIsGround(t *testing.T) {
+	w := newWorld(t, defaultSettings(), retention)
+	w.series(1, "cpu", "web-1")
+	w.fill([]metric.ScheduleID{1}, midnight-2*day, noon, minute, wave)
+	w.grind(1, midnight-2*day, midnight-day)
+	w.grind(2, midnight-2*day, midnight-day)
+	w.grind(3, midnight-2*day, midnight-day)
+	w.took()
+	w.checkPoints("cpu", query.Range{StartMs: midnight - 2*day, EndMs: midnight + day, N: 3})
+	require.Equal(t, []metric.Bucket{3, 0}, buckets(w.took()))
+}
+
+// Acceptance 28: a range over the retention of raw, 1h and 24h is answered from each
+// where it is the best that is left, and no sample counts twice.
+func TestAcceptance28_RangeOverRetentions(t *testing.T) {
+	keep := storage.Retention{2 * 24 * time.Hour, 4 * 24 * time.Hour, 6 * 24 * time.Hour, 0}
+	w := newWorld(t, defaultSettings(), keep)
+	w.series(1, "cpu", "web-1")
+	start := midnight - 10*day
+	w.fill([]metric.ScheduleID{1}, start, noon, 10*minute, wave)
+	w.grind(1, start, midnight+12*hour)
+	w.grind(2, start, midnight+12*hour)
+	w.grind(3, start, midnight)
+
+	// All rows are there still, so that one read twice would count twice.
+	w.took()
+	w.checkPoints("cpu", query.Range{StartMs: start, EndMs: midnight, N: 10})
+	require.Equal(t, []metric.Bucket{3}, buckets(w.took()))
+
+	// Half-hours: nothing but raw fits, and beyond its retention the finest that is left.
+	rng := query.Range{StartMs: start, EndMs: midnight + 12*hour, N: 10*48 + 24}
+	r, err := w.q.Points(t.Context(), w.sel("cpu"), rng)
+	got := collect(t, r, err)
+	require.Equal(t, []metric.Bucket{3, 2, 1, 0}, buckets(w.took()))
+	// At 12:20, 6 days ago is in the row that began at 12:00, so that the first whole
+	// day of 6h rows begins the midnight after.
+	for _, c := range []struct {
+		what       string
+		fromMs     int64
+		toMs       int64
+		width      int64
+		wholeUntil int64
+	}{
+		{"24h", start, midnight - 5*day, day, 0},
+		{"6h", midnight - 5*day, midnight - 4*day + 18*hour, 6 * hour, 0},
+		{"1h", midnight - 4*day + 18*hour, midnight - 2*day + 13*hour, hour, 0},
+		{"raw", midnight - 2*day + 13*hour, midnight + 12*hour, hour / 2, 0},
+	} {
+		for at := c.fromMs; at < c.toMs; at += hour / 2 {
+			p := got[0].Points[(at-start)/(hour/2)]
+			if (at-start)%c.width != 0 {
+				require.Zero(t, p.Count, "%s at %d: a row is in the bucket where it starts", c.what, at)
+				continue
+			}
+			all := w.within(1, at, at+c.width)
+			require.Equal(t, uint64(len(all)), p.Count, c.what)
+		}
+	}
+
+	for _, name := range []string{"whole", "ends within rows"} {
+		from, to := start, midnight+12*hour
+		if name != "whole" {
+			from, to = start+day, midnight-day+7*minute
+		}
+		res, err := w.q.Summary(t.Context(), w.sel("cpu"), from, to)
+		sums := collect(t, res, err)
+		require.Equal(t, uint64(len(w.within(1, from, to))), sums[0].Count, name)
+	}
+}
+
+// A range, a history and a retention at random: points are those of the raw samples, and
+// no sample is lost or counted twice.
+func TestPointsAgainstSamples(t *testing.T) {
+	seed := uint64(time.Date(2025, 11, 21, 0, 0, 0, 0, time.UTC).Unix())
+	t.Logf("seed %d", seed)
+	rnd := rand.New(rand.NewPCG(seed, 1))
+	for range 60 {
+		keep := storage.Retention{
+			time.Duration(48+rnd.IntN(72)) * time.Hour,
+			time.Duration(100+rnd.IntN(72)) * time.Hour,
+			time.Duration(150+rnd.IntN(72)) * time.Hour,
+			0,
+		}
+		if rnd.IntN(3) == 0 {
+			keep = nil
+		}
+		w := newWorld(t, defaultSettings(), keep)
+		w.series(1, "cpu", "web-1")
+		w.series(6, "cpu", "web-6")
+		w.series(17, "cpu", "web-17")
+		start := midnight - 9*day
+		w.fill([]metric.ScheduleID{1, 6, 17}, start, noon, int64(10+rnd.IntN(60))*minute, wave)
+		for at := start; at < midnight+12*hour; at += hour {
+			// Now and then a run did not take place, not too long ago.
+			if at > midnight-day && rnd.IntN(8) == 0 {
+				continue
+			}
+			w.grind(1, at, at+hour)
+		}
+		w.grind(2, start, midnight+int64(rnd.IntN(3))*6*hour)
+		w.grind(3, start, midnight-int64(rnd.IntN(2))*day)
+
+		// Where raw is kept, any range is exact; further back, whole days are.
+		w.checkPoints("cpu", query.Range{StartMs: start, EndMs: midnight + day, N: 1})
+		w.checkPoints("cpu", query.Range{StartMs: start, EndMs: midnight + day, N: 10})
+		oldest := int64(36)
+		if keep == nil {
+			oldest = 8 * 24
+		}
+		for range 10 {
+			from := noon - rnd.Int64N(oldest*hour)
+			to := from + 1 + rnd.Int64N(noon-from)
+			w.checkPoints("cpu", query.Range{StartMs: from, EndMs: to, N: 1 + rnd.IntN(40)})
+			aligned := from - from%hour
+			w.checkPoints("cpu", query.Range{StartMs: aligned, EndMs: aligned + int64(1+rnd.IntN(40))*hour, N: 1 + rnd.IntN(3)})
+		}
+		if t.Failed() {
+			return
+		}
+	}
+}
+
+func TestBadPointRequests(t *testing.T) {
+	w := newWorld(t, defaultSettings(), retention)
+	for _, rng := range []query.Range{
+		{StartMs: noon, EndMs: noon, N: 1},
+		{StartMs: noon, EndMs: noon - 1, N: 1},
+		{StartMs: math.MinInt64, EndMs: noon, N: 1},
+		{StartMs: noon, EndMs: math.MaxInt64, N: 1},
+		{StartMs: noon - hour, EndMs: noon, N: 0},
+		{StartMs: noon - hour, EndMs: noon, N: query.MaxPoints + 1},
+	} {
+		_, err := w.q.Points(t.Context(), w.sel("cpu"), rng)
+		var bad *query.RequestError
+		require.ErrorAs(t, err, &bad, "%+v", rng)
+	}
+}

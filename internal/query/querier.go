@@ -1,0 +1,326 @@
+// Package query reads what rests: raw samples and roll-up rows. It finds series in an
+// in-memory label index, puts them together by the groups in which they are stored,
+// and reads each group once for all of them: what a request costs grows with the
+// groups it touches, not with its series.
+//
+// Times are in Unix ms, ranges half open. Non-finite samples are shown where raw
+// samples are, and left out of everything that is computed. Memory is bounded by what
+// one group holds in one slice, or by the buckets asked for, not by the range.
+package query
+
+import (
+	"context"
+	"fmt"
+	"iter"
+	"math"
+	"slices"
+	"sync"
+
+	"github.com/quern/quern/internal/blocks"
+	"github.com/quern/quern/internal/clock"
+	"github.com/quern/quern/internal/metric"
+	"github.com/quern/quern/internal/storage"
+)
+
+// Store is what the querier reads of a store.
+type Store interface {
+	storage.Reader
+	// Slices tells what has been ground; see storage.Runs.
+	Slices(ctx context.Context, b metric.Bucket, fromMs, toMs int64) ([]storage.SliceState, error)
+}
+
+// Options set up a Querier; the zero value stands for the defaults.
+type Options struct {
+	// MaxSeries is the number of series that one request may match. The default is 300000.
+	MaxSeries int
+	// Parallel is the number of groups that one request reads at the same time, except
+	// where it streams what it reads. The default is 4.
+	Parallel int
+}
+
+// EnsureDefaults fills in what was left zero.
+func (o Options) EnsureDefaults() Options {
+	if o.MaxSeries <= 0 {
+		o.MaxSeries = 300_000
+	}
+	if o.Parallel <= 0 {
+		o.Parallel = 4
+	}
+	return o
+}
+
+// Querier answers requests. It is safe for concurrent use.
+type Querier struct {
+	store     Store
+	index     *Index
+	ladder    metric.Ladder
+	groupSize int
+	retention storage.Retention
+	clock     clock.Clock
+	opts      Options
+}
+
+// New makes a querier on a store with the given settings and retention.
+func New(
+	store Store, index *Index, settings storage.Settings, retention storage.Retention, clk clock.Clock, opts Options,
+) *Querier {
+	return &Querier{
+		store:     store,
+		index:     index,
+		ladder:    settings.Ladder,
+		groupSize: settings.GroupSize,
+		retention: retention,
+		clock:     clk,
+		opts:      opts.EnsureDefaults(),
+	}
+}
+
+// Ladder is the ladder whose levels can be asked for.
+func (q *Querier) Ladder() metric.Ladder { return q.ladder }
+
+// Level finds a roll-up level by its name, the finest for "". The error is a
+// *RequestError.
+func (q *Querier) Level(name string) (metric.Bucket, error) {
+	if name == "" {
+		return 1, nil
+	}
+	b, err := q.ladder.Bucket(name)
+	if err != nil || b == metric.Raw {
+		return 0, badRequest("level %q: there are %s", name, q.ladder)
+	}
+	return b, nil
+}
+
+// Result is an answer that is being read. It is read once, by one goroutine.
+type Result[T any] struct {
+	all      iter.Seq2[T, error]
+	warnings warnings
+}
+
+// All yields what was asked for, and an error at most once, as its last pair. A value
+// is valid until the next one.
+func (r *Result[T]) All() iter.Seq2[T, error] { return r.all }
+
+// Warnings say what is missing from the answer, or may be wrong with it, because stored
+// data is damaged. They are complete after the last value.
+func (r *Result[T]) Warnings() []string { return r.warnings.list() }
+
+// maxWarnings bounds the warnings of one answer: who has more has one problem, not many.
+const maxWarnings = 20
+
+type warnings struct {
+	mu   sync.Mutex
+	all  []string
+	more int
+}
+
+func (w *warnings) add(format string, args ...any) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if len(w.all) == maxWarnings {
+		w.more++
+		return
+	}
+	w.all = append(w.all, fmt.Sprintf(format, args...))
+}
+
+func (w *warnings) list() []string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	out := slices.Clone(w.all)
+	if w.more > 0 {
+		out = append(out, fmt.Sprintf("and %d more", w.more))
+	}
+	return out
+}
+
+// The times that can be asked for: the years 1 to 9999, within which sums of times and
+// widths cannot overflow.
+const (
+	minTimeMs = -62_135_596_800_000
+	maxTimeMs = 253_402_300_799_999
+)
+
+func checkRange(startMs, endMs int64) error {
+	switch {
+	case startMs < minTimeMs || endMs > maxTimeMs:
+		return badRequest("start and end must lie in the years 1 to 9999")
+	case startMs >= endMs:
+		return badRequest("start must be before end")
+	}
+	return nil
+}
+
+func (q *Querier) nowMs() int64 { return clock.NowMs(q.clock) }
+
+// untilMs is endMs, or a day from now if that is earlier: samples from further ahead
+// are not taken in, and looking for them would cost reads.
+func (q *Querier) untilMs(endMs int64) int64 {
+	return min(endMs, q.nowMs()+24*60*60*1000)
+}
+
+// sinceMs is startMs, or when the bucket's retention begins if that is later: older rows
+// may be half deleted.
+func (q *Querier) sinceMs(b metric.Bucket, startMs int64) int64 {
+	if int(b) < len(q.retention) && q.retention[b] > 0 {
+		return max(startMs, q.nowMs()-q.retention[b].Milliseconds())
+	}
+	return startMs
+}
+
+// group is series that lie in the same storage group, by id.
+type group struct {
+	ids []metric.ScheduleID
+}
+
+// span is the ids from the first series to the last.
+func (g group) span() blocks.Range {
+	return blocks.Range{Start: g.ids[0], End: g.ids[len(g.ids)-1] + 1}
+}
+
+// groups selects series and puts them into groups of at most maxIDs.
+func (q *Querier) groups(sels []Selector, maxIDs int) ([]group, error) {
+	ids := q.index.Select(sels...)
+	if len(ids) > q.opts.MaxSeries {
+		return nil, badRequest("the selectors match %d series, more than the %d that one request may ask for: narrow them",
+			len(ids), q.opts.MaxSeries)
+	}
+	var out []group
+	for len(ids) > 0 {
+		end := blocks.Of(ids[0], q.groupSize).End
+		n, _ := slices.BinarySearch(ids, end)
+		n = min(n, max(maxIDs, 1))
+		out = append(out, group{ids: ids[:n]})
+		ids = ids[n:]
+	}
+	return out, nil
+}
+
+// rawSlices reads the group's samples in [fromMs, toMs), slice by slice, which is what
+// bounds its memory, and calls with for each series in each slice: i is its place in the
+// group, samples are by time and valid during the call.
+func (q *Querier) rawSlices(
+	ctx context.Context, g group, fromMs, toMs int64, set *blocks.SampleSet, warn *warnings,
+	with func(i int, samples []metric.Sample),
+) error {
+	slice := metric.Slice{StartMs: math.MinInt64}
+	flush := func() {
+		for i, samples := range g.in(set) {
+			if samples = within(samples, fromMs, toMs); len(samples) > 0 {
+				with(i, samples)
+			}
+		}
+		set.Reset(g.span())
+	}
+	set.Reset(g.span())
+	for ch, err := range q.store.RawChunks(ctx, g.span(), q.ladder.SliceAt(metric.Raw, fromMs).StartMs, toMs) {
+		if err != nil {
+			return q.readError(metric.Raw, g, err)
+		}
+		if ch.SliceMs != slice.StartMs {
+			flush()
+			slice = q.ladder.SliceAt(metric.Raw, ch.SliceMs)
+		}
+		addChunk(set, ch, slice, warn)
+	}
+	flush()
+	return nil
+}
+
+// addChunk adds a raw chunk to the set; one that is damaged is left out.
+func addChunk(set *blocks.SampleSet, ch storage.RawChunk, slice metric.Slice, warn *warnings) {
+	if err := set.Add(ch.Data); err != nil {
+		warn.add("samples are missing: raw chunk %s of group %d in the slice of %s: %v", ch.ID, ch.Group, slice, err)
+	}
+}
+
+func (q *Querier) readError(b metric.Bucket, g group, err error) error {
+	return fmt.Errorf("read %s of group %d: %w", q.ladder.Name(b), blocks.Of(g.ids[0], q.groupSize).Start, err)
+}
+
+// in yields the places in the group of those of its series that have samples in the set.
+func (g group) in(set *blocks.SampleSet) iter.Seq2[int, []metric.Sample] {
+	return func(yield func(int, []metric.Sample) bool) {
+		i := 0
+		for id, samples := range set.Series() {
+			for i < len(g.ids) && g.ids[i] < id {
+				i++
+			}
+			if i == len(g.ids) || g.ids[i] == id && !yield(i, samples) {
+				return
+			}
+		}
+	}
+}
+
+// within cuts samples, which are by time, to [fromMs, toMs).
+func within(samples []metric.Sample, fromMs, toMs int64) []metric.Sample {
+	for len(samples) > 0 && samples[0].TimeMs < fromMs {
+		samples = samples[1:]
+	}
+	for len(samples) > 0 && samples[len(samples)-1].TimeMs >= toMs {
+		samples = samples[:len(samples)-1]
+	}
+	return samples
+}
+
+// groupRow is a roll-up row and the place of its series in the group.
+type groupRow struct {
+	i int
+	*metric.RollupRow
+}
+
+// rows yields the group's rows of a level that start in [fromMs, toMs), each series' by
+// time. A row is valid until the next.
+func (q *Querier) rows(ctx context.Context, g group, level metric.Bucket, fromMs, toMs int64) iter.Seq2[groupRow, error] {
+	return func(yield func(groupRow, error) bool) {
+		for row, err := range q.store.Rollups(ctx, level, g.span(), fromMs, toMs) {
+			if err != nil {
+				yield(groupRow{}, q.readError(level, g, err))
+				return
+			}
+			if i, found := slices.BinarySearch(g.ids, row.Schedule); found && !yield(groupRow{i, &row}, nil) {
+				return
+			}
+		}
+	}
+}
+
+// inOrder does work for each group, n at a time, and yields the results in the order of
+// the groups. It returns when all work has ended.
+func inOrder[T any](ctx context.Context, groups []group, n int, work func(context.Context, group) ([]T, error)) iter.Seq2[T, error] {
+	return func(yield func(T, error) bool) {
+		ctx, cancel := context.WithCancel(ctx)
+		var wg sync.WaitGroup
+		defer wg.Wait()
+		defer cancel()
+
+		type outcome struct {
+			all []T
+			err error
+		}
+		var running []chan outcome
+		for len(groups) > 0 || len(running) > 0 {
+			for len(groups) > 0 && len(running) < n {
+				g, done := groups[0], make(chan outcome, 1)
+				groups, running = groups[1:], append(running, done)
+				wg.Go(func() {
+					all, err := work(ctx, g)
+					done <- outcome{all, err}
+				})
+			}
+			o := <-running[0]
+			running = running[1:]
+			if o.err != nil {
+				var none T
+				yield(none, o.err)
+				return
+			}
+			for _, v := range o.all {
+				if !yield(v, nil) {
+					return
+				}
+			}
+		}
+	}
+}

@@ -1,0 +1,213 @@
+package query
+
+import (
+	"context"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/quern/quern/internal/blocks"
+	"github.com/quern/quern/internal/metric"
+	"github.com/quern/quern/internal/sketch"
+)
+
+// Summary is what the finite samples of one series over a range come to. The percentiles
+// are within 1 % of a sample of that rank.
+type Summary struct {
+	ID     metric.ScheduleID
+	Labels metric.Labels
+	Point
+	P50 float64
+	P90 float64
+	P99 float64
+}
+
+// summaryIDs bounds the series that are summed up at a time: each has a sketch, of at
+// most 150 kB.
+const summaryIDs = 128
+
+// Summary sums up each series over [startMs, endMs): the inner part from the coarsest
+// rows that there are, both ends from finer ones and samples. A series without samples in
+// the range is left out. The error, but none that All yields, may be a *RequestError.
+func (q *Querier) Summary(ctx context.Context, sels []Selector, startMs, endMs int64) (*Result[Summary], error) {
+	if err := checkRange(startMs, endMs); err != nil {
+		return nil, err
+	}
+	groups, err := q.groups(sels, summaryIDs)
+	if err != nil {
+		return nil, err
+	}
+	levels := q.ladder.Levels()
+	slices.Reverse(levels)
+	p, err := q.planner(ctx, startMs, endMs, levels)
+	if err != nil {
+		return nil, err
+	}
+	parts := p.plan(startMs, q.untilMs(endMs), levels, nil)
+	r := new(Result[Summary])
+	r.all = inOrder(ctx, groups, q.opts.Parallel, func(ctx context.Context, g group) ([]Summary, error) {
+		return q.groupSummary(ctx, g, parts, &r.warnings)
+	})
+	return r, nil
+}
+
+func (q *Querier) groupSummary(ctx context.Context, g group, parts []part, warn *warnings) ([]Summary, error) {
+	points := make([]Point, len(g.ids))
+	sketches := make([]sketch.Sketch, len(g.ids))
+	damaged := make([]bool, len(g.ids))
+	var set blocks.SampleSet
+	for _, part := range parts {
+		if part.bucket == metric.Raw {
+			err := q.rawSlices(ctx, g, part.fromMs, part.toMs, &set, warn, func(i int, samples []metric.Sample) {
+				for _, s := range samples {
+					if finite(s.Value) {
+						points[i].add(s.Value)
+						sketches[i].Add(s.Value)
+					}
+				}
+			})
+			if err != nil {
+				return nil, err
+			}
+			continue
+		}
+		for row, err := range q.rows(ctx, g, part.bucket, part.fromMs, part.toMs) {
+			if err != nil {
+				return nil, err
+			}
+			points[row.i].merge(&row.Rollup)
+			if err := sketches[row.i].Merge(row.Sketch); err != nil {
+				damaged[row.i] = true
+				warn.add("%s of %s: percentiles are missing: %v",
+					q.rowName(part.bucket, row.TimeMs), q.index.Labels(row.Schedule), err)
+			}
+		}
+	}
+	var out []Summary
+	for i, id := range g.ids {
+		if points[i].Count == 0 {
+			continue
+		}
+		s := Summary{ID: id, Labels: q.index.Labels(id), Point: points[i], P50: math.NaN(), P90: math.NaN(), P99: math.NaN()}
+		if !damaged[i] {
+			s.P50, s.P90, s.P99 = sketches[i].Quantile(0.5), sketches[i].Quantile(0.9), sketches[i].Quantile(0.99)
+		}
+		out = append(out, s)
+	}
+	return out, nil
+}
+
+// Baseline is what is usual for a series: what its finest roll-up rows come to, and how
+// many there are.
+type Baseline struct {
+	ID     metric.ScheduleID
+	Labels metric.Labels
+	Point
+	Rows int
+}
+
+// Baseline reads the baseline over the rows of the finest level that start in
+// [startMs, endMs). A series without rows is left out: there is nothing usual about it.
+// The error, but none that All yields, may be a *RequestError.
+func (q *Querier) Baseline(ctx context.Context, sels []Selector, startMs, endMs int64) (*Result[Baseline], error) {
+	if err := checkRange(startMs, endMs); err != nil {
+		return nil, err
+	}
+	groups, err := q.groups(sels, math.MaxInt)
+	if err != nil {
+		return nil, err
+	}
+	startMs, endMs = q.sinceMs(1, startMs), q.untilMs(endMs)
+	r := new(Result[Baseline])
+	r.all = inOrder(ctx, groups, q.opts.Parallel, func(ctx context.Context, g group) ([]Baseline, error) {
+		if startMs >= endMs {
+			return nil, nil
+		}
+		all := make([]Baseline, len(g.ids))
+		for row, err := range q.rows(ctx, g, 1, startMs, endMs) {
+			if err != nil {
+				return nil, err
+			}
+			all[row.i].merge(&row.Rollup)
+			all[row.i].Rows++
+		}
+		var out []Baseline
+		for i, id := range g.ids {
+			if b := all[i]; b.Rows > 0 {
+				b.ID, b.Labels = id, q.index.Labels(id)
+				out = append(out, b)
+			}
+		}
+		return out, nil
+	})
+	return r, nil
+}
+
+// Latest is the latest raw sample of one series, finite or not.
+type Latest struct {
+	ID     metric.ScheduleID
+	Labels metric.Labels
+	metric.Sample
+}
+
+// MaxLookback is how far back Latest looks at most.
+const MaxLookback = 7 * 24 * time.Hour
+
+// Latest finds the latest raw sample of each series, not older than lookback, or than
+// MaxLookback and raw's retention. It looks at the last hour first, which serves all that
+// still report, and only for the others further back. A series with no sample is left
+// out. The error, but none that All yields, may be a *RequestError.
+func (q *Querier) Latest(ctx context.Context, sels []Selector, lookback time.Duration) (*Result[Latest], error) {
+	if lookback <= 0 {
+		return nil, badRequest("lookback must be more than 0")
+	}
+	groups, err := q.groups(sels, math.MaxInt)
+	if err != nil {
+		return nil, err
+	}
+	lookback = min(lookback, MaxLookback)
+	nowMs := q.nowMs()
+	r := new(Result[Latest])
+	r.all = inOrder(ctx, groups, q.opts.Parallel, func(ctx context.Context, g group) ([]Latest, error) {
+		found := make([]*metric.Sample, len(g.ids))
+		toMs := q.untilMs(math.MaxInt64)
+		for _, back := range []time.Duration{time.Hour, 24 * time.Hour, MaxLookback} {
+			fromMs := q.sinceMs(metric.Raw, nowMs-min(back, lookback).Milliseconds())
+			if err := q.latestIn(ctx, g, found, fromMs, toMs, &r.warnings); err != nil {
+				return nil, err
+			}
+			if toMs = fromMs; back >= lookback {
+				break
+			}
+		}
+		var out []Latest
+		for i, s := range found {
+			if s != nil {
+				out = append(out, Latest{ID: g.ids[i], Labels: q.index.Labels(g.ids[i]), Sample: *s})
+			}
+		}
+		return out, nil
+	})
+	return r, nil
+}
+
+// latestIn fills in, where found has none yet, the latest sample in [fromMs, toMs).
+func (q *Querier) latestIn(ctx context.Context, g group, found []*metric.Sample, fromMs, toMs int64, warn *warnings) error {
+	var rest group
+	var places []int
+	for i, s := range found {
+		if s == nil {
+			rest.ids = append(rest.ids, g.ids[i])
+			places = append(places, i)
+		}
+	}
+	if len(places) == 0 || fromMs >= toMs {
+		return nil
+	}
+	var set blocks.SampleSet
+	return q.rawSlices(ctx, rest, fromMs, toMs, &set, warn, func(i int, samples []metric.Sample) {
+		// Slices come in order, so that the last one is the latest.
+		last := samples[len(samples)-1]
+		found[places[i]] = &last
+	})
+}

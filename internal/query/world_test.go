@@ -1,0 +1,311 @@
+package query_test
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"iter"
+	"math"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/quern/quern/internal/blocks"
+	"github.com/quern/quern/internal/clock"
+	"github.com/quern/quern/internal/metric"
+	"github.com/quern/quern/internal/query"
+	"github.com/quern/quern/internal/sketch"
+	"github.com/quern/quern/internal/storage"
+	"github.com/quern/quern/internal/storage/pebble"
+	"github.com/quern/quern/internal/storage/storagetest"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+const (
+	second = int64(1000)
+	minute = 60 * second
+	hour   = 60 * minute
+	day    = 24 * hour
+)
+
+// noon is when most tests take place: 2025-11-21 12:20 UTC, a little into an hour.
+var (
+	midnight = time.Date(2025, 11, 21, 0, 0, 0, 0, time.UTC).UnixMilli()
+	noon     = midnight + 12*hour + 20*minute
+)
+
+func defaultSettings() storage.Settings {
+	return storage.Settings{
+		Ladder:          metric.DefaultLadder(),
+		GroupSize:       8,
+		IndexPartitions: 4,
+		Epochs:          blocks.Epochs{{BlockSize: 4}},
+	}
+}
+
+// retention is the server's default: raw 7 d, 1h 90 d, 6h 1 y, 24h 5 y.
+var retention = storage.Retention{7 * 24 * time.Hour, 90 * 24 * time.Hour, 365 * 24 * time.Hour, 5 * 365 * 24 * time.Hour}
+
+// read is one thing that was read from the store.
+type read struct {
+	Bucket metric.Bucket
+	IDs    blocks.Range
+	FromMs int64
+	ToMs   int64
+}
+
+// spy notes what is read of a store.
+type spy struct {
+	storage.Store
+	mu    sync.Mutex
+	reads []read
+}
+
+func (s *spy) note(b metric.Bucket, ids blocks.Range, fromMs, toMs int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.reads = append(s.reads, read{b, ids, fromMs, toMs})
+}
+
+func (s *spy) RawChunks(ctx context.Context, ids blocks.Range, fromMs, toMs int64) iter.Seq2[storage.RawChunk, error] {
+	s.note(metric.Raw, ids, fromMs, toMs)
+	return s.Store.RawChunks(ctx, ids, fromMs, toMs)
+}
+
+func (s *spy) Rollups(ctx context.Context, level metric.Bucket, ids blocks.Range, fromMs, toMs int64) iter.Seq2[metric.RollupRow, error] {
+	s.note(level, ids, fromMs, toMs)
+	return s.Store.Rollups(ctx, level, ids, fromMs, toMs)
+}
+
+// world is a store with samples, what is known of them, and a querier on it.
+type world struct {
+	t     testing.TB
+	store *spy
+	clock *clock.Simulated
+	index *query.Index
+	q     *query.Querier
+	ids   *blocks.IDs
+	// samples are all that were put, by series and time: what every expectation is
+	// computed from.
+	samples map[metric.ScheduleID]map[int64]float64
+}
+
+// onEachStore runs a test on the model and on Pebble.
+func onEachStore(t *testing.T, test func(t *testing.T, w *world)) {
+	t.Run("model", func(t *testing.T) { test(t, newWorld(t, defaultSettings(), retention)) })
+	t.Run("pebble", func(t *testing.T) {
+		clk := clock.NewSimulated(time.UnixMilli(noon))
+		st, err := pebble.Open("quern", pebble.Options{Settings: defaultSettings(), Retention: retention, Clock: clk, FS: vfs.NewMem()})
+		require.NoError(t, err)
+		t.Cleanup(func() { require.NoError(t, st.Close()) })
+		test(t, newWorldOn(t, st, clk, retention))
+	})
+}
+
+func newWorld(t testing.TB, settings storage.Settings, keep storage.Retention) *world {
+	clk := clock.NewSimulated(time.UnixMilli(noon))
+	return newWorldOn(t, storagetest.NewModel(settings, keep, clk), clk, keep)
+}
+
+func newWorldOn(t testing.TB, st storage.Store, clk *clock.Simulated, keep storage.Retention) *world {
+	w := &world{
+		t: t, store: &spy{Store: st}, clock: clk, index: query.NewIndex(), ids: blocks.NewIDs(1),
+		samples: make(map[metric.ScheduleID]map[int64]float64),
+	}
+	w.q = query.New(w.store, w.index, st.Settings(), keep, clk, query.Options{})
+	return w
+}
+
+// series adds a series with the given id.
+func (w *world) series(id metric.ScheduleID, name, source string) {
+	w.index.Add([]storage.Schedule{{ID: id, Labels: metric.Labels{
+		{Name: metric.NameLabel, Value: name}, {Name: metric.SourceLabel, Value: source},
+	}}})
+}
+
+func (w *world) ladder() metric.Ladder { return w.store.Settings().Ladder }
+
+// put stores samples in one flush: a chunk for each block and slice.
+func (w *world) put(samples ...metric.Sample) {
+	w.t.Helper()
+	type place struct {
+		sliceMs int64
+		block   metric.ScheduleID
+	}
+	settings := w.store.Settings()
+	byPlace := make(map[place][]metric.Sample)
+	for _, s := range samples {
+		if w.samples[s.Schedule] == nil {
+			w.samples[s.Schedule] = make(map[int64]float64)
+		}
+		w.samples[s.Schedule][s.TimeMs] = s.Value
+		sliceMs := settings.Ladder.SliceAt(metric.Raw, s.TimeMs).StartMs
+		p := place{sliceMs, settings.Epochs.BlockAt(s.Schedule, sliceMs).Start}
+		byPlace[p] = append(byPlace[p], s)
+	}
+	b := &storage.Batch{}
+	for p, all := range byPlace {
+		slices.SortFunc(all, metric.CompareSamples)
+		key := storage.SliceKey{Bucket: metric.Raw, StartMs: p.sliceMs}
+		b.Open = append(b.Open, key)
+		b.Raw = append(b.Raw, storage.RawChunk{
+			Group:   blocks.Of(p.block, settings.GroupSize).Start,
+			SliceMs: p.sliceMs,
+			Chunk:   storage.Chunk{ID: w.ids.Next(w.clock.Now().UnixMilli()), Data: blocks.AppendSamples(nil, all)},
+		})
+	}
+	require.NoError(w.t, w.store.Write(w.t.Context(), b))
+}
+
+// fill puts a sample of each series every step, with the values of value.
+func (w *world) fill(ids []metric.ScheduleID, fromMs, toMs, stepMs int64, value func(id metric.ScheduleID, tMs int64) float64) {
+	w.t.Helper()
+	for sliceMs := fromMs; sliceMs < toMs; sliceMs += hour {
+		var all []metric.Sample
+		for _, id := range ids {
+			for t := sliceMs; t < min(sliceMs+hour, toMs); t += stepMs {
+				all = append(all, metric.Sample{Schedule: id, TimeMs: t, Value: value(id, t)})
+			}
+		}
+		w.put(all...)
+	}
+}
+
+// within are the finite samples of a series in [fromMs, toMs), by time.
+func (w *world) within(id metric.ScheduleID, fromMs, toMs int64) []metric.Sample {
+	var out []metric.Sample
+	for t, v := range w.samples[id] {
+		if fromMs <= t && t < toMs && !math.IsNaN(v) && !math.IsInf(v, 0) {
+			out = append(out, metric.Sample{Schedule: id, TimeMs: t, Value: v})
+		}
+	}
+	slices.SortFunc(out, metric.CompareSamples)
+	return out
+}
+
+// grind writes the rows of the given level that start in [fromMs, toMs), from the raw
+// samples, completes the slices that they stand for, and opens the slices that they are
+// in, as a run does.
+func (w *world) grind(level metric.Bucket, fromMs, toMs int64) {
+	w.t.Helper()
+	width := w.ladder().WidthMs(level)
+	for t := fromMs; t < toMs; t += width {
+		var rows []metric.RollupRow
+		for id := range w.samples {
+			if r, ok := rollupOf(w.within(id, t, t+width)); ok {
+				rows = append(rows, metric.RollupRow{Schedule: id, TimeMs: t, Rollup: r})
+			}
+		}
+		slices.SortFunc(rows, func(a, b metric.RollupRow) int { return cmp.Compare(a.Schedule, b.Schedule) })
+		require.NoError(w.t, w.store.WriteRollups(w.t.Context(), 0, level, rows))
+		if level < w.ladder().Top() {
+			into := storage.SliceKey{Bucket: level, StartMs: w.ladder().SliceAt(level, t).StartMs}
+			require.NoError(w.t, w.store.Write(w.t.Context(), &storage.Batch{Open: []storage.SliceKey{into}}))
+		}
+		require.NoError(w.t, w.store.CompleteSlice(w.t.Context(), 0, storage.SliceKey{Bucket: level - 1, StartMs: t}))
+	}
+}
+
+func rollupOf(samples []metric.Sample) (metric.Rollup, bool) {
+	if len(samples) == 0 {
+		return metric.Rollup{}, false
+	}
+	r := metric.Rollup{
+		Count: uint64(len(samples)), Min: math.Inf(1), Max: math.Inf(-1),
+		First: samples[0].Value, Last: samples[len(samples)-1].Value,
+	}
+	var sk sketch.Sketch
+	for _, s := range samples {
+		r.Sum += s.Value
+		r.Min = min(r.Min, s.Value)
+		r.Max = max(r.Max, s.Value)
+		sk.Add(s.Value)
+	}
+	r.Sketch = sk.AppendEncoded(nil)
+	return r, true
+}
+
+func (w *world) sel(s string) []query.Selector {
+	w.t.Helper()
+	sels, err := query.ParseSelectors([]string{s})
+	require.NoError(w.t, err)
+	return sels
+}
+
+// collect reads a result whole, copying what is valid only until the next value.
+func collect[T any](t testing.TB, r *query.Result[T], err error) []T {
+	t.Helper()
+	require.NoError(t, err)
+	var out []T
+	for v, err := range r.All() {
+		require.NoError(t, err)
+		out = append(out, v)
+	}
+	return out
+}
+
+// points reads points and holds them against the raw samples.
+func (w *world) checkPoints(sel string, rng query.Range) []query.SeriesPoints {
+	w.t.Helper()
+	r, err := w.q.Points(w.t.Context(), w.sel(sel), rng)
+	got := collect(w.t, r, err)
+	require.Empty(w.t, r.Warnings())
+	for _, s := range got {
+		require.Len(w.t, s.Points, rng.N)
+		for i, p := range s.Points {
+			// A bucket's own definition: i <= (t-start)*n/(end-start) < i+1.
+			var count uint64
+			var sum, least, most float64
+			for _, x := range w.within(s.ID, rng.StartMs, rng.EndMs) {
+				if (x.TimeMs-rng.StartMs)*int64(rng.N)/(rng.EndMs-rng.StartMs) != int64(i) {
+					continue
+				}
+				if count == 0 {
+					least, most = x.Value, x.Value
+				}
+				count++
+				sum += x.Value
+				least, most = min(least, x.Value), max(most, x.Value)
+			}
+			at := fmt.Sprintf("series %d, bucket %d", s.ID, i)
+			require.Equal(w.t, count, p.Count, at)
+			if count == 0 {
+				continue
+			}
+			require.InDelta(w.t, sum, p.Sum, 1e-6, at)
+			require.InDelta(w.t, sum/float64(count), p.Avg(), 1e-6, at)
+			require.Equal(w.t, least, p.Min, at)
+			require.Equal(w.t, most, p.Max, at)
+		}
+	}
+	return got
+}
+
+// took are the reads since it was last called, without those of the planner.
+func (w *world) took() []read {
+	w.store.mu.Lock()
+	defer w.store.mu.Unlock()
+	out := w.store.reads
+	w.store.reads = nil
+	return out
+}
+
+// buckets are the distinct buckets of reads, in order of their time.
+func buckets(reads []read) []metric.Bucket {
+	slices.SortStableFunc(reads, func(a, b read) int { return cmp.Compare(a.FromMs, b.FromMs) })
+	var out []metric.Bucket
+	for _, r := range reads {
+		out = append(out, r.Bucket)
+	}
+	return slices.Compact(out)
+}
+
+func wave(id metric.ScheduleID, tMs int64) float64 {
+	return float64(id) + float64(tMs/second%977) - 300
+}
