@@ -1,0 +1,27 @@
+package acceptance
+
+import (
+	"os"
+	"path/filepath"
+	"runtime"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// Run runs every case on one kind of store. A backend's own test only says how to open it.
+func Run(t *testing.T, open OpenFunc) {
+	t.Run("scripts", func(t *testing.T) { runScripts(t, open) })
+}
+
+// runScripts runs the files of testdata, from whichever package the test is.
+func runScripts(t *testing.T, open OpenFunc) {
+	_, here, _, _ := runtime.Caller(0)
+	dir := filepath.Join(filepath.Dir(here), "testdata")
+	entries, err := os.ReadDir(dir)
+	require.NoError(t, err)
+	require.NotEmpty(t, entries)
+	for _, e := range entries {
+		t.Run(e.Name(), func(t *testing.T) { runScript(t, open, filepath.Join(dir, e.Name())) })
+	}
+}
