@@ -1,0 +1,332 @@
+// Package agent measures one host at a fixed interval and sends what it measured to
+// a server, with a bounded queue in between for the time that the server is away.
+// docs/agent.md is its manual.
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/quern/quern/internal/clock"
+	"github.com/quern/quern/internal/hostmetrics"
+	"github.com/quern/quern/internal/metric"
+)
+
+// Measurement is one measured value. It has the fields of the server's own type, in
+// order, so that a sender within the server's process converts one to the other.
+type Measurement struct {
+	Metric string
+	Labels []metric.Label
+	TimeMs int64
+	Value  float64
+}
+
+// Report is measurements of one source, oldest first.
+type Report struct {
+	Source       string
+	Measurements []Measurement
+}
+
+// Collector measures; hostmetrics.Collector is one. Along with an error it may
+// return what it could measure all the same.
+type Collector interface {
+	Collect(ctx context.Context) ([]hostmetrics.Measurement, error)
+}
+
+// Sender delivers reports. The error says what the agent does next:
+//
+//   - nil: all of it was taken.
+//   - *RejectedError: it was taken, apart from what the error names.
+//   - ErrTooLarge: sent again in halves; a single measurement is dropped.
+//   - ErrRefused: dropped, since it would be refused again.
+//   - *RetryError: sent again, not before the time it names.
+//   - Any other error: sent again after a while.
+//
+// Send MUST NOT keep the report or change it.
+type Sender interface {
+	Send(ctx context.Context, r Report) error
+}
+
+// What a sender says of a report that cannot be taken as it is.
+var (
+	// ErrRefused: the server will never take this report.
+	ErrRefused = errors.New("the server refuses the report")
+	// ErrTooLarge: the server may take a smaller one.
+	ErrTooLarge = errors.New("the report is too large for the server")
+)
+
+// RetryError asks for time: do not send again before After has passed.
+type RetryError struct {
+	After time.Duration
+	Err   error
+}
+
+// Error implements error.
+func (e *RetryError) Error() string { return e.Err.Error() }
+
+// Unwrap gives the cause.
+func (e *RetryError) Unwrap() error { return e.Err }
+
+// RejectedError says that the server dealt with a report and that some or all of
+// its measurements are not taken, for good.
+type RejectedError struct {
+	// Total is their number.
+	Total int
+	// Rejected names them, or the first of many.
+	Rejected []Rejection
+}
+
+// Rejection is one measurement that was not taken, and why: a stable word, and a
+// sentence about this one.
+type Rejection struct {
+	Index   int
+	Reason  string
+	Message string
+}
+
+// Error implements error.
+func (e *RejectedError) Error() string {
+	return fmt.Sprintf("%d measurements were rejected", e.Total)
+}
+
+// Options are the agent's settings.
+type Options struct {
+	// Source is what the host calls itself. There is no default.
+	Source string
+	// Interval lies between two measurements, which are aligned to it in UTC. The
+	// default is 10s.
+	Interval time.Duration
+	// QueueLimit is the most measurements that wait for the server; beyond it the
+	// oldest are dropped. The default is 200,000, which is ten hours of 50 series.
+	QueueLimit int
+	// QueueLimitBytes bounds the memory that they take, as estimated. The default is
+	// 64 MiB.
+	QueueLimitBytes int64
+	// RequestLimit is the most measurements in one report. The default is 5,000.
+	RequestLimit int
+	// RequestTimeout is how long one report may take. The default is 30s.
+	RequestTimeout time.Duration
+	// MinBackoff and MaxBackoff bound the wait after a failure, which doubles from
+	// one to the other. The defaults are 500ms and 30s.
+	MinBackoff, MaxBackoff time.Duration
+	// Grace is how long Run goes on sending what is queued after its context has
+	// ended. The default is 5s.
+	Grace time.Duration
+	// Jitter is a random number in [0, 1), which spreads the retries of many agents.
+	// The default is rand.Float64.
+	Jitter func() float64
+}
+
+// EnsureDefaults fills in what was left at zero.
+func (o *Options) EnsureDefaults() {
+	setDefault(&o.Interval, 10*time.Second)
+	setDefault(&o.QueueLimit, 200_000)
+	setDefault(&o.QueueLimitBytes, 64<<20)
+	setDefault(&o.RequestLimit, 5000)
+	setDefault(&o.RequestTimeout, 30*time.Second)
+	setDefault(&o.MinBackoff, 500*time.Millisecond)
+	setDefault(&o.MaxBackoff, 30*time.Second)
+	setDefault(&o.Grace, 5*time.Second)
+	if o.Jitter == nil {
+		o.Jitter = rand.Float64
+	}
+}
+
+func setDefault[T comparable](field *T, value T) {
+	var zero T
+	if *field == zero {
+		*field = value
+	}
+}
+
+// Validate says what is wrong with the options.
+func (o *Options) Validate() error {
+	switch {
+	case o.Source == "":
+		return errors.New("the agent needs a source: the name of this host")
+	case o.Interval < time.Millisecond || o.Interval%time.Millisecond != 0:
+		return fmt.Errorf("interval %s: must be whole milliseconds", o.Interval)
+	case o.QueueLimit < 1 || o.QueueLimitBytes < 1 || o.RequestLimit < 1:
+		return errors.New("queue and request limits must be at least 1")
+	case o.RequestTimeout < 0 || o.Grace < 0 || o.MinBackoff < 0:
+		return errors.New("timeout, grace and backoff must not be negative")
+	case o.MaxBackoff < o.MinBackoff:
+		return fmt.Errorf("longest backoff %s: must not be below the shortest, %s", o.MaxBackoff, o.MinBackoff)
+	}
+	return nil
+}
+
+// maxRetryAfter bounds what a server can ask for, so that a wrong header does not
+// silence a host.
+const maxRetryAfter = 5 * time.Minute
+
+// Agent measures and sends. What holds:
+//
+//  1. A measurement leaves the queue when the sender says that it was taken, when it
+//     can never be taken, or when the queue is full and it is the oldest; the last
+//     two are counted and logged.
+//  2. Measurements are sent in the order of their time. A report that failed is sent
+//     again with what has been measured since, up to RequestLimit.
+//  3. At most one report is under way.
+type Agent struct {
+	opts      Options
+	collector Collector
+	sender    Sender
+	clock     clock.Clock
+	log       *slog.Logger
+	throttle  throttle
+
+	queue *queue
+	// wake holds a token when the queue may have something to send.
+	wake chan struct{}
+
+	delivered, rejected, refused atomic.Uint64
+}
+
+// Stats counts measurements since the start.
+type Stats struct {
+	// Delivered were taken by the server.
+	Delivered uint64
+	// Rejected were not taken, one by one; Refused, with their whole report.
+	Rejected, Refused uint64
+	// Dropped were pushed out of a full queue, or left in it at the end. One that was
+	// under way when it was pushed out may be among the delivered too.
+	Dropped uint64
+	// Queued wait.
+	Queued int
+}
+
+// New makes an agent. Run starts it.
+func New(o Options, collector Collector, sender Sender, c clock.Clock, log *slog.Logger) (*Agent, error) {
+	o.EnsureDefaults()
+	if err := o.Validate(); err != nil {
+		return nil, err
+	}
+	return &Agent{
+		opts:      o,
+		collector: collector,
+		sender:    sender,
+		clock:     c,
+		log:       log,
+		throttle:  newThrottle(c),
+		queue:     newQueue(o.QueueLimit, o.QueueLimitBytes),
+		wake:      make(chan struct{}, 1),
+	}, nil
+}
+
+// Stats is the present state of the counts.
+func (a *Agent) Stats() Stats {
+	queued, dropped := a.queue.state()
+	return Stats{
+		Delivered: a.delivered.Load(),
+		Rejected:  a.rejected.Load(),
+		Refused:   a.refused.Load(),
+		Dropped:   dropped,
+		Queued:    queued,
+	}
+}
+
+// Run measures and sends until ctx ends, and then sends what is queued for at most
+// Grace. It returns when both are over, with an error if something was left. An
+// agent runs once.
+func (a *Agent) Run(ctx context.Context) error {
+	// Sending outlives ctx by the grace, and is then cut off.
+	sendCtx, cut := context.WithCancelCause(context.WithoutCancel(ctx))
+	defer cut(nil)
+	collected := make(chan struct{})
+
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	wg.Go(func() {
+		defer close(collected)
+		a.collectLoop(ctx)
+	})
+	wg.Go(func() {
+		select {
+		case <-ctx.Done():
+		case <-sendCtx.Done():
+			return
+		}
+		if a.clock.Sleep(sendCtx, a.opts.Grace) == nil {
+			cut(fmt.Errorf("not sent within %s of the stop", a.opts.Grace))
+		}
+	})
+	a.sendLoop(ctx, sendCtx, collected)
+	cause := context.Cause(sendCtx)
+	cut(nil)
+	<-collected
+
+	if left := a.queue.clear(); left > 0 {
+		return fmt.Errorf("%d measurements are lost: %w", left, cause)
+	}
+	return nil
+}
+
+// collectLoop measures at once, so that a new host is seen without delay, and then
+// at each multiple of the interval.
+func (a *Agent) collectLoop(ctx context.Context) {
+	intervalMs := a.opts.Interval.Milliseconds()
+	nowMs := clock.NowMs(a.clock)
+	lastMs := nowMs
+	a.collect(ctx, nowMs)
+	for {
+		nowMs = clock.NowMs(a.clock)
+		nextMs := nowMs - floorMod(nowMs, intervalMs) + intervalMs
+		if a.clock.Sleep(ctx, time.Duration(nextMs-nowMs)*time.Millisecond) != nil {
+			return
+		}
+		// A little late, it is still the measurement of that tick: even times make small
+		// chunks. Long after, as when the machine slept, it is that of the last tick.
+		nowMs = clock.NowMs(a.clock)
+		tickMs := nowMs - floorMod(nowMs, intervalMs)
+		if tickMs <= lastMs && lastMs-tickMs < intervalMs {
+			continue // woken early, or the clock was set back a little: one value per tick
+		}
+		lastMs = tickMs
+		a.collect(ctx, tickMs)
+	}
+}
+
+// collect measures once and queues the result.
+func (a *Agent) collect(ctx context.Context, tMs int64) {
+	measured, err := a.collector.Collect(ctx)
+	if ctx.Err() != nil {
+		return
+	}
+	if err != nil {
+		if n, ok := a.throttle.allow("collect"); ok {
+			a.log.Warn("some of the host's metrics cannot be read", "error", err, "suppressed", n)
+		}
+	}
+	ms := make([]Measurement, 0, len(measured))
+	for _, m := range measured {
+		// JSON has no way to write the others.
+		if !math.IsNaN(m.Value) && !math.IsInf(m.Value, 0) {
+			ms = append(ms, Measurement{Metric: m.Metric, Labels: m.Labels, TimeMs: tMs, Value: m.Value})
+		}
+	}
+	if dropped := a.queue.push(ms); dropped > 0 {
+		if n, ok := a.throttle.allow("full"); ok {
+			a.log.Warn("the queue is full: the oldest measurements are dropped", "dropped", dropped, "suppressed", n)
+		}
+	}
+	select {
+	case a.wake <- struct{}{}:
+	default:
+	}
+}
+
+// floorMod rounds downwards for times before 1970 too.
+func floorMod(a, b int64) int64 {
+	if r := a % b; r >= 0 {
+		return r
+	}
+	return a%b + b
+}

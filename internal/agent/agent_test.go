@@ -1,0 +1,467 @@
+package agent
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/quern/quern/internal/clock"
+	"github.com/quern/quern/internal/hostmetrics"
+	"github.com/quern/quern/internal/ingest"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// A sender in the server's own process converts, field by field, without looking.
+var _ = ingest.Measurement(Measurement{})
+
+// collectorFunc makes a function a Collector.
+type collectorFunc func(ctx context.Context) ([]hostmetrics.Measurement, error)
+
+func (f collectorFunc) Collect(ctx context.Context) ([]hostmetrics.Measurement, error) { return f(ctx) }
+
+// counting is a collector of n metrics whose values count up from 0, so that a
+// test sees from the values alone what is missing, doubled, or out of order.
+func counting(n int) Collector {
+	next := 0.0
+	return collectorFunc(func(context.Context) ([]hostmetrics.Measurement, error) {
+		ms := make([]hostmetrics.Measurement, n)
+		for i := range ms {
+			ms[i] = hostmetrics.Measurement{Metric: "m" + strconv.Itoa(i), Value: next}
+			next++
+		}
+		return ms, nil
+	})
+}
+
+// server is a sender that remembers, and answers as the test says.
+type server struct {
+	// answer may be nil: everything is taken.
+	answer func(ctx context.Context, r Report) error
+
+	mu       sync.Mutex
+	attempts []attempt
+	taken    []Measurement
+}
+
+type attempt struct {
+	at time.Duration // since the start of the test
+	n  int
+}
+
+func (s *server) Send(ctx context.Context, r Report) error {
+	s.mu.Lock()
+	s.attempts = append(s.attempts, attempt{time.Since(bubbleStart), len(r.Measurements)})
+	s.mu.Unlock()
+	if s.answer != nil {
+		if err := s.answer(ctx, r); err != nil {
+			return err
+		}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.taken = append(s.taken, r.Measurements...)
+	return nil
+}
+
+func (s *server) values() []float64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var vs []float64
+	for _, m := range s.taken {
+		vs = append(vs, m.Value)
+	}
+	return vs
+}
+
+func (s *server) tries() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.attempts)
+}
+
+// bubbleStart is the time at which every synctest bubble begins.
+var bubbleStart = time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)
+
+// running is an agent under test.
+type running struct {
+	*Agent
+	log  bytes.Buffer // read it after stop
+	end  context.CancelFunc
+	done chan error
+}
+
+// start runs an agent; jitter 1 makes every wait as long as it may be.
+func start(t *testing.T, o Options, c Collector, s Sender) *running {
+	o.Source = "web-1"
+	if o.Jitter == nil {
+		o.Jitter = func() float64 { return 1 }
+	}
+	r := &running{done: make(chan error, 1)}
+	var err error
+	r.Agent, err = New(o, c, s, clock.System{}, slog.New(slog.NewTextHandler(&r.log, nil)))
+	require.NoError(t, err)
+	ctx, end := context.WithCancel(t.Context())
+	r.end = end
+	go func() { r.done <- r.Run(ctx) }()
+	return r
+}
+
+func (r *running) stop() error {
+	r.end()
+	return <-r.done
+}
+
+// after lets the simulated time pass and everything settle.
+func after(d time.Duration) {
+	time.Sleep(d)
+	synctest.Wait()
+}
+
+func upTo(n int) []float64 {
+	vs := make([]float64, n)
+	for i := range vs {
+		vs[i] = float64(i)
+	}
+	return vs
+}
+
+func TestMeasuresAtOnceAndThenAligned(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		after(3 * time.Second)
+		s := &server{}
+		a := start(t, Options{}, counting(1), s)
+		after(27 * time.Second)
+		require.NoError(t, a.stop())
+
+		var at []int64
+		for _, m := range s.taken {
+			at = append(at, m.TimeMs-bubbleStart.UnixMilli())
+		}
+		require.Equal(t, []int64{3_000, 10_000, 20_000, 30_000}, at)
+		require.Equal(t, upTo(4), s.values())
+		require.Equal(t, Stats{Delivered: 4}, a.Stats())
+	})
+}
+
+// TestServerAway: after an hour without the server everything arrives, once, in
+// order, in reports no larger than allowed.
+func TestServerAway(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &server{answer: func(context.Context, Report) error {
+			if time.Since(bubbleStart) < time.Hour {
+				return errors.New("connection refused")
+			}
+			return nil
+		}}
+		a := start(t, Options{RequestLimit: 100}, counting(3), s)
+		after(time.Hour - time.Second)
+		require.Equal(t, 3*360, a.Stats().Queued)
+		require.Less(t, s.tries(), 140, "it backs off")
+		after(31 * time.Second)
+		require.NoError(t, a.stop())
+
+		require.Equal(t, upTo(3*(360+4)), s.values())
+		for _, at := range s.attempts {
+			require.LessOrEqual(t, at.n, 100)
+		}
+		// Once a minute: all of the hour's failures, and how many were not logged.
+		logged := strings.Count(a.log.String(), "the server did not take a report")
+		require.Greater(t, logged, 30)
+		require.LessOrEqual(t, logged, 60)
+		require.Contains(t, a.log.String(), "connection refused")
+	})
+}
+
+func TestFullQueueDropsTheOldest(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		away := true
+		s := &server{answer: func(context.Context, Report) error {
+			if away {
+				return errors.New("away")
+			}
+			return nil
+		}}
+		a := start(t, Options{QueueLimit: 10}, counting(4), s)
+		after(45 * time.Second) // five times four
+		require.Equal(t, Stats{Queued: 10, Dropped: 10}, a.Stats())
+		away = false
+		require.NoError(t, a.stop())
+		require.Equal(t, upTo(20)[10:], s.values())
+		require.Contains(t, a.log.String(), "the queue is full")
+	})
+}
+
+func TestRetryAfter(t *testing.T) {
+	for _, c := range []struct {
+		name        string
+		asked, want time.Duration
+	}{
+		{"longer than the backoff", 40 * time.Second, 40 * time.Second},
+		{"shorter than the backoff", 10 * time.Millisecond, 500 * time.Millisecond},
+		{"out of all measure", 1000 * time.Hour, 5 * time.Minute},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				first := true
+				s := &server{}
+				s.answer = func(context.Context, Report) error {
+					if first {
+						first = false
+						return fmt.Errorf("wrapped: %w", &RetryError{After: c.asked, Err: errors.New("busy")})
+					}
+					return nil
+				}
+				a := start(t, Options{}, counting(1), s)
+				after(6 * time.Minute)
+				require.NoError(t, a.stop())
+				require.Equal(t, time.Duration(0), s.attempts[0].at)
+				require.Equal(t, c.want, s.attempts[1].at)
+				require.Equal(t, upTo(37), s.values())
+			})
+		})
+	}
+}
+
+func TestBackoffDoublesAndIsSpread(t *testing.T) {
+	for _, jitter := range []float64{0, 0.5, math.Nextafter(1, 0)} {
+		o := Options{Source: "s", Jitter: func() float64 { return jitter }}
+		a, err := New(o, counting(1), &server{}, clock.System{}, slog.New(slog.DiscardHandler))
+		require.NoError(t, err)
+		for failures, step := range []time.Duration{
+			500 * time.Millisecond, time.Second, 2 * time.Second, 4 * time.Second,
+			8 * time.Second, 16 * time.Second, 30 * time.Second, 30 * time.Second,
+		} {
+			wait := a.backoff(failures, errors.New("away"))
+			require.InDelta(t, float64(step)*(0.5+jitter/2), float64(wait), float64(time.Microsecond))
+		}
+		require.LessOrEqual(t, a.backoff(1_000_000, errors.New("away")), 30*time.Second)
+	}
+}
+
+func TestRefusedIsDroppedOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &server{answer: func(_ context.Context, r Report) error {
+			if r.Measurements[0].Value == 2 {
+				return fmt.Errorf("%w: no such thing", ErrRefused)
+			}
+			return nil
+		}}
+		a := start(t, Options{}, counting(2), s)
+		after(25 * time.Second)
+		require.NoError(t, a.stop())
+		require.Equal(t, []float64{0, 1, 4, 5}, s.values())
+		require.Len(t, s.attempts, 3)
+		require.Equal(t, Stats{Delivered: 4, Refused: 2}, a.Stats())
+		require.Contains(t, a.log.String(), "no such thing")
+	})
+}
+
+// TestTooLargeIsHalved: one measurement is too large however it is sent; all others
+// arrive, without each having to be sent alone.
+func TestTooLargeIsHalved(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &server{answer: func(_ context.Context, r Report) error {
+			for _, m := range r.Measurements {
+				if m.Value == 613 {
+					return ErrTooLarge
+				}
+			}
+			return nil
+		}}
+		a := start(t, Options{}, counting(1000), s)
+		after(15 * time.Second)
+		require.NoError(t, a.stop())
+		want := append(upTo(613), upTo(2000)[614:]...)
+		require.Equal(t, want, s.values())
+		require.Equal(t, Stats{Delivered: 1999, Refused: 1}, a.Stats())
+		require.Less(t, len(s.attempts), 60)
+		require.Equal(t, 1000, s.attempts[len(s.attempts)-1].n, "the next interval goes in one again")
+	})
+}
+
+func TestRejectedAreCountedAndLoggedOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &server{answer: func(_ context.Context, r Report) error {
+			return &RejectedError{Total: 3, Rejected: []Rejection{
+				{0, "too_old", "a day late"},
+				{1, "too_old", "two days late"},
+				{2, "invalid_label", "no name"},
+			}}
+		}}
+		a := start(t, Options{}, counting(5), s)
+		after(65 * time.Second)
+		require.NoError(t, a.stop())
+		require.Equal(t, Stats{Delivered: 2 * 7, Rejected: 3 * 7}, a.Stats())
+		log := a.log.String()
+		// At 0 s and, a minute later, with the number of those in between.
+		require.Equal(t, 2, strings.Count(log, "reason=too_old"))
+		require.Equal(t, 2, strings.Count(log, "reason=invalid_label"))
+		require.Equal(t, 2, strings.Count(log, "suppressed=5"))
+		require.NotContains(t, log, "two days late")
+	})
+}
+
+func TestStopSendsWhatIsQueued(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		failing := true
+		s := &server{answer: func(context.Context, Report) error {
+			if failing {
+				return errors.New("away")
+			}
+			return nil
+		}}
+		a := start(t, Options{}, counting(1), s)
+		after(time.Hour) // the backoff is at its longest
+		failing = false
+		before := time.Now()
+		require.NoError(t, a.stop())
+		require.Less(t, time.Since(before), time.Millisecond, "the stop ends the wait")
+		require.Equal(t, upTo(361), s.values())
+	})
+}
+
+func TestStopGivesUpAfterTheGrace(t *testing.T) {
+	for name, answer := range map[string]func(context.Context, Report) error{
+		"away": func(context.Context, Report) error { return errors.New("away") },
+		"asks for time": func(context.Context, Report) error {
+			return &RetryError{After: time.Hour, Err: errors.New("busy")}
+		},
+		"no answer": func(ctx context.Context, _ Report) error {
+			<-ctx.Done()
+			return ctx.Err()
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := &server{answer: answer}
+				a := start(t, Options{}, counting(3), s)
+				after(time.Second)
+				before := time.Now()
+				require.EqualError(t, a.stop(), "3 measurements are lost: not sent within 5s of the stop")
+				require.Equal(t, 5*time.Second, time.Since(before))
+				require.Equal(t, Stats{Dropped: 3}, a.Stats())
+			})
+		})
+	}
+}
+
+func TestSilentServerIsTriedAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		first := true
+		s := &server{answer: func(ctx context.Context, _ Report) error {
+			if first {
+				first = false
+				<-ctx.Done()
+				return ctx.Err()
+			}
+			return nil
+		}}
+		a := start(t, Options{}, counting(1), s)
+		after(35 * time.Second)
+		require.NoError(t, a.stop())
+		require.Equal(t, upTo(4), s.values())
+		require.Equal(t, 30*time.Second+500*time.Millisecond, s.attempts[1].at)
+		require.Contains(t, a.log.String(), "no answer within 30s")
+	})
+}
+
+func TestPartOfTheHostCannotBeRead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &server{}
+		a := start(t, Options{}, collectorFunc(func(context.Context) ([]hostmetrics.Measurement, error) {
+			return []hostmetrics.Measurement{
+				{Metric: "good", Value: 1},
+				{Metric: "bad", Value: math.NaN()},
+				{Metric: "worse", Value: math.Inf(1)},
+			}, errors.New("disks: permission denied")
+		}), s)
+		after(25 * time.Second)
+		require.NoError(t, a.stop())
+		require.Equal(t, []float64{1, 1, 1}, s.values())
+		require.Equal(t, 1, strings.Count(a.log.String(), "permission denied"))
+	})
+}
+
+// setBack is a clock that was put right by the given time.
+type setBack struct {
+	clock.System
+	mu sync.Mutex
+	by time.Duration
+}
+
+func (c *setBack) Now() time.Time {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.System.Now().Add(-c.by)
+}
+
+// TestClockSetBack: a little, and no tick is measured twice; a lot, and measuring
+// goes on at once instead of when the old time is reached again.
+func TestClockSetBack(t *testing.T) {
+	for _, c := range []struct {
+		by   time.Duration
+		want []int64
+	}{
+		{4 * time.Second, []int64{0, 10, 20, 30}},
+		{time.Hour, []int64{0, 10, -3580, -3570}},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			s, clk := &server{}, &setBack{}
+			a, err := New(Options{Source: "s"}, counting(1), s, clk, slog.New(slog.DiscardHandler))
+			require.NoError(t, err)
+			ctx, end := context.WithCancel(t.Context())
+			done := make(chan error, 1)
+			go func() { done <- a.Run(ctx) }()
+			after(15 * time.Second)
+			clk.mu.Lock()
+			clk.by = c.by
+			clk.mu.Unlock()
+			after(20 * time.Second)
+			end()
+			require.NoError(t, <-done)
+			var at []int64
+			for _, m := range s.taken {
+				at = append(at, (m.TimeMs-bubbleStart.UnixMilli())/1000)
+			}
+			require.Equal(t, c.want, at)
+		})
+	}
+}
+
+func TestOptions(t *testing.T) {
+	for _, o := range []Options{
+		{},
+		{Source: "s", Interval: -time.Second},
+		{Source: "s", Interval: time.Microsecond},
+		{Source: "s", QueueLimit: -1},
+		{Source: "s", RequestLimit: -1},
+		{Source: "s", MinBackoff: time.Hour},
+		{Source: "s", Grace: -1},
+	} {
+		_, err := New(o, counting(1), &server{}, clock.System{}, slog.New(slog.DiscardHandler))
+		require.Error(t, err, "%+v", o)
+	}
+}
+
+func TestThrottleForgetsRatherThanGrows(t *testing.T) {
+	c := clock.NewSimulated(bubbleStart)
+	th := newThrottle(c)
+	for i := range 10 * throttleTopics {
+		_, ok := th.allow(strconv.Itoa(i))
+		require.True(t, ok)
+		require.LessOrEqual(t, len(th.topics), throttleTopics)
+	}
+}

@@ -1,0 +1,220 @@
+package agent
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/go-faster/jx"
+	"github.com/klauspost/compress/gzip"
+
+	"github.com/quern/quern/internal/clock"
+)
+
+const (
+	reportsPath = "api/v1/reports"
+	// A reply lists at most every measurement of a report; more is no reply of ours.
+	maxReplyBytes = 4 << 20
+	// Of an error page, this much is enough to recognise it.
+	maxMessageBytes = 300
+)
+
+// HTTPSender posts reports, gzip-compressed, to a server. It is for one goroutine
+// at a time.
+type HTTPSender struct {
+	url    string
+	client *http.Client
+	clock  clock.Clock
+
+	// Reused from report to report.
+	json jx.Encoder
+	body bytes.Buffer
+	gzip *gzip.Writer
+}
+
+// NewHTTPSender makes a sender to the server at baseURL, such as
+// http://127.0.0.1:9095, where a path in front of a proxy stays. A user and password
+// in the URL are sent as basic authentication. The client's redirects are not
+// followed: they would turn a post into a get.
+func NewHTTPSender(baseURL string, client *http.Client, c clock.Clock) (*HTTPSender, error) {
+	u, err := url.Parse(baseURL)
+	if err != nil {
+		return nil, fmt.Errorf("server URL: %w", err)
+	}
+	if u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
+		return nil, fmt.Errorf("server URL %q: must be such as http://127.0.0.1:9095", u.Redacted())
+	}
+	own := *client
+	own.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+	s := &HTTPSender{url: u.JoinPath(reportsPath).String(), client: &own, clock: c}
+	s.gzip = gzip.NewWriter(&s.body)
+	return s, nil
+}
+
+// Send implements Sender.
+func (s *HTTPSender) Send(ctx context.Context, r Report) error {
+	if err := s.encode(r); err != nil {
+		return err
+	}
+	// A copy: after an early reply the transport may go on reading the body for a
+	// while, when the next report is already being encoded.
+	body := bytes.NewReader(bytes.Clone(s.body.Bytes()))
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, s.url, body)
+	if err != nil {
+		return err
+	}
+	req.Header.Set("Content-Type", "application/json")
+	req.Header.Set("Content-Encoding", "gzip")
+	req.Header.Set("User-Agent", "quern-agent")
+	resp, err := s.client.Do(req)
+	if err != nil {
+		return err // down, unreachable, too slow: another time
+	}
+	defer resp.Body.Close()
+	return s.judge(resp, len(r.Measurements))
+}
+
+// encode puts the compressed report into s.body.
+func (s *HTTPSender) encode(r Report) error {
+	e := &s.json
+	e.Reset()
+	e.Obj(func(e *jx.Encoder) {
+		e.Field("source", func(e *jx.Encoder) { e.Str(r.Source) })
+		e.Field("measurements", func(e *jx.Encoder) {
+			e.Arr(func(e *jx.Encoder) {
+				for i := range r.Measurements {
+					encodeMeasurement(e, &r.Measurements[i])
+				}
+			})
+		})
+	})
+	s.body.Reset()
+	s.gzip.Reset(&s.body)
+	if _, err := s.gzip.Write(e.Bytes()); err != nil {
+		return err
+	}
+	return s.gzip.Close()
+}
+
+func encodeMeasurement(e *jx.Encoder, m *Measurement) {
+	e.Obj(func(e *jx.Encoder) {
+		e.Field("metric", func(e *jx.Encoder) { e.Str(m.Metric) })
+		if len(m.Labels) > 0 {
+			e.Field("labels", func(e *jx.Encoder) {
+				e.Obj(func(e *jx.Encoder) {
+					for _, l := range m.Labels {
+						e.Field(l.Name, func(e *jx.Encoder) { e.Str(l.Value) })
+					}
+				})
+			})
+		}
+		e.Field("time", func(e *jx.Encoder) { e.Int64(m.TimeMs) })
+		e.Field("value", func(e *jx.Encoder) { e.Float64(m.Value) })
+	})
+}
+
+// judge turns the reply into what the agent does next.
+func (s *HTTPSender) judge(resp *http.Response, sent int) error {
+	body, err := io.ReadAll(io.LimitReader(resp.Body, maxReplyBytes))
+	r := parseReply(body)
+	switch code := resp.StatusCode; {
+	case code/100 == 2:
+		if err != nil {
+			return fmt.Errorf("reading the reply: %w", err) // it may have been taken; twice counts once
+		}
+		return r.rejections()
+	case code == http.StatusRequestEntityTooLarge:
+		return fmt.Errorf("%w: %s", ErrTooLarge, message(resp, &r, body))
+	case code == http.StatusTooManyRequests, code == http.StatusRequestTimeout, code >= 500:
+		err := fmt.Errorf("the server says %s", message(resp, &r, body))
+		if after, ok := s.retryAfter(resp.Header.Get("Retry-After")); ok {
+			return &RetryError{After: after, Err: err}
+		}
+		return err
+	default:
+		// Not one of many was taken: that is a 400 with the list.
+		if r.accountsFor(sent) {
+			return r.rejections()
+		}
+		// Wrong here means wrong again, whether it is the report, the address or the right
+		// to write. The queue's memory is better kept for what can be delivered.
+		return fmt.Errorf("%w: %s", ErrRefused, message(resp, &r, body))
+	}
+}
+
+// reply is the part of a server's reply that the agent looks at.
+type reply struct {
+	Error    string `json:"error"`
+	Accepted *int   `json:"accepted"`
+	Rejected []struct {
+		Index   int    `json:"index"`
+		Reason  string `json:"reason"`
+		Message string `json:"message"`
+	} `json:"rejected"`
+	RejectedTotal int `json:"rejected_total"`
+}
+
+// parseReply reads a reply. One that is no JSON, as from a proxy, says nothing: its
+// status has to do.
+func parseReply(body []byte) reply {
+	var r reply
+	if json.Unmarshal(body, &r) != nil {
+		return reply{}
+	}
+	return r
+}
+
+// accountsFor says whether the reply tells what became of n measurements. That of a
+// body which broke off does not.
+func (r *reply) accountsFor(n int) bool {
+	return len(r.Rejected) > 0 && r.Accepted != nil && *r.Accepted+r.rejectedTotal() >= n
+}
+
+func (r *reply) rejectedTotal() int { return max(len(r.Rejected), r.RejectedTotal) }
+
+// rejections is the error that names what was not taken, nil if nothing is named.
+func (r *reply) rejections() error {
+	if len(r.Rejected) == 0 {
+		return nil
+	}
+	e := &RejectedError{Total: r.rejectedTotal()}
+	for _, rej := range r.Rejected {
+		e.Rejected = append(e.Rejected, Rejection{Index: rej.Index, Reason: rej.Reason, Message: rej.Message})
+	}
+	return e
+}
+
+// retryAfter reads the header's two forms: seconds, or a date.
+func (s *HTTPSender) retryAfter(header string) (time.Duration, bool) {
+	if seconds, err := strconv.ParseInt(header, 10, 64); err == nil && seconds >= 0 {
+		// Bounded before it is multiplied.
+		return time.Duration(min(seconds, int64(maxRetryAfter/time.Second))) * time.Second, true
+	}
+	if at, err := http.ParseTime(header); err == nil {
+		return max(0, at.Sub(s.clock.Now())), true
+	}
+	return 0, false
+}
+
+// message is the status and the start of what the server said about it.
+func message(resp *http.Response, r *reply, body []byte) string {
+	text := r.Error
+	if text == "" {
+		text = string(body)
+	}
+	text = strings.TrimSpace(strings.ToValidUTF8(text[:min(len(text), maxMessageBytes)], ""))
+	if to := resp.Header.Get("Location"); to != "" {
+		text = "it is at " + to
+	}
+	if text == "" {
+		return resp.Status
+	}
+	return resp.Status + ": " + text
+}

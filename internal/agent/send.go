@@ -1,0 +1,161 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+)
+
+// sendLoop sends what is queued until ctx has ended and nothing is left, or until
+// sendCtx has ended. No more is queued once collected is closed.
+func (a *Agent) sendLoop(ctx, sendCtx context.Context, collected <-chan struct{}) {
+	failures := 0
+	var small smallerReports
+	for {
+		batch, end := a.queue.front(small.limit(a.queue.first(), a.opts.RequestLimit))
+		if len(batch) == 0 {
+			select {
+			case <-a.wake:
+				continue
+			case <-collected:
+			}
+			// What was queued last may have come after the look above.
+			if queued, _ := a.queue.state(); queued == 0 {
+				return
+			}
+			continue
+		}
+
+		err := a.sendOnce(sendCtx, batch)
+		if errors.Is(err, ErrTooLarge) && len(batch) > 1 {
+			small.halve(len(batch), end)
+			continue
+		}
+		if final, reason := a.settle(err, len(batch)); final {
+			if reason != "" {
+				a.warn(reason, err, len(batch))
+			}
+			a.queue.remove(end)
+			small.grow()
+			failures = 0
+			continue
+		}
+		if sendCtx.Err() != nil {
+			return
+		}
+
+		wait := a.backoff(failures, err)
+		failures++
+		if n, ok := a.throttle.allow("retry"); ok {
+			queued, _ := a.queue.state()
+			a.log.Warn("the server did not take a report; it is sent again",
+				"error", err, "wait", wait, "queued", queued, "suppressed", n)
+		}
+		if ctx.Err() == nil {
+			// The stop ends this wait too, for another try at once, and more of them than
+			// a backoff that has grown for hours would leave time for.
+			if a.clock.Sleep(ctx, wait) != nil {
+				failures = 0
+			}
+		} else if a.clock.Sleep(sendCtx, wait) != nil {
+			return
+		}
+	}
+}
+
+func (a *Agent) sendOnce(ctx context.Context, batch []Measurement) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, a.opts.RequestTimeout,
+		fmt.Errorf("no answer within %s", a.opts.RequestTimeout))
+	defer cancel()
+	err := a.sender.Send(ctx, Report{Source: a.opts.Source, Measurements: batch})
+	if err != nil && errors.Is(err, context.DeadlineExceeded) && ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	return err
+}
+
+// settle counts what became of n measurements and says whether that is final, with
+// what to log about it if that has not been done.
+func (a *Agent) settle(err error, n int) (final bool, reason string) {
+	var rejected *RejectedError
+	switch {
+	case err == nil:
+		a.delivered.Add(uint64(n))
+		return true, ""
+	case errors.As(err, &rejected):
+		bad := min(rejected.Total, n)
+		a.rejected.Add(uint64(bad))
+		a.delivered.Add(uint64(n - bad))
+		a.logRejected(rejected)
+		return true, ""
+	case errors.Is(err, ErrTooLarge):
+		a.refused.Add(uint64(n))
+		return true, "a single measurement is too large for the server: dropped"
+	case errors.Is(err, ErrRefused):
+		a.refused.Add(uint64(n))
+		return true, "the server refused a report: dropped"
+	}
+	return false, ""
+}
+
+func (a *Agent) warn(reason string, err error, n int) {
+	if suppressed, ok := a.throttle.allow(reason); ok {
+		a.log.Error(reason, "error", err, "measurements", n, "suppressed", suppressed)
+	}
+}
+
+// logRejected logs the first example of each reason.
+func (a *Agent) logRejected(e *RejectedError) {
+	seen := make(map[string]bool)
+	for _, r := range e.Rejected {
+		if seen[r.Reason] {
+			continue
+		}
+		seen[r.Reason] = true
+		if suppressed, ok := a.throttle.allow("rejected " + r.Reason); ok {
+			a.log.Warn("the server rejected measurements",
+				"reason", r.Reason, "example", r.Message, "rejected", e.Total, "suppressed", suppressed)
+		}
+	}
+}
+
+// backoff is the wait after the given number of failures in a row before this one:
+// between half of it and all of a step that doubles, so that the agents that a
+// restarted server lost at one moment do not come back at one moment.
+func (a *Agent) backoff(failures int, err error) time.Duration {
+	step := a.opts.MaxBackoff
+	// Beyond 30 doublings the shift would overflow; it is over any maximum long before.
+	if failures < 30 {
+		step = min(step, a.opts.MinBackoff<<failures)
+	}
+	wait := step/2 + time.Duration(a.opts.Jitter()*float64(step-step/2))
+	var retry *RetryError
+	if errors.As(err, &retry) {
+		wait = max(wait, min(retry.After, maxRetryAfter))
+	}
+	return wait
+}
+
+// smallerReports remembers that reports up to a place in the queue have to be
+// smaller, after the server found one too large. They grow again with each that is
+// settled, since it may be one measurement that was too large, and beyond that place
+// the full size is tried.
+type smallerReports struct {
+	n     int
+	until uint64
+}
+
+func (s *smallerReports) halve(n int, end uint64) {
+	s.n = n / 2
+	s.until = max(s.until, end)
+}
+
+func (s *smallerReports) grow() { s.n *= 2 }
+
+func (s *smallerReports) limit(first uint64, full int) int {
+	if first < s.until {
+		return min(s.n, full)
+	}
+	return full
+}
