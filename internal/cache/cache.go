@@ -16,7 +16,6 @@ package cache
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
@@ -135,9 +134,4 @@ func (c *Cache) place(b metric.Bucket, s metric.Slice, marks []storage.Mark) []s
 		out[i] = storage.PlacedMark{Partition: c.partition(b, s, m.Start), Mark: m}
 	}
 	return out
-}
-
-// isCorrupt gathers the two packages' words for damaged bytes.
-func isCorrupt(err error) bool {
-	return errors.Is(err, storage.ErrCorrupt) || errors.Is(err, blocks.ErrCorrupt)
 }

@@ -2,6 +2,7 @@ package cache
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"iter"
 	"slices"
@@ -104,7 +105,7 @@ func (c *Cache) Read(ctx context.Context, p storage.IndexPartition) iter.Seq2[*W
 
 // ErrUseTable says that the cache cannot serve a block: gone, empty or damaged. The
 // table below holds the same and more.
-var ErrUseTable = fmt.Errorf("the cache cannot serve the block")
+var ErrUseTable = errors.New("the cache cannot serve the block")
 
 // Samples fills set with what the cache holds for raw work.
 func (c *Cache) Samples(ctx context.Context, w *Work, set *blocks.SampleSet) error {
@@ -118,7 +119,7 @@ func (c *Cache) Rollups(ctx context.Context, w *Work, set *blocks.RollupSet) err
 
 func (c *Cache) load(ctx context.Context, w *Work, add func([]byte) error) error {
 	chunks, err := c.store.CacheBlock(ctx, w.CacheKey())
-	if isCorrupt(err) || err == nil && len(chunks) == 0 {
+	if errors.Is(err, storage.ErrCorrupt) || err == nil && len(chunks) == 0 {
 		return ErrUseTable
 	}
 	if err != nil {

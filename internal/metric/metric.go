@@ -55,7 +55,7 @@ type Rollup struct {
 	// down is a reset and counts as the value after it. Merging two neighbouring
 	// slices adds the step between them.
 	Increase float64
-	// Sketch is a DDSketch of the values in the encoding of internal/rollup,
+	// Sketch is a DDSketch of the values in the encoding of internal/sketch,
 	// mergeable, from which percentiles are read. Empty only when Count is 0.
 	Sketch []byte
 }

@@ -96,7 +96,7 @@ func (g *grind) readRaw(ctx context.Context, w *cache.Work) error {
 			return fmt.Errorf("read raw samples of block %d: %w", w.Block.Start, err)
 		}
 		if err := g.samples.Add(ch.Data); err != nil {
-			return fmt.Errorf("raw chunk %s of group %d: %w", ch.ID, ch.Group, errors.Join(storage.ErrCorrupt, err))
+			return fmt.Errorf("raw chunk %s of group %d: %w", ch.ID, ch.Group, err)
 		}
 	}
 	return nil

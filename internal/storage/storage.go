@@ -42,8 +42,9 @@ var (
 	ErrTimeout = errors.New("the store did not answer in time")
 	// ErrOverloaded: the store asks for less work.
 	ErrOverloaded = errors.New("the store is overloaded")
-	// ErrCorrupt marks stored bytes that cannot be read back.
-	ErrCorrupt = errors.New("stored data is damaged")
+	// ErrCorrupt marks stored bytes that cannot be read back. It is the chunk codecs'
+	// own, so that there is one to ask for.
+	ErrCorrupt = blocks.ErrCorrupt
 	// ErrConflict: somebody else holds what was asked for.
 	ErrConflict = errors.New("held by another")
 	// ErrFenced: a newer fence has been given out; the holder of this one must stop.
