@@ -1,0 +1,120 @@
+// Command bench measures what docs/performance.md promises, on this machine:
+//
+//	go run ./bench                    everything, about five minutes
+//	go run ./bench -run aggregate     what matches
+//	go run ./bench -scale 0.1         a quick look, not to be compared with the targets
+//
+// Every step of a measurement runs in a process of its own, this program again with
+// -step, so that its peak memory is its own. Steps of one measurement share a
+// directory: what one loads, the next one grinds.
+//
+// What needs history is loaded under a simulated clock; all durations are real time.
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"regexp"
+	"syscall"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	err := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
+	stop()
+	switch {
+	case err == nil, errors.Is(err, flag.ErrHelp):
+	case errors.Is(err, errUsage):
+		os.Exit(2)
+	default:
+		fmt.Fprintf(os.Stderr, "bench: %v\n", err)
+		os.Exit(1)
+	}
+}
+
+var errUsage = errors.New("bad usage")
+
+type options struct {
+	dir     string
+	scale   float64
+	profile string
+	only    *regexp.Regexp
+	asJSON  bool
+	step    string
+}
+
+func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
+	opts, err := parse(args, stderr)
+	if err != nil {
+		return err
+	}
+	if opts.step != "" {
+		return runStep(ctx, opts, stdout, stderr)
+	}
+
+	results := make(results)
+	var failed []error
+	var ran []measurement
+	for _, m := range measurements() {
+		if !opts.only.MatchString(m.name) {
+			continue
+		}
+		if results[m.name], err = measure(ctx, opts, m, stderr); err != nil {
+			if ctx.Err() != nil {
+				return context.Cause(ctx)
+			}
+			failed = append(failed, fmt.Errorf("%s: %w", m.name, err))
+			continue
+		}
+		ran = append(ran, m)
+	}
+	if len(ran) == 0 && len(failed) == 0 {
+		return fmt.Errorf("-run %s: no measurement has such a name", opts.only)
+	}
+	report := newReport(ctx, opts, ran, results)
+	if opts.asJSON {
+		enc := json.NewEncoder(stdout)
+		enc.SetIndent("", "  ")
+		err = enc.Encode(report)
+	} else {
+		err = report.print(stdout)
+	}
+	return errors.Join(append(failed, err)...)
+}
+
+func parse(args []string, stderr io.Writer) (options, error) {
+	var opts options
+	fs := flag.NewFlagSet("bench", flag.ContinueOnError)
+	fs.SetOutput(stderr)
+	fs.StringVar(&opts.dir, "dir", os.TempDir(), "`DIRECTORY` on the disk to measure; what is put there is removed")
+	fs.Float64Var(&opts.scale, "scale", 1, "size of the measurements, of the schedules or of the time taken")
+	fs.StringVar(&opts.profile, "profile", "", "`DIRECTORY` for a CPU and a heap profile of each step")
+	only := fs.String("run", ".", "`REGEXP` of the measurements to run")
+	fs.BoolVar(&opts.asJSON, "json", false, "print JSON with all figures")
+	fs.StringVar(&opts.step, "step", "", "run one step in -dir and print its figures as JSON; used by the program itself")
+	if err := fs.Parse(args); err != nil {
+		if errors.Is(err, flag.ErrHelp) {
+			return opts, err
+		}
+		return opts, errUsage
+	}
+	var err error
+	opts.only, err = regexp.Compile(*only)
+	if err == nil && (opts.scale <= 0 || opts.scale > 100) {
+		err = fmt.Errorf("-scale %v: must be above 0, at most 100", opts.scale)
+	}
+	if err == nil && fs.NArg() > 0 {
+		err = fmt.Errorf("unexpected argument %q", fs.Arg(0))
+	}
+	if err != nil {
+		fmt.Fprintf(stderr, "bench: %v\n", err)
+		return opts, errUsage
+	}
+	return opts, nil
+}

@@ -1,0 +1,159 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"runtime/pprof"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// figures are what a step has measured, by name. Durations are in seconds.
+type figures map[string]float64
+
+// results are the figures of each measurement; those of a step carry its name and a
+// dot in front.
+type results map[string]figures
+
+// rssFigure is the peak resident memory of a step's process, in bytes.
+const rssFigure = "rss"
+
+// bench is what a step works with.
+type bench struct {
+	dir     string
+	scale   float64
+	figures figures
+
+	name    string
+	profile string
+	stderr  io.Writer
+}
+
+// scaled is n at the scale asked for, at least least.
+func (b *bench) scaled(n, least int) int { return max(least, int(float64(n)*b.scale)) }
+
+// scaledTime is d at the scale asked for, at least a second.
+func (b *bench) scaledTime(d time.Duration) time.Duration {
+	return max(time.Second, time.Duration(float64(d)*b.scale))
+}
+
+func (b *bench) progress(format string, args ...any) {
+	fmt.Fprintf(b.stderr, "%-24s %s\n", b.name, fmt.Sprintf(format, args...))
+}
+
+// timed profiles what f does, if asked to, and returns how long it took.
+func (b *bench) timed(f func() error) (took time.Duration, err error) {
+	if b.profile != "" {
+		cpu, err := os.Create(filepath.Join(b.profile, b.name+".cpu.pprof"))
+		if err != nil {
+			return 0, err
+		}
+		defer cpu.Close() //nolint:errcheck // pprof would have told
+		if err := pprof.StartCPUProfile(cpu); err != nil {
+			return 0, err
+		}
+		defer pprof.StopCPUProfile()
+	}
+	started := time.Now()
+	err = f()
+	took = time.Since(started)
+	if err == nil && b.profile != "" {
+		err = b.heapProfile()
+	}
+	return took, err
+}
+
+func (b *bench) heapProfile() (err error) {
+	f, err := os.Create(filepath.Join(b.profile, b.name+".heap.pprof"))
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	return pprof.Lookup("heap").WriteTo(f, 0)
+}
+
+// runStep is the child's side: it runs one step and prints its figures.
+func runStep(ctx context.Context, opts options, stdout, stderr io.Writer) error {
+	for _, m := range measurements() {
+		for _, s := range m.steps {
+			if m.name+"."+s.name != opts.step {
+				continue
+			}
+			b := &bench{
+				dir: opts.dir, scale: opts.scale, figures: make(figures),
+				name: opts.step, profile: opts.profile, stderr: stderr,
+			}
+			if err := s.run(ctx, b); err != nil {
+				return err
+			}
+			if peak, ok := peakRSS(); ok {
+				b.figures[rssFigure] = peak
+			}
+			return json.NewEncoder(stdout).Encode(b.figures)
+		}
+	}
+	return fmt.Errorf("-step %s: there is no such step", opts.step)
+}
+
+// measure is the parent's side: it runs a measurement's steps, one after the other,
+// each in a process of its own.
+func measure(ctx context.Context, opts options, m measurement, stderr io.Writer) (all figures, err error) {
+	dir, err := os.MkdirTemp(opts.dir, "quern-bench-")
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	self, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	all = make(figures)
+	for _, s := range m.steps {
+		cmd := exec.CommandContext(ctx, self,
+			"-step", m.name+"."+s.name, "-dir", dir,
+			"-scale", strconv.FormatFloat(opts.scale, 'g', -1, 64), "-profile", opts.profile)
+		cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
+		cmd.WaitDelay = 10 * time.Second
+		var out bytes.Buffer
+		cmd.Stdout, cmd.Stderr = &out, stderr
+		if err := cmd.Run(); err != nil {
+			return all, fmt.Errorf("step %s: %w", s.name, err)
+		}
+		var got figures
+		if err := json.Unmarshal(out.Bytes(), &got); err != nil {
+			return all, fmt.Errorf("step %s: %w", s.name, err)
+		}
+		for name, x := range got {
+			all[s.name+"."+name] = x
+		}
+	}
+	return all, nil
+}
+
+// peakRSS is this process's peak resident memory in bytes. ok is false where the
+// system has no /proc.
+func peakRSS() (peak float64, ok bool) {
+	if runtime.GOOS != "linux" {
+		return 0, false
+	}
+	status, err := os.ReadFile("/proc/self/status")
+	if err != nil {
+		return 0, false
+	}
+	for line := range strings.Lines(string(status)) {
+		if rest, found := strings.CutPrefix(line, "VmHWM:"); found {
+			kib, err := strconv.ParseFloat(strings.TrimSuffix(strings.TrimSpace(rest), " kB"), 64)
+			return kib * 1024, err == nil
+		}
+	}
+	return 0, false
+}
