@@ -13,6 +13,10 @@ import (
 type grouper struct {
 	byKey  map[groupKey]int
 	groups []cache.Group
+
+	// ends and spare are scratch of inChunkOrder.
+	ends  []int
+	spare []metric.Sample
 }
 
 type groupKey struct {
@@ -52,26 +56,66 @@ func (g *grouper) group(ladder metric.Ladder, epochs blocks.Epochs, samples []me
 	}
 	groups := g.groups[:n]
 	for i := range groups {
-		groups[i].Samples = inChunkOrder(groups[i].Samples)
+		groups[i].Samples = g.inChunkOrder(groups[i].Block, groups[i].Samples)
 	}
 	return groups
 }
 
-func inChunkOrder(samples []metric.Sample) []metric.Sample {
-	ordered := true
-	for i := 1; i < len(samples) && ordered; i++ {
-		ordered = metric.CompareSamples(samples[i-1], samples[i]) < 0
-	}
-	if ordered {
+// inChunkOrder sorts a group's samples by schedule, then time; of two with the same
+// schedule and time the later one stays. Samples of several reports come report after
+// report, so they are dealt out to their schedules, which keeps each schedule's
+// order, and then only those schedules are sorted that have late samples.
+func (g *grouper) inChunkOrder(block blocks.Range, samples []metric.Sample) []metric.Sample {
+	if ascends(samples) {
 		return samples
 	}
+	g.ends = slices.Grow(g.ends[:0], block.Len())[:block.Len()]
+	clear(g.ends)
+	for i := range samples {
+		g.ends[samples[i].Schedule-block.Start]++
+	}
+	sum := 0
+	for i, n := range g.ends {
+		g.ends[i] = sum
+		sum += n
+	}
+	dealt := slices.Grow(g.spare[:0], len(samples))[:len(samples)]
+	for i := range samples {
+		at := &g.ends[samples[i].Schedule-block.Start]
+		dealt[*at] = samples[i]
+		*at++
+	}
+	g.spare = samples
+
+	n, start := 0, 0
+	for _, end := range g.ends {
+		one := dealt[start:end]
+		start = end
+		if !ascends(one) {
+			one = lastOfEach(one)
+		}
+		n += copy(dealt[n:], one)
+	}
+	return dealt[:n]
+}
+
+func ascends(samples []metric.Sample) bool {
+	for i := 1; i < len(samples); i++ {
+		if metric.CompareSamples(samples[i-1], samples[i]) >= 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// lastOfEach sorts the samples and drops all but the last of those that are the same.
+func lastOfEach(samples []metric.Sample) []metric.Sample {
 	slices.SortStableFunc(samples, metric.CompareSamples)
 	out := samples[:0]
 	for i, s := range samples {
-		if i+1 < len(samples) && metric.CompareSamples(s, samples[i+1]) == 0 {
-			continue
+		if i+1 == len(samples) || metric.CompareSamples(s, samples[i+1]) != 0 {
+			out = append(out, s)
 		}
-		out = append(out, s)
 	}
 	return out
 }

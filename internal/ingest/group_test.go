@@ -1,0 +1,90 @@
+package ingest
+
+import (
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/quern/quern/internal/blocks"
+	"github.com/quern/quern/internal/cache"
+	"github.com/quern/quern/internal/metric"
+)
+
+// TestGroup compares what groups make of random commits, one after the other in the
+// same buffers, with the rule in plain words.
+func TestGroup(t *testing.T) {
+	ladder := metric.DefaultLadder()
+	epochs := blocks.Epochs{{FromMs: 0, BlockSize: 8}, {FromMs: 2 * time.Hour.Milliseconds(), BlockSize: 16}}
+	r := rand.New(rand.NewPCG(1, 2))
+	var g grouper
+	for range 200 {
+		samples := make([]metric.Sample, 1+r.IntN(300))
+		for i := range samples {
+			samples[i] = metric.Sample{
+				Schedule: metric.ScheduleID(r.IntN(40)),
+				TimeMs:   r.Int64N(12) * 20 * time.Minute.Milliseconds(),
+				Value:    float64(i),
+			}
+		}
+		want := plainGroups(ladder, epochs, samples)
+		got := g.group(ladder, epochs, samples)
+		require.Len(t, got, len(want))
+		for _, group := range got {
+			k := groupKey{group.Slice.StartMs, group.Block.Start}
+			require.Equal(t, epochs.SizeAt(group.Slice.StartMs), group.Block.Len())
+			require.Equal(t, want[k], group.Samples, "group %+v", k)
+		}
+	}
+}
+
+// plainGroups sorts into groups; the last of samples with the same schedule and time stays.
+func plainGroups(ladder metric.Ladder, epochs blocks.Epochs, samples []metric.Sample) map[groupKey][]metric.Sample {
+	last := map[metric.Sample]metric.Sample{}
+	for _, s := range samples {
+		last[metric.Sample{Schedule: s.Schedule, TimeMs: s.TimeMs}] = s
+	}
+	out := map[groupKey][]metric.Sample{}
+	for _, s := range last {
+		slice := ladder.SliceAt(metric.Raw, s.TimeMs)
+		k := groupKey{slice.StartMs, epochs.BlockAt(s.Schedule, slice.StartMs).Start}
+		out[k] = append(out[k], s)
+	}
+	for _, group := range out {
+		slices.SortFunc(group, metric.CompareSamples)
+	}
+	return out
+}
+
+var grouped []cache.Group
+
+func BenchmarkGroup(b *testing.B) {
+	const schedules, rounds = 10_000, 13
+	ladder, epochs := metric.DefaultLadder(), blocks.Epochs{{FromMs: 0, BlockSize: 128}}
+	for _, order := range []string{"one report each", "report after report", "late and twice"} {
+		b.Run(order, func(b *testing.B) {
+			var samples []metric.Sample
+			for round := range rounds {
+				for id := range schedules {
+					samples = append(samples, metric.Sample{Schedule: metric.ScheduleID(id), TimeMs: int64(round) * 10_000})
+				}
+			}
+			switch order {
+			case "one report each":
+				samples = samples[:schedules]
+			case "late and twice":
+				r := rand.New(rand.NewPCG(1, 2))
+				for range len(samples) / 100 {
+					samples[r.IntN(len(samples))] = samples[r.IntN(len(samples))]
+				}
+			}
+			var g grouper
+			for b.Loop() {
+				grouped = g.group(ladder, epochs, samples)
+			}
+			b.ReportMetric(float64(len(samples))*float64(b.N)/b.Elapsed().Seconds()/1e6, "Msamples/s")
+		})
+	}
+}
