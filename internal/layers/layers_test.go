@@ -94,6 +94,7 @@ var rules = []rule{
 	// Programs and tests that look at everything.
 	{"bench/...", []string{"..."}},
 	{"integration/...", []string{"..."}},
+	{"internal/acceptance", []string{"..."}},
 }
 
 // drivers stay where they are wrapped, so that another store, or another version
