@@ -10,6 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/quern/quern/internal/blocks"
 	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/sketch"
 )
@@ -66,7 +67,7 @@ type expected struct {
 	values                 []float64
 }
 
-// grind computes a row from samples in time order, nil when none is finite.
+// expect computes a row from samples in time order, nil when none is finite.
 func expect(samples []metric.Sample) *expected {
 	var e expected
 	for _, s := range samples {
@@ -210,55 +211,68 @@ func (s *System) Check(strict Strictness) []string {
 		}
 	}
 
+	for _, name := range slices.Sorted(maps.Keys(ids)) {
+		problems = append(problems, s.checkRows(name, ids[name], raw[ids[name]], strict)...)
+	}
+	return problems
+}
+
+// checkRows compares the rows of one schedule, all levels, with its samples.
+func (s *System) checkRows(name string, id metric.ScheduleID, raw map[int64]float64, strict Strictness) []string {
+	var problems []string
 	outstanding := s.outstanding()
 	l := s.cfg.Ladder
+	acked, truth, doubt := s.Oracle.samples(name, raw)
 	for _, level := range l.Levels() {
-		rows := map[metric.ScheduleID]map[int64]*metric.RollupRow{}
-		for _, r := range s.Rows(level) {
-			if rows[r.Schedule] == nil {
-				rows[r.Schedule] = map[int64]*metric.RollupRow{}
-			}
-			rows[r.Schedule][r.TimeMs] = &r
+		rows := map[int64]*metric.RollupRow{}
+		starts := map[int64]bool{}
+		for _, r := range s.rowsOf(level, id) {
+			rows[r.TimeMs] = &r
+			starts[r.TimeMs] = true
 		}
-		for _, name := range slices.Sorted(maps.Keys(ids)) {
-			id := ids[name]
-			acked, truth, doubt := s.Oracle.samples(name, raw[id])
-			bySlice := func(samples []metric.Sample) map[int64][]metric.Sample {
-				out := map[int64][]metric.Sample{}
-				for _, sm := range samples {
-					start := l.SliceAt(level-1, sm.TimeMs).StartMs
-					out[start] = append(out[start], sm)
-				}
-				return out
+		for _, sm := range truth {
+			starts[l.SliceAt(level-1, sm.TimeMs).StartMs] = true
+		}
+		for _, start := range slices.Sorted(maps.Keys(starts)) {
+			slice := l.SliceAt(level-1, start)
+			if outstanding.covers(level, id, slice) {
+				continue
 			}
-			ackedBy, truthBy := bySlice(acked), bySlice(truth)
-			starts := map[int64]bool{}
-			for start := range truthBy {
-				starts[start] = true
+			wrong := expect(within(truth, slice)).differs(rows[start])
+			unsure := slices.ContainsFunc(slices.Collect(maps.Keys(doubt)), slice.Contains)
+			if wrong != "" && unsure && strict == Acknowledged && expect(within(acked, slice)).differs(rows[start]) == "" {
+				// The row is without what was not acknowledged. So must be those above it.
+				truth = slices.DeleteFunc(truth, func(sm metric.Sample) bool { return slice.Contains(sm.TimeMs) })
+				truth = append(truth, within(acked, slice)...)
+				slices.SortFunc(truth, metric.CompareSamples)
+				continue
 			}
-			for start := range rows[id] {
-				starts[start] = true
-			}
-			for _, start := range slices.Sorted(maps.Keys(starts)) {
-				slice := l.SliceAt(level-1, start)
-				if outstanding.covers(level, id, slice) {
-					continue
-				}
-				wrong := expect(truthBy[start]).differs(rows[id][start])
-				unsure := false
-				for ms := range doubt {
-					unsure = unsure || slice.Contains(ms)
-				}
-				if wrong != "" && unsure && strict == Acknowledged && expect(ackedBy[start]).differs(rows[id][start]) == "" {
-					continue
-				}
-				if wrong != "" {
-					problems = append(problems, fmt.Sprintf("%s row of %s at %s: %s", l.Name(level), name, s.clockOf(start), wrong))
-				}
+			if wrong != "" {
+				problems = append(problems, fmt.Sprintf("%s row of %s at %s: %s", l.Name(level), name, s.clockOf(start), wrong))
 			}
 		}
 	}
 	return problems
+}
+
+func (s *System) rowsOf(level metric.Bucket, id metric.ScheduleID) []metric.RollupRow {
+	from, to := s.timesMs()
+	var out []metric.RollupRow
+	for row, err := range s.inspect().Rollups(s.t.Context(), level, blocks.Range{Start: id, End: id + 1}, from, to) {
+		require.NoError(s.t, err)
+		out = append(out, row)
+	}
+	return out
+}
+
+func within(samples []metric.Sample, slice metric.Slice) []metric.Sample {
+	var out []metric.Sample
+	for _, sm := range samples {
+		if slice.Contains(sm.TimeMs) {
+			out = append(out, sm)
+		}
+	}
+	return out
 }
 
 // MustCheck fails the test when Check finds something.

@@ -12,6 +12,18 @@ import (
 // Run runs every case on one kind of store. A backend's own test only says how to open it.
 func Run(t *testing.T, open OpenFunc) {
 	t.Run("scripts", func(t *testing.T) { runScripts(t, open) })
+	for _, c := range []struct {
+		name string
+		run  func(*testing.T, OpenFunc)
+	}{
+		{"CrashAtEveryStep", testCrashAtEveryStep},
+		{"CrashWhilePuttingOff", testCrashWhilePuttingOff},
+		{"IngestFailsAtEveryStep", testIngestFailsAtEveryStep},
+		{"IngestFailsUnrepeated", testIngestFailsUnrepeated},
+		{"QueryCounts", testQueryCounts},
+	} {
+		t.Run(c.name, func(t *testing.T) { c.run(t, open) })
+	}
 }
 
 // runScripts runs the files of testdata, from whichever package the test is.

@@ -1,0 +1,248 @@
+package acceptance
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/quern/quern/internal/blocks"
+)
+
+// at is a time of the first day, in ms.
+func at(s *System, hour, minute int) int64 {
+	return s.cfg.Start.Truncate(24 * time.Hour).Add(time.Duration(hour)*time.Hour + time.Duration(minute)*time.Minute).UnixMilli()
+}
+
+// setClock moves the clock to hour:minute of the first day; hours beyond 23 are of the days after.
+func (s *System) setClock(hour, minute int) { s.Clock.Set(time.UnixMilli(at(s, hour, minute))) }
+
+func (s *System) point(series string, hour, minute int, v float64) Point {
+	return Point{Series: series, TimeMs: at(s, hour, minute), Value: v}
+}
+
+// eventful brings a system to where the run at the end of a day has everything to do that a run
+// can have: fresh blocks, late data for an hour of the same 6 h, of an earlier 6 h and
+// of yesterday, a block put off, a suspect block, and runs of all levels.
+func eventful(s *System) {
+	s.setClock(-4, 30)
+	s.MustReport(s.point("A", -4, 10, 1), s.point("B", -4, 20, 2), s.point("C", -4, 15, 3))
+	s.setClock(0, 2)
+	s.MustRun()
+	s.setClock(22, 30)
+	s.MustReport(s.point("A", 22, 10, 4), s.point("B", 22, 20, 5), s.point("C", 22, 15, 6), s.point("D", 22, 0, 7), s.point("E", 22, 1, 8))
+	s.Store.Fail("WriteRollups", blocks.Range{Start: 2, End: 4}, 3, errInjected)
+	s.setClock(23, 2)
+	s.MustRun()
+	s.MustReport(s.point("A", 23, 1, 9), s.point("B", 23, 2, 10), s.point("E", 23, 1, 11), s.point("E", 23, 2, -11))
+	s.MustReport(s.point("A", 22, 50, 12), s.point("B", 12, 10, 13), s.point("E", -0, 40, 14))
+	s.MustReport(s.point("C", 0, 40, 15), s.point("D", 20, 40, 16))
+	s.Store.Fail("Write", blocks.Range{}, 1, errInjected)
+	_, err := s.Report(s.point("B", 23, 3, 17))
+	require.Error(s.t, err)
+	s.MustReport(s.point("B", 23, 3, 17))
+	s.setClock(24, 2)
+}
+
+var eventfulConfig = Config{BlockSize: 2, GroupSize: 4, IndexPartitions: 3}
+
+// testCrashAtEveryStep is Aggregation 15: the process dies after each single step of a
+// run. Its successor's run ends in the state that a run without a crash ends in.
+func testCrashAtEveryStep(t *testing.T, open OpenFunc) {
+	for _, torn := range []bool{false, true} {
+		t.Run(fmt.Sprintf("torn=%t", torn), func(t *testing.T) {
+			whole := Start(t, open, eventfulConfig)
+			eventful(whole)
+			whole.Store.torn = torn
+			whole.MustRun()
+			whole.MustCheck(Raw)
+			want := whole.Dump()
+
+			k := 1
+			for ; ; k++ {
+				s := Start(t, open, eventfulConfig)
+				eventful(s)
+				s.Store.torn = torn
+				s.Store.CrashAt(k)
+				_, err := s.Run()
+				crashed := s.Store.Crashed()
+				steps := s.Store.Log()
+				require.True(t, crashed || err == nil, "%v", err)
+				s.Restart()
+				s.MustRun()
+				require.Equal(t, want, s.Dump(), "after a crash behind step %d, %s", len(steps), steps)
+				s.Stop()
+				if !crashed {
+					break
+				}
+			}
+			t.Logf("%d steps", k-1)
+			require.Greater(t, k, 50, "the run had less to do than was meant")
+
+			whole.Drain()
+			whole.MustCheck(Raw)
+			require.Empty(t, whole.Leftovers())
+		})
+	}
+}
+
+// testCrashWhilePuttingOff dies at every step of a run in which a block fails. What it fails
+// on is over with the process, so the end is not the same; it is right all the same.
+func testCrashWhilePuttingOff(t *testing.T, open OpenFunc) {
+	for k := 1; ; k++ {
+		s := Start(t, open, eventfulConfig)
+		eventful(s)
+		s.Store.Fail("WriteRollups", blocks.Range{Start: 2, End: 4}, -1, errInjected)
+		s.Store.CrashAt(k)
+		_, _ = s.Run()
+		crashed := s.Store.Crashed()
+		s.Restart()
+		s.MustRun()
+		s.MustCheck(Raw)
+		s.Drain()
+		s.MustCheck(Raw)
+		require.Empty(t, s.Leftovers(), "after a crash behind step %d", k-1)
+		s.Stop()
+		if !crashed {
+			return
+		}
+	}
+}
+
+// flushes are reports of every kind. Each may be made again after an error.
+func flushes(s *System) []func() error {
+	report := func(clockHour, clockMinute int, points ...Point) func() error {
+		return func() error {
+			if now := s.Clock.Now().UnixMilli(); now < at(s, clockHour, clockMinute) {
+				s.setClock(clockHour, clockMinute)
+			}
+			_, err := s.Report(points...)
+			return err
+		}
+	}
+	return []func() error{
+		report(10, 30, s.point("A", 10, 10, 1), s.point("B", 10, 10, 2), s.point("C", 10, 11, 3)),
+		report(10, 31, s.point("A", 10, 20, 4), s.point("B", 10, 10, 5)),
+		report(10, 32, s.point("A", 9, 20, 6), s.point("C", 8, 20, 7), s.point("C", 10, 20, 8)),
+		report(10, 33, s.point("A", 9, 21, 9), s.point("C", 8, 21, 10), s.point("D", 4, 0, 11)),
+		report(10, 55, s.point("A", 11, 1, 12), s.point("B", 10, 54, 13)),
+	}
+}
+
+// testIngestFailsAtEveryStep is Ingest 25: the store fails at, or the process dies after,
+// each single step of ingest. The client gets an error and sends the report again, to
+// the same process or to its successor, and the result is the one correct one.
+func testIngestFailsAtEveryStep(t *testing.T, open OpenFunc) {
+	for _, dies := range []bool{false, true} {
+		for _, torn := range []bool{false, true} {
+			t.Run(fmt.Sprintf("dies=%t/torn=%t", dies, torn), func(t *testing.T) {
+				failed := 0
+				for k := 1; ; k++ {
+					s := Start(t, open, eventfulConfig)
+					s.Clock.Set(time.UnixMilli(at(s, 10, 0)))
+					s.Store.torn = torn
+					s.Store.CrashAt(k)
+					crashed := false
+					for _, report := range flushes(s) {
+						if err := report(); err != nil {
+							crashed = true
+							failed++
+							if dies {
+								s.Restart()
+								s.Store.torn = torn
+							} else {
+								s.Store.CrashAt(-1)
+							}
+							require.NoError(t, report(), "sent again")
+						}
+					}
+					s.Store.CrashAt(-1)
+					s.MustCheck(Raw)
+					s.Drain()
+					s.MustCheck(Raw)
+					require.Empty(t, s.Leftovers(), "after step %d", k-1)
+					s.Stop()
+					if !crashed {
+						break
+					}
+				}
+				require.Greater(t, failed, 5)
+			})
+		}
+	}
+}
+
+// testIngestFailsUnrepeated is the same with a client that gives up. What was acknowledged is in
+// the roll-ups; what was not may be there or not.
+func testIngestFailsUnrepeated(t *testing.T, open OpenFunc) {
+	for k := 1; ; k++ {
+		s := Start(t, open, eventfulConfig)
+		s.Clock.Set(time.UnixMilli(at(s, 10, 0)))
+		s.Store.torn = true
+		s.Store.CrashAt(k)
+		crashed := false
+		for _, report := range flushes(s) {
+			if err := report(); err != nil {
+				crashed = true
+				s.Restart()
+			}
+		}
+		s.Store.CrashAt(-1)
+		s.Drain()
+		s.MustCheck(Acknowledged)
+		require.Empty(t, s.Leftovers(), "after step %d", k-1)
+		s.Stop()
+		if !crashed {
+			return
+		}
+	}
+}
+
+// testQueryCounts is invariant 6: without late data a run of N schedules reads ceil(N/PBS)
+// blocks and each index partition once, at every level.
+func testQueryCounts(t *testing.T, open OpenFunc) {
+	for _, c := range []struct{ n, size, partitions, want int }{
+		{37, 4, 3, 10}, {40, 4, 16, 10}, {41, 4, 1, 11}, {1, 128, 4, 1}, {300, 128, 4, 3}, {7, 1, 4, 7},
+	} {
+		t.Run(fmt.Sprintf("%d by %d", c.n, c.size), func(t *testing.T) {
+			s := Start(t, open, Config{BlockSize: c.size, GroupSize: 16, IndexPartitions: c.partitions, LeaseSize: 512})
+			for hour := range 24 {
+				s.setClock(hour, 30)
+				var points []Point
+				for i := range c.n {
+					points = append(points, s.point(fmt.Sprintf("m%03d", i), hour, 10, float64(i)), s.point(fmt.Sprintf("m%03d", i), hour, 20, 1))
+				}
+				s.MustReport(points...)
+				s.setClock(hour+1, 2)
+				s.Store.Forget()
+				runs := s.MustRun()
+				switch {
+				case hour == 23:
+					require.Len(t, runs, 3)
+				case hour%6 == 5:
+					require.Len(t, runs, 2)
+				default:
+					require.Len(t, runs, 1)
+				}
+				for _, r := range runs {
+					require.Equal(t, c.want, r.BlockQueries, "%+v", r)
+					require.Equal(t, c.want, r.Blocks, "%+v", r)
+					require.Equal(t, c.partitions, r.IndexQueries, "%+v", r)
+					require.Equal(t, c.n, r.Schedules, "%+v", r)
+					require.Zero(t, r.Late+r.Rescheduled+r.Dropped, "%+v", r)
+				}
+				// The record does not lie: that is what the store was asked.
+				asked := map[string]int{}
+				for _, step := range s.Store.Log() {
+					asked[step.Op]++
+				}
+				require.Equal(t, c.want*len(runs), asked["CacheBlock"])
+				require.Equal(t, c.partitions*len(runs), asked["Marks"])
+				require.Zero(t, asked["RawChunks"]+asked["Rollups"])
+			}
+			s.MustCheck(Raw)
+			require.Empty(t, s.Leftovers())
+		})
+	}
+}
