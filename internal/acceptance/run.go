@@ -21,6 +21,11 @@ func Run(t *testing.T, open OpenFunc) {
 		{"IngestFailsAtEveryStep", testIngestFailsAtEveryStep},
 		{"IngestFailsUnrepeated", testIngestFailsUnrepeated},
 		{"QueryCounts", testQueryCounts},
+		{"ClosingRace", testClosingRace},
+		{"LateMarkStalls", testLateMarkStalls},
+		{"MemoryOfMarks", testMemoryOfMarks},
+		{"LateDuringRun", testLateDuringRun},
+		{"SlowRun", testSlowRun},
 	} {
 		t.Run(c.name, func(t *testing.T) { c.run(t, open) })
 	}
