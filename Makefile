@@ -31,13 +31,14 @@ build: ## Build bin/quern
 
 .PHONY: test
 test: ## Vet and test everything, with assertions and the race detector
-	$(GO) vet -tags $(TAGS) ./...
 	@race=-race; \
 	if [ "$$($(GO) env CGO_ENABLED)" != 1 ] || ! { $(CC_PROBE); }; then \
-		race=; \
+		race=; export CGO_ENABLED=0; \
 		echo "note: no working C compiler, so the tests run without the race detector"; \
 	fi; \
-	set -x; $(GO) test $$race -tags $(TAGS) -timeout $(TEST_TIMEOUT) ./...
+	set -ex; \
+	$(GO) vet -tags $(TAGS) ./...; \
+	$(GO) test $$race -tags $(TAGS) -timeout $(TEST_TIMEOUT) ./...
 
 .PHONY: bench
 bench: ## Run the benchmark program (ARGS="..." passes arguments)
