@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"github.com/quern/quern/internal/blocks"
+	"github.com/quern/quern/internal/invariants"
 	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/storage"
 )
@@ -145,6 +146,7 @@ func (c *Cache) Pass(ctx context.Context, fence storage.Fence, w *Work, rows []m
 	if next == c.ladder.Top() || len(rows) == 0 {
 		return nil
 	}
+	invariants.Check(fence > 0, "a run writes without a fence (invariant 5)")
 	slice := c.ladder.SliceAt(next, w.Slice.StartMs)
 	onTime := slice.Contains(w.Partition.StartMs)
 	epochs := c.store.Settings().Epochs

@@ -9,6 +9,7 @@ import (
 
 	"github.com/quern/quern/internal/blocks"
 	"github.com/quern/quern/internal/clock"
+	"github.com/quern/quern/internal/invariants"
 	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/storage"
 )
@@ -19,6 +20,17 @@ type Group struct {
 	Slice   metric.Slice
 	Block   blocks.Range
 	Samples []metric.Sample
+}
+
+// check asserts what a chunk and its mark rely on.
+func (g *Group) check() {
+	invariants.Check(len(g.Samples) > 0, "empty group of block %d", g.Block.Start)
+	for i, s := range g.Samples {
+		invariants.Check(g.Block.Contains(s.Schedule) && g.Slice.Contains(s.TimeMs),
+			"schedule %d at %d lies outside block %d of slice %s", s.Schedule, s.TimeMs, g.Block.Start, g.Slice)
+		invariants.Check(i == 0 || metric.CompareSamples(g.Samples[i-1], s) < 0,
+			"samples of block %d are out of order at %d", g.Block.Start, i)
+	}
 }
 
 // Writer is ingest's side of the protocol. It remembers which marks this process
@@ -70,6 +82,11 @@ func NewWriter(c *Cache) *Writer {
 // and returns nil only then. After an error any part of them may have been
 // written, and a later Flush sees to it that no roll-up misses that part.
 func (w *Writer) Flush(ctx context.Context, groups []Group) error {
+	if invariants.Enabled {
+		for _, g := range groups {
+			g.check()
+		}
+	}
 	suspects := slices.Collect(maps.Keys(w.suspect))
 	if err := w.flush(ctx, groups, suspects); err != nil {
 		for _, g := range groups {

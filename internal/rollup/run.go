@@ -24,6 +24,7 @@ import (
 
 	"github.com/quern/quern/internal/cache"
 	"github.com/quern/quern/internal/clock"
+	"github.com/quern/quern/internal/invariants"
 	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/recovery"
 	"github.com/quern/quern/internal/storage"
@@ -167,7 +168,29 @@ func (r *Runner) shards(ctx context.Context, k storage.SliceKey, rec *storage.Ru
 			return err
 		}
 	}
+	if invariants.Enabled {
+		if err := r.checkComplete(ctx, k); err != nil {
+			return err
+		}
+	}
 	return r.store.CompleteSlice(ctx, fence, k)
+}
+
+// checkComplete asserts what the cascade relies on: a slice is completed only after
+// all slices that lie within it (see cache.Pass).
+func (r *Runner) checkComplete(ctx context.Context, k storage.SliceKey) error {
+	s := r.slice(k)
+	for b := metric.Raw; b < k.Bucket; b++ {
+		parts, err := r.store.Slices(ctx, b, s.StartMs, s.EndMs)
+		if err != nil {
+			return err
+		}
+		for _, p := range parts {
+			invariants.Check(p.Complete, "slice %s of %s is completed before its part %s of %s",
+				s, r.ladder.Name(k.Bucket), r.slice(p.SliceKey), r.ladder.Name(b))
+		}
+	}
+	return nil
 }
 
 // shard grinds the blocks marked in one index partition, a few side by side. The
