@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"slices"
 
 	"github.com/quern/quern/internal/blocks"
 	"github.com/quern/quern/internal/metric"
@@ -20,6 +21,10 @@ type Samples struct {
 // exportSamples is how many samples of a group are put together, slice by slice, before
 // they are handed on: about 24 MB of them.
 const exportSamples = 1 << 20
+
+// pieceSamples bounds the samples of one piece: a line of them, as an export has it, is
+// below 1 MB, which every importer takes.
+const pieceSamples = 10_000
 
 // Export reads the raw samples in [startMs, endMs). A series with many samples comes in
 // several pieces, one after the other in time, with pieces of other series between
@@ -83,18 +88,19 @@ func (e *exporter) group(ctx context.Context, g group) (more bool, err error) {
 
 // flush yields what the set holds and empties it.
 func (e *exporter) flush(g group) (more bool) {
-	more = true
 	for i, samples := range g.in(&e.set) {
 		if samples = within(samples, e.fromMs, e.toMs); len(samples) == 0 {
 			continue
 		}
 		id := g.ids[i]
-		if more = e.yield(Samples{ID: id, Labels: e.q.index.Labels(id), Samples: samples}, nil); !more {
-			break
+		for piece := range slices.Chunk(samples, pieceSamples) {
+			if !e.yield(Samples{ID: id, Labels: e.q.index.Labels(id), Samples: piece}, nil) {
+				return false
+			}
 		}
 	}
 	e.set.Reset(g.span())
-	return more
+	return true
 }
 
 // Row is a stored roll-up row with what is read from its sketch, within 1 %: NaN where

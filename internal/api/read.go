@@ -1,0 +1,274 @@
+package api
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/prometheus/common/model"
+
+	"github.com/quern/quern/internal/clock"
+	"github.com/quern/quern/internal/query"
+)
+
+// Read brings the endpoints that read samples and roll-ups. Every reply that is no error
+// is NDJSON and streams: docs/query.md has its lines.
+type Read struct {
+	querier *query.Querier
+	clock   clock.Clock
+}
+
+// NewRead makes the endpoints on a querier; clk is what "now" in a request means.
+func NewRead(querier *query.Querier, clk clock.Clock) *Read {
+	return &Read{querier: querier, clock: clk}
+}
+
+// Register implements Registrar.
+func (h *Read) Register(mux *http.ServeMux) {
+	for path, answer := range map[string]answerer{
+		"/api/v1/export":   h.export,
+		"/api/v1/rollups":  h.rollups,
+		"/api/v1/points":   h.points,
+		"/api/v1/latest":   h.latest,
+		"/api/v1/summary":  h.summary,
+		"/api/v1/baseline": h.baseline,
+	} {
+		mux.Handle(path, answering(answer))
+	}
+}
+
+// answerer answers a request by lines to out. An error is what went wrong before or
+// while the lines were written.
+type answerer func(out *lines, r *http.Request) error
+
+// answering does around an answerer what all endpoints have in common. GET and POST mean
+// the same; the parameters of a POST may be in its body, as a form, since selectors can
+// be longer than what a URL may be.
+func answering(answer answerer) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch r.Method {
+		case http.MethodGet, http.MethodHead, http.MethodPost:
+		default:
+			w.Header().Set("Allow", "GET, HEAD, POST")
+			replyReadError(w, http.StatusMethodNotAllowed, fmt.Sprintf("%s is for GET and POST, not for %s", r.URL.Path, r.Method))
+			return
+		}
+		if err := r.ParseForm(); err != nil {
+			replyReadError(w, http.StatusBadRequest, fmt.Sprintf("the parameters cannot be read: %v", err))
+			return
+		}
+		out := newLines(w)
+		err := answer(out, r)
+		switch {
+		case err == nil:
+			err = out.finish()
+		case !out.sent:
+			// Lines that were not sent yet are given up for a reply that is an error.
+			replyFailure(w, r, err)
+			return
+		default:
+			out.error(err)
+		}
+		if err != nil {
+			// Part of the reply is out. An end that looks like success would make half an
+			// answer a whole one, so the connection is cut.
+			panic(http.ErrAbortHandler)
+		}
+	})
+}
+
+func replyFailure(w http.ResponseWriter, r *http.Request, err error) {
+	var bad *query.RequestError
+	if errors.As(err, &bad) {
+		replyReadError(w, http.StatusBadRequest, bad.Message)
+		return
+	}
+	code, retryAfter := failure(r.Context(), err)
+	if retryAfter != "" {
+		w.Header().Set("Retry-After", retryAfter)
+	}
+	replyReadError(w, code, err.Error())
+}
+
+// readErrorReply has Prometheus' status field besides, which its clients look for.
+type readErrorReply struct {
+	Status string `json:"status"`
+	Error  string `json:"error"`
+}
+
+func replyReadError(w http.ResponseWriter, code int, message string) {
+	replyJSON(w, code, readErrorReply{Status: "error", Error: message})
+}
+
+// stream writes a line for each value of a result.
+func stream[T any](out *lines, res *query.Result[T], line func(out *lines, v *T)) error {
+	for v, err := range res.All() {
+		if err != nil {
+			return err
+		}
+		line(out, &v)
+		if err := out.end(); err != nil {
+			return err
+		}
+	}
+	out.warn(res.Warnings())
+	return nil
+}
+
+func (h *Read) export(out *lines, r *http.Request) error {
+	req, err := h.request(r, time.Hour)
+	if err != nil {
+		return err
+	}
+	res, err := h.querier.Export(r.Context(), req.selectors, req.startMs, req.endMs)
+	if err != nil {
+		return err
+	}
+	return stream(out, res, writeSamples)
+}
+
+func (h *Read) rollups(out *lines, r *http.Request) error {
+	req, err := h.request(r, 24*time.Hour)
+	if err != nil {
+		return err
+	}
+	level, err := h.querier.Level(r.Form.Get("level"))
+	if err != nil {
+		return err
+	}
+	res, err := h.querier.Rollups(r.Context(), req.selectors, level, req.startMs, req.endMs)
+	if err != nil {
+		return err
+	}
+	name := h.querier.Ladder().Name(level)
+	return stream(out, res, func(out *lines, row *query.Row) { writeRow(out, name, row) })
+}
+
+func (h *Read) points(out *lines, r *http.Request) error {
+	req, err := h.request(r, time.Hour)
+	if err != nil {
+		return err
+	}
+	rng := query.Range{StartMs: req.startMs, EndMs: req.endMs, N: 60}
+	if s := r.Form.Get("buckets"); s != "" {
+		if rng.N, err = strconv.Atoi(s); err != nil {
+			return badParameter("buckets", s, "a whole number")
+		}
+	}
+	res, err := h.querier.Points(r.Context(), req.selectors, rng)
+	if err != nil {
+		return err
+	}
+	return stream(out, res, func(out *lines, s *query.SeriesPoints) { writePoints(out, rng, s) })
+}
+
+func (h *Read) latest(out *lines, r *http.Request) error {
+	selectors, err := query.ParseSelectors(r.Form["match[]"])
+	if err != nil {
+		return err
+	}
+	lookback := query.MaxLookback
+	if s := r.Form.Get("lookback"); s != "" {
+		d, err := model.ParseDuration(s)
+		if err != nil {
+			return badParameter("lookback", s, "a duration such as 6h or 2d")
+		}
+		lookback = time.Duration(d)
+	}
+	res, err := h.querier.Latest(r.Context(), selectors, lookback)
+	if err != nil {
+		return err
+	}
+	return stream(out, res, writeLatest)
+}
+
+func (h *Read) summary(out *lines, r *http.Request) error {
+	req, err := h.request(r, time.Hour)
+	if err != nil {
+		return err
+	}
+	res, err := h.querier.Summary(r.Context(), req.selectors, req.startMs, req.endMs)
+	if err != nil {
+		return err
+	}
+	return stream(out, res, writeSummary)
+}
+
+func (h *Read) baseline(out *lines, r *http.Request) error {
+	req, err := h.request(r, 7*24*time.Hour)
+	if err != nil {
+		return err
+	}
+	res, err := h.querier.Baseline(r.Context(), req.selectors, req.startMs, req.endMs)
+	if err != nil {
+		return err
+	}
+	return stream(out, res, writeBaseline)
+}
+
+// rangeRequest is what most endpoints are asked.
+type rangeRequest struct {
+	selectors []query.Selector
+	startMs   int64
+	endMs     int64
+}
+
+// request reads the parameters match[], start and end. Without an end it is now, without
+// a start the end less back.
+func (h *Read) request(r *http.Request, back time.Duration) (rangeRequest, error) {
+	var req rangeRequest
+	var err error
+	if req.selectors, err = query.ParseSelectors(r.Form["match[]"]); err != nil {
+		return req, err
+	}
+	nowMs := clock.NowMs(h.clock)
+	if req.endMs, err = parseTime(r.Form, "end", nowMs, nowMs); err != nil {
+		return req, err
+	}
+	req.startMs, err = parseTime(r.Form, "start", nowMs, req.endMs-back.Milliseconds())
+	return req, err
+}
+
+const (
+	// minMs divides numbers into seconds and milliseconds: as seconds it is in the year
+	// 5138, as milliseconds in 1973.
+	minMs = 1e11
+	// maxNumber keeps numbers within int64; what times are allowed the querier checks.
+	maxNumber = 1e17
+)
+
+// parseTime reads a time in any of the forms that docs/query.md lists.
+func parseTime(form url.Values, name string, nowMs, absentMs int64) (int64, error) {
+	s := form.Get(name)
+	if s == "" {
+		return absentMs, nil
+	}
+	if s == "now" {
+		return nowMs, nil
+	}
+	if v, err := strconv.ParseFloat(s, 64); err == nil && math.Abs(v) < maxNumber {
+		if math.Abs(v) < minMs {
+			v *= 1000
+		}
+		return int64(math.Round(v)), nil
+	}
+	if back, ok := strings.CutPrefix(s, "-"); ok {
+		if d, err := model.ParseDuration(back); err == nil {
+			return nowMs - time.Duration(d).Milliseconds(), nil
+		}
+	}
+	// In a URL, the + of a time zone that was not escaped has become a space.
+	if t, err := time.Parse(time.RFC3339, strings.Replace(s, " ", "+", 1)); err == nil {
+		return t.UnixMilli(), nil
+	}
+	return 0, badParameter(name, s, "a time such as 2025-11-21T12:00:00Z, 1763726400, 1763726400000 or -6h")
+}
+
+func badParameter(name, value, want string) error {
+	return &query.RequestError{Message: fmt.Sprintf("%s=%q: must be %s", name, value, want)}
+}

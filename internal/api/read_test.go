@@ -1,0 +1,394 @@
+package api
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"iter"
+	"log/slog"
+	"math"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/quern/quern/internal/blocks"
+	"github.com/quern/quern/internal/clock"
+	"github.com/quern/quern/internal/metric"
+	"github.com/quern/quern/internal/query"
+	"github.com/quern/quern/internal/sketch"
+	"github.com/quern/quern/internal/storage"
+	"github.com/quern/quern/internal/storage/storagetest"
+)
+
+// readNow is the time at which the tests read: 12:00 UTC.
+var readNow = time.Date(2025, 11, 21, 12, 0, 0, 0, time.UTC)
+
+// readServer serves what a store has over real HTTP.
+type readServer struct {
+	t     *testing.T
+	store storage.Store
+	ids   *blocks.IDs
+	index *query.Index
+	url   string
+}
+
+func newReadServer(t *testing.T, wrap func(storage.Store) query.Store) *readServer {
+	clk := clock.NewSimulated(readNow)
+	settings := storage.Settings{
+		Ladder: metric.DefaultLadder(), GroupSize: 8, IndexPartitions: 1, Epochs: blocks.Epochs{{BlockSize: 8}},
+	}
+	s := &readServer{
+		t: t, store: storagetest.NewModel(settings, nil, clk), ids: blocks.NewIDs(1), index: query.NewIndex(),
+	}
+	st := query.Store(s.store)
+	if wrap != nil {
+		st = wrap(s.store)
+	}
+	server, err := New(Options{
+		Clock: clk, Logger: slog.New(slog.DiscardHandler),
+		Extra: []Registrar{NewRead(query.New(st, s.index, settings, nil, clk, query.Options{}), clk)},
+	})
+	require.NoError(t, err)
+	hs := httptest.NewServer(server)
+	t.Cleanup(hs.Close)
+	s.url = hs.URL
+	return s
+}
+
+func (s *readServer) series(id metric.ScheduleID, pairs ...string) {
+	var ls []metric.Label
+	for i := 0; i < len(pairs); i += 2 {
+		ls = append(ls, metric.Label{Name: pairs[i], Value: pairs[i+1]})
+	}
+	labels, err := metric.NewLabels(ls...)
+	require.NoError(s.t, err)
+	s.index.Add([]storage.Schedule{{ID: id, Labels: labels}})
+}
+
+// put stores values of a series, the n-th at the n-th minute from 11:00 on.
+func (s *readServer) put(id metric.ScheduleID, values ...float64) {
+	sliceMs := readNow.Add(-time.Hour).UnixMilli()
+	var samples []metric.Sample
+	for i, v := range values {
+		samples = append(samples, metric.Sample{Schedule: id, TimeMs: sliceMs + int64(i)*60_000, Value: v})
+	}
+	require.NoError(s.t, s.store.Write(s.t.Context(), &storage.Batch{
+		Open: []storage.SliceKey{{StartMs: sliceMs}},
+		Raw: []storage.RawChunk{{
+			Group: id - id%8, SliceMs: sliceMs,
+			Chunk: storage.Chunk{ID: s.ids.Next(readNow.UnixMilli()), Data: blocks.AppendSamples(nil, samples)},
+		}},
+	}))
+}
+
+// get reads a reply whole.
+func (s *readServer) get(path string, params ...string) (int, string, *http.Response) {
+	s.t.Helper()
+	form := url.Values{}
+	for i := 0; i < len(params); i += 2 {
+		form.Add(params[i], params[i+1])
+	}
+	req, err := http.NewRequestWithContext(s.t.Context(), http.MethodGet, s.url+path+"?"+form.Encode(), http.NoBody)
+	require.NoError(s.t, err)
+	return s.do(req)
+}
+
+func (s *readServer) do(req *http.Request) (int, string, *http.Response) {
+	s.t.Helper()
+	resp, err := http.DefaultClient.Do(req)
+	require.NoError(s.t, err)
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	require.NoError(s.t, err)
+	http.DefaultClient.CloseIdleConnections()
+	return resp.StatusCode, string(body), resp
+}
+
+func TestReadLines(t *testing.T) {
+	s := newReadServer(t, nil)
+	s.series(1, "__name__", "cpu", "source", `we"b`, "core", "ü\n")
+	s.series(9, "__name__", "mem", "source", "db")
+	s.series(10, "__name__", "mem", "source", "silent")
+	s.put(1, 1, math.NaN(), -2.5, math.Inf(1), math.Inf(-1), 1e300)
+	s.put(9, 4, 6)
+	var sk sketch.Sketch
+	for _, v := range []float64{2, 2, 2} {
+		sk.Add(v)
+	}
+	hour := readNow.Add(-2 * time.Hour).UnixMilli()
+	require.NoError(t, s.store.WriteRollups(t.Context(), 0, 1, []metric.RollupRow{
+		{Schedule: 9, TimeMs: hour, Rollup: metric.Rollup{
+			Count: 3, Sum: 6, Min: 2, Max: 2, First: 2, Last: 2, Increase: 0.5, Sketch: sk.AppendEncoded(nil),
+		}},
+	}))
+	require.NoError(t, s.store.WriteRollups(t.Context(), 0, 2, []metric.RollupRow{
+		{Schedule: 9, TimeMs: readNow.Add(-12 * time.Hour).UnixMilli(), Rollup: metric.Rollup{
+			Count: 1, Sum: math.Inf(1), Min: 1, Max: 1, First: 1, Last: 1, Sketch: []byte("damaged"),
+		}},
+	}))
+	p := sk.Quantile(0.5)
+	require.InDelta(t, 2, p, 0.02)
+	percentiles := fmt.Sprintf(`"p50":%v,"p90":%v,"p99":%v`, p, p, p)
+
+	const cpu = `{"metric":{"__name__":"cpu","core":"ü\n","source":"we\"b"},`
+	const mem = `{"metric":{"__name__":"mem","source":"db"},`
+	// 11:00 UTC is 1763722800.
+	for _, c := range []struct {
+		path   string
+		params []string
+		want   string
+	}{
+		{
+			"/api/v1/export",
+			[]string{"match[]", "cpu"},
+			cpu + `"values":[1,null,-2.5,"Infinity","-Infinity",1e+300],` +
+				`"timestamps":[1763722800000,1763722860000,1763722920000,1763722980000,1763723040000,1763723100000]}` + "\n",
+		},
+		{
+			"/api/v1/export",
+			[]string{"match[]", `cpu{source="none"}`, "match[]", `mem`, "start", "1763722801", "end", "now"},
+			mem + `"values":[6],"timestamps":[1763722860000]}` + "\n",
+		},
+		{"/api/v1/export", []string{"match[]", "mem", "start", "-6h", "end", "-5h"}, ""},
+		{
+			"/api/v1/rollups",
+			[]string{"match[]", "mem"},
+			mem + `"level":"1h","time":1763719200000,"count":3,"sum":6,"min":2,"max":2,"avg":2,"first":2,"last":2,"increase":0.5,` +
+				percentiles + "}\n",
+		},
+		{
+			"/api/v1/rollups",
+			[]string{"match[]", "mem", "level", "6h", "start", "2025-11-21T00:00:00Z"},
+			mem + `"level":"6h","time":1763683200000,"count":1,"sum":null,"min":1,"max":1,"avg":null,"first":1,"last":1,"increase":0,` +
+				`"p50":null,"p90":null,"p99":null}` + "\n",
+		},
+		{
+			"/api/v1/points",
+			[]string{"match[]", "mem", "start", "1763722800000", "end", "2025-11-21T11:02:00.000Z", "buckets", "3"},
+			mem + `"timestamps":[1763722800000,1763722840000,1763722880000],"count":[1,1,0],"min":[4,6,null],"max":[4,6,null],"avg":[4,6,null]}` + "\n",
+		},
+		{
+			"/api/v1/latest",
+			[]string{"match[]", `{__name__!=""}`},
+			cpu + `"time":1763723100000,"value":1e+300}` + "\n" + mem + `"time":1763722860000,"value":6}` + "\n",
+		},
+		{"/api/v1/latest", []string{"match[]", "mem", "lookback", "5m"}, ""},
+		{
+			"/api/v1/summary",
+			[]string{"match[]", "mem", "start", "2025-11-21T10:00:00Z", "end", "2025-11-21T11:00:00Z"},
+			mem + `"count":3,"sum":6,"min":2,"max":2,"avg":2,` + percentiles + "}\n",
+		},
+		{
+			"/api/v1/baseline",
+			[]string{"match[]", "mem"},
+			mem + `"rows":1,"count":3,"sum":6,"min":2,"max":2,"avg":2}` + "\n",
+		},
+		{"/api/v1/baseline", []string{"match[]", "cpu"}, ""},
+	} {
+		code, body, resp := s.get(c.path, c.params...)
+		require.Equal(t, http.StatusOK, code, "%s: %s", c.path, body)
+		require.Equal(t, c.want, body, "%s %v", c.path, c.params)
+		require.Equal(t, "application/x-ndjson", resp.Header.Get("Content-Type"))
+		for line := range strings.Lines(body) {
+			require.True(t, json.Valid([]byte(line)), line)
+		}
+	}
+
+	code, body, resp := s.get("/api/v1/rollups", "match[]", "mem", "level", "6h", "start", "-1d")
+	require.Equal(t, http.StatusOK, code, body)
+	require.Contains(t, resp.Header.Get("Quern-Warning"), "the 6h row at 2025-11-21T00:00:00Z")
+}
+
+func TestReadByPost(t *testing.T) {
+	s := newReadServer(t, nil)
+	s.series(1, "__name__", "cpu")
+	s.put(1, 5)
+	form := url.Values{"match[]": {"cpu"}, "start": {"-1h"}}
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, s.url+"/api/v1/export", strings.NewReader(form.Encode()))
+	require.NoError(t, err)
+	req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	code, body, _ := s.do(req)
+	require.Equal(t, http.StatusOK, code)
+	require.JSONEq(t, `{"metric":{"__name__":"cpu"},"values":[5],"timestamps":[1763722800000]}`, body)
+}
+
+func TestBadReadRequests(t *testing.T) {
+	s := newReadServer(t, nil)
+	s.series(1, "__name__", "cpu")
+	for _, c := range []struct {
+		method string
+		path   string
+		query  string
+		code   int
+		want   string
+	}{
+		{"GET", "/api/v1/export", "", 400, "no series are asked for"},
+		{"GET", "/api/v1/export", "match[]=cpu{", 400, `selector "cpu{"`},
+		{"GET", "/api/v1/export", "match[]={}", 400, "at least one label"},
+		{"GET", "/api/v1/export", "match[]=cpu&start=yesterday", 400, `start="yesterday": must be a time such as`},
+		{"GET", "/api/v1/export", "match[]=cpu&end=NaN", 400, `end="NaN"`},
+		{"GET", "/api/v1/export", "match[]=cpu&end=1e300", 400, `end="1e300"`},
+		{"GET", "/api/v1/export", "match[]=cpu&end=1e16", 400, "years 1 to 9999"},
+		{"GET", "/api/v1/export", "match[]=cpu&start=now&end=now", 400, "start must be before end"},
+		{"GET", "/api/v1/export", "match[]=cpu&start=-200000y", 400, `start="-200000y"`},
+		{"GET", "/api/v1/export", "a=%zz", 400, "parameters"},
+		{"GET", "/api/v1/rollups", "match[]=cpu&level=raw", 400, `level "raw": there are 1h,6h,24h`},
+		{"GET", "/api/v1/rollups", "match[]=cpu&level=2h", 400, `level "2h"`},
+		{"GET", "/api/v1/points", "match[]=cpu&buckets=many", 400, `buckets="many": must be a whole number`},
+		{"GET", "/api/v1/points", "match[]=cpu&buckets=0", 400, "between 1 and 11000"},
+		{"GET", "/api/v1/latest", "match[]=cpu&lookback=-1h", 400, `lookback="-1h"`},
+		{"GET", "/api/v1/latest", "match[]=cpu&lookback=0", 400, "lookback"},
+		{"DELETE", "/api/v1/export", "match[]=cpu", 405, "/api/v1/export is for GET and POST, not for DELETE"},
+		{"PUT", "/api/v1/summary", "", 405, "not for PUT"},
+	} {
+		req, err := http.NewRequestWithContext(t.Context(), c.method, s.url+c.path, http.NoBody)
+		require.NoError(t, err)
+		req.URL.RawQuery = c.query
+		code, body, resp := s.do(req)
+		require.Equal(t, c.code, code, "%s?%s: %s", c.path, c.query, body)
+		require.Equal(t, "application/json", resp.Header.Get("Content-Type"))
+		var reply struct{ Status, Error string }
+		require.NoError(t, json.Unmarshal([]byte(body), &reply))
+		require.Equal(t, "error", reply.Status)
+		require.Contains(t, reply.Error, c.want)
+	}
+}
+
+// failingStore gives what the store has, then fails.
+type failingStore struct {
+	query.Store
+	err error
+}
+
+func (f failingStore) RawChunks(ctx context.Context, ids blocks.Range, fromMs, toMs int64) iter.Seq2[storage.RawChunk, error] {
+	return func(yield func(storage.RawChunk, error) bool) {
+		for ch, err := range f.Store.RawChunks(ctx, ids, fromMs, toMs) {
+			if !yield(ch, err) {
+				return
+			}
+		}
+		// The first group is whole, so that lines of it may be out before the error.
+		if ids.Start >= 8 {
+			yield(storage.RawChunk{}, f.err)
+		}
+	}
+}
+
+func TestReadFails(t *testing.T) {
+	for _, c := range []struct {
+		err        error
+		code       int
+		retryAfter string
+	}{
+		{fmt.Errorf("read: %w", storage.ErrUnavailable), 503, "5"},
+		{errors.New("bad luck"), 500, ""},
+	} {
+		s := newReadServer(t, func(st storage.Store) query.Store { return failingStore{st, c.err} })
+		s.series(1, "__name__", "cpu")
+		s.series(9, "__name__", "cpu")
+		s.put(1, 1, 2, 3)
+		code, body, resp := s.get("/api/v1/export", "match[]", "cpu")
+		require.Equal(t, c.code, code, "nothing was sent yet, so the reply can be an error")
+		require.Equal(t, c.retryAfter, resp.Header.Get("Retry-After"))
+		require.Contains(t, body, `"status":"error"`)
+		require.Contains(t, body, c.err.Error())
+		require.NotContains(t, body, "metric")
+	}
+}
+
+// A reply that breaks off must not look like a whole one.
+func TestReadFailsHalfWay(t *testing.T) {
+	s := newReadServer(t, func(st storage.Store) query.Store { return failingStore{st, storage.ErrUnavailable} })
+	s.series(1, "__name__", "cpu")
+	s.series(9, "__name__", "cpu")
+	values := make([]float64, 60)
+	for i := range values {
+		values[i] = math.Pi * float64(i)
+	}
+	for id := range metric.ScheduleID(8) {
+		s.series(id, "__name__", "cpu", "long", strings.Repeat("x", linesBytes/4))
+		s.put(id, values...)
+	}
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, s.url+"/api/v1/export?match[]=cpu", http.NoBody)
+	require.NoError(t, err)
+	resp, err := http.DefaultClient.Do(req)
+	require.NoError(t, err)
+	defer resp.Body.Close()
+	require.Equal(t, http.StatusOK, resp.StatusCode)
+	body, err := io.ReadAll(resp.Body)
+	require.ErrorIs(t, err, io.ErrUnexpectedEOF)
+	require.Equal(t, `{"status":"error","error":"read raw of group 8: the store is unavailable"}`+"\n",
+		string(body[bytes.LastIndexByte(bytes.TrimSpace(body), '\n')+1:]))
+	http.DefaultClient.CloseIdleConnections()
+}
+
+// endlessStore has chunks until the request ends.
+type endlessStore struct {
+	query.Store
+	chunk []byte
+	ended chan error
+}
+
+func (e endlessStore) RawChunks(ctx context.Context, _ blocks.Range, fromMs, _ int64) iter.Seq2[storage.RawChunk, error] {
+	return func(yield func(storage.RawChunk, error) bool) {
+		for ctx.Err() == nil {
+			if !yield(storage.RawChunk{SliceMs: fromMs, Chunk: storage.Chunk{Data: e.chunk}}, nil) {
+				return
+			}
+			fromMs += time.Hour.Milliseconds()
+		}
+		e.ended <- ctx.Err()
+		yield(storage.RawChunk{}, ctx.Err())
+	}
+}
+
+func TestClientThatGoesAwayEndsTheRead(t *testing.T) {
+	ended := make(chan error, 1)
+	s := newReadServer(t, func(st storage.Store) query.Store {
+		return endlessStore{st, blocks.AppendSamples(nil, []metric.Sample{{Schedule: 1}}), ended}
+	})
+	s.series(1, "__name__", "cpu")
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, s.url+"/api/v1/points?match[]=cpu&buckets=1", http.NoBody)
+	require.NoError(t, err)
+	done := make(chan error, 1)
+	go func() {
+		resp, err := http.DefaultClient.Do(req)
+		if err == nil {
+			resp.Body.Close()
+		}
+		done <- err
+	}()
+	cancel()
+	require.ErrorIs(t, <-done, context.Canceled)
+	select {
+	case err := <-ended:
+		require.ErrorIs(t, err, context.Canceled)
+	default:
+		// The request was called off before it was sent.
+	}
+}
+
+func BenchmarkWriteSamples(b *testing.B) {
+	s := query.Samples{Labels: metric.Labels{{Name: "__name__", Value: "cpu"}, {Name: "source", Value: "web-1"}}}
+	for i := range 8640 {
+		s.Samples = append(s.Samples, metric.Sample{TimeMs: readNow.UnixMilli() + int64(i)*10_000, Value: float64(i%1000) / 10})
+	}
+	out := newLines(httptest.NewRecorder())
+	writeSamples(out, &s)
+	b.SetBytes(int64(len(out.Buf)))
+	b.ReportAllocs()
+	for b.Loop() {
+		out.Buf = out.Buf[:0]
+		writeSamples(out, &s)
+	}
+}

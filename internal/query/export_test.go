@@ -1,0 +1,287 @@
+package query_test
+
+import (
+	"math"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/quern/quern/internal/metric"
+	"github.com/quern/quern/internal/query"
+	"github.com/quern/quern/internal/storage"
+)
+
+// exported puts the pieces of an export together.
+func exported(t *testing.T, w *world, sel string, startMs, endMs int64) (map[metric.ScheduleID][]metric.Sample, []string) {
+	t.Helper()
+	out := make(map[metric.ScheduleID][]metric.Sample)
+	r, err := w.q.Export(t.Context(), w.sel(sel), startMs, endMs)
+	require.NoError(t, err)
+	for s, err := range r.All() {
+		require.NoError(t, err)
+		require.NotEmpty(t, s.Samples)
+		out[s.ID] = append(out[s.ID], s.Samples...)
+		require.NotEmpty(t, s.Labels)
+	}
+	return out, r.Warnings()
+}
+
+func TestExport(t *testing.T) {
+	onEachStore(t, func(t *testing.T, w *world) {
+		seed := uint64(7)
+		t.Logf("seed %d", seed)
+		rnd := rand.New(rand.NewPCG(seed, 1))
+		for id := range metric.ScheduleID(20) {
+			w.series(id, "cpu", "web")
+		}
+		for range 300 {
+			var all []metric.Sample
+			seen := make(map[metric.Sample]bool)
+			for range 20 {
+				s := metric.Sample{Schedule: metric.ScheduleID(rnd.IntN(20)), TimeMs: midnight + rnd.Int64N(300)*minute}
+				if seen[s] {
+					continue
+				}
+				seen[s] = true
+				s.Value = rnd.NormFloat64()
+				all = append(all, s)
+			}
+			// Out of order, and many of them sent again with another value.
+			w.put(all...)
+		}
+		w.put(metric.Sample{Schedule: 4, TimeMs: midnight + hour, Value: math.Inf(1)})
+		w.took()
+		from, to := midnight+17*minute, midnight+4*hour
+		got, warnings := exported(t, w, "cpu", from, to)
+		require.Empty(t, warnings)
+		require.Len(t, w.took(), 3, "one read for each group, however many series")
+		for id := range metric.ScheduleID(20) {
+			var want []metric.Sample
+			for at, v := range w.samples[id] {
+				if from <= at && at < to {
+					want = append(want, metric.Sample{Schedule: id, TimeMs: at, Value: v})
+				}
+			}
+			slices.SortFunc(want, metric.CompareSamples)
+			require.Equal(t, want, got[id])
+		}
+	})
+}
+
+func TestExportInPieces(t *testing.T) {
+	w := newWorld(t, defaultSettings(), nil)
+	w.series(1, "cpu", "web")
+	w.fill([]metric.ScheduleID{1}, midnight, midnight+12*hour, second, wave)
+	r, err := w.q.Export(t.Context(), w.sel("cpu"), midnight, noon)
+	require.NoError(t, err)
+	atMs, pieces := midnight, 0
+	for s, err := range r.All() {
+		require.NoError(t, err)
+		require.LessOrEqual(t, len(s.Samples), 10_000)
+		for _, x := range s.Samples {
+			require.Equal(t, atMs, x.TimeMs)
+			atMs += second
+		}
+		pieces++
+	}
+	require.Equal(t, midnight+12*hour, atMs)
+	require.Equal(t, 5, pieces)
+}
+
+func TestDamagedChunkIsLeftOutAndNamed(t *testing.T) {
+	onEachStore(t, func(t *testing.T, w *world) {
+		w.series(1, "cpu", "web")
+		w.put(metric.Sample{Schedule: 1, TimeMs: midnight, Value: 1})
+		w.put(metric.Sample{Schedule: 1, TimeMs: midnight + 2*hour, Value: 2})
+		id := w.ids.Next(noon)
+		require.NoError(t, w.store.Write(t.Context(), &storage.Batch{
+			Open: []storage.SliceKey{{StartMs: midnight + hour}},
+			Raw:  []storage.RawChunk{{SliceMs: midnight + hour, Chunk: storage.Chunk{ID: id, Data: []byte("no chunk at all")}}},
+		}))
+		got, warnings := exported(t, w, "cpu", midnight, noon)
+		require.Len(t, got[1], 2)
+		require.Len(t, warnings, 1)
+		require.Contains(t, warnings[0], "raw chunk "+id.String()+" of group 0 in the slice of 2025-11-21T01:00:00Z")
+
+		r, err := w.q.Points(t.Context(), w.sel("cpu"), query.Range{StartMs: midnight, EndMs: midnight + 3*hour, N: 1})
+		require.Equal(t, uint64(2), collect(t, r, err)[0].Points[0].Count)
+		require.Len(t, r.Warnings(), 1)
+	})
+}
+
+func TestManyWarningsAreCounted(t *testing.T) {
+	w := newWorld(t, defaultSettings(), retention)
+	w.series(1, "cpu", "web")
+	b := &storage.Batch{}
+	for range 50 {
+		b.Raw = append(b.Raw, storage.RawChunk{SliceMs: midnight, Chunk: storage.Chunk{ID: w.ids.Next(noon), Data: []byte("none")}})
+	}
+	require.NoError(t, w.store.Write(t.Context(), b))
+	_, warnings := exported(t, w, "cpu", midnight, noon)
+	require.Len(t, warnings, 21)
+	require.Equal(t, "and 30 more", warnings[20])
+}
+
+func TestRollupRows(t *testing.T) {
+	onEachStore(t, func(t *testing.T, w *world) {
+		for id := range metric.ScheduleID(20) {
+			w.series(id, "cpu", "web")
+		}
+		w.fill([]metric.ScheduleID{0, 7, 8, 19}, midnight-day, midnight+12*hour, minute, wave)
+		w.grind(1, midnight-day, midnight+12*hour)
+		w.grind(2, midnight-day, midnight+12*hour)
+		for _, c := range []struct {
+			level metric.Bucket
+			from  int64
+			to    int64
+			want  int
+		}{
+			{1, midnight, midnight + 12*hour, 12},
+			{1, midnight + 1, midnight + 12*hour, 11},
+			{1, midnight, midnight + 12*hour + 1, 12},
+			{2, midnight - day, noon, 6},
+			{3, midnight - day, noon, 0},
+			{1, midnight - 500*day, midnight - 400*day, 0},
+		} {
+			r, err := w.q.Rollups(t.Context(), w.sel("cpu"), c.level, c.from, c.to)
+			last := make(map[metric.ScheduleID]int64)
+			n := make(map[metric.ScheduleID]int)
+			for _, row := range collect(t, r, err) {
+				want, _ := rollupOf(w.within(row.Schedule, row.TimeMs, row.TimeMs+w.ladder().WidthMs(c.level)))
+				require.Equal(t, want, row.Rollup)
+				require.Greater(t, row.TimeMs, last[row.Schedule])
+				require.Equal(t, "web", row.Labels.Get("source"))
+				last[row.Schedule] = row.TimeMs
+				n[row.Schedule]++
+			}
+			for _, id := range []metric.ScheduleID{0, 7, 8, 19} {
+				require.Equal(t, c.want, n[id])
+			}
+		}
+		for _, level := range []metric.Bucket{-1, 0, 4} {
+			_, err := w.q.Rollups(t.Context(), w.sel("cpu"), level, midnight, noon)
+			var bad *query.RequestError
+			require.ErrorAs(t, err, &bad)
+		}
+	})
+}
+
+func TestTooManySeries(t *testing.T) {
+	w := newWorld(t, defaultSettings(), retention)
+	for id := range metric.ScheduleID(20) {
+		w.series(id, "cpu", "web")
+	}
+	q := query.New(w.store, w.index, w.store.Settings(), retention, w.clock, query.Options{MaxSeries: 19})
+	_, err := q.Export(t.Context(), w.sel("cpu"), midnight, noon)
+	var bad *query.RequestError
+	require.ErrorAs(t, err, &bad)
+	require.ErrorContains(t, err, "match 20 series, more than the 19")
+}
+
+func BenchmarkExportOneSeriesOverADay(b *testing.B) {
+	settings := defaultSettings()
+	settings.GroupSize = 1024
+	settings.Epochs[0].BlockSize = 128
+	w := newWorld(b, settings, nil)
+	var ids []metric.ScheduleID
+	for id := range metric.ScheduleID(128) {
+		w.series(id, "cpu", "web-"+time.Duration(id).String())
+		ids = append(ids, id)
+	}
+	// Flushes that hold one sample of each schedule.
+	for t := midnight; t < midnight+day; t += 10 * second {
+		var all []metric.Sample
+		for _, id := range ids {
+			all = append(all, metric.Sample{Schedule: id, TimeMs: t, Value: wave(id, t)})
+		}
+		w.put(all...)
+	}
+	w.clock.Set(time.UnixMilli(midnight + day))
+	sels := w.sel(`cpu{source="web-` + time.Duration(77).String() + `"}`)
+	b.ReportAllocs()
+	for b.Loop() {
+		r, err := w.q.Export(b.Context(), sels, midnight, midnight+day)
+		if err != nil {
+			b.Fatal(err)
+		}
+		n := 0
+		for s, err := range r.All() {
+			if err != nil {
+				b.Fatal(err)
+			}
+			n += len(s.Samples)
+		}
+		if n != 8640 {
+			b.Fatalf("%d samples", n)
+		}
+	}
+	b.ReportMetric(8640, "samples/op")
+	b.ReportMetric(8640*128, "decoded/op")
+}
+
+func BenchmarkAverageOf10000Series(b *testing.B) {
+	for _, c := range []struct {
+		name  string
+		width int64
+	}{
+		{"60 minutes from raw", minute},
+		{"60 hours from rows", hour},
+	} {
+		b.Run(c.name, func(b *testing.B) {
+			settings := defaultSettings()
+			settings.GroupSize = 1024
+			settings.Epochs[0].BlockSize = 128
+			w := newWorld(b, settings, nil)
+			var ids []metric.ScheduleID
+			for id := range metric.ScheduleID(10_000) {
+				w.series(id, "cpu", "web")
+				ids = append(ids, id)
+			}
+			from := midnight - 60*c.width
+			if c.width == minute {
+				// A sample every 10 s, flushed every minute.
+				for t := from; t < midnight; t += minute {
+					var all []metric.Sample
+					for _, id := range ids {
+						for i := range int64(6) {
+							all = append(all, metric.Sample{Schedule: id, TimeMs: t + i*10*second, Value: wave(id, t)})
+						}
+					}
+					w.put(all...)
+				}
+			} else {
+				for t := from; t < midnight; t += hour {
+					var rows []metric.RollupRow
+					for _, id := range ids {
+						rows = append(rows, metric.RollupRow{Schedule: id, TimeMs: t, Rollup: metric.Rollup{Count: 360, Sum: 720, Min: 1, Max: 3}})
+					}
+					if err := w.store.WriteRollups(b.Context(), 0, 1, rows); err != nil {
+						b.Fatal(err)
+					}
+				}
+			}
+			sels := w.sel("cpu")
+			b.ReportAllocs()
+			for b.Loop() {
+				r, err := w.q.Points(b.Context(), sels, query.Range{StartMs: from, EndMs: midnight, N: 60})
+				if err != nil {
+					b.Fatal(err)
+				}
+				n := 0
+				for s, err := range r.All() {
+					if err != nil {
+						b.Fatal(err)
+					}
+					n += len(s.Points)
+				}
+				if n != 600_000 {
+					b.Fatalf("%d points", n)
+				}
+			}
+			b.ReportMetric(600_000, "points/op")
+		})
+	}
+}

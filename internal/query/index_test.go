@@ -1,0 +1,274 @@
+package query_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"regexp"
+	"runtime"
+	"slices"
+	"strconv"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/quern/quern/internal/clock"
+	"github.com/quern/quern/internal/metric"
+	"github.com/quern/quern/internal/query"
+	"github.com/quern/quern/internal/registry"
+	"github.com/quern/quern/internal/storage"
+	"github.com/quern/quern/internal/storage/storagetest"
+)
+
+func labelsOf(t testing.TB, pairs ...string) metric.Labels {
+	t.Helper()
+	var ls []metric.Label
+	for i := 0; i < len(pairs); i += 2 {
+		ls = append(ls, metric.Label{Name: pairs[i], Value: pairs[i+1]})
+	}
+	out, err := metric.NewLabels(ls...)
+	require.NoError(t, err)
+	return out
+}
+
+func selectIDs(t testing.TB, x *query.Index, sels ...string) []metric.ScheduleID {
+	t.Helper()
+	parsed, err := query.ParseSelectors(sels)
+	require.NoError(t, err)
+	return x.Select(parsed...)
+}
+
+func TestSelect(t *testing.T) {
+	x := query.NewIndex()
+	all := []metric.Labels{
+		labelsOf(t, "__name__", "cpu", "core", "0", "source", "web-1"),
+		labelsOf(t, "__name__", "cpu", "core", "1", "source", "web-1"),
+		labelsOf(t, "__name__", "cpu", "core", "0", "source", "db-1"),
+		labelsOf(t, "__name__", "mem", "source", "web-1"),
+		labelsOf(t, "__name__", "mem", "source", "web-10"),
+	}
+	// Not in the order of their ids, and with a page between them.
+	for _, i := range []int{3, 0, 4, 2, 1} {
+		x.Add([]storage.Schedule{{ID: metric.ScheduleID(i * 600), Labels: all[i]}})
+	}
+	x.Add([]storage.Schedule{{ID: 600, Labels: all[1]}}) // told twice
+	require.Equal(t, 5, x.Len())
+	for _, c := range []struct {
+		sels []string
+		want []int
+	}{
+		{[]string{"cpu"}, []int{0, 1, 2}},
+		{[]string{`cpu{core="0"}`}, []int{0, 2}},
+		{[]string{`{core="0",source!="db-1"}`}, []int{0}},
+		{[]string{`{source=~"web-.*"}`}, []int{0, 1, 3, 4}},
+		{[]string{`{source=~"web-1"}`}, []int{0, 1, 3}},
+		{[]string{`{source=~"web-1|db-1|none",core=~".+"}`}, []int{0, 1, 2}},
+		{[]string{`{source="web-1",core=""}`}, []int{3}},
+		{[]string{`{source="web-1",core!=""}`}, []int{0, 1}},
+		{[]string{`{source="web-1",core!~"0|1"}`}, []int{3}},
+		{[]string{`{source="web-1",core=~"|1"}`}, []int{1, 3}},
+		{[]string{`{source="web-1",none!="x"}`}, []int{0, 1, 3}},
+		{[]string{`{none="x"}`}, nil},
+		{[]string{`{__name__!=""}`}, []int{0, 1, 2, 3, 4}},
+		{[]string{"mem", `{core="1"}`, `{source="web-10"}`}, []int{1, 3, 4}},
+	} {
+		var want []metric.ScheduleID
+		for _, i := range c.want {
+			want = append(want, metric.ScheduleID(i*600))
+		}
+		require.Equal(t, want, slices.Clip(selectIDs(t, x, c.sels...)), "%v", c.sels)
+	}
+	require.Equal(t, all[2], x.Labels(1200))
+	require.Nil(t, x.Labels(1201))
+	require.Nil(t, x.Labels(-1))
+	require.Nil(t, x.Labels(1<<40))
+	require.Equal(t, []string{"__name__", "core", "source"}, x.LabelNames())
+	require.Equal(t, []string{"db-1", "web-1", "web-10"}, x.LabelValues("source"))
+	require.Empty(t, x.LabelValues("none"))
+}
+
+// An id that was lost in a race, but whose row was written, may go to another series.
+func TestIDWithNewLabels(t *testing.T) {
+	x := query.NewIndex()
+	x.Add([]storage.Schedule{{ID: 5, Labels: labelsOf(t, "__name__", "cpu")}, {ID: 6, Labels: labelsOf(t, "__name__", "cpu")}})
+	before := selectIDs(t, x, "cpu")
+	x.Add([]storage.Schedule{{ID: 5, Labels: labelsOf(t, "__name__", "mem")}})
+	require.Equal(t, []metric.ScheduleID{6}, selectIDs(t, x, "cpu"))
+	require.Equal(t, []metric.ScheduleID{5}, selectIDs(t, x, "mem"))
+	require.Equal(t, []metric.ScheduleID{5, 6}, before)
+	require.Equal(t, 2, x.Len())
+}
+
+func TestSelectAgainstEverySeries(t *testing.T) {
+	const seed = 3
+	t.Logf("seed %d", seed)
+	rnd := rand.New(rand.NewPCG(seed, 1))
+	x := query.NewIndex()
+	var all []metric.Labels
+	for id := range 3000 {
+		pairs := []string{"__name__", fmt.Sprint("m", rnd.IntN(5))}
+		for _, name := range []string{"a", "b", "c"} {
+			if rnd.IntN(3) > 0 {
+				pairs = append(pairs, name, strconv.Itoa(rnd.IntN(300)))
+			}
+		}
+		all = append(all, labelsOf(t, pairs...))
+		x.Add([]storage.Schedule{{ID: metric.ScheduleID(id), Labels: all[id]}})
+	}
+	for range 300 {
+		sel := fmt.Sprintf(`{__name__="m%d"`, rnd.IntN(6))
+		matches := []func(ls metric.Labels) bool{func(metric.Labels) bool { return true }}
+		name := sel[len(`{__name__="`) : len(sel)-1]
+		for range rnd.IntN(3) {
+			label := string('a' + rune(rnd.IntN(3)))
+			value := []string{"", "7", "1.*", "2|20|200", ".+", "|5"}[rnd.IntN(6)]
+			op := []string{"=", "!=", "=~", "!~"}[rnd.IntN(4)]
+			sel += fmt.Sprintf(`,%s%s%q`, label, op, value)
+			re := regexp.MustCompile("^(?:" + value + ")$")
+			matches = append(matches, func(ls metric.Labels) bool {
+				v := ls.Get(label)
+				switch op {
+				case "=":
+					return v == value
+				case "!=":
+					return v != value
+				case "=~":
+					return re.MatchString(v)
+				}
+				return !re.MatchString(v)
+			})
+		}
+		var want []metric.ScheduleID
+		for id, ls := range all {
+			if ls.Get("__name__") == name && !slices.ContainsFunc(matches, func(m func(metric.Labels) bool) bool { return !m(ls) }) {
+				want = append(want, metric.ScheduleID(id))
+			}
+		}
+		require.ElementsMatch(t, want, selectIDs(t, x, sel+"}"), sel)
+	}
+}
+
+func TestBadSelectors(t *testing.T) {
+	for _, sels := range [][]string{nil, {""}, {"{}"}, {`{a=~".*"}`}, {`{a=""}`}, {`cpu{`}, {`{a=~"("}`}, {"cpu[5m]"}, {"cpu", "{}"}} {
+		_, err := query.ParseSelectors(sels)
+		var bad *query.RequestError
+		require.ErrorAs(t, err, &bad, "%v", sels)
+		require.NotContains(t, err.Error(), "\n")
+	}
+}
+
+// What one process registers is found at once, what another has after a refresh.
+func TestIndexLearnsOfNewSeries(t *testing.T) {
+	st := storagetest.NewModel(defaultSettings(), nil, clock.System{})
+	register := func(r *registry.Registry, source string, n int) {
+		src, err := r.Source(t.Context(), source)
+		require.NoError(t, err)
+		var all []metric.Labels
+		for i := range n {
+			all = append(all, labelsOf(t, "__name__", "cpu", "core", strconv.Itoa(i)))
+		}
+		_, err = src.Register(t.Context(), all)
+		require.NoError(t, err)
+	}
+	register(registry.New(st, registry.Options{}), "old", 700)
+	x := query.NewIndex()
+	require.NoError(t, x.Refresh(t.Context(), st))
+	require.Len(t, selectIDs(t, x, `{source="old"}`), 700)
+
+	register(registry.New(st, registry.Options{OnNew: x.Add}), "new", 10)
+	require.Len(t, selectIDs(t, x, `cpu{source="new"}`), 10)
+
+	other := registry.New(st, registry.Options{})
+	register(other, "other", 1500)
+	register(other, "old", 701)
+	require.Empty(t, selectIDs(t, x, `{source="other"}`))
+	require.NoError(t, x.Refresh(t.Context(), st))
+	require.Len(t, selectIDs(t, x, `{source="other"}`), 1500)
+	require.Len(t, selectIDs(t, x, `{source="old"}`), 701)
+	require.Equal(t, 700+10+1500+1, x.Len())
+
+	require.NoError(t, st.Close())
+	require.ErrorIs(t, x.Refresh(t.Context(), st), storage.ErrUnavailable)
+}
+
+func TestSelectWhileAdding(t *testing.T) {
+	x := query.NewIndex()
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for i := range 2000 {
+			// Ids jump back and forth, so that some go into the middle.
+			id := metric.ScheduleID(i ^ 7)
+			x.Add([]storage.Schedule{{ID: id, Labels: labelsOf(t, "__name__", "cpu", "source", strconv.Itoa(i%50))}})
+		}
+	})
+	sels, err := query.ParseSelectors([]string{`cpu{source=~"1.*"}`})
+	require.NoError(t, err)
+	for range 200 {
+		ids := x.Select(sels...)
+		if !slices.IsSorted(ids) {
+			t.Fatal("not sorted")
+		}
+		for _, id := range ids {
+			if x.Labels(id).Get("source")[0] != '1' {
+				t.Fatalf("%d: %s", id, x.Labels(id))
+			}
+		}
+	}
+	wg.Wait()
+	require.Len(t, x.Select(sels...), 440)
+}
+
+// A host of 100 series with five labels, as agents report them.
+func hostSchedules(host int) []storage.Schedule {
+	out := make([]storage.Schedule, 100)
+	for i := range out {
+		out[i] = storage.Schedule{ID: metric.ScheduleID(host*100 + i), Labels: metric.Labels{
+			{Name: "__name__", Value: fmt.Sprint("metric_of_a_host_", i)},
+			{Name: "datacenter", Value: fmt.Sprint("dc-", host%4)},
+			{Name: "device", Value: fmt.Sprint("dev-", i%8)},
+			{Name: "instance", Value: fmt.Sprintf("10.0.%d.%d:9100", host/256, host%256)},
+			{Name: "source", Value: fmt.Sprint("host-", host)},
+		}}
+	}
+	return out
+}
+
+// An idle series takes less than 1 KB.
+func TestIndexMemory(t *testing.T) {
+	const hosts = 500
+	var before, after runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&before)
+	x := query.NewIndex()
+	for host := range hosts {
+		x.Add(hostSchedules(host))
+	}
+	runtime.GC()
+	runtime.ReadMemStats(&after)
+	perSeries := float64(after.HeapAlloc-before.HeapAlloc) / float64(x.Len())
+	t.Logf("%.0f bytes a series", perSeries)
+	require.Less(t, perSeries, 1024.0)
+	runtime.KeepAlive(x)
+}
+
+func BenchmarkSelect(b *testing.B) {
+	x := query.NewIndex()
+	for host := range 10_000 {
+		x.Add(hostSchedules(host))
+	}
+	for _, sel := range []string{
+		`metric_of_a_host_7{source="host-77"}`,
+		`metric_of_a_host_7`,
+		`metric_of_a_host_7{source=~"host-7.*"}`,
+		`{datacenter="dc-1",device!="dev-3"}`,
+	} {
+		sels, err := query.ParseSelectors([]string{sel})
+		require.NoError(b, err)
+		b.Run(sel, func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				x.Select(sels...)
+			}
+		})
+	}
+}
