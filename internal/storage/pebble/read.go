@@ -127,6 +127,21 @@ func collect[T any](ctx context.Context, s *Store, op string, lower, upper []byt
 	return out, err
 }
 
+// eachKey calls do with every key in [lower, upper); the key is Pebble's.
+func (s *Store) eachKey(lower, upper []byte, do func(key []byte) error) (err error) {
+	it, err := s.db.NewIter(&lsm.IterOptions{LowerBound: lower, UpperBound: upper})
+	if err != nil {
+		return err
+	}
+	for ok := it.First(); ok && err == nil; ok = it.Next() {
+		err = do(it.Key())
+	}
+	if closeErr := it.Close(); err == nil {
+		err = closeErr
+	}
+	return err
+}
+
 // firstKey is the first key in [lower, upper), nil if there is none.
 func (s *Store) firstKey(lower, upper []byte) ([]byte, error) {
 	var first []byte
@@ -179,7 +194,8 @@ func (s *Store) Marks(ctx context.Context, p storage.IndexPartition) iter.Seq2[s
 			if err != nil {
 				return m, err
 			}
-			return m, parseMark(v, &m)
+			err = parseMark(v, &m)
+			return m, err
 		}, yield)
 	}
 }

@@ -185,7 +185,7 @@ func (s *Store) WriteRollups(ctx context.Context, f storage.Fence, level metric.
 	}
 	periodMs := s.periodMs(level)
 	var key, value []byte
-	for len(rows) > 0 {
+	for more := true; more; more = len(rows) > 0 { // once also for no rows: the fence counts
 		if err := s.disk.admit(rollupBatchBytes); err != nil {
 			return fmt.Errorf("%s: %w", op, err)
 		}
@@ -231,12 +231,19 @@ func (s *Store) DeleteMarks(ctx context.Context, f storage.Fence, p storage.Inde
 	return s.commit(ctx, op, f, batch)
 }
 
-// DeleteCacheBlock implements storage.Runs.
+// DeleteCacheBlock implements storage.Runs by deleting the keys that are there. A range
+// tombstone would be shorter, but Pebble cuts all of a memtable's range tombstones anew
+// for the first reader after each of them: with 7,800 blocks a slice, reading a block
+// took 280 µs instead of 35 µs (BenchmarkRun).
 func (s *Store) DeleteCacheBlock(ctx context.Context, f storage.Fence, k storage.CacheKey) error {
 	const op = "delete cache block"
+	if err := s.begin(ctx, op); err != nil {
+		return err
+	}
 	batch := s.db.NewBatch()
-	from := cacheBlockKey(k)
-	if err := batch.DeleteRange(from, after(from), nil); err != nil {
+	block := cacheBlockKey(k)
+	err := s.eachKey(block, after(block), func(key []byte) error { return batch.Delete(key, nil) })
+	if err != nil {
 		return convert(op, closed(batch, err))
 	}
 	return s.commit(ctx, op, f, batch)

@@ -15,6 +15,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/quern/quern/internal/blocks"
@@ -31,9 +32,9 @@ type OpenFunc func(t *testing.T, s storage.Settings, r storage.Retention, clk cl
 type Missing int
 
 const (
-	// MissingExpire: rows go by a TTL of the database's, and Expire does nothing.
+	// MissingExpire says that rows go by a TTL of the database's, and Expire does nothing.
 	MissingExpire Missing = iota
-	// MissingTTL: the workers' and the leases' times are the database's, not the
+	// MissingTTL says that the times of workers and leases are the database's, not the
 	// test's clock.
 	MissingTTL
 )
@@ -670,13 +671,13 @@ func (s *suite) leaseIDs() {
 	given := map[metric.ScheduleID]bool{}
 	take := func(n int) {
 		r, err := s.store.LeaseIDs(s.ctx, n)
-		require.NoError(s, err)
-		require.Equal(s, n, r.Len())
-		require.GreaterOrEqual(s, r.Start, metric.ScheduleID(0))
+		assert.NoError(s, err)
+		assert.Equal(s, n, r.Len())
+		assert.GreaterOrEqual(s, r.Start, metric.ScheduleID(0))
 		mu.Lock()
 		defer mu.Unlock()
 		for id := r.Start; id < r.End; id++ {
-			require.False(s, given[id], "%d was given out twice", id)
+			assert.False(s, given[id], "%d was given out twice", id)
 			given[id] = true
 		}
 	}
@@ -782,13 +783,13 @@ func (s *suite) claimRace() {
 	for w := range writers {
 		wg.Go(func() {
 			r, err := s.store.LeaseIDs(s.ctx, n)
-			require.NoError(s, err)
+			assert.NoError(s, err)
 			want := make([]storage.Schedule, n)
 			for i := range want {
 				want[i] = storage.Schedule{ID: r.Start + metric.ScheduleID(i), Labels: series("db", "m"+strconv.Itoa(i))}
 			}
 			results[w], err = s.store.ClaimSchedules(s.ctx, "db", want)
-			require.NoError(s, err)
+			assert.NoError(s, err)
 		})
 	}
 	wg.Wait()
@@ -1042,7 +1043,7 @@ func (s *suite) expireRemovesWhatIsOld() {
 	s.reopen()
 	check()
 	// The exact border: rows of a day go together, when the last of them is too old.
-	require.Len(s, s.rawChunks(0, 1, at(-7*24-1), at(-7*24)), 0)
+	require.Empty(s, s.rawChunks(0, 1, at(-7*24-1), at(-7*24)))
 	s.write(&storage.Batch{Raw: raw})
 	require.NoError(s, s.store.Expire(s.ctx, at(0)-1))
 	require.Len(s, s.rawChunks(0, 1, at(-7*24-1), at(-7*24)), 1)

@@ -257,6 +257,11 @@ func (m *Model) Expire(ctx context.Context, nowMs int64) error {
 			delete(m.slices, k)
 		}
 	}
+	for id, w := range m.workers {
+		if w.expiresMs <= nowMs {
+			delete(m.workers, id)
+		}
+	}
 	for k := range m.runs {
 		if k.startedMs < nowMs-modelKeepMs {
 			delete(m.runs, k)
