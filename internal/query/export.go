@@ -44,6 +44,8 @@ func (q *Querier) Export(ctx context.Context, sels []Selector, startMs, endMs in
 			return
 		}
 		e := exporter{q: q, fromMs: fromMs, toMs: toMs, warn: &r.warnings, yield: yield}
+		e.set = q.sets.Get().(*blocks.SampleSet)
+		defer q.sets.Put(e.set)
 		for _, g := range groups {
 			more, err := e.group(ctx, g)
 			if err != nil {
@@ -63,7 +65,7 @@ type exporter struct {
 	toMs   int64
 	warn   *warnings
 	yield  func(Samples, error) bool
-	set    blocks.SampleSet
+	set    *blocks.SampleSet
 }
 
 // group yields the samples of one group; more is false when no more are wanted.
@@ -81,14 +83,14 @@ func (e *exporter) group(ctx context.Context, g group) (more bool, err error) {
 			}
 			slice = e.q.ladder.SliceAt(metric.Raw, ch.SliceMs)
 		}
-		addChunk(&e.set, ch, slice, e.warn)
+		addChunk(e.set, ch, slice, e.warn)
 	}
 	return e.flush(g), nil
 }
 
 // flush yields what the set holds and empties it.
 func (e *exporter) flush(g group) (more bool) {
-	for i, samples := range g.in(&e.set) {
+	for i, samples := range g.in(e.set) {
 		if samples = within(samples, e.fromMs, e.toMs); len(samples) == 0 {
 			continue
 		}

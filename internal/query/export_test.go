@@ -185,7 +185,7 @@ func BenchmarkExportOneSeriesOverADay(b *testing.B) {
 	settings := defaultSettings()
 	settings.GroupSize = 1024
 	settings.Epochs[0].BlockSize = 128
-	w := newWorld(b, settings, nil)
+	w := newPebbleWorld(b, settings, nil)
 	var ids []metric.ScheduleID
 	for id := range metric.ScheduleID(128) {
 		w.series(id, "cpu", "web-"+time.Duration(id).String())
@@ -234,7 +234,7 @@ func BenchmarkAverageOf10000Series(b *testing.B) {
 			settings := defaultSettings()
 			settings.GroupSize = 1024
 			settings.Epochs[0].BlockSize = 128
-			w := newWorld(b, settings, nil)
+			w := newPebbleWorld(b, settings, nil)
 			var ids []metric.ScheduleID
 			for id := range metric.ScheduleID(10_000) {
 				w.series(id, "cpu", "web")

@@ -4,7 +4,6 @@ import (
 	"context"
 	"math"
 
-	"github.com/quern/quern/internal/blocks"
 	"github.com/quern/quern/internal/metric"
 )
 
@@ -129,10 +128,9 @@ func (q *Querier) fitting(rng Range) ([]metric.Bucket, func(tMs int64) int64) {
 func (q *Querier) groupPoints(ctx context.Context, g group, rng Range, parts []part, warn *warnings) ([]SeriesPoints, error) {
 	cells := make([]Point, len(g.ids)*rng.N)
 	some := make([]bool, len(g.ids))
-	var set blocks.SampleSet
 	for _, part := range parts {
 		if part.bucket == metric.Raw {
-			err := q.rawSlices(ctx, g, part.fromMs, part.toMs, &set, warn, func(i int, samples []metric.Sample) {
+			err := q.rawSlices(ctx, g, part.fromMs, part.toMs, warn, func(i int, samples []metric.Sample) {
 				some[i] = rng.addSamples(cells[i*rng.N:(i+1)*rng.N], samples) || some[i]
 			})
 			if err != nil {

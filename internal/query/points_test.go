@@ -176,7 +176,7 @@ func TestPointsAgainstSamples(t *testing.T) {
 	seed := uint64(time.Date(2025, 11, 21, 0, 0, 0, 0, time.UTC).Unix())
 	t.Logf("seed %d", seed)
 	rnd := rand.New(rand.NewPCG(seed, 1))
-	for range 60 {
+	for range 25 {
 		keep := storage.Retention{
 			time.Duration(48+rnd.IntN(72)) * time.Hour,
 			time.Duration(100+rnd.IntN(72)) * time.Hour,

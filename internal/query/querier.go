@@ -58,6 +58,8 @@ type Querier struct {
 	retention storage.Retention
 	clock     clock.Clock
 	opts      Options
+	// sets are *blocks.SampleSet: what one group's reading has grown serves the next.
+	sets sync.Pool
 }
 
 // New makes a querier on a store with the given settings and retention.
@@ -72,6 +74,7 @@ func New(
 		retention: retention,
 		clock:     clk,
 		opts:      opts.EnsureDefaults(),
+		sets:      sync.Pool{New: func() any { return new(blocks.SampleSet) }},
 	}
 }
 
@@ -200,9 +203,10 @@ func (q *Querier) groups(sels []Selector, maxIDs int) ([]group, error) {
 // bounds its memory, and calls with for each series in each slice: i is its place in the
 // group, samples are by time and valid during the call.
 func (q *Querier) rawSlices(
-	ctx context.Context, g group, fromMs, toMs int64, set *blocks.SampleSet, warn *warnings,
-	with func(i int, samples []metric.Sample),
+	ctx context.Context, g group, fromMs, toMs int64, warn *warnings, with func(i int, samples []metric.Sample),
 ) error {
+	set := q.sets.Get().(*blocks.SampleSet)
+	defer q.sets.Put(set)
 	slice := metric.Slice{StartMs: math.MinInt64}
 	flush := func() {
 		for i, samples := range g.in(set) {

@@ -6,7 +6,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/quern/quern/internal/blocks"
 	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/sketch"
 )
@@ -55,10 +54,9 @@ func (q *Querier) groupSummary(ctx context.Context, g group, parts []part, warn 
 	points := make([]Point, len(g.ids))
 	sketches := make([]sketch.Sketch, len(g.ids))
 	damaged := make([]bool, len(g.ids))
-	var set blocks.SampleSet
 	for _, part := range parts {
 		if part.bucket == metric.Raw {
-			err := q.rawSlices(ctx, g, part.fromMs, part.toMs, &set, warn, func(i int, samples []metric.Sample) {
+			err := q.rawSlices(ctx, g, part.fromMs, part.toMs, warn, func(i int, samples []metric.Sample) {
 				for _, s := range samples {
 					if finite(s.Value) {
 						points[i].add(s.Value)
@@ -204,8 +202,7 @@ func (q *Querier) latestIn(ctx context.Context, g group, found []*metric.Sample,
 	if len(places) == 0 || fromMs >= toMs {
 		return nil
 	}
-	var set blocks.SampleSet
-	return q.rawSlices(ctx, rest, fromMs, toMs, &set, warn, func(i int, samples []metric.Sample) {
+	return q.rawSlices(ctx, rest, fromMs, toMs, warn, func(i int, samples []metric.Sample) {
 		// Slices come in order, so that the last one is the latest.
 		last := samples[len(samples)-1]
 		found[places[i]] = &last

@@ -100,12 +100,16 @@ type world struct {
 func onEachStore(t *testing.T, test func(t *testing.T, w *world)) {
 	t.Run("model", func(t *testing.T) { test(t, newWorld(t, defaultSettings(), retention)) })
 	t.Run("pebble", func(t *testing.T) {
-		clk := clock.NewSimulated(time.UnixMilli(noon))
-		st, err := pebble.Open("quern", pebble.Options{Settings: defaultSettings(), Retention: retention, Clock: clk, FS: vfs.NewMem()})
-		require.NoError(t, err)
-		t.Cleanup(func() { require.NoError(t, st.Close()) })
-		test(t, newWorldOn(t, st, clk, retention))
+		test(t, newPebbleWorld(t, defaultSettings(), retention))
 	})
+}
+
+func newPebbleWorld(t testing.TB, settings storage.Settings, keep storage.Retention) *world {
+	clk := clock.NewSimulated(time.UnixMilli(noon))
+	st, err := pebble.Open("quern", pebble.Options{Settings: settings, Retention: keep, Clock: clk, FS: vfs.NewMem()})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, st.Close()) })
+	return newWorldOn(t, st, clk, keep)
 }
 
 func newWorld(t testing.TB, settings storage.Settings, keep storage.Retention) *world {
