@@ -21,10 +21,12 @@ import (
 )
 
 const (
-	// Throughput: a few gateways that send for many sources.
-	httpConnections = 4
-	sourcesPerBody  = 100
-	httpRate        = 250_000
+	// Throughput: gateways that each send for many sources, and wait for the reply
+	// before they send again.
+	fewGateways    = 4
+	manyGateways   = 16
+	sourcesPerBody = 100
+	httpRate       = 250_000
 
 	// Latency: many sources that each send for themselves, whether or not earlier
 	// requests were answered.
@@ -35,13 +37,20 @@ const (
 
 func httpMeasurement() measurement {
 	return measurement{
-		name:  "ingest-http",
-		steps: []step{{"run", measureHTTP}},
+		name: "ingest-http",
+		steps: []step{
+			{"few", func(ctx context.Context, b *bench) error { return measureHTTP(ctx, b, fewGateways) }},
+			{"many", func(ctx context.Context, b *bench) error { return measureHTTP(ctx, b, manyGateways) }},
+		},
 		rows: func(r results) []row {
 			f := r["ingest-http"]
+			what := func(gateways int) string {
+				return fmt.Sprintf("ingest, HTTP JSON, %d connections, client included", gateways)
+			}
 			return []row{
-				atLeast(fmt.Sprintf("ingest, HTTP JSON, %d connections, client included", httpConnections), f["run.rate"], httpRate, " samples/s"),
-				peakMemory("ingest, HTTP JSON", f, "run", 0),
+				atLeast(what(fewGateways), f["few.rate"], httpRate, " samples/s"),
+				atLeast(what(manyGateways), f["many.rate"], httpRate, " samples/s"),
+				peakMemory(what(manyGateways), f, "many", 0),
 			}
 		},
 	}
@@ -156,7 +165,8 @@ func newBody(f *fleet) *body {
 		}
 		out = append(out, "]}"...)
 	}
-	b.json = append(out, ']')
+	out = append(out, ']')
+	b.json = out
 	return b
 }
 
@@ -173,14 +183,14 @@ func (b *body) next(at time.Time) []byte {
 	return b.json
 }
 
-func measureHTTP(ctx context.Context, b *bench) (err error) {
-	s, err := openServer(ctx, b, httpConnections)
+func measureHTTP(ctx context.Context, b *bench, gateways int) (err error) {
+	s, err := openServer(ctx, b, gateways)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, s.close(ctx)) }()
 
-	bodies := make([]*body, httpConnections)
+	bodies := make([]*body, gateways)
 	var register errgroup.Group
 	for i := range bodies {
 		bodies[i] = newBody(newFleet(i*sourcesPerBody, sourcesPerBody))
@@ -191,7 +201,7 @@ func measureHTTP(ctx context.Context, b *bench) (err error) {
 	}
 
 	length := b.scaledTime(10 * time.Second)
-	b.progress("%v over %d connections, %d sources a body", length, httpConnections, sourcesPerBody)
+	b.progress("%v over %d connections, %d sources a body", length, gateways, sourcesPerBody)
 	var accepted atomic.Int64
 	took, err := b.timed(func() error {
 		start := time.Now()

@@ -25,5 +25,6 @@ func measurements() []measurement {
 		millionMeasurement(),
 		ancestorMeasurement(),
 		diskMeasurement(),
+		chunkMeasurement(),
 	}
 }

@@ -72,7 +72,7 @@ func judged(what, figure, target string, met bool, ratio float64) row {
 	if met {
 		word = "met"
 	}
-	return row{What: what, Figure: figure, Target: target, Verdict: fmt.Sprintf("%s, %.2f of it", word, ratio)}
+	return row{What: what, Figure: figure, Target: target, Verdict: fmt.Sprintf("%s, %.2f ×", word, ratio)}
 }
 
 // peakMemory is the row of a step's peak memory; targetMB 0 is no target.
