@@ -334,12 +334,11 @@ type CacheBlock struct {
 func (s *System) CacheBlocks(b metric.Bucket) []CacheBlock {
 	starts := map[metric.ScheduleID]bool{}
 	for _, e := range s.inspect().Settings().Epochs {
-		for _, r := range s.allIDs().Cover(e.BlockSize) {
-			starts[r.Start] = true
+		for _, id := range s.IDs() {
+			starts[blocks.Of(id, e.BlockSize).Start] = true
 		}
 	}
 	var out []CacheBlock
-	// Also the slice that a sample from the near future would open.
 	for _, state := range s.Slices(b) {
 		for _, start := range slices.Sorted(maps.Keys(starts)) {
 			k := storage.CacheKey{SliceKey: state.SliceKey, Start: start}
@@ -357,6 +356,16 @@ func (s *System) CacheBlocks(b metric.Bucket) []CacheBlock {
 func (s *System) DeleteCache() {
 	for _, b := range s.cfg.Ladder.Ground() {
 		for _, c := range s.CacheBlocks(b) {
+			require.NoError(s.t, s.inspect().DeleteCacheBlock(s.t.Context(), 0, c.CacheKey))
+		}
+	}
+}
+
+// DeleteEndedCache deletes the cached samples of slices that have ended. What the cache
+// gets afterwards for such a slice comes with a mark that sends the run to the table.
+func (s *System) DeleteEndedCache() {
+	for _, c := range s.CacheBlocks(metric.Raw) {
+		if s.cfg.Timing.Due(s.cfg.Ladder.SliceAt(metric.Raw, c.StartMs), clock.NowMs(s.Clock)) {
 			require.NoError(s.t, s.inspect().DeleteCacheBlock(s.t.Context(), 0, c.CacheKey))
 		}
 	}

@@ -10,7 +10,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/quern/quern/internal/blocks"
 	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/sketch"
 )
@@ -211,36 +210,52 @@ func (s *System) Check(strict Strictness) []string {
 		}
 	}
 
+	outstanding := s.outstanding()
+	rows := map[rowKey]*metric.RollupRow{}
+	for _, level := range s.cfg.Ladder.Levels() {
+		for _, r := range s.Rows(level) {
+			rows[rowKey{level, r.Schedule, r.TimeMs}] = &r
+		}
+	}
 	for _, name := range slices.Sorted(maps.Keys(ids)) {
-		problems = append(problems, s.checkRows(name, ids[name], raw[ids[name]], strict)...)
+		problems = append(problems, s.checkRows(name, ids[name], raw[ids[name]], rows, outstanding, strict)...)
+	}
+	for k := range rows {
+		problems = append(problems, fmt.Sprintf("%s row of schedule %d at %s: there are no samples", s.cfg.Ladder.Name(k.level), k.id, s.clockOf(k.timeMs)))
 	}
 	return problems
 }
 
-// checkRows compares the rows of one schedule, all levels, with its samples.
-func (s *System) checkRows(name string, id metric.ScheduleID, raw map[int64]float64, strict Strictness) []string {
+type rowKey struct {
+	level  metric.Bucket
+	id     metric.ScheduleID
+	timeMs int64
+}
+
+// checkRows compares the rows of one schedule, all levels, with its samples. It takes
+// those that there is a reason for out of rows.
+func (s *System) checkRows(
+	name string, id metric.ScheduleID, raw map[int64]float64,
+	rows map[rowKey]*metric.RollupRow, outstanding outstanding, strict Strictness,
+) []string {
 	var problems []string
-	outstanding := s.outstanding()
 	l := s.cfg.Ladder
 	acked, truth, doubt := s.Oracle.samples(name, raw)
 	for _, level := range l.Levels() {
-		rows := map[int64]*metric.RollupRow{}
 		starts := map[int64]bool{}
-		for _, r := range s.rowsOf(level, id) {
-			rows[r.TimeMs] = &r
-			starts[r.TimeMs] = true
-		}
-		for _, sm := range truth {
+		for _, sm := range slices.Concat(acked, truth) {
 			starts[l.SliceAt(level-1, sm.TimeMs).StartMs] = true
 		}
 		for _, start := range slices.Sorted(maps.Keys(starts)) {
+			row := rows[rowKey{level, id, start}]
+			delete(rows, rowKey{level, id, start})
 			slice := l.SliceAt(level-1, start)
 			if outstanding.covers(level, id, slice) {
 				continue
 			}
-			wrong := expect(within(truth, slice)).differs(rows[start])
+			wrong := expect(within(truth, slice)).differs(row)
 			unsure := slices.ContainsFunc(slices.Collect(maps.Keys(doubt)), slice.Contains)
-			if wrong != "" && unsure && strict == Acknowledged && expect(within(acked, slice)).differs(rows[start]) == "" {
+			if wrong != "" && unsure && strict == Acknowledged && expect(within(acked, slice)).differs(row) == "" {
 				// The row is without what was not acknowledged. So must be those above it.
 				truth = slices.DeleteFunc(truth, func(sm metric.Sample) bool { return slice.Contains(sm.TimeMs) })
 				truth = append(truth, within(acked, slice)...)
@@ -253,16 +268,6 @@ func (s *System) checkRows(name string, id metric.ScheduleID, raw map[int64]floa
 		}
 	}
 	return problems
-}
-
-func (s *System) rowsOf(level metric.Bucket, id metric.ScheduleID) []metric.RollupRow {
-	from, to := s.timesMs()
-	var out []metric.RollupRow
-	for row, err := range s.inspect().Rollups(s.t.Context(), level, blocks.Range{Start: id, End: id + 1}, from, to) {
-		require.NoError(s.t, err)
-		out = append(out, row)
-	}
-	return out
 }
 
 func within(samples []metric.Sample, slice metric.Slice) []metric.Sample {
@@ -285,6 +290,7 @@ func (s *System) MustCheck(strict Strictness) {
 // outstanding although its slice is long over. Nothing may be left when all is ground.
 func (s *System) Leftovers() []string {
 	var out []string
+	outstanding := s.outstanding()
 	for _, b := range s.cfg.Ladder.Ground() {
 		open := map[int64]bool{}
 		for _, st := range s.Slices(b) {
@@ -301,7 +307,7 @@ func (s *System) Leftovers() []string {
 			}
 		}
 		for _, c := range s.CacheBlocks(b) {
-			if !open[c.StartMs] && !s.outstanding().blocks[blockOf{b, c.StartMs, c.Start}] {
+			if !open[c.StartMs] && !outstanding.blocks[blockOf{b, c.StartMs, c.Start}] {
 				out = append(out, fmt.Sprintf("%s cache block %d of complete slice %s", s.cfg.Ladder.Name(b), c.Start, s.clockOf(c.StartMs)))
 			}
 		}

@@ -26,6 +26,7 @@ func Run(t *testing.T, open OpenFunc) {
 		{"MemoryOfMarks", testMemoryOfMarks},
 		{"LateDuringRun", testLateDuringRun},
 		{"SlowRun", testSlowRun},
+		{"Metamorphic", testMetamorphic},
 	} {
 		t.Run(c.name, func(t *testing.T) { c.run(t, open) })
 	}

@@ -1,0 +1,6 @@
+//go:build !race
+
+package acceptance
+
+// raceEnabled: the detector makes everything about ten times slower.
+const raceEnabled = false
