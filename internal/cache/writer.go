@@ -1,6 +1,7 @@
 package cache
 
 import (
+	"cmp"
 	"context"
 	"maps"
 	"runtime"
@@ -87,7 +88,10 @@ func (w *Writer) Flush(ctx context.Context, groups []Group) error {
 			g.check()
 		}
 	}
-	suspects := slices.Collect(maps.Keys(w.suspect))
+	// In order, so that the same history writes the same rows in the same order.
+	suspects := slices.SortedFunc(maps.Keys(w.suspect), func(a, b blockKey) int {
+		return cmp.Or(cmp.Compare(a.sliceMs, b.sliceMs), cmp.Compare(a.start, b.start))
+	})
 	if err := w.flush(ctx, groups, suspects); err != nil {
 		for _, g := range groups {
 			w.suspect[blockKey{g.Slice.StartMs, g.Block.Start}] = struct{}{}
