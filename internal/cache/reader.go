@@ -1,6 +1,7 @@
 package cache
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -51,9 +52,11 @@ func (w *Work) Schedules() []metric.ScheduleID {
 	return slices.Compact(ids)
 }
 
-// DueMs is when the oldest of the marks could first have been dealt with.
+// DueMs is when the youngest of the marks could first have been dealt with. Old work that
+// young work has joined is as young: late data that was taken just before the age cap
+// must not be given up together with a block that has failed for all that time.
 func (w *Work) DueMs() int64 {
-	return slices.MinFunc(w.Marks, func(a, b storage.Mark) int { return int(a.DueMs - b.DueMs) }).DueMs
+	return slices.MaxFunc(w.Marks, func(a, b storage.Mark) int { return cmp.Compare(a.DueMs, b.DueMs) }).DueMs
 }
 
 // Attempt is the number of runs that failed on it already.
