@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"net/url"
 	"os"
 	"strconv"
@@ -149,7 +150,7 @@ func ApplyFile(c *cli.Context) error {
 		switch {
 		case !known[key] || key == "config":
 			return fmt.Errorf("--config %s, line %d: no option %q; the keys are the names of the flags, see --help", path, value.Line, key)
-		case value.Kind != yaml.ScalarNode:
+		case value.Kind != yaml.ScalarNode || value.Tag == "!!null":
 			return fmt.Errorf("--config %s, line %d: %s must be a single value", path, value.Line, key)
 		case c.IsSet(key):
 			continue
@@ -169,8 +170,8 @@ func FromServe(c *cli.Context) (Config, error) {
 	p := parser{c: c}
 	cfg := Config{
 		Store:   c.String("store"),
-		DataDir: c.String("data-dir"),
-		Listen:  c.String("listen"),
+		DataDir: p.required("data-dir"),
+		Listen:  p.address("listen"),
 
 		BlockSize:       p.within("block-size", 1, 4096),
 		GroupSize:       p.within("group-size", 1, 4096),
@@ -188,7 +189,7 @@ func FromServe(c *cli.Context) (Config, error) {
 		MaxBodyBytes:       int64(p.within("max-body-bytes", 1, 1<<30)),
 
 		HostMetrics:         c.Bool("host-metrics"),
-		HostMetricsInterval: p.positive("host-metrics-interval"),
+		HostMetricsInterval: p.interval("host-metrics-interval"),
 		Source:              c.String("source"),
 		Demo:                c.Bool("demo"),
 	}
@@ -235,7 +236,7 @@ func FromAgent(c *cli.Context) (Agent, error) {
 	a := Agent{
 		URL:        c.String("url"),
 		Source:     c.String("source"),
-		Interval:   p.positive("interval"),
+		Interval:   p.interval("interval"),
 		QueueLimit: p.within("queue-limit", 1, 1<<30),
 	}
 	if u, err := url.Parse(a.URL); err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
@@ -263,18 +264,48 @@ func (p *parser) within(flag string, low, high int) int {
 	return n
 }
 
-func (p *parser) span(flag string) time.Duration {
-	d, err := ParseSpan(p.c.String(flag))
-	if err != nil {
-		p.fail(flag, "%s", err)
+// required is a text that must not be empty: an empty variable of the environment must
+// not put data, or open a port, where nobody said.
+func (p *parser) required(flag string) string {
+	text := p.c.String(flag)
+	if text == "" {
+		p.errs = append(p.errs, fmt.Errorf("--%s: must not be empty", flag))
 	}
-	return d
+	return text
 }
 
+func (p *parser) address(flag string) string {
+	text := p.required(flag)
+	if text == "" {
+		return text
+	}
+	if _, port, err := net.SplitHostPort(text); err != nil || port == "" {
+		p.fail(flag, "must be HOST:PORT, such as 127.0.0.1:9095, or :9095 for all addresses")
+	}
+	return text
+}
+
+func (p *parser) span(flag string) time.Duration { return p.spanOf(flag, "", nil) }
+
 func (p *parser) positive(flag string) time.Duration {
-	d := p.span(flag)
-	if d <= 0 {
-		p.fail(flag, "must be more than 0")
+	return p.spanOf(flag, "must be more than 0", func(d time.Duration) bool { return d > 0 })
+}
+
+// interval is a span between times in Unix ms.
+func (p *parser) interval(flag string) time.Duration {
+	return p.spanOf(flag, "must be whole milliseconds, at least 1ms", func(d time.Duration) bool {
+		return d >= time.Millisecond && d%time.Millisecond == 0
+	})
+}
+
+// spanOf reads a span that must be valid, which it says when it is not.
+func (p *parser) spanOf(flag, must string, valid func(time.Duration) bool) time.Duration {
+	d, err := ParseSpan(p.c.String(flag))
+	switch {
+	case err != nil:
+		p.fail(flag, "%s", err)
+	case valid != nil && !valid(d):
+		p.fail(flag, "%s", must)
 	}
 	return d
 }
@@ -332,6 +363,9 @@ func (p *parser) retention(l metric.Ladder) []time.Duration {
 		if out[b], err = ParseSpan(value); err != nil {
 			p.fail("retention", "%s", err)
 		}
+		if out[b] < 0 {
+			p.fail("retention", "%s of %s: must not be negative; 0 is for ever", value, name)
+		}
 	}
 	return out
 }
@@ -362,10 +396,12 @@ func ParseSpan(s string) (time.Duration, error) {
 		suffix string
 		span   time.Duration
 	}{{"y", year}, {"w", 7 * day}, {"d", day}}
-	rest := strings.TrimSpace(s)
-	if rest == "0" {
+	bad := fmt.Errorf("%q is no duration such as 90m, 24h, 7d or 1y", s)
+	text := strings.TrimSpace(s)
+	if text == "0" {
 		return 0, nil
 	}
+	rest := text
 	var total time.Duration
 	for _, u := range units {
 		number, after, ok := strings.Cut(rest, u.suffix)
@@ -374,19 +410,28 @@ func ParseSpan(s string) (time.Duration, error) {
 		}
 		n, err := strconv.Atoi(number)
 		if err != nil || n < 0 || n > int(100*year/u.span) {
-			return 0, fmt.Errorf("%q is no duration such as 90m, 24h, 7d or 1y", s)
+			return 0, bad
 		}
 		total += time.Duration(n) * u.span
 		rest = after
 	}
-	if rest == "" && total > 0 {
-		return total, nil
+	if rest != text && rest == "" {
+		return checkSpan(total, bad)
 	}
 	d, err := time.ParseDuration(rest)
-	if err != nil {
-		return 0, fmt.Errorf("%q is no duration such as 90m, 24h, 7d or 1y", s)
+	if err != nil || rest != text && d < 0 {
+		return 0, bad
 	}
-	return total + d, nil
+	return checkSpan(total+d, bad)
+}
+
+// checkSpan keeps spans within what can be added to a time without an overflow: the
+// sum of terms that are small enough each may be too large, or have wrapped.
+func checkSpan(d time.Duration, bad error) (time.Duration, error) {
+	if d < -100*year || d > 100*year {
+		return 0, bad
+	}
+	return d, nil
 }
 
 // FormatSpan prints a duration in the units that ParseSpan reads, whole units only.
@@ -398,8 +443,11 @@ func FormatSpan(d time.Duration) string {
 		return strconv.Itoa(int(d/year)) + "y"
 	case d%day == 0 && d > day:
 		return strconv.Itoa(int(d/day)) + "d"
-	case d%time.Second == 0:
+	case d%time.Second == 0 && (d%time.Hour == 0 || d < 2*time.Hour):
 		return metric.FormatWidth(d)
+	}
+	if whole, ok := strings.CutSuffix(d.String(), "m0s"); ok {
+		return whole + "m"
 	}
 	return d.String()
 }

@@ -1,0 +1,366 @@
+package config
+
+import (
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"github.com/urfave/cli/v2"
+)
+
+func TestMain(m *testing.M) {
+	// What the tester's own shell has set is no part of any test.
+	for _, v := range os.Environ() {
+		if name, _, _ := strings.Cut(v, "="); strings.HasPrefix(name, "QUERN_") {
+			os.Unsetenv(name)
+		}
+	}
+	os.Exit(m.Run())
+}
+
+// read runs a command with the flags as the program does, and what reads them.
+func read[T any](t *testing.T, flags []cli.Flag, from func(*cli.Context) (T, error), args []string) (T, error) {
+	t.Helper()
+	var out T
+	app := &cli.App{
+		Writer: io.Discard, ErrWriter: io.Discard,
+		ExitErrHandler: func(*cli.Context, error) {},
+		Commands: []*cli.Command{{
+			Name: "it", Flags: flags,
+			OnUsageError: func(_ *cli.Context, err error, _ bool) error { return err },
+			Action: func(c *cli.Context) (err error) {
+				out, err = from(c)
+				return err
+			},
+		}},
+	}
+	err := app.RunContext(t.Context(), append([]string{"quern", "it"}, args...))
+	return out, err
+}
+
+func serve(t *testing.T, args ...string) (Config, error) {
+	t.Helper()
+	return read(t, ServeFlags(), FromServe, args)
+}
+
+func agent(t *testing.T, args ...string) (Agent, error) {
+	t.Helper()
+	return read(t, AgentFlags(), FromAgent, args)
+}
+
+func TestParseSpan(t *testing.T) {
+	for in, want := range map[string]time.Duration{
+		"0": 0, "0s": 0, "0d": 0,
+		"7d": 7 * day, "1y": year, "2w": 14 * day, "1d12h": 36 * time.Hour, "1y1w1d1h1m": year + 8*day + time.Hour + time.Minute,
+		"90m": 90 * time.Minute, "300ms": 300 * time.Millisecond, "1.5h": 90 * time.Minute, " 1d ": day,
+		"100y": 100 * year, "-5m": -5 * time.Minute, // what must be positive says so itself
+	} {
+		got, err := ParseSpan(in)
+		if assert.NoError(t, err, in) {
+			assert.Equal(t, want, got, in)
+		}
+	}
+	for _, in := range []string{
+		"", " ", "7", "d", "y", "1.5d", "-1d", "1d-12h", "12h1d", "1d1d", "7 d", "1 d12h", "ten days", "7D", "1month",
+		"101y", "1000000h", "100y5200w36500d", "100y1s", "9999999999999999999d", "+1d1",
+	} {
+		got, err := ParseSpan(in)
+		assert.ErrorContains(t, err, "is no duration such as", "%q gave %s", in, got)
+	}
+}
+
+func TestFormatSpan(t *testing.T) {
+	for want, d := range map[string]time.Duration{
+		"0": 0, "300ms": 300 * time.Millisecond, "1.5s": 1500 * time.Millisecond, "90s": 90 * time.Second,
+		"2m": 2 * time.Minute, "24h": day, "36h": 36 * time.Hour, "90m": 90 * time.Minute, "25h2m": 25*time.Hour + 2*time.Minute, "3h0m30s": 3*time.Hour + 30*time.Second, "7d": 7 * day, "1y": year, "5y": 5 * year,
+	} {
+		assert.Equal(t, want, FormatSpan(d))
+		back, err := ParseSpan(want)
+		assert.NoError(t, err)
+		assert.Equal(t, d, back)
+	}
+}
+
+func TestDefaults(t *testing.T) {
+	cfg, err := serve(t)
+	require.NoError(t, err)
+	assert.Equal(t, "1h,6h,24h", cfg.Ladder.String())
+	cfg.Ladder = Config{}.Ladder
+	assert.Equal(t, Config{
+		Store: "pebble", DataDir: "./quern-data", Listen: "127.0.0.1:9095",
+		BlockSize: 128, GroupSize: 128, IndexPartitions: 16,
+		AggregationDelay: 2 * time.Minute, LateGrace: time.Minute, AgeCap: day, FutureLimit: 10 * time.Minute,
+		Retention:   []time.Duration{7 * day, 90 * day, year, 5 * year},
+		GroupCommit: 100 * time.Millisecond, MaxPendingSamples: 2 << 20, MaxBodyBytes: 16 << 20,
+		HostMetrics: true, HostMetricsInterval: 10 * time.Second,
+		LogLevel: slog.LevelInfo, LogFormat: "text",
+	}, cfg)
+
+	a, err := agent(t)
+	require.NoError(t, err)
+	assert.Equal(t, Agent{
+		URL: "http://127.0.0.1:9095", Interval: 10 * time.Second, QueueLimit: 200_000,
+		LogLevel: slog.LevelInfo, LogFormat: "text",
+	}, a)
+}
+
+// TestFlags holds every flag to the form that the package promises.
+func TestFlags(t *testing.T) {
+	for name, flags := range map[string][]cli.Flag{"serve": ServeFlags(), "agent": AgentFlags()} {
+		t.Run(name, func(t *testing.T) {
+			seen := map[string]bool{}
+			for _, f := range flags {
+				flag := f.Names()[0]
+				assert.False(t, seen[flag], "--%s is there twice", flag)
+				seen[flag] = true
+				assert.Len(t, f.Names(), 1, "--%s: the key in the file has one name", flag)
+				doc, ok := f.(cli.DocGenerationFlag)
+				require.True(t, ok, "--%s", flag)
+				assert.NotEmpty(t, doc.GetUsage(), "--%s", flag)
+				variable := "QUERN_" + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
+				assert.Equal(t, []string{variable}, doc.GetEnvVars(), "--%s", flag)
+				category, ok := f.(cli.CategorizableFlag)
+				require.True(t, ok, "--%s", flag)
+				assert.NotEmpty(t, category.GetCategory(), "--%s", flag)
+			}
+		})
+	}
+}
+
+func TestRetention(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		args []string
+		want []time.Duration
+	}{
+		{"all of it", []string{"--retention", "raw=8d,1h=30d,6h=2y,24h=0"}, []time.Duration{8 * day, 30 * day, 2 * year, 0}},
+		{"what is not named keeps its default", []string{"--retention", "raw=3d"}, []time.Duration{3 * day, 90 * day, year, 5 * year}},
+		{"spaces", []string{"--retention", " raw=3d , 24h=10y"}, []time.Duration{3 * day, 90 * day, year, 10 * year}},
+		{"raw for ever", []string{"--retention", "raw=0"}, []time.Duration{0, 90 * day, year, 5 * year}},
+		{
+			"another ladder has defaults by width",
+			[]string{"--rollups", "30m,2h,12h,48h"},
+			[]time.Duration{7 * day, 90 * day, year, 5 * year, 5 * year},
+		},
+		{
+			"another ladder's names",
+			[]string{"--rollups", "10s,1m,1h", "--retention", "1m=2d,1h=3d"},
+			[]time.Duration{7 * day, 90 * day, 2 * day, 3 * day},
+		},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			cfg, err := serve(t, c.args...)
+			require.NoError(t, err)
+			assert.Equal(t, c.want, cfg.Retention)
+		})
+	}
+}
+
+// TestWrong: each message names the flag, the value, and what would be right.
+func TestWrong(t *testing.T) {
+	for _, c := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"--store", "cassandra"}, `--store cassandra: must be pebble`},
+		{[]string{"--data-dir", ""}, `--data-dir: must not be empty`},
+		{[]string{"--listen", ""}, `--listen: must not be empty`},
+		{[]string{"--listen", "9095"}, `--listen 9095: must be HOST:PORT`},
+		{[]string{"--listen", "localhost:"}, `--listen localhost:: must be HOST:PORT`},
+		{[]string{"--block-size", "0"}, `--block-size 0: must be between 1 and 4096`},
+		{[]string{"--block-size", "4097"}, `--block-size 4097: must be between 1 and 4096`},
+		{[]string{"--block-size", "many"}, `invalid value "many" for flag -block-size`},
+		{[]string{"--group-size", "-1"}, `--group-size -1: must be between 1 and 4096`},
+		{[]string{"--index-partitions", "0"}, `--index-partitions 0: must be between 1 and 1024`},
+		{[]string{"--max-pending-samples", "0"}, `--max-pending-samples 0: must be between 1 and`},
+		{[]string{"--max-series", "-1"}, `--max-series -1: must be between 0 and`},
+		{[]string{"--max-body-bytes", "0"}, `--max-body-bytes 0: must be between 1 and`},
+		{[]string{"--age-cap", "tomorrow"}, `--age-cap tomorrow: "tomorrow" is no duration such as`},
+		{[]string{"--age-cap", "0"}, `--age-cap 0: must be more than 0`},
+		{[]string{"--future-limit", "-1m"}, `--future-limit -1m: must be more than 0`},
+		{[]string{"--group-commit", "0"}, `--group-commit 0: must be more than 0`},
+		{[]string{"--host-metrics-interval", "100us"}, `--host-metrics-interval 100us: must be whole milliseconds, at least 1ms`},
+		{[]string{"--log-level", "loud"}, `--log-level loud: must be debug, info, warn or error`},
+		{[]string{"--log-format", "xml"}, `--log-format xml: must be text or json`},
+		{[]string{"--rollups", "1h,90m"}, `--rollups: roll-ups "1h,90m": roll-up width 90m: must be a multiple of the one before it, 1h`},
+		{[]string{"--rollups", ""}, `--rollups: roll-ups ""`},
+		{[]string{"--rollups", "500ms,1s"}, `roll-up width 500ms: must be whole seconds`},
+		{[]string{"--late-grace", "2m"}, `--late-grace 2m: must be shorter than --aggregation-delay, which is 2m`},
+		{[]string{"--late-grace", "5m"}, `--late-grace 5m: must be shorter than --aggregation-delay, which is 2m`},
+		{[]string{"--late-grace", "-1s"}, `--late-grace -1s: must be`},
+		{[]string{"--aggregation-delay", "30s"}, `--late-grace 1m: must be shorter than --aggregation-delay, which is 30s`},
+		{[]string{"--aggregation-delay", "0", "--late-grace", "0"}, `--late-grace 0: must be shorter than --aggregation-delay`},
+		{[]string{"--retention", "raw"}, `--retention raw: "raw" is not of the form LEVEL=SPAN`},
+		{[]string{"--retention", "raw=long"}, `--retention raw=long: "long" is no duration`},
+		{[]string{"--retention", "24h=-1h"}, `-1h of 24h: must not be negative`},
+		{[]string{"--retention", "12h=1d"}, `--retention 12h=1d: no bucket "12h": there are raw,1h,6h,24h`},
+		{[]string{"--retention", "raw=1d"}, `--retention raw=1d: 24h of raw is too short: its data must rest for --age-cap, a 1h slice and --aggregation-delay, 25h2m in all`},
+	} {
+		t.Run(strings.Join(c.args, " "), func(t *testing.T) {
+			_, err := serve(t, c.args...)
+			require.ErrorContains(t, err, c.want)
+		})
+	}
+	for _, c := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"--url", "metrics.example:9095"}, `--url metrics.example:9095: must be like http://127.0.0.1:9095`},
+		{[]string{"--url", "ftp://x"}, `--url ftp://x: must be like`},
+		{[]string{"--interval", "0"}, `--interval 0: must be whole milliseconds, at least 1ms`},
+		{[]string{"--queue-limit", "0"}, `--queue-limit 0: must be between 1 and`},
+	} {
+		t.Run("agent "+strings.Join(c.args, " "), func(t *testing.T) {
+			_, err := agent(t, c.args...)
+			require.ErrorContains(t, err, c.want)
+		})
+	}
+}
+
+func TestAllThatIsWrongIsNamedAtOnceAndOnce(t *testing.T) {
+	_, err := serve(t, "--block-size", "0", "--age-cap", "x", "--log-level", "loud")
+	require.Error(t, err)
+	lines := strings.Split(err.Error(), "\n")
+	require.Len(t, lines, 3)
+	for i, flag := range []string{"--block-size", "--age-cap", "--log-level"} {
+		assert.Contains(t, lines[i], flag)
+	}
+}
+
+// TestSeconds: hours can be tried in a minute.
+func TestSeconds(t *testing.T) {
+	cfg, err := serve(t, "--rollups", "1s,2s,4s", "--aggregation-delay", "300ms", "--late-grace", "100ms")
+	require.NoError(t, err)
+	assert.Equal(t, "1s,2s,4s", cfg.Ladder.String())
+	assert.Equal(t, 300*time.Millisecond, cfg.AggregationDelay)
+	assert.Equal(t, 100*time.Millisecond, cfg.LateGrace)
+}
+
+// TestDemoDirectory: generated data does not end up among a user's own, unless told to.
+func TestDemoDirectory(t *testing.T) {
+	cfg, err := serve(t, "--demo")
+	require.NoError(t, err)
+	assert.Equal(t, "./quern-data/demo", cfg.DataDir)
+
+	cfg, err = serve(t, "--demo", "--data-dir", "./quern-data")
+	require.NoError(t, err)
+	assert.Equal(t, "./quern-data", cfg.DataDir)
+
+	t.Setenv("QUERN_DATA_DIR", "/elsewhere")
+	cfg, err = serve(t, "--demo")
+	require.NoError(t, err)
+	assert.Equal(t, "/elsewhere", cfg.DataDir)
+}
+
+func TestEnvironment(t *testing.T) {
+	t.Setenv("QUERN_BLOCK_SIZE", "64")
+	t.Setenv("QUERN_HOST_METRICS", "false")
+	t.Setenv("QUERN_RETENTION", "raw=9d")
+	t.Setenv("QUERN_SOURCE", "db-7")
+	cfg, err := serve(t)
+	require.NoError(t, err)
+	assert.Equal(t, 64, cfg.BlockSize)
+	assert.False(t, cfg.HostMetrics)
+	assert.Equal(t, 9*day, cfg.Retention[0])
+	assert.Equal(t, "db-7", cfg.Source)
+
+	t.Setenv("QUERN_BLOCK_SIZE", "many")
+	_, err = serve(t)
+	require.ErrorContains(t, err, `"many"`)
+	require.ErrorContains(t, err, "QUERN_BLOCK_SIZE")
+
+	t.Setenv("QUERN_BLOCK_SIZE", "")
+	t.Setenv("QUERN_LISTEN", "")
+	_, err = serve(t)
+	require.ErrorContains(t, err, "--listen: must not be empty")
+}
+
+func file(t *testing.T, text string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "quern.yaml")
+	require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
+	return path
+}
+
+func TestFile(t *testing.T) {
+	path := file(t, `
+# comments are fine
+listen: ":9095"
+block-size: 64
+index-partitions: 8
+group-size: 32
+demo: true
+data-dir: /var/lib/quern
+host-metrics: false
+age-cap: 12h
+retention: raw=9d
+`)
+	t.Run("over the default", func(t *testing.T) {
+		cfg, err := serve(t, "--config", path)
+		require.NoError(t, err)
+		assert.Equal(t, ":9095", cfg.Listen)
+		assert.Equal(t, 64, cfg.BlockSize)
+		assert.Equal(t, "/var/lib/quern", cfg.DataDir, "also with demo, which has a directory of its own otherwise")
+		assert.True(t, cfg.Demo)
+		assert.False(t, cfg.HostMetrics)
+		assert.Equal(t, 12*time.Hour, cfg.AgeCap)
+		assert.Equal(t, 9*day, cfg.Retention[0])
+	})
+	t.Run("flag over variable over file over default", func(t *testing.T) {
+		t.Setenv("QUERN_BLOCK_SIZE", "32")
+		t.Setenv("QUERN_INDEX_PARTITIONS", "4")
+		t.Setenv("QUERN_DEMO", "false")
+		cfg, err := serve(t, "--config", path, "--block-size", "16")
+		require.NoError(t, err)
+		assert.Equal(t, 16, cfg.BlockSize, "flag")
+		assert.Equal(t, 4, cfg.IndexPartitions, "variable")
+		assert.False(t, cfg.Demo, "variable")
+		assert.Equal(t, 32, cfg.GroupSize, "file")
+		assert.Equal(t, time.Minute, cfg.LateGrace, "default")
+	})
+	t.Run("named by a variable", func(t *testing.T) {
+		t.Setenv("QUERN_CONFIG", path)
+		cfg, err := serve(t)
+		require.NoError(t, err)
+		assert.Equal(t, 64, cfg.BlockSize)
+	})
+	t.Run("of the agent", func(t *testing.T) {
+		a, err := agent(t, "--config", file(t, "url: http://metrics.example:9095\ninterval: 30s\n"))
+		require.NoError(t, err)
+		assert.Equal(t, "http://metrics.example:9095", a.URL)
+		assert.Equal(t, 30*time.Second, a.Interval)
+	})
+	t.Run("empty", func(t *testing.T) {
+		_, err := serve(t, "--config", file(t, "# nothing yet\n"))
+		require.NoError(t, err)
+	})
+	for name, c := range map[string]struct{ text, want string }{
+		"unknown key":       {"listen: :9095\n\nblock_size: 64\n", `line 3: no option "block_size"; the keys are the names of the flags`},
+		"config in itself":  {"config: other.yaml\n", `line 1: no option "config"`},
+		"a list":            {"block-size: 64\nretention:\n  - raw=7d\n", `line 3: retention must be a single value`},
+		"a mapping":         {"retention: {raw: 7d}\n", `line 1: retention must be a single value`},
+		"nothing":           {"data-dir:\n", `line 1: data-dir must be a single value`},
+		"not a number":      {"block-size: many\n", `line 1: block-size:`},
+		"not a truth value": {"demo: perhaps\n", `line 1: demo:`},
+		"out of bounds":     {"block-size: 0\n", `--block-size 0: must be between 1 and 4096`},
+		"not YAML":          {"listen: [\n", `quern.yaml: yaml: `},
+		"no mapping":        {"- listen\n", `quern.yaml: yaml: `},
+		"twice":             {"demo: true\ndemo: false\n", `already defined at line 1`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := serve(t, "--config", file(t, c.text))
+			require.ErrorContains(t, err, c.want)
+		})
+	}
+	t.Run("missing", func(t *testing.T) {
+		_, err := serve(t, "--config", filepath.Join(t.TempDir(), "none.yaml"))
+		require.ErrorIs(t, err, os.ErrNotExist)
+		require.ErrorContains(t, err, "--config: open ")
+	})
+}
