@@ -6,13 +6,17 @@ import (
 	"github.com/urfave/cli/v2"
 )
 
-// completions ask the program itself: it lists commands and flags when its last
-// argument is --generate-bash-completion.
+// completions ask the program itself: it lists commands, or the flags that begin as the
+// argument before does, when its last argument is --generate-bash-completion. It takes
+// "--" for the end of the flags and then lists nothing, so "-" is asked in its place.
 var completions = map[string]string{
 	"bash": `_quern() {
   local cur="${COMP_WORDS[COMP_CWORD]}" words
   words=("${COMP_WORDS[@]:0:COMP_CWORD}")
-  [[ "$cur" == -* ]] && words+=("$cur")
+  case "$cur" in
+    --) words+=(-) ;;
+    -*) words+=("$cur") ;;
+  esac
   COMPREPLY=($(compgen -W "$("${words[@]}" --generate-bash-completion 2>/dev/null)" -- "$cur"))
 }
 complete -o bashdefault -o default -F _quern quern
@@ -21,16 +25,25 @@ complete -o bashdefault -o default -F _quern quern
 _quern() {
   local -a found
   local -a asked=("${words[@]:0:$((CURRENT-1))}")
-  [[ "${words[CURRENT]}" == -* ]] && asked+=("${words[CURRENT]}")
+  case "${words[CURRENT]}" in
+    --) asked+=(-) ;;
+    -*) asked+=("${words[CURRENT]}") ;;
+  esac
   found=("${(@f)$(_CLI_ZSH_AUTOCOMPLETE_HACK=1 "${asked[@]}" --generate-bash-completion 2>/dev/null)}")
   if [[ -n "${found[1]}" ]]; then _describe 'quern' found; else _files; fi
 }
-compdef _quern quern
+# From a file in $fpath this runs when the first completion is wanted, else it is sourced.
+if [[ "${funcstack[1]}" == _quern ]]; then _quern "$@"; else compdef _quern quern; fi
 `,
 	"fish": `function __quern_complete
   set -l asked (commandline -opc)
   set -l current (commandline -ct)
-  string match -q -- '-*' $current; and set -a asked $current
+  switch $current
+    case --
+      set -a asked -
+    case '-*'
+      set -a asked $current
+  end
   $asked --generate-bash-completion 2>/dev/null
 end
 complete -c quern -f -a '(__quern_complete)'

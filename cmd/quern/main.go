@@ -54,7 +54,25 @@ func badUsage(c *cli.Context, err error) error {
 	return usageError{err, command}
 }
 
-func onUsageError(c *cli.Context, err error, _ bool) error { return badUsage(c, err) }
+// onUsageError says what the flag package says of an unknown flag in the form in which
+// flags are given here, and with the name that may have been meant.
+func onUsageError(c *cli.Context, err error, _ bool) error {
+	name, unknown := strings.CutPrefix(err.Error(), "flag provided but not defined: -")
+	if !unknown {
+		return badUsage(c, err)
+	}
+	return badUsage(c, fmt.Errorf("there is no flag --%s%s", name, nearest(c.Command.Flags, name)))
+}
+
+// nearest is the end of a sentence about an unknown flag: the one that was meant. The
+// library always finds some; one that does not even begin alike was hardly meant.
+func nearest(flags []cli.Flag, unknown string) string {
+	found := cli.SuggestFlag(flags, unknown, true)
+	if len(unknown) < 2 || !strings.HasPrefix(found, "--"+unknown[:2]) {
+		return ""
+	}
+	return fmt.Sprintf("; did you mean %s?", found)
+}
 
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	app := &cli.App{
@@ -70,7 +88,6 @@ this host's own metrics on http://127.0.0.1:9095.`,
 		Writer:               stdout,
 		ErrWriter:            stderr,
 		EnableBashCompletion: true,
-		Suggest:              true,
 		Commands:             []*cli.Command{serveCommand(), agentCommand(), completionCommand()},
 		OnUsageError:         onUsageError,
 		ExitErrHandler:       func(*cli.Context, error) {},
@@ -83,9 +100,15 @@ this host's own metrics on http://127.0.0.1:9095.`,
 	}
 	for _, c := range app.Commands {
 		c.OnUsageError = onUsageError
+		c.HideHelpCommand = true // `quern help serve` and `quern serve --help` are enough
 		c.Before = noArguments
 	}
-	return app.RunContext(ctx, args)
+	err := app.RunContext(ctx, args)
+	var noTopic cli.ExitCoder // only the library's help makes one
+	if errors.As(err, &noTopic) {
+		return usageError{err, ""}
+	}
+	return err
 }
 
 // noArguments rejects what no command takes, so that a forgotten -- is not overlooked.
