@@ -189,6 +189,15 @@ func (fs *guardedFS) ReuseForWrite(oldname, newname string, category vfs.DiskWri
 	return fs.watchLog(newname, f, err)
 }
 
+// OpenDir implements vfs.FS.
+func (fs *guardedFS) OpenDir(name string) (vfs.File, error) {
+	f, err := fs.FS.OpenDir(name)
+	if err != nil {
+		return nil, err
+	}
+	return &dirFile{File: f, failures: fs.disk.failures}, nil
+}
+
 func (fs *guardedFS) createTable(name string, category vfs.DiskWriteCategory, floor int64) (vfs.File, error) {
 	if err := fs.disk.allowTable(floor); err != nil {
 		return nil, err
@@ -200,11 +209,18 @@ func (fs *guardedFS) createTable(name string, category vfs.DiskWriteCategory, fl
 	return &tableFile{File: f, disk: fs.disk, floor: floor}, nil
 }
 
+// watchLog watches over a new log. Once Pebble is open it panics when it cannot make one.
 func (fs *guardedFS) watchLog(name string, f vfs.File, err error) (vfs.File, error) {
-	if err != nil || !strings.HasSuffix(name, ".log") {
+	if !strings.HasSuffix(name, ".log") {
 		return f, err
 	}
-	return &logFile{File: f, failures: fs.disk.failures}, nil
+	if err == nil {
+		return &logFile{File: f, failures: fs.disk.failures}, nil
+	}
+	if !fs.disk.failures.opening() {
+		fs.disk.failures.park(err)
+	}
+	return nil, err
 }
 
 // tableFile asks before each write whether there is still room.
@@ -232,24 +248,46 @@ type logFile struct {
 // Write implements io.Writer.
 func (f *logFile) Write(p []byte) (int, error) {
 	n, err := f.File.Write(p)
-	return n, f.watch(err)
+	f.watch(err)
+	return n, nil
 }
 
 // Sync implements vfs.File.
-func (f *logFile) Sync() error { return f.watch(f.File.Sync()) }
+func (f *logFile) Sync() error {
+	f.watch(f.File.Sync())
+	return nil
+}
 
 // SyncData implements vfs.File.
-func (f *logFile) SyncData() error { return f.watch(f.File.SyncData()) }
+func (f *logFile) SyncData() error {
+	f.watch(f.File.SyncData())
+	return nil
+}
 
 // SyncTo implements vfs.File.
 func (f *logFile) SyncTo(length int64) (bool, error) {
 	full, err := f.File.SyncTo(length)
-	return full, f.watch(err)
+	f.watch(err)
+	return full, nil
 }
 
-func (f *logFile) watch(err error) error {
+func (f *logFile) watch(err error) {
 	if err != nil {
-		f.failures.fail(err)
+		f.failures.park(err)
 	}
-	return err
+}
+
+// dirFile fails the store where Pebble would panic in the background: when a new
+// manifest cannot be made durable in the directory.
+type dirFile struct {
+	vfs.File
+	failures *failures
+}
+
+// Sync implements vfs.File.
+func (f *dirFile) Sync() error {
+	if err := f.File.Sync(); err != nil {
+		f.failures.park(err)
+	}
+	return nil
 }

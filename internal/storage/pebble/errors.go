@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"runtime"
 	"sync"
 	"time"
 
@@ -38,8 +37,11 @@ func contextError(ctx context.Context, op string) error {
 	return fmt.Errorf("%s: %w", op, context.Cause(ctx))
 }
 
-// failures keeps the first error that Pebble cannot survive. Pebble itself would end
-// the process from within whatever goroutine met it.
+// failures keeps the first error that Pebble cannot survive. Left to itself, Pebble would
+// end the process from within whatever goroutine met it, or panic with a mutex unlocked
+// that a deferred call unlocks again, which nothing can recover. So that goroutine is
+// parked for good: it neither goes on nor unwinds. The callers are let go, and OnFatal
+// decides about the process.
 type failures struct {
 	failed chan struct{}
 	logger *slog.Logger
@@ -68,6 +70,19 @@ func (f *failures) fail(err error) {
 	if f.onFatal != nil {
 		go f.onFatal(f.err)
 	}
+}
+
+// park fails the store and never returns.
+func (f *failures) park(err error) {
+	f.fail(err)
+	select {}
+}
+
+// opening says whether Open is still under way.
+func (f *failures) opening() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.onFatal == nil
 }
 
 // arm ends the time in which a failure is Open's to return.
@@ -106,11 +121,9 @@ func (l *pebbleLogger) Errorf(format string, args ...any) {
 	l.log.Error(fmt.Sprintf(format, args...))
 }
 
-// Fatalf implements Pebble's Logger. Pebble must not go on after it, whatever locks
-// the goroutine holds: nobody waits for them once the store has failed.
+// Fatalf implements Pebble's Logger. Pebble relies on its not returning.
 func (l *pebbleLogger) Fatalf(format string, args ...any) {
-	l.failures.fail(fmt.Errorf(format, args...))
-	runtime.Goexit()
+	l.failures.park(fmt.Errorf(format, args...))
 }
 
 // throttle lets one message through per interval and counts the others.

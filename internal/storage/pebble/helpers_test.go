@@ -1,6 +1,20 @@
 package pebble
 
-import "log/slog"
+import (
+	"log/slog"
+	"testing"
+
+	"go.uber.org/goleak"
+)
 
 // quiet is a logger for tests that provoke errors.
 func quiet() *slog.Logger { return slog.New(slog.DiscardHandler) }
+
+// noLeaks asserts that the test ends with no more goroutines than it began with. It
+// is per test and not for all, because a store whose log has failed cannot be closed:
+// Pebble's goroutines hold its locks until the process ends.
+func noLeaks(t *testing.T) {
+	t.Helper()
+	before := goleak.IgnoreCurrent()
+	t.Cleanup(func() { goleak.VerifyNone(t, before) })
+}

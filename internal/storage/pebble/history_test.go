@@ -19,6 +19,7 @@ import (
 // the defaults do not: memtables so small that everything is flushed and compacted,
 // pages and groups of other sizes, ladders of seconds and of days.
 func TestHistories(t *testing.T) {
+	noLeaks(t)
 	ladder := func(widths ...time.Duration) storage.Settings {
 		s := storagetest.TestSettings()
 		var err error

@@ -252,9 +252,7 @@ func (s *Store) Close() error {
 	case <-s.failures.failed:
 	}
 	if err := s.failures.check(); err != nil {
-		// Pebble's goroutines may have ended with its locks held. What was acknowledged
-		// is in the log.
-		return err
+		return err // Pebble is parked with its locks held; what was acknowledged is in the log
 	}
 	return errors.Join(s.closeDB(), s.lock.Close())
 }
@@ -308,7 +306,6 @@ func (s *Store) start(write func() error) <-chan error {
 	go func() {
 		defer s.writes.Done()
 		defer func() {
-			// Pebble panics where it cannot start another log, with its locks held.
 			if r := recover(); r != nil {
 				s.failures.fail(fmt.Errorf("%v\n%s", r, debug.Stack()))
 			}

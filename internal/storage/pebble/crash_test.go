@@ -1,0 +1,337 @@
+package pebble
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/quern/quern/internal/blocks"
+	"github.com/quern/quern/internal/metric"
+	"github.com/quern/quern/internal/storage"
+	"github.com/quern/quern/internal/storage/storagetest"
+)
+
+// crashStart is a slice's start.
+const crashStart = benchStart
+
+// journal is what a crash test's writers know: which batches were acknowledged, and in
+// which order the fenced operations returned.
+type journal struct {
+	mu     sync.Mutex
+	acked  map[int]bool
+	fenced int
+}
+
+func (j *journal) ack(n int) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.acked[n] = true
+}
+
+func (j *journal) copy() (acked []int, fenced int) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	for n := range j.acked {
+		acked = append(acked, n)
+	}
+	return acked, j.fenced
+}
+
+// crashKey is the cache block, with its mark and raw chunk, that the n-th batch writes.
+func crashKey(n int) storage.CacheKey {
+	return storage.CacheKey{SliceKey: storage.SliceKey{StartMs: crashStart}, Start: metric.ScheduleID(n * 128)}
+}
+
+func crashBatch(n int) *storage.Batch {
+	k := crashKey(n)
+	c := storage.Chunk{ID: blocks.FenceID(1, uint64(n)), Data: fmt.Appendf(nil, "chunk %d %01000d", n, n)}
+	return &storage.Batch{
+		Open: []storage.SliceKey{k.SliceKey},
+		Marks: []storage.PlacedMark{{
+			Partition: storage.IndexPartition{SliceKey: k.SliceKey},
+			Mark:      storage.Mark{Start: k.Start, TimeMs: crashStart, ID: c.ID},
+		}},
+		Raw:   []storage.RawChunk{{Group: blocks.Of(k.Start, 256).Start, SliceMs: crashStart, Chunk: c}},
+		Cache: []storage.CacheChunk{{CacheKey: k, Chunk: c}},
+	}
+}
+
+// fencedRow is what the n-th fenced operation writes.
+func fencedRow(n int) metric.RollupRow {
+	return metric.RollupRow{Schedule: metric.ScheduleID(n), TimeMs: crashStart, Rollup: metric.Rollup{Count: uint64(n + 1)}}
+}
+
+// write acknowledges batches until ctx is done or the store fails, first + k*stride.
+func (j *journal) write(ctx context.Context, st *Store, first, stride, count int) error {
+	for k := range count {
+		n := first + k*stride
+		if err := st.Write(ctx, crashBatch(n)); err != nil {
+			return err
+		}
+		j.ack(n)
+	}
+	return nil
+}
+
+func (j *journal) run(ctx context.Context, st *Store, count int) error {
+	lease, err := st.AcquireShard(ctx, 0, "w", time.Hour)
+	if err != nil {
+		return err
+	}
+	for n := range count {
+		if err := st.WriteRollups(ctx, lease.Fence, 1, []metric.RollupRow{fencedRow(n)}); err != nil {
+			return err
+		}
+		j.mu.Lock()
+		j.fenced = n + 1
+		j.mu.Unlock()
+	}
+	return nil
+}
+
+// check asserts rules 1 and 2 of the contract on a reopened store: every acknowledged
+// batch is there, whole, and the fenced operations that are there are a prefix. It
+// returns the length of the prefix.
+func check(t *testing.T, st *Store, acked []int) int {
+	t.Helper()
+	raw := map[blocks.ID]bool{}
+	for c, err := range st.RawChunks(t.Context(), blocks.Range{End: 1 << 40}, crashStart, crashStart+1) {
+		require.NoError(t, err)
+		raw[c.ID] = true
+	}
+	marks := map[metric.ScheduleID]bool{}
+	for m, err := range st.Marks(t.Context(), storage.IndexPartition{SliceKey: storage.SliceKey{StartMs: crashStart}}) {
+		require.NoError(t, err)
+		marks[m.Start] = true
+	}
+	for _, n := range acked {
+		b := crashBatch(n)
+		require.True(t, raw[b.Raw[0].ID], "acknowledged batch %d has lost its raw chunk", n)
+		require.True(t, marks[b.Marks[0].Start], "acknowledged batch %d has lost its mark", n)
+		got, err := st.CacheBlock(t.Context(), crashKey(n))
+		require.NoError(t, err)
+		require.Equal(t, []storage.Chunk{b.Cache[0].Chunk}, got)
+	}
+	require.Len(t, marks, len(raw), "a batch is there in part")
+	n := 0
+	for row, err := range st.Rollups(t.Context(), 1, blocks.Range{End: 1 << 40}, crashStart, crashStart+1) {
+		require.NoError(t, err)
+		require.Equal(t, fencedRow(n), row, "the fenced operations are no prefix")
+		n++
+	}
+	return n
+}
+
+func crashOptions(fs vfs.FS) Options {
+	return Options{
+		Settings: storagetest.TestSettings(), FS: fs, Logger: quiet(),
+		// Small, so that logs rotate and tables are written while it crashes.
+		MemTableBytes: 64 << 10, CacheBytes: 1 << 20,
+	}
+}
+
+func reopenAndCheck(t *testing.T, fs vfs.FS, acked []int) (prefix int) {
+	t.Helper()
+	st, err := Open("/data", crashOptions(fs))
+	require.NoError(t, err)
+	prefix = check(t, st, acked)
+	require.NoError(t, st.Close())
+	return prefix
+}
+
+// TestPowerLoss clones the file system as after a power loss at many moments while
+// four writers and a run are at work. What is cloned is what was synced, and by chance
+// some of what was not.
+func TestPowerLoss(t *testing.T) {
+	noLeaks(t)
+	fs := vfs.NewCrashableMem()
+	st, err := Open("/data", crashOptions(fs))
+	require.NoError(t, err)
+	j := &journal{acked: map[int]bool{}}
+	ctx, stop := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	written := make(chan struct{})
+	for w := range 4 {
+		wg.Go(func() {
+			for i := 0; ; i++ {
+				n := w + 4*i
+				if err := st.Write(ctx, crashBatch(n)); err != nil {
+					assert.ErrorIs(t, err, context.Canceled)
+					return
+				}
+				j.ack(n)
+				select {
+				case written <- struct{}{}:
+				case <-ctx.Done():
+					return
+				}
+			}
+		})
+	}
+	wg.Go(func() { assert.ErrorIs(t, j.run(ctx, st, 1<<30), context.Canceled) })
+
+	type clone struct {
+		fs    *vfs.MemFS
+		acked []int
+	}
+	rng := rand.New(rand.NewPCG(3, 4))
+	var clones []clone
+	for i := range 24 {
+		for range 15 {
+			<-written
+		}
+		acked, _ := j.copy() // before the clone: whatever was acknowledged by now must be in it
+		clones = append(clones, clone{
+			fs:    fs.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: i % 4 * 25, RNG: rng}),
+			acked: acked,
+		})
+	}
+	stop()
+	wg.Wait()
+	require.NoError(t, st.Close())
+	for i, c := range clones {
+		t.Run(fmt.Sprint("clone=", i), func(t *testing.T) { reopenAndCheck(t, c.fs, c.acked) })
+	}
+	acked, fenced := j.copy()
+	require.GreaterOrEqual(t, reopenAndCheck(t, fs, acked), fenced, "Close syncs what was not")
+}
+
+// TestSyncedBatchCarriesWhatWasBefore: a fenced write is durable once an unfenced one
+// that follows it is.
+func TestSyncedBatchCarriesWhatWasBefore(t *testing.T) {
+	noLeaks(t)
+	fs := vfs.NewCrashableMem()
+	st, err := Open("/data", crashOptions(fs))
+	require.NoError(t, err)
+	j := &journal{acked: map[int]bool{}}
+	require.NoError(t, j.run(t.Context(), st, 20))
+	require.NoError(t, j.write(t.Context(), st, 0, 1, 1))
+	clone := fs.CrashClone(vfs.CrashCloneCfg{})
+	require.NoError(t, st.Close())
+	require.Equal(t, 20, reopenAndCheck(t, clone, []int{0}))
+}
+
+// TestOpenSurvivesErrors fails the n-th write-like operation of Open, for every n until
+// Open succeeds: it must return an error, not hang, and lose nothing. There is little
+// to open, so that no compaction begins before Open has ended: Pebble panics when an
+// Open that fails pulls the table cache from under one.
+func TestOpenSurvivesErrors(t *testing.T) {
+	base := vfs.NewCrashableMem()
+	opts := crashOptions(base)
+	opts.MemTableBytes = 1 << 20
+	st, err := Open("/data", opts)
+	require.NoError(t, err)
+	j := &journal{acked: map[int]bool{}}
+	require.NoError(t, j.write(t.Context(), st, 0, 1, 50))
+	acked, _ := j.copy()
+	image := base.CrashClone(vfs.CrashCloneCfg{}) // not closed: there is a log to replay
+	require.NoError(t, st.Close())
+
+	for n := int32(1); ; n++ {
+		fs := image.CrashClone(vfs.CrashCloneCfg{})
+		var seen atomic.Int32
+		opts.FS = errorfs.Wrap(fs, errorfs.InjectorFunc(func(o errorfs.Op) error {
+			if o.Kind.ReadOrWrite() == errorfs.OpIsWrite && seen.Add(1) == n {
+				return errorfs.ErrInjected
+			}
+			return nil
+		}))
+		opts.OnFatal = func(error) {}
+		st, err := Open("/data", opts)
+		if err == nil {
+			// The fault, if any, hit something that Open can do without, or it comes later.
+			err = st.Close()
+		}
+		if err != nil {
+			require.Truef(t, errors.Is(err, errorfs.ErrInjected) || errors.Is(err, storage.ErrUnavailable), "n=%d: %v", n, err)
+		}
+		reopenAndCheck(t, fs.CrashClone(vfs.CrashCloneCfg{}), acked)
+		if seen.Load() < n {
+			require.Greater(t, n, int32(10), "Open was never disturbed")
+			return
+		}
+	}
+}
+
+// TestWritesSurviveErrors breaks the log at some moment: the writers must all return,
+// the store must say that it has failed, and what was acknowledged must be there when
+// it is opened again.
+func TestWritesSurviveErrors(t *testing.T) {
+	for _, op := range []string{"write", "sync", "create"} {
+		for seed := range uint64(6) {
+			t.Run(fmt.Sprintf("%s/seed=%d", op, seed), func(t *testing.T) { breakLog(t, op, 3+int(seed)*17) })
+		}
+	}
+}
+
+// noReuse keeps Pebble from recycling logs: errorfs does not see what is written to a
+// recycled one.
+type noReuse struct{ vfs.FS }
+
+// ReuseForWrite implements vfs.FS.
+func (fs noReuse) ReuseForWrite(oldname, newname string, category vfs.DiskWriteCategory) (vfs.File, error) {
+	if err := fs.Remove(oldname); err != nil {
+		return nil, err
+	}
+	return fs.Create(newname, category)
+}
+
+func breakLog(t *testing.T, op string, after int) {
+	fs := vfs.NewCrashableMem()
+	var broken atomic.Bool
+	injector := errorfs.InjectorFunc(func(o errorfs.Op) error {
+		isLog := len(o.Path) > 4 && o.Path[len(o.Path)-4:] == ".log"
+		hit := isLog && broken.Load()
+		switch op {
+		case "write":
+			hit = hit && o.Kind == errorfs.OpFileWrite
+		case "sync":
+			hit = hit && (o.Kind == errorfs.OpFileSync || o.Kind == errorfs.OpFileSyncData || o.Kind == errorfs.OpFileSyncTo)
+		case "create":
+			hit = hit && o.Kind == errorfs.OpCreate
+		}
+		if hit {
+			return syscall.EIO
+		}
+		return nil
+	})
+	opts := crashOptions(noReuse{errorfs.Wrap(fs, injector)})
+	fatal := make(chan error, 1)
+	opts.OnFatal = func(err error) { fatal <- err }
+	st, err := Open("/data", opts)
+	require.NoError(t, err)
+	j := &journal{acked: map[int]bool{}}
+	var wg sync.WaitGroup
+	for w := range 4 {
+		wg.Go(func() { assert.NoError(t, j.write(t.Context(), st, w, 4, after)) })
+	}
+	wg.Wait()
+	broken.Store(true)
+	for w := range 4 {
+		wg.Go(func() {
+			assert.ErrorIs(t, j.write(t.Context(), st, w+4*after, 4, 1<<30), storage.ErrUnavailable)
+		})
+	}
+	wg.Go(func() { assert.ErrorIs(t, j.run(t.Context(), st, 1<<30), storage.ErrUnavailable) })
+	wg.Wait()
+	require.ErrorIs(t, <-fatal, storage.ErrUnavailable)
+	require.ErrorIs(t, st.Write(t.Context(), crashBatch(0)), storage.ErrUnavailable)
+	_, err = st.CacheBlock(t.Context(), crashKey(0))
+	require.ErrorIs(t, err, storage.ErrUnavailable)
+	acked, _ := j.copy()
+	clone := fs.CrashClone(vfs.CrashCloneCfg{})
+	broken.Store(false)
+	require.ErrorIs(t, st.Close(), storage.ErrUnavailable)
+	reopenAndCheck(t, clone, acked)
+}
