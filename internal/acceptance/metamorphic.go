@@ -429,4 +429,3 @@ func (l *life) check() {
 		s.MustCheck(Acknowledged)
 	}
 }
-

@@ -19,11 +19,11 @@ import (
 // from the level below, and shares no code with the grinding.
 type Oracle struct {
 	ladder metric.Ladder
-	points map[string]map[int64]*known
+	points map[string]map[int64]*moment
 }
 
-// known is what is known of one moment of one schedule.
-type known struct {
+// moment is what is known of one moment of one schedule.
+type moment struct {
 	// value is the last one acknowledged, if any was.
 	value float64
 	acked bool
@@ -33,23 +33,23 @@ type known struct {
 
 // NewOracle makes an oracle that knows of nothing.
 func NewOracle(l metric.Ladder) *Oracle {
-	return &Oracle{ladder: l, points: map[string]map[int64]*known{}}
+	return &Oracle{ladder: l, points: map[string]map[int64]*moment{}}
 }
 
-func (o *Oracle) at(p Point) *known {
+func (o *Oracle) at(p Point) *moment {
 	if o.points[p.Series] == nil {
-		o.points[p.Series] = map[int64]*known{}
+		o.points[p.Series] = map[int64]*moment{}
 	}
 	k := o.points[p.Series][p.TimeMs]
 	if k == nil {
-		k = &known{}
+		k = &moment{}
 		o.points[p.Series][p.TimeMs] = k
 	}
 	return k
 }
 
 // Acknowledged notes a point that the reply took; the last one of a moment counts.
-func (o *Oracle) Acknowledged(p Point) { *o.at(p) = known{value: p.Value, acked: true} }
+func (o *Oracle) Acknowledged(p Point) { *o.at(p) = moment{value: p.Value, acked: true} }
 
 // Tried notes a point that got an error for an answer: it may be stored or not.
 func (o *Oracle) Tried(p Point) {

@@ -128,10 +128,12 @@ func (v Verdict) String() string {
 
 // Judge says whether work is still to be done. The age counts from when the work
 // was first due, not from the time of its data: a sample taken at exactly the age
-// cap has still to travel up the whole ladder.
+// cap has still to travel up the whole ladder. A slice's width comes on top, since that long
+// work that is put off waits for its next attempt, and at the upper levels that alone
+// is a day.
 func (r *Recovery) Judge(w *cache.Work) Verdict {
 	now := clock.NowMs(r.clk)
-	if now-w.DueMs() > r.opts.AgeCap.Milliseconds() {
+	if now-w.DueMs() > r.opts.AgeCap.Milliseconds()+w.Slice.EndMs-w.Slice.StartMs {
 		return TooOld
 	}
 	b := int(w.Bucket())

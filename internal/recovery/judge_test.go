@@ -1,0 +1,58 @@
+package recovery_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/quern/quern/internal/blocks"
+	"github.com/quern/quern/internal/cache"
+	"github.com/quern/quern/internal/clock"
+	"github.com/quern/quern/internal/metric"
+	"github.com/quern/quern/internal/recovery"
+	"github.com/quern/quern/internal/storage"
+	"github.com/quern/quern/internal/storage/storagetest"
+)
+
+// How long work may wait, at each level, and what input may not be used any more.
+func TestJudge(t *testing.T) {
+	day := time.Date(2025, time.November, 21, 0, 0, 0, 0, time.UTC)
+	hours := func(n float64) int64 { return day.Add(time.Duration(n * float64(time.Hour))).UnixMilli() }
+	retention := storage.Retention{48 * time.Hour, 0, 60 * time.Hour, 0}
+	for _, c := range []struct {
+		name   string
+		bucket metric.Bucket
+		slice  float64 // hours
+		due    float64
+		now    int64
+		want   recovery.Verdict
+	}{
+		{"raw at the cap and a slice", metric.Raw, 3, 4, hours(4 + 25), recovery.Grind},
+		{"raw beyond", metric.Raw, 3, 4, hours(4+25) + 1, recovery.TooOld},
+		{"raw, late data for old hours", metric.Raw, 3, 26, hours(27), recovery.Grind},
+		{"1h at the cap and a slice", 1, 6, 12, hours(12 + 30), recovery.Grind},
+		{"1h beyond", 1, 6, 12, hours(12+30) + 1, recovery.TooOld},
+		// The first retry of a 24h row comes a day and the delay after the first attempt.
+		{"6h, first retry", 2, 0, 24, hours(48) + 120000, recovery.Grind},
+		{"6h at the cap and a slice", 2, 0, 24, hours(60), recovery.Grind},
+		{"raw input at its retention", metric.Raw, 3, 40, hours(3 + 48), recovery.Grind},
+		{"raw input beyond", metric.Raw, 3, 40, hours(3+48) + 1, recovery.Expired},
+		{"6h input beyond", 2, 0, 48, hours(60) + 1, recovery.Expired},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			clk := clock.NewSimulated(time.UnixMilli(c.now))
+			ladder := metric.DefaultLadder()
+			store := storagetest.NewModel(storage.Settings{
+				Ladder: ladder, GroupSize: 4, IndexPartitions: 1, Epochs: blocks.Epochs{{BlockSize: 4}},
+			}, retention, clk)
+			r := recovery.New(store, cache.New(store, clk, blocks.NewIDs(1), cache.DefaultTiming()), clk, recovery.Options{Retention: retention})
+			w := &cache.Work{
+				Partition: storage.IndexPartition{SliceKey: storage.SliceKey{Bucket: c.bucket, StartMs: hours(c.slice)}},
+				Slice:     ladder.SliceAt(c.bucket, hours(c.slice)),
+				Marks:     []storage.Mark{{DueMs: hours(c.due)}},
+			}
+			require.Equal(t, c.want, r.Judge(w))
+		})
+	}
+}
