@@ -55,7 +55,11 @@ func crashKey(n int) storage.CacheKey {
 
 func crashBatch(n int) *storage.Batch {
 	k := crashKey(n)
-	c := storage.Chunk{ID: blocks.FenceID(1, uint64(n)), Data: fmt.Appendf(nil, "chunk %d %01000d", n, n)}
+	rng := rand.New(rand.NewPCG(uint64(n), 0))
+	c := storage.Chunk{ID: blocks.FenceID(1, uint64(n)), Data: make([]byte, 1000)} // nothing to compress
+	for i := range c.Data {
+		c.Data[i] = byte(rng.Uint32())
+	}
 	return &storage.Batch{
 		Open: []storage.SliceKey{k.SliceKey},
 		Marks: []storage.PlacedMark{{

@@ -111,8 +111,12 @@ func (d *disk) admit(n int) error {
 	return nil
 }
 
-// allowTable is rule 2: floor is what must stay free.
+// allowTable is rule 2: floor is what must stay free. In a failed store the background
+// stops here.
 func (d *disk) allowTable(floor int64) error {
+	if err := d.failures.check(); err != nil {
+		d.failures.park(err)
+	}
 	if free, _, ok := d.free(); ok && free < floor {
 		_ = d.clk.Sleep(d.closing, refusalPause)
 		return errDiskFull
@@ -235,7 +239,11 @@ func (f *tableFile) Write(p []byte) (int, error) {
 	if err := f.disk.allowTable(f.floor + int64(len(p))); err != nil {
 		return 0, err
 	}
-	return f.File.Write(p)
+	n, err := f.File.Write(p)
+	if errors.Is(err, syscall.ENOSPC) {
+		_ = f.disk.clk.Sleep(f.disk.closing, refusalPause)
+	}
+	return n, err
 }
 
 // logFile fails the store at the first error, before Pebble takes another record that

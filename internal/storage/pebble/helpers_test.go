@@ -3,8 +3,11 @@ package pebble
 import (
 	"log/slog"
 	"testing"
+	"time"
 
 	"go.uber.org/goleak"
+
+	"github.com/quern/quern/internal/clock"
 )
 
 // quiet is a logger for tests that provoke errors.
@@ -18,3 +21,5 @@ func noLeaks(t *testing.T) {
 	before := goleak.IgnoreCurrent()
 	t.Cleanup(func() { goleak.VerifyNone(t, before) })
 }
+
+func newClock() *clock.Simulated { return clock.NewSimulated(time.UnixMilli(benchStart)) }

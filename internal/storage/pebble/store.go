@@ -154,7 +154,9 @@ func open(dir string, opts Options, lock *lsm.Lock) (*Store, error) {
 		return nil, errors.Join(err, s.closeDB())
 	}
 	failures.arm(opts.OnFatal)
-	_ = s.disk.admit(0) // makes the ballast when there is room for it
+	if free, _, ok := s.disk.free(); !ok || free > s.disk.reserve+s.disk.reserve/4 {
+		s.disk.restoreBallast()
+	}
 	return s, nil
 }
 

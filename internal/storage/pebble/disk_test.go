@@ -1,0 +1,272 @@
+package pebble
+
+import (
+	"fmt"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/stretchr/testify/require"
+
+	"github.com/quern/quern/internal/storage"
+	"github.com/quern/quern/internal/storage/storagetest"
+)
+
+// smallFS is a file system of a fixed size. Writes beyond it fail with ENOSPC.
+type smallFS struct {
+	vfs.FS
+	total int64
+	// mute file systems do not tell their free space.
+	mute bool
+
+	mu    sync.Mutex
+	sizes map[string]int64
+	full  int // how often ENOSPC was returned
+}
+
+func newSmallFS(base vfs.FS, total int64) *smallFS {
+	return &smallFS{FS: base, total: total, sizes: map[string]int64{}}
+}
+
+func (fs *smallFS) used() (n int64) {
+	for _, size := range fs.sizes {
+		n += size
+	}
+	return n
+}
+
+// grow takes the file to a size, if there is room.
+func (fs *smallFS) grow(name string, size int64) error {
+	fs.mu.Lock()
+	defer fs.mu.Unlock()
+	more := size - fs.sizes[name]
+	if more <= 0 {
+		return nil
+	}
+	if fs.used()+more > fs.total {
+		fs.full++
+		return syscall.ENOSPC
+	}
+	fs.sizes[name] = size
+	return nil
+}
+
+// hog is another program's file of the given size.
+func (fs *smallFS) hog(size int64) {
+	fs.mu.Lock()
+	defer fs.mu.Unlock()
+	fs.sizes["hog"] = size
+}
+
+func (fs *smallFS) size(name string) int64 {
+	fs.mu.Lock()
+	defer fs.mu.Unlock()
+	return fs.sizes[name]
+}
+
+func (fs *smallFS) GetDiskUsage(string) (vfs.DiskUsage, error) {
+	if fs.mute {
+		return vfs.DiskUsage{}, vfs.ErrUnsupported
+	}
+	fs.mu.Lock()
+	defer fs.mu.Unlock()
+	used := fs.used()
+	return vfs.DiskUsage{TotalBytes: uint64(fs.total), UsedBytes: uint64(used), AvailBytes: uint64(max(0, fs.total-used))}, nil
+}
+
+func (fs *smallFS) Create(name string, category vfs.DiskWriteCategory) (vfs.File, error) {
+	f, err := fs.FS.Create(name, category)
+	if err != nil {
+		return nil, err
+	}
+	fs.mu.Lock()
+	defer fs.mu.Unlock()
+	fs.sizes[name] = 0
+	return &smallFile{File: f, fs: fs, name: name}, nil
+}
+
+func (fs *smallFS) ReuseForWrite(oldname, newname string, category vfs.DiskWriteCategory) (vfs.File, error) {
+	if err := fs.Remove(oldname); err != nil {
+		return nil, err
+	}
+	return fs.Create(newname, category)
+}
+
+func (fs *smallFS) Rename(oldname, newname string) error {
+	fs.mu.Lock()
+	defer fs.mu.Unlock()
+	fs.sizes[newname] = fs.sizes[oldname]
+	delete(fs.sizes, oldname)
+	return fs.FS.Rename(oldname, newname)
+}
+
+func (fs *smallFS) Remove(name string) error {
+	err := fs.FS.Remove(name)
+	if err == nil {
+		fs.mu.Lock()
+		defer fs.mu.Unlock()
+		delete(fs.sizes, name)
+	}
+	return err
+}
+
+type smallFile struct {
+	vfs.File
+	fs      *smallFS
+	name    string
+	written int64
+}
+
+func (f *smallFile) Write(p []byte) (int, error) {
+	if err := f.fs.grow(f.name, f.written+int64(len(p))); err != nil {
+		return 0, err
+	}
+	n, err := f.File.Write(p)
+	f.written += int64(n)
+	return n, err
+}
+
+func (f *smallFile) Preallocate(offset, length int64) error { return f.fs.grow(f.name, offset+length) }
+
+func fullOptions(fs vfs.FS) Options {
+	return Options{Settings: storagetest.TestSettings(), FS: fs, Logger: quiet()}
+}
+
+// fill writes batches from n on until one is refused, and returns the next.
+func fill(t *testing.T, st *Store, n int) (int, error) {
+	t.Helper()
+	for {
+		if err := st.Write(t.Context(), crashBatch(n)); err != nil {
+			return n, err
+		}
+		n++
+		require.Less(t, n, 100_000, "the disk never fills")
+	}
+}
+
+func upTo(n int) (all []int) {
+	for i := range n {
+		all = append(all, i)
+	}
+	return all
+}
+
+// TestDiskFull fills the disk: writes are refused in time, everything else works, and
+// when there is space again so do writes.
+func TestDiskFull(t *testing.T) {
+	noLeaks(t)
+	fs := newSmallFS(vfs.NewMem(), 32<<20)
+	st, err := Open("/data", fullOptions(fs))
+	require.NoError(t, err)
+	require.Equal(t, int64(1<<20), fs.size("/data/"+ballastName), "the ballast is a quarter of the reserve")
+	fs.hog(16 << 20)
+	lease, err := st.AcquireShard(t.Context(), 0, "w", time.Hour)
+	require.NoError(t, err)
+
+	n, err := fill(t, st, 0)
+	require.ErrorIs(t, err, storage.ErrUnavailable)
+	require.True(t, storage.IsAway(err))
+	require.ErrorContains(t, err, "disk full")
+	require.ErrorContains(t, err, "MB free of 32 MB at /data")
+	require.Greater(t, n, 500)
+	// Flushes and compactions end meanwhile, and free a little: hold the disk full.
+	fs.hog(32 << 20)
+	require.ErrorIs(t, st.WriteRollups(t.Context(), lease.Fence, 1, nil), storage.ErrUnavailable)
+	_, err = st.ClaimSchedules(t.Context(), "s", []storage.Schedule{{}})
+	require.ErrorIs(t, err, storage.ErrUnavailable)
+
+	// Reads go on, and with the log's own room so do deletes.
+	check(t, st, upTo(n))
+	fs.hog(16 << 20)
+	doomed := crashBatch(0)
+	require.NoError(t, st.DeleteMarks(t.Context(), lease.Fence, doomed.Marks[0].Partition, nil))
+	require.NoError(t, st.DeleteCacheBlock(t.Context(), lease.Fence, crashKey(1<<20)))
+	require.NoError(t, st.Expire(t.Context(), crashStart))
+
+	// Space comes back, and goes, and comes back with the store closed in between.
+	fs.hog(8 << 20)
+	n, err = fill(t, st, n)
+	require.ErrorIs(t, err, storage.ErrUnavailable)
+	check(t, st, upTo(n))
+	require.NoError(t, st.Close())
+	st, err = Open("/data", fullOptions(fs))
+	require.NoError(t, err, "it opens on a full disk")
+	check(t, st, upTo(n))
+	fs.hog(0)
+	require.NoError(t, st.Write(t.Context(), crashBatch(n)))
+	check(t, st, upTo(n+1))
+	require.Equal(t, int64(1<<20), fs.size("/data/"+ballastName))
+	require.NoError(t, st.Close())
+	require.Zero(t, fs.full, "no write of Pebble's ever met the full disk")
+}
+
+// TestDiskFullBehindTheBack: the file system does not tell its free space, or another
+// program takes it between the question and the write. The ballast gives the log some
+// more room; after that the store fails, with all that it acknowledged on disk.
+func TestDiskFullBehindTheBack(t *testing.T) {
+	base := vfs.NewCrashableMem()
+	fs := newSmallFS(base, 12<<20)
+	fs.mute = true
+	opts := fullOptions(fs)
+	opts.ReserveBytes, opts.MemTableBytes = 4<<20, 2<<20
+	fatal := make(chan error, 1)
+	opts.OnFatal = func(err error) { fatal <- err }
+	st, err := Open("/data", opts)
+	require.NoError(t, err)
+	require.Equal(t, int64(1<<20), fs.size("/data/"+ballastName))
+	n, err := fill(t, st, 0)
+	require.ErrorIs(t, err, storage.ErrUnavailable)
+	require.Zero(t, fs.size("/data/"+ballastName), "the ballast went first")
+	require.ErrorIs(t, <-fatal, syscall.ENOSPC)
+	clone := base.CrashClone(vfs.CrashCloneCfg{})
+	require.ErrorIs(t, st.Close(), storage.ErrUnavailable)
+
+	opts.FS = newSmallFS(clone, 64<<20)
+	st, err = Open("/data", opts)
+	require.NoError(t, err)
+	check(t, st, upTo(n))
+	require.NoError(t, st.Close())
+}
+
+// TestRefusedTablesComeBack: background writes that were refused for want of space are
+// done when there is some.
+func TestRefusedTablesComeBack(t *testing.T) {
+	noLeaks(t)
+	fs := newSmallFS(vfs.NewMem(), 64<<20)
+	st, err := Open("/data", fullOptions(fs))
+	require.NoError(t, err)
+	for n := range 200 {
+		require.NoError(t, st.Write(t.Context(), crashBatch(n)))
+	}
+	fs.hog(64<<20 - fs.used() - st.disk.reserve/8)
+	flushed, err := st.db.AsyncFlush()
+	require.NoError(t, err)
+	select {
+	case <-flushed:
+		t.Fatal("a flush took the room of the log")
+	default:
+	}
+	require.ErrorIs(t, st.Write(t.Context(), crashBatch(200)), storage.ErrUnavailable)
+	fs.hog(0)
+	<-flushed
+	require.NoError(t, st.Write(t.Context(), crashBatch(200)))
+	check(t, st, upTo(201))
+	require.NoError(t, st.Close())
+}
+
+func TestThrottle(t *testing.T) {
+	clk := newClock()
+	th := &throttle{clk: clk, every: time.Minute}
+	pass := func() string {
+		skipped, ok := th.pass()
+		return fmt.Sprint(skipped, ok)
+	}
+	require.Equal(t, "0 true", pass())
+	require.Equal(t, "0 false", pass())
+	require.Equal(t, "0 false", pass())
+	clk.Set(clk.Now().Add(time.Minute))
+	require.Equal(t, "2 true", pass())
+	require.Equal(t, "0 false", pass())
+}
