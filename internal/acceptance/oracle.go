@@ -381,3 +381,15 @@ func (s *System) clockOf(ms int64) string {
 	}
 	return prefix + t.Format(layout)
 }
+
+// Clone is the oracle as it is now.
+func (o *Oracle) Clone() *Oracle {
+	c := NewOracle(o.ladder)
+	for series, moments := range o.points {
+		c.points[series] = map[int64]*moment{}
+		for ms, m := range moments {
+			c.points[series][ms] = &moment{value: m.value, acked: m.acked, tried: slices.Clone(m.tried)}
+		}
+	}
+	return c
+}
