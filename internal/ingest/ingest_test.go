@@ -1,0 +1,439 @@
+package ingest_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/quern/quern/internal/blocks"
+	"github.com/quern/quern/internal/cache"
+	"github.com/quern/quern/internal/clock"
+	"github.com/quern/quern/internal/ingest"
+	"github.com/quern/quern/internal/metric"
+	"github.com/quern/quern/internal/registry"
+	"github.com/quern/quern/internal/storage"
+	"github.com/quern/quern/internal/storage/storagetest"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// gate is a model whose writes can be counted, failed, and held up.
+type gate struct {
+	*storagetest.Model
+
+	mu     sync.Mutex
+	writes []int // samples of each batch
+	err    error
+	hold   chan struct{} // writes wait until it is closed
+}
+
+func (g *gate) Write(ctx context.Context, b *storage.Batch) error {
+	g.mu.Lock()
+	hold, err := g.hold, g.err
+	g.mu.Unlock()
+	if hold != nil {
+		select {
+		case <-hold:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+	if err != nil {
+		return err
+	}
+	n := 0
+	for _, c := range b.Raw {
+		samples, err := blocks.DecodeSamples(nil, c.Data)
+		if err != nil {
+			return err
+		}
+		n += len(samples)
+	}
+	g.mu.Lock()
+	g.writes = append(g.writes, n)
+	g.mu.Unlock()
+	return g.Model.Write(ctx, b)
+}
+
+func (g *gate) sizes() []int {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return append([]int(nil), g.writes...)
+}
+
+func (g *gate) stored(t *testing.T) map[metric.Sample]bool {
+	out := map[metric.Sample]bool{}
+	for c, err := range g.RawChunks(t.Context(), blocks.Range{End: 1 << 20}, 0, math.MaxInt64) {
+		require.NoError(t, err)
+		samples, err := blocks.DecodeSamples(nil, c.Data)
+		require.NoError(t, err)
+		for _, s := range samples {
+			out[s] = true
+		}
+	}
+	return out
+}
+
+func start(t *testing.T, opts ingest.Options, limits registry.Options) (*ingest.Ingest, *gate) {
+	t.Helper()
+	clk := clock.System{} // synctest's within a bubble
+	g := &gate{Model: storagetest.NewModel(storage.Settings{
+		Ladder: metric.DefaultLadder(), GroupSize: 128, IndexPartitions: 4, Epochs: blocks.Epochs{{BlockSize: 128}},
+	}, nil, clk)}
+	opts.Metrics = prometheus.NewRegistry()
+	in := ingest.Start(t.Context(), g, registry.New(g, limits), cache.New(g, clk, blocks.NewIDs(1), cache.DefaultTiming()), clk, opts)
+	return in, g
+}
+
+func report(values ...float64) []ingest.Report {
+	r := ingest.Report{Source: "web-1"}
+	for i, v := range values {
+		r.Measurements = append(r.Measurements, ingest.Measurement{Metric: fmt.Sprintf("m%d", i), TimeMs: ingest.NoTime, Value: v})
+	}
+	return []ingest.Report{r}
+}
+
+// Reports that come within the window become durable together, and each is answered
+// only then.
+func TestGroupCommit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		in, g := start(t, ingest.Options{Window: 100 * time.Millisecond}, registry.Options{})
+		began := time.Now()
+		var wg sync.WaitGroup
+		for i := range 5 {
+			wg.Go(func() {
+				time.Sleep(time.Duration(i) * 10 * time.Millisecond)
+				res, err := in.Append(t.Context(), report(1, 2, float64(i)))
+				if err != nil || res.Accepted != 3 {
+					t.Errorf("%+v, %v", res, err)
+				}
+				if waited := time.Since(began); waited < 100*time.Millisecond {
+					t.Errorf("answered after %s", waited)
+				}
+			})
+		}
+		wg.Wait()
+		require.Equal(t, 100*time.Millisecond, time.Since(began), "nobody waits for a second window")
+		require.Len(t, g.sizes(), 1)
+		require.NoError(t, in.Close())
+	})
+}
+
+// A window ends when enough samples wait.
+func TestFlushSamplesEndTheWindow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		in, _ := start(t, ingest.Options{Window: time.Hour, FlushSamples: 4}, registry.Options{})
+		began := time.Now()
+		var wg sync.WaitGroup
+		for range 2 {
+			wg.Go(func() {
+				_, err := in.Append(t.Context(), report(1, 2))
+				if err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		wg.Wait()
+		require.Less(t, time.Since(began), time.Minute)
+		require.NoError(t, in.Close())
+	})
+}
+
+// What is beyond MaxPending is turned away at once, wholly; when the queue has room again it
+// is taken.
+func TestBusy(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		in, g := start(t, ingest.Options{MaxPending: 4}, registry.Options{})
+		g.hold = make(chan struct{})
+		var wg sync.WaitGroup
+		for range 2 {
+			wg.Go(func() {
+				if _, err := in.Append(t.Context(), report(1, 2)); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		synctest.Wait()
+		time.Sleep(time.Second) // the commit is under way, and counts
+		_, err := in.Append(t.Context(), report(1))
+		require.ErrorIs(t, err, ingest.ErrBusy)
+		close(g.hold)
+		wg.Wait()
+		res, err := in.Append(t.Context(), report(1, 2, 3, 4, 5, 6))
+		require.NoError(t, err, "a report larger than the bound is taken when nothing waits")
+		require.Equal(t, 6, res.Accepted)
+		require.NoError(t, in.Close())
+	})
+}
+
+// Close makes what was taken durable, and then nothing is taken any more.
+func TestCloseDrains(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		in, g := start(t, ingest.Options{Window: time.Hour}, registry.Options{})
+		began := time.Now()
+		answered := make(chan error, 2)
+		for _, v := range []float64{1, 2} {
+			go func() {
+				_, err := in.Append(t.Context(), report(v))
+				answered <- err
+			}()
+		}
+		synctest.Wait()
+		require.NoError(t, in.Close())
+		require.NoError(t, <-answered)
+		require.NoError(t, <-answered)
+		require.Len(t, g.sizes(), 1)
+		require.Zero(t, time.Since(began), "Close does not wait for the window")
+
+		_, err := in.Append(t.Context(), report(1))
+		require.ErrorIs(t, err, ingest.ErrClosed)
+		require.ErrorIs(t, err, storage.ErrUnavailable)
+		require.Error(t, in.Close(), "once")
+	})
+}
+
+// Cancelling breaks off: the commit under way fails, and its reports with it.
+func TestCancelBreaksOff(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancelCause(t.Context())
+		clk := clock.System{}
+		g := &gate{Model: storagetest.NewModel(storage.Settings{
+			Ladder: metric.DefaultLadder(), GroupSize: 128, IndexPartitions: 4, Epochs: blocks.Epochs{{BlockSize: 128}},
+		}, nil, clk), hold: make(chan struct{})}
+		in := ingest.Start(ctx, g, registry.New(g, registry.Options{}),
+			cache.New(g, clk, blocks.NewIDs(1), cache.DefaultTiming()), clk, ingest.Options{})
+		stop := errors.New("stop at once")
+		go func() {
+			time.Sleep(time.Second)
+			cancel(stop)
+		}()
+		_, err := in.Append(t.Context(), report(1))
+		require.ErrorIs(t, err, stop)
+		require.Empty(t, g.stored(t))
+		require.NoError(t, in.Close())
+	})
+}
+
+// A caller who gives up gets its context's error, and the commit goes on for the others.
+func TestCallerGivesUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		in, g := start(t, ingest.Options{}, registry.Options{})
+		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+		defer cancel()
+		_, err := in.Append(ctx, report(1))
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		require.NoError(t, in.Close())
+		require.Len(t, g.stored(t), 1)
+	})
+}
+
+// A failed commit fails every report in it, says what kind of failure it was, and leaves ingest
+// usable.
+func TestFailedCommit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		in, g := start(t, ingest.Options{}, registry.Options{})
+		g.err = fmt.Errorf("no quorum: %w", storage.ErrUnavailable)
+		var wg sync.WaitGroup
+		for range 3 {
+			wg.Go(func() {
+				if _, err := in.Append(t.Context(), report(1)); !errors.Is(err, storage.ErrUnavailable) {
+					t.Error(err)
+				}
+			})
+		}
+		wg.Wait()
+		g.mu.Lock()
+		g.err = nil
+		g.mu.Unlock()
+		res, err := in.Append(t.Context(), report(1))
+		require.NoError(t, err)
+		require.Equal(t, 1, res.Accepted)
+		require.NoError(t, in.Close())
+	})
+}
+
+// Ingest 23: each bad measurement is named by its index over all reports of the call,
+// with its reason; the good ones are stored.
+func TestPartlyInvalid(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		in, g := start(t, ingest.Options{
+			Limits: ingest.Limits{SourceBytes: 8, NameBytes: 8, ValueBytes: 8, Labels: 2},
+		}, registry.Options{})
+		now := time.Now().UnixMilli()
+		label := func(name, value string) []metric.Label { return []metric.Label{{Name: name, Value: value}} }
+		m := func(name string, timeMs int64, labels ...metric.Label) ingest.Measurement {
+			return ingest.Measurement{Metric: name, TimeMs: timeMs, Value: 1, Labels: labels}
+		}
+		const day, ahead = 24 * 3600 * 1000, 10 * 60 * 1000
+		res, err := in.Append(t.Context(), []ingest.Report{
+			{Source: "web-1", Measurements: []ingest.Measurement{
+				m("good", now),
+				m("", now),                                     // 1
+				m("a\x00b", now),                               // 2
+				m("a\xffb", now),                               // 3
+				m("waytoolong", now),                           // 4
+				m("m", -1),                                     // 5
+				m("m", now-day-1),                              // 6
+				m("old", now-day),                              // exactly at the cap
+				m("m", now+ahead+1),                            // 8
+				m("new", now+ahead),                            // exactly at the limit
+				m("m", math.MaxInt64),                          // 10
+				m("m", now, label("", "x")...),                 // 11
+				m("m", now, label("a", "waytoolong")...),       // 12
+				m("m", now, label("a", "\xff")...),             // 13
+				m("m", now, label(metric.NameLabel, "x")...),   // 14
+				m("m", now, label(metric.SourceLabel, "x")...), // 15
+				m("m", now, metric.Label{Name: "a", Value: "1"}, metric.Label{Name: "a", Value: "2"}),                                      // 16
+				m("m", now, metric.Label{Name: "a", Value: "1"}, metric.Label{Name: "b", Value: "2"}, metric.Label{Name: "c", Value: "3"}), // 17
+			}},
+			{Source: "", Measurements: []ingest.Measurement{m("a", now), m("b", now)}},        // 18, 19
+			{Source: "waytoolong", Measurements: []ingest.Measurement{m("a", now)}},           // 20
+			{Source: "web-2", Measurements: []ingest.Measurement{m("ü⌘", now), m("\n", now)}}, // 22
+			{Source: "web-3", Measurements: nil},
+		})
+		require.NoError(t, err)
+		require.Equal(t, 4, res.Accepted)
+		got := map[int]ingest.Reason{}
+		for i, r := range res.Rejected {
+			require.NotEmpty(t, r.Message)
+			require.True(t, i == 0 || res.Rejected[i-1].Index < r.Index, "in order")
+			got[r.Index] = r.Reason
+		}
+		require.Equal(t, map[int]ingest.Reason{
+			1: ingest.ReasonInvalidMetric, 2: ingest.ReasonInvalidMetric, 3: ingest.ReasonInvalidMetric, 4: ingest.ReasonInvalidMetric,
+			5: ingest.ReasonInvalidTime, 6: ingest.ReasonTooOld, 8: ingest.ReasonTooFarAhead, 10: ingest.ReasonTooFarAhead,
+			11: ingest.ReasonInvalidLabel, 12: ingest.ReasonLimit, 13: ingest.ReasonInvalidLabel, 14: ingest.ReasonInvalidLabel,
+			15: ingest.ReasonInvalidLabel, 16: ingest.ReasonInvalidLabel, 17: ingest.ReasonLimit,
+			18: ingest.ReasonInvalidSource, 19: ingest.ReasonInvalidSource, 20: ingest.ReasonInvalidSource, 22: ingest.ReasonInvalidMetric,
+		}, got)
+		require.Len(t, g.stored(t), 4)
+		require.NoError(t, in.Close())
+	})
+}
+
+// Series beyond the limit are refused, the others of the same report are taken, in their
+// places; and a series that is known needs no room.
+func TestSeriesLimit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		in, g := start(t, ingest.Options{}, registry.Options{MaxSeriesPerSource: 2})
+		res, err := in.Append(t.Context(), report(10, 11, 12, 13))
+		require.NoError(t, err)
+		require.Equal(t, 2, res.Accepted)
+		require.Len(t, res.Rejected, 2)
+		require.Equal(t, 2, res.Rejected[0].Index)
+		require.Equal(t, ingest.ReasonLimit, res.Rejected[0].Reason)
+		require.Contains(t, res.Rejected[0].Message, "web-1")
+		res, err = in.Append(t.Context(), report(20, 21, 22))
+		require.NoError(t, err)
+		require.Equal(t, 2, res.Accepted)
+		values := map[float64]metric.ScheduleID{}
+		for s := range g.stored(t) {
+			values[s.Value] = s.Schedule
+		}
+		require.Equal(t, map[float64]metric.ScheduleID{10: 0, 11: 1, 20: 0, 21: 1}, values)
+		require.NoError(t, in.Close())
+	})
+}
+
+// The order of labels, and labels without a value, do not make another series.
+func TestSameSeries(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		in, g := start(t, ingest.Options{}, registry.Options{})
+		l := func(pairs ...string) []metric.Label {
+			var out []metric.Label
+			for _, p := range pairs {
+				name, value, _ := strings.Cut(p, "=")
+				out = append(out, metric.Label{Name: name, Value: value})
+			}
+			return out
+		}
+		now := time.Now().UnixMilli()
+		res, err := in.Append(t.Context(), []ingest.Report{{Source: "web-1", Measurements: []ingest.Measurement{
+			{Metric: "m", Labels: l("a=1", "b=2"), TimeMs: now, Value: 1},
+			{Metric: "m", Labels: l("b=2", "a=1"), TimeMs: now - 1, Value: 2},
+			{Metric: "m", Labels: l("b=2", "A=", "a=1"), TimeMs: now - 2, Value: 3},
+			{Metric: "m", Labels: l("A=0", "a=1", "b=2"), TimeMs: now, Value: 4},
+		}}})
+		require.NoError(t, err)
+		require.Equal(t, 4, res.Accepted)
+		ids := map[float64]metric.ScheduleID{}
+		for s := range g.stored(t) {
+			ids[s.Value] = s.Schedule
+		}
+		require.Equal(t, ids[1], ids[2])
+		require.Equal(t, ids[1], ids[3])
+		require.NotEqual(t, ids[1], ids[4], "a name before __name__ sorts there")
+		require.NoError(t, in.Close())
+	})
+}
+
+// Of values for the same moment the one that came last is read, within a commit too.
+func TestLastValueWins(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		in, g := start(t, ingest.Options{}, registry.Options{})
+		now := time.Now().UnixMilli()
+		m := func(v float64) ingest.Measurement { return ingest.Measurement{Metric: "m", TimeMs: now, Value: v} }
+		res, err := in.Append(t.Context(), []ingest.Report{
+			{Source: "a", Measurements: []ingest.Measurement{m(1), m(2)}},
+			{Source: "a", Measurements: []ingest.Measurement{m(3)}},
+		})
+		require.NoError(t, err)
+		require.Equal(t, 3, res.Accepted)
+		require.Equal(t, map[metric.Sample]bool{{Schedule: 0, TimeMs: now, Value: 3}: true}, g.stored(t))
+		require.NoError(t, in.Close())
+	})
+}
+
+// Many callers, commits that fail now and then, and an end in the middle of it: whoever was told
+// so finds every sample.
+func TestManyCallers(t *testing.T) {
+	in, g := start(t, ingest.Options{Window: time.Millisecond, MaxPending: 64}, registry.Options{})
+	var wg sync.WaitGroup
+	var mu sync.Mutex
+	acked := map[float64]bool{}
+	for worker := range 8 {
+		wg.Go(func() {
+			for i := range 100 {
+				v := float64(worker*1000 + i)
+				_, err := in.Append(t.Context(), []ingest.Report{{Source: fmt.Sprint(worker % 3), Measurements: []ingest.Measurement{
+					{Metric: fmt.Sprint("m", worker), TimeMs: time.Now().UnixMilli() - int64(i)*1000, Value: v},
+				}}})
+				switch {
+				case err == nil:
+					mu.Lock()
+					acked[v] = true
+					mu.Unlock()
+				case !errors.Is(err, ingest.ErrBusy) && !errors.Is(err, storage.ErrUnavailable):
+					t.Error(err)
+				}
+				if worker == 0 && i%10 == 0 {
+					g.mu.Lock()
+					if g.err = nil; i%20 == 0 && i < 80 {
+						g.err = storage.ErrUnavailable
+					}
+					g.mu.Unlock()
+				}
+			}
+		})
+	}
+	wg.Wait()
+	require.NoError(t, in.Close())
+	stored := map[float64]bool{}
+	for s := range g.stored(t) {
+		stored[s.Value] = true
+	}
+	require.NotEmpty(t, acked)
+	for v := range acked {
+		require.True(t, stored[v], "%v was acknowledged", v)
+	}
+}
