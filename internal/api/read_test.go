@@ -333,12 +333,14 @@ func TestReadFailsHalfWay(t *testing.T) {
 // endlessStore has chunks until the request ends.
 type endlessStore struct {
 	query.Store
-	chunk []byte
-	ended chan error
+	chunk   []byte
+	entered chan struct{}
+	ended   chan error
 }
 
 func (e endlessStore) RawChunks(ctx context.Context, _ blocks.Range, fromMs, _ int64) iter.Seq2[storage.RawChunk, error] {
 	return func(yield func(storage.RawChunk, error) bool) {
+		close(e.entered)
 		for ctx.Err() == nil {
 			if !yield(storage.RawChunk{SliceMs: fromMs, Chunk: storage.Chunk{Data: e.chunk}}, nil) {
 				return
@@ -351,14 +353,14 @@ func (e endlessStore) RawChunks(ctx context.Context, _ blocks.Range, fromMs, _ i
 }
 
 func TestClientThatGoesAwayEndsTheRead(t *testing.T) {
-	ended := make(chan error, 1)
+	entered, ended := make(chan struct{}), make(chan error, 1)
 	s := newReadServer(t, func(st storage.Store) query.Store {
-		return endlessStore{st, blocks.AppendSamples(nil, []metric.Sample{{Schedule: 1}}), ended}
+		return endlessStore{st, blocks.AppendSamples(nil, []metric.Sample{{Schedule: 1}}), entered, ended}
 	})
 	s.series(1, "__name__", "cpu")
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, s.url+"/api/v1/points?match[]=cpu&buckets=1", http.NoBody)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, s.url+"/api/v1/points?match[]=cpu&buckets=7", http.NoBody)
 	require.NoError(t, err)
 	done := make(chan error, 1)
 	go func() {
@@ -368,14 +370,10 @@ func TestClientThatGoesAwayEndsTheRead(t *testing.T) {
 		}
 		done <- err
 	}()
+	<-entered
 	cancel()
 	require.ErrorIs(t, <-done, context.Canceled)
-	select {
-	case err := <-ended:
-		require.ErrorIs(t, err, context.Canceled)
-	default:
-		// The request was called off before it was sent.
-	}
+	require.ErrorIs(t, <-ended, context.Canceled)
 }
 
 func BenchmarkWriteSamples(b *testing.B) {
