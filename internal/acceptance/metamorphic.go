@@ -371,7 +371,9 @@ func (l *life) blockSize() {
 	if l.sizes++; l.sizes > 3 {
 		return
 	}
-	from := time.UnixMilli(l.sys().cfg.Ladder.SliceAt(metric.Raw, l.now().UnixMilli()).EndMs).Add(time.Duration(l.sizes) * l.width)
+	// Beyond any sample that may have been taken: those of the near future are in blocks already.
+	reach := l.now().Add(10*time.Minute + time.Duration(l.sizes)*l.width)
+	from := time.UnixMilli(l.sys().cfg.Ladder.SliceAt(metric.Raw, reach.UnixMilli()).EndMs)
 	size := pick(l.r, 1, 2, 3, 7, 8, 128)
 	epochs := l.sys().inspect().Settings().Epochs
 	if epochs[len(epochs)-1].FromMs >= from.UnixMilli() {
