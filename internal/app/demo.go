@@ -27,7 +27,8 @@ const demoSpan = 26 * time.Hour
 func fillDemo(ctx context.Context, cfg config.Config, g *demo.Generator, log *slog.Logger, out io.Writer) (err error) {
 	end := time.Now().UTC()
 	clk := clock.NewSimulated(end.Add(-demoSpan).Truncate(g.Interval()))
-	st, err := openStore(ctx, cfg, clk, log)
+	// When the store fails, so does the next report.
+	st, err := openStore(ctx, cfg, clk, log, func(error) {})
 	if err != nil {
 		return err
 	}
@@ -48,11 +49,15 @@ func fillDemo(ctx context.Context, cfg config.Config, g *demo.Generator, log *sl
 	fmt.Fprintf(out, "Generating %s of reports of %d series, at one report per source every %s.\n",
 		config.FormatSpan(demoSpan), g.Series(), g.Interval())
 	bar := progressbar.NewOptions64(int64(demoSpan/g.Interval()),
-		progressbar.OptionSetWriter(out), progressbar.OptionSetDescription("ingest and roll-up"),
+		progressbar.OptionSetWriter(out), progressbar.OptionSetVisibility(isTerminal(out)), progressbar.OptionSetDescription("ingest and roll-up"),
 		progressbar.OptionSetWidth(40), progressbar.OptionSetPredictTime(true),
 		progressbar.OptionThrottle(100*time.Millisecond), progressbar.OptionOnCompletion(func() { fmt.Fprintln(out) }))
 	samples, runs := 0, 0
 	for ; !clk.Now().After(end); clk.Set(clk.Now().Add(g.Interval())) {
+		if ctx.Err() != nil {
+			return fmt.Errorf("stopped while the demo's data was generated: %s holds a part of it; "+
+				"remove the directory to have all of it next time", cfg.DataDir)
+		}
 		res, err := e.ingest.Append(ctx, g.Reports(clk.Now().UnixMilli()))
 		if err != nil {
 			return fmt.Errorf("demo at %s: %w", clk.Now().Format(time.RFC3339), err)
@@ -70,6 +75,16 @@ func fillDemo(ctx context.Context, cfg config.Config, g *demo.Generator, log *sl
 	took := time.Since(end)
 	fmt.Fprintf(out, "%d samples were made durable and %d slices ground in %s.\n", samples, runs, took.Round(100*time.Millisecond))
 	return nil
+}
+
+// isTerminal says whether somebody looks on: in a log a progress bar is thousands of lines.
+func isTerminal(out io.Writer) bool {
+	f, ok := out.(*os.File)
+	if !ok {
+		return false
+	}
+	info, err := f.Stat()
+	return err == nil && info.Mode()&os.ModeCharDevice != 0
 }
 
 func hasSamples(ctx context.Context, st storage.Store) (bool, error) {
@@ -104,7 +119,7 @@ Quern is serving on %[1]s. Try:
   the same for %[3]s           curl -s -G %[1]s/api/v1/rollups -d 'match[]={source="web-001"}' -d level=%[3]s -d start=-48h
   20 points of 26 hours      curl -s -G %[1]s/api/v1/points -d 'match[]={source="web-001"}' -d start=-26h -d buckets=20
   this host, live            curl -s -G %[1]s/api/v1/latest -d 'match[]={__name__=~"host_.*"}'
-  send a report              curl -s %[1]s/api/v1/reports -d '{"source":"%[4]s","measurements":[{"metric":"tea_temperature_celsius","value":71.5}]}'
+  send a report              curl -s %[1]s/api/v1/reports -H 'Content-Type: application/json' -d '{"source":"%[4]s","measurements":[{"metric":"tea_temperature_celsius","value":71.5}]}'
   read it back               curl -s -G %[1]s/api/v1/export -d 'match[]=tea_temperature_celsius'
   Quern's own metrics        curl -s %[1]s/metrics
 

@@ -36,7 +36,8 @@ type engine struct {
 }
 
 // openStore opens the embedded store and brings its block size to the one asked for.
-func openStore(ctx context.Context, cfg config.Config, clk clock.Clock, log *slog.Logger) (*pebble.Store, error) {
+// onFatal hears, once, that the store cannot go on in this process.
+func openStore(ctx context.Context, cfg config.Config, clk clock.Clock, log *slog.Logger, onFatal func(error)) (*pebble.Store, error) {
 	st, err := pebble.Open(cfg.DataDir, pebble.Options{
 		Settings: storage.Settings{
 			Ladder:          cfg.Ladder,
@@ -47,6 +48,7 @@ func openStore(ctx context.Context, cfg config.Config, clk clock.Clock, log *slo
 		Retention: cfg.Retention,
 		Clock:     clk,
 		Logger:    log,
+		OnFatal:   onFatal,
 	})
 	if err != nil {
 		return nil, err

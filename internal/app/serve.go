@@ -97,15 +97,46 @@ type server struct {
 	engine *engine
 	http   *api.Server
 
+	// fatal gets the error after which the store has to be opened again.
+	fatal chan error
+	// requests are cancelled when their time to end has passed, and have ended when
+	// gate is closed: the store must not be closed under them.
+	requests context.Context
+	gate     gate
+
 	background sync.WaitGroup
 	stop       context.CancelFunc
 	draining   context.CancelFunc
 }
 
+// gate lets requests through until it is closed, which waits for those within.
+type gate struct {
+	mu     sync.RWMutex
+	closed bool
+}
+
+func (g *gate) wrap(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		g.mu.RLock()
+		defer g.mu.RUnlock()
+		if g.closed {
+			panic(http.ErrAbortHandler)
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+func (g *gate) close() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.closed = true
+}
+
 // open opens the store and builds what works on it. Ingest outlives ctx: it must
 // drain when ctx is done.
 func (s *server) open(ctx context.Context) error {
-	st, err := openStore(ctx, s.cfg, s.clk, s.log)
+	s.fatal = make(chan error, 1)
+	st, err := openStore(ctx, s.cfg, s.clk, s.log, func(err error) { s.fatal <- err })
 	if err != nil {
 		return err
 	}
@@ -116,7 +147,7 @@ func (s *server) open(ctx context.Context) error {
 		return errors.Join(fmt.Errorf("load the label index: %w", err), st.Close())
 	}
 	hard, stop := context.WithCancel(context.WithoutCancel(ctx))
-	s.draining = stop
+	s.requests, s.draining = hard, stop
 	s.engine = startEngine(hard, s.cfg, st, s.clk, s.log, s.index.Add, s.metrics)
 
 	reader := query.New(st, s.index, st.Settings(), s.cfg.Retention, s.clk, query.Options{})
@@ -129,6 +160,7 @@ func (s *server) open(ctx context.Context) error {
 		Limits: api.Limits{CompressedBytes: s.cfg.MaxBodyBytes},
 	})
 	if err != nil {
+		stop()
 		return errors.Join(err, s.engine.ingest.Close(), st.Close())
 	}
 	return nil
@@ -153,6 +185,8 @@ func (s *server) start(ctx context.Context, gen *demo.Generator) {
 // serve answers requests until ctx is done, then drains.
 func (s *server) serve(ctx context.Context, l net.Listener, ready func(addr string)) error {
 	srv := s.http.HTTPServer()
+	srv.Handler = s.gate.wrap(srv.Handler)
+	srv.BaseContext = func(net.Listener) context.Context { return s.requests }
 	failed := make(chan error, 1)
 	go func() { failed <- srv.Serve(l) }()
 	ready(l.Addr().String())
@@ -161,6 +195,7 @@ func (s *server) serve(ctx context.Context, l net.Listener, ready func(addr stri
 	select {
 	case err = <-failed:
 		err = fmt.Errorf("serve HTTP: %w", err)
+	case err = <-s.fatal:
 	case <-ctx.Done():
 		s.log.Info("draining; a second signal ends at once")
 	}
@@ -173,8 +208,10 @@ func (s *server) serve(ctx context.Context, l net.Listener, ready func(addr stri
 		_ = srv.Close()
 	}
 	s.background.Wait()
+	// Ingest ends what waits in it, also when its clients have gone.
 	err = errors.Join(err, s.engine.ingest.Close())
 	s.draining()
+	s.gate.close()
 	err = errors.Join(err, s.store.Close())
 	s.log.Info("stopped")
 	return err
