@@ -1,0 +1,231 @@
+package rollup_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/quern/quern/internal/blocks"
+	"github.com/quern/quern/internal/cache"
+	"github.com/quern/quern/internal/clock"
+	"github.com/quern/quern/internal/metric"
+	"github.com/quern/quern/internal/recovery"
+	"github.com/quern/quern/internal/rollup"
+	"github.com/quern/quern/internal/storage"
+	"github.com/quern/quern/internal/storage/storagetest"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// tapped is a model that calls a function before it writes rows, or after it yielded a mark.
+type tapped struct {
+	*storagetest.Model
+	onRows func() error
+	onMark func()
+}
+
+func (s *tapped) WriteRollups(ctx context.Context, f storage.Fence, level metric.Bucket, rows []metric.RollupRow) error {
+	if s.onRows != nil {
+		if err := s.onRows(); err != nil {
+			return err
+		}
+	}
+	return s.Model.WriteRollups(ctx, f, level, rows)
+}
+
+func (s *tapped) Marks(ctx context.Context, p storage.IndexPartition) iter.Seq2[storage.Mark, error] {
+	return func(yield func(storage.Mark, error) bool) {
+		for m, err := range s.Model.Marks(ctx, p) {
+			if !yield(m, err) {
+				return
+			}
+			if s.onMark != nil {
+				s.onMark()
+			}
+		}
+	}
+}
+
+var hour = time.Date(2025, time.November, 21, 10, 0, 0, 0, time.UTC)
+
+// setUp makes a store where n schedules in blocks of 4 have a sample in the hour, which is over.
+func setUp(t *testing.T, n int, opts rollup.Options) (*rollup.Runner, *tapped, *clock.Simulated, storage.SliceKey) {
+	t.Helper()
+	clk := clock.NewSimulated(hour.Add(30 * time.Minute))
+	store := &tapped{Model: storagetest.NewModel(storage.Settings{
+		Ladder: metric.DefaultLadder(), GroupSize: 16, IndexPartitions: 2, Epochs: blocks.Epochs{{BlockSize: 4}},
+	}, nil, clk)}
+	c := cache.New(store, clk, blocks.NewIDs(1), cache.DefaultTiming())
+	slice := metric.DefaultLadder().SliceAt(metric.Raw, hour.UnixMilli())
+	var groups []cache.Group
+	for i := range n {
+		id := metric.ScheduleID(i)
+		if i%4 == 0 {
+			groups = append(groups, cache.Group{Slice: slice, Block: blocks.Of(id, 4)})
+		}
+		g := &groups[len(groups)-1]
+		g.Samples = append(g.Samples, metric.Sample{Schedule: id, TimeMs: hour.UnixMilli() + 1, Value: float64(i)})
+	}
+	require.NoError(t, cache.NewWriter(c).Flush(t.Context(), groups))
+	clk.Set(hour.Add(time.Hour + 2*time.Minute))
+	opts.Worker = "one"
+	r := rollup.NewRunner(store, c, recovery.New(store, c, clk, recovery.Options{}), clk, opts)
+	return r, store, clk, storage.SliceKey{StartMs: hour.UnixMilli()}
+}
+
+func rows(t *testing.T, s storage.Store) []metric.RollupRow {
+	t.Helper()
+	var out []metric.RollupRow
+	for r, err := range s.Rollups(t.Context(), 1, blocks.Range{End: 1 << 20}, 0, hour.AddDate(0, 0, 1).UnixMilli()) {
+		require.NoError(t, err)
+		out = append(out, r)
+	}
+	return out
+}
+
+func open(t *testing.T, s storage.Store, k storage.SliceKey) bool {
+	t.Helper()
+	states, err := s.Slices(t.Context(), k.Bucket, k.StartMs, k.StartMs+1)
+	require.NoError(t, err)
+	require.Len(t, states, 1)
+	return !states[0].Complete
+}
+
+// Many blocks side by side give what one after the other gives, and the record counts all.
+func TestBlocksSideBySide(t *testing.T) {
+	for _, parallel := range []int{1, 2, 16} {
+		r, store, _, k := setUp(t, 403, rollup.Options{Parallel: parallel})
+		rec, err := r.Run(t.Context(), k)
+		require.NoError(t, err)
+		require.Equal(t, 101, rec.Blocks)
+		require.Equal(t, 101, rec.BlockQueries)
+		require.Equal(t, 403, rec.Schedules)
+		got := rows(t, store)
+		require.Len(t, got, 403)
+		for i, row := range got {
+			require.Equal(t, metric.ScheduleID(i), row.Schedule)
+			require.InDelta(t, float64(i), row.Sum, 0)
+		}
+		require.False(t, open(t, store, k))
+	}
+}
+
+// Another worker has the lease: nothing is read or written, and the slice stays open.
+func TestShardHeldByAnother(t *testing.T) {
+	r, store, clk, k := setUp(t, 8, rollup.Options{})
+	for shard := range 2 {
+		_, err := store.AcquireShard(t.Context(), shard, "two", time.Minute)
+		require.NoError(t, err)
+	}
+	_, err := r.Run(t.Context(), k)
+	require.ErrorIs(t, err, storage.ErrConflict)
+	require.Empty(t, rows(t, store))
+	require.True(t, open(t, store, k))
+
+	// Its lease runs out.
+	clk.Set(clk.Now().Add(2 * time.Minute))
+	n, err := r.RunDue(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, 1, n)
+	require.Len(t, rows(t, store), 8)
+}
+
+// Fenced off in the middle, a run stops at once: it tries nothing again and puts nothing off.
+func TestFencedOff(t *testing.T) {
+	r, store, clk, k := setUp(t, 8, rollup.Options{Parallel: 1})
+	tries := 0
+	store.onRows = func() error {
+		if tries++; tries == 1 {
+			clk.Set(clk.Now().Add(time.Hour)) // the lease has expired long ago
+			for shard := range 2 {
+				_, err := store.AcquireShard(t.Context(), shard, "two", time.Minute)
+				require.NoError(t, err)
+			}
+		}
+		return nil
+	}
+	rec, err := r.Run(t.Context(), k)
+	require.ErrorIs(t, err, storage.ErrFenced)
+	require.Equal(t, 1, tries)
+	require.Zero(t, rec.Rescheduled)
+	require.NotEmpty(t, rec.Err)
+	require.Empty(t, rows(t, store))
+	require.True(t, open(t, store, k))
+}
+
+// Told to stop, a run stops: that is no failure to record, and the next run does the rest.
+func TestCancelled(t *testing.T) {
+	r, store, _, k := setUp(t, 80, rollup.Options{Parallel: 4})
+	ctx, cancel := context.WithCancelCause(t.Context())
+	stop := errors.New("shutting down")
+	var n atomic.Int64
+	store.onRows = func() error {
+		if n.Add(1) == 3 {
+			cancel(stop)
+		}
+		return nil
+	}
+	_, err := r.Run(ctx, k)
+	require.ErrorIs(t, err, stop)
+	require.True(t, open(t, store, k))
+	runs, err := store.RecentRuns(t.Context(), 10)
+	require.NoError(t, err)
+	require.Empty(t, runs)
+	errs, err := store.RecentErrors(t.Context())
+	require.NoError(t, err)
+	require.Empty(t, errs)
+
+	_, err = r.Run(t.Context(), k)
+	require.NoError(t, err)
+	require.Len(t, rows(t, store), 80)
+	require.False(t, open(t, store, k))
+}
+
+// One block that fails is tried as often as is said, named among the errors, and put
+// off; the record says so.
+func TestBlockPutOff(t *testing.T) {
+	r, store, _, k := setUp(t, 4, rollup.Options{Attempts: 5})
+	tries := 0
+	store.onRows = func() error { tries++; return fmt.Errorf("try %d", tries) }
+	rec, err := r.Run(t.Context(), k)
+	require.NoError(t, err)
+	require.Equal(t, 5, tries)
+	require.Equal(t, 1, rec.Rescheduled)
+	require.False(t, open(t, store, k))
+	errs, err := store.RecentErrors(t.Context())
+	require.NoError(t, err)
+	require.Len(t, errs, 1)
+	require.Contains(t, errs[0].Message, "try 5")
+	require.Equal(t, metric.ScheduleID(0), errs[0].Start)
+	next := storage.SliceKey{StartMs: hour.Add(time.Hour).UnixMilli()}
+	require.True(t, open(t, store, next))
+}
+
+// Invariant 7: a run holds the marks of the blocks under way, and waits with the index
+// until there is room for more.
+func TestIndexIsReadAsBlocksAreGround(t *testing.T) {
+	r, store, _, k := setUp(t, 400, rollup.Options{Parallel: 2})
+	var read, ground, ahead atomic.Int64
+	store.onMark = func() {
+		read.Add(1)
+		for d := read.Load() - ground.Load(); ; {
+			most := ahead.Load()
+			if d <= most || ahead.CompareAndSwap(most, d) {
+				return
+			}
+		}
+	}
+	store.onRows = func() error { ground.Add(1); return nil }
+	_, err := r.Run(t.Context(), k)
+	require.NoError(t, err)
+	require.EqualValues(t, 100, ground.Load())
+	// Two being ground, one on its way to them, one gathered, and the mark that ended it.
+	require.LessOrEqual(t, ahead.Load(), int64(6))
+}
