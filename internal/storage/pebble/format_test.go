@@ -1,0 +1,122 @@
+package pebble
+
+import (
+	"bytes"
+	"flag"
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/google/go-cmp/cmp"
+	"github.com/stretchr/testify/require"
+
+	"github.com/quern/quern/internal/blocks"
+	"github.com/quern/quern/internal/metric"
+	"github.com/quern/quern/internal/storage"
+	"github.com/quern/quern/internal/storage/storagetest"
+)
+
+var rewrite = flag.Bool("rewrite", false, "write the golden file anew")
+
+// TestFormat pins every key and value that a small store holds to the golden file,
+// which docs/format/pebble.md explains.
+func TestFormat(t *testing.T) {
+	noLeaks(t)
+	ctx := t.Context()
+	st := mustOpen(t, "/data", Options{Settings: storagetest.TestSettings(), FS: vfs.NewMem(), Clock: newClock()})
+	const start = benchStart
+	slice := storage.SliceKey{Bucket: metric.Raw, StartMs: start}
+	id := blocks.NewIDs(0x0102030405).Next(start)
+	ids, err := st.LeaseIDs(ctx, 300)
+	require.NoError(t, err)
+	labels, err := metric.NewLabels(metric.Label{Name: metric.NameLabel, Value: "cpu"}, metric.Label{Name: metric.SourceLabel, Value: "web-1"})
+	require.NoError(t, err)
+	_, err = st.ClaimSchedules(ctx, "web-1", []storage.Schedule{{ID: ids.Start + 258, Labels: labels}})
+	require.NoError(t, err)
+	lease, err := st.AcquireShard(ctx, 2, "w", time.Hour)
+	require.NoError(t, err)
+	require.NoError(t, st.Write(ctx, &storage.Batch{
+		Open: []storage.SliceKey{slice},
+		Marks: []storage.PlacedMark{{
+			Partition: storage.IndexPartition{SliceKey: slice, Shard: 2},
+			Mark: storage.Mark{
+				Start: 256, TimeMs: start - 3_600_000, ID: id, Kind: storage.MarkLate, DueMs: start,
+				Schedules: []metric.ScheduleID{256, 258, 383}, Attempt: 1, LastError: "boom",
+			},
+		}},
+		Raw:   []storage.RawChunk{{Group: 256, SliceMs: start, Chunk: storage.Chunk{ID: id, Data: []byte("raw")}}},
+		Cache: []storage.CacheChunk{{CacheKey: storage.CacheKey{SliceKey: slice, Start: 256}, Chunk: storage.Chunk{ID: id, Data: []byte("cache")}}},
+	}))
+	require.NoError(t, st.WriteRollups(ctx, lease.Fence, 1, []metric.RollupRow{{Schedule: 258, TimeMs: start, Rollup: metric.Rollup{
+		Count: 3, Sum: 6, Min: 1, Max: 3, First: 1, Last: math.Inf(-1), Increase: 2, Sketch: []byte("sketch"),
+	}}}))
+	require.NoError(t, st.CompleteSlice(ctx, lease.Fence, slice))
+	require.NoError(t, st.RecordRun(ctx, storage.Run{SliceKey: slice, Worker: "w", StartedMs: start, Duration: time.Second, Blocks: 1}))
+	require.NoError(t, st.RecordError(ctx, storage.ComponentError{Component: "run", Worker: "w", TimeMs: start, SliceKey: slice, Start: -1, Message: "boom"}))
+	require.NoError(t, st.Heartbeat(ctx, storage.Worker{ID: "w", Host: "h", StartedMs: 1, SeenMs: 2}, time.Minute))
+
+	var got bytes.Buffer
+	p, err := st.readPage([]byte{0}, []byte{255}, math.MaxInt, nil)
+	require.NoError(t, err)
+	for i := range p.rows {
+		fmt.Fprintf(&got, "%c %x\n  %x\n", p.key(i)[0], p.key(i)[1:], p.value(i))
+	}
+	require.NoError(t, st.Close())
+	golden := filepath.Join("testdata", "format.golden")
+	if *rewrite {
+		require.NoError(t, os.MkdirAll("testdata", 0o755))
+		require.NoError(t, os.WriteFile(golden, got.Bytes(), 0o600))
+	}
+	want, err := os.ReadFile(golden)
+	require.NoError(t, err)
+	require.Empty(t, cmp.Diff(string(want), got.String()))
+}
+
+// FuzzMark reads any bytes as a mark: an error or a mark that is written as it was read.
+func FuzzMark(f *testing.F) {
+	f.Add(appendMark(nil, &storage.Mark{}), int64(0))
+	f.Add(appendMark(nil, &storage.Mark{
+		Start: 128, Kind: storage.MarkLate, DueMs: -5, Attempt: 3, LastError: "x",
+		Schedules: []metric.ScheduleID{130, 131, 200},
+	}), int64(128))
+	f.Add([]byte{markVersion, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0xff, 0xff, 0xff, 0xff, 0x0f}, int64(0))
+	f.Fuzz(func(t *testing.T, b []byte, start int64) {
+		m := storage.Mark{Start: metric.ScheduleID(start)}
+		if err := parseMark(b, &m); err != nil {
+			require.ErrorIs(t, err, storage.ErrCorrupt)
+			return
+		}
+		again := storage.Mark{Start: m.Start}
+		require.NoError(t, parseMark(appendMark(nil, &m), &again))
+		require.Equal(t, m, again)
+	})
+}
+
+// FuzzRollup reads any bytes as a roll-up: an error, or exactly what is written again.
+func FuzzRollup(f *testing.F) {
+	f.Add(appendRollup(nil, &metric.Rollup{Count: 1, Sum: 2, Sketch: []byte("s")}))
+	f.Add([]byte{rollupVersion})
+	f.Fuzz(func(t *testing.T, b []byte) {
+		r, err := parseRollup(b)
+		if err != nil {
+			require.ErrorIs(t, err, storage.ErrCorrupt)
+			return
+		}
+		require.Equal(t, b, appendRollup(nil, &r))
+	})
+}
+
+// FuzzInt: keys order as their numbers do.
+func FuzzInt(f *testing.F) {
+	f.Add(int64(-1), int64(0))
+	f.Add(int64(math.MinInt64), int64(math.MaxInt64))
+	f.Fuzz(func(t *testing.T, a, b int64) {
+		ka, kb := appendInt(nil, a), appendInt(nil, b)
+		require.Equal(t, a, getInt(ka))
+		require.Equal(t, a < b, bytes.Compare(ka, kb) < 0)
+	})
+}

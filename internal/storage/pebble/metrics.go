@@ -1,0 +1,78 @@
+package pebble
+
+import (
+	lsm "github.com/cockroachdb/pebble/v2"
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// Collector exports the few figures of Pebble that an operator needs.
+func (s *Store) Collector() prometheus.Collector { return collector{s} }
+
+type collector struct{ store *Store }
+
+type figure struct {
+	desc  *prometheus.Desc
+	kind  prometheus.ValueType
+	value func(m *lsm.Metrics) float64
+}
+
+func figures() []figure {
+	gauge := func(name, help string, value func(m *lsm.Metrics) float64) figure {
+		return figure{prometheus.NewDesc("quern_pebble_"+name, help, nil, nil), prometheus.GaugeValue, value}
+	}
+	counter := func(name, help string, value func(m *lsm.Metrics) float64) figure {
+		return figure{prometheus.NewDesc("quern_pebble_"+name, help, nil, nil), prometheus.CounterValue, value}
+	}
+	return []figure{
+		gauge("disk_bytes", "Bytes of all files of the store.",
+			func(m *lsm.Metrics) float64 { return float64(m.DiskSpaceUsage()) }),
+		gauge("wal_bytes", "Bytes in the log that are not in tables yet; opening the store replays them.",
+			func(m *lsm.Metrics) float64 { return float64(m.WAL.Size) }),
+		gauge("memtable_bytes", "Bytes of memtables.",
+			func(m *lsm.Metrics) float64 { return float64(m.MemTable.Size) }),
+		gauge("cache_bytes", "Bytes of cached blocks.",
+			func(m *lsm.Metrics) float64 { return float64(m.BlockCache.Size) }),
+		gauge("read_amplification", "Sorted runs that a read may have to look at.",
+			func(m *lsm.Metrics) float64 { return float64(m.ReadAmp()) }),
+		gauge("compaction_debt_bytes", "Estimate of the bytes that wait to be compacted.",
+			func(m *lsm.Metrics) float64 { return float64(m.Compact.EstimatedDebt) }),
+		counter("compactions_total", "Compactions done.",
+			func(m *lsm.Metrics) float64 { return float64(m.Compact.Count) }),
+		counter("compaction_failures_total", "Compactions that failed; they are tried again.",
+			func(m *lsm.Metrics) float64 { return float64(m.Compact.FailedCount) }),
+		counter("flushes_total", "Memtables written to tables.",
+			func(m *lsm.Metrics) float64 { return float64(m.Flush.Count) }),
+		counter("cache_hits_total", "Blocks found in the cache.",
+			func(m *lsm.Metrics) float64 { return float64(m.BlockCache.Hits) }),
+		counter("cache_misses_total", "Blocks read from disk.",
+			func(m *lsm.Metrics) float64 { return float64(m.BlockCache.Misses) }),
+		counter("write_bytes_total", "Bytes written to the log, flushed and compacted.",
+			func(m *lsm.Metrics) float64 {
+				t := m.Total()
+				return float64(m.WAL.BytesWritten + t.TableBytesFlushed + t.TableBytesCompacted)
+			}),
+	}
+}
+
+// Describe implements prometheus.Collector.
+func (c collector) Describe(ch chan<- *prometheus.Desc) {
+	for _, f := range figures() {
+		ch <- f.desc
+	}
+}
+
+// Collect implements prometheus.Collector. A store that is closed or has failed shows
+// nothing: Pebble's locks may be held for good.
+func (c collector) Collect(ch chan<- prometheus.Metric) {
+	m := make(chan *lsm.Metrics, 1)
+	if c.store.failures.check() != nil || c.store.disk.closing.Err() != nil {
+		return
+	}
+	if c.store.run("metrics", func() error { m <- c.store.db.Metrics(); return nil }) != nil {
+		return
+	}
+	metrics := <-m
+	for _, f := range figures() {
+		ch <- prometheus.MustNewConstMetric(f.desc, f.kind, f.value(metrics))
+	}
+}
