@@ -42,8 +42,8 @@ func TestWork(t *testing.T) {
 			whole: true, dueMs: 9, attempt: 2,
 		},
 		{
-			name:  "a suspect block is not fresh",
-			marks: []storage.Mark{{DueMs: 5}, {Kind: storage.MarkSuspect, DueMs: 5}},
+			name:  "one mark that is not fresh is enough",
+			marks: []storage.Mark{{DueMs: 5}, {Kind: storage.MarkRetry, DueMs: 5}},
 			whole: true, dueMs: 5,
 		},
 	} {
