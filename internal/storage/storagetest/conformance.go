@@ -381,7 +381,7 @@ func (s *suite) markFields() {
 			Attempt: 300, LastError: "it failed: \x00 ünïcode",
 		},
 		{
-			Start: 384, TimeMs: -at(1), ID: s.id(), Kind: storage.MarkSuspect, DueMs: -1,
+			Start: 384, TimeMs: -at(1), ID: s.id(), Kind: storage.MarkFresh, Chunks: 360, DueMs: -1,
 			Schedules: []metric.ScheduleID{384, 385, 400, 511}, Attempt: 1,
 		},
 	}
