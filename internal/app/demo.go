@@ -63,6 +63,9 @@ func fillDemo(ctx context.Context, cfg config.Config, g *demo.Generator, log *sl
 			return fmt.Errorf("demo at %s: %w", clk.Now().Format(time.RFC3339), err)
 		}
 		samples += res.Accepted
+		if err := e.ingest.Seal(ctx); err != nil {
+			return fmt.Errorf("demo at %s: %w", clk.Now().Format(time.RFC3339), err)
+		}
 		n, err := e.runner.RunDue(ctx)
 		if err != nil {
 			return fmt.Errorf("demo at %s: %w", clk.Now().Format(time.RFC3339), err)

@@ -18,6 +18,7 @@ import (
 	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/config"
 	"github.com/quern/quern/internal/demo"
+	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/query"
 	"github.com/quern/quern/internal/rollup"
 	"github.com/quern/quern/internal/storage"
@@ -33,11 +34,26 @@ const (
 
 // NewLogger makes the process's logger.
 func NewLogger(w io.Writer, level slog.Level, format string) *slog.Logger {
-	opts := &slog.HandlerOptions{Level: level}
+	opts := &slog.HandlerOptions{Level: level, ReplaceAttr: plainErrors}
 	if format == "json" {
 		return slog.New(slog.NewJSONHandler(w, opts))
 	}
 	return slog.New(slog.NewTextHandler(w, opts))
+}
+
+// plainErrors leaves out errors that are nil, and prints the others as what they say: the
+// text handler would add the stack that some libraries keep in theirs.
+func plainErrors(_ []string, a slog.Attr) slog.Attr {
+	if a.Key != "err" && a.Key != "error" {
+		return a
+	}
+	switch v := a.Value.Any().(type) {
+	case nil:
+		return slog.Attr{}
+	case error:
+		a.Value = slog.StringValue(v.Error())
+	}
+	return a
 }
 
 // Serve runs ingest, aggregation and reading in this process until ctx is done, then
@@ -174,6 +190,7 @@ func (s *server) start(ctx context.Context, gen *demo.Generator) {
 	})
 	s.background.Go(func() { agg.Run(ctx) })
 	s.background.Go(func() { s.heartbeats(ctx) })
+	s.background.Go(func() { s.seals(ctx) })
 	if s.cfg.HostMetrics {
 		s.background.Go(func() { s.hostMetrics(ctx) })
 	}
@@ -215,6 +232,22 @@ func (s *server) serve(ctx context.Context, l net.Listener, ready func(addr stri
 	err = errors.Join(err, s.store.Close())
 	s.log.Info("stopped")
 	return err
+}
+
+// seals tells ingest when the grace of a slice has passed, which leaves it the rest
+// of the delay before the run.
+func (s *server) seals(ctx context.Context) {
+	ladder, grace := s.cfg.Ladder, s.cfg.LateGrace
+	for {
+		now := s.clk.Now()
+		next := time.UnixMilli(ladder.SliceAt(metric.Raw, now.Add(-grace).UnixMilli()).EndMs).Add(grace)
+		if s.clk.Sleep(ctx, next.Sub(now)) != nil {
+			return
+		}
+		if err := s.engine.ingest.Seal(ctx); err != nil && ctx.Err() == nil {
+			s.log.Warn("blocks not sealed: they are ground from raw", "err", err)
+		}
+	}
 }
 
 func (s *server) heartbeats(ctx context.Context) {

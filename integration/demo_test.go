@@ -1,0 +1,96 @@
+package integration
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/quern/quern/internal/demo"
+)
+
+// TestDemo looks at the demo as somebody does who has just started it.
+func TestDemo(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	begin := time.Now().UTC()
+	p := serve(t, dir, "--demo")
+	ready := time.Now().UTC()
+	for _, want := range []string{
+		"Generating 26h of reports of 2000 series", "samples were made durable and",
+		"Quern is serving on " + p.url, p.url + "/api/v1/rollups", "-d level=1h", "-d level=24h", "Ctrl-C stops it; data rests in " + dir,
+	} {
+		assert.Contains(t, p.stdout.String(), want)
+	}
+	assert.NotContains(t, p.stdout.String(), "%|", "no progress bar where nobody looks on")
+
+	selector := fmt.Sprintf(`{__name__="cpu_usage_ratio",source=%q}`, steadySource(t, begin.Add(-27*time.Hour), ready))
+	raw, err := p.export(selector, 28*time.Hour)
+	require.NoError(t, err)
+	assert.InDelta(t, 26*60, len(raw), 5, "one a minute for 26 hours")
+
+	// How many slices of each level are over depends on the time of day.
+	hour := time.Hour
+	for _, width := range []time.Duration{hour, 6 * hour, 24 * hour} {
+		// An hour that was just ending may or may not have been ground by then.
+		require.NoError(t, p.compare(selector, 72*hour, raw, width, begin.Add(-2*time.Minute)))
+		query := within(selector, 72*hour)
+		query.Set("level", name(width))
+		rows, err := lines[row](p, "/api/v1/rollups", query)
+		require.NoError(t, err)
+		low, high := slicesOver(begin.Add(-26*hour), begin.Add(-2*time.Minute), width), slicesOver(begin.Add(-26*hour), time.Now().Add(time.Minute), width)
+		assert.GreaterOrEqual(t, len(rows), low, "level %s", name(width))
+		assert.LessOrEqual(t, len(rows), high, "level %s", name(width))
+		assert.NotEmpty(t, rows)
+	}
+	p.stop()
+
+	begin = time.Now()
+	p = serve(t, dir, "--demo")
+	assert.Contains(t, p.stdout.String(), "has data already: the demo goes on from there")
+	assert.NotContains(t, p.stdout.String(), "Generating")
+	assert.Contains(t, p.stdout.String(), "Quern is serving on")
+	again, err := p.export(selector, 28*time.Hour)
+	require.NoError(t, err)
+	assert.Subset(t, again, raw)
+	p.stop()
+}
+
+// slicesOver counts the slices that hold something of [from, end) and are over by end.
+func slicesOver(from, end time.Time, width time.Duration) int {
+	n := 0
+	for at := from.Truncate(width); !at.Add(width).After(end); at = at.Add(width) {
+		n++
+	}
+	return n
+}
+
+// steadySource finds a source of the demo's that is neither silent nor late for a
+// while: late reports are right in the roll-ups only after the next run.
+func steadySource(t *testing.T, from, to time.Time) string {
+	t.Helper()
+	g, err := demo.New(demo.Options{})
+	require.NoError(t, err)
+	odd := map[string]bool{}
+	sources := map[string]bool{}
+	for at := from.Truncate(g.Interval()); at.Before(to); at = at.Add(g.Interval()) {
+		seen := map[string]int{}
+		for _, r := range g.Reports(at.UnixMilli()) {
+			seen[r.Source]++
+			sources[r.Source] = true
+			odd[r.Source] = odd[r.Source] || r.Measurements[0].TimeMs != at.UnixMilli()
+		}
+		for s := range sources {
+			odd[s] = odd[s] || seen[s] != 1
+		}
+	}
+	for s := range sources {
+		if !odd[s] {
+			return s
+		}
+	}
+	require.Fail(t, "every source of the demo is silent or late")
+	return ""
+}

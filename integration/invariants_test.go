@@ -1,0 +1,5 @@
+//go:build invariants
+
+package integration
+
+func init() { buildFlags = append(buildFlags, "-tags=invariants") }

@@ -1,0 +1,324 @@
+package integration
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// TestFirstContact is what somebody tries in the first minute.
+func TestFirstContact(t *testing.T) {
+	t.Parallel()
+	p := serve(t, filepath.Join(t.TempDir(), "not", "there", "yet"))
+
+	r, err := p.post("/api/v1/reports", []byte(`{"source":"kitchen","measurements":[
+		{"metric":"it_tea_celsius","value":71.5},{"metric":"it_tea_celsius","labels":{"cup":"2"},"value":68},
+		{"metric":"it_tea_celsius","value":"hot"}]}`))
+	require.NoError(t, err)
+	require.Equal(t, 200, r.code, "%s", r.body)
+	var result struct {
+		Accepted int
+		Rejected []struct {
+			Index           int
+			Reason, Message string
+		}
+	}
+	require.NoError(t, json.Unmarshal(r.body, &result))
+	assert.Equal(t, 2, result.Accepted)
+	require.Len(t, result.Rejected, 1)
+	assert.Equal(t, 2, result.Rejected[0].Index)
+	assert.Equal(t, "invalid_value", result.Rejected[0].Reason)
+
+	got, err := p.export(ofTests, time.Hour)
+	require.NoError(t, err)
+	assert.Len(t, got, 2, "an acknowledged sample can be read at once")
+
+	r, err = p.get("/metrics", nil)
+	require.NoError(t, err)
+	for _, want := range []string{
+		"quern_ingest_samples_accepted_total 2\n",
+		`quern_ingest_commits_total{outcome="ok"} 1` + "\n",
+		`quern_http_requests_total{code="200",path="POST /api/v1/reports"} 1` + "\n",
+		"quern_reports_undecodable_measurements_total 1\n",
+		"go_goroutines ",
+	} {
+		assert.Contains(t, string(r.body), want)
+	}
+
+	r, err = p.get("/api/v1/status/aggregation", nil)
+	require.NoError(t, err)
+	var st map[string][]map[string]any
+	require.NoError(t, json.Unmarshal(r.body, &st), "%s", r.body)
+	keys := func(m map[string]any) []string { return slices.Sorted(maps.Keys(m)) }
+	assert.ElementsMatch(t, []string{"buckets", "runs", "workers", "shards", "errors"}, slices.Collect(maps.Keys(st)))
+	require.Len(t, st["buckets"], 3)
+	assert.Equal(t, []string{"bucket", "lag_seconds", "outstanding"}, keys(st["buckets"][0]))
+	eventually(t, "the heartbeat", func() error {
+		r, err := p.get("/api/v1/status/aggregation", nil)
+		if err != nil {
+			return err
+		}
+		st = nil
+		if err := json.Unmarshal(r.body, &st); err != nil || len(st["workers"]) != 1 {
+			return fmt.Errorf("%s: %w", r.body, err)
+		}
+		return nil
+	})
+	assert.Equal(t, []string{"host", "id", "seen", "started"}, keys(st["workers"][0]))
+
+	r, err = p.get("/", nil)
+	require.NoError(t, err)
+	assert.Contains(t, string(r.body), "/api/v1/reports")
+	p.stop()
+}
+
+// TestLadderOfSeconds lives through a few days that last four seconds each, with
+// counters that restart and reports that come late.
+func TestLadderOfSeconds(t *testing.T) {
+	t.Parallel()
+	p := serve(t, t.TempDir(), seconds...)
+	var sent []sample
+	begin := time.Now()
+	tick := time.NewTicker(40 * time.Millisecond)
+	defer tick.Stop()
+	for i := 0; time.Since(begin) < 5*time.Second; i++ {
+		ms := time.Now().UnixMilli()
+		batch := []sample{
+			{"a", "it_count_total", ms, float64(i % 30)},
+			{"a", "it_level", ms, -float64(i*i%17) - 1},
+			{"a", "it_level_late", ms - 3000, float64(i)},
+		}
+		_, err := p.report(batch)
+		require.NoError(t, err)
+		if i%2 == 0 {
+			other := []sample{{"b", "it_level", ms, float64(i) / 8}}
+			_, err := p.report(other)
+			require.NoError(t, err)
+			batch = append(batch, other...)
+		}
+		sent = append(sent, batch...)
+		<-tick.C
+	}
+	eventually(t, "roll-ups", func() error { return p.exact(sent) })
+	st, err := p.status()
+	require.NoError(t, err)
+	assert.Empty(t, st.Errors)
+	p.stop()
+}
+
+// TestDrain: what is under way when SIGTERM comes is answered, and durable.
+func TestDrain(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	// The report waits for others so long that the signal comes in between.
+	p := serve(t, dir, "--group-commit", "2s")
+	want := []sample{{"a", "it_x", time.Now().UnixMilli(), 1}}
+	answer := make(chan error, 1)
+	go func() {
+		_, err := p.report(want)
+		answer <- err
+	}()
+	eventually(t, "the report to wait", func() error {
+		r, err := p.get("/metrics", nil)
+		if err == nil && !strings.Contains(string(r.body), "quern_ingest_samples_pending 1\n") {
+			err = fmt.Errorf("nothing is pending")
+		}
+		return err
+	})
+	begin := time.Now()
+	p.signal(syscall.SIGTERM)
+	assert.Equal(t, 0, p.exitCode())
+	assert.Less(t, time.Since(begin), 15*time.Second)
+	assert.NoError(t, <-answer)
+	assert.Contains(t, p.stderr.String(), "draining")
+
+	p = serve(t, dir)
+	got, err := p.export(ofTests, time.Hour)
+	require.NoError(t, err)
+	assert.Equal(t, want, got)
+}
+
+// TestSecondSignal: an operator who cannot wait for a drain need not.
+func TestSecondSignal(t *testing.T) {
+	t.Parallel()
+	p := serve(t, t.TempDir())
+	// Half a request, for which a drain waits.
+	conn, err := net.Dial("tcp", strings.TrimPrefix(p.url, "http://"))
+	require.NoError(t, err)
+	defer conn.Close()
+	_, err = fmt.Fprintf(conn, "POST /api/v1/reports HTTP/1.1\r\nHost: q\r\nContent-Length: 100\r\n\r\n{")
+	require.NoError(t, err)
+	eventually(t, "the request to be under way", func() error {
+		r, err := p.get("/metrics", nil)
+		if err == nil && !strings.Contains(string(r.body), "quern_http_requests_in_flight 2\n") {
+			err = fmt.Errorf("it is not")
+		}
+		return err
+	})
+	p.signal(os.Interrupt)
+	p.wrote("draining; a second signal ends at once")
+	begin := time.Now()
+	// The log line comes just before, or just after, the default is in force again.
+	eventually(t, "the end", func() error {
+		_ = p.cmd.Process.Signal(os.Interrupt)
+		select {
+		case <-p.ended:
+			return nil
+		default:
+			return fmt.Errorf("it goes on")
+		}
+	})
+	assert.NotEqual(t, 0, p.exitCode())
+	assert.Less(t, time.Since(begin), 5*time.Second)
+}
+
+// TestRefusals: the program ends with the promised code and one clear sentence.
+func TestRefusals(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	made := filepath.Join(dir, "made")
+	serve(t, made, seconds...).stop()
+	running := serve(t, filepath.Join(dir, "running"))
+	file := filepath.Join(dir, "file")
+	require.NoError(t, os.WriteFile(file, nil, 0o600))
+	readOnly := filepath.Join(dir, "read-only")
+	require.NoError(t, os.Mkdir(readOnly, 0o500))
+
+	for _, c := range []struct {
+		name string
+		args []string
+		code int
+		want []string
+	}{
+		{"directory in use", serveArgs(filepath.Join(dir, "running")), 1, []string{filepath.Join(dir, "running"), "is in use by another process"}},
+		{"another ladder", serveArgs(made), 1, []string{made, "roll-ups 1s,2s,4s", "1h,6h,24h is asked for"}},
+		{"another group size", serveArgs(made, append(slices.Clone(seconds), "--group-size", "64")...), 1, []string{"group size of 128", "64 is asked for"}},
+		{"other partitions", serveArgs(made, append(slices.Clone(seconds), "--index-partitions", "4")...), 1, []string{"index partitions 16", "4 is asked for"}},
+		{"port taken", []string{"serve", "--listen", strings.TrimPrefix(running.url, "http://"), "--data-dir", filepath.Join(dir, "new")}, 1, []string{"cannot listen on --listen 127.0.0.1:", "address already in use"}},
+		{"directory is a file", serveArgs(file), 1, []string{file}},
+		{"directory below a file", serveArgs(filepath.Join(file, "sub")), 1, []string{file, "not a directory"}},
+		{"directory may not be written", serveArgs(filepath.Join(readOnly, "sub")), 1, []string{readOnly, "permission denied"}},
+		{"bad value", []string{"serve", "--block-size", "0"}, 2, []string{"--block-size 0: must be between 1 and 4096", "See 'quern serve --help'"}},
+		{"unknown flag", []string{"serve", "--lisen", ":1"}, 2, []string{"there is no flag --lisen; did you mean --listen?"}},
+		{"unknown command", []string{"grind"}, 2, []string{`there is no command "grind"`}},
+		{"agent without a server's URL", []string{"agent", "--url", "there"}, 2, []string{"--url there: must be like"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			if c.want[len(c.want)-1] == "permission denied" && os.Geteuid() == 0 {
+				t.Skip("root may write everywhere")
+			}
+			p := start(t, c.args...)
+			assert.Equal(t, c.code, p.exitCode())
+			said := p.stderr.String()
+			for _, want := range c.want {
+				assert.Contains(t, said, want)
+			}
+			assert.True(t, strings.HasPrefix(said, "quern: "), said)
+			if c.code == 1 {
+				assert.Equal(t, 1, strings.Count(said, "\n"), "one line: %s", said)
+			}
+			assert.Empty(t, p.stdout.String())
+		})
+	}
+	assert.NoDirExists(t, filepath.Join(dir, "new"), "made before the port was tried")
+	running.stop()
+}
+
+// TestBlockSize changes PBS over a restart, and lives through the change.
+func TestBlockSize(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	args := append(slices.Clone(seconds), "--future-limit", "1s")
+	var sent []sample
+	send := func(p *process) {
+		t.Helper()
+		ms := time.Now().UnixMilli()
+		var batch []sample
+		for i := range 20 {
+			batch = append(batch, sample{"a", fmt.Sprintf("it_%02d", i), ms, float64(i) + float64(ms%1000)})
+		}
+		_, err := p.report(batch)
+		require.NoError(t, err)
+		sent = append(sent, batch...)
+	}
+	p := serve(t, dir, args...)
+	send(p)
+	p.stop()
+
+	p = serve(t, dir, append(args, "--block-size", "8")...)
+	change := p.wrote(`msg="the block size changes" from=128 to=8 at=(\S+)`)
+	at, err := time.Parse(time.RFC3339, change[1])
+	require.NoError(t, err)
+	assert.Greater(t, at, time.Now().Add(-time.Second), "not in the past")
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	for time.Now().Before(at.Add(1500 * time.Millisecond)) {
+		send(p)
+		<-tick.C
+	}
+	got, err := p.export(ofTests, time.Hour)
+	require.NoError(t, err)
+	assert.ElementsMatch(t, sent, got)
+	eventually(t, "roll-ups", func() error { return p.exact(sent) })
+	p.stop()
+
+	// The same size again is no change.
+	p = serve(t, dir, append(args, "--block-size", "8")...)
+	assert.NotContains(t, p.stderr.String(), "the block size changes")
+	require.NoError(t, p.exact(sent))
+	p.stop()
+}
+
+// TestConfigFile: the same options from a file and the environment.
+func TestConfigFile(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	path := filepath.Join(dir, "quern.yaml")
+	require.NoError(t, os.WriteFile(path, fmt.Appendf(nil,
+		"listen: 127.0.0.1:0\ndata-dir: %s\nhost-metrics: false\nlog-format: json\n", filepath.Join(dir, "data")), 0o600))
+	p := start(t, "serve", "--config", path, "--log-format", "text")
+	p.ready()
+	assert.DirExists(t, filepath.Join(dir, "data"))
+	p.stop()
+
+	require.NoError(t, os.WriteFile(path, []byte("listen: 127.0.0.1:0\n\nblocksize: 8\n"), 0o600))
+	p = start(t, "serve", "--config", path)
+	assert.Equal(t, 2, p.exitCode())
+	assert.Contains(t, p.stderr.String(), `line 3: no option "blocksize"`)
+}
+
+// TestCompletionInBash has bash itself complete, as after `source <(quern completion bash)`.
+func TestCompletionInBash(t *testing.T) {
+	t.Parallel()
+	bash := lookPath(t, "bash")
+	complete := func(words ...string) []string {
+		script := `source <("$1" completion bash); shift
+			COMP_WORDS=("$@"); COMP_CWORD=$(($#-1)); COMPREPLY=(); _quern; printf '%s\n' "${COMPREPLY[@]}"`
+		args := append([]string{"-c", script, "bash", binary, binary}, words...)
+		var out bytes.Buffer
+		cmd := command(bash, args...)
+		cmd.Stdout = &out
+		require.NoError(t, cmd.Run())
+		return strings.Fields(out.String())
+	}
+	assert.Equal(t, []string{"serve"}, complete("se"))
+	assert.Subset(t, complete(""), []string{"serve", "agent", "completion"})
+	assert.Equal(t, []string{"--late-grace"}, complete("serve", "--la"))
+	assert.Subset(t, complete("serve", "-"), []string{"--listen", "--data-dir"})
+	assert.Subset(t, complete("serve", "--"), []string{"--listen", "--data-dir"})
+	assert.Subset(t, complete("agent", "--"), []string{"--url"})
+	assert.Equal(t, []string{"bash"}, complete("completion", "ba"))
+	assert.Empty(t, complete("serve", "--data-dir", ""), "bash completes files by itself")
+}
