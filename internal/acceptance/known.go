@@ -28,7 +28,7 @@ func known(t *testing.T, why string) {
 // holds samples that were not acknowledged, and the roll-ups do not: invariant 2.
 func testKnownUnacknowledged(t *testing.T, open OpenFunc) {
 	known(t, "a flush torn between raw and cache by the death of the process leaves no suspect mark")
-	for k := 1; ; k++ {
+	for k := 1; ; k += stride() {
 		s := Start(t, open, eventfulConfig)
 		s.Clock.Set(time.UnixMilli(at(s, 10, 0)))
 		s.Store.torn = true

@@ -22,6 +22,15 @@ func (s *System) point(series string, hour, minute int, v float64) Point {
 	return Point{Series: series, TimeMs: at(s, hour, minute), Value: v}
 }
 
+// stride is how many steps a sweep goes on at a time: each step, or some of them where time
+// is short.
+func stride() int {
+	if raceEnabled || testing.Short() {
+		return 7
+	}
+	return 1
+}
+
 // eventful brings a system to where the run at the end of a day has everything to do that a run
 // can have: fresh blocks, late data for an hour of the same 6 h, of an earlier 6 h and
 // of yesterday, a block put off, a suspect block, and runs of all levels.
@@ -60,7 +69,7 @@ func testCrashAtEveryStep(t *testing.T, open OpenFunc) {
 			want := whole.Dump()
 
 			k := 1
-			for ; ; k++ {
+			for ; ; k += stride() {
 				s := Start(t, open, eventfulConfig)
 				eventful(s)
 				s.Store.torn = torn
@@ -90,7 +99,7 @@ func testCrashAtEveryStep(t *testing.T, open OpenFunc) {
 // testCrashWhilePuttingOff dies at every step of a run in which a block fails. What it fails
 // on is over with the process, so the end is not the same; it is right all the same.
 func testCrashWhilePuttingOff(t *testing.T, open OpenFunc) {
-	for k := 1; ; k++ {
+	for k := 1; ; k += stride() {
 		s := Start(t, open, eventfulConfig)
 		eventful(s)
 		s.Store.Fail("WriteRollups", blocks.Range{Start: 2, End: 4}, -1, errInjected)
@@ -138,7 +147,7 @@ func testIngestFailsAtEveryStep(t *testing.T, open OpenFunc) {
 		for _, torn := range []bool{false, true} {
 			t.Run(fmt.Sprintf("dies=%t/torn=%t", dies, torn), func(t *testing.T) {
 				failed := 0
-				for k := 1; ; k++ {
+				for k := 1; ; k += stride() {
 					s := Start(t, open, eventfulConfig)
 					s.Clock.Set(time.UnixMilli(at(s, 10, 0)))
 					s.Store.torn = torn
@@ -167,7 +176,7 @@ func testIngestFailsAtEveryStep(t *testing.T, open OpenFunc) {
 						break
 					}
 				}
-				require.Greater(t, failed, 5)
+				require.Greater(t, failed, 1)
 			})
 		}
 	}
@@ -176,7 +185,7 @@ func testIngestFailsAtEveryStep(t *testing.T, open OpenFunc) {
 // testIngestFailsUnrepeated is the same with a client that gives up. What was acknowledged is in
 // the roll-ups; what was not may be there or not.
 func testIngestFailsUnrepeated(t *testing.T, open OpenFunc) {
-	for k := 1; ; k++ {
+	for k := 1; ; k += stride() {
 		s := Start(t, open, eventfulConfig)
 		s.Clock.Set(time.UnixMilli(at(s, 10, 0)))
 		s.Store.torn = true
