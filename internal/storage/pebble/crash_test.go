@@ -2,6 +2,7 @@ package pebble
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -56,9 +57,9 @@ func crashKey(n int) storage.CacheKey {
 func crashBatch(n int) *storage.Batch {
 	k := crashKey(n)
 	rng := rand.New(rand.NewPCG(uint64(n), 0))
-	c := storage.Chunk{ID: blocks.FenceID(1, uint64(n)), Data: make([]byte, 1000)} // nothing to compress
-	for i := range c.Data {
-		c.Data[i] = byte(rng.Uint32())
+	c := storage.Chunk{ID: blocks.FenceID(1, uint64(n))}
+	for range 128 { // nothing to compress
+		c.Data = binary.BigEndian.AppendUint64(c.Data, rng.Uint64())
 	}
 	return &storage.Batch{
 		Open: []storage.SliceKey{k.SliceKey},

@@ -12,17 +12,17 @@ import (
 	"github.com/quern/quern/internal/storage"
 )
 
-// TestDiskFullOfTmpfs is TestDiskFull on a real file system of 48 MB. Where a test may
+// TestDiskFullOfTmpfs is TestDiskFull on a real file system of 32 MB. Where a test may
 // not mount one, TestDiskFull stands for it.
 func TestDiskFullOfTmpfs(t *testing.T) {
 	noLeaks(t)
 	dir := t.TempDir()
-	if err := unix.Mount("quern", dir, "tmpfs", 0, "size=48m"); err != nil {
+	if err := unix.Mount("quern", dir, "tmpfs", 0, "size=32m"); err != nil {
 		t.Skipf("mounting a tmpfs: %v; TestDiskFull covers this without", err)
 	}
 	t.Cleanup(func() { require.NoError(t, unix.Unmount(dir, unix.MNT_DETACH)) })
 	data, hog := filepath.Join(dir, "data"), filepath.Join(dir, "hog")
-	require.NoError(t, os.WriteFile(hog, make([]byte, 16<<20), 0o600))
+	require.NoError(t, os.WriteFile(hog, make([]byte, 12<<20), 0o600))
 	st, err := Open(data, fullOptions(vfs.Default))
 	require.NoError(t, err)
 	n, err := fill(t, st, 0)
