@@ -130,5 +130,7 @@ func loadHour(ctx context.Context, b *bench, e *engine, clk *clock.Simulated, so
 			b.progress("%v of 1h loaded, %d schedules", at+interval, sources*perSource)
 		}
 	}
-	return nil
+	// As in production: when the grace has passed the blocks are sealed, and ground from the cache.
+	clk.Set(historyStart.Add(time.Hour + time.Minute))
+	return e.ingest.Seal(ctx)
 }

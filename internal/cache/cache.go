@@ -10,8 +10,10 @@
 //  4. The closing race. What belongs to a slice on time is durable before the slice's
 //     end plus the grace; what takes longer gets a late mark before it is acknowledged.
 //
-// The cache itself is only a fast path. Whenever it may lack something that the
-// table below it has, the mark's kind says so and the table is read instead.
+// The cache itself is only a fast path, and is used for a block only when it is
+// proven whole: a writer marks a block as open with its first flush, and when the slice has
+// closed says in the same mark how many chunks it has put there. A writer that died, or
+// whose flush failed half-way, never says so, and the table below is read instead.
 package cache
 
 import (
@@ -89,15 +91,35 @@ func (c *Cache) partition(b metric.Bucket, s metric.Slice, start metric.Schedule
 	}
 }
 
-// whole is a mark for a whole block of the very slice in whose index it lies.
-func (c *Cache) whole(kind storage.MarkKind, b metric.Bucket, s metric.Slice, start metric.ScheduleID) storage.PlacedMark {
+// own is a mark for a whole block of the very slice in whose index it lies.
+func (c *Cache) own(kind storage.MarkKind, b metric.Bucket, s metric.Slice, start metric.ScheduleID, id blocks.ID, chunks int) storage.PlacedMark {
 	return storage.PlacedMark{
 		Partition: c.partition(b, s, start),
 		Mark: storage.Mark{
-			Start: start, TimeMs: s.StartMs, ID: c.ids.Next(clock.NowMs(c.clk)),
-			Kind: kind, DueMs: s.EndMs,
+			Start: start, TimeMs: s.StartMs, ID: id,
+			Kind: kind, Chunks: chunks, DueMs: s.EndMs,
 		},
 	}
+}
+
+// current is the slice that marks for closed slices go into: the one that the clock is in, or
+// the first one after it that is not complete. Nobody looks into a complete slice
+// again, and after the clock was set back the one that it is in may be.
+func (c *Cache) current(ctx context.Context, b metric.Bucket) (metric.Slice, error) {
+	for s := c.ladder.SliceAt(b, clock.NowMs(c.clk)); ; s = c.ladder.SliceAt(b, s.EndMs) {
+		done, err := c.complete(ctx, b, s)
+		if err != nil || !done {
+			return s, err
+		}
+	}
+}
+
+func (c *Cache) complete(ctx context.Context, b metric.Bucket, s metric.Slice) (bool, error) {
+	states, err := c.store.Slices(ctx, b, s.StartMs, s.StartMs+1)
+	if err != nil {
+		return false, fmt.Errorf("read the state of slice %s: %w", s, err)
+	}
+	return len(states) > 0 && states[0].Complete, nil
 }
 
 // Put puts marks for slices that may be closed into the index of the bucket's
@@ -109,7 +131,10 @@ func (c *Cache) Put(ctx context.Context, fence storage.Fence, b metric.Bucket, m
 		return nil
 	}
 	for {
-		current := c.ladder.SliceAt(b, clock.NowMs(c.clk))
+		current, err := c.current(ctx, b)
+		if err != nil {
+			return err
+		}
 		if err := c.store.Write(ctx, &storage.Batch{
 			Fence: fence,
 			Open:  []storage.SliceKey{{Bucket: b, StartMs: current.StartMs}},

@@ -9,6 +9,7 @@ import (
 	"slices"
 
 	"github.com/quern/quern/internal/blocks"
+	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/invariants"
 	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/storage"
@@ -29,9 +30,26 @@ type Work struct {
 // Bucket is the bucket that is being ground.
 func (w *Work) Bucket() metric.Bucket { return w.Partition.Bucket }
 
-// Fresh says whether the cache holds all that there is to grind.
+// Fresh says whether all writers of the block are done with it: the cache holds all
+// that there is to grind, if it has as many chunks as they say.
 func (w *Work) Fresh() bool {
 	return !slices.ContainsFunc(w.Marks, func(m storage.Mark) bool { return m.Kind != storage.MarkFresh })
+}
+
+// Late says whether rows that may have been stored before are to be computed again.
+func (w *Work) Late() bool {
+	return slices.ContainsFunc(w.Marks, func(m storage.Mark) bool {
+		return m.Kind != storage.MarkFresh && m.Kind != storage.MarkOpen
+	})
+}
+
+// chunks is the number of chunks that the writers say they put into the cache.
+func (w *Work) chunks() int {
+	n := 0
+	for _, m := range w.Marks {
+		n += m.Chunks
+	}
+	return n
 }
 
 // Whole says whether all of the block is asked for, and not only some schedules.
@@ -107,8 +125,8 @@ func (c *Cache) Read(ctx context.Context, p storage.IndexPartition) iter.Seq2[*W
 	}
 }
 
-// ErrUseTable says that the cache cannot serve a block: gone, empty or damaged. The
-// table below holds the same and more.
+// ErrUseTable says that the cache cannot serve a block: it is gone, damaged, or not
+// known to be whole. The table below holds the same and more.
 var ErrUseTable = errors.New("the cache cannot serve the block")
 
 // Samples fills set with what the cache holds for raw work.
@@ -123,7 +141,7 @@ func (c *Cache) Rollups(ctx context.Context, w *Work, set *blocks.RollupSet) err
 
 func (c *Cache) load(ctx context.Context, w *Work, add func([]byte) error) error {
 	chunks, err := c.store.CacheBlock(ctx, w.CacheKey())
-	if errors.Is(err, storage.ErrCorrupt) || err == nil && len(chunks) == 0 {
+	if errors.Is(err, storage.ErrCorrupt) || err == nil && (len(chunks) == 0 || len(chunks) != w.chunks()) {
 		return ErrUseTable
 	}
 	if err != nil {
@@ -163,7 +181,7 @@ func (c *Cache) Pass(ctx context.Context, fence storage.Fence, w *Work, rows []m
 			end = i
 		}
 		if onTime {
-			m := c.whole(storage.MarkFresh, next, slice, block.Start)
+			m := c.own(storage.MarkFresh, next, slice, block.Start, c.ids.Next(clock.NowMs(c.clk)), 1)
 			b.Marks = append(b.Marks, m)
 			b.Cache = append(b.Cache, storage.CacheChunk{
 				CacheKey: storage.CacheKey{SliceKey: m.Partition.SliceKey, Start: block.Start},

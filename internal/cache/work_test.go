@@ -23,7 +23,7 @@ func TestWork(t *testing.T) {
 	}{
 		{
 			name:  "fresh, marked twice",
-			marks: []storage.Mark{{DueMs: 5}, {DueMs: 5}},
+			marks: []storage.Mark{{Kind: storage.MarkFresh, DueMs: 5}, {Kind: storage.MarkFresh, DueMs: 5}},
 			fresh: true, whole: true, dueMs: 5,
 		},
 		{

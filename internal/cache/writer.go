@@ -3,6 +3,7 @@ package cache
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"maps"
 	"runtime"
 	"slices"
@@ -35,16 +36,18 @@ func (g *Group) check() {
 }
 
 // Writer is ingest's side of the protocol. It remembers which marks this process
-// has written, so that a block costs one mark a slice and not one a flush. It is
+// has written, so that a block costs two marks a slice and not one a flush. It is
 // not safe for concurrent use: flushes come one after the other.
 type Writer struct {
 	cache     *Cache
 	groupSize int
 
-	// slices that have marks of this process, by the start of the slice in whose index they lie.
+	// written is what the index of each slice that is not closed holds of this process,
+	// by the slice's start. A mark that lies there stands for everything that reaches
+	// the raw table before the slice's run begins.
 	written map[int64]*written
-	// suspect are blocks whose last flush failed: their cache may lack what reached
-	// the raw table. Their marks go out with the next flush.
+	// suspect are blocks of closed slices that a flush failed on: what it left in the raw
+	// table may have missed their run. Their marks go out with the next flush.
 	suspect map[blockKey]struct{}
 }
 
@@ -58,11 +61,20 @@ type lateKey struct {
 	id     metric.ScheduleID
 }
 
-// written is what one slice's index holds already. A mark that lies there stands
-// for everything that reaches the raw table before the slice's run begins.
 type written struct {
-	fresh map[metric.ScheduleID]struct{}
-	late  map[lateKey]struct{}
+	// complete: the slice's run is over, whatever the clock says.
+	complete bool
+	open     map[metric.ScheduleID]*openBlock
+	late     map[lateKey]struct{}
+}
+
+// openBlock is a block that this process has marked as open.
+type openBlock struct {
+	mark   blocks.ID
+	chunks int
+	// torn: a flush failed, and nobody knows what it left in cache and raw table. The
+	// mark stays open.
+	torn bool
 }
 
 // maxRememberedLate bounds the memory of late schedules per slice. Beyond it marks
@@ -81,93 +93,233 @@ func NewWriter(c *Cache) *Writer {
 
 // Flush makes the groups durable together with the marks that lead a run to them,
 // and returns nil only then. After an error any part of them may have been
-// written, and a later Flush sees to it that no roll-up misses that part.
+// written, and no roll-up relies on a cache that may lack that part.
 func (w *Writer) Flush(ctx context.Context, groups []Group) error {
 	if invariants.Enabled {
 		for _, g := range groups {
 			g.check()
 		}
 	}
-	// In order, so that the same history writes the same rows in the same order.
-	suspects := slices.SortedFunc(maps.Keys(w.suspect), func(a, b blockKey) int {
-		return cmp.Or(cmp.Compare(a.sliceMs, b.sliceMs), cmp.Compare(a.start, b.start))
-	})
-	if err := w.flush(ctx, groups, suspects); err != nil {
-		for _, g := range groups {
-			w.suspect[blockKey{g.Slice.StartMs, g.Block.Start}] = struct{}{}
-		}
+	f, err := w.begin(ctx, groups)
+	if err != nil {
 		return err
 	}
-	for _, k := range suspects {
-		delete(w.suspect, k)
+	if err := w.write(ctx, f); err != nil {
+		w.failed(f)
+		return err
 	}
+	w.succeeded(f)
 	return nil
 }
 
-func (w *Writer) flush(ctx context.Context, groups []Group, suspects []blockKey) error {
-	now := clock.NowMs(w.cache.clk)
-	w.forget(now)
-	current := w.cache.ladder.SliceAt(metric.Raw, now)
+// flush is one flush under way. Each group relies on a mark in its own slice, or in the slice that
+// was current when the flush began if it was late by then.
+type flush struct {
+	startedMs int64
+	current   metric.Slice
+	groups    []Group
+	suspects  []blockKey
+	opened    []storage.PlacedMark
+	late      []storage.Mark
+	// settledMs is when the races were settled; what was opened in slices that had
+	// closed by then has been taken back.
+	settledMs int64
+}
 
-	b := &storage.Batch{}
-	var late []storage.Mark
+func (w *Writer) begin(ctx context.Context, groups []Group) (*flush, error) {
+	now := clock.NowMs(w.cache.clk)
+	maps.DeleteFunc(w.written, func(start int64, _ *written) bool {
+		return w.cache.timing.Due(w.cache.ladder.SliceAt(metric.Raw, start), now)
+	})
+	current, err := w.current(ctx, now)
+	if err != nil {
+		return nil, err
+	}
+	f := &flush{
+		startedMs: now, current: current, groups: groups,
+		// In order, so that the same history writes the same rows in the same order.
+		suspects: slices.SortedFunc(maps.Keys(w.suspect), func(a, b blockKey) int {
+			return cmp.Or(cmp.Compare(a.sliceMs, b.sliceMs), cmp.Compare(a.start, b.start))
+		}),
+	}
 	for _, g := range groups {
-		if w.cache.timing.Closed(g.Slice, now) {
-			late = w.appendLate(late, current, g)
-		} else if _, ok := w.in(g.Slice.StartMs).fresh[g.Block.Start]; !ok {
-			b.Marks = append(b.Marks, w.cache.whole(storage.MarkFresh, metric.Raw, g.Slice, g.Block.Start))
+		if _, err := w.in(ctx, g.Slice, now); err != nil {
+			return nil, err
+		}
+		if w.late(f, g.Slice) {
+			f.late = w.appendLate(f.late, f.current, g)
+		} else if w.written[g.Slice.StartMs].open[g.Block.Start] == nil {
+			f.opened = append(f.opened, w.cache.own(storage.MarkOpen, metric.Raw, g.Slice, g.Block.Start, w.cache.ids.Next(now), 0))
 		}
 	}
-	for _, k := range suspects {
-		if s := w.cache.ladder.SliceAt(metric.Raw, k.sliceMs); w.cache.timing.Closed(s, now) {
-			late = append(late, suspectMark(k))
-		} else {
-			b.Marks = append(b.Marks, w.cache.whole(storage.MarkSuspect, metric.Raw, s, k.start))
-		}
+	for _, k := range f.suspects {
+		f.late = append(f.late, storage.Mark{Start: k.start, TimeMs: k.sliceMs, Kind: storage.MarkLate})
 	}
-	b.Marks = append(b.Marks, w.cache.place(metric.Raw, current, late)...)
+	return f, nil
+}
+
+// late says whether the slice was closed when the flush began.
+func (w *Writer) late(f *flush, s metric.Slice) bool {
+	return w.cache.timing.Closed(s, f.startedMs) || w.written[s.StartMs].complete
+}
+
+// missed says whether the run that a group of the slice relies on may have begun by nowMs.
+func (w *Writer) missed(f *flush, s metric.Slice, nowMs int64) bool {
+	if w.late(f, s) {
+		s = f.current
+	}
+	return w.cache.timing.Closed(s, nowMs)
+}
+
+func (w *Writer) write(ctx context.Context, f *flush) error {
+	b := &storage.Batch{Marks: slices.Concat(f.opened, w.cache.place(metric.Raw, f.current, f.late))}
 	b.Open = slicesOf(b.Marks)
-	w.encode(b, groups, now)
+	w.encode(b, f)
 	if err := w.cache.store.Write(ctx, b); err != nil {
 		return err
 	}
-	if err := w.settle(ctx, groups, suspects, now); err != nil {
-		return err
-	}
-	w.remember(groups, late, now)
-	return nil
+	return w.settle(ctx, f)
 }
 
-// settle closes the race with the runs (invariant 4). Each group relies on a mark
-// in its own slice, or in the current one if it was late at startedMs. Where that
-// slice has closed before the write was done, its run may have read the index
-// without the mark or the raw table without the chunk: such a group gets a late mark.
-func (w *Writer) settle(ctx context.Context, groups []Group, suspects []blockKey, startedMs int64) error {
+// settle closes the race with the runs (invariant 4). Where the slice that a group
+// relies on has closed before the write was done, its run may have read the index
+// without the mark or the raw table without the chunk: such a group gets a late
+// mark, and the mark that nobody may ever look at is taken back.
+func (w *Writer) settle(ctx context.Context, f *flush) error {
 	now := clock.NowMs(w.cache.clk)
-	missed := func(s metric.Slice) bool {
-		if w.cache.timing.Closed(s, startedMs) {
-			s = w.cache.ladder.SliceAt(metric.Raw, startedMs)
-		}
-		return w.cache.timing.Closed(s, now)
-	}
+	f.settledMs = now
 	var again []storage.Mark
-	for _, g := range groups {
-		if missed(g.Slice) {
+	for _, g := range f.groups {
+		if w.missed(f, g.Slice, now) {
 			again = append(again, lateMark(g))
 		}
 	}
-	for _, k := range suspects {
-		if missed(w.cache.ladder.SliceAt(metric.Raw, k.sliceMs)) {
-			again = append(again, suspectMark(k))
+	if w.cache.timing.Closed(f.current, now) {
+		for _, m := range f.late {
+			if len(m.Schedules) == 0 {
+				again = append(again, m)
+			}
 		}
 	}
-	return w.cache.Put(ctx, 0, metric.Raw, again)
+	if err := w.cache.Put(ctx, 0, metric.Raw, again); err != nil {
+		return err
+	}
+	return w.takeBack(ctx, f.opened, now)
+}
+
+// takeBack deletes marks of this process from slices that have closed.
+func (w *Writer) takeBack(ctx context.Context, marks []storage.PlacedMark, nowMs int64) error {
+	for _, m := range marks {
+		if !w.cache.timing.Closed(w.cache.ladder.SliceAt(metric.Raw, m.TimeMs), nowMs) {
+			continue
+		}
+		if err := w.cache.store.DeleteMarks(ctx, 0, m.Partition, []storage.Mark{m.Mark}); err != nil {
+			return fmt.Errorf("take back the mark of block %d: %w", m.Start, err)
+		}
+	}
+	return nil
+}
+
+// failed notes what may be there in part.
+func (w *Writer) failed(f *flush) {
+	now := clock.NowMs(w.cache.clk)
+	for _, g := range f.groups {
+		if w.missed(f, g.Slice, now) {
+			w.suspect[blockKey{g.Slice.StartMs, g.Block.Start}] = struct{}{}
+		} else if w.late(f, g.Slice) {
+			continue // its late mark was written before its chunk, or neither was
+		} else if o := w.written[g.Slice.StartMs].open[g.Block.Start]; o != nil {
+			o.torn = true
+		}
+		// A block that was to be opened is opened by another mark next time. If the first
+		// one was written, it stays open and says that the cache is not to be used.
+	}
+}
+
+// succeeded notes what the index holds now.
+func (w *Writer) succeeded(f *flush) {
+	for _, k := range f.suspects {
+		delete(w.suspect, k)
+	}
+	for _, m := range f.opened {
+		if !w.cache.timing.Closed(w.cache.ladder.SliceAt(metric.Raw, m.TimeMs), f.settledMs) {
+			w.written[m.TimeMs].open[m.Start] = &openBlock{mark: m.ID}
+		}
+	}
+	for _, g := range f.groups {
+		if w.late(f, g.Slice) {
+			continue
+		}
+		if o := w.written[g.Slice.StartMs].open[g.Block.Start]; o != nil {
+			o.chunks++
+		}
+	}
+	known := w.written[f.current.StartMs].late
+	for _, m := range f.late {
+		for _, id := range m.Schedules {
+			if len(known) >= maxRememberedLate {
+				clear(known)
+			}
+			known[lateKey{m.TimeMs, id}] = struct{}{}
+		}
+	}
+}
+
+// Seal says of every slice that has closed since the last call which of its blocks this process
+// is done with, so that their run may use the cache. It is to be called between a
+// slice's end plus the grace and the run. Nothing is lost when it comes too late, or
+// not at all: those blocks are ground from the raw table.
+func (w *Writer) Seal(ctx context.Context) error {
+	now := clock.NowMs(w.cache.clk)
+	b := &storage.Batch{}
+	for _, start := range slices.Sorted(maps.Keys(w.written)) {
+		s := w.cache.ladder.SliceAt(metric.Raw, start)
+		if !w.cache.timing.Closed(s, now) {
+			continue
+		}
+		open := w.written[start].open
+		delete(w.written, start)
+		if w.cache.timing.Due(s, now) {
+			continue // its run may be reading the marks
+		}
+		for _, id := range slices.Sorted(maps.Keys(open)) {
+			if o := open[id]; !o.torn {
+				b.Marks = append(b.Marks, w.cache.own(storage.MarkFresh, metric.Raw, s, id, o.mark, o.chunks))
+			}
+		}
+	}
+	if len(b.Marks) == 0 {
+		return nil
+	}
+	if err := w.cache.store.Write(ctx, b); err != nil {
+		return fmt.Errorf("seal %d blocks: %w", len(b.Marks), err)
+	}
+	return w.unseal(ctx, b.Marks)
+}
+
+// unseal takes back what was sealed so late that the run may have begun: it may have
+// deleted the mark before, and nobody would read the new one. If it has not read
+// the mark yet, the late one that is put first leads a run to the block.
+func (w *Writer) unseal(ctx context.Context, sealed []storage.PlacedMark) error {
+	now := clock.NowMs(w.cache.clk)
+	var late []storage.Mark
+	var gone []storage.PlacedMark
+	for _, m := range sealed {
+		if w.cache.timing.Due(w.cache.ladder.SliceAt(metric.Raw, m.TimeMs), now) {
+			late = append(late, storage.Mark{Start: m.Start, TimeMs: m.TimeMs, Kind: storage.MarkLate})
+			gone = append(gone, m)
+		}
+	}
+	if err := w.cache.Put(ctx, 0, metric.Raw, late); err != nil {
+		return err
+	}
+	return w.takeBack(ctx, gone, now)
 }
 
 // appendLate adds a mark for those of the group's schedules that the current
 // slice's index does not hold yet.
 func (w *Writer) appendLate(marks []storage.Mark, current metric.Slice, g Group) []storage.Mark {
-	known := w.in(current.StartMs).late
+	known := w.written[current.StartMs].late
 	m := lateMark(g)
 	m.Schedules = slices.DeleteFunc(m.Schedules, func(id metric.ScheduleID) bool {
 		_, ok := known[lateKey{g.Slice.StartMs, id}]
@@ -189,30 +341,26 @@ func lateMark(g Group) storage.Mark {
 	return m
 }
 
-func suspectMark(k blockKey) storage.Mark {
-	return storage.Mark{Start: k.start, TimeMs: k.sliceMs, Kind: storage.MarkSuspect}
-}
-
 // encode packs each group into its chunks. The packing is the costly part of a
 // flush, so the groups are shared out over the processors.
-func (w *Writer) encode(b *storage.Batch, groups []Group, nowMs int64) {
+func (w *Writer) encode(b *storage.Batch, f *flush) {
 	type packed struct {
 		raw   []storage.RawChunk
 		cache []storage.CacheChunk
 	}
-	out := make([]packed, len(groups))
-	ids := make([]blocks.ID, len(groups))
+	out := make([]packed, len(f.groups))
+	ids := make([]blocks.ID, len(f.groups))
 	for i := range ids {
-		ids[i] = w.cache.ids.Next(nowMs)
+		ids[i] = w.cache.ids.Next(f.startedMs)
 	}
 	var wg sync.WaitGroup
-	workers := min(runtime.GOMAXPROCS(0), len(groups))
+	workers := min(runtime.GOMAXPROCS(0), len(f.groups))
 	for n := range workers {
 		wg.Go(func() {
-			for i := n; i < len(groups); i += workers {
-				g := &groups[i]
+			for i := n; i < len(f.groups); i += workers {
+				g := &f.groups[i]
 				out[i].raw = w.rawChunks(g, ids[i])
-				if !w.cache.timing.Closed(g.Slice, nowMs) {
+				if !w.late(f, g.Slice) {
 					out[i].cache = []storage.CacheChunk{w.cacheChunk(g, out[i].raw, ids[i])}
 				}
 			}
@@ -273,42 +421,32 @@ func slicesOf(marks []storage.PlacedMark) []storage.SliceKey {
 	return out
 }
 
-func (w *Writer) in(sliceMs int64) *written {
-	x := w.written[sliceMs]
-	if x == nil {
-		x = &written{
-			fresh: make(map[metric.ScheduleID]struct{}),
-			late:  make(map[lateKey]struct{}),
-		}
-		w.written[sliceMs] = x
+// in is what the index of a slice holds of this process, nil for a closed one. The
+// first time that a slice is asked for, the store is asked whether it is complete.
+func (w *Writer) in(ctx context.Context, s metric.Slice, nowMs int64) (*written, error) {
+	x := w.written[s.StartMs]
+	if x != nil || w.cache.timing.Closed(s, nowMs) {
+		return x, nil
 	}
-	return x
+	complete, err := w.cache.complete(ctx, metric.Raw, s)
+	if err != nil {
+		return nil, err
+	}
+	x = &written{
+		complete: complete,
+		open:     make(map[metric.ScheduleID]*openBlock),
+		late:     make(map[lateKey]struct{}),
+	}
+	w.written[s.StartMs] = x
+	return x, nil
 }
 
-// remember notes what the index holds now. What lies in a slice that has closed
-// meanwhile is noted too: nobody asks for it any more.
-func (w *Writer) remember(groups []Group, late []storage.Mark, startedMs int64) {
-	for _, g := range groups {
-		if !w.cache.timing.Closed(g.Slice, startedMs) {
-			w.in(g.Slice.StartMs).fresh[g.Block.Start] = struct{}{}
-		}
-	}
-	known := w.in(w.cache.ladder.SliceAt(metric.Raw, startedMs).StartMs).late
-	for _, m := range late {
-		for _, id := range m.Schedules {
-			if len(known) >= maxRememberedLate {
-				clear(known)
-			}
-			known[lateKey{m.TimeMs, id}] = struct{}{}
-		}
-	}
-}
-
-// forget drops the memory of slices that nothing can be put into any more.
-func (w *Writer) forget(nowMs int64) {
-	for start := range w.written {
-		if w.cache.timing.Closed(w.cache.ladder.SliceAt(metric.Raw, start), nowMs) {
-			delete(w.written, start)
+// current is Cache.current with the answers remembered.
+func (w *Writer) current(ctx context.Context, nowMs int64) (metric.Slice, error) {
+	for s := w.cache.ladder.SliceAt(metric.Raw, nowMs); ; s = w.cache.ladder.SliceAt(metric.Raw, s.EndMs) {
+		x, err := w.in(ctx, s, nowMs)
+		if err != nil || !x.complete {
+			return s, err
 		}
 	}
 }

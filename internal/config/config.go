@@ -379,12 +379,15 @@ func (p *parser) check(cfg Config) {
 		p.fail("late-grace", "must be shorter than --aggregation-delay, which is %s: a slice may be ground only when nothing enters it any more",
 			FormatSpan(cfg.AggregationDelay))
 	}
+	// The youngest data that is still taken late has to climb from level to level, and
+	// waits on each for the end of a slice and its run.
+	least := cfg.AgeCap
 	for _, b := range cfg.Ladder.Ground() {
-		keep := cfg.Retention[b]
-		least := time.Duration(cfg.Ladder.WidthMs(b+1))*time.Millisecond + cfg.AgeCap + cfg.AggregationDelay
-		if keep != 0 && keep < least {
-			p.fail("retention", "%s of %s is too short: its data must rest for --age-cap, a %s slice and --aggregation-delay, %s in all, to be ground",
-				FormatSpan(keep), cfg.Ladder.Name(b), cfg.Ladder.Name(b+1), FormatSpan(least))
+		width := time.Duration(cfg.Ladder.WidthMs(b+1)) * time.Millisecond
+		least += width + cfg.AggregationDelay
+		if keep := cfg.Retention[b]; keep != 0 && keep < least+width {
+			p.fail("retention", "%s of %s is too short: late data needs it for --age-cap, the slices up to %s and their --aggregation-delay, %s in all",
+				FormatSpan(keep), cfg.Ladder.Name(b), cfg.Ladder.Name(b+1), FormatSpan(least+width))
 		}
 	}
 }

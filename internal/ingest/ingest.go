@@ -80,6 +80,7 @@ type Ingest struct {
 	closed  bool
 
 	wake    chan struct{} // has a value when open holds samples
+	seal    chan chan error
 	closing chan struct{}
 	stopped chan struct{}
 }
@@ -106,6 +107,7 @@ func Start(ctx context.Context, store storage.Store, reg *registry.Registry, c *
 		metrics: newMetrics(opts.Metrics),
 		open:    newCommit(nil),
 		wake:    make(chan struct{}, 1),
+		seal:    make(chan chan error),
 		closing: make(chan struct{}),
 		stopped: make(chan struct{}),
 	}
@@ -181,6 +183,9 @@ func (in *Ingest) commits(ctx context.Context) {
 	for {
 		select {
 		case <-in.wake:
+		case reply := <-in.seal:
+			reply <- in.writer.Seal(ctx)
+			continue
 		case <-in.closing:
 			select {
 			case <-in.wake:
@@ -229,6 +234,25 @@ func (in *Ingest) commit(ctx context.Context, g *grouper, samples []metric.Sampl
 		return fmt.Errorf("samples not stored: %w", err)
 	}
 	return nil
+}
+
+// Seal lets the runs of slices that have closed use the cache; see cache.Writer.Seal.
+// It is to be called when the grace of a slice has passed.
+func (in *Ingest) Seal(ctx context.Context) error {
+	reply := make(chan error, 1)
+	select {
+	case in.seal <- reply:
+	case <-in.stopped:
+		return ErrClosed
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	select {
+	case err := <-reply:
+		return err
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
 }
 
 // Close takes no more reports, makes those under way durable, and waits until that

@@ -38,7 +38,7 @@ func CompareSamples(a, b Sample) int {
 //
 // Only finite samples count: NaN and the infinities stay in the raw data and are
 // left out of every field here. The zero Rollup, with Count 0, stands for "no
-// data" and is never stored.
+// data"; it is stored only to take back a row whose samples have all been overwritten.
 type Rollup struct {
 	// Count is the number of samples.
 	Count uint64

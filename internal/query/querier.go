@@ -283,7 +283,8 @@ func (q *Querier) rows(ctx context.Context, g group, level metric.Bucket, fromMs
 				yield(groupRow{}, q.readError(level, g, err))
 				return
 			}
-			if i, found := slices.BinarySearch(g.ids, row.Schedule); found && !yield(groupRow{i, &row}, nil) {
+			// A row without samples takes back one that was there before.
+			if i, found := slices.BinarySearch(g.ids, row.Schedule); found && row.Count > 0 && !yield(groupRow{i, &row}, nil) {
 				return
 			}
 		}

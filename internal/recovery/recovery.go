@@ -4,6 +4,7 @@
 package recovery
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -34,8 +35,10 @@ type Recovery struct {
 	opts   Options
 
 	mu sync.Mutex
-	// floor is, by bucket, the time before which no slice is outstanding nor will be.
-	floor []int64
+	// floor is, by bucket, the time before which no slice is outstanding nor will be,
+	// as long as the clock does not go back behind lookedMs, when it was last raised.
+	floor    []int64
+	lookedMs int64
 }
 
 // New makes the rules over a store.
@@ -44,10 +47,8 @@ func New(store storage.Store, c *cache.Cache, clk clock.Clock, opts Options) *Re
 		opts.AgeCap = 24 * time.Hour
 	}
 	r := &Recovery{store: store, cache: c, ladder: store.Settings().Ladder, clk: clk, opts: opts}
-	// Only the first look goes back all the way: it finds what earlier processes left.
-	for _, b := range r.ladder.Ground() {
-		r.floor = append(r.floor, r.ladder.SliceAt(b, clock.NowMs(clk)-maxOutage.Milliseconds()).StartMs)
-	}
+	r.floor = make([]int64, r.ladder.Top())
+	r.lookBack(clock.NowMs(clk))
 	return r
 }
 
@@ -55,6 +56,14 @@ func New(store storage.Store, c *cache.Cache, clk clock.Clock, opts Options) *Re
 // the age cap is dropped when found; looking further back than this for nothing
 // but dropping it is not worth the reads.
 const maxOutage = 30 * 24 * time.Hour
+
+// lookBack lowers the floors to where the first look begins: it finds what earlier
+// processes left, or this one under a clock that was ahead.
+func (r *Recovery) lookBack(nowMs int64) {
+	for _, b := range r.ladder.Ground() {
+		r.floor[b] = r.ladder.SliceAt(b, nowMs-maxOutage.Milliseconds()).StartMs
+	}
+}
 
 // Outstanding are all slices that have been opened and not completed, in the order
 // in which they must be run: by end, and at the same end finest first. So every slice comes
@@ -64,6 +73,10 @@ func (r *Recovery) Outstanding(ctx context.Context) ([]storage.SliceKey, error) 
 	defer r.mu.Unlock()
 	var out []storage.SliceKey
 	now := clock.NowMs(r.clk)
+	if now < r.lookedMs {
+		r.lookBack(now)
+	}
+	r.lookedMs = now
 	// Ingest opens no slice that closed before this; a run opens one only around the slice
 	// that it grinds. So the floor of each bucket follows from what is outstanding below it.
 	floor := now - (r.cache.Timing().Delay + 2*r.cache.Timing().Grace).Milliseconds()
@@ -81,25 +94,33 @@ func (r *Recovery) Outstanding(ctx context.Context) ([]storage.SliceKey, error) 
 		floor = r.ladder.SliceAt(b, floor).StartMs
 		r.floor[b] = max(r.floor[b], floor)
 	}
-	end := func(k storage.SliceKey) int64 { return r.ladder.SliceAt(k.Bucket, k.StartMs).EndMs }
 	slices.SortFunc(out, func(a, b storage.SliceKey) int {
-		if d := end(a) - end(b); d != 0 {
-			return int(d)
-		}
-		return int(a.Bucket - b.Bucket)
+		return cmp.Or(cmp.Compare(r.slice(a).EndMs, r.slice(b).EndMs), cmp.Compare(a.Bucket, b.Bucket))
 	})
 	return out, nil
 }
 
-// NextDue is the first outstanding slice whose run may begin; ok is false when
-// there is none. Slices that come after one that is not due are not either.
-func (r *Recovery) NextDue(ctx context.Context) (k storage.SliceKey, ok bool, err error) {
+// NextDue is the first outstanding slice whose run may begin; ok is false when there
+// is none. Slices that were set aside are passed over, and so are those that they lie within.
+func (r *Recovery) NextDue(ctx context.Context, aside []storage.SliceKey) (k storage.SliceKey, ok bool, err error) {
 	out, err := r.Outstanding(ctx)
-	if err != nil || len(out) == 0 {
+	if err != nil {
 		return storage.SliceKey{}, false, err
 	}
-	first := out[0]
-	return first, r.cache.Timing().Due(r.ladder.SliceAt(first.Bucket, first.StartMs), clock.NowMs(r.clk)), nil
+	now := clock.NowMs(r.clk)
+	for _, k := range out {
+		waits := slices.ContainsFunc(aside, func(a storage.SliceKey) bool {
+			return a.Bucket <= k.Bucket && r.slice(k).Contains(a.StartMs)
+		})
+		if !waits {
+			return k, r.cache.Timing().Due(r.slice(k), now), nil
+		}
+	}
+	return storage.SliceKey{}, false, nil
+}
+
+func (r *Recovery) slice(k storage.SliceKey) metric.Slice {
+	return r.ladder.SliceAt(k.Bucket, k.StartMs)
 }
 
 // Verdict is what becomes of work before it is begun.

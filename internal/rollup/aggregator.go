@@ -2,6 +2,7 @@ package rollup
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"time"
 
@@ -29,8 +30,8 @@ type Aggregator struct {
 	after  func(ctx context.Context) error
 }
 
-// NewAggregator makes the driver. after is called when nothing is due any more, at
-// most once a slice: the time for housekeeping.
+// NewAggregator makes the driver. after is called after each
+// pass: the time for housekeeping.
 func NewAggregator(r *Runner, timing cache.Timing, after func(ctx context.Context) error) *Aggregator {
 	return &Aggregator{
 		runner: r,
@@ -78,10 +79,12 @@ func (a *Aggregator) Run(ctx context.Context) {
 }
 
 func (a *Aggregator) pass(ctx context.Context) error {
-	if _, err := a.runner.RunDue(ctx); err != nil {
+	_, err := a.runner.RunDue(ctx)
+	if ctx.Err() != nil {
 		return err
 	}
-	return a.after(ctx)
+	// Also after a run that was aborted: housekeeping may free the space that it lacked.
+	return errors.Join(err, a.after(ctx))
 }
 
 // dueTimes is the cron schedule of the runs: every end of a slice of the finest

@@ -48,13 +48,15 @@ func (g *grind) block(ctx context.Context, w *cache.Work) error {
 	}
 	g.tally.blocks.Add(1)
 	g.tally.schedules.Add(int64(len(g.rows)))
-	if !w.Fresh() {
+	if w.Late() {
 		g.tally.late.Add(int64(len(g.rows)))
 	}
 	return nil
 }
 
-// compute fills g.rows with the block's rows.
+// compute fills g.rows with the block's rows. Where nothing finite is left of a
+// schedule that may have had a row before, its row is the zero one, which takes the
+// old one back: it stands for "no data" and readers skip it.
 func (g *grind) compute(ctx context.Context, w *cache.Work) error {
 	if w.Bucket() == metric.Raw {
 		return g.fromSamples(ctx, w)
@@ -83,7 +85,7 @@ func (g *grind) fromSamples(ctx context.Context, w *cache.Work) error {
 		if !asked(only, id) {
 			continue
 		}
-		if r, ok := g.grinder.Samples(samples); ok {
+		if r, ok := g.grinder.Samples(samples); ok || w.Late() {
 			g.rows = append(g.rows, metric.RollupRow{Schedule: id, TimeMs: w.Slice.StartMs, Rollup: r})
 		}
 	}
@@ -127,7 +129,7 @@ func (g *grind) fromRollups(ctx context.Context, w *cache.Work) error {
 		if err != nil {
 			return fmt.Errorf("schedule %d: %w", id, err)
 		}
-		if ok {
+		if ok || w.Late() {
 			g.rows = append(g.rows, metric.RollupRow{Schedule: id, TimeMs: w.Slice.StartMs, Rollup: r})
 		}
 	}

@@ -88,15 +88,24 @@ func NewRunner(store storage.Store, c *cache.Cache, r *recovery.Recovery, clk cl
 
 // RunDue runs every slice that is due, oldest first, including those that earlier
 // runs or an outage left open, and returns how many it completed. It stops at the
-// first run that is aborted: what is left stays outstanding.
+// first run that is aborted: what is left stays outstanding. Only a slice whose index
+// is damaged is set aside, with those that it lies within, since no later attempt will help it.
 func (r *Runner) RunDue(ctx context.Context) (int, error) {
-	for n := 0; ; n++ {
-		k, due, err := r.recovery.NextDue(ctx)
+	var aside []storage.SliceKey
+	var damaged error
+	for n := 0; ; {
+		k, due, err := r.recovery.NextDue(ctx, aside)
 		if err != nil || !due {
-			return n, err
+			return n, errors.Join(damaged, err)
 		}
-		if _, err := r.Run(ctx, k); err != nil {
-			return n, err
+		switch _, err := r.Run(ctx, k); {
+		case err == nil:
+			n++
+		case errors.Is(err, storage.ErrCorrupt):
+			aside = append(aside, k)
+			damaged = errors.Join(damaged, err)
+		default:
+			return n, errors.Join(damaged, err)
 		}
 	}
 }
@@ -254,9 +263,11 @@ func (r *Runner) settle(ctx context.Context, g *grind, w *cache.Work) error {
 	switch {
 	case err == nil:
 		return nil
-	case stops(ctx, err) || storage.IsAway(err):
+	case stops(ctx, err) || errors.Is(err, storage.ErrUnavailable):
 		return err
 	}
+	// One block that always times out must not hold up all others: if the store is
+	// there to take the mark, it is the block that fails, and if not, the run ends here.
 	g.tally.rescheduled.Add(1)
 	r.report(ctx, w.Partition.SliceKey, w.Block.Start, fmt.Errorf("block of slice %s put off: %w", w.Slice, err))
 	return r.recovery.Reschedule(ctx, g.fence, w, err)

@@ -81,29 +81,32 @@ type IndexPartition struct {
 type MarkKind uint8
 
 const (
-	// MarkFresh stands for a block of the very slice in whose index it lies. It is the only
-	// kind that is ground from the cache; for all others the table of the bucket itself is read.
-	MarkFresh MarkKind = iota
-	// MarkLate stands for the named schedules of a slice that was closed already.
+	// MarkOpen stands for a block of the very slice in whose index it lies, whose
+	// writer has not said that it is done with it. The table of the bucket itself is read.
+	MarkOpen MarkKind = iota
+	// MarkFresh stands for such a block whose writer is done: Chunks of its chunks are
+	// in the cache. Where all marks of a block are fresh and the cache has as many
+	// chunks as they say together, it is ground from the cache.
+	MarkFresh
+	// MarkLate stands for schedules, or the whole block, of a slice that was closed
+	// already. The table is read.
 	MarkLate
-	// MarkRetry stands for a block whose grinding failed in an earlier run.
+	// MarkRetry stands for a block whose grinding failed in an earlier run. The table
+	// is read.
 	MarkRetry
-	// MarkSuspect stands for a block whose cache may lack what the raw table has,
-	// because a flush failed half-way.
-	MarkSuspect
 )
 
 // String is the kind's name in status and logs.
 func (k MarkKind) String() string {
 	switch k {
+	case MarkOpen:
+		return "open"
 	case MarkFresh:
 		return "fresh"
 	case MarkLate:
 		return "late"
 	case MarkRetry:
 		return "retry"
-	case MarkSuspect:
-		return "suspect"
 	}
 	return "unknown"
 }
@@ -117,6 +120,9 @@ type Mark struct {
 	ID     blocks.ID
 
 	Kind MarkKind
+	// Chunks is how many chunks the mark's writer put into the block's cache; 0 for all
+	// but fresh marks.
+	Chunks int
 	// Schedules are sorted; empty means the whole block.
 	Schedules []metric.ScheduleID
 	// DueMs is the end of the first slice in whose index this work was put. The age

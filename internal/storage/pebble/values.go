@@ -50,11 +50,12 @@ func parseRollup(b []byte) (r metric.Rollup, err error) {
 	return r, nil
 }
 
-// appendMark appends what is not in the mark's key: version, kind, due time, attempt,
-// last error, and the schedules as steps from the block's start.
+// appendMark appends what is not in the mark's key: version, kind, due time, chunks,
+// attempt, last error, and the schedules as steps from the block's start.
 func appendMark(b []byte, m *storage.Mark) []byte {
 	b = append(b, markVersion, byte(m.Kind))
 	b = binary.BigEndian.AppendUint64(b, uint64(m.DueMs))
+	b = binary.AppendUvarint(b, uint64(m.Chunks))
 	b = binary.AppendUvarint(b, uint64(m.Attempt))
 	b = binary.AppendUvarint(b, uint64(len(m.LastError)))
 	b = append(b, m.LastError...)
@@ -75,6 +76,7 @@ func parseMark(b []byte, m *storage.Mark) error {
 	m.Kind = storage.MarkKind(b[1])
 	m.DueMs = int64(binary.BigEndian.Uint64(b[2:]))
 	r := varints{rest: b[10:]}
+	m.Chunks = int(r.uint())
 	m.Attempt = int(r.uint())
 	m.LastError = string(r.take(r.uint()))
 	n := r.uint()
