@@ -269,7 +269,8 @@ type Store interface {
 	// AddEpoch appends an epoch by compare-and-set; ErrConflict when another process
 	// has added one since Settings was read.
 	AddEpoch(ctx context.Context, e blocks.Epoch) error
-	// Expire removes rows older than their retention. Stores with TTLs do nothing.
+	// Expire removes rows older than their retention, by whole partitions: a row may stay
+	// up to one partition longer. Stores with TTLs do nothing.
 	Expire(ctx context.Context, nowMs int64) error
 	// Close flushes and closes the store. It is called once, after every other call has returned.
 	Close() error
