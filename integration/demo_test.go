@@ -47,7 +47,6 @@ func TestDemo(t *testing.T) {
 	}
 	p.stop()
 
-	begin = time.Now()
 	p = serve(t, dir, "--demo")
 	assert.Contains(t, p.stdout.String(), "has data already: the demo goes on from there")
 	assert.NotContains(t, p.stdout.String(), "Generating")
@@ -71,7 +70,8 @@ func slicesOver(from, end time.Time, width time.Duration) int {
 // while: late reports are right in the roll-ups only after the next run.
 func steadySource(t *testing.T, from, to time.Time) string {
 	t.Helper()
-	g, err := demo.New(demo.Options{})
+	// Of few sources, which are the first of many.
+	g, err := demo.New(demo.Options{Sources: 20})
 	require.NoError(t, err)
 	odd := map[string]bool{}
 	sources := map[string]bool{}

@@ -109,9 +109,9 @@ func serveOnSmallDisk(t *testing.T) (p *process, dir string, restart func() *pro
 	if unshare, lookErr := exec.LookPath("unshare"); lookErr == nil {
 		mount := `mount -t tmpfs -o size=48m tmpfs "$0" && exec "$@"`
 		inside := append([]string{"--user", "--map-root-user", "--mount", "sh", "-c", mount, dir, binary}, serveArgs(filepath.Join(dir, "data"))...)
-		probe, err := exec.Command(unshare, "--user", "--map-root-user", "--mount", "sh", "-c", mount, dir, "true").CombinedOutput()
+		probe, err := exec.CommandContext(t.Context(), unshare, "--user", "--map-root-user", "--mount", "sh", "-c", mount, dir, "true").CombinedOutput()
 		if err == nil {
-			p = startCommand(t, exec.Command(unshare, inside...))
+			p = startCommand(t, exec.CommandContext(t.Context(), unshare, inside...))
 			p.ready()
 			return p, filepath.Join("/proc", strconv.Itoa(p.cmd.Process.Pid), "root", dir), nil
 		}
@@ -126,7 +126,7 @@ func serveOnSmallDisk(t *testing.T) (p *process, dir string, restart func() *pro
 			"acknowledged is lost, is also tested on a simulated disk, in internal/storage/pebble.")
 		t.Skip("no small file system on this machine: " + fmt.Sprint(err))
 	}
-	dir, err = os.MkdirTemp("/dev/shm", "quern-")
+	dir, err = os.MkdirTemp("/dev/shm", "quern-") //nolint:usetesting // it must lie on this file system
 	require.NoError(t, err)
 	t.Cleanup(func() { assert.NoError(t, os.RemoveAll(dir)) })
 	return serve(t, filepath.Join(dir, "data")), dir, startIn(t, dir)

@@ -5,8 +5,10 @@ package integration
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -41,9 +43,9 @@ func buildAndRun(m *testing.M) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	defer os.RemoveAll(dir)
+	defer os.RemoveAll(dir) //nolint:errcheck // what is left in the directory of temporary files, others clean up
 	binary = filepath.Join(dir, "quern")
-	build := exec.Command("go", append(append([]string{"build", "-o", binary}, buildFlags...), "github.com/quern/quern/cmd/quern")...)
+	build := exec.CommandContext(context.Background(), "go", append(append([]string{"build", "-o", binary}, buildFlags...), "github.com/quern/quern/cmd/quern")...)
 	if out, err := build.CombinedOutput(); err != nil {
 		return 0, fmt.Errorf("%s: %w\n%s", build, err, out)
 	}
@@ -101,7 +103,7 @@ type process struct {
 // start starts the program. It does not outlive the test.
 func start(t *testing.T, args ...string) *process {
 	t.Helper()
-	return startCommand(t, exec.Command(binary, args...))
+	return startCommand(t, exec.CommandContext(t.Context(), binary, args...))
 }
 
 func startCommand(t *testing.T, cmd *exec.Cmd) *process {
@@ -230,4 +232,12 @@ func lookPath(t *testing.T, program string) string {
 	return path
 }
 
-func command(path string, args ...string) *exec.Cmd { return exec.Command(path, args...) }
+// dial opens a connection for what no HTTP client would send.
+func (p *process) dial() net.Conn {
+	p.t.Helper()
+	conn, err := (&net.Dialer{}).DialContext(p.t.Context(), "tcp", strings.TrimPrefix(p.url, "http://"))
+	require.NoError(p.t, err)
+	require.NoError(p.t, conn.SetDeadline(time.Now().Add(limit)))
+	p.t.Cleanup(func() { conn.Close() })
+	return conn
+}

@@ -5,8 +5,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
-	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -155,10 +155,8 @@ func TestSecondSignal(t *testing.T) {
 	t.Parallel()
 	p := serve(t, t.TempDir())
 	// Half a request, for which a drain waits.
-	conn, err := net.Dial("tcp", strings.TrimPrefix(p.url, "http://"))
-	require.NoError(t, err)
-	defer conn.Close()
-	_, err = fmt.Fprintf(conn, "POST /api/v1/reports HTTP/1.1\r\nHost: q\r\nContent-Length: 100\r\n\r\n{")
+	conn := p.dial()
+	_, err := fmt.Fprintf(conn, "POST /api/v1/reports HTTP/1.1\r\nHost: q\r\nContent-Length: 100\r\n\r\n{")
 	require.NoError(t, err)
 	eventually(t, "the request to be under way", func() error {
 		r, err := p.get("/metrics", nil)
@@ -303,22 +301,28 @@ func TestConfigFile(t *testing.T) {
 func TestCompletionInBash(t *testing.T) {
 	t.Parallel()
 	bash := lookPath(t, "bash")
-	complete := func(words ...string) []string {
-		script := `source <("$1" completion bash); shift
-			COMP_WORDS=("$@"); COMP_CWORD=$(($#-1)); COMPREPLY=(); _quern; printf '%s\n' "${COMPREPLY[@]}"`
-		args := append([]string{"-c", script, "bash", binary, binary}, words...)
-		var out bytes.Buffer
-		cmd := command(bash, args...)
-		cmd.Stdout = &out
-		require.NoError(t, cmd.Run())
-		return strings.Fields(out.String())
+	const script = `source <("$1" completion bash)
+		for line in 'se' '' 'serve --la' 'serve --' 'serve -' 'agent --' 'completion ba' 'serve --data-dir '; do
+			COMP_WORDS=("$1"); COMP_CWORD=0; COMPREPLY=()
+			while IFS= read -r -d ' ' word; do COMP_WORDS+=("$word"); done <<<"$line "
+			COMP_CWORD=$((${#COMP_WORDS[@]}-1)); _quern; echo "$line|${COMPREPLY[*]}"
+		done`
+	var out bytes.Buffer
+	cmd := exec.CommandContext(t.Context(), bash, "-c", script, "bash", binary)
+	cmd.Stdout = &out
+	require.NoError(t, cmd.Run())
+	offered := map[string][]string{}
+	for line := range strings.Lines(out.String()) {
+		typed, words, _ := strings.Cut(line, "|")
+		offered[typed] = strings.Fields(words)
 	}
-	assert.Equal(t, []string{"serve"}, complete("se"))
-	assert.Subset(t, complete(""), []string{"serve", "agent", "completion"})
-	assert.Equal(t, []string{"--late-grace"}, complete("serve", "--la"))
-	assert.Subset(t, complete("serve", "-"), []string{"--listen", "--data-dir"})
-	assert.Subset(t, complete("serve", "--"), []string{"--listen", "--data-dir"})
-	assert.Subset(t, complete("agent", "--"), []string{"--url"})
-	assert.Equal(t, []string{"bash"}, complete("completion", "ba"))
-	assert.Empty(t, complete("serve", "--data-dir", ""), "bash completes files by itself")
+	require.Len(t, offered, 8)
+	assert.Equal(t, []string{"serve"}, offered["se"])
+	assert.Subset(t, offered[""], []string{"serve", "agent", "completion"})
+	assert.Equal(t, []string{"--late-grace"}, offered["serve --la"])
+	assert.Subset(t, offered["serve --"], []string{"--listen", "--data-dir"})
+	assert.Subset(t, offered["serve -"], []string{"--listen", "--data-dir"})
+	assert.Subset(t, offered["agent --"], []string{"--url"})
+	assert.Equal(t, []string{"bash"}, offered["completion ba"])
+	assert.Empty(t, offered["serve --data-dir "], "bash completes files by itself")
 }

@@ -15,7 +15,9 @@ func TestMain(m *testing.M) {
 	// What the tester's own shell has set is no part of any test.
 	for _, v := range os.Environ() {
 		if name, _, _ := strings.Cut(v, "="); strings.HasPrefix(name, "QUERN_") {
-			os.Unsetenv(name)
+			if err := os.Unsetenv(name); err != nil {
+				panic(err)
+			}
 		}
 	}
 	os.Exit(m.Run())

@@ -5,6 +5,8 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -18,7 +20,9 @@ func TestMain(m *testing.M) {
 	// What the tester's own shell has set is no part of any test.
 	for _, v := range os.Environ() {
 		if name, _, _ := strings.Cut(v, "="); strings.HasPrefix(name, "QUERN_") {
-			os.Unsetenv(name)
+			if err := os.Unsetenv(name); err != nil {
+				panic(err)
+			}
 		}
 	}
 	os.Exit(m.Run())
@@ -58,7 +62,7 @@ func TestParseSpan(t *testing.T) {
 	for in, want := range map[string]time.Duration{
 		"0": 0, "0s": 0, "0d": 0,
 		"7d": 7 * day, "1y": year, "2w": 14 * day, "1d12h": 36 * time.Hour, "1y1w1d1h1m": year + 8*day + time.Hour + time.Minute,
-		"90m": 90 * time.Minute, "300ms": 300 * time.Millisecond, "1.5h": 90 * time.Minute, " 1d ": day,
+		"90m": 90 * time.Minute, "300ms": 300 * time.Millisecond, "1.5h": 90 * time.Minute,
 		"100y": 100 * year, "-5m": -5 * time.Minute, // what must be positive says so itself
 	} {
 		got, err := ParseSpan(in)
@@ -66,6 +70,9 @@ func TestParseSpan(t *testing.T) {
 			assert.Equal(t, want, got, in)
 		}
 	}
+	got, err := ParseSpan(" 1d ") // as between the commas of --retention
+	require.NoError(t, err)
+	assert.Equal(t, day, got)
 	for _, in := range []string{
 		"", " ", "7", "d", "y", "1.5d", "-1d", "1d-12h", "12h1d", "1d1d", "7 d", "1 d12h", "ten days", "7D", "1month",
 		"101y", "1000000h", "100y5200w36500d", "100y1s", "9999999999999999999d", "+1d1",
@@ -162,6 +169,22 @@ func TestRetention(t *testing.T) {
 	}
 }
 
+// TestRetentionLeast: the least that the message names is enough, and no less is.
+func TestRetentionLeast(t *testing.T) {
+	for _, level := range []string{"raw", "1h", "6h"} {
+		_, err := serve(t, "--retention", level+"=1h")
+		require.ErrorContains(t, err, "1h of "+level+" is too short")
+		named := regexp.MustCompile(`, (\S+) in all`).FindStringSubmatch(err.Error())
+		require.NotNil(t, named, err)
+		_, err = serve(t, "--retention", level+"="+named[1])
+		assert.NoError(t, err)
+		least, err := ParseSpan(named[1])
+		require.NoError(t, err)
+		_, err = serve(t, "--retention", level+"="+FormatSpan(least-time.Minute))
+		assert.ErrorContains(t, err, "is too short")
+	}
+}
+
 // TestWrong: each message names the flag, the value, and what would be right.
 func TestWrong(t *testing.T) {
 	for _, c := range []struct {
@@ -200,7 +223,7 @@ func TestWrong(t *testing.T) {
 		{[]string{"--retention", "raw=long"}, `--retention raw=long: "long" is no duration`},
 		{[]string{"--retention", "24h=-1h"}, `-1h of 24h: must not be negative`},
 		{[]string{"--retention", "12h=1d"}, `--retention 12h=1d: no bucket "12h": there are raw,1h,6h,24h`},
-		{[]string{"--retention", "raw=1d"}, `--retention raw=1d: 24h of raw is too short: its data must rest for --age-cap, a 1h slice and --aggregation-delay, 25h2m in all`},
+		{[]string{"--retention", "raw=1d"}, `--retention raw=1d: 24h of raw is too short: `},
 	} {
 		t.Run(strings.Join(c.args, " "), func(t *testing.T) {
 			_, err := serve(t, c.args...)
@@ -363,4 +386,32 @@ retention: raw=9d
 		require.ErrorIs(t, err, os.ErrNotExist)
 		require.ErrorContains(t, err, "--config: open ")
 	})
+}
+
+// TestOperationsPage holds the tables of flags in docs/operations.md to the flags, in both
+// directions and with their defaults.
+func TestOperationsPage(t *testing.T) {
+	page, err := os.ReadFile("../../docs/operations.md")
+	require.NoError(t, err)
+	for command, flags := range map[string][]cli.Flag{"serve": ServeFlags(), "agent": AgentFlags()} {
+		_, section, ok := strings.Cut(string(page), "\n### quern "+command+"\n")
+		require.True(t, ok, command)
+		section, _, _ = strings.Cut(section, "\n#")
+		documented := map[string]string{}
+		for line := range strings.Lines(section) {
+			if cells := strings.Split(line, "|"); len(cells) > 3 && strings.Contains(cells[1], "`--") {
+				documented[strings.Trim(cells[1], " `-")] = strings.Trim(cells[2], " `")
+			}
+		}
+		actual := map[string]string{}
+		for _, f := range flags {
+			doc, ok := f.(cli.DocGenerationFlag)
+			require.True(t, ok)
+			actual[f.Names()[0]] = doc.GetValue()
+			if b, ok := f.(*cli.BoolFlag); ok {
+				actual[f.Names()[0]] = strconv.FormatBool(b.Value)
+			}
+		}
+		assert.Equal(t, actual, documented, command)
+	}
 }

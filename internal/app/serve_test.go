@@ -1,0 +1,166 @@
+package app
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/quern/quern/internal/agent"
+	"github.com/quern/quern/internal/clock"
+	"github.com/quern/quern/internal/config"
+	"github.com/quern/quern/internal/metric"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func testConfig(t *testing.T) config.Config {
+	t.Helper()
+	return config.Config{
+		DataDir: t.TempDir(), Listen: "127.0.0.1:0",
+		Ladder: metric.DefaultLadder(), BlockSize: 128, GroupSize: 128, IndexPartitions: 16,
+		AggregationDelay: 2 * time.Minute, LateGrace: time.Minute, AgeCap: 24 * time.Hour, FutureLimit: 10 * time.Minute,
+		Retention:   []time.Duration{0, 0, 0, 0},
+		GroupCommit: time.Millisecond, MaxPendingSamples: 1000, MaxBodyBytes: 1 << 20,
+		HostMetricsInterval: time.Minute, LogFormat: "text",
+	}
+}
+
+func testServer(t *testing.T) *server {
+	t.Helper()
+	s := &server{cfg: testConfig(t), clk: clock.System{}, log: slog.New(slog.DiscardHandler), metrics: newMetricsRegistry()}
+	require.NoError(t, s.open(t.Context()))
+	return s
+}
+
+// serving runs s until the test has what it wants, and returns how it ended.
+func serving(ctx context.Context, t *testing.T, s *server) (addr string, end <-chan error) {
+	t.Helper()
+	var lc net.ListenConfig
+	l, err := lc.Listen(ctx, "tcp", s.cfg.Listen)
+	require.NoError(t, err)
+	s.start(ctx, nil)
+	ended := make(chan error, 1)
+	ready := make(chan string, 1)
+	go func() { ended <- s.serve(ctx, l, func(addr string) { ready <- addr }) }()
+	return <-ready, ended
+}
+
+// TestFatal: when the store cannot go on, the process ends with its error, so that
+// whoever watches over it starts it anew.
+func TestFatal(t *testing.T) {
+	s := testServer(t)
+	_, end := serving(t.Context(), t, s)
+	broken := errors.New("the log cannot be written")
+	s.fatal <- broken
+	assert.ErrorIs(t, <-end, broken)
+}
+
+func TestServeEndsWithItsContext(t *testing.T) {
+	s := testServer(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	_, end := serving(ctx, t, s)
+	cancel()
+	assert.NoError(t, <-end)
+}
+
+// TestGate: the store is closed only when no request is within any more, and none
+// enters after.
+func TestGate(t *testing.T) {
+	var g gate
+	within, leave := make(chan struct{}), make(chan struct{})
+	h := g.wrap(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+		within <- struct{}{}
+		<-leave
+	}))
+	ask := func() {
+		h.ServeHTTP(httptest.NewRecorder(), httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/", nil))
+	}
+	var wg sync.WaitGroup
+	wg.Go(ask)
+	<-within
+	closed := make(chan struct{})
+	go func() {
+		g.close()
+		close(closed)
+	}()
+	select {
+	case <-closed:
+		t.Error("closed while a request was within")
+	case <-time.After(10 * time.Millisecond): // may only be too short to see a mistake
+	}
+	leave <- struct{}{}
+	<-closed
+	wg.Wait()
+	assert.PanicsWithValue(t, http.ErrAbortHandler, ask)
+}
+
+// TestLog: one line for a person to read, whatever a library keeps in its errors.
+func TestLog(t *testing.T) {
+	for _, format := range []string{"text", "json"} {
+		var buf bytes.Buffer
+		log := NewLogger(&buf, slog.LevelInfo, format)
+		log.Debug("not seen")
+		log.Info("run", "blocks", 3, "err", nil)
+		log.Warn("failed", "error", verbose{})
+		assert.NotContains(t, buf.String(), "not seen")
+		assert.NotContains(t, buf.String(), "nil")
+		assert.NotContains(t, buf.String(), "null")
+		assert.NotContains(t, buf.String(), "stack")
+		assert.Contains(t, buf.String(), "in short")
+		assert.Equal(t, 2, bytes.Count(buf.Bytes(), []byte("\n")))
+	}
+}
+
+// verbose is an error as some libraries make them, with more to tell for %+v.
+type verbose struct{}
+
+func (verbose) Error() string { return "in short" }
+
+// Format implements fmt.Formatter.
+func (verbose) Format(s fmt.State, _ rune) {
+	_, _ = io.WriteString(s, "in short\nstack")
+}
+
+// TestLocalSender: what ingest rejects, the agent in this process hears of.
+func TestLocalSender(t *testing.T) {
+	s := testServer(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	_, end := serving(ctx, t, s)
+	sender := &localSender{ingest: s.engine.ingest}
+	now := time.Now().UnixMilli()
+	report := agent.Report{Source: "me", Measurements: []agent.Measurement{{Metric: "good", TimeMs: now, Value: 1}}}
+	require.NoError(t, sender.Send(ctx, report))
+
+	report.Measurements = append(report.Measurements, agent.Measurement{Metric: "old", TimeMs: 1, Value: 1})
+	var rejected *agent.RejectedError
+	require.ErrorAs(t, sender.Send(ctx, report), &rejected)
+	assert.Equal(t, 1, rejected.Total)
+	require.Len(t, rejected.Rejected, 1)
+	assert.Equal(t, 1, rejected.Rejected[0].Index)
+	assert.Equal(t, "too_old", rejected.Rejected[0].Reason)
+
+	cancel()
+	require.NoError(t, <-end)
+	assert.ErrorContains(t, sender.Send(t.Context(), report), "shutting down")
+}
+
+func TestSource(t *testing.T) {
+	assert.Equal(t, "db-7", orHostName("db-7"))
+	assert.NotEmpty(t, orHostName(""))
+	first, second := workerName(), workerName()
+	assert.NotEqual(t, first, second, "a process that ran here before is another worker")
+	assert.False(t, isTerminal(new(bytes.Buffer)))
+}
