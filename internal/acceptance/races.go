@@ -119,7 +119,7 @@ func testClosingRace(t *testing.T, open OpenFunc) {
 					// Nothing is left to the memory of the process.
 					s.Restart()
 					next := s.Clock.Now().Truncate(time.Hour).Add(time.Hour)
-					s.Clock.Set(next.Add(2 * time.Minute))
+					s.SetClock(next.Add(2 * time.Minute))
 					s.MustRun()
 					s.MustCheck(Acknowledged)
 					for name, id := range s.IDs() {
@@ -172,12 +172,12 @@ func testMemoryOfMarks(t *testing.T, open OpenFunc) {
 			script := &script{t: t, open: open, sys: s}
 			s.Clock.Set(script.time("10:30"))
 			s.MustReport(s.point("A", 9, 10, 1), s.point("B", 10, 10, 2))
-			s.Clock.Set(script.time(second))
+			s.SetClock(script.time(second))
 			s.MustReport(s.point("A", 9, 20, 3), s.point("B", 10, 20, 4))
 			s.MustCheck(Raw)
 			for _, at := range []string{"11:02", "12:02", "13:02"} {
 				if next := script.time(at); next.After(s.Clock.Now()) {
-					s.Clock.Set(next)
+					s.SetClock(next)
 				}
 				s.MustRun()
 				s.MustCheck(Raw)

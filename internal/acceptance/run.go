@@ -27,12 +27,12 @@ func Run(t *testing.T, open OpenFunc) {
 		{"LateDuringRun", testLateDuringRun},
 		{"SlowRun", testSlowRun},
 		{"Metamorphic", testMetamorphic},
-		{"KnownUnacknowledged", testKnownUnacknowledged},
-		{"KnownStraggler", testKnownStraggler},
-		{"KnownEmptied", testKnownEmptied},
-		{"KnownPoison", testKnownPoison},
-		{"KnownCacheLost", testKnownCacheLost},
-		{"KnownLitter", testKnownLitter},
+		{"Unacknowledged", testUnacknowledged},
+		{"Straggler", testStraggler},
+		{"Emptied", testEmptied},
+		{"Poison", testPoison},
+		{"CacheLost", testCacheLost},
+		{"Litter", testLitter},
 	} {
 		t.Run(c.name, func(t *testing.T) { c.run(t, open) })
 	}

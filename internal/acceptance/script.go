@@ -122,7 +122,7 @@ func (s *script) command(out *strings.Builder, cmd string, list []datadriven.Cmd
 	case "new":
 		s.fresh(a)
 	case "clock":
-		s.sys.Clock.Set(s.time(a[0].Key))
+		s.sys.SetClock(s.time(a[0].Key))
 	case "report":
 		s.report(out, a)
 	case "run":

@@ -16,7 +16,7 @@ func at(s *System, hour, minute int) int64 {
 }
 
 // setClock moves the clock to hour:minute of the first day; hours beyond 23 are of the days after.
-func (s *System) setClock(hour, minute int) { s.Clock.Set(time.UnixMilli(at(s, hour, minute))) }
+func (s *System) setClock(hour, minute int) { s.SetClock(time.UnixMilli(at(s, hour, minute))) }
 
 func (s *System) point(series string, hour, minute int, v float64) Point {
 	return Point{Series: series, TimeMs: at(s, hour, minute), Value: v}
@@ -35,7 +35,7 @@ func stride() int {
 // can have: fresh blocks, late data for an hour of the same 6 h, of an earlier 6 h and
 // of yesterday, a block put off, a suspect block, and runs of all levels.
 func eventful(s *System) {
-	s.setClock(-4, 30)
+	s.Clock.Set(time.UnixMilli(at(s, -4, 30)))
 	s.MustReport(s.point("A", -4, 10, 1), s.point("B", -4, 20, 2), s.point("C", -4, 15, 3))
 	s.setClock(0, 2)
 	s.MustRun()
@@ -215,7 +215,7 @@ func testQueryCounts(t *testing.T, open OpenFunc) {
 		{37, 4, 3, 10}, {40, 4, 16, 10}, {41, 4, 1, 11}, {1, 128, 4, 1}, {300, 128, 4, 3}, {7, 1, 4, 7},
 	} {
 		t.Run(fmt.Sprintf("%d by %d", c.n, c.size), func(t *testing.T) {
-			s := Start(t, open, Config{BlockSize: c.size, GroupSize: 16, IndexPartitions: c.partitions, LeaseSize: 512})
+			s := Start(t, open, Config{Start: defaultStart.Truncate(24 * time.Hour), BlockSize: c.size, GroupSize: 16, IndexPartitions: c.partitions, LeaseSize: 512})
 			for hour := range 24 {
 				s.setClock(hour, 30)
 				var points []Point

@@ -2,7 +2,6 @@ package acceptance
 
 import (
 	"math"
-	"os"
 	"testing"
 	"time"
 
@@ -12,22 +11,10 @@ import (
 	"github.com/quern/quern/internal/storage"
 )
 
-// What is known not to hold yet. Each of these fails; they run when asked for, so that
-// whoever closes one has its test.
-const knownEnv = "QUERN_ACCEPTANCE_KNOWN"
-
-func known(t *testing.T, why string) {
-	t.Helper()
-	if os.Getenv(knownEnv) == "" {
-		t.Skipf("known: %s (set %s to run)", why, knownEnv)
-	}
-}
-
-// testKnownUnacknowledged: where a store writes a batch row by row, a process may die
+// testUnacknowledged: where a store writes a batch row by row, a process may die
 // between raw chunk and cache chunk. If the client does not repeat itself, the raw table
 // holds samples that were not acknowledged, and the roll-ups do not: invariant 2.
-func testKnownUnacknowledged(t *testing.T, open OpenFunc) {
-	known(t, "a flush torn between raw and cache by the death of the process leaves no suspect mark")
+func testUnacknowledged(t *testing.T, open OpenFunc) {
 	for k := 1; ; k += stride() {
 		s := Start(t, open, eventfulConfig)
 		s.Clock.Set(time.UnixMilli(at(s, 10, 0)))
@@ -50,20 +37,19 @@ func testKnownUnacknowledged(t *testing.T, open OpenFunc) {
 	}
 }
 
-// testKnownStraggler: a run has ground a block and deleted its cache, but not yet its
+// testStraggler: a run has ground a block and deleted its cache, but not yet its
 // mark, when it is aborted. A flush that began in time writes its chunk into the
 // cache just then, and the process dies before it adds the late mark. The next run finds a fresh mark
 // and a cache that holds nothing but that chunk, and overwrites a right row with it:
 // acknowledged samples are missing, invariant 2.
-func testKnownStraggler(t *testing.T, open OpenFunc) {
-	known(t, "a run that is repeated trusts a cache that the first attempt has deleted")
+func testStraggler(t *testing.T, open OpenFunc) {
 	s := Start(t, open, Config{})
 	s.Clock.Set(time.UnixMilli(at(s, 10, 30)))
 	s.MustReport(s.point("A", 10, 10, 1), s.point("A", 10, 20, 2))
 	s.Clock.Set(time.UnixMilli(at(s, 10, 59)))
 	dead := func() error { return errCrashed }
 	s.Store.Add(Rule{Op: "Write", Unfenced: true, Times: 1, Before: func() error {
-		s.setClock(11, 2)
+		s.Clock.Set(time.UnixMilli(at(s, 11, 2)))
 		s.Store.Add(Rule{Op: "DeleteMarks", Times: -1, Before: func() error { return storage.ErrUnavailable }})
 		_, err := s.Run()
 		if err == nil {
@@ -78,10 +64,9 @@ func testKnownStraggler(t *testing.T, open OpenFunc) {
 	s.MustCheck(Acknowledged)
 }
 
-// testKnownEmptied: the only sample of a row is corrected to NaN. There is nothing finite
+// testEmptied: the only sample of a row is corrected to NaN. There is nothing finite
 // left, so there must be no row; but the old one stays, since no row is written.
-func testKnownEmptied(t *testing.T, open OpenFunc) {
-	known(t, "a row whose last finite sample was overwritten by NaN is not taken back")
+func testEmptied(t *testing.T, open OpenFunc) {
 	s := Start(t, open, Config{})
 	s.Clock.Set(time.UnixMilli(at(s, 10, 30)))
 	s.MustReport(s.point("A", 10, 10, 1), s.point("B", 10, 10, 1))
@@ -94,10 +79,9 @@ func testKnownEmptied(t *testing.T, open OpenFunc) {
 	s.MustCheck(Raw)
 }
 
-// testKnownPoison: one block times out, always; the store answers for all others. They
+// testPoison: one block times out, always; the store answers for all others. They
 // must not wait for it until the age cap.
-func testKnownPoison(t *testing.T, open OpenFunc) {
-	known(t, "a block that always times out aborts every run, and holds up all others until the age cap")
+func testPoison(t *testing.T, open OpenFunc) {
 	for i := range 4 {
 		s := Start(t, open, Config{BlockSize: 1, GroupSize: 1})
 		s.Clock.Set(time.UnixMilli(at(s, 10, 30)))
@@ -113,11 +97,10 @@ func testKnownPoison(t *testing.T, open OpenFunc) {
 	}
 }
 
-// testKnownCacheLost: the cache is lost in the middle of a slice, and what comes after is
+// testCacheLost: the cache is lost in the middle of a slice, and what comes after is
 // cached as ever. The run cannot tell that cache from a whole one. Also for the coarser
 // levels, whose cache gathers for hours.
-func testKnownCacheLost(t *testing.T, open OpenFunc) {
-	known(t, "a cache that lost its first chunks and kept later ones is taken for whole")
+func testCacheLost(t *testing.T, open OpenFunc) {
 	s := Start(t, open, Config{})
 	s.Clock.Set(time.UnixMilli(at(s, 10, 10)))
 	s.MustReport(s.point("A", 10, 10, 1))
@@ -132,15 +115,14 @@ func testKnownCacheLost(t *testing.T, open OpenFunc) {
 	s.MustCheck(Raw)
 }
 
-// testKnownLitter: a flush that stalls over its slice's run leaves its mark in a slice that
+// testLitter: a flush that stalls over its slice's run leaves its mark in a slice that
 // nobody will look at again. It does no harm and never goes: only Cassandra's has a TTL.
-func testKnownLitter(t *testing.T, open OpenFunc) {
-	known(t, "a mark written into a complete slice is never deleted")
+func testLitter(t *testing.T, open OpenFunc) {
 	s := Start(t, open, Config{BlockSize: 2})
 	s.Clock.Set(time.UnixMilli(at(s, 10, 58)))
 	s.MustReport(s.point("A", 10, 10, 1), s.point("B", 10, 10, 2))
 	s.Store.Add(Rule{Op: "Write", Unfenced: true, Times: 1, Before: func() error {
-		s.setClock(11, 2)
+		s.Clock.Set(time.UnixMilli(at(s, 11, 2)))
 		_, err := s.Run()
 		return err
 	}})
