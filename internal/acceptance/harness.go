@@ -127,7 +127,7 @@ func (s *System) start() {
 }
 
 func (s *System) build() {
-	s.cache = cache.New(s.Store, s.Clock, blocks.NewIDs(uint64(s.life)), s.cfg.Timing)
+	s.cache = cache.New(s.Store, s.Clock, uint64(s.life), s.cfg.Timing)
 	s.reg = registry.New(s.Store, registry.Options{LeaseSize: s.cfg.LeaseSize})
 	s.ingest = ingest.Start(context.WithoutCancel(s.t.Context()), s.Store, s.reg, s.cache, s.Clock, ingest.Options{
 		AgeCap: s.cfg.AgeCap, Logger: s.cfg.Logger,

@@ -144,6 +144,9 @@ func live(t *testing.T, seed uint64, steps, parallel int, stores ...OpenFunc) {
 	}
 	l.same()
 	l.check()
+	for _, s := range l.all {
+		require.Empty(l.t, s.leftoversButLate())
+	}
 }
 
 func (l *life) sys() *System   { return l.all[0] }
