@@ -39,6 +39,16 @@ type IDs struct {
 // NewIDs makes a source of ids for a writer with the given random number.
 func NewIDs(writer uint64) *IDs { return &IDs{writer: writer} }
 
+// Skip makes all further ids greater than id.
+func (s *IDs) Skip(id ID) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	hi := binary.BigEndian.Uint64(id[:8])
+	if ms, seq := int64(hi>>16), uint16(hi&0xfff); ms > s.ms || ms == s.ms && seq > s.seq {
+		s.ms, s.seq = ms, seq
+	}
+}
+
 // Next is the writer's next id, made at nowMs.
 func (s *IDs) Next(nowMs int64) ID {
 	s.mu.Lock()

@@ -266,6 +266,10 @@ type Store interface {
 	Write(ctx context.Context, b *Batch) error
 	// Settings are those the store was created with. The epochs are as last read.
 	Settings() Settings
+	// NewestID is an id not below those of the raw chunks that were written before the
+	// store was opened, so that this process's own go on from there when its clock
+	// does not. It is zero where writers are several and only their clocks order them.
+	NewestID() blocks.ID
 	// AddEpoch appends an epoch by compare-and-set; ErrConflict when another process
 	// has added one since Settings was read.
 	AddEpoch(ctx context.Context, e blocks.Epoch) error

@@ -2,6 +2,7 @@ package pebble
 
 import (
 	"fmt"
+	"runtime"
 	"sync"
 	"syscall"
 	"testing"
@@ -269,4 +270,24 @@ func TestThrottle(t *testing.T) {
 	clk.Set(clk.Now().Add(time.Minute))
 	require.Equal(t, "2 true", pass())
 	require.Equal(t, "0 false", pass())
+}
+
+// TestExpireFreesAFullDisk: what has expired makes room without a write from outside,
+// which a full disk would refuse.
+func TestExpireFreesAFullDisk(t *testing.T) {
+	fs := newSmallFS(vfs.NewMem(), 32<<20)
+	opts := fullOptions(fs)
+	opts.Retention = storage.Retention{7 * 24 * time.Hour}
+	st, err := Open("/data", opts)
+	require.NoError(t, err)
+	n, err := fill(t, st, 0)
+	require.ErrorIs(t, err, storage.ErrUnavailable)
+
+	deadline := time.Now().Add(time.Minute)
+	for st.Write(t.Context(), crashBatch(n)) != nil {
+		require.NoError(t, st.Expire(t.Context(), crashStart+(10*24*time.Hour).Milliseconds()))
+		require.True(t, time.Now().Before(deadline), "no space came back")
+		runtime.Gosched()
+	}
+	require.NoError(t, st.Close())
 }

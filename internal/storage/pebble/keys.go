@@ -28,6 +28,7 @@ const (
 // The keys of tableMeta.
 const (
 	metaFence    = "fence"
+	metaNewestID = "newest_id"
 	metaNextID   = "next_id"
 	metaSettings = "settings"
 )

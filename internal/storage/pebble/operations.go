@@ -57,23 +57,17 @@ func (s *Store) RecentRuns(ctx context.Context, limit int) ([]storage.Run, error
 
 // lastValues are the values of the last keys with the prefix, last first.
 func (s *Store) lastValues(prefix []byte, limit int) (values [][]byte, err error) {
-	it, err := s.db.NewIter(&lsm.IterOptions{LowerBound: prefix, UpperBound: after(prefix)})
-	if err != nil {
-		return nil, err
-	}
-	defer func() {
-		if closeErr := it.Close(); err == nil {
-			err = closeErr
+	err = s.iterate(prefix, after(prefix), func(it *lsm.Iterator) error {
+		for ok := len(values) < limit && it.Last(); ok; ok = len(values) < limit && it.Prev() {
+			v, err := it.ValueAndErr()
+			if err != nil {
+				return err
+			}
+			values = append(values, bytes.Clone(v))
 		}
-	}()
-	for ok := len(values) < limit && it.Last(); ok; ok = len(values) < limit && it.Prev() {
-		v, err := it.ValueAndErr()
-		if err != nil {
-			return nil, err
-		}
-		values = append(values, bytes.Clone(v))
-	}
-	return values, it.Error()
+		return it.Error()
+	})
+	return values, err
 }
 
 // errorKey orders a component's errors by time; the hash of the whole keeps two of one
@@ -175,7 +169,15 @@ func (s *Store) Expire(ctx context.Context, nowMs int64) error {
 	if batch.Empty() {
 		return convert(op, batch.Close())
 	}
-	return s.do(ctx, op, func() error { return closed(batch, batch.Commit(lsm.NoSync)) })
+	return s.do(ctx, op, func() error {
+		if err := closed(batch, batch.Commit(lsm.NoSync)); err != nil {
+			return err
+		}
+		// Range deletions free space once they are in a table, and on a full disk no
+		// other write would ever fill the memtable that they are in.
+		_, err := s.db.AsyncFlush()
+		return err
+	})
 }
 
 func (s *Store) fillExpire(ctx context.Context, batch *lsm.Batch, nowMs int64) error {

@@ -121,7 +121,10 @@ func validateSettings(s *storage.Settings) error {
 	case len(s.Epochs) == 0:
 		return errors.New("settings: there is no block size")
 	}
-	for _, e := range s.Epochs {
+	for i, e := range s.Epochs {
+		if i > 0 && e.FromMs <= s.Epochs[i-1].FromMs {
+			return fmt.Errorf("settings: block size %d begins before the one it follows", e.BlockSize)
+		}
 		if err := blocks.ValidBlockSize(e.BlockSize); err != nil {
 			return fmt.Errorf("settings: %w", err)
 		}

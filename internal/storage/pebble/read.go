@@ -47,34 +47,28 @@ type skipFunc func(key []byte) []byte
 
 // readPage copies the rows of [lower, upper) until they hold limit bytes.
 func (s *Store) readPage(lower, upper []byte, limit int, skip skipFunc) (p page, err error) {
-	it, err := s.db.NewIter(&lsm.IterOptions{LowerBound: lower, UpperBound: upper})
-	if err != nil {
-		return p, err
-	}
-	defer func() {
-		if closeErr := it.Close(); err == nil {
-			err = closeErr
-		}
-	}()
-	for ok := it.First(); ok; {
-		if skip != nil {
-			if to := skip(it.Key()); to != nil {
-				ok = it.SeekGE(to)
-				continue
+	err = s.iterate(lower, upper, func(it *lsm.Iterator) error {
+		for ok := it.First(); ok; {
+			if skip != nil {
+				if to := skip(it.Key()); to != nil {
+					ok = it.SeekGE(to)
+					continue
+				}
 			}
+			if len(p.arena) >= limit {
+				p.next = append([]byte(nil), it.Key()...)
+				return nil
+			}
+			v, err := it.ValueAndErr()
+			if err != nil {
+				return err
+			}
+			p.add(it.Key(), v)
+			ok = it.Next()
 		}
-		if len(p.arena) >= limit {
-			p.next = append([]byte(nil), it.Key()...)
-			return p, nil
-		}
-		v, err := it.ValueAndErr()
-		if err != nil {
-			return p, err
-		}
-		p.add(it.Key(), v)
-		ok = it.Next()
-	}
-	return p, it.Error()
+		return it.Error()
+	})
+	return p, err
 }
 
 // scan yields the rows of [lower, upper), parsed, page by page. No iterator of Pebble
@@ -128,31 +122,26 @@ func collect[T any](ctx context.Context, s *Store, op string, lower, upper []byt
 }
 
 // eachKey calls do with every key in [lower, upper); the key is Pebble's.
-func (s *Store) eachKey(lower, upper []byte, do func(key []byte) error) (err error) {
-	it, err := s.db.NewIter(&lsm.IterOptions{LowerBound: lower, UpperBound: upper})
-	if err != nil {
-		return err
-	}
-	for ok := it.First(); ok && err == nil; ok = it.Next() {
-		err = do(it.Key())
-	}
-	if closeErr := it.Close(); err == nil {
-		err = closeErr
-	}
-	return err
+func (s *Store) eachKey(lower, upper []byte, do func(key []byte) error) error {
+	return s.iterate(lower, upper, func(it *lsm.Iterator) error {
+		for ok := it.First(); ok; ok = it.Next() {
+			if err := do(it.Key()); err != nil {
+				return err
+			}
+		}
+		return it.Error()
+	})
 }
 
 // firstKey is the first key in [lower, upper), nil if there is none.
-func (s *Store) firstKey(lower, upper []byte) ([]byte, error) {
-	var first []byte
-	it, err := s.db.NewIter(&lsm.IterOptions{LowerBound: lower, UpperBound: upper})
-	if err != nil {
-		return nil, err
-	}
-	if it.First() {
-		first = append(first, it.Key()...)
-	}
-	return first, it.Close()
+func (s *Store) firstKey(lower, upper []byte) (first []byte, err error) {
+	err = s.iterate(lower, upper, func(it *lsm.Iterator) error {
+		if it.First() {
+			first = append(first, it.Key()...)
+		}
+		return it.Error()
+	})
+	return first, err
 }
 
 // Slices implements storage.Runs.

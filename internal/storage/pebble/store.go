@@ -67,6 +67,10 @@ type Store struct {
 	log       *slog.Logger
 	retention storage.Retention
 
+	// use is held for reading while Pebble is read from and while a write joins writes;
+	// Close takes it to set closed, and so waits for the one and is not passed by the other.
+	use    sync.RWMutex
+	closed bool
 	// writes are those under way, also those whose callers have left.
 	writes sync.WaitGroup
 
@@ -80,6 +84,9 @@ type Store struct {
 
 	registryMu sync.Mutex
 	nextID     metric.ScheduleID
+
+	// newest is what NewestID was when the store was opened.
+	newest blocks.ID
 
 	errorsMu sync.Mutex
 
@@ -211,6 +218,11 @@ func (s *Store) load(o *Options) error {
 		return err
 	}
 	if recorded == nil {
+		if err := s.eachKey([]byte{tableSchedule}, []byte{tableSchedule + 1}, func([]byte) error {
+			return fmt.Errorf("%w: the store in %s has schedules and no settings", storage.ErrCorrupt, s.dir)
+		}); err != nil {
+			return err
+		}
 		if !o.wantsSettings() {
 			return fmt.Errorf("the store in %s was never finished; give settings to make it", s.dir)
 		}
@@ -235,6 +247,11 @@ func (s *Store) load(o *Options) error {
 		return err
 	}
 	s.nextID = metric.ScheduleID(next)
+	newest, err := s.get(metaKey(metaNewestID))
+	if err != nil {
+		return err
+	}
+	copy(s.newest[:], newest)
 	fence, err := s.getCounter(metaFence)
 	s.fences.last = storage.Fence(fence)
 	return err
@@ -244,6 +261,9 @@ func (s *Store) load(o *Options) error {
 // are not flushed: the next Open replays the log.
 func (s *Store) Close() error {
 	close(s.disk.closing)
+	s.use.Lock()
+	s.closed = true
+	s.use.Unlock()
 	idle := make(chan struct{})
 	go func() {
 		s.writes.Wait()
@@ -269,7 +289,7 @@ func (s *Store) begin(ctx context.Context, op string) error {
 		return contextError(ctx, op)
 	}
 	if s.disk.closing.Err() != nil {
-		return fmt.Errorf("%s: %w: the store is closed", op, storage.ErrUnavailable)
+		return fmt.Errorf("%s: %w", op, errClosed)
 	}
 	if err := s.failures.check(); err != nil {
 		return fmt.Errorf("%s: %w", op, err)
@@ -277,13 +297,23 @@ func (s *Store) begin(ctx context.Context, op string) error {
 	return nil
 }
 
+// errClosed is what an operation gets that Close has come before.
+var errClosed = fmt.Errorf("%w: the store is closed", storage.ErrUnavailable)
+
 // do runs a write in its own goroutine and leaves it behind when ctx is done first.
 func (s *Store) do(ctx context.Context, op string, write func() error) error {
 	if err := s.begin(ctx, op); err != nil {
 		return err
 	}
+	s.use.RLock()
+	if s.closed {
+		s.use.RUnlock()
+		return fmt.Errorf("%s: %w", op, errClosed)
+	}
+	done := s.start(write)
+	s.use.RUnlock()
 	select {
-	case err := <-s.start(write):
+	case err := <-done:
 		return convert(op, err)
 	case <-ctx.Done():
 		return contextError(ctx, op)
@@ -315,6 +345,24 @@ func (s *Store) start(write func() error) <-chan error {
 		done <- write()
 	}()
 	return done
+}
+
+// iterate lets read go over the rows of [lower, upper).
+func (s *Store) iterate(lower, upper []byte, read func(it *lsm.Iterator) error) error {
+	s.use.RLock()
+	defer s.use.RUnlock()
+	if s.closed {
+		return errClosed
+	}
+	it, err := s.db.NewIter(&lsm.IterOptions{LowerBound: lower, UpperBound: upper})
+	if err != nil {
+		return err
+	}
+	err = read(it)
+	if closeErr := it.Close(); err == nil {
+		err = closeErr
+	}
+	return err
 }
 
 // get is the value at key, nil if there is none.
@@ -351,6 +399,9 @@ func (s *Store) putSettings(settings *storage.Settings) error {
 	}
 	return s.db.Set(metaKey(metaSettings), v, lsm.Sync)
 }
+
+// NewestID implements storage.Store.
+func (s *Store) NewestID() blocks.ID { return s.newest }
 
 // Settings implements storage.Store.
 func (s *Store) Settings() storage.Settings {

@@ -215,8 +215,8 @@ func decodeSettings(b []byte) (storage.Settings, error) {
 	for _, e := range v.Epochs {
 		s.Epochs = append(s.Epochs, blocks.Epoch(e))
 	}
-	if len(s.Epochs) == 0 || s.GroupSize < 1 || s.IndexPartitions < 1 {
-		return s, fmt.Errorf("%w: recorded settings: %s", storage.ErrCorrupt, b)
+	if err := validateSettings(&s); err != nil {
+		return s, fmt.Errorf("%w: recorded %w", storage.ErrCorrupt, err)
 	}
 	return s, nil
 }

@@ -3,6 +3,7 @@ package pebble
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -54,6 +55,14 @@ func fillBatch(batch *lsm.Batch, b *storage.Batch) error {
 	}
 	for i := range b.Raw {
 		if err := batch.Set(rawKey(&b.Raw[i]), b.Raw[i].Data, nil); err != nil {
+			return err
+		}
+	}
+	if b.Fence == 0 && len(b.Raw) > 0 {
+		// Ids only grow, so of two batches under way at once either's will do: what the
+		// next process needs is one that is not far behind its clock.
+		newest := slices.MaxFunc(b.Raw, func(x, y storage.RawChunk) int { return x.ID.Compare(y.ID) }).ID
+		if err := batch.Set(metaKey(metaNewestID), newest[:], nil); err != nil {
 			return err
 		}
 	}

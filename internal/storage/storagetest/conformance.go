@@ -37,6 +37,9 @@ const (
 	// MissingTTL says that the times of workers and leases are the database's, not the
 	// test's clock.
 	MissingTTL
+	// MissingNewestID says that the writers are several, and only their clocks order
+	// what they write.
+	MissingNewestID
 )
 
 // day0 is midnight of the day on which the suite plays.
@@ -96,6 +99,7 @@ func Run(t *testing.T, open OpenFunc, missing ...Missing) {
 		{"RollupsAreReplaced", (*suite).rollupsAreReplaced, nil},
 		{"RollupValues", (*suite).rollupValues, nil},
 		{"Settings", (*suite).settingsAreRecorded, nil},
+		{"NewestID", (*suite).newestID, []Missing{MissingNewestID}},
 		{"Epochs", (*suite).epochsAreAdded, nil},
 		{"ExpireKeepsWhatIsYoung", (*suite).expireKeepsWhatIsYoung, nil},
 		{"ExpireRemovesWhatIsOld", (*suite).expireRemovesWhatIsOld, []Missing{MissingExpire}},
@@ -960,6 +964,16 @@ func (s *suite) rollupValues() {
 	equal(s, rows, s.rollups(3, 0, 10, at(-2_000_000), at(2)))
 	require.Error(s, s.store.WriteRollups(s.ctx, f, 0, rows), "raw is no roll-up")
 	require.Error(s, s.store.WriteRollups(s.ctx, f, 4, rows), "no such level")
+}
+
+func (s *suite) newestID() {
+	equal(s, blocks.ID{}, s.store.NewestID(), "of an empty store")
+	early, late := s.id(), s.id()
+	for _, id := range []blocks.ID{early, late} {
+		s.write(&storage.Batch{Raw: []storage.RawChunk{{SliceMs: at(0), Chunk: storage.Chunk{ID: id, Data: []byte("x")}}}})
+	}
+	s.reopen()
+	require.GreaterOrEqual(s, s.store.NewestID().Compare(late), 0)
 }
 
 func (s *suite) settingsAreRecorded() {

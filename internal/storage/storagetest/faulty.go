@@ -224,6 +224,9 @@ func (f *Faulty) Write(ctx context.Context, b *storage.Batch) error {
 // Settings implements storage.Store; no hook sees it.
 func (f *Faulty) Settings() storage.Settings { return f.inner.Settings() }
 
+// NewestID implements storage.Store; no hook sees it.
+func (f *Faulty) NewestID() blocks.ID { return f.inner.NewestID() }
+
 // AddEpoch implements storage.Store.
 func (f *Faulty) AddEpoch(ctx context.Context, e blocks.Epoch) error {
 	return f.call("AddEpoch", e, func() error { return f.inner.AddEpoch(ctx, e) })

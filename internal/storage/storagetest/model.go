@@ -203,6 +203,19 @@ func (m *Model) Write(ctx context.Context, b *storage.Batch) error {
 	return nil
 }
 
+// NewestID implements storage.Store.
+func (m *Model) NewestID() blocks.ID {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	var newest blocks.ID
+	for k := range m.raw {
+		if k.id.Compare(newest) > 0 {
+			newest = k.id
+		}
+	}
+	return newest
+}
+
 // Settings implements storage.Store.
 func (m *Model) Settings() storage.Settings {
 	m.mu.Lock()
