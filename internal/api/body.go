@@ -73,7 +73,8 @@ func checkReportType(h http.Header) error {
 	}
 	const want = "use application/json or application/x-ndjson"
 	media, params, err := mime.ParseMediaType(v)
-	if err != nil || (media != "application/json" && media != "application/x-ndjson") {
+	// What curl -d says of any body is taken too: whoever tries the endpoint by hand means JSON.
+	if err != nil || (media != "application/json" && media != "application/x-ndjson" && media != "application/x-www-form-urlencoded") {
 		return fmt.Errorf("the Content-Type %q is not supported: %s", v, want)
 	}
 	if cs := params["charset"]; cs != "" && !strings.EqualFold(cs, "utf-8") {

@@ -89,7 +89,7 @@ func TestHeaders(t *testing.T) {
 		{[]string{"Content-Type", "Application/JSON;charset=UTF-8"}, 200, ""},
 		{[]string{"Content-Type", "application/x-ndjson"}, 200, ""},
 		{[]string{"Content-Type", "application/json; charset=latin1"}, 415, "latin1"},
-		{[]string{"Content-Type", "application/x-www-form-urlencoded"}, 415, "use application/json"},
+		{[]string{"Content-Type", "application/x-www-form-urlencoded"}, 200, ""},
 		{[]string{"Content-Type", "text/plain"}, 415, "text/plain"},
 		{[]string{"Content-Type", "application/json/x"}, 415, "use application/json"},
 		{[]string{"Content-Type", ";;;"}, 415, "use application/json"},

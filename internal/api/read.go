@@ -55,11 +55,11 @@ func answering(answer answerer) http.Handler {
 		case http.MethodGet, http.MethodHead, http.MethodPost:
 		default:
 			w.Header().Set("Allow", "GET, HEAD, POST")
-			replyReadError(w, http.StatusMethodNotAllowed, fmt.Sprintf("%s is for GET and POST, not for %s", r.URL.Path, r.Method))
+			replyError(w, http.StatusMethodNotAllowed, fmt.Sprintf("%s is for GET and POST, not for %s", r.URL.Path, r.Method))
 			return
 		}
 		if err := r.ParseForm(); err != nil {
-			replyReadError(w, http.StatusBadRequest, fmt.Sprintf("the parameters cannot be read: %v", err))
+			replyError(w, http.StatusBadRequest, fmt.Sprintf("the parameters cannot be read: %v", err))
 			return
 		}
 		out := newLines(w)
@@ -85,24 +85,14 @@ func answering(answer answerer) http.Handler {
 func replyFailure(w http.ResponseWriter, r *http.Request, err error) {
 	var bad *query.RequestError
 	if errors.As(err, &bad) {
-		replyReadError(w, http.StatusBadRequest, bad.Message)
+		replyError(w, http.StatusBadRequest, bad.Message)
 		return
 	}
 	code, retryAfter := failure(r.Context(), err)
 	if retryAfter != "" {
 		w.Header().Set("Retry-After", retryAfter)
 	}
-	replyReadError(w, code, err.Error())
-}
-
-// readErrorReply has Prometheus' status field besides, which its clients look for.
-type readErrorReply struct {
-	Status string `json:"status"`
-	Error  string `json:"error"`
-}
-
-func replyReadError(w http.ResponseWriter, code int, message string) {
-	replyJSON(w, code, readErrorReply{Status: "error", Error: message})
+	replyError(w, code, err.Error())
 }
 
 // stream writes a line for each value of a result.

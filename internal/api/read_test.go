@@ -134,9 +134,8 @@ func TestReadLines(t *testing.T) {
 			Count: 1, Sum: math.Inf(1), Min: 1, Max: 1, First: 1, Last: 1, Sketch: []byte("damaged"),
 		}},
 	}))
-	p := sk.Quantile(0.5)
-	require.InDelta(t, 2, p, 0.02)
-	percentiles := fmt.Sprintf(`"p50":%v,"p90":%v,"p99":%v`, p, p, p)
+	require.NotEqual(t, 2.0, sk.Quantile(0.5), "the extremes have nothing to bound")
+	const percentiles = `"p50":2,"p90":2,"p99":2`
 
 	const cpu = `{"metric":{"__name__":"cpu","core":"ü\n","source":"we\"b"},`
 	const mem = `{"metric":{"__name__":"mem","source":"db"},`

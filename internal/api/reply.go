@@ -25,12 +25,14 @@ const (
 )
 
 // errorReply is the body of every reply that is an error and has nothing else to say.
+// The status is there for clients of Prometheus' API, whose errors have one.
 type errorReply struct {
-	Error string `json:"error"`
+	Status string `json:"status"`
+	Error  string `json:"error"`
 }
 
 func replyError(w http.ResponseWriter, code int, message string) {
-	replyJSON(w, code, errorReply{Error: message})
+	replyJSON(w, code, errorReply{Status: "error", Error: message})
 }
 
 // replyJSON encodes v, which must be encodable, as the whole reply.

@@ -77,7 +77,7 @@ func TestNotFoundAndMethods(t *testing.T) {
 	s := reportServer(t, &recordingAppender{}, Limits{})
 	w := get(t, s, "GET", "/api/v1/nothing")
 	require.Equal(t, 404, w.Code)
-	require.JSONEq(t, `{"error":"there is nothing at /api/v1/nothing; GET / lists the endpoints"}`, w.Body.String())
+	require.JSONEq(t, `{"status":"error","error":"there is nothing at /api/v1/nothing; GET / lists the endpoints"}`, w.Body.String())
 
 	for _, method := range []string{"GET", "PUT", "DELETE", "PATCH", "OPTIONS"} {
 		w = get(t, s, method, reportsPath)

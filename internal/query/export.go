@@ -148,7 +148,7 @@ func (q *Querier) Rollups(ctx context.Context, sels []Selector, level metric.Buc
 				if err := sk.Merge(row.Sketch); err != nil {
 					r.warnings.add("%s of %s: percentiles are missing: %v", q.rowName(level, row.TimeMs), out.Labels, err)
 				} else {
-					out.P50, out.P90, out.P99 = sk.Quantile(0.5), sk.Quantile(0.9), sk.Quantile(0.99)
+					out.P50, out.P90, out.P99 = percentiles(&sk, row.Min, row.Max)
 				}
 				if !yield(out, nil) {
 					return

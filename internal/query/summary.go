@@ -88,7 +88,7 @@ func (q *Querier) groupSummary(ctx context.Context, g group, parts []part, warn 
 		}
 		s := Summary{ID: id, Labels: q.index.Labels(id), Point: points[i], P50: math.NaN(), P90: math.NaN(), P99: math.NaN()}
 		if !damaged[i] {
-			s.P50, s.P90, s.P99 = sketches[i].Quantile(0.5), sketches[i].Quantile(0.9), sketches[i].Quantile(0.99)
+			s.P50, s.P90, s.P99 = percentiles(&sketches[i], s.Min, s.Max)
 		}
 		out = append(out, s)
 	}
@@ -207,4 +207,11 @@ func (q *Querier) latestIn(ctx context.Context, g group, found []*metric.Sample,
 		last := samples[len(samples)-1]
 		found[places[i]] = &last
 	})
+}
+
+// percentiles of a sketch. It knows values to 1 %, so that the extremes, which are
+// known exactly, bound them.
+func percentiles(sk *sketch.Sketch, lowest, highest float64) (p50, p90, p99 float64) {
+	at := func(q float64) float64 { return max(lowest, min(highest, sk.Quantile(q))) }
+	return at(0.5), at(0.9), at(0.99)
 }
