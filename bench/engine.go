@@ -56,7 +56,7 @@ func openEngine(ctx context.Context, b *bench, clk clock.Clock) (*engine, error)
 	if err != nil {
 		return nil, err
 	}
-	c := cache.New(st, clk, blocks.NewIDs(rand.Uint64()), cache.DefaultTiming())
+	c := cache.New(st, clk, rand.Uint64(), cache.DefaultTiming())
 	rec := recovery.New(st, c, clk, recovery.Options{Retention: retention})
 	return &engine{
 		store:  st,

@@ -145,7 +145,7 @@ func live(t *testing.T, seed uint64, steps, parallel int, stores ...OpenFunc) {
 	l.same()
 	l.check()
 	for _, s := range l.all {
-		require.Empty(l.t, s.leftoversButLate())
+		require.Empty(l.t, s.Leftovers())
 	}
 }
 

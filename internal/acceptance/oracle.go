@@ -315,14 +315,6 @@ func (s *System) Leftovers() []string {
 	return out
 }
 
-// leftoversButLate are Leftovers without late marks in complete slices: a flush of late samples that
-// stalls over the current slice's run leaves one there, which does no harm.
-func (s *System) leftoversButLate() []string {
-	return slices.DeleteFunc(s.Leftovers(), func(line string) bool {
-		return strings.Contains(line, " mark in complete slice ") && strings.HasSuffix(line, ", late")
-	})
-}
-
 // outstanding is what marks in open slices stand for.
 type outstanding struct {
 	marks  []outstandingMark

@@ -132,7 +132,7 @@ func testClosingRace(t *testing.T, open OpenFunc) {
 					}
 					s.Drain()
 					s.MustCheck(Acknowledged)
-					require.Empty(t, s.leftoversButLate())
+					require.Empty(t, s.Leftovers())
 				})
 			}
 		}

@@ -33,6 +33,11 @@ func Run(t *testing.T, open OpenFunc) {
 		{"Poison", testPoison},
 		{"CacheLost", testCacheLost},
 		{"Litter", testLitter},
+		{"ClockBack", testClockBack},
+		{"ClockBackBetweenLooks", testClockBackBetweenLooks},
+		{"CorrectionAfterRestart", testCorrectionAfterRestart},
+		{"ClockLeap", testClockLeap},
+		{"DamagedIndex", testDamagedIndex},
 	} {
 		t.Run(c.name, func(t *testing.T) { c.run(t, open) })
 	}

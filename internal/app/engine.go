@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"os"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -68,6 +69,14 @@ func changeBlockSize(ctx context.Context, st storage.Store, cfg config.Config, c
 		return nil
 	}
 	from := cfg.Ladder.SliceAt(metric.Raw, clk.Now().Add(cfg.FutureLimit).UnixMilli()).EndMs
+	// Under another future limit, or a clock that was ahead, slices beyond may be in use.
+	opened, err := st.Slices(ctx, metric.Raw, from, from+(30*24*time.Hour).Milliseconds())
+	if err != nil {
+		return err
+	}
+	for _, s := range opened {
+		from = max(from, cfg.Ladder.SliceAt(metric.Raw, s.StartMs).EndMs)
+	}
 	from = max(from, last.FromMs) + cfg.Ladder.WidthMs(metric.Raw+1)
 	if err := st.AddEpoch(ctx, blocks.Epoch{FromMs: from, BlockSize: cfg.BlockSize}); err != nil {
 		return fmt.Errorf("change the block size from %d to %d: %w", last.BlockSize, cfg.BlockSize, err)
@@ -82,7 +91,7 @@ func startEngine(ctx context.Context, cfg config.Config, st storage.Store, clk c
 ) *engine {
 	worker := workerName()
 	timing := cache.Timing{Grace: cfg.LateGrace, Delay: cfg.AggregationDelay}
-	c := cache.New(st, clk, blocks.NewIDs(rand.Uint64()), timing)
+	c := cache.New(st, clk, rand.Uint64(), timing)
 	rec := recovery.New(st, c, clk, recovery.Options{AgeCap: cfg.AgeCap, Retention: cfg.Retention})
 	reg := registry.New(st, registry.Options{
 		MaxSeries: cfg.MaxSeries, MaxSeriesPerSource: cfg.MaxSeriesPerSource, OnNew: onNew,

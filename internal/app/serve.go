@@ -173,7 +173,7 @@ func (s *server) open(ctx context.Context) error {
 		Status:   status{s.engine, s.clk}, Ladder: s.cfg.Ladder,
 		Gatherer: s.metrics, Registerer: s.metrics,
 		Extra:  []api.Registrar{api.NewRead(reader, s.clk)},
-		Limits: api.Limits{CompressedBytes: s.cfg.MaxBodyBytes},
+		Limits: api.Limits{CompressedBytes: s.cfg.MaxBodyBytes, BodyBytes: 4 * s.cfg.MaxBodyBytes},
 	})
 	if err != nil {
 		stop()
@@ -226,7 +226,9 @@ func (s *server) serve(ctx context.Context, l net.Listener, ready func(addr stri
 	}
 	s.background.Wait()
 	// Ingest ends what waits in it, also when its clients have gone.
+	hard := time.AfterFunc(drainTime, s.draining)
 	err = errors.Join(err, s.engine.ingest.Close())
+	hard.Stop()
 	s.draining()
 	s.gate.close()
 	err = errors.Join(err, s.store.Close())

@@ -71,10 +71,12 @@ type Cache struct {
 	timing Timing
 }
 
-// New makes the protocol over a store. ids must be this process's only source of
-// ids, so that they order its writes.
-func New(store storage.Store, clk clock.Clock, ids *blocks.IDs, timing Timing) *Cache {
+// New makes the protocol over a store, for the writer with the given random number.
+// It is to be the process's only one over that store: its ids order what the process writes.
+func New(store storage.Store, clk clock.Clock, writer uint64, timing Timing) *Cache {
 	s := store.Settings()
+	ids := blocks.NewIDs(writer)
+	ids.Skip(store.NewestID())
 	return &Cache{
 		store: store, ladder: s.Ladder, shards: s.IndexPartitions,
 		clk: clk, ids: ids, timing: timing,

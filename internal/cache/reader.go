@@ -155,21 +155,35 @@ func (c *Cache) load(ctx context.Context, w *Work, add func([]byte) error) error
 	return nil
 }
 
-// Pass hands the rows that work was ground into on to the next bucket; n numbers
-// the blocks of the run.
+// NextOpen says whether what is ground in a run of slice k enters the next bucket on
+// time, into the slice that k lies within.
 //
-// The next bucket's slice is run only after all slices within it are complete. The
-// slice being ground is not: if it lies within the next one, that one's run has not
-// begun, and the rows enter its cache on time. If it lies after, the run may have
-// begun or be long over, and the schedules are marked in the next bucket's current slice.
-func (c *Cache) Pass(ctx context.Context, fence storage.Fence, w *Work, rows []metric.RollupRow, n uint64) error {
+// That slice is run only after all slices within it are complete, and k is not: its
+// run has not begun. Unless it is complete all the same, because k was opened only after it,
+// under a clock that went back.
+func (c *Cache) NextOpen(ctx context.Context, k storage.SliceKey) (bool, error) {
+	next := k.Bucket + 1
+	if next == c.ladder.Top() {
+		return false, nil
+	}
+	done, err := c.complete(ctx, next, c.ladder.SliceAt(next, k.StartMs))
+	return !done, err
+}
+
+// Pass hands the rows that work was ground into on to the next bucket; n numbers
+// the blocks of the run, and open is what NextOpen said of its slice.
+//
+// Rows of the next bucket's slice that the run's own slice lies within enter its cache, if it is
+// open. All others come after that slice's run may have begun, and their schedules
+// are marked in the next bucket's current slice.
+func (c *Cache) Pass(ctx context.Context, fence storage.Fence, w *Work, rows []metric.RollupRow, n uint64, open bool) error {
 	next := w.Bucket() + 1
 	if next == c.ladder.Top() || len(rows) == 0 {
 		return nil
 	}
 	invariants.Check(fence > 0, "a run writes without a fence (invariant 5)")
 	slice := c.ladder.SliceAt(next, w.Slice.StartMs)
-	onTime := slice.Contains(w.Partition.StartMs)
+	onTime := open && slice.Contains(w.Partition.StartMs)
 	epochs := c.store.Settings().Epochs
 
 	b := &storage.Batch{Fence: fence}

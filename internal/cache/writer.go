@@ -119,8 +119,11 @@ type flush struct {
 	current   metric.Slice
 	groups    []Group
 	suspects  []blockKey
-	opened    []storage.PlacedMark
-	late      []storage.Mark
+	// opened are the marks of blocks that it is the first to write to, late those for
+	// slices that are closed, and placed the same where they have been put.
+	opened []storage.PlacedMark
+	late   []storage.Mark
+	placed []storage.PlacedMark
 	// settledMs is when the races were settled; what was opened in slices that had
 	// closed by then has been taken back.
 	settledMs int64
@@ -172,7 +175,8 @@ func (w *Writer) missed(f *flush, s metric.Slice, nowMs int64) bool {
 }
 
 func (w *Writer) write(ctx context.Context, f *flush) error {
-	b := &storage.Batch{Marks: slices.Concat(f.opened, w.cache.place(metric.Raw, f.current, f.late))}
+	f.placed = w.cache.place(metric.Raw, f.current, f.late)
+	b := &storage.Batch{Marks: slices.Concat(f.opened, f.placed)}
 	b.Open = slicesOf(b.Marks)
 	w.encode(b, f)
 	if err := w.cache.store.Write(ctx, b); err != nil {
@@ -204,13 +208,13 @@ func (w *Writer) settle(ctx context.Context, f *flush) error {
 	if err := w.cache.Put(ctx, 0, metric.Raw, again); err != nil {
 		return err
 	}
-	return w.takeBack(ctx, f.opened, now)
+	return w.takeBack(ctx, slices.Concat(f.opened, f.placed), now)
 }
 
-// takeBack deletes marks of this process from slices that have closed.
+// takeBack deletes those marks of this process that lie in slices that have closed.
 func (w *Writer) takeBack(ctx context.Context, marks []storage.PlacedMark, nowMs int64) error {
 	for _, m := range marks {
-		if !w.cache.timing.Closed(w.cache.ladder.SliceAt(metric.Raw, m.TimeMs), nowMs) {
+		if !w.cache.timing.Closed(w.cache.ladder.SliceAt(metric.Raw, m.Partition.StartMs), nowMs) {
 			continue
 		}
 		if err := w.cache.store.DeleteMarks(ctx, 0, m.Partition, []storage.Mark{m.Mark}); err != nil {

@@ -119,7 +119,7 @@ func ServeFlags() []cli.Flag {
 		integer(catIngest, "max-pending-samples", 2<<20, "samples that may wait to be written before reports are answered 429"),
 		integer(catIngest, "max-series", 0, "series that the store may hold; 0 is no limit"),
 		integer(catIngest, "max-series-per-source", 0, "series that one source may have; 0 is no limit"),
-		integer(catIngest, "max-body-bytes", 16<<20, "size of a request's body, compressed, before it is answered 413"),
+		integer(catIngest, "max-body-bytes", 16<<20, "size of a compressed body before it is answered 413; uncompressed it may be four times that"),
 
 		str(catAggregation, "rollups", "1h,6h,24h", "the ladder of roll-ups, each a multiple of the one before; fixed when the store is created"),
 		span(catAggregation, "aggregation-delay", 2*time.Minute, "how long after its end a slice is ground"),

@@ -74,6 +74,10 @@ type Ingest struct {
 	metrics  *metrics
 	scratch  sync.Pool
 
+	// Of the committing goroutine.
+	warned   time.Time
+	failures int
+
 	mu      sync.Mutex
 	open    *commit // takes samples
 	pending int     // samples in open and in the commit under way
@@ -230,10 +234,22 @@ func (in *Ingest) commit(ctx context.Context, g *grouper, samples []metric.Sampl
 	s := in.store.Settings()
 	err := in.writer.Flush(ctx, g.group(s.Ladder, s.Epochs, samples))
 	if err != nil {
-		in.opts.Logger.Warn("commit failed", "samples", len(samples), "err", err)
+		in.warn(len(samples), err)
 		return fmt.Errorf("samples not stored: %w", err)
 	}
 	return nil
+}
+
+// warnEvery throttles what is logged while the store takes nothing: every commit fails then.
+const warnEvery = 10 * time.Second
+
+func (in *Ingest) warn(samples int, err error) {
+	now := in.clk.Now()
+	if in.failures++; now.Sub(in.warned) < warnEvery {
+		return
+	}
+	in.opts.Logger.Warn("commit failed", "samples", samples, "failed_since_last", in.failures, "err", err)
+	in.warned, in.failures = now, 0
 }
 
 // Seal lets the runs of slices that have closed use the cache; see cache.Writer.Seal.

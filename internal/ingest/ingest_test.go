@@ -91,7 +91,7 @@ func start(t *testing.T, opts ingest.Options, limits registry.Options) (*ingest.
 		Ladder: metric.DefaultLadder(), GroupSize: 128, IndexPartitions: 4, Epochs: blocks.Epochs{{BlockSize: 128}},
 	}, nil, clk)}
 	opts.Metrics = prometheus.NewRegistry()
-	in := ingest.Start(t.Context(), g, registry.New(g, limits), cache.New(g, clk, blocks.NewIDs(1), cache.DefaultTiming()), clk, opts)
+	in := ingest.Start(t.Context(), g, registry.New(g, limits), cache.New(g, clk, 1, cache.DefaultTiming()), clk, opts)
 	return in, g
 }
 
@@ -211,7 +211,7 @@ func TestCancelBreaksOff(t *testing.T) {
 			Ladder: metric.DefaultLadder(), GroupSize: 128, IndexPartitions: 4, Epochs: blocks.Epochs{{BlockSize: 128}},
 		}, nil, clk), hold: make(chan struct{})}
 		in := ingest.Start(ctx, g, registry.New(g, registry.Options{}),
-			cache.New(g, clk, blocks.NewIDs(1), cache.DefaultTiming()), clk, ingest.Options{})
+			cache.New(g, clk, 1, cache.DefaultTiming()), clk, ingest.Options{})
 		stop := errors.New("stop at once")
 		go func() {
 			time.Sleep(time.Second)

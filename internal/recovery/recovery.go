@@ -77,9 +77,10 @@ func (r *Recovery) Outstanding(ctx context.Context) ([]storage.SliceKey, error) 
 		r.lookBack(now)
 	}
 	r.lookedMs = now
-	// Ingest opens no slice that closed before this; a run opens one only around the slice
-	// that it grinds. So the floor of each bucket follows from what is outstanding below it.
-	floor := now - (r.cache.Timing().Delay + 2*r.cache.Timing().Grace).Milliseconds()
+	// Ingest opens no slice that is long closed, also under a clock that goes back between two
+	// looks; a run opens one only around the slice that it grinds. So the floor of
+	// each bucket follows from what is outstanding below it.
+	floor := now - r.opts.AgeCap.Milliseconds()
 	for _, b := range r.ladder.Ground() {
 		states, err := r.store.Slices(ctx, b, r.floor[b], now+1)
 		if err != nil {

@@ -39,7 +39,7 @@ func (g *grind) block(ctx context.Context, w *cache.Work) error {
 		if err := g.run.store.WriteRollups(ctx, g.fence, level, g.rows); err != nil {
 			return fmt.Errorf("write %s rows of block %d: %w", g.run.ladder.Name(level), w.Block.Start, err)
 		}
-		if err := g.run.cache.Pass(ctx, g.fence, w, g.rows, uint64(g.tally.passed.Add(1))); err != nil {
+		if err := g.run.cache.Pass(ctx, g.fence, w, g.rows, uint64(g.tally.passed.Add(1)), g.tally.nextOpen); err != nil {
 			return fmt.Errorf("pass block %d on: %w", w.Block.Start, err)
 		}
 	}

@@ -110,12 +110,15 @@ func (r *Runner) RunDue(ctx context.Context) (int, error) {
 	}
 }
 
-// tally counts what a run does; its blocks are ground side by side.
+// tally counts what a run does, and is what its blocks, which are ground side by
+// side, have in common.
 type tally struct {
 	blocks, schedules, blockQueries atomic.Int64
 	late, rescheduled, dropped      atomic.Int64
 	// passed numbers the chunks that are passed on, so that their ids differ.
 	passed atomic.Int64
+	// nextOpen is what cache.NextOpen said when the run began.
+	nextOpen bool
 }
 
 // Run runs one slice over all shards and completes it. The record says what was
@@ -165,6 +168,10 @@ func (r *Runner) Release(ctx context.Context) error {
 func (r *Runner) slice(k storage.SliceKey) metric.Slice { return r.ladder.SliceAt(k.Bucket, k.StartMs) }
 
 func (r *Runner) shards(ctx context.Context, k storage.SliceKey, rec *storage.Run, t *tally) error {
+	var err error
+	if t.nextOpen, err = r.cache.NextOpen(ctx, k); err != nil {
+		return err
+	}
 	var fence storage.Fence
 	for shard := range r.store.Settings().IndexPartitions {
 		lease, err := r.store.AcquireShard(ctx, shard, r.opts.Worker, r.opts.LeaseTTL)

@@ -62,7 +62,7 @@ func setUp(t *testing.T, n int, opts rollup.Options) (*rollup.Runner, *tapped, *
 	store := &tapped{Model: storagetest.NewModel(storage.Settings{
 		Ladder: metric.DefaultLadder(), GroupSize: 16, IndexPartitions: 2, Epochs: blocks.Epochs{{BlockSize: 4}},
 	}, nil, clk)}
-	c := cache.New(store, clk, blocks.NewIDs(1), cache.DefaultTiming())
+	c := cache.New(store, clk, 1, cache.DefaultTiming())
 	slice := metric.DefaultLadder().SliceAt(metric.Raw, hour.UnixMilli())
 	var groups []cache.Group
 	for i := range n {

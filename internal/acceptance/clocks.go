@@ -1,0 +1,110 @@
+package acceptance
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/quern/quern/internal/storage"
+)
+
+// testClockBack: the clock goes back behind the run of a slice, by a step or over a
+// restart. What it now takes for on time belongs to a slice that is complete, where nobody would
+// ever look for it.
+func testClockBack(t *testing.T, open OpenFunc) {
+	for _, c := range []struct {
+		name    string
+		restart bool
+		minute  int
+	}{
+		{"step", false, 60},
+		{"restart", true, 50},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			s := Start(t, open, Config{})
+			s.Clock.Set(time.UnixMilli(at(s, 10, 30)))
+			s.MustReport(s.point("A", 10, 30, 1))
+			s.setClock(11, 2)
+			s.MustRun()
+			s.Clock.Set(time.UnixMilli(at(s, 10, c.minute)).Add(30 * time.Second))
+			if c.restart {
+				s.Restart()
+			}
+			s.MustReport(s.point("A", 10, 45, 7), s.point("B", 8, 45, 8))
+			s.Drain()
+			s.MustCheck(Raw)
+			require.Empty(t, s.Leftovers())
+		})
+	}
+}
+
+// testClockBackBetweenLooks: the clock is back for a while, in which a slice is opened, and right
+// again before anybody looks for outstanding slices. It is found all the same.
+func testClockBackBetweenLooks(t *testing.T, open OpenFunc) {
+	s := Start(t, open, Config{})
+	s.Clock.Set(time.UnixMilli(at(s, 12, 2)))
+	s.MustRun()
+	s.Clock.Set(time.UnixMilli(at(s, 10, 50)))
+	s.MustReport(s.point("A", 10, 45, 7))
+	s.Clock.Set(time.UnixMilli(at(s, 12, 3)))
+	s.MustRun()
+	s.Drain()
+	s.MustCheck(Raw)
+	require.Empty(t, s.Leftovers())
+}
+
+// testCorrectionAfterRestart: a sample is sent again, with another value, to a process that has
+// started with its clock behind that of the one before. The later one wins.
+func testCorrectionAfterRestart(t *testing.T, open OpenFunc) {
+	s := Start(t, open, Config{})
+	s.Clock.Set(time.UnixMilli(at(s, 10, 30)))
+	s.MustReport(s.point("A", 10, 29, 1))
+	s.Clock.Set(s.Clock.Now().Add(-5 * time.Second))
+	s.Restart()
+	s.MustReport(s.point("A", 10, 29, 2))
+	require.Equal(t, 2.0, s.RawSamples()[0].Value)
+	s.Drain()
+	s.MustCheck(Raw)
+}
+
+// testClockLeap: the clock is six hours ahead for a while, and then right again. The
+// slices in between are ground when they are due.
+func testClockLeap(t *testing.T, open OpenFunc) {
+	s := Start(t, open, Config{})
+	s.Clock.Set(time.UnixMilli(at(s, 10, 30)))
+	s.MustReport(s.point("A", 10, 30, 1))
+	s.Clock.Set(time.UnixMilli(at(s, 16, 30)))
+	s.MustRun()
+	s.MustRun()
+	for h := 11; h < 16; h++ {
+		s.Clock.Set(time.UnixMilli(at(s, h, 30)))
+		s.MustReport(s.point("A", h, 29, float64(h)))
+		s.Clock.Set(time.UnixMilli(at(s, h+1, 2)))
+		s.MustRun()
+	}
+	s.Drain()
+	s.MustCheck(Raw)
+	require.Empty(t, s.Leftovers())
+}
+
+// testDamagedIndex: the index of one slice cannot be read. The slices after it are ground all the same,
+// and it is when it can be read again.
+func testDamagedIndex(t *testing.T, open OpenFunc) {
+	s := Start(t, open, Config{})
+	s.Clock.Set(time.UnixMilli(at(s, 10, 30)))
+	s.MustReport(s.point("A", 10, 30, 1))
+	s.Clock.Set(time.UnixMilli(at(s, 11, 30)))
+	s.MustReport(s.point("A", 11, 30, 2))
+	s.setClock(12, 2)
+	s.Store.Add(Rule{Op: "Marks", Times: 1, Before: func() error { return storage.ErrCorrupt }})
+	_, err := s.Run()
+	require.ErrorIs(t, err, storage.ErrCorrupt)
+	rows := s.Rows(1)
+	require.Len(t, rows, 1)
+	require.Equal(t, at(s, 11, 0), rows[0].TimeMs)
+	require.Empty(t, s.Rows(2), "a slice is not run before its parts are complete")
+	s.Drain()
+	s.MustCheck(Raw)
+	require.Empty(t, s.Leftovers())
+}
