@@ -69,7 +69,7 @@ func pebbleOptions() *lsm.Options {
 		o.Levels[i].IndexBlockSize = 256 << 10
 	}
 	o.TargetFileSizes[0] = 4 << 20
-	o.ApplyCompressionSettings(func() lsm.DBCompressionSettings { return lsm.DBCompressionBalanced })
+	o.ApplyCompressionSettings(func() lsm.DBCompressionSettings { return lsm.DBCompressionGood })
 	return o
 }
 
