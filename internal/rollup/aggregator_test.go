@@ -3,6 +3,9 @@ package rollup
 import (
 	"context"
 	"errors"
+	"slices"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -39,16 +42,24 @@ func TestAggregator(t *testing.T) {
 		clk := clock.System{}
 		c := cache.New(faulty, clk, 1, cache.DefaultTiming())
 		r := NewRunner(faulty, c, recovery.New(faulty, c, clk, recovery.Options{}), clk, Options{Worker: "w"})
+		var mu sync.Mutex
 		var passes []time.Duration
+		passed := func() []time.Duration {
+			synctest.Wait()
+			mu.Lock()
+			defer mu.Unlock()
+			return slices.Clone(passes)
+		}
 		start := time.Now()
 		a := NewAggregator(r, cache.DefaultTiming(), func(context.Context) error {
+			mu.Lock()
+			defer mu.Unlock()
 			passes = append(passes, time.Since(start))
 			return nil
 		})
-		failing := 0
+		var failing atomic.Int64
 		faulty.Before(func(op string, _ any) error {
-			if op == "Slices" && failing > 0 {
-				failing--
+			if op == "Slices" && failing.Add(-1) >= 0 {
 				return storage.ErrUnavailable
 			}
 			return nil
@@ -56,19 +67,17 @@ func TestAggregator(t *testing.T) {
 		ctx, cancel := context.WithCancelCause(t.Context())
 		done := make(chan struct{})
 		go func() { defer close(done); a.Run(ctx) }()
-		synctest.Wait()
-		require.Equal(t, []time.Duration{0}, passes, "at start")
+		require.Equal(t, []time.Duration{0}, passed(), "at start")
 
 		// Bubbles begin at midnight; the slices of the test's ladder are hours.
 		time.Sleep(2*time.Minute + 1)
-		synctest.Wait()
-		require.Equal(t, []time.Duration{0, 2 * time.Minute}, passes, "when a slice is due")
+		require.Equal(t, []time.Duration{0, 2 * time.Minute}, passed(), "when a slice is due")
 
-		failing = 2
+		failing.Store(2)
 		time.Sleep(time.Hour + 5*time.Second)
 		synctest.Wait()
 		at := time.Hour + 2*time.Minute
-		require.Equal(t, []time.Duration{0, 2 * time.Minute, at, at + firstRetry, at + 3*firstRetry}, passes,
+		require.Equal(t, []time.Duration{0, 2 * time.Minute, at, at + firstRetry, at + 3*firstRetry}, passed(),
 			"soon after one that failed, and less soon after the next")
 		cancel(errors.New("stop"))
 		<-done
