@@ -5,9 +5,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
-	"runtime"
 	"slices"
-	"sync"
 
 	"github.com/quern/quern/internal/blocks"
 	"github.com/quern/quern/internal/clock"
@@ -269,57 +267,6 @@ func (w *Writer) succeeded(f *flush) {
 	}
 }
 
-// Seal says of every slice that has closed since the last call which of its blocks this process
-// is done with, so that their run may use the cache. It is to be called between a
-// slice's end plus the grace and the run. Nothing is lost when it comes too late, or
-// not at all: those blocks are ground from the raw table.
-func (w *Writer) Seal(ctx context.Context) error {
-	now := clock.NowMs(w.cache.clk)
-	b := &storage.Batch{}
-	for _, start := range slices.Sorted(maps.Keys(w.written)) {
-		s := w.cache.ladder.SliceAt(metric.Raw, start)
-		if !w.cache.timing.Closed(s, now) {
-			continue
-		}
-		open := w.written[start].open
-		delete(w.written, start)
-		if w.cache.timing.Due(s, now) {
-			continue // its run may be reading the marks
-		}
-		for _, id := range slices.Sorted(maps.Keys(open)) {
-			if o := open[id]; !o.torn {
-				b.Marks = append(b.Marks, w.cache.own(storage.MarkFresh, metric.Raw, s, id, o.mark, o.chunks))
-			}
-		}
-	}
-	if len(b.Marks) == 0 {
-		return nil
-	}
-	if err := w.cache.store.Write(ctx, b); err != nil {
-		return fmt.Errorf("seal %d blocks: %w", len(b.Marks), err)
-	}
-	return w.unseal(ctx, b.Marks)
-}
-
-// unseal takes back what was sealed so late that the run may have begun: it may have
-// deleted the mark before, and nobody would read the new one. If it has not read
-// the mark yet, the late one that is put first leads a run to the block.
-func (w *Writer) unseal(ctx context.Context, sealed []storage.PlacedMark) error {
-	now := clock.NowMs(w.cache.clk)
-	var late []storage.Mark
-	var gone []storage.PlacedMark
-	for _, m := range sealed {
-		if w.cache.timing.Due(w.cache.ladder.SliceAt(metric.Raw, m.TimeMs), now) {
-			late = append(late, storage.Mark{Start: m.Start, TimeMs: m.TimeMs, Kind: storage.MarkLate})
-			gone = append(gone, m)
-		}
-	}
-	if err := w.cache.Put(ctx, 0, metric.Raw, late); err != nil {
-		return err
-	}
-	return w.takeBack(ctx, gone, now)
-}
-
 // appendLate adds a mark for those of the group's schedules that the current
 // slice's index does not hold yet.
 func (w *Writer) appendLate(marks []storage.Mark, current metric.Slice, g Group) []storage.Mark {
@@ -343,76 +290,6 @@ func lateMark(g Group) storage.Mark {
 		}
 	}
 	return m
-}
-
-// encode packs each group into its chunks. The packing is the costly part of a
-// flush, so the groups are shared out over the processors.
-func (w *Writer) encode(b *storage.Batch, f *flush) {
-	type packed struct {
-		raw   []storage.RawChunk
-		cache []storage.CacheChunk
-	}
-	out := make([]packed, len(f.groups))
-	ids := make([]blocks.ID, len(f.groups))
-	for i := range ids {
-		ids[i] = w.cache.ids.Next(f.startedMs)
-	}
-	var wg sync.WaitGroup
-	workers := min(runtime.GOMAXPROCS(0), len(f.groups))
-	for n := range workers {
-		wg.Go(func() {
-			for i := n; i < len(f.groups); i += workers {
-				g := &f.groups[i]
-				out[i].raw = w.rawChunks(g, ids[i])
-				if !w.late(f, g.Slice) {
-					out[i].cache = []storage.CacheChunk{w.cacheChunk(g, out[i].raw, ids[i])}
-				}
-			}
-		})
-	}
-	wg.Wait()
-	for _, p := range out {
-		b.Raw = append(b.Raw, p.raw...)
-		b.Cache = append(b.Cache, p.cache...)
-	}
-}
-
-// rawChunks cuts a block's samples along the storage groups, which do not move when the
-// block size does.
-func (w *Writer) rawChunks(g *Group, id blocks.ID) []storage.RawChunk {
-	var out []storage.RawChunk
-	rest := g.Samples
-	for len(rest) > 0 {
-		group := blocks.Of(rest[0].Schedule, w.groupSize)
-		n := len(rest)
-		if !group.Contains(rest[n-1].Schedule) {
-			n, _ = slices.BinarySearchFunc(rest, group.End, func(s metric.Sample, end metric.ScheduleID) int {
-				return int(s.Schedule - end)
-			})
-		}
-		out = append(out, storage.RawChunk{
-			Group: group.Start, SliceMs: g.Slice.StartMs,
-			Chunk: storage.Chunk{ID: id, Data: blocks.AppendSamples(nil, rest[:n])},
-		})
-		rest = rest[n:]
-	}
-	return out
-}
-
-func (w *Writer) cacheChunk(g *Group, raw []storage.RawChunk, id blocks.ID) storage.CacheChunk {
-	c := storage.CacheChunk{
-		CacheKey: storage.CacheKey{
-			SliceKey: storage.SliceKey{Bucket: metric.Raw, StartMs: g.Slice.StartMs},
-			Start:    g.Block.Start,
-		},
-		Chunk: storage.Chunk{ID: id},
-	}
-	if len(raw) == 1 {
-		c.Data = raw[0].Data
-	} else {
-		c.Data = blocks.AppendSamples(nil, g.Samples)
-	}
-	return c
 }
 
 func slicesOf(marks []storage.PlacedMark) []storage.SliceKey {

@@ -1,0 +1,63 @@
+package cache
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/quern/quern/internal/clock"
+	"github.com/quern/quern/internal/metric"
+	"github.com/quern/quern/internal/storage"
+)
+
+// Seal says of every slice that has closed since the last call which of its blocks this process
+// is done with, so that their run may use the cache. It is to be called between a
+// slice's end plus the grace and the run. Nothing is lost when it comes too late, or
+// not at all: those blocks are ground from the raw table.
+func (w *Writer) Seal(ctx context.Context) error {
+	now := clock.NowMs(w.cache.clk)
+	b := &storage.Batch{}
+	for _, start := range slices.Sorted(maps.Keys(w.written)) {
+		s := w.cache.ladder.SliceAt(metric.Raw, start)
+		if !w.cache.timing.Closed(s, now) {
+			continue
+		}
+		open := w.written[start].open
+		delete(w.written, start)
+		if w.cache.timing.Due(s, now) {
+			continue // its run may be reading the marks
+		}
+		for _, id := range slices.Sorted(maps.Keys(open)) {
+			if o := open[id]; !o.torn {
+				b.Marks = append(b.Marks, w.cache.own(storage.MarkFresh, metric.Raw, s, id, o.mark, o.chunks))
+			}
+		}
+	}
+	if len(b.Marks) == 0 {
+		return nil
+	}
+	if err := w.cache.store.Write(ctx, b); err != nil {
+		return fmt.Errorf("seal %d blocks: %w", len(b.Marks), err)
+	}
+	return w.unseal(ctx, b.Marks)
+}
+
+// unseal takes back what was sealed so late that the run may have begun: it may have
+// deleted the mark before, and nobody would read the new one. If it has not read
+// the mark yet, the late one that is put first leads a run to the block.
+func (w *Writer) unseal(ctx context.Context, sealed []storage.PlacedMark) error {
+	now := clock.NowMs(w.cache.clk)
+	var late []storage.Mark
+	var gone []storage.PlacedMark
+	for _, m := range sealed {
+		if w.cache.timing.Due(w.cache.ladder.SliceAt(metric.Raw, m.TimeMs), now) {
+			late = append(late, storage.Mark{Start: m.Start, TimeMs: m.TimeMs, Kind: storage.MarkLate})
+			gone = append(gone, m)
+		}
+	}
+	if err := w.cache.Put(ctx, 0, metric.Raw, late); err != nil {
+		return err
+	}
+	return w.takeBack(ctx, gone, now)
+}
