@@ -133,7 +133,7 @@ func (r *resolver) time(in *Ingest, m *Measurement, index int, nowMs int64) (int
 	case m.TimeMs < 0:
 		r.reject(index, ReasonInvalidTime, "time %d: must be Unix milliseconds, 0 or later", m.TimeMs)
 	case nowMs-m.TimeMs > in.opts.AgeCap.Milliseconds():
-		r.reject(index, ReasonTooOld, "time %d is %s old, more than the age cap of %s; load older history with an import",
+		r.reject(index, ReasonTooOld, "time %d is %s old, more than the age cap of %s; is it in milliseconds?",
 			m.TimeMs, ms(nowMs-m.TimeMs), in.opts.AgeCap)
 	case m.TimeMs-nowMs > in.opts.FutureLimit.Milliseconds():
 		r.reject(index, ReasonTooFarAhead, "time %d is %s ahead of the server's clock, more than %s; is it in milliseconds?",

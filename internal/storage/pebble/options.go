@@ -137,7 +137,7 @@ func validateSettings(s *storage.Settings) error {
 func checkSettings(dir string, recorded, wanted *storage.Settings) error {
 	differ := func(what, has, wants string) error {
 		return fmt.Errorf("%w: data directory %s was made with %s %s, and %s is asked for: "+
-			"start with %s, or use another data directory and import", storage.ErrSettings, dir, what, has, wants, has)
+			"start with %s, or use another data directory", storage.ErrSettings, dir, what, has, wants, has)
 	}
 	switch {
 	case !recorded.Ladder.Equal(wanted.Ladder):
