@@ -9,6 +9,7 @@ import (
 
 	"github.com/quern/quern/internal/blocks"
 	"github.com/quern/quern/internal/storage"
+	"github.com/quern/quern/internal/storage/storagetest"
 )
 
 // testUnacknowledged: where a store writes a batch row by row, a process may die
@@ -18,7 +19,7 @@ func testUnacknowledged(t *testing.T, open OpenFunc) {
 	for k := 1; ; k += stride() {
 		s := Start(t, open, eventfulConfig)
 		s.Clock.Set(time.UnixMilli(at(s, 10, 0)))
-		s.Store.torn = true
+		s.Store.Tear(true)
 		s.Store.CrashAt(k)
 		crashed := false
 		for _, report := range flushes(s) {
@@ -47,10 +48,10 @@ func testStraggler(t *testing.T, open OpenFunc) {
 	s.Clock.Set(time.UnixMilli(at(s, 10, 30)))
 	s.MustReport(s.point("A", 10, 10, 1), s.point("A", 10, 20, 2))
 	s.Clock.Set(time.UnixMilli(at(s, 10, 59)))
-	dead := func() error { return errCrashed }
-	s.Store.Add(Rule{Op: "Write", Unfenced: true, Times: 1, Before: func() error {
+	dead := func() error { return storagetest.ErrCrashed }
+	s.Store.Add(storagetest.Rule{Op: "Write", Unfenced: true, Times: 1, Before: func() error {
 		s.Clock.Set(time.UnixMilli(at(s, 11, 2)))
-		s.Store.Add(Rule{Op: "DeleteMarks", Times: -1, Before: func() error { return storage.ErrUnavailable }})
+		s.Store.Add(storagetest.Rule{Op: "DeleteMarks", Times: -1, Before: func() error { return storage.ErrUnavailable }})
 		_, err := s.Run()
 		if err == nil {
 			t.Error("the run was not aborted")
@@ -121,7 +122,7 @@ func testLitter(t *testing.T, open OpenFunc) {
 	s := Start(t, open, Config{BlockSize: 2})
 	s.Clock.Set(time.UnixMilli(at(s, 10, 58)))
 	s.MustReport(s.point("A", 10, 10, 1), s.point("B", 10, 10, 2))
-	s.Store.Add(Rule{Op: "Write", Unfenced: true, Times: 1, Before: func() error {
+	s.Store.Add(storagetest.Rule{Op: "Write", Unfenced: true, Times: 1, Before: func() error {
 		s.Clock.Set(time.UnixMilli(at(s, 11, 2)))
 		_, err := s.Run()
 		return err

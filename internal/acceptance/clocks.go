@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/quern/quern/internal/storage"
+	"github.com/quern/quern/internal/storage/storagetest"
 )
 
 // testClockBack: the clock goes back behind the run of a slice, by a step or over a
@@ -97,7 +98,7 @@ func testDamagedIndex(t *testing.T, open OpenFunc) {
 	s.Clock.Set(time.UnixMilli(at(s, 11, 30)))
 	s.MustReport(s.point("A", 11, 30, 2))
 	s.setClock(12, 2)
-	s.Store.Add(Rule{Op: "Marks", Times: 1, Before: func() error { return storage.ErrCorrupt }})
+	s.Store.Add(storagetest.Rule{Op: "Marks", Times: 1, Before: func() error { return storage.ErrCorrupt }})
 	_, err := s.Run()
 	require.ErrorIs(t, err, storage.ErrCorrupt)
 	rows := s.Rows(1)

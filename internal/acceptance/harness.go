@@ -28,6 +28,7 @@ import (
 	"github.com/quern/quern/internal/registry"
 	"github.com/quern/quern/internal/rollup"
 	"github.com/quern/quern/internal/storage"
+	"github.com/quern/quern/internal/storage/storagetest"
 )
 
 // OpenFunc makes a place for one new store with the given settings. What it returns
@@ -96,9 +97,10 @@ type System struct {
 	life int // counts the restarts
 
 	Clock  *clock.Simulated
-	Store  *Steps
+	Store  *storagetest.Faulty
 	Oracle *Oracle
 
+	tables *tables
 	reg    *registry.Registry
 	cache  *cache.Cache
 	ingest *ingest.Ingest
@@ -122,7 +124,8 @@ func Start(t testing.TB, open OpenFunc, cfg Config) *System {
 
 func (s *System) start() {
 	s.life++
-	s.Store = NewSteps(s.open())
+	s.tables = &tables{Store: s.open()}
+	s.Store = storagetest.NewFaulty(s.tables)
 	s.build()
 }
 
@@ -145,7 +148,7 @@ func (s *System) Stop() {
 	}
 	s.up = false
 	require.NoError(s.t, s.ingest.Close())
-	require.NoError(s.t, s.Store.Store.Close())
+	require.NoError(s.t, s.Store.Close())
 }
 
 // Restart ends the process, or what a crash left of it, and starts a new one on the
@@ -221,8 +224,9 @@ func (s *System) MustReport(points ...Point) {
 // Run runs every slice that is due and returns the records of the runs.
 func (s *System) Run() ([]storage.Run, error) {
 	s.Store.Forget()
+	_ = s.tables.takeRuns()
 	_, err := s.runner.RunDue(s.t.Context())
-	return s.Store.Runs(), err
+	return s.tables.takeRuns(), err
 }
 
 // MustRun runs every slice that is due.
@@ -255,8 +259,8 @@ func (s *System) timesMs() (fromMs, toMs int64) {
 	return s.cfg.Start.Add(-72 * time.Hour).UnixMilli(), s.Clock.Now().Add(48 * time.Hour).UnixMilli()
 }
 
-// inspect is a look at the tables past the counting and failing of Steps.
-func (s *System) inspect() storage.Store { return s.Store.Store }
+// inspect is a look at the tables past the counting and failing.
+func (s *System) inspect() storage.Store { return s.tables.Store }
 
 // IDs are the schedule ids by name.
 func (s *System) IDs() map[string]metric.ScheduleID {

@@ -347,7 +347,7 @@ func (l *life) fault() {
 	times, after := 1+l.r.IntN(6), l.r.IntN(3) == 0
 	l.note("fault: %s %d times, after=%t: %v", op, times, after, err)
 	for _, s := range l.all {
-		rule := Rule{Op: op, Times: times, Before: fail}
+		rule := storagetest.Rule{Op: op, Times: times, Before: fail}
 		if after {
 			rule.Before, rule.After = nil, fail
 		}
@@ -360,7 +360,7 @@ func (l *life) crash() {
 	torn := l.r.IntN(2) == 0
 	l.note("crash at step %d, torn=%t", k, torn)
 	for _, s := range l.all {
-		s.Store.torn = torn
+		s.Store.Tear(torn)
 		s.Store.CrashAt(k)
 	}
 	if l.r.IntN(3) == 0 {
@@ -400,7 +400,7 @@ func (l *life) stall() {
 	before, fenced := l.r.IntN(2) == 0, l.r.IntN(2) == 0
 	l.note("stall: the next write, fenced=%t, takes %s, before=%t", fenced, d, before)
 	for _, s := range l.all {
-		rule := Rule{Op: "Write", Fenced: fenced, Unfenced: !fenced, Times: 1}
+		rule := storagetest.Rule{Op: "Write", Fenced: fenced, Unfenced: !fenced, Times: 1}
 		wait := func() error { s.Clock.Set(s.Clock.Now().Add(d)); return nil }
 		if before {
 			rule.Before = wait

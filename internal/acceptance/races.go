@@ -8,19 +8,20 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/quern/quern/internal/blocks"
+	"github.com/quern/quern/internal/storage/storagetest"
 )
 
 // What makes a step take long is a rule that moves the clock, and runs what has become
 // due meanwhile, either before the step takes effect or between that and its return.
 var moments = []struct {
 	name string
-	rule func(op string, ingest bool, stall func()) Rule
+	rule func(op string, ingest bool, stall func()) storagetest.Rule
 }{
-	{"before it takes effect", func(op string, ingest bool, stall func()) Rule {
-		return Rule{Op: op, Unfenced: ingest, Fenced: !ingest, Times: 1, Before: func() error { stall(); return nil }}
+	{"before it takes effect", func(op string, ingest bool, stall func()) storagetest.Rule {
+		return storagetest.Rule{Op: op, Unfenced: ingest, Fenced: !ingest, Times: 1, Before: func() error { stall(); return nil }}
 	}},
-	{"before it returns", func(op string, ingest bool, stall func()) Rule {
-		return Rule{Op: op, Unfenced: ingest, Fenced: !ingest, Times: 1, After: func() error { stall(); return nil }}
+	{"before it returns", func(op string, ingest bool, stall func()) storagetest.Rule {
+		return storagetest.Rule{Op: op, Unfenced: ingest, Fenced: !ingest, Times: 1, After: func() error { stall(); return nil }}
 	}},
 }
 
@@ -208,9 +209,9 @@ func testLateDuringRun(t *testing.T, open OpenFunc) {
 			return nil
 		}
 		for _, op := range []string{"AcquireShard", "Marks", "CacheBlock", "RawChunks", "Rollups", "WriteRollups", "DeleteCacheBlock", "DeleteMarks", "CompleteSlice"} {
-			s.Store.Add(Rule{Op: op, Times: -1, After: step})
+			s.Store.Add(storagetest.Rule{Op: op, Times: -1, After: step})
 		}
-		s.Store.Add(Rule{Op: "Write", Fenced: true, Times: -1, After: step})
+		s.Store.Add(storagetest.Rule{Op: "Write", Fenced: true, Times: -1, After: step})
 		s.MustRun()
 		require.NoError(t, err)
 		s.Store.Heal()

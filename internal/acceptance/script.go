@@ -14,6 +14,7 @@ import (
 	"github.com/quern/quern/internal/ingest"
 	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/storage"
+	"github.com/quern/quern/internal/storage/storagetest"
 )
 
 // script runs one file of testdata. A directive is one or more commands, a line each;
@@ -158,7 +159,7 @@ func (s *script) command(out *strings.Builder, cmd string, list []datadriven.Cmd
 	case "crash-at":
 		s.sys.Store.CrashAt(s.number(a[0].Key))
 	case "torn":
-		s.sys.Store.torn = true
+		s.sys.Store.Tear(true)
 	case "restart":
 		s.sys.Restart()
 	case "cache-delete":
@@ -166,7 +167,7 @@ func (s *script) command(out *strings.Builder, cmd string, list []datadriven.Cmd
 	case "cache-damage":
 		s.sys.DamageCache()
 	case "cache-off", "cache-on":
-		s.sys.Store.noCache = cmd == "cache-off"
+		s.sys.tables.noCache = cmd == "cache-off"
 	case "block-size":
 		s.sys.SetBlockSize(s.number(a[0].Key), s.time(a.get("from", "")))
 	case "check":
@@ -236,7 +237,7 @@ func (s *script) report(out *strings.Builder, a args) {
 
 func class(err error) string {
 	switch {
-	case errors.Is(err, errCrashed):
+	case errors.Is(err, storagetest.ErrCrashed):
 		return "dead"
 	case storage.IsAway(err):
 		return "away"
@@ -255,7 +256,7 @@ func (s *script) fail(a args) {
 		err = storage.ErrTimeout
 	}
 	fail := func() error { return err }
-	r := Rule{Op: a[0].Key, Times: s.number(a.get("times", "1")), Before: fail}
+	r := storagetest.Rule{Op: a[0].Key, Times: s.number(a.get("times", "1")), Before: fail}
 	if a.get("after", "") != "" {
 		r.Before, r.After = nil, fail
 	}

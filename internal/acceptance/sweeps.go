@@ -63,7 +63,7 @@ func testCrashAtEveryStep(t *testing.T, open OpenFunc) {
 		t.Run(fmt.Sprintf("torn=%t", torn), func(t *testing.T) {
 			whole := Start(t, open, eventfulConfig)
 			eventful(whole)
-			whole.Store.torn = torn
+			whole.Store.Tear(torn)
 			whole.MustRun()
 			whole.MustCheck(Raw)
 			want := whole.Dump()
@@ -72,7 +72,7 @@ func testCrashAtEveryStep(t *testing.T, open OpenFunc) {
 			for ; ; k += stride() {
 				s := Start(t, open, eventfulConfig)
 				eventful(s)
-				s.Store.torn = torn
+				s.Store.Tear(torn)
 				s.Store.CrashAt(k)
 				_, err := s.Run()
 				crashed := s.Store.Crashed()
@@ -150,7 +150,7 @@ func testIngestFailsAtEveryStep(t *testing.T, open OpenFunc) {
 				for k := 1; ; k += stride() {
 					s := Start(t, open, eventfulConfig)
 					s.Clock.Set(time.UnixMilli(at(s, 10, 0)))
-					s.Store.torn = torn
+					s.Store.Tear(torn)
 					s.Store.CrashAt(k)
 					crashed := false
 					for _, report := range flushes(s) {
@@ -159,7 +159,7 @@ func testIngestFailsAtEveryStep(t *testing.T, open OpenFunc) {
 							failed++
 							if dies {
 								s.Restart()
-								s.Store.torn = torn
+								s.Store.Tear(torn)
 							} else {
 								s.Store.CrashAt(-1)
 							}
@@ -188,7 +188,7 @@ func testIngestFailsUnrepeated(t *testing.T, open OpenFunc) {
 	for k := 1; ; k += stride() {
 		s := Start(t, open, eventfulConfig)
 		s.Clock.Set(time.UnixMilli(at(s, 10, 0)))
-		s.Store.torn = true
+		s.Store.Tear(true)
 		s.Store.CrashAt(k)
 		crashed := false
 		for _, report := range flushes(s) {

@@ -27,53 +27,16 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// gate is a model whose writes can be counted, failed, and held up.
-type gate struct {
-	*storagetest.Model
-
-	mu     sync.Mutex
-	writes []int // samples of each batch
-	err    error
-	hold   chan struct{} // writes wait until it is closed
+func newStore(clk clock.Clock) *storagetest.Faulty {
+	return storagetest.NewFaulty(storagetest.NewModel(storage.Settings{
+		Ladder: metric.DefaultLadder(), GroupSize: 128, IndexPartitions: 4, Epochs: blocks.Epochs{{BlockSize: 128}},
+	}, nil, clk))
 }
 
-func (g *gate) Write(ctx context.Context, b *storage.Batch) error {
-	g.mu.Lock()
-	hold, err := g.hold, g.err
-	g.mu.Unlock()
-	if hold != nil {
-		select {
-		case <-hold:
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		}
-	}
-	if err != nil {
-		return err
-	}
-	n := 0
-	for _, c := range b.Raw {
-		samples, err := blocks.DecodeSamples(nil, c.Data)
-		if err != nil {
-			return err
-		}
-		n += len(samples)
-	}
-	g.mu.Lock()
-	g.writes = append(g.writes, n)
-	g.mu.Unlock()
-	return g.Model.Write(ctx, b)
-}
-
-func (g *gate) sizes() []int {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return append([]int(nil), g.writes...)
-}
-
-func (g *gate) stored(t *testing.T) map[metric.Sample]bool {
+func storedSamples(t *testing.T, s storage.Store) map[metric.Sample]bool {
+	t.Helper()
 	out := map[metric.Sample]bool{}
-	for c, err := range g.RawChunks(t.Context(), blocks.Range{End: 1 << 20}, 0, math.MaxInt64) {
+	for c, err := range s.RawChunks(t.Context(), blocks.Range{End: 1 << 20}, 0, math.MaxInt64) {
 		require.NoError(t, err)
 		samples, err := blocks.DecodeSamples(nil, c.Data)
 		require.NoError(t, err)
@@ -84,12 +47,10 @@ func (g *gate) stored(t *testing.T) map[metric.Sample]bool {
 	return out
 }
 
-func start(t *testing.T, opts ingest.Options, limits registry.Options) (*ingest.Ingest, *gate) {
+func start(t *testing.T, opts ingest.Options, limits registry.Options) (*ingest.Ingest, *storagetest.Faulty) {
 	t.Helper()
 	clk := clock.System{} // synctest's within a bubble
-	g := &gate{Model: storagetest.NewModel(storage.Settings{
-		Ladder: metric.DefaultLadder(), GroupSize: 128, IndexPartitions: 4, Epochs: blocks.Epochs{{BlockSize: 128}},
-	}, nil, clk)}
+	g := newStore(clk)
 	opts.Metrics = prometheus.NewRegistry()
 	in := ingest.Start(t.Context(), g, registry.New(g, limits), cache.New(g, clk, 1, cache.DefaultTiming()), clk, opts)
 	return in, g
@@ -124,7 +85,8 @@ func TestGroupCommit(t *testing.T) {
 		}
 		wg.Wait()
 		require.Equal(t, 100*time.Millisecond, time.Since(began), "nobody waits for a second window")
-		require.Len(t, g.sizes(), 1)
+		require.Equal(t, 1, g.Count("Write"))
+		require.Len(t, storedSamples(t, g), 15)
 		require.NoError(t, in.Close())
 	})
 }
@@ -132,7 +94,7 @@ func TestGroupCommit(t *testing.T) {
 // A window ends when enough samples wait.
 func TestFlushSamplesEndTheWindow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		in, _ := start(t, ingest.Options{Window: time.Hour, FlushSamples: 4}, registry.Options{})
+		in, g := start(t, ingest.Options{Window: time.Hour, FlushSamples: 4}, registry.Options{})
 		began := time.Now()
 		var wg sync.WaitGroup
 		for range 2 {
@@ -145,6 +107,7 @@ func TestFlushSamplesEndTheWindow(t *testing.T) {
 		}
 		wg.Wait()
 		require.Less(t, time.Since(began), time.Minute)
+		require.Len(t, storedSamples(t, g), 2)
 		require.NoError(t, in.Close())
 	})
 }
@@ -154,7 +117,8 @@ func TestFlushSamplesEndTheWindow(t *testing.T) {
 func TestBusy(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		in, g := start(t, ingest.Options{MaxPending: 4}, registry.Options{})
-		g.hold = make(chan struct{})
+		hold := make(chan struct{})
+		g.Add(storagetest.Rule{Op: "Write", Times: -1, Before: func() error { <-hold; return nil }})
 		var wg sync.WaitGroup
 		for range 2 {
 			wg.Go(func() {
@@ -167,11 +131,12 @@ func TestBusy(t *testing.T) {
 		time.Sleep(time.Second) // the commit is under way, and counts
 		_, err := in.Append(t.Context(), report(1))
 		require.ErrorIs(t, err, ingest.ErrBusy)
-		close(g.hold)
+		close(hold)
 		wg.Wait()
 		res, err := in.Append(t.Context(), report(1, 2, 3, 4, 5, 6))
 		require.NoError(t, err, "a report larger than the bound is taken when nothing waits")
 		require.Equal(t, 6, res.Accepted)
+		require.Len(t, storedSamples(t, g), 8)
 		require.NoError(t, in.Close())
 	})
 }
@@ -192,7 +157,8 @@ func TestCloseDrains(t *testing.T) {
 		require.NoError(t, in.Close())
 		require.NoError(t, <-answered)
 		require.NoError(t, <-answered)
-		require.Len(t, g.sizes(), 1)
+		require.Equal(t, 1, g.Count("Write"))
+		require.Len(t, storedSamples(t, g), 1, "the same series at the same moment")
 		require.Zero(t, time.Since(began), "Close does not wait for the window")
 
 		_, err := in.Append(t.Context(), report(1))
@@ -207,9 +173,11 @@ func TestCancelBreaksOff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancelCause(t.Context())
 		clk := clock.System{}
-		g := &gate{Model: storagetest.NewModel(storage.Settings{
-			Ladder: metric.DefaultLadder(), GroupSize: 128, IndexPartitions: 4, Epochs: blocks.Epochs{{BlockSize: 128}},
-		}, nil, clk), hold: make(chan struct{})}
+		g := newStore(clk)
+		g.Add(storagetest.Rule{Op: "Write", Times: -1, Before: func() error {
+			<-ctx.Done()
+			return context.Cause(ctx)
+		}})
 		in := ingest.Start(ctx, g, registry.New(g, registry.Options{}),
 			cache.New(g, clk, 1, cache.DefaultTiming()), clk, ingest.Options{})
 		stop := errors.New("stop at once")
@@ -219,7 +187,7 @@ func TestCancelBreaksOff(t *testing.T) {
 		}()
 		_, err := in.Append(t.Context(), report(1))
 		require.ErrorIs(t, err, stop)
-		require.Empty(t, g.stored(t))
+		require.Empty(t, storedSamples(t, g))
 		require.NoError(t, in.Close())
 	})
 }
@@ -233,7 +201,7 @@ func TestCallerGivesUp(t *testing.T) {
 		_, err := in.Append(ctx, report(1))
 		require.ErrorIs(t, err, context.DeadlineExceeded)
 		require.NoError(t, in.Close())
-		require.Len(t, g.stored(t), 1)
+		require.Len(t, storedSamples(t, g), 1)
 	})
 }
 
@@ -242,7 +210,7 @@ func TestCallerGivesUp(t *testing.T) {
 func TestFailedCommit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		in, g := start(t, ingest.Options{}, registry.Options{})
-		g.err = fmt.Errorf("no quorum: %w", storage.ErrUnavailable)
+		g.Fail("Write", blocks.Range{}, -1, fmt.Errorf("no quorum: %w", storage.ErrUnavailable))
 		var wg sync.WaitGroup
 		for range 3 {
 			wg.Go(func() {
@@ -252,12 +220,11 @@ func TestFailedCommit(t *testing.T) {
 			})
 		}
 		wg.Wait()
-		g.mu.Lock()
-		g.err = nil
-		g.mu.Unlock()
+		g.Heal()
 		res, err := in.Append(t.Context(), report(1))
 		require.NoError(t, err)
 		require.Equal(t, 1, res.Accepted)
+		require.Len(t, storedSamples(t, g), 1)
 		require.NoError(t, in.Close())
 	})
 }
@@ -316,7 +283,7 @@ func TestPartlyInvalid(t *testing.T) {
 			15: ingest.ReasonInvalidLabel, 16: ingest.ReasonInvalidLabel, 17: ingest.ReasonLimit,
 			18: ingest.ReasonInvalidSource, 19: ingest.ReasonInvalidSource, 20: ingest.ReasonInvalidSource, 22: ingest.ReasonInvalidMetric,
 		}, got)
-		require.Len(t, g.stored(t), 4)
+		require.Len(t, storedSamples(t, g), 4)
 		require.NoError(t, in.Close())
 	})
 }
@@ -337,7 +304,7 @@ func TestSeriesLimit(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, 2, res.Accepted)
 		values := map[float64]metric.ScheduleID{}
-		for s := range g.stored(t) {
+		for s := range storedSamples(t, g) {
 			values[s.Value] = s.Schedule
 		}
 		require.Equal(t, map[float64]metric.ScheduleID{10: 0, 11: 1, 20: 0, 21: 1}, values)
@@ -367,7 +334,7 @@ func TestSameSeries(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, 4, res.Accepted)
 		ids := map[float64]metric.ScheduleID{}
-		for s := range g.stored(t) {
+		for s := range storedSamples(t, g) {
 			ids[s.Value] = s.Schedule
 		}
 		require.Equal(t, ids[1], ids[2])
@@ -389,7 +356,7 @@ func TestLastValueWins(t *testing.T) {
 		})
 		require.NoError(t, err)
 		require.Equal(t, 3, res.Accepted)
-		require.Equal(t, map[metric.Sample]bool{{Schedule: 0, TimeMs: now, Value: 3}: true}, g.stored(t))
+		require.Equal(t, map[metric.Sample]bool{{Schedule: 0, TimeMs: now, Value: 3}: true}, storedSamples(t, g))
 		require.NoError(t, in.Close())
 	})
 }
@@ -417,11 +384,9 @@ func TestManyCallers(t *testing.T) {
 					t.Error(err)
 				}
 				if worker == 0 && i%10 == 0 {
-					g.mu.Lock()
-					if g.err = nil; i%20 == 0 && i < 80 {
-						g.err = storage.ErrUnavailable
+					if g.Heal(); i%20 == 0 && i < 80 {
+						g.Fail("Write", blocks.Range{}, -1, storage.ErrUnavailable)
 					}
-					g.mu.Unlock()
 				}
 			}
 		})
@@ -429,7 +394,7 @@ func TestManyCallers(t *testing.T) {
 	wg.Wait()
 	require.NoError(t, in.Close())
 	stored := map[float64]bool{}
-	for s := range g.stored(t) {
+	for s := range storedSamples(t, g) {
 		stored[s.Value] = true
 	}
 	require.NotEmpty(t, acked)

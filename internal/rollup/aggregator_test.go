@@ -5,13 +5,13 @@ import (
 	"errors"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/quern/quern/internal/blocks"
 	"github.com/quern/quern/internal/cache"
 	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/metric"
@@ -38,7 +38,7 @@ func TestDueTimes(t *testing.T) {
 func TestAggregator(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := storagetest.NewModel(storagetest.TestSettings(), nil, clock.System{})
-		faulty := storagetest.NewFaulty(store, nil)
+		faulty := storagetest.NewFaulty(store)
 		clk := clock.System{}
 		c := cache.New(faulty, clk, 1, cache.DefaultTiming())
 		r := NewRunner(faulty, c, recovery.New(faulty, c, clk, recovery.Options{}), clk, Options{Worker: "w"})
@@ -57,13 +57,6 @@ func TestAggregator(t *testing.T) {
 			passes = append(passes, time.Since(start))
 			return nil
 		})
-		var failing atomic.Int64
-		faulty.Before(func(op string, _ any) error {
-			if op == "Slices" && failing.Add(-1) >= 0 {
-				return storage.ErrUnavailable
-			}
-			return nil
-		})
 		ctx, cancel := context.WithCancelCause(t.Context())
 		done := make(chan struct{})
 		go func() { defer close(done); a.Run(ctx) }()
@@ -73,7 +66,7 @@ func TestAggregator(t *testing.T) {
 		time.Sleep(2*time.Minute + 1)
 		require.Equal(t, []time.Duration{0, 2 * time.Minute}, passed(), "when a slice is due")
 
-		failing.Store(2)
+		faulty.Fail("Slices", blocks.Range{}, 2, storage.ErrUnavailable)
 		time.Sleep(time.Hour + 5*time.Second)
 		synctest.Wait()
 		at := time.Hour + 2*time.Minute

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"iter"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -24,44 +23,20 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// tapped is a model that calls a function before it writes rows, or after it yielded a mark.
-type tapped struct {
-	*storagetest.Model
-	onRows func() error
-	onMark func()
-}
-
-func (s *tapped) WriteRollups(ctx context.Context, f storage.Fence, level metric.Bucket, rows []metric.RollupRow) error {
-	if s.onRows != nil {
-		if err := s.onRows(); err != nil {
-			return err
-		}
-	}
-	return s.Model.WriteRollups(ctx, f, level, rows)
-}
-
-func (s *tapped) Marks(ctx context.Context, p storage.IndexPartition) iter.Seq2[storage.Mark, error] {
-	return func(yield func(storage.Mark, error) bool) {
-		for m, err := range s.Model.Marks(ctx, p) {
-			if !yield(m, err) {
-				return
-			}
-			if s.onMark != nil {
-				s.onMark()
-			}
-		}
-	}
+// onRows has f called before rows are written.
+func onRows(s *storagetest.Faulty, f func() error) {
+	s.Add(storagetest.Rule{Op: "WriteRollups", Times: -1, Before: f})
 }
 
 var hour = time.Date(2025, time.November, 21, 10, 0, 0, 0, time.UTC)
 
 // setUp makes a store where n schedules in blocks of 4 have a sample in the hour, which is over.
-func setUp(t *testing.T, n int, opts rollup.Options) (*rollup.Runner, *tapped, *clock.Simulated, storage.SliceKey) {
+func setUp(t *testing.T, n int, opts rollup.Options) (*rollup.Runner, *storagetest.Faulty, *clock.Simulated, storage.SliceKey) {
 	t.Helper()
 	clk := clock.NewSimulated(hour.Add(30 * time.Minute))
-	store := &tapped{Model: storagetest.NewModel(storage.Settings{
+	store := storagetest.NewFaulty(storagetest.NewModel(storage.Settings{
 		Ladder: metric.DefaultLadder(), GroupSize: 16, IndexPartitions: 2, Epochs: blocks.Epochs{{BlockSize: 4}},
-	}, nil, clk)}
+	}, nil, clk))
 	c := cache.New(store, clk, 1, cache.DefaultTiming())
 	slice := metric.DefaultLadder().SliceAt(metric.Raw, hour.UnixMilli())
 	var groups []cache.Group
@@ -141,7 +116,7 @@ func TestShardHeldByAnother(t *testing.T) {
 func TestFencedOff(t *testing.T) {
 	r, store, clk, k := setUp(t, 8, rollup.Options{Parallel: 1})
 	tries := 0
-	store.onRows = func() error {
+	onRows(store, func() error {
 		if tries++; tries == 1 {
 			clk.Set(clk.Now().Add(time.Hour)) // the lease has expired long ago
 			for shard := range 2 {
@@ -150,7 +125,7 @@ func TestFencedOff(t *testing.T) {
 			}
 		}
 		return nil
-	}
+	})
 	rec, err := r.Run(t.Context(), k)
 	require.ErrorIs(t, err, storage.ErrFenced)
 	require.Equal(t, 1, tries)
@@ -166,12 +141,12 @@ func TestCancelled(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(t.Context())
 	stop := errors.New("shutting down")
 	var n atomic.Int64
-	store.onRows = func() error {
+	onRows(store, func() error {
 		if n.Add(1) == 3 {
 			cancel(stop)
 		}
 		return nil
-	}
+	})
 	_, err := r.Run(ctx, k)
 	require.ErrorIs(t, err, stop)
 	require.True(t, open(t, store, k))
@@ -193,7 +168,7 @@ func TestCancelled(t *testing.T) {
 func TestBlockPutOff(t *testing.T) {
 	r, store, _, k := setUp(t, 4, rollup.Options{Attempts: 5})
 	tries := 0
-	store.onRows = func() error { tries++; return fmt.Errorf("try %d", tries) }
+	onRows(store, func() error { tries++; return fmt.Errorf("try %d", tries) })
 	rec, err := r.Run(t.Context(), k)
 	require.NoError(t, err)
 	require.Equal(t, 5, tries)
@@ -213,19 +188,20 @@ func TestBlockPutOff(t *testing.T) {
 func TestIndexIsReadAsBlocksAreGround(t *testing.T) {
 	r, store, _, k := setUp(t, 400, rollup.Options{Parallel: 2})
 	var read, ground, ahead atomic.Int64
-	store.onMark = func() {
+	store.Add(storagetest.Rule{Op: "Marks.next", Times: -1, After: func() error {
 		read.Add(1)
 		for d := read.Load() - ground.Load(); ; {
 			most := ahead.Load()
 			if d <= most || ahead.CompareAndSwap(most, d) {
-				return
+				return nil
 			}
 		}
-	}
-	store.onRows = func() error { ground.Add(1); return nil }
+	}})
+	onRows(store, func() error { ground.Add(1); return nil })
 	_, err := r.Run(t.Context(), k)
 	require.NoError(t, err)
 	require.EqualValues(t, 100, ground.Load())
+	require.EqualValues(t, 100, read.Load())
 	// Two being ground, one on its way to them, one gathered, and the mark that ended it.
 	require.LessOrEqual(t, ahead.Load(), int64(6))
 }

@@ -2,6 +2,7 @@ package storagetest
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"iter"
 	"slices"
@@ -14,203 +15,255 @@ import (
 	"github.com/quern/quern/internal/storage"
 )
 
-// Hook is called at an operation with the method's name and the argument that tells
-// most about it: the *storage.Batch, the rows, the marks, the key. It may block, and
-// the error that it returns is the operation's. An iterator calls it as "Marks" when
-// the loop begins, and as "Marks.next" before each row, with the row.
-type Hook func(op string, detail any) error
-
-// Call is one operation that a Faulty store was asked for.
-type Call struct {
-	Op     string
+// Step is one operation that a Faulty store is asked for. Each row of an iterator is one
+// too, as "Marks.next" is of Marks; those are neither counted nor logged.
+type Step struct {
+	Op string
+	// Fence is 0 for what ingest does.
+	Fence storage.Fence
+	// Detail is the argument that tells most about it: the *storage.Batch, the rows, the
+	// marks, the key. Of a row it is the row.
 	Detail any
 }
 
-// Faulty is a store that does as the wrapped one, unless a hook says otherwise.
-//
-//  1. Before runs ahead of the operation: with an error from it the operation has not
-//     happened.
-//  2. After runs when the operation has happened without an error: with an error from
-//     it the caller sees a failure of something that took effect, as after a timeout.
-//  3. After Crash nothing happens any more, and everything fails with ErrUnavailable.
-type Faulty struct {
-	inner storage.Store
+// rowSuffix is what the name of a step has that is a row of an iterator.
+const rowSuffix = ".next"
 
-	mu      sync.Mutex
-	before  Hook
-	after   Hook
+// Schedules are those that the step begins with or is about: the starts of the blocks and
+// of the ranges, the schedules of the rows.
+func (s Step) Schedules() []metric.ScheduleID {
+	var out []metric.ScheduleID
+	switch d := s.Detail.(type) {
+	case *storage.Batch:
+		for _, m := range d.Marks {
+			out = append(out, m.Start)
+		}
+		for _, c := range d.Raw {
+			out = append(out, c.Group)
+		}
+		for _, c := range d.Cache {
+			out = append(out, c.Start)
+		}
+	case []storage.Mark:
+		for _, m := range d {
+			out = append(out, m.Start)
+		}
+	case []metric.RollupRow:
+		for _, r := range d {
+			out = append(out, r.Schedule)
+		}
+	case blocks.Range:
+		out = append(out, d.Start)
+	case storage.CacheKey:
+		out = append(out, d.Start)
+	case storage.Mark:
+		out = append(out, d.Start)
+	case storage.RawChunk:
+		out = append(out, d.Group)
+	case metric.RollupRow:
+		out = append(out, d.Schedule)
+	}
+	return out
+}
+
+// String is the step as a failing test prints it.
+func (s Step) String() string { return fmt.Sprintf("%s%v", s.Op, s.Schedules()) }
+
+// Rule is something to be done at matching steps.
+type Rule struct {
+	Op string
+	// Block, where its End is not 0, picks steps about these schedules.
+	Block blocks.Range
+	// Fenced picks steps of a run only, Unfenced those of ingest only.
+	Fenced, Unfenced bool
+	// Times is how often the rule applies; below 0 always.
+	Times int
+	// Before and After are called around the step; they may block, and use the store. An
+	// error from Before keeps the step from happening. After is called when it has happened
+	// without an error; an error from it makes the step look as if it had not, as after a
+	// timeout. Of a row After is called when the loop asks for the next.
+	Before, After func() error
+}
+
+func (r *Rule) matches(s Step) bool {
+	if r.Times == 0 || r.Op != s.Op || r.Fenced && s.Fence == 0 || r.Unfenced && s.Fence != 0 {
+		return false
+	}
+	return r.Block.End == 0 || slices.ContainsFunc(s.Schedules(), r.Block.Contains)
+}
+
+// ErrCrashed is what every operation says after a crash.
+var ErrCrashed = fmt.Errorf("%w: the process has crashed", storage.ErrUnavailable)
+
+// Faulty stands in front of a store. It logs the steps, does at them what its rules say,
+// and ends the life of a process at a chosen one. Settings, NewestID and Close are no
+// steps: they say and do as the wrapped store, after a crash too.
+type Faulty struct {
+	storage.Store
+
+	mu    sync.Mutex
+	rules []*Rule
+	log   []Step
+	// crashAt is the number of steps until everything fails; below 0 never.
+	crashAt int
 	crashed bool
-	calls   []Call
+	torn    bool
 }
 
 var _ storage.Store = (*Faulty)(nil)
 
-// NewFaulty wraps a store; before may be nil.
-func NewFaulty(inner storage.Store, before Hook) *Faulty {
-	return &Faulty{inner: inner, before: before}
-}
+// NewFaulty wraps a store; without rules it does as that does.
+func NewFaulty(s storage.Store) *Faulty { return &Faulty{Store: s, crashAt: -1} }
 
-// Before sets the hook that runs ahead of operations, nil for none.
-func (f *Faulty) Before(h Hook) {
+// Add adds a rule. Of several that match a step only the first applies.
+func (f *Faulty) Add(r Rule) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.before = h
+	f.rules = append(f.rules, &r)
 }
 
-// After sets the hook that runs behind operations, nil for none.
-func (f *Faulty) After(h Hook) {
+// Fail makes the next n steps of a kind fail with err; with a block, those about it.
+func (f *Faulty) Fail(op string, block blocks.Range, n int, err error) {
+	f.Add(Rule{Op: op, Block: block, Times: n, Before: func() error { return err }})
+}
+
+// Heal takes away all rules.
+func (f *Faulty) Heal() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.after = h
+	f.rules = nil
 }
 
-// Crash makes every later operation fail, as for a process that is gone.
-func (f *Faulty) Crash() {
+// CrashAt lets n-1 more steps happen and none after them. Below 0 it undoes a crash.
+func (f *Faulty) CrashAt(n int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.crashed = true
+	f.crashAt, f.crashed = n, false
 }
 
-// CrashAt makes the n-th operation from now, counted from 1, and every later one fail.
-// With done, the n-th takes effect all the same. Rows of iterators do not count, and
-// neither does what no operation named in ops is, unless ops is empty.
-func (f *Faulty) CrashAt(n int, done bool, ops ...string) {
-	var mu sync.Mutex
-	hook := func(op string, _ any) error {
-		if strings.HasSuffix(op, ".next") || len(ops) > 0 && !slices.Contains(ops, op) {
-			return nil
-		}
-		mu.Lock()
-		defer mu.Unlock()
-		if n--; n > 0 {
-			return nil
-		}
-		f.Crash()
-		return crashError(op)
-	}
-	if done {
-		f.After(hook)
-	} else {
-		f.Before(hook)
-	}
-}
-
-func crashError(op string) error {
-	return fmt.Errorf("%s: %w: the process has crashed", op, storage.ErrUnavailable)
-}
-
-// FailOn is a hook that lets the named operation fail with err the given number of
-// times, -1 for ever.
-func FailOn(op string, times int, err error) Hook {
-	var mu sync.Mutex
-	return func(o string, _ any) error {
-		mu.Lock()
-		defer mu.Unlock()
-		if o != op || times == 0 {
-			return nil
-		}
-		if times > 0 {
-			times--
-		}
-		return err
-	}
-}
-
-// Calls are the operations so far in order, rows of iterators left out.
-func (f *Faulty) Calls() []Call {
+// Crashed says whether the chosen step was reached.
+func (f *Faulty) Crashed() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return slices.Clone(f.calls)
+	return f.crashed
 }
 
-// Count is how often the named operations were called, all of them if none is named.
-func (f *Faulty) Count(ops ...string) int {
+// Tear says whether each Write is cut into its rows, each a step of its own: what a store
+// may do that has no transaction over partitions.
+func (f *Faulty) Tear(torn bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.torn = torn
+}
+
+// Log are the steps since Forget, those that a rule failed among them.
+func (f *Faulty) Log() []Step {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.Clone(f.log)
+}
+
+// Count is how many steps since Forget were of the named operation.
+func (f *Faulty) Count(op string) int {
 	n := 0
-	for _, c := range f.Calls() {
-		if len(ops) == 0 || slices.Contains(ops, c.Op) {
+	for _, s := range f.Log() {
+		if s.Op == op {
 			n++
 		}
 	}
 	return n
 }
 
-// ResetCalls forgets the calls so far.
-func (f *Faulty) ResetCalls() {
+// Forget starts a new log.
+func (f *Faulty) Forget() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.calls = nil
+	f.log = nil
 }
 
-// enter is the point ahead of an operation, leave the one behind it. Hooks run
-// without the lock, so that they may block and may use f.
-func (f *Faulty) enter(op string, detail any) error {
+// begin counts and logs a step, and finds the rule for it.
+func (f *Faulty) begin(step Step) (Rule, error) {
 	f.mu.Lock()
-	if !strings.HasSuffix(op, ".next") {
-		f.calls = append(f.calls, Call{op, detail})
+	defer f.mu.Unlock()
+	row := strings.HasSuffix(step.Op, rowSuffix)
+	if !row {
+		if f.crashAt > 0 {
+			f.crashAt--
+		}
+		f.crashed = f.crashAt == 0
 	}
-	hook, crashed := f.before, f.crashed
-	f.mu.Unlock()
-	if crashed {
-		return crashError(op)
+	if f.crashed {
+		return Rule{}, fmt.Errorf("%s: %w", step.Op, ErrCrashed)
 	}
-	if hook == nil {
-		return nil
+	if !row {
+		f.log = append(f.log, step)
 	}
-	return hook(op, detail)
+	for _, r := range f.rules {
+		if r.matches(step) {
+			r.Times--
+			return *r, nil
+		}
+	}
+	return Rule{}, nil
 }
 
-func (f *Faulty) leave(op string, detail any, err error) error {
-	f.mu.Lock()
-	hook, crashed := f.after, f.crashed
-	f.mu.Unlock()
-	if crashed {
-		return crashError(op)
-	}
-	if err != nil || hook == nil {
+func (f *Faulty) do(step Step, op func() error) error {
+	rule, err := f.begin(step)
+	if err != nil {
 		return err
 	}
-	return hook(op, detail)
-}
-
-func (f *Faulty) call(op string, detail any, do func() error) error {
-	if err := f.enter(op, detail); err != nil {
+	if rule.Before != nil {
+		if err := rule.Before(); err != nil {
+			return err
+		}
+	}
+	if err := op(); err != nil {
 		return err
 	}
-	return f.leave(op, detail, do())
+	if rule.After != nil {
+		return rule.After()
+	}
+	return nil
 }
 
-func ask[T any](f *Faulty, op string, detail any, do func() (T, error)) (T, error) {
-	var zero T
-	if err := f.enter(op, detail); err != nil {
+func ask[T any](f *Faulty, step Step, op func() (T, error)) (T, error) {
+	var answer, zero T
+	err := f.do(step, func() (err error) {
+		answer, err = op()
+		return err
+	})
+	if err != nil {
 		return zero, err
 	}
-	v, err := do()
-	if err := f.leave(op, detail, err); err != nil {
-		return zero, err
-	}
-	return v, nil
+	return answer, nil
 }
 
-func sequence[T any](f *Faulty, op string, detail any, seq iter.Seq2[T, error]) iter.Seq2[T, error] {
+// errLeft stands for a loop that was left before its end.
+var errLeft = errors.New("the loop was left")
+
+func sequence[T any](f *Faulty, step Step, seq iter.Seq2[T, error]) iter.Seq2[T, error] {
 	return func(yield func(T, error) bool) {
-		var zero T
-		if err := f.enter(op, detail); err != nil {
-			yield(zero, err)
-			return
-		}
-		for v, err := range seq {
-			if err == nil {
-				err = f.enter(op+".next", v)
+		err := f.do(step, func() error {
+			row := Step{Op: step.Op + rowSuffix}
+			for v, err := range seq {
+				if err != nil {
+					return err
+				}
+				row.Detail = v
+				err = f.do(row, func() error {
+					if !yield(v, nil) {
+						return errLeft
+					}
+					return nil
+				})
+				if err != nil {
+					return err
+				}
 			}
-			if err != nil {
-				yield(zero, err)
-				return
-			}
-			if !yield(v, nil) {
-				return
-			}
-		}
-		if err := f.leave(op, detail, nil); err != nil {
+			return nil
+		})
+		if err != nil && !errors.Is(err, errLeft) {
+			var zero T
 			yield(zero, err)
 		}
 	}
@@ -218,143 +271,165 @@ func sequence[T any](f *Faulty, op string, detail any, seq iter.Seq2[T, error]) 
 
 // Write implements storage.Store.
 func (f *Faulty) Write(ctx context.Context, b *storage.Batch) error {
-	return f.call("Write", b, func() error { return f.inner.Write(ctx, b) })
+	f.mu.Lock()
+	torn := f.torn
+	f.mu.Unlock()
+	parts := []*storage.Batch{b}
+	if torn {
+		parts = tear(b)
+	}
+	for _, p := range parts {
+		err := f.do(Step{Op: "Write", Fence: p.Fence, Detail: p}, func() error { return f.Store.Write(ctx, p) })
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
-// Settings implements storage.Store; no hook sees it.
-func (f *Faulty) Settings() storage.Settings { return f.inner.Settings() }
-
-// NewestID implements storage.Store; no hook sees it.
-func (f *Faulty) NewestID() blocks.ID { return f.inner.NewestID() }
+// tear cuts a batch into its rows, in the order that the contract promises.
+func tear(b *storage.Batch) []*storage.Batch {
+	var out []*storage.Batch
+	for _, k := range b.Open {
+		out = append(out, &storage.Batch{Fence: b.Fence, Open: []storage.SliceKey{k}})
+	}
+	for _, m := range b.Marks {
+		out = append(out, &storage.Batch{Fence: b.Fence, Marks: []storage.PlacedMark{m}})
+	}
+	for _, c := range b.Raw {
+		out = append(out, &storage.Batch{Fence: b.Fence, Raw: []storage.RawChunk{c}})
+	}
+	for _, c := range b.Cache {
+		out = append(out, &storage.Batch{Fence: b.Fence, Cache: []storage.CacheChunk{c}})
+	}
+	return out
+}
 
 // AddEpoch implements storage.Store.
 func (f *Faulty) AddEpoch(ctx context.Context, e blocks.Epoch) error {
-	return f.call("AddEpoch", e, func() error { return f.inner.AddEpoch(ctx, e) })
+	return f.do(Step{Op: "AddEpoch", Detail: e}, func() error { return f.Store.AddEpoch(ctx, e) })
 }
 
 // Expire implements storage.Store.
 func (f *Faulty) Expire(ctx context.Context, nowMs int64) error {
-	return f.call("Expire", nowMs, func() error { return f.inner.Expire(ctx, nowMs) })
+	return f.do(Step{Op: "Expire", Detail: nowMs}, func() error { return f.Store.Expire(ctx, nowMs) })
 }
-
-// Close implements storage.Store; no hook sees it, and it closes a crashed one too.
-func (f *Faulty) Close() error { return f.inner.Close() }
 
 // LeaseIDs implements storage.Registry.
 func (f *Faulty) LeaseIDs(ctx context.Context, n int) (blocks.Range, error) {
-	return ask(f, "LeaseIDs", n, func() (blocks.Range, error) { return f.inner.LeaseIDs(ctx, n) })
+	return ask(f, Step{Op: "LeaseIDs", Detail: n}, func() (blocks.Range, error) { return f.Store.LeaseIDs(ctx, n) })
 }
 
 // LeasedIDs implements storage.Registry.
 func (f *Faulty) LeasedIDs(ctx context.Context) (blocks.Range, error) {
-	return ask(f, "LeasedIDs", nil, func() (blocks.Range, error) { return f.inner.LeasedIDs(ctx) })
+	return ask(f, Step{Op: "LeasedIDs"}, func() (blocks.Range, error) { return f.Store.LeasedIDs(ctx) })
 }
 
 // ClaimSchedules implements storage.Registry.
 func (f *Faulty) ClaimSchedules(ctx context.Context, source string, want []storage.Schedule) ([]metric.ScheduleID, error) {
-	return ask(f, "ClaimSchedules", want, func() ([]metric.ScheduleID, error) {
-		return f.inner.ClaimSchedules(ctx, source, want)
+	return ask(f, Step{Op: "ClaimSchedules", Detail: want}, func() ([]metric.ScheduleID, error) {
+		return f.Store.ClaimSchedules(ctx, source, want)
 	})
 }
 
 // SourceSchedules implements storage.Registry.
 func (f *Faulty) SourceSchedules(ctx context.Context, source string) iter.Seq2[storage.Schedule, error] {
-	return sequence(f, "SourceSchedules", source, f.inner.SourceSchedules(ctx, source))
+	return sequence(f, Step{Op: "SourceSchedules", Detail: source}, f.Store.SourceSchedules(ctx, source))
 }
 
 // Schedules implements storage.Registry.
 func (f *Faulty) Schedules(ctx context.Context, ids blocks.Range) iter.Seq2[storage.Schedule, error] {
-	return sequence(f, "Schedules", ids, f.inner.Schedules(ctx, ids))
+	return sequence(f, Step{Op: "Schedules", Detail: ids}, f.Store.Schedules(ctx, ids))
 }
 
 // AcquireShard implements storage.Runs.
 func (f *Faulty) AcquireShard(ctx context.Context, shard int, owner string, ttl time.Duration) (storage.Lease, error) {
-	return ask(f, "AcquireShard", shard, func() (storage.Lease, error) {
-		return f.inner.AcquireShard(ctx, shard, owner, ttl)
+	return ask(f, Step{Op: "AcquireShard", Detail: shard}, func() (storage.Lease, error) {
+		return f.Store.AcquireShard(ctx, shard, owner, ttl)
 	})
 }
 
 // ReleaseShard implements storage.Runs.
 func (f *Faulty) ReleaseShard(ctx context.Context, shard int, owner string) error {
-	return f.call("ReleaseShard", shard, func() error { return f.inner.ReleaseShard(ctx, shard, owner) })
+	return f.do(Step{Op: "ReleaseShard", Detail: shard}, func() error { return f.Store.ReleaseShard(ctx, shard, owner) })
 }
 
 // Slices implements storage.Runs.
 func (f *Faulty) Slices(ctx context.Context, b metric.Bucket, fromMs, toMs int64) ([]storage.SliceState, error) {
-	return ask(f, "Slices", b, func() ([]storage.SliceState, error) { return f.inner.Slices(ctx, b, fromMs, toMs) })
+	return ask(f, Step{Op: "Slices", Detail: b}, func() ([]storage.SliceState, error) { return f.Store.Slices(ctx, b, fromMs, toMs) })
 }
 
 // Marks implements storage.Runs.
 func (f *Faulty) Marks(ctx context.Context, p storage.IndexPartition) iter.Seq2[storage.Mark, error] {
-	return sequence(f, "Marks", p, f.inner.Marks(ctx, p))
+	return sequence(f, Step{Op: "Marks", Detail: p}, f.Store.Marks(ctx, p))
 }
 
 // CacheBlock implements storage.Runs.
 func (f *Faulty) CacheBlock(ctx context.Context, k storage.CacheKey) ([]storage.Chunk, error) {
-	return ask(f, "CacheBlock", k, func() ([]storage.Chunk, error) { return f.inner.CacheBlock(ctx, k) })
+	return ask(f, Step{Op: "CacheBlock", Detail: k}, func() ([]storage.Chunk, error) { return f.Store.CacheBlock(ctx, k) })
 }
 
 // WriteRollups implements storage.Runs.
 func (f *Faulty) WriteRollups(ctx context.Context, fence storage.Fence, level metric.Bucket, rows []metric.RollupRow) error {
-	return f.call("WriteRollups", rows, func() error { return f.inner.WriteRollups(ctx, fence, level, rows) })
+	return f.do(Step{Op: "WriteRollups", Fence: fence, Detail: rows}, func() error { return f.Store.WriteRollups(ctx, fence, level, rows) })
 }
 
 // DeleteCacheBlock implements storage.Runs.
 func (f *Faulty) DeleteCacheBlock(ctx context.Context, fence storage.Fence, k storage.CacheKey) error {
-	return f.call("DeleteCacheBlock", k, func() error { return f.inner.DeleteCacheBlock(ctx, fence, k) })
+	return f.do(Step{Op: "DeleteCacheBlock", Fence: fence, Detail: k}, func() error { return f.Store.DeleteCacheBlock(ctx, fence, k) })
 }
 
 // DeleteMarks implements storage.Runs.
 func (f *Faulty) DeleteMarks(ctx context.Context, fence storage.Fence, p storage.IndexPartition, marks []storage.Mark) error {
-	return f.call("DeleteMarks", marks, func() error { return f.inner.DeleteMarks(ctx, fence, p, marks) })
+	return f.do(Step{Op: "DeleteMarks", Fence: fence, Detail: marks}, func() error { return f.Store.DeleteMarks(ctx, fence, p, marks) })
 }
 
 // CompleteSlice implements storage.Runs.
 func (f *Faulty) CompleteSlice(ctx context.Context, fence storage.Fence, k storage.SliceKey) error {
-	return f.call("CompleteSlice", k, func() error { return f.inner.CompleteSlice(ctx, fence, k) })
+	return f.do(Step{Op: "CompleteSlice", Fence: fence, Detail: k}, func() error { return f.Store.CompleteSlice(ctx, fence, k) })
 }
 
 // RawChunks implements storage.Reader.
 func (f *Faulty) RawChunks(ctx context.Context, ids blocks.Range, fromMs, toMs int64) iter.Seq2[storage.RawChunk, error] {
-	return sequence(f, "RawChunks", ids, f.inner.RawChunks(ctx, ids, fromMs, toMs))
+	return sequence(f, Step{Op: "RawChunks", Detail: ids}, f.Store.RawChunks(ctx, ids, fromMs, toMs))
 }
 
 // Rollups implements storage.Reader.
 func (f *Faulty) Rollups(ctx context.Context, level metric.Bucket, ids blocks.Range, fromMs, toMs int64) iter.Seq2[metric.RollupRow, error] {
-	return sequence(f, "Rollups", ids, f.inner.Rollups(ctx, level, ids, fromMs, toMs))
+	return sequence(f, Step{Op: "Rollups", Detail: ids}, f.Store.Rollups(ctx, level, ids, fromMs, toMs))
 }
 
 // RecordRun implements storage.Operations.
 func (f *Faulty) RecordRun(ctx context.Context, r storage.Run) error {
-	return f.call("RecordRun", r, func() error { return f.inner.RecordRun(ctx, r) })
+	return f.do(Step{Op: "RecordRun", Detail: r}, func() error { return f.Store.RecordRun(ctx, r) })
 }
 
 // RecentRuns implements storage.Operations.
 func (f *Faulty) RecentRuns(ctx context.Context, limit int) ([]storage.Run, error) {
-	return ask(f, "RecentRuns", limit, func() ([]storage.Run, error) { return f.inner.RecentRuns(ctx, limit) })
+	return ask(f, Step{Op: "RecentRuns", Detail: limit}, func() ([]storage.Run, error) { return f.Store.RecentRuns(ctx, limit) })
 }
 
 // RecordError implements storage.Operations.
 func (f *Faulty) RecordError(ctx context.Context, e storage.ComponentError) error {
-	return f.call("RecordError", e, func() error { return f.inner.RecordError(ctx, e) })
+	return f.do(Step{Op: "RecordError", Detail: e}, func() error { return f.Store.RecordError(ctx, e) })
 }
 
 // RecentErrors implements storage.Operations.
 func (f *Faulty) RecentErrors(ctx context.Context) ([]storage.ComponentError, error) {
-	return ask(f, "RecentErrors", nil, func() ([]storage.ComponentError, error) { return f.inner.RecentErrors(ctx) })
+	return ask(f, Step{Op: "RecentErrors"}, func() ([]storage.ComponentError, error) { return f.Store.RecentErrors(ctx) })
 }
 
 // Heartbeat implements storage.Operations.
 func (f *Faulty) Heartbeat(ctx context.Context, w storage.Worker, ttl time.Duration) error {
-	return f.call("Heartbeat", w, func() error { return f.inner.Heartbeat(ctx, w, ttl) })
+	return f.do(Step{Op: "Heartbeat", Detail: w}, func() error { return f.Store.Heartbeat(ctx, w, ttl) })
 }
 
 // Workers implements storage.Operations.
 func (f *Faulty) Workers(ctx context.Context) ([]storage.Worker, error) {
-	return ask(f, "Workers", nil, func() ([]storage.Worker, error) { return f.inner.Workers(ctx) })
+	return ask(f, Step{Op: "Workers"}, func() ([]storage.Worker, error) { return f.Store.Workers(ctx) })
 }
 
 // Leases implements storage.Operations.
 func (f *Faulty) Leases(ctx context.Context) ([]storage.Lease, error) {
-	return ask(f, "Leases", nil, func() ([]storage.Lease, error) { return f.inner.Leases(ctx) })
+	return ask(f, Step{Op: "Leases"}, func() ([]storage.Lease, error) { return f.Store.Leases(ctx) })
 }

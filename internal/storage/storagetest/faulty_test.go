@@ -18,22 +18,22 @@ func openModel(_ *testing.T, s storage.Settings, r storage.Retention, clk clock.
 	return m, func() storage.Store { return m.Reopen() }
 }
 
-// A wrapper without hooks changes nothing.
+// A wrapper without rules changes nothing.
 func TestFaultyConformance(t *testing.T) {
 	Run(t, func(t *testing.T, s storage.Settings, r storage.Retention, clk clock.Clock) (storage.Store, func() storage.Store) {
 		m := NewModel(s, r, clk)
-		return NewFaulty(m, nil), func() storage.Store { return NewFaulty(m.Reopen(), nil) }
+		return NewFaulty(m), func() storage.Store { return NewFaulty(m.Reopen()) }
 	})
 }
 
 func newFaultyModel() *Faulty {
-	return NewFaulty(NewModel(TestSettings(), nil, clock.NewSimulated(day0)), nil)
+	return NewFaulty(NewModel(TestSettings(), nil, clock.NewSimulated(day0)))
 }
 
 func TestFaultyFails(t *testing.T) {
 	f := newFaultyModel()
 	boom := errors.New("boom")
-	f.Before(FailOn("WriteRollups", 2, boom))
+	f.Fail("WriteRollups", blocks.Range{}, 2, boom)
 	rows := []metric.RollupRow{row(1, at(0), 1)}
 	read := func() []metric.RollupRow {
 		return all(t, f.Rollups(t.Context(), 1, blocks.Range{End: 10}, at(0), at(1)))
@@ -45,12 +45,12 @@ func TestFaultyFails(t *testing.T) {
 	require.NoError(t, f.WriteRollups(t.Context(), 0, 1, rows))
 	require.Equal(t, rows, read())
 	require.Equal(t, 3, f.Count("WriteRollups"))
-	require.Equal(t, 6, f.Count())
-	require.Equal(t, Call{"WriteRollups", rows}, f.Calls()[0])
+	require.Len(t, f.Log(), 6)
+	require.Equal(t, Step{Op: "WriteRollups", Detail: rows}, f.Log()[0])
 
 	// An error behind the operation: it took effect.
 	rows[0].Sum = 5
-	f.After(FailOn("WriteRollups", 1, storage.ErrTimeout))
+	f.Add(Rule{Op: "WriteRollups", Times: 1, After: func() error { return storage.ErrTimeout }})
 	require.ErrorIs(t, f.WriteRollups(t.Context(), 0, 1, rows), storage.ErrTimeout)
 	require.Equal(t, rows, read())
 }
@@ -63,12 +63,7 @@ func TestFaultyFailsWithinAnIterator(t *testing.T) {
 		b.Marks = append(b.Marks, storage.PlacedMark{Partition: part, Mark: storage.Mark{Start: metric.ScheduleID(i)}})
 	}
 	require.NoError(t, f.Write(t.Context(), b))
-	f.Before(func(op string, detail any) error {
-		if m, ok := detail.(storage.Mark); ok && op == "Marks.next" && m.Start == 3 {
-			return storage.ErrTimeout
-		}
-		return nil
-	})
+	f.Fail("Marks.next", blocks.Range{Start: 3, End: 4}, 1, storage.ErrTimeout)
 	marks, err := gather(f.Marks(t.Context(), part))
 	require.ErrorIs(t, err, storage.ErrTimeout)
 	require.Len(t, marks, 3)
@@ -77,7 +72,19 @@ func TestFaultyFailsWithinAnIterator(t *testing.T) {
 func TestFaultyCrashes(t *testing.T) {
 	for _, done := range []bool{false, true} {
 		f := newFaultyModel()
-		f.CrashAt(3, done, "Heartbeat")
+		n := 0
+		third := func() error {
+			if n++; n < 3 {
+				return nil
+			}
+			f.CrashAt(1) // the next step is none any more
+			return ErrCrashed
+		}
+		rule := Rule{Op: "Heartbeat", Times: -1, Before: third}
+		if done {
+			rule.Before, rule.After = nil, third
+		}
+		f.Add(rule)
 		var ok int
 		for i := range 5 {
 			_, err := f.LeasedIDs(t.Context())
@@ -87,10 +94,48 @@ func TestFaultyCrashes(t *testing.T) {
 			}
 		}
 		require.Equal(t, 2, ok)
-		workers, err := f.inner.Workers(t.Context())
+		workers, err := f.Store.Workers(t.Context())
 		require.NoError(t, err)
 		require.Len(t, workers, map[bool]int{false: 2, true: 3}[done])
 	}
+}
+
+// Of the steps of a kind, a rule picks those of ingest or of a run, and those about a block.
+func TestFaultyPicks(t *testing.T) {
+	f := newFaultyModel()
+	boom := errors.New("boom")
+	fail := func() error { return boom }
+	f.Add(Rule{Op: "Write", Unfenced: true, Times: 1, Before: fail})
+	f.Add(Rule{Op: "Write", Fenced: true, Block: blocks.Range{Start: 4, End: 8}, Times: -1, Before: fail})
+	write := func(fence storage.Fence, start metric.ScheduleID) error {
+		return f.Write(t.Context(), &storage.Batch{Fence: fence, Marks: []storage.PlacedMark{{Mark: storage.Mark{Start: start}}}})
+	}
+	require.NoError(t, write(1, 0))
+	require.ErrorIs(t, write(1, 4), boom)
+	require.ErrorIs(t, write(0, 0), boom)
+	require.NoError(t, write(0, 4), "once only")
+	require.ErrorIs(t, write(1, 7), boom)
+	f.Heal()
+	require.NoError(t, write(1, 4))
+}
+
+// A torn write is a step for each of its rows, and a crash between them leaves the first.
+func TestFaultyTears(t *testing.T) {
+	f := newFaultyModel()
+	f.Tear(true)
+	f.CrashAt(3)
+	part := storage.IndexPartition{SliceKey: rawSlice(0)}
+	err := f.Write(t.Context(), &storage.Batch{
+		Open:  []storage.SliceKey{rawSlice(0)},
+		Marks: []storage.PlacedMark{{Partition: part, Mark: storage.Mark{Start: 1}}, {Partition: part, Mark: storage.Mark{Start: 2}}},
+	})
+	require.ErrorIs(t, err, ErrCrashed)
+	require.ErrorIs(t, err, storage.ErrUnavailable)
+	require.True(t, f.Crashed())
+	require.Equal(t, 2, f.Count("Write"))
+	require.Equal(t, []storage.Mark{{Start: 1}}, all(t, f.Store.Marks(t.Context(), part)))
+	f.CrashAt(-1)
+	require.Len(t, all(t, f.Marks(t.Context(), part)), 1)
 }
 
 func TestHistoryOfModels(t *testing.T) {

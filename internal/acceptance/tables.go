@@ -1,0 +1,53 @@
+package acceptance
+
+import (
+	"context"
+	"errors"
+	"sync"
+
+	"github.com/quern/quern/internal/storage"
+)
+
+var errInjected = errors.New("injected")
+
+// tables is the store itself, behind the faults that a process meets. It keeps the records
+// of runs, and may have lost its cache.
+type tables struct {
+	storage.Store
+
+	mu   sync.Mutex
+	runs []storage.Run
+	// noCache loses what is written into the cache, as a cache does that is only a
+	// fast path.
+	noCache bool
+}
+
+// takeRuns are the runs recorded since the last call.
+func (s *tables) takeRuns() []storage.Run {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	runs := s.runs
+	s.runs = nil
+	return runs
+}
+
+// Write implements storage.Store.
+func (s *tables) Write(ctx context.Context, b *storage.Batch) error {
+	s.mu.Lock()
+	noCache := s.noCache
+	s.mu.Unlock()
+	if noCache {
+		cut := *b
+		cut.Cache = nil
+		b = &cut
+	}
+	return s.Store.Write(ctx, b)
+}
+
+// RecordRun implements storage.Operations.
+func (s *tables) RecordRun(ctx context.Context, r storage.Run) error {
+	s.mu.Lock()
+	s.runs = append(s.runs, r)
+	s.mu.Unlock()
+	return s.Store.RecordRun(ctx, r)
+}
