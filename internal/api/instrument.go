@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"runtime/debug"
 	"strconv"
+	"strings"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -72,7 +73,10 @@ func (in *instruments) wrap(next http.Handler) http.Handler {
 			in.inFlight.Dec()
 			// The mux has left its pattern in the request: a label with few values,
 			// whatever paths clients make up.
-			path := r.Pattern
+			_, path, found := strings.Cut(r.Pattern, " ")
+			if !found {
+				path = r.Pattern // one that is for all methods
+			}
 			if path == "" {
 				path = "unmatched"
 			}

@@ -60,6 +60,8 @@ func (l *Limits) Validate() error {
 
 // reportsReply is the body of every reply to a request whose body was looked at.
 type reportsReply struct {
+	// Status is "error" when Error says what is wrong.
+	Status   string           `json:"status,omitempty"`
 	Error    string           `json:"error,omitempty"`
 	Accepted int              `json:"accepted"`
 	Rejected []rejectionReply `json:"rejected"`
@@ -149,7 +151,7 @@ func (h *reportsHandler) serve(w http.ResponseWriter, r *http.Request, enc encod
 		if retryAfter != "" {
 			w.Header().Set("Retry-After", retryAfter)
 		}
-		replyJSON(w, code, reportsReply{Error: broken.Error(), Rejected: []rejectionReply{}})
+		replyJSON(w, code, reportsReply{Status: "error", Error: broken.Error(), Rejected: []rejectionReply{}})
 		return
 	}
 	if errors.Is(broken, errUntrusted) {
@@ -160,6 +162,7 @@ func (h *reportsHandler) serve(w http.ResponseWriter, r *http.Request, enc encod
 	whole := d.decode(req.body.data)
 	if d.tooMany {
 		replyJSON(w, http.StatusRequestEntityTooLarge, reportsReply{
+			Status: "error",
 			Error: fmt.Sprintf("the body has more than the limit of %d measurements, nothing of it was kept: send smaller requests",
 				h.limits.Measurements),
 			Rejected: []rejectionReply{},
@@ -190,6 +193,9 @@ func (h *reportsHandler) serve(w http.ResponseWriter, r *http.Request, enc encod
 		first := reply.Rejected[0]
 		reply.Error = fmt.Sprintf("every measurement was rejected, measurement %d because: %s (%s)",
 			first.Index, first.Message, first.Reason)
+	}
+	if reply.Error != "" {
+		reply.Status = "error"
 	}
 	replyJSON(w, code, reply)
 }

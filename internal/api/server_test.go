@@ -117,10 +117,10 @@ func TestMetrics(t *testing.T) {
 	w := get(t, s, "GET", "/metrics")
 	require.Equal(t, 200, w.Code)
 	for _, line := range []string{
-		`quern_http_requests_total{code="200",path="POST /api/v1/reports"} 1`,
-		`quern_http_requests_total{code="400",path="POST /api/v1/reports"} 1`,
+		`quern_http_requests_total{code="200",path="/api/v1/reports"} 1`,
+		`quern_http_requests_total{code="400",path="/api/v1/reports"} 1`,
 		`quern_http_requests_total{code="404",path="unmatched"} 1`,
-		`quern_http_request_duration_seconds_count{path="POST /api/v1/reports"} 2`,
+		`quern_http_request_duration_seconds_count{path="/api/v1/reports"} 2`,
 		`quern_http_requests_in_flight 1`,
 		`quern_reports_undecodable_measurements_total 1`,
 	} {

@@ -166,7 +166,7 @@ func (s *server) open(ctx context.Context) error {
 	s.requests, s.draining = hard, stop
 	s.engine = startEngine(hard, s.cfg, st, s.clk, s.log, s.index.Add, s.metrics)
 
-	reader := query.New(st, s.index, st.Settings(), s.cfg.Retention, s.clk, query.Options{})
+	reader := query.New(st, s.index, st.Settings(), s.cfg.Retention, s.clk, query.Options{AgeCap: s.cfg.AgeCap})
 	s.http, err = api.New(api.Options{
 		Clock: s.clk, Logger: s.log,
 		Appender: s.engine.ingest,

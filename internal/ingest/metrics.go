@@ -19,7 +19,7 @@ type metrics struct {
 
 func newMetrics(reg prometheus.Registerer) *metrics {
 	f := promauto.With(reg)
-	return &metrics{
+	m := &metrics{
 		accepted: f.NewCounter(prometheus.CounterOpts{
 			Name: "quern_ingest_samples_accepted_total",
 			Help: "Samples that were made durable and acknowledged.",
@@ -51,6 +51,13 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 			Buckets: prometheus.ExponentialBuckets(1, 4, 11),
 		}),
 	}
+	// There from the start, so that an alert sees the first event as an increase.
+	for _, r := range reasons {
+		m.rejected.WithLabelValues(string(r))
+	}
+	m.flushes.WithLabelValues("ok")
+	m.flushes.WithLabelValues("failed")
+	return m
 }
 
 func (m *metrics) flush(took time.Duration, samples int, err error) {

@@ -45,6 +45,12 @@ const (
 	ReasonLimit         Reason = "limit_exceeded"
 )
 
+// reasons are all of them.
+var reasons = []Reason{
+	ReasonInvalidSource, ReasonInvalidMetric, ReasonInvalidLabel, ReasonInvalidValue,
+	ReasonInvalidTime, ReasonTooOld, ReasonTooFarAhead, ReasonLimit,
+}
+
 // Rejection is one measurement that was not taken. Index counts the measurements
 // over all reports of the call, from 0.
 type Rejection struct {

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"math"
 	"slices"
-	"time"
 
 	"github.com/quern/quern/internal/metric"
 )
@@ -41,10 +40,6 @@ type planner struct {
 	ungroundMs [][]int64
 }
 
-// openSlices is how far back slices are looked for that have not been ground. Marks are
-// given up at the age cap, 24 h by default, so nothing is outstanding for much longer.
-const openSlices = 48 * time.Hour
-
 // planner learns what is there to read in [startMs, endMs), now, at the given levels.
 func (q *Querier) planner(ctx context.Context, startMs, endMs int64, levels []metric.Bucket) (*planner, error) {
 	nowMs := q.nowMs()
@@ -58,7 +53,9 @@ func (q *Querier) planner(ctx context.Context, startMs, endMs int64, levels []me
 	if len(levels) == 0 {
 		return p, nil
 	}
-	backMs := max(openSlices.Milliseconds(), 3*q.ladder.WidthMs(q.ladder.Top()))
+	// Work is given up when it has waited for the age cap and a slice, so nothing has been
+	// outstanding for longer than that and the way up the ladder.
+	backMs := q.opts.AgeCap.Milliseconds() + 3*q.ladder.WidthMs(q.ladder.Top())
 	for level := metric.Bucket(1); level <= slices.Max(levels); level++ {
 		width := q.ladder.WidthMs(level)
 		p.openMs[level] = floor(nowMs, width)

@@ -15,6 +15,7 @@ import (
 	"math"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/quern/quern/internal/blocks"
 	"github.com/quern/quern/internal/clock"
@@ -33,6 +34,9 @@ type Store interface {
 type Options struct {
 	// MaxSeries is the number of series that one request may match. The default is 300000.
 	MaxSeries int
+	// AgeCap is how long work may be outstanding before the aggregation gives it up. The
+	// default is 24h.
+	AgeCap time.Duration
 	// Parallel is the number of groups that one request reads at the same time, except
 	// where it streams what it reads. The default is 4.
 	Parallel int
@@ -42,6 +46,9 @@ type Options struct {
 func (o Options) EnsureDefaults() Options {
 	if o.MaxSeries <= 0 {
 		o.MaxSeries = 300_000
+	}
+	if o.AgeCap <= 0 {
+		o.AgeCap = 24 * time.Hour
 	}
 	if o.Parallel <= 0 {
 		o.Parallel = 4

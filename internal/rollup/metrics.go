@@ -18,14 +18,15 @@ type metrics struct {
 	rescheduled *prometheus.CounterVec
 	dropped     *prometheus.CounterVec
 	completed   *prometheus.GaugeVec
+	newestEndMs map[string]int64
 }
 
-func newMetrics(reg prometheus.Registerer) *metrics {
+func newMetrics(reg prometheus.Registerer, ladder metric.Ladder) *metrics {
 	f := promauto.With(reg)
 	byBucket := func(name, help string) *prometheus.CounterVec {
 		return f.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, []string{"bucket"})
 	}
-	return &metrics{
+	m := &metrics{
 		runs: f.NewCounterVec(prometheus.CounterOpts{
 			Name: "quern_aggregation_runs_total",
 			Help: "Runs of slices, by bucket and outcome.",
@@ -45,7 +46,18 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 			Name: "quern_aggregation_completed_slice_end_seconds",
 			Help: "End of the newest completed slice, in Unix seconds.",
 		}, []string{"bucket"}),
+		newestEndMs: make(map[string]int64),
 	}
+	// There from the start, so that an alert sees the first event as an increase.
+	for _, b := range ladder.Ground() {
+		name := ladder.Name(b)
+		m.runs.WithLabelValues(name, "completed")
+		m.runs.WithLabelValues(name, "aborted")
+		for _, c := range []*prometheus.CounterVec{m.blocks, m.rows, m.queries, m.late, m.rescheduled, m.dropped} {
+			c.WithLabelValues(name)
+		}
+	}
+	return m
 }
 
 func (m *metrics) run(bucket string, s metric.Slice, r storage.Run) {
@@ -53,7 +65,8 @@ func (m *metrics) run(bucket string, s metric.Slice, r storage.Run) {
 	if r.Err != "" {
 		outcome = "aborted"
 	} else {
-		m.completed.WithLabelValues(bucket).Set(float64(s.EndMs) / 1000)
+		m.newestEndMs[bucket] = max(m.newestEndMs[bucket], s.EndMs)
+		m.completed.WithLabelValues(bucket).Set(float64(m.newestEndMs[bucket]) / 1000)
 	}
 	m.runs.WithLabelValues(bucket, outcome).Inc()
 	m.seconds.WithLabelValues(bucket).Observe(r.Duration.Seconds())

@@ -82,7 +82,7 @@ func NewRunner(store storage.Store, c *cache.Cache, r *recovery.Recovery, clk cl
 	opts.ensureDefaults()
 	return &Runner{
 		store: store, cache: c, recovery: r, ladder: store.Settings().Ladder,
-		clk: clk, opts: opts, metrics: newMetrics(opts.Metrics),
+		clk: clk, opts: opts, metrics: newMetrics(opts.Metrics, store.Settings().Ladder),
 	}
 }
 
