@@ -116,58 +116,59 @@ func TestPointsWhileNothingIsGround(t *testing.T) {
 // where it is the best that is left, and no sample counts twice.
 func TestAcceptance28_RangeOverRetentions(t *testing.T) {
 	keep := storage.Retention{2 * 24 * time.Hour, 4 * 24 * time.Hour, 6 * 24 * time.Hour, 0}
-	w := newWorld(t, defaultSettings(), keep)
-	w.series(1, "cpu", "web-1")
-	start := midnight - 10*day
-	w.fill([]metric.ScheduleID{1}, start, noon, 10*minute, wave)
-	w.grind(1, start, midnight+12*hour)
-	w.grind(2, start, midnight+12*hour)
-	w.grind(3, start, midnight)
+	onEachStoreKeeping(t, keep, func(t *testing.T, w *world) {
+		w.series(1, "cpu", "web-1")
+		start := midnight - 10*day
+		w.fill([]metric.ScheduleID{1}, start, noon, 10*minute, wave)
+		w.grind(1, start, midnight+12*hour)
+		w.grind(2, start, midnight+12*hour)
+		w.grind(3, start, midnight)
 
-	// All rows are there still, so that one read twice would count twice.
-	w.took()
-	w.checkPoints("cpu", query.Range{StartMs: start, EndMs: midnight, N: 10})
-	require.Equal(t, []metric.Bucket{3}, buckets(w.took()))
+		// All rows are there still, so that one read twice would count twice.
+		w.took()
+		w.checkPoints("cpu", query.Range{StartMs: start, EndMs: midnight, N: 10})
+		require.Equal(t, []metric.Bucket{3}, buckets(w.took()))
 
-	// Half-hours: nothing but raw fits, and beyond its retention the finest that is left.
-	rng := query.Range{StartMs: start, EndMs: midnight + 12*hour, N: 10*48 + 24}
-	r, err := w.q.Points(t.Context(), w.sel("cpu"), rng)
-	got := collect(t, r, err)
-	require.Equal(t, []metric.Bucket{3, 2, 1, 0}, buckets(w.took()))
-	// At 12:20, 6 days ago is in the row that began at 12:00, so that the first whole
-	// day of 6h rows begins the midnight after.
-	for _, c := range []struct {
-		what       string
-		fromMs     int64
-		toMs       int64
-		width      int64
-		wholeUntil int64
-	}{
-		{"24h", start, midnight - 5*day, day, 0},
-		{"6h", midnight - 5*day, midnight - 4*day + 18*hour, 6 * hour, 0},
-		{"1h", midnight - 4*day + 18*hour, midnight - 2*day + 13*hour, hour, 0},
-		{"raw", midnight - 2*day + 13*hour, midnight + 12*hour, hour / 2, 0},
-	} {
-		for at := c.fromMs; at < c.toMs; at += hour / 2 {
-			p := got[0].Points[(at-start)/(hour/2)]
-			if (at-start)%c.width != 0 {
-				require.Zero(t, p.Count, "%s at %d: a row is in the bucket where it starts", c.what, at)
-				continue
+		// Half-hours: nothing but raw fits, and beyond its retention the finest that is left.
+		rng := query.Range{StartMs: start, EndMs: midnight + 12*hour, N: 10*48 + 24}
+		r, err := w.q.Points(t.Context(), w.sel("cpu"), rng)
+		got := collect(t, r, err)
+		require.Equal(t, []metric.Bucket{3, 2, 1, 0}, buckets(w.took()))
+		// At 12:20, 6 days ago is in the row that began at 12:00, so that the first whole
+		// day of 6h rows begins the midnight after.
+		for _, c := range []struct {
+			what       string
+			fromMs     int64
+			toMs       int64
+			width      int64
+			wholeUntil int64
+		}{
+			{"24h", start, midnight - 5*day, day, 0},
+			{"6h", midnight - 5*day, midnight - 4*day + 18*hour, 6 * hour, 0},
+			{"1h", midnight - 4*day + 18*hour, midnight - 2*day + 13*hour, hour, 0},
+			{"raw", midnight - 2*day + 13*hour, midnight + 12*hour, hour / 2, 0},
+		} {
+			for at := c.fromMs; at < c.toMs; at += hour / 2 {
+				p := got[0].Points[(at-start)/(hour/2)]
+				if (at-start)%c.width != 0 {
+					require.Zero(t, p.Count, "%s at %d: a row is in the bucket where it starts", c.what, at)
+					continue
+				}
+				all := w.within(1, at, at+c.width)
+				require.Equal(t, uint64(len(all)), p.Count, c.what)
 			}
-			all := w.within(1, at, at+c.width)
-			require.Equal(t, uint64(len(all)), p.Count, c.what)
 		}
-	}
 
-	for _, name := range []string{"whole", "ends within rows"} {
-		from, to := start, midnight+12*hour
-		if name != "whole" {
-			from, to = start+day, midnight-day+7*minute
+		for _, name := range []string{"whole", "ends within rows"} {
+			from, to := start, midnight+12*hour
+			if name != "whole" {
+				from, to = start+day, midnight-day+7*minute
+			}
+			res, err := w.q.Summary(t.Context(), w.sel("cpu"), from, to)
+			sums := collect(t, res, err)
+			require.Equal(t, uint64(len(w.within(1, from, to))), sums[0].Count, name)
 		}
-		res, err := w.q.Summary(t.Context(), w.sel("cpu"), from, to)
-		sums := collect(t, res, err)
-		require.Equal(t, uint64(len(w.within(1, from, to))), sums[0].Count, name)
-	}
+	})
 }
 
 // A range, a history and a retention at random: points are those of the raw samples, and
@@ -176,7 +177,7 @@ func TestPointsAgainstSamples(t *testing.T) {
 	seed := uint64(time.Date(2025, 11, 21, 0, 0, 0, 0, time.UTC).Unix())
 	t.Logf("seed %d", seed)
 	rnd := rand.New(rand.NewPCG(seed, 1))
-	for range 25 {
+	for range 15 {
 		keep := storage.Retention{
 			time.Duration(48+rnd.IntN(72)) * time.Hour,
 			time.Duration(100+rnd.IntN(72)) * time.Hour,
@@ -186,36 +187,39 @@ func TestPointsAgainstSamples(t *testing.T) {
 		if rnd.IntN(3) == 0 {
 			keep = nil
 		}
-		w := newWorld(t, defaultSettings(), keep)
-		w.series(1, "cpu", "web-1")
-		w.series(6, "cpu", "web-6")
-		w.series(17, "cpu", "web-17")
-		start := midnight - 9*day
-		w.fill([]metric.ScheduleID{1, 6, 17}, start, noon, int64(10+rnd.IntN(60))*minute, wave)
-		for at := start; at < midnight+12*hour; at += hour {
-			// Now and then a run did not take place, not too long ago.
-			if at > midnight-day && rnd.IntN(8) == 0 {
-				continue
+		history := rnd.Uint64()
+		onEachStoreKeeping(t, keep, func(t *testing.T, w *world) {
+			rnd := rand.New(rand.NewPCG(history, 1)) // the same history on each
+			w.series(1, "cpu", "web-1")
+			w.series(6, "cpu", "web-6")
+			w.series(17, "cpu", "web-17")
+			start := midnight - 9*day
+			w.fill([]metric.ScheduleID{1, 6, 17}, start, noon, int64(10+rnd.IntN(60))*minute, wave)
+			for at := start; at < midnight+12*hour; at += hour {
+				// Now and then a run did not take place, not too long ago.
+				if at > midnight-day && rnd.IntN(8) == 0 {
+					continue
+				}
+				w.grind(1, at, at+hour)
 			}
-			w.grind(1, at, at+hour)
-		}
-		w.grind(2, start, midnight+int64(rnd.IntN(3))*6*hour)
-		w.grind(3, start, midnight-int64(rnd.IntN(2))*day)
+			w.grind(2, start, midnight+int64(rnd.IntN(3))*6*hour)
+			w.grind(3, start, midnight-int64(rnd.IntN(2))*day)
 
-		// Where raw is kept, any range is exact; further back, whole days are.
-		w.checkPoints("cpu", query.Range{StartMs: start, EndMs: midnight + day, N: 1})
-		w.checkPoints("cpu", query.Range{StartMs: start, EndMs: midnight + day, N: 10})
-		oldest := int64(36)
-		if keep == nil {
-			oldest = 8 * 24
-		}
-		for range 10 {
-			from := noon - rnd.Int64N(oldest*hour)
-			to := from + 1 + rnd.Int64N(noon-from)
-			w.checkPoints("cpu", query.Range{StartMs: from, EndMs: to, N: 1 + rnd.IntN(40)})
-			aligned := from - from%hour
-			w.checkPoints("cpu", query.Range{StartMs: aligned, EndMs: aligned + int64(1+rnd.IntN(40))*hour, N: 1 + rnd.IntN(3)})
-		}
+			// Where raw is kept, any range is exact; further back, whole days are.
+			w.checkPoints("cpu", query.Range{StartMs: start, EndMs: midnight + day, N: 1})
+			w.checkPoints("cpu", query.Range{StartMs: start, EndMs: midnight + day, N: 10})
+			oldest := int64(36)
+			if keep == nil {
+				oldest = 8 * 24
+			}
+			for range 10 {
+				from := noon - rnd.Int64N(oldest*hour)
+				to := from + 1 + rnd.Int64N(noon-from)
+				w.checkPoints("cpu", query.Range{StartMs: from, EndMs: to, N: 1 + rnd.IntN(40)})
+				aligned := from - from%hour
+				w.checkPoints("cpu", query.Range{StartMs: aligned, EndMs: aligned + int64(1+rnd.IntN(40))*hour, N: 1 + rnd.IntN(3)})
+			}
+		})
 		if t.Failed() {
 			return
 		}

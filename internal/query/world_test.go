@@ -98,10 +98,13 @@ type world struct {
 
 // onEachStore runs a test on the model and on Pebble.
 func onEachStore(t *testing.T, test func(t *testing.T, w *world)) {
-	t.Run("model", func(t *testing.T) { test(t, newWorld(t, defaultSettings(), retention)) })
-	t.Run("pebble", func(t *testing.T) {
-		test(t, newPebbleWorld(t, defaultSettings(), retention))
-	})
+	onEachStoreKeeping(t, retention, test)
+}
+
+// onEachStoreKeeping is onEachStore with a retention of the test's own.
+func onEachStoreKeeping(t *testing.T, keep storage.Retention, test func(t *testing.T, w *world)) {
+	t.Run("model", func(t *testing.T) { test(t, newWorld(t, defaultSettings(), keep)) })
+	t.Run("pebble", func(t *testing.T) { test(t, newPebbleWorld(t, defaultSettings(), keep)) })
 }
 
 func newPebbleWorld(t testing.TB, settings storage.Settings, keep storage.Retention) *world {
