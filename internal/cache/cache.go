@@ -39,17 +39,6 @@ type Timing struct {
 // DefaultTiming is a grace of one minute and a delay of two.
 func DefaultTiming() Timing { return Timing{Grace: time.Minute, Delay: 2 * time.Minute} }
 
-// Validate says why the timing cannot work, nil if it can.
-func (t Timing) Validate() error {
-	if t.Grace < 0 {
-		return fmt.Errorf("late grace %s: must not be negative", t.Grace)
-	}
-	if t.Grace >= t.Delay {
-		return fmt.Errorf("late grace %s: must be shorter than the aggregation delay, %s", t.Grace, t.Delay)
-	}
-	return nil
-}
-
 // Closed says whether, at nowMs, nothing may enter the slice on time any more.
 func (t Timing) Closed(s metric.Slice, nowMs int64) bool {
 	return nowMs >= s.EndMs+t.Grace.Milliseconds()
@@ -104,12 +93,12 @@ func (c *Cache) own(kind storage.MarkKind, b metric.Bucket, s metric.Slice, star
 	}
 }
 
-// current is the slice that marks for closed slices go into: the one that the clock is in, or
-// the first one after it that is not complete. Nobody looks into a complete slice
+// current is the slice that marks for closed slices go into at nowMs: the one that the clock is
+// in, or the first one after it that is not complete. Nobody looks into a complete slice
 // again, and after the clock was set back the one that it is in may be.
-func (c *Cache) current(ctx context.Context, b metric.Bucket) (metric.Slice, error) {
-	for s := c.ladder.SliceAt(b, clock.NowMs(c.clk)); ; s = c.ladder.SliceAt(b, s.EndMs) {
-		done, err := c.complete(ctx, b, s)
+func (c *Cache) current(b metric.Bucket, nowMs int64, complete func(metric.Slice) (bool, error)) (metric.Slice, error) {
+	for s := c.ladder.SliceAt(b, nowMs); ; s = c.ladder.SliceAt(b, s.EndMs) {
+		done, err := complete(s)
 		if err != nil || !done {
 			return s, err
 		}
@@ -133,7 +122,7 @@ func (c *Cache) Put(ctx context.Context, fence storage.Fence, b metric.Bucket, m
 		return nil
 	}
 	for {
-		current, err := c.current(ctx, b)
+		current, err := c.current(b, clock.NowMs(c.clk), func(s metric.Slice) (bool, error) { return c.complete(ctx, b, s) })
 		if err != nil {
 			return err
 		}

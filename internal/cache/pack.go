@@ -1,6 +1,7 @@
 package cache
 
 import (
+	"cmp"
 	"runtime"
 	"slices"
 	"sync"
@@ -52,7 +53,7 @@ func (w *Writer) rawChunks(g *Group, id blocks.ID) []storage.RawChunk {
 		n := len(rest)
 		if !group.Contains(rest[n-1].Schedule) {
 			n, _ = slices.BinarySearchFunc(rest, group.End, func(s metric.Sample, end metric.ScheduleID) int {
-				return int(s.Schedule - end)
+				return cmp.Compare(s.Schedule, end)
 			})
 		}
 		out = append(out, storage.RawChunk{

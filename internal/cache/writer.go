@@ -132,7 +132,11 @@ func (w *Writer) begin(ctx context.Context, groups []Group) (*flush, error) {
 	maps.DeleteFunc(w.written, func(start int64, _ *written) bool {
 		return w.cache.timing.Due(w.cache.ladder.SliceAt(metric.Raw, start), now)
 	})
-	current, err := w.current(ctx, now)
+	// Cache.current, with what the store answered remembered.
+	current, err := w.cache.current(metric.Raw, now, func(s metric.Slice) (bool, error) {
+		x, err := w.in(ctx, s, now)
+		return err == nil && x.complete, err
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -320,14 +324,4 @@ func (w *Writer) in(ctx context.Context, s metric.Slice, nowMs int64) (*written,
 	}
 	w.written[s.StartMs] = x
 	return x, nil
-}
-
-// current is Cache.current with the answers remembered.
-func (w *Writer) current(ctx context.Context, nowMs int64) (metric.Slice, error) {
-	for s := w.cache.ladder.SliceAt(metric.Raw, nowMs); ; s = w.cache.ladder.SliceAt(metric.Raw, s.EndMs) {
-		x, err := w.in(ctx, s, nowMs)
-		if err != nil || !x.complete {
-			return s, err
-		}
-	}
 }

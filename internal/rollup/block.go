@@ -64,22 +64,32 @@ func (g *grind) compute(ctx context.Context, w *cache.Work) error {
 	return g.fromRollups(ctx, w)
 }
 
-func (g *grind) fromSamples(ctx context.Context, w *cache.Work) error {
-	g.samples.Reset(w.Block)
+// read has the block read from its cache, or from the table below where the cache
+// cannot serve. Both count as queries of blocks (invariant 6).
+func (g *grind) read(w *cache.Work, reset func(blocks.Range), fromCache, fromTable func() error) error {
+	reset(w.Block)
 	err := cache.ErrUseTable
 	if w.Fresh() {
 		g.tally.blockQueries.Add(1)
-		err = g.run.cache.Samples(ctx, w, &g.samples)
+		err = fromCache()
 	}
 	if errors.Is(err, cache.ErrUseTable) {
-		g.samples.Reset(w.Block)
+		reset(w.Block)
 		g.tally.blockQueries.Add(1)
-		err = g.readRaw(ctx, w)
+		err = fromTable()
 	}
-	if err != nil {
+	g.rows = g.rows[:0]
+	g.grinder.Reset()
+	return err
+}
+
+func (g *grind) fromSamples(ctx context.Context, w *cache.Work) error {
+	if err := g.read(w, g.samples.Reset,
+		func() error { return g.run.cache.Samples(ctx, w, &g.samples) },
+		func() error { return g.readRaw(ctx, w) },
+	); err != nil {
 		return err
 	}
-	g.begin()
 	only := w.Schedules()
 	for id, samples := range g.samples.Series() {
 		if !asked(only, id) {
@@ -105,21 +115,12 @@ func (g *grind) readRaw(ctx context.Context, w *cache.Work) error {
 }
 
 func (g *grind) fromRollups(ctx context.Context, w *cache.Work) error {
-	g.rollups.Reset(w.Block)
-	err := cache.ErrUseTable
-	if w.Fresh() {
-		g.tally.blockQueries.Add(1)
-		err = g.run.cache.Rollups(ctx, w, &g.rollups)
-	}
-	if errors.Is(err, cache.ErrUseTable) {
-		g.rollups.Reset(w.Block)
-		g.tally.blockQueries.Add(1)
-		err = g.readRollups(ctx, w)
-	}
-	if err != nil {
+	if err := g.read(w, g.rollups.Reset,
+		func() error { return g.run.cache.Rollups(ctx, w, &g.rollups) },
+		func() error { return g.readRollups(ctx, w) },
+	); err != nil {
 		return err
 	}
-	g.begin()
 	only := w.Schedules()
 	for id, rows := range g.rollups.Series() {
 		if !asked(only, id) {
@@ -137,20 +138,15 @@ func (g *grind) fromRollups(ctx context.Context, w *cache.Work) error {
 }
 
 func (g *grind) readRollups(ctx context.Context, w *cache.Work) error {
-	rows := g.rows[:0]
+	g.rows = g.rows[:0] // scratch until the block's own rows go there
 	for row, err := range g.run.store.Rollups(ctx, w.Bucket(), w.Block, w.Slice.StartMs, w.Slice.EndMs) {
 		if err != nil {
 			return fmt.Errorf("read %s rows of block %d: %w", g.run.ladder.Name(w.Bucket()), w.Block.Start, err)
 		}
-		rows = append(rows, row)
+		g.rows = append(g.rows, row)
 	}
-	g.rollups.AddRows(rows)
+	g.rollups.AddRows(g.rows)
 	return nil
-}
-
-func (g *grind) begin() {
-	g.rows = g.rows[:0]
-	g.grinder.Reset()
 }
 
 // asked says whether a schedule is among those asked for; nil asks for all.

@@ -51,7 +51,7 @@ func parseRollup(b []byte) (r metric.Rollup, err error) {
 }
 
 // appendMark appends what is not in the mark's key: version, kind, due time, chunks,
-// attempt, last error, and the schedules as steps from the block's start.
+// attempt, last error, and the schedules, if it names any.
 func appendMark(b []byte, m *storage.Mark) []byte {
 	b = append(b, markVersion, byte(m.Kind))
 	b = binary.BigEndian.AppendUint64(b, uint64(m.DueMs))
@@ -59,13 +59,10 @@ func appendMark(b []byte, m *storage.Mark) []byte {
 	b = binary.AppendUvarint(b, uint64(m.Attempt))
 	b = binary.AppendUvarint(b, uint64(len(m.LastError)))
 	b = append(b, m.LastError...)
-	b = binary.AppendUvarint(b, uint64(len(m.Schedules)))
-	prev := m.Start
-	for _, id := range m.Schedules {
-		b = binary.AppendVarint(b, int64(id-prev))
-		prev = id
+	if len(m.Schedules) == 0 {
+		return b
 	}
-	return b
+	return blocks.AppendIDs(b, m.Schedules)
 }
 
 // parseMark adds to m, which has its key already, what appendMark wrote.
@@ -79,19 +76,15 @@ func parseMark(b []byte, m *storage.Mark) error {
 	m.Chunks = int(r.uint())
 	m.Attempt = int(r.uint())
 	m.LastError = string(r.take(r.uint()))
-	n := r.uint()
-	if n > uint64(len(r.rest)) { // a schedule takes a byte at least
-		r.bad = true
-	} else if n > 0 {
-		m.Schedules = make([]metric.ScheduleID, n)
-		prev := m.Start
-		for i := range m.Schedules {
-			prev += metric.ScheduleID(r.int())
-			m.Schedules[i] = prev
-		}
-	}
-	if r.bad || len(r.rest) > 0 {
+	if r.bad {
 		return fmt.Errorf("mark: %w: %w", storage.ErrCorrupt, errValue)
+	}
+	if len(r.rest) == 0 {
+		return nil
+	}
+	var err error
+	if m.Schedules, err = blocks.DecodeIDs(r.rest); err != nil {
+		return fmt.Errorf("mark: %w", err)
 	}
 	return nil
 }
@@ -115,15 +108,6 @@ type varints struct {
 
 func (r *varints) uint() uint64 {
 	x, n := binary.Uvarint(r.rest)
-	return uint64(advance(r, int64(x), n))
-}
-
-func (r *varints) int() int64 {
-	x, n := binary.Varint(r.rest)
-	return advance(r, x, n)
-}
-
-func advance(r *varints, x int64, n int) int64 {
 	if r.bad || n <= 0 {
 		r.bad = true
 		return 0
