@@ -181,7 +181,7 @@ type Agent struct {
 	sender    Sender
 	clock     clock.Clock
 	log       *slog.Logger
-	throttle  throttle
+	topics    topics
 
 	queue *queue
 	// wake holds a token when the queue may have something to send.
@@ -215,7 +215,7 @@ func New(o Options, collector Collector, sender Sender, c clock.Clock, log *slog
 		sender:    sender,
 		clock:     c,
 		log:       log,
-		throttle:  newThrottle(c),
+		topics:    newTopics(c),
 		queue:     newQueue(o.QueueLimit, o.QueueLimitBytes),
 		wake:      make(chan struct{}, 1),
 	}, nil
@@ -301,7 +301,7 @@ func (a *Agent) collect(ctx context.Context, tMs int64) {
 		return
 	}
 	if err != nil {
-		if n, ok := a.throttle.allow("collect"); ok {
+		if n, ok := a.topics.allow("collect"); ok {
 			a.log.Warn("some of the host's metrics cannot be read", "error", err, "suppressed", n)
 		}
 	}
@@ -313,7 +313,7 @@ func (a *Agent) collect(ctx context.Context, tMs int64) {
 		}
 	}
 	if dropped := a.queue.push(ms); dropped > 0 {
-		if n, ok := a.throttle.allow("full"); ok {
+		if n, ok := a.topics.allow("full"); ok {
 			a.log.Warn("the queue is full: the oldest measurements are dropped", "dropped", dropped, "suppressed", n)
 		}
 	}

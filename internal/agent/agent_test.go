@@ -458,10 +458,10 @@ func TestOptions(t *testing.T) {
 
 func TestThrottleForgetsRatherThanGrows(t *testing.T) {
 	c := clock.NewSimulated(bubbleStart)
-	th := newThrottle(c)
-	for i := range 10 * throttleTopics {
+	th := newTopics(c)
+	for i := range 10 * maxTopics {
 		_, ok := th.allow(strconv.Itoa(i))
 		require.True(t, ok)
-		require.LessOrEqual(t, len(th.topics), throttleTopics)
+		require.LessOrEqual(t, len(th.of), maxTopics)
 	}
 }

@@ -47,7 +47,7 @@ func (a *Agent) sendLoop(ctx, sendCtx context.Context, collected <-chan struct{}
 
 		wait := a.backoff(failures, err)
 		failures++
-		if n, ok := a.throttle.allow("retry"); ok {
+		if n, ok := a.topics.allow("retry"); ok {
 			queued, _ := a.queue.state()
 			a.log.Warn("the server did not take a report; it is sent again",
 				"error", err, "wait", wait, "queued", queued, "suppressed", n)
@@ -100,7 +100,7 @@ func (a *Agent) settle(err error, n int) (final bool, reason string) {
 }
 
 func (a *Agent) warn(reason string, err error, n int) {
-	if suppressed, ok := a.throttle.allow(reason); ok {
+	if suppressed, ok := a.topics.allow(reason); ok {
 		a.log.Error(reason, "error", err, "measurements", n, "suppressed", suppressed)
 	}
 }
@@ -113,7 +113,7 @@ func (a *Agent) logRejected(e *RejectedError) {
 			continue
 		}
 		seen[r.Reason] = true
-		if suppressed, ok := a.throttle.allow("rejected " + r.Reason); ok {
+		if suppressed, ok := a.topics.allow("rejected " + r.Reason); ok {
 			a.log.Warn("the server rejected measurements",
 				"reason", r.Reason, "example", r.Message, "rejected", e.Total, "suppressed", suppressed)
 		}

@@ -5,50 +5,39 @@ import (
 	"time"
 
 	"github.com/quern/quern/internal/clock"
+	"github.com/quern/quern/internal/throttle"
 )
 
 const (
-	// throttleEvery is how often the same thing is logged.
-	throttleEvery = time.Minute
-	// throttleTopics bounds the memory: reasons come from the server.
-	throttleTopics = 64
+	// topicEvery is how often the same thing is logged.
+	topicEvery = time.Minute
+	// maxTopics bounds the memory: reasons come from the server.
+	maxTopics = 64
 )
 
-// throttle lets each topic be logged once a minute, with the number of times that
-// it was not.
-type throttle struct {
+// topics lets each topic be logged once a minute, with the number of times that it
+// was not.
+type topics struct {
 	clock clock.Clock
 
-	mu     sync.Mutex
-	topics map[string]*throttled
+	mu sync.Mutex
+	of map[string]*throttle.Throttle
 }
 
-type throttled struct {
-	last       time.Time
-	suppressed int
+func newTopics(c clock.Clock) topics {
+	return topics{clock: c, of: make(map[string]*throttle.Throttle)}
 }
 
-func newThrottle(c clock.Clock) throttle {
-	return throttle{clock: c, topics: make(map[string]*throttled)}
-}
-
-func (t *throttle) allow(topic string) (suppressed int, ok bool) {
+func (t *topics) allow(topic string) (suppressed int, ok bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	now := t.clock.Now()
-	s := t.topics[topic]
-	if s == nil {
-		if len(t.topics) >= throttleTopics {
-			clear(t.topics)
+	th := t.of[topic]
+	if th == nil {
+		if len(t.of) >= maxTopics {
+			clear(t.of)
 		}
-		t.topics[topic] = &throttled{last: now}
-		return 0, true
+		th = throttle.New(t.clock, topicEvery)
+		t.of[topic] = th
 	}
-	if now.Sub(s.last) < throttleEvery && !now.Before(s.last) {
-		s.suppressed++
-		return 0, false
-	}
-	suppressed = s.suppressed
-	*s = throttled{last: now}
-	return suppressed, true
+	return th.Pass()
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/config"
 	"github.com/quern/quern/internal/demo"
+	"github.com/quern/quern/internal/ingest"
 	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/storage"
 )
@@ -58,19 +59,12 @@ func fillDemo(ctx context.Context, cfg config.Config, g *demo.Generator, log *sl
 			return fmt.Errorf("stopped while the demo's data was generated: %s holds a part of it; "+
 				"remove the directory to have all of it next time", cfg.DataDir)
 		}
-		res, err := e.ingest.Append(ctx, g.Reports(clk.Now().UnixMilli()))
+		accepted, ground, err := e.step(ctx, g.Reports(clk.Now().UnixMilli()))
 		if err != nil {
 			return fmt.Errorf("demo at %s: %w", clk.Now().Format(time.RFC3339), err)
 		}
-		samples += res.Accepted
-		if err := e.ingest.Seal(ctx); err != nil {
-			return fmt.Errorf("demo at %s: %w", clk.Now().Format(time.RFC3339), err)
-		}
-		n, err := e.runner.RunDue(ctx)
-		if err != nil {
-			return fmt.Errorf("demo at %s: %w", clk.Now().Format(time.RFC3339), err)
-		}
-		runs += n
+		samples += accepted
+		runs += ground
 		if err := bar.Add(1); err != nil {
 			return err
 		}
@@ -78,6 +72,19 @@ func fillDemo(ctx context.Context, cfg config.Config, g *demo.Generator, log *sl
 	took := time.Since(end)
 	fmt.Fprintf(out, "%d samples were made durable and %d slices ground in %s.\n", samples, runs, took.Round(100*time.Millisecond))
 	return nil
+}
+
+// step takes in what is reported at one simulated time, and does what is due then.
+func (e *engine) step(ctx context.Context, reports []ingest.Report) (accepted, ground int, err error) {
+	res, err := e.ingest.Append(ctx, reports)
+	if err != nil {
+		return 0, 0, err
+	}
+	if err := e.ingest.Seal(ctx); err != nil {
+		return res.Accepted, 0, err
+	}
+	ground, err = e.runner.RunDue(ctx)
+	return res.Accepted, ground, err
 }
 
 // isTerminal says whether somebody looks on: in a log a progress bar is thousands of lines.

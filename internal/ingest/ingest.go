@@ -15,6 +15,7 @@ import (
 	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/registry"
 	"github.com/quern/quern/internal/storage"
+	"github.com/quern/quern/internal/throttle"
 )
 
 // Options tune and limit ingest.
@@ -60,6 +61,9 @@ func (o *Options) ensureDefaults() {
 	o.Limits.ensureDefaults()
 }
 
+// warnEvery is how often a failing commit is logged.
+const warnEvery = 10 * time.Second
+
 // ErrClosed says that ingest is draining: nothing was taken.
 var ErrClosed = fmt.Errorf("shutting down: %w", storage.ErrUnavailable)
 
@@ -74,9 +78,8 @@ type Ingest struct {
 	metrics  *metrics
 	scratch  sync.Pool
 
-	// Of the committing goroutine.
-	warned   time.Time
-	failures int
+	// While the store takes nothing every commit fails.
+	warnings *throttle.Throttle
 
 	mu      sync.Mutex
 	open    *commit // takes samples
@@ -108,12 +111,13 @@ func Start(ctx context.Context, store storage.Store, reg *registry.Registry, c *
 	opts.ensureDefaults()
 	in := &Ingest{
 		store: store, registry: reg, writer: cache.NewWriter(c), clk: clk, opts: opts,
-		metrics: newMetrics(opts.Metrics),
-		open:    newCommit(nil),
-		wake:    make(chan struct{}, 1),
-		seal:    make(chan chan error),
-		closing: make(chan struct{}),
-		stopped: make(chan struct{}),
+		metrics:  newMetrics(opts.Metrics),
+		warnings: throttle.New(clk, warnEvery),
+		open:     newCommit(nil),
+		wake:     make(chan struct{}, 1),
+		seal:     make(chan chan error),
+		closing:  make(chan struct{}),
+		stopped:  make(chan struct{}),
 	}
 	in.scratch.New = func() any { return new(resolver) }
 	go func() {
@@ -234,22 +238,12 @@ func (in *Ingest) commit(ctx context.Context, g *grouper, samples []metric.Sampl
 	s := in.store.Settings()
 	err := in.writer.Flush(ctx, g.group(s.Ladder, s.Epochs, samples))
 	if err != nil {
-		in.warn(len(samples), err)
+		if skipped, ok := in.warnings.Pass(); ok {
+			in.opts.Logger.Warn("commit failed", "samples", len(samples), "more_since_last", skipped, "err", err)
+		}
 		return fmt.Errorf("samples not stored: %w", err)
 	}
 	return nil
-}
-
-// warnEvery throttles what is logged while the store takes nothing: every commit fails then.
-const warnEvery = 10 * time.Second
-
-func (in *Ingest) warn(samples int, err error) {
-	now := in.clk.Now()
-	if in.failures++; now.Sub(in.warned) < warnEvery {
-		return
-	}
-	in.opts.Logger.Warn("commit failed", "samples", samples, "failed_since_last", in.failures, "err", err)
-	in.warned, in.failures = now, 0
 }
 
 // Seal lets the runs of slices that have closed use the cache; see cache.Writer.Seal.

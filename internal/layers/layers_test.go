@@ -46,12 +46,13 @@ var (
 
 // everywhere may be imported by all packages: they are about how the code is
 // written, not about what it does.
-var everywhere = []string{"internal/invariants"}
+var everywhere = []string{"internal/invariants", "internal/throttle"}
 
 var rules = []rule{
 	// Leaves.
 	{"internal/metric", nil},
 	{"internal/clock", nil},
+	{"internal/throttle", []string{"internal/clock"}},
 	{"internal/invariants", nil},
 	{"internal/layers", nil},
 	{"schema", nil},

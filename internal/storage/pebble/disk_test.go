@@ -1,7 +1,6 @@
 package pebble
 
 import (
-	"fmt"
 	"runtime"
 	"sync"
 	"syscall"
@@ -255,21 +254,6 @@ func TestRefusedTablesComeBack(t *testing.T) {
 	require.NoError(t, st.Write(t.Context(), crashBatch(200)))
 	check(t, st, upTo(201))
 	require.NoError(t, st.Close())
-}
-
-func TestThrottle(t *testing.T) {
-	clk := newClock()
-	th := &throttle{clk: clk, every: time.Minute}
-	pass := func() string {
-		skipped, ok := th.pass()
-		return fmt.Sprint(skipped, ok)
-	}
-	require.Equal(t, "0 true", pass())
-	require.Equal(t, "0 false", pass())
-	require.Equal(t, "0 false", pass())
-	clk.Set(clk.Now().Add(time.Minute))
-	require.Equal(t, "2 true", pass())
-	require.Equal(t, "0 false", pass())
 }
 
 // TestExpireFreesAFullDisk: what has expired makes room without a write from outside,

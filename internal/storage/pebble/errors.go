@@ -6,11 +6,9 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
-	"time"
 
 	lsm "github.com/cockroachdb/pebble/v2"
 
-	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/storage"
 )
 
@@ -124,28 +122,4 @@ func (l *pebbleLogger) Errorf(format string, args ...any) {
 // Fatalf implements Pebble's Logger. Pebble relies on its not returning.
 func (l *pebbleLogger) Fatalf(format string, args ...any) {
 	l.failures.park(fmt.Errorf(format, args...))
-}
-
-// throttle lets one message through per interval and counts the others.
-type throttle struct {
-	clk   clock.Clock
-	every time.Duration
-
-	mu      sync.Mutex
-	next    time.Time
-	skipped int
-}
-
-// pass says whether to log now, and how many messages were held back since the last.
-func (t *throttle) pass() (skipped int, ok bool) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	now := t.clk.Now()
-	if now.Before(t.next) {
-		t.skipped++
-		return 0, false
-	}
-	skipped, t.skipped = t.skipped, 0
-	t.next = now.Add(t.every)
-	return skipped, true
 }

@@ -40,6 +40,7 @@ import (
 	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/storage"
+	"github.com/quern/quern/internal/throttle"
 )
 
 // Store implements storage.Store. What it holds beside the contract:
@@ -169,7 +170,7 @@ func open(dir string, opts Options, lock *lsm.Lock) (*Store, error) {
 
 // pebbleOptions fit Pebble to chunks of some kB and two cores.
 func (s *Store) pebbleOptions(o *Options) *lsm.Options {
-	background := &throttle{clk: o.Clock, every: time.Minute}
+	background := throttle.New(o.Clock, time.Minute)
 	p := &lsm.Options{
 		FS:                          s.disk.fs(),
 		Lock:                        s.lock,
@@ -188,7 +189,7 @@ func (s *Store) pebbleOptions(o *Options) *lsm.Options {
 		MaxOpenFiles:    512,
 		EventListener: &lsm.EventListener{
 			BackgroundError: func(err error) {
-				if skipped, ok := background.pass(); ok {
+				if skipped, ok := background.Pass(); ok {
 					o.Logger.Error("background work of the store failed, it is tried again",
 						"error", err, "more_since_last", skipped)
 				}

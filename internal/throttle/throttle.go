@@ -1,0 +1,42 @@
+// Package throttle keeps a message that could be logged many times a second to one
+// in a while.
+package throttle
+
+import (
+	"sync"
+	"time"
+
+	"github.com/quern/quern/internal/clock"
+)
+
+// Throttle lets one message through per interval and counts the others. It is safe
+// for concurrent use.
+type Throttle struct {
+	clk   clock.Clock
+	every time.Duration
+
+	mu      sync.Mutex
+	passed  bool
+	last    time.Time
+	skipped int
+}
+
+// New makes a throttle that lets the first message through.
+func New(clk clock.Clock, every time.Duration) *Throttle {
+	return &Throttle{clk: clk, every: every}
+}
+
+// Pass says whether to log now, and how many messages were held back since the last.
+// A clock that goes back silences nothing.
+func (t *Throttle) Pass() (skipped int, ok bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	now := t.clk.Now()
+	if t.passed && !now.Before(t.last) && now.Sub(t.last) < t.every {
+		t.skipped++
+		return 0, false
+	}
+	skipped, t.skipped = t.skipped, 0
+	t.passed, t.last = true, now
+	return skipped, true
+}
