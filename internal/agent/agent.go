@@ -278,14 +278,14 @@ func (a *Agent) collectLoop(ctx context.Context) {
 	a.collect(ctx, nowMs)
 	for {
 		nowMs = clock.NowMs(a.clock)
-		nextMs := nowMs - floorMod(nowMs, intervalMs) + intervalMs
+		nextMs := metric.AlignDown(nowMs, intervalMs) + intervalMs
 		if a.clock.Sleep(ctx, time.Duration(nextMs-nowMs)*time.Millisecond) != nil {
 			return
 		}
 		// A little late, it is still the measurement of that tick: even times make small
 		// chunks. Long after, as when the machine slept, it is that of the last tick.
 		nowMs = clock.NowMs(a.clock)
-		tickMs := nowMs - floorMod(nowMs, intervalMs)
+		tickMs := metric.AlignDown(nowMs, intervalMs)
 		if tickMs <= lastMs && lastMs-tickMs < intervalMs {
 			continue // woken early, or the clock was set back a little: one value per tick
 		}
@@ -321,12 +321,4 @@ func (a *Agent) collect(ctx context.Context, tMs int64) {
 	case a.wake <- struct{}{}:
 	default:
 	}
-}
-
-// floorMod rounds downwards for times before 1970 too.
-func floorMod(a, b int64) int64 {
-	if r := a % b; r >= 0 {
-		return r
-	}
-	return a%b + b
 }

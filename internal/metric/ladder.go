@@ -128,7 +128,7 @@ func (l Ladder) WidthMs(b Bucket) int64 {
 // SliceAt is the slice of bucket b that tMs falls in. b must be below the top.
 func (l Ladder) SliceAt(b Bucket, tMs int64) Slice {
 	w := l.widthsMs[b]
-	start := tMs - mod(tMs, w)
+	start := AlignDown(tMs, w)
 	return Slice{StartMs: start, EndMs: start + w}
 }
 
@@ -161,10 +161,12 @@ func FormatWidth(w time.Duration) string {
 	return strconv.FormatInt(int64(w/time.Second), 10) + "s"
 }
 
-// mod is the Euclidean remainder, so that times before 1970 align downwards too.
-func mod(a, b int64) int64 {
-	if r := a % b; r >= 0 {
-		return r
+// AlignDown is the greatest multiple of width that is not above t; before 1970 it lies
+// further from it, not nearer.
+func AlignDown(t, width int64) int64 {
+	r := t % width
+	if r < 0 {
+		r += width
 	}
-	return a%b + b
+	return t - r
 }

@@ -137,3 +137,16 @@ func TestLaddersDiffer(t *testing.T) {
 	assert.False(t, a.Equal(DefaultLadder()))
 	assert.True(t, DefaultLadder().Equal(DefaultLadder()))
 }
+
+func TestAlignDown(t *testing.T) {
+	for _, c := range []struct{ t, width, want int64 }{
+		{0, 10, 0},
+		{9, 10, 0},
+		{10, 10, 10},
+		{-1, 10, -10},
+		{-10, 10, -10},
+		{-11, 10, -20},
+	} {
+		require.Equal(t, c.want, AlignDown(c.t, c.width), "%d by %d", c.t, c.width)
+	}
+}

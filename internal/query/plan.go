@@ -58,12 +58,12 @@ func (q *Querier) planner(ctx context.Context, startMs, endMs int64, levels []me
 	backMs := q.opts.AgeCap.Milliseconds() + 3*q.ladder.WidthMs(q.ladder.Top())
 	for level := metric.Bucket(1); level <= slices.Max(levels); level++ {
 		width := q.ladder.WidthMs(level)
-		p.openMs[level] = floor(nowMs, width)
-		fromMs := floor(max(startMs, nowMs-backMs), q.ladder.WidthMs(q.ladder.Top()))
+		p.openMs[level] = metric.AlignDown(nowMs, width)
+		fromMs := metric.AlignDown(max(startMs, nowMs-backMs), q.ladder.WidthMs(q.ladder.Top()))
 		var unground []int64
 		// A row is outstanding when one that it is made of is.
 		for _, t := range p.ungroundMs[level-1] {
-			unground = append(unground, floor(t, width))
+			unground = append(unground, metric.AlignDown(t, width))
 		}
 		if toMs := min(endMs, p.openMs[level]); fromMs < toMs {
 			states, err := q.store.Slices(ctx, level-1, fromMs, toMs)
@@ -130,10 +130,10 @@ func (p *planner) plan(startMs, endMs int64, levels []metric.Bucket, borders fun
 func (p *planner) fromLevels(t, limit int64, levels []metric.Bucket) (part, bool) {
 	for i, b := range levels {
 		width := p.ladder.WidthMs(b)
-		if t < p.keptMs[b] || floor(t, width) != t {
+		if t < p.keptMs[b] || metric.AlignDown(t, width) != t {
 			continue
 		}
-		to := min(floor(limit, width), p.groundUntil(b, t), p.nextChance(t, levels[:i]))
+		to := min(metric.AlignDown(limit, width), p.groundUntil(b, t), p.nextChance(t, levels[:i]))
 		if to > t {
 			return part{bucket: b, fromMs: t, toMs: to}, true
 		}
@@ -170,7 +170,7 @@ func (p *planner) fromLeft(t, endMs int64, levels []metric.Bucket) (part, bool) 
 			return part{toMs: min(from, until)}, false
 		}
 		if to < endMs {
-			to = floor(to, width)
+			to = metric.AlignDown(to, width)
 		}
 		if from >= to {
 			return part{toMs: min(ceil(from+1, width), until)}, false
@@ -193,7 +193,7 @@ func (p *planner) groundUntil(b metric.Bucket, t int64) int64 {
 func (p *planner) nextChance(t int64, levels []metric.Bucket) int64 {
 	next := int64(math.MaxInt64)
 	for _, b := range levels {
-		at := max(floor(t, p.ladder.WidthMs(b))+p.ladder.WidthMs(b), p.keptMs[b])
+		at := max(metric.AlignDown(t, p.ladder.WidthMs(b))+p.ladder.WidthMs(b), p.keptMs[b])
 		if at < p.openMs[b] {
 			next = min(next, at)
 		}
@@ -201,12 +201,4 @@ func (p *planner) nextChance(t int64, levels []metric.Bucket) int64 {
 	return next
 }
 
-func floor(t, width int64) int64 {
-	r := t % width
-	if r < 0 {
-		r += width
-	}
-	return t - r
-}
-
-func ceil(t, width int64) int64 { return floor(t+width-1, width) }
+func ceil(t, width int64) int64 { return metric.AlignDown(t+width-1, width) }

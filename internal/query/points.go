@@ -113,7 +113,7 @@ func (q *Querier) fitting(rng Range) ([]metric.Bucket, func(tMs int64) int64) {
 	spanMs, n := rng.EndMs-rng.StartMs, int64(rng.N)
 	for b := q.ladder.Top(); b >= 1; b-- {
 		width := q.ladder.WidthMs(b)
-		if spanMs%(n*width) == 0 && floor(rng.StartMs, width) == rng.StartMs {
+		if spanMs%(n*width) == 0 && metric.AlignDown(rng.StartMs, width) == rng.StartMs {
 			levels = append(levels, b)
 		}
 	}

@@ -56,15 +56,6 @@ func appendString(k []byte, s string) []byte {
 	return append(k, s...)
 }
 
-// alignDown is the greatest multiple of width that is not above tMs.
-func alignDown(tMs, width int64) int64 {
-	r := tMs % width
-	if r < 0 {
-		r += width
-	}
-	return tMs - r
-}
-
 // after is the smallest key above all keys that start with prefix. No prefix in use
 // is all 0xff: the table byte is a letter.
 func after(prefix []byte) []byte {
@@ -81,7 +72,7 @@ func metaKey(name string) []byte { return append([]byte{tableMeta}, name...) }
 
 // raw: day, group, slice, chunk id. The day comes first so that expiry is one range.
 func rawDayKey(sliceMs int64) []byte {
-	return appendInt([]byte{tableRaw}, alignDown(sliceMs, dayMs))
+	return appendInt([]byte{tableRaw}, metric.AlignDown(sliceMs, dayMs))
 }
 
 func rawSliceKey(day int64, group metric.ScheduleID, sliceMs int64) []byte {
@@ -93,7 +84,7 @@ func rawSliceKey(day int64, group metric.ScheduleID, sliceMs int64) []byte {
 const rawKeyBytes = 1 + 8 + 8 + 8 + idBytes
 
 func rawKey(c *storage.RawChunk) []byte {
-	return append(rawSliceKey(alignDown(c.SliceMs, dayMs), c.Group, c.SliceMs), c.ID[:]...)
+	return append(rawSliceKey(metric.AlignDown(c.SliceMs, dayMs), c.Group, c.SliceMs), c.ID[:]...)
 }
 
 func parseRawKey(k []byte) (c storage.RawChunk, err error) {
@@ -168,7 +159,7 @@ func rollupPeriodKey(level metric.Bucket, period int64) []byte {
 
 // appendRollupKey appends the key of a row; periodMs is the length of a period.
 func appendRollupKey(k []byte, level metric.Bucket, periodMs int64, id metric.ScheduleID, tMs int64) []byte {
-	k = appendInt(append(k, tableRollups, byte(level)), alignDown(tMs, periodMs))
+	k = appendInt(append(k, tableRollups, byte(level)), metric.AlignDown(tMs, periodMs))
 	return appendInt(appendInt(k, int64(id)), tMs)
 }
 

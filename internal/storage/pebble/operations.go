@@ -183,7 +183,7 @@ func (s *Store) Expire(ctx context.Context, nowMs int64) error {
 func (s *Store) fillExpire(ctx context.Context, batch *lsm.Batch, nowMs int64) error {
 	if keep := s.keepMs(metric.Raw); keep > 0 {
 		// The last slice that starts in a day may end after it.
-		day := alignDown(nowMs-keep, dayMs)
+		day := metric.AlignDown(nowMs-keep, dayMs)
 		for s.ladder.SliceAt(metric.Raw, day-1).EndMs > nowMs-keep {
 			day -= dayMs
 		}
@@ -193,7 +193,7 @@ func (s *Store) fillExpire(ctx context.Context, batch *lsm.Batch, nowMs int64) e
 	}
 	for _, level := range s.ladder.Levels() {
 		if keep := s.keepMs(level); keep > 0 {
-			period := alignDown(nowMs-keep, s.periodMs(level))
+			period := metric.AlignDown(nowMs-keep, s.periodMs(level))
 			if err := s.expireBelow(batch, []byte{tableRollups, byte(level)}, rollupPeriodKey(level, period)); err != nil {
 				return err
 			}

@@ -317,7 +317,7 @@ func (s *Store) Rollups(ctx context.Context, level metric.Bucket, ids blocks.Ran
 			row.Rollup, err = parseRollup(v)
 			return row, err
 		}
-		lower := rollupPeriodKey(level, alignDown(fromMs, periodMs))
+		lower := rollupPeriodKey(level, metric.AlignDown(fromMs, periodMs))
 		upper := rollupPeriodKey(level, toMs)
 		scan(ctx, s, op, lower, upper, rollupSkip(level, periodMs, ids, fromMs, toMs), parse, yield)
 	}

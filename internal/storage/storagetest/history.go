@@ -269,7 +269,7 @@ func (r *historyRun) writeRollups() {
 	width := r.Settings.Ladder.WidthMs(level)
 	var rows []metric.RollupRow
 	for range r.rng.IntN(20) {
-		t := alignDown(clock.NowMs(r.clk), width) - r.rng.Int64N(200)*width
+		t := metric.AlignDown(clock.NowMs(r.clk), width) - r.rng.Int64N(200)*width
 		rows = append(rows, row(r.start()+metric.ScheduleID(r.rng.IntN(128)), t, float64(r.rng.IntN(100))))
 	}
 	slices.SortFunc(rows, compareRows)

@@ -253,7 +253,7 @@ func (m *Model) Expire(ctx context.Context, nowMs int64) error {
 	defer m.mu.Unlock()
 	if keep := m.keepMs(metric.Raw); keep > 0 {
 		for k := range m.raw {
-			lastMs := alignDown(k.sliceMs, modelDayMs) + modelDayMs - 1
+			lastMs := metric.AlignDown(k.sliceMs, modelDayMs) + modelDayMs - 1
 			if m.settings.Ladder.SliceAt(metric.Raw, lastMs).EndMs <= nowMs-keep {
 				delete(m.raw, k)
 			}
@@ -261,7 +261,7 @@ func (m *Model) Expire(ctx context.Context, nowMs int64) error {
 	}
 	for k := range m.rollups {
 		period := modelPeriodRows * m.settings.Ladder.WidthMs(k.level)
-		if keep := m.keepMs(k.level); keep > 0 && alignDown(k.timeMs, period)+period <= nowMs-keep {
+		if keep := m.keepMs(k.level); keep > 0 && metric.AlignDown(k.timeMs, period)+period <= nowMs-keep {
 			delete(m.rollups, k)
 		}
 	}
@@ -661,9 +661,4 @@ func cloneMark(m storage.Mark) storage.Mark {
 func cloneRow(r metric.RollupRow) metric.RollupRow {
 	r.Sketch = bytes.Clone(r.Sketch)
 	return r
-}
-
-// alignDown is the greatest multiple of width that is not above tMs.
-func alignDown(tMs, width int64) int64 {
-	return tMs - ((tMs%width)+width)%width
 }
