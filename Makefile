@@ -14,6 +14,9 @@ TEST_TIMEOUT  ?= 15m
 FUZZTIME      ?= 30s
 ARGS          ?=
 
+# -count=1, because the integration tests build the program themselves: go test does
+# not see that they depend on it, and would give an old result for new code.
+
 # The race detector needs cgo, and cgo a C compiler with its headers. A machine
 # without one still tests everything, just without the detector.
 CC_PROBE       = printf '\#include <stdlib.h>\n\#include <pthread.h>\nint main(void){return 0;}\n' \
@@ -38,7 +41,7 @@ test: ## Vet and test everything, with assertions and the race detector
 	fi; \
 	set -ex; \
 	$(GO) vet -tags $(TAGS) ./...; \
-	$(GO) test $$race -tags $(TAGS) -timeout $(TEST_TIMEOUT) ./...
+	$(GO) test -count=1 $$race -tags $(TAGS) -timeout $(TEST_TIMEOUT) ./...
 
 .PHONY: bench
 bench: ## Run the benchmark program (ARGS="..." passes arguments)
