@@ -1,0 +1,83 @@
+package cassandra
+
+import (
+	"log/slog"
+	"time"
+
+	"github.com/quern/quern/internal/clock"
+	"github.com/quern/quern/internal/storage"
+)
+
+// Options say which cluster to connect to, and how.
+type Options struct {
+	// Hosts are addresses of the first nodes to ask, "host" or "host:port"; all others are found
+	// through them. They must be set.
+	Hosts []string
+	// Keyspace holds all tables. The default is quern.
+	Keyspace string
+	// LocalDC is the data centre that is read from and written to. The default is the
+	// cluster's only one; with several it must be set.
+	LocalDC string
+	// Consistency of reads and writes, by its CQL name. The default is LOCAL_QUORUM.
+	Consistency string
+	// Username and Password log in, where the cluster asks for that.
+	Username, Password string
+	// TLS encrypts the connections.
+	TLS TLS
+	// Timeout is how long the answer to one request may take. The default is 5s.
+	Timeout time.Duration
+	// MaxInFlight bounds the requests that wait for an answer at once; fewer are allowed
+	// while the servers say that they are too many. The default is 128.
+	MaxInFlight int
+	// DirectHosts has only Hosts connected to, for nodes that are reached under other
+	// addresses than they know themselves by, as behind published ports. The default is false.
+	DirectHosts bool
+
+	// Settings are recorded when the schema is applied, and checked when the store is opened.
+	Settings storage.Settings
+	// Retention is how long rows are kept: each is written with what makes it go by itself.
+	Retention storage.Retention
+	// MaxClockSkew is how far this process's clock may be from the servers'. The default is not
+	// to compare them.
+	MaxClockSkew time.Duration
+	// Clock orders what is written. The default is the system's.
+	Clock clock.Clock
+	// Logger takes what an operator should know. The default discards.
+	Logger *slog.Logger
+}
+
+// TLS is how connections are encrypted.
+type TLS struct {
+	// Enabled encrypts; it is implied by any of the files. The default is false.
+	Enabled bool
+	// CAFile, CertFile and KeyFile are PEM files: whom to trust, and what to show servers that
+	// ask for it. The default is to trust what this system trusts, and to show nothing.
+	CAFile, CertFile, KeyFile string
+	// SkipVerify takes any certificate from a server. The default is false.
+	SkipVerify bool
+}
+
+func (t *TLS) enabled() bool {
+	return t.Enabled || t.SkipVerify || t.CAFile != "" || t.CertFile != "" || t.KeyFile != ""
+}
+
+func (o *Options) ensureDefaults() {
+	if o.Keyspace == "" {
+		o.Keyspace = "quern"
+	}
+	if o.Consistency == "" {
+		o.Consistency = "LOCAL_QUORUM"
+	}
+	if o.Timeout == 0 {
+		o.Timeout = 5 * time.Second
+	}
+	if o.MaxInFlight == 0 {
+		o.MaxInFlight = 128
+	}
+	if o.Clock == nil {
+		o.Clock = clock.System{}
+	}
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+}
