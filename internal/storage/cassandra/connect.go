@@ -1,0 +1,212 @@
+package cassandra
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/gocql/gocql"
+	"github.com/scylladb/gocqlx/v2"
+
+	"github.com/quern/quern/internal/storage"
+)
+
+const (
+	cqlLocal = `SELECT data_center, release_version, toUnixTimestamp(now()) AS now FROM system.local`
+	cqlPeers = `SELECT data_center FROM system.peers`
+)
+
+// speculateAfter is how long a read waits before another replica is asked too: well above
+// what a healthy server takes, well below the time-out.
+const speculateAfter = 300 * time.Millisecond
+
+// connect makes a session in a keyspace, "" for none, after it has looked at whom it talks to.
+func connect(ctx context.Context, o *Options, keyspace string) (session, error) {
+	config, err := clusterConfig(o)
+	if err != nil {
+		return nil, err
+	}
+	// The first session, of one connection, is for looking around: where requests go best is not known yet.
+	first := *config
+	first.NumConns, first.DisableInitialHostLookup = 1, true
+	first.PoolConfig.HostSelectionPolicy = gocql.RoundRobinHostPolicy()
+	probe, err := first.CreateSession()
+	if err != nil {
+		return nil, connectError(ctx, o, err)
+	}
+	c, err := look(ctx, o, newDriver(probe))
+	probe.Close()
+	if err != nil {
+		return nil, err
+	}
+	config.Keyspace = keyspace
+	policy := gocql.RoundRobinHostPolicy()
+	if !o.DirectHosts {
+		policy = gocql.DCAwareRoundRobinPolicy(c.localDC)
+	}
+	config.PoolConfig.HostSelectionPolicy = gocql.TokenAwareHostPolicy(policy, gocql.ShuffleReplicas())
+	s, err := config.CreateSession()
+	if err != nil {
+		return nil, connectError(ctx, o, err)
+	}
+	d := newDriver(s)
+	if c.nodes > 1 {
+		d.speculate = &gocql.SimpleSpeculativeExecution{NumAttempts: 1, TimeoutDelay: speculateAfter}
+	}
+	return d, nil
+}
+
+func newDriver(s *gocql.Session) *driver {
+	return &driver{Session: gocqlx.NewSession(s), retry: retries{}, speculate: gocql.NonSpeculativeExecution{}}
+}
+
+func clusterConfig(o *Options) (*gocql.ClusterConfig, error) {
+	config := gocql.NewCluster(o.Hosts...)
+	consistency, err := gocql.ParseConsistencyWrapper(o.Consistency)
+	if err != nil {
+		return nil, fmt.Errorf("--consistency %s: %w", o.Consistency, err)
+	}
+	config.Consistency = consistency
+	config.SerialConsistency = gocql.LocalSerial
+	config.ProtoVersion = 4
+	config.Timeout, config.ConnectTimeout, config.WriteTimeout = o.Timeout, o.Timeout, o.Timeout
+	config.NumConns = 2
+	config.ReconnectInterval = time.Second
+	config.ReconnectionPolicy = &gocql.ConstantReconnectionPolicy{MaxRetries: 1, Interval: 100 * time.Millisecond}
+	config.DisableInitialHostLookup = o.DirectHosts
+	config.MaxPreparedStmts = 1000
+	config.Logger = discardLogger{}
+	if o.Username != "" {
+		config.Authenticator = gocql.PasswordAuthenticator{Username: o.Username, Password: o.Password}
+	}
+	if t := o.TLS; t.enabled() {
+		config.SslOpts = &gocql.SslOptions{
+			CaPath: t.CAFile, CertPath: t.CertFile, KeyPath: t.KeyFile, EnableHostVerification: !t.SkipVerify,
+		}
+	}
+	return config, nil
+}
+
+// discardLogger: what matters comes back as errors.
+type discardLogger struct{}
+
+func (discardLogger) Print(...any)          {}
+func (discardLogger) Printf(string, ...any) {}
+func (discardLogger) Println(...any)        {}
+
+// cluster is what a first look at it shows.
+type cluster struct {
+	localDC string
+	nodes   int
+	// copies is how many nodes the local data centre has.
+	copies int
+}
+
+// oldest is the oldest version of Cassandra that has what the schema asks for.
+const oldest = 5
+
+func look(ctx context.Context, o *Options, s session) (cluster, error) {
+	type local struct {
+		DataCenter string `db:"data_center"`
+		Version    string `db:"release_version"`
+		NowMs      int64  `db:"now"`
+	}
+	asked := o.Clock.Now()
+	found, err := all[local](ctx, s, stmt(cqlLocal))
+	answered := o.Clock.Now()
+	if err != nil {
+		return cluster{}, err
+	}
+	if len(found) != 1 {
+		return cluster{}, fmt.Errorf("%w: a node of %s says nothing of itself", storage.ErrUnavailable, strings.Join(o.Hosts, ", "))
+	}
+	if major, _, _ := strings.Cut(found[0].Version, "."); major != "" {
+		if n, err := strconv.Atoi(major); err == nil && n < oldest {
+			return cluster{}, fmt.Errorf("%w: the servers run Cassandra %s, and %d.0 or newer is needed", storage.ErrSettings, found[0].Version, oldest)
+		}
+	}
+	if err := checkClock(o, found[0].NowMs, asked, answered); err != nil {
+		return cluster{}, err
+	}
+	type peer struct {
+		DataCenter string `db:"data_center"`
+	}
+	peers, err := all[peer](ctx, s, stmt(cqlPeers))
+	if err != nil {
+		return cluster{}, err
+	}
+	nodes := map[string]int{found[0].DataCenter: 1}
+	for _, p := range peers {
+		nodes[p.DataCenter]++
+	}
+	c := cluster{localDC: o.LocalDC, nodes: 1 + len(peers)}
+	var names []string
+	for dc := range nodes {
+		names = append(names, dc)
+	}
+	slices.Sort(names)
+	switch {
+	case o.LocalDC == "" && len(nodes) > 1:
+		return c, fmt.Errorf("%w: the cluster has the data centres %s: say by --local-dc which of them this process is in",
+			storage.ErrSettings, strings.Join(names, ", "))
+	case o.LocalDC == "":
+		c.localDC = found[0].DataCenter
+	case nodes[o.LocalDC] == 0:
+		return c, fmt.Errorf("%w: the cluster has no data centre %q, only %s: check --local-dc",
+			storage.ErrSettings, o.LocalDC, strings.Join(names, ", "))
+	}
+	c.copies = nodes[c.localDC]
+	return c, nil
+}
+
+// checkClock compares the clocks. How long the answer took is how far it can be wrong.
+func checkClock(o *Options, serverMs int64, asked, answered time.Time) error {
+	if o.MaxClockSkew == 0 {
+		return nil
+	}
+	server := time.UnixMilli(serverMs)
+	ahead, behind := asked.Sub(server)-time.Millisecond, server.Sub(answered)
+	if ahead <= o.MaxClockSkew && behind <= o.MaxClockSkew {
+		return nil
+	}
+	off, direction := ahead, "ahead of"
+	if behind > ahead {
+		off, direction = behind, "behind"
+	}
+	return fmt.Errorf("%w: this machine's clock is %s %s the servers', more than the %s that data may come late by: "+
+		"set the clocks (NTP), or allow more by --late-grace and --aggregation-delay",
+		storage.ErrSettings, off.Round(time.Second), direction, o.MaxClockSkew)
+}
+
+// retries asks the next node where one has failed. All that it is used for is idempotent.
+type retries struct{}
+
+const maxAttempts = 3
+
+// Attempt implements gocql.RetryPolicy.
+func (retries) Attempt(q gocql.RetryableQuery) bool { return q.Attempts() < maxAttempts }
+
+// GetRetryType implements gocql.RetryPolicy. What is wrong with the request itself is wrong everywhere, and an
+// overloaded server is not asked for more.
+func (retries) GetRetryType(err error) gocql.RetryType {
+	var frame gocql.RequestError
+	if !errors.As(err, &frame) {
+		return gocql.RetryNextHost
+	}
+	switch frame.Code() {
+	case gocql.ErrCodeWriteTimeout, gocql.ErrCodeReadTimeout, gocql.ErrCodeUnavailable, gocql.ErrCodeBootstrapping,
+		gocql.ErrCodeWriteFailure, gocql.ErrCodeReadFailure, gocql.ErrCodeServer:
+		return gocql.RetryNextHost
+	}
+	return gocql.Rethrow
+}
+
+// isMissingTable says whether a statement was refused because it names what is not there.
+func isMissingTable(err error) bool {
+	var frame gocql.RequestError
+	return errors.As(err, &frame) && frame.Code() == gocql.ErrCodeInvalid
+}

@@ -1,0 +1,101 @@
+package cassandra
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"strings"
+
+	"github.com/gocql/gocql"
+
+	"github.com/quern/quern/internal/storage"
+)
+
+// convert is the only place where the driver's errors become the contract's.
+func convert(ctx context.Context, err error) error {
+	if err == nil {
+		return nil
+	}
+	if ctx.Err() != nil {
+		if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+			return fmt.Errorf("%w: %w", storage.ErrTimeout, context.Cause(ctx))
+		}
+		return context.Cause(ctx)
+	}
+	if kind := kindOf(err); kind != nil {
+		return fmt.Errorf("%w: %w", kind, err)
+	}
+	return err
+}
+
+// kindOf is the contract's error that a driver's error means, nil if it is another.
+func kindOf(err error) error {
+	var frame gocql.RequestError
+	if errors.As(err, &frame) {
+		switch frame.Code() {
+		case gocql.ErrCodeUnavailable, gocql.ErrCodeBootstrapping:
+			return storage.ErrUnavailable
+		case gocql.ErrCodeOverloaded:
+			return storage.ErrOverloaded
+		case gocql.ErrCodeWriteTimeout, gocql.ErrCodeReadTimeout, gocql.ErrCodeCASWriteUnknown,
+			gocql.ErrCodeWriteFailure, gocql.ErrCodeReadFailure:
+			// A failure on a replica is often one of that moment, such as too many tombstones
+			// or a full queue, and like a time-out leaves open what was done.
+			return storage.ErrTimeout
+		}
+		return nil
+	}
+	var netErr net.Error
+	switch {
+	case errors.Is(err, gocql.ErrTimeoutNoResponse), errors.Is(err, gocql.ErrTooManyTimeouts):
+		return storage.ErrTimeout
+	case errors.Is(err, gocql.ErrNoStreams):
+		return storage.ErrOverloaded
+	case errors.Is(err, gocql.ErrNoConnections), errors.Is(err, gocql.ErrConnectionClosed),
+		errors.Is(err, gocql.ErrSessionClosed), errors.Is(err, gocql.ErrUnavailable),
+		errors.Is(err, gocql.ErrHostQueryFailed), errors.Is(err, gocql.ErrNoConnectionsStarted),
+		errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.As(err, &netErr):
+		return storage.ErrUnavailable
+	case strings.Contains(err.Error(), "no connection available"):
+		// gocql has no variable for it.
+		return storage.ErrUnavailable
+	}
+	return nil
+}
+
+// refused are what servers say, in words that gocql passes on as plain text, when they answer
+// but do not want this client; with what to do about each.
+var refused = []struct{ text, advice string }{
+	{"Provided username", "the servers do not take this user name and password: check --cassandra-username and --cassandra-password"},
+	{"requires authentication", "the servers ask for a user name and a password: set --cassandra-username and --cassandra-password"},
+	{"authentication required", "the servers ask for a user name and a password: set --cassandra-username and --cassandra-password"},
+	{"x509:", "the servers' certificate is not trusted: check --cassandra-ca, and that the certificate names the addresses of --cassandra-hosts"},
+	{"tls:", "no TLS with these servers: check --cassandra-tls, --cassandra-ca, --cassandra-cert and --cassandra-key"},
+}
+
+// connectError says what to do about a session that could not be made.
+func connectError(ctx context.Context, o *Options, err error) error {
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	for _, r := range refused {
+		if strings.Contains(err.Error(), r.text) {
+			return fmt.Errorf("%s (%w)", r.advice, err)
+		}
+	}
+	if errors.Is(err, gocql.ErrKeyspaceDoesNotExist) || strings.Contains(err.Error(), "does not exist") {
+		return noSchema(o)
+	}
+	hint := ""
+	if !o.TLS.enabled() && strings.Contains(err.Error(), "EOF") {
+		hint = "; if the servers ask for TLS, set --cassandra-tls"
+	}
+	return fmt.Errorf("%w: no Cassandra node of %s answers%s (%w)", storage.ErrUnavailable, strings.Join(o.Hosts, ", "), hint, err)
+}
+
+func noSchema(o *Options) error {
+	return fmt.Errorf("%w: keyspace %q has no tables of Quern's: make them with `quern schema apply --keyspace %s`, or name another --keyspace",
+		storage.ErrSettings, o.Keyspace, o.Keyspace)
+}

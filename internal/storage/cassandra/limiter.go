@@ -1,0 +1,110 @@
+package cassandra
+
+import (
+	"context"
+	"errors"
+	"sync"
+
+	"github.com/quern/quern/internal/storage"
+)
+
+// limiter bounds the requests that wait for an answer. The bound follows the servers: it
+// is halved when one times out or says that it is overloaded, and grows by one for as many answers
+// as it allows at once (additive increase, multiplicative decrease, as TCP does: Chiu and Jain 1989).
+type limiter struct {
+	max int
+
+	mu      sync.Mutex
+	limit   float64
+	running int
+	// era counts the cuts. What was sent before the last one says nothing about the new bound.
+	era     int
+	waiting []chan struct{}
+}
+
+// leastInFlight is what is always allowed: a store that has become slow still makes progress.
+const leastInFlight = 4
+
+func newLimiter(most int) *limiter {
+	return &limiter{max: most, limit: float64(most)}
+}
+
+// do runs request when there is room for it. The error is the request's, or ctx's.
+func (l *limiter) do(ctx context.Context, request func() error) error {
+	era, err := l.enter(ctx)
+	if err != nil {
+		return err
+	}
+	err = request()
+	l.leave(era, err)
+	return err
+}
+
+func (l *limiter) enter(ctx context.Context) (era int, err error) {
+	if ctx.Err() != nil {
+		return 0, convert(ctx, ctx.Err())
+	}
+	l.mu.Lock()
+	if l.running < int(l.limit) {
+		l.running++
+		defer l.mu.Unlock()
+		return l.era, nil
+	}
+	turn := make(chan struct{}, 1)
+	l.waiting = append(l.waiting, turn)
+	l.mu.Unlock()
+	select {
+	case <-turn:
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		return l.era, nil
+	case <-ctx.Done():
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	select {
+	case <-turn: // it came all the same; somebody else may have it
+		l.running--
+		l.admit()
+	default:
+		for i, w := range l.waiting {
+			if w == turn {
+				l.waiting = append(l.waiting[:i], l.waiting[i+1:]...)
+				break
+			}
+		}
+	}
+	return 0, convert(ctx, ctx.Err())
+}
+
+func (l *limiter) leave(era int, err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.running--
+	switch {
+	case errors.Is(err, storage.ErrTimeout) || errors.Is(err, storage.ErrOverloaded):
+		if era == l.era {
+			l.limit = max(l.limit/2, min(leastInFlight, float64(l.max)))
+			l.era++
+		}
+	case err == nil:
+		l.limit = min(l.limit+1/l.limit, float64(l.max))
+	}
+	l.admit()
+}
+
+// admit lets in those who wait, as many as there is room for. l.mu is held.
+func (l *limiter) admit() {
+	for len(l.waiting) > 0 && l.running < int(l.limit) {
+		l.running++
+		l.waiting[0] <- struct{}{}
+		l.waiting = l.waiting[1:]
+	}
+}
+
+// state is the bound and what is under it.
+func (l *limiter) state() (limit, running, waiting int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return int(l.limit), l.running, len(l.waiting)
+}

@@ -1,0 +1,27 @@
+package cassandra
+
+import "github.com/prometheus/client_golang/prometheus"
+
+type collector struct{ limiter *limiter }
+
+var (
+	descLimit = prometheus.NewDesc("quern_cassandra_in_flight_limit",
+		"Requests that may wait for an answer at once; lower while the servers say that they are too many.", nil, nil)
+	descRunning = prometheus.NewDesc("quern_cassandra_in_flight", "Requests that wait for an answer.", nil, nil)
+	descWaiting = prometheus.NewDesc("quern_cassandra_queued", "Requests that wait to be sent.", nil, nil)
+)
+
+// Describe implements prometheus.Collector.
+func (c collector) Describe(ch chan<- *prometheus.Desc) {
+	ch <- descLimit
+	ch <- descRunning
+	ch <- descWaiting
+}
+
+// Collect implements prometheus.Collector.
+func (c collector) Collect(ch chan<- prometheus.Metric) {
+	limit, running, waiting := c.limiter.state()
+	ch <- prometheus.MustNewConstMetric(descLimit, prometheus.GaugeValue, float64(limit))
+	ch <- prometheus.MustNewConstMetric(descRunning, prometheus.GaugeValue, float64(running))
+	ch <- prometheus.MustNewConstMetric(descWaiting, prometheus.GaugeValue, float64(waiting))
+}

@@ -1,0 +1,189 @@
+package cassandra
+
+import (
+	"context"
+	"fmt"
+	"iter"
+	"strings"
+
+	"github.com/gocql/gocql"
+
+	"github.com/quern/quern/internal/blocks"
+	"github.com/quern/quern/internal/metric"
+	"github.com/quern/quern/internal/storage"
+	"github.com/quern/quern/schema"
+)
+
+const (
+	cqlListRaw = `SELECT DISTINCT start_schedule_id, day AS period FROM raw_metrics`
+	cqlReadRaw = `SELECT time_slice, chunk_id, data FROM raw_metrics WHERE start_schedule_id = ? AND day = ? AND time_slice >= ? AND time_slice < ?`
+)
+
+type rawRow struct {
+	SliceMs int64      `db:"time_slice"`
+	ID      gocql.UUID `db:"chunk_id"`
+	Data    []byte     `db:"data"`
+}
+
+// RawChunks implements storage.Reader.
+func (s *Store) RawChunks(ctx context.Context, ids blocks.Range, fromMs, toMs int64) iter.Seq2[storage.RawChunk, error] {
+	return func(yield func(storage.RawChunk, error) bool) {
+		parts, err := s.partitions(ctx, listing{cqlList: cqlListRaw, groupSize: s.groupSize, periodMs: dayMs}, ids, fromMs, toMs)
+		if err == nil {
+			err = convert(ctx, ctx.Err())
+		}
+		if err != nil {
+			yield(storage.RawChunk{}, named("raw chunks", err))
+			return
+		}
+		for c, err := range spread(ctx, parts, func(ctx context.Context, p partition) iter.Seq2[storage.RawChunk, error] {
+			return s.rawPartition(ctx, p, fromMs, toMs)
+		}) {
+			if !yield(c, named("raw chunks", err)) || err != nil {
+				return
+			}
+		}
+	}
+}
+
+func (s *Store) rawPartition(ctx context.Context, p partition, fromMs, toMs int64) iter.Seq2[storage.RawChunk, error] {
+	return func(yield func(storage.RawChunk, error) bool) {
+		for r, err := range rows[rawRow](ctx, s.session, fewRows, stmt(cqlReadRaw, p.Group, p.PeriodMs, fromMs, toMs)) {
+			c := storage.RawChunk{
+				Group: metric.ScheduleID(p.Group), SliceMs: r.SliceMs,
+				Chunk: storage.Chunk{ID: blocks.ID(r.ID), Data: r.Data},
+			}
+			if !yield(c, err) || err != nil {
+				return
+			}
+		}
+	}
+}
+
+// The statements of the roll-up tables, whose names stand in for %s.
+const (
+	cqlListRollups  = `SELECT DISTINCT start_schedule_id, period FROM %s`
+	cqlWriteRollup  = `INSERT INTO %s (start_schedule_id, period, schedule_id, time, count, sum, min, max, first, last, increase, sketch) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) USING TTL ?`
+	cqlReadRollups  = `SELECT schedule_id, time, count, sum, min, max, first, last, increase, sketch FROM %s WHERE start_schedule_id = ? AND period = ? AND schedule_id `
+	cqlOneSchedule  = cqlReadRollups + `= ? AND time >= ? AND time < ?`
+	cqlManySchedule = cqlReadRollups + `>= ? AND schedule_id < ? AND time >= ? AND time < ? ALLOW FILTERING` // within one partition
+)
+
+// periodRows is how many rows of a schedule lie in one partition of a roll-up table.
+const periodRows = 128
+
+func tableOf(l metric.Ladder, b metric.Bucket) string {
+	if b == metric.Raw {
+		return ""
+	}
+	return schema.TableOf(l.Name(b))
+}
+
+func (s *Store) on(level metric.Bucket, cql string) string {
+	return strings.Replace(cql, "%s", s.tables[level], 1)
+}
+
+func (s *Store) checkLevel(level metric.Bucket) error {
+	if level <= metric.Raw || level > s.ladder.Top() {
+		return fmt.Errorf("bucket %d is no roll-up of %s", level, s.ladder)
+	}
+	return nil
+}
+
+func (s *Store) periodMs(level metric.Bucket) int64 { return periodRows * s.ladder.WidthMs(level) }
+
+// WriteRollups implements storage.Runs.
+func (s *Store) WriteRollups(ctx context.Context, f storage.Fence, level metric.Bucket, rows []metric.RollupRow) error {
+	const op = "write roll-ups"
+	if err := s.checkLevel(level); err != nil {
+		return named(op, err)
+	}
+	if ctx.Err() != nil {
+		return convert(ctx, ctx.Err())
+	}
+	cql := s.on(level, cqlWriteRollup)
+	keep := ttl(s.keep(level))
+	byPartition := make(map[partition][]statement)
+	for i := range rows {
+		r := &rows[i]
+		p := partition{int64(blocks.Of(r.Schedule, s.groupSize).Start), metric.AlignDown(r.TimeMs, s.periodMs(level))}
+		sketch := r.Sketch
+		if sketch == nil {
+			sketch = []byte{}
+		}
+		byPartition[p] = append(byPartition[p], stmt(cql, p.Group, p.PeriodMs, int64(r.Schedule), r.TimeMs,
+			int64(r.Count), r.Sum, r.Min, r.Max, r.First, r.Last, r.Increase, sketch, keep))
+	}
+	var batches [][]statement
+	for _, stmts := range byPartition {
+		batches = append(batches, cut(stmts)...)
+	}
+	tsUs := s.stamps.of(f)
+	return named(op, each(ctx, len(batches), func(ctx context.Context, i int) error {
+		return s.session.exec(ctx, tsUs, batches[i]...)
+	}))
+}
+
+type rollupRow struct {
+	Schedule int64   `db:"schedule_id"`
+	TimeMs   int64   `db:"time"`
+	Count    int64   `db:"count"`
+	Sum      float64 `db:"sum"`
+	Min      float64 `db:"min"`
+	Max      float64 `db:"max"`
+	First    float64 `db:"first"`
+	Last     float64 `db:"last"`
+	Increase float64 `db:"increase"`
+	Sketch   []byte  `db:"sketch"`
+}
+
+func (r *rollupRow) row() metric.RollupRow {
+	row := metric.RollupRow{Schedule: metric.ScheduleID(r.Schedule), TimeMs: r.TimeMs, Rollup: metric.Rollup{
+		Count: uint64(r.Count), Sum: r.Sum, Min: r.Min, Max: r.Max, First: r.First, Last: r.Last, Increase: r.Increase,
+	}}
+	if len(r.Sketch) > 0 {
+		row.Sketch = r.Sketch
+	}
+	return row
+}
+
+// Rollups implements storage.Reader. A schedule's rows of one period lie side by side; of many
+// schedules, the servers pick those of the times asked for.
+func (s *Store) Rollups(ctx context.Context, level metric.Bucket, ids blocks.Range, fromMs, toMs int64) iter.Seq2[metric.RollupRow, error] {
+	const op = "roll-ups"
+	return func(yield func(metric.RollupRow, error) bool) {
+		err := s.checkLevel(level)
+		var parts []partition
+		if err == nil {
+			parts, err = s.partitions(ctx, listing{
+				cqlList: s.on(level, cqlListRollups), groupSize: s.groupSize, periodMs: s.periodMs(level),
+			}, ids, fromMs, toMs)
+		}
+		if err == nil {
+			err = convert(ctx, ctx.Err())
+		}
+		if err != nil {
+			yield(metric.RollupRow{}, named(op, err))
+			return
+		}
+		read := func(p partition) statement {
+			return stmt(s.on(level, cqlManySchedule), p.Group, p.PeriodMs, int64(ids.Start), int64(ids.End), fromMs, toMs)
+		}
+		if ids.Len() == 1 {
+			read = func(p partition) statement {
+				return stmt(s.on(level, cqlOneSchedule), p.Group, p.PeriodMs, int64(ids.Start), fromMs, toMs)
+			}
+		}
+		for r, err := range spread(ctx, parts, func(ctx context.Context, p partition) iter.Seq2[rollupRow, error] {
+			return rows[rollupRow](ctx, s.session, manyRows, read(p))
+		}) {
+			if err != nil {
+				yield(metric.RollupRow{}, named(op, err))
+				return
+			}
+			if !yield(r.row(), nil) {
+				return
+			}
+		}
+	}
+}

@@ -1,0 +1,280 @@
+package cassandra
+
+import (
+	"context"
+	"crypto/sha256"
+	"fmt"
+	"iter"
+	"strconv"
+
+	"github.com/quern/quern/internal/blocks"
+	"github.com/quern/quern/internal/metric"
+	"github.com/quern/quern/internal/storage"
+)
+
+const (
+	cqlClaimSchedule  = `INSERT INTO schedules (source, series, schedule_id, labels) VALUES (?, ?, ?, ?) IF NOT EXISTS`
+	cqlFindSchedules  = `SELECT series, schedule_id, labels, listed FROM schedules WHERE source = ? AND series IN ?`
+	cqlReadSource     = `SELECT series, schedule_id, labels, listed FROM schedules WHERE source = ?`
+	cqlMarkListed     = `UPDATE schedules SET listed = true WHERE source = ? AND series = ?`
+	cqlListSchedule   = `INSERT INTO schedules_by_block (start_schedule_id, schedule_id, labels) VALUES (?, ?, ?)`
+	cqlReadSchedules  = `SELECT schedule_id, labels FROM schedules_by_block WHERE start_schedule_id = ? AND schedule_id >= ? AND schedule_id < ?`
+	cqlListScheduleBs = `SELECT DISTINCT start_schedule_id FROM schedules_by_block`
+)
+
+// LeaseIDs implements storage.Registry. An id whose lease is in doubt is given to nobody.
+func (s *Store) LeaseIDs(ctx context.Context, n int) (blocks.Range, error) {
+	const op = "lease ids"
+	if n < 1 {
+		return blocks.Range{}, fmt.Errorf("%s: %d: must be at least 1", op, n)
+	}
+	for {
+		next, text, err := s.nextID(ctx)
+		if err != nil {
+			return blocks.Range{}, named(op, err)
+		}
+		r := blocks.Range{Start: next, End: next + metric.ScheduleID(n)}
+		ok, err := swapSetting(ctx, s.session, settingNextID, text, strconv.FormatInt(int64(r.End), 10))
+		if err != nil {
+			return blocks.Range{}, named(op, err)
+		}
+		if ok {
+			return r, nil
+		}
+		// Another process has leased some in the meantime.
+	}
+}
+
+// LeasedIDs implements storage.Registry.
+func (s *Store) LeasedIDs(ctx context.Context) (blocks.Range, error) {
+	next, _, err := s.nextID(ctx)
+	return blocks.Range{End: next}, named("leased ids", err)
+}
+
+// nextID is the first id that was never leased, and how that is stored.
+func (s *Store) nextID(ctx context.Context) (metric.ScheduleID, string, error) {
+	text, err := readSetting(ctx, s.session, settingNextID)
+	if err != nil || text == "" {
+		return 0, text, err
+	}
+	n, err := strconv.ParseInt(text, 10, 64)
+	if err != nil || n < 0 {
+		return 0, text, fmt.Errorf("%w: setting %s %q", storage.ErrCorrupt, settingNextID, text)
+	}
+	return metric.ScheduleID(n), text, nil
+}
+
+type scheduleRow struct {
+	Series []byte            `db:"series"`
+	ID     int64             `db:"schedule_id"`
+	Labels map[string]string `db:"labels"`
+	Listed bool              `db:"listed"`
+}
+
+// claim is a series that is being registered. Its key in the partition of its source is a hash, because
+// labels may be longer than Cassandra's keys.
+type claim struct {
+	key    [sha256.Size]byte
+	wanted metric.ScheduleID
+	labels map[string]string
+
+	id     metric.ScheduleID
+	listed bool
+}
+
+// ClaimSchedules implements storage.Registry: conditional batches in the source's partition,
+// then the labels by id, then a note in the source's partition that these are there. SourceSchedules passes over
+// what lacks the note, so that who meets the series next completes what a crash has left undone.
+func (s *Store) ClaimSchedules(ctx context.Context, source string, want []storage.Schedule) ([]metric.ScheduleID, error) {
+	op := fmt.Sprintf("claim schedules of source %q", source)
+	if ctx.Err() != nil {
+		return nil, convert(ctx, ctx.Err())
+	}
+	claims := make(map[[sha256.Size]byte]*claim, len(want))
+	order := make([]*claim, len(want))
+	var distinct []*claim
+	for i, w := range want {
+		key := sha256.Sum256(w.Labels.AppendKey(nil))
+		if claims[key] == nil {
+			claims[key] = &claim{key: key, wanted: w.ID, labels: labelMap(w.Labels)}
+			distinct = append(distinct, claims[key])
+		}
+		order[i] = claims[key]
+	}
+	for len(distinct) > 0 {
+		n := claimsPerBatch(source, distinct)
+		if err := s.claim(ctx, source, claims, distinct[:n]); err != nil {
+			return nil, named(op, err)
+		}
+		distinct = distinct[n:]
+	}
+	if err := s.list(ctx, source, order); err != nil {
+		return nil, named(op, err)
+	}
+	ids := make([]metric.ScheduleID, len(order))
+	for i, c := range order {
+		ids[i] = c.id
+	}
+	return ids, nil
+}
+
+func claimsPerBatch(source string, claims []*claim) int {
+	size := 0
+	for i, c := range claims {
+		st := c.statement(source)
+		if size += sizeOf(&st); size > maxBatchBytes && i > 0 {
+			return i
+		}
+	}
+	return len(claims)
+}
+
+func (c *claim) statement(source string) statement {
+	return stmt(cqlClaimSchedule, source, c.key[:], int64(c.wanted), c.labels)
+}
+
+// claim finds out or decides the id of each of some. All are inserted or none, so that those that
+// others have claimed are left out the next time.
+func (s *Store) claim(ctx context.Context, source string, known map[[sha256.Size]byte]*claim, some []*claim) error {
+	missing := some
+	for {
+		stmts := make([]statement, len(missing))
+		for i, c := range missing {
+			stmts[i] = c.statement(source)
+		}
+		ok, err := s.session.cas(ctx, stmts...)
+		if err != nil {
+			return err
+		}
+		if ok {
+			for _, c := range missing {
+				c.id = c.wanted
+			}
+			return nil
+		}
+		keys := make([][]byte, len(missing))
+		for i, c := range missing {
+			keys[i] = c.key[:]
+		}
+		there := make(map[*claim]bool)
+		for r, err := range rows[scheduleRow](ctx, s.session, manyRows, stmt(cqlFindSchedules, source, keys)) {
+			if err != nil {
+				return err
+			}
+			c := known[[sha256.Size]byte(r.Series)]
+			c.id, c.listed = metric.ScheduleID(r.ID), r.Listed
+			there[c] = true
+		}
+		var rest []*claim
+		for _, c := range missing {
+			if !there[c] {
+				rest = append(rest, c)
+			}
+		}
+		if missing = rest; len(missing) == 0 {
+			return nil
+		}
+	}
+}
+
+// list writes the labels by id, and then notes that they are there.
+func (s *Store) list(ctx context.Context, source string, claims []*claim) error {
+	byBlock := make(map[metric.ScheduleID][]statement)
+	var notes []statement
+	for _, c := range claims {
+		if c.listed {
+			continue
+		}
+		start := blocks.Of(c.id, s.groupSize).Start
+		byBlock[start] = append(byBlock[start], stmt(cqlListSchedule, int64(start), int64(c.id), c.labels))
+		notes = append(notes, stmt(cqlMarkListed, source, c.key[:]))
+	}
+	tsUs := s.stamps.next()
+	for _, stmts := range byBlock {
+		if err := s.inBatches(ctx, tsUs, stmts); err != nil {
+			return err
+		}
+	}
+	return s.inBatches(ctx, tsUs, notes)
+}
+
+func labelMap(ls metric.Labels) map[string]string {
+	m := make(map[string]string, len(ls))
+	for _, l := range ls {
+		m[l.Name] = l.Value
+	}
+	return m
+}
+
+func (r *scheduleRow) schedule() (storage.Schedule, error) {
+	ls := make([]metric.Label, 0, len(r.Labels))
+	for name, value := range r.Labels {
+		ls = append(ls, metric.Label{Name: name, Value: value})
+	}
+	labels, err := metric.NewLabels(ls...)
+	if err != nil {
+		return storage.Schedule{}, fmt.Errorf("schedule %d: %w: %w", r.ID, storage.ErrCorrupt, err)
+	}
+	return storage.Schedule{ID: metric.ScheduleID(r.ID), Labels: labels}, nil
+}
+
+// SourceSchedules implements storage.Registry.
+func (s *Store) SourceSchedules(ctx context.Context, source string) iter.Seq2[storage.Schedule, error] {
+	return func(yield func(storage.Schedule, error) bool) {
+		for r, err := range rows[scheduleRow](ctx, s.session, manyRows, stmt(cqlReadSource, source)) {
+			if err == nil && !r.Listed {
+				continue
+			}
+			var sch storage.Schedule
+			if err == nil {
+				sch, err = r.schedule()
+			}
+			if !yield(sch, named("schedules of a source", err)) || err != nil {
+				return
+			}
+		}
+	}
+}
+
+type listedRow struct {
+	ID     int64             `db:"schedule_id"`
+	Labels map[string]string `db:"labels"`
+}
+
+// Schedules implements storage.Registry.
+func (s *Store) Schedules(ctx context.Context, ids blocks.Range) iter.Seq2[storage.Schedule, error] {
+	const op = "schedules"
+	starts, err := s.scheduleBlocks(ctx, ids)
+	if err == nil {
+		err = convert(ctx, ctx.Err())
+	}
+	if err != nil {
+		return failed[storage.Schedule](named(op, err))
+	}
+	return func(yield func(storage.Schedule, error) bool) {
+		for r, err := range spread(ctx, starts, func(ctx context.Context, start int64) iter.Seq2[listedRow, error] {
+			return rows[listedRow](ctx, s.session, manyRows, stmt(cqlReadSchedules, start, int64(ids.Start), int64(ids.End)))
+		}) {
+			var sch storage.Schedule
+			if err == nil {
+				sch, err = (&scheduleRow{ID: r.ID, Labels: r.Labels}).schedule()
+			}
+			if !yield(sch, named(op, err)) || err != nil {
+				return
+			}
+		}
+	}
+}
+
+// scheduleBlocks are the partitions of schedules_by_block that ids may lie in, ascending.
+func (s *Store) scheduleBlocks(ctx context.Context, ids blocks.Range) ([]int64, error) {
+	parts, err := s.partitions(ctx, listing{cqlList: cqlListScheduleBs, groupSize: s.groupSize, periodMs: 1}, ids, 0, 1)
+	if err != nil {
+		return nil, err
+	}
+	out := make([]int64, len(parts))
+	for i, p := range parts {
+		out[i] = p.Group
+	}
+	return out, nil
+}

@@ -1,0 +1,282 @@
+package cassandra
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"iter"
+	"slices"
+	"time"
+
+	"github.com/gocql/gocql"
+
+	"github.com/quern/quern/internal/blocks"
+	"github.com/quern/quern/internal/metric"
+	"github.com/quern/quern/internal/storage"
+)
+
+const (
+	cqlListDays      = `SELECT DISTINCT bucket, day FROM slices`
+	cqlReadSlices    = `SELECT time_slice, complete FROM slices WHERE bucket = ? AND day = ? AND time_slice >= ? AND time_slice < ?`
+	cqlCompleteSlice = `INSERT INTO slices (bucket, day, time_slice, complete) VALUES (?, ?, ?, true) USING TTL ?`
+
+	cqlReadMarks  = `SELECT start_schedule_id, time, mark_id, kind, chunks, schedule_ids, due, attempt, last_error FROM metrics_cache_index WHERE bucket = ? AND time_slice = ? AND partition = ?`
+	cqlDeleteMark = `DELETE FROM metrics_cache_index WHERE bucket = ? AND time_slice = ? AND partition = ? AND start_schedule_id = ? AND time = ? AND mark_id = ?`
+
+	cqlReadCache   = `SELECT chunk_id, data FROM metrics_cache WHERE bucket = ? AND time_slice = ? AND start_schedule_id = ?`
+	cqlDeleteCache = `DELETE FROM metrics_cache WHERE bucket = ? AND time_slice = ? AND start_schedule_id = ?`
+)
+
+type sliceRow struct {
+	StartMs  int64 `db:"time_slice"`
+	Complete bool  `db:"complete"`
+}
+
+// Slices implements storage.Runs.
+func (s *Store) Slices(ctx context.Context, b metric.Bucket, fromMs, toMs int64) ([]storage.SliceState, error) {
+	const op = "slices"
+	if ctx.Err() != nil {
+		return nil, convert(ctx, ctx.Err())
+	}
+	days, err := s.sliceDays(ctx, b, fromMs, toMs)
+	if err != nil {
+		return nil, named(op, err)
+	}
+	var out []storage.SliceState
+	for r, err := range spread(ctx, days, func(ctx context.Context, dayMs int64) iter.Seq2[sliceRow, error] {
+		return rows[sliceRow](ctx, s.session, manyRows, stmt(cqlReadSlices, int(b), dayMs, fromMs, toMs))
+	}) {
+		if err != nil {
+			return nil, named(op, err)
+		}
+		out = append(out, storage.SliceState{SliceKey: storage.SliceKey{Bucket: b, StartMs: r.StartMs}, Complete: r.Complete})
+	}
+	return out, nil
+}
+
+// sliceDays are the days that slices which start in [fromMs, toMs) may be recorded under.
+func (s *Store) sliceDays(ctx context.Context, b metric.Bucket, fromMs, toMs int64) ([]int64, error) {
+	if fromMs >= toMs {
+		return nil, nil
+	}
+	first := metric.AlignDown(clampMs(fromMs), dayMs)
+	var out []int64
+	if (clampMs(toMs)-first)/dayMs < maxNamed {
+		for d := first; d < toMs; d += dayMs {
+			out = append(out, d)
+		}
+		return out, nil
+	}
+	type key struct {
+		Bucket int   `db:"bucket"`
+		DayMs  int64 `db:"day"`
+	}
+	for k, err := range rows[key](ctx, s.session, manyRows, stmt(cqlListDays)) {
+		if err != nil {
+			return nil, err
+		}
+		if k.Bucket == int(b) && first <= k.DayMs && k.DayMs < toMs {
+			out = append(out, k.DayMs)
+		}
+	}
+	slices.Sort(out)
+	return out, nil
+}
+
+// CompleteSlice implements storage.Runs.
+func (s *Store) CompleteSlice(ctx context.Context, f storage.Fence, k storage.SliceKey) error {
+	return named("complete slice", s.session.exec(ctx, s.stamps.of(f), stmt(cqlCompleteSlice,
+		int(k.Bucket), metric.AlignDown(k.StartMs, dayMs), k.StartMs, ttl(keepCompleteSlice))))
+}
+
+type markRow struct {
+	Start     int64      `db:"start_schedule_id"`
+	TimeMs    int64      `db:"time"`
+	ID        gocql.UUID `db:"mark_id"`
+	Kind      int        `db:"kind"`
+	Chunks    int        `db:"chunks"`
+	Schedules []byte     `db:"schedule_ids"`
+	DueMs     int64      `db:"due"`
+	Attempt   int        `db:"attempt"`
+	LastError string     `db:"last_error"`
+}
+
+func (r *markRow) mark() (storage.Mark, error) {
+	m := storage.Mark{
+		Start: metric.ScheduleID(r.Start), TimeMs: r.TimeMs, ID: blocks.ID(r.ID),
+		Kind: storage.MarkKind(r.Kind), Chunks: r.Chunks,
+		DueMs: r.DueMs, Attempt: r.Attempt, LastError: r.LastError,
+	}
+	if r.Kind < 0 || r.Kind > int(storage.MarkRetry) {
+		return m, fmt.Errorf("mark %s of block %d: %w: kind %d", m.ID, m.Start, storage.ErrCorrupt, r.Kind)
+	}
+	if len(r.Schedules) == 0 {
+		return m, nil
+	}
+	var err error
+	if m.Schedules, err = blocks.DecodeIDs(r.Schedules); err != nil {
+		return m, fmt.Errorf("mark %s of block %d: %w", m.ID, m.Start, err)
+	}
+	return m, nil
+}
+
+// Marks implements storage.Runs.
+func (s *Store) Marks(ctx context.Context, p storage.IndexPartition) iter.Seq2[storage.Mark, error] {
+	return func(yield func(storage.Mark, error) bool) {
+		for r, err := range rows[markRow](ctx, s.session, manyRows, stmt(cqlReadMarks, int(p.Bucket), p.StartMs, p.Shard)) {
+			if err == nil {
+				err = convert(ctx, ctx.Err())
+			}
+			var m storage.Mark
+			if err == nil {
+				m, err = r.mark()
+			}
+			if err != nil {
+				yield(storage.Mark{}, named("marks", err))
+				return
+			}
+			if !yield(m, nil) {
+				return
+			}
+		}
+	}
+}
+
+// DeleteMarks implements storage.Runs.
+func (s *Store) DeleteMarks(ctx context.Context, f storage.Fence, p storage.IndexPartition, marks []storage.Mark) error {
+	if ctx.Err() != nil {
+		return convert(ctx, ctx.Err())
+	}
+	stmts := make([]statement, len(marks))
+	for i := range marks {
+		m := &marks[i]
+		stmts[i] = stmt(cqlDeleteMark, int(p.Bucket), p.StartMs, p.Shard, int64(m.Start), m.TimeMs, gocql.UUID(m.ID))
+	}
+	batches := cut(stmts)
+	tsUs := s.stamps.of(f)
+	return named("delete marks", each(ctx, len(batches), func(ctx context.Context, i int) error {
+		return s.session.exec(ctx, tsUs, batches[i]...)
+	}))
+}
+
+type cacheRow struct {
+	ID   gocql.UUID `db:"chunk_id"`
+	Data []byte     `db:"data"`
+}
+
+// CacheBlock implements storage.Runs.
+func (s *Store) CacheBlock(ctx context.Context, k storage.CacheKey) ([]storage.Chunk, error) {
+	var out []storage.Chunk
+	for r, err := range rows[cacheRow](ctx, s.session, fewRows, stmt(cqlReadCache, int(k.Bucket), k.StartMs, int64(k.Start))) {
+		if err != nil {
+			return nil, named("cache block", err)
+		}
+		out = append(out, storage.Chunk{ID: blocks.ID(r.ID), Data: r.Data})
+	}
+	slices.SortFunc(out, func(a, b storage.Chunk) int { return a.ID.Compare(b.ID) })
+	return out, nil
+}
+
+// DeleteCacheBlock implements storage.Runs.
+func (s *Store) DeleteCacheBlock(ctx context.Context, f storage.Fence, k storage.CacheKey) error {
+	return named("delete cache block", s.session.exec(ctx, s.stamps.of(f),
+		stmt(cqlDeleteCache, int(k.Bucket), k.StartMs, int64(k.Start))))
+}
+
+const (
+	cqlReadLeases = `SELECT shard, newest_fence, owner, fence, expires FROM shards WHERE ring = 0`
+	cqlFirstFence = `UPDATE shards SET newest_fence = ? WHERE ring = 0 IF newest_fence = null`
+	cqlNextFence  = `UPDATE shards SET newest_fence = ? WHERE ring = 0 IF newest_fence = ?`
+	cqlTakeShard  = `UPDATE shards USING TTL ? SET owner = ?, fence = ?, expires = ? WHERE ring = 0 AND shard = ? IF owner = null`
+	cqlRenewShard = `UPDATE shards USING TTL ? SET owner = ?, fence = ?, expires = ? WHERE ring = 0 AND shard = ? IF owner = ?`
+	cqlFreeShard  = `DELETE owner, fence, expires FROM shards WHERE ring = 0 AND shard = ? IF owner = ?`
+)
+
+type leaseRow struct {
+	Shard       *int   `db:"shard"`
+	NewestFence int64  `db:"newest_fence"`
+	Owner       string `db:"owner"`
+	Fence       int64  `db:"fence"`
+	ExpiresMs   int64  `db:"expires"`
+}
+
+func (r *leaseRow) newest() storage.Fence { return storage.Fence(r.NewestFence) }
+
+func (s *Store) readLeases(ctx context.Context) ([]leaseRow, error) {
+	return all[leaseRow](ctx, s.session, stmt(cqlReadLeases))
+}
+
+// AcquireShard implements storage.Runs. The lease ends by a TTL of the servers': nobody's clock
+// is compared with anybody else's.
+func (s *Store) AcquireShard(ctx context.Context, shard int, owner string, d time.Duration) (storage.Lease, error) {
+	op := fmt.Sprintf("lease of shard %d", shard)
+	if shard < 0 || shard >= s.shards {
+		return storage.Lease{}, fmt.Errorf("%s: there are %d", op, s.shards)
+	}
+	if err := s.refreshEpochs(ctx); err != nil {
+		return storage.Lease{}, named(op, err)
+	}
+	for {
+		found, err := s.readLeases(ctx)
+		if err != nil {
+			return storage.Lease{}, named(op, err)
+		}
+		var newest storage.Fence
+		holder := ""
+		for _, r := range found {
+			newest = r.newest()
+			if r.Shard != nil && *r.Shard == shard {
+				holder = r.Owner
+			}
+		}
+		if holder != "" && holder != owner {
+			return storage.Lease{}, fmt.Errorf("%s: %w: %s", op, storage.ErrConflict, holder)
+		}
+		s.sawFence(newest)
+		l := storage.Lease{
+			Shard: shard, Owner: owner, Fence: storage.Fence(s.stamps.next()),
+			ExpiresMs: s.clk.Now().Add(d).UnixMilli(),
+		}
+		advance := stmt(cqlNextFence, int64(l.Fence), int64(newest))
+		if newest == 0 {
+			advance = stmt(cqlFirstFence, int64(l.Fence))
+		}
+		take := stmt(cqlTakeShard, ttl(d), owner, int64(l.Fence), l.ExpiresMs, shard)
+		if holder == owner {
+			take = stmt(cqlRenewShard, ttl(d), owner, int64(l.Fence), l.ExpiresMs, shard, owner)
+		}
+		ok, err := s.session.cas(ctx, advance, take)
+		if err != nil {
+			return storage.Lease{}, named(op, err)
+		}
+		if ok {
+			s.sawFence(l.Fence)
+			return l, nil
+		}
+		// Another worker has taken a lease in the meantime, of this shard or another.
+	}
+}
+
+func (s *Store) sawFence(f storage.Fence) { s.stamps.observe(f) }
+
+// ReleaseShard implements storage.Runs.
+func (s *Store) ReleaseShard(ctx context.Context, shard int, owner string) error {
+	_, err := s.session.cas(ctx, stmt(cqlFreeShard, shard, owner))
+	return named(fmt.Sprintf("release shard %d", shard), err)
+}
+
+// Leases implements storage.Operations.
+func (s *Store) Leases(ctx context.Context) ([]storage.Lease, error) {
+	found, err := s.readLeases(ctx)
+	if err != nil {
+		return nil, named("leases", err)
+	}
+	var out []storage.Lease
+	for _, r := range found {
+		if r.Shard != nil && r.Owner != "" {
+			out = append(out, storage.Lease{Shard: *r.Shard, Owner: r.Owner, Fence: storage.Fence(r.Fence), ExpiresMs: r.ExpiresMs})
+		}
+	}
+	slices.SortFunc(out, func(a, b storage.Lease) int { return cmp.Compare(a.Shard, b.Shard) })
+	return out, nil
+}

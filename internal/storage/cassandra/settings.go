@@ -1,0 +1,266 @@
+package cassandra
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+
+	"github.com/quern/quern/internal/blocks"
+	"github.com/quern/quern/internal/metric"
+	"github.com/quern/quern/internal/storage"
+	"github.com/quern/quern/schema"
+)
+
+const (
+	cqlReadSetting = `SELECT value FROM settings WHERE name = ?`
+	cqlAddSetting  = `INSERT INTO settings (name, value) VALUES (?, ?) IF NOT EXISTS`
+	cqlSwapSetting = `UPDATE settings SET value = ? WHERE name = ? IF value = ?`
+)
+
+// The rows of the table settings.
+const (
+	settingVersion = "schema_version"
+	settingStore   = "store"
+	settingEpochs  = "epochs"
+	settingNextID  = "next_schedule_id"
+)
+
+// storeSettings and epoch are how settings are stored: as JSON, so that any tool can show them.
+type storeSettings struct {
+	Ladder          string `json:"ladder"`
+	GroupSize       int    `json:"group_size"`
+	IndexPartitions int    `json:"index_partitions"`
+}
+
+type epoch struct {
+	FromMs    int64 `json:"from_ms"`
+	BlockSize int   `json:"block_size"`
+}
+
+// readSetting is the value of a setting, "" if there is none.
+func readSetting(ctx context.Context, s session, name string) (string, error) {
+	found, err := all[struct {
+		Value string `db:"value"`
+	}](ctx, s, stmt(cqlReadSetting, name))
+	if err != nil {
+		return "", fmt.Errorf("read setting %s: %w", name, err)
+	}
+	if len(found) == 0 {
+		return "", nil
+	}
+	return found[0].Value, nil
+}
+
+// swapSetting puts a value in the place of another, "" for none. It says whether that
+// was the one that was there.
+func swapSetting(ctx context.Context, s session, name, old, value string) (bool, error) {
+	st := stmt(cqlSwapSetting, value, name, old)
+	if old == "" {
+		st = stmt(cqlAddSetting, name, value)
+	}
+	ok, err := s.cas(ctx, st)
+	if err != nil {
+		return false, fmt.Errorf("write setting %s: %w", name, err)
+	}
+	return ok, nil
+}
+
+func readSettings(ctx context.Context, s session) (storage.Settings, error) {
+	var out storage.Settings
+	text, err := readSetting(ctx, s, settingStore)
+	if err != nil {
+		return out, err
+	}
+	var v storeSettings
+	if err := json.Unmarshal([]byte(text), &v); err != nil {
+		return out, fmt.Errorf("%w: setting %s %q: %w", storage.ErrCorrupt, settingStore, text, err)
+	}
+	out.GroupSize, out.IndexPartitions = v.GroupSize, v.IndexPartitions
+	if out.Ladder, err = metric.ParseLadder(v.Ladder); err != nil {
+		return out, fmt.Errorf("%w: setting %s: %w", storage.ErrCorrupt, settingStore, err)
+	}
+	out.Epochs, _, err = readEpochs(ctx, s)
+	return out, err
+}
+
+// readEpochs also returns them as they are stored, to be compared with.
+func readEpochs(ctx context.Context, s session) (blocks.Epochs, string, error) {
+	text, err := readSetting(ctx, s, settingEpochs)
+	if err != nil {
+		return nil, "", err
+	}
+	var list []epoch
+	if err := json.Unmarshal([]byte(text), &list); err != nil || len(list) == 0 {
+		return nil, "", fmt.Errorf("%w: setting %s %q", storage.ErrCorrupt, settingEpochs, text)
+	}
+	var out blocks.Epochs
+	for _, e := range list {
+		if out, err = out.Add(blocks.Epoch(e)); err != nil {
+			return nil, "", fmt.Errorf("%w: setting %s %q: %w", storage.ErrCorrupt, settingEpochs, text, err)
+		}
+	}
+	return out, text, nil
+}
+
+func encodeEpochs(epochs blocks.Epochs) (string, error) {
+	list := make([]epoch, len(epochs))
+	for i, e := range epochs {
+		list[i] = epoch(e)
+	}
+	text, err := json.Marshal(list)
+	return string(text), err
+}
+
+// recordSettings records the settings of a new store; where some are recorded, they must be the same.
+func recordSettings(ctx context.Context, s session, keyspace string, want *storage.Settings) (storage.Settings, error) {
+	// The epochs first: who finds the settings finds them too.
+	text, err := encodeEpochs(want.Epochs)
+	if err != nil {
+		return storage.Settings{}, err
+	}
+	if _, err := swapSetting(ctx, s, settingEpochs, "", text); err != nil {
+		return storage.Settings{}, err
+	}
+	v, err := json.Marshal(storeSettings{
+		Ladder: want.Ladder.String(), GroupSize: want.GroupSize, IndexPartitions: want.IndexPartitions,
+	})
+	if err != nil {
+		return storage.Settings{}, err
+	}
+	if _, err := swapSetting(ctx, s, settingStore, "", string(v)); err != nil {
+		return storage.Settings{}, err
+	}
+	recorded, err := readSettings(ctx, s)
+	if err != nil {
+		return recorded, err
+	}
+	return recorded, checkSettings(&recorded, want, keyspace)
+}
+
+// checkSettings holds what is wanted, where it is not zero, against what is recorded. Another block size is no
+// difference: it changes by an epoch.
+func checkSettings(recorded, want *storage.Settings, keyspace string) error {
+	differs := func(what string, recorded, want any) error {
+		return fmt.Errorf("%w: keyspace %q was made with %s %v, and %v was asked for: leave the option out, or name another --keyspace",
+			storage.ErrSettings, keyspace, what, recorded, want)
+	}
+	switch {
+	case want.Ladder.Top() > 0 && !want.Ladder.Equal(recorded.Ladder):
+		return differs("--rollups", recorded.Ladder, want.Ladder)
+	case want.GroupSize > 0 && want.GroupSize != recorded.GroupSize:
+		return differs("--group-size", recorded.GroupSize, want.GroupSize)
+	case want.IndexPartitions > 0 && want.IndexPartitions != recorded.IndexPartitions:
+		return differs("--index-partitions", recorded.IndexPartitions, want.IndexPartitions)
+	}
+	return nil
+}
+
+func checkVersion(ctx context.Context, s session, opts *Options) error {
+	migrations, err := schema.Migrations()
+	if err != nil {
+		return err
+	}
+	text, err := readSetting(ctx, s, settingVersion)
+	if err != nil {
+		if isMissingTable(err) {
+			return noSchema(opts)
+		}
+		return err
+	}
+	if text == "" {
+		return noSchema(opts)
+	}
+	version, err := strconv.Atoi(text)
+	if err != nil {
+		return fmt.Errorf("%w: setting %s %q", storage.ErrCorrupt, settingVersion, text)
+	}
+	switch known := len(migrations); {
+	case version < known:
+		return fmt.Errorf("%w: the schema in keyspace %q has version %d, this program needs %d: run `quern schema apply --keyspace %s`",
+			storage.ErrSettings, opts.Keyspace, version, known, opts.Keyspace)
+	case version > known:
+		return fmt.Errorf("%w: the schema in keyspace %q has version %d, this program knows %d: use a newer program",
+			storage.ErrSettings, opts.Keyspace, version, known)
+	}
+	return nil
+}
+
+// Settings implements storage.Store.
+func (s *Store) Settings() storage.Settings {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return storage.Settings{
+		Ladder: s.ladder, GroupSize: s.groupSize, IndexPartitions: s.shards,
+		Epochs: slices.Clone(s.epochs),
+	}
+}
+
+// AddEpoch implements storage.Store. Adding the last epoch once more changes nothing.
+func (s *Store) AddEpoch(ctx context.Context, e blocks.Epoch) error {
+	const op = "add epoch"
+	known := s.Settings().Epochs
+	epochs, text, err := readEpochs(ctx, s.session)
+	if err != nil {
+		return named(op, err)
+	}
+	if epochs[len(epochs)-1] == e {
+		s.setEpochs(epochs)
+		return nil
+	}
+	if !slices.Equal(known, epochs) {
+		s.setEpochs(epochs)
+		return fmt.Errorf("%s: another process has added one: %w", op, storage.ErrConflict)
+	}
+	next, err := epochs.Add(e)
+	if errors.Is(err, blocks.ErrEpochTooSoon) {
+		return fmt.Errorf("%s: %w: %w", op, storage.ErrConflict, err)
+	}
+	if err != nil {
+		return named(op, err)
+	}
+	nextText, err := encodeEpochs(next)
+	if err != nil {
+		return named(op, err)
+	}
+	ok, err := swapSetting(ctx, s.session, settingEpochs, text, nextText)
+	if err != nil {
+		return named(op, err)
+	}
+	if !ok {
+		return fmt.Errorf("%s: another process has added one: %w", op, storage.ErrConflict)
+	}
+	s.setEpochs(next)
+	return nil
+}
+
+func (s *Store) setEpochs(e blocks.Epochs) {
+	now := s.clk.Now()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.epochs, s.epochsRead = e, now
+}
+
+// refreshEpochs reads the epochs again when it was long ago. A new one takes effect a slice or more
+// after it was added, so that whoever reads them twice a slice knows of it in time. The error says
+// that blocks were cut by epochs that are outdated.
+func (s *Store) refreshEpochs(ctx context.Context) error {
+	s.mu.Lock()
+	age := s.clk.Now().Sub(s.epochsRead).Milliseconds()
+	known := s.epochs
+	s.mu.Unlock()
+	if half := s.ladder.WidthMs(metric.Raw+1) / 2; -half < age && age < half {
+		return nil
+	}
+	epochs, _, err := readEpochs(ctx, s.session)
+	if err != nil {
+		return err
+	}
+	s.setEpochs(epochs)
+	if !slices.Equal(known, epochs) {
+		return fmt.Errorf("the block size has changed, try again: %w", storage.ErrConflict)
+	}
+	return nil
+}

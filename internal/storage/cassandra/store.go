@@ -1,0 +1,190 @@
+// Package cassandra keeps Quern's tables in an Apache Cassandra cluster, for any number of
+// processes. The tables are in schema/, where README.md says of each what bounds its partitions.
+//
+// # Who orders what
+//
+// Cassandra keeps of two writes of a cell the one with the higher write timestamp, and of a
+// write and a delete with the same one the delete. So:
+//
+//   - What a run writes or deletes carries its fence as write timestamp. Fences ascend over
+//     all shards: they are given out by a conditional update of one partition.
+//   - What ingest writes carries this process's clock, made to ascend. Its chunks and marks have keys
+//     of their own, so that no order between processes matters.
+//   - What is decided between processes (ids, series, leases, settings) is written
+//     conditionally (LWT), with the servers' timestamps, and never otherwise.
+//
+// A run's delete covers what it has read: on-time rows were written when their writer's clock
+// was before the slice's end plus the delay, a fence is taken when the run's is after it, and
+// the fences of earlier runs are lower. docs/adr/0008-order-on-cassandra.md has the whole of it.
+package cassandra
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"log/slog"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/quern/quern/internal/blocks"
+	"github.com/quern/quern/internal/clock"
+	"github.com/quern/quern/internal/metric"
+	"github.com/quern/quern/internal/storage"
+)
+
+// Store implements storage.Store. What it holds beside the contract:
+//
+//  1. No request is sent but through session, which bounds how many wait for an answer.
+//  2. Nothing is held while a caller's loop body runs: sequences are read page by page.
+//  3. Every statement that may be repeated by the driver is idempotent; conditional ones are
+//     never repeated by it.
+//  4. No write binds a null, which would be a tombstone.
+type Store struct {
+	session   session
+	limiter   *limiter
+	clk       clock.Clock
+	log       *slog.Logger
+	stamps    *timestamps
+	retention storage.Retention
+	tables    []string // of the levels, by bucket; tables[0] is unused
+
+	ladder    metric.Ladder
+	groupSize int
+	shards    int
+
+	mu         sync.Mutex
+	epochs     blocks.Epochs
+	epochsRead time.Time
+}
+
+var _ storage.Store = (*Store)(nil)
+
+// Open connects to the cluster and opens the store in it. It refuses, in a sentence
+// that says what to do: a keyspace without the tables or with ones of another version, other
+// settings than those recorded (of those that are not zero in opts), a login or certificate that the servers do not
+// take, a data centre that is not there, a clock that is too far off. An
+// error that wraps storage.ErrUnavailable means that no server answered.
+func Open(ctx context.Context, opts Options) (*Store, error) {
+	opts.ensureDefaults()
+	s, err := connect(ctx, &opts, opts.Keyspace)
+	if err != nil {
+		return nil, err
+	}
+	limiter := newLimiter(opts.MaxInFlight)
+	st, err := open(ctx, &limited{session: s, limiter: limiter}, &opts)
+	if err != nil {
+		s.close()
+		return nil, err
+	}
+	st.limiter = limiter
+	return st, nil
+}
+
+func open(ctx context.Context, session session, opts *Options) (*Store, error) {
+	if err := checkVersion(ctx, session, opts); err != nil {
+		return nil, err
+	}
+	recorded, err := readSettings(ctx, session)
+	if err != nil {
+		return nil, err
+	}
+	if err := checkSettings(&recorded, &opts.Settings, opts.Keyspace); err != nil {
+		return nil, err
+	}
+	s := &Store{
+		session: session, clk: opts.Clock, log: opts.Logger,
+		stamps:    &timestamps{clk: opts.Clock},
+		retention: slices.Clone(opts.Retention),
+		ladder:    recorded.Ladder, groupSize: recorded.GroupSize, shards: recorded.IndexPartitions,
+		epochs: recorded.Epochs, epochsRead: opts.Clock.Now(),
+	}
+	for b := range recorded.Ladder.Top() + 1 {
+		s.tables = append(s.tables, tableOf(recorded.Ladder, b))
+	}
+	// What earlier runs deleted must not hide what is written from now on.
+	leases, err := s.readLeases(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for _, l := range leases {
+		s.sawFence(l.newest())
+	}
+	return s, nil
+}
+
+// Close implements storage.Store.
+func (s *Store) Close() error {
+	s.session.close()
+	return nil
+}
+
+// NewestID implements storage.Store: the writers are several.
+func (s *Store) NewestID() blocks.ID { return blocks.ID{} }
+
+// Expire implements storage.Store: every row goes by its TTL.
+func (s *Store) Expire(ctx context.Context, _ int64) error {
+	if ctx.Err() != nil {
+		return convert(ctx, ctx.Err())
+	}
+	return nil
+}
+
+// ttl is the time to live, in seconds, of a row that is kept for d; 0 is for ever.
+func ttl(d time.Duration) int {
+	const longest = 20 * 365 * 24 * 60 * 60 // Cassandra's own limit
+	if d <= 0 {
+		return 0
+	}
+	return int(min((d+time.Second-1)/time.Second, longest))
+}
+
+func (s *Store) keep(b metric.Bucket) time.Duration {
+	if int(b) >= len(s.retention) {
+		return 0
+	}
+	return s.retention[b]
+}
+
+// each runs do for all of [0, n), many at once, until the first error.
+func each(ctx context.Context, n int, do func(ctx context.Context, i int) error) error {
+	if n == 1 {
+		return do(ctx, 0)
+	}
+	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(maxSpread)
+	for i := range n {
+		if ctx.Err() != nil {
+			break
+		}
+		g.Go(func() error { return do(ctx, i) })
+	}
+	return g.Wait()
+}
+
+// maxSpread is how many requests of one call are made at once; how many the servers see is
+// the limiter's business.
+const maxSpread = 256
+
+// Collector exports the few figures of the client that an operator needs.
+func (s *Store) Collector() prometheus.Collector { return collector{s.limiter} }
+
+// failed yields one error.
+func failed[T any](err error) iter.Seq2[T, error] {
+	return func(yield func(T, error) bool) {
+		var zero T
+		yield(zero, err)
+	}
+}
+
+// named says which operation an error is of.
+func named(op string, err error) error {
+	if err == nil || errors.Is(err, context.Canceled) {
+		return err
+	}
+	return fmt.Errorf("%s: %w", op, err)
+}

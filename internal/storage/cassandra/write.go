@@ -1,0 +1,142 @@
+package cassandra
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/gocql/gocql"
+
+	"github.com/quern/quern/internal/blocks"
+	"github.com/quern/quern/internal/metric"
+	"github.com/quern/quern/internal/storage"
+)
+
+const (
+	cqlOpenSlice  = `INSERT INTO slices (bucket, day, time_slice) VALUES (?, ?, ?) USING TTL ?`
+	cqlWriteMark  = `INSERT INTO metrics_cache_index (bucket, time_slice, partition, start_schedule_id, time, mark_id, kind, chunks, schedule_ids, due, attempt, last_error) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) USING TTL ?`
+	cqlWriteRaw   = `INSERT INTO raw_metrics (start_schedule_id, day, time_slice, chunk_id, data) VALUES (?, ?, ?, ?, ?) USING TTL ?`
+	cqlWriteCache = `INSERT INTO metrics_cache (bucket, time_slice, start_schedule_id, chunk_id, data) VALUES (?, ?, ?, ?, ?) USING TTL ?`
+)
+
+const day = 24 * time.Hour
+
+// TTLs against litter: each is far beyond the time after which nobody looks at the row, and
+// nothing relies on them. Work older than a month is not even looked for. A
+// complete slice outlives every row that opened it, so that it never looks open again.
+const (
+	keepOpenSlice     = 90 * day
+	keepCompleteSlice = 2 * keepOpenSlice
+	keepMark          = 45 * day
+	keepCache         = 7 * day
+)
+
+// litterTTL is keep after the longest time that a row of the bucket may have to wait.
+func (s *Store) litterTTL(b metric.Bucket, keep time.Duration) int {
+	return ttl(keep + 4*time.Duration(s.ladder.WidthMs(b+1))*time.Millisecond)
+}
+
+// maxBatchBytes keeps batches below the 5 KiB at which servers begin to warn.
+const maxBatchBytes = 4 << 10
+
+// Write implements storage.Store. One kind of row is durable before the next is sent.
+func (s *Store) Write(ctx context.Context, b *storage.Batch) error {
+	const op = "write batch"
+	if err := s.refreshEpochs(ctx); err != nil {
+		return named(op, err)
+	}
+	tsUs := s.stamps.of(b.Fence)
+	if err := each(ctx, len(b.Open), func(ctx context.Context, i int) error {
+		k := b.Open[i]
+		return s.session.exec(ctx, tsUs, stmt(cqlOpenSlice, int(k.Bucket), metric.AlignDown(k.StartMs, dayMs), k.StartMs, ttl(keepOpenSlice)))
+	}); err != nil {
+		return named("open slices", err)
+	}
+	if err := s.writeMarks(ctx, tsUs, b.Marks); err != nil {
+		return named("write marks", err)
+	}
+	// Raw and cached chunks at once: a cache that has more than the table is not trusted
+	// before its writer has said, in its mark, that both are whole.
+	raw := len(b.Raw)
+	return named(op, each(ctx, raw+len(b.Cache), func(ctx context.Context, i int) error {
+		if i < raw {
+			c := &b.Raw[i]
+			return s.session.exec(ctx, tsUs, stmt(cqlWriteRaw, int64(c.Group), metric.AlignDown(c.SliceMs, dayMs), c.SliceMs,
+				gocql.UUID(c.ID), c.Data, ttl(s.keep(metric.Raw))))
+		}
+		c := &b.Cache[i-raw]
+		return s.session.exec(ctx, tsUs, stmt(cqlWriteCache, int(c.Bucket), c.CacheKey.StartMs, int64(c.Start),
+			gocql.UUID(c.ID), c.Data, s.litterTTL(c.Bucket, keepCache)))
+	}))
+}
+
+func (s *Store) writeMarks(ctx context.Context, tsUs int64, marks []storage.PlacedMark) error {
+	byPartition := make(map[storage.IndexPartition][]statement)
+	for i := range marks {
+		m := &marks[i]
+		byPartition[m.Partition] = append(byPartition[m.Partition], s.markStatement(m))
+	}
+	var batches [][]statement
+	for _, stmts := range byPartition {
+		batches = append(batches, cut(stmts)...)
+	}
+	return each(ctx, len(batches), func(ctx context.Context, i int) error {
+		return s.session.exec(ctx, tsUs, batches[i]...)
+	})
+}
+
+func (s *Store) markStatement(m *storage.PlacedMark) statement {
+	ids := []byte{}
+	if len(m.Schedules) > 0 {
+		ids = blocks.AppendIDs(nil, m.Schedules)
+	}
+	p := m.Partition
+	return stmt(cqlWriteMark, int(p.Bucket), p.StartMs, p.Shard, int64(m.Start), m.TimeMs, gocql.UUID(m.ID),
+		int(m.Kind), m.Chunks, ids, m.DueMs, m.Attempt, m.LastError, s.litterTTL(p.Bucket, keepMark))
+}
+
+// cut makes batches of the statements of one partition.
+func cut(stmts []statement) [][]statement {
+	var out [][]statement
+	size := 0
+	for i := range stmts {
+		n := sizeOf(&stmts[i])
+		if len(out) == 0 || size+n > maxBatchBytes {
+			out, size = append(out, nil), 0
+		}
+		last := len(out) - 1
+		out[last] = append(out[last], stmts[i])
+		size += n
+	}
+	return out
+}
+
+// sizeOf is what a statement adds to a batch, roughly, as servers count it: each cell
+// with its value, its timestamp and its TTL.
+func sizeOf(st *statement) int {
+	n := 0
+	for _, a := range st.args {
+		n += 20
+		switch v := a.(type) {
+		case []byte:
+			n += len(v)
+		case string:
+			n += len(v)
+		case map[string]string:
+			for name, value := range v {
+				n += 8 + len(name) + len(value)
+			}
+		}
+	}
+	return n
+}
+
+// inBatches writes the statements of one partition, a batch after the other.
+func (s *Store) inBatches(ctx context.Context, tsUs int64, stmts []statement) error {
+	for b := range slices.Values(cut(stmts)) {
+		if err := s.session.exec(ctx, tsUs, b...); err != nil {
+			return err
+		}
+	}
+	return nil
+}
