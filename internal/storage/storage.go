@@ -10,13 +10,14 @@
 //     durable at the configured consistency.
 //  2. Prefix: operations that carry a fence may become durable later, but in the
 //     order in which they returned: after a crash a prefix of them is there.
-//  3. Order within a batch: slices, then marks, then raw chunks, then cache chunks. After an
-//     error any part of the batch may be there, so what a chunk needs to be found
-//     is there before it.
+//  3. Order within a batch: slices, then marks, then chunks. After an error any part of the
+//     batch may be there, and a reader may see a part of one under way, so what a chunk
+//     needs to be found is there before it.
 //  4. One winner: of two writes of the same row with fences, the one with the
 //     higher fence is read, whatever the order of arrival. An implementation may
 //     refuse the lower with ErrFenced instead.
-//  5. Exact delete: DeleteMarks deletes the named marks and no other.
+//  5. Exact delete: DeleteMarks deletes the named marks and no other. With a fence, it and
+//     DeleteCacheBlock may leave what was written after the lease was taken.
 //  6. Idempotent: every operation may be repeated with the same outcome.
 //  7. An iterator yields a non-nil error at most once, as its last pair, and holds
 //     nothing after the loop ends. Byte slices that it yields are the receiver's.
@@ -284,7 +285,7 @@ type Store interface {
 type Registry interface {
 	// LeaseIDs hands out n ids that nobody else gets, ever.
 	LeaseIDs(ctx context.Context, n int) (blocks.Range, error)
-	// ClaimSchedules registers series of one source under ids that the caller has
+	// ClaimSchedules registers series of one source, whose name is not empty, under ids that the caller has
 	// leased, each unless the series has an id already, and returns the id that each
 	// has now. It is one conditional batch within the source's partition.
 	ClaimSchedules(ctx context.Context, source string, want []Schedule) ([]metric.ScheduleID, error)

@@ -139,7 +139,10 @@ func newSuite(t *testing.T, open OpenFunc) *suite {
 	retention := storage.Retention{7 * 24 * time.Hour, 90 * 24 * time.Hour, 365 * 24 * time.Hour, 0}
 	st, reopen := open(t, TestSettings(), retention, s.clk)
 	s.store = st
-	s.reopen = func() { s.store = reopen() }
+	s.reopen = func() {
+		s.advance(time.Second) // a restart takes time, and clocks order what is written before and after it
+		s.store = reopen()
+	}
 	return s
 }
 
@@ -607,6 +610,8 @@ func row(id metric.ScheduleID, tMs int64, v float64) metric.RollupRow {
 func (s *suite) higherFenceWins() {
 	l1 := s.acquire(0, "a")
 	s.advance(2 * time.Hour)
+	// Where leases end by the database's clock, that of the paused worker has not.
+	require.NoError(s, s.store.ReleaseShard(s.ctx, 0, "a"))
 	l2 := s.acquire(0, "b")
 	newer, older := row(1, at(0), 2), row(1, at(0), 1)
 	part := storage.IndexPartition{SliceKey: rawSlice(0), Shard: 0}
@@ -758,9 +763,6 @@ func (s *suite) claimSchedules() {
 	ids, err = s.store.ClaimSchedules(s.ctx, "web-10", []storage.Schedule{{ID: r.Start + 6, Labels: series("web-10", "cpu")}})
 	require.NoError(s, err)
 	require.Equal(s, []metric.ScheduleID{r.Start + 6}, ids)
-	ids, err = s.store.ClaimSchedules(s.ctx, "", []storage.Schedule{{ID: r.Start + 7, Labels: series("", "cpu")}})
-	require.NoError(s, err)
-	require.Equal(s, []metric.ScheduleID{r.Start + 7}, ids)
 	ids, err = s.store.ClaimSchedules(s.ctx, "web-1", nil)
 	require.NoError(s, err)
 	require.Empty(s, ids)
@@ -770,9 +772,8 @@ func (s *suite) claimSchedules() {
 		s.Helper()
 		equal(s, want, s.sourceSchedules("web-1"))
 		equal(s, []storage.Schedule{{ID: r.Start + 6, Labels: series("web-10", "cpu")}}, s.sourceSchedules("web-10"))
-		equal(s, []storage.Schedule{{ID: r.Start + 7, Labels: series("", "cpu")}}, s.sourceSchedules(""))
 		require.Empty(s, s.sourceSchedules("web"))
-		require.Len(s, all(s, s.store.Schedules(s.ctx, r)), 5)
+		require.Len(s, all(s, s.store.Schedules(s.ctx, r)), 4)
 	}
 	check()
 	s.reopen()
@@ -1340,7 +1341,6 @@ func (s *suite) idempotent() {
 
 // concurrent has ingest and a run at work at once, for the race detector.
 func (s *suite) concurrent() {
-	f := s.acquire(0, "w").Fence
 	part := storage.IndexPartition{SliceKey: rawSlice(2)}
 	var wg sync.WaitGroup
 	for w := range 4 {
@@ -1360,37 +1360,55 @@ func (s *suite) concurrent() {
 		})
 	}
 	ground := map[metric.ScheduleID]bool{}
+	// pass is a run: it takes the lease anew, so that its fence covers what was written before.
+	pass := func() error {
+		l, err := s.store.AcquireShard(s.ctx, 0, "w", time.Hour)
+		if err != nil {
+			return err
+		}
+		for m, err := range s.store.Marks(s.ctx, part) {
+			var done bool
+			if err == nil {
+				done, err = s.grind(l.Fence, part, m)
+			}
+			if err != nil {
+				return err
+			}
+			if done {
+				ground[m.Start] = true
+			}
+		}
+		return nil
+	}
 	wg.Go(func() {
 		for len(ground) < 200 && !s.Failed() {
-			for m, err := range s.store.Marks(s.ctx, part) {
-				if err == nil {
-					err = s.grind(f, part, m)
-				}
-				if err != nil {
-					s.Errorf("run: %v", err)
-					return
-				}
-				ground[m.Start] = true
+			if err := pass(); err != nil {
+				s.Errorf("run: %v", err)
 			}
 		}
 	})
 	wg.Wait()
+	require.NoError(s, pass())
 	require.Len(s, ground, 200)
 	require.Empty(s, s.marks(part))
 	require.Len(s, s.rawChunks(0, 1<<40, at(2), at(3)), 200)
 	require.Len(s, s.rollups(1, 0, 1<<40, at(2), at(3)), 200)
 }
 
-func (s *suite) grind(f storage.Fence, p storage.IndexPartition, m storage.Mark) error {
+// grind grinds a block whose chunk is there already: marks come before chunks.
+func (s *suite) grind(f storage.Fence, p storage.IndexPartition, m storage.Mark) (done bool, err error) {
+	raw := 0
+	for _, err := range s.store.RawChunks(s.ctx, blocks.Range{Start: m.Start, End: m.Start + 1}, p.StartMs, p.StartMs+1) {
+		if err != nil {
+			return false, err
+		}
+		raw++
+	}
+	if raw == 0 {
+		return false, nil
+	}
 	key := storage.CacheKey{SliceKey: p.SliceKey, Start: m.Start}
-	chunks, err := s.store.CacheBlock(s.ctx, key)
-	if err != nil {
-		return err
-	}
-	if len(chunks) != 1 {
-		return fmt.Errorf("block %d has %d chunks: its mark came before them", m.Start, len(chunks))
-	}
-	return errors.Join(
+	return true, errors.Join(
 		s.store.WriteRollups(s.ctx, f, 1, []metric.RollupRow{row(m.Start, at(2), 1)}),
 		s.store.DeleteCacheBlock(s.ctx, f, key),
 		s.store.DeleteMarks(s.ctx, f, p, []storage.Mark{m}),
