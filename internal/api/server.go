@@ -134,7 +134,7 @@ func New(opts Options) (*Server, error) {
 		s.streams[p] = true
 	}
 
-	s.mux.HandleFunc("GET /-/healthy", s.healthy)
+	s.mux.HandleFunc("GET /-/healthy", healthy)
 	s.mux.HandleFunc("GET /-/ready", s.ready)
 	s.mux.HandleFunc("GET /{$}", s.index)
 	if opts.Gatherer != nil {
@@ -175,11 +175,14 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) { s.handler.S
 // There is no way back.
 func (s *Server) Drain() { s.draining.Store(true) }
 
-// HTTPServer is an http.Server for the handler, with timeouts and limits that a slow
+// HTTPServer is an http.Server for s; see NewHTTPServer.
+func (s *Server) HTTPServer() *http.Server { return NewHTTPServer(s, s.opts.Logger) }
+
+// NewHTTPServer is an http.Server for a handler, with timeouts and limits that a slow
 // or hostile client cannot get round. The caller gives it a listener and shuts it down.
-func (s *Server) HTTPServer() *http.Server {
+func NewHTTPServer(h http.Handler, logger *slog.Logger) *http.Server {
 	return &http.Server{
-		Handler:           s,
+		Handler:           h,
 		ReadHeaderTimeout: 10 * time.Second,
 		// For the whole request: 16 MiB over a slow line take a while, but a client
 		// that sends a byte a minute must not hold a buffer for ever. Options.Streaming
@@ -188,7 +191,7 @@ func (s *Server) HTTPServer() *http.Server {
 		// No WriteTimeout: an export streams for as long as it takes.
 		IdleTimeout:    2 * time.Minute,
 		MaxHeaderBytes: 64 << 10,
-		ErrorLog:       slog.NewLogLogger(s.opts.Logger.Handler(), slog.LevelWarn),
+		ErrorLog:       slog.NewLogLogger(logger.Handler(), slog.LevelWarn),
 	}
 }
 
@@ -231,22 +234,26 @@ func (p *headerProbe) Header() http.Header         { return p.header }
 func (p *headerProbe) Write(b []byte) (int, error) { return len(b), nil }
 func (p *headerProbe) WriteHeader(int)             {}
 
-func (s *Server) healthy(w http.ResponseWriter, _ *http.Request) {
+func healthy(w http.ResponseWriter, _ *http.Request) {
 	replyText(w, http.StatusOK, "Quern is healthy.\n")
 }
 
 func (s *Server) ready(w http.ResponseWriter, r *http.Request) {
 	if s.draining.Load() {
-		replyText(w, http.StatusServiceUnavailable, "Quern is not ready: "+drainingMessage+".\n")
+		notReady(w, drainingMessage)
 		return
 	}
 	if s.opts.Ready != nil {
 		if err := s.opts.Ready(r.Context()); err != nil {
-			replyText(w, http.StatusServiceUnavailable, fmt.Sprintf("Quern is not ready: %v.\n", err))
+			notReady(w, err.Error())
 			return
 		}
 	}
 	replyText(w, http.StatusOK, "Quern is ready.\n")
+}
+
+func notReady(w http.ResponseWriter, reason string) {
+	replyText(w, http.StatusServiceUnavailable, "Quern is not ready: "+reason+".\n")
 }
 
 // index lists those endpoints of Quern that this process has: it asks the mux, so
