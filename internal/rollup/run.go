@@ -156,11 +156,16 @@ func (r *Runner) Run(ctx context.Context, k storage.SliceKey) (storage.Run, erro
 	return rec, err
 }
 
-// Release ends the leases of this worker, so that another need not wait for them.
+// Release ends the leases of this worker, so that another need not wait for them. A
+// store that is away is not asked again for each: the leases expire by themselves.
 func (r *Runner) Release(ctx context.Context) error {
 	var errs []error
 	for shard := range r.store.Settings().IndexPartitions {
-		errs = append(errs, r.store.ReleaseShard(ctx, shard, r.opts.Worker))
+		err := r.store.ReleaseShard(ctx, shard, r.opts.Worker)
+		errs = append(errs, err)
+		if storage.IsAway(err) {
+			break
+		}
 	}
 	return errors.Join(errs...)
 }
