@@ -29,8 +29,8 @@ run: ## Serve on 127.0.0.1:9095 with demo data (ARGS="--flag ..." adds flags)
 	$(GO) run ./cmd/quern serve --demo $(ARGS)
 
 .PHONY: build
-build: ## Build bin/quern
-	$(GO) build -trimpath -o bin/quern ./cmd/quern
+build: ## Build bin/quern, bin/ingest and bin/aggregator
+	$(GO) build -trimpath -o bin/ ./cmd/...
 
 .PHONY: test
 test: ## Vet and test everything, with assertions and the race detector

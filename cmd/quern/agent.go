@@ -5,6 +5,7 @@ import (
 
 	"github.com/quern/quern/internal/app"
 	"github.com/quern/quern/internal/config"
+	"github.com/quern/quern/internal/program"
 )
 
 func agentCommand() *cli.Command {
@@ -20,13 +21,7 @@ Examples:
    quern agent                                     to a server on this machine
    quern agent --url http://metrics.example:9095 --interval 30s
    QUERN_URL=http://metrics.example:9095 quern agent --source db-7`,
-		Flags: config.AgentFlags(),
-		Action: func(c *cli.Context) error {
-			cfg, err := config.FromAgent(c)
-			if err != nil {
-				return badUsage(c, err)
-			}
-			return app.Agent(c.Context, cfg, c.App.ErrWriter)
-		},
+		Flags:  config.AgentFlags(),
+		Action: program.Action(config.FromAgent, app.Agent),
 	}
 }

@@ -4,11 +4,14 @@ import (
 	"bytes"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/quern/quern/internal/program"
 )
 
 func TestMain(m *testing.M) {
@@ -23,10 +26,10 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-func quern(t *testing.T, args ...string) (stdout string, err error) {
+func run(t *testing.T, args ...string) (stdout string, err error) {
 	t.Helper()
 	var out, errs bytes.Buffer
-	err = run(t.Context(), append([]string{"quern"}, args...), &out, &errs)
+	err = program.Run(t.Context(), quern(), append([]string{"quern"}, args...), &out, &errs)
 	assert.Empty(t, errs.String(), "main prints what went wrong, and nothing else does")
 	return out.String(), err
 }
@@ -41,11 +44,13 @@ func TestHelp(t *testing.T) {
 		{[]string{"--help"}, []string{"quern serve --demo", "serve", "agent", "completion"}},
 		{[]string{"serve", "--help"}, []string{"Examples:", "quern serve --demo", "--rollups", "$QUERN_ROLLUPS", "SIGTERM"}},
 		{[]string{"help", "serve"}, []string{"Examples:", "quern serve --demo"}},
+		{[]string{"schema"}, []string{"quern schema", "apply"}},
+		{[]string{"schema", "apply", "--help"}, []string{"Examples:", "quern schema apply --replication dc1=3,dc2=3", "--cassandra-hosts", "$QUERN_KEYSPACE"}},
 		{[]string{"agent", "-h"}, []string{"Examples:", "quern agent --url", "--queue-limit", "$QUERN_QUEUE_LIMIT"}},
 		{[]string{"completion", "--help"}, []string{"Examples:", "source <(quern completion bash)", "bash|zsh|fish"}},
 	} {
 		t.Run(strings.Join(c.args, " "), func(t *testing.T) {
-			out, err := quern(t, c.args...)
+			out, err := run(t, c.args...)
 			require.NoError(t, err)
 			for _, want := range c.want {
 				assert.Contains(t, out, want)
@@ -58,7 +63,7 @@ func TestHelp(t *testing.T) {
 }
 
 func TestVersion(t *testing.T) {
-	out, err := quern(t, "--version")
+	out, err := run(t, "--version")
 	require.NoError(t, err)
 	assert.Regexp(t, `^quern version \S+\n$`, out)
 }
@@ -70,39 +75,45 @@ func TestUsage(t *testing.T) {
 		command string
 		want    string
 	}{
-		{"grind", "", `there is no command "grind"`},
-		{"help grind", "", `No help topic for 'grind'`},
-		{"--bogus", "", `there is no flag --bogus`},
-		{"--versio", "", `there is no flag --versio; did you mean --version?`},
-		{"serve now", "serve ", `unexpected argument "now"`},
-		{"serve demo --listen :9095", "serve ", `unexpected argument "demo"`},
-		{"serve --bogus", "serve ", `there is no flag --bogus`},
-		{"serve --lisen :9095", "serve ", `there is no flag --lisen; did you mean --listen?`},
-		{"serve --zzz", "serve ", `there is no flag --zzz`},
-		{"serve --listen", "serve ", `flag needs an argument: -listen`},
-		{"serve --block-size many", "serve ", `invalid value "many" for flag -block-size`},
-		{"serve --block-size 0", "serve ", `--block-size 0: must be between 1 and 4096`},
-		{"serve --config /does/not/exist", "serve ", `--config: open /does/not/exist`},
-		{"agent x", "agent ", `unexpected argument "x"`},
-		{"agent --url nonsense", "agent ", `--url nonsense: must be like http://127.0.0.1:9095`},
-		{"agent --data-dir x", "agent ", `there is no flag --data-dir`},
-		{"completion", "completion ", `name one shell: bash, zsh or fish`},
-		{"completion tcsh", "completion ", `name one shell: bash, zsh or fish`},
-		{"completion bash zsh", "completion ", `name one shell: bash, zsh or fish`},
+		{"grind", "quern", `there is no command "grind"`},
+		{"help grind", "quern", `No help topic for 'grind'`},
+		{"--bogus", "quern", `there is no flag --bogus`},
+		{"--versio", "quern", `there is no flag --versio; did you mean --version?`},
+		{"serve now", "quern serve", `unexpected argument "now"`},
+		{"serve demo --listen :9095", "quern serve", `unexpected argument "demo"`},
+		{"serve --bogus", "quern serve", `there is no flag --bogus`},
+		{"serve --lisen :9095", "quern serve", `there is no flag --lisen; did you mean --listen?`},
+		{"serve --zzz", "quern serve", `there is no flag --zzz`},
+		{"serve --listen", "quern serve", `flag needs an argument: -listen`},
+		{"serve --block-size many", "quern serve", `invalid value "many" for flag -block-size`},
+		{"serve --block-size 0", "quern serve", `--block-size 0: must be between 1 and 4096`},
+		{"serve --config /does/not/exist", "quern serve", `--config: open /does/not/exist`},
+		{"serve --store cassandra --demo", "quern serve", `--demo: needs --store pebble`},
+		{"schema grind", "quern schema", `there is no command "grind"`},
+		{"schema --bogus", "quern schema", `there is no flag --bogus`},
+		{"schema apply now", "quern schema apply", `unexpected argument "now"`},
+		{"schema apply --keyspac x", "quern schema apply", `there is no flag --keyspac; did you mean --keyspace?`},
+		{"schema apply --replication 3", "quern schema apply", `--replication 3: must be DC=COPIES`},
+		{"agent x", "quern agent", `unexpected argument "x"`},
+		{"agent --url nonsense", "quern agent", `--url nonsense: must be like http://127.0.0.1:9095`},
+		{"agent --data-dir x", "quern agent", `there is no flag --data-dir`},
+		{"completion", "quern completion", `name one shell: bash, zsh or fish`},
+		{"completion tcsh", "quern completion", `name one shell: bash, zsh or fish`},
+		{"completion bash zsh", "quern completion", `name one shell: bash, zsh or fish`},
 	} {
 		t.Run(c.args, func(t *testing.T) {
-			out, err := quern(t, strings.Fields(c.args)...)
-			var usage usageError
+			out, err := run(t, strings.Fields(c.args)...)
+			var usage program.UsageError
 			require.ErrorAs(t, err, &usage)
 			assert.Contains(t, err.Error(), c.want)
-			assert.Equal(t, c.command, usage.command, "whose --help is named")
+			assert.Equal(t, c.command, usage.Command, "whose --help is named")
 			assert.Empty(t, out)
 		})
 	}
 	t.Run("a variable of the environment", func(t *testing.T) {
 		t.Setenv("QUERN_BLOCK_SIZE", "many")
-		_, err := quern(t, "serve")
-		var usage usageError
+		_, err := run(t, "serve")
+		var usage program.UsageError
 		require.ErrorAs(t, err, &usage)
 		assert.ErrorContains(t, err, "QUERN_BLOCK_SIZE")
 	})
@@ -112,9 +123,9 @@ func TestUsage(t *testing.T) {
 func TestFailure(t *testing.T) {
 	occupied := t.TempDir() + "/file"
 	require.NoError(t, os.WriteFile(occupied, nil, 0o600))
-	_, err := quern(t, "serve", "--listen", "127.0.0.1:0", "--data-dir", occupied)
+	_, err := run(t, "serve", "--listen", "127.0.0.1:0", "--data-dir", occupied)
 	require.ErrorContains(t, err, occupied)
-	assert.NotErrorAs(t, err, new(usageError))
+	assert.NotErrorAs(t, err, new(program.UsageError))
 }
 
 // complete asks the program as the scripts do. The library looks at os.Args for the
@@ -125,7 +136,7 @@ func complete(t *testing.T, args ...string) []string {
 	before := os.Args
 	os.Args = append([]string{"quern"}, args...)
 	defer func() { os.Args = before }()
-	out, err := quern(t, args...)
+	out, err := run(t, args...)
 	require.NoError(t, err)
 	return strings.Fields(out)
 }
@@ -134,12 +145,14 @@ func TestCompletion(t *testing.T) {
 	assert.Subset(t, complete(t), []string{"serve", "agent", "completion", "help"})
 	assert.Subset(t, complete(t, "serve", "-"), []string{"--listen", "--data-dir", "--demo", "--config", "--help"})
 	assert.Subset(t, complete(t, "agent", "-"), []string{"--url", "--interval"})
-	assert.Equal(t, []string{"--listen", "--late-grace", "--log-level", "--log-format"}, complete(t, "serve", "--l"))
+	assert.Equal(t, []string{"--listen", "--local-dc", "--late-grace", "--log-level", "--log-format"}, complete(t, "serve", "--l"))
 	assert.Equal(t, []string{"--version"}, complete(t, "--ver"))
+	assert.Subset(t, complete(t, "schema"), []string{"apply"})
+	assert.Equal(t, []string{"--replication", "--retention", "--rollups"}, slices.Sorted(slices.Values(complete(t, "schema", "apply", "--r"))))
 	assert.Empty(t, complete(t, "serve"), "it takes no arguments")
 	assert.Equal(t, []string{"bash", "zsh", "fish"}, complete(t, "completion"))
 	for _, shell := range []string{"bash", "zsh", "fish"} {
-		script, err := quern(t, "completion", shell)
+		script, err := run(t, "completion", shell)
 		require.NoError(t, err)
 		assert.Contains(t, script, "--generate-bash-completion")
 	}
@@ -153,7 +166,7 @@ func TestCompletionSyntax(t *testing.T) {
 			if err != nil {
 				t.Skipf("no %s on this machine", shell)
 			}
-			script, err := quern(t, "completion", shell)
+			script, err := run(t, "completion", shell)
 			require.NoError(t, err)
 			cmd := exec.CommandContext(t.Context(), path, "-n", "/dev/stdin")
 			cmd.Stdin = strings.NewReader(script)

@@ -5,14 +5,16 @@ import (
 
 	"github.com/quern/quern/internal/app"
 	"github.com/quern/quern/internal/config"
+	"github.com/quern/quern/internal/program"
 )
 
 func serveCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "serve",
 		Usage: "run everything in this process: ingest, aggregation, reading",
-		Description: `Takes measurement reports over HTTP, makes them durable in an embedded store, grinds
-them into roll-ups when a slice of time has ended, and answers queries.
+		Description: `Takes measurement reports over HTTP, makes them durable, grinds them into roll-ups when
+a slice of time has ended, and answers queries. Data rests in an embedded store, or in
+a Cassandra cluster that 'quern schema apply' has made ready.
 
 Examples:
 
@@ -21,17 +23,12 @@ Examples:
    quern serve --listen :9095 --data-dir /var/lib/quern
    quern serve --rollups 10s,1m,5m --aggregation-delay 3s --late-grace 1s
                                                    hours tried in a minute
+   quern serve --store cassandra --cassandra-hosts 10.0.0.1,10.0.0.2
    quern serve --config quern.yaml                 options from a file: listen: ":9095"
 
 SIGTERM or Ctrl-C drains: no new reports, what was taken is made durable, blocks
 under way are released. A second one ends at once; nothing acknowledged is lost.`,
-		Flags: config.ServeFlags(),
-		Action: func(c *cli.Context) error {
-			cfg, err := config.FromServe(c)
-			if err != nil {
-				return badUsage(c, err)
-			}
-			return app.Serve(c.Context, cfg, c.App.Writer, c.App.ErrWriter)
-		},
+		Flags:  config.ServeFlags(),
+		Action: program.Action(config.FromServe, app.Serve),
 	}
 }

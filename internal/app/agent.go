@@ -14,8 +14,8 @@ import (
 )
 
 // Agent measures this host and sends reports to a server until ctx is done.
-func Agent(ctx context.Context, cfg config.Agent, stderr io.Writer) error {
-	log := NewLogger(stderr, cfg.LogLevel, cfg.LogFormat)
+func Agent(ctx context.Context, cfg config.Agent, _, stderr io.Writer) error {
+	log := newLogger(stderr, cfg.Log)
 	clk := clock.System{}
 	sender, err := agent.NewHTTPSender(cfg.URL, http.DefaultClient, clk)
 	if err != nil {

@@ -9,8 +9,6 @@ import (
 	"os"
 	"time"
 
-	"github.com/schollz/progressbar/v3"
-
 	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/config"
 	"github.com/quern/quern/internal/demo"
@@ -28,8 +26,9 @@ const demoSpan = 26 * time.Hour
 func fillDemo(ctx context.Context, cfg config.Config, g *demo.Generator, log *slog.Logger, out io.Writer) (err error) {
 	end := time.Now().UTC()
 	clk := clock.NewSimulated(end.Add(-demoSpan).Truncate(g.Interval()))
+	s := setup{cfg: cfg, roles: roles{ingest: true, aggregate: true}, clk: clk, log: log}
 	// When the store fails, so does the next report.
-	st, err := openStore(ctx, cfg, clk, log, func(error) {})
+	st, err := s.openStore(ctx, func(error) {})
 	if err != nil {
 		return err
 	}
@@ -44,15 +43,17 @@ func fillDemo(ctx context.Context, cfg config.Config, g *demo.Generator, log *sl
 	}
 
 	// The runs' log lines would drown the progress bar.
-	e := startEngine(ctx, cfg, st, clk, slog.New(slog.DiscardHandler), nil, nil)
-	defer func() { err = errors.Join(err, e.ingest.Close()) }()
+	s.log = slog.New(slog.DiscardHandler)
+	e, err := s.newEngine(ctx, st)
+	if err != nil {
+		return err
+	}
+	s.startIngest(ctx, e)
+	defer func() { err = errors.Join(err, e.close()) }()
 
 	fmt.Fprintf(out, "Generating %s of reports of %d series, at one report per source every %s.\n",
 		config.FormatSpan(demoSpan), g.Series(), g.Interval())
-	bar := progressbar.NewOptions64(int64(demoSpan/g.Interval()),
-		progressbar.OptionSetWriter(out), progressbar.OptionSetVisibility(isTerminal(out)), progressbar.OptionSetDescription("ingest and roll-up"),
-		progressbar.OptionSetWidth(40), progressbar.OptionSetPredictTime(true),
-		progressbar.OptionThrottle(100*time.Millisecond), progressbar.OptionOnCompletion(func() { fmt.Fprintln(out) }))
+	bar := newBar(out, int64(demoSpan/g.Interval()), "ingest and roll-up")
 	samples, runs := 0, 0
 	for ; !clk.Now().After(end); clk.Set(clk.Now().Add(g.Interval())) {
 		if ctx.Err() != nil {
@@ -85,16 +86,6 @@ func (e *engine) step(ctx context.Context, reports []ingest.Report) (accepted, g
 	}
 	ground, err = e.runner.RunDue(ctx)
 	return res.Accepted, ground, err
-}
-
-// isTerminal says whether somebody looks on: in a log a progress bar is thousands of lines.
-func isTerminal(out io.Writer) bool {
-	f, ok := out.(*os.File)
-	if !ok {
-		return false
-	}
-	info, err := f.Stat()
-	return err == nil && info.Mode()&os.ModeCharDevice != 0
 }
 
 func hasSamples(ctx context.Context, st storage.Store) (bool, error) {

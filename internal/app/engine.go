@@ -4,110 +4,110 @@ package app
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
 	"os"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/quern/quern/internal/blocks"
 	"github.com/quern/quern/internal/cache"
 	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/config"
 	"github.com/quern/quern/internal/ingest"
 	"github.com/quern/quern/internal/metric"
+	"github.com/quern/quern/internal/query"
 	"github.com/quern/quern/internal/recovery"
 	"github.com/quern/quern/internal/registry"
 	"github.com/quern/quern/internal/rollup"
 	"github.com/quern/quern/internal/storage"
-	"github.com/quern/quern/internal/storage/pebble"
 )
 
-// engine is ingest and aggregation over one store, on one clock.
-type engine struct {
-	store    storage.Store
-	worker   string
-	timing   cache.Timing
-	recovery *recovery.Recovery
-	runner   *rollup.Runner
-	ingest   *ingest.Ingest
+// setup is what the parts of a process are made with.
+type setup struct {
+	cfg   config.Config
+	roles roles
+	clk   clock.Clock
+	log   *slog.Logger
+	// metrics takes the parts' own; nil for nobody.
+	metrics prometheus.Registerer
 }
 
-// openStore opens the embedded store and brings its block size to the one asked for.
-// onFatal hears, once, that the store cannot go on in this process.
-func openStore(ctx context.Context, cfg config.Config, clk clock.Clock, log *slog.Logger, onFatal func(error)) (*pebble.Store, error) {
-	st, err := pebble.Open(cfg.DataDir, pebble.Options{
-		Settings: storage.Settings{
-			Ladder:          cfg.Ladder,
-			GroupSize:       cfg.GroupSize,
-			IndexPartitions: cfg.IndexPartitions,
-			Epochs:          blocks.Epochs{{FromMs: 0, BlockSize: cfg.BlockSize}},
-		},
-		Retention: cfg.Retention,
-		Clock:     clk,
-		Logger:    log,
-		OnFatal:   onFatal,
-	})
-	if err != nil {
+// roles are what a process does over its store.
+type roles struct {
+	ingest    bool // takes reports and answers queries
+	aggregate bool // grinds
+}
+
+// shared says whether other processes use the store too.
+func (s *setup) shared() bool { return s.cfg.Store == config.Cassandra }
+
+// engine is what a process does over one store, on one clock.
+type engine struct {
+	store     storage.Store
+	ladder    metric.Ladder
+	retention storage.Retention
+	worker    string
+	timing    cache.Timing
+	cache     *cache.Cache
+	recovery  *recovery.Recovery
+
+	runner *rollup.Runner // with the role
+
+	index  *query.Index   // with the role of ingest
+	ingest *ingest.Ingest // the same, once started
+}
+
+// newEngine makes the engine and fills its label index. Nothing runs yet.
+func (s *setup) newEngine(ctx context.Context, st storage.Store) (*engine, error) {
+	e := &engine{
+		store: st, ladder: st.Settings().Ladder, worker: workerName(),
+		timing: cache.Timing{Grace: s.cfg.LateGrace, Delay: s.cfg.AggregationDelay},
+	}
+	var err error
+	if e.retention, err = s.cfg.RetentionOn(e.ladder); err != nil {
 		return nil, err
 	}
-	if err := changeBlockSize(ctx, st, cfg, clk, log); err != nil {
-		return nil, errors.Join(err, st.Close())
+	if s.roles.ingest {
+		e.index = query.NewIndex()
+		if err := e.index.Refresh(ctx, st); err != nil {
+			return nil, err
+		}
 	}
-	return st, nil
+	e.cache = cache.New(st, s.clk, rand.Uint64(), e.timing)
+	e.recovery = recovery.New(st, e.cache, s.clk, recovery.Options{AgeCap: s.cfg.AgeCap, Retention: e.retention})
+	if s.roles.aggregate {
+		opts := rollup.Options{Worker: e.worker, Logger: component(s.log, "aggregator"), Metrics: s.metrics}
+		if s.shared() {
+			opts.Parallel = blocksInFlight
+		}
+		e.runner = rollup.NewRunner(st, e.cache, e.recovery, s.clk, opts)
+	}
+	return e, nil
 }
 
-// changeBlockSize adds an epoch when another block size is asked for. It begins a
-// slice after the last one that a sample may have been written to.
-func changeBlockSize(ctx context.Context, st storage.Store, cfg config.Config, clk clock.Clock, log *slog.Logger) error {
-	epochs := st.Settings().Epochs
-	last := epochs[len(epochs)-1]
-	if last.BlockSize == cfg.BlockSize {
+// blocksInFlight are the blocks ground at once where each waits for a network rather
+// than for a processor.
+const blocksInFlight = 32
+
+// startIngest starts to take reports. Cancelling ctx breaks off what is under way.
+func (s *setup) startIngest(ctx context.Context, e *engine) {
+	reg := registry.New(e.store, registry.Options{
+		MaxSeries: s.cfg.MaxSeries, MaxSeriesPerSource: s.cfg.MaxSeriesPerSource, OnNew: e.index.Add,
+	})
+	e.ingest = ingest.Start(ctx, e.store, reg, e.cache, s.clk, ingest.Options{
+		Window: s.cfg.GroupCommit, MaxPending: s.cfg.MaxPendingSamples,
+		AgeCap: s.cfg.AgeCap, FutureLimit: s.cfg.FutureLimit,
+		Logger: component(s.log, "ingest"), Metrics: s.metrics,
+	})
+}
+
+// close makes durable what ingest has taken. It is called once.
+func (e *engine) close() error {
+	if e.ingest == nil {
 		return nil
 	}
-	from := cfg.Ladder.SliceAt(metric.Raw, clk.Now().Add(cfg.FutureLimit).UnixMilli()).EndMs
-	// Under another future limit, or a clock that was ahead, slices beyond may be in use.
-	opened, err := st.Slices(ctx, metric.Raw, from, from+(30*24*time.Hour).Milliseconds())
-	if err != nil {
-		return err
-	}
-	for _, s := range opened {
-		from = max(from, cfg.Ladder.SliceAt(metric.Raw, s.StartMs).EndMs)
-	}
-	from = max(from, last.FromMs) + cfg.Ladder.WidthMs(metric.Raw+1)
-	if err := st.AddEpoch(ctx, blocks.Epoch{FromMs: from, BlockSize: cfg.BlockSize}); err != nil {
-		return fmt.Errorf("change the block size from %d to %d: %w", last.BlockSize, cfg.BlockSize, err)
-	}
-	log.Info("the block size changes", "from", last.BlockSize, "to", cfg.BlockSize, "at", metric.Slice{StartMs: from})
-	return nil
-}
-
-// startEngine starts ingest over the store. onNew hears of new series.
-func startEngine(ctx context.Context, cfg config.Config, st storage.Store, clk clock.Clock, log *slog.Logger,
-	onNew func([]storage.Schedule), metrics prometheus.Registerer,
-) *engine {
-	worker := workerName()
-	timing := cache.Timing{Grace: cfg.LateGrace, Delay: cfg.AggregationDelay}
-	c := cache.New(st, clk, rand.Uint64(), timing)
-	rec := recovery.New(st, c, clk, recovery.Options{AgeCap: cfg.AgeCap, Retention: cfg.Retention})
-	reg := registry.New(st, registry.Options{
-		MaxSeries: cfg.MaxSeries, MaxSeriesPerSource: cfg.MaxSeriesPerSource, OnNew: onNew,
-	})
-	return &engine{
-		store:    st,
-		worker:   worker,
-		timing:   timing,
-		recovery: rec,
-		runner:   rollup.NewRunner(st, c, rec, clk, rollup.Options{Worker: worker, Logger: log, Metrics: metrics}),
-		ingest: ingest.Start(ctx, st, reg, c, clk, ingest.Options{
-			Window: cfg.GroupCommit, MaxPending: cfg.MaxPendingSamples,
-			AgeCap: cfg.AgeCap, FutureLimit: cfg.FutureLimit,
-			Logger: log, Metrics: metrics,
-		}),
-	}
+	return e.ingest.Close()
 }
 
 // workerName tells this process from all others, also from one that ran here before.

@@ -29,42 +29,51 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 func testConfig(t *testing.T) config.Config {
 	t.Helper()
 	return config.Config{
-		DataDir: t.TempDir(), Listen: "127.0.0.1:0",
-		Ladder: metric.DefaultLadder(), BlockSize: 128, GroupSize: 128, IndexPartitions: 16,
+		Store: config.Pebble, DataDir: t.TempDir(), Listen: "127.0.0.1:0",
+		Made:             config.Made{Ladder: metric.DefaultLadder(), BlockSize: 128, GroupSize: 128, IndexPartitions: 16},
 		AggregationDelay: 2 * time.Minute, LateGrace: time.Minute, AgeCap: 24 * time.Hour, FutureLimit: 10 * time.Minute,
-		Retention:   []time.Duration{0, 0, 0, 0},
 		GroupCommit: time.Millisecond, MaxPendingSamples: 1000, MaxBodyBytes: 1 << 20,
-		HostMetricsInterval: time.Minute, LogFormat: "text",
+		HostMetricsInterval: time.Minute, Log: config.Log{LogFormat: "text"},
 	}
 }
 
 func testServer(t *testing.T) *server {
 	t.Helper()
-	s := &server{cfg: testConfig(t), clk: clock.System{}, log: slog.New(slog.DiscardHandler), metrics: newMetricsRegistry()}
-	require.NoError(t, s.open(t.Context()))
-	return s
+	return newServer(setup{
+		cfg: testConfig(t), roles: roles{ingest: true, aggregate: true},
+		clk: clock.System{}, log: slog.New(slog.DiscardHandler),
+	})
 }
 
-// serving runs s until the test has what it wants, and returns how it ended.
+// serving runs s, and returns its address when it has started, and how it ends.
 func serving(ctx context.Context, t *testing.T, s *server) (addr string, end <-chan error) {
 	t.Helper()
 	var lc net.ListenConfig
 	l, err := lc.Listen(ctx, "tcp", s.cfg.Listen)
 	require.NoError(t, err)
-	s.start(ctx, nil)
 	ended := make(chan error, 1)
-	ready := make(chan string, 1)
-	go func() { ended <- s.serve(ctx, l, func(addr string) { ready <- addr }) }()
-	return <-ready, ended
+	started := make(chan struct{})
+	go func() { ended <- s.run(ctx, l, func(string) { close(started) }) }()
+	select {
+	case <-started:
+	case err := <-ended:
+		require.NoError(t, err, "ended before it had started")
+	}
+	return "http://" + l.Addr().String(), ended
 }
 
 // TestFatal: when the store cannot go on, the process ends with its error, so that
 // whoever watches over it starts it anew.
 func TestFatal(t *testing.T) {
 	s := testServer(t)
+	var fail func(error)
+	s.open = func(ctx context.Context, onFatal func(error)) (store, error) {
+		fail = onFatal
+		return s.openStore(ctx, onFatal)
+	}
 	_, end := serving(t.Context(), t, s)
 	broken := errors.New("the log cannot be written")
-	s.fatal <- broken
+	fail(broken)
 	assert.ErrorIs(t, <-end, broken)
 }
 
@@ -81,12 +90,12 @@ func TestServeEndsWithItsContext(t *testing.T) {
 func TestGate(t *testing.T) {
 	var g gate
 	within, leave := make(chan struct{}), make(chan struct{})
-	h := g.wrap(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+	g.lead(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
 		within <- struct{}{}
 		<-leave
 	}))
 	ask := func() {
-		h.ServeHTTP(httptest.NewRecorder(), httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/", nil))
+		g.ServeHTTP(httptest.NewRecorder(), httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/", nil))
 	}
 	var wg sync.WaitGroup
 	wg.Go(ask)
@@ -111,7 +120,7 @@ func TestGate(t *testing.T) {
 func TestLog(t *testing.T) {
 	for _, format := range []string{"text", "json"} {
 		var buf bytes.Buffer
-		log := NewLogger(&buf, slog.LevelInfo, format)
+		log := newLogger(&buf, config.Log{LogFormat: format})
 		log.Debug("not seen")
 		log.Info("run", "blocks", 3, "err", nil)
 		log.Warn("failed", "error", verbose{})

@@ -90,7 +90,8 @@ var rules = []rule{
 
 	// The only wiring, and what starts it.
 	{"internal/app", []string{"internal/...", "schema"}},
-	{"cmd/...", []string{"internal/app", "internal/config"}},
+	{"internal/program", nil},
+	{"cmd/...", []string{"internal/app", "internal/config", "internal/program"}},
 
 	// Programs and tests that look at everything.
 	{"bench/...", []string{"..."}},

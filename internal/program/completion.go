@@ -1,7 +1,8 @@
-package main
+package program
 
 import (
 	"fmt"
+	"strings"
 
 	"github.com/urfave/cli/v2"
 )
@@ -9,8 +10,9 @@ import (
 // completions ask the program itself: it lists commands, or the flags that begin as the
 // argument before does, when its last argument is --generate-bash-completion. It takes
 // "--" for the end of the flags and then lists nothing, so "-" is asked in its place.
+// NAME stands for the name of the program.
 var completions = map[string]string{
-	"bash": `_quern() {
+	"bash": `_NAME() {
   local cur="${COMP_WORDS[COMP_CWORD]}" words
   words=("${COMP_WORDS[@]:0:COMP_CWORD}")
   case "$cur" in
@@ -19,10 +21,10 @@ var completions = map[string]string{
   esac
   COMPREPLY=($(compgen -W "$("${words[@]}" --generate-bash-completion 2>/dev/null)" -- "$cur"))
 }
-complete -o bashdefault -o default -F _quern quern
+complete -o bashdefault -o default -F _NAME NAME
 `,
-	"zsh": `#compdef quern
-_quern() {
+	"zsh": `#compdef NAME
+_NAME() {
   local -a found
   local -a asked=("${words[@]:0:$((CURRENT-1))}")
   case "${words[CURRENT]}" in
@@ -30,12 +32,12 @@ _quern() {
     -*) asked+=("${words[CURRENT]}") ;;
   esac
   found=("${(@f)$(_CLI_ZSH_AUTOCOMPLETE_HACK=1 "${asked[@]}" --generate-bash-completion 2>/dev/null)}")
-  if [[ -n "${found[1]}" ]]; then _describe 'quern' found; else _files; fi
+  if [[ -n "${found[1]}" ]]; then _describe 'NAME' found; else _files; fi
 }
 # From a file in $fpath this runs when the first completion is wanted, else it is sourced.
-if [[ "${funcstack[1]}" == _quern ]]; then _quern "$@"; else compdef _quern quern; fi
+if [[ "${funcstack[1]}" == _NAME ]]; then _NAME "$@"; else compdef _NAME NAME; fi
 `,
-	"fish": `function __quern_complete
+	"fish": `function __NAME_complete
   set -l asked (commandline -opc)
   set -l current (commandline -ct)
   switch $current
@@ -46,26 +48,26 @@ if [[ "${funcstack[1]}" == _quern ]]; then _quern "$@"; else compdef _quern quer
   end
   $asked --generate-bash-completion 2>/dev/null
 end
-complete -c quern -f -a '(__quern_complete)'
+complete -c NAME -f -a '(__NAME_complete)'
 `,
 }
 
-func completionCommand() *cli.Command {
+func completionCommand(name string) *cli.Command {
 	return &cli.Command{
 		Name:      "completion",
 		Usage:     "print the shell's completion script",
 		ArgsUsage: "bash|zsh|fish",
-		Description: `Examples:
+		Description: strings.ReplaceAll(`Examples:
 
-   source <(quern completion bash)
-   quern completion zsh > "${fpath[1]}/_quern"
-   quern completion fish > ~/.config/fish/completions/quern.fish`,
+   source <(NAME completion bash)
+   NAME completion zsh > "${fpath[1]}/_NAME"
+   NAME completion fish > ~/.config/fish/completions/NAME.fish`, "NAME", name),
 		Action: func(c *cli.Context) error {
 			script, ok := completions[c.Args().First()]
 			if !ok || c.NArg() != 1 {
-				return badUsage(c, fmt.Errorf("name one shell: bash, zsh or fish"))
+				return BadUsage(c, fmt.Errorf("name one shell: bash, zsh or fish"))
 			}
-			_, err := fmt.Fprint(c.App.Writer, script)
+			_, err := fmt.Fprint(c.App.Writer, strings.ReplaceAll(script, "NAME", name))
 			return err
 		},
 		BashComplete: func(c *cli.Context) {

@@ -1,0 +1,34 @@
+// Command aggregator grinds what ingest processes have taken into roll-ups.
+package main
+
+import (
+	"github.com/urfave/cli/v2"
+
+	"github.com/quern/quern/internal/app"
+	"github.com/quern/quern/internal/config"
+	"github.com/quern/quern/internal/program"
+)
+
+func main() { program.Main(aggregator()) }
+
+func aggregator() *cli.App {
+	return &cli.App{
+		Name:  "aggregator",
+		Usage: "grind reports into roll-ups over Cassandra",
+		Description: `Grinds what 'ingest' processes have taken into roll-ups whenever a slice of time has
+ended, makes up for slices that were missed, and tells over HTTP how far it is. Its
+--aggregation-delay, --late-grace and --age-cap must be those of the ingest processes.
+
+Examples:
+
+   aggregator                                      on 127.0.0.1:9096, Cassandra on 127.0.0.1:9042
+   aggregator --listen :9096 --cassandra-hosts 10.0.0.1,10.0.0.2 --local-dc dc1
+   aggregator --config aggregator.yaml             options from a file: listen: ":9096"
+   curl -s http://127.0.0.1:9096/api/v1/status/aggregation
+
+While no node answers, it tries again. SIGTERM or Ctrl-C drains: blocks under way are
+finished or left for the next run, leases are released. A second one ends at once.`,
+		Flags:  config.AggregatorFlags(),
+		Action: program.Action(config.FromAggregator, app.Aggregate),
+	}
+}

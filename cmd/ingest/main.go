@@ -1,0 +1,35 @@
+// Command ingest takes measurement reports and answers queries over a Cassandra cluster.
+package main
+
+import (
+	"github.com/urfave/cli/v2"
+
+	"github.com/quern/quern/internal/app"
+	"github.com/quern/quern/internal/config"
+	"github.com/quern/quern/internal/program"
+)
+
+func main() { program.Main(ingest()) }
+
+func ingest() *cli.App {
+	return &cli.App{
+		Name:  "ingest",
+		Usage: "take measurement reports and answer queries over Cassandra",
+		Description: `Takes measurement reports over HTTP, makes them durable in a Cassandra cluster that
+'quern schema apply' has made ready, and answers queries. Run as many as the load needs,
+and at least one 'aggregator', which grinds what they take into roll-ups.
+
+Examples:
+
+   ingest                                          on 127.0.0.1:9095, Cassandra on 127.0.0.1:9042
+   ingest --listen :9095 --cassandra-hosts 10.0.0.1,10.0.0.2 --local-dc dc1
+   QUERN_CASSANDRA_PASSWORD_FILE=/run/secrets/cassandra ingest --cassandra-username quern
+   ingest --config ingest.yaml                     options from a file: listen: ":9095"
+
+While no node answers, reports are answered 503 with Retry-After, and it tries again.
+SIGTERM or Ctrl-C drains: no new reports, what was taken is made durable. A second one
+ends at once; nothing acknowledged is lost.`,
+		Flags:  config.IngestFlags(),
+		Action: program.Action(config.FromIngest, app.Ingest),
+	}
+}

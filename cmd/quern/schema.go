@@ -1,0 +1,35 @@
+package main
+
+import (
+	"github.com/urfave/cli/v2"
+
+	"github.com/quern/quern/internal/app"
+	"github.com/quern/quern/internal/config"
+	"github.com/quern/quern/internal/program"
+)
+
+func schemaCommand() *cli.Command {
+	return &cli.Command{
+		Name:  "schema",
+		Usage: "make a Cassandra cluster ready for Quern",
+		Subcommands: []*cli.Command{{
+			Name:  "apply",
+			Usage: "create or update keyspace and tables",
+			Description: `Creates the keyspace and its tables where they are missing, and updates those of an older
+version. It may be repeated, and run while processes serve. While no node answers it
+tries again.
+
+The ladder, the group size and the number of index partitions are recorded for good when
+the schema is made; processes take them from there.
+
+Examples:
+
+   quern schema apply                              on 127.0.0.1:9042, keyspace quern
+   quern schema apply --cassandra-hosts 10.0.0.1,10.0.0.2 --local-dc dc1
+   quern schema apply --replication dc1=3,dc2=3
+   quern schema apply --keyspace trial --rollups 10s,1m,5m`,
+			Flags:  config.SchemaFlags(),
+			Action: program.Action(config.FromSchema, app.ApplySchema),
+		}},
+	}
+}

@@ -1,0 +1,46 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"time"
+
+	"github.com/quern/quern/internal/clock"
+	"github.com/quern/quern/internal/storage"
+)
+
+// The waits between attempts to reach a store that is away.
+const (
+	firstWait = time.Second
+	lastWait  = 30 * time.Second
+)
+
+// whileAway tries until the store answers. Errors other than that it is away are final.
+// tell hears of each attempt that failed, and how long it is until the next.
+func whileAway(ctx context.Context, clk clock.Clock, try func(context.Context) error, tell func(err error, wait time.Duration)) error {
+	for wait := firstWait; ; wait = min(2*wait, lastWait) {
+		err := try(ctx)
+		if err == nil || !storage.IsAway(err) || ctx.Err() != nil {
+			return err
+		}
+		tell(err, wait)
+		if err := clk.Sleep(ctx, wait); err != nil {
+			return err
+		}
+	}
+}
+
+// condition is why the process cannot serve now, nil when it can.
+type condition struct{ err atomic.Pointer[error] }
+
+func (c *condition) set(err error) { c.err.Store(&err) }
+
+func (c *condition) get() error {
+	if err := c.err.Load(); err != nil {
+		return *err
+	}
+	return nil
+}
+
+var errOpening = errors.New("the store is being opened")

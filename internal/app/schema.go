@@ -1,0 +1,84 @@
+package app
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/schollz/progressbar/v3"
+
+	"github.com/quern/quern/internal/clock"
+	"github.com/quern/quern/internal/config"
+	"github.com/quern/quern/internal/metric"
+	"github.com/quern/quern/internal/storage/cassandra"
+)
+
+// ApplySchema creates or updates the tables in a Cassandra cluster. It tries until a
+// node answers.
+func ApplySchema(ctx context.Context, cfg config.Schema, stdout, stderr io.Writer) error {
+	log := newLogger(stderr, cfg.Log)
+	clk := clock.System{}
+	opts := clusterOptions(&cfg.Cluster, cfg.Made)
+	opts.Clock = clk
+	opts.Logger = component(log, "cassandra")
+	ladder := cfg.Ladder
+	if ladder.Top() == 0 {
+		ladder = metric.DefaultLadder()
+	}
+	var err error
+	if opts.Retention, err = cfg.RetentionOn(ladder); err != nil {
+		return err
+	}
+
+	steps := steps{out: stdout}
+	err = whileAway(ctx, clk, func(ctx context.Context) error {
+		return cassandra.ApplySchema(ctx, opts, cfg.Replication, steps.next)
+	}, func(err error, wait time.Duration) {
+		log.Warn(noNode(&cfg.Cluster, wait), "err", err)
+	})
+	steps.end()
+	switch {
+	case err != nil && ctx.Err() != nil:
+		return fmt.Errorf("stopped before the schema was complete: run it again, it goes on from there")
+	case err != nil:
+		return err
+	}
+	fmt.Fprintf(stdout, `Keyspace %s is ready. Next, with the same --cassandra and --keyspace flags:
+
+   quern serve --store cassandra       everything in one process, or
+   ingest                              any number of them, and
+   aggregator                          at least one
+`, cfg.Cluster.Keyspace)
+	return nil
+}
+
+// steps shows how far the schema is: a bar for who looks on, and lines for a log.
+type steps struct {
+	out io.Writer
+	bar *progressbar.ProgressBar
+}
+
+// next hears of a step before it is taken, and once more when all are.
+func (s *steps) next(done, total int, step string) {
+	if !isTerminal(s.out) {
+		if done < total {
+			fmt.Fprintf(s.out, "%d/%d %s\n", done+1, total, step)
+		}
+		return
+	}
+	if s.bar == nil {
+		s.bar = newBar(s.out, int64(total), "")
+	}
+	s.bar.ChangeMax(total)
+	s.bar.Describe(step)
+	// A bar that cannot be drawn is no reason to stop.
+	_ = s.bar.Set(done)
+}
+
+func (s *steps) end() {
+	if s.bar != nil {
+		_ = s.bar.Exit()
+		fmt.Fprintln(s.out)
+	}
+}

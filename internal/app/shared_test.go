@@ -1,0 +1,394 @@
+package app
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/quern/quern/internal/blocks"
+	"github.com/quern/quern/internal/clock"
+	"github.com/quern/quern/internal/config"
+	"github.com/quern/quern/internal/metric"
+	"github.com/quern/quern/internal/storage"
+	"github.com/quern/quern/internal/storage/storagetest"
+)
+
+// sharedStore stands in for a cluster that other processes use too.
+type sharedStore struct {
+	*storagetest.Model
+	away     atomic.Bool
+	addEpoch func(blocks.Epoch) error
+}
+
+func newSharedStore(ladder string, clk clock.Clock) *sharedStore {
+	l, err := metric.ParseLadder(ladder)
+	if err != nil {
+		panic(err)
+	}
+	return &sharedStore{Model: storagetest.NewModel(storage.Settings{
+		Ladder: l, GroupSize: 32, IndexPartitions: 4, Epochs: blocks.Epochs{{BlockSize: 64}},
+	}, nil, clk)}
+}
+
+func (s *sharedStore) Collector() prometheus.Collector {
+	return collectors.NewGoCollector(collectors.WithGoCollectorRuntimeMetrics())
+}
+
+func (s *sharedStore) Heartbeat(ctx context.Context, w storage.Worker, ttl time.Duration) error {
+	if s.away.Load() {
+		return errAway
+	}
+	return s.Model.Heartbeat(ctx, w, ttl)
+}
+
+func (s *sharedStore) AddEpoch(ctx context.Context, e blocks.Epoch) error {
+	if s.addEpoch != nil {
+		if err := s.addEpoch(e); err != nil {
+			return err
+		}
+	}
+	return s.Model.AddEpoch(ctx, e)
+}
+
+var errAway = fmt.Errorf("nobody at home: %w", storage.ErrUnavailable)
+
+// sharedSetup is as the flags make it when only the store is named.
+func sharedSetup(t *testing.T, does roles) setup {
+	t.Helper()
+	cfg := testConfig(t)
+	cfg.Store, cfg.DataDir, cfg.Made = config.Cassandra, "", config.Made{}
+	cfg.Cluster = config.Cluster{Hosts: []string{"db-1", "db-2"}, Keyspace: "quern", Password: "hunter2"}
+	return setup{cfg: cfg, roles: does, clk: clock.System{}, log: slog.New(slog.DiscardHandler)}
+}
+
+func sharedServer(t *testing.T, does roles, st *sharedStore) *server {
+	t.Helper()
+	s := newServer(sharedSetup(t, does))
+	// The registry of metrics has those of Go already.
+	s.gathered = prometheus.NewRegistry()
+	s.metrics = s.gathered
+	s.open = func(context.Context, func(error)) (store, error) { return st, nil }
+	return s
+}
+
+func get(t *testing.T, url string) (code int, header http.Header, body string) {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
+	require.NoError(t, err)
+	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	resp, err := client.Do(req)
+	require.NoError(t, err)
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	require.NoError(t, err)
+	return resp.StatusCode, resp.Header, string(text)
+}
+
+// pausing is a clock whose sleeps end when the test says so.
+type pausing struct {
+	clock.System
+	slept chan time.Duration
+	wake  chan struct{}
+}
+
+func (p pausing) Sleep(ctx context.Context, d time.Duration) error {
+	if d < firstWait || d > lastWait {
+		return p.System.Sleep(ctx, d)
+	}
+	select {
+	case p.slept <- d:
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	select {
+	case <-p.wake:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+func TestWhileAway(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		begin := time.Now()
+		var at, waits []time.Duration
+		try := func(context.Context) error {
+			at = append(at, time.Since(begin))
+			if len(at) < 8 {
+				return errAway
+			}
+			return nil
+		}
+		tell := func(err error, wait time.Duration) {
+			assert.ErrorIs(t, err, errAway)
+			waits = append(waits, wait/time.Second)
+		}
+		require.NoError(t, whileAway(t.Context(), clock.System{}, try, tell))
+		assert.Equal(t, []time.Duration{1, 2, 4, 8, 16, 30, 30}, waits)
+		assert.Equal(t, 91*time.Second, at[7])
+
+		refusal := errors.New("another ladder")
+		require.ErrorIs(t, whileAway(t.Context(), clock.System{}, func(context.Context) error { return refusal }, nil), refusal)
+
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		defer cancel()
+		begin = time.Now()
+		err := whileAway(ctx, clock.System{}, func(context.Context) error { return errAway }, func(error, time.Duration) {})
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		assert.Equal(t, 10*time.Second, time.Since(begin), "in the middle of a wait")
+	})
+}
+
+// TestWaiting: while no node answers, the process says so, and goes on when one does.
+func TestWaiting(t *testing.T) {
+	var log lockedBuffer
+	clk := pausing{slept: make(chan time.Duration), wake: make(chan struct{})}
+	st := newSharedStore("1h,6h,24h", clk)
+	s := sharedServer(t, roles{ingest: true, aggregate: true}, st)
+	s.clk, s.log = clk, newLogger(&log, config.Log{})
+	var there atomic.Bool
+	s.open = func(context.Context, func(error)) (store, error) {
+		if !there.Load() {
+			return nil, errAway
+		}
+		return st, nil
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	var lc net.ListenConfig
+	l, err := lc.Listen(ctx, "tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	started, ended := make(chan struct{}), make(chan error, 1)
+	go func() { ended <- s.run(ctx, l, func(string) { close(started) }) }()
+	url := "http://" + l.Addr().String()
+
+	assert.Equal(t, time.Second, <-clk.slept)
+	code, _, _ := get(t, url+"/-/healthy")
+	assert.Equal(t, 200, code)
+	code, _, body := get(t, url+"/-/ready")
+	assert.Equal(t, 503, code)
+	assert.Equal(t, "Quern is not ready: nobody at home: the store is unavailable.\n", body)
+	for _, path := range []string{"/", "/metrics", "/api/v1/reports", "/api/v1/status/aggregation", "/nothing"} {
+		code, header, body := get(t, url+path)
+		assert.Equal(t, 503, code, path)
+		assert.Equal(t, "5", header.Get("Retry-After"), path)
+		assert.JSONEq(t, `{"status":"error","error":"the store is not there yet: nobody at home: the store is unavailable"}`, body)
+	}
+	clk.wake <- struct{}{}
+	assert.Equal(t, 2*time.Second, <-clk.slept)
+	there.Store(true)
+	clk.wake <- struct{}{}
+	<-started
+	code, _, body = get(t, url+"/-/ready")
+	assert.Equal(t, 200, code, body)
+	code, _, _ = get(t, url+"/metrics")
+	assert.Equal(t, 200, code)
+	for _, want := range []string{
+		`msg=listening address=127.0.0.1:`,
+		`level=WARN msg="no Cassandra node of db-1,db-2 answers; trying again in 1s" err="nobody at home: the store is unavailable"`,
+		`answers; trying again in 2s"`,
+		`msg=serving address=127.0.0.1:`, `cassandra=db-1,db-2 keyspace=quern rollups=1h,6h,24h`,
+	} {
+		assert.Contains(t, log.String(), want)
+	}
+	assert.NotContains(t, log.String(), "hunter2")
+	cancel()
+	assert.NoError(t, <-ended)
+}
+
+// lockedBuffer may be read while it is written to.
+type lockedBuffer struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (b *lockedBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.Write(p)
+}
+
+func (b *lockedBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.String()
+}
+
+// TestEndsWhileAway: an operator need not wait for the cluster to stop a process.
+func TestEndsWhileAway(t *testing.T) {
+	clk := pausing{slept: make(chan time.Duration), wake: make(chan struct{})}
+	s := sharedServer(t, roles{ingest: true}, nil)
+	s.clk = clk
+	s.open = func(context.Context, func(error)) (store, error) { return nil, errAway }
+	ctx, cancel := context.WithCancel(t.Context())
+	var lc net.ListenConfig
+	l, err := lc.Listen(ctx, "tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	ended := make(chan error, 1)
+	go func() { ended <- s.run(ctx, l, func(string) { t.Error("started") }) }()
+	<-clk.slept
+	cancel()
+	assert.NoError(t, <-ended)
+}
+
+// TestRefusal: what waiting does not help ends the process.
+func TestRefusal(t *testing.T) {
+	s := sharedServer(t, roles{ingest: true}, nil)
+	s.open = func(context.Context, func(error)) (store, error) { return nil, storage.ErrSettings }
+	var lc net.ListenConfig
+	l, err := lc.Listen(t.Context(), "tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	assert.ErrorIs(t, s.run(t.Context(), l, nil), storage.ErrSettings)
+
+	// Which levels there are is known with the store.
+	s = sharedServer(t, roles{ingest: true}, newSharedStore("10s,1m", clock.System{}))
+	s.cfg.Retention = config.Retention{"6h": time.Hour}
+	l, err = lc.Listen(t.Context(), "tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	assert.ErrorContains(t, s.run(t.Context(), l, nil), `no bucket "6h": there are raw,10s,1m`)
+}
+
+// TestRoles: a process serves what it does, on the ladder that is recorded.
+func TestRoles(t *testing.T) {
+	for _, c := range []struct {
+		does    roles
+		has     []string
+		has404  []string
+		runs    bool
+		ingests bool
+	}{
+		{roles{ingest: true}, []string{"/api/v1/latest?match[]=x", "/api/v1/status/aggregation", "/metrics"}, nil, false, true},
+		{roles{aggregate: true}, []string{"/api/v1/status/aggregation", "/metrics"}, []string{"/api/v1/latest", "/api/v1/reports"}, true, false},
+		{roles{ingest: true, aggregate: true}, []string{"/api/v1/latest?match[]=x", "/api/v1/status/aggregation"}, nil, true, true},
+	} {
+		t.Run(fmt.Sprintf("%+v", c.does), func(t *testing.T) {
+			s := sharedServer(t, c.does, newSharedStore("10s,1m", clock.System{}))
+			ctx, cancel := context.WithCancel(t.Context())
+			url, end := serving(ctx, t, s)
+			for _, path := range c.has {
+				code, _, body := get(t, url+path)
+				assert.Equal(t, 200, code, "%s: %s", path, body)
+			}
+			for _, path := range c.has404 {
+				code, _, _ := get(t, url+path)
+				assert.Equal(t, 404, code, path)
+			}
+			_, _, body := get(t, url+"/metrics")
+			assert.Equal(t, c.runs, strings.Contains(body, "quern_aggregation_"), "metrics of runs")
+			assert.Equal(t, c.ingests, strings.Contains(body, "quern_ingest_"), "metrics of ingest")
+			_, _, body = get(t, url+"/api/v1/status/aggregation")
+			assert.Contains(t, body, `"bucket":"10s"`)
+			assert.Len(t, s.engine.retention, 3)
+			cancel()
+			assert.NoError(t, <-end)
+		})
+	}
+}
+
+// TestReadyFollowsTheCluster: a process whose cluster has gone away is not ready; one on
+// an embedded store stays so, since that can still be read.
+func TestReadyFollowsTheCluster(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		st := newSharedStore("1h,6h,24h", clock.System{})
+		s := sharedServer(t, roles{aggregate: true}, st)
+		var err error
+		s.engine, err = s.newEngine(t.Context(), st)
+		require.NoError(t, err)
+		s.away.set(nil)
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		go s.heartbeats(ctx)
+		synctest.Wait()
+		require.NoError(t, s.away.get())
+		st.away.Store(true)
+		time.Sleep(heartbeatEvery + time.Second)
+		require.ErrorIs(t, s.away.get(), errAway)
+		st.away.Store(false)
+		time.Sleep(heartbeatEvery)
+		require.NoError(t, s.away.get())
+
+		s.cfg.Store = config.Pebble
+		st.away.Store(true)
+		time.Sleep(heartbeatEvery)
+		require.NoError(t, s.away.get())
+	})
+}
+
+// TestSeriesOfOthers: what another process has registered is found soon after.
+func TestSeriesOfOthers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		st := newSharedStore("1h,6h,24h", clock.System{})
+		s := sharedServer(t, roles{ingest: true}, st)
+		var err error
+		s.engine, err = s.newEngine(t.Context(), st)
+		require.NoError(t, err)
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		go s.refreshes(ctx)
+		synctest.Wait()
+		labels, err := metric.NewLabels(metric.Label{Name: "__name__", Value: "x"}, metric.Label{Name: "source", Value: "web-1"})
+		require.NoError(t, err)
+		ids, err := st.LeaseIDs(t.Context(), 1)
+		require.NoError(t, err)
+		_, err = st.ClaimSchedules(t.Context(), "web-1", []storage.Schedule{{ID: ids.Start, Labels: labels}})
+		require.NoError(t, err)
+		assert.Zero(t, s.engine.index.Len())
+		time.Sleep(refreshEvery)
+		synctest.Wait()
+		assert.Equal(t, 1, s.engine.index.Len())
+	})
+}
+
+func TestChangeBlockSize(t *testing.T) {
+	last := func(st storage.Store) blocks.Epoch {
+		epochs := st.Settings().Epochs
+		return epochs[len(epochs)-1]
+	}
+	clk := clock.NewSimulated(time.Date(2025, 11, 21, 12, 30, 0, 0, time.UTC))
+	s := sharedSetup(t, roles{ingest: true})
+	s.clk = clk
+
+	st := newSharedStore("1h,6h,24h", clk)
+	require.NoError(t, s.changeBlockSize(t.Context(), st))
+	assert.Equal(t, 64, last(st).BlockSize, "not asked for")
+
+	s.cfg.BlockSize = 8
+	require.NoError(t, s.changeBlockSize(t.Context(), st))
+	want := blocks.Epoch{FromMs: time.Date(2025, 11, 21, 14, 0, 0, 0, time.UTC).UnixMilli(), BlockSize: 8}
+	assert.Equal(t, want, last(st))
+	require.NoError(t, s.changeBlockSize(t.Context(), st))
+	assert.Len(t, st.Settings().Epochs, 2, "the same again is no change")
+
+	// Another process is faster: with the same size, with another.
+	for _, others := range []int{8, 16} {
+		st := newSharedStore("1h,6h,24h", clk)
+		st.addEpoch = func(e blocks.Epoch) error {
+			st.addEpoch = nil
+			require.NoError(t, st.Model.AddEpoch(t.Context(), blocks.Epoch{FromMs: e.FromMs, BlockSize: others}))
+			return storage.ErrConflict
+		}
+		require.NoError(t, s.changeBlockSize(t.Context(), st))
+		assert.Equal(t, 8, last(st).BlockSize)
+	}
+
+	// One that is always in conflict does not hang.
+	st.addEpoch = func(blocks.Epoch) error { return storage.ErrConflict }
+	s.cfg.BlockSize = 16
+	require.ErrorIs(t, s.changeBlockSize(t.Context(), st), storage.ErrConflict)
+}

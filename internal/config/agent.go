@@ -1,0 +1,42 @@
+package config
+
+import (
+	"net/url"
+	"time"
+
+	"github.com/urfave/cli/v2"
+)
+
+// Agent is the options of `quern agent`, checked.
+type Agent struct {
+	URL        string
+	Source     string
+	Interval   time.Duration
+	QueueLimit int
+	Log
+}
+
+// AgentFlags are the flags of `quern agent`.
+func AgentFlags() []cli.Flag {
+	return append([]cli.Flag{
+		configFlag(),
+		str(catServer, "url", "http://127.0.0.1:9095", "`URL` of the Quern server that takes the reports"),
+		str(catServer, "source", "", "what this host is called (default: the host's name)"),
+		span(catServer, "interval", 10*time.Second, "time between two collections"),
+		integer(catServer, "queue-limit", 200_000, "measurements that wait while the server is away; beyond that the oldest are dropped"),
+	}, LogFlags()...)
+}
+
+// FromAgent reads the flags of `quern agent`. All that is wrong is named at once.
+func FromAgent(c *cli.Context) (Agent, error) {
+	return read(c, func(p *parser, a *Agent) {
+		a.URL = p.c.String("url")
+		if u, err := url.Parse(a.URL); err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
+			p.fail("url", "must be like http://127.0.0.1:9095")
+		}
+		a.Source = p.c.String("source")
+		a.Interval = p.interval("interval")
+		a.QueueLimit = p.within("queue-limit", 1, 1<<30)
+		a.Log = p.log()
+	})
+}

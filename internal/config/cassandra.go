@@ -1,0 +1,128 @@
+package config
+
+import (
+	"errors"
+	"net"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Cluster is which Cassandra cluster to connect to, and how.
+type Cluster struct {
+	Hosts       []string
+	Keyspace    string
+	Consistency string
+	LocalDC     string
+
+	Username string
+	Password Secret
+
+	TLS           bool
+	CA, Cert, Key string // files
+	SkipVerify    bool
+	Timeout       time.Duration
+	MaxInFlight   int
+	Direct        bool // only Hosts are connected to
+}
+
+// Secret is a text that is never shown.
+type Secret string
+
+// String implements fmt.Stringer.
+func (s Secret) String() string {
+	if s == "" {
+		return ""
+	}
+	return "(secret)"
+}
+
+// GoString implements fmt.GoStringer.
+func (s Secret) GoString() string { return s.String() }
+
+// MarshalText implements encoding.TextMarshaler, which JSON and logs go by.
+func (s Secret) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
+
+// consistencies are those of CQL that hold for reading as well as for writing.
+var consistencies = []string{"ONE", "TWO", "THREE", "QUORUM", "ALL", "LOCAL_ONE", "LOCAL_QUORUM", "EACH_QUORUM"}
+
+// cluster reads the flags of a Cassandra cluster.
+func (p *parser) cluster() Cluster {
+	cl := Cluster{
+		Hosts:       p.hosts("cassandra-hosts"),
+		Keyspace:    p.required("keyspace"),
+		Consistency: p.oneOf("consistency", consistencies...),
+		LocalDC:     p.c.String("local-dc"),
+		Username:    p.c.String("cassandra-username"),
+		Password:    p.password(),
+		TLS:         p.c.Bool("cassandra-tls"),
+		CA:          p.c.String("cassandra-ca"),
+		Cert:        p.c.String("cassandra-cert"),
+		Key:         p.c.String("cassandra-key"),
+		SkipVerify:  p.c.Bool("cassandra-tls-skip-verify"),
+		Timeout:     p.positive("cassandra-timeout"),
+		MaxInFlight: p.within("cassandra-max-in-flight", 1, 1<<15),
+		Direct:      p.c.Bool("cassandra-direct"),
+	}
+	if (cl.Cert == "") != (cl.Key == "") {
+		p.fail("cassandra-cert", "must be given together with --cassandra-key")
+	}
+	return cl
+}
+
+// hosts is a list of hosts, each with a port or without.
+func (p *parser) hosts(flag string) []string {
+	var out []string
+	for host := range strings.SplitSeq(p.required(flag), ",") {
+		host = strings.TrimSpace(host)
+		name, port, err := net.SplitHostPort(host)
+		if err != nil {
+			name, port = host, "9042"
+			if strings.Contains(host, ":") && net.ParseIP(host) == nil {
+				name = ""
+			}
+		}
+		if n, err := strconv.ParseUint(port, 10, 16); name == "" || err != nil || n == 0 {
+			p.fail(flag, "must be HOST or HOST:PORT, several of them with commas between")
+			return nil
+		}
+		out = append(out, host)
+	}
+	return out
+}
+
+func (p *parser) password() Secret {
+	password, file := p.c.String("cassandra-password"), p.c.String("cassandra-password-file")
+	switch {
+	case file == "":
+	case password != "":
+		p.fail("cassandra-password-file", "there is --cassandra-password too: give one of them")
+	default:
+		text, err := os.ReadFile(file)
+		if err != nil {
+			p.fail("cassandra-password-file", "%s", err)
+		}
+		password = strings.TrimRight(string(text), "\r\n")
+	}
+	if password != "" && p.c.String("cassandra-username") == "" {
+		p.add(errors.New("--cassandra-username: must not be empty with a password"))
+	}
+	return Secret(password)
+}
+
+// replication checks --replication, which the keyspace is made with.
+func (p *parser) replication() string {
+	text := p.c.String("replication")
+	if text == "" {
+		return ""
+	}
+	for part := range strings.SplitSeq(text, ",") {
+		dc, copies, _ := strings.Cut(part, "=")
+		if n, err := strconv.Atoi(strings.TrimSpace(copies)); strings.TrimSpace(dc) == "" || err != nil || n < 1 {
+			p.fail("replication", "must be DC=COPIES, such as dc1=3,dc2=3")
+			break
+		}
+	}
+	return text
+}

@@ -1,0 +1,192 @@
+package config
+
+import (
+	"bytes"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"github.com/urfave/cli/v2"
+)
+
+func ingest(t *testing.T, args ...string) (Config, error) {
+	t.Helper()
+	return parse(t, IngestFlags(), FromIngest, args)
+}
+
+func aggregator(t *testing.T, args ...string) (Config, error) {
+	t.Helper()
+	return parse(t, AggregatorFlags(), FromAggregator, args)
+}
+
+func schema(t *testing.T, args ...string) (Schema, error) {
+	t.Helper()
+	return parse(t, SchemaFlags(), FromSchema, args)
+}
+
+func TestSharedDefaults(t *testing.T) {
+	i, err := ingest(t)
+	require.NoError(t, err)
+	assert.Equal(t, Cassandra, i.Store)
+	assert.Equal(t, "127.0.0.1:9095", i.Listen)
+	assert.False(t, i.HostMetrics)
+	a, err := aggregator(t)
+	require.NoError(t, err)
+	assert.Equal(t, Cassandra, a.Store)
+	assert.Equal(t, "127.0.0.1:9096", a.Listen)
+	assert.Equal(t, i.Cluster, a.Cluster)
+	s, err := schema(t)
+	require.NoError(t, err)
+	assert.Equal(t, i.Cluster, s.Cluster)
+	assert.Empty(t, s.Replication)
+}
+
+// TestRecorded: over a store that others use too, only what is given counts, wherever
+// it is given.
+func TestRecorded(t *testing.T) {
+	for name, made := range map[string]func(args ...string) (Made, error){
+		"serve": func(args ...string) (Made, error) {
+			cfg, err := serve(t, append(args, "--store", "cassandra")...)
+			return cfg.Made, err
+		},
+		"ingest": func(args ...string) (Made, error) { cfg, err := ingest(t, args...); return cfg.Made, err },
+		"schema": func(args ...string) (Made, error) { s, err := schema(t, args...); return s.Made, err },
+	} {
+		t.Run(name, func(t *testing.T) {
+			m, err := made()
+			require.NoError(t, err)
+			assert.Equal(t, Made{}, m)
+
+			m, err = made("--block-size", "128", "--group-size", "128", "--index-partitions", "16", "--rollups", "1h,6h,24h")
+			require.NoError(t, err)
+			assert.Equal(t, "1h,6h,24h", m.Ladder.String())
+			assert.Equal(t, Made{Ladder: m.Ladder, BlockSize: 128, GroupSize: 128, IndexPartitions: 16}, m)
+
+			t.Setenv("QUERN_INDEX_PARTITIONS", "4")
+			m, err = made("--config", file(t, "block-size: 64\n"))
+			require.NoError(t, err)
+			assert.Equal(t, Made{BlockSize: 64, IndexPartitions: 4}, m)
+
+			_, err = made("--group-size", "0")
+			assert.ErrorContains(t, err, "--group-size 0: must be between 1 and 4096")
+		})
+	}
+}
+
+// TestRetentionOfAnotherLadder: which levels there are is known once the store is open.
+func TestRetentionOfAnotherLadder(t *testing.T) {
+	cfg, err := ingest(t, "--retention", "raw=9d,1m=4d")
+	require.NoError(t, err)
+	other, err := serve(t, "--rollups", "10s,1m,1h")
+	require.NoError(t, err)
+	got, err := cfg.RetentionOn(other.Ladder)
+	require.NoError(t, err)
+	assert.Equal(t, []time.Duration{9 * day, 90 * day, 4 * day, 90 * day}, got)
+
+	standard, err := serve(t)
+	require.NoError(t, err)
+	_, err = cfg.RetentionOn(standard.Ladder)
+	assert.ErrorContains(t, err, `--retention 1m=4d: no bucket "1m": there are raw,1h,6h,24h`)
+	_, err = ingest(t, "--retention", "raw=9d,1m=4d", "--rollups", "1h,6h,24h")
+	assert.ErrorContains(t, err, `no bucket "1m"`, "at once where it is known")
+	_, err = schema(t, "--retention", "1m=4d", "--rollups", "1h,6h,24h")
+	assert.ErrorContains(t, err, `no bucket "1m"`)
+}
+
+func TestMaxClockSkew(t *testing.T) {
+	for _, c := range []struct{ delay, grace, want time.Duration }{
+		{2 * time.Minute, time.Minute, 30 * time.Second},
+		{2 * time.Minute, 10 * time.Second, 10 * time.Second},
+		{300 * time.Millisecond, 100 * time.Millisecond, 100 * time.Millisecond},
+		{2 * time.Minute, 110 * time.Second, 5 * time.Second},
+	} {
+		cfg := Config{AggregationDelay: c.delay, LateGrace: c.grace}
+		assert.Equal(t, c.want, cfg.MaxClockSkew())
+		assert.LessOrEqual(t, 2*c.want, c.delay-c.grace)
+	}
+}
+
+func TestCluster(t *testing.T) {
+	secret := filepath.Join(t.TempDir(), "password")
+	require.NoError(t, os.WriteFile(secret, []byte("hunter2\n"), 0o600))
+	cfg, err := serve(t, "--store", "Cassandra", "--cassandra-hosts", "10.0.0.1, db:9043,[::1]:9042,fe80::1", "--keyspace", "trial",
+		"--consistency", "quorum", "--local-dc", "dc1", "--cassandra-username", "quern", "--cassandra-password-file", secret,
+		"--cassandra-ca", "ca.pem", "--cassandra-cert", "cert.pem", "--cassandra-key", "key.pem", "--cassandra-tls",
+		"--cassandra-tls-skip-verify", "--cassandra-timeout", "2s", "--cassandra-max-in-flight", "64", "--cassandra-direct")
+	require.NoError(t, err)
+	assert.Equal(t, Cassandra, cfg.Store)
+	assert.Equal(t, Cluster{
+		Hosts: []string{"10.0.0.1", "db:9043", "[::1]:9042", "fe80::1"}, Keyspace: "trial", Consistency: "QUORUM", LocalDC: "dc1",
+		Username: "quern", Password: "hunter2", TLS: true, CA: "ca.pem", Cert: "cert.pem", Key: "key.pem", SkipVerify: true,
+		Timeout: 2 * time.Second, MaxInFlight: 64, Direct: true,
+	}, cfg.Cluster)
+}
+
+// TestPasswordIsNotShown: however a configuration is printed, and in no help.
+func TestPasswordIsNotShown(t *testing.T) {
+	const password = "hunter2"
+	t.Setenv("QUERN_CASSANDRA_PASSWORD", password)
+	cfg, err := ingest(t, "--cassandra-username", "quern")
+	require.NoError(t, err)
+	require.Equal(t, Secret(password), cfg.Cluster.Password)
+	var shown bytes.Buffer
+	for _, format := range []string{"%v", "%+v", "%#v", "%s"} {
+		fmt.Fprintf(&shown, format, cfg)
+		fmt.Fprintf(&shown, format, cfg.Cluster.Password)
+	}
+	slog.New(slog.NewTextHandler(&shown, nil)).Info("config", "password", cfg.Cluster.Password, "all", cfg)
+	slog.New(slog.NewJSONHandler(&shown, nil)).Info("config", "password", cfg.Cluster.Password, "all", cfg)
+	_, err = ingest(t, "--cassandra-password-file", "x", "--consistency", "never", "--cassandra-hosts", ":")
+	require.Error(t, err)
+	fmt.Fprintln(&shown, err)
+	app := &cli.App{Name: "it", Writer: &shown, Flags: IngestFlags()}
+	require.NoError(t, app.RunContext(t.Context(), []string{"it", "--help"}))
+	assert.Contains(t, shown.String(), "--cassandra-password value")
+	assert.NotContains(t, shown.String(), password)
+}
+
+func TestWrongCluster(t *testing.T) {
+	none := filepath.Join(t.TempDir(), "none")
+	for _, c := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"--store", "pebble"}, "--store pebble: the embedded store has one process, which does everything: use `quern serve`"},
+		{[]string{"--store", "files"}, "--store files: must be pebble or cassandra"},
+		{[]string{"--cassandra-hosts", ""}, "--cassandra-hosts: must not be empty"},
+		{[]string{"--cassandra-hosts", "a,,b"}, "--cassandra-hosts a,,b: must be HOST or HOST:PORT"},
+		{[]string{"--cassandra-hosts", "a:port"}, "--cassandra-hosts a:port: must be HOST or HOST:PORT"},
+		{[]string{"--cassandra-hosts", "a:0"}, "--cassandra-hosts a:0: must be HOST or HOST:PORT"},
+		{[]string{"--cassandra-hosts", "a:b:1"}, "--cassandra-hosts a:b:1: must be HOST or HOST:PORT"},
+		{[]string{"--keyspace", ""}, "--keyspace: must not be empty"},
+		{[]string{"--consistency", "ANY"}, "--consistency ANY: must be ONE, TWO, THREE, QUORUM, ALL, LOCAL_ONE, LOCAL_QUORUM or EACH_QUORUM"},
+		{[]string{"--cassandra-timeout", "0"}, "--cassandra-timeout 0: must be more than 0"},
+		{[]string{"--cassandra-max-in-flight", "0"}, "--cassandra-max-in-flight 0: must be between 1 and"},
+		{[]string{"--cassandra-password", "x"}, "--cassandra-username: must not be empty with a password"},
+		{[]string{"--cassandra-username", "u", "--cassandra-password-file", none}, "--cassandra-password-file " + none + ": open " + none},
+		{[]string{"--cassandra-username", "u", "--cassandra-password", "x", "--cassandra-password-file", none}, "there is --cassandra-password too: give one of them"},
+		{[]string{"--cassandra-cert", "c.pem"}, "--cassandra-cert c.pem: must be given together with --cassandra-key"},
+	} {
+		t.Run(strings.Join(c.args, " "), func(t *testing.T) {
+			_, err := ingest(t, c.args...)
+			require.ErrorContains(t, err, c.want)
+			_, err = aggregator(t, c.args...)
+			require.ErrorContains(t, err, c.want)
+		})
+	}
+	_, err := serve(t, "--store", "cassandra", "--demo")
+	require.ErrorContains(t, err, "--demo: needs --store pebble")
+	for _, text := range []string{"3", "dc1", "dc1=", "=3", "dc1=0", "dc1=3,,dc2=3", "dc1=many"} {
+		_, err := schema(t, "--replication", text)
+		assert.ErrorContains(t, err, "--replication "+text+": must be DC=COPIES, such as dc1=3,dc2=3")
+	}
+	s, err := schema(t, "--replication", "dc1=3,dc2=2")
+	require.NoError(t, err)
+	assert.Equal(t, "dc1=3,dc2=2", s.Replication)
+}

@@ -1,0 +1,44 @@
+package config
+
+import (
+	"fmt"
+	"os"
+
+	"github.com/urfave/cli/v2"
+	"go.yaml.in/yaml/v3"
+)
+
+// ApplyFile sets the flags that are named in the file of --config and given neither
+// on the command line nor in the environment.
+func ApplyFile(c *cli.Context) error {
+	path := c.String("config")
+	if path == "" {
+		return nil
+	}
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return fmt.Errorf("--config: %w", err)
+	}
+	var keys map[string]yaml.Node
+	if err := yaml.Unmarshal(text, &keys); err != nil {
+		return fmt.Errorf("--config %s: %w", path, err)
+	}
+	known := make(map[string]bool)
+	for _, f := range c.Command.Flags {
+		known[f.Names()[0]] = true
+	}
+	for key, value := range keys {
+		switch {
+		case !known[key] || key == "config":
+			return fmt.Errorf("--config %s, line %d: no option %q; the keys are the names of the flags, see --help", path, value.Line, key)
+		case value.Kind != yaml.ScalarNode || value.Tag == "!!null":
+			return fmt.Errorf("--config %s, line %d: %s must be a single value", path, value.Line, key)
+		case c.IsSet(key):
+			continue
+		}
+		if err := c.Set(key, value.Value); err != nil {
+			return fmt.Errorf("--config %s, line %d: %s: %w", path, value.Line, key, err)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,168 @@
+package config
+
+import (
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/urfave/cli/v2"
+)
+
+// Categories under which --help lists the flags.
+const (
+	catStore       = "Store"
+	catIngest      = "Ingest"
+	catAggregation = "Aggregation"
+	catServer      = "Server"
+)
+
+// env is the environment variable of a flag.
+func env(name string) []string {
+	return []string{"QUERN_" + strings.ToUpper(strings.ReplaceAll(name, "-", "_"))}
+}
+
+func str(cat, name, value, usage string) cli.Flag {
+	return &cli.StringFlag{Name: name, Category: cat, Value: value, Usage: usage, EnvVars: env(name)}
+}
+
+func integer(cat, name string, value int, usage string) cli.Flag {
+	return &cli.IntFlag{Name: name, Category: cat, Value: value, Usage: usage, EnvVars: env(name)}
+}
+
+func span(cat, name string, value time.Duration, usage string) cli.Flag {
+	return &cli.StringFlag{Name: name, Category: cat, Value: FormatSpan(value), Usage: usage, EnvVars: env(name)}
+}
+
+func boolean(cat, name string, value bool, usage string) cli.Flag {
+	return &cli.BoolFlag{Name: name, Category: cat, Value: value, Usage: usage, EnvVars: env(name)}
+}
+
+// ServeFlags are the flags of `quern serve`.
+func ServeFlags() []cli.Flag {
+	return slices.Concat(
+		processFlags("127.0.0.1:9095"),
+		[]cli.Flag{
+			boolean(catServer, "host-metrics", true, "take this host's own metrics"),
+			span(catServer, "host-metrics-interval", 10*time.Second, "time between two collections of this host's metrics"),
+			str(catServer, "source", "", "source of this host's metrics (default: the host's name)"),
+			boolean(catServer, "demo", false, "fill an empty store with 26 hours of generated reports first, and go on generating"),
+			str(catStore, "store", Pebble, "where data rests: pebble (embedded) or cassandra"),
+			str(catStore, "data-dir", "./quern-data", "`DIRECTORY` of the embedded store"),
+		},
+		cassandraFlags(), madeFlags(), keptFlags(), blockSizeFlags(), ingestFlags(), timingFlags(), LogFlags(),
+	)
+}
+
+// IngestFlags are the flags of `ingest`.
+func IngestFlags() []cli.Flag {
+	return slices.Concat(
+		processFlags("127.0.0.1:9095"), sharedStoreFlags(),
+		cassandraFlags(), madeFlags(), keptFlags(), blockSizeFlags(), ingestFlags(), timingFlags(), LogFlags(),
+	)
+}
+
+// AggregatorFlags are the flags of `aggregator`.
+func AggregatorFlags() []cli.Flag {
+	return slices.Concat(
+		processFlags("127.0.0.1:9096"), sharedStoreFlags(),
+		cassandraFlags(), madeFlags(), keptFlags(), timingFlags(), LogFlags(),
+	)
+}
+
+// SchemaFlags are the flags of `quern schema apply`.
+func SchemaFlags() []cli.Flag {
+	return slices.Concat(
+		[]cli.Flag{
+			configFlag(),
+			str(catStore, "replication", "", "copies in each data centre: `DC=COPIES,…` (default: 3 in the local one, fewer where it has fewer nodes)"),
+		},
+		cassandraFlags(), madeFlags(), keptFlags(), blockSizeFlags(), LogFlags(),
+	)
+}
+
+func configFlag() cli.Flag {
+	return str(catServer, "config", "", "YAML `FILE` whose keys are the names of these flags")
+}
+
+// LogFlags are those of every command that logs.
+func LogFlags() []cli.Flag {
+	return []cli.Flag{
+		str(catServer, "log-level", "info", "what is logged: debug, info, warn or error"),
+		str(catServer, "log-format", "text", "form of the log on standard error: text or json"),
+	}
+}
+
+// processFlags are those of every process that serves.
+func processFlags(listen string) []cli.Flag {
+	return []cli.Flag{
+		configFlag(),
+		str(catServer, "listen", listen, "`ADDRESS` that HTTP is served on"),
+	}
+}
+
+// sharedStoreFlags are for processes that do not have a store to themselves.
+func sharedStoreFlags() []cli.Flag {
+	return []cli.Flag{str(catStore, "store", Cassandra, "where data rests: cassandra")}
+}
+
+func cassandraFlags() []cli.Flag {
+	return []cli.Flag{
+		str(catStore, "cassandra-hosts", "127.0.0.1:9042", "`HOST:PORT,…` of the first nodes to ask; the others are found through them"),
+		str(catStore, "keyspace", "quern", "keyspace that holds the tables"),
+		str(catStore, "consistency", "LOCAL_QUORUM", "how many copies answer a read or a write: "+strings.Join(consistencies, ", ")),
+		str(catStore, "local-dc", "", "data centre that is read from and written to (default: the cluster's only one)"),
+		str(catStore, "cassandra-username", "", "user to log in as"),
+		str(catStore, "cassandra-password", "", "password of that user"),
+		str(catStore, "cassandra-password-file", "", "`FILE` that holds the password"),
+		boolean(catStore, "cassandra-tls", false, "encrypt connections; implied by the files below"),
+		str(catStore, "cassandra-ca", "", "PEM `FILE` of whom to trust (default: whom this system trusts)"),
+		str(catStore, "cassandra-cert", "", "PEM `FILE` of the certificate to show"),
+		str(catStore, "cassandra-key", "", "PEM `FILE` of that certificate's key"),
+		boolean(catStore, "cassandra-tls-skip-verify", false, "take any certificate from a server"),
+		span(catStore, "cassandra-timeout", 5*time.Second, "how long the answer to one request may take"),
+		integer(catStore, "cassandra-max-in-flight", 128, "requests that wait for an answer at once"),
+		boolean(catStore, "cassandra-direct", false, "connect to the named hosts only, as through published ports"),
+	}
+}
+
+// madeFlags are what a store is made with for good.
+func madeFlags() []cli.Flag {
+	return []cli.Flag{
+		str(catAggregation, "rollups", "1h,6h,24h", "the ladder of roll-ups, each a multiple of the one before; fixed when the store is created"),
+		integer(catStore, "group-size", 128, "schedules in one storage partition; fixed when the store is created"),
+		integer(catStore, "index-partitions", 16, "shards of the index; fixed when the store is created"),
+	}
+}
+
+func keptFlags() []cli.Flag {
+	return []cli.Flag{
+		str(catStore, "retention", "raw=7d,1h=90d,6h=1y,24h=5y", "how long each level is kept: LEVEL=SPAN,…; 0 is for ever"),
+	}
+}
+
+func blockSizeFlags() []cli.Flag {
+	return []cli.Flag{
+		integer(catIngest, "block-size", 128, "schedules in one partition block; a change takes effect from the slice after the next"),
+	}
+}
+
+func ingestFlags() []cli.Flag {
+	return []cli.Flag{
+		span(catIngest, "future-limit", 10*time.Minute, "how far ahead of the clock a report may be"),
+		span(catIngest, "group-commit", 100*time.Millisecond, "how long a report waits for others to be made durable together with"),
+		integer(catIngest, "max-pending-samples", 2<<20, "samples that may wait to be written before reports are answered 429"),
+		integer(catIngest, "max-series", 0, "series that the store may hold; 0 is no limit"),
+		integer(catIngest, "max-series-per-source", 0, "series that one source may have; 0 is no limit"),
+		integer(catIngest, "max-body-bytes", 16<<20, "size of a compressed body before it is answered 413; uncompressed it may be four times that"),
+	}
+}
+
+// timingFlags are when data enters a slice, and when it is ground. All processes of a
+// store must agree on them.
+func timingFlags() []cli.Flag {
+	return []cli.Flag{
+		span(catAggregation, "age-cap", day, "how old a report may be, and how long its grinding is still made up for"),
+		span(catAggregation, "aggregation-delay", 2*time.Minute, "how long after its end a slice is ground"),
+		span(catAggregation, "late-grace", time.Minute, "how long after its end data still enters a slice on time"),
+	}
+}

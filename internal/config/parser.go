@@ -1,0 +1,124 @@
+package config
+
+import (
+	"fmt"
+	"log/slog"
+	"net"
+	"strings"
+	"time"
+
+	"github.com/urfave/cli/v2"
+
+	"github.com/quern/quern/internal/metric"
+)
+
+// parser reads flags and gathers what is wrong with them.
+type parser struct {
+	c    *cli.Context
+	errs []error
+	// recorded: what a store is made with is read only where it is given.
+	recorded bool
+}
+
+func (p *parser) add(err error) {
+	if err != nil {
+		p.errs = append(p.errs, err)
+	}
+}
+
+func (p *parser) fail(flag, format string, args ...any) {
+	p.add(fmt.Errorf("--%s %s: %s", flag, p.c.String(flag), fmt.Sprintf(format, args...)))
+}
+
+func (p *parser) within(flag string, low, high int) int {
+	n := p.c.Int(flag)
+	if n < low || n > high {
+		p.add(fmt.Errorf("--%s %d: must be between %d and %d", flag, n, low, high))
+	}
+	return n
+}
+
+// required is a text that must not be empty: an empty variable of the environment must
+// not put data, or open a port, where nobody said.
+func (p *parser) required(flag string) string {
+	text := p.c.String(flag)
+	if text == "" {
+		p.add(fmt.Errorf("--%s: must not be empty", flag))
+	}
+	return text
+}
+
+func (p *parser) address(flag string) string {
+	text := p.required(flag)
+	if text == "" {
+		return text
+	}
+	if _, port, err := net.SplitHostPort(text); err != nil || port == "" {
+		p.fail(flag, "must be HOST:PORT, such as 127.0.0.1:9095, or :9095 for all addresses")
+	}
+	return text
+}
+
+func (p *parser) span(flag string) time.Duration { return p.spanOf(flag, "", nil) }
+
+func (p *parser) positive(flag string) time.Duration {
+	return p.spanOf(flag, "must be more than 0", func(d time.Duration) bool { return d > 0 })
+}
+
+// interval is a span between times in Unix ms.
+func (p *parser) interval(flag string) time.Duration {
+	return p.spanOf(flag, "must be whole milliseconds, at least 1ms", func(d time.Duration) bool {
+		return d >= time.Millisecond && d%time.Millisecond == 0
+	})
+}
+
+// spanOf reads a span that must be valid, which it says when it is not.
+func (p *parser) spanOf(flag, must string, valid func(time.Duration) bool) time.Duration {
+	d, err := ParseSpan(p.c.String(flag))
+	switch {
+	case err != nil:
+		p.fail(flag, "%s", err)
+	case valid != nil && !valid(d):
+		p.fail(flag, "%s", must)
+	}
+	return d
+}
+
+// oneOf is one of a few words, in whatever case.
+func (p *parser) oneOf(flag string, words ...string) string {
+	text := p.c.String(flag)
+	for _, w := range words {
+		if strings.EqualFold(w, text) {
+			return w
+		}
+	}
+	p.fail(flag, "must be %s or %s", strings.Join(words[:len(words)-1], ", "), words[len(words)-1])
+	return ""
+}
+
+// made is a number of Made.
+func (p *parser) made(flag string, high int) int {
+	if p.recorded && !p.c.IsSet(flag) {
+		return 0
+	}
+	return p.within(flag, 1, high)
+}
+
+func (p *parser) ladder() metric.Ladder {
+	if p.recorded && !p.c.IsSet("rollups") {
+		return metric.Ladder{}
+	}
+	l, err := metric.ParseLadder(p.c.String("rollups"))
+	if err != nil {
+		p.add(fmt.Errorf("--rollups: %w", err))
+	}
+	return l
+}
+
+func (p *parser) log() Log {
+	var level slog.Level
+	if err := level.UnmarshalText([]byte(p.c.String("log-level"))); err != nil {
+		p.fail("log-level", "must be debug, info, warn or error")
+	}
+	return Log{LogLevel: level, LogFormat: p.oneOf("log-format", "text", "json")}
+}

@@ -1,0 +1,154 @@
+// Package program is what Quern's programs have in common: signals, exit codes, what is
+// said about mistakes on the command line, and completion.
+package program
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"runtime/debug"
+	"strings"
+	"syscall"
+
+	"github.com/urfave/cli/v2"
+)
+
+// The exit codes that scripts may rely on.
+const (
+	exitFailed = 1
+	exitUsage  = 2
+)
+
+// Main runs a program with the process's arguments until it is done or a signal comes,
+// and ends the process.
+func Main(app *cli.App) {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	// The first signal drains. After it the default holds again: the second ends at once.
+	context.AfterFunc(ctx, stop)
+	os.Exit(exitCode(Run(ctx, app, os.Args, os.Stdout, os.Stderr), app.Name, os.Stderr))
+}
+
+// exitCode says what went wrong, and the code for it.
+func exitCode(err error, name string, stderr io.Writer) int {
+	if err == nil {
+		return 0
+	}
+	fmt.Fprintf(stderr, "%s: %v\n", name, err)
+	if usage := (UsageError{}); errors.As(err, &usage) {
+		fmt.Fprintf(stderr, "See '%s --help'.\n", usage.Command)
+		return exitUsage
+	}
+	return exitFailed
+}
+
+// UsageError is a mistake on the command line or in the configuration.
+type UsageError struct {
+	error
+	// Command is the one whose help has more, in full, such as "quern serve".
+	Command string
+}
+
+// Unwrap is the mistake itself.
+func (e UsageError) Unwrap() error { return e.error }
+
+// BadUsage makes err a mistake in the usage of c's command.
+func BadUsage(c *cli.Context, err error) error { return UsageError{err, c.Command.HelpName} }
+
+// onUsageError says what the flag package says of an unknown flag in the form in which
+// flags are given here, and with the name that may have been meant.
+func onUsageError(c *cli.Context, err error, _ bool) error {
+	name, unknown := strings.CutPrefix(err.Error(), "flag provided but not defined: -")
+	if !unknown {
+		return BadUsage(c, err)
+	}
+	return BadUsage(c, fmt.Errorf("there is no flag --%s%s", name, nearest(c.Command.Flags, name)))
+}
+
+// nearest is the end of a sentence about an unknown flag: the one that was meant. The
+// library always finds some; one that does not even begin alike was hardly meant.
+func nearest(flags []cli.Flag, unknown string) string {
+	found := cli.SuggestFlag(flags, unknown, true)
+	if len(unknown) < 2 || !strings.HasPrefix(found, "--"+unknown[:2]) {
+		return ""
+	}
+	return fmt.Sprintf("; did you mean %s?", found)
+}
+
+// Run runs a program. It adds to it what all have: completion, a version, and errors in
+// one form.
+func Run(ctx context.Context, app *cli.App, args []string, stdout, stderr io.Writer) error {
+	app.Version = version()
+	app.Writer, app.ErrWriter = stdout, stderr
+	app.EnableBashCompletion = true
+	app.Commands = append(app.Commands, completionCommand(app.Name))
+	app.OnUsageError = onUsageError
+	app.ExitErrHandler = func(*cli.Context, error) {}
+	// One that does nothing by itself shows what it can do.
+	app.Action = group(app.Action, cli.ShowAppHelp)
+	prepare(app.Commands)
+	err := app.RunContext(ctx, args)
+	var noTopic cli.ExitCoder // only the library's help makes one
+	if errors.As(err, &noTopic) {
+		return UsageError{err, app.Name}
+	}
+	return err
+}
+
+func prepare(commands []*cli.Command) {
+	for _, c := range commands {
+		c.OnUsageError = onUsageError
+		c.HideHelpCommand = true // `quern help serve` and `quern serve --help` are enough
+		if len(c.Subcommands) > 0 {
+			c.Action = group(c.Action, cli.ShowSubcommandHelp)
+			prepare(c.Subcommands)
+		} else if c.ArgsUsage == "" {
+			c.Before = noArguments
+		}
+	}
+}
+
+// group is the action of what has commands: it is run when none of them is named.
+func group(action, help cli.ActionFunc) cli.ActionFunc {
+	return func(c *cli.Context) error {
+		switch {
+		case c.Args().Present():
+			return BadUsage(c, fmt.Errorf("there is no command %q", c.Args().First()))
+		case action == nil:
+			return help(c)
+		}
+		return action(c)
+	}
+}
+
+// noArguments rejects what no command takes, so that a forgotten -- is not overlooked.
+func noArguments(c *cli.Context) error {
+	if c.Args().Present() {
+		return BadUsage(c, fmt.Errorf("unexpected argument %q", c.Args().First()))
+	}
+	return nil
+}
+
+// version is the module's version as the toolchain recorded it.
+func version() string {
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return "unknown"
+	}
+	return strings.TrimPrefix(info.Main.Version, "v")
+}
+
+// Action is what a command does: do, with what read made of the flags.
+func Action[T any](
+	read func(*cli.Context) (T, error), do func(ctx context.Context, cfg T, stdout, stderr io.Writer) error,
+) cli.ActionFunc {
+	return func(c *cli.Context) error {
+		cfg, err := read(c)
+		if err != nil {
+			return BadUsage(c, err)
+		}
+		return do(c.Context, cfg, c.App.Writer, c.App.ErrWriter)
+	}
+}
