@@ -26,8 +26,8 @@ import (
 // the packages are in the build cache, and the program is checked as the test is.
 var buildFlags []string
 
-// binary is the program under test.
-var binary string
+// The programs under test. Most of what is tested is in the first.
+var binary, ingestBinary, aggregatorBinary string
 
 func TestMain(m *testing.M) {
 	code, err := buildAndRun(m)
@@ -44,8 +44,8 @@ func buildAndRun(m *testing.M) (int, error) {
 		return 0, err
 	}
 	defer os.RemoveAll(dir) //nolint:errcheck // what is left in the directory of temporary files, others clean up
-	binary = filepath.Join(dir, "quern")
-	build := exec.CommandContext(context.Background(), "go", append(append([]string{"build", "-o", binary}, buildFlags...), "github.com/quern/quern/cmd/quern")...)
+	binary, ingestBinary, aggregatorBinary = filepath.Join(dir, "quern"), filepath.Join(dir, "ingest"), filepath.Join(dir, "aggregator")
+	build := exec.CommandContext(context.Background(), "go", append(append([]string{"build", "-o", dir}, buildFlags...), "github.com/quern/quern/cmd/...")...)
 	if out, err := build.CombinedOutput(); err != nil {
 		return 0, fmt.Errorf("%s: %w\n%s", build, err, out)
 	}

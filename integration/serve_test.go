@@ -211,6 +211,8 @@ func TestRefusals(t *testing.T) {
 		{"bad value", []string{"serve", "--block-size", "0"}, 2, []string{"--block-size 0: must be between 1 and 4096", "See 'quern serve --help'"}},
 		{"unknown flag", []string{"serve", "--lisen", ":1"}, 2, []string{"there is no flag --lisen; did you mean --listen?"}},
 		{"unknown command", []string{"grind"}, 2, []string{`there is no command "grind"`}},
+		{"demo over a cluster", []string{"serve", "--store", "cassandra", "--demo"}, 2, []string{"--demo: needs --store pebble", "See 'quern serve --help'"}},
+		{"copies nowhere", []string{"schema", "apply", "--replication", "3"}, 2, []string{"--replication 3: must be DC=COPIES", "See 'quern schema apply --help'"}},
 		{"agent without a server's URL", []string{"agent", "--url", "there"}, 2, []string{"--url there: must be like"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {

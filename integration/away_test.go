@@ -1,0 +1,123 @@
+package integration
+
+import (
+	"net"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// nobody is an address where nothing listens.
+func nobody(t *testing.T) string {
+	t.Helper()
+	var lc net.ListenConfig
+	l, err := lc.Listen(t.Context(), "tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	require.NoError(t, l.Close())
+	return l.Addr().String()
+}
+
+// TestNoCassandra: a process whose cluster is not there lives, says so, and tries again.
+func TestNoCassandra(t *testing.T) {
+	t.Parallel()
+	for name, command := range map[string][]string{
+		"quern serve": {binary, "serve", "--store", "cassandra", "--host-metrics=false"},
+		"ingest":      {ingestBinary},
+		"aggregator":  {aggregatorBinary},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			hosts := nobody(t)
+			args := append(slices.Clone(command[1:]), "--listen", "127.0.0.1:0", "--cassandra-hosts", hosts,
+				"--cassandra-username", "quern", "--cassandra-password", "hunter2")
+			p := startCommand(t, exec.CommandContext(t.Context(), command[0], args...))
+			p.url = "http://" + p.wrote(`msg=listening address=(\S+)`)[1]
+			r, err := p.get("/-/healthy", nil)
+			require.NoError(t, err)
+			assert.Equal(t, 200, r.code)
+			p.wrote(`level=WARN msg="no Cassandra node of ` + hosts + ` answers; trying again in 1s"`)
+			r, err = p.get("/-/ready", nil)
+			require.NoError(t, err)
+			assert.Equal(t, 503, r.code)
+			assert.Contains(t, string(r.body), hosts, "the reason")
+			r, err = p.post("/api/v1/reports", []byte(`{"source":"a","measurements":[{"metric":"x","value":1}]}`))
+			require.NoError(t, err)
+			assert.Equal(t, 503, r.code)
+			assert.NotEmpty(t, r.header.Get("Retry-After"))
+			assert.Equal(t, "application/json", r.header.Get("Content-Type"))
+			assert.Contains(t, string(r.body), `"status":"error"`)
+			r, err = p.get("/api/v1/status/aggregation", nil)
+			require.NoError(t, err)
+			assert.Equal(t, 503, r.code)
+			p.wrote(`answers; trying again in 2s"`)
+
+			begin := time.Now()
+			p.stop()
+			assert.Less(t, time.Since(begin), 5*time.Second)
+			assert.NotContains(t, p.stderr.String(), "hunter2")
+			assert.NotContains(t, p.stderr.String(), "msg=serving")
+		})
+	}
+}
+
+func TestSchemaWithoutCassandra(t *testing.T) {
+	t.Parallel()
+	hosts := nobody(t)
+	p := start(t, "schema", "apply", "--cassandra-hosts", hosts)
+	p.wrote(`msg="no Cassandra node of ` + hosts + ` answers; trying again in 2s"`)
+	p.signal(syscall.SIGTERM)
+	assert.Equal(t, 1, p.exitCode())
+	assert.Contains(t, p.stderr.String(), "quern: stopped before the schema was complete: run it again")
+}
+
+// TestPrograms: what all programs have in common.
+func TestPrograms(t *testing.T) {
+	t.Parallel()
+	bash := lookPath(t, "bash")
+	for _, path := range []string{binary, ingestBinary, aggregatorBinary} {
+		name := filepath.Base(path)
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			run := func(args ...string) *process {
+				return startCommand(t, exec.CommandContext(t.Context(), path, args...))
+			}
+			p := run("--help")
+			assert.Equal(t, 0, p.exitCode())
+			assert.Contains(t, p.stdout.String(), "completion")
+			assert.Empty(t, p.stderr.String())
+			p = run("--version")
+			assert.Equal(t, 0, p.exitCode())
+			assert.True(t, strings.HasPrefix(p.stdout.String(), name+" version "), p.stdout.String())
+			p = run("--bogus")
+			assert.Equal(t, 2, p.exitCode())
+			assert.Equal(t, name+": there is no flag --bogus\nSee '"+name+" --help'.\n", p.stderr.String())
+
+			script := `source <("$1" completion bash)
+				COMP_WORDS=("$1" "$2"); COMP_CWORD=1; _` + name + `; echo "${COMPREPLY[*]}"`
+			out, err := exec.CommandContext(t.Context(), bash, "-c", script, "bash", path, "comp").Output()
+			require.NoError(t, err)
+			assert.Equal(t, "completion\n", string(out))
+			if path == binary {
+				return
+			}
+			out, err = exec.CommandContext(t.Context(), bash, "-c", script, "bash", path, "--cassandra-h").Output()
+			require.NoError(t, err)
+			assert.Equal(t, "--cassandra-hosts\n", string(out))
+
+			p = run("--help")
+			assert.Equal(t, 0, p.exitCode())
+			assert.Contains(t, p.stdout.String(), "Examples:")
+			p = run("--store", "pebble")
+			assert.Equal(t, 2, p.exitCode())
+			assert.Equal(t, name+": --store pebble: the embedded store has one process, which does everything: use `quern serve`\n"+
+				"See '"+name+" --help'.\n", p.stderr.String())
+		})
+	}
+}
