@@ -106,7 +106,7 @@ var drivers = []struct {
 	Within []string
 }{
 	{"github.com/cockroachdb/pebble", []string{"internal/storage/...", "bench/..."}},
-	{"github.com/gocql/gocql", []string{"internal/storage/...", "bench/..."}},
+	{"github.com/gocql/gocql", []string{"internal/storage/...", "bench/...", "integration/..."}},
 	{"github.com/apache/cassandra-gocql-driver", []string{"internal/storage/...", "bench/..."}},
 	{"github.com/scylladb/", []string{"internal/storage/...", "bench/..."}},
 }

@@ -1,0 +1,186 @@
+package cassandratest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/big"
+	"math/rand/v2"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+)
+
+// Every node listens at the usual ports of an address of its own.
+const storagePort = "7000"
+
+// upLimit is how long the nodes of a cluster may take to find each other once each of
+// them listens to clients.
+const upLimit = 2 * time.Minute
+
+// Cluster is a cluster of processes on this machine. Data is on disk and clients
+// connect as in production; only the nodes' clocks and disk are the same.
+type Cluster struct {
+	dir   string
+	nodes []*Node
+	tls   *TLSFiles
+}
+
+// StartCluster starts n nodes at loopback addresses and waits until each sees all as up.
+// Tokens are spread evenly, so with a replication factor of n each node has everything.
+// The context is for the start alone.
+func StartCluster(ctx context.Context, n int, o Options) (*Cluster, error) {
+	o = o.withDefaults(n)
+	if !processesWork {
+		return nil, unavailable("Docker is not used, and processes need Linux")
+	}
+	java, err := java17(ctx)
+	if err != nil {
+		return nil, err
+	}
+	jars, err := jars(ctx)
+	if err != nil {
+		return nil, err
+	}
+	dir, err := os.MkdirTemp("", "quern-cassandra-")
+	if err != nil {
+		return nil, err
+	}
+	c := &Cluster{dir: dir}
+	if err := c.start(ctx, n, o, java, jars); err != nil {
+		c.Stop()
+		return nil, err
+	}
+	return c, nil
+}
+
+func (c *Cluster) start(ctx context.Context, n int, o Options, java, jars string) error {
+	addresses, err := freeAddresses(ctx, n)
+	if err != nil {
+		return err
+	}
+	if o.TLS != TLSOff {
+		if c.tls, err = makeTLS(c.dir, addresses); err != nil {
+			return err
+		}
+	}
+	for i, address := range addresses {
+		jmxPort, err := freeJMXPort(ctx)
+		if err != nil {
+			return err
+		}
+		node, err := newNode(nodeConfig{
+			Options:      o,
+			Nodes:        n,
+			Dir:          filepath.Join(c.dir, fmt.Sprintf("node%d", i)),
+			Jars:         jars,
+			Address:      address,
+			Seeds:        strings.Join(addresses, ","),
+			InitialToken: initialToken(i, n),
+			StoragePort:  storagePort,
+			NativePort:   nativePort,
+			JMXPort:      jmxPort,
+			TLS:          c.tls.forNode(o.TLS),
+		}, java)
+		if err != nil {
+			return err
+		}
+		c.nodes = append(c.nodes, node)
+	}
+	group, starting := errgroup.WithContext(ctx)
+	for _, node := range c.nodes {
+		group.Go(func() error { return node.start(starting) })
+	}
+	if err := group.Wait(); err != nil {
+		return err
+	}
+	return c.AwaitUp(ctx)
+}
+
+// AwaitUp waits until every node sees all of them as up, such as after a Restart.
+func (c *Cluster) AwaitUp(ctx context.Context) error {
+	if len(c.nodes) == 1 {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, upLimit)
+	defer cancel()
+	group, ctx := errgroup.WithContext(ctx)
+	for _, node := range c.nodes {
+		group.Go(func() error { return node.awaitUp(ctx, len(c.nodes)) })
+	}
+	return group.Wait()
+}
+
+// Node is one of the nodes, from 0.
+func (c *Cluster) Node(i int) *Node { return c.nodes[i] }
+
+// Hosts are where clients connect, each as host:port.
+func (c *Cluster) Hosts() []string {
+	var hosts []string
+	for _, node := range c.nodes {
+		hosts = append(hosts, node.Addr())
+	}
+	return hosts
+}
+
+// TLSFiles are the certificates of a cluster with Options.TLS; nil without.
+func (c *Cluster) TLSFiles() *TLSFiles { return c.tls }
+
+// Stop ends all nodes and removes what they stored.
+func (c *Cluster) Stop() {
+	for _, node := range c.nodes {
+		node.Kill()
+	}
+	// What is left in the directory of temporary files, others clean up.
+	_ = os.RemoveAll(c.dir)
+}
+
+// initialToken is the i-th of n tokens spread evenly over the 64 bits of the ring.
+func initialToken(i, n int) string {
+	token := new(big.Int).Lsh(big.NewInt(int64(i)), 64)
+	token.Div(token, big.NewInt(int64(n)))
+	return token.Sub(token, new(big.Int).Lsh(big.NewInt(1), 63)).String()
+}
+
+// freeAddresses finds loopback addresses at which nobody listens. There are sixteen
+// million, so that tests that choose at the same time do not meet.
+func freeAddresses(ctx context.Context, n int) ([]string, error) {
+	var addresses []string
+	var last error
+	for range 100 {
+		if len(addresses) == n {
+			return addresses, nil
+		}
+		address := fmt.Sprintf("127.%d.%d.%d", 1+rand.IntN(254), rand.IntN(256), 1+rand.IntN(254))
+		if last = errors.Join(tryListen(ctx, address, storagePort), tryListen(ctx, address, nativePort)); last == nil {
+			addresses = append(addresses, address)
+		}
+	}
+	return nil, fmt.Errorf("no free loopback address: %w", last)
+}
+
+// freeJMXPort finds a port of 127.0.0.1, where JMX is for every node. It is below those
+// that the kernel gives to connections, which could take it before the node does.
+func freeJMXPort(ctx context.Context) (string, error) {
+	var last error
+	for range 100 {
+		port := strconv.Itoa(15000 + rand.IntN(15000))
+		if last = tryListen(ctx, "127.0.0.1", port); last == nil {
+			return port, nil
+		}
+	}
+	return "", fmt.Errorf("no free port: %w", last)
+}
+
+func tryListen(ctx context.Context, address, port string) error {
+	l, err := new(net.ListenConfig).Listen(ctx, "tcp", net.JoinHostPort(address, port))
+	if err != nil {
+		return err
+	}
+	return l.Close()
+}

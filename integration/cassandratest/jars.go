@@ -1,0 +1,162 @@
+package cassandratest
+
+import (
+	"context"
+	"encoding/xml"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+)
+
+// pomFile is relative to the repository.
+const pomFile = "integration/pom.xml"
+
+// install is the one sentence for those without a Cassandra.
+const install = "install Docker, or Java 17 and Maven (openjdk-17-jre-headless and maven with apt-get), or name a running one in " + envHosts
+
+func unavailable(why string) error {
+	return fmt.Errorf("%w (%s): %s", ErrUnavailable, why, install)
+}
+
+// jars gives the directory with Cassandra's jars, and fetches them when they are not
+// there. Any number of processes may ask at once: one fetches, the others wait.
+func jars(ctx context.Context) (string, error) {
+	pom, version, err := findPOM()
+	if err != nil {
+		return "", err
+	}
+	dir, err := jarsDir(version)
+	if err != nil {
+		return "", err
+	}
+	return dir, fetchOnce(dir, func(into string) error { return fetch(ctx, pom, into) })
+}
+
+// jarsDir is named after the version, so that a newer one is fetched.
+func jarsDir(version string) (string, error) {
+	if dir := os.Getenv(envJars); dir != "" {
+		return filepath.Abs(dir)
+	}
+	cache, err := os.UserCacheDir()
+	if err != nil {
+		return "", fmt.Errorf("where to keep Cassandra's jars (%s names a directory): %w", envJars, err)
+	}
+	return filepath.Join(cache, "quern", "cassandra-"+version), nil
+}
+
+// fetchOnce makes dir by fetch, unless it is there. The directory gets its name when it
+// is complete, so that it is never seen in part. The lock is not for that: it keeps two
+// Mavens out of one another's repository.
+func fetchOnce(dir string, fetch func(into string) error) error {
+	if hasJars(dir) {
+		return nil
+	}
+	if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil {
+		return err
+	}
+	unlock, err := lockFile(dir + ".lock")
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	if hasJars(dir) {
+		return nil
+	}
+	into, err := os.MkdirTemp(filepath.Dir(dir), filepath.Base(dir)+".fetching-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(into) //nolint:errcheck // after the rename it is not there
+	if err := fetch(into); err != nil {
+		return err
+	}
+	if !hasJars(into) {
+		return errors.New("Maven has fetched no Cassandra") //nolint:staticcheck // Maven is a name
+	}
+	// An empty directory that somebody has made beforehand gives way.
+	_ = os.Remove(dir)
+	return os.Rename(into, dir)
+}
+
+func hasJars(dir string) bool {
+	found, _ := filepath.Glob(filepath.Join(dir, "cassandra-all-*.jar"))
+	return len(found) > 0
+}
+
+func fetch(ctx context.Context, pom, into string) error {
+	mvn, err := exec.LookPath("mvn")
+	if err != nil {
+		return unavailable("Docker is not used, and no mvn in PATH")
+	}
+	cmd := exec.CommandContext(ctx, mvn, "-q", "-B", "-f", pom, "dependency:copy-dependencies", "-DoutputDirectory="+into)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("fetching Cassandra's jars with Maven: %w\n%s", err, lastLines(string(out), 20))
+	}
+	return nil
+}
+
+// findPOM looks upwards from the working directory, which is within the repository for
+// a test and mostly for a benchmark.
+func findPOM() (file, version string, err error) {
+	dir, err := os.Getwd()
+	if err != nil {
+		return "", "", err
+	}
+	for from := dir; ; dir = filepath.Dir(dir) {
+		file = filepath.Join(dir, filepath.FromSlash(pomFile))
+		data, err := os.ReadFile(file)
+		if err == nil {
+			version, err = cassandraVersion(data)
+			return file, version, err
+		}
+		if dir == filepath.Dir(dir) {
+			return "", "", fmt.Errorf("no %s in or above %s: start within the repository", pomFile, from)
+		}
+	}
+}
+
+func cassandraVersion(pom []byte) (string, error) {
+	var project struct {
+		Properties struct {
+			Version string `xml:"cassandra.version"`
+		} `xml:"properties"`
+	}
+	if err := xml.Unmarshal(pom, &project); err != nil {
+		return "", fmt.Errorf("%s: %w", pomFile, err)
+	}
+	if project.Properties.Version == "" {
+		return "", fmt.Errorf("%s: no property cassandra.version", pomFile)
+	}
+	return project.Properties.Version, nil
+}
+
+// java17 finds the Java that Cassandra 5.0 runs on. It is not made for newer ones.
+func java17(ctx context.Context) (string, error) {
+	var candidates []string
+	if home := os.Getenv("JAVA_HOME"); home != "" {
+		candidates = append(candidates, filepath.Join(home, "bin", "java"))
+	}
+	if path, err := exec.LookPath("java"); err == nil {
+		candidates = append(candidates, path)
+	}
+	// The directories in which distributions put them.
+	installed, _ := filepath.Glob("/usr/lib/jvm/*17*/bin/java")
+	for _, java := range append(candidates, installed...) {
+		out, err := exec.CommandContext(ctx, java, "-version").CombinedOutput()
+		if err == nil && isJava17.Match(out) {
+			return java, nil
+		}
+	}
+	return "", unavailable("Docker is not used, and no Java 17 in JAVA_HOME, PATH or /usr/lib/jvm")
+}
+
+var isJava17 = regexp.MustCompile(`version "17[."-]`)
+
+func lastLines(s string, n int) string {
+	lines := strings.Split(strings.TrimRight(s, "\n"), "\n")
+	return strings.Join(lines[max(0, len(lines)-n):], "\n")
+}

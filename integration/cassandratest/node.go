@@ -1,0 +1,218 @@
+package cassandratest
+
+import (
+	"context"
+	"embed"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"text/template"
+	"time"
+)
+
+// readyLimit is how long a node may take until it listens to clients: several times
+// what it takes on two loaded processors.
+const readyLimit = 3 * time.Minute
+
+// poll is how often it is looked whether something has come about.
+const poll = 50 * time.Millisecond
+
+// What a node logs when clients can connect, and when its user is there.
+const (
+	logsReady = "Starting listening for CQL clients"
+	logsUser  = "Created default superuser role"
+)
+
+// Files of a node within its directory.
+const (
+	logName        = "cassandra.log"
+	javaArgsName   = "java.args"
+	daemonArgsName = "daemon.args"
+)
+
+//go:embed node
+var nodeFiles embed.FS
+
+// nodeConfig is what the files of a node are made from.
+type nodeConfig struct {
+	Options
+	Nodes        int
+	Dir          string
+	Jars         string
+	Address      string
+	Seeds        string
+	InitialToken string
+	StoragePort  string
+	NativePort   string
+	JMXPort      string
+	TLS          *nodeTLS
+}
+
+// Node is a process of a cluster. Its methods may be called from several goroutines.
+type Node struct {
+	config nodeConfig
+	java   string
+
+	mu      sync.Mutex
+	process *process // of the latest start; nil before the first
+}
+
+func newNode(config nodeConfig, java string) (*Node, error) {
+	if err := os.Mkdir(config.Dir, 0o755); err != nil {
+		return nil, err
+	}
+	for _, name := range []string{"cassandra.yaml", javaArgsName, daemonArgsName} {
+		text, err := render(name, config)
+		if err != nil {
+			return nil, err
+		}
+		if err := os.WriteFile(filepath.Join(config.Dir, name), []byte(text), 0o644); err != nil {
+			return nil, err
+		}
+	}
+	logback, err := nodeFiles.ReadFile("node/logback.xml")
+	if err != nil {
+		return nil, err
+	}
+	return &Node{config: config, java: java}, os.WriteFile(filepath.Join(config.Dir, "logback.xml"), logback, 0o644)
+}
+
+// render makes a file of a node. YAML and java's argument files share a form of quotes,
+// which is needed when a directory has a space in its name.
+func render(name string, config nodeConfig) (string, error) {
+	path := func(elem ...string) string { return strconv.Quote(filepath.Join(elem...)) }
+	t, err := template.New(name+".tmpl").
+		Funcs(template.FuncMap{"path": path}).
+		Option("missingkey=error").
+		ParseFS(nodeFiles, "node/"+name+".tmpl")
+	if err != nil {
+		return "", err
+	}
+	var text strings.Builder
+	err = t.Execute(&text, config)
+	return text.String(), err
+}
+
+// start starts the process and waits until clients can connect.
+func (n *Node) start(ctx context.Context) error {
+	logFile := filepath.Join(n.config.Dir, logName)
+	begin := len(n.Log())
+	p, err := startProcess(
+		logFile, n.java,
+		"@"+filepath.Join(n.config.Dir, javaArgsName),
+		"@"+filepath.Join(n.config.Dir, daemonArgsName),
+		"org.apache.cassandra.service.CassandraDaemon",
+	)
+	if err != nil {
+		return err
+	}
+	n.mu.Lock()
+	n.process = p
+	n.mu.Unlock()
+
+	ctx, cancel := context.WithTimeout(ctx, readyLimit)
+	defer cancel()
+	ticker := time.NewTicker(poll)
+	defer ticker.Stop()
+	for !n.ready(n.Log()[begin:], begin == 0) {
+		select {
+		case <-ticker.C:
+			continue
+		case <-p.ended:
+			err = fmt.Errorf("it has ended: %s", p.state())
+		case <-ctx.Done():
+			p.kill()
+			err = ctx.Err()
+		}
+		return fmt.Errorf("starting Cassandra at %s: %w; the end of its log:\n%s", n.Addr(), err, lastLines(n.Log(), 30))
+	}
+	return nil
+}
+
+// ready says whether a log is that of a node that can be used.
+func (n *Node) ready(log string, first bool) bool {
+	if !strings.Contains(log, logsReady) {
+		return false
+	}
+	// One node of several makes the user, and not for them to see; the client tries
+	// again anyway.
+	return !n.config.Authentication || n.config.Nodes > 1 || !first || strings.Contains(log, logsUser)
+}
+
+// awaitUp waits until this node sees so many as up.
+func (n *Node) awaitUp(ctx context.Context, nodes int) error {
+	ticker := time.NewTicker(poll)
+	defer ticker.Stop()
+	for {
+		status, err := n.Nodetool(ctx, "status")
+		if err == nil && strings.Count("\n"+status, "\nUN ") == nodes {
+			return nil
+		}
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
+			return fmt.Errorf("%s waits for %d nodes up: %w; it sees:\n%s", n.Addr(), nodes, errors.Join(ctx.Err(), err), status)
+		}
+	}
+}
+
+// Addr is where clients connect, as host:port.
+func (n *Node) Addr() string { return net.JoinHostPort(n.config.Address, n.config.NativePort) }
+
+func (n *Node) current() *process {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.process
+}
+
+// Kill ends the process as a power cut would, as far as a process can tell, and waits
+// until it has ended.
+func (n *Node) Kill() {
+	if p := n.current(); p != nil {
+		p.kill()
+	}
+}
+
+// Restart ends the process if need be, starts it again with what it had on disk and
+// waits until clients can connect. The other nodes see it as up a little later: AwaitUp.
+func (n *Node) Restart(ctx context.Context) error {
+	n.Kill()
+	return n.start(ctx)
+}
+
+// Pause stops the process in its tracks: connections stay open and nothing answers.
+func (n *Node) Pause() error { return n.current().pause() }
+
+// Resume lets the process go on after Pause.
+func (n *Node) Resume() error { return n.current().resume() }
+
+// Log is what the node has logged since its first start.
+func (n *Node) Log() string {
+	// Before the first start there is none.
+	log, _ := os.ReadFile(filepath.Join(n.config.Dir, logName))
+	return string(log)
+}
+
+// Nodetool runs nodetool against the node, which takes about a second, and gives what
+// it wrote.
+func (n *Node) Nodetool(ctx context.Context, args ...string) (string, error) {
+	cmd := exec.CommandContext(ctx, n.java, append([]string{
+		"@" + filepath.Join(n.config.Dir, javaArgsName),
+		// A short life: what a long one would gain by costs more than it.
+		"-Xmx128M", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1",
+		"org.apache.cassandra.tools.NodeTool", "-h", "127.0.0.1", "-p", n.config.JMXPort,
+	}, args...)...)
+	var warnings strings.Builder
+	cmd.Stderr = &warnings
+	out, err := cmd.Output()
+	if err != nil {
+		return string(out), fmt.Errorf("nodetool %s: %w\n%s", strings.Join(args, " "), err, lastLines(warnings.String(), 10))
+	}
+	return string(out), nil
+}

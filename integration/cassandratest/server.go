@@ -1,0 +1,274 @@
+// Package cassandratest gives tests and benchmarks their real Apache Cassandra: a
+// server, or a cluster whose nodes can be killed, paused and started again.
+//
+// A server is had in the first of these ways that is there:
+//
+//  1. the hosts named in QUERN_TEST_CASSANDRA_HOSTS;
+//  2. a container, when a Docker daemon answers and has or can pull the image
+//     cassandra:5.0, or the one that QUERN_CASSANDRA_IMAGE names;
+//  3. processes on loopback addresses, when Java 17 and Maven are there. Maven fetches
+//     the jars that ../pom.xml names, once; QUERN_CASSANDRA_JARS names another
+//     directory for them.
+//
+// QUERN_TEST_CASSANDRA=docker or =jvm insists on one way. A cluster, and a server with
+// options that only a node of our own has, are always processes. When there is no way,
+// that is an error which says what to install: these tests are not skipped.
+package cassandratest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"strings"
+)
+
+// The environment variables that say which Cassandra is used.
+const (
+	envHosts = "QUERN_TEST_CASSANDRA_HOSTS"
+	envWay   = "QUERN_TEST_CASSANDRA"
+	envImage = "QUERN_CASSANDRA_IMAGE"
+	envJars  = "QUERN_CASSANDRA_JARS"
+)
+
+// nativePort is where clients connect, unless the hosts are given with another.
+const nativePort = "9042"
+
+// CommitlogSync says when a write is acknowledged.
+type CommitlogSync string
+
+const (
+	// CommitlogPeriodic: before it is on disk. A node that is killed forgets the last
+	// few seconds, so this is for tests in which it is not, or in which others know.
+	CommitlogPeriodic CommitlogSync = "periodic"
+	// CommitlogBatch: after it is on disk.
+	CommitlogBatch CommitlogSync = "batch"
+)
+
+// TLS says whether clients connect over TLS.
+type TLS string
+
+const (
+	// TLSOff: they do not.
+	TLSOff TLS = ""
+	// TLSServer: they do, and check the server's certificate.
+	TLSServer TLS = "server"
+	// TLSMutual: they do, and the server checks theirs as well.
+	TLSMutual TLS = "mutual"
+)
+
+// Options are of a server or of each node of a cluster.
+type Options struct {
+	// HeapMB is the size of the Java heap in MiB. The default is 1024 for one node,
+	// and 640 for each node of a cluster of more.
+	HeapMB int
+	// Authentication asks clients for a name and a password. There is one user,
+	// with Username and Password, who may do anything. The default is false.
+	Authentication bool
+	// TLS is of clients' connections. Server.TLSFiles and Cluster.TLSFiles name the
+	// certificates. The default is TLSOff.
+	TLS TLS
+	// CommitlogSync is when a write counts as done. The default is CommitlogPeriodic,
+	// as Cassandra's.
+	CommitlogSync CommitlogSync
+	// Logf is told in a line why a way to a server was passed by. The default writes
+	// to standard error.
+	Logf func(format string, args ...any)
+}
+
+// The user of a server with Options.Authentication.
+const (
+	Username = "cassandra"
+	Password = "cassandra"
+)
+
+// withDefaults fills in what was left to be chosen for a cluster of n nodes.
+func (o Options) withDefaults(n int) Options {
+	if o.HeapMB == 0 {
+		o.HeapMB = 1024
+		if n > 1 {
+			o.HeapMB = 640
+		}
+	}
+	if o.CommitlogSync == "" {
+		o.CommitlogSync = CommitlogPeriodic
+	}
+	if o.Logf == nil {
+		o.Logf = func(format string, args ...any) { fmt.Fprintf(os.Stderr, "cassandratest: "+format+"\n", args...) }
+	}
+	return o
+}
+
+// ownNode says whether the options are such that only a node of our own has them.
+func (o Options) ownNode() bool {
+	return o.Authentication || o.TLS != TLSOff || o.CommitlogSync == CommitlogBatch
+}
+
+// Way is how a server is had.
+type Way string
+
+const (
+	// WayHosts: it was there already; QUERN_TEST_CASSANDRA_HOSTS names it.
+	WayHosts Way = "hosts"
+	// WayDocker: it is a container.
+	WayDocker Way = "docker"
+	// WayJVM: it is a process on this machine.
+	WayJVM Way = "jvm"
+)
+
+// ErrUnavailable is what there is no way to a Cassandra: its message says what to install.
+var ErrUnavailable = errors.New("no Cassandra to test with")
+
+// ErrWay: the server is not had in a way that allows this.
+var ErrWay = errors.New("not with a Cassandra that is had this way")
+
+// Server is a Cassandra to test with. It goes on until Stop, or until the process that
+// started it ends in whatever way.
+type Server struct {
+	way       Way
+	hosts     []string
+	cluster   *Cluster   // of one node, with WayJVM
+	container *container // with WayDocker
+}
+
+// Start gets a server; the context is for the start alone.
+func Start(ctx context.Context, o Options) (*Server, error) {
+	ways, err := waysFor(o)
+	if err != nil {
+		return nil, err
+	}
+	o = o.withDefaults(1)
+	var unavailable error
+	for _, way := range ways {
+		s, err := startWay(ctx, way, o)
+		if err == nil || !errors.Is(err, ErrUnavailable) {
+			return s, err
+		}
+		unavailable = err
+		if way == WayDocker && len(ways) > 1 {
+			o.Logf("not with Docker: %v", err)
+		}
+	}
+	return nil, unavailable
+}
+
+// waysFor are the ways to try, in this order.
+func waysFor(o Options) ([]Way, error) {
+	forced := Way(os.Getenv(envWay))
+	switch forced {
+	case "", WayDocker, WayJVM:
+	default:
+		return nil, fmt.Errorf("%s=%s: want docker or jvm", envWay, forced)
+	}
+	switch {
+	case o.ownNode():
+		return []Way{WayJVM}, nil
+	case os.Getenv(envHosts) != "":
+		return []Way{WayHosts}, nil
+	case forced != "":
+		return []Way{forced}, nil
+	}
+	return []Way{WayDocker, WayJVM}, nil
+}
+
+func startWay(ctx context.Context, way Way, o Options) (*Server, error) {
+	switch way {
+	case WayHosts:
+		return &Server{way: WayHosts, hosts: splitHosts(os.Getenv(envHosts))}, nil
+	case WayDocker:
+		c, err := startContainer(ctx, o)
+		if err != nil {
+			return nil, err
+		}
+		return &Server{way: WayDocker, hosts: []string{c.host}, container: c}, nil
+	default:
+		c, err := StartCluster(ctx, 1, o)
+		if err != nil {
+			return nil, err
+		}
+		return &Server{way: WayJVM, hosts: c.Hosts(), cluster: c}, nil
+	}
+}
+
+// splitHosts reads host[:port],…
+func splitHosts(list string) []string {
+	var hosts []string
+	for host := range strings.SplitSeq(list, ",") {
+		host = strings.TrimSpace(host)
+		if host == "" {
+			continue
+		}
+		if _, _, err := net.SplitHostPort(host); err != nil {
+			host = net.JoinHostPort(strings.Trim(host, "[]"), nativePort)
+		}
+		hosts = append(hosts, host)
+	}
+	return hosts
+}
+
+// Way is how the server is had.
+func (s *Server) Way() Way { return s.way }
+
+// Hosts are where clients connect, each as host:port. Behind a container's published
+// port a client must not look for others: gocql's DisableInitialHostLookup.
+func (s *Server) Hosts() []string { return s.hosts }
+
+// TLSFiles are the certificates of a server with Options.TLS; nil without.
+func (s *Server) TLSFiles() *TLSFiles {
+	if s.cluster == nil {
+		return nil
+	}
+	return s.cluster.TLSFiles()
+}
+
+// Kill ends the server as a power cut would. It is for WayJVM, otherwise ErrWay.
+func (s *Server) Kill() error {
+	if s.cluster == nil {
+		return fmt.Errorf("kill: %w: %s", ErrWay, s.way)
+	}
+	s.cluster.Node(0).Kill()
+	return nil
+}
+
+// Restart starts the server again after Kill, with what it had on disk. It is for
+// WayJVM, otherwise ErrWay.
+func (s *Server) Restart(ctx context.Context) error {
+	if s.cluster == nil {
+		return fmt.Errorf("restart: %w: %s", ErrWay, s.way)
+	}
+	return s.cluster.Node(0).Restart(ctx)
+}
+
+// Nodetool runs nodetool against the server and gives what it wrote. With WayHosts it
+// is ErrWay.
+func (s *Server) Nodetool(ctx context.Context, args ...string) (string, error) {
+	switch {
+	case s.cluster != nil:
+		return s.cluster.Node(0).Nodetool(ctx, args...)
+	case s.container != nil:
+		return s.container.nodetool(ctx, args...)
+	}
+	return "", fmt.Errorf("nodetool: %w: %s", ErrWay, s.way)
+}
+
+// Log is what the server has logged so far. With WayHosts it is empty.
+func (s *Server) Log() string {
+	switch {
+	case s.cluster != nil:
+		return s.cluster.Node(0).Log()
+	case s.container != nil:
+		return s.container.log()
+	}
+	return ""
+}
+
+// Stop ends the server and removes what it stored. One that was there already goes on.
+func (s *Server) Stop() {
+	if s.cluster != nil {
+		s.cluster.Stop()
+	}
+	if s.container != nil {
+		s.container.stop()
+	}
+}

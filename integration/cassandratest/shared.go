@@ -1,0 +1,74 @@
+package cassandratest
+
+import (
+	"context"
+	"sync"
+	"testing"
+	"time"
+)
+
+// startLimit is how long a shared server may take: fetching an image or jars, and a
+// start on a loaded machine.
+const startLimit = 10 * time.Minute
+
+// shared is the one server of this process, since a start takes longer than most tests.
+var shared struct {
+	sync.Mutex
+	stops   bool // Main runs, and will stop what is started
+	started bool
+	server  *Server
+	err     error
+}
+
+// Shared is a server with the default options that all tests of a package use together,
+// started when it is first asked for. The package's TestMain calls Main, which stops it.
+func Shared(t testing.TB) *Server {
+	t.Helper()
+	shared.Lock()
+	defer shared.Unlock()
+	if !shared.stops {
+		t.Fatal("cassandratest.Shared: nothing would stop the server; call cassandratest.Main in TestMain")
+	}
+	if !shared.started {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), startLimit)
+		defer cancel()
+		shared.started = true
+		shared.server, shared.err = Start(ctx, Options{Logf: t.Logf})
+	}
+	if shared.err != nil {
+		t.Fatal(shared.err)
+	}
+	return shared.server
+}
+
+// Runner runs tests: *testing.M, or what stands in for it.
+type Runner interface{ Run() int }
+
+// Main runs a package's tests and stops the server that they share, when there is one.
+// It returns the exit code: goroutines that are left after it are the tests' own.
+func Main(m Runner) int {
+	return runAndStop{m}.Run()
+}
+
+// Stopping is m, followed by the stop of the server that the tests share. It is for
+// goleak.VerifyTestMain, which runs the tests itself and looks for goroutines after it.
+func Stopping(m Runner) Runner { return runAndStop{m} }
+
+type runAndStop struct{ m Runner }
+
+func (r runAndStop) Run() int {
+	shared.Lock()
+	shared.stops = true
+	shared.Unlock()
+	defer stopShared()
+	return r.m.Run()
+}
+
+func stopShared() {
+	shared.Lock()
+	defer shared.Unlock()
+	if shared.server != nil {
+		shared.server.Stop()
+	}
+	shared.stops, shared.started, shared.server, shared.err = false, false, nil, nil
+}
