@@ -15,9 +15,9 @@ import (
 // testUnacknowledged: where a store writes a batch row by row, a process may die
 // between raw chunk and cache chunk. If the client does not repeat itself, the raw table
 // holds samples that were not acknowledged, and the roll-ups do not: invariant 2.
-func testUnacknowledged(t *testing.T, open OpenFunc) {
-	for k := 1; ; k += stride() {
-		s := Start(t, open, eventfulConfig)
+func testUnacknowledged(t *testing.T, b Backend) {
+	for k := 1; ; k += b.stride() {
+		s := Start(t, b, eventfulConfig)
 		s.Clock.Set(time.UnixMilli(at(s, 10, 0)))
 		s.Store.Tear(true)
 		s.Store.CrashAt(k)
@@ -43,8 +43,8 @@ func testUnacknowledged(t *testing.T, open OpenFunc) {
 // cache just then, and the process dies before it adds the late mark. The next run finds a fresh mark
 // and a cache that holds nothing but that chunk, and overwrites a right row with it:
 // acknowledged samples are missing, invariant 2.
-func testStraggler(t *testing.T, open OpenFunc) {
-	s := Start(t, open, Config{})
+func testStraggler(t *testing.T, b Backend) {
+	s := Start(t, b, Config{})
 	s.Clock.Set(time.UnixMilli(at(s, 10, 30)))
 	s.MustReport(s.point("A", 10, 10, 1), s.point("A", 10, 20, 2))
 	s.Clock.Set(time.UnixMilli(at(s, 10, 59)))
@@ -67,8 +67,8 @@ func testStraggler(t *testing.T, open OpenFunc) {
 
 // testEmptied: the only sample of a row is corrected to NaN. There is nothing finite
 // left, so there must be no row; but the old one stays, since no row is written.
-func testEmptied(t *testing.T, open OpenFunc) {
-	s := Start(t, open, Config{})
+func testEmptied(t *testing.T, b Backend) {
+	s := Start(t, b, Config{})
 	s.Clock.Set(time.UnixMilli(at(s, 10, 30)))
 	s.MustReport(s.point("A", 10, 10, 1), s.point("B", 10, 10, 1))
 	s.setClock(11, 2)
@@ -82,9 +82,9 @@ func testEmptied(t *testing.T, open OpenFunc) {
 
 // testPoison: one block times out, always; the store answers for all others. They
 // must not wait for it until the age cap.
-func testPoison(t *testing.T, open OpenFunc) {
+func testPoison(t *testing.T, b Backend) {
 	for i := range 4 {
-		s := Start(t, open, Config{BlockSize: 1, GroupSize: 1})
+		s := Start(t, b, Config{BlockSize: 1, GroupSize: 1})
 		s.Clock.Set(time.UnixMilli(at(s, 10, 30)))
 		s.MustReport(s.point("A", 10, 10, 1), s.point("B", 10, 10, 1), s.point("C", 10, 10, 1), s.point("D", 10, 10, 1))
 		start := s.IDs()[string(rune('A'+i))]
@@ -101,8 +101,8 @@ func testPoison(t *testing.T, open OpenFunc) {
 // testCacheLost: the cache is lost in the middle of a slice, and what comes after is
 // cached as ever. The run cannot tell that cache from a whole one. Also for the coarser
 // levels, whose cache gathers for hours.
-func testCacheLost(t *testing.T, open OpenFunc) {
-	s := Start(t, open, Config{})
+func testCacheLost(t *testing.T, b Backend) {
+	s := Start(t, b, Config{})
 	s.Clock.Set(time.UnixMilli(at(s, 10, 10)))
 	s.MustReport(s.point("A", 10, 10, 1))
 	s.DeleteCache()
@@ -118,8 +118,8 @@ func testCacheLost(t *testing.T, open OpenFunc) {
 
 // testLitter: a flush that stalls over its slice's run leaves its mark in a slice that
 // nobody will look at again. It does no harm and never goes: only Cassandra's has a TTL.
-func testLitter(t *testing.T, open OpenFunc) {
-	s := Start(t, open, Config{BlockSize: 2})
+func testLitter(t *testing.T, b Backend) {
+	s := Start(t, b, Config{BlockSize: 2})
 	s.Clock.Set(time.UnixMilli(at(s, 10, 58)))
 	s.MustReport(s.point("A", 10, 10, 1), s.point("B", 10, 10, 2))
 	s.Store.Add(storagetest.Rule{Op: "Write", Unfenced: true, Times: 1, Before: func() error {

@@ -31,6 +31,19 @@ import (
 	"github.com/quern/quern/internal/storage/storagetest"
 )
 
+// Backend is a kind of store, and what is to be known of it to test it.
+type Backend struct {
+	Open OpenFunc
+	// Stride is how many steps a sweep goes on at a time, for stores where each takes long. The
+	// default is 1, each step, or 7 under the race detector.
+	Stride int
+	// Histories is how many histories are made up. The default is 16, or 6 under the race detector.
+	Histories int
+	// ManyWriters says that only clocks order what several processes write: after a
+	// restart under a clock that has gone back, a correction may lose.
+	ManyWriters bool
+}
+
 // OpenFunc makes a place for one new store with the given settings. What it returns
 // opens the store there: first to create it, and again, each time after the one before
 // was closed, as a restarted process would.
@@ -109,11 +122,11 @@ type System struct {
 }
 
 // Start makes a system on a new store. It is closed when the test ends.
-func Start(t testing.TB, open OpenFunc, cfg Config) *System {
+func Start(t testing.TB, b Backend, cfg Config) *System {
 	t.Helper()
 	cfg.ensureDefaults()
 	s := &System{t: t, cfg: cfg, Clock: clock.NewSimulated(cfg.Start), Oracle: NewOracle(cfg.Ladder)}
-	s.open = open(t, storage.Settings{
+	s.open = b.Open(t, storage.Settings{
 		Ladder: cfg.Ladder, GroupSize: cfg.GroupSize, IndexPartitions: cfg.IndexPartitions,
 		Epochs: blocks.Epochs{{FromMs: 0, BlockSize: cfg.BlockSize}},
 	}, cfg.Retention, s.Clock)

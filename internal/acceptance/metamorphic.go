@@ -36,10 +36,13 @@ func OpenModel(_ testing.TB, s storage.Settings, r storage.Retention, clk clock.
 // lives each on the model and on the store under test. Both must give the same replies and hold the
 // same tables all along, and in the end, when nothing is outstanding, the tables must be
 // what the acknowledged samples say.
-func testMetamorphic(t *testing.T, open OpenFunc) {
+func testMetamorphic(t *testing.T, b Backend) {
 	seeds, steps := 16, 120
 	if testing.Short() || raceEnabled {
 		seeds, steps = 6, 80
+	}
+	if b.Histories > 0 {
+		seeds = b.Histories
 	}
 	if *seedsFlag > 0 {
 		seeds = *seedsFlag
@@ -59,11 +62,11 @@ func testMetamorphic(t *testing.T, open OpenFunc) {
 		first = 1
 	}
 	for seed := first; seed < first+uint64(seeds); seed++ {
-		t.Run(fmt.Sprintf("seed=%d", seed), func(t *testing.T) { live(t, seed, steps, 1, OpenModel, open) })
+		t.Run(fmt.Sprintf("seed=%d", seed), func(t *testing.T) { live(t, seed, steps, 1, Backend{Open: OpenModel}, b) })
 		if seed%4 == 1 {
 			// Blocks ground side by side meet the faults in another order each time, so
 			// there is nothing to compare with but the oracle.
-			t.Run(fmt.Sprintf("seed=%d/parallel", seed), func(t *testing.T) { live(t, seed, steps, 4, open) })
+			t.Run(fmt.Sprintf("seed=%d/parallel", seed), func(t *testing.T) { live(t, seed, steps, 4, b) })
 		}
 	}
 }
@@ -113,14 +116,14 @@ type life struct {
 	log     []string
 }
 
-func live(t *testing.T, seed uint64, steps, parallel int, stores ...OpenFunc) {
+func live(t *testing.T, seed uint64, steps, parallel int, backends ...Backend) {
 	r := rand.New(rand.NewPCG(seed, 0))
 	cfg := options(r)
 	cfg.Start = defaultStart.Add(time.Duration(r.IntN(24*60)) * time.Minute)
 	l := &life{t: t, r: r, seed: seed}
 	cfg.Parallel = parallel
-	for _, open := range stores {
-		l.all = append(l.all, Start(t, open, cfg))
+	for _, b := range backends {
+		l.all = append(l.all, Start(t, b, cfg))
 	}
 	l.width = time.Duration(l.sys().cfg.Ladder.WidthMs(1)) * time.Millisecond
 	l.checked = l.now()

@@ -28,4 +28,4 @@ func openPebbleOn(t testing.TB, fs vfs.FS, s storage.Settings, r storage.Retenti
 	}
 }
 
-func TestPebble(t *testing.T) { Run(t, openPebble) }
+func TestPebble(t *testing.T) { Run(t, Backend{Open: openPebble}) }

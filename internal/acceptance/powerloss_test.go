@@ -91,9 +91,9 @@ func TestPebblePowerLoss(t *testing.T) {
 		t.Run(fmt.Sprintf("unsynced=%d%%", percent), func(t *testing.T) {
 			crashable := vfs.NewCrashableMem()
 			files := &ioCounter{FS: crashable}
-			s := Start(t, func(t testing.TB, set storage.Settings, r storage.Retention, clk clock.Clock) func() storage.Store {
+			s := Start(t, Backend{Open: func(t testing.TB, set storage.Settings, r storage.Retention, clk clock.Clock) func() storage.Store {
 				return openPebbleOn(t, files, set, r, clk)
-			}, eventfulConfig)
+			}}, eventfulConfig)
 			eventful(s)
 
 			rng := rand.New(rand.NewPCG(uint64(percent), 1))
@@ -135,9 +135,9 @@ func TestPebblePowerLoss(t *testing.T) {
 			require.Greater(t, len(clones), 8, "the log is written in as many parts as its writer happens to make")
 
 			for i, c := range clones {
-				loss := Start(t, func(t testing.TB, set storage.Settings, r storage.Retention, clk clock.Clock) func() storage.Store {
+				loss := Start(t, Backend{Open: func(t testing.TB, set storage.Settings, r storage.Retention, clk clock.Clock) func() storage.Store {
 					return openPebbleOn(t, c.fs, set, r, clk)
-				}, eventfulConfig)
+				}}, eventfulConfig)
 				loss.Clock.Set(now)
 				loss.Oracle = c.oracle
 				if c.ran {

@@ -28,7 +28,7 @@ var moments = []struct {
 // testClosingRace is invariant 4 and Aggregation 14 from ingest's side: a flush begins while its
 // slice takes data, and is done only when that is closed, or has even been run. Whatever
 // was acknowledged is in the roll-ups after the next run.
-func testClosingRace(t *testing.T, open OpenFunc) {
+func testClosingRace(t *testing.T, b Backend) {
 	histories := []struct {
 		name string
 		// before brings the system to 10:59; the flush is what stalls.
@@ -98,7 +98,7 @@ func testClosingRace(t *testing.T, open OpenFunc) {
 		for _, stall := range stalls {
 			for _, m := range moments {
 				t.Run(h.name+"/"+stall.name+"/"+m.name, func(t *testing.T) {
-					s := Start(t, open, Config{BlockSize: 2})
+					s := Start(t, b, Config{BlockSize: 2})
 					s.Clock.Set(time.UnixMilli(at(s, 10, 58)))
 					h.before(s)
 					if s.Clock.Now().UnixMilli() < at(s, 10, 59) {
@@ -142,10 +142,10 @@ func testClosingRace(t *testing.T, open OpenFunc) {
 
 // testLateMarkStalls: the late mark that closes the race is itself written so slowly that
 // the slice it goes into closes, and is run, again and again.
-func testLateMarkStalls(t *testing.T, open OpenFunc) {
+func testLateMarkStalls(t *testing.T, b Backend) {
 	for _, m := range moments {
 		t.Run(m.name, func(t *testing.T) {
-			s := Start(t, open, Config{})
+			s := Start(t, b, Config{})
 			s.Clock.Set(time.UnixMilli(at(s, 10, 59)))
 			stalls := 0
 			rule := m.rule("Write", true, func() {
@@ -167,11 +167,11 @@ func testLateMarkStalls(t *testing.T, open OpenFunc) {
 // testMemoryOfMarks: ingest remembers the marks that it has written. A late sample whose mark
 // it remembers needs another once the slice where that lies is over, whenever exactly
 // that happens.
-func testMemoryOfMarks(t *testing.T, open OpenFunc) {
+func testMemoryOfMarks(t *testing.T, b Backend) {
 	for _, second := range []string{"10:59:59.998", "11:00", "11:00:59.998", "11:01", "11:01:59.998", "11:02", "12:02"} {
 		t.Run(second, func(t *testing.T) {
-			s := Start(t, open, Config{})
-			script := &script{t: t, open: open, sys: s}
+			s := Start(t, b, Config{})
+			script := &script{t: t, backend: b, sys: s}
 			s.Clock.Set(script.time("10:30"))
 			s.MustReport(s.point("A", 9, 10, 1), s.point("B", 10, 10, 2))
 			s.SetClock(script.time(second))
@@ -193,9 +193,9 @@ func testMemoryOfMarks(t *testing.T, open OpenFunc) {
 
 // testLateDuringRun is Aggregation 14: late samples and re-sent ones arrive after each single
 // step of the run. They are in the result of the next one.
-func testLateDuringRun(t *testing.T, open OpenFunc) {
-	for k := 1; ; k += stride() {
-		s := Start(t, open, eventfulConfig)
+func testLateDuringRun(t *testing.T, b Backend) {
+	for k := 1; ; k += b.stride() {
+		s := Start(t, b, eventfulConfig)
 		eventful(s)
 		// The reading of the index ends while blocks are being ground.
 		var steps atomic.Int64
@@ -232,11 +232,11 @@ func testLateDuringRun(t *testing.T, open OpenFunc) {
 
 // testSlowRun: each write of a run, passing on to the next bucket and putting off among them,
 // takes so long that the slices it puts marks into close meanwhile.
-func testSlowRun(t *testing.T, open OpenFunc) {
+func testSlowRun(t *testing.T, b Backend) {
 	for _, failing := range []bool{false, true} {
 		for _, m := range moments {
-			for k := 1; ; k += stride() {
-				s := Start(t, open, eventfulConfig)
+			for k := 1; ; k += b.stride() {
+				s := Start(t, b, eventfulConfig)
 				eventful(s)
 				if failing {
 					s.Store.Fail("WriteRollups", blocks.Range{Start: 0, End: 2}, 3, errInjected)

@@ -10,11 +10,11 @@ import (
 )
 
 // Run runs every case on one kind of store. A backend's own test only says how to open it.
-func Run(t *testing.T, open OpenFunc) {
-	t.Run("scripts", func(t *testing.T) { runScripts(t, open) })
+func Run(t *testing.T, b Backend) {
+	t.Run("scripts", func(t *testing.T) { runScripts(t, b) })
 	for _, c := range []struct {
 		name string
-		run  func(*testing.T, OpenFunc)
+		run  func(*testing.T, Backend)
 	}{
 		{"CrashAtEveryStep", testCrashAtEveryStep},
 		{"CrashWhilePuttingOff", testCrashWhilePuttingOff},
@@ -39,18 +39,18 @@ func Run(t *testing.T, open OpenFunc) {
 		{"ClockLeap", testClockLeap},
 		{"DamagedIndex", testDamagedIndex},
 	} {
-		t.Run(c.name, func(t *testing.T) { c.run(t, open) })
+		t.Run(c.name, func(t *testing.T) { c.run(t, b) })
 	}
 }
 
 // runScripts runs the files of testdata, from whichever package the test is.
-func runScripts(t *testing.T, open OpenFunc) {
+func runScripts(t *testing.T, b Backend) {
 	_, here, _, _ := runtime.Caller(0)
 	dir := filepath.Join(filepath.Dir(here), "testdata")
 	entries, err := os.ReadDir(dir)
 	require.NoError(t, err)
 	require.NotEmpty(t, entries)
 	for _, e := range entries {
-		t.Run(e.Name(), func(t *testing.T) { runScript(t, open, filepath.Join(dir, e.Name())) })
+		t.Run(e.Name(), func(t *testing.T) { runScript(t, b, filepath.Join(dir, e.Name())) })
 	}
 }

@@ -40,13 +40,13 @@ import (
 //	drain                       let time pass until nothing can be outstanding, then check, and
 //	                            see that no mark and no cache block is left
 type script struct {
-	t    testing.TB
-	open OpenFunc
-	sys  *System
+	t       testing.TB
+	backend Backend
+	sys     *System
 }
 
-func runScript(t *testing.T, open OpenFunc, path string) {
-	s := &script{t: t, open: open}
+func runScript(t *testing.T, b Backend, path string) {
+	s := &script{t: t, backend: b}
 	datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
 		s.t = t
 		var out strings.Builder
@@ -202,7 +202,7 @@ func (s *script) fresh(a args) {
 			retention = append(retention, d)
 		}
 	}
-	s.sys = Start(s.t, s.open, Config{
+	s.sys = Start(s.t, s.backend, Config{
 		Start: day, Ladder: ladder, Retention: retention,
 		BlockSize: s.number(a.get("block-size", "4")), GroupSize: s.number(a.get("group", "4")),
 		IndexPartitions: s.number(a.get("partitions", "4")),

@@ -22,10 +22,12 @@ func (s *System) point(series string, hour, minute int, v float64) Point {
 	return Point{Series: series, TimeMs: at(s, hour, minute), Value: v}
 }
 
-// stride is how many steps a sweep goes on at a time: each step, or some of them where time
-// is short.
-func stride() int {
-	if raceEnabled || testing.Short() {
+// stride is how many steps a sweep goes on at a time.
+func (b Backend) stride() int {
+	switch {
+	case b.Stride > 0:
+		return b.Stride
+	case raceEnabled || testing.Short():
 		return 7
 	}
 	return 1
@@ -58,10 +60,10 @@ var eventfulConfig = Config{BlockSize: 2, GroupSize: 4, IndexPartitions: 3}
 
 // testCrashAtEveryStep is Aggregation 15: the process dies after each single step of a
 // run. Its successor's run ends in the state that a run without a crash ends in.
-func testCrashAtEveryStep(t *testing.T, open OpenFunc) {
+func testCrashAtEveryStep(t *testing.T, b Backend) {
 	for _, torn := range []bool{false, true} {
 		t.Run(fmt.Sprintf("torn=%t", torn), func(t *testing.T) {
-			whole := Start(t, open, eventfulConfig)
+			whole := Start(t, b, eventfulConfig)
 			eventful(whole)
 			whole.Store.Tear(torn)
 			whole.MustRun()
@@ -69,8 +71,8 @@ func testCrashAtEveryStep(t *testing.T, open OpenFunc) {
 			want := whole.Dump()
 
 			k := 1
-			for ; ; k += stride() {
-				s := Start(t, open, eventfulConfig)
+			for ; ; k += b.stride() {
+				s := Start(t, b, eventfulConfig)
 				eventful(s)
 				s.Store.Tear(torn)
 				s.Store.CrashAt(k)
@@ -98,9 +100,9 @@ func testCrashAtEveryStep(t *testing.T, open OpenFunc) {
 
 // testCrashWhilePuttingOff dies at every step of a run in which a block fails. What it fails
 // on is over with the process, so the end is not the same; it is right all the same.
-func testCrashWhilePuttingOff(t *testing.T, open OpenFunc) {
-	for k := 1; ; k += stride() {
-		s := Start(t, open, eventfulConfig)
+func testCrashWhilePuttingOff(t *testing.T, b Backend) {
+	for k := 1; ; k += b.stride() {
+		s := Start(t, b, eventfulConfig)
 		eventful(s)
 		s.Store.Fail("WriteRollups", blocks.Range{Start: 2, End: 4}, -1, errInjected)
 		s.Store.CrashAt(k)
@@ -142,13 +144,13 @@ func flushes(s *System) []func() error {
 // testIngestFailsAtEveryStep is Ingest 25: the store fails at, or the process dies after,
 // each single step of ingest. The client gets an error and sends the report again, to
 // the same process or to its successor, and the result is the one correct one.
-func testIngestFailsAtEveryStep(t *testing.T, open OpenFunc) {
+func testIngestFailsAtEveryStep(t *testing.T, b Backend) {
 	for _, dies := range []bool{false, true} {
 		for _, torn := range []bool{false, true} {
 			t.Run(fmt.Sprintf("dies=%t/torn=%t", dies, torn), func(t *testing.T) {
 				failed := 0
-				for k := 1; ; k += stride() {
-					s := Start(t, open, eventfulConfig)
+				for k := 1; ; k += b.stride() {
+					s := Start(t, b, eventfulConfig)
 					s.Clock.Set(time.UnixMilli(at(s, 10, 0)))
 					s.Store.Tear(torn)
 					s.Store.CrashAt(k)
@@ -184,9 +186,9 @@ func testIngestFailsAtEveryStep(t *testing.T, open OpenFunc) {
 
 // testIngestFailsUnrepeated is the same with a client that gives up. What was acknowledged is in
 // the roll-ups; what was not may be there or not.
-func testIngestFailsUnrepeated(t *testing.T, open OpenFunc) {
-	for k := 1; ; k += stride() {
-		s := Start(t, open, eventfulConfig)
+func testIngestFailsUnrepeated(t *testing.T, b Backend) {
+	for k := 1; ; k += b.stride() {
+		s := Start(t, b, eventfulConfig)
 		s.Clock.Set(time.UnixMilli(at(s, 10, 0)))
 		s.Store.Tear(true)
 		s.Store.CrashAt(k)
@@ -210,12 +212,12 @@ func testIngestFailsUnrepeated(t *testing.T, open OpenFunc) {
 
 // testQueryCounts is invariant 6: without late data a run of N schedules reads ceil(N/PBS)
 // blocks and each index partition once, at every level.
-func testQueryCounts(t *testing.T, open OpenFunc) {
+func testQueryCounts(t *testing.T, b Backend) {
 	for _, c := range []struct{ n, size, partitions, want int }{
 		{37, 4, 3, 10}, {40, 4, 16, 10}, {41, 4, 1, 11}, {1, 128, 4, 1}, {300, 128, 4, 3}, {7, 1, 4, 7},
 	} {
 		t.Run(fmt.Sprintf("%d by %d", c.n, c.size), func(t *testing.T) {
-			s := Start(t, open, Config{Start: defaultStart.Truncate(24 * time.Hour), BlockSize: c.size, GroupSize: 16, IndexPartitions: c.partitions, LeaseSize: 512})
+			s := Start(t, b, Config{Start: defaultStart.Truncate(24 * time.Hour), BlockSize: c.size, GroupSize: 16, IndexPartitions: c.partitions, LeaseSize: 512})
 			for hour := range 24 {
 				s.setClock(hour, 30)
 				var points []Point
