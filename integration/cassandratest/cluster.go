@@ -37,7 +37,7 @@ type Cluster struct {
 func StartCluster(ctx context.Context, n int, o Options) (*Cluster, error) {
 	o = o.withDefaults(n)
 	if !processesWork {
-		return nil, unavailable("Docker is not used, and processes need Linux")
+		return nil, unavailable("Cassandra as a process needs Linux")
 	}
 	java, err := java17(ctx)
 	if err != nil {

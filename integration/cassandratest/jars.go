@@ -15,13 +15,6 @@ import (
 // pomFile is relative to the repository.
 const pomFile = "integration/pom.xml"
 
-// install is the one sentence for those without a Cassandra.
-const install = "install Docker, or Java 17 and Maven (openjdk-17-jre-headless and maven with apt-get), or name a running one in " + envHosts
-
-func unavailable(why string) error {
-	return fmt.Errorf("%w (%s): %s", ErrUnavailable, why, install)
-}
-
 // jars gives the directory with Cassandra's jars, and fetches them when they are not
 // there. Any number of processes may ask at once: one fetches, the others wait.
 func jars(ctx context.Context) (string, error) {
@@ -90,7 +83,7 @@ func hasJars(dir string) bool {
 func fetch(ctx context.Context, pom, into string) error {
 	mvn, err := exec.LookPath("mvn")
 	if err != nil {
-		return unavailable("Docker is not used, and no mvn in PATH")
+		return unavailable("there is no mvn in PATH")
 	}
 	cmd := exec.CommandContext(ctx, mvn, "-q", "-B", "-f", pom, "dependency:copy-dependencies", "-DoutputDirectory="+into)
 	if out, err := cmd.CombinedOutput(); err != nil {
@@ -151,7 +144,7 @@ func java17(ctx context.Context) (string, error) {
 			return java, nil
 		}
 	}
-	return "", unavailable("Docker is not used, and no Java 17 in JAVA_HOME, PATH or /usr/lib/jvm")
+	return "", unavailable("there is no Java 17 in JAVA_HOME, PATH or /usr/lib/jvm")
 }
 
 var isJava17 = regexp.MustCompile(`version "17[."-]`)

@@ -32,7 +32,10 @@ const (
 // Files of a node within its directory.
 const (
 	logName        = "cassandra.log"
+	yamlName       = "cassandra.yaml"
+	logbackName    = "logback.xml"
 	javaArgsName   = "java.args"
+	pathsArgsName  = "paths.args"
 	daemonArgsName = "daemon.args"
 )
 
@@ -67,7 +70,7 @@ func newNode(config nodeConfig, java string) (*Node, error) {
 	if err := os.Mkdir(config.Dir, 0o755); err != nil {
 		return nil, err
 	}
-	for _, name := range []string{"cassandra.yaml", javaArgsName, daemonArgsName} {
+	for _, name := range []string{yamlName, logbackName, javaArgsName, pathsArgsName, daemonArgsName} {
 		text, err := render(name, config)
 		if err != nil {
 			return nil, err
@@ -76,16 +79,15 @@ func newNode(config nodeConfig, java string) (*Node, error) {
 			return nil, err
 		}
 	}
-	logback, err := nodeFiles.ReadFile("node/logback.xml")
-	if err != nil {
-		return nil, err
-	}
-	return &Node{config: config, java: java}, os.WriteFile(filepath.Join(config.Dir, "logback.xml"), logback, 0o644)
+	return &Node{config: config, java: java}, nil
 }
 
-// render makes a file of a node. YAML and java's argument files share a form of quotes,
-// which is needed when a directory has a space in its name.
+// render makes a file of a node, from a template or as it is. YAML and java's argument
+// files share a form of quotes, which is needed when a directory has a space in its name.
 func render(name string, config nodeConfig) (string, error) {
+	if text, err := nodeFiles.ReadFile("node/" + name); err == nil {
+		return string(text), nil
+	}
 	path := func(elem ...string) string { return strconv.Quote(filepath.Join(elem...)) }
 	t, err := template.New(name+".tmpl").
 		Funcs(template.FuncMap{"path": path}).
@@ -106,6 +108,7 @@ func (n *Node) start(ctx context.Context) error {
 	p, err := startProcess(
 		logFile, n.java,
 		"@"+filepath.Join(n.config.Dir, javaArgsName),
+		"@"+filepath.Join(n.config.Dir, pathsArgsName),
 		"@"+filepath.Join(n.config.Dir, daemonArgsName),
 		"org.apache.cassandra.service.CassandraDaemon",
 	)
@@ -204,6 +207,7 @@ func (n *Node) Log() string {
 func (n *Node) Nodetool(ctx context.Context, args ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, n.java, append([]string{
 		"@" + filepath.Join(n.config.Dir, javaArgsName),
+		"@" + filepath.Join(n.config.Dir, pathsArgsName),
 		// A short life: what a long one would gain by costs more than it.
 		"-Xmx128M", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1",
 		"org.apache.cassandra.tools.NodeTool", "-h", "127.0.0.1", "-p", n.config.JMXPort,

@@ -34,7 +34,7 @@ func startProcess(logFile string, command ...string) (*process, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer r.Close()                                                                             //nolint:errcheck // the command has it now
+	defer r.Close()                                                                                 //nolint:errcheck // the command has it now
 	cmd := exec.Command("/bin/sh", append([]string{"-c", watched, "cassandratest"}, command...)...) //nolint:noctx // it outlives the context of its start
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = r, log, log
 	// A group of its own: an interrupt at the terminal is for the tests, and the

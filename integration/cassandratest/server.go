@@ -117,8 +117,21 @@ const (
 	WayJVM Way = "jvm"
 )
 
-// ErrUnavailable is what there is no way to a Cassandra: its message says what to install.
-var ErrUnavailable = errors.New("no Cassandra to test with")
+// UnavailableError is that there is no way to a Cassandra.
+type UnavailableError struct {
+	// Why says for each way that was tried what is missing.
+	Why []string
+}
+
+// Error says what to install, in a sentence.
+func (e *UnavailableError) Error() string {
+	return "no Cassandra to test with, since " + strings.Join(e.Why, " and ") +
+		": install Docker, or Java 17 and Maven, or name one that runs in " + envHosts
+}
+
+func unavailable(format string, args ...any) error {
+	return &UnavailableError{Why: []string{fmt.Sprintf(format, args...)}}
+}
 
 // ErrWay: the server is not had in a way that allows this.
 var ErrWay = errors.New("not with a Cassandra that is had this way")
@@ -139,18 +152,19 @@ func Start(ctx context.Context, o Options) (*Server, error) {
 		return nil, err
 	}
 	o = o.withDefaults(1)
-	var unavailable error
+	missing := &UnavailableError{}
 	for _, way := range ways {
 		s, err := startWay(ctx, way, o)
-		if err == nil || !errors.Is(err, ErrUnavailable) {
+		var here *UnavailableError
+		if !errors.As(err, &here) {
 			return s, err
 		}
-		unavailable = err
+		missing.Why = append(missing.Why, here.Why...)
 		if way == WayDocker && len(ways) > 1 {
-			o.Logf("not with Docker: %v", err)
+			o.Logf("not with Docker: %s", strings.Join(here.Why, " and "))
 		}
 	}
-	return nil, unavailable
+	return nil, missing
 }
 
 // waysFor are the ways to try, in this order.

@@ -23,6 +23,66 @@ func connect(t *testing.T, s *Server) *gocql.Session {
 	return session
 }
 
+func TestWays(t *testing.T) {
+	for _, c := range []struct {
+		name        string
+		hosts, want string
+		options     Options
+		ways        []Way
+	}{
+		{"nothing said", "", "", Options{}, []Way{WayDocker, WayJVM}},
+		{"hosts", "a,b:9043", "", Options{HeapMB: 512}, []Way{WayHosts}},
+		{"hosts before one way", "a", "docker", Options{}, []Way{WayHosts}},
+		{"one way", "", "docker", Options{}, []Way{WayDocker}},
+		{"options of our own nodes", "a", "docker", Options{Authentication: true}, []Way{WayJVM}},
+		{"TLS", "", "", Options{TLS: TLSServer}, []Way{WayJVM}},
+		{"what is Cassandra's default", "", "docker", Options{CommitlogSync: CommitlogPeriodic}, []Way{WayDocker}},
+		{"batches", "", "docker", Options{CommitlogSync: CommitlogBatch}, []Way{WayJVM}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Setenv(envHosts, c.hosts)
+			t.Setenv(envWay, c.want)
+			ways, err := waysFor(c.options)
+			require.NoError(t, err)
+			require.Equal(t, c.ways, ways)
+		})
+	}
+	t.Run("none of them", func(t *testing.T) {
+		t.Setenv(envWay, "podman")
+		_, err := Start(t.Context(), Options{})
+		require.EqualError(t, err, "QUERN_TEST_CASSANDRA=podman: want docker or jvm")
+	})
+}
+
+func TestHostsAreTaken(t *testing.T) {
+	t.Setenv(envHosts, "db1, db2:9043,::1,[::1]:9043,")
+	s, err := Start(t.Context(), Options{})
+	require.NoError(t, err)
+	require.Equal(t, WayHosts, s.Way())
+	require.Equal(t, []string{"db1:9042", "db2:9043", "[::1]:9042", "[::1]:9043"}, s.Hosts())
+	require.ErrorIs(t, s.Kill(), ErrWay)
+	require.ErrorIs(t, s.Restart(t.Context()), ErrWay)
+	require.Nil(t, s.TLSFiles())
+	s.Stop()
+}
+
+// TestUnavailable holds the error to a sentence that says what to do.
+func TestUnavailable(t *testing.T) {
+	t.Setenv(envHosts, "")
+	t.Setenv(envWay, "jvm")
+	t.Setenv(envJars, t.TempDir())
+	t.Setenv("PATH", "")
+	t.Setenv("JAVA_HOME", "")
+	_, err := Start(t.Context(), Options{})
+	var missing *UnavailableError
+	require.ErrorAs(t, err, &missing)
+	require.Regexp(t, `^no Cassandra to test with, since there is no (mvn in PATH|Java 17 in [^:]*): `+
+		`install Docker, or Java 17 and Maven, or name one that runs in QUERN_TEST_CASSANDRA_HOSTS$`, err.Error())
+
+	both := &UnavailableError{Why: []string{"no Docker daemon answers", "there is no mvn in PATH"}}
+	require.Contains(t, both.Error(), "since no Docker daemon answers and there is no mvn in PATH: install")
+}
+
 // TestShared writes to the server that is had by the order of the ways, and reads.
 func TestShared(t *testing.T) {
 	s := Shared(t)
@@ -43,4 +103,13 @@ func TestShared(t *testing.T) {
 	require.NoError(t, session.Query(`SELECT value FROM cassandratest.samples WHERE series = 7`).Scan(&value))
 	require.Equal(t, 0.5, value)
 	require.NoError(t, session.Query(`DROP KEYSPACE cassandratest`).Exec())
+
+	status, err := s.Nodetool(t.Context(), "status")
+	if s.Way() == WayHosts {
+		require.ErrorIs(t, err, ErrWay)
+		return
+	}
+	require.NoError(t, err)
+	require.Contains(t, status, "UN  ")
+	require.Contains(t, s.Log(), logsReady)
 }

@@ -1,0 +1,55 @@
+package cassandratest
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+func startTestProcess(t *testing.T, command ...string) (p *process, log string) {
+	t.Helper()
+	log = filepath.Join(t.TempDir(), "log")
+	p, err := startProcess(log, command...)
+	require.NoError(t, err)
+	t.Cleanup(p.kill)
+	return p, log
+}
+
+func awaitEnd(t *testing.T, p *process) {
+	t.Helper()
+	select {
+	case <-p.ended:
+	case <-time.After(time.Minute):
+		require.Fail(t, "the process goes on")
+	}
+}
+
+// TestProcessEndsWithItsParent does to the process what the kernel does when the parent
+// is no more.
+func TestProcessEndsWithItsParent(t *testing.T) {
+	p, _ := startTestProcess(t, "sleep", "1000")
+	require.NoError(t, p.watch.Close())
+	awaitEnd(t, p)
+	require.Equal(t, "signal: killed", p.state())
+}
+
+func TestProcessEndsByItself(t *testing.T) {
+	p, log := startTestProcess(t, "sh", "-c", "echo written; exit 3")
+	awaitEnd(t, p)
+	require.Equal(t, "exit status 3", p.state())
+	text, err := os.ReadFile(log)
+	require.NoError(t, err)
+	require.Equal(t, "written\n", string(text))
+}
+
+func TestPausedProcessIsKilled(t *testing.T) {
+	p, _ := startTestProcess(t, "sleep", "1000")
+	require.NoError(t, p.pause())
+	p.kill()
+	p.kill()
+	require.Equal(t, "signal: killed", p.state())
+	require.Error(t, p.resume())
+}
