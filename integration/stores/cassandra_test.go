@@ -16,6 +16,7 @@ import (
 	"github.com/quern/quern/integration/cassandratest"
 	"github.com/quern/quern/internal/acceptance"
 	"github.com/quern/quern/internal/clock"
+	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/storage"
 	"github.com/quern/quern/internal/storage/cassandra"
 	"github.com/quern/quern/internal/storage/storagetest"
@@ -43,7 +44,8 @@ func openAny(t testing.TB, s storage.Settings, r storage.Retention, clk clock.Cl
 func open(t testing.TB, s storage.Settings, r storage.Retention, clk clock.Clock) func() storage.Store {
 	t.Helper()
 	opts := place(t)
-	opts.Settings, opts.Retention, opts.Clock = s, r, clk
+	opts.Settings, opts.Clock = s, clk
+	opts.Retention = func(metric.Ladder) (storage.Retention, error) { return r, nil }
 	require.NoError(t, cassandra.ApplySchema(t.Context(), opts, "", func(int, int, string) {}))
 	var last *closing
 	t.Cleanup(func() {

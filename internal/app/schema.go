@@ -11,6 +11,7 @@ import (
 	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/config"
 	"github.com/quern/quern/internal/metric"
+	"github.com/quern/quern/internal/storage"
 	"github.com/quern/quern/internal/storage/cassandra"
 )
 
@@ -22,17 +23,10 @@ func ApplySchema(ctx context.Context, cfg config.Schema, stdout, stderr io.Write
 	opts := clusterOptions(&cfg.Cluster, cfg.Made)
 	opts.Clock = clk
 	opts.Logger = component(log, "cassandra")
-	ladder := cfg.Ladder
-	if ladder.Top() == 0 {
-		ladder = metric.DefaultLadder()
-	}
-	var err error
-	if opts.Retention, err = cfg.RetentionOn(ladder); err != nil {
-		return err
-	}
+	opts.Retention = func(l metric.Ladder) (storage.Retention, error) { return cfg.RetentionOn(l) }
 
 	steps := steps{out: stdout}
-	err = whileAway(ctx, clk, func(ctx context.Context) error {
+	err := whileAway(ctx, clk, func(ctx context.Context) error {
 		return cassandra.ApplySchema(ctx, opts, cfg.Replication, steps.next)
 	}, func(err error, wait time.Duration) {
 		log.Warn(noNode(&cfg.Cluster, wait), "err", err)

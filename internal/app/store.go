@@ -66,22 +66,7 @@ func (s *setup) openCassandra(ctx context.Context) (store, error) {
 	opts.MaxClockSkew = s.cfg.MaxClockSkew()
 	opts.Clock = s.clk
 	opts.Logger = component(s.log, "cassandra")
-	if opts.Settings.Ladder.Top() == 0 {
-		// What --retention means is known with the ladder that is recorded.
-		st, err := cassandra.Open(ctx, opts)
-		if err != nil {
-			return nil, err
-		}
-		opts.Settings.Ladder = st.Settings().Ladder
-		if err := st.Close(); err != nil {
-			return nil, err
-		}
-	}
-	retention, err := s.cfg.RetentionOn(opts.Settings.Ladder)
-	if err != nil {
-		return nil, err
-	}
-	opts.Retention = retention
+	opts.Retention = func(l metric.Ladder) (storage.Retention, error) { return s.cfg.RetentionOn(l) }
 	st, err := cassandra.Open(ctx, opts)
 	if err != nil {
 		return nil, err

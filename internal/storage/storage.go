@@ -256,6 +256,14 @@ type Settings struct {
 // Index 0 is raw.
 type Retention []time.Duration
 
+// Of is how long the rows of a bucket are kept; 0 is for ever.
+func (r Retention) Of(b metric.Bucket) time.Duration {
+	if int(b) >= len(r) {
+		return 0
+	}
+	return r[b]
+}
+
 // Store is what a backend implements.
 type Store interface {
 	Registry

@@ -157,11 +157,14 @@ func (a *applier) migrate(ctx context.Context) error {
 	if version > len(a.migrations) {
 		return checkVersion(ctx, a.session, a.opts)
 	}
-	settings, err := recordSettings(ctx, a.session, a.opts.Keyspace, &a.opts.Settings)
+	settings, err := recordSettings(ctx, a.session, a.opts)
 	if err != nil {
 		return err
 	}
-	levels := a.levels(settings.Ladder)
+	levels, err := a.levels(settings.Ladder)
+	if err != nil {
+		return err
+	}
 	type step struct {
 		version int
 		cql     string
@@ -194,16 +197,16 @@ func (a *applier) migrate(ctx context.Context) error {
 	return nil
 }
 
-func (a *applier) levels(l metric.Ladder) []schema.Level {
+func (a *applier) levels(l metric.Ladder) ([]schema.Level, error) {
+	retention, err := a.opts.Retention(l)
+	if err != nil {
+		return nil, err
+	}
 	var out []schema.Level
 	for _, b := range l.Levels() {
-		level := schema.Level{Table: tableOf(l, b)}
-		if int(b) < len(a.opts.Retention) {
-			level.Retention = a.opts.Retention[b]
-		}
-		out = append(out, level)
+		out = append(out, schema.Level{Table: tableOf(l, b), Retention: retention.Of(b)})
 	}
-	return out
+	return out, nil
 }
 
 func firstOf(err, other error) error {

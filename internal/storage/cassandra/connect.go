@@ -18,6 +18,8 @@ import (
 const (
 	cqlLocal = `SELECT data_center, release_version, toUnixTimestamp(now()) AS now FROM system.local`
 	cqlPeers = `SELECT data_center FROM system.peers`
+
+	cqlKeyspace = `SELECT keyspace_name FROM system_schema.keyspaces WHERE keyspace_name = ?`
 )
 
 // speculateAfter is how long a read waits before another replica is asked too: well above
@@ -34,12 +36,15 @@ func connect(ctx context.Context, o *Options, keyspace string) (session, error) 
 	first := *config
 	first.NumConns, first.DisableInitialHostLookup = 1, true
 	first.PoolConfig.HostSelectionPolicy = gocql.RoundRobinHostPolicy()
-	probe, err := first.CreateSession()
+	probe, err := createSession(ctx, o, &first)
 	if err != nil {
-		return nil, connectError(ctx, o, err)
+		return nil, err
 	}
-	c, err := look(ctx, o, newDriver(probe))
-	probe.Close()
+	c, err := look(ctx, o, probe)
+	if err == nil && keyspace != "" {
+		err = checkKeyspace(ctx, o, probe)
+	}
+	probe.close()
 	if err != nil {
 		return nil, err
 	}
@@ -49,19 +54,51 @@ func connect(ctx context.Context, o *Options, keyspace string) (session, error) 
 		policy = gocql.DCAwareRoundRobinPolicy(c.localDC)
 	}
 	config.PoolConfig.HostSelectionPolicy = gocql.TokenAwareHostPolicy(policy, gocql.ShuffleReplicas())
-	s, err := config.CreateSession()
+	d, err := createSession(ctx, o, config)
 	if err != nil {
-		return nil, connectError(ctx, o, err)
+		return nil, err
 	}
-	d := newDriver(s)
 	if c.nodes > 1 {
 		d.speculate = &gocql.SimpleSpeculativeExecution{NumAttempts: 1, TimeoutDelay: speculateAfter}
 	}
 	return d, nil
 }
 
-func newDriver(s *gocql.Session) *driver {
-	return &driver{Session: gocqlx.NewSession(s), retry: retries{}, speculate: gocql.NonSpeculativeExecution{}}
+// createSession gives up when ctx is done, which gocql does not ask; what it still makes then is closed.
+func createSession(ctx context.Context, o *Options, config *gocql.ClusterConfig) (*driver, error) {
+	type made struct {
+		session *gocql.Session
+		err     error
+	}
+	result := make(chan made, 1)
+	go func() {
+		s, err := config.CreateSession()
+		result <- made{s, err}
+	}()
+	select {
+	case m := <-result:
+		if m.err != nil {
+			return nil, connectError(ctx, o, m.err)
+		}
+		return &driver{Session: gocqlx.NewSession(m.session), retry: retries{}, speculate: gocql.NonSpeculativeExecution{}}, nil
+	case <-ctx.Done():
+		go func() {
+			if m := <-result; m.err == nil {
+				m.session.Close()
+			}
+		}()
+		return nil, context.Cause(ctx)
+	}
+}
+
+func checkKeyspace(ctx context.Context, o *Options, s session) error {
+	found, err := all[struct {
+		Name string `db:"keyspace_name"`
+	}](ctx, s, stmt(cqlKeyspace, strings.ToLower(o.Keyspace)))
+	if err == nil && len(found) == 0 {
+		err = noSchema(o)
+	}
+	return err
 }
 
 func clusterConfig(o *Options) (*gocql.ClusterConfig, error) {

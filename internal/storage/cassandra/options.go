@@ -4,7 +4,9 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/quern/quern/internal/blocks"
 	"github.com/quern/quern/internal/clock"
+	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/storage"
 )
 
@@ -33,10 +35,13 @@ type Options struct {
 	// addresses than they know themselves by, as behind published ports. The default is false.
 	DirectHosts bool
 
-	// Settings are recorded when the schema is applied, and checked when the store is opened.
+	// Settings are recorded when the schema is applied, and checked when the store is opened. What is
+	// zero is as recorded; a new store gets the defaults 1h,6h,24h, groups of 128, 16 index partitions
+	// and blocks of 128.
 	Settings storage.Settings
-	// Retention is how long rows are kept: each is written with what makes it go by itself.
-	Retention storage.Retention
+	// Retention is how long rows of the store's ladder are kept: each is written with what makes it
+	// go by itself. The default is for ever.
+	Retention func(metric.Ladder) (storage.Retention, error)
 	// MaxClockSkew is how far this process's clock may be from the servers'. The default is not
 	// to compare them.
 	MaxClockSkew time.Duration
@@ -74,10 +79,31 @@ func (o *Options) ensureDefaults() {
 	if o.MaxInFlight == 0 {
 		o.MaxInFlight = 128
 	}
+	if o.Retention == nil {
+		o.Retention = func(metric.Ladder) (storage.Retention, error) { return nil, nil }
+	}
 	if o.Clock == nil {
 		o.Clock = clock.System{}
 	}
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
+}
+
+// newStore is the settings of a new store: what is asked for, else the defaults.
+func (o *Options) newStore() storage.Settings {
+	s := o.Settings
+	if s.Ladder.Top() == 0 {
+		s.Ladder = metric.DefaultLadder()
+	}
+	if s.GroupSize == 0 {
+		s.GroupSize = 128
+	}
+	if s.IndexPartitions == 0 {
+		s.IndexPartitions = 16
+	}
+	if len(s.Epochs) == 0 {
+		s.Epochs = blocks.Epochs{{BlockSize: 128}}
+	}
+	return s
 }

@@ -102,7 +102,7 @@ func (s *Store) WriteRollups(ctx context.Context, f storage.Fence, level metric.
 		return convert(ctx, ctx.Err())
 	}
 	cql := s.on(level, cqlWriteRollup)
-	keep := ttl(s.keep(level))
+	keep := ttl(s.retention.Of(level))
 	byPartition := make(map[partition][]statement)
 	for i := range rows {
 		r := &rows[i]

@@ -115,9 +115,10 @@ func encodeEpochs(epochs blocks.Epochs) (string, error) {
 }
 
 // recordSettings records the settings of a new store; where some are recorded, they must be the same.
-func recordSettings(ctx context.Context, s session, keyspace string, want *storage.Settings) (storage.Settings, error) {
+func recordSettings(ctx context.Context, s session, opts *Options) (storage.Settings, error) {
+	first := opts.newStore()
 	// The epochs first: who finds the settings finds them too.
-	text, err := encodeEpochs(want.Epochs)
+	text, err := encodeEpochs(first.Epochs)
 	if err != nil {
 		return storage.Settings{}, err
 	}
@@ -125,7 +126,7 @@ func recordSettings(ctx context.Context, s session, keyspace string, want *stora
 		return storage.Settings{}, err
 	}
 	v, err := json.Marshal(storeSettings{
-		Ladder: want.Ladder.String(), GroupSize: want.GroupSize, IndexPartitions: want.IndexPartitions,
+		Ladder: first.Ladder.String(), GroupSize: first.GroupSize, IndexPartitions: first.IndexPartitions,
 	})
 	if err != nil {
 		return storage.Settings{}, err
@@ -137,7 +138,7 @@ func recordSettings(ctx context.Context, s session, keyspace string, want *stora
 	if err != nil {
 		return recorded, err
 	}
-	return recorded, checkSettings(&recorded, want, keyspace)
+	return recorded, checkSettings(&recorded, &opts.Settings, opts.Keyspace)
 }
 
 // checkSettings holds what is wanted, where it is not zero, against what is recorded. Another block size is no

@@ -24,7 +24,6 @@ import (
 	"fmt"
 	"iter"
 	"log/slog"
-	"slices"
 	"sync"
 	"time"
 
@@ -96,10 +95,14 @@ func open(ctx context.Context, session session, opts *Options) (*Store, error) {
 	if err := checkSettings(&recorded, &opts.Settings, opts.Keyspace); err != nil {
 		return nil, err
 	}
+	retention, err := opts.Retention(recorded.Ladder)
+	if err != nil {
+		return nil, err
+	}
 	s := &Store{
 		session: session, clk: opts.Clock, log: opts.Logger,
 		stamps:    &timestamps{clk: opts.Clock},
-		retention: slices.Clone(opts.Retention),
+		retention: retention,
 		ladder:    recorded.Ladder, groupSize: recorded.GroupSize, shards: recorded.IndexPartitions,
 		epochs: recorded.Epochs, epochsRead: opts.Clock.Now(),
 	}
@@ -141,13 +144,6 @@ func ttl(d time.Duration) int {
 		return 0
 	}
 	return int(min((d+time.Second-1)/time.Second, longest))
-}
-
-func (s *Store) keep(b metric.Bucket) time.Duration {
-	if int(b) >= len(s.retention) {
-		return 0
-	}
-	return s.retention[b]
 }
 
 // each runs do for all of [0, n), many at once, until the first error.

@@ -62,7 +62,7 @@ func (s *Store) Write(ctx context.Context, b *storage.Batch) error {
 		if i < raw {
 			c := &b.Raw[i]
 			return s.session.exec(ctx, tsUs, stmt(cqlWriteRaw, int64(c.Group), metric.AlignDown(c.SliceMs, dayMs), c.SliceMs,
-				gocql.UUID(c.ID), c.Data, ttl(s.keep(metric.Raw))))
+				gocql.UUID(c.ID), c.Data, ttl(s.retention.Of(metric.Raw))))
 		}
 		c := &b.Cache[i-raw]
 		return s.session.exec(ctx, tsUs, stmt(cqlWriteCache, int(c.Bucket), c.CacheKey.StartMs, int64(c.Start),

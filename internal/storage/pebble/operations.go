@@ -181,7 +181,7 @@ func (s *Store) Expire(ctx context.Context, nowMs int64) error {
 }
 
 func (s *Store) fillExpire(ctx context.Context, batch *lsm.Batch, nowMs int64) error {
-	if keep := s.keepMs(metric.Raw); keep > 0 {
+	if keep := s.retention.Of(metric.Raw).Milliseconds(); keep > 0 {
 		// The last slice that starts in a day may end after it.
 		day := metric.AlignDown(nowMs-keep, dayMs)
 		for s.ladder.SliceAt(metric.Raw, day-1).EndMs > nowMs-keep {
@@ -192,7 +192,7 @@ func (s *Store) fillExpire(ctx context.Context, batch *lsm.Batch, nowMs int64) e
 		}
 	}
 	for _, level := range s.ladder.Levels() {
-		if keep := s.keepMs(level); keep > 0 {
+		if keep := s.retention.Of(level).Milliseconds(); keep > 0 {
 			period := metric.AlignDown(nowMs-keep, s.periodMs(level))
 			if err := s.expireBelow(batch, []byte{tableRollups, byte(level)}, rollupPeriodKey(level, period)); err != nil {
 				return err
@@ -215,13 +215,6 @@ func (s *Store) fillExpire(ctx context.Context, batch *lsm.Batch, nowMs int64) e
 		}
 	}
 	return err
-}
-
-func (s *Store) keepMs(b metric.Bucket) int64 {
-	if int(b) >= len(s.retention) {
-		return 0
-	}
-	return s.retention[b].Milliseconds()
 }
 
 // expireBelow deletes [lower, upper) in one range, if there is anything.

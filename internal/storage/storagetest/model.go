@@ -251,7 +251,7 @@ func (m *Model) Expire(ctx context.Context, nowMs int64) error {
 		return err
 	}
 	defer m.mu.Unlock()
-	if keep := m.keepMs(metric.Raw); keep > 0 {
+	if keep := m.retention.Of(metric.Raw).Milliseconds(); keep > 0 {
 		for k := range m.raw {
 			lastMs := metric.AlignDown(k.sliceMs, modelDayMs) + modelDayMs - 1
 			if m.settings.Ladder.SliceAt(metric.Raw, lastMs).EndMs <= nowMs-keep {
@@ -261,7 +261,7 @@ func (m *Model) Expire(ctx context.Context, nowMs int64) error {
 	}
 	for k := range m.rollups {
 		period := modelPeriodRows * m.settings.Ladder.WidthMs(k.level)
-		if keep := m.keepMs(k.level); keep > 0 && metric.AlignDown(k.timeMs, period)+period <= nowMs-keep {
+		if keep := m.retention.Of(k.level).Milliseconds(); keep > 0 && metric.AlignDown(k.timeMs, period)+period <= nowMs-keep {
 			delete(m.rollups, k)
 		}
 	}
@@ -281,13 +281,6 @@ func (m *Model) Expire(ctx context.Context, nowMs int64) error {
 		}
 	}
 	return nil
-}
-
-func (m *Model) keepMs(b metric.Bucket) int64 {
-	if int(b) >= len(m.retention) {
-		return 0
-	}
-	return m.retention[b].Milliseconds()
 }
 
 // LeaseIDs implements storage.Registry.
