@@ -47,6 +47,10 @@ test: ## Vet and test everything, with assertions and the race detector
 bench: ## Run the benchmark program (ARGS="..." passes arguments)
 	$(GO) run ./bench $(ARGS)
 
+.PHONY: bench-cassandra
+bench-cassandra: ## Run it over a Cassandra that it starts (ARGS="...")
+	$(GO) run ./bench -store cassandra $(ARGS)
+
 .PHONY: fuzz
 fuzz: ## Run each fuzz target for FUZZTIME (30s)
 	@grep -rnoE --include='*_test.go' '^func Fuzz[A-Za-z0-9_]+' . | sort | \
@@ -70,5 +74,5 @@ fmt: ## Format all Go files
 
 .PHONY: help
 help: ## Show this list
-	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/make \1|\2/' | \
-	while IFS='|' read -r target text; do printf '  %-12s %s\n' "$$target" "$$text"; done
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/make \1|\2/' | \
+	while IFS='|' read -r target text; do printf '  %-22s %s\n' "$$target" "$$text"; done

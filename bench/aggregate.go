@@ -27,7 +27,7 @@ func aggregateMeasurement() measurement {
 			{"load", func(ctx context.Context, b *bench) error {
 				return loadStore(ctx, b, hourSchedules, time.Minute)
 			}},
-			{"run", func(ctx context.Context, b *bench) error { return measureRun(ctx, b, hourSchedules) }},
+			{"run", func(ctx context.Context, b *bench) error { return measureRun(ctx, b, hourSchedules, blockSize) }},
 		},
 		rows: func(r results) []row {
 			f := r["aggregate-100k"]
@@ -47,7 +47,7 @@ func millionMeasurement() measurement {
 				return loadStore(ctx, b, millionSchedules, 10*time.Minute)
 			}},
 			{"start", measureStart},
-			{"run", func(ctx context.Context, b *bench) error { return measureRun(ctx, b, millionSchedules) }},
+			{"run", func(ctx context.Context, b *bench) error { return measureRun(ctx, b, millionSchedules, blockSize) }},
 		},
 		rows: func(r results) []row {
 			f := r["aggregate-1m"]
@@ -88,13 +88,16 @@ func loadStore(ctx context.Context, b *bench, schedules int, interval time.Durat
 
 // measureRun times the run of the hour that was loaded: its rows and their hand-over
 // to the next bucket are written when it ends.
-func measureRun(ctx context.Context, b *bench, schedules int) (err error) {
+func measureRun(ctx context.Context, b *bench, schedules, blockSize int) (err error) {
 	e, err := openEngine(ctx, b, clock.NewSimulated(historyStart.Add(time.Hour+2*time.Minute)))
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, e.close()) }()
 
+	want := b.scaled(schedules/perSource, 1) * perSource
+	wantBlocks := (want + blockSize - 1) / blockSize
+	e.ground = b.bar(wantBlocks, "blocks ground")
 	var rec storage.Run
 	took, err := b.timed(func() error {
 		rec, err = e.runner.Run(ctx, storage.SliceKey{Bucket: metric.Raw, StartMs: historyStart.UnixMilli()})
@@ -103,13 +106,13 @@ func measureRun(ctx context.Context, b *bench, schedules int) (err error) {
 	if err != nil {
 		return err
 	}
-	want := b.scaled(schedules/perSource, 1) * perSource
 	if rec.Schedules != want {
 		return fmt.Errorf("%d rows written where there are %d schedules", rec.Schedules, want)
 	}
 	b.figures["seconds"] = took.Seconds()
+	b.figures["schedules"] = float64(rec.Schedules)
 	b.figures["block_queries"] = float64(rec.BlockQueries)
-	b.figures["blocks_wanted"] = float64((want + blockSize - 1) / blockSize)
+	b.figures["blocks_wanted"] = float64(wantBlocks)
 	b.figures["index_queries"] = float64(rec.IndexQueries)
 	b.progress("%d schedules in %v", want, took.Round(time.Millisecond))
 	return nil

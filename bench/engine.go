@@ -23,46 +23,74 @@ import (
 // The settings are those of `quern serve` without flags.
 const (
 	blockSize = 128
+	groupSize = 128
 	shards    = 16
 )
+
+// worker is who runs.
+const worker = "bench"
 
 var retention = storage.Retention{7 * 24 * time.Hour, 90 * 24 * time.Hour, 365 * 24 * time.Hour, 5 * 365 * 24 * time.Hour}
 
 // engine is the store with ingest and aggregation over it, as `quern serve` puts
 // them together.
 type engine struct {
-	store  *pebble.Store
+	store  storage.Store
+	cache  *cache.Cache
 	ingest *ingest.Ingest
 	runner *rollup.Runner
+	// ground is told of each block that a run is done with.
+	ground *bar
+}
+
+// watched is the store as a run sees it.
+type watched struct {
+	storage.Store
+	engine *engine
+}
+
+// DeleteCacheBlock implements storage.Runs: nearly the last that is done for a block.
+func (w watched) DeleteCacheBlock(ctx context.Context, f storage.Fence, k storage.CacheKey) error {
+	if w.engine.ground != nil {
+		w.engine.ground.add(1)
+	}
+	return w.Store.DeleteCacheBlock(ctx, f, k)
 }
 
 func storeDir(dir string) string { return filepath.Join(dir, "store") }
 
-func openStore(dir string, clk clock.Clock, log *slog.Logger) (*pebble.Store, error) {
-	return pebble.Open(storeDir(dir), pebble.Options{
-		Settings: storage.Settings{
-			Ladder: metric.DefaultLadder(), GroupSize: blockSize, IndexPartitions: shards,
-			Epochs: blocks.Epochs{{FromMs: 0, BlockSize: blockSize}},
-		},
-		Retention: retention,
-		Clock:     clk,
-		Logger:    log,
+func settings(blockSize int) storage.Settings {
+	return storage.Settings{
+		Ladder: metric.DefaultLadder(), GroupSize: groupSize, IndexPartitions: shards,
+		Epochs: blocks.Epochs{{FromMs: 0, BlockSize: blockSize}},
+	}
+}
+
+func (b *bench) openStore(ctx context.Context, clk clock.Clock, log *slog.Logger) (storage.Store, error) {
+	if b.cluster.keyspace != "" {
+		return openCassandra(ctx, b, clk, log)
+	}
+	return pebble.Open(storeDir(b.dir), pebble.Options{
+		Settings: settings(blockSize), Retention: retention, Clock: clk, Logger: log,
 	})
 }
 
 func openEngine(ctx context.Context, b *bench, clk clock.Clock) (*engine, error) {
 	log := slog.New(slog.NewTextHandler(b.stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
-	st, err := openStore(b.dir, clk, log)
+	st, err := b.openStore(ctx, clk, log)
 	if err != nil {
 		return nil, err
 	}
-	c := cache.New(st, clk, rand.Uint64(), cache.DefaultTiming())
-	rec := recovery.New(st, c, clk, recovery.Options{Retention: retention})
-	return &engine{
-		store:  st,
-		ingest: ingest.Start(ctx, st, registry.New(st, registry.Options{}), c, clk, ingest.Options{Logger: log}),
-		runner: rollup.NewRunner(st, c, rec, clk, rollup.Options{Worker: "bench", Logger: log}),
-	}, nil
+	e := &engine{store: st}
+	e.cache = cache.New(watched{st, e}, clk, rand.Uint64(), cache.DefaultTiming())
+	rec := recovery.New(st, e.cache, clk, recovery.Options{Retention: retention})
+	runs := rollup.Options{Worker: worker, Logger: log}
+	if b.cluster.keyspace != "" {
+		runs.Parallel = blocksInFlight
+	}
+	e.ingest = ingest.Start(ctx, st, registry.New(st, registry.Options{}), e.cache, clk, ingest.Options{Logger: log})
+	e.runner = rollup.NewRunner(st, e.cache, rec, clk, runs)
+	return e, nil
 }
 
 func (e *engine) close() error { return errors.Join(e.ingest.Close(), e.store.Close()) }

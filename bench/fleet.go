@@ -116,20 +116,23 @@ func appendAll(ctx context.Context, in *ingest.Ingest, reports []ingest.Report) 
 var historyStart = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
 // loadHour has the sources report for one raw slice under a simulated clock, every
-// interval, through ingest as in production.
+// interval, through ingest as in production. The rate is that of all reports but the first, with
+// which the series are registered.
 func loadHour(ctx context.Context, b *bench, e *engine, clk *clock.Simulated, sources int, interval time.Duration) error {
 	f := newFleet(0, sources)
-	told := time.Now()
+	p := b.bar(sources*perSource*int(time.Hour/interval), "samples loaded")
+	var registered time.Time
 	for at := time.Duration(0); at < time.Hour; at += interval {
 		clk.Set(historyStart.Add(at))
 		if err := f.report(ctx, e.ingest, clk); err != nil {
 			return err
 		}
-		if time.Since(told) > 5*time.Second {
-			told = time.Now()
-			b.progress("%v of 1h loaded, %d schedules", at+interval, sources*perSource)
+		if at == 0 {
+			registered = time.Now()
 		}
+		p.add(sources * perSource)
 	}
+	b.figures["rate"] = float64(sources*perSource) * float64(time.Hour/interval-1) / time.Since(registered).Seconds()
 	// As in production: when the grace has passed the blocks are sealed, and ground from the cache.
 	clk.Set(historyStart.Add(time.Hour + time.Minute))
 	return e.ingest.Seal(ctx)

@@ -38,49 +38,67 @@ func ingestMeasurement() measurement {
 }
 
 func measureIngest(ctx context.Context, b *bench) (err error) {
-	clk := clock.System{}
-	e, err := openEngine(ctx, b, clk)
+	e, err := openEngine(ctx, b, clock.System{})
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, e.close()) }()
-
-	fleets := make([]*fleet, ingestCallers)
-	var register errgroup.Group
-	for i := range fleets {
-		fleets[i] = newFleet(i*ingestSources/ingestCallers, ingestSources/ingestCallers)
-		register.Go(func() error { return fleets[i].report(ctx, e.ingest, clk) })
-	}
-	if err := register.Wait(); err != nil {
+	callers, err := newCallers(ctx, e, ingestSources, ingestCallers)
+	if err != nil {
 		return err
 	}
-
 	length := b.scaledTime(10 * time.Second)
 	b.progress("%v of reports of %d sources", length, ingestSources)
-	var accepted atomic.Int64
-	took, err := b.timed(func() error {
-		start := time.Now()
-		var callers errgroup.Group
-		for _, f := range fleets {
-			callers.Go(func() error {
-				reports := make([]ingest.Report, len(f.names)*ingestRounds)
-				for at := start; time.Since(start) < length; {
-					for i := range reports {
-						f.fill(&reports[i], i%len(f.names), at.UnixMilli())
-						if i%len(f.names) == len(f.names)-1 {
-							at = at.Add(ingestStep)
-						}
-					}
-					if err := appendAll(ctx, e.ingest, reports); err != nil {
-						return err
-					}
-					accepted.Add(int64(len(reports) * perSource))
-				}
-				return nil
-			})
-		}
-		return callers.Wait()
+	var accepted int
+	took, err := b.timed(func() (err error) {
+		accepted, err = callers.report(ctx, length, ingestRounds)
+		return err
 	})
-	b.figures["rate"] = float64(accepted.Load()) / took.Seconds()
+	b.figures["rate"] = float64(accepted) / took.Seconds()
 	return err
+}
+
+// callers report at once, each for sources of its own.
+type callers struct {
+	ingest *ingest.Ingest
+	fleets []*fleet
+}
+
+// newCallers has all sources report once, which registers their series.
+func newCallers(ctx context.Context, e *engine, sources, n int) (*callers, error) {
+	c := &callers{ingest: e.ingest, fleets: make([]*fleet, n)}
+	var register errgroup.Group
+	for i := range c.fleets {
+		c.fleets[i] = newFleet(i*sources/n, sources/n)
+		register.Go(func() error { return c.fleets[i].report(ctx, e.ingest, clock.System{}) })
+	}
+	return c, register.Wait()
+}
+
+// report has each caller, again and again for that long, hand over as many reports of each of its sources in one call as there
+// are rounds. It returns the samples that are durable.
+func (c *callers) report(ctx context.Context, length time.Duration, rounds int) (accepted int, err error) {
+	var total atomic.Int64
+	start := time.Now()
+	var running errgroup.Group
+	for _, f := range c.fleets {
+		running.Go(func() error {
+			reports := make([]ingest.Report, len(f.names)*rounds)
+			for at := start; time.Since(start) < length; {
+				for i := range reports {
+					f.fill(&reports[i], i%len(f.names), at.UnixMilli())
+					if i%len(f.names) == len(f.names)-1 {
+						at = at.Add(ingestStep)
+					}
+				}
+				if err := appendAll(ctx, c.ingest, reports); err != nil {
+					return err
+				}
+				total.Add(int64(len(reports) * perSource))
+			}
+			return nil
+		})
+	}
+	err = running.Wait()
+	return int(total.Load()), err
 }

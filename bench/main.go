@@ -3,10 +3,11 @@
 //	go run ./bench                    everything, about two minutes
 //	go run ./bench -run aggregate     what matches
 //	go run ./bench -scale 0.1         a quick look, not to be compared with the targets
+//	go run ./bench -store cassandra   the same over a Cassandra that it starts
 //
 // Every step of a measurement runs in a process of its own, this program again with
 // -step, so that its peak memory is its own. Steps of one measurement share a
-// directory: what one loads, the next one grinds.
+// directory, or a keyspace: what one loads, the next one grinds.
 //
 // What needs history is loaded under a simulated clock; all durations are real time.
 package main
@@ -21,6 +22,7 @@ import (
 	"os"
 	"os/signal"
 	"regexp"
+	"strings"
 	"syscall"
 )
 
@@ -41,6 +43,8 @@ func main() {
 var errUsage = errors.New("bad usage")
 
 type options struct {
+	store   string
+	cluster cluster
 	dir     string
 	scale   float64
 	profile string
@@ -58,11 +62,19 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		return runStep(ctx, opts, stdout, stderr)
 	}
 
+	if opts.store == storeCassandra {
+		stop, err := startServer(ctx, &opts, stderr)
+		if err != nil {
+			return err
+		}
+		defer stop()
+	}
+
 	results := make(results)
 	var failed []error
 	var ran []measurement
-	for _, m := range measurements() {
-		if !opts.only.MatchString(m.name) {
+	for _, m := range measurements(opts.store) {
+		if !m.always && !opts.only.MatchString(m.name) {
 			continue
 		}
 		if results[m.name], err = measure(ctx, opts, m, stderr); err != nil {
@@ -72,7 +84,9 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 			failed = append(failed, fmt.Errorf("%s: %w", m.name, err))
 			continue
 		}
-		ran = append(ran, m)
+		if m.rows != nil {
+			ran = append(ran, m)
+		}
 	}
 	if len(ran) == 0 {
 		if len(failed) == 0 {
@@ -93,14 +107,19 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 
 func parse(args []string, stderr io.Writer) (options, error) {
 	var opts options
+	var hosts string
 	fs := flag.NewFlagSet("bench", flag.ContinueOnError)
 	fs.SetOutput(stderr)
+	fs.StringVar(&opts.store, "store", storePebble, "`STORE` to measure: "+storePebble+" or "+storeCassandra)
+	fs.StringVar(&hosts, "hosts", "", "`HOSTS` of the Cassandra to measure, host:port,…; without, one is started")
+	fs.BoolVar(&opts.cluster.direct, "direct", false, "connect to no others than these hosts")
 	fs.StringVar(&opts.dir, "dir", os.TempDir(), "`DIRECTORY` on the disk to measure; what is put there is removed")
 	fs.Float64Var(&opts.scale, "scale", 1, "size of the measurements, of the schedules or of the time taken")
 	fs.StringVar(&opts.profile, "profile", "", "`DIRECTORY` for a CPU and a heap profile of each step")
 	only := fs.String("run", ".", "`REGEXP` of the measurements to run")
 	fs.BoolVar(&opts.asJSON, "json", false, "print JSON with all figures")
-	fs.StringVar(&opts.step, "step", "", "run one step in -dir and print its figures as JSON; used by the program itself")
+	fs.StringVar(&opts.step, "step", "", "run one step in -dir, or -keyspace, and print its figures as JSON; used by the program itself")
+	fs.StringVar(&opts.cluster.keyspace, "keyspace", "", "see -step")
 	if err := fs.Parse(args); err != nil {
 		if errors.Is(err, flag.ErrHelp) {
 			return opts, err
@@ -111,6 +130,12 @@ func parse(args []string, stderr io.Writer) (options, error) {
 	opts.only, err = regexp.Compile(*only)
 	if err == nil && (opts.scale <= 0 || opts.scale > 100) {
 		err = fmt.Errorf("-scale %v: must be above 0, at most 100", opts.scale)
+	}
+	if err == nil && opts.store != storePebble && opts.store != storeCassandra {
+		err = fmt.Errorf("-store %s: must be %s or %s", opts.store, storePebble, storeCassandra)
+	}
+	if hosts != "" {
+		opts.cluster.hosts = strings.Split(hosts, ",")
 	}
 	if err == nil && fs.NArg() > 0 {
 		err = fmt.Errorf("unexpected argument %q", fs.Arg(0))

@@ -6,6 +6,8 @@ import "context"
 type measurement struct {
 	name  string
 	steps []step
+	// always: also when its name was not asked for, and for what it does, not for its figures.
+	always bool
 	// rows may look at what was measured before it; figures that are missing are 0.
 	rows func(r results) []row
 }
@@ -16,7 +18,16 @@ type step struct {
 	run  func(ctx context.Context, b *bench) error
 }
 
-func measurements() []measurement {
+// The stores that can be measured.
+const (
+	storePebble    = "pebble"
+	storeCassandra = "cassandra"
+)
+
+func measurements(store string) []measurement {
+	if store == storeCassandra {
+		return cassandraMeasurements()
+	}
 	return []measurement{
 		ingestMeasurement(),
 		httpMeasurement(),

@@ -29,7 +29,8 @@ const rssFigure = "rss"
 
 // bench is what a step works with.
 type bench struct {
-	dir     string
+	dir     string  // of an embedded store
+	cluster cluster // with the keyspace of one in Cassandra
 	scale   float64
 	figures figures
 
@@ -44,10 +45,6 @@ func (b *bench) scaled(n, least int) int { return max(least, int(float64(n)*b.sc
 // scaledTime is d at the scale asked for, at least a second.
 func (b *bench) scaledTime(d time.Duration) time.Duration {
 	return max(time.Second, time.Duration(float64(d)*b.scale))
-}
-
-func (b *bench) progress(format string, args ...any) {
-	fmt.Fprintf(b.stderr, "%-24s %s\n", b.name, fmt.Sprintf(format, args...))
 }
 
 // timed profiles what f does, if asked to, and returns how long it took.
@@ -83,13 +80,13 @@ func (b *bench) heapProfile() (err error) {
 
 // runStep is the child's side: it runs one step and prints its figures.
 func runStep(ctx context.Context, opts options, stdout, stderr io.Writer) error {
-	for _, m := range measurements() {
+	for _, m := range measurements(opts.store) {
 		for _, s := range m.steps {
 			if m.name+"."+s.name != opts.step {
 				continue
 			}
 			b := &bench{
-				dir: opts.dir, scale: opts.scale, figures: make(figures),
+				dir: opts.dir, cluster: opts.cluster, scale: opts.scale, figures: make(figures),
 				name: opts.step, profile: opts.profile, stderr: stderr,
 			}
 			if err := s.run(ctx, b); err != nil {
@@ -107,20 +104,20 @@ func runStep(ctx context.Context, opts options, stdout, stderr io.Writer) error 
 // measure is the parent's side: it runs a measurement's steps, one after the other,
 // each in a process of its own.
 func measure(ctx context.Context, opts options, m measurement, stderr io.Writer) (all figures, err error) {
-	dir, err := os.MkdirTemp(opts.dir, "quern-bench-")
+	place, remove, err := newPlace(ctx, opts)
 	if err != nil {
 		return nil, err
 	}
-	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	defer func() { err = errors.Join(err, remove()) }()
 	self, err := os.Executable()
 	if err != nil {
 		return nil, err
 	}
 	all = make(figures)
 	for _, s := range m.steps {
-		cmd := exec.CommandContext(ctx, self,
-			"-step", m.name+"."+s.name, "-dir", dir,
-			"-scale", strconv.FormatFloat(opts.scale, 'g', -1, 64), "-profile", opts.profile)
+		cmd := exec.CommandContext(ctx, self, append(place,
+			"-step", m.name+"."+s.name,
+			"-scale", strconv.FormatFloat(opts.scale, 'g', -1, 64), "-profile", opts.profile)...)
 		cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
 		cmd.WaitDelay = 10 * time.Second
 		var out bytes.Buffer
@@ -137,6 +134,17 @@ func measure(ctx context.Context, opts options, m measurement, stderr io.Writer)
 		}
 	}
 	return all, nil
+}
+
+// newPlace makes what the steps of one measurement share, a directory or a keyspace, and is the
+// arguments that name it and what removes it.
+func newPlace(ctx context.Context, opts options) (args []string, remove func() error, err error) {
+	if opts.store == storeCassandra {
+		args, remove = newKeyspace(ctx, opts)
+		return args, remove, nil
+	}
+	dir, err := os.MkdirTemp(opts.dir, "quern-bench-")
+	return []string{"-dir", dir}, func() error { return os.RemoveAll(dir) }, err
 }
 
 // peakRSS is this process's peak resident memory in bytes. ok is false where the

@@ -112,7 +112,11 @@ func conditions(ctx context.Context, opts options) string {
 		fmt.Sprintf("%d cores", runtime.GOMAXPROCS(0)),
 		fmt.Sprintf("%s %s/%s", runtime.Version(), runtime.GOOS, runtime.GOARCH),
 		"commit " + commit(ctx),
-		"file system " + fileSystem(opts.dir),
+	}
+	if opts.store == storeCassandra {
+		parts = append(parts, opts.cluster.about)
+	} else {
+		parts = append(parts, "file system "+fileSystem(opts.dir))
 	}
 	if opts.scale != 1 {
 		parts = append(parts, fmt.Sprintf("scale %v: not to be compared with the targets", opts.scale))

@@ -1,0 +1,160 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/quern/quern/internal/blocks"
+	"github.com/quern/quern/internal/cache"
+	"github.com/quern/quern/internal/clock"
+	"github.com/quern/quern/internal/metric"
+)
+
+const clusterSchedules = clusterSources * perSource
+
+// cassandraHourMeasurement sets a run against the ancestor's.
+func cassandraHourMeasurement() measurement {
+	const name, what = "aggregate-20k", "grind 20,000 schedules × 60 samples"
+	ancestor := func(requests int) func(context.Context, *bench) error {
+		return func(ctx context.Context, b *bench) error {
+			return measureAncestorRun(ctx, b, clusterSchedules, requests)
+		}
+	}
+	return measurement{
+		name: name,
+		steps: []step{
+			{"load", func(ctx context.Context, b *bench) error {
+				return loadKeyspace(ctx, b, clusterSchedules, blockSize)
+			}},
+			{"run", func(ctx context.Context, b *bench) error { return measureRun(ctx, b, clusterSchedules, blockSize) }},
+			{"load-rows", func(ctx context.Context, b *bench) error { return loadRows(ctx, b, clusterSchedules) }},
+			{"serial", ancestor(1)},
+			{"parallel", ancestor(manyInFlight)},
+		},
+		rows: func(r results) []row {
+			f := r[name]
+			own := f["run.seconds"]
+			longer := func(how, step string, times float64) row {
+				took := f[step+".seconds"]
+				how = "the same by a query for each schedule, " + how
+				if done := f[step+".done"]; done < f["run.schedules"] {
+					how += fmt.Sprintf(" (estimated from %s schedules)", count(done))
+				}
+				return judged(how, fmt.Sprintf("%s, %.1f times as long", seconds(took), took/own), fmt.Sprintf("≥ %.0f times", times),
+					took >= times*own, took/own/times)
+			}
+			return append(append([]row{info(what, seconds(own))}, runRows(what, f)...),
+				longer("serial", "serial", 50), longer("64 in flight", "parallel", 5))
+		},
+	}
+}
+
+func loadKeyspace(ctx context.Context, b *bench, schedules, blockSize int) error {
+	if err := applySchema(ctx, b, blockSize); err != nil {
+		return err
+	}
+	return loadStore(ctx, b, schedules, time.Minute)
+}
+
+// cassandraMillionMeasurement looks at memory: a run holds the blocks that it grinds, however
+// many there are.
+func cassandraMillionMeasurement() measurement {
+	const name, what = "aggregate-1m", "grind 1,000,000 schedules × 6 samples"
+	return measurement{
+		name: name,
+		steps: []step{
+			{"load", func(ctx context.Context, b *bench) error {
+				return loadUnregistered(ctx, b, millionSchedules, 10*time.Minute)
+			}},
+			{"run", func(ctx context.Context, b *bench) error { return measureRun(ctx, b, millionSchedules, blockSize) }},
+		},
+		rows: func(r results) []row {
+			f := r[name]
+			return append([]row{info(what, seconds(f["run.seconds"]))}, runRows(what, f)...)
+		},
+	}
+}
+
+// loadUnregistered has ingest's last stage write an hour of schedules that nobody has registered: to
+// claim a million series takes longer than all that is measured.
+func loadUnregistered(ctx context.Context, b *bench, schedules int, interval time.Duration) (err error) {
+	if err := applySchema(ctx, b, blockSize); err != nil {
+		return err
+	}
+	clk := clock.NewSimulated(historyStart)
+	e, err := openEngine(ctx, b, clk)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, e.close()) }()
+	w := cache.NewWriter(e.cache)
+	f := newFleet(0, b.scaled(schedules/perSource, 1))
+	schedules = len(f.names) * perSource
+	slice := metric.DefaultLadder().SliceAt(metric.Raw, historyStart.UnixMilli())
+	const perFlush = 1024
+	groups := make([]cache.Group, 0, perFlush)
+	p := b.bar(schedules*int(time.Hour/interval), "samples loaded")
+	defer p.end()
+	for at := time.Duration(0); at < time.Hour; at += interval {
+		clk.Set(historyStart.Add(at))
+		for start := 0; start < schedules; start += blockSize {
+			block := blocks.Of(metric.ScheduleID(start), blockSize)
+			g := cache.Group{Slice: slice, Block: block}
+			for id := start; id < min(start+blockSize, schedules); id++ {
+				g.Samples = append(g.Samples, metric.Sample{
+					Schedule: metric.ScheduleID(id), TimeMs: clock.NowMs(clk),
+					Value: float64(f.next(id/perSource, id%perSource)) / 100,
+				})
+			}
+			if groups = append(groups, g); len(groups) < perFlush && start+blockSize < schedules {
+				continue
+			}
+			if err := w.Flush(ctx, groups); err != nil {
+				return err
+			}
+			p.add(min(len(groups)*blockSize, schedules))
+			groups = groups[:0]
+		}
+	}
+	clk.Set(historyStart.Add(time.Hour + time.Minute))
+	return w.Seal(ctx)
+}
+
+// blockSizes are what may stand in the place of the default. With blocks of one schedule, the ancestor's way
+// again, fewer schedules are enough.
+var blockSizes = []struct{ size, schedules int }{
+	{1, 2_000}, {5, clusterSchedules}, {32, clusterSchedules}, {blockSize, clusterSchedules}, {512, clusterSchedules},
+}
+
+// blockSizeMeasurements show what the block size changes.
+func blockSizeMeasurements() []measurement {
+	name := func(size int) string { return fmt.Sprintf("block-size-%d", size) }
+	var out []measurement
+	for _, c := range blockSizes {
+		out = append(out, measurement{
+			name: name(c.size),
+			steps: []step{
+				{"load", func(ctx context.Context, b *bench) error { return loadKeyspace(ctx, b, c.schedules, c.size) }},
+				{"run", func(ctx context.Context, b *bench) error { return measureRun(ctx, b, c.schedules, c.size) }},
+			},
+			rows: func(r results) []row {
+				f, standard := r[name(c.size)], r[name(blockSize)]
+				rate, took := f["load.rate"], f["run.seconds"]*clusterSchedules/float64(c.schedules)
+				what := fmt.Sprintf("blocks of %d, 20,000 schedules × 60 samples", c.size)
+				if c.schedules != clusterSchedules {
+					what += fmt.Sprintf(" (scaled up from %s schedules)", count(float64(c.schedules)))
+				}
+				in := info(what+": ingest, a report of each source in a commit", count(rate)+" samples/s")
+				run := info(what+": grind", fmt.Sprintf("%s, %s block reads", seconds(took), count(f["run.block_queries"]*clusterSchedules/float64(c.schedules))))
+				if len(standard) > 0 {
+					in.Verdict = fmt.Sprintf("%.2f × that of %d", rate/standard["load.rate"], blockSize)
+					run.Verdict = fmt.Sprintf("%.2f × that of %d", took/standard["run.seconds"], blockSize)
+				}
+				return []row{in, run}
+			},
+		})
+	}
+	return out
+}

@@ -1,0 +1,122 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/quern/quern/internal/clock"
+)
+
+const (
+	clusterSources = 200
+	clusterCallers = 20
+	clusterLength  = 15 * time.Second
+	// settling is how long a server runs something before it is measured.
+	settling = 5 * time.Second
+)
+
+// warmUpMeasurement has a server that was just started run for a while what is measured later:
+// a JVM compiles what it runs often, and is several times slower before.
+func warmUpMeasurement() measurement {
+	return measurement{
+		name: "warm-up", always: true,
+		steps: []step{
+			{"insert", func(ctx context.Context, b *bench) error { return measureInsert(ctx, b, 10*time.Second) }},
+			{"ingest", func(ctx context.Context, b *bench) error {
+				return measureClusterIngest(ctx, b, ingestRounds, 5*time.Second)
+			}},
+			{"load", func(ctx context.Context, b *bench) error { return loadRows(ctx, b, warmUpSchedules) }},
+			{"ancestor", func(ctx context.Context, b *bench) error {
+				return measureAncestorRun(ctx, b, warmUpSchedules, manyInFlight)
+			}},
+		},
+	}
+}
+
+const warmUpSchedules = 10_000
+
+func loadRows(ctx context.Context, b *bench, schedules int) error {
+	return loadAncestorRows(ctx, b, schedules, time.Minute)
+}
+
+// insertMeasurement sets ingest against a row for each sample.
+func insertMeasurement() measurement {
+	return measurement{
+		name: "ingest-insert",
+		steps: []step{
+			{"insert", func(ctx context.Context, b *bench) error { return measureInsert(ctx, b, clusterLength) }},
+			{"ingest", func(ctx context.Context, b *bench) error {
+				return measureClusterIngest(ctx, b, ingestRounds, clusterLength)
+			}},
+			{"single", func(ctx context.Context, b *bench) error { return measureClusterIngest(ctx, b, 1, clusterLength) }},
+		},
+		rows: func(r results) []row {
+			f := r["ingest-insert"]
+			inserted := f["insert.rate"]
+			times := func(rate float64) string { return fmt.Sprintf("%.1f times as many", rate/inserted) }
+			batched := atLeast("ingest, Go entry, 20,000 schedules, 40 reports of a source in a call", f["ingest.rate"], 400_000, " samples/s")
+			single := info("ingest, Go entry, 20,000 schedules, 1 report of a source in a call", count(f["single.rate"])+" samples/s")
+			single.Verdict = times(f["single.rate"])
+			return []row{
+				info("an INSERT for each sample, 64 in flight", count(inserted)+" samples/s"),
+				batched,
+				judged("the same, against an INSERT for each sample", times(f["ingest.rate"]), "≥ 10 times",
+					f["ingest.rate"] >= 10*inserted, f["ingest.rate"]/inserted/10),
+				single,
+				peakMemory("ingest, Go entry, 20,000 schedules", f, "ingest", 0),
+			}
+		},
+	}
+}
+
+func measureInsert(ctx context.Context, b *bench, length time.Duration) error {
+	if err := applySchema(ctx, b, blockSize); err != nil {
+		return err
+	}
+	s, err := connect(b.cluster, b.cluster.keyspace)
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	if err := makeAncestor(ctx, s); err != nil {
+		return err
+	}
+	if _, err := insertSamples(ctx, s, clusterSources*perSource, b.scaledTime(settling)); err != nil {
+		return err
+	}
+	length = b.scaledTime(length)
+	b.progress("%v of INSERTs", length)
+	var n int
+	took, err := b.timed(func() (err error) {
+		n, err = insertSamples(ctx, s, clusterSources*perSource, length)
+		return err
+	})
+	b.figures["rate"] = float64(n) / took.Seconds()
+	return err
+}
+
+func measureClusterIngest(ctx context.Context, b *bench, rounds int, length time.Duration) (err error) {
+	e, err := openEngine(ctx, b, clock.System{})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, e.close()) }()
+	c, err := newCallers(ctx, e, clusterSources, clusterCallers)
+	if err != nil {
+		return err
+	}
+	if _, err := c.report(ctx, b.scaledTime(settling), rounds); err != nil {
+		return err
+	}
+	length = b.scaledTime(length)
+	b.progress("%v of reports of %d sources", length, clusterSources)
+	var n int
+	took, err := b.timed(func() (err error) {
+		n, err = c.report(ctx, length, rounds)
+		return err
+	})
+	b.figures["rate"] = float64(n) / took.Seconds()
+	return err
+}

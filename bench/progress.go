@@ -1,0 +1,64 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/schollz/progressbar/v3"
+)
+
+func (b *bench) progress(format string, args ...any) {
+	fmt.Fprintf(b.stderr, "%-24s %s\n", b.name, fmt.Sprintf(format, args...))
+}
+
+// bar shows how far a long part of a step is: to who looks on as a bar, in a log as a
+// line every few seconds. It may be used by several goroutines.
+type bar struct {
+	shown *progressbar.ProgressBar
+
+	mu    sync.Mutex
+	b     *bench
+	what  string
+	done  int
+	total int
+	told  time.Time
+}
+
+const barLines = 5 * time.Second
+
+func (b *bench) bar(total int, what string) *bar {
+	out := &bar{b: b, what: what, total: total, told: time.Now()}
+	if f, ok := b.stderr.(*os.File); ok {
+		if info, err := f.Stat(); err == nil && info.Mode()&os.ModeCharDevice != 0 {
+			out.shown = progressbar.NewOptions(total,
+				progressbar.OptionSetWriter(f), progressbar.OptionSetDescription(fmt.Sprintf("%-24s %s", b.name, what)),
+				progressbar.OptionSetWidth(30), progressbar.OptionSetPredictTime(true), progressbar.OptionShowCount(),
+				progressbar.OptionThrottle(100*time.Millisecond), progressbar.OptionClearOnFinish())
+		}
+	}
+	return out
+}
+
+func (p *bar) add(n int) {
+	if p.shown != nil {
+		// What cannot be drawn is not missed.
+		_ = p.shown.Add(n)
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.done += n
+	if time.Since(p.told) > barLines {
+		p.told = time.Now()
+		p.b.progress("%s of %s %s", count(float64(p.done)), count(float64(p.total)), p.what)
+	}
+}
+
+// end takes the bar away where not all was done.
+func (p *bar) end() {
+	if p.shown != nil {
+		_ = p.shown.Finish()
+	}
+}
