@@ -25,14 +25,26 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(cassandratest.Stopping(m)) }
 
 func TestConformance(t *testing.T) {
-	storagetest.Run(t, func(t *testing.T, s storage.Settings, r storage.Retention, clk clock.Clock) (storage.Store, func() storage.Store) {
-		reopen := open(t, s, r, clk)
-		return reopen(), reopen
-	}, storagetest.MissingExpire, storagetest.MissingTTL, storagetest.MissingNewestID)
+	storagetest.Run(t, openBoth, storagetest.MissingExpire, storagetest.MissingTTL, storagetest.MissingNewestID)
+}
+
+// TestHistory lives random histories of operations on the model and on Cassandra.
+func TestHistory(t *testing.T) {
+	for seed := range uint64(4) {
+		t.Run(fmt.Sprintf("seed=%d", seed), func(t *testing.T) {
+			h := storagetest.History{Seed: seed, Steps: 250, NoExpire: true, ManyWriters: true}
+			h.Run(t, storagetest.OpenModel, openBoth)
+		})
+	}
+}
+
+func openBoth(t *testing.T, s storage.Settings, r storage.Retention, clk clock.Clock) (storage.Store, func() storage.Store) {
+	reopen := open(t, s, r, clk)
+	return reopen(), reopen
 }
 
 func TestAcceptance(t *testing.T) {
-	acceptance.Run(t, acceptance.Backend{Open: openAny, Stride: 23, Histories: 3, ManyWriters: true})
+	acceptance.Run(t, acceptance.Backend{Open: openAny, Stride: 23, Histories: 2, ManyWriters: true})
 }
 
 func openAny(t testing.TB, s storage.Settings, r storage.Retention, clk clock.Clock) func() storage.Store {

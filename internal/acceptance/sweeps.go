@@ -149,7 +149,7 @@ func testIngestFailsAtEveryStep(t *testing.T, b Backend) {
 		for _, torn := range []bool{false, true} {
 			t.Run(fmt.Sprintf("dies=%t/torn=%t", dies, torn), func(t *testing.T) {
 				failed := 0
-				for k := 1; ; k += b.stride() {
+				for k := 1; ; k += min(b.stride(), 7) {
 					s := Start(t, b, eventfulConfig)
 					s.Clock.Set(time.UnixMilli(at(s, 10, 0)))
 					s.Store.Tear(torn)

@@ -213,7 +213,7 @@ func (s *Store) AcquireShard(ctx context.Context, shard int, owner string, d tim
 	if shard < 0 || shard >= s.shards {
 		return storage.Lease{}, fmt.Errorf("%s: there are %d", op, s.shards)
 	}
-	if err := s.refreshEpochs(ctx); err != nil {
+	if _, err := s.refreshEpochs(ctx); err != nil {
 		return storage.Lease{}, named(op, err)
 	}
 	for {

@@ -244,24 +244,20 @@ func (s *Store) setEpochs(e blocks.Epochs) {
 	s.epochs, s.epochsRead = e, now
 }
 
-// refreshEpochs reads the epochs again when it was long ago. A new one takes effect a slice or more
-// after it was added, so that whoever reads them twice a slice knows of it in time. The error says
-// that blocks were cut by epochs that are outdated.
-func (s *Store) refreshEpochs(ctx context.Context) error {
+// refreshEpochs reads the epochs again when it was long ago, and says whether they have changed. A new one
+// takes effect a slice or more after it was added, so that whoever reads them twice a slice knows of it in time.
+func (s *Store) refreshEpochs(ctx context.Context) (changed bool, err error) {
 	s.mu.Lock()
 	age := s.clk.Now().Sub(s.epochsRead).Milliseconds()
 	known := s.epochs
 	s.mu.Unlock()
 	if half := s.ladder.WidthMs(metric.Raw+1) / 2; -half < age && age < half {
-		return nil
+		return false, nil
 	}
 	epochs, _, err := readEpochs(ctx, s.session)
 	if err != nil {
-		return err
+		return false, err
 	}
 	s.setEpochs(epochs)
-	if !slices.Equal(known, epochs) {
-		return fmt.Errorf("the block size has changed, try again: %w", storage.ErrConflict)
-	}
-	return nil
+	return !slices.Equal(known, epochs), nil
 }

@@ -2,6 +2,7 @@ package cassandra
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"time"
 
@@ -42,8 +43,10 @@ const maxBatchBytes = 4 << 10
 // Write implements storage.Store. One kind of row is durable before the next is sent.
 func (s *Store) Write(ctx context.Context, b *storage.Batch) error {
 	const op = "write batch"
-	if err := s.refreshEpochs(ctx); err != nil {
+	if changed, err := s.refreshEpochs(ctx); err != nil {
 		return named(op, err)
+	} else if changed {
+		return fmt.Errorf("%s: %w until its blocks are cut anew: the block size changes", op, storage.ErrUnavailable)
 	}
 	tsUs := s.stamps.of(b.Fence)
 	if err := each(ctx, len(b.Open), func(ctx context.Context, i int) error {

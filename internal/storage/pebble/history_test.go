@@ -46,16 +46,11 @@ func TestHistories(t *testing.T) {
 			for seed := range uint64(4) {
 				t.Run(fmt.Sprint("seed=", seed), func(t *testing.T) {
 					h := storagetest.History{Seed: seed, Steps: 400, Settings: tc.settings}
-					h.Run(t, openModel, memStore(tc.opts))
+					h.Run(t, storagetest.OpenModel, memStore(tc.opts))
 				})
 			}
 		})
 	}
-}
-
-func openModel(_ *testing.T, s storage.Settings, r storage.Retention, clk clock.Clock) (storage.Store, func() storage.Store) {
-	m := storagetest.NewModel(s, r, clk)
-	return m, func() storage.Store { return m.Reopen() }
 }
 
 // memStore opens stores with the given options in memory.

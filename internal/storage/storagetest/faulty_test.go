@@ -13,11 +13,6 @@ import (
 	"github.com/quern/quern/internal/storage"
 )
 
-func openModel(_ *testing.T, s storage.Settings, r storage.Retention, clk clock.Clock) (storage.Store, func() storage.Store) {
-	m := NewModel(s, r, clk)
-	return m, func() storage.Store { return m.Reopen() }
-}
-
 // A wrapper without rules changes nothing.
 func TestFaultyConformance(t *testing.T) {
 	Run(t, func(t *testing.T, s storage.Settings, r storage.Retention, clk clock.Clock) (storage.Store, func() storage.Store) {
@@ -140,7 +135,7 @@ func TestFaultyTears(t *testing.T) {
 
 func TestHistoryOfModels(t *testing.T) {
 	for seed := range uint64(3) {
-		History{Seed: seed, Steps: 500}.Run(t, openModel, openModel)
+		History{Seed: seed, Steps: 500}.Run(t, OpenModel, OpenModel)
 	}
 }
 

@@ -14,6 +14,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"testing"
 	"time"
 
 	"github.com/quern/quern/internal/blocks"
@@ -110,6 +111,12 @@ func NewModel(settings storage.Settings, retention storage.Retention, clk clock.
 		runs:      map[modelRun]storage.Run{},
 		workers:   map[string]modelWorker{},
 	}
+}
+
+// OpenModel is the OpenFunc of the model.
+func OpenModel(_ *testing.T, s storage.Settings, r storage.Retention, clk clock.Clock) (storage.Store, func() storage.Store) {
+	m := NewModel(s, r, clk)
+	return m, func() storage.Store { return m.Reopen() }
 }
 
 // Close makes every operation fail with storage.ErrUnavailable until Reopen.
