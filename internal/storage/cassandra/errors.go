@@ -58,8 +58,8 @@ func kindOf(err error) error {
 		errors.Is(err, gocql.ErrHostQueryFailed), errors.Is(err, gocql.ErrNoConnectionsStarted),
 		errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.As(err, &netErr):
 		return storage.ErrUnavailable
-	case strings.Contains(err.Error(), "no connection available"):
-		// gocql has no variable for it.
+	case strings.Contains(err.Error(), "no connection available"), strings.Contains(err.Error(), "no control connection available"):
+		// gocql has no variable for these.
 		return storage.ErrUnavailable
 	}
 	return nil

@@ -107,7 +107,7 @@ func spread[K, T any](ctx context.Context, keys []K, read func(context.Context, 
 		defer func() {
 			cancel()
 			for _, q := range queues {
-				for range q { //nolint:revive // until its reader has ended
+				for range q { // until its reader has ended
 				}
 			}
 		}()

@@ -3,7 +3,6 @@ package cassandra
 import (
 	"context"
 	"iter"
-	"reflect"
 
 	"github.com/gocql/gocql"
 	"github.com/scylladb/gocqlx/v2"
@@ -155,16 +154,3 @@ const (
 	manyRows = 5000
 	fewRows  = 200
 )
-
-// columns are the db tags of R, which are the columns that it is read from, for a SELECT.
-func columns[R any]() string {
-	t := reflect.TypeFor[R]()
-	var out string
-	for i := range t.NumField() {
-		if i > 0 {
-			out += ", "
-		}
-		out += t.Field(i).Tag.Get("db")
-	}
-	return out
-}
