@@ -10,7 +10,7 @@ TAGS          := invariants
 
 # Per package. A store under the race detector is about ten times slower than
 # without, so this is far above what a package takes and only catches a hang.
-TEST_TIMEOUT  ?= 15m
+TEST_TIMEOUT  ?= 30m
 FUZZTIME      ?= 30s
 ARGS          ?=
 

@@ -132,3 +132,21 @@ func testLitter(t *testing.T, b Backend) {
 	s.MustCheck(Raw)
 	require.Empty(t, s.Leftovers())
 }
+
+// testLargeCommit: more samples of one block are committed at once than go into a chunk. The cache
+// holds all chunks and is used.
+func testLargeCommit(t *testing.T, b Backend) {
+	s := Start(t, b, Config{})
+	s.Clock.Set(time.UnixMilli(at(s, 10, 58)))
+	points := make([]Point, 150_000)
+	for i := range points {
+		points[i] = Point{Series: "A", TimeMs: at(s, 10, 0) + int64(20*i), Value: float64(i % 1000)}
+	}
+	s.MustReport(points...)
+	s.setClock(11, 2)
+	runs := s.MustRun()
+	require.Len(t, runs, 1)
+	require.Equal(t, 1, runs[0].BlockQueries, "read from the cache, and from nothing else")
+	s.MustCheck(Raw)
+	require.EqualValues(t, len(points), s.Rows(1)[0].Count)
+}

@@ -33,6 +33,7 @@ func Run(t *testing.T, b Backend) {
 		{"Poison", testPoison},
 		{"CacheLost", testCacheLost},
 		{"Litter", testLitter},
+		{"LargeCommit", testLargeCommit},
 		{"ClockBack", testClockBack},
 		{"ClockBackBetweenLooks", testClockBackBetweenLooks},
 		{"CorrectionAfterRestart", testCorrectionAfterRestart},

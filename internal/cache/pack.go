@@ -11,27 +11,42 @@ import (
 	"github.com/quern/quern/internal/storage"
 )
 
+// maxChunkSamples bounds a chunk, which is one row to the store: Cassandra refuses one of 16 MiB, and
+// a sample takes up to 20 bytes.
+const maxChunkSamples = 64 << 10
+
+// part is what goes into one chunk: a group, or a piece of one that is too large.
+type part struct {
+	*Group
+	samples []metric.Sample
+	id      blocks.ID
+}
+
+// chunks is how many parts a group is cut into.
+func (g *Group) chunks() int { return (len(g.Samples) + maxChunkSamples - 1) / maxChunkSamples }
+
 // encode packs each group into its chunks. The packing is the costly part of a
-// flush, so the groups are shared out over the processors.
+// flush, so the parts are shared out over the processors.
 func (w *Writer) encode(b *storage.Batch, f *flush) {
+	var parts []part
+	for i := range f.groups {
+		for samples := range slices.Chunk(f.groups[i].Samples, maxChunkSamples) {
+			parts = append(parts, part{&f.groups[i], samples, w.cache.ids.Next(f.startedMs)})
+		}
+	}
 	type packed struct {
 		raw   []storage.RawChunk
 		cache []storage.CacheChunk
 	}
-	out := make([]packed, len(f.groups))
-	ids := make([]blocks.ID, len(f.groups))
-	for i := range ids {
-		ids[i] = w.cache.ids.Next(f.startedMs)
-	}
+	out := make([]packed, len(parts))
 	var wg sync.WaitGroup
-	workers := min(runtime.GOMAXPROCS(0), len(f.groups))
+	workers := min(runtime.GOMAXPROCS(0), len(parts))
 	for n := range workers {
 		wg.Go(func() {
-			for i := n; i < len(f.groups); i += workers {
-				g := &f.groups[i]
-				out[i].raw = w.rawChunks(g, ids[i])
-				if !w.late(f, g.Slice) {
-					out[i].cache = []storage.CacheChunk{w.cacheChunk(g, out[i].raw, ids[i])}
+			for i := n; i < len(parts); i += workers {
+				out[i].raw = w.rawChunks(&parts[i])
+				if !w.late(f, parts[i].Slice) {
+					out[i].cache = []storage.CacheChunk{parts[i].cacheChunk(out[i].raw)}
 				}
 			}
 		})
@@ -43,11 +58,11 @@ func (w *Writer) encode(b *storage.Batch, f *flush) {
 	}
 }
 
-// rawChunks cuts a block's samples along the storage groups, which do not move when the
+// rawChunks cuts a part along the storage groups, which do not move when the
 // block size does.
-func (w *Writer) rawChunks(g *Group, id blocks.ID) []storage.RawChunk {
+func (w *Writer) rawChunks(p *part) []storage.RawChunk {
 	var out []storage.RawChunk
-	rest := g.Samples
+	rest := p.samples
 	for len(rest) > 0 {
 		group := blocks.Of(rest[0].Schedule, w.groupSize)
 		n := len(rest)
@@ -57,26 +72,26 @@ func (w *Writer) rawChunks(g *Group, id blocks.ID) []storage.RawChunk {
 			})
 		}
 		out = append(out, storage.RawChunk{
-			Group: group.Start, SliceMs: g.Slice.StartMs,
-			Chunk: storage.Chunk{ID: id, Data: blocks.AppendSamples(nil, rest[:n])},
+			Group: group.Start, SliceMs: p.Slice.StartMs,
+			Chunk: storage.Chunk{ID: p.id, Data: blocks.AppendSamples(nil, rest[:n])},
 		})
 		rest = rest[n:]
 	}
 	return out
 }
 
-func (w *Writer) cacheChunk(g *Group, raw []storage.RawChunk, id blocks.ID) storage.CacheChunk {
+func (p *part) cacheChunk(raw []storage.RawChunk) storage.CacheChunk {
 	c := storage.CacheChunk{
 		CacheKey: storage.CacheKey{
-			SliceKey: storage.SliceKey{Bucket: metric.Raw, StartMs: g.Slice.StartMs},
-			Start:    g.Block.Start,
+			SliceKey: storage.SliceKey{Bucket: metric.Raw, StartMs: p.Slice.StartMs},
+			Start:    p.Block.Start,
 		},
-		Chunk: storage.Chunk{ID: id},
+		Chunk: storage.Chunk{ID: p.id},
 	}
 	if len(raw) == 1 {
 		c.Data = raw[0].Data
 	} else {
-		c.Data = blocks.AppendSamples(nil, g.Samples)
+		c.Data = blocks.AppendSamples(nil, p.samples)
 	}
 	return c
 }

@@ -257,7 +257,7 @@ func (w *Writer) succeeded(f *flush) {
 			continue
 		}
 		if o := w.written[g.Slice.StartMs].open[g.Block.Start]; o != nil {
-			o.chunks++
+			o.chunks += g.chunks()
 		}
 	}
 	known := w.written[f.current.StartMs].late

@@ -26,6 +26,8 @@ const (
 	// renewed before each step.
 	lockTTL  = 2 * time.Minute
 	lockPoll = time.Second
+	// ddlTimeout: all nodes take part in a change of the schema.
+	ddlTimeout = 30 * time.Second
 )
 
 // ApplySchema makes keyspace and tables, or brings them to the version that this program
@@ -36,6 +38,7 @@ const (
 // that has nodes. It is for a new keyspace only.
 func ApplySchema(ctx context.Context, opts Options, replication string, progress func(done, total int, step string)) error {
 	opts.ensureDefaults()
+	opts.Timeout = max(opts.Timeout, ddlTimeout)
 	if !validName.MatchString(opts.Keyspace) {
 		return fmt.Errorf("--keyspace %q: must be letters, digits and underscores, beginning with a letter, at most 48", opts.Keyspace)
 	}
