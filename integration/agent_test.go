@@ -15,6 +15,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/quern/quern/integration/process"
 )
 
 // TestAgent starts the agent before its server: what it measures meanwhile waits.
@@ -38,9 +40,9 @@ func TestAgent(t *testing.T) {
 
 	begin := time.Now()
 	a := start(t, "agent", "--url", front.URL, "--interval", "500ms", "--source", "it-host")
-	a.wrote(`msg=measuring source=it-host`)
-	a.wrote(`the server did not take a report; it is sent again`)
-	eventually(t, "several attempts", func() error {
+	a.Wrote(`msg=measuring source=it-host`)
+	a.Wrote(`the server did not take a report; it is sent again`)
+	process.Eventually(t, "several attempts", func() error {
 		if n := refused.Load(); n < 3 {
 			return fmt.Errorf("%d", n)
 		}
@@ -49,44 +51,44 @@ func TestAgent(t *testing.T) {
 
 	p := serve(t, t.TempDir())
 	up := time.Now()
-	target, err := url.Parse(p.url)
+	target, err := url.Parse(p.URL)
 	require.NoError(t, err)
 	behind.Store(httputil.NewSingleHostReverseProxy(target))
 
 	const selector = `{source="it-host",__name__="host_uptime_seconds"}`
-	var got []sample
-	eventually(t, "measurements from before and after", func() error {
-		got, err = p.export(selector, time.Hour)
-		if err == nil && (len(got) < 5 || got[len(got)-1].ms < up.UnixMilli()+1000) {
+	var got []process.Sample
+	process.Eventually(t, "measurements from before and after", func() error {
+		got, err = p.Export(selector, time.Hour)
+		if err == nil && (len(got) < 5 || got[len(got)-1].Ms < up.UnixMilli()+1000) {
 			err = fmt.Errorf("there are %d", len(got))
 		}
 		return err
 	})
-	slices.SortFunc(got, func(a, b sample) int { return cmp.Compare(a.ms, b.ms) })
-	first := time.UnixMilli(got[0].ms)
+	slices.SortFunc(got, func(a, b process.Sample) int { return cmp.Compare(a.Ms, b.Ms) })
+	first := time.UnixMilli(got[0].Ms)
 	assert.Less(t, first, up, "measured while the server was away")
 	assert.Less(t, first.Sub(begin), 10*time.Second, "the first of all is there")
 
-	a.signal(syscall.SIGTERM)
-	assert.Equal(t, 0, a.exitCode())
-	counts := a.wrote(`msg=stopped delivered=(\d+) rejected=0 refused=0 dropped=0`)
-	all, err := p.export(`{source="it-host"}`, time.Hour)
+	a.Signal(syscall.SIGTERM)
+	assert.Equal(t, 0, a.ExitCode())
+	counts := a.Wrote(`msg=stopped delivered=(\d+) rejected=0 refused=0 dropped=0`)
+	all, err := p.Export(`{source="it-host"}`, time.Hour)
 	require.NoError(t, err)
 	assert.Equal(t, counts[1], fmt.Sprint(len(all)), "all that the agent says it delivered is stored, and nothing else")
-	p.stop()
+	p.Stop()
 }
 
 // TestHostMetrics: a server measures its own host unless told otherwise.
 func TestHostMetrics(t *testing.T) {
 	t.Parallel()
 	p := start(t, "serve", "--listen", "127.0.0.1:0", "--data-dir", t.TempDir(), "--host-metrics-interval", "500ms", "--source", "it-self")
-	p.ready()
-	eventually(t, "two measurements", func() error {
-		got, err := p.export(`{source="it-self",__name__="host_cpus"}`, time.Hour)
+	p.Ready()
+	process.Eventually(t, "two measurements", func() error {
+		got, err := p.Export(`{source="it-self",__name__="host_cpus"}`, time.Hour)
 		if err == nil && len(got) < 2 {
 			err = fmt.Errorf("%d", len(got))
 		}
 		return err
 	})
-	p.stop()
+	p.Stop()
 }

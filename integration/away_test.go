@@ -12,6 +12,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/quern/quern/integration/process"
 )
 
 // nobody is an address where nothing listens.
@@ -37,32 +39,32 @@ func TestNoCassandra(t *testing.T) {
 			hosts := nobody(t)
 			args := append(slices.Clone(command[1:]), "--listen", "127.0.0.1:0", "--cassandra-hosts", hosts,
 				"--cassandra-username", "quern", "--cassandra-password", "hunter2")
-			p := startCommand(t, exec.CommandContext(t.Context(), command[0], args...))
-			p.url = "http://" + p.wrote(`msg=listening address=(\S+)`)[1]
-			r, err := p.get("/-/healthy", nil)
+			p := process.Start(t, exec.CommandContext(t.Context(), command[0], args...))
+			p.URL = "http://" + p.Wrote(`msg=listening address=(\S+)`)[1]
+			r, err := p.Get("/-/healthy", nil)
 			require.NoError(t, err)
-			assert.Equal(t, 200, r.code)
-			p.wrote(`level=WARN msg="no Cassandra node of ` + hosts + ` answers; trying again in 1s"`)
-			r, err = p.get("/-/ready", nil)
+			assert.Equal(t, 200, r.Code)
+			p.Wrote(`level=WARN msg="no Cassandra node of ` + hosts + ` answers; trying again in 1s"`)
+			r, err = p.Get("/-/ready", nil)
 			require.NoError(t, err)
-			assert.Equal(t, 503, r.code)
-			assert.Contains(t, string(r.body), hosts, "the reason")
-			r, err = p.post("/api/v1/reports", []byte(`{"source":"a","measurements":[{"metric":"x","value":1}]}`))
+			assert.Equal(t, 503, r.Code)
+			assert.Contains(t, string(r.Body), hosts, "the reason")
+			r, err = p.Post("/api/v1/reports", []byte(`{"source":"a","measurements":[{"metric":"x","value":1}]}`))
 			require.NoError(t, err)
-			assert.Equal(t, 503, r.code)
-			assert.NotEmpty(t, r.header.Get("Retry-After"))
-			assert.Equal(t, "application/json", r.header.Get("Content-Type"))
-			assert.Contains(t, string(r.body), `"status":"error"`)
-			r, err = p.get("/api/v1/status/aggregation", nil)
+			assert.Equal(t, 503, r.Code)
+			assert.NotEmpty(t, r.Header.Get("Retry-After"))
+			assert.Equal(t, "application/json", r.Header.Get("Content-Type"))
+			assert.Contains(t, string(r.Body), `"status":"error"`)
+			r, err = p.Get("/api/v1/status/aggregation", nil)
 			require.NoError(t, err)
-			assert.Equal(t, 503, r.code)
-			p.wrote(`answers; trying again in 2s"`)
+			assert.Equal(t, 503, r.Code)
+			p.Wrote(`answers; trying again in 2s"`)
 
 			begin := time.Now()
-			p.stop()
+			p.Stop()
 			assert.Less(t, time.Since(begin), 5*time.Second)
-			assert.NotContains(t, p.stderr.String(), "hunter2")
-			assert.NotContains(t, p.stderr.String(), "msg=serving")
+			assert.NotContains(t, p.Stderr.String(), "hunter2")
+			assert.NotContains(t, p.Stderr.String(), "msg=serving")
 		})
 	}
 }
@@ -71,10 +73,10 @@ func TestSchemaWithoutCassandra(t *testing.T) {
 	t.Parallel()
 	hosts := nobody(t)
 	p := start(t, "schema", "apply", "--cassandra-hosts", hosts)
-	p.wrote(`msg="no Cassandra node of ` + hosts + ` answers; trying again in 2s"`)
-	p.signal(syscall.SIGTERM)
-	assert.Equal(t, 1, p.exitCode())
-	assert.Contains(t, p.stderr.String(), "quern: stopped before the schema was complete: run it again")
+	p.Wrote(`msg="no Cassandra node of ` + hosts + ` answers; trying again in 2s"`)
+	p.Signal(syscall.SIGTERM)
+	assert.Equal(t, 1, p.ExitCode())
+	assert.Contains(t, p.Stderr.String(), "quern: stopped before the schema was complete: run it again")
 }
 
 // TestPrograms: what all programs have in common.
@@ -85,19 +87,19 @@ func TestPrograms(t *testing.T) {
 		name := filepath.Base(path)
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			run := func(args ...string) *process {
-				return startCommand(t, exec.CommandContext(t.Context(), path, args...))
+			run := func(args ...string) *process.Process {
+				return process.Start(t, exec.CommandContext(t.Context(), path, args...))
 			}
 			p := run("--help")
-			assert.Equal(t, 0, p.exitCode())
-			assert.Contains(t, p.stdout.String(), "completion")
-			assert.Empty(t, p.stderr.String())
+			assert.Equal(t, 0, p.ExitCode())
+			assert.Contains(t, p.Stdout.String(), "completion")
+			assert.Empty(t, p.Stderr.String())
 			p = run("--version")
-			assert.Equal(t, 0, p.exitCode())
-			assert.True(t, strings.HasPrefix(p.stdout.String(), name+" version "), p.stdout.String())
+			assert.Equal(t, 0, p.ExitCode())
+			assert.True(t, strings.HasPrefix(p.Stdout.String(), name+" version "), p.Stdout.String())
 			p = run("--bogus")
-			assert.Equal(t, 2, p.exitCode())
-			assert.Equal(t, name+": there is no flag --bogus\nSee '"+name+" --help'.\n", p.stderr.String())
+			assert.Equal(t, 2, p.ExitCode())
+			assert.Equal(t, name+": there is no flag --bogus\nSee '"+name+" --help'.\n", p.Stderr.String())
 
 			script := `source <("$1" completion bash)
 				COMP_WORDS=("$1" "$2"); COMP_CWORD=1; _` + name + `; echo "${COMPREPLY[*]}"`
@@ -112,12 +114,12 @@ func TestPrograms(t *testing.T) {
 			assert.Equal(t, "--cassandra-hosts\n", string(out))
 
 			p = run("--help")
-			assert.Equal(t, 0, p.exitCode())
-			assert.Contains(t, p.stdout.String(), "Examples:")
+			assert.Equal(t, 0, p.ExitCode())
+			assert.Contains(t, p.Stdout.String(), "Examples:")
 			p = run("--store", "pebble")
-			assert.Equal(t, 2, p.exitCode())
+			assert.Equal(t, 2, p.ExitCode())
 			assert.Equal(t, name+": --store pebble: the embedded store has one process, which does everything: use `quern serve`\n"+
-				"See '"+name+" --help'.\n", p.stderr.String())
+				"See '"+name+" --help'.\n", p.Stderr.String())
 		})
 	}
 }

@@ -8,15 +8,17 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/quern/quern/integration/process"
 )
 
 // ledger is what the server has acknowledged.
 type ledger struct {
 	mu      sync.Mutex
-	samples []sample
+	samples []process.Sample
 }
 
-func (l *ledger) add(s []sample) {
+func (l *ledger) add(s []process.Sample) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.samples = append(l.samples, s...)
@@ -29,15 +31,15 @@ func (l *ledger) len() int {
 }
 
 // send reports for one source until the server is gone, and notes what was acknowledged.
-func (l *ledger) send(p *process, source string, series int) {
+func (l *ledger) send(p *process.Process, source string, series int) {
 	for last := int64(0); ; {
 		ms := max(time.Now().UnixMilli(), last+1)
 		last = ms
-		batch := make([]sample, series)
+		batch := make([]process.Sample, series)
 		for i := range batch {
-			batch[i] = sample{source, fmt.Sprintf("it_%02d", i), ms, float64(ms%100_000) + float64(i)/4}
+			batch[i] = process.Sample{Source: source, Metric: fmt.Sprintf("it_%02d", i), Ms: ms, Value: float64(ms%100_000) + float64(i)/4}
 		}
-		if _, err := p.report(batch); err != nil {
+		if _, err := p.Report(batch); err != nil {
 			return
 		}
 		l.add(batch)
@@ -58,34 +60,34 @@ func TestKill(t *testing.T) {
 			senders.Go(func() { acknowledged.send(p, fmt.Sprintf("source-%d", i), 10) })
 		}
 		// Rounds of different lengths meet runs at different places.
-		eventually(t, "acknowledgements", func() error {
+		process.Eventually(t, "acknowledgements", func() error {
 			if n := acknowledged.len() - before; n < 400*(round+1) {
 				return fmt.Errorf("only %d", n)
 			}
 			return nil
 		})
-		p.kill()
+		p.Kill()
 		senders.Wait()
 	}
 	p := serve(t, dir, seconds...)
-	stored, err := p.export(ofTests, time.Hour)
+	stored, err := p.Export(process.OfTests, time.Hour)
 	require.NoError(t, err)
 	require.Empty(t, missing(acknowledged.samples, stored), "acknowledged and lost")
 	t.Logf("%d acknowledged, %d stored", acknowledged.len(), len(stored))
-	eventually(t, "roll-ups", func() error { return p.exact(stored) })
-	st, err := p.status()
+	process.Eventually(t, "roll-ups", func() error { return p.Exact(stored, secondsLadder) })
+	st, err := p.Status()
 	require.NoError(t, err)
 	assert.Empty(t, st.Errors)
-	p.stop()
+	p.Stop()
 }
 
 // missing are those of want that are not among got.
-func missing(want, got []sample) []sample {
-	there := make(map[sample]bool, len(got))
+func missing(want, got []process.Sample) []process.Sample {
+	there := make(map[process.Sample]bool, len(got))
 	for _, s := range got {
 		there[s] = true
 	}
-	var out []sample
+	var out []process.Sample
 	for _, s := range want {
 		if !there[s] {
 			out = append(out, s)

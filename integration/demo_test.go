@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/quern/quern/integration/process"
 	"github.com/quern/quern/internal/demo"
 )
 
@@ -20,14 +21,14 @@ func TestDemo(t *testing.T) {
 	ready := time.Now().UTC()
 	for _, want := range []string{
 		"Generating 26h of reports of 2000 series", "samples were made durable and",
-		"Quern is serving on " + p.url, p.url + "/api/v1/rollups", "-d level=1h", "-d level=24h", "Ctrl-C stops it; data rests in " + dir,
+		"Quern is serving on " + p.URL, p.URL + "/api/v1/rollups", "-d level=1h", "-d level=24h", "Ctrl-C stops it; data rests in " + dir,
 	} {
-		assert.Contains(t, p.stdout.String(), want)
+		assert.Contains(t, p.Stdout.String(), want)
 	}
-	assert.NotContains(t, p.stdout.String(), "%|", "no progress bar where nobody looks on")
+	assert.NotContains(t, p.Stdout.String(), "%|", "no progress bar where nobody looks on")
 
 	selector := fmt.Sprintf(`{__name__="cpu_usage_ratio",source=%q}`, steadySource(t, begin.Add(-27*time.Hour), ready))
-	raw, err := p.export(selector, 28*time.Hour)
+	raw, err := p.Export(selector, 28*time.Hour)
 	require.NoError(t, err)
 	assert.InDelta(t, 26*60, len(raw), 5, "one a minute for 26 hours")
 
@@ -35,26 +36,26 @@ func TestDemo(t *testing.T) {
 	hour := time.Hour
 	for _, width := range []time.Duration{hour, 6 * hour, 24 * hour} {
 		// An hour that was just ending may or may not have been ground by then.
-		require.NoError(t, p.compare(selector, 72*hour, raw, width, begin.Add(-2*time.Minute)))
-		query := within(selector, 72*hour)
-		query.Set("level", name(width))
-		rows, err := lines[row](p, "/api/v1/rollups", query)
+		require.NoError(t, p.Compare(selector, 72*hour, raw, width, begin.Add(-2*time.Minute)))
+		query := process.Within(selector, 72*hour)
+		query.Set("level", process.LevelName(width))
+		rows, err := process.Lines[process.Row](p, "/api/v1/rollups", query)
 		require.NoError(t, err)
 		low, high := slicesOver(begin.Add(-26*hour), begin.Add(-2*time.Minute), width), slicesOver(begin.Add(-26*hour), time.Now().Add(time.Minute), width)
-		assert.GreaterOrEqual(t, len(rows), low, "level %s", name(width))
-		assert.LessOrEqual(t, len(rows), high, "level %s", name(width))
+		assert.GreaterOrEqual(t, len(rows), low, "level %s", process.LevelName(width))
+		assert.LessOrEqual(t, len(rows), high, "level %s", process.LevelName(width))
 		assert.NotEmpty(t, rows)
 	}
-	p.stop()
+	p.Stop()
 
 	p = serve(t, dir, "--demo")
-	assert.Contains(t, p.stdout.String(), "has data already: the demo goes on from there")
-	assert.NotContains(t, p.stdout.String(), "Generating")
-	assert.Contains(t, p.stdout.String(), "Quern is serving on")
-	again, err := p.export(selector, 28*time.Hour)
+	assert.Contains(t, p.Stdout.String(), "has data already: the demo goes on from there")
+	assert.NotContains(t, p.Stdout.String(), "Generating")
+	assert.Contains(t, p.Stdout.String(), "Quern is serving on")
+	again, err := p.Export(selector, 28*time.Hour)
 	require.NoError(t, err)
 	assert.Subset(t, again, raw)
-	p.stop()
+	p.Stop()
 }
 
 // slicesOver counts the slices that hold something of [from, end) and are over by end.

@@ -12,6 +12,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/quern/quern/integration/process"
 )
 
 // TestFullDisk fills the server's file system to the last byte and frees it again.
@@ -19,11 +21,14 @@ func TestFullDisk(t *testing.T) {
 	t.Parallel()
 	p, dir, restart := serveOnSmallDisk(t)
 
-	var acknowledged []sample
-	next := func() (reply, error) {
+	var acknowledged []process.Sample
+	next := func() (process.Reply, error) {
 		// The times differ, so each is a sample of its own.
-		batch := []sample{{"a", "it_x", time.Now().UnixMilli() - 60_000 + int64(len(acknowledged)), float64(len(acknowledged))}}
-		r, err := p.report(batch)
+		batch := []process.Sample{{
+			Source: "a", Metric: "it_x",
+			Ms: time.Now().UnixMilli() - 60_000 + int64(len(acknowledged)), Value: float64(len(acknowledged)),
+		}}
+		r, err := p.Report(batch)
 		if err == nil {
 			acknowledged = append(acknowledged, batch...)
 		}
@@ -36,47 +41,47 @@ func TestFullDisk(t *testing.T) {
 	fill(t, filler)
 	r, err := next()
 	require.ErrorContains(t, err, "disk full")
-	assert.Equal(t, 503, r.code)
-	seconds, err := strconv.Atoi(r.header.Get("Retry-After"))
+	assert.Equal(t, 503, r.Code)
+	seconds, err := strconv.Atoi(r.Header.Get("Retry-After"))
 	require.NoError(t, err)
 	assert.Positive(t, seconds)
 	for range 20 { // it stays that way, and nothing breaks
 		r, err = next()
 		require.Error(t, err)
-		require.Equal(t, 503, r.code)
+		require.Equal(t, 503, r.Code)
 	}
-	got, err := p.export(ofTests, time.Hour)
+	got, err := p.Export(process.OfTests, time.Hour)
 	require.NoError(t, err, "reading goes on")
 	assert.ElementsMatch(t, acknowledged, got)
-	r, err = p.get("/-/healthy", nil)
+	r, err = p.Get("/-/healthy", nil)
 	require.NoError(t, err)
-	assert.Equal(t, 200, r.code)
+	assert.Equal(t, 200, r.Code)
 
 	require.NoError(t, os.Remove(filler))
-	eventually(t, "a report to be taken again", func() error {
+	process.Eventually(t, "a report to be taken again", func() error {
 		_, err := next()
 		return err
 	})
-	got, err = p.export(ofTests, time.Hour)
+	got, err = p.Export(process.OfTests, time.Hour)
 	require.NoError(t, err)
 	assert.Empty(t, missing(acknowledged, got), "acknowledged and lost")
 
 	if restart != nil {
 		// Killed on a full disk, it is there again as soon as there is room.
 		fill(t, filler)
-		p.kill()
+		p.Kill()
 		p = restart()
 		require.NoError(t, os.Remove(filler))
-		p.ready()
-		got, err = p.export(ofTests, time.Hour)
+		p.Ready()
+		got, err = p.Export(process.OfTests, time.Hour)
 		require.NoError(t, err)
 		assert.Empty(t, missing(acknowledged, got), "acknowledged and lost")
-		eventually(t, "a report to be taken again", func() error {
+		process.Eventually(t, "a report to be taken again", func() error {
 			_, err := next()
 			return err
 		})
 	}
-	p.stop()
+	p.Stop()
 }
 
 // fill writes until there is no byte left.
@@ -96,7 +101,7 @@ func fill(t *testing.T, path string) {
 // serveOnSmallDisk starts a server on a file system of 48 MB, by whichever of three
 // ways this machine permits. dir is where the test sees it; restart is nil where the file
 // system ends with the process.
-func serveOnSmallDisk(t *testing.T) (p *process, dir string, restart func() *process) {
+func serveOnSmallDisk(t *testing.T) (p *process.Process, dir string, restart func() *process.Process) {
 	t.Helper()
 	dir = t.TempDir()
 	err := syscall.Mount("tmpfs", dir, "tmpfs", 0, "size=48m")
@@ -111,9 +116,9 @@ func serveOnSmallDisk(t *testing.T) (p *process, dir string, restart func() *pro
 		inside := append([]string{"--user", "--map-root-user", "--mount", "sh", "-c", mount, dir, binary}, serveArgs(filepath.Join(dir, "data"))...)
 		probe, err := exec.CommandContext(t.Context(), unshare, "--user", "--map-root-user", "--mount", "sh", "-c", mount, dir, "true").CombinedOutput()
 		if err == nil {
-			p = startCommand(t, exec.CommandContext(t.Context(), unshare, inside...))
-			p.ready()
-			return p, filepath.Join("/proc", strconv.Itoa(p.cmd.Process.Pid), "root", dir), nil
+			p = process.Start(t, exec.CommandContext(t.Context(), unshare, inside...))
+			p.Ready()
+			return p, filepath.Join("/proc", strconv.Itoa(p.Cmd.Process.Pid), "root", dir), nil
 		}
 		t.Logf("NOTE: no user namespace either (%v: %s); trying /dev/shm", err, probe)
 	}
@@ -132,6 +137,6 @@ func serveOnSmallDisk(t *testing.T) (p *process, dir string, restart func() *pro
 	return serve(t, filepath.Join(dir, "data")), dir, startIn(t, dir)
 }
 
-func startIn(t *testing.T, dir string) func() *process {
-	return func() *process { return start(t, serveArgs(filepath.Join(dir, "data"))...) }
+func startIn(t *testing.T, dir string) func() *process.Process {
+	return func() *process.Process { return start(t, serveArgs(filepath.Join(dir, "data"))...) }
 }

@@ -12,6 +12,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/quern/quern/integration/process"
 )
 
 // TestHostile: whatever comes over the wire, the process lives and answers others.
@@ -22,7 +24,7 @@ func TestHostile(t *testing.T) {
 
 	// Half a request each, held open through all that follows.
 	for i := range 60 {
-		conn := p.dial()
+		conn := p.Dial()
 		_, err := io.WriteString(conn, head[:len(head)-i%10])
 		require.NoError(t, err)
 		if i%3 == 0 {
@@ -33,7 +35,7 @@ func TestHostile(t *testing.T) {
 
 	raw := func(text string) string {
 		t.Helper()
-		conn := p.dial()
+		conn := p.Dial()
 		// A server may answer and close before it has read all of it.
 		_, _ = io.WriteString(conn, text)
 		if tcp, ok := conn.(*net.TCPConn); ok {
@@ -59,12 +61,12 @@ func TestHostile(t *testing.T) {
 		assert.True(t, strings.HasPrefix(got, c.want), "%s: %s", name, got)
 	}
 
-	post := func(name string, want int, body []byte, header ...string) reply {
+	post := func(name string, want int, body []byte, header ...string) process.Reply {
 		t.Helper()
-		r, err := p.post("/api/v1/reports", body, header...)
+		r, err := p.Post("/api/v1/reports", body, header...)
 		// The answer may come, and the connection go, before the body is sent.
 		if err == nil {
-			assert.Equal(t, want, r.code, "%s: %.200s", name, r.body)
+			assert.Equal(t, want, r.Code, "%s: %.200s", name, r.Body)
 		} else {
 			assert.Equal(t, 413, want, "%s: %v", name, err)
 		}
@@ -78,10 +80,10 @@ func TestHostile(t *testing.T) {
 	post("nested", 400, bytes.Repeat([]byte("["), 1<<20))
 	label := strings.Repeat("x", 10<<20)
 	r := post("a label of 10 MB", 400, fmt.Appendf(nil, `{"source":"a","measurements":[{"metric":"it_m","labels":{"l":%q},"value":1}]}`, label))
-	assert.Contains(t, string(r.body), "limit_exceeded")
-	assert.Less(t, len(r.body), 64<<10, "the reply does not send it back")
+	assert.Contains(t, string(r.Body), "limit_exceeded")
+	assert.Less(t, len(r.Body), 64<<10, "the reply does not send it back")
 	r = post("a source of 10 MB", 400, fmt.Appendf(nil, `{"source":%q,"measurements":[{"metric":"it_m","value":1}]}`, label))
-	assert.Less(t, len(r.body), 64<<10)
+	assert.Less(t, len(r.Body), 64<<10)
 	post("ten thousand labels", 400, []byte(`{"source":"a","measurements":[{"metric":"it_m","labels":{`+manyLabels(10_000)+`},"value":1}]}`))
 
 	for path, allow := range map[string]string{"/api/v1/reports": "POST", "/metrics": "GET, HEAD"} {
@@ -90,24 +92,24 @@ func TestHostile(t *testing.T) {
 		assert.Contains(t, line, "405", "%s %s", method, path)
 		assert.NotEmpty(t, allow)
 	}
-	r, err := p.get("/api/v1/reports", nil)
+	r, err := p.Get("/api/v1/reports", nil)
 	require.NoError(t, err)
-	assert.Equal(t, 405, r.code)
-	assert.Equal(t, "POST", r.header.Get("Allow"))
-	r, err = p.get("/api/v1/export", within(`{__name__=~"(((((.*)*)*)*)*)x"}`, time.Hour))
+	assert.Equal(t, 405, r.Code)
+	assert.Equal(t, "POST", r.Header.Get("Allow"))
+	r, err = p.Get("/api/v1/export", process.Within(`{__name__=~"(((((.*)*)*)*)*)x"}`, time.Hour))
 	require.NoError(t, err)
-	assert.Less(t, r.code, 500)
+	assert.Less(t, r.Code, 500)
 
 	// Others are served all the while.
-	want := []sample{{"a", "it_alive", time.Now().UnixMilli(), 1}}
-	_, err = p.report(want)
+	want := []process.Sample{{Source: "a", Metric: "it_alive", Ms: time.Now().UnixMilli(), Value: 1}}
+	_, err = p.Report(want)
 	require.NoError(t, err)
-	got, err := p.export(`it_alive`, time.Hour)
+	got, err := p.Export(`it_alive`, time.Hour)
 	require.NoError(t, err)
 	assert.Equal(t, want, got)
-	r, err = p.get("/metrics", nil)
+	r, err = p.Get("/metrics", nil)
 	require.NoError(t, err)
-	assert.Contains(t, string(r.body), "quern_http_panics_total 0\n")
+	assert.Contains(t, string(r.Body), "quern_http_panics_total 0\n")
 }
 
 // bomb is zeros, compressed.

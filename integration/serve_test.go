@@ -16,6 +16,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/quern/quern/integration/process"
 )
 
 // TestFirstContact is what somebody tries in the first minute.
@@ -23,11 +25,11 @@ func TestFirstContact(t *testing.T) {
 	t.Parallel()
 	p := serve(t, filepath.Join(t.TempDir(), "not", "there", "yet"))
 
-	r, err := p.post("/api/v1/reports", []byte(`{"source":"kitchen","measurements":[
+	r, err := p.Post("/api/v1/reports", []byte(`{"source":"kitchen","measurements":[
 		{"metric":"it_tea_celsius","value":71.5},{"metric":"it_tea_celsius","labels":{"cup":"2"},"value":68},
 		{"metric":"it_tea_celsius","value":"hot"}]}`))
 	require.NoError(t, err)
-	require.Equal(t, 200, r.code, "%s", r.body)
+	require.Equal(t, 200, r.Code, "%s", r.Body)
 	var result struct {
 		Accepted int
 		Rejected []struct {
@@ -35,17 +37,17 @@ func TestFirstContact(t *testing.T) {
 			Reason, Message string
 		}
 	}
-	require.NoError(t, json.Unmarshal(r.body, &result))
+	require.NoError(t, json.Unmarshal(r.Body, &result))
 	assert.Equal(t, 2, result.Accepted)
 	require.Len(t, result.Rejected, 1)
 	assert.Equal(t, 2, result.Rejected[0].Index)
 	assert.Equal(t, "invalid_value", result.Rejected[0].Reason)
 
-	got, err := p.export(ofTests, time.Hour)
+	got, err := p.Export(process.OfTests, time.Hour)
 	require.NoError(t, err)
 	assert.Len(t, got, 2, "an acknowledged sample can be read at once")
 
-	r, err = p.get("/metrics", nil)
+	r, err = p.Get("/metrics", nil)
 	require.NoError(t, err)
 	for _, want := range []string{
 		"quern_ingest_samples_accepted_total 2\n",
@@ -54,34 +56,34 @@ func TestFirstContact(t *testing.T) {
 		"quern_reports_undecodable_measurements_total 1\n",
 		"go_goroutines ",
 	} {
-		assert.Contains(t, string(r.body), want)
+		assert.Contains(t, string(r.Body), want)
 	}
 
-	r, err = p.get("/api/v1/status/aggregation", nil)
+	r, err = p.Get("/api/v1/status/aggregation", nil)
 	require.NoError(t, err)
 	var st map[string][]map[string]any
-	require.NoError(t, json.Unmarshal(r.body, &st), "%s", r.body)
+	require.NoError(t, json.Unmarshal(r.Body, &st), "%s", r.Body)
 	keys := func(m map[string]any) []string { return slices.Sorted(maps.Keys(m)) }
 	assert.ElementsMatch(t, []string{"buckets", "runs", "workers", "shards", "errors"}, slices.Collect(maps.Keys(st)))
 	require.Len(t, st["buckets"], 3)
 	assert.Equal(t, []string{"bucket", "lag_seconds", "outstanding"}, keys(st["buckets"][0]))
-	eventually(t, "the heartbeat", func() error {
-		r, err := p.get("/api/v1/status/aggregation", nil)
+	process.Eventually(t, "the heartbeat", func() error {
+		r, err := p.Get("/api/v1/status/aggregation", nil)
 		if err != nil {
 			return err
 		}
 		st = nil
-		if err := json.Unmarshal(r.body, &st); err != nil || len(st["workers"]) != 1 {
-			return fmt.Errorf("%s: %w", r.body, err)
+		if err := json.Unmarshal(r.Body, &st); err != nil || len(st["workers"]) != 1 {
+			return fmt.Errorf("%s: %w", r.Body, err)
 		}
 		return nil
 	})
 	assert.Equal(t, []string{"host", "id", "seen", "started"}, keys(st["workers"][0]))
 
-	r, err = p.get("/", nil)
+	r, err = p.Get("/", nil)
 	require.NoError(t, err)
-	assert.Contains(t, string(r.body), "/api/v1/reports")
-	p.stop()
+	assert.Contains(t, string(r.Body), "/api/v1/reports")
+	p.Stop()
 }
 
 // TestLadderOfSeconds lives through a few days that last four seconds each, with
@@ -89,33 +91,33 @@ func TestFirstContact(t *testing.T) {
 func TestLadderOfSeconds(t *testing.T) {
 	t.Parallel()
 	p := serve(t, t.TempDir(), seconds...)
-	var sent []sample
+	var sent []process.Sample
 	begin := time.Now()
 	tick := time.NewTicker(40 * time.Millisecond)
 	defer tick.Stop()
 	for i := 0; time.Since(begin) < 5*time.Second; i++ {
 		ms := time.Now().UnixMilli()
-		batch := []sample{
-			{"a", "it_count_total", ms, float64(i % 30)},
-			{"a", "it_level", ms, -float64(i*i%17) - 1},
-			{"a", "it_level_late", ms - 3000, float64(i)},
+		batch := []process.Sample{
+			{Source: "a", Metric: "it_count_total", Ms: ms, Value: float64(i % 30)},
+			{Source: "a", Metric: "it_level", Ms: ms, Value: -float64(i*i%17) - 1},
+			{Source: "a", Metric: "it_level_late", Ms: ms - 3000, Value: float64(i)},
 		}
-		_, err := p.report(batch)
+		_, err := p.Report(batch)
 		require.NoError(t, err)
 		if i%2 == 0 {
-			other := []sample{{"b", "it_level", ms, float64(i) / 8}}
-			_, err := p.report(other)
+			other := []process.Sample{{Source: "b", Metric: "it_level", Ms: ms, Value: float64(i) / 8}}
+			_, err := p.Report(other)
 			require.NoError(t, err)
 			batch = append(batch, other...)
 		}
 		sent = append(sent, batch...)
 		<-tick.C
 	}
-	eventually(t, "roll-ups", func() error { return p.exact(sent) })
-	st, err := p.status()
+	process.Eventually(t, "roll-ups", func() error { return p.Exact(sent, secondsLadder) })
+	st, err := p.Status()
 	require.NoError(t, err)
 	assert.Empty(t, st.Errors)
-	p.stop()
+	p.Stop()
 }
 
 // TestDrain: what is under way when SIGTERM comes is answered, and durable.
@@ -124,28 +126,28 @@ func TestDrain(t *testing.T) {
 	dir := t.TempDir()
 	// The report waits for others so long that the signal comes in between.
 	p := serve(t, dir, "--group-commit", "2s")
-	want := []sample{{"a", "it_x", time.Now().UnixMilli(), 1}}
+	want := []process.Sample{{Source: "a", Metric: "it_x", Ms: time.Now().UnixMilli(), Value: 1}}
 	answer := make(chan error, 1)
 	go func() {
-		_, err := p.report(want)
+		_, err := p.Report(want)
 		answer <- err
 	}()
-	eventually(t, "the report to wait", func() error {
-		r, err := p.get("/metrics", nil)
-		if err == nil && !strings.Contains(string(r.body), "quern_ingest_samples_pending 1\n") {
+	process.Eventually(t, "the report to wait", func() error {
+		r, err := p.Get("/metrics", nil)
+		if err == nil && !strings.Contains(string(r.Body), "quern_ingest_samples_pending 1\n") {
 			err = fmt.Errorf("nothing is pending")
 		}
 		return err
 	})
 	begin := time.Now()
-	p.signal(syscall.SIGTERM)
-	assert.Equal(t, 0, p.exitCode())
+	p.Signal(syscall.SIGTERM)
+	assert.Equal(t, 0, p.ExitCode())
 	assert.Less(t, time.Since(begin), 15*time.Second)
 	assert.NoError(t, <-answer)
-	assert.Contains(t, p.stderr.String(), "draining")
+	assert.Contains(t, p.Stderr.String(), "draining")
 
 	p = serve(t, dir)
-	got, err := p.export(ofTests, time.Hour)
+	got, err := p.Export(process.OfTests, time.Hour)
 	require.NoError(t, err)
 	assert.Equal(t, want, got)
 }
@@ -155,30 +157,30 @@ func TestSecondSignal(t *testing.T) {
 	t.Parallel()
 	p := serve(t, t.TempDir())
 	// Half a request, for which a drain waits.
-	conn := p.dial()
+	conn := p.Dial()
 	_, err := fmt.Fprintf(conn, "POST /api/v1/reports HTTP/1.1\r\nHost: q\r\nContent-Length: 100\r\n\r\n{")
 	require.NoError(t, err)
-	eventually(t, "the request to be under way", func() error {
-		r, err := p.get("/metrics", nil)
-		if err == nil && !strings.Contains(string(r.body), "quern_http_requests_in_flight 2\n") {
+	process.Eventually(t, "the request to be under way", func() error {
+		r, err := p.Get("/metrics", nil)
+		if err == nil && !strings.Contains(string(r.Body), "quern_http_requests_in_flight 2\n") {
 			err = fmt.Errorf("it is not")
 		}
 		return err
 	})
-	p.signal(os.Interrupt)
-	p.wrote("draining; a second signal ends at once")
+	p.Signal(os.Interrupt)
+	p.Wrote("draining; a second signal ends at once")
 	begin := time.Now()
 	// The log line comes just before, or just after, the default is in force again.
-	eventually(t, "the end", func() error {
-		_ = p.cmd.Process.Signal(os.Interrupt)
+	process.Eventually(t, "the end", func() error {
+		_ = p.Cmd.Process.Signal(os.Interrupt)
 		select {
-		case <-p.ended:
+		case <-p.Ended:
 			return nil
 		default:
 			return fmt.Errorf("it goes on")
 		}
 	})
-	assert.NotEqual(t, 0, p.exitCode())
+	assert.NotEqual(t, 0, p.ExitCode())
 	assert.Less(t, time.Since(begin), 5*time.Second)
 }
 
@@ -187,7 +189,7 @@ func TestRefusals(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	made := filepath.Join(dir, "made")
-	serve(t, made, seconds...).stop()
+	serve(t, made, seconds...).Stop()
 	running := serve(t, filepath.Join(dir, "running"))
 	file := filepath.Join(dir, "file")
 	require.NoError(t, os.WriteFile(file, nil, 0o600))
@@ -204,7 +206,7 @@ func TestRefusals(t *testing.T) {
 		{"another ladder", serveArgs(made), 1, []string{made, "roll-ups 1s,2s,4s", "1h,6h,24h is asked for"}},
 		{"another group size", serveArgs(made, append(slices.Clone(seconds), "--group-size", "64")...), 1, []string{"group size of 128", "64 is asked for"}},
 		{"other partitions", serveArgs(made, append(slices.Clone(seconds), "--index-partitions", "4")...), 1, []string{"index partitions 16", "4 is asked for"}},
-		{"port taken", []string{"serve", "--listen", strings.TrimPrefix(running.url, "http://"), "--data-dir", filepath.Join(dir, "new")}, 1, []string{"cannot listen on --listen 127.0.0.1:", "address already in use"}},
+		{"port taken", []string{"serve", "--listen", strings.TrimPrefix(running.URL, "http://"), "--data-dir", filepath.Join(dir, "new")}, 1, []string{"cannot listen on --listen 127.0.0.1:", "address already in use"}},
 		{"directory is a file", serveArgs(file), 1, []string{file}},
 		{"directory below a file", serveArgs(filepath.Join(file, "sub")), 1, []string{file, "not a directory"}},
 		{"directory may not be written", serveArgs(filepath.Join(readOnly, "sub")), 1, []string{readOnly, "permission denied"}},
@@ -220,8 +222,8 @@ func TestRefusals(t *testing.T) {
 				t.Skip("root may write everywhere")
 			}
 			p := start(t, c.args...)
-			assert.Equal(t, c.code, p.exitCode())
-			said := p.stderr.String()
+			assert.Equal(t, c.code, p.ExitCode())
+			said := p.Stderr.String()
 			for _, want := range c.want {
 				assert.Contains(t, said, want)
 			}
@@ -229,11 +231,11 @@ func TestRefusals(t *testing.T) {
 			if c.code == 1 {
 				assert.Equal(t, 1, strings.Count(said, "\n"), "one line: %s", said)
 			}
-			assert.Empty(t, p.stdout.String())
+			assert.Empty(t, p.Stdout.String())
 		})
 	}
 	assert.NoDirExists(t, filepath.Join(dir, "new"), "made before the port was tried")
-	running.stop()
+	running.Stop()
 }
 
 // TestBlockSize changes PBS over a restart, and lives through the change.
@@ -241,24 +243,24 @@ func TestBlockSize(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	args := append(slices.Clone(seconds), "--future-limit", "1s")
-	var sent []sample
-	send := func(p *process) {
+	var sent []process.Sample
+	send := func(p *process.Process) {
 		t.Helper()
 		ms := time.Now().UnixMilli()
-		var batch []sample
+		var batch []process.Sample
 		for i := range 20 {
-			batch = append(batch, sample{"a", fmt.Sprintf("it_%02d", i), ms, float64(i) + float64(ms%1000)})
+			batch = append(batch, process.Sample{Source: "a", Metric: fmt.Sprintf("it_%02d", i), Ms: ms, Value: float64(i) + float64(ms%1000)})
 		}
-		_, err := p.report(batch)
+		_, err := p.Report(batch)
 		require.NoError(t, err)
 		sent = append(sent, batch...)
 	}
 	p := serve(t, dir, args...)
 	send(p)
-	p.stop()
+	p.Stop()
 
 	p = serve(t, dir, append(args, "--block-size", "8")...)
-	change := p.wrote(`msg="the block size changes" from=128 to=8 at=(\S+)`)
+	change := p.Wrote(`msg="the block size changes" from=128 to=8 at=(\S+)`)
 	at, err := time.Parse(time.RFC3339, change[1])
 	require.NoError(t, err)
 	assert.Greater(t, at, time.Now().Add(-time.Second), "not in the past")
@@ -268,17 +270,17 @@ func TestBlockSize(t *testing.T) {
 		send(p)
 		<-tick.C
 	}
-	got, err := p.export(ofTests, time.Hour)
+	got, err := p.Export(process.OfTests, time.Hour)
 	require.NoError(t, err)
 	assert.ElementsMatch(t, sent, got)
-	eventually(t, "roll-ups", func() error { return p.exact(sent) })
-	p.stop()
+	process.Eventually(t, "roll-ups", func() error { return p.Exact(sent, secondsLadder) })
+	p.Stop()
 
 	// The same size again is no change.
 	p = serve(t, dir, append(args, "--block-size", "8")...)
-	assert.NotContains(t, p.stderr.String(), "the block size changes")
-	require.NoError(t, p.exact(sent))
-	p.stop()
+	assert.NotContains(t, p.Stderr.String(), "the block size changes")
+	require.NoError(t, p.Exact(sent, secondsLadder))
+	p.Stop()
 }
 
 // TestConfigFile: the same options from a file and the environment.
@@ -289,14 +291,14 @@ func TestConfigFile(t *testing.T) {
 	require.NoError(t, os.WriteFile(path, fmt.Appendf(nil,
 		"listen: 127.0.0.1:0\ndata-dir: %s\nhost-metrics: false\nlog-format: json\n", filepath.Join(dir, "data")), 0o600))
 	p := start(t, "serve", "--config", path, "--log-format", "text")
-	p.ready()
+	p.Ready()
 	assert.DirExists(t, filepath.Join(dir, "data"))
-	p.stop()
+	p.Stop()
 
 	require.NoError(t, os.WriteFile(path, []byte("listen: 127.0.0.1:0\n\nblocksize: 8\n"), 0o600))
 	p = start(t, "serve", "--config", path)
-	assert.Equal(t, 2, p.exitCode())
-	assert.Contains(t, p.stderr.String(), `line 3: no option "blocksize"`)
+	assert.Equal(t, 2, p.ExitCode())
+	assert.Contains(t, p.Stderr.String(), `line 3: no option "blocksize"`)
 }
 
 // TestCompletionInBash has bash itself complete, as after `source <(quern completion bash)`.

@@ -1,5 +1,5 @@
 //go:build invariants
 
-package integration
+package process
 
 func init() { buildFlags = append(buildFlags, "-tags=invariants") }

@@ -1,4 +1,4 @@
-package integration
+package process
 
 import (
 	"cmp"
@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// row is a line of /api/v1/rollups.
-type row struct {
+// Row is a line of /api/v1/rollups.
+type Row struct {
 	Metric map[string]string `json:"metric"`
 	Level  string            `json:"level"`
 	Time   int64             `json:"time"`
@@ -32,32 +32,32 @@ type rowKey struct {
 }
 
 // groupBy sorts samples into the rows of one width, each by time.
-func groupBy(samples []sample, width time.Duration) map[rowKey][]sample {
-	out := map[rowKey][]sample{}
+func groupBy(samples []Sample, width time.Duration) map[rowKey][]Sample {
+	out := map[rowKey][]Sample{}
 	for _, s := range samples {
-		k := rowKey{s.source, s.metric, s.ms - s.ms%width.Milliseconds()}
+		k := rowKey{s.Source, s.Metric, s.Ms - s.Ms%width.Milliseconds()}
 		out[k] = append(out[k], s)
 	}
 	for _, group := range out {
-		slices.SortFunc(group, func(a, b sample) int { return cmp.Compare(a.ms, b.ms) })
+		slices.SortFunc(group, func(a, b Sample) int { return cmp.Compare(a.Ms, b.Ms) })
 	}
 	return out
 }
 
-// name is how the program calls a level.
-func name(width time.Duration) string {
+// LevelName is how the program calls a level.
+func LevelName(width time.Duration) string {
 	if width%time.Hour == 0 {
 		return fmt.Sprintf("%dh", width/time.Hour)
 	}
 	return fmt.Sprintf("%ds", width/time.Second)
 }
 
-// compare says how the stored rows of one level differ from what the samples say.
+// Compare says how the stored rows of one level differ from what the samples say.
 // Slices that end after before are left out: they may not have been ground.
-func (p *process) compare(selector string, back time.Duration, samples []sample, width time.Duration, before time.Time) error {
-	query := within(selector, back)
-	query.Set("level", name(width))
-	rows, err := lines[row](p, "/api/v1/rollups", query)
+func (p *Process) Compare(selector string, back time.Duration, samples []Sample, width time.Duration, before time.Time) error {
+	query := Within(selector, back)
+	query.Set("level", LevelName(width))
+	rows, err := Lines[Row](p, "/api/v1/rollups", query)
 	if err != nil {
 		return err
 	}
@@ -76,36 +76,40 @@ func (p *process) compare(selector string, back time.Duration, samples []sample,
 		group := want[k]
 		delete(want, k)
 		if len(group) == 0 {
-			return fmt.Errorf("level %s has a row too many: %+v", name(width), r)
+			return fmt.Errorf("level %s has a row too many: %+v", LevelName(width), r)
 		}
 		if err := r.check(group); err != nil {
-			return fmt.Errorf("level %s, %+v: %w", name(width), r, err)
+			return fmt.Errorf("level %s, %+v: %w", LevelName(width), r, err)
 		}
 	}
 	for k := range want {
-		return fmt.Errorf("level %s lacks %d of its rows, among them %+v", name(width), len(want), k)
+		return fmt.Errorf("level %s lacks %d of its rows, among them %+v", LevelName(width), len(want), k)
 	}
 	return nil
 }
 
 // check holds a row to its samples, which are in the order of time.
-func (r row) check(group []sample) error {
+func (r Row) check(group []Sample) error {
 	sum, increase := 0.0, 0.0
 	var sorted []float64
 	for i, s := range group {
-		sum += s.value
-		sorted = append(sorted, s.value)
+		sum += s.Value
+		sorted = append(sorted, s.Value)
 		if i == 0 {
 			continue
 		}
-		if step := s.value - group[i-1].value; step >= 0 {
+		if step := s.Value - group[i-1].Value; step >= 0 {
 			increase += step
 		} else {
-			increase += s.value // a counter that began again at 0
+			increase += s.Value // a counter that began again at 0
 		}
 	}
 	slices.Sort(sorted)
 	n := len(sorted)
+	tolerance := 1e-9
+	if eighths(sorted) {
+		tolerance = 0
+	}
 	for _, c := range []struct {
 		what      string
 		got, want float64
@@ -115,11 +119,11 @@ func (r row) check(group []sample) error {
 		{"min", r.Min, sorted[0]},
 		{"max", r.Max, sorted[n-1]},
 		{"avg", r.Avg, sum / float64(n)},
-		{"first", r.First, group[0].value},
-		{"last", r.Last, group[n-1].value},
+		{"first", r.First, group[0].Value},
+		{"last", r.Last, group[n-1].Value},
 		{"increase", r.Increase, increase},
 	} {
-		if math.Abs(c.got-c.want) > 1e-9*(1+math.Abs(c.want)) {
+		if math.Abs(c.got-c.want) > tolerance*(1+math.Abs(c.want)) {
 			return fmt.Errorf("%s is %v, the samples say %v", c.what, c.got, c.want)
 		}
 	}
@@ -134,15 +138,24 @@ func (r row) check(group []sample) error {
 	return nil
 }
 
-// exact says what keeps the roll-ups of a ladder of seconds from being complete
-// and right for the samples.
-func (p *process) exact(samples []sample) error {
-	last := slices.MaxFunc(samples, func(a, b sample) int { return cmp.Compare(a.ms, b.ms) }).ms
-	top := secondsLadder[len(secondsLadder)-1].Milliseconds()
+// eighths says whether values are such that their sums are exact, in whatever order.
+func eighths(values []float64) bool {
+	for _, v := range values {
+		if v*8 != math.Trunc(v*8) || math.Abs(v) > 1<<30 {
+			return false
+		}
+	}
+	return true
+}
+
+// Exact says what keeps the roll-ups of a ladder from being complete and right for the samples.
+func (p *Process) Exact(samples []Sample, ladder []time.Duration) error {
+	last := slices.MaxFunc(samples, func(a, b Sample) int { return cmp.Compare(a.Ms, b.Ms) }).Ms
+	top := ladder[len(ladder)-1].Milliseconds()
 	if end := last - last%top + top; time.Now().UnixMilli() < end {
 		return fmt.Errorf("the last slice has not ended")
 	}
-	st, err := p.status()
+	st, err := p.Status()
 	if err != nil {
 		return err
 	}
@@ -151,8 +164,8 @@ func (p *process) exact(samples []sample) error {
 			return fmt.Errorf("outstanding: %+v", st.Buckets)
 		}
 	}
-	for _, width := range secondsLadder {
-		if err := p.compare(ofTests, time.Hour, samples, width, time.Now().Add(time.Hour)); err != nil {
+	for _, width := range ladder {
+		if err := p.Compare(OfTests, time.Hour, samples, width, time.Now().Add(time.Hour)); err != nil {
 			return err
 		}
 	}

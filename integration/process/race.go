@@ -1,5 +1,5 @@
 //go:build race
 
-package integration
+package process
 
 func init() { buildFlags = append(buildFlags, "-race") }

@@ -1,0 +1,170 @@
+package process
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// client keeps no connections: a server that drains would wait for those that are new.
+var client = &http.Client{Timeout: Limit, Transport: &http.Transport{DisableKeepAlives: true}}
+
+// Reply is an answer over HTTP.
+type Reply struct {
+	Code   int
+	Header http.Header
+	Body   []byte
+}
+
+func do(req *http.Request) (Reply, error) {
+	resp, err := client.Do(req)
+	if err != nil {
+		return Reply{}, err
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	return Reply{resp.StatusCode, resp.Header, body}, err
+}
+
+// Get asks with GET.
+func (p *Process) Get(path string, query url.Values) (Reply, error) {
+	req, err := http.NewRequestWithContext(context.Background(), http.MethodGet, p.URL+path+"?"+query.Encode(), nil)
+	if err != nil {
+		return Reply{}, err
+	}
+	return do(req)
+}
+
+// Post posts a body of JSON, or of what header says: names and values in turn.
+func (p *Process) Post(path string, body []byte, header ...string) (Reply, error) {
+	req, err := http.NewRequestWithContext(context.Background(), http.MethodPost, p.URL+path, bytes.NewReader(body))
+	if err != nil {
+		return Reply{}, err
+	}
+	req.Header.Set("Content-Type", "application/json")
+	for i := 0; i < len(header); i += 2 {
+		req.Header.Set(header[i], header[i+1])
+	}
+	return do(req)
+}
+
+// Sample is one value of the series metric of source, at a time in Unix ms.
+type Sample struct {
+	Source, Metric string
+	Ms             int64
+	Value          float64
+}
+
+// Report sends samples of one source; the error is nil when all were acknowledged.
+func (p *Process) Report(samples []Sample) (Reply, error) {
+	type measurement struct {
+		Metric string  `json:"metric"`
+		Time   int64   `json:"time"`
+		Value  float64 `json:"value"`
+	}
+	body := struct {
+		Source       string        `json:"source"`
+		Measurements []measurement `json:"measurements"`
+	}{Source: samples[0].Source}
+	for _, s := range samples {
+		body.Measurements = append(body.Measurements, measurement{s.Metric, s.Ms, s.Value})
+	}
+	text, err := json.Marshal(body)
+	if err != nil {
+		return Reply{}, err
+	}
+	r, err := p.Post("/api/v1/reports", text)
+	if err == nil && (r.Code != http.StatusOK || !strings.Contains(string(r.Body), fmt.Sprintf(`"accepted":%d,`, len(samples)))) {
+		err = fmt.Errorf("%d: %s", r.Code, r.Body)
+	}
+	return r, err
+}
+
+// OfTests selects every series that tests report.
+const OfTests = `{__name__=~"it_.*"}`
+
+// Within asks for all that is near now.
+func Within(selector string, back time.Duration) url.Values {
+	return url.Values{
+		"match[]": {selector},
+		"start":   {strconv.FormatInt(time.Now().Add(-back).UnixMilli(), 10)},
+		"end":     {strconv.FormatInt(time.Now().Add(10*time.Minute).UnixMilli(), 10)},
+	}
+}
+
+// Lines reads a reply of NDJSON.
+func Lines[T any](p *Process, path string, query url.Values) ([]T, error) {
+	r, err := p.Get(path, query)
+	if err != nil {
+		return nil, err
+	}
+	if r.Code != http.StatusOK {
+		return nil, fmt.Errorf("%s: %d: %s", path, r.Code, r.Body)
+	}
+	var out []T
+	for d := json.NewDecoder(bytes.NewReader(r.Body)); ; {
+		var v T
+		switch err := d.Decode(&v); err {
+		case nil:
+			out = append(out, v)
+		case io.EOF:
+			return out, nil
+		default:
+			return nil, fmt.Errorf("%s: %w", path, err)
+		}
+	}
+}
+
+// Export is all raw samples that match.
+func (p *Process) Export(selector string, back time.Duration) ([]Sample, error) {
+	type line struct {
+		Metric     map[string]string `json:"metric"`
+		Values     []float64         `json:"values"`
+		Timestamps []int64           `json:"timestamps"`
+	}
+	ls, err := Lines[line](p, "/api/v1/export", Within(selector, back))
+	var out []Sample
+	for _, l := range ls {
+		for i, v := range l.Values {
+			out = append(out, Sample{l.Metric["source"], l.Metric["__name__"], l.Timestamps[i], v})
+		}
+	}
+	return out, err
+}
+
+// Status is the part of the aggregation status that tests look at.
+type Status struct {
+	Buckets []struct {
+		Bucket      string `json:"bucket"`
+		Outstanding []struct {
+			Slice int64 `json:"slice"`
+			Marks int   `json:"marks"`
+		} `json:"outstanding"`
+		LagSeconds float64 `json:"lag_seconds"`
+	} `json:"buckets"`
+	Runs []struct {
+		Bucket string `json:"bucket"`
+		Slice  int64  `json:"slice"`
+		Late   int    `json:"late"`
+	} `json:"runs"`
+	Errors []struct {
+		Message string `json:"message"`
+	} `json:"errors"`
+}
+
+// Status asks for the aggregation status.
+func (p *Process) Status() (Status, error) {
+	var st Status
+	r, err := p.Get("/api/v1/status/aggregation", nil)
+	if err != nil {
+		return st, err
+	}
+	return st, json.Unmarshal(r.Body, &st)
+}
