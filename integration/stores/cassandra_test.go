@@ -55,7 +55,12 @@ func openAny(t testing.TB, s storage.Settings, r storage.Retention, clk clock.Cl
 // before and opens it again.
 func open(t testing.TB, s storage.Settings, r storage.Retention, clk clock.Clock) func() storage.Store {
 	t.Helper()
-	opts := place(t)
+	return openAt(t, place(t), s, r, clk)
+}
+
+// openAt is open in a keyspace that the caller has chosen.
+func openAt(t testing.TB, opts cassandra.Options, s storage.Settings, r storage.Retention, clk clock.Clock) func() storage.Store {
+	t.Helper()
 	opts.Settings, opts.Clock = s, clk
 	opts.Retention = func(metric.Ladder) (storage.Retention, error) { return r, nil }
 	require.NoError(t, cassandra.ApplySchema(t.Context(), opts, "", func(int, int, string) {}))

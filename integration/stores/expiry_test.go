@@ -1,0 +1,159 @@
+package stores
+
+import (
+	"testing"
+	"time"
+
+	"github.com/gocql/gocql"
+	"github.com/stretchr/testify/require"
+
+	"github.com/quern/quern/internal/blocks"
+	"github.com/quern/quern/internal/clock"
+	"github.com/quern/quern/internal/metric"
+	"github.com/quern/quern/internal/storage"
+	"github.com/quern/quern/internal/storage/storagetest"
+)
+
+// What ends by itself does so by the server's clock, which cannot be simulated: these
+// tests wait, for as long as it takes and no longer.
+const (
+	shortTTL = 3 * time.Second
+	patience = 30 * time.Second
+	askAgain = 50 * time.Millisecond
+)
+
+// A worker that is gone does not say so: its lease ends, and another takes the shard, under a higher fence.
+func TestLeaseEnds(t *testing.T) {
+	store := open(t, storagetest.TestSettings(), nil, clock.System{})()
+	first, err := store.AcquireShard(t.Context(), 1, "gone", shortTTL)
+	require.NoError(t, err)
+	_, err = store.AcquireShard(t.Context(), 1, "other", shortTTL)
+	require.ErrorIs(t, err, storage.ErrConflict)
+
+	var second storage.Lease
+	require.Eventually(t, func() bool {
+		second, err = store.AcquireShard(t.Context(), 1, "other", time.Minute)
+		return err == nil
+	}, patience, askAgain)
+	require.Greater(t, second.Fence, first.Fence)
+	leases, err := store.Leases(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, []storage.Lease{second}, leases)
+	_, err = store.AcquireShard(t.Context(), 1, "gone", time.Minute)
+	require.ErrorIs(t, err, storage.ErrConflict, "it has come back, and is late")
+}
+
+// A lease that is renewed does not end when the first one would have.
+func TestLeaseIsRenewed(t *testing.T) {
+	store := open(t, storagetest.TestSettings(), nil, clock.System{})()
+	_, err := store.AcquireShard(t.Context(), 0, "a", shortTTL)
+	require.NoError(t, err)
+	_, err = store.AcquireShard(t.Context(), 1, "a", shortTTL)
+	require.NoError(t, err)
+	renewed, err := store.AcquireShard(t.Context(), 1, "a", time.Hour)
+	require.NoError(t, err)
+	require.Eventually(t, func() bool {
+		leases, err := store.Leases(t.Context())
+		require.NoError(t, err)
+		return len(leases) == 1
+	}, patience, askAgain, "the first shard's ends")
+	leases, err := store.Leases(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, []storage.Lease{renewed}, leases)
+}
+
+func TestHeartbeatFades(t *testing.T) {
+	store := open(t, storagetest.TestSettings(), nil, clock.System{})()
+	gone := storage.Worker{ID: "gone", Host: "db1", StartedMs: 1, SeenMs: 2}
+	here := storage.Worker{ID: "here", Host: "db2", StartedMs: 1, SeenMs: 2}
+	require.NoError(t, store.Heartbeat(t.Context(), gone, shortTTL))
+	require.NoError(t, store.Heartbeat(t.Context(), here, time.Hour))
+	workers, err := store.Workers(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, []storage.Worker{gone, here}, workers)
+	require.Eventually(t, func() bool {
+		workers, err := store.Workers(t.Context())
+		require.NoError(t, err)
+		return len(workers) == 1 && workers[0] == here
+	}, patience, askAgain)
+}
+
+// Every row that time makes useless is written with a TTL: of samples and roll-ups the retention that was
+// configured, of what runs need long after the last of them can have looked.
+func TestTimeToLive(t *testing.T) {
+	const day = 24 * time.Hour
+	retention := storage.Retention{14 * day, 31 * day, 0, 2 * 365 * day}
+	opts := place(t)
+	store := openAt(t, opts, storagetest.TestSettings(), retention, clock.System{})()
+	session := connect(t, opts, opts.Keyspace)
+	defer session.Close()
+
+	ctx, ids := t.Context(), blocks.NewIDs(1)
+	nowMs := time.Now().UnixMilli()
+	hour := metric.AlignDown(nowMs, time.Hour.Milliseconds())
+	lease, err := store.AcquireShard(ctx, 0, "a", time.Hour)
+	require.NoError(t, err)
+	raw := storage.SliceKey{Bucket: metric.Raw, StartMs: hour}
+	rollup := storage.SliceKey{Bucket: 1, StartMs: hour}
+	b := &storage.Batch{Fence: lease.Fence}
+	b.Raw = append(b.Raw, storage.RawChunk{Group: 0, SliceMs: hour, Chunk: storage.Chunk{ID: ids.Next(nowMs), Data: []byte("x")}})
+	for _, k := range []storage.SliceKey{raw, rollup} {
+		b.Open = append(b.Open, k)
+		b.Marks = append(b.Marks, storage.PlacedMark{
+			Partition: storage.IndexPartition{SliceKey: k},
+			Mark:      storage.Mark{TimeMs: hour, ID: ids.Next(nowMs), Schedules: []metric.ScheduleID{1}, LastError: "x"},
+		})
+		b.Cache = append(b.Cache, storage.CacheChunk{
+			CacheKey: storage.CacheKey{SliceKey: k}, Chunk: storage.Chunk{ID: ids.Next(nowMs), Data: []byte("x")},
+		})
+	}
+	require.NoError(t, store.Write(ctx, b))
+	for level := range retention[1:] {
+		require.NoError(t, store.WriteRollups(ctx, lease.Fence, metric.Bucket(level+1), []metric.RollupRow{{
+			Schedule: 1, TimeMs: metric.AlignDown(hour, day.Milliseconds()), Rollup: metric.Rollup{Count: 1, Sketch: []byte("x")},
+		}}))
+	}
+	require.NoError(t, store.CompleteSlice(ctx, lease.Fence, raw))
+	require.NoError(t, store.RecordRun(ctx, storage.Run{SliceKey: raw, Worker: "a", StartedMs: nowMs, Err: "x"}))
+	require.NoError(t, store.RecordError(ctx, storage.ComponentError{Component: "c", Worker: "a", TimeMs: nowMs, SliceKey: raw, Message: "x"}))
+	require.NoError(t, store.Heartbeat(ctx, storage.Worker{ID: "a", Host: "h"}, time.Hour))
+
+	for _, c := range []struct {
+		name, cql string
+		want      time.Duration
+	}{
+		{"raw", "SELECT TTL(data) FROM raw_metrics", 14 * day},
+		{"1h", "SELECT TTL(sketch) FROM one_hour_metrics", 31 * day},
+		{"6h, kept for ever", "SELECT TTL(sketch) FROM six_hour_metrics", 0},
+		{"24h", "SELECT TTL(sketch) FROM twenty_four_hour_metrics", 2 * 365 * day},
+		// Of the cache and the marks more than four of the slices that the work may be put off by.
+		{"cache of raw", "SELECT TTL(data) FROM metrics_cache WHERE bucket = 0", 7*day + 4*time.Hour},
+		{"cache of 1h", "SELECT TTL(data) FROM metrics_cache WHERE bucket = 1", 7*day + 24*time.Hour},
+		{"marks of raw", "SELECT TTL(last_error) FROM metrics_cache_index WHERE bucket = 0", 45*day + 4*time.Hour},
+		{"marks of 1h", "SELECT TTL(schedule_ids) FROM metrics_cache_index WHERE bucket = 1", 45*day + 24*time.Hour},
+		{"complete slices", "SELECT TTL(complete) FROM slices WHERE bucket = 0", 180 * day},
+		{"runs", "SELECT TTL(error) FROM runs", 30 * day},
+		{"errors", "SELECT TTL(message) FROM errors", 7 * day},
+		{"workers", "SELECT TTL(host) FROM workers", time.Hour},
+		{"leases", "SELECT TTL(owner) FROM shards", time.Hour},
+		{"the newest fence stays", "SELECT TTL(newest_fence) FROM shards", 0},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			left := ttlOf(t, session, c.cql)
+			if c.want == 0 {
+				require.Zero(t, left, "it is kept for ever")
+				return
+			}
+			require.LessOrEqual(t, left, c.want)
+			require.Greater(t, left, c.want-10*time.Minute)
+		})
+	}
+}
+
+// ttlOf is what the first row of the answer has left to live, 0 for ever.
+func ttlOf(t *testing.T, session *gocql.Session, cql string) time.Duration {
+	t.Helper()
+	var seconds int
+	require.NoError(t, session.Query(cql+" LIMIT 1 ALLOW FILTERING").Scan(&seconds))
+	return time.Duration(seconds) * time.Second
+}
