@@ -37,8 +37,10 @@ func (s *Store) litterTTL(b metric.Bucket, keep time.Duration) int {
 	return ttl(keep + 4*time.Duration(s.ladder.WidthMs(b+1))*time.Millisecond)
 }
 
-// maxBatchBytes keeps batches below the 5 KiB at which servers begin to warn.
-const maxBatchBytes = 4 << 10
+// maxBatchBytes bounds a batch. Servers warn of large batches, and refuse them, only where they span
+// partitions, which none here does (CASSANDRA-10876). Writing roll-ups takes them about two thirds of the work at
+// 16 KiB that it takes at 4 KiB, and no less beyond.
+const maxBatchBytes = 16 << 10
 
 // Write implements storage.Store. One kind of row is durable before the next is sent.
 func (s *Store) Write(ctx context.Context, b *storage.Batch) error {
