@@ -1,0 +1,230 @@
+package stores
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/gocql/gocql"
+	"github.com/stretchr/testify/require"
+
+	"github.com/quern/quern/integration/cassandratest"
+	"github.com/quern/quern/internal/acceptance"
+	"github.com/quern/quern/internal/blocks"
+	"github.com/quern/quern/internal/clock"
+	"github.com/quern/quern/internal/metric"
+	"github.com/quern/quern/internal/storage"
+	"github.com/quern/quern/internal/storage/cassandra"
+)
+
+// The tables that a slice's run empties again.
+var littered = []string{"metrics_cache", "metrics_cache_index"}
+
+// TestTombstones lives two days on blocks that stay the same, so that each slice deletes marks and
+// cached chunks of the very blocks that the next one writes. It holds the design to what it
+// promises of that: no read crosses what earlier slices have deleted, and the disk has it back.
+//
+// A server keeps what was deleted for gc_grace_seconds, three hours in the schema, so that a replica which
+// was away learns of it. Here it is 0, so that compaction may drop at once what it would drop
+// then. The days are simulated, the server and its compaction are not.
+func TestTombstones(t *testing.T) {
+	const (
+		day         = 24 // slices
+		cleanEvery  = 6
+		series      = 512 // 32 blocks, whose marks are more than one batch
+		lateSeries  = 40
+		reportEvery = 20 // minutes
+		mostPerRead = 5
+	)
+	server := ownServer(t)
+	var opts cassandra.Options
+	sys := acceptance.Start(t, acceptance.Backend{Open: func(t testing.TB, s storage.Settings, r storage.Retention, clk clock.Clock) func() storage.Store {
+		opts = cassandra.Options{
+			Hosts: server.Hosts(), DirectHosts: server.Way() == cassandratest.WayDocker,
+			Settings: s, Clock: clk, Retention: func(metric.Ladder) (storage.Retention, error) { return r, nil },
+		}
+		require.NoError(t, cassandra.ApplySchema(t.Context(), opts, "", func(int, int, string) {}))
+		return func() storage.Store {
+			st, err := cassandra.Open(context.WithoutCancel(t.Context()), opts)
+			require.NoError(t, err)
+			return st
+		}
+	}}, acceptance.Config{
+		Start: time.Date(2025, time.November, 21, 0, 0, 0, 0, time.UTC), BlockSize: 16, GroupSize: 16,
+		IndexPartitions: 1, Parallel: 8, LeaseSize: series,
+	})
+	look := &lookout{t: t, server: server, session: connect(t, opts, "quern")}
+	t.Cleanup(look.session.Close)
+	for _, table := range littered {
+		require.NoError(t, look.session.Query("ALTER TABLE "+table+" WITH gc_grace_seconds = 0").Exec())
+	}
+
+	start := sys.Clock.Now()
+	var used []usage
+	for slice := range 2 * day {
+		begin := start.Add(time.Duration(slice) * time.Hour)
+		for minute := reportEvery / 2; minute < 60; minute += reportEvery {
+			sys.SetClock(begin.Add(time.Duration(minute) * time.Minute))
+			var points []acceptance.Point
+			for i := range series {
+				points = append(points, acceptance.Point{
+					Series: fmt.Sprintf("metric.number.%d", i), TimeMs: sys.Clock.Now().UnixMilli(), Value: float64(slice*series + i),
+				})
+			}
+			for i := range lateSeries { // of the slice before, whose run is over
+				points = append(points, acceptance.Point{
+					Series: fmt.Sprintf("metric.number.%d", i*7), TimeMs: begin.Add(-time.Duration(1+minute) * time.Minute).UnixMilli(), Value: 1,
+				})
+			}
+			sys.MustReport(points...)
+		}
+		sys.SetClock(begin.Add(time.Hour + 2*time.Minute))
+		for _, run := range sys.MustRun() {
+			require.Empty(t, run.Err)
+		}
+		for _, table := range littered {
+			require.LessOrEqual(t, look.tombstonesPerRead(table), mostPerRead, "%s, after slice %d", table, slice)
+		}
+		if (slice+1)%cleanEvery == 0 {
+			used = append(used, look.clean(slice))
+		}
+	}
+	t.Logf("at most %v tombstones in one read, of %v reads", look.most, look.reads)
+
+	for i, second := range used[len(used)/2:] {
+		first := used[i]
+		for _, table := range littered {
+			require.LessOrEqual(t, float64(second.after[table]), 1.1*float64(first.after[table]),
+				"%s takes more disk after slice %d than a day before", table, second.slice)
+			if second.slice%day == day-1 {
+				require.Zero(t, second.after[table], "a day is over, and %s has given back what it took", table)
+			}
+		}
+	}
+
+	sys.Drain()
+	sys.MustCheck(acceptance.Raw)
+	require.Empty(t, sys.Leftovers())
+	log := server.Log()
+	require.NotContains(t, log, batchWarning)
+	require.NotRegexp(t, tombstoneWarning, log)
+	look.wouldSee(t)
+}
+
+// What a server writes into its log about a batch of several partitions over 5 KB, and about a read of many tombstones.
+const batchWarning = "exceeding specified threshold"
+
+var tombstoneWarning = regexp.MustCompile(`(?im)^WARN.*tombstone`)
+
+// ownServer is a server of this test's own: its log, its statistics and when it compacts are about nothing else.
+func ownServer(t *testing.T) *cassandratest.Server {
+	t.Helper()
+	t.Setenv("QUERN_TEST_CASSANDRA_HOSTS", "")
+	server, err := cassandratest.Start(t.Context(), cassandratest.Options{Logf: t.Logf})
+	require.NoError(t, err)
+	t.Cleanup(server.Stop)
+	return server
+}
+
+// lookout asks the server for its own figures.
+type lookout struct {
+	t       testing.TB
+	server  *cassandratest.Server
+	session *gocql.Session
+
+	// most and reads are by table: the most tombstones that a read has crossed, and how many reads there were.
+	most, reads map[string]int
+}
+
+// tombstonesPerRead is the highest number of tombstones that a read of the table has crossed lately; 1 also stands
+// for none. The server counts each read, whoever asks, and forgets it within minutes, so that it is to be asked often.
+func (l *lookout) tombstonesPerRead(table string) int {
+	var count int64
+	var most float64
+	require.NoError(l.t, l.session.Query(
+		"SELECT count, max FROM system_views.tombstones_per_read WHERE keyspace_name = 'quern' AND table_name = ?", table).Scan(&count, &most))
+	if l.most == nil {
+		l.most, l.reads = map[string]int{}, map[string]int{}
+	}
+	l.most[table], l.reads[table] = max(l.most[table], int(most)), int(count)
+	return int(most)
+}
+
+// usage is the bytes on disk by table, before compaction and after it.
+type usage struct {
+	slice         int
+	before, after map[string]int64
+}
+
+// clean has the server write all to disk and compact it.
+func (l *lookout) clean(slice int) usage {
+	u := usage{slice: slice}
+	l.nodetool("flush", "quern")
+	u.before = l.onDisk()
+	l.nodetool(append([]string{"compact", "quern"}, littered...)...)
+	require.Eventually(l.t, func() bool {
+		u.after = l.onDisk()
+		return u.after != nil
+	}, time.Minute, 100*time.Millisecond, "files that are no longer needed stay")
+	l.t.Logf("slice %d: %v bytes on disk, %v after compaction", slice, u.before, u.after)
+	return u
+}
+
+// onDisk is the bytes of all files of each table; nil while there are some that are no longer needed.
+func (l *lookout) onDisk() map[string]int64 {
+	var names []string
+	for _, table := range littered {
+		names = append(names, "quern."+table)
+	}
+	text := l.nodetool(append([]string{"tablestats", "--format", "json"}, names...)...)
+	var all map[string]json.RawMessage
+	require.NoError(l.t, json.Unmarshal([]byte(text), &all), text)
+	var keyspace struct {
+		Tables map[string]struct {
+			Live  string `json:"space_used_live"`
+			Total string `json:"space_used_total"`
+		} `json:"tables"`
+	}
+	require.NoError(l.t, json.Unmarshal(all["quern"], &keyspace), text)
+	out := map[string]int64{}
+	for _, table := range littered {
+		stats, ok := keyspace.Tables[table]
+		require.True(l.t, ok, text)
+		if stats.Live != stats.Total {
+			return nil
+		}
+		total, err := strconv.ParseInt(stats.Total, 10, 64)
+		require.NoError(l.t, err)
+		out[table] = total
+	}
+	return out
+}
+
+func (l *lookout) nodetool(args ...string) string {
+	out, err := l.server.Nodetool(l.t.Context(), args...)
+	require.NoError(l.t, err)
+	return out
+}
+
+// wouldSee does what must not be done, and sees that it would have been noticed.
+func (l *lookout) wouldSee(t *testing.T) {
+	const table, rows = "metrics_cache", 20
+	b := l.session.NewBatch(gocql.UnloggedBatch)
+	for i := range rows { // of two partitions: about a batch of one, servers do not care
+		b.Query("INSERT INTO metrics_cache (bucket, time_slice, start_schedule_id, chunk_id, data) VALUES (0, 0, ?, ?, ?)",
+			i%2, gocql.UUID(blocks.FenceID(1, uint64(i/2))), make([]byte, 500))
+	}
+	require.NoError(t, l.session.ExecuteBatch(b))
+	require.Eventually(t, func() bool { return strings.Contains(l.server.Log(), batchWarning) }, time.Minute, 100*time.Millisecond)
+	for i := range rows {
+		require.NoError(t, l.session.Query("DELETE FROM metrics_cache WHERE bucket = 0 AND time_slice = 0 AND start_schedule_id = 0 AND chunk_id = ?",
+			gocql.UUID(blocks.FenceID(1, uint64(i)))).Exec())
+	}
+	require.NoError(t, l.session.Query("SELECT * FROM metrics_cache WHERE bucket = 0 AND time_slice = 0 AND start_schedule_id = 0").Exec())
+	require.GreaterOrEqual(t, l.tombstonesPerRead(table), rows)
+}
