@@ -3,8 +3,9 @@ package cassandra
 import (
 	"context"
 	"fmt"
+	"maps"
 	"math/rand/v2"
-	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -15,6 +16,8 @@ import (
 )
 
 const (
+	cqlReplication = `SELECT replication FROM system_schema.keyspaces WHERE keyspace_name = ?`
+
 	settingLock   = "schema_lock"
 	cqlTakeLock   = `INSERT INTO settings (name, value) VALUES ('` + settingLock + `', ?) IF NOT EXISTS USING TTL ?`
 	cqlKeepLock   = `UPDATE settings USING TTL ? SET value = ? WHERE name = '` + settingLock + `' IF value = ?`
@@ -39,8 +42,8 @@ const (
 func ApplySchema(ctx context.Context, opts Options, replication string, progress func(done, total int, step string)) error {
 	opts.ensureDefaults()
 	opts.Timeout = max(opts.Timeout, ddlTimeout)
-	if !validName.MatchString(opts.Keyspace) {
-		return fmt.Errorf("--keyspace %q: must be letters, digits and underscores, beginning with a letter, at most 48", opts.Keyspace)
+	if err := opts.validate(); err != nil {
+		return err
 	}
 	migrations, err := schema.Migrations()
 	if err != nil {
@@ -50,60 +53,90 @@ func ApplySchema(ctx context.Context, opts Options, replication string, progress
 	if err := a.makeKeyspace(ctx, replication); err != nil {
 		return err
 	}
-	s, err := connect(ctx, &opts, opts.Keyspace)
-	if err != nil {
+	if a.session, a.cluster, err = connect(ctx, &opts, opts.Keyspace); err != nil {
 		return err
 	}
-	defer s.close()
-	a.session = s.(*driver)
+	defer a.session.close()
 	return a.apply(ctx)
 }
-
-var validName = regexp.MustCompile(`^[a-zA-Z][a-zA-Z0-9_]{0,47}$`)
 
 type applier struct {
 	opts       *Options
 	migrations []schema.Migration
 	progress   func(done, total int, step string)
 	session    *driver
+	cluster    cluster
 	owner      string
 }
 
 func (a *applier) makeKeyspace(ctx context.Context, replication string) error {
-	s, err := connect(ctx, a.opts, "")
+	d, c, err := connect(ctx, a.opts, "")
 	if err != nil {
 		return err
 	}
-	defer s.close()
-	d := s.(*driver)
-	options, err := a.replication(ctx, d, replication)
+	defer d.close()
+	copies, err := copiesByDC(replication, &c)
 	if err != nil {
 		return err
+	}
+	if there, err := keyspaceCopies(ctx, d, a.opts.Keyspace); err != nil {
+		return err
+	} else if there != nil {
+		if replication != "" && !maps.Equal(there, copies) {
+			return fmt.Errorf("%w: keyspace %q is there with the replication %s: change that by ALTER KEYSPACE and a repair of every node, and leave --replication out",
+				storage.ErrSettings, a.opts.Keyspace, formatCopies(there, "%s=%s"))
+		}
+		return nil
 	}
 	a.progress(0, 1, "keyspace "+a.opts.Keyspace)
 	if err := ddl(ctx, d, fmt.Sprintf(`CREATE KEYSPACE IF NOT EXISTS %s WITH replication = {'class': 'NetworkTopologyStrategy', %s}`,
-		a.opts.Keyspace, options)); err != nil {
+		a.opts.Keyspace, formatCopies(copies, "'%s': %s"))); err != nil {
 		return fmt.Errorf("make keyspace %s: %w", a.opts.Keyspace, err)
 	}
 	return nil
 }
 
-// replication is the replication as CQL.
-func (a *applier) replication(ctx context.Context, d *driver, text string) (string, error) {
+// copiesByDC is a replication as Cassandra keeps it, by data centre.
+func copiesByDC(text string, c *cluster) (map[string]string, error) {
 	if text == "" {
-		c, err := look(ctx, a.opts, d)
-		return fmt.Sprintf("'%s': %d", c.localDC, min(3, c.copies)), err
+		return map[string]string{c.localDC: strconv.Itoa(min(3, c.byDC[c.localDC]))}, nil
 	}
-	var out []string
+	out := make(map[string]string)
 	for part := range strings.SplitSeq(text, ",") {
 		dc, n, ok := strings.Cut(strings.TrimSpace(part), "=")
 		copies, err := strconv.Atoi(n)
-		if !ok || err != nil || copies < 1 || dc == "" || strings.ContainsAny(dc, "'\\") {
-			return "", fmt.Errorf("--replication %s: must be like dc1=3,dc2=3", text)
+		if !ok || err != nil || copies < 1 {
+			return nil, fmt.Errorf("--replication %s: must be like dc1=3,dc2=3", text)
 		}
-		out = append(out, fmt.Sprintf("'%s': %d", dc, copies))
+		if c.byDC[dc] == 0 {
+			return nil, fmt.Errorf("--replication %s: the cluster has no data centre %q, only %s", text, dc, c.dataCentres())
+		}
+		out[dc] = n
 	}
-	return strings.Join(out, ", "), nil
+	if out[c.localDC] == "" {
+		return nil, fmt.Errorf("--replication %s: it leaves out the data centre %s that this process is in: see --local-dc", text, c.localDC)
+	}
+	return out, nil
+}
+
+func formatCopies(copies map[string]string, form string) string {
+	var out []string
+	for _, dc := range slices.Sorted(maps.Keys(copies)) {
+		out = append(out, fmt.Sprintf(form, dc, copies[dc]))
+	}
+	return strings.Join(out, ", ")
+}
+
+// keyspaceCopies is the replication of a keyspace that is there, nil if it is not.
+func keyspaceCopies(ctx context.Context, s session, keyspace string) (map[string]string, error) {
+	found, err := all[struct {
+		Replication map[string]string `db:"replication"`
+	}](ctx, s, stmt(cqlReplication, keyspace))
+	if err != nil || len(found) == 0 {
+		return nil, err
+	}
+	delete(found[0].Replication, "class")
+	return found[0].Replication, nil
 }
 
 // ddl runs a statement that changes the schema, and waits until all servers have it.
@@ -160,7 +193,7 @@ func (a *applier) migrate(ctx context.Context) error {
 	if version > len(a.migrations) {
 		return checkVersion(ctx, a.session, a.opts)
 	}
-	settings, err := recordSettings(ctx, a.session, a.opts)
+	settings, err := recordSettings(ctx, a.session, a.opts, a.cluster.localDC)
 	if err != nil {
 		return err
 	}

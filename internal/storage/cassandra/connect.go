@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -27,10 +29,10 @@ const (
 const speculateAfter = 300 * time.Millisecond
 
 // connect makes a session in a keyspace, "" for none, after it has looked at whom it talks to.
-func connect(ctx context.Context, o *Options, keyspace string) (session, error) {
+func connect(ctx context.Context, o *Options, keyspace string) (*driver, cluster, error) {
 	config, err := clusterConfig(o)
 	if err != nil {
-		return nil, err
+		return nil, cluster{}, err
 	}
 	// The first session, of one connection, is for looking around: where requests go best is not known yet.
 	first := *config
@@ -38,7 +40,7 @@ func connect(ctx context.Context, o *Options, keyspace string) (session, error) 
 	first.PoolConfig.HostSelectionPolicy = gocql.RoundRobinHostPolicy()
 	probe, err := createSession(ctx, o, &first)
 	if err != nil {
-		return nil, err
+		return nil, cluster{}, err
 	}
 	c, err := look(ctx, o, probe)
 	if err == nil && keyspace != "" {
@@ -46,7 +48,7 @@ func connect(ctx context.Context, o *Options, keyspace string) (session, error) 
 	}
 	probe.close()
 	if err != nil {
-		return nil, err
+		return nil, c, err
 	}
 	config.Keyspace = keyspace
 	policy := gocql.RoundRobinHostPolicy()
@@ -56,12 +58,12 @@ func connect(ctx context.Context, o *Options, keyspace string) (session, error) 
 	config.PoolConfig.HostSelectionPolicy = gocql.TokenAwareHostPolicy(policy, gocql.ShuffleReplicas())
 	d, err := createSession(ctx, o, config)
 	if err != nil {
-		return nil, err
+		return nil, c, err
 	}
 	if c.nodes > 1 {
 		d.speculate = &gocql.SimpleSpeculativeExecution{NumAttempts: 1, TimeoutDelay: speculateAfter}
 	}
-	return d, nil
+	return d, c, nil
 }
 
 // createSession gives up when ctx is done, which gocql does not ask; what it still makes then is closed.
@@ -94,7 +96,7 @@ func createSession(ctx context.Context, o *Options, config *gocql.ClusterConfig)
 func checkKeyspace(ctx context.Context, o *Options, s session) error {
 	found, err := all[struct {
 		Name string `db:"keyspace_name"`
-	}](ctx, s, stmt(cqlKeyspace, strings.ToLower(o.Keyspace)))
+	}](ctx, s, stmt(cqlKeyspace, o.Keyspace))
 	if err == nil && len(found) == 0 {
 		err = noSchema(o)
 	}
@@ -121,6 +123,14 @@ func clusterConfig(o *Options) (*gocql.ClusterConfig, error) {
 		config.Authenticator = gocql.PasswordAuthenticator{Username: o.Username, Password: o.Password}
 	}
 	if t := o.TLS; t.enabled() {
+		for flag, file := range map[string]string{"ca": t.CAFile, "cert": t.CertFile, "key": t.KeyFile} {
+			if file == "" {
+				continue
+			}
+			if _, err := os.ReadFile(file); err != nil {
+				return nil, fmt.Errorf("--cassandra-%s: %w", flag, err)
+			}
+		}
 		config.SslOpts = &gocql.SslOptions{
 			CaPath: t.CAFile, CertPath: t.CertFile, KeyPath: t.KeyFile, EnableHostVerification: !t.SkipVerify,
 		}
@@ -139,8 +149,12 @@ func (discardLogger) Println(...any)        {}
 type cluster struct {
 	localDC string
 	nodes   int
-	// copies is how many nodes the local data centre has.
-	copies int
+	// byDC is how many nodes each data centre has.
+	byDC map[string]int
+}
+
+func (c *cluster) dataCentres() string {
+	return strings.Join(slices.Sorted(maps.Keys(c.byDC)), ", ")
 }
 
 // oldest is the oldest version of Cassandra that has what the schema asks for.
@@ -180,23 +194,17 @@ func look(ctx context.Context, o *Options, s session) (cluster, error) {
 	for _, p := range peers {
 		nodes[p.DataCenter]++
 	}
-	c := cluster{localDC: o.LocalDC, nodes: 1 + len(peers)}
-	var names []string
-	for dc := range nodes {
-		names = append(names, dc)
-	}
-	slices.Sort(names)
+	c := cluster{localDC: o.LocalDC, nodes: 1 + len(peers), byDC: nodes}
 	switch {
 	case o.LocalDC == "" && len(nodes) > 1:
 		return c, fmt.Errorf("%w: the cluster has the data centres %s: say by --local-dc which of them this process is in",
-			storage.ErrSettings, strings.Join(names, ", "))
+			storage.ErrSettings, c.dataCentres())
 	case o.LocalDC == "":
 		c.localDC = found[0].DataCenter
 	case nodes[o.LocalDC] == 0:
 		return c, fmt.Errorf("%w: the cluster has no data centre %q, only %s: check --local-dc",
-			storage.ErrSettings, o.LocalDC, strings.Join(names, ", "))
+			storage.ErrSettings, o.LocalDC, c.dataCentres())
 	}
-	c.copies = nodes[c.localDC]
 	return c, nil
 }
 

@@ -136,10 +136,10 @@ func place(t *testing.T) Options {
 	}
 	o.ensureDefaults()
 	drop := func(ctx context.Context) {
-		s, err := connect(ctx, &o, "")
+		s, _, err := connect(ctx, &o, "")
 		require.NoError(t, err)
 		defer s.close()
-		require.NoError(t, ddl(ctx, s.(*driver), "DROP KEYSPACE IF EXISTS "+o.Keyspace))
+		require.NoError(t, ddl(ctx, s, "DROP KEYSPACE IF EXISTS "+o.Keyspace))
 	}
 	drop(t.Context())
 	require.NoError(t, ApplySchema(t.Context(), o, "", func(int, int, string) {}))
@@ -155,10 +155,10 @@ type process struct {
 
 func start(t *testing.T, o Options) *process {
 	t.Helper()
-	s, err := connect(t.Context(), &o, o.Keyspace)
+	s, c, err := connect(t.Context(), &o, o.Keyspace)
 	require.NoError(t, err)
 	f := &flaky{session: s, at: -1}
-	st, err := open(t.Context(), &limited{session: f, limiter: newLimiter(o.MaxInFlight)}, &o)
+	st, err := open(t.Context(), &limited{session: f, limiter: newLimiter(o.MaxInFlight)}, &o, c.localDC)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, st.Close()) })
 	return &process{st, f}

@@ -1,7 +1,9 @@
 package cassandra
 
 import (
+	"fmt"
 	"log/slog"
+	"regexp"
 	"time"
 
 	"github.com/quern/quern/internal/blocks"
@@ -64,6 +66,19 @@ type TLS struct {
 
 func (t *TLS) enabled() bool {
 	return t.Enabled || t.SkipVerify || t.CAFile != "" || t.CertFile != "" || t.KeyFile != ""
+}
+
+// weak are the consistencies at which a read need not meet what was written.
+var weak = []string{"ONE", "TWO", "LOCAL_ONE"}
+
+// validName is what Cassandra takes for a keyspace as it is written: it would fold capitals.
+var validName = regexp.MustCompile(`^[a-z][a-z0-9_]{0,47}$`)
+
+func (o *Options) validate() error {
+	if !validName.MatchString(o.Keyspace) {
+		return fmt.Errorf("--keyspace %q: must be small letters, digits and underscores, at most 48, beginning with a letter", o.Keyspace)
+	}
+	return nil
 }
 
 func (o *Options) ensureDefaults() {

@@ -39,7 +39,7 @@ func (s *Store) partitions(ctx context.Context, l listing, ids blocks.Range, fro
 	firstGroup := int64(blocks.Of(ids.Start, l.groupSize).Start)
 	firstPeriod := metric.AlignDown(clampMs(fromMs), l.periodMs)
 	toMs = clampMs(toMs)
-	groups := (int64(ids.End) - firstGroup + int64(l.groupSize) - 1) / int64(l.groupSize)
+	groups := (int64(ids.End)-1-firstGroup)/int64(l.groupSize) + 1
 	periods := (toMs - firstPeriod + l.periodMs - 1) / l.periodMs
 	var out []partition
 	if float64(groups)*float64(periods) <= maxNamed {

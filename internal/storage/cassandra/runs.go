@@ -60,8 +60,9 @@ func (s *Store) sliceDays(ctx context.Context, b metric.Bucket, fromMs, toMs int
 		return nil, nil
 	}
 	first := metric.AlignDown(clampMs(fromMs), dayMs)
+	toMs = clampMs(toMs)
 	var out []int64
-	if (clampMs(toMs)-first)/dayMs < maxNamed {
+	if (toMs-first)/dayMs < maxNamed {
 		for d := first; d < toMs; d += dayMs {
 			out = append(out, d)
 		}
@@ -209,7 +210,7 @@ func (s *Store) readLeases(ctx context.Context) ([]leaseRow, error) {
 // AcquireShard implements storage.Runs. The lease ends by a TTL of the servers': nobody's clock
 // is compared with anybody else's.
 func (s *Store) AcquireShard(ctx context.Context, shard int, owner string, d time.Duration) (storage.Lease, error) {
-	op := fmt.Sprintf("lease of shard %d", shard)
+	op := fmt.Sprintf("shard %d", shard)
 	if shard < 0 || shard >= s.shards {
 		return storage.Lease{}, fmt.Errorf("%s: there are %d", op, s.shards)
 	}

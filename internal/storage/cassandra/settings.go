@@ -26,6 +26,7 @@ const (
 	settingStore   = "store"
 	settingEpochs  = "epochs"
 	settingNextID  = "next_schedule_id"
+	settingHome    = "home_data_center"
 )
 
 // storeSettings and epoch are how settings are stored: as JSON, so that any tool can show them.
@@ -115,7 +116,13 @@ func encodeEpochs(epochs blocks.Epochs) (string, error) {
 }
 
 // recordSettings records the settings of a new store; where some are recorded, they must be the same.
-func recordSettings(ctx context.Context, s session, opts *Options) (storage.Settings, error) {
+func recordSettings(ctx context.Context, s session, opts *Options, localDC string) (storage.Settings, error) {
+	if _, err := swapSetting(ctx, s, settingHome, "", localDC); err != nil {
+		return storage.Settings{}, err
+	}
+	if err := checkHome(ctx, s, opts.Keyspace, localDC); err != nil {
+		return storage.Settings{}, err
+	}
 	first := opts.newStore()
 	// The epochs first: who finds the settings finds them too.
 	text, err := encodeEpochs(first.Epochs)
@@ -139,6 +146,17 @@ func recordSettings(ctx context.Context, s session, opts *Options) (storage.Sett
 		return recorded, err
 	}
 	return recorded, checkSettings(&recorded, &opts.Settings, opts.Keyspace)
+}
+
+// checkHome refuses a process in another data centre than the one where the schema was applied first: what is decided
+// conditionally is decided within one (LOCAL_SERIAL), and two would give the same ids and leases out twice.
+func checkHome(ctx context.Context, s session, keyspace, localDC string) error {
+	home, err := readSetting(ctx, s, settingHome)
+	if err != nil || home == localDC {
+		return err
+	}
+	return fmt.Errorf("%w: ids and leases of keyspace %q are given out in data centre %s, and this process is in %s: "+
+		"give --local-dc %s, or name another --keyspace", storage.ErrSettings, keyspace, home, localDC, home)
 }
 
 // checkSettings holds what is wanted, where it is not zero, against what is recorded. Another block size is no

@@ -11,7 +11,7 @@
 //   - What ingest writes carries this process's clock, made to ascend. Its chunks and marks have keys
 //     of their own, so that no order between processes matters.
 //   - What is decided between processes (ids, series, leases, settings) is written
-//     conditionally (LWT), with the servers' timestamps, and never otherwise.
+//     conditionally (LWT), with the servers' timestamps; no such cell is ever written otherwise.
 //
 // A run's delete covers what it has read: on-time rows were written when their writer's clock
 // was before the slice's end plus the delay, a fence is taken when the run's is after it, and
@@ -24,6 +24,7 @@ import (
 	"fmt"
 	"iter"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -70,12 +71,19 @@ var _ storage.Store = (*Store)(nil)
 // error that wraps storage.ErrUnavailable means that no server answered.
 func Open(ctx context.Context, opts Options) (*Store, error) {
 	opts.ensureDefaults()
-	s, err := connect(ctx, &opts, opts.Keyspace)
+	if err := opts.validate(); err != nil {
+		return nil, err
+	}
+	s, c, err := connect(ctx, &opts, opts.Keyspace)
 	if err != nil {
 		return nil, err
 	}
+	if slices.Contains(weak, opts.Consistency) {
+		opts.Logger.Warn("with this consistency a read may miss what was acknowledged, and a run what it has to grind; "+
+			"use LOCAL_QUORUM where there are several copies", "consistency", opts.Consistency)
+	}
 	limiter := newLimiter(opts.MaxInFlight)
-	st, err := open(ctx, &limited{session: s, limiter: limiter}, &opts)
+	st, err := open(ctx, &limited{session: s, limiter: limiter}, &opts, c.localDC)
 	if err != nil {
 		s.close()
 		return nil, err
@@ -84,7 +92,7 @@ func Open(ctx context.Context, opts Options) (*Store, error) {
 	return st, nil
 }
 
-func open(ctx context.Context, session session, opts *Options) (*Store, error) {
+func open(ctx context.Context, session session, opts *Options, localDC string) (*Store, error) {
 	if err := checkVersion(ctx, session, opts); err != nil {
 		return nil, err
 	}
@@ -93,6 +101,9 @@ func open(ctx context.Context, session session, opts *Options) (*Store, error) {
 		return nil, err
 	}
 	if err := checkSettings(&recorded, &opts.Settings, opts.Keyspace); err != nil {
+		return nil, err
+	}
+	if err := checkHome(ctx, session, opts.Keyspace, localDC); err != nil {
 		return nil, err
 	}
 	retention, err := opts.Retention(recorded.Ladder)

@@ -1,0 +1,264 @@
+package cassandra
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"math"
+	"math/rand/v2"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/quern/quern/internal/blocks"
+	"github.com/quern/quern/internal/metric"
+)
+
+// listed answers every query with the same partitions, a few to a page.
+type listed struct {
+	session // nil: nothing else is asked for
+
+	parts  []partition
+	failAt int // the page that fails, from 1; 0 for none
+	asked  []string
+}
+
+var errPage = errors.New("this page fails")
+
+func (l *listed) page(_ context.Context, st statement, _ int, from []byte, dest any) ([]byte, error) {
+	const pageRows = 3
+	l.asked = append(l.asked, st.cql)
+	page := 0
+	if from != nil {
+		page = int(from[0])
+	}
+	if page+1 == l.failAt {
+		return nil, errPage
+	}
+	begin, end := page*pageRows, min((page+1)*pageRows, len(l.parts))
+	*dest.(*[]partition) = append(*dest.(*[]partition), l.parts[begin:end]...)
+	if end == len(l.parts) {
+		return nil, nil
+	}
+	return []byte{byte(page + 1)}, nil
+}
+
+func TestPartitions(t *testing.T) {
+	const hour = int64(3600_000)
+	const names, lists = false, true
+	there := []partition{{8, 2 * hour}, {0, 0}, {4, hour}, {4, 0}, {12, 5 * hour}, {8, -hour}, {4, 3 * hour}}
+	for _, c := range []struct {
+		name         string
+		start, end   metric.ScheduleID
+		fromMs, toMs int64
+		lists        bool
+		want         []partition
+	}{
+		{"no ids", 5, 5, 0, hour, names, nil},
+		{"no time", 0, 5, hour, hour, names, nil},
+		{"one schedule, one moment", 5, 6, hour + 1, hour + 2, names, []partition{{4, hour}}},
+		{"a group, an hour", 4, 8, hour, 2 * hour, names, []partition{{4, hour}}},
+		{"over the edges", 3, 5, hour - 1, hour + 1, names, []partition{{0, 0}, {0, hour}, {4, 0}, {4, hour}}},
+		{"before 1970", 0, 1, -1, 1, names, []partition{{0, -hour}, {0, 0}}},
+		{"all ids and times", 0, math.MaxInt64, math.MinInt64, math.MaxInt64, lists, []partition{
+			{0, 0}, {4, 0}, {4, hour}, {4, 3 * hour}, {8, -hour}, {8, 2 * hour}, {12, 5 * hour},
+		}},
+		{"all ids, an hour", 0, math.MaxInt64, 0, hour, lists, []partition{{0, 0}, {4, 0}}},
+		{"some ids, all times", 4, 9, math.MinInt64, math.MaxInt64, lists, []partition{
+			{4, 0}, {4, hour}, {4, 3 * hour}, {8, -hour}, {8, 2 * hour},
+		}},
+		{"some ids from within a group, since 1970", 7, 9, 0, math.MaxInt64, lists, []partition{
+			{4, 0}, {4, hour}, {4, 3 * hour}, {8, 2 * hour},
+		}},
+		{"the last id", math.MaxInt64 - 1, math.MaxInt64, 0, hour, names, []partition{{math.MaxInt64 - 3, 0}}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			f := &listed{parts: there}
+			s := &Store{session: f}
+			got, err := s.partitions(t.Context(), listing{cqlList: "LIST", groupSize: 4, periodMs: hour},
+				blocks.Range{Start: c.start, End: c.end}, c.fromMs, c.toMs)
+			require.NoError(t, err)
+			require.Equal(t, c.want, got)
+			require.Equal(t, c.lists, len(f.asked) > 0)
+		})
+	}
+	t.Run("as many as are named", func(t *testing.T) {
+		f := &listed{parts: there}
+		s := &Store{session: f}
+		for _, groups := range []int{maxNamed, maxNamed + 1} {
+			got, err := s.partitions(t.Context(), listing{groupSize: 4, periodMs: hour}, blocks.Range{End: metric.ScheduleID(4 * groups)}, 0, hour)
+			require.NoError(t, err)
+			if groups == maxNamed {
+				require.Len(t, got, groups)
+				require.Empty(t, f.asked)
+			} else {
+				require.Equal(t, []partition{{0, 0}, {4, 0}}, got)
+			}
+		}
+	})
+	t.Run("the listing fails", func(t *testing.T) {
+		s := &Store{session: &listed{parts: there, failAt: 2}}
+		_, err := s.partitions(t.Context(), listing{groupSize: 4, periodMs: hour}, blocks.Range{End: math.MaxInt64}, 0, hour)
+		require.ErrorIs(t, err, errPage)
+	})
+}
+
+// Times so far out that adding a period to them would wrap around come to an end, too.
+func TestSliceDays(t *testing.T) {
+	s := &Store{session: &listed{}}
+	for _, c := range []struct {
+		name         string
+		fromMs, toMs int64
+		want         []int64
+	}{
+		{"none", 5, 5, nil},
+		{"one moment", 5, 6, []int64{0}},
+		{"over midnight", dayMs - 1, dayMs + 1, []int64{0, dayMs}},
+		{"until midnight", 0, dayMs, []int64{0}},
+		{"before 1970", -1, 1, []int64{-dayMs, 0}},
+	} {
+		got, err := s.sliceDays(t.Context(), metric.Raw, c.fromMs, c.toMs)
+		require.NoError(t, err)
+		require.Equal(t, c.want, got, c.name)
+	}
+	got, err := s.sliceDays(t.Context(), metric.Raw, math.MaxInt64-1, math.MaxInt64)
+	require.NoError(t, err)
+	require.LessOrEqual(t, len(got), 1)
+}
+
+// reader reads keys, each of which has as many rows as rows says, and takes its time.
+type reader struct {
+	rows    func(key int) int
+	failAt  int // the key whose last row is an error; below 0 for none
+	running atomic.Int64
+	most    atomic.Int64
+	started atomic.Int64
+}
+
+var errRow = errors.New("this row fails")
+
+func (r *reader) read(ctx context.Context, key int) iter.Seq2[string, error] {
+	return func(yield func(string, error) bool) {
+		r.started.Add(1)
+		r.most.Store(max(r.most.Load(), r.running.Add(1)))
+		defer r.running.Add(-1)
+		rng := rand.New(rand.NewPCG(uint64(key), 5))
+		for i := range r.rows(key) {
+			select {
+			case <-time.After(time.Duration(rng.IntN(10)) * time.Millisecond):
+			case <-ctx.Done():
+				yield("", ctx.Err())
+				return
+			}
+			if !yield(fmt.Sprintf("%d/%d", key, i), nil) {
+				return
+			}
+		}
+		if key == r.failAt {
+			yield("", errRow)
+		}
+	}
+}
+
+func keysUpTo(n int) (keys []int) {
+	for i := range n {
+		keys = append(keys, i)
+	}
+	return keys
+}
+
+// manyAndFew has keys with none, with some, and with more rows than are kept ahead.
+func manyAndFew(key int) int { return []int{3, 0, 5 * aheadRows, 1}[key%4] }
+
+func expected(keys []int, rows func(int) int) (out []string) {
+	for _, k := range keys {
+		for i := range rows(k) {
+			out = append(out, fmt.Sprintf("%d/%d", k, i))
+		}
+	}
+	return out
+}
+
+func TestSpreadKeepsTheOrder(t *testing.T) {
+	for _, n := range []int{0, 1, 2, readAhead, readAhead + 1, 5 * readAhead} {
+		synctest.Test(t, func(t *testing.T) {
+			r := &reader{rows: manyAndFew, failAt: -1}
+			keys := keysUpTo(n)
+			var got []string
+			for row, err := range spread(t.Context(), keys, r.read) {
+				require.NoError(t, err)
+				got = append(got, row)
+			}
+			require.Equal(t, expected(keys, manyAndFew), got)
+			require.EqualValues(t, n, r.started.Load())
+			require.Zero(t, r.running.Load())
+			require.LessOrEqual(t, r.most.Load(), int64(readAhead))
+			if n >= readAhead {
+				require.Greater(t, r.most.Load(), int64(readAhead/2), "many at once; those without rows end at once")
+			}
+		})
+	}
+}
+
+// A loop that ends early leaves nobody reading, whether the readers wait for rows or for room.
+func TestSpreadBreaks(t *testing.T) {
+	for _, rows := range []int{0, 1, 2, 100, 1000} {
+		synctest.Test(t, func(t *testing.T) {
+			r := &reader{rows: manyAndFew, failAt: -1}
+			n := 0
+			for _, err := range spread(t.Context(), keysUpTo(100), r.read) {
+				require.NoError(t, err)
+				if n++; n > rows {
+					time.Sleep(time.Second) // the others read as far as they may
+					break
+				}
+			}
+			require.Zero(t, r.running.Load(), "when the loop has ended")
+			require.Less(t, r.started.Load(), int64(100), "nobody reads far ahead")
+		})
+	}
+}
+
+func TestSpreadEndsWithAnError(t *testing.T) {
+	for _, failAt := range []int{0, 1, 2, readAhead, 49} {
+		synctest.Test(t, func(t *testing.T) {
+			r := &reader{rows: manyAndFew, failAt: failAt}
+			var got []string
+			var failed error
+			for row, err := range spread(t.Context(), keysUpTo(50), r.read) {
+				require.NoError(t, failed, "nothing follows an error")
+				if failed = err; err == nil {
+					got = append(got, row)
+				}
+			}
+			require.ErrorIs(t, failed, errRow)
+			require.Equal(t, expected(keysUpTo(failAt+1), manyAndFew), got, "all before it, and nothing of what lies behind")
+			require.Zero(t, r.running.Load())
+		})
+	}
+}
+
+func TestSpreadEndsWithItsContext(t *testing.T) {
+	for _, after := range []time.Duration{0, time.Millisecond, 50 * time.Millisecond, time.Second} {
+		synctest.Test(t, func(t *testing.T) {
+			ctx, cancel := context.WithCancel(t.Context())
+			time.AfterFunc(after, cancel)
+			r := &reader{rows: manyAndFew, failAt: -1}
+			var got []string
+			var failed error
+			for row, err := range spread(ctx, keysUpTo(200), r.read) {
+				require.NoError(t, failed, "nothing follows an error")
+				if failed = err; err == nil {
+					got = append(got, row)
+				}
+			}
+			require.ErrorIs(t, failed, context.Canceled, "what is short must not look whole")
+			require.Equal(t, expected(keysUpTo(200), manyAndFew)[:len(got)], append([]string{}, got...))
+			require.Zero(t, r.running.Load())
+		})
+	}
+}
