@@ -11,6 +11,7 @@ import (
 	"github.com/quern/quern/internal/cache"
 	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/metric"
+	"github.com/quern/quern/internal/storage"
 )
 
 // The waits between attempts while the store is away: short enough that a slice is
@@ -63,12 +64,16 @@ func (a *Aggregator) Run(ctx context.Context) {
 	wait := firstRetry
 	for ctx.Err() == nil {
 		var retry <-chan time.Time
-		if err := a.pass(ctx); err != nil && ctx.Err() == nil {
+		switch err := a.pass(ctx); {
+		case err == nil || ctx.Err() != nil:
+			wait = firstRetry
+		case errors.Is(err, storage.ErrConflict):
+			a.log.Info("another worker aggregates; standing by", "in", lastRetry, "err", err)
+			retry = a.clk.After(lastRetry)
+		default:
 			a.log.Warn("aggregation goes on later", "in", wait, "err", err)
 			retry = a.clk.After(wait)
 			wait = min(2*wait, lastRetry)
-		} else {
-			wait = firstRetry
 		}
 		select {
 		case <-wake:

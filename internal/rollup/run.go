@@ -134,8 +134,8 @@ func (r *Runner) Run(ctx context.Context, k storage.SliceKey) (storage.Run, erro
 	rec.Late, rec.Rescheduled, rec.Dropped = int(t.late.Load()), int(t.rescheduled.Load()), int(t.dropped.Load())
 	if err != nil {
 		err = fmt.Errorf("run of %s slice %s: %w", r.ladder.Name(k.Bucket), r.slice(k), err)
-		if ctx.Err() != nil {
-			return rec, err // told to stop: nothing went wrong, and the slice stays open
+		if ctx.Err() != nil || errors.Is(err, storage.ErrConflict) {
+			return rec, err // told to stop, or it is another worker's: nothing went wrong, and the slice stays open
 		}
 		rec.Err = err.Error()
 		r.report(ctx, k, -1, err)
@@ -181,7 +181,7 @@ func (r *Runner) shards(ctx context.Context, k storage.SliceKey, rec *storage.Ru
 	for shard := range r.store.Settings().IndexPartitions {
 		lease, err := r.store.AcquireShard(ctx, shard, r.opts.Worker, r.opts.LeaseTTL)
 		if err != nil {
-			return fmt.Errorf("lease of shard %d: %w", shard, err)
+			return fmt.Errorf("lease: %w", err)
 		}
 		fence = lease.Fence
 		rec.IndexQueries++
