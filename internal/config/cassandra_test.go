@@ -105,6 +105,7 @@ func TestMaxClockSkew(t *testing.T) {
 		{2 * time.Minute, 10 * time.Second, 10 * time.Second},
 		{300 * time.Millisecond, 100 * time.Millisecond, 100 * time.Millisecond},
 		{2 * time.Minute, 110 * time.Second, 5 * time.Second},
+		{2 * time.Minute, 0, time.Minute},
 	} {
 		cfg := Config{AggregationDelay: c.delay, LateGrace: c.grace}
 		assert.Equal(t, c.want, cfg.MaxClockSkew())

@@ -71,7 +71,11 @@ type Log struct {
 // that are as far to either side must together stay within what lies between the grace
 // and the run.
 func (c Config) MaxClockSkew() time.Duration {
-	return min(c.LateGrace, (c.AggregationDelay-c.LateGrace)/2)
+	most := (c.AggregationDelay - c.LateGrace) / 2
+	if c.LateGrace > 0 {
+		most = min(most, c.LateGrace)
+	}
+	return most
 }
 
 // FromServe reads the flags of `quern serve`. All that is wrong is named at once.
