@@ -98,6 +98,7 @@ func measureRun(ctx context.Context, b *bench, schedules, blockSize int) (err er
 	want := b.scaled(schedules/perSource, 1) * perSource
 	wantBlocks := (want + blockSize - 1) / blockSize
 	e.ground = b.bar(wantBlocks, "blocks ground")
+	defer e.ground.end()
 	var rec storage.Run
 	took, err := b.timed(func() error {
 		rec, err = e.runner.Run(ctx, storage.SliceKey{Bucket: metric.Raw, StartMs: historyStart.UnixMilli()})

@@ -121,6 +121,7 @@ var historyStart = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 func loadHour(ctx context.Context, b *bench, e *engine, clk *clock.Simulated, sources int, interval time.Duration) error {
 	f := newFleet(0, sources)
 	p := b.bar(sources*perSource*int(time.Hour/interval), "samples loaded")
+	defer p.end()
 	var registered time.Time
 	for at := time.Duration(0); at < time.Hour; at += interval {
 		clk.Set(historyStart.Add(at))

@@ -75,8 +75,8 @@ func newCallers(ctx context.Context, e *engine, sources, n int) (*callers, error
 	return c, register.Wait()
 }
 
-// report has each caller, again and again for that long, hand over as many reports of each of its sources in one call as there
-// are rounds. It returns the samples that are durable.
+// report has each caller, again and again for that long, hand over reports of each of its sources in one
+// call: as many as there are rounds. It returns how many samples are durable.
 func (c *callers) report(ctx context.Context, length time.Duration, rounds int) (accepted int, err error) {
 	var total atomic.Int64
 	start := time.Now()
