@@ -150,9 +150,11 @@ type Status struct {
 		LagSeconds float64 `json:"lag_seconds"`
 	} `json:"buckets"`
 	Runs []struct {
-		Bucket string `json:"bucket"`
-		Slice  int64  `json:"slice"`
-		Late   int    `json:"late"`
+		Bucket  string `json:"bucket"`
+		Slice   int64  `json:"slice"`
+		Started int64  `json:"started"`
+		Late    int    `json:"late"`
+		Error   string `json:"error"`
 	} `json:"runs"`
 	Errors []struct {
 		Message string `json:"message"`

@@ -1,0 +1,166 @@
+// Package cluster holds the programs to what they promise over Cassandra: real processes,
+// real servers that are killed and started again, real refusals.
+package cluster
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"testing"
+	"time"
+
+	"github.com/gocql/gocql"
+	"github.com/stretchr/testify/require"
+
+	"github.com/quern/quern/integration/cassandratest"
+	"github.com/quern/quern/integration/process"
+)
+
+// programs are those under test.
+var programs *process.Programs
+
+func TestMain(m *testing.M) {
+	code, err := buildAndRun(m)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		code = 1
+	}
+	os.Exit(code)
+}
+
+func buildAndRun(m *testing.M) (int, error) {
+	var err error
+	if programs, err = process.Build(context.Background()); err != nil {
+		return 0, err
+	}
+	defer programs.Remove()
+	return cassandratest.Main(m), nil
+}
+
+// startLimit is how long a server or a cluster may take until it is there.
+const startLimit = 6 * time.Minute
+
+// place is a keyspace in a cluster, and how to get there.
+type place struct {
+	hosts    []string
+	direct   bool
+	keyspace string
+	login    []string // more flags
+	session  func(*gocql.ClusterConfig)
+}
+
+// placeIn is a keyspace of its own, which is not there yet.
+func placeIn(hosts []string) place {
+	return place{hosts: hosts, keyspace: fmt.Sprintf("quern_it_%08x", rand.Uint32())}
+}
+
+// sharedPlace is one in the server that tests share.
+func sharedPlace(t *testing.T) place {
+	t.Helper()
+	server := cassandratest.Shared(t)
+	pl := placeIn(server.Hosts())
+	pl.direct = server.Way() == cassandratest.WayDocker
+	t.Cleanup(func() {
+		// The server may be one that goes on.
+		require.NoError(t, pl.connect(t).Query("DROP KEYSPACE IF EXISTS "+pl.keyspace).Exec())
+	})
+	return pl
+}
+
+// ownServer is a server that the test may kill. It ends with the test.
+func ownServer(t *testing.T, o cassandratest.Options) *cassandratest.Server {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), startLimit)
+	defer cancel()
+	o.Logf = t.Logf
+	begin := time.Now()
+	server, err := cassandratest.Start(ctx, o)
+	require.NoError(t, err)
+	t.Cleanup(server.Stop)
+	t.Logf("Cassandra started in %s", time.Since(begin).Round(time.Second))
+	return server
+}
+
+// flags are those by which a program gets there.
+func (pl place) flags() []string {
+	hosts := pl.hosts[0]
+	for _, host := range pl.hosts[1:] {
+		hosts += "," + host
+	}
+	flags := []string{"--cassandra-hosts", hosts, "--keyspace", pl.keyspace}
+	if pl.direct {
+		flags = append(flags, "--cassandra-direct")
+	}
+	return append(flags, pl.login...)
+}
+
+// connect is for what no program does. It ends with the test.
+func (pl place) connect(t testing.TB) *gocql.Session {
+	t.Helper()
+	config := gocql.NewCluster(pl.hosts...)
+	config.DisableInitialHostLookup = pl.direct
+	config.Consistency = gocql.Quorum
+	config.ConnectTimeout, config.Timeout = time.Minute, time.Minute
+	if pl.session != nil {
+		pl.session(config)
+	}
+	s, err := config.CreateSession()
+	require.NoError(t, err)
+	t.Cleanup(s.Close)
+	return s
+}
+
+// quern, ingest and aggregator start the programs there.
+func (pl place) quern(t *testing.T, args ...string) *process.Process {
+	t.Helper()
+	return pl.start(t, programs.Quern, args...)
+}
+
+func (pl place) ingest(t *testing.T, args ...string) *process.Process {
+	t.Helper()
+	return pl.start(t, programs.Ingest, append([]string{"--listen", "127.0.0.1:0"}, args...)...)
+}
+
+func (pl place) aggregator(t *testing.T, args ...string) *process.Process {
+	t.Helper()
+	return pl.start(t, programs.Aggregator, append([]string{"--listen", "127.0.0.1:0"}, args...)...)
+}
+
+func (pl place) start(t *testing.T, program string, args ...string) *process.Process {
+	t.Helper()
+	return process.Start(t, exec.CommandContext(t.Context(), program, append(args, pl.flags()...)...))
+}
+
+// apply makes the tables.
+func (pl place) apply(t *testing.T, args ...string) {
+	t.Helper()
+	p := pl.quern(t, append([]string{"schema", "apply"}, args...)...)
+	// Cassandra takes its time over each table, and most of it on a slow disk.
+	select {
+	case <-p.Ended:
+	case <-time.After(startLimit):
+	}
+	require.Equal(t, 0, p.ExitCode(), "%s", &p.Stderr)
+	require.Contains(t, p.Stdout.String(), "Keyspace "+pl.keyspace+" is ready")
+}
+
+// ready waits until all of them are.
+func ready(ps ...*process.Process) {
+	for _, p := range ps {
+		p.Ready()
+	}
+}
+
+// running fails the test when one of them has ended.
+func running(t *testing.T, ps ...*process.Process) {
+	t.Helper()
+	for _, p := range ps {
+		select {
+		case <-p.Ended:
+			require.Fail(t, "a program has ended", "%s: %s", p.Cmd, p.Cmd.ProcessState)
+		default:
+		}
+	}
+}

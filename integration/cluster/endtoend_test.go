@@ -1,0 +1,286 @@
+package cluster
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"net/http"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/gocql/gocql"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/quern/quern/integration/cassandratest"
+	"github.com/quern/quern/integration/process"
+)
+
+// A ladder on which a day passes in 16 seconds.
+var (
+	ladder = []time.Duration{4 * time.Second, 8 * time.Second, 16 * time.Second}
+	top    = ladder[len(ladder)-1]
+	timing = []string{"--aggregation-delay", "2s", "--late-grace", "1s"}
+)
+
+// TestNodesDie lives through a few days on three nodes of which one is killed while
+// reports come in, and another during a run. All that was acknowledged is there once, and
+// every roll-up is exact.
+func TestNodesDie(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), startLimit)
+	defer cancel()
+	// Two nodes are killed, one soon after the other: what each has acknowledged must be on its
+	// disk, or a row that only two have could be lost by both.
+	nodes, err := cassandratest.StartCluster(ctx, 3, cassandratest.Options{CommitlogSync: cassandratest.CommitlogBatch})
+	require.NoError(t, err)
+	t.Cleanup(nodes.Stop)
+
+	pl := placeIn(nodes.Hosts())
+	// Small blocks, so that there are many.
+	pl.apply(t, "--rollups", "4s,8s,16s", "--block-size", "32", "--group-size", "64", "--index-partitions", "4")
+	begin := time.Now()
+	ingests := []*process.Process{pl.ingest(t, timing...), pl.ingest(t, timing...)}
+	aggregator := pl.aggregator(t, timing...)
+	all := append(slices.Clone(ingests), aggregator)
+	ready(all...)
+	t.Logf("all are ready after %s", time.Since(begin).Round(time.Second))
+
+	var sent ledger
+	stop := make(chan struct{})
+	var senders sync.WaitGroup
+	for i := range 3 {
+		senders.Go(func() { sent.send(t, ingests, i, stop) })
+	}
+	end := sync.OnceFunc(func() { close(stop); senders.Wait() })
+	defer end()
+	sent.grows(t, 1000)
+
+	nodes.Node(0).Kill()
+	sent.grows(t, 1000)
+	require.NoError(t, nodes.Node(0).Restart(ctx))
+	require.NoError(t, nodes.AwaitUp(ctx))
+	t.Logf("the first node is back after %s", time.Since(begin).Round(time.Second))
+
+	// The last raw slice of a day has just been ground, and the coarser ones follow.
+	was := runsOfLastSlices(t, aggregator)
+	process.Eventually(t, "the end of a day", func() error {
+		if is := runsOfLastSlices(t, aggregator); is == was {
+			return fmt.Errorf("%d", is)
+		}
+		return nil
+	})
+	nodes.Node(1).Kill()
+	sent.grows(t, 1000)
+	require.NoError(t, nodes.Node(1).Restart(ctx))
+	require.NoError(t, nodes.AwaitUp(ctx))
+	t.Logf("the second node is back after %s", time.Since(begin).Round(time.Second))
+
+	process.Eventually(t, "two days", func() error {
+		days, err := rowTimes(ingests[0], top)
+		if err == nil && len(days) < 2 {
+			err = fmt.Errorf("%d", len(days))
+		}
+		return err
+	})
+	end()
+	want := sent.all()
+	late := 0
+	for i, p := range ingests {
+		process.Eventually(t, "roll-ups", func() error { return p.Exact(want, ladder) })
+		got, err := p.Export(process.OfTests, time.Hour)
+		require.NoError(t, err)
+		require.NoError(t, same(want, got), "process %d", i)
+	}
+	st, err := aggregator.Status()
+	require.NoError(t, err)
+	for _, r := range st.Runs {
+		late += r.Late
+	}
+	series := sameIDs(t, pl, want)
+	days, err := rowTimes(ingests[0], top)
+	require.NoError(t, err)
+	t.Logf("%d samples of %d series in %d reports, of which %d were sent again; %d days; %d late blocks in the last %d runs; %d errors recorded",
+		len(want), series, sent.reports.Load(), sent.again.Load(), len(days), late, len(st.Runs), len(st.Errors))
+
+	running(t, all...)
+	for _, p := range all {
+		p.Stop()
+		assert.Contains(t, p.Stderr.String(), "draining")
+	}
+	t.Logf("all took %s on a cluster that was up", time.Since(begin).Round(time.Second))
+}
+
+// ledger is what was sent; each report is sent until it is acknowledged.
+type ledger struct {
+	mu      sync.Mutex
+	samples []process.Sample
+
+	reports, again atomic.Int64
+}
+
+func (l *ledger) all() []process.Sample {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.Clone(l.samples)
+}
+
+// grows waits until n more samples have been acknowledged.
+func (l *ledger) grows(t *testing.T, n int) {
+	t.Helper()
+	want := len(l.all()) + n
+	process.Eventually(t, "acknowledgements", func() error {
+		if is := len(l.all()); is < want {
+			return fmt.Errorf("%d of %d", is, want)
+		}
+		return nil
+	})
+}
+
+// seriesPerSource is how many each report has.
+const seriesPerSource = 16
+
+// send reports to all processes at once until stop. Now and again it goes on with another
+// source, whose series the processes then meet at the same moment.
+func (l *ledger) send(t *testing.T, to []*process.Process, sender int, stop <-chan struct{}) {
+	tick := time.NewTicker(100 * time.Millisecond)
+	defer tick.Stop()
+	lastMs := int64(0)
+	for round := 0; ; round++ {
+		select {
+		case <-stop:
+			return
+		case <-tick.C:
+		}
+		source := fmt.Sprintf("sender-%d-%03d", sender, round/8)
+		ms := max(time.Now().UnixMilli(), lastMs+int64(len(to)))
+		lastMs = ms
+		var reports sync.WaitGroup
+		for i, p := range to {
+			reports.Go(func() { l.report(t, p, batchAt(source, ms+int64(i), round)) })
+		}
+		reports.Wait()
+	}
+}
+
+// batchAt are samples whose sums are exact, of gauges and of counters that begin again.
+func batchAt(source string, ms int64, round int) []process.Sample {
+	var out []process.Sample
+	for i := range seriesPerSource {
+		metric, value := fmt.Sprintf("it_%02d_total", i), float64((ms/16+int64(i)*31)%256)
+		if i%2 == 1 {
+			metric, value = fmt.Sprintf("it_%02d", i), float64((ms*7+int64(i)*13)%4096-2048)/8
+		}
+		out = append(out, process.Sample{Source: source, Metric: metric, Ms: ms, Value: value})
+	}
+	if round%4 == 0 {
+		// One that is late: its slice has been ground, or is just being.
+		out = append(out, process.Sample{Source: source, Metric: "it_late", Ms: ms - 7000, Value: float64(round)})
+	}
+	return out
+}
+
+func (l *ledger) report(t *testing.T, p *process.Process, batch []process.Sample) {
+	l.reports.Add(1)
+	retry := time.NewTicker(200 * time.Millisecond)
+	defer retry.Stop()
+	for {
+		r, err := p.Report(batch)
+		if err == nil {
+			break
+		}
+		if r.Code != 0 && r.Code != http.StatusServiceUnavailable && r.Code != http.StatusTooManyRequests {
+			t.Errorf("a report was answered: %s", err)
+			return
+		}
+		l.again.Add(1)
+		select {
+		case <-p.Ended:
+			return
+		case <-t.Context().Done():
+			return
+		case <-retry.C:
+		}
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.samples = append(l.samples, batch...)
+}
+
+// runsOfLastSlices is the newest run of a raw slice that is the last of a day.
+func runsOfLastSlices(t *testing.T, p *process.Process) int64 {
+	t.Helper()
+	st, err := p.Status()
+	if err != nil {
+		return 0
+	}
+	newest := int64(0)
+	for _, r := range st.Runs {
+		if r.Bucket == "raw" && (r.Slice+ladder[0].Milliseconds())%top.Milliseconds() == 0 {
+			newest = max(newest, r.Slice)
+		}
+	}
+	return newest
+}
+
+// rowTimes are the slices that have rows of one level.
+func rowTimes(p *process.Process, width time.Duration) (map[int64]bool, error) {
+	query := process.Within(process.OfTests, time.Hour)
+	query.Set("level", process.LevelName(width))
+	rows, err := process.Lines[process.Row](p, "/api/v1/rollups", query)
+	out := map[int64]bool{}
+	for _, r := range rows {
+		out[r.Time] = true
+	}
+	return out, err
+}
+
+// same says how what was stored differs from what was acknowledged: lost, doubled, changed.
+func same(want, got []process.Sample) error {
+	order := func(a, b process.Sample) int {
+		return cmp.Or(cmp.Compare(a.Source, b.Source), cmp.Compare(a.Metric, b.Metric), cmp.Compare(a.Ms, b.Ms), cmp.Compare(a.Value, b.Value))
+	}
+	slices.SortFunc(want, order)
+	slices.SortFunc(got, order)
+	for i := range min(len(want), len(got)) {
+		if want[i] != got[i] {
+			return fmt.Errorf("%d samples were acknowledged, %d are there; the first difference: %+v, %+v", len(want), len(got), want[i], got[i])
+		}
+	}
+	if len(want) != len(got) {
+		return fmt.Errorf("%d samples were acknowledged, %d are there", len(want), len(got))
+	}
+	return nil
+}
+
+// sameIDs holds the tables to one id for each series, and returns how many there are. That both
+// processes write under it shows in the export, which reads by it.
+func sameIDs(t *testing.T, pl place, want []process.Sample) int {
+	t.Helper()
+	type series struct{ source, metric string }
+	sent := map[series]bool{}
+	for _, s := range want {
+		sent[series{s.Source, s.Metric}] = true
+	}
+	session := pl.connect(t)
+	read := func(table string) map[series]int64 {
+		out, owner := map[series]int64{}, map[int64]series{}
+		it := session.Query("SELECT schedule_id, labels FROM " + pl.keyspace + "." + table).Consistency(gocql.All).Iter()
+		var id int64
+		var labels map[string]string
+		for it.Scan(&id, &labels) {
+			k := series{labels["source"], labels["__name__"]}
+			assert.NotContains(t, out, k, "%s: two ids", table)
+			assert.NotContains(t, owner, id, "%s: two series", table)
+			out[k], owner[id] = id, k
+		}
+		require.NoError(t, it.Close())
+		return out
+	}
+	bySource, byBlock := read("schedules"), read("schedules_by_block")
+	assert.Equal(t, bySource, byBlock)
+	assert.Len(t, bySource, len(sent))
+	return len(sent)
+}
