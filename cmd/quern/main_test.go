@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"os"
 	"os/exec"
 	"slices"
@@ -12,27 +11,10 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/quern/quern/internal/program"
+	"github.com/quern/quern/internal/program/programtest"
 )
 
-func TestMain(m *testing.M) {
-	// What the tester's own shell has set is no part of any test.
-	for _, v := range os.Environ() {
-		if name, _, _ := strings.Cut(v, "="); strings.HasPrefix(name, "QUERN_") {
-			if err := os.Unsetenv(name); err != nil {
-				panic(err)
-			}
-		}
-	}
-	os.Exit(m.Run())
-}
-
-func run(t *testing.T, args ...string) (stdout string, err error) {
-	t.Helper()
-	var out, errs bytes.Buffer
-	err = program.Run(t.Context(), quern(), append([]string{"quern"}, args...), &out, &errs)
-	assert.Empty(t, errs.String(), "main prints what went wrong, and nothing else does")
-	return out.String(), err
-}
+func TestMain(m *testing.M) { os.Exit(programtest.Main(m)) }
 
 func TestHelp(t *testing.T) {
 	for _, c := range []struct {
@@ -50,7 +32,7 @@ func TestHelp(t *testing.T) {
 		{[]string{"completion", "--help"}, []string{"Examples:", "source <(quern completion bash)", "bash|zsh|fish"}},
 	} {
 		t.Run(strings.Join(c.args, " "), func(t *testing.T) {
-			out, err := run(t, c.args...)
+			out, err := programtest.Run(t, quern(), c.args...)
 			require.NoError(t, err)
 			for _, want := range c.want {
 				assert.Contains(t, out, want)
@@ -63,7 +45,7 @@ func TestHelp(t *testing.T) {
 }
 
 func TestVersion(t *testing.T) {
-	out, err := run(t, "--version")
+	out, err := programtest.Run(t, quern(), "--version")
 	require.NoError(t, err)
 	assert.Regexp(t, `^quern version \S+\n$`, out)
 }
@@ -101,18 +83,11 @@ func TestUsage(t *testing.T) {
 		{"completion tcsh", "quern completion", `name one shell: bash, zsh or fish`},
 		{"completion bash zsh", "quern completion", `name one shell: bash, zsh or fish`},
 	} {
-		t.Run(c.args, func(t *testing.T) {
-			out, err := run(t, strings.Fields(c.args)...)
-			var usage program.UsageError
-			require.ErrorAs(t, err, &usage)
-			assert.Contains(t, err.Error(), c.want)
-			assert.Equal(t, c.command, usage.Command, "whose --help is named")
-			assert.Empty(t, out)
-		})
+		t.Run(c.args, func(t *testing.T) { programtest.Refused(t, quern(), c.args, c.command, c.want) })
 	}
 	t.Run("a variable of the environment", func(t *testing.T) {
 		t.Setenv("QUERN_BLOCK_SIZE", "many")
-		_, err := run(t, "serve")
+		_, err := programtest.Run(t, quern(), "serve")
 		var usage program.UsageError
 		require.ErrorAs(t, err, &usage)
 		assert.ErrorContains(t, err, "QUERN_BLOCK_SIZE")
@@ -123,7 +98,7 @@ func TestUsage(t *testing.T) {
 func TestFailure(t *testing.T) {
 	occupied := t.TempDir() + "/file"
 	require.NoError(t, os.WriteFile(occupied, nil, 0o600))
-	_, err := run(t, "serve", "--listen", "127.0.0.1:0", "--data-dir", occupied)
+	_, err := programtest.Run(t, quern(), "serve", "--listen", "127.0.0.1:0", "--data-dir", occupied)
 	require.ErrorContains(t, err, occupied)
 	assert.NotErrorAs(t, err, new(program.UsageError))
 }
@@ -136,7 +111,7 @@ func complete(t *testing.T, args ...string) []string {
 	before := os.Args
 	os.Args = append([]string{"quern"}, args...)
 	defer func() { os.Args = before }()
-	out, err := run(t, args...)
+	out, err := programtest.Run(t, quern(), args...)
 	require.NoError(t, err)
 	return strings.Fields(out)
 }
@@ -152,7 +127,7 @@ func TestCompletion(t *testing.T) {
 	assert.Empty(t, complete(t, "serve"), "it takes no arguments")
 	assert.Equal(t, []string{"bash", "zsh", "fish"}, complete(t, "completion"))
 	for _, shell := range []string{"bash", "zsh", "fish"} {
-		script, err := run(t, "completion", shell)
+		script, err := programtest.Run(t, quern(), "completion", shell)
 		require.NoError(t, err)
 		assert.Contains(t, script, "--generate-bash-completion")
 	}
@@ -166,7 +141,7 @@ func TestCompletionSyntax(t *testing.T) {
 			if err != nil {
 				t.Skipf("no %s on this machine", shell)
 			}
-			script, err := run(t, "completion", shell)
+			script, err := programtest.Run(t, quern(), "completion", shell)
 			require.NoError(t, err)
 			cmd := exec.CommandContext(t.Context(), path, "-n", "/dev/stdin")
 			cmd.Stdin = strings.NewReader(script)

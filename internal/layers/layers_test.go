@@ -91,7 +91,8 @@ var rules = []rule{
 	// The only wiring, and what starts it.
 	{"internal/app", []string{"internal/...", "schema"}},
 	{"internal/program", nil},
-	{"cmd/...", []string{"internal/app", "internal/config", "internal/program"}},
+	{"internal/program/programtest", []string{"internal/program"}},
+	{"cmd/...", []string{"internal/app", "internal/config", "internal/program", "internal/program/programtest"}},
 
 	// Programs and tests that look at everything.
 	{"bench/...", []string{"..."}},
