@@ -83,8 +83,8 @@ func (a *applier) makeKeyspace(ctx context.Context, replication string) error {
 		return err
 	} else if there != nil {
 		if replication != "" && !maps.Equal(there, copies) {
-			return fmt.Errorf("%w: keyspace %q is there with the replication %s: change that by ALTER KEYSPACE and a repair of every node, and leave --replication out",
-				storage.ErrSettings, a.opts.Keyspace, formatCopies(there, "%s=%s"))
+			return refuse("keyspace %q is there with the replication %s: change that by ALTER KEYSPACE and a repair of every node, and leave --replication out",
+				a.opts.Keyspace, formatCopies(there, "%s=%s"))
 		}
 		return nil
 	}

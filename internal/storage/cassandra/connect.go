@@ -2,6 +2,8 @@ package cassandra
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"maps"
@@ -123,19 +125,34 @@ func clusterConfig(o *Options) (*gocql.ClusterConfig, error) {
 		config.Authenticator = gocql.PasswordAuthenticator{Username: o.Username, Password: o.Password}
 	}
 	if t := o.TLS; t.enabled() {
-		for flag, file := range map[string]string{"ca": t.CAFile, "cert": t.CertFile, "key": t.KeyFile} {
-			if file == "" {
-				continue
-			}
-			if _, err := os.ReadFile(file); err != nil {
-				return nil, fmt.Errorf("--cassandra-%s: %w", flag, err)
-			}
+		if err := t.check(); err != nil {
+			return nil, err
 		}
 		config.SslOpts = &gocql.SslOptions{
 			CaPath: t.CAFile, CertPath: t.CertFile, KeyPath: t.KeyFile, EnableHostVerification: !t.SkipVerify,
 		}
 	}
 	return config, nil
+}
+
+// check reads the files before the driver does, which gives one that is of no use in words that
+// could be those of a server that is away.
+func (t *TLS) check() error {
+	if t.CAFile != "" {
+		text, err := os.ReadFile(t.CAFile)
+		if err != nil {
+			return fmt.Errorf("--cassandra-ca: %w", err)
+		}
+		if !x509.NewCertPool().AppendCertsFromPEM(text) {
+			return fmt.Errorf("--cassandra-ca %s: there is no certificate in it", t.CAFile)
+		}
+	}
+	if t.CertFile != "" || t.KeyFile != "" {
+		if _, err := tls.LoadX509KeyPair(t.CertFile, t.KeyFile); err != nil {
+			return fmt.Errorf("--cassandra-cert %s, --cassandra-key %s: %w", t.CertFile, t.KeyFile, err)
+		}
+	}
+	return nil
 }
 
 // discardLogger: what matters comes back as errors.
@@ -177,7 +194,7 @@ func look(ctx context.Context, o *Options, s session) (cluster, error) {
 	}
 	if major, _, _ := strings.Cut(found[0].Version, "."); major != "" {
 		if n, err := strconv.Atoi(major); err == nil && n < oldest {
-			return cluster{}, fmt.Errorf("%w: the servers run Cassandra %s, and %d.0 or newer is needed", storage.ErrSettings, found[0].Version, oldest)
+			return cluster{}, refuse("the servers run Cassandra %s, and %d.0 or newer is needed", found[0].Version, oldest)
 		}
 	}
 	if err := checkClock(o, found[0].NowMs, asked, answered); err != nil {
@@ -197,13 +214,12 @@ func look(ctx context.Context, o *Options, s session) (cluster, error) {
 	c := cluster{localDC: o.LocalDC, nodes: 1 + len(peers), byDC: nodes}
 	switch {
 	case o.LocalDC == "" && len(nodes) > 1:
-		return c, fmt.Errorf("%w: the cluster has the data centres %s: say by --local-dc which of them this process is in",
-			storage.ErrSettings, c.dataCentres())
+		return c, refuse("the cluster has the data centres %s: say by --local-dc which of them this process is in",
+			c.dataCentres())
 	case o.LocalDC == "":
 		c.localDC = found[0].DataCenter
 	case nodes[o.LocalDC] == 0:
-		return c, fmt.Errorf("%w: the cluster has no data centre %q, only %s: check --local-dc",
-			storage.ErrSettings, o.LocalDC, c.dataCentres())
+		return c, refuse("the cluster has no data centre %q, only %s: check --local-dc", o.LocalDC, c.dataCentres())
 	}
 	return c, nil
 }
@@ -222,9 +238,9 @@ func checkClock(o *Options, serverMs int64, asked, answered time.Time) error {
 	if behind > ahead {
 		off, direction = behind, "behind"
 	}
-	return fmt.Errorf("%w: this machine's clock is %s %s the servers', more than the %s that data may come late by: "+
+	return refuse("this machine's clock is %s %s the servers', more than the %s that data may come late by: "+
 		"set the clocks (NTP), or allow more by --late-grace and --aggregation-delay",
-		storage.ErrSettings, off.Round(time.Second), direction, o.MaxClockSkew)
+		off.Round(time.Second), direction, o.MaxClockSkew)
 }
 
 // retries asks the next node where one has failed. All that it is used for is idempotent.

@@ -69,6 +69,9 @@ func kindOf(err error) error {
 // but do not want this client; with what to do about each.
 var refused = []struct{ text, advice string }{
 	{"Provided username", "the servers do not take this user name and password: check --cassandra-username and --cassandra-password"},
+	{"is not permitted to log in", "the servers do not let this user log in: ALTER ROLE … WITH LOGIN = true, or give another --cassandra-username"},
+	{"unexpected authenticator", "the servers ask for another kind of login than by user name and password, which this program does not know"},
+	{"Password must not be null", "the servers ask for a password too: set --cassandra-password or --cassandra-password-file"},
 	{"requires authentication", "the servers ask for a user name and a password: set --cassandra-username and --cassandra-password"},
 	{"authentication required", "the servers ask for a user name and a password: set --cassandra-username and --cassandra-password"},
 	{"x509:", "the servers' certificate is not trusted: check --cassandra-ca, and that the certificate names the addresses of --cassandra-hosts"},
@@ -89,13 +92,22 @@ func connectError(ctx context.Context, o *Options, err error) error {
 		return noSchema(o)
 	}
 	hint := ""
-	if !o.TLS.enabled() && strings.Contains(err.Error(), "EOF") {
+	// Servers that get anything else than TLS close the connection, and so do those that stop.
+	if said := err.Error(); !o.TLS.enabled() && (strings.Contains(said, "EOF") || strings.Contains(said, "connection reset")) {
 		hint = "; if the servers ask for TLS, set --cassandra-tls"
 	}
 	return fmt.Errorf("%w: no Cassandra node of %s answers%s (%w)", storage.ErrUnavailable, strings.Join(o.Hosts, ", "), hint, err)
 }
 
+// refusal is a storage.ErrSettings in words of its own: what differs may be a clock or the cluster.
+type refusal string
+
+func (r refusal) Error() string { return string(r) }
+func (r refusal) Unwrap() error { return storage.ErrSettings }
+
+func refuse(format string, args ...any) error { return refusal(fmt.Sprintf(format, args...)) }
+
 func noSchema(o *Options) error {
-	return fmt.Errorf("%w: keyspace %q has no tables of Quern's: make them with `quern schema apply --keyspace %s`, or name another --keyspace",
-		storage.ErrSettings, o.Keyspace, o.Keyspace)
+	return refuse("keyspace %q has no tables of Quern's: make them with `quern schema apply --keyspace %s`, or name another --keyspace",
+		o.Keyspace, o.Keyspace)
 }

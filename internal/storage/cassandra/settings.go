@@ -155,16 +155,16 @@ func checkHome(ctx context.Context, s session, keyspace, localDC string) error {
 	if err != nil || home == localDC {
 		return err
 	}
-	return fmt.Errorf("%w: ids and leases of keyspace %q are given out in data centre %s, and this process is in %s: "+
-		"give --local-dc %s, or name another --keyspace", storage.ErrSettings, keyspace, home, localDC, home)
+	return refuse("ids and leases of keyspace %q are given out in data centre %s, and this process is in %s: "+
+		"give --local-dc %s, or name another --keyspace", keyspace, home, localDC, home)
 }
 
 // checkSettings holds what is wanted, where it is not zero, against what is recorded. Another block size is no
 // difference: it changes by an epoch.
 func checkSettings(recorded, want *storage.Settings, keyspace string) error {
 	differs := func(what string, recorded, want any) error {
-		return fmt.Errorf("%w: keyspace %q was made with %s %v, and %v was asked for: leave the option out, or name another --keyspace",
-			storage.ErrSettings, keyspace, what, recorded, want)
+		return refuse("keyspace %q was made with %s %v, and %v was asked for: leave the option out, or name another --keyspace",
+			keyspace, what, recorded, want)
 	}
 	switch {
 	case want.Ladder.Top() > 0 && !want.Ladder.Equal(recorded.Ladder):
@@ -198,11 +198,11 @@ func checkVersion(ctx context.Context, s session, opts *Options) error {
 	}
 	switch known := len(migrations); {
 	case version < known:
-		return fmt.Errorf("%w: the schema in keyspace %q has version %d, this program needs %d: run `quern schema apply --keyspace %s`",
-			storage.ErrSettings, opts.Keyspace, version, known, opts.Keyspace)
+		return refuse("the schema in keyspace %q has version %d, this program needs %d: run `quern schema apply --keyspace %s`",
+			opts.Keyspace, version, known, opts.Keyspace)
 	case version > known:
-		return fmt.Errorf("%w: the schema in keyspace %q has version %d, this program knows %d: use a newer program",
-			storage.ErrSettings, opts.Keyspace, version, known)
+		return refuse("the schema in keyspace %q has version %d, this program knows %d: use a newer program",
+			opts.Keyspace, version, known)
 	}
 	return nil
 }

@@ -1,0 +1,42 @@
+package cassandra
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/quern/quern/internal/storage"
+)
+
+// TestCheckClock: when within the request the server has read its clock is not known, so only
+// what cannot be explained by it is refused.
+func TestCheckClock(t *testing.T) {
+	const most = 30 * time.Second
+	asked := time.UnixMilli(1_700_000_000_000)
+	answered := asked.Add(2 * time.Second)
+	for _, c := range []struct {
+		name   string
+		most   time.Duration
+		server time.Time
+		want   string
+	}{
+		{"the same", most, asked.Add(time.Second), ""},
+		// The server says whole milliseconds.
+		{"as far behind it as may be", most, answered.Add(most), ""},
+		{"behind it", most, answered.Add(most + time.Millisecond), "is 30s behind the servers'"},
+		{"as far ahead of it as may be", most, asked.Add(-most - time.Millisecond), ""},
+		{"ahead of it", most, asked.Add(-most - 2*time.Millisecond), "is 30s ahead of the servers'"},
+		{"not compared", 0, asked.Add(time.Hour), ""},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			err := checkClock(&Options{MaxClockSkew: c.most}, c.server.UnixMilli(), asked, answered)
+			if c.want == "" {
+				require.NoError(t, err)
+				return
+			}
+			require.ErrorIs(t, err, storage.ErrSettings)
+			require.ErrorContains(t, err, c.want)
+		})
+	}
+}
