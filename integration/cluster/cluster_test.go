@@ -136,7 +136,12 @@ func (pl place) start(t *testing.T, program string, args ...string) *process.Pro
 // apply makes the tables.
 func (pl place) apply(t *testing.T, args ...string) {
 	t.Helper()
-	p := pl.quern(t, append([]string{"schema", "apply"}, args...)...)
+	pl.applied(t, pl.quern(t, append([]string{"schema", "apply"}, args...)...))
+}
+
+// applied waits until the tables are made.
+func (pl place) applied(t *testing.T, p *process.Process) {
+	t.Helper()
 	// Cassandra takes its time over each table, and most of it on a slow disk.
 	select {
 	case <-p.Ended:

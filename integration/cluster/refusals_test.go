@@ -1,0 +1,348 @@
+package cluster
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/gocql/gocql"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/quern/quern/integration/cassandratest"
+	"github.com/quern/quern/integration/process"
+	"github.com/quern/quern/internal/clock"
+	"github.com/quern/quern/internal/storage"
+	"github.com/quern/quern/internal/storage/cassandra"
+	"github.com/quern/quern/schema"
+)
+
+// The commands that open a store, or make one.
+const (
+	ingestCommand = "ingest"
+	aggregatorCmd = "aggregator"
+	serveCommand  = "serve"
+	applyCommand  = "schema apply"
+)
+
+// run starts one of them.
+func (pl place) run(t *testing.T, command string, args ...string) *process.Process {
+	t.Helper()
+	switch command {
+	case ingestCommand:
+		return pl.ingest(t, args...)
+	case aggregatorCmd:
+		return pl.aggregator(t, args...)
+	case serveCommand:
+		return pl.serve(t, args...)
+	}
+	return pl.quern(t, append(strings.Fields(command), args...)...)
+}
+
+// refused waits until a program has ended by itself, at its first attempt and for a reason
+// that it gives last.
+func refused(t *testing.T, p *process.Process, why string) {
+	t.Helper()
+	assert.Equal(t, 1, p.ExitCode())
+	assert.NotContains(t, p.Stderr.String(), "trying again")
+	lines := strings.Split(strings.TrimSpace(p.Stderr.String()), "\n")
+	assert.Contains(t, lines[len(lines)-1], ": "+why)
+}
+
+// TestRefusals: what another attempt will not mend ends a program at once, with a sentence
+// that says what to do.
+func TestRefusals(t *testing.T) {
+	t.Parallel()
+	pl := sharedPlace(t)
+	pl.apply(t, "--rollups", "4s,8s,16s", "--group-size", "64", "--index-partitions", "4")
+	settings := settingsIn(t, pl)
+	var dc string
+	require.NoError(t, settings.session.Query("SELECT data_center FROM system.local").Scan(&dc))
+	migrations, err := schema.Migrations()
+	require.NoError(t, err)
+	version := len(migrations)
+
+	absent := placeIn(pl.hosts)
+	absent.direct = pl.direct
+	bare := absent
+	bare.keyspace += "_bare"
+	require.NoError(t, settings.session.Query("CREATE KEYSPACE "+bare.keyspace+
+		" WITH replication = {'class': 'NetworkTopologyStrategy', '"+dc+"': 1}").Exec())
+	t.Cleanup(func() {
+		require.NoError(t, pl.connect(t).Query("DROP KEYSPACE "+bare.keyspace).Exec())
+	})
+	capitals := pl
+	capitals.keyspace = "Quern"
+
+	noTables := func(pl place) string {
+		return fmt.Sprintf("keyspace %q has no tables of Quern's: make them with `quern schema apply --keyspace %s`, or name another --keyspace",
+			pl.keyspace, pl.keyspace)
+	}
+	madeWith := func(flag, made, asked string) string {
+		return fmt.Sprintf("keyspace %q was made with %s %s, and %s was asked for: leave the option out, or name another --keyspace",
+			pl.keyspace, flag, made, asked)
+	}
+	otherHome := fmt.Sprintf("ids and leases of keyspace %q are given out in data centre mars, and this process is in %s: give --local-dc mars, or name another --keyspace",
+		pl.keyspace, dc)
+	newer := fmt.Sprintf("the schema in keyspace %q has version %d, this program knows %d: use a newer program", pl.keyspace, version+1, version)
+	noMars := fmt.Sprintf("the cluster has no data centre \"mars\", only %s", dc)
+
+	for _, c := range []struct {
+		name string
+		pl   place
+		// The setting is given a value by hand, for as long as this takes.
+		setting, value string
+		command        string
+		args           []string
+		why            string
+	}{
+		{name: "no keyspace", pl: absent, command: ingestCommand, why: noTables(absent)},
+		{name: "no keyspace", pl: absent, command: aggregatorCmd, why: noTables(absent)},
+		{name: "no keyspace", pl: absent, command: serveCommand, why: noTables(absent)},
+		{name: "no tables", pl: bare, command: ingestCommand, why: noTables(bare)},
+		{name: "capitals", pl: capitals, command: ingestCommand, why: `--keyspace "Quern": must be small letters, digits and underscores`},
+		{name: "capitals", pl: capitals, command: applyCommand, why: `--keyspace "Quern": must be small letters, digits and underscores`},
+
+		{name: "no such data centre", pl: pl, command: ingestCommand, args: []string{"--local-dc", "mars"}, why: noMars + ": check --local-dc"},
+		{name: "no such data centre", pl: absent, command: applyCommand, args: []string{"--local-dc", "mars"}, why: noMars + ": check --local-dc"},
+		{name: "another home", pl: pl, setting: "home_data_center", value: "mars", command: ingestCommand, why: otherHome},
+		{name: "another home", pl: pl, setting: "home_data_center", value: "mars", command: applyCommand, why: otherHome},
+
+		{
+			name: "copies nowhere", pl: absent, command: applyCommand, args: []string{"--replication", dc + "=1,mars=1"},
+			why: "--replication " + dc + "=1,mars=1: " + noMars,
+		},
+		{
+			name: "other copies", pl: pl, command: applyCommand, args: []string{"--replication", dc + "=2"},
+			why: fmt.Sprintf("keyspace %q is there with the replication %s=1: change that by ALTER KEYSPACE and a repair of every node, and leave --replication out", pl.keyspace, dc),
+		},
+
+		{
+			name: "an older schema", pl: pl, setting: "schema_version", value: strconv.Itoa(version - 1), command: ingestCommand,
+			why: fmt.Sprintf("the schema in keyspace %q has version %d, this program needs %d: run `quern schema apply --keyspace %s`",
+				pl.keyspace, version-1, version, pl.keyspace),
+		},
+		{name: "a newer schema", pl: pl, setting: "schema_version", value: strconv.Itoa(version + 1), command: aggregatorCmd, why: newer},
+		{name: "a newer schema", pl: pl, setting: "schema_version", value: strconv.Itoa(version + 1), command: applyCommand, why: newer},
+
+		{name: "another ladder", pl: pl, command: serveCommand, args: []string{"--rollups", "4s,8s"}, why: madeWith("--rollups", "4s,8s,16s", "4s,8s")},
+		{name: "another ladder", pl: pl, command: applyCommand, args: []string{"--rollups", "4s,8s"}, why: madeWith("--rollups", "4s,8s,16s", "4s,8s")},
+		{name: "another group size", pl: pl, command: serveCommand, args: []string{"--group-size", "128"}, why: madeWith("--group-size", "64", "128")},
+		{name: "another group size", pl: pl, command: applyCommand, args: []string{"--group-size", "128"}, why: madeWith("--group-size", "64", "128")},
+		{name: "another index", pl: pl, command: serveCommand, args: []string{"--index-partitions", "16"}, why: madeWith("--index-partitions", "4", "16")},
+		{name: "another index", pl: pl, command: applyCommand, args: []string{"--index-partitions", "16"}, why: madeWith("--index-partitions", "4", "16")},
+	} {
+		t.Run(c.command+"/"+c.name, func(t *testing.T) {
+			if c.setting != "" {
+				is := settings.read(t, c.setting)
+				settings.swap(t, c.setting, is, c.value)
+				defer settings.swap(t, c.setting, c.value, is)
+			}
+			refused(t, c.pl.run(t, c.command, c.args...), c.why)
+		})
+	}
+
+	t.Run("clock", func(t *testing.T) {
+		// The clock of a process cannot be set, but that of a store can.
+		for direction, off := range map[string]time.Duration{"ahead of": time.Hour, "behind": -time.Hour} {
+			_, err := cassandra.Open(t.Context(), cassandra.Options{
+				Hosts: pl.hosts, DirectHosts: pl.direct, Keyspace: pl.keyspace,
+				Clock: clock.NewSimulated(time.Now().Add(off)), MaxClockSkew: 30 * time.Second,
+			})
+			require.ErrorIs(t, err, storage.ErrSettings)
+			assert.Regexp(t, `^this machine's clock is \S+ `+direction+` the servers', more than the 30s that data may come late by: `+
+				`set the clocks \(NTP\), or allow more by --late-grace and --aggregation-delay$`, err)
+		}
+	})
+
+	t.Run("as it was made", func(t *testing.T) {
+		p := pl.serve(t, "--rollups", "4s,8s,16s", "--group-size", "64", "--index-partitions", "4", "--local-dc", dc)
+		p.Ready()
+		p.Stop()
+		pl.apply(t, "--replication", dc+"=1")
+	})
+
+	t.Run("a weak consistency is only warned of", func(t *testing.T) {
+		p := pl.ingest(t, "--consistency", "ONE")
+		p.Wrote(`level=WARN msg="with this consistency a read may miss what was acknowledged.*; use LOCAL_QUORUM .*" .*consistency=ONE`)
+		p.Ready()
+		p.Stop()
+	})
+}
+
+// settingsTable changes settings as the programs do: conditionally, since a write of another
+// kind might not be seen by those.
+type settingsTable struct {
+	session *gocql.Session
+	table   string
+}
+
+func settingsIn(t *testing.T, pl place) settingsTable {
+	t.Helper()
+	return settingsTable{pl.connect(t), pl.keyspace + ".settings"}
+}
+
+func (s settingsTable) read(t *testing.T, name string) string {
+	t.Helper()
+	var value string
+	require.NoError(t, s.session.Query("SELECT value FROM "+s.table+" WHERE name = ?", name).Scan(&value))
+	return value
+}
+
+func (s settingsTable) swap(t *testing.T, name, old, value string) {
+	t.Helper()
+	applied, err := s.session.Query("UPDATE "+s.table+" SET value = ? WHERE name = ? IF value = ?", value, name, old).
+		SerialConsistency(gocql.LocalSerial).MapScanCAS(map[string]any{})
+	require.NoError(t, err)
+	require.True(t, applied, "%s is not %s", name, old)
+}
+
+// TestLoginsAndCertificates: the same of a server that asks who is there, and proves who it is.
+func TestLoginsAndCertificates(t *testing.T) {
+	t.Parallel()
+	server := ownServer(t, cassandratest.Options{Authentication: true, TLS: cassandratest.TLSMutual})
+	files := server.TLSFiles()
+	pl := placeIn(server.Hosts())
+	pl.session = func(c *gocql.ClusterConfig) {
+		c.SslOpts = &gocql.SslOptions{CaPath: files.CA, CertPath: files.Cert, KeyPath: files.Key, EnableHostVerification: true}
+		c.Authenticator = gocql.PasswordAuthenticator{Username: cassandratest.Username, Password: cassandratest.Password}
+	}
+	dir := t.TempDir()
+	secret, empty, noFile := filepath.Join(dir, "password"), filepath.Join(dir, "empty.pem"), filepath.Join(dir, "none.pem")
+	require.NoError(t, os.WriteFile(secret, []byte(cassandratest.Password+"\n"), 0o600))
+	require.NoError(t, os.WriteFile(empty, []byte("no certificate\n"), 0o600))
+
+	trust := []string{"--cassandra-ca", files.CA}
+	own := []string{"--cassandra-cert", files.Cert, "--cassandra-key", files.Key}
+	login := []string{"--cassandra-username", cassandratest.Username, "--cassandra-password-file", secret}
+	with := func(login ...[]string) place {
+		to := pl
+		to.login = nil
+		for _, flags := range login {
+			to.login = append(to.login, flags...)
+		}
+		return to
+	}
+	good := with(trust, own, login)
+	good.apply(t, "--index-partitions", "4")
+	session := pl.connect(t)
+	for name, login := range map[string]string{"nobody": "true", "group": "false"} {
+		require.NoError(t, session.Query(fmt.Sprintf("CREATE ROLE %q WITH LOGIN = %s AND PASSWORD = 'nothing'", name, login)).Exec())
+	}
+
+	const notTrusted = "the servers' certificate is not trusted: check --cassandra-ca, and that the certificate names the addresses of --cassandra-hosts ("
+	const wrongLogin = "the servers do not take this user name and password: check --cassandra-username and --cassandra-password ("
+	for _, c := range []struct {
+		name  string
+		flags [][]string
+		why   string
+	}{
+		{"no login", [][]string{trust, own}, "the servers ask for a user name and a password: set --cassandra-username and --cassandra-password"},
+		{"wrong password", [][]string{trust, own, {"--cassandra-username", cassandratest.Username, "--cassandra-password", "hunter2"}}, wrongLogin},
+		{"unknown user", [][]string{trust, own, {"--cassandra-username", "stranger", "--cassandra-password", "hunter2"}}, wrongLogin},
+		{"no password", [][]string{trust, own, {"--cassandra-username", cassandratest.Username}}, "the servers ask for a password too: set --cassandra-password or --cassandra-password-file ("},
+		{"no user", [][]string{trust, own, {"--cassandra-username", "group", "--cassandra-password", "nothing"}}, "the servers do not let this user log in: ALTER ROLE … WITH LOGIN = true"},
+		{"no certificate of ours", [][]string{trust, login}, "no TLS with these servers: check --cassandra-tls, --cassandra-ca, --cassandra-cert and --cassandra-key ("},
+		{"another authority", [][]string{{"--cassandra-ca", files.Cert}, own, login}, notTrusted},
+		{"the system's authorities", [][]string{{"--cassandra-tls"}, own, login}, notTrusted},
+		{"no file", [][]string{{"--cassandra-ca", noFile}, own, login}, "--cassandra-ca: open " + noFile + ": no such file or directory"},
+		{"a directory", [][]string{{"--cassandra-ca", dir}, own, login}, "--cassandra-ca: read " + dir + ": is a directory"},
+		{"no certificate in it", [][]string{{"--cassandra-ca", empty}, own, login}, "--cassandra-ca " + empty + ": there is no certificate in it"},
+		{
+			"another's key",
+			[][]string{trust, {"--cassandra-cert", files.CA, "--cassandra-key", files.Key}, login},
+			"--cassandra-cert " + files.CA + ", --cassandra-key " + files.Key + ": tls: private key does not match public key",
+		},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			for _, command := range []string{ingestCommand, applyCommand} {
+				p := with(c.flags...).run(t, command)
+				refused(t, p, c.why)
+				assert.NotContains(t, p.Stderr.String(), "hunter2")
+			}
+		})
+	}
+
+	t.Run("no permission", func(t *testing.T) {
+		nobody := with(trust, own, []string{"--cassandra-username", "nobody", "--cassandra-password", "nothing"})
+		p := nobody.ingest(t)
+		assert.Equal(t, 1, p.ExitCode())
+		assert.NotContains(t, p.Stderr.String(), "trying again")
+		assert.Contains(t, p.Stderr.String(), "User nobody has no SELECT permission on <table "+pl.keyspace+".settings>")
+	})
+
+	t.Run("no TLS", func(t *testing.T) {
+		// Servers that ask for it close the connection, as those that stop do: so this is
+		// tried again, with a hint.
+		p := with(login).ingest(t)
+		p.Wrote(`level=WARN .* trying again in 1s" err=".*; if the servers ask for TLS, set --cassandra-tls`)
+		p.Stop()
+	})
+
+	t.Run("all is right", func(t *testing.T) {
+		p := good.ingest(t)
+		p.Ready()
+		p.Stop()
+	})
+}
+
+// TestSchemaAppliedByTwo has two make a schema at the same time, as when two machines are set up
+// by one script.
+func TestSchemaAppliedByTwo(t *testing.T) {
+	t.Parallel()
+	pl := sharedPlace(t)
+	appliers := []*process.Process{pl.quern(t, "schema", "apply"), pl.quern(t, "schema", "apply")}
+	making := 0
+	for _, p := range appliers {
+		pl.applied(t, p)
+		if strings.Contains(p.Stdout.String(), "CREATE TABLE") {
+			making++
+		}
+	}
+	assert.Equal(t, 1, making, "one has made all tables, the other has found them")
+	p := pl.serve(t)
+	p.Ready()
+	p.Stop()
+}
+
+// leaseLimit is how long a lease of one who has died may be waited for: two minutes that it
+// lasts, and what a loaded machine takes.
+const leaseLimit = 2*time.Minute + process.Limit
+
+// TestStandby kills an aggregator beside which another one stands by.
+func TestStandby(t *testing.T) {
+	t.Parallel()
+	pl := sharedPlace(t)
+	pl.apply(t, "--rollups", "4s,8s,16s", "--index-partitions", "4")
+	ingest, first := pl.ingest(t, timing...), pl.aggregator(t, timing...)
+	ready(ingest, first)
+	var s stream
+	s.start(t, ingest)
+	first.Wrote(`msg=run .*bucket=raw`)
+
+	second := pl.aggregator(t, timing...)
+	second.Ready()
+	second.Wrote(`level=INFO msg="another worker aggregates; standing by" .*held by another`)
+	assert.NotContains(t, second.Stderr.String(), "msg=run ")
+	first.Kill()
+	s.grows(t, 500)
+	s.end()
+	process.EventuallyWithin(t, leaseLimit, "the other one takes over", func() error {
+		if !strings.Contains(second.Stderr.String(), "msg=run ") {
+			return errors.New("it has run nothing")
+		}
+		return nil
+	})
+	s.complete(t, ingest, second)
+	st, err := second.Status()
+	require.NoError(t, err)
+	assert.Empty(t, st.Errors, "to stand by is no error")
+	running(t, ingest, second)
+	second.Stop()
+	ingest.Stop()
+}
