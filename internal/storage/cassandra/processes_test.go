@@ -1,0 +1,166 @@
+package cassandra
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/quern/quern/internal/blocks"
+	"github.com/quern/quern/internal/clock"
+	"github.com/quern/quern/internal/storage"
+)
+
+// The tests of this file have processes whose clocks differ, on a real server.
+
+// startAt is start for a process whose clock is off by d.
+func startAt(t *testing.T, o Options, d time.Duration) *process {
+	t.Helper()
+	o.Clock = clock.NewSimulated(time.Now().Add(d))
+	return start(t, o)
+}
+
+// A fence is above all that were given out before, also by a process whose clock is ahead: or what
+// it wrote could neither be overwritten nor deleted by the next.
+func TestFencesAscendOverProcesses(t *testing.T) {
+	o := place(t)
+	ahead, behind := startAt(t, o, time.Hour), startAt(t, o, -time.Hour)
+	var newest storage.Fence
+	for shard, p := range []*process{ahead, behind, behind, ahead, behind} {
+		l, err := p.AcquireShard(t.Context(), shard, "worker", time.Hour)
+		require.NoError(t, err)
+		require.Greater(t, l.Fence, newest, "shard %d", shard)
+		newest = l.Fence
+	}
+	// Another begins where they are, whatever its own clock says.
+	l, err := startAt(t, o, -2*time.Hour).AcquireShard(t.Context(), 5, "worker", time.Hour)
+	require.NoError(t, err)
+	require.Greater(t, l.Fence, newest)
+}
+
+// What a process writes is there, though a run has deleted the same rows before it was started, by a clock
+// that was ahead.
+func TestWritesAfterARunOfAClockAhead(t *testing.T) {
+	o := place(t)
+	ahead := startAt(t, o, time.Hour)
+	lease, err := ahead.AcquireShard(t.Context(), 0, "ahead", time.Hour)
+	require.NoError(t, err)
+	r := newRound(1)
+	require.NoError(t, ahead.DeleteCacheBlock(t.Context(), lease.Fence, storage.CacheKey{SliceKey: r.part.SliceKey}))
+	require.NoError(t, ahead.DeleteMarks(t.Context(), lease.Fence, r.part, r.full().Marks))
+
+	p := start(t, o)
+	require.NoError(t, p.Write(t.Context(), r.batch(0)))
+	got, want := r.read(t, p), r.full()
+	require.Equal(t, want.Marks, got.Marks)
+	require.Equal(t, want.Cache, got.Cache)
+}
+
+// A block size that another process has set is known half a slice later: blocks that were cut before that are
+// refused once, to be cut anew, and a lease is given to nobody who reads marks by an old one.
+func TestEpochsOfAnotherProcess(t *testing.T) {
+	o := place(t)
+	other := start(t, o)
+	clk := clock.NewSimulated(time.Now())
+	o.Clock = clk
+	half := time.Duration(other.ladder.WidthMs(1)) * time.Millisecond / 2
+	p := start(t, o)
+	next := func() blocks.Epochs {
+		n := len(other.Settings().Epochs)
+		require.NoError(t, other.AddEpoch(t.Context(), blocks.Epoch{FromMs: int64(n) * dayMs, BlockSize: 4 << (n % 2)}))
+		return other.Settings().Epochs
+	}
+	write := func() error { return p.Write(t.Context(), newRound(1).batch(0)) }
+	require.NoError(t, write())
+
+	before, after := p.Settings().Epochs, next()
+	clk.Set(clk.Now().Add(half - time.Second))
+	require.NoError(t, write())
+	require.Equal(t, before, p.Settings().Epochs, "a commit does not ask each time")
+	clk.Set(clk.Now().Add(time.Second))
+	require.ErrorIs(t, write(), storage.ErrUnavailable)
+	require.Equal(t, after, p.Settings().Epochs)
+	require.NoError(t, write())
+
+	after = next()
+	clk.Set(clk.Now().Add(half))
+	_, err := p.AcquireShard(t.Context(), 0, "worker", time.Hour)
+	require.NoError(t, err)
+	require.Equal(t, after, p.Settings().Epochs)
+
+	// A clock that was ahead does not have it wait until that time has come.
+	after = next()
+	clk.Set(clk.Now().Add(-half))
+	require.ErrorIs(t, write(), storage.ErrUnavailable)
+	require.Equal(t, after, p.Settings().Epochs)
+}
+
+// interjected has something happen between what its user reads and what it then decides by it, once.
+type interjected struct {
+	session
+	first func()
+}
+
+func (i *interjected) cas(ctx context.Context, stmts ...statement) (bool, error) {
+	if first := i.first; first != nil {
+		i.first = nil
+		first()
+	}
+	return i.session.cas(ctx, stmts...)
+}
+
+// Two ask for leases at the same moment: the same shard goes to one of them, and of two shards
+// each gets its own, with a fence of its own.
+func TestLeasesTakenMeanwhile(t *testing.T) {
+	o := place(t)
+	p, other := start(t, o), start(t, o)
+	between := &interjected{session: p.session}
+	p.session = between
+	var theirs storage.Lease
+	taken := func(shard int) func() {
+		return func() {
+			var err error
+			theirs, err = other.AcquireShard(t.Context(), shard, "other", time.Hour)
+			require.NoError(t, err)
+		}
+	}
+	between.first = taken(0)
+	_, err := p.AcquireShard(t.Context(), 0, "mine", time.Hour)
+	require.ErrorIs(t, err, storage.ErrConflict)
+
+	between.first = taken(1)
+	mine, err := p.AcquireShard(t.Context(), 2, "mine", time.Hour)
+	require.NoError(t, err)
+	require.Greater(t, mine.Fence, theirs.Fence, "it was given out later")
+
+	// What one takes for its own has run out, and is another's.
+	between.first = func() {
+		require.NoError(t, other.ReleaseShard(t.Context(), 2, "mine"))
+		taken(2)()
+	}
+	_, err = p.AcquireShard(t.Context(), 2, "mine", time.Hour)
+	require.ErrorIs(t, err, storage.ErrConflict)
+
+	leases, err := p.Leases(t.Context())
+	require.NoError(t, err)
+	require.Len(t, leases, 3)
+	for _, l := range leases {
+		require.Equal(t, "other", l.Owner, "shard %d", l.Shard)
+	}
+}
+
+// Two set a block size at the same moment: one is told, and what the other set stays.
+func TestEpochsAddedMeanwhile(t *testing.T) {
+	o := place(t)
+	p, other := start(t, o), start(t, o)
+	theirs := blocks.Epoch{FromMs: 2 * dayMs, BlockSize: 8}
+	p.session = &interjected{session: p.session, first: func() {
+		require.NoError(t, other.AddEpoch(t.Context(), theirs))
+	}}
+	mine := blocks.Epoch{FromMs: 3 * dayMs, BlockSize: 16}
+	require.ErrorIs(t, p.AddEpoch(t.Context(), mine), storage.ErrConflict)
+	require.ErrorIs(t, p.AddEpoch(t.Context(), mine), storage.ErrConflict, "it has read them now, to be looked at before it is tried again")
+	require.NoError(t, p.AddEpoch(t.Context(), mine))
+	require.Equal(t, append(o.Settings.Epochs, theirs, mine), p.Settings().Epochs)
+}

@@ -1,0 +1,251 @@
+package cassandra
+
+import (
+	"context"
+	"errors"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/gocql/gocql"
+	"github.com/stretchr/testify/require"
+
+	"github.com/quern/quern/internal/blocks"
+	"github.com/quern/quern/internal/clock"
+	"github.com/quern/quern/internal/metric"
+	"github.com/quern/quern/internal/storage"
+)
+
+// pages is a session that gives out the numbers from 0 up, so many to a page.
+type pages struct {
+	session
+	sizes []int
+	asked []string
+}
+
+func (p *pages) page(_ context.Context, _ statement, _ int, from []byte, dest any) ([]byte, error) {
+	p.asked = append(p.asked, string(from))
+	n, first := 0, 0
+	if from != nil {
+		n, _ = strconv.Atoi(string(from))
+	}
+	for _, size := range p.sizes[:n] {
+		first += size
+	}
+	for i := range p.sizes[n] {
+		*dest.(*[]int) = append(*dest.(*[]int), first+i)
+	}
+	if n++; n == len(p.sizes) {
+		return nil, nil
+	}
+	return []byte(strconv.Itoa(n)), nil
+}
+
+// Servers may send fewer rows than were asked for, even none, and still have more: what they passed over because
+// it is deleted, or filtered out, takes its part of a page.
+func TestRowsOfShortPages(t *testing.T) {
+	for _, sizes := range [][]int{{0}, {3}, {3, 3}, {3, 0}, {0, 3}, {0, 0, 1, 0, 3, 2, 0, 0, 1}} {
+		p := &pages{sizes: sizes}
+		want := 0
+		for got, err := range rows[int](t.Context(), p, 3, stmt("SELECT")) {
+			require.NoError(t, err)
+			require.Equal(t, want, got)
+			want++
+		}
+		total := 0
+		for _, size := range sizes {
+			total += size
+		}
+		require.Equal(t, total, want, "%v", sizes)
+		require.Len(t, p.asked, len(sizes), "each page once")
+		require.Empty(t, p.asked[0])
+	}
+}
+
+// watched is a session that sees how many requests the limiter counts while one is under way.
+type watched struct {
+	limiter *limiter
+	running []int
+}
+
+var errRequest = errors.New("this request fails")
+
+func (w *watched) look() error {
+	_, running, _ := w.limiter.state()
+	w.running = append(w.running, running)
+	return errRequest
+}
+
+func (w *watched) exec(context.Context, int64, ...statement) error { return w.look() }
+func (w *watched) cas(context.Context, ...statement) (bool, error) { return true, w.look() }
+func (w *watched) page(context.Context, statement, int, []byte, any) ([]byte, error) {
+	return nil, w.look()
+}
+func (w *watched) close() {}
+
+// No request passes the limiter by.
+func TestEveryRequestIsLimited(t *testing.T) {
+	w := &watched{limiter: newLimiter(2)}
+	l := &limited{session: w, limiter: w.limiter}
+	require.ErrorIs(t, l.exec(t.Context(), 1), errRequest)
+	_, err := l.cas(t.Context())
+	require.ErrorIs(t, err, errRequest)
+	_, err = l.page(t.Context(), stmt("SELECT"), 1, nil, nil)
+	require.ErrorIs(t, err, errRequest)
+	require.Equal(t, []int{1, 1, 1}, w.running)
+	_, running, _ := w.limiter.state()
+	require.Zero(t, running)
+}
+
+// What the promises about conditional statements rest on: they are decided among the nodes of the data centre that all
+// processes are in, and the driver repeats nothing of which it is not told that it may.
+func TestClusterConfig(t *testing.T) {
+	o := Options{Hosts: []string{"a", "b:9043"}}
+	o.ensureDefaults()
+	c, err := clusterConfig(&o)
+	require.NoError(t, err)
+	require.Equal(t, gocql.LocalSerial, c.SerialConsistency)
+	require.Equal(t, gocql.LocalQuorum, c.Consistency)
+	require.Nil(t, c.RetryPolicy)
+	require.False(t, c.DefaultIdempotence)
+}
+
+// An applier whose lock has gone to another stops before it changes anything more, and says so.
+func TestLostLockOfTheSchema(t *testing.T) {
+	o := place(t)
+	o.Keyspace += "_anew"
+	s, _, err := connect(t.Context(), &o, "")
+	require.NoError(t, err)
+	defer s.close()
+	drop := func(ctx context.Context) { require.NoError(t, ddl(ctx, s, "DROP KEYSPACE IF EXISTS "+o.Keyspace)) }
+	drop(t.Context())
+	defer drop(t.Context())
+
+	const another = "another applier"
+	var inside *driver
+	steps := 0
+	err = ApplySchema(t.Context(), o, "", func(done, total int, _ string) {
+		if total == 1 {
+			return // the keyspace
+		}
+		if steps++; done != 2 {
+			return
+		}
+		inside, _, err = connect(t.Context(), &o, o.Keyspace)
+		require.NoError(t, err)
+		owner, err := readSetting(t.Context(), inside, settingLock)
+		require.NoError(t, err)
+		ok, err := swapSetting(t.Context(), inside, settingLock, owner, another)
+		require.NoError(t, err)
+		require.True(t, ok)
+	})
+	require.NotNil(t, inside)
+	defer inside.close()
+	require.ErrorIs(t, err, storage.ErrConflict)
+	require.Equal(t, 3, steps, "nothing after that")
+	text, err := readSetting(t.Context(), inside, settingLock)
+	require.NoError(t, err)
+	require.Equal(t, another, text, "it does not give back what is not its own")
+
+	ok, err := inside.cas(t.Context(), stmt(cqlReturnLock, another))
+	require.NoError(t, err)
+	require.True(t, ok)
+	require.NoError(t, ApplySchema(t.Context(), o, "", func(int, int, string) {}))
+	start(t, o)
+}
+
+// recorder is a session that takes whatever is written.
+type recorder struct {
+	session
+
+	mu      sync.Mutex
+	written []write
+}
+
+type write struct {
+	tsUs int64
+	statement
+}
+
+func (r *recorder) exec(_ context.Context, tsUs int64, stmts ...statement) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, st := range stmts {
+		r.written = append(r.written, write{tsUs, st})
+	}
+	return nil
+}
+
+// All of a batch is written at one timestamp, which is the run's fence or this process's own, and
+// for its time: the time of a slice that is only opened no query would show.
+func TestTimestampsAndTimesToLiveOfABatch(t *testing.T) {
+	const (
+		slice  = time.Hour
+		rawTTL = 7 * day
+		second = int(time.Second)
+	)
+	clk := clock.NewSimulated(time.UnixMilli(1_700_000_000_000))
+	ttls := map[string]int{
+		cqlOpenSlice:  int(keepOpenSlice) / second,
+		cqlWriteMark:  int(keepMark+4*slice) / second,
+		cqlWriteRaw:   int(rawTTL) / second,
+		cqlWriteCache: int(keepCache+4*slice) / second,
+	}
+	for fence, want := range map[storage.Fence]int64{0: clk.Now().UnixMicro(), 17: 17} {
+		r := &recorder{}
+		s := &Store{
+			session: r, clk: clk, stamps: &timestamps{clk: clk}, ladder: metric.DefaultLadder(), epochsRead: clk.Now(),
+			retention: storage.Retention{rawTTL},
+		}
+		require.NoError(t, s.Write(t.Context(), newRound(1).batch(fence)))
+		seen := map[string]bool{}
+		for _, w := range r.written {
+			require.Equal(t, want, w.tsUs, w.cql)
+			require.Equal(t, ttls[w.cql], w.args[len(w.args)-1], w.cql)
+			require.Equal(t, strings.Count(w.cql, "?"), len(w.args), w.cql)
+			require.NotContains(t, w.args, nil, "a null is a tombstone")
+			seen[w.cql] = true
+		}
+		require.Len(t, seen, len(ttls))
+	}
+}
+
+// A range too long to name its partitions begins and ends where it says, as a short one does.
+func TestLongRangesAtTheirEdges(t *testing.T) {
+	const far = int64(1) << 60
+	p := start(t, place(t))
+	first, second := newRound(1), newRound(2)
+	require.NoError(t, p.Write(t.Context(), first.batch(0)))
+	require.NoError(t, p.Write(t.Context(), second.batch(0)))
+	all := blocks.Range{End: 1 << 40}
+	for _, c := range []struct {
+		fromMs, toMs int64
+		want         []int64
+	}{
+		{-far, far, []int64{first.dayMs, second.dayMs}},
+		{first.dayMs, far, []int64{first.dayMs, second.dayMs}},
+		{first.dayMs + 1, far, []int64{second.dayMs}},
+		{-far, second.dayMs + 1, []int64{first.dayMs, second.dayMs}},
+		{-far, second.dayMs, []int64{first.dayMs}},
+		{-far, first.dayMs, nil},
+		{second.dayMs + 1, far, nil},
+	} {
+		states, err := p.Slices(t.Context(), metric.Raw, c.fromMs, c.toMs)
+		require.NoError(t, err)
+		var got []int64
+		for _, s := range states {
+			got = append(got, s.StartMs)
+		}
+		require.Equal(t, c.want, got, "slices of [%d, %d)", c.fromMs, c.toMs)
+
+		got = nil
+		for _, ch := range gather(t, p.RawChunks(t.Context(), all, c.fromMs, c.toMs)) {
+			if ch.Group == 0 {
+				got = append(got, ch.SliceMs)
+			}
+		}
+		require.Equal(t, c.want, got, "raw chunks of [%d, %d)", c.fromMs, c.toMs)
+	}
+}
