@@ -197,7 +197,8 @@ func (s *stream) report(t *testing.T, batch []process.Sample) bool {
 func (s *stream) complete(t *testing.T, reader, aggregator *process.Process) {
 	t.Helper()
 	want := s.all()
-	process.Eventually(t, "roll-ups", func() error { return reader.Exact(want, ladder) })
+	// After an outage there is a wait of up to half a minute, and then much to make good.
+	process.EventuallyWithin(t, 2*process.Limit, "roll-ups", func() error { return reader.Exact(want, ladder) })
 	got, err := reader.Export(process.OfTests, time.Hour)
 	require.NoError(t, err)
 	require.NoError(t, same(want, got))
