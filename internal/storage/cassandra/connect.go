@@ -53,11 +53,10 @@ func connect(ctx context.Context, o *Options, keyspace string) (*driver, cluster
 		return nil, c, err
 	}
 	config.Keyspace = keyspace
-	policy := gocql.RoundRobinHostPolicy()
-	if !o.DirectHosts {
-		policy = gocql.DCAwareRoundRobinPolicy(c.localDC)
+	config.PoolConfig.HostSelectionPolicy = hostsOf(c.localDC)
+	if o.DirectHosts {
+		config.PoolConfig.HostSelectionPolicy = gocql.TokenAwareHostPolicy(gocql.RoundRobinHostPolicy(), gocql.ShuffleReplicas())
 	}
-	config.PoolConfig.HostSelectionPolicy = gocql.TokenAwareHostPolicy(policy, gocql.ShuffleReplicas())
 	d, err := createSession(ctx, o, config)
 	if err != nil {
 		return nil, c, err
@@ -67,6 +66,25 @@ func connect(ctx context.Context, o *Options, keyspace string) (*driver, cluster
 	}
 	return d, c, nil
 }
+
+// hostsOf asks the nodes of a data centre, first those that have a copy.
+func hostsOf(dc string) gocql.HostSelectionPolicy {
+	return gocql.TokenAwareHostPolicy(localOnly{gocql.DCAwareRoundRobinPolicy(dc)}, gocql.ShuffleReplicas())
+}
+
+// localOnly asks no node of another data centre, which would take LOCAL_QUORUM and LOCAL_SERIAL for its own: ids
+// and leases would be decided twice. gocql's policy falls back to those.
+type localOnly struct{ gocql.HostSelectionPolicy }
+
+// AddHost implements gocql.HostStateNotifier.
+func (p localOnly) AddHost(h *gocql.HostInfo) {
+	if p.IsLocal(h) {
+		p.HostSelectionPolicy.AddHost(h)
+	}
+}
+
+// HostUp implements gocql.HostStateNotifier.
+func (p localOnly) HostUp(h *gocql.HostInfo) { p.AddHost(h) }
 
 // createSession gives up when ctx is done, which gocql does not ask; what it still makes then is closed.
 func createSession(ctx context.Context, o *Options, config *gocql.ClusterConfig) (*driver, error) {
@@ -220,6 +238,9 @@ func look(ctx context.Context, o *Options, s session) (cluster, error) {
 		c.localDC = found[0].DataCenter
 	case nodes[o.LocalDC] == 0:
 		return c, refuse("the cluster has no data centre %q, only %s: check --local-dc", o.LocalDC, c.dataCentres())
+	case o.DirectHosts && o.LocalDC != found[0].DataCenter:
+		return c, refuse("the nodes of --cassandra-hosts are in data centre %s, and with --cassandra-direct no others are asked: check --local-dc %s",
+			found[0].DataCenter, o.LocalDC)
 	}
 	return c, nil
 }

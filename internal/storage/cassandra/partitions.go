@@ -104,9 +104,10 @@ func spread[K, T any](ctx context.Context, keys []K, read func(context.Context, 
 				}
 			}()
 		}
+		done := 0
 		defer func() {
 			cancel()
-			for _, q := range queues {
+			for _, q := range queues[done:] {
 				for range q { // until its reader has ended
 				}
 			}
@@ -125,6 +126,7 @@ func spread[K, T any](ctx context.Context, keys []K, read func(context.Context, 
 				yield(zero, convert(ctx, err))
 				return
 			}
+			queues[i], done = nil, i+1 // a long read must not hold what it has read
 			if len(queues) < len(keys) {
 				start()
 			}

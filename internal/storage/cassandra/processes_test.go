@@ -100,12 +100,14 @@ func TestEpochsOfAnotherProcess(t *testing.T) {
 type interjected struct {
 	session
 	first func()
+	// reads are the conditional statements that only read, and come before.
+	reads int
 }
 
 func (i *interjected) cas(ctx context.Context, stmts ...statement) (bool, error) {
-	if first := i.first; first != nil {
+	if i.reads--; i.reads < 0 && i.first != nil {
+		i.first()
 		i.first = nil
-		first()
 	}
 	return i.session.cas(ctx, stmts...)
 }
@@ -155,7 +157,7 @@ func TestEpochsAddedMeanwhile(t *testing.T) {
 	o := place(t)
 	p, other := start(t, o), start(t, o)
 	theirs := blocks.Epoch{FromMs: 2 * dayMs, BlockSize: 8}
-	p.session = &interjected{session: p.session, first: func() {
+	p.session = &interjected{session: p.session, reads: 1, first: func() {
 		require.NoError(t, other.AddEpoch(t.Context(), theirs))
 	}}
 	mine := blocks.Epoch{FromMs: 3 * dayMs, BlockSize: 16}

@@ -87,7 +87,7 @@ func (s *Store) sliceDays(ctx context.Context, b metric.Bucket, fromMs, toMs int
 // CompleteSlice implements storage.Runs.
 func (s *Store) CompleteSlice(ctx context.Context, f storage.Fence, k storage.SliceKey) error {
 	return named("complete slice", s.session.exec(ctx, s.stamps.of(f), stmt(cqlCompleteSlice,
-		int(k.Bucket), metric.AlignDown(k.StartMs, dayMs), k.StartMs, ttl(keepCompleteSlice))))
+		int(k.Bucket), metric.AlignDown(k.StartMs, dayMs), k.StartMs, s.litterTTL(k.Bucket, keepCompleteSlice))))
 }
 
 type markRow struct {

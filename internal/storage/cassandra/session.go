@@ -2,6 +2,7 @@ package cassandra
 
 import (
 	"context"
+	"errors"
 	"iter"
 
 	"github.com/gocql/gocql"
@@ -70,18 +71,23 @@ func (d *driver) cas(ctx context.Context, stmts ...statement) (bool, error) {
 }
 
 func (d *driver) page(ctx context.Context, st statement, size int, from []byte, dest any) ([]byte, error) {
-	q := d.ContextQuery(ctx, st.cql, nil).Bind(st.args...)
-	q.Query.PageSize(size).PageState(from).Idempotent(true).RetryPolicy(d.retry).SetSpeculativeExecutionPolicy(d.speculate)
-	it := q.Iter()
-	next := it.PageState()
-	err := it.Select(dest)
-	if err != nil {
+	next, err := d.ask(ctx, st, size, from, dest, d.speculate)
+	if errors.Is(err, gocql.ErrNoConnections) && d.speculate.Attempts() > 0 {
+		// Where there is no second node to ask, gocql gives up the first, which may just be slow.
+		next, err = d.ask(ctx, st, size, from, dest, gocql.NonSpeculativeExecution{})
+	}
+	if err != nil || len(next) == 0 {
 		return nil, convert(ctx, err)
 	}
-	if len(next) == 0 {
-		return nil, nil
-	}
 	return next, nil
+}
+
+func (d *driver) ask(ctx context.Context, st statement, size int, from []byte, dest any, speculate gocql.SpeculativeExecutionPolicy) ([]byte, error) {
+	q := d.ContextQuery(ctx, st.cql, nil).Bind(st.args...)
+	q.Query.PageSize(size).PageState(from).Idempotent(true).RetryPolicy(d.retry).SetSpeculativeExecutionPolicy(speculate)
+	it := q.Iter()
+	next := it.PageState()
+	return next, it.Select(dest)
 }
 
 func (d *driver) close() { d.Session.Close() }

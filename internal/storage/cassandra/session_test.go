@@ -2,10 +2,12 @@ package cassandra
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -188,7 +190,7 @@ func TestTimestampsAndTimesToLiveOfABatch(t *testing.T) {
 	)
 	clk := clock.NewSimulated(time.UnixMilli(1_700_000_000_000))
 	ttls := map[string]int{
-		cqlOpenSlice:  int(keepOpenSlice) / second,
+		cqlOpenSlice:  int(keepOpenSlice+4*slice) / second,
 		cqlWriteMark:  int(keepMark+4*slice) / second,
 		cqlWriteRaw:   int(rawTTL) / second,
 		cqlWriteCache: int(keepCache+4*slice) / second,
@@ -247,5 +249,90 @@ func TestLongRangesAtTheirEdges(t *testing.T) {
 			}
 		}
 		require.Equal(t, c.want, got, "raw chunks of [%d, %d)", c.fromMs, c.toMs)
+	}
+}
+
+// values answers each statement with one row of one text.
+type values struct {
+	session
+	value string
+}
+
+func (v values) page(_ context.Context, _ statement, _ int, _ []byte, dest any) ([]byte, error) {
+	return nil, json.Unmarshal([]byte(`[{"Value": "`+v.value+`"}]`), dest)
+}
+
+// Servers that keep to the formats of Cassandra 4 know no time after January 2038.
+func TestCheckRetention(t *testing.T) {
+	now := time.Date(2026, 11, 21, 0, 0, 0, 0, time.UTC)
+	for _, c := range []struct {
+		mode string
+		last time.Duration
+		want string
+	}{
+		{"CASSANDRA_4", 0, ""},
+		{"CASSANDRA_4", lastExpiry.Sub(now), ""},
+		{"CASSANDRA_4", lastExpiry.Sub(now) + time.Second, "--retention goes on for 4077 days: make it shorter"},
+		{"NONE", 20 * 365 * day, ""},
+	} {
+		err := checkRetention(t.Context(), values{value: c.mode}, storage.Retention{7 * day, c.last}, now)
+		if c.want == "" {
+			require.NoError(t, err)
+			continue
+		}
+		require.ErrorIs(t, err, storage.ErrSettings)
+		require.ErrorContains(t, err, c.want)
+	}
+}
+
+// What was not begun because the context had ended is not done.
+func TestEachOfACancelledContext(t *testing.T) {
+	for _, n := range []int{1, 2, 1000} {
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		require.ErrorIs(t, each(ctx, n, func(ctx context.Context, _ int) error { return ctx.Err() }), context.Canceled)
+	}
+	// In the middle, without any that is under way taking notice.
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	var done atomic.Int64
+	err := each(ctx, 10_000, func(context.Context, int) error {
+		if done.Add(1) == 100 {
+			cancel()
+		}
+		return nil
+	})
+	require.Less(t, done.Load(), int64(10_000))
+	require.ErrorIs(t, err, context.Canceled)
+	require.NoError(t, each(t.Context(), 1000, func(context.Context, int) error { return nil }))
+}
+
+// LOCAL_QUORUM and LOCAL_SERIAL mean the data centre of the node that is asked, so none of another may be.
+func TestRequestsStayInTheDataCentre(t *testing.T) {
+	o := place(t)
+	config, err := clusterConfig(&o)
+	require.NoError(t, err)
+	config.Keyspace = o.Keyspace
+	config.PoolConfig.HostSelectionPolicy = hostsOf("elsewhere")
+	d, err := createSession(t.Context(), &o, config)
+	require.NoError(t, err)
+	defer d.close()
+	_, err = swapSetting(t.Context(), d, settingNextID, "", "1")
+	require.ErrorIs(t, err, storage.ErrUnavailable)
+	_, err = readSetting(t.Context(), d, settingHome)
+	require.ErrorIs(t, err, storage.ErrUnavailable)
+}
+
+// A read that is slow where no second node can be asked is waited for.
+func TestSlowReadOfOneNode(t *testing.T) {
+	o := place(t)
+	d, _, err := connect(t.Context(), &o, o.Keyspace)
+	require.NoError(t, err)
+	defer d.close()
+	d.speculate = &gocql.SimpleSpeculativeExecution{NumAttempts: 1, TimeoutDelay: time.Nanosecond}
+	for range 50 {
+		home, err := readSetting(t.Context(), d, settingHome)
+		require.NoError(t, err)
+		require.NotEmpty(t, home)
 	}
 }

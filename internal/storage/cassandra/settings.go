@@ -5,8 +5,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strconv"
+	"strings"
+	"time"
 
 	"github.com/quern/quern/internal/blocks"
 	"github.com/quern/quern/internal/metric"
@@ -15,8 +18,10 @@ import (
 )
 
 const (
-	cqlReadSetting = `SELECT value FROM settings WHERE name = ?`
-	cqlAddSetting  = `INSERT INTO settings (name, value) VALUES (?, ?) IF NOT EXISTS`
+	cqlReadSetting   = `SELECT value FROM settings WHERE name = ?`
+	cqlAddSetting    = `INSERT INTO settings (name, value) VALUES (?, ?) IF NOT EXISTS`
+	cqlCompatibility = `SELECT value FROM system_views.settings WHERE name = 'storage_compatibility_mode'`
+
 	cqlSwapSetting = `UPDATE settings SET value = ? WHERE name = ? IF value = ?`
 )
 
@@ -89,6 +94,11 @@ func readSettings(ctx context.Context, s session) (storage.Settings, error) {
 
 // readEpochs also returns them as they are stored, to be compared with.
 func readEpochs(ctx context.Context, s session) (blocks.Epochs, string, error) {
+	// A change whose outcome nobody was told may be accepted and not yet be seen by a read. A condition has to
+	// bring that to its end before it is looked at, and this one is never met.
+	if _, err := s.cas(ctx, stmt(cqlSwapSetting, "", settingEpochs, "")); err != nil {
+		return nil, "", fmt.Errorf("read setting %s: %w", settingEpochs, err)
+	}
 	text, err := readSetting(ctx, s, settingEpochs)
 	if err != nil {
 		return nil, "", err
@@ -157,6 +167,26 @@ func checkHome(ctx context.Context, s session, keyspace, localDC string) error {
 	}
 	return refuse("ids and leases of keyspace %q are given out in data centre %s, and this process is in %s: "+
 		"give --local-dc %s, or name another --keyspace", keyspace, home, localDC, home)
+}
+
+// lastExpiry is the last time that servers which keep to the formats of Cassandra 4 can have a row end at.
+var lastExpiry = time.Unix(math.MaxInt32-1, 0)
+
+// checkRetention refuses rows that would have to end later than the servers know of: each write of one would fail.
+func checkRetention(ctx context.Context, s session, retention storage.Retention, now time.Time) error {
+	longest := slices.Max(append(storage.Retention{0}, retention...))
+	if !now.Add(longest).After(lastExpiry) {
+		return nil
+	}
+	found, err := all[struct {
+		Value string `db:"value"`
+	}](ctx, s, stmt(cqlCompatibility))
+	if err != nil || len(found) == 0 || !strings.HasPrefix(found[0].Value, "CASSANDRA_") {
+		return err
+	}
+	return refuse("with storage_compatibility_mode %s, which cassandra.yaml has, the servers know no time after %s, and --retention goes on for %d days: "+
+		"make it shorter, or 0 for ever, or set the mode to NONE on every server",
+		found[0].Value, lastExpiry.UTC().Format(time.DateOnly), longest/day)
 }
 
 // checkSettings holds what is wanted, where it is not zero, against what is recorded. Another block size is no

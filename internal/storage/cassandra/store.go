@@ -110,6 +110,9 @@ func open(ctx context.Context, session session, opts *Options, localDC string) (
 	if err != nil {
 		return nil, err
 	}
+	if err := checkRetention(ctx, session, retention, opts.Clock.Now()); err != nil {
+		return nil, err
+	}
 	s := &Store{
 		session: session, clk: opts.Clock, log: opts.Logger,
 		stamps:    &timestamps{clk: opts.Clock},
@@ -162,15 +165,18 @@ func each(ctx context.Context, n int, do func(ctx context.Context, i int) error)
 	if n == 1 {
 		return do(ctx, 0)
 	}
-	g, ctx := errgroup.WithContext(ctx)
+	g, inner := errgroup.WithContext(ctx)
 	g.SetLimit(maxSpread)
-	for i := range n {
-		if ctx.Err() != nil {
-			break
-		}
-		g.Go(func() error { return do(ctx, i) })
+	begun := 0
+	for ; begun < n && inner.Err() == nil; begun++ {
+		i := begun
+		g.Go(func() error { return do(inner, i) })
 	}
-	return g.Wait()
+	err := g.Wait()
+	if err == nil && begun < n {
+		err = convert(ctx, ctx.Err()) // what was not begun is not done
+	}
+	return err
 }
 
 // maxSpread is how many requests of one call are made at once; how many the servers see is

@@ -53,7 +53,7 @@ func (s *Store) Write(ctx context.Context, b *storage.Batch) error {
 	tsUs := s.stamps.of(b.Fence)
 	if err := each(ctx, len(b.Open), func(ctx context.Context, i int) error {
 		k := b.Open[i]
-		return s.session.exec(ctx, tsUs, stmt(cqlOpenSlice, int(k.Bucket), metric.AlignDown(k.StartMs, dayMs), k.StartMs, ttl(keepOpenSlice)))
+		return s.session.exec(ctx, tsUs, stmt(cqlOpenSlice, int(k.Bucket), metric.AlignDown(k.StartMs, dayMs), k.StartMs, s.litterTTL(k.Bucket, keepOpenSlice)))
 	}); err != nil {
 		return named("open slices", err)
 	}
