@@ -32,6 +32,7 @@ type cluster struct {
 func cassandraMeasurements() []measurement {
 	return append([]measurement{
 		warmUpMeasurement(),
+		warmUpRunMeasurement(),
 		insertMeasurement(),
 		cassandraHourMeasurement(),
 		cassandraMillionMeasurement(),

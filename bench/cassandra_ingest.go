@@ -35,6 +35,17 @@ func warmUpMeasurement() measurement {
 	}
 }
 
+// warmUpRunMeasurement is the same for a run of Quern's own.
+func warmUpRunMeasurement() measurement {
+	return measurement{
+		name: "warm-up-run", always: true,
+		steps: []step{
+			{"load", func(ctx context.Context, b *bench) error { return loadKeyspace(ctx, b, warmUpSchedules, blockSize) }},
+			{"run", func(ctx context.Context, b *bench) error { return measureRun(ctx, b, warmUpSchedules, blockSize) }},
+		},
+	}
+}
+
 const warmUpSchedules = 10_000
 
 func loadRows(ctx context.Context, b *bench, schedules int) error {
