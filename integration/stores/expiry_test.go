@@ -113,7 +113,7 @@ func TestTimeToLive(t *testing.T) {
 			Schedule: 1, TimeMs: metric.AlignDown(hour, day.Milliseconds()), Rollup: metric.Rollup{Count: 1, Sketch: []byte("x")},
 		}}))
 	}
-	require.NoError(t, store.CompleteSlice(ctx, lease.Fence, raw))
+	require.NoError(t, store.CompleteSlice(ctx, raw))
 	require.NoError(t, store.RecordRun(ctx, storage.Run{SliceKey: raw, Worker: "a", StartedMs: nowMs, Err: "x"}))
 	require.NoError(t, store.RecordError(ctx, storage.ComponentError{Component: "c", Worker: "a", TimeMs: nowMs, SliceKey: raw, Message: "x"}))
 	require.NoError(t, store.Heartbeat(ctx, storage.Worker{ID: "a", Host: "h"}, time.Hour))
@@ -131,7 +131,7 @@ func TestTimeToLive(t *testing.T) {
 		{"cache of 1h", "SELECT TTL(data) FROM metrics_cache WHERE bucket = 1", 7*day + 24*time.Hour},
 		{"marks of raw", "SELECT TTL(last_error) FROM metrics_cache_index WHERE bucket = 0", 45*day + 4*time.Hour},
 		{"marks of 1h", "SELECT TTL(schedule_ids) FROM metrics_cache_index WHERE bucket = 1", 45*day + 24*time.Hour},
-		{"complete slices", "SELECT TTL(complete) FROM slices WHERE bucket = 0", 180 * day},
+		{"complete slices", "SELECT TTL(complete) FROM slices WHERE bucket = 0", 180*day + 4*time.Hour},
 		{"runs", "SELECT TTL(error) FROM runs", 30 * day},
 		{"errors", "SELECT TTL(message) FROM errors", 7 * day},
 		{"workers", "SELECT TTL(host) FROM workers", time.Hour},
