@@ -217,13 +217,13 @@ func (l *lookout) wouldSee(t *testing.T) {
 	b := l.session.NewBatch(gocql.UnloggedBatch)
 	for i := range rows { // of two partitions: about a batch of one, servers do not care
 		b.Query("INSERT INTO metrics_cache (bucket, time_slice, start_schedule_id, chunk_id, data) VALUES (0, 0, ?, ?, ?)",
-			i%2, gocql.UUID(blocks.FenceID(1, uint64(i/2))), make([]byte, 500))
+			i%2, gocql.UUID(blocks.KeyID(1, uint64(i/2))), make([]byte, 500))
 	}
 	require.NoError(t, l.session.ExecuteBatch(b))
 	require.Eventually(t, func() bool { return strings.Contains(l.server.Log(), batchWarning) }, time.Minute, 100*time.Millisecond)
 	for i := range rows {
 		require.NoError(t, l.session.Query("DELETE FROM metrics_cache WHERE bucket = 0 AND time_slice = 0 AND start_schedule_id = 0 AND chunk_id = ?",
-			gocql.UUID(blocks.FenceID(1, uint64(i)))).Exec())
+			gocql.UUID(blocks.KeyID(1, uint64(i)))).Exec())
 	}
 	require.NoError(t, l.session.Query("SELECT * FROM metrics_cache WHERE bucket = 0 AND time_slice = 0 AND start_schedule_id = 0").Exec())
 	require.GreaterOrEqual(t, l.tombstonesPerRead(table), rows)

@@ -8,7 +8,7 @@ import (
 )
 
 // ID orders chunks and marks: a UUIDv7 (RFC 9562) whose 48-bit millisecond, 12-bit
-// sequence and 62-bit tail are filled as NewIDs or FenceID say. Compare gives the
+// sequence and 62-bit tail are filled as NewIDs or KeyID say. Compare gives the
 // order of writing; of two samples with the same schedule and time the one in the
 // chunk with the greater ID wins.
 type ID [16]byte
@@ -64,9 +64,6 @@ func (s *IDs) Next(nowMs int64) ID {
 	return makeID(s.ms, s.seq, s.writer)
 }
 
-// FenceID is the n-th id of a run that holds the given fence (µs since 1970). It
-// orders by fence first, so that what a worker with an older fence writes, however
-// late, never wins over a newer one's.
-func FenceID(fence int64, n uint64) ID {
-	return makeID(fence/1000, uint16(fence%1000), n)
-}
+// KeyID is an id that follows from what it is of: a time in Unix ms, by which it
+// orders, and a hash of the rest.
+func KeyID(ms int64, hash uint64) ID { return makeID(ms, 0, hash) }

@@ -1,6 +1,7 @@
 package blocks
 
 import (
+	"math"
 	"math/rand/v2"
 	"sync"
 	"testing"
@@ -11,15 +12,14 @@ import (
 
 func TestIDBytes(t *testing.T) {
 	assert.Equal(t, "0193531d7a007000811223344556677f", NewIDs(0x0112_2334_4556_677f).Next(0x0193531d7a00).String())
-	// 1_732_161_600_000_123 µs: the 123 µs are the sequence.
-	assert.Equal(t, "01934ce07a00707b8000000000000007", FenceID(1_732_161_600_000_123, 7).String())
+	assert.Equal(t, "01934ce07a0070008000000000000007", KeyID(1_732_161_600_000, 7).String())
 }
 
 // Version and variant are where RFC 9562 has them, whatever is put in.
 func TestIDIsAUUIDv7(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 1))
 	for range 1000 {
-		for _, id := range []ID{NewIDs(r.Uint64()).Next(r.Int64N(1 << 48)), FenceID(r.Int64N(1<<58), r.Uint64())} {
+		for _, id := range []ID{NewIDs(r.Uint64()).Next(r.Int64N(1 << 48)), KeyID(r.Int64N(1<<48), r.Uint64())} {
 			require.Equal(t, byte(0x70), id[6]&0xf0)
 			require.Equal(t, byte(0x80), id[8]&0xc0)
 		}
@@ -65,10 +65,7 @@ func TestIDsOfManyGoroutinesAreUnique(t *testing.T) {
 	}
 }
 
-// A later fence wins over every id of an earlier one.
-func TestFenceIDsOrderByFenceFirst(t *testing.T) {
-	for _, fence := range []int64{1, 999, 1000, 1_732_161_600_000_999} {
-		assert.Negative(t, FenceID(fence, 0).Compare(FenceID(fence, 1)))
-		assert.Negative(t, FenceID(fence, 1<<40).Compare(FenceID(fence+1, 0)))
-	}
+func TestKeyIDsOrderByTimeFirst(t *testing.T) {
+	assert.Negative(t, KeyID(1_732_161_600_000, math.MaxUint64).Compare(KeyID(1_732_161_600_001, 0)))
+	assert.NotEqual(t, KeyID(1, 2), KeyID(1, 3))
 }

@@ -205,6 +205,8 @@ type Worker struct {
 	Host      string
 	StartedMs int64
 	SeenMs    int64
+	// Aggregates says that it takes a share of the shards.
+	Aggregates bool
 }
 
 // Run is what one run of one slice did.
@@ -308,9 +310,12 @@ type Registry interface {
 // Runs is what a run does besides Write. Each operation is one step; a run does them in
 // the order in which they stand here.
 type Runs interface {
-	// AcquireShard takes or renews the lease of a shard for owner and advances its
+	// AcquireShard takes the lease of a shard for owner, or takes it anew, and advances its
 	// fence. ErrConflict when another owner's lease has not expired.
 	AcquireShard(ctx context.Context, shard int, owner string, ttl time.Duration) (Lease, error)
+	// RenewShard has a lease last for ttl from now; its fence stays. ErrConflict when it has ended
+	// or been taken anew.
+	RenewShard(ctx context.Context, l Lease, ttl time.Duration) error
 	// ReleaseShard ends owner's lease; no error when it is not held.
 	ReleaseShard(ctx context.Context, shard int, owner string) error
 	// Slices are the slices of a bucket that start in [fromMs, toMs), by start.
@@ -325,8 +330,9 @@ type Runs interface {
 	DeleteCacheBlock(ctx context.Context, f Fence, k CacheKey) error
 	// DeleteMarks deletes exactly the given marks, by their keys.
 	DeleteMarks(ctx context.Context, f Fence, p IndexPartition, marks []Mark) error
-	// CompleteSlice records that every mark of the slice has been dealt with.
-	CompleteSlice(ctx context.Context, f Fence, k SliceKey) error
+	// CompleteSlice records that every mark of the slice has been dealt with. It needs no fence, since
+	// what it says stays true; it may become durable as late as what carries one.
+	CompleteSlice(ctx context.Context, k SliceKey) error
 }
 
 // Reader reads what rests.
@@ -348,7 +354,8 @@ type Operations interface {
 	RecordError(ctx context.Context, e ComponentError) error
 	// RecentErrors are the last 10 of each component, newest first.
 	RecentErrors(ctx context.Context) ([]ComponentError, error)
-	// Heartbeat records that a worker lives; the row goes after ttl.
+	// Heartbeat records that a worker lives; the row goes after ttl, or when a store that
+	// belongs to one process is closed.
 	Heartbeat(ctx context.Context, w Worker, ttl time.Duration) error
 	Workers(ctx context.Context) ([]Worker, error)
 	Leases(ctx context.Context) ([]Lease, error)

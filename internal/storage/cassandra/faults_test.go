@@ -567,7 +567,7 @@ func TestFaultsOfDeletes(t *testing.T) {
 		},
 		{
 			"slice",
-			func(ctx context.Context, r *round) error { return p.CompleteSlice(ctx, lease.Fence, r.part.SliceKey) },
+			func(ctx context.Context, r *round) error { return p.CompleteSlice(ctx, r.part.SliceKey) },
 			func(c *content) { c.Slices[0].Complete = true },
 		},
 	} {

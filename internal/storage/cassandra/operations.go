@@ -15,8 +15,8 @@ const (
 	cqlReadRuns    = `SELECT bucket, started, time_slice, worker, duration_ns, blocks, schedules, block_queries, index_queries, late, rescheduled, dropped, error FROM runs WHERE bucket = ? LIMIT ?`
 	cqlWriteError  = `INSERT INTO errors (component, time, worker, bucket, time_slice, start_schedule_id, message) VALUES (?, ?, ?, ?, ?, ?, ?) USING TTL ?`
 	cqlReadErrors  = `SELECT component, time, worker, bucket, time_slice, start_schedule_id, message FROM errors PER PARTITION LIMIT 10`
-	cqlWriteWorker = `INSERT INTO workers (ring, id, host, started, seen) VALUES (0, ?, ?, ?, ?) USING TTL ?`
-	cqlReadWorkers = `SELECT id, host, started, seen FROM workers WHERE ring = 0`
+	cqlWriteWorker = `INSERT INTO workers (ring, id, host, started, seen, aggregates) VALUES (0, ?, ?, ?, ?, ?) USING TTL ?`
+	cqlReadWorkers = `SELECT id, host, started, seen, aggregates FROM workers WHERE ring = 0`
 )
 
 const (
@@ -107,16 +107,17 @@ func (s *Store) RecentErrors(ctx context.Context) ([]storage.ComponentError, err
 }
 
 type workerRow struct {
-	ID        string `db:"id"`
-	Host      string `db:"host"`
-	StartedMs int64  `db:"started"`
-	SeenMs    int64  `db:"seen"`
+	ID         string `db:"id"`
+	Host       string `db:"host"`
+	StartedMs  int64  `db:"started"`
+	SeenMs     int64  `db:"seen"`
+	Aggregates bool   `db:"aggregates"`
 }
 
 // Heartbeat implements storage.Operations.
 func (s *Store) Heartbeat(ctx context.Context, w storage.Worker, d time.Duration) error {
 	return named("heartbeat", s.session.exec(ctx, s.stamps.next(), stmt(cqlWriteWorker,
-		w.ID, w.Host, w.StartedMs, w.SeenMs, ttl(d))))
+		w.ID, w.Host, w.StartedMs, w.SeenMs, w.Aggregates, ttl(d))))
 }
 
 // Workers implements storage.Operations.

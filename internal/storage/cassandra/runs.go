@@ -85,8 +85,8 @@ func (s *Store) sliceDays(ctx context.Context, b metric.Bucket, fromMs, toMs int
 }
 
 // CompleteSlice implements storage.Runs.
-func (s *Store) CompleteSlice(ctx context.Context, f storage.Fence, k storage.SliceKey) error {
-	return named("complete slice", s.session.exec(ctx, s.stamps.of(f), stmt(cqlCompleteSlice,
+func (s *Store) CompleteSlice(ctx context.Context, k storage.SliceKey) error {
+	return named("complete slice", s.session.exec(ctx, s.stamps.next(), stmt(cqlCompleteSlice,
 		int(k.Bucket), metric.AlignDown(k.StartMs, dayMs), k.StartMs, s.litterTTL(k.Bucket, keepCompleteSlice))))
 }
 
@@ -189,7 +189,8 @@ const (
 	cqlFirstFence = `UPDATE shards SET newest_fence = ? WHERE ring = 0 IF newest_fence = null`
 	cqlNextFence  = `UPDATE shards SET newest_fence = ? WHERE ring = 0 IF newest_fence = ?`
 	cqlTakeShard  = `UPDATE shards USING TTL ? SET owner = ?, fence = ?, expires = ? WHERE ring = 0 AND shard = ? IF owner = null`
-	cqlRenewShard = `UPDATE shards USING TTL ? SET owner = ?, fence = ?, expires = ? WHERE ring = 0 AND shard = ? IF owner = ?`
+	cqlTakeAgain  = `UPDATE shards USING TTL ? SET owner = ?, fence = ?, expires = ? WHERE ring = 0 AND shard = ? IF owner = ?`
+	cqlRenewShard = `UPDATE shards USING TTL ? SET owner = ?, fence = ?, expires = ? WHERE ring = 0 AND shard = ? IF owner = ? AND fence = ?`
 	cqlFreeShard  = `DELETE owner, fence, expires FROM shards WHERE ring = 0 AND shard = ? IF owner = ?`
 )
 
@@ -244,7 +245,7 @@ func (s *Store) AcquireShard(ctx context.Context, shard int, owner string, d tim
 		}
 		take := stmt(cqlTakeShard, ttl(d), owner, int64(l.Fence), l.ExpiresMs, shard)
 		if holder == owner {
-			take = stmt(cqlRenewShard, ttl(d), owner, int64(l.Fence), l.ExpiresMs, shard, owner)
+			take = stmt(cqlTakeAgain, ttl(d), owner, int64(l.Fence), l.ExpiresMs, shard, owner)
 		}
 		ok, err := s.session.cas(ctx, advance, take)
 		if err != nil {
@@ -259,6 +260,16 @@ func (s *Store) AcquireShard(ctx context.Context, shard int, owner string, d tim
 }
 
 func (s *Store) sawFence(f storage.Fence) { s.stamps.observe(f) }
+
+// RenewShard implements storage.Runs.
+func (s *Store) RenewShard(ctx context.Context, l storage.Lease, d time.Duration) error {
+	op := fmt.Sprintf("renew shard %d", l.Shard)
+	ok, err := s.session.cas(ctx, stmt(cqlRenewShard, ttl(d), l.Owner, int64(l.Fence), s.clk.Now().Add(d).UnixMilli(), l.Shard, l.Owner, int64(l.Fence)))
+	if err == nil && !ok {
+		err = storage.ErrConflict
+	}
+	return named(op, err)
+}
 
 // ReleaseShard implements storage.Runs.
 func (s *Store) ReleaseShard(ctx context.Context, shard int, owner string) error {

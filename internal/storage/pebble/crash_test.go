@@ -57,7 +57,7 @@ func crashKey(n int) storage.CacheKey {
 func crashBatch(n int) *storage.Batch {
 	k := crashKey(n)
 	rng := rand.New(rand.NewPCG(uint64(n), 0))
-	c := storage.Chunk{ID: blocks.FenceID(1, uint64(n))}
+	c := storage.Chunk{ID: blocks.KeyID(1, uint64(n))}
 	for range 128 { // nothing to compress
 		c.Data = binary.BigEndian.AppendUint64(c.Data, rng.Uint64())
 	}

@@ -54,10 +54,9 @@ func TestFormat(t *testing.T) {
 	require.NoError(t, st.WriteRollups(ctx, lease.Fence, 1, []metric.RollupRow{{Schedule: 258, TimeMs: start, Rollup: metric.Rollup{
 		Count: 3, Sum: 6, Min: 1, Max: 3, First: 1, Last: math.Inf(-1), Increase: 2, Sketch: []byte("sketch"),
 	}}}))
-	require.NoError(t, st.CompleteSlice(ctx, lease.Fence, slice))
+	require.NoError(t, st.CompleteSlice(ctx, slice))
 	require.NoError(t, st.RecordRun(ctx, storage.Run{SliceKey: slice, Worker: "w", StartedMs: start, Duration: time.Second, Blocks: 1}))
 	require.NoError(t, st.RecordError(ctx, storage.ComponentError{Component: "run", Worker: "w", TimeMs: start, SliceKey: slice, Start: -1, Message: "boom"}))
-	require.NoError(t, st.Heartbeat(ctx, storage.Worker{ID: "w", Host: "h", StartedMs: 1, SeenMs: 2}, time.Minute))
 
 	var got bytes.Buffer
 	p, err := st.readPage([]byte{0}, []byte{255}, math.MaxInt, nil)

@@ -22,7 +22,6 @@ const (
 	tableSchedule = 'b' // schedules_by_block
 	tableSeries   = 's' // schedules
 	tableSlices   = 'l'
-	tableWorkers  = 'w'
 )
 
 // The keys of tableMeta.
@@ -183,8 +182,6 @@ func runKey(r *storage.Run) []byte {
 	k = appendInt(append(k, byte(r.Bucket)), r.StartMs)
 	return append(k, r.Worker...)
 }
-
-func workerKey(id string) []byte { return append([]byte{tableWorkers}, id...) }
 
 // clampTimes keeps the ends of a range so far from those of int64 that a partition's
 // start and end can be computed.

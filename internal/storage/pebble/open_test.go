@@ -136,10 +136,11 @@ func TestLeasesOfADeadProcessAreVoid(t *testing.T) {
 	after, err := st.AcquireShard(t.Context(), 0, "second", time.Hour)
 	require.NoError(t, err)
 	require.Greater(t, after.Fence, before.Fence)
-	require.ErrorIs(t, st.CompleteSlice(t.Context(), before.Fence, storage.SliceKey{}), storage.ErrFenced)
-	require.NoError(t, st.CompleteSlice(t.Context(), after.Fence, storage.SliceKey{}))
+	part := storage.IndexPartition{}
+	require.ErrorIs(t, st.DeleteMarks(t.Context(), before.Fence, part, nil), storage.ErrFenced)
+	require.NoError(t, st.DeleteMarks(t.Context(), after.Fence, part, nil))
 	require.NoError(t, st.Close())
-	require.ErrorIs(t, st.CompleteSlice(t.Context(), after.Fence, storage.SliceKey{}), storage.ErrUnavailable)
+	require.ErrorIs(t, st.DeleteMarks(t.Context(), after.Fence, part, nil), storage.ErrUnavailable)
 }
 
 // TestDamageIsTold spoils a value of each table, and then a table file.
@@ -154,7 +155,6 @@ func TestDamageIsTold(t *testing.T) {
 	spoil(scheduleKey(1))
 	spoil(sourcePrefix("s"))
 	spoil(runKey(&storage.Run{}))
-	spoil(workerKey("w"))
 	spoil(append([]byte{tableErrors}, "x"...))
 	spoil([]byte{tableRaw, 1})
 	for name, err := range map[string]error{
@@ -163,7 +163,6 @@ func TestDamageIsTold(t *testing.T) {
 		"schedules": first(st.Schedules(ctx, everything)),
 		"source":    first(st.SourceSchedules(ctx, "s")),
 		"runs":      second(st.RecentRuns(ctx, 1)),
-		"workers":   second(st.Workers(ctx)),
 		"errors":    second(st.RecentErrors(ctx)),
 	} {
 		require.ErrorIs(t, err, storage.ErrCorrupt, name)

@@ -5,11 +5,11 @@ import (
 	"cmp"
 	"context"
 	"encoding/binary"
-	"encoding/json"
 	"fmt"
 	"hash/fnv"
 	"maps"
 	"slices"
+	"sync"
 	"time"
 
 	lsm "github.com/cockroachdb/pebble/v2"
@@ -109,37 +109,43 @@ func (s *Store) RecentErrors(ctx context.Context) ([]storage.ComponentError, err
 	return out, err
 }
 
+// workers are those whose heartbeats stand. They are not on disk: who opens the store
+// knows that nobody else is left.
+type workers struct {
+	mu   sync.Mutex
+	byID map[string]heartbeat
+}
+
+type heartbeat struct {
+	storage.Worker
+	expiresMs int64
+}
+
 // Heartbeat implements storage.Operations.
 func (s *Store) Heartbeat(ctx context.Context, w storage.Worker, ttl time.Duration) error {
-	const op = "heartbeat"
-	v, err := json.Marshal(workerValue{
-		ID: w.ID, Host: w.Host, StartedMs: w.StartedMs, SeenMs: w.SeenMs,
-		ExpiresMs: s.clk.Now().Add(ttl).UnixMilli(),
-	})
-	if err != nil {
-		return convert(op, err)
+	if err := s.begin(ctx, "heartbeat"); err != nil {
+		return err
 	}
-	return s.do(ctx, op, func() error { return s.db.Set(workerKey(w.ID), v, lsm.NoSync) })
+	s.workers.mu.Lock()
+	defer s.workers.mu.Unlock()
+	s.workers.byID[w.ID] = heartbeat{w, s.clk.Now().Add(ttl).UnixMilli()}
+	return nil
 }
 
 // Workers implements storage.Operations.
 func (s *Store) Workers(ctx context.Context) ([]storage.Worker, error) {
-	values, err := s.workerValues(ctx, "workers")
-	if err != nil {
+	if err := s.begin(ctx, "workers"); err != nil {
 		return nil, err
 	}
+	s.workers.mu.Lock()
+	defer s.workers.mu.Unlock()
+	now := clock.NowMs(s.clk)
+	maps.DeleteFunc(s.workers.byID, func(_ string, h heartbeat) bool { return h.expiresMs <= now })
 	var out []storage.Worker
-	for _, v := range values {
-		if v.ExpiresMs > clock.NowMs(s.clk) {
-			out = append(out, storage.Worker{ID: v.ID, Host: v.Host, StartedMs: v.StartedMs, SeenMs: v.SeenMs})
-		}
+	for _, id := range slices.Sorted(maps.Keys(s.workers.byID)) {
+		out = append(out, s.workers.byID[id].Worker)
 	}
 	return out, nil
-}
-
-func (s *Store) workerValues(ctx context.Context, op string) ([]workerValue, error) {
-	return collect(ctx, s, op, []byte{tableWorkers}, []byte{tableWorkers + 1},
-		func(_, v []byte) (workerValue, error) { return decodeJSON[workerValue]("worker", v) })
 }
 
 // Leases implements storage.Operations.
@@ -156,7 +162,7 @@ func (s *Store) Leases(ctx context.Context) ([]storage.Lease, error) {
 
 // Expire implements storage.Store. Raw goes by whole days, a roll-up by whole periods,
 // each when its last row is older than the retention: one range tombstone per table.
-// Completed slices, runs and workers that are long gone go too.
+// Completed slices and runs that are long gone go too.
 func (s *Store) Expire(ctx context.Context, nowMs int64) error {
 	const op = "expire"
 	if err := s.begin(ctx, op); err != nil {
@@ -203,18 +209,7 @@ func (s *Store) fillExpire(ctx context.Context, batch *lsm.Batch, nowMs int64) e
 	if err := s.expireBelow(batch, []byte{tableRuns}, appendInt([]byte{tableRuns}, before)); err != nil {
 		return err
 	}
-	if err := s.expireSlices(ctx, batch, before); err != nil {
-		return err
-	}
-	workers, err := s.workerValues(ctx, "expire workers")
-	for _, w := range workers {
-		if w.ExpiresMs <= nowMs {
-			if err := batch.Delete(workerKey(w.ID), nil); err != nil {
-				return err
-			}
-		}
-	}
-	return err
+	return s.expireSlices(ctx, batch, before)
 }
 
 // expireBelow deletes [lower, upper) in one range, if there is anything.

@@ -14,7 +14,7 @@
 //	metrics_cache_index       'i' bucket, slice, shard, start, time, mark id
 //	roll-up tables            'u' level, period, schedule, time
 //	slices                    'l' bucket, slice, state
-//	runs, errors, workers     'n' start, bucket, slice, worker; 'e' component, time, …; 'w' id
+//	runs, errors              'n' start, bucket, slice, worker; 'e' component, time, …
 //	settings, ids, fence      'm' name
 //
 // Leases live in memory only: one process has the directory, so the leases of the
@@ -91,7 +91,8 @@ type Store struct {
 
 	errorsMu sync.Mutex
 
-	fences fences
+	fences  fences
+	workers workers
 }
 
 var _ storage.Store = (*Store)(nil)
@@ -143,7 +144,7 @@ func open(dir string, opts Options, lock *lsm.Lock) (*Store, error) {
 	s := &Store{
 		dir: dir, lock: lock, failures: failures, disk: newDisk(dir, &opts, failures),
 		clk: opts.Clock, log: opts.Logger, retention: slices.Clone(opts.Retention),
-		fences: newFences(),
+		fences: newFences(), workers: workers{byID: map[string]heartbeat{}},
 	}
 	desc, err := lsm.Peek(dir, opts.FS)
 	if err != nil {

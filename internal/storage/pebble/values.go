@@ -163,13 +163,6 @@ type (
 		Start     int64  `json:"start"`
 		Message   string `json:"message"`
 	}
-	workerValue struct {
-		ID        string `json:"id"`
-		Host      string `json:"host"`
-		StartedMs int64  `json:"started_ms"`
-		SeenMs    int64  `json:"seen_ms"`
-		ExpiresMs int64  `json:"expires_ms"`
-	}
 )
 
 func encodeSettings(s *storage.Settings) ([]byte, error) {

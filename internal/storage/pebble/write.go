@@ -160,6 +160,24 @@ func (s *Store) AcquireShard(ctx context.Context, shard int, owner string, ttl t
 	return lease, nil
 }
 
+// RenewShard implements storage.Runs.
+func (s *Store) RenewShard(ctx context.Context, l storage.Lease, ttl time.Duration) error {
+	op := fmt.Sprintf("renew shard %d", l.Shard)
+	if err := s.begin(ctx, op); err != nil {
+		return err
+	}
+	s.fences.mu.Lock()
+	defer s.fences.mu.Unlock()
+	now := s.clk.Now()
+	held, ok := s.fences.leases[l.Shard]
+	if !ok || held.Owner != l.Owner || held.Fence != l.Fence || held.ExpiresMs <= now.UnixMilli() {
+		return fmt.Errorf("%s: %w", op, storage.ErrConflict)
+	}
+	held.ExpiresMs = now.Add(ttl).UnixMilli()
+	s.fences.leases[l.Shard] = held
+	return nil
+}
+
 // ReleaseShard implements storage.Runs.
 func (s *Store) ReleaseShard(ctx context.Context, shard int, owner string) error {
 	if err := s.begin(ctx, "release shard"); err != nil {
@@ -174,13 +192,8 @@ func (s *Store) ReleaseShard(ctx context.Context, shard int, owner string) error
 }
 
 // CompleteSlice implements storage.Runs.
-func (s *Store) CompleteSlice(ctx context.Context, f storage.Fence, k storage.SliceKey) error {
-	const op = "complete slice"
-	batch := s.db.NewBatch()
-	if err := batch.Set(sliceKey(k, sliceComplete), nil, nil); err != nil {
-		return convert(op, closed(batch, err))
-	}
-	return s.commit(ctx, op, f, batch)
+func (s *Store) CompleteSlice(ctx context.Context, k storage.SliceKey) error {
+	return s.do(ctx, "complete slice", func() error { return s.db.Set(sliceKey(k, sliceComplete), nil, lsm.NoSync) })
 }
 
 // rollupBatchBytes bounds a part of WriteRollups, and with it memory.

@@ -85,6 +85,7 @@ func Run(t *testing.T, open OpenFunc, missing ...Missing) {
 		{"MarksDeletedWhileRead", (*suite).marksDeletedWhileRead, nil},
 		{"SlicesOpenAndComplete", (*suite).slicesOpenAndComplete, nil},
 		{"LeaseConflictAndRelease", (*suite).leaseConflictAndRelease, nil},
+		{"LeaseRenewed", (*suite).leaseRenewed, nil},
 		{"LeaseExpires", (*suite).leaseExpires, []Missing{MissingTTL}},
 		{"FenceIncreases", (*suite).fenceIncreases, nil},
 		{"HigherFenceWins", (*suite).higherFenceWins, nil},
@@ -506,7 +507,7 @@ func (s *suite) marksDeletedWhileRead() {
 func (s *suite) slicesOpenAndComplete() {
 	s.write(&storage.Batch{Open: []storage.SliceKey{rawSlice(5), rawSlice(3), rawSlice(4), {Bucket: 1, StartMs: at(0)}}})
 	f := s.acquire(0, "w").Fence
-	require.NoError(s, s.store.CompleteSlice(s.ctx, f, rawSlice(4)))
+	require.NoError(s, s.store.CompleteSlice(s.ctx, rawSlice(4)))
 	want := []storage.SliceState{
 		{SliceKey: rawSlice(3)},
 		{SliceKey: rawSlice(4), Complete: true},
@@ -528,7 +529,7 @@ func (s *suite) slicesOpenAndComplete() {
 
 	// Slices of many days, and one completed that was never opened.
 	f = s.acquire(0, "w").Fence
-	require.NoError(s, s.store.CompleteSlice(s.ctx, f, rawSlice(-480)))
+	require.NoError(s, s.store.CompleteSlice(s.ctx, rawSlice(-480)))
 	s.write(&storage.Batch{Open: []storage.SliceKey{rawSlice(-24)}})
 	want = append([]storage.SliceState{{SliceKey: rawSlice(-480), Complete: true}, {SliceKey: rawSlice(-24)}}, want...)
 	equal(s, want, s.slices(metric.Raw, at(-500), at(24)))
@@ -566,6 +567,27 @@ func (s *suite) leaseConflictAndRelease() {
 	require.Greater(s, s.acquire(1, "b").Fence, renewed.Fence)
 }
 
+// leaseRenewed: the fence stays, and nobody else's lease is touched.
+func (s *suite) leaseRenewed() {
+	l := s.acquire(1, "a")
+	require.NoError(s, s.store.RenewShard(s.ctx, l, 2*time.Hour))
+	leases, err := s.store.Leases(s.ctx)
+	require.NoError(s, err)
+	require.Len(s, leases, 1)
+	require.Equal(s, l.Fence, leases[0].Fence)
+	require.Equal(s, s.clk.Now().Add(2*time.Hour).UnixMilli(), leases[0].ExpiresMs)
+	require.NoError(s, s.store.WriteRollups(s.ctx, l.Fence, 1, []metric.RollupRow{row(1, at(0), 1)}), "the fence is as good as before")
+
+	again := s.acquire(1, "a")
+	require.ErrorIs(s, s.store.RenewShard(s.ctx, l, time.Hour), storage.ErrConflict, "taken anew, by a process of the same name")
+	require.NoError(s, s.store.ReleaseShard(s.ctx, 1, "a"))
+	require.ErrorIs(s, s.store.RenewShard(s.ctx, again, time.Hour), storage.ErrConflict, "given back")
+	other := s.acquire(1, "b")
+	require.ErrorIs(s, s.store.RenewShard(s.ctx, again, time.Hour), storage.ErrConflict, "another's")
+	require.NoError(s, s.store.RenewShard(s.ctx, other, time.Hour))
+	require.ErrorIs(s, s.store.RenewShard(s.ctx, storage.Lease{Shard: 2, Owner: "a", Fence: 1}, time.Hour), storage.ErrConflict, "never held")
+}
+
 func (s *suite) leaseExpires() {
 	l, err := s.store.AcquireShard(s.ctx, 1, "a", 30*time.Second)
 	require.NoError(s, err)
@@ -577,6 +599,16 @@ func (s *suite) leaseExpires() {
 	require.Greater(s, s.acquire(1, "b").Fence, l.Fence)
 	_, err = s.store.AcquireShard(s.ctx, 1, "a", time.Hour)
 	require.ErrorIs(s, err, storage.ErrConflict)
+
+	l, err = s.store.AcquireShard(s.ctx, 2, "a", time.Minute)
+	require.NoError(s, err)
+	s.advance(30 * time.Second)
+	require.NoError(s, s.store.RenewShard(s.ctx, l, time.Minute))
+	s.advance(time.Minute - time.Millisecond)
+	_, err = s.store.AcquireShard(s.ctx, 2, "b", time.Hour)
+	require.ErrorIs(s, err, storage.ErrConflict, "a minute from the renewal")
+	s.advance(time.Millisecond)
+	require.ErrorIs(s, s.store.RenewShard(s.ctx, l, time.Minute), storage.ErrConflict, "it has ended")
 }
 
 func (s *suite) fenceIncreases() {
@@ -1016,7 +1048,7 @@ func (s *suite) expireKeepsWhatIsYoung() {
 	require.NoError(s, s.store.WriteRollups(s.ctx, f, 1, []metric.RollupRow{young}))
 	eternal := row(1, at(-24*10_000), 1)
 	require.NoError(s, s.store.WriteRollups(s.ctx, f, 3, []metric.RollupRow{eternal}))
-	require.NoError(s, s.store.CompleteSlice(s.ctx, f, rawSlice(0)))
+	require.NoError(s, s.store.CompleteSlice(s.ctx, rawSlice(0)))
 	require.NoError(s, s.store.Expire(s.ctx, at(0)))
 	require.Len(s, s.rawChunks(0, 1, border, at(1)), 2)
 	equal(s, []metric.RollupRow{young}, s.rollups(1, 0, 10, young.TimeMs, at(1)))
@@ -1036,8 +1068,8 @@ func (s *suite) expireRemovesWhatIsOld() {
 	rows := []metric.RollupRow{row(1, at(-200*24), 1), row(1, at(-100*24), 1), row(1, at(-80*24), 1)}
 	require.NoError(s, s.store.WriteRollups(s.ctx, f, 1, rows))
 	require.NoError(s, s.store.WriteRollups(s.ctx, f, 2, rows))
-	require.NoError(s, s.store.CompleteSlice(s.ctx, f, rawSlice(-31*24)))
-	require.NoError(s, s.store.CompleteSlice(s.ctx, f, rawSlice(-29*24)))
+	require.NoError(s, s.store.CompleteSlice(s.ctx, rawSlice(-31*24)))
+	require.NoError(s, s.store.CompleteSlice(s.ctx, rawSlice(-29*24)))
 	require.NoError(s, s.store.RecordRun(s.ctx, storage.Run{SliceKey: rawSlice(-31 * 24), StartedMs: at(-31 * 24)}))
 	require.NoError(s, s.store.RecordRun(s.ctx, storage.Run{SliceKey: rawSlice(-29 * 24), StartedMs: at(-29 * 24)}))
 	check := func() {
@@ -1128,7 +1160,7 @@ func (s *suite) errors() {
 func (s *suite) workers() {
 	for _, w := range []storage.Worker{
 		{ID: "b", Host: "h1", StartedMs: 1, SeenMs: 2},
-		{ID: "a", Host: "h2", StartedMs: 3, SeenMs: 4},
+		{ID: "a", Host: "h2", StartedMs: 3, SeenMs: 4, Aggregates: true},
 		{ID: "b", Host: "h1", StartedMs: 1, SeenMs: 5},
 	} {
 		require.NoError(s, s.store.Heartbeat(s.ctx, w, time.Hour))
@@ -1138,10 +1170,8 @@ func (s *suite) workers() {
 		got, err := s.store.Workers(s.ctx)
 		require.NoError(s, err)
 		slices.SortFunc(got, func(a, b storage.Worker) int { return bytes.Compare([]byte(a.ID), []byte(b.ID)) })
-		equal(s, []storage.Worker{{ID: "a", Host: "h2", StartedMs: 3, SeenMs: 4}, {ID: "b", Host: "h1", StartedMs: 1, SeenMs: 5}}, got)
+		equal(s, []storage.Worker{{ID: "a", Host: "h2", StartedMs: 3, SeenMs: 4, Aggregates: true}, {ID: "b", Host: "h1", StartedMs: 1, SeenMs: 5}}, got)
 	}
-	check()
-	s.reopen()
 	check()
 }
 
@@ -1197,6 +1227,9 @@ func operations(st storage.Store, f storage.Fence, id blocks.ID) map[string]func
 			_, err := st.AcquireShard(ctx, 3, "w", time.Hour)
 			return err
 		},
+		"RenewShard": func(ctx context.Context) error {
+			return st.RenewShard(ctx, storage.Lease{Owner: "w", Fence: f}, time.Hour)
+		},
 		"ReleaseShard": func(ctx context.Context) error { return st.ReleaseShard(ctx, 3, "w") },
 		"Slices": func(ctx context.Context) error {
 			_, err := st.Slices(ctx, metric.Raw, at(0), at(1))
@@ -1216,7 +1249,7 @@ func operations(st storage.Store, f storage.Fence, id blocks.ID) map[string]func
 		"DeleteMarks": func(ctx context.Context) error {
 			return st.DeleteMarks(ctx, f, storage.IndexPartition{SliceKey: rawSlice(9)}, []storage.Mark{mark})
 		},
-		"CompleteSlice": func(ctx context.Context) error { return st.CompleteSlice(ctx, f, rawSlice(0)) },
+		"CompleteSlice": func(ctx context.Context) error { return st.CompleteSlice(ctx, rawSlice(0)) },
 		"RawChunks":     func(ctx context.Context) error { return drain(st.RawChunks(ctx, everything, at(0), at(1))) },
 		"Rollups":       func(ctx context.Context) error { return drain(st.Rollups(ctx, 1, everything, at(0), at(1))) },
 		"RecordRun":     func(ctx context.Context) error { return st.RecordRun(ctx, storage.Run{StartedMs: at(0)}) },

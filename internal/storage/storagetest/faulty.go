@@ -349,6 +349,11 @@ func (f *Faulty) AcquireShard(ctx context.Context, shard int, owner string, ttl 
 	})
 }
 
+// RenewShard implements storage.Runs.
+func (f *Faulty) RenewShard(ctx context.Context, l storage.Lease, ttl time.Duration) error {
+	return f.do(Step{Op: "RenewShard", Detail: l.Shard}, func() error { return f.Store.RenewShard(ctx, l, ttl) })
+}
+
 // ReleaseShard implements storage.Runs.
 func (f *Faulty) ReleaseShard(ctx context.Context, shard int, owner string) error {
 	return f.do(Step{Op: "ReleaseShard", Detail: shard}, func() error { return f.Store.ReleaseShard(ctx, shard, owner) })
@@ -385,8 +390,8 @@ func (f *Faulty) DeleteMarks(ctx context.Context, fence storage.Fence, p storage
 }
 
 // CompleteSlice implements storage.Runs.
-func (f *Faulty) CompleteSlice(ctx context.Context, fence storage.Fence, k storage.SliceKey) error {
-	return f.do(Step{Op: "CompleteSlice", Fence: fence, Detail: k}, func() error { return f.Store.CompleteSlice(ctx, fence, k) })
+func (f *Faulty) CompleteSlice(ctx context.Context, k storage.SliceKey) error {
+	return f.do(Step{Op: "CompleteSlice", Detail: k}, func() error { return f.Store.CompleteSlice(ctx, k) })
 }
 
 // RawChunks implements storage.Reader.

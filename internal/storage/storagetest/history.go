@@ -35,8 +35,8 @@ type History struct {
 	// newer row win instead of refusing the older write differs from one that refuses.
 	NoStaleFences bool
 	// ManyWriters is for stores where rows are ordered by the writers' clocks and leases end by
-	// the database's: every fence is of a lease that was taken just before, leases and
-	// heartbeats last, and the clock does not go back.
+	// the database's: every fence is of a lease that was taken just before, leases
+	// last, and the clock does not go back.
 	ManyWriters bool
 }
 
@@ -121,7 +121,6 @@ func (r *historyRun) next() {
 		{1, "add epoch", r.addEpoch},
 		{3, "record run", r.recordRun},
 		{4, "record error", r.recordError},
-		{3, "heartbeat", r.heartbeat},
 		{6, "advance the clock", r.advance},
 		{10, "read raw", r.readRaw},
 		{10, "read roll-ups", r.readRollups},
@@ -309,8 +308,7 @@ func (r *historyRun) deleteCacheBlock() {
 
 func (r *historyRun) completeSlice() {
 	k := r.slice(r.bucket())
-	f := r.fence()
-	r.effect(func(i int, st storage.Store) error { return st.CompleteSlice(r.ctx, f[i], k) })
+	r.effect(func(_ int, st storage.Store) error { return st.CompleteSlice(r.ctx, k) })
 }
 
 func (r *historyRun) acquire() {
@@ -393,12 +391,6 @@ func (r *historyRun) recordError() {
 		SliceKey: r.slice(r.bucket()), Start: nothing, Message: strconv.Itoa(r.step),
 	}
 	r.effect(func(_ int, st storage.Store) error { return st.RecordError(r.ctx, e) })
-}
-
-func (r *historyRun) heartbeat() {
-	w := storage.Worker{ID: strconv.Itoa(r.rng.IntN(3)), SeenMs: clock.NowMs(r.clk)}
-	ttl := time.Duration(1+r.rng.IntN(120)) * time.Second
-	r.effect(func(_ int, st storage.Store) error { return st.Heartbeat(r.ctx, w, r.ttl(ttl)) })
 }
 
 // advance moves the clock by seconds, at times by hours, and once in a while back.
@@ -496,11 +488,6 @@ func (r *historyRun) compareAll() {
 	same(r, func(st storage.Store) (storage.Settings, error) { return st.Settings(), nil })
 	same(r, func(st storage.Store) ([]storage.Run, error) { return st.RecentRuns(r.ctx, 1000) })
 	same(r, func(st storage.Store) ([]storage.ComponentError, error) { return st.RecentErrors(r.ctx) })
-	same(r, func(st storage.Store) ([]storage.Worker, error) {
-		ws, err := st.Workers(r.ctx)
-		slices.SortFunc(ws, func(a, b storage.Worker) int { return cmp.Compare(a.ID, b.ID) })
-		return ws, err
-	})
 	same(r, func(st storage.Store) (map[int]string, error) {
 		leases, err := st.Leases(r.ctx)
 		owners := map[int]string{}

@@ -387,6 +387,22 @@ func (m *Model) AcquireShard(ctx context.Context, shard int, owner string, ttl t
 	return l, nil
 }
 
+// RenewShard implements storage.Runs.
+func (m *Model) RenewShard(ctx context.Context, l storage.Lease, ttl time.Duration) error {
+	if err := m.begin(ctx); err != nil {
+		return err
+	}
+	defer m.mu.Unlock()
+	now := m.clk.Now()
+	held, ok := m.leases[l.Shard]
+	if !ok || held.Owner != l.Owner || held.Fence != l.Fence || held.ExpiresMs <= now.UnixMilli() {
+		return fmt.Errorf("shard %d: %w", l.Shard, storage.ErrConflict)
+	}
+	held.ExpiresMs = now.Add(ttl).UnixMilli()
+	m.leases[l.Shard] = held
+	return nil
+}
+
 // ReleaseShard implements storage.Runs.
 func (m *Model) ReleaseShard(ctx context.Context, shard int, owner string) error {
 	if err := m.begin(ctx); err != nil {
@@ -427,14 +443,11 @@ func (m *Model) Slices(ctx context.Context, b metric.Bucket, fromMs, toMs int64)
 }
 
 // CompleteSlice implements storage.Runs.
-func (m *Model) CompleteSlice(ctx context.Context, f storage.Fence, k storage.SliceKey) error {
+func (m *Model) CompleteSlice(ctx context.Context, k storage.SliceKey) error {
 	if err := m.begin(ctx); err != nil {
 		return err
 	}
 	defer m.mu.Unlock()
-	if err := m.fenced(f); err != nil {
-		return err
-	}
 	m.slices[k] = true
 	return nil
 }
