@@ -68,7 +68,7 @@ func runRows(what string, f figures) []row {
 	return []row{
 		peakMemory(what, f, "run", maxMemoryMB),
 		exactly(what+": block reads", f["run.block_queries"], f["run.blocks_wanted"]),
-		exactly(what+": index reads", f["run.index_queries"], shards),
+		exactly(what+": index reads", f["run.index_queries"], partitions),
 	}
 }
 

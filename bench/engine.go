@@ -16,15 +16,16 @@ import (
 	"github.com/quern/quern/internal/recovery"
 	"github.com/quern/quern/internal/registry"
 	"github.com/quern/quern/internal/rollup"
+	"github.com/quern/quern/internal/shards"
 	"github.com/quern/quern/internal/storage"
 	"github.com/quern/quern/internal/storage/pebble"
 )
 
 // The settings are those of `quern serve` without flags.
 const (
-	blockSize = 128
-	groupSize = 128
-	shards    = 16
+	blockSize  = 128
+	groupSize  = 128
+	partitions = 16
 )
 
 // worker is who runs.
@@ -61,7 +62,7 @@ func storeDir(dir string) string { return filepath.Join(dir, "store") }
 
 func settings(blockSize int) storage.Settings {
 	return storage.Settings{
-		Ladder: metric.DefaultLadder(), GroupSize: groupSize, IndexPartitions: shards,
+		Ladder: metric.DefaultLadder(), GroupSize: groupSize, IndexPartitions: partitions,
 		Epochs: blocks.Epochs{{FromMs: 0, BlockSize: blockSize}},
 	}
 }
@@ -84,12 +85,12 @@ func openEngine(ctx context.Context, b *bench, clk clock.Clock) (*engine, error)
 	e := &engine{store: st}
 	e.cache = cache.New(watched{st, e}, clk, rand.Uint64(), cache.DefaultTiming())
 	rec := recovery.New(st, e.cache, clk, recovery.Options{Retention: retention})
-	runs := rollup.Options{Worker: worker, Logger: log}
+	runs := rollup.Options{Logger: log}
 	if b.cluster.keyspace != "" {
 		runs.Parallel = blocksInFlight
 	}
 	e.ingest = ingest.Start(ctx, st, registry.New(st, registry.Options{}), e.cache, clk, ingest.Options{Logger: log})
-	e.runner = rollup.NewRunner(st, e.cache, rec, clk, runs)
+	e.runner = rollup.NewRunner(st, shards.New(st, clk, storage.Worker{ID: worker}, 0), e.cache, rec, clk, runs)
 	return e, nil
 }
 

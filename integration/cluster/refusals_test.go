@@ -1,7 +1,6 @@
 package cluster
 
 import (
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -308,41 +307,4 @@ func TestSchemaAppliedByTwo(t *testing.T) {
 	p := pl.serve(t)
 	p.Ready()
 	p.Stop()
-}
-
-// leaseLimit is how long a lease of one who has died may be waited for: two minutes that it
-// lasts, and what a loaded machine takes.
-const leaseLimit = 2*time.Minute + process.Limit
-
-// TestStandby kills an aggregator beside which another one stands by.
-func TestStandby(t *testing.T) {
-	t.Parallel()
-	pl := sharedPlace(t)
-	pl.apply(t, "--rollups", "4s,8s,16s", "--index-partitions", "4")
-	ingest, first := pl.ingest(t, timing...), pl.aggregator(t, timing...)
-	ready(ingest, first)
-	var s stream
-	s.start(t, ingest)
-	first.Wrote(`msg=run .*bucket=raw`)
-
-	second := pl.aggregator(t, timing...)
-	second.Ready()
-	second.Wrote(`level=INFO msg="another worker aggregates; standing by" .*held by another`)
-	assert.NotContains(t, second.Stderr.String(), "msg=run ")
-	first.Kill()
-	s.grows(t, 500)
-	s.end()
-	process.EventuallyWithin(t, leaseLimit, "the other one takes over", func() error {
-		if !strings.Contains(second.Stderr.String(), "msg=run ") {
-			return errors.New("it has run nothing")
-		}
-		return nil
-	})
-	s.complete(t, ingest, second)
-	st, err := second.Status()
-	require.NoError(t, err)
-	assert.Empty(t, st.Errors, "to stand by is no error")
-	running(t, ingest, second)
-	second.Stop()
-	ingest.Stop()
 }

@@ -156,6 +156,10 @@ type Status struct {
 		Late    int    `json:"late"`
 		Error   string `json:"error"`
 	} `json:"runs"`
+	Shards []struct {
+		Shard  int    `json:"shard"`
+		Worker string `json:"worker"`
+	} `json:"shards"`
 	Errors []struct {
 		Message string `json:"message"`
 	} `json:"errors"`

@@ -27,6 +27,7 @@ import (
 	"github.com/quern/quern/internal/recovery"
 	"github.com/quern/quern/internal/registry"
 	"github.com/quern/quern/internal/rollup"
+	"github.com/quern/quern/internal/shards"
 	"github.com/quern/quern/internal/storage"
 	"github.com/quern/quern/internal/storage/storagetest"
 )
@@ -148,9 +149,9 @@ func (s *System) build() {
 	s.ingest = ingest.Start(context.WithoutCancel(s.t.Context()), s.Store, s.reg, s.cache, s.Clock, ingest.Options{
 		AgeCap: s.cfg.AgeCap, Logger: s.cfg.Logger,
 	})
-	s.runner = rollup.NewRunner(s.Store, s.cache,
+	s.runner = rollup.NewRunner(s.Store, shards.New(s.Store, s.Clock, storage.Worker{ID: "worker"}, 24*time.Hour), s.cache,
 		recovery.New(s.Store, s.cache, s.Clock, recovery.Options{AgeCap: s.cfg.AgeCap, Retention: s.cfg.Retention}),
-		s.Clock, rollup.Options{Worker: "worker", Parallel: s.cfg.Parallel, Logger: s.cfg.Logger})
+		s.Clock, rollup.Options{Parallel: s.cfg.Parallel, Logger: s.cfg.Logger})
 	s.up = true
 }
 

@@ -235,7 +235,7 @@ func TestAggregationStatus(t *testing.T) {
 			{},
 		},
 		Workers: []storage.Worker{{ID: "w1", Host: "h", StartedMs: 1, SeenMs: 2}},
-		Shards:  []storage.Lease{{Shard: 3, Owner: "w1", Fence: 1732161600000000, ExpiresMs: 9}},
+		Shards:  []ShardStatus{{Shard: 3, Worker: "w1", Lease: storage.Lease{Shard: 3, Owner: "w1", Fence: 1732161600000000, ExpiresMs: 9}}, {Shard: 4, Worker: "w2"}},
 		Errors: []storage.ComponentError{
 			{Component: "run", Worker: "w1", TimeMs: 4, SliceKey: storage.SliceKey{Bucket: 2, StartMs: 6}, Start: 128, Message: "no"},
 			{Component: "lease", Start: -1, SliceKey: storage.SliceKey{Bucket: 9}},
@@ -251,8 +251,8 @@ func TestAggregationStatus(t *testing.T) {
 			 "index_queries":4,"late":5,"rescheduled":6,"dropped":7,"error":"gone"},
 			{"bucket":"raw","slice":0,"worker":"","started":0,"seconds":0,"blocks":0,"schedules":0,"block_queries":0,
 			 "index_queries":0,"late":0,"rescheduled":0,"dropped":0}],
-		"workers":[{"id":"w1","host":"h","started":1,"seen":2}],
-		"shards":[{"shard":3,"owner":"w1","fence":1732161600000000,"expires":9}],
+		"workers":[{"id":"w1","host":"h","started":1,"seen":2,"aggregates":false}],
+		"shards":[{"shard":3,"worker":"w1","owner":"w1","fence":1732161600000000,"expires":9},{"shard":4,"worker":"w2"}],
 		"errors":[
 			{"component":"run","worker":"w1","time":4,"bucket":"6h","slice":6,"start":128,"message":"no"},
 			{"component":"lease","worker":"","time":0,"bucket":"bucket-9","slice":0,"message":""}]}`, w.Body.String())

@@ -22,9 +22,18 @@ type Status struct {
 	// Runs are the last ones, newest first.
 	Runs    []storage.Run
 	Workers []storage.Worker
-	Shards  []storage.Lease
+	Shards  []ShardStatus
 	// Errors are the last of each component, newest first.
 	Errors []storage.ComponentError
+}
+
+// ShardStatus is a shard of the index, and whose it is.
+type ShardStatus struct {
+	Shard int
+	// Worker is who grinds it, empty while nobody does.
+	Worker string
+	// Lease is its lease, which is zero while nobody holds it.
+	Lease storage.Lease
 }
 
 // BucketStatus is what one bucket still has to be ground.
@@ -84,13 +93,17 @@ type workerReply struct {
 	Host    string `json:"host"`
 	Started int64  `json:"started"`
 	Seen    int64  `json:"seen"`
+	// Aggregates says that it takes a share of the shards.
+	Aggregates bool `json:"aggregates"`
 }
 
 type shardReply struct {
-	Shard   int    `json:"shard"`
-	Owner   string `json:"owner"`
-	Fence   int64  `json:"fence"`
-	Expires int64  `json:"expires"`
+	Shard  int    `json:"shard"`
+	Worker string `json:"worker"` // whose share it is
+	// The lease, absent while nobody holds it.
+	Owner   string `json:"owner,omitempty"`
+	Fence   int64  `json:"fence,omitempty"`
+	Expires int64  `json:"expires,omitempty"`
 }
 
 type faultReply struct {
@@ -161,12 +174,13 @@ func encodeStatus(ladder metric.Ladder, st Status) statusReply {
 	}
 	for _, wk := range st.Workers {
 		reply.Workers = append(reply.Workers, workerReply{
-			ID: wk.ID, Host: wk.Host, Started: wk.StartedMs, Seen: wk.SeenMs,
+			ID: wk.ID, Host: wk.Host, Started: wk.StartedMs, Seen: wk.SeenMs, Aggregates: wk.Aggregates,
 		})
 	}
-	for _, l := range st.Shards {
+	for _, sh := range st.Shards {
 		reply.Shards = append(reply.Shards, shardReply{
-			Shard: l.Shard, Owner: l.Owner, Fence: int64(l.Fence), Expires: l.ExpiresMs,
+			Shard: sh.Shard, Worker: sh.Worker,
+			Owner: sh.Lease.Owner, Fence: int64(sh.Lease.Fence), Expires: sh.Lease.ExpiresMs,
 		})
 	}
 	for _, e := range st.Errors {

@@ -2,6 +2,7 @@ package app
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/quern/quern/internal/clock"
@@ -12,9 +13,6 @@ import (
 )
 
 const (
-	// heartbeatEvery and heartbeatTTL show that this worker lives.
-	heartbeatEvery = 10 * time.Second
-	heartbeatTTL   = 30 * time.Second
 	// refreshEvery is how soon a series that another process has taken is found.
 	refreshEvery = 5 * time.Second
 	// warnEvery is how often is logged what goes on failing.
@@ -51,13 +49,16 @@ func (s *server) refreshes(ctx context.Context) {
 	})
 }
 
-// heartbeats shows that this worker lives. Where the store is a cluster, they also
+// heartbeats shows that this worker lives, and at the end that it goes. Where the store is a cluster, they also
 // show whether it answers: an embedded one that takes no writes can still be read.
 func (s *server) heartbeats(ctx context.Context) {
-	w := storage.Worker{ID: s.engine.worker, Host: hostName(), StartedMs: clock.NowMs(s.clk)}
-	s.every(ctx, heartbeatEvery, "no heartbeat", func(ctx context.Context) error {
-		w.SeenMs = clock.NowMs(s.clk)
-		err := s.engine.store.Heartbeat(ctx, w, heartbeatTTL)
+	told := false
+	s.every(ctx, s.engine.member.Every(), "no heartbeat", func(ctx context.Context) error {
+		err := s.engine.member.Beat(ctx)
+		if errors.Is(err, storage.ErrConflict) && !told {
+			told = true
+			s.recordError(ctx, "worker", err)
+		}
 		switch {
 		case !s.shared() || ctx.Err() != nil:
 		case storage.IsAway(err):
@@ -67,6 +68,20 @@ func (s *server) heartbeats(ctx context.Context) {
 		}
 		return err
 	})
+	leave, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+	defer cancel()
+	if err := s.engine.member.Leave(leave); err != nil {
+		s.log.Debug("no last heartbeat", "err", err)
+	}
+}
+
+// recordError keeps an error among those that the status shows.
+func (s *server) recordError(ctx context.Context, component string, err error) {
+	if rerr := s.engine.store.RecordError(ctx, storage.ComponentError{
+		Component: component, Worker: s.engine.member.ID(), TimeMs: clock.NowMs(s.clk), Start: -1, Message: err.Error(),
+	}); rerr != nil {
+		s.log.Warn("error not recorded", "err", rerr)
+	}
 }
 
 // every does something now and again until ctx is done, and says when it fails.

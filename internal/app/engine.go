@@ -3,6 +3,7 @@
 package app
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -20,6 +21,7 @@ import (
 	"github.com/quern/quern/internal/recovery"
 	"github.com/quern/quern/internal/registry"
 	"github.com/quern/quern/internal/rollup"
+	"github.com/quern/quern/internal/shards"
 	"github.com/quern/quern/internal/storage"
 )
 
@@ -47,7 +49,7 @@ type engine struct {
 	store     storage.Store
 	ladder    metric.Ladder
 	retention storage.Retention
-	worker    string
+	member    *shards.Member
 	timing    cache.Timing
 	cache     *cache.Cache
 	recovery  *recovery.Recovery
@@ -61,7 +63,10 @@ type engine struct {
 // newEngine makes the engine and fills its label index. Nothing runs yet.
 func (s *setup) newEngine(ctx context.Context, st storage.Store) (*engine, error) {
 	e := &engine{
-		store: st, ladder: st.Settings().Ladder, worker: workerName(),
+		store: st, ladder: st.Settings().Ladder,
+		member: shards.New(st, s.clk, storage.Worker{
+			ID: cmp.Or(s.cfg.WorkerID, workerName()), Host: hostName(), StartedMs: clock.NowMs(s.clk), Aggregates: s.roles.aggregate,
+		}, s.cfg.HeartbeatTimeout),
 		timing: cache.Timing{Grace: s.cfg.LateGrace, Delay: s.cfg.AggregationDelay},
 	}
 	var err error
@@ -77,11 +82,11 @@ func (s *setup) newEngine(ctx context.Context, st storage.Store) (*engine, error
 	e.cache = cache.New(st, s.clk, rand.Uint64(), e.timing)
 	e.recovery = recovery.New(st, e.cache, s.clk, recovery.Options{AgeCap: s.cfg.AgeCap, Retention: e.retention})
 	if s.roles.aggregate {
-		opts := rollup.Options{Worker: e.worker, Logger: component(s.log, "aggregator"), Metrics: s.metrics}
+		opts := rollup.Options{Logger: component(s.log, "aggregator"), Metrics: s.metrics}
 		if s.shared() {
 			opts.Parallel = blocksInFlight
 		}
-		e.runner = rollup.NewRunner(st, e.cache, e.recovery, s.clk, opts)
+		e.runner = rollup.NewRunner(st, e.member, e.cache, e.recovery, s.clk, opts)
 	}
 	return e, nil
 }

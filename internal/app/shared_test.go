@@ -317,15 +317,15 @@ func TestReadyFollowsTheCluster(t *testing.T) {
 		synctest.Wait()
 		require.NoError(t, s.away.get())
 		st.away.Store(true)
-		time.Sleep(heartbeatEvery + time.Second)
+		time.Sleep(s.engine.member.Every() + time.Second)
 		require.ErrorIs(t, s.away.get(), errAway)
 		st.away.Store(false)
-		time.Sleep(heartbeatEvery)
+		time.Sleep(s.engine.member.Every())
 		require.NoError(t, s.away.get())
 
 		s.cfg.Store = config.Pebble
 		st.away.Store(true)
-		time.Sleep(heartbeatEvery)
+		time.Sleep(s.engine.member.Every())
 		require.NoError(t, s.away.get())
 	})
 }

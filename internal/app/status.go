@@ -7,6 +7,7 @@ import (
 
 	"github.com/quern/quern/internal/api"
 	"github.com/quern/quern/internal/clock"
+	"github.com/quern/quern/internal/shards"
 	"github.com/quern/quern/internal/storage"
 )
 
@@ -24,10 +25,17 @@ func (s status) AggregationStatus(ctx context.Context) (api.Status, error) {
 	var errs [4]error
 	out.Runs, errs[0] = s.store.RecentRuns(ctx, shownRuns)
 	out.Workers, errs[1] = s.store.Workers(ctx)
-	out.Shards, errs[2] = s.store.Leases(ctx)
+	leases, err := s.store.Leases(ctx)
+	errs[2] = err
 	out.Errors, errs[3] = s.store.RecentErrors(ctx)
 	if err := errors.Join(errs[:]...); err != nil {
 		return out, err
+	}
+	for shard, worker := range shards.Assign(out.Workers, s.store.Settings().IndexPartitions) {
+		out.Shards = append(out.Shards, api.ShardStatus{Shard: shard, Worker: worker})
+	}
+	for _, l := range leases {
+		out.Shards[l.Shard].Lease = l
 	}
 	outstanding, err := s.recovery.Outstanding(ctx)
 	if err != nil {

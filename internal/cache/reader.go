@@ -3,13 +3,15 @@ package cache
 import (
 	"cmp"
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"iter"
 	"slices"
 
+	"github.com/cespare/xxhash/v2"
+
 	"github.com/quern/quern/internal/blocks"
-	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/invariants"
 	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/storage"
@@ -170,13 +172,14 @@ func (c *Cache) NextOpen(ctx context.Context, k storage.SliceKey) (bool, error) 
 	return !done, err
 }
 
-// Pass hands the rows that work was ground into on to the next bucket; n numbers
-// the blocks of the run, and open is what NextOpen said of its slice.
+// Pass hands the rows that work was ground into on to the next bucket; open is what
+// NextOpen said of the run's slice. What it writes on time has keys that follow from the work,
+// so that who does the same work again writes over it.
 //
 // Rows of the next bucket's slice that the run's own slice lies within enter its cache, if it is
 // open. All others come after that slice's run may have begun, and their schedules
 // are marked in the next bucket's current slice.
-func (c *Cache) Pass(ctx context.Context, fence storage.Fence, w *Work, rows []metric.RollupRow, n uint64, open bool) error {
+func (c *Cache) Pass(ctx context.Context, fence storage.Fence, w *Work, rows []metric.RollupRow, open bool) error {
 	next := w.Bucket() + 1
 	if next == c.ladder.Top() || len(rows) == 0 {
 		return nil
@@ -195,11 +198,12 @@ func (c *Cache) Pass(ctx context.Context, fence storage.Fence, w *Work, rows []m
 			end = i
 		}
 		if onTime {
-			m := c.own(storage.MarkFresh, next, slice, block.Start, c.ids.Next(clock.NowMs(c.clk)), 1)
+			id := passedID(w, rows[:end])
+			m := c.own(storage.MarkFresh, next, slice, block.Start, id, 1)
 			b.Marks = append(b.Marks, m)
 			b.Cache = append(b.Cache, storage.CacheChunk{
 				CacheKey: storage.CacheKey{SliceKey: m.Partition.SliceKey, Start: block.Start},
-				Chunk:    storage.Chunk{ID: blocks.FenceID(int64(fence), n), Data: blocks.AppendRollups(nil, rows[:end])},
+				Chunk:    storage.Chunk{ID: id, Data: blocks.AppendRollups(nil, rows[:end])},
 			})
 		} else {
 			ids := make([]metric.ScheduleID, end)
@@ -218,6 +222,19 @@ func (c *Cache) Pass(ctx context.Context, fence storage.Fence, w *Work, rows []m
 	}
 	b.Open = slicesOf(b.Marks)
 	return c.store.Write(ctx, b)
+}
+
+// passedID is the id of what is passed on. It orders by the slice that is ground, as a row may come
+// again when late data has changed it, and tells apart what one slice passes on by what it is.
+func passedID(w *Work, rows []metric.RollupRow) blocks.ID {
+	var key []byte
+	for _, n := range [...]int64{w.Slice.StartMs, int64(w.Block.Start)} {
+		key = binary.BigEndian.AppendUint64(key, uint64(n))
+	}
+	for i := range rows {
+		key = binary.BigEndian.AppendUint64(key, uint64(rows[i].Schedule))
+	}
+	return blocks.KeyID(w.Partition.StartMs, xxhash.Sum64(key))
 }
 
 // Done deletes what work stood for, once its rows are stored and passed on: first

@@ -26,6 +26,10 @@ type Config struct {
 	DataDir string
 	Cluster Cluster
 	Listen  string
+	// WorkerID names the process among those that share the store, empty for a name that nobody else has.
+	WorkerID string
+	// HeartbeatTimeout is how long it may be silent before others take its shards.
+	HeartbeatTimeout time.Duration
 
 	// What a store is made with. Over Cassandra the zero value, which a flag has that is
 	// not given, means whatever the schema has recorded: other processes use it too, and a
@@ -77,6 +81,9 @@ func (c Config) MaxClockSkew() time.Duration {
 	}
 	return most
 }
+
+// minHeartbeatTimeout leaves time for several heartbeats: Cassandra counts what ends by itself in seconds.
+const minHeartbeatTimeout = 3 * time.Second
 
 // FromServe reads the flags of `quern serve`. All that is wrong is named at once.
 func FromServe(c *cli.Context) (Config, error) {
@@ -164,6 +171,10 @@ func read[T any](c *cli.Context, flags func(*parser, *T)) (out T, err error) {
 // process reads what every process that serves has.
 func (p *parser) process(cfg *Config) {
 	cfg.Listen = p.address("listen")
+	cfg.WorkerID = p.c.String("worker-id")
+	if cfg.HeartbeatTimeout = p.span("heartbeat-timeout"); cfg.HeartbeatTimeout < minHeartbeatTimeout {
+		p.fail("heartbeat-timeout", "must be %s or more", FormatSpan(minHeartbeatTimeout))
+	}
 	cfg.Log = p.log()
 	cfg.Cluster = p.cluster()
 	cfg.Made = p.madeFlags()

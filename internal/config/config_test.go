@@ -114,6 +114,7 @@ func TestDefaults(t *testing.T) {
 			Hosts: []string{"127.0.0.1:9042"}, Keyspace: "quern", Consistency: "LOCAL_QUORUM",
 			Timeout: 5 * time.Second, MaxInFlight: 128,
 		},
+		HeartbeatTimeout: 30 * time.Second,
 		Made:             Made{BlockSize: 128, GroupSize: 128, IndexPartitions: 16},
 		AggregationDelay: 2 * time.Minute, LateGrace: time.Minute, AgeCap: day, FutureLimit: 10 * time.Minute,
 		GroupCommit: 100 * time.Millisecond, MaxPendingSamples: 2 << 20, MaxBodyBytes: 16 << 20,

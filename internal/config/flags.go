@@ -97,6 +97,8 @@ func processFlags(listen string) []cli.Flag {
 	return []cli.Flag{
 		configFlag(),
 		str(catServer, "listen", listen, "`ADDRESS` that HTTP is served on"),
+		str(catServer, "worker-id", "", "`NAME` of this process among those that share a store (default: the host's and a random number)"),
+		span(catServer, "heartbeat-timeout", 30*time.Second, "how long this process may be silent before others take its shards"),
 	}
 }
 

@@ -74,7 +74,8 @@ var rules = []rule{
 	{"internal/registry", storage},
 	{"internal/cache", storage},
 	{"internal/recovery", cache},
-	{"internal/rollup", with(cache, "internal/recovery", "internal/sketch")},
+	{"internal/shards", storage},
+	{"internal/rollup", with(cache, "internal/recovery", "internal/shards", "internal/sketch")},
 	{"internal/ingest", with(cache, "internal/registry")},
 
 	// Reading goes past the cache: raw is the truth, roll-ups are in their tables.

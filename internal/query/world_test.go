@@ -215,7 +215,7 @@ func (w *world) grind(level metric.Bucket, fromMs, toMs int64) {
 			into := storage.SliceKey{Bucket: level, StartMs: w.ladder().SliceAt(level, t).StartMs}
 			require.NoError(w.t, w.store.Write(w.t.Context(), &storage.Batch{Open: []storage.SliceKey{into}}))
 		}
-		require.NoError(w.t, w.store.CompleteSlice(w.t.Context(), 0, storage.SliceKey{Bucket: level - 1, StartMs: t}))
+		require.NoError(w.t, w.store.CompleteSlice(w.t.Context(), storage.SliceKey{Bucket: level - 1, StartMs: t}))
 	}
 }
 

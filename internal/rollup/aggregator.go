@@ -11,7 +11,6 @@ import (
 	"github.com/quern/quern/internal/cache"
 	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/metric"
-	"github.com/quern/quern/internal/storage"
 )
 
 // The waits between attempts while the store is away: short enough that a slice is
@@ -19,6 +18,8 @@ import (
 const (
 	firstRetry = time.Second
 	lastRetry  = 30 * time.Second
+	// sharedRetry is how often is looked whether other workers are done, or gone.
+	sharedRetry = time.Second
 )
 
 // Aggregator drives a Runner: at start for what was missed, then by cron whenever a
@@ -54,12 +55,7 @@ func (a *Aggregator) Run(ctx context.Context) {
 		}
 	}))
 	c.Start()
-	defer func() {
-		<-c.Stop().Done()
-		if err := a.runner.Release(context.WithoutCancel(ctx)); err != nil {
-			a.log.Warn("leases not released", "err", err)
-		}
-	}()
+	defer func() { <-c.Stop().Done() }()
 
 	wait := firstRetry
 	for ctx.Err() == nil {
@@ -67,9 +63,8 @@ func (a *Aggregator) Run(ctx context.Context) {
 		switch err := a.pass(ctx); {
 		case err == nil || ctx.Err() != nil:
 			wait = firstRetry
-		case errors.Is(err, storage.ErrConflict):
-			a.log.Info("another worker aggregates; standing by", "in", lastRetry, "err", err)
-			retry = a.clk.After(lastRetry)
+		case errors.Is(err, ErrShared):
+			retry = a.clk.After(sharedRetry)
 		default:
 			a.log.Warn("aggregation goes on later", "in", wait, "err", err)
 			retry = a.clk.After(wait)

@@ -16,6 +16,7 @@ import (
 	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/recovery"
+	"github.com/quern/quern/internal/shards"
 	"github.com/quern/quern/internal/storage"
 	"github.com/quern/quern/internal/storage/storagetest"
 )
@@ -41,7 +42,7 @@ func TestAggregator(t *testing.T) {
 		faulty := storagetest.NewFaulty(store)
 		clk := clock.System{}
 		c := cache.New(faulty, clk, 1, cache.DefaultTiming())
-		r := NewRunner(faulty, c, recovery.New(faulty, c, clk, recovery.Options{}), clk, Options{Worker: "w"})
+		r := NewRunner(faulty, shards.New(faulty, clk, storage.Worker{ID: "w"}, 0), c, recovery.New(faulty, c, clk, recovery.Options{}), clk, Options{})
 		var mu sync.Mutex
 		var passes []time.Duration
 		passed := func() []time.Duration {

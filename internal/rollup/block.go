@@ -9,14 +9,14 @@ import (
 	"github.com/quern/quern/internal/blocks"
 	"github.com/quern/quern/internal/cache"
 	"github.com/quern/quern/internal/metric"
-	"github.com/quern/quern/internal/storage"
+	"github.com/quern/quern/internal/shards"
 )
 
 // grind is one goroutine's workplace: the scratch that blocks are ground in, one
 // after the other.
 type grind struct {
 	run     *Runner
-	fence   storage.Fence
+	lease   *shards.Lease
 	tally   *tally
 	samples blocks.SampleSet
 	rollups blocks.RollupSet
@@ -24,26 +24,36 @@ type grind struct {
 	rows    []metric.RollupRow
 }
 
-func newGrind(r *Runner, fence storage.Fence, t *tally) *grind {
-	return &grind{run: r, fence: fence, tally: t}
+func newGrind(r *Runner, l *shards.Lease, t *tally) *grind {
+	return &grind{run: r, lease: l, tally: t}
 }
 
 // block grinds one block. Each step may be repeated, and the marks go last, so that
-// wherever it ends early the next run does the same again.
+// wherever it ends early the next run does the same again. Before each step it asks whether
+// the shard is still this worker's.
 func (g *grind) block(ctx context.Context, w *cache.Work) error {
 	if err := g.compute(ctx, w); err != nil {
 		return err
 	}
 	if len(g.rows) > 0 {
 		level := w.Bucket() + 1
-		if err := g.run.store.WriteRollups(ctx, g.fence, level, g.rows); err != nil {
+		if err := g.lease.Check(); err != nil {
+			return err
+		}
+		if err := g.run.store.WriteRollups(ctx, g.lease.Fence, level, g.rows); err != nil {
 			return fmt.Errorf("write %s rows of block %d: %w", g.run.ladder.Name(level), w.Block.Start, err)
 		}
-		if err := g.run.cache.Pass(ctx, g.fence, w, g.rows, uint64(g.tally.passed.Add(1)), g.tally.nextOpen); err != nil {
+		if err := g.lease.Check(); err != nil {
+			return err
+		}
+		if err := g.run.cache.Pass(ctx, g.lease.Fence, w, g.rows, g.tally.nextOpen); err != nil {
 			return fmt.Errorf("pass block %d on: %w", w.Block.Start, err)
 		}
 	}
-	if err := g.run.cache.Done(ctx, g.fence, w); err != nil {
+	if err := g.lease.Check(); err != nil {
+		return err
+	}
+	if err := g.run.cache.Done(ctx, g.lease.Fence, w); err != nil {
 		return err
 	}
 	g.tally.blocks.Add(1)

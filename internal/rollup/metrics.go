@@ -1,6 +1,8 @@
 package rollup
 
 import (
+	"errors"
+
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
 
@@ -52,6 +54,7 @@ func newMetrics(reg prometheus.Registerer, ladder metric.Ladder) *metrics {
 	for _, b := range ladder.Ground() {
 		name := ladder.Name(b)
 		m.runs.WithLabelValues(name, "completed")
+		m.runs.WithLabelValues(name, "shared")
 		m.runs.WithLabelValues(name, "aborted")
 		for _, c := range []*prometheus.CounterVec{m.blocks, m.rows, m.queries, m.late, m.rescheduled, m.dropped} {
 			c.WithLabelValues(name)
@@ -60,11 +63,14 @@ func newMetrics(reg prometheus.Registerer, ladder metric.Ladder) *metrics {
 	return m
 }
 
-func (m *metrics) run(bucket string, s metric.Slice, r storage.Run) {
-	outcome := "completed"
-	if r.Err != "" {
-		outcome = "aborted"
-	} else {
+// run counts a run that ended with err.
+func (m *metrics) run(bucket string, s metric.Slice, r storage.Run, err error) {
+	outcome := "aborted"
+	switch {
+	case errors.Is(err, ErrShared):
+		outcome = "shared"
+	case err == nil:
+		outcome = "completed"
 		m.newestEndMs[bucket] = max(m.newestEndMs[bucket], s.EndMs)
 		m.completed.WithLabelValues(bucket).Set(float64(m.newestEndMs[bucket]) / 1000)
 	}

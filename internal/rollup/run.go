@@ -27,21 +27,21 @@ import (
 	"github.com/quern/quern/internal/invariants"
 	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/recovery"
+	"github.com/quern/quern/internal/shards"
 	"github.com/quern/quern/internal/storage"
 )
 
+// ErrShared says that this worker's part of a slice is ground, and another's is not yet.
+var ErrShared = errors.New("other workers are not done with the slice")
+
 // Options tune a run.
 type Options struct {
-	// Worker names this process in leases, run records and errors. It must be set.
-	Worker string
 	// Parallel is the number of blocks ground at once. The default is one for each processor.
 	Parallel int
 	// Attempts is how often a block is tried within a run before it is put off. The default is 3.
 	Attempts int
 	// Backoff is the wait before the second attempt; it doubles. The default is 100ms.
 	Backoff time.Duration
-	// LeaseTTL is how long a shard stays this worker's without renewal. The default is 2m.
-	LeaseTTL time.Duration
 	// Logger takes what an operator should know. The default discards.
 	Logger *slog.Logger
 	// Metrics takes the runs' own metrics. The default is nobody.
@@ -58,9 +58,6 @@ func (o *Options) ensureDefaults() {
 	if o.Backoff == 0 {
 		o.Backoff = 100 * time.Millisecond
 	}
-	if o.LeaseTTL == 0 {
-		o.LeaseTTL = 2 * time.Minute
-	}
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
@@ -69,19 +66,24 @@ func (o *Options) ensureDefaults() {
 // Runner runs slices. One Runner runs one slice at a time.
 type Runner struct {
 	store    storage.Store
+	member   *shards.Member
 	cache    *cache.Cache
 	recovery *recovery.Recovery
 	ladder   metric.Ladder
 	clk      clock.Clock
 	opts     Options
 	metrics  *metrics
+
+	// ended are the shards of a slice, current, in which no mark is left. None comes any more.
+	current storage.SliceKey
+	ended   []bool
 }
 
-// NewRunner makes a runner over a store.
-func NewRunner(store storage.Store, c *cache.Cache, r *recovery.Recovery, clk clock.Clock, opts Options) *Runner {
+// NewRunner makes a runner over a store, for a member of those that share it.
+func NewRunner(store storage.Store, m *shards.Member, c *cache.Cache, r *recovery.Recovery, clk clock.Clock, opts Options) *Runner {
 	opts.ensureDefaults()
 	return &Runner{
-		store: store, cache: c, recovery: r, ladder: store.Settings().Ladder,
+		store: store, member: m, cache: c, recovery: r, ladder: store.Settings().Ladder,
 		clk: clk, opts: opts, metrics: newMetrics(opts.Metrics, store.Settings().Ladder),
 	}
 }
@@ -115,17 +117,16 @@ func (r *Runner) RunDue(ctx context.Context) (int, error) {
 type tally struct {
 	blocks, schedules, blockQueries atomic.Int64
 	late, rescheduled, dropped      atomic.Int64
-	// passed numbers the chunks that are passed on, so that their ids differ.
-	passed atomic.Int64
 	// nextOpen is what cache.NextOpen said when the run began.
 	nextOpen bool
 }
 
-// Run runs one slice over all shards and completes it. The record says what was
-// done, also when the run was aborted and the error is not nil.
+// Run runs one slice over the shards that are this worker's, and completes it when none is left to
+// another; ErrShared when one is. The record says what was done, also when
+// the run was aborted and the error is not nil.
 func (r *Runner) Run(ctx context.Context, k storage.SliceKey) (storage.Run, error) {
 	started := r.clk.Now()
-	rec := storage.Run{SliceKey: k, Worker: r.opts.Worker, StartedMs: started.UnixMilli()}
+	rec := storage.Run{SliceKey: k, Worker: r.member.ID(), StartedMs: started.UnixMilli()}
 	var t tally
 	err := r.shards(ctx, k, &rec, &t)
 	rec.Duration = r.clk.Now().Sub(started)
@@ -134,19 +135,22 @@ func (r *Runner) Run(ctx context.Context, k storage.SliceKey) (storage.Run, erro
 	rec.Late, rec.Rescheduled, rec.Dropped = int(t.late.Load()), int(t.rescheduled.Load()), int(t.dropped.Load())
 	if err != nil {
 		err = fmt.Errorf("run of %s slice %s: %w", r.ladder.Name(k.Bucket), r.slice(k), err)
-		if ctx.Err() != nil || errors.Is(err, storage.ErrConflict) {
-			return rec, err // told to stop, or it is another worker's: nothing went wrong, and the slice stays open
+		shared := errors.Is(err, ErrShared)
+		if ctx.Err() != nil || shared && rec.Blocks+rec.Rescheduled+rec.Dropped == 0 {
+			return rec, err // told to stop, or waiting: nothing went wrong, and the slice stays open
 		}
-		rec.Err = err.Error()
-		r.report(ctx, k, -1, err)
+		if !shared {
+			rec.Err = err.Error()
+			r.report(ctx, k, -1, err)
+		}
 	}
-	r.metrics.run(r.ladder.Name(k.Bucket), r.slice(k), rec)
+	r.metrics.run(r.ladder.Name(k.Bucket), r.slice(k), rec, err)
 	if rerr := r.store.RecordRun(ctx, rec); rerr != nil && err == nil {
 		// The slice is complete; that its record is missing is no reason to run it again.
 		r.opts.Logger.Warn("run not recorded", "slice", r.slice(k), "err", rerr)
 	}
 	level := slog.LevelInfo
-	if err != nil {
+	if rec.Err != "" {
 		level = slog.LevelWarn
 	}
 	r.opts.Logger.Log(ctx, level, "run", "bucket", r.ladder.Name(k.Bucket), "slice", r.slice(k),
@@ -156,20 +160,6 @@ func (r *Runner) Run(ctx context.Context, k storage.SliceKey) (storage.Run, erro
 	return rec, err
 }
 
-// Release ends the leases of this worker, so that another need not wait for them. A
-// store that is away is not asked again for each: the leases expire by themselves.
-func (r *Runner) Release(ctx context.Context) error {
-	var errs []error
-	for shard := range r.store.Settings().IndexPartitions {
-		err := r.store.ReleaseShard(ctx, shard, r.opts.Worker)
-		errs = append(errs, err)
-		if storage.IsAway(err) {
-			break
-		}
-	}
-	return errors.Join(errs...)
-}
-
 func (r *Runner) slice(k storage.SliceKey) metric.Slice { return r.ladder.SliceAt(k.Bucket, k.StartMs) }
 
 func (r *Runner) shards(ctx context.Context, k storage.SliceKey, rec *storage.Run, t *tally) error {
@@ -177,24 +167,63 @@ func (r *Runner) shards(ctx context.Context, k storage.SliceKey, rec *storage.Ru
 	if t.nextOpen, err = r.cache.NextOpen(ctx, k); err != nil {
 		return err
 	}
-	var fence storage.Fence
-	for shard := range r.store.Settings().IndexPartitions {
-		lease, err := r.store.AcquireShard(ctx, shard, r.opts.Worker, r.opts.LeaseTTL)
-		if err != nil {
-			return fmt.Errorf("lease: %w", err)
+	if r.current != k || r.ended == nil {
+		r.current, r.ended = k, make([]bool, r.store.Settings().IndexPartitions)
+	}
+	mine, err := r.member.Mine(ctx)
+	if err != nil {
+		return err
+	}
+	for _, shard := range mine {
+		if r.ended[shard] {
+			continue
 		}
-		fence = lease.Fence
-		rec.IndexQueries++
-		if err := r.shard(ctx, storage.IndexPartition{SliceKey: k, Shard: shard}, fence, t); err != nil {
+		err := r.member.Hold(ctx, shard, func(ctx context.Context, l *shards.Lease) error {
+			rec.IndexQueries++
+			return r.shard(ctx, storage.IndexPartition{SliceKey: k, Shard: shard}, l, t)
+		})
+		switch {
+		case err == nil:
+			r.ended[shard] = true
+		case lost(err) && ctx.Err() == nil:
+			r.opts.Logger.Info("left to another worker", "bucket", r.ladder.Name(k.Bucket), "slice", r.slice(k), "err", err)
+		default:
 			return err
 		}
+	}
+	if err := r.othersEnded(ctx, k, rec); err != nil {
+		return err
 	}
 	if invariants.Enabled {
 		if err := r.checkComplete(ctx, k); err != nil {
 			return err
 		}
 	}
-	return r.store.CompleteSlice(ctx, fence, k)
+	return r.store.CompleteSlice(ctx, k)
+}
+
+// othersEnded looks for marks in the shards that this worker has not ground. A closed slice gets no new ones,
+// so whoever of several workers ends last finds none. The error is ErrShared when there are.
+func (r *Runner) othersEnded(ctx context.Context, k storage.SliceKey, rec *storage.Run) error {
+	for shard := range r.ended {
+		if r.ended[shard] {
+			continue
+		}
+		rec.IndexQueries++
+		for _, err := range r.store.Marks(ctx, storage.IndexPartition{SliceKey: k, Shard: shard}) {
+			if err == nil {
+				err = fmt.Errorf("shard %d: %w", shard, ErrShared)
+			}
+			return err
+		}
+		r.ended[shard] = true
+	}
+	return nil
+}
+
+// lost says whether err means that a shard is another worker's.
+func lost(err error) bool {
+	return errors.Is(err, storage.ErrFenced) || errors.Is(err, storage.ErrConflict)
 }
 
 // checkComplete asserts what the cascade relies on: a slice is completed only after
@@ -216,14 +245,14 @@ func (r *Runner) checkComplete(ctx context.Context, k storage.SliceKey) error {
 
 // shard grinds the blocks marked in one index partition, a few side by side. The
 // first error that concerns more than one block ends it.
-func (r *Runner) shard(ctx context.Context, p storage.IndexPartition, fence storage.Fence, t *tally) error {
+func (r *Runner) shard(ctx context.Context, p storage.IndexPartition, l *shards.Lease, t *tally) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	work := make(chan *cache.Work)
 	var wg sync.WaitGroup
 	for range r.opts.Parallel {
 		wg.Go(func() {
-			g := newGrind(r, fence, t)
+			g := newGrind(r, l, t)
 			for w := range work {
 				if err := r.settle(ctx, g, w); err != nil {
 					cancel(err)
@@ -260,10 +289,13 @@ func (r *Runner) settle(ctx context.Context, g *grind, w *cache.Work) error {
 	if err := ctx.Err(); err != nil {
 		return context.Cause(ctx)
 	}
+	if err := g.lease.Check(); err != nil {
+		return err
+	}
 	if v := r.recovery.Judge(w); v != recovery.Grind {
 		g.tally.dropped.Add(int64(len(w.Marks)))
 		r.report(ctx, w.Partition.SliceKey, w.Block.Start, fmt.Errorf("%d marks of slice %s dropped: %s", len(w.Marks), w.Slice, v))
-		return r.recovery.Drop(ctx, g.fence, w)
+		return r.recovery.Drop(ctx, g.lease.Fence, w)
 	}
 	err := g.block(ctx, w)
 	for attempt := 1; err != nil && attempt < r.opts.Attempts && !stops(ctx, err); attempt++ {
@@ -282,19 +314,19 @@ func (r *Runner) settle(ctx context.Context, g *grind, w *cache.Work) error {
 	// there to take the mark, it is the block that fails, and if not, the run ends here.
 	g.tally.rescheduled.Add(1)
 	r.report(ctx, w.Partition.SliceKey, w.Block.Start, fmt.Errorf("block of slice %s put off: %w", w.Slice, err))
-	return r.recovery.Reschedule(ctx, g.fence, w, err)
+	return r.recovery.Reschedule(ctx, g.lease.Fence, w, err)
 }
 
 // stops says whether err ends the run at once: another attempt cannot help.
 func stops(ctx context.Context, err error) bool {
-	return ctx.Err() != nil || errors.Is(err, storage.ErrFenced) || errors.Is(err, storage.ErrConflict)
+	return ctx.Err() != nil || lost(err)
 }
 
 // report logs an error and keeps it among the last ones that the status shows.
 func (r *Runner) report(ctx context.Context, k storage.SliceKey, start metric.ScheduleID, err error) {
 	r.opts.Logger.Warn("aggregation", "bucket", r.ladder.Name(k.Bucket), "slice", r.slice(k), "block", start, "err", err)
 	if rerr := r.store.RecordError(ctx, storage.ComponentError{
-		Component: "aggregator", Worker: r.opts.Worker, TimeMs: clock.NowMs(r.clk),
+		Component: "aggregator", Worker: r.member.ID(), TimeMs: clock.NowMs(r.clk),
 		SliceKey: k, Start: start, Message: err.Error(),
 	}); rerr != nil {
 		r.opts.Logger.Warn("error not recorded", "err", rerr)

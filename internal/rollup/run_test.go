@@ -17,6 +17,7 @@ import (
 	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/recovery"
 	"github.com/quern/quern/internal/rollup"
+	"github.com/quern/quern/internal/shards"
 	"github.com/quern/quern/internal/storage"
 	"github.com/quern/quern/internal/storage/storagetest"
 )
@@ -50,8 +51,7 @@ func setUp(t *testing.T, n int, opts rollup.Options) (*rollup.Runner, *storagete
 	}
 	require.NoError(t, cache.NewWriter(c).Flush(t.Context(), groups))
 	clk.Set(hour.Add(time.Hour + 2*time.Minute))
-	opts.Worker = "one"
-	r := rollup.NewRunner(store, c, recovery.New(store, c, clk, recovery.Options{}), clk, opts)
+	r := rollup.NewRunner(store, shards.New(store, clk, storage.Worker{ID: "one"}, 0), c, recovery.New(store, c, clk, recovery.Options{}), clk, opts)
 	return r, store, clk, storage.SliceKey{StartMs: hour.UnixMilli()}
 }
 
@@ -100,9 +100,15 @@ func TestShardHeldByAnother(t *testing.T) {
 		require.NoError(t, err)
 	}
 	_, err := r.Run(t.Context(), k)
-	require.ErrorIs(t, err, storage.ErrConflict)
+	require.ErrorIs(t, err, rollup.ErrShared)
 	require.Empty(t, rows(t, store))
 	require.True(t, open(t, store, k))
+	runs, err := store.RecentRuns(t.Context(), 10)
+	require.NoError(t, err)
+	require.Empty(t, runs, "waiting is no run")
+	errs, err := store.RecentErrors(t.Context())
+	require.NoError(t, err)
+	require.Empty(t, errs, "nothing is wrong")
 
 	// Its lease runs out.
 	clk.Set(clk.Now().Add(2 * time.Minute))
@@ -112,7 +118,7 @@ func TestShardHeldByAnother(t *testing.T) {
 	require.Len(t, rows(t, store), 8)
 }
 
-// Fenced off in the middle, a run stops at once: it tries nothing again and puts nothing off.
+// Fenced off in the middle, a run leaves the shard at once: it tries nothing again and puts nothing off.
 func TestFencedOff(t *testing.T) {
 	r, store, clk, k := setUp(t, 8, rollup.Options{Parallel: 1})
 	tries := 0
@@ -127,10 +133,9 @@ func TestFencedOff(t *testing.T) {
 		return nil
 	})
 	rec, err := r.Run(t.Context(), k)
-	require.ErrorIs(t, err, storage.ErrFenced)
+	require.ErrorIs(t, err, rollup.ErrShared)
 	require.Equal(t, 1, tries)
 	require.Zero(t, rec.Rescheduled)
-	require.NotEmpty(t, rec.Err)
 	require.Empty(t, rows(t, store))
 	require.True(t, open(t, store, k))
 }

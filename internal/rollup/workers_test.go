@@ -1,0 +1,110 @@
+package rollup_test
+
+import (
+	"context"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/quern/quern/internal/blocks"
+	"github.com/quern/quern/internal/cache"
+	"github.com/quern/quern/internal/clock"
+	"github.com/quern/quern/internal/recovery"
+	"github.com/quern/quern/internal/rollup"
+	"github.com/quern/quern/internal/shards"
+	"github.com/quern/quern/internal/storage"
+	"github.com/quern/quern/internal/storage/storagetest"
+)
+
+// join is another worker on the store, which has said that it lives.
+func join(t *testing.T, store *storagetest.Faulty, clk clock.Clock, id string) *rollup.Runner {
+	t.Helper()
+	m := shards.New(store, clk, storage.Worker{ID: id, Aggregates: true}, 0)
+	require.NoError(t, m.Beat(t.Context()))
+	c := cache.New(store, clk, 7, cache.DefaultTiming())
+	return rollup.NewRunner(store, m, c, recovery.New(store, c, clk, recovery.Options{}), clk, rollup.Options{})
+}
+
+// Two share a slice: each grinds its own, no block is read twice, and whoever ends last completes it.
+func TestTwoWorkers(t *testing.T) {
+	_, store, clk, k := setUp(t, 400, rollup.Options{})
+	a, b := join(t, store, clk, "a"), join(t, store, clk, "b")
+	first, err := a.Run(t.Context(), k)
+	require.ErrorIs(t, err, rollup.ErrShared)
+	require.Empty(t, first.Err)
+	require.True(t, open(t, store, k))
+
+	again, err := a.Run(t.Context(), k)
+	require.ErrorIs(t, err, rollup.ErrShared)
+	require.Zero(t, again.Blocks)
+	require.Equal(t, 1, again.IndexQueries, "it looks at what is not its own, and no more")
+
+	second, err := b.Run(t.Context(), k)
+	require.NoError(t, err)
+	require.False(t, open(t, store, k))
+	require.Len(t, rows(t, store), 400)
+	require.Positive(t, first.Blocks)
+	require.Positive(t, second.Blocks)
+	require.Equal(t, 100, first.Blocks+second.Blocks)
+	require.Equal(t, 100, first.BlockQueries+second.BlockQueries)
+
+	runs, err := store.RecentRuns(t.Context(), 10)
+	require.NoError(t, err)
+	require.Len(t, runs, 2, "each of its own part")
+	leases, err := store.Leases(t.Context())
+	require.NoError(t, err)
+	require.Empty(t, leases)
+}
+
+// A worker that has died is replaced when its heartbeat and its leases have ended.
+func TestWorkerDies(t *testing.T) {
+	_, store, clk, k := setUp(t, 400, rollup.Options{Parallel: 1})
+	a, b := join(t, store, clk, "a"), join(t, store, clk, "b")
+	dead, cancel := context.WithCancel(t.Context())
+	store.Add(storagetest.Rule{Op: "DeleteMarks", Times: 1, After: func() error { cancel(); return nil }})
+	store.Fail("ReleaseShard", blocks.Range{}, 1, storage.ErrUnavailable)
+	_, err := b.Run(dead, k)
+	require.ErrorIs(t, err, context.Canceled)
+
+	_, err = a.Run(t.Context(), k)
+	require.ErrorIs(t, err, rollup.ErrShared)
+	clk.Set(clk.Now().Add(shards.DefaultTimeout))
+	n, err := a.RunDue(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, 1, n)
+	require.Len(t, rows(t, store), 400)
+	require.False(t, open(t, store, k))
+}
+
+// A worker that joins takes its share of the next slice.
+func TestWorkerJoins(t *testing.T) {
+	one, store, clk, k := setUp(t, 400, rollup.Options{})
+	store.Add(storagetest.Rule{Op: "WriteRollups", Times: 1, Before: func() error {
+		join(t, store, clk, "late")
+		return nil
+	}})
+	rec, err := one.Run(t.Context(), k)
+	require.NoError(t, err)
+	require.Equal(t, 100, rec.Blocks, "what it holds, it goes on with")
+}
+
+// Two that both take a shard for theirs, because they see different heartbeats, do not both grind it.
+func TestWorkersOfTwoMinds(t *testing.T) {
+	one, store, clk, k := setUp(t, 40, rollup.Options{})
+	other := join(t, store, clk, "other")
+	meet := false
+	store.Add(storagetest.Rule{Op: "WriteRollups", Times: 1, Before: func() error {
+		meet = true
+		_, err := other.Run(t.Context(), k)
+		require.ErrorIs(t, err, rollup.ErrShared)
+		return nil
+	}})
+	_, err := one.Run(t.Context(), k)
+	for err != nil {
+		require.ErrorIs(t, err, rollup.ErrShared)
+		_, err = other.Run(t.Context(), k)
+	}
+	require.True(t, meet)
+	require.Len(t, rows(t, store), 40)
+	require.False(t, open(t, store, k))
+}

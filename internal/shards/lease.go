@@ -1,0 +1,94 @@
+package shards
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/quern/quern/internal/storage"
+)
+
+// Lease is a shard that this worker holds. It is renewed for as long as Hold goes on.
+type Lease struct {
+	// Fence is what all that is written under the lease carries.
+	Fence storage.Fence
+
+	lease storage.Lease
+	// until is when the lease may have ended, on the monotonic clock.
+	until atomic.Pointer[time.Time]
+}
+
+// Check fails once the lease may have ended: after this process was stopped for a while, say.
+// What it has written until then loses against its successor by the fence; asking before each step
+// spares both the rest.
+func (l *Lease) Check() error {
+	if time.Now().Before(*l.until.Load()) {
+		return nil
+	}
+	return fmt.Errorf("shard %d: %w: not renewed in time", l.lease.Shard, storage.ErrConflict)
+}
+
+// Hold takes a shard's lease, has do work under it, and gives it back. The context of do is cancelled with
+// ErrConflict as its cause when the lease is lost. ErrConflict too when another worker has it.
+func (m *Member) Hold(ctx context.Context, shard int, do func(context.Context, *Lease) error) error {
+	began := time.Now()
+	got, err := m.store.AcquireShard(ctx, shard, m.self.ID, m.timeout)
+	if err != nil {
+		return err
+	}
+	l := &Lease{Fence: got.Fence, lease: got}
+	l.renewed(began, m.timeout)
+
+	working, lose := context.WithCancelCause(ctx)
+	kept := make(chan struct{})
+	go func() {
+		defer close(kept)
+		m.keep(working, l, lose)
+	}()
+	err = do(working, l)
+	if cause := context.Cause(working); cause != nil {
+		err = cause
+	}
+	lose(nil)
+	<-kept
+	if errors.Is(err, storage.ErrConflict) || storage.IsAway(err) {
+		return err // it is another's, or ends by itself
+	}
+	release, cancel := context.WithTimeout(context.WithoutCancel(ctx), m.timeout)
+	defer cancel()
+	return errors.Join(err, m.store.ReleaseShard(release, shard, m.self.ID))
+}
+
+func (l *Lease) renewed(began time.Time, ttl time.Duration) {
+	until := began.Add(ttl)
+	l.until.Store(&until)
+}
+
+// keep renews a lease until ctx is done or the lease is lost.
+func (m *Member) keep(ctx context.Context, l *Lease, lose context.CancelCauseFunc) {
+	tick := time.NewTicker(m.Every())
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		began := time.Now()
+		ask, cancel := context.WithTimeout(ctx, m.Every())
+		err := m.store.RenewShard(ask, l.lease, m.timeout)
+		cancel()
+		switch {
+		case err == nil:
+			l.renewed(began, m.timeout)
+		case errors.Is(err, storage.ErrConflict):
+			lose(err)
+		default: // there may be time to try again
+			if err := l.Check(); err != nil {
+				lose(err)
+			}
+		}
+	}
+}

@@ -1,0 +1,129 @@
+// Package shards shares the shards of the index out over the workers that live, and holds
+// their leases.
+//
+// Who lives, the store says: a heartbeat is a row that goes by itself when it is not renewed. Which
+// shard is whose follows from that by rendezvous hashing (Thaler and Ravishankar, 1998), so workers that see
+// the same rows agree without talking to each other, and when one comes or goes no shard
+// moves but its own. While they see different rows, the lease decides.
+//
+// No machine's wall clock is compared with another's. A lease ends in the store; its holder
+// stops before that by its own monotonic clock, which it looked at before it asked.
+package shards
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/cespare/xxhash/v2"
+
+	"github.com/quern/quern/internal/clock"
+	"github.com/quern/quern/internal/storage"
+)
+
+// DefaultTimeout is how long a worker may be silent before others take its shards.
+const DefaultTimeout = 30 * time.Second
+
+// Store is what this package needs of one.
+type Store interface {
+	Settings() storage.Settings
+	Heartbeat(ctx context.Context, w storage.Worker, ttl time.Duration) error
+	Workers(ctx context.Context) ([]storage.Worker, error)
+	AcquireShard(ctx context.Context, shard int, owner string, ttl time.Duration) (storage.Lease, error)
+	RenewShard(ctx context.Context, l storage.Lease, ttl time.Duration) error
+	ReleaseShard(ctx context.Context, shard int, owner string) error
+}
+
+// Member is one process among those that share a store.
+type Member struct {
+	store   Store
+	clk     clock.Clock
+	timeout time.Duration
+
+	mu   sync.Mutex
+	self storage.Worker
+	// namesake is the error of another process that goes by the same name, nil if there is none.
+	namesake error
+}
+
+// New makes a member. Timeout is both how long the others wait for its heartbeat and how long
+// its leases last unless renewed; 0 stands for DefaultTimeout. Clk is for what people read.
+func New(store Store, clk clock.Clock, self storage.Worker, timeout time.Duration) *Member {
+	return &Member{store: store, clk: clk, self: self, timeout: cmp.Or(timeout, DefaultTimeout)}
+}
+
+// ID is this worker's name in leases, records and errors.
+func (m *Member) ID() string { return m.self.ID }
+
+// Every is how often Beat is to be called, and how often leases are renewed: twice that may fail.
+func (m *Member) Every() time.Duration { return m.timeout / 4 }
+
+// Beat says that this worker lives. ErrConflict when another process goes by its name.
+func (m *Member) Beat(ctx context.Context) error { return m.beat(ctx, m.timeout) }
+
+// Leave has the others take over sooner than they would miss this worker.
+func (m *Member) Leave(ctx context.Context) error { return m.beat(ctx, time.Second) }
+
+func (m *Member) beat(ctx context.Context, ttl time.Duration) error {
+	found, err := m.store.Workers(ctx)
+	if err != nil {
+		return err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.namesake = nil
+	for _, w := range found {
+		if w.ID == m.self.ID && (w.Host != m.self.Host || w.StartedMs != m.self.StartedMs) {
+			m.namesake = fmt.Errorf("%w: a process on host %s, started %s, goes by the name %s too: give each its own --worker-id",
+				storage.ErrConflict, w.Host, time.UnixMilli(w.StartedMs).UTC().Format(time.RFC3339), w.ID)
+			return m.namesake
+		}
+	}
+	m.self.SeenMs = clock.NowMs(m.clk)
+	return m.store.Heartbeat(ctx, m.self, ttl)
+}
+
+// Mine are the shards that are this worker's to grind now, ascending. There are none, but an ErrConflict, while
+// another process goes by its name.
+func (m *Member) Mine(ctx context.Context) ([]int, error) {
+	m.mu.Lock()
+	self, namesake := m.self, m.namesake
+	m.mu.Unlock()
+	if namesake != nil {
+		return nil, namesake
+	}
+	found, err := m.store.Workers(ctx)
+	if err != nil {
+		return nil, err
+	}
+	self.Aggregates = true // also before its first heartbeat
+	var out []int
+	for shard, owner := range Assign(append(found, self), m.store.Settings().IndexPartitions) {
+		if owner == self.ID {
+			out = append(out, shard)
+		}
+	}
+	return out, nil
+}
+
+// Assign says which of the workers each of n shards is for: the one that aggregates and has the highest hash of
+// both. It is "" where none aggregates.
+func Assign(workers []storage.Worker, n int) []string {
+	owners := make([]string, n)
+	for shard := range owners {
+		best := uint64(0)
+		for _, w := range workers {
+			if !w.Aggregates {
+				continue
+			}
+			score := xxhash.Sum64String(strconv.Itoa(shard) + "/" + w.ID)
+			if owners[shard] == "" || score > best || score == best && w.ID > owners[shard] {
+				owners[shard], best = w.ID, score
+			}
+		}
+	}
+	return owners
+}

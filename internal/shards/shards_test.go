@@ -1,0 +1,242 @@
+package shards
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/quern/quern/internal/blocks"
+	"github.com/quern/quern/internal/clock"
+	"github.com/quern/quern/internal/metric"
+	"github.com/quern/quern/internal/storage"
+	"github.com/quern/quern/internal/storage/storagetest"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+const partitions = 16
+
+func newStore() *storagetest.Faulty {
+	return storagetest.NewFaulty(storagetest.NewModel(storage.Settings{
+		Ladder: metric.DefaultLadder(), GroupSize: 4, IndexPartitions: partitions, Epochs: blocks.Epochs{{BlockSize: 4}},
+	}, nil, clock.System{}))
+}
+
+func aggregator(store Store, id string) *Member {
+	return New(store, clock.System{}, storage.Worker{ID: id, Host: "h", StartedMs: time.Now().UnixMilli(), Aggregates: true}, 0)
+}
+
+func workers(ids ...string) (out []storage.Worker) {
+	for _, id := range ids {
+		out = append(out, storage.Worker{ID: id, Aggregates: true})
+	}
+	return out
+}
+
+// Each shard is somebody's, about as many each, and only a worker's own move when it comes or goes.
+func TestAssign(t *testing.T) {
+	const n = 1024
+	var ids []string
+	for i := range 8 {
+		ids = append(ids, fmt.Sprintf("worker-%d", i))
+		before, after := Assign(workers(ids[:i]...), n), Assign(workers(ids...), n)
+		counts := map[string]int{}
+		for shard := range n {
+			counts[after[shard]]++
+			if before[shard] != after[shard] {
+				require.Equal(t, ids[i], after[shard], "what moves, moves to who came")
+			}
+		}
+		for _, id := range ids {
+			require.InDelta(t, n/len(ids), counts[id], float64(n)/float64(len(ids))/2, id)
+		}
+	}
+	require.Equal(t, Assign(workers("a", "b", "c"), n), Assign(workers("c", "a", "b"), n), "whatever their order")
+	require.Equal(t, []string{"", ""}, Assign([]storage.Worker{{ID: "ingest"}}, 2), "those that aggregate only")
+	// Which is whose must not change between versions: they run side by side during an upgrade.
+	require.Equal(t, []string{"b", "a", "b", "b"}, Assign(workers("a", "b"), 4))
+}
+
+// All that beat share everything between them, whoever asks; who falls silent is left out after the timeout.
+func TestMine(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := newStore()
+		a, b, c := aggregator(store, "a"), aggregator(store, "b"), aggregator(store, "c")
+		ingest := New(store, clock.System{}, storage.Worker{ID: "ingest"}, 0)
+		mine := func(m *Member) []int {
+			got, err := m.Mine(t.Context())
+			require.NoError(t, err)
+			return got
+		}
+		beat := func(ms ...*Member) {
+			for _, m := range ms {
+				require.NoError(t, m.Beat(t.Context()))
+			}
+		}
+		require.Len(t, mine(a), partitions, "alone, before its first heartbeat")
+		beat(a, b, c, ingest)
+		var all []int
+		for _, m := range []*Member{a, b, c} {
+			require.NotEmpty(t, mine(m))
+			all = append(all, mine(m)...)
+		}
+		require.ElementsMatch(t, []int{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}, all)
+
+		was := mine(a)
+		for range 4 { // c falls silent
+			time.Sleep(a.Every())
+			beat(a, b, ingest)
+		}
+		require.Subset(t, mine(a), was)
+		require.Len(t, append(mine(a), mine(b)...), partitions)
+
+		require.NoError(t, b.Leave(t.Context()))
+		time.Sleep(time.Second)
+		require.Len(t, mine(a), partitions)
+	})
+}
+
+// Of two processes of one name one takes no part, whoever looks first.
+func TestNamesakes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := newStore()
+		first := aggregator(store, "same")
+		time.Sleep(time.Second)
+		second := aggregator(store, "same")
+		require.NoError(t, first.Beat(t.Context()))
+		refused := func(m *Member) {
+			t.Helper()
+			err := m.Beat(t.Context())
+			require.ErrorIs(t, err, storage.ErrConflict)
+			require.ErrorContains(t, err, "--worker-id")
+			_, err = m.Mine(t.Context())
+			require.ErrorIs(t, err, storage.ErrConflict)
+		}
+		refused(second)
+		require.NoError(t, first.Beat(t.Context()))
+
+		// The first ends. Its name is free when its heartbeat has ended.
+		time.Sleep(DefaultTimeout)
+		require.NoError(t, second.Beat(t.Context()))
+		got, err := second.Mine(t.Context())
+		require.NoError(t, err)
+		require.Len(t, got, partitions)
+
+		// Both have looked before either has written: the one that wrote first finds out.
+		third := aggregator(store, "same")
+		rule := storagetest.Rule{Op: "Heartbeat", Times: 1, Before: func() error { return store.Store.Heartbeat(t.Context(), second.self, time.Minute) }}
+		time.Sleep(DefaultTimeout)
+		store.Add(rule)
+		require.NoError(t, third.Beat(t.Context()))
+		refused(second)
+		require.NoError(t, third.Beat(t.Context()))
+	})
+}
+
+// A lease lasts for as long as the work does, with one fence, and is free after it.
+func TestHold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := newStore()
+		a, b := aggregator(store, "a"), aggregator(store, "b")
+		held := false
+		err := a.Hold(t.Context(), 3, func(ctx context.Context, l *Lease) error {
+			held = true
+			for range 10 {
+				time.Sleep(DefaultTimeout / 2)
+				require.NoError(t, l.Check())
+				require.NoError(t, ctx.Err())
+				require.ErrorIs(t, b.Hold(ctx, 3, nil), storage.ErrConflict)
+			}
+			require.NoError(t, store.WriteRollups(ctx, l.Fence, 1, nil), "its fence is the newest")
+			return nil
+		})
+		require.NoError(t, err)
+		require.True(t, held)
+		boom := errors.New("boom")
+		require.ErrorIs(t, b.Hold(t.Context(), 3, func(context.Context, *Lease) error { return boom }), boom)
+		require.NoError(t, a.Hold(t.Context(), 3, func(context.Context, *Lease) error { return nil }), "free after a failure too")
+	})
+}
+
+// Whose lease cannot be renewed stops, by its own clock, before another can have it.
+func TestHoldWithoutRenewal(t *testing.T) {
+	for name, fault := range map[string]error{"away": storage.ErrUnavailable, "no answer": storage.ErrTimeout} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				store := newStore()
+				a, b := aggregator(store, "a"), aggregator(store, "b")
+				store.Fail("RenewShard", blocks.Range{}, -1, fault)
+				begun := time.Now()
+				err := a.Hold(t.Context(), 3, func(ctx context.Context, l *Lease) error {
+					<-ctx.Done()
+					require.Error(t, l.Check())
+					return ctx.Err()
+				})
+				require.ErrorIs(t, err, storage.ErrConflict)
+				require.Equal(t, DefaultTimeout, time.Since(begun))
+				require.NoError(t, b.Hold(t.Context(), 3, func(context.Context, *Lease) error { return nil }))
+			})
+		})
+	}
+}
+
+// Once in a while renewals may fail.
+func TestHoldWithTwoRenewalsLost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := newStore()
+		store.Fail("RenewShard", blocks.Range{}, 2, storage.ErrTimeout)
+		err := aggregator(store, "a").Hold(t.Context(), 3, func(ctx context.Context, l *Lease) error {
+			time.Sleep(2 * DefaultTimeout)
+			require.NoError(t, l.Check())
+			return ctx.Err()
+		})
+		require.NoError(t, err)
+	})
+}
+
+// A process that was stopped for longer than its lease lasts finds out before it does anything else, though
+// another has the shard by then.
+func TestHoldOfAStoppedProcess(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := newStore()
+		a, b := aggregator(store, "a"), aggregator(store, "b")
+		// Its renewals do not come to pass either: nothing of it runs.
+		stopped := make(chan struct{})
+		store.Add(storagetest.Rule{Op: "RenewShard", Times: -1, Before: func() error { <-stopped; return nil }})
+		err := a.Hold(t.Context(), 3, func(ctx context.Context, l *Lease) error {
+			time.Sleep(DefaultTimeout)
+			require.NoError(t, b.Hold(context.WithoutCancel(ctx), 3, func(_ context.Context, theirs *Lease) error {
+				require.Greater(t, theirs.Fence, l.Fence)
+				close(stopped)
+				require.ErrorIs(t, l.Check(), storage.ErrConflict)
+				return nil
+			}))
+			return l.Check()
+		})
+		require.ErrorIs(t, err, storage.ErrConflict)
+	})
+}
+
+// Told to stop, a worker gives its lease back.
+func TestHoldIsToldToStop(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := newStore()
+		ctx, cancel := context.WithCancelCause(t.Context())
+		stop := errors.New("shutting down")
+		err := aggregator(store, "a").Hold(ctx, 3, func(ctx context.Context, _ *Lease) error {
+			cancel(stop)
+			<-ctx.Done()
+			return ctx.Err()
+		})
+		require.ErrorIs(t, err, stop)
+		leases, err := store.Leases(t.Context())
+		require.NoError(t, err)
+		require.Empty(t, leases)
+	})
+}
