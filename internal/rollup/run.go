@@ -135,11 +135,11 @@ func (r *Runner) Run(ctx context.Context, k storage.SliceKey) (storage.Run, erro
 	rec.Late, rec.Rescheduled, rec.Dropped = int(t.late.Load()), int(t.rescheduled.Load()), int(t.dropped.Load())
 	if err != nil {
 		err = fmt.Errorf("run of %s slice %s: %w", r.ladder.Name(k.Bucket), r.slice(k), err)
-		shared := errors.Is(err, ErrShared)
-		if ctx.Err() != nil || shared && rec.Blocks+rec.Rescheduled+rec.Dropped == 0 {
+		waits := errors.Is(err, ErrShared)
+		if ctx.Err() != nil || waits && rec.Blocks+rec.Rescheduled+rec.Dropped == 0 {
 			return rec, err // told to stop, or waiting: nothing went wrong, and the slice stays open
 		}
-		if !shared {
+		if !waits {
 			rec.Err = err.Error()
 			r.report(ctx, k, -1, err)
 		}
@@ -171,6 +171,9 @@ func (r *Runner) shards(ctx context.Context, k storage.SliceKey, rec *storage.Ru
 		r.current, r.ended = k, make([]bool, r.store.Settings().IndexPartitions)
 	}
 	mine, err := r.member.Mine(ctx)
+	if errors.Is(err, storage.ErrConflict) {
+		return fmt.Errorf("%w: %w", ErrShared, err)
+	}
 	if err != nil {
 		return err
 	}

@@ -108,3 +108,19 @@ func TestWorkersOfTwoMinds(t *testing.T) {
 	require.Len(t, rows(t, store), 40)
 	require.False(t, open(t, store, k))
 }
+
+// A worker whose name is another's grinds nothing, and that is no failed run.
+func TestNamesake(t *testing.T) {
+	_, store, clk, k := setUp(t, 40, rollup.Options{})
+	join(t, store, clk, "same")
+	m := shards.New(store, clk, storage.Worker{ID: "same", Host: "elsewhere", Aggregates: true}, 0)
+	require.ErrorIs(t, m.Beat(t.Context()), storage.ErrConflict)
+	c := cache.New(store, clk, 7, cache.DefaultTiming())
+	r := rollup.NewRunner(store, m, c, recovery.New(store, c, clk, recovery.Options{}), clk, rollup.Options{})
+	_, err := r.Run(t.Context(), k)
+	require.ErrorIs(t, err, rollup.ErrShared)
+	require.Empty(t, rows(t, store))
+	runs, err := store.RecentRuns(t.Context(), 10)
+	require.NoError(t, err)
+	require.Empty(t, runs)
+}
