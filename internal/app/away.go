@@ -3,10 +3,12 @@ package app
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync/atomic"
 	"time"
 
 	"github.com/quern/quern/internal/clock"
+	"github.com/quern/quern/internal/ingest"
 	"github.com/quern/quern/internal/storage"
 )
 
@@ -41,6 +43,20 @@ func (c *condition) get() error {
 		return *err
 	}
 	return nil
+}
+
+// appender takes reports for as long as the process is fit to.
+type appender struct {
+	*ingest.Ingest
+	unfit *condition
+}
+
+// Append implements api.Appender.
+func (a appender) Append(ctx context.Context, reports []ingest.Report) (ingest.Result, error) {
+	if err := a.unfit.get(); err != nil {
+		return ingest.Result{}, fmt.Errorf("%w: %w", storage.ErrUnavailable, err)
+	}
+	return a.Ingest.Append(ctx, reports)
 }
 
 var errOpening = errors.New("the store is being opened")

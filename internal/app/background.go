@@ -55,9 +55,15 @@ func (s *server) heartbeats(ctx context.Context) {
 	told := false
 	s.every(ctx, s.engine.member.Every(), "no heartbeat", func(ctx context.Context) error {
 		err := s.engine.member.Beat(ctx)
-		if errors.Is(err, storage.ErrConflict) && !told {
-			told = true
+		unfit := errors.Is(err, storage.ErrConflict) || errors.Is(err, storage.ErrSettings)
+		if unfit && !told {
 			s.recordError(ctx, "worker", err)
+		}
+		told = unfit
+		// By a wrong clock samples would be put into slices that have been ground.
+		s.unfit.set(nil)
+		if errors.Is(err, storage.ErrSettings) {
+			s.unfit.set(err)
 		}
 		switch {
 		case !s.shared() || ctx.Err() != nil:

@@ -77,8 +77,8 @@ type server struct {
 
 	// gate is closed before the store: it must not be closed under requests.
 	gate gate
-	// away is why it is not ready.
-	away condition
+	// away is why the store cannot be used, unfit why this process must not use it.
+	away, unfit condition
 
 	// These are there once the store is open.
 	engine *engine
@@ -182,12 +182,20 @@ func (s *server) openEngine(ctx context.Context, onFatal func(error)) error {
 	})
 }
 
+// ready is why the process cannot serve, nil when it can.
+func (s *server) ready() error {
+	if err := s.unfit.get(); err != nil {
+		return err
+	}
+	return s.away.get()
+}
+
 // build makes what answers requests, and has it do so. ctx is that of ingest.
 func (s *server) build(ctx context.Context) error {
 	opts := api.Options{
 		Clock: s.clk, Logger: component(s.log, "http"),
 		Status: status{s.engine, s.clk}, Ladder: s.engine.ladder,
-		Ready:    func(context.Context) error { return s.away.get() },
+		Ready:    func(context.Context) error { return s.ready() },
 		Gatherer: s.gathered, Registerer: s.metrics,
 		Limits: api.Limits{CompressedBytes: s.cfg.MaxBodyBytes, BodyBytes: 4 * s.cfg.MaxBodyBytes},
 	}
@@ -195,7 +203,7 @@ func (s *server) build(ctx context.Context) error {
 		s.startIngest(ctx, s.engine)
 		st := s.engine.store
 		reader := query.New(st, s.engine.index, st.Settings(), s.engine.retention, s.clk, query.Options{AgeCap: s.cfg.AgeCap})
-		opts.Appender = s.engine.ingest
+		opts.Appender = appender{s.engine.ingest, &s.unfit}
 		opts.Extra = []api.Registrar{api.NewRead(reader, s.clk)}
 	}
 	var err error

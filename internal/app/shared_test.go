@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -25,6 +26,7 @@ import (
 	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/config"
 	"github.com/quern/quern/internal/metric"
+	"github.com/quern/quern/internal/shards"
 	"github.com/quern/quern/internal/storage"
 	"github.com/quern/quern/internal/storage/storagetest"
 )
@@ -33,6 +35,7 @@ import (
 type sharedStore struct {
 	*storagetest.Model
 	away     atomic.Bool
+	clockOff atomic.Bool
 	addEpoch func(blocks.Epoch) error
 }
 
@@ -54,6 +57,9 @@ func (s *sharedStore) Heartbeat(ctx context.Context, w storage.Worker, ttl time.
 	if s.away.Load() {
 		return errAway
 	}
+	if s.clockOff.Load() {
+		return errClock
+	}
 	return s.Model.Heartbeat(ctx, w, ttl)
 }
 
@@ -65,6 +71,8 @@ func (s *sharedStore) AddEpoch(ctx context.Context, e blocks.Epoch) error {
 	}
 	return s.Model.AddEpoch(ctx, e)
 }
+
+var errClock = fmt.Errorf("it is late: %w", storage.ErrSettings)
 
 var errAway = fmt.Errorf("nobody at home: %w", storage.ErrUnavailable)
 
@@ -327,6 +335,53 @@ func TestReadyFollowsTheCluster(t *testing.T) {
 		st.away.Store(true)
 		time.Sleep(s.engine.member.Every())
 		require.NoError(t, s.away.get())
+	})
+}
+
+// TestClockGoesWrong: samples would go into slices that have been ground, so none are taken until it is right
+// again; and nothing is ground.
+func TestClockGoesWrong(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		st := newSharedStore("1h,6h,24h", clock.System{})
+		s := sharedServer(t, roles{ingest: true, aggregate: true}, st)
+		var err error
+		s.engine, err = s.newEngine(t.Context(), st)
+		require.NoError(t, err)
+		hard, breakOff := context.WithCancel(t.Context())
+		defer breakOff()
+		require.NoError(t, s.build(hard))
+		ctx, cancel := context.WithCancel(t.Context())
+		go s.heartbeats(ctx)
+		report := func() *httptest.ResponseRecorder {
+			synctest.Wait()
+			w := httptest.NewRecorder()
+			s.gate.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/api/v1/reports",
+				strings.NewReader(`{"source":"a","measurements":[{"metric":"m","value":1}]}`)))
+			return w
+		}
+		require.Equal(t, http.StatusOK, report().Code)
+
+		st.clockOff.Store(true)
+		time.Sleep(s.engine.member.Every())
+		w := report()
+		require.Equal(t, http.StatusServiceUnavailable, w.Code)
+		require.NotEmpty(t, w.Header().Get("Retry-After"))
+		require.Contains(t, w.Body.String(), "it is late")
+		require.ErrorIs(t, s.ready(), errClock)
+		_, err = s.engine.member.Mine(t.Context())
+		require.ErrorIs(t, err, shards.ErrUnfit)
+		time.Sleep(5 * s.engine.member.Every())
+		errs, err := st.RecentErrors(t.Context())
+		require.NoError(t, err)
+		require.Len(t, errs, 1, "once, however long it lasts")
+
+		st.clockOff.Store(false)
+		time.Sleep(s.engine.member.Every())
+		require.Equal(t, http.StatusOK, report().Code)
+		require.NoError(t, s.ready())
+		cancel()
+		synctest.Wait()
+		require.NoError(t, s.engine.close())
 	})
 }
 

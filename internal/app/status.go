@@ -3,10 +3,13 @@ package app
 import (
 	"context"
 	"errors"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/quern/quern/internal/api"
 	"github.com/quern/quern/internal/clock"
+	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/shards"
 	"github.com/quern/quern/internal/storage"
 )
@@ -20,7 +23,7 @@ type status struct {
 const shownRuns = 50
 
 // AggregationStatus implements api.StatusProvider.
-func (s status) AggregationStatus(ctx context.Context) (api.Status, error) {
+func (s status) AggregationStatus(ctx context.Context, waiting bool) (api.Status, error) {
 	var out api.Status
 	var errs [4]error
 	out.Runs, errs[0] = s.store.RecentRuns(ctx, shownRuns)
@@ -37,38 +40,52 @@ func (s status) AggregationStatus(ctx context.Context) (api.Status, error) {
 	for _, l := range leases {
 		out.Shards[l.Shard].Lease = l
 	}
+	ladder := s.store.Settings().Ladder
+	for b := metric.Raw; b <= ladder.Top(); b++ {
+		out.Levels = append(out.Levels, api.LevelStatus{Bucket: b, Retention: s.retention.Of(b)})
+	}
 	outstanding, err := s.recovery.Outstanding(ctx)
 	if err != nil {
 		return out, err
 	}
-	ladder := s.store.Settings().Ladder
 	now := clock.NowMs(s.clk)
+	// Finest first, and of each the oldest slice first: work goes on from one slice to a later one, or to
+	// a coarser bucket, and leaves the place it came from last. So what is under way is seen.
 	for _, b := range ladder.Ground() {
 		bs := api.BucketStatus{Bucket: b}
+		stood := map[int64]int{}
 		for _, k := range outstanding {
 			late := now - ladder.SliceAt(b, k.StartMs).EndMs
-			if k.Bucket != b || late < 0 {
+			if k.Bucket != b || late < 0 && !waiting {
 				continue
 			}
-			n, err := s.countMarks(ctx, k)
+			n, err := s.countMarks(ctx, k, func(m *storage.Mark) { stood[ladder.SliceAt(b, m.TimeMs).StartMs]++ })
 			if err != nil {
 				return out, err
 			}
-			bs.Outstanding = append(bs.Outstanding, api.OutstandingSlice{StartMs: k.StartMs, Marks: n})
-			bs.Lag = max(bs.Lag, time.Duration(late)*time.Millisecond)
+			if late >= 0 {
+				bs.Outstanding = append(bs.Outstanding, api.OutstandingSlice{StartMs: k.StartMs, Marks: n})
+				bs.Lag = max(bs.Lag, time.Duration(late)*time.Millisecond)
+			}
+		}
+		if waiting {
+			for _, start := range slices.Sorted(maps.Keys(stood)) {
+				bs.Waiting = append(bs.Waiting, api.OutstandingSlice{StartMs: start, Marks: stood[start]})
+			}
 		}
 		out.Buckets = append(out.Buckets, bs)
 	}
 	return out, nil
 }
 
-func (s status) countMarks(ctx context.Context, k storage.SliceKey) (int, error) {
+func (s status) countMarks(ctx context.Context, k storage.SliceKey, each func(*storage.Mark)) (int, error) {
 	n := 0
 	for shard := range s.store.Settings().IndexPartitions {
-		for _, err := range s.store.Marks(ctx, storage.IndexPartition{SliceKey: k, Shard: shard}) {
+		for m, err := range s.store.Marks(ctx, storage.IndexPartition{SliceKey: k, Shard: shard}) {
 			if err != nil {
 				return 0, err
 			}
+			each(&m)
 			n++
 		}
 	}

@@ -171,7 +171,7 @@ func (r *Runner) shards(ctx context.Context, k storage.SliceKey, rec *storage.Ru
 		r.current, r.ended = k, make([]bool, r.store.Settings().IndexPartitions)
 	}
 	mine, err := r.member.Mine(ctx)
-	if errors.Is(err, storage.ErrConflict) {
+	if errors.Is(err, shards.ErrUnfit) {
 		return fmt.Errorf("%w: %w", ErrShared, err)
 	}
 	if err != nil {

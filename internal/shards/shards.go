@@ -13,6 +13,7 @@ package shards
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"strconv"
 	"sync"
@@ -45,8 +46,8 @@ type Member struct {
 
 	mu   sync.Mutex
 	self storage.Worker
-	// namesake is the error of another process that goes by the same name, nil if there is none.
-	namesake error
+	// unfit is why this worker may not take part, nil when it may.
+	unfit error
 }
 
 // New makes a member. Timeout is both how long the others wait for its heartbeat and how long
@@ -61,7 +62,8 @@ func (m *Member) ID() string { return m.self.ID }
 // Every is how often Beat is to be called, and how often leases are renewed: twice that may fail.
 func (m *Member) Every() time.Duration { return m.timeout / 4 }
 
-// Beat says that this worker lives. ErrConflict when another process goes by its name.
+// Beat says that this worker lives. ErrConflict when another process goes by its name, ErrSettings when its
+// clock is wrong; until a later one succeeds it takes no part.
 func (m *Member) Beat(ctx context.Context) error { return m.beat(ctx, m.timeout) }
 
 // Leave has the others take over sooner than they would miss this worker.
@@ -74,26 +76,32 @@ func (m *Member) beat(ctx context.Context, ttl time.Duration) error {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.namesake = nil
+	m.unfit = nil
 	for _, w := range found {
 		if w.ID == m.self.ID && (w.Host != m.self.Host || w.StartedMs != m.self.StartedMs) {
-			m.namesake = fmt.Errorf("%w: a process on host %s, started %s, goes by the name %s too: give each its own --worker-id",
+			m.unfit = fmt.Errorf("%w: a process on host %s, started %s, goes by the name %s too: give each its own --worker-id",
 				storage.ErrConflict, w.Host, time.UnixMilli(w.StartedMs).UTC().Format(time.RFC3339), w.ID)
-			return m.namesake
+			return m.unfit
 		}
 	}
 	m.self.SeenMs = clock.NowMs(m.clk)
-	return m.store.Heartbeat(ctx, m.self, ttl)
+	if err = m.store.Heartbeat(ctx, m.self, ttl); errors.Is(err, storage.ErrSettings) {
+		m.unfit = err
+	}
+	return err
 }
 
-// Mine are the shards that are this worker's to grind now, ascending. There are none, but an ErrConflict, while
-// another process goes by its name.
+// ErrUnfit says that this worker may not take part for now. What it wraps says why.
+var ErrUnfit = errors.New("this worker takes no part")
+
+// Mine are the shards that are this worker's to grind now, ascending. There are none, but ErrUnfit, while
+// its last heartbeat was refused.
 func (m *Member) Mine(ctx context.Context) ([]int, error) {
 	m.mu.Lock()
-	self, namesake := m.self, m.namesake
+	self, unfit := m.self, m.unfit
 	m.mu.Unlock()
-	if namesake != nil {
-		return nil, namesake
+	if unfit != nil {
+		return nil, fmt.Errorf("%w: %w", ErrUnfit, unfit)
 	}
 	found, err := m.store.Workers(ctx)
 	if err != nil {

@@ -116,7 +116,7 @@ func TestNamesakes(t *testing.T) {
 			require.ErrorIs(t, err, storage.ErrConflict)
 			require.ErrorContains(t, err, "--worker-id")
 			_, err = m.Mine(t.Context())
-			require.ErrorIs(t, err, storage.ErrConflict)
+			require.ErrorIs(t, err, ErrUnfit)
 		}
 		refused(second)
 		require.NoError(t, first.Beat(t.Context()))

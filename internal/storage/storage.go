@@ -355,7 +355,8 @@ type Operations interface {
 	// RecentErrors are the last 10 of each component, newest first.
 	RecentErrors(ctx context.Context) ([]ComponentError, error)
 	// Heartbeat records that a worker lives; the row goes after ttl, or when a store that
-	// belongs to one process is closed.
+	// belongs to one process is closed. ErrSettings, and nothing is recorded, when the process's clock is
+	// too far from the store's own, where that has one.
 	Heartbeat(ctx context.Context, w Worker, ttl time.Duration) error
 	Workers(ctx context.Context) ([]Worker, error)
 	Leases(ctx context.Context) ([]Lease, error)

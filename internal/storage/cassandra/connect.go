@@ -215,7 +215,7 @@ func look(ctx context.Context, o *Options, s session) (cluster, error) {
 			return cluster{}, refuse("the servers run Cassandra %s, and %d.0 or newer is needed", found[0].Version, oldest)
 		}
 	}
-	if err := checkClock(o, found[0].NowMs, asked, answered); err != nil {
+	if err := checkClock(o.MaxClockSkew, found[0].NowMs, asked, answered); err != nil {
 		return cluster{}, err
 	}
 	type peer struct {
@@ -243,25 +243,6 @@ func look(ctx context.Context, o *Options, s session) (cluster, error) {
 			found[0].DataCenter, o.LocalDC)
 	}
 	return c, nil
-}
-
-// checkClock compares the clocks. How long the answer took is how far it can be wrong.
-func checkClock(o *Options, serverMs int64, asked, answered time.Time) error {
-	if o.MaxClockSkew == 0 {
-		return nil
-	}
-	server := time.UnixMilli(serverMs)
-	ahead, behind := asked.Sub(server)-time.Millisecond, server.Sub(answered)
-	if ahead <= o.MaxClockSkew && behind <= o.MaxClockSkew {
-		return nil
-	}
-	off, direction := ahead, "ahead of"
-	if behind > ahead {
-		off, direction = behind, "behind"
-	}
-	return refuse("this machine's clock is %s %s the servers', more than the %s that data may come late by: "+
-		"set the clocks (NTP), or allow more by --late-grace and --aggregation-delay",
-		off.Round(time.Second), direction, o.MaxClockSkew)
 }
 
 // retries asks the next node where one has failed. All that it is used for is idempotent.

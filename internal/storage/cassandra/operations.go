@@ -116,6 +116,9 @@ type workerRow struct {
 
 // Heartbeat implements storage.Operations.
 func (s *Store) Heartbeat(ctx context.Context, w storage.Worker, d time.Duration) error {
+	if err := s.checkClock(ctx); err != nil {
+		return err
+	}
 	return named("heartbeat", s.session.exec(ctx, s.stamps.next(), stmt(cqlWriteWorker,
 		w.ID, w.Host, w.StartedMs, w.SeenMs, w.Aggregates, ttl(d))))
 }

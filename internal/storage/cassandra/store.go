@@ -49,6 +49,7 @@ type Store struct {
 	limiter   *limiter
 	clk       clock.Clock
 	log       *slog.Logger
+	maxSkew   time.Duration
 	stamps    *timestamps
 	retention storage.Retention
 	tables    []string // of the levels, by bucket; tables[0] is unused
@@ -116,8 +117,8 @@ func open(ctx context.Context, session session, opts *Options, localDC string) (
 	s := &Store{
 		session: session, clk: opts.Clock, log: opts.Logger,
 		stamps:    &timestamps{clk: opts.Clock},
-		retention: retention,
-		ladder:    recorded.Ladder, groupSize: recorded.GroupSize, shards: recorded.IndexPartitions,
+		retention: retention, maxSkew: opts.MaxClockSkew,
+		ladder: recorded.Ladder, groupSize: recorded.GroupSize, shards: recorded.IndexPartitions,
 		epochs: recorded.Epochs, epochsRead: opts.Clock.Now(),
 	}
 	for b := range recorded.Ladder.Top() + 1 {

@@ -6,6 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/storage"
 )
 
@@ -30,7 +31,7 @@ func TestCheckClock(t *testing.T) {
 		{"not compared", 0, asked.Add(time.Hour), ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			err := checkClock(&Options{MaxClockSkew: c.most}, c.server.UnixMilli(), asked, answered)
+			err := checkClock(c.most, c.server.UnixMilli(), asked, answered)
 			if c.want == "" {
 				require.NoError(t, err)
 				return
@@ -39,4 +40,22 @@ func TestCheckClock(t *testing.T) {
 			require.ErrorContains(t, err, c.want)
 		})
 	}
+}
+
+// A clock that goes wrong later is found by the next heartbeat, which then does not count.
+func TestClockGoesWrong(t *testing.T) {
+	o := place(t)
+	clk := clock.NewSimulated(time.Now())
+	o.Clock, o.MaxClockSkew = clk, 10*time.Minute
+	st, err := Open(t.Context(), o)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, st.Close()) }()
+	w := storage.Worker{ID: "w"}
+	require.NoError(t, st.Heartbeat(t.Context(), w, time.Hour))
+	clk.Set(clk.Now().Add(time.Hour))
+	w.ID = "astray"
+	require.ErrorIs(t, st.Heartbeat(t.Context(), w, time.Hour), storage.ErrSettings)
+	workers, err := st.Workers(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, []storage.Worker{{ID: "w"}}, workers)
 }

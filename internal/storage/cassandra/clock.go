@@ -1,0 +1,49 @@
+package cassandra
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/quern/quern/internal/storage"
+)
+
+const cqlNow = `SELECT toUnixTimestamp(now()) AS now FROM system.local`
+
+// checkClock compares this process's clock with that of whichever server answers.
+func (s *Store) checkClock(ctx context.Context) error {
+	if s.maxSkew == 0 {
+		return nil
+	}
+	asked := s.clk.Now()
+	found, err := all[struct {
+		NowMs int64 `db:"now"`
+	}](ctx, s.session, stmt(cqlNow))
+	if err != nil {
+		return err
+	}
+	if len(found) != 1 {
+		return fmt.Errorf("%w: a server does not say what time it is", storage.ErrUnavailable)
+	}
+	return checkClock(s.maxSkew, found[0].NowMs, asked, s.clk.Now())
+}
+
+// checkClock compares the clocks; most is 0 where they are not to be compared. How long the answer took is how far
+// it can be wrong.
+func checkClock(most time.Duration, serverMs int64, asked, answered time.Time) error {
+	if most == 0 {
+		return nil
+	}
+	server := time.UnixMilli(serverMs)
+	ahead, behind := asked.Sub(server)-time.Millisecond, server.Sub(answered)
+	if ahead <= most && behind <= most {
+		return nil
+	}
+	off, direction := ahead, "ahead of"
+	if behind > ahead {
+		off, direction = behind, "behind"
+	}
+	return refuse("this machine's clock is %s %s the servers', more than the %s that data may come late by: "+
+		"set the clocks (NTP), or allow more by --late-grace and --aggregation-delay",
+		off.Round(time.Second), direction, most)
+}
