@@ -64,7 +64,7 @@ func TestFirstContact(t *testing.T) {
 	var st map[string][]map[string]any
 	require.NoError(t, json.Unmarshal(r.Body, &st), "%s", r.Body)
 	keys := func(m map[string]any) []string { return slices.Sorted(maps.Keys(m)) }
-	assert.ElementsMatch(t, []string{"buckets", "runs", "workers", "shards", "errors"}, slices.Collect(maps.Keys(st)))
+	assert.ElementsMatch(t, []string{"levels", "buckets", "runs", "workers", "shards", "errors"}, slices.Collect(maps.Keys(st)))
 	require.Len(t, st["buckets"], 3)
 	assert.Equal(t, []string{"bucket", "lag_seconds", "outstanding"}, keys(st["buckets"][0]))
 	process.Eventually(t, "the heartbeat", func() error {

@@ -212,7 +212,7 @@ type statusOf struct {
 	err    error
 }
 
-func (s statusOf) AggregationStatus(context.Context) (Status, error) { return s.status, s.err }
+func (s statusOf) AggregationStatus(context.Context, bool) (Status, error) { return s.status, s.err }
 
 func TestAggregationStatus(t *testing.T) {
 	serve := func(p statusOf) *httptest.ResponseRecorder {
@@ -220,9 +220,10 @@ func TestAggregationStatus(t *testing.T) {
 	}
 	w := serve(statusOf{})
 	require.Equal(t, 200, w.Code)
-	require.JSONEq(t, `{"buckets":[],"runs":[],"workers":[],"shards":[],"errors":[]}`, w.Body.String())
+	require.JSONEq(t, `{"levels":[],"buckets":[],"runs":[],"workers":[],"shards":[],"errors":[]}`, w.Body.String())
 
 	w = serve(statusOf{status: Status{
+		Levels: []LevelStatus{{Bucket: metric.Raw, Retention: 7 * 24 * time.Hour}, {Bucket: 3}},
 		Buckets: []BucketStatus{
 			{Bucket: metric.Raw, Outstanding: []OutstandingSlice{{StartMs: 3600000, Marks: 7}}, Lag: 90500 * time.Millisecond},
 			{Bucket: 1},
@@ -243,6 +244,7 @@ func TestAggregationStatus(t *testing.T) {
 	}})
 	require.Equal(t, 200, w.Code)
 	require.JSONEq(t, `{
+		"levels":[{"level":"raw","width_seconds":0,"retention_seconds":604800},{"level":"24h","width_seconds":86400,"retention_seconds":0}],
 		"buckets":[
 			{"bucket":"raw","outstanding":[{"slice":3600000,"marks":7}],"lag_seconds":90.5},
 			{"bucket":"1h","outstanding":[],"lag_seconds":0}],
@@ -256,6 +258,16 @@ func TestAggregationStatus(t *testing.T) {
 		"errors":[
 			{"component":"run","worker":"w1","time":4,"bucket":"6h","slice":6,"start":128,"message":"no"},
 			{"component":"lease","worker":"","time":0,"bucket":"bucket-9","slice":0,"message":""}]}`, w.Body.String())
+
+	waiting := newServer(t, func(o *Options) {
+		o.Status = statusOf{status: Status{Buckets: []BucketStatus{{Waiting: []OutstandingSlice{{StartMs: 7200000, Marks: 3}}}, {Bucket: 1}}}}
+	})
+	w = get(t, waiting, "GET", "/api/v1/status/aggregation?waiting=true")
+	require.JSONEq(t, `{"levels":[],"buckets":[
+		{"bucket":"raw","outstanding":[],"waiting":[{"slice":7200000,"marks":3}],"lag_seconds":0},
+		{"bucket":"1h","outstanding":[],"waiting":[],"lag_seconds":0}],"runs":[],"workers":[],"shards":[],"errors":[]}`, w.Body.String())
+	require.NotContains(t, get(t, waiting, "GET", "/api/v1/status/aggregation").Body.String(), "waiting")
+	require.Equal(t, 400, get(t, waiting, "GET", "/api/v1/status/aggregation?waiting=perhaps").Code)
 
 	require.Equal(t, 503, serve(statusOf{err: storage.ErrUnavailable}).Code)
 	require.Equal(t, 500, serve(statusOf{err: storage.ErrCorrupt}).Code)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"strconv"
 	"time"
 
 	"github.com/quern/quern/internal/metric"
@@ -12,11 +13,14 @@ import (
 
 // StatusProvider knows how far aggregation is.
 type StatusProvider interface {
-	AggregationStatus(ctx context.Context) (Status, error)
+	// AggregationStatus is Status; with waiting its BucketStatus have Waiting, for which every mark is read.
+	AggregationStatus(ctx context.Context, waiting bool) (Status, error)
 }
 
 // Status is how far aggregation is, and what was done last.
 type Status struct {
+	// Levels are all buckets, raw first.
+	Levels []LevelStatus
 	// Buckets are those that are ground, finest first.
 	Buckets []BucketStatus
 	// Runs are the last ones, newest first.
@@ -36,16 +40,25 @@ type ShardStatus struct {
 	Lease storage.Lease
 }
 
+// LevelStatus is a bucket, and how long its rows are kept; 0 is for ever.
+type LevelStatus struct {
+	Bucket    metric.Bucket
+	Retention time.Duration
+}
+
 // BucketStatus is what one bucket still has to be ground.
 type BucketStatus struct {
 	Bucket metric.Bucket
 	// Outstanding are the slices that are over and not complete, oldest first.
 	Outstanding []OutstandingSlice
+	// Waiting are the slices that marks stand for which no run has dealt with, oldest first. Those
+	// of late data lie in another slice's index, mostly in that of one which is not over.
+	Waiting []OutstandingSlice
 	// Lag is the time since the oldest outstanding slice ended, 0 when there is none.
 	Lag time.Duration
 }
 
-// OutstandingSlice is a slice that is over and not complete.
+// OutstandingSlice is a slice of which something is to be ground.
 type OutstandingSlice struct {
 	StartMs int64
 	Marks   int
@@ -54,6 +67,7 @@ type OutstandingSlice struct {
 // What follows is the outside form: scripts rely on the names. Times are Unix ms.
 
 type statusReply struct {
+	Levels  []levelReply  `json:"levels"`
 	Buckets []bucketReply `json:"buckets"`
 	Runs    []runReply    `json:"runs"`
 	Workers []workerReply `json:"workers"`
@@ -61,9 +75,19 @@ type statusReply struct {
 	Errors  []faultReply  `json:"errors"`
 }
 
+type levelReply struct {
+	Level string `json:"level"`
+	// WidthSeconds is the time that a row stands for, 0 for raw.
+	WidthSeconds float64 `json:"width_seconds"`
+	// RetentionSeconds is how long rows are kept, 0 for ever.
+	RetentionSeconds float64 `json:"retention_seconds"`
+}
+
 type bucketReply struct {
 	Bucket      string       `json:"bucket"`
 	Outstanding []sliceReply `json:"outstanding"`
+	// Waiting is absent unless it is asked for.
+	Waiting    *[]sliceReply `json:"waiting,omitempty"`
 	LagSeconds  float64      `json:"lag_seconds"`
 }
 
@@ -117,9 +141,17 @@ type faultReply struct {
 	Message string `json:"message"`
 }
 
-// aggregation serves GET /api/v1/status/aggregation.
+// aggregation serves GET /api/v1/status/aggregation, with what waits if the parameter waiting is true.
 func (s *Server) aggregation(w http.ResponseWriter, r *http.Request) {
-	st, err := s.opts.Status.AggregationStatus(r.Context())
+	waiting := false
+	if text := r.URL.Query().Get("waiting"); text != "" {
+		var err error
+		if waiting, err = strconv.ParseBool(text); err != nil {
+			replyError(w, http.StatusBadRequest, fmt.Sprintf("waiting=%q: must be true or false", text))
+			return
+		}
+	}
+	st, err := s.opts.Status.AggregationStatus(r.Context(), waiting)
 	if err != nil {
 		code, retryAfter := failure(r.Context(), err)
 		if retryAfter != "" {
@@ -131,12 +163,12 @@ func (s *Server) aggregation(w http.ResponseWriter, r *http.Request) {
 		replyError(w, code, err.Error())
 		return
 	}
-	replyJSON(w, http.StatusOK, encodeStatus(s.opts.Ladder, st))
+	replyJSON(w, http.StatusOK, encodeStatus(s.opts.Ladder, st, waiting))
 }
 
 // encodeStatus makes the outside form. Empty lists are lists, so that scripts need no
 // case for null.
-func encodeStatus(ladder metric.Ladder, st Status) statusReply {
+func encodeStatus(ladder metric.Ladder, st Status, waiting bool) statusReply {
 	name := func(b metric.Bucket) string {
 		if b < metric.Raw || b > ladder.Top() {
 			// Left by a store whose ladder was another; better odd than a panic.
@@ -145,20 +177,24 @@ func encodeStatus(ladder metric.Ladder, st Status) statusReply {
 		return ladder.Name(b)
 	}
 	reply := statusReply{
+		Levels:  make([]levelReply, 0, len(st.Levels)),
 		Buckets: make([]bucketReply, 0, len(st.Buckets)),
 		Runs:    make([]runReply, 0, len(st.Runs)),
 		Workers: make([]workerReply, 0, len(st.Workers)),
 		Shards:  make([]shardReply, 0, len(st.Shards)),
 		Errors:  make([]faultReply, 0, len(st.Errors)),
 	}
+	for _, l := range st.Levels {
+		reply.Levels = append(reply.Levels, levelReply{
+			Level: name(l.Bucket), RetentionSeconds: l.Retention.Seconds(),
+			WidthSeconds: (time.Duration(ladder.WidthMs(l.Bucket)) * time.Millisecond).Seconds(),
+		})
+	}
 	for _, b := range st.Buckets {
-		out := bucketReply{
-			Bucket:      name(b.Bucket),
-			Outstanding: make([]sliceReply, 0, len(b.Outstanding)),
-			LagSeconds:  b.Lag.Seconds(),
-		}
-		for _, o := range b.Outstanding {
-			out.Outstanding = append(out.Outstanding, sliceReply{Slice: o.StartMs, Marks: o.Marks})
+		out := bucketReply{Bucket: name(b.Bucket), Outstanding: encodeSlices(b.Outstanding), LagSeconds: b.Lag.Seconds()}
+		if waiting {
+			slices := encodeSlices(b.Waiting)
+			out.Waiting = &slices
 		}
 		reply.Buckets = append(reply.Buckets, out)
 	}
@@ -195,4 +231,12 @@ func encodeStatus(ladder metric.Ladder, st Status) statusReply {
 		reply.Errors = append(reply.Errors, out)
 	}
 	return reply
+}
+
+func encodeSlices(of []OutstandingSlice) []sliceReply {
+	out := make([]sliceReply, 0, len(of))
+	for _, o := range of {
+		out = append(out, sliceReply{Slice: o.StartMs, Marks: o.Marks})
+	}
+	return out
 }
