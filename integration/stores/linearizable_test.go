@@ -1,0 +1,35 @@
+package stores
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/quern/quern/internal/clock"
+	"github.com/quern/quern/internal/metric"
+	"github.com/quern/quern/internal/storage"
+	"github.com/quern/quern/internal/storage/cassandra"
+	"github.com/quern/quern/internal/storage/storagetest"
+)
+
+// TestLinearizable has three processes on one keyspace, whose clocks differ by as much as they may.
+func TestLinearizable(t *testing.T) {
+	storagetest.Linearizable(t, func(t *testing.T) []storage.Store {
+		opts := place(t)
+		opts.Settings = storagetest.LinearizableSettings()
+		opts.Retention = func(metric.Ladder) (storage.Retention, error) { return nil, nil }
+		opts.Clock = clock.System{}
+		require.NoError(t, cassandra.ApplySchema(t.Context(), opts, "", func(int, int, string) {}))
+		var out []storage.Store
+		for _, off := range []time.Duration{0, 20 * time.Second, -20 * time.Second} {
+			opts.Clock = clock.NewSimulated(time.Now().Add(off))
+			s, err := cassandra.Open(context.WithoutCancel(t.Context()), opts)
+			require.NoError(t, err)
+			t.Cleanup(func() { _ = s.Close() })
+			out = append(out, s)
+		}
+		return out
+	})
+}
