@@ -88,7 +88,7 @@ type bucketReply struct {
 	Outstanding []sliceReply `json:"outstanding"`
 	// Waiting is absent unless it is asked for.
 	Waiting    *[]sliceReply `json:"waiting,omitempty"`
-	LagSeconds  float64      `json:"lag_seconds"`
+	LagSeconds float64       `json:"lag_seconds"`
 }
 
 type sliceReply struct {

@@ -134,6 +134,7 @@ func TestDefaults(t *testing.T) {
 func commands() map[string][]cli.Flag {
 	return map[string][]cli.Flag{
 		"quern serve": ServeFlags(), "quern agent": AgentFlags(), "quern schema apply": SchemaFlags(),
+		"quern verify": VerifyFlags(),
 		"ingest": IngestFlags(), "aggregator": AggregatorFlags(),
 	}
 }

@@ -1,0 +1,101 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/schollz/progressbar/v3"
+
+	"github.com/quern/quern/internal/clock"
+	"github.com/quern/quern/internal/config"
+	"github.com/quern/quern/internal/verify"
+)
+
+// ErrRefused is that a server takes what it was asked for as a mistake of the user's.
+var ErrRefused = verify.ErrRefused
+
+// Verify holds a server's roll-ups to its raw samples. It is an error when they differ.
+func Verify(ctx context.Context, cfg config.Verify, stdout, stderr io.Writer) error {
+	now := clock.System{}.Now()
+	o := verify.Options{
+		Client: &verify.Client{URL: cfg.URL, HTTP: http.DefaultClient},
+		Match:  cfg.Match, StartMs: cfg.Start.Ms(now), EndMs: cfg.End.Ms(now),
+		Limit: cfg.Limit, Repair: cfg.Repair,
+	}
+	if o.StartMs >= o.EndMs {
+		return fmt.Errorf("%w: --start is not before --end", ErrRefused)
+	}
+	var bar *progressbar.ProgressBar
+	o.Progress = func(done, total int) {
+		if bar == nil {
+			bar = newBar(stderr, int64(total), "Verifying")
+		}
+		// A bar that cannot be drawn is no reason to end.
+		_ = bar.Set(done)
+	}
+	o.Tell = func(line string) {
+		if bar != nil {
+			_ = bar.Clear()
+		}
+		fmt.Fprintln(stdout, line)
+	}
+	sum, err := verify.Run(ctx, o)
+	if bar != nil {
+		_ = bar.Exit()
+	}
+	if sum != nil {
+		printVerified(stdout, sum, cfg.Limit)
+	}
+	switch {
+	case err != nil:
+		return err
+	case sum.Differences() > 0:
+		return fmt.Errorf("%d rows differ from what the samples say", sum.Differences())
+	case sum.Series == 0:
+		return errors.New("nothing matches: no series has samples or rows there")
+	}
+	return nil
+}
+
+func printVerified(out io.Writer, s *verify.Summary, limit int) {
+	at := func(ms int64) string { return time.UnixMilli(ms).UTC().Format(time.RFC3339) }
+	if s.Differences() > limit {
+		fmt.Fprintf(out, "… and more: --limit is %d\n", limit)
+	}
+	fmt.Fprintf(out, "%d series, %d samples from %s to %s\n", s.Series, s.Samples, at(s.StartMs), at(s.EndMs))
+	for _, l := range s.Levels {
+		line := fmt.Sprintf("%s: %d rows compared, %d differ", l.Name, l.Compared, l.Different)
+		for _, left := range []struct {
+			n    int
+			what string
+		}{
+			{l.Pending, "pending"}, {l.NotGround, "not ground yet"}, {l.Expired, "expired"},
+		} {
+			if left.n > 0 {
+				line += fmt.Sprintf(", %d %s", left.n, left.what)
+			}
+		}
+		fmt.Fprintln(out, line)
+	}
+	r := s.Repaired
+	if r == nil {
+		return
+	}
+	if r.Series > 0 {
+		var when []string
+		for i, ms := range r.RightMs {
+			if ms > 0 {
+				when = append(when, s.Levels[i].Name+" with the run after "+at(ms))
+			}
+		}
+		fmt.Fprintf(out, "%d series in %d slices are ground again; their rows are right: %s\n", r.Series, r.Slices, strings.Join(when, ", "))
+	}
+	if r.NotPossible > 0 {
+		fmt.Fprintf(out, "%d rows cannot be repaired: there are no samples that a run could read\n", r.NotPossible)
+	}
+}

@@ -1,0 +1,92 @@
+package config
+
+import (
+	"math"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/urfave/cli/v2"
+)
+
+// Verify is the options of `quern verify`, checked.
+type Verify struct {
+	URL        string
+	Match      string
+	Start, End Moment
+	Limit      int
+	Repair     bool
+}
+
+// Moment is a time, or one that counts back from now.
+type Moment struct {
+	at   time.Time
+	back time.Duration
+}
+
+// Ms is the moment in Unix ms, when now is the given time.
+func (m Moment) Ms(now time.Time) int64 {
+	if m.at.IsZero() {
+		return now.Add(-m.back).UnixMilli()
+	}
+	return m.at.UnixMilli()
+}
+
+const catVerify = "Verifying"
+
+// VerifyFlags are the flags of `quern verify`.
+func VerifyFlags() []cli.Flag {
+	return []cli.Flag{
+		configFlag(),
+		str(catServer, "url", "http://127.0.0.1:9095", "`URL` of the Quern server that is read from"),
+		str(catVerify, "match", `{__name__!=""}`, "`SELECTOR` of the series, as in queries"),
+		str(catVerify, "start", "-2d", "from when on: a `TIME` such as 2026-11-21T12:00:00Z, 1795262400 or -6h"),
+		str(catVerify, "end", "now", "until when: a `TIME`, as for --start"),
+		integer(catVerify, "limit", 100, "differences that are listed; all are counted"),
+		boolean(catVerify, "repair", false, "have the slices that differ ground again"),
+	}
+}
+
+// FromVerify reads the flags of `quern verify`. All that is wrong is named at once.
+func FromVerify(c *cli.Context) (Verify, error) {
+	return read(c, func(p *parser, v *Verify) {
+		v.URL = p.c.String("url")
+		if u, err := url.Parse(v.URL); err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
+			p.fail("url", "must be like http://127.0.0.1:9095")
+		}
+		v.Match = p.required("match")
+		v.Start, v.End = p.moment("start"), p.moment("end")
+		v.Limit = p.within("limit", 0, 1<<30)
+		v.Repair = p.c.Bool("repair")
+		// Of two that count in the same way the order is known; the others' only when now is.
+		if zero := (time.Time{}); len(p.errs) == 0 && v.Start.at.IsZero() == v.End.at.IsZero() && v.Start.Ms(zero) >= v.End.Ms(zero) {
+			p.fail("start", "must be before --end, which is %s", p.c.String("end"))
+		}
+	})
+}
+
+// moment reads a time in the forms that docs/query.md has.
+func (p *parser) moment(flag string) Moment {
+	text := p.c.String(flag)
+	if text == "now" {
+		return Moment{}
+	}
+	if back, ok := strings.CutPrefix(text, "-"); ok {
+		if d, err := ParseSpan(back); err == nil && d >= 0 {
+			return Moment{back: d}
+		}
+	}
+	// Numbers from 1e11 on are milliseconds.
+	if n, err := strconv.ParseFloat(text, 64); err == nil && n >= 0 && n < 1e14 {
+		if n < 1e11 {
+			n *= 1000
+		}
+		return Moment{at: time.UnixMilli(int64(math.Round(n)))}
+	}
+	t, err := time.Parse(time.RFC3339, text)
+	if err != nil || t.Year() < 1970 {
+		p.fail(flag, "must be a time such as 2026-11-21T12:00:00Z, 1795262400, 1795262400000, now or -6h")
+	}
+	return Moment{at: t}
+}

@@ -1,0 +1,186 @@
+// Package verify computes what roll-ups must be and compares: every level directly from the
+// raw samples, not from the level below, by code that has nothing in common with the grinding
+// (internal/rollup). It trusts raw (invariant 2), and asks a server over HTTP like any other reader.
+package verify
+
+import (
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+
+	"github.com/quern/quern/internal/metric"
+)
+
+// Checker holds the rows of roll-ups to samples. All rows of a series are given first, then its
+// samples in order of time. Memory grows with the rows, not with the samples.
+type Checker struct {
+	ladder  metric.Ladder
+	series  map[string]*Series
+	samples int
+}
+
+// NewChecker makes a checker for the levels of a ladder.
+func NewChecker(l metric.Ladder) *Checker {
+	return &Checker{ladder: l, series: map[string]*Series{}}
+}
+
+// Series is what is known of one series.
+type Series struct {
+	Labels metric.Labels
+
+	checker *Checker
+	rows    map[rowKey]*row
+	open    []*row // the one of each level that the last sample was in
+	lastMs  int64
+	begun   bool
+}
+
+type rowKey struct {
+	level   metric.Bucket
+	startMs int64
+}
+
+type row struct {
+	rowKey
+	got   *Row
+	again bool // there were several
+	must  must
+}
+
+// Series finds a series by its labels, or adds it.
+func (c *Checker) Series(labels metric.Labels) *Series {
+	key := string(labels.AppendKey(nil))
+	s := c.series[key]
+	if s == nil {
+		s = &Series{Labels: labels, checker: c, rows: map[rowKey]*row{}, open: make([]*row, c.ladder.Top()+1)}
+		c.series[key] = s
+	}
+	return s
+}
+
+// Len is the number of series, Samples that of samples, also of those that are not finite.
+func (c *Checker) Len() int { return len(c.series) }
+
+// Samples is the number of samples given.
+func (c *Checker) Samples() int { return c.samples }
+
+// Row gives a row that was read.
+func (s *Series) Row(level metric.Bucket, startMs int64, r Row) {
+	k := rowKey{level, startMs}
+	if there := s.rows[k]; there != nil {
+		there.again = true
+		return
+	}
+	n := &row{rowKey: k, got: &r}
+	n.must.expect(&r)
+	s.rows[k] = n
+}
+
+// Sample gives the next sample. The error is that it is not later than the one before: a
+// moment has one value.
+func (s *Series) Sample(ms int64, v float64) error {
+	if s.begun && ms <= s.lastMs {
+		return fmt.Errorf("%s: a sample at %d follows one at %d", s.Labels, ms, s.lastMs)
+	}
+	s.lastMs, s.begun = ms, true
+	s.checker.samples++
+	if math.IsNaN(v) || math.IsInf(v, 0) {
+		return nil
+	}
+	for _, level := range s.checker.ladder.Levels() {
+		start := s.checker.ladder.SliceAt(level-1, ms).StartMs
+		r := s.open[level]
+		if r == nil || r.startMs != start {
+			k := rowKey{level, start}
+			if r = s.rows[k]; r == nil {
+				r = &row{rowKey: k}
+				s.rows[k] = r
+			}
+			s.open[level] = r
+		}
+		r.must.add(v)
+	}
+	return nil
+}
+
+// The kinds of differences.
+const (
+	Missing = "missing"
+	Surplus = "surplus"
+	Doubled = "doubled"
+	Wrong   = "wrong"
+)
+
+// Result is what became of comparing one row.
+type Result struct {
+	Series metric.Labels
+	Level  metric.Bucket
+	Slice  metric.Slice
+	// Kind is empty for a row that is as it must be.
+	Kind string
+	// Got is the row that was read, nil for none.
+	Got *Row
+	// Count is the number of finite samples.
+	Count uint64
+	// Fields are those that are wrong.
+	Fields []Field
+}
+
+// Results compares every row that is there or must be: by series, level and time. Rows that
+// skip says true of are left out; nil leaves out none.
+func (c *Checker) Results(skip func(level metric.Bucket, s metric.Slice) bool, each func(Result)) {
+	for _, key := range slices.Sorted(maps.Keys(c.series)) {
+		s := c.series[key]
+		rows := slices.SortedFunc(maps.Values(s.rows), func(a, b *row) int {
+			if a.level != b.level {
+				return int(a.level - b.level)
+			}
+			if a.startMs < b.startMs {
+				return -1
+			}
+			return 1
+		})
+		for _, r := range rows {
+			slice := metric.Slice{StartMs: r.startMs, EndMs: r.startMs + c.ladder.WidthMs(r.level)}
+			if skip == nil || !skip(r.level, slice) {
+				each(r.compare(s.Labels, slice))
+			}
+		}
+	}
+}
+
+func (r *row) compare(labels metric.Labels, slice metric.Slice) Result {
+	out := Result{Series: labels, Level: r.level, Slice: slice, Got: r.got, Count: r.must.count}
+	switch {
+	case r.got == nil:
+		out.Kind = Missing
+	case r.again:
+		out.Kind = Doubled
+	case r.must.count == 0:
+		out.Kind = Surplus
+	default:
+		if out.Fields = r.must.differs(r.got); len(out.Fields) > 0 {
+			out.Kind = Wrong
+		}
+	}
+	return out
+}
+
+// Lines say what is wrong, one thing a line, on the given ladder.
+func (r *Result) Lines(l metric.Ladder) []string {
+	at := fmt.Sprintf("%s %s %s", r.Series, l.Name(r.Level), r.Slice)
+	switch r.Kind {
+	case Missing:
+		return []string{fmt.Sprintf("%s missing: there is no row, the samples say count %d", at, r.Count)}
+	case Surplus:
+		return []string{fmt.Sprintf("%s surplus: the row says count %d, there are no samples", at, r.Got.Count)}
+	case Doubled:
+		return []string{at + " doubled: there are several rows"}
+	}
+	var out []string
+	for _, f := range r.Fields {
+		out = append(out, fmt.Sprintf("%s wrong %s: the row says %s, the samples say %s", at, f.Name, f.Got, f.Want))
+	}
+	return out
+}

@@ -1,0 +1,237 @@
+package verify
+
+import (
+	"math"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/quern/quern/internal/metric"
+)
+
+func ladderOf(t testing.TB, text string) metric.Ladder {
+	t.Helper()
+	l, err := metric.ParseLadder(text)
+	require.NoError(t, err)
+	return l
+}
+
+func series(t testing.TB, name string) metric.Labels {
+	t.Helper()
+	ls, err := metric.NewLabels(metric.Label{Name: metric.NameLabel, Value: name})
+	require.NoError(t, err)
+	return ls
+}
+
+type sample struct {
+	ms int64
+	v  float64
+}
+
+type atRow struct {
+	level metric.Bucket
+	ms    int64
+	Row
+}
+
+// said is what a checker says of samples and rows.
+func said(t testing.TB, l metric.Ladder, rows []atRow, samples []sample) []string {
+	t.Helper()
+	c := NewChecker(l)
+	s := c.Series(series(t, "x"))
+	for _, r := range rows {
+		s.Row(r.level, r.ms, r.Row)
+	}
+	for _, p := range samples {
+		require.NoError(t, s.Sample(p.ms, p.v))
+	}
+	out := []string{}
+	c.Results(nil, func(r Result) { out = append(out, r.Lines(l)...) })
+	return out
+}
+
+var (
+	nan = math.NaN()
+	inf = math.Inf(1)
+)
+
+// flat is the row of n samples that are all v.
+func flat(n uint64, v float64) Row {
+	return Row{Count: n, Sum: float64(n) * v, Min: v, Max: v, Avg: v, First: v, Last: v, P50: v, P90: v, P99: v}
+}
+
+// TestByHand has rows that were computed on paper.
+func TestByHand(t *testing.T) {
+	l := ladderOf(t, "2s,4s")
+	// A counter that begins again at 4 s of each kind of boundary: 0, 1999 | 2000, 3999 | 4000.
+	samples := []sample{{0, 1}, {500, nan}, {1999, 4}, {2000, 7}, {2500, inf}, {3000, 2}, {3999, 5}, {4000, 9}}
+	right := []atRow{
+		{1, 0, Row{Count: 2, Sum: 5, Min: 1, Max: 4, Avg: 2.5, First: 1, Last: 4, Increase: 3, P50: 1, P90: 1, P99: 1}},
+		// From 7 it went down to 2, which it has grown from 0, and then by 3.
+		{1, 2000, Row{Count: 3, Sum: 14, Min: 2, Max: 7, Avg: 14. / 3, First: 7, Last: 5, Increase: 5, P50: 5, P90: 5, P99: 5}},
+		{1, 4000, flat(1, 9)},
+		// The step from 4 to 7 is in the coarser row only.
+		{2, 0, Row{Count: 5, Sum: 19, Min: 1, Max: 7, Avg: 3.8, First: 1, Last: 5, Increase: 11, P50: 4, P90: 5, P99: 5}},
+		{2, 4000, flat(1, 9)},
+	}
+	require.Empty(t, said(t, l, right, samples))
+
+	for _, c := range []struct {
+		name   string
+		change func([]atRow) []atRow
+		want   []string
+	}{
+		{"count", func(r []atRow) []atRow { r[0].Count = 3; return r }, []string{"x{} 2s 1970-01-01T00:00:00Z wrong count: the row says 3, the samples say 2"}},
+		{"sum", func(r []atRow) []atRow { r[1].Sum = math.Nextafter(14, 15); return r }, []string{"x{} 2s 1970-01-01T00:00:02Z wrong sum: the row says 14.000000000000002, the samples say 14"}},
+		{"several", func(r []atRow) []atRow { r[3].Min, r[3].Increase = 2, 8; return r }, []string{
+			"x{} 4s 1970-01-01T00:00:00Z wrong min: the row says 2, the samples say 1",
+			"x{} 4s 1970-01-01T00:00:00Z wrong increase: the row says 8, the samples say 11",
+		}},
+		{"no number", func(r []atRow) []atRow { r[2].P90 = nan; return r }, []string{"x{} 2s 1970-01-01T00:00:04Z wrong p90: the row says no number, the samples say between 9 and 9"}},
+		{"percentile", func(r []atRow) []atRow { r[1].P50 = 2; return r }, []string{"x{} 2s 1970-01-01T00:00:02Z wrong p50: the row says 2, the samples say near sample 2 of 3 by size: 0 are smaller, 2 greater"}},
+		{"missing", func(r []atRow) []atRow { return slices.Delete(r, 2, 3) }, []string{"x{} 2s 1970-01-01T00:00:04Z missing: there is no row, the samples say count 1"}},
+		{"surplus", func(r []atRow) []atRow { return append(r, atRow{2, 8000, flat(3, 1)}) }, []string{"x{} 4s 1970-01-01T00:00:08Z surplus: the row says count 3, there are no samples"}},
+		{"not aligned", func(r []atRow) []atRow { return append(r, atRow{1, 2001, flat(3, 1)}) }, []string{"x{} 2s 1970-01-01T00:00:02Z surplus: the row says count 3, there are no samples"}},
+		{"doubled", func(r []atRow) []atRow { return append(r, r[4]) }, []string{"x{} 4s 1970-01-01T00:00:04Z doubled: there are several rows"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			assert.Equal(t, c.want, said(t, l, c.change(slices.Clone(right)), samples))
+		})
+	}
+}
+
+// TestNothingFinite: such a slice has no row.
+func TestNothingFinite(t *testing.T) {
+	l := ladderOf(t, "1s")
+	samples := []sample{{0, nan}, {1, inf}, {2, math.Inf(-1)}}
+	assert.Empty(t, said(t, l, nil, samples))
+	assert.Equal(t, []string{"x{} 1s 1970-01-01T00:00:00Z surplus: the row says count 1, there are no samples"},
+		said(t, l, []atRow{{1, 0, flat(1, 5)}}, samples))
+}
+
+// TestOneValueAMoment: who reads a moment twice is told.
+func TestOneValueAMoment(t *testing.T) {
+	s := NewChecker(ladderOf(t, "1s")).Series(series(t, "x"))
+	require.NoError(t, s.Sample(5, 1))
+	require.ErrorContains(t, s.Sample(5, 1), "a sample at 5 follows one at 5")
+	require.ErrorContains(t, s.Sample(4, 1), "a sample at 4 follows one at 5")
+}
+
+// TestRounding: sums may differ by what the order of additions does, and by no more.
+func TestRounding(t *testing.T) {
+	l := ladderOf(t, "1s")
+	third := []sample{{0, 0.1}, {1, 0.2}, {2, 0.3}}
+	row := Row{Count: 3, Sum: 0.1 + (0.2 + 0.3), Min: 0.1, Max: 0.3, Avg: 0.2, First: 0.1, Last: 0.3, Increase: 0.2, P50: 0.2, P90: 0.2, P99: 0.2}
+	other := row
+	other.Sum = 0.6000000000000001
+	assert.Empty(t, said(t, l, []atRow{{1, 0, row}}, third))
+	assert.Empty(t, said(t, l, []atRow{{1, 0, other}}, third))
+	other.Sum = 0.600000000000005
+	assert.Len(t, said(t, l, []atRow{{1, 0, other}}, third), 1)
+
+	// Beyond the range of numbers nothing is seen of a sum, and its order decides.
+	far := []sample{{0, math.MaxFloat64}, {1, math.MaxFloat64}}
+	row = flat(2, math.MaxFloat64)
+	row.Sum, row.Avg = nan, nan
+	row.P50, row.P90, row.P99 = math.MaxFloat64, math.MaxFloat64, math.MaxFloat64
+	assert.Empty(t, said(t, l, []atRow{{1, 0, row}}, far))
+	row.P50 = 1.25e308
+	row.Min = 1.25e308
+	assert.Equal(t, []string{"x{} 1s 1970-01-01T00:00:00Z wrong min: the row says 1.25e+308, the samples say 1.7976931348623157e+308",
+		"x{} 1s 1970-01-01T00:00:00Z wrong p50: the row says 1.25e+308, the samples say between 1.7976931348623157e+308 and 1.7976931348623157e+308"},
+		said(t, l, []atRow{{1, 0, row}}, far))
+}
+
+// TestPercentiles: within 1 % of a sample of the rank, of either sign, and 0.
+func TestPercentiles(t *testing.T) {
+	l := ladderOf(t, "1s")
+	var samples []sample
+	for i := range 101 {
+		samples = append(samples, sample{int64(i), float64(i - 50)})
+	}
+	row := Row{Count: 101, Sum: 0, Min: -50, Max: 50, Avg: 0, First: -50, Last: 50, Increase: 0, P50: 0, P90: 40, P99: 49}
+	// A counter's view of a gauge: -49 to -1 are steps of 1 upwards from the one before.
+	row.Increase = 100
+	assert.Empty(t, said(t, l, []atRow{{1, 0, row}}, samples))
+	for _, c := range []struct {
+		p90  float64
+		fits bool
+	}{{40.39, true}, {39.61, true}, {40.41, false}, {39.59, false}, {-40, false}} {
+		row.P90 = c.p90
+		assert.Equal(t, c.fits, len(said(t, l, []atRow{{1, 0, row}}, samples)) == 0, "%v", c.p90)
+	}
+}
+
+// TestAgainstNaive computes random rows in the plainest way, and has each field of each wrong once.
+func TestAgainstNaive(t *testing.T) {
+	const rounds = 60
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d", seed)
+	r := rand.New(rand.NewPCG(seed, 1))
+	for range rounds {
+		l := ladderOf(t, []string{"1s", "1s,3s", "2s,4s,12s"}[r.IntN(3)])
+		var samples []sample
+		whole := r.IntN(2) == 0
+		for ms := r.Int64N(2000); ms < 30_000; ms += 1 + r.Int64N(700) {
+			v := r.NormFloat64() * math.Pow(10, float64(r.IntN(6)))
+			if whole {
+				v = math.Round(v)
+			}
+			if n := r.IntN(40); n < 3 {
+				v = []float64{nan, inf, math.Inf(-1)}[n]
+			}
+			samples = append(samples, sample{ms, v})
+		}
+		right := naive(l, samples)
+		require.Empty(t, said(t, l, right, samples))
+
+		i := r.IntN(len(right))
+		for _, spoil := range []func(*Row){
+			func(r *Row) { r.Count++ }, func(r *Row) { r.Sum += 1 }, func(r *Row) { r.Min -= 1 }, func(r *Row) { r.Max += 1 },
+			func(r *Row) { r.Avg += 1 }, func(r *Row) { r.First += 1 }, func(r *Row) { r.Last += 1 }, func(r *Row) { r.Increase += 1 },
+			func(r *Row) { r.P50 = r.Max + 1 }, func(r *Row) { r.P90 = nan }, func(r *Row) { r.P99 = r.Min - 1 },
+		} {
+			wrong := slices.Clone(right)
+			spoil(&wrong[i].Row)
+			require.Len(t, said(t, l, wrong, samples), 1)
+		}
+		require.Len(t, said(t, l, slices.Delete(slices.Clone(right), i, i+1), samples), 1)
+	}
+}
+
+// naive computes all rows, each from a list of its own.
+func naive(l metric.Ladder, samples []sample) []atRow {
+	var out []atRow
+	for _, level := range l.Levels() {
+		of := map[int64][]float64{}
+		for _, s := range samples {
+			if !math.IsNaN(s.v) && !math.IsInf(s.v, 0) {
+				of[s.ms-s.ms%l.WidthMs(level)] = append(of[s.ms-s.ms%l.WidthMs(level)], s.v)
+			}
+		}
+		for ms, vs := range of {
+			row := Row{Count: uint64(len(vs)), First: vs[0], Last: vs[len(vs)-1], Min: slices.Min(vs), Max: slices.Max(vs)}
+			// From the end, so that the order of additions is another.
+			for i := len(vs) - 1; i >= 0; i-- {
+				row.Sum += vs[i]
+				switch {
+				case i == 0:
+				case vs[i] >= vs[i-1]:
+					row.Increase += vs[i] - vs[i-1]
+				default:
+					row.Increase += vs[i]
+				}
+			}
+			row.Avg = row.Sum / float64(len(vs))
+			slices.Sort(vs)
+			at := func(percent int) float64 { return vs[percent*(len(vs)-1)/100] }
+			row.P50, row.P90, row.P99 = at(50), at(90), at(99)
+			out = append(out, atRow{level, ms, row})
+		}
+	}
+	return out
+}

@@ -1,0 +1,353 @@
+package verify
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/quern/quern/internal/metric"
+)
+
+// Client reads from a server over HTTP.
+type Client struct {
+	// URL is such as http://127.0.0.1:9095.
+	URL string
+	// HTTP is whom requests go by.
+	HTTP *http.Client
+}
+
+// ErrRefused means that the server says of a request that it is wrong.
+var ErrRefused = errors.New("the server refuses")
+
+// ErrDamaged means that the server left stored data out of its answer because it is damaged.
+var ErrDamaged = errors.New("stored data is damaged")
+
+func (c *Client) do(ctx context.Context, method, path string, form url.Values) (*http.Response, error) {
+	u, err := url.Parse(c.URL)
+	if err != nil {
+		return nil, err
+	}
+	u = u.JoinPath(path)
+	var body io.Reader
+	if method == http.MethodGet {
+		u.RawQuery = form.Encode()
+	} else {
+		body = strings.NewReader(form.Encode())
+	}
+	req, err := http.NewRequestWithContext(ctx, method, u.String(), body)
+	if err != nil {
+		return nil, err
+	}
+	req.Header.Set("User-Agent", "quern-verify")
+	if body != nil {
+		req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	}
+	resp, err := c.HTTP.Do(req)
+	if err != nil {
+		return nil, err
+	}
+	if resp.StatusCode == http.StatusOK {
+		return resp, nil
+	}
+	defer resp.Body.Close()
+	text, _ := io.ReadAll(io.LimitReader(resp.Body, 4<<10)) //nolint:errcheck // the status says enough
+	var said reply
+	if json.Unmarshal(text, &said) != nil || said.Error == "" {
+		said.Error = string(bytes.TrimSpace(text))
+	}
+	err = fmt.Errorf("%s: %s: %s", path, resp.Status, said.Error)
+	if resp.StatusCode == http.StatusBadRequest {
+		err = fmt.Errorf("%w: %w", ErrRefused, err)
+	}
+	return nil, err
+}
+
+// reply is what a line of NDJSON has when something went wrong.
+type reply struct {
+	Status string `json:"status"`
+	Error  string `json:"error"`
+}
+
+func (r *reply) failure() string {
+	if r.Status != "error" {
+		return ""
+	}
+	return r.Error
+}
+
+// lines reads a reply of NDJSON line by line, into one value; what is not in a line is left as it was.
+func lines[T any, P interface {
+	*T
+	failure() string
+}](ctx context.Context, c *Client, path string, form url.Values, each func(*T) error) error {
+	resp, err := c.do(ctx, http.MethodPost, path, form)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	d := json.NewDecoder(resp.Body)
+	for {
+		var line T
+		switch err := d.Decode(&line); {
+		case errors.Is(err, io.EOF):
+			const header = "Quern-Warning"
+			if w := append(resp.Header.Values(header), resp.Trailer.Values(header)...); len(w) > 0 {
+				return fmt.Errorf("%s: %w: %s", path, ErrDamaged, strings.Join(w, "; "))
+			}
+			return nil
+		case err != nil:
+			return fmt.Errorf("%s: %w", path, err)
+		}
+		if said := P(&line).failure(); said != "" {
+			return fmt.Errorf("%s: %s", path, said)
+		}
+		if err := each(&line); err != nil {
+			return err
+		}
+	}
+}
+
+// value is a sample as exports have it.
+type value float64
+
+// UnmarshalJSON implements json.Unmarshaler.
+func (v *value) UnmarshalJSON(text []byte) error {
+	switch string(text) {
+	case "null":
+		*v = value(math.NaN())
+	case `"Infinity"`:
+		*v = value(math.Inf(1))
+	case `"-Infinity"`:
+		*v = value(math.Inf(-1))
+	default:
+		f, err := strconv.ParseFloat(string(text), 64)
+		*v = value(f)
+		return err
+	}
+	return nil
+}
+
+func labelsOf(m map[string]string) (metric.Labels, error) {
+	out := make([]metric.Label, 0, len(m))
+	for name, v := range m {
+		out = append(out, metric.Label{Name: name, Value: v})
+	}
+	return metric.NewLabels(out...)
+}
+
+func rangeForm(selectors []string, startMs, endMs int64) url.Values {
+	return url.Values{
+		"match[]": selectors,
+		"start":   {time.UnixMilli(startMs).UTC().Format(time.RFC3339Nano)},
+		"end":     {time.UnixMilli(endMs).UTC().Format(time.RFC3339Nano)},
+	}
+}
+
+type exportLine struct {
+	reply
+	Metric     map[string]string `json:"metric"`
+	Values     []value           `json:"values"`
+	Timestamps []int64           `json:"timestamps"`
+}
+
+// Export reads the raw samples of [startMs, endMs), each series' by time and maybe in pieces.
+func (c *Client) Export(
+	ctx context.Context, selectors []string, startMs, endMs int64, each func(labels metric.Labels, ms int64, v float64) error,
+) error {
+	return lines(ctx, c, "api/v1/export", rangeForm(selectors, startMs, endMs), func(l *exportLine) error {
+		labels, err := labelsOf(l.Metric)
+		if err != nil {
+			return err
+		}
+		if len(l.Values) != len(l.Timestamps) {
+			return fmt.Errorf("%s: %d values and %d times in a line", labels, len(l.Values), len(l.Timestamps))
+		}
+		for i, v := range l.Values {
+			if err := each(labels, l.Timestamps[i], float64(v)); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+type rowLine struct {
+	reply
+	Metric   map[string]string `json:"metric"`
+	Time     int64             `json:"time"`
+	Count    uint64            `json:"count"`
+	Sum      value             `json:"sum"`
+	Min      value             `json:"min"`
+	Max      value             `json:"max"`
+	Avg      value             `json:"avg"`
+	First    value             `json:"first"`
+	Last     value             `json:"last"`
+	Increase value             `json:"increase"`
+	P50      value             `json:"p50"`
+	P90      value             `json:"p90"`
+	P99      value             `json:"p99"`
+}
+
+// Rollups reads the rows of a level that begin in [startMs, endMs).
+func (c *Client) Rollups(
+	ctx context.Context, selectors []string, level string, startMs, endMs int64, each func(labels metric.Labels, ms int64, r Row) error,
+) error {
+	form := rangeForm(selectors, startMs, endMs)
+	form.Set("level", level)
+	return lines(ctx, c, "api/v1/rollups", form, func(l *rowLine) error {
+		labels, err := labelsOf(l.Metric)
+		if err != nil {
+			return err
+		}
+		return each(labels, l.Time, Row{
+			Count: l.Count, Sum: float64(l.Sum), Min: float64(l.Min), Max: float64(l.Max), Avg: float64(l.Avg),
+			First: float64(l.First), Last: float64(l.Last), Increase: float64(l.Increase),
+			P50: float64(l.P50), P90: float64(l.P90), P99: float64(l.P99),
+		})
+	})
+}
+
+// Status is what a server says of its levels, and of what is still to be ground.
+type Status struct {
+	Ladder metric.Ladder
+	// Retention is how long the rows of each bucket are kept, raw first; 0 is for ever.
+	Retention []time.Duration
+	// NowMs is the server's time.
+	NowMs int64
+
+	// By bucket, what of it is to be ground: slices that are over and not complete, and slices
+	// that marks stand for.
+	outstanding, waiting [][]metric.Slice
+}
+
+// Status reads the status. Servers that do not say what waits are refused.
+func (c *Client) Status(ctx context.Context) (*Status, error) {
+	const path = "api/v1/status/aggregation"
+	resp, err := c.do(ctx, http.MethodGet, path, url.Values{"waiting": {"true"}})
+	if err != nil {
+		return nil, err
+	}
+	defer resp.Body.Close()
+	type sliceLine struct {
+		Slice int64 `json:"slice"`
+	}
+	var said struct {
+		Levels []struct {
+			Level            string  `json:"level"`
+			WidthSeconds     float64 `json:"width_seconds"`
+			RetentionSeconds float64 `json:"retention_seconds"`
+		} `json:"levels"`
+		Buckets []struct {
+			Outstanding []sliceLine  `json:"outstanding"`
+			Waiting     *[]sliceLine `json:"waiting"`
+		} `json:"buckets"`
+	}
+	if err := json.NewDecoder(resp.Body).Decode(&said); err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	seconds := func(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
+	out := &Status{}
+	var widths []time.Duration
+	for i, l := range said.Levels {
+		if i > 0 {
+			widths = append(widths, seconds(l.WidthSeconds))
+		}
+		out.Retention = append(out.Retention, seconds(l.RetentionSeconds))
+	}
+	if out.Ladder, err = metric.NewLadder(widths...); err != nil || len(said.Buckets) != int(out.Ladder.Top()) {
+		return nil, fmt.Errorf("%s does not say what verifying needs: the server is older than this program", path)
+	}
+	for b, bucket := range said.Buckets {
+		if bucket.Waiting == nil {
+			return nil, fmt.Errorf("%s does not say what waits: the server is older than this program", path)
+		}
+		in := func(of []sliceLine) (slices []metric.Slice) {
+			for _, s := range of {
+				slices = append(slices, out.Ladder.SliceAt(metric.Bucket(b), s.Slice))
+			}
+			return slices
+		}
+		out.outstanding = append(out.outstanding, in(bucket.Outstanding))
+		out.waiting = append(out.waiting, in(*bucket.Waiting))
+	}
+	// The header is whole seconds, and so at most one early.
+	if at, err := http.ParseTime(resp.Header.Get("Date")); err == nil {
+		out.NowMs = at.UnixMilli()
+	} else {
+		return nil, fmt.Errorf("%s: no date in the reply: %w", path, err)
+	}
+	return out, nil
+}
+
+// Open says whether the rows of a slice need not be there yet: it is not over, or a run of it
+// or of something within it has not ended.
+func (s *Status) Open(level metric.Bucket, slice metric.Slice) bool {
+	return slice.EndMs > s.NowMs || touches(s.outstanding, level, slice)
+}
+
+// Waits says whether something that lies in a slice is still to be ground, such as late data.
+func (s *Status) Waits(level metric.Bucket, slice metric.Slice) bool {
+	return touches(s.waiting, level, slice)
+}
+
+// Expired says whether the slice's samples, or its rows, may be gone.
+func (s *Status) Expired(level metric.Bucket, slice metric.Slice) bool {
+	for _, b := range []metric.Bucket{metric.Raw, level} {
+		if keep := s.Retention[b]; keep > 0 && slice.StartMs < s.NowMs+hasteMs-keep.Milliseconds() {
+			return true
+		}
+	}
+	return false
+}
+
+// hasteMs is what lies between a status and the rows that are read after it: what expires
+// meanwhile counts as expired.
+const hasteMs = 60_000
+
+func touches(open [][]metric.Slice, level metric.Bucket, slice metric.Slice) bool {
+	for _, of := range open[:level] {
+		for _, o := range of {
+			if o.StartMs < slice.EndMs && slice.StartMs < o.EndMs {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// Reaggregate has the series that match ground again where their samples lie in [startMs, endMs).
+func (c *Client) Reaggregate(ctx context.Context, selectors []string, startMs, endMs int64) error {
+	form := rangeForm(selectors, startMs, endMs)
+	form.Set("start", strconv.FormatInt(startMs, 10))
+	form.Set("end", strconv.FormatInt(endMs, 10))
+	last := ""
+	err := lines(ctx, c, "api/v1/reaggregate", form, func(r *reply) error { last = r.Status; return nil })
+	if err == nil && last != "success" {
+		err = errors.New("api/v1/reaggregate: the reply breaks off")
+	}
+	return err
+}
+
+// Selector selects exactly the series with these labels, and those that have more.
+func Selector(labels metric.Labels) string {
+	var sb strings.Builder
+	sb.WriteByte('{')
+	for i, l := range labels {
+		if i > 0 {
+			sb.WriteByte(',')
+		}
+		// In quotes a name may be any text.
+		sb.WriteString(strconv.Quote(l.Name) + "=" + strconv.Quote(l.Value))
+	}
+	sb.WriteByte('}')
+	return sb.String()
+}
