@@ -37,7 +37,9 @@ func (l *lines) end() error {
 
 func (l *lines) send() error {
 	if !l.sent {
-		l.to.Header().Set("Content-Type", "application/x-ndjson")
+		if l.to.Header().Get("Content-Type") == "" {
+			l.to.Header().Set("Content-Type", "application/x-ndjson")
+		}
 		l.sent = true
 	}
 	_, err := l.to.Write(l.Buf)

@@ -278,6 +278,8 @@ func (s *Server) index(w http.ResponseWriter, _ *http.Request) {
 		{"GET", "/api/v1/latest", "latest values"},
 		{"GET", "/api/v1/summary", "count, min, max, average and percentiles over a range"},
 		{"GET", "/api/v1/baseline", "min, max and mean of roll-up rows"},
+		{"GET", "/api/v1/explain", "why a roll-up row is there, missing or late"},
+		{"POST", "/api/v1/reaggregate", "has roll-up rows computed again"},
 		{"GET", "/api/v1/status/aggregation", "outstanding slices, runs, workers, shards, errors"},
 		{"GET", "/api/v1/status/buildinfo", "version"},
 		{"GET", "/metrics", "this process's own metrics"},

@@ -204,7 +204,7 @@ func (s *server) build(ctx context.Context) error {
 		st := s.engine.store
 		reader := query.New(st, s.engine.index, st.Settings(), s.engine.retention, s.clk, query.Options{AgeCap: s.cfg.AgeCap})
 		opts.Appender = appender{s.engine.ingest, &s.unfit}
-		opts.Extra = []api.Registrar{api.NewRead(reader, s.clk)}
+		opts.Extra = []api.Registrar{api.NewRead(reader, s.clk), s.operate(s.engine)}
 	}
 	var err error
 	if s.http, err = api.New(opts); err != nil {

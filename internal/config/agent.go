@@ -30,13 +30,19 @@ func AgentFlags() []cli.Flag {
 // FromAgent reads the flags of `quern agent`. All that is wrong is named at once.
 func FromAgent(c *cli.Context) (Agent, error) {
 	return read(c, func(p *parser, a *Agent) {
-		a.URL = p.c.String("url")
-		if u, err := url.Parse(a.URL); err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
-			p.fail("url", "must be like http://127.0.0.1:9095")
-		}
+		a.URL = p.url()
 		a.Source = p.c.String("source")
 		a.Interval = p.interval("interval")
 		a.QueueLimit = p.within("queue-limit", 1, 1<<30)
 		a.Log = p.log()
 	})
+}
+
+// url is that of a server.
+func (p *parser) url() string {
+	text := p.c.String("url")
+	if u, err := url.Parse(text); err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
+		p.fail("url", "must be like http://127.0.0.1:9095")
+	}
+	return text
 }

@@ -14,6 +14,7 @@ const (
 	catIngest      = "Ingest"
 	catAggregation = "Aggregation"
 	catServer      = "Server"
+	catRequest     = "Request"
 )
 
 // env is the environment variable of a flag.

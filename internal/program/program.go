@@ -83,6 +83,7 @@ func Run(ctx context.Context, app *cli.App, args []string, stdout, stderr io.Wri
 	app.Version = version()
 	app.Writer, app.ErrWriter = stdout, stderr
 	app.EnableBashCompletion = true
+	app.DisableSliceFlagSeparator = true // a selector has commas of its own
 	app.Commands = append(app.Commands, completionCommand(app.Name))
 	app.OnUsageError = onUsageError
 	app.ExitErrHandler = func(*cli.Context, error) {}

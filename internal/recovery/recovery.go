@@ -7,6 +7,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"math"
 	"slices"
 	"sync"
 	"time"
@@ -153,17 +154,27 @@ func (v Verdict) String() string {
 // cap has still to travel up the whole ladder. A slice's width comes on top, since that long
 // work that is put off waits for its next attempt, and at the upper levels that alone
 // is a day.
-func (r *Recovery) Judge(w *cache.Work) Verdict {
-	now := clock.NowMs(r.clk)
-	if now-w.DueMs() > r.opts.AgeCap.Milliseconds()+w.Slice.EndMs-w.Slice.StartMs {
+func (r *Recovery) Judge(w *cache.Work) Verdict { return r.JudgeAt(w, clock.NowMs(r.clk)) }
+
+// JudgeAt is what Judge says at nowMs, of a run that is still to come for example.
+func (r *Recovery) JudgeAt(w *cache.Work, nowMs int64) Verdict {
+	switch {
+	case nowMs-w.DueMs() > r.opts.AgeCap.Milliseconds()+w.Slice.EndMs-w.Slice.StartMs:
 		return TooOld
-	}
-	b := int(w.Bucket())
-	if b < len(r.opts.Retention) && r.opts.Retention[b] > 0 &&
-		w.Slice.StartMs < now-r.opts.Retention[b].Milliseconds() {
+	case w.Slice.StartMs < r.KeptFrom(w.Bucket(), nowMs):
 		return Expired
 	}
 	return Grind
+}
+
+// KeptFrom is the time from which on a bucket is whole at nowMs: the input of slices that begin before may have
+// expired in part.
+func (r *Recovery) KeptFrom(b metric.Bucket, nowMs int64) int64 {
+	keep := r.opts.Retention.Of(b)
+	if keep == 0 {
+		return math.MinInt64
+	}
+	return nowMs - keep.Milliseconds()
 }
 
 // Drop gives work up: its cache block and the marks that were read are deleted.

@@ -1,0 +1,107 @@
+package api
+
+import (
+	"encoding/json"
+	"net/http"
+	"strconv"
+
+	"github.com/quern/quern/internal/clock"
+	"github.com/quern/quern/internal/explain"
+	"github.com/quern/quern/internal/query"
+	"github.com/quern/quern/internal/reaggregate"
+)
+
+// Operate brings the endpoints for who operates the store: why a row is what it is, and having rows computed again.
+type Operate struct {
+	explainer    *explain.Explainer
+	reaggregator *reaggregate.Reaggregator
+	clock        clock.Clock
+}
+
+// NewOperate makes the endpoints; clk is what "now" in a request means.
+func NewOperate(x *explain.Explainer, r *reaggregate.Reaggregator, clk clock.Clock) *Operate {
+	return &Operate{explainer: x, reaggregator: r, clock: clk}
+}
+
+// Register implements Registrar. What changes something is for POST only.
+func (h *Operate) Register(mux *http.ServeMux) {
+	mux.Handle("/api/v1/explain", answering(h.explain))
+	mux.Handle("POST /api/v1/reaggregate", answering(h.reaggregate))
+}
+
+func (h *Operate) explain(out *lines, r *http.Request) error {
+	selectors, err := query.ParseSelectors(r.Form["match[]"])
+	if err != nil {
+		return err
+	}
+	nowMs := clock.NowMs(h.clock)
+	at, err := parseTime(r.Form, "time", nowMs, nowMs)
+	if err != nil {
+		return err
+	}
+	limit := explain.Limit
+	if s := r.Form.Get("limit"); s != "" {
+		if limit, err = strconv.Atoi(s); err != nil {
+			return badParameter("limit", s, "a whole number")
+		}
+	}
+	answer, err := h.explainer.Explain(r.Context(), selectors, at, limit)
+	if err != nil {
+		return err
+	}
+	out.to.Header().Set("Content-Type", "application/json")
+	return out.document(answer)
+}
+
+// reaggregateReply is the last line of a reply, which tells it from progress and from an error.
+type reaggregateReply struct {
+	Status string `json:"status"`
+	reaggregate.Summary
+}
+
+func (h *Operate) reaggregate(out *lines, r *http.Request) error {
+	selectors, err := query.ParseSelectors(r.Form["match[]"])
+	if err != nil {
+		return err
+	}
+	if r.Form.Get("start") == "" {
+		return &query.RequestError{Message: "start is missing: say from when on rows are to be computed again, such as start=-6h"}
+	}
+	nowMs := clock.NowMs(h.clock)
+	startMs, err := parseTime(r.Form, "start", nowMs, 0)
+	if err != nil {
+		return err
+	}
+	endMs, err := parseTime(r.Form, "end", nowMs, nowMs)
+	if err != nil {
+		return err
+	}
+	sum, err := h.reaggregator.Run(r.Context(), selectors, startMs, endMs, func(p reaggregate.Progress) error {
+		if err := out.document(p); err != nil {
+			return err
+		}
+		return out.flush()
+	})
+	if err != nil {
+		return err
+	}
+	return out.document(reaggregateReply{Status: "success", Summary: sum})
+}
+
+// document writes a line of any form.
+func (l *lines) document(v any) error {
+	text, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	l.Raw(text)
+	return l.end()
+}
+
+// flush sends what there is, for who waits for it.
+func (l *lines) flush() error {
+	if err := l.send(); err != nil {
+		return err
+	}
+	return http.NewResponseController(l.to).Flush()
+}

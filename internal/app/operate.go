@@ -1,0 +1,176 @@
+package app
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/schollz/progressbar/v3"
+
+	"github.com/quern/quern/internal/api"
+	"github.com/quern/quern/internal/config"
+	"github.com/quern/quern/internal/explain"
+	"github.com/quern/quern/internal/reaggregate"
+)
+
+// operate is what answers those who operate the store.
+func (s *setup) operate(e *engine) api.Registrar {
+	return api.NewOperate(
+		explain.New(e.store, e.index, e.cache, e.recovery, e.retention, s.clk),
+		reaggregate.New(e.store, e.index, e.cache, e.recovery, s.clk),
+		s.clk,
+	)
+}
+
+// BadRequestError is what a server says of a request that cannot be answered as asked.
+type BadRequestError struct{ Message string }
+
+// Error implements error.
+func (e *BadRequestError) Error() string { return e.Message }
+
+// ask posts a form to a server. The body of the answer is the caller's to close.
+func ask(ctx context.Context, server, path string, form url.Values) (io.ReadCloser, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, strings.TrimRight(server, "/")+path, strings.NewReader(form.Encode()))
+	if err != nil {
+		return nil, err
+	}
+	req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return nil, fmt.Errorf("the server is not there: %w", err)
+	}
+	if resp.StatusCode == http.StatusOK {
+		return resp.Body, nil
+	}
+	defer resp.Body.Close()
+	var reply struct{ Error string }
+	if err := json.NewDecoder(io.LimitReader(resp.Body, 1<<20)).Decode(&reply); err != nil || reply.Error == "" {
+		return nil, fmt.Errorf("%s answers %s, which is not Quern's", server, resp.Status)
+	}
+	switch after := resp.Header.Get("Retry-After"); {
+	case resp.StatusCode == http.StatusBadRequest:
+		return nil, &BadRequestError{reply.Error}
+	case resp.StatusCode == http.StatusNotFound:
+		return nil, fmt.Errorf("%s takes no reports and answers no queries, or is older than this program: %s", server, reply.Error)
+	case after != "":
+		return nil, fmt.Errorf("%s; try again in %s s", reply.Error, after)
+	}
+	return nil, fmt.Errorf("%s: %s", resp.Status, reply.Error)
+}
+
+// errBrokenOff: the server says at the end that it is the end.
+var errBrokenOff = errors.New("the server broke off; what was marked until then stays marked, and to ask again does no harm")
+
+// Reaggregate has a server mark slices to be ground again, shows how far it is and says what it came to.
+func Reaggregate(ctx context.Context, cfg config.Reaggregate, stdout, stderr io.Writer) error {
+	body, err := ask(ctx, cfg.URL, "/api/v1/reaggregate", url.Values{
+		"match[]": cfg.Match, "start": {cfg.Start}, "end": {cfg.End},
+	})
+	if err != nil {
+		return err
+	}
+	defer body.Close()
+	bar := newBar(stderr, 0, "blocks")
+	sum, err := follow(body, bar)
+	_ = bar.Exit() // a bar that cannot be drawn is no reason to fail
+	switch {
+	case ctx.Err() != nil:
+		return errors.New("stopped; what was marked until then stays marked, and to ask again does no harm")
+	case err != nil:
+		return err
+	case sum.Series == 0:
+		return fmt.Errorf("no series match %s", strings.Join(cfg.Match, " "))
+	}
+	sayMarked(stdout, sum)
+	return nil
+}
+
+// follow reads the lines of a reply to the last one.
+func follow(body io.Reader, bar *progressbar.ProgressBar) (reaggregate.Summary, error) {
+	type line struct {
+		Status string
+		Error  string
+		reaggregate.Summary
+	}
+	lines := bufio.NewScanner(body)
+	for lines.Scan() {
+		var l line
+		if err := json.Unmarshal(lines.Bytes(), &l); err != nil {
+			return l.Summary, fmt.Errorf("the server's answer is not Quern's: %w", err)
+		}
+		switch l.Status {
+		case "success":
+			return l.Summary, nil
+		case "error":
+			return l.Summary, fmt.Errorf("%s (%d of %d blocks were done; to ask again does no harm)", l.Error, l.Done, l.Total)
+		}
+		bar.ChangeMax64(l.Total)
+		_ = bar.Set64(l.Done)
+	}
+	return reaggregate.Summary{}, errBrokenOff
+}
+
+func sayMarked(out io.Writer, sum reaggregate.Summary) {
+	n := sum.Slices
+	fmt.Fprintf(out, "%s: %s marked, %s not closed yet, %s expired.\n", count(int64(sum.Series), "series", "series"),
+		count(n.Marked, "slice", "slices"), count(n.NotClosed, "slice", "slices"), count(n.Expired, "slice", "slices"))
+	if n.NotClosed > 0 {
+		fmt.Fprintln(out, "What is not closed will be ground anyway, when it is.")
+	}
+	if n.Expired > 0 {
+		fmt.Fprintln(out, "What has expired keeps its rows: part of its samples may be gone.")
+	}
+	if sum.Blocks == 0 {
+		fmt.Fprintln(out, "There is nothing to compute again.")
+		return
+	}
+	fmt.Fprintf(out, "%s will be read again. The rows are there soon after the run at:\n", count(sum.Blocks, "block", "blocks"))
+	for _, r := range sum.Rows {
+		fmt.Fprintf(out, "   %-6s %s\n", r.Level, moment(r.By))
+	}
+}
+
+func count(n int64, one, more string) string {
+	if n != 1 {
+		one = more
+	}
+	return strconv.FormatInt(n, 10) + " " + one
+}
+
+// moment is a time as people are told it.
+func moment(ms int64) string { return time.UnixMilli(ms).UTC().Format(time.RFC3339Nano) }
+
+// Explain asks a server why rows are what they are, and says it in words.
+func Explain(ctx context.Context, cfg config.Explain, stdout, _ io.Writer) error {
+	body, err := ask(ctx, cfg.URL, "/api/v1/explain", url.Values{
+		"match[]": cfg.Match, "time": {cfg.Time}, "limit": {strconv.Itoa(cfg.Limit)},
+	})
+	if err != nil {
+		return err
+	}
+	defer body.Close()
+	text, err := io.ReadAll(body)
+	if err != nil {
+		return fmt.Errorf("the answer broke off: %w", err)
+	}
+	var answer explain.Answer
+	if err := json.Unmarshal(text, &answer); err != nil {
+		return fmt.Errorf("the server's answer is not Quern's: %w", err)
+	}
+	if cfg.JSON {
+		_, err := stdout.Write(text)
+		return err
+	}
+	if answer.Matched == 0 {
+		return fmt.Errorf("no series match %s", strings.Join(cfg.Match, " "))
+	}
+	return answer.WriteText(stdout)
+}

@@ -1,0 +1,81 @@
+package config
+
+import (
+	"errors"
+
+	"github.com/urfave/cli/v2"
+)
+
+// Reaggregate is the options of `quern reaggregate`. What series and times mean, the server says.
+type Reaggregate struct {
+	URL        string
+	Match      []string
+	Start, End string
+}
+
+// Explain is the options of `quern explain`.
+type Explain struct {
+	URL   string
+	Match []string
+	Time  string
+	Limit int
+	JSON  bool
+}
+
+func urlFlag() cli.Flag {
+	return str(catServer, "url", "http://127.0.0.1:9095", "`URL` of the Quern server that is asked")
+}
+
+func matchFlag() cli.Flag {
+	return &cli.StringSliceFlag{
+		Name: "match", Category: catRequest, EnvVars: env("match"),
+		Usage: "`SELECTOR` of series, as in Prometheus; given several times, series that match any",
+	}
+}
+
+// ReaggregateFlags are the flags of `quern reaggregate`.
+func ReaggregateFlags() []cli.Flag {
+	return []cli.Flag{
+		urlFlag(),
+		matchFlag(),
+		str(catRequest, "start", "", "`TIME` from which on: 2025-11-21T12:00:00Z, Unix seconds or ms, or a span back from now such as -6h"),
+		str(catRequest, "end", "now", "`TIME` until which, itself not included"),
+	}
+}
+
+// ExplainFlags are the flags of `quern explain`.
+func ExplainFlags() []cli.Flag {
+	return []cli.Flag{
+		urlFlag(),
+		matchFlag(),
+		str(catRequest, "time", "now", "`TIME` within the rows to explain: 2025-11-21T12:00:00Z, Unix seconds or ms, or a span back from now such as -6h"),
+		integer(catRequest, "limit", 10, "how many of the series that match are explained"),
+		boolean(catRequest, "json", false, "print the server's answer as it is"),
+	}
+}
+
+// FromReaggregate reads the flags of `quern reaggregate`. All that is wrong is named at once.
+func FromReaggregate(c *cli.Context) (Reaggregate, error) {
+	return read(c, func(p *parser, r *Reaggregate) {
+		r.URL, r.Match = p.url(), p.match()
+		r.Start, r.End = p.required("start"), p.required("end")
+	})
+}
+
+// FromExplain reads the flags of `quern explain`. All that is wrong is named at once.
+func FromExplain(c *cli.Context) (Explain, error) {
+	return read(c, func(p *parser, x *Explain) {
+		x.URL, x.Match = p.url(), p.match()
+		x.Time = p.required("time")
+		x.Limit = p.within("limit", 1, 1000)
+		x.JSON = c.Bool("json")
+	})
+}
+
+func (p *parser) match() []string {
+	all := p.c.StringSlice("match")
+	if len(all) == 0 {
+		p.add(errors.New(`--match: name the series, such as --match 'cpu{source="web-1"}'`))
+	}
+	return all
+}

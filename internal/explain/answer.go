@@ -1,0 +1,120 @@
+package explain
+
+import "math"
+
+// What follows is also the outside form: scripts rely on the names. Times are Unix ms.
+
+// Answer is what is known of the series that were asked for.
+type Answer struct {
+	Time int64 `json:"time"`
+	Now  int64 `json:"now"`
+	// Matched is how many series match; the first of them by id are explained.
+	Matched int      `json:"matched"`
+	Series  []Series `json:"series"`
+}
+
+// Series is one series, with a level of the ladder for each of its rows around the time, finest first.
+type Series struct {
+	Metric   map[string]string `json:"metric"`
+	Schedule int64             `json:"schedule"`
+	Source   string            `json:"source"`
+	Levels   []Level           `json:"levels"`
+}
+
+// The states of a slice.
+const (
+	NeverOpened = "never opened"
+	Open        = "open"
+	Complete    = "complete"
+)
+
+// Level is one row: what it is made of, how far its grinding is, and what follows from that.
+type Level struct {
+	Level string `json:"level"`
+	Conclusion
+	// Slice to SliceEnd is what is ground into the row, at RunAt for the first time.
+	Slice    int64  `json:"slice"`
+	SliceEnd int64  `json:"slice_end"`
+	RunAt    int64  `json:"run_at"`
+	State    string `json:"state"`
+	// Block to BlockEnd are the schedules that are ground together.
+	Block    int64 `json:"block"`
+	BlockEnd int64 `json:"block_end"`
+	Shard    int   `json:"shard"`
+	// Worker is whose share the shard is, LeaseOwner who holds it now; empty for nobody.
+	Worker     string `json:"worker"`
+	LeaseOwner string `json:"lease_owner,omitempty"`
+
+	Input Input `json:"input"`
+	// Row is absent when there is none.
+	Row       *Row    `json:"row,omitempty"`
+	Marks     []Mark  `json:"marks"`
+	MoreMarks int     `json:"more_marks,omitempty"`
+	Runs      []Run   `json:"runs"`
+	Errors    []Error `json:"errors"`
+}
+
+// Input is what the row is made of: samples for the finest level, rows of the level below for the others.
+type Input struct {
+	Bucket string `json:"bucket"`
+	Chunks int    `json:"chunks,omitempty"`
+	Rows   int    `json:"rows,omitempty"`
+	// Samples are Finite and NotFinite ones; those that were sent twice count once.
+	Samples   int `json:"samples"`
+	Finite    int `json:"finite"`
+	NotFinite int `json:"not_finite"`
+	// Damaged are chunks or rows that cannot be read.
+	Damaged int `json:"damaged,omitempty"`
+	// Expires is when the retention of the input ends, absent for never.
+	Expires int64 `json:"expires,omitempty"`
+}
+
+// Row is the row that is stored.
+type Row struct {
+	Count uint64 `json:"count"`
+	// Sum is absent when it is beyond the numbers.
+	Sum     *float64 `json:"sum,omitempty"`
+	Min     float64  `json:"min"`
+	Max     float64  `json:"max"`
+	Expires int64    `json:"expires,omitempty"`
+}
+
+func finite(v float64) *float64 {
+	if math.IsInf(v, 0) || math.IsNaN(v) {
+		return nil
+	}
+	return &v
+}
+
+// Mark is work that is outstanding on the block, in the index of Slice, which is ground at RunAt.
+type Mark struct {
+	Kind  string `json:"kind"`
+	Slice int64  `json:"slice"`
+	RunAt int64  `json:"run_at"`
+	// Chunks are those in the cache by a fresh mark; Schedules those that a mark names, 0 for the whole block.
+	Chunks    int `json:"chunks"`
+	Schedules int `json:"schedules"`
+	// Due is when it could first have been dealt with: the age cap counts from there.
+	Due       int64  `json:"due"`
+	Attempt   int    `json:"attempt"`
+	LastError string `json:"last_error,omitempty"`
+}
+
+// Run is a recent run of the slice.
+type Run struct {
+	Worker      string  `json:"worker"`
+	Started     int64   `json:"started"`
+	Seconds     float64 `json:"seconds"`
+	Blocks      int     `json:"blocks"`
+	Rescheduled int     `json:"rescheduled"`
+	Dropped     int     `json:"dropped"`
+	Error       string  `json:"error,omitempty"`
+}
+
+// Error is a recent error about the block, in the run of Slice.
+type Error struct {
+	Time    int64  `json:"time"`
+	Slice   int64  `json:"slice"`
+	Worker  string `json:"worker"`
+	Message string `json:"message"`
+}

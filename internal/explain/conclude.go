@@ -1,0 +1,247 @@
+package explain
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/quern/quern/internal/cache"
+	"github.com/quern/quern/internal/metric"
+	"github.com/quern/quern/internal/recovery"
+	"github.com/quern/quern/internal/storage"
+)
+
+// Verdict is a conclusion in a word, for scripts.
+type Verdict string
+
+// The verdicts.
+const (
+	// Waiting: the slice is not over, or its run not due.
+	Waiting Verdict = "waiting"
+	// Due: the run should have come, and has not ended.
+	Due Verdict = "due"
+	// Late: late data, or somebody who asked for it, has the row computed again.
+	Late Verdict = "late"
+	// PutOff: the block failed in a run and is tried again.
+	PutOff Verdict = "put_off"
+	// Below: the row follows when one that it is made of has been computed.
+	Below Verdict = "below"
+	// GivenUp: the work waited for longer than the age cap.
+	GivenUp Verdict = "given_up"
+	// Expired: the input has expired in part, so the row cannot be computed any more.
+	Expired Verdict = "expired"
+	// RowExpired: the row itself is older than its level's retention.
+	RowExpired Verdict = "row_expired"
+	// NoSamples: there is nothing to make a row of.
+	NoSamples Verdict = "no_samples"
+	// Done: the row is there and says what its input says.
+	Done Verdict = "complete"
+	// Missing: there is input, no row, and nothing that would lead to one.
+	Missing Verdict = "missing"
+	// Differs: the row says something else than its input, and nothing would change that.
+	Differs Verdict = "differs"
+)
+
+// Conclusion is the verdict, why, and what comes next.
+type Conclusion struct {
+	Verdict Verdict `json:"verdict"`
+	Why     string  `json:"why"`
+	Next    string  `json:"next"`
+	// NextAt is when it comes, absent when it does not by itself.
+	NextAt int64 `json:"next_at,omitempty"`
+}
+
+// at is a time as the sentences have it.
+func at(ms int64) string { return time.UnixMilli(ms).UTC().Format(time.RFC3339Nano) }
+
+const byHand = "`quern reaggregate` has it computed again"
+
+func (x *Explainer) conclude(f *found, a *around, now int64) Conclusion {
+	if now < f.slice.EndMs {
+		return x.waiting(f)
+	}
+	if f.below != nil && !f.done {
+		return x.below(f, now) // also when the slice's own marks are due: it is ground after those within it
+	}
+	if len(f.marks) > 0 {
+		return x.marked(f, a, now)
+	}
+	if f.below != nil {
+		return x.below(f, now)
+	}
+	if f.hasRow {
+		return x.withRow(f, a, now)
+	}
+	return x.withoutRow(f, a, now)
+}
+
+func (x *Explainer) waiting(f *found) Conclusion {
+	run := x.cache.Timing().RunAtMs(f.slice)
+	return Conclusion{
+		Waiting, fmt.Sprintf("the slice ends at %s and is ground at %s", at(f.slice.EndMs), at(run)),
+		"the run of the slice", run,
+	}
+}
+
+func (x *Explainer) below(f *found, now int64) Conclusion {
+	b := f.below
+	run := "the run at " + at(b.runAt)
+	if b.runAt <= now {
+		run = "the run that was due at " + at(b.runAt) + " and has not ended"
+	}
+	return Conclusion{
+		Below, fmt.Sprintf("the %s row of %s, which it is made of, is computed by %s", x.ladder.Name(b.level), b.slice, run),
+		fmt.Sprintf("the row follows by the run at %s", at(b.byMs)), b.byMs,
+	}
+}
+
+// marked concludes from the marks whose run comes first.
+func (x *Explainer) marked(f *found, a *around, now int64) Conclusion {
+	first := slices.MinFunc(f.marks, func(a, b placed) int { return cmp.Compare(a.in.EndMs, b.in.EndMs) }).in
+	work := cache.Work{
+		Partition: storage.IndexPartition{SliceKey: storage.SliceKey{Bucket: f.bucket(), StartMs: first.StartMs}, Shard: f.shard},
+		Block:     f.block, Slice: f.slice,
+	}
+	for _, m := range f.marks {
+		if m.in == first {
+			work.Marks = append(work.Marks, m.Mark)
+		}
+	}
+	run := x.cache.Timing().RunAtMs(first)
+	switch x.recovery.JudgeAt(&work, max(now, run)) {
+	case recovery.TooOld:
+		return Conclusion{
+			GivenUp, fmt.Sprintf("given up by the run at %s: older than the age cap, it has been due since %s", at(run), at(work.DueMs())),
+			byHand, 0,
+		}
+	case recovery.Expired:
+		return Conclusion{
+			Expired, fmt.Sprintf("its input has expired in part by the run at %s, and a row is not computed from what is left", at(run)),
+			"nothing: the row stays as it is", 0,
+		}
+	}
+	if now >= run {
+		return x.due(f, a, first, run)
+	}
+	last := slices.MaxFunc(work.Marks, func(a, b storage.Mark) int { return a.Attempt - b.Attempt })
+	switch {
+	case last.Attempt > 0:
+		return Conclusion{
+			PutOff, fmt.Sprintf("put off after the error: %s; attempt %d is at %s", last.LastError, last.Attempt+1, at(run)),
+			"the next attempt", run,
+		}
+	case first == f.slice:
+		return x.waiting(f)
+	}
+	return Conclusion{
+		Late, fmt.Sprintf("late data: will be recomputed by the run at %s", at(run)), "that run", run,
+	}
+}
+
+// due says what holds up a run that should have come.
+func (x *Explainer) due(f *found, a *around, in metric.Slice, run int64) Conclusion {
+	c := Conclusion{
+		Verdict: Due, Why: fmt.Sprintf("the run that was due at %s has not ended", at(run)),
+		Next: "it is under way, or tried again within 30 s",
+	}
+	for _, r := range a.runs {
+		if r.Bucket == f.bucket() && r.StartMs == in.StartMs && r.Err != "" {
+			c.Why += fmt.Sprintf("; the last attempt, at %s, failed: %s", at(r.StartedMs), r.Err)
+			break
+		}
+	}
+	if a.workers[f.shard] == "" {
+		c.Why += "; no worker that aggregates is alive"
+		c.Next = "it begins when an aggregator is started"
+	}
+	return c
+}
+
+func (x *Explainer) withRow(f *found, a *around, now int64) Conclusion {
+	nothing := "nothing is outstanding"
+	switch {
+	case f.slice.StartMs < x.recovery.KeptFrom(f.bucket(), now):
+		return Conclusion{Done, "complete; its input has expired, so that it cannot be compared any more", nothing, 0}
+	case f.input.Damaged > 0:
+		return Conclusion{Done, "complete; part of its input is damaged, so that it cannot be compared", nothing, 0}
+	case f.ok && same(&f.row, &f.should):
+		return Conclusion{Done, "complete and up to date", nothing, 0}
+	}
+	if c, ok := dropped(f, a); ok {
+		return c
+	}
+	if f.input.Samples == 0 {
+		return Conclusion{
+			Differs, fmt.Sprintf("the row is of %s, and its input has none; no mark leads a run to it", samples(f.row.Count)),
+			"nothing: a run leaves the row of a series without input as it is", 0,
+		}
+	}
+	return Conclusion{
+		Differs, fmt.Sprintf("the row, of %s, is not what its input comes to, of %s; no mark leads a run to it",
+			samples(f.row.Count), samples(f.should.Count)), byHand, 0,
+	}
+}
+
+func (x *Explainer) withoutRow(f *found, a *around, now int64) Conclusion {
+	nothing := "nothing: there will be no row"
+	if keep := x.retention.Of(f.level); keep > 0 && f.slice.StartMs < now-keep.Milliseconds() {
+		return Conclusion{RowExpired, fmt.Sprintf("rows of this level are kept until %s", at(f.slice.StartMs+keep.Milliseconds())), nothing, 0}
+	}
+	if c, ok := dropped(f, a); ok {
+		return c
+	}
+	switch {
+	case f.slice.StartMs < x.recovery.KeptFrom(f.bucket(), now):
+		return Conclusion{Expired, "there is no row, and its input has expired, so that it cannot be computed any more", nothing, 0}
+	case f.ok && !f.done && now < x.cache.Timing().RunAtMs(f.slice):
+		return x.waiting(f)
+	case f.ok:
+		return Conclusion{Missing, fmt.Sprintf("no row is there for %s, and no mark leads a run to it", samples(f.should.Count)), byHand, 0}
+	case f.input.Damaged > 0:
+		return Conclusion{Missing, "the input is damaged", "restore it from a backup", 0}
+	case f.input.NotFinite > 0:
+		return Conclusion{NoSamples, fmt.Sprintf("no samples: all %d are NaN or infinite, which roll-ups leave out", f.input.NotFinite), nothing, 0}
+	case f.bucket() > metric.Raw:
+		return Conclusion{NoSamples, fmt.Sprintf("no samples: there is no %s row in the slice", x.ladder.Name(f.bucket())), nothing, 0}
+	}
+	return Conclusion{NoSamples, "no samples: the series has none in the slice", nothing, 0}
+}
+
+// dropped finds, among the errors that the store keeps, that a run gave up work on the block.
+func dropped(f *found, a *around) (Conclusion, bool) {
+	for _, e := range a.errs {
+		if e.Bucket != f.bucket() || e.Start != f.block.Start {
+			continue
+		}
+		// The words are those of a run's error.
+		_, reason, ok := strings.Cut(e.Message, "marks of slice "+f.slice.String()+" dropped: ")
+		switch {
+		case !ok:
+		case reason == recovery.TooOld.String():
+			return Conclusion{GivenUp, fmt.Sprintf("given up at %s: older than the age cap", at(e.TimeMs)), byHand, 0}, true
+		case reason == recovery.Expired.String():
+			return Conclusion{Expired, fmt.Sprintf("given up at %s: its input has expired", at(e.TimeMs)), "nothing: the row stays as it is", 0}, true
+		}
+	}
+	return Conclusion{}, false
+}
+
+func samples(n uint64) string {
+	if n == 1 {
+		return "1 sample"
+	}
+	return fmt.Sprintf("%d samples", n)
+}
+
+// same says whether a row is what its input comes to. Sums may differ in the last digits where they were added up by
+// another version.
+func same(a, b *metric.Rollup) bool {
+	near := func(x, y float64) bool {
+		return x == y || math.IsNaN(x) && math.IsNaN(y) || math.Abs(x-y) <= 1e-9*max(math.Abs(x), math.Abs(y))
+	}
+	return a.Count == b.Count && a.Min == b.Min && a.Max == b.Max && a.First == b.First && a.Last == b.Last &&
+		near(a.Sum, b.Sum) && near(a.Increase, b.Increase)
+}

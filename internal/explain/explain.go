@@ -1,0 +1,371 @@
+// Package explain says why a roll-up row is there, missing or late: it gathers what the store knows of one series around
+// one time, level by level, and draws the conclusion that an operator would.
+//
+//  1. It changes nothing.
+//  2. A row is not called wrong for what is under way: what is read comes in the order in which it is made (samples,
+//     marks, row), and before a row is called missing or different it is all read once more.
+//  3. Bounded: a request looks at a few series, and keeps few of the marks that it finds.
+package explain
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/quern/quern/internal/blocks"
+	"github.com/quern/quern/internal/cache"
+	"github.com/quern/quern/internal/clock"
+	"github.com/quern/quern/internal/metric"
+	"github.com/quern/quern/internal/query"
+	"github.com/quern/quern/internal/recovery"
+	"github.com/quern/quern/internal/rollup"
+	"github.com/quern/quern/internal/shards"
+	"github.com/quern/quern/internal/storage"
+)
+
+const (
+	// MaxSeries is the most that one request may ask for.
+	MaxSeries = 1000
+	// Limit is how many series are explained when nobody says.
+	Limit = 10
+
+	keptMarks  = 20
+	keptRuns   = 5
+	lookedRuns = 200
+	keptErrors = 5
+)
+
+// Explainer explains. It is safe for concurrent use.
+type Explainer struct {
+	store     storage.Store
+	ladder    metric.Ladder
+	index     *query.Index
+	cache     *cache.Cache
+	recovery  *recovery.Recovery
+	retention storage.Retention
+	clk       clock.Clock
+}
+
+// New makes one for the series of an index.
+func New(store storage.Store, index *query.Index, c *cache.Cache, r *recovery.Recovery, keep storage.Retention, clk clock.Clock) *Explainer {
+	return &Explainer{
+		store: store, ladder: store.Settings().Ladder, index: index, cache: c, recovery: r, retention: keep, clk: clk,
+	}
+}
+
+// Explain explains the rows around atMs of the first series, by id, that match any of the selectors.
+func (x *Explainer) Explain(ctx context.Context, sels []query.Selector, atMs int64, limit int) (Answer, error) {
+	if limit < 1 || limit > MaxSeries {
+		return Answer{}, &query.RequestError{Message: fmt.Sprintf("limit=%d: must be between 1 and %d", limit, MaxSeries)}
+	}
+	const year9999 = 253_402_300_799_999
+	if atMs < -62_135_596_800_000 || atMs > year9999 {
+		return Answer{}, &query.RequestError{Message: "time must lie in the years 1 to 9999"}
+	}
+	ids := x.index.Select(sels...)
+	out := Answer{Time: atMs, Now: clock.NowMs(x.clk), Matched: len(ids), Series: []Series{}}
+	ids = ids[:min(limit, len(ids))]
+	if len(ids) == 0 {
+		return out, nil
+	}
+	around, err := x.look(ctx)
+	if err != nil {
+		return Answer{}, err
+	}
+	for _, id := range ids {
+		s, again, err := x.series(ctx, id, atMs, around)
+		if err == nil && again {
+			if around, err = x.look(ctx); err == nil {
+				s, _, err = x.series(ctx, id, atMs, around)
+			}
+		}
+		if err != nil {
+			return Answer{}, err
+		}
+		out.Series = append(out.Series, s)
+	}
+	return out, nil
+}
+
+// around is what is the same for all series.
+type around struct {
+	runs    []storage.Run
+	errs    []storage.ComponentError
+	workers []string // by shard
+	leases  map[int]storage.Lease
+}
+
+func (x *Explainer) look(ctx context.Context) (*around, error) {
+	a := &around{leases: map[int]storage.Lease{}}
+	var err error
+	if a.runs, err = x.store.RecentRuns(ctx, lookedRuns); err != nil {
+		return nil, err
+	}
+	if a.errs, err = x.store.RecentErrors(ctx); err != nil {
+		return nil, err
+	}
+	workers, err := x.store.Workers(ctx)
+	if err != nil {
+		return nil, err
+	}
+	a.workers = shards.Assign(workers, x.store.Settings().IndexPartitions)
+	leases, err := x.store.Leases(ctx)
+	for _, l := range leases {
+		a.leases[l.Shard] = l
+	}
+	return a, err
+}
+
+// found is what there is of one series at one level.
+type found struct {
+	level  metric.Bucket
+	slice  metric.Slice
+	block  blocks.Range
+	shard  int
+	opened bool
+	done   bool
+	// should is what the input comes to; ok is false when nothing finite is there.
+	should metric.Rollup
+	ok     bool
+	input  Input
+	row    metric.Rollup
+	hasRow bool
+	marks  []placed
+	more   int
+	// below is the earliest run that grinds something that this row is made of.
+	below *below
+}
+
+// bucket is the one whose slice is ground into the level's row.
+func (f *found) bucket() metric.Bucket { return f.level - 1 }
+
+// placed is a mark and the slice in whose index it lies.
+type placed struct {
+	storage.Mark
+	in metric.Slice
+}
+
+// below is work on a level below.
+type below struct {
+	level metric.Bucket
+	slice metric.Slice
+	runAt int64
+	byMs  int64 // when the row in question follows
+}
+
+// series explains one series; again says that something is wrong by what was read.
+func (x *Explainer) series(ctx context.Context, id metric.ScheduleID, atMs int64, a *around) (s Series, again bool, err error) {
+	labels := x.index.Labels(id)
+	s = Series{Metric: map[string]string{}, Schedule: int64(id), Source: labels.Get(metric.SourceLabel)}
+	for _, l := range labels {
+		s.Metric[l.Name] = l.Value
+	}
+	now := clock.NowMs(x.clk)
+	var levels []*found
+	for _, level := range x.ladder.Levels() {
+		f := &found{level: level, slice: x.ladder.SliceAt(level-1, atMs)}
+		f.block = x.store.Settings().Epochs.BlockAt(id, f.slice.StartMs)
+		f.shard = blocks.ShardOf(f.block.Start, x.store.Settings().IndexPartitions)
+		if err := x.readInput(ctx, id, f); err != nil {
+			return s, false, err
+		}
+		levels = append(levels, f)
+	}
+	if err := x.readMarks(ctx, id, levels); err != nil {
+		return s, false, err
+	}
+	for _, f := range levels {
+		if err := x.readRow(ctx, id, f); err != nil {
+			return s, false, err
+		}
+		l := x.level(f, a)
+		l.Conclusion = x.conclude(f, a, now)
+		again = again || l.Verdict == Missing || l.Verdict == Differs
+		s.Levels = append(s.Levels, l)
+	}
+	return s, again, nil
+}
+
+// one is the range of a single schedule.
+func one(id metric.ScheduleID) blocks.Range { return blocks.Range{Start: id, End: id + 1} }
+
+// readInput reads what the row is made of, and makes it.
+func (x *Explainer) readInput(ctx context.Context, id metric.ScheduleID, f *found) error {
+	var g rollup.Grinder
+	if f.bucket() == metric.Raw {
+		var set blocks.SampleSet
+		set.Reset(one(id))
+		for ch, err := range x.store.RawChunks(ctx, one(id), f.slice.StartMs, f.slice.EndMs) {
+			if err != nil {
+				return fmt.Errorf("read raw samples of series %d: %w", id, err)
+			}
+			before := set.Len()
+			if set.Add(ch.Data) != nil {
+				f.input.Damaged++
+			} else if set.Len() > before {
+				f.input.Chunks++
+			}
+		}
+		for _, samples := range set.Series() {
+			f.should, f.ok = g.Samples(samples)
+			f.input.Samples = len(samples)
+			f.input.Finite = int(f.should.Count)
+			f.input.NotFinite = len(samples) - f.input.Finite
+		}
+		return nil
+	}
+	var rows []metric.RollupRow
+	for r, err := range x.store.Rollups(ctx, f.bucket(), one(id), f.slice.StartMs, f.slice.EndMs) {
+		if err != nil {
+			return fmt.Errorf("read %s rows of series %d: %w", x.ladder.Name(f.bucket()), id, err)
+		}
+		if r.Schedule == id && r.Count > 0 {
+			rows = append(rows, r)
+		}
+	}
+	f.input.Rows = len(rows)
+	for _, r := range rows {
+		f.input.Finite += int(r.Count)
+	}
+	f.input.Samples = f.input.Finite
+	var err error
+	if f.should, f.ok, err = g.Rollups(rows); err != nil {
+		f.input.Damaged++
+	}
+	return nil
+}
+
+func (x *Explainer) readRow(ctx context.Context, id metric.ScheduleID, f *found) error {
+	for r, err := range x.store.Rollups(ctx, f.level, one(id), f.slice.StartMs, f.slice.StartMs+1) {
+		if err != nil {
+			return fmt.Errorf("read the %s row of series %d: %w", x.ladder.Name(f.level), id, err)
+		}
+		// A row without samples takes back one that was there before.
+		if r.Schedule == id && r.Count > 0 {
+			f.row, f.hasRow = r.Rollup, true
+		}
+	}
+	return nil
+}
+
+// readMarks looks for what is still to be done, in all slices that are open: the oldest first, since work that is put
+// off goes from an older to a younger one.
+func (x *Explainer) readMarks(ctx context.Context, id metric.ScheduleID, levels []*found) error {
+	open, err := x.recovery.Outstanding(ctx)
+	if err != nil {
+		return err
+	}
+	for _, f := range levels {
+		states, err := x.store.Slices(ctx, f.bucket(), f.slice.StartMs, f.slice.StartMs+1)
+		if err != nil {
+			return err
+		}
+		for _, st := range states {
+			f.opened, f.done = true, st.Complete
+			if !st.Complete && !slices.Contains(open, st.SliceKey) {
+				open = append(open, st.SliceKey) // ahead of the clock
+			}
+		}
+	}
+	// The widest slice holds all others: who is to be asked about them follows from its blocks.
+	widest := levels[len(levels)-1].slice
+	for _, k := range open {
+		for _, shard := range x.shards(id, widest) {
+			for m, err := range x.store.Marks(ctx, storage.IndexPartition{SliceKey: k, Shard: shard}) {
+				if err != nil {
+					return fmt.Errorf("read the index of %s slice %s: %w", x.ladder.Name(k.Bucket), x.ladder.SliceAt(k.Bucket, k.StartMs), err)
+				}
+				x.sort(id, levels, k, m)
+			}
+		}
+	}
+	return nil
+}
+
+// shards are those that marks of a series may lie in, for any slice within the given one.
+func (x *Explainer) shards(id metric.ScheduleID, within metric.Slice) []int {
+	set := x.store.Settings()
+	out := []int{blocks.ShardOf(set.Epochs.BlockAt(id, within.StartMs).Start, set.IndexPartitions)}
+	for _, e := range set.Epochs {
+		if within.Contains(e.FromMs) {
+			out = append(out, blocks.ShardOf(blocks.Of(id, e.BlockSize).Start, set.IndexPartitions))
+		}
+	}
+	slices.Sort(out)
+	return slices.Compact(out)
+}
+
+// sort puts a mark to the levels that it says something about.
+func (x *Explainer) sort(id metric.ScheduleID, levels []*found, k storage.SliceKey, m storage.Mark) {
+	slice := x.ladder.SliceAt(k.Bucket, m.TimeMs)
+	if m.Start != x.store.Settings().Epochs.BlockAt(id, slice.StartMs).Start {
+		return
+	}
+	if _, named := slices.BinarySearch(m.Schedules, id); !named && len(m.Schedules) > 0 {
+		return
+	}
+	in := x.ladder.SliceAt(k.Bucket, k.StartMs)
+	for _, f := range levels {
+		switch {
+		case k.Bucket == f.bucket() && slice == f.slice:
+			if len(f.marks) == keptMarks {
+				f.more++
+				continue
+			}
+			f.marks = append(f.marks, placed{m, in})
+		case k.Bucket < f.bucket() && f.slice.Contains(slice.StartMs):
+			climb := x.cache.Climb(k.Bucket, slice, in)
+			b := below{level: k.Bucket + 1, slice: slice, runAt: climb[0], byMs: climb[f.bucket()-k.Bucket]}
+			if f.below == nil || b.byMs < f.below.byMs {
+				f.below = &b
+			}
+		}
+	}
+}
+
+// level is what is shown of one.
+func (x *Explainer) level(f *found, a *around) Level {
+	l := Level{
+		Level: x.ladder.Name(f.level), Slice: f.slice.StartMs, SliceEnd: f.slice.EndMs,
+		RunAt: x.cache.Timing().RunAtMs(f.slice), State: NeverOpened,
+		Block: int64(f.block.Start), BlockEnd: int64(f.block.End), Shard: f.shard,
+		Worker: a.workers[f.shard], LeaseOwner: a.leases[f.shard].Owner,
+		Input: f.input, Marks: []Mark{}, MoreMarks: f.more, Runs: []Run{}, Errors: []Error{},
+	}
+	switch {
+	case f.done:
+		l.State = Complete
+	case f.opened:
+		l.State = Open
+	}
+	l.Input.Bucket = x.ladder.Name(f.bucket())
+	if keep := x.retention.Of(f.bucket()); keep > 0 {
+		l.Input.Expires = f.slice.StartMs + keep.Milliseconds()
+	}
+	if f.hasRow {
+		l.Row = &Row{Count: f.row.Count, Sum: finite(f.row.Sum), Min: f.row.Min, Max: f.row.Max}
+		if keep := x.retention.Of(f.level); keep > 0 {
+			l.Row.Expires = f.slice.StartMs + keep.Milliseconds()
+		}
+	}
+	for _, m := range f.marks {
+		l.Marks = append(l.Marks, Mark{
+			Kind: m.Kind.String(), Slice: m.in.StartMs, RunAt: x.cache.Timing().RunAtMs(m.in), Chunks: m.Chunks,
+			Schedules: len(m.Schedules), Due: m.DueMs, Attempt: m.Attempt, LastError: m.LastError,
+		})
+	}
+	for _, r := range a.runs {
+		if r.Bucket == f.bucket() && r.StartMs == f.slice.StartMs && len(l.Runs) < keptRuns {
+			l.Runs = append(l.Runs, Run{
+				Worker: r.Worker, Started: r.StartedMs, Seconds: r.Duration.Seconds(), Blocks: r.Blocks,
+				Rescheduled: r.Rescheduled, Dropped: r.Dropped, Error: r.Err,
+			})
+		}
+	}
+	for _, e := range a.errs {
+		if e.Bucket == f.bucket() && e.Start == f.block.Start && len(l.Errors) < keptErrors {
+			l.Errors = append(l.Errors, Error{Time: e.TimeMs, Slice: e.StartMs, Worker: e.Worker, Message: e.Message})
+		}
+	}
+	return l
+}

@@ -1,0 +1,247 @@
+// Package reaggregate has slices ground again that were ground before: it puts late marks for all series that a
+// selector names, and the next run does the rest, as after late data.
+//
+//  1. A slice that is not closed gets no mark: it will be ground anyway.
+//  2. A slice whose raw samples may have expired in part by the time of that run gets none: its rows are better than
+//     what could be computed from what is left.
+//  3. Bounded: one batch of marks is in memory at a time, and the ids of the series.
+package reaggregate
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"slices"
+
+	"github.com/quern/quern/internal/blocks"
+	"github.com/quern/quern/internal/cache"
+	"github.com/quern/quern/internal/clock"
+	"github.com/quern/quern/internal/metric"
+	"github.com/quern/quern/internal/query"
+	"github.com/quern/quern/internal/recovery"
+	"github.com/quern/quern/internal/storage"
+)
+
+const (
+	// batchMarks and batchSchedules bound what is written at once: about what a flush of ingest writes.
+	batchMarks     = 1000
+	batchSchedules = 1 << 16
+	// MaxBlocks bounds one request: so many marks are what a run can read and delete in a few minutes.
+	MaxBlocks = 4_000_000
+)
+
+// Progress is how far a request is. A block of PBS schedules counts once for each slice.
+type Progress struct {
+	// Done of Total have been looked at: each is in Blocks, marked, or in Skipped.
+	Done    int64 `json:"done"`
+	Total   int64 `json:"total"`
+	Blocks  int64 `json:"blocks"`
+	Skipped int64 `json:"skipped"`
+}
+
+// Summary is what a request came to.
+type Summary struct {
+	Progress
+	Series int    `json:"series"`
+	Slices Slices `json:"slices"`
+	// Rows says when the rows of each level will have been computed again, finest first. It is empty when nothing was marked.
+	Rows []Rows `json:"rows"`
+}
+
+// Slices counts the raw slices of the range by what became of them.
+type Slices struct {
+	Marked int64 `json:"marked"`
+	// NotClosed will be ground anyway.
+	NotClosed int64 `json:"not_closed"`
+	// Expired keep the rows that they have.
+	Expired int64 `json:"expired"`
+}
+
+// Rows says by when a level's rows are there.
+type Rows struct {
+	Level string `json:"level"`
+	By    int64  `json:"by"`
+}
+
+// Reaggregator puts the marks. It is safe for concurrent use.
+type Reaggregator struct {
+	settings func() storage.Settings
+	ladder   metric.Ladder
+	index    *query.Index
+	cache    *cache.Cache
+	recovery *recovery.Recovery
+	clk      clock.Clock
+}
+
+// New makes one for the series of an index. The cache is to be the process's only one over the store.
+func New(store storage.Store, index *query.Index, c *cache.Cache, r *recovery.Recovery, clk clock.Clock) *Reaggregator {
+	return &Reaggregator{
+		settings: store.Settings, ladder: store.Settings().Ladder, index: index, cache: c, recovery: r, clk: clk,
+	}
+}
+
+// Run marks what the selectors name in the raw slices that touch [startMs, endMs). tell hears of the progress after each
+// batch, and its error ends the request. What was marked by then stays marked, and to ask again does no harm. The error may
+// be a *query.RequestError.
+func (r *Reaggregator) Run(ctx context.Context, sels []query.Selector, startMs, endMs int64, tell func(Progress) error) (Summary, error) {
+	now := clock.NowMs(r.clk)
+	// Of the time to come there is nothing to say but that it is not closed.
+	endMs = min(endMs, r.ladder.SliceAt(metric.Raw, now).EndMs)
+	if startMs >= endMs {
+		return Summary{}, &query.RequestError{Message: "start must be before end, and not in the future"}
+	}
+	j := &job{
+		Reaggregator: r, epochs: r.settings().Epochs, ids: r.index.Select(sels...), tell: tell,
+		width: r.ladder.WidthMs(metric.Raw + 1), perSlice: map[int]int64{},
+	}
+	j.Series = len(j.ids)
+	j.Rows = []Rows{}
+	if j.Series == 0 {
+		return j.Summary, nil
+	}
+	first := r.ladder.SliceAt(metric.Raw, startMs).StartMs
+	end := r.ladder.SliceAt(metric.Raw, endMs-1).EndMs
+	// What has expired is only counted, however far back the range begins.
+	kept := min(max(first, r.keptFrom(now)), end)
+	j.Total = j.count(first, end)
+	if n := j.Total - j.count(first, kept); n > MaxBlocks {
+		return Summary{}, &query.RequestError{Message: fmt.Sprintf(
+			"%d blocks of series and hours are asked for, more than the %d of one request: ask for less time or fewer series at once",
+			n, MaxBlocks)}
+	}
+	j.skip(&j.Slices.Expired, first, kept)
+	for start := kept; start < end; start += j.width {
+		if err := j.slice(ctx, r.ladder.SliceAt(metric.Raw, start)); err != nil {
+			return Summary{}, err
+		}
+	}
+	if err := j.put(ctx); err != nil {
+		return Summary{}, err
+	}
+	if j.Blocks > 0 {
+		j.Rows = r.rows(r.ladder.SliceAt(metric.Raw, kept))
+	}
+	return j.Summary, nil
+}
+
+// runAt is when marks that are put now are dealt with.
+func (r *Reaggregator) runAt(nowMs int64) int64 {
+	return r.cache.Timing().RunAtMs(r.ladder.SliceAt(metric.Raw, nowMs))
+}
+
+// keptFrom is the start of the first slice that will be whole at the run.
+func (r *Reaggregator) keptFrom(nowMs int64) int64 {
+	from := r.recovery.KeptFrom(metric.Raw, r.runAt(nowMs))
+	if from == math.MinInt64 {
+		return from
+	}
+	if s := r.ladder.SliceAt(metric.Raw, from); s.StartMs < from {
+		return s.EndMs
+	}
+	return from
+}
+
+// rows says when the rows of all levels are there, of marks that have been put by now: the oldest slice's are the last.
+func (r *Reaggregator) rows(oldest metric.Slice) []Rows {
+	in := r.ladder.SliceAt(metric.Raw, clock.NowMs(r.clk))
+	var out []Rows
+	for i, at := range r.cache.Climb(metric.Raw, oldest, in) {
+		out = append(out, Rows{Level: r.ladder.Name(metric.Bucket(i + 1)), By: at})
+	}
+	return out
+}
+
+// job is one request under way.
+type job struct {
+	*Reaggregator
+	Summary
+	epochs blocks.Epochs
+	ids    []metric.ScheduleID
+	tell   func(Progress) error
+	width  int64
+	// perSlice is the number of blocks in a slice, by block size.
+	perSlice map[int]int64
+
+	marks     []storage.Mark
+	schedules int
+}
+
+// slice marks the blocks of one slice, or says why not.
+func (j *job) slice(ctx context.Context, s metric.Slice) error {
+	now := clock.NowMs(j.clk) // it goes on while this does
+	switch {
+	case s.StartMs < j.keptFrom(now):
+		j.skip(&j.Slices.Expired, s.StartMs, s.EndMs)
+		return nil
+	case !j.cache.Timing().Closed(s, now):
+		j.skip(&j.Slices.NotClosed, s.StartMs, s.EndMs)
+		return nil
+	}
+	j.Slices.Marked++
+	for ids := j.ids; len(ids) > 0; {
+		block := j.epochs.BlockAt(ids[0], s.StartMs)
+		n, _ := slices.BinarySearch(ids, block.End)
+		j.marks = append(j.marks, storage.Mark{
+			Start: block.Start, TimeMs: s.StartMs, Kind: storage.MarkLate, Schedules: ids[:n:n],
+		})
+		j.schedules += n
+		ids = ids[n:]
+		if len(j.marks) >= batchMarks || j.schedules >= batchSchedules {
+			if err := j.put(ctx); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// put writes the batch.
+func (j *job) put(ctx context.Context) error {
+	if err := j.cache.Put(ctx, 0, metric.Raw, j.marks); err != nil {
+		return err
+	}
+	j.Blocks += int64(len(j.marks))
+	j.Done += int64(len(j.marks))
+	j.marks, j.schedules = j.marks[:0], 0
+	return j.tell(j.Progress)
+}
+
+// skip counts the slices that start in [fromMs, toMs).
+func (j *job) skip(slices *int64, fromMs, toMs int64) {
+	n := j.count(fromMs, toMs)
+	j.Skipped += n
+	j.Done += n
+	*slices += (toMs - fromMs) / j.width
+}
+
+// count is the number of blocks in the slices that start in [fromMs, toMs), each counted for each slice.
+func (j *job) count(fromMs, toMs int64) int64 {
+	total := int64(0)
+	for i, e := range j.epochs {
+		from, to := fromMs, toMs
+		if i > 0 {
+			from = max(from, e.FromMs)
+		}
+		if i+1 < len(j.epochs) {
+			to = min(to, j.epochs[i+1].FromMs)
+		}
+		if from < to {
+			total += (to - from) / j.width * j.blocks(e.BlockSize)
+		}
+	}
+	return total
+}
+
+// blocks is the number of blocks that the series fall into.
+func (j *job) blocks(size int) int64 {
+	if n, ok := j.perSlice[size]; ok {
+		return n
+	}
+	n := int64(0)
+	for ids := j.ids; len(ids) > 0; n++ {
+		i, _ := slices.BinarySearch(ids, blocks.Of(ids[0], size).End)
+		ids = ids[i:]
+	}
+	j.perSlice[size] = n
+	return n
+}
