@@ -1,6 +1,9 @@
 package main
 
 import (
+	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"slices"
@@ -29,6 +32,8 @@ func TestHelp(t *testing.T) {
 		{[]string{"schema"}, []string{"quern schema", "apply"}},
 		{[]string{"schema", "apply", "--help"}, []string{"Examples:", "quern schema apply --replication dc1=3,dc2=3", "--cassandra-hosts", "$QUERN_KEYSPACE"}},
 		{[]string{"agent", "-h"}, []string{"Examples:", "quern agent --url", "--queue-limit", "$QUERN_QUEUE_LIMIT"}},
+		{[]string{"reaggregate", "--help"}, []string{"Examples:", "quern reaggregate --match", "--start", "$QUERN_MATCH"}},
+		{[]string{"explain", "--help"}, []string{"Examples:", "quern explain --match", "--time", "--limit"}},
 		{[]string{"completion", "--help"}, []string{"Examples:", "source <(quern completion bash)", "bash|zsh|fish"}},
 	} {
 		t.Run(strings.Join(c.args, " "), func(t *testing.T) {
@@ -79,6 +84,16 @@ func TestUsage(t *testing.T) {
 		{"agent x", "quern agent", `unexpected argument "x"`},
 		{"agent --url nonsense", "quern agent", `--url nonsense: must be like http://127.0.0.1:9095`},
 		{"agent --data-dir x", "quern agent", `there is no flag --data-dir`},
+		{"reaggregate", "quern reaggregate", `--match: name the series`},
+		{"reaggregate --match cpu", "quern reaggregate", `--start: must not be empty`},
+		{"reaggregate --match cpu --start -6h --end= ", "quern reaggregate", `--end: must not be empty`},
+		{"reaggregate --match cpu --start -6h --url there", "quern reaggregate", `--url there: must be like http://127.0.0.1:9095`},
+		{"reaggregate cpu", "quern reaggregate", `unexpected argument "cpu"`},
+		{"reaggregate --mach cpu", "quern reaggregate", `there is no flag --mach; did you mean --match?`},
+		{"explain", "quern explain", `--match: name the series`},
+		{"explain --match cpu --limit 0", "quern explain", `--limit 0: must be between 1 and 1000`},
+		{"explain --match cpu --time= ", "quern explain", `--time: must not be empty`},
+		{"explain cpu", "quern explain", `unexpected argument "cpu"`},
 		{"completion", "quern completion", `name one shell: bash, zsh or fish`},
 		{"completion tcsh", "quern completion", `name one shell: bash, zsh or fish`},
 		{"completion bash zsh", "quern completion", `name one shell: bash, zsh or fish`},
@@ -103,6 +118,20 @@ func TestFailure(t *testing.T) {
 	assert.NotErrorAs(t, err, new(program.UsageError))
 }
 
+// TestRefusedByTheServer: what only the server can tell is a mistake in usage all the same. A selector keeps its commas.
+func TestRefusedByTheServer(t *testing.T) {
+	var asked []string
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		asked = append(asked, r.FormValue("match[]"))
+		w.WriteHeader(http.StatusBadRequest)
+		_, _ = fmt.Fprint(w, `{"status":"error","error":"selector: no"}`)
+	}))
+	defer server.Close()
+	programtest.Refused(t, quern(), `reaggregate --match cpu{core="0",source="a"} --start -6h --url `+server.URL, "quern reaggregate", "selector: no")
+	programtest.Refused(t, quern(), `explain --match cpu{core="0",source="a"} --url `+server.URL, "quern explain", "selector: no")
+	assert.Equal(t, []string{`cpu{core="0",source="a"}`, `cpu{core="0",source="a"}`}, asked)
+}
+
 // complete asks the program as the scripts do. The library looks at os.Args for the
 // argument that is completed.
 func complete(t *testing.T, args ...string) []string {
@@ -122,6 +151,8 @@ func TestCompletion(t *testing.T) {
 	assert.Subset(t, complete(t, "agent", "-"), []string{"--url", "--interval"})
 	assert.Equal(t, []string{"--listen", "--local-dc", "--late-grace", "--log-level", "--log-format"}, complete(t, "serve", "--l"))
 	assert.Equal(t, []string{"--version"}, complete(t, "--ver"))
+	assert.Equal(t, []string{"--match"}, complete(t, "explain", "--m"))
+	assert.Subset(t, complete(t), []string{"reaggregate", "explain"})
 	assert.Subset(t, complete(t, "schema"), []string{"apply"})
 	assert.Equal(t, []string{"--replication", "--retention", "--rollups"}, slices.Sorted(slices.Values(complete(t, "schema", "apply", "--r"))))
 	assert.Empty(t, complete(t, "serve"), "it takes no arguments")

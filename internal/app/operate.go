@@ -78,9 +78,7 @@ func Reaggregate(ctx context.Context, cfg config.Reaggregate, stdout, stderr io.
 		return err
 	}
 	defer body.Close()
-	bar := newBar(stderr, 0, "blocks")
-	sum, err := follow(body, bar)
-	_ = bar.Exit() // a bar that cannot be drawn is no reason to fail
+	sum, err := follow(body, stderr)
 	switch {
 	case ctx.Err() != nil:
 		return errors.New("stopped; what was marked until then stays marked, and to ask again does no harm")
@@ -93,13 +91,20 @@ func Reaggregate(ctx context.Context, cfg config.Reaggregate, stdout, stderr io.
 	return nil
 }
 
-// follow reads the lines of a reply to the last one.
-func follow(body io.Reader, bar *progressbar.ProgressBar) (reaggregate.Summary, error) {
+// follow reads the lines of a reply to the last one, and shows who looks on how far it is.
+func follow(body io.Reader, stderr io.Writer) (reaggregate.Summary, error) {
 	type line struct {
 		Status string
 		Error  string
 		reaggregate.Summary
 	}
+	var bar *progressbar.ProgressBar
+	defer func() {
+		if bar != nil && !bar.IsFinished() {
+			fmt.Fprintln(stderr)
+		}
+	}()
+	var last reaggregate.Progress
 	lines := bufio.NewScanner(body)
 	for lines.Scan() {
 		var l line
@@ -110,10 +115,15 @@ func follow(body io.Reader, bar *progressbar.ProgressBar) (reaggregate.Summary, 
 		case "success":
 			return l.Summary, nil
 		case "error":
-			return l.Summary, fmt.Errorf("%s (%d of %d blocks were done; to ask again does no harm)", l.Error, l.Done, l.Total)
+			return l.Summary, fmt.Errorf("%s (%d of %d blocks were done; to ask again does no harm)", l.Error, last.Done, last.Total)
 		}
-		bar.ChangeMax64(l.Total)
-		_ = bar.Set64(l.Done)
+		last = l.Progress
+		if bar == nil && isTerminal(stderr) && last.Total > 0 {
+			bar = newBar(stderr, last.Total, "blocks")
+		}
+		if bar != nil {
+			_ = bar.Set64(last.Done) // a bar that cannot be drawn is no reason to fail
+		}
 	}
 	return reaggregate.Summary{}, errBrokenOff
 }

@@ -135,6 +135,7 @@ func commands() map[string][]cli.Flag {
 	return map[string][]cli.Flag{
 		"quern serve": ServeFlags(), "quern agent": AgentFlags(), "quern schema apply": SchemaFlags(),
 		"quern verify": VerifyFlags(),
+		"quern reaggregate": ReaggregateFlags(), "quern explain": ExplainFlags(),
 		"ingest": IngestFlags(), "aggregator": AggregatorFlags(),
 	}
 }

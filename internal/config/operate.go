@@ -36,6 +36,7 @@ func matchFlag() cli.Flag {
 // ReaggregateFlags are the flags of `quern reaggregate`.
 func ReaggregateFlags() []cli.Flag {
 	return []cli.Flag{
+		configFlag(),
 		urlFlag(),
 		matchFlag(),
 		str(catRequest, "start", "", "`TIME` from which on: 2025-11-21T12:00:00Z, Unix seconds or ms, or a span back from now such as -6h"),
@@ -46,6 +47,7 @@ func ReaggregateFlags() []cli.Flag {
 // ExplainFlags are the flags of `quern explain`.
 func ExplainFlags() []cli.Flag {
 	return []cli.Flag{
+		configFlag(),
 		urlFlag(),
 		matchFlag(),
 		str(catRequest, "time", "now", "`TIME` within the rows to explain: 2025-11-21T12:00:00Z, Unix seconds or ms, or a span back from now such as -6h"),
