@@ -240,3 +240,24 @@ func TestHoldIsToldToStop(t *testing.T) {
 		require.Empty(t, leases)
 	})
 }
+
+// Whose lease is taken anew stops when it hears of it, long before the lease would have ended.
+func TestHoldIsTakenAway(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := newStore()
+		a := aggregator(store, "a")
+		begun := time.Now()
+		err := a.Hold(t.Context(), 3, func(ctx context.Context, l *Lease) error {
+			_, err := store.AcquireShard(ctx, 3, "a", time.Hour) // by another process of its name
+			require.NoError(t, err)
+			<-ctx.Done()
+			require.NoError(t, l.Check(), "by its clock it would have it still")
+			return ctx.Err()
+		})
+		require.ErrorIs(t, err, storage.ErrConflict)
+		require.Equal(t, a.Every(), time.Since(begun))
+		leases, err := store.Leases(t.Context())
+		require.NoError(t, err)
+		require.Len(t, leases, 1, "it does not give back what is another's")
+	})
+}
