@@ -35,7 +35,8 @@ func TestReaggregateSays(t *testing.T) {
 		name, body string
 		want, fail string
 	}{
-		{"all", progress + `{"status":"success","done":9,"total":9,"blocks":7,"skipped":2,"series":2,
+		{
+			"all", progress + `{"status":"success","done":9,"total":9,"blocks":7,"skipped":2,"series":2,
 			"slices":{"marked":7,"not_closed":1,"expired":1},"rows":[{"level":"1h","by":1763730120000},{"level":"24h","by":1763769720500}]}`,
 			`2 series: 7 slices marked, 1 slice not closed yet, 1 slice expired.
 What is not closed will be ground anyway, when it is.
@@ -43,12 +44,15 @@ What has expired keeps its rows: part of its samples may be gone.
 7 blocks will be read again. The rows are there soon after the run at:
    1h     2025-11-21T13:02:00Z
    24h    2025-11-22T00:02:00.5Z
-`, ""},
-		{"nothing", `{"status":"success","series":1,"slices":{"not_closed":1},"rows":[]}`,
+`, "",
+		},
+		{
+			"nothing", `{"status":"success","series":1,"slices":{"not_closed":1},"rows":[]}`,
 			`1 series: 0 slices marked, 1 slice not closed yet, 0 slices expired.
 What is not closed will be ground anyway, when it is.
 There is nothing to compute again.
-`, ""},
+`, "",
+		},
 		{"no series", `{"status":"success","series":0,"rows":[]}`, "", "no series match cpu"},
 		{"broken off", progress, "", "the server broke off; what was marked until then stays marked"},
 		{"failed", progress + `{"status":"error","error":"the store is unavailable"}`, "", "the store is unavailable (1 of 3 blocks were done"},
