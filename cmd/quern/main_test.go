@@ -91,7 +91,7 @@ func TestUsage(t *testing.T) {
 		{"reaggregate cpu", "quern reaggregate", `unexpected argument "cpu"`},
 		{"reaggregate --mach cpu", "quern reaggregate", `there is no flag --mach; did you mean --match?`},
 		{"explain", "quern explain", `--match: name the series`},
-		{"explain --match cpu --limit 0", "quern explain", `--limit 0: must be between 1 and 1000`},
+		{"explain --match cpu --limit 0", "quern explain", `--limit 0: must be between 1 and 100`},
 		{"explain --match cpu --time= ", "quern explain", `--time: must not be empty`},
 		{"explain cpu", "quern explain", `unexpected argument "cpu"`},
 		{"completion", "quern completion", `name one shell: bash, zsh or fish`},

@@ -37,7 +37,7 @@ func operateServer(t *testing.T) (*httptest.Server, *storagetest.Faulty) {
 	c := cache.New(store, clk, 1, cache.DefaultTiming())
 	r := recovery.New(store, c, clk, recovery.Options{})
 	server, err := New(Options{Clock: clk, Logger: slog.New(slog.DiscardHandler), Extra: []Registrar{
-		NewOperate(explain.New(store, index, c, r, nil, clk), reaggregate.New(store, index, c, r, clk), clk),
+		NewOperate(explain.New(store, index, c, r, nil, clk), reaggregate.New(store, index, c, r, clk, slog.New(slog.DiscardHandler)), clk),
 	}})
 	require.NoError(t, err)
 	hs := httptest.NewServer(server)
@@ -113,7 +113,7 @@ func TestOperateRefuses(t *testing.T) {
 		{"explain", "match[]=cpu&time=noon", `time=\"noon\": must be a time`},
 		{"explain", "match[]=cpu&time=999999999999999", "years 1 to 9999"},
 		{"explain", "match[]=cpu&limit=all", `limit=\"all\": must be a whole number`},
-		{"explain", "match[]=cpu&limit=0", "limit=0: must be between 1 and 1000"},
+		{"explain", "match[]=cpu&limit=0", "limit=0: must be between 1 and 100"},
 	} {
 		code, body, _ := request(t, http.MethodPost, hs.URL+"/api/v1/"+c.path, strings.ReplaceAll(c.params, "{", "%7B"))
 		require.Equal(t, http.StatusBadRequest, code, c.params)

@@ -25,7 +25,7 @@ import (
 func (s *setup) operate(e *engine) api.Registrar {
 	return api.NewOperate(
 		explain.New(e.store, e.index, e.cache, e.recovery, e.retention, s.clk),
-		reaggregate.New(e.store, e.index, e.cache, e.recovery, s.clk),
+		reaggregate.New(e.store, e.index, e.cache, e.recovery, s.clk, component(s.log, "reaggregate")),
 		s.clk,
 	)
 }

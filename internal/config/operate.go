@@ -69,7 +69,7 @@ func FromExplain(c *cli.Context) (Explain, error) {
 	return read(c, func(p *parser, x *Explain) {
 		x.URL, x.Match = p.url(), p.match()
 		x.Time = p.required("time")
-		x.Limit = p.within("limit", 1, 1000)
+		x.Limit = p.within("limit", 1, 100)
 		x.JSON = c.Bool("json")
 	})
 }

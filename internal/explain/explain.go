@@ -25,7 +25,7 @@ import (
 
 const (
 	// MaxSeries is the most that one request may ask for.
-	MaxSeries = 1000
+	MaxSeries = 100
 	// Limit is how many series are explained when nobody says.
 	Limit = 10
 

@@ -10,6 +10,7 @@ package reaggregate
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"math"
 	"slices"
 
@@ -71,12 +72,14 @@ type Reaggregator struct {
 	cache    *cache.Cache
 	recovery *recovery.Recovery
 	clk      clock.Clock
+	log      *slog.Logger
 }
 
-// New makes one for the series of an index. The cache is to be the process's only one over the store.
-func New(store storage.Store, index *query.Index, c *cache.Cache, r *recovery.Recovery, clk clock.Clock) *Reaggregator {
+// New makes one for the series of an index. The cache is to be the process's only one over the store; log hears of each
+// request, since it is somebody's doing that the next run has more to do.
+func New(store storage.Store, index *query.Index, c *cache.Cache, r *recovery.Recovery, clk clock.Clock, log *slog.Logger) *Reaggregator {
 	return &Reaggregator{
-		settings: store.Settings, ladder: store.Settings().Ladder, index: index, cache: c, recovery: r, clk: clk,
+		settings: store.Settings, ladder: store.Settings().Ladder, index: index, cache: c, recovery: r, clk: clk, log: log,
 	}
 }
 
@@ -84,11 +87,19 @@ func New(store storage.Store, index *query.Index, c *cache.Cache, r *recovery.Re
 // batch, and its error ends the request. What was marked by then stays marked, and to ask again does no harm. The error may
 // be a *query.RequestError.
 func (r *Reaggregator) Run(ctx context.Context, sels []query.Selector, startMs, endMs int64, tell func(Progress) error) (Summary, error) {
+	j, err := r.run(ctx, sels, startMs, endMs, tell)
+	if err != nil {
+		return Summary{}, err
+	}
+	return j.Summary, nil
+}
+
+func (r *Reaggregator) run(ctx context.Context, sels []query.Selector, startMs, endMs int64, tell func(Progress) error) (*job, error) {
 	now := clock.NowMs(r.clk)
 	// Of the time to come there is nothing to say but that it is not closed.
 	endMs = min(endMs, r.ladder.SliceAt(metric.Raw, now).EndMs)
 	if startMs >= endMs {
-		return Summary{}, &query.RequestError{Message: "start must be before end, and not in the future"}
+		return nil, &query.RequestError{Message: "start must be before end, and not in the future"}
 	}
 	j := &job{
 		Reaggregator: r, epochs: r.settings().Epochs, ids: r.index.Select(sels...), tell: tell,
@@ -97,7 +108,7 @@ func (r *Reaggregator) Run(ctx context.Context, sels []query.Selector, startMs, 
 	j.Series = len(j.ids)
 	j.Rows = []Rows{}
 	if j.Series == 0 {
-		return j.Summary, nil
+		return j, nil
 	}
 	first := r.ladder.SliceAt(metric.Raw, startMs).StartMs
 	end := r.ladder.SliceAt(metric.Raw, endMs-1).EndMs
@@ -105,23 +116,26 @@ func (r *Reaggregator) Run(ctx context.Context, sels []query.Selector, startMs, 
 	kept := min(max(first, r.keptFrom(now)), end)
 	j.Total = j.count(first, end)
 	if n := j.Total - j.count(first, kept); n > MaxBlocks {
-		return Summary{}, &query.RequestError{Message: fmt.Sprintf(
+		return nil, &query.RequestError{Message: fmt.Sprintf(
 			"%d blocks of series and hours are asked for, more than the %d of one request: ask for less time or fewer series at once",
 			n, MaxBlocks)}
 	}
+	defer func() {
+		r.log.Info("to be ground again", "from", metric.Slice{StartMs: first}, "to", metric.Slice{StartMs: end}, "series", j.Series, "blocks", j.Blocks)
+	}()
 	j.skip(&j.Slices.Expired, first, kept)
 	for start := kept; start < end; start += j.width {
 		if err := j.slice(ctx, r.ladder.SliceAt(metric.Raw, start)); err != nil {
-			return Summary{}, err
+			return nil, err
 		}
 	}
 	if err := j.put(ctx); err != nil {
-		return Summary{}, err
+		return nil, err
 	}
 	if j.Blocks > 0 {
 		j.Rows = r.rows(r.ladder.SliceAt(metric.Raw, kept))
 	}
-	return j.Summary, nil
+	return j, nil
 }
 
 // runAt is when marks that are put now are dealt with.
