@@ -1,0 +1,567 @@
+package migrate
+
+import (
+	"context"
+	"fmt"
+	"iter"
+	"maps"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/cespare/xxhash/v2"
+
+	"github.com/quern/quern/internal/blocks"
+	"github.com/quern/quern/internal/clock"
+	"github.com/quern/quern/internal/legacy"
+	"github.com/quern/quern/internal/metric"
+	"github.com/quern/quern/internal/rollup"
+	"github.com/quern/quern/internal/sketch"
+	"github.com/quern/quern/internal/storage"
+)
+
+const (
+	dayMs  = int64(24 * time.Hour / time.Millisecond)
+	hourMs = int64(time.Hour / time.Millisecond)
+
+	// maxChunkSamples and chunksAtOnce bound what is written at a time.
+	maxChunkSamples = 64 << 10
+	chunksAtOnce    = 64
+)
+
+// piece is the copying of the series of one storage group.
+type piece struct {
+	*Migration
+	report *Report
+	series []series
+	ids    blocks.Range
+
+	grinder rollup.Grinder
+	// hours is what each series' raw samples of an hour are ground into, raw the
+	// starts of the raw slices that it has samples in.
+	hours []map[int64]metric.Rollup
+	raw   [][]int64
+	// marks are the schedules to be ground.
+	marks map[markKey][]metric.ScheduleID
+	// indexed are the index partitions that each series waits in.
+	indexed []map[legacy.Waiting]bool
+}
+
+type markKey struct {
+	bucket metric.Bucket
+	start  metric.ScheduleID
+	timeMs int64
+}
+
+func (m *Migration) piece(ctx context.Context, some []series) (*Report, error) {
+	p := &piece{
+		Migration: m, report: &Report{Schedules: len(some)}, series: some,
+		ids:     blocks.Range{Start: some[0].id, End: some[len(some)-1].id + 1},
+		hours:   make([]map[int64]metric.Rollup, len(some)),
+		raw:     make([][]int64, len(some)),
+		marks:   make(map[markKey][]metric.ScheduleID),
+		indexed: make([]map[legacy.Waiting]bool, len(some)),
+	}
+	err := p.samples(ctx)
+	if err == nil {
+		err = p.readIndex(ctx)
+	}
+	for i := range p.series {
+		if err == nil {
+			err = p.rollups(ctx, i)
+		}
+	}
+	if err == nil {
+		err = p.mark(ctx)
+	}
+	return p.report, err
+}
+
+// source is the samples of one series that are still to come.
+type source struct {
+	next func() (legacy.Sample, error, bool)
+	stop func()
+	head legacy.Sample
+	ok   bool
+}
+
+// samples copies the raw samples, a day of all series after the other.
+func (p *piece) samples(ctx context.Context) error {
+	sources := make([]source, len(p.series))
+	defer func() {
+		for i := range sources {
+			if sources[i].stop != nil {
+				sources[i].stop()
+			}
+		}
+	}()
+	for i, s := range p.series {
+		p.hours[i] = make(map[int64]metric.Rollup)
+		sources[i].next, sources[i].stop = iter.Pull2(p.from.Samples(ctx, s.legacy))
+		if err := p.advance(&sources[i], s); err != nil {
+			return err
+		}
+	}
+	for {
+		first := int64(math.MaxInt64)
+		for i := range sources {
+			if sources[i].ok {
+				first = min(first, sources[i].head.TimeMs)
+			}
+		}
+		if first == math.MaxInt64 {
+			return nil
+		}
+		begin := metric.AlignDown(first, dayMs)
+		bySlice := make(map[int64][]metric.Sample)
+		for i, s := range p.series {
+			var own []metric.Sample
+			for src := &sources[i]; src.ok && src.head.TimeMs < begin+dayMs; {
+				own = append(own, metric.Sample{Schedule: s.id, TimeMs: src.head.TimeMs, Value: src.head.Value})
+				if err := p.advance(src, s); err != nil {
+					return err
+				}
+			}
+			p.grind(i, own)
+			// Series come in the order of their ids, so that each slice's samples are sorted.
+			for _, smp := range own {
+				start := p.slice(metric.Raw, smp.TimeMs).StartMs
+				bySlice[start] = append(bySlice[start], smp)
+				if n := len(p.raw[i]); n == 0 || p.raw[i][n-1] != start {
+					p.raw[i] = append(p.raw[i], start)
+				}
+			}
+		}
+		if err := p.write(ctx, bySlice); err != nil {
+			return err
+		}
+	}
+}
+
+// advance goes on to the next sample that can be copied.
+func (p *piece) advance(src *source, s series) error {
+	for {
+		var err error
+		src.head, err, src.ok = src.next()
+		if !src.ok || err != nil {
+			return err
+		}
+		if msg := p.badTime(src.head.TimeMs); msg != "" {
+			p.report.bad("%s: schedule %d at %d: %s", legacy.RawTable, s.legacy, src.head.TimeMs, msg)
+		} else if src.head.Null {
+			p.report.bad("%s: schedule %d at %d: there is no value", legacy.RawTable, s.legacy, src.head.TimeMs)
+		} else {
+			return nil
+		}
+	}
+}
+
+func (p *piece) badTime(tMs int64) string {
+	switch {
+	case tMs < 0:
+		return "the time is before 1970"
+	case tMs >= p.endMs:
+		return "the time is ahead of this clock"
+	}
+	return ""
+}
+
+func (p *piece) slice(b metric.Bucket, tMs int64) metric.Slice { return p.ladder.SliceAt(b, tMs) }
+
+// grind keeps what each hour of one series' samples is ground into.
+func (p *piece) grind(i int, samples []metric.Sample) {
+	p.grinder.Reset()
+	for len(samples) > 0 {
+		hour := metric.AlignDown(samples[0].TimeMs, hourMs)
+		n := slices.IndexFunc(samples, func(s metric.Sample) bool { return s.TimeMs >= hour+hourMs })
+		if n < 0 {
+			n = len(samples)
+		}
+		if r, ok := p.grinder.Samples(samples[:n]); ok {
+			r.Sketch = slices.Clone(r.Sketch)
+			p.hours[i][hour] = r
+		}
+		samples = samples[n:]
+	}
+}
+
+// write stores a day's samples, unless they are there, and reads them back.
+func (p *piece) write(ctx context.Context, bySlice map[int64][]metric.Sample) error {
+	var chunks []storage.RawChunk
+	counts := make(map[chunkKey]int)
+	group := blocks.Of(p.ids.Start, p.store.Settings().GroupSize).Start
+	for _, start := range slices.Sorted(maps.Keys(bySlice)) {
+		for some := range slices.Chunk(bySlice[start], maxChunkSamples) {
+			data := blocks.AppendSamples(nil, some)
+			c := storage.RawChunk{Group: group, SliceMs: start, Chunk: storage.Chunk{ID: chunkID(start, data), Data: data}}
+			chunks = append(chunks, c)
+			counts[chunkKey{start, c.ID}] = len(some)
+			p.report.Read[0] += int64(len(some))
+		}
+	}
+	if len(chunks) == 0 {
+		return nil
+	}
+	from, to := chunks[0].SliceMs, chunks[len(chunks)-1].SliceMs+1
+	there, err := p.there(ctx, from, to, counts)
+	if err != nil {
+		return err
+	}
+	missing := slices.DeleteFunc(chunks, func(c storage.RawChunk) bool { return there[chunkKey{c.SliceMs, c.ID}] })
+	for some := range slices.Chunk(missing, chunksAtOnce) {
+		n := 0
+		for _, c := range some {
+			n += counts[chunkKey{c.SliceMs, c.ID}]
+		}
+		if err := p.pace.wait(ctx, n); err != nil {
+			return err
+		}
+		if err := p.store.Write(ctx, &storage.Batch{Raw: some}); err != nil {
+			return err
+		}
+		p.report.Written[0] += int64(n)
+	}
+	if len(missing) > 0 {
+		if there, err = p.there(ctx, from, to, counts); err != nil {
+			return err
+		}
+	}
+	for k := range there {
+		p.report.Found[0] += int64(counts[k])
+	}
+	return nil
+}
+
+type chunkKey struct {
+	sliceMs int64
+	id      blocks.ID
+}
+
+// chunkID follows from what is in the chunk, so that one which is there in whole is known by its
+// id. Its time is the slice's start: of a sample that comes by a report too, that one wins.
+func chunkID(sliceMs int64, data []byte) blocks.ID { return blocks.KeyID(sliceMs, xxhash.Sum64(data)) }
+
+// there is which of the wanted chunks the store gives back as they should be.
+func (p *piece) there(ctx context.Context, fromMs, toMs int64, wanted map[chunkKey]int) (map[chunkKey]bool, error) {
+	out := make(map[chunkKey]bool)
+	for c, err := range p.store.RawChunks(ctx, p.ids, fromMs, toMs) {
+		if err != nil {
+			return nil, err
+		}
+		k := chunkKey{c.SliceMs, c.ID}
+		if _, ok := wanted[k]; ok && chunkID(c.SliceMs, c.Data) == c.ID {
+			out[k] = true
+		}
+	}
+	return out, nil
+}
+
+// row is a roll-up as the legacy tables have it.
+type row struct {
+	timeMs        int64
+	max, min, avg float64
+}
+
+// rows reads the roll-ups of a level that can be copied.
+func (p *piece) rows(ctx context.Context, level legacy.Level, s series) ([]row, error) {
+	var out []row
+	var cur row
+	seen := 0 // a bit for each kind
+	widthMs := level.Width().Milliseconds()
+	bad := func(tMs int64, msg string) {
+		p.report.bad("%s: schedule %d at %d: %s", level.Table(), s.legacy, tMs, msg)
+	}
+	flush := func() {
+		switch {
+		case seen == 0:
+		case seen != 1<<legacy.Max|1<<legacy.Min|1<<legacy.Avg:
+			bad(cur.timeMs, "one of max, min and avg is missing")
+		case cur.timeMs%widthMs != 0:
+			bad(cur.timeMs, "no roll-up of UTC begins then")
+		case p.badTime(cur.timeMs) != "":
+			bad(cur.timeMs, p.badTime(cur.timeMs))
+		case !finite(cur.max) || !finite(cur.min) || !finite(cur.avg):
+			p.report.NotFinite++
+		default:
+			out = append(out, cur)
+		}
+		seen = 0
+	}
+	for v, err := range p.from.Values(ctx, level, s.legacy) {
+		if err != nil {
+			return nil, err
+		}
+		if seen != 0 && v.TimeMs != cur.timeMs {
+			flush()
+		}
+		switch {
+		case v.Null:
+			bad(v.TimeMs, "there is no value")
+			continue
+		case v.Kind == legacy.Max:
+			cur.max = v.Value
+		case v.Kind == legacy.Min:
+			cur.min = v.Value
+		case v.Kind == legacy.Avg:
+			cur.avg = v.Value
+		default:
+			bad(v.TimeMs, fmt.Sprintf("type %d is not known", v.Kind))
+			continue
+		}
+		cur.timeMs = v.TimeMs
+		seen |= 1 << v.Kind
+	}
+	flush()
+	return out, nil
+}
+
+func finite(v float64) bool { return math.Abs(v) <= math.MaxFloat64 }
+
+// like says whether a roll-up is what the legacy row says. The average was computed in another
+// order there, value by value.
+func (r *row) like(g *metric.Rollup, avg float64) bool {
+	return g.Max == r.max && g.Min == r.min &&
+		math.Abs(avg-r.avg) <= 1e-9*max(math.Abs(r.max), math.Abs(r.min))
+}
+
+// noValues is a sketch without values: of a roll-up whose samples nobody knows, nothing is known of
+// percentiles.
+var noValues = new(sketch.Sketch).AppendEncoded(nil)
+
+// plain is a roll-up of which no more is known than the three values. It counts as one sample, as
+// every roll-up did for RHQ, whose averages of 6 h and 24 h are means of means.
+func (r *row) plain() metric.Rollup {
+	return metric.Rollup{Count: 1, Sum: r.avg, Min: r.min, Max: r.max, First: r.avg, Last: r.avg, Sketch: noValues}
+}
+
+// finer is a roll-up of the level below, for finding out what the next is made of.
+type finer struct {
+	row
+	exact *metric.Rollup
+}
+
+// rollups copies one series' roll-ups, level by level, and notes what waits to be ground.
+func (p *piece) rollups(ctx context.Context, i int) error {
+	s := p.series[i]
+	var below []finer
+	times := p.raw[i] // of the data below
+	for _, level := range legacy.Levels {
+		found, err := p.rows(ctx, level, s)
+		if err != nil {
+			return err
+		}
+		p.report.Read[level+1] += int64(len(found))
+		var now []finer
+		want := make(map[int64]metric.Rollup, len(found))
+		for _, r := range found {
+			f := finer{row: r}
+			if level == legacy.OneHour {
+				if g, ok := p.hours[i][r.timeMs]; ok && r.like(&g, g.Avg()) {
+					f.exact = &g
+				}
+			} else if f.exact, err = p.merge(level, r, below); err != nil {
+				return err
+			}
+			if want[r.timeMs] = r.plain(); f.exact != nil {
+				want[r.timeMs] = *f.exact
+				p.report.Exact++
+			}
+			now = append(now, f)
+		}
+		there, err := p.writeRollups(ctx, level, s.id, found, want, times)
+		if err != nil {
+			return err
+		}
+		p.pending(i, level, times, found, want, there)
+		below, times = now, times[:0:0]
+		for _, r := range found {
+			times = append(times, r.timeMs)
+		}
+	}
+	return nil
+}
+
+// merge is the roll-up of those below, nil unless they give the legacy row as RHQ made it: its
+// average is the mean of theirs.
+func (p *piece) merge(level legacy.Level, r row, below []finer) (*metric.Rollup, error) {
+	var rows []metric.RollupRow
+	sum := 0.0
+	for _, f := range below {
+		if metric.AlignDown(f.timeMs, level.Width().Milliseconds()) != r.timeMs {
+			continue
+		}
+		if f.exact == nil {
+			return nil, nil
+		}
+		rows = append(rows, metric.RollupRow{TimeMs: f.timeMs, Rollup: *f.exact})
+		sum += f.avg
+	}
+	p.grinder.Reset()
+	g, ok, err := p.grinder.Rollups(rows)
+	if err != nil || !ok || !r.like(&g, sum/float64(len(rows))) {
+		return nil, err
+	}
+	g.Sketch = slices.Clone(g.Sketch)
+	return &g, nil
+}
+
+// writeRollups stores the rows that are not there, and reads them back. What it returns are the rows that
+// were there before, of all times that data below lies in.
+func (p *piece) writeRollups(
+	ctx context.Context, level legacy.Level, id metric.ScheduleID, found []row, want map[int64]metric.Rollup, times []int64,
+) (map[int64]metric.Rollup, error) {
+	bucket, widthMs := p.buckets[level+1], level.Width().Milliseconds()
+	from, to := int64(math.MaxInt64), int64(math.MinInt64)
+	for _, r := range found {
+		from, to = min(from, r.timeMs), max(to, r.timeMs+1)
+	}
+	for _, t := range times {
+		from, to = min(from, metric.AlignDown(t, widthMs)), max(to, t+1)
+	}
+	if bucket == 0 || from >= to {
+		return nil, nil
+	}
+	there, err := p.stored(ctx, bucket, id, from, to)
+	if err != nil {
+		return nil, err
+	}
+	var missing []metric.RollupRow
+	for _, r := range found {
+		if _, ok := there[r.timeMs]; !ok {
+			missing = append(missing, metric.RollupRow{Schedule: id, TimeMs: r.timeMs, Rollup: want[r.timeMs]})
+		}
+	}
+	if len(missing) > 0 {
+		if err := p.pace.wait(ctx, len(missing)); err != nil {
+			return nil, err
+		}
+		var fence storage.Fence
+		if p.opts.Shared {
+			// As old as the data: whatever a run writes, now or at the same time, wins.
+			fence = storage.Fence(max(1, 1000*(missing[0].TimeMs+widthMs)))
+		}
+		if err := p.store.WriteRollups(ctx, fence, bucket, missing); err != nil {
+			return nil, err
+		}
+		p.report.Written[level+1] += int64(len(missing))
+	}
+	after := there
+	if len(missing) > 0 {
+		if after, err = p.stored(ctx, bucket, id, from, to); err != nil {
+			return nil, err
+		}
+	}
+	for _, r := range found {
+		if _, ok := after[r.timeMs]; ok {
+			p.report.Found[level+1]++
+		}
+	}
+	return there, nil
+}
+
+func (p *piece) stored(ctx context.Context, b metric.Bucket, id metric.ScheduleID, fromMs, toMs int64) (map[int64]metric.Rollup, error) {
+	out := make(map[int64]metric.Rollup)
+	for r, err := range p.store.Rollups(ctx, b, blocks.Range{Start: id, End: id + 1}, fromMs, toMs) {
+		if err != nil {
+			return nil, err
+		}
+		if r.Schedule == id {
+			out[r.TimeMs] = r.Rollup
+		}
+	}
+	return out, nil
+}
+
+// readIndex finds out which of the series wait to be aggregated, and where.
+func (p *piece) readIndex(ctx context.Context) error {
+	ids := make([]int32, len(p.series))
+	at := make(map[int32]int)
+	for i, s := range p.series {
+		ids[i], at[s.legacy] = s.legacy, i
+		p.indexed[i] = make(map[legacy.Waiting]bool)
+	}
+	for _, w := range p.waiting {
+		found, err := p.from.WaitingOf(ctx, w, ids)
+		if err != nil {
+			return err
+		}
+		w.TimeMs = metric.AlignDown(w.TimeMs, w.Level.Width().Milliseconds())
+		for _, id := range found {
+			p.indexed[at[id]][w] = true
+		}
+	}
+	return nil
+}
+
+// pending notes the slices of a series, of the data below level, that have yet to be ground: those
+// in the index, and those after the newest row. there are the rows that were
+// stored already: one that is not the legacy one is what a run has made of it.
+func (p *piece) pending(i int, level legacy.Level, times []int64, found []row, want, there map[int64]metric.Rollup) {
+	bucket := metric.Raw
+	if level > 0 {
+		if bucket = p.buckets[level]; bucket == 0 || bucket == p.ladder.Top() {
+			return
+		}
+	}
+	newest := int64(math.MinInt64)
+	if len(found) > 0 {
+		newest = found[len(found)-1].timeMs
+	}
+	widthMs, now := level.Width().Milliseconds(), clock.NowMs(p.clk)
+	epochs := p.store.Settings().Epochs
+	last := int64(math.MinInt64)
+	for _, t := range times {
+		start := metric.AlignDown(t, widthMs)
+		if start <= newest && !p.indexed[i][legacy.Waiting{Level: level, TimeMs: start}] {
+			continue
+		}
+		if done, ok := there[start]; ok {
+			if w, ok := want[start]; !ok || !same(&done, &w) {
+				continue
+			}
+		}
+		s := p.slice(bucket, t)
+		if s.StartMs == last {
+			continue
+		}
+		last = s.StartMs
+		if p.tooOld(bucket, s, now) {
+			p.report.TooOld++
+			continue
+		}
+		p.report.Marked++
+		id := p.series[i].id
+		k := markKey{bucket, epochs.BlockAt(id, s.StartMs).Start, s.StartMs}
+		p.marks[k] = append(p.marks[k], id)
+	}
+}
+
+func same(a, b *metric.Rollup) bool { return a.Count == b.Count && a.Sum == b.Sum }
+
+// tooOld says whether a run would not grind the slice any more.
+func (p *piece) tooOld(b metric.Bucket, s metric.Slice, nowMs int64) bool {
+	width := s.EndMs - s.StartMs
+	if nowMs-s.EndMs > p.opts.AgeCap.Milliseconds()+width {
+		return true
+	}
+	// Its input must still rest when the current slice, which the mark goes into, is run.
+	keep := p.opts.Retention.Of(b).Milliseconds()
+	run := p.slice(b, nowMs).EndMs + p.cache.Timing().Delay.Milliseconds()
+	return keep > 0 && s.StartMs < run-keep
+}
+
+// mark has what is pending ground by the next runs.
+func (p *piece) mark(ctx context.Context) error {
+	byBucket := make(map[metric.Bucket][]storage.Mark)
+	for k, ids := range p.marks {
+		byBucket[k.bucket] = append(byBucket[k.bucket], storage.Mark{
+			Start: k.start, TimeMs: k.timeMs, Kind: storage.MarkLate, Schedules: ids,
+		})
+	}
+	for _, b := range slices.Sorted(maps.Keys(byBucket)) {
+		if err := p.cache.Put(ctx, 0, b, byBucket[b]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
