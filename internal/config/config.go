@@ -175,6 +175,11 @@ func (p *parser) process(cfg *Config) {
 	if cfg.HeartbeatTimeout = p.span("heartbeat-timeout"); cfg.HeartbeatTimeout < minHeartbeatTimeout {
 		p.fail("heartbeat-timeout", "must be %s or more", FormatSpan(minHeartbeatTimeout))
 	}
+	p.store(cfg)
+}
+
+// store reads what every process has that opens a store.
+func (p *parser) store(cfg *Config) {
 	cfg.Log = p.log()
 	cfg.Cluster = p.cluster()
 	cfg.Made = p.madeFlags()

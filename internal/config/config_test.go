@@ -134,7 +134,7 @@ func TestDefaults(t *testing.T) {
 func commands() map[string][]cli.Flag {
 	return map[string][]cli.Flag{
 		"quern serve": ServeFlags(), "quern agent": AgentFlags(), "quern schema apply": SchemaFlags(),
-		"quern verify": VerifyFlags(),
+		"quern verify": VerifyFlags(), "quern migrate": MigrateFlags(),
 		"quern reaggregate": ReaggregateFlags(), "quern explain": ExplainFlags(),
 		"ingest": IngestFlags(), "aggregator": AggregatorFlags(),
 	}

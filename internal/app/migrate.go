@@ -1,0 +1,177 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"math/rand/v2"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/schollz/progressbar/v3"
+
+	"github.com/quern/quern/internal/cache"
+	"github.com/quern/quern/internal/clock"
+	"github.com/quern/quern/internal/config"
+	"github.com/quern/quern/internal/legacy"
+	"github.com/quern/quern/internal/migrate"
+	"github.com/quern/quern/internal/storage/cassandra"
+)
+
+// Migrate copies a legacy keyspace into the store. It tries until both clusters answer.
+func Migrate(ctx context.Context, cfg config.Migrate, stdout, stderr io.Writer) error {
+	log := newLogger(stderr, cfg.Log)
+	clk := clock.System{}
+	names, err := readNames(cfg.Names, stdout)
+	if err != nil {
+		return err
+	}
+	var from *cassandra.Legacy
+	if err := whileAway(ctx, clk, func(ctx context.Context) (err error) {
+		opts := clusterOptions(&cfg.From, config.Made{})
+		opts.Logger = component(log, "cassandra")
+		from, err = cassandra.OpenLegacy(ctx, opts)
+		return err
+	}, func(err error, wait time.Duration) { log.Warn(noNode(&cfg.From, wait), "err", err) }); err != nil {
+		return stopped(ctx, err)
+	}
+	defer from.Close()
+
+	s := setup{cfg: cfg.Config, clk: clk, log: log}
+	ctx, fail := context.WithCancelCause(ctx)
+	defer fail(nil)
+	var to store
+	if err := whileAway(ctx, clk, func(ctx context.Context) (err error) {
+		to, err = s.openStore(ctx, fail)
+		return err
+	}, func(err error, wait time.Duration) { log.Warn(noNode(&cfg.Cluster, wait), "err", err) }); err != nil {
+		return stopped(ctx, err)
+	}
+	report, err := s.migrate(ctx, cfg, from, to, names, stdout)
+	err = errors.Join(stopped(ctx, err), to.Close())
+	if report != nil {
+		printReport(stdout, report)
+	}
+	if err != nil {
+		return err
+	}
+	return finish(ctx, cfg, report, from, stdout)
+}
+
+func (s *setup) migrate(
+	ctx context.Context, cfg config.Migrate, from legacy.Reader, to store, names map[int32]migrate.Series, stdout io.Writer,
+) (*migrate.Report, error) {
+	retention, err := cfg.RetentionOn(to.Settings().Ladder)
+	if err != nil {
+		return nil, err
+	}
+	seen := progress{out: stdout, log: component(s.log, "migrate")}
+	defer seen.end()
+	return migrate.New(from, to, cache.New(to, s.clk, rand.Uint64(), cache.Timing{Grace: cfg.LateGrace, Delay: cfg.AggregationDelay}), s.clk, migrate.Options{
+		Source: cfg.Source, Names: names, Rate: cfg.Rate, Shared: s.shared(),
+		AgeCap: cfg.AgeCap, Retention: retention,
+		Logger: component(s.log, "migrate"), Progress: seen.at,
+	}).Run(ctx)
+}
+
+// readNames reads the file of --names, and says what is wrong in it.
+func readNames(path string, stdout io.Writer) (map[int32]migrate.Series, error) {
+	if path == "" {
+		return nil, nil
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, fmt.Errorf("--names: %w", err)
+	}
+	defer f.Close() //nolint:errcheck // it is only read
+	names, bad, err := migrate.ReadNames(f)
+	if err != nil {
+		return nil, fmt.Errorf("--names %s: %w", path, err)
+	}
+	for _, b := range bad {
+		fmt.Fprintf(stdout, "%s, %s: not used\n", path, b)
+	}
+	fmt.Fprintf(stdout, "%s names %d schedules; %d lines are not used\n", path, len(names), len(bad))
+	return names, nil
+}
+
+// progress shows how far the copying is: a bar for who looks on, and a line a tenth for a log.
+type progress struct {
+	out  io.Writer
+	log  *slog.Logger
+	bar  *progressbar.ProgressBar
+	told int
+}
+
+func (p *progress) at(done, total int) {
+	if isTerminal(p.out) {
+		if p.bar == nil {
+			p.bar = newBar(p.out, int64(total), "schedules")
+		}
+		// A bar that cannot be drawn is no reason to stop.
+		_ = p.bar.Set(done)
+		return
+	}
+	if tenth := 10 * done / max(total, 1); tenth > p.told || done == 0 {
+		p.told = tenth
+		p.log.Info("copying", "schedules", done, "of", total)
+	}
+}
+
+func (p *progress) end() {
+	if p.bar != nil {
+		_ = p.bar.Exit()
+		fmt.Fprintln(p.out)
+	}
+}
+
+// stopped says what to do after a signal.
+func stopped(ctx context.Context, err error) error {
+	if err != nil && ctx.Err() != nil && errors.Is(context.Cause(ctx), context.Canceled) {
+		return errors.New("stopped before all was copied: run it again, it goes on from there")
+	}
+	return err
+}
+
+func printReport(out io.Writer, r *migrate.Report) {
+	fmt.Fprintf(out, "%d schedules\n", r.Schedules)
+	for i := range r.Read {
+		fmt.Fprintf(out, "%-26s %d read, %d written now, %d found in the store\n", migrate.TableOf(i), r.Read[i], r.Written[i], r.Found[i])
+	}
+	fmt.Fprintf(out, "%d of the roll-ups have a count; the others count as one sample each\n", r.Exact)
+	fmt.Fprintf(out, "%d slices of schedules wait to be aggregated; %d more are too old for it\n", r.Marked, r.TooOld)
+	if r.NotFinite > 0 {
+		fmt.Fprintf(out, "%d roll-ups are left out, since they hold NaN or an infinity\n", r.NotFinite)
+	}
+	if r.Bad > 0 {
+		fmt.Fprintf(out, "%d rows cannot be copied:\n   %s\n", r.Bad, strings.Join(r.BadRows, "\n   "))
+		if more := r.Bad - int64(len(r.BadRows)); more > 0 {
+			fmt.Fprintf(out, "   and %d more\n", more)
+		}
+	}
+}
+
+// finish compares, and drops the legacy tables where that is asked for.
+func finish(ctx context.Context, cfg config.Migrate, r *migrate.Report, from *cassandra.Legacy, stdout io.Writer) error {
+	if !r.Equal() {
+		var missing []string
+		for i := range r.Read {
+			if n := r.Read[i] - r.Found[i]; n != 0 {
+				missing = append(missing, fmt.Sprintf("%d of %s", n, migrate.TableOf(i)))
+			}
+		}
+		return fmt.Errorf("the store lacks %s: run it again", strings.Join(missing, ", "))
+	}
+	fmt.Fprintln(stdout, "All that was read is in the store.")
+	if !cfg.Drop {
+		return nil
+	}
+	if r.Bad > 0 {
+		return fmt.Errorf("the legacy tables are kept in spite of --drop: %d of their rows could not be copied", r.Bad)
+	}
+	fmt.Fprintf(stdout, "Dropping the tables %s of keyspace %s.\n", strings.Join(legacy.Tables(), ", "), cfg.From.Keyspace)
+	return from.Drop(ctx)
+}

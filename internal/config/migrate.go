@@ -1,0 +1,64 @@
+package config
+
+import (
+	"slices"
+
+	"github.com/urfave/cli/v2"
+)
+
+// catLegacy is where the flags of the legacy keyspace are listed.
+const catLegacy = "Legacy"
+
+// Migrate is the options of `quern migrate`, checked.
+type Migrate struct {
+	// Config is of the store that is copied into. It has no Listen, and nothing of ingest.
+	Config
+	// From is the legacy keyspace. All but hosts and keyspace is as in Config.Cluster.
+	From Cluster
+	// Names is the file with the names of schedules, empty for none.
+	Names string
+	// Rate is the number of rows copied in a second, 0 for as many as can be.
+	Rate int
+	// Drop has the legacy tables dropped at the end.
+	Drop bool
+}
+
+// MigrateFlags are the flags of `quern migrate`.
+func MigrateFlags() []cli.Flag {
+	return slices.Concat(
+		[]cli.Flag{
+			configFlag(),
+			str(catLegacy, "from-keyspace", "rhq", "keyspace to copy from"),
+			str(catLegacy, "from-hosts", "", "`HOST:PORT,…` of the cluster to copy from (default: that of --cassandra-hosts)"),
+			str(catLegacy, "source", "rhq", "source of the schedules that have no name"),
+			str(catLegacy, "names", "", "CSV `FILE` with the names of schedules: schedule_id,source,metric[,label=value…]"),
+			integer(catLegacy, "rate", 0, "rows copied in a second; 0 is no limit"),
+			boolean(catLegacy, "drop", false, "drop the legacy tables in the end, if all that is in them has been copied"),
+			str(catStore, "store", Cassandra, "where to copy to: cassandra, or pebble (embedded)"),
+			str(catStore, "data-dir", "./quern-data", "`DIRECTORY` of the embedded store"),
+		},
+		cassandraFlags(), madeFlags(), keptFlags(), blockSizeFlags(), timingFlags(), LogFlags(),
+	)
+}
+
+// FromMigrate reads the flags of `quern migrate`. All that is wrong is named at once.
+func FromMigrate(c *cli.Context) (Migrate, error) {
+	return read(c, func(p *parser, m *Migrate) {
+		m.Store = p.oneOf("store", Pebble, Cassandra)
+		m.DataDir = p.required("data-dir")
+		p.recorded = m.Store == Cassandra
+		p.store(&m.Config)
+		m.BlockSize = p.made("block-size", 4096)
+		m.Source = p.required("source")
+		m.Names = c.String("names")
+		m.Rate = p.within("rate", 0, 1<<40)
+		m.Drop = c.Bool("drop")
+		m.From = m.Cluster
+		m.From.Keyspace = p.required("from-keyspace")
+		if c.String("from-hosts") != "" {
+			m.From.Hosts, m.From.LocalDC = p.hosts("from-hosts"), ""
+		} else if m.Store == Cassandra && m.From.Keyspace != "" && m.From.Keyspace == m.Cluster.Keyspace {
+			p.fail("from-keyspace", "is the keyspace to copy into, of --keyspace")
+		}
+	})
+}
