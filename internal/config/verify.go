@@ -2,7 +2,6 @@ package config
 
 import (
 	"math"
-	"net/url"
 	"strconv"
 	"strings"
 	"time"
@@ -51,10 +50,7 @@ func VerifyFlags() []cli.Flag {
 // FromVerify reads the flags of `quern verify`. All that is wrong is named at once.
 func FromVerify(c *cli.Context) (Verify, error) {
 	return read(c, func(p *parser, v *Verify) {
-		v.URL = p.c.String("url")
-		if u, err := url.Parse(v.URL); err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
-			p.fail("url", "must be like http://127.0.0.1:9095")
-		}
+		v.URL = p.url()
 		v.Match = p.required("match")
 		v.Start, v.End = p.moment("start"), p.moment("end")
 		v.Limit = p.within("limit", 0, 1<<30)

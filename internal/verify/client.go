@@ -10,6 +10,7 @@ import (
 	"math"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -59,7 +60,7 @@ func (c *Client) do(ctx context.Context, method, path string, form url.Values) (
 		return resp, nil
 	}
 	defer resp.Body.Close()
-	text, _ := io.ReadAll(io.LimitReader(resp.Body, 4<<10)) //nolint:errcheck // the status says enough
+	text, _ := io.ReadAll(io.LimitReader(resp.Body, 4<<10))
 	var said reply
 	if json.Unmarshal(text, &said) != nil || said.Error == "" {
 		said.Error = string(bytes.TrimSpace(text))
@@ -270,11 +271,11 @@ func (c *Client) Status(ctx context.Context) (*Status, error) {
 		if bucket.Waiting == nil {
 			return nil, fmt.Errorf("%s does not say what waits: the server is older than this program", path)
 		}
-		in := func(of []sliceLine) (slices []metric.Slice) {
+		in := func(of []sliceLine) (open []metric.Slice) {
 			for _, s := range of {
-				slices = append(slices, out.Ladder.SliceAt(metric.Bucket(b), s.Slice))
+				open = append(open, out.Ladder.SliceAt(metric.Bucket(b), s.Slice))
 			}
-			return slices
+			return open
 		}
 		out.outstanding = append(out.outstanding, in(bucket.Outstanding))
 		out.waiting = append(out.waiting, in(*bucket.Waiting))
@@ -297,6 +298,21 @@ func (s *Status) Open(level metric.Bucket, slice metric.Slice) bool {
 // Waits says whether something that lies in a slice is still to be ground, such as late data.
 func (s *Status) Waits(level metric.Bucket, slice metric.Slice) bool {
 	return touches(s.waiting, level, slice)
+}
+
+// Undone are the slices in which something is still to be ground, by name.
+func (s *Status) Undone() []string {
+	var out []string
+	for _, of := range [][][]metric.Slice{s.outstanding, s.waiting} {
+		for b, open := range of {
+			for _, slice := range open {
+				if name := s.Ladder.Name(metric.Bucket(b)) + " " + slice.String(); !slices.Contains(out, name) {
+					out = append(out, name)
+				}
+			}
+		}
+	}
+	return out
 }
 
 // Expired says whether the slice's samples, or its rows, may be gone.

@@ -69,7 +69,7 @@ type Repaired struct {
 
 // Run compares. The error is not about differences.
 //
-// A window of time is read after the other, each as wide as the coarsest level's slices. Raw is
+// A window of time is read after the other, each as wide as a slice of the coarsest level, or some. Raw is
 // read after the rows, and the status before and after both. What differs is read again, and counts as
 // different only when it is found twice, in the same row unchanged, and no mark stands
 // for its slice. That leaves no false alarm: a mark is there before the sample that it
@@ -84,7 +84,9 @@ func Run(ctx context.Context, o Options) (*Summary, error) {
 	for _, level := range v.ladder.Levels() {
 		v.sum.Levels = append(v.sum.Levels, Level{Name: v.ladder.Name(level)})
 	}
+	// As many of the coarsest slices as make up an hour: of a ladder of seconds one is little for four requests.
 	top := v.ladder.WidthMs(v.ladder.Top())
+	top *= max(1, 3_600_000/top)
 	if keep := v.status.Retention[metric.Raw].Milliseconds(); keep > 0 {
 		v.StartMs = max(v.StartMs, metric.AlignDown(v.status.NowMs-keep, top))
 	}

@@ -1,0 +1,44 @@
+package config
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+func TestVerify(t *testing.T) {
+	verify := func(args ...string) (Verify, error) { return parse(t, VerifyFlags(), FromVerify, args) }
+	now := time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
+	v, err := verify()
+	require.NoError(t, err)
+	assert.Equal(t, `{__name__!=""}`, v.Match)
+	assert.Equal(t, now.Add(-48*time.Hour).UnixMilli(), v.Start.Ms(now))
+	assert.Equal(t, now.UnixMilli(), v.End.Ms(now))
+	assert.Equal(t, 100, v.Limit)
+	assert.False(t, v.Repair)
+
+	for text, want := range map[string]time.Time{
+		"2026-11-20T06:00:00Z":      time.Date(2026, 11, 20, 6, 0, 0, 0, time.UTC),
+		"2026-11-20T07:00:00+01:00": time.Date(2026, 11, 20, 6, 0, 0, 0, time.UTC),
+		"1795240800":                time.Unix(1795240800, 0),
+		"1795240800.5":              time.UnixMilli(1795240800500),
+		"1795240800500":             time.UnixMilli(1795240800500),
+		"0":                         time.UnixMilli(0),
+		"-6h":                       now.Add(-6 * time.Hour),
+		"-1d12h":                    now.Add(-36 * time.Hour),
+	} {
+		v, err := verify("--start", text)
+		require.NoError(t, err, text)
+		assert.Equal(t, want.UnixMilli(), v.Start.Ms(now), text)
+	}
+	for _, bad := range []string{"yesterday", "6h", "--6h", "1e300", "NaN", "1969-12-31T00:00:00Z", "-", ""} {
+		_, err := verify("--start=" + bad)
+		assert.ErrorContains(t, err, "--start", bad)
+	}
+	for _, args := range [][]string{{"--start", "now"}, {"--start", "-1h", "--end", "-2h"}, {"--start", "200", "--end", "100"}} {
+		_, err := verify(args...)
+		assert.ErrorContains(t, err, "must be before --end", args)
+	}
+}

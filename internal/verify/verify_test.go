@@ -1,0 +1,311 @@
+package verify
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"math"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/quern/quern/internal/metric"
+)
+
+// fake is a server with one series, x, on the ladder 1h,2h. It is asked for everything in turn:
+// before each request for the rows of 1h, step is called with the number of earlier ones.
+type fake struct {
+	t       *testing.T
+	now     time.Time
+	keep    time.Duration
+	samples map[int64]string
+	rows    map[metric.Bucket]map[int64]Row
+	// What the status says, by bucket: starts of slices.
+	outstanding, waiting [2][]int64
+	step                 func(n int)
+	asked                int
+	warning, failure     string
+	repaired             []string
+}
+
+func (f *fake) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if !assert.NoError(f.t, r.ParseForm()) {
+		return
+	}
+	w.Header().Set("Date", f.now.UTC().Format(http.TimeFormat))
+	within := func(ms int64) bool {
+		from, err1 := time.Parse(time.RFC3339, r.Form.Get("start"))
+		to, err2 := time.Parse(time.RFC3339, r.Form.Get("end"))
+		return assert.NoError(f.t, err1) && assert.NoError(f.t, err2) && ms >= from.UnixMilli() && ms < to.UnixMilli()
+	}
+	switch r.URL.Path {
+	case "/base/api/v1/status/aggregation":
+		assert.Equal(f.t, "true", r.Form.Get("waiting"))
+		list := func(of []int64) string {
+			out := []string{}
+			for _, ms := range of {
+				out = append(out, fmt.Sprintf(`{"slice":%d,"marks":1}`, ms))
+			}
+			return "[" + strings.Join(out, ",") + "]"
+		}
+		fmt.Fprintf(w, `{"levels":[{"level":"raw","retention_seconds":%v},{"level":"1h","width_seconds":3600},{"level":"2h","width_seconds":7200}],
+			"buckets":[{"outstanding":%s,"waiting":%s},{"outstanding":%s,"waiting":%s}]}`, f.keep.Seconds(),
+			list(f.outstanding[0]), list(f.waiting[0]), list(f.outstanding[1]), list(f.waiting[1]))
+	case "/base/api/v1/rollups":
+		level := metric.Bucket(1)
+		if r.Form.Get("level") == "2h" {
+			level = 2
+		} else {
+			if f.step != nil {
+				f.step(f.asked)
+			}
+			f.asked++
+		}
+		for _, ms := range slices.Sorted(maps.Keys(f.rows[level])) {
+			if row := f.rows[level][ms]; within(ms) {
+				n := func(v float64) string {
+					if math.IsNaN(v) {
+						return "null"
+					}
+					return number(v)
+				}
+				fmt.Fprintf(w, `{"metric":{"__name__":"x"},"level":"-","time":%d,"count":%d,"sum":%s,"min":%s,"max":%s,"avg":%s,"first":%s,"last":%s,"increase":%s,"p50":%s,"p90":%s,"p99":%s}`+"\n",
+					ms, row.Count, n(row.Sum), n(row.Min), n(row.Max), n(row.Avg), n(row.First), n(row.Last), n(row.Increase), n(row.P50), n(row.P90), n(row.P99))
+			}
+		}
+	case "/base/api/v1/export":
+		if f.warning != "" {
+			w.Header().Set("Quern-Warning", f.warning)
+		}
+		for _, ms := range slices.Sorted(maps.Keys(f.samples)) {
+			if within(ms) {
+				fmt.Fprintf(w, `{"metric":{"__name__":"x"},"values":[%s],"timestamps":[%d]}`+"\n", f.samples[ms], ms)
+			}
+		}
+		if f.failure != "" {
+			fmt.Fprintf(w, `{"status":"error","error":%q}`+"\n", f.failure)
+		}
+	case "/base/api/v1/reaggregate":
+		assert.Equal(f.t, http.MethodPost, r.Method)
+		f.repaired = append(f.repaired, r.Form.Get("match[]")+" "+r.Form.Get("start")+" "+r.Form.Get("end"))
+		fmt.Fprintln(w, `{"done":1,"total":1}`+"\n"+`{"status":"success"}`)
+	default:
+		w.WriteHeader(http.StatusBadRequest)
+		assert.NoError(f.t, json.NewEncoder(w).Encode(map[string]string{"status": "error", "error": "no " + r.URL.Path}))
+	}
+}
+
+const hour = int64(3_600_000)
+
+// day is where the tests' slices begin.
+var day = time.Date(2026, 11, 20, 0, 0, 0, 0, time.UTC).UnixMilli()
+
+// newFake has two slices of 2h, all right: samples at every half hour.
+func newFake(t *testing.T) *fake {
+	f := &fake{
+		t: t, now: time.UnixMilli(day + 4*hour + 600_000), samples: map[int64]string{},
+		rows: map[metric.Bucket]map[int64]Row{1: {}, 2: {}},
+	}
+	for ms := day; ms < day+4*hour; ms += hour / 2 {
+		f.samples[ms] = "3"
+		f.rows[1][ms-ms%hour] = flat(2, 3)
+		f.rows[2][ms-ms%(2*hour)] = flat(4, 3)
+	}
+	f.samples[day+1], f.samples[day+2], f.samples[day+3] = "null", `"Infinity"`, `"-Infinity"`
+	return f
+}
+
+func (f *fake) run(o Options) (*Summary, []string, error) {
+	server := httptest.NewServer(f)
+	defer server.Close()
+	o.Client = &Client{URL: server.URL + "/base", HTTP: server.Client()}
+	if o.Match == "" {
+		o.Match = "x"
+	}
+	if o.EndMs == 0 {
+		o.StartMs, o.EndMs = day-hour, day+10*hour
+	}
+	said := []string{}
+	o.Limit = 2
+	o.Tell = func(line string) { said = append(said, line) }
+	sum, err := Run(f.t.Context(), o)
+	return sum, said, err
+}
+
+func TestEqual(t *testing.T) {
+	f := newFake(t)
+	sum, said, err := f.run(Options{})
+	require.NoError(t, err)
+	assert.Empty(t, said)
+	assert.Equal(t, &Summary{
+		StartMs: day - hour, EndMs: f.now.UnixMilli() + 1000, Series: 1, Samples: 11,
+		Levels: []Level{{Name: "1h", Compared: 4}, {Name: "2h", Compared: 2}},
+	}, sum)
+}
+
+// TestPartsOfTheRange: rows are compared that lie in it as a whole.
+func TestPartsOfTheRange(t *testing.T) {
+	f := newFake(t)
+	sum, said, err := f.run(Options{StartMs: day + 1, EndMs: day + 4*hour - 1})
+	require.NoError(t, err)
+	assert.Empty(t, said)
+	assert.Equal(t, []Level{{Name: "1h", Compared: 2}, {Name: "2h"}}, sum.Levels)
+}
+
+func TestDifferent(t *testing.T) {
+	f := newFake(t)
+	delete(f.rows[1], day)
+	f.rows[1][day+hour] = flat(3, 3)
+	f.rows[2][day+6*hour-4*hour] = flat(4, 2)
+	sum, said, err := f.run(Options{Repair: true})
+	require.NoError(t, err)
+	assert.Equal(t, []string{
+		"x{} 1h 2026-11-20T00:00:00Z missing: there is no row, the samples say count 2",
+		"x{} 1h 2026-11-20T01:00:00Z wrong count: the row says 3, the samples say 2",
+	}, said, "up to the limit")
+	assert.Equal(t, []Level{{Name: "1h", Compared: 4, Different: 2}, {Name: "2h", Compared: 2, Different: 1}}, sum.Levels)
+	assert.Equal(t, 3, sum.Differences())
+	assert.Equal(t, []string{
+		fmt.Sprintf(`{"__name__"="x"} %d %d`, day, day+hour), fmt.Sprintf(`{"__name__"="x"} %d %d`, day+hour, day+2*hour),
+		fmt.Sprintf(`{"__name__"="x"} %d %d`, day+2*hour, day+4*hour),
+	}, f.repaired)
+	// The current hour ends at five; its run marks the two hours that are current then.
+	assert.Equal(t, &Repaired{Series: 1, Slices: 3, RightMs: []int64{day + 5*hour, day + 6*hour}}, sum.Repaired)
+}
+
+// TestSurplusIsNotRepaired: no run takes back what it finds no samples of.
+func TestSurplusIsNotRepaired(t *testing.T) {
+	f := newFake(t)
+	f.rows[1][day-hour] = flat(1, 1)
+	sum, _, err := f.run(Options{Repair: true})
+	require.NoError(t, err)
+	assert.Equal(t, 1, sum.Levels[0].Different)
+	assert.Empty(t, f.repaired)
+	assert.Equal(t, 1, sum.Repaired.NotPossible)
+}
+
+// TestLeftOut: what need not be right yet, or can no longer be known, is counted and not named.
+func TestLeftOut(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		change func(*fake)
+		want   []Level
+	}{
+		{
+			"not over", func(f *fake) { f.samples[day+4*hour] = "1" },
+			[]Level{{Name: "1h", Compared: 4, NotGround: 1}, {Name: "2h", Compared: 2, NotGround: 1}},
+		},
+		{"outstanding", func(f *fake) {
+			delete(f.rows[1], day+3*hour)
+			delete(f.rows[2], day+2*hour)
+			f.outstanding[0] = []int64{day + 3*hour}
+		}, []Level{{Name: "1h", Compared: 3, NotGround: 1}, {Name: "2h", Compared: 1, NotGround: 1}}},
+		{"outstanding above", func(f *fake) {
+			delete(f.rows[2], day+2*hour)
+			f.outstanding[1] = []int64{day + 2*hour}
+		}, []Level{{Name: "1h", Compared: 4}, {Name: "2h", Compared: 1, NotGround: 1}}},
+		{"late", func(f *fake) {
+			f.samples[day+5] = "7"
+			f.waiting[0] = []int64{day}
+		}, []Level{{Name: "1h", Compared: 4, Pending: 1}, {Name: "2h", Compared: 2, Pending: 1}}},
+		{"late, and ground at 1h", func(f *fake) {
+			f.rows[2][day] = flat(3, 3)
+			f.waiting[1] = []int64{day}
+		}, []Level{{Name: "1h", Compared: 4}, {Name: "2h", Compared: 2, Pending: 1}}},
+		{"expired", func(f *fake) {
+			f.keep = 4 * time.Hour // since 00:10
+			maps.DeleteFunc(f.samples, func(ms int64, _ string) bool { return ms < day+600_000 })
+		}, []Level{{Name: "1h", Compared: 3, Expired: 1}, {Name: "2h", Compared: 1, Expired: 1}}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			f := newFake(t)
+			c.change(f)
+			sum, said, err := f.run(Options{})
+			require.NoError(t, err)
+			assert.Empty(t, said)
+			assert.Equal(t, c.want, sum.Levels)
+		})
+	}
+}
+
+// TestSecondLook: late data that comes and is ground while rows and samples are read is no difference.
+func TestSecondLook(t *testing.T) {
+	f := newFake(t)
+	f.step = func(n int) {
+		if n == 0 {
+			f.samples[day+5] = "3" // its run has ended when the next look begins
+		} else {
+			f.rows[1][day], f.rows[2][day] = flat(3, 3), flat(5, 3)
+		}
+	}
+	sum, said, err := f.run(Options{StartMs: day, EndMs: day + 10*hour})
+	require.NoError(t, err)
+	assert.Empty(t, said)
+	assert.Equal(t, []Level{{Name: "1h", Compared: 4}, {Name: "2h", Compared: 2}}, sum.Levels)
+	assert.Equal(t, 3+1, f.asked, "three windows, and one of them again")
+
+	t.Run("waiting by then", func(t *testing.T) {
+		f := newFake(t)
+		f.step = func(n int) {
+			f.samples[day+5] = "3"
+			if n == 1 {
+				f.waiting[0] = []int64{day}
+			}
+		}
+		sum, said, err := f.run(Options{StartMs: day, EndMs: day + 10*hour})
+		require.NoError(t, err)
+		assert.Empty(t, said)
+		assert.Equal(t, []Level{{Name: "1h", Compared: 4, Pending: 1}, {Name: "2h", Compared: 2, Pending: 1}}, sum.Levels)
+	})
+	t.Run("always another row", func(t *testing.T) {
+		f := newFake(t)
+		f.step = func(n int) { f.rows[1][day] = flat(uint64(n+10), 3) }
+		sum, said, err := f.run(Options{StartMs: day, EndMs: day + 10*hour})
+		require.NoError(t, err)
+		assert.Empty(t, said)
+		assert.Equal(t, 1, sum.Levels[0].Pending)
+		assert.Equal(t, 3+attempts-1, f.asked)
+	})
+}
+
+func TestFailures(t *testing.T) {
+	t.Run("half an answer", func(t *testing.T) {
+		f := newFake(t)
+		f.failure = "the store is away"
+		_, _, err := f.run(Options{})
+		require.ErrorContains(t, err, "api/v1/export: the store is away")
+	})
+	t.Run("damage", func(t *testing.T) {
+		f := newFake(t)
+		f.warning = "a chunk cannot be read"
+		_, _, err := f.run(Options{})
+		require.ErrorIs(t, err, ErrDamaged)
+		require.ErrorContains(t, err, "a chunk cannot be read")
+	})
+	t.Run("refused", func(t *testing.T) {
+		server := httptest.NewServer(newFake(t))
+		defer server.Close()
+		_, err := Run(t.Context(), Options{Client: &Client{URL: server.URL, HTTP: server.Client()}})
+		require.ErrorIs(t, err, ErrRefused)
+		require.ErrorContains(t, err, "no /api/v1/status/aggregation")
+	})
+	t.Run("an older server", func(t *testing.T) {
+		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, `{"buckets":[]}`) }))
+		defer server.Close()
+		_, err := Run(t.Context(), Options{Client: &Client{URL: server.URL, HTTP: server.Client()}})
+		require.ErrorContains(t, err, "the server is older than this program")
+	})
+}
+
+// TestSelector: names and values of any text.
+func TestSelector(t *testing.T) {
+	ls, err := metric.NewLabels(metric.Label{Name: "__name__", Value: "x"}, metric.Label{Name: "a.b", Value: "\"\\\n"})
+	require.NoError(t, err)
+	assert.Equal(t, `{"__name__"="x","a.b"="\"\\\n"}`, Selector(ls))
+}
