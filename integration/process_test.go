@@ -9,7 +9,6 @@ import (
 	"os"
 	"os/exec"
 	"testing"
-	"time"
 
 	"github.com/quern/quern/integration/process"
 )
@@ -44,8 +43,6 @@ func start(t *testing.T, args ...string) *process.Process {
 
 // seconds is a ladder on which a day passes in four seconds.
 var seconds = []string{"--rollups", "1s,2s,4s", "--aggregation-delay", "300ms", "--late-grace", "100ms", "--group-commit", "5ms"}
-
-var secondsLadder = []time.Duration{time.Second, 2 * time.Second, 4 * time.Second}
 
 // serve starts a server on a port of its own and waits until it is ready.
 func serve(t *testing.T, dir string, args ...string) *process.Process {

@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/quern/quern/integration/oracle"
 	"github.com/quern/quern/integration/process"
 )
 
@@ -78,7 +79,7 @@ func TestFirstContact(t *testing.T) {
 		}
 		return nil
 	})
-	assert.Equal(t, []string{"host", "id", "seen", "started"}, keys(st["workers"][0]))
+	assert.Equal(t, []string{"aggregates", "host", "id", "seen", "started"}, keys(st["workers"][0]))
 
 	r, err = p.Get("/", nil)
 	require.NoError(t, err)
@@ -91,7 +92,7 @@ func TestFirstContact(t *testing.T) {
 func TestLadderOfSeconds(t *testing.T) {
 	t.Parallel()
 	p := serve(t, t.TempDir(), seconds...)
-	var sent []process.Sample
+	var sent oracle.Oracle
 	begin := time.Now()
 	tick := time.NewTicker(40 * time.Millisecond)
 	defer tick.Stop()
@@ -102,18 +103,16 @@ func TestLadderOfSeconds(t *testing.T) {
 			{Source: "a", Metric: "it_level", Ms: ms, Value: -float64(i*i%17) - 1},
 			{Source: "a", Metric: "it_level_late", Ms: ms - 3000, Value: float64(i)},
 		}
-		_, err := p.Report(batch)
+		_, err := sent.Report(p, batch)
 		require.NoError(t, err)
 		if i%2 == 0 {
 			other := []process.Sample{{Source: "b", Metric: "it_level", Ms: ms, Value: float64(i) / 8}}
-			_, err := p.Report(other)
+			_, err := sent.Report(p, other)
 			require.NoError(t, err)
-			batch = append(batch, other...)
 		}
-		sent = append(sent, batch...)
 		<-tick.C
 	}
-	process.Eventually(t, "roll-ups", func() error { return p.Exact(sent, secondsLadder) })
+	process.Eventually(t, "roll-ups", func() error { return sent.Check(p) })
 	st, err := p.Status()
 	require.NoError(t, err)
 	assert.Empty(t, st.Errors)
@@ -243,7 +242,7 @@ func TestBlockSize(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	args := append(slices.Clone(seconds), "--future-limit", "1s")
-	var sent []process.Sample
+	var sent oracle.Oracle
 	send := func(p *process.Process) {
 		t.Helper()
 		ms := time.Now().UnixMilli()
@@ -251,9 +250,8 @@ func TestBlockSize(t *testing.T) {
 		for i := range 20 {
 			batch = append(batch, process.Sample{Source: "a", Metric: fmt.Sprintf("it_%02d", i), Ms: ms, Value: float64(i) + float64(ms%1000)})
 		}
-		_, err := p.Report(batch)
+		_, err := sent.Report(p, batch)
 		require.NoError(t, err)
-		sent = append(sent, batch...)
 	}
 	p := serve(t, dir, args...)
 	send(p)
@@ -270,16 +268,14 @@ func TestBlockSize(t *testing.T) {
 		send(p)
 		<-tick.C
 	}
-	got, err := p.Export(process.OfTests, time.Hour)
-	require.NoError(t, err)
-	assert.ElementsMatch(t, sent, got)
-	process.Eventually(t, "roll-ups", func() error { return p.Exact(sent, secondsLadder) })
+	require.NoError(t, sent.Raw(p))
+	process.Eventually(t, "roll-ups", func() error { return sent.Check(p) })
 	p.Stop()
 
 	// The same size again is no change.
 	p = serve(t, dir, append(args, "--block-size", "8")...)
 	assert.NotContains(t, p.Stderr.String(), "the block size changes")
-	require.NoError(t, p.Exact(sent, secondsLadder))
+	require.NoError(t, sent.Check(p))
 	p.Stop()
 }
 

@@ -1,7 +1,6 @@
 package cluster
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"net/http"
@@ -16,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/quern/quern/integration/cassandratest"
+	"github.com/quern/quern/integration/oracle"
 	"github.com/quern/quern/integration/process"
 )
 
@@ -86,24 +86,21 @@ func TestNodesDie(t *testing.T) {
 		return err
 	})
 	end()
-	want := sent.all()
 	late := 0
 	for i, p := range ingests {
-		process.Eventually(t, "roll-ups", func() error { return p.Exact(want, ladder) })
-		got, err := p.Export(process.OfTests, time.Hour)
-		require.NoError(t, err)
-		require.NoError(t, same(want, got), "process %d", i)
+		process.Eventually(t, fmt.Sprintf("process %d to have all", i), func() error { return sent.Check(p) })
 	}
 	st, err := aggregator.Status()
 	require.NoError(t, err)
 	for _, r := range st.Runs {
 		late += r.Late
 	}
-	series := sameIDs(t, pl, want)
+	series := sent.Series()
+	sameIDs(t, pl, series)
 	days, err := rowTimes(ingests[0], top)
 	require.NoError(t, err)
 	t.Logf("%d samples of %d series in %d reports, of which %d were sent again; %d days; %d late blocks in the last %d runs; %d errors recorded",
-		len(want), series, sent.reports.Load(), sent.again.Load(), len(days), late, len(st.Runs), len(st.Errors))
+		sent.Len(), series, sent.reports.Load(), sent.again.Load(), len(days), late, len(st.Runs), len(st.Errors))
 
 	running(t, all...)
 	for _, p := range all {
@@ -115,24 +112,17 @@ func TestNodesDie(t *testing.T) {
 
 // ledger is what was sent; each report is sent until it is acknowledged.
 type ledger struct {
-	mu      sync.Mutex
-	samples []process.Sample
+	oracle.Oracle
 
 	reports, again atomic.Int64
-}
-
-func (l *ledger) all() []process.Sample {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return slices.Clone(l.samples)
 }
 
 // grows waits until n more samples have been acknowledged.
 func (l *ledger) grows(t *testing.T, n int) {
 	t.Helper()
-	want := len(l.all()) + n
+	want := l.Len() + n
 	process.Eventually(t, "acknowledgements", func() error {
-		if is := len(l.all()); is < want {
+		if is := l.Len(); is < want {
 			return fmt.Errorf("%d of %d", is, want)
 		}
 		return nil
@@ -187,9 +177,9 @@ func (l *ledger) report(t *testing.T, p *process.Process, batch []process.Sample
 	retry := time.NewTicker(200 * time.Millisecond)
 	defer retry.Stop()
 	for {
-		r, err := p.Report(batch)
+		r, err := l.Report(p, batch)
 		if err == nil {
-			break
+			return
 		}
 		if r.Code != 0 && r.Code != http.StatusServiceUnavailable && r.Code != http.StatusTooManyRequests {
 			t.Errorf("a report was answered: %s", err)
@@ -204,9 +194,6 @@ func (l *ledger) report(t *testing.T, p *process.Process, batch []process.Sample
 		case <-retry.C:
 		}
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.samples = append(l.samples, batch...)
 }
 
 // runsOfLastSlices is the newest run of a raw slice that is the last of a day.
@@ -237,33 +224,11 @@ func rowTimes(p *process.Process, width time.Duration) (map[int64]bool, error) {
 	return out, err
 }
 
-// same says how what was stored differs from what was acknowledged: lost, doubled, changed.
-func same(want, got []process.Sample) error {
-	order := func(a, b process.Sample) int {
-		return cmp.Or(cmp.Compare(a.Source, b.Source), cmp.Compare(a.Metric, b.Metric), cmp.Compare(a.Ms, b.Ms), cmp.Compare(a.Value, b.Value))
-	}
-	slices.SortFunc(want, order)
-	slices.SortFunc(got, order)
-	for i := range min(len(want), len(got)) {
-		if want[i] != got[i] {
-			return fmt.Errorf("%d samples were acknowledged, %d are there; the first difference: %+v, %+v", len(want), len(got), want[i], got[i])
-		}
-	}
-	if len(want) != len(got) {
-		return fmt.Errorf("%d samples were acknowledged, %d are there", len(want), len(got))
-	}
-	return nil
-}
-
-// sameIDs holds the tables to one id for each series, and returns how many there are. That both
+// sameIDs holds the tables to one id for each series, of which there are as many as were sent. That both
 // processes write under it shows in the export, which reads by it.
-func sameIDs(t *testing.T, pl place, want []process.Sample) int {
+func sameIDs(t *testing.T, pl place, sent int) {
 	t.Helper()
 	type series struct{ source, metric string }
-	sent := map[series]bool{}
-	for _, s := range want {
-		sent[series{s.Source, s.Metric}] = true
-	}
 	session := pl.connect(t)
 	read := func(table string) map[series]int64 {
 		out, owner := map[series]int64{}, map[int64]series{}
@@ -281,6 +246,5 @@ func sameIDs(t *testing.T, pl place, want []process.Sample) int {
 	}
 	bySource, byBlock := read("schedules"), read("schedules_by_block")
 	assert.Equal(t, bySource, byBlock)
-	assert.Len(t, bySource, len(sent))
-	return len(sent)
+	assert.Len(t, bySource, sent)
 }

@@ -13,8 +13,8 @@ import (
 	"time"
 )
 
-// client keeps no connections: a server that drains would wait for those that are new.
-var client = &http.Client{Timeout: Limit, Transport: &http.Transport{DisableKeepAlives: true}}
+// Client keeps no connections: a server that drains would wait for those that are new.
+var Client = &http.Client{Timeout: Limit, Transport: &http.Transport{DisableKeepAlives: true}}
 
 // Reply is an answer over HTTP.
 type Reply struct {
@@ -24,7 +24,7 @@ type Reply struct {
 }
 
 func do(req *http.Request) (Reply, error) {
-	resp, err := client.Do(req)
+	resp, err := Client.Do(req)
 	if err != nil {
 		return Reply{}, err
 	}

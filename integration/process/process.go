@@ -4,6 +4,7 @@ package process
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"net"
@@ -114,6 +115,9 @@ func tail(s string) string {
 	}
 	return s
 }
+
+// Context is that of the test.
+func (p *Process) Context() context.Context { return p.t.Context() }
 
 // Signal sends a signal to this process and no other.
 func (p *Process) Signal(s os.Signal) {
