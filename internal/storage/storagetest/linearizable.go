@@ -195,7 +195,7 @@ func (c *client) ask(ctx context.Context, call func(context.Context) error) (out
 	case errors.Is(err, storage.ErrConflict):
 		return conflicted, nil
 	case storage.IsAway(err), lost == 2 && err != nil:
-		return unknown, nil
+		return unknown, nil //nolint:nilerr // that there was no answer is the answer
 	case err != nil:
 		return unknown, err
 	case lost == 3:

@@ -447,7 +447,6 @@ func (f *fingerprint) add(parts ...any) {
 	f.sum += hashOf(parts...)
 }
 
-
 func hashOf(parts ...any) uint64 {
 	var buf [256]byte
 	return xxhash.Sum64(fmt.Append(buf[:0], parts...))

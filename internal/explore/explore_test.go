@@ -1,0 +1,159 @@
+package explore
+
+import (
+	"context"
+	"flag"
+	"log/slog"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/quern/quern/internal/clock"
+	"github.com/quern/quern/internal/storage"
+	"github.com/quern/quern/internal/storage/pebble"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+var replay = flag.String("schedule", "", "run this schedule only, of the scenario that -run picks")
+
+// late is a sample of the hour that is being ground, which comes after its end.
+func late(ctx context.Context, p *process) { p.flush(ctx, sample(0, 11, 5, 1)) }
+
+// straggler is a flush that begins in time, and whose write takes effect when the run may have begun.
+func straggler(ctx context.Context, p *process) {
+	p.clk.Set(at(11, 59))
+	p.stall = func() { p.clk.Set(at(12, 2).Add(p.w.sc.skew)) }
+	p.flush(ctx, sample(0, 11, 5, 1))
+}
+
+// answeredLate is one whose write is stamped and begins in time, and ends when the run may have begun.
+func answeredLate(ctx context.Context, p *process) {
+	p.clk.Set(at(11, 59))
+	p.stalled = func() { p.clk.Set(at(12, 2).Add(p.w.sc.skew)) }
+	p.flush(ctx, sample(0, 11, 5, 1))
+}
+
+// slowSeal seals just before the run may begin, and is done after.
+func slowSeal(ctx context.Context, p *process) {
+	p.clk.Set(at(12, 2).Add(-time.Second))
+	p.stall = func() { p.clk.Set(at(12, 2).Add(p.w.sc.skew)) }
+	if err := p.writer.Seal(ctx); err != nil && !p.w.over {
+		p.w.failed("seal: %v", err)
+	}
+}
+
+// scenarios are explored within a minute, or under the race detector with one preemption less, if there is more than one.
+var scenarios = []scenario{
+	// A stale worker goes on at any point of its successor's run, and of the next bucket's.
+	{name: "takeover", lww: true, leaseEnds: 1, preemptions: 2},
+	{name: "takeover checked", lww: true, checks: true, leaseEnds: 1, preemptions: 2},
+	{name: "takeover refused", leaseEnds: 1, preemptions: 2},
+	{name: "takeover unsealed", lww: true, oneBlock: true, unsealed: true, leaseEnds: 1, preemptions: 3},
+	{name: "takeover torn", lww: true, torn: true, oneBlock: true, leaseEnds: 1, preemptions: 3},
+	{name: "two takeovers", lww: true, oneBlock: true, leaseEnds: 2, preemptions: 3},
+	{name: "death", lww: true, mortal: true, leaseEnds: 1, preemptions: 2},
+	// It goes on when late data has been ground, an hour later or two.
+	{name: "next hours", lww: true, oneBlock: true, leaseEnds: 1, hours: 2, before: late, preemptions: 2},
+	{name: "next hours refused", oneBlock: true, leaseEnds: 1, hours: 2, before: late, preemptions: 2},
+	// Ingest writes meanwhile.
+	{name: "late data", lww: true, oneBlock: true, leaseEnds: 1, hours: 1, ingest: late, preemptions: 2},
+	{name: "straggler", lww: true, oneBlock: true, leaseEnds: 1, ingest: straggler, preemptions: 2},
+	{name: "straggler ahead", lww: true, oneBlock: true, unsealed: true, skew: 20 * time.Second, leaseEnds: 1, ingest: straggler, preemptions: 2},
+	{name: "straggler torn", lww: true, torn: true, oneBlock: true, leaseEnds: 1, ingest: straggler, preemptions: 2},
+	{name: "straggler refused", oneBlock: true, leaseEnds: 1, ingest: straggler, preemptions: 2},
+	{name: "answered late", lww: true, torn: true, oneBlock: true, skew: -20 * time.Second, leaseEnds: 1, ingest: answeredLate, preemptions: 2},
+	{name: "slow seal", lww: true, unsealed: true, oneBlock: true, leaseEnds: 1, ingest: slowSeal, preemptions: 2},
+	// The embedded store, without its states being compared.
+	{name: "pebble", oneBlock: true, leaseEnds: 1, ingest: late, preemptions: 1, open: openPebble},
+}
+
+func openPebble(clk clock.Clock, s storage.Settings) storage.Store {
+	st, err := pebble.Open("data", pebble.Options{
+		Settings: s, Clock: clk, FS: vfs.NewMem(), Logger: slog.New(slog.DiscardHandler),
+		CacheBytes: 1 << 20, MemTableBytes: 1 << 20, ReserveBytes: 1,
+	})
+	must(err)
+	return st
+}
+
+func named(t *testing.T, name string) *scenario {
+	t.Helper()
+	i := slices.IndexFunc(scenarios, func(sc scenario) bool { return sc.name == name })
+	require.GreaterOrEqual(t, i, 0, "no scenario %q", name)
+	return &scenarios[i]
+}
+
+// TestInterleavings: whatever the order, within the bound, all is as the raw samples say in the end.
+func TestInterleavings(t *testing.T) {
+	for _, sc := range scenarios {
+		t.Run(sc.name, func(t *testing.T) {
+			if *replay != "" {
+				f := again(t, &sc, nil, *replay)
+				t.Log(f)
+				require.NoError(t, f.Err)
+				return
+			}
+			r, f := explore(t, &sc, nil)
+			t.Logf("%+v", r)
+			if f != nil {
+				t.Fatal(f)
+			}
+			require.Greater(t, r.Complete, 30)
+		})
+	}
+}
+
+func explore(t *testing.T, sc *scenario, mutate mutation) (r Result, f *Failure) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		e := &Explorer{Preemptions: sc.preemptions, Start: func() System { return newWorld(t.Context(), sc, mutate) }}
+		if raceEnabled && mutate == nil {
+			e.Preemptions = max(1, e.Preemptions-1)
+		}
+		r, f = e.Run()
+	})
+	return r, f
+}
+
+func again(t *testing.T, sc *scenario, mutate mutation, schedule string) (f *Failure) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		e := &Explorer{Start: func() System { return newWorld(t.Context(), sc, mutate) }}
+		f = e.Replay(schedule)
+	})
+	return f
+}
+
+// TestMutants holds the exploration to protocols that are broken: each is caught, and its schedule fails again.
+func TestMutants(t *testing.T) {
+	for _, m := range mutants {
+		caught := m.caught
+		if raceEnabled {
+			caught = caught[max(0, len(caught)-1):]
+		}
+		for _, name := range caught {
+			t.Run(m.name+"/"+name, func(t *testing.T) {
+				sc := named(t, name)
+				r, f := explore(t, sc, m.mutate)
+				require.NotNil(t, f, "%+v", r)
+				t.Logf("%d executions, %s: %v", r.Executions, f.Schedule, f.Err)
+				require.EqualError(t, again(t, sc, m.mutate, f.Schedule).Err, f.Err.Error())
+				require.NoError(t, again(t, sc, nil, f.Schedule).Err)
+			})
+		}
+		for _, name := range m.survives {
+			t.Run(m.name+"/"+name, func(t *testing.T) {
+				sc := *named(t, name)
+				sc.preemptions = 1
+				_, f := explore(t, &sc, m.mutate)
+				require.Nil(t, f, "it is caught: move it among those that are")
+			})
+		}
+	}
+}
