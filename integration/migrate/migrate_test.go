@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -471,7 +472,9 @@ func TestInterrupted(t *testing.T) {
 	ends := 0
 	for after := 5; ; after = after * 3 / 2 {
 		ctx, stop := context.WithCancel(t.Context())
-		_, err := g.migrate(ctx, &stopping{Legacy: from, left: after, stop: stop})
+		reader := &stopping{Legacy: from, stop: stop}
+		reader.left.Store(int64(after))
+		_, err := g.migrate(ctx, reader)
 		stop()
 		if err == nil {
 			break
@@ -491,7 +494,7 @@ func TestInterrupted(t *testing.T) {
 // stopping stops after some rows.
 type stopping struct {
 	*cassandra.Legacy
-	left int
+	left atomic.Int64
 	stop func()
 }
 
@@ -506,7 +509,7 @@ func (s *stopping) Values(ctx context.Context, level legacy.Level, schedule int3
 func counted[T any](s *stopping, seq iter.Seq2[T, error]) iter.Seq2[T, error] {
 	return func(yield func(T, error) bool) {
 		for v, err := range seq {
-			if s.left--; s.left == 0 {
+			if s.left.Add(-1) == 0 {
 				s.stop()
 			}
 			if !yield(v, err) {

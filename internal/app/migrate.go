@@ -94,7 +94,7 @@ func readNames(path string, stdout io.Writer) (map[int32]migrate.Series, error) 
 	for _, b := range bad {
 		fmt.Fprintf(stdout, "%s, %s: not used\n", path, b)
 	}
-	fmt.Fprintf(stdout, "%s names %d schedules; %d lines are not used\n", path, len(names), len(bad))
+	fmt.Fprintf(stdout, "%s: schedules named: %d; lines not used: %d\n", path, len(names), len(bad))
 	return names, nil
 }
 
