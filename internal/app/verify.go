@@ -31,12 +31,14 @@ func Verify(ctx context.Context, cfg config.Verify, stdout, stderr io.Writer) er
 		return fmt.Errorf("%w: --start is not before --end", ErrRefused)
 	}
 	var bar *progressbar.ProgressBar
-	o.Progress = func(done, total int) {
-		if bar == nil {
-			bar = newBar(stderr, int64(total), "Verifying")
+	if isTerminal(stderr) {
+		o.Progress = func(done, total int) {
+			if bar == nil {
+				bar = newBar(stderr, int64(total), "Verifying")
+			}
+			// A bar that cannot be drawn is no reason to end.
+			_ = bar.Set(done)
 		}
-		// A bar that cannot be drawn is no reason to end.
-		_ = bar.Set(done)
 	}
 	o.Tell = func(line string) {
 		if bar != nil {
@@ -45,7 +47,7 @@ func Verify(ctx context.Context, cfg config.Verify, stdout, stderr io.Writer) er
 		fmt.Fprintln(stdout, line)
 	}
 	sum, err := verify.Run(ctx, o)
-	if bar != nil {
+	if bar != nil && !bar.IsFinished() {
 		_ = bar.Exit()
 	}
 	if sum != nil {

@@ -141,8 +141,10 @@ func TestRounding(t *testing.T) {
 	assert.Empty(t, said(t, l, []atRow{{1, 0, row}}, far))
 	row.P50 = 1.25e308
 	row.Min = 1.25e308
-	assert.Equal(t, []string{"x{} 1s 1970-01-01T00:00:00Z wrong min: the row says 1.25e+308, the samples say 1.7976931348623157e+308",
-		"x{} 1s 1970-01-01T00:00:00Z wrong p50: the row says 1.25e+308, the samples say between 1.7976931348623157e+308 and 1.7976931348623157e+308"},
+	assert.Equal(t, []string{
+		"x{} 1s 1970-01-01T00:00:00Z wrong min: the row says 1.25e+308, the samples say 1.7976931348623157e+308",
+		"x{} 1s 1970-01-01T00:00:00Z wrong p50: the row says 1.25e+308, the samples say between 1.7976931348623157e+308 and 1.7976931348623157e+308",
+	},
 		said(t, l, []atRow{{1, 0, row}}, far))
 }
 
