@@ -158,11 +158,30 @@ func TestMutants(t *testing.T) {
 	}
 }
 
-// TestLateMarkOfAStaleWorker is a schedule with three preemptions that leaves litter: a stale worker puts a late mark into a
-// slice that has been completed meanwhile. It sees that and puts another into the current slice, so nothing is lost, but the
-// first stays until its TTL ends. When cache.Put takes back what it put too late, as ingest does, this fails: then "next
-// hours" can have three preemptions.
-func TestLateMarkOfAStaleWorker(t *testing.T) {
-	f := again(t, named(t, "next hours"), nil, "A20 B13 A10 E1 B29 A9")
-	require.EqualError(t, f.Err, "a mark is left in 1h slice 12:00: late, block 0 of 10:00")
+// TestLitter has schedules with three preemptions that leave a mark in a complete slice. Nothing is lost by it: another mark
+// leads to the same work, and the row is right. What mends one of them makes it fail here; it then goes, and its scenario
+// can have three preemptions.
+func TestLitter(t *testing.T) {
+	for _, tc := range []struct{ name, scenario, schedule, want string }{
+		{
+			// cache.Put sees that the slice has closed, and puts another mark into the current one, but does not
+			// take back the first as ingest does with its own.
+			"a stale worker puts a late mark", "next hours",
+			"A20 B13 A10 E1 B29 A9", "a mark is left in 1h slice 12:00: late, block 0 of 10:00",
+		},
+		{
+			// A worker asks whether the next bucket's slice is open before it has the lease. Another completes both slices
+			// meanwhile, and it finds the mark of a straggler, not yet taken back, in the first.
+			"a slice is run again, for a straggler", "straggler",
+			"A11 B3 I4 A13 B11 I1", "a mark is left in 1h slice 10:00: fresh, block 0 of 10:00",
+		},
+		{
+			"the same where stale fences are refused", "straggler refused",
+			"A11 B3 I4 A13 B11 I1", "a mark is left in 1h slice 10:00: fresh, block 0 of 10:00",
+		},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			require.EqualError(t, again(t, named(t, tc.scenario), nil, tc.schedule).Err, tc.want)
+		})
+	}
 }
