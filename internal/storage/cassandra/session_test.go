@@ -60,7 +60,7 @@ func TestRowsOfShortPages(t *testing.T) {
 		for _, size := range sizes {
 			total += size
 		}
-		require.Equal(t, total, want, "%v", sizes)
+		require.Equal(t, want, total, "%v", sizes)
 		require.Len(t, p.asked, len(sizes), "each page once")
 		require.Empty(t, p.asked[0])
 	}
@@ -206,7 +206,7 @@ func TestTimestampsAndTimesToLiveOfABatch(t *testing.T) {
 		for _, w := range r.written {
 			require.Equal(t, want, w.tsUs, w.cql)
 			require.Equal(t, ttls[w.cql], w.args[len(w.args)-1], w.cql)
-			require.Equal(t, strings.Count(w.cql, "?"), len(w.args), w.cql)
+			require.Len(t, w.args, strings.Count(w.cql, "?"), w.cql)
 			require.NotContains(t, w.args, nil, "a null is a tombstone")
 			seen[w.cql] = true
 		}

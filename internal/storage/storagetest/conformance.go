@@ -528,7 +528,6 @@ func (s *suite) slicesOpenAndComplete() {
 	equal(s, want, s.slices(metric.Raw, at(0), at(24)))
 
 	// Slices of many days, and one completed that was never opened.
-	f = s.acquire(0, "w").Fence
 	require.NoError(s, s.store.CompleteSlice(s.ctx, rawSlice(-480)))
 	s.write(&storage.Batch{Open: []storage.SliceKey{rawSlice(-24)}})
 	want = append([]storage.SliceState{{SliceKey: rawSlice(-480), Complete: true}, {SliceKey: rawSlice(-24)}}, want...)
