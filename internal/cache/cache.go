@@ -105,6 +105,11 @@ func (c *Cache) current(b metric.Bucket, nowMs int64, complete func(metric.Slice
 	}
 }
 
+// Complete says whether a slice has been ground.
+func (c *Cache) Complete(ctx context.Context, k storage.SliceKey) (bool, error) {
+	return c.complete(ctx, k.Bucket, c.ladder.SliceAt(k.Bucket, k.StartMs))
+}
+
 func (c *Cache) complete(ctx context.Context, b metric.Bucket, s metric.Slice) (bool, error) {
 	states, err := c.store.Slices(ctx, b, s.StartMs, s.StartMs+1)
 	if err != nil {
@@ -115,28 +120,47 @@ func (c *Cache) complete(ctx context.Context, b metric.Bucket, s metric.Slice) (
 
 // Put puts marks for slices that may be closed into the index of the bucket's
 // current slice, and does not return before they lie in one that was still open when
-// the write was done: a run that begins later reads them. The marks' ids are set
+// the write was done: a run that begins later reads them. Those that came too late into one before
+// are taken back, since its run may have been. The marks' ids are set
 // here; a DueMs of 0 becomes the end of the slice that they are put in.
 func (c *Cache) Put(ctx context.Context, fence storage.Fence, b metric.Bucket, marks []storage.Mark) error {
 	if len(marks) == 0 {
 		return nil
 	}
+	var late []storage.PlacedMark
 	for {
 		current, err := c.current(b, clock.NowMs(c.clk), func(s metric.Slice) (bool, error) { return c.complete(ctx, b, s) })
 		if err != nil {
 			return err
 		}
+		placed := c.place(b, current, marks)
 		if err := c.store.Write(ctx, &storage.Batch{
 			Fence: fence,
 			Open:  []storage.SliceKey{{Bucket: b, StartMs: current.StartMs}},
-			Marks: c.place(b, current, marks),
+			Marks: placed,
 		}); err != nil {
 			return fmt.Errorf("put %d marks into slice %s: %w", len(marks), current, err)
 		}
-		if !c.timing.Closed(current, clock.NowMs(c.clk)) {
-			return nil
+		now := clock.NowMs(c.clk)
+		if !c.timing.Closed(current, now) {
+			return c.takeBack(ctx, fence, late, now)
+		}
+		late = append(late, placed...)
+	}
+}
+
+// takeBack deletes those marks that lie in slices that have closed, where nobody may look again. Others that
+// stand for the same must have been written.
+func (c *Cache) takeBack(ctx context.Context, fence storage.Fence, marks []storage.PlacedMark, nowMs int64) error {
+	for _, m := range marks {
+		if !c.timing.Closed(c.ladder.SliceAt(m.Partition.Bucket, m.Partition.StartMs), nowMs) {
+			continue
+		}
+		if err := c.store.DeleteMarks(ctx, fence, m.Partition, []storage.Mark{m.Mark}); err != nil {
+			return fmt.Errorf("take back the mark of block %d: %w", m.Start, err)
 		}
 	}
+	return nil
 }
 
 func (c *Cache) place(b metric.Bucket, s metric.Slice, marks []storage.Mark) []storage.PlacedMark {

@@ -59,5 +59,5 @@ func (w *Writer) unseal(ctx context.Context, sealed []storage.PlacedMark) error 
 	if err := w.cache.Put(ctx, 0, metric.Raw, late); err != nil {
 		return err
 	}
-	return w.takeBack(ctx, gone, now)
+	return w.cache.takeBack(ctx, 0, gone, now)
 }

@@ -3,7 +3,6 @@ package cache
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"maps"
 	"slices"
 
@@ -210,20 +209,7 @@ func (w *Writer) settle(ctx context.Context, f *flush) error {
 	if err := w.cache.Put(ctx, 0, metric.Raw, again); err != nil {
 		return err
 	}
-	return w.takeBack(ctx, slices.Concat(f.opened, f.placed), now)
-}
-
-// takeBack deletes those marks of this process that lie in slices that have closed.
-func (w *Writer) takeBack(ctx context.Context, marks []storage.PlacedMark, nowMs int64) error {
-	for _, m := range marks {
-		if !w.cache.timing.Closed(w.cache.ladder.SliceAt(metric.Raw, m.Partition.StartMs), nowMs) {
-			continue
-		}
-		if err := w.cache.store.DeleteMarks(ctx, 0, m.Partition, []storage.Mark{m.Mark}); err != nil {
-			return fmt.Errorf("take back the mark of block %d: %w", m.Start, err)
-		}
-	}
-	return nil
+	return w.cache.takeBack(ctx, 0, slices.Concat(f.opened, f.placed), now)
 }
 
 // failed notes what may be there in part.

@@ -117,8 +117,8 @@ func (r *Runner) RunDue(ctx context.Context) (int, error) {
 type tally struct {
 	blocks, schedules, blockQueries atomic.Int64
 	late, rescheduled, dropped      atomic.Int64
-	// nextOpen is what cache.NextOpen said when the run began.
-	nextOpen bool
+	// nextOpen is what cache.NextOpen said when the run had begun.
+	begun, nextOpen bool
 }
 
 // Run runs one slice over the shards that are this worker's, and completes it when none is left to
@@ -163,10 +163,6 @@ func (r *Runner) Run(ctx context.Context, k storage.SliceKey) (storage.Run, erro
 func (r *Runner) slice(k storage.SliceKey) metric.Slice { return r.ladder.SliceAt(k.Bucket, k.StartMs) }
 
 func (r *Runner) shards(ctx context.Context, k storage.SliceKey, rec *storage.Run, t *tally) error {
-	var err error
-	if t.nextOpen, err = r.cache.NextOpen(ctx, k); err != nil {
-		return err
-	}
 	if r.current != k || r.ended == nil {
 		r.current, r.ended = k, make([]bool, r.store.Settings().IndexPartitions)
 	}
@@ -182,6 +178,9 @@ func (r *Runner) shards(ctx context.Context, k storage.SliceKey, rec *storage.Ru
 			continue
 		}
 		err := r.member.Hold(ctx, shard, func(ctx context.Context, l *shards.Lease) error {
+			if done, err := r.begin(ctx, k, t); done || err != nil {
+				return err
+			}
 			rec.IndexQueries++
 			return r.shard(ctx, storage.IndexPartition{SliceKey: k, Shard: shard}, l, t)
 		})
@@ -203,6 +202,18 @@ func (r *Runner) shards(ctx context.Context, k storage.SliceKey, rec *storage.Ru
 		}
 	}
 	return r.store.CompleteSlice(ctx, k)
+}
+
+// begin looks, under a shard's lease, whether others have completed the slice since it was found to be due. If so, a
+// mark that is in it came too late, and is about to be taken back by who wrote it. If not, no slice that it lies
+// within has been run.
+func (r *Runner) begin(ctx context.Context, k storage.SliceKey, t *tally) (done bool, err error) {
+	if done, err = r.cache.Complete(ctx, k); done || err != nil || t.begun {
+		return done, err
+	}
+	t.nextOpen, err = r.cache.NextOpen(ctx, k)
+	t.begun = err == nil
+	return false, err
 }
 
 // othersEnded looks for marks in the shards that this worker has not ground. A closed slice gets no new ones,

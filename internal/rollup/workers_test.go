@@ -124,3 +124,26 @@ func TestNamesake(t *testing.T) {
 	require.NoError(t, err)
 	require.Empty(t, runs)
 }
+
+// A worker that has found a slice due, and then had to wait for a lease, leaves it alone when others have completed
+// it: what is in it then came too late, and the slices that it lies within may have been run.
+func TestSliceCompletedMeanwhile(t *testing.T) {
+	one, store, clk, k := setUp(t, 40, rollup.Options{})
+	waited := false
+	store.Add(storagetest.Rule{Op: "AcquireShard", Times: 1, Before: func() error {
+		waited = true
+		c := cache.New(store, clk, 7, cache.DefaultTiming())
+		other := rollup.NewRunner(store, shards.New(store, clk, storage.Worker{ID: "other"}, 0), c,
+			recovery.New(store, c, clk, recovery.Options{}), clk, rollup.Options{})
+		_, err := other.Run(t.Context(), k)
+		require.NoError(t, err)
+		// Somebody who stalled, and takes it back in a moment.
+		return store.Write(t.Context(), &storage.Batch{Open: []storage.SliceKey{k}, Marks: []storage.PlacedMark{
+			{Partition: storage.IndexPartition{SliceKey: k}, Mark: storage.Mark{TimeMs: k.StartMs, Kind: storage.MarkOpen}},
+		}})
+	}})
+	rec, err := one.Run(t.Context(), k)
+	require.NoError(t, err)
+	require.True(t, waited)
+	require.Zero(t, rec.Blocks)
+}

@@ -1,0 +1,47 @@
+package cache_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/quern/quern/internal/blocks"
+	"github.com/quern/quern/internal/cache"
+	"github.com/quern/quern/internal/clock"
+	"github.com/quern/quern/internal/metric"
+	"github.com/quern/quern/internal/storage"
+	"github.com/quern/quern/internal/storage/storagetest"
+)
+
+// A mark that was so slow that its slice closed meanwhile goes into the next one, and leaves nothing behind in a
+// slice that may be complete.
+func TestPutTakesBack(t *testing.T) {
+	noon := time.Date(2025, time.November, 21, 12, 0, 0, 0, time.UTC)
+	clk := clock.NewSimulated(noon.Add(30 * time.Minute))
+	store := storagetest.NewFaulty(storagetest.NewModel(storage.Settings{
+		Ladder: metric.DefaultLadder(), GroupSize: 4, IndexPartitions: 1, Epochs: blocks.Epochs{{BlockSize: 4}},
+	}, nil, clk))
+	c := cache.New(store, clk, 1, cache.DefaultTiming())
+	slow := 2
+	store.Add(storagetest.Rule{Op: "Write", Times: slow, After: func() error {
+		clk.Set(clk.Now().Add(time.Hour))
+		return nil
+	}})
+	late := storage.Mark{Start: 4, TimeMs: noon.Add(-3 * time.Hour).UnixMilli(), Kind: storage.MarkLate}
+	require.NoError(t, c.Put(t.Context(), 0, metric.Raw, []storage.Mark{late}))
+	for hours := range slow + 2 {
+		k := storage.SliceKey{StartMs: noon.Add(time.Duration(hours) * time.Hour).UnixMilli()}
+		n := 0
+		for m, err := range store.Marks(t.Context(), storage.IndexPartition{SliceKey: k}) {
+			require.NoError(t, err)
+			require.Equal(t, late.TimeMs, m.TimeMs)
+			n++
+		}
+		want := 0
+		if hours == slow {
+			want = 1
+		}
+		require.Equal(t, want, n, "slice of %d h past noon", hours)
+	}
+}
