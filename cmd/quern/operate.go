@@ -1,11 +1,10 @@
 package main
 
 import (
-	"errors"
-
 	"github.com/urfave/cli/v2"
 
 	"github.com/quern/quern/internal/app"
+	"github.com/quern/quern/internal/client"
 	"github.com/quern/quern/internal/config"
 	"github.com/quern/quern/internal/program"
 )
@@ -28,6 +27,23 @@ Examples:
 It ends with 1 when no series match.`,
 		Flags:  config.ReaggregateFlags(),
 		Action: asking(program.Action(config.FromReaggregate, app.Reaggregate)),
+	}
+}
+
+func statusCommand() *cli.Command {
+	return &cli.Command{
+		Name:  "status",
+		Usage: "show how far aggregation is, who does it, and what went wrong",
+		Description: `Asks a server, an ingest or an aggregator: what is outstanding and how far behind each bucket is, the
+workers with their shards and last heartbeats, the last runs, the last errors of each component.
+
+Examples:
+
+   quern status
+   quern status --url http://metrics.example:9096
+   quern status --json`,
+		Flags:  config.StatusFlags(),
+		Action: asking(program.Action(config.FromStatus, app.Status)),
 	}
 }
 
@@ -55,7 +71,7 @@ It ends with 1 when no series match.`,
 func asking(action cli.ActionFunc) cli.ActionFunc {
 	return func(c *cli.Context) error {
 		err := action(c)
-		if bad := (*app.BadRequestError)(nil); errors.As(err, &bad) {
+		if client.Refused(err) {
 			return program.BadUsage(c, err)
 		}
 		return err

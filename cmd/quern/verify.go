@@ -1,8 +1,6 @@
 package main
 
 import (
-	"errors"
-
 	"github.com/urfave/cli/v2"
 
 	"github.com/quern/quern/internal/app"
@@ -28,13 +26,6 @@ Examples:
 
 It ends with 0 when nothing differs, and with 1 when something does or it failed.`,
 		Flags: config.VerifyFlags(),
-		Action: func(c *cli.Context) error {
-			err := program.Action(config.FromVerify, app.Verify)(c)
-			if errors.Is(err, app.ErrRefused) {
-				// Such as a selector that cannot be read.
-				return program.BadUsage(c, err)
-			}
-			return err
-		},
+		Action: asking(program.Action(config.FromVerify, app.Verify)),
 	}
 }

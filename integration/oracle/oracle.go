@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/quern/quern/integration/process"
+	"github.com/quern/quern/internal/client"
 	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/verify"
 )
@@ -237,7 +238,7 @@ func (o *Oracle) Check(p *process.Process) error {
 	if err != nil {
 		return err
 	}
-	c := &verify.Client{URL: p.URL, HTTP: process.Client}
+	c := &verify.Client{Client: client.Client{URL: p.URL, HTTP: process.Client}}
 	st, err := c.Status(p.Context())
 	if err != nil {
 		return err

@@ -16,6 +16,7 @@ import (
 	"github.com/schollz/progressbar/v3"
 
 	"github.com/quern/quern/internal/api"
+	"github.com/quern/quern/internal/client"
 	"github.com/quern/quern/internal/config"
 	"github.com/quern/quern/internal/explain"
 	"github.com/quern/quern/internal/reaggregate"
@@ -30,40 +31,13 @@ func (s *setup) operate(e *engine) api.Registrar {
 	)
 }
 
-// BadRequestError is what a server says of a request that cannot be answered as asked.
-type BadRequestError struct{ Message string }
-
-// Error implements error.
-func (e *BadRequestError) Error() string { return e.Message }
-
 // ask posts a form to a server. The body of the answer is the caller's to close.
 func ask(ctx context.Context, server, path string, form url.Values) (io.ReadCloser, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, strings.TrimRight(server, "/")+path, strings.NewReader(form.Encode()))
+	resp, err := (&client.Client{URL: server}).Do(ctx, http.MethodPost, path, form)
 	if err != nil {
 		return nil, err
 	}
-	req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		return nil, fmt.Errorf("the server is not there: %w", err)
-	}
-	if resp.StatusCode == http.StatusOK {
-		return resp.Body, nil
-	}
-	defer resp.Body.Close()
-	var reply struct{ Error string }
-	if err := json.NewDecoder(io.LimitReader(resp.Body, 1<<20)).Decode(&reply); err != nil || reply.Error == "" {
-		return nil, fmt.Errorf("%s answers %s, which is not Quern's", server, resp.Status)
-	}
-	switch after := resp.Header.Get("Retry-After"); {
-	case resp.StatusCode == http.StatusBadRequest:
-		return nil, &BadRequestError{reply.Error}
-	case resp.StatusCode == http.StatusNotFound:
-		return nil, fmt.Errorf("%s takes no reports and answers no queries, or is older than this program: %s", server, reply.Error)
-	case after != "":
-		return nil, fmt.Errorf("%s; try again in %s s", reply.Error, after)
-	}
-	return nil, fmt.Errorf("%s: %s", resp.Status, reply.Error)
+	return resp.Body, nil
 }
 
 // errBrokenOff: the server says at the end that it is the end.

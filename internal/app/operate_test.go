@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/quern/quern/internal/client"
 	"github.com/quern/quern/internal/config"
 )
 
@@ -128,8 +129,8 @@ func TestRefusalOfAServer(t *testing.T) {
 	} {
 		err := Explain(t.Context(), config.Explain{URL: c.url}, nil, nil)
 		require.ErrorContains(t, err, c.want)
-		assert.NotErrorAs(t, err, new(*BadRequestError))
+		assert.False(t, client.Refused(err))
 	}
 	err := Explain(t.Context(), config.Explain{URL: answering(t, 400, `{"status":"error","error":"selector"}`)}, nil, nil)
-	require.ErrorAs(t, err, new(*BadRequestError))
+	require.True(t, client.Refused(err))
 }

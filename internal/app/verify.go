@@ -5,30 +5,27 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net/http"
 	"strings"
 	"time"
 
 	"github.com/schollz/progressbar/v3"
 
+	"github.com/quern/quern/internal/client"
 	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/config"
 	"github.com/quern/quern/internal/verify"
 )
 
-// ErrRefused is that a server takes what it was asked for as a mistake of the user's.
-var ErrRefused = verify.ErrRefused
-
 // Verify holds a server's roll-ups to its raw samples. It is an error when they differ.
 func Verify(ctx context.Context, cfg config.Verify, stdout, stderr io.Writer) error {
 	now := clock.System{}.Now()
 	o := verify.Options{
-		Client: &verify.Client{URL: cfg.URL, HTTP: http.DefaultClient},
+		Client: &verify.Client{Client: client.Client{URL: cfg.URL}},
 		Match:  cfg.Match, StartMs: cfg.Start.Ms(now), EndMs: cfg.End.Ms(now),
 		Limit: cfg.Limit, Repair: cfg.Repair,
 	}
 	if o.StartMs >= o.EndMs {
-		return fmt.Errorf("%w: --start is not before --end", ErrRefused)
+		return &client.RefusedError{Message: "--start is not before --end"}
 	}
 	var bar *progressbar.ProgressBar
 	if isTerminal(stderr) {

@@ -135,7 +135,7 @@ func commands() map[string][]cli.Flag {
 	return map[string][]cli.Flag{
 		"quern serve": ServeFlags(), "quern agent": AgentFlags(), "quern schema apply": SchemaFlags(),
 		"quern verify": VerifyFlags(), "quern migrate": MigrateFlags(),
-		"quern reaggregate": ReaggregateFlags(), "quern explain": ExplainFlags(),
+		"quern reaggregate": ReaggregateFlags(), "quern explain": ExplainFlags(), "quern status": StatusFlags(),
 		"ingest": IngestFlags(), "aggregator": AggregatorFlags(),
 	}
 }

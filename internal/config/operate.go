@@ -22,6 +22,26 @@ type Explain struct {
 	JSON  bool
 }
 
+// Status is the options of `quern status`.
+type Status struct {
+	URL  string
+	JSON bool
+}
+
+// StatusFlags are the flags of `quern status`.
+func StatusFlags() []cli.Flag {
+	return []cli.Flag{configFlag(), urlFlag(), jsonFlag()}
+}
+
+// FromStatus reads the flags of `quern status`.
+func FromStatus(c *cli.Context) (Status, error) {
+	return read(c, func(p *parser, s *Status) { s.URL, s.JSON = p.url(), c.Bool("json") })
+}
+
+func jsonFlag() cli.Flag {
+	return boolean(catRequest, "json", false, "print the server's answer as it is")
+}
+
 func urlFlag() cli.Flag {
 	return str(catServer, "url", "http://127.0.0.1:9095", "`URL` of the Quern server that is asked")
 }
@@ -52,7 +72,7 @@ func ExplainFlags() []cli.Flag {
 		matchFlag(),
 		str(catRequest, "time", "now", "`TIME` within the rows to explain: 2025-11-21T12:00:00Z, Unix seconds or ms, or a span back from now such as -6h"),
 		integer(catRequest, "limit", 10, "how many of the series that match are explained"),
-		boolean(catRequest, "json", false, "print the server's answer as it is"),
+		jsonFlag(),
 	}
 }
 

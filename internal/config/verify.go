@@ -38,7 +38,7 @@ const catVerify = "Verifying"
 func VerifyFlags() []cli.Flag {
 	return []cli.Flag{
 		configFlag(),
-		str(catServer, "url", "http://127.0.0.1:9095", "`URL` of the Quern server that is read from"),
+		urlFlag(),
 		str(catVerify, "match", `{__name__!=""}`, "`SELECTOR` of the series, as in queries"),
 		str(catVerify, "start", "-2d", "from when on: a `TIME` such as 2026-11-21T12:00:00Z, 1795262400 or -6h"),
 		str(catVerify, "end", "now", "until when: a `TIME`, as for --start"),

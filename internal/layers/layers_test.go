@@ -95,7 +95,8 @@ var rules = []rule{
 	// The other end of the wire: no part of the server.
 	{"internal/hostmetrics", []string{"internal/metric"}},
 	// Nor is what checks it: it shares no code with the grinding, only how percentiles are stored.
-	{"internal/verify", []string{"internal/metric", "internal/sketch"}},
+	{"internal/client", nil},
+	{"internal/verify", []string{"internal/client", "internal/metric", "internal/sketch"}},
 	{"internal/agent", with(nouns, "internal/hostmetrics")},
 	{"internal/demo", []string{"internal/metric", "internal/ingest"}},
 
@@ -103,7 +104,7 @@ var rules = []rule{
 	{"internal/app", []string{"internal/...", "schema"}},
 	{"internal/program", nil},
 	{"internal/program/programtest", []string{"internal/program"}},
-	{"cmd/...", []string{"internal/app", "internal/config", "internal/program", "internal/program/programtest"}},
+	{"cmd/...", []string{"internal/app", "internal/client", "internal/config", "internal/program", "internal/program/programtest"}},
 
 	// Programs and tests that look at everything.
 	{"bench/...", []string{"..."}},

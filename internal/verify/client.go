@@ -1,7 +1,6 @@
 package verify
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -15,62 +14,15 @@ import (
 	"strings"
 	"time"
 
+	"github.com/quern/quern/internal/client"
 	"github.com/quern/quern/internal/metric"
 )
 
 // Client reads from a server over HTTP.
-type Client struct {
-	// URL is such as http://127.0.0.1:9095.
-	URL string
-	// HTTP is whom requests go by.
-	HTTP *http.Client
-}
-
-// ErrRefused means that the server says of a request that it is wrong.
-var ErrRefused = errors.New("the server refuses")
+type Client struct{ client.Client }
 
 // ErrDamaged means that the server left stored data out of its answer because it is damaged.
 var ErrDamaged = errors.New("stored data is damaged")
-
-func (c *Client) do(ctx context.Context, method, path string, form url.Values) (*http.Response, error) {
-	u, err := url.Parse(c.URL)
-	if err != nil {
-		return nil, err
-	}
-	u = u.JoinPath(path)
-	var body io.Reader
-	if method == http.MethodGet {
-		u.RawQuery = form.Encode()
-	} else {
-		body = strings.NewReader(form.Encode())
-	}
-	req, err := http.NewRequestWithContext(ctx, method, u.String(), body)
-	if err != nil {
-		return nil, err
-	}
-	req.Header.Set("User-Agent", "quern-verify")
-	if body != nil {
-		req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
-	}
-	resp, err := c.HTTP.Do(req)
-	if err != nil {
-		return nil, err
-	}
-	if resp.StatusCode == http.StatusOK {
-		return resp, nil
-	}
-	defer resp.Body.Close()
-	text, _ := io.ReadAll(io.LimitReader(resp.Body, 4<<10))
-	var said reply
-	if json.Unmarshal(text, &said) != nil || said.Error == "" {
-		said.Error = string(bytes.TrimSpace(text))
-	}
-	err = fmt.Errorf("%s: %s: %s", path, resp.Status, said.Error)
-	if resp.StatusCode == http.StatusBadRequest {
-		err = fmt.Errorf("%w: %w", ErrRefused, err)
-	}
-	return nil, err
-}
 
 // reply is what a line of NDJSON has when something went wrong.
 type reply struct {
@@ -90,7 +42,7 @@ func lines[T any, P interface {
 	*T
 	failure() string
 }](ctx context.Context, c *Client, path string, form url.Values, each func(*T) error) error {
-	resp, err := c.do(ctx, http.MethodPost, path, form)
+	resp, err := c.Do(ctx, http.MethodPost, path, form)
 	if err != nil {
 		return err
 	}
@@ -233,7 +185,7 @@ type Status struct {
 // Status reads the status. Servers that do not say what waits are refused.
 func (c *Client) Status(ctx context.Context) (*Status, error) {
 	const path = "api/v1/status/aggregation"
-	resp, err := c.do(ctx, http.MethodGet, path, url.Values{"waiting": {"true"}})
+	resp, err := c.Do(ctx, http.MethodGet, path, url.Values{"waiting": {"true"}})
 	if err != nil {
 		return nil, err
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/quern/quern/internal/client"
 	"github.com/quern/quern/internal/metric"
 )
 
@@ -124,7 +125,7 @@ func newFake(t *testing.T) *fake {
 func (f *fake) run(o Options) (*Summary, []string, error) {
 	server := httptest.NewServer(f)
 	defer server.Close()
-	o.Client = &Client{URL: server.URL + "/base", HTTP: server.Client()}
+	o.Client = &Client{client.Client{URL: server.URL + "/base", HTTP: server.Client()}}
 	if o.Match == "" {
 		o.Match = "x"
 	}
@@ -291,14 +292,14 @@ func TestFailures(t *testing.T) {
 	t.Run("refused", func(t *testing.T) {
 		server := httptest.NewServer(newFake(t))
 		defer server.Close()
-		_, err := Run(t.Context(), Options{Client: &Client{URL: server.URL, HTTP: server.Client()}})
-		require.ErrorIs(t, err, ErrRefused)
+		_, err := Run(t.Context(), Options{Client: &Client{client.Client{URL: server.URL, HTTP: server.Client()}}})
+		require.True(t, client.Refused(err))
 		require.ErrorContains(t, err, "no /api/v1/status/aggregation")
 	})
 	t.Run("an older server", func(t *testing.T) {
 		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, `{"buckets":[]}`) }))
 		defer server.Close()
-		_, err := Run(t.Context(), Options{Client: &Client{URL: server.URL, HTTP: server.Client()}})
+		_, err := Run(t.Context(), Options{Client: &Client{client.Client{URL: server.URL, HTTP: server.Client()}}})
 		require.ErrorContains(t, err, "the server is older than this program")
 	})
 }

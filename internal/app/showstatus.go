@@ -1,0 +1,147 @@
+package app
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/quern/quern/internal/client"
+	"github.com/quern/quern/internal/clock"
+	"github.com/quern/quern/internal/config"
+)
+
+// shownStatus is what people look at of a server's aggregation status.
+type shownStatus struct {
+	Buckets []struct {
+		Bucket      string
+		LagSeconds  float64 `json:"lag_seconds"`
+		Outstanding []struct {
+			Slice int64
+			Marks int
+		}
+	}
+	Workers []struct {
+		ID, Host      string
+		Started, Seen int64
+		Aggregates    bool
+	}
+	Shards []struct {
+		Shard  int
+		Worker string
+		Owner  string
+	}
+	Runs []struct {
+		Bucket, Worker, Error      string
+		Slice, Started             int64
+		Seconds                    float64
+		Blocks, Schedules          int
+		BlockQueries               int `json:"block_queries"`
+		IndexQueries               int `json:"index_queries"`
+		Late, Rescheduled, Dropped int
+	}
+	Errors []struct {
+		Component, Worker, Bucket, Message string
+		Time, Slice                        int64
+		Start                              *int64
+	}
+}
+
+// shownLately is how many of the last runs are printed.
+const shownLately = 8
+
+// Status prints how far a server's aggregation is.
+func Status(ctx context.Context, cfg config.Status, stdout, _ io.Writer) error {
+	resp, err := (&client.Client{URL: cfg.URL}).Do(ctx, http.MethodGet, "/api/v1/status/aggregation", nil)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	if err != nil {
+		return fmt.Errorf("the answer broke off: %w", err)
+	}
+	var st shownStatus
+	if err := json.Unmarshal(text, &st); err != nil || len(st.Buckets) == 0 {
+		return fmt.Errorf("%s answers what is not Quern's status", cfg.URL)
+	}
+	if cfg.JSON {
+		_, err := stdout.Write(text)
+		return err
+	}
+	return st.writeText(stdout, clock.System{}.Now())
+}
+
+func (st *shownStatus) writeText(out io.Writer, now time.Time) error {
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "BUCKET\tBEHIND\tOUTSTANDING")
+	for _, b := range st.Buckets {
+		var slices []string
+		for _, o := range b.Outstanding {
+			slices = append(slices, fmt.Sprintf("%s (%s)", moment(o.Slice), count(int64(o.Marks), "mark", "marks")))
+		}
+		fmt.Fprintf(w, "%s\t%s\t%s\n", b.Bucket, time.Duration(b.LagSeconds*float64(time.Second)).Round(time.Second), orNothing(strings.Join(slices, ", ")))
+	}
+
+	fmt.Fprintln(w, "\nWORKER\tHOST\tSINCE\tLAST SEEN\tSHARDS")
+	for _, wk := range st.Workers {
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s ago\t%s\n", wk.ID, wk.Host, moment(wk.Started),
+			now.Sub(time.UnixMilli(wk.Seen)).Round(time.Second), orNothing(st.shardsOf(wk.ID)))
+	}
+
+	fmt.Fprintln(w, "\nRUN OF\tBY\tAT\tTOOK\tBLOCKS\tROWS\tQUERIES\tLATE\tPUT OFF\tDROPPED\tABORTED")
+	for _, r := range st.Runs[:min(shownLately, len(st.Runs))] {
+		fmt.Fprintf(w, "%s %s\t%s\t%s\t%.3f s\t%d\t%d\t%d + %d\t%d\t%d\t%d\t%s\n", r.Bucket, moment(r.Slice), r.Worker, moment(r.Started),
+			r.Seconds, r.Blocks, r.Schedules, r.BlockQueries, r.IndexQueries, r.Late, r.Rescheduled, r.Dropped, orNothing(r.Error))
+	}
+
+	fmt.Fprintln(w, "\nERROR AT\tOF\tBY\tIN THE RUN OF\tBLOCK\tWHAT")
+	for _, e := range st.Errors {
+		run, block := "", ""
+		if e.Slice != 0 {
+			run = e.Bucket + " " + moment(e.Slice)
+		}
+		if e.Start != nil {
+			block = strconv.FormatInt(*e.Start, 10)
+		}
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", moment(e.Time), e.Component, e.Worker, orNothing(run), orNothing(block), e.Message)
+	}
+	return w.Flush()
+}
+
+// shardsOf are a worker's shards, as 0-3, 7.
+func (st *shownStatus) shardsOf(worker string) string {
+	var mine []int
+	for _, sh := range st.Shards {
+		if sh.Worker == worker {
+			mine = append(mine, sh.Shard)
+		}
+	}
+	slices.Sort(mine)
+	var out []string
+	for i := 0; i < len(mine); {
+		j := i
+		for j+1 < len(mine) && mine[j+1] == mine[j]+1 {
+			j++
+		}
+		text := strconv.Itoa(mine[i])
+		if j > i {
+			text += "-" + strconv.Itoa(mine[j])
+		}
+		out, i = append(out, text), j+1
+	}
+	return strings.Join(out, ", ")
+}
+
+func orNothing(s string) string {
+	if s == "" {
+		return "-"
+	}
+	return s
+}
