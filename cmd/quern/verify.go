@@ -25,7 +25,7 @@ Examples:
    quern verify --start 2026-11-20T00:00:00Z --end 2026-11-21T00:00:00Z --repair
 
 It ends with 0 when nothing differs, and with 1 when something does or it failed.`,
-		Flags: config.VerifyFlags(),
+		Flags:  config.VerifyFlags(),
 		Action: asking(program.Action(config.FromVerify, app.Verify)),
 	}
 }
