@@ -43,6 +43,6 @@ ERROR AT              OF          BY  IN THE RUN OF             BLOCK  WHAT
 
 	out.Reset()
 	require.NoError(t, Status(t.Context(), config.Status{URL: answering(t, 200, statusBody), JSON: true}, &out, nil))
-	assert.Equal(t, statusBody, out.String())
+	assert.JSONEq(t, statusBody, out.String())
 	require.ErrorContains(t, Status(t.Context(), config.Status{URL: answering(t, 200, `{}`)}, &out, nil), "not Quern's status")
 }
