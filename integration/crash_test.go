@@ -22,7 +22,7 @@ func send(o *oracle.Oracle, p *process.Process, source string, series int) {
 		for i := range batch {
 			batch[i] = process.Sample{Source: source, Metric: fmt.Sprintf("it_%02d", i), Ms: ms, Value: float64(ms%100_000) + float64(i)/4}
 		}
-		if _, err := o.Report(p, batch); err != nil {
+		if _, err := o.Report(p.Context(), p, batch); err != nil {
 			return
 		}
 	}

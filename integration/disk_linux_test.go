@@ -29,7 +29,7 @@ func TestFullDisk(t *testing.T) {
 			Source: "a", Metric: "it_x",
 			Ms: time.Now().UnixMilli() - 60_000 + int64(sent.Len()), Value: float64(sent.Len()),
 		}}
-		return sent.Report(p, batch)
+		return sent.Report(t.Context(), p, batch)
 	}
 	_, err := next()
 	require.NoError(t, err)

@@ -102,7 +102,7 @@ func TestHostile(t *testing.T) {
 
 	// Others are served all the while.
 	want := []process.Sample{{Source: "a", Metric: "it_alive", Ms: time.Now().UnixMilli(), Value: 1}}
-	_, err = p.Report(want)
+	_, err = p.Report(t.Context(), want)
 	require.NoError(t, err)
 	got, err := p.Export(`it_alive`, time.Hour)
 	require.NoError(t, err)

@@ -31,7 +31,7 @@ func TestExplainAndReaggregate(t *testing.T) {
 	sent := 0
 	report := func() error {
 		sent++
-		_, err := p.Report([]process.Sample{{Source: "a", Metric: "it_late", Ms: second.UnixMilli() + int64(sent), Value: 1}})
+		_, err := p.Report(t.Context(), []process.Sample{{Source: "a", Metric: "it_late", Ms: second.UnixMilli() + int64(sent), Value: 1}})
 		return err
 	}
 	require.NoError(t, report())

@@ -22,11 +22,11 @@ func TestOracle(t *testing.T) {
 	there := []process.Sample{at(ms, 1), at(ms+1, 2)}
 
 	var sent oracle.Oracle
-	_, err := sent.Report(p, there)
+	_, err := sent.Report(t.Context(), p, there)
 	require.NoError(t, err)
-	_, err = sent.Report(p, []process.Sample{at(ms, 1)})
+	_, err = sent.Report(t.Context(), p, []process.Sample{at(ms, 1)})
 	require.NoError(t, err, "again")
-	r, err := sent.Report(p, []process.Sample{at(ms-25*3_600_000, 5)})
+	r, err := sent.Report(t.Context(), p, []process.Sample{at(ms-25*3_600_000, 5)})
 	require.ErrorContains(t, err, "too_old")
 	assert.Equal(t, 400, r.Code)
 	sent.Unknown(at(ms+2, 3)) // it is not there, and need not be

@@ -103,11 +103,11 @@ func TestLadderOfSeconds(t *testing.T) {
 			{Source: "a", Metric: "it_level", Ms: ms, Value: -float64(i*i%17) - 1},
 			{Source: "a", Metric: "it_level_late", Ms: ms - 3000, Value: float64(i)},
 		}
-		_, err := sent.Report(p, batch)
+		_, err := sent.Report(t.Context(), p, batch)
 		require.NoError(t, err)
 		if i%2 == 0 {
 			other := []process.Sample{{Source: "b", Metric: "it_level", Ms: ms, Value: float64(i) / 8}}
-			_, err := sent.Report(p, other)
+			_, err := sent.Report(t.Context(), p, other)
 			require.NoError(t, err)
 		}
 		<-tick.C
@@ -128,7 +128,7 @@ func TestDrain(t *testing.T) {
 	want := []process.Sample{{Source: "a", Metric: "it_x", Ms: time.Now().UnixMilli(), Value: 1}}
 	answer := make(chan error, 1)
 	go func() {
-		_, err := p.Report(want)
+		_, err := p.Report(t.Context(), want)
 		answer <- err
 	}()
 	process.Eventually(t, "the report to wait", func() error {
@@ -250,7 +250,7 @@ func TestBlockSize(t *testing.T) {
 		for i := range 20 {
 			batch = append(batch, process.Sample{Source: "a", Metric: fmt.Sprintf("it_%02d", i), Ms: ms, Value: float64(i) + float64(ms%1000)})
 		}
-		_, err := sent.Report(p, batch)
+		_, err := sent.Report(t.Context(), p, batch)
 		require.NoError(t, err)
 	}
 	p := serve(t, dir, args...)

@@ -41,7 +41,7 @@ func TestVerify(t *testing.T) {
 		defer tick.Stop()
 		for i := 0; ; i++ {
 			ms := time.Now().UnixMilli()
-			_, err := sent.Report(p, []process.Sample{
+			_, err := sent.Report(t.Context(), p, []process.Sample{
 				{Source: "a", Metric: "it_count_total", Ms: ms, Value: float64(i % 40)},
 				{Source: "a", Metric: "it_level", Ms: ms, Value: float64(i%7) / 3},
 				{Source: "a", Metric: "it_late", Ms: ms - 5000, Value: float64(i)},

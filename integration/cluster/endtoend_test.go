@@ -177,7 +177,7 @@ func (l *ledger) report(t *testing.T, p *process.Process, batch []process.Sample
 	retry := time.NewTicker(200 * time.Millisecond)
 	defer retry.Stop()
 	for {
-		r, err := l.Report(p, batch)
+		r, err := l.Report(t.Context(), p, batch)
 		if err == nil {
 			return
 		}

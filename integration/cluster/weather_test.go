@@ -175,7 +175,7 @@ func (s *stream) run(t *testing.T, source string, stop <-chan struct{}) {
 
 // report says whether a report was acknowledged.
 func (s *stream) report(t *testing.T, batch []process.Sample) bool {
-	r, err := s.Report(s.to.Load(), batch)
+	r, err := s.Report(t.Context(), s.to.Load(), batch)
 	switch {
 	case err == nil:
 		return true
@@ -194,7 +194,7 @@ func (s *stream) report(t *testing.T, batch []process.Sample) bool {
 func (s *stream) complete(t *testing.T, reader, aggregator *process.Process) {
 	t.Helper()
 	// After an outage there is a wait of up to half a minute, and then much to make good.
-	process.EventuallyWithin(t, 2*process.Limit, "roll-ups", func() error { return s.Check(reader) })
+	process.Eventually(t, "roll-ups", func() error { return s.Check(reader) })
 	st, err := aggregator.Status()
 	require.NoError(t, err)
 	for _, b := range st.Buckets {

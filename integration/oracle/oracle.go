@@ -5,6 +5,7 @@ package oracle
 
 import (
 	"cmp"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -79,8 +80,8 @@ func (o *Oracle) Unknown(samples ...process.Sample) {
 
 // Report sends samples of one source and notes what the reply says of each. The error is
 // nil when all were acknowledged.
-func (o *Oracle) Report(p *process.Process, samples []process.Sample) (process.Reply, error) {
-	r, err := p.Report(samples)
+func (o *Oracle) Report(ctx context.Context, p *process.Process, samples []process.Sample) (process.Reply, error) {
+	r, err := p.Report(ctx, samples)
 	var said struct {
 		Accepted *int `json:"accepted"`
 		Rejected []struct {

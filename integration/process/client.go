@@ -44,7 +44,11 @@ func (p *Process) Get(path string, query url.Values) (Reply, error) {
 
 // Post posts a body of JSON, or of what header says: names and values in turn.
 func (p *Process) Post(path string, body []byte, header ...string) (Reply, error) {
-	req, err := http.NewRequestWithContext(context.Background(), http.MethodPost, p.URL+path, bytes.NewReader(body))
+	return p.post(context.Background(), path, body, header...)
+}
+
+func (p *Process) post(ctx context.Context, path string, body []byte, header ...string) (Reply, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, p.URL+path, bytes.NewReader(body))
 	if err != nil {
 		return Reply{}, err
 	}
@@ -63,7 +67,7 @@ type Sample struct {
 }
 
 // Report sends samples of one source; the error is nil when all were acknowledged.
-func (p *Process) Report(samples []Sample) (Reply, error) {
+func (p *Process) Report(ctx context.Context, samples []Sample) (Reply, error) {
 	type measurement struct {
 		Metric string  `json:"metric"`
 		Time   int64   `json:"time"`
@@ -80,7 +84,7 @@ func (p *Process) Report(samples []Sample) (Reply, error) {
 	if err != nil {
 		return Reply{}, err
 	}
-	r, err := p.Post("/api/v1/reports", text)
+	r, err := p.post(ctx, "/api/v1/reports", text)
 	if err == nil && (r.Code != http.StatusOK || !strings.Contains(string(r.Body), fmt.Sprintf(`"accepted":%d,`, len(samples)))) {
 		err = fmt.Errorf("%d: %s", r.Code, r.Body)
 	}

@@ -1,0 +1,106 @@
+package faults
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/quern/quern/integration/oracle"
+	"github.com/quern/quern/integration/process"
+)
+
+// Senders report to whichever process they are told, each report until it is acknowledged, and at times without
+// the patience to hear the answer.
+type Senders struct {
+	Oracle oracle.Oracle
+	// Reports were begun, Again of them sent another time, Impatient of these because no answer came in time.
+	Reports, Again, Impatient atomic.Int64
+
+	stop chan struct{}
+	all  sync.WaitGroup
+}
+
+// Series is how many a report has.
+const Series = 16
+
+// Start starts n senders. To is asked before each attempt; back are how far back, in turn, late samples lie.
+func (s *Senders) Start(t testing.TB, n int, to func(*rand.Rand) *process.Process, back []time.Duration) {
+	s.stop = make(chan struct{})
+	for i := range n {
+		s.all.Go(func() {
+			rng := rand.New(rand.NewPCG(*Seed, uint64(i)+1))
+			lastMs := int64(0)
+			for round := 0; ; round++ {
+				select {
+				case <-s.stop:
+					return
+				default:
+				}
+				// One after the other has its own moments; a source now and again is new.
+				lastMs = max(time.Now().UnixMilli(), lastMs+1)
+				if !s.deliver(t, rng, batch(fmt.Sprintf("sender-%d-%02d", i, round/40), lastMs, round, back), to) {
+					return
+				}
+				if wait(t.Context(), 50*time.Millisecond+below(rng, 100*time.Millisecond)) != nil {
+					return
+				}
+			}
+		})
+	}
+}
+
+// Stop has nothing new sent, and returns when all that was begun is acknowledged.
+func (s *Senders) Stop() {
+	close(s.stop)
+	s.all.Wait()
+}
+
+// patience is how long a sender waits for an answer: mostly long enough, and at times not.
+var patience = []time.Duration{5 * time.Millisecond, 50 * time.Millisecond, 2 * time.Second, 5 * time.Second, 5 * time.Second, 5 * time.Second}
+
+func (s *Senders) deliver(t testing.TB, rng *rand.Rand, samples []process.Sample, to func(*rand.Rand) *process.Process) bool {
+	s.Reports.Add(1)
+	for {
+		ctx, cancel := context.WithTimeout(t.Context(), patience[rng.IntN(len(patience))])
+		r, err := s.Oracle.Report(ctx, to(rng), samples)
+		late := ctx.Err() != nil
+		cancel()
+		switch {
+		case err == nil:
+			return true
+		case r.Code == 0, r.Code == http.StatusServiceUnavailable, r.Code == http.StatusTooManyRequests:
+		default:
+			t.Errorf("a report was answered: %s", err)
+			return false
+		}
+		s.Again.Add(1)
+		if late {
+			s.Impatient.Add(1)
+		}
+		if wait(t.Context(), 20*time.Millisecond+below(rng, 200*time.Millisecond)) != nil {
+			return false
+		}
+	}
+}
+
+// batch are samples whose sums are exact, of gauges and of counters that begin again, and at times one that is late.
+func batch(source string, ms int64, round int, back []time.Duration) []process.Sample {
+	var out []process.Sample
+	for i := range Series {
+		metric, value := fmt.Sprintf("it_%02d_total", i), float64((ms/16+int64(i)*31)%256)
+		if i%2 == 1 {
+			metric, value = fmt.Sprintf("it_%02d", i), float64((ms*7+int64(i)*13)%4096-2048)/8
+		}
+		out = append(out, process.Sample{Source: source, Metric: metric, Ms: ms, Value: value})
+	}
+	if round%4 == 0 && len(back) > 0 {
+		late := ms - back[(round/4)%len(back)].Milliseconds()
+		out = append(out, process.Sample{Source: source, Metric: "it_late", Ms: late, Value: float64(round)})
+	}
+	return out
+}
