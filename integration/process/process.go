@@ -27,20 +27,14 @@ const Limit = 2 * time.Minute
 // Eventually polls until try succeeds, and fails the test with try's last error.
 func Eventually(t testing.TB, what string, try func() error) {
 	t.Helper()
-	EventuallyWithin(t, Limit, what, try)
-}
-
-// EventuallyWithin is Eventually for what takes longer by itself.
-func EventuallyWithin(t testing.TB, limit time.Duration, what string, try func() error) {
-	t.Helper()
-	deadline := time.Now().Add(limit)
+	deadline := time.Now().Add(Limit)
 	for {
 		err := try()
 		if err == nil {
 			return
 		}
 		if time.Now().After(deadline) {
-			require.NoError(t, err, "waited %s for: %s", limit, what)
+			require.NoError(t, err, "waited %s for: %s", Limit, what)
 		}
 		time.Sleep(20 * time.Millisecond)
 	}
