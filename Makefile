@@ -13,6 +13,8 @@ TAGS          := invariants
 TEST_TIMEOUT  ?= 30m
 FUZZTIME      ?= 30s
 ARGS          ?=
+SOAK          ?= 10m
+SEED          ?=
 
 # -count=1, because the integration tests build the program themselves: go test does
 # not see that they depend on it, and would give an old result for new code.
@@ -42,6 +44,12 @@ test: ## Vet and test everything, with assertions and the race detector
 	set -ex; \
 	$(GO) vet -tags $(TAGS) ./...; \
 	$(GO) test -count=1 $$race -tags $(TAGS) -timeout $(TEST_TIMEOUT) ./...
+
+.PHONY: soak
+soak: ## Live through faults for SOAK (10m), with SEED or another each time
+	@seed=$(SEED); set -ex; \
+	$(GO) test -count=1 -tags $(TAGS) -timeout 0 -v -run '^TestFaults$$' ./integration ./integration/cluster \
+		-args -faults.length=$(SOAK) -faults.seed=$${seed:-$$(date +%s)}
 
 .PHONY: bench
 bench: ## Run the benchmark program (ARGS="..." passes arguments)
