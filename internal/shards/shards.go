@@ -44,8 +44,9 @@ type Member struct {
 	clk     clock.Clock
 	timeout time.Duration
 
-	mu   sync.Mutex
 	self storage.Worker
+
+	mu sync.Mutex // not held while the store is asked: Mine must not wait for it
 	// unfit is why this worker may not take part, nil when it may.
 	unfit error
 }
@@ -70,25 +71,32 @@ func (m *Member) Beat(ctx context.Context) error { return m.beat(ctx, m.timeout)
 func (m *Member) Leave(ctx context.Context) error { return m.beat(ctx, time.Second) }
 
 func (m *Member) beat(ctx context.Context, ttl time.Duration) error {
+	err := m.checkName(ctx)
+	if err == nil {
+		self := m.self
+		self.SeenMs = clock.NowMs(m.clk)
+		err = m.store.Heartbeat(ctx, self, ttl)
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if err == nil || errors.Is(err, storage.ErrConflict) || errors.Is(err, storage.ErrSettings) {
+		m.unfit = err
+	}
+	return err
+}
+
+func (m *Member) checkName(ctx context.Context) error {
 	found, err := m.store.Workers(ctx)
 	if err != nil {
 		return err
 	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.unfit = nil
 	for _, w := range found {
 		if w.ID == m.self.ID && (w.Host != m.self.Host || w.StartedMs != m.self.StartedMs) {
-			m.unfit = fmt.Errorf("%w: a process on host %s, started %s, goes by the name %s too: give each its own --worker-id",
+			return fmt.Errorf("%w: a process on host %s, started %s, goes by the name %s too: give each its own --worker-id",
 				storage.ErrConflict, w.Host, time.UnixMilli(w.StartedMs).UTC().Format(time.RFC3339), w.ID)
-			return m.unfit
 		}
 	}
-	m.self.SeenMs = clock.NowMs(m.clk)
-	if err = m.store.Heartbeat(ctx, m.self, ttl); errors.Is(err, storage.ErrSettings) {
-		m.unfit = err
-	}
-	return err
+	return nil
 }
 
 // ErrUnfit says that this worker may not take part for now. What it wraps says why.
@@ -98,7 +106,7 @@ var ErrUnfit = errors.New("this worker takes no part")
 // its last heartbeat was refused.
 func (m *Member) Mine(ctx context.Context) ([]int, error) {
 	m.mu.Lock()
-	self, unfit := m.self, m.unfit
+	unfit := m.unfit
 	m.mu.Unlock()
 	if unfit != nil {
 		return nil, fmt.Errorf("%w: %w", ErrUnfit, unfit)
@@ -107,6 +115,7 @@ func (m *Member) Mine(ctx context.Context) ([]int, error) {
 	if err != nil {
 		return nil, err
 	}
+	self := m.self
 	self.Aggregates = true // also before its first heartbeat
 	var out []int
 	for shard, owner := range Assign(append(found, self), m.store.Settings().IndexPartitions) {
