@@ -4,8 +4,6 @@
 package integration
 
 import (
-	"context"
-	"fmt"
 	"os"
 	"os/exec"
 	"testing"
@@ -17,22 +15,10 @@ import (
 var binary, ingestBinary, aggregatorBinary string
 
 func TestMain(m *testing.M) {
-	code, err := buildAndRun(m)
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		code = 1
-	}
-	os.Exit(code)
-}
-
-func buildAndRun(m *testing.M) (int, error) {
-	programs, err := process.Build(context.Background())
-	if err != nil {
-		return 0, err
-	}
-	defer programs.Remove()
-	binary, ingestBinary, aggregatorBinary = programs.Quern, programs.Ingest, programs.Aggregator
-	return m.Run(), nil
+	os.Exit(process.Main(func(p *process.Programs) int {
+		binary, ingestBinary, aggregatorBinary = p.Quern, p.Ingest, p.Aggregator
+		return m.Run()
+	}))
 }
 
 // start starts the program. It does not outlive the test.

@@ -22,21 +22,10 @@ import (
 var programs *process.Programs
 
 func TestMain(m *testing.M) {
-	code, err := buildAndRun(m)
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		code = 1
-	}
-	os.Exit(code)
-}
-
-func buildAndRun(m *testing.M) (int, error) {
-	var err error
-	if programs, err = process.Build(context.Background()); err != nil {
-		return 0, err
-	}
-	defer programs.Remove()
-	return cassandratest.Main(m), nil
+	os.Exit(process.Main(func(p *process.Programs) int {
+		programs = p
+		return cassandratest.Main(m)
+	}))
 }
 
 // startLimit is how long a server or a cluster may take until it is there.

@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/quern/quern/integration/cassandratest"
+	"github.com/quern/quern/integration/faults"
 	"github.com/quern/quern/integration/oracle"
 	"github.com/quern/quern/integration/process"
 )
@@ -129,9 +130,6 @@ func (l *ledger) grows(t *testing.T, n int) {
 	})
 }
 
-// seriesPerSource is how many each report has.
-const seriesPerSource = 16
-
 // send reports to all processes at once until stop. Now and again it goes on with another
 // source, whose series the processes then meet at the same moment.
 func (l *ledger) send(t *testing.T, to []*process.Process, sender int, stop <-chan struct{}) {
@@ -155,21 +153,9 @@ func (l *ledger) send(t *testing.T, to []*process.Process, sender int, stop <-ch
 	}
 }
 
-// batchAt are samples whose sums are exact, of gauges and of counters that begin again.
+// batchAt has now and again a sample that is late: its slice has been ground, or is just being.
 func batchAt(source string, ms int64, round int) []process.Sample {
-	var out []process.Sample
-	for i := range seriesPerSource {
-		metric, value := fmt.Sprintf("it_%02d_total", i), float64((ms/16+int64(i)*31)%256)
-		if i%2 == 1 {
-			metric, value = fmt.Sprintf("it_%02d", i), float64((ms*7+int64(i)*13)%4096-2048)/8
-		}
-		out = append(out, process.Sample{Source: source, Metric: metric, Ms: ms, Value: value})
-	}
-	if round%4 == 0 {
-		// One that is late: its slice has been ground, or is just being.
-		out = append(out, process.Sample{Source: source, Metric: "it_late", Ms: ms - 7000, Value: float64(round)})
-	}
-	return out
+	return faults.Batch(source, ms, round, 7*time.Second)
 }
 
 func (l *ledger) report(t *testing.T, p *process.Process, batch []process.Sample) {

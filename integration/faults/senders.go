@@ -25,8 +25,8 @@ type Senders struct {
 	all  sync.WaitGroup
 }
 
-// Series is how many a report has.
-const Series = 16
+// seriesPerSource is how many each report has.
+const seriesPerSource = 16
 
 // Start starts n senders. To is asked before each attempt; back are how far back, in turn, late samples lie.
 func (s *Senders) Start(t testing.TB, n int, to func(*rand.Rand) *process.Process, back []time.Duration) {
@@ -43,7 +43,7 @@ func (s *Senders) Start(t testing.TB, n int, to func(*rand.Rand) *process.Proces
 				}
 				// One after the other has its own moments; a source now and again is new.
 				lastMs = max(time.Now().UnixMilli(), lastMs+1)
-				if !s.deliver(t, rng, batch(fmt.Sprintf("sender-%d-%02d", i, round/40), lastMs, round, back), to) {
+				if !s.deliver(t, rng, Batch(fmt.Sprintf("sender-%d-%02d", i, round/40), lastMs, round, back...), to) {
 					return
 				}
 				if wait(t.Context(), 50*time.Millisecond+below(rng, 100*time.Millisecond)) != nil {
@@ -88,10 +88,11 @@ func (s *Senders) deliver(t testing.TB, rng *rand.Rand, samples []process.Sample
 	}
 }
 
-// batch are samples whose sums are exact, of gauges and of counters that begin again, and at times one that is late.
-func batch(source string, ms int64, round int, back []time.Duration) []process.Sample {
+// Batch is a report of a source: samples whose sums are exact, of gauges and of counters that begin again, and in each fourth
+// round one that is late. Back are how far, in turn.
+func Batch(source string, ms int64, round int, back ...time.Duration) []process.Sample {
 	var out []process.Sample
-	for i := range Series {
+	for i := range seriesPerSource {
 		metric, value := fmt.Sprintf("it_%02d_total", i), float64((ms/16+int64(i)*31)%256)
 		if i%2 == 1 {
 			metric, value = fmt.Sprintf("it_%02d", i), float64((ms*7+int64(i)*13)%4096-2048)/8

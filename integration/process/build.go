@@ -19,8 +19,18 @@ type Programs struct {
 	dir string
 }
 
-// Build builds the programs, for all tests of a package; Remove removes them.
-func Build(ctx context.Context) (*Programs, error) {
+// Main builds the programs, has the tests of a package run with them, and returns the exit code.
+func Main(run func(*Programs) int) int {
+	programs, err := build(context.Background())
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	defer programs.remove()
+	return run(programs)
+}
+
+func build(ctx context.Context) (*Programs, error) {
 	dir, err := os.MkdirTemp("", "quern-integration-")
 	if err != nil {
 		return nil, err
@@ -29,16 +39,15 @@ func Build(ctx context.Context) (*Programs, error) {
 		Quern: filepath.Join(dir, "quern"), Ingest: filepath.Join(dir, "ingest"), Aggregator: filepath.Join(dir, "aggregator"),
 		dir: dir,
 	}
-	build := exec.CommandContext(ctx, "go", append(append([]string{"build", "-o", dir}, buildFlags...), "github.com/quern/quern/cmd/...")...)
-	if out, err := build.CombinedOutput(); err != nil {
-		p.Remove()
-		return nil, fmt.Errorf("%s: %w\n%s", build, err, out)
+	cmd := exec.CommandContext(ctx, "go", append(append([]string{"build", "-o", dir}, buildFlags...), "github.com/quern/quern/cmd/...")...)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		p.remove()
+		return nil, fmt.Errorf("%s: %w\n%s", cmd, err, out)
 	}
 	return p, nil
 }
 
-// Remove removes what Build has made.
-func (p *Programs) Remove() {
+func (p *Programs) remove() {
 	// What is left in the directory of temporary files, others clean up.
 	_ = os.RemoveAll(p.dir)
 }
