@@ -12,11 +12,10 @@ import (
 	"github.com/quern/quern/internal/shards"
 )
 
-// grind is one goroutine's workplace: the scratch that blocks are ground in, one
-// after the other.
+// grind is a workplace: the scratch that blocks are ground in, one after the other.
 type grind struct {
 	run     *Runner
-	lease   *shards.Lease
+	lease   *shards.Lease // that of the block's shard
 	tally   *tally
 	samples blocks.SampleSet
 	rollups blocks.RollupSet
@@ -24,9 +23,7 @@ type grind struct {
 	rows    []metric.RollupRow
 }
 
-func newGrind(r *Runner, l *shards.Lease, t *tally) *grind {
-	return &grind{run: r, lease: l, tally: t}
-}
+func newGrind(r *Runner, t *tally) *grind { return &grind{run: r, tally: t} }
 
 // block grinds one block. Each step may be repeated, and the marks go last, so that
 // wherever it ends early the next run does the same again. Before each step it asks whether

@@ -21,6 +21,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/quern/quern/internal/cache"
 	"github.com/quern/quern/internal/clock"
@@ -115,8 +116,11 @@ func (r *Runner) RunDue(ctx context.Context) (int, error) {
 // tally counts what a run does, and is what its blocks, which are ground side by
 // side, have in common.
 type tally struct {
-	blocks, schedules, blockQueries atomic.Int64
-	late, rescheduled, dropped      atomic.Int64
+	blocks, schedules          atomic.Int64
+	blockQueries, indexQueries atomic.Int64
+	late, rescheduled, dropped atomic.Int64
+
+	mu sync.Mutex
 	// nextOpen is what cache.NextOpen said when the run had begun.
 	begun, nextOpen bool
 }
@@ -128,10 +132,10 @@ func (r *Runner) Run(ctx context.Context, k storage.SliceKey) (storage.Run, erro
 	started := r.clk.Now()
 	rec := storage.Run{SliceKey: k, Worker: r.member.ID(), StartedMs: started.UnixMilli()}
 	var t tally
-	err := r.shards(ctx, k, &rec, &t)
+	err := r.shards(ctx, k, &t)
 	rec.Duration = r.clk.Now().Sub(started)
 	rec.Blocks, rec.Schedules = int(t.blocks.Load()), int(t.schedules.Load())
-	rec.BlockQueries = int(t.blockQueries.Load())
+	rec.BlockQueries, rec.IndexQueries = int(t.blockQueries.Load()), int(t.indexQueries.Load())
 	rec.Late, rec.Rescheduled, rec.Dropped = int(t.late.Load()), int(t.rescheduled.Load()), int(t.dropped.Load())
 	if err != nil {
 		err = fmt.Errorf("run of %s slice %s: %w", r.ladder.Name(k.Bucket), r.slice(k), err)
@@ -162,7 +166,11 @@ func (r *Runner) Run(ctx context.Context, k storage.SliceKey) (storage.Run, erro
 
 func (r *Runner) slice(k storage.SliceKey) metric.Slice { return r.ladder.SliceAt(k.Bucket, k.StartMs) }
 
-func (r *Runner) shards(ctx context.Context, k storage.SliceKey, rec *storage.Run, t *tally) error {
+// shardsAtOnce are held at the same time, so that while one is taken or given back, or its last blocks are
+// ground, there is work from the other.
+const shardsAtOnce = 2
+
+func (r *Runner) shards(ctx context.Context, k storage.SliceKey, t *tally) error {
 	if r.current != k || r.ended == nil {
 		r.current, r.ended = k, make([]bool, r.store.Settings().IndexPartitions)
 	}
@@ -173,27 +181,33 @@ func (r *Runner) shards(ctx context.Context, k storage.SliceKey, rec *storage.Ru
 	if err != nil {
 		return err
 	}
+	free := make(chan *grind, r.opts.Parallel)
+	for range cap(free) {
+		free <- newGrind(r, t)
+	}
+	g, held := errgroup.WithContext(ctx)
+	g.SetLimit(min(shardsAtOnce, r.opts.Parallel))
 	for _, shard := range mine {
 		if r.ended[shard] {
 			continue
 		}
-		err := r.member.Hold(ctx, shard, func(ctx context.Context, l *shards.Lease) error {
-			if done, err := r.begin(ctx, k, t); done || err != nil {
-				return err
+		g.Go(func() error {
+			if held.Err() != nil {
+				return context.Cause(held)
 			}
-			rec.IndexQueries++
-			return r.shard(ctx, storage.IndexPartition{SliceKey: k, Shard: shard}, l, t)
-		})
-		switch {
-		case err == nil:
-			r.ended[shard] = true
-		case lost(err) && ctx.Err() == nil:
-			r.opts.Logger.Info("left to another worker", "bucket", r.ladder.Name(k.Bucket), "slice", r.slice(k), "err", err)
-		default:
+			err := r.hold(held, storage.IndexPartition{SliceKey: k, Shard: shard}, t, free)
+			if lost(err) && held.Err() == nil {
+				r.opts.Logger.Info("left to another worker", "bucket", r.ladder.Name(k.Bucket), "slice", r.slice(k), "err", err)
+				return nil
+			}
+			r.ended[shard] = err == nil
 			return err
-		}
+		})
 	}
-	if err := r.othersEnded(ctx, k, rec); err != nil {
+	if err := g.Wait(); err != nil {
+		return err
+	}
+	if err := r.othersEnded(ctx, k, t); err != nil {
 		return err
 	}
 	if invariants.Enabled {
@@ -204,12 +218,28 @@ func (r *Runner) shards(ctx context.Context, k storage.SliceKey, rec *storage.Ru
 	return r.store.CompleteSlice(ctx, k)
 }
 
+// hold grinds one index partition under the lease of its shard.
+func (r *Runner) hold(ctx context.Context, p storage.IndexPartition, t *tally, free chan *grind) error {
+	return r.member.Hold(ctx, p.Shard, func(ctx context.Context, l *shards.Lease) error {
+		if done, err := r.begin(ctx, p.SliceKey, t); done || err != nil {
+			return err
+		}
+		t.indexQueries.Add(1)
+		return r.shard(ctx, p, l, free)
+	})
+}
+
 // begin looks, under a shard's lease, whether others have completed the slice since it was found to be due. If so, a
 // mark that is in it came too late, and is about to be taken back by who wrote it. If not, no slice that it lies
 // within has been run.
 func (r *Runner) begin(ctx context.Context, k storage.SliceKey, t *tally) (done bool, err error) {
-	if done, err = r.cache.Complete(ctx, k); done || err != nil || t.begun {
+	if done, err = r.cache.Complete(ctx, k); done || err != nil {
 		return done, err
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.begun {
+		return false, nil
 	}
 	t.nextOpen, err = r.cache.NextOpen(ctx, k)
 	t.begun = err == nil
@@ -218,12 +248,12 @@ func (r *Runner) begin(ctx context.Context, k storage.SliceKey, t *tally) (done 
 
 // othersEnded looks for marks in the shards that this worker has not ground. A closed slice gets no new ones,
 // so whoever of several workers ends last finds none. The error is ErrShared when there are.
-func (r *Runner) othersEnded(ctx context.Context, k storage.SliceKey, rec *storage.Run) error {
+func (r *Runner) othersEnded(ctx context.Context, k storage.SliceKey, t *tally) error {
 	for shard := range r.ended {
 		if r.ended[shard] {
 			continue
 		}
-		rec.IndexQueries++
+		t.indexQueries.Add(1)
 		for _, err := range r.store.Marks(ctx, storage.IndexPartition{SliceKey: k, Shard: shard}) {
 			if err == nil {
 				err = fmt.Errorf("shard %d: %w", shard, ErrShared)
@@ -257,44 +287,37 @@ func (r *Runner) checkComplete(ctx context.Context, k storage.SliceKey) error {
 	return nil
 }
 
-// shard grinds the blocks marked in one index partition, a few side by side. The
+// shard grinds the blocks marked in one index partition, as many side by side as workplaces are free. The
 // first error that concerns more than one block ends it.
-func (r *Runner) shard(ctx context.Context, p storage.IndexPartition, l *shards.Lease, t *tally) error {
+func (r *Runner) shard(ctx context.Context, p storage.IndexPartition, l *shards.Lease, free chan *grind) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	work := make(chan *cache.Work)
 	var wg sync.WaitGroup
-	for range r.opts.Parallel {
-		wg.Go(func() {
-			g := newGrind(r, l, t)
-			for w := range work {
-				if err := r.settle(ctx, g, w); err != nil {
-					cancel(err)
-				}
+	err := func() error {
+		for w, err := range r.cache.Read(ctx, p) {
+			if err != nil {
+				return err
 			}
-		})
-	}
-	err := r.feed(ctx, p, work)
-	close(work)
+			select {
+			case g := <-free:
+				wg.Go(func() {
+					g.lease = l
+					if err := r.settle(ctx, g, w); err != nil {
+						cancel(err)
+					}
+					free <- g
+				})
+			case <-ctx.Done():
+				return context.Cause(ctx)
+			}
+		}
+		return nil
+	}()
 	wg.Wait()
 	if cause := context.Cause(ctx); cause != nil {
 		return cause
 	}
 	return err
-}
-
-func (r *Runner) feed(ctx context.Context, p storage.IndexPartition, work chan<- *cache.Work) error {
-	for w, err := range r.cache.Read(ctx, p) {
-		if err != nil {
-			return err
-		}
-		select {
-		case work <- w:
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		}
-	}
-	return nil
 }
 
 // settle brings one block to an end: ground, put off, or given up. An error means

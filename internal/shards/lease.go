@@ -33,13 +33,10 @@ func (l *Lease) Check() error {
 // Hold takes a shard's lease, has do work under it, and gives it back. The context of do is cancelled with
 // ErrConflict as its cause when the lease is lost. ErrConflict too when another worker has it.
 func (m *Member) Hold(ctx context.Context, shard int, do func(context.Context, *Lease) error) error {
-	began := monotonic()
-	got, err := m.store.AcquireShard(ctx, shard, m.self.ID, m.timeout)
+	l, err := m.acquire(ctx, shard)
 	if err != nil {
 		return err
 	}
-	l := &Lease{Fence: got.Fence, lease: got}
-	l.renewed(began, m.timeout)
 
 	working, lose := context.WithCancelCause(ctx)
 	kept := make(chan struct{})
@@ -56,9 +53,28 @@ func (m *Member) Hold(ctx context.Context, shard int, do func(context.Context, *
 	if errors.Is(err, storage.ErrConflict) || storage.IsAway(err) {
 		return err // it is another's, or ends by itself
 	}
-	release, cancel := context.WithTimeout(context.WithoutCancel(ctx), m.timeout)
+	return errors.Join(err, m.release(context.WithoutCancel(ctx), shard))
+}
+
+func (m *Member) acquire(ctx context.Context, shard int) (*Lease, error) {
+	m.turn.Lock()
+	defer m.turn.Unlock()
+	began := monotonic()
+	got, err := m.store.AcquireShard(ctx, shard, m.self.ID, m.timeout)
+	if err != nil {
+		return nil, err
+	}
+	l := &Lease{Fence: got.Fence, lease: got}
+	l.renewed(began, m.timeout)
+	return l, nil
+}
+
+func (m *Member) release(ctx context.Context, shard int) error {
+	m.turn.Lock()
+	defer m.turn.Unlock()
+	ctx, cancel := context.WithTimeout(ctx, m.timeout)
 	defer cancel()
-	return errors.Join(err, m.store.ReleaseShard(release, shard, m.self.ID))
+	return m.store.ReleaseShard(ctx, shard, m.self.ID)
 }
 
 // monotonic is this machine's own time, which nobody sets and no other machine is compared by: a lease is

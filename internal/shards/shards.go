@@ -46,6 +46,10 @@ type Member struct {
 
 	self storage.Worker
 
+	// turn has leases taken and given back one after the other: where that is a conditional update, all are of one
+	// row or partition, and would wait for each other longer there.
+	turn sync.Mutex
+
 	mu sync.Mutex // not held while the store is asked: Mine must not wait for it
 	// unfit is why this worker may not take part, nil when it may.
 	unfit error
