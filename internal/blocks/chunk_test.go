@@ -107,6 +107,7 @@ func exampleRollups() []metric.RollupRow {
 			row.Count, row.Sum, row.Min, row.Max = 60, r.NormFloat64()*1e6, -r.Float64(), float64(r.IntN(1000))/10
 			row.First, row.Last, row.Increase = row.Min, row.Max, math.Inf(1)
 			row.Sketch = []byte("sketch")[:r.IntN(7)]
+			row.Partial = r.IntN(4) == 0
 			rows = append(rows, row)
 		}
 	}

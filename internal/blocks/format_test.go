@@ -176,10 +176,12 @@ func (r *reader) rollups() (out []metric.RollupRow) {
 	var schedule, timeMs int64
 	for i := range count {
 		before, beforeMs := schedule, timeMs
-		schedule += int64(r.uvarint("schedule by"))
+		step := r.uvarint("schedule and flag")
+		schedule += int64(step >> 1)
 		timeMs += r.varint("time by")
 		r.need(schedule > before || schedule == before && (i == 0 || timeMs > beforeMs), "order")
 		row := metric.RollupRow{Schedule: metric.ScheduleID(schedule), TimeMs: timeMs}
+		row.Partial = step&1 == 1
 		row.Count = r.uvarint("samples")
 		var kinds []int
 		r.field(3, func(b []byte) string {
@@ -255,7 +257,11 @@ func rollupText(r metric.RollupRow) string {
 	for _, v := range []float64{r.Sum, r.Min, r.Max, r.First, r.Last, r.Increase} {
 		out += " " + floatText(v)
 	}
-	return out + " " + hex.EncodeToString(r.Sketch)
+	out += " " + hex.EncodeToString(r.Sketch)
+	if r.Partial {
+		out += " partial"
+	}
+	return out
 }
 
 func parseSamples(t *testing.T, text string) (out []metric.Sample) {
@@ -277,6 +283,9 @@ func parseRollups(t *testing.T, text string) (out []metric.RollupRow) {
 		r.Count = uint64(parseInt(t, f[2]))
 		for i, v := range []*float64{&r.Sum, &r.Min, &r.Max, &r.First, &r.Last, &r.Increase} {
 			*v = parseFloat(t, f[3+i])
+		}
+		if r.Partial = f[len(f)-1] == "partial"; r.Partial {
+			f = f[:len(f)-1]
 		}
 		if len(f) > 9 {
 			var err error

@@ -28,7 +28,11 @@ func AppendRollups(dst []byte, rows []metric.RollupRow) []byte {
 	var timeMs int64
 	for i := range rows {
 		r := &rows[i]
-		dst = binary.AppendUvarint(dst, uint64(r.Schedule-schedule))
+		step := uint64(r.Schedule-schedule) << 1
+		if r.Partial {
+			step |= 1
+		}
+		dst = binary.AppendUvarint(dst, step)
 		dst = binary.AppendVarint(dst, r.TimeMs-timeMs)
 		dst = binary.AppendUvarint(dst, r.Count)
 		schedule, timeMs = r.Schedule, r.TimeMs
@@ -90,9 +94,9 @@ func DecodeRollups(dst []metric.RollupRow, chunk []byte) ([]metric.RollupRow, er
 		step := d.uvarint()
 		stepMs := d.varint()
 		r := metric.RollupRow{
-			Schedule: schedule + metric.ScheduleID(step),
+			Schedule: schedule + metric.ScheduleID(step>>1),
 			TimeMs:   timeMs + stepMs,
-			Rollup:   metric.Rollup{Count: d.uvarint()},
+			Rollup:   metric.Rollup{Count: d.uvarint(), Partial: step&1 == 1},
 		}
 		ascends := r.Schedule > schedule || r.Schedule == schedule && (i == 0 || r.TimeMs > timeMs)
 		if d.bad || !ascends {

@@ -58,6 +58,9 @@ type Rollup struct {
 	// Sketch is a DDSketch of the values in the encoding of internal/sketch,
 	// mergeable, from which percentiles are read. Empty only when Count is 0.
 	Sketch []byte
+	// Partial says that samples may be missing: raw chunks of the slice were damaged when the row, or one that it
+	// is made of, was last ground.
+	Partial bool
 }
 
 // Avg is the mean of the values, NaN when there are none.

@@ -63,8 +63,8 @@ func (s *Store) rawPartition(ctx context.Context, p partition, fromMs, toMs int6
 // The statements of the roll-up tables, whose names stand in for %s.
 const (
 	cqlListRollups  = `SELECT DISTINCT start_schedule_id, period FROM %s`
-	cqlWriteRollup  = `INSERT INTO %s (start_schedule_id, period, schedule_id, time, count, sum, min, max, first, last, increase, sketch) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) USING TTL ?`
-	cqlReadRollups  = `SELECT schedule_id, time, count, sum, min, max, first, last, increase, sketch FROM %s WHERE start_schedule_id = ? AND period = ? AND schedule_id `
+	cqlWriteRollup  = `INSERT INTO %s (start_schedule_id, period, schedule_id, time, count, sum, min, max, first, last, increase, sketch, partial) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) USING TTL ?`
+	cqlReadRollups  = `SELECT schedule_id, time, count, sum, min, max, first, last, increase, sketch, partial FROM %s WHERE start_schedule_id = ? AND period = ? AND schedule_id `
 	cqlOneSchedule  = cqlReadRollups + `= ? AND time >= ? AND time < ?`
 	cqlManySchedule = cqlReadRollups + `>= ? AND schedule_id < ? AND time >= ? AND time < ? ALLOW FILTERING` // within one partition
 )
@@ -112,7 +112,7 @@ func (s *Store) WriteRollups(ctx context.Context, f storage.Fence, level metric.
 			sketch = []byte{}
 		}
 		byPartition[p] = append(byPartition[p], stmt(cql, p.Group, p.PeriodMs, int64(r.Schedule), r.TimeMs,
-			int64(r.Count), r.Sum, r.Min, r.Max, r.First, r.Last, r.Increase, sketch, keep))
+			int64(r.Count), r.Sum, r.Min, r.Max, r.First, r.Last, r.Increase, sketch, r.Partial, keep))
 	}
 	var batches [][]statement
 	for _, stmts := range byPartition {
@@ -135,11 +135,12 @@ type rollupRow struct {
 	Last     float64 `db:"last"`
 	Increase float64 `db:"increase"`
 	Sketch   []byte  `db:"sketch"`
+	Partial  bool    `db:"partial"`
 }
 
 func (r *rollupRow) row() metric.RollupRow {
 	row := metric.RollupRow{Schedule: metric.ScheduleID(r.Schedule), TimeMs: r.TimeMs, Rollup: metric.Rollup{
-		Count: uint64(r.Count), Sum: r.Sum, Min: r.Min, Max: r.Max, First: r.First, Last: r.Last, Increase: r.Increase,
+		Count: uint64(r.Count), Sum: r.Sum, Min: r.Min, Max: r.Max, First: r.First, Last: r.Last, Increase: r.Increase, Partial: r.Partial,
 	}}
 	if len(r.Sketch) > 0 {
 		row.Sketch = r.Sketch

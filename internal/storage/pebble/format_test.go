@@ -51,9 +51,12 @@ func TestFormat(t *testing.T) {
 		Raw:   []storage.RawChunk{{Group: 256, SliceMs: start, Chunk: storage.Chunk{ID: id, Data: []byte("raw")}}},
 		Cache: []storage.CacheChunk{{CacheKey: storage.CacheKey{SliceKey: slice, Start: 256}, Chunk: storage.Chunk{ID: id, Data: []byte("cache")}}},
 	}))
-	require.NoError(t, st.WriteRollups(ctx, lease.Fence, 1, []metric.RollupRow{{Schedule: 258, TimeMs: start, Rollup: metric.Rollup{
+	row := metric.RollupRow{Schedule: 258, TimeMs: start, Rollup: metric.Rollup{
 		Count: 3, Sum: 6, Min: 1, Max: 3, First: 1, Last: math.Inf(-1), Increase: 2, Sketch: []byte("sketch"),
-	}}}))
+	}}
+	partial := row
+	partial.Schedule, partial.Partial = 259, true
+	require.NoError(t, st.WriteRollups(ctx, lease.Fence, 1, []metric.RollupRow{row, partial}))
 	require.NoError(t, st.CompleteSlice(ctx, slice))
 	require.NoError(t, st.RecordRun(ctx, storage.Run{SliceKey: slice, Worker: "w", StartedMs: start, Duration: time.Second, Blocks: 1}))
 	require.NoError(t, st.RecordError(ctx, storage.ComponentError{Component: "run", Worker: "w", TimeMs: start, SliceKey: slice, Start: -1, Message: "boom"}))
@@ -98,6 +101,7 @@ func FuzzMark(f *testing.F) {
 // FuzzRollup reads any bytes as a roll-up: an error, or exactly what is written again.
 func FuzzRollup(f *testing.F) {
 	f.Add(appendRollup(nil, &metric.Rollup{Count: 1, Sum: 2, Sketch: []byte("s")}))
+	f.Add(appendRollup(nil, &metric.Rollup{Count: 1, Sum: 2, Partial: true}))
 	f.Add([]byte{rollupVersion})
 	f.Fuzz(func(t *testing.T, b []byte) {
 		r, err := parseRollup(b)

@@ -19,15 +19,22 @@ const (
 	markVersion   = 1
 	schemaVersion = 1
 
+	// rollupPartial is added to the version of a row that is partial.
+	rollupPartial = 1 << 7
+
 	rollupFixedBytes = 1 + 7*8
 )
 
 var errValue = errors.New("value is cut short or has bytes too many")
 
-// appendRollup appends version, count, sum, min, max, first, last, increase, each
+// appendRollup appends version and flag, count, sum, min, max, first, last, increase, each
 // number in 8 bytes, and then the sketch.
 func appendRollup(b []byte, r *metric.Rollup) []byte {
-	b = append(b, rollupVersion)
+	version := byte(rollupVersion)
+	if r.Partial {
+		version |= rollupPartial
+	}
+	b = append(b, version)
 	b = binary.BigEndian.AppendUint64(b, r.Count)
 	for _, f := range [...]float64{r.Sum, r.Min, r.Max, r.First, r.Last, r.Increase} {
 		b = binary.BigEndian.AppendUint64(b, math.Float64bits(f))
@@ -37,8 +44,12 @@ func appendRollup(b []byte, r *metric.Rollup) []byte {
 
 // parseRollup reads what appendRollup wrote. The sketch is a part of b.
 func parseRollup(b []byte) (r metric.Rollup, err error) {
-	if err := checkVersion(b, rollupVersion, rollupFixedBytes); err != nil {
-		return r, fmt.Errorf("roll-up: %w", err)
+	version := byte(rollupVersion)
+	if r.Partial = len(b) > 0 && b[0]&rollupPartial != 0; r.Partial {
+		version |= rollupPartial
+	}
+	if err := checkVersion(b, version, rollupFixedBytes); err != nil {
+		return metric.Rollup{}, fmt.Errorf("roll-up: %w", err)
 	}
 	r.Count = binary.BigEndian.Uint64(b[1:])
 	for i, f := range [...]*float64{&r.Sum, &r.Min, &r.Max, &r.First, &r.Last, &r.Increase} {

@@ -633,7 +633,7 @@ func (s *suite) fenceIncreases() {
 // row is a roll-up row whose values all tell v.
 func row(id metric.ScheduleID, tMs int64, v float64) metric.RollupRow {
 	return metric.RollupRow{Schedule: id, TimeMs: tMs, Rollup: metric.Rollup{
-		Count: 1, Sum: v, Min: v, Max: v, First: v, Last: v, Sketch: []byte{byte(v)},
+		Count: 1, Sum: v, Min: v, Max: v, First: v, Last: v, Sketch: []byte{byte(v)}, Partial: int(v)%4 > 1,
 	}}
 }
 
@@ -981,6 +981,13 @@ func (s *suite) rollupsAreReplaced() {
 	require.NoError(s, s.store.WriteRollups(s.ctx, f, 1, []metric.RollupRow{row(2, at(0), 3)}))
 	s.reopen()
 	want[1] = row(2, at(0), 3)
+	equal(s, want, s.rollups(1, 0, 10, at(0), at(1)))
+	s.advance(time.Minute)
+	f = s.acquire(0, "w").Fence
+	require.True(s, want[1].Partial)
+	want[1] = row(2, at(0), 4)
+	require.False(s, want[1].Partial, "it was ground again, from all of its samples")
+	require.NoError(s, s.store.WriteRollups(s.ctx, f, 1, want[1:]))
 	equal(s, want, s.rollups(1, 0, 10, at(0), at(1)))
 }
 

@@ -350,6 +350,7 @@ func greater(a, b metric.RollupRow) metric.RollupRow {
 	if bytes.Compare(b.Sketch, a.Sketch) > 0 {
 		a.Sketch = b.Sketch
 	}
+	a.Partial = a.Partial || b.Partial
 	return a
 }
 
