@@ -2,11 +2,9 @@ package api
 
 import (
 	"cmp"
-	"context"
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"net/http"
 	"slices"
 	"sync"
@@ -18,7 +16,7 @@ import (
 
 const reportsPath = "/api/v1/reports"
 
-// Limits bound what one request to POST /api/v1/reports may make the server do.
+// Limits bound what one request that brings data may make the server do.
 type Limits struct {
 	// CompressedBytes bounds a body with a Content-Encoding, as sent. The default is
 	// 16 MiB.
@@ -77,96 +75,48 @@ type rejectionReply struct {
 
 // reportsHandler serves POST /api/v1/reports.
 type reportsHandler struct {
-	appender Appender
-	limits   *Limits
-	logger   *slog.Logger
-	draining func() bool
-	bodies   bodies
-	pool     sync.Pool // *reportRequest
+	*intake
+
+	decoders sync.Pool // *reportDecoder
 	rejected prometheus.Counter
 }
 
-// reportRequest is what one request works with, kept for the next.
-type reportRequest struct {
-	body    body
-	decoder reportDecoder
-}
-
-func newReportsHandler(opts *Options, draining func() bool) (*reportsHandler, error) {
+func newReportsHandler(in *intake, reg prometheus.Registerer) (*reportsHandler, error) {
 	h := &reportsHandler{
-		appender: opts.Appender,
-		limits:   &opts.Limits,
-		logger:   opts.Logger,
-		draining: draining,
-		bodies:   bodies{limits: &opts.Limits, budget: budget{limit: opts.MaxInFlightBytes}},
+		intake: in,
 		rejected: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "quern_reports_undecodable_measurements_total",
 			Help: "Measurements of reports rejected while decoding, which ingest never saw.",
 		}),
 	}
-	return h, register(opts.Registerer, h.rejected)
+	return h, register(reg, h.rejected)
 }
 
 // ServeHTTP implements http.Handler.
 func (h *reportsHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	if h.draining() {
-		w.Header().Set("Retry-After", retryAwaySeconds)
-		w.Header().Set("Connection", "close")
-		replyError(w, http.StatusServiceUnavailable, drainingMessage)
-		return
-	}
-	if err := checkReportType(r.Header); err != nil {
-		w.Header().Set("Accept", "application/json, application/x-ndjson")
-		replyError(w, http.StatusUnsupportedMediaType, err.Error())
-		return
-	}
-	enc, err := parseEncoding(r.Header)
-	if err != nil {
-		w.Header().Set("Accept-Encoding", "gzip, zstd, snappy")
-		replyError(w, http.StatusUnsupportedMediaType, err.Error())
-		return
-	}
-
-	req, ok := h.pool.Get().(*reportRequest)
-	if !ok {
-		req = &reportRequest{decoder: reportDecoder{limits: h.limits}}
-	}
-	// After the reply: its messages may still look into the body. Not after a panic:
-	// nobody knows who holds what then, so only the budget is put right.
-	healthy := false
-	defer func() {
-		h.bodies.release(&req.body)
-		if healthy {
-			req.decoder.release()
-			h.pool.Put(req)
+	h.receive(w, r, checkReportType, h.refuse, func(b *received) {
+		d, ok := h.decoders.Get().(*reportDecoder)
+		if !ok {
+			d = &reportDecoder{limits: h.limits}
 		}
-	}()
-	h.serve(w, r, enc, req)
-	healthy = true
+		h.serve(w, r, b, d)
+		d.release()
+		h.decoders.Put(d)
+	})
 }
 
-func (h *reportsHandler) serve(w http.ResponseWriter, r *http.Request, enc encoding, req *reportRequest) {
-	broken := h.bodies.read(w, r, enc, &req.body)
-	if code, retryAfter := readFailure(broken); code != 0 {
-		if retryAfter != "" {
-			w.Header().Set("Retry-After", retryAfter)
-		}
-		replyJSON(w, code, reportsReply{Status: "error", Error: broken.Error(), Rejected: []rejectionReply{}})
-		return
+func (h *reportsHandler) refuse(w http.ResponseWriter, _ *http.Request, code int, message string) {
+	if code == http.StatusUnsupportedMediaType {
+		w.Header().Set("Accept", "application/json, application/x-ndjson")
 	}
-	if errors.Is(broken, errUntrusted) {
-		req.body.data = req.body.data[:0]
-	}
+	replyJSON(w, code, reportsReply{Status: "error", Error: message, Rejected: []rejectionReply{}})
+}
 
-	d := &req.decoder
-	whole := d.decode(req.body.data)
+func (h *reportsHandler) serve(w http.ResponseWriter, r *http.Request, b *received, d *reportDecoder) {
+	enc, broken := b.enc, b.broken
+	whole := d.decode(b.data)
 	if d.tooMany {
-		replyJSON(w, http.StatusRequestEntityTooLarge, reportsReply{
-			Status: "error",
-			Error: fmt.Sprintf("the body has more than the limit of %d measurements, nothing of it was kept: send smaller requests",
-				h.limits.Measurements),
-			Rejected: []rejectionReply{},
-		})
+		h.refuse(w, r, http.StatusRequestEntityTooLarge, tooManyMessage(h.limits))
 		return
 	}
 	h.rejected.Add(float64(d.rejectedTotal))
@@ -180,7 +130,7 @@ func (h *reportsHandler) serve(w http.ResponseWriter, r *http.Request, enc encod
 	code := http.StatusOK
 	switch {
 	case appendErr != nil:
-		code = h.failed(r.Context(), w, appendErr)
+		code = h.failed(w, r, appendErr)
 		reply.Error = appendErr.Error()
 	case broken != nil || !whole || d.malformed != "":
 		code = http.StatusBadRequest
@@ -200,6 +150,10 @@ func (h *reportsHandler) serve(w http.ResponseWriter, r *http.Request, enc encod
 	replyJSON(w, code, reply)
 }
 
+func tooManyMessage(l *Limits) string {
+	return fmt.Sprintf("the body has more than the limit of %d measurements, nothing of it was kept: send smaller requests", l.Measurements)
+}
+
 // readFailure is the status code for a body that is not even looked at, 0 for one
 // that is, though it may have broken off.
 func readFailure(err error) (code int, retryAfter string) {
@@ -211,18 +165,6 @@ func readFailure(err error) (code int, retryAfter string) {
 		return http.StatusTooManyRequests, retryBusySeconds
 	}
 	return 0, ""
-}
-
-// failed chooses the reply to an error of the appender's and logs one that nobody expects.
-func (h *reportsHandler) failed(ctx context.Context, w http.ResponseWriter, err error) int {
-	code, retryAfter := failure(ctx, err)
-	if retryAfter != "" {
-		w.Header().Set("Retry-After", retryAfter)
-	}
-	if code == http.StatusInternalServerError {
-		h.logger.ErrorContext(ctx, "reports could not be appended", "error", err)
-	}
-	return code
 }
 
 // complaint says in one sentence what is wrong with the body. A body that broke off

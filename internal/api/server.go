@@ -46,6 +46,11 @@ type Registrar interface {
 	Register(mux *http.ServeMux)
 }
 
+// Sources are the labels that name a source, by protocol; see ingest.Batch.
+type Sources struct {
+	Prometheus, Influx, OTLP, Graphite ingest.SourceLabels
+}
+
 // Options are what a Server is made of. Handlers whose dependency is nil are left
 // out, so that a process serves exactly what it can do.
 type Options struct {
@@ -56,6 +61,9 @@ type Options struct {
 
 	// Appender takes the reports of POST /api/v1/reports.
 	Appender Appender
+	// Sources say what the source of a series is in protocols that know only series.
+	Sources Sources
+
 	// Status answers GET /api/v1/status/aggregation; Ladder names its buckets.
 	Status StatusProvider
 	Ladder metric.Ladder
@@ -69,10 +77,10 @@ type Options struct {
 	// Extra bring their own endpoints.
 	Extra []Registrar
 
-	// Limits bound one request to POST /api/v1/reports.
+	// Limits bound one request that brings data.
 	Limits Limits
 	// MaxInFlightBytes bounds the bodies, compressed and decompressed, that all
-	// requests to POST /api/v1/reports hold together; a request beyond it is answered
+	// requests that bring data hold together; a request beyond it is answered
 	// 429. What is decoded from a body takes up to about five times its size on top,
 	// in practice as much again. The default is 256 MiB.
 	MaxInFlightBytes int64
@@ -146,7 +154,8 @@ func New(opts Options) (*Server, error) {
 		}))
 	}
 	if opts.Appender != nil {
-		h, err := newReportsHandler(&s.opts, s.draining.Load)
+		in := newIntake(&s.opts, s.draining.Load)
+		h, err := newReportsHandler(in, s.opts.Registerer)
 		if err != nil {
 			return nil, err
 		}

@@ -102,7 +102,7 @@ func (s *setup) startIngest(ctx context.Context, e *engine) {
 	})
 	e.ingest = ingest.Start(ctx, e.store, reg, e.cache, s.clk, ingest.Options{
 		Window: s.cfg.GroupCommit, MaxPending: s.cfg.MaxPendingSamples,
-		AgeCap: s.cfg.AgeCap, FutureLimit: s.cfg.FutureLimit,
+		AgeCap: s.cfg.AgeCap, KeepRaw: e.retention.Of(metric.Raw), FutureLimit: s.cfg.FutureLimit,
 		Logger: component(s.log, "ingest"), Metrics: s.metrics,
 	})
 }

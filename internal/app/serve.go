@@ -198,11 +198,17 @@ func (s *server) build(ctx context.Context) error {
 		Ready:    func(context.Context) error { return s.ready() },
 		Gatherer: s.gathered, Registerer: s.metrics,
 		Limits: api.Limits{CompressedBytes: s.cfg.MaxBodyBytes, BodyBytes: 4 * s.cfg.MaxBodyBytes},
+		Sources: api.Sources{
+			Prometheus: s.cfg.Sources.Prometheus, Influx: s.cfg.Sources.Influx,
+			OTLP: s.cfg.Sources.OTLP, Graphite: s.cfg.Sources.Graphite,
+		},
 	}
 	if s.roles.ingest {
 		s.startIngest(ctx, s.engine)
 		st := s.engine.store
-		reader := query.New(st, s.engine.index, st.Settings(), s.engine.retention, s.clk, query.Options{AgeCap: s.cfg.AgeCap})
+		reader := query.New(st, s.engine.index, st.Settings(), s.engine.retention, s.clk, query.Options{
+			AgeCap: s.cfg.AgeCap, Metrics: s.metrics,
+		})
 		opts.Appender = appender{s.engine.ingest, &s.unfit}
 		opts.Extra = []api.Registrar{api.NewRead(reader, s.clk), s.operate(s.engine)}
 	}

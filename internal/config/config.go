@@ -42,6 +42,9 @@ type Config struct {
 	LateGrace        time.Duration
 	AgeCap           time.Duration
 
+	// Sources are the labels that name a series' source, best first, by protocol.
+	Sources Sources
+
 	FutureLimit        time.Duration
 	GroupCommit        time.Duration
 	MaxPendingSamples  int
@@ -63,6 +66,11 @@ type Made struct {
 	BlockSize       int
 	GroupSize       int
 	IndexPartitions int
+}
+
+// Sources are the labels that name a series' source in protocols that know only series, best first.
+type Sources struct {
+	Prometheus, Influx, OTLP, Graphite []string
 }
 
 // Log is what is logged, and how.
@@ -209,6 +217,10 @@ func (p *parser) sharedStore(cfg *Config) {
 }
 
 func (p *parser) ingest(cfg *Config) {
+	cfg.Sources = Sources{
+		Prometheus: p.list("prometheus-source"), Influx: p.list("influx-source"),
+		OTLP: p.list("otlp-source"), Graphite: p.list("graphite-source"),
+	}
 	cfg.FutureLimit = p.positive("future-limit")
 	cfg.GroupCommit = p.positive("group-commit")
 	cfg.MaxPendingSamples = p.within("max-pending-samples", 1, 1<<30)

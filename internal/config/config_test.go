@@ -117,6 +117,12 @@ func TestDefaults(t *testing.T) {
 		HeartbeatTimeout: 30 * time.Second,
 		Made:             Made{BlockSize: 128, GroupSize: 128, IndexPartitions: 16},
 		AggregationDelay: 2 * time.Minute, LateGrace: time.Minute, AgeCap: day, FutureLimit: 10 * time.Minute,
+		Sources: Sources{
+			Prometheus: []string{"instance", "host", "node", "pod", "job"},
+			Influx:     []string{"host", "hostname", "instance", "server"},
+			OTLP:       []string{"instance", "host_name", "k8s_node_name", "job"},
+			Graphite:   []string{"host", "hostname", "instance", "server"},
+		},
 		GroupCommit: 100 * time.Millisecond, MaxPendingSamples: 2 << 20, MaxBodyBytes: 16 << 20,
 		HostMetrics: true, HostMetricsInterval: 10 * time.Second,
 		Log: Log{LogLevel: slog.LevelInfo, LogFormat: "text"},

@@ -152,7 +152,11 @@ func blockSizeFlags() []cli.Flag {
 func ingestFlags() []cli.Flag {
 	return []cli.Flag{
 		span(catIngest, "future-limit", 10*time.Minute, "how far ahead of the clock a report may be"),
-		span(catIngest, "group-commit", 100*time.Millisecond, "how long a report waits for others to be made durable together with"),
+		span(catIngest, "group-commit", 100*time.Millisecond, "how long a report waits at most for others to be made durable together with"),
+		str(catIngest, "prometheus-source", "instance,host,node,pod,job", "`LABEL,…` of remote write and import that name a series' source, best first"),
+		str(catIngest, "influx-source", "host,hostname,instance,server", "`TAG,…` of line protocol that name a series' source, best first"),
+		str(catIngest, "otlp-source", "instance,host_name,k8s_node_name,job", "`LABEL,…` of OTLP, as they are stored, that name a series' source, best first"),
+		str(catIngest, "graphite-source", "host,hostname,instance,server", "`TAG,…` of Graphite that name a series' source, best first"),
 		integer(catIngest, "max-pending-samples", 2<<20, "samples that may wait to be written before reports are answered 429"),
 		integer(catIngest, "max-series", 0, "series that the store may hold; 0 is no limit"),
 		integer(catIngest, "max-series-per-source", 0, "series that one source may have; 0 is no limit"),

@@ -48,6 +48,17 @@ func (p *parser) required(flag string) string {
 	return text
 }
 
+// list is words between commas; there may be none.
+func (p *parser) list(flag string) []string {
+	var out []string
+	for word := range strings.SplitSeq(p.c.String(flag), ",") {
+		if word = strings.TrimSpace(word); word != "" {
+			out = append(out, word)
+		}
+	}
+	return out
+}
+
 func (p *parser) address(flag string) string {
 	text := p.required(flag)
 	if text == "" {

@@ -20,7 +20,8 @@ import (
 
 // Options tune and limit ingest.
 type Options struct {
-	// Window is how long the first sample of a commit waits for others. The default is 100ms.
+	// Window is how long the first sample of a commit waits at most for others: it ends early when as many callers
+	// wait as did for the last commit. The default is 100ms.
 	Window time.Duration
 	// FlushSamples end the window early. The default is 131072.
 	FlushSamples int
@@ -29,6 +30,8 @@ type Options struct {
 	MaxPending int
 	// AgeCap is how old a sample may be; exactly that old is taken. The default is 24h.
 	AgeCap time.Duration
+	// KeepRaw is how old a sample may be that is filled in afterwards: the retention of raw. The default is for ever.
+	KeepRaw time.Duration
 	// FutureLimit is how far ahead of this process's clock a sample may be. The default is 10m.
 	FutureLimit time.Duration
 	// Limits bound names, labels and values.
@@ -84,6 +87,7 @@ type Ingest struct {
 	mu      sync.Mutex
 	open    *commit // takes samples
 	pending int     // samples in open and in the commit under way
+	callers int     // that waited for the last commit
 	closed  bool
 
 	wake    chan struct{} // has a value when open holds samples
@@ -95,8 +99,10 @@ type Ingest struct {
 // commit is the samples that become durable together.
 type commit struct {
 	samples  []metric.Sample
+	callers  int
 	openedAt time.Time
 	full     chan struct{} // closed when waiting for more gains nothing
+	isFull   bool
 	done     chan struct{} // closed when err is final
 	err      error
 }
@@ -133,9 +139,24 @@ func Start(ctx context.Context, store storage.Store, reg *registry.Registry, c *
 // storage error when the store failed. The caller may then send all of it again; a
 // sample that was stored after all counts once.
 func (in *Ingest) Append(ctx context.Context, reports []Report) (Result, error) {
+	return in.append(ctx, reports, window{oldest: in.opts.AgeCap, name: "the age cap"})
+}
+
+// BackFill is Append for history: what is older than the age cap is taken too, for as long as raw samples are kept.
+func (in *Ingest) BackFill(ctx context.Context, reports []Report) (Result, error) {
+	return in.append(ctx, reports, window{oldest: in.opts.KeepRaw, name: "the retention of raw samples"})
+}
+
+// window is how old a sample may be, by whose word; 0 is any age.
+type window struct {
+	oldest time.Duration
+	name   string
+}
+
+func (in *Ingest) append(ctx context.Context, reports []Report, w window) (Result, error) {
 	r := in.scratch.Get().(*resolver)
 	defer in.scratch.Put(r)
-	if err := r.resolve(ctx, in, reports); err != nil {
+	if err := r.resolve(ctx, in, reports, w); err != nil {
 		return Result{}, err
 	}
 	if len(r.samples) > 0 {
@@ -172,13 +193,14 @@ func (in *Ingest) enqueue(samples []metric.Sample) (*commit, error) {
 	in.pending += len(samples)
 	in.metrics.pending.Set(float64(in.pending))
 	c := in.open
-	first, below := len(c.samples) == 0, len(c.samples) < in.opts.FlushSamples
 	c.samples = append(c.samples, samples...)
-	if first {
+	if c.callers++; c.callers == 1 {
 		c.openedAt = in.clk.Now()
 		in.wake <- struct{}{}
 	}
-	if below && len(c.samples) >= in.opts.FlushSamples {
+	// Who waits sends nothing more before it is answered: when all are there that were there last time, nobody is left to wait for.
+	if !c.isFull && (len(c.samples) >= in.opts.FlushSamples || c.callers >= in.callers) {
+		c.isFull = true
 		close(c.full)
 	}
 	return c, nil
@@ -230,7 +252,7 @@ func (in *Ingest) take(ctx context.Context, spare []metric.Sample) *commit {
 	}
 	in.mu.Lock()
 	defer in.mu.Unlock()
-	in.open = newCommit(spare)
+	in.open, in.callers = newCommit(spare), c.callers
 	return c
 }
 

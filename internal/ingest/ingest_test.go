@@ -64,29 +64,40 @@ func report(values ...float64) []ingest.Report {
 	return []ingest.Report{r}
 }
 
-// Reports that come within the window become durable together, and each is answered
-// only then.
+// Reports become durable together, and each is answered only then. How many is to be waited for the last commit tells,
+// and no longer than the window.
 func TestGroupCommit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		in, g := start(t, ingest.Options{Window: 100 * time.Millisecond}, registry.Options{})
-		began := time.Now()
-		var wg sync.WaitGroup
-		for i := range 5 {
-			wg.Go(func() {
-				time.Sleep(time.Duration(i) * 10 * time.Millisecond)
-				res, err := in.Append(t.Context(), report(1, 2, float64(i)))
-				if err != nil || res.Accepted != 3 {
-					t.Errorf("%+v, %v", res, err)
-				}
-				if waited := time.Since(began); waited < 100*time.Millisecond {
-					t.Errorf("answered after %s", waited)
-				}
-			})
+		// together has n report, one every 10 ms, and returns how long it was until all had an answer.
+		together := func(n int) time.Duration {
+			began := time.Now()
+			var wg sync.WaitGroup
+			for i := range n {
+				wg.Go(func() {
+					time.Sleep(time.Duration(i) * 10 * time.Millisecond)
+					res, err := in.Append(t.Context(), report(1, 2, float64(i)))
+					if err != nil || res.Accepted != 3 {
+						t.Errorf("%+v, %v", res, err)
+					}
+				})
+			}
+			wg.Wait()
+			return time.Since(began)
 		}
-		wg.Wait()
-		require.Equal(t, 100*time.Millisecond, time.Since(began), "nobody waits for a second window")
-		require.Equal(t, 1, g.Count("Write"))
-		require.Len(t, storedSamples(t, g), 15)
+		require.Zero(t, together(1), "one alone waits for nobody")
+
+		hold := make(chan struct{})
+		g.Add(storagetest.Rule{Op: "Write", Times: 1, Before: func() error { <-hold; return nil }})
+		time.AfterFunc(time.Second, func() { close(hold) })
+		require.Equal(t, time.Second, together(6), "the second to the sixth wait for the commit of the first")
+		require.Equal(t, 3, g.Count("Write"))
+
+		require.Equal(t, 100*time.Millisecond, together(3), "five did wait: the window passes")
+		require.Equal(t, 4, g.Count("Write"))
+		require.Equal(t, 20*time.Millisecond, together(3), "three did wait: they are all there")
+		require.Equal(t, 5, g.Count("Write"))
+		require.Len(t, storedSamples(t, g), 3*12, "the first of all is of the same time as the first of the six")
 		require.NoError(t, in.Close())
 	})
 }

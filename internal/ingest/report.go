@@ -15,7 +15,7 @@ import (
 const NoTime int64 = math.MinInt64
 
 // Measurement is one measured value as a protocol decoded it. Labels need not be
-// sorted and do not hold the name or the source.
+// sorted and do not hold the name, nor the source unless it is derived.
 type Measurement struct {
 	Metric string
 	Labels []metric.Label
@@ -24,9 +24,19 @@ type Measurement struct {
 	Value  float64
 }
 
+// sameSeries says whether two measurements share their labels, as those do that a Batch has put into one series. If not,
+// they may be of the same series all the same.
+func (m *Measurement) sameSeries(o *Measurement) bool {
+	return len(m.Labels) > 0 && len(m.Labels) == len(o.Labels) && &m.Labels[0] == &o.Labels[0] && m.Metric == o.Metric
+}
+
 // Report is the measurements of one source.
 type Report struct {
-	Source       string
+	// Source is what reports. Its series have it as their label metric.SourceLabel.
+	Source string
+	// Derived says that Source is only what some label of all the series says, or "": they keep their labels,
+	// and get none. It decides which series lie together, and nothing else.
+	Derived      bool
 	Measurements []Measurement
 }
 
@@ -43,12 +53,13 @@ const (
 	ReasonTooOld        Reason = "too_old"
 	ReasonTooFarAhead   Reason = "too_far_ahead"
 	ReasonLimit         Reason = "limit_exceeded"
+	ReasonUnsupported   Reason = "unsupported"
 )
 
 // reasons are all of them.
 var reasons = []Reason{
 	ReasonInvalidSource, ReasonInvalidMetric, ReasonInvalidLabel, ReasonInvalidValue,
-	ReasonInvalidTime, ReasonTooOld, ReasonTooFarAhead, ReasonLimit,
+	ReasonInvalidTime, ReasonTooOld, ReasonTooFarAhead, ReasonLimit, ReasonUnsupported,
 }
 
 // Rejection is one measurement that was not taken. Index counts the measurements

@@ -44,6 +44,7 @@ func (l *Limits) ensureDefaults() {
 // resolver turns reports into samples: it validates, and finds or registers schedule
 // ids. It is scratch of one Append at a time.
 type resolver struct {
+	window   window
 	samples  []metric.Sample
 	rejected []Rejection
 
@@ -59,7 +60,8 @@ type unregistered struct {
 	sample int // where in samples its place is kept
 }
 
-func (r *resolver) resolve(ctx context.Context, in *Ingest, reports []Report) error {
+func (r *resolver) resolve(ctx context.Context, in *Ingest, reports []Report, w window) error {
+	r.window = w
 	r.samples = r.samples[:0]
 	r.rejected = r.rejected[:0]
 	nowMs := clock.NowMs(in.clk)
@@ -90,21 +92,26 @@ func (r *resolver) reject(index int, reason Reason, format string, args ...any) 
 }
 
 func (r *resolver) report(ctx context.Context, in *Ingest, rep Report, base int, nowMs int64) error {
-	if msg := in.opts.Limits.checkName("source", rep.Source, in.opts.Limits.SourceBytes); msg != "" {
+	if reason, msg := in.opts.Limits.checkSource(&rep); reason != "" {
 		for i := range rep.Measurements {
-			r.reject(base+i, ReasonInvalidSource, "%s", msg)
+			r.reject(base+i, reason, "%s", msg)
 		}
 		return nil
 	}
-	source, err := in.registry.Source(ctx, rep.Source)
+	source, err := in.registry.Source(ctx, rep.Source, rep.Derived)
 	if err != nil {
 		return fmt.Errorf("look up source: %w", err)
 	}
 	r.fresh, r.series = r.fresh[:0], r.series[:0]
+	id, of := registry.NoID, (*Measurement)(nil) // the series that was found last
 	for i := range rep.Measurements {
 		m := &rep.Measurements[i]
 		timeMs, ok := r.time(in, m, base+i, nowMs)
 		if !ok {
+			continue
+		}
+		if of != nil && m.sameSeries(of) {
+			r.samples = append(r.samples, metric.Sample{Schedule: id, TimeMs: timeMs, Value: m.Value})
 			continue
 		}
 		if m.Metric == "" {
@@ -112,9 +119,11 @@ func (r *resolver) report(ctx context.Context, in *Ingest, rep Report, base int,
 			continue
 		}
 		r.seriesKey(m)
-		id, ok := source.Lookup(r.key)
-		if !ok {
-			if !r.unknown(in, m, base+i) {
+		if id, ok = source.Lookup(r.key); ok {
+			of = m
+		} else {
+			of = nil
+			if !r.unknown(in, m, rep.Derived, base+i) {
 				continue
 			}
 			id = registry.NoID
@@ -132,9 +141,9 @@ func (r *resolver) time(in *Ingest, m *Measurement, index int, nowMs int64) (int
 	switch {
 	case m.TimeMs < 0:
 		r.reject(index, ReasonInvalidTime, "time %d: must be Unix milliseconds, 0 or later", m.TimeMs)
-	case nowMs-m.TimeMs > in.opts.AgeCap.Milliseconds():
-		r.reject(index, ReasonTooOld, "time %d is %s old, more than the age cap of %s; is it in milliseconds?",
-			m.TimeMs, ms(nowMs-m.TimeMs), in.opts.AgeCap)
+	case r.window.oldest > 0 && nowMs-m.TimeMs > r.window.oldest.Milliseconds():
+		r.reject(index, ReasonTooOld, "time %d is %s old, more than %s of %s; is it in milliseconds?",
+			m.TimeMs, ms(nowMs-m.TimeMs), r.window.name, r.window.oldest)
 	case m.TimeMs-nowMs > in.opts.FutureLimit.Milliseconds():
 		r.reject(index, ReasonTooFarAhead, "time %d is %s ahead of the server's clock, more than %s; is it in milliseconds?",
 			m.TimeMs, ms(m.TimeMs-nowMs), in.opts.FutureLimit)
@@ -171,8 +180,8 @@ func (r *resolver) seriesKey(m *Measurement) {
 }
 
 // unknown notes a new series for registration, or rejects it.
-func (r *resolver) unknown(in *Ingest, m *Measurement, index int) bool {
-	if reason, msg := in.opts.Limits.check(m); reason != "" {
+func (r *resolver) unknown(in *Ingest, m *Measurement, derived bool, index int) bool {
+	if reason, msg := in.opts.Limits.check(m, derived); reason != "" {
 		r.reject(index, reason, "%s", msg)
 		return false
 	}
@@ -222,7 +231,7 @@ func (r *resolver) register(ctx context.Context, source *registry.Source) error 
 }
 
 // check says why a series cannot be taken, an empty reason if it can.
-func (l *Limits) check(m *Measurement) (Reason, string) {
+func (l *Limits) check(m *Measurement, derived bool) (Reason, string) {
 	if msg := l.checkName("metric name", m.Metric, l.NameBytes); msg != "" {
 		return ReasonInvalidMetric, msg
 	}
@@ -236,13 +245,31 @@ func (l *Limits) check(m *Measurement) (Reason, string) {
 		switch {
 		case lb.Name == metric.NameLabel:
 			return ReasonInvalidLabel, "label " + metric.NameLabel + " is the metric's name; give it as such"
-		case lb.Name == metric.SourceLabel:
+		case lb.Name == metric.SourceLabel && !derived:
 			return ReasonInvalidLabel, "label " + metric.SourceLabel + " is the report's source; give it as such"
 		case len(lb.Value) > l.ValueBytes:
 			return ReasonLimit, fmt.Sprintf("value of label %q has %d bytes, more than the limit of %d", lb.Name, len(lb.Value), l.ValueBytes)
 		case !utf8.ValidString(lb.Value):
 			return ReasonInvalidLabel, fmt.Sprintf("value of label %q is not valid UTF-8", lb.Name)
 		}
+	}
+	return "", ""
+}
+
+// checkSource says why nothing of a source can be taken, an empty reason if it can. A derived one is a label's
+// value, or none.
+func (l *Limits) checkSource(rep *Report) (Reason, string) {
+	if !rep.Derived {
+		if msg := l.checkName("source", rep.Source, l.SourceBytes); msg != "" {
+			return ReasonInvalidSource, msg
+		}
+		return "", ""
+	}
+	switch {
+	case len(rep.Source) > l.ValueBytes:
+		return ReasonLimit, fmt.Sprintf("the label that names the source has %d bytes, more than the limit of %d", len(rep.Source), l.ValueBytes)
+	case !utf8.ValidString(rep.Source):
+		return ReasonInvalidLabel, fmt.Sprintf("the label that names the source, %q, is not valid UTF-8", rep.Source)
 	}
 	return "", ""
 }

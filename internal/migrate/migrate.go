@@ -276,7 +276,7 @@ func (m *Migration) seriesOf(id int32) Series {
 
 // register finds the ids of schedules of one source, and claims those that have none.
 func (m *Migration) register(ctx context.Context, ids []int32) ([]series, error) {
-	src, err := m.reg.Source(ctx, m.seriesOf(ids[0]).Source)
+	src, err := m.reg.Source(ctx, m.seriesOf(ids[0]).Source, false)
 	if err != nil {
 		return nil, err
 	}

@@ -161,7 +161,7 @@ func TestBadSelectors(t *testing.T) {
 func TestIndexLearnsOfNewSeries(t *testing.T) {
 	st := storagetest.NewModel(defaultSettings(), nil, clock.System{})
 	register := func(r *registry.Registry, source string, n int) {
-		src, err := r.Source(t.Context(), source)
+		src, err := r.Source(t.Context(), source, false)
 		require.NoError(t, err)
 		var all []metric.Labels
 		for i := range n {

@@ -80,17 +80,23 @@ type Registry struct {
 	census census
 
 	mu      sync.RWMutex
-	sources map[string]*entry
+	sources map[sourceKey]*entry
 	// ring holds the loaded entries of sources for the clock that evicts: hand passes
 	// over it, and takes the first entry not used since it last came by.
 	ring []*entry
 	hand int
 }
 
+// sourceKey is what a source is known by.
+type sourceKey struct {
+	name    string
+	derived bool
+}
+
 // entry is a source in memory, or on its way there: src and err are set once loaded
 // is closed.
 type entry struct {
-	name   string
+	key    sourceKey
 	used   atomic.Bool
 	loaded chan struct{}
 	src    *Source
@@ -105,23 +111,33 @@ func New(store storage.Registry, opts Options) *Registry {
 		opts:    opts,
 		ids:     newAllocator(store, opts.LeaseSize),
 		census:  newCensus(store, opts.MaxSeries),
-		sources: make(map[string]*entry),
+		sources: make(map[sourceKey]*entry),
 	}
 }
 
+// partition is the name under which the store keeps a source's series. No declared source's has a control character.
+func partition(name string, derived bool) string {
+	if derived {
+		return "\x00" + name
+	}
+	return name
+}
+
 // Source is the source of the given name, with the series that the store knows of
-// it. They are read once; callers that come while they are being read wait for them.
+// it. The series of a derived one have no label for it, and share no ids with a declared one of
+// the same name. They are read once; callers that come while they are being read wait for them.
 // It costs nothing to call for every report, and nothing is gained by keeping what
 // it returns longer than that. The name is copied if it is kept. Errors are those of
 // the store.
-func (r *Registry) Source(ctx context.Context, name string) (*Source, error) {
+func (r *Registry) Source(ctx context.Context, name string, derived bool) (*Source, error) {
+	key := sourceKey{name, derived}
 	for {
 		r.mu.RLock()
-		e := r.sources[name]
+		e := r.sources[key]
 		r.mu.RUnlock()
 		if e == nil {
 			var mine bool
-			if e, mine = r.addEntry(name); mine {
+			if e, mine = r.addEntry(key); mine {
 				return r.load(ctx, e)
 			}
 		}
@@ -151,40 +167,43 @@ func (r *Registry) Source(ctx context.Context, name string) (*Source, error) {
 
 var errLoadCalledOff = errors.New("loading the source was called off")
 
-func (r *Registry) addEntry(name string) (e *entry, mine bool) {
+func (r *Registry) addEntry(key sourceKey) (e *entry, mine bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if e = r.sources[name]; e != nil {
+	if e = r.sources[key]; e != nil {
 		return e, false
 	}
-	e = &entry{name: strings.Clone(name), loaded: make(chan struct{})}
-	r.sources[e.name] = e
+	key.name = strings.Clone(key.name)
+	e = &entry{key: key, loaded: make(chan struct{})}
+	r.sources[key] = e
 	return e, true
 }
 
 func (r *Registry) load(ctx context.Context, e *entry) (*Source, error) {
 	defer close(e.loaded)
 	src := &Source{
-		r:    r,
-		name: e.name,
-		turn: make(chan struct{}, 1),
-		ids:  make(map[string]metric.ScheduleID),
-		last: NoID,
+		r:         r,
+		name:      e.key.name,
+		derived:   e.key.derived,
+		partition: partition(e.key.name, e.key.derived),
+		turn:      make(chan struct{}, 1),
+		ids:       make(map[string]metric.ScheduleID),
+		last:      NoID,
 	}
 	var key []byte
-	for sch, err := range r.store.SourceSchedules(ctx, e.name) {
+	for sch, err := range r.store.SourceSchedules(ctx, src.partition) {
 		if err != nil {
-			err = fmt.Errorf("load the series of source %q: %w", e.name, err)
+			err = fmt.Errorf("load the series of source %q: %w", e.key.name, err)
 			e.err = err
 			if ctx.Err() != nil {
 				e.err = fmt.Errorf("%w: %w", errLoadCalledOff, err)
 			}
 			r.mu.Lock()
-			delete(r.sources, e.name)
+			delete(r.sources, e.key)
 			r.mu.Unlock()
 			return nil, err
 		}
-		key = appendKey(key[:0], sch.Labels)
+		key = src.appendKey(key[:0], sch.Labels)
 		src.ids[string(key)] = sch.ID
 		src.last = max(src.last, sch.ID)
 	}
@@ -206,15 +225,15 @@ func (r *Registry) keep(e *entry) {
 	for r.ring[r.hand].used.Swap(false) {
 		r.hand = (r.hand + 1) % len(r.ring)
 	}
-	delete(r.sources, r.ring[r.hand].name)
+	delete(r.sources, r.ring[r.hand].key)
 	r.ring[r.hand] = e
 	r.hand = (r.hand + 1) % len(r.ring)
 }
 
 // appendKey appends the key of a series within its source.
-func appendKey(dst []byte, labels metric.Labels) []byte {
+func (s *Source) appendKey(dst []byte, labels metric.Labels) []byte {
 	for _, l := range labels {
-		if l.Name != metric.SourceLabel {
+		if s.derived || l.Name != metric.SourceLabel {
 			dst = l.AppendKey(dst)
 		}
 	}

@@ -52,7 +52,7 @@ func idRange(from, n int) []metric.ScheduleID {
 
 func source(t testing.TB, r *registry.Registry, name string) *registry.Source {
 	t.Helper()
-	s, err := r.Source(t.Context(), name)
+	s, err := r.Source(t.Context(), name, false)
 	require.NoError(t, err)
 	return s
 }
@@ -145,7 +145,7 @@ func TestAcceptance24_TwoProcessesOneID(t *testing.T) {
 		wg.Go(func() {
 			r := processes[g%len(processes)]
 			for i := range sources {
-				s, err := r.Source(t.Context(), "web-"+strconv.Itoa(i))
+				s, err := r.Source(t.Context(), "web-"+strconv.Itoa(i), false)
 				if err != nil {
 					t.Error(err)
 					return
@@ -252,7 +252,7 @@ func TestConcurrentCallersShareOneLoad(t *testing.T) {
 	got := make([]*registry.Source, 16)
 	var wg sync.WaitGroup
 	load := func(i int) {
-		s, err := r.Source(t.Context(), "web-1")
+		s, err := r.Source(t.Context(), "web-1", false)
 		if err != nil {
 			t.Error(err)
 		}
@@ -284,7 +284,7 @@ func TestLoadCalledOffOrFailed(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	var wg sync.WaitGroup
 	wg.Go(func() {
-		_, err := r.Source(ctx, "web-1")
+		_, err := r.Source(ctx, "web-1", false)
 		if !errors.Is(err, context.Canceled) {
 			t.Errorf("the loader got %v", err)
 		}
@@ -294,7 +294,7 @@ func TestLoadCalledOffOrFailed(t *testing.T) {
 	store.onLoad = nil
 	store.mu.Unlock()
 	wg.Go(func() {
-		if _, err := r.Source(t.Context(), "web-1"); err != nil {
+		if _, err := r.Source(t.Context(), "web-1", false); err != nil {
 			t.Errorf("one who waited got %v", err)
 		}
 	})
@@ -302,10 +302,10 @@ func TestLoadCalledOffOrFailed(t *testing.T) {
 	wg.Wait()
 
 	store.onLoad = func(context.Context) error { return storage.ErrUnavailable }
-	_, err := r.Source(t.Context(), "web-2")
+	_, err := r.Source(t.Context(), "web-2", false)
 	require.ErrorIs(t, err, storage.ErrUnavailable)
 	store.onLoad = nil
-	_, err = r.Source(t.Context(), "web-2")
+	_, err = r.Source(t.Context(), "web-2", false)
 	require.NoError(t, err, "a failed load is tried again")
 }
 
@@ -476,7 +476,7 @@ func TestLookupDoesNotAllocate(t *testing.T) {
 	register(t, s, ls)
 	var key []byte
 	require.Zero(t, testing.AllocsPerRun(100, func() {
-		if _, err := r.Source(t.Context(), "web-1"); err != nil {
+		if _, err := r.Source(t.Context(), "web-1", false); err != nil {
 			panic(err)
 		}
 		key = ls[17].AppendKey(key[:0])

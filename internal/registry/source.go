@@ -18,8 +18,10 @@ const claimSize = 100
 
 // Source is the known series of one source. It is safe for concurrent use.
 type Source struct {
-	r    *Registry
-	name string
+	r         *Registry
+	name      string
+	derived   bool
+	partition string // the store's name for it
 
 	// turn is held while registering, so that one source's goroutines do not claim the
 	// same series with different ids. It is a channel so that waiting can be called off.
@@ -36,7 +38,7 @@ type Source struct {
 }
 
 // Lookup finds a series by its key: the canonical bytes (metric.Labels.AppendKey) of
-// its labels without the source. It does not allocate.
+// its labels, without that for a source unless it is derived. It does not allocate.
 func (s *Source) Lookup(key []byte) (metric.ScheduleID, bool) {
 	s.mu.RLock()
 	id, ok := s.ids[string(key)]
@@ -51,7 +53,7 @@ func (s *Source) Len() int {
 	return len(s.ids)
 }
 
-// Register returns the ids of the series, whose labels MUST NOT hold the source, and
+// Register returns the ids of the series, whose labels MUST NOT hold the source unless it is derived, and
 // gives one to each that has none. The same series may be given more than once. What
 // is kept of series is copied: their strings may be views into a request's buffer.
 //
@@ -80,7 +82,9 @@ func (s *Source) Register(ctx context.Context, series []metric.Labels) ([]metric
 		for _, l := range ls {
 			full = append(full, metric.Label{Name: strings.Clone(l.Name), Value: strings.Clone(l.Value)})
 		}
-		full = append(full, metric.Label{Name: metric.SourceLabel, Value: s.name})
+		if !s.derived {
+			full = append(full, metric.Label{Name: metric.SourceLabel, Value: s.name})
+		}
 		labels, err := metric.NewLabels(full...)
 		if err != nil {
 			return nil, fmt.Errorf("register %s of source %q: %w", ls, s.name, err)
@@ -195,7 +199,7 @@ func (s *Source) claim(ctx context.Context, want []claim) (won int, err error) {
 	for i, c := range want {
 		schedules[i] = storage.Schedule{ID: c.id, Labels: c.labels}
 	}
-	ids, err := s.r.store.ClaimSchedules(ctx, s.name, schedules)
+	ids, err := s.r.store.ClaimSchedules(ctx, s.partition, schedules)
 	if err != nil {
 		return 0, err
 	}

@@ -1,0 +1,149 @@
+package api
+
+import (
+	"errors"
+	"log/slog"
+	"net/http"
+	"sync"
+
+	"github.com/quern/quern/internal/ingest"
+)
+
+// intake is what all endpoints that take data have in common: it reads bodies within the limits that
+// they share, and refuses them while the process is shutting down.
+type intake struct {
+	appender Appender
+	limits   *Limits
+	logger   *slog.Logger
+	draining func() bool
+	bodies   bodies
+	received sync.Pool // *received
+}
+
+func newIntake(opts *Options, draining func() bool) *intake {
+	return &intake{
+		appender: opts.Appender, limits: &opts.Limits, logger: opts.Logger, draining: draining,
+		bodies: bodies{limits: &opts.Limits, budget: budget{limit: opts.MaxInFlightBytes}},
+	}
+}
+
+// received is a request's body as far as it could be read.
+type received struct {
+	body
+
+	enc encoding
+	// broken is why the rest could not be read. What is there of the body is good.
+	broken error
+}
+
+// refusal answers a request of which nothing is taken, in a protocol's own form.
+type refusal func(w http.ResponseWriter, r *http.Request, code int, message string)
+
+// receive reads a request's body and has do deal with it. What cannot be taken at all it refuses itself. accepts says
+// what is wrong with the headers.
+func (in *intake) receive(w http.ResponseWriter, r *http.Request, accepts func(http.Header) error, refuse refusal, do func(*received)) {
+	if in.draining() {
+		w.Header().Set("Retry-After", retryAwaySeconds)
+		w.Header().Set("Connection", "close")
+		refuse(w, r, http.StatusServiceUnavailable, drainingMessage)
+		return
+	}
+	if err := accepts(r.Header); err != nil {
+		refuse(w, r, http.StatusUnsupportedMediaType, err.Error())
+		return
+	}
+	enc, err := parseEncoding(r.Header)
+	if err != nil {
+		w.Header().Set("Accept-Encoding", "gzip, zstd, snappy")
+		refuse(w, r, http.StatusUnsupportedMediaType, err.Error())
+		return
+	}
+	b, ok := in.received.Get().(*received)
+	if !ok {
+		b = new(received)
+	}
+	// After the reply: its messages may still look into the body. Not after a panic:
+	// nobody knows who holds what then, so only the budget is put right.
+	healthy := false
+	defer func() {
+		in.bodies.release(&b.body)
+		if healthy {
+			in.received.Put(b)
+		}
+	}()
+	b.enc = enc
+	b.broken = in.bodies.read(w, r, enc, &b.body)
+	if errors.Is(b.broken, errUntrusted) {
+		b.data = b.data[:0]
+	}
+	if code, retryAfter := readFailure(b.broken); code != 0 {
+		if retryAfter != "" {
+			w.Header().Set("Retry-After", retryAfter)
+		}
+		refuse(w, r, code, b.broken.Error())
+	} else {
+		do(b)
+	}
+	healthy = true
+}
+
+// failed chooses the status code for an error of the appender's and logs one that nobody expects.
+func (in *intake) failed(w http.ResponseWriter, r *http.Request, err error) int {
+	code, retryAfter := failure(r.Context(), err)
+	if retryAfter != "" {
+		w.Header().Set("Retry-After", retryAfter)
+	}
+	if code == http.StatusInternalServerError {
+		in.logger.ErrorContext(r.Context(), "samples could not be appended", "path", r.URL.Path, "error", err)
+	}
+	return code
+}
+
+// push serves a protocol by which series are pushed.
+type push struct {
+	*intake
+
+	// sources say what the source of a series is.
+	sources ingest.SourceLabels
+	// accepts says what is wrong with a request's headers. Content-Encoding is not its matter.
+	accepts func(http.Header) error
+	// decode adds what the body holds to the batch. An error is about the rest of it: what is in the batch
+	// is good. What the batch holds may be views into the body. It MUST stop when the batch takes no more.
+	decode func(r *http.Request, body []byte, b *ingest.Batch) error
+	// refuse answers when nothing was taken. Retry-After is set where it makes sense.
+	refuse refusal
+	// reply answers when something may have been taken: what became of each measurement, and, unless it is nil, what is
+	// wrong with the rest of the body.
+	reply func(w http.ResponseWriter, r *http.Request, result ingest.Result, broken error)
+
+	batches sync.Pool // *ingest.Batch
+}
+
+// ServeHTTP implements http.Handler.
+func (p *push) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	p.receive(w, r, p.accepts, p.refuse, func(body *received) {
+		b, ok := p.batches.Get().(*ingest.Batch)
+		if !ok {
+			b = &ingest.Batch{Sources: p.sources, Max: p.limits.Measurements}
+		}
+		b.Reset()
+		broken := p.decode(r, body.data, b)
+		if body.broken != nil {
+			broken = body.broken // the cause of what decoding met
+		}
+		if b.TooMany() {
+			p.refuse(w, r, http.StatusRequestEntityTooLarge, tooManyMessage(p.limits))
+			return
+		}
+		var result ingest.Result
+		if reports := b.Reports(); len(reports) > 0 {
+			var err error
+			if result, err = p.appender.Append(r.Context(), reports); err != nil {
+				p.refuse(w, r, p.failed(w, r, err), err.Error())
+				return
+			}
+		}
+		p.reply(w, r, b.Result(result), broken)
+		p.batches.Put(b)
+	})
+}

@@ -1,0 +1,160 @@
+package ingest
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/quern/quern/internal/metric"
+)
+
+// SourceLabels are the labels that may name a series' source, best first: its source is the value of the first of
+// them that it has. metric.SourceLabel comes before all of them.
+type SourceLabels []string
+
+// Batch gathers the measurements of one request of a protocol that knows only series, each with all of its labels, and
+// puts them together by source. The zero value is empty. What it is given it keeps until Reset, without copying strings.
+//
+// Measurements are counted from 0, those that are rejected while decoding too.
+type Batch struct {
+	// Sources say what the source of a series is.
+	Sources SourceLabels
+	// Max bounds the measurements; 0 is no bound.
+	Max int
+
+	reports []span
+	ready   []Report
+	samples []Measurement
+	arena   []metric.Label
+	series  Measurement // the one that samples are added to
+
+	n        int // measurements so far
+	tooMany  bool
+	indexes  []int // of samples, once one has been rejected
+	rejected []Rejection
+}
+
+// span is a report, with its measurements as a range: samples may still move.
+type span struct {
+	source  string
+	derived bool
+	begin   int
+}
+
+// Reset empties the batch for the next request; what it has grown stays.
+func (b *Batch) Reset() {
+	clear(b.reports)
+	clear(b.ready)
+	clear(b.samples)
+	clear(b.arena)
+	b.reports, b.ready, b.samples, b.arena = b.reports[:0], b.ready[:0], b.samples[:0], b.arena[:0]
+	b.series, b.n, b.tooMany, b.indexes, b.rejected = Measurement{}, 0, false, b.indexes[:0], nil
+}
+
+// Series begins a series: what Add adds belongs to it. Labels hold neither the name nor an order, and are copied.
+func (b *Batch) Series(name string, labels []metric.Label) {
+	source, derived, at := b.source(labels)
+	if n := len(b.reports); n == 0 || b.reports[n-1].source != source || b.reports[n-1].derived != derived {
+		b.reports = append(b.reports, span{source: source, derived: derived, begin: len(b.samples)})
+	}
+	if len(b.arena)+len(labels) > cap(b.arena) {
+		// What lies in the old one stays there, under the series that have it.
+		b.arena = make([]metric.Label, 0, max(2*cap(b.arena), len(labels), 256))
+	}
+	begin := len(b.arena)
+	b.arena = append(b.arena, labels...)
+	if !derived {
+		b.arena = slices.Delete(b.arena, begin+at, begin+at+1)
+	}
+	b.series = Measurement{Metric: name, Labels: b.arena[begin:len(b.arena):len(b.arena)]}
+}
+
+// source is a series' source. Unless it is derived, the label at that place names it, and the report says it instead.
+func (b *Batch) source(labels []metric.Label) (source string, derived bool, at int) {
+	best := len(b.Sources)
+	for i := range labels {
+		l := &labels[i]
+		if l.Value == "" {
+			continue
+		}
+		if l.Name == metric.SourceLabel {
+			return l.Value, false, i
+		}
+		if rank := slices.Index(b.Sources[:best], l.Name); rank >= 0 {
+			source, best = l.Value, rank
+		}
+	}
+	return source, true, 0
+}
+
+// TooMany says that there were more measurements than Max, so that some are missing.
+func (b *Batch) TooMany() bool { return b.tooMany }
+
+// Add adds a sample of the series. The time is in Unix ms, or NoTime. It is not added, and false, when the batch is full.
+func (b *Batch) Add(timeMs int64, value float64) bool {
+	if b.full() {
+		return false
+	}
+	if len(b.rejected) > 0 {
+		b.indexes = append(b.indexes, b.n)
+	}
+	b.n++
+	b.series.TimeMs, b.series.Value = timeMs, value
+	b.samples = append(b.samples, b.series)
+	return true
+}
+
+func (b *Batch) full() bool {
+	b.tooMany = b.tooMany || b.Max > 0 && b.n >= b.Max
+	return b.tooMany
+}
+
+// Reject counts a measurement that could not be decoded. It is not counted, and false, when the batch is full.
+func (b *Batch) Reject(reason Reason, format string, args ...any) bool {
+	if b.full() {
+		return false
+	}
+	if len(b.rejected) == 0 {
+		for i := range b.samples {
+			b.indexes = append(b.indexes, i)
+		}
+	}
+	b.rejected = append(b.rejected, Rejection{Index: b.n, Reason: reason, Message: fmt.Sprintf(format, args...)})
+	b.n++
+	return true
+}
+
+// Len is the number of measurements, Rejected how many of them could not be decoded.
+func (b *Batch) Len() int { return b.n }
+
+// Rejected is how many measurements could not be decoded.
+func (b *Batch) Rejected() int { return len(b.rejected) }
+
+// Reports are what is to be appended. They are valid until Reset.
+func (b *Batch) Reports() []Report {
+	b.ready = b.ready[:0]
+	for i, s := range b.reports {
+		end := len(b.samples)
+		if i+1 < len(b.reports) {
+			end = b.reports[i+1].begin
+		}
+		if s.begin < end {
+			b.ready = append(b.ready, Report{Source: s.source, Derived: s.derived, Measurements: b.samples[s.begin:end]})
+		}
+	}
+	return b.ready
+}
+
+// Result is what became of the batch's measurements: what Append said of its reports, with the
+// rejections of decoding, all counted as the batch counts.
+func (b *Batch) Result(appended Result) Result {
+	if len(b.rejected) == 0 {
+		return appended
+	}
+	all := slices.Clone(b.rejected)
+	for _, r := range appended.Rejected {
+		r.Index = b.indexes[r.Index]
+		all = append(all, r)
+	}
+	slices.SortStableFunc(all, func(a, b Rejection) int { return a.Index - b.Index })
+	return Result{Accepted: appended.Accepted, Rejected: all}
+}

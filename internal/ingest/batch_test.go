@@ -1,0 +1,162 @@
+package ingest_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/quern/quern/internal/ingest"
+	"github.com/quern/quern/internal/metric"
+	"github.com/quern/quern/internal/registry"
+)
+
+func labels(pairs ...string) []metric.Label {
+	var out []metric.Label
+	for i := 0; i < len(pairs); i += 2 {
+		out = append(out, metric.Label{Name: pairs[i], Value: pairs[i+1]})
+	}
+	return out
+}
+
+// The first of the labels that a series has names its source; `source` comes before them, and is the report's then.
+func TestBatchSources(t *testing.T) {
+	b := ingest.Batch{Sources: ingest.SourceLabels{"instance", "host"}}
+	for range 2 { // what Reset leaves behind shows the second time
+		b.Reset()
+		scratch := labels("host", "h", "instance", "i")
+		b.Series("a", scratch)
+		b.Add(1, 1)
+		b.Add(2, 2)
+		scratch[0].Value = "changed"
+		b.Series("b", labels("instance", "i"))
+		b.Add(3, 3)
+		b.Series("c", labels("host", "h", "instance", ""))
+		b.Add(4, 4)
+		b.Series("d", labels("core", "0", "source", "web-1", "instance", "i"))
+		b.Add(5, 5)
+		b.Series("e", nil)
+		b.Series("f", labels("source", ""))
+		b.Add(6, 6)
+		a := labels("host", "h", "instance", "i")
+		require.Equal(t, []ingest.Report{
+			{Source: "i", Derived: true, Measurements: []ingest.Measurement{
+				{Metric: "a", Labels: a, TimeMs: 1, Value: 1},
+				{Metric: "a", Labels: a, TimeMs: 2, Value: 2},
+				{Metric: "b", Labels: labels("instance", "i"), TimeMs: 3, Value: 3},
+			}},
+			{Source: "h", Derived: true, Measurements: []ingest.Measurement{
+				{Metric: "c", Labels: labels("host", "h", "instance", ""), TimeMs: 4, Value: 4},
+			}},
+			{Source: "web-1", Measurements: []ingest.Measurement{
+				{Metric: "d", Labels: labels("core", "0", "instance", "i"), TimeMs: 5, Value: 5},
+			}},
+			{Source: "", Derived: true, Measurements: []ingest.Measurement{
+				{Metric: "f", Labels: labels("source", ""), TimeMs: 6, Value: 6},
+			}},
+		}, b.Reports())
+		require.Equal(t, 6, b.Len())
+	}
+}
+
+// Rejections count by the body's order, whoever rejected.
+func TestBatchResult(t *testing.T) {
+	var b ingest.Batch
+	b.Series("a", nil)
+	b.Add(1, 1) // 0
+	b.Reject(ingest.ReasonUnsupported, "no %s", "histograms")
+	b.Add(2, 2) // 2, the second that is appended
+	b.Reject(ingest.ReasonInvalidValue, "no number")
+	b.Add(3, 3)
+	got := b.Result(ingest.Result{Accepted: 2, Rejected: []ingest.Rejection{{Index: 1, Reason: ingest.ReasonTooOld, Message: "old"}}})
+	require.Equal(t, ingest.Result{Accepted: 2, Rejected: []ingest.Rejection{
+		{Index: 1, Reason: ingest.ReasonUnsupported, Message: "no histograms"},
+		{Index: 2, Reason: ingest.ReasonTooOld, Message: "old"},
+		{Index: 3, Reason: ingest.ReasonInvalidValue, Message: "no number"},
+	}}, got)
+	require.Equal(t, 5, b.Len())
+	require.Equal(t, 2, b.Rejected())
+}
+
+// A full batch takes nothing more, and says so.
+func TestBatchFull(t *testing.T) {
+	b := ingest.Batch{Max: 2}
+	b.Series("a", nil)
+	require.True(t, b.Add(1, 1))
+	require.True(t, b.Reject(ingest.ReasonInvalidValue, "bad"))
+	require.False(t, b.TooMany())
+	require.False(t, b.Add(2, 2))
+	require.True(t, b.TooMany())
+	require.False(t, b.Reject(ingest.ReasonInvalidValue, "bad"))
+	require.Equal(t, 2, b.Len())
+	b.Reset()
+	require.False(t, b.TooMany())
+}
+
+// A series of a derived source is stored with its own labels and no others, so that a report of a source of the same name
+// has other series; one that says its source as a label is the report's.
+func TestDerivedSource(t *testing.T) {
+	in, g := start(t, ingest.Options{Window: time.Millisecond}, registry.Options{})
+	b := ingest.Batch{Sources: ingest.SourceLabels{"instance"}}
+	b.Series("m", labels("instance", "web-1"))
+	b.Add(ingest.NoTime, 1)
+	b.Series("m", labels("instance", "web-1", "source", "x"))
+	b.Add(ingest.NoTime, 2)
+	b.Series("m", labels("instance", "web-1", "source", "web-1"))
+	b.Add(ingest.NoTime, 3)
+	b.Series("m", nil)
+	b.Add(ingest.NoTime, 4)
+	for range 2 {
+		res, err := in.Append(t.Context(), b.Reports())
+		require.NoError(t, err)
+		require.Equal(t, ingest.Result{Accepted: 4}, res)
+	}
+	res, err := in.Append(t.Context(), []ingest.Report{{Source: "web-1", Measurements: []ingest.Measurement{
+		{Metric: "m", Labels: labels("instance", "web-1"), TimeMs: ingest.NoTime, Value: 3},
+	}}})
+	require.NoError(t, err)
+	require.Equal(t, 1, res.Accepted)
+	require.NoError(t, in.Close())
+
+	var stored []string
+	ids, err := g.LeasedIDs(t.Context())
+	require.NoError(t, err)
+	for s, err := range g.Schedules(t.Context(), ids) {
+		require.NoError(t, err)
+		stored = append(stored, s.Labels.String())
+	}
+	require.ElementsMatch(t, []string{
+		`m{instance="web-1"}`, `m{instance="web-1",source="x"}`, `m{instance="web-1",source="web-1"}`, `m{}`,
+	}, stored)
+
+	// Another process finds them again.
+	reg := registry.New(g, registry.Options{})
+	for name, want := range map[string]int{"web-1": 1, "": 1} {
+		src, err := reg.Source(t.Context(), name, true)
+		require.NoError(t, err)
+		require.Equal(t, want, src.Len(), "%q", name)
+		key := metric.Labels(labels("__name__", "m", "instance", name))
+		if name == "" {
+			key = key[:1]
+		}
+		_, found := src.Lookup(key.AppendKey(nil))
+		require.True(t, found)
+	}
+}
+
+// History beyond the age cap is taken as long as raw samples are kept.
+func TestBackFill(t *testing.T) {
+	in, _ := start(t, ingest.Options{Window: time.Millisecond, AgeCap: time.Hour, KeepRaw: 48 * time.Hour}, registry.Options{})
+	at := func(age time.Duration) ingest.Measurement {
+		return ingest.Measurement{Metric: "m", TimeMs: time.Now().Add(-age).UnixMilli(), Value: 1}
+	}
+	reports := []ingest.Report{{Source: "s", Measurements: []ingest.Measurement{at(time.Minute), at(2 * time.Hour), at(50 * time.Hour)}}}
+	res, err := in.BackFill(t.Context(), reports)
+	require.NoError(t, err)
+	require.Equal(t, 2, res.Accepted)
+	require.Contains(t, res.Rejected[0].Message, "more than the retention of raw samples of 48h")
+	res, err = in.Append(t.Context(), reports)
+	require.NoError(t, err)
+	require.Equal(t, 1, res.Accepted)
+	require.NoError(t, in.Close())
+}
