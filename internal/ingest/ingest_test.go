@@ -64,6 +64,24 @@ func report(values ...float64) []ingest.Report {
 	return []ingest.Report{r}
 }
 
+// crowd has n reports made durable together, so that the next commit waits for as many. The first is one by itself.
+func crowd(t *testing.T, in *ingest.Ingest, g *storagetest.Faulty, n int) {
+	t.Helper()
+	hold := make(chan struct{})
+	g.Add(storagetest.Rule{Op: "Write", Times: 1, Before: func() error { <-hold; return nil }})
+	var wg sync.WaitGroup
+	for range n + 1 {
+		wg.Go(func() {
+			if _, err := in.Append(t.Context(), report(0)); err != nil {
+				t.Error(err)
+			}
+		})
+		synctest.Wait()
+	}
+	close(hold)
+	wg.Wait()
+}
+
 // Reports become durable together, and each is answered only then. How many is to be waited for the last commit tells,
 // and no longer than the window.
 func TestGroupCommit(t *testing.T) {
@@ -87,17 +105,14 @@ func TestGroupCommit(t *testing.T) {
 		}
 		require.Zero(t, together(1), "one alone waits for nobody")
 
-		hold := make(chan struct{})
-		g.Add(storagetest.Rule{Op: "Write", Times: 1, Before: func() error { <-hold; return nil }})
-		time.AfterFunc(time.Second, func() { close(hold) })
-		require.Equal(t, time.Second, together(6), "the second to the sixth wait for the commit of the first")
-		require.Equal(t, 3, g.Count("Write"))
+		crowd(t, in, g, 5)
+		require.Equal(t, 3, g.Count("Write"), "those that come during a commit share the next")
 
 		require.Equal(t, 100*time.Millisecond, together(3), "five did wait: the window passes")
 		require.Equal(t, 4, g.Count("Write"))
 		require.Equal(t, 20*time.Millisecond, together(3), "three did wait: they are all there")
 		require.Equal(t, 5, g.Count("Write"))
-		require.Len(t, storedSamples(t, g), 3*12, "the first of all is of the same time as the first of the six")
+		require.Len(t, storedSamples(t, g), 1+3*6, "the crowd's are all one, of the first's time")
 		require.NoError(t, in.Close())
 	})
 }
@@ -156,7 +171,8 @@ func TestBusy(t *testing.T) {
 func TestCloseDrains(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		in, g := start(t, ingest.Options{Window: time.Hour}, registry.Options{})
-		began := time.Now()
+		crowd(t, in, g, 3)
+		began, commits := time.Now(), g.Count("Write")
 		answered := make(chan error, 2)
 		for _, v := range []float64{1, 2} {
 			go func() {
@@ -168,8 +184,8 @@ func TestCloseDrains(t *testing.T) {
 		require.NoError(t, in.Close())
 		require.NoError(t, <-answered)
 		require.NoError(t, <-answered)
-		require.Equal(t, 1, g.Count("Write"))
-		require.Len(t, storedSamples(t, g), 1, "the same series at the same moment")
+		require.Equal(t, commits+1, g.Count("Write"))
+		require.Len(t, storedSamples(t, g), 2, "one of the crowd, one of these: the same series at the same moment")
 		require.Zero(t, time.Since(began), "Close does not wait for the window")
 
 		_, err := in.Append(t.Context(), report(1))
@@ -207,12 +223,13 @@ func TestCancelBreaksOff(t *testing.T) {
 func TestCallerGivesUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		in, g := start(t, ingest.Options{}, registry.Options{})
+		crowd(t, in, g, 2)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 		defer cancel()
 		_, err := in.Append(ctx, report(1))
 		require.ErrorIs(t, err, context.DeadlineExceeded)
 		require.NoError(t, in.Close())
-		require.Len(t, storedSamples(t, g), 1)
+		require.Len(t, storedSamples(t, g), 2)
 	})
 }
 
