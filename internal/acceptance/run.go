@@ -39,6 +39,9 @@ func Run(t *testing.T, b Backend) {
 		{"CorrectionAfterRestart", testCorrectionAfterRestart},
 		{"ClockLeap", testClockLeap},
 		{"DamagedIndex", testDamagedIndex},
+		{"DamagedChunk", testDamagedChunk},
+		{"DamagedBlock", testDamagedBlock},
+		{"DamagedCache", testDamagedCache},
 	} {
 		t.Run(c.name, func(t *testing.T) { c.run(t, b) })
 	}

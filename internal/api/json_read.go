@@ -151,6 +151,9 @@ func writeRow(l *lines, level string, r *query.Row) {
 	l.number(`,"p50":`, r.P50)
 	l.number(`,"p90":`, r.P90)
 	l.number(`,"p99":`, r.P99)
+	if r.Partial {
+		l.RawStr(`,"partial":true`)
+	}
 	l.RawStr("}")
 }
 

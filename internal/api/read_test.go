@@ -131,7 +131,7 @@ func TestReadLines(t *testing.T) {
 	}))
 	require.NoError(t, s.store.WriteRollups(t.Context(), 0, 2, []metric.RollupRow{
 		{Schedule: 9, TimeMs: readNow.Add(-12 * time.Hour).UnixMilli(), Rollup: metric.Rollup{
-			Count: 1, Sum: math.Inf(1), Min: 1, Max: 1, First: 1, Last: 1, Sketch: []byte("damaged"),
+			Count: 1, Sum: math.Inf(1), Min: 1, Max: 1, First: 1, Last: 1, Sketch: []byte("damaged"), Partial: true,
 		}},
 	}))
 	require.NotEqual(t, 2.0, sk.Quantile(0.5), "the extremes have nothing to bound")
@@ -167,7 +167,7 @@ func TestReadLines(t *testing.T) {
 			"/api/v1/rollups",
 			[]string{"match[]", "mem", "level", "6h", "start", "2025-11-21T00:00:00Z"},
 			mem + `"level":"6h","time":1763683200000,"count":1,"sum":null,"min":1,"max":1,"avg":null,"first":1,"last":1,"increase":0,` +
-				`"p50":null,"p90":null,"p99":null}` + "\n",
+				`"p50":null,"p90":null,"p99":null,"partial":true}` + "\n",
 		},
 		{
 			"/api/v1/points",

@@ -55,6 +55,8 @@ func Verify(ctx context.Context, cfg config.Verify, stdout, stderr io.Writer) er
 		return err
 	case sum.Differences() > 0:
 		return fmt.Errorf("%d rows differ from what the samples say", sum.Differences())
+	case sum.Damaged > 0:
+		return fmt.Errorf("%d raw chunks are damaged", sum.Damaged)
 	case sum.Series == 0:
 		return errors.New("nothing matches: no series has samples or rows there")
 	}
@@ -63,7 +65,7 @@ func Verify(ctx context.Context, cfg config.Verify, stdout, stderr io.Writer) er
 
 func printVerified(out io.Writer, s *verify.Summary, limit int) {
 	at := func(ms int64) string { return time.UnixMilli(ms).UTC().Format(time.RFC3339) }
-	if s.Differences() > limit {
+	if s.Differences()+s.Damaged > limit {
 		fmt.Fprintf(out, "… and more: --limit is %d\n", limit)
 	}
 	fmt.Fprintf(out, "%d series, %d samples from %s to %s\n", s.Series, s.Samples, at(s.StartMs), at(s.EndMs))
@@ -73,13 +75,16 @@ func printVerified(out io.Writer, s *verify.Summary, limit int) {
 			n    int
 			what string
 		}{
-			{l.Pending, "pending"}, {l.NotGround, "not ground yet"}, {l.Expired, "expired"},
+			{l.Pending, "pending"}, {l.NotGround, "not ground yet"}, {l.Expired, "expired"}, {l.Unreadable, "of samples that are damaged"},
 		} {
 			if left.n > 0 {
 				line += fmt.Sprintf(", %d %s", left.n, left.what)
 			}
 		}
 		fmt.Fprintln(out, line)
+	}
+	if s.Damaged > 0 {
+		fmt.Fprintf(out, "%d raw chunks are damaged\n", s.Damaged)
 	}
 	r := s.Repaired
 	if r == nil {

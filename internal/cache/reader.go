@@ -128,7 +128,8 @@ func (c *Cache) Read(ctx context.Context, p storage.IndexPartition) iter.Seq2[*W
 }
 
 // ErrUseTable says that the cache cannot serve a block: it is gone, damaged, or not
-// known to be whole. The table below holds the same and more.
+// known to be whole. The table below holds the same and more. It wraps storage.ErrCorrupt too
+// if it is damaged.
 var ErrUseTable = errors.New("the cache cannot serve the block")
 
 // Samples fills set with what the cache holds for raw work.
@@ -143,15 +144,18 @@ func (c *Cache) Rollups(ctx context.Context, w *Work, set *blocks.RollupSet) err
 
 func (c *Cache) load(ctx context.Context, w *Work, add func([]byte) error) error {
 	chunks, err := c.store.CacheBlock(ctx, w.CacheKey())
-	if errors.Is(err, storage.ErrCorrupt) || err == nil && (len(chunks) == 0 || len(chunks) != w.chunks()) {
+	if errors.Is(err, storage.ErrCorrupt) {
+		return fmt.Errorf("%w: %w", ErrUseTable, err)
+	}
+	if err == nil && (len(chunks) == 0 || len(chunks) != w.chunks()) {
 		return ErrUseTable
 	}
 	if err != nil {
 		return err
 	}
 	for _, ch := range chunks {
-		if add(ch.Data) != nil {
-			return ErrUseTable
+		if err := add(ch.Data); err != nil {
+			return fmt.Errorf("%w: chunk %s: %w", ErrUseTable, ch.ID, err)
 		}
 	}
 	return nil

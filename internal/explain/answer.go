@@ -73,10 +73,12 @@ type Input struct {
 type Row struct {
 	Count uint64 `json:"count"`
 	// Sum is absent when it is beyond the numbers.
-	Sum     *float64 `json:"sum,omitempty"`
-	Min     float64  `json:"min"`
-	Max     float64  `json:"max"`
-	Expires int64    `json:"expires,omitempty"`
+	Sum *float64 `json:"sum,omitempty"`
+	Min float64  `json:"min"`
+	Max float64  `json:"max"`
+	// Partial says that samples may be missing, because raw chunks were damaged.
+	Partial bool  `json:"partial,omitempty"`
+	Expires int64 `json:"expires,omitempty"`
 }
 
 func finite(v float64) *float64 {

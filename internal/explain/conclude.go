@@ -39,6 +39,8 @@ const (
 	NoSamples Verdict = "no_samples"
 	// Done: the row is there and says what its input says.
 	Done Verdict = "complete"
+	// Partial: the row is there, and samples may be missing from it, because raw chunks were damaged.
+	Partial Verdict = "partial"
 	// Missing: there is input, no row, and nothing that would lead to one.
 	Missing Verdict = "missing"
 	// Differs: the row says something else than its input, and nothing would change that.
@@ -165,6 +167,8 @@ func (x *Explainer) withRow(f *found, a *around, now int64) Conclusion {
 	switch {
 	case f.slice.StartMs < x.recovery.KeptFrom(f.bucket(), now):
 		return Conclusion{Done, "complete; its input has expired, so that it cannot be compared any more", nothing, 0}
+	case f.row.Partial:
+		return x.partial(f)
 	case f.input.Damaged > 0:
 		return Conclusion{Done, "complete; part of its input is damaged, so that it cannot be compared", nothing, 0}
 	case f.ok && same(&f.row, &f.should):
@@ -183,6 +187,24 @@ func (x *Explainer) withRow(f *found, a *around, now int64) Conclusion {
 		Differs, fmt.Sprintf("the row, of %s, is not what its input comes to, of %s; no mark leads a run to it",
 			samples(f.row.Count), samples(f.should.Count)), byHand, 0,
 	}
+}
+
+// partial says whether it will stay so.
+func (x *Explainer) partial(f *found) Conclusion {
+	below := x.ladder.Name(f.bucket())
+	switch {
+	case f.should.Partial:
+		return Conclusion{
+			Partial, fmt.Sprintf("partial: so is a %s row that it is made of, and samples may be missing", below),
+			fmt.Sprintf("the row follows when the %s row is computed again from all of its samples", below), 0,
+		}
+	case f.input.Damaged > 0:
+		return Conclusion{
+			Partial, fmt.Sprintf("partial: %d of the raw chunks are damaged, and samples may be missing", f.input.Damaged),
+			"once they are restored, " + byHand, 0,
+		}
+	}
+	return Conclusion{Partial, "partial: its input was damaged when it was computed, and can be read now", byHand, 0}
 }
 
 func (x *Explainer) withoutRow(f *found, a *around, now int64) Conclusion {

@@ -343,7 +343,7 @@ func (x *Explainer) level(f *found, a *around) Level {
 		l.Input.Expires = f.slice.StartMs + keep.Milliseconds()
 	}
 	if f.hasRow {
-		l.Row = &Row{Count: f.row.Count, Sum: finite(f.row.Sum), Min: f.row.Min, Max: f.row.Max}
+		l.Row = &Row{Count: f.row.Count, Sum: finite(f.row.Sum), Min: f.row.Min, Max: f.row.Max, Partial: f.row.Partial}
 		if keep := x.retention.Of(f.level); keep > 0 {
 			l.Row.Expires = f.slice.StartMs + keep.Milliseconds()
 		}

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"iter"
 	"math"
+	"strings"
 	"testing"
 	"time"
 
@@ -335,6 +336,33 @@ func TestDamaged(t *testing.T) {
 	}}))
 	w.set(11, 10)
 	w.expect(w.explain(clockAt(10, 0))[0], explain.Missing, "the input is damaged", time.Time{})
+}
+
+// TestPartial: a row that was ground from part of its samples says so, and what would make it whole.
+func TestPartial(t *testing.T) {
+	w := newWorld(t, nil)
+	w.report(clockAt(10, 10), 1)
+	w.set(11, 2)
+	w.run()
+	bad := storage.RawChunk{SliceMs: clockAt(10, 0).UnixMilli(), Chunk: storage.Chunk{ID: blocks.NewIDs(3).Next(1), Data: []byte("damaged")}}
+	put := func() { require.NoError(t, w.store.Write(t.Context(), &storage.Batch{Raw: []storage.RawChunk{bad}})) }
+	put()
+	w.expect(w.explain(clockAt(10, 0))[0], explain.Done, "complete; part of its input is damaged, so that it cannot be compared", time.Time{})
+	w.report(clockAt(10, 20), 2)
+	w.set(18, 2)
+	w.run()
+	levels := w.explain(clockAt(10, 0))
+	w.expect(levels[0], explain.Partial, "partial: 1 of the raw chunks are damaged, and samples may be missing", time.Time{})
+	require.Contains(t, levels[0].Next, "quern reaggregate")
+	require.True(t, levels[0].Row.Partial)
+	w.expect(levels[1], explain.Partial, "partial: so is a 1h row that it is made of, and samples may be missing", time.Time{})
+	var text strings.Builder
+	require.NoError(t, (&explain.Answer{Series: []explain.Series{{Levels: levels}}}).WriteText(&text))
+	require.Contains(t, text.String(), "count 2, sum 3, min 1, max 2, partial")
+
+	bad.Data = blocks.AppendSamples(nil, []metric.Sample{{Schedule: 1 << 20, TimeMs: 1}})
+	put()
+	w.expect(w.explain(clockAt(10, 0))[0], explain.Partial, "partial: its input was damaged when it was computed, and can be read now", time.Time{})
 }
 
 // ahead grinds between the look at the marks and the look at the row, the first time.

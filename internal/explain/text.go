@@ -72,7 +72,11 @@ func (l *Level) write(t io.Writer) {
 		if l.Row.Sum != nil {
 			sum = strconv.FormatFloat(*l.Row.Sum, 'g', -1, 64)
 		}
-		row("row", "count %d, sum %s, min %v, max %v%s", l.Row.Count, sum, l.Row.Min, l.Row.Max, expires(l.Row.Expires))
+		partial := ""
+		if l.Row.Partial {
+			partial = ", partial"
+		}
+		row("row", "count %d, sum %s, min %v, max %v%s%s", l.Row.Count, sum, l.Row.Min, l.Row.Max, partial, expires(l.Row.Expires))
 	}
 	for _, m := range l.Marks {
 		what := "the whole block"

@@ -83,7 +83,7 @@ func (e *exporter) group(ctx context.Context, g group) (more bool, err error) {
 			}
 			slice = e.q.ladder.SliceAt(metric.Raw, ch.SliceMs)
 		}
-		addChunk(e.set, ch, slice, e.warn)
+		e.q.addChunk(e.set, ch, slice, e.warn)
 	}
 	return e.flush(g), nil
 }

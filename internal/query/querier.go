@@ -17,6 +17,9 @@ import (
 	"sync"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
+
 	"github.com/quern/quern/internal/blocks"
 	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/metric"
@@ -40,6 +43,8 @@ type Options struct {
 	// Parallel is the number of groups that one request reads at the same time, except
 	// where it streams what it reads. The default is 4.
 	Parallel int
+	// Metrics takes the querier's own metrics. The default is nobody.
+	Metrics prometheus.Registerer
 }
 
 // EnsureDefaults fills in what was left zero.
@@ -65,6 +70,7 @@ type Querier struct {
 	retention storage.Retention
 	clock     clock.Clock
 	opts      Options
+	damaged   prometheus.Counter
 	// sets are *blocks.SampleSet: what one group's reading has grown serves the next.
 	sets sync.Pool
 }
@@ -81,7 +87,11 @@ func New(
 		retention: retention,
 		clock:     clk,
 		opts:      opts.EnsureDefaults(),
-		sets:      sync.Pool{New: func() any { return new(blocks.SampleSet) }},
+		damaged: promauto.With(opts.Metrics).NewCounter(prometheus.CounterOpts{
+			Name: "quern_query_damaged_chunks_total",
+			Help: "Damaged raw chunks that were left out of answers, each time.",
+		}),
+		sets: sync.Pool{New: func() any { return new(blocks.SampleSet) }},
 	}
 }
 
@@ -232,15 +242,16 @@ func (q *Querier) rawSlices(
 			flush()
 			slice = q.ladder.SliceAt(metric.Raw, ch.SliceMs)
 		}
-		addChunk(set, ch, slice, warn)
+		q.addChunk(set, ch, slice, warn)
 	}
 	flush()
 	return nil
 }
 
-// addChunk adds a raw chunk to the set; one that is damaged is left out.
-func addChunk(set *blocks.SampleSet, ch storage.RawChunk, slice metric.Slice, warn *warnings) {
+// addChunk adds a raw chunk to the set; one that is damaged is left out, counted, and named in a warning.
+func (q *Querier) addChunk(set *blocks.SampleSet, ch storage.RawChunk, slice metric.Slice, warn *warnings) {
 	if err := set.Add(ch.Data); err != nil {
+		q.damaged.Inc()
 		warn.add("samples are missing: raw chunk %s of group %d in the slice of %s: %v", ch.ID, ch.Group, slice, err)
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/quern/quern/internal/cache"
 	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/shards"
+	"github.com/quern/quern/internal/storage"
 )
 
 // grind is a workplace: the scratch that blocks are ground in, one after the other.
@@ -72,8 +73,9 @@ func (g *grind) compute(ctx context.Context, w *cache.Work) error {
 }
 
 // read has the block read from its cache, or from the table below where the cache
-// cannot serve. Both count as queries of blocks (invariant 6).
-func (g *grind) read(w *cache.Work, reset func(blocks.Range), fromCache, fromTable func() error) error {
+// cannot serve. Both count as queries of blocks (invariant 6). That the cache is damaged costs no more
+// than that, but is counted and told of.
+func (g *grind) read(ctx context.Context, w *cache.Work, reset func(blocks.Range), fromCache, fromTable func() error) error {
 	reset(w.Block)
 	err := cache.ErrUseTable
 	if w.Fresh() {
@@ -81,6 +83,10 @@ func (g *grind) read(w *cache.Work, reset func(blocks.Range), fromCache, fromTab
 		err = fromCache()
 	}
 	if errors.Is(err, cache.ErrUseTable) {
+		if errors.Is(err, storage.ErrCorrupt) {
+			g.run.metrics.damaged.WithLabelValues(tableCache).Inc()
+			g.run.damaged(ctx, w, fmt.Errorf("%w, and the table below is read: slice %s", err, w.Slice))
+		}
 		reset(w.Block)
 		g.tally.blockQueries.Add(1)
 		err = fromTable()
@@ -91,9 +97,10 @@ func (g *grind) read(w *cache.Work, reset func(blocks.Range), fromCache, fromTab
 }
 
 func (g *grind) fromSamples(ctx context.Context, w *cache.Work) error {
-	if err := g.read(w, g.samples.Reset,
+	var left damage
+	if err := g.read(ctx, w, g.samples.Reset,
 		func() error { return g.run.cache.Samples(ctx, w, &g.samples) },
-		func() error { return g.readRaw(ctx, w) },
+		func() error { return g.readRaw(ctx, w, &left) },
 	); err != nil {
 		return err
 	}
@@ -106,23 +113,30 @@ func (g *grind) fromSamples(ctx context.Context, w *cache.Work) error {
 			g.rows = append(g.rows, metric.RollupRow{Schedule: id, TimeMs: w.Slice.StartMs, Rollup: r})
 		}
 	}
-	return nil
+	if left.n == 0 {
+		return nil
+	}
+	g.run.metrics.damaged.WithLabelValues(tableRaw).Add(float64(left.n))
+	g.run.damaged(ctx, w, left.err(w.Slice))
+	return g.keepFuller(ctx, w, &left)
 }
 
-func (g *grind) readRaw(ctx context.Context, w *cache.Work) error {
+// readRaw reads the block's raw chunks, and leaves out those that are damaged. What the store itself cannot read
+// is an error: nobody knows which chunks that are, or how many.
+func (g *grind) readRaw(ctx context.Context, w *cache.Work, left *damage) error {
 	for ch, err := range g.run.store.RawChunks(ctx, w.Block, w.Slice.StartMs, w.Slice.EndMs) {
 		if err != nil {
 			return fmt.Errorf("read raw samples of block %d: %w", w.Block.Start, err)
 		}
 		if err := g.samples.Add(ch.Data); err != nil {
-			return fmt.Errorf("raw chunk %s of group %d: %w", ch.ID, ch.Group, err)
+			left.add(ch.Group, ch.ID, err)
 		}
 	}
 	return nil
 }
 
 func (g *grind) fromRollups(ctx context.Context, w *cache.Work) error {
-	if err := g.read(w, g.rollups.Reset,
+	if err := g.read(ctx, w, g.rollups.Reset,
 		func() error { return g.run.cache.Rollups(ctx, w, &g.rollups) },
 		func() error { return g.readRollups(ctx, w) },
 	); err != nil {

@@ -52,8 +52,8 @@ func (g *Grinder) Samples(samples []metric.Sample) (metric.Rollup, bool) {
 	return r, true
 }
 
-// Rollups merges finer rows, which MUST be of one schedule and ascend in time. It is
-// false when there are none. The error is sketch.ErrCorrupt, and names the row.
+// Rollups merges finer rows, which MUST be of one schedule and ascend in time; what comes of
+// them is partial if one of them is. It is false when there are none. The error is sketch.ErrCorrupt, and names the row.
 func (g *Grinder) Rollups(rows []metric.RollupRow) (metric.Rollup, bool, error) {
 	g.sketch.Reset()
 	var r metric.Rollup
@@ -75,6 +75,7 @@ func (g *Grinder) Rollups(rows []metric.RollupRow) (metric.Rollup, bool, error) 
 		r.Max = max(r.Max, row.Max)
 		r.Increase += step(r.Last, row.First) + row.Increase
 		r.Last = row.Last
+		r.Partial = r.Partial || row.Partial
 	}
 	if r.Count == 0 {
 		return metric.Rollup{}, false, nil

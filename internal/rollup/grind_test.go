@@ -179,6 +179,25 @@ func TestSketchesStayUntilReset(t *testing.T) {
 	}
 }
 
+// What is made of a partial row is partial, wherever among the others that is.
+func TestPartialRows(t *testing.T) {
+	var g Grinder
+	for i := range 8 {
+		var rows []metric.RollupRow
+		for j := range 3 {
+			r, _ := g.Samples([]metric.Sample{{Schedule: schedule, TimeMs: int64(j), Value: 1}})
+			require.False(t, r.Partial)
+			r.Partial = i>>j&1 == 1
+			rows = append(rows, metric.RollupRow{Schedule: schedule, TimeMs: int64(j), Rollup: r})
+		}
+		got, ok, err := g.Rollups(rows)
+		require.NoError(t, err)
+		require.True(t, ok)
+		require.Equal(t, i > 0, got.Partial, "%03b", i)
+		require.EqualValues(t, 3, got.Count)
+	}
+}
+
 func TestRollupsWithADamagedSketch(t *testing.T) {
 	var g Grinder
 	good, _ := g.Samples([]metric.Sample{{Schedule: schedule, TimeMs: 1, Value: 2}})

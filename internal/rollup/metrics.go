@@ -10,6 +10,12 @@ import (
 	"github.com/quern/quern/internal/storage"
 )
 
+// The tables whose chunks are counted when they are damaged.
+const (
+	tableRaw   = "raw_metrics"
+	tableCache = "metrics_cache"
+)
+
 type metrics struct {
 	runs        *prometheus.CounterVec
 	seconds     *prometheus.HistogramVec
@@ -19,6 +25,7 @@ type metrics struct {
 	late        *prometheus.CounterVec
 	rescheduled *prometheus.CounterVec
 	dropped     *prometheus.CounterVec
+	damaged     *prometheus.CounterVec
 	completed   *prometheus.GaugeVec
 	newestEndMs map[string]int64
 }
@@ -44,6 +51,10 @@ func newMetrics(reg prometheus.Registerer, ladder metric.Ladder) *metrics {
 		late:        byBucket("quern_aggregation_late_rows_total", "Roll-up rows recomputed for late data."),
 		rescheduled: byBucket("quern_aggregation_blocks_rescheduled_total", "Blocks that failed and were put off to a later slice."),
 		dropped:     byBucket("quern_aggregation_marks_dropped_total", "Marks given up because of their age or because their input has expired."),
+		damaged: f.NewCounterVec(prometheus.CounterOpts{
+			Name: "quern_aggregation_damaged_chunks_total",
+			Help: "Damaged chunks that reads of blocks met, each time, by table. A block of metrics_cache counts as one.",
+		}, []string{"table"}),
 		completed: f.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "quern_aggregation_completed_slice_end_seconds",
 			Help: "End of the newest completed slice, in Unix seconds.",
@@ -51,6 +62,8 @@ func newMetrics(reg prometheus.Registerer, ladder metric.Ladder) *metrics {
 		newestEndMs: make(map[string]int64),
 	}
 	// There from the start, so that an alert sees the first event as an increase.
+	m.damaged.WithLabelValues(tableRaw)
+	m.damaged.WithLabelValues(tableCache)
 	for _, b := range ladder.Ground() {
 		name := ladder.Name(b)
 		m.runs.WithLabelValues(name, "completed")

@@ -74,6 +74,7 @@ type Runner struct {
 	clk      clock.Clock
 	opts     Options
 	metrics  *metrics
+	told     told
 
 	// ended are the shards of a slice, current, in which no mark is left. None comes any more.
 	current storage.SliceKey

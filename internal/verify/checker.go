@@ -18,11 +18,21 @@ type Checker struct {
 	ladder  metric.Ladder
 	series  map[string]*Series
 	samples int
+	// damaged are the raw slices of which some samples cannot be read.
+	damaged []metric.Slice
 }
 
 // NewChecker makes a checker for the levels of a ladder.
 func NewChecker(l metric.Ladder) *Checker {
 	return &Checker{ladder: l, series: map[string]*Series{}}
+}
+
+// Damaged says that samples of a time cannot be read. A row there may have been ground from more than can
+// be read now, and is not held to that then.
+func (c *Checker) Damaged(s metric.Slice) { c.damaged = append(c.damaged, s) }
+
+func (c *Checker) readable(s metric.Slice) bool {
+	return !slices.ContainsFunc(c.damaged, func(d metric.Slice) bool { return d.StartMs < s.EndMs && s.StartMs < d.EndMs })
 }
 
 // Series is what is known of one series.
@@ -110,6 +120,8 @@ const (
 	Surplus = "surplus"
 	Doubled = "doubled"
 	Wrong   = "wrong"
+	// Unreadable is a row of more samples than can be read, where some are damaged: it may be right or not.
+	Unreadable = "unreadable"
 )
 
 // Result is what became of comparing one row.
@@ -144,23 +156,29 @@ func (c *Checker) Results(skip func(level metric.Bucket, s metric.Slice) bool, e
 		for _, r := range rows {
 			slice := metric.Slice{StartMs: r.startMs, EndMs: r.startMs + c.ladder.WidthMs(r.level)}
 			if skip == nil || !skip(r.level, slice) {
-				each(r.compare(s.Labels, slice))
+				each(r.compare(s.Labels, slice, c.readable(slice)))
 			}
 		}
 	}
 }
 
-func (r *row) compare(labels metric.Labels, slice metric.Slice) Result {
+func (r *row) compare(labels metric.Labels, slice metric.Slice, readable bool) Result {
 	out := Result{Series: labels, Level: r.level, Slice: slice, Got: r.got, Count: r.must.count}
 	switch {
 	case r.got == nil:
 		out.Kind = Missing
 	case r.again:
 		out.Kind = Doubled
+	case !readable && r.got.Count > r.must.count:
+		out.Kind = Unreadable
 	case r.must.count == 0:
 		out.Kind = Surplus
 	default:
-		if out.Fields = r.must.differs(r.got); len(out.Fields) > 0 {
+		out.Fields = r.must.differs(r.got)
+		if r.got.Partial && readable {
+			out.Fields = append(out.Fields, Field{"partial", "true", "false"})
+		}
+		if len(out.Fields) > 0 {
 			out.Kind = Wrong
 		}
 	}

@@ -21,8 +21,21 @@ import (
 // Client reads from a server over HTTP.
 type Client struct{ client.Client }
 
-// ErrDamaged means that the server left stored data out of its answer because it is damaged.
+// ErrDamaged means that the server left stored data out of its answer because it is damaged. What is not damaged
+// has been read by then.
 var ErrDamaged = errors.New("stored data is damaged")
+
+// damagedError is ErrDamaged with what the server said of it.
+type damagedError struct {
+	path     string
+	warnings []string
+}
+
+func (e *damagedError) Error() string {
+	return fmt.Sprintf("%s: %v: %s", e.path, ErrDamaged, strings.Join(e.warnings, "; "))
+}
+
+func (e *damagedError) Unwrap() error { return ErrDamaged }
 
 // reply is what a line of NDJSON has when something went wrong.
 type reply struct {
@@ -54,7 +67,7 @@ func lines[T any, P interface {
 		case errors.Is(err, io.EOF):
 			const header = "Quern-Warning"
 			if w := append(resp.Header.Values(header), resp.Trailer.Values(header)...); len(w) > 0 {
-				return fmt.Errorf("%s: %w: %s", path, ErrDamaged, strings.Join(w, "; "))
+				return &damagedError{path, w}
 			}
 			return nil
 		case err != nil:
@@ -148,6 +161,7 @@ type rowLine struct {
 	P50      value             `json:"p50"`
 	P90      value             `json:"p90"`
 	P99      value             `json:"p99"`
+	Partial  bool              `json:"partial"`
 }
 
 // Rollups reads the rows of a level that begin in [startMs, endMs).
@@ -164,7 +178,7 @@ func (c *Client) Rollups(
 		return each(labels, l.Time, Row{
 			Count: l.Count, Sum: float64(l.Sum), Min: float64(l.Min), Max: float64(l.Max), Avg: float64(l.Avg),
 			First: float64(l.First), Last: float64(l.Last), Increase: float64(l.Increase),
-			P50: float64(l.P50), P90: float64(l.P90), P99: float64(l.P99),
+			P50: float64(l.P50), P90: float64(l.P90), P99: float64(l.P99), Partial: l.Partial,
 		})
 	})
 }

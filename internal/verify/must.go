@@ -15,6 +15,8 @@ type Row struct {
 	Sum, Min, Max, Avg    float64
 	First, Last, Increase float64
 	P50, P90, P99         float64
+	// Partial says that samples may be missing, because raw chunks were damaged when it was ground.
+	Partial bool
 }
 
 // Field is a field of a row that differs.

@@ -6,7 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"regexp"
 	"slices"
+	"strconv"
+	"time"
 
 	"github.com/quern/quern/internal/metric"
 )
@@ -37,6 +40,8 @@ type Level struct {
 	// NotGround are those of slices that are not over or whose run has not ended, and Expired
 	// those whose samples, or which themselves, are or may be gone. Neither is compared.
 	NotGround, Expired int
+	// Unreadable are those of more samples than can be read, where raw chunks are damaged. They are not compared.
+	Unreadable int
 }
 
 // Summary is what came out.
@@ -45,6 +50,8 @@ type Summary struct {
 	StartMs, EndMs  int64
 	Series, Samples int
 	Levels          []Level
+	// Damaged is the number of raw chunks that cannot be read.
+	Damaged int
 	// Repaired is what was asked for, nil without Repair and when nothing differs.
 	Repaired *Repaired
 }
@@ -119,6 +126,8 @@ type verifier struct {
 	status *Status
 	sum    Summary
 	series map[string]struct{}
+	// damage is what the server said of damaged chunks, in the last read.
+	damage []string
 	told   int
 	repair map[string]*toRepair
 }
@@ -145,6 +154,10 @@ func (v *verifier) window(ctx context.Context, w metric.Slice) error {
 	if err != nil {
 		return err
 	}
+	for _, warning := range v.damage {
+		v.sum.Damaged += chunksIn(warning)
+		v.tell("damaged: " + warning)
+	}
 	v.sum.Samples += read.Samples()
 	for key := range read.series {
 		v.series[key] = struct{}{}
@@ -167,6 +180,8 @@ func (v *verifier) window(ctx context.Context, w metric.Slice) error {
 	}, func(r Result) {
 		switch {
 		case r.Kind == "":
+		case r.Kind == Unreadable:
+			v.sum.Levels[r.Level-1].unreadable()
 		case before.Waits(r.Level, r.Slice) || after.Waits(r.Level, r.Slice):
 			v.sum.Levels[r.Level-1].Pending++
 		default:
@@ -215,6 +230,8 @@ func (v *verifier) again(ctx context.Context, w metric.Slice, suspects map[suspe
 		case after.Expired(r.Level, r.Slice):
 			count.Compared--
 			count.Expired++
+		case r.Kind == Unreadable:
+			count.unreadable()
 		case before.Open(r.Level, r.Slice) || after.Open(r.Level, r.Slice) || before.Waits(r.Level, r.Slice) || after.Waits(r.Level, r.Slice):
 			count.Pending++
 		case sameRow(was.Got, r.Got):
@@ -232,12 +249,21 @@ func sameRow(a, b *Row) bool {
 	return (a == nil) == (b == nil) && (a == nil || fmt.Sprint(*a) == fmt.Sprint(*b))
 }
 
+func (v *verifier) tell(line string) {
+	if v.told++; v.told <= v.Limit {
+		v.Tell(line)
+	}
+}
+
+func (l *Level) unreadable() {
+	l.Compared--
+	l.Unreadable++
+}
+
 // different tells of a row that is wrong, and notes it.
 func (v *verifier) different(r *Result) {
 	for _, line := range r.Lines(v.ladder) {
-		if v.told++; v.told <= v.Limit {
-			v.Tell(line)
-		}
+		v.tell(line)
 	}
 	switch {
 	case !v.Repair:
@@ -262,6 +288,8 @@ func (v *verifier) different(r *Result) {
 // read reads rows, then samples, then the status.
 func (v *verifier) read(ctx context.Context, selectors []string, w metric.Slice) (*Checker, *Status, error) {
 	c := NewChecker(v.ladder)
+	v.damage = nil
+	var damaged *damagedError
 	for _, level := range v.ladder.Levels() {
 		// A row lies in its slice wherever the window begins: rows at its border are left out by their slices.
 		if err := v.Client.Rollups(ctx, selectors, v.ladder.Name(level), w.StartMs, w.EndMs, func(l metric.Labels, ms int64, r Row) error {
@@ -273,7 +301,12 @@ func (v *verifier) read(ctx context.Context, selectors []string, w metric.Slice)
 	}
 	if err := v.Client.Export(ctx, selectors, w.StartMs, w.EndMs, func(l metric.Labels, ms int64, val float64) error {
 		return c.Series(l).Sample(ms, val)
-	}); err != nil {
+	}); errors.As(err, &damaged) {
+		v.damage = damaged.warnings
+		for _, warning := range damaged.warnings {
+			c.Damaged(v.damagedIn(warning, w))
+		}
+	} else if err != nil {
 		return nil, nil, err
 	}
 	status, err := v.Client.Status(ctx)
@@ -285,6 +318,32 @@ func (v *verifier) read(ctx context.Context, selectors []string, w metric.Slice)
 	}
 	v.status = status
 	return c, status, nil
+}
+
+// How the server's warnings name a damaged chunk, and say that there are more than they name.
+var (
+	damagedChunk = regexp.MustCompile(`raw chunk \S+ of group \d+ in the slice of (\S+): `)
+	moreChunks   = regexp.MustCompile(`^and (\d+) more$`)
+)
+
+// damagedIn is the slice in which a warning says that something cannot be read: all of the window if it does not say.
+func (v *verifier) damagedIn(warning string, w metric.Slice) metric.Slice {
+	if m := damagedChunk.FindStringSubmatch(warning); m != nil {
+		if t, err := time.Parse(time.RFC3339, m[1]); err == nil {
+			return v.ladder.SliceAt(metric.Raw, t.UnixMilli())
+		}
+	}
+	return w
+}
+
+// chunksIn is the number of chunks that a warning is about.
+func chunksIn(warning string) int {
+	if m := moreChunks.FindStringSubmatch(warning); m != nil {
+		if n, err := strconv.Atoi(m[1]); err == nil {
+			return n
+		}
+	}
+	return 1
 }
 
 // repairAll has all that differs ground again.

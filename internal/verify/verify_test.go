@@ -76,12 +76,12 @@ func (f *fake) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 					}
 					return number(v)
 				}
-				fmt.Fprintf(w, `{"metric":{"__name__":"x"},"level":"-","time":%d,"count":%d,"sum":%s,"min":%s,"max":%s,"avg":%s,"first":%s,"last":%s,"increase":%s,"p50":%s,"p90":%s,"p99":%s}`+"\n",
-					ms, row.Count, n(row.Sum), n(row.Min), n(row.Max), n(row.Avg), n(row.First), n(row.Last), n(row.Increase), n(row.P50), n(row.P90), n(row.P99))
+				fmt.Fprintf(w, `{"metric":{"__name__":"x"},"level":"-","time":%d,"count":%d,"sum":%s,"min":%s,"max":%s,"avg":%s,"first":%s,"last":%s,"increase":%s,"p50":%s,"p90":%s,"p99":%s,"partial":%t}`+"\n",
+					ms, row.Count, n(row.Sum), n(row.Min), n(row.Max), n(row.Avg), n(row.First), n(row.Last), n(row.Increase), n(row.P50), n(row.P90), n(row.P99), row.Partial)
 			}
 		}
 	case "/base/api/v1/export":
-		if f.warning != "" {
+		if f.warning != "" && within(day+hour) {
 			w.Header().Set("Quern-Warning", f.warning)
 		}
 		for _, ms := range slices.Sorted(maps.Keys(f.samples)) {
@@ -282,13 +282,6 @@ func TestFailures(t *testing.T) {
 		_, _, err := f.run(Options{})
 		require.ErrorContains(t, err, "api/v1/export: the store is away")
 	})
-	t.Run("damage", func(t *testing.T) {
-		f := newFake(t)
-		f.warning = "a chunk cannot be read"
-		_, _, err := f.run(Options{})
-		require.ErrorIs(t, err, ErrDamaged)
-		require.ErrorContains(t, err, "a chunk cannot be read")
-	})
 	t.Run("refused", func(t *testing.T) {
 		server := httptest.NewServer(newFake(t))
 		defer server.Close()
@@ -302,6 +295,65 @@ func TestFailures(t *testing.T) {
 		_, err := Run(t.Context(), Options{Client: &Client{client.Client{URL: server.URL, HTTP: server.Client()}}})
 		require.ErrorContains(t, err, "the server is older than this program")
 	})
+}
+
+// TestDamaged: what cannot be read is named and counted. A row of more than can be read is not compared, one of
+// as many is, and one of fewer is wrong.
+func TestDamaged(t *testing.T) {
+	const warning = "samples are missing: raw chunk 0198 of group 0 in the slice of 2026-11-20T01:00:00Z: chunk is damaged"
+	f := newFake(t)
+	f.warning = warning
+	f.rows[1][day+hour] = flat(3, 3)
+	sum, said, err := f.run(Options{StartMs: day, EndMs: day + 10*hour})
+	require.NoError(t, err)
+	assert.Equal(t, []string{"damaged: " + warning}, said)
+	assert.Equal(t, 1, sum.Damaged)
+	assert.Zero(t, sum.Differences())
+	assert.Equal(t, []Level{{Name: "1h", Compared: 3, Unreadable: 1}, {Name: "2h", Compared: 2}}, sum.Levels)
+
+	partial := flat(2, 4)
+	partial.Partial = true
+	f.rows[1][day+hour] = partial
+	f.rows[2][day] = flat(3, 3)
+	_, said, err = f.run(Options{StartMs: day, EndMs: day + 10*hour})
+	require.NoError(t, err)
+	require.Contains(t, said[1], "1h 2026-11-20T01:00:00Z wrong sum")
+
+	partial = flat(2, 3)
+	partial.Partial = true
+	f.rows[1][day+hour] = partial
+	sum, said, err = f.run(Options{StartMs: day, EndMs: day + 10*hour})
+	require.NoError(t, err)
+	assert.Equal(t, []string{
+		"damaged: " + warning,
+		"x{} 2h 2026-11-20T00:00:00Z wrong count: the row says 3, the samples say 4",
+	}, said)
+	assert.Equal(t, 1, sum.Differences())
+}
+
+// TestManyDamaged: when the server names no more of them, nothing of the window is held to what can be read of it.
+func TestManyDamaged(t *testing.T) {
+	f := newFake(t)
+	f.warning = "and 30 more"
+	f.rows[1][day] = flat(3, 3)
+	sum, said, err := f.run(Options{StartMs: day, EndMs: day + 10*hour})
+	require.NoError(t, err)
+	assert.Equal(t, []string{"damaged: and 30 more"}, said)
+	assert.Equal(t, 30, sum.Damaged)
+	assert.Equal(t, []Level{{Name: "1h", Compared: 3, Unreadable: 1}, {Name: "2h", Compared: 2}}, sum.Levels)
+}
+
+// TestPartial: a row that could be whole now is to be ground again.
+func TestPartial(t *testing.T) {
+	f := newFake(t)
+	row := flat(2, 3)
+	row.Partial = true
+	f.rows[1][day] = row
+	sum, said, err := f.run(Options{StartMs: day, EndMs: day + 10*hour, Repair: true})
+	require.NoError(t, err)
+	assert.Equal(t, []string{"x{} 1h 2026-11-20T00:00:00Z wrong partial: the row says true, the samples say false"}, said)
+	assert.Equal(t, 1, sum.Differences())
+	assert.Len(t, f.repaired, 1)
 }
 
 // TestSelector: names and values of any text.

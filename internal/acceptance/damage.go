@@ -1,0 +1,228 @@
+package acceptance
+
+import (
+	"log/slog"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/quern/quern/internal/metric"
+	"github.com/quern/quern/internal/query"
+	"github.com/quern/quern/internal/reaggregate"
+	"github.com/quern/quern/internal/recovery"
+	"github.com/quern/quern/internal/storage"
+)
+
+// rawChunks are all raw chunks of the group of a series, oldest first.
+func (s *System) rawChunks(series string) []storage.RawChunk {
+	s.t.Helper()
+	from, to := s.timesMs()
+	group := int(s.IDs()[series]) / s.cfg.GroupSize * s.cfg.GroupSize
+	var out []storage.RawChunk
+	for ch, err := range s.inspect().RawChunks(s.t.Context(), s.allIDs(), from, to) {
+		require.NoError(s.t, err)
+		if ch.Group == metric.ScheduleID(group) {
+			out = append(out, ch)
+		}
+	}
+	return out
+}
+
+// overwrite puts chunks in the place of those with their keys.
+func (s *System) overwrite(chunks ...storage.RawChunk) {
+	require.NoError(s.t, s.inspect().Write(s.t.Context(), &storage.Batch{Raw: chunks}))
+}
+
+// damageRaw flips a bit in each of the chunks, and returns them as they were.
+func (s *System) damageRaw(chunks ...storage.RawChunk) (were []storage.RawChunk) {
+	for _, ch := range chunks {
+		bad := ch
+		bad.Data = slices.Clone(ch.Data)
+		bad.Data[len(bad.Data)/2] ^= 0x10
+		s.overwrite(bad)
+		were = append(were, ch)
+	}
+	return were
+}
+
+// reaggregate asks for all that is closed to be ground again.
+func (s *System) reaggregate() {
+	s.t.Helper()
+	index := query.NewIndex()
+	require.NoError(s.t, index.Refresh(s.t.Context(), s.Store))
+	sels, err := query.ParseSelectors([]string{`{__name__=~".+"}`})
+	require.NoError(s.t, err)
+	judge := recovery.New(s.Store, s.cache, s.Clock, recovery.Options{AgeCap: s.cfg.AgeCap, Retention: s.cfg.Retention})
+	from, to := s.timesMs()
+	_, err = reaggregate.New(s.Store, index, s.cache, judge, s.Clock, slog.New(slog.DiscardHandler)).
+		Run(s.t.Context(), sels, from, to, func(reaggregate.Progress) error { return nil })
+	require.NoError(s.t, err)
+}
+
+// row is a stored row; without samples where there is none.
+func (s *System) row(level metric.Bucket, series string, timeMs int64) metric.RollupRow {
+	id := s.IDs()[series]
+	for _, r := range s.storedRows(level) {
+		if r.Schedule == id && r.TimeMs == timeMs {
+			return r
+		}
+	}
+	return metric.RollupRow{}
+}
+
+// rowIs asks for a row of that many samples and their sum.
+func (s *System) rowIs(level metric.Bucket, series string, timeMs int64, count uint64, sum float64, partial bool) {
+	s.t.Helper()
+	r := s.row(level, series, timeMs)
+	require.Equal(s.t, count, r.Count, "%s row of %s", s.cfg.Ladder.Name(level), series)
+	require.Equal(s.t, sum, r.Sum, "%s row of %s", s.cfg.Ladder.Name(level), series) //nolint:testifylint // small integers
+	require.Equal(s.t, partial, r.Partial, "%s row of %s", s.cfg.Ladder.Name(level), series)
+}
+
+// errorsOf are the last errors with all of the words.
+func (s *System) errorsOf(words ...string) (out []string) {
+	found, err := s.inspect().RecentErrors(s.t.Context())
+	require.NoError(s.t, err)
+	for _, e := range found {
+		if !slices.ContainsFunc(words, func(w string) bool { return !strings.Contains(e.Message, w) }) {
+			require.Equal(s.t, "aggregator", e.Component)
+			out = append(out, e.Message)
+		}
+	}
+	return out
+}
+
+// allWhole repairs nothing: it asks for every row to be ground from all of its samples.
+func (s *System) allWhole() {
+	s.t.Helper()
+	s.Drain()
+	s.MustCheck(Raw)
+	require.Empty(s.t, s.Leftovers())
+	for _, level := range s.cfg.Ladder.Levels() {
+		for _, r := range s.storedRows(level) {
+			require.False(s.t, r.Partial, "%s row of schedule %d", s.cfg.Ladder.Name(level), r.Schedule)
+		}
+	}
+}
+
+// testDamagedChunk: one raw chunk among good ones is damaged after its slice was ground, and late data has the block
+// read again. The block is ground all the same, its rows say that they are partial, and lose nothing that they had.
+// Once the chunk is put right by hand, asking for it makes them whole.
+func testDamagedChunk(t *testing.T, b Backend) {
+	s := Start(t, b, Config{})
+	at10 := at(s, 10, 0)
+	s.Clock.Set(time.UnixMilli(at(s, 10, 50)))
+	s.MustReport(s.point("A", 10, 10, 1), s.point("B", 10, 10, 1), s.point("C", 10, 11, 1), s.point("D", 9, 30, 1), s.point("E", 10, 10, 1))
+	s.MustReport(s.point("A", 10, 20, 2), s.point("A", 10, 25, 4), s.point("C", 10, 20, 5), s.point("E", 10, 20, 1))
+	s.setClock(11, 2)
+	s.MustRun()
+	s.rowIs(1, "A", at10, 3, 7, false)
+
+	var inTen []storage.RawChunk
+	for _, ch := range s.rawChunks("A") {
+		if ch.SliceMs == at10 {
+			inTen = append(inTen, ch)
+		}
+	}
+	require.Len(t, inTen, 2)
+	were := s.damageRaw(inTen[1])
+	s.setClock(11, 30)
+	s.MustReport(s.point("A", 10, 40, 8), s.point("B", 10, 40, 8), s.point("D", 10, 40, 8), s.point("E", 10, 40, 8))
+	s.setClock(12, 2)
+	runs := s.MustRun()
+	require.Zero(t, runs[0].Rescheduled)
+	s.rowIs(1, "A", at10, 3, 7, true)  // two can be read, three could once
+	s.rowIs(1, "B", at10, 2, 9, true)  // nobody can tell whether it had some in the damaged chunk
+	s.rowIs(1, "C", at10, 2, 6, false) // nobody asked for it
+	s.rowIs(1, "D", at10, 1, 8, true)
+	s.rowIs(1, "E", at10, 3, 10, false) // no chunk of its group is damaged
+	named := []string{inTen[1].ID.String(), "of group 0", "slice " + s.cfg.Ladder.SliceAt(metric.Raw, at10).String()}
+	require.Len(t, s.errorsOf(named...), 1)
+
+	s.MustReport(s.point("B", 10, 45, 1))
+	s.setClock(13, 2)
+	s.MustRun()
+	s.rowIs(1, "B", at10, 3, 10, true)
+	require.Len(t, s.errorsOf(named...), 1, "told once, however often it is met")
+
+	s.setClock(18, 2)
+	s.MustRun()
+	s.rowIs(2, "A", at(s, 6, 0), 3, 7, true)
+	s.rowIs(2, "C", at(s, 6, 0), 2, 6, false)
+	s.rowIs(2, "E", at(s, 6, 0), 3, 10, false)
+
+	for _, ch := range s.rawChunks("A") {
+		if ch.ID == were[0].ID {
+			require.NotEqual(t, were[0].Data, ch.Data, "what is damaged stays as it is")
+		}
+	}
+	s.overwrite(were...)
+	s.reaggregate()
+	s.allWhole()
+	s.rowIs(1, "A", at10, 4, 15, false)
+}
+
+// testDamagedBlock: all that is left of a block is damaged. There is nothing to grind, so no row appears, and none that
+// is there is taken back.
+func testDamagedBlock(t *testing.T, b Backend) {
+	s := Start(t, b, Config{})
+	at10 := at(s, 10, 0)
+	s.Clock.Set(time.UnixMilli(at(s, 10, 30)))
+	s.MustReport(s.point("A", 10, 10, 1), s.point("B", 10, 10, 2))
+	first := s.damageRaw(s.rawChunks("A")...)
+	s.Restart() // nobody seals the block, so that raw is read
+	s.setClock(11, 2)
+	s.MustRun()
+	require.Empty(t, s.storedRows(1), "without samples there is no row, and none that says so")
+	require.Len(t, s.errorsOf(first[0].ID.String()), 1)
+
+	s.overwrite(first...)
+	s.reaggregate()
+	s.setClock(12, 2)
+	s.MustRun()
+	s.rowIs(1, "A", at10, 1, 1, false)
+	s.rowIs(1, "B", at10, 1, 2, false)
+
+	s.MustReport(s.point("A", 10, 20, 3))
+	all := s.damageRaw(s.rawChunks("A")...)
+	s.setClock(13, 2)
+	s.MustRun()
+	s.rowIs(1, "A", at10, 1, 1, true)
+	s.rowIs(1, "B", at10, 1, 2, false)
+
+	s.overwrite(all...)
+	s.reaggregate()
+	s.allWhole()
+	s.rowIs(1, "A", at10, 2, 4, false)
+}
+
+// testDamagedCache: a block whose cache is damaged is ground from raw, and somebody hears of it. One whose cache is
+// whole is not read from raw, so that its rows are whole whatever has become of that.
+func testDamagedCache(t *testing.T, b Backend) {
+	s := Start(t, b, Config{})
+	s.Clock.Set(time.UnixMilli(at(s, 10, 30)))
+	s.MustReport(s.point("A", 10, 10, 1), s.point("B", 10, 10, 2))
+	cached := s.CacheBlocks(metric.Raw)
+	require.Len(t, cached, 1)
+	s.DamageCache()
+	s.setClock(11, 2)
+	runs := s.MustRun()
+	require.Equal(t, 2, runs[0].BlockQueries, "the cache, then raw")
+	s.rowIs(1, "A", at(s, 10, 0), 1, 1, false)
+	s.rowIs(1, "B", at(s, 10, 0), 1, 2, false)
+	require.Len(t, s.errorsOf("the cache cannot serve the block", cached[0].Chunks[0].ID.String(), "2025-11-21T10:00:00Z"), 1)
+
+	s.Clock.Set(time.UnixMilli(at(s, 11, 30)))
+	s.MustReport(s.point("A", 11, 10, 5))
+	chunks := s.rawChunks("A")
+	were := s.damageRaw(chunks[len(chunks)-1])
+	s.setClock(12, 2)
+	s.MustRun()
+	s.rowIs(1, "A", at(s, 11, 0), 1, 5, false)
+	require.Empty(t, s.errorsOf(were[0].ID.String()))
+	s.overwrite(were...)
+	s.allWhole()
+}

@@ -1,0 +1,113 @@
+package rollup
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/quern/quern/internal/blocks"
+	"github.com/quern/quern/internal/cache"
+	"github.com/quern/quern/internal/metric"
+)
+
+const (
+	// maxNamed bounds the damaged chunks that one message names.
+	maxNamed = 5
+	// maxTold bounds the messages that are remembered; beyond it all may be told again.
+	maxTold = 1024
+)
+
+// told are the messages about damage that were given already: a damaged chunk is met by each attempt and each run
+// that reads its block, and told of once in a process' life. The zero value is ready.
+type told struct {
+	mu  sync.Mutex
+	all map[string]struct{}
+}
+
+// first says whether message is new.
+func (t *told) first(message string) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if _, ok := t.all[message]; ok {
+		return false
+	}
+	if t.all == nil || len(t.all) >= maxTold {
+		t.all = make(map[string]struct{})
+	}
+	t.all[message] = struct{}{}
+	return true
+}
+
+// damaged reports damage in a block, once.
+func (r *Runner) damaged(ctx context.Context, w *cache.Work, err error) {
+	if r.told.first(fmt.Sprintf("%d %v", w.Block.Start, err)) {
+		r.report(ctx, w.Partition.SliceKey, w.Block.Start, err)
+	}
+}
+
+// damage is the raw chunks of a block that could not be read.
+type damage struct {
+	n      int
+	names  []string
+	groups []metric.ScheduleID
+}
+
+func (d *damage) add(group metric.ScheduleID, id blocks.ID, err error) {
+	if !slices.Contains(d.groups, group) {
+		d.groups = append(d.groups, group)
+	}
+	if d.n++; d.n <= maxNamed {
+		d.names = append(d.names, fmt.Sprintf("chunk %s of group %d: %v", id, group, err))
+	}
+}
+
+// err names them.
+func (d *damage) err(slice metric.Slice) error {
+	more := ""
+	if d.n > maxNamed {
+		more = fmt.Sprintf("; and %d more", d.n-maxNamed)
+	}
+	return fmt.Errorf("%d raw chunks of slice %s are left out, and the rows of their schedules are partial: %s%s",
+		d.n, slice, strings.Join(d.names, "; "), more)
+}
+
+// keepFuller makes the rows of g, which were ground without some of the block's chunks, those to be stored. It is about
+// the schedules of the storage groups that damaged chunks lie in: which of them had samples there cannot be told.
+//
+//   - The rows of all of them are partial.
+//   - Where the row that is stored has more samples, it stays, and is partial from now on: what was read of it once is
+//     not given up for what can be read now, and what came since may be missing from it.
+//   - None takes an old row back: that no samples can be read does not say that there are none.
+func (g *grind) keepFuller(ctx context.Context, w *cache.Work, left *damage) error {
+	only, level := w.Schedules(), w.Bucket()+1
+	size := g.run.store.Settings().GroupSize
+	touched := func(id metric.ScheduleID) bool { return slices.Contains(left.groups, blocks.Of(id, size).Start) }
+	stored := make(map[metric.ScheduleID]metric.Rollup)
+	g.tally.blockQueries.Add(1)
+	for row, err := range g.run.store.Rollups(ctx, level, w.Block, w.Slice.StartMs, w.Slice.StartMs+1) {
+		if err != nil {
+			return fmt.Errorf("read %s rows of block %d: %w", g.run.ladder.Name(level), w.Block.Start, err)
+		}
+		if asked(only, row.Schedule) && touched(row.Schedule) {
+			stored[row.Schedule] = row.Rollup
+		}
+	}
+	for i := range g.rows {
+		row := &g.rows[i]
+		if was := stored[row.Schedule]; was.Count > row.Count {
+			row.Rollup = was
+		}
+		delete(stored, row.Schedule)
+	}
+	for id, was := range stored {
+		g.rows = append(g.rows, metric.RollupRow{Schedule: id, TimeMs: w.Slice.StartMs, Rollup: was})
+	}
+	g.rows = slices.DeleteFunc(g.rows, func(r metric.RollupRow) bool { return r.Count == 0 && touched(r.Schedule) })
+	for i := range g.rows {
+		g.rows[i].Partial = touched(g.rows[i].Schedule)
+	}
+	slices.SortFunc(g.rows, func(a, b metric.RollupRow) int { return int(a.Schedule - b.Schedule) })
+	return nil
+}
