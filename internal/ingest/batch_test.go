@@ -1,6 +1,7 @@
 package ingest_test
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -9,6 +10,7 @@ import (
 	"github.com/quern/quern/internal/ingest"
 	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/registry"
+	"github.com/quern/quern/internal/storage/storagetest"
 )
 
 func labels(pairs ...string) []metric.Label {
@@ -56,6 +58,67 @@ func TestBatchSources(t *testing.T) {
 			}},
 		}, b.Reports())
 		require.Equal(t, 6, b.Len())
+	}
+}
+
+// Series that differ in nothing but the name share their labels, and each is still itself: also where labels come before the
+// name in order, and when the next request lies where the last one did.
+func TestBatchMetrics(t *testing.T) {
+	in, g := start(t, ingest.Options{Window: time.Millisecond}, registry.Options{})
+	var b ingest.Batch
+	for _, host := range []string{"a", "b"} {
+		b.Reset()
+		for _, ls := range [][]metric.Label{labels("zone", "z", "host", host, "none", "", "Env", "e"), nil, labels("source", host, "Env", "e")} {
+			b.Series("m1", ls)
+			b.Add(ingest.NoTime, 1)
+			b.Metric("m2")
+			b.Add(ingest.NoTime, 2)
+		}
+		res, err := in.Append(t.Context(), b.Reports())
+		require.NoError(t, err)
+		require.Equal(t, ingest.Result{Accepted: 6}, res)
+	}
+	require.NoError(t, in.Close())
+	require.ElementsMatch(t, []string{
+		`m1{Env="e",host="a",zone="z"}`, `m2{Env="e",host="a",zone="z"}`, `m1{}`, `m2{}`, `m1{Env="e",source="a"}`, `m2{Env="e",source="a"}`,
+		`m1{Env="e",host="b",zone="z"}`, `m2{Env="e",host="b",zone="z"}`, `m1{Env="e",source="b"}`, `m2{Env="e",source="b"}`,
+	}, stored(t, g))
+	reg := registry.New(g, registry.Options{})
+	src, err := reg.Source(t.Context(), "", true)
+	require.NoError(t, err)
+	_, found := src.Lookup(metric.Labels(labels("Env", "e", "__name__", "m2", "host", "b", "zone", "z")).AppendKey(nil))
+	require.True(t, found)
+}
+
+// stored are the series that the store knows.
+func stored(t *testing.T, g *storagetest.Faulty) []string {
+	t.Helper()
+	var out []string
+	ids, err := g.LeasedIDs(t.Context())
+	require.NoError(t, err)
+	for s, err := range g.Schedules(t.Context(), ids) {
+		require.NoError(t, err)
+		out = append(out, s.Labels.String())
+	}
+	return out
+}
+
+// Text that is the batch's own stays as it was while there comes more of it.
+func TestBatchOwn(t *testing.T) {
+	var b ingest.Batch
+	for range 2 {
+		b.Reset()
+		var got []string
+		scratch := make([]byte, 700)
+		for i := range 10 {
+			for j := range scratch {
+				scratch[j] = byte('a' + i)
+			}
+			got = append(got, b.Own(scratch[:70*i]))
+		}
+		for i, s := range got {
+			require.Equal(t, strings.Repeat(string(rune('a'+i)), 70*i), s)
+		}
 	}
 }
 
@@ -118,16 +181,9 @@ func TestDerivedSource(t *testing.T) {
 	require.Equal(t, 1, res.Accepted)
 	require.NoError(t, in.Close())
 
-	var stored []string
-	ids, err := g.LeasedIDs(t.Context())
-	require.NoError(t, err)
-	for s, err := range g.Schedules(t.Context(), ids) {
-		require.NoError(t, err)
-		stored = append(stored, s.Labels.String())
-	}
 	require.ElementsMatch(t, []string{
 		`m{instance="web-1"}`, `m{instance="web-1",source="x"}`, `m{instance="web-1",source="web-1"}`, `m{}`,
-	}, stored)
+	}, stored(t, g))
 
 	// Another process finds them again.
 	reg := registry.New(g, registry.Options{})

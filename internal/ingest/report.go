@@ -27,7 +27,12 @@ type Measurement struct {
 // sameSeries says whether two measurements share their labels, as those do that a Batch has put into one series. If not,
 // they may be of the same series all the same.
 func (m *Measurement) sameSeries(o *Measurement) bool {
-	return len(m.Labels) > 0 && len(m.Labels) == len(o.Labels) && &m.Labels[0] == &o.Labels[0] && m.Metric == o.Metric
+	return sameLabels(m.Labels, o.Labels) && m.Metric == o.Metric
+}
+
+// sameLabels says whether two are the same slice. If not, or if they are empty, they may be equal all the same.
+func sameLabels(a, b []metric.Label) bool {
+	return len(a) > 0 && len(a) == len(b) && &a[0] == &b[0]
 }
 
 // Report is the measurements of one source.

@@ -48,8 +48,14 @@ type resolver struct {
 	samples  []metric.Sample
 	rejected []Rejection
 
-	key    []byte
+	key []byte
+	// labels are those of the measurement of which the key was built last, in order and without the empty ones. Other
+	// measurements may share them: shared is where they came from, rest is their part of the key, and the name's goes into it at nameAt.
 	labels []metric.Label
+	shared []metric.Label
+	rest   []byte
+	nameAt int
+
 	fresh  []unregistered
 	series []metric.Labels
 }
@@ -64,6 +70,7 @@ func (r *resolver) resolve(ctx context.Context, in *Ingest, reports []Report, w 
 	r.window = w
 	r.samples = r.samples[:0]
 	r.rejected = r.rejected[:0]
+	r.sortLabels(nil) // what lies where the last reports lay is not the same
 	nowMs := clock.NowMs(in.clk)
 	index := 0
 	for _, rep := range reports {
@@ -163,8 +170,17 @@ func ms(n int64) time.Duration {
 // name in order. Whether they are valid does not matter here: only valid series are
 // registered, so no invalid one is found.
 func (r *resolver) seriesKey(m *Measurement) {
-	r.labels = append(r.labels[:0], metric.Label{Name: metric.NameLabel, Value: m.Metric})
-	for _, l := range m.Labels {
+	if !sameLabels(m.Labels, r.shared) {
+		r.sortLabels(m.Labels)
+	}
+	r.key = append(r.key[:0], r.rest[:r.nameAt]...)
+	r.key = metric.Label{Name: metric.NameLabel, Value: m.Metric}.AppendKey(r.key)
+	r.key = append(r.key, r.rest[r.nameAt:]...)
+}
+
+func (r *resolver) sortLabels(labels []metric.Label) {
+	r.shared, r.labels = labels, r.labels[:0]
+	for _, l := range labels {
 		if l.Value == "" {
 			continue
 		}
@@ -176,7 +192,13 @@ func (r *resolver) seriesKey(m *Measurement) {
 		}
 		r.labels[i] = l
 	}
-	r.key = metric.Labels(r.labels).AppendKey(r.key[:0])
+	r.rest, r.nameAt = r.rest[:0], 0
+	for _, l := range r.labels {
+		r.rest = l.AppendKey(r.rest)
+		if l.Name < metric.NameLabel {
+			r.nameAt = len(r.rest)
+		}
+	}
 }
 
 // unknown notes a new series for registration, or rejects it.
@@ -185,9 +207,10 @@ func (r *resolver) unknown(in *Ingest, m *Measurement, derived bool, index int) 
 		r.reject(index, reason, "%s", msg)
 		return false
 	}
-	own := make([]metric.Label, len(r.labels))
-	for i, l := range r.labels {
-		own[i] = metric.Label{Name: strings.Clone(l.Name), Value: strings.Clone(l.Value)}
+	own := make([]metric.Label, 0, len(r.labels)+1)
+	own = append(own, metric.Label{Name: metric.NameLabel, Value: strings.Clone(m.Metric)})
+	for _, l := range r.labels {
+		own = append(own, metric.Label{Name: strings.Clone(l.Name), Value: strings.Clone(l.Value)})
 	}
 	labels, err := metric.NewLabels(own...)
 	if err != nil {
