@@ -3,6 +3,7 @@ package cassandra
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"slices"
 	"time"
 
@@ -16,7 +17,7 @@ const (
 	cqlWriteError  = `INSERT INTO errors (component, time, worker, bucket, time_slice, start_schedule_id, message) VALUES (?, ?, ?, ?, ?, ?, ?) USING TTL ?`
 	cqlReadErrors  = `SELECT component, time, worker, bucket, time_slice, start_schedule_id, message FROM errors PER PARTITION LIMIT 10`
 	cqlWriteWorker = `INSERT INTO workers (ring, id, host, started, seen, aggregates) VALUES (0, ?, ?, ?, ?, ?) USING TTL ?`
-	cqlReadWorkers = `SELECT id, host, started, seen, aggregates FROM workers WHERE ring = 0`
+	cqlReadWorkers = `SELECT id, host, started, seen, aggregates, TTL(seen) AS seconds_left FROM workers WHERE ring = 0`
 )
 
 const (
@@ -112,6 +113,8 @@ type workerRow struct {
 	StartedMs  int64  `db:"started"`
 	SeenMs     int64  `db:"seen"`
 	Aggregates bool   `db:"aggregates"`
+
+	SecondsLeft *int `db:"seconds_left"` // null for a row that never ends
 }
 
 // Heartbeat implements storage.Operations.
@@ -123,7 +126,8 @@ func (s *Store) Heartbeat(ctx context.Context, w storage.Worker, d time.Duration
 		w.ID, w.Host, w.StartedMs, w.SeenMs, w.Aggregates, ttl(d))))
 }
 
-// Workers implements storage.Operations.
+// Workers implements storage.Operations. A heartbeat that has no end is nobody's, and is passed over: whoever it
+// was for would have shards that are never ground.
 func (s *Store) Workers(ctx context.Context) ([]storage.Worker, error) {
 	found, err := all[workerRow](ctx, s.session, stmt(cqlReadWorkers))
 	if err != nil {
@@ -131,7 +135,11 @@ func (s *Store) Workers(ctx context.Context) ([]storage.Worker, error) {
 	}
 	var out []storage.Worker
 	for _, r := range found {
-		out = append(out, storage.Worker(r))
+		if r.SecondsLeft == nil {
+			s.odd(ctx, r.ID, fmt.Sprintf("the heartbeat of %q in table workers has no end: no worker wrote it; it is passed over and can be deleted", r.ID))
+			continue
+		}
+		out = append(out, storage.Worker{ID: r.ID, Host: r.Host, StartedMs: r.StartedMs, SeenMs: r.SeenMs, Aggregates: r.Aggregates})
 	}
 	return out, nil
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/gocql/gocql"
 
 	"github.com/quern/quern/internal/blocks"
+	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/storage"
 )
@@ -185,7 +186,7 @@ func (s *Store) DeleteCacheBlock(ctx context.Context, f storage.Fence, k storage
 }
 
 const (
-	cqlReadLeases = `SELECT shard, newest_fence, owner, fence, expires FROM shards WHERE ring = 0`
+	cqlReadLeases = `SELECT shard, newest_fence, owner, fence, expires, TTL(owner) AS seconds_left FROM shards WHERE ring = 0`
 	cqlFirstFence = `UPDATE shards SET newest_fence = ? WHERE ring = 0 IF newest_fence = null`
 	cqlNextFence  = `UPDATE shards SET newest_fence = ? WHERE ring = 0 IF newest_fence = ?`
 	cqlTakeShard  = `UPDATE shards USING TTL ? SET owner = ?, fence = ?, expires = ? WHERE ring = 0 AND shard = ? IF owner = null`
@@ -195,21 +196,37 @@ const (
 )
 
 type leaseRow struct {
-	Shard       *int   `db:"shard"`
-	NewestFence int64  `db:"newest_fence"`
-	Owner       string `db:"owner"`
-	Fence       int64  `db:"fence"`
-	ExpiresMs   int64  `db:"expires"`
+	Shard       *int    `db:"shard"`
+	NewestFence *int64  `db:"newest_fence"`
+	Owner       *string `db:"owner"`
+	Fence       int64   `db:"fence"`
+	ExpiresMs   int64   `db:"expires"`
+	SecondsLeft *int    `db:"seconds_left"` // null for a row that never ends
 }
 
-func (r *leaseRow) newest() storage.Fence { return storage.Fence(r.NewestFence) }
+func (r *leaseRow) newest() storage.Fence {
+	if r.NewestFence == nil {
+		return 0
+	}
+	return storage.Fence(*r.NewestFence)
+}
+
+// longestLease is more than any worker asks for.
+const longestLease = 7 * day
+
+// endless says whether the row has an owner and no end that is worth waiting for. No worker writes such a lease, so nobody
+// may be there who would renew it or give it back.
+func (r *leaseRow) endless() bool {
+	return r.Owner != nil && (r.SecondsLeft == nil || *r.SecondsLeft > int(longestLease/time.Second))
+}
 
 func (s *Store) readLeases(ctx context.Context) ([]leaseRow, error) {
 	return all[leaseRow](ctx, s.session, stmt(cqlReadLeases))
 }
 
 // AcquireShard implements storage.Runs. The lease ends by a TTL of the servers': nobody's clock
-// is compared with anybody else's.
+// is compared with anybody else's. A lease that has no end was written by somebody else than a worker, and is
+// taken; if there is a worker behind it after all, its fence is lower from then on.
 func (s *Store) AcquireShard(ctx context.Context, shard int, owner string, d time.Duration) (storage.Lease, error) {
 	op := fmt.Sprintf("shard %d", shard)
 	if shard < 0 || shard >= s.shards {
@@ -223,16 +240,27 @@ func (s *Store) AcquireShard(ctx context.Context, shard int, owner string, d tim
 		if err != nil {
 			return storage.Lease{}, named(op, err)
 		}
-		var newest storage.Fence
-		holder := ""
+		var first, held leaseRow
 		for _, r := range found {
-			newest = r.newest()
-			if r.Shard != nil && *r.Shard == shard {
-				holder = r.Owner
+			first = r // newest_fence is the same in all
+			switch {
+			case r.Shard == nil:
+			case *r.Shard == shard:
+				held = r
+			case *r.Shard < 0 || *r.Shard >= s.shards:
+				s.odd(ctx, owner, fmt.Sprintf("table shards has a row for shard %d, and the store's shards are 0 to %d: it is passed over and can be deleted",
+					*r.Shard, s.shards-1))
 			}
 		}
-		if holder != "" && holder != owner {
-			return storage.Lease{}, fmt.Errorf("%s: %w: %s", op, storage.ErrConflict, holder)
+		if held.Owner != nil && *held.Owner != owner {
+			if !held.endless() {
+				return storage.Lease{}, fmt.Errorf("%s: %w: %s", op, storage.ErrConflict, *held.Owner)
+			}
+			s.odd(ctx, owner, fmt.Sprintf("the lease of shard %d, of %q, has no end: no worker wrote it; it is taken over", shard, *held.Owner))
+		}
+		newest := first.newest()
+		if err := s.plausible(newest); err != nil {
+			return storage.Lease{}, named(op, err)
 		}
 		s.sawFence(newest)
 		l := storage.Lease{
@@ -240,12 +268,12 @@ func (s *Store) AcquireShard(ctx context.Context, shard int, owner string, d tim
 			ExpiresMs: s.clk.Now().Add(d).UnixMilli(),
 		}
 		advance := stmt(cqlNextFence, int64(l.Fence), int64(newest))
-		if newest == 0 {
+		if first.NewestFence == nil {
 			advance = stmt(cqlFirstFence, int64(l.Fence))
 		}
 		take := stmt(cqlTakeShard, ttl(d), owner, int64(l.Fence), l.ExpiresMs, shard)
-		if holder == owner {
-			take = stmt(cqlTakeAgain, ttl(d), owner, int64(l.Fence), l.ExpiresMs, shard, owner)
+		if held.Owner != nil {
+			take = stmt(cqlTakeAgain, ttl(d), owner, int64(l.Fence), l.ExpiresMs, shard, *held.Owner)
 		}
 		ok, err := s.session.cas(ctx, advance, take)
 		if err != nil {
@@ -259,7 +287,43 @@ func (s *Store) AcquireShard(ctx context.Context, shard int, owner string, d tim
 	}
 }
 
-func (s *Store) sawFence(f storage.Fence) { s.stamps.observe(f) }
+// sawFence has what this process writes from now on lie above f. One that is not plausible stays out of account:
+// writes at such a time could be replaced by nothing.
+func (s *Store) sawFence(f storage.Fence) {
+	if s.plausible(f) == nil {
+		s.stamps.observe(f)
+	}
+}
+
+// longestLead is how far a fence may be ahead of the clock: a worker's clock is right within seconds (maxSkew), and
+// fences given out faster than a million a second would be ahead of it too.
+const longestLead = day
+
+// plausible refuses a newest fence that is too far ahead of the clock. What is written with the fences after it could not be
+// replaced until then, by any worker.
+func (s *Store) plausible(f storage.Fence) error {
+	now := s.clk.Now()
+	if at := time.UnixMicro(int64(f)); at.Sub(now) > longestLead {
+		return fmt.Errorf("newest_fence in table shards is %s, more than %s ahead of the clock: no shard is taken, since what is "+
+			"written from there on could not be replaced before that time; if no clock was that wrong, put it right by "+
+			"UPDATE shards SET newest_fence = %d WHERE ring = 0 IF newest_fence = %d",
+			at.UTC().Format(time.RFC3339), longestLead, now.UnixMicro(), int64(f))
+	}
+	return nil
+}
+
+// odd tells, once in this process' life, of a row that no worker writes.
+func (s *Store) odd(ctx context.Context, worker, message string) {
+	if _, told := s.told.LoadOrStore(message, true); told {
+		return
+	}
+	s.log.Warn(message)
+	if err := s.RecordError(ctx, storage.ComponentError{
+		Component: "aggregator", Worker: worker, TimeMs: clock.NowMs(s.clk), Start: -1, Message: message,
+	}); err != nil {
+		s.log.Warn("error not recorded", "err", err)
+	}
+}
 
 // RenewShard implements storage.Runs.
 func (s *Store) RenewShard(ctx context.Context, l storage.Lease, d time.Duration) error {
@@ -277,7 +341,7 @@ func (s *Store) ReleaseShard(ctx context.Context, shard int, owner string) error
 	return named(fmt.Sprintf("release shard %d", shard), err)
 }
 
-// Leases implements storage.Operations.
+// Leases implements storage.Operations: those of shards that there are.
 func (s *Store) Leases(ctx context.Context) ([]storage.Lease, error) {
 	found, err := s.readLeases(ctx)
 	if err != nil {
@@ -285,8 +349,8 @@ func (s *Store) Leases(ctx context.Context) ([]storage.Lease, error) {
 	}
 	var out []storage.Lease
 	for _, r := range found {
-		if r.Shard != nil && r.Owner != "" {
-			out = append(out, storage.Lease{Shard: *r.Shard, Owner: r.Owner, Fence: storage.Fence(r.Fence), ExpiresMs: r.ExpiresMs})
+		if r.Shard != nil && *r.Shard >= 0 && *r.Shard < s.shards && r.Owner != nil {
+			out = append(out, storage.Lease{Shard: *r.Shard, Owner: *r.Owner, Fence: storage.Fence(r.Fence), ExpiresMs: r.ExpiresMs})
 		}
 	}
 	slices.SortFunc(out, func(a, b storage.Lease) int { return cmp.Compare(a.Shard, b.Shard) })

@@ -61,6 +61,8 @@ type Store struct {
 	mu         sync.Mutex
 	epochs     blocks.Epochs
 	epochsRead time.Time
+
+	told sync.Map // what was told of rows that no worker writes
 }
 
 var _ storage.Store = (*Store)(nil)
