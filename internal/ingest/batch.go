@@ -19,7 +19,7 @@ type SourceLabels []string
 type Batch struct {
 	// Sources say what the source of a series is.
 	Sources SourceLabels
-	// Max bounds the measurements; 0 is no bound.
+	// Max bounds the measurements, and the samples; 0 is no bound.
 	Max int
 
 	reports []span
@@ -31,9 +31,13 @@ type Batch struct {
 
 	n        int // measurements so far
 	tooMany  bool
-	indexes  []int // of samples, once one has been rejected
+	indexed  bool  // samples and measurements are not the same any more
+	indexes  []int // of the samples' measurements, if indexed
 	rejected []Rejection
 }
+
+// NoMeasurement is the index of a sample that belongs to no measurement.
+const NoMeasurement = -1
 
 // span is a report, with its measurements as a range: samples may still move.
 type span struct {
@@ -49,7 +53,7 @@ func (b *Batch) Reset() {
 	clear(b.samples)
 	clear(b.arena)
 	b.reports, b.ready, b.samples, b.arena, b.text = b.reports[:0], b.ready[:0], b.samples[:0], b.arena[:0], b.text[:0]
-	b.series, b.n, b.tooMany, b.indexes, b.rejected = Measurement{}, 0, false, b.indexes[:0], nil
+	b.series, b.n, b.tooMany, b.indexed, b.indexes, b.rejected = Measurement{}, 0, false, false, b.indexes[:0], nil
 }
 
 // Series begins a series: what Add adds belongs to it. Labels hold neither the name nor an order, and are copied.
@@ -106,7 +110,7 @@ func (b *Batch) source(labels []metric.Label) (source string, derived bool, at i
 	return source, true, 0
 }
 
-// TooMany says that there were more measurements than Max, so that some are missing.
+// TooMany says that the batch was too small for the body, so that some of it is missing.
 func (b *Batch) TooMany() bool { return b.tooMany }
 
 // Add adds a sample of the series. The time is in Unix ms, or NoTime. It is not added, and false, when the batch is full.
@@ -114,30 +118,57 @@ func (b *Batch) Add(timeMs int64, value float64) bool {
 	if b.full() {
 		return false
 	}
-	if len(b.rejected) > 0 {
+	if b.indexed {
 		b.indexes = append(b.indexes, b.n)
 	}
 	b.n++
-	b.series.TimeMs, b.series.Value = timeMs, value
-	b.samples = append(b.samples, b.series)
+	b.sample(timeMs, value)
 	return true
 }
 
+// AddTo adds one more sample of the series to a measurement that is counted already: a histogram is one measurement and
+// many samples, and is rejected when one of them is. With NoMeasurement the sample belongs to none, and its rejection has
+// that index. It is not added, and false, when the batch is full.
+func (b *Batch) AddTo(index int, timeMs int64, value float64) bool {
+	if b.full() {
+		return false
+	}
+	b.index()
+	b.indexes = append(b.indexes, index)
+	b.sample(timeMs, value)
+	return true
+}
+
+func (b *Batch) sample(timeMs int64, value float64) {
+	b.series.TimeMs, b.series.Value = timeMs, value
+	b.samples = append(b.samples, b.series)
+}
+
+// index has the samples' measurements noted from now on. Until now they were the same.
+func (b *Batch) index() {
+	if b.indexed {
+		return
+	}
+	b.indexed = true
+	for i := range b.samples {
+		b.indexes = append(b.indexes, i)
+	}
+}
+
 func (b *Batch) full() bool {
-	b.tooMany = b.tooMany || b.Max > 0 && b.n >= b.Max
+	b.tooMany = b.tooMany || b.Max > 0 && max(b.n, len(b.samples)) >= b.Max
 	return b.tooMany
 }
+
+// Overflow makes the batch full: for a decoder that would have to hold too much to go on.
+func (b *Batch) Overflow() { b.tooMany = true }
 
 // Reject counts a measurement that could not be decoded. It is not counted, and false, when the batch is full.
 func (b *Batch) Reject(reason Reason, format string, args ...any) bool {
 	if b.full() {
 		return false
 	}
-	if len(b.rejected) == 0 {
-		for i := range b.samples {
-			b.indexes = append(b.indexes, i)
-		}
-	}
+	b.index()
 	b.rejected = append(b.rejected, Rejection{Index: b.n, Reason: reason, Message: fmt.Sprintf(format, args...)})
 	b.n++
 	return true
@@ -167,7 +198,7 @@ func (b *Batch) Reports() []Report {
 // Result is what became of the batch's measurements: what Append said of its reports, with the
 // rejections of decoding, all counted as the batch counts.
 func (b *Batch) Result(appended Result) Result {
-	if len(b.rejected) == 0 {
+	if !b.indexed {
 		return appended
 	}
 	all := slices.Clone(b.rejected)
@@ -176,5 +207,10 @@ func (b *Batch) Result(appended Result) Result {
 		all = append(all, r)
 	}
 	slices.SortStableFunc(all, func(a, b Rejection) int { return a.Index - b.Index })
-	return Result{Accepted: appended.Accepted, Rejected: all}
+	all = slices.CompactFunc(all, func(a, b Rejection) bool { return a.Index == b.Index })
+	accepted := b.n - len(all)
+	if len(all) > 0 && all[0].Index == NoMeasurement {
+		accepted++
+	}
+	return Result{Accepted: accepted, Rejected: all}
 }

@@ -141,6 +141,45 @@ func TestBatchResult(t *testing.T) {
 	require.Equal(t, 2, b.Rejected())
 }
 
+// A measurement of several samples counts as one, and is rejected once; a sample that belongs to none counts nowhere.
+func TestBatchParts(t *testing.T) {
+	var b ingest.Batch
+	for range 2 {
+		b.Reset()
+		b.Series("a", nil)
+		b.Add(1, 1)
+		b.Series("h_count", nil)
+		b.Add(2, 2)
+		b.Metric("h_sum")
+		b.AddTo(b.Len()-1, 2, 3)
+		b.Metric("b")
+		b.Add(4, 4)
+		b.Metric("info")
+		b.AddTo(ingest.NoMeasurement, 5, 1)
+		require.Equal(t, 3, b.Len())
+		require.Equal(t, ingest.Result{Accepted: 3}, b.Result(ingest.Result{Accepted: 5}))
+		old := func(index int) ingest.Rejection {
+			return ingest.Rejection{Index: index, Reason: ingest.ReasonTooOld, Message: "old"}
+		}
+		require.Equal(t, ingest.Result{Accepted: 1, Rejected: []ingest.Rejection{old(ingest.NoMeasurement), old(1), old(2)}},
+			b.Result(ingest.Result{Accepted: 1, Rejected: []ingest.Rejection{old(1), old(2), old(3), old(4)}}))
+	}
+}
+
+// Samples fill a batch as measurements do, and a decoder may call it full.
+func TestBatchOverflow(t *testing.T) {
+	b := ingest.Batch{Max: 2}
+	b.Series("h", nil)
+	require.True(t, b.Add(1, 1))
+	require.True(t, b.AddTo(0, 1, 1))
+	require.False(t, b.AddTo(0, 1, 1))
+	require.True(t, b.TooMany())
+	b.Reset()
+	b.Overflow()
+	require.True(t, b.TooMany())
+	require.False(t, b.Add(1, 1))
+}
+
 // A full batch takes nothing more, and says so.
 func TestBatchFull(t *testing.T) {
 	b := ingest.Batch{Max: 2}
