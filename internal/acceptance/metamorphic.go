@@ -21,15 +21,28 @@ import (
 )
 
 var (
-	seedFlag  = flag.Uint64("acceptance.seed", 0, "replay the history of this seed; also QUERN_ACCEPTANCE_SEED")
-	seedsFlag = flag.Int("acceptance.seeds", 0, "number of histories to make up")
-	stepsFlag = flag.Int("acceptance.steps", 0, "operations in each history")
+	seedFlag   = flag.Uint64("acceptance.seed", 0, "replay the history of this seed, and begin sweeps elsewhere; also QUERN_ACCEPTANCE_SEED")
+	seedsFlag  = flag.Int("acceptance.seeds", 0, "number of histories to make up")
+	strideFlag = flag.Int("acceptance.stride", 0, "how many steps a sweep goes on at a time")
+	stepsFlag  = flag.Int("acceptance.steps", 0, "operations in each history")
 )
 
 // OpenModel is the OpenFunc of the in-memory model.
 func OpenModel(_ testing.TB, s storage.Settings, r storage.Retention, clk clock.Clock) func() storage.Store {
 	m := storagetest.NewModel(s, r, clk)
 	return func() storage.Store { return m.Reopen() }
+}
+
+// seed is the one asked for, or 0.
+func seed(t *testing.T) uint64 {
+	t.Helper()
+	env := os.Getenv("QUERN_ACCEPTANCE_SEED")
+	if env == "" {
+		return *seedFlag
+	}
+	n, err := strconv.ParseUint(env, 10, 64)
+	require.NoError(t, err)
+	return n
 }
 
 // testMetamorphic makes up histories of everything that can happen to one process, and
@@ -50,12 +63,7 @@ func testMetamorphic(t *testing.T, b Backend) {
 	if *stepsFlag > 0 {
 		steps = *stepsFlag
 	}
-	first := *seedFlag
-	if env := os.Getenv("QUERN_ACCEPTANCE_SEED"); env != "" {
-		n, err := strconv.ParseUint(env, 10, 64)
-		require.NoError(t, err)
-		first = n
-	}
+	first := seed(t)
 	if first != 0 {
 		seeds = 1
 	} else {

@@ -9,17 +9,30 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
+type testCase struct {
+	name string
+	run  func(*testing.T, Backend)
+}
+
+// Sweep runs those cases that stop a process at each of its steps.
+func Sweep(t *testing.T, b Backend) {
+	for _, c := range []testCase{
+		{"IngestFailsAtEveryStep", testIngestFailsAtEveryStep},
+		{"IngestFailsUnrepeated", testIngestFailsUnrepeated},
+		{"CrashAtEveryStep", testCrashAtEveryStep},
+		{"CrashWhilePuttingOff", testCrashWhilePuttingOff},
+		{"LeaseChange", testLeaseChange},
+		{"IDs", testIDs},
+	} {
+		t.Run(c.name, func(t *testing.T) { c.run(t, b) })
+	}
+}
+
 // Run runs every case on one kind of store. A backend's own test only says how to open it.
 func Run(t *testing.T, b Backend) {
 	t.Run("scripts", func(t *testing.T) { runScripts(t, b) })
-	for _, c := range []struct {
-		name string
-		run  func(*testing.T, Backend)
-	}{
-		{"CrashAtEveryStep", testCrashAtEveryStep},
-		{"CrashWhilePuttingOff", testCrashWhilePuttingOff},
-		{"IngestFailsAtEveryStep", testIngestFailsAtEveryStep},
-		{"IngestFailsUnrepeated", testIngestFailsUnrepeated},
+	Sweep(t, b)
+	for _, c := range []testCase{
 		{"QueryCounts", testQueryCounts},
 		{"ClosingRace", testClosingRace},
 		{"LateMarkStalls", testLateMarkStalls},

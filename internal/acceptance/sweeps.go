@@ -25,6 +25,8 @@ func (s *System) point(series string, hour, minute int, v float64) Point {
 // stride is how many steps a sweep goes on at a time.
 func (b Backend) stride() int {
 	switch {
+	case *strideFlag > 0:
+		return *strideFlag
 	case b.Stride > 0:
 		return b.Stride
 	case raceEnabled || testing.Short():
@@ -61,35 +63,31 @@ var eventfulConfig = Config{BlockSize: 2, GroupSize: 4, IndexPartitions: 3}
 // testCrashAtEveryStep is Aggregation 15: the process dies after each single step of a
 // run. Its successor's run ends in the state that a run without a crash ends in.
 func testCrashAtEveryStep(t *testing.T, b Backend) {
-	for _, torn := range []bool{false, true} {
+	for _, torn := range variants(t, b, false, true) {
 		t.Run(fmt.Sprintf("torn=%t", torn), func(t *testing.T) {
-			whole := Start(t, b, eventfulConfig)
-			eventful(whole)
-			whole.Store.Tear(torn)
-			whole.MustRun()
-			whole.MustCheck(Raw)
-			want := whole.Dump()
-
-			k := 1
-			for ; ; k += b.stride() {
+			var whole *System
+			want := ""
+			total := 0
+			b.sweep(t, func(k int) int {
 				s := Start(t, b, eventfulConfig)
 				eventful(s)
-				s.Store.Tear(torn)
-				s.Store.CrashAt(k)
+				s.Steps.Tear(torn)
+				s.Steps.CrashAt(k)
 				_, err := s.Run()
-				crashed := s.Store.Crashed()
+				if k == never {
+					require.NoError(t, err)
+					s.MustCheck(Raw)
+					whole, want, total = s, s.Dump(), s.Steps.Taken()
+					return total
+				}
 				steps := s.Store.Log()
-				require.True(t, crashed || err == nil, "%v", err)
 				s.Restart()
 				s.MustRun()
-				require.Equal(t, want, s.Dump(), "after a crash behind step %d, %s", len(steps), steps)
+				require.Equal(t, want, s.Dump(), "after a crash at step %d, %v, behind %s", k, err, steps)
 				s.Stop()
-				if !crashed {
-					break
-				}
-			}
-			t.Logf("%d steps", k-1)
-			require.Greater(t, k, 50, "the run had less to do than was meant")
+				return 0
+			})
+			require.Greater(t, total, 50, "the run had less to do than was meant")
 
 			whole.Drain()
 			whole.MustCheck(Raw)
@@ -101,24 +99,22 @@ func testCrashAtEveryStep(t *testing.T, b Backend) {
 // testCrashWhilePuttingOff dies at every step of a run in which a block fails. What it fails
 // on is over with the process, so the end is not the same; it is right all the same.
 func testCrashWhilePuttingOff(t *testing.T, b Backend) {
-	for k := 1; ; k += b.stride() {
+	b.sweep(t, func(k int) int {
 		s := Start(t, b, eventfulConfig)
 		eventful(s)
 		s.Store.Fail("WriteRollups", blocks.Range{Start: 2, End: 4}, -1, errInjected)
-		s.Store.CrashAt(k)
+		s.Steps.CrashAt(k)
 		_, _ = s.Run()
-		crashed := s.Store.Crashed()
+		steps := s.Steps.Taken()
 		s.Restart()
 		s.MustRun()
 		s.MustCheck(Raw)
-		s.Drain()
+		s.Settle()
 		s.MustCheck(Raw)
-		require.Empty(t, s.Leftovers(), "after a crash behind step %d", k-1)
+		require.Empty(t, s.Leftovers(), "after a crash at step %d", k)
 		s.Stop()
-		if !crashed {
-			return
-		}
-	}
+		return steps
+	})
 }
 
 // flushes are reports of every kind. Each may be made again after an error.
@@ -145,39 +141,36 @@ func flushes(s *System) []func() error {
 // each single step of ingest. The client gets an error and sends the report again, to
 // the same process or to its successor, and the result is the one correct one.
 func testIngestFailsAtEveryStep(t *testing.T, b Backend) {
-	for _, dies := range []bool{false, true} {
-		for _, torn := range []bool{false, true} {
+	for _, dies := range variants(t, b, false, true) {
+		for _, torn := range variants(t, b, false, true) {
 			t.Run(fmt.Sprintf("dies=%t/torn=%t", dies, torn), func(t *testing.T) {
 				failed := 0
-				for k := 1; ; k += min(b.stride(), 7) {
+				b.sweep(t, func(k int) int {
 					s := Start(t, b, eventfulConfig)
 					s.Clock.Set(time.UnixMilli(at(s, 10, 0)))
-					s.Store.Tear(torn)
-					s.Store.CrashAt(k)
-					crashed := false
+					s.Steps.Tear(torn)
+					s.Steps.CrashAt(k)
 					for _, report := range flushes(s) {
 						if err := report(); err != nil {
-							crashed = true
 							failed++
 							if dies {
 								s.Restart()
-								s.Store.Tear(torn)
+								s.Steps.Tear(torn)
 							} else {
-								s.Store.CrashAt(-1)
+								s.Steps.CrashAt(-1)
 							}
 							require.NoError(t, report(), "sent again")
 						}
 					}
-					s.Store.CrashAt(-1)
+					steps := s.Steps.Taken()
+					s.Steps.CrashAt(-1)
 					s.MustCheck(Raw)
-					s.Drain()
+					s.Settle()
 					s.MustCheck(Raw)
-					require.Empty(t, s.Leftovers(), "after step %d", k-1)
+					require.Empty(t, s.Leftovers(), "after step %d", k)
 					s.Stop()
-					if !crashed {
-						break
-					}
-				}
+					return steps
+				})
 				require.Greater(t, failed, 1)
 			})
 		}
@@ -187,27 +180,24 @@ func testIngestFailsAtEveryStep(t *testing.T, b Backend) {
 // testIngestFailsUnrepeated is the same with a client that gives up. What was acknowledged is in
 // the roll-ups; what was not may be there or not.
 func testIngestFailsUnrepeated(t *testing.T, b Backend) {
-	for k := 1; ; k += b.stride() {
+	b.sweep(t, func(k int) int {
 		s := Start(t, b, eventfulConfig)
 		s.Clock.Set(time.UnixMilli(at(s, 10, 0)))
-		s.Store.Tear(true)
-		s.Store.CrashAt(k)
-		crashed := false
+		s.Steps.Tear(true)
+		s.Steps.CrashAt(k)
 		for _, report := range flushes(s) {
 			if err := report(); err != nil {
-				crashed = true
 				s.Restart()
 			}
 		}
-		s.Store.CrashAt(-1)
-		s.Drain()
+		steps := s.Steps.Taken()
+		s.Steps.CrashAt(-1)
+		s.Settle()
 		s.MustCheck(Acknowledged)
-		require.Empty(t, s.Leftovers(), "after step %d", k-1)
+		require.Empty(t, s.Leftovers(), "after step %d", k)
 		s.Stop()
-		if !crashed {
-			return
-		}
-	}
+		return steps
+	})
 }
 
 // testQueryCounts is invariant 6: without late data a run of N schedules reads ceil(N/PBS)

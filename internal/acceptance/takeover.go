@@ -1,0 +1,203 @@
+package acceptance
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/quern/quern/internal/cache"
+	"github.com/quern/quern/internal/clock"
+	"github.com/quern/quern/internal/ingest"
+	"github.com/quern/quern/internal/metric"
+	"github.com/quern/quern/internal/recovery"
+	"github.com/quern/quern/internal/registry"
+	"github.com/quern/quern/internal/rollup"
+	"github.com/quern/quern/internal/shards"
+	"github.com/quern/quern/internal/storage"
+	"github.com/quern/quern/internal/storage/storagetest"
+)
+
+// peer is another process on the store of a System, which aggregates or takes reports. Where
+// a store belongs to one process, it is within the System's.
+type peer struct {
+	store  *storagetest.Faulty
+	steps  Steps
+	member *shards.Member
+	runner *rollup.Runner
+	ingest *ingest.Ingest
+	stop   func()
+}
+
+// join starts another process. Whoever calls it stops it before the System.
+func (s *System) join(id string) *peer {
+	st, stop := s.inspect(), func() {}
+	lasts := shards.DefaultTimeout
+	if s.manyWriters {
+		st = s.open()
+		stop = func() { require.NoError(s.t, st.Close()) }
+		lasts = 2 * time.Second // which is waited for; what shall last a second may end at once
+	}
+	p := &peer{store: storagetest.NewFaulty(st)}
+	p.steps = stepsOf(st, p.store)
+	through := &tended{Store: p.store, lasts: lasts}
+	// By its own clock its leases last: that it goes on with what it has lost is what is looked at.
+	p.member = shards.New(through, s.Clock, storage.Worker{ID: id, Aggregates: true}, 24*time.Hour)
+	s.peers++
+	c := cache.New(through, s.Clock, 1<<32+s.peers, s.cfg.Timing)
+	p.ingest = ingest.Start(context.WithoutCancel(s.t.Context()), p.store, registry.New(p.store, registry.Options{LeaseSize: s.cfg.LeaseSize}),
+		c, s.Clock, ingest.Options{AgeCap: s.cfg.AgeCap, Logger: s.cfg.Logger})
+	p.stop = func() {
+		require.NoError(s.t, p.ingest.Close())
+		stop()
+	}
+	p.runner = rollup.NewRunner(through, p.member, c,
+		recovery.New(through, c, s.Clock, recovery.Options{AgeCap: s.cfg.AgeCap, Retention: s.cfg.Retention}),
+		s.Clock, rollup.Options{Parallel: s.cfg.Parallel, Logger: s.cfg.Logger})
+	return p
+}
+
+// tended renews a lease before each write of rows, and does not mind when that fails: renewals go by
+// real time, so that no test could say when they are. Nothing lasts longer than lasts.
+type tended struct {
+	storage.Store
+	lasts time.Duration
+	lease storage.Lease
+}
+
+func (s *tended) Heartbeat(ctx context.Context, w storage.Worker, ttl time.Duration) error {
+	return s.Store.Heartbeat(ctx, w, min(ttl, s.lasts))
+}
+
+func (s *tended) AcquireShard(ctx context.Context, shard int, owner string, ttl time.Duration) (l storage.Lease, err error) {
+	l, err = s.Store.AcquireShard(ctx, shard, owner, min(ttl, s.lasts))
+	s.lease = l
+	return l, err
+}
+
+func (s *tended) WriteRollups(ctx context.Context, f storage.Fence, level metric.Bucket, rows []metric.RollupRow) error {
+	_ = s.Store.RenewShard(ctx, s.lease, s.lasts)
+	return s.Store.WriteRollups(ctx, f, level, rows)
+}
+
+// shift is a worker's life from its first heartbeat to its leaving, with all that is due ground by turns with the
+// System. It ends early with the error by which the worker hears of its end.
+func (p *peer) shift(s *System) error {
+	for range 100 {
+		if err := p.member.Beat(s.t.Context()); err != nil {
+			return err
+		}
+		_, err := p.runner.RunDue(s.t.Context())
+		if err == nil {
+			return p.member.Leave(s.t.Context())
+		}
+		if !errors.Is(err, rollup.ErrShared) {
+			return err
+		}
+		if _, err := s.Run(); !errors.Is(err, rollup.ErrShared) {
+			require.NoError(s.t, err)
+		}
+	}
+	require.Fail(s.t, "two workers do not come to an end")
+	return nil
+}
+
+// runAlone runs all that is due, and waits for that until the leases and heartbeats of others have ended.
+func (s *System) runAlone() {
+	s.t.Helper()
+	s.eventually("the run is shared", func() bool {
+		_, err := s.Run()
+		if !errors.Is(err, rollup.ErrShared) {
+			require.NoError(s.t, err)
+		}
+		return err == nil
+	})
+}
+
+// awaitAlone waits until no other worker is there, and none holds a shard.
+func (s *System) awaitAlone() {
+	s.t.Helper()
+	s.eventually("another worker is there", func() bool {
+		mine, err := s.member.Mine(s.t.Context())
+		require.NoError(s.t, err)
+		return len(mine) == s.cfg.IndexPartitions
+	})
+	for shard := range s.cfg.IndexPartitions {
+		s.eventually("another worker holds a shard", func() bool {
+			err := s.member.Hold(s.t.Context(), shard, func(context.Context, *shards.Lease) error { return nil })
+			if !errors.Is(err, storage.ErrConflict) {
+				require.NoError(s.t, err)
+			}
+			return err == nil
+		})
+	}
+}
+
+// eventually lets time pass, the store's, until something holds.
+func (s *System) eventually(whatElse string, holds func() bool) {
+	s.t.Helper()
+	for range 1000 {
+		if holds() {
+			return
+		}
+		if s.manyWriters {
+			require.NoError(s.t, clock.System{}.Sleep(s.t.Context(), 50*time.Millisecond))
+		} else {
+			s.Advance(shards.DefaultTimeout)
+		}
+	}
+	require.Fail(s.t, whatElse)
+}
+
+// testLeaseChange has a worker meet each fate at each step of its shift: heartbeats, leases taken, renewed and
+// given back, blocks ground, slices completed, leaving. Another takes over when its heartbeat and leases have ended,
+// and grinds late data an hour later; what the first still does then, or goes on to do, changes nothing of that.
+//
+// internal/explore has two workers take every order of their steps, on the model and with leases that end
+// when it says so. This has real stores, with leases and heartbeats that end by themselves, all levels, and steps as
+// fine as the store's are.
+func testLeaseChange(t *testing.T, b Backend) {
+	for _, f := range variants(t, b, fates...) {
+		t.Run(f.name, func(t *testing.T) {
+			b.sweep(t, func(k int) int {
+				s := Start(t, b, eventfulConfig)
+				eventful(s)
+				require.NoError(t, s.member.Beat(t.Context()))
+				other := s.join("other")
+				takenOver := false
+				takeOver := func() {
+					takenOver = true
+					s.runAlone()
+					s.MustCheck(Raw)
+					s.MustReport(s.point("A", 23, 40, 20), s.point("B", 23, 41, 21), s.point("C", 22, 42, 22),
+						s.point("D", 22, 43, 23), s.point("E", 23, 44, 24))
+					s.setClock(25, 2)
+					s.runAlone()
+					s.MustCheck(Raw)
+				}
+				f.befall(other.steps, k, takeOver)
+				err := other.shift(s)
+				steps := other.steps.Taken()
+				if k == never {
+					require.NoError(t, err)
+					for _, op := range []string{"Heartbeat", "AcquireShard", "RenewShard", "ReleaseShard", "DeleteMarks", "CompleteSlice"} {
+						require.Positive(t, other.store.Count(op), "the other had nothing to do: %s", op)
+					}
+				}
+				if !takenOver {
+					takeOver()
+				}
+				s.MustCheck(Raw)
+				s.awaitAlone()
+				other.stop()
+				s.Settle()
+				s.MustCheck(Raw)
+				require.Empty(t, s.Leftovers(), "step %d, %v", k, err)
+				s.Stop()
+				return steps
+			})
+		})
+	}
+}
