@@ -197,6 +197,23 @@ func testDamagedBlock(t *testing.T, b Backend) {
 	s.reaggregate()
 	s.allWhole()
 	s.rowIs(1, "A", at10, 2, 4, false)
+
+	// A block over two storage groups: those of the other are not in doubt.
+	s = Start(t, b, Config{BlockSize: 8})
+	s.Clock.Set(time.UnixMilli(at(s, 10, 30)))
+	for _, name := range []string{"A", "B", "C", "D", "E", "F", "G", "H"} {
+		s.MustReport(s.point(name, 10, 10, 1))
+	}
+	s.damageRaw(s.rawChunks("A")[0])
+	s.Restart()
+	s.setClock(11, 2)
+	s.MustRun()
+	s.rowIs(1, "A", at10, 0, 0, false)
+	for name := range s.IDs() {
+		if name != "A" {
+			s.rowIs(1, name, at10, 1, 1, name < "E")
+		}
+	}
 }
 
 // testDamagedCache: a block whose cache is damaged is ground from raw, and somebody hears of it. One whose cache is

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 
 	"github.com/quern/quern/internal/metric"
@@ -110,6 +111,26 @@ func TestDamagedChunkIsLeftOutAndNamed(t *testing.T) {
 		require.Equal(t, uint64(2), collect(t, r, err)[0].Points[0].Count)
 		require.Len(t, r.Warnings(), 1)
 	})
+}
+
+func TestDamagedChunksAreCounted(t *testing.T) {
+	w := newWorld(t, defaultSettings(), retention)
+	w.series(1, "cpu", "web")
+	require.NoError(t, w.store.Write(t.Context(), &storage.Batch{
+		Raw: []storage.RawChunk{{SliceMs: noon, Chunk: storage.Chunk{ID: w.ids.Next(noon), Data: []byte("none")}}},
+	}))
+	reg := prometheus.NewRegistry()
+	q := query.New(w.store, w.index, w.store.Settings(), retention, w.clock, query.Options{Metrics: reg})
+	for range 3 {
+		r, err := q.Latest(t.Context(), w.sel("cpu"), time.Hour)
+		require.Empty(t, collect(t, r, err))
+		require.Len(t, r.Warnings(), 1)
+	}
+	families, err := reg.Gather()
+	require.NoError(t, err)
+	require.Len(t, families, 1)
+	require.Equal(t, "quern_query_damaged_chunks_total", families[0].GetName())
+	require.InDelta(t, 3, families[0].GetMetric()[0].GetCounter().GetValue(), 0)
 }
 
 func TestManyWarningsAreCounted(t *testing.T) {

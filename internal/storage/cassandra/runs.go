@@ -211,13 +211,10 @@ func (r *leaseRow) newest() storage.Fence {
 	return storage.Fence(*r.NewestFence)
 }
 
-// longestLease is more than any worker asks for.
-const longestLease = 7 * day
-
-// endless says whether the row has an owner and no end that is worth waiting for. No worker writes such a lease, so nobody
-// may be there who would renew it or give it back.
-func (r *leaseRow) endless() bool {
-	return r.Owner != nil && (r.SecondsLeft == nil || *r.SecondsLeft > int(longestLease/time.Second))
+// endless says whether the row has an owner and no end that is worth waiting for, in comparison with a lease for d: all
+// workers ask for about as long. None writes such a lease, so nobody may be there who would renew it or give it back.
+func (r *leaseRow) endless(d time.Duration) bool {
+	return r.Owner != nil && (r.SecondsLeft == nil || *r.SecondsLeft > 1000*ttl(d))
 }
 
 func (s *Store) readLeases(ctx context.Context) ([]leaseRow, error) {
@@ -253,7 +250,7 @@ func (s *Store) AcquireShard(ctx context.Context, shard int, owner string, d tim
 			}
 		}
 		if held.Owner != nil && *held.Owner != owner {
-			if !held.endless() {
+			if !held.endless(d) {
 				return storage.Lease{}, fmt.Errorf("%s: %w: %s", op, storage.ErrConflict, *held.Owner)
 			}
 			s.odd(ctx, owner, fmt.Sprintf("the lease of shard %d, of %q, has no end: no worker wrote it; it is taken over", shard, *held.Owner))

@@ -1,0 +1,83 @@
+package rollup_test
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/require"
+
+	"github.com/quern/quern/internal/blocks"
+	"github.com/quern/quern/internal/rollup"
+	"github.com/quern/quern/internal/storage"
+)
+
+// counted is what a registry has of a counter, by the value of its label.
+func counted(t *testing.T, reg *prometheus.Registry, name string) map[string]int {
+	t.Helper()
+	families, err := reg.Gather()
+	require.NoError(t, err)
+	out := map[string]int{}
+	for _, f := range families {
+		if f.GetName() != name {
+			continue
+		}
+		for _, m := range f.GetMetric() {
+			out[m.GetLabel()[0].GetValue()] = int(m.GetCounter().GetValue())
+		}
+	}
+	return out
+}
+
+// However many chunks are damaged, and however often they are met, a block tells of it once and names a few. All are counted,
+// each time.
+func TestDamageDoesNotFlood(t *testing.T) {
+	reg := prometheus.NewRegistry()
+	r, store, _, k := setUp(t, 4, rollup.Options{Metrics: reg})
+	const name = "quern_aggregation_damaged_chunks_total"
+	require.Equal(t, map[string]int{"raw_metrics": 0, "metrics_cache": 0}, counted(t, reg, name))
+	ids := blocks.NewIDs(9)
+	batch := &storage.Batch{}
+	for range 7 {
+		batch.Raw = append(batch.Raw, storage.RawChunk{SliceMs: k.StartMs, Chunk: storage.Chunk{ID: ids.Next(k.StartMs), Data: []byte("damaged")}})
+	}
+	require.NoError(t, store.Write(t.Context(), batch))
+	failures := 2
+	onRows(store, func() error {
+		if failures--; failures >= 0 {
+			return errors.New("once more")
+		}
+		return nil
+	})
+	_, err := r.Run(t.Context(), k)
+	require.NoError(t, err)
+	got := rows(t, store)
+	require.Len(t, got, 4)
+	for _, row := range got {
+		require.True(t, row.Partial)
+		require.EqualValues(t, 1, row.Count)
+	}
+	require.Equal(t, map[string]int{"raw_metrics": 3 * 7, "metrics_cache": 0}, counted(t, reg, name), "in three attempts")
+	errs, err := store.RecentErrors(t.Context())
+	require.NoError(t, err)
+	require.Len(t, errs, 1)
+	said := errs[0].Message
+	require.Contains(t, said, "7 raw chunks of slice 2025-11-21T10:00:00Z are left out")
+	require.Contains(t, said, "; and 2 more")
+	for i, ch := range batch.Raw {
+		require.Equal(t, i < 5, strings.Contains(said, fmt.Sprintf("chunk %s of group 0", ch.ID)), said)
+	}
+	require.EqualValues(t, 0, errs[0].Start)
+}
+
+// What the store itself cannot read is not known, and cannot be left out: the block is put off.
+func TestWhatTheStoreCannotRead(t *testing.T) {
+	r, store, _, k := setUp(t, 4, rollup.Options{Attempts: 1})
+	store.Fail("RawChunks", blocks.Range{Start: 0, End: 4}, -1, storage.ErrCorrupt)
+	rec, err := r.Run(t.Context(), k)
+	require.NoError(t, err)
+	require.Equal(t, 1, rec.Rescheduled)
+	require.Empty(t, rows(t, store))
+}
