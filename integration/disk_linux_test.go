@@ -1,6 +1,7 @@
 package integration
 
 import (
+	"bytes"
 	"fmt"
 	"os"
 	"os/exec"
@@ -20,7 +21,12 @@ import (
 // TestFullDisk fills the server's file system to the last byte and frees it again.
 func TestFullDisk(t *testing.T) {
 	t.Parallel()
-	p, dir, restart := serveOnSmallDisk(t)
+	d := smallDisk(t, 48)
+	if d == nil {
+		t.Skip("no small file system on this machine")
+	}
+	p := d.serve(t)
+	p.Ready()
 
 	var sent oracle.Oracle
 	next := func() (process.Reply, error) {
@@ -34,7 +40,7 @@ func TestFullDisk(t *testing.T) {
 	_, err := next()
 	require.NoError(t, err)
 
-	filler := filepath.Join(dir, "filler")
+	filler := d.filler()
 	fill(t, filler)
 	r, err := next()
 	require.ErrorContains(t, err, "disk full")
@@ -59,19 +65,17 @@ func TestFullDisk(t *testing.T) {
 	})
 	require.NoError(t, sent.Raw(p))
 
-	if restart != nil {
-		// Killed on a full disk, it is there again as soon as there is room.
-		fill(t, filler)
-		p.Kill()
-		p = restart()
-		require.NoError(t, os.Remove(filler))
-		p.Ready()
-		require.NoError(t, sent.Raw(p))
-		process.Eventually(t, "a report to be taken again", func() error {
-			_, err := next()
-			return err
-		})
-	}
+	// Killed on a full disk, it is there again as soon as there is room.
+	fill(t, filler)
+	p.Kill()
+	p = d.serve(t)
+	require.NoError(t, os.Remove(filler))
+	p.Ready()
+	require.NoError(t, sent.Raw(p))
+	process.Eventually(t, "a report to be taken again", func() error {
+		_, err := next()
+		return err
+	})
 	p.Stop()
 }
 
@@ -89,45 +93,49 @@ func fill(t *testing.T, path string) {
 	}
 }
 
-// serveOnSmallDisk starts a server on a file system of 48 MB, by whichever of three
-// ways this machine permits. dir is where the test sees it; restart is nil where the file
-// system ends with the process.
-func serveOnSmallDisk(t *testing.T) (p *process.Process, dir string, restart func() *process.Process) {
+// smallDisk is a file system of so many MB, by whichever of three ways this machine permits; nil if by none, which
+// is said.
+func smallDisk(t *testing.T, megabytes int) *disk {
 	t.Helper()
-	dir = t.TempDir()
-	err := syscall.Mount("tmpfs", dir, "tmpfs", 0, "size=48m")
+	dir, size := t.TempDir(), fmt.Sprintf("size=%dm", megabytes)
+	err := syscall.Mount("tmpfs", dir, "tmpfs", 0, size)
 	if err == nil {
 		t.Cleanup(func() { assert.NoError(t, syscall.Unmount(dir, 0)) })
-		return serve(t, filepath.Join(dir, "data")), dir, startIn(t, dir)
+		return &disk{dir: dir, inside: dir}
 	}
 	t.Logf("NOTE: no tmpfs can be mounted here (%v); trying a user namespace", err)
 
-	if unshare, lookErr := exec.LookPath("unshare"); lookErr == nil {
-		mount := `mount -t tmpfs -o size=48m tmpfs "$0" && exec "$@"`
-		inside := append([]string{"--user", "--map-root-user", "--mount", "sh", "-c", mount, dir, binary}, serveArgs(filepath.Join(dir, "data"))...)
-		probe, err := exec.CommandContext(t.Context(), unshare, "--user", "--map-root-user", "--mount", "sh", "-c", mount, dir, "true").CombinedOutput()
-		if err == nil {
-			p = process.Start(t, exec.CommandContext(t.Context(), unshare, inside...))
-			p.Ready()
-			return p, filepath.Join("/proc", strconv.Itoa(p.Cmd.Process.Pid), "root", dir), nil
+	// A process that waits for the test to end keeps the namespace, for servers to be started in.
+	const mount = `mount -t tmpfs -o "$0" tmpfs "$1" && echo && exec cat`
+	keeper := exec.CommandContext(t.Context(), "unshare", "--user", "--map-root-user", "--mount", "sh", "-c", mount, size, dir)
+	var said bytes.Buffer
+	keeper.Stderr = &said
+	in, err := keeper.StdinPipe()
+	require.NoError(t, err)
+	out, err := keeper.StdoutPipe()
+	require.NoError(t, err)
+	if err = keeper.Start(); err == nil {
+		t.Cleanup(func() { _, _ = in.Close(), keeper.Wait() })
+		if _, err = out.Read(make([]byte, 1)); err == nil {
+			pid := strconv.Itoa(keeper.Process.Pid)
+			return &disk{
+				dir: filepath.Join("/proc", pid, "root", dir), inside: dir,
+				enter: []string{"nsenter", "--target", pid, "--user", "--mount", "--preserve-credentials"},
+			}
 		}
-		t.Logf("NOTE: no user namespace either (%v: %s); trying /dev/shm", err, probe)
 	}
+	t.Logf("NOTE: no user namespace either (%v: %s); trying /dev/shm", err, &said)
 
 	// A container's /dev/shm is small, and its own.
 	const most = 256 << 20
 	var shm syscall.Statfs_t
 	if err := syscall.Statfs("/dev/shm", &shm); err != nil || int64(shm.Blocks)*shm.Bsize > most {
-		t.Log("NOTE: THE FULL DISK WAS NOT TESTED WITH A REAL ONE. That nothing is accepted, and nothing " +
+		t.Log("NOTE: THE FULL DISK IS NOT TESTED WITH A REAL ONE. That nothing is accepted, and nothing " +
 			"acknowledged is lost, is also tested on a simulated disk, in internal/storage/pebble.")
-		t.Skip("no small file system on this machine: " + fmt.Sprint(err))
+		return nil
 	}
 	dir, err = os.MkdirTemp("/dev/shm", "quern-") //nolint:usetesting // it must lie on this file system
 	require.NoError(t, err)
 	t.Cleanup(func() { assert.NoError(t, os.RemoveAll(dir)) })
-	return serve(t, filepath.Join(dir, "data")), dir, startIn(t, dir)
-}
-
-func startIn(t *testing.T, dir string) func() *process.Process {
-	return func() *process.Process { return start(t, serveArgs(filepath.Join(dir, "data"))...) }
+	return &disk{dir: dir, inside: dir}
 }

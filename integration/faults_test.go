@@ -2,49 +2,103 @@ package integration
 
 import (
 	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
 	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/quern/quern/integration/faults"
+	"github.com/quern/quern/integration/oracle"
 	"github.com/quern/quern/integration/process"
+	"github.com/quern/quern/internal/storage/pebble"
 )
 
-// TestFaults has one process over the embedded store killed, stopped and ended again and again under senders that
-// give up and send again. Everything acknowledged is there once, and every roll-up is right.
+// TestFaults has one process over the embedded store killed, stopped and ended again and again, its disk full, and the
+// connections to it slow or broken, under senders that give up and send again. Everything acknowledged is there once,
+// every roll-up is right, and nothing is left to be ground.
 func TestFaults(t *testing.T) {
 	t.Parallel()
-	dir := t.TempDir()
+	d := smallDisk(t, 64+int(faults.Length.Minutes())*16)
+	full := d != nil
+	if !full {
+		dir := t.TempDir()
+		d = &disk{dir: dir, inside: dir}
+	}
+	link := faults.NewLink(t, "127.0.0.1:0", "127.0.0.1:1")
 	var at atomic.Pointer[process.Process]
+	begin := func() {
+		at.Store(d.serve(t, "--rollups", "4s,8s,16s", "--aggregation-delay", "2s", "--late-grace", "1s", "--block-size", "8"))
+	}
+	ready := func() {
+		at.Load().Ready()
+		link.LeadTo(strings.TrimPrefix(at.Load().URL, "http://"))
+	}
 	serve := func() {
-		p := start(t, "serve", "--listen", "127.0.0.1:0", "--data-dir", dir,
-			"--host-metrics=false", "--rollups", "4s,8s,16s", "--aggregation-delay", "2s", "--late-grace", "1s", "--block-size", "8")
-		p.Ready()
-		at.Store(p)
+		begin()
+		ready()
 	}
 	serve()
-	kinds := []faults.Kind{
-		{Name: "killed", Slot: "server", Longest: time.Second, Inject: func() func() {
+	// goOn is what an operator does whose disk has room again.
+	goOn := func() {
+		assert.NoError(t, os.Remove(d.filler()))
+		select {
+		case <-at.Load().Ended:
+			begin()
+		default:
+		}
+		ready()
+	}
+
+	server := []string{"server"}
+	kinds := append(faults.LinkKinds("connections", 4*time.Second, []*faults.Link{link}),
+		faults.Kind{Name: "killed", Slots: server, Longest: time.Second, Inject: func(int) func() {
 			at.Load().Kill()
 			return serve
 		}},
-		{Name: "stopped", Slot: "server", Longest: 6 * time.Second, Inject: func() func() {
+		faults.Kind{Name: "stopped", Slots: server, Longest: 6 * time.Second, Inject: func(int) func() {
 			p := at.Load()
 			p.Signal(syscall.SIGSTOP)
 			return func() { p.Signal(syscall.SIGCONT) }
 		}},
-		{Name: "ended", Slot: "server", Longest: time.Second, Inject: func() func() {
+		faults.Kind{Name: "ended", Slots: server, Longest: time.Second, Inject: func(int) func() {
 			at.Load().Stop()
 			return serve
 		}},
+	)
+	if full {
+		kinds = append(kinds,
+			faults.Kind{Name: "disk full", Slots: server, Longest: 4 * time.Second, Inject: func(int) func() {
+				fill(t, d.filler())
+				return goOn
+			}},
+			faults.Kind{Name: "disk full, and killed", Slots: server, Longest: 4 * time.Second, Inject: func(int) func() {
+				fill(t, d.filler())
+				at.Load().Kill()
+				begin()
+				return goOn
+			}},
+		)
 	}
 	var s faults.Senders
-	s.Start(t, 3, func(*rand.Rand) *process.Process { return at.Load() }, []time.Duration{7 * time.Second, 40 * time.Second})
-	n := faults.Live(t, kinds)
+	report := faults.Report{Senders: &s}
+	defer func() { t.Log(&report) }()
+	by := &process.Process{URL: "http://" + link.Addr()}
+	s.Start(t, 3, func(*rand.Rand) *process.Process { return by }, []time.Duration{7 * time.Second, 40 * time.Second})
+	report.Faults = faults.Live(t, kinds)
 	s.Stop()
 	process.Eventually(t, "everything", func() error { return s.Oracle.Check(at.Load()) })
-	t.Logf("%d faults; %d samples of %d series in %d reports, %d attempts again, %d of them without an answer",
-		n, s.Oracle.Len(), s.Oracle.Series(), s.Reports.Load(), s.Again.Load(), s.Impatient.Load())
 	at.Load().Stop()
+
+	store, err := pebble.Open(filepath.Join(d.dir, "data"), pebble.Options{})
+	require.NoError(t, err)
+	report.Left, err = oracle.LeftIn(t.Context(), store)
+	require.NoError(t, err)
+	require.NoError(t, store.Close())
+	assert.Zero(t, report.Left)
 }

@@ -60,12 +60,16 @@ func StartCluster(ctx context.Context, n int, o Options) (*Cluster, error) {
 }
 
 func (c *Cluster) start(ctx context.Context, n int, o Options, java, jars string) error {
-	addresses, err := freeAddresses(ctx, n)
+	free, err := freeAddresses(ctx, 2*n)
 	if err != nil {
 		return err
 	}
+	addresses, announced := free[:n], free[:n]
+	if o.Proxied {
+		announced = free[n:]
+	}
 	if o.TLS != TLSOff {
-		if c.tls, err = makeTLS(c.dir, addresses); err != nil {
+		if c.tls, err = makeTLS(c.dir, free); err != nil {
 			return err
 		}
 	}
@@ -80,6 +84,7 @@ func (c *Cluster) start(ctx context.Context, n int, o Options, java, jars string
 			Dir:          filepath.Join(c.dir, fmt.Sprintf("node%d", i)),
 			Jars:         jars,
 			Address:      address,
+			Announced:    announced[i],
 			Seeds:        strings.Join(addresses, ","),
 			InitialToken: initialToken(i, n),
 			StoragePort:  storagePort,
@@ -123,7 +128,7 @@ func (c *Cluster) Node(i int) *Node { return c.nodes[i] }
 func (c *Cluster) Hosts() []string {
 	var hosts []string
 	for _, node := range c.nodes {
-		hosts = append(hosts, node.Addr())
+		hosts = append(hosts, node.Announced())
 	}
 	return hosts
 }

@@ -49,6 +49,7 @@ type nodeConfig struct {
 	Dir          string
 	Jars         string
 	Address      string
+	Announced    string
 	Seeds        string
 	InitialToken string
 	StoragePort  string
@@ -165,7 +166,10 @@ func (n *Node) awaitUp(ctx context.Context, nodes int) error {
 	}
 }
 
-// Addr is where clients connect, as host:port.
+// Announced is where clients connect, as host:port: Addr, unless there is a proxy before it.
+func (n *Node) Announced() string { return net.JoinHostPort(n.config.Announced, n.config.NativePort) }
+
+// Addr is where it listens to clients, as host:port.
 func (n *Node) Addr() string { return net.JoinHostPort(n.config.Address, n.config.NativePort) }
 
 func (n *Node) current() *process {

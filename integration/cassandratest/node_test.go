@@ -20,11 +20,13 @@ func yamlOf(t *testing.T, config nodeConfig) map[string]any {
 func TestYAML(t *testing.T) {
 	config := nodeConfig{
 		Options: Options{}.withDefaults(3), Nodes: 3,
-		Dir: `/tmp/with a "space"/node0`, Jars: "/jars", Address: "127.1.2.3", Seeds: "127.1.2.3,127.1.2.4",
+		Dir: `/tmp/with a "space"/node0`, Jars: "/jars", Address: "127.1.2.3", Announced: "127.1.2.5", Seeds: "127.1.2.3,127.1.2.4",
 		InitialToken: "-9223372036854775808", StoragePort: storagePort, NativePort: nativePort, JMXPort: "15000",
 	}
 	plain := yamlOf(t, config)
 	require.Equal(t, "127.1.2.3", plain["listen_address"])
+	require.Equal(t, "127.1.2.3", plain["rpc_address"])
+	require.Equal(t, "127.1.2.5", plain["broadcast_rpc_address"])
 	require.Equal(t, 9042, plain["native_transport_port"])
 	require.Equal(t, []any{`/tmp/with a "space"/node0/data`}, plain["data_file_directories"])
 	require.Equal(t, "periodic", plain["commitlog_sync"])

@@ -72,6 +72,9 @@ type Options struct {
 	// CommitlogSync is when a write counts as done. The default is CommitlogPeriodic,
 	// as Cassandra's.
 	CommitlogSync CommitlogSync
+	// Proxied has each node name to clients an address that is not its own, where a proxy of the test's
+	// is to lead to it: Node.Announced and Node.Addr. The default is false.
+	Proxied bool
 	// Logf is told in a line why a way to a server was passed by. The default writes
 	// to standard error.
 	Logf func(format string, args ...any)
@@ -102,7 +105,7 @@ func (o Options) withDefaults(n int) Options {
 
 // ownNode says whether the options are such that only a node of our own has them.
 func (o Options) ownNode() bool {
-	return o.Authentication || o.TLS != TLSOff || o.CommitlogSync == CommitlogBatch
+	return o.Authentication || o.TLS != TLSOff || o.CommitlogSync == CommitlogBatch || o.Proxied
 }
 
 // Way is how a server is had.

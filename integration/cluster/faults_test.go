@@ -4,7 +4,11 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"os/exec"
+	"regexp"
 	"slices"
+	"strings"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -15,84 +19,202 @@ import (
 
 	"github.com/quern/quern/integration/cassandratest"
 	"github.com/quern/quern/integration/faults"
+	"github.com/quern/quern/integration/oracle"
 	"github.com/quern/quern/integration/process"
 )
 
+const (
+	// failing is the share of requests to the store that fail by injection.
+	failing = 0.005
+	// furthest is how far a clock is off at most: with timing's a process is refused for half a second.
+	furthest = 490 * time.Millisecond
+)
+
 // TestFaults has two ingests and two aggregators over three nodes killed and stopped, and the nodes too, one of them
-// or all at once, under senders that give up and send again. Everything acknowledged is there once, every roll-up is right, and
-// no slice is left open.
+// or all at once. Connections to the ingests and to the nodes are slow or broken at times, requests to the nodes fail,
+// done or not, and no two clocks agree. Senders give up and send again. Everything acknowledged is there once, every
+// roll-up is right, and nothing is left to be ground.
 func TestFaults(t *testing.T) {
 	start, cancel := context.WithTimeout(t.Context(), startLimit)
 	defer cancel()
-	nodes, err := cassandratest.StartCluster(start, 3, cassandratest.Options{CommitlogSync: cassandratest.CommitlogBatch})
+	faulty, err := programs.Faulty()
+	require.NoError(t, err)
+	nodes, err := cassandratest.StartCluster(start, 3, cassandratest.Options{CommitlogSync: cassandratest.CommitlogBatch, Proxied: true})
 	require.NoError(t, err)
 	t.Cleanup(nodes.Stop)
+	var toNodes, toIngests []*faults.Link
+	for i := range 3 {
+		toNodes = append(toNodes, faults.NewLink(t, nodes.Node(i).Announced(), nodes.Node(i).Addr()))
+	}
 	pl := placeIn(nodes.Hosts())
 	pl.apply(t, "--rollups", "4s,8s,16s", "--block-size", "8", "--group-size", "64", "--index-partitions", "4")
-	args := append(slices.Clone(timing), "--heartbeat-timeout", "3s")
 
-	var kinds []faults.Kind
-	// running is a process that may be killed and stopped; a killed one is replaced.
-	running := func(name string, begin func() *process.Process, stopped time.Duration) *atomic.Pointer[process.Process] {
-		var at atomic.Pointer[process.Process]
-		next := func() {
-			p := begin()
-			at.Store(p)
-		}
-		next()
-		kinds = append(kinds, faults.Kind{Name: name + " killed", Slot: name, Longest: 2 * time.Second, Inject: func() func() {
-			at.Load().Kill()
-			return next
-		}}, faults.Kind{Name: name + " stopped", Slot: name, Longest: stopped, Inject: func() func() {
-			p := at.Load()
-			p.Signal(syscall.SIGSTOP)
-			return func() { p.Signal(syscall.SIGCONT) }
-		}})
-		return &at
-	}
-	var ingests, aggregators []*atomic.Pointer[process.Process]
+	var f fleet
+	ingests, aggregators := make([]*member, 2), make([]*member, 2)
 	for i := range 2 {
-		ingests = append(ingests, running(fmt.Sprintf("ingest %d", i), func() *process.Process {
-			p := pl.ingest(t, args...)
-			p.URL = "http://" + p.Wrote(`msg=listening address=(\S+)`)[1] // it may be long until there are nodes
-			return p
-		}, 4*time.Second))
-		// Longer than its leases last.
-		aggregators = append(aggregators, running(fmt.Sprintf("aggregator %d", i), func() *process.Process { return pl.aggregator(t, args...) }, 8*time.Second))
+		ingests[i] = f.join(t, pl, faulty.Ingest)
+		aggregators[i] = f.join(t, pl, faulty.Aggregator)
+		toIngests = append(toIngests, faults.NewLink(t, "127.0.0.1:0", ingests[i].address()))
+		ingests[i].moved = toIngests[i].LeadTo
 	}
-	for i := range 3 {
-		kinds = append(kinds, faults.Kind{Name: fmt.Sprintf("node %d killed", i), Slot: "nodes", Longest: 4 * time.Second, Inject: func() func() {
-			nodes.Node(i).Kill()
-			return func() {
-				assert.NoError(t, nodes.Node(i).Restart(t.Context()))
-				assert.NoError(t, nodes.AwaitUp(t.Context()))
-			}
-		}})
-	}
-	kinds = append(kinds, faults.Kind{Name: "all nodes stopped", Slot: "nodes", Longest: 8 * time.Second, Inject: func() func() {
-		for i := range 3 {
-			assert.NoError(t, nodes.Node(i).Pause())
-		}
-		return func() {
-			for i := range 3 {
-				assert.NoError(t, nodes.Node(i).Resume())
-			}
-		}
-	}})
+	kinds := slices.Concat(
+		killedOrStopped("ingest", ingests, 4*time.Second),
+		killedOrStopped("aggregator", aggregators, 8*time.Second), // longer than its leases last
+		faults.LinkKinds("connections to ingest", 4*time.Second, toIngests),
+		faults.LinkKinds("connections to node", 6*time.Second, toNodes),
+		[]faults.Kind{
+			{Name: "node killed", Slots: []string{"nodes", "nodes", "nodes"}, Longest: 4 * time.Second, Inject: func(i int) func() {
+				nodes.Node(i).Kill()
+				return func() {
+					assert.NoError(t, nodes.Node(i).Restart(t.Context()))
+					assert.NoError(t, nodes.AwaitUp(t.Context()))
+				}
+			}},
+			{Name: "all nodes stopped", Slots: []string{"nodes"}, Longest: 8 * time.Second, Inject: func(int) func() {
+				for i := range 3 {
+					assert.NoError(t, nodes.Node(i).Pause())
+				}
+				return func() {
+					for i := range 3 {
+						assert.NoError(t, nodes.Node(i).Resume())
+					}
+				}
+			}},
+		})
 
 	var s faults.Senders
-	s.Start(t, 3, func(rng *rand.Rand) *process.Process { return ingests[rng.IntN(len(ingests))].Load() }, []time.Duration{7 * time.Second, 40 * time.Second})
-	n := faults.Live(t, kinds)
+	report := faults.Report{Senders: &s}
+	defer func() {
+		report.Injected = f.injected()
+		t.Log(&report)
+	}()
+	to := []*process.Process{{URL: "http://" + toIngests[0].Addr()}, {URL: "http://" + toIngests[1].Addr()}}
+	s.Start(t, 3, func(rng *rand.Rand) *process.Process { return to[rng.IntN(len(to))] }, []time.Duration{7 * time.Second, 40 * time.Second})
+	report.Faults = faults.Live(t, kinds)
 	s.Stop()
-	for _, p := range slices.Concat(ingests, aggregators) {
-		p.Load().Ready()
+	for _, m := range slices.Concat(ingests, aggregators) {
+		m.now().Ready()
 	}
-	for _, p := range ingests {
-		process.Eventually(t, "everything", func() error { return s.Oracle.Check(p.Load()) })
+	for _, m := range ingests {
+		process.Eventually(t, "everything", func() error { return s.Oracle.Check(m.now()) })
 	}
-	t.Logf("%d faults; %d samples of %d series in %d reports, %d attempts again, %d of them without an answer",
-		n, s.Oracle.Len(), s.Oracle.Series(), s.Reports.Load(), s.Again.Load(), s.Impatient.Load())
-	for _, p := range slices.Concat(ingests, aggregators) {
-		p.Load().Stop()
+	for _, m := range slices.Concat(ingests, aggregators) {
+		m.now().Stop()
+	}
+	report.Left = pl.left(t)
+	assert.Zero(t, report.Left)
+	for _, kind := range []string{"refused", "overloaded", "lost", "unanswered"} {
+		assert.Positive(t, f.injected()[kind], kind)
+	}
+}
+
+// fleet are the processes that ever ran.
+type fleet struct {
+	mu  sync.Mutex
+	all []*process.Process
+}
+
+// member is a process of a fleet's, or another in its place.
+type member struct {
+	begin func() *process.Process
+	at    atomic.Pointer[process.Process]
+	// moved hears where it answers when that changes.
+	moved func(address string)
+}
+
+// join starts a process. Each start has a clock, and requests that fail, of its own.
+func (f *fleet) join(t *testing.T, pl place, program string) *member {
+	t.Helper()
+	f.mu.Lock()
+	rng := rand.New(rand.NewPCG(*faults.Seed, uint64(len(f.all))+100))
+	f.mu.Unlock()
+	m := &member{moved: func(string) {}}
+	m.begin = func() *process.Process {
+		// More often near what is allowed than not.
+		offset := furthest - time.Duration(rng.Int64N(int64(furthest))/5)
+		if rng.IntN(2) == 0 {
+			offset = -offset
+		}
+		cmd := exec.CommandContext(t.Context(), program,
+			slices.Concat([]string{"--listen", "127.0.0.1:0", "--heartbeat-timeout", "3s"}, timing, pl.flags())...)
+		cmd.Env = []string{
+			fmt.Sprintf("QUERN_CLOCK_OFFSET=%s", offset),
+			fmt.Sprintf("QUERN_FAULT_RATE=%g", failing),
+			fmt.Sprintf("QUERN_FAULT_SEED=%d", rng.Uint64()),
+		}
+		p := process.Start(t, cmd)
+		f.mu.Lock()
+		f.all = append(f.all, p)
+		f.mu.Unlock()
+		p.URL = "http://" + p.Wrote(`msg=listening address=(\S+)`)[1] // it may be long until there are nodes
+		return p
+	}
+	m.next()
+	return m
+}
+
+func (m *member) now() *process.Process { return m.at.Load() }
+
+func (m *member) address() string { return strings.TrimPrefix(m.now().URL, "http://") }
+
+// next starts it again.
+func (m *member) next() {
+	m.at.Store(m.begin())
+	m.moved(m.address())
+}
+
+// killedOrStopped are the kinds of things that can go wrong with processes.
+func killedOrStopped(name string, members []*member, stopped time.Duration) []faults.Kind {
+	var slots []string
+	for i := range members {
+		slots = append(slots, fmt.Sprintf("%s %d", name, i))
+	}
+	return []faults.Kind{
+		{Name: name + " killed", Slots: slots, Longest: 2 * time.Second, Inject: func(i int) func() {
+			members[i].now().Kill()
+			return members[i].next
+		}},
+		{Name: name + " stopped", Slots: slots, Longest: stopped, Inject: func(i int) func() {
+			p := members[i].now()
+			p.Signal(syscall.SIGSTOP)
+			return func() { p.Signal(syscall.SIGCONT) }
+		}},
+	}
+}
+
+var saysInjected = regexp.MustCompile(`msg="a fault is injected".* kind=(\w+)`)
+
+// injected is how many requests failed in each way.
+func (f *fleet) injected() map[string]int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	count := map[string]int{}
+	for _, p := range f.all {
+		for _, m := range saysInjected.FindAllStringSubmatch(p.Stderr.String(), -1) {
+			count[m[1]]++
+		}
+	}
+	return count
+}
+
+// left is what lies in cache and index, and which slices are not complete.
+func (pl place) left(t *testing.T) oracle.Left {
+	t.Helper()
+	session := pl.connect(t)
+	count := func(cql string) (n int) {
+		rows := session.Query(fmt.Sprintf(cql, pl.keyspace)).Iter()
+		for row := map[string]any{}; rows.MapScan(row); row = map[string]any{} {
+			if complete, known := row["complete"]; !known || complete != true {
+				t.Logf("left: %v", row)
+				n++
+			}
+		}
+		require.NoError(t, rows.Close())
+		return n
+	}
+	return oracle.Left{
+		Marks:       count(`SELECT bucket, time_slice, start_schedule_id, time, mark_id, kind, attempt, last_error, WRITETIME(kind) AS written FROM %s.metrics_cache_index`),
+		CacheBlocks: count(`SELECT DISTINCT bucket, time_slice, start_schedule_id FROM %s.metrics_cache`),
+		OpenSlices:  count(`SELECT bucket, time_slice, complete FROM %s.slices`),
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"flag"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -22,37 +23,48 @@ var (
 // Kind is something that can go wrong.
 type Kind struct {
 	Name string
-	// Slot names what it happens to; of two kinds with the same one only one happens at a time.
-	Slot string
+	// Slots name what it can happen to. In a slot only one thing is wrong at a time.
+	Slots []string
 	// Longest is how long it may last until it is made good.
 	Longest time.Duration
-	// Inject makes it happen, and returns what makes it good.
-	Inject func() (heal func())
+	// Inject makes it happen in a slot, and returns what makes it good.
+	Inject func(slot int) (heal func())
 }
 
-// Fault is a kind that happens at a time.
+// Fault is a kind that happens at a time in a slot.
 type Fault struct {
-	At, Lasts time.Duration
-	Kind      int
+	At, Lasts  time.Duration
+	Kind, Slot int
 }
 
-// Plan is a schedule for that long. The same seed and kinds give the same.
+// Plan is a schedule for that long. The same seed and kinds give the same. The kinds are dealt like cards, so
+// that each comes before another comes again, but for what has to wait until its slot is free.
 func Plan(seed uint64, length time.Duration, kinds []Kind) []Fault {
 	rng := rand.New(rand.NewPCG(seed, 0))
 	free := map[string]time.Duration{}
 	var out []Fault
+	var deck []int
 	for at := time.Duration(0); ; {
-		at += 300*time.Millisecond + below(rng, 2500*time.Millisecond)
+		at += 200*time.Millisecond + below(rng, 1800*time.Millisecond)
 		if at >= length {
 			return out
 		}
-		f := Fault{At: at, Kind: rng.IntN(len(kinds))}
-		k := &kinds[f.Kind]
-		f.Lasts = min(k.Longest/10+below(rng, k.Longest), length-at)
-		if free[k.Slot] > at {
+		if len(deck) < len(kinds) {
+			deck = append(deck, rng.Perm(len(kinds))...)
+		}
+		slot := 0
+		next := slices.IndexFunc(deck, func(kind int) bool {
+			slots := kinds[kind].Slots
+			slot = rng.IntN(len(slots))
+			return free[slots[slot]] <= at
+		})
+		if next < 0 {
 			continue
 		}
-		free[k.Slot] = at + f.Lasts + time.Second
+		k := &kinds[deck[next]]
+		f := Fault{At: at, Lasts: min(k.Longest/10+below(rng, k.Longest), length-at), Kind: deck[next], Slot: slot}
+		deck = slices.Delete(deck, next, next+1)
+		free[k.Slots[slot]] = at + f.Lasts + time.Second
 		out = append(out, f)
 	}
 }
@@ -63,42 +75,53 @@ func below(rng *rand.Rand, d time.Duration) time.Duration { return time.Duration
 func Format(plan []Fault, kinds []Kind) string {
 	var b strings.Builder
 	for _, f := range plan {
-		fmt.Fprintf(&b, "%7.3fs %s for %s\n", f.At.Seconds(), kinds[f.Kind].Name, f.Lasts.Round(time.Millisecond))
+		name := kinds[f.Kind].Name
+		if len(kinds[f.Kind].Slots) > 1 {
+			name += fmt.Sprintf(" (%d)", f.Slot)
+		}
+		fmt.Fprintf(&b, "%7.3fs %s for %s\n", f.At.Seconds(), name, f.Lasts.Round(time.Millisecond))
 	}
 	return b.String()
 }
 
-// Live has things go wrong by the schedule of the flags. When it returns all is made good again. It returns how many
-// faults there were.
-func Live(t testing.TB, kinds []Kind) int {
+// Live has things go wrong by the schedule of the flags, each kind at least once. When it returns all is made good
+// again. It returns how many faults there were of each kind.
+func Live(t testing.TB, kinds []Kind) map[string]int {
 	t.Helper()
 	ctx := t.Context()
 	plan := Plan(*Seed, *Length, kinds)
 	t.Logf("-faults.seed=%d -faults.length=%s:\n%s", *Seed, *Length, Format(plan, kinds))
-	if len(plan) == 0 {
-		t.Fatal("too short for any fault")
+	count := map[string]int{}
+	for _, f := range plan {
+		count[kinds[f.Kind].Name]++
 	}
-	begin := time.Now()
 	slots := map[string]*sync.Mutex{}
 	for _, k := range kinds {
-		slots[k.Slot] = &sync.Mutex{}
+		if count[k.Name] == 0 {
+			t.Fatalf("too short for %q", k.Name)
+		}
+		for _, slot := range k.Slots {
+			slots[slot] = &sync.Mutex{}
+		}
 	}
+	begin := time.Now()
 	var all sync.WaitGroup
 	defer all.Wait()
 	for _, f := range plan {
 		if wait(ctx, f.At-time.Since(begin)) != nil {
-			return 0
+			break
 		}
 		all.Go(func() {
 			k := &kinds[f.Kind]
-			slots[k.Slot].Lock() // what was made good before may take longer than was planned
-			defer slots[k.Slot].Unlock()
-			heal := k.Inject()
+			slot := slots[k.Slots[f.Slot]]
+			slot.Lock() // what was made good before may take longer than was planned
+			defer slot.Unlock()
+			heal := k.Inject(f.Slot)
 			defer heal()
 			_ = wait(ctx, f.Lasts) // made good at once when the test ends
 		})
 	}
-	return len(plan)
+	return count
 }
 
 func wait(ctx context.Context, d time.Duration) error {

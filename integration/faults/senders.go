@@ -18,8 +18,9 @@ import (
 // the patience to hear the answer.
 type Senders struct {
 	Oracle oracle.Oracle
-	// Reports were begun, Again of them sent another time, Impatient of these because no answer came in time.
-	Reports, Again, Impatient atomic.Int64
+	// Reports were begun, Again counts how often one was sent another time, Impatient of these were because no
+	// answer came in time, and Refused because the answer was to try again.
+	Reports, Again, Impatient, Refused atomic.Int64
 
 	stop chan struct{}
 	all  sync.WaitGroup
@@ -81,6 +82,9 @@ func (s *Senders) deliver(t testing.TB, rng *rand.Rand, samples []process.Sample
 		s.Again.Add(1)
 		if late {
 			s.Impatient.Add(1)
+		}
+		if r.Code != 0 {
+			s.Refused.Add(1)
 		}
 		if wait(t.Context(), 20*time.Millisecond+below(rng, 200*time.Millisecond)) != nil {
 			return false

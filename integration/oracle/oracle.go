@@ -28,6 +28,19 @@ type Oracle struct {
 	mu     sync.Mutex
 	points map[series]map[int64]*moment
 	acked  int
+	found  Found
+}
+
+// Found is how many samples and rows were not as they must be, and slices not complete.
+type Found struct {
+	Lost, Doubled, Wrong, WrongRows, OpenSlices int
+}
+
+// Found is what the last Raw or Check found, as far as it came.
+func (o *Oracle) Found() Found {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.found
 }
 
 type series struct{ source, metric string }
@@ -147,7 +160,8 @@ type faults struct {
 	errs []error
 }
 
-func (f *faults) add(format string, args ...any) {
+func (f *faults) add(count *int, format string, args ...any) {
+	*count++
 	if f.n++; f.n <= told {
 		f.errs = append(f.errs, fmt.Errorf(format, args...))
 	}
@@ -174,6 +188,7 @@ func (o *Oracle) raw(p *process.Process) (map[series]map[int64]float64, error) {
 	if err != nil {
 		return nil, err
 	}
+	o.found = Found{}
 	var wrong faults
 	got := map[series]map[int64]float64{}
 	for _, s := range stored {
@@ -182,23 +197,23 @@ func (o *Oracle) raw(p *process.Process) (map[series]map[int64]float64, error) {
 			got[k] = map[int64]float64{}
 		}
 		if v, twice := got[k][s.Ms]; twice {
-			wrong.add("doubled: %+v, and before it %v", s, v)
+			wrong.add(&o.found.Doubled, "doubled: %+v, and before it %v", s, v)
 		}
 		got[k][s.Ms] = s.Value
 		switch m := o.points[k][s.Ms]; {
 		case m == nil:
-			wrong.add("never sent: %+v", s)
+			wrong.add(&o.found.Wrong, "never sent: %+v", s)
 		case m.acked && same(m.value, s.Value), slices.ContainsFunc(m.tried, func(v float64) bool { return same(v, s.Value) }):
 		case m.acked:
-			wrong.add("changed: %+v, acknowledged was %v", s, m.value)
+			wrong.add(&o.found.Wrong, "changed: %+v, acknowledged was %v", s, m.value)
 		default:
-			wrong.add("refused, and there: %+v", s)
+			wrong.add(&o.found.Wrong, "refused, and there: %+v", s)
 		}
 	}
 	for k, moments := range o.points {
 		for ms, m := range moments {
 			if _, there := got[k][ms]; m.acked && !there {
-				wrong.add("acknowledged and lost: %+v", process.Sample{Source: k.source, Metric: k.metric, Ms: ms, Value: m.value})
+				wrong.add(&o.found.Lost, "acknowledged and lost: %+v", process.Sample{Source: k.source, Metric: k.metric, Ms: ms, Value: m.value})
 			}
 		}
 	}
@@ -248,6 +263,7 @@ func (o *Oracle) Check(p *process.Process) error {
 		return fmt.Errorf("the last slice ends in %d ms", end-time.Now().UnixMilli())
 	}
 	if open := st.Undone(); len(open) > 0 {
+		o.found.OpenSlices = len(open)
 		return fmt.Errorf("left open: %s", open)
 	}
 
@@ -279,7 +295,7 @@ func (o *Oracle) Check(p *process.Process) error {
 	var wrong faults
 	check.Results(nil, func(r verify.Result) {
 		for _, line := range r.Lines(st.Ladder) {
-			wrong.add("%s", line)
+			wrong.add(&o.found.WrongRows, "%s", line)
 		}
 	})
 	return wrong.err()

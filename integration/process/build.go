@@ -6,22 +6,31 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
 )
 
-// buildFlags are those that the test itself was built with, as far as they matter: so
+// The flags and tags that the test itself was built with, as far as they matter: so
 // the packages are in the build cache, and the program is checked as the test is.
-var buildFlags []string
+var buildFlags, buildTags []string
 
 // Programs are the paths of the programs under test.
 type Programs struct {
 	Quern, Ingest, Aggregator string
 
-	dir string
+	dir    string
+	others *Programs // once they are built
+	faulty func() (*Programs, error)
 }
+
+// Faulty are the programs built with what has requests to Cassandra fail, and the clock be wrong, as environment
+// variables say: see internal/storage/cassandra and internal/clock.
+func (p *Programs) Faulty() (*Programs, error) { return p.faulty() }
 
 // Main builds the programs, has the tests of a package run with them, and returns the exit code.
 func Main(run func(*Programs) int) int {
-	programs, err := build(context.Background())
+	programs, err := build(context.Background(), buildTags)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
@@ -30,7 +39,7 @@ func Main(run func(*Programs) int) int {
 	return run(programs)
 }
 
-func build(ctx context.Context) (*Programs, error) {
+func build(ctx context.Context, tags []string) (*Programs, error) {
 	dir, err := os.MkdirTemp("", "quern-integration-")
 	if err != nil {
 		return nil, err
@@ -39,15 +48,28 @@ func build(ctx context.Context) (*Programs, error) {
 		Quern: filepath.Join(dir, "quern"), Ingest: filepath.Join(dir, "ingest"), Aggregator: filepath.Join(dir, "aggregator"),
 		dir: dir,
 	}
-	cmd := exec.CommandContext(ctx, "go", append(append([]string{"build", "-o", dir}, buildFlags...), "github.com/quern/quern/cmd/...")...)
+	args := slices.Concat([]string{"build", "-o", dir}, buildFlags)
+	if len(tags) > 0 {
+		args = append(args, "-tags="+strings.Join(tags, ","))
+	}
+	cmd := exec.CommandContext(ctx, "go", append(args, "github.com/quern/quern/cmd/...")...)
 	if out, err := cmd.CombinedOutput(); err != nil {
 		p.remove()
 		return nil, fmt.Errorf("%s: %w\n%s", cmd, err, out)
 	}
+	// Most tests do without.
+	p.faulty = sync.OnceValues(func() (*Programs, error) {
+		others, err := build(ctx, append(slices.Clone(tags), "faults"))
+		p.others = others
+		return others, err
+	})
 	return p, nil
 }
 
 func (p *Programs) remove() {
 	// What is left in the directory of temporary files, others clean up.
 	_ = os.RemoveAll(p.dir)
+	if p.others != nil {
+		p.others.remove()
+	}
 }

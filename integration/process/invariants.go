@@ -2,4 +2,4 @@
 
 package process
 
-func init() { buildFlags = append(buildFlags, "-tags=invariants") }
+func init() { buildTags = append(buildTags, "invariants") }

@@ -25,7 +25,7 @@ func NowMs(c Clock) int64 { return c.Now().UnixMilli() }
 type System struct{}
 
 // Now implements Clock.
-func (System) Now() time.Time { return time.Now().UTC() }
+func (System) Now() time.Time { return now().UTC() }
 
 // Sleep implements Clock.
 func (System) Sleep(ctx context.Context, d time.Duration) error {

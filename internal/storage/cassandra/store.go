@@ -86,7 +86,7 @@ func Open(ctx context.Context, opts Options) (*Store, error) {
 			"use LOCAL_QUORUM where there are several copies", "consistency", opts.Consistency)
 	}
 	limiter := newLimiter(opts.MaxInFlight)
-	st, err := open(ctx, &limited{session: s, limiter: limiter}, &opts, c.localDC)
+	st, err := open(ctx, &limited{session: inject(s, opts.Logger), limiter: limiter}, &opts, c.localDC)
 	if err != nil {
 		s.close()
 		return nil, err

@@ -1,0 +1,13 @@
+//go:build !linux
+
+package integration
+
+import "testing"
+
+// smallDisk is nil: only on Linux is it known how to make a file system.
+func smallDisk(t *testing.T, _ int) *disk {
+	t.Log("NOTE: THE FULL DISK IS NOT TESTED WITH A REAL ONE, which needs Linux.")
+	return nil
+}
+
+func fill(*testing.T, string) {}

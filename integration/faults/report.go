@@ -1,0 +1,44 @@
+package faults
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/quern/quern/integration/oracle"
+)
+
+// Report says what a run was, and what was found after it.
+type Report struct {
+	*Senders
+	// Faults is how many there were of each kind, Injected how many requests failed in each way
+	// within the processes.
+	Faults, Injected map[string]int
+	Left             oracle.Left
+}
+
+func (r *Report) String() string {
+	var b strings.Builder
+	list := func(what string, count map[string]int) {
+		total := 0
+		for _, n := range count {
+			total += n
+		}
+		fmt.Fprintf(&b, "%d %s\n", total, what)
+		for _, name := range slices.Sorted(maps.Keys(count)) {
+			fmt.Fprintf(&b, "%8d %s\n", count[name], name)
+		}
+	}
+	list("faults", r.Faults)
+	if r.Injected != nil {
+		list("requests to the store failed by injection", r.Injected)
+	}
+	fmt.Fprintf(&b, "%d reports, sent again %d times, for %d of which no answer came in time, and %d were refused\n",
+		r.Reports.Load(), r.Again.Load(), r.Impatient.Load(), r.Refused.Load())
+	f := r.Oracle.Found()
+	fmt.Fprintf(&b, "%d samples of %d series acknowledged: %d lost, %d doubled, %d wrong; %d roll-up rows wrong\n",
+		r.Oracle.Len(), r.Oracle.Series(), f.Lost, f.Doubled, f.Wrong, f.WrongRows)
+	fmt.Fprintf(&b, "left: %d marks, %d cache blocks, %d open slices", r.Left.Marks, r.Left.CacheBlocks, f.OpenSlices+r.Left.OpenSlices)
+	return b.String()
+}

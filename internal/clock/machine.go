@@ -1,0 +1,7 @@
+//go:build !faults
+
+package clock
+
+import "time"
+
+func now() time.Time { return time.Now() }
