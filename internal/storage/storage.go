@@ -271,6 +271,7 @@ type Store interface {
 	Registry
 	Runs
 	Reader
+	Metadata
 	Operations
 
 	// Write stores a batch; see the package's rules 1 to 3.
@@ -344,6 +345,15 @@ type Reader interface {
 	// Rollups yields the rows of a level with schedules in ids and times in
 	// [fromMs, toMs), each schedule's by time, schedules in no promised order.
 	Rollups(ctx context.Context, level metric.Bucket, ids blocks.Range, fromMs, toMs int64) iter.Seq2[metric.RollupRow, error]
+}
+
+// Metadata is the table metric_metadata: one row for each name.
+type Metadata interface {
+	// PutMetadata stores each under its name; of two with one name the last is kept. Texts are valid UTF-8, names not
+	// empty. It may become durable as late as what carries a fence.
+	PutMetadata(ctx context.Context, ms []metric.Metadata) error
+	// Metadata yields all, by name.
+	Metadata(ctx context.Context) iter.Seq2[metric.Metadata, error]
 }
 
 // Operations is what operators see.

@@ -16,6 +16,7 @@ const (
 	tableErrors   = 'e'
 	tableIndex    = 'i'
 	tableMeta     = 'm'
+	tableMetadata = 'd' // metric_metadata
 	tableRaw      = 'r'
 	tableRollups  = 'u'
 	tableRuns     = 'n'

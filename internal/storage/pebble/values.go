@@ -15,9 +15,10 @@ import (
 
 // Every value but a chunk starts with its version; docs/format/pebble.md has the bytes.
 const (
-	rollupVersion = 1
-	markVersion   = 1
-	schemaVersion = 1
+	rollupVersion   = 1
+	markVersion     = 1
+	metadataVersion = 1
+	schemaVersion   = 1
 
 	// rollupPartial is added to the version of a row that is partial.
 	rollupPartial = 1 << 7

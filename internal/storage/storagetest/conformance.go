@@ -104,6 +104,7 @@ func Run(t *testing.T, open OpenFunc, missing ...Missing) {
 		{"Epochs", (*suite).epochsAreAdded, nil},
 		{"ExpireKeepsWhatIsYoung", (*suite).expireKeepsWhatIsYoung, nil},
 		{"ExpireRemovesWhatIsOld", (*suite).expireRemovesWhatIsOld, []Missing{MissingExpire}},
+		{"Metadata", (*suite).metadata, nil},
 		{"Runs", (*suite).runs, nil},
 		{"Errors", (*suite).errors, nil},
 		{"Workers", (*suite).workers, nil},
@@ -1102,6 +1103,42 @@ func (s *suite) expireRemovesWhatIsOld() {
 	require.Len(s, s.rawChunks(0, 1, at(-7*24-1), at(-7*24)), 1)
 }
 
+func (s *suite) metadata() {
+	check := func(want ...metric.Metadata) {
+		s.Helper()
+		got, err := gather(s.store.Metadata(s.ctx))
+		require.NoError(s, err)
+		equal(s, want, got)
+	}
+	check()
+	require.NoError(s, s.store.PutMetadata(s.ctx, nil))
+	check()
+	full := metric.Metadata{Name: "http_seconds", Type: metric.TypeHistogram, Help: "Time to answer.\n\x00 Zeit für eine Antwort ⏱", Unit: "seconds"}
+	bare := metric.Metadata{Name: "http.näme with space"}
+	require.NoError(s, s.store.PutMetadata(s.ctx, []metric.Metadata{full, bare}))
+	check(bare, full)
+	s.reopen()
+	check(bare, full)
+	// The last write wins, within a call too, and what is left out is taken away.
+	full.Type, full.Unit = metric.TypeStateset, ""
+	require.NoError(s, s.store.PutMetadata(s.ctx, []metric.Metadata{{Name: full.Name, Help: "no longer"}, full}))
+	for range 2 {
+		check(bare, full)
+		require.NoError(s, s.store.PutMetadata(s.ctx, []metric.Metadata{full}), "idempotent")
+	}
+	// A name that begins another, and more than a page or a batch holds.
+	var many []metric.Metadata
+	for i := range 2500 {
+		many = append(many, metric.Metadata{Name: fmt.Sprintf("http_seconds_%04d", i), Type: metric.Type(i % 8), Help: strconv.Itoa(i) + string(make([]byte, 900))})
+	}
+	require.NoError(s, s.store.PutMetadata(s.ctx, many))
+	check(append([]metric.Metadata{bare, full}, many...)...)
+	require.NoError(s, s.store.Expire(s.ctx, at(1000*24)))
+	s.reopen()
+	check(append([]metric.Metadata{bare, full}, many...)...)
+	breakAtOnce(s.T, s.store.Metadata(s.ctx))
+}
+
 func (s *suite) runs() {
 	var want []storage.Run
 	for i := range 30 {
@@ -1258,6 +1295,8 @@ func operations(st storage.Store, f storage.Fence, id blocks.ID) map[string]func
 		"CompleteSlice": func(ctx context.Context) error { return st.CompleteSlice(ctx, rawSlice(0)) },
 		"RawChunks":     func(ctx context.Context) error { return drain(st.RawChunks(ctx, everything, at(0), at(1))) },
 		"Rollups":       func(ctx context.Context) error { return drain(st.Rollups(ctx, 1, everything, at(0), at(1))) },
+		"PutMetadata":   func(ctx context.Context) error { return st.PutMetadata(ctx, []metric.Metadata{{Name: "m"}}) },
+		"Metadata":      func(ctx context.Context) error { return drain(st.Metadata(ctx)) },
 		"RecordRun":     func(ctx context.Context) error { return st.RecordRun(ctx, storage.Run{StartedMs: at(0)}) },
 		"RecentRuns":    func(ctx context.Context) error { _, err := st.RecentRuns(ctx, 10); return err },
 		"RecordError": func(ctx context.Context) error {

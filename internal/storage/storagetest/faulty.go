@@ -404,6 +404,16 @@ func (f *Faulty) Rollups(ctx context.Context, level metric.Bucket, ids blocks.Ra
 	return sequence(f, Step{Op: "Rollups", Detail: ids}, f.Store.Rollups(ctx, level, ids, fromMs, toMs))
 }
 
+// PutMetadata implements storage.Metadata.
+func (f *Faulty) PutMetadata(ctx context.Context, ms []metric.Metadata) error {
+	return f.do(Step{Op: "PutMetadata", Detail: ms}, func() error { return f.Store.PutMetadata(ctx, ms) })
+}
+
+// Metadata implements storage.Metadata.
+func (f *Faulty) Metadata(ctx context.Context) iter.Seq2[metric.Metadata, error] {
+	return sequence(f, Step{Op: "Metadata"}, f.Store.Metadata(ctx))
+}
+
 // RecordRun implements storage.Operations.
 func (f *Faulty) RecordRun(ctx context.Context, r storage.Run) error {
 	return f.do(Step{Op: "RecordRun", Detail: r}, func() error { return f.Store.RecordRun(ctx, r) })

@@ -119,6 +119,7 @@ func (r *historyRun) next() {
 		{4, "lease ids", r.leaseIDs},
 		{6, "claim schedules", r.claim},
 		{1, "add epoch", r.addEpoch},
+		{2, "put metadata", r.putMetadata},
 		{3, "record run", r.recordRun},
 		{4, "record error", r.recordError},
 		{6, "advance the clock", r.advance},
@@ -377,6 +378,16 @@ func (r *historyRun) addEpoch() {
 	r.effect(func(_ int, st storage.Store) error { return st.AddEpoch(r.ctx, e) })
 }
 
+func (r *historyRun) putMetadata() {
+	var ms []metric.Metadata
+	for range r.rng.IntN(4) {
+		ms = append(ms, metric.Metadata{
+			Name: "m" + strconv.Itoa(r.rng.IntN(20)), Type: metric.Type(r.rng.IntN(8)), Help: strconv.Itoa(r.step), Unit: "bytes",
+		})
+	}
+	r.effect(func(_ int, st storage.Store) error { return st.PutMetadata(r.ctx, ms) })
+}
+
 func (r *historyRun) recordRun() {
 	run := storage.Run{
 		SliceKey: r.slice(r.bucket()), Worker: "w", StartedMs: clock.NowMs(r.clk)*1000 + int64(r.step),
@@ -486,6 +497,7 @@ func (r *historyRun) compareAll() {
 	r.compareIndexAndCache()
 	same(r, func(st storage.Store) (blocks.Range, error) { return st.LeasedIDs(r.ctx) })
 	same(r, func(st storage.Store) (storage.Settings, error) { return st.Settings(), nil })
+	same(r, func(st storage.Store) ([]metric.Metadata, error) { return gather(st.Metadata(r.ctx)) })
 	same(r, func(st storage.Store) ([]storage.Run, error) { return st.RecentRuns(r.ctx, 1000) })
 	same(r, func(st storage.Store) ([]storage.ComponentError, error) { return st.RecentErrors(r.ctx) })
 	same(r, func(st storage.Store) (map[int]string, error) {

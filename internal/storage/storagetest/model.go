@@ -56,6 +56,7 @@ type Model struct {
 	raw     map[modelRaw][]byte
 	cache   map[storage.CacheKey]map[blocks.ID][]byte
 	rollups map[modelRow]metric.RollupRow
+	names   map[string]metric.Metadata
 	runs    map[modelRun]storage.Run
 	errs    []storage.ComponentError
 	workers map[string]modelWorker
@@ -108,6 +109,7 @@ func NewModel(settings storage.Settings, retention storage.Retention, clk clock.
 		raw:       map[modelRaw][]byte{},
 		cache:     map[storage.CacheKey]map[blocks.ID][]byte{},
 		rollups:   map[modelRow]metric.RollupRow{},
+		names:     map[string]metric.Metadata{},
 		runs:      map[modelRun]storage.Run{},
 		workers:   map[string]modelWorker{},
 	}
@@ -556,6 +558,29 @@ func (m *Model) Rollups(ctx context.Context, level metric.Bucket, ids blocks.Ran
 			}
 		}
 		slices.SortFunc(out, compareRows)
+		return out
+	})
+}
+
+// PutMetadata implements storage.Metadata.
+func (m *Model) PutMetadata(ctx context.Context, ms []metric.Metadata) error {
+	if err := m.begin(ctx); err != nil {
+		return err
+	}
+	defer m.mu.Unlock()
+	for _, md := range ms {
+		m.names[md.Name] = md
+	}
+	return nil
+}
+
+// Metadata implements storage.Metadata.
+func (m *Model) Metadata(ctx context.Context) iter.Seq2[metric.Metadata, error] {
+	return modelSeq(ctx, m, func() []metric.Metadata {
+		var out []metric.Metadata
+		for _, name := range slices.Sorted(maps.Keys(m.names)) {
+			out = append(out, m.names[name])
+		}
 		return out
 	})
 }

@@ -1,0 +1,51 @@
+package cassandra
+
+import (
+	"context"
+	"iter"
+
+	"github.com/quern/quern/internal/metric"
+)
+
+const (
+	cqlWriteMetadata = `INSERT INTO metric_metadata (ring, name, type, help, unit) VALUES (0, ?, ?, ?, ?)`
+	cqlReadMetadata  = `SELECT name, type, help, unit FROM metric_metadata WHERE ring = 0`
+)
+
+// PutMetadata implements storage.Metadata.
+func (s *Store) PutMetadata(ctx context.Context, ms []metric.Metadata) error {
+	if ctx.Err() != nil {
+		return convert(ctx, ctx.Err())
+	}
+	// In one batch, of two rows with one key and timestamp the greater values would win.
+	last := make(map[string]int, len(ms))
+	for i := range ms {
+		last[ms[i].Name] = i
+	}
+	stmts := make([]statement, 0, len(last))
+	for i := range ms {
+		if m := &ms[i]; last[m.Name] == i {
+			stmts = append(stmts, stmt(cqlWriteMetadata, m.Name, m.Type.String(), m.Help, m.Unit))
+		}
+	}
+	return named("put metadata", s.inBatches(ctx, s.stamps.next(), stmts))
+}
+
+type metadataRow struct {
+	Name string `db:"name"`
+	Type string `db:"type"`
+	Help string `db:"help"`
+	Unit string `db:"unit"`
+}
+
+// Metadata implements storage.Metadata.
+func (s *Store) Metadata(ctx context.Context) iter.Seq2[metric.Metadata, error] {
+	return func(yield func(metric.Metadata, error) bool) {
+		for r, err := range rows[metadataRow](ctx, s.session, manyRows, stmt(cqlReadMetadata)) {
+			m := metric.Metadata{Name: r.Name, Type: metric.ParseType(r.Type), Help: r.Help, Unit: r.Unit}
+			if !yield(m, named("metadata", err)) || err != nil {
+				return
+			}
+		}
+	}
+}
