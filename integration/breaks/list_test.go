@@ -1,0 +1,334 @@
+package breaks
+
+// list is sorted by invariant.
+var list = []brk{
+	// 1. Acknowledged means durable.
+	{
+		name: "a report is answered before its commit", invariant: 1,
+		file: "internal/ingest/ingest.go",
+		old:  "case <-c.done:\n", new: "default:\n",
+		pkg: "internal/ingest", test: "TestGroupCommit",
+	},
+	{
+		name: "a commit that failed is acknowledged", invariant: 1,
+		file: "internal/cache/writer.go",
+		old:  "w.failed(f)\n\t\treturn err", new: "w.failed(f)\n\t\treturn nil",
+		pkg: "internal/ingest", test: "TestFailedCommit",
+	},
+	{
+		name: "a flush writes the cache and no raw chunks", invariant: 1,
+		file: "internal/cache/pack.go",
+		old:  "b.Raw = append(b.Raw, p.raw...)", new: "",
+		pkg: "internal/ingest", test: "TestCloseDrains",
+	},
+	{
+		name: "the embedded store does not sync what ingest writes", invariant: 1,
+		file: "internal/storage/pebble/write.go",
+		old:  "batch.Commit(lsm.Sync)", new: "batch.Commit(lsm.NoSync)",
+		pkg: "internal/storage/pebble", test: "TestPowerLoss",
+	},
+	{
+		name: "a flush writes no mark for the blocks that it opens", invariant: 1,
+		file: "internal/cache/writer.go",
+		old:  "slices.Concat(f.opened, f.placed)}", new: "f.placed}",
+		pkg: "internal/acceptance", test: "TestModel/scripts/aggregation_1_cascade",
+	},
+	{
+		name: "marks count as put although their flush failed", invariant: 1,
+		file: "internal/cache/writer.go",
+		old:  "w.failed(f)", new: "w.succeeded(f)",
+		pkg: "internal/acceptance", test: "TestModel/IngestFailsAtEveryStep",
+	},
+
+	// 2. Raw is the truth.
+	{
+		name: "the cache is trusted although chunks are missing", invariant: 2,
+		file: "internal/cache/reader.go",
+		old:  "len(chunks) == 0 || len(chunks) != w.chunks()", new: "len(chunks) == 0",
+		pkg: "internal/acceptance", test: "TestModel/CacheLost",
+	},
+	{
+		name: "the cache is trusted next to a late mark", invariant: 2,
+		file: "internal/cache/reader.go",
+		old:  "return m.Kind != storage.MarkFresh })", new: "return m.Kind == storage.MarkOpen })",
+		pkg: "internal/acceptance", test: "TestModel/scripts/aggregation_2_late",
+	},
+	{
+		name: "a block is sealed although a flush into it failed", invariant: 2,
+		file: "internal/cache/seal.go",
+		old:  "!o.torn", new: "o != nil",
+		pkg: "internal/acceptance", test: "TestModel/scripts/ingest",
+	},
+	{
+		name: "of a sample that came twice the first one counts", invariant: 2,
+		file: "internal/ingest/group.go",
+		old:  "i+1 == len(samples) || metric.CompareSamples(s, samples[i+1]) != 0", new: "i == 0 || metric.CompareSamples(s, out[len(out)-1]) != 0",
+		pkg: "internal/ingest", test: "TestLastValueWins",
+	},
+	{
+		name: "a row whose last finite sample is gone stays", invariant: 2,
+		file: "internal/rollup/block.go",
+		old:  "g.grinder.Samples(samples); ok || w.Late() {", new: "g.grinder.Samples(samples); ok {",
+		pkg: "internal/acceptance", test: "TestModel/Emptied",
+	},
+	{
+		name: "a sample is refused at the age cap", invariant: 2,
+		file: "internal/ingest/resolve.go",
+		old:  "nowMs-m.TimeMs > r.window.oldest", new: "nowMs-m.TimeMs >= r.window.oldest",
+		pkg: "internal/acceptance", test: "TestModel/scripts/aggregation_5_values",
+	},
+	{
+		name: "a sample is taken beyond the age cap", invariant: 2,
+		file: "internal/ingest/resolve.go",
+		old:  "nowMs-m.TimeMs > r.window.oldest", new: "nowMs-m.TimeMs > 1+r.window.oldest",
+		pkg: "internal/acceptance", test: "TestModel/scripts/aggregation_5_values",
+	},
+	{
+		name: "work is dropped at the age cap", invariant: 2,
+		file: "internal/recovery/recovery.go",
+		old:  "nowMs-w.DueMs() > r.opts.AgeCap", new: "nowMs-w.DueMs() >= r.opts.AgeCap",
+		pkg: "internal/recovery", test: "TestJudge",
+	},
+	{
+		name: "a row is computed again from input that has partly expired", invariant: 2,
+		file: "internal/recovery/recovery.go",
+		old:  "w.Slice.StartMs < r.KeptFrom(w.Bucket(), nowMs)", new: "w.Slice.EndMs <= r.KeptFrom(w.Bucket(), nowMs)",
+		pkg: "internal/recovery", test: "TestJudge",
+	},
+	{
+		name: "two series get one id", invariant: 2,
+		file: "internal/registry/allocator.go",
+		old:  "f.Start = r.End", new: "f.Start = r.End - 1",
+		pkg: "internal/registry", test: "TestOneSourcesIDsAreAdjacent",
+	},
+	{
+		name: "ids are leased twice", invariant: 2,
+		file: "internal/storage/pebble/registry.go",
+		old:  "s.nextID = leased.End", new: "",
+		pkg: "internal/storage/pebble", test: "TestConformanceInMemory/LeaseIDs",
+	},
+
+	// 3. No lost mark.
+	{
+		name: "all marks of the partition are deleted, those that nobody has read too", invariant: 3,
+		file: "internal/storage/pebble/write.go",
+		old:  "for i := range marks {\n\t\tif err := batch.Delete(indexKey(partition, &marks[i]), nil)", new: "for range marks {\n\t\tif err := batch.DeleteRange(partition, after(partition), nil)",
+		pkg: "internal/storage/pebble", test: "TestConformanceInMemory/MarkDeleteIsExact",
+	},
+	{
+		name: "marks are deleted before the rows are stored", invariant: 3,
+		file: "internal/rollup/block.go",
+		old:  "if err := g.compute(ctx, w); err != nil {", new: "if err := errors.Join(g.compute(ctx, w), g.run.cache.Unmark(ctx, g.lease.Fence, w)); err != nil {",
+		pkg: "internal/acceptance", test: "TestModel/CrashAtEveryStep",
+	},
+	{
+		name: "marks are deleted before the rows are passed on", invariant: 3,
+		file: "internal/rollup/block.go",
+		old:  "err := g.run.cache.Pass(", new: "err := g.run.cache.Unmark(ctx, g.lease.Fence, w); err != nil {\n\t\t\treturn err\n\t\t}\n\t\tif err := g.run.cache.Pass(",
+		pkg: "internal/acceptance", test: "TestModel/CrashAtEveryStep",
+	},
+	{
+		name: "marks are deleted before the cache", invariant: 3,
+		file: "internal/cache/reader.go",
+		old:  "if err := c.store.DeleteCacheBlock(", new: "if err := c.Unmark(ctx, fence, w); err != nil {\n\t\treturn err\n\t}\n\tif err := c.store.DeleteCacheBlock(",
+		pkg: "internal/acceptance", test: "TestModel/CrashAtEveryStep",
+	},
+	{
+		name: "rows are passed on without a mark", invariant: 3,
+		file: "internal/cache/reader.go",
+		old:  "b.Marks = append(b.Marks, m)", new: "",
+		pkg: "internal/acceptance", test: "TestModel/scripts/aggregation_1_cascade",
+	},
+	{
+		name: "a block that failed is put off without a mark", invariant: 3,
+		file: "internal/recovery/recovery.go",
+		old:  "w.Bucket(), []storage.Mark{m})", new: "w.Bucket(), []storage.Mark{m}[:0])",
+		pkg: "internal/acceptance", test: "TestModel/scripts/aggregation_3_failures",
+	},
+	{
+		name: "a block is put off with its old marks deleted first", invariant: 3,
+		file: "internal/recovery/recovery.go",
+		old:  "if err := r.cache.Put(", new: "if err := r.cache.Unmark(ctx, fence, w); err != nil {\n\t\treturn err\n\t}\n\tif err := r.cache.Put(",
+		pkg: "internal/acceptance", test: "TestModel/CrashWhilePuttingOff",
+	},
+	{
+		name: "a mark stays where the run may have been", invariant: 3,
+		file: "internal/cache/cache.go",
+		old:  "if !c.timing.Closed(current, now) {", new: "if !c.timing.Closed(current, now) || true {",
+		pkg: "internal/cache", test: "TestPutTakesBack",
+	},
+	{
+		name: "a slice is completed while others have marks in it", invariant: 3,
+		file: "internal/rollup/run.go",
+		old:  "err := r.othersEnded(ctx, k, t); err != nil {", new: "err := r.othersEnded(ctx, k, t); err != nil && !errors.Is(err, ErrShared) {",
+		pkg: "internal/rollup", test: "TestShardHeldByAnother",
+	},
+	{
+		name: "a slice is completed before its parts", invariant: 3,
+		file: "internal/recovery/recovery.go",
+		old:  "cmp.Compare(a.Bucket, b.Bucket))", new: "cmp.Compare(b.Bucket, a.Bucket))",
+		pkg: "internal/acceptance", test: "TestModel/scripts/aggregation_1_cascade",
+	},
+
+	// 4. The closing race.
+	{
+		name: "nobody looks at the clock after the write", invariant: 4,
+		file: "internal/cache/writer.go",
+		old:  "return w.settle(ctx, f)", new: "return nil",
+		pkg: "internal/acceptance", test: "TestModel/ClosingRace",
+	},
+	{
+		name: "a flush counts as being as old as its beginning", invariant: 4,
+		file: "internal/cache/writer.go",
+		old:  "now := clock.NowMs(w.cache.clk)\n\tf.settledMs = now", new: "now := f.startedMs\n\tf.settledMs = now",
+		pkg: "internal/acceptance", test: "TestModel/LateMarkStalls",
+	},
+	{
+		name: "a run begins when its slice ends", invariant: 4,
+		file: "internal/cache/cache.go",
+		old:  "return nowMs >= s.EndMs+t.Delay.Milliseconds()", new: "return nowMs >= s.EndMs",
+		pkg: "internal/acceptance", test: "TestModel/scripts/aggregation_2_late",
+	},
+	{
+		name: "a sample is on time at the end of the grace", invariant: 4,
+		file: "internal/cache/cache.go",
+		old:  "return nowMs >= s.EndMs+t.Grace.Milliseconds()", new: "return nowMs > s.EndMs+t.Grace.Milliseconds()",
+		pkg: "internal/acceptance", test: "TestModel/scripts/aggregation_2_late",
+	},
+	{
+		name: "what a flush failed on after the end is forgotten", invariant: 4,
+		file: "internal/cache/writer.go",
+		old:  "w.suspect[blockKey{g.Slice.StartMs, g.Block.Start}] = struct{}{}", new: "",
+		pkg: "internal/cache", test: "TestFailureOverTheRunIsMarked",
+	},
+	{
+		name: "a seal that ends during the run stays", invariant: 4,
+		file: "internal/cache/seal.go",
+		old:  "return w.unseal(ctx, b.Marks)", new: "return nil",
+		pkg: "internal/cache", test: "TestSealOverTheRunIsTakenBack",
+	},
+
+	// 5. One winner.
+	{
+		name: "the embedded store takes a superseded fence", invariant: 5,
+		file: "internal/storage/pebble/write.go",
+		old:  "err := s.fences.check(f); err != nil {", new: "err := s.fences.check(f); err != nil && f < 0 {",
+		pkg: "internal/storage/pebble", test: "TestConformanceInMemory/HigherFenceWins",
+	},
+	{
+		name: "fences do not ascend", invariant: 5,
+		file: "internal/storage/pebble/write.go",
+		old:  "fence := max(s.fences.last+1, storage.Fence(now.UnixMicro()))", new: "fence := storage.Fence(now.UnixMicro())",
+		pkg: "internal/storage/pebble", test: "TestConformanceInMemory/FenceIncreases",
+	},
+	{
+		name: "whoever has a shard's number renews its lease", invariant: 5,
+		file: "internal/storage/pebble/write.go",
+		old:  "held.Owner != l.Owner || held.Fence != l.Fence ||", new: "",
+		pkg: "internal/storage/pebble", test: "TestConformanceInMemory/LeaseRenewed",
+	},
+	{
+		name: "a shard is leased to two", invariant: 5,
+		file: "internal/storage/pebble/write.go",
+		old:  "l.Owner != owner && l.ExpiresMs > now.UnixMilli()", new: "l.Owner != owner && l.ExpiresMs < 0",
+		pkg: "internal/storage/pebble", test: "TestConformanceInMemory/LeaseConflictAndRelease",
+	},
+	{
+		name: "on a cluster a run writes at the time of the write", invariant: 5,
+		file: "internal/storage/cassandra/timestamps.go",
+		old:  "return int64(f)", new: "return t.next()",
+		pkg: "internal/storage/cassandra", test: "TestTimestampOfAFence",
+	},
+	{
+		name: "where the last write wins, a run writes at the time of the write", invariant: 5,
+		file: "internal/storage/storagetest/lww.go",
+		old:  "if f == 0 {\n\t\ts.us = m.next()", new: "if f >= 0 {\n\t\ts.us = m.next()",
+		pkg: "internal/storage/storagetest", test: "TestLWWModelConformance/HigherFenceWins",
+	},
+	{
+		name: "a lease that has ended counts", invariant: 5,
+		file: "internal/shards/lease.go",
+		old:  "if monotonic().Before(*l.until.Load()) {", new: "if monotonic().Before(*l.until.Load()) || true {",
+		pkg: "internal/shards", test: "TestHoldOfAStoppedProcess",
+	},
+	{
+		name: "rows are passed on without the fence", invariant: 5,
+		file: "internal/rollup/block.go",
+		old:  "g.run.cache.Pass(ctx, g.lease.Fence,", new: "g.run.cache.Pass(ctx, 0,",
+		pkg: "internal/rollup", test: "TestBlocksSideBySide",
+	},
+	{
+		name: "rows are stored without the fence", invariant: 5,
+		file: "internal/rollup/block.go",
+		old:  "g.run.store.WriteRollups(ctx, g.lease.Fence,", new: "g.run.store.WriteRollups(ctx, 0,",
+		pkg: "internal/rollup", test: "TestFencedOff",
+	},
+
+	// 6. Cost.
+	{
+		name: "each block is read twice", invariant: 6,
+		file: "internal/rollup/block.go",
+		old:  "err = fromCache()", new: "err = errors.Join(fromCache(), fromCache())",
+		pkg: "internal/acceptance", test: "TestModel/QueryCounts",
+	},
+	{
+		name: "each shard's index is read twice", invariant: 6,
+		file: "internal/rollup/run.go",
+		old:  "r.ended[shard] = err == nil", new: "",
+		pkg: "internal/acceptance", test: "TestModel/QueryCounts",
+	},
+	{
+		name: "each mark is work of its own", invariant: 6,
+		file: "internal/cache/reader.go",
+		old:  "const maxMarksPerWork = 4096", new: "const maxMarksPerWork = 1",
+		pkg: "internal/acceptance", test: "TestModel/QueryCounts",
+	},
+	{
+		name: "a seal counts flushes instead of chunks", invariant: 6,
+		file: "internal/cache/writer.go",
+		old:  "o.chunks += g.chunks()", new: "o.chunks++",
+		pkg: "internal/acceptance", test: "TestModel/LargeCommit",
+	},
+	{
+		name: "the record leaves out second reads", invariant: 6,
+		file: "internal/rollup/run.go",
+		old:  "int(t.blockQueries.Load())", new: "rec.Blocks",
+		pkg: "internal/rollup", test: "TestSecondReadIsRecorded",
+	},
+
+	// 7. Bounded.
+	{
+		name: "a run gathers all blocks of the index", invariant: 7,
+		file: "internal/rollup/run.go",
+		old:  "for w, err := range r.cache.Read(ctx, p) {",
+		new: `
+		var all []*cache.Work
+		for w, err := range r.cache.Read(ctx, p) {
+			if err != nil {
+				return err
+			}
+			all = append(all, w)
+		}
+		for _, w := range all {
+			err := ctx.Err()`,
+		pkg: "internal/rollup", test: "TestIndexIsReadAsBlocksAreGround",
+	},
+	{
+		name: "ingest takes more than may wait", invariant: 7,
+		file: "internal/ingest/ingest.go",
+		old:  "in.pending+len(samples) > in.opts.MaxPending", new: "len(samples) > in.opts.MaxPending",
+		pkg: "internal/ingest", test: "TestPendingIsBounded",
+	},
+	{
+		name: "all marks of a block are gathered", invariant: 7,
+		file: "internal/cache/reader.go",
+		old:  "len(w.Marks) < maxMarksPerWork {", new: "true {",
+		pkg: "internal/cache", test: "TestFloodOfMarksIsReadInParts",
+	},
+	{
+		name: "all late schedules of a slice are remembered", invariant: 7,
+		file: "internal/cache/writer.go",
+		old:  "if len(known) >= maxRememberedLate {", new: "if len(known) < 0 {",
+		pkg: "internal/cache", test: "TestLateSchedulesAreForgotten",
+	},
+}
