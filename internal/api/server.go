@@ -128,6 +128,7 @@ type Server struct {
 	mux      *http.ServeMux
 	handler  http.Handler
 	streams  map[string]bool // the paths of Options.Streaming
+	bounded  map[string]bool // those whose handlers bound their bodies themselves
 	draining atomic.Bool
 }
 
@@ -137,7 +138,7 @@ func New(opts Options) (*Server, error) {
 	if err := opts.Validate(); err != nil {
 		return nil, err
 	}
-	s := &Server{opts: opts, mux: http.NewServeMux(), streams: make(map[string]bool)}
+	s := &Server{opts: opts, mux: http.NewServeMux(), streams: make(map[string]bool), bounded: make(map[string]bool)}
 	for _, p := range opts.Streaming {
 		s.streams[p] = true
 	}
@@ -159,7 +160,7 @@ func New(opts Options) (*Server, error) {
 		if err != nil {
 			return nil, err
 		}
-		s.mux.Handle("POST "+reportsPath, h)
+		s.take(h, reportsPath)
 	}
 	if opts.Status != nil {
 		s.mux.HandleFunc("GET /api/v1/status/aggregation", s.aggregation)
@@ -174,6 +175,14 @@ func New(opts Options) (*Server, error) {
 	}
 	s.handler = inst.wrap(http.HandlerFunc(s.route))
 	return s, nil
+}
+
+// take has a handler of an intake serve paths.
+func (s *Server) take(h http.Handler, paths ...string) {
+	for _, p := range paths {
+		s.mux.Handle("POST "+p, h)
+		s.bounded[p] = true
+	}
 }
 
 // ServeHTTP implements http.Handler.
@@ -217,7 +226,7 @@ func (s *Server) route(w http.ResponseWriter, r *http.Request) {
 		// It may take longer than HTTPServer's ReadTimeout. Not every ResponseWriter of
 		// a test has deadlines.
 		_ = http.NewResponseController(w).SetReadDeadline(time.Time{})
-	case r.URL.Path == reportsPath: // bounds its body itself
+	case s.bounded[r.URL.Path]:
 	case r.Body != nil:
 		r.Body = http.MaxBytesReader(w, r.Body, s.opts.MaxBodyBytes)
 	}
