@@ -48,19 +48,23 @@ var faults = map[string]fault{"lost": lost, "unanswered": unanswered, "stuck": s
 type flaky struct {
 	session
 
-	mu    sync.Mutex
-	at    int // below 0 for none
-	kind  fault
-	sent  int
-	stuck chan struct{} // closed once a request is stuck
-	late  func(context.Context) error
+	mu   sync.Mutex
+	at   int // below 0 for none
+	kind fault
+	dies bool // all that follow are lost
+	sent int
+	// meanwhile is done once, ahead of the request whose turn comes when aside has been counted down to 0.
+	meanwhile func()
+	aside     int
+	stuck     chan struct{} // closed once a request is stuck
+	late      func(context.Context) error
 }
 
 // fail has the k-th request from now on fail, from 0.
 func (f *flaky) fail(k int, kind fault) (stuck <-chan struct{}) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.at, f.kind, f.sent, f.stuck, f.late = k, kind, 0, make(chan struct{}), nil
+	f.at, f.kind, f.dies, f.sent, f.stuck, f.late = k, kind, false, 0, make(chan struct{}), nil
 	return f.stuck
 }
 
@@ -84,12 +88,21 @@ func (f *flaky) deliver(t *testing.T) {
 
 func (f *flaky) do(ctx context.Context, request func(context.Context) error) error {
 	f.mu.Lock()
-	hit, kind, waits := f.at == f.sent, f.kind, f.stuck
+	hit, kind, waits, meanwhile := f.at == f.sent, f.kind, f.stuck, f.meanwhile
+	if f.dies && f.at >= 0 && f.at < f.sent {
+		hit, kind = true, lost
+	}
+	if f.aside != f.sent {
+		meanwhile = nil
+	}
 	f.sent++
 	if hit && kind == delayed {
 		f.late = request
 	}
 	f.mu.Unlock()
+	if meanwhile != nil {
+		meanwhile()
+	}
 	if !hit {
 		return request(ctx)
 	}
@@ -135,8 +148,10 @@ func place(t *testing.T) Options {
 		Settings: storage.Settings{GroupSize: 4, IndexPartitions: 512, Epochs: blocks.Epochs{{BlockSize: 4}}},
 	}
 	o.ensureDefaults()
+	patient := o
+	patient.Timeout = ddlTimeout
 	drop := func(ctx context.Context) {
-		s, _, err := connect(ctx, &o, "")
+		s, _, err := connect(ctx, &patient, "")
 		require.NoError(t, err)
 		defer s.close()
 		require.NoError(t, ddl(ctx, s, "DROP KEYSPACE IF EXISTS "+o.Keyspace))
@@ -157,7 +172,7 @@ func start(t *testing.T, o Options) *process {
 	t.Helper()
 	s, c, err := connect(t.Context(), &o, o.Keyspace)
 	require.NoError(t, err)
-	f := &flaky{session: s, at: -1}
+	f := &flaky{session: s, at: -1, aside: -1}
 	st, err := open(t.Context(), &limited{session: f, limiter: newLimiter(o.MaxInFlight)}, &o, c.localDC)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, st.Close()) })

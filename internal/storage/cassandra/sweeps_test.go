@@ -1,0 +1,122 @@
+package cassandra
+
+import (
+	"strconv"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/quern/quern/internal/acceptance"
+	"github.com/quern/quern/internal/clock"
+	"github.com/quern/quern/internal/metric"
+	"github.com/quern/quern/internal/storage"
+	"github.com/quern/quern/schema"
+)
+
+// TestSweeps stops processes between single requests to a real server, of which an operation of the contract is
+// many: all that a process sends from the n-th on is lost, or that one is done and not answered. Another has the
+// same keyspace then. -acceptance.stride=1 goes through all requests, and -acceptance.seed begins elsewhere.
+func TestSweeps(t *testing.T) {
+	k := newKeyspace(t)
+	acceptance.Sweep(t, acceptance.Backend{Open: k.open, Sample: true, ManyWriters: true})
+}
+
+// keyspace is emptied for each store that is made in it: that takes much less time than making one.
+type keyspace struct {
+	opts    Options
+	session *driver
+	home    string
+	tables  []string
+	version int
+}
+
+func newKeyspace(t *testing.T) *keyspace {
+	t.Helper()
+	k := &keyspace{opts: place(t)}
+	k.opts.Timeout = ddlTimeout // what shall fail is said, and nothing else
+	d, c, err := connect(t.Context(), &k.opts, k.opts.Keyspace)
+	require.NoError(t, err)
+	t.Cleanup(d.close)
+	k.session, k.home = d, c.localDC
+	// What no commit log has is emptied without being written first.
+	require.NoError(t, ddl(t.Context(), d, "ALTER KEYSPACE "+k.opts.Keyspace+" WITH durable_writes = false"))
+	found, err := all[struct {
+		Name string `db:"table_name"`
+	}](t.Context(), d, stmt("SELECT table_name FROM system_schema.tables WHERE keyspace_name = ?", k.opts.Keyspace))
+	require.NoError(t, err)
+	require.NotEmpty(t, found)
+	for _, table := range found {
+		if table.Name != "runs" && table.Name != "errors" { // which nobody looks at
+			k.tables = append(k.tables, table.Name)
+		}
+	}
+	migrations, err := schema.Migrations()
+	require.NoError(t, err)
+	k.version = len(migrations)
+	return k
+}
+
+// open is an acceptance.OpenFunc.
+func (k *keyspace) open(t testing.TB, s storage.Settings, r storage.Retention, clk clock.Clock) func() storage.Store {
+	for _, name := range k.tables {
+		require.NoError(t, k.session.ContextQuery(t.Context(), "TRUNCATE "+name, nil).ExecRelease())
+	}
+	o := k.opts
+	o.Settings, o.Clock = s, clk
+	o.Retention = func(metric.Ladder) (storage.Retention, error) { return r, nil }
+	_, err := swapSetting(t.Context(), k.session, settingVersion, "", strconv.Itoa(k.version))
+	require.NoError(t, err)
+	_, err = recordSettings(t.Context(), k.session, &o, k.home)
+	require.NoError(t, err)
+	return func() storage.Store {
+		f := &flaky{session: kept{k.session}, at: -1, aside: -1}
+		st, err := open(t.Context(), &limited{session: f, limiter: newLimiter(o.MaxInFlight)}, &o, k.home)
+		require.NoError(t, err)
+		past, err := open(t.Context(), k.session, &o, k.home)
+		require.NoError(t, err)
+		return &mortal{Store: st, past: past, flaky: f}
+	}
+}
+
+// kept outlives the stores that use it.
+type kept struct{ session }
+
+func (kept) close() {}
+
+// mortal is a process whose steps are its requests.
+type mortal struct {
+	*Store
+	past  *Store
+	flaky *flaky
+	torn  bool
+}
+
+var _ acceptance.Steps = (*mortal)(nil)
+
+func (m *mortal) Past() storage.Store { return m.past }
+
+func (m *mortal) Tear(torn bool) { m.torn = torn }
+
+func (m *mortal) CrashAt(n int) {
+	kind := lost
+	if m.torn {
+		kind = unanswered
+	}
+	m.flaky.fail(n-1, kind)
+	m.flaky.mu.Lock()
+	defer m.flaky.mu.Unlock()
+	m.flaky.dies, m.flaky.meanwhile = true, nil
+}
+
+func (m *mortal) Interrupt(n int, do func()) {
+	m.CrashAt(-1)
+	m.flaky.mu.Lock()
+	defer m.flaky.mu.Unlock()
+	m.flaky.aside, m.flaky.meanwhile = n-1, do
+}
+
+func (m *mortal) Taken() int {
+	m.flaky.mu.Lock()
+	defer m.flaky.mu.Unlock()
+	return m.flaky.sent
+}
