@@ -78,7 +78,7 @@ func (s *System) rowIs(level metric.Bucket, series string, timeMs int64, count u
 	s.t.Helper()
 	r := s.row(level, series, timeMs)
 	require.Equal(s.t, count, r.Count, "%s row of %s", s.cfg.Ladder.Name(level), series)
-	require.Equal(s.t, sum, r.Sum, "%s row of %s", s.cfg.Ladder.Name(level), series) //nolint:testifylint // small integers
+	require.Equal(s.t, sum, r.Sum, "%s row of %s", s.cfg.Ladder.Name(level), series)
 	require.Equal(s.t, partial, r.Partial, "%s row of %s", s.cfg.Ladder.Name(level), series)
 }
 
@@ -95,7 +95,7 @@ func (s *System) errorsOf(words ...string) (out []string) {
 	return out
 }
 
-// allWhole repairs nothing: it asks for every row to be ground from all of its samples.
+// allWhole lets everything be ground, and asks for rows that are right and not partial, of every level.
 func (s *System) allWhole() {
 	s.t.Helper()
 	s.Drain()
