@@ -47,12 +47,14 @@ const (
 // String is the encoding's token in Content-Encoding.
 func (e encoding) String() string { return [...]string{"identity", "gzip", "zstd", "snappy"}[e] }
 
-// parseEncoding reads a Content-Encoding header. More than one encoding at once is
+// parseEncoding reads a Content-Encoding header; unsaid is what none stands for. More than one encoding at once is
 // not supported: no client does it, and each stage would need limits of its own.
-func parseEncoding(h http.Header) (encoding, error) {
+func parseEncoding(h http.Header, unsaid encoding) (encoding, error) {
 	v := strings.ToLower(strings.TrimSpace(strings.Join(h.Values("Content-Encoding"), ",")))
 	switch v {
-	case "", "identity":
+	case "":
+		return unsaid, nil
+	case "identity":
 		return identity, nil
 	case "gzip", "x-gzip":
 		return gzipped, nil

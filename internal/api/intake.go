@@ -40,8 +40,8 @@ type received struct {
 type refusal func(w http.ResponseWriter, r *http.Request, code int, message string)
 
 // receive reads a request's body and has do deal with it. What cannot be taken at all it refuses itself. accepts says
-// what is wrong with the headers.
-func (in *intake) receive(w http.ResponseWriter, r *http.Request, accepts func(http.Header) error, refuse refusal, do func(*received)) {
+// what is wrong with the headers, unsaid how the body is compressed when they do not say.
+func (in *intake) receive(w http.ResponseWriter, r *http.Request, accepts func(http.Header) error, unsaid encoding, refuse refusal, do func(*received)) {
 	if in.draining() {
 		w.Header().Set("Retry-After", retryAwaySeconds)
 		w.Header().Set("Connection", "close")
@@ -52,7 +52,7 @@ func (in *intake) receive(w http.ResponseWriter, r *http.Request, accepts func(h
 		refuse(w, r, http.StatusUnsupportedMediaType, err.Error())
 		return
 	}
-	enc, err := parseEncoding(r.Header)
+	enc, err := parseEncoding(r.Header, unsaid)
 	if err != nil {
 		w.Header().Set("Accept-Encoding", "gzip, zstd, snappy")
 		refuse(w, r, http.StatusUnsupportedMediaType, err.Error())
@@ -107,11 +107,15 @@ type push struct {
 	sources ingest.SourceLabels
 	// accepts says what is wrong with a request's headers. Content-Encoding is not its matter.
 	accepts func(http.Header) error
+	// unsaid is how a body without a Content-Encoding is compressed. The default is not at all.
+	unsaid encoding
 	// decode adds what the body holds to the batch. An error is about the rest of it: what is in the batch
 	// is good. What the batch holds may be views into the body. It MUST stop when the batch takes no more.
 	decode func(r *http.Request, body []byte, b *ingest.Batch) error
 	// refuse answers when nothing was taken. Retry-After is set where it makes sense.
 	refuse refusal
+	// explain, unless it is nil, makes more of the rejections before they are told: the batch has the samples.
+	explain func(b *ingest.Batch, rejected []ingest.Rejection)
 	// reply answers when something may have been taken: what became of each measurement, and, unless it is nil, what is
 	// wrong with the rest of the body.
 	reply func(w http.ResponseWriter, r *http.Request, result ingest.Result, broken error)
@@ -121,7 +125,7 @@ type push struct {
 
 // ServeHTTP implements http.Handler.
 func (p *push) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	p.receive(w, r, p.accepts, p.refuse, func(body *received) {
+	p.receive(w, r, p.accepts, p.unsaid, p.refuse, func(body *received) {
 		b, ok := p.batches.Get().(*ingest.Batch)
 		if !ok {
 			b = &ingest.Batch{Sources: p.sources, Max: p.limits.Measurements}
@@ -143,7 +147,11 @@ func (p *push) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 				return
 			}
 		}
-		p.reply(w, r, b.Result(result), broken)
+		result = b.Result(result)
+		if p.explain != nil {
+			p.explain(b, result.Rejected)
+		}
+		p.reply(w, r, result, broken)
 		p.batches.Put(b)
 	})
 }

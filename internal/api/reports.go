@@ -94,7 +94,7 @@ func newReportsHandler(in *intake, reg prometheus.Registerer) (*reportsHandler, 
 
 // ServeHTTP implements http.Handler.
 func (h *reportsHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	h.receive(w, r, checkReportType, h.refuse, func(b *received) {
+	h.receive(w, r, checkReportType, identity, h.refuse, func(b *received) {
 		d, ok := h.decoders.Get().(*reportDecoder)
 		if !ok {
 			d = &reportDecoder{limits: h.limits}

@@ -41,6 +41,13 @@ type Appender interface {
 	Append(ctx context.Context, reports []ingest.Report) (ingest.Result, error)
 }
 
+// Metadata takes what protocols say of metrics.
+type Metadata interface {
+	// Note is called for every series of every request, at once from many. It MUST NOT keep any string of m: they are
+	// views into a buffer that the next request reuses.
+	Note(m metric.Metadata)
+}
+
 // Registrar brings endpoints of its own.
 type Registrar interface {
 	Register(mux *http.ServeMux)
@@ -61,6 +68,8 @@ type Options struct {
 
 	// Appender takes the reports of POST /api/v1/reports.
 	Appender Appender
+	// Metadata is told of the metrics. The default is nobody.
+	Metadata Metadata
 	// Sources say what the source of a series is in protocols that know only series.
 	Sources Sources
 
@@ -161,6 +170,7 @@ func New(opts Options) (*Server, error) {
 			return nil, err
 		}
 		s.take(h, reportsPath)
+		s.take(newRemoteWriteHandler(in, &s.opts), remoteWritePath)
 	}
 	if opts.Status != nil {
 		s.mux.HandleFunc("GET /api/v1/status/aggregation", s.aggregation)

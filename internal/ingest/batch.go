@@ -195,6 +195,18 @@ func (b *Batch) Reports() []Report {
 	return b.ready
 }
 
+// SeriesOf is the series of a measurement in Prometheus' notation. It is false for one that was rejected while decoding.
+func (b *Batch) SeriesOf(index int) (string, bool) {
+	if b.indexed {
+		index = slices.Index(b.indexes, index)
+	}
+	if index < 0 || index >= len(b.samples) {
+		return "", false
+	}
+	m := &b.samples[index]
+	return m.Metric + metric.Labels(m.Labels).String(), true
+}
+
 // Result is what became of the batch's measurements: what Append said of its reports, with the
 // rejections of decoding, all counted as the batch counts.
 func (b *Batch) Result(appended Result) Result {

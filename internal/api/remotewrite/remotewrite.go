@@ -1,0 +1,453 @@
+// Package remotewrite decodes the messages of Prometheus remote write: prometheus.WriteRequest of version 1.0 and
+// io.prometheus.write.v2.Request of version 2.0, https://prometheus.io/docs/specs/prw/remote_write_spec_2_0.
+//
+// It reads the wire format by itself, since a generated decoder makes an object of every label and sample. Fields may come
+// in any order, those that are not known are passed over. Samples are taken bit for bit. Native histograms are rejected,
+// each as one measurement; exemplars and start times are passed over.
+package remotewrite
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/quern/quern/internal/ingest"
+	"github.com/quern/quern/internal/metric"
+)
+
+// Fields of the messages, by their names in the .proto files.
+const (
+	request1Timeseries = 1
+	request1Metadata   = 3
+
+	series1Labels     = 1
+	series1Samples    = 2
+	series1Histograms = 4
+
+	labelName  = 1
+	labelValue = 2
+
+	metadata1Type   = 1
+	metadata1Family = 2
+	metadata1Help   = 4
+	metadata1Unit   = 5
+
+	request2Symbols    = 4
+	request2Timeseries = 5
+
+	series2LabelsRefs = 1
+	series2Samples    = 2
+	series2Histograms = 3
+	series2Metadata   = 5
+
+	metadata2Type    = 1
+	metadata2HelpRef = 3
+	metadata2UnitRef = 4
+
+	sampleValue     = 1
+	sampleTimestamp = 2
+)
+
+const (
+	// maxStrings bounds the labels of a request, and its symbols: each takes far more memory than the two bytes that
+	// it may have in the message. Senders stay below by far: 10,000 series of 64 labels are 640,000.
+	maxStrings = 4 << 20
+	// maxKept is how many symbols a decoder keeps room for.
+	maxKept = 64 << 10
+)
+
+const histogramMessage = "native histograms are not stored"
+
+// Decoder decodes one request after the other. It must not be used by several at once.
+type Decoder struct {
+	// Note is told of metadata. The strings are views into the body. The default is nobody.
+	Note func(metric.Metadata)
+
+	labels  []metric.Label
+	taken   int // labels of the request so far
+	symbols []string
+	refs    []uint32
+	last    metric.Metadata // that Note was told of
+}
+
+// V1 adds what a prometheus.WriteRequest holds to the batch; its strings are views into the body. The error
+// says what is wrong with the rest of it: the series before are in the batch. It stops early when the batch is full.
+func (d *Decoder) V1(body []byte, b *ingest.Batch) error {
+	defer d.release()
+	m := message{b: body}
+	for series := 0; m.more() && !b.TooMany(); {
+		begin := m.i
+		switch field, typ := m.tag(); field {
+		case request1Timeseries:
+			err := d.series1(m.bytes(field, typ), b)
+			if m.err == nil && err != nil {
+				return fmt.Errorf("timeseries %d, at byte %d: %w", series, begin, err)
+			}
+			series++
+		case request1Metadata:
+			if err := d.metadata1(m.bytes(field, typ)); m.err == nil && err != nil {
+				return fmt.Errorf("metadata at byte %d: %w", begin, err)
+			}
+		default:
+			m.skip(field, typ)
+		}
+		if m.err != nil {
+			return fmt.Errorf("after %d timeseries, at byte %d: %w", series, begin, m.err)
+		}
+	}
+	return nil
+}
+
+// release lets go of the body.
+func (d *Decoder) release() {
+	clear(d.labels[:cap(d.labels)])
+	clear(d.symbols)
+	d.symbols, d.taken, d.last = d.symbols[:0], 0, metric.Metadata{}
+	if cap(d.symbols) > maxKept {
+		d.symbols = nil
+	}
+	if cap(d.labels) > maxKept {
+		d.labels = nil
+	}
+	if cap(d.refs) > maxKept {
+		d.refs = nil
+	}
+}
+
+func (d *Decoder) series1(b []byte, batch *ingest.Batch) error {
+	d.labels = d.labels[:0]
+	var named name
+	samples := -1
+	m := message{b: b}
+	for m.more() {
+		begin := m.i
+		switch field, typ := m.tag(); field {
+		case series1Labels:
+			n, v, err := label(m.bytes(field, typ))
+			if err != nil {
+				return err
+			}
+			d.label(&named, n, v)
+		case series1Samples, series1Histograms:
+			if samples < 0 {
+				samples = begin
+			}
+			m.bytes(field, typ)
+		default:
+			m.skip(field, typ)
+		}
+	}
+	if m.err != nil || samples < 0 || !d.room(batch) {
+		return m.err
+	}
+	batch.Series(named.value, d.labels)
+	for m.i = samples; m.more(); {
+		switch field, typ := m.tag(); field {
+		case series1Samples:
+			if ok, err := add(batch, m.bytes(field, typ)); !ok {
+				return err
+			}
+		case series1Histograms:
+			m.bytes(field, typ)
+			if !batch.Reject(ingest.ReasonUnsupported, histogramMessage) {
+				return nil
+			}
+		default:
+			m.skip(field, typ)
+		}
+	}
+	return m.err
+}
+
+// name is the value of metric.NameLabel, once it was there.
+type name struct {
+	value string
+	found bool
+}
+
+// label takes a label of the series. One with an empty value is the same as none.
+func (d *Decoder) label(n *name, key, value string) {
+	switch {
+	case key == metric.NameLabel && !n.found:
+		n.value, n.found = value, true
+	case value != "":
+		d.labels = append(d.labels, metric.Label{Name: key, Value: value})
+	}
+}
+
+// room counts the labels of one more series. Without room the batch is full.
+func (d *Decoder) room(b *ingest.Batch) bool {
+	if d.taken += len(d.labels); d.taken > maxStrings {
+		b.Overflow()
+		return false
+	}
+	return true
+}
+
+func label(b []byte) (n, v string, err error) {
+	m := message{b: b}
+	for m.more() {
+		switch field, typ := m.tag(); field {
+		case labelName:
+			n = m.text(field, typ)
+		case labelValue:
+			v = m.text(field, typ)
+		default:
+			m.skip(field, typ)
+		}
+	}
+	return n, v, m.err
+}
+
+// add adds one sample, which both versions have the same way. It is false when there is nothing to go on with.
+func add(batch *ingest.Batch, b []byte) (bool, error) {
+	var timeMs int64
+	var value float64
+	m := message{b: b}
+	for m.more() {
+		switch field, typ := m.tag(); field {
+		case sampleValue:
+			value = m.float(field, typ)
+		case sampleTimestamp:
+			timeMs = int64(m.uint(field, typ))
+		default:
+			m.skip(field, typ)
+		}
+	}
+	if m.err != nil {
+		return false, m.err
+	}
+	if timeMs == ingest.NoTime {
+		return batch.Reject(ingest.ReasonInvalidTime, "time %d: must be Unix milliseconds, 0 or later", timeMs), nil
+	}
+	return batch.Add(timeMs, value), nil
+}
+
+func (d *Decoder) metadata1(b []byte) error {
+	var md metric.Metadata
+	m := message{b: b}
+	for m.more() {
+		switch field, typ := m.tag(); field {
+		case metadata1Type:
+			md.Type = metricType(m.uint(field, typ))
+		case metadata1Family:
+			md.Name = m.text(field, typ)
+		case metadata1Help:
+			md.Help = m.text(field, typ)
+		case metadata1Unit:
+			md.Unit = m.text(field, typ)
+		default:
+			m.skip(field, typ)
+		}
+	}
+	if m.err == nil {
+		d.note(md)
+	}
+	return m.err
+}
+
+// metricType reads the enum MetricType, whose numbers are the same in both versions.
+func metricType(n uint64) metric.Type {
+	if n > uint64(metric.TypeStateset) {
+		return metric.TypeUnknown
+	}
+	return metric.Type(n)
+}
+
+func (d *Decoder) note(m metric.Metadata) {
+	if d.Note != nil && m.Name != "" && m != d.last {
+		d.last = m
+		d.Note(m)
+	}
+}
+
+// V2 is V1 for an io.prometheus.write.v2.Request.
+func (d *Decoder) V2(body []byte, b *ingest.Batch) error {
+	defer d.release()
+	// The symbols may stand anywhere, so first of all they are gathered.
+	first, end, broken := d.symbolsOf(body, b)
+	m := message{b: body[:end], i: first}
+	for series := 0; m.more() && !b.TooMany(); {
+		begin := m.i
+		field, typ := m.tag()
+		if field != request2Timeseries {
+			m.skip(field, typ)
+			continue
+		}
+		if err := d.series2(m.bytes(field, typ), b); err != nil {
+			return fmt.Errorf("timeseries %d, at byte %d: %w", series, begin, err)
+		}
+		series++
+	}
+	if broken != nil {
+		return fmt.Errorf("at byte %d: %w", end, broken)
+	}
+	return nil
+}
+
+// symbolsOf gathers the symbols. The timeseries lie between first and end, where the message is whole.
+func (d *Decoder) symbolsOf(body []byte, b *ingest.Batch) (first, end int, broken error) {
+	first = -1
+	m := message{b: body}
+	for m.more() {
+		begin := m.i
+		switch field, typ := m.tag(); field {
+		case request2Symbols:
+			d.symbols = append(d.symbols, m.text(field, typ))
+			if len(d.symbols) > maxStrings {
+				b.Overflow()
+				return 0, 0, nil
+			}
+		case request2Timeseries:
+			if first < 0 {
+				first = begin
+			}
+			m.bytes(field, typ)
+		default:
+			m.skip(field, typ)
+		}
+		if m.err != nil {
+			return max(first, 0), begin, m.err
+		}
+	}
+	return max(first, 0), len(body), nil
+}
+
+func (d *Decoder) series2(b []byte, batch *ingest.Batch) error {
+	d.labels, d.refs = d.labels[:0], d.refs[:0]
+	var md metadata2
+	samples := -1
+	m := message{b: b}
+	for m.more() {
+		begin := m.i
+		switch field, typ := m.tag(); field {
+		case series2LabelsRefs:
+			d.appendRefs(&m, field, typ)
+		case series2Samples, series2Histograms:
+			if samples < 0 {
+				samples = begin
+			}
+			m.bytes(field, typ)
+		case series2Metadata:
+			if err := md.read(m.bytes(field, typ)); err != nil {
+				return err
+			}
+		default:
+			m.skip(field, typ)
+		}
+	}
+	if m.err != nil {
+		return m.err
+	}
+	named, wrong := d.resolve()
+	if wrong == "" {
+		d.noteSeries(named, md)
+	}
+	if samples < 0 || !d.room(batch) {
+		return nil
+	}
+	batch.Series(named, d.labels)
+	for m.i = samples; m.more(); {
+		field, typ := m.tag()
+		isSample, isHistogram := field == series2Samples, field == series2Histograms
+		switch {
+		case isSample && wrong == "":
+			if ok, err := add(batch, m.bytes(field, typ)); !ok {
+				return err
+			}
+			continue
+		case isSample && !batch.Reject(ingest.ReasonInvalidLabel, "%s", wrong),
+			isHistogram && !batch.Reject(ingest.ReasonUnsupported, histogramMessage):
+			return nil
+		}
+		m.skip(field, typ)
+	}
+	return m.err
+}
+
+// appendRefs reads references to symbols, which may be packed or not.
+func (d *Decoder) appendRefs(m *message, field, typ int) {
+	if typ == varintType {
+		d.refs = append(d.refs, uint32(m.varint()))
+		return
+	}
+	for p := (message{b: m.bytes(field, typ)}); p.more(); {
+		d.refs = append(d.refs, uint32(p.varint()))
+		m.err = p.err
+	}
+}
+
+// resolve makes labels of the references, or says what is wrong with them.
+func (d *Decoder) resolve() (series, wrong string) {
+	if len(d.refs)%2 != 0 {
+		return "", fmt.Sprintf("labels_refs are %d, must be pairs of name and value", len(d.refs))
+	}
+	var named name
+	for i := 0; i < len(d.refs); i += 2 {
+		n, ok := d.symbol(d.refs[i])
+		v, ok2 := d.symbol(d.refs[i+1])
+		if !ok || !ok2 {
+			return "", fmt.Sprintf("labels_refs %d and %d: there are %d symbols", d.refs[i], d.refs[i+1], len(d.symbols))
+		}
+		d.label(&named, n, v)
+	}
+	return named.value, ""
+}
+
+func (d *Decoder) symbol(ref uint32) (string, bool) {
+	if uint64(ref) >= uint64(len(d.symbols)) {
+		return "", false
+	}
+	return d.symbols[ref], true
+}
+
+// metadata2 is the metadata that stands with a series.
+type metadata2 struct {
+	kind       metric.Type
+	help, unit uint32
+}
+
+func (md *metadata2) read(b []byte) error {
+	m := message{b: b}
+	for m.more() {
+		switch field, typ := m.tag(); field {
+		case metadata2Type:
+			md.kind = metricType(m.uint(field, typ))
+		case metadata2HelpRef:
+			md.help = uint32(m.uint(field, typ))
+		case metadata2UnitRef:
+			md.unit = uint32(m.uint(field, typ))
+		default:
+			m.skip(field, typ)
+		}
+	}
+	return m.err
+}
+
+// noteSeries notes the metadata of a series' family. With references that lead nowhere there is none; the samples do not
+// suffer for it.
+func (d *Decoder) noteSeries(series string, md metadata2) {
+	help, ok := d.symbol(md.help)
+	unit, ok2 := d.symbol(md.unit)
+	if ok && ok2 && (md.kind != metric.TypeUnknown || help != "" || unit != "") {
+		d.note(metric.Metadata{Name: family(series, md.kind), Type: md.kind, Help: help, Unit: unit})
+	}
+}
+
+// family is the metric family that a series belongs to: one of a histogram or a summary has several names.
+func family(series string, t metric.Type) string {
+	var suffixes []string
+	switch t {
+	case metric.TypeHistogram:
+		suffixes = []string{"_bucket", "_sum", "_count"}
+	case metric.TypeGaugeHistogram:
+		suffixes = []string{"_bucket", "_gsum", "_gcount", "_sum", "_count"}
+	case metric.TypeSummary:
+		suffixes = []string{"_sum", "_count"}
+	}
+	for _, s := range suffixes {
+		if base, ok := strings.CutSuffix(series, s); ok {
+			return base
+		}
+	}
+	return series
+}
