@@ -2,14 +2,17 @@ package acceptance
 
 import (
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/stretchr/testify/require"
 
 	"github.com/quern/quern/internal/clock"
+	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/storage"
 )
 
@@ -83,74 +86,143 @@ func (f *ioFile) Sync() error                  { f.c.io(); return f.File.Sync() 
 func (f *ioFile) SyncData() error              { f.c.io(); return f.File.SyncData() }
 func (f *ioFile) SyncTo(n int64) (bool, error) { f.c.io(); return f.File.SyncTo(n) }
 
-// TestPebblePowerLoss: the power goes at every single I/O of a report and of a run of all
-// levels. What is on the disk then, with none, some or all of what was not synced, is opened
-// again and run; it must end as without the loss, for all that had been acknowledged.
-func TestPebblePowerLoss(t *testing.T) {
+// mains is a system on a disk, and what is on that whenever the power goes: at every single I/O.
+type mains struct {
+	*System
+	files *ioCounter
+	off   func() *vfs.MemFS
+	given map[string]metric.ScheduleID // to series that were acknowledged
+	lost  []loss
+}
+
+// known is what a client knows at some moment.
+type known struct {
+	oracle *Oracle
+	given  map[string]metric.ScheduleID
+}
+
+type loss struct {
+	known
+	fs *vfs.MemFS
+}
+
+// powerLoss has do done, and then, for each I/O of it, recovered called with a system that has opened what the disk
+// has held by then: none, some or all of what was not synced.
+func powerLoss(t *testing.T, cfg Config, do func(m *mains), recovered func(s *System, k known, io int)) {
 	for _, percent := range []int{0, 50, 100} {
 		t.Run(fmt.Sprintf("unsynced=%d%%", percent), func(t *testing.T) {
 			crashable := vfs.NewCrashableMem()
-			files := &ioCounter{FS: crashable}
-			s := Start(t, Backend{Open: func(t testing.TB, set storage.Settings, r storage.Retention, clk clock.Clock) func() storage.Store {
-				return openPebbleOn(t, files, set, r, clk)
-			}}, eventfulConfig)
-			eventful(s)
-
+			m := &mains{files: &ioCounter{FS: crashable}, given: map[string]metric.ScheduleID{}}
+			m.System = Start(t, Backend{Open: func(t testing.TB, set storage.Settings, r storage.Retention, clk clock.Clock) func() storage.Store {
+				return openPebbleOn(t, m.files, set, r, clk)
+			}}, cfg)
 			rng := rand.New(rand.NewPCG(uint64(percent), 1))
-			type clone struct {
-				fs     *vfs.MemFS
-				oracle *Oracle
-				ran    bool
+			m.off = func() *vfs.MemFS {
+				return crashable.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: percent, RNG: rng})
 			}
-			var clones []clone
-			oracle, ran := s.Oracle.Clone(), false
-			files.set(func() {
-				clones = append(clones, clone{
-					crashable.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: percent, RNG: rng}), oracle, ran,
-				})
-			})
-			// A report, of which nothing is promised until it is acknowledged, ...
-			points := []Point{s.point("A", 23, 55, 50), s.point("C", 23, 55, 51), s.point("G", 12, 0, 52)}
-			for _, p := range points {
-				s.Oracle.Tried(p)
+			do(m)
+			m.files.set(nil)
+			now := m.Clock.Now()
+			m.Stop()
+			require.Greater(t, len(m.lost), 8, "the log is written in as many parts as its writer happens to make")
+			for i, l := range m.lost {
+				s := Start(t, Backend{Open: func(t testing.TB, set storage.Settings, r storage.Retention, clk clock.Clock) func() storage.Store {
+					return openPebbleOn(t, l.fs, set, r, clk)
+				}}, cfg)
+				s.Clock.Set(now)
+				s.Oracle = l.oracle.Clone()
+				recovered(s, l.known, i)
+				s.Settle()
+				require.Empty(t, s.Check(Raw), "I/O %d of %d", i, len(m.lost))
+				require.Empty(t, s.Leftovers(), "I/O %d of %d", i, len(m.lost))
+				s.Stop()
 			}
-			during := s.Oracle.Clone()
-			files.mu.Lock()
-			oracle = during
-			files.mu.Unlock()
-			s.MustReport(points...)
-			after := s.Oracle.Clone()
-			files.mu.Lock()
-			oracle = after
-			files.mu.Unlock()
-			// ... the run, and another report, whose sync makes the run durable.
-			s.MustRun()
-			files.mu.Lock()
-			ran = true
-			files.mu.Unlock()
-			s.MustReport(s.point("A", 24, 1, 60))
-			files.set(nil)
-			now := s.Clock.Now()
-			s.Stop()
-			require.Greater(t, len(clones), 8, "the log is written in as many parts as its writer happens to make")
-
-			for i, c := range clones {
-				loss := Start(t, Backend{Open: func(t testing.TB, set storage.Settings, r storage.Retention, clk clock.Clock) func() storage.Store {
-					return openPebbleOn(t, c.fs, set, r, clk)
-				}}, eventfulConfig)
-				loss.Clock.Set(now)
-				loss.Oracle = c.oracle
-				if c.ran {
-					loss.Oracle.Tried(s.point("A", 24, 1, 60))
-				}
-				loss.MustRun()
-				require.Empty(t, loss.Check(Raw), "I/O %d of %d", i, len(clones))
-				loss.Drain()
-				require.Empty(t, loss.Check(Raw), "I/O %d of %d", i, len(clones))
-				require.Empty(t, loss.Leftovers(), "I/O %d of %d", i, len(clones))
-				loss.Stop()
-			}
-			t.Logf("%d I/Os", len(clones))
+			t.Logf("%d I/Os", len(m.lost))
 		})
 	}
+}
+
+// knows says that the clients know what has been acknowledged so far, and not what becomes of the points that they are
+// about to send. From the first call on the power may go.
+func (m *mains) knows(about ...Point) {
+	now := known{m.Oracle.Clone(), maps.Clone(m.given)}
+	for _, p := range about {
+		now.oracle.Tried(p)
+	}
+	m.files.set(func() { m.lost = append(m.lost, loss{now, m.off()}) })
+}
+
+func (m *mains) report(points ...Point) {
+	m.knows(points...)
+	m.MustReport(points...)
+	ids := m.IDs()
+	for _, p := range points {
+		m.given[p.Series] = ids[p.Series]
+	}
+	m.knows()
+}
+
+// TestPebblePowerLoss: the power goes during a report and a run of all levels. It must end as without the
+// loss, for all that had been acknowledged.
+func TestPebblePowerLoss(t *testing.T) {
+	powerLoss(t, eventfulConfig, func(m *mains) {
+		eventful(m.System)
+		m.report(m.point("A", 23, 55, 50), m.point("C", 23, 55, 51), m.point("G", 12, 0, 52))
+		m.MustRun()
+		m.report(m.point("A", 24, 1, 60)) // its sync makes the run durable
+	}, func(s *System, _ known, io int) {
+		s.MustRun()
+		require.Empty(s.t, s.Check(Raw), "I/O %d", io)
+	})
+}
+
+// TestPebblePowerLossOfLeases: it goes while two workers share the runs of all levels, taking, renewing and giving back
+// leases. Who comes after takes all shards at once, and what it grinds of late data wins.
+func TestPebblePowerLossOfLeases(t *testing.T) {
+	powerLoss(t, eventfulConfig, func(m *mains) {
+		eventful(m.System)
+		require.NoError(m.t, m.member.Beat(m.t.Context()))
+		other := m.join("other")
+		m.report(m.point("B", 23, 50, 50))
+		require.NoError(m.t, other.shift(m.System))
+		m.report(m.point("A", 24, 1, 60))
+		other.stop()
+	}, func(s *System, _ known, io int) {
+		s.MustRun()
+		require.Empty(s.t, s.Check(Raw), "I/O %d", io)
+		s.MustReport(s.point("A", 23, 40, 20), s.point("B", 23, 41, 21), s.point("C", 22, 42, 22),
+			s.point("D", 22, 43, 23), s.point("E", 23, 44, 24))
+		s.setClock(25, 2)
+		s.MustRun()
+		require.Empty(s.t, s.Check(Raw), "I/O %d", io)
+	})
+}
+
+// TestPebblePowerLossOfIDs: it goes while ids are leased and given to new series. Those that were acknowledged
+// keep theirs, and nobody gets them again.
+func TestPebblePowerLossOfIDs(t *testing.T) {
+	reports := func(s *System) (out [][]Point) {
+		for i, names := range []string{"AB", "ABCDE", "FGHIJKL", "MA"} {
+			var points []Point
+			for _, r := range names {
+				points = append(points, s.point(string(r), 10, 1+i, float64(r)))
+			}
+			out = append(out, points)
+		}
+		return out
+	}
+	powerLoss(t, Config{BlockSize: 2, GroupSize: 4, LeaseSize: 4}, func(m *mains) {
+		m.Clock.Set(time.UnixMilli(at(m.System, 10, 30)))
+		for _, points := range reports(m.System) {
+			m.report(points...)
+		}
+	}, func(s *System, k known, io int) {
+		s.checkIDs(k.given)
+		s.MustReport(s.point("X", 10, 5, 1), s.point("Y", 10, 5, 2)) // who comes first now
+		for _, points := range reports(s) {
+			s.MustReport(points...)
+		}
+		s.checkIDs(k.given)
+		require.Len(s.t, s.IDs(), 15, "I/O %d", io)
+	})
 }
