@@ -47,37 +47,38 @@ func TestAcceptance(t *testing.T) {
 	acceptance.Run(t, acceptance.Backend{Open: openAny, Stride: 23, Histories: 2, ManyWriters: true})
 }
 
+// openAny makes an empty store. What it returns opens it, each time for another process.
 func openAny(t testing.TB, s storage.Settings, r storage.Retention, clk clock.Clock) func() storage.Store {
-	return open(t, s, r, clk)
+	t.Helper()
+	return openAt(t, place(t), s, r, clk)
 }
 
 // open makes an empty store. What it returns opens it, and the next time closes the one
 // before and opens it again.
 func open(t testing.TB, s storage.Settings, r storage.Retention, clk clock.Clock) func() storage.Store {
 	t.Helper()
-	return openAt(t, place(t), s, r, clk)
+	another := openAt(t, place(t), s, r, clk)
+	last := func() error { return nil }
+	return func() storage.Store {
+		_ = last()
+		st := another()
+		last = st.Close
+		return st
+	}
 }
 
-// openAt is open in a keyspace that the caller has chosen.
+// openAt is openAny in a keyspace that the caller has chosen.
 func openAt(t testing.TB, opts cassandra.Options, s storage.Settings, r storage.Retention, clk clock.Clock) func() storage.Store {
 	t.Helper()
 	opts.Settings, opts.Clock = s, clk
 	opts.Retention = func(metric.Ladder) (storage.Retention, error) { return r, nil }
 	require.NoError(t, cassandra.ApplySchema(t.Context(), opts, "", func(int, int, string) {}))
-	var last *closing
-	t.Cleanup(func() {
-		if last != nil {
-			_ = last.Close()
-		}
-	})
 	return func() storage.Store {
-		if last != nil {
-			_ = last.Close()
-		}
 		st, err := cassandra.Open(context.WithoutCancel(t.Context()), opts)
 		require.NoError(t, err)
-		last = &closing{Store: st}
-		return last
+		c := &closing{Store: st}
+		t.Cleanup(func() { _ = c.Close() })
+		return c
 	}
 }
 
