@@ -1,0 +1,289 @@
+package promapi
+
+import (
+	"encoding/json"
+	"math"
+	"net/http"
+	"strconv"
+	"unicode/utf8"
+
+	"github.com/prometheus/prometheus/model/histogram"
+	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/prometheus/promql"
+	"github.com/prometheus/prometheus/promql/parser"
+	"github.com/prometheus/prometheus/util/annotations"
+	"github.com/prometheus/prometheus/util/stats"
+)
+
+// evaluated is the data of a query's answer.
+type evaluated struct {
+	value parser.Value
+	stats stats.QueryStats // nil unless asked for
+}
+
+// seriesList is the data of a list of series.
+type seriesList []labels.Labels
+
+// chunkBytes is how much of an answer is put together before it is sent.
+const chunkBytes = 256 << 10
+
+// writer sends an answer as it is made. Errors are the connection's: nobody is there to hear of them.
+type writer struct {
+	b   []byte
+	out http.ResponseWriter
+}
+
+func (w *writer) spill() {
+	if len(w.b) >= chunkBytes {
+		_, _ = w.out.Write(w.b)
+		w.b = w.b[:0]
+	}
+}
+
+// reply sends an answer. Large ones are written by hand, the rest by encoding/json.
+func reply(out http.ResponseWriter, data any, warnings, infos []string) {
+	out.Header().Set("Content-Type", "application/json")
+	w := &writer{out: out}
+	w.b = append(w.b, `{"status":"success","data":`...)
+	switch v := data.(type) {
+	case evaluated:
+		w.evaluated(v)
+	case seriesList:
+		w.b = append(w.b, '[')
+		for i, ls := range v {
+			if i > 0 {
+				w.b = append(w.b, ',')
+			}
+			w.b = appendLabels(w.b, ls)
+			w.spill()
+		}
+		w.b = append(w.b, ']')
+	default:
+		w.b = appendJSON(w.b, v)
+	}
+	if len(warnings) > 0 {
+		w.b = appendJSON(append(w.b, `,"warnings":`...), warnings)
+	}
+	if len(infos) > 0 {
+		w.b = appendJSON(append(w.b, `,"infos":`...), infos)
+	}
+	w.b = append(w.b, '}')
+	_, _ = out.Write(w.b)
+}
+
+func replyFailure(out http.ResponseWriter, f *failure, found annotations.Annotations) {
+	warnings, infos := found.AsStrings("", 10, 10)
+	b := appendJSON(nil, struct {
+		Status    string   `json:"status"`
+		ErrorType string   `json:"errorType"`
+		Error     string   `json:"error"`
+		Warnings  []string `json:"warnings,omitempty"`
+		Infos     []string `json:"infos,omitempty"`
+	}{"error", f.kind, f.err.Error(), warnings, infos})
+	out.Header().Set("Content-Type", "application/json")
+	if f.code == http.StatusServiceUnavailable {
+		out.Header().Set("Retry-After", "5")
+	}
+	out.WriteHeader(f.code)
+	_, _ = out.Write(b)
+}
+
+func appendJSON(b []byte, v any) []byte {
+	enc, err := json.Marshal(v)
+	if err != nil {
+		panic(err) // a value of this package that JSON cannot hold
+	}
+	return append(b, enc...)
+}
+
+func (w *writer) evaluated(e evaluated) {
+	w.b = append(w.b, `{"resultType":"`...)
+	w.b = append(w.b, e.value.Type()...)
+	w.b = append(w.b, `","result":`...)
+	switch v := e.value.(type) {
+	case promql.Vector:
+		w.b = append(w.b, '[')
+		for i := range v {
+			if i > 0 {
+				w.b = append(w.b, ',')
+			}
+			w.sample(&v[i])
+		}
+		w.b = append(w.b, ']')
+	case promql.Matrix:
+		w.b = append(w.b, '[')
+		for i := range v {
+			if i > 0 {
+				w.b = append(w.b, ',')
+			}
+			w.series(&v[i])
+		}
+		w.b = append(w.b, ']')
+	case promql.Scalar:
+		w.b = appendPoint(w.b, v.T, v.V)
+	case promql.String:
+		w.b = append(appendTime(append(w.b, '['), v.T), ',')
+		w.b = append(appendString(w.b, v.V), ']')
+	}
+	if e.stats != nil {
+		w.b = append(w.b, `,"stats":`...)
+		w.b = appendJSON(w.b, e.stats)
+	}
+	w.b = append(w.b, '}')
+}
+
+func (w *writer) sample(s *promql.Sample) {
+	w.b = append(w.b, `{"metric":`...)
+	w.b = appendLabels(w.b, s.Metric)
+	if s.H == nil {
+		w.b = appendPoint(append(w.b, `,"value":`...), s.T, s.F)
+	} else {
+		w.b = appendHistogramPoint(append(w.b, `,"histogram":`...), s.T, s.H)
+	}
+	w.b = append(w.b, '}')
+	w.spill()
+}
+
+func (w *writer) series(s *promql.Series) {
+	w.b = append(w.b, `{"metric":`...)
+	w.b = appendLabels(w.b, s.Metric)
+	for i, p := range s.Floats {
+		if i == 0 {
+			w.b = append(w.b, `,"values":[`...)
+		} else {
+			w.b = append(w.b, ',')
+		}
+		w.b = appendPoint(w.b, p.T, p.F)
+		w.spill()
+	}
+	if len(s.Floats) > 0 {
+		w.b = append(w.b, ']')
+	}
+	for i, p := range s.Histograms {
+		if i == 0 {
+			w.b = append(w.b, `,"histograms":[`...)
+		} else {
+			w.b = append(w.b, ',')
+		}
+		w.b = appendHistogramPoint(w.b, p.T, p.H)
+		w.spill()
+	}
+	if len(s.Histograms) > 0 {
+		w.b = append(w.b, ']')
+	}
+	w.b = append(w.b, '}')
+}
+
+func appendLabels(b []byte, ls labels.Labels) []byte {
+	b = append(b, '{')
+	first := true
+	ls.Range(func(l labels.Label) {
+		if !first {
+			b = append(b, ',')
+		}
+		first = false
+		b = append(appendString(b, l.Name), ':')
+		b = appendString(b, l.Value)
+	})
+	return append(b, '}')
+}
+
+// appendPoint appends [time, "value"].
+func appendPoint(b []byte, ms int64, v float64) []byte {
+	b = append(appendTime(append(b, '['), ms), ',')
+	return append(appendFloat(b, v), ']')
+}
+
+// appendHistogramPoint appends [time, {histogram}], whose buckets are [kind of bounds, "lower", "upper", "count"]: kind is 0 where
+// the upper bound belongs to it, 1 the lower one, 2 none, 3 both.
+func appendHistogramPoint(b []byte, ms int64, h *histogram.FloatHistogram) []byte {
+	b = append(appendTime(append(b, '['), ms), `,{"count":`...)
+	b = append(appendFloat(b, h.Count), `,"sum":`...)
+	b = appendFloat(b, h.Sum)
+	n := 0
+	for it := h.AllBucketIterator(); it.Next(); {
+		bucket := it.At()
+		if bucket.Count == 0 {
+			continue
+		}
+		if n == 0 {
+			b = append(b, `,"buckets":[`...)
+		} else {
+			b = append(b, ',')
+		}
+		n++
+		kind := byte('2')
+		switch {
+		case bucket.LowerInclusive && bucket.UpperInclusive:
+			kind = '3'
+		case bucket.LowerInclusive:
+			kind = '1'
+		case bucket.UpperInclusive:
+			kind = '0'
+		}
+		b = append(b, '[', kind, ',')
+		b = append(appendFloat(b, bucket.Lower), ',')
+		b = append(appendFloat(b, bucket.Upper), ',')
+		b = append(appendFloat(b, bucket.Count), ']')
+	}
+	if n > 0 {
+		b = append(b, ']')
+	}
+	return append(b, '}', ']')
+}
+
+// appendTime appends Unix ms as seconds.
+func appendTime(b []byte, ms int64) []byte {
+	if ms < 0 {
+		b = append(b, '-')
+		ms = -ms
+	}
+	b = strconv.AppendInt(b, ms/1000, 10)
+	if f := ms % 1000; f != 0 {
+		b = append(b, '.', byte('0'+f/100), byte('0'+f/10%10), byte('0'+f%10))
+	}
+	return b
+}
+
+// appendFloat appends a value as a string, which may be NaN or an infinity.
+func appendFloat(b []byte, v float64) []byte {
+	format := byte('f')
+	if abs := math.Abs(v); abs != 0 && (abs < 1e-6 || abs >= 1e21) {
+		format = 'e'
+	}
+	b = append(b, '"')
+	b = strconv.AppendFloat(b, v, format, -1, 64)
+	return append(b, '"')
+}
+
+const hex = "0123456789abcdef"
+
+// appendString appends s in quotes. What is not UTF-8 becomes U+FFFD.
+func appendString(b []byte, s string) []byte {
+	b = append(b, '"')
+	for i := 0; i < len(s); {
+		c := s[i]
+		if c >= utf8.RuneSelf {
+			r, n := utf8.DecodeRuneInString(s[i:])
+			b = utf8.AppendRune(b, r)
+			i += n
+			continue
+		}
+		switch {
+		case c == '"' || c == '\\':
+			b = append(b, '\\', c)
+		case c == '\n':
+			b = append(b, '\\', 'n')
+		case c == '\r':
+			b = append(b, '\\', 'r')
+		case c == '\t':
+			b = append(b, '\\', 't')
+		case c < ' ':
+			b = append(b, '\\', 'u', '0', '0', hex[c>>4], hex[c&15])
+		default:
+			b = append(b, c)
+		}
+		i++
+	}
+	return append(b, '"')
+}

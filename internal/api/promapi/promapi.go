@@ -1,0 +1,501 @@
+// Package promapi answers Prometheus' HTTP API, so that whoever asks Prometheus, Grafana above all, can ask Quern: the
+// same parameters, the same JSON, the same errors (prometheus.io/docs/prometheus/latest/querying/api). What a query
+// means is the engine's matter.
+package promapi
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math"
+	"net/http"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/prometheus/common/model"
+	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/prometheus/promql"
+	"github.com/prometheus/prometheus/promql/parser"
+	"github.com/prometheus/prometheus/storage"
+	"github.com/prometheus/prometheus/util/annotations"
+	"github.com/prometheus/prometheus/util/stats"
+
+	"github.com/quern/quern/internal/clock"
+	"github.com/quern/quern/internal/metric"
+)
+
+// compatible is the version of Prometheus whose API this is. Grafana asks for it, to know what it may ask for.
+const compatible = "3.15.0"
+
+// maxPoints bounds the points of one series in an answer, as Prometheus does.
+const maxPoints = 11_000
+
+// Metadata knows what metrics are.
+type Metadata interface {
+	// List is what is known of a metric, or of all if its name is "", at most limit metrics unless that is 0.
+	List(name string, limit int) []metric.Metadata
+}
+
+// Options are what the API is made of. All but Version are required.
+type Options struct {
+	Engine    promql.QueryEngine
+	Queryable storage.Queryable
+	Metadata  Metadata
+	Clock     clock.Clock
+	Logger    *slog.Logger
+	// Version is that of this program.
+	Version string
+}
+
+// API brings the endpoints. It implements api.Registrar.
+type API struct {
+	opts   Options
+	parser parser.Parser
+}
+
+// New makes the endpoints.
+func New(opts Options) *API {
+	return &API{opts: opts, parser: parser.NewParser(parser.Options{})}
+}
+
+// Register adds the endpoints to a mux.
+func (a *API) Register(mux *http.ServeMux) {
+	for path, answer := range map[string]answerer{
+		"/api/v1/query":        a.query,
+		"/api/v1/query_range":  a.queryRange,
+		"/api/v1/format_query": a.formatQuery,
+		"/api/v1/series":       a.series,
+		"/api/v1/labels":       a.labelNames,
+		// Nothing of this kind is kept here, but it is asked for.
+		"/api/v1/query_exemplars": constant([]any{}),
+	} {
+		mux.Handle("GET "+path, a.handler(answer))
+		mux.Handle("POST "+path, a.handler(answer))
+	}
+	for path, answer := range map[string]answerer{
+		"/api/v1/label/{name}/values": a.labelValues,
+		"/api/v1/metadata":            a.metadata,
+		"/api/v1/status/buildinfo": constant(map[string]string{
+			"version": compatible, "revision": "", "branch": "", "buildUser": "", "buildDate": "",
+			"goVersion": runtime.Version(), "application": "Quern", "applicationVersion": a.opts.Version,
+		}),
+		"/api/v1/rules":  constant(map[string][]any{"groups": {}}),
+		"/api/v1/alerts": constant(map[string][]any{"alerts": {}}),
+	} {
+		mux.Handle("GET "+path, a.handler(answer))
+	}
+}
+
+// answer is what is replied. Close, unless nil, gives back what data is made of.
+type answer struct {
+	data     any
+	warnings annotations.Annotations
+	close    func()
+}
+
+// answerer answers a request. An error that is no *failure is an internal one.
+type answerer func(r *http.Request) (answer, error)
+
+func constant(v any) answerer {
+	return func(*http.Request) (answer, error) { return answer{data: v}, nil }
+}
+
+// failure is an error as the API has it.
+type failure struct {
+	code int
+	kind string // errorType
+	err  error
+}
+
+func (f *failure) Error() string { return f.err.Error() }
+
+func badData(format string, args ...any) error {
+	return &failure{http.StatusBadRequest, "bad_data", fmt.Errorf(format, args...)}
+}
+
+func invalid(parameter string, err error) error {
+	return badData("invalid parameter %q: %w", parameter, err)
+}
+
+// statusClientGone is what nginx made customary, and Prometheus uses, for a request whose client did not wait.
+const statusClientGone = 499
+
+// asFailure sorts an error of a query's.
+func asFailure(err error) *failure {
+	var (
+		own       *failure
+		cancelled promql.ErrQueryCanceled
+		timedOut  promql.ErrQueryTimeout
+		stored    promql.ErrStorage
+	)
+	switch {
+	case errors.As(err, &own):
+		return own
+	case errors.As(err, &cancelled), errors.Is(err, context.Canceled):
+		return &failure{statusClientGone, "canceled", err}
+	case errors.As(err, &timedOut), errors.Is(err, context.DeadlineExceeded):
+		return &failure{http.StatusServiceUnavailable, "timeout", err}
+	case errors.As(err, &stored):
+		return &failure{http.StatusInternalServerError, "internal", err}
+	}
+	return &failure{http.StatusUnprocessableEntity, "execution", err}
+}
+
+func (a *API) handler(do answerer) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if err := r.ParseForm(); err != nil {
+			replyFailure(w, &failure{http.StatusBadRequest, "bad_data", fmt.Errorf("error parsing form values: %w", err)}, nil)
+			return
+		}
+		ans, err := do(r)
+		if ans.close != nil {
+			defer ans.close()
+		}
+		if err != nil {
+			f := asFailure(err)
+			if f.code == http.StatusInternalServerError {
+				a.opts.Logger.ErrorContext(r.Context(), "a query failed", "path", r.URL.Path, "error", err)
+			}
+			replyFailure(w, f, ans.warnings)
+			return
+		}
+		warnings, infos := ans.warnings.AsStrings(r.FormValue("query"), 10, 10)
+		reply(w, ans.data, warnings, infos)
+	})
+}
+
+func (a *API) query(r *http.Request) (answer, error) {
+	at, err := timeOf(r, "time", a.opts.Clock.Now())
+	if err != nil {
+		return answer{}, err
+	}
+	return a.evaluate(r, func(ctx context.Context, opts promql.QueryOpts) (promql.Query, error) {
+		return a.opts.Engine.NewInstantQuery(ctx, a.opts.Queryable, opts, r.FormValue("query"), at)
+	})
+}
+
+func (a *API) queryRange(r *http.Request) (answer, error) {
+	start, err := requiredTime(r, "start")
+	if err != nil {
+		return answer{}, err
+	}
+	end, err := requiredTime(r, "end")
+	if err != nil {
+		return answer{}, err
+	}
+	if end.Before(start) {
+		return answer{}, invalid("end", errors.New("end timestamp must not be before start time"))
+	}
+	step, err := duration(r.FormValue("step"))
+	switch {
+	case err != nil:
+		return answer{}, invalid("step", err)
+	case step <= 0:
+		return answer{}, invalid("step", errors.New("zero or negative query resolution step widths are not accepted. Try a positive integer"))
+	case end.Sub(start)/step > maxPoints:
+		return answer{}, badData("exceeded maximum resolution of 11,000 points per timeseries. Try decreasing the query resolution (?step=XX)")
+	}
+	return a.evaluate(r, func(ctx context.Context, opts promql.QueryOpts) (promql.Query, error) {
+		return a.opts.Engine.NewRangeQuery(ctx, a.opts.Queryable, opts, r.FormValue("query"), start, end, step)
+	})
+}
+
+// evaluate does what both kinds of queries have in common.
+func (a *API) evaluate(r *http.Request, begin func(context.Context, promql.QueryOpts) (promql.Query, error)) (answer, error) {
+	limit, err := limitOf(r, "limit")
+	if err != nil {
+		return answer{}, err
+	}
+	ctx := r.Context()
+	if s := r.FormValue("timeout"); s != "" {
+		d, err := duration(s)
+		if err != nil {
+			return answer{}, invalid("timeout", err)
+		}
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, d)
+		defer cancel()
+	}
+	var lookback time.Duration
+	if s := r.FormValue("lookback_delta"); s != "" {
+		if lookback, err = duration(s); err != nil {
+			return answer{}, badData("error parsing lookback delta duration: %w", err)
+		}
+	}
+	asked := r.FormValue("stats")
+	q, err := begin(ctx, promql.NewPrometheusQueryOpts(asked == "all", lookback))
+	if err != nil {
+		return answer{}, invalid("query", err)
+	}
+	res := q.Exec(ctx)
+	ans := answer{warnings: res.Warnings, close: q.Close}
+	if res.Err != nil {
+		return ans, res.Err
+	}
+	value := res.Value
+	if limit > 0 {
+		cut := false
+		switch v := value.(type) {
+		case promql.Matrix:
+			if cut = len(v) > limit; cut {
+				value = v[:limit]
+			}
+		case promql.Vector:
+			if cut = len(v) > limit; cut {
+				value = v[:limit]
+			}
+		}
+		if cut {
+			ans.warnings.Add(errTruncated)
+		}
+	}
+	result := evaluated{value: value}
+	if asked != "" {
+		result.stats = stats.NewQueryStats(q.Stats())
+	}
+	ans.data = result
+	return ans, nil
+}
+
+var errTruncated = errors.New("results truncated due to limit")
+
+func (a *API) formatQuery(r *http.Request) (answer, error) {
+	expr, err := a.parser.ParseExpr(r.FormValue("query"))
+	if err != nil {
+		return answer{}, invalid("query", err)
+	}
+	return answer{data: expr.Pretty(0)}, nil
+}
+
+// selection is what the endpoints that list series and labels are asked for.
+type selection struct {
+	querier storage.Querier
+	sets    [][]*labels.Matcher
+	hints   storage.SelectHints
+	limit   int
+}
+
+// selection reads the parameters. Limits in hints are one higher than asked for, so that it shows when something is left out.
+func (a *API) selection(r *http.Request) (s selection, err error) {
+	if s.limit, err = limitOf(r, "limit"); err != nil {
+		return s, err
+	}
+	start, err := timeOf(r, "start", minTime)
+	if err != nil {
+		return s, err
+	}
+	end, err := timeOf(r, "end", maxTime)
+	if err != nil {
+		return s, err
+	}
+	if end.Before(start) {
+		return s, invalid("end", errors.New("end timestamp must not be before start time"))
+	}
+	s.hints = storage.SelectHints{Start: start.UnixMilli(), End: end.UnixMilli(), Func: "series"}
+	if s.limit > 0 && s.limit < math.MaxInt {
+		s.hints.Limit = s.limit + 1
+	}
+	for _, m := range r.Form["match[]"] {
+		set, err := a.parser.ParseMetricSelector(m)
+		if err != nil {
+			return s, invalid("match[]", err)
+		}
+		if !slices.ContainsFunc(set, func(m *labels.Matcher) bool { return !m.Matches("") }) {
+			return s, invalid("match[]", errors.New("match[] must contain at least one non-empty matcher"))
+		}
+		s.sets = append(s.sets, set)
+	}
+	s.querier, err = a.opts.Queryable.Querier(s.hints.Start, s.hints.End)
+	return s, err
+}
+
+func (a *API) series(r *http.Request) (answer, error) {
+	if len(r.Form["match[]"]) == 0 {
+		return answer{}, badData("no match[] parameter provided")
+	}
+	s, err := a.selection(r)
+	if err != nil {
+		return answer{}, err
+	}
+	ans := answer{close: func() { _ = s.querier.Close() }}
+	var sets []storage.SeriesSet
+	for _, matchers := range s.sets {
+		sets = append(sets, s.querier.Select(r.Context(), true, &s.hints, matchers...))
+	}
+	all := storage.NewMergeSeriesSet(sets, 0, storage.ChainedSeriesMerge)
+	found := seriesList{}
+	for all.Next() {
+		if s.limit > 0 && len(found) == s.limit {
+			ans.warnings.Add(errTruncated)
+			break
+		}
+		found = append(found, all.At().Labels())
+	}
+	ans.warnings.Merge(all.Warnings())
+	if err := all.Err(); err != nil {
+		return ans, &failure{http.StatusInternalServerError, "internal", err}
+	}
+	ans.data = found
+	return ans, nil
+}
+
+func (a *API) labelNames(r *http.Request) (answer, error) {
+	s, err := a.selection(r)
+	if err != nil {
+		return answer{}, err
+	}
+	hints := &storage.LabelHints{Limit: s.hints.Limit}
+	return s.words(func(matchers []*labels.Matcher) ([]string, annotations.Annotations, error) {
+		return s.querier.LabelNames(r.Context(), hints, matchers...)
+	})
+}
+
+func (a *API) labelValues(r *http.Request) (answer, error) {
+	name := r.PathValue("name")
+	if strings.HasPrefix(name, "U__") {
+		name = model.UnescapeName(name, model.ValueEncodingEscaping)
+	}
+	if !model.UTF8Validation.IsValidLabelName(name) {
+		return answer{}, badData("invalid label name: %q", name)
+	}
+	s, err := a.selection(r)
+	if err != nil {
+		return answer{}, err
+	}
+	hints := &storage.LabelHints{Limit: s.hints.Limit}
+	return s.words(func(matchers []*labels.Matcher) ([]string, annotations.Annotations, error) {
+		return s.querier.LabelValues(r.Context(), name, hints, matchers...)
+	})
+}
+
+// words puts together what is found for each of the selectors, sorted.
+func (s *selection) words(find func([]*labels.Matcher) ([]string, annotations.Annotations, error)) (answer, error) {
+	ans := answer{close: func() { _ = s.querier.Close() }}
+	sets := s.sets
+	if len(sets) == 0 {
+		sets = append(sets, nil)
+	}
+	all := []string{}
+	for _, matchers := range sets {
+		found, warnings, err := find(matchers)
+		ans.warnings.Merge(warnings)
+		if err != nil {
+			return ans, err
+		}
+		all = append(all, found...)
+	}
+	slices.Sort(all)
+	all = slices.Compact(all)
+	if s.limit > 0 && len(all) > s.limit {
+		all = all[:s.limit]
+		ans.warnings.Add(errTruncated)
+	}
+	ans.data = all
+	return ans, nil
+}
+
+// described is what is known of a metric.
+type described struct {
+	Type string `json:"type"`
+	Help string `json:"help"`
+	Unit string `json:"unit"`
+}
+
+func (a *API) metadata(r *http.Request) (answer, error) {
+	limit, err := limitOf(r, "limit")
+	if err != nil {
+		return answer{}, err
+	}
+	perMetric, err := limitOf(r, "limit_per_metric")
+	if err != nil {
+		return answer{}, err
+	}
+	out := map[string][]described{}
+	for _, m := range a.opts.Metadata.List(r.FormValue("metric"), limit) {
+		if perMetric > 0 && len(out[m.Name]) == perMetric {
+			continue
+		}
+		out[m.Name] = append(out[m.Name], described{Type: m.Type.String(), Help: m.Help, Unit: m.Unit})
+	}
+	return answer{data: out}, nil
+}
+
+// The first and the last time that can be asked for: as far as Unix ms in a time.Time reach, as in Prometheus.
+var (
+	minTime = time.Unix(math.MinInt64/1000+62135596801, 0).UTC()
+	maxTime = time.Unix(math.MaxInt64/1000-62135596801, 999999999).UTC()
+)
+
+func requiredTime(r *http.Request, name string) (time.Time, error) {
+	t, err := parseTime(r.FormValue(name))
+	if err != nil {
+		return t, invalid(name, err)
+	}
+	return t, nil
+}
+
+func timeOf(r *http.Request, name string, otherwise time.Time) (time.Time, error) {
+	if r.FormValue(name) == "" {
+		return otherwise, nil
+	}
+	t, err := parseTime(r.FormValue(name))
+	if err != nil {
+		return t, invalid(name, fmt.Errorf("invalid time value for '%s': %w", name, err))
+	}
+	return t, nil
+}
+
+// parseTime reads seconds since 1970, of which milliseconds count, or RFC 3339.
+func parseTime(s string) (time.Time, error) {
+	if sec, err := strconv.ParseFloat(s, 64); err == nil {
+		if ms := math.Round(sec * 1000); math.Abs(ms) <= math.MaxInt64/2 {
+			return time.UnixMilli(int64(ms)).UTC(), nil
+		}
+		return time.Time{}, fmt.Errorf("cannot parse %q to a valid timestamp", s)
+	}
+	if t, err := time.Parse(time.RFC3339Nano, s); err == nil {
+		return t, nil
+	}
+	for _, end := range []time.Time{minTime, maxTime} { // time.Parse reads no more than four digits of a year
+		if s == end.Format(time.RFC3339Nano) {
+			return end, nil
+		}
+	}
+	return time.Time{}, fmt.Errorf("cannot parse %q to a valid timestamp", s)
+}
+
+// duration reads seconds, or a span such as 1h30m.
+func duration(s string) (time.Duration, error) {
+	if sec, err := strconv.ParseFloat(s, 64); err == nil {
+		ns := sec * float64(time.Second)
+		if !(math.Abs(ns) <= math.MaxInt64) {
+			return 0, fmt.Errorf("cannot parse %q to a valid duration. It overflows int64", s)
+		}
+		return time.Duration(ns), nil
+	}
+	d, err := model.ParseDuration(s)
+	if err != nil {
+		return 0, fmt.Errorf("cannot parse %q to a valid duration", s)
+	}
+	return time.Duration(d), nil
+}
+
+// limitOf reads a limit; 0 is none.
+func limitOf(r *http.Request, name string) (int, error) {
+	s := r.FormValue(name)
+	if s == "" {
+		return 0, nil
+	}
+	n, err := strconv.Atoi(s)
+	if err == nil && n < 0 {
+		err = errors.New("limit must be non-negative")
+	}
+	if err != nil {
+		return 0, invalid(name, err)
+	}
+	return n, nil
+}

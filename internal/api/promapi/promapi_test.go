@@ -1,0 +1,297 @@
+package promapi
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"math"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	jsoniter "github.com/json-iterator/go"
+	"github.com/prometheus/prometheus/model/histogram"
+	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/prometheus/promql"
+	"github.com/prometheus/prometheus/promql/parser"
+	"github.com/prometheus/prometheus/promql/promqltest"
+	"github.com/prometheus/prometheus/storage"
+	"github.com/prometheus/prometheus/util/jsonutil"
+	"github.com/stretchr/testify/require"
+
+	"github.com/quern/quern/internal/clock"
+	"github.com/quern/quern/internal/metric"
+)
+
+const loaded = `
+load 10s
+  up{instance="a",job="web"} 1+0x30
+  up{instance="b",job="web"} 0+0x30
+  requests_total{instance="a",job="web"} 0+5x30
+  odd{instance="a",path="C:\\x \"y\""} 1+0x30
+`
+
+type list []metric.Metadata
+
+func (l list) List(name string, limit int) []metric.Metadata {
+	var out []metric.Metadata
+	for _, m := range l {
+		if (name == "" || m.Name == name) && (limit == 0 || len(out) < limit) {
+			out = append(out, m)
+		}
+	}
+	return out
+}
+
+func newAPI(t *testing.T, change func(*Options)) http.Handler {
+	t.Helper()
+	st := promqltest.LoadedStorage(t, loaded)
+	clk := clock.NewSimulated(time.Unix(100, 0))
+	opts := Options{
+		Engine: promqltest.NewTestEngine(t, false, 0, 10_000), Queryable: st, Clock: clk, Version: "1.2.3",
+		Logger:   slog.New(slog.DiscardHandler),
+		Metadata: list{{Name: "up", Type: metric.TypeGauge, Help: "is it?"}, {Name: "requests_total", Type: metric.TypeCounter, Unit: "requests"}},
+	}
+	if change != nil {
+		change(&opts)
+	}
+	mux := http.NewServeMux()
+	New(opts).Register(mux)
+	return mux
+}
+
+func ask(h http.Handler, method, target string) (code int, body string) {
+	var r *http.Request
+	if path, form, found := strings.Cut(target, "?"); method == http.MethodPost && found {
+		r = httptest.NewRequest(method, path, strings.NewReader(form))
+		r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	} else {
+		r = httptest.NewRequest(method, target, nil)
+	}
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, r)
+	return w.Code, w.Body.String()
+}
+
+// What Prometheus answers, byte for byte.
+func TestAnswers(t *testing.T) {
+	h := newAPI(t, nil)
+	q := url.QueryEscape
+	for target, want := range map[string]string{
+		"/api/v1/query?time=100.5&query=" + q("sort_desc(up)"): `{"status":"success","data":{"resultType":"vector","result":[` +
+			`{"metric":{"__name__":"up","instance":"a","job":"web"},"value":[100.500,"1"]},` +
+			`{"metric":{"__name__":"up","instance":"b","job":"web"},"value":[100.500,"0"]}]}}`,
+		"/api/v1/query?query=odd": `{"status":"success","data":{"resultType":"vector","result":[` +
+			`{"metric":{"__name__":"odd","instance":"a","path":"C:\\x \"y\""},"value":[100,"1"]}]}}`,
+		"/api/v1/query?query=nothing":                         `{"status":"success","data":{"resultType":"vector","result":[]}}`,
+		"/api/v1/query?query=" + q("1/0"):                     `{"status":"success","data":{"resultType":"scalar","result":[100,"+Inf"]}}`,
+		"/api/v1/query?query=" + q(`"a<b"`):                   `{"status":"success","data":{"resultType":"string","result":[100,"a<b"]}}`,
+		"/api/v1/query?time=1970-01-01T00:01:40Z&query=1":     `{"status":"success","data":{"resultType":"scalar","result":[100,"1"]}}`,
+		"/api/v1/query?limit=1&query=" + q("sum by(job)(up)"): `{"status":"success","data":{"resultType":"vector","result":[{"metric":{"job":"web"},"value":[100,"1"]}]}}`,
+		"/api/v1/query?limit=1&query=" + q("sort_desc(up)"): `{"status":"success","data":{"resultType":"vector","result":[` +
+			`{"metric":{"__name__":"up","instance":"a","job":"web"},"value":[100,"1"]}]},"warnings":["results truncated due to limit"]}`,
+		"/api/v1/query?time=100&query=" + q("rate(odd[1m])"): `{"status":"success","data":{"resultType":"vector","result":[` +
+			`{"metric":{"instance":"a","path":"C:\\x \"y\""},"value":[100,"0"]}]},` +
+			`"infos":["PromQL info: metric might not be a counter, name does not end in _total/_sum/_count/_bucket: \"odd\" (1:6)"]}`,
+		"/api/v1/query_range?query=" + q(`requests_total`) + "&start=100&end=120&step=10": `{"status":"success","data":{"resultType":"matrix","result":[` +
+			`{"metric":{"__name__":"requests_total","instance":"a","job":"web"},"values":[[100,"50"],[110,"55"],[120,"60"]]}]}}`,
+		"/api/v1/query_range?query=1&start=0&end=0.002&step=1ms": `{"status":"success","data":{"resultType":"matrix","result":[` +
+			`{"metric":{},"values":[[0,"1"],[0.001,"1"],[0.002,"1"]]}]}}`,
+		"/api/v1/format_query?query=" + q("sum(up)by(job)"): `{"status":"success","data":"sum by (job) (up)"}`,
+		"/api/v1/series?match[]=up&match[]=" + q(`{instance="b"}`): `{"status":"success","data":[` +
+			`{"__name__":"up","instance":"a","job":"web"},{"__name__":"up","instance":"b","job":"web"}]}`,
+		"/api/v1/series?match[]=none":                          `{"status":"success","data":[]}`,
+		"/api/v1/series?match[]=up&limit=1":                    `{"status":"success","data":[{"__name__":"up","instance":"a","job":"web"}],"warnings":["results truncated due to limit"]}`,
+		"/api/v1/labels":                                       `{"status":"success","data":["__name__","instance","job","path"]}`,
+		"/api/v1/labels?match[]=odd":                           `{"status":"success","data":["__name__","instance","path"]}`,
+		"/api/v1/labels?limit=1":                               `{"status":"success","data":["__name__"],"warnings":["results truncated due to limit"]}`,
+		"/api/v1/label/instance/values":                        `{"status":"success","data":["a","b"]}`,
+		"/api/v1/label/U__instance/values":                     `{"status":"success","data":["a","b"]}`,
+		"/api/v1/label/none/values":                            `{"status":"success","data":[]}`,
+		"/api/v1/label/instance/values?match[]=requests_total": `{"status":"success","data":["a"]}`,
+		"/api/v1/metadata":                                     `{"status":"success","data":{"requests_total":[{"type":"counter","help":"","unit":"requests"}],"up":[{"type":"gauge","help":"is it?","unit":""}]}}`,
+		"/api/v1/metadata?metric=up":                           `{"status":"success","data":{"up":[{"type":"gauge","help":"is it?","unit":""}]}}`,
+		"/api/v1/metadata?metric=none":                         `{"status":"success","data":{}}`,
+		"/api/v1/query_exemplars?query=up&start=0&end=1":       `{"status":"success","data":[]}`,
+		"/api/v1/rules":                                        `{"status":"success","data":{"groups":[]}}`,
+		"/api/v1/alerts":                                       `{"status":"success","data":{"alerts":[]}}`,
+	} {
+		t.Run(target, func(t *testing.T) {
+			code, body := ask(h, http.MethodGet, target)
+			require.Equal(t, want, body)
+			require.Equal(t, http.StatusOK, code)
+			if !strings.Contains(target, "/label/") && !strings.Contains(target, "metadata") && !strings.Contains(target, "rules") && !strings.Contains(target, "alerts") {
+				code, body = ask(h, http.MethodPost, target)
+				require.Equal(t, want, body)
+				require.Equal(t, http.StatusOK, code)
+			}
+		})
+	}
+	_, body := ask(h, http.MethodGet, "/api/v1/status/buildinfo")
+	require.Contains(t, body, `"version":"3.`)
+	require.Contains(t, body, `"applicationVersion":"1.2.3"`)
+}
+
+// What is wrong is said as Prometheus says it.
+func TestErrors(t *testing.T) {
+	h := newAPI(t, nil)
+	q := url.QueryEscape
+	for target, want := range map[string]struct {
+		code        int
+		kind, error string
+	}{
+		"/api/v1/query":                     {400, "bad_data", `invalid parameter "query": unknown position: parse error: no expression found in input`},
+		"/api/v1/query?query=" + q("sum("):  {400, "bad_data", `invalid parameter "query": 1:5: parse error: unclosed left parenthesis`},
+		"/api/v1/query?query=1&time=x":      {400, "bad_data", `invalid parameter "time": invalid time value for 'time': cannot parse "x" to a valid timestamp`},
+		"/api/v1/query?query=1&time=NaN":    {400, "bad_data", `invalid parameter "time": invalid time value for 'time': cannot parse "NaN" to a valid timestamp`},
+		"/api/v1/query?query=1&time=1e300":  {400, "bad_data", `invalid parameter "time": invalid time value for 'time': cannot parse "1e300" to a valid timestamp`},
+		"/api/v1/query?query=1&timeout=x":   {400, "bad_data", `invalid parameter "timeout": cannot parse "x" to a valid duration`},
+		"/api/v1/query?query=1&timeout=NaN": {400, "bad_data", `invalid parameter "timeout": cannot parse "NaN" to a valid duration. It overflows int64`},
+		"/api/v1/query?query=1&limit=-1":    {400, "bad_data", `invalid parameter "limit": limit must be non-negative`},
+		"/api/v1/query?query=1&limit=x":     {400, "bad_data", `invalid parameter "limit": strconv.Atoi: parsing "x": invalid syntax`},
+		"/api/v1/query?query=" + q("up + on() up"): {422, "execution", "found duplicate series for the match group {} on the right hand-side of the operation: " +
+			"[{__name__=\"up\", instance=\"b\", job=\"web\"}, {__name__=\"up\", instance=\"a\", job=\"web\"}];many-to-many matching not allowed: matching labels must be unique on one side"},
+		"/api/v1/query_range?query=1&start=0&end=1":                          {400, "bad_data", `invalid parameter "step": cannot parse "" to a valid duration`},
+		"/api/v1/query_range?query=1&start=0&end=1&step=0":                   {400, "bad_data", `invalid parameter "step": zero or negative query resolution step widths are not accepted. Try a positive integer`},
+		"/api/v1/query_range?query=1&start=0&end=20000&step=1":               {400, "bad_data", `exceeded maximum resolution of 11,000 points per timeseries. Try decreasing the query resolution (?step=XX)`},
+		"/api/v1/query_range?query=1&start=2&end=1&step=1":                   {400, "bad_data", `invalid parameter "end": end timestamp must not be before start time`},
+		"/api/v1/query_range?query=" + q("up[1m]") + "&start=0&end=1&step=1": {400, "bad_data", `invalid parameter "query": invalid expression type "range vector" for range query, must be Scalar or instant Vector`},
+		"/api/v1/series": {400, "bad_data", `no match[] parameter provided`},
+		"/api/v1/series?match[]=" + q(`{a=~".*"}`): {400, "bad_data", `invalid parameter "match[]": match[] must contain at least one non-empty matcher`},
+		"/api/v1/labels?start=x":                   {400, "bad_data", `invalid parameter "start": invalid time value for 'start': cannot parse "x" to a valid timestamp`},
+		"/api/v1/label/%FF/values":                 {400, "bad_data", `invalid label name: "\xff"`},
+	} {
+		t.Run(target, func(t *testing.T) {
+			code, body := ask(h, http.MethodGet, target)
+			var got struct{ Status, ErrorType, Error string }
+			require.NoError(t, json.Unmarshal([]byte(body), &got))
+			require.Equal(t, "error", got.Status)
+			require.Equal(t, want.kind, got.ErrorType)
+			if want.code == 422 { // which of the two comes first is not fixed
+				require.Len(t, got.Error, len(want.error))
+			} else {
+				require.Equal(t, want.error, got.Error)
+			}
+			require.Equal(t, want.code, code)
+		})
+	}
+	// No form at all.
+	r := httptest.NewRequest(http.MethodPost, "/api/v1/query", strings.NewReader("query=%zz"))
+	r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, r)
+	require.Equal(t, http.StatusBadRequest, w.Code)
+}
+
+// failing stands for an engine whose queries end in some error.
+type failing struct {
+	promql.QueryEngine
+	err error
+}
+
+type failed struct {
+	promql.Query
+	err error
+}
+
+func (f failing) NewInstantQuery(context.Context, storage.Queryable, promql.QueryOpts, string, time.Time) (promql.Query, error) {
+	return failed{err: f.err}, nil
+}
+func (f failed) Exec(context.Context) *promql.Result { return &promql.Result{Err: f.err} }
+func (failed) Close()                                {}
+
+func TestKindsOfErrors(t *testing.T) {
+	for _, c := range []struct {
+		err  error
+		code int
+		kind string
+	}{
+		{promql.ErrQueryCanceled("x"), 499, "canceled"},
+		{context.Canceled, 499, "canceled"},
+		{promql.ErrQueryTimeout("x"), 503, "timeout"},
+		{promql.ErrStorage{Err: errors.New("disk")}, 500, "internal"},
+		{promql.ErrTooManySamples("x"), 422, "execution"},
+		{errors.New("x"), 422, "execution"},
+	} {
+		h := newAPI(t, func(o *Options) { o.Engine = failing{err: c.err} })
+		code, body := ask(h, http.MethodGet, "/api/v1/query?query=1")
+		require.Equal(t, c.code, code, "%v", c.err)
+		require.Contains(t, body, `"errorType":"`+c.kind+`"`)
+	}
+}
+
+func TestStats(t *testing.T) {
+	h := newAPI(t, nil)
+	_, body := ask(h, http.MethodGet, "/api/v1/query?query=up&stats=all")
+	var got struct {
+		Data struct {
+			Stats struct {
+				Timings map[string]float64
+				Samples map[string]any
+			}
+		}
+	}
+	require.NoError(t, json.Unmarshal([]byte(body), &got))
+	require.Contains(t, got.Data.Stats.Timings, "evalTotalTime")
+	require.EqualValues(t, 2, got.Data.Stats.Samples["totalQueryableSamples"])
+}
+
+// Numbers, times and histograms are written as Prometheus writes them.
+func TestSameAsPrometheus(t *testing.T) {
+	theirs := func(write func(*jsoniter.Stream)) string {
+		var out bytes.Buffer
+		s := jsoniter.NewStream(jsoniter.ConfigDefault, &out, 64)
+		write(s)
+		require.NoError(t, s.Flush())
+		return out.String()
+	}
+	for _, v := range []float64{
+		0, math.Copysign(0, -1), 1, -1.5, 1e-6, 9.99e-7, 1e20, 1e21, math.MaxFloat64, math.SmallestNonzeroFloat64,
+		math.NaN(), math.Inf(1), math.Inf(-1), 0.1, 1.0 / 3,
+	} {
+		require.Equal(t, theirs(func(s *jsoniter.Stream) { jsonutil.MarshalFloat(v, s) }), string(appendFloat(nil, v)))
+	}
+	for _, ms := range []int64{0, 1, 10, 100, 999, 1000, 1001, -1, -1500, 1732161600123} {
+		require.Equal(t, theirs(func(s *jsoniter.Stream) { jsonutil.MarshalTimestamp(ms, s) }), string(appendTime(nil, ms)))
+	}
+	for _, s := range []string{"", "a", `"\`, "\n\r\t\x00\x1f\x7f", "ü€😀", "<&>"} {
+		require.Equal(t, theirs(func(st *jsoniter.Stream) { st.WriteString(s) }), string(appendString(nil, s)))
+	}
+	require.Equal(t, `"a`+"\uFFFD"+`"`, string(appendString(nil, "a\xff")))
+	h := &histogram.FloatHistogram{
+		Schema: 0, ZeroThreshold: 0.5, ZeroCount: 1, Count: 6, Sum: 3,
+		PositiveSpans: []histogram.Span{{Offset: 0, Length: 2}}, PositiveBuckets: []float64{2, 0},
+		NegativeSpans: []histogram.Span{{Offset: 1, Length: 1}}, NegativeBuckets: []float64{3},
+	}
+	want := theirs(func(s *jsoniter.Stream) { jsonutil.MarshalHistogram(h, s) })
+	require.Equal(t, "[1,"+want+"]", string(appendHistogramPoint(nil, 1000, h)))
+}
+
+// A long answer goes out piece by piece, and whole.
+func TestLongAnswer(t *testing.T) {
+	m := promql.Matrix{}
+	for range 20 {
+		s := promql.Series{Metric: labels.FromStrings("a", "b")}
+		for i := range 11_000 {
+			s.Floats = append(s.Floats, promql.FPoint{T: int64(i), F: float64(i)})
+		}
+		m = append(m, s)
+	}
+	w := httptest.NewRecorder()
+	reply(w, evaluated{value: m}, nil, nil)
+	var got struct {
+		Data struct {
+			ResultType parser.ValueType
+			Result     []struct{ Values [][2]any }
+		}
+	}
+	require.NoError(t, json.Unmarshal(w.Body.Bytes(), &got))
+	require.Len(t, got.Data.Result, 20)
+	require.Len(t, got.Data.Result[19].Values, 11_000)
+	require.Equal(t, "10999", got.Data.Result[19].Values[10_999][1])
+}
