@@ -112,6 +112,8 @@ type push struct {
 	// decode adds what the body holds to the batch. An error is about the rest of it: what is in the batch
 	// is good. What the batch holds may be views into the body. It MUST stop when the batch takes no more.
 	decode func(r *http.Request, body []byte, b *ingest.Batch) error
+	// whole is what can be decoded of a body that breaks off. The default is all of it.
+	whole func(body []byte) []byte
 	// refuse answers when nothing was taken. Retry-After is set where it makes sense.
 	refuse refusal
 	// explain, unless it is nil, makes more of the rejections before they are told: the batch has the samples.
@@ -131,7 +133,11 @@ func (p *push) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			b = &ingest.Batch{Sources: p.sources, Max: p.limits.Measurements}
 		}
 		b.Reset()
-		broken := p.decode(r, body.data, b)
+		data := body.data
+		if body.broken != nil && p.whole != nil {
+			data = p.whole(data)
+		}
+		broken := p.decode(r, data, b)
 		if body.broken != nil {
 			broken = body.broken // the cause of what decoding met
 		}

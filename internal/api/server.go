@@ -170,6 +170,9 @@ func New(opts Options) (*Server, error) {
 			return nil, err
 		}
 		s.take(h, reportsPath)
+		if err := s.registerInflux(in); err != nil {
+			return nil, err
+		}
 		s.take(newRemoteWriteHandler(in, &s.opts), remoteWritePath)
 	}
 	if opts.Status != nil {
@@ -267,17 +270,24 @@ func healthy(w http.ResponseWriter, _ *http.Request) {
 }
 
 func (s *Server) ready(w http.ResponseWriter, r *http.Request) {
-	if s.draining.Load() {
-		notReady(w, drainingMessage)
+	if reason := s.unready(r.Context()); reason != "" {
+		notReady(w, reason)
 		return
 	}
+	replyText(w, http.StatusOK, "Quern is ready.\n")
+}
+
+// unready is why the process cannot serve, "" when it can.
+func (s *Server) unready(ctx context.Context) string {
+	if s.draining.Load() {
+		return drainingMessage
+	}
 	if s.opts.Ready != nil {
-		if err := s.opts.Ready(r.Context()); err != nil {
-			notReady(w, err.Error())
-			return
+		if err := s.opts.Ready(ctx); err != nil {
+			return err.Error()
 		}
 	}
-	replyText(w, http.StatusOK, "Quern is ready.\n")
+	return ""
 }
 
 func notReady(w http.ResponseWriter, reason string) {

@@ -91,7 +91,8 @@ var rules = []rule{
 
 	// Decoding in, encoding out: of storage only the types.
 	{"internal/api/remotewrite", with(nouns, "internal/ingest")},
-	{"internal/api", with(nouns, "internal/api/remotewrite", "internal/ingest", "internal/query", "internal/reaggregate", "internal/explain", "internal/storage")},
+	{"internal/api/influx", with(nouns, "internal/ingest")},
+	{"internal/api", with(nouns, "internal/api/influx", "internal/api/remotewrite", "internal/ingest", "internal/query", "internal/reaggregate", "internal/explain", "internal/storage")},
 
 	// The other end of the wire: no part of the server.
 	{"internal/hostmetrics", []string{"internal/metric"}},

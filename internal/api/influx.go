@@ -1,0 +1,188 @@
+package api
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"strings"
+	"sync"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/quern/quern/internal/api/influx"
+	"github.com/quern/quern/internal/ingest"
+)
+
+// influxVersion is the InfluxDB that clients are told they talk to: they look at the number to see what may be sent.
+const influxVersion = "1.8.10-quern"
+
+// influxRequest is what a write says besides its body.
+type influxRequest struct {
+	influx.Options
+
+	body []byte // once it is decoded
+}
+
+type influxRequestKey struct{}
+
+// registerInflux serves what clients of InfluxDB 1 and 2 write to, and what they ask before they do. Whatever
+// they log in with is taken.
+func (s *Server) registerInflux(in *intake) error {
+	ignored := prometheus.NewCounter(prometheus.CounterOpts{
+		Name: "quern_influx_string_fields_ignored_total",
+		Help: "Fields of line protocol that are strings, of which nothing is kept.",
+	})
+	if err := register(s.opts.Registerer, ignored); err != nil {
+		return err
+	}
+	var decoders sync.Pool // *influx.Decoder
+	write := func(refuse refusal) http.Handler {
+		return influxOptions(refuse, &push{
+			intake:  in,
+			sources: s.opts.Sources.Influx,
+			accepts: func(http.Header) error { return nil }, // clients call lines all kinds of things
+			whole:   influx.Whole,
+			decode: func(r *http.Request, body []byte, b *ingest.Batch) error {
+				d, ok := decoders.Get().(*influx.Decoder)
+				if !ok {
+					d = new(influx.Decoder)
+				}
+				req := influxRequestOf(r)
+				req.body = body
+				ignored.Add(float64(d.Decode(body, req.Options, b)))
+				decoders.Put(d)
+				return nil
+			},
+			refuse: refuse,
+			reply: func(w http.ResponseWriter, r *http.Request, result ingest.Result, broken error) {
+				if message := influxComplaint(influxRequestOf(r), result, broken); message != "" {
+					refuse(w, r, http.StatusBadRequest, message)
+					return
+				}
+				w.WriteHeader(http.StatusNoContent)
+			},
+		})
+	}
+	s.take(write(refuseInflux1), "/write", "/influx/write")
+	s.take(write(refuseInflux2), "/api/v2/write")
+	// What is asked beside the writes is asked beside their URL.
+	for _, prefix := range []string{"", "/influx"} {
+		s.mux.HandleFunc(prefix+"/query", influxQuery)
+		s.mux.HandleFunc("GET "+prefix+"/ping", influxPing)
+	}
+	s.mux.HandleFunc("GET /health", s.influxHealth)
+	return nil
+}
+
+// influxOptions has the parameters of a request looked at before its body is.
+func influxOptions(refuse refusal, next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		query := r.URL.Query()
+		unit, err := influx.ParsePrecision(query.Get("precision"))
+		if err != nil {
+			refuse(w, r, http.StatusBadRequest, err.Error())
+			return
+		}
+		req := &influxRequest{Options: influx.Options{Unit: unit, DB: query.Get("db")}}
+		next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), influxRequestKey{}, req)))
+	})
+}
+
+func influxRequestOf(r *http.Request) *influxRequest {
+	return r.Context().Value(influxRequestKey{}).(*influxRequest)
+}
+
+// influxComplaint says what was not taken, "" if nothing was. It begins with the words by which clients know that to
+// send the same again is of no use.
+func influxComplaint(req *influxRequest, result ingest.Result, broken error) string {
+	var what []string
+	if n := len(result.Rejected); n > 0 {
+		first := result.Rejected[0]
+		what = append(what, fmt.Sprintf("%d rejected, the first in line %d: %s (%s)",
+			n, influx.Line(req.body, req.Options, first.Index), first.Message, first.Reason))
+	}
+	if broken != nil {
+		what = append(what, fmt.Sprintf("the body cannot be read to its end: %s", broken))
+	}
+	if len(what) == 0 {
+		return ""
+	}
+	return fmt.Sprintf("partial write: %d accepted, %s", result.Accepted, strings.Join(what, ", "))
+}
+
+// refuseInflux1 is an error as InfluxDB 1 has it. Its clients, Telegraf among them, throw away what is answered with any
+// 4xx, so that a queue that is full is a 503 to them.
+func refuseInflux1(w http.ResponseWriter, _ *http.Request, code int, message string) {
+	if code == http.StatusTooManyRequests {
+		code = http.StatusServiceUnavailable
+	}
+	w.Header().Set("X-Influxdb-Version", influxVersion)
+	replyJSON(w, code, influx1Error{message})
+}
+
+type influx1Error struct {
+	Error string `json:"error"`
+}
+
+// refuseInflux2 is an error as InfluxDB 2 has it.
+func refuseInflux2(w http.ResponseWriter, _ *http.Request, code int, message string) {
+	word, ok := map[int]string{
+		http.StatusBadRequest:            "invalid",
+		http.StatusRequestEntityTooLarge: "request too large",
+		http.StatusUnsupportedMediaType:  "unsupported media type",
+		http.StatusTooManyRequests:       "too many requests",
+		http.StatusServiceUnavailable:    "unavailable",
+	}[code]
+	if !ok {
+		word = "internal error"
+	}
+	replyJSON(w, code, influx2Error{word, message})
+}
+
+type influx2Error struct {
+	Code    string `json:"code"`
+	Message string `json:"message"`
+}
+
+// influxPing answers what clients ask to see whether anybody is there.
+func influxPing(w http.ResponseWriter, _ *http.Request) {
+	w.Header().Set("X-Influxdb-Version", influxVersion)
+	w.WriteHeader(http.StatusNoContent)
+}
+
+// influxQuery answers the one query that clients have who only want to write: there are no databases to be created.
+func influxQuery(w http.ResponseWriter, r *http.Request) {
+	q := strings.TrimRight(r.FormValue("q"), "; ")
+	words := strings.Fields(q)
+	if len(words) < 3 || !strings.EqualFold(words[0], "create") || !strings.EqualFold(words[1], "database") || strings.Contains(q, ";") {
+		refuseInflux1(w, r, http.StatusBadRequest,
+			"InfluxQL is not served but for CREATE DATABASE, of which nothing comes: query with PromQL at /api/v1/query")
+		return
+	}
+	w.Header().Set("X-Influxdb-Version", influxVersion)
+	replyJSON(w, http.StatusOK, influxResults{[]influxResult{{}}})
+}
+
+type influxResults struct {
+	Results []influxResult `json:"results"`
+}
+
+type influxResult struct {
+	StatementID int `json:"statement_id"`
+}
+
+// influxHealth is /-/ready for clients of InfluxDB 2.
+func (s *Server) influxHealth(w http.ResponseWriter, r *http.Request) {
+	if reason := s.unready(r.Context()); reason != "" {
+		replyJSON(w, http.StatusServiceUnavailable, influxHealthReply{"influxdb", reason, "fail", influxVersion})
+		return
+	}
+	replyJSON(w, http.StatusOK, influxHealthReply{"influxdb", "ready for writes", "pass", influxVersion})
+}
+
+type influxHealthReply struct {
+	Name    string `json:"name"`
+	Message string `json:"message"`
+	Status  string `json:"status"`
+	Version string `json:"version"`
+}

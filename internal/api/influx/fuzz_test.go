@@ -1,0 +1,156 @@
+package influx
+
+import (
+	"bytes"
+	"math"
+	"strings"
+	"testing"
+	"time"
+	"unicode/utf8"
+
+	"github.com/influxdata/line-protocol/v2/lineprotocol"
+	"github.com/stretchr/testify/require"
+
+	"github.com/quern/quern/internal/ingest"
+	"github.com/quern/quern/internal/metric"
+)
+
+// FuzzDecode holds the decoder to Influx' own: what that takes without an error is decoded to the same samples, line by
+// line. Any bytes are read without a crash, and twice with the same result, the second time by remembered names.
+func FuzzDecode(f *testing.F) {
+	for _, s := range []string{
+		"", "#", "m v=1", "m v=1 1732161600000000000\r\n", "cpu,host=a,core=0 user=1.5,system=2i,idle=3u,on=t,text=\"x\\\"y\nz\" -5\n",
+		"a\\ b,c\\,d=e\\=f g\\ h=1e5 12\n\n# comment\nm bad\nm v=9223372036854775807i", "m v=1 1\rm", ",t=x v=1", "m,t= v=1", "m v=\"", "m,t=a\\\\ b v=1\\",
+		"m v=1e400,w=1_0,x=0x1p5,y=+1,z=-0.0", "m v=.,w=-,x=i,y=u", "m a=1,a=2", "m,host=a,host=b v=1",
+	} {
+		f.Add([]byte(s))
+	}
+	f.Add(tsbs(1, 1))
+	f.Add(telegraf(9))
+	f.Fuzz(func(t *testing.T, body []byte) {
+		var d Decoder
+		got := decode(&d, body, Options{})
+		require.Equal(t, got, decode(&d, body, Options{}))
+		if want, ignored, ok := reference(body); ok {
+			var b ingest.Batch
+			require.Equal(t, ignored, d.Decode(body, Options{}, &b), "%q", body)
+			require.Zero(t, b.Rejected(), "%q: %v", body, got)
+			require.Equal(t, want, measurements(&b), "%q", body)
+		}
+	})
+}
+
+// measurements are all that is in a batch, in order.
+func measurements(b *ingest.Batch) []ingest.Measurement {
+	var out []ingest.Measurement
+	for _, r := range b.Reports() {
+		for _, m := range r.Measurements {
+			m.Labels = append([]metric.Label(nil), m.Labels...) // nil if there is none
+			out = append(out, m)
+		}
+	}
+	return out
+}
+
+// reference is what a body means according to Influx' own decoder. It is not ok if that finds any fault.
+func reference(body []byte) (out []ingest.Measurement, ignored int, ok bool) {
+	if !utf8.Valid(body) {
+		return nil, 0, false
+	}
+	d := lineprotocol.NewDecoderWithBytes(bytes.Clone(body))
+	for d.Next() {
+		name, err := d.Measurement()
+		if err != nil {
+			return nil, 0, false
+		}
+		m := ingest.Measurement{TimeMs: ingest.NoTime}
+		prefix := string(name) + "_"
+		for {
+			k, v, err := d.NextTag()
+			if err != nil || string(k) == metric.SourceLabel { // which the batch has elsewhere
+				return nil, 0, false
+			}
+			if k == nil {
+				break
+			}
+			m.Labels = append(m.Labels, metric.Label{Name: string(k), Value: string(v)})
+		}
+		first := len(out)
+		for {
+			k, v, err := d.NextField()
+			if err != nil {
+				return nil, 0, false
+			}
+			if k == nil {
+				break
+			}
+			m.Metric = prefix + string(k)
+			switch x := v.Interface().(type) {
+			case int64:
+				m.Value = float64(x)
+			case uint64:
+				m.Value = float64(x)
+			case float64:
+				m.Value = x
+			case bool:
+				m.Value = 0
+				if x {
+					m.Value = 1
+				}
+			default:
+				ignored++
+				continue
+			}
+			out = append(out, m)
+		}
+		unset := time.Unix(0, math.MinInt64)
+		at, err := d.Time(lineprotocol.Nanosecond, unset)
+		if err != nil {
+			return nil, 0, false
+		}
+		if !at.Equal(unset) {
+			for i := range out[first:] {
+				out[first+i].TimeMs = at.UnixMilli()
+			}
+		}
+	}
+	return out, ignored, d.Err() == nil
+}
+
+// FuzzEncoded has Influx' own encoder write a point of any strings, which the decoder must read as it was meant.
+func FuzzEncoded(f *testing.F) {
+	f.Add("cpu", "host", "web 1", "usage,idle", 1.5, int64(7), "text", int64(1732161600000000000))
+	f.Add("a\\b", "=c,", "d\\e", "\\ ", math.Copysign(0, -1), int64(-7), "\"\\\"\n", int64(-1))
+	f.Fuzz(func(t *testing.T, measurement, tag, value, key string, v float64, n int64, text string, ns int64) {
+		var enc lineprotocol.Encoder
+		enc.StartLine(measurement)
+		enc.AddTag(tag, value)
+		number, ok := lineprotocol.FloatValue(v)
+		str, valid := lineprotocol.StringValue(text)
+		if !ok || !valid || ns == math.MinInt64 {
+			return
+		}
+		enc.AddField(key, number)
+		enc.AddField("text", str)
+		enc.AddField("n", lineprotocol.IntValue(n))
+		enc.EndLine(time.Unix(0, ns))
+		// A backslash before what ends a name would escape that; Influx has no way to write it.
+		for _, s := range []string{measurement, tag, value, key} {
+			if strings.HasSuffix(s, "\\") || strings.Contains(s, "\r") {
+				return
+			}
+		}
+		if enc.Err() != nil || value == "" || tag == metric.SourceLabel || strings.HasPrefix(measurement, "#") {
+			return
+		}
+		var d Decoder
+		var b ingest.Batch
+		require.Equal(t, 1, d.Decode(enc.Bytes(), Options{}, &b), "%q", enc.Bytes())
+		ms := time.Unix(0, ns).UnixMilli()
+		require.Equal(t, []ingest.Measurement{
+			{Metric: measurement + "_" + key, Labels: []metric.Label{{Name: tag, Value: value}}, TimeMs: ms, Value: v},
+			{Metric: measurement + "_n", Labels: []metric.Label{{Name: tag, Value: value}}, TimeMs: ms, Value: float64(n)},
+		}, measurements(&b), "%q", enc.Bytes())
+		require.Zero(t, b.Rejected())
+	})
+}
