@@ -72,6 +72,8 @@ type Options struct {
 	Metadata Metadata
 	// Sources say what the source of a series is in protocols that know only series.
 	Sources Sources
+	// OTLPPromote are the resource attributes of OTLP that become labels of all series of the resource.
+	OTLPPromote []string
 
 	// Status answers GET /api/v1/status/aggregation; Ladder names its buckets.
 	Status StatusProvider
@@ -174,6 +176,7 @@ func New(opts Options) (*Server, error) {
 			return nil, err
 		}
 		s.take(newRemoteWriteHandler(in, &s.opts), remoteWritePath)
+		s.take(newOTLPHandler(in, &s.opts), "/v1/metrics", "/api/v1/otlp/v1/metrics")
 	}
 	if opts.Status != nil {
 		s.mux.HandleFunc("GET /api/v1/status/aggregation", s.aggregation)

@@ -202,6 +202,7 @@ func (s *server) build(ctx context.Context) error {
 			Prometheus: s.cfg.Sources.Prometheus, Influx: s.cfg.Sources.Influx,
 			OTLP: s.cfg.Sources.OTLP, Graphite: s.cfg.Sources.Graphite,
 		},
+		OTLPPromote: s.cfg.OTLPPromote,
 	}
 	if s.roles.ingest {
 		s.startIngest(ctx, s.engine)

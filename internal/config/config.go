@@ -44,6 +44,8 @@ type Config struct {
 
 	// Sources are the labels that name a series' source, best first, by protocol.
 	Sources Sources
+	// OTLPPromote are the resource attributes of OTLP that become labels.
+	OTLPPromote []string
 
 	FutureLimit        time.Duration
 	GroupCommit        time.Duration
@@ -221,6 +223,7 @@ func (p *parser) ingest(cfg *Config) {
 		Prometheus: p.list("prometheus-source"), Influx: p.list("influx-source"),
 		OTLP: p.list("otlp-source"), Graphite: p.list("graphite-source"),
 	}
+	cfg.OTLPPromote = p.list("otlp-promote-resource-attributes")
 	cfg.FutureLimit = p.positive("future-limit")
 	cfg.GroupCommit = p.positive("group-commit")
 	cfg.MaxPendingSamples = p.within("max-pending-samples", 1, 1<<30)

@@ -123,6 +123,9 @@ func TestDefaults(t *testing.T) {
 			OTLP:       []string{"instance", "host_name", "k8s_node_name", "job"},
 			Graphite:   []string{"host", "hostname", "instance", "server"},
 		},
+		OTLPPromote: []string{
+			"host.name", "k8s.cluster.name", "k8s.namespace.name", "k8s.node.name", "k8s.pod.name", "k8s.container.name",
+		},
 		GroupCommit: 100 * time.Millisecond, MaxPendingSamples: 2 << 20, MaxBodyBytes: 16 << 20,
 		HostMetrics: true, HostMetricsInterval: 10 * time.Second,
 		Log: Log{LogLevel: slog.LevelInfo, LogFormat: "text"},

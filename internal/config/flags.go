@@ -156,6 +156,7 @@ func ingestFlags() []cli.Flag {
 		str(catIngest, "prometheus-source", "instance,host,node,pod,job", "`LABEL,…` of remote write and import that name a series' source, best first"),
 		str(catIngest, "influx-source", "host,hostname,instance,server", "`TAG,…` of line protocol that name a series' source, best first"),
 		str(catIngest, "otlp-source", "instance,host_name,k8s_node_name,job", "`LABEL,…` of OTLP, as they are stored, that name a series' source, best first"),
+		str(catIngest, "otlp-promote-resource-attributes", "host.name,k8s.cluster.name,k8s.namespace.name,k8s.node.name,k8s.pod.name,k8s.container.name", "`ATTRIBUTE,…` of an OTLP resource that become labels of all its series"),
 		str(catIngest, "graphite-source", "host,hostname,instance,server", "`TAG,…` of Graphite that name a series' source, best first"),
 		integer(catIngest, "max-pending-samples", 2<<20, "samples that may wait to be written before reports are answered 429"),
 		integer(catIngest, "max-series", 0, "series that the store may hold; 0 is no limit"),

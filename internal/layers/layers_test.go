@@ -90,9 +90,10 @@ var rules = []rule{
 	{"internal/explain", with(cache, "internal/recovery", "internal/shards", "internal/rollup", "internal/query")},
 
 	// Decoding in, encoding out: of storage only the types.
+	{"internal/api/otlp", with(nouns, "internal/ingest")},
 	{"internal/api/remotewrite", with(nouns, "internal/ingest")},
 	{"internal/api/influx", with(nouns, "internal/ingest")},
-	{"internal/api", with(nouns, "internal/api/influx", "internal/api/remotewrite", "internal/ingest", "internal/query", "internal/reaggregate", "internal/explain", "internal/storage")},
+	{"internal/api", with(nouns, "internal/api/otlp", "internal/api/influx", "internal/api/remotewrite", "internal/ingest", "internal/query", "internal/reaggregate", "internal/explain", "internal/storage")},
 
 	// The other end of the wire: no part of the server.
 	{"internal/hostmetrics", []string{"internal/metric"}},

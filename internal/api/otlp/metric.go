@@ -1,0 +1,448 @@
+package otlp
+
+import (
+	"math"
+
+	"github.com/prometheus/otlptranslator"
+	"github.com/prometheus/prometheus/model/value"
+
+	"github.com/quern/quern/internal/ingest"
+	"github.com/quern/quern/internal/metric"
+)
+
+// The fields of a metric, and of its data, which is of one of five kinds.
+var (
+	metricName        = bytesTag(1)
+	metricDescription = bytesTag(2)
+	metricUnit        = bytesTag(3)
+	metricGauge       = bytesTag(5)
+	metricSum         = bytesTag(7)
+	metricHistogram   = bytesTag(9)
+	metricExponential = bytesTag(10)
+	metricSummary     = bytesTag(11)
+
+	dataPoints      = bytesTag(1)
+	dataTemporality = varintTag(2)
+	sumMonotonic    = varintTag(3)
+)
+
+// AggregationTemporality, where it is not unspecified.
+const (
+	temporalityDelta      = 1
+	temporalityCumulative = 2
+)
+
+// series is what is known of a metric before its data points.
+type series struct {
+	family
+
+	kind tag
+	typ  metric.Type
+}
+
+func (d *Decoder) metric(b []byte, bad flaw) error {
+	var name, description, unit string
+	var data []byte
+	var m series
+	f := fields{rest: b}
+	for f.next() {
+		switch f.tag {
+		case metricName:
+			name = view(f.bytes)
+		case metricDescription:
+			description = view(f.bytes)
+		case metricUnit:
+			unit = view(f.bytes)
+		case metricGauge, metricSum, metricHistogram, metricExponential, metricSummary:
+			m.kind, data = f.tag, f.bytes
+		}
+	}
+	if f.err != nil {
+		return f.err
+	}
+	temporality, monotonic := uint64(0), false
+	f = fields{rest: data}
+	for f.next() {
+		switch f.tag {
+		case dataTemporality:
+			temporality = f.bits
+		case sumMonotonic:
+			monotonic = f.bits != 0
+		}
+	}
+	if f.err != nil {
+		return f.err
+	}
+	var kind otlptranslator.MetricType
+	m.typ, kind = types(m.kind, monotonic)
+	m.family = d.names.family(familyKey{name, unit, kind})
+	switch {
+	case bad.reason != "":
+	case m.kind == metricExponential:
+		bad = flawed(ingest.ReasonUnsupported, "metric %q is an exponential histogram, which is not stored: have the SDK "+
+			"use explicit buckets (OTEL_EXPORTER_OTLP_METRICS_DEFAULT_HISTOGRAM_AGGREGATION=explicit_bucket_histogram)", name)
+	case (m.kind == metricSum || m.kind == metricHistogram) && temporality != temporalityCumulative:
+		what := "no temporality"
+		if temporality == temporalityDelta {
+			what = "delta temporality"
+		}
+		bad = flawed(ingest.ReasonUnsupported, "metric %q has %s, only cumulative is stored: "+
+			"set OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE=cumulative for the SDK, or use the collector's deltatocumulative processor",
+			name, what)
+	case m.err != nil:
+		bad = flawed(ingest.ReasonInvalidMetric, "%s", m.err)
+	default:
+		d.note(metric.Metadata{Name: m.name, Type: m.typ, Help: description, Unit: m.unit})
+	}
+	f = fields{rest: data}
+	for f.next() {
+		if f.tag != dataPoints {
+			continue
+		}
+		if err := d.dataPoint(&m, f.bytes, bad); err != nil {
+			return err
+		}
+	}
+	return f.err
+}
+
+// types are a kind of data for Prometheus, and for the naming.
+func types(kind tag, monotonic bool) (metric.Type, otlptranslator.MetricType) {
+	switch {
+	case kind == metricGauge:
+		return metric.TypeGauge, otlptranslator.MetricTypeGauge
+	case kind == metricSum && monotonic:
+		return metric.TypeCounter, otlptranslator.MetricTypeMonotonicCounter
+	case kind == metricSum:
+		return metric.TypeGauge, otlptranslator.MetricTypeNonMonotonicCounter
+	case kind == metricHistogram:
+		return metric.TypeHistogram, otlptranslator.MetricTypeHistogram
+	case kind == metricSummary:
+		return metric.TypeSummary, otlptranslator.MetricTypeSummary
+	}
+	return metric.TypeUnknown, otlptranslator.MetricTypeUnknown
+}
+
+// The fields of data points. Those of a NumberDataPoint, a HistogramDataPoint and a SummaryDataPoint share some.
+var (
+	pointTime = fixed64Tag(3)
+
+	numberDouble     = fixed64Tag(4)
+	numberInt        = fixed64Tag(6)
+	numberAttributes = bytesTag(7)
+	numberFlags      = varintTag(8)
+
+	histogramCount      = fixed64Tag(4)
+	histogramSum        = fixed64Tag(5)
+	histogramCounts     = bytesTag(6)
+	histogramCountAlone = fixed64Tag(6)
+	histogramBounds     = bytesTag(7)
+	histogramBoundAlone = fixed64Tag(7)
+	histogramAttributes = bytesTag(9)
+	histogramFlags      = varintTag(10)
+
+	summaryCount      = fixed64Tag(4)
+	summarySum        = fixed64Tag(5)
+	summaryQuantiles  = bytesTag(6)
+	summaryAttributes = bytesTag(7)
+	summaryFlags      = varintTag(8)
+	quantileQuantile  = fixed64Tag(1)
+	quantileValue     = fixed64Tag(2)
+)
+
+// noRecordedValue is the flag of a data point that says that the series has ended.
+const noRecordedValue = 1
+
+// point is a data point of any kind.
+type point struct {
+	timeMs  int64
+	stale   bool
+	counted bool // in the batch
+
+	attributes []attribute
+	bad        flaw
+
+	value    float64
+	hasValue bool
+
+	count     uint64
+	sum       float64
+	hasSum    bool
+	counts    []uint64
+	bounds    []float64
+	quantiles []quantile
+}
+
+type quantile struct{ quantile, value float64 }
+
+func (p *point) reset() {
+	*p = point{
+		timeMs: ingest.NoTime, attributes: p.attributes[:0],
+		counts: p.counts[:0], bounds: p.bounds[:0], quantiles: p.quantiles[:0],
+	}
+}
+
+// dataPoint puts a data point into the batch, or rejects it.
+func (d *Decoder) dataPoint(m *series, b []byte, bad flaw) error {
+	if bad.reason == "" {
+		d.point.reset()
+		if err := d.read(m.kind, b); err != nil {
+			return err
+		}
+		if bad = d.point.bad; bad.reason == "" {
+			bad = d.pointLabels()
+		}
+	}
+	if bad.reason != "" {
+		if !d.b.Reject(bad.reason, "%s", bad.message) {
+			return errFull
+		}
+		return nil
+	}
+	switch m.kind {
+	case metricHistogram:
+		return d.histogram(m)
+	case metricSummary:
+		return d.summary(m)
+	}
+	if err := d.series(m.name); err != nil {
+		return err
+	}
+	return d.sample(d.point.value)
+}
+
+// pointLabels puts together the data point's labels.
+func (d *Decoder) pointLabels() flaw {
+	labels, bad := d.translate(d.labels[:0], d.point.attributes, "")
+	own := len(labels)
+	for i := range d.fixed {
+		l := &d.fixed[i]
+		switch at := find(labels[:own], l.Name); {
+		case at < 0:
+			labels = append(labels, l.Label)
+		case l.strong || labels[at].Value == "":
+			labels[at] = l.Label
+		}
+	}
+	d.labels = labels
+	return bad
+}
+
+// sample adds one to the series. A data point's first is the data point, the others go with it.
+func (d *Decoder) sample(v float64) error {
+	p := &d.point
+	if p.stale {
+		v = math.Float64frombits(value.StaleNaN)
+	}
+	ok := false
+	if p.counted {
+		ok = d.b.AddTo(d.b.Len()-1, p.timeMs, v)
+	} else {
+		ok = d.b.Add(p.timeMs, v)
+	}
+	if !ok {
+		return errFull
+	}
+	p.counted = true
+	d.taken++
+	d.latestMs = max(d.latestMs, p.timeMs)
+	return nil
+}
+
+// countAndSum adds what histograms and summaries have in common.
+func (d *Decoder) countAndSum(m *series) error {
+	if err := d.series(m.count); err != nil {
+		return err
+	}
+	if err := d.sample(float64(d.point.count)); err != nil {
+		return err
+	}
+	if !d.point.hasSum {
+		return nil
+	}
+	d.b.Metric(m.sum)
+	return d.sample(d.point.sum)
+}
+
+func (d *Decoder) histogram(m *series) error {
+	if err := d.countAndSum(m); err != nil {
+		return err
+	}
+	p, cumulative := &d.point, uint64(0)
+	for i, bound := range p.bounds {
+		if i < len(p.counts) { // unless no value was recorded
+			cumulative += p.counts[i]
+		}
+		d.set(metric.Label{Name: "le", Value: d.names.number(bound)})
+		if err := d.series(m.bucket); err != nil {
+			return err
+		}
+		if err := d.sample(float64(cumulative)); err != nil {
+			return err
+		}
+	}
+	d.set(metric.Label{Name: "le", Value: "+Inf"})
+	if err := d.series(m.bucket); err != nil {
+		return err
+	}
+	return d.sample(float64(p.count))
+}
+
+func (d *Decoder) summary(m *series) error {
+	if err := d.countAndSum(m); err != nil {
+		return err
+	}
+	for _, q := range d.point.quantiles {
+		d.set(metric.Label{Name: "quantile", Value: d.names.number(q.quantile)})
+		if err := d.series(m.name); err != nil {
+			return err
+		}
+		if err := d.sample(q.value); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// read reads a data point. What is wrong with it, other than that it is no message, is the point's matter.
+func (d *Decoder) read(kind tag, b []byte) error {
+	switch kind {
+	case metricHistogram:
+		return d.readHistogram(b)
+	case metricSummary:
+		return d.readSummary(b)
+	}
+	return d.readNumber(b)
+}
+
+func (d *Decoder) readNumber(b []byte) error {
+	p := &d.point
+	f := fields{rest: b}
+	for f.next() {
+		switch f.tag {
+		case numberAttributes:
+			if err := d.pointAttribute(f.bytes); err != nil {
+				return err
+			}
+		case pointTime:
+			p.time(f.bits)
+		case numberDouble:
+			p.value, p.hasValue = f.double(), true
+		case numberInt:
+			p.value, p.hasValue = float64(int64(f.bits)), true
+		case numberFlags:
+			p.stale = f.bits&noRecordedValue != 0
+		}
+	}
+	if !p.hasValue && !p.stale {
+		p.bad = flawed(ingest.ReasonInvalidValue, "the data point has no value")
+	}
+	return f.err
+}
+
+func (d *Decoder) readHistogram(b []byte) error {
+	p := &d.point
+	f := fields{rest: b}
+	for f.next() {
+		switch f.tag {
+		case histogramAttributes:
+			if err := d.pointAttribute(f.bytes); err != nil {
+				return err
+			}
+		case pointTime:
+			p.time(f.bits)
+		case histogramCount:
+			p.count = f.bits
+		case histogramSum:
+			p.sum, p.hasSum = f.double(), true
+		case histogramCountAlone:
+			p.counts = append(p.counts, f.bits)
+		case histogramBoundAlone:
+			p.bounds = append(p.bounds, f.double())
+		case histogramCounts:
+			if err := fixed64s(f.bytes, func(bits uint64) { p.counts = append(p.counts, bits) }); err != nil {
+				return err
+			}
+		case histogramBounds:
+			if err := fixed64s(f.bytes, func(bits uint64) { p.bounds = append(p.bounds, math.Float64frombits(bits)) }); err != nil {
+				return err
+			}
+		case histogramFlags:
+			p.stale = f.bits&noRecordedValue != 0
+		}
+	}
+	p.checkBuckets()
+	return f.err
+}
+
+// checkBuckets says what is wrong with a histogram's buckets. It may have none.
+func (p *point) checkBuckets() {
+	if len(p.counts) != len(p.bounds)+1 && len(p.counts)+len(p.bounds) > 0 && !p.stale {
+		p.bad = flawed(ingest.ReasonInvalidValue, "the histogram has %d bounds and %d buckets, there must be one bucket more",
+			len(p.bounds), len(p.counts))
+		return
+	}
+	for i, b := range p.bounds {
+		if math.IsNaN(b) || i > 0 && b <= p.bounds[i-1] {
+			p.bad = flawed(ingest.ReasonInvalidValue, "the histogram's bounds do not increase")
+			return
+		}
+	}
+}
+
+func (d *Decoder) readSummary(b []byte) error {
+	p := &d.point
+	p.hasSum = true // one of 0 is not written
+	f := fields{rest: b}
+	for f.next() {
+		switch f.tag {
+		case summaryAttributes:
+			if err := d.pointAttribute(f.bytes); err != nil {
+				return err
+			}
+		case pointTime:
+			p.time(f.bits)
+		case summaryCount:
+			p.count = f.bits
+		case summarySum:
+			p.sum = f.double()
+		case summaryQuantiles:
+			var q quantile
+			qf := fields{rest: f.bytes}
+			for qf.next() {
+				switch qf.tag {
+				case quantileQuantile:
+					q.quantile = qf.double()
+				case quantileValue:
+					q.value = qf.double()
+				}
+			}
+			if qf.err != nil {
+				return qf.err
+			}
+			p.quantiles = append(p.quantiles, q)
+		case summaryFlags:
+			p.stale = f.bits&noRecordedValue != 0
+		}
+	}
+	return f.err
+}
+
+func (d *Decoder) pointAttribute(b []byte) error {
+	a, bad, err := d.attribute(b)
+	if err != nil {
+		return err
+	}
+	if bad.reason != "" {
+		d.point.bad = bad
+	}
+	d.point.attributes = append(d.point.attributes, a)
+	return nil
+}
+
+// time takes a time in ns since 1970; 0 is none.
+func (p *point) time(ns uint64) {
+	if ns != 0 {
+		p.timeMs = int64(ns / 1_000_000)
+	}
+}
