@@ -78,13 +78,20 @@ func (d *Decoder) V1(body []byte, b *ingest.Batch) error {
 		begin := m.i
 		switch field, typ := m.tag(); field {
 		case request1Timeseries:
-			err := d.series1(m.bytes(field, typ), b)
-			if m.err == nil && err != nil {
+			ts := m.bytes(field, typ)
+			if m.err != nil {
+				break
+			}
+			if err := d.series1(ts, b); err != nil {
 				return fmt.Errorf("timeseries %d, at byte %d: %w", series, begin, err)
 			}
 			series++
 		case request1Metadata:
-			if err := d.metadata1(m.bytes(field, typ)); m.err == nil && err != nil {
+			md := m.bytes(field, typ)
+			if m.err != nil {
+				break
+			}
+			if err := d.metadata1(md); err != nil {
 				return fmt.Errorf("metadata at byte %d: %w", begin, err)
 			}
 		default:
