@@ -104,7 +104,7 @@ func TestIndex(t *testing.T) {
 	require.Contains(t, w.Body.String(), "/api/v1/reports")
 	require.Contains(t, w.Body.String(), "/api/v1/query ")
 	require.Contains(t, w.Body.String(), "/-/ready")
-	require.NotContains(t, w.Body.String(), "/metrics")
+	require.NotContains(t, w.Body.String(), " /metrics")
 	require.NotContains(t, w.Body.String(), "query_range")
 }
 
