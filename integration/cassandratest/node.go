@@ -23,7 +23,7 @@ const readyLimit = 3 * time.Minute
 // poll is how often it is looked whether something has come about.
 const poll = 50 * time.Millisecond
 
-// What a node logs when clients can connect, and when its user is there.
+// What a node logs just before clients can connect, and when its user is there.
 const (
 	logsReady = "Starting listening for CQL clients"
 	logsUser  = "Created default superuser role"
@@ -124,7 +124,7 @@ func (n *Node) start(ctx context.Context) error {
 	defer cancel()
 	ticker := time.NewTicker(poll)
 	defer ticker.Stop()
-	for !n.ready(n.Log()[begin:], begin == 0) {
+	for !n.ready(n.Log()[begin:], begin == 0) || !n.listens(ctx) {
 		select {
 		case <-ticker.C:
 			continue
@@ -147,6 +147,16 @@ func (n *Node) ready(log string, first bool) bool {
 	// One node of several makes the user, and not for them to see; the client tries
 	// again anyway.
 	return !n.config.Authentication || n.config.Nodes > 1 || !first || strings.Contains(log, logsUser)
+}
+
+// listens says whether clients can connect: it logs that before it is so.
+func (n *Node) listens(ctx context.Context) bool {
+	conn, err := new(net.Dialer).DialContext(ctx, "tcp", n.Addr())
+	if err != nil {
+		return false
+	}
+	_ = conn.Close()
+	return true
 }
 
 // awaitUp waits until this node sees so many as up.
