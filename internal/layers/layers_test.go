@@ -73,6 +73,7 @@ var rules = []rule{
 
 	// Ingest and aggregation meet in the cache's protocol and nowhere else.
 	{"internal/registry", storage},
+	{"internal/metadata", storage},
 	{"internal/cache", storage},
 	{"internal/recovery", cache},
 	{"internal/shards", storage},
