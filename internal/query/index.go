@@ -186,16 +186,36 @@ func (x *Index) Labels(id metric.ScheduleID) metric.Labels {
 	return x.pages[id/pageSize].labels[id%pageSize]
 }
 
-// LabelNames are the names of all labels, sorted.
-func (x *Index) LabelNames() []string {
+// LabelNames are the names of the labels that series have which match any of the
+// selectors, of all series when there is none, sorted.
+func (x *Index) LabelNames(sels ...Selector) []string {
+	if len(sels) > 0 {
+		names := make(map[string]struct{})
+		for _, id := range x.Select(sels...) {
+			for _, l := range x.Labels(id) {
+				names[l.Name] = struct{}{}
+			}
+		}
+		return slices.Sorted(maps.Keys(names))
+	}
 	x.mu.RLock()
 	defer x.mu.RUnlock()
 	return slices.Sorted(maps.Keys(x.labels))
 }
 
-// LabelValues are all values of a label, sorted.
-func (x *Index) LabelValues(name string) []string {
+// LabelValues are the values of a label that series have which match any of the
+// selectors, of all series when there is none, sorted.
+func (x *Index) LabelValues(name string, sels ...Selector) []string {
 	var out []string
+	if len(sels) > 0 {
+		for _, id := range x.Select(sels...) {
+			if v := x.Labels(id).Get(name); v != "" {
+				out = append(out, v)
+			}
+		}
+		slices.Sort(out)
+		return slices.Compact(out)
+	}
 	for _, p := range x.values(name) {
 		out = append(out, p.value)
 	}

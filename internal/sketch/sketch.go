@@ -91,21 +91,26 @@ func (s *Sketch) Count() uint64 {
 // the n added, counted from 0. It is NaN when the sketch is empty or q is outside
 // [0, 1].
 func (s *Sketch) Quantile(q float64) float64 {
-	s.positive.fold()
-	s.negative.fold()
-	negatives, positives := s.negative.count(), s.positive.count()
-	n := negatives + s.zeros + positives
+	n := s.Count()
 	if n == 0 || !(q >= 0 && q <= 1) {
 		return math.NaN()
 	}
-	rank := min(uint64(q*float64(n-1)), n-1)
-	switch {
+	return s.Ranked(min(uint64(q*float64(n-1)), n-1))
+}
+
+// Ranked is a value within RelativeAccuracy of the one with the given rank among those
+// added, which must be more: the least has rank 0.
+func (s *Sketch) Ranked(rank uint64) float64 {
+	s.positive.fold()
+	s.negative.fold()
+	switch negatives := s.negative.count(); {
 	case rank < negatives:
 		return -indexes.Value(s.negative.at(negatives - 1 - rank))
 	case rank < negatives+s.zeros:
 		return 0
+	default:
+		return indexes.Value(s.positive.at(rank - negatives - s.zeros))
 	}
-	return indexes.Value(s.positive.at(rank - negatives - s.zeros))
 }
 
 // AppendEncoded appends the sketch to dst: the version byte, then up to three blocks

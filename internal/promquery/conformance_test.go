@@ -1,0 +1,308 @@
+package promquery
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"reflect"
+	"regexp"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/common/model"
+	"github.com/prometheus/prometheus/model/histogram"
+	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/prometheus/promql"
+	"github.com/prometheus/prometheus/promql/parser"
+	"github.com/prometheus/prometheus/promql/promqltest"
+	promstorage "github.com/prometheus/prometheus/storage"
+	"github.com/prometheus/prometheus/tsdb"
+	"github.com/prometheus/prometheus/tsdb/chunkenc"
+	"github.com/prometheus/prometheus/util/teststorage"
+	"github.com/stretchr/testify/require"
+
+	"github.com/quern/quern/internal/metric"
+	"github.com/quern/quern/internal/storage"
+)
+
+// leftOut is how many of the evaluations of each of Prometheus' scripts are left out,
+// because their answers depend on what Quern does not take: native histograms, or samples'
+// start timestamps. Each is found to answer otherwise here than over Prometheus' storage.
+// Of the scripts that are not named all evaluations run.
+var leftOut = map[string]int{
+	"aggregators.test":       34,
+	"extended_vectors.test":  48,
+	"functions.test":         58,
+	"histograms.test":        92,
+	"info.test":              1,
+	"limit.test":             22,
+	"native_histograms.test": 519,
+	"operators.test":         69,
+	"range_queries.test":     1,
+	"start_timestamps.test":  23,
+	"subquery.test":          2,
+}
+
+// TestConformance runs Prometheus' own scripts. All their data is young: so it also shows
+// that nothing is rewritten then.
+func TestConformance(t *testing.T) {
+	paths, err := filepath.Glob(filepath.Join(scriptsDir(t), "*.test"))
+	require.NoError(t, err)
+	require.Greater(t, len(paths), 20)
+	engine := newEngine(promql.EngineOpts{
+		MaxSamples:               50_000_000,
+		Timeout:                  100 * time.Second,
+		NoStepSubqueryIntervalFn: func(int64) int64 { return minute },
+		EnableAtModifier:         true,
+		EnableNegativeOffset:     true,
+		EnableDelayedNameRemoval: true,
+		UseStartTimestamps:       true,
+		Parser:                   parser.NewParser(promqltest.TestParserOpts),
+	})
+	for _, path := range paths {
+		t.Run(filepath.Base(path), func(t *testing.T) {
+			content, err := os.ReadFile(path)
+			require.NoError(t, err)
+			s := &splitter{t: t, engine: engine, parser: parser.NewParser(promqltest.TestParserOpts)}
+			script := s.split(string(content))
+			require.Equal(t, leftOut[filepath.Base(path)], s.leftOut)
+			for kind := range stores {
+				t.Run(kind, func(t *testing.T) {
+					promqltest.RunTestWithStorage(t, script, engine, func(t testing.TB) promstorage.Storage { return newScriptStorage(t, kind) })
+				})
+			}
+		})
+	}
+}
+
+// newScriptStorage makes a world in which raw samples are kept for ever, and at a time
+// when all that scripts are about is past.
+func newScriptStorage(t testing.TB, kind string) promstorage.Storage {
+	w := newWorld(t, kind, storage.Retention{}, time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC).UnixMilli())
+	t.Cleanup(func() {
+		require.Zero(t, w.store.rollups.Load())
+		require.Zero(t, w.store.slices.Load())
+	})
+	return &scriptStorage{Queryable: w.queryable, world: w}
+}
+
+// scriptsDir is where the scripts are that promqltest embeds: beside its source.
+func scriptsDir(t *testing.T) string {
+	file, _ := runtime.FuncForPC(reflect.ValueOf(promqltest.RunBuiltinTests).Pointer()).FileLine(0)
+	if file == "" {
+		t.Fatal("no source of promqltest")
+	}
+	return filepath.Join(filepath.Dir(file), "testdata")
+}
+
+var (
+	startTimestamps = regexp.MustCompile(`^(\S+)\s*@st\b`)
+	instantly       = regexp.MustCompile(`^eval\S*\s+instant\s+(?:at\s+(\S+)\s+)?(.+)$`)
+	overRange       = regexp.MustCompile(`^eval\S*\s+range\s+from\s+(\S+)\s+to\s+(\S+)\s+step\s+(\S+)\s+(.+)$`)
+	histogramSuffix = regexp.MustCompile(`_(bucket|count|sum)$`)
+)
+
+// splitter takes the evaluations away from a script that are to be left out.
+type splitter struct {
+	t       *testing.T
+	engine  *Engine
+	parser  parser.Parser
+	leftOut int
+
+	// What has been loaded: the commands, and the series with something else than plain samples.
+	loads   []string
+	strange []labels.Labels
+	// Storages with it, made when they are needed.
+	theirs, ours promstorage.Storage
+}
+
+func (s *splitter) split(script string) string {
+	var lines []string
+	command := ""
+	for _, line := range strings.Split(script, "\n") {
+		line = strings.TrimSpace(line)
+		if strings.HasPrefix(line, "#") {
+			line = ""
+		}
+		switch word, _, _ := strings.Cut(line, " "); {
+		case line == "":
+			command = ""
+		case word == "clear":
+			command, s.loads, s.strange, s.theirs, s.ours = "clear", nil, nil, nil, nil
+		case strings.HasPrefix(word, "load"):
+			command = word
+			s.theirs, s.ours = nil, nil
+		case strings.HasPrefix(word, "eval"):
+			command = "eval"
+			if s.mayDiffer(line) && s.differs(line) {
+				command = "left out"
+				s.leftOut++
+			}
+		case strings.HasPrefix(command, "load"):
+			s.load(command, line)
+		}
+		if strings.HasPrefix(command, "load") || command == "" {
+			s.loads = append(s.loads, line)
+		}
+		if command == "left out" {
+			line = ""
+		}
+		lines = append(lines, line)
+	}
+	return strings.Join(lines, "\n")
+}
+
+func (s *splitter) load(command, line string) {
+	if st := startTimestamps.FindStringSubmatch(line); st != nil {
+		ls, err := s.parser.ParseMetric(st[1])
+		require.NoError(s.t, err, line)
+		s.strange = append(s.strange, ls)
+		return
+	}
+	ls, values, err := s.parser.ParseSeriesDesc(line)
+	require.NoError(s.t, err, line)
+	if slices.ContainsFunc(values, func(v parser.SequenceValue) bool { return v.Histogram != nil }) {
+		s.strange = append(s.strange, ls)
+	}
+	if name := ls.Get(labels.MetricName); command == "load_with_nhcb" && histogramSuffix.MatchString(name) {
+		b := labels.NewBuilder(ls).Del(labels.BucketLabel).Set(labels.MetricName, histogramSuffix.ReplaceAllString(name, ""))
+		s.strange = append(s.strange, b.Labels())
+	}
+}
+
+// mayDiffer says whether an evaluation has to do with a strange series.
+func (s *splitter) mayDiffer(line string) bool {
+	m := instantly.FindStringSubmatch(line)
+	if m == nil {
+		m = overRange.FindStringSubmatch(line)
+	}
+	expr, err := s.parser.ParseExpr(m[len(m)-1])
+	require.NoError(s.t, err, line)
+	return slices.ContainsFunc(parser.ExtractSelectors(expr), func(sel []*labels.Matcher) bool {
+		return slices.ContainsFunc(s.strange, func(ls labels.Labels) bool {
+			return !slices.ContainsFunc(sel, func(m *labels.Matcher) bool { return !m.Matches(ls.Get(m.Name)) })
+		})
+	})
+}
+
+// differs says whether an evaluation has another answer here than over Prometheus' storage.
+func (s *splitter) differs(line string) bool {
+	if s.theirs == nil {
+		s.theirs = s.loaded(func(t testing.TB) promstorage.Storage {
+			return teststorage.New(t, func(opt *tsdb.Options) {
+				opt.EnableSTStorage = true
+				opt.FloatChunkEncoding = chunkenc.EncXOR2
+				opt.EnableHistogramSTEncoding = true
+			})
+		})
+		s.ours = s.loaded(func(t testing.TB) promstorage.Storage { return newScriptStorage(t, "model") })
+	}
+	at := func(d string) time.Time {
+		if d == "" {
+			d = "0"
+		}
+		v, err := model.ParseDuration(d)
+		require.NoError(s.t, err, line)
+		return time.Unix(0, 0).Add(time.Duration(v))
+	}
+	if m := overRange.FindStringSubmatch(line); m != nil {
+		start, end, step := at(m[1]), at(m[2]), at(m[3]).Sub(time.Unix(0, 0))
+		ask := func(st promstorage.Storage) string {
+			return s.ask(s.engine.NewRangeQuery(s.t.Context(), st, nil, m[4], start, end, step))
+		}
+		return ask(s.theirs) != ask(s.ours)
+	}
+	m := instantly.FindStringSubmatch(line)
+	ask := func(st promstorage.Storage) string {
+		t := at(m[1])
+		once := s.ask(s.engine.NewInstantQuery(s.t.Context(), st, nil, m[2], t))
+		return once + s.ask(s.engine.NewRangeQuery(s.t.Context(), st, nil, m[2], t.Add(-time.Minute), t.Add(time.Minute), time.Minute))
+	}
+	return ask(s.theirs) != ask(s.ours)
+}
+
+// loaded is a storage with what has been loaded.
+func (s *splitter) loaded(make func(testing.TB) promstorage.Storage) promstorage.Storage {
+	var st promstorage.Storage
+	promqltest.RunTestWithStorage(s.t, strings.Join(s.loads, "\n"), s.engine, func(t testing.TB) promstorage.Storage {
+		st = make(t)
+		return stayOpen{st}
+	})
+	return st
+}
+
+// stayOpen is a storage that is not closed with the script that has filled it.
+type stayOpen struct{ promstorage.Storage }
+
+func (stayOpen) Close() error { return nil }
+
+// ask is all that a query says.
+func (s *splitter) ask(q promql.Query, err error) string {
+	if err != nil {
+		return err.Error()
+	}
+	defer q.Close()
+	r := q.Exec(s.t.Context())
+	said := r.String()
+	if v, ok := r.Value.(promql.Vector); ok {
+		lines := strings.Split(v.String(), "\n")
+		slices.Sort(lines)
+		said = strings.Join(lines, "\n")
+	}
+	warnings, infos := r.Warnings.AsStrings("", 0, 0)
+	slices.Sort(warnings)
+	slices.Sort(infos)
+	return fmt.Sprint(said, warnings, infos)
+}
+
+// scriptStorage is a world that a script can write to. Native histograms are dropped.
+type scriptStorage struct {
+	*Queryable
+	*world
+}
+
+var errNone = errors.New("not there")
+
+func (s *scriptStorage) ChunkQuerier(int64, int64) (promstorage.ChunkQuerier, error) {
+	return nil, errNone
+}
+
+func (s *scriptStorage) Appender(context.Context) promstorage.Appender { return nil }
+
+func (s *scriptStorage) AppenderV2(context.Context) promstorage.AppenderV2 {
+	return &scriptAppender{w: s.world}
+}
+
+func (s *scriptStorage) StartTime() (int64, error) { return 0, nil }
+
+func (s *scriptStorage) Close() error { return nil }
+
+type scriptAppender struct {
+	w       *world
+	samples []metric.Sample
+}
+
+func (a *scriptAppender) Append(
+	_ promstorage.SeriesRef, ls labels.Labels, _, tMs int64, v float64, h *histogram.Histogram, fh *histogram.FloatHistogram,
+	_ promstorage.AppendV2Options,
+) (promstorage.SeriesRef, error) {
+	if h != nil || fh != nil {
+		return 0, nil
+	}
+	var own metric.Labels
+	ls.Range(func(l labels.Label) { own = append(own, metric.Label{Name: l.Name, Value: l.Value}) })
+	a.samples = append(a.samples, metric.Sample{Schedule: a.w.id(own), TimeMs: tMs, Value: v})
+	return 0, nil
+}
+
+func (a *scriptAppender) Commit() error {
+	a.w.put(a.samples...)
+	return nil
+}
+
+func (a *scriptAppender) Rollback() error { return nil }

@@ -1,0 +1,89 @@
+package promquery
+
+import (
+	"sort"
+
+	"github.com/prometheus/prometheus/model/histogram"
+	"github.com/prometheus/prometheus/tsdb/chunkenc"
+)
+
+// points are samples of one series, by time.
+type points struct {
+	times  []int64
+	values []float64
+}
+
+func (p *points) add(tMs int64, v float64) {
+	p.times = append(p.times, tMs)
+	p.values = append(p.values, v)
+}
+
+// merge puts two together. Of two at the same time b's counts.
+func merge(a, b points) points {
+	if len(a.times) == 0 {
+		return b
+	}
+	var out points
+	for i, j := 0, 0; i < len(a.times) || j < len(b.times); {
+		switch {
+		case j == len(b.times) || i < len(a.times) && a.times[i] < b.times[j]:
+			out.add(a.times[i], a.values[i])
+			i++
+		default:
+			if i < len(a.times) && a.times[i] == b.times[j] {
+				i++
+			}
+			out.add(b.times[j], b.values[j])
+			j++
+		}
+	}
+	return out
+}
+
+// iterator is a chunkenc.Iterator of points, or of the error that there was instead.
+type iterator struct {
+	points
+	at  int
+	err error
+}
+
+func (it *iterator) Next() chunkenc.ValueType {
+	if it.at++; it.at >= len(it.times) {
+		it.at = len(it.times)
+		return chunkenc.ValNone
+	}
+	return chunkenc.ValFloat
+}
+
+// Seek looks at what lies near first, as windows mostly go on to what follows.
+func (it *iterator) Seek(tMs int64) chunkenc.ValueType {
+	it.at = max(it.at, 0)
+	rest := it.times[min(it.at, len(it.times)):]
+	step := 1
+	for step < len(rest) && rest[step] < tMs {
+		step *= 2
+	}
+	from := step / 2
+	it.at += from + sort.Search(min(step+1, len(rest))-min(from, len(rest)), func(i int) bool { return rest[from+i] >= tMs })
+	if it.at >= len(it.times) {
+		return chunkenc.ValNone
+	}
+	return chunkenc.ValFloat
+}
+
+func (it *iterator) At() (int64, float64) { return it.times[it.at], it.values[it.at] }
+
+func (it *iterator) AtT() int64 { return it.times[it.at] }
+
+// AtST implements chunkenc.Iterator: nothing is known of when a series was begun.
+func (*iterator) AtST() int64 { return 0 }
+
+func (it *iterator) Err() error { return it.err }
+
+// AtHistogram implements chunkenc.Iterator. It is not called: all values are floats.
+func (*iterator) AtHistogram(*histogram.Histogram) (int64, *histogram.Histogram) { return 0, nil }
+
+// AtFloatHistogram implements chunkenc.Iterator. It is not called: all values are floats.
+func (*iterator) AtFloatHistogram(*histogram.FloatHistogram) (int64, *histogram.FloatHistogram) {
+	return 0, nil
+}

@@ -1,0 +1,92 @@
+package promquery
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+
+	"github.com/prometheus/prometheus/promql"
+
+	"github.com/quern/quern/internal/query"
+)
+
+// readAhead is the number of groups of a selector that are read at the same time.
+const readAhead = 4
+
+// loader reads the groups of a selector when they are asked for, and a few ahead.
+//
+//  1. The engine asks for one series after the other, in the order of their groups: what
+//     lies before the group that was asked for last is let go. So what is held does not
+//     grow with the number of groups; it is bounded besides.
+//  2. Series that are asked for in another order have their groups kept.
+type loader[T any] struct {
+	*held
+	mu    sync.Mutex
+	first int // groups before it have been let go
+	loads []*load[T]
+}
+
+// held is what loaders of all kinds have in common.
+type held struct {
+	ctx    context.Context //nolint:containedctx // that of Select: an iterator is given none
+	reads  *sync.WaitGroup
+	groups []query.Group
+	keep   bool
+	n      atomic.Int64 // samples held
+	most   int64
+}
+
+// load is a group that is being read, or has been when done is closed.
+type load[T any] struct {
+	done   chan struct{}
+	places []T
+	n      int64 // samples held
+	err    error
+}
+
+func newHeld(ctx context.Context, reads *sync.WaitGroup, groups []query.Group, most int64, keep bool) *held {
+	return &held{ctx: ctx, reads: reads, groups: groups, most: most, keep: keep}
+}
+
+func newLoader[T any](h *held) *loader[T] {
+	return &loader[T]{held: h, loads: make([]*load[T], len(h.groups))}
+}
+
+// reader reads a group: for each series what it has. It calls hold for what it holds.
+type reader[T any] func(ctx context.Context, g query.Group, hold func(n int) error) ([]T, error)
+
+// get is what a group has.
+func (l *loader[T]) get(group int, read reader[T]) ([]T, error) {
+	l.mu.Lock()
+	for ; !l.keep && l.first < group; l.first++ {
+		if gone := l.loads[l.first]; gone != nil {
+			<-gone.done // it was asked for before
+			l.n.Add(-gone.n)
+			l.loads[l.first] = nil
+		}
+	}
+	l.first = min(l.first, group)
+	for i := group; i < min(group+readAhead, len(l.groups)); i++ {
+		if l.loads[i] == nil {
+			l.loads[i] = &load[T]{done: make(chan struct{})}
+			l.begin(l.loads[i], l.groups[i], read)
+		}
+	}
+	mine := l.loads[group]
+	l.mu.Unlock()
+	<-mine.done
+	return mine.places, mine.err
+}
+
+func (l *loader[T]) begin(into *load[T], g query.Group, read reader[T]) {
+	l.reads.Go(func() {
+		defer close(into.done)
+		into.places, into.err = read(l.ctx, g, func(n int) error {
+			into.n += int64(n)
+			if l.n.Add(int64(n)) > l.most {
+				return promql.ErrTooManySamples("query execution")
+			}
+			return nil
+		})
+	})
+}

@@ -1,0 +1,300 @@
+package promquery
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+
+	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/prometheus/storage"
+	"github.com/prometheus/prometheus/tsdb/chunkenc"
+	"github.com/prometheus/prometheus/util/annotations"
+
+	"github.com/quern/quern/internal/metric"
+	"github.com/quern/quern/internal/query"
+)
+
+// Queryable is Quern as Prometheus' engine and API read it: raw samples, and for
+// selectors that an Engine has planned, what it has planned for them. It is safe for
+// concurrent use.
+type Queryable struct {
+	q          *query.Querier
+	maxSamples int64
+	plan       *plan // nil but for the queries of an Engine
+}
+
+var _ storage.Queryable = (*Queryable)(nil)
+
+// during is the storage that one planned query is given.
+func (s *Queryable) during(p *plan) *Queryable {
+	return &Queryable{q: s.q, maxSamples: s.maxSamples, plan: p}
+}
+
+// Querier implements storage.Queryable.
+func (s *Queryable) Querier(mint, maxt int64) (storage.Querier, error) {
+	return &querier{Queryable: s, mint: mint, maxt: maxt}, nil
+}
+
+type querier struct {
+	*Queryable
+	mint, maxt int64
+
+	mu      sync.Mutex
+	cancels []context.CancelFunc
+	reads   sync.WaitGroup
+}
+
+// Close implements storage.LabelQuerier. It ends what is still being read.
+func (q *querier) Close() error {
+	q.mu.Lock()
+	for _, cancel := range q.cancels {
+		cancel()
+	}
+	q.mu.Unlock()
+	q.reads.Wait()
+	return nil
+}
+
+// LabelValues implements storage.LabelQuerier. Values are of all times.
+func (q *querier) LabelValues(
+	_ context.Context, name string, hints *storage.LabelHints, matchers ...*labels.Matcher,
+) ([]string, annotations.Annotations, error) {
+	return atMost(hints, q.q.Index().LabelValues(name, selectors(matchers)...)), nil, nil
+}
+
+// LabelNames implements storage.LabelQuerier. Names are of all times.
+func (q *querier) LabelNames(
+	_ context.Context, hints *storage.LabelHints, matchers ...*labels.Matcher,
+) ([]string, annotations.Annotations, error) {
+	return atMost(hints, q.q.Index().LabelNames(selectors(matchers)...)), nil, nil
+}
+
+func selectors(matchers []*labels.Matcher) []query.Selector {
+	if len(matchers) == 0 {
+		return nil
+	}
+	return []query.Selector{matchers}
+}
+
+func atMost(hints *storage.LabelHints, words []string) []string {
+	if hints != nil && hints.Limit > 0 && len(words) > hints.Limit {
+		return words[:hints.Limit]
+	}
+	return words
+}
+
+// Select implements storage.Querier. Nothing is read before a series is asked for its
+// samples, and then the whole group in which it rests, for all its series. All series that
+// match are in the set, also those without samples in the time asked for.
+func (q *querier) Select(
+	ctx context.Context, sortSeries bool, hints *storage.SelectHints, matchers ...*labels.Matcher,
+) storage.SeriesSet {
+	groups, err := q.q.Groups(matchers)
+	if err != nil {
+		return storage.ErrSeriesSet(err)
+	}
+	warn := new(query.Warnings)
+	if q.plan != nil {
+		warn = &q.plan.warnings
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	q.mu.Lock()
+	q.cancels = append(q.cancels, cancel)
+	q.mu.Unlock()
+
+	mint, maxt, limit := q.mint, q.maxt, 0
+	if hints != nil {
+		mint, maxt, limit = hints.Start, hints.End, hints.Limit
+	}
+	found, scattered := seriesOf(groups)
+	if sortSeries {
+		slices.SortFunc(found, func(a, b foundSeries) int { return labels.Compare(a.labels, b.labels) })
+	}
+	if limit > 0 && len(found) > limit {
+		found = found[:limit]
+	}
+	held := newHeld(ctx, &q.reads, groups, q.maxSamples, sortSeries || scattered)
+	if r := q.plan.of(matchers); r != nil {
+		return newSet(found, warn, &rows{reading: r, q: q.q, warn: warn, loader: newLoader[[]query.Span](held)})
+	}
+	return newSet(found, warn, &samples{mint: mint, maxt: maxt, warn: warn, loader: newLoader[points](held)})
+}
+
+// foundSeries is a series and where it rests. It rests in several places if it has been given
+// several ids, as when other labels come to name its source.
+type foundSeries struct {
+	labels labels.Labels
+	places []place
+}
+
+type place struct {
+	group, i int
+}
+
+// seriesOf are the series of groups, each once. They are scattered if one of them rests in
+// several places.
+func seriesOf(groups []query.Group) (found []foundSeries, scattered bool) {
+	n := 0
+	for _, g := range groups {
+		n += len(g.IDs())
+	}
+	found = make([]foundSeries, 0, n)
+	places := make([]place, 0, n)
+	at := make(map[uint64]int, n)
+	b := labels.NewScratchBuilder(16)
+	for gi, g := range groups {
+		for i := range g.IDs() {
+			ls := toLabels(&b, g.Labels(i))
+			hash := ls.Hash()
+			other, hit := at[hash]
+			if hit && !labels.Equal(found[other].labels, ls) {
+				// Two series with one hash: rare beyond caring what it costs.
+				other = slices.IndexFunc(found, func(f foundSeries) bool { return labels.Equal(f.labels, ls) })
+				hit = other >= 0
+			} else if !hit {
+				at[hash] = len(found)
+			}
+			if hit {
+				scattered = true
+				found[other].places = append(found[other].places, place{gi, i})
+				continue
+			}
+			places = append(places, place{gi, i})
+			end := len(places)
+			found = append(found, foundSeries{labels: ls, places: places[end-1 : end : end]})
+		}
+	}
+	return found, scattered
+}
+
+func toLabels(b *labels.ScratchBuilder, ls metric.Labels) labels.Labels {
+	b.Reset()
+	for _, l := range ls {
+		b.Add(l.Name, l.Value)
+	}
+	return b.Labels()
+}
+
+// source reads the points of series.
+type source interface {
+	points(places []place) (points, error)
+}
+
+// samples is the source of raw samples in [mint, maxt].
+type samples struct {
+	mint, maxt int64
+	warn       *query.Warnings
+	loader     *loader[points]
+}
+
+func (s *samples) points(places []place) (points, error) {
+	var all points
+	for _, p := range places {
+		found, err := s.loader.get(p.group, func(ctx context.Context, g query.Group, hold func(n int) error) ([]points, error) {
+			out := make([]points, len(g.IDs()))
+			err := g.Samples(ctx, s.mint, s.maxt+1, s.warn, func(i int, samples []metric.Sample) error {
+				out[i].times = slices.Grow(out[i].times, len(samples))
+				out[i].values = slices.Grow(out[i].values, len(samples))
+				for _, s := range samples {
+					out[i].add(s.TimeMs, s.Value)
+				}
+				return hold(len(samples))
+			})
+			return out, err
+		})
+		if err != nil {
+			return points{}, err
+		}
+		all = merge(all, found[p.i])
+	}
+	return all, nil
+}
+
+// rows is the source of what a selector reads of roll-ups.
+type rows struct {
+	*reading
+	q      *query.Querier
+	warn   *query.Warnings
+	loader *loader[[]query.Span]
+
+	once    sync.Once
+	planned *query.Plan
+	failed  error
+}
+
+func (r *rows) points(places []place) (points, error) {
+	r.once.Do(func() { r.planned, r.failed = r.plan(r.loader.ctx, r.q) })
+	if r.failed != nil {
+		return points{}, r.failed
+	}
+	var all []query.Span
+	for _, p := range places {
+		found, err := r.loader.get(p.group, func(ctx context.Context, g query.Group, hold func(n int) error) ([][]query.Span, error) {
+			out := make([][]query.Span, len(g.IDs()))
+			err := g.Spans(ctx, r.planned, r.warn, func(i int, s *query.Span) error {
+				out[i] = append(out[i], r.keep(s))
+				return hold(1)
+			})
+			return out, err
+		})
+		if err != nil {
+			return points{}, err
+		}
+		all = append(all, found[p.i]...)
+	}
+	if len(places) > 1 {
+		slices.SortStableFunc(all, func(a, b query.Span) int { return int(a.EndMs - b.EndMs) })
+	}
+	return r.reading.points(r.planned, r.q.Ladder().WidthMs(r.level), all, func(err error) {
+		r.warn.Add("percentiles are missing: %v", err)
+	}), nil
+}
+
+// set is a storage.SeriesSet.
+type set struct {
+	all    []foundSeries
+	at     int
+	warn   *query.Warnings
+	source source
+}
+
+func newSet(all []foundSeries, warn *query.Warnings, src source) *set {
+	return &set{all: all, at: -1, warn: warn, source: src}
+}
+
+func (s *set) Next() bool {
+	s.at++
+	return s.at < len(s.all)
+}
+
+func (s *set) At() storage.Series { return &series{foundSeries: &s.all[s.at], source: s.source} }
+
+func (s *set) Err() error { return nil }
+
+// Warnings implements storage.SeriesSet. They are of what has been read by now.
+func (s *set) Warnings() annotations.Annotations {
+	var out annotations.Annotations
+	for _, w := range s.warn.List() {
+		out.Add(fmt.Errorf("%w: %s", annotations.PromQLWarning, w))
+	}
+	return out
+}
+
+// series is a storage.Series.
+type series struct {
+	*foundSeries
+	source source
+}
+
+func (s *series) Labels() labels.Labels { return s.labels }
+
+func (s *series) Iterator(it chunkenc.Iterator) chunkenc.Iterator {
+	own, ok := it.(*iterator)
+	if !ok {
+		own = new(iterator)
+	}
+	p, err := s.source.points(s.places)
+	*own = iterator{points: p, at: -1, err: err}
+	return own
+}

@@ -1,0 +1,218 @@
+package promquery
+
+import (
+	"context"
+	"math"
+
+	"github.com/prometheus/prometheus/model/value"
+
+	"github.com/quern/quern/internal/metric"
+	"github.com/quern/quern/internal/query"
+	"github.com/quern/quern/internal/sketch"
+)
+
+// reading is what a selector reads in place of raw samples: for each time of the grid, a
+// function of the spans in the window there. Without function it is the averages of the
+// spans; for an instant selector that of the latest in each window, and all of them otherwise.
+//
+//  1. A window is of whole spans. It ends with the last that ends by t. It begins with
+//     the one in which its range, counted from there, begins; see query.Plan.Floor.
+//     A window whose ends lie where rows begin has just the samples between.
+//  2. Where a window is so longer than its range, what grows with its length (sum,
+//     count, increase) is taken in proportion.
+//  3. The increase is the sum of the steps up to each sample in the window from the one
+//     before, as long as there is no gap of more than a row's width; a step down counts as
+//     the value after it. Nothing is extrapolated to the ends of the window.
+type reading struct {
+	function string
+	level    metric.Bucket
+	grid     grid
+	rangeMs  int64
+	instant  bool
+	rank     float64 // of quantile_over_time
+}
+
+// around is how many rows before a window may have to do with it: it begins in one, ends
+// in one, and counts the step from one before, behind a gap of one.
+const around = 4
+
+// plan looks at what there is to read.
+func (r *reading) plan(ctx context.Context, q *query.Querier) (*query.Plan, error) {
+	fromMs := r.grid.startMs - r.rangeMs - around*q.Ladder().WidthMs(r.level)
+	return q.Plan(ctx, r.level, fromMs, r.grid.last()+1)
+}
+
+// keep is what is held of a span until its series is asked for.
+func (r *reading) keep(s *query.Span) query.Span {
+	out := *s
+	if r.function != "quantile_over_time" {
+		out.Sketch = nil
+	}
+	return out
+}
+
+// points are what spans, which are by time, come to.
+func (r *reading) points(p *query.Plan, widthMs int64, spans []query.Span, warn func(error)) points {
+	if r.function == "" && !r.instant {
+		return r.averages(spans)
+	}
+	w := window{reading: r, widthMs: widthMs, all: spans, warn: warn}
+	var out points
+	shown := false
+	for t, last := r.grid.startMs, r.grid.last(); t <= last; t += max(r.grid.stepMs, 1) {
+		for w.hi < len(spans) && spans[w.hi].EndMs <= t {
+			w.hi++
+		}
+		beginMs, endMs := t-r.rangeMs, t
+		if !r.instant {
+			endMs = p.Floor(t)
+			beginMs = p.Floor(endMs - r.rangeMs)
+		}
+		w.longMs = endMs - beginMs
+		for w.lo < w.hi && spans[w.lo].StartMs < beginMs && !(r.instant && spans[w.lo].EndMs > beginMs) {
+			w.lo++
+		}
+		if w.lo < w.hi {
+			if v, ok := w.value(); ok {
+				out.add(t, v)
+				shown = true
+				continue
+			}
+		}
+		if shown {
+			// Otherwise an instant selector would look back to the value before.
+			out.add(t, math.Float64frombits(value.StaleNaN))
+			shown = false
+		}
+	}
+	return out
+}
+
+func (r *reading) averages(spans []query.Span) points {
+	var out points
+	for i := range spans {
+		if t := spans[i].LastMs(); t > r.grid.startMs-r.rangeMs && t <= r.grid.last() {
+			out.add(t, spans[i].Avg())
+		}
+	}
+	return out
+}
+
+// window is the spans all[lo:hi], which cover longMs.
+type window struct {
+	*reading
+	widthMs int64
+	all     []query.Span
+	lo, hi  int
+	longMs  int64
+	sketch  sketch.Sketch
+	warn    func(error)
+}
+
+// value is the function's value; not ok where it has none. The window is not empty.
+func (w *window) value() (v float64, ok bool) {
+	in := w.all[w.lo:w.hi]
+	first, last := &in[0], &in[len(in)-1]
+	switch w.function {
+	case "":
+		return last.Avg(), true
+	case "timestamp":
+		return float64(last.LastMs()) / 1000, true
+	case "first_over_time":
+		return first.First, true
+	case "last_over_time":
+		return last.Last, true
+	case "present_over_time", "absent_over_time":
+		return 1, true
+	case "rate", "increase":
+		v, ok := w.increase()
+		if w.function == "rate" {
+			return v / (float64(w.longMs) / 1000), ok
+		}
+		return v * w.proportion(), ok
+	case "quantile_over_time":
+		return w.quantile(), true
+	}
+	least, most, sum, count := math.Inf(1), math.Inf(-1), 0.0, uint64(0)
+	for i := range in {
+		least, most = min(least, in[i].Min), max(most, in[i].Max)
+		sum += in[i].Sum
+		count += in[i].Count
+	}
+	switch w.function {
+	case "min_over_time":
+		return least, true
+	case "max_over_time":
+		return most, true
+	case "sum_over_time":
+		return sum * w.proportion(), true
+	case "count_over_time":
+		return float64(count) * w.proportion(), true
+	}
+	return sum / float64(count), true
+}
+
+// proportion is that of the range to what the window covers, 1 where they are the same.
+func (w *window) proportion() float64 { return float64(w.rangeMs) / float64(w.longMs) }
+
+// increase is the sum of the steps in the window, not ok when there is none.
+func (w *window) increase() (sum float64, ok bool) {
+	for i := w.lo; i < w.hi; i++ {
+		s := &w.all[i]
+		sum += s.Increase
+		ok = ok || s.Count > 1
+		if i == 0 {
+			continue
+		}
+		before := &w.all[i-1]
+		if s.StartMs-before.EndMs > w.widthMs {
+			continue
+		}
+		step := s.First - before.Last
+		if step < 0 {
+			step = s.First
+		}
+		sum += step
+		ok = true
+	}
+	return sum, ok
+}
+
+// quantile is quantile_over_time's, which takes what lies between two ranks in
+// proportion. Within the sketch's accuracy of those two.
+func (w *window) quantile() float64 {
+	switch {
+	case math.IsNaN(w.rank):
+		return math.NaN()
+	case w.rank < 0:
+		return math.Inf(-1)
+	case w.rank > 1:
+		return math.Inf(1)
+	}
+	w.sketch.Reset()
+	least, most := math.Inf(1), math.Inf(-1)
+	for i := w.lo; i < w.hi; i++ {
+		s := &w.all[i]
+		least, most = min(least, s.Min), max(most, s.Max)
+		if len(s.Sketch) == 0 {
+			w.sketch.Add(s.Last) // a sample
+		} else if err := w.sketch.Merge(s.Sketch); err != nil {
+			w.warn(err)
+			return math.NaN()
+		}
+	}
+	n := w.sketch.Count()
+	at := func(rank uint64) float64 {
+		switch rank {
+		case 0:
+			return least
+		case n - 1:
+			return most
+		}
+		return max(least, min(most, w.sketch.Ranked(rank)))
+	}
+	rank := w.rank * float64(n-1)
+	below := min(uint64(rank), n-1)
+	share := rank - float64(below)
+	return at(below)*(1-share) + at(min(below+1, n-1))*share
+}

@@ -1,0 +1,280 @@
+package promquery
+
+import (
+	"fmt"
+	"math"
+	"time"
+
+	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/prometheus/promql/parser"
+	"github.com/prometheus/prometheus/util/annotations"
+
+	"github.com/quern/quern/internal/metric"
+	"github.com/quern/quern/internal/query"
+)
+
+// plan is what has been decided for the selectors of one query, and what there is to say
+// about it afterwards.
+type plan struct {
+	// readings are what selectors read instead of raw samples. A selector is known by its
+	// first matcher, which is its own and which the engine hands on: so nothing needs to
+	// be hidden among the labels, where users and absent() would see it.
+	readings map[*labels.Matcher]*reading
+	notes    annotations.Annotations
+	warnings query.Warnings
+}
+
+func newPlan() *plan { return &plan{readings: make(map[*labels.Matcher]*reading)} }
+
+// of is what the selector with the given matchers reads, nil for raw samples.
+func (p *plan) of(matchers []*labels.Matcher) *reading {
+	if p == nil || len(matchers) == 0 {
+		return nil
+	}
+	return p.readings[matchers[0]]
+}
+
+// grid is the times at which an expression is evaluated: from startMs to endMs, both
+// included, each stepMs; only startMs if that is 0.
+type grid struct {
+	startMs, endMs, stepMs int64
+}
+
+// last is the last time of the grid.
+func (g grid) last() int64 {
+	if g.stepMs == 0 || g.endMs < g.startMs {
+		return g.startMs
+	}
+	return g.startMs + (g.endMs-g.startMs)/g.stepMs*g.stepMs
+}
+
+// at is the grid as a selector or subquery sees it that has the given @ and offset.
+func (g grid) at(atMs *int64, offset time.Duration) grid {
+	if atMs != nil {
+		g = grid{startMs: *atMs, endMs: *atMs}
+	}
+	g.startMs -= offset.Milliseconds()
+	g.endMs -= offset.Milliseconds()
+	return g
+}
+
+// inside is the grid of what a subquery evaluates. It is the engine's, with its rounding.
+func (g grid) inside(rangeMs, stepMs int64) grid {
+	after := g.startMs - rangeMs
+	start := stepMs * (after / stepMs)
+	if start <= after {
+		start += stepMs
+	}
+	return grid{startMs: start, endMs: g.last(), stepMs: stepMs}
+}
+
+// asFunction are the functions of a range vector that are computed from rows, and what
+// the engine applies to their values, one in each window: a function with the same
+// labels that leaves one value as it is.
+var asFunction = map[string]string{
+	"min_over_time":      "min_over_time",
+	"max_over_time":      "max_over_time",
+	"sum_over_time":      "sum_over_time",
+	"avg_over_time":      "avg_over_time",
+	"last_over_time":     "last_over_time",
+	"first_over_time":    "first_over_time",
+	"present_over_time":  "present_over_time",
+	"absent_over_time":   "absent_over_time",
+	"count_over_time":    "sum_over_time",
+	"rate":               "sum_over_time",
+	"increase":           "sum_over_time",
+	"quantile_over_time": "sum_over_time",
+}
+
+// rewriter rewrites one expression as the engine has prepared it: times are resolved,
+// what does not change with them is wrapped.
+type rewriter struct {
+	plan           *plan
+	q              *query.Querier
+	lookbackMs     int64
+	subqueryStepMs func(rangeMs int64) int64
+	err            error // the first
+}
+
+// rewrite returns e, or what is to be evaluated in its place, on the given grid.
+func (r *rewriter) rewrite(e parser.Expr, g grid) parser.Expr {
+	switch e := e.(type) {
+	case *parser.VectorSelector:
+		r.instant(e, g, "")
+	case *parser.MatrixSelector:
+		r.stream(e, g, "", 1)
+	case *parser.Call:
+		return r.call(e, g)
+	case *parser.SubqueryExpr:
+		rangeMs, stepMs := e.Range.Milliseconds(), e.Step.Milliseconds()
+		if stepMs == 0 {
+			stepMs = r.subqueryStepMs(rangeMs)
+		}
+		e.Expr = r.rewrite(e.Expr, g.at(e.Timestamp, e.OriginalOffset).inside(rangeMs, stepMs))
+	case *parser.StepInvariantExpr:
+		e.Expr = r.rewrite(e.Expr, grid{startMs: g.startMs, endMs: g.startMs})
+	case *parser.AggregateExpr:
+		e.Expr = r.rewrite(e.Expr, g)
+		if e.Param != nil {
+			e.Param = r.rewrite(e.Param, g)
+		}
+	case *parser.BinaryExpr:
+		e.LHS = r.rewrite(e.LHS, g)
+		e.RHS = r.rewrite(e.RHS, g)
+	case *parser.UnaryExpr:
+		e.Expr = r.rewrite(e.Expr, g)
+	case *parser.ParenExpr:
+		e.Expr = r.rewrite(e.Expr, g)
+	}
+	return e
+}
+
+func (r *rewriter) call(e *parser.Call, g grid) parser.Expr {
+	if e.Func.Name == "timestamp" {
+		// The engine asks such a selector itself for the times of its samples.
+		if sel, ok := e.Args[0].(*parser.VectorSelector); ok && r.instant(sel, g, "timestamp") {
+			return over("sum_over_time", e, &parser.MatrixSelector{VectorSelector: sel, EndPos: e.PosRange.End})
+		}
+	}
+	for i, arg := range e.Args {
+		sel, ok := arg.(*parser.MatrixSelector)
+		if !ok {
+			if e.Func.Name != "info" || i == 0 { // its second argument is not evaluated
+				e.Args[i] = r.rewrite(arg, g)
+			}
+			continue
+		}
+		if as := asFunction[e.Func.Name]; as == "" || extended(sel) {
+			r.stream(sel, g, e.Func.Name, 2)
+		} else if reads := r.window(sel, g, e.Func.Name); reads != nil {
+			if e.Func.Name == "quantile_over_time" {
+				r.quantile(e, reads)
+			}
+			return over(as, e, sel)
+		}
+	}
+	return e
+}
+
+// over is a call in place of e, of a function whose windows have one value each.
+func over(function string, e *parser.Call, sel *parser.MatrixSelector) *parser.Call {
+	sel.Range = time.Millisecond
+	return &parser.Call{Func: parser.Functions[function], Args: parser.Expressions{sel}, PosRange: e.PosRange}
+}
+
+// instant has an instant selector, or what function makes of it, read rows, if it must.
+func (r *rewriter) instant(sel *parser.VectorSelector, g grid, function string) bool {
+	g = g.at(sel.Timestamp, sel.OriginalOffset)
+	level := r.q.LevelFor(g.startMs-r.lookbackMs+1, upTo(g.stepMs))
+	if level == metric.Raw {
+		return false
+	}
+	r.read(sel, &reading{
+		function: function, level: level, grid: g, rangeMs: max(r.lookbackMs, r.q.Ladder().WidthMs(level)),
+		instant: true,
+	})
+	return true
+}
+
+// fewRows is the number of rows that a window should have at least, where its ends are not
+// theirs: it may be one too long, and end one too early.
+const fewRows = 8
+
+// upTo wants rows not wider than that.
+func upTo(mostMs int64) func(widthMs int64) bool {
+	return func(widthMs int64) bool { return widthMs <= mostMs }
+}
+
+// window has a function of a range selector read rows; nil when it need not. Best are rows
+// whose ends are those of all windows: what is computed of them is exact.
+func (r *rewriter) window(sel *parser.MatrixSelector, g grid, function string) *reading {
+	vs := sel.VectorSelector.(*parser.VectorSelector)
+	g = g.at(vs.Timestamp, vs.OriginalOffset)
+	rangeMs := sel.Range.Milliseconds()
+	level := r.q.LevelFor(g.startMs-rangeMs+1, func(widthMs int64) bool {
+		return rangeMs%widthMs == 0 && g.startMs%widthMs == 0 && g.stepMs%widthMs == 0
+	}, upTo(max(g.stepMs, rangeMs/fewRows)))
+	if level == metric.Raw {
+		return nil
+	}
+	reads := &reading{function: function, level: level, grid: g, rangeMs: rangeMs}
+	r.read(vs, reads)
+	return reads
+}
+
+// stream has a range selector whose samples are wanted one by one see the averages of rows
+// instead, if it must: at least the given number of them in each window.
+func (r *rewriter) stream(sel *parser.MatrixSelector, g grid, function string, atLeast int64) {
+	vs := sel.VectorSelector.(*parser.VectorSelector)
+	g = g.at(vs.Timestamp, vs.OriginalOffset)
+	rangeMs := sel.Range.Milliseconds()
+	level := r.q.LevelFor(g.startMs-rangeMs+1, upTo(max(g.stepMs, rangeMs)/atLeast))
+	if level == metric.Raw {
+		return
+	}
+	// Whole rows, so that every window has the same number of them.
+	width := r.q.Ladder().WidthMs(level)
+	rangeMs = max(-metric.AlignDown(-rangeMs, width), atLeast*width)
+	sel.Range = time.Duration(rangeMs) * time.Millisecond
+	r.read(vs, &reading{level: level, grid: g, rangeMs: rangeMs})
+	if function != "" {
+		r.plan.notes.Add(fmt.Errorf("%w: %s sees the averages of roll-up rows in place of their samples", annotations.PromQLInfo, function))
+	}
+}
+
+func (r *rewriter) read(sel *parser.VectorSelector, reads *reading) {
+	r.plan.readings[sel.LabelMatchers[0]] = reads
+	r.plan.notes.Add(fmt.Errorf("%w: %s roll-ups are read, as raw samples are not kept for all of the time asked for",
+		annotations.PromQLInfo, r.q.Ladder().Name(reads.level)))
+}
+
+// quantile takes the rank, which must be known before rows are read.
+func (r *rewriter) quantile(e *parser.Call, reads *reading) {
+	rank, ok := constant(e.Args[0])
+	if !ok && r.err == nil {
+		r.err = fmt.Errorf("%s: the rank must be a number where roll-ups are read", e)
+	}
+	if !(rank >= 0 && rank <= 1) {
+		r.plan.notes.Add(annotations.NewInvalidQuantileWarning(rank, e.Args[0].PositionRange()))
+	}
+	reads.rank = rank
+}
+
+// constant is the value of an expression of numbers.
+func constant(e parser.Expr) (float64, bool) {
+	switch e := e.(type) {
+	case *parser.NumberLiteral:
+		return e.Val, true
+	case *parser.ParenExpr:
+		return constant(e.Expr)
+	case *parser.StepInvariantExpr:
+		return constant(e.Expr)
+	case *parser.UnaryExpr:
+		v, ok := constant(e.Expr)
+		if e.Op == parser.SUB {
+			v = -v
+		}
+		return v, ok
+	case *parser.BinaryExpr:
+		l, lok := constant(e.LHS)
+		r, rok := constant(e.RHS)
+		ok := lok && rok
+		switch e.Op {
+		case parser.ADD:
+			return l + r, ok
+		case parser.SUB:
+			return l - r, ok
+		case parser.MUL:
+			return l * r, ok
+		case parser.DIV:
+			return l / r, ok
+		}
+	}
+	return math.NaN(), false
+}
+
+// extended says whether a selector asks for samples around its window, too.
+func extended(sel *parser.MatrixSelector) bool {
+	vs := sel.VectorSelector.(*parser.VectorSelector)
+	return vs.Anchored || vs.Smoothed
+}

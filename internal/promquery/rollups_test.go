@@ -1,0 +1,515 @@
+package promquery
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/prometheus/promql"
+	"github.com/prometheus/prometheus/util/annotations"
+	"github.com/stretchr/testify/require"
+
+	"github.com/quern/quern/internal/clock"
+	"github.com/quern/quern/internal/metric"
+	"github.com/quern/quern/internal/query"
+	"github.com/quern/quern/internal/storage"
+)
+
+var (
+	midnight = time.Date(2025, 11, 21, 0, 0, 0, 0, time.UTC).UnixMilli()
+	// now is a little into an hour that is the third of its slice of six.
+	now = midnight + 14*hour + 20*minute
+)
+
+// old keeps raw samples for a day and a half.
+var old = storage.Retention{36 * time.Hour, 90 * 24 * time.Hour, 365 * 24 * time.Hour, 5 * 365 * 24 * time.Hour}
+
+// pair is the same samples twice: with raw samples of the last day and a half and roll-ups
+// of all that is older than open, and with all raw samples.
+type pair struct {
+	rolled, raw *world
+	samples     map[metric.ScheduleID][]metric.Sample
+	engine      *Engine
+}
+
+// newPair makes a pair. Hours from openMs on, and all that contain them, have not been ground.
+func newPair(t *testing.T, kind string, openMs int64, series map[metric.ScheduleID]metric.Labels, samples map[metric.ScheduleID][]metric.Sample) *pair {
+	p := &pair{
+		rolled: newWorld(t, kind, old, now), raw: newWorld(t, kind, storage.Retention{}, now), samples: samples,
+	}
+	p.engine, _ = New(p.rolled.q, Options{})
+	for _, w := range []*world{p.rolled, p.raw} {
+		first := int64(math.MaxInt64)
+		for id := range metric.ScheduleID(len(series)) {
+			require.Equal(t, id, w.id(series[id]))
+			w.put(samples[id]...)
+			first = min(first, samples[id][0].TimeMs)
+		}
+		if w == p.rolled {
+			for _, level := range w.q.Ladder().Levels() {
+				width := w.q.Ladder().WidthMs(level)
+				w.grind(level, metric.AlignDown(first, day), metric.AlignDown(openMs, width), samples)
+			}
+		}
+	}
+	return p
+}
+
+func (p *pair) query(t *testing.T, w *world, expr string, startMs, endMs, stepMs int64) *promql.Result {
+	t.Helper()
+	q, err := p.engine.NewRangeQuery(t.Context(), w.queryable, nil, expr,
+		time.UnixMilli(startMs), time.UnixMilli(endMs), time.Duration(stepMs)*time.Millisecond)
+	require.NoError(t, err, expr)
+	defer q.Close()
+	r := q.Exec(t.Context())
+	if m, ok := r.Value.(promql.Matrix); ok {
+		// Close takes the points back.
+		own := make(promql.Matrix, len(m))
+		for i, s := range m {
+			own[i] = promql.Series{Metric: s.Metric, Floats: slices.Clone(s.Floats)}
+		}
+		r.Value = own
+	}
+	return r
+}
+
+// walks are random series without gaps of an hour, no sample at a full minute: some are
+// counters that are reset now and then, some are gauges of both signs.
+func walks(rng *rand.Rand, fromMs int64) (series map[metric.ScheduleID]metric.Labels, samples map[metric.ScheduleID][]metric.Sample) {
+	series = make(map[metric.ScheduleID]metric.Labels)
+	samples = make(map[metric.ScheduleID][]metric.Sample)
+	for id := range metric.ScheduleID(20) {
+		name := []string{"up_total", "level"}[id%2]
+		series[id] = named(name, metric.Label{Name: "i", Value: fmt.Sprint(id)})
+		v := rng.NormFloat64() * 100
+		for t := fromMs + rng.Int64N(hour)/second*second + 1; t < now; t += (1 + rng.Int64N(40)) * minute / 2 {
+			switch {
+			case id%2 == 1:
+				v += rng.NormFloat64() * 20
+			case rng.IntN(40) == 0:
+				v = rng.Float64() * 5
+			default:
+				v = math.Abs(v) + rng.Float64()*10
+			}
+			samples[id] = append(samples[id], metric.Sample{Schedule: id, TimeMs: t, Value: v})
+		}
+	}
+	return series, samples
+}
+
+// TestRollupsAreAsRaw holds what is computed from rows of all levels, and from samples behind
+// them, against the same of raw samples, where windows and rows have the same ends.
+func TestRollupsAreAsRaw(t *testing.T) {
+	for kind := range stores {
+		t.Run(kind, func(t *testing.T) {
+			seed := time.Now().UnixNano() //nolint:forbidigo // a seed
+			t.Logf("seed %d", seed)
+			rng := rand.New(rand.NewPCG(uint64(seed), 0))
+			series, samples := walks(rng, midnight-9*day)
+			open := metric.AlignDown(now, hour) - rng.Int64N(9)*hour
+			p := newPair(t, kind, open, series, samples)
+			for _, stepMs := range []int64{hour, 6 * hour, day} {
+				for _, rangeMs := range []int64{stepMs, 2 * stepMs, 7 * stepMs} {
+					start := midnight - 8*day
+					for _, f := range []string{
+						"min_over_time", "max_over_time", "sum_over_time", "count_over_time", "avg_over_time",
+						"last_over_time", "first_over_time", "present_over_time", "absent_over_time",
+					} {
+						expr := fmt.Sprintf(`%s({__name__=~"up_total|level"}[%ds])`, f, rangeMs/second)
+						got, want := p.query(t, p.rolled, expr, start, now, stepMs), p.query(t, p.raw, expr, start, now, stepMs)
+						require.NoError(t, want.Err)
+						requireSame(t, expr, want, got, 1e-9)
+						requireInfo(t, got, "roll-ups are read")
+						require.Empty(t, want.Warnings)
+					}
+					p.checkIncrease(t, start, stepMs, rangeMs)
+					for _, rank := range []float64{0, 0.3, 0.5, 0.99, 1, -1, 2, math.NaN()} {
+						p.checkQuantile(t, rank, start, stepMs, rangeMs)
+					}
+				}
+			}
+			require.NotZero(t, p.rolled.store.rollups.Load())
+			require.Zero(t, p.raw.store.rollups.Load())
+		})
+	}
+}
+
+// checkIncrease holds rates and increases against their definition.
+func (p *pair) checkIncrease(t *testing.T, start, stepMs, rangeMs int64) {
+	t.Helper()
+	for _, f := range []string{"rate", "increase"} {
+		expr := fmt.Sprintf(`%s(up_total[%ds])`, f, rangeMs/second)
+		got := p.query(t, p.rolled, expr, start, now, stepMs)
+		require.NoError(t, got.Err)
+		require.Len(t, got.Value, 10)
+		for _, s := range got.Value.(promql.Matrix) {
+			require.Empty(t, s.Metric.Get(labels.MetricName))
+			all := p.of(t, s.Metric)
+			require.Len(t, s.Floats, int((now-start)/stepMs)+1)
+			for _, point := range s.Floats {
+				var want float64
+				for i := 1; i < len(all); i++ {
+					if point.T-rangeMs < all[i].TimeMs && all[i].TimeMs <= point.T {
+						want += stepTo(all[i-1].Value, all[i].Value)
+					}
+				}
+				if f == "rate" {
+					want /= float64(rangeMs) / 1000
+				}
+				require.InEpsilon(t, want, point.F, 1e-9, "%s of %s at %d", expr, s.Metric, point.T)
+			}
+		}
+	}
+}
+
+// of are the samples of the series in a result.
+func (p *pair) of(t *testing.T, ls labels.Labels) []metric.Sample {
+	t.Helper()
+	var id metric.ScheduleID
+	_, err := fmt.Sscan(ls.Get("i"), &id)
+	require.NoError(t, err)
+	return p.samples[id]
+}
+
+func (p *pair) checkQuantile(t *testing.T, rank float64, start, stepMs, rangeMs int64) {
+	t.Helper()
+	expr := fmt.Sprintf(`quantile_over_time(%v, level[%ds])`, rank, rangeMs/second)
+	got, want := p.query(t, p.rolled, expr, start, now, stepMs), p.query(t, p.raw, expr, start, now, stepMs)
+	require.NoError(t, want.Err)
+	require.NoError(t, got.Err)
+	for name, w := range want.Warnings {
+		require.Contains(t, got.Warnings, name, w)
+	}
+	require.Len(t, got.Value, 10)
+	for i, s := range want.Value.(promql.Matrix) {
+		have := got.Value.(promql.Matrix)[i]
+		require.Equal(t, s.Metric, have.Metric)
+		require.Len(t, have.Floats, len(s.Floats))
+		for j, point := range s.Floats {
+			require.Equal(t, point.T, have.Floats[j].T)
+			if math.IsNaN(point.F) || math.IsInf(point.F, 0) {
+				require.Equal(t, math.Float64bits(point.F), math.Float64bits(have.Floats[j].F))
+				continue
+			}
+			// Either neighbour of the rank may be off by the sketch's accuracy.
+			var in []float64
+			for _, x := range p.of(t, s.Metric) {
+				if point.T-rangeMs < x.TimeMs && x.TimeMs <= point.T {
+					in = append(in, x.Value)
+				}
+			}
+			slices.Sort(in)
+			at := rank * float64(len(in)-1)
+			off := 0.0101 * max(math.Abs(in[int(math.Floor(at))]), math.Abs(in[int(math.Ceil(at))]))
+			require.InDelta(t, point.F, have.Floats[j].F, off, "%s of %s at %d", expr, s.Metric, point.T)
+		}
+	}
+}
+
+func requireSame(t *testing.T, expr string, want, got *promql.Result, epsilon float64) {
+	t.Helper()
+	require.Equal(t, want.Err, got.Err, expr)
+	if want.Err != nil {
+		return
+	}
+	require.Len(t, got.Value, len(want.Value.(promql.Matrix)), expr)
+	for i, s := range want.Value.(promql.Matrix) {
+		have := got.Value.(promql.Matrix)[i]
+		require.Equal(t, s.Metric.String(), have.Metric.String(), expr)
+		require.Len(t, have.Floats, len(s.Floats), "%s of %s", expr, s.Metric)
+		for j, point := range s.Floats {
+			require.Equal(t, point.T, have.Floats[j].T, "%s of %s", expr, s.Metric)
+			require.InDelta(t, point.F, have.Floats[j].F, epsilon*max(1, math.Abs(point.F)), "%s of %s at %d", expr, s.Metric, point.T)
+		}
+	}
+}
+
+func requireInfo(t *testing.T, r *promql.Result, text string) {
+	t.Helper()
+	for name, err := range r.Warnings {
+		if errors.Is(err, annotations.PromQLInfo) {
+			require.Contains(t, name, text)
+			return
+		}
+	}
+	require.Fail(t, "no info", "%v", r.Warnings)
+}
+
+// steady are series that do not change: every time at which one is asked for gives the same,
+// and only labels, and which series there are, can differ.
+func steady(fromMs int64) (series map[metric.ScheduleID]metric.Labels, samples map[metric.ScheduleID][]metric.Sample) {
+	series = make(map[metric.ScheduleID]metric.Labels)
+	samples = make(map[metric.ScheduleID][]metric.Sample)
+	for id := range metric.ScheduleID(6) {
+		series[id] = named([]string{"x", "y"}[id%2], metric.Label{Name: "job", Value: fmt.Sprint(id / 2)})
+		for t := fromMs + 1; t < now; t += 4 * minute {
+			samples[id] = append(samples[id], metric.Sample{Schedule: id, TimeMs: t, Value: float64(id) + 1})
+		}
+	}
+	return series, samples
+}
+
+// TestExpressions holds all kinds of expressions over roll-ups against the same over raw samples.
+func TestExpressions(t *testing.T) {
+	series, samples := steady(midnight - 20*day)
+	p := newPair(t, "model", metric.AlignDown(now, hour), series, samples)
+	for _, expr := range []string{
+		`x`, `x{job="1"}`, `{__name__=~"x|y"}`, `-x`, `x offset 3d`, `x offset -1h`, `x @ start()`, `x @ end() offset 4d`,
+		`sum by (job) (x)`, `topk(1, x)`, `count_values("v", x)`, `quantile(0.5, {__name__=~"x|y"})`,
+		`x + on (job) group_left y`, `x > bool 2`, `x > 2`, `x and y`, `x or y`, `x unless on (job) y{job="1"}`,
+		`absent(x)`, `absent(x{job="7"})`, `absent(z{a="b",c=~"d"})`,
+		`absent_over_time(x{job="1"}[1h])`, `absent_over_time(z{a="b"}[1h])`,
+		`label_replace(x, "to", "$1", "job", "(.*)")`, `abs(x)`, `clamp_max(x, 2)`, `scalar(x{job="1"})`, `vector(3) + x`,
+		`rate(x[1h])`, `rate({__name__=~"x|y"}[1h])`, `increase(x[2h] offset 1d)`, `irate(x[1h])`, `delta(x[1h])`, `idelta(x[2h])`,
+		`deriv(x[1h])`, `predict_linear(x[3h], 3600)`, `changes(x[6h])`, `resets(x[6h])`, `stddev_over_time(x[6h])`, `stdvar_over_time(x[1h])`,
+		`min_over_time(x[1h])`, `avg_over_time(x[1h] @ start())`, `last_over_time(x[1h])`, `present_over_time(x[5m])`,
+		`quantile_over_time(1 - 0.5, x[1h])`, `max_over_time((5 * x)[1h:10m])`,
+		`max_over_time(avg_over_time(x[1h])[6h:1h])`, `sum_over_time(x[1d:1h] offset 1h)`, `avg_over_time((x @ start())[6h:2h])`,
+		`max_over_time(max_over_time(rate(x[1h])[6h:1h])[1d:6h] @ start())`, `min_over_time(sum(x)[6h:])`,
+		`histogram_quantile(0.5, x)`, `sort_desc(x)`, `time() > bool x`, `day_of_month(x)`,
+	} {
+		t.Run(expr, func(t *testing.T) {
+			for _, stepMs := range []int64{hour, 12 * hour} {
+				before := p.rolled.store.rollups.Load()
+				start, end := midnight-5*day, now
+				if strings.Contains(expr, "offset -1h") {
+					end -= 2 * hour // an instant selector looks back over a row's width, beyond the last sample
+				}
+				want, got := p.query(t, p.raw, expr, start, end, stepMs), p.query(t, p.rolled, expr, start, end, stepMs)
+				// What deriv leaves of a level line is its rounding.
+				requireSame(t, expr, want, got, 2e-2)
+				if want.Err == nil && got.Value.(promql.Matrix).TotalSamples() > 0 && !strings.HasPrefix(expr, "absent") {
+					require.Greater(t, p.rolled.store.rollups.Load(), before, "no roll-ups were read")
+				}
+			}
+		})
+	}
+}
+
+// TestConstantRate asks a counter that grows by 3 a second for its rate in windows that lie
+// anyhow, up to now: it must not show where one level ends and the next begins.
+func TestConstantRate(t *testing.T) {
+	series := map[metric.ScheduleID]metric.Labels{0: named("c_total")}
+	samples := map[metric.ScheduleID][]metric.Sample{}
+	for at := midnight - 20*day; at < now; at += 10 * second {
+		samples[0] = append(samples[0], metric.Sample{TimeMs: at, Value: float64((at-midnight+20*day)/second) * 3})
+	}
+	p := newPair(t, "model", metric.AlignDown(now, hour)-hour, series, samples)
+	for _, c := range []struct {
+		expr string
+		want float64
+	}{
+		{`rate(c_total[5m])`, 3},
+		{`rate(c_total[1h])`, 3},
+		{`rate(c_total[100m])`, 3},
+		{`increase(c_total[5m])`, 900},
+		{`increase(c_total[25h])`, 3 * 25 * 3600},
+		{`count_over_time(c_total[25h])`, 25 * 360},
+		{`count_over_time(c_total[7m])`, 42},
+		{`sum_over_time(c_total[7m]) / 42 / avg_over_time(c_total[7m])`, 1},
+	} {
+		for _, stepMs := range []int64{7 * minute, 61 * minute, 5 * hour} {
+			start := midnight - 15*day + 11*minute
+			r := p.query(t, p.rolled, c.expr, start, now, stepMs)
+			require.NoError(t, r.Err)
+			points := r.Value.(promql.Matrix)[0].Floats
+			require.Len(t, points, int((now-start)/stepMs)+1, c.expr)
+			for _, x := range points {
+				require.InEpsilon(t, c.want, x.F, 0.035, "%s, step %d, %s", c.expr, stepMs, time.UnixMilli(x.T).UTC())
+			}
+		}
+	}
+}
+
+// TestGaps: the step over a gap of more than a row is not known, and a series that is gone is gone.
+func TestGaps(t *testing.T) {
+	series := map[metric.ScheduleID]metric.Labels{0: named("c_total")}
+	at := func(d, h int64, v float64) metric.Sample {
+		return metric.Sample{TimeMs: midnight - 10*day + d*day + h*hour + 1, Value: v}
+	}
+	samples := map[metric.ScheduleID][]metric.Sample{0: {
+		at(0, 1, 10), at(0, 1, 12), at(0, 2, 20), // 2 within, 8 between
+		at(0, 4, 30), // 10 over a gap of a row
+		at(0, 7, 40), // nothing over a gap of two
+		at(0, 8, 5),  // a reset
+	}}
+	samples[0][1].TimeMs += minute
+	p := newPair(t, "model", metric.AlignDown(now, hour), series, samples)
+	values := func(expr string) map[int64]float64 {
+		r := p.query(t, p.rolled, expr, midnight-10*day, midnight-9*day, hour)
+		require.NoError(t, r.Err)
+		out := map[int64]float64{}
+		for _, s := range r.Value.(promql.Matrix) {
+			for _, x := range s.Floats {
+				out[(x.T-midnight+10*day)/hour] = x.F
+			}
+		}
+		return out
+	}
+	require.Equal(t, map[int64]float64{2: 2, 3: 8, 5: 10, 9: 5}, values(`increase(c_total[1h])`))
+	require.Equal(t, map[int64]float64{2: 11, 3: 20, 5: 30, 8: 40, 9: 5}, values(`c_total`))
+	require.Equal(t, map[int64]float64{2: 2, 3: 1, 5: 1, 8: 1, 9: 1}, values(`count_over_time(c_total[1h])`))
+	require.Equal(t, map[int64]float64{1: 1, 4: 1, 6: 1, 7: 1}, func() map[int64]float64 {
+		out := values(`absent(c_total)`)
+		for h := range out {
+			if h == 0 || h > 9 {
+				delete(out, h)
+			}
+		}
+		return out
+	}())
+}
+
+// TestSameLabels: two ids with the same labels are one series, whatever is read.
+func TestSameLabels(t *testing.T) {
+	ls := named("c_total")
+	series := map[metric.ScheduleID]metric.Labels{}
+	samples := map[metric.ScheduleID][]metric.Sample{}
+	for id := range metric.ScheduleID(30) {
+		series[id] = named("other", metric.Label{Name: "i", Value: fmt.Sprint(id)})
+		samples[id] = []metric.Sample{{Schedule: id, TimeMs: midnight - 5*day + 1, Value: 1}}
+	}
+	series[3] = ls
+	for id, from := range map[metric.ScheduleID]int64{3: midnight - 5*day, 29: midnight - 2*day} {
+		samples[id] = nil
+		for at := from + 1; at < from+3*day && at < now; at += 10 * minute {
+			samples[id] = append(samples[id], metric.Sample{Schedule: id, TimeMs: at, Value: float64(at-midnight+5*day) / 1000})
+		}
+	}
+	p := newPair(t, "model", metric.AlignDown(now, hour), series, samples)
+	for _, w := range []*world{p.raw, p.rolled} {
+		// The world would not give one series two ids.
+		w.index.Add([]storage.Schedule{{ID: 29, Labels: ls}})
+		r := p.query(t, w, `rate(c_total[1h])`, midnight-4*day, now, hour)
+		require.NoError(t, r.Err)
+		require.Len(t, r.Value, 1)
+		require.Len(t, r.Value.(promql.Matrix)[0].Floats, int((now-midnight+4*day)/hour)+1)
+		for _, x := range r.Value.(promql.Matrix)[0].Floats {
+			require.InEpsilon(t, 1, x.F, 1e-6)
+		}
+	}
+}
+
+func TestRankMustBeKnown(t *testing.T) {
+	series, samples := steady(midnight - 3*day)
+	p := newPair(t, "model", metric.AlignDown(now, hour), series, samples)
+	for at, fails := range map[int64]bool{midnight - 3*day: true, now: false} {
+		q, err := p.engine.NewInstantQuery(t.Context(), p.rolled.queryable, nil, `quantile_over_time(scalar(y{job="0"}), x[1h])`, time.UnixMilli(at))
+		if fails {
+			require.ErrorContains(t, err, "rank")
+			continue
+		}
+		require.NoError(t, err)
+		q.Close()
+	}
+}
+
+// TestBitForBit: what was put in comes out.
+func TestBitForBit(t *testing.T) {
+	for kind := range stores {
+		t.Run(kind, func(t *testing.T) {
+			w := newWorld(t, kind, retention, now)
+			id := w.id(named("x"))
+			bits := []uint64{
+				0x7ff0000000000002, 0x7ff8000000000001, 0x7ff8000000000000, 0xfff8000000000000,
+				math.Float64bits(math.Inf(1)), math.Float64bits(math.Inf(-1)), 1 << 63, 1,
+			}
+			for i, b := range bits {
+				w.put(metric.Sample{Schedule: id, TimeMs: now - int64(len(bits)-i)*second, Value: math.Float64frombits(b)})
+			}
+			q, err := w.queryable.Querier(now-minute, now)
+			require.NoError(t, err)
+			set := q.Select(t.Context(), false, nil, labels.MustNewMatcher(labels.MatchEqual, "__name__", "x"))
+			require.True(t, set.Next())
+			it := set.At().Iterator(nil)
+			var got []uint64
+			for it.Next() != 0 {
+				_, v := it.At()
+				got = append(got, math.Float64bits(v))
+			}
+			require.NoError(t, it.Err())
+			require.Equal(t, bits, got)
+			require.NoError(t, q.Close())
+
+			// A stale series is gone at once, not after the lookback.
+			engine, _ := New(w.q, Options{})
+			stale := w.id(named("stale"))
+			w.put(metric.Sample{Schedule: stale, TimeMs: now - minute, Value: 1})
+			w.put(metric.Sample{Schedule: stale, TimeMs: now - 30*second, Value: math.Float64frombits(bits[0])})
+			for at, n := range map[int64]int{now - 31*second: 1, now - 30*second: 0} {
+				q, err := engine.NewInstantQuery(t.Context(), w.queryable, nil, "stale", time.UnixMilli(at))
+				require.NoError(t, err)
+				require.Len(t, q.Exec(t.Context()).Value, n)
+				q.Close()
+			}
+		})
+	}
+}
+
+// TestCancelled: who breaks a query off ends its reads.
+func TestCancelled(t *testing.T) {
+	w := newWorld(t, "model", retention, now)
+	for i := range 200 {
+		id := w.id(named("x", metric.Label{Name: "i", Value: fmt.Sprint(i)}))
+		w.put(metric.Sample{Schedule: id, TimeMs: now - minute, Value: 1})
+	}
+	engine, _ := New(w.q, Options{})
+	ctx, cancel := context.WithCancel(t.Context())
+	w.store.onRaw = cancel
+	q, err := engine.NewInstantQuery(ctx, w.queryable, nil, "sum(x)", time.UnixMilli(now))
+	require.NoError(t, err)
+	defer q.Close()
+	require.Error(t, q.Exec(ctx).Err)
+}
+
+func TestLimits(t *testing.T) {
+	w := newWorld(t, "model", retention, now)
+	for i := range 50 {
+		id := w.id(named("x", metric.Label{Name: "i", Value: fmt.Sprint(i)}))
+		for at := now - hour; at < now; at += minute {
+			w.put(metric.Sample{Schedule: id, TimeMs: at, Value: 1})
+		}
+	}
+	exec := func(q *query.Querier, opts Options, expr string) error {
+		engine, queryable := New(q, opts)
+		r, err := engine.NewInstantQuery(t.Context(), queryable, nil, expr, time.UnixMilli(now))
+		require.NoError(t, err)
+		defer r.Close()
+		return r.Exec(t.Context()).Err
+	}
+	require.NoError(t, exec(w.q, Options{MaxSamples: 3000}, `sum(avg_over_time(x[1h]))`))
+	var most promql.ErrTooManySamples
+	require.ErrorAs(t, exec(w.q, Options{MaxSamples: 40}, `sum(avg_over_time(x[1h]))`), &most)
+
+	few := query.New(w.store, w.index, w.store.Settings(), retention,
+		clock.NewSimulated(time.UnixMilli(now)), query.Options{MaxSeries: 49})
+	var bad *query.RequestError
+	require.ErrorAs(t, exec(few, Options{}, `x`), &bad)
+
+	engine, queryable := New(w.q, Options{Concurrency: 1})
+	inside, leave := make(chan struct{}), make(chan struct{})
+	first := engine.engine.NewTestQuery(func(context.Context) error {
+		close(inside)
+		<-leave
+		return nil
+	})
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		first.Exec(t.Context())
+	}()
+	<-inside
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	_, err := engine.NewInstantQuery(ctx, queryable, nil, "x", time.UnixMilli(now))
+	require.ErrorIs(t, err, context.Canceled)
+	close(leave)
+	<-done
+}

@@ -1,0 +1,192 @@
+package query
+
+import (
+	"cmp"
+	"context"
+	"math"
+	"slices"
+
+	"github.com/quern/quern/internal/metric"
+)
+
+// Group is series that a selector matched and that one read of the store serves.
+type Group struct {
+	group
+	q *Querier
+}
+
+// Groups finds the series that match any of the selectors. The error is a *RequestError.
+func (q *Querier) Groups(sels ...Selector) ([]Group, error) {
+	groups, err := q.groups(sels, math.MaxInt)
+	if err != nil {
+		return nil, err
+	}
+	out := make([]Group, len(groups))
+	for i, g := range groups {
+		out[i] = Group{group: g, q: q}
+	}
+	return out, nil
+}
+
+// IDs are the series, by id. They MUST NOT be changed.
+func (g Group) IDs() []metric.ScheduleID { return g.ids }
+
+// Labels are those of the series at place i. They MUST NOT be changed.
+func (g Group) Labels(i int) metric.Labels { return g.q.index.Labels(g.ids[i]) }
+
+// Index is the index in which series are found.
+func (q *Querier) Index() *Index { return q.index }
+
+// Warnings collect what is missing from an answer. The zero value has none.
+type Warnings struct{ warnings }
+
+// Add adds a warning.
+func (w *Warnings) Add(format string, args ...any) { w.add(format, args...) }
+
+// List are the warnings, the first of them in full.
+func (w *Warnings) List() []string { return w.list() }
+
+// Samples reads the raw samples in [fromMs, toMs) and calls with for each series in each
+// slice, slices in order: i is the series' place, samples are by time and valid during
+// the call.
+func (g Group) Samples(
+	ctx context.Context, fromMs, toMs int64, warn *Warnings, with func(i int, samples []metric.Sample) error,
+) error {
+	fromMs, toMs = g.q.sinceMs(metric.Raw, max(fromMs, minTimeMs)), g.q.untilMs(min(toMs, maxTimeMs))
+	if fromMs >= toMs {
+		return nil
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	err := g.q.rawSlices(ctx, g.group, fromMs, toMs, &warn.warnings, func(i int, samples []metric.Sample) {
+		if err := with(i, samples); err != nil {
+			cancel(err)
+		}
+	})
+	if cause := context.Cause(ctx); cause != nil {
+		return cause
+	}
+	return err
+}
+
+// Span is what the samples of one series in a stretch of time come to: a row of a
+// level, whose slice is [StartMs, EndMs), or one finite sample. As windows do not hold
+// what is at their beginning, EndMs is then the sample's time, and StartMs a millisecond less.
+type Span struct {
+	StartMs int64
+	EndMs   int64
+	metric.Rollup
+}
+
+// LastMs is the time of the sample, or the last moment of the row's slice.
+func (s *Span) LastMs() int64 {
+	if s.EndMs-s.StartMs == 1 {
+		return s.EndMs
+	}
+	return s.EndMs - 1
+}
+
+// LevelFor is the bucket that a range from fromMs on is best read from: raw if it still
+// has all of it. Else, of the levels that have, the coarsest with rows as wide as is wanted
+// first, or as is wanted next, and so on; or the finest of them. Where none has all of it, the one that is kept longest.
+func (q *Querier) LevelFor(fromMs int64, wanted ...func(widthMs int64) bool) metric.Bucket {
+	nowMs := q.nowMs()
+	since := func(b metric.Bucket) int64 {
+		if kept := q.retention.Of(b); kept > 0 {
+			return nowMs - kept.Milliseconds()
+		}
+		return math.MinInt64
+	}
+	if since(metric.Raw) <= fromMs {
+		return metric.Raw
+	}
+	levels := q.ladder.Levels()
+	kept := slices.DeleteFunc(slices.Clone(levels), func(b metric.Bucket) bool { return since(b) > fromMs })
+	if len(kept) == 0 {
+		return slices.MinFunc(levels, func(a, b metric.Bucket) int { return cmp.Compare(since(a), since(b)) })
+	}
+	for _, want := range wanted {
+		for _, b := range slices.Backward(kept) {
+			if want(q.ladder.WidthMs(b)) {
+				return b
+			}
+		}
+	}
+	return kept[0]
+}
+
+// Plan says what is read for a range at a level: its rows as far as they have been ground,
+// then finer ones, then samples. See planner.
+type Plan struct {
+	ladder metric.Ladder
+	parts  []part
+}
+
+// Plan looks at what there is to read in [fromMs, toMs), at a level and below.
+func (q *Querier) Plan(ctx context.Context, level metric.Bucket, fromMs, toMs int64) (*Plan, error) {
+	levels := q.ladder.Levels()[:level]
+	slices.Reverse(levels)
+	fromMs = metric.AlignDown(max(fromMs, minTimeMs), q.ladder.WidthMs(level))
+	toMs = q.untilMs(min(toMs, maxTimeMs))
+	p, err := q.planner(ctx, fromMs, toMs, levels)
+	if err != nil {
+		return nil, err
+	}
+	return &Plan{ladder: q.ladder, parts: p.plan(fromMs, toMs, levels, nil)}, nil
+}
+
+// Floor is the latest time, not after tMs, that no row straddles: the start of the row
+// in whose slice tMs is, or tMs itself.
+func (p *Plan) Floor(tMs int64) int64 {
+	i, _ := slices.BinarySearchFunc(p.parts, tMs, func(part part, tMs int64) int {
+		if part.toMs <= tMs {
+			return -1
+		}
+		return 1
+	})
+	if i == len(p.parts) || tMs < p.parts[i].fromMs || p.parts[i].bucket == metric.Raw {
+		return tMs
+	}
+	return metric.AlignDown(tMs, p.ladder.WidthMs(p.parts[i].bucket))
+}
+
+// Spans reads what the plan says and calls with for each span, those of a series in order
+// of time: i is the series' place, the span is valid during the call.
+func (g Group) Spans(ctx context.Context, p *Plan, warn *Warnings, with func(i int, s *Span) error) error {
+	for _, part := range p.parts {
+		if part.bucket == metric.Raw {
+			err := g.Samples(ctx, part.fromMs, part.toMs, warn, func(i int, samples []metric.Sample) error {
+				for _, s := range samples {
+					if !finite(s.Value) {
+						continue
+					}
+					err := with(i, &Span{StartMs: s.TimeMs - 1, EndMs: s.TimeMs, Rollup: metric.Rollup{
+						Count: 1, Sum: s.Value, Min: s.Value, Max: s.Value, First: s.Value, Last: s.Value,
+					}})
+					if err != nil {
+						return err
+					}
+				}
+				return nil
+			})
+			if err != nil {
+				return err
+			}
+			continue
+		}
+		width := p.ladder.WidthMs(part.bucket)
+		for row, err := range g.q.rows(ctx, g.group, part.bucket, part.fromMs, part.toMs) {
+			if err != nil {
+				return err
+			}
+			if row.Partial {
+				warn.add("%s of %s is partial: raw chunks were damaged when it was ground",
+					g.q.rowName(part.bucket, row.TimeMs), g.q.index.Labels(row.Schedule))
+			}
+			if err := with(row.i, &Span{StartMs: row.TimeMs, EndMs: row.TimeMs + width, Rollup: row.Rollup}); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
