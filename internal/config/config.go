@@ -56,6 +56,8 @@ type Config struct {
 
 	HostMetrics         bool
 	HostMetricsInterval time.Duration
+	Query Query
+
 	Source              string
 	Demo                bool
 
@@ -77,6 +79,15 @@ type Sources struct {
 
 // Log is what is logged, and how.
 type Log struct {
+// Query is what bounds PromQL queries.
+type Query struct {
+	Timeout     time.Duration
+	MaxSamples  int
+	Concurrency int
+	// Lookback is how old the sample may be that stands for a series at a time.
+	Lookback time.Duration
+}
+
 	LogLevel  slog.Level
 	LogFormat string
 }
@@ -235,6 +246,10 @@ func (p *parser) ingest(cfg *Config) {
 func (p *parser) madeFlags() Made {
 	return Made{
 		Ladder:          p.ladder(),
+	cfg.Query = Query{
+		Timeout: p.positive("query-timeout"), MaxSamples: p.within("query-max-samples", 1, 1<<40),
+		Concurrency: p.within("query-concurrency", 1, 1<<20), Lookback: p.interval("query-lookback"),
+	}
 		GroupSize:       p.made("group-size", 4096),
 		IndexPartitions: p.made("index-partitions", 1024),
 	}

@@ -127,6 +127,7 @@ func TestDefaults(t *testing.T) {
 			"host.name", "k8s.cluster.name", "k8s.namespace.name", "k8s.node.name", "k8s.pod.name", "k8s.container.name",
 		},
 		GroupCommit: 100 * time.Millisecond, MaxPendingSamples: 2 << 20, MaxBodyBytes: 16 << 20,
+		Query:       Query{Timeout: 2 * time.Minute, MaxSamples: 50_000_000, Concurrency: 20, Lookback: 5 * time.Minute},
 		HostMetrics: true, HostMetricsInterval: 10 * time.Second,
 		Log: Log{LogLevel: slog.LevelInfo, LogFormat: "text"},
 	}, cfg)
@@ -237,6 +238,10 @@ func TestWrong(t *testing.T) {
 		{[]string{"--max-series", "-1"}, `--max-series -1: must be between 0 and`},
 		{[]string{"--max-body-bytes", "0"}, `--max-body-bytes 0: must be between 1 and`},
 		{[]string{"--age-cap", "tomorrow"}, `--age-cap tomorrow: "tomorrow" is no duration such as`},
+		{[]string{"--query-timeout", "0s"}, `--query-timeout 0s: must be more than 0`},
+		{[]string{"--query-max-samples", "0"}, `--query-max-samples 0: must be between 1 and`},
+		{[]string{"--query-concurrency", "0"}, `--query-concurrency 0: must be between 1 and`},
+		{[]string{"--query-lookback", "1us"}, `--query-lookback 1us: must be`},
 		{[]string{"--age-cap", "0"}, `--age-cap 0: must be more than 0`},
 		{[]string{"--future-limit", "-1m"}, `--future-limit -1m: must be more than 0`},
 		{[]string{"--group-commit", "0"}, `--group-commit 0: must be more than 0`},

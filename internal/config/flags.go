@@ -14,6 +14,7 @@ const (
 	catIngest      = "Ingest"
 	catAggregation = "Aggregation"
 	catServer      = "Server"
+	catQuery       = "Query"
 	catRequest     = "Request"
 )
 
@@ -163,6 +164,10 @@ func ingestFlags() []cli.Flag {
 		integer(catIngest, "max-series-per-source", 0, "series that one source may have; 0 is no limit"),
 		integer(catIngest, "max-body-bytes", 16<<20, "size of a compressed body before it is answered 413; uncompressed it may be four times that"),
 	}
+		span(catQuery, "query-timeout", 2*time.Minute, "how long a PromQL query may take"),
+		integer(catQuery, "query-max-samples", 50_000_000, "samples that a PromQL query may hold at a time"),
+		integer(catQuery, "query-concurrency", 20, "PromQL queries that are evaluated at the same time; others wait"),
+		span(catQuery, "query-lookback", 5*time.Minute, "how old the sample may be that stands for a series at a time"),
 }
 
 // timingFlags are when data enters a slice, and when it is ground. All processes of a
