@@ -81,6 +81,19 @@ func (s *server) heartbeats(ctx context.Context) {
 	}
 }
 
+// metadataEvery is how soon what is said of metrics is in the store, and others' is seen.
+const metadataEvery = 15 * time.Second
+
+func (s *server) metadata(ctx context.Context) {
+	s.every(ctx, metadataEvery, "metadata", func(ctx context.Context) error {
+		err := s.engine.catalog.Flush(ctx)
+		if s.shared() {
+			err = errors.Join(err, s.engine.catalog.Refresh(ctx))
+		}
+		return err
+	})
+}
+
 // recordError keeps an error among those that the status shows.
 func (s *server) recordError(ctx context.Context, component string, err error) {
 	if rerr := s.engine.store.RecordError(ctx, storage.ComponentError{

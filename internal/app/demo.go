@@ -49,7 +49,7 @@ func fillDemo(ctx context.Context, cfg config.Config, g *demo.Generator, log *sl
 		return err
 	}
 	s.startIngest(ctx, e)
-	defer func() { err = errors.Join(err, e.close()) }()
+	defer func() { err = errors.Join(err, e.close(context.WithoutCancel(ctx))) }()
 
 	fmt.Fprintf(out, "Generating %s of reports of %d series, at one report per source every %s.\n",
 		config.FormatSpan(demoSpan), g.Series(), g.Interval())

@@ -5,6 +5,7 @@ package app
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
@@ -16,6 +17,7 @@ import (
 	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/config"
 	"github.com/quern/quern/internal/ingest"
+	"github.com/quern/quern/internal/metadata"
 	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/query"
 	"github.com/quern/quern/internal/recovery"
@@ -56,8 +58,9 @@ type engine struct {
 
 	runner *rollup.Runner // with the role
 
-	index  *query.Index   // with the role of ingest
-	ingest *ingest.Ingest // the same, once started
+	index   *query.Index      // with the role of ingest
+	catalog *metadata.Catalog // the same
+	ingest  *ingest.Ingest    // the same, once started
 }
 
 // newEngine makes the engine and fills its label index. Nothing runs yet.
@@ -76,6 +79,10 @@ func (s *setup) newEngine(ctx context.Context, st storage.Store) (*engine, error
 	if s.roles.ingest {
 		e.index = query.NewIndex()
 		if err := e.index.Refresh(ctx, st); err != nil {
+			return nil, err
+		}
+		e.catalog = metadata.New(st, s.clk, metadata.Options{Logger: component(s.log, "metadata")})
+		if err := e.catalog.Refresh(ctx); err != nil {
 			return nil, err
 		}
 	}
@@ -108,11 +115,13 @@ func (s *setup) startIngest(ctx context.Context, e *engine) {
 }
 
 // close makes durable what ingest has taken. It is called once.
-func (e *engine) close() error {
+func (e *engine) close(ctx context.Context) error {
 	if e.ingest == nil {
 		return nil
 	}
-	return e.ingest.Close()
+	ctx, cancel := context.WithTimeout(ctx, drainTime)
+	defer cancel()
+	return errors.Join(e.ingest.Close(), e.catalog.Flush(ctx))
 }
 
 // workerName tells this process from all others, also from one that ran here before.

@@ -1,15 +1,21 @@
 package app
 
 import (
+	"github.com/quern/quern/internal/api/promapi"
+	"github.com/quern/quern/internal/program"
 	"github.com/quern/quern/internal/promquery"
 	"github.com/quern/quern/internal/query"
 )
 
-// newPromQL makes what evaluates PromQL over a querier.
-func (s *server) newPromQL(q *query.Querier) (*promquery.Engine, *promquery.Queryable) {
-	return promquery.New(q, promquery.Options{
+// prometheusAPI makes what answers PromQL over a querier.
+func (s *server) prometheusAPI(q *query.Querier) *promapi.API {
+	engine, queryable := promquery.New(q, promquery.Options{
 		Timeout: s.cfg.Query.Timeout, MaxSamples: s.cfg.Query.MaxSamples,
 		Concurrency: s.cfg.Query.Concurrency, Lookback: s.cfg.Query.Lookback,
 		Logger: component(s.log, "promql"), Metrics: s.metrics,
+	})
+	return promapi.New(promapi.Options{
+		Engine: engine, Queryable: queryable, Metadata: s.engine.catalog, Clock: s.clk,
+		Logger: component(s.log, "http"), Version: program.Version(),
 	})
 }

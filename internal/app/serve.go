@@ -141,7 +141,7 @@ func (s *server) run(stopped context.Context, l net.Listener, started func(addr 
 		return err
 	}
 	if err := s.build(hard); err != nil {
-		return errors.Join(err, s.engine.close(), s.engine.store.Close())
+		return errors.Join(err, s.engine.close(hard), s.engine.store.Close())
 	}
 	s.start(ctx)
 	if !s.shared() {
@@ -211,7 +211,13 @@ func (s *server) build(ctx context.Context) error {
 			AgeCap: s.cfg.AgeCap, Metrics: s.metrics,
 		})
 		opts.Appender = appender{s.engine.ingest, &s.unfit}
-		opts.Extra = []api.Registrar{api.NewRead(reader, s.clk), s.operate(s.engine)}
+		if s.lines != nil {
+			s.graphite = graphite.New(ctx, opts.Appender, s.clk, graphite.Options{
+				Sources: s.cfg.Sources.Graphite, Logger: component(s.log, "graphite"), Metrics: s.metrics,
+			})
+		}
+		opts.Metadata = s.engine.catalog
+		opts.Extra = []api.Registrar{api.NewRead(reader, s.clk), s.operate(s.engine), s.prometheusAPI(reader)}
 	}
 	var err error
 	if s.http, err = api.New(opts); err != nil {
@@ -239,6 +245,7 @@ func (s *server) start(ctx context.Context) {
 	}
 	if s.demo != nil {
 		s.background.Go(func() { liveDemo(ctx, s.engine, s.demo, s.clk, s.log) })
+		s.background.Go(func() { s.metadata(ctx) })
 	}
 }
 
@@ -255,7 +262,7 @@ func (s *server) drain(ctx context.Context, web *http.Server, breakOff func()) e
 	s.background.Wait()
 	// Ingest ends what waits in it, also when its clients have gone.
 	hard := time.AfterFunc(drainTime, breakOff)
-	err := s.engine.close()
+	err := s.engine.close(ctx)
 	hard.Stop()
 	breakOff()
 	s.gate.close()

@@ -381,7 +381,7 @@ func TestClockGoesWrong(t *testing.T) {
 		require.NoError(t, s.ready())
 		cancel()
 		synctest.Wait()
-		require.NoError(t, s.engine.close())
+		require.NoError(t, s.engine.close(t.Context()))
 	})
 }
 

@@ -80,7 +80,7 @@ func nearest(flags []cli.Flag, unknown string) string {
 // Run runs a program. It adds to it what all have: completion, a version, and errors in
 // one form.
 func Run(ctx context.Context, app *cli.App, args []string, stdout, stderr io.Writer) error {
-	app.Version = version()
+	app.Version = Version()
 	app.Writer, app.ErrWriter = stdout, stderr
 	app.EnableBashCompletion = true
 	app.DisableSliceFlagSeparator = true // a selector has commas of its own
@@ -132,8 +132,8 @@ func noArguments(c *cli.Context) error {
 	return nil
 }
 
-// version is the module's version as the toolchain recorded it.
-func version() string {
+// Version is the module's version as the toolchain recorded it.
+func Version() string {
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
 		return "unknown"
