@@ -59,6 +59,10 @@ bench: ## Run the benchmark program (ARGS="..." passes arguments)
 bench-cassandra: ## Run it over a Cassandra that it starts (ARGS="...")
 	$(GO) run ./bench -store cassandra $(ARGS)
 
+.PHONY: bench-peers
+bench-peers: ## Run Quern beside VictoriaMetrics and Prometheus (ARGS="...")
+	$(GO) run ./bench/peers $(ARGS)
+
 .PHONY: fuzz
 fuzz: ## Run each fuzz target for FUZZTIME (30s)
 	@grep -rnoE --include='*_test.go' '^func Fuzz[A-Za-z0-9_]+' . | sort | \

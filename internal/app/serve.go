@@ -228,6 +228,9 @@ func (s *server) build(ctx context.Context) error {
 	return nil
 }
 
+	if s.cfg.Pprof {
+		opts.Extra = append(opts.Extra, profiles{})
+	}
 // start begins what runs beside the requests, until ctx is done.
 func (s *server) start(ctx context.Context) {
 	s.background.Go(func() { s.heartbeats(ctx) })

@@ -26,6 +26,8 @@ type Config struct {
 	DataDir string
 	Cluster Cluster
 	Listen  string
+	// Pprof has profiles served.
+	Pprof bool
 	// WorkerID names the process among those that share the store, empty for a name that nobody else has.
 	WorkerID string
 	// HeartbeatTimeout is how long it may be silent before others take its shards.
@@ -195,6 +197,7 @@ func (p *parser) process(cfg *Config) {
 	cfg.WorkerID = p.c.String("worker-id")
 	if cfg.HeartbeatTimeout = p.span("heartbeat-timeout"); cfg.HeartbeatTimeout < minHeartbeatTimeout {
 		p.fail("heartbeat-timeout", "must be %s or more", FormatSpan(minHeartbeatTimeout))
+	cfg.Pprof = p.c.Bool("pprof")
 	}
 	p.store(cfg)
 }

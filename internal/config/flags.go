@@ -100,6 +100,7 @@ func processFlags(listen string) []cli.Flag {
 		configFlag(),
 		str(catServer, "listen", listen, "`ADDRESS` that HTTP is served on"),
 		str(catServer, "worker-id", "", "`NAME` of this process among those that share a store (default: the host's and a random number)"),
+		boolean(catServer, "pprof", false, "serve profiles of this process at /debug/pprof/"),
 		span(catServer, "heartbeat-timeout", 30*time.Second, "how long this process may be silent before others take its shards"),
 	}
 }

@@ -1,0 +1,235 @@
+// Command peers measures Quern beside what else a user could pick, one after the other, on this machine and in one run:
+//
+//	go run ./bench/peers                      all, three times each
+//	go run ./bench/peers -runs 1 -only quern  a quick look
+//
+// VictoriaMetrics and Prometheus are those that are installed, or else those of Debian's packages. Each server starts on an
+// empty directory. Requests are made up before the clock starts, and sent over as many connections as there would be
+// workers; a rate counts from the first request to the last answer. Only Quern has data on disk, synced, before it answers.
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/quern/quern/integration/debian"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	err := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
+	stop()
+	switch {
+	case err == nil, errors.Is(err, flag.ErrHelp):
+	default:
+		fmt.Fprintf(os.Stderr, "peers: %v\n", err)
+		os.Exit(1)
+	}
+}
+
+type options struct {
+	runs   int
+	only   string
+	series int
+	dir    string
+	cpu    string
+}
+
+func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
+	var opts options
+	flags := flag.NewFlagSet("peers", flag.ContinueOnError)
+	flags.SetOutput(stderr)
+	flags.IntVar(&opts.runs, "runs", 3, "how often each is measured; the table has the medians")
+	flags.StringVar(&opts.only, "only", "", "names, or parts of names, of those to measure, separated by commas")
+	flags.IntVar(&opts.series, "series", 10_000, "series of the load by remote write")
+	flags.StringVar(&opts.dir, "dir", "", "where data goes (default: the directory of temporary files)")
+	flags.StringVar(&opts.cpu, "cpu-profile", "", "file for a CPU profile of Quern during the last load")
+	if err := flags.Parse(args); err != nil {
+		return err
+	}
+	found, err := peers(ctx, opts)
+	if err != nil {
+		return err
+	}
+	end := time.Now().Truncate(time.Hour)
+	fmt.Fprintln(stderr, "making up requests")
+	loads := []load{remoteWrite(opts.series, 60, end), influx(50, 24*time.Hour-20*time.Minute, time.Now())}
+
+	got := table{}
+	for r := range opts.runs {
+		for _, p := range found {
+			for i := range loads {
+				l := &loads[i]
+				if l.influx && p.influxPath == "" {
+					continue
+				}
+				fmt.Fprintf(stderr, "run %d of %d: %s, %s\n", r+1, opts.runs, p.name, l.name)
+				if err := measure(ctx, opts, p, l, got); err != nil {
+					return fmt.Errorf("%s, %s: %w", p.name, l.name, err)
+				}
+			}
+		}
+	}
+	got.print(stdout, found)
+	return nil
+}
+
+// peer is a server of metrics.
+type peer struct {
+	name       string
+	args       func(dir, address string) []string
+	ready      string
+	writePath  string
+	influxPath string // "" where it does not take lines
+	found      debian.Found
+}
+
+func peers(ctx context.Context, opts options) ([]peer, error) {
+	all := []peer{
+		{
+			name: "Quern", ready: "/-/ready", writePath: "/api/v1/write", influxPath: "/write",
+			args: func(dir, address string) []string {
+				args := []string{"serve", "--data-dir", dir, "--listen", address, "--host-metrics=false"}
+				if opts.cpu != "" {
+					args = append(args, "--pprof")
+				}
+				return args
+			},
+		},
+		{
+			name: "VictoriaMetrics", ready: "/health", writePath: "/api/v1/write", influxPath: "/write",
+			args: func(dir, address string) []string {
+				return []string{"-storageDataPath=" + dir, "-httpListenAddr=" + address, "-retentionPeriod=100y", "-search.maxUniqueTimeseries=2000000"}
+			},
+		},
+		{
+			name: "Prometheus", ready: "/-/ready", writePath: "/api/v1/write",
+			args: func(dir, address string) []string {
+				return []string{
+					"--config.file=" + filepath.Join(dir, "..", "prometheus.yml"), "--storage.tsdb.path=" + dir,
+					"--web.listen-address=" + address, "--web.enable-remote-write-receiver", "--log.level=warn",
+				}
+			},
+		},
+	}
+	var out []peer
+	for _, p := range all {
+		if !slices.ContainsFunc(strings.Split(opts.only, ","), func(s string) bool {
+			return strings.Contains(strings.ToLower(p.name), strings.ToLower(strings.TrimSpace(s)))
+		}) {
+			continue
+		}
+		var err error
+		switch p.name {
+		case "Quern":
+			p.found, err = buildQuern(ctx)
+		case "VictoriaMetrics":
+			p.found, err = debian.Program{Package: "victoria-metrics", Path: "/usr/bin/victoria-metrics"}.Find(ctx)
+		default:
+			p.found, err = debian.Program{Package: "prometheus", Path: "/usr/bin/prometheus"}.Find(ctx)
+		}
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, p)
+	}
+	return out, nil
+}
+
+func buildQuern(ctx context.Context) (debian.Found, error) {
+	dir, err := os.MkdirTemp("", "quern-peers-")
+	if err != nil {
+		return debian.Found{}, err
+	}
+	path := filepath.Join(dir, "quern")
+	cmd := exec.CommandContext(ctx, "go", "build", "-o", path, "./cmd/quern")
+	cmd.Stderr = os.Stderr
+	return debian.Found{Path: path, Root: "/"}, cmd.Run()
+}
+
+// table has what was measured: by row, by peer, of each run.
+type table map[string]map[string][]float64
+
+func (t table) add(row, peer string, v float64) {
+	if t[row] == nil {
+		t[row] = map[string][]float64{}
+	}
+	t[row][peer] = append(t[row][peer], v)
+}
+
+func (t table) print(out io.Writer, found []peer) {
+	fmt.Fprint(out, "| what |")
+	for _, p := range found {
+		fmt.Fprintf(out, " %s |", p.name)
+	}
+	fmt.Fprint(out, " Quern against VictoriaMetrics |\n| --- |"+strings.Repeat(" ---: |", len(found)+1)+"\n")
+	for _, row := range rows {
+		if t[row.name] == nil {
+			continue
+		}
+		fmt.Fprintf(out, "| %s |", row.name)
+		for _, p := range found {
+			if v := t[row.name][p.name]; len(v) > 0 {
+				fmt.Fprintf(out, " "+row.format+" |", median(v)*row.scale)
+			} else {
+				fmt.Fprint(out, " |")
+			}
+		}
+		if q, v := t[row.name]["Quern"], t[row.name]["VictoriaMetrics"]; len(q) > 0 && len(v) > 0 {
+			fmt.Fprintf(out, " %.2f × |\n", median(q)/median(v))
+		} else {
+			fmt.Fprintln(out, " |")
+		}
+	}
+}
+
+func median(v []float64) float64 {
+	v = slices.Sorted(slices.Values(v))
+	return v[len(v)/2]
+}
+
+// measure starts a peer on an empty directory, loads it, asks it, and stops it.
+func measure(ctx context.Context, opts options, p peer, l *load, got table) (err error) {
+	place, err := os.MkdirTemp(opts.dir, "quern-peers-")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(place)) }()
+	if err := os.WriteFile(filepath.Join(place, "prometheus.yml"), []byte("global: {scrape_interval: 1h}\n"), 0o600); err != nil {
+		return err
+	}
+	s, err := start(ctx, p, filepath.Join(place, "data"))
+	if err != nil {
+		return err
+	}
+	defer func() { err = cmp.Or(err, s.stop()) }()
+	stopProfile := func() error { return nil }
+	if opts.cpu != "" && p.name == "Quern" {
+		stopProfile = s.profile(ctx, opts.cpu)
+	}
+	if err := l.send(ctx, s, got); err != nil {
+		return err
+	}
+	if err := stopProfile(); err != nil {
+		return err
+	}
+	if err := l.ask(ctx, s, got); err != nil {
+		return err
+	}
+	if peak, ok := s.peakRSS(); ok {
+		got.add(l.name+": peak memory", p.name, peak)
+	}
+	return nil
+}
