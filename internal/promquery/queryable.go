@@ -233,6 +233,9 @@ func (r *rows) points(places []place) (points, error) {
 		found, err := r.loader.get(p.group, func(ctx context.Context, g query.Group, hold func(n int) error) ([][]query.Span, error) {
 			out := make([][]query.Span, len(g.IDs()))
 			err := g.Spans(ctx, r.planned, r.warn, func(i int, s *query.Span) error {
+				if out[i] == nil {
+					out[i] = make([]query.Span, 0, r.rows(r.q))
+				}
 				out[i] = append(out[i], r.keep(s))
 				return hold(1)
 			})

@@ -36,10 +36,19 @@ type reading struct {
 // in one, and counts the step from one before, behind a gap of one.
 const around = 4
 
+// fromMs is the beginning of what there may be to read.
+func (r *reading) fromMs(q *query.Querier) int64 {
+	return r.grid.startMs - r.rangeMs - around*q.Ladder().WidthMs(r.level)
+}
+
 // plan looks at what there is to read.
 func (r *reading) plan(ctx context.Context, q *query.Querier) (*query.Plan, error) {
-	fromMs := r.grid.startMs - r.rangeMs - around*q.Ladder().WidthMs(r.level)
-	return q.Plan(ctx, r.level, fromMs, r.grid.last()+1)
+	return q.Plan(ctx, r.level, r.fromMs(q), r.grid.last()+1)
+}
+
+// rows is about how many rows a series may have.
+func (r *reading) rows(q *query.Querier) int {
+	return int(min((r.grid.last()-r.fromMs(q))/q.Ladder().WidthMs(r.level)+1, 1024))
 }
 
 // keep is what is held of a span until its series is asked for.

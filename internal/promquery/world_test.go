@@ -138,6 +138,11 @@ func named(name string, more ...metric.Label) metric.Labels {
 // put stores samples in one flush: a chunk for each block and slice.
 func (w *world) put(samples ...metric.Sample) {
 	w.t.Helper()
+	require.NoError(w.t, w.store.Write(w.t.Context(), w.flush(&storage.Batch{}, samples)))
+}
+
+// flush adds to a batch what one flush of ingest writes.
+func (w *world) flush(b *storage.Batch, samples []metric.Sample) *storage.Batch {
 	type place struct {
 		sliceMs int64
 		block   metric.ScheduleID
@@ -149,7 +154,6 @@ func (w *world) put(samples ...metric.Sample) {
 		p := place{sliceMs, blocks.Of(s.Schedule, settings.Epochs[0].BlockSize).Start}
 		byPlace[p] = append(byPlace[p], s)
 	}
-	b := &storage.Batch{}
 	for p, all := range byPlace {
 		slices.SortStableFunc(all, metric.CompareSamples)
 		key := storage.SliceKey{Bucket: metric.Raw, StartMs: p.sliceMs}
@@ -160,7 +164,7 @@ func (w *world) put(samples ...metric.Sample) {
 			Chunk:   storage.Chunk{ID: w.chunks.Next(max(0, p.sliceMs)), Data: blocks.AppendSamples(nil, all)},
 		})
 	}
-	require.NoError(w.t, w.store.Write(w.t.Context(), b))
+	return b
 }
 
 // grind writes the rows of a level that start in [fromMs, toMs), from the samples of each

@@ -153,6 +153,7 @@ func (p *Plan) Floor(tMs int64) int64 {
 // Spans reads what the plan says and calls with for each span, those of a series in order
 // of time: i is the series' place, the span is valid during the call.
 func (g Group) Spans(ctx context.Context, p *Plan, warn *Warnings, with func(i int, s *Span) error) error {
+	span := new(Span)
 	for _, part := range p.parts {
 		if part.bucket == metric.Raw {
 			err := g.Samples(ctx, part.fromMs, part.toMs, warn, func(i int, samples []metric.Sample) error {
@@ -160,10 +161,10 @@ func (g Group) Spans(ctx context.Context, p *Plan, warn *Warnings, with func(i i
 					if !finite(s.Value) {
 						continue
 					}
-					err := with(i, &Span{StartMs: s.TimeMs - 1, EndMs: s.TimeMs, Rollup: metric.Rollup{
+					*span = Span{StartMs: s.TimeMs - 1, EndMs: s.TimeMs, Rollup: metric.Rollup{
 						Count: 1, Sum: s.Value, Min: s.Value, Max: s.Value, First: s.Value, Last: s.Value,
-					}})
-					if err != nil {
+					}}
+					if err := with(i, span); err != nil {
 						return err
 					}
 				}
@@ -183,7 +184,8 @@ func (g Group) Spans(ctx context.Context, p *Plan, warn *Warnings, with func(i i
 				warn.add("%s of %s is partial: raw chunks were damaged when it was ground",
 					g.q.rowName(part.bucket, row.TimeMs), g.q.index.Labels(row.Schedule))
 			}
-			if err := with(row.i, &Span{StartMs: row.TimeMs, EndMs: row.TimeMs + width, Rollup: row.Rollup}); err != nil {
+			*span = Span{StartMs: row.TimeMs, EndMs: row.TimeMs + width, Rollup: row.Rollup}
+			if err := with(row.i, span); err != nil {
 				return err
 			}
 		}

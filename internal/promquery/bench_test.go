@@ -1,0 +1,150 @@
+package promquery
+
+import (
+	"cmp"
+	"fmt"
+	"runtime"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/prometheus/prometheus/promql"
+	"github.com/stretchr/testify/require"
+
+	"github.com/quern/quern/internal/blocks"
+	"github.com/quern/quern/internal/clock"
+	"github.com/quern/quern/internal/metric"
+	"github.com/quern/quern/internal/query"
+	"github.com/quern/quern/internal/storage"
+	"github.com/quern/quern/internal/storage/pebble"
+)
+
+// newBench is a world on a disk, with the server's settings.
+func newBench(b *testing.B) *world {
+	clk := clock.NewSimulated(time.UnixMilli(now))
+	st, err := pebble.Open(b.TempDir(), pebble.Options{
+		Settings: storage.Settings{
+			Ladder: metric.DefaultLadder(), GroupSize: 128, IndexPartitions: 16, Epochs: blocks.Epochs{{BlockSize: 128}},
+		},
+		Retention: retention, Clock: clk,
+	})
+	require.NoError(b, err)
+	b.Cleanup(func() { require.NoError(b, st.Close()) })
+	return newWorldOn(b, st, retention, clk)
+}
+
+// busy fills a world with n series, each with a sample every stepMs, in chunks as ingest
+// writes them: one for each time and block.
+func busy(b *testing.B, w *world, n int, fromMs, stepMs int64) {
+	for i := range n {
+		w.id(named("m_total", metric.Label{Name: "source", Value: fmt.Sprintf("host-%d", i/100)},
+			metric.Label{Name: "i", Value: fmt.Sprint(i % 100)}))
+	}
+	samples := make([]metric.Sample, n)
+	batch := &storage.Batch{}
+	write := func() {
+		require.NoError(b, w.store.Write(b.Context(), batch))
+		*batch = storage.Batch{}
+	}
+	defer write()
+	for t := fromMs; t < now; t += stepMs {
+		for i := range samples {
+			samples[i] = metric.Sample{Schedule: metric.ScheduleID(i), TimeMs: t, Value: float64(t/1000+int64(i)) / 8}
+		}
+		if w.flush(batch, samples); len(batch.Raw) > 1000 {
+			write()
+		}
+	}
+}
+
+func bench(b *testing.B, w *world, series int, make func(e *Engine) (promql.Query, error)) {
+	engine, _ := New(w.q, Options{})
+	b.ReportAllocs()
+	for b.Loop() {
+		q, err := make(engine)
+		require.NoError(b, err)
+		r := q.Exec(b.Context())
+		require.NoError(b, r.Err)
+		switch v := r.Value.(type) {
+		case promql.Vector:
+			require.Len(b, v, series)
+		case promql.Matrix:
+			require.Len(b, v, series)
+		}
+		q.Close()
+	}
+}
+
+// BenchmarkOneSeries draws one of 128 series of a block, a sample every 10 s.
+func BenchmarkOneSeries(b *testing.B) {
+	w := newBench(b)
+	busy(b, w, 128, now-day-hour, 10*second)
+	for _, c := range []struct {
+		name         string
+		spanMs, step int64
+	}{{"1h", hour, 10 * second}, {"24h", day, minute}} {
+		b.Run(c.name, func(b *testing.B) {
+			bench(b, w, 1, func(e *Engine) (promql.Query, error) {
+				return e.NewRangeQuery(b.Context(), w.queryable, nil, `m_total{i="17",source="host-0"}`,
+					time.UnixMilli(now-c.spanMs), time.UnixMilli(now), time.Duration(c.step)*time.Millisecond)
+			})
+		})
+	}
+}
+
+// BenchmarkManySeries asks 10,000 series for an hour of 60 samples.
+func BenchmarkManySeries(b *testing.B) {
+	w := newBench(b)
+	busy(b, w, 10_000, now-hour, minute)
+	bench(b, w, 10_000, func(e *Engine) (promql.Query, error) {
+		return e.NewInstantQuery(b.Context(), w.queryable, nil, `avg_over_time(m_total[1h])`, time.UnixMilli(now))
+	})
+}
+
+// BenchmarkYear draws a year of 1,000 series.
+func BenchmarkYear(b *testing.B) {
+	w := newBench(b)
+	const n = 1000
+	var sample []metric.Sample
+	for i := range n {
+		w.id(named("m", metric.Label{Name: "source", Value: fmt.Sprintf("host-%d", i)}))
+	}
+	for i := range 100 {
+		sample = append(sample, metric.Sample{TimeMs: int64(i), Value: float64(i * i)})
+	}
+	row, _ := rollupOf(sample)
+	var rows []metric.RollupRow
+	for t := midnight - 366*day; t < midnight; t += day {
+		for i := range n {
+			rows = append(rows, metric.RollupRow{Schedule: metric.ScheduleID(i), TimeMs: t, Rollup: row})
+		}
+	}
+	slices.SortStableFunc(rows, func(a, b metric.RollupRow) int { return cmp.Compare(a.Schedule, b.Schedule) })
+	require.NoError(b, w.store.WriteRollups(b.Context(), 0, 3, rows))
+	bench(b, w, n, func(e *Engine) (promql.Query, error) {
+		return e.NewRangeQuery(b.Context(), w.queryable, nil, `max_over_time(m[1d])`,
+			time.UnixMilli(midnight-365*day), time.UnixMilli(midnight), 24*time.Hour)
+	})
+}
+
+// BenchmarkIndex is the memory of the label index: series of hosts with 100 each.
+func BenchmarkIndex(b *testing.B) {
+	const n = 200_000
+	heap := func() uint64 {
+		var m runtime.MemStats
+		runtime.GC()
+		runtime.ReadMemStats(&m)
+		return m.HeapAlloc
+	}
+	for b.Loop() {
+		before := heap()
+		x := query.NewIndex()
+		for i := range n {
+			x.Add([]storage.Schedule{{ID: metric.ScheduleID(i), Labels: named(fmt.Sprintf("metric_%d_total", i%100),
+				metric.Label{Name: "source", Value: fmt.Sprintf("host-%d", i/100)}, metric.Label{Name: "instance", Value: fmt.Sprintf("host-%d:9100", i/100)},
+				metric.Label{Name: "job", Value: "node"}, metric.Label{Name: "device", Value: fmt.Sprint(i % 7)})}})
+		}
+		b.ReportMetric(float64(heap()-before)/n, "B/series")
+		runtime.KeepAlive(x)
+	}
+}
