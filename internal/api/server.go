@@ -172,6 +172,7 @@ func New(opts Options) (*Server, error) {
 			return nil, err
 		}
 		s.take(h, reportsPath)
+		s.take(newCollectdHandler(in, &s.opts), collectdPath)
 		if err := s.registerInflux(in); err != nil {
 			return nil, err
 		}
@@ -307,6 +308,7 @@ func (s *Server) index(w http.ResponseWriter, _ *http.Request) {
 		{"POST", "/api/v1/write", "Prometheus remote write"},
 		{"POST", "/api/v2/write", "Influx line protocol, also at /write and /influx/write"},
 		{"POST", "/v1/metrics", "OTLP, also at /api/v1/otlp/v1/metrics"},
+		{"POST", "/api/v1/push/collectd", "collectd's write_http, as JSON"},
 		{"POST", "/api/v1/import", "back-fill from NDJSON"},
 		{"GET", "/api/v1/query", "PromQL at one time"},
 		{"GET", "/api/v1/query_range", "PromQL over a range"},

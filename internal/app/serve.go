@@ -18,6 +18,7 @@ import (
 	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/config"
 	"github.com/quern/quern/internal/demo"
+	"github.com/quern/quern/internal/graphite"
 	"github.com/quern/quern/internal/query"
 )
 
@@ -52,6 +53,12 @@ func serve(ctx context.Context, cfg config.Config, does roles, stdout, stderr io
 	defer listener.Close() //nolint:errcheck // the server has closed it by then
 
 	s := newServer(setup{cfg: cfg, roles: does, clk: clock.System{}, log: log})
+	if cfg.GraphiteListen != "" {
+		if s.lines, err = lc.Listen(ctx, "tcp", cfg.GraphiteListen); err != nil {
+			return fmt.Errorf("cannot listen on --graphite-listen %s: %w", cfg.GraphiteListen, err)
+		}
+		defer s.lines.Close() //nolint:errcheck // the server has closed it by then
+	}
 	if cfg.Demo {
 		if s.demo, err = demo.New(demo.Options{}); err != nil {
 			return err
@@ -72,6 +79,7 @@ type server struct {
 	setup
 	gathered *prometheus.Registry
 	demo     *demo.Generator // nil without --demo
+	lines    net.Listener    // of Graphite, nil without --graphite-listen
 	// open is setup.openStore, but for tests.
 	open func(ctx context.Context, onFatal func(error)) (store, error)
 
@@ -81,8 +89,9 @@ type server struct {
 	away, unfit condition
 
 	// These are there once the store is open.
-	engine *engine
-	http   *api.Server
+	engine   *engine
+	http     *api.Server
+	graphite *graphite.Server // nil without --graphite-listen
 
 	background sync.WaitGroup
 }
@@ -219,6 +228,9 @@ func (s *server) build(ctx context.Context) error {
 		opts.Metadata = s.engine.catalog
 		opts.Extra = []api.Registrar{api.NewRead(reader, s.clk), s.operate(s.engine), s.prometheusAPI(reader)}
 	}
+	if s.cfg.Pprof {
+		opts.Extra = append(opts.Extra, profiles{})
+	}
 	var err error
 	if s.http, err = api.New(opts); err != nil {
 		return err
@@ -228,9 +240,6 @@ func (s *server) build(ctx context.Context) error {
 	return nil
 }
 
-	if s.cfg.Pprof {
-		opts.Extra = append(opts.Extra, profiles{})
-	}
 // start begins what runs beside the requests, until ctx is done.
 func (s *server) start(ctx context.Context) {
 	s.background.Go(func() { s.heartbeats(ctx) })
@@ -239,16 +248,24 @@ func (s *server) start(ctx context.Context) {
 	}
 	if s.roles.ingest {
 		s.background.Go(func() { s.seals(ctx) })
+		s.background.Go(func() { s.metadata(ctx) })
 		if s.shared() {
 			s.background.Go(func() { s.refreshes(ctx) })
 		}
+	}
+	if s.graphite != nil {
+		s.log.Info("serving Graphite", "graphite_address", s.lines.Addr().String())
+		s.background.Go(func() {
+			if err := s.graphite.Serve(s.lines); err != nil {
+				s.log.Error("Graphite is not served", "err", err)
+			}
+		})
 	}
 	if s.cfg.HostMetrics {
 		s.background.Go(func() { s.hostMetrics(ctx) })
 	}
 	if s.demo != nil {
 		s.background.Go(func() { liveDemo(ctx, s.engine, s.demo, s.clk, s.log) })
-		s.background.Go(func() { s.metadata(ctx) })
 	}
 }
 
@@ -258,6 +275,12 @@ func (s *server) drain(ctx context.Context, web *http.Server, breakOff func()) e
 	s.http.Drain()
 	grace, cancel := context.WithTimeout(ctx, drainTime)
 	defer cancel()
+	if s.graphite != nil {
+		s.background.Go(func() {
+			// What it lost it has told.
+			_ = s.graphite.Shutdown(grace)
+		})
+	}
 	if err := web.Shutdown(grace); err != nil && !errors.Is(err, http.ErrServerClosed) {
 		s.log.Warn("requests broken off", "err", err)
 		_ = web.Close()

@@ -46,6 +46,8 @@ type Config struct {
 
 	// Sources are the labels that name a series' source, best first, by protocol.
 	Sources Sources
+	// GraphiteListen is the address that Graphite's plaintext protocol is taken on, empty for none.
+	GraphiteListen string
 	// OTLPPromote are the resource attributes of OTLP that become labels.
 	OTLPPromote []string
 
@@ -56,10 +58,10 @@ type Config struct {
 	MaxSeriesPerSource int
 	MaxBodyBytes       int64
 
-	HostMetrics         bool
-	HostMetricsInterval time.Duration
 	Query Query
 
+	HostMetrics         bool
+	HostMetricsInterval time.Duration
 	Source              string
 	Demo                bool
 
@@ -79,8 +81,6 @@ type Sources struct {
 	Prometheus, Influx, OTLP, Graphite []string
 }
 
-// Log is what is logged, and how.
-type Log struct {
 // Query is what bounds PromQL queries.
 type Query struct {
 	Timeout     time.Duration
@@ -90,6 +90,8 @@ type Query struct {
 	Lookback time.Duration
 }
 
+// Log is what is logged, and how.
+type Log struct {
 	LogLevel  slog.Level
 	LogFormat string
 }
@@ -195,9 +197,9 @@ func read[T any](c *cli.Context, flags func(*parser, *T)) (out T, err error) {
 func (p *parser) process(cfg *Config) {
 	cfg.Listen = p.address("listen")
 	cfg.WorkerID = p.c.String("worker-id")
+	cfg.Pprof = p.c.Bool("pprof")
 	if cfg.HeartbeatTimeout = p.span("heartbeat-timeout"); cfg.HeartbeatTimeout < minHeartbeatTimeout {
 		p.fail("heartbeat-timeout", "must be %s or more", FormatSpan(minHeartbeatTimeout))
-	cfg.Pprof = p.c.Bool("pprof")
 	}
 	p.store(cfg)
 }
@@ -237,22 +239,25 @@ func (p *parser) ingest(cfg *Config) {
 		Prometheus: p.list("prometheus-source"), Influx: p.list("influx-source"),
 		OTLP: p.list("otlp-source"), Graphite: p.list("graphite-source"),
 	}
+	if p.c.String("graphite-listen") != "" {
+		cfg.GraphiteListen = p.address("graphite-listen")
+	}
 	cfg.OTLPPromote = p.list("otlp-promote-resource-attributes")
 	cfg.FutureLimit = p.positive("future-limit")
-	cfg.GroupCommit = p.positive("group-commit")
+	cfg.GroupCommit = p.notNegative("group-commit")
 	cfg.MaxPendingSamples = p.within("max-pending-samples", 1, 1<<30)
 	cfg.MaxSeries = p.within("max-series", 0, 1<<40)
 	cfg.MaxSeriesPerSource = p.within("max-series-per-source", 0, 1<<40)
 	cfg.MaxBodyBytes = int64(p.within("max-body-bytes", 1, 1<<30))
+	cfg.Query = Query{
+		Timeout: p.positive("query-timeout"), MaxSamples: p.within("query-max-samples", 1, 1<<40),
+		Concurrency: p.within("query-concurrency", 1, 1<<20), Lookback: p.interval("query-lookback"),
+	}
 }
 
 func (p *parser) madeFlags() Made {
 	return Made{
 		Ladder:          p.ladder(),
-	cfg.Query = Query{
-		Timeout: p.positive("query-timeout"), MaxSamples: p.within("query-max-samples", 1, 1<<40),
-		Concurrency: p.within("query-concurrency", 1, 1<<20), Lookback: p.interval("query-lookback"),
-	}
 		GroupSize:       p.made("group-size", 4096),
 		IndexPartitions: p.made("index-partitions", 1024),
 	}

@@ -154,21 +154,22 @@ func blockSizeFlags() []cli.Flag {
 func ingestFlags() []cli.Flag {
 	return []cli.Flag{
 		span(catIngest, "future-limit", 10*time.Minute, "how far ahead of the clock a report may be"),
-		span(catIngest, "group-commit", 100*time.Millisecond, "how long a report waits at most for others to be made durable together with"),
+		span(catIngest, "group-commit", 0, "how long a report waits for others to be made durable together with"),
 		str(catIngest, "prometheus-source", "instance,host,node,pod,job", "`LABEL,…` of remote write and import that name a series' source, best first"),
 		str(catIngest, "influx-source", "host,hostname,instance,server", "`TAG,…` of line protocol that name a series' source, best first"),
 		str(catIngest, "otlp-source", "instance,host_name,k8s_node_name,job", "`LABEL,…` of OTLP, as they are stored, that name a series' source, best first"),
 		str(catIngest, "otlp-promote-resource-attributes", "host.name,k8s.cluster.name,k8s.namespace.name,k8s.node.name,k8s.pod.name,k8s.container.name", "`ATTRIBUTE,…` of an OTLP resource that become labels of all its series"),
+		str(catIngest, "graphite-listen", "", "`ADDRESS` that Graphite's plaintext protocol is taken on over TCP, such as :2003 (default: none)"),
 		str(catIngest, "graphite-source", "host,hostname,instance,server", "`TAG,…` of Graphite that name a series' source, best first"),
 		integer(catIngest, "max-pending-samples", 2<<20, "samples that may wait to be written before reports are answered 429"),
 		integer(catIngest, "max-series", 0, "series that the store may hold; 0 is no limit"),
 		integer(catIngest, "max-series-per-source", 0, "series that one source may have; 0 is no limit"),
 		integer(catIngest, "max-body-bytes", 16<<20, "size of a compressed body before it is answered 413; uncompressed it may be four times that"),
-	}
 		span(catQuery, "query-timeout", 2*time.Minute, "how long a PromQL query may take"),
 		integer(catQuery, "query-max-samples", 50_000_000, "samples that a PromQL query may hold at a time"),
 		integer(catQuery, "query-concurrency", 20, "PromQL queries that are evaluated at the same time; others wait"),
 		span(catQuery, "query-lookback", 5*time.Minute, "how old the sample may be that stands for a series at a time"),
+	}
 }
 
 // timingFlags are when data enters a slice, and when it is ground. All processes of a

@@ -89,13 +89,17 @@ var rules = []rule{
 
 	// What operators ask for: both look at what the runs look at, for series that a selector names.
 	{"internal/reaggregate", with(cache, "internal/recovery", "internal/query")},
+	{"internal/deletion", with(nouns, "internal/ingest", "internal/query")},
 	{"internal/explain", with(cache, "internal/recovery", "internal/shards", "internal/rollup", "internal/query")},
 
 	// Decoding in, encoding out: of storage only the types.
+	{"internal/api/promapi", nouns},
+	{"internal/api/graphite", with(nouns, "internal/ingest")},
+	{"internal/graphite", with(nouns, "internal/api/graphite", "internal/ingest")},
+	{"internal/api/influx", with(nouns, "internal/ingest")},
 	{"internal/api/otlp", with(nouns, "internal/ingest")},
 	{"internal/api/remotewrite", with(nouns, "internal/ingest")},
-	{"internal/api/influx", with(nouns, "internal/ingest")},
-	{"internal/api", with(nouns, "internal/api/otlp", "internal/api/influx", "internal/api/remotewrite", "internal/ingest", "internal/query", "internal/reaggregate", "internal/explain", "internal/storage")},
+	{"internal/api", with(nouns, "internal/api/otlp", "internal/api/remotewrite", "internal/api/influx", "internal/ingest", "internal/query", "internal/reaggregate", "internal/explain", "internal/storage")},
 
 	// The other end of the wire: no part of the server.
 	{"internal/hostmetrics", []string{"internal/metric"}},

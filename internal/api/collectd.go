@@ -1,0 +1,268 @@
+package api
+
+import (
+	"fmt"
+	"math"
+	"net/http"
+
+	"github.com/quern/quern/internal/ingest"
+	"github.com/quern/quern/internal/metric"
+)
+
+const collectdPath = "/api/v1/push/collectd"
+
+// newCollectdHandler serves what collectd's write_http plugin sends in its Format JSON:
+// https://www.collectd.org/documentation/manpages/collectd.conf.html. Series are called as its write_prometheus calls them.
+func newCollectdHandler(in *intake, opts *Options) http.Handler {
+	return &push{
+		intake: in, sources: opts.Sources.Graphite,
+		accepts: checkReportType,
+		decode: func(_ *http.Request, body []byte, b *ingest.Batch) error {
+			d := &collectdDecoder{batch: b}
+			d.reset(body, opts.Limits.Depth)
+			if !d.lists() {
+				return fmt.Errorf("at byte %d: %s", d.at, d.fault)
+			}
+			return nil
+		},
+		refuse: func(w http.ResponseWriter, _ *http.Request, code int, message string) {
+			replyJSON(w, code, reportsReply{Status: "error", Error: message, Rejected: []rejectionReply{}})
+		},
+		reply: func(w http.ResponseWriter, _ *http.Request, result ingest.Result, broken error) {
+			replyResult(w, &opts.Limits, result, broken)
+		},
+	}
+}
+
+// replyResult answers in the form of reports.
+func replyResult(w http.ResponseWriter, limits *Limits, result ingest.Result, broken error) {
+	reply := reportsReply{Accepted: result.Accepted, Rejected: []rejectionReply{}}
+	for _, rej := range result.Rejected[:min(len(result.Rejected), limits.Rejections)] {
+		reply.Rejected = append(reply.Rejected, rejectionReply(rej))
+	}
+	if n := len(result.Rejected); n > len(reply.Rejected) {
+		reply.RejectedTotal = n
+	}
+	code := http.StatusOK
+	switch {
+	case broken != nil:
+		code, reply.Error = http.StatusBadRequest, broken.Error()
+	case result.Accepted == 0 && len(result.Rejected) > 0:
+		first := result.Rejected[0]
+		code = http.StatusBadRequest
+		reply.Error = fmt.Sprintf("every measurement was rejected, measurement %d because: %s (%s)", first.Index, first.Message, first.Reason)
+	}
+	if reply.Error != "" {
+		reply.Status = "error"
+	}
+	replyJSON(w, code, reply)
+}
+
+// collectdDecoder reads an array of value lists. Each value is a measurement; a list with a fault is one, rejected.
+type collectdDecoder struct {
+	scanner
+	batch *ingest.Batch
+
+	list   collectdList
+	labels []metric.Label
+}
+
+// collectdList is one reading of one plugin.
+type collectdList struct {
+	host, plugin, pluginInstance, kind, typeInstance string
+
+	values  []float64 // NaN where there is none
+	types   []string
+	names   []string
+	timeMs  int64
+	problem string // why it cannot be taken
+}
+
+func (d *collectdDecoder) lists() bool {
+	if d.space() != '[' {
+		return d.unexpected("an array of value lists")
+	}
+	d.i++
+	for first := true; ; first = false {
+		if more, ok := d.element(first); !ok || !more {
+			if ok && d.space() != 0 {
+				return d.unexpected("the end of the body")
+			}
+			return ok
+		}
+		if !d.valueList() {
+			return false
+		}
+		d.add()
+		if d.batch.TooMany() {
+			return true
+		}
+	}
+}
+
+// valueList reads one into d.list.
+func (d *collectdDecoder) valueList() bool {
+	l := &d.list
+	*l = collectdList{values: l.values[:0], types: l.types[:0], names: l.names[:0], timeMs: ingest.NoTime}
+	if d.i < len(d.b) && d.b[d.i] != '{' {
+		l.problem = "want a value list, which is an object"
+		return d.skip()
+	}
+	d.i++
+	for first := true; ; first = false {
+		name, more, ok := d.member(first)
+		if !ok || !more {
+			return ok
+		}
+		switch name {
+		case "host":
+			ok = d.word(name, &l.host)
+		case "plugin":
+			ok = d.word(name, &l.plugin)
+		case "plugin_instance":
+			ok = d.word(name, &l.pluginInstance)
+		case "type":
+			ok = d.word(name, &l.kind)
+		case "type_instance":
+			ok = d.word(name, &l.typeInstance)
+		case "dstypes":
+			ok = d.words(name, &l.types)
+		case "dsnames":
+			ok = d.words(name, &l.names)
+		case "values":
+			ok = d.each(name, func() bool {
+				v := math.NaN()
+				if d.is('n') {
+					l.values = append(l.values, v)
+					return d.skip()
+				}
+				ok := d.float(name, &v)
+				l.values = append(l.values, v)
+				return ok
+			})
+		case "time":
+			var sec float64
+			if ok = d.float(name, &sec); ok && l.problem == "" {
+				// It has three digits behind the point, which a float holds in about seven.
+				l.timeMs = int64(math.Floor(math.Round(min(max(sec, -1), 1e12)*1e6) / 1e3))
+			}
+		default:
+			ok = d.skip()
+		}
+		if !ok {
+			return false
+		}
+	}
+}
+
+func (d *collectdDecoder) is(c byte) bool { return d.i < len(d.b) && d.b[d.i] == c }
+
+// misfit notes a value of another type than there must be, and skips it.
+func (d *collectdDecoder) misfit(member, want string) bool {
+	if d.list.problem == "" {
+		d.list.problem = member + " is " + d.kind() + ", not " + want
+	}
+	return d.skip()
+}
+
+func (d *collectdDecoder) word(member string, to *string) (ok bool) {
+	if !d.is('"') {
+		return d.misfit(member, "a string")
+	}
+	*to, ok = d.str()
+	return ok
+}
+
+func (d *collectdDecoder) words(member string, to *[]string) bool {
+	return d.each(member, func() bool {
+		*to = append(*to, "")
+		return d.word(member, &(*to)[len(*to)-1])
+	})
+}
+
+func (d *collectdDecoder) float(member string, to *float64) bool {
+	if d.kind() != "a number" {
+		return d.misfit(member, "a number")
+	}
+	n, ok := d.number()
+	if !ok {
+		return false
+	}
+	if v, ok := n.float(); ok {
+		*to = v
+	} else if d.list.problem == "" {
+		d.list.problem = member + " is too large"
+	}
+	return true
+}
+
+func (d *collectdDecoder) each(member string, read func() bool) bool {
+	if !d.is('[') {
+		return d.misfit(member, "an array")
+	}
+	d.i++
+	for first := true; ; first = false {
+		if more, ok := d.element(first); !ok || !more {
+			return ok
+		}
+		if !read() {
+			return false
+		}
+	}
+}
+
+// add adds what d.list has to the batch.
+func (d *collectdDecoder) add() {
+	l := &d.list
+	switch {
+	case l.problem != "":
+	case l.plugin == "" || l.kind == "" || len(l.values) == 0:
+		l.problem = "a value list has plugin, type and values"
+	case len(l.types) != len(l.values) || len(l.names) != len(l.values):
+		l.problem = fmt.Sprintf("%d values have %d dstypes and %d dsnames", len(l.values), len(l.types), len(l.names))
+	}
+	if l.problem != "" {
+		d.batch.Reject(ingest.ReasonInvalidValue, "%s", l.problem)
+		return
+	}
+	d.labels = d.labels[:0]
+	label := func(name, value string) {
+		if value != "" {
+			d.labels = append(d.labels, metric.Label{Name: name, Value: value})
+		}
+	}
+	label("instance", l.host)
+	label(l.plugin, l.pluginInstance)
+	if l.pluginInstance == "" {
+		label(l.plugin, l.typeInstance)
+	} else {
+		label("type", l.typeInstance)
+	}
+	for i, v := range l.values {
+		if math.IsNaN(v) {
+			continue
+		}
+		d.batch.Series(d.name(l, i), d.labels)
+		if !d.batch.Add(l.timeMs, v) {
+			return
+		}
+	}
+}
+
+// name is what write_prometheus calls a list's values at i.
+func (d *collectdDecoder) name(l *collectdList, i int) string {
+	mark := len(d.arena)
+	d.arena = append(d.arena, "collectd"...)
+	part := func(s string) { d.arena = append(append(d.arena, '_'), s...) }
+	if l.plugin != l.kind {
+		part(l.plugin)
+	}
+	part(l.kind)
+	if l.names[i] != "value" {
+		part(l.names[i])
+	}
+	if l.types[i] == "counter" || l.types[i] == "derive" {
+		part("total")
+	}
+	return view(d.arena[mark:])
+}

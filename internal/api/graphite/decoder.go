@@ -1,0 +1,174 @@
+// Package graphite reads Graphite's plaintext protocol: in each line a path, a value and a time, of which each becomes a sample.
+//
+// It takes what carbon takes, https://graphite.readthedocs.io/en/stable/feeding-carbon.html, tags in the path included, and as
+// VictoriaMetrics does a line without a time. A path is the metric's name as it is, with its dots; tags are labels.
+package graphite
+
+import (
+	"bytes"
+	"math"
+	"strconv"
+	"strings"
+	"unsafe"
+
+	"github.com/quern/quern/internal/ingest"
+	"github.com/quern/quern/internal/metric"
+)
+
+// maxShownBytes bounds what a message repeats of a line.
+const maxShownBytes = 80
+
+// Decoder turns lines into samples. It is used by one goroutine at a time.
+type Decoder struct {
+	labels []metric.Label // of the line
+}
+
+// Decode adds the samples of lines to the batch, which keeps views into them. A line that cannot be taken is one rejected
+// measurement; the others count. Lines that are empty are none. nowMs is the time of those that have none, in Unix ms.
+func (d *Decoder) Decode(lines []byte, nowMs int64, b *ingest.Batch) {
+	for len(lines) > 0 && !b.TooMany() {
+		line := lines
+		if end := bytes.IndexByte(lines, '\n'); end >= 0 {
+			line, lines = lines[:end], lines[end+1:]
+		} else {
+			lines = nil
+		}
+		d.line(unsafe.String(unsafe.SliceData(line), len(line)), nowMs, b)
+	}
+	// Nothing of the lines stays here.
+	clear(d.labels[:cap(d.labels)])
+}
+
+func (d *Decoder) line(line string, nowMs int64, b *ingest.Batch) {
+	path, rest := field(line)
+	if path == "" {
+		return
+	}
+	value, rest := field(rest)
+	at, rest := field(rest)
+	more, _ := field(rest)
+	if value == "" || more != "" {
+		b.Reject(ingest.ReasonInvalidValue, "%s: a line is a path, a value and a time", shown(line))
+		return
+	}
+	name, ok := d.tags(path)
+	if !ok {
+		b.Reject(ingest.ReasonInvalidLabel, "%s: a path is NAME or NAME;TAG=VALUE;TAG=VALUE…", shown(line))
+		return
+	}
+	v, ok := number(value)
+	switch {
+	case !ok:
+		b.Reject(ingest.ReasonInvalidValue, "%s: the value is no number", shown(line))
+		return
+	case math.IsNaN(v):
+		b.Reject(ingest.ReasonInvalidValue, "%s: NaN is no value in Graphite", shown(line))
+		return
+	}
+	timeMs, ok := unixMs(at, nowMs)
+	if !ok {
+		b.Reject(ingest.ReasonInvalidTime, "%s: the time is not in Unix seconds", shown(line))
+		return
+	}
+	b.Series(name, d.labels)
+	b.Add(timeMs, v)
+}
+
+// field is the text up to the next white space, and what is behind it.
+func field(s string) (text, rest string) {
+	i := 0
+	for i < len(s) && isSpace(s[i]) {
+		i++
+	}
+	j := i
+	for j < len(s) && !isSpace(s[j]) {
+		j++
+	}
+	return s[i:j], s[j:]
+}
+
+func isSpace(c byte) bool { return c == ' ' || '\t' <= c && c <= '\r' }
+
+// tags reads a path's tags into d.labels, and returns its name. Of two with one name the last counts, as in carbon.
+func (d *Decoder) tags(path string) (name string, ok bool) {
+	d.labels = d.labels[:0]
+	name, rest, tagged := strings.Cut(path, ";")
+	if name == "" {
+		return "", false
+	}
+next:
+	for tagged {
+		var tag string
+		tag, rest, tagged = strings.Cut(rest, ";")
+		key, value, ok := strings.Cut(tag, "=")
+		if !ok || key == "" {
+			return "", false
+		}
+		for i := range d.labels {
+			if d.labels[i].Name == key {
+				d.labels[i].Value = value
+				continue next
+			}
+		}
+		d.labels = append(d.labels, metric.Label{Name: key, Value: value})
+	}
+	return name, true
+}
+
+// number reads a decimal number, or one of the words for those that are not finite.
+func number(s string) (float64, bool) {
+	if strings.ContainsAny(s, "xX_") {
+		return 0, false // what only Go takes
+	}
+	v, err := strconv.ParseFloat(s, 64)
+	return v, err == nil
+}
+
+// unixMs reads Unix seconds, with a fraction if need be, and rounds down to a millisecond. Nothing and -1 stand for now.
+func unixMs(s string, nowMs int64) (int64, bool) {
+	if s == "" || s == "-1" {
+		return nowMs, true
+	}
+	// Without a float: the product of seconds and 1000 may be just below a whole number.
+	whole, fraction, _ := strings.Cut(s, ".")
+	if sec, err := strconv.ParseUint(whole, 10, 53); err == nil {
+		if ms, ok := thousandths(fraction); ok {
+			return int64(sec)*1000 + ms, true
+		}
+	}
+	v, ok := number(s)
+	switch {
+	case !ok || math.IsNaN(v) || math.Abs(v) > 1<<53:
+		return 0, false
+	case v > -2 && v <= -1: // as carbon rounds it
+		return nowMs, true
+	}
+	return int64(math.Floor(v * 1000)), true
+}
+
+// thousandths are the first three digits of a fraction; the others are dropped.
+func thousandths(digits string) (int64, bool) {
+	ms := int64(0)
+	for i := range max(len(digits), 3) {
+		c := byte('0')
+		if i < len(digits) {
+			c = digits[i]
+		}
+		if c < '0' || c > '9' {
+			return 0, false
+		}
+		if i < 3 {
+			ms = ms*10 + int64(c-'0')
+		}
+	}
+	return ms, true
+}
+
+// shown is a line as a message repeats it.
+func shown(line string) string {
+	line = strings.TrimRight(line, "\r")
+	if len(line) > maxShownBytes {
+		return strconv.Quote(line[:maxShownBytes]) + "…"
+	}
+	return strconv.Quote(line)
+}

@@ -1,0 +1,295 @@
+package graphite
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/quern/quern/internal/clock"
+	"github.com/quern/quern/internal/ingest"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// limit is how long anything is waited for before it counts as not happening.
+const limit = time.Minute
+
+func eventually(t *testing.T, what string, is func() bool) {
+	t.Helper()
+	require.Eventually(t, is, limit, time.Millisecond, what)
+}
+
+// kept is what an appender was given: how often each line came.
+type kept struct {
+	mu    sync.Mutex
+	err   error
+	calls int
+	lines map[string]int
+}
+
+func (k *kept) Append(ctx context.Context, reports []ingest.Report) (ingest.Result, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.calls++
+	if ctx.Err() != nil {
+		return ingest.Result{}, context.Cause(ctx)
+	}
+	if k.err != nil {
+		return ingest.Result{}, k.err
+	}
+	var res ingest.Result
+	index := 0
+	for _, r := range reports {
+		for _, m := range r.Measurements {
+			if m.Metric == "refused" {
+				res.Rejected = append(res.Rejected, ingest.Rejection{Index: index, Reason: ingest.ReasonTooOld, Message: "too old"})
+			} else {
+				k.lines[fmt.Sprintf("%s|%s%v %v %d", r.Source, m.Metric, m.Labels, m.Value, m.TimeMs)]++
+				res.Accepted++
+			}
+			index++
+		}
+	}
+	return res, nil
+}
+
+func (k *kept) fail(err error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.err = err
+}
+
+func (k *kept) called() int {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.calls
+}
+
+func (k *kept) len() int {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return len(k.lines)
+}
+
+func (k *kept) has(line string) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.lines[line] == 1
+}
+
+// listening is a server on a port of its own, with an appender that keeps.
+type listening struct {
+	*Server
+	*kept
+	addr string
+	log  *bytes.Buffer
+}
+
+// quick is the machine's clock on which waits between attempts are short.
+type quick struct{ clock.System }
+
+func (q quick) Sleep(ctx context.Context, _ time.Duration) error {
+	return q.System.Sleep(ctx, time.Millisecond)
+}
+
+func listen(t *testing.T, opts Options) *listening {
+	t.Helper()
+	var lc net.ListenConfig
+	l, err := lc.Listen(t.Context(), "tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	out := &listening{kept: &kept{lines: map[string]int{}}, addr: l.Addr().String(), log: new(bytes.Buffer)}
+	opts.Logger = slog.New(slog.NewTextHandler(out.log, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	opts.Metrics = prometheus.NewRegistry()
+	out.Server = New(context.WithoutCancel(t.Context()), out.kept, quick{}, opts)
+	served := make(chan error, 1)
+	go func() { served <- out.Serve(l) }()
+	t.Cleanup(func() {
+		ctx, cancel := context.WithCancel(context.Background())
+		cancel()
+		_ = out.Shutdown(ctx)
+		assert.NoError(t, <-served)
+	})
+	return out
+}
+
+func (l *listening) dial(t *testing.T) net.Conn {
+	t.Helper()
+	var d net.Dialer
+	c, err := d.DialContext(t.Context(), "tcp", l.addr)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = c.Close() })
+	require.NoError(t, c.SetDeadline(time.Now().Add(limit)))
+	return c
+}
+
+func send(t *testing.T, c net.Conn, text string) {
+	t.Helper()
+	_, err := io.WriteString(c, text)
+	require.NoError(t, err)
+}
+
+// ends waits until the other side has closed.
+func ends(t *testing.T, c net.Conn) {
+	t.Helper()
+	_, err := c.Read(make([]byte, 1))
+	require.ErrorIs(t, err, io.EOF)
+}
+
+func TestLines(t *testing.T) {
+	l := listen(t, Options{Sources: ingest.SourceLabels{"host"}})
+	c := l.dial(t)
+	send(t, c, "a.b 1 2\nd;host=web1;x=y 3.5 4\r\n\nbad line here\nrefused 1 1\n")
+	eventually(t, "the lines", func() bool { return l.len() == 2 })
+	assert.True(t, l.has("|a.b{} 1 2000") || l.has("|a.b[] 1 2000"), "%v", l.lines)
+	assert.True(t, l.has(`web1|d[{host web1} {x y}] 3.5 4000`), "%v", l.lines)
+	eventually(t, "the counts", func() bool { return testutil.ToFloat64(l.metrics.lines) == 4 })
+	assert.InDelta(t, 1, testutil.ToFloat64(l.metrics.invalid), 0)
+	assert.InDelta(t, 1, testutil.ToFloat64(l.metrics.connections), 0)
+	require.NoError(t, c.Close())
+	eventually(t, "the end", func() bool { return testutil.ToFloat64(l.metrics.connections) == 0 })
+	require.NoError(t, l.Shutdown(t.Context()))
+	assert.Contains(t, l.log.String(), `msg="lines not taken"`)
+	assert.Contains(t, l.log.String(), `lines=2 first="\"bad line here\": the value is no number"`)
+}
+
+// A line takes as long as it takes, and half a one at the end is none.
+func TestPieces(t *testing.T) {
+	l := listen(t, Options{})
+	c := l.dial(t)
+	for _, b := range []byte("slow.metric 17 1000\nnext 1 1\nhalf 1") {
+		send(t, c, string(b))
+	}
+	eventually(t, "two lines", func() bool { return l.len() == 2 })
+	require.NoError(t, c.Close())
+	eventually(t, "half a line", func() bool { return testutil.ToFloat64(l.metrics.invalid) == 1 })
+	require.NoError(t, l.Shutdown(t.Context()))
+	assert.Equal(t, 2, l.len())
+	assert.Contains(t, l.log.String(), "the connection ended within a line")
+}
+
+func TestTooLong(t *testing.T) {
+	l := listen(t, Options{LineBytes: 5000, BatchBytes: 6000})
+	c := l.dial(t)
+	send(t, c, "a 1 1\n"+strings.Repeat("x", 100_000)+" 1 1\nb 1 1\n")
+	eventually(t, "what is around it", func() bool { return l.len() == 2 })
+	eventually(t, "the count", func() bool { return testutil.ToFloat64(l.metrics.invalid) == 1 })
+	send(t, c, strings.Repeat("x", 4990)+" 1 1\n")
+	eventually(t, "one that is just short enough", func() bool { return l.len() == 3 })
+	assert.InDelta(t, 4, testutil.ToFloat64(l.metrics.lines), 0)
+}
+
+func TestIdle(t *testing.T) {
+	l := listen(t, Options{Idle: time.Millisecond})
+	ends(t, l.dial(t))
+}
+
+// Of many connections as many are served as may be, and the others when those have ended.
+func TestManyConnections(t *testing.T) {
+	const bound, all = 50, 2000
+	l := listen(t, Options{Connections: bound})
+	var wg sync.WaitGroup
+	most := 0.0
+	for i := range all {
+		c := l.dial(t)
+		send(t, c, fmt.Sprintf("m%d 1 1\n", i))
+		most = max(most, testutil.ToFloat64(l.metrics.connections))
+		wg.Go(func() {
+			// When it is its turn.
+			for !l.has(fmt.Sprintf("|m%d[] 1 1000", i)) {
+				time.Sleep(time.Millisecond)
+			}
+			_ = c.Close()
+		})
+	}
+	wg.Wait()
+	assert.Equal(t, all, l.len())
+	assert.LessOrEqual(t, most, float64(bound))
+	assert.Positive(t, most)
+}
+
+// While nothing can be stored the senders are held up, and in the end all of it is there, once.
+func TestFlood(t *testing.T) {
+	l := listen(t, Options{Batches: 2})
+	l.fail(ingest.ErrBusy)
+	const senders, each = 5, 100_000
+	var wg sync.WaitGroup
+	var sent sync.Map
+	for i := range senders {
+		c := l.dial(t)
+		wg.Go(func() {
+			var buf []byte
+			for k := range each {
+				if buf = fmt.Appendf(buf, "m%d 1 %d\n", i, k); len(buf) > 10_000 || k == each-1 {
+					if _, err := c.Write(buf); !assert.NoError(t, err) {
+						return
+					}
+					buf = buf[:0]
+				}
+			}
+			sent.Store(i, true)
+			assert.NoError(t, c.Close())
+		})
+	}
+	eventually(t, "attempts", func() bool { return testutil.ToFloat64(l.metrics.retries) > 20 })
+	l.fail(errors.New("the store is away"))
+	before := l.called()
+	eventually(t, "more attempts", func() bool { return l.called() > before+20 })
+	assert.Zero(t, l.len())
+	l.fail(nil)
+	wg.Wait()
+	eventually(t, "all lines", func() bool { return l.len() == senders*each })
+	require.NoError(t, l.Shutdown(t.Context()))
+	for line, n := range l.lines {
+		require.Equal(t, 1, n, line)
+	}
+	assert.InDelta(t, senders*each, testutil.ToFloat64(l.metrics.lines), 0)
+	assert.Contains(t, l.log.String(), `msg="samples wait, and their senders"`)
+}
+
+// What was read when the server is to end is appended first.
+func TestShutdown(t *testing.T) {
+	l := listen(t, Options{})
+	l.fail(ingest.ErrBusy)
+	idle, c := l.dial(t), l.dial(t)
+	send(t, c, "a 1 1\n")
+	eventually(t, "an attempt", func() bool { return l.called() > 0 })
+	ended := make(chan error, 1)
+	go func() { ended <- l.Shutdown(t.Context()) }()
+	ends(t, idle)
+	l.fail(nil)
+	require.NoError(t, <-ended)
+	assert.Equal(t, 1, l.len())
+	ends(t, c)
+	var d net.Dialer
+	_, err := d.DialContext(t.Context(), "tcp", l.addr)
+	require.Error(t, err, "nobody listens any more")
+}
+
+// It ends in time, and says what that cost.
+func TestShutdownInVain(t *testing.T) {
+	l := listen(t, Options{Batches: 1})
+	l.fail(ingest.ErrBusy)
+	for range 2 {
+		send(t, l.dial(t), "a 1 1\nb 1 1\n")
+	}
+	eventually(t, "an attempt", func() bool { return l.called() > 0 })
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	require.ErrorIs(t, l.Shutdown(ctx), context.Canceled)
+	assert.Contains(t, l.log.String(), `msg="samples lost: the process ends and they cannot be written"`)
+	assert.Contains(t, l.log.String(), "samples=2")
+}
