@@ -82,7 +82,7 @@ func (s *server) heartbeats(ctx context.Context) {
 }
 
 // metadataEvery is how soon what is said of metrics is in the store, and others' is seen.
-const metadataEvery = 15 * time.Second
+const metadataEvery = time.Minute
 
 func (s *server) metadata(ctx context.Context) {
 	s.every(ctx, metadataEvery, "metadata", func(ctx context.Context) error {
