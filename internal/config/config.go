@@ -244,7 +244,13 @@ func (p *parser) ingest(cfg *Config) {
 	}
 	cfg.OTLPPromote = p.list("otlp-promote-resource-attributes")
 	cfg.FutureLimit = p.positive("future-limit")
-	cfg.GroupCommit = p.notNegative("group-commit")
+	switch {
+	case p.c.IsSet("group-commit"):
+		cfg.GroupCommit = p.notNegative("group-commit")
+	case cfg.Store == Cassandra:
+		// It bounds the rows of a partition of raw_metrics; see schema/README.md.
+		cfg.GroupCommit = 100 * time.Millisecond
+	}
 	cfg.MaxPendingSamples = p.within("max-pending-samples", 1, 1<<30)
 	cfg.MaxSeries = p.within("max-series", 0, 1<<40)
 	cfg.MaxSeriesPerSource = p.within("max-series-per-source", 0, 1<<40)

@@ -154,7 +154,7 @@ func blockSizeFlags() []cli.Flag {
 func ingestFlags() []cli.Flag {
 	return []cli.Flag{
 		span(catIngest, "future-limit", 10*time.Minute, "how far ahead of the clock a report may be"),
-		span(catIngest, "group-commit", 0, "how long a report waits for others to be made durable together with"),
+		str(catIngest, "group-commit", "", "how long a report waits for others to be made durable together with (default: 100ms over Cassandra, else 0)"),
 		str(catIngest, "prometheus-source", "instance,host,node,pod,job", "`LABEL,…` of remote write and import that name a series' source, best first"),
 		str(catIngest, "influx-source", "host,hostname,instance,server", "`TAG,…` of line protocol that name a series' source, best first"),
 		str(catIngest, "otlp-source", "instance,host_name,k8s_node_name,job", "`LABEL,…` of OTLP, as they are stored, that name a series' source, best first"),

@@ -76,6 +76,10 @@ func (p *parser) positive(flag string) time.Duration {
 	return p.spanOf(flag, "must be more than 0", func(d time.Duration) bool { return d > 0 })
 }
 
+func (p *parser) notNegative(flag string) time.Duration {
+	return p.spanOf(flag, "must not be negative", func(d time.Duration) bool { return d >= 0 })
+}
+
 // interval is a span between times in Unix ms.
 func (p *parser) interval(flag string) time.Duration {
 	return p.spanOf(flag, "must be whole milliseconds, at least 1ms", func(d time.Duration) bool {

@@ -20,8 +20,8 @@ import (
 
 // Options tune and limit ingest.
 type Options struct {
-	// Window is how long the first sample of a commit waits at most for others: it ends early when as many callers
-	// wait as did for the last commit. The default is 100ms.
+	// Window is how long the first sample of a commit waits for others, beside those that come while the commit before is
+	// under way. The default is 0, not at all.
 	Window time.Duration
 	// FlushSamples end the window early. The default is 131072.
 	FlushSamples int
@@ -43,9 +43,6 @@ type Options struct {
 }
 
 func (o *Options) ensureDefaults() {
-	if o.Window == 0 {
-		o.Window = 100 * time.Millisecond
-	}
 	if o.FlushSamples == 0 {
 		o.FlushSamples = 128 << 10
 	}
@@ -87,7 +84,6 @@ type Ingest struct {
 	mu      sync.Mutex
 	open    *commit // takes samples
 	pending int     // samples in open and in the commit under way
-	callers int     // that waited for the last commit
 	closed  bool
 
 	wake    chan struct{} // has a value when open holds samples
@@ -99,10 +95,8 @@ type Ingest struct {
 // commit is the samples that become durable together.
 type commit struct {
 	samples  []metric.Sample
-	callers  int
 	openedAt time.Time
 	full     chan struct{} // closed when waiting for more gains nothing
-	isFull   bool
 	done     chan struct{} // closed when err is final
 	err      error
 }
@@ -194,13 +188,11 @@ func (in *Ingest) enqueue(samples []metric.Sample) (*commit, error) {
 	in.metrics.pending.Set(float64(in.pending))
 	c := in.open
 	c.samples = append(c.samples, samples...)
-	if c.callers++; c.callers == 1 {
+	if first {
 		c.openedAt = in.clk.Now()
 		in.wake <- struct{}{}
 	}
-	// Who waits sends nothing more before it is answered: when all are there that were there last time, nobody is left to wait for.
-	if !c.isFull && (len(c.samples) >= in.opts.FlushSamples || c.callers >= in.callers) {
-		c.isFull = true
+	if below && len(c.samples) >= in.opts.FlushSamples {
 		close(c.full)
 	}
 	return c, nil
@@ -208,6 +200,7 @@ func (in *Ingest) enqueue(samples []metric.Sample) (*commit, error) {
 
 // commits makes one commit after the other durable until Close, then what is left.
 func (in *Ingest) commits(ctx context.Context) {
+	first, below := len(c.samples) == 0, len(c.samples) < in.opts.FlushSamples
 	var g grouper
 	var spare []metric.Sample
 	for {
@@ -252,7 +245,7 @@ func (in *Ingest) take(ctx context.Context, spare []metric.Sample) *commit {
 	}
 	in.mu.Lock()
 	defer in.mu.Unlock()
-	in.open, in.callers = newCommit(spare), c.callers
+	in.open = newCommit(spare)
 	return c
 }
 

@@ -64,55 +64,53 @@ func report(values ...float64) []ingest.Report {
 	return []ingest.Report{r}
 }
 
-// crowd has n reports made durable together, so that the next commit waits for as many. The first is one by itself.
-func crowd(t *testing.T, in *ingest.Ingest, g *storagetest.Faulty, n int) {
-	t.Helper()
-	hold := make(chan struct{})
-	g.Add(storagetest.Rule{Op: "Write", Times: 1, Before: func() error { <-hold; return nil }})
-	var wg sync.WaitGroup
-	for range n + 1 {
-		wg.Go(func() {
-			if _, err := in.Append(t.Context(), report(0)); err != nil {
-				t.Error(err)
-			}
-		})
-		synctest.Wait()
-	}
-	close(hold)
-	wg.Wait()
+// Without a window a report waits for nobody, and those that come while a commit is under way share the next one.
+func TestNoWindow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		in, g := start(t, ingest.Options{}, registry.Options{})
+		began := time.Now()
+		hold := make(chan struct{})
+		g.Add(storagetest.Rule{Op: "Write", Times: 1, Before: func() error { <-hold; return nil }})
+		var wg sync.WaitGroup
+		for range 6 {
+			wg.Go(func() {
+				if _, err := in.Append(t.Context(), report(0)); err != nil {
+					t.Error(err)
+				}
+			})
+			synctest.Wait()
+		}
+		close(hold)
+		wg.Wait()
+		require.Equal(t, 2, g.Count("Write"))
+		require.Zero(t, time.Since(began))
+		require.NoError(t, in.Close())
+	})
 }
 
-// Reports become durable together, and each is answered only then. How many is to be waited for the last commit tells,
-// and no longer than the window.
+// Reports that come within the window become durable together, and each is answered
+// only then.
 func TestGroupCommit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		in, g := start(t, ingest.Options{Window: 100 * time.Millisecond}, registry.Options{})
-		// together has n report, one every 10 ms, and returns how long it was until all had an answer.
-		together := func(n int) time.Duration {
-			began := time.Now()
-			var wg sync.WaitGroup
-			for i := range n {
-				wg.Go(func() {
-					time.Sleep(time.Duration(i) * 10 * time.Millisecond)
-					res, err := in.Append(t.Context(), report(1, 2, float64(i)))
-					if err != nil || res.Accepted != 3 {
-						t.Errorf("%+v, %v", res, err)
-					}
-				})
-			}
-			wg.Wait()
-			return time.Since(began)
+		began := time.Now()
+		var wg sync.WaitGroup
+		for i := range 5 {
+			wg.Go(func() {
+				time.Sleep(time.Duration(i) * 10 * time.Millisecond)
+				res, err := in.Append(t.Context(), report(1, 2, float64(i)))
+				if err != nil || res.Accepted != 3 {
+					t.Errorf("%+v, %v", res, err)
+				}
+				if waited := time.Since(began); waited < 100*time.Millisecond {
+					t.Errorf("answered after %s", waited)
+				}
+			})
 		}
-		require.Zero(t, together(1), "one alone waits for nobody")
-
-		crowd(t, in, g, 5)
-		require.Equal(t, 3, g.Count("Write"), "those that come during a commit share the next")
-
-		require.Equal(t, 100*time.Millisecond, together(3), "five did wait: the window passes")
-		require.Equal(t, 4, g.Count("Write"))
-		require.Equal(t, 20*time.Millisecond, together(3), "three did wait: they are all there")
-		require.Equal(t, 5, g.Count("Write"))
-		require.Len(t, storedSamples(t, g), 1+3*6, "the crowd's are all one, of the first's time")
+		wg.Wait()
+		require.Equal(t, 100*time.Millisecond, time.Since(began), "nobody waits for a second window")
+		require.Equal(t, 1, g.Count("Write"))
+		require.Len(t, storedSamples(t, g), 15)
 		require.NoError(t, in.Close())
 	})
 }
@@ -171,8 +169,7 @@ func TestBusy(t *testing.T) {
 func TestCloseDrains(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		in, g := start(t, ingest.Options{Window: time.Hour}, registry.Options{})
-		crowd(t, in, g, 3)
-		began, commits := time.Now(), g.Count("Write")
+		began := time.Now()
 		answered := make(chan error, 2)
 		for _, v := range []float64{1, 2} {
 			go func() {
@@ -184,8 +181,8 @@ func TestCloseDrains(t *testing.T) {
 		require.NoError(t, in.Close())
 		require.NoError(t, <-answered)
 		require.NoError(t, <-answered)
-		require.Equal(t, commits+1, g.Count("Write"))
-		require.Len(t, storedSamples(t, g), 2, "one of the crowd, one of these: the same series at the same moment")
+		require.Equal(t, 1, g.Count("Write"))
+		require.Len(t, storedSamples(t, g), 1, "the same series at the same moment")
 		require.Zero(t, time.Since(began), "Close does not wait for the window")
 
 		_, err := in.Append(t.Context(), report(1))
@@ -222,14 +219,13 @@ func TestCancelBreaksOff(t *testing.T) {
 // A caller who gives up gets its context's error, and the commit goes on for the others.
 func TestCallerGivesUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		in, g := start(t, ingest.Options{}, registry.Options{})
-		crowd(t, in, g, 2)
+		in, g := start(t, ingest.Options{Window: time.Second}, registry.Options{})
 		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 		defer cancel()
 		_, err := in.Append(ctx, report(1))
 		require.ErrorIs(t, err, context.DeadlineExceeded)
 		require.NoError(t, in.Close())
-		require.Len(t, storedSamples(t, g), 2)
+		require.Len(t, storedSamples(t, g), 1)
 	})
 }
 
