@@ -55,7 +55,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	flags.StringVar(&opts.only, "only", "", "names, or parts of names, of those to measure, separated by commas")
 	flags.IntVar(&opts.series, "series", 10_000, "series of the load by remote write")
 	flags.StringVar(&opts.dir, "dir", "", "where data goes (default: the directory of temporary files)")
-	flags.StringVar(&opts.cpu, "cpu-profile", "", "file for a CPU profile of Quern during the last load")
+	flags.StringVar(&opts.cpu, "cpu-profile", "", "directory for CPU profiles of Quern during the loads")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
@@ -217,7 +217,7 @@ func measure(ctx context.Context, opts options, p peer, l *load, got table) (err
 	defer func() { err = cmp.Or(err, s.stop()) }()
 	stopProfile := func() error { return nil }
 	if opts.cpu != "" && p.name == "Quern" {
-		stopProfile = s.profile(ctx, opts.cpu)
+		stopProfile = s.profile(ctx, filepath.Join(opts.cpu, strings.ReplaceAll(l.name, " ", "-")+".pprof"))
 	}
 	if err := l.send(ctx, s, got); err != nil {
 		return err
