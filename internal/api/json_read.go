@@ -1,6 +1,7 @@
 package api
 
 import (
+	"fmt"
 	"math"
 	"net/http"
 
@@ -100,8 +101,10 @@ func (l *lines) number(field string, v float64) {
 // are not finite.
 func (l *lines) value(v float64) {
 	switch {
-	case math.IsNaN(v):
+	case math.Float64bits(v) == math.Float64bits(math.NaN()):
 		l.Null()
+	case math.IsNaN(v):
+		l.Str(fmt.Sprintf("%s%016x", nanPrefix, math.Float64bits(v)))
 	case math.IsInf(v, 1):
 		l.RawStr(`"Infinity"`)
 	case math.IsInf(v, -1):

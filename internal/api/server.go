@@ -68,6 +68,8 @@ type Options struct {
 
 	// Appender takes the reports of POST /api/v1/reports.
 	Appender Appender
+	// BackFiller takes the history of POST /api/v1/import.
+	BackFiller BackFiller
 	// Metadata is told of the metrics. The default is nobody.
 	Metadata Metadata
 	// Sources say what the source of a series is in protocols that know only series.
@@ -172,6 +174,9 @@ func New(opts Options) (*Server, error) {
 			return nil, err
 		}
 		s.take(h, reportsPath)
+		if opts.BackFiller != nil {
+			s.mux.Handle("POST "+importPath, &importHandler{intake: in, to: opts.BackFiller, clock: opts.Clock, sources: opts.Sources.Prometheus})
+		}
 		s.take(newCollectdHandler(in, &s.opts), collectdPath)
 		if err := s.registerInflux(in); err != nil {
 			return nil, err

@@ -219,7 +219,8 @@ func (s *server) build(ctx context.Context) error {
 		reader := query.New(st, s.engine.index, st.Settings(), s.engine.retention, s.clk, query.Options{
 			AgeCap: s.cfg.AgeCap, Metrics: s.metrics,
 		})
-		opts.Appender = appender{s.engine.ingest, &s.unfit}
+		takes := appender{s.engine.ingest, &s.unfit}
+		opts.Appender, opts.BackFiller = takes, takes
 		if s.lines != nil {
 			s.graphite = graphite.New(ctx, opts.Appender, s.clk, graphite.Options{
 				Sources: s.cfg.Sources.Graphite, Logger: component(s.log, "graphite"), Metrics: s.metrics,

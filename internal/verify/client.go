@@ -95,6 +95,10 @@ func (v *value) UnmarshalJSON(text []byte) error {
 	case `"-Infinity"`:
 		*v = value(math.Inf(-1))
 	default:
+		if strings.HasPrefix(string(text), `"NaN:`) {
+			*v = value(math.NaN()) // of other bits, which make no difference to a roll-up
+			return nil
+		}
 		f, err := strconv.ParseFloat(string(text), 64)
 		*v = value(f)
 		return err

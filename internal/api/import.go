@@ -1,0 +1,493 @@
+package api
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/klauspost/compress/gzip"
+	"github.com/klauspost/compress/zstd"
+
+	"github.com/quern/quern/internal/clock"
+	"github.com/quern/quern/internal/ingest"
+	"github.com/quern/quern/internal/metric"
+)
+
+const (
+	importPath = "/api/v1/import"
+	// importSamples are made durable together, before more is read.
+	importSamples = 20_000
+	// maxImportLine bounds a line.
+	maxImportLine = 32 << 20
+	// What is busy in the middle of a body is tried again as often, with such waits.
+	busyTries = 300
+	busyWait  = 100 * time.Millisecond
+)
+
+// BackFiller takes history.
+type BackFiller interface {
+	// BackFill is Appender.Append for samples as old as raw samples are kept.
+	BackFill(ctx context.Context, reports []ingest.Report) (ingest.Result, error)
+}
+
+// importReply is the body of every reply to an import.
+type importReply struct {
+	// Status is "error" when Error says what is wrong.
+	Status   string            `json:"status,omitempty"`
+	Error    string            `json:"error,omitempty"`
+	Accepted int               `json:"accepted"`
+	Rejected []importRejection `json:"rejected"`
+	// RejectedTotal counts the samples that were rejected.
+	RejectedTotal int `json:"rejected_total,omitempty"`
+	// Lines is how many lines have been dealt with: all their samples are durable or rejected.
+	Lines int `json:"lines"`
+}
+
+// importRejection is what was rejected of a line for one reason.
+type importRejection struct {
+	Line    int           `json:"line"`
+	Reason  ingest.Reason `json:"reason"`
+	Message string        `json:"message"` // of the first
+	Samples int           `json:"samples"`
+}
+
+// importHandler serves POST /api/v1/import.
+type importHandler struct {
+	*intake
+
+	to      BackFiller
+	clock   clock.Clock
+	sources ingest.SourceLabels
+}
+
+// ServeHTTP implements http.Handler.
+func (h *importHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	im := &importing{
+		h: h, ctx: r.Context(), reply: importReply{Rejected: []importRejection{}},
+		batch: ingest.Batch{Sources: h.sources},
+	}
+	im.depth = h.limits.Depth
+	if h.draining() {
+		w.Header().Set("Retry-After", retryAwaySeconds)
+		w.Header().Set("Connection", "close")
+		im.answer(w, http.StatusServiceUnavailable, drainingMessage)
+		return
+	}
+	src, err := openStream(r)
+	if err != nil {
+		w.Header().Set("Accept-Encoding", "gzip, zstd")
+		im.answer(w, http.StatusUnsupportedMediaType, err.Error())
+		return
+	}
+	defer src.Close()
+	defer func() { h.bodies.release(&im.body) }()
+
+	err = im.read(src)
+	var malformed *lineError
+	var tooLarge *tooLargeError
+	switch {
+	case err == nil:
+		im.answer(w, http.StatusOK, "")
+	case errors.As(err, &malformed):
+		im.answer(w, http.StatusBadRequest, err.Error())
+	case errors.As(err, &tooLarge):
+		im.answer(w, http.StatusRequestEntityTooLarge, err.Error())
+	case errors.Is(err, errNoRoom):
+		w.Header().Set("Retry-After", retryBusySeconds)
+		im.answer(w, http.StatusTooManyRequests, err.Error())
+	default:
+		im.answer(w, h.failed(w, r, err), err.Error())
+	}
+}
+
+// openStream is a body of any length, decompressed as it is read.
+func openStream(r *http.Request) (io.ReadCloser, error) {
+	enc, err := parseEncoding(r.Header, identity)
+	if err != nil {
+		return nil, err
+	}
+	switch enc {
+	case gzipped:
+		return &lazyGzip{from: r.Body}, nil
+	case zstandard:
+		zr, err := zstd.NewReader(r.Body, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true), zstd.WithDecoderMaxWindow(zstdWindowBytes))
+		if err != nil {
+			return nil, err
+		}
+		return zr.IOReadCloser(), nil
+	case identity:
+		return r.Body, nil
+	case snappied:
+	}
+	return nil, fmt.Errorf("the Content-Encoding %q is not supported here: use gzip or zstd", enc)
+}
+
+// lazyGzip reads the header of a gzip body with the rest of it.
+type lazyGzip struct {
+	from io.ReadCloser
+	*gzip.Reader
+}
+
+func (z *lazyGzip) Read(p []byte) (int, error) {
+	if z.Reader == nil {
+		zr, err := gzip.NewReader(z.from)
+		if err != nil {
+			return 0, err
+		}
+		z.Reader = zr
+	}
+	return z.Reader.Read(p)
+}
+
+func (z *lazyGzip) Close() error { return z.from.Close() }
+
+// lineError says what is wrong with a line, or with the body behind the last line. It is answered 400.
+type lineError struct {
+	line    int
+	message string
+}
+
+func (e *lineError) Error() string { return fmt.Sprintf("line %d: %s", e.line, e.message) }
+
+// importing is one request.
+type importing struct {
+	h     *importHandler
+	ctx   context.Context
+	body  body // its buffer holds lines that are not dealt with yet
+	line  int  // the number of the one that is being read, from 1
+	whole int  // that of the last that was read to its end
+	reply importReply
+
+	importScanner
+	batch  ingest.Batch
+	name   string
+	labels []metric.Label
+	lines  []int // of the batch's samples
+}
+
+// importScanner reads values and times.
+type importScanner struct{ scanner }
+
+// read deals with one line after the other. What lies in the batch are views into the buffer, so that it is appended before
+// the buffer moves.
+func (im *importing) read(src io.Reader) error {
+	buf, begin := []byte(nil), 0
+	for {
+		end := bytes.IndexByte(buf[begin:], '\n')
+		if end >= 0 {
+			if err := im.take(buf[begin : begin+end]); err != nil {
+				return err
+			}
+			begin += end + 1
+			continue
+		}
+		if err := im.flush(); err != nil {
+			return err
+		}
+		buf, begin = buf[:copy(buf, buf[begin:])], 0
+		if len(buf) == cap(buf) {
+			if len(buf) >= maxImportLine {
+				return &tooLargeError{fmt.Sprintf("line %d is longer than the limit of %d bytes: cut it into several with the same metric", im.line+1, maxImportLine)}
+			}
+			size := min(max(2*cap(buf), minBufferBytes), maxImportLine)
+			if !im.h.bodies.reserve(&im.body, size-cap(buf)) {
+				return errNoRoom
+			}
+			buf = append(make([]byte, 0, size), buf...)
+		}
+		n, err := src.Read(buf[len(buf):cap(buf)])
+		buf = buf[:len(buf)+n]
+		switch {
+		case errors.Is(err, io.EOF):
+			// What came last is looked for lines once more, and then for one without an end.
+			for rest := buf; len(rest) > 0; {
+				line, more, _ := bytes.Cut(rest, []byte{'\n'})
+				if err := im.take(line); err != nil {
+					return err
+				}
+				rest = more
+			}
+			return im.flush()
+		case err != nil:
+			for end := bytes.IndexByte(buf, '\n'); end >= 0; end = bytes.IndexByte(buf, '\n') {
+				if err := im.take(buf[:end]); err != nil {
+					return err
+				}
+				buf = buf[end+1:]
+			}
+			if err := im.flush(); err != nil {
+				return err
+			}
+			return &lineError{im.line + 1, "the body cannot be read on: " + err.Error()}
+		}
+	}
+}
+
+// take reads a line.
+func (im *importing) take(line []byte) error {
+	im.line++
+	if len(bytes.TrimSpace(line)) > 0 {
+		if im.batch.Len() == 0 {
+			im.arena = im.arena[:0] // nobody looks into it any more
+		}
+		im.b, im.i = line, 0
+		valuesAt, timesAt, n, ok := im.outline()
+		if !ok {
+			// What came before is kept.
+			if err := im.flush(); err != nil {
+				return err
+			}
+			return &lineError{im.line, fmt.Sprintf("at byte %d: %s", im.at, im.fault)}
+		}
+		if err := im.samples(valuesAt, timesAt, n); err != nil {
+			return err
+		}
+	}
+	im.whole = im.line
+	return nil
+}
+
+// outline reads a line to its end: its name, its labels, where its values and its times begin, and how many there are.
+func (im *importing) outline() (valuesAt, timesAt, n int, ok bool) {
+	fail := func(at int, format string, args ...any) (int, int, int, bool) {
+		return 0, 0, 0, im.fail(at, format, args...)
+	}
+	if im.space() != '{' {
+		return 0, 0, 0, im.unexpected("an object")
+	}
+	im.i++
+	values, times := -1, -1
+	im.name, im.labels = "", im.labels[:0]
+	for first := true; ; first = false {
+		member, more, ok := im.member(first)
+		if !ok {
+			return 0, 0, 0, false
+		}
+		if !more {
+			break
+		}
+		at := im.i
+		switch member {
+		case "metric":
+			ok = im.metric()
+		case "values":
+			valuesAt = at
+			values, ok = im.count(func() bool { _, ok := im.value(); return ok })
+		case "timestamps":
+			timesAt = at
+			times, ok = im.count(func() bool { _, ok := im.timeMs(); return ok })
+		default:
+			ok = im.skip()
+		}
+		if !ok {
+			return 0, 0, 0, false
+		}
+	}
+	if im.space() != 0 || im.i < len(im.b) {
+		return 0, 0, 0, im.unexpected("the end of the line")
+	}
+	switch {
+	case values < 0 || times < 0:
+		return fail(0, "a line has metric, values and timestamps")
+	case values != times:
+		return fail(0, "there are %d values and %d timestamps", values, times)
+	}
+	return valuesAt, timesAt, values, true
+}
+
+// metric reads a line's name and labels.
+func (im *importing) metric() bool {
+	if im.i >= len(im.b) || im.b[im.i] != '{' {
+		return im.unexpected("an object of labels")
+	}
+	im.i++
+	im.name, im.labels = "", im.labels[:0]
+	for first := true; ; first = false {
+		label, more, ok := im.member(first)
+		if !ok || !more {
+			return ok
+		}
+		if im.i >= len(im.b) || im.b[im.i] != '"' {
+			return im.unexpected("a label's value in quotes")
+		}
+		value, ok := im.str()
+		switch {
+		case !ok:
+			return false
+		case label == metric.NameLabel:
+			im.name = value
+		case len(im.labels) == im.h.limits.Labels:
+			return im.fail(im.i, "there are more than %d labels", im.h.limits.Labels)
+		default:
+			im.labels = append(im.labels, metric.Label{Name: label, Value: value})
+		}
+	}
+}
+
+func (im *importing) count(read func() bool) (n int, ok bool) {
+	if im.i >= len(im.b) || im.b[im.i] != '[' {
+		return 0, im.unexpected("an array")
+	}
+	im.i++
+	for first := true; ; first = false {
+		if more, ok := im.element(first); !ok || !more {
+			return n, ok
+		}
+		if !read() {
+			return 0, false
+		}
+		n++
+	}
+}
+
+// value reads a value in any of the forms that exports have it.
+func (s *importScanner) value() (float64, bool) {
+	at := s.i
+	switch s.kind() {
+	case "null":
+		return math.NaN(), s.literal("null")
+	case "a string":
+		text, ok := s.str()
+		if !ok {
+			return 0, false
+		}
+		if v, ok := notFinite(text); ok {
+			return v, true
+		}
+		return 0, s.fail(at, "%q is no value", text)
+	case "a number":
+		n, ok := s.number()
+		if !ok {
+			return 0, false
+		}
+		v, ok := n.float()
+		if !ok {
+			return 0, s.fail(at, "%s is too large", n.text)
+		}
+		return v, true
+	}
+	return 0, s.unexpected("a value")
+}
+
+// nanPrefix is before the bits of a NaN that is not the usual one, such as Prometheus' stale marker.
+const nanPrefix = "NaN:"
+
+// notFinite reads the texts for values that JSON has no numbers for.
+func notFinite(text string) (float64, bool) {
+	switch text {
+	case "Infinity", "+Infinity", "Inf", "+Inf":
+		return math.Inf(1), true
+	case "-Infinity", "-Inf":
+		return math.Inf(-1), true
+	case "NaN":
+		return math.NaN(), true
+	}
+	if hex, ok := strings.CutPrefix(text, nanPrefix); ok && len(hex) == 16 {
+		bits, err := strconv.ParseUint(hex, 16, 64)
+		v := math.Float64frombits(bits)
+		return v, err == nil && math.IsNaN(v)
+	}
+	return 0, false
+}
+
+func (s *importScanner) timeMs() (int64, bool) {
+	at := s.i
+	if s.kind() != "a number" {
+		return 0, s.unexpected("a time in Unix ms")
+	}
+	n, ok := s.number()
+	if !ok {
+		return 0, false
+	}
+	ms, ok := n.int()
+	if !ok || ms == ingest.NoTime {
+		return 0, s.fail(at, "%s is no time in Unix ms", n.text)
+	}
+	return ms, true
+}
+
+// samples adds a line's samples, which are known to be well-formed, to the batch, and appends that whenever it is large enough.
+func (im *importing) samples(valuesAt, timesAt, n int) error {
+	values := importScanner{scanner{b: im.b, i: valuesAt + 1}}
+	times := importScanner{scanner{b: im.b, i: timesAt + 1}}
+	im.batch.Series(im.name, im.labels)
+	for i := range n {
+		if im.batch.Len() == importSamples {
+			if err := im.flush(); err != nil {
+				return err
+			}
+			im.batch.Series(im.name, im.labels)
+		}
+		_, _ = values.element(i == 0)
+		v, _ := values.value()
+		_, _ = times.element(i == 0)
+		ms, _ := times.timeMs()
+		im.batch.Add(ms, v)
+		im.lines = append(im.lines, im.line)
+	}
+	return nil
+}
+
+// flush makes the batch durable.
+func (im *importing) flush() error {
+	if im.batch.Len() > 0 {
+		result, err := im.backFill()
+		if err != nil {
+			return err
+		}
+		im.reply.Accepted += result.Accepted
+		for _, rej := range result.Rejected {
+			im.reject(im.lines[rej.Index], rej)
+		}
+		im.batch.Reset()
+		im.lines = im.lines[:0]
+	}
+	im.reply.Lines = im.whole
+	return nil
+}
+
+// backFill appends the batch. Once something of a body is taken, what is busy is waited for: its sender can wait, and else would have
+// to find out where to go on.
+func (im *importing) backFill() (ingest.Result, error) {
+	reports := im.batch.Reports()
+	for try := 0; ; try++ {
+		result, err := im.h.to.BackFill(im.ctx, reports)
+		if !errors.Is(err, ingest.ErrBusy) || im.reply.Accepted == 0 || try == busyTries {
+			return result, err
+		}
+		if err := im.h.clock.Sleep(im.ctx, busyWait); err != nil {
+			return result, err
+		}
+	}
+}
+
+func (im *importing) reject(line int, rej ingest.Rejection) {
+	im.reply.RejectedTotal++
+	all := im.reply.Rejected
+	// Those of a line come one after the other.
+	for i := len(all) - 1; i >= 0 && all[i].Line == line; i-- {
+		if all[i].Reason == rej.Reason {
+			all[i].Samples++
+			return
+		}
+	}
+	if len(all) < im.h.limits.Rejections {
+		im.reply.Rejected = append(all, importRejection{Line: line, Reason: rej.Reason, Message: rej.Message, Samples: 1})
+	}
+}
+
+func (im *importing) answer(w http.ResponseWriter, code int, message string) {
+	if message != "" {
+		im.reply.Status, im.reply.Error = "error", message
+		// The rest of the body is not read, however long it is.
+		w.Header().Set("Connection", "close")
+	}
+	replyJSON(w, code, im.reply)
+}
