@@ -57,11 +57,11 @@ func busy(b *testing.B, w *world, n int, fromMs, stepMs int64) {
 	}
 }
 
-func bench(b *testing.B, w *world, series int, make func(e *Engine) (promql.Query, error)) {
+func bench(b *testing.B, w *world, series int, ask func(e *Engine) (promql.Query, error)) {
 	engine, _ := New(w.q, Options{})
 	b.ReportAllocs()
 	for b.Loop() {
-		q, err := make(engine)
+		q, err := ask(engine)
 		require.NoError(b, err)
 		r := q.Exec(b.Context())
 		require.NoError(b, r.Err)

@@ -169,8 +169,8 @@ func (s *splitter) load(command, line string) {
 	if slices.ContainsFunc(values, func(v parser.SequenceValue) bool { return v.Histogram != nil }) {
 		s.strange = append(s.strange, ls)
 	}
-	if name := ls.Get(labels.MetricName); command == "load_with_nhcb" && histogramSuffix.MatchString(name) {
-		b := labels.NewBuilder(ls).Del(labels.BucketLabel).Set(labels.MetricName, histogramSuffix.ReplaceAllString(name, ""))
+	if name := ls.Get(metric.NameLabel); command == "load_with_nhcb" && histogramSuffix.MatchString(name) {
+		b := labels.NewBuilder(ls).Del(labels.BucketLabel).Set(metric.NameLabel, histogramSuffix.ReplaceAllString(name, ""))
 		s.strange = append(s.strange, b.Labels())
 	}
 }
@@ -227,10 +227,10 @@ func (s *splitter) differs(line string) bool {
 }
 
 // loaded is a storage with what has been loaded.
-func (s *splitter) loaded(make func(testing.TB) promstorage.Storage) promstorage.Storage {
+func (s *splitter) loaded(open func(testing.TB) promstorage.Storage) promstorage.Storage {
 	var st promstorage.Storage
 	promqltest.RunTestWithStorage(s.t, strings.Join(s.loads, "\n"), s.engine, func(t testing.TB) promstorage.Storage {
-		st = make(t)
+		st = open(t)
 		return stayOpen{st}
 	})
 	return st

