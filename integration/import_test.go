@@ -91,7 +91,7 @@ func TestGraphite(t *testing.T) {
 	var d net.Dialer
 	conn, err := d.DialContext(t.Context(), "tcp", addr)
 	require.NoError(t, err)
-	defer conn.Close() //nolint:errcheck // the server has ended it by then
+	defer conn.Close()
 	_, err = fmt.Fprintf(conn, "it_a.b 1 -1\nit_c;source=g 2 %d\n", time.Now().Unix())
 	require.NoError(t, err)
 	process.Eventually(t, "two samples", func() error {

@@ -470,16 +470,16 @@ func (im *importing) backFill() (ingest.Result, error) {
 
 func (im *importing) reject(line int, rej ingest.Rejection) {
 	im.reply.RejectedTotal++
-	all := im.reply.Rejected
+	all := &im.reply.Rejected
 	// Those of a line come one after the other.
-	for i := len(all) - 1; i >= 0 && all[i].Line == line; i-- {
-		if all[i].Reason == rej.Reason {
-			all[i].Samples++
+	for i := len(*all) - 1; i >= 0 && (*all)[i].Line == line; i-- {
+		if r := &(*all)[i]; r.Reason == rej.Reason {
+			r.Samples++
 			return
 		}
 	}
-	if len(all) < im.h.limits.Rejections {
-		im.reply.Rejected = append(all, importRejection{Line: line, Reason: rej.Reason, Message: rej.Message, Samples: 1})
+	if len(*all) < im.h.limits.Rejections {
+		*all = append(*all, importRejection{Line: line, Reason: rej.Reason, Message: rej.Message, Samples: 1})
 	}
 }
 

@@ -166,9 +166,8 @@ func (s *Server) Serve(l net.Listener) error {
 			}
 			// Such as too many open files: connections that end make room.
 			s.opts.Logger.Warn("connections cannot be accepted", "err", err, "again_in", wait)
-			if s.clk.Sleep(s.ctx, wait) != nil {
-				return nil
-			}
+			// That ctx ends meanwhile is seen above.
+			_ = s.clk.Sleep(s.ctx, wait)
 			wait = min(2*wait, lastWait)
 			continue
 		}
