@@ -187,6 +187,7 @@ func (in *Ingest) enqueue(samples []metric.Sample) (*commit, error) {
 	in.pending += len(samples)
 	in.metrics.pending.Set(float64(in.pending))
 	c := in.open
+	first, below := len(c.samples) == 0, len(c.samples) < in.opts.FlushSamples
 	c.samples = append(c.samples, samples...)
 	if first {
 		c.openedAt = in.clk.Now()
@@ -200,7 +201,6 @@ func (in *Ingest) enqueue(samples []metric.Sample) (*commit, error) {
 
 // commits makes one commit after the other durable until Close, then what is left.
 func (in *Ingest) commits(ctx context.Context) {
-	first, below := len(c.samples) == 0, len(c.samples) < in.opts.FlushSamples
 	var g grouper
 	var spare []metric.Sample
 	for {
