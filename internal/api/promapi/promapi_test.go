@@ -65,13 +65,14 @@ func newAPI(t *testing.T, change func(*Options)) http.Handler {
 	return mux
 }
 
-func ask(h http.Handler, method, target string) (code int, body string) {
+func ask(t *testing.T, h http.Handler, method, target string) (code int, body string) {
+	t.Helper()
 	var r *http.Request
 	if path, form, found := strings.Cut(target, "?"); method == http.MethodPost && found {
-		r = httptest.NewRequest(method, path, strings.NewReader(form))
+		r = httptest.NewRequestWithContext(t.Context(), method, path, strings.NewReader(form))
 		r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
 	} else {
-		r = httptest.NewRequest(method, target, nil)
+		r = httptest.NewRequestWithContext(t.Context(), method, target, nil)
 	}
 	w := httptest.NewRecorder()
 	h.ServeHTTP(w, r)
@@ -122,17 +123,17 @@ func TestAnswers(t *testing.T) {
 		"/api/v1/alerts":                                       `{"status":"success","data":{"alerts":[]}}`,
 	} {
 		t.Run(target, func(t *testing.T) {
-			code, body := ask(h, http.MethodGet, target)
+			code, body := ask(t, h, http.MethodGet, target)
 			require.Equal(t, want, body)
 			require.Equal(t, http.StatusOK, code)
 			if !strings.Contains(target, "/label/") && !strings.Contains(target, "metadata") && !strings.Contains(target, "rules") && !strings.Contains(target, "alerts") {
-				code, body = ask(h, http.MethodPost, target)
+				code, body = ask(t, h, http.MethodPost, target)
 				require.Equal(t, want, body)
 				require.Equal(t, http.StatusOK, code)
 			}
 		})
 	}
-	_, body := ask(h, http.MethodGet, "/api/v1/status/buildinfo")
+	_, body := ask(t, h, http.MethodGet, "/api/v1/status/buildinfo")
 	require.Contains(t, body, `"version":"3.`)
 	require.Contains(t, body, `"applicationVersion":"1.2.3"`)
 }
@@ -167,7 +168,7 @@ func TestErrors(t *testing.T) {
 		"/api/v1/label/%FF/values":                 {400, "bad_data", `invalid label name: "\xff"`},
 	} {
 		t.Run(target, func(t *testing.T) {
-			code, body := ask(h, http.MethodGet, target)
+			code, body := ask(t, h, http.MethodGet, target)
 			var got struct{ Status, ErrorType, Error string }
 			require.NoError(t, json.Unmarshal([]byte(body), &got))
 			require.Equal(t, "error", got.Status)
@@ -181,7 +182,7 @@ func TestErrors(t *testing.T) {
 		})
 	}
 	// No form at all.
-	r := httptest.NewRequest(http.MethodPost, "/api/v1/query", strings.NewReader("query=%zz"))
+	r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/api/v1/query", strings.NewReader("query=%zz"))
 	r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
 	w := httptest.NewRecorder()
 	h.ServeHTTP(w, r)
@@ -219,7 +220,7 @@ func TestKindsOfErrors(t *testing.T) {
 		{errors.New("x"), 422, "execution"},
 	} {
 		h := newAPI(t, func(o *Options) { o.Engine = failing{err: c.err} })
-		code, body := ask(h, http.MethodGet, "/api/v1/query?query=1")
+		code, body := ask(t, h, http.MethodGet, "/api/v1/query?query=1")
 		require.Equal(t, c.code, code, "%v", c.err)
 		require.Contains(t, body, `"errorType":"`+c.kind+`"`)
 	}
@@ -227,7 +228,7 @@ func TestKindsOfErrors(t *testing.T) {
 
 func TestStats(t *testing.T) {
 	h := newAPI(t, nil)
-	_, body := ask(h, http.MethodGet, "/api/v1/query?query=up&stats=all")
+	_, body := ask(t, h, http.MethodGet, "/api/v1/query?query=up&stats=all")
 	var got struct {
 		Data struct {
 			Stats struct {
