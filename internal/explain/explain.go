@@ -207,6 +207,7 @@ func (x *Explainer) readInput(ctx context.Context, id metric.ScheduleID, f *foun
 			}
 		}
 		for _, samples := range set.Series() {
+			samples = slices.DeleteFunc(samples, func(s metric.Sample) bool { return metric.IsTombstone(s.Value) })
 			f.should, f.ok = g.Samples(samples)
 			f.input.Samples = len(samples)
 			f.input.Finite = int(f.should.Count)

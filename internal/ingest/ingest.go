@@ -153,25 +153,40 @@ func (in *Ingest) append(ctx context.Context, reports []Report, w window) (Resul
 	if err := r.resolve(ctx, in, reports, w); err != nil {
 		return Result{}, err
 	}
-	if len(r.samples) > 0 {
-		c, err := in.enqueue(r.samples)
-		if err != nil {
-			return Result{}, err
-		}
-		select {
-		case <-c.done:
-			if c.err != nil {
-				return Result{}, c.err
-			}
-		case <-ctx.Done():
-			return Result{}, context.Cause(ctx)
-		}
+	if err := in.wait(ctx, r.samples); err != nil {
+		return Result{}, err
 	}
 	in.metrics.accepted.Add(float64(len(r.samples)))
 	for _, rej := range r.rejected {
 		in.metrics.rejected.WithLabelValues(string(rej.Reason)).Inc()
 	}
 	return Result{Accepted: len(r.samples), Rejected: r.takeRejected()}, nil
+}
+
+// Delete takes back the samples that have the schedules and times of those given; their values are overwritten. It returns
+// when that is durable, and keeps nothing of its argument. The error is as of Append.
+func (in *Ingest) Delete(ctx context.Context, samples []metric.Sample) error {
+	for i := range samples {
+		samples[i].Value = metric.Tombstone()
+	}
+	return in.wait(ctx, samples)
+}
+
+// wait returns when the samples are durable.
+func (in *Ingest) wait(ctx context.Context, samples []metric.Sample) error {
+	if len(samples) == 0 {
+		return nil
+	}
+	c, err := in.enqueue(samples)
+	if err != nil {
+		return err
+	}
+	select {
+	case <-c.done:
+		return c.err
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
 }
 
 func (in *Ingest) enqueue(samples []metric.Sample) (*commit, error) {

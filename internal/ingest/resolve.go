@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -118,7 +119,7 @@ func (r *resolver) report(ctx context.Context, in *Ingest, rep Report, base int,
 			continue
 		}
 		if of != nil && m.sameSeries(of) {
-			r.samples = append(r.samples, metric.Sample{Schedule: id, TimeMs: timeMs, Value: m.Value})
+			r.samples = append(r.samples, metric.Sample{Schedule: id, TimeMs: timeMs, Value: reported(m.Value)})
 			continue
 		}
 		if m.Metric == "" {
@@ -135,9 +136,17 @@ func (r *resolver) report(ctx context.Context, in *Ingest, rep Report, base int,
 			}
 			id = registry.NoID
 		}
-		r.samples = append(r.samples, metric.Sample{Schedule: id, TimeMs: timeMs, Value: m.Value})
+		r.samples = append(r.samples, metric.Sample{Schedule: id, TimeMs: timeMs, Value: reported(m.Value)})
 	}
 	return r.register(ctx, source)
+}
+
+// reported is a value as it may be stored: what stands for a deletion is an ordinary NaN when it comes from outside.
+func reported(v float64) float64 {
+	if metric.IsTombstone(v) {
+		return math.NaN()
+	}
+	return v
 }
 
 // time is the measurement's time if that may be taken.

@@ -6,6 +6,8 @@
 // Quern is half open: [start, end).
 package metric
 
+import "math"
+
 // ScheduleID names one schedule: one metric of one source, a series in
 // Prometheus' terms. Ids are dense integers from 0 up, and the ids of one source
 // lie close together, so that a report touches few blocks.
@@ -17,6 +19,17 @@ type Sample struct {
 	TimeMs   int64
 	Value    float64
 }
+
+// tombstone are the bits of a quiet NaN with a payload of its own: neither the NaN that arithmetic makes
+// (0x7ff8000000000001 in Go) nor Prometheus' stale marker (0x7ff0000000000002).
+const tombstone = 0x7ff80000_51554552
+
+// Tombstone is the value of a sample that takes back another: the one of the same schedule and time that was
+// written before. Whoever shows samples leaves it out. It is a NaN, so that whoever computes leaves it out as any other.
+func Tombstone() float64 { return math.Float64frombits(tombstone) }
+
+// IsTombstone says whether v is Tombstone.
+func IsTombstone(v float64) bool { return math.Float64bits(v) == tombstone }
 
 // CompareSamples orders samples by schedule, then time: the order in which a
 // chunk holds them.

@@ -28,3 +28,12 @@ func TestAvg(t *testing.T) {
 	assert.InDelta(t, 16.714285714, r.Avg(), 1e-9)
 	assert.True(t, math.IsNaN((&Rollup{}).Avg()))
 }
+
+// A tombstone is a NaN that nothing else makes.
+func TestTombstone(t *testing.T) {
+	assert.True(t, math.IsNaN(Tombstone()))
+	assert.True(t, IsTombstone(Tombstone()))
+	for _, v := range []float64{0, 1, math.Inf(1), math.NaN(), math.Float64frombits(0x7ff8000000000000), math.Float64frombits(0x7ff0000000000002)} {
+		assert.False(t, IsTombstone(v), "%x", math.Float64bits(v))
+	}
+}

@@ -260,7 +260,7 @@ func (q *Querier) readError(b metric.Bucket, g group, err error) error {
 	return fmt.Errorf("read %s of group %d: %w", q.ladder.Name(b), blocks.Of(g.ids[0], q.groupSize).Start, err)
 }
 
-// in yields the places in the group of those of its series that have samples in the set.
+// in yields the places in the group of those of its series that have samples in the set, without those that were taken back.
 func (g group) in(set *blocks.SampleSet) iter.Seq2[int, []metric.Sample] {
 	return func(yield func(int, []metric.Sample) bool) {
 		i := 0
@@ -268,11 +268,16 @@ func (g group) in(set *blocks.SampleSet) iter.Seq2[int, []metric.Sample] {
 			for i < len(g.ids) && g.ids[i] < id {
 				i++
 			}
-			if i == len(g.ids) || g.ids[i] == id && !yield(i, samples) {
+			if i == len(g.ids) || g.ids[i] == id && !yield(i, live(samples)) {
 				return
 			}
 		}
 	}
+}
+
+// live leaves out, in place, the samples that were taken back.
+func live(samples []metric.Sample) []metric.Sample {
+	return slices.DeleteFunc(samples, func(s metric.Sample) bool { return metric.IsTombstone(s.Value) })
 }
 
 // within cuts samples, which are by time, to [fromMs, toMs).
