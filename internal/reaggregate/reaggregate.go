@@ -113,7 +113,7 @@ func (r *Reaggregator) run(ctx context.Context, sels []query.Selector, startMs, 
 	first := r.ladder.SliceAt(metric.Raw, startMs).StartMs
 	end := r.ladder.SliceAt(metric.Raw, endMs-1).EndMs
 	// What has expired is only counted, however far back the range begins.
-	kept := min(max(first, r.keptFrom(now)), end)
+	kept := min(max(first, r.KeptFrom(now)), end)
 	j.Total = j.count(first, end)
 	if n := j.Total - j.count(first, kept); n > MaxBlocks {
 		return nil, &query.RequestError{Message: fmt.Sprintf(
@@ -143,8 +143,9 @@ func (r *Reaggregator) runAt(nowMs int64) int64 {
 	return r.cache.Timing().RunAtMs(r.ladder.SliceAt(metric.Raw, nowMs))
 }
 
-// keptFrom is the start of the first slice that will be whole at the run.
-func (r *Reaggregator) keptFrom(nowMs int64) int64 {
+// KeptFrom is the start of the first raw slice that will still be whole when marks that are put at nowMs are dealt with: rows of
+// slices before it stay as they are. It is math.MinInt64 where raw is kept for ever.
+func (r *Reaggregator) KeptFrom(nowMs int64) int64 {
 	from := r.recovery.KeptFrom(metric.Raw, r.runAt(nowMs))
 	if from == math.MinInt64 {
 		return from
@@ -184,7 +185,7 @@ type job struct {
 func (j *job) slice(ctx context.Context, s metric.Slice) error {
 	now := clock.NowMs(j.clk) // it goes on while this does
 	switch {
-	case s.StartMs < j.keptFrom(now):
+	case s.StartMs < j.KeptFrom(now):
 		j.skip(&j.Slices.Expired, s.StartMs, s.EndMs)
 		return nil
 	case !j.cache.Timing().Closed(s, now):

@@ -1,0 +1,237 @@
+package deletion_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"log/slog"
+	"math"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/prometheus/promql/parser"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/quern/quern/internal/blocks"
+	"github.com/quern/quern/internal/cache"
+	"github.com/quern/quern/internal/clock"
+	"github.com/quern/quern/internal/deletion"
+	"github.com/quern/quern/internal/ingest"
+	"github.com/quern/quern/internal/metric"
+	"github.com/quern/quern/internal/query"
+	"github.com/quern/quern/internal/registry"
+	"github.com/quern/quern/internal/storage"
+	"github.com/quern/quern/internal/storage/storagetest"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+var noon = time.Date(2025, time.November, 21, 12, 0, 0, 0, time.UTC)
+
+// What becomes of rows, closed slices and processes that die is in internal/acceptance.
+type world struct {
+	*testing.T
+	store  *storagetest.Faulty
+	clk    clock.Clock
+	index  *query.Index
+	q      *query.Querier
+	ingest *ingest.Ingest
+	log    bytes.Buffer
+}
+
+func newWorld(t *testing.T, clk clock.Clock, opts query.Options) *world {
+	t.Helper()
+	w := &world{T: t, clk: clk, index: query.NewIndex()}
+	w.store = storagetest.NewFaulty(storagetest.NewModel(storage.Settings{
+		Ladder: metric.DefaultLadder(), GroupSize: 128, IndexPartitions: 4, Epochs: blocks.Epochs{{BlockSize: 128}},
+	}, nil, clk))
+	reg := registry.New(w.store, registry.Options{OnNew: w.index.Add})
+	w.ingest = ingest.Start(t.Context(), w.store, reg, cache.New(w.store, clk, 1, cache.DefaultTiming()), clk, ingest.Options{})
+	t.Cleanup(func() { require.NoError(t, w.ingest.Close()) })
+	w.q = query.New(w.store, w.index, w.store.Settings(), nil, clk, opts)
+	return w
+}
+
+func (w *world) report(name string, values map[time.Time]float64) {
+	w.Helper()
+	rep := ingest.Report{Source: "web-1"}
+	for at, v := range values {
+		rep.Measurements = append(rep.Measurements, ingest.Measurement{Metric: name, TimeMs: at.UnixMilli(), Value: v})
+	}
+	res, err := w.ingest.Append(w.Context(), []ingest.Report{rep})
+	require.NoError(w, err)
+	require.Equal(w, len(values), res.Accepted)
+}
+
+type always struct{}
+
+func (always) KeptFrom(int64) int64 { return math.MinInt64 }
+
+func (w *world) deleter(in deletion.Ingest) *deletion.Deleter {
+	return deletion.New(w.q, in, always{}, w.clk, slog.New(slog.NewTextHandler(&w.log, nil)))
+}
+
+func set(t *testing.T, selector string) []*labels.Matcher {
+	t.Helper()
+	ms, err := parser.NewParser(parser.Options{}).ParseMetricSelector(selector)
+	require.NoError(t, err)
+	return ms
+}
+
+// What was taken back is seen by no reader of raw: not exports, points, summaries or latest values.
+func TestReaders(t *testing.T) {
+	w := newWorld(t, clock.NewSimulated(noon), query.Options{})
+	at := func(m int) time.Time { return noon.Add(time.Duration(m-60) * time.Minute) }
+	w.report("cpu", map[time.Time]float64{at(10): 1, at(20): 2, at(30): math.Inf(1), at(40): 3})
+	w.report("mem", map[time.Time]float64{at(20): 5})
+	_, err := w.deleter(w.ingest).Delete(t.Context(), at(20).UnixMilli(), at(40).UnixMilli()+1, set(t, "cpu"), set(t, "none"))
+	require.NoError(t, err)
+	require.Contains(t, w.log.String(), "series=1 samples=3")
+
+	all := []query.Selector{set(t, `{source="web-1"}`)}
+	start, end := at(0).UnixMilli(), at(60).UnixMilli()
+	exported, err := w.q.Export(t.Context(), all, start, end)
+	require.NoError(t, err)
+	got := map[string][]metric.Sample{}
+	for s, err := range exported.All() {
+		require.NoError(t, err)
+		got[s.Labels.Get(metric.NameLabel)] = slices.Clone(s.Samples)
+	}
+	require.Equal(t, map[string][]metric.Sample{
+		"cpu": {{Schedule: 0, TimeMs: at(10).UnixMilli(), Value: 1}},
+		"mem": {{Schedule: 1, TimeMs: at(20).UnixMilli(), Value: 5}},
+	}, got)
+
+	points, err := w.q.Points(t.Context(), all, query.Range{StartMs: start, EndMs: end, N: 2})
+	require.NoError(t, err)
+	for p, err := range points.All() {
+		require.NoError(t, err)
+		require.EqualValues(t, 1, p.Points[0].Count)
+		require.Zero(t, p.Points[1].Count)
+	}
+	sums, err := w.q.Summary(t.Context(), all[:1], start, end)
+	require.NoError(t, err)
+	for s, err := range sums.All() {
+		require.NoError(t, err)
+		require.EqualValues(t, 1, s.Count)
+	}
+	latest, err := w.q.Latest(t.Context(), []query.Selector{set(t, "cpu")}, time.Hour)
+	require.NoError(t, err)
+	n := 0
+	for l, err := range latest.All() {
+		require.NoError(t, err)
+		require.Equal(t, at(10).UnixMilli(), l.TimeMs)
+		n++
+	}
+	require.Equal(t, 1, n)
+
+	// A series of which nothing is left has no lines, and stays listed.
+	_, err = w.deleter(w.ingest).Delete(t.Context(), math.MinInt64/1000, math.MaxInt64/1000, set(t, "cpu"))
+	require.NoError(t, err)
+	latest, err = w.q.Latest(t.Context(), []query.Selector{set(t, "cpu")}, time.Hour)
+	require.NoError(t, err)
+	for l, err := range latest.All() {
+		t.Fatal(l, err)
+	}
+	require.Len(t, w.index.Select(set(t, "cpu")), 1)
+}
+
+// A report cannot take anything back, whatever NaN it brings.
+func TestReportsTakeNothingBack(t *testing.T) {
+	w := newWorld(t, clock.NewSimulated(noon), query.Options{})
+	w.report("cpu", map[time.Time]float64{noon: 1})
+	w.report("cpu", map[time.Time]float64{noon: metric.Tombstone()})
+	latest, err := w.q.Latest(t.Context(), []query.Selector{set(t, "cpu")}, time.Hour)
+	require.NoError(t, err)
+	n := 0
+	for l, err := range latest.All() {
+		require.NoError(t, err)
+		require.Equal(t, math.Float64bits(math.NaN()), math.Float64bits(l.Value))
+		n++
+	}
+	require.Equal(t, 1, n)
+}
+
+// fake takes what is deleted, or says why not.
+type fake struct {
+	batches []int
+	err     error
+	times   int // that it fails; below 0 always
+}
+
+func (f *fake) Delete(_ context.Context, samples []metric.Sample) error {
+	if f.times != 0 {
+		f.times--
+		return f.err
+	}
+	f.batches = append(f.batches, len(samples))
+	return nil
+}
+
+// many reports n samples of each of two series.
+func (w *world) many(n int) {
+	for _, name := range []string{"cpu", "mem"} {
+		values := make(map[time.Time]float64, n)
+		for i := range n {
+			values[noon.Add(-time.Duration(i+1)*100*time.Millisecond)] = float64(i)
+		}
+		w.report(name, values)
+	}
+}
+
+// Tombstones are written in batches of a bounded size, also of series with more samples than that.
+func TestBatches(t *testing.T) {
+	w := newWorld(t, clock.NewSimulated(noon), query.Options{})
+	w.many(70_000)
+	f := &fake{}
+	_, err := w.deleter(f).Delete(t.Context(), 0, noon.UnixMilli(), set(t, `{source="web-1"}`))
+	require.NoError(t, err)
+	require.Equal(t, []int{65536, 65536, 140_000 - 2*65536}, f.batches)
+}
+
+// A failure ends a deletion at the first batch, a full queue only delays it.
+func TestFailures(t *testing.T) {
+	broken := errors.New("broken")
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, clock.System{}, query.Options{})
+		now := time.Now()
+		w.report("cpu", map[time.Time]float64{now: 1})
+		del := func(ctx context.Context, f *fake) error {
+			_, err := w.deleter(f).Delete(ctx, 0, now.UnixMilli()+1, set(t, "cpu"))
+			return err
+		}
+		require.ErrorIs(t, del(t.Context(), &fake{times: 1, err: broken}), broken)
+		require.Contains(t, w.log.String(), "err=broken")
+
+		busy := &fake{times: 3, err: ingest.ErrBusy}
+		require.NoError(t, del(t.Context(), busy))
+		require.Equal(t, []int{1}, busy.batches)
+		require.Equal(t, 300*time.Millisecond, time.Since(now).Truncate(100*time.Millisecond))
+
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		require.ErrorIs(t, del(ctx, &fake{times: -1, err: ingest.ErrBusy}), context.DeadlineExceeded)
+
+		fail := func() error { return broken }
+		w.store.Add(storagetest.Rule{Op: "RawChunks", Times: 1, Before: fail})
+		require.ErrorIs(t, del(t.Context(), &fake{}), broken)
+	})
+
+	w := newWorld(t, clock.NewSimulated(noon), query.Options{})
+	w.many(70_000)
+	f := &fake{times: 1, err: broken}
+	_, err := w.deleter(f).Delete(t.Context(), 0, noon.UnixMilli(), set(t, `{source="web-1"}`))
+	require.ErrorIs(t, err, broken)
+	require.Empty(t, f.batches, "nothing is written after a failure")
+
+	w = newWorld(t, clock.NewSimulated(noon), query.Options{MaxSeries: 1})
+	w.report("cpu", map[time.Time]float64{noon: 1})
+	w.report("mem", map[time.Time]float64{noon: 1})
+	_, err = w.deleter(w.ingest).Delete(t.Context(), 0, noon.UnixMilli(), set(t, `{source="web-1"}`))
+	var wrong *query.RequestError
+	require.ErrorAs(t, err, &wrong)
+}
