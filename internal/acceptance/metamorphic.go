@@ -186,6 +186,8 @@ func (l *life) step() {
 	switch n := l.r.IntN(100); {
 	case n < 45:
 		l.report(l.points())
+	case n < 48:
+		l.delete()
 	case n < 62:
 		l.advance()
 	case n < 76:
@@ -291,6 +293,24 @@ func (l *life) report(points []Point) bool {
 		l.owed = append(l.owed, points...)
 	}
 	return !rep.Failed
+}
+
+// delete takes back some of what was reported.
+func (l *life) delete() {
+	if len(l.known) == 0 {
+		return
+	}
+	p := l.known[l.r.IntN(len(l.known))]
+	from := time.UnixMilli(p.TimeMs)
+	to := from.Add(time.Duration(1 + l.r.Int64N(int64(2*l.width))))
+	if l.r.IntN(4) == 0 {
+		p.Series = ""
+	}
+	failed := each(l, func(s *System) bool {
+		_, err := s.Delete(p.Series, from, to)
+		return err != nil
+	})
+	l.note("delete %q from %s to %s: failed=%t", p.Series, l.sys().clockOf(p.TimeMs), l.sys().clockOf(to.UnixMilli()), failed)
 }
 
 func (l *life) advance() {
@@ -449,5 +469,6 @@ func (l *life) check() {
 	l.t.Helper()
 	for _, s := range l.all {
 		s.MustCheck(Acknowledged)
+		s.MustShow()
 	}
 }

@@ -25,6 +25,8 @@ import (
 //	    a new system on a new store, at 00:00
 //	clock T                     move the clock, running nothing
 //	report A@16:10=3 …          one call of ingest
+//	delete A from=T to=T        take back what A has in the range; * is all series
+//	export                      print the raw samples that readers see
 //	run                         run what is due; prints what each run did
 //	rows LEVEL | averages LEVEL print a roll-up table
 //	marks | cache | slices      print what is outstanding; slices prints open ones only
@@ -126,6 +128,12 @@ func (s *script) command(out *strings.Builder, cmd string, list []datadriven.Cmd
 		s.sys.SetClock(s.time(a[0].Key))
 	case "report":
 		s.report(out, a)
+	case "delete":
+		s.delete(out, a)
+	case "export":
+		for _, line := range s.sys.export() {
+			out.WriteString(line + "\n")
+		}
 	case "run":
 		runs, err := s.sys.Run()
 		for _, r := range runs {
@@ -232,6 +240,20 @@ func (s *script) report(out *strings.Builder, a args) {
 	}
 	for _, r := range res.Rejected {
 		fmt.Fprintf(out, "rejected %s: %s\n", a[r.Index].Key, r.Reason)
+	}
+}
+
+func (s *script) delete(out *strings.Builder, a args) {
+	series := a[0].Key
+	if series == "*" {
+		series = ""
+	}
+	warnings, err := s.sys.Delete(series, s.time(a.get("from", "")), s.time(a.get("to", "")))
+	for _, w := range warnings {
+		fmt.Fprintf(out, "warning: %s\n", w)
+	}
+	if err != nil {
+		fmt.Fprintf(out, "error: %s\n", class(err))
 	}
 }
 
