@@ -40,13 +40,21 @@ type Metadata interface {
 	List(name string, limit int) []metric.Metadata
 }
 
-// Options are what the API is made of. All but Version are required.
+// Deleter takes samples back.
+type Deleter interface {
+	// Delete takes back the samples in [startMs, endMs) of the series that match any of the sets. Warnings say what stays all the same.
+	Delete(ctx context.Context, startMs, endMs int64, sets ...[]*labels.Matcher) (warnings []string, err error)
+}
+
+// Options are what the API is made of. All but Deleter and Version are required.
 type Options struct {
 	Engine    promql.QueryEngine
 	Queryable storage.Queryable
 	Metadata  Metadata
-	Clock     clock.Clock
-	Logger    *slog.Logger
+	// Deleter is nil where the administrative endpoints are turned off.
+	Deleter Deleter
+	Clock   clock.Clock
+	Logger  *slog.Logger
 	// Version is that of this program.
 	Version string
 }
@@ -88,9 +96,12 @@ func (a *API) Register(mux *http.ServeMux) {
 	} {
 		mux.Handle("GET "+path, a.handler(answer))
 	}
+	for _, method := range []string{http.MethodPost, http.MethodPut} {
+		mux.Handle(method+" /api/v1/admin/tsdb/delete_series", a.handler(a.deleteSeries))
+	}
 }
 
-// answer is what is replied. Close, unless nil, gives back what data is made of.
+// answer is what is replied; without data there is no body. Close, unless nil, gives back what data is made of.
 type answer struct {
 	data     any
 	warnings annotations.Annotations
@@ -120,6 +131,9 @@ func badData(format string, args ...any) error {
 func invalid(parameter string, err error) error {
 	return badData("invalid parameter %q: %w", parameter, err)
 }
+
+// warningHeader takes warnings where there is no body for them.
+const warningHeader = "Quern-Warning"
 
 // statusClientGone is what nginx made customary, and Prometheus uses, for a request whose client did not wait.
 const statusClientGone = 499
@@ -164,6 +178,13 @@ func (a *API) handler(do answerer) http.Handler {
 			return
 		}
 		warnings, infos := ans.warnings.AsStrings(r.FormValue("query"), 10, 10)
+		if ans.data == nil {
+			for _, s := range warnings {
+				w.Header().Add(warningHeader, s)
+			}
+			w.WriteHeader(http.StatusNoContent)
+			return
+		}
 		reply(w, ans.data, warnings, infos)
 	})
 }
@@ -284,38 +305,41 @@ func (a *API) selection(r *http.Request) (s selection, err error) {
 	if s.limit, err = limitOf(r, "limit"); err != nil {
 		return s, err
 	}
-	start, err := timeOf(r, "start", minTime)
+	start, end, err := timesOf(r)
 	if err != nil {
 		return s, err
-	}
-	end, err := timeOf(r, "end", maxTime)
-	if err != nil {
-		return s, err
-	}
-	if end.Before(start) {
-		return s, invalid("end", errors.New("end timestamp must not be before start time"))
 	}
 	s.hints = storage.SelectHints{Start: start.UnixMilli(), End: end.UnixMilli(), Func: "series"}
 	if s.limit > 0 && s.limit < math.MaxInt {
 		s.hints.Limit = s.limit + 1
 	}
-	for _, m := range r.Form["match[]"] {
-		set, err := a.parser.ParseMetricSelector(m)
-		if err != nil {
-			return s, invalid("match[]", err)
-		}
-		if !slices.ContainsFunc(set, func(m *labels.Matcher) bool { return !m.Matches("") }) {
-			return s, invalid("match[]", errors.New("match[] must contain at least one non-empty matcher"))
-		}
-		s.sets = append(s.sets, set)
+	if s.sets, err = a.matchers(r); err != nil {
+		return s, err
 	}
 	s.querier, err = a.opts.Queryable.Querier(s.hints.Start, s.hints.End)
 	return s, err
 }
 
+// matchers reads the selectors.
+func (a *API) matchers(r *http.Request) (sets [][]*labels.Matcher, err error) {
+	for _, m := range r.Form["match[]"] {
+		set, err := a.parser.ParseMetricSelector(m)
+		if err != nil {
+			return nil, invalid("match[]", err)
+		}
+		if !slices.ContainsFunc(set, func(m *labels.Matcher) bool { return !m.Matches("") }) {
+			return nil, invalid("match[]", errors.New("match[] must contain at least one non-empty matcher"))
+		}
+		sets = append(sets, set)
+	}
+	return sets, nil
+}
+
+var errNoMatch = badData("no match[] parameter provided")
+
 func (a *API) series(r *http.Request) (answer, error) {
 	if len(r.Form["match[]"]) == 0 {
-		return answer{}, badData("no match[] parameter provided")
+		return answer{}, errNoMatch
 	}
 	s, err := a.selection(r)
 	if err != nil {
@@ -341,6 +365,34 @@ func (a *API) series(r *http.Request) (answer, error) {
 	}
 	ans.data = found
 	return ans, nil
+}
+
+// deleteSeries is the one of Prometheus' administrative endpoints that there is: what it takes back is not to be cleaned up,
+// and a snapshot is the store's matter.
+func (a *API) deleteSeries(r *http.Request) (answer, error) {
+	if a.opts.Deleter == nil {
+		return answer{}, &failure{http.StatusServiceUnavailable, "unavailable", errors.New("admin APIs disabled")}
+	}
+	if len(r.Form["match[]"]) == 0 {
+		return answer{}, errNoMatch
+	}
+	start, end, err := timesOf(r)
+	if err != nil {
+		return answer{}, err
+	}
+	sets, err := a.matchers(r)
+	if err != nil {
+		return answer{}, err
+	}
+	warnings, err := a.opts.Deleter.Delete(r.Context(), start.UnixMilli(), end.UnixMilli()+1, sets...)
+	if err != nil && r.Context().Err() == nil {
+		return answer{}, &failure{http.StatusInternalServerError, "internal", err}
+	}
+	var ans answer
+	for _, w := range warnings {
+		ans.warnings.Add(errors.New(w))
+	}
+	return ans, err
 }
 
 func (a *API) labelNames(r *http.Request) (answer, error) {
@@ -447,6 +499,20 @@ func timeOf(r *http.Request, name string, otherwise time.Time) (time.Time, error
 		return t, invalid(name, fmt.Errorf("invalid time value for '%s': %w", name, err))
 	}
 	return t, nil
+}
+
+// timesOf reads the range of the endpoints that need none.
+func timesOf(r *http.Request) (start, end time.Time, err error) {
+	if start, err = timeOf(r, "start", minTime); err != nil {
+		return start, end, err
+	}
+	if end, err = timeOf(r, "end", maxTime); err != nil {
+		return start, end, err
+	}
+	if end.Before(start) {
+		return start, end, invalid("end", errors.New("end timestamp must not be before start time"))
+	}
+	return start, end, nil
 }
 
 // parseTime reads seconds since 1970, of which milliseconds count, or RFC 3339.
