@@ -9,6 +9,7 @@ import (
 
 	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/ingest"
+	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/storage"
 )
 
@@ -57,6 +58,14 @@ func (a appender) Append(ctx context.Context, reports []ingest.Report) (ingest.R
 		return ingest.Result{}, fmt.Errorf("%w: %w", storage.ErrUnavailable, err)
 	}
 	return a.Ingest.Append(ctx, reports)
+}
+
+// Delete implements deletion.Ingest.
+func (a appender) Delete(ctx context.Context, samples []metric.Sample) error {
+	if err := a.unfit.get(); err != nil {
+		return fmt.Errorf("%w: %w", storage.ErrUnavailable, err)
+	}
+	return a.Ingest.Delete(ctx, samples)
 }
 
 // BackFill implements api.BackFiller.

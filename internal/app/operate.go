@@ -26,9 +26,13 @@ import (
 func (s *setup) operate(e *engine) api.Registrar {
 	return api.NewOperate(
 		explain.New(e.store, e.index, e.cache, e.recovery, e.retention, s.clk),
-		reaggregate.New(e.store, e.index, e.cache, e.recovery, s.clk, component(s.log, "reaggregate")),
+		s.reaggregator(e),
 		s.clk,
 	)
+}
+
+func (s *setup) reaggregator(e *engine) *reaggregate.Reaggregator {
+	return reaggregate.New(e.store, e.index, e.cache, e.recovery, s.clk, component(s.log, "reaggregate"))
 }
 
 // ask posts a form to a server. The body of the answer is the caller's to close.

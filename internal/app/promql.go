@@ -2,6 +2,7 @@ package app
 
 import (
 	"github.com/quern/quern/internal/api/promapi"
+	"github.com/quern/quern/internal/deletion"
 	"github.com/quern/quern/internal/program"
 	"github.com/quern/quern/internal/promquery"
 	"github.com/quern/quern/internal/query"
@@ -14,8 +15,12 @@ func (s *server) prometheusAPI(q *query.Querier) *promapi.API {
 		Concurrency: s.cfg.Query.Concurrency, Lookback: s.cfg.Query.Lookback,
 		Logger: component(s.log, "promql"), Metrics: s.metrics,
 	})
-	return promapi.New(promapi.Options{
+	opts := promapi.Options{
 		Engine: engine, Queryable: queryable, Metadata: s.engine.catalog, Clock: s.clk,
 		Logger: component(s.log, "http"), Version: program.Version(),
-	})
+	}
+	if s.cfg.EnableAdminAPI {
+		opts.Deleter = deletion.New(q, appender{s.engine.ingest, &s.unfit}, s.reaggregator(s.engine), s.clk, component(s.log, "deletion"))
+	}
+	return promapi.New(opts)
 }

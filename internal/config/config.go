@@ -44,6 +44,9 @@ type Config struct {
 	LateGrace        time.Duration
 	AgeCap           time.Duration
 
+	// EnableAdminAPI lets clients delete.
+	EnableAdminAPI bool
+
 	// Sources are the labels that name a series' source, best first, by protocol.
 	Sources Sources
 	// GraphiteListen is the address that Graphite's plaintext protocol is taken on, empty for none.
@@ -243,6 +246,7 @@ func (p *parser) ingest(cfg *Config) {
 		cfg.GraphiteListen = p.address("graphite-listen")
 	}
 	cfg.OTLPPromote = p.list("otlp-promote-resource-attributes")
+	cfg.EnableAdminAPI = p.c.Bool("enable-admin-api")
 	cfg.FutureLimit = p.positive("future-limit")
 	switch {
 	case p.c.IsSet("group-commit"):

@@ -153,6 +153,7 @@ func blockSizeFlags() []cli.Flag {
 
 func ingestFlags() []cli.Flag {
 	return []cli.Flag{
+		boolean(catServer, "enable-admin-api", false, "let clients delete series, by Prometheus' administrative API"),
 		span(catIngest, "future-limit", 10*time.Minute, "how far ahead of the clock a report may be"),
 		str(catIngest, "group-commit", "", "how long a report waits for others to be made durable together with (default: 100ms over Cassandra, else 0)"),
 		str(catIngest, "prometheus-source", "instance,host,node,pod,job", "`LABEL,…` of remote write and import that name a series' source, best first"),
