@@ -15,6 +15,8 @@ FUZZTIME      ?= 30s
 ARGS          ?=
 SOAK          ?= 10m
 SEED          ?=
+# 0 leaves out the tests with programs of others, which come from Debian packages.
+PROGRAMS      ?= 1
 
 # -count=1, because the integration tests build the program themselves: go test does
 # not see that they depend on it, and would give an old result for new code.
@@ -41,7 +43,9 @@ test: ## Vet and test everything, with assertions and the race detector
 		race=; export CGO_ENABLED=0; \
 		echo "note: no working C compiler, so the tests run without the race detector"; \
 	fi; \
+	if [ "$(PROGRAMS)" = 0 ]; then echo "note: PROGRAMS=0, so no test runs with programs of others"; fi; \
 	set -ex; \
+	export QUERN_TEST_PROGRAMS=$(PROGRAMS); \
 	$(GO) vet -tags $(TAGS) ./...; \
 	$(GO) test -count=1 $$race -tags $(TAGS) -timeout $(TEST_TIMEOUT) ./...
 

@@ -1,0 +1,243 @@
+// Package programs has programs of others send to a real server for a while, as their users would have them do, and
+// finds again whatever they count as sent. What a program cannot be told is left as its users have it: these tests show
+// what no specification says.
+//
+// The programs come from Debian packages, see package debian, or are libraries of Go. QUERN_TEST_PROGRAMS=0 leaves the
+// whole package out.
+package programs
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"math"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
+	"github.com/prometheus/prometheus/model/labels"
+	"github.com/stretchr/testify/require"
+
+	"github.com/quern/quern/integration/debian"
+	"github.com/quern/quern/integration/process"
+)
+
+var quern string
+
+func TestMain(m *testing.M) {
+	if os.Getenv("QUERN_TEST_PROGRAMS") == "0" {
+		fmt.Println("no test with programs of others, as QUERN_TEST_PROGRAMS=0 says")
+		return
+	}
+	os.Exit(process.Main(func(p *process.Programs) int {
+		quern = p.Quern
+		return m.Run()
+	}))
+}
+
+// serve starts a server on which a day passes in eight seconds.
+func serve(t *testing.T, args ...string) *process.Process {
+	t.Helper()
+	p := process.Start(t, exec.CommandContext(t.Context(), quern, append([]string{
+		"serve", "--listen", "127.0.0.1:0", "--data-dir", t.TempDir(), "--host-metrics=false",
+		"--rollups", "2s,4s,8s", "--aggregation-delay", "500ms", "--late-grace", "200ms",
+	}, args...)...))
+	p.Ready()
+	return p
+}
+
+// start starts a program of others.
+func start(t *testing.T, p debian.Program, args ...string) *process.Process {
+	t.Helper()
+	return process.Start(t, find(t, p).Command(t.Context(), args...))
+}
+
+func find(t *testing.T, p debian.Program) debian.Found {
+	t.Helper()
+	found, err := p.Find(t.Context())
+	require.NoError(t, err)
+	return found
+}
+
+// address is one to listen on, for programs that do not tell which port they got: no other program uses this host's.
+func address(t *testing.T) string {
+	t.Helper()
+	host := fmt.Sprintf("127.77.%d.%d:0", os.Getpid()>>8&0xff, os.Getpid()&0xff)
+	l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", host)
+	require.NoError(t, err)
+	require.NoError(t, l.Close())
+	return l.Addr().String()
+}
+
+// write writes a file of the test's.
+func write(t *testing.T, path, text string) {
+	t.Helper()
+	require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
+}
+
+// point is a moment of a series.
+type point struct {
+	series string // as PromQL writes it
+	ms     int64
+}
+
+// points are the bits of values, by what they are of: not all NaN are the same.
+type points map[point]uint64
+
+func (p points) add(series labels.Labels, ms int64, v float64) {
+	p[point{series.String(), ms}] = math.Float64bits(v)
+}
+
+// missing says which of want are not in p, or are others.
+func (p points) missing(want points) error {
+	var wrong []string
+	for k, v := range want {
+		got, ok := p[k]
+		switch {
+		case !ok:
+			wrong = append(wrong, fmt.Sprintf("%s at %d is missing", k.series, k.ms))
+		case got != v:
+			wrong = append(wrong, fmt.Sprintf("%s at %d is %v, must be %v; in bits %x and %x",
+				k.series, k.ms, math.Float64frombits(got), math.Float64frombits(v), got, v))
+		}
+	}
+	if len(wrong) == 0 {
+		return nil
+	}
+	slices.Sort(wrong)
+	return fmt.Errorf("of %d samples %d: %s", len(want), len(wrong), strings.Join(wrong[:min(len(wrong), 10)], "; "))
+}
+
+// requireSame holds what was sent and what is stored to each other.
+func requireSame(t *testing.T, sent, stored points) {
+	t.Helper()
+	require.NotEmpty(t, sent)
+	require.NoError(t, stored.missing(sent), "stored, of what was sent")
+	require.NoError(t, sent.missing(stored), "sent, of what is stored")
+}
+
+// exported is all that is stored.
+func exported(p *process.Process) (points, error) {
+	type line struct {
+		Metric     map[string]string `json:"metric"`
+		Values     []any             `json:"values"`
+		Timestamps []int64           `json:"timestamps"`
+	}
+	lines, err := process.Lines[line](p, "/api/v1/export", process.Within(`{__name__!=""}`, time.Hour))
+	out := points{}
+	for _, l := range lines {
+		series := labels.FromMap(l.Metric)
+		for i, v := range l.Values {
+			at := l.Timestamps[i]
+			switch v := v.(type) {
+			case nil:
+				out.add(series, at, math.NaN())
+			case float64:
+				out.add(series, at, v)
+			case string: // see docs/query.md
+				if bits, ok := strings.CutPrefix(v, "NaN:"); ok {
+					n, err := strconv.ParseUint(bits, 16, 64)
+					if err != nil {
+						return nil, err
+					}
+					out[point{series.String(), at}] = n
+					continue
+				}
+				f, err := strconv.ParseFloat(v, 64)
+				if err != nil {
+					return nil, err
+				}
+				out.add(series, at, f)
+			}
+		}
+		if len(l.Values) != len(l.Timestamps) {
+			return nil, fmt.Errorf("%s has %d values, and %d times", series, len(l.Values), len(l.Timestamps))
+		}
+	}
+	return out, err
+}
+
+// storedAll waits until as many samples are stored as a program says it sent, and returns them.
+func storedAll(t *testing.T, p *process.Process, sent func() (int, error)) points {
+	t.Helper()
+	var stored points
+	process.Eventually(t, "all that was sent", func() error {
+		n, err := sent()
+		if err != nil {
+			return err
+		}
+		if stored, err = exported(p); err == nil && len(stored) != n {
+			err = fmt.Errorf("%d samples were sent, %d are stored", n, len(stored))
+		}
+		return err
+	})
+	return stored
+}
+
+// ground waits until everything is rolled up, and has the roll-ups compared with the samples.
+func ground(t *testing.T, p *process.Process) {
+	t.Helper()
+	process.Eventually(t, "roll-ups", func() error {
+		said, err := exec.CommandContext(t.Context(), quern, "verify", "--url", p.URL, "--start", "-1h").CombinedOutput()
+		require.NoError(t, err, "%s", said)
+		for _, level := range []string{"2s", "4s", "8s"} {
+			// Behind that it says how many are to come yet.
+			if !regexp.MustCompile(`\n` + level + `: [1-9]\d* rows compared, 0 differ\n`).Match(said) {
+				return fmt.Errorf("%s", said)
+			}
+		}
+		return nil
+	})
+	p.Stop()
+}
+
+// counted adds up what a program says of itself in Prometheus' text format, over all series of some metrics.
+func counted(t *testing.T, url string, names ...string) (float64, error) {
+	resp, err := get(t, url+"/metrics")
+	if err != nil {
+		return 0, err
+	}
+	parser := expfmt.NewTextParser(model.UTF8Validation)
+	families, err := parser.TextToMetricFamilies(bytes.NewReader(resp))
+	if err != nil {
+		return 0, err
+	}
+	var sum float64
+	for _, name := range names {
+		if families[name] == nil {
+			return 0, fmt.Errorf("%s has no metric %s", url, name)
+		}
+		for _, m := range families[name].GetMetric() {
+			// One of them is set.
+			sum += m.GetCounter().GetValue() + m.GetGauge().GetValue() + m.GetUntyped().GetValue()
+		}
+	}
+	return sum, nil
+}
+
+// get asks a program.
+func get(t *testing.T, url string) ([]byte, error) {
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
+	if err != nil {
+		return nil, err
+	}
+	resp, err := process.Client.Do(req)
+	if err != nil {
+		return nil, err
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	if err == nil && resp.StatusCode != http.StatusOK {
+		err = fmt.Errorf("%s: %s: %s", url, resp.Status, body)
+	}
+	return body, err
+}
