@@ -94,6 +94,9 @@ func (s *setup) newEngine(ctx context.Context, st storage.Store) (*engine, error
 			opts.Parallel = blocksInFlight
 		}
 		e.runner = rollup.NewRunner(st, e.member, e.cache, e.recovery, s.clk, opts)
+		if s.metrics != nil {
+			s.metrics.MustRegister(append(e.member.Collectors(), e.recovery.Collector())...)
+		}
 	}
 	return e, nil
 }

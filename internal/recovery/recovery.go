@@ -10,6 +10,7 @@ import (
 	"math"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/quern/quern/internal/cache"
@@ -40,6 +41,9 @@ type Recovery struct {
 	// as long as the clock does not go back behind lookedMs, when it was last raised.
 	floor    []int64
 	lookedMs int64
+
+	// seen is what was outstanding at the last look.
+	seen atomic.Pointer[[]storage.SliceKey]
 }
 
 // New makes the rules over a store.
@@ -99,6 +103,8 @@ func (r *Recovery) Outstanding(ctx context.Context) ([]storage.SliceKey, error) 
 	slices.SortFunc(out, func(a, b storage.SliceKey) int {
 		return cmp.Or(cmp.Compare(r.slice(a).EndMs, r.slice(b).EndMs), cmp.Compare(a.Bucket, b.Bucket))
 	})
+	seen := slices.Clone(out)
+	r.seen.Store(&seen)
 	return out, nil
 }
 

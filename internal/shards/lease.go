@@ -35,8 +35,14 @@ func (l *Lease) Check() error {
 func (m *Member) Hold(ctx context.Context, shard int, do func(context.Context, *Lease) error) error {
 	l, err := m.acquire(ctx, shard)
 	if err != nil {
+		if errors.Is(err, storage.ErrConflict) {
+			m.leases.WithLabelValues("refused").Inc()
+		}
 		return err
 	}
+	m.leases.WithLabelValues("taken").Inc()
+	m.held.Inc()
+	defer m.held.Dec()
 
 	working, lose := context.WithCancelCause(ctx)
 	kept := make(chan struct{})
@@ -50,6 +56,9 @@ func (m *Member) Hold(ctx context.Context, shard int, do func(context.Context, *
 	}
 	lose(nil)
 	<-kept
+	if errors.Is(err, storage.ErrConflict) {
+		m.leases.WithLabelValues("lost").Inc()
+	}
 	if errors.Is(err, storage.ErrConflict) || storage.IsAway(err) {
 		return err // it is another's, or ends by itself
 	}

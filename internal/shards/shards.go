@@ -21,6 +21,8 @@ import (
 
 	"github.com/cespare/xxhash/v2"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/storage"
 )
@@ -46,6 +48,9 @@ type Member struct {
 
 	self storage.Worker
 
+	leases *prometheus.CounterVec
+	held   prometheus.Gauge
+
 	// turn has leases taken and given back one after the other: where that is a conditional update, all are of one
 	// row or partition, and would wait for each other longer there.
 	turn sync.Mutex
@@ -58,8 +63,25 @@ type Member struct {
 // New makes a member. Timeout is both how long the others wait for its heartbeat and how long
 // its leases last unless renewed; 0 stands for DefaultTimeout. Clk is for what people read.
 func New(store Store, clk clock.Clock, self storage.Worker, timeout time.Duration) *Member {
-	return &Member{store: store, clk: clk, self: self, timeout: cmp.Or(timeout, DefaultTimeout)}
+	m := &Member{
+		store: store, clk: clk, self: self, timeout: cmp.Or(timeout, DefaultTimeout),
+		leases: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "quern_aggregation_leases_total",
+			Help: "Leases of shards that this worker has taken, was refused because another has them, and lost before it was done.",
+		}, []string{"outcome"}),
+		held: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "quern_aggregation_shards_held",
+			Help: "Shards whose lease this worker has now.",
+		}),
+	}
+	for _, o := range []string{"taken", "refused", "lost"} {
+		m.leases.WithLabelValues(o)
+	}
+	return m
 }
+
+// Collectors are the member's metrics.
+func (m *Member) Collectors() []prometheus.Collector { return []prometheus.Collector{m.leases, m.held} }
 
 // ID is this worker's name in leases, records and errors.
 func (m *Member) ID() string { return m.self.ID }

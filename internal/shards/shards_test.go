@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
@@ -160,7 +161,13 @@ func TestHold(t *testing.T) {
 		require.True(t, held)
 		boom := errors.New("boom")
 		require.ErrorIs(t, b.Hold(t.Context(), 3, func(context.Context, *Lease) error { return boom }), boom)
-		require.NoError(t, a.Hold(t.Context(), 3, func(context.Context, *Lease) error { return nil }), "free after a failure too")
+		require.NoError(t, a.Hold(t.Context(), 3, func(context.Context, *Lease) error {
+			require.InDelta(t, 1, testutil.ToFloat64(a.held), 0)
+			return nil
+		}), "free after a failure too")
+		require.InDelta(t, 0, testutil.ToFloat64(a.held), 0)
+		require.InDelta(t, 2, testutil.ToFloat64(a.leases.WithLabelValues("taken")), 0)
+		require.InDelta(t, 10, testutil.ToFloat64(b.leases.WithLabelValues("refused")), 0)
 	})
 }
 
@@ -256,6 +263,7 @@ func TestHoldIsTakenAway(t *testing.T) {
 		})
 		require.ErrorIs(t, err, storage.ErrConflict)
 		require.Equal(t, a.Every(), time.Since(begun))
+		require.InDelta(t, 1, testutil.ToFloat64(a.leases.WithLabelValues("lost")), 0)
 		leases, err := store.Leases(t.Context())
 		require.NoError(t, err)
 		require.Len(t, leases, 1, "it does not give back what is another's")

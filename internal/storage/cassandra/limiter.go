@@ -20,13 +20,15 @@ type limiter struct {
 	// era counts the cuts. What was sent before the last one says nothing about the new bound.
 	era     int
 	waiting []chan struct{}
+	// answered counts the requests that have ended, by what became of them.
+	answered map[string]int
 }
 
 // leastInFlight is what is always allowed: a store that has become slow still makes progress.
 const leastInFlight = 4
 
 func newLimiter(most int) *limiter {
-	return &limiter{max: most, limit: float64(most)}
+	return &limiter{max: most, limit: float64(most), answered: make(map[string]int)}
 }
 
 // do runs request when there is room for it. The error is the request's, or ctx's.
@@ -81,6 +83,7 @@ func (l *limiter) leave(era int, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.running--
+	l.answered[outcome(err)]++
 	switch {
 	case errors.Is(err, storage.ErrTimeout) || errors.Is(err, storage.ErrOverloaded):
 		if era == l.era {
@@ -91,6 +94,30 @@ func (l *limiter) leave(era int, err error) {
 		l.limit = min(l.limit+1/l.limit, float64(l.max))
 	}
 	l.admit()
+}
+
+// outcomes are what requests can come to.
+var outcomes = []string{"ok", "timeout", "overloaded", "unavailable", "other"}
+
+func outcome(err error) string {
+	switch {
+	case err == nil:
+		return "ok"
+	case errors.Is(err, storage.ErrTimeout):
+		return "timeout"
+	case errors.Is(err, storage.ErrOverloaded):
+		return "overloaded"
+	case errors.Is(err, storage.ErrUnavailable):
+		return "unavailable"
+	}
+	return "other"
+}
+
+// requests are how many have ended so.
+func (l *limiter) requests(outcome string) int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.answered[outcome]
 }
 
 // admit lets in those who wait, as many as there is room for. l.mu is held.

@@ -7,7 +7,9 @@ type collector struct{ limiter *limiter }
 var (
 	descLimit = prometheus.NewDesc("quern_cassandra_in_flight_limit",
 		"Requests that may wait for an answer at once; lower while the servers say that they are too many.", nil, nil)
-	descRunning = prometheus.NewDesc("quern_cassandra_in_flight", "Requests that wait for an answer.", nil, nil)
+	descRunning  = prometheus.NewDesc("quern_cassandra_in_flight", "Requests that wait for an answer.", nil, nil)
+	descRequests = prometheus.NewDesc("quern_cassandra_requests_total",
+		"Requests that have ended, after retries, by outcome.", []string{"outcome"}, nil)
 	descWaiting = prometheus.NewDesc("quern_cassandra_queued", "Requests that wait to be sent.", nil, nil)
 )
 
@@ -16,6 +18,7 @@ func (c collector) Describe(ch chan<- *prometheus.Desc) {
 	ch <- descLimit
 	ch <- descRunning
 	ch <- descWaiting
+	ch <- descRequests
 }
 
 // Collect implements prometheus.Collector.
@@ -24,4 +27,7 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 	ch <- prometheus.MustNewConstMetric(descLimit, prometheus.GaugeValue, float64(limit))
 	ch <- prometheus.MustNewConstMetric(descRunning, prometheus.GaugeValue, float64(running))
 	ch <- prometheus.MustNewConstMetric(descWaiting, prometheus.GaugeValue, float64(waiting))
+	for _, o := range outcomes {
+		ch <- prometheus.MustNewConstMetric(descRequests, prometheus.CounterValue, float64(c.limiter.requests(o)), o)
+	}
 }

@@ -55,7 +55,14 @@ func figures() []figure {
 }
 
 // Describe implements prometheus.Collector.
+var (
+	descFree = prometheus.NewDesc("quern_pebble_filesystem_free_bytes", "Bytes that are free on the store's file system.", nil, nil)
+	descSize = prometheus.NewDesc("quern_pebble_filesystem_size_bytes", "Size of the store's file system.", nil, nil)
+)
+
 func (c collector) Describe(ch chan<- *prometheus.Desc) {
+	ch <- descFree
+	ch <- descSize
 	for _, f := range figures() {
 		ch <- f.desc
 	}
@@ -64,15 +71,29 @@ func (c collector) Describe(ch chan<- *prometheus.Desc) {
 // Collect implements prometheus.Collector. A store that is closed or has failed shows
 // nothing: Pebble's locks may be held for good.
 func (c collector) Collect(ch chan<- prometheus.Metric) {
-	m := make(chan *lsm.Metrics, 1)
+	type state struct {
+		*lsm.Metrics
+		free, size int64
+		told       bool // free and size
+	}
+	states := make(chan state, 1)
 	if c.store.failures.check() != nil || c.store.disk.closing.Err() != nil {
 		return
 	}
-	if c.store.run("metrics", func() error { m <- c.store.db.Metrics(); return nil }) != nil {
+	if c.store.run("metrics", func() error {
+		s := state{Metrics: c.store.db.Metrics()}
+		s.free, s.size, s.told = c.store.disk.free()
+		states <- s
+		return nil
+	}) != nil {
 		return
 	}
-	metrics := <-m
+	s := <-states
+	if s.told {
+		ch <- prometheus.MustNewConstMetric(descFree, prometheus.GaugeValue, float64(s.free))
+		ch <- prometheus.MustNewConstMetric(descSize, prometheus.GaugeValue, float64(s.size))
+	}
 	for _, f := range figures() {
-		ch <- prometheus.MustNewConstMetric(f.desc, f.kind, f.value(metrics))
+		ch <- prometheus.MustNewConstMetric(f.desc, f.kind, f.value(s.Metrics))
 	}
 }

@@ -221,7 +221,8 @@ func TestCollector(t *testing.T) {
 		m := f.GetMetric()[0]
 		values[f.GetName()] = m.GetGauge().GetValue() + m.GetCounter().GetValue()
 	}
-	require.Len(t, values, len(figures()))
+	require.Len(t, values, len(figures())+2)
+	require.Less(t, values["quern_pebble_filesystem_free_bytes"], values["quern_pebble_filesystem_size_bytes"])
 	require.Positive(t, values["quern_pebble_wal_bytes"])
 	require.Positive(t, values["quern_pebble_disk_bytes"])
 	require.NoError(t, st.Close())

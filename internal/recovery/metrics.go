@@ -1,0 +1,46 @@
+package recovery
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/quern/quern/internal/clock"
+	"github.com/quern/quern/internal/storage"
+)
+
+// Collector shows how far the runs are behind, by what was outstanding when they looked last: so it goes on growing
+// while the store does not answer.
+func (r *Recovery) Collector() prometheus.Collector { return collector{r} }
+
+type collector struct{ recovery *Recovery }
+
+var (
+	descOutstanding = prometheus.NewDesc("quern_aggregation_outstanding_slices",
+		"Slices that have ended and are not completed.", []string{"bucket"}, nil)
+	descLag = prometheus.NewDesc("quern_aggregation_lag_seconds",
+		"Time since the oldest of the slices that are not completed has ended.", []string{"bucket"}, nil)
+)
+
+func (collector) Describe(ch chan<- *prometheus.Desc) {
+	ch <- descOutstanding
+	ch <- descLag
+}
+
+func (c collector) Collect(ch chan<- prometheus.Metric) {
+	var seen []storage.SliceKey
+	if p := c.recovery.seen.Load(); p != nil {
+		seen = *p
+	}
+	now := clock.NowMs(c.recovery.clk)
+	for _, b := range c.recovery.ladder.Ground() {
+		n, lagMs := 0, int64(0)
+		for _, k := range seen {
+			if late := now - c.recovery.slice(k).EndMs; k.Bucket == b && late >= 0 {
+				n++
+				lagMs = max(lagMs, late)
+			}
+		}
+		name := c.recovery.ladder.Name(b)
+		ch <- prometheus.MustNewConstMetric(descOutstanding, prometheus.GaugeValue, float64(n), name)
+		ch <- prometheus.MustNewConstMetric(descLag, prometheus.GaugeValue, float64(lagMs)/1000, name)
+	}
+}
