@@ -1,0 +1,282 @@
+package integration
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net/url"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
+	"github.com/prometheus/prometheus/model/rulefmt"
+	"github.com/prometheus/prometheus/promql/parser"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/quern/quern/integration/process"
+	"github.com/quern/quern/internal/storage/cassandra"
+)
+
+// vocabulary is which labels a metric has, and which values each, nil if anything may come.
+type vocabulary map[string]map[string][]string
+
+// add takes in what a server says at /metrics. Histograms are known by the names of their series.
+func (v vocabulary) add(families map[string]*dto.MetricFamily) {
+	for name, f := range families {
+		names := []string{name}
+		more := map[string][]string{}
+		if f.GetType() == dto.MetricType_HISTOGRAM {
+			names = []string{name + "_bucket", name + "_sum", name + "_count"}
+			more["le"] = nil
+		}
+		values := map[string][]string{"job": nil, "instance": nil}
+		for _, m := range f.GetMetric() {
+			for _, l := range m.GetLabel() {
+				values[l.GetName()] = append(values[l.GetName()], l.GetValue())
+			}
+		}
+		for _, n := range names {
+			v[n] = maps.Clone(values)
+		}
+		maps.Copy(v[names[0]], more)
+	}
+}
+
+var described = regexp.MustCompile(`fqName: "([^"]+)".*variableLabels: \{([^}]*)\}`)
+
+// describe takes in what a collector has without its server.
+func (v vocabulary) describe(c prometheus.Collector) {
+	descs := make(chan *prometheus.Desc, 100)
+	c.Describe(descs)
+	close(descs)
+	for d := range descs {
+		found := described.FindStringSubmatch(d.String())
+		values := map[string][]string{"job": nil, "instance": nil}
+		for _, l := range strings.FieldsFunc(found[2], func(r rune) bool { return r == ',' }) {
+			values[l] = nil
+		}
+		v[found[1]] = values
+	}
+}
+
+// check says what an expression uses that is not there.
+func (v vocabulary) check(expr string) error {
+	e, err := parser.NewParser(parser.Options{}).ParseExpr(expr)
+	if err != nil {
+		return err
+	}
+	var wrong []string
+	known := map[string]bool{}
+	parser.Inspect(e, func(n parser.Node, _ []parser.Node) error {
+		s, ok := n.(*parser.VectorSelector)
+		if !ok {
+			return nil
+		}
+		there, ok := v[s.Name]
+		if !ok {
+			wrong = append(wrong, "there is no metric "+s.Name)
+		}
+		for l := range there {
+			known[l] = true
+		}
+		for _, m := range s.LabelMatchers {
+			values, ok := there[m.Name]
+			switch {
+			case m.Name == model.MetricNameLabel:
+			case !ok:
+				wrong = append(wrong, fmt.Sprintf("%s has no label %s", s.Name, m.Name))
+			case values != nil && m.Name != "code" && m.Name != "path" && !slices.ContainsFunc(values, m.Matches):
+				wrong = append(wrong, fmt.Sprintf("%s has nothing with %s", s.Name, m))
+			}
+		}
+		return nil
+	})
+	parser.Inspect(e, func(n parser.Node, _ []parser.Node) error {
+		if a, ok := n.(*parser.AggregateExpr); ok {
+			for _, l := range a.Grouping {
+				if !known[l] {
+					wrong = append(wrong, "nothing has the label "+l)
+				}
+			}
+		}
+		return nil
+	})
+	if wrong != nil {
+		return fmt.Errorf("%s: %s", expr, strings.Join(wrong, "; "))
+	}
+	return nil
+}
+
+// TestMonitoring holds the dashboard and the alerts in docs/grafana to what a server says at /metrics.
+func TestMonitoring(t *testing.T) {
+	t.Parallel()
+	p := serve(t, t.TempDir(), append([]string{"--graphite-listen", "127.0.0.1:0"}, seconds...)...)
+	_, err := p.Report(t.Context(), []process.Sample{{Source: "a", Metric: "it_level", Ms: time.Now().UnixMilli(), Value: 1}})
+	require.NoError(t, err)
+	var families map[string]*dto.MetricFamily
+	process.Eventually(t, "a run of each bucket", func() error {
+		r, err := p.Get("/metrics", nil)
+		if err != nil {
+			return err
+		}
+		text := expfmt.NewTextParser(model.UTF8Validation)
+		if families, err = text.TextToMetricFamilies(bytes.NewReader(r.Body)); err != nil {
+			return err
+		}
+		if runs := len(families["quern_aggregation_run_seconds"].GetMetric()); runs < 3 {
+			return fmt.Errorf("%d buckets", runs)
+		}
+		return nil
+	})
+	known := vocabulary{"up": {"job": nil, "instance": nil}}
+	known.add(families)
+	known.describe((&cassandra.Store{}).Collector())
+	require.Error(t, known.check(`quern_ingest_samples_acepted_total`))
+	require.Error(t, known.check(`quern_ingest_commits_total{outcome="perhaps"}`))
+	require.Error(t, known.check(`sum by (sort) (quern_ingest_commits_total)`))
+
+	t.Run("dashboard", func(t *testing.T) {
+		type query struct{ Expr string }
+		var d struct {
+			Title, UID    string
+			SchemaVersion int
+			Templating    struct {
+				List []struct{ Name, Type, Definition string }
+			}
+			Panels []struct {
+				ID      int
+				Type    string
+				Title   string
+				GridPos struct{ X, Y, W, H int }
+				Targets []query
+			}
+		}
+		file, err := os.ReadFile("../docs/grafana/quern.json")
+		require.NoError(t, err)
+		require.NoError(t, json.Unmarshal(file, &d))
+		assert.Equal(t, "Quern", d.Title)
+		assert.Equal(t, 39, d.SchemaVersion)
+		variables := []string{}
+		for _, v := range d.Templating.List {
+			variables = append(variables, v.Name)
+			if found := regexp.MustCompile(`^label_values\((.*), (\w+)\)$`).FindStringSubmatch(v.Definition); v.Type == "query" {
+				require.NotNil(t, found, v.Definition)
+				require.NoError(t, known.check(strings.ReplaceAll(found[1], "$job", ".*")))
+			}
+		}
+		assert.Equal(t, []string{"datasource", "job", "instance"}, variables)
+		ids := map[int]bool{}
+		for _, panel := range d.Panels {
+			assert.False(t, ids[panel.ID], "two panels %d", panel.ID)
+			ids[panel.ID] = true
+			assert.LessOrEqual(t, panel.GridPos.X+panel.GridPos.W, 24, panel.Title)
+			assert.Equal(t, panel.Type == "row", len(panel.Targets) == 0, panel.Title)
+			for _, q := range panel.Targets {
+				expr := strings.NewReplacer("$__rate_interval", "1m", "$job", ".*", "$instance", ".*").Replace(q.Expr)
+				assert.NotContains(t, expr, "$")
+				require.NoError(t, known.check(expr), panel.Title)
+				// And the server itself can evaluate it.
+				r, err := p.Get("/api/v1/query", url.Values{"query": {expr}})
+				require.NoError(t, err)
+				require.Equal(t, 200, r.Code, "%s", r.Body)
+			}
+		}
+	})
+
+	t.Run("alerts", func(t *testing.T) {
+		file, err := os.ReadFile("../docs/grafana/alerts.yml")
+		require.NoError(t, err)
+		groups, errs := rulefmt.Parse(file, false, model.UTF8Validation, parser.NewParser(parser.Options{}), slog.New(slog.DiscardHandler))
+		require.Empty(t, errs)
+		require.Len(t, groups.Groups, 1)
+		for _, rule := range groups.Groups[0].Rules {
+			require.NoError(t, known.check(rule.Expr), rule.Alert)
+			assert.NotZero(t, rule.For, rule.Alert)
+			assert.Contains(t, []string{"warning", "critical"}, rule.Labels["severity"], rule.Alert)
+			assert.NotEmpty(t, rule.Annotations["summary"], rule.Alert)
+			assert.NotEmpty(t, rule.Annotations["runbook"], rule.Alert)
+		}
+	})
+	p.Stop()
+}
+
+// TestGrafana asks what Grafana's data source for Prometheus asks, in its ways.
+func TestGrafana(t *testing.T) {
+	t.Parallel()
+	p := serve(t, t.TempDir())
+	now := time.Now().Truncate(time.Second)
+	var sent []process.Sample
+	for i := range int64(60) {
+		sent = append(sent, process.Sample{Source: "a", Metric: "it_requests_total", Ms: now.UnixMilli() - i*1000, Value: float64(60 - i)})
+	}
+	_, err := p.Report(t.Context(), sent)
+	require.NoError(t, err)
+	unix := func(back time.Duration) string { return fmt.Sprint(now.Add(-back).Unix()) }
+	at, start, end := unix(0), unix(time.Minute), unix(0)
+	series := `{"__name__":"it_requests_total","source":"a"}`
+	for _, c := range []struct {
+		what, method, path string
+		query              url.Values
+		want               string // its data, "" for any
+	}{
+		{"save and test", "POST", "query", url.Values{"query": {"1+1"}, "time": {"4"}}, `{"resultType":"scalar","result":[4,"2"]}`},
+		{"the same by GET", "GET", "query", url.Values{"query": {"1+1"}, "time": {"4"}}, `{"resultType":"scalar","result":[4,"2"]}`},
+		{"which version", "GET", "status/buildinfo", nil, ""},
+		{"an instant query", "POST", "query", url.Values{"query": {`sum(it_requests_total)`}, "time": {at}}, `{"resultType":"vector","result":[{"metric":{},"value":[` + at + `,"60"]}]}`},
+		{
+			"a graph", "POST", "query_range",
+			url.Values{"query": {`rate(it_requests_total{source=~"a|b"}[30s])`}, "start": {unix(15 * time.Second)}, "end": {end}, "step": {"15"}},
+			`{"resultType":"matrix","result":[{"metric":{"source":"a"},"values":[[` + unix(15*time.Second) + `,"1"],[` + at + `,"1"]]}]}`,
+		},
+		{"exemplars", "POST", "query_exemplars", url.Values{"query": {"it_requests_total"}, "start": {start}, "end": {end}}, `[]`},
+		{"names of metrics", "GET", "label/__name__/values", url.Values{"start": {start}, "end": {end}}, `["it_requests_total"]`},
+		{"values of a label", "GET", "label/source/values", url.Values{"start": {start}, "end": {end}, "match[]": {"it_requests_total"}}, `["a"]`},
+		{"labels", "POST", "labels", url.Values{"start": {start}, "end": {end}, "match[]": {`{__name__="it_requests_total"}`}}, `["__name__","source"]`},
+		{"labels, with a limit", "GET", "labels", url.Values{"start": {start}, "end": {end}, "limit": {"40000"}}, `["__name__","source"]`},
+		{"series", "POST", "series", url.Values{"start": {start}, "end": {end}, "match[]": {`{source="a"}`}}, `[` + series + `]`},
+		{"metadata", "GET", "metadata", nil, `{}`},
+		{"metadata of one", "GET", "metadata", url.Values{"metric": {"it_requests_total"}}, `{}`},
+		{"rules", "GET", "rules", nil, `{"groups":[]}`},
+		{"alerts", "GET", "alerts", nil, `{"alerts":[]}`},
+		{"a query made readable", "POST", "format_query", url.Values{"query": {"sum( it_requests_total )"}}, `"sum(it_requests_total)"`},
+	} {
+		t.Run(c.what, func(t *testing.T) {
+			r, err := p.Get("/api/v1/"+c.path, c.query)
+			if c.method == "POST" {
+				r, err = p.Post("/api/v1/"+c.path, []byte(c.query.Encode()), "Content-Type", "application/x-www-form-urlencoded")
+			}
+			require.NoError(t, err)
+			require.Equal(t, 200, r.Code, "%s", r.Body)
+			require.Equal(t, "application/json", r.Header.Get("Content-Type"))
+			var reply struct {
+				Status string
+				Data   json.RawMessage
+			}
+			require.NoError(t, json.Unmarshal(r.Body, &reply))
+			assert.Equal(t, "success", reply.Status)
+			if c.want != "" {
+				assert.JSONEq(t, c.want, string(reply.Data))
+			}
+			if c.path == "status/buildinfo" {
+				var info map[string]string
+				require.NoError(t, json.Unmarshal(reply.Data, &info))
+				assert.Regexp(t, `^\d+\.\d+\.\d+$`, info["version"], "by which Grafana chooses what it asks")
+			}
+		})
+	}
+	r, err := p.Post("/api/v1/query", []byte("query=sum("), "Content-Type", "application/x-www-form-urlencoded")
+	require.NoError(t, err)
+	assert.Equal(t, 400, r.Code)
+	assert.Contains(t, string(r.Body), `"errorType":"bad_data"`, "which Grafana shows")
+	p.Stop()
+}
