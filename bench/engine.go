@@ -85,11 +85,12 @@ func openEngine(ctx context.Context, b *bench, clk clock.Clock) (*engine, error)
 	e := &engine{store: st}
 	e.cache = cache.New(watched{st, e}, clk, rand.Uint64(), cache.DefaultTiming())
 	rec := recovery.New(st, e.cache, clk, recovery.Options{Retention: retention})
-	runs := rollup.Options{Logger: log}
+	runs, takes := rollup.Options{Logger: log}, ingest.Options{Logger: log}
 	if b.cluster.keyspace != "" {
-		runs.Parallel = blocksInFlight
+		// What the programs have over Cassandra.
+		runs.Parallel, takes.Window = blocksInFlight, 100*time.Millisecond
 	}
-	e.ingest = ingest.Start(ctx, st, registry.New(st, registry.Options{}), e.cache, clk, ingest.Options{Logger: log})
+	e.ingest = ingest.Start(ctx, st, registry.New(st, registry.Options{}), e.cache, clk, takes)
 	e.runner = rollup.NewRunner(st, shards.New(st, clk, storage.Worker{ID: worker}, 0), e.cache, rec, clk, runs)
 	return e, nil
 }
