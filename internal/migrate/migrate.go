@@ -32,6 +32,7 @@ import (
 	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/legacy"
 	"github.com/quern/quern/internal/metric"
+	"github.com/quern/quern/internal/pace"
 	"github.com/quern/quern/internal/registry"
 	"github.com/quern/quern/internal/storage"
 )
@@ -142,7 +143,7 @@ type Migration struct {
 	reg    *registry.Registry
 	clk    clock.Clock
 	opts   Options
-	pace   *pace
+	pace   *pace.Pace
 	ladder metric.Ladder
 
 	// buckets are those of the levels, 0 where the ladder has none.
@@ -158,7 +159,7 @@ func New(from legacy.Reader, to storage.Store, c *cache.Cache, clk clock.Clock, 
 	m := &Migration{
 		from: from, store: to, cache: c, clk: clk, opts: opts, ladder: to.Settings().Ladder,
 		reg:  registry.New(to, registry.Options{MaxSources: 64}),
-		pace: &pace{clk: clk, perSecond: opts.Rate},
+		pace: pace.New(clk, opts.Rate),
 	}
 	for _, l := range legacy.Levels {
 		if b, err := m.ladder.Bucket(metric.FormatWidth(l.Width())); err == nil {
@@ -329,29 +330,4 @@ func (m *Migration) whileAway(ctx context.Context, try func() error) error {
 			return err
 		}
 	}
-}
-
-// pace spreads what is copied over time.
-type pace struct {
-	clk       clock.Clock
-	perSecond int
-
-	mu   sync.Mutex
-	next time.Time
-}
-
-// wait waits until n more rows may be copied.
-func (p *pace) wait(ctx context.Context, n int) error {
-	if p.perSecond <= 0 || n == 0 {
-		return context.Cause(ctx)
-	}
-	now := p.clk.Now()
-	p.mu.Lock()
-	if p.next.Before(now) {
-		p.next = now // what was not used is not made up for
-	}
-	at := p.next
-	p.next = at.Add(time.Duration(float64(n) / float64(p.perSecond) * float64(time.Second)))
-	p.mu.Unlock()
-	return p.clk.Sleep(ctx, at.Sub(now))
 }

@@ -371,37 +371,6 @@ func TestPebble(t *testing.T) {
 	require.Equal(t, want, got)
 }
 
-// waits is a clock that notes how long it was asked to wait, and moves on by that.
-type waits struct {
-	*clock.Simulated
-	slept time.Duration
-}
-
-func (c *waits) Sleep(ctx context.Context, d time.Duration) error {
-	if d > 0 {
-		c.slept += d
-		c.Set(c.Now().Add(d))
-	}
-	return context.Cause(ctx)
-}
-
-func TestPace(t *testing.T) {
-	clk := &waits{Simulated: clock.NewSimulated(now)}
-	p := &pace{clk: clk, perSecond: 100}
-	for range 10 {
-		require.NoError(t, p.wait(t.Context(), 50))
-	}
-	require.Equal(t, 4500*time.Millisecond, clk.slept)
-	clk.Set(clk.Now().Add(time.Hour))
-	before := clk.slept
-	require.NoError(t, p.wait(t.Context(), 50))
-	require.NoError(t, p.wait(t.Context(), 50))
-	require.Equal(t, before+500*time.Millisecond, clk.slept, "an idle hour is not made up for")
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	require.ErrorIs(t, p.wait(ctx, 1), context.Canceled)
-}
-
 func TestNames(t *testing.T) {
 	names, bad, err := ReadNames(strings.NewReader(`schedule_id,source,metric
 7,db1,cpu_load,core=1,"note=a, b"

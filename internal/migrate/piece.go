@@ -213,7 +213,7 @@ func (p *piece) write(ctx context.Context, bySlice map[int64][]metric.Sample) er
 		for _, c := range some {
 			n += counts[chunkKey{c.SliceMs, c.ID}]
 		}
-		if err := p.pace.wait(ctx, n); err != nil {
+		if err := p.pace.Wait(ctx, n); err != nil {
 			return err
 		}
 		if err := p.store.Write(ctx, &storage.Batch{Raw: some}); err != nil {
@@ -432,7 +432,7 @@ func (p *piece) writeRollups(
 		}
 	}
 	if len(missing) > 0 {
-		if err := p.pace.wait(ctx, len(missing)); err != nil {
+		if err := p.pace.Wait(ctx, len(missing)); err != nil {
 			return nil, err
 		}
 		var fence storage.Fence

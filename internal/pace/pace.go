@@ -1,0 +1,38 @@
+// Package pace spreads work over time.
+package pace
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/quern/quern/internal/clock"
+)
+
+// Pace bounds how much is done in a second. It is safe for concurrent use.
+type Pace struct {
+	clk       clock.Clock
+	perSecond int
+
+	mu   sync.Mutex
+	next time.Time
+}
+
+// New makes a pace of so many pieces of work in a second; 0 does not bound them.
+func New(clk clock.Clock, perSecond int) *Pace { return &Pace{clk: clk, perSecond: perSecond} }
+
+// Wait waits until n more may be done. The error is that ctx is done.
+func (p *Pace) Wait(ctx context.Context, n int) error {
+	if p.perSecond <= 0 || n == 0 {
+		return context.Cause(ctx)
+	}
+	now := p.clk.Now()
+	p.mu.Lock()
+	if p.next.Before(now) {
+		p.next = now // what was not used is not made up for
+	}
+	at := p.next
+	p.next = at.Add(time.Duration(float64(n) / float64(p.perSecond) * float64(time.Second)))
+	p.mu.Unlock()
+	return p.clk.Sleep(ctx, at.Sub(now))
+}
