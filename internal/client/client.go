@@ -2,6 +2,7 @@
 package client
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -32,6 +33,12 @@ func Refused(err error) bool {
 	return errors.As(err, &refused)
 }
 
+// AwayError is why a server does not answer now: it is not there, or it is busy.
+type AwayError struct{ error }
+
+// Unwrap is the reason.
+func (e *AwayError) Unwrap() error { return e.error }
+
 // Do asks with a form, which is in the URL of a GET and in the body of all else. The answer is one that says 200; its
 // body is the caller's to close.
 func (c *Client) Do(ctx context.Context, method, path string, form url.Values) (*http.Response, error) {
@@ -53,19 +60,64 @@ func (c *Client) Do(ctx context.Context, method, path string, form url.Values) (
 	if body != nil {
 		req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
 	}
-	asked := c.HTTP
-	if asked == nil {
-		asked = http.DefaultClient
-	}
-	resp, err := asked.Do(req)
+	resp, err := c.send(req)
 	if err != nil {
-		return nil, fmt.Errorf("the server is not there: %w", err)
+		return nil, err
 	}
 	if resp.StatusCode == http.StatusOK {
 		return resp, nil
 	}
 	defer resp.Body.Close()
 	return nil, c.failure(resp)
+}
+
+func (c *Client) send(req *http.Request) (*http.Response, error) {
+	asked := c.HTTP
+	if asked == nil {
+		asked = http.DefaultClient
+	}
+	resp, err := asked.Do(req)
+	if err != nil {
+		return nil, &AwayError{fmt.Errorf("the server is not there: %w", err)}
+	}
+	return resp, nil
+}
+
+// Post posts a body, and reads the answer's JSON into reply whatever its status is. An AwayError means that the server may do it later;
+// what reply holds then is as far as it came.
+func (c *Client) Post(ctx context.Context, path string, header http.Header, body []byte, reply any) (status int, err error) {
+	u, err := url.Parse(c.URL)
+	if err != nil {
+		return 0, err
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, u.JoinPath(path).String(), bytes.NewReader(body))
+	if err != nil {
+		return 0, err
+	}
+	req.Header = header
+	resp, err := c.send(req)
+	if err != nil {
+		return 0, err
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(io.LimitReader(resp.Body, 16<<20))
+	if err != nil {
+		return 0, &AwayError{fmt.Errorf("the answer broke off: %w", err)}
+	}
+	if resp.StatusCode == http.StatusOK {
+		if err := json.Unmarshal(text, reply); err != nil {
+			return resp.StatusCode, fmt.Errorf("the answer of %s is not Quern's: %w", c.URL, err)
+		}
+		return resp.StatusCode, nil
+	}
+	_ = json.Unmarshal(text, reply) // what is not Quern's is told as a failure
+	resp.Body = io.NopCloser(bytes.NewReader(text))
+	err = c.failure(resp)
+	switch resp.StatusCode {
+	case http.StatusTooManyRequests, http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
+		err = &AwayError{err}
+	}
+	return resp.StatusCode, err
 }
 
 func (c *Client) failure(resp *http.Response) error {

@@ -53,6 +53,7 @@ var rules = []rule{
 	{"internal/metric", nil},
 	{"internal/clock", nil},
 	{"internal/throttle", []string{"internal/clock"}},
+	{"internal/pace", []string{"internal/clock"}},
 	{"internal/invariants", nil},
 	{"internal/layers", nil},
 	{"schema", nil},
@@ -81,7 +82,7 @@ var rules = []rule{
 	{"internal/ingest", with(cache, "internal/registry")},
 
 	// Copying from where others have ground.
-	{"internal/migrate", with(cache, "internal/legacy", "internal/registry", "internal/rollup", "internal/sketch")},
+	{"internal/migrate", with(cache, "internal/legacy", "internal/pace", "internal/registry", "internal/rollup", "internal/sketch")},
 
 	// Reading goes past the cache: raw is the truth, roll-ups are in their tables.
 	{"internal/query", with(storage, "internal/registry", "internal/sketch")},
@@ -106,6 +107,7 @@ var rules = []rule{
 	// Nor is what checks it: it shares no code with the grinding, only how percentiles are stored.
 	{"internal/client", nil},
 	{"internal/verify", []string{"internal/client", "internal/metric", "internal/sketch"}},
+	{"internal/transfer", []string{"internal/client", "internal/clock", "internal/pace"}},
 	{"internal/agent", with(nouns, "internal/hostmetrics")},
 	{"internal/demo", []string{"internal/metric", "internal/ingest"}},
 

@@ -1,0 +1,244 @@
+package transfer
+
+import (
+	"bufio"
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"os"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/quern/quern/internal/client"
+)
+
+// Export is what is exported, and where to.
+type Export struct {
+	Client client.Client
+	// Match are selectors.
+	Match []string
+	// Start and End are the range as it was asked for: they say whether another run is of the same export. A time that counts back from
+	// now is that of the first run.
+	Start, End string
+	// StartMs and EndMs are the range [StartMs, EndMs) in Unix ms.
+	StartMs, EndMs int64
+	// Part is the range of one request.
+	Part time.Duration
+	// Path is the file, compressed if it is called .gz or .zst.
+	Path string
+	// Stdout is written to if there is no Path, without a state to go on from.
+	Stdout io.Writer
+	// Overwrite begins anew whatever is there.
+	Overwrite bool
+	// Progress hears of what has been exported so far, the last part not whole. The default is nobody.
+	Progress func(Exported)
+	// Warn hears of damaged data that is left out. The default is nobody.
+	Warn func(string)
+}
+
+// Exported is what an export comes to.
+type Exported struct {
+	StartMs int64 `json:"start_ms"`
+	EndMs   int64 `json:"end_ms"`
+	// NextMs is the end of the last whole part.
+	NextMs  int64 `json:"next_ms"`
+	Samples int64 `json:"samples"`
+	// Bytes are as in the file.
+	Bytes int64 `json:"bytes"`
+	// Damaged counts the warnings: of each something is not in the export.
+	Damaged int `json:"damaged"`
+}
+
+// exportState is kept beside the file until the export is done.
+type exportState struct {
+	URL   string   `json:"url"`
+	Match []string `json:"match"`
+	Start string   `json:"start"`
+	End   string   `json:"end"`
+	Exported
+}
+
+const exportSuffix = ".quern-export"
+
+// Run exports. What it has exported so far it returns with an error too.
+func (e *Export) Run(ctx context.Context) (Exported, error) {
+	st := exportState{
+		URL: e.Client.URL, Match: e.Match, Start: e.Start, End: e.End,
+		Exported: Exported{StartMs: e.StartMs, EndMs: e.EndMs, NextMs: e.StartMs},
+	}
+	if e.Path == "" {
+		err := e.parts(ctx, &st, e.Stdout, func() error { return nil })
+		return st.Exported, err
+	}
+	f, err := e.open(&st)
+	if err != nil {
+		return st.Exported, err
+	}
+	path := e.Path + exportSuffix
+	err = e.parts(ctx, &st, f, func() error { return errors.Join(f.Sync(), save(path, &st)) })
+	err = errors.Join(err, f.Close())
+	if err == nil {
+		err = remove(path)
+	}
+	return st.Exported, err
+}
+
+// open opens the file, cut to its last whole part, and puts into the state what that says.
+func (e *Export) open(st *exportState) (*os.File, error) {
+	path := e.Path + exportSuffix
+	var before exportState
+	found := false
+	if !e.Overwrite {
+		var err error
+		if found, err = load(path, &before); err != nil {
+			return nil, fmt.Errorf("%w; --overwrite begins anew", err)
+		}
+	}
+	info, err := os.Stat(e.Path)
+	switch {
+	case err != nil && !errors.Is(err, os.ErrNotExist):
+		return nil, err
+	case !found && err == nil && !e.Overwrite:
+		return nil, fmt.Errorf("%s is there already, and there is no %s to go on by; --overwrite begins anew", e.Path, path)
+	case found && (before.URL != st.URL || !slices.Equal(before.Match, st.Match) || before.Start != st.Start || before.End != st.End):
+		return nil, fmt.Errorf("%s is part of another export, of --url %s --match %q --start %s --end %s: ask for the same to go on, or begin anew by --overwrite",
+			e.Path, before.URL, before.Match, before.Start, before.End)
+	case found && before.Bytes > 0 && (err != nil || info.Size() < before.Bytes):
+		return nil, fmt.Errorf("%s is shorter than the %d bytes that %s says are there; --overwrite begins anew", e.Path, before.Bytes, path)
+	case found:
+		st.Exported = before.Exported
+	default:
+		// Before the file, so that one without a state is not of an export that is under way.
+		if err := save(path, st); err != nil {
+			return nil, fmt.Errorf("what is needed to go on cannot be kept: %w", err)
+		}
+	}
+	f, err := os.OpenFile(e.Path, os.O_WRONLY|os.O_CREATE, 0o644)
+	if err != nil {
+		return nil, err
+	}
+	err = f.Truncate(st.Bytes)
+	if err == nil {
+		_, err = f.Seek(st.Bytes, io.SeekStart)
+	}
+	if err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return f, nil
+}
+
+// parts exports what is left, and has each part kept before the next begins.
+func (e *Export) parts(ctx context.Context, st *exportState, to io.Writer, keep func() error) error {
+	for st.NextMs < st.EndMs {
+		next := st.Exported
+		next.NextMs = min(st.NextMs+e.Part.Milliseconds(), st.EndMs)
+		if err := e.part(ctx, st.NextMs, &next, to); err != nil {
+			return err
+		}
+		st.Exported = next
+		if err := keep(); err != nil {
+			return err
+		}
+		e.tell(st.Exported)
+	}
+	return nil
+}
+
+func (e *Export) tell(x Exported) {
+	if e.Progress != nil {
+		e.Progress(x)
+	}
+}
+
+// toldLines is how many lines come between two calls of Progress.
+const toldLines = 256
+
+// part exports from startMs until x.NextMs, and adds to x.
+func (e *Export) part(ctx context.Context, startMs int64, x *Exported, to io.Writer) error {
+	resp, err := e.Client.Do(ctx, http.MethodPost, "/api/v1/export", url.Values{
+		"match[]": e.Match, "start": {unixMs(startMs)}, "end": {unixMs(x.NextMs)},
+	})
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	counted := &counter{to: to, n: &x.Bytes}
+	out, err := compressor(e.Path, counted)
+	if err != nil {
+		return err
+	}
+	in := &lines{Reader: bufio.NewReaderSize(resp.Body, 256<<10)}
+	var line []byte
+	for n := 1; ; n++ {
+		var size int64
+		line, size, err = in.next(line[:0])
+		switch {
+		case errors.Is(err, io.EOF) && size == 0:
+			for _, w := range slices.Concat(resp.Header.Values(warningHeader), resp.Trailer.Values(warningHeader)) {
+				x.Damaged++
+				if e.Warn != nil {
+					e.Warn(w)
+				}
+			}
+			return out.Close()
+		case err != nil || size > maxLine || line[len(line)-1] != '\n':
+			return fmt.Errorf("the server broke off: %w", cmp.Or(err, io.ErrUnexpectedEOF))
+		}
+		samples, err := samplesOf(line)
+		if err != nil {
+			return err
+		}
+		x.Samples += samples
+		if _, err := out.Write(line); err != nil {
+			return err
+		}
+		if n%toldLines == 0 {
+			soFar := *x
+			soFar.NextMs = startMs
+			e.tell(soFar)
+		}
+	}
+}
+
+// warningHeader says what is left out of an answer.
+const warningHeader = "Quern-Warning"
+
+// samplesOf counts the samples of a line as servers write it: the times come last. A line may say instead why there are no more.
+func samplesOf(line []byte) (int64, error) {
+	if bytes.HasPrefix(line, []byte(`{"metric"`)) {
+		times := line[bytes.LastIndexByte(line, '[')+1:]
+		return int64(bytes.Count(times, []byte{','})) + 1, nil
+	}
+	var said struct{ Error string }
+	if err := json.Unmarshal(line, &said); err != nil || said.Error == "" {
+		return 0, fmt.Errorf("the server's answer is not Quern's: %.80q", line)
+	}
+	return 0, errors.New(said.Error)
+}
+
+// unixMs is a time as requests have it. Below 1e11 a number would be seconds.
+func unixMs(ms int64) string {
+	if ms < 1e11 {
+		return strconv.FormatFloat(float64(ms)/1000, 'f', 3, 64)
+	}
+	return strconv.FormatInt(ms, 10)
+}
+
+// counter counts what is written.
+type counter struct {
+	to io.Writer
+	n  *int64
+}
+
+func (c *counter) Write(p []byte) (int, error) {
+	n, err := c.to.Write(p)
+	*c.n += int64(n)
+	return n, err
+}

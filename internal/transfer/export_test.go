@@ -1,0 +1,230 @@
+package transfer
+
+import (
+	"bytes"
+	"compress/gzip"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strconv"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/klauspost/compress/zstd"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/quern/quern/internal/client"
+)
+
+// exporter is a server whose only series has a sample each second. It answers so many parts, and breaks off in the next.
+type exporter struct {
+	*httptest.Server
+	left, asked atomic.Int64
+}
+
+func newExporter(t *testing.T, parts int) *exporter {
+	s := new(exporter)
+	s.left.Store(int64(parts))
+	s.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		assert.Equal(t, "/api/v1/export", r.URL.Path)
+		assert.Equal(t, "cpu", r.FormValue("match[]"))
+		s.asked.Add(1)
+		start, err := strconv.ParseInt(r.FormValue("start"), 10, 64)
+		assert.NoError(t, err)
+		end, err := strconv.ParseInt(r.FormValue("end"), 10, 64)
+		assert.NoError(t, err)
+		for at := start; at < end; at += 1000 {
+			_, _ = io.WriteString(w, lineAt(at))
+		}
+		if s.left.Add(-1) < 0 {
+			_, _ = io.WriteString(w, `{"metric":{"__na`)
+			_ = http.NewResponseController(w).Flush()
+			panic(http.ErrAbortHandler)
+		}
+	}))
+	t.Cleanup(s.Close)
+	return s
+}
+
+func lineAt(ms int64) string {
+	return fmt.Sprintf(`{"metric":{"__name__":"cpu"},"values":[1,2],"timestamps":[%d,%d]}`+"\n", ms, ms+1)
+}
+
+const startMs, endMs = 1_763_722_800_000, 1_763_722_800_000 + 35_000
+
+func export(s *exporter, path string) *Export {
+	return &Export{
+		Client: client.Client{URL: s.URL, HTTP: s.Client()}, Match: []string{"cpu"}, Start: "-35s", End: "now",
+		StartMs: startMs, EndMs: endMs, Part: 10 * time.Second, Path: path,
+	}
+}
+
+// plainText is what is in an export.
+func plainText(t *testing.T, path string) string {
+	t.Helper()
+	f, err := os.Open(path)
+	require.NoError(t, err)
+	defer f.Close()
+	var from io.Reader = f
+	switch filepath.Ext(path) {
+	case ".gz":
+		from, err = gzip.NewReader(f)
+		require.NoError(t, err)
+	case ".zst":
+		z, err := zstd.NewReader(f, zstd.WithDecoderConcurrency(1))
+		require.NoError(t, err)
+		defer z.Close()
+		from = z
+	}
+	text, err := io.ReadAll(from)
+	require.NoError(t, err)
+	return string(text)
+}
+
+// TestExportGoesOn: after a part that broke off, and after bytes that no state knows of, the file is as if nothing had been.
+func TestExportGoesOn(t *testing.T) {
+	var want bytes.Buffer
+	for at := int64(startMs); at < endMs; at += 1000 {
+		want.WriteString(lineAt(at))
+	}
+	for _, name := range []string{"x.ndjson", "x.gz", "x.zst"} {
+		t.Run(name, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), name)
+			s := newExporter(t, 2)
+			x, err := export(s, path).Run(t.Context())
+			require.ErrorContains(t, err, "the server broke off")
+			assert.Equal(t, int64(startMs+20_000), x.NextMs)
+			assert.Equal(t, int64(40), x.Samples)
+			assert.FileExists(t, path+exportSuffix)
+
+			f, err := os.OpenFile(path, os.O_WRONLY|os.O_APPEND, 0)
+			require.NoError(t, err)
+			_, err = f.WriteString("what a crash leaves")
+			require.NoError(t, errors.Join(err, f.Close()))
+
+			s.left.Store(100)
+			s.asked.Store(0)
+			e := export(s, path)
+			e.StartMs, e.EndMs = startMs+5000, endMs+5000 // now has moved on
+			var told []Exported
+			e.Progress = func(x Exported) { told = append(told, x) }
+			x, err = e.Run(t.Context())
+			require.NoError(t, err)
+			assert.Equal(t, int64(2), s.asked.Load())
+			assert.Equal(t, Exported{StartMs: startMs, EndMs: endMs, NextMs: endMs, Samples: 70, Bytes: x.Bytes}, x)
+			assert.Equal(t, x, told[len(told)-1])
+			assert.Equal(t, want.String(), plainText(t, path))
+			info, err := os.Stat(path)
+			require.NoError(t, err)
+			assert.Equal(t, x.Bytes, info.Size())
+			assert.NoFileExists(t, path+exportSuffix)
+
+			_, err = export(s, path).Run(t.Context())
+			require.ErrorContains(t, err, "is there already")
+			e = export(s, path)
+			e.Overwrite, e.EndMs = true, startMs+1000
+			_, err = e.Run(t.Context())
+			require.NoError(t, err)
+			assert.Equal(t, lineAt(startMs), plainText(t, path))
+		})
+	}
+}
+
+// TestExportGoesOnWithItself: what another export began stays as it is.
+func TestExportGoesOnWithItself(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "x")
+	s := newExporter(t, 1)
+	_, err := export(s, path).Run(t.Context())
+	require.Error(t, err)
+	s.left.Store(100)
+	before, err := os.ReadFile(path)
+	require.NoError(t, err)
+	for _, change := range []func(*Export){
+		func(e *Export) { e.Match = []string{"mem"} },
+		func(e *Export) { e.Start = "-1h" },
+		func(e *Export) { e.End = "-1s" },
+		func(e *Export) { e.Client.URL += "/" },
+	} {
+		e := export(s, path)
+		change(e)
+		_, err := e.Run(t.Context())
+		require.ErrorContains(t, err, "is part of another export")
+	}
+	after, err := os.ReadFile(path)
+	require.NoError(t, err)
+	assert.Equal(t, before, after)
+
+	require.NoError(t, os.Truncate(path, 10))
+	_, err = export(s, path).Run(t.Context())
+	require.ErrorContains(t, err, "is shorter than the")
+	require.NoError(t, os.WriteFile(path+exportSuffix, []byte("{"), 0o600))
+	_, err = export(s, path).Run(t.Context())
+	require.ErrorContains(t, err, "--overwrite begins anew")
+	e := export(s, path)
+	e.Overwrite = true
+	_, err = e.Run(t.Context())
+	require.NoError(t, err)
+}
+
+// TestExportToStdout: only whole lines, and no word of the server's on what is wrong.
+func TestExportToStdout(t *testing.T) {
+	var out bytes.Buffer
+	e := export(newExporter(t, 0), "")
+	e.Stdout, e.EndMs = &out, startMs+1000
+	_, err := e.Run(t.Context())
+	require.ErrorContains(t, err, "the server broke off")
+	assert.Equal(t, lineAt(startMs), out.String())
+
+	for _, c := range []struct {
+		answer, want string
+	}{
+		{`{"status":"error","error":"the store is unavailable"}` + "\n", "the store is unavailable"},
+		{"hello\n", "not Quern's"},
+	} {
+		out.Reset()
+		s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, lineAt(startMs)+c.answer) }))
+		e.Client = client.Client{URL: s.URL, HTTP: s.Client()}
+		_, err := e.Run(t.Context())
+		require.ErrorContains(t, err, c.want)
+		assert.Equal(t, lineAt(startMs), out.String())
+		s.Close()
+	}
+
+	ctx, stop := context.WithCancel(t.Context())
+	stop()
+	_, err = e.Run(ctx)
+	require.ErrorIs(t, err, context.Canceled)
+}
+
+// TestExportOfDamaged: what is left out is told and counted, in the header as at the end.
+func TestExportOfDamaged(t *testing.T) {
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set(warningHeader, "one")
+		_, _ = io.WriteString(w, lineAt(startMs))
+		_ = http.NewResponseController(w).Flush()
+		w.Header().Set(http.TrailerPrefix+warningHeader, "two")
+	}))
+	defer s.Close()
+	var told []string
+	e := Export{
+		Client: client.Client{URL: s.URL, HTTP: s.Client()}, Match: []string{"cpu"}, StartMs: 1, EndMs: 2, Part: time.Hour, Stdout: io.Discard,
+		Warn: func(w string) { told = append(told, w) },
+	}
+	x, err := e.Run(t.Context())
+	require.NoError(t, err)
+	assert.Equal(t, 2, x.Damaged)
+	assert.Equal(t, []string{"one", "two"}, told)
+}
+
+func TestUnixMs(t *testing.T) {
+	assert.Equal(t, "0.001", unixMs(1))
+	assert.Equal(t, "99999999.999", unixMs(1e11-1))
+	assert.Equal(t, "100000000000", unixMs(1e11))
+}

@@ -1,0 +1,438 @@
+package transfer
+
+import (
+	"bufio"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/klauspost/compress/zstd"
+
+	"github.com/quern/quern/internal/client"
+	"github.com/quern/quern/internal/clock"
+	"github.com/quern/quern/internal/pace"
+)
+
+const (
+	// requestBytes is what lines come to that are sent together, before compression.
+	requestBytes = 4 << 20
+	// sampleBytes is about what a sample has of a line: with a rate, a request is that of about a second.
+	sampleBytes = 16
+	// requestTime is how long a request may take before its connection counts as dead. A server that is busy takes half a minute
+	// for each 20,000 samples.
+	requestTime = 10 * time.Minute
+	// The waits between attempts while the server is away.
+	firstWait = time.Second
+	lastWait  = 30 * time.Second
+	// toldProblems is how many lines are named that the server did not take.
+	toldProblems = 10
+	// headBytes of a file tell it from another of the same name.
+	headBytes = 64 << 10
+
+	importSuffix = ".quern-import"
+)
+
+// Import is what is imported, and where to.
+type Import struct {
+	Client client.Client
+	// Files are imported one after the other. "-" is Stdin, which has no state to go on from; nor has what is no regular file.
+	Files []string
+	Stdin io.Reader
+	// Rate bounds the samples sent in a second; 0 does not.
+	Rate int
+	// GiveUp is how long a server that is busy or away is waited for, since it last took something; 0 is not at all.
+	GiveUp time.Duration
+	Clock  clock.Clock
+	// Tell hears of what is not taken. The default is nobody.
+	Tell func(string)
+	// Waiting hears of attempts that failed, and how long it is until the next. The default is nobody.
+	Waiting func(err error, wait time.Duration)
+	// Progress hears how many bytes of the files are read, as they are in them, of how many, which is -1 where that is not known, and
+	// how many samples were accepted. The default is nobody.
+	Progress func(done, total, accepted int64)
+}
+
+// Imported is what an import comes to.
+type Imported struct {
+	// Lines are those that were dealt with.
+	Lines int64 `json:"lines"`
+	// Accepted are samples. Those of a line that was sent in part and again count twice, as far as they were sent twice.
+	Accepted int64 `json:"accepted"`
+	// Rejected are samples by reason. A reply names so many; the rest is Other.
+	Rejected map[string]int64 `json:"rejected"`
+	// Malformed are lines.
+	Malformed int64 `json:"malformed"`
+}
+
+// Other is the reason of rejected samples that the server counts and does not name.
+const Other = "other"
+
+// RejectedTotal counts the samples that were rejected.
+func (x *Imported) RejectedTotal() (n int64) {
+	for _, of := range x.Rejected {
+		n += of
+	}
+	return n
+}
+
+func (x *Imported) reject(reason string, n int64) {
+	if x.Rejected == nil {
+		x.Rejected = make(map[string]int64)
+	}
+	x.Rejected[reason] += n
+}
+
+func (x *Imported) add(y Imported) {
+	x.Lines += y.Lines
+	x.Accepted += y.Accepted
+	x.Malformed += y.Malformed
+	for reason, n := range y.Rejected {
+		x.reject(reason, n)
+	}
+}
+
+// importState is kept beside a file until all files are done.
+type importState struct {
+	URL string `json:"url"`
+	// Size and Head, a SHA-256 of its first bytes, say which file it is.
+	Size int64  `json:"size"`
+	Head string `json:"head"`
+	// Bytes have been dealt with, as they are when decompressed.
+	Bytes int64 `json:"bytes"`
+	Done  bool  `json:"done"`
+	Imported
+}
+
+// importReply is a server's reply to an import.
+type importReply struct {
+	Accepted int64
+	Rejected []struct {
+		Line            int
+		Reason, Message string
+		Samples         int64
+	}
+	RejectedTotal int64 `json:"rejected_total"`
+	Lines         int
+	Error         string
+}
+
+// Run imports. What has become of the files so far it returns with an error too. When ctx is done it ends after the request that is
+// under way.
+func (im *Import) Run(ctx context.Context) (Imported, error) {
+	r := importRun{Import: im, pace: pace.New(im.Clock, im.Rate), most: requestBytes}
+	if im.Rate > 0 {
+		r.most = min(r.most, im.Rate*sampleBytes)
+	}
+	r.size = r.most
+	var err error
+	if r.zstd, err = zstd.NewWriter(nil, zstd.WithEncoderConcurrency(1), zstd.WithEncoderLevel(zstd.SpeedFastest)); err != nil {
+		return r.sum, err
+	}
+	for _, path := range im.Files {
+		size := int64(-1)
+		if info, err := os.Stat(path); path != "-" && err != nil {
+			return r.sum, err
+		} else if path != "-" && info.Mode().IsRegular() {
+			size = info.Size()
+		}
+		if size < 0 || r.total < 0 {
+			r.total = -1
+		} else {
+			r.total += size
+		}
+	}
+	for _, path := range im.Files {
+		if err := r.file(ctx, path); err != nil {
+			return r.sum, err
+		}
+	}
+	for _, path := range im.Files {
+		if err := remove(path + importSuffix); err != nil {
+			return r.sum, err
+		}
+	}
+	return r.sum, nil
+}
+
+type importRun struct {
+	*Import
+	pace *pace.Pace
+	zstd *zstd.Encoder
+	// most is what a request may have, and size what the next has, or one line: fewer after a refusal, until it is found what was
+	// refused.
+	most, size  int
+	sent        int      // samples of the request before, as far as it is known
+	total, read int64    // bytes of files
+	sum         Imported // of the files that are left behind
+	told        int
+
+	path    string
+	st      importState
+	keep    bool
+	pending []byte  // lines that are not dealt with
+	sizes   []int64 // of each of them
+}
+
+// file imports one file.
+func (r *importRun) file(ctx context.Context, path string) error {
+	r.path, r.st, r.keep = path, importState{URL: r.Client.URL}, false
+	from := r.Stdin
+	if path == "-" {
+		r.path = "standard input"
+	} else {
+		f, err := os.Open(path)
+		if err != nil {
+			return err
+		}
+		defer f.Close() //nolint:errcheck // it is only read
+		if err := r.goOn(f); err != nil {
+			return err
+		}
+		from = f
+	}
+	defer func() { r.sum.add(r.st.Imported) }()
+	if r.st.Done {
+		r.read += r.st.Size
+		return nil
+	}
+	counted := &reader{from: from, n: &r.read}
+	stream, err := decompressor(bufio.NewReaderSize(counted, 256<<10))
+	if err != nil {
+		return fmt.Errorf("%s: %w", r.path, err)
+	}
+	defer stream.Close()
+	if _, err := io.CopyN(io.Discard, stream, r.st.Bytes); err != nil {
+		return fmt.Errorf("%s: %w", r.path, err)
+	}
+	if err := r.lines(ctx, &lines{bufio.NewReaderSize(stream, 256<<10)}); err != nil {
+		if ctx.Err() != nil && errors.Is(err, context.Cause(ctx)) {
+			return r.stopped()
+		}
+		return fmt.Errorf("%s, after line %d: %w", r.path, r.st.Lines, err)
+	}
+	r.st.Done = true
+	return r.save()
+}
+
+// stopped says what to do after a signal.
+func (r *importRun) stopped() error {
+	if r.keep {
+		return fmt.Errorf("stopped after line %d of %s: the same command goes on from there", r.st.Lines, r.path)
+	}
+	return fmt.Errorf("stopped after line %d of %s: what was sent is kept, and to send it again does no harm", r.st.Lines, r.path)
+}
+
+// goOn takes up the state of a file, or begins one.
+func (r *importRun) goOn(f *os.File) error {
+	info, err := f.Stat()
+	if err != nil || !info.Mode().IsRegular() {
+		return err
+	}
+	head := make([]byte, headBytes)
+	n, err := f.ReadAt(head, 0)
+	if err != nil && !errors.Is(err, io.EOF) {
+		return err
+	}
+	sum := sha256.Sum256(head[:n])
+	r.keep = true
+	r.st.Size, r.st.Head = info.Size(), hex.EncodeToString(sum[:])
+	path := r.path + importSuffix
+	var before importState
+	found, err := load(path, &before)
+	switch {
+	case err != nil:
+		return fmt.Errorf("%w; without it the import begins at the start, which does no harm", err)
+	case !found:
+		if err := r.save(); err != nil {
+			return fmt.Errorf("what is needed to go on cannot be kept: %w", err)
+		}
+	case before.Size != r.st.Size || before.Head != r.st.Head:
+		return fmt.Errorf("%s has changed since its import was stopped: remove %s to import it from the start", r.path, path)
+	case before.URL != r.st.URL:
+		return fmt.Errorf("the import of %s that was stopped was into %s: remove %s to import it from the start", r.path, before.URL, path)
+	default:
+		r.st = before
+	}
+	return nil
+}
+
+func (r *importRun) save() error {
+	if r.Progress != nil {
+		done := r.read
+		if !r.st.Done && done == r.total {
+			done-- // it is read, and not dealt with
+		}
+		r.Progress(done, r.total, r.sum.Accepted+r.st.Accepted)
+	}
+	if !r.keep {
+		return nil
+	}
+	return save(r.path+importSuffix, &r.st)
+}
+
+// lines sends what is left of a file.
+func (r *importRun) lines(ctx context.Context, in *lines) error {
+	r.pending, r.sizes = r.pending[:0], r.sizes[:0]
+	var broken error
+	for end := false; ; {
+		tooLong := int64(0)
+		for !end && tooLong == 0 && len(r.pending) < r.most {
+			had := len(r.pending)
+			var size int64
+			r.pending, size, broken = in.next(r.pending)
+			switch {
+			case broken != nil:
+				end = true
+			case size > maxLine:
+				tooLong = size
+			default:
+				r.sizes = append(r.sizes, int64(len(r.pending)-had))
+			}
+		}
+		// What comes before a line that is too long is dealt with before it.
+		for len(r.sizes) > 0 && (end || tooLong > 0 || len(r.pending) >= r.most) {
+			if err := r.send(ctx); err != nil {
+				return err
+			}
+		}
+		if tooLong > 0 {
+			r.malformed(fmt.Sprintf("the line is longer than the limit of %d bytes: cut it into several with the same metric", maxLine))
+			r.sizes = append(r.sizes, tooLong)
+			if err := r.dealt(1); err != nil {
+				return err
+			}
+		}
+		if end {
+			if errors.Is(broken, io.EOF) {
+				return nil
+			}
+			return broken
+		}
+	}
+}
+
+// dealt counts the first n of the pending lines as dealt with.
+func (r *importRun) dealt(n int) error {
+	size := int64(0)
+	for _, s := range r.sizes[:n] {
+		size += s
+	}
+	r.sizes = r.sizes[:copy(r.sizes, r.sizes[n:])]
+	r.pending = r.pending[:copy(r.pending, r.pending[min(size, int64(len(r.pending))):])]
+	r.st.Lines += int64(n)
+	r.st.Bytes += size
+	if n == 0 {
+		return nil
+	}
+	return r.save()
+}
+
+func (r *importRun) malformed(why string) {
+	r.st.Malformed++
+	r.problem(r.st.Lines+1, "malformed: "+why)
+}
+
+func (r *importRun) problem(line int64, what string) {
+	r.told++
+	switch {
+	case r.Tell == nil || r.told > toldProblems+1:
+	case r.told == toldProblems+1:
+		r.Tell("… and more")
+	default:
+		r.Tell(fmt.Sprintf("%s:%d: %s", r.path, line, what))
+	}
+}
+
+// send sends a request of pending lines, until the server has dealt with some of them or has refused them.
+func (r *importRun) send(ctx context.Context) error {
+	if err := r.pace.Wait(ctx, r.sent); err != nil {
+		return err
+	}
+	n, size := 1, r.sizes[0]
+	for n < len(r.sizes) && size+r.sizes[n] <= int64(r.size) {
+		size += r.sizes[n]
+		n++
+	}
+	body := r.zstd.EncodeAll(r.pending[:size], nil)
+	since := r.Clock.Now()
+	for wait := firstWait; ; wait = min(2*wait, lastWait) {
+		reply, status, err := r.request(ctx, body)
+		if reply.Lines < 0 || reply.Lines > n || err == nil && reply.Lines != n {
+			return fmt.Errorf("the answer of %s is not Quern's: it says that it has dealt with %d of %d lines", r.Client.URL, reply.Lines, n)
+		}
+		r.count(&reply)
+		refused := status == http.StatusBadRequest || status == http.StatusRequestEntityTooLarge
+		var away *client.AwayError
+		switch {
+		case err == nil:
+			r.size = min(8*max(r.size, sampleBytes), r.most)
+		case refused && n == 1:
+			r.malformed(strings.TrimPrefix(reply.Error, "line 1: "))
+			reply.Lines = 1
+		case refused:
+			// The line at fault comes next and alone, so that no damage on the way counts as the file's.
+			r.size = 0
+		case !errors.As(err, &away):
+			return errors.Join(r.dealt(reply.Lines), err)
+		case reply.Lines == 0:
+			if r.Clock.Now().Add(wait).Sub(since) > r.GiveUp {
+				return fmt.Errorf("given up: %w", err)
+			}
+			if r.Waiting != nil {
+				r.Waiting(err, wait)
+			}
+			if err := r.Clock.Sleep(ctx, wait); err != nil {
+				return err
+			}
+			continue
+		}
+		return r.dealt(reply.Lines)
+	}
+}
+
+// request sends a body. It is not broken off when ctx is done.
+func (r *importRun) request(ctx context.Context, body []byte) (reply importReply, status int, err error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), requestTime)
+	defer cancel()
+	status, err = r.Client.Post(ctx, "/api/v1/import", http.Header{
+		"Content-Type": {"application/x-ndjson"}, "Content-Encoding": {"zstd"},
+	}, body, &reply)
+	return reply, status, err
+}
+
+// count counts what became of the samples of a request.
+func (r *importRun) count(reply *importReply) {
+	rest := reply.RejectedTotal
+	for _, rej := range reply.Rejected {
+		rest -= rej.Samples
+		if rej.Line > reply.Lines {
+			continue // it comes again
+		}
+		r.st.reject(rej.Reason, rej.Samples)
+		r.problem(r.st.Lines+int64(rej.Line), fmt.Sprintf("%d rejected, %s: %s", rej.Samples, rej.Reason, rej.Message))
+	}
+	if rest > 0 {
+		r.st.reject(Other, rest)
+	}
+	r.st.Accepted += reply.Accepted
+	r.sent = int(reply.Accepted + reply.RejectedTotal)
+}
+
+// reader counts what is read.
+type reader struct {
+	from io.Reader
+	n    *int64
+}
+
+func (c *reader) Read(p []byte) (int, error) {
+	n, err := c.from.Read(p)
+	*c.n += int64(n)
+	return n, err
+}

@@ -1,0 +1,327 @@
+package transfer
+
+import (
+	"bytes"
+	"compress/gzip"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/klauspost/compress/zstd"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/quern/quern/internal/client"
+	"github.com/quern/quern/internal/clock"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// importer is a server that takes lines of one sample: "bad" is malformed, "old" is rejected.
+type importer struct {
+	*httptest.Server
+	mu       sync.Mutex
+	lines    []string
+	requests []int // how many lines each had
+	// before, unless it is nil, may answer in its place, when so many requests came before.
+	before func(w http.ResponseWriter, request int, lines []string) bool
+}
+
+func newImporter(t *testing.T) *importer {
+	s := new(importer)
+	s.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		assert.Equal(t, "/api/v1/import", r.URL.Path)
+		assert.Equal(t, "zstd", r.Header.Get("Content-Encoding"))
+		z, err := zstd.NewReader(r.Body, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxWindow(8<<20))
+		if !assert.NoError(t, err) {
+			return
+		}
+		defer z.Close()
+		text, err := io.ReadAll(z)
+		assert.NoError(t, err)
+		lines := strings.SplitAfter(string(text), "\n")
+		if lines[len(lines)-1] == "" {
+			lines = lines[:len(lines)-1]
+		}
+		s.requests = append(s.requests, len(lines))
+		if s.before == nil || !s.before(w, len(s.requests)-1, lines) {
+			s.take(w, lines)
+		}
+	}))
+	t.Cleanup(s.Close)
+	return s
+}
+
+type rejection struct {
+	Line    int    `json:"line"`
+	Reason  string `json:"reason"`
+	Message string `json:"message"`
+	Samples int    `json:"samples"`
+}
+
+func (s *importer) take(w http.ResponseWriter, lines []string) {
+	var rejected []rejection
+	accepted := 0
+	for i, l := range lines {
+		switch {
+		case strings.HasPrefix(l, "bad"):
+			reply(w, 400, accepted, rejected, i, fmt.Sprintf("line %d: at byte 0: an object is wanted", i+1))
+			return
+		case strings.HasPrefix(l, "old"):
+			rejected = append(rejected, rejection{i + 1, "too_old", "it is old", 1})
+		default:
+			accepted++
+			s.lines = append(s.lines, l)
+		}
+	}
+	reply(w, 200, accepted, rejected, len(lines), "")
+}
+
+func reply(w http.ResponseWriter, code, accepted int, rejected []rejection, lines int, message string) {
+	w.WriteHeader(code)
+	_ = json.NewEncoder(w).Encode(map[string]any{
+		"error": message, "accepted": accepted, "rejected": rejected, "rejected_total": len(rejected), "lines": lines,
+	})
+}
+
+// file writes lines to a file.
+func file(t *testing.T, name string, lines ...string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), name)
+	require.NoError(t, os.WriteFile(path, []byte(strings.Join(lines, "\n")), 0o600))
+	return path
+}
+
+func numbered(from, until int) (out []string) {
+	for i := from; i < until; i++ {
+		out = append(out, fmt.Sprintf("line %04d", i))
+	}
+	return out
+}
+
+func (s *importer) run(ctx context.Context, paths ...string) (Imported, []string, error) {
+	var told []string
+	im := Import{
+		Client: client.Client{URL: s.URL, HTTP: s.Client()}, Files: paths, GiveUp: time.Hour, Rate: 8, // requests of 128 bytes, 12 lines
+		Clock: clock.NewSimulated(time.UnixMilli(startMs)), Tell: func(l string) { told = append(told, l) },
+	}
+	x, err := im.Run(ctx)
+	return x, told, err
+}
+
+func (s *importer) took() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var out []string
+	for _, l := range s.lines {
+		out = append(out, strings.TrimSuffix(l, "\n"))
+	}
+	return out
+}
+
+// TestImportAround: what is malformed or rejected is named by its line, and what is around it is imported, once.
+func TestImportAround(t *testing.T) {
+	all := numbered(0, 100)
+	want := append(append(append([]string(nil), all[:30]...), all[31:50]...), all[53:]...)
+	want = want[:len(want)-1]
+	all[30], all[50], all[51], all[52], all[99] = "old", "bad", "old", "bad", "bad"
+	s := newImporter(t)
+	path := file(t, "x", all...)
+	x, told, err := s.run(t.Context(), path)
+	require.NoError(t, err)
+	assert.Equal(t, Imported{Lines: 100, Accepted: 95, Rejected: map[string]int64{"too_old": 2}, Malformed: 3}, x)
+	assert.Equal(t, want, s.took())
+	assert.Equal(t, []string{
+		path + ":31: 1 rejected, too_old: it is old",
+		path + ":51: malformed: at byte 0: an object is wanted",
+		path + ":52: 1 rejected, too_old: it is old",
+		path + ":53: malformed: at byte 0: an object is wanted",
+		path + ":100: malformed: at byte 0: an object is wanted",
+	}, told)
+	assert.NoFileExists(t, path+importSuffix)
+
+	_, told, err = s.run(t.Context(), file(t, "x", strings.Split(strings.Repeat("bad ", 20), " ")...))
+	require.NoError(t, err)
+	assert.Len(t, told, toldProblems+1)
+	assert.Equal(t, "… and more", told[toldProblems])
+}
+
+// TestImportWaits: whatever a server that is busy or away has dealt with is not sent again, and all else is.
+func TestImportWaits(t *testing.T) {
+	s := newImporter(t)
+	s.before = func(w http.ResponseWriter, request int, lines []string) bool {
+		switch request {
+		case 1:
+			s.lines = append(s.lines, lines[:5]...)
+			// That of line 6 comes again.
+			reply(w, 429, 5, []rejection{{6, "too_old", "", 1}}, 5, "busy")
+		case 2:
+			reply(w, 503, 0, nil, 0, "away")
+		case 3:
+			w.WriteHeader(502)
+		case 4:
+			panic(http.ErrAbortHandler)
+		default:
+			return false
+		}
+		return true
+	}
+	all := numbered(0, 100)
+	x, told, err := s.run(t.Context(), file(t, "x", all...))
+	require.NoError(t, err)
+	assert.Equal(t, Imported{Lines: 100, Accepted: 100}, x)
+	assert.Equal(t, all, s.took())
+	assert.Empty(t, told)
+
+	s = newImporter(t)
+	s.before = func(w http.ResponseWriter, _ int, _ []string) bool {
+		reply(w, 503, 0, nil, 0, "away")
+		return true
+	}
+	im := Import{
+		Client: client.Client{URL: s.URL, HTTP: s.Client()}, Files: []string{file(t, "x", "1")}, GiveUp: 4 * time.Second,
+		Clock: passing{clock.NewSimulated(time.UnixMilli(startMs))},
+	}
+	_, err = im.Run(t.Context())
+	require.ErrorContains(t, err, "after line 0: given up: 503 Service Unavailable: away")
+	assert.Len(t, s.requests, 3, "at 0, 1 and 3 seconds")
+
+	s.before = func(w http.ResponseWriter, _ int, _ []string) bool {
+		w.WriteHeader(404)
+		return true
+	}
+	_, _, err = s.run(t.Context(), file(t, "x", "1"))
+	require.ErrorContains(t, err, "404")
+	s.before = func(w http.ResponseWriter, _ int, _ []string) bool {
+		reply(w, 200, 1, nil, 0, "")
+		return true
+	}
+	_, _, err = s.run(t.Context(), file(t, "x", "1"))
+	require.ErrorContains(t, err, "not Quern's")
+}
+
+// passing is a clock on which sleeping takes its time.
+type passing struct{ *clock.Simulated }
+
+func (c passing) Sleep(ctx context.Context, d time.Duration) error {
+	c.Set(c.Now().Add(d))
+	return context.Cause(ctx)
+}
+
+// TestImportGoesOn: the request under way is waited for, the next run begins behind it, and a file that is done is not read again.
+func TestImportGoesOn(t *testing.T) {
+	for _, name := range []string{"x", "x.gz", "x.zst"} {
+		t.Run(name, func(t *testing.T) {
+			first := file(t, "first", "a", "old")
+			path := filepath.Join(t.TempDir(), name)
+			var text bytes.Buffer
+			// In several members or frames, as an export has them.
+			for i := 0; i < 100; i += 25 {
+				z, err := compressor(path, &text)
+				require.NoError(t, err)
+				_, err = io.WriteString(z, strings.Join(numbered(i, i+25), "\n")+"\n")
+				require.NoError(t, err)
+				require.NoError(t, z.Close())
+			}
+			require.NoError(t, os.WriteFile(path, text.Bytes(), 0o600))
+
+			s := newImporter(t)
+			ctx, stop := context.WithCancel(t.Context())
+			s.before = func(_ http.ResponseWriter, request int, _ []string) bool {
+				if request == 3 {
+					stop()
+				}
+				return false
+			}
+			_, _, err := s.run(ctx, first, path)
+			require.ErrorContains(t, err, "stopped after line 36 of "+path+": the same command goes on from there")
+			assert.Len(t, s.took(), 37)
+
+			s.before = nil
+			x, _, err := s.run(t.Context(), first, path)
+			require.NoError(t, err)
+			assert.Equal(t, Imported{Lines: 102, Accepted: 101, Rejected: map[string]int64{"too_old": 1}}, x, "of both runs")
+			assert.Equal(t, append([]string{"a"}, numbered(0, 100)...), s.took())
+			assert.NoFileExists(t, path+importSuffix)
+			assert.NoFileExists(t, first+importSuffix)
+		})
+	}
+}
+
+// TestImportOfAnother: a state is of one file and one server.
+func TestImportOfAnother(t *testing.T) {
+	path := file(t, "x", numbered(0, 100)...)
+	s := newImporter(t)
+	s.before = func(w http.ResponseWriter, request int, _ []string) bool {
+		if request == 2 {
+			w.WriteHeader(500)
+		}
+		return request == 2
+	}
+	_, _, err := s.run(t.Context(), path)
+	require.ErrorContains(t, err, "after line 24")
+	for _, other := range [][]string{numbered(0, 99), numbered(1, 101)} {
+		require.NoError(t, os.WriteFile(path, []byte(strings.Join(other, "\n")), 0o600))
+		_, _, err = s.run(t.Context(), path)
+		require.ErrorContains(t, err, "has changed since its import was stopped")
+	}
+	require.NoError(t, os.WriteFile(path, []byte(strings.Join(numbered(0, 100), "\n")), 0o600))
+	_, _, err = newImporter(t).run(t.Context(), path)
+	require.ErrorContains(t, err, "was into "+s.URL)
+	assert.Len(t, s.took(), 24)
+	_, _, err = s.run(t.Context(), path)
+	require.NoError(t, err)
+	assert.Equal(t, numbered(0, 100), s.took())
+}
+
+// TestImportOfBroken: all whole lines before the damage are imported.
+func TestImportOfBroken(t *testing.T) {
+	var text bytes.Buffer
+	z := gzip.NewWriter(&text)
+	_, err := io.WriteString(z, strings.Join(numbered(0, 100), "\n"))
+	require.NoError(t, err)
+	require.NoError(t, z.Flush())
+	s := newImporter(t)
+	path := file(t, "x.gz", text.String())
+	_, _, err = s.run(t.Context(), path)
+	require.ErrorIs(t, err, io.ErrUnexpectedEOF)
+	require.ErrorContains(t, err, path+", after line 99")
+	assert.Equal(t, numbered(0, 99), s.took())
+	assert.FileExists(t, path+importSuffix)
+
+	_, _, err = s.run(t.Context(), filepath.Join(t.TempDir(), "none"))
+	require.ErrorIs(t, err, os.ErrNotExist)
+}
+
+// TestImportOfLongLines: one above what servers take is read over, and one within that comes in a request of its own.
+func TestImportOfLongLines(t *testing.T) {
+	s := newImporter(t)
+	im := Import{
+		Client: client.Client{URL: s.URL, HTTP: s.Client()}, Files: []string{"-"}, Clock: clock.System{},
+		Stdin: io.MultiReader(
+			strings.NewReader("a\n"+strings.Repeat("b", 9<<20)+"\nc\n"),
+			strings.NewReader(strings.Repeat("d", maxLine)+"\ne"),
+		),
+	}
+	var told []string
+	im.Tell = func(l string) { told = append(told, l) }
+	x, err := im.Run(t.Context())
+	require.NoError(t, err)
+	assert.Equal(t, Imported{Lines: 5, Accepted: 4, Malformed: 1}, x)
+	assert.Equal(t, []string{"a", "c", "e"}, append(s.took()[:1:1], s.took()[2:]...))
+	require.Len(t, told, 1)
+	assert.Contains(t, told[0], "standard input:4: malformed: the line is longer than the limit")
+	assert.Equal(t, []int{1, 1, 1, 1}, s.requests)
+}

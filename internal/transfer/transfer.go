@@ -1,0 +1,111 @@
+// Package transfer moves raw samples between servers and files, as the NDJSON that servers export and import.
+//
+// What it keeps:
+//
+//  1. Whole parts: a file's state names an offset only when all before it is on the disk, is an export of everything until a time,
+//     and ends with a line, and with a gzip member or a zstd frame where it is compressed.
+//  2. Nothing is left out: an import's state counts a line only when the server has acknowledged or rejected all of its samples,
+//     or has refused the line when it came alone.
+//  3. At any point it may be killed, and the same command goes on: an import may send again what was sent, which counts once.
+package transfer
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/klauspost/compress/gzip"
+	"github.com/klauspost/compress/zstd"
+)
+
+// load reads the state at path. There may be none.
+func load(path string, state any) (found bool, err error) {
+	text, err := os.ReadFile(path)
+	if errors.Is(err, os.ErrNotExist) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	if err := json.Unmarshal(text, state); err != nil {
+		return false, fmt.Errorf("%s: %w", path, err)
+	}
+	return true, nil
+}
+
+// save puts the state at path. It is on the disk when this returns; a crash before that leaves the one before.
+func save(path string, state any) error {
+	text, err := json.Marshal(state)
+	if err != nil {
+		return err
+	}
+	next := path + ".new"
+	f, err := os.OpenFile(next, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o644)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(append(text, '\n'))
+	if err := errors.Join(err, f.Sync(), f.Close()); err != nil {
+		return err
+	}
+	if err := os.Rename(next, path); err != nil {
+		return err
+	}
+	dir, err := os.Open(filepath.Dir(path))
+	if err != nil {
+		return err
+	}
+	return errors.Join(dir.Sync(), dir.Close())
+}
+
+// remove removes the state at path, if there is one.
+func remove(path string) error {
+	if err := os.Remove(path); !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+// compressor is by the name's end what the file is compressed with. What it makes ends with its Close, and another may follow.
+func compressor(path string, to io.Writer) (io.WriteCloser, error) {
+	switch {
+	case strings.HasSuffix(path, ".gz"):
+		return gzip.NewWriter(to), nil
+	case strings.HasSuffix(path, ".zst"):
+		return zstd.NewWriter(to, zstd.WithEncoderConcurrency(1))
+	}
+	return plain{to}, nil
+}
+
+type plain struct{ io.Writer }
+
+func (plain) Close() error { return nil }
+
+// decompressor finds by its first bytes what a stream is compressed with.
+func decompressor(from peeker) (io.ReadCloser, error) {
+	magic, err := from.Peek(4)
+	if err != nil && !errors.Is(err, io.EOF) {
+		return nil, err
+	}
+	switch {
+	case bytes.HasPrefix(magic, []byte{0x1f, 0x8b}):
+		return gzip.NewReader(from)
+	case bytes.Equal(magic, []byte{0x28, 0xb5, 0x2f, 0xfd}):
+		r, err := zstd.NewReader(from, zstd.WithDecoderConcurrency(1))
+		if err != nil {
+			return nil, err
+		}
+		return r.IOReadCloser(), nil
+	}
+	return io.NopCloser(from), nil
+}
+
+type peeker interface {
+	io.Reader
+	Peek(n int) ([]byte, error)
+}
