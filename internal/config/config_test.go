@@ -146,6 +146,7 @@ func commands() map[string][]cli.Flag {
 		"quern serve": ServeFlags(), "quern agent": AgentFlags(), "quern schema apply": SchemaFlags(),
 		"quern verify": VerifyFlags(), "quern migrate": MigrateFlags(),
 		"quern reaggregate": ReaggregateFlags(), "quern explain": ExplainFlags(), "quern status": StatusFlags(),
+		"quern export": ExportFlags(), "quern import": ImportFlags(),
 		"ingest": IngestFlags(), "aggregator": AggregatorFlags(),
 	}
 }

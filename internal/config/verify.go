@@ -22,7 +22,11 @@ type Verify struct {
 type Moment struct {
 	at   time.Time
 	back time.Duration
+	text string
 }
+
+// String is the moment as it was given.
+func (m Moment) String() string { return m.text }
 
 // Ms is the moment in Unix ms, when now is the given time.
 func (m Moment) Ms(now time.Time) int64 {
@@ -52,25 +56,31 @@ func FromVerify(c *cli.Context) (Verify, error) {
 	return read(c, func(p *parser, v *Verify) {
 		v.URL = p.url()
 		v.Match = p.required("match")
-		v.Start, v.End = p.moment("start"), p.moment("end")
+		v.Start, v.End = p.rangeOf("start", "end")
 		v.Limit = p.within("limit", 0, 1<<30)
 		v.Repair = p.c.Bool("repair")
-		// Of two that count in the same way the order is known; the others' only when now is.
-		if zero := (time.Time{}); len(p.errs) == 0 && v.Start.at.IsZero() == v.End.at.IsZero() && v.Start.Ms(zero) >= v.End.Ms(zero) {
-			p.fail("start", "must be before --end, which is %s", p.c.String("end"))
-		}
 	})
+}
+
+// rangeOf reads the two ends of a range.
+func (p *parser) rangeOf(start, end string) (from, to Moment) {
+	from, to = p.moment(start), p.moment(end)
+	// Of two that count in the same way the order is known; the others' only when now is.
+	if zero := (time.Time{}); len(p.errs) == 0 && from.at.IsZero() == to.at.IsZero() && from.Ms(zero) >= to.Ms(zero) {
+		p.fail(start, "must be before --%s, which is %s", end, p.c.String(end))
+	}
+	return from, to
 }
 
 // moment reads a time in the forms that docs/query.md has.
 func (p *parser) moment(flag string) Moment {
 	text := p.c.String(flag)
 	if text == "now" {
-		return Moment{}
+		return Moment{text: text}
 	}
 	if back, ok := strings.CutPrefix(text, "-"); ok {
 		if d, err := ParseSpan(back); err == nil && d >= 0 {
-			return Moment{back: d}
+			return Moment{back: d, text: text}
 		}
 	}
 	// Numbers from 1e11 on are milliseconds.
@@ -78,11 +88,11 @@ func (p *parser) moment(flag string) Moment {
 		if n < 1e11 {
 			n *= 1000
 		}
-		return Moment{at: time.UnixMilli(int64(math.Round(n)))}
+		return Moment{at: time.UnixMilli(int64(math.Round(n))), text: text}
 	}
 	t, err := time.Parse(time.RFC3339, text)
 	if err != nil || t.Year() < 1970 {
 		p.fail(flag, "must be a time such as 2026-11-21T12:00:00Z, 1795262400, 1795262400000, now or -6h")
 	}
-	return Moment{at: t}
+	return Moment{at: t, text: text}
 }

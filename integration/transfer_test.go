@@ -1,0 +1,197 @@
+package integration
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/klauspost/compress/gzip"
+	"github.com/klauspost/compress/zstd"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/quern/quern/integration/faults"
+	"github.com/quern/quern/integration/process"
+)
+
+// TestTransfer moves a demo to another store, with the export, the import and the importing server killed at points that follow from the
+// seed: there are the same samples, each once.
+func TestTransfer(t *testing.T) {
+	t.Parallel()
+	from := serve(t, t.TempDir(), "--demo")
+	end := time.Now().UTC().Truncate(time.Minute)
+	asked := []string{"--start", end.Add(-27 * time.Hour).Format(time.RFC3339), "--end", end.Format(time.RFC3339), "--part", "1h"}
+	for i, c := range []struct {
+		name  string
+		match []string
+	}{
+		{"all.ndjson.zst", nil},
+		{"some.ndjson.gz", []string{"--match", "cpu_usage_ratio", "--match", `{__name__!="",source=~".*1"}`}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			rng := rand.New(rand.NewPCG(*faults.Seed, uint64(i)))
+			t.Logf("-faults.seed=%d", *faults.Seed)
+			file := filepath.Join(t.TempDir(), c.name)
+			asked := append(slices.Clone(asked), c.match...)
+
+			export := func() *process.Process {
+				return start(t, append([]string{"export", "--url", from.URL, "--output", file}, asked...)...)
+			}
+			x := export()
+			reaches(t, x, file+".quern-export", "next_ms", end.Add(time.Duration(rng.IntN(20)-25)*time.Hour).UnixMilli())
+			x.Kill()
+			require.FileExists(t, file+".quern-export", "it was killed before its end")
+			x = export()
+			require.Equal(t, 0, x.ExitCode(), x.Stderr.String())
+			said := regexp.MustCompile(`^(\d+) samples from \S+Z to \S+Z, \d+ bytes\n$`).FindStringSubmatch(x.Stdout.String())
+			require.NotNil(t, said, x.Stdout.String())
+			require.NoFileExists(t, file+".quern-export")
+			want := readExport(t, file)
+			bytes := int64(0)
+			for _, line := range want {
+				bytes += int64(len(line)) + 1
+			}
+
+			dir := t.TempDir()
+			to := serve(t, dir)
+			link := faults.NewLink(t, "127.0.0.1:0", strings.TrimPrefix(to.URL, "http://"))
+			var points []int64
+			for range 3 {
+				points = append(points, int64((0.1+0.7*rng.Float64())*float64(bytes)))
+			}
+			slices.Sort(points)
+			// At that rate it takes long enough to be killed in the middle.
+			samples, err := strconv.Atoi(said[1])
+			require.NoError(t, err)
+			begin := func() *process.Process {
+				return start(t, "import", "--url", "http://"+link.Addr(), "--rate", strconv.Itoa(samples/10), file)
+			}
+			state := file + ".quern-import"
+			im := begin()
+			reaches(t, im, state, "bytes", points[0])
+			im.Kill()
+			require.FileExists(t, state, "it was killed before its end")
+			at := number(t, state, "bytes")
+			im = begin()
+			reaches(t, im, state, "bytes", max(points[1], at+1))
+			im.Signal(syscall.SIGINT)
+			require.Equal(t, 1, im.ExitCode())
+			require.Regexp(t, `stopped after line \d+ of .*: the same command goes on from there`, im.Stderr.String())
+			at = number(t, state, "bytes")
+			im = begin()
+			reaches(t, im, state, "bytes", max(points[2], at+1))
+			to.Kill()
+			to = serve(t, dir)
+			link.LeadTo(strings.TrimPrefix(to.URL, "http://"))
+			require.Equal(t, 0, im.ExitCode(), im.Stderr.String())
+			assert.Equal(t, fmt.Sprintf("%s samples accepted, 0 rejected; %d lines, 0 malformed\n", said[1], len(want)), im.Stdout.String())
+			assert.NoFileExists(t, state)
+
+			back := start(t, append([]string{"export", "--url", to.URL}, asked...)...)
+			require.Equal(t, 0, back.ExitCode(), back.Stderr.String())
+			assert.Contains(t, back.Stderr.String(), said[1]+" samples from ")
+			got := strings.Split(strings.TrimSuffix(back.Stdout.String(), "\n"), "\n")
+			slices.Sort(got)
+			require.Len(t, got, len(want))
+			for i := range want {
+				require.Equal(t, want[i], got[i])
+			}
+			to.Stop()
+		})
+	}
+}
+
+// reaches waits until a number in a state is as large, and fails when the process ends before.
+func reaches(t *testing.T, p *process.Process, path, field string, least int64) {
+	t.Helper()
+	process.Eventually(t, field+" in "+path, func() error {
+		is := number(t, path, field)
+		if is >= least {
+			return nil
+		}
+		select {
+		case <-p.Ended:
+			require.Fail(t, "it has ended", "at %d of %d\n%s", is, least, p.Stderr.String())
+		default:
+		}
+		return fmt.Errorf("%d of %d", is, least)
+	})
+}
+
+// number is one of a state; 0 if there is none.
+func number(t *testing.T, path, field string) int64 {
+	t.Helper()
+	text, err := os.ReadFile(path)
+	if os.IsNotExist(err) {
+		return 0
+	}
+	require.NoError(t, err)
+	var state map[string]any
+	require.NoError(t, json.Unmarshal(text, &state), "a state is always whole")
+	n, ok := state[field].(float64)
+	require.True(t, ok, "%s", text)
+	return int64(n)
+}
+
+// readExport is the lines of a file, sorted.
+func readExport(t *testing.T, path string) []string {
+	t.Helper()
+	f, err := os.Open(path)
+	require.NoError(t, err)
+	defer f.Close()
+	var in io.Reader
+	if strings.HasSuffix(path, ".gz") {
+		in, err = gzip.NewReader(f)
+		require.NoError(t, err)
+	} else {
+		z, err := zstd.NewReader(f)
+		require.NoError(t, err)
+		defer z.Close()
+		in = z
+	}
+	text, err := io.ReadAll(in)
+	require.NoError(t, err)
+	lines := strings.Split(strings.TrimSuffix(string(text), "\n"), "\n")
+	slices.Sort(lines)
+	return lines
+}
+
+// TestImportOfWhatIsRefused: what can be taken is, and the exit code and the lines say what cannot.
+func TestImportOfWhatIsRefused(t *testing.T) {
+	t.Parallel()
+	p := serve(t, t.TempDir())
+	now := time.Now().UnixMilli()
+	old := now - (30 * 24 * time.Hour).Milliseconds()
+	file := filepath.Join(t.TempDir(), "mixed.ndjson")
+	require.NoError(t, os.WriteFile(file, fmt.Appendf(nil, `{"metric":{"__name__":"it_a","source":"a"},"values":[1,2],"timestamps":[%d,%d]}
+{"metric":{"__name__":"it_a","source":"a"},"values":[1,2,3],"timestamps":[%d,%d,%d]}
+{"metric":{"__name__":"it_a","source":"a"},"values":[1,2],"timestamps":[1]}
+{"metric":{"__name__":"it_b","source":"a"},"values":[1],"timestamps":[%d]}
+`, now-1, now, old, old+1, old+2, now), 0o600))
+	im := start(t, "import", "--url", p.URL, file)
+	assert.Equal(t, 1, im.ExitCode())
+	said := im.Stdout.String()
+	assert.Contains(t, said, file+":2: 3 rejected, too_old: ")
+	assert.Contains(t, said, file+":3: malformed: ")
+	assert.Contains(t, said, "there are 2 values and 1 timestamps")
+	assert.True(t, strings.HasSuffix(said, "\n3 samples accepted, 3 rejected (3 too_old); 4 lines, 1 malformed\n"), said)
+	assert.Contains(t, im.Stderr.String(), "3 samples and 1 malformed line were not taken; all else is imported")
+	got, err := p.Export(process.OfTests, time.Hour)
+	require.NoError(t, err)
+	assert.Len(t, got, 3)
+	p.Stop()
+
+	im = start(t, "import", "--url", p.URL, "--give-up", "0", file)
+	assert.Equal(t, 1, im.ExitCode())
+	assert.Contains(t, im.Stderr.String(), "given up: the server is not there")
+}
