@@ -52,6 +52,13 @@ type postings struct {
 // NewIndex makes an empty index. Refresh fills it.
 func NewIndex() *Index { return &Index{labels: make(map[string]*label)} }
 
+const (
+	// refreshIDs are read at a time, and again if that fails: where many are asked for, of thousands of requests one or
+	// the other is not answered, and to begin anew each time would never come to an end.
+	refreshIDs      = 8 * pageSize
+	refreshAttempts = 5
+)
+
 // Refresh adds the series that the store has and the index does not. It reads only
 // where ids are missing, so that it may be called again for series that other
 // processes have registered. Errors are those of the store.
@@ -60,20 +67,32 @@ func (x *Index) Refresh(ctx context.Context, store storage.Registry) error {
 	if err != nil {
 		return fmt.Errorf("refresh the label index: %w", err)
 	}
-	const batch = 1024
-	pending := make([]storage.Schedule, 0, batch)
-	for _, r := range x.missing(ids) {
-		for s, err := range store.Schedules(ctx, r) {
+	for _, missing := range x.missing(ids) {
+		for _, r := range missing.Cover(refreshIDs) {
+			r = blocks.Range{Start: max(r.Start, missing.Start), End: min(r.End, missing.End)}
+			for range refreshAttempts {
+				if err = x.read(ctx, store, r); !storage.IsAway(err) || ctx.Err() != nil {
+					break
+				}
+			}
 			if err != nil {
 				return fmt.Errorf("refresh the label index: %w", err)
 			}
-			if pending = append(pending, s); len(pending) == batch {
-				x.Add(pending)
-				pending = pending[:0]
-			}
 		}
 	}
-	x.Add(pending)
+	return nil
+}
+
+// read adds the series with ids in r.
+func (x *Index) read(ctx context.Context, store storage.Registry, r blocks.Range) error {
+	var found []storage.Schedule
+	for s, err := range store.Schedules(ctx, r) {
+		if err != nil {
+			return err
+		}
+		found = append(found, s)
+	}
+	x.Add(found)
 	return nil
 }
 

@@ -12,6 +12,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/quern/quern/internal/blocks"
 	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/query"
@@ -189,6 +190,30 @@ func TestIndexLearnsOfNewSeries(t *testing.T) {
 
 	require.NoError(t, st.Close())
 	require.ErrorIs(t, x.Refresh(t.Context(), st), storage.ErrUnavailable)
+}
+
+// Of many requests some are not answered. What was read before stays read.
+func TestRefreshOverFailures(t *testing.T) {
+	st := storagetest.NewFaulty(storagetest.NewModel(defaultSettings(), nil, clock.System{}))
+	src, err := registry.New(st, registry.Options{LeaseSize: 20_000}).Source(t.Context(), "s", false)
+	require.NoError(t, err)
+	var all []metric.Labels
+	for i := range 10_000 {
+		all = append(all, labelsOf(t, "__name__", "m", "i", strconv.Itoa(i)))
+	}
+	_, err = src.Register(t.Context(), all)
+	require.NoError(t, err)
+	x := query.NewIndex()
+	st.Fail("Schedules", blocks.Range{}, 4, storage.ErrTimeout)
+	require.NoError(t, x.Refresh(t.Context(), st))
+	require.Equal(t, 10_000, x.Len())
+	require.Equal(t, 4+5, st.Count("Schedules"), "four that failed, and five parts")
+
+	st.Fail("Schedules", blocks.Range{}, -1, storage.ErrTimeout)
+	require.ErrorIs(t, query.NewIndex().Refresh(t.Context(), st), storage.ErrTimeout)
+	st.Heal()
+	st.Fail("Schedules", blocks.Range{}, 1, storage.ErrCorrupt)
+	require.ErrorIs(t, query.NewIndex().Refresh(t.Context(), st), storage.ErrCorrupt)
 }
 
 func TestSelectWhileAdding(t *testing.T) {
