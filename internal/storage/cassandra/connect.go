@@ -133,8 +133,8 @@ func clusterConfig(o *Options) (*gocql.ClusterConfig, error) {
 	config.SerialConsistency = gocql.LocalSerial
 	config.ProtoVersion = 4
 	config.Timeout, config.ConnectTimeout, config.WriteTimeout = o.Timeout, o.Timeout, o.Timeout
-	// Only what changes the schema waits for that, and who gives up has to begin again.
-	config.MaxWaitSchemaAgreement = 3 * time.Minute
+	// Only what changes the schema waits for that, twice for each step: while the lock of the schema lasts.
+	config.MaxWaitSchemaAgreement = lockTTL / 4
 	config.NumConns = 2
 	config.ReconnectInterval = time.Second
 	config.ReconnectionPolicy = &gocql.ConstantReconnectionPolicy{MaxRetries: 1, Interval: 100 * time.Millisecond}
