@@ -74,9 +74,7 @@ func (h *importHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		batch: ingest.Batch{Sources: h.sources},
 	}
 	im.depth = h.limits.Depth
-	if h.draining() {
-		w.Header().Set("Retry-After", retryAwaySeconds)
-		w.Header().Set("Connection", "close")
+	if h.drains(w) {
 		im.answer(w, http.StatusServiceUnavailable, drainingMessage)
 		return
 	}
@@ -90,21 +88,17 @@ func (h *importHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	defer func() { h.bodies.release(&im.body) }()
 
 	err = im.read(src)
-	var malformed *lineError
-	var tooLarge *tooLargeError
-	switch {
-	case err == nil:
-		im.answer(w, http.StatusOK, "")
-	case errors.As(err, &malformed):
-		im.answer(w, http.StatusBadRequest, err.Error())
-	case errors.As(err, &tooLarge):
-		im.answer(w, http.StatusRequestEntityTooLarge, err.Error())
-	case errors.Is(err, errNoRoom):
-		w.Header().Set("Retry-After", retryBusySeconds)
-		im.answer(w, http.StatusTooManyRequests, err.Error())
-	default:
-		im.answer(w, h.failed(w, r, err), err.Error())
+	code, message := http.StatusOK, ""
+	if err != nil {
+		message = err.Error()
+		malformed := (*lineError)(nil)
+		if errors.As(err, &malformed) {
+			code = http.StatusBadRequest
+		} else if code = readFailure(w, err); code == 0 {
+			code = h.failed(w, r, err)
+		}
 	}
+	im.answer(w, code, message)
 }
 
 // openStream is a body of any length, decompressed as it is read.
@@ -178,18 +172,28 @@ type importScanner struct{ scanner }
 // read deals with one line after the other. What lies in the batch are views into the buffer, so that it is appended before
 // the buffer moves.
 func (im *importing) read(src io.Reader) error {
-	buf, begin := []byte(nil), 0
+	var buf []byte
+	begin := 0      // of what is not dealt with
+	var ended error // why no more comes
 	for {
-		end := bytes.IndexByte(buf[begin:], '\n')
-		if end >= 0 {
+		if end := bytes.IndexByte(buf[begin:], '\n'); end >= 0 {
 			if err := im.take(buf[begin : begin+end]); err != nil {
 				return err
 			}
 			begin += end + 1
 			continue
 		}
-		if err := im.flush(); err != nil {
+		whole := errors.Is(ended, io.EOF)
+		if whole && begin < len(buf) { // the last line has no end
+			if err := im.take(buf[begin:]); err != nil {
+				return err
+			}
+		}
+		if err := im.flush(); err != nil || whole {
 			return err
+		}
+		if ended != nil {
+			return &lineError{im.line + 1, "the body cannot be read on: " + ended.Error()}
 		}
 		buf, begin = buf[:copy(buf, buf[begin:])], 0
 		if len(buf) == cap(buf) {
@@ -202,31 +206,9 @@ func (im *importing) read(src io.Reader) error {
 			}
 			buf = append(make([]byte, 0, size), buf...)
 		}
-		n, err := src.Read(buf[len(buf):cap(buf)])
+		var n int
+		n, ended = src.Read(buf[len(buf):cap(buf)])
 		buf = buf[:len(buf)+n]
-		switch {
-		case errors.Is(err, io.EOF):
-			// What came last is looked for lines once more, and then for one without an end.
-			for rest := buf; len(rest) > 0; {
-				line, more, _ := bytes.Cut(rest, []byte{'\n'})
-				if err := im.take(line); err != nil {
-					return err
-				}
-				rest = more
-			}
-			return im.flush()
-		case err != nil:
-			for end := bytes.IndexByte(buf, '\n'); end >= 0; end = bytes.IndexByte(buf, '\n') {
-				if err := im.take(buf[:end]); err != nil {
-					return err
-				}
-				buf = buf[end+1:]
-			}
-			if err := im.flush(); err != nil {
-				return err
-			}
-			return &lineError{im.line + 1, "the body cannot be read on: " + err.Error()}
-		}
 	}
 }
 

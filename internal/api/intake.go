@@ -42,9 +42,7 @@ type refusal func(w http.ResponseWriter, r *http.Request, code int, message stri
 // receive reads a request's body and has do deal with it. What cannot be taken at all it refuses itself. accepts says
 // what is wrong with the headers, unsaid how the body is compressed when they do not say.
 func (in *intake) receive(w http.ResponseWriter, r *http.Request, accepts func(http.Header) error, unsaid encoding, refuse refusal, do func(*received)) {
-	if in.draining() {
-		w.Header().Set("Retry-After", retryAwaySeconds)
-		w.Header().Set("Connection", "close")
+	if in.drains(w) {
 		refuse(w, r, http.StatusServiceUnavailable, drainingMessage)
 		return
 	}
@@ -76,15 +74,22 @@ func (in *intake) receive(w http.ResponseWriter, r *http.Request, accepts func(h
 	if errors.Is(b.broken, errUntrusted) {
 		b.data = b.data[:0]
 	}
-	if code, retryAfter := readFailure(b.broken); code != 0 {
-		if retryAfter != "" {
-			w.Header().Set("Retry-After", retryAfter)
-		}
+	if code := readFailure(w, b.broken); code != 0 {
 		refuse(w, r, code, b.broken.Error())
 	} else {
 		do(b)
 	}
 	healthy = true
+}
+
+// drains says whether nothing is taken any more, and has the reply send the client elsewhere.
+func (in *intake) drains(w http.ResponseWriter) bool {
+	if !in.draining() {
+		return false
+	}
+	w.Header().Set("Retry-After", retryAwaySeconds)
+	w.Header().Set("Connection", "close")
+	return true
 }
 
 // failed chooses the status code for an error of the appender's and logs one that nobody expects.
@@ -133,31 +138,35 @@ func (p *push) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			b = &ingest.Batch{Sources: p.sources, Max: p.limits.Measurements}
 		}
 		b.Reset()
-		data := body.data
-		if body.broken != nil && p.whole != nil {
-			data = p.whole(data)
-		}
-		broken := p.decode(r, data, b)
-		if body.broken != nil {
-			broken = body.broken // the cause of what decoding met
-		}
-		if b.TooMany() {
-			p.refuse(w, r, http.StatusRequestEntityTooLarge, tooManyMessage(p.limits))
+		p.serve(w, r, body, b)
+		p.batches.Put(b) // also when nothing was taken: that is when memory is short
+	})
+}
+
+func (p *push) serve(w http.ResponseWriter, r *http.Request, body *received, b *ingest.Batch) {
+	data := body.data
+	if body.broken != nil && p.whole != nil {
+		data = p.whole(data)
+	}
+	broken := p.decode(r, data, b)
+	if body.broken != nil {
+		broken = body.broken // the cause of what decoding met
+	}
+	if b.TooMany() {
+		p.refuse(w, r, http.StatusRequestEntityTooLarge, tooManyMessage(p.limits))
+		return
+	}
+	var result ingest.Result
+	if reports := b.Reports(); len(reports) > 0 {
+		var err error
+		if result, err = p.appender.Append(r.Context(), reports); err != nil {
+			p.refuse(w, r, p.failed(w, r, err), err.Error())
 			return
 		}
-		var result ingest.Result
-		if reports := b.Reports(); len(reports) > 0 {
-			var err error
-			if result, err = p.appender.Append(r.Context(), reports); err != nil {
-				p.refuse(w, r, p.failed(w, r, err), err.Error())
-				return
-			}
-		}
-		result = b.Result(result)
-		if p.explain != nil {
-			p.explain(b, result.Rejected)
-		}
-		p.reply(w, r, result, broken)
-		p.batches.Put(b)
-	})
+	}
+	result = b.Result(result)
+	if p.explain != nil {
+		p.explain(b, result.Rejected)
+	}
+	p.reply(w, r, result, broken)
 }

@@ -155,16 +155,17 @@ func tooManyMessage(l *Limits) string {
 }
 
 // readFailure is the status code for a body that is not even looked at, 0 for one
-// that is, though it may have broken off.
-func readFailure(err error) (code int, retryAfter string) {
+// that is, though it may have broken off. Retry-After is set where it makes sense.
+func readFailure(w http.ResponseWriter, err error) int {
 	tooLarge := (*tooLargeError)(nil)
 	switch {
 	case errors.As(err, &tooLarge):
-		return http.StatusRequestEntityTooLarge, ""
+		return http.StatusRequestEntityTooLarge
 	case errors.Is(err, errNoRoom):
-		return http.StatusTooManyRequests, retryBusySeconds
+		w.Header().Set("Retry-After", retryBusySeconds)
+		return http.StatusTooManyRequests
 	}
-	return 0, ""
+	return 0
 }
 
 // complaint says in one sentence what is wrong with the body. A body that broke off
