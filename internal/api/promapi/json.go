@@ -40,6 +40,19 @@ func (w *writer) spill() {
 	}
 }
 
+// list writes n elements, each by one.
+func (w *writer) list(n int, one func(i int)) {
+	w.b = append(w.b, '[')
+	for i := range n {
+		if i > 0 {
+			w.b = append(w.b, ',')
+		}
+		one(i)
+		w.spill()
+	}
+	w.b = append(w.b, ']')
+}
+
 // reply sends an answer. Large ones are written by hand, the rest by encoding/json.
 func reply(out http.ResponseWriter, data any, warnings, infos []string) {
 	out.Header().Set("Content-Type", "application/json")
@@ -49,15 +62,7 @@ func reply(out http.ResponseWriter, data any, warnings, infos []string) {
 	case evaluated:
 		w.evaluated(v)
 	case seriesList:
-		w.b = append(w.b, '[')
-		for i, ls := range v {
-			if i > 0 {
-				w.b = append(w.b, ',')
-			}
-			w.b = appendLabels(w.b, ls)
-			w.spill()
-		}
-		w.b = append(w.b, ']')
+		w.list(len(v), func(i int) { w.b = appendLabels(w.b, v[i]) })
 	default:
 		w.b = appendJSON(w.b, v)
 	}
@@ -102,23 +107,9 @@ func (w *writer) evaluated(e evaluated) {
 	w.b = append(w.b, `","result":`...)
 	switch v := e.value.(type) {
 	case promql.Vector:
-		w.b = append(w.b, '[')
-		for i := range v {
-			if i > 0 {
-				w.b = append(w.b, ',')
-			}
-			w.sample(&v[i])
-		}
-		w.b = append(w.b, ']')
+		w.list(len(v), func(i int) { w.sample(&v[i]) })
 	case promql.Matrix:
-		w.b = append(w.b, '[')
-		for i := range v {
-			if i > 0 {
-				w.b = append(w.b, ',')
-			}
-			w.series(&v[i])
-		}
-		w.b = append(w.b, ']')
+		w.list(len(v), func(i int) { w.series(&v[i]) })
 	case promql.Scalar:
 		w.b = appendPoint(w.b, v.T, v.V)
 	case promql.String:
@@ -141,35 +132,18 @@ func (w *writer) sample(s *promql.Sample) {
 		w.b = appendHistogramPoint(append(w.b, `,"histogram":`...), s.T, s.H)
 	}
 	w.b = append(w.b, '}')
-	w.spill()
 }
 
 func (w *writer) series(s *promql.Series) {
 	w.b = append(w.b, `{"metric":`...)
 	w.b = appendLabels(w.b, s.Metric)
-	for i, p := range s.Floats {
-		if i == 0 {
-			w.b = append(w.b, `,"values":[`...)
-		} else {
-			w.b = append(w.b, ',')
-		}
-		w.b = appendPoint(w.b, p.T, p.F)
-		w.spill()
-	}
 	if len(s.Floats) > 0 {
-		w.b = append(w.b, ']')
-	}
-	for i, p := range s.Histograms {
-		if i == 0 {
-			w.b = append(w.b, `,"histograms":[`...)
-		} else {
-			w.b = append(w.b, ',')
-		}
-		w.b = appendHistogramPoint(w.b, p.T, p.H)
-		w.spill()
+		w.b = append(w.b, `,"values":`...)
+		w.list(len(s.Floats), func(i int) { w.b = appendPoint(w.b, s.Floats[i].T, s.Floats[i].F) })
 	}
 	if len(s.Histograms) > 0 {
-		w.b = append(w.b, ']')
+		w.b = append(w.b, `,"histograms":`...)
+		w.list(len(s.Histograms), func(i int) { w.b = appendHistogramPoint(w.b, s.Histograms[i].T, s.Histograms[i].H) })
 	}
 	w.b = append(w.b, '}')
 }
