@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"fmt"
-	"log/slog"
 	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
@@ -17,14 +16,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/quern/quern/internal/api"
-	"github.com/quern/quern/internal/blocks"
-	"github.com/quern/quern/internal/cache"
 	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/ingest"
-	"github.com/quern/quern/internal/metric"
-	"github.com/quern/quern/internal/registry"
-	"github.com/quern/quern/internal/storage"
-	"github.com/quern/quern/internal/storage/pebble"
 )
 
 // BenchmarkInflux is line protocol all the way from a request to the disk, without a network: senders at once, each for
@@ -32,17 +25,7 @@ import (
 func BenchmarkInflux(b *testing.B) {
 	const hosts, fields = 1000, 10
 	clk := clock.System{}
-	st, err := pebble.Open(b.TempDir(), pebble.Options{
-		Settings: storage.Settings{Ladder: metric.DefaultLadder(), GroupSize: 128, IndexPartitions: 16, Epochs: blocks.Epochs{{BlockSize: 128}}},
-		Clock:    clk, Logger: slog.New(slog.DiscardHandler), OnFatal: func(err error) { panic(err) },
-	})
-	require.NoError(b, err)
-	in := ingest.Start(b.Context(), st, registry.New(st, registry.Options{}), cache.New(st, clk, 1, cache.DefaultTiming()), clk, ingest.Options{})
-	s, err := api.New(api.Options{
-		Clock: clk, Logger: slog.New(slog.DiscardHandler), Appender: in,
-		Sources: api.Sources{Influx: ingest.SourceLabels{"host", "hostname", "instance", "server"}},
-	})
-	require.NoError(b, err)
+	s, stop := benchServer(b, api.Sources{Influx: ingest.SourceLabels{"host", "hostname", "instance", "server"}})
 
 	senders := make([]*tsbsSender, 8)
 	for i := range senders {
@@ -66,8 +49,7 @@ func BenchmarkInflux(b *testing.B) {
 	wg.Wait()
 	b.ReportMetric(float64(b.N)*hosts*fields/b.Elapsed().Seconds(), "values/s")
 	b.StopTimer()
-	require.NoError(b, in.Close())
-	require.NoError(b, st.Close())
+	stop()
 }
 
 // tsbsSender sends a point of each of its hosts at a time, and goes on by 100 ms each time.

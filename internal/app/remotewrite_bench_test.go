@@ -3,7 +3,6 @@ package app
 import (
 	"bytes"
 	"fmt"
-	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"sync"
@@ -16,14 +15,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/quern/quern/internal/api"
-	"github.com/quern/quern/internal/blocks"
-	"github.com/quern/quern/internal/cache"
 	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/ingest"
-	"github.com/quern/quern/internal/metric"
-	"github.com/quern/quern/internal/registry"
-	"github.com/quern/quern/internal/storage"
-	"github.com/quern/quern/internal/storage/pebble"
 )
 
 // BenchmarkRemoteWrite is remote write all the way from a request to the disk, without a network: senders at once, each with
@@ -31,17 +24,7 @@ import (
 func BenchmarkRemoteWrite(b *testing.B) {
 	const series = 2000
 	clk := clock.System{}
-	st, err := pebble.Open(b.TempDir(), pebble.Options{
-		Settings: storage.Settings{Ladder: metric.DefaultLadder(), GroupSize: 128, IndexPartitions: 16, Epochs: blocks.Epochs{{BlockSize: 128}}},
-		Clock:    clk, Logger: slog.New(slog.DiscardHandler), OnFatal: func(err error) { panic(err) },
-	})
-	require.NoError(b, err)
-	in := ingest.Start(b.Context(), st, registry.New(st, registry.Options{}), cache.New(st, clk, 1, cache.DefaultTiming()), clk, ingest.Options{})
-	s, err := api.New(api.Options{
-		Clock: clk, Logger: slog.New(slog.DiscardHandler), Appender: in,
-		Sources: api.Sources{Prometheus: ingest.SourceLabels{"instance", "job"}},
-	})
-	require.NoError(b, err)
+	s, stop := benchServer(b, api.Sources{Prometheus: ingest.SourceLabels{"instance", "job"}})
 	send := func(body []byte) {
 		w := httptest.NewRecorder()
 		s.ServeHTTP(w, httptest.NewRequestWithContext(b.Context(), http.MethodPost, "/api/v1/write", bytes.NewReader(body)))
@@ -74,8 +57,7 @@ func BenchmarkRemoteWrite(b *testing.B) {
 	wg.Wait()
 	b.ReportMetric(float64(b.N)*series/b.Elapsed().Seconds(), "samples/s")
 	b.StopTimer()
-	require.NoError(b, in.Close())
-	require.NoError(b, st.Close())
+	stop()
 }
 
 // scrape is a compressed request with a sample of each series of a sender.
