@@ -24,6 +24,9 @@ import (
 // every roll-up is right, and nothing is left to be ground.
 func TestFaults(t *testing.T) {
 	t.Parallel()
+	var s faults.Senders
+	report := faults.Report{Senders: &s}
+	t.Cleanup(func() { t.Log(&report) }) // after what the processes wrote
 	d := smallDisk(t, 64+int(faults.Length.Minutes())*16)
 	full := d != nil
 	if !full {
@@ -85,9 +88,6 @@ func TestFaults(t *testing.T) {
 			}},
 		)
 	}
-	var s faults.Senders
-	report := faults.Report{Senders: &s}
-	defer func() { t.Log(&report) }()
 	by := &process.Process{URL: "http://" + link.Addr()}
 	s.Start(t, 3, func(*rand.Rand) *process.Process { return by }, []time.Duration{7 * time.Second, 40 * time.Second})
 	report.Faults = faults.Live(t, kinds)

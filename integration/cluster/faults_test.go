@@ -35,6 +35,15 @@ const (
 // done or not, and no two clocks agree. Senders give up and send again. Everything acknowledged is there once, every
 // roll-up is right, and nothing is left to be ground.
 func TestFaults(t *testing.T) {
+	var (
+		s faults.Senders
+		f fleet
+	)
+	report := faults.Report{Senders: &s}
+	t.Cleanup(func() { // after what the processes wrote
+		report.Injected = f.injected()
+		t.Log(&report)
+	})
 	start, cancel := context.WithTimeout(t.Context(), startLimit)
 	defer cancel()
 	faulty, err := programs.Faulty()
@@ -49,7 +58,6 @@ func TestFaults(t *testing.T) {
 	pl := placeIn(nodes.Hosts())
 	pl.apply(t, "--rollups", "4s,8s,16s", "--block-size", "8", "--group-size", "64", "--index-partitions", "4")
 
-	var f fleet
 	ingests, aggregators := make([]*member, 2), make([]*member, 2)
 	for i := range 2 {
 		ingests[i] = f.join(t, pl, faulty.Ingest)
@@ -82,12 +90,6 @@ func TestFaults(t *testing.T) {
 			}},
 		})
 
-	var s faults.Senders
-	report := faults.Report{Senders: &s}
-	defer func() {
-		report.Injected = f.injected()
-		t.Log(&report)
-	}()
 	to := []*process.Process{{URL: "http://" + toIngests[0].Addr()}, {URL: "http://" + toIngests[1].Addr()}}
 	s.Start(t, 3, func(rng *rand.Rand) *process.Process { return to[rng.IntN(len(to))] }, []time.Duration{7 * time.Second, 40 * time.Second})
 	report.Faults = faults.Live(t, kinds)

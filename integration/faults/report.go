@@ -36,6 +36,9 @@ func (r *Report) String() string {
 	}
 	fmt.Fprintf(&b, "%d reports, sent again %d times, for %d of which no answer came in time, and %d were refused\n",
 		r.Reports.Load(), r.Again.Load(), r.Impatient.Load(), r.Refused.Load())
+	if answer := r.unexpected.Load(); answer != nil {
+		fmt.Fprintf(&b, "unexpected answer: %s\n", answer)
+	}
 	f := r.Oracle.Found()
 	fmt.Fprintf(&b, "%d samples of %d series acknowledged: %d lost, %d doubled, %d wrong; %d roll-up rows wrong\n",
 		r.Oracle.Len(), r.Oracle.Series(), f.Lost, f.Doubled, f.Wrong, f.WrongRows)

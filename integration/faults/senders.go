@@ -22,6 +22,9 @@ type Senders struct {
 	// answer came in time, and Refused because the answer was to try again.
 	Reports, Again, Impatient, Refused atomic.Int64
 
+	// unexpected is the last answer that none should get, a string.
+	unexpected atomic.Value
+
 	stop chan struct{}
 	all  sync.WaitGroup
 }
@@ -77,6 +80,7 @@ func (s *Senders) deliver(t testing.TB, rng *rand.Rand, samples []process.Sample
 		case r.Code == 0, r.Code == http.StatusServiceUnavailable, r.Code == http.StatusTooManyRequests:
 		default:
 			t.Errorf("a report was answered: %s", err)
+			s.unexpected.Store(err.Error())
 			return false
 		}
 		s.Again.Add(1)

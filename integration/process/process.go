@@ -103,7 +103,7 @@ func Start(t testing.TB, cmd *exec.Cmd) *Process {
 }
 
 func tail(s string) string {
-	const most = 8 << 10
+	const most = 4 << 10
 	if len(s) > most {
 		s = "…" + s[len(s)-most:]
 	}

@@ -24,11 +24,17 @@ func convert(ctx context.Context, err error) error {
 		}
 		return context.Cause(ctx)
 	}
+	if errors.Is(err, context.Canceled) {
+		// Not the caller: gocql prepares statements in the context of the connection, which is cancelled when that ends.
+		err = errNotPrepared
+	}
 	if kind := kindOf(err); kind != nil {
 		return fmt.Errorf("%w: %w", kind, err)
 	}
 	return err
 }
+
+var errNotPrepared = fmt.Errorf("preparing a statement: %w", gocql.ErrConnectionClosed)
 
 // kindOf is the contract's error that a driver's error means, nil if it is another.
 func kindOf(err error) error {

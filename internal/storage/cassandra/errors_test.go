@@ -92,6 +92,15 @@ func TestConvert(t *testing.T) {
 	}
 }
 
+// A connection that ends while a statement is being prepared is told by gocql as if the caller had given up.
+func TestConvertACancellationOfTheDrivers(t *testing.T) {
+	for _, err := range []error{context.Canceled, fmt.Errorf("in the driver: %w", context.Canceled)} {
+		got := convert(t.Context(), err)
+		require.ErrorIs(t, got, storage.ErrUnavailable)
+		require.NotErrorIs(t, got, context.Canceled)
+	}
+}
+
 // Of a caller that has given up, or had no more time, no server is to blame, whatever the driver says.
 func TestConvertAsksTheContextFirst(t *testing.T) {
 	cancelled, cancel := context.WithCancel(t.Context())

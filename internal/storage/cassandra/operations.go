@@ -111,7 +111,7 @@ type workerRow struct {
 	ID         string `db:"id"`
 	Host       string `db:"host"`
 	StartedMs  int64  `db:"started"`
-	SeenMs     int64  `db:"seen"`
+	SeenMs     *int64 `db:"seen"`
 	Aggregates bool   `db:"aggregates"`
 
 	SecondsLeft *int `db:"seconds_left"` // null for a row that never ends
@@ -135,11 +135,16 @@ func (s *Store) Workers(ctx context.Context) ([]storage.Worker, error) {
 	}
 	var out []storage.Worker
 	for _, r := range found {
+		if r.SeenMs == nil {
+			// A heartbeat sent twice, because nobody answered, ends at two times, and in between a read that meets both
+			// finds the key alone: of one write time, what has ended wins in each column.
+			continue
+		}
 		if r.SecondsLeft == nil {
 			s.odd(ctx, r.ID, fmt.Sprintf("the heartbeat of %q in table workers has no end: no worker wrote it; it is passed over and can be deleted", r.ID))
 			continue
 		}
-		out = append(out, storage.Worker{ID: r.ID, Host: r.Host, StartedMs: r.StartedMs, SeenMs: r.SeenMs, Aggregates: r.Aggregates})
+		out = append(out, storage.Worker{ID: r.ID, Host: r.Host, StartedMs: r.StartedMs, SeenMs: *r.SeenMs, Aggregates: r.Aggregates})
 	}
 	return out, nil
 }
