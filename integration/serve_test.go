@@ -54,7 +54,7 @@ func TestFirstContact(t *testing.T) {
 		"quern_ingest_samples_accepted_total 2\n",
 		`quern_ingest_commits_total{outcome="ok"} 1` + "\n",
 		`quern_http_requests_total{code="200",path="/api/v1/reports"} 1` + "\n",
-		"quern_reports_undecodable_measurements_total 1\n",
+		`quern_http_undecodable_measurements_total{path="/api/v1/reports"} 1` + "\n",
 		"go_goroutines ",
 	} {
 		assert.Contains(t, string(r.Body), want)

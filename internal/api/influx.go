@@ -63,8 +63,8 @@ func (s *Server) registerInflux(in *intake) error {
 			},
 		})
 	}
-	s.take(write(refuseInflux1), "/write", "/influx/write")
-	s.take(write(refuseInflux2), "/api/v2/write")
+	s.take(in, write(refuseInflux1), "/write", "/influx/write")
+	s.take(in, write(refuseInflux2), "/api/v2/write")
 	// What is asked beside the writes is asked beside their URL.
 	for _, prefix := range []string{"", "/influx"} {
 		s.mux.HandleFunc(prefix+"/query", influxQuery)

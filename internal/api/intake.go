@@ -6,6 +6,8 @@ import (
 	"net/http"
 	"sync"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/quern/quern/internal/ingest"
 )
 
@@ -18,14 +20,24 @@ type intake struct {
 	draining func() bool
 	bodies   bodies
 	received sync.Pool // *received
+
+	undecodable *prometheus.CounterVec // by path
 }
 
-func newIntake(opts *Options, draining func() bool) *intake {
-	return &intake{
+func newIntake(opts *Options, draining func() bool) (*intake, error) {
+	in := &intake{
 		appender: opts.Appender, limits: &opts.Limits, logger: opts.Logger, draining: draining,
 		bodies: bodies{limits: &opts.Limits, budget: budget{limit: opts.MaxInFlightBytes}},
+		undecodable: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "quern_http_undecodable_measurements_total",
+			Help: "Measurements rejected while decoding, which ingest never saw, by path.",
+		}, []string{"path"}),
 	}
+	return in, register(opts.Registerer, in.undecodable)
 }
+
+// rejects counts what was rejected while a request to the path was decoded.
+func (in *intake) rejects(path string, n int) { in.undecodable.WithLabelValues(path).Add(float64(n)) }
 
 // received is a request's body as far as it could be read.
 type received struct {
@@ -156,6 +168,7 @@ func (p *push) serve(w http.ResponseWriter, r *http.Request, body *received, b *
 		p.refuse(w, r, http.StatusRequestEntityTooLarge, tooManyMessage(p.limits))
 		return
 	}
+	p.rejects(r.URL.Path, b.Rejected())
 	var result ingest.Result
 	if reports := b.Reports(); len(reports) > 0 {
 		var err error

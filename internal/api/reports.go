@@ -9,8 +9,6 @@ import (
 	"slices"
 	"sync"
 
-	"github.com/prometheus/client_golang/prometheus"
-
 	"github.com/quern/quern/internal/ingest"
 )
 
@@ -78,18 +76,6 @@ type reportsHandler struct {
 	*intake
 
 	decoders sync.Pool // *reportDecoder
-	rejected prometheus.Counter
-}
-
-func newReportsHandler(in *intake, reg prometheus.Registerer) (*reportsHandler, error) {
-	h := &reportsHandler{
-		intake: in,
-		rejected: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "quern_reports_undecodable_measurements_total",
-			Help: "Measurements of reports rejected while decoding, which ingest never saw.",
-		}),
-	}
-	return h, register(reg, h.rejected)
 }
 
 // ServeHTTP implements http.Handler.
@@ -119,7 +105,7 @@ func (h *reportsHandler) serve(w http.ResponseWriter, r *http.Request, b *receiv
 		h.refuse(w, r, http.StatusRequestEntityTooLarge, tooManyMessage(h.limits))
 		return
 	}
-	h.rejected.Add(float64(d.rejectedTotal))
+	h.rejects(r.URL.Path, d.rejectedTotal)
 
 	var result ingest.Result
 	var appendErr error

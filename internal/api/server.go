@@ -168,21 +168,20 @@ func New(opts Options) (*Server, error) {
 		}))
 	}
 	if opts.Appender != nil {
-		in := newIntake(&s.opts, s.draining.Load)
-		h, err := newReportsHandler(in, s.opts.Registerer)
+		in, err := newIntake(&s.opts, s.draining.Load)
 		if err != nil {
 			return nil, err
 		}
-		s.take(h, reportsPath)
+		s.take(in, &reportsHandler{intake: in}, reportsPath)
 		if opts.BackFiller != nil {
 			s.mux.Handle("POST "+importPath, &importHandler{intake: in, to: opts.BackFiller, clock: opts.Clock, sources: opts.Sources.Prometheus})
 		}
-		s.take(newCollectdHandler(in, &s.opts), collectdPath)
+		s.take(in, newCollectdHandler(in, &s.opts), collectdPath)
 		if err := s.registerInflux(in); err != nil {
 			return nil, err
 		}
-		s.take(newRemoteWriteHandler(in, &s.opts), remoteWritePath)
-		s.take(newOTLPHandler(in, &s.opts), "/v1/metrics", "/api/v1/otlp/v1/metrics")
+		s.take(in, newRemoteWriteHandler(in, &s.opts), remoteWritePath)
+		s.take(in, newOTLPHandler(in, &s.opts), "/v1/metrics", "/api/v1/otlp/v1/metrics")
 	}
 	if opts.Status != nil {
 		s.mux.HandleFunc("GET /api/v1/status/aggregation", s.aggregation)
@@ -199,9 +198,10 @@ func New(opts Options) (*Server, error) {
 	return s, nil
 }
 
-// take has a handler of an intake serve paths.
-func (s *Server) take(h http.Handler, paths ...string) {
+// take has a handler of the intake's serve paths.
+func (s *Server) take(in *intake, h http.Handler, paths ...string) {
 	for _, p := range paths {
+		in.rejects(p, 0) // rates need a beginning
 		s.mux.Handle("POST "+p, h)
 		s.bounded[p] = true
 	}

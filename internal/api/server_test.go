@@ -113,6 +113,7 @@ func TestMetrics(t *testing.T) {
 	s := newServer(t, func(o *Options) { o.Gatherer, o.Registerer, o.Appender = reg, reg, &recordingAppender{} })
 	post(t, s, strings.NewReader(`{"source":"a","measurements":[{"metric":"m","value":1},{}]}`))
 	post(t, s, strings.NewReader("{"))
+	send(t, s, "/api/v2/write", strings.NewReader("m v=1\nm,\nm v=x\n"))
 	get(t, s, "GET", "/made/up")
 	w := get(t, s, "GET", "/metrics")
 	require.Equal(t, 200, w.Code)
@@ -122,7 +123,9 @@ func TestMetrics(t *testing.T) {
 		`quern_http_requests_total{code="404",path="unmatched"} 1`,
 		`quern_http_request_duration_seconds_count{path="/api/v1/reports"} 2`,
 		`quern_http_requests_in_flight 1`,
-		`quern_reports_undecodable_measurements_total 1`,
+		`quern_http_undecodable_measurements_total{path="/api/v1/reports"} 1`,
+		`quern_http_undecodable_measurements_total{path="/api/v2/write"} 2`,
+		`quern_http_undecodable_measurements_total{path="/api/v1/write"} 0`,
 	} {
 		require.Contains(t, w.Body.String(), line+"\n")
 	}
