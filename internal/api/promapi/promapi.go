@@ -20,12 +20,14 @@ import (
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/promql"
 	"github.com/prometheus/prometheus/promql/parser"
-	"github.com/prometheus/prometheus/storage"
+	promstorage "github.com/prometheus/prometheus/storage"
 	"github.com/prometheus/prometheus/util/annotations"
 	"github.com/prometheus/prometheus/util/stats"
 
 	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/metric"
+	"github.com/quern/quern/internal/query"
+	"github.com/quern/quern/internal/storage"
 )
 
 // compatible is the version of Prometheus whose API this is. Grafana asks for it, to know what it may ask for.
@@ -49,7 +51,7 @@ type Deleter interface {
 // Options are what the API is made of. All but Deleter and Version are required.
 type Options struct {
 	Engine    promql.QueryEngine
-	Queryable storage.Queryable
+	Queryable promstorage.Queryable
 	Metadata  Metadata
 	// Deleter is nil where the administrative endpoints are turned off.
 	Deleter Deleter
@@ -154,9 +156,25 @@ func asFailure(err error) *failure {
 	case errors.As(err, &timedOut), errors.Is(err, context.DeadlineExceeded):
 		return &failure{http.StatusServiceUnavailable, "timeout", err}
 	case errors.As(err, &stored):
-		return &failure{http.StatusInternalServerError, "internal", err}
+		return asReadFailure(stored.Err)
 	}
 	return &failure{http.StatusUnprocessableEntity, "execution", err}
+}
+
+// asReadFailure sorts an error of what was to be read, or deleted.
+func asReadFailure(err error) *failure {
+	var asked *query.RequestError
+	switch {
+	case errors.As(err, &asked):
+		return &failure{http.StatusUnprocessableEntity, "execution", err}
+	case errors.Is(err, context.Canceled):
+		return &failure{statusClientGone, "canceled", err}
+	case errors.Is(err, context.DeadlineExceeded):
+		return &failure{http.StatusServiceUnavailable, "timeout", err}
+	case storage.IsAway(err):
+		return &failure{http.StatusServiceUnavailable, "unavailable", err}
+	}
+	return &failure{http.StatusInternalServerError, "internal", err}
 }
 
 func (a *API) handler(do answerer) http.Handler {
@@ -294,9 +312,9 @@ func (a *API) formatQuery(r *http.Request) (answer, error) {
 
 // selection is what the endpoints that list series and labels are asked for.
 type selection struct {
-	querier storage.Querier
+	querier promstorage.Querier
 	sets    [][]*labels.Matcher
-	hints   storage.SelectHints
+	hints   promstorage.SelectHints
 	limit   int
 }
 
@@ -309,7 +327,7 @@ func (a *API) selection(r *http.Request) (s selection, err error) {
 	if err != nil {
 		return s, err
 	}
-	s.hints = storage.SelectHints{Start: start.UnixMilli(), End: end.UnixMilli(), Func: "series"}
+	s.hints = promstorage.SelectHints{Start: start.UnixMilli(), End: end.UnixMilli(), Func: "series"}
 	if s.limit > 0 && s.limit < math.MaxInt {
 		s.hints.Limit = s.limit + 1
 	}
@@ -346,11 +364,11 @@ func (a *API) series(r *http.Request) (answer, error) {
 		return answer{}, err
 	}
 	ans := answer{close: func() { _ = s.querier.Close() }}
-	var sets []storage.SeriesSet
+	var sets []promstorage.SeriesSet
 	for _, matchers := range s.sets {
 		sets = append(sets, s.querier.Select(r.Context(), true, &s.hints, matchers...))
 	}
-	all := storage.NewMergeSeriesSet(sets, 0, storage.ChainedSeriesMerge)
+	all := promstorage.NewMergeSeriesSet(sets, 0, promstorage.ChainedSeriesMerge)
 	found := seriesList{}
 	for all.Next() {
 		if s.limit > 0 && len(found) == s.limit {
@@ -361,7 +379,7 @@ func (a *API) series(r *http.Request) (answer, error) {
 	}
 	ans.warnings.Merge(all.Warnings())
 	if err := all.Err(); err != nil {
-		return ans, &failure{http.StatusInternalServerError, "internal", err}
+		return ans, asReadFailure(err)
 	}
 	ans.data = found
 	return ans, nil
@@ -386,7 +404,7 @@ func (a *API) deleteSeries(r *http.Request) (answer, error) {
 	}
 	warnings, err := a.opts.Deleter.Delete(r.Context(), start.UnixMilli(), end.UnixMilli()+1, sets...)
 	if err != nil && r.Context().Err() == nil {
-		return answer{}, &failure{http.StatusInternalServerError, "internal", err}
+		return answer{}, asReadFailure(err)
 	}
 	var ans answer
 	for _, w := range warnings {
@@ -400,7 +418,7 @@ func (a *API) labelNames(r *http.Request) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
-	hints := &storage.LabelHints{Limit: s.hints.Limit}
+	hints := &promstorage.LabelHints{Limit: s.hints.Limit}
 	return s.words(func(matchers []*labels.Matcher) ([]string, annotations.Annotations, error) {
 		return s.querier.LabelNames(r.Context(), hints, matchers...)
 	})
@@ -418,7 +436,7 @@ func (a *API) labelValues(r *http.Request) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
-	hints := &storage.LabelHints{Limit: s.hints.Limit}
+	hints := &promstorage.LabelHints{Limit: s.hints.Limit}
 	return s.words(func(matchers []*labels.Matcher) ([]string, annotations.Annotations, error) {
 		return s.querier.LabelValues(r.Context(), name, hints, matchers...)
 	})

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"log/slog"
 	"math"
 	"net/http"
@@ -20,12 +21,14 @@ import (
 	"github.com/prometheus/prometheus/promql"
 	"github.com/prometheus/prometheus/promql/parser"
 	"github.com/prometheus/prometheus/promql/promqltest"
-	"github.com/prometheus/prometheus/storage"
+	promstorage "github.com/prometheus/prometheus/storage"
 	"github.com/prometheus/prometheus/util/jsonutil"
 	"github.com/stretchr/testify/require"
 
 	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/metric"
+	"github.com/quern/quern/internal/query"
+	"github.com/quern/quern/internal/storage"
 )
 
 const loaded = `
@@ -200,7 +203,7 @@ type failed struct {
 	err error
 }
 
-func (f failing) NewInstantQuery(context.Context, storage.Queryable, promql.QueryOpts, string, time.Time) (promql.Query, error) {
+func (f failing) NewInstantQuery(context.Context, promstorage.Queryable, promql.QueryOpts, string, time.Time) (promql.Query, error) {
 	return failed{err: f.err}, nil
 }
 func (f failed) Exec(context.Context) *promql.Result { return &promql.Result{Err: f.err} }
@@ -216,6 +219,9 @@ func TestKindsOfErrors(t *testing.T) {
 		{context.Canceled, 499, "canceled"},
 		{promql.ErrQueryTimeout("x"), 503, "timeout"},
 		{promql.ErrStorage{Err: errors.New("disk")}, 500, "internal"},
+		{promql.ErrStorage{Err: fmt.Errorf("read: %w", storage.ErrTimeout)}, 503, "unavailable"},
+		{promql.ErrStorage{Err: fmt.Errorf("%w: %w", storage.ErrTimeout, context.DeadlineExceeded)}, 503, "timeout"},
+		{promql.ErrStorage{Err: &query.RequestError{Message: "too many series"}}, 422, "execution"},
 		{promql.ErrTooManySamples("x"), 422, "execution"},
 		{errors.New("x"), 422, "execution"},
 	} {
