@@ -308,6 +308,11 @@ func TestPartlyInvalid(t *testing.T) {
 			18: ingest.ReasonInvalidSource, 19: ingest.ReasonInvalidSource, 20: ingest.ReasonInvalidSource, 22: ingest.ReasonInvalidMetric,
 		}, got)
 		require.Len(t, storedSamples(t, g), 4)
+
+		seconds := []ingest.Measurement{{Metric: "m", TimeMs: 1732161600, Value: 1}}
+		res, err = in.Append(t.Context(), []ingest.Report{{Source: "web-1", Measurements: seconds}})
+		require.NoError(t, err)
+		require.Contains(t, res.Rejected[0].Message, "1970-01-21T01:09:21Z", "it shows that the time is in seconds")
 		require.NoError(t, in.Close())
 	})
 }

@@ -158,11 +158,11 @@ func (r *resolver) time(in *Ingest, m *Measurement, index int, nowMs int64) (int
 	case m.TimeMs < 0:
 		r.reject(index, ReasonInvalidTime, "time %d: must be Unix milliseconds, 0 or later", m.TimeMs)
 	case r.window.oldest > 0 && nowMs-m.TimeMs > r.window.oldest.Milliseconds():
-		r.reject(index, ReasonTooOld, "time %d is %s old, more than %s of %s; is it in milliseconds?",
-			m.TimeMs, ms(nowMs-m.TimeMs), r.window.name, r.window.oldest)
+		r.reject(index, ReasonTooOld, "time %d (%s) is %s old, more than %s of %s",
+			m.TimeMs, date(m.TimeMs), ms(nowMs-m.TimeMs), r.window.name, r.window.oldest)
 	case m.TimeMs-nowMs > in.opts.FutureLimit.Milliseconds():
-		r.reject(index, ReasonTooFarAhead, "time %d is %s ahead of the server's clock, more than %s; is it in milliseconds?",
-			m.TimeMs, ms(m.TimeMs-nowMs), in.opts.FutureLimit)
+		r.reject(index, ReasonTooFarAhead, "time %d (%s) is %s ahead of the server's clock, more than %s",
+			m.TimeMs, date(m.TimeMs), ms(m.TimeMs-nowMs), in.opts.FutureLimit)
 	default:
 		return m.TimeMs, true
 	}
@@ -174,6 +174,9 @@ func ms(n int64) time.Duration {
 	const limit = int64(1<<63-1) / int64(time.Millisecond)
 	return time.Duration(min(n, limit)) * time.Millisecond
 }
+
+// date is a moment as people read it, so that a time in another unit stands out.
+func date(ms int64) string { return time.UnixMilli(ms).UTC().Format(time.RFC3339) }
 
 // seriesKey builds the key under which the registry knows the series: its labels and
 // name in order. Whether they are valid does not matter here: only valid series are
