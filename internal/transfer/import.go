@@ -368,7 +368,9 @@ func (r *importRun) send(ctx context.Context) error {
 			return fmt.Errorf("the answer of %s is not Quern's: it says that it has dealt with %d of %d lines", r.Client.URL, reply.Lines, n)
 		}
 		r.count(&reply)
-		refused := status == http.StatusBadRequest || status == http.StatusRequestEntityTooLarge
+		tooLarge := status == http.StatusRequestEntityTooLarge
+		// What is in between may say so too, but knows nothing of lines.
+		refused := reply.Error != "" && (tooLarge || status == http.StatusBadRequest)
 		var away *client.AwayError
 		switch {
 		case err == nil:
@@ -376,7 +378,7 @@ func (r *importRun) send(ctx context.Context) error {
 		case refused && n == 1:
 			r.malformed(strings.TrimPrefix(reply.Error, "line 1: "))
 			reply.Lines = 1
-		case refused:
+		case refused, tooLarge && n > 1:
 			// The line at fault comes next and alone, so that no damage on the way counts as the file's.
 			r.size = 0
 		case !errors.As(err, &away):

@@ -11,6 +11,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -284,6 +285,45 @@ func TestImportOfAnother(t *testing.T) {
 	_, _, err = s.run(t.Context(), path)
 	require.NoError(t, err)
 	assert.Equal(t, numbered(0, 100), s.took())
+}
+
+// TestImportThroughAnother: what a proxy refuses in its own words says nothing about a line, but a body that is too large for it may be
+// sent in parts.
+func TestImportThroughAnother(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		code    int
+		refuses func(lines []string) bool
+		took    int
+	}{
+		{"that refuses all", 400, func([]string) bool { return true }, 0},
+		{"that takes one line at a time", 413, func(lines []string) bool { return len(lines) > 1 }, 100},
+		{"that does not take a line", 413, func(lines []string) bool { return slices.Contains(lines, "line 0030\n") }, 30},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			path := file(t, "x", numbered(0, 100)...)
+			s := newImporter(t)
+			s.before = func(w http.ResponseWriter, _ int, lines []string) bool {
+				if !c.refuses(lines) {
+					return false
+				}
+				w.WriteHeader(c.code)
+				_, err := io.WriteString(w, "<html>no</html>")
+				assert.NoError(t, err)
+				return true
+			}
+			x, told, err := s.run(t.Context(), path)
+			assert.Empty(t, told)
+			assert.Equal(t, numbered(0, c.took), s.took())
+			assert.EqualValues(t, c.took, x.Lines)
+			if c.took == 100 {
+				require.NoError(t, err)
+				return
+			}
+			require.ErrorContains(t, err, "which is not Quern's")
+			assert.FileExists(t, path+importSuffix, "it can go on")
+		})
+	}
 }
 
 // TestImportOfBroken: all whole lines before the damage are imported.
