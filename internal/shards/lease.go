@@ -1,6 +1,7 @@
 package shards
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -53,6 +54,9 @@ func (m *Member) Hold(ctx context.Context, shard int, do func(context.Context, *
 	err = do(working, l)
 	if cause := context.Cause(working); cause != nil {
 		err = cause
+	} else if storage.IsAway(err) {
+		// A process that was stopped may hear of an answer that came too late before it hears of the lease.
+		err = cmp.Or(l.Check(), err)
 	}
 	lose(nil)
 	<-kept

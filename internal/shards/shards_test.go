@@ -210,24 +210,33 @@ func TestHoldWithTwoRenewalsLost(t *testing.T) {
 // A process that was stopped for longer than its lease lasts finds out before it does anything else, though
 // another has the shard by then.
 func TestHoldOfAStoppedProcess(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		store := newStore()
-		a, b := aggregator(store, "a"), aggregator(store, "b")
-		// Its renewals do not come to pass either: nothing of it runs.
-		stopped := make(chan struct{})
-		store.Add(storagetest.Rule{Op: "RenewShard", Times: -1, Before: func() error { <-stopped; return nil }})
-		err := a.Hold(t.Context(), 3, func(ctx context.Context, l *Lease) error {
-			time.Sleep(DefaultTimeout)
-			require.NoError(t, b.Hold(context.WithoutCancel(ctx), 3, func(_ context.Context, theirs *Lease) error {
-				require.Greater(t, theirs.Fence, l.Fence)
-				close(stopped)
-				require.ErrorIs(t, l.Check(), storage.ErrConflict)
-				return nil
-			}))
-			return l.Check()
+	for name, ends := range map[string]func(*Lease) error{
+		"before a step": func(l *Lease) error { return l.Check() },
+		"within a step": func(*Lease) error { return storage.ErrTimeout },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) { holdStopped(t, ends) })
 		})
-		require.ErrorIs(t, err, storage.ErrConflict)
+	}
+}
+
+func holdStopped(t *testing.T, ends func(*Lease) error) {
+	store := newStore()
+	a, b := aggregator(store, "a"), aggregator(store, "b")
+	// Its renewals do not come to pass either: nothing of it runs.
+	stopped := make(chan struct{})
+	store.Add(storagetest.Rule{Op: "RenewShard", Times: -1, Before: func() error { <-stopped; return nil }})
+	err := a.Hold(t.Context(), 3, func(ctx context.Context, l *Lease) error {
+		time.Sleep(DefaultTimeout)
+		require.NoError(t, b.Hold(context.WithoutCancel(ctx), 3, func(_ context.Context, theirs *Lease) error {
+			require.Greater(t, theirs.Fence, l.Fence)
+			require.ErrorIs(t, l.Check(), storage.ErrConflict)
+			return nil
+		}))
+		defer close(stopped)
+		return ends(l)
 	})
+	require.ErrorIs(t, err, storage.ErrConflict)
 }
 
 // Told to stop, a worker gives its lease back.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"slices"
 	"strings"
 
 	"github.com/gocql/gocql"
@@ -64,11 +65,22 @@ func kindOf(err error) error {
 		errors.Is(err, gocql.ErrHostQueryFailed), errors.Is(err, gocql.ErrNoConnectionsStarted),
 		errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.As(err, &netErr):
 		return storage.ErrUnavailable
-	case strings.Contains(err.Error(), "no connection available"), strings.Contains(err.Error(), "no control connection available"):
-		// gocql has no variable for these.
+	case slices.ContainsFunc(connectionEnds, func(text string) bool { return strings.Contains(err.Error(), text) }):
 		return storage.ErrUnavailable
 	}
 	return nil
+}
+
+// connectionEnds are what gocql says in words alone when there is no connection, or when that ends which a request was sent
+// by: each request under way on it gets the same error.
+var connectionEnds = []string{
+	"no connection available",
+	"no control connection available",
+	"unable to read frame body",
+	"error whilst trying to discard frame",
+	"heartbeat failed",
+	"received unexpected frame on stream",
+	"frame header stream is beyond call expected bounds",
 }
 
 // refused are what servers say, in words that gocql passes on as plain text, when they answer
