@@ -21,6 +21,8 @@ const (
 
 // aggregation grinds what is due, and has what has expired removed after each pass.
 func (s *server) aggregation(ctx context.Context) {
+	// Whoever goes by another's name must have heard of it before. heartbeats says when it fails.
+	_ = s.engine.member.Beat(ctx)
 	rollup.NewAggregator(s.engine.runner, s.engine.timing, func(ctx context.Context) error {
 		return s.engine.store.Expire(ctx, clock.NowMs(s.clk))
 	}).Run(ctx)

@@ -26,11 +26,13 @@ const (
 
 const (
 	// lockTTL is how long the lock of an applier that has died keeps others waiting. It is
-	// renewed before each step.
-	lockTTL  = 2 * time.Minute
+	// renewed before each step, which takes a time-out and two waits for agreement at most.
+	lockTTL  = 5 * time.Minute
 	lockPoll = time.Second
 	// ddlTimeout: all nodes take part in a change of the schema.
 	ddlTimeout = 30 * time.Second
+	// agreementWait is how long nodes may take to hear of a change.
+	agreementWait = 30 * time.Second
 )
 
 // ApplySchema makes keyspace and tables, or brings them to the version that this program

@@ -134,7 +134,7 @@ func clusterConfig(o *Options) (*gocql.ClusterConfig, error) {
 	config.ProtoVersion = 4
 	config.Timeout, config.ConnectTimeout, config.WriteTimeout = o.Timeout, o.Timeout, o.Timeout
 	// Only what changes the schema waits for that, twice for each step: while the lock of the schema lasts.
-	config.MaxWaitSchemaAgreement = lockTTL / 4
+	config.MaxWaitSchemaAgreement = agreementWait
 	config.NumConns = 2
 	config.ReconnectInterval = time.Second
 	config.ReconnectionPolicy = &gocql.ConstantReconnectionPolicy{MaxRetries: 1, Interval: 100 * time.Millisecond}
