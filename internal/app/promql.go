@@ -16,7 +16,7 @@ func (s *server) prometheusAPI(q *query.Querier) *promapi.API {
 		Logger: component(s.log, "promql"), Metrics: s.metrics,
 	})
 	opts := promapi.Options{
-		Engine: engine, Queryable: queryable, Metadata: s.engine.catalog, Clock: s.clk,
+		Engine: engine, Timeout: s.cfg.Query.Timeout, Queryable: queryable, Metadata: s.engine.catalog, Clock: s.clk,
 		Logger: component(s.log, "http"), Version: program.Version(),
 	}
 	if s.cfg.EnableAdminAPI {

@@ -147,6 +147,63 @@ func TestRollupsAreAsRaw(t *testing.T) {
 	}
 }
 
+// TestRowsEnds asks for samples that lie just where rows begin: in windows of rows, of samples
+// between and behind them, and of both.
+func TestRowsEnds(t *testing.T) {
+	series := map[metric.ScheduleID]metric.Labels{0: named("x")}
+	all := []metric.Sample{}
+	for at := midnight - 9*day; at < now; at += hour {
+		all = append(all, metric.Sample{TimeMs: at, Value: float64(len(all)*len(all)%1009) + 1})
+	}
+	samples := map[metric.ScheduleID][]metric.Sample{0: all}
+	open := midnight + 9*hour
+	p := newPair(t, "model", open, series, samples)
+	p.rolled.put(all[len(all)-20]) // its hour, and what contains it, is to be ground again
+	start := midnight - 8*day
+	for _, stepMs := range []int64{hour, 6 * hour, day} {
+		for _, rangeMs := range []int64{stepMs, 2 * stepMs, 7 * stepMs} {
+			for f, of := range map[string]func(in []metric.Sample, before metric.Sample) float64{
+				"count_over_time": func(in []metric.Sample, _ metric.Sample) float64 { return float64(len(in)) },
+				"first_over_time": func(in []metric.Sample, _ metric.Sample) float64 { return in[0].Value },
+				"last_over_time":  func(in []metric.Sample, _ metric.Sample) float64 { return in[len(in)-1].Value },
+				"increase": func(in []metric.Sample, before metric.Sample) (sum float64) {
+					for _, s := range in {
+						sum += stepTo(before.Value, s.Value)
+						before = s
+					}
+					return sum
+				},
+			} {
+				expr := fmt.Sprintf(`%s(x[%ds])`, f, rangeMs/second)
+				r := p.query(t, p.rolled, expr, start, now, stepMs)
+				require.NoError(t, r.Err)
+				points := r.Value.(promql.Matrix)[0].Floats
+				require.Len(t, points, int((now-start)/stepMs)+1)
+				for _, point := range points {
+					at := func(tMs int64) int64 { return (tMs - all[0].TimeMs) / hour } // the sample at tMs
+					from := at(point.T - rangeMs)
+					want := of(all[max(from, 0):at(point.T)], all[max(from-1, 0)])
+					require.InEpsilon(t, want, point.F, 1e-9, "%s at %s", expr, time.UnixMilli(point.T).UTC())
+				}
+			}
+		}
+	}
+
+	// By itself a sample is found at its time, and until the lookback or a row has gone by.
+	for expr, want := range map[string][]float64{
+		`timestamp(x)`: {float64(open-1) / 1000, float64(open+hour) / 1000, float64(open+2*hour) / 1000},
+		`x`:            {all[len(all)-7].Value, all[len(all)-5].Value, all[len(all)-4].Value},
+	} {
+		r := p.query(t, p.rolled, expr+` and on () (time() >= `+fmt.Sprint(open/1000)+`)`, start, open+2*hour, hour)
+		require.NoError(t, r.Err)
+		var got []float64
+		for _, point := range r.Value.(promql.Matrix)[0].Floats {
+			got = append(got, point.F)
+		}
+		require.Equal(t, want, got, expr)
+	}
+}
+
 // checkIncrease holds rates and increases against their definition.
 func (p *pair) checkIncrease(t *testing.T, start, stepMs, rangeMs int64) {
 	t.Helper()

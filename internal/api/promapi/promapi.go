@@ -48,11 +48,13 @@ type Deleter interface {
 	Delete(ctx context.Context, startMs, endMs int64, sets ...[]*labels.Matcher) (warnings []string, err error)
 }
 
-// Options are what the API is made of. All but Deleter and Version are required.
+// Options are what the API is made of. All but Timeout, Deleter and Version are required.
 type Options struct {
 	Engine    promql.QueryEngine
 	Queryable promstorage.Queryable
 	Metadata  Metadata
+	// Timeout is how long a query may take, its wait for a turn included; 0 is for ever.
+	Timeout time.Duration
 	// Deleter is nil where the administrative endpoints are turned off.
 	Deleter Deleter
 	Clock   clock.Clock
@@ -250,12 +252,16 @@ func (a *API) evaluate(r *http.Request, begin func(context.Context, promql.Query
 		return answer{}, err
 	}
 	ctx := r.Context()
+	var cancel context.CancelFunc
+	if a.opts.Timeout > 0 {
+		ctx, cancel = context.WithTimeout(ctx, a.opts.Timeout)
+		defer cancel()
+	}
 	if s := r.FormValue("timeout"); s != "" {
 		d, err := duration(s)
 		if err != nil {
 			return answer{}, invalid("timeout", err)
 		}
-		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, d)
 		defer cancel()
 	}
@@ -267,6 +273,9 @@ func (a *API) evaluate(r *http.Request, begin func(context.Context, promql.Query
 	}
 	asked := r.FormValue("stats")
 	q, err := begin(ctx, promql.NewPrometheusQueryOpts(asked == "all", lookback))
+	if err != nil && ctx.Err() != nil { // it has waited for its turn
+		return answer{}, ctx.Err()
+	}
 	if err != nil {
 		return answer{}, invalid("query", err)
 	}

@@ -232,6 +232,34 @@ func TestKindsOfErrors(t *testing.T) {
 	}
 }
 
+// crowded stands for an engine at which it is nobody's turn.
+type crowded struct{ promql.QueryEngine }
+
+func (crowded) NewInstantQuery(ctx context.Context, _ promstorage.Queryable, _ promql.QueryOpts, _ string, _ time.Time) (promql.Query, error) {
+	<-ctx.Done()
+	return nil, ctx.Err()
+}
+
+func TestWaitForATurn(t *testing.T) {
+	for _, c := range []struct {
+		bound time.Duration
+		query string
+	}{
+		{time.Millisecond, ""}, {0, "&timeout=1ms"}, {time.Hour, "&timeout=1ms"}, {time.Millisecond, "&timeout=1h"},
+	} {
+		h := newAPI(t, func(o *Options) { o.Engine, o.Timeout = crowded{}, c.bound })
+		code, body := ask(t, h, http.MethodGet, "/api/v1/query?query=1"+c.query)
+		require.Equal(t, http.StatusServiceUnavailable, code)
+		require.Contains(t, body, `"errorType":"timeout"`)
+	}
+
+	gone, cancel := context.WithCancel(t.Context())
+	cancel()
+	w := httptest.NewRecorder()
+	newAPI(t, func(o *Options) { o.Engine = crowded{} }).ServeHTTP(w, httptest.NewRequestWithContext(gone, http.MethodGet, "/api/v1/query?query=1", nil))
+	require.Equal(t, statusClientGone, w.Code)
+}
+
 func TestStats(t *testing.T) {
 	h := newAPI(t, nil)
 	_, body := ask(t, h, http.MethodGet, "/api/v1/query?query=up&stats=all")
