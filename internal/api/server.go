@@ -95,7 +95,8 @@ type Options struct {
 	// MaxInFlightBytes bounds the bodies, compressed and decompressed, that all
 	// requests that bring data hold together; a request beyond it is answered
 	// 429. What is decoded from a body takes up to about five times its size on top,
-	// in practice as much again. The default is 256 MiB.
+	// in practice as much again. The default is 256 MiB, or what one request within Limits may need if
+	// that is more: else it would never be taken.
 	MaxInFlightBytes int64
 	// MaxBodyBytes bounds the body of a request to any other endpoint, as sent. The
 	// default is 64 MiB.
@@ -110,7 +111,7 @@ type Options struct {
 func (o *Options) EnsureDefaults() {
 	o.Limits.EnsureDefaults()
 	if o.MaxInFlightBytes == 0 {
-		o.MaxInFlightBytes = 256 << 20
+		o.MaxInFlightBytes = max(256<<20, o.Limits.CompressedBytes+o.Limits.BodyBytes)
 	}
 	if o.MaxBodyBytes == 0 {
 		o.MaxBodyBytes = 64 << 20

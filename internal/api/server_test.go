@@ -108,6 +108,15 @@ func TestIndex(t *testing.T) {
 	require.NotContains(t, w.Body.String(), "query_range")
 }
 
+// What the limits of one request allow finds room.
+func TestRoomForTheLargestBody(t *testing.T) {
+	for _, size := range []int64{1 << 20, 100 << 20, 1 << 30} {
+		o := Options{Limits: Limits{CompressedBytes: size, BodyBytes: 4 * size}}
+		o.EnsureDefaults()
+		require.GreaterOrEqual(t, o.MaxInFlightBytes, 5*size)
+	}
+}
+
 func TestMetrics(t *testing.T) {
 	reg := prometheus.NewRegistry()
 	s := newServer(t, func(o *Options) { o.Gatherer, o.Registerer, o.Appender = reg, reg, &recordingAppender{} })

@@ -7,7 +7,8 @@
 // the times at which it will be evaluated, computed here from rows; see reading. All
 // else is the engine's: labels, operators, aggregations, and everything about young data.
 //
-// Times are in Unix ms. Windows are PromQL's, open at their beginning: (t-range, t].
+// Times are in Unix ms. Windows of raw samples are PromQL's, (t-range, t]; those of rows are
+// [t-range, t), see reading.
 package promquery
 
 import (

@@ -15,14 +15,17 @@ import (
 // function of the spans in the window there. Without function it is the averages of the
 // spans; for an instant selector that of the latest in each window, and all of them otherwise.
 //
-//  1. A window is of whole spans. It ends with the last that ends by t. It begins with
-//     the one in which its range, counted from there, begins; see query.Plan.Floor.
-//     A window whose ends lie where rows begin has just the samples between.
-//  2. Where a window is so longer than its range, what grows with its length (sum,
+//  1. A window of a function is [t-range, t), as the slices of rows are, also where it is of
+//     samples. So windows that follow each other have each sample once.
+//  2. It is of whole spans: it ends with the last that ends by t, and begins with the one
+//     in which its range, counted from there, begins; see query.Plan.Floor. A window whose
+//     ends lie where rows begin has just the samples between.
+//  3. Where a window is so longer than its range, what grows with its length (sum,
 //     count, increase) is taken in proportion.
-//  3. The increase is the sum of the steps up to each sample in the window from the one
+//  4. The increase is the sum of the steps up to each sample in the window from the one
 //     before, as long as there is no gap of more than a row's width; a step down counts as
 //     the value after it. Nothing is extrapolated to the ends of the window.
+//  5. By itself a span is at its last moment, and found as samples are: in (t-range, t].
 type reading struct {
 	function string
 	level    metric.Bucket
@@ -43,7 +46,11 @@ func (r *reading) fromMs(q *query.Querier) int64 {
 
 // plan looks at what there is to read.
 func (r *reading) plan(ctx context.Context, q *query.Querier) (*query.Plan, error) {
-	return q.Plan(ctx, r.level, r.fromMs(q), r.grid.last()+1)
+	toMs := r.grid.last()
+	if r.instant || r.function == "" {
+		toMs++
+	}
+	return q.Plan(ctx, r.level, r.fromMs(q), toMs)
 }
 
 // rows is about how many rows a series may have.
@@ -69,15 +76,15 @@ func (r *reading) points(p *query.Plan, widthMs int64, spans []query.Span, warn 
 	var out points
 	shown := false
 	for t, last := r.grid.startMs, r.grid.last(); t <= last; t += max(r.grid.stepMs, 1) {
-		for w.hi < len(spans) && spans[w.hi].EndMs <= t {
-			w.hi++
-		}
-		beginMs, endMs := t-r.rangeMs, t
+		beginMs, endMs := t+1-r.rangeMs, t+1
 		if !r.instant {
 			endMs = p.Floor(t)
 			beginMs = p.Floor(endMs - r.rangeMs)
 		}
 		w.longMs = endMs - beginMs
+		for w.hi < len(spans) && spans[w.hi].EndMs <= endMs {
+			w.hi++
+		}
 		for w.lo < w.hi && spans[w.lo].StartMs < beginMs && !(r.instant && spans[w.lo].EndMs > beginMs) {
 			w.lo++
 		}

@@ -69,9 +69,8 @@ func (g Group) Samples(
 	return err
 }
 
-// Span is what the samples of one series in a stretch of time come to: a row of a
-// level, whose slice is [StartMs, EndMs), or one finite sample. As windows do not hold
-// what is at their beginning, EndMs is then the sample's time, and StartMs a millisecond less.
+// Span is what the samples of one series in [StartMs, EndMs) come to: a row of a level, in
+// its slice, or one finite sample, in the millisecond that begins at its time.
 type Span struct {
 	StartMs int64
 	EndMs   int64
@@ -79,12 +78,7 @@ type Span struct {
 }
 
 // LastMs is the time of the sample, or the last moment of the row's slice.
-func (s *Span) LastMs() int64 {
-	if s.EndMs-s.StartMs == 1 {
-		return s.EndMs
-	}
-	return s.EndMs - 1
-}
+func (s *Span) LastMs() int64 { return s.EndMs - 1 }
 
 // LevelFor is the bucket that a range from fromMs on is best read from: raw if it still
 // has all of it. Else, of the levels that have, the coarsest with rows as wide as is wanted
@@ -139,8 +133,8 @@ func (q *Querier) Plan(ctx context.Context, level metric.Bucket, fromMs, toMs in
 // in whose slice tMs is, or tMs itself.
 func (p *Plan) Floor(tMs int64) int64 {
 	i, _ := slices.BinarySearchFunc(p.parts, tMs, func(part part, tMs int64) int {
-		if part.toMs <= tMs {
-			return -1
+		if part.toMs < tMs {
+			return -1 // a row may go on behind the end of what there is
 		}
 		return 1
 	})
@@ -161,7 +155,7 @@ func (g Group) Spans(ctx context.Context, p *Plan, warn *Warnings, with func(i i
 					if !finite(s.Value) {
 						continue
 					}
-					*span = Span{StartMs: s.TimeMs - 1, EndMs: s.TimeMs, Rollup: metric.Rollup{
+					*span = Span{StartMs: s.TimeMs, EndMs: s.TimeMs + 1, Rollup: metric.Rollup{
 						Count: 1, Sum: s.Value, Min: s.Value, Max: s.Value, First: s.Value, Last: s.Value,
 					}}
 					if err := with(i, span); err != nil {
