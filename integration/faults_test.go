@@ -91,7 +91,7 @@ func TestFaults(t *testing.T) {
 	by := &process.Process{URL: "http://" + link.Addr()}
 	s.Start(t, 3, func(*rand.Rand) *process.Process { return by }, []time.Duration{7 * time.Second, 40 * time.Second})
 	report.Faults = faults.Live(t, kinds)
-	s.Stop()
+	s.Stop(t)
 	process.Eventually(t, "everything", func() error { return s.Oracle.Check(at.Load()) })
 	at.Load().Stop()
 

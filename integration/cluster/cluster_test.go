@@ -31,6 +31,9 @@ func TestMain(m *testing.M) {
 // startLimit is how long a server or a cluster may take until it is there.
 const startLimit = 6 * time.Minute
 
+// patient are the flags of programs that must not meet a time-out only because the machine is busy.
+var patient = []string{"--cassandra-timeout", "30s"}
+
 // place is a keyspace in a cluster, and how to get there.
 type place struct {
 	hosts    []string

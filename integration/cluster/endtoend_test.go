@@ -31,11 +31,11 @@ var (
 // reports come in, and another during a run. All that was acknowledged is there once, and
 // every roll-up is exact.
 func TestNodesDie(t *testing.T) {
-	ctx, cancel := context.WithTimeout(t.Context(), startLimit)
+	start, cancel := context.WithTimeout(t.Context(), startLimit)
 	defer cancel()
 	// Two nodes are killed, one soon after the other: what each has acknowledged must be on its
 	// disk, or a row that only two have could be lost by both.
-	nodes, err := cassandratest.StartCluster(ctx, 3, cassandratest.Options{CommitlogSync: cassandratest.CommitlogBatch})
+	nodes, err := cassandratest.StartCluster(start, 3, cassandratest.Options{CommitlogSync: cassandratest.CommitlogBatch})
 	require.NoError(t, err)
 	t.Cleanup(nodes.Stop)
 
@@ -56,13 +56,13 @@ func TestNodesDie(t *testing.T) {
 		senders.Go(func() { sent.send(t, ingests, i, stop) })
 	}
 	end := sync.OnceFunc(func() { close(stop); senders.Wait() })
-	defer end()
+	t.Cleanup(end) // by when what they wait for is over
 	sent.grows(t, 1000)
 
 	nodes.Node(0).Kill()
 	sent.grows(t, 1000)
-	require.NoError(t, nodes.Node(0).Restart(ctx))
-	require.NoError(t, nodes.AwaitUp(ctx))
+	require.NoError(t, nodes.Node(0).Restart(t.Context()))
+	require.NoError(t, nodes.AwaitUp(t.Context()))
 	t.Logf("the first node is back after %s", time.Since(begin).Round(time.Second))
 
 	// The last raw slice of a day has just been ground, and the coarser ones follow.
@@ -75,8 +75,8 @@ func TestNodesDie(t *testing.T) {
 	})
 	nodes.Node(1).Kill()
 	sent.grows(t, 1000)
-	require.NoError(t, nodes.Node(1).Restart(ctx))
-	require.NoError(t, nodes.AwaitUp(ctx))
+	require.NoError(t, nodes.Node(1).Restart(t.Context()))
+	require.NoError(t, nodes.AwaitUp(t.Context()))
 	t.Logf("the second node is back after %s", time.Since(begin).Round(time.Second))
 
 	process.Eventually(t, "two days", func() error {
@@ -86,13 +86,12 @@ func TestNodesDie(t *testing.T) {
 		}
 		return err
 	})
-	end()
+	require.NoError(t, process.Await(end), "reports are not acknowledged")
 	late := 0
 	for i, p := range ingests {
 		process.Eventually(t, fmt.Sprintf("process %d to have all", i), func() error { return sent.Check(p) })
 	}
-	st, err := aggregator.Status()
-	require.NoError(t, err)
+	st := aggregator.AwaitStatus()
 	for _, r := range st.Runs {
 		late += r.Late
 	}

@@ -93,7 +93,7 @@ func TestFaults(t *testing.T) {
 	to := []*process.Process{{URL: "http://" + toIngests[0].Addr()}, {URL: "http://" + toIngests[1].Addr()}}
 	s.Start(t, 3, func(rng *rand.Rand) *process.Process { return to[rng.IntN(len(to))] }, []time.Duration{7 * time.Second, 40 * time.Second})
 	report.Faults = faults.Live(t, kinds)
-	s.Stop()
+	s.Stop(t)
 	for _, m := range slices.Concat(ingests, aggregators) {
 		m.now().Ready()
 	}

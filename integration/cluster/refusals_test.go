@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -29,9 +30,10 @@ const (
 	applyCommand  = "schema apply"
 )
 
-// run starts one of them.
+// run starts one of them, with the patience for one attempt to be enough.
 func (pl place) run(t *testing.T, command string, args ...string) *process.Process {
 	t.Helper()
+	args = slices.Concat(args, patient)
 	switch command {
 	case ingestCommand:
 		return pl.ingest(t, args...)
@@ -157,7 +159,7 @@ func TestRefusals(t *testing.T) {
 		for direction, off := range map[string]time.Duration{"ahead of": time.Hour, "behind": -time.Hour} {
 			_, err := cassandra.Open(t.Context(), cassandra.Options{
 				Hosts: pl.hosts, DirectHosts: pl.direct, Keyspace: pl.keyspace,
-				Clock: clock.NewSimulated(time.Now().Add(off)), MaxClockSkew: 30 * time.Second,
+				Clock: clock.NewSimulated(time.Now().Add(off)), MaxClockSkew: 30 * time.Second, Timeout: time.Minute,
 			})
 			require.ErrorIs(t, err, storage.ErrSettings)
 			assert.Regexp(t, `^this machine's clock is \S+ `+direction+` the servers', more than the 30s that data may come late by: `+
@@ -284,7 +286,7 @@ func TestLoginsAndCertificates(t *testing.T) {
 
 	t.Run("no permission", func(t *testing.T) {
 		nobody := with(trust, own, []string{"--cassandra-username", "nobody", "--cassandra-password", "nothing"})
-		p := nobody.ingest(t)
+		p := nobody.run(t, ingestCommand)
 		assert.Equal(t, 1, p.ExitCode())
 		assert.NotContains(t, p.Stderr.String(), "trying again")
 		assert.Contains(t, p.Stderr.String(), "User nobody has no SELECT permission on <table "+pl.keyspace+".settings>")

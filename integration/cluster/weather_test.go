@@ -146,8 +146,9 @@ func (s *stream) start(t *testing.T, to *process.Process) {
 		source := fmt.Sprintf("sender-%d", s.started)
 		senders.Go(func() { s.run(t, source, stop) })
 	}
-	s.end = sync.OnceFunc(func() { close(stop); senders.Wait() })
-	t.Cleanup(s.end)
+	end := sync.OnceFunc(func() { close(stop); senders.Wait() })
+	s.end = func() { require.NoError(t, process.Await(end), "reports are not acknowledged") }
+	t.Cleanup(end) // by when what they wait for is over
 }
 
 func (s *stream) run(t *testing.T, source string, stop <-chan struct{}) {
@@ -195,9 +196,7 @@ func (s *stream) complete(t *testing.T, reader, aggregator *process.Process) {
 	t.Helper()
 	// After an outage there is a wait of up to half a minute, and then much to make good.
 	process.Eventually(t, "roll-ups", func() error { return s.Check(reader) })
-	st, err := aggregator.Status()
-	require.NoError(t, err)
-	for _, b := range st.Buckets {
+	for _, b := range aggregator.AwaitStatus().Buckets {
 		assert.Empty(t, b.Outstanding, b.Bucket)
 	}
 }

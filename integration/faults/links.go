@@ -12,12 +12,15 @@ import (
 	"github.com/rs/zerolog"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/quern/quern/integration/process"
 )
 
 // Link is a proxy of this process's that connections lead through, and that they can suffer in.
 type Link struct {
 	t     testing.TB
 	proxy *toxiproxy.Proxy
+	addr  string
 }
 
 // NewLink starts to listen, at an address with a port, and leads on to another. It ends with the test.
@@ -25,18 +28,32 @@ func NewLink(t testing.TB, listen, to string) *Link {
 	t.Helper()
 	zerolog.SetGlobalLevel(zerolog.Disabled) // a toxic logs past the logger that it is given
 	server := toxiproxy.NewServer(toxiproxy.NewMetricsContainer(prometheus.NewRegistry()), zerolog.Nop())
-	l := &Link{t, toxiproxy.NewProxy(server, listen, listen, to)}
+	l := &Link{t: t, proxy: toxiproxy.NewProxy(server, listen, listen, to)}
 	require.NoError(t, l.proxy.Start())
-	t.Cleanup(l.proxy.Stop)
+	l.addr = l.proxy.Listen
+	t.Cleanup(func() { l.change("ended", func() error { l.proxy.Stop(); return nil }) })
 	return l
 }
 
+// change fails the test when the proxy is not changed soon: for that it waits until the connections have passed on what
+// they hold, and whom they lead to may not read.
+func (l *Link) change(what string, do func() error) {
+	var err error
+	if late := process.Await(func() { err = do() }); late != nil {
+		l.t.Errorf("the link at %s is not %s: %s", l.addr, what, late)
+		return
+	}
+	assert.NoError(l.t, err, what)
+}
+
 // Addr is where it listens.
-func (l *Link) Addr() string { return l.proxy.Listen }
+func (l *Link) Addr() string { return l.addr }
 
 // LeadTo has it lead to another address. All its connections end.
 func (l *Link) LeadTo(to string) {
-	assert.NoError(l.t, l.proxy.Update(&toxiproxy.Proxy{Listen: l.proxy.Listen, Upstream: to, Enabled: true}))
+	l.change("led to "+to, func() error {
+		return l.proxy.Update(&toxiproxy.Proxy{Listen: l.addr, Upstream: to, Enabled: true})
+	})
 }
 
 // toxic is something that a connection suffers from, in one direction or both.
@@ -76,14 +93,17 @@ func LinkKinds(name string, longest time.Duration, links []*Link) []Kind {
 
 func (l *Link) suffer(x toxic) (heal func()) {
 	for _, d := range x.directions {
-		_, err := l.proxy.Toxics.AddToxicJson(strings.NewReader(fmt.Sprintf(
-			`{"name": %q, "type": %q, "stream": %q, "attributes": %s}`, d, x.kind, d, x.attributes)))
-		assert.NoError(l.t, err)
+		l.change(x.name, func() error {
+			_, err := l.proxy.Toxics.AddToxicJson(strings.NewReader(fmt.Sprintf(
+				`{"name": %q, "type": %q, "stream": %q, "attributes": %s}`, d, x.kind, d, x.attributes)))
+			return err
+		})
 	}
 	return func() {
 		for _, d := range x.directions {
-			// The test may be over.
-			assert.NoError(l.t, l.proxy.Toxics.RemoveToxic(context.Background(), d))
+			l.change("as it was before it was "+x.name, func() error {
+				return l.proxy.Toxics.RemoveToxic(context.Background(), d) // the test may be over
+			})
 		}
 	}
 }

@@ -3,8 +3,10 @@ package faults
 import (
 	"context"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"net/http"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -27,6 +29,10 @@ type Senders struct {
 
 	stop chan struct{}
 	all  sync.WaitGroup
+
+	mu sync.Mutex
+	// at is what each sender that has not ended is at.
+	at map[int]string
 }
 
 // seriesPerSource is how many each report has.
@@ -34,9 +40,12 @@ const seriesPerSource = 16
 
 // Start starts n senders. To is asked before each attempt; back are how far back, in turn, late samples lie.
 func (s *Senders) Start(t testing.TB, n int, to func(*rand.Rand) *process.Process, back []time.Duration) {
-	s.stop = make(chan struct{})
+	s.stop, s.at = make(chan struct{}), map[int]string{}
+	t.Cleanup(s.all.Wait) // by when what they wait for is over
 	for i := range n {
+		s.is(i, "has sent nothing")
 		s.all.Go(func() {
+			defer s.ended(i)
 			rng := rand.New(rand.NewPCG(*Seed, uint64(i)+1))
 			lastMs := int64(0)
 			for round := 0; ; round++ {
@@ -47,7 +56,9 @@ func (s *Senders) Start(t testing.TB, n int, to func(*rand.Rand) *process.Proces
 				}
 				// One after the other has its own moments; a source now and again is new.
 				lastMs = max(time.Now().UnixMilli(), lastMs+1)
-				if !s.deliver(t, rng, Batch(fmt.Sprintf("sender-%d-%02d", i, round/40), lastMs, round, back...), to) {
+				batch := Batch(fmt.Sprintf("sender-%d-%02d", i, round/40), lastMs, round, back...)
+				heard := func(answer error) { s.is(i, fmt.Sprintf("%s at %d: %v", batch[0].Source, lastMs, answer)) }
+				if !s.deliver(t, rng, batch, to, heard) {
 					return
 				}
 				if wait(t.Context(), 50*time.Millisecond+below(rng, 100*time.Millisecond)) != nil {
@@ -58,22 +69,45 @@ func (s *Senders) Start(t testing.TB, n int, to func(*rand.Rand) *process.Proces
 	}
 }
 
-// Stop has nothing new sent, and returns when all that was begun is acknowledged.
-func (s *Senders) Stop() {
+// Stop has nothing new sent, and returns when all that was begun is acknowledged. It fails the test when that is not
+// soon so.
+func (s *Senders) Stop(t testing.TB) {
+	t.Helper()
 	close(s.stop)
-	s.all.Wait()
+	process.Eventually(t, "what was begun to be acknowledged", func() error {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if len(s.at) > 0 {
+			return fmt.Errorf("%q", slices.Sorted(maps.Values(s.at)))
+		}
+		return nil
+	})
+}
+
+func (s *Senders) is(sender int, at string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.at[sender] = at
+}
+
+func (s *Senders) ended(sender int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.at, sender)
 }
 
 // patience is how long a sender waits for an answer: mostly long enough, and at times not.
 var patience = []time.Duration{5 * time.Millisecond, 50 * time.Millisecond, 2 * time.Second, 5 * time.Second, 5 * time.Second, 5 * time.Second}
 
-func (s *Senders) deliver(t testing.TB, rng *rand.Rand, samples []process.Sample, to func(*rand.Rand) *process.Process) bool {
+// deliver sends a report until it is acknowledged, and tells of each answer. It says whether the sender may go on.
+func (s *Senders) deliver(t testing.TB, rng *rand.Rand, samples []process.Sample, to func(*rand.Rand) *process.Process, heard func(error)) bool {
 	s.Reports.Add(1)
 	for {
 		ctx, cancel := context.WithTimeout(t.Context(), patience[rng.IntN(len(patience))])
 		r, err := s.Oracle.Report(ctx, to(rng), samples)
 		late := ctx.Err() != nil
 		cancel()
+		heard(err)
 		switch {
 		case err == nil:
 			return true

@@ -165,16 +165,30 @@ type Status struct {
 		Worker string `json:"worker"`
 	} `json:"shards"`
 	Errors []struct {
+		Worker  string `json:"worker"`
 		Message string `json:"message"`
 	} `json:"errors"`
 }
 
-// Status asks for the aggregation status.
+// Status asks for the aggregation status. A server whose store is away has none, which is an error.
 func (p *Process) Status() (Status, error) {
 	var st Status
 	r, err := p.Get("/api/v1/status/aggregation", nil)
 	if err != nil {
 		return st, err
 	}
+	if r.Code != http.StatusOK {
+		return st, fmt.Errorf("the aggregation status: %d: %s", r.Code, r.Body)
+	}
 	return st, json.Unmarshal(r.Body, &st)
+}
+
+// AwaitStatus asks until there is an answer.
+func (p *Process) AwaitStatus() (st Status) {
+	p.t.Helper()
+	Eventually(p.t, "the aggregation status", func() (err error) {
+		st, err = p.Status()
+		return err
+	})
+	return st
 }

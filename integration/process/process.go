@@ -40,6 +40,21 @@ func Eventually(t testing.TB, what string, try func() error) {
 	}
 }
 
+// Await is nil when do returns before Limit is over. It is for what ends only when others do their part.
+func Await(do func()) error {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		do()
+	}()
+	select {
+	case <-done:
+		return nil
+	case <-time.After(Limit):
+		return fmt.Errorf("it has not ended within %s", Limit)
+	}
+}
+
 // Output is what a process has written so far.
 type Output struct {
 	mu  sync.Mutex

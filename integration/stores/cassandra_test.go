@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/gocql/gocql"
 	"github.com/stretchr/testify/require"
@@ -100,11 +101,14 @@ var keyspaces struct {
 	n    int
 }
 
+// timeout is long: a request fails where a test says so, and not because the server has much to do.
+const timeout = 30 * time.Second
+
 // place is an empty keyspace for one test.
 func place(t testing.TB) cassandra.Options {
 	t.Helper()
 	server := cassandratest.Shared(t)
-	opts := cassandra.Options{Hosts: server.Hosts(), DirectHosts: server.Way() == cassandratest.WayDocker}
+	opts := cassandra.Options{Hosts: server.Hosts(), DirectHosts: server.Way() == cassandratest.WayDocker, Timeout: timeout}
 	keyspaces.Lock()
 	defer keyspaces.Unlock()
 	if n := len(keyspaces.free); n > 0 {
@@ -128,7 +132,7 @@ func connect(t testing.TB, opts cassandra.Options, keyspace string) *gocql.Sessi
 	config := gocql.NewCluster(opts.Hosts...)
 	config.Keyspace, config.DisableInitialHostLookup = keyspace, opts.DirectHosts
 	config.Consistency = gocql.One
-	config.Timeout = gocql.NewCluster().ConnectTimeout * 20
+	config.ConnectTimeout, config.Timeout = timeout, 10*timeout // for what changes tables
 	s, err := config.CreateSession()
 	require.NoError(t, err)
 	return s

@@ -1,12 +1,14 @@
 package stores
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
 	"github.com/gocql/gocql"
 	"github.com/stretchr/testify/require"
 
+	"github.com/quern/quern/integration/process"
 	"github.com/quern/quern/internal/blocks"
 	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/metric"
@@ -15,12 +17,8 @@ import (
 )
 
 // What ends by itself does so by the server's clock, which cannot be simulated: these
-// tests wait, for as long as it takes and no longer.
-const (
-	shortTTL = 3 * time.Second
-	patience = 30 * time.Second
-	askAgain = 50 * time.Millisecond
-)
+// tests wait. It is long enough for the next requests to be answered before.
+const shortTTL = 10 * time.Second
 
 // A worker that is gone does not say so: its lease ends, and another takes the shard, under a higher fence.
 func TestLeaseEnds(t *testing.T) {
@@ -31,10 +29,10 @@ func TestLeaseEnds(t *testing.T) {
 	require.ErrorIs(t, err, storage.ErrConflict)
 
 	var second storage.Lease
-	require.Eventually(t, func() bool {
-		second, err = store.AcquireShard(t.Context(), 1, "other", time.Minute)
-		return err == nil
-	}, patience, askAgain)
+	process.Eventually(t, "the lease's end", func() error {
+		second, err = store.AcquireShard(t.Context(), 1, "other", time.Hour)
+		return err
+	})
 	require.Greater(t, second.Fence, first.Fence)
 	leases, err := store.Leases(t.Context())
 	require.NoError(t, err)
@@ -52,13 +50,13 @@ func TestLeaseIsRenewed(t *testing.T) {
 	require.NoError(t, err)
 	renewed, err := store.AcquireShard(t.Context(), 1, "a", time.Hour)
 	require.NoError(t, err)
-	require.Eventually(t, func() bool {
-		leases, err := store.Leases(t.Context())
-		require.NoError(t, err)
-		return len(leases) == 1
-	}, patience, askAgain, "the first shard's ends")
-	leases, err := store.Leases(t.Context())
-	require.NoError(t, err)
+	var leases []storage.Lease
+	process.Eventually(t, "the end of the first shard's", func() error {
+		if leases, err = store.Leases(t.Context()); err == nil && len(leases) > 1 {
+			err = fmt.Errorf("%v", leases)
+		}
+		return err
+	})
 	require.Equal(t, []storage.Lease{renewed}, leases)
 }
 
@@ -71,11 +69,13 @@ func TestHeartbeatFades(t *testing.T) {
 	workers, err := store.Workers(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, []storage.Worker{gone, here}, workers)
-	require.Eventually(t, func() bool {
-		workers, err := store.Workers(t.Context())
-		require.NoError(t, err)
-		return len(workers) == 1 && workers[0] == here
-	}, patience, askAgain)
+	process.Eventually(t, "one to be gone", func() error {
+		if workers, err = store.Workers(t.Context()); err == nil && len(workers) > 1 {
+			err = fmt.Errorf("%v", workers)
+		}
+		return err
+	})
+	require.Equal(t, []storage.Worker{here}, workers)
 }
 
 // Every row that time makes useless is written with a TTL: of samples and roll-ups the retention that was

@@ -158,50 +158,75 @@ func TestRowsEnds(t *testing.T) {
 	samples := map[metric.ScheduleID][]metric.Sample{0: all}
 	open := midnight + 9*hour
 	p := newPair(t, "model", open, series, samples)
-	p.rolled.put(all[len(all)-20]) // its hour, and what contains it, is to be ground again
 	start := midnight - 8*day
-	for _, stepMs := range []int64{hour, 6 * hour, day} {
-		for _, rangeMs := range []int64{stepMs, 2 * stepMs, 7 * stepMs} {
-			for f, of := range map[string]func(in []metric.Sample, before metric.Sample) float64{
-				"count_over_time": func(in []metric.Sample, _ metric.Sample) float64 { return float64(len(in)) },
-				"first_over_time": func(in []metric.Sample, _ metric.Sample) float64 { return in[0].Value },
-				"last_over_time":  func(in []metric.Sample, _ metric.Sample) float64 { return in[len(in)-1].Value },
-				"increase": func(in []metric.Sample, before metric.Sample) (sum float64) {
-					for _, s := range in {
-						sum += stepTo(before.Value, s.Value)
-						before = s
+	checkWindows := func() {
+		for _, stepMs := range []int64{hour, 6 * hour, day} {
+			for _, rangeMs := range []int64{stepMs, 2 * stepMs, 7 * stepMs} {
+				for f, of := range map[string]func(in []metric.Sample, before metric.Sample) float64{
+					"count_over_time": func(in []metric.Sample, _ metric.Sample) float64 { return float64(len(in)) },
+					"first_over_time": func(in []metric.Sample, _ metric.Sample) float64 { return in[0].Value },
+					"last_over_time":  func(in []metric.Sample, _ metric.Sample) float64 { return in[len(in)-1].Value },
+					"increase": func(in []metric.Sample, before metric.Sample) (sum float64) {
+						for _, s := range in {
+							sum += stepTo(before.Value, s.Value)
+							before = s
+						}
+						return sum
+					},
+				} {
+					expr := fmt.Sprintf(`%s(x[%ds])`, f, rangeMs/second)
+					r := p.query(t, p.rolled, expr, start, now, stepMs)
+					require.NoError(t, r.Err)
+					points := r.Value.(promql.Matrix)[0].Floats
+					require.Len(t, points, int((now-start)/stepMs)+1)
+					for _, point := range points {
+						at := func(tMs int64) int64 { return (tMs - all[0].TimeMs) / hour } // the sample at tMs
+						from := at(point.T - rangeMs)
+						want := of(all[max(from, 0):at(point.T)], all[max(from-1, 0)])
+						require.InEpsilon(t, want, point.F, 1e-9, "%s at %s", expr, time.UnixMilli(point.T).UTC())
 					}
-					return sum
-				},
-			} {
-				expr := fmt.Sprintf(`%s(x[%ds])`, f, rangeMs/second)
-				r := p.query(t, p.rolled, expr, start, now, stepMs)
-				require.NoError(t, r.Err)
-				points := r.Value.(promql.Matrix)[0].Floats
-				require.Len(t, points, int((now-start)/stepMs)+1)
-				for _, point := range points {
-					at := func(tMs int64) int64 { return (tMs - all[0].TimeMs) / hour } // the sample at tMs
-					from := at(point.T - rangeMs)
-					want := of(all[max(from, 0):at(point.T)], all[max(from-1, 0)])
-					require.InEpsilon(t, want, point.F, 1e-9, "%s at %s", expr, time.UnixMilli(point.T).UTC())
 				}
 			}
 		}
 	}
+	checkWindows()
 
-	// By itself a sample is found at its time, and until the lookback or a row has gone by.
-	for expr, want := range map[string][]float64{
-		`timestamp(x)`: {float64(open-1) / 1000, float64(open+hour) / 1000, float64(open+2*hour) / 1000},
-		`x`:            {all[len(all)-7].Value, all[len(all)-5].Value, all[len(all)-4].Value},
+	// By itself a row is at its last moment, and a sample at its time.
+	for expr, of := range map[string]func(tMs int64) float64{
+		`timestamp(x)`: func(tMs int64) float64 {
+			if tMs < open {
+				tMs--
+			}
+			return float64(tMs) / 1000
+		},
+		`x`: func(tMs int64) float64 {
+			i := (tMs - all[0].TimeMs) / hour
+			if tMs < open {
+				i--
+			}
+			return all[i].Value
+		},
 	} {
-		r := p.query(t, p.rolled, expr+` and on () (time() >= `+fmt.Sprint(open/1000)+`)`, start, open+2*hour, hour)
+		r := p.query(t, p.rolled, expr, start, now, hour)
 		require.NoError(t, r.Err)
-		var got []float64
-		for _, point := range r.Value.(promql.Matrix)[0].Floats {
-			got = append(got, point.F)
+		points := r.Value.(promql.Matrix)[0].Floats
+		require.Len(t, points, int((now-start)/hour)+1)
+		for _, point := range points {
+			require.Equal(t, of(point.T), point.F, "%s at %s", expr, time.UnixMilli(point.T).UTC())
 		}
-		require.Equal(t, want, got, expr)
 	}
+	// A range of them ends with the sample at its end.
+	for _, atMs := range []int64{open - hour, open, open + hour} {
+		q, err := p.engine.NewInstantQuery(t.Context(), p.rolled.queryable, nil, `x[2d]`, time.UnixMilli(atMs))
+		require.NoError(t, err)
+		points := q.Exec(t.Context()).Value.(promql.Matrix)[0].Floats
+		require.Equal(t, atMs, points[len(points)-1].T)
+		q.Close()
+	}
+
+	// An hour that is to be ground again, and what contains it, is read from samples.
+	p.rolled.put(all[len(all)-20])
+	checkWindows()
 }
 
 // checkIncrease holds rates and increases against their definition.
@@ -365,6 +390,7 @@ func TestConstantRate(t *testing.T) {
 		samples[0] = append(samples[0], metric.Sample{TimeMs: at, Value: float64((at-midnight+20*day)/second) * 3})
 	}
 	p := newPair(t, "model", metric.AlignDown(now, hour)-hour, series, samples)
+	start := midnight - 15*day + 11*minute
 	for _, c := range []struct {
 		expr string
 		want float64
@@ -379,13 +405,15 @@ func TestConstantRate(t *testing.T) {
 		{`sum_over_time(c_total[7m]) / 42 / avg_over_time(c_total[7m])`, 1},
 	} {
 		for _, stepMs := range []int64{7 * minute, 61 * minute, 5 * hour} {
-			start := midnight - 15*day + 11*minute
-			r := p.query(t, p.rolled, c.expr, start, now, stepMs)
-			require.NoError(t, r.Err)
-			points := r.Value.(promql.Matrix)[0].Floats
-			require.Len(t, points, int((now-start)/stepMs)+1, c.expr)
-			for _, x := range points {
-				require.InEpsilon(t, c.want, x.F, 0.035, "%s, step %d, %s", c.expr, stepMs, time.UnixMilli(x.T).UTC())
+			for _, end := range []int64{start, midnight - 10*day, now} {
+				r := p.query(t, p.rolled, c.expr, start, end, stepMs)
+				require.NoError(t, r.Err)
+				require.Len(t, r.Value, 1, "%s, step %d, up to %s", c.expr, stepMs, time.UnixMilli(end).UTC())
+				points := r.Value.(promql.Matrix)[0].Floats
+				require.Len(t, points, int((end-start)/stepMs)+1, c.expr)
+				for _, x := range points {
+					require.InEpsilon(t, c.want, x.F, 0.035, "%s, step %d, %s", c.expr, stepMs, time.UnixMilli(x.T).UTC())
+				}
 			}
 		}
 	}

@@ -64,7 +64,11 @@ type Decoder struct {
 }
 
 // attribute is a KeyValue, with its value as text.
-type attribute struct{ key, value string }
+type attribute struct {
+	key, value string
+	// noText says that the value cannot be made one.
+	noText bool
+}
 
 // fixedLabel is one that all series of a scope have. Strong ones replace a data point's attribute of the same name, the
 // others give way to it.
@@ -164,7 +168,8 @@ func (d *Decoder) resourceMetrics(b []byte) error {
 			continue
 		}
 		var err error
-		if d.resource, bad, err = d.attributes(d.resource[:0], f.bytes, resourceAttributes); err != nil {
+		// Of the others target_info is made, and nothing else.
+		if d.resource, bad, err = d.attributes(d.resource[:0], f.bytes, resourceAttributes, d.onAll); err != nil {
 			return err
 		}
 	}
@@ -186,8 +191,15 @@ func (d *Decoder) resourceMetrics(b []byte) error {
 	return d.targetInfo()
 }
 
-// attributes reads those of the fields of a message that have the tag.
-func (d *Decoder) attributes(to []attribute, message []byte, which tag) ([]attribute, flaw, error) {
+// onAll says whether an attribute of the resource has a part in the labels of all its series.
+func (d *Decoder) onAll(key string) bool {
+	return identifies(key) || slices.Contains(d.opts.Promote, key)
+}
+
+func all(string) bool { return true }
+
+// attributes reads those of the fields of a message that have the tag. Only the flaws of those that matter are told.
+func (d *Decoder) attributes(to []attribute, message []byte, which tag, matters func(key string) bool) ([]attribute, flaw, error) {
 	var bad flaw
 	f := fields{rest: message}
 	for f.next() {
@@ -198,7 +210,7 @@ func (d *Decoder) attributes(to []attribute, message []byte, which tag) ([]attri
 		if err != nil {
 			return to, bad, err
 		}
-		if problem.reason != "" {
+		if problem.reason != "" && matters(a.key) {
 			bad = problem
 		}
 		to = append(to, a)
@@ -213,9 +225,9 @@ func (d *Decoder) attribute(b []byte) (attribute, flaw, error) {
 	}
 	text, err := d.text(value)
 	if errors.Is(err, errTooComplex) {
-		return attribute{key: key}, flawed(ingest.ReasonInvalidLabel, "attribute %q: %s", key, err), nil
+		return attribute{key: key, noText: true}, flawed(ingest.ReasonInvalidLabel, "attribute %q: %s", key, err), nil
 	}
-	return attribute{key, text}, flaw{}, err
+	return attribute{key: key, value: text}, flaw{}, err
 }
 
 // The attributes that make job and instance.
@@ -224,6 +236,10 @@ const (
 	serviceNamespace = "service.namespace"
 	serviceInstance  = "service.instance.id"
 )
+
+func identifies(key string) bool {
+	return key == serviceName || key == serviceNamespace || key == serviceInstance
+}
 
 // identify makes job and instance of the resource.
 func (d *Decoder) identify() {
@@ -253,7 +269,10 @@ func (d *Decoder) identify() {
 func (d *Decoder) targetInfo() error {
 	d.scratch = d.scratch[:0]
 	for _, a := range d.resource {
-		if a.key != serviceName && a.key != serviceNamespace && a.key != serviceInstance {
+		if a.noText {
+			return nil
+		}
+		if !identifies(a.key) {
 			d.scratch = append(d.scratch, a)
 		}
 	}
@@ -331,7 +350,7 @@ func (d *Decoder) scope(scope, schemaURL []byte) (flaw, error) {
 	}
 
 	var err error
-	if d.scratch, bad, err = d.attributes(d.scratch[:0], scope, scopeAttributes); err != nil || bad.reason != "" {
+	if d.scratch, bad, err = d.attributes(d.scratch[:0], scope, scopeAttributes, all); err != nil || bad.reason != "" {
 		return bad, err
 	}
 	labels, bad = d.translate(d.labels[:0], d.scratch, "otel_scope_")

@@ -243,6 +243,14 @@ func TestDecode(t *testing.T) {
 		{"a scope's attribute that is none", of(shop, &commonpb.InstrumentationScope{
 			Attributes: []*commonpb.KeyValue{{Key: "a", Value: deep}},
 		}, gauge("m", "", number(1))), []string{`0 invalid_label: attribute "a": the value is too large or nests too deep`}},
+		{"an attribute of the target that is none", of(append(attrs("service.name", "cart", "os.type", "linux"),
+			&commonpb.KeyValue{Key: "process.command_args", Value: deep}), nil, gauge("m", "", number(1))), []string{
+			`m job="cart" @1700000000123 1`,
+		}},
+		{"one that all series were to have", of(append(attrs("service.name", "cart"), &commonpb.KeyValue{Key: "host.name", Value: deep}),
+			nil, gauge("m", "", number(1))), []string{`0 invalid_label: attribute "host.name": the value is too large or nests too deep`}},
+		{"one that names the target", of([]*commonpb.KeyValue{{Key: "service.name", Value: deep}},
+			nil, gauge("m", "", number(1))), []string{`0 invalid_label: attribute "service.name": the value is too large or nests too deep`}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			body, err := proto.Marshal(c.in)

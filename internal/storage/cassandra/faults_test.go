@@ -145,13 +145,12 @@ func place(t *testing.T) Options {
 	o := Options{
 		Hosts: server.Hosts(), DirectHosts: server.Way() == cassandratest.WayDocker,
 		Keyspace: "quern_" + strings.ToLower(t.Name()),
+		Timeout:  ddlTimeout, // what shall fail is said, and nothing else
 		Settings: storage.Settings{GroupSize: 4, IndexPartitions: 512, Epochs: blocks.Epochs{{BlockSize: 4}}},
 	}
 	o.ensureDefaults()
-	patient := o
-	patient.Timeout = ddlTimeout
 	drop := func(ctx context.Context) {
-		s, _, err := connect(ctx, &patient, "")
+		s, _, err := connect(ctx, &o, "")
 		require.NoError(t, err)
 		defer s.close()
 		require.NoError(t, ddl(ctx, s, "DROP KEYSPACE IF EXISTS "+o.Keyspace))

@@ -33,7 +33,6 @@ type keyspace struct {
 func newKeyspace(t *testing.T) *keyspace {
 	t.Helper()
 	k := &keyspace{opts: place(t)}
-	k.opts.Timeout = ddlTimeout // what shall fail is said, and nothing else
 	d, c, err := connect(t.Context(), &k.opts, k.opts.Keyspace)
 	require.NoError(t, err)
 	t.Cleanup(d.close)
