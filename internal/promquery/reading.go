@@ -47,7 +47,7 @@ func (r *reading) fromMs(q *query.Querier) int64 {
 // plan looks at what there is to read.
 func (r *reading) plan(ctx context.Context, q *query.Querier) (*query.Plan, error) {
 	toMs := r.grid.last()
-	if r.instant {
+	if r.instant || r.function == "" {
 		toMs++
 	}
 	return q.Plan(ctx, r.level, r.fromMs(q), toMs)
