@@ -11,6 +11,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -34,6 +35,9 @@ func TestCollectd(t *testing.T) {
 	_, port, err := net.SplitHostPort(p.Wrote(`graphite_address=(\S+)`)[1])
 	require.NoError(t, err)
 	front := record(t, p)
+	addr, said := tap(t, net.JoinHostPort("127.0.0.1", port))
+	_, port, err = net.SplitHostPort(addr)
+	require.NoError(t, err)
 
 	dir := t.TempDir()
 	found := find(t, collectd)
@@ -106,8 +110,9 @@ LoadPlugin write_http
 	// It sends what it has when it ends.
 	daemon.Stop()
 
-	// What the protocols make of it. Of write_graphite the times are in seconds.
-	plain, labelled := points{}, points{}
+	// What was measured, and sent, each value with what the files and a plugin say alike: its time, or its name. To a second
+	// no time of a file's could be rounded, as it is itself.
+	var timed, pushed, named, printed []string
 	lines, _ := measured()
 	for name, rows := range lines {
 		path := strings.ReplaceAll(strings.Replace(name, "it.host", "it_host", 1), "/", ".")
@@ -124,10 +129,30 @@ LoadPlugin write_http
 				if strings.HasSuffix(path, ".load") {
 					series += []string{".shortterm", ".midterm", ".longterm"}[i]
 				}
-				plain.add(labels.FromStrings("__name__", series), int64(math.Round(at))*1000, v)
+				timed = append(timed, fmt.Sprintf("%.3f %.6f", at, v))
+				named = append(named, fmt.Sprintf("%s %.6f", series, v))
 			}
 		}
 	}
+	// What was sent. Of two values of one second the last counts.
+	plain, labelled := points{}, points{}
+	process.Eventually(t, "the last lines", func() error {
+		text := said.String()
+		if n := strings.Count(text, "\n"); n != len(named) {
+			return fmt.Errorf("%d values were measured, of which %d are sent", len(named), n)
+		}
+		for line := range strings.Lines(text) {
+			fields := strings.Fields(line)
+			require.Len(t, fields, 3, line)
+			v, err := strconv.ParseFloat(fields[1], 64)
+			require.NoError(t, err)
+			at, err := strconv.ParseInt(fields[2], 10, 64)
+			require.NoError(t, err)
+			plain.add(labels.FromStrings("__name__", fields[0]), at*1000, v)
+			printed = append(printed, fmt.Sprintf("%s %.6f", fields[0], v))
+		}
+		return nil
+	})
 	for _, r := range front.all() {
 		if len(r.body) == 0 {
 			continue
@@ -163,18 +188,20 @@ LoadPlugin write_http
 					}
 				}
 				labelled.add(labels.FromMap(m), int64(math.Floor(l.Time*1000+1e-6)), v.(float64))
+				pushed = append(pushed, fmt.Sprintf("%.3f %.6f", l.Time, v))
 			}
 		}
 	}
-	assert.Len(t, labelled, len(plain), "both plugins have sent all that was measured")
+	for _, list := range [][]string{timed, pushed, named, printed} {
+		slices.Sort(list)
+	}
+	assert.Equal(t, timed, pushed, "write_http has sent all that was measured")
+	assert.Equal(t, named, printed, "write_graphite has sent all that was measured")
 	stored := storedAll(t, p, func() (int, error) { return len(plain) + len(labelled), nil })
 	byHTTP, byGraphite := points{}, points{}
 	for k, v := range stored {
 		if strings.HasPrefix(k.series, `{__name__="it_host.`) {
-			// The files have six digits.
-			rounded, err := strconv.ParseFloat(strconv.FormatFloat(math.Float64frombits(v), 'f', 6, 64), 64)
-			require.NoError(t, err)
-			byGraphite[k] = math.Float64bits(rounded)
+			byGraphite[k] = v
 		} else {
 			byHTTP[k] = v
 		}
