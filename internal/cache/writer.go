@@ -46,6 +46,9 @@ type Writer struct {
 	// suspect are blocks of closed slices that a flush failed on: what it left in the raw
 	// table may have missed their run. Their marks go out with the next flush.
 	suspect map[blockKey]struct{}
+	// stray are marks of flushes that failed which may lie in closed slices, where nobody may look again. They are
+	// taken back once those of the suspect blocks, which stand for the same, have been written.
+	stray []storage.PlacedMark
 }
 
 type blockKey struct {
@@ -209,7 +212,7 @@ func (w *Writer) settle(ctx context.Context, f *flush) error {
 	if err := w.cache.Put(ctx, 0, metric.Raw, again); err != nil {
 		return err
 	}
-	return w.cache.takeBack(ctx, 0, slices.Concat(f.opened, f.placed), now)
+	return w.cache.takeBack(ctx, 0, slices.Concat(w.stray, f.opened, f.placed), now)
 }
 
 // failed notes what may be there in part.
@@ -226,6 +229,11 @@ func (w *Writer) failed(f *flush) {
 		// A block that was to be opened is opened by another mark next time. If the first
 		// one was written, it stays open and says that the cache is not to be used.
 	}
+	for _, m := range slices.Concat(f.opened, f.placed) {
+		if w.cache.timing.Closed(w.cache.ladder.SliceAt(metric.Raw, m.Partition.StartMs), now) {
+			w.stray = append(w.stray, m)
+		}
+	}
 }
 
 // succeeded notes what the index holds now.
@@ -233,6 +241,7 @@ func (w *Writer) succeeded(f *flush) {
 	for _, k := range f.suspects {
 		delete(w.suspect, k)
 	}
+	w.stray = nil // all were in closed slices
 	for _, m := range f.opened {
 		if !w.cache.timing.Closed(w.cache.ladder.SliceAt(metric.Raw, m.TimeMs), f.settledMs) {
 			w.written[m.TimeMs].open[m.Start] = &openBlock{mark: m.ID}

@@ -66,6 +66,29 @@ func TestFailureOverTheRunIsMarked(t *testing.T) {
 
 	require.NoError(t, w.Flush(t.Context(), []cache.Group{group(noon, blocks.Of(0, 4), 1)}))
 	require.Len(t, marksOf(t, store, noon), 2, "once")
+	require.Empty(t, marksOf(t, store, eleven), "nobody may look there again")
+}
+
+// A flush that was so slow that a run may have begun takes its mark back, or if it cannot the next flush does.
+func TestFailureToTakeBackIsMadeGood(t *testing.T) {
+	for _, op := range []string{"Write", "DeleteMarks"} {
+		t.Run(op, func(t *testing.T) {
+			c, store, clk := setUp(4)
+			w := cache.NewWriter(c)
+			boom := errors.New("boom")
+			store.Add(storagetest.Rule{Op: "Write", Times: 1, After: func() error {
+				clk.Set(eleven.Add(time.Hour + 2*time.Minute))
+				store.Add(storagetest.Rule{Op: op, Times: 1, Before: func() error { return boom }})
+				return nil
+			}})
+			g := []cache.Group{group(eleven, blocks.Of(4, 4), 1)}
+			require.ErrorIs(t, w.Flush(t.Context(), g), boom)
+			require.Len(t, marksOf(t, store, eleven), 1)
+			require.NoError(t, w.Flush(t.Context(), g))
+			require.Empty(t, marksOf(t, store, eleven))
+			require.NotEmpty(t, marksOf(t, store, eleven.Add(time.Hour)))
+		})
+	}
 }
 
 // A seal that is done only when the run may have deleted the mark leaves none where nobody looks again.
