@@ -18,7 +18,7 @@ const readAhead = 4
 //  1. The engine asks for one series after the other, in the order of their groups: what
 //     lies before the group that was asked for last is let go. So what is held does not
 //     grow with the number of groups; it is bounded besides.
-//  2. Series that are asked for in another order have their groups kept.
+//  2. Series that are asked for in another order, or together, have their groups kept.
 type loader[T any] struct {
 	*held
 	mu    sync.Mutex

@@ -1,12 +1,14 @@
 package promquery
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
 	"sync"
 
 	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/prometheus/promql"
 	"github.com/prometheus/prometheus/storage"
 	"github.com/prometheus/prometheus/tsdb/chunkenc"
 	"github.com/prometheus/prometheus/util/annotations"
@@ -114,7 +116,9 @@ func (q *querier) Select(
 	if limit > 0 && len(found) > limit {
 		found = found[:limit]
 	}
-	held := newHeld(ctx, &q.reads, groups, q.maxSamples, sortSeries || scattered)
+	// The engine takes the iterators of all series of timestamp's at once.
+	keep := sortSeries || scattered || hints != nil && hints.Func == "timestamp"
+	held := newHeld(ctx, &q.reads, groups, q.maxSamples, keep)
 	if r := q.plan.of(matchers); r != nil {
 		return newSet(found, warn, &rows{reading: r, q: q.q, warn: warn, loader: newLoader[[]query.Span](held)})
 	}
@@ -224,12 +228,15 @@ type rows struct {
 }
 
 func (r *rows) points(places []place) (points, error) {
+	if !r.averaged() && r.grid.steps() > r.loader.most {
+		return points{}, promql.ErrTooManySamples("query execution")
+	}
 	r.once.Do(func() { r.planned, r.failed = r.plan(r.loader.ctx, r.q) })
 	if r.failed != nil {
 		return points{}, r.failed
 	}
 	var all []query.Span
-	for _, p := range places {
+	for _, p := range slices.Backward(places) {
 		found, err := r.loader.get(p.group, func(ctx context.Context, g query.Group, hold func(n int) error) ([][]query.Span, error) {
 			out := make([][]query.Span, len(g.IDs()))
 			err := g.Spans(ctx, r.planned, r.warn, func(i int, s *query.Span) error {
@@ -247,11 +254,16 @@ func (r *rows) points(places []place) (points, error) {
 		all = append(all, found[p.i]...)
 	}
 	if len(places) > 1 {
-		slices.SortStableFunc(all, func(a, b query.Span) int { return int(a.EndMs - b.EndMs) })
+		// Places may have the same samples, or their rows some: of two spans of one time that with
+		// more samples counts, of as many the later place's, which comes first.
+		slices.SortStableFunc(all, func(a, b query.Span) int {
+			return cmp.Or(cmp.Compare(a.EndMs, b.EndMs), cmp.Compare(b.Count, a.Count))
+		})
+		all = slices.CompactFunc(all, func(a, b query.Span) bool { return a.EndMs == b.EndMs })
 	}
-	return r.reading.points(r.planned, r.q.Ladder().WidthMs(r.level), all, func(err error) {
+	return r.reading.points(r.loader.ctx, r.planned, r.q.Ladder().WidthMs(r.level), all, func(err error) {
 		r.warn.Add("percentiles are missing: %v", err)
-	}), nil
+	})
 }
 
 // set is a storage.SeriesSet.

@@ -35,6 +35,9 @@ type reading struct {
 	rank     float64 // of quantile_over_time
 }
 
+// averaged says whether there is a point for each span, and not for each time of the grid.
+func (r *reading) averaged() bool { return r.function == "" && !r.instant }
+
 // around is how many rows before a window may have to do with it: it begins in one, ends
 // in one, and counts the step from one before, behind a gap of one.
 const around = 4
@@ -47,7 +50,7 @@ func (r *reading) fromMs(q *query.Querier) int64 {
 // plan looks at what there is to read.
 func (r *reading) plan(ctx context.Context, q *query.Querier) (*query.Plan, error) {
 	toMs := r.grid.last()
-	if r.instant || r.function == "" {
+	if r.instant || r.averaged() {
 		toMs++
 	}
 	return q.Plan(ctx, r.level, r.fromMs(q), toMs)
@@ -68,14 +71,17 @@ func (r *reading) keep(s *query.Span) query.Span {
 }
 
 // points are what spans, which are by time, come to.
-func (r *reading) points(p *query.Plan, widthMs int64, spans []query.Span, warn func(error)) points {
-	if r.function == "" && !r.instant {
-		return r.averages(spans)
+func (r *reading) points(ctx context.Context, p *query.Plan, widthMs int64, spans []query.Span, warn func(error)) (points, error) {
+	if r.averaged() {
+		return r.averages(spans), nil
 	}
 	w := window{reading: r, widthMs: widthMs, all: spans, warn: warn}
 	var out points
 	shown := false
 	for t, last := r.grid.startMs, r.grid.last(); t <= last; t += max(r.grid.stepMs, 1) {
+		if err := ctx.Err(); err != nil {
+			return points{}, err
+		}
 		beginMs, endMs := t+1-r.rangeMs, t+1
 		if !r.instant {
 			endMs = p.Floor(t)
@@ -101,7 +107,7 @@ func (r *reading) points(p *query.Plan, widthMs int64, spans []query.Span, warn 
 			shown = false
 		}
 	}
-	return out
+	return out, nil
 }
 
 func (r *reading) averages(spans []query.Span) points {

@@ -48,6 +48,9 @@ func (g grid) last() int64 {
 	return g.startMs + (g.endMs-g.startMs)/g.stepMs*g.stepMs
 }
 
+// steps is the number of times of the grid.
+func (g grid) steps() int64 { return (g.last()-g.startMs)/max(g.stepMs, 1) + 1 }
+
 // at is the grid as a selector or subquery sees it that has the given @ and offset.
 func (g grid) at(atMs *int64, offset time.Duration) grid {
 	if atMs != nil {

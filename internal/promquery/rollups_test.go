@@ -14,6 +14,8 @@ import (
 
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/promql"
+	promstorage "github.com/prometheus/prometheus/storage"
+	"github.com/prometheus/prometheus/tsdb/chunkenc"
 	"github.com/prometheus/prometheus/util/annotations"
 	"github.com/stretchr/testify/require"
 
@@ -458,7 +460,8 @@ func TestGaps(t *testing.T) {
 	}())
 }
 
-// TestSameLabels: two ids with the same labels are one series, whatever is read.
+// TestSameLabels: ids with the same labels are one series, whatever is read, also where they have the
+// same samples.
 func TestSameLabels(t *testing.T) {
 	ls := named("c_total")
 	series := map[metric.ScheduleID]metric.Labels{}
@@ -468,22 +471,35 @@ func TestSameLabels(t *testing.T) {
 		samples[id] = []metric.Sample{{Schedule: id, TimeMs: midnight - 5*day + 1, Value: 1}}
 	}
 	series[3] = ls
-	for id, from := range map[metric.ScheduleID]int64{3: midnight - 5*day, 29: midnight - 2*day} {
+	for id, of := range map[metric.ScheduleID]struct{ fromMs, toMs int64 }{
+		3:  {midnight - 5*day, midnight - 2*day},
+		17: {midnight - 3*day + 30*minute, now},
+		29: {midnight - day, now},
+	} {
 		samples[id] = nil
-		for at := from + 1; at < from+3*day && at < now; at += 10 * minute {
+		for at := of.fromMs + 1; at < of.toMs; at += 10 * minute {
 			samples[id] = append(samples[id], metric.Sample{Schedule: id, TimeMs: at, Value: float64(at-midnight+5*day) / 1000})
 		}
 	}
-	p := newPair(t, "model", metric.AlignDown(now, hour), series, samples)
+	// Where they differ, the last counts.
+	series[5] = named("level")
+	for _, id := range []metric.ScheduleID{5, 27} {
+		samples[id] = []metric.Sample{{Schedule: id, TimeMs: midnight + 12*hour + 30*minute, Value: float64(id)}}
+	}
+	p := newPair(t, "model", metric.AlignDown(now, hour)-3*hour, series, samples)
 	for _, w := range []*world{p.raw, p.rolled} {
-		// The world would not give one series two ids.
-		w.index.Add([]storage.Schedule{{ID: 29, Labels: ls}})
-		r := p.query(t, w, `rate(c_total[1h])`, midnight-4*day, now, hour)
-		require.NoError(t, r.Err)
-		require.Len(t, r.Value, 1)
-		require.Len(t, r.Value.(promql.Matrix)[0].Floats, int((now-midnight+4*day)/hour)+1)
-		for _, x := range r.Value.(promql.Matrix)[0].Floats {
-			require.InEpsilon(t, 1, x.F, 1e-6)
+		// The world would not give one series several ids.
+		w.index.Add([]storage.Schedule{{ID: 17, Labels: ls}, {ID: 27, Labels: series[5]}, {ID: 29, Labels: ls}})
+		r := p.query(t, w, `last_over_time(level[1h])`, midnight-4*day, now, hour)
+		require.Equal(t, []promql.FPoint{{T: midnight + 13*hour, F: 27}}, r.Value.(promql.Matrix)[0].Floats)
+		for expr, want := range map[string]float64{`rate(c_total[1h])`: 1, `count_over_time(c_total[1h])`: 6} {
+			r := p.query(t, w, expr, midnight-4*day, now, hour)
+			require.NoError(t, r.Err)
+			require.Len(t, r.Value, 1)
+			require.Len(t, r.Value.(promql.Matrix)[0].Floats, int((now-midnight+4*day)/hour)+1)
+			for _, x := range r.Value.(promql.Matrix)[0].Floats {
+				require.InEpsilon(t, want, x.F, 1e-6, "%s at %s", expr, time.UnixMilli(x.T).UTC())
+			}
 		}
 	}
 }
@@ -560,6 +576,49 @@ func TestCancelled(t *testing.T) {
 	require.Error(t, q.Exec(ctx).Err)
 }
 
+// TestManySteps: what a series comes to at the times of a grid is bounded as samples are, and broken off
+// with its query.
+func TestManySteps(t *testing.T) {
+	series, samples := steady(midnight - 5*day)
+	p := newPair(t, "model", midnight, series, samples)
+	selected := func(ctx context.Context, steps int64) []promstorage.Series {
+		x := labels.MustNewMatcher(labels.MatchEqual, metric.NameLabel, "x")
+		_, queryable := New(p.rolled.q, Options{MaxSamples: 10_000})
+		q, err := queryable.during(&plan{readings: map[*labels.Matcher]*reading{x: {
+			function: "max_over_time", level: 1, rangeMs: hour,
+			grid: grid{startMs: midnight - 2*day, endMs: midnight - 2*day + steps - 1, stepMs: 1},
+		}}}).Querier(0, now)
+		require.NoError(t, err)
+		t.Cleanup(func() { require.NoError(t, q.Close()) })
+		var out []promstorage.Series
+		for set := q.Select(ctx, false, nil, x); set.Next(); {
+			out = append(out, set.At())
+		}
+		return out
+	}
+	points := func(s promstorage.Series) (n int64, err error) {
+		it := s.Iterator(nil)
+		for it.Next() != chunkenc.ValNone {
+			n++
+		}
+		return n, it.Err()
+	}
+	n, err := points(selected(t.Context(), 10_000)[0])
+	require.NoError(t, err)
+	require.EqualValues(t, 10_000, n)
+	_, err = points(selected(t.Context(), 10_001)[0])
+	var most promql.ErrTooManySamples
+	require.ErrorAs(t, err, &most)
+
+	ctx, cancel := context.WithCancel(t.Context())
+	all := selected(ctx, 1)
+	_, err = points(all[0])
+	require.NoError(t, err)
+	cancel()
+	_, err = points(all[1]) // of the same group, which has been read
+	require.ErrorIs(t, err, context.Canceled)
+}
+
 func TestLimits(t *testing.T) {
 	w := newWorld(t, "model", retention, now)
 	for i := range 50 {
@@ -578,6 +637,17 @@ func TestLimits(t *testing.T) {
 	require.NoError(t, exec(w.q, Options{MaxSamples: 3000}, `sum(avg_over_time(x[1h]))`))
 	var most promql.ErrTooManySamples
 	require.ErrorAs(t, exec(w.q, Options{MaxSamples: 40}, `sum(avg_over_time(x[1h]))`), &most)
+
+	// The engine holds the iterators of all series of timestamp's at once, and these their samples.
+	for expr, held := range map[string]bool{`sum(x)`: false, `sum(timestamp(x))`: true} {
+		require.NoError(t, exec(w.q, Options{MaxSamples: 3000, Lookback: time.Hour}, expr))
+		err := exec(w.q, Options{MaxSamples: 2500, Lookback: time.Hour}, expr)
+		if held {
+			require.ErrorAs(t, err, &most)
+		} else {
+			require.NoError(t, err)
+		}
+	}
 
 	few := query.New(w.store, w.index, w.store.Settings(), retention,
 		clock.NewSimulated(time.UnixMilli(now)), query.Options{MaxSeries: 49})
