@@ -30,7 +30,9 @@ func TestTransfer(t *testing.T) {
 	t.Parallel()
 	from := serve(t, t.TempDir(), "--demo")
 	end := time.Now().UTC().Truncate(time.Minute)
-	asked := []string{"--start", end.Add(-27 * time.Hour).Format(time.RFC3339), "--end", end.Format(time.RFC3339), "--part", "1h"}
+	// The rest of the demo's day stays where it is.
+	const hours = 8
+	asked := []string{"--start", end.Add(-hours * time.Hour).Format(time.RFC3339), "--end", end.Format(time.RFC3339), "--part", "1h"}
 	for i, c := range []struct {
 		name  string
 		match []string
@@ -44,13 +46,15 @@ func TestTransfer(t *testing.T) {
 			file := filepath.Join(t.TempDir(), c.name)
 			asked := append(slices.Clone(asked), c.match...)
 
+			source := newGate(t, from)
 			export := func() *process.Process {
-				return start(t, append([]string{"export", "--url", from.URL, "--output", file}, asked...)...)
+				return start(t, append([]string{"export", "--url", source.URL, "--output", file}, asked...)...)
 			}
+			point := end.Add(-time.Duration(1+rng.IntN(hours-1)) * time.Hour).UnixMilli()
+			held := source.hold(rng.Int64N(256<<10), reached(t, file+".quern-export", "next_ms", point))
 			x := export()
-			reaches(t, x, file+".quern-export", "next_ms", end.Add(time.Duration(rng.IntN(20)-25)*time.Hour).UnixMilli())
+			held.await(t, x)
 			x.Kill()
-			require.FileExists(t, file+".quern-export", "it was killed before its end")
 			x = export()
 			require.Equal(t, 0, x.ExitCode(), x.Stderr.String())
 			said := regexp.MustCompile(`^(\d+) samples from \S+Z to \S+Z, \d+ bytes\n$`).FindStringSubmatch(x.Stdout.String())
@@ -64,35 +68,30 @@ func TestTransfer(t *testing.T) {
 
 			dir := t.TempDir()
 			to := serve(t, dir)
-			link := faults.NewLink(t, "127.0.0.1:0", strings.TrimPrefix(to.URL, "http://"))
-			var points []int64
-			for range 3 {
-				points = append(points, int64((0.1+0.7*rng.Float64())*float64(bytes)))
-			}
-			slices.Sort(points)
-			// At that rate it takes long enough to be killed in the middle.
+			target := newGate(t, to)
+			// A request is of a second's samples: at that rate there are about ten.
 			samples, err := strconv.Atoi(said[1])
 			require.NoError(t, err)
-			begin := func() *process.Process {
-				return start(t, "import", "--url", "http://"+link.Addr(), "--rate", strconv.Itoa(samples/10), file)
-			}
 			state := file + ".quern-import"
-			im := begin()
-			reaches(t, im, state, "bytes", points[0])
+			// begin returns when the import waits for an answer, with this share of the file behind it or a little more.
+			begin := func(share float64) (*process.Process, *hold) {
+				held := target.hold(0, reached(t, state, "bytes", int64((share+0.2*rng.Float64())*float64(bytes))))
+				im := start(t, "import", "--url", target.URL, "--rate", strconv.Itoa(samples/10), file)
+				held.await(t, im)
+				return im, held
+			}
+			im, _ := begin(0.1)
 			im.Kill()
-			require.FileExists(t, state, "it was killed before its end")
-			at := number(t, state, "bytes")
-			im = begin()
-			reaches(t, im, state, "bytes", max(points[1], at+1))
+			im, held = begin(0.35)
 			im.Signal(syscall.SIGINT)
+			held.goOn()
 			require.Equal(t, 1, im.ExitCode())
 			require.Regexp(t, `stopped after line \d+ of .*: the same command goes on from there`, im.Stderr.String())
-			at = number(t, state, "bytes")
-			im = begin()
-			reaches(t, im, state, "bytes", max(points[2], at+1))
+			im, held = begin(0.6)
 			to.Kill()
+			held.goOn()
 			to = serve(t, dir)
-			link.LeadTo(strings.TrimPrefix(to.URL, "http://"))
+			target.leadTo(t, to)
 			require.Equal(t, 0, im.ExitCode(), im.Stderr.String())
 			assert.Equal(t, fmt.Sprintf("%s samples accepted, 0 rejected; %d lines, 0 malformed\n", said[1], len(want)), im.Stdout.String())
 			assert.NoFileExists(t, state)
@@ -111,36 +110,17 @@ func TestTransfer(t *testing.T) {
 	}
 }
 
-// reaches waits until a number in a state is as large, and fails when the process ends before.
-func reaches(t *testing.T, p *process.Process, path, field string, least int64) {
-	t.Helper()
-	process.Eventually(t, field+" in "+path, func() error {
-		is := number(t, path, field)
-		if is >= least {
-			return nil
-		}
-		select {
-		case <-p.Ended:
-			require.Fail(t, "it has ended", "at %d of %d\n%s", is, least, p.Stderr.String())
-		default:
-		}
-		return fmt.Errorf("%d of %d", is, least)
-	})
-}
-
-// number is one of a state; 0 if there is none.
-func number(t *testing.T, path, field string) int64 {
-	t.Helper()
-	text, err := os.ReadFile(path)
-	if os.IsNotExist(err) {
-		return 0
+// reached asks whether a number in a state is as large.
+func reached(t *testing.T, path, field string, least int64) func() bool {
+	return func() bool {
+		text, err := os.ReadFile(path)
+		assert.NoError(t, err)
+		var state map[string]any
+		assert.NoError(t, json.Unmarshal(text, &state), "a state is always whole")
+		n, ok := state[field].(float64)
+		assert.True(t, ok, "%s", text)
+		return int64(n) >= least
 	}
-	require.NoError(t, err)
-	var state map[string]any
-	require.NoError(t, json.Unmarshal(text, &state), "a state is always whole")
-	n, ok := state[field].(float64)
-	require.True(t, ok, "%s", text)
-	return int64(n)
 }
 
 // readExport is the lines of a file, sorted.
