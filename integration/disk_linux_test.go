@@ -68,9 +68,7 @@ func TestFullDisk(t *testing.T) {
 	// Killed on a full disk, it is there again as soon as there is room.
 	fill(t, filler)
 	p.Kill()
-	p = d.serve(t)
-	require.NoError(t, os.Remove(filler))
-	p.Ready()
+	p = d.goOn(t, d.serve(t))
 	require.NoError(t, sent.Raw(p))
 	process.Eventually(t, "a report to be taken again", func() error {
 		_, err := next()

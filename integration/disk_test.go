@@ -1,10 +1,15 @@
 package integration
 
 import (
+	"errors"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
+
+	"github.com/stretchr/testify/assert"
 
 	"github.com/quern/quern/integration/process"
 )
@@ -18,6 +23,27 @@ type disk struct {
 }
 
 func (d *disk) filler() string { return filepath.Join(d.dir, "filler") }
+
+// goOn is what an operator does whose server's disk was full: there is room again, and a server that has ended for want
+// of it is started again. It returns the server when it is ready.
+func (d *disk) goOn(t *testing.T, p *process.Process, args ...string) *process.Process {
+	t.Helper()
+	assert.NoError(t, os.Remove(d.filler()))
+	process.Eventually(t, "the server to serve or to end", func() error {
+		select {
+		case <-p.Ended:
+			p = d.serve(t, args...)
+			return nil
+		default:
+		}
+		if !strings.Contains(p.Stderr.String(), "msg=serving") {
+			return errors.New("it is still starting")
+		}
+		return nil
+	})
+	p.Ready()
+	return p
+}
 
 // serve starts a server on it.
 func (d *disk) serve(t *testing.T, args ...string) *process.Process {

@@ -2,7 +2,6 @@ package integration
 
 import (
 	"math/rand/v2"
-	"os"
 	"path/filepath"
 	"strings"
 	"sync/atomic"
@@ -35,28 +34,15 @@ func TestFaults(t *testing.T) {
 	}
 	link := faults.NewLink(t, "127.0.0.1:0", "127.0.0.1:1")
 	var at atomic.Pointer[process.Process]
-	begin := func() {
-		at.Store(d.serve(t, "--rollups", "4s,8s,16s", "--aggregation-delay", "2s", "--late-grace", "1s", "--block-size", "8"))
+	args := []string{"--rollups", "4s,8s,16s", "--aggregation-delay", "2s", "--late-grace", "1s", "--block-size", "8"}
+	ready := func(p *process.Process) {
+		at.Store(p)
+		p.Ready()
+		link.LeadTo(strings.TrimPrefix(p.URL, "http://"))
 	}
-	ready := func() {
-		at.Load().Ready()
-		link.LeadTo(strings.TrimPrefix(at.Load().URL, "http://"))
-	}
-	serve := func() {
-		begin()
-		ready()
-	}
+	serve := func() { ready(d.serve(t, args...)) }
 	serve()
-	// goOn is what an operator does whose disk has room again.
-	goOn := func() {
-		assert.NoError(t, os.Remove(d.filler()))
-		select {
-		case <-at.Load().Ended:
-			begin()
-		default:
-		}
-		ready()
-	}
+	goOn := func() { ready(d.goOn(t, at.Load(), args...)) }
 
 	server := []string{"server"}
 	kinds := append(faults.LinkKinds("connections", 4*time.Second, []*faults.Link{link}),
@@ -83,7 +69,7 @@ func TestFaults(t *testing.T) {
 			faults.Kind{Name: "disk full, and killed", Slots: server, Longest: 4 * time.Second, Inject: func(int) func() {
 				fill(t, d.filler())
 				at.Load().Kill()
-				begin()
+				at.Store(d.serve(t, args...))
 				return goOn
 			}},
 		)
