@@ -125,7 +125,10 @@ func (e *Engine) plan(q storage.Queryable, begin func(storage.Queryable) (promql
 		return nil, err
 	}
 	stmt := inner.Statement().(*parser.EvalStmt)
-	r := rewriter{plan: p, q: during.q, lookbackMs: stmt.LookbackDelta.Milliseconds(), subqueryStepMs: e.subqueryStepMs}
+	r := rewriter{
+		plan: p, q: during.q, maxSamples: during.maxSamples,
+		lookbackMs: stmt.LookbackDelta.Milliseconds(), subqueryStepMs: e.subqueryStepMs,
+	}
 	stmt.Expr = r.rewrite(stmt.Expr, grid{
 		startMs: timestamp.FromTime(stmt.Start), endMs: timestamp.FromTime(stmt.End), stepMs: stmt.Interval.Milliseconds(),
 	})
@@ -144,6 +147,9 @@ type planned struct {
 
 // Exec implements promql.Query.
 func (q *planned) Exec(ctx context.Context) *promql.Result {
+	if q.plan.refused != nil {
+		return &promql.Result{Err: q.plan.refused}
+	}
 	r := q.Query.Exec(ctx)
 	r.Warnings.Merge(q.plan.notes)
 	for _, w := range q.plan.warnings.List() {

@@ -8,7 +8,6 @@ import (
 	"sync"
 
 	"github.com/prometheus/prometheus/model/labels"
-	"github.com/prometheus/prometheus/promql"
 	"github.com/prometheus/prometheus/storage"
 	"github.com/prometheus/prometheus/tsdb/chunkenc"
 	"github.com/prometheus/prometheus/util/annotations"
@@ -228,9 +227,6 @@ type rows struct {
 }
 
 func (r *rows) points(places []place) (points, error) {
-	if !r.averaged() && r.grid.steps() > r.loader.most {
-		return points{}, promql.ErrTooManySamples("query execution")
-	}
 	r.once.Do(func() { r.planned, r.failed = r.plan(r.loader.ctx, r.q) })
 	if r.failed != nil {
 		return points{}, r.failed

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/prometheus/promql"
 	"github.com/prometheus/prometheus/promql/parser"
 	"github.com/prometheus/prometheus/util/annotations"
 
@@ -22,6 +23,7 @@ type plan struct {
 	readings map[*labels.Matcher]*reading
 	notes    annotations.Annotations
 	warnings query.Warnings
+	refused  error // what the query is answered without being evaluated
 }
 
 func newPlan() *plan { return &plan{readings: make(map[*labels.Matcher]*reading)} }
@@ -94,6 +96,7 @@ var asFunction = map[string]string{
 type rewriter struct {
 	plan           *plan
 	q              *query.Querier
+	maxSamples     int64
 	lookbackMs     int64
 	subqueryStepMs func(rangeMs int64) int64
 	err            error // the first
@@ -113,7 +116,12 @@ func (r *rewriter) rewrite(e parser.Expr, g grid) parser.Expr {
 		if stepMs == 0 {
 			stepMs = r.subqueryStepMs(rangeMs)
 		}
-		e.Expr = r.rewrite(e.Expr, g.at(e.Timestamp, e.OriginalOffset).inside(rangeMs, stepMs))
+		inside := g.at(e.Timestamp, e.OriginalOffset).inside(rangeMs, stepMs)
+		// Both the engine and a reading have something for each step before they count it.
+		if inside.steps() > r.maxSamples {
+			r.plan.refused = promql.ErrTooManySamples("query preparation")
+		}
+		e.Expr = r.rewrite(e.Expr, inside)
 	case *parser.StepInvariantExpr:
 		e.Expr = r.rewrite(e.Expr, grid{startMs: g.startMs, endMs: g.startMs})
 	case *parser.AggregateExpr:

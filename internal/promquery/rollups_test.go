@@ -14,7 +14,6 @@ import (
 
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/promql"
-	promstorage "github.com/prometheus/prometheus/storage"
 	"github.com/prometheus/prometheus/tsdb/chunkenc"
 	"github.com/prometheus/prometheus/util/annotations"
 	"github.com/stretchr/testify/require"
@@ -576,47 +575,48 @@ func TestCancelled(t *testing.T) {
 	require.Error(t, q.Exec(ctx).Err)
 }
 
-// TestManySteps: what a series comes to at the times of a grid is bounded as samples are, and broken off
-// with its query.
+// TestManySteps: a subquery has no more steps than a query may hold samples, whatever there is to read: of z
+// nothing, so nothing else refuses it.
 func TestManySteps(t *testing.T) {
 	series, samples := steady(midnight - 5*day)
 	p := newPair(t, "model", midnight, series, samples)
-	selected := func(ctx context.Context, steps int64) []promstorage.Series {
-		x := labels.MustNewMatcher(labels.MatchEqual, metric.NameLabel, "x")
-		_, queryable := New(p.rolled.q, Options{MaxSamples: 10_000})
-		q, err := queryable.during(&plan{readings: map[*labels.Matcher]*reading{x: {
-			function: "max_over_time", level: 1, rangeMs: hour,
-			grid: grid{startMs: midnight - 2*day, endMs: midnight - 2*day + steps - 1, stepMs: 1},
-		}}}).Querier(0, now)
-		require.NoError(t, err)
-		t.Cleanup(func() { require.NoError(t, q.Close()) })
-		var out []promstorage.Series
-		for set := q.Select(ctx, false, nil, x); set.Next(); {
-			out = append(out, set.At())
-		}
-		return out
+	engine, queryable := New(p.rolled.q, Options{MaxSamples: 3600})
+	exec := func(expr, step string) error {
+		q, err := engine.NewInstantQuery(t.Context(), queryable, nil, fmt.Sprintf(expr, step), time.UnixMilli(now))
+		require.NoError(t, err, expr)
+		defer q.Close()
+		return q.Exec(t.Context()).Err
 	}
-	points := func(s promstorage.Series) (n int64, err error) {
-		it := s.Iterator(nil)
-		for it.Next() != chunkenc.ValNone {
-			n++
-		}
-		return n, it.Err()
+	for _, expr := range []string{
+		`max_over_time(z[1h:%s])`, `max_over_time(z[1h:%s] offset 4d)`, `sum(max_over_time(rate(z[1h] offset 4d)[1h:%s]))`,
+		`avg_over_time(max_over_time(z[30m:%[1]s])[30m:%[1]s])`, `max_over_time((z @ start())[1h:%s])`,
+	} {
+		require.NoError(t, exec(expr, "1s"), expr)
+		var most promql.ErrTooManySamples
+		require.ErrorAs(t, exec(expr, "999ms"), &most, expr)
 	}
-	n, err := points(selected(t.Context(), 10_000)[0])
-	require.NoError(t, err)
-	require.EqualValues(t, 10_000, n)
-	_, err = points(selected(t.Context(), 10_001)[0])
-	var most promql.ErrTooManySamples
-	require.ErrorAs(t, err, &most)
+}
 
-	ctx, cancel := context.WithCancel(t.Context())
-	all := selected(ctx, 1)
-	_, err = points(all[0])
+// TestCancelledWithin: who breaks a query off ends also what is made of rows that have been read.
+func TestCancelledWithin(t *testing.T) {
+	series, samples := steady(midnight - 5*day)
+	p := newPair(t, "model", midnight, series, samples)
+	x := labels.MustNewMatcher(labels.MatchEqual, metric.NameLabel, "x")
+	q, err := p.rolled.queryable.during(&plan{readings: map[*labels.Matcher]*reading{
+		x: {function: "max_over_time", level: 1, rangeMs: hour, grid: grid{startMs: midnight - 2*day}},
+	}}).Querier(0, now)
 	require.NoError(t, err)
+	defer q.Close()
+	ctx, cancel := context.WithCancel(t.Context())
+	set := q.Select(ctx, false, nil, x)
+	require.True(t, set.Next())
+	it := set.At().Iterator(nil)
+	require.Equal(t, chunkenc.ValFloat, it.Next())
+	require.True(t, set.Next())
 	cancel()
-	_, err = points(all[1]) // of the same group, which has been read
-	require.ErrorIs(t, err, context.Canceled)
+	it = set.At().Iterator(nil) // of the same group
+	require.Equal(t, chunkenc.ValNone, it.Next())
+	require.ErrorIs(t, it.Err(), context.Canceled)
 }
 
 func TestLimits(t *testing.T) {
