@@ -3,11 +3,13 @@ package promquery
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
 
 	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/prometheus/promql"
 	"github.com/prometheus/prometheus/storage"
 	"github.com/prometheus/prometheus/tsdb/chunkenc"
 	"github.com/prometheus/prometheus/util/annotations"
@@ -306,6 +308,15 @@ func (s *series) Iterator(it chunkenc.Iterator) chunkenc.Iterator {
 		own = new(iterator)
 	}
 	p, err := s.source.points(s.places)
-	*own = iterator{points: p, at: -1, err: err}
+	*own = iterator{points: p, at: -1, err: asStored(err)}
 	return own
+}
+
+// asStored has an error of the store known as one from those that are the query's own.
+func asStored(err error) error {
+	var most promql.ErrTooManySamples
+	if err == nil || errors.As(err, &most) || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
+		return err
+	}
+	return promql.ErrStorage{Err: err}
 }

@@ -18,10 +18,12 @@ import (
 	"github.com/prometheus/prometheus/util/annotations"
 	"github.com/stretchr/testify/require"
 
+	"github.com/quern/quern/internal/blocks"
 	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/query"
 	"github.com/quern/quern/internal/storage"
+	"github.com/quern/quern/internal/storage/storagetest"
 )
 
 var seed = flag.Uint64("seed", 0, "seed of the random series; 0 takes another each time")
@@ -617,6 +619,26 @@ func TestCancelledWithin(t *testing.T) {
 	it = set.At().Iterator(nil) // of the same group
 	require.Equal(t, chunkenc.ValNone, it.Next())
 	require.ErrorIs(t, it.Err(), context.Canceled)
+}
+
+// TestStoreFails: whoever asks is told that it is the store, and which way.
+func TestStoreFails(t *testing.T) {
+	clk := clock.NewSimulated(time.UnixMilli(now))
+	store := storagetest.NewFaulty(storagetest.NewModel(settings(), retention, clk))
+	w := newWorldOn(t, store, retention, clk)
+	w.put(metric.Sample{Schedule: w.id(named("x")), TimeMs: now - minute, Value: 1})
+	engine, queryable := New(w.q, Options{})
+	for _, fault := range []error{storage.ErrUnavailable, storage.ErrTimeout, storage.ErrCorrupt} {
+		for _, expr := range []string{`x`, `rate(x[5m])`, `max_over_time(x[5m:1m])`, `sum(timestamp(x))`} {
+			store.Fail("RawChunks", blocks.Range{}, 1, fault)
+			q, err := engine.NewInstantQuery(t.Context(), queryable, nil, expr, time.UnixMilli(now))
+			require.NoError(t, err)
+			var stored promql.ErrStorage
+			require.ErrorAs(t, q.Exec(t.Context()).Err, &stored, expr)
+			require.ErrorIs(t, stored.Err, fault)
+			q.Close()
+		}
+	}
 }
 
 func TestLimits(t *testing.T) {
