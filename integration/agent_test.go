@@ -38,7 +38,6 @@ func TestAgent(t *testing.T) {
 	}))
 	defer front.Close()
 
-	begin := time.Now()
 	a := start(t, "agent", "--url", front.URL, "--interval", "500ms", "--source", "it-host")
 	a.Wrote(`msg=measuring source=it-host`)
 	a.Wrote(`the server did not take a report; it is sent again`)
@@ -67,7 +66,6 @@ func TestAgent(t *testing.T) {
 	slices.SortFunc(got, func(a, b process.Sample) int { return cmp.Compare(a.Ms, b.Ms) })
 	first := time.UnixMilli(got[0].Ms)
 	assert.Less(t, first, up, "measured while the server was away")
-	assert.Less(t, first.Sub(begin), 10*time.Second, "the first of all is there")
 
 	a.Signal(syscall.SIGTERM)
 	assert.Equal(t, 0, a.ExitCode())

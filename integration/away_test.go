@@ -8,7 +8,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -60,9 +59,7 @@ func TestNoCassandra(t *testing.T) {
 			assert.Equal(t, 503, r.Code)
 			p.Wrote(`answers; trying again in 2s"`)
 
-			begin := time.Now()
 			p.Stop()
-			assert.Less(t, time.Since(begin), 5*time.Second)
 			assert.NotContains(t, p.Stderr.String(), "hunter2")
 			assert.NotContains(t, p.Stderr.String(), "msg=serving")
 		})

@@ -138,10 +138,8 @@ func TestDrain(t *testing.T) {
 		}
 		return err
 	})
-	begin := time.Now()
 	p.Signal(syscall.SIGTERM)
 	assert.Equal(t, 0, p.ExitCode())
-	assert.Less(t, time.Since(begin), 15*time.Second)
 	assert.NoError(t, <-answer)
 	assert.Contains(t, p.Stderr.String(), "draining")
 
@@ -168,7 +166,6 @@ func TestSecondSignal(t *testing.T) {
 	})
 	p.Signal(os.Interrupt)
 	p.Wrote("draining; a second signal ends at once")
-	begin := time.Now()
 	// The log line comes just before, or just after, the default is in force again.
 	process.Eventually(t, "the end", func() error {
 		_ = p.Cmd.Process.Signal(os.Interrupt)
@@ -179,8 +176,7 @@ func TestSecondSignal(t *testing.T) {
 			return fmt.Errorf("it goes on")
 		}
 	})
-	assert.NotEqual(t, 0, p.ExitCode())
-	assert.Less(t, time.Since(begin), 5*time.Second)
+	assert.Equal(t, -1, p.ExitCode(), "by the signal")
 }
 
 // TestRefusals: the program ends with the promised code and one clear sentence.
