@@ -72,18 +72,21 @@ const (
 	odd = 10
 )
 
+// timeout is long enough for a busy machine: what shall fail is said, and nothing else.
+const timeout = time.Minute
+
 // connect opens a session to the server that all tests share.
 func connect(t *testing.T) (cassandra.Options, *gocql.Session) {
 	t.Helper()
 	server := cassandratest.Shared(t)
 	config := gocql.NewCluster(server.Hosts()...)
 	config.DisableInitialHostLookup = server.Way() == cassandratest.WayDocker
-	config.ConnectTimeout, config.Timeout = time.Minute, time.Minute
+	config.ConnectTimeout, config.Timeout = timeout, timeout
 	config.Consistency = gocql.One
 	s, err := config.CreateSession()
 	require.NoError(t, err)
 	t.Cleanup(s.Close)
-	return cassandra.Options{Hosts: server.Hosts(), DirectHosts: config.DisableInitialHostLookup}, s
+	return cassandra.Options{Hosts: server.Hosts(), DirectHosts: config.DisableInitialHostLookup, Timeout: timeout}, s
 }
 
 // keyspace makes an empty one that goes with the test.
@@ -511,7 +514,7 @@ func counted[T any](s *stopping, seq iter.Seq2[T, error]) iter.Seq2[T, error] {
 // quern runs the program between the two keyspaces.
 func (k *rhq) quern(t *testing.T, to string, args ...string) *process.Process {
 	t.Helper()
-	args = append(args, "--cassandra-hosts", strings.Join(k.Hosts, ","), "--keyspace", to)
+	args = append(args, "--cassandra-hosts", strings.Join(k.Hosts, ","), "--keyspace", to, "--cassandra-timeout", timeout.String())
 	if k.DirectHosts {
 		args = append(args, "--cassandra-direct")
 	}

@@ -45,7 +45,7 @@ func TestTombstones(t *testing.T) {
 	var opts cassandra.Options
 	sys := acceptance.Start(t, acceptance.Backend{Open: func(t testing.TB, s storage.Settings, r storage.Retention, clk clock.Clock) func() storage.Store {
 		opts = cassandra.Options{
-			Hosts: server.Hosts(), DirectHosts: server.Way() == cassandratest.WayDocker,
+			Hosts: server.Hosts(), DirectHosts: server.Way() == cassandratest.WayDocker, Timeout: timeout,
 			Settings: s, Clock: clk, Retention: func(metric.Ladder) (storage.Retention, error) { return r, nil },
 		}
 		require.NoError(t, cassandra.ApplySchema(t.Context(), opts, "", func(int, int, string) {}))

@@ -173,5 +173,8 @@ func finish(ctx context.Context, cfg config.Migrate, r *migrate.Report, from *ca
 		return fmt.Errorf("the legacy tables are kept in spite of --drop: %d of their rows could not be copied", r.Bad)
 	}
 	fmt.Fprintf(stdout, "Dropping the tables %s of keyspace %s.\n", strings.Join(legacy.Tables(), ", "), cfg.From.Keyspace)
-	return from.Drop(ctx)
+	if err := from.Drop(ctx); err != nil {
+		return fmt.Errorf("%w; all is copied: drop what is left of its tables with cqlsh", err)
+	}
+	return nil
 }

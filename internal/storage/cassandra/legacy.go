@@ -34,6 +34,7 @@ var _ legacy.Reader = (*Legacy)(nil)
 // OpenLegacy connects to the keyspace that opts name, and refuses one whose tables are not RHQ's.
 func OpenLegacy(ctx context.Context, opts Options) (*Legacy, error) {
 	opts.ensureDefaults()
+	opts.Timeout = max(opts.Timeout, ddlTimeout) // for Drop; and nobody waits for what is copied
 	config, err := clusterConfig(&opts)
 	if err != nil {
 		return nil, err
