@@ -142,14 +142,19 @@ const warningHeader = "Quern-Warning"
 // statusClientGone is what nginx made customary, and Prometheus uses, for a request whose client did not wait.
 const statusClientGone = 499
 
-// asFailure sorts an error of a query's.
+// asFailure sorts an error. What is no promql.ErrStorage is a query's own.
 func asFailure(err error) *failure {
 	var (
 		own       *failure
 		cancelled promql.ErrQueryCanceled
 		timedOut  promql.ErrQueryTimeout
 		stored    promql.ErrStorage
+		asked     *query.RequestError
 	)
+	read := errors.As(err, &stored)
+	if read {
+		err = stored.Err
+	}
 	switch {
 	case errors.As(err, &own):
 		return own
@@ -157,22 +162,8 @@ func asFailure(err error) *failure {
 		return &failure{statusClientGone, "canceled", err}
 	case errors.As(err, &timedOut), errors.Is(err, context.DeadlineExceeded):
 		return &failure{http.StatusServiceUnavailable, "timeout", err}
-	case errors.As(err, &stored):
-		return asReadFailure(stored.Err)
-	}
-	return &failure{http.StatusUnprocessableEntity, "execution", err}
-}
-
-// asReadFailure sorts an error of what was to be read, or deleted.
-func asReadFailure(err error) *failure {
-	var asked *query.RequestError
-	switch {
-	case errors.As(err, &asked):
+	case !read, errors.As(err, &asked):
 		return &failure{http.StatusUnprocessableEntity, "execution", err}
-	case errors.Is(err, context.Canceled):
-		return &failure{statusClientGone, "canceled", err}
-	case errors.Is(err, context.DeadlineExceeded):
-		return &failure{http.StatusServiceUnavailable, "timeout", err}
 	case storage.IsAway(err):
 		return &failure{http.StatusServiceUnavailable, "unavailable", err}
 	}
@@ -388,7 +379,7 @@ func (a *API) series(r *http.Request) (answer, error) {
 	}
 	ans.warnings.Merge(all.Warnings())
 	if err := all.Err(); err != nil {
-		return ans, asReadFailure(err)
+		return ans, promql.ErrStorage{Err: err}
 	}
 	ans.data = found
 	return ans, nil
@@ -413,7 +404,7 @@ func (a *API) deleteSeries(r *http.Request) (answer, error) {
 	}
 	warnings, err := a.opts.Deleter.Delete(r.Context(), start.UnixMilli(), end.UnixMilli()+1, sets...)
 	if err != nil && r.Context().Err() == nil {
-		return answer{}, asReadFailure(err)
+		return answer{}, promql.ErrStorage{Err: err}
 	}
 	var ans answer
 	for _, w := range warnings {

@@ -133,7 +133,7 @@ func clusterConfig(o *Options) (*gocql.ClusterConfig, error) {
 	config.SerialConsistency = gocql.LocalSerial
 	config.ProtoVersion = 4
 	config.Timeout, config.ConnectTimeout, config.WriteTimeout = o.Timeout, o.Timeout, o.Timeout
-	// Only what changes the schema waits for that, twice for each step: while the lock of the schema lasts.
+	// Only what changes the schema waits for that.
 	config.MaxWaitSchemaAgreement = agreementWait
 	config.NumConns = 2
 	config.ReconnectInterval = time.Second
