@@ -36,6 +36,10 @@ const compatible = "3.15.0"
 // maxPoints bounds the points of one series in an answer, as Prometheus does.
 const maxPoints = 11_000
 
+// maxWords bounds the words of an expression: names, numbers, texts, operators, parentheses. It is read and evaluated by recursion, and
+// one that nests a million times takes more stack than a process may have, which ends it.
+const maxWords = 10_000
+
 // Metadata knows what metrics are.
 type Metadata interface {
 	// List is what is known of a metric, or of all if its name is "", at most limit metrics unless that is 0.
@@ -205,8 +209,8 @@ func (a *API) query(r *http.Request) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
-	return a.evaluate(r, func(ctx context.Context, opts promql.QueryOpts) (promql.Query, error) {
-		return a.opts.Engine.NewInstantQuery(ctx, a.opts.Queryable, opts, r.FormValue("query"), at)
+	return a.evaluate(r, func(ctx context.Context, opts promql.QueryOpts, expr string) (promql.Query, error) {
+		return a.opts.Engine.NewInstantQuery(ctx, a.opts.Queryable, opts, expr, at)
 	})
 }
 
@@ -231,14 +235,20 @@ func (a *API) queryRange(r *http.Request) (answer, error) {
 	case end.Sub(start)/step > maxPoints:
 		return answer{}, badData("exceeded maximum resolution of 11,000 points per timeseries. Try decreasing the query resolution (?step=XX)")
 	}
-	return a.evaluate(r, func(ctx context.Context, opts promql.QueryOpts) (promql.Query, error) {
-		return a.opts.Engine.NewRangeQuery(ctx, a.opts.Queryable, opts, r.FormValue("query"), start, end, step)
+	return a.evaluate(r, func(ctx context.Context, opts promql.QueryOpts, expr string) (promql.Query, error) {
+		return a.opts.Engine.NewRangeQuery(ctx, a.opts.Queryable, opts, expr, start, end, step)
 	})
 }
 
 // evaluate does what both kinds of queries have in common.
-func (a *API) evaluate(r *http.Request, begin func(context.Context, promql.QueryOpts) (promql.Query, error)) (answer, error) {
+func (a *API) evaluate(
+	r *http.Request, begin func(ctx context.Context, opts promql.QueryOpts, expr string) (promql.Query, error),
+) (answer, error) {
 	limit, err := limitOf(r, "limit")
+	if err != nil {
+		return answer{}, err
+	}
+	expr, err := expressionOf(r)
 	if err != nil {
 		return answer{}, err
 	}
@@ -263,7 +273,7 @@ func (a *API) evaluate(r *http.Request, begin func(context.Context, promql.Query
 		}
 	}
 	asked := r.FormValue("stats")
-	q, err := begin(ctx, promql.NewPrometheusQueryOpts(asked == "all", lookback))
+	q, err := begin(ctx, promql.NewPrometheusQueryOpts(asked == "all", lookback), expr)
 	if err != nil && ctx.Err() != nil { // it has waited for its turn
 		return answer{}, ctx.Err()
 	}
@@ -302,8 +312,25 @@ func (a *API) evaluate(r *http.Request, begin func(context.Context, promql.Query
 
 var errTruncated = errors.New("results truncated due to limit")
 
+// expressionOf is the expression that a request is about. What is wrong with it the parser says, but for its length.
+func expressionOf(r *http.Request) (string, error) {
+	text := r.FormValue("query")
+	words := parser.Lex(text)
+	for range maxWords + 1 {
+		var word parser.Item
+		if words.NextItem(&word); word.Typ == parser.EOF || word.Typ == parser.ERROR {
+			return text, nil
+		}
+	}
+	return "", badData("invalid parameter \"query\": it has more than %d words", maxWords)
+}
+
 func (a *API) formatQuery(r *http.Request) (answer, error) {
-	expr, err := a.parser.ParseExpr(r.FormValue("query"))
+	text, err := expressionOf(r)
+	if err != nil {
+		return answer{}, err
+	}
+	expr, err := a.parser.ParseExpr(text)
 	if err != nil {
 		return answer{}, invalid("query", err)
 	}

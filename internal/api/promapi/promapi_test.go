@@ -192,6 +192,28 @@ func TestErrors(t *testing.T) {
 	require.Equal(t, http.StatusBadRequest, w.Code)
 }
 
+// TestDeepExpressions: one that is too long is refused before recursion over it ends the process; the deepest that is not is answered.
+func TestDeepExpressions(t *testing.T) {
+	h := newAPI(t, nil)
+	nested := func(begin, end string, n int) string {
+		return strings.Repeat(begin, n) + "up" + strings.Repeat(end, n)
+	}
+	for _, path := range []string{"/api/v1/query?query=", "/api/v1/query_range?start=0&end=1&step=1&query=", "/api/v1/format_query?query="} {
+		for _, expr := range []string{nested("sum(", ")", 1_000_000), nested("-", "", maxWords), nested("1+", "", maxWords/2)} {
+			code, body := ask(t, h, http.MethodPost, path+url.QueryEscape(expr))
+			require.Equal(t, http.StatusBadRequest, code, "%.200s", body)
+			require.JSONEq(t, `{"status":"error","errorType":"bad_data","error":"invalid parameter \"query\": it has more than 10000 words"}`, body)
+		}
+	}
+	for _, expr := range []string{
+		nested("sum(", ")", maxWords/3-1), nested("(", ")", maxWords/2-1),
+		`up{instance=~"` + strings.Repeat("a|", maxWords) + `"}`,
+	} {
+		code, body := ask(t, h, http.MethodPost, "/api/v1/query?query="+url.QueryEscape(expr))
+		require.Equal(t, http.StatusOK, code, "%.200s", body)
+	}
+}
+
 // failing stands for an engine whose queries end in some error.
 type failing struct {
 	promql.QueryEngine
