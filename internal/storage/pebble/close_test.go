@@ -1,8 +1,10 @@
 package pebble
 
 import (
+	"context"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/stretchr/testify/require"
@@ -10,6 +12,31 @@ import (
 	"github.com/quern/quern/internal/blocks"
 	"github.com/quern/quern/internal/storage"
 )
+
+// TestStuckWriteHoldsUpNobody: a write that waits for the disk keeps the locks that it has taken. Who needs them
+// too can leave.
+func TestStuckWriteHoldsUpNobody(t *testing.T) {
+	noLeaks(t)
+	st, err := Open("/data", fullOptions(vfs.NewMem()))
+	require.NoError(t, err)
+	lease, err := st.AcquireShard(t.Context(), 0, "w", time.Hour)
+	require.NoError(t, err)
+	st.fences.mu.RLock() // as commit does
+	st.registryMu.Lock() // as ClaimSchedules does
+	for _, op := range []func(context.Context) error{
+		func(ctx context.Context) error { return st.RenewShard(ctx, lease, time.Hour) },
+		func(ctx context.Context) error { return st.ReleaseShard(ctx, 0, "w") },
+		func(ctx context.Context) error { _, err := st.Leases(ctx); return err }, // those before it wait to write
+		func(ctx context.Context) error { _, err := st.LeasedIDs(ctx); return err },
+	} {
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+		require.ErrorIs(t, op(ctx), storage.ErrTimeout)
+		cancel()
+	}
+	st.registryMu.Unlock()
+	st.fences.mu.RUnlock()
+	require.NoError(t, st.Close())
+}
 
 // TestCloseUnderUse closes the store while it is read and written: each call ends with
 // what it was asked for, or with the word that the store is closed.

@@ -150,14 +150,19 @@ func (s *Store) Workers(ctx context.Context) ([]storage.Worker, error) {
 
 // Leases implements storage.Operations.
 func (s *Store) Leases(ctx context.Context) ([]storage.Lease, error) {
-	if err := s.begin(ctx, "leases"); err != nil {
+	var found []storage.Lease
+	err := s.do(ctx, "leases", func() error {
+		s.fences.mu.RLock()
+		defer s.fences.mu.RUnlock()
+		found = slices.SortedFunc(maps.Values(s.fences.leases), func(a, b storage.Lease) int {
+			return cmp.Compare(a.Shard, b.Shard)
+		})
+		return nil
+	})
+	if err != nil {
 		return nil, err
 	}
-	s.fences.mu.RLock()
-	defer s.fences.mu.RUnlock()
-	return slices.SortedFunc(maps.Values(s.fences.leases), func(a, b storage.Lease) int {
-		return cmp.Compare(a.Shard, b.Shard)
-	}), nil
+	return found, nil
 }
 
 // Expire implements storage.Store. Raw goes by whole days, a roll-up by whole periods,

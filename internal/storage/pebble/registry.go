@@ -40,12 +40,17 @@ func (s *Store) LeaseIDs(ctx context.Context, n int) (blocks.Range, error) {
 
 // LeasedIDs implements storage.Registry.
 func (s *Store) LeasedIDs(ctx context.Context) (blocks.Range, error) {
-	if err := s.begin(ctx, "leased ids"); err != nil {
+	var r blocks.Range
+	err := s.do(ctx, "leased ids", func() error {
+		s.registryMu.Lock()
+		defer s.registryMu.Unlock()
+		r = blocks.Range{End: s.nextID}
+		return nil
+	})
+	if err != nil {
 		return blocks.Range{}, err
 	}
-	s.registryMu.Lock()
-	defer s.registryMu.Unlock()
-	return blocks.Range{End: s.nextID}, nil
+	return r, nil
 }
 
 // ClaimSchedules implements storage.Registry. It is not synced: the samples that

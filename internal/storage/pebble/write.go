@@ -162,33 +162,30 @@ func (s *Store) AcquireShard(ctx context.Context, shard int, owner string, ttl t
 
 // RenewShard implements storage.Runs.
 func (s *Store) RenewShard(ctx context.Context, l storage.Lease, ttl time.Duration) error {
-	op := fmt.Sprintf("renew shard %d", l.Shard)
-	if err := s.begin(ctx, op); err != nil {
-		return err
-	}
-	s.fences.mu.Lock()
-	defer s.fences.mu.Unlock()
-	now := s.clk.Now()
-	held, ok := s.fences.leases[l.Shard]
-	if !ok || held.Owner != l.Owner || held.Fence != l.Fence || held.ExpiresMs <= now.UnixMilli() {
-		return fmt.Errorf("%s: %w", op, storage.ErrConflict)
-	}
-	held.ExpiresMs = now.Add(ttl).UnixMilli()
-	s.fences.leases[l.Shard] = held
-	return nil
+	return s.do(ctx, fmt.Sprintf("renew shard %d", l.Shard), func() error {
+		s.fences.mu.Lock()
+		defer s.fences.mu.Unlock()
+		now := s.clk.Now()
+		held, ok := s.fences.leases[l.Shard]
+		if !ok || held.Owner != l.Owner || held.Fence != l.Fence || held.ExpiresMs <= now.UnixMilli() {
+			return storage.ErrConflict
+		}
+		held.ExpiresMs = now.Add(ttl).UnixMilli()
+		s.fences.leases[l.Shard] = held
+		return nil
+	})
 }
 
 // ReleaseShard implements storage.Runs.
 func (s *Store) ReleaseShard(ctx context.Context, shard int, owner string) error {
-	if err := s.begin(ctx, "release shard"); err != nil {
-		return err
-	}
-	s.fences.mu.Lock()
-	defer s.fences.mu.Unlock()
-	if s.fences.leases[shard].Owner == owner {
-		delete(s.fences.leases, shard)
-	}
-	return nil
+	return s.do(ctx, "release shard", func() error {
+		s.fences.mu.Lock()
+		defer s.fences.mu.Unlock()
+		if s.fences.leases[shard].Owner == owner {
+			delete(s.fences.leases, shard)
+		}
+		return nil
+	})
 }
 
 // CompleteSlice implements storage.Runs.
