@@ -17,6 +17,26 @@ import (
 	"github.com/quern/quern/internal/storage/storagetest"
 )
 
+// With an age cap below the delay, too, a slice is found that is opened as late as one may be: data that was just young
+// enough, and then had to wait for the store.
+func TestLateOpenedSliceIsFound(t *testing.T) {
+	eleven := time.Date(2025, time.November, 21, 11, 0, 0, 0, time.UTC)
+	clk := clock.NewSimulated(eleven.Add(30 * time.Second))
+	store := storagetest.NewModel(storage.Settings{
+		Ladder: metric.DefaultLadder(), GroupSize: 4, IndexPartitions: 1, Epochs: blocks.Epochs{{BlockSize: 4}},
+	}, nil, clk)
+	r := recovery.New(store, cache.New(store, clk, 1, cache.DefaultTiming()), clk, recovery.Options{AgeCap: 10 * time.Second})
+	_, err := r.Outstanding(t.Context())
+	require.NoError(t, err)
+	ten := storage.SliceKey{StartMs: eleven.Add(-time.Hour).UnixMilli()}
+	require.NoError(t, store.Write(t.Context(), &storage.Batch{Open: []storage.SliceKey{ten}}))
+	clk.Set(eleven.Add(2 * time.Minute))
+	k, due, err := r.NextDue(t.Context(), nil)
+	require.NoError(t, err)
+	require.True(t, due)
+	require.Equal(t, ten, k)
+}
+
 // The lag grows from the last look on.
 func TestLag(t *testing.T) {
 	midnight := time.Date(2025, time.November, 21, 0, 0, 0, 0, time.UTC)

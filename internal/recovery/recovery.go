@@ -84,8 +84,9 @@ func (r *Recovery) Outstanding(ctx context.Context) ([]storage.SliceKey, error) 
 	r.lookedMs = now
 	// Ingest opens no slice that is long closed, also under a clock that goes back between two
 	// looks; a run opens one only around the slice that it grinds. So the floor of
-	// each bucket follows from what is outstanding below it.
-	floor := now - r.opts.AgeCap.Milliseconds()
+	// each bucket follows from what is outstanding below it. A slice that is not due is open yet,
+	// however low the age cap.
+	floor := now - max(r.opts.AgeCap, r.cache.Timing().Delay).Milliseconds()
 	for _, b := range r.ladder.Ground() {
 		states, err := r.store.Slices(ctx, b, r.floor[b], now+1)
 		if err != nil {
