@@ -13,11 +13,17 @@ import (
 type grouper struct {
 	byKey  map[groupKey]int
 	groups []cache.Group
+	// held is how many samples the groups' buffers have room for, most how many the largest commit had.
+	held, most int
 
 	// ends and spare are scratch of inChunkOrder.
 	ends  []int
 	spare []metric.Sample
 }
+
+// maxHeld bounds the buffers, in largest commits. One by one each could grow to the size of a whole commit, where commits
+// are so unlike that it is another group each time that is large.
+const maxHeld = 4
 
 type groupKey struct {
 	sliceMs int64
@@ -32,6 +38,11 @@ func (g *grouper) group(ladder metric.Ladder, epochs blocks.Epochs, samples []me
 		g.byKey = make(map[groupKey]int)
 	}
 	clear(g.byKey)
+	g.most = max(g.most, len(samples))
+	if g.held > maxHeld*g.most {
+		clear(g.groups)
+		g.held = 0
+	}
 	n := 0
 	at := -1 // the group of the sample before: neighbours mostly share it
 	for _, s := range samples {
@@ -48,6 +59,7 @@ func (g *grouper) group(ladder metric.Ladder, epochs blocks.Epochs, samples []me
 				}
 				g.byKey[k] = i
 				g.groups[i].Slice, g.groups[i].Block = slice, block
+				g.held -= cap(g.groups[i].Samples)
 				g.groups[i].Samples = g.groups[i].Samples[:0]
 			}
 			at = i
@@ -57,6 +69,7 @@ func (g *grouper) group(ladder metric.Ladder, epochs blocks.Epochs, samples []me
 	groups := g.groups[:n]
 	for i := range groups {
 		groups[i].Samples = g.inChunkOrder(groups[i].Block, groups[i].Samples)
+		g.held += cap(groups[i].Samples)
 	}
 	return groups
 }

@@ -40,6 +40,28 @@ func TestGroup(t *testing.T) {
 	}
 }
 
+// Invariant 7: the buffers do not grow with the number of commits, however unlike these are.
+func TestGroupBuffersAreBounded(t *testing.T) {
+	const commits, large = 200, 1000
+	epochs := blocks.Epochs{{BlockSize: 1}}
+	var g grouper
+	for i := range commits {
+		var samples []metric.Sample
+		for id := range i {
+			samples = append(samples, metric.Sample{Schedule: metric.ScheduleID(id)})
+		}
+		for ms := range large {
+			samples = append(samples, metric.Sample{Schedule: metric.ScheduleID(i), TimeMs: int64(ms)})
+		}
+		require.Len(t, g.group(metric.DefaultLadder(), epochs, samples), i+1)
+		held := cap(g.spare)
+		for _, group := range g.groups {
+			held += cap(group.Samples)
+		}
+		require.LessOrEqual(t, held, 10*(commits+large))
+	}
+}
+
 // plainGroups sorts into groups; the last of samples with the same schedule and time stays.
 func plainGroups(ladder metric.Ladder, epochs blocks.Epochs, samples []metric.Sample) map[groupKey][]metric.Sample {
 	last := map[metric.Sample]metric.Sample{}
