@@ -76,9 +76,11 @@ type Runner struct {
 	metrics  *metrics
 	told     told
 
-	// ended are the shards of a slice, current, in which no mark is left. None comes any more.
+	// ended are the shards of a slice, current, in which no mark was left. They are known while the slice waits for
+	// other workers, which it has done waits times in a row.
 	current storage.SliceKey
 	ended   []bool
+	waits   int
 }
 
 // NewRunner makes a runner over a store, for a member of those that share it.
@@ -134,6 +136,7 @@ func (r *Runner) Run(ctx context.Context, k storage.SliceKey) (storage.Run, erro
 	rec := storage.Run{SliceKey: k, Worker: r.member.ID(), StartedMs: started.UnixMilli()}
 	var t tally
 	err := r.shards(ctx, k, &t)
+	r.waited(err)
 	rec.Duration = r.clk.Now().Sub(started)
 	rec.Blocks, rec.Schedules = int(t.blocks.Load()), int(t.schedules.Load())
 	rec.BlockQueries, rec.IndexQueries = int(t.blockQueries.Load()), int(t.indexQueries.Load())
@@ -167,13 +170,29 @@ func (r *Runner) Run(ctx context.Context, k storage.SliceKey) (storage.Run, erro
 
 func (r *Runner) slice(k storage.SliceKey) metric.Slice { return r.ladder.SliceAt(k.Bucket, k.StartMs) }
 
+// mostWaits is how many waits in a row a worker relies on what it knows of a slice's shards: at one a second, for about as
+// long as a lease lasts.
+const mostWaits = 30
+
+// waited has what is known of a slice's shards forgotten, unless it waits for other workers, and for long then. A closed
+// slice gets no new marks, but there may be some in a shard that has ended all the same: written on time, by a
+// clock that has gone back since, or so late that no delete under the shard's lease covered them, by a writer that
+// died before it took them back. Two workers that each had such marks would wait for each other.
+func (r *Runner) waited(err error) {
+	if errors.Is(err, ErrShared) && r.waits < mostWaits {
+		r.waits++
+		return
+	}
+	r.ended, r.waits = nil, 0
+}
+
 // shardsAtOnce are held at the same time, so that while one is taken or given back, or its last blocks are
 // ground, there is work from the other.
 const shardsAtOnce = 2
 
 func (r *Runner) shards(ctx context.Context, k storage.SliceKey, t *tally) error {
 	if r.current != k || r.ended == nil {
-		r.current, r.ended = k, make([]bool, r.store.Settings().IndexPartitions)
+		r.current, r.ended, r.waits = k, make([]bool, r.store.Settings().IndexPartitions), 0
 	}
 	mine, err := r.member.Mine(ctx)
 	if errors.Is(err, shards.ErrUnfit) {

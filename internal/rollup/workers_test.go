@@ -109,6 +109,33 @@ func TestWorkersOfTwoMinds(t *testing.T) {
 	require.False(t, open(t, store, k))
 }
 
+// Marks that came when each of two had ended its shards, from a writer that stalled and died: neither waits for the
+// other for ever.
+func TestWorkersDoNotWaitForEachOther(t *testing.T) {
+	_, store, clk, k := setUp(t, 40, rollup.Options{})
+	a, b := join(t, store, clk, "a"), join(t, store, clk, "b")
+	store.Add(storagetest.Rule{Op: "ReleaseShard", Times: 2, After: func() error {
+		stray := &storage.Batch{}
+		for shard := range 2 {
+			stray.Marks = append(stray.Marks, storage.PlacedMark{
+				Partition: storage.IndexPartition{SliceKey: k, Shard: shard},
+				Mark:      storage.Mark{TimeMs: k.StartMs, Kind: storage.MarkOpen, DueMs: clk.Now().UnixMilli()},
+			})
+		}
+		return store.Write(t.Context(), stray)
+	}})
+	err := rollup.ErrShared
+	for n := 0; err != nil; n++ {
+		require.ErrorIs(t, err, rollup.ErrShared)
+		require.Less(t, n, 100, "each waits for the other")
+		if _, err = a.Run(t.Context(), k); err != nil {
+			_, err = b.Run(t.Context(), k)
+		}
+	}
+	require.Len(t, rows(t, store), 40)
+	require.False(t, open(t, store, k))
+}
+
 // A worker whose name is another's grinds nothing, and that is no failed run.
 func TestNamesake(t *testing.T) {
 	_, store, clk, k := setUp(t, 40, rollup.Options{})
