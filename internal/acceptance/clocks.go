@@ -6,6 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/quern/quern/internal/blocks"
 	"github.com/quern/quern/internal/storage"
 	"github.com/quern/quern/internal/storage/storagetest"
 )
@@ -38,6 +39,23 @@ func testClockBack(t *testing.T, b Backend) {
 			require.Empty(t, s.Leftovers())
 		})
 	}
+}
+
+// testClockBackAfterAbort: the clock goes back into a slice that has been ground, and is not complete only because the
+// store went away. What it now takes for on time is ground when the slice is run again.
+func testClockBackAfterAbort(t *testing.T, b Backend) {
+	s := Start(t, b, Config{})
+	s.Clock.Set(time.UnixMilli(at(s, 10, 30)))
+	s.MustReport(s.point("A", 10, 30, 1))
+	s.setClock(11, 2)
+	s.Store.Fail("CompleteSlice", blocks.Range{}, 1, storage.ErrUnavailable)
+	_, err := s.Run()
+	require.ErrorIs(t, err, storage.ErrUnavailable)
+	s.Clock.Set(time.UnixMilli(at(s, 10, 50)))
+	s.MustReport(s.point("A", 10, 45, 7))
+	s.Drain()
+	s.MustCheck(Raw)
+	require.Empty(t, s.Leftovers())
 }
 
 // testClockBackBetweenLooks: the clock is back for a while, in which a slice is opened, and right

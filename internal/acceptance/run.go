@@ -48,6 +48,7 @@ func Run(t *testing.T, b Backend) {
 		{"Litter", testLitter},
 		{"LargeCommit", testLargeCommit},
 		{"ClockBack", testClockBack},
+		{"ClockBackAfterAbort", testClockBackAfterAbort},
 		{"ClockBackBetweenLooks", testClockBackBetweenLooks},
 		{"CorrectionAfterRestart", testCorrectionAfterRestart},
 		{"ClockLeap", testClockLeap},

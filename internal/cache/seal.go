@@ -11,12 +11,25 @@ import (
 	"github.com/quern/quern/internal/storage"
 )
 
+// Settle writes the marks of the blocks that flushes failed on over their slices' ends, as the next flush would: there
+// may be none for long, or ever.
+func (w *Writer) Settle(ctx context.Context) error {
+	if len(w.suspect) == 0 {
+		return nil
+	}
+	if err := w.Flush(ctx, nil); err != nil {
+		return fmt.Errorf("mark %d blocks that flushes failed on: %w", len(w.suspect), err)
+	}
+	return nil
+}
+
 // Seal says of every slice that has closed since the last call which of its blocks this process
 // is done with, so that their run may use the cache. It is to be called between a
 // slice's end plus the grace and the run. Nothing is lost when it comes too late, or
 // not at all: those blocks are ground from the raw table.
 func (w *Writer) Seal(ctx context.Context) error {
 	now := clock.NowMs(w.cache.clk)
+	closedMs := w.closedMs
 	b := &storage.Batch{}
 	for _, start := range slices.Sorted(maps.Keys(w.written)) {
 		s := w.cache.ladder.SliceAt(metric.Raw, start)
@@ -25,8 +38,12 @@ func (w *Writer) Seal(ctx context.Context) error {
 		}
 		open := w.written[start].open
 		delete(w.written, start)
+		w.closedMs = max(w.closedMs, s.EndMs)
 		if w.cache.timing.Due(s, now) {
 			continue // its run may be reading the marks
+		}
+		if s.EndMs <= closedMs {
+			continue // the clock went back, and a run may have deleted what the cache had before
 		}
 		for _, id := range slices.Sorted(maps.Keys(open)) {
 			if o := open[id]; !o.torn {

@@ -43,8 +43,10 @@ type Writer struct {
 	// by the slice's start. A mark that lies there stands for everything that reaches
 	// the raw table before the slice's run begins.
 	written map[int64]*written
+	// closedMs is the end of the newest slice that Seal has found closed. What is opened in it again is not sealed.
+	closedMs int64
 	// suspect are blocks of closed slices that a flush failed on: what it left in the raw
-	// table may have missed their run. Their marks go out with the next flush.
+	// table may have missed their run. Their marks go out with the next flush, or by Settle.
 	suspect map[blockKey]struct{}
 	// stray are marks of flushes that failed which may lie in closed slices, where nobody may look again. They are
 	// taken back once those of the suspect blocks, which stand for the same, have been written.

@@ -69,6 +69,27 @@ func TestFailureOverTheRunIsMarked(t *testing.T) {
 	require.Empty(t, marksOf(t, store, eleven), "nobody may look there again")
 }
 
+// The same where no flush comes after it.
+func TestFailureOverTheRunIsSettled(t *testing.T) {
+	c, store, clk := setUp(4)
+	w := cache.NewWriter(c)
+	boom := errors.New("boom")
+	store.Add(storagetest.Rule{Op: "Write", Times: 1, After: func() error {
+		clk.Set(eleven.Add(time.Hour + 2*time.Minute))
+		return boom
+	}})
+	require.ErrorIs(t, w.Flush(t.Context(), []cache.Group{group(eleven, blocks.Of(4, 4), 1)}), boom)
+	store.Fail("Write", blocks.Range{}, 1, boom)
+	require.ErrorIs(t, w.Settle(t.Context()), boom)
+
+	require.NoError(t, w.Settle(t.Context()))
+	require.NoError(t, w.Settle(t.Context()))
+	marks := marksOf(t, store, eleven.Add(time.Hour))
+	require.Len(t, marks, 1)
+	require.Equal(t, eleven.UnixMilli(), marks[0].TimeMs)
+	require.Empty(t, marksOf(t, store, eleven), "nobody may look there again")
+}
+
 // A flush that was so slow that a run may have begun takes its mark back, or if it cannot the next flush does.
 func TestFailureToTakeBackIsMadeGood(t *testing.T) {
 	for _, op := range []string{"Write", "DeleteMarks"} {

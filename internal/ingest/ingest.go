@@ -222,12 +222,15 @@ func (in *Ingest) commits(ctx context.Context) {
 		select {
 		case <-in.wake:
 		case reply := <-in.seal:
-			reply <- in.writer.Seal(ctx)
+			reply <- errors.Join(in.writer.Settle(ctx), in.writer.Seal(ctx))
 			continue
 		case <-in.closing:
 			select {
 			case <-in.wake:
 			default:
+				if err := in.writer.Settle(ctx); err != nil {
+					in.opts.Logger.Warn("what a failed commit may have left is not marked", "err", err)
+				}
 				return
 			}
 		}

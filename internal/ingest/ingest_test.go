@@ -341,6 +341,38 @@ func TestSeriesLimit(t *testing.T) {
 	})
 }
 
+// What a commit that failed over its slice's end may have left is marked, though no other commit follows.
+func TestFailureIsSettled(t *testing.T) {
+	eleven := time.Date(2025, time.November, 21, 11, 0, 0, 0, time.UTC)
+	for name, last := range map[string]func(*ingest.Ingest) error{
+		"seal":  func(in *ingest.Ingest) error { return errors.Join(in.Seal(t.Context()), in.Close()) },
+		"close": func(in *ingest.Ingest) error { return in.Close() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			clk := clock.NewSimulated(eleven.Add(-time.Minute))
+			g := newStore(clk)
+			in := ingest.Start(t.Context(), g, registry.New(g, registry.Options{}), cache.New(g, clk, 1, cache.DefaultTiming()), clk, ingest.Options{})
+			g.Add(storagetest.Rule{Op: "Write", Times: 1, After: func() error {
+				clk.Set(eleven.Add(2 * time.Minute))
+				return storage.ErrTimeout
+			}})
+			_, err := in.Append(t.Context(), report(1))
+			require.ErrorIs(t, err, storage.ErrTimeout)
+			require.Len(t, storedSamples(t, g), 1)
+			require.NoError(t, last(in))
+			marks := 0
+			for shard := range 4 {
+				for m, err := range g.Marks(t.Context(), storage.IndexPartition{SliceKey: storage.SliceKey{StartMs: eleven.UnixMilli()}, Shard: shard}) {
+					require.NoError(t, err)
+					require.Equal(t, eleven.Add(-time.Hour).UnixMilli(), m.TimeMs)
+					marks++
+				}
+			}
+			require.Equal(t, 1, marks)
+		})
+	}
+}
+
 // The order of labels, and labels without a value, do not make another series.
 func TestSameSeries(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
