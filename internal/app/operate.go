@@ -154,11 +154,15 @@ func Explain(ctx context.Context, cfg config.Explain, stdout, _ io.Writer) error
 		return fmt.Errorf("the server's answer is not Quern's: %w", err)
 	}
 	if cfg.JSON {
-		_, err := stdout.Write(text)
-		return err
+		if _, err := stdout.Write(text); err != nil {
+			return err
+		}
 	}
-	if answer.Matched == 0 {
+	switch {
+	case answer.Matched == 0:
 		return fmt.Errorf("no series match %s", strings.Join(cfg.Match, " "))
+	case cfg.JSON:
+		return nil
 	}
 	return answer.WriteText(stdout)
 }

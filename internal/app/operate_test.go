@@ -114,6 +114,9 @@ schedule 7 of source a
 	cfg = config.Explain{URL: answering(t, 200, `{"matched":0,"series":[]}`), Match: []string{"cpu"}}
 	require.ErrorContains(t, Explain(t.Context(), cfg, &out, nil), "no series match cpu")
 	assert.Empty(t, out.String())
+	cfg.JSON = true
+	require.ErrorContains(t, Explain(t.Context(), cfg, &out, nil), "no series match cpu")
+	assert.JSONEq(t, `{"matched":0,"series":[]}`, out.String())
 }
 
 // TestRefusalOfAServer: each is told in a sentence.
