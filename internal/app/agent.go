@@ -7,6 +7,7 @@ import (
 	"net/http"
 
 	"github.com/quern/quern/internal/agent"
+	"github.com/quern/quern/internal/client"
 	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/config"
 	"github.com/quern/quern/internal/hostmetrics"
@@ -27,7 +28,7 @@ func Agent(ctx context.Context, cfg config.Agent, _, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
-	log.Info("measuring", "source", orHostName(cfg.Source), "interval", cfg.Interval, "url", cfg.URL)
+	log.Info("measuring", "source", orHostName(cfg.Source), "interval", cfg.Interval, "url", (&client.Client{URL: cfg.URL}).Name())
 	err = a.Run(ctx)
 	st := a.Stats()
 	log.Info("stopped", "delivered", st.Delivered, "rejected", st.Rejected, "refused", st.Refused, "dropped", st.Dropped)

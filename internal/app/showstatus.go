@@ -58,7 +58,8 @@ const shownLately = 8
 
 // Status prints how far a server's aggregation is.
 func Status(ctx context.Context, cfg config.Status, stdout, _ io.Writer) error {
-	resp, err := (&client.Client{URL: cfg.URL}).Do(ctx, http.MethodGet, "/api/v1/status/aggregation", nil)
+	server := client.Client{URL: cfg.URL}
+	resp, err := server.Do(ctx, http.MethodGet, "/api/v1/status/aggregation", nil)
 	if err != nil {
 		return err
 	}
@@ -69,7 +70,7 @@ func Status(ctx context.Context, cfg config.Status, stdout, _ io.Writer) error {
 	}
 	var st shownStatus
 	if err := json.Unmarshal(text, &st); err != nil || len(st.Buckets) == 0 {
-		return fmt.Errorf("%s answers what is not Quern's status", cfg.URL)
+		return fmt.Errorf("%s answers what is not Quern's status", server.Name())
 	}
 	if cfg.JSON {
 		_, err := stdout.Write(text)

@@ -36,6 +36,8 @@ func Export(ctx context.Context, cfg config.Export, stdout, stderr io.Writer) er
 	x, err := e.Run(ctx)
 	bar.end()
 	switch {
+	case err != nil && ctx.Err() != nil && cfg.Overwrite:
+		return fmt.Errorf("stopped; %s has all until %s, and the same command without --overwrite goes on from there", cfg.Output, moment(x.NextMs))
 	case err != nil && ctx.Err() != nil && cfg.Output != "":
 		return fmt.Errorf("stopped; %s has all until %s, and the same command goes on from there", cfg.Output, moment(x.NextMs))
 	case err != nil && ctx.Err() != nil:

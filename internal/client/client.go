@@ -21,6 +21,15 @@ type Client struct {
 	HTTP *http.Client
 }
 
+// Name is the URL without its password, for what is shown or kept.
+func (c *Client) Name() string {
+	u, err := url.Parse(c.URL)
+	if err != nil || u.User == nil {
+		return c.URL
+	}
+	return u.Redacted()
+}
+
 // RefusedError is what a server says of a request that cannot be answered as asked.
 type RefusedError struct{ Message string }
 
@@ -106,7 +115,7 @@ func (c *Client) Post(ctx context.Context, path string, header http.Header, body
 	}
 	if resp.StatusCode == http.StatusOK {
 		if err := json.Unmarshal(text, reply); err != nil {
-			return resp.StatusCode, fmt.Errorf("the answer of %s is not Quern's: %w", c.URL, err)
+			return resp.StatusCode, fmt.Errorf("the answer of %s is not Quern's: %w", c.Name(), err)
 		}
 		return resp.StatusCode, nil
 	}
@@ -123,13 +132,13 @@ func (c *Client) Post(ctx context.Context, path string, header http.Header, body
 func (c *Client) failure(resp *http.Response) error {
 	var reply struct{ Error string }
 	if err := json.NewDecoder(io.LimitReader(resp.Body, 1<<20)).Decode(&reply); err != nil || reply.Error == "" {
-		return fmt.Errorf("%s answers %s, which is not Quern's", c.URL, resp.Status)
+		return fmt.Errorf("%s answers %s, which is not Quern's", c.Name(), resp.Status)
 	}
 	switch after := resp.Header.Get("Retry-After"); {
 	case resp.StatusCode == http.StatusBadRequest:
 		return &RefusedError{reply.Error}
 	case resp.StatusCode == http.StatusNotFound:
-		return fmt.Errorf("%s takes no reports and answers no queries, or is older than this program: %s", c.URL, reply.Error)
+		return fmt.Errorf("%s takes no reports and answers no queries, or is older than this program: %s", c.Name(), reply.Error)
 	case after != "":
 		return fmt.Errorf("%s; try again in %s s", reply.Error, after)
 	}

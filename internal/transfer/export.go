@@ -70,7 +70,7 @@ const exportSuffix = ".quern-export"
 // Run exports. What it has exported so far it returns with an error too.
 func (e *Export) Run(ctx context.Context) (Exported, error) {
 	st := exportState{
-		URL: e.Client.URL, Match: e.Match, Start: e.Start, End: e.End,
+		URL: e.Client.Name(), Match: e.Match, Start: e.Start, End: e.End,
 		Exported: Exported{StartMs: e.StartMs, EndMs: e.EndMs, NextMs: e.StartMs},
 	}
 	if e.Path == "" {
@@ -83,20 +83,23 @@ func (e *Export) Run(ctx context.Context) (Exported, error) {
 	}
 	path := e.Path + exportSuffix
 	err = e.parts(ctx, &st, f, func() error { return errors.Join(f.Sync(), save(path, &st)) })
-	err = errors.Join(err, f.Close())
 	if err == nil {
 		err = remove(path)
 	}
-	return st.Exported, err
+	return st.Exported, errors.Join(err, f.Close())
 }
 
-// open opens the file, cut to its last whole part, and puts into the state what that says.
-func (e *Export) open(st *exportState) (*os.File, error) {
+// open opens the file, cut to its last whole part, and puts into the state what that says. Until it is closed nobody else does.
+func (e *Export) open(st *exportState) (f *os.File, err error) {
+	defer func() {
+		if err != nil && f != nil {
+			_ = f.Close()
+		}
+	}()
 	path := e.Path + exportSuffix
 	var before exportState
 	found := false
 	if !e.Overwrite {
-		var err error
 		if found, err = load(path, &before); err != nil {
 			return nil, fmt.Errorf("%w; --overwrite begins anew", err)
 		}
@@ -112,26 +115,37 @@ func (e *Export) open(st *exportState) (*os.File, error) {
 			e.Path, before.URL, before.Match, before.Start, before.End)
 	case found && before.Bytes > 0 && (err != nil || info.Size() < before.Bytes):
 		return nil, fmt.Errorf("%s is shorter than the %d bytes that %s says are there; --overwrite begins anew", e.Path, before.Bytes, path)
-	case found:
-		st.Exported = before.Exported
-	default:
-		// Before the file, so that one without a state is not of an export that is under way.
-		if err := save(path, st); err != nil {
-			return nil, fmt.Errorf("what is needed to go on cannot be kept: %w", err)
+	}
+	if err == nil {
+		if f, err = e.take(0); err != nil {
+			return f, err
 		}
 	}
-	f, err := os.OpenFile(e.Path, os.O_WRONLY|os.O_CREATE, 0o644)
-	if err != nil {
-		return nil, err
+	if found {
+		st.Exported = before.Exported
+	} else if err := save(path, st); err != nil {
+		return f, fmt.Errorf("what is needed to go on cannot be kept: %w", err)
 	}
-	err = f.Truncate(st.Bytes)
-	if err == nil {
-		_, err = f.Seek(st.Bytes, io.SeekStart)
+	// After the state, so that a file without one is not of an export that is under way.
+	if f == nil {
+		if f, err = e.take(os.O_CREATE); err != nil {
+			return f, err
+		}
 	}
-	if err != nil {
-		return nil, errors.Join(err, f.Close())
+	if err := f.Truncate(st.Bytes); err != nil {
+		return f, err
 	}
-	return f, nil
+	_, err = f.Seek(st.Bytes, io.SeekStart)
+	return f, err
+}
+
+// take opens the file, unless another export writes it.
+func (e *Export) take(flags int) (*os.File, error) {
+	f, err := os.OpenFile(e.Path, os.O_WRONLY|flags, 0o644)
+	if err == nil && !lock(f) {
+		err = fmt.Errorf("another export writes %s: wait for its end, or name another file", e.Path)
+	}
+	return f, err
 }
 
 // parts exports what is left, and has each part kept before the next begins.

@@ -12,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -171,6 +172,49 @@ func TestExportGoesOnWithItself(t *testing.T) {
 	e.Overwrite = true
 	_, err = e.Run(t.Context())
 	require.NoError(t, err)
+}
+
+// TestExportAlone: while an export writes a file no other does, and its state is its own.
+func TestExportAlone(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "x")
+	s := newExporter(t, 100)
+	e, begun := export(s, path), 0
+	e.Progress = func(Exported) {
+		begun++
+		before, err := os.ReadFile(path + exportSuffix)
+		assert.NoError(t, err)
+		for _, overwrite := range []bool{false, true} {
+			other := export(s, path)
+			other.Overwrite = overwrite
+			_, err := other.Run(t.Context())
+			assert.ErrorContains(t, err, "another export writes "+path)
+		}
+		after, err := os.ReadFile(path + exportSuffix)
+		assert.NoError(t, err)
+		assert.Equal(t, string(before), string(after))
+	}
+	x, err := e.Run(t.Context())
+	require.NoError(t, err)
+	assert.Equal(t, 4, begun)
+	assert.Equal(t, int64(4), s.asked.Load())
+	assert.Len(t, plainText(t, path), int(x.Bytes))
+	assert.NoFileExists(t, path+exportSuffix)
+}
+
+// TestExportKeepsNoPassword: what lies beside the file is for everybody to read.
+func TestExportKeepsNoPassword(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "x")
+	s := newExporter(t, 1)
+	for range 2 {
+		e := export(s, path)
+		e.Client.URL = strings.Replace(s.URL, "http://", "http://who:secret@", 1)
+		_, err := e.Run(t.Context())
+		require.ErrorContains(t, err, "the server broke off")
+		state, err := os.ReadFile(path + exportSuffix)
+		require.NoError(t, err)
+		assert.Contains(t, string(state), "who")
+		assert.NotContains(t, string(state), "secret")
+	}
 }
 
 // TestExportToStdout: only whole lines, and no word of the server's on what is wrong.

@@ -182,7 +182,7 @@ type importRun struct {
 
 // file imports one file.
 func (r *importRun) file(ctx context.Context, path string) error {
-	r.path, r.st, r.keep = path, importState{URL: r.Client.URL}, false
+	r.path, r.st, r.keep = path, importState{URL: r.Client.Name()}, false
 	from := r.Stdin
 	if path == "-" {
 		r.path = "standard input"
@@ -202,9 +202,17 @@ func (r *importRun) file(ctx context.Context, path string) error {
 		r.read += r.st.Size
 		return nil
 	}
+	if !r.keep {
+		waiting := interruptible(ctx, from)
+		defer waiting.Close()
+		from = waiting
+	}
 	counted := &reader{from: from, n: &r.read}
 	stream, err := decompressor(bufio.NewReaderSize(counted, 256<<10))
-	if err != nil {
+	switch {
+	case err != nil && ctx.Err() != nil:
+		return r.stopped()
+	case err != nil:
 		return fmt.Errorf("%s: %w", r.path, err)
 	}
 	defer stream.Close()
@@ -365,7 +373,7 @@ func (r *importRun) send(ctx context.Context) error {
 	for wait := firstWait; ; wait = min(2*wait, lastWait) {
 		reply, status, err := r.request(ctx, body)
 		if reply.Lines < 0 || reply.Lines > n || err == nil && reply.Lines != n {
-			return fmt.Errorf("the answer of %s is not Quern's: it says that it has dealt with %d of %d lines", r.Client.URL, reply.Lines, n)
+			return fmt.Errorf("the answer of %s is not Quern's: it says that it has dealt with %d of %d lines", r.Client.Name(), reply.Lines, n)
 		}
 		r.count(&reply)
 		tooLarge := status == http.StatusRequestEntityTooLarge
@@ -425,6 +433,17 @@ func (r *importRun) count(reply *importReply) {
 	}
 	r.st.Accepted += reply.Accepted
 	r.sent = int(reply.Accepted + reply.RejectedTotal)
+}
+
+// interruptible reads until ctx is done, also while nothing comes, as from a pipe that nobody writes to.
+func interruptible(ctx context.Context, from io.Reader) io.ReadCloser {
+	out, in := io.Pipe()
+	context.AfterFunc(ctx, func() { _ = in.CloseWithError(context.Cause(ctx)) })
+	go func() {
+		_, err := io.Copy(in, from)
+		_ = in.CloseWithError(err)
+	}()
+	return out
 }
 
 // reader counts what is read.

@@ -345,6 +345,35 @@ func TestImportOfBroken(t *testing.T) {
 	require.ErrorIs(t, err, os.ErrNotExist)
 }
 
+// silent is a pipe that nobody writes to.
+type silent struct{ read, end chan struct{} }
+
+func (s silent) Read([]byte) (int, error) {
+	close(s.read)
+	<-s.end
+	return 0, io.EOF
+}
+
+// TestImportStopsWaiting: nothing has to come for an import to hear that it is to stop.
+func TestImportStopsWaiting(t *testing.T) {
+	s := newImporter(t)
+	for _, before := range []string{"", "line 1\nline 2\n"} {
+		pipe := silent{make(chan struct{}), make(chan struct{})}
+		ctx, stop := context.WithCancel(t.Context())
+		go func() {
+			<-pipe.read
+			stop()
+		}()
+		im := Import{
+			Client: client.Client{URL: s.URL, HTTP: s.Client()}, Files: []string{"-"}, Stdin: io.MultiReader(strings.NewReader(before), pipe),
+			Clock: clock.NewSimulated(time.UnixMilli(startMs)),
+		}
+		_, err := im.Run(ctx)
+		require.ErrorContains(t, err, "stopped after line 0 of standard input")
+		close(pipe.end)
+	}
+}
+
 // TestImportOfLongLines: one above what servers take is read over, and one within that comes in a request of its own.
 func TestImportOfLongLines(t *testing.T) {
 	s := newImporter(t)
