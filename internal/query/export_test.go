@@ -72,6 +72,20 @@ func TestExport(t *testing.T) {
 	})
 }
 
+// TestSamplesAhead: what may be taken in may be read, however far ahead of the clock that is.
+func TestSamplesAhead(t *testing.T) {
+	w := newWorld(t, defaultSettings(), nil)
+	w.series(1, "cpu", "web")
+	limit := 48 * time.Hour
+	w.q = query.New(w.store, w.index, defaultSettings(), nil, w.clock, query.Options{FutureLimit: limit})
+	want := []metric.Sample{
+		{Schedule: 1, TimeMs: noon, Value: 1}, {Schedule: 1, TimeMs: noon + 30*hour, Value: 2}, {Schedule: 1, TimeMs: noon + limit.Milliseconds(), Value: 3},
+	}
+	w.put(want...)
+	got, _ := exported(t, w, "cpu", midnight, noon+72*hour)
+	require.Equal(t, want, got[1])
+}
+
 func TestExportInPieces(t *testing.T) {
 	w := newWorld(t, defaultSettings(), nil)
 	w.series(1, "cpu", "web")

@@ -40,6 +40,8 @@ type Options struct {
 	// AgeCap is how long work may be outstanding before the aggregation gives it up. The
 	// default is 24h.
 	AgeCap time.Duration
+	// FutureLimit is how far ahead of the clock samples may be taken in. The default is 24h, and less stands for it too.
+	FutureLimit time.Duration
 	// Parallel is the number of groups that one request reads at the same time, except
 	// where it streams what it reads. The default is 4.
 	Parallel int
@@ -55,6 +57,7 @@ func (o Options) EnsureDefaults() Options {
 	if o.AgeCap <= 0 {
 		o.AgeCap = 24 * time.Hour
 	}
+	o.FutureLimit = max(o.FutureLimit, 24*time.Hour)
 	if o.Parallel <= 0 {
 		o.Parallel = 4
 	}
@@ -173,10 +176,11 @@ func checkRange(startMs, endMs int64) error {
 
 func (q *Querier) nowMs() int64 { return clock.NowMs(q.clock) }
 
-// untilMs is endMs, or a day from now if that is earlier: samples from further ahead
-// are not taken in, and looking for them would cost reads.
+// untilMs is endMs, or as far ahead of now as samples are taken in if that is earlier: looking for
+// others would cost reads.
 func (q *Querier) untilMs(endMs int64) int64 {
-	return min(endMs, q.nowMs()+24*60*60*1000)
+	// The last millisecond is within the limit.
+	return min(endMs, q.nowMs()+q.opts.FutureLimit.Milliseconds()+1)
 }
 
 // sinceMs is startMs, or when the bucket's retention begins if that is later: older rows
