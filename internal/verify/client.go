@@ -312,11 +312,8 @@ func touches(open [][]metric.Slice, level metric.Bucket, slice metric.Slice) boo
 
 // Reaggregate has the series that match ground again where their samples lie in [startMs, endMs).
 func (c *Client) Reaggregate(ctx context.Context, selectors []string, startMs, endMs int64) error {
-	form := rangeForm(selectors, startMs, endMs)
-	form.Set("start", strconv.FormatInt(startMs, 10))
-	form.Set("end", strconv.FormatInt(endMs, 10))
 	last := ""
-	err := lines(ctx, c, "api/v1/reaggregate", form, func(r *reply) error { last = r.Status; return nil })
+	err := lines(ctx, c, "api/v1/reaggregate", rangeForm(selectors, startMs, endMs), func(r *reply) error { last = r.Status; return nil })
 	if err == nil && last != "success" {
 		err = errors.New("api/v1/reaggregate: the reply breaks off")
 	}

@@ -173,8 +173,9 @@ func TestDifferent(t *testing.T) {
 	assert.Equal(t, []Level{{Name: "1h", Compared: 4, Different: 2}, {Name: "2h", Compared: 2, Different: 1}}, sum.Levels)
 	assert.Equal(t, 3, sum.Differences())
 	assert.Equal(t, []string{
-		fmt.Sprintf(`{"__name__"="x"} %d %d`, day, day+hour), fmt.Sprintf(`{"__name__"="x"} %d %d`, day+hour, day+2*hour),
-		fmt.Sprintf(`{"__name__"="x"} %d %d`, day+2*hour, day+4*hour),
+		// Not as numbers, which before 1973 would be seconds.
+		`{"__name__"="x"} 2026-11-20T00:00:00Z 2026-11-20T01:00:00Z`, `{"__name__"="x"} 2026-11-20T01:00:00Z 2026-11-20T02:00:00Z`,
+		`{"__name__"="x"} 2026-11-20T02:00:00Z 2026-11-20T04:00:00Z`,
 	}, f.repaired)
 	// The current hour ends at five; its run marks the two hours that are current then.
 	assert.Equal(t, &Repaired{Series: 1, Slices: 3, RightMs: []int64{day + 5*hour, day + 6*hour}}, sum.Repaired)
