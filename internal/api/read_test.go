@@ -219,6 +219,21 @@ func TestReadByPost(t *testing.T) {
 	require.JSONEq(t, `{"metric":{"__name__":"cpu"},"values":[5],"timestamps":[1763722800000]}`, body)
 }
 
+// TestLargeForms: what a regular expression is compiled to is hundreds of times as large.
+func TestLargeForms(t *testing.T) {
+	s := newReadServer(t, nil)
+	s.series(1, "__name__", "cpu")
+	s.put(1, 5)
+	for words, want := range map[int]int{100_000: http.StatusOK, 300_000: http.StatusBadRequest} {
+		form := url.Values{"match[]": {`{__name__=~"` + strings.Repeat("cpu|", words) + `cpu"}`}}
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, s.url+"/api/v1/export", strings.NewReader(form.Encode()))
+		require.NoError(t, err)
+		req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+		code, body, _ := s.do(req)
+		require.Equal(t, want, code, "%.200s", body)
+	}
+}
+
 func TestBadReadRequests(t *testing.T) {
 	s := newReadServer(t, nil)
 	s.series(1, "__name__", "cpu")

@@ -98,8 +98,9 @@ type Options struct {
 	// in practice as much again. The default is 256 MiB, or what one request within Limits may need if
 	// that is more: else it would never be taken.
 	MaxInFlightBytes int64
-	// MaxBodyBytes bounds the body of a request to any other endpoint, as sent. The
-	// default is 64 MiB.
+	// MaxBodyBytes bounds the body of a request to any other endpoint, which is a form, as
+	// sent. What is made of it, such as of a regular expression, may take 400 times as much.
+	// The default is 1 MiB.
 	MaxBodyBytes int64
 	// Streaming are the paths whose handlers read bodies of any length piece by piece,
 	// so that neither MaxBodyBytes nor the read timeout is for them. The default is
@@ -114,7 +115,7 @@ func (o *Options) EnsureDefaults() {
 		o.MaxInFlightBytes = max(256<<20, o.Limits.CompressedBytes+o.Limits.BodyBytes)
 	}
 	if o.MaxBodyBytes == 0 {
-		o.MaxBodyBytes = 64 << 20
+		o.MaxBodyBytes = 1 << 20
 	}
 	if o.Streaming == nil {
 		o.Streaming = []string{"/api/v1/import"}
