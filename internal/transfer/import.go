@@ -243,6 +243,9 @@ func (r *importRun) goOn(f *os.File) error {
 	if err != nil || !info.Mode().IsRegular() {
 		return err
 	}
+	if !lock(f) {
+		return fmt.Errorf("another import or export is at %s: wait for its end", r.path)
+	}
 	head := make([]byte, headBytes)
 	n, err := f.ReadAt(head, 0)
 	if err != nil && !errors.Is(err, io.EOF) {

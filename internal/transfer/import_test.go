@@ -345,6 +345,25 @@ func TestImportOfBroken(t *testing.T) {
 	require.ErrorIs(t, err, os.ErrNotExist)
 }
 
+// TestImportAlone: of two imports of a file only one keeps how far it is.
+func TestImportAlone(t *testing.T) {
+	s := newImporter(t)
+	path := file(t, "x", numbered(0, 100)...)
+	im := Import{Client: client.Client{URL: s.URL, HTTP: s.Client()}, Files: []string{path}, Rate: 8, Clock: clock.NewSimulated(time.UnixMilli(startMs))}
+	others := 0
+	im.Progress = func(int64, int64, int64) {
+		others++
+		_, _, err := s.run(t.Context(), path)
+		assert.ErrorContains(t, err, "another import or export is at "+path)
+	}
+	x, err := im.Run(t.Context())
+	require.NoError(t, err)
+	assert.Equal(t, Imported{Lines: 100, Accepted: 100}, x)
+	assert.Equal(t, numbered(0, 100), s.took())
+	assert.Positive(t, others)
+	assert.NoFileExists(t, path+importSuffix)
+}
+
 // silent is a pipe that nobody writes to.
 type silent struct{ read, end chan struct{} }
 
