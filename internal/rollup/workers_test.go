@@ -3,12 +3,14 @@ package rollup_test
 import (
 	"context"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/quern/quern/internal/blocks"
 	"github.com/quern/quern/internal/cache"
 	"github.com/quern/quern/internal/clock"
+	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/recovery"
 	"github.com/quern/quern/internal/rollup"
 	"github.com/quern/quern/internal/shards"
@@ -173,4 +175,43 @@ func TestSliceCompletedMeanwhile(t *testing.T) {
 	require.NoError(t, err)
 	require.True(t, waited)
 	require.Zero(t, rec.Blocks)
+}
+
+// A worker whose clock was ahead for a moment took a lease, and the fences after it are ahead too. What ingest
+// writes is deleted all the same when it has been ground, and two workers come to an end.
+func TestFencesAheadOfTheClock(t *testing.T) {
+	clk := clock.NewSimulated(hour.Add(30 * time.Minute))
+	place := storagetest.NewLWWModel(storage.Settings{
+		Ladder: metric.DefaultLadder(), GroupSize: 16, IndexPartitions: 2, Epochs: blocks.Epochs{{BlockSize: 4}},
+	}, nil, clk)
+	ahead := place.Session(clock.NewSimulated(hour.Add(10 * time.Hour)))
+	require.NoError(t, ahead.Write(t.Context(), &storage.Batch{Marks: []storage.PlacedMark{{}}})) // fences lie above what their process wrote
+	lease, err := ahead.AcquireShard(t.Context(), 0, "ahead", time.Second)
+	require.NoError(t, err)
+	require.Greater(t, int64(lease.Fence), hour.Add(9*time.Hour).UnixMicro())
+	require.NoError(t, ahead.ReleaseShard(t.Context(), 0, "ahead"))
+
+	slice := metric.DefaultLadder().SliceAt(metric.Raw, hour.UnixMilli())
+	w := cache.NewWriter(cache.New(place.Session(clk), clk, 1, cache.DefaultTiming()))
+	for i := range 100 {
+		id := metric.ScheduleID(i)
+		require.NoError(t, w.Flush(t.Context(), []cache.Group{{Slice: slice, Block: blocks.Of(id, 4), Samples: []metric.Sample{
+			{Schedule: id, TimeMs: hour.UnixMilli(), Value: 1},
+		}}}))
+	}
+	clk.Set(hour.Add(time.Hour + 2*time.Minute))
+	a := join(t, storagetest.NewFaulty(place.Session(clk)), clk, "a")
+	b := join(t, storagetest.NewFaulty(place.Session(clk)), clk, "b")
+	k := storage.SliceKey{StartMs: hour.UnixMilli()}
+	_, err = a.Run(t.Context(), k)
+	require.ErrorIs(t, err, rollup.ErrShared)
+	_, err = b.Run(t.Context(), k)
+	require.NoError(t, err)
+	require.Len(t, rows(t, place), 100)
+	for shard := range 2 {
+		for m, err := range place.Marks(t.Context(), storage.IndexPartition{SliceKey: k, Shard: shard}) {
+			require.NoError(t, err)
+			require.Fail(t, "a mark is left", "of block %d", m.Start)
+		}
+	}
 }

@@ -57,6 +57,30 @@ func TestWritesAfterARunOfAClockAhead(t *testing.T) {
 	require.Equal(t, want.Cache, got.Cache)
 }
 
+// What a process writes above a fence that was ahead of the clock, the next fence covers.
+func TestDeletesAfterAFenceOfAClockAhead(t *testing.T) {
+	o := place(t)
+	_, err := startAt(t, o, time.Hour).AcquireShard(t.Context(), 0, "ahead", time.Hour)
+	require.NoError(t, err)
+	r := newRound(1)
+	p := start(t, o)
+	for range 10 {
+		require.NoError(t, p.Write(t.Context(), r.batch(0)))
+	}
+	require.NotEmpty(t, r.read(t, p).Marks)
+
+	worker := startAt(t, o, time.Minute) // a minute later, that is
+	lease, err := worker.AcquireShard(t.Context(), 1, "worker", time.Hour)
+	require.NoError(t, err)
+	require.Less(t, int64(lease.Fence), time.Now().Add(time.Hour+time.Minute).UnixMicro())
+	left := r.read(t, worker)
+	require.NoError(t, worker.DeleteCacheBlock(t.Context(), lease.Fence, storage.CacheKey{SliceKey: r.part.SliceKey}))
+	require.NoError(t, worker.DeleteMarks(t.Context(), lease.Fence, r.part, left.Marks))
+	left = r.read(t, worker)
+	require.Empty(t, left.Marks)
+	require.Empty(t, left.Cache)
+}
+
 // A block size that another process has set is known half a slice later: blocks that were cut before that are
 // refused once, to be cut anew, and a lease is given to nobody who reads marks by an old one.
 func TestEpochsOfAnotherProcess(t *testing.T) {

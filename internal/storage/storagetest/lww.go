@@ -45,6 +45,7 @@ type lwwRows struct {
 	marks   map[storage.IndexPartition]map[modelMark]*lwwMark
 	cache   map[storage.CacheKey]*lwwPartition
 	rollups map[modelRow]*lwwRollup
+	fenced  time.Time // when the newest fence was given out, by the place's clock
 }
 
 // stamp is what decides between two writes of a cell.
@@ -153,11 +154,19 @@ func (m *LWWModel) AcquireShard(ctx context.Context, shard int, owner string, tt
 		return storage.Lease{}, err
 	}
 	m.observe(m.fence)
+	if !m.rows.fenced.IsZero() { // fences ahead of the clock go on with it
+		m.observe(m.fence + storage.Fence(max(0, m.clk.Now().Sub(m.rows.fenced).Microseconds())/2))
+	}
 	// The fence lies above what this process has written, too.
 	m.fence = max(m.fence, storage.Fence(m.last.Load()))
 	m.mu.Unlock()
 	l, err := m.Model.AcquireShard(ctx, shard, owner, ttl)
-	m.observe(l.Fence)
+	if err == nil {
+		m.observe(l.Fence)
+		m.mu.Lock()
+		m.rows.fenced = m.Model.clk.Now()
+		m.mu.Unlock()
+	}
 	return l, err
 }
 
@@ -424,6 +433,7 @@ func (m *LWWModel) Fingerprint() uint64 {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	f := fingerprint{sum: m.fingerprint()}
+	f.add("fenced", m.rows.fenced)
 	for p, marks := range m.rows.marks {
 		for k, r := range marks {
 			f.add("mark", p, k, r.stamp, r.deletedUs, r.mark)
