@@ -39,7 +39,7 @@ const (
 	NoSamples Verdict = "no_samples"
 	// Done: the row is there and says what its input says.
 	Done Verdict = "complete"
-	// Partial: the row is there, and samples may be missing from it, because raw chunks were damaged.
+	// Partial: the row is there, and samples may be missing from it, because raw chunks, or sketches of rows below, were damaged.
 	Partial Verdict = "partial"
 	// Missing: there is input, no row, and nothing that would lead to one.
 	Missing Verdict = "missing"
@@ -193,6 +193,11 @@ func (x *Explainer) withRow(f *found, a *around, now int64) Conclusion {
 func (x *Explainer) partial(f *found) Conclusion {
 	below := x.ladder.Name(f.bucket())
 	switch {
+	case f.input.Damaged > 0 && f.bucket() > metric.Raw:
+		return Conclusion{
+			Partial, fmt.Sprintf("partial: the sketch of a %s row that it is made of is damaged, and percentiles lack its samples", below),
+			fmt.Sprintf("the row follows when the %s row is computed again", below), 0,
+		}
 	case f.should.Partial:
 		return Conclusion{
 			Partial, fmt.Sprintf("partial: so is a %s row that it is made of, and samples may be missing", below),

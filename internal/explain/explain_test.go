@@ -365,6 +365,30 @@ func TestPartial(t *testing.T) {
 	w.expect(w.explain(clockAt(10, 0))[0], explain.Partial, "partial: its input was damaged when it was computed, and can be read now", time.Time{})
 }
 
+// TestDamagedSketch: the row above one with a damaged sketch is partial until that one is computed again.
+func TestDamagedSketch(t *testing.T) {
+	w := newWorld(t, nil)
+	w.report(clockAt(10, 10), 1)
+	w.set(11, 2)
+	w.run()
+	lease, err := w.store.AcquireShard(t.Context(), 0, "by hand", time.Minute)
+	require.NoError(t, err)
+	row := *w.explain(clockAt(10, 0))[0].Row
+	require.NoError(t, w.store.WriteRollups(t.Context(), lease.Fence, 1, []metric.RollupRow{{
+		TimeMs: clockAt(10, 0).UnixMilli(),
+		Rollup: metric.Rollup{Count: row.Count, Sum: 1, Min: 1, Max: 1, First: 1, Last: 1, Sketch: []byte("damaged")},
+	}}))
+	six := storage.SliceKey{Bucket: 1, StartMs: clockAt(6, 0).UnixMilli()}
+	require.NoError(t, w.store.DeleteCacheBlock(t.Context(), lease.Fence, storage.CacheKey{SliceKey: six}))
+	require.NoError(t, w.store.ReleaseShard(t.Context(), 0, "by hand"))
+	w.set(12, 2)
+	w.run()
+	l := w.explain(clockAt(10, 0))[1]
+	w.expect(l, explain.Partial, "partial: the sketch of a 1h row that it is made of is damaged, and percentiles lack its samples", time.Time{})
+	require.Equal(t, "the row follows when the 1h row is computed again", l.Next)
+	require.EqualValues(t, 1, l.Row.Count)
+}
+
 // ahead grinds between the look at the marks and the look at the row, the first time.
 type ahead struct {
 	storage.Store

@@ -117,7 +117,7 @@ func (g *grind) fromSamples(ctx context.Context, w *cache.Work) error {
 		return nil
 	}
 	g.run.metrics.damaged.WithLabelValues(tableRaw).Add(float64(left.n))
-	g.run.damaged(ctx, w, left.err(w.Slice))
+	g.run.damaged(ctx, w, left.err("%d raw chunks of slice %s are left out, and the rows of their schedules are partial", w.Slice))
 	return g.keepFuller(ctx, w, &left)
 }
 
@@ -143,17 +143,22 @@ func (g *grind) fromRollups(ctx context.Context, w *cache.Work) error {
 		return err
 	}
 	only := w.Schedules()
+	var left damage
 	for id, rows := range g.rollups.Series() {
 		if !asked(only, id) {
 			continue
 		}
 		r, ok, err := g.grinder.Rollups(rows)
 		if err != nil {
-			return fmt.Errorf("schedule %d: %w", id, err)
+			left.name(err.Error())
 		}
 		if ok || w.Late() {
 			g.rows = append(g.rows, metric.RollupRow{Schedule: id, TimeMs: w.Slice.StartMs, Rollup: r})
 		}
+	}
+	if left.n > 0 {
+		g.run.metrics.damaged.WithLabelValues(tableRollups).Add(float64(left.n))
+		g.run.damaged(ctx, w, left.err("sketches of %d series are left out in slice %s, whose rows are partial", w.Slice))
 	}
 	return nil
 }

@@ -13,7 +13,7 @@ import (
 )
 
 const (
-	// maxNamed bounds the damaged chunks that one message names.
+	// maxNamed bounds the damaged chunks or rows that one message names.
 	maxNamed = 5
 	// maxTold bounds the messages that are remembered; beyond it all may be told again.
 	maxTold = 1024
@@ -47,7 +47,7 @@ func (r *Runner) damaged(ctx context.Context, w *cache.Work, err error) {
 	}
 }
 
-// damage is the raw chunks of a block that could not be read.
+// damage is what of a block could not be read: raw chunks, or sketches of rows.
 type damage struct {
 	n      int
 	names  []string
@@ -58,19 +58,22 @@ func (d *damage) add(group metric.ScheduleID, id blocks.ID, err error) {
 	if !slices.Contains(d.groups, group) {
 		d.groups = append(d.groups, group)
 	}
+	d.name(fmt.Sprintf("chunk %s of group %d: %v", id, group, err))
+}
+
+func (d *damage) name(name string) {
 	if d.n++; d.n <= maxNamed {
-		d.names = append(d.names, fmt.Sprintf("chunk %s of group %d: %v", id, group, err))
+		d.names = append(d.names, name)
 	}
 }
 
-// err names them.
-func (d *damage) err(slice metric.Slice) error {
+// err names them, after a sentence that has their number and the slice.
+func (d *damage) err(sentence string, slice metric.Slice) error {
 	more := ""
 	if d.n > maxNamed {
 		more = fmt.Sprintf("; and %d more", d.n-maxNamed)
 	}
-	return fmt.Errorf("%d raw chunks of slice %s are left out, and the rows of their schedules are partial: %s%s",
-		d.n, slice, strings.Join(d.names, "; "), more)
+	return fmt.Errorf(sentence+": %s%s", d.n, slice, strings.Join(d.names, "; "), more)
 }
 
 // keepFuller makes the rows of g, which were ground without some of the block's chunks, those to be stored. It is about

@@ -5,11 +5,13 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 
 	"github.com/quern/quern/internal/blocks"
+	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/rollup"
 	"github.com/quern/quern/internal/storage"
 )
@@ -37,7 +39,7 @@ func TestDamageDoesNotFlood(t *testing.T) {
 	reg := prometheus.NewRegistry()
 	r, store, _, k := setUp(t, 4, rollup.Options{Metrics: reg})
 	const name = "quern_aggregation_damaged_chunks_total"
-	require.Equal(t, map[string]int{"raw_metrics": 0, "metrics_cache": 0}, counted(t, reg, name))
+	require.Equal(t, map[string]int{"raw_metrics": 0, "metrics_cache": 0, "rollups": 0}, counted(t, reg, name))
 	ids := blocks.NewIDs(9)
 	batch := &storage.Batch{}
 	for range 7 {
@@ -59,7 +61,7 @@ func TestDamageDoesNotFlood(t *testing.T) {
 		require.True(t, row.Partial)
 		require.EqualValues(t, 1, row.Count)
 	}
-	require.Equal(t, map[string]int{"raw_metrics": 3 * 7, "metrics_cache": 0}, counted(t, reg, name), "in three attempts")
+	require.Equal(t, map[string]int{"raw_metrics": 3 * 7, "metrics_cache": 0, "rollups": 0}, counted(t, reg, name), "in three attempts")
 	errs, err := store.RecentErrors(t.Context())
 	require.NoError(t, err)
 	require.Len(t, errs, 1)
@@ -80,4 +82,44 @@ func TestWhatTheStoreCannotRead(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, 1, rec.Rescheduled)
 	require.Empty(t, rows(t, store))
+}
+
+// A damaged sketch costs the row above its samples' part in the percentiles, and other series of the block nothing.
+func TestDamagedSketch(t *testing.T) {
+	reg := prometheus.NewRegistry()
+	r, store, clk, k := setUp(t, 8, rollup.Options{Metrics: reg})
+	_, err := r.Run(t.Context(), k)
+	require.NoError(t, err)
+	got := rows(t, store)
+	require.Len(t, got, 8)
+
+	six := metric.DefaultLadder().SliceAt(1, k.StartMs)
+	above := storage.SliceKey{Bucket: 1, StartMs: six.StartMs}
+	lease, err := store.AcquireShard(t.Context(), 0, "by hand", time.Minute)
+	require.NoError(t, err)
+	got[2].Sketch = []byte("damaged")
+	require.NoError(t, store.WriteRollups(t.Context(), lease.Fence, 1, got[2:3]))
+	// So that the table is read.
+	require.NoError(t, store.DeleteCacheBlock(t.Context(), lease.Fence, storage.CacheKey{SliceKey: above}))
+	require.NoError(t, store.ReleaseShard(t.Context(), 0, "by hand"))
+
+	clk.Set(time.UnixMilli(six.EndMs).Add(10 * time.Minute))
+	rec, err := r.Run(t.Context(), above)
+	require.NoError(t, err)
+	require.Zero(t, rec.Rescheduled)
+	n := 0
+	for row, err := range store.Rollups(t.Context(), 2, blocks.Range{End: 8}, six.StartMs, six.EndMs) {
+		require.NoError(t, err)
+		require.EqualValues(t, n, row.Schedule)
+		require.EqualValues(t, 1, row.Count)
+		require.EqualValues(t, n, row.Sum)
+		require.Equal(t, n == 2, row.Partial)
+		n++
+	}
+	require.Equal(t, 8, n)
+	require.Equal(t, 1, counted(t, reg, "quern_aggregation_damaged_chunks_total")["rollups"])
+	errs, err := store.RecentErrors(t.Context())
+	require.NoError(t, err)
+	require.Len(t, errs, 1)
+	require.Contains(t, errs[0].Message, "sketches of 1 series are left out in slice 2025-11-21T06:00:00Z, whose rows are partial: schedule 2 at")
 }

@@ -1,6 +1,7 @@
 package rollup
 
 import (
+	"errors"
 	"fmt"
 	"math"
 
@@ -16,6 +17,7 @@ import (
 // until Reset, so that a block can be ground and written as a whole.
 type Grinder struct {
 	sketch   sketch.Sketch
+	tried    sketch.Sketch
 	sketches []byte
 }
 
@@ -53,17 +55,14 @@ func (g *Grinder) Samples(samples []metric.Sample) (metric.Rollup, bool) {
 }
 
 // Rollups merges finer rows, which MUST be of one schedule and ascend in time; what comes of
-// them is partial if one of them is. It is false when there are none. The error is sketch.ErrCorrupt, and names the row.
+// them is partial if one of them is. It is false when there are none. The error is sketch.ErrCorrupt and names the rows
+// whose sketches are damaged. What comes of them is partial too: it has their numbers, and lacks their samples in its sketch.
 func (g *Grinder) Rollups(rows []metric.RollupRow) (metric.Rollup, bool, error) {
-	g.sketch.Reset()
 	var r metric.Rollup
 	for i := range rows {
 		row := &rows[i]
 		if row.Count == 0 {
 			continue
-		}
-		if err := g.sketch.Merge(row.Sketch); err != nil {
-			return metric.Rollup{}, false, fmt.Errorf("schedule %d at %d: %w", row.Schedule, row.TimeMs, err)
 		}
 		if r.Count == 0 {
 			r = row.Rollup
@@ -80,8 +79,41 @@ func (g *Grinder) Rollups(rows []metric.RollupRow) (metric.Rollup, bool, error) 
 	if r.Count == 0 {
 		return metric.Rollup{}, false, nil
 	}
-	r.Sketch = g.keepSketch()
-	return r, true, nil
+	err := g.merge(rows)
+	r.Sketch, r.Partial = g.keepSketch(), r.Partial || err != nil
+	return r, true, err
+}
+
+// merge makes g.sketch that of all rows, but for those whose sketches are damaged, which the error names.
+func (g *Grinder) merge(rows []metric.RollupRow) error {
+	g.sketch.Reset()
+	for i := range rows {
+		if rows[i].Count > 0 && g.sketch.Merge(rows[i].Sketch) != nil {
+			return g.mergeWhole(rows)
+		}
+	}
+	return nil
+}
+
+// mergeWhole tries each sketch before: a damaged one is merged up to where it is.
+func (g *Grinder) mergeWhole(rows []metric.RollupRow) error {
+	g.sketch.Reset()
+	var damaged error
+	for i := range rows {
+		row := &rows[i]
+		if row.Count == 0 {
+			continue
+		}
+		g.tried.Reset()
+		err := g.tried.Merge(row.Sketch)
+		if err == nil {
+			err = g.sketch.Merge(row.Sketch)
+		}
+		if err != nil {
+			damaged = errors.Join(damaged, fmt.Errorf("schedule %d at %d: %w", row.Schedule, row.TimeMs, err))
+		}
+	}
+	return damaged
 }
 
 // step is the growth of a counter from one sample to the next. One that went down

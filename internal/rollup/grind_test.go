@@ -198,28 +198,40 @@ func TestPartialRows(t *testing.T) {
 	}
 }
 
+// A damaged sketch costs what comes of its row the row's samples in its own sketch, and nothing else.
 func TestRollupsWithADamagedSketch(t *testing.T) {
 	var g Grinder
-	good, _ := g.Samples([]metric.Sample{{Schedule: schedule, TimeMs: 1, Value: 2}})
-	rows := []metric.RollupRow{
-		{Schedule: schedule, TimeMs: 0, Rollup: good},
-		{Schedule: schedule, TimeMs: 3_600_000, Rollup: good},
-	}
+	good, _ := g.Samples([]metric.Sample{{Schedule: schedule, TimeMs: 1, Value: 2}, {Schedule: schedule, TimeMs: 2, Value: 7}})
+	rows := make([]metric.RollupRow, 3)
 	for _, bad := range [][]byte{nil, {99}, good.Sketch[:len(good.Sketch)-1]} {
-		rows[1].Sketch = bad
-		_, ok, err := g.Rollups(rows)
-		require.ErrorIs(t, err, sketch.ErrCorrupt)
-		assert.ErrorContains(t, err, "schedule 7 at 3600000")
-		assert.False(t, ok)
+		for damaged := range 8 {
+			whole := uint64(0)
+			for i := range rows {
+				rows[i] = metric.RollupRow{Schedule: schedule, TimeMs: int64(i) * 3_600_000, Rollup: good}
+				if damaged>>i&1 == 1 {
+					rows[i].Sketch = bad
+				} else {
+					whole += 2
+				}
+			}
+			got, ok, err := g.Rollups(rows)
+			require.True(t, ok)
+			for i := range rows {
+				if name := fmt.Sprintf("schedule 7 at %d: ", rows[i].TimeMs); damaged>>i&1 == 1 {
+					require.ErrorIs(t, err, sketch.ErrCorrupt)
+					require.ErrorContains(t, err, name)
+				} else if err != nil {
+					require.NotContains(t, err.Error(), name)
+				}
+			}
+			require.Equal(t, damaged > 0, got.Partial)
+			var s sketch.Sketch
+			require.NoError(t, s.Merge(got.Sketch))
+			require.Equal(t, whole, s.Count())
+			got.Sketch, got.Partial = nil, false
+			require.Equal(t, metric.Rollup{Count: 6, Sum: 27, Min: 2, Max: 7, First: 2, Last: 7, Increase: 19}, got)
+		}
 	}
-	// What was read of the damaged one is not in the next.
-	rows[1].Rollup = good
-	got, ok, err := g.Rollups(rows)
-	require.NoError(t, err)
-	require.True(t, ok)
-	var s sketch.Sketch
-	require.NoError(t, s.Merge(got.Sketch))
-	assert.Equal(t, uint64(2), s.Count())
 }
 
 func TestRowsWithoutSamplesDoNotCount(t *testing.T) {

@@ -10,10 +10,12 @@ import (
 	"github.com/quern/quern/internal/storage"
 )
 
-// The tables whose chunks are counted when they are damaged.
+// The tables of which damage is counted.
 const (
 	tableRaw   = "raw_metrics"
 	tableCache = "metrics_cache"
+	// tableRollups stands for the tables of all levels.
+	tableRollups = "rollups"
 )
 
 type metrics struct {
@@ -53,7 +55,7 @@ func newMetrics(reg prometheus.Registerer, ladder metric.Ladder) *metrics {
 		dropped:     byBucket("quern_aggregation_marks_dropped_total", "Marks given up because of their age or because their input has expired."),
 		damaged: f.NewCounterVec(prometheus.CounterOpts{
 			Name: "quern_aggregation_damaged_chunks_total",
-			Help: "Damaged chunks that reads of blocks met, each time, by table. A block of metrics_cache counts as one.",
+			Help: "Damaged chunks that reads of blocks met, each time, by table. A block of metrics_cache counts as one, and so does a series with damaged sketches in its roll-ups.",
 		}, []string{"table"}),
 		completed: f.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "quern_aggregation_completed_slice_end_seconds",
@@ -64,6 +66,7 @@ func newMetrics(reg prometheus.Registerer, ladder metric.Ladder) *metrics {
 	// There from the start, so that an alert sees the first event as an increase.
 	m.damaged.WithLabelValues(tableRaw)
 	m.damaged.WithLabelValues(tableCache)
+	m.damaged.WithLabelValues(tableRollups)
 	for _, b := range ladder.Ground() {
 		name := ladder.Name(b)
 		m.runs.WithLabelValues(name, "completed")
