@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net/url"
 	"regexp"
 	"slices"
 	"strconv"
@@ -203,8 +204,26 @@ func suspectOf(r *Result) suspect {
 	return suspect{string(r.Series.AppendKey(nil)), rowKey{r.Level, r.Slice.StartMs}}
 }
 
-// selectorsAtOnce is how many series are named in a request.
-const selectorsAtOnce = 50
+const (
+	// selectorsAtOnce is how many series are named in a request.
+	selectorsAtOnce = 50
+	// bytesAtOnce is how long they may be together, encoded: a server takes forms of up to 1 MiB.
+	bytesAtOnce = 512 << 10
+)
+
+// requests splits selectors into those that are named in one request each. One that is too long by itself is alone.
+func requests(selectors []string) (out [][]string) {
+	first, size := 0, 0
+	for i, s := range selectors {
+		n := len("match%5B%5D=&") + len(url.QueryEscape(s))
+		if i > first && (i-first == selectorsAtOnce || size+n > bytesAtOnce) {
+			out = append(out, selectors[first:i])
+			first, size = i, 0
+		}
+		size += n
+	}
+	return append(out, selectors[first:])
+}
 
 // again looks at suspects once more, and returns those that it is to be done for yet again.
 func (v *verifier) again(ctx context.Context, w metric.Slice, suspects map[suspect]Result) (map[suspect]Result, error) {
@@ -213,8 +232,8 @@ func (v *verifier) again(ctx context.Context, w metric.Slice, suspects map[suspe
 		named[k.series] = Selector(r.Series)
 	}
 	selectors := []string{v.Match}
-	if len(named) <= selectorsAtOnce {
-		selectors = slices.Sorted(maps.Values(named))
+	if parts := requests(slices.Sorted(maps.Values(named))); len(parts) == 1 {
+		selectors = parts[0]
 	}
 	before := v.status
 	read, after, err := v.read(ctx, selectors, w)
@@ -369,7 +388,7 @@ func (v *verifier) repairAll(ctx context.Context) error {
 	}) {
 		selectors := bySlice[s]
 		slices.Sort(selectors)
-		for part := range slices.Chunk(selectors, selectorsAtOnce) {
+		for _, part := range requests(selectors) {
 			if err := v.Client.Reaggregate(ctx, part, s.StartMs, s.EndMs); err != nil {
 				return fmt.Errorf("slice %s of %s: %w", s, part[0], err)
 			}

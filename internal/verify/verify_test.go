@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -362,4 +363,66 @@ func TestSelector(t *testing.T) {
 	ls, err := metric.NewLabels(metric.Label{Name: "__name__", Value: "x"}, metric.Label{Name: "a.b", Value: "\"\\\n"})
 	require.NoError(t, err)
 	assert.Equal(t, `{"__name__"="x","a.b"="\"\\\n"}`, Selector(ls))
+}
+
+// longSeries are series whose selectors are six times as long in a form.
+func longSeries(t *testing.T, n, size int) (out []metric.Labels) {
+	for i := range n {
+		ls, err := metric.NewLabels(metric.Label{Name: "__name__", Value: "x"}, metric.Label{Name: "n", Value: strings.Repeat(`"`, size) + strconv.Itoa(i)})
+		require.NoError(t, err)
+		out = append(out, ls)
+	}
+	return out
+}
+
+// TestRequests: no more are named in a request than are said.
+func TestRequests(t *testing.T) {
+	for _, c := range []struct {
+		n, size int
+		want    []int
+	}{
+		{1, 1, []int{1}},
+		{50, 1, []int{50}},
+		{101, 1, []int{50, 50, 1}},
+		{25, 8 << 10, []int{10, 10, 5}},
+		{2, 200 << 10, []int{1, 1}}, // there is no way to name it that is shorter
+	} {
+		var all []string
+		for _, ls := range longSeries(t, c.n, c.size) {
+			all = append(all, Selector(ls))
+		}
+		parts := requests(all)
+		var got []int
+		for _, part := range parts {
+			got = append(got, len(part))
+		}
+		assert.Equal(t, c.want, got, "%d of %d bytes", c.n, c.size)
+		assert.True(t, slices.Equal(all, slices.Concat(parts...)), "all, in their order")
+	}
+}
+
+// TestLongLabels: what is asked for is no more than a server takes of a form.
+func TestLongLabels(t *testing.T) {
+	f := newFake(t)
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		r.Body = http.MaxBytesReader(w, r.Body, 1<<20)
+		f.ServeHTTP(w, r)
+	}))
+	defer server.Close()
+	c := &Client{client.Client{URL: server.URL + "/base", HTTP: server.Client()}}
+	status, err := c.Status(t.Context())
+	require.NoError(t, err)
+	v := verifier{Options: Options{Client: c, Match: "x"}, ladder: status.Ladder, status: status, repair: map[string]*toRepair{}}
+	v.sum = Summary{Levels: make([]Level, 2), Repaired: &Repaired{RightMs: make([]int64, 2)}}
+	first := status.Ladder.SliceAt(metric.Raw, day)
+	suspects := map[suspect]Result{}
+	for _, ls := range longSeries(t, 25, 8<<10) {
+		r := Result{Series: ls, Level: 1, Slice: first}
+		suspects[suspectOf(&r)] = r
+		v.repair[string(ls.AppendKey(nil))] = &toRepair{labels: ls, slices: []metric.Slice{first}}
+	}
+	_, err = v.again(t.Context(), first, suspects)
+	require.NoError(t, err)
+	require.NoError(t, v.repairAll(t.Context()))
+	assert.Len(t, f.repaired, 3)
 }
