@@ -36,7 +36,7 @@ func Migrate(ctx context.Context, cfg config.Migrate, stdout, stderr io.Writer) 
 		from, err = cassandra.OpenLegacy(ctx, opts)
 		return err
 	}, func(err error, wait time.Duration) { log.Warn(noNode(&cfg.From, wait), "err", err) }); err != nil {
-		return stopped(ctx, err)
+		return stopped(ctx, err, whenStopped)
 	}
 	defer from.Close()
 
@@ -48,10 +48,10 @@ func Migrate(ctx context.Context, cfg config.Migrate, stdout, stderr io.Writer) 
 		to, err = s.openStore(ctx, fail)
 		return err
 	}, func(err error, wait time.Duration) { log.Warn(noNode(&cfg.Cluster, wait), "err", err) }); err != nil {
-		return stopped(ctx, err)
+		return stopped(ctx, err, whenStopped)
 	}
 	report, err := s.migrate(ctx, cfg, from, to, names, stdout)
-	err = errors.Join(stopped(ctx, err), to.Close())
+	err = errors.Join(stopped(ctx, err, whenStopped), to.Close())
 	if report != nil {
 		printReport(stdout, report)
 	}
@@ -128,13 +128,8 @@ func (p *progress) end() {
 	}
 }
 
-// stopped says what to do after a signal.
-func stopped(ctx context.Context, err error) error {
-	if err != nil && ctx.Err() != nil && errors.Is(context.Cause(ctx), context.Canceled) {
-		return errors.New("stopped before all was copied: run it again, it goes on from there")
-	}
-	return err
-}
+// whenStopped says what to do after a signal.
+const whenStopped = "stopped before all was copied: run it again, it goes on from there"
 
 func printReport(out io.Writer, r *migrate.Report) {
 	fmt.Fprintf(out, "%d schedules\n", r.Schedules)

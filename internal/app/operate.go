@@ -35,6 +35,17 @@ func (s *setup) reaggregator(e *engine) *reaggregate.Reaggregator {
 	return reaggregate.New(e.store, e.index, e.cache, e.recovery, s.clk, component(s.log, "reaggregate"))
 }
 
+// stopped is err, or what to say instead when a signal is the reason for it.
+func stopped(ctx context.Context, err error, say string) error {
+	if err != nil && errors.Is(context.Cause(ctx), context.Canceled) {
+		return errors.New(say)
+	}
+	return err
+}
+
+// stayMarked: it makes no difference how often something is marked.
+const stayMarked = "what was marked until then stays marked, and to ask again does no harm"
+
 // ask posts a form to a server. The body of the answer is the caller's to close.
 func ask(ctx context.Context, server, path string, form url.Values) (io.ReadCloser, error) {
 	resp, err := (&client.Client{URL: server}).Do(ctx, http.MethodPost, path, form)
@@ -45,7 +56,7 @@ func ask(ctx context.Context, server, path string, form url.Values) (io.ReadClos
 }
 
 // errBrokenOff: the server says at the end that it is the end.
-var errBrokenOff = errors.New("the server broke off; what was marked until then stays marked, and to ask again does no harm")
+var errBrokenOff = errors.New("the server broke off; " + stayMarked)
 
 // Reaggregate has a server mark slices to be ground again, shows how far it is and says what it came to.
 func Reaggregate(ctx context.Context, cfg config.Reaggregate, stdout, stderr io.Writer) error {
@@ -53,15 +64,13 @@ func Reaggregate(ctx context.Context, cfg config.Reaggregate, stdout, stderr io.
 		"match[]": cfg.Match, "start": {cfg.Start}, "end": {cfg.End},
 	})
 	if err != nil {
-		return err
+		return stopped(ctx, err, "stopped; "+stayMarked)
 	}
 	defer body.Close()
 	sum, err := follow(body, stderr)
 	switch {
-	case ctx.Err() != nil:
-		return errors.New("stopped; what was marked until then stays marked, and to ask again does no harm")
 	case err != nil:
-		return err
+		return stopped(ctx, err, "stopped; "+stayMarked)
 	case sum.Series == 0:
 		return fmt.Errorf("no series match %s", strings.Join(cfg.Match, " "))
 	}
@@ -142,12 +151,12 @@ func Explain(ctx context.Context, cfg config.Explain, stdout, _ io.Writer) error
 		"match[]": cfg.Match, "time": {cfg.Time}, "limit": {strconv.Itoa(cfg.Limit)},
 	})
 	if err != nil {
-		return err
+		return stopped(ctx, err, "stopped")
 	}
 	defer body.Close()
 	text, err := io.ReadAll(body)
 	if err != nil {
-		return fmt.Errorf("the answer broke off: %w", err)
+		return stopped(ctx, fmt.Errorf("the answer broke off: %w", err), "stopped")
 	}
 	var answer explain.Answer
 	if err := json.Unmarshal(text, &answer); err != nil {

@@ -2,13 +2,16 @@ package app
 
 import (
 	"bytes"
+	"context"
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"github.com/urfave/cli/v2"
 
 	"github.com/quern/quern/internal/client"
 	"github.com/quern/quern/internal/config"
@@ -136,4 +139,46 @@ func TestRefusalOfAServer(t *testing.T) {
 	}
 	err := Explain(t.Context(), config.Explain{URL: answering(t, 400, `{"status":"error","error":"selector"}`)}, nil, nil)
 	require.True(t, client.Refused(err))
+}
+
+// TestInterrupted: what a signal has ended is not told as a server that is not there.
+func TestInterrupted(t *testing.T) {
+	asked := make(chan struct{}, 1)
+	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body) // else it does not hear that the client has gone
+		asked <- struct{}{}
+		<-r.Context().Done()
+	}))
+	t.Cleanup(server.Close)
+	for name, c := range map[string]struct {
+		do   func(context.Context) error
+		want string
+	}{
+		"verify": {func(ctx context.Context) error {
+			app := &cli.App{Flags: config.VerifyFlags(), Action: func(c *cli.Context) error {
+				cfg, err := config.FromVerify(c)
+				require.NoError(t, err)
+				return Verify(c.Context, cfg, io.Discard, io.Discard)
+			}}
+			return app.RunContext(ctx, []string{"verify", "--url", server.URL})
+		}, "stopped before all was compared"},
+		"status": {func(ctx context.Context) error {
+			return Status(ctx, config.Status{URL: server.URL}, io.Discard, io.Discard)
+		}, "stopped"},
+		"explain": {func(ctx context.Context) error {
+			return Explain(ctx, config.Explain{URL: server.URL}, io.Discard, io.Discard)
+		}, "stopped"},
+		"reaggregate": {func(ctx context.Context) error {
+			return Reaggregate(ctx, config.Reaggregate{URL: server.URL}, io.Discard, io.Discard)
+		}, "stopped; what was marked until then stays marked, and to ask again does no harm"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			ctx, cancel := context.WithCancel(t.Context())
+			go func() {
+				<-asked
+				cancel()
+			}()
+			require.EqualError(t, c.do(ctx), c.want)
+		})
+	}
 }

@@ -61,12 +61,12 @@ func Status(ctx context.Context, cfg config.Status, stdout, _ io.Writer) error {
 	server := client.Client{URL: cfg.URL}
 	resp, err := server.Do(ctx, http.MethodGet, "/api/v1/status/aggregation", nil)
 	if err != nil {
-		return err
+		return stopped(ctx, err, "stopped")
 	}
 	defer resp.Body.Close()
 	text, err := io.ReadAll(resp.Body)
 	if err != nil {
-		return fmt.Errorf("the answer broke off: %w", err)
+		return stopped(ctx, fmt.Errorf("the answer broke off: %w", err), "stopped")
 	}
 	var st shownStatus
 	if err := json.Unmarshal(text, &st); err != nil || len(st.Buckets) == 0 {

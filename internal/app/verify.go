@@ -51,8 +51,10 @@ func Verify(ctx context.Context, cfg config.Verify, stdout, stderr io.Writer) er
 		printVerified(stdout, sum, cfg.Limit)
 	}
 	switch {
+	case err != nil && sum == nil:
+		return stopped(ctx, err, "stopped before all was compared")
 	case err != nil:
-		return err
+		return stopped(ctx, err, "stopped before all was repaired; "+stayMarked)
 	case sum.Differences() > 0:
 		return fmt.Errorf("%d rows differ from what the samples say", sum.Differences())
 	case sum.Damaged > 0:
