@@ -23,13 +23,13 @@ func ApplyFile(c *cli.Context) error {
 	if err := yaml.Unmarshal(text, &keys); err != nil {
 		return fmt.Errorf("--config %s: %w", path, err)
 	}
-	known := make(map[string]bool)
+	known := make(map[string]cli.Flag)
 	for _, f := range c.Command.Flags {
-		known[f.Names()[0]] = true
+		known[f.Names()[0]] = f
 	}
 	for key, value := range keys {
 		switch {
-		case !known[key] || key == "config":
+		case known[key] == nil || key == "config":
 			return fmt.Errorf("--config %s, line %d: no option %q; the keys are the names of the flags, see --help", path, value.Line, key)
 		case value.Kind != yaml.ScalarNode || value.Tag == "!!null":
 			return fmt.Errorf("--config %s, line %d: %s must be a single value", path, value.Line, key)
@@ -37,8 +37,19 @@ func ApplyFile(c *cli.Context) error {
 			continue
 		}
 		if err := c.Set(key, value.Value); err != nil {
-			return fmt.Errorf("--config %s, line %d: %s: %w", path, value.Line, key, err)
+			return fmt.Errorf("--config %s, line %d: %s %s: must be %s: %w", path, value.Line, key, value.Value, kind(known[key]), err)
 		}
 	}
 	return nil
+}
+
+// kind is what a flag's value is, in words.
+func kind(f cli.Flag) string {
+	switch f.(type) {
+	case *cli.IntFlag:
+		return "a whole number"
+	case *cli.BoolFlag:
+		return "true or false"
+	}
+	return "a text"
 }
