@@ -11,6 +11,7 @@ import (
 	"github.com/quern/quern/internal/cache"
 	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/metric"
+	"github.com/quern/quern/internal/throttle"
 )
 
 // The waits between attempts while the store is away: short enough that a slice is
@@ -30,6 +31,8 @@ type Aggregator struct {
 	clk    clock.Clock
 	log    *slog.Logger
 	after  func(ctx context.Context) error
+	// unkept is about housekeeping that fails while a slice waits for other workers.
+	unkept *throttle.Throttle
 }
 
 // NewAggregator makes the driver. after is called after each
@@ -41,6 +44,7 @@ func NewAggregator(r *Runner, timing cache.Timing, after func(ctx context.Contex
 		clk:    r.clk,
 		log:    r.opts.Logger,
 		after:  after,
+		unkept: throttle.New(r.clk, time.Minute),
 	}
 }
 
@@ -84,7 +88,14 @@ func (a *Aggregator) pass(ctx context.Context) error {
 		return err
 	}
 	// Also after a run that was aborted: housekeeping may free the space that it lacked.
-	return errors.Join(err, a.after(ctx))
+	kept := a.after(ctx)
+	if kept != nil && ctx.Err() == nil && errors.Is(err, ErrShared) {
+		// To wait for others is no failure, and Run says nothing of it.
+		if skipped, ok := a.unkept.Pass(); ok {
+			a.log.Warn("housekeeping failed", "more_since_last", skipped, "err", kept)
+		}
+	}
+	return errors.Join(err, kept)
 }
 
 // dueTimes is the cron schedule of the runs: every end of a slice of the finest

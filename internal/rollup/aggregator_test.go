@@ -1,9 +1,12 @@
 package rollup
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"log/slog"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -75,5 +78,42 @@ func TestAggregator(t *testing.T) {
 			"soon after one that failed, and less soon after the next")
 		cancel(errors.New("stop"))
 		<-done
+	})
+}
+
+// TestHousekeepingWhileShared: that housekeeping fails is logged also while a slice waits for other workers, and not
+// each second.
+func TestHousekeepingWhileShared(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		clk := clock.System{}
+		store := storagetest.NewModel(storagetest.TestSettings(), nil, clk)
+		other := shards.New(store, clk, storage.Worker{ID: "b", Aggregates: true}, 24*time.Hour)
+		require.NoError(t, other.Beat(t.Context()))
+		c := cache.New(store, clk, 1, cache.DefaultTiming())
+		slice := store.Settings().Ladder.SliceAt(metric.Raw, time.Now().UnixMilli())
+		w := cache.NewWriter(c)
+		for block := range 64 { // in every shard some
+			id := metric.ScheduleID(block * store.Settings().Epochs[0].BlockSize)
+			require.NoError(t, w.Flush(t.Context(), []cache.Group{{
+				Slice: slice, Block: store.Settings().Epochs.BlockAt(id, slice.StartMs),
+				Samples: []metric.Sample{{Schedule: id, TimeMs: slice.StartMs, Value: 1}},
+			}}))
+		}
+		time.Sleep(time.Until(time.UnixMilli(slice.EndMs)) + 3*time.Minute)
+
+		var said bytes.Buffer
+		r := NewRunner(store, shards.New(store, clk, storage.Worker{ID: "a"}, 0), c, recovery.New(store, c, clk, recovery.Options{}), clk,
+			Options{Logger: slog.New(slog.NewTextHandler(&said, nil))})
+		passes := 0
+		a := NewAggregator(r, cache.DefaultTiming(), func(context.Context) error { passes++; return errors.New("no space left") })
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() { defer close(done); a.Run(ctx) }()
+		time.Sleep(90*time.Second + time.Millisecond)
+		cancel()
+		<-done
+		require.Greater(t, passes, 80, said.String())
+		require.Equal(t, 2, strings.Count(said.String(), "no space left"), said.String())
+		require.Contains(t, said.String(), "more_since_last=59")
 	})
 }

@@ -81,6 +81,11 @@ type Runner struct {
 	current storage.SliceKey
 	ended   []bool
 	waits   int
+
+	// aside are the slices whose index is damaged, and asideErr says why, while another slice waits: they would be
+	// tried again each second.
+	aside    []storage.SliceKey
+	asideErr error
 }
 
 // NewRunner makes a runner over a store, for a member of those that share it.
@@ -97,8 +102,8 @@ func NewRunner(store storage.Store, m *shards.Member, c *cache.Cache, r *recover
 // first run that is aborted: what is left stays outstanding. Only a slice whose index
 // is damaged is set aside, with those that it lies within, since no later attempt will help it.
 func (r *Runner) RunDue(ctx context.Context) (int, error) {
-	var aside []storage.SliceKey
-	var damaged error
+	aside, damaged := r.aside, r.asideErr
+	r.aside, r.asideErr = nil, nil
 	for n := 0; ; {
 		k, due, err := r.recovery.NextDue(ctx, aside)
 		if err != nil || !due {
@@ -111,6 +116,9 @@ func (r *Runner) RunDue(ctx context.Context) (int, error) {
 			aside = append(aside, k)
 			damaged = errors.Join(damaged, err)
 		default:
+			if r.waits > 0 {
+				r.aside, r.asideErr = aside, damaged
+			}
 			return n, errors.Join(damaged, err)
 		}
 	}

@@ -215,3 +215,47 @@ func TestFencesAheadOfTheClock(t *testing.T) {
 		}
 	}
 }
+
+// While a slice waits for another worker, which is looked at each second, one whose index is damaged is not tried
+// again as often.
+func TestDamagedIndexWhileShared(t *testing.T) {
+	_, store, clk, k := setUp(t, 400, rollup.Options{})
+	a, b := join(t, store, clk, "a"), join(t, store, clk, "b")
+	damaged := storage.SliceKey{StartMs: k.StartMs - time.Hour.Milliseconds()}
+	batch := &storage.Batch{Open: []storage.SliceKey{damaged}}
+	block := blocks.Of(1<<20, 4)
+	for shard := range 2 {
+		batch.Marks = append(batch.Marks, storage.PlacedMark{
+			Partition: storage.IndexPartition{SliceKey: damaged, Shard: shard},
+			Mark:      storage.Mark{Start: block.Start, TimeMs: damaged.StartMs, Kind: storage.MarkOpen, DueMs: clk.Now().UnixMilli()},
+		})
+	}
+	require.NoError(t, store.Write(t.Context(), batch))
+	store.Fail("Marks.next", block, -1, storage.ErrCorrupt)
+	tries := 0
+	for n := range 60 {
+		_, err := a.RunDue(t.Context())
+		require.ErrorIs(t, err, rollup.ErrShared)
+		require.ErrorIs(t, err, storage.ErrCorrupt, "it is told also when it is not tried")
+		errs, err := store.RecentErrors(t.Context())
+		require.NoError(t, err)
+		if n == 0 {
+			require.Len(t, errs, 1)
+		}
+		tries = len(errs)
+		clk.Set(clk.Now().Add(100 * time.Millisecond))
+	}
+	require.Equal(t, 2, tries, "at the beginning, and after 31 waits")
+
+	_, err := b.Run(t.Context(), k)
+	require.NoError(t, err)
+	_, err = a.RunDue(t.Context())
+	require.NotErrorIs(t, err, rollup.ErrShared)
+	require.ErrorIs(t, err, storage.ErrCorrupt)
+	clk.Set(clk.Now().Add(100 * time.Millisecond))
+	_, err = a.RunDue(t.Context())
+	require.ErrorIs(t, err, storage.ErrCorrupt)
+	errs, err := store.RecentErrors(t.Context())
+	require.NoError(t, err)
+	require.Len(t, errs, 3, "when it waits no more")
+}
