@@ -45,17 +45,25 @@ func marksOf(t *testing.T, s storage.Store, hour time.Time) []storage.Mark {
 	return out
 }
 
+var errBoom = errors.New("boom")
+
+// failOverTheRun has a flush of the block at 4 fail when the run of its slice may have begun.
+func failOverTheRun(t *testing.T) (*cache.Writer, *storagetest.Faulty) {
+	t.Helper()
+	c, store, clk := setUp(4)
+	w := cache.NewWriter(c)
+	store.Add(storagetest.Rule{Op: "Write", Times: 1, After: func() error {
+		clk.Set(eleven.Add(time.Hour + 2*time.Minute))
+		return errBoom
+	}})
+	require.ErrorIs(t, w.Flush(t.Context(), []cache.Group{group(eleven, blocks.Of(4, 4), 1)}), errBoom)
+	return w, store
+}
+
 // Nobody knows what a flush left that failed when its slice's run may have begun: the next one marks its
 // blocks, though the samples do not come again, so that rows and raw samples agree.
 func TestFailureOverTheRunIsMarked(t *testing.T) {
-	c, store, clk := setUp(4)
-	w := cache.NewWriter(c)
-	boom := errors.New("boom")
-	store.Add(storagetest.Rule{Op: "Write", Times: 1, After: func() error {
-		clk.Set(eleven.Add(time.Hour + 2*time.Minute))
-		return boom
-	}})
-	require.ErrorIs(t, w.Flush(t.Context(), []cache.Group{group(eleven, blocks.Of(4, 4), 1)}), boom)
+	w, store := failOverTheRun(t)
 
 	noon := eleven.Add(time.Hour)
 	require.NoError(t, w.Flush(t.Context(), []cache.Group{group(noon, blocks.Of(0, 4), 1)}))
@@ -71,16 +79,9 @@ func TestFailureOverTheRunIsMarked(t *testing.T) {
 
 // The same where no flush comes after it.
 func TestFailureOverTheRunIsSettled(t *testing.T) {
-	c, store, clk := setUp(4)
-	w := cache.NewWriter(c)
-	boom := errors.New("boom")
-	store.Add(storagetest.Rule{Op: "Write", Times: 1, After: func() error {
-		clk.Set(eleven.Add(time.Hour + 2*time.Minute))
-		return boom
-	}})
-	require.ErrorIs(t, w.Flush(t.Context(), []cache.Group{group(eleven, blocks.Of(4, 4), 1)}), boom)
-	store.Fail("Write", blocks.Range{}, 1, boom)
-	require.ErrorIs(t, w.Settle(t.Context()), boom)
+	w, store := failOverTheRun(t)
+	store.Fail("Write", blocks.Range{}, 1, errBoom)
+	require.ErrorIs(t, w.Settle(t.Context()), errBoom)
 
 	require.NoError(t, w.Settle(t.Context()))
 	require.NoError(t, w.Settle(t.Context()))
@@ -96,14 +97,13 @@ func TestFailureToTakeBackIsMadeGood(t *testing.T) {
 		t.Run(op, func(t *testing.T) {
 			c, store, clk := setUp(4)
 			w := cache.NewWriter(c)
-			boom := errors.New("boom")
 			store.Add(storagetest.Rule{Op: "Write", Times: 1, After: func() error {
 				clk.Set(eleven.Add(time.Hour + 2*time.Minute))
-				store.Add(storagetest.Rule{Op: op, Times: 1, Before: func() error { return boom }})
+				store.Add(storagetest.Rule{Op: op, Times: 1, Before: func() error { return errBoom }})
 				return nil
 			}})
 			g := []cache.Group{group(eleven, blocks.Of(4, 4), 1)}
-			require.ErrorIs(t, w.Flush(t.Context(), g), boom)
+			require.ErrorIs(t, w.Flush(t.Context(), g), errBoom)
 			require.Len(t, marksOf(t, store, eleven), 1)
 			require.NoError(t, w.Flush(t.Context(), g))
 			require.Empty(t, marksOf(t, store, eleven))

@@ -84,8 +84,7 @@ func (g *grind) read(ctx context.Context, w *cache.Work, reset func(blocks.Range
 	}
 	if errors.Is(err, cache.ErrUseTable) {
 		if errors.Is(err, storage.ErrCorrupt) {
-			g.run.metrics.damaged.WithLabelValues(tableCache).Inc()
-			g.run.damaged(ctx, w, fmt.Errorf("%w, and the table below is read: slice %s", err, w.Slice))
+			g.run.damaged(ctx, w, tableCache, 1, fmt.Errorf("%w, and the table below is read: slice %s", err, w.Slice))
 		}
 		reset(w.Block)
 		g.tally.blockQueries.Add(1)
@@ -116,8 +115,8 @@ func (g *grind) fromSamples(ctx context.Context, w *cache.Work) error {
 	if left.n == 0 {
 		return nil
 	}
-	g.run.metrics.damaged.WithLabelValues(tableRaw).Add(float64(left.n))
-	g.run.damaged(ctx, w, left.err("%d raw chunks of slice %s are left out, and the rows of their schedules are partial", w.Slice))
+	g.run.damaged(ctx, w, tableRaw, left.n,
+		fmt.Errorf("%d raw chunks of slice %s are left out, and the rows of their schedules are partial: %s", left.n, w.Slice, &left))
 	return g.keepFuller(ctx, w, &left)
 }
 
@@ -157,8 +156,8 @@ func (g *grind) fromRollups(ctx context.Context, w *cache.Work) error {
 		}
 	}
 	if left.n > 0 {
-		g.run.metrics.damaged.WithLabelValues(tableRollups).Add(float64(left.n))
-		g.run.damaged(ctx, w, left.err("sketches of %d series are left out in slice %s, whose rows are partial", w.Slice))
+		g.run.damaged(ctx, w, tableRollups, left.n,
+			fmt.Errorf("sketches of %d series are left out in slice %s, whose rows are partial: %s", left.n, w.Slice, &left))
 	}
 	return nil
 }

@@ -40,8 +40,9 @@ func (t *told) first(message string) bool {
 	return true
 }
 
-// damaged reports damage in a block, once.
-func (r *Runner) damaged(ctx context.Context, w *cache.Work, err error) {
+// damaged counts n damaged things that a read of a block met in a table, and reports them, once.
+func (r *Runner) damaged(ctx context.Context, w *cache.Work, table string, n int, err error) {
+	r.metrics.damaged.WithLabelValues(table).Add(float64(n))
 	if r.told.first(fmt.Sprintf("%d %v", w.Block.Start, err)) {
 		r.report(ctx, w.Partition.SliceKey, w.Block.Start, err)
 	}
@@ -67,13 +68,13 @@ func (d *damage) name(name string) {
 	}
 }
 
-// err names them, after a sentence that has their number and the slice.
-func (d *damage) err(sentence string, slice metric.Slice) error {
+// String names them.
+func (d *damage) String() string {
 	more := ""
 	if d.n > maxNamed {
 		more = fmt.Sprintf("; and %d more", d.n-maxNamed)
 	}
-	return fmt.Errorf(sentence+": %s%s", d.n, slice, strings.Join(d.names, "; "), more)
+	return strings.Join(d.names, "; ") + more
 }
 
 // keepFuller makes the rows of g, which were ground without some of the block's chunks, those to be stored. It is about

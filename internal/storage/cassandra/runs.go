@@ -270,7 +270,7 @@ func (s *Store) AcquireShard(ctx context.Context, shard int, owner string, d tim
 		if err := s.plausible(newest); err != nil {
 			return storage.Lease{}, named(op, err)
 		}
-		s.sawFence(newest)
+		s.sawFence(newest) // for itself: what is added to it may not be plausible
 		s.sawFence(first.least(s.clk.Now().UnixMicro()))
 		l := storage.Lease{
 			Shard: shard, Owner: owner, Fence: storage.Fence(s.stamps.next()),
