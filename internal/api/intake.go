@@ -2,9 +2,11 @@ package api
 
 import (
 	"errors"
+	"fmt"
 	"log/slog"
 	"net/http"
 	"sync"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -22,10 +24,16 @@ type intake struct {
 	received sync.Pool // *received
 
 	undecodable *prometheus.CounterVec // by path
+	unkept      *unkept
 }
 
 func newIntake(opts *Options, draining func() bool) (*intake, error) {
+	lost, err := newUnkept(opts.Clock, opts.Logger, opts.Registerer)
+	if err != nil {
+		return nil, err
+	}
 	in := &intake{
+		unkept:   lost,
 		appender: opts.Appender, limits: &opts.Limits, logger: opts.Logger, draining: draining,
 		bodies: bodies{limits: &opts.Limits, budget: budget{limit: opts.MaxInFlightBytes}},
 		undecodable: prometheus.NewCounterVec(prometheus.CounterOpts{
@@ -135,6 +143,9 @@ type push struct {
 	refuse refusal
 	// explain, unless it is nil, makes more of the rejections before they are told: the batch has the samples.
 	explain func(b *ingest.Batch, rejected []ingest.Rejection)
+	// unread says whether the sender is not told of a rejection, or does not look at the reply: operators are told then. The
+	// default is that senders read.
+	unread func(r *http.Request, rej ingest.Rejection) bool
 	// reply answers when something may have been taken: what became of each measurement, and, unless it is nil, what is
 	// wrong with the rest of the body.
 	reply func(w http.ResponseWriter, r *http.Request, result ingest.Result, broken error)
@@ -181,5 +192,41 @@ func (p *push) serve(w http.ResponseWriter, r *http.Request, body *received, b *
 	if p.explain != nil {
 		p.explain(b, result.Rejected)
 	}
+	p.notice(r, result)
 	p.reply(w, r, result, broken)
+}
+
+// notice tells operators of what the sender does not hear of.
+func (p *push) notice(r *http.Request, result ingest.Result) {
+	p.overwritten(r, result)
+	if p.unread == nil {
+		return
+	}
+	type lost struct {
+		n       int
+		message string
+	}
+	byReason := map[ingest.Reason]*lost{}
+	for _, rej := range result.Rejected {
+		if !p.unread(r, rej) {
+			continue
+		}
+		if l := byReason[rej.Reason]; l != nil {
+			l.n++
+		} else {
+			byReason[rej.Reason] = &lost{1, rej.Message}
+		}
+	}
+	for reason, l := range byReason {
+		p.unkept.note(r, string(reason), l.n, l.message)
+	}
+}
+
+// overwritten tells operators that samples of one millisecond have replaced each other.
+func (in *intake) overwritten(r *http.Request, result ingest.Result) {
+	if o := result.Overwritten; o.Samples > 0 {
+		in.unkept.note(r, unkeptSameMillisecond, o.Samples, fmt.Sprintf(
+			"%s has several values at %s, and the last one stays: a series keeps one sample a millisecond",
+			o.Series, time.UnixMilli(o.TimeMs).UTC().Format("2006-01-02T15:04:05.000Z")))
+	}
 }

@@ -33,6 +33,8 @@ func newOTLPHandler(in *intake, opts *Options) http.Handler {
 	return &push{
 		intake: in, sources: opts.Sources.OTLP,
 		accepts: checkOTLPType, decode: h.decode, refuse: refuseOTLP, explain: nameFirst, reply: replyOTLP,
+		// The SDKs do not look at partial_success.
+		unread: func(*http.Request, ingest.Rejection) bool { return true },
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"mime"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -38,7 +39,7 @@ func newRemoteWriteHandler(in *intake, opts *Options) http.Handler {
 			return err
 		},
 		unsaid: snappied,
-		decode: h.decode, refuse: refuseRemoteWrite, explain: nameSeries, reply: replyRemoteWrite,
+		decode: h.decode, refuse: refuseRemoteWrite, explain: nameSeries, unread: forgiven, reply: replyRemoteWrite,
 	}
 }
 
@@ -91,10 +92,20 @@ func refuseRemoteWrite(w http.ResponseWriter, r *http.Request, code int, message
 	replyText(w, code, message+"\n")
 }
 
-// replyRemoteWrite answers 400 when anything was rejected: who sends it again sends it in vain, and the good part is kept.
+// forgiven says whether a rejection does not make the reply an error. A sender of version 1.0 counts its whole request as
+// failed by any error, samples that are stored too, so native histograms pass in silence, as with all receivers that
+// do not have them. A sender of version 2.0 learns from the headers what was written.
+func forgiven(r *http.Request, rej ingest.Rejection) bool {
+	version, _ := remoteWriteMessage(r.Header)
+	return version == 1 && rej.Reason == ingest.ReasonUnsupported
+}
+
+// replyRemoteWrite answers 400 when anything was rejected that is not forgiven: to send it again is of no use, and the good
+// part is kept.
 func replyRemoteWrite(w http.ResponseWriter, r *http.Request, result ingest.Result, broken error) {
 	written(w, r, result.Accepted)
-	if broken == nil && len(result.Rejected) == 0 {
+	failed := slices.ContainsFunc(result.Rejected, func(rej ingest.Rejection) bool { return !forgiven(r, rej) })
+	if broken == nil && !failed {
 		w.WriteHeader(http.StatusNoContent)
 		return
 	}

@@ -2,6 +2,7 @@ package api
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
 	"io"
 	"math"
@@ -10,6 +11,8 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/prometheus/prometheus/prompb"
 	writev2 "github.com/prometheus/prometheus/prompb/io/prometheus/write/v2"
 	"github.com/stretchr/testify/require"
@@ -210,8 +213,12 @@ func TestRemoteWriteErrors(t *testing.T) {
 			message: `0 samples stored, 1 rejected; sample 0: by the appender in up{l="` + strings.Repeat("x", seriesBytes-6) + "… (invalid_label)",
 		},
 		{
-			name: "histograms", request: both(histogram, up), code: 400, written: "2",
-			message: "2 samples stored, 1 rejected; sample 1: native histograms are not stored (unsupported)",
+			name: "histograms and a bad label", request: both(histogram, up, series1(1, "__name__", "up", "host", "bad\xff")), code: 400, written: "2",
+			message: `2 samples stored, 2 rejected; sample 1: native histograms are not stored (unsupported); sample 3: by the appender in up{host="bad\xff"} (invalid_label)`,
+		},
+		{
+			name: "the other version", request: request{write2(t, up), good}, code: 400, written: "0",
+			message: "0 samples stored, 0 rejected; the message cannot be read to its end: the message is ",
 		},
 		{
 			name: "cut", request: request{good[:len(good)-5], write2(t, up, up, up)[:len(write2(t, up, up, up))-5]}, code: 400, written: "2",
@@ -266,7 +273,7 @@ func TestRemoteWriteErrors(t *testing.T) {
 				if c.name == "many rejected" {
 					message = strings.NewReplacer("sample 0", "sample N", "sample 1", "sample N", "sample 2", "sample N", "sample 3", "sample N", "sample 4", "sample N").Replace(message)
 				}
-				if c.name == "cut" {
+				if c.name == "cut" || c.name == "the other version" {
 					require.Contains(t, message, c.message)
 					return
 				}
@@ -288,4 +295,46 @@ func TestRemoteWriteContentTypes(t *testing.T) {
 		require.Contains(t, w.Body.String(), content)
 	}
 	require.Equal(t, http.StatusMethodNotAllowed, get(t, writeServer(t, &recordingAppender{}, nil), http.MethodGet, remoteWritePath).Code)
+}
+
+// A sender of version 1.0 counts its whole request as failed by any error, so one native histogram must not be one: the
+// samples beside it are stored, and operators hear of it. A sender of version 2.0 reads in the headers what was written.
+func TestRemoteWriteHistograms(t *testing.T) {
+	up := series1(1, "__name__", "up", "instance", "web-1")
+	histogram := prompb.TimeSeries{Labels: up.Labels, Samples: up.Samples, Histograms: []prompb.Histogram{{Sum: 1}}}
+	for _, c := range []struct {
+		version string
+		body    []byte
+		code    int
+		written []string
+		unkept  string
+	}{
+		{
+			protobuf1, write1(t, histogram, up), http.StatusNoContent, nil,
+			`[{"path":"/api/v1/write","sender":"192.0.2.1 (Prometheus/9)","reason":"unsupported","count":1,"last":1732161600000,"message":"native histograms are not stored"}]`,
+		},
+		{protobuf2, write2(t, histogram, up), http.StatusBadRequest, []string{"2", "0", "0"}, ""},
+	} {
+		t.Run(c.version, func(t *testing.T) {
+			a := &recordingAppender{}
+			reg := prometheus.NewRegistry()
+			s := writeServer(t, a, func(o *Options) { o.Status, o.Registerer = statusOf{}, reg })
+			w := send(t, s, remoteWritePath, bytes.NewReader(compressed(t, "snappy", c.body)), "Content-Type", c.version, "User-Agent", "Prometheus/9")
+			require.Equal(t, c.code, w.Code, "%s", w.Body)
+			require.Equal(t, c.written, writtenOf(w.Header()))
+			require.Equal(t, strings.Repeat("web-1: \"up\" \"instance\"=\"web-1\" @1732161600000 1\n", 2), a.String())
+			require.Equal(t, c.unkept, unkeptOf(t, s))
+			n, err := testutil.GatherAndCount(reg, "quern_http_unkept_total")
+			require.NoError(t, err)
+			require.Equal(t, c.unkept != "", n == 1)
+		})
+	}
+}
+
+// unkeptOf is what the status says that senders lose.
+func unkeptOf(t *testing.T, s http.Handler) string {
+	t.Helper()
+	var reply struct{ Unkept json.RawMessage }
+	require.NoError(t, json.Unmarshal(get(t, s, http.MethodGet, "/api/v1/status/aggregation").Body.Bytes(), &reply))
+	return string(reply.Unkept)
 }

@@ -111,6 +111,7 @@ func (h *reportsHandler) serve(w http.ResponseWriter, r *http.Request, b *receiv
 	var appendErr error
 	if reports := d.result(); len(reports) > 0 {
 		result, appendErr = h.appender.Append(r.Context(), reports)
+		h.overwritten(r, result)
 	}
 	reply := h.merge(d, result)
 	code := http.StatusOK

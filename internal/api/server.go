@@ -145,6 +145,7 @@ type Server struct {
 	streams  map[string]bool // the paths of Options.Streaming
 	bounded  map[string]bool // those whose handlers bound their bodies themselves
 	draining atomic.Bool
+	unkept   *unkept // nil where nothing is taken
 }
 
 // New assembles a server. It opens no port; HTTPServer or ServeHTTP do the serving.
@@ -174,6 +175,7 @@ func New(opts Options) (*Server, error) {
 		if err != nil {
 			return nil, err
 		}
+		s.unkept = in.unkept
 		s.take(in, &reportsHandler{intake: in}, reportsPath)
 		if opts.BackFiller != nil {
 			s.mux.Handle("POST "+importPath, &importHandler{intake: in, to: opts.BackFiller, clock: opts.Clock, sources: opts.Sources.Prometheus})

@@ -73,6 +73,17 @@ type statusReply struct {
 	Workers []workerReply `json:"workers"`
 	Shards  []shardReply  `json:"shards"`
 	Errors  []faultReply  `json:"errors"`
+	// Unkept is what senders lose without being told, absent in a process that takes nothing.
+	Unkept []unkeptReply `json:"unkept,omitempty"`
+}
+
+type unkeptReply struct {
+	Path    string `json:"path"`
+	Sender  string `json:"sender"`
+	Reason  string `json:"reason"`
+	Count   int64  `json:"count"` // since this process started
+	Last    int64  `json:"last"`
+	Message string `json:"message"`
 }
 
 type levelReply struct {
@@ -163,7 +174,15 @@ func (s *Server) aggregation(w http.ResponseWriter, r *http.Request) {
 		replyError(w, code, err.Error())
 		return
 	}
-	replyJSON(w, http.StatusOK, encodeStatus(s.opts.Ladder, st, waiting))
+	reply := encodeStatus(s.opts.Ladder, st, waiting)
+	if s.unkept != nil {
+		for _, u := range s.unkept.list() {
+			reply.Unkept = append(reply.Unkept, unkeptReply{
+				Path: u.Path, Sender: u.Sender, Reason: u.Reason, Count: u.Count, Last: u.LastMs, Message: u.Message,
+			})
+		}
+	}
+	replyJSON(w, http.StatusOK, reply)
 }
 
 // encodeStatus makes the outside form. Empty lists are lists, so that scripts need no

@@ -51,6 +51,10 @@ type shownStatus struct {
 		Time, Slice                        int64
 		Start                              *int64
 	}
+	Unkept []struct {
+		Path, Sender, Reason, Message string
+		Count, Last                   int64
+	}
 }
 
 // shownLately is how many of the last runs are printed.
@@ -112,6 +116,13 @@ func (st *shownStatus) writeText(out io.Writer, now time.Time) error {
 			block = strconv.FormatInt(*e.Start, 10)
 		}
 		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", moment(e.Time), e.Component, e.Worker, orNothing(run), orNothing(block), e.Message)
+	}
+
+	if len(st.Unkept) > 0 {
+		fmt.Fprintln(w, "\nNOT KEPT SINCE START\tREASON\tPATH\tSENDER\tLAST AT\tEXAMPLE")
+		for _, u := range st.Unkept {
+			fmt.Fprintf(w, "%d\t%s\t%s\t%s\t%s\t%s\n", u.Count, u.Reason, u.Path, u.Sender, moment(u.Last), u.Message)
+		}
 	}
 	return w.Flush()
 }

@@ -224,5 +224,5 @@ func (b *Batch) Result(appended Result) Result {
 	if len(all) > 0 && all[0].Index == NoMeasurement {
 		accepted++
 	}
-	return Result{Accepted: accepted, Rejected: all}
+	return Result{Accepted: accepted, Rejected: all, Overwritten: appended.Overwritten}
 }

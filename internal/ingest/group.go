@@ -1,6 +1,7 @@
 package ingest
 
 import (
+	"math"
 	"slices"
 
 	"github.com/quern/quern/internal/blocks"
@@ -16,6 +17,10 @@ type grouper struct {
 	// held is how many samples the groups' buffers have room for, most how many the largest commit had.
 	held, most int
 
+	// overwritten are samples of the last commit that another sample of the same series and millisecond replaces, with
+	// another value. At most maxOverwritten are listed.
+	overwritten []metric.Sample
+
 	// ends and spare are scratch of inChunkOrder.
 	ends  []int
 	spare []metric.Sample
@@ -24,6 +29,9 @@ type grouper struct {
 // maxHeld bounds the buffers, in largest commits. One by one each could grow to the size of a whole commit, where commits
 // are so unlike that it is another group each time that is large.
 const maxHeld = 4
+
+// maxOverwritten bounds the list of overwritten samples in a commit. All of them are counted only up to there.
+const maxOverwritten = 1 << 10
 
 type groupKey struct {
 	sliceMs int64
@@ -38,6 +46,7 @@ func (g *grouper) group(ladder metric.Ladder, epochs blocks.Epochs, samples []me
 		g.byKey = make(map[groupKey]int)
 	}
 	clear(g.byKey)
+	g.overwritten = nil
 	g.most = max(g.most, len(samples))
 	if g.held > maxHeld*g.most {
 		clear(g.groups)
@@ -105,7 +114,7 @@ func (g *grouper) inChunkOrder(block blocks.Range, samples []metric.Sample) []me
 		one := dealt[start:end]
 		start = end
 		if !ascends(one) {
-			one = lastOfEach(one)
+			one = g.lastOfEach(one)
 		}
 		n += copy(dealt[n:], one)
 	}
@@ -121,13 +130,16 @@ func ascends(samples []metric.Sample) bool {
 	return true
 }
 
-// lastOfEach sorts the samples and drops all but the last of those that are the same.
-func lastOfEach(samples []metric.Sample) []metric.Sample {
+// lastOfEach sorts the samples and drops all but the last of those with the same schedule and time. It lists the
+// dropped ones whose value differs from the one that stays: a sample that was sent again is not among them.
+func (g *grouper) lastOfEach(samples []metric.Sample) []metric.Sample {
 	slices.SortStableFunc(samples, metric.CompareSamples)
 	out := samples[:0]
 	for i, s := range samples {
 		if i+1 == len(samples) || metric.CompareSamples(s, samples[i+1]) != 0 {
 			out = append(out, s)
+		} else if len(g.overwritten) < maxOverwritten && math.Float64bits(s.Value) != math.Float64bits(samples[i+1].Value) {
+			g.overwritten = append(g.overwritten, s)
 		}
 	}
 	return out

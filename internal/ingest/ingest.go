@@ -99,6 +99,8 @@ type commit struct {
 	full     chan struct{} // closed when waiting for more gains nothing
 	done     chan struct{} // closed when err is final
 	err      error
+	// overwritten is what the grouper lists. It is final with err, and not changed afterwards.
+	overwritten []metric.Sample
 }
 
 func newCommit(buf []metric.Sample) *commit {
@@ -153,14 +155,18 @@ func (in *Ingest) append(ctx context.Context, reports []Report, w window) (Resul
 	if err := r.resolve(ctx, in, reports, w); err != nil {
 		return Result{}, err
 	}
-	if err := in.wait(ctx, r.samples); err != nil {
+	overwritten, err := in.wait(ctx, r.samples)
+	if err != nil {
 		return Result{}, err
 	}
 	in.metrics.accepted.Add(float64(len(r.samples)))
 	for _, rej := range r.rejected {
 		in.metrics.rejected.WithLabelValues(string(rej.Reason)).Inc()
 	}
-	return Result{Accepted: len(r.samples), Rejected: r.takeRejected()}, nil
+	result := Result{Accepted: len(r.samples), Rejected: r.takeRejected()}
+	result.Overwritten = r.overwritten(reports, result.Rejected, overwritten)
+	in.metrics.overwritten.Add(float64(result.Overwritten.Samples))
+	return result, nil
 }
 
 // Delete takes back the samples that have the schedules and times of those given; their values are overwritten. It returns
@@ -169,23 +175,25 @@ func (in *Ingest) Delete(ctx context.Context, samples []metric.Sample) error {
 	for i := range samples {
 		samples[i].Value = metric.Tombstone()
 	}
-	return in.wait(ctx, samples)
+	_, err := in.wait(ctx, samples)
+	return err
 }
 
-// wait returns when the samples are durable.
-func (in *Ingest) wait(ctx context.Context, samples []metric.Sample) error {
+// wait returns when the samples are durable. With them may be samples of others: overwritten are those of the commit that
+// others of the same series and time replace.
+func (in *Ingest) wait(ctx context.Context, samples []metric.Sample) (overwritten []metric.Sample, err error) {
 	if len(samples) == 0 {
-		return nil
+		return nil, nil
 	}
 	c, err := in.enqueue(samples)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	select {
 	case <-c.done:
-		return c.err
+		return c.overwritten, c.err
 	case <-ctx.Done():
-		return context.Cause(ctx)
+		return nil, context.Cause(ctx)
 	}
 }
 
@@ -237,6 +245,7 @@ func (in *Ingest) commits(ctx context.Context) {
 		c := in.take(ctx, spare)
 		started := in.clk.Now()
 		c.err = in.commit(ctx, &g, c.samples)
+		c.overwritten = g.overwritten
 		in.metrics.flush(in.clk.Now().Sub(started), len(c.samples), c.err)
 		close(c.done)
 

@@ -465,3 +465,52 @@ func TestManyCallers(t *testing.T) {
 		require.True(t, stored[v], "%v was acknowledged", v)
 	}
 }
+
+// A store keeps one sample of a series in a millisecond. The caller learns which of its samples another value replaced; the
+// same value sent twice replaces nothing.
+func TestOverwritten(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		in, _ := start(t, ingest.Options{}, registry.Options{})
+		at := time.Now().UnixMilli()
+		m := func(name string, labels []metric.Label, timeMs int64, v float64) ingest.Measurement {
+			return ingest.Measurement{Metric: name, Labels: labels, TimeMs: timeMs, Value: v}
+		}
+		bus := []metric.Label{{Name: "bus", Value: "0"}}
+		res, err := in.Append(t.Context(), []ingest.Report{
+			{Source: "a", Measurements: []ingest.Measurement{m("x", nil, at, 1), m("", nil, at, 1), m("x", nil, at, 1)}},
+			{Source: "b", Measurements: []ingest.Measurement{
+				m("x", bus, at, 1), m("y", bus, at, 7), m("y", bus, at-1, 7), m("y", bus, at, 8), m("y", bus, at, math.NaN()), m("x", bus, at, 1),
+			}},
+		})
+		require.NoError(t, err)
+		require.Len(t, res.Rejected, 1)
+		require.Equal(t, 8, res.Accepted)
+		require.Equal(t, ingest.Overwritten{Samples: 2, Series: `y{bus="0",source="b"}`, TimeMs: at}, res.Overwritten)
+
+		res, err = in.Append(t.Context(), []ingest.Report{{Source: "b", Derived: true, Measurements: []ingest.Measurement{m("z", bus, at, 1), m("z", bus, at, 2)}}})
+		require.NoError(t, err)
+		require.Equal(t, ingest.Overwritten{Samples: 1, Series: `z{bus="0"}`, TimeMs: at}, res.Overwritten)
+		require.NoError(t, in.Close())
+	})
+}
+
+// Of two callers whose samples share a commit, the one hears of it whose sample does not stay.
+func TestOverwrittenByAnother(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		in, _ := start(t, ingest.Options{Window: time.Second}, registry.Options{})
+		first := make(chan ingest.Result, 1)
+		go func() {
+			res, err := in.Append(t.Context(), report(1))
+			if err != nil {
+				t.Error(err)
+			}
+			first <- res
+		}()
+		synctest.Wait()
+		res, err := in.Append(t.Context(), report(2))
+		require.NoError(t, err)
+		require.Zero(t, res.Overwritten)
+		require.Equal(t, 1, (<-first).Overwritten.Samples)
+		require.NoError(t, in.Close())
+	})
+}

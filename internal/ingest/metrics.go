@@ -10,6 +10,7 @@ import (
 type metrics struct {
 	accepted prometheus.Counter
 	rejected *prometheus.CounterVec
+	overwritten prometheus.Counter
 	busy     prometheus.Counter
 	pending  prometheus.Gauge
 	flushes  *prometheus.CounterVec
@@ -28,6 +29,10 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 			Name: "quern_ingest_samples_rejected_total",
 			Help: "Measurements that were not taken, by reason.",
 		}, []string{"reason"}),
+		overwritten: f.NewCounter(prometheus.CounterOpts{
+			Name: "quern_ingest_samples_overwritten_total",
+			Help: "Accepted samples that another one of the same series and millisecond replaced at once, with another value.",
+		}),
 		busy: f.NewCounter(prometheus.CounterOpts{
 			Name: "quern_ingest_busy_total",
 			Help: "Calls turned away because too many samples were waiting.",

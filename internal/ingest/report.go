@@ -80,6 +80,18 @@ type Rejection struct {
 type Result struct {
 	Accepted int
 	Rejected []Rejection
+	// Overwritten are accepted samples of which nothing stays.
+	Overwritten Overwritten
+}
+
+// Overwritten says how many accepted samples of a call another sample of the same series and millisecond replaced in the
+// same commit, with another value. A store keeps one sample of a series in a millisecond, so this is no error; but a sender
+// whose points lie closer, or two senders that use the same series, lose data by it.
+type Overwritten struct {
+	Samples int
+	// Series, in Prometheus' notation, and TimeMs are those of one of them.
+	Series string
+	TimeMs int64
 }
 
 // ErrBusy says that the queue is full: nothing was taken, try again later.

@@ -7,7 +7,9 @@
 package remotewrite
 
 import (
+	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/quern/quern/internal/ingest"
@@ -74,10 +76,12 @@ type Decoder struct {
 func (d *Decoder) V1(body []byte, b *ingest.Batch) error {
 	defer d.release()
 	m := message{b: body}
+	known, foreign := false, false
 	for series := 0; m.more() && !b.TooMany(); {
 		begin := m.i
 		switch field, typ := m.tag(); field {
 		case request1Timeseries:
+			known = true
 			ts := m.bytes(field, typ)
 			if m.err != nil {
 				break
@@ -87,6 +91,7 @@ func (d *Decoder) V1(body []byte, b *ingest.Batch) error {
 			}
 			series++
 		case request1Metadata:
+			known = true
 			md := m.bytes(field, typ)
 			if m.err != nil {
 				break
@@ -95,14 +100,26 @@ func (d *Decoder) V1(body []byte, b *ingest.Batch) error {
 				return fmt.Errorf("metadata at byte %d: %w", begin, err)
 			}
 		default:
+			foreign = foreign || field == request2Symbols || field == request2Timeseries
 			m.skip(field, typ)
 		}
 		if m.err != nil {
 			return fmt.Errorf("after %d timeseries, at byte %d: %w", series, begin, m.err)
 		}
 	}
+	if foreign && !known {
+		return errIsV2
+	}
 	return nil
 }
+
+// A message of one version decodes as an empty one of the other, since fields that are not known are passed over. That
+// must not be taken for success.
+var (
+	errIsV1 = errors.New("the message is a prometheus.WriteRequest, and the Content-Type says io.prometheus.write.v2.Request")
+	errIsV2 = errors.New("the message is an io.prometheus.write.v2.Request, and the Content-Type does not say so: " +
+		"application/x-protobuf;proto=io.prometheus.write.v2.Request")
+)
 
 // release lets go of the body.
 func (d *Decoder) release() {
@@ -272,6 +289,10 @@ func (d *Decoder) V2(body []byte, b *ingest.Batch) error {
 	defer d.release()
 	// The symbols may stand anywhere, so first of all they are gathered.
 	first, end, broken := d.symbolsOf(body, b)
+	if broken == nil && first < 0 && len(d.symbols) == 0 && hasField(body, request1Timeseries, request1Metadata) {
+		return errIsV1
+	}
+	first = max(first, 0)
 	m := message{b: body[:end], i: first}
 	for series := 0; m.more() && !b.TooMany(); {
 		begin := m.i
@@ -291,7 +312,8 @@ func (d *Decoder) V2(body []byte, b *ingest.Batch) error {
 	return nil
 }
 
-// symbolsOf gathers the symbols. The timeseries lie between first and end, where the message is whole.
+// symbolsOf gathers the symbols. The timeseries lie between first and end, where the message is whole; first is negative
+// if there are none.
 func (d *Decoder) symbolsOf(body []byte, b *ingest.Batch) (first, end int, broken error) {
 	first = -1
 	m := message{b: body}
@@ -313,10 +335,22 @@ func (d *Decoder) symbolsOf(body []byte, b *ingest.Batch) (first, end int, broke
 			m.skip(field, typ)
 		}
 		if m.err != nil {
-			return max(first, 0), begin, m.err
+			return first, begin, m.err
 		}
 	}
-	return max(first, 0), len(body), nil
+	return first, len(body), nil
+}
+
+// hasField says whether a message that is whole has one of the fields.
+func hasField(body []byte, which ...int) bool {
+	for m := (message{b: body}); m.more(); {
+		field, typ := m.tag()
+		if slices.Contains(which, field) {
+			return true
+		}
+		m.skip(field, typ)
+	}
+	return false
 }
 
 func (d *Decoder) series2(b []byte, batch *ingest.Batch) error {

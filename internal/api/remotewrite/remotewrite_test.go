@@ -147,7 +147,7 @@ func TestV1(t *testing.T) {
 		},
 		{"field 0", fields(good, []byte{0, 1}), 0, "up{job=\"j\"} 1 1\nerror: after 1 timeseries, at byte 41: a field has no valid number\n"},
 		{"a group that ends nowhere", fields(good, []byte{9<<3 | 3}), 0, "up{job=\"j\"} 1 1\nerror: after 1 timeseries, at byte 41: unexpected EOF\n"},
-		{"version 2.0 by mistake", encode2(t, &writev2.Request{Symbols: []string{""}, Timeseries: []writev2.TimeSeries{{}}}), 0, ""},
+		{"version 2.0 by mistake", encode2(t, &writev2.Request{Symbols: []string{""}, Timeseries: []writev2.TimeSeries{{}}}), 0, "error: " + errIsV2.Error() + "\n"},
 	} {
 		t.Run(c.name, func(t *testing.T) { require.Equal(t, c.want, decoded(t, 1, c.body, c.max)) })
 	}
@@ -223,7 +223,8 @@ func TestV2(t *testing.T) {
 		{"a symbol that is a number", fields(table, good, num(4, 1), good), sample + "error: at byte 60: field 4 has wire type 0, must be 2\n"},
 		{"references of a wrong type", fields(table, good, ts(double(1, 1), smp(2, 1, 1))), sample + "error: timeseries 1, at byte 60: field 1 has wire type 1, must be 2\n"},
 		{"a packed reference that breaks off", fields(table, good, ts(msg(1, []byte{0x80}), smp(2, 1, 1))), sample + "error: timeseries 1, at byte 60: the message breaks off\n"},
-		{"version 1.0 by mistake", msg(1, up, smp(2, 1, 1)), ""},
+		{"version 1.0 by mistake", msg(1, up, smp(2, 1, 1)), "error: " + errIsV1.Error() + "\n"},
+		{"metadata of version 1.0 by mistake", msg(3, num(1, 1), str(2, "up")), "error: " + errIsV1.Error() + "\n"},
 	} {
 		t.Run(c.name, func(t *testing.T) { require.Equal(t, c.want, decoded(t, 2, c.body, 0)) })
 	}
