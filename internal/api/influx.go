@@ -1,16 +1,19 @@
 package api
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/http"
 	"strings"
 	"sync"
 
+	"github.com/cespare/xxhash/v2"
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/quern/quern/internal/api/influx"
 	"github.com/quern/quern/internal/ingest"
+	"github.com/quern/quern/internal/metric"
 )
 
 // influxVersion is the InfluxDB that clients are told they talk to: they look at the number to see what may be sent.
@@ -20,7 +23,51 @@ const influxVersion = "1.8.10-quern"
 type influxRequest struct {
 	influx.Options
 
-	body []byte // once it is decoded
+	place influxPlace
+	body  []byte // once it is decoded
+}
+
+const (
+	// dbLabel is the label that has the database of a request, as with VictoriaMetrics.
+	dbLabel = "db"
+	// defaultPolicy is the retention policy of InfluxDB 1 that a request means which names none.
+	defaultPolicy = "autogen"
+)
+
+// influxPlace is what a request says of where its series belong that is none of their labels.
+type influxPlace struct{ org, bucket string }
+
+func (p influxPlace) String() string {
+	return fmt.Sprintf("bucket or retention policy %s of organization %s", shown(p.bucket), shown(p.org))
+}
+
+// influxBuckets notices that series of several buckets are written as if they were of one, so that equal ones overwrite each
+// other. The zero value has seen none.
+type influxBuckets struct {
+	mu    sync.Mutex
+	first map[uint64]influxPlace // by a hash of the labels that the request's series have
+}
+
+// maxInfluxBuckets bounds the sets of labels that are told apart.
+const maxInfluxBuckets = 1 << 10
+
+// mixed says which two places are written to as one, "" if the request's is the first.
+func (b *influxBuckets) mixed(req *influxRequest) string {
+	labels := xxhash.Sum64String(metric.Labels(req.Labels).String())
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	first, ok := b.first[labels]
+	switch {
+	case ok && first == req.place:
+		return ""
+	case ok:
+		return fmt.Sprintf("%s and %s are stored as one, and equal series overwrite each other: "+
+			"--influx-bucket-label gives series a label that tells buckets apart", req.place, first)
+	case b.first == nil || len(b.first) >= maxInfluxBuckets:
+		b.first = make(map[uint64]influxPlace)
+	}
+	b.first[labels] = influxPlace{org: strings.Clone(req.place.org), bucket: strings.Clone(req.place.bucket)}
+	return ""
 }
 
 type influxRequestKey struct{}
@@ -36,8 +83,10 @@ func (s *Server) registerInflux(in *intake) error {
 		return err
 	}
 	var decoders sync.Pool // *influx.Decoder
+	var clashes influx.Clashes
+	var buckets influxBuckets
 	write := func(refuse refusal) http.Handler {
-		return influxOptions(refuse, &push{
+		return s.influxOptions(refuse, &push{
 			intake:  in,
 			sources: s.opts.Sources.Influx,
 			accepts: func(http.Header) error { return nil }, // clients call lines all kinds of things
@@ -45,12 +94,17 @@ func (s *Server) registerInflux(in *intake) error {
 			decode: func(r *http.Request, body []byte, b *ingest.Batch) error {
 				d, ok := decoders.Get().(*influx.Decoder)
 				if !ok {
-					d = new(influx.Decoder)
+					d = &influx.Decoder{Clashes: &clashes}
 				}
 				req := influxRequestOf(r)
 				req.body = body
-				ignored.Add(float64(d.Decode(body, req.Options, b)))
+				loss := d.Decode(body, req.Options, b)
 				decoders.Put(d)
+				ignored.Add(float64(loss.Strings))
+				in.unkept.note(r, unkeptSameName, loss.SameName, loss.Clash)
+				if message := buckets.mixed(req); message != "" {
+					in.unkept.note(r, unkeptSeveralBuckets, b.Len(), message)
+				}
 				return nil
 			},
 			refuse: refuse,
@@ -75,7 +129,7 @@ func (s *Server) registerInflux(in *intake) error {
 }
 
 // influxOptions has the parameters of a request looked at before its body is.
-func influxOptions(refuse refusal, next http.Handler) http.Handler {
+func (s *Server) influxOptions(refuse refusal, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		query := r.URL.Query()
 		unit, err := influx.ParsePrecision(query.Get("precision"))
@@ -83,7 +137,20 @@ func influxOptions(refuse refusal, next http.Handler) http.Handler {
 			refuse(w, r, http.StatusBadRequest, err.Error())
 			return
 		}
-		req := &influxRequest{Options: influx.Options{Unit: unit, DB: query.Get("db")}}
+		req := &influxRequest{Options: influx.Options{Unit: unit}}
+		if db := query.Get("db"); db != "" {
+			req.Labels = append(req.Labels, metric.Label{Name: dbLabel, Value: db})
+		}
+		// What InfluxDB 2 calls a bucket is a database with a retention policy in InfluxDB 1.
+		bucket := cmp.Or(query.Get("bucket"), query.Get("rp"))
+		if bucket == defaultPolicy {
+			bucket = ""
+		}
+		if name := s.opts.InfluxBucketLabel; name != "" && bucket != "" {
+			req.Labels = append(req.Labels, metric.Label{Name: name, Value: bucket})
+			bucket = ""
+		}
+		req.place = influxPlace{org: cmp.Or(query.Get("org"), query.Get("orgID")), bucket: bucket}
 		next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), influxRequestKey{}, req)))
 	})
 }

@@ -7,16 +7,20 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/klauspost/compress/gzip"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 
+	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/ingest"
 	"github.com/quern/quern/internal/storage"
 )
@@ -244,4 +248,87 @@ func TestInfluxQuestions(t *testing.T) {
 	w = get(t, s, http.MethodGet, "/health")
 	require.Equal(t, http.StatusServiceUnavailable, w.Code)
 	require.Contains(t, w.Body.String(), `"status":"fail"`)
+}
+
+// What a client cannot be told, since its write succeeds, operators hear of: measurements that share a metric, buckets that
+// share their series, and points closer than a millisecond.
+func TestInfluxUnkept(t *testing.T) {
+	write := func(t *testing.T, s *Server, path, lines string) {
+		t.Helper()
+		w := send(t, s, path, strings.NewReader(lines), "User-Agent", "telegraf")
+		require.Equal(t, http.StatusNoContent, w.Code, "%s", w.Body)
+	}
+	for _, c := range []struct {
+		name          string
+		paths         []string
+		lines, unkept string
+		label         string
+	}{
+		{"one bucket", []string{"/api/v2/write?org=o&bucket=a", "/api/v2/write?org=o&bucket=a"}, "m v=1", "", ""},
+		{
+			"two buckets",
+			[]string{"/api/v2/write?org=o&bucket=a", "/api/v2/write?org=o&bucket=b"},
+			"m v=1,w=2",
+			`"path":"/api/v2/write","sender":"192.0.2.1 (telegraf)","reason":"several_buckets","count":2,"last":1732161600000,` +
+				`"message":"bucket or retention policy \"b\" of organization \"o\" and bucket or retention policy \"a\" of organization \"o\"`, "",
+		},
+		{"two buckets, told apart", []string{"/api/v2/write?org=o&bucket=a", "/api/v2/write?org=o&bucket=b"}, "m v=1", "", "bucket"},
+		{
+			"two organizations",
+			[]string{"/api/v2/write?org=o&bucket=a", "/api/v2/write?org=p&bucket=a"},
+			"m v=1",
+			`"reason":"several_buckets","count":1`, "bucket",
+		},
+		{"two databases", []string{"/write?db=a", "/write?db=b"}, "m v=1", "", ""},
+		{"the default policy", []string{"/write?db=a", "/write?db=a&rp=autogen"}, "m v=1", "", ""},
+		{"two policies", []string{"/write?db=a", "/write?db=a&rp=short"}, "m v=1", `"reason":"several_buckets","count":1`, ""},
+		{"two policies, told apart", []string{"/write?db=a", "/write?db=a&rp=short"}, "m v=1", "", "rp"},
+		{"one metric", []string{"/write"}, "disk_io used=1\ndisk io_used=2\ndisk io_used=3", `"reason":"same_name","count":2`, ""},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			s := influxServer(t, &recordingAppender{}, func(o *Options) { o.Status, o.InfluxBucketLabel = statusOf{}, c.label })
+			for _, p := range c.paths {
+				write(t, s, p, c.lines)
+			}
+			if c.unkept == "" {
+				require.Empty(t, unkeptOf(t, s))
+				return
+			}
+			require.Contains(t, unkeptOf(t, s), c.unkept)
+		})
+	}
+}
+
+// A series gets its bucket as a label, unless it has a tag of that name.
+func TestInfluxBucketLabel(t *testing.T) {
+	a := &recordingAppender{}
+	s := influxServer(t, a, func(o *Options) { o.InfluxBucketLabel = "bucket" })
+	require.Equal(t, http.StatusNoContent, send(t, s, "/api/v2/write?org=o&bucket=b&db=d", strings.NewReader("m v=1\nm,bucket=mine v=2\nm,db=mine v=3")).Code)
+	require.Equal(t, `: "m_v" "db"="d" "bucket"="b" now 1
+: "m_v" "bucket"="mine" "db"="d" now 2
+: "m_v" "db"="mine" "bucket"="b" now 3
+`, a.String())
+}
+
+// The status names a bounded number of senders, and nothing is logged with each request.
+func TestUnkeptIsBounded(t *testing.T) {
+	var log bytes.Buffer
+	clk := clock.NewSimulated(time.UnixMilli(1_732_161_600_000))
+	u, err := newUnkept(clk, slog.New(slog.NewTextHandler(&log, nil)), nil)
+	require.NoError(t, err)
+	r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/write", nil)
+	for i := range 3 * maxUnkept {
+		r.Header.Set("User-Agent", fmt.Sprintf("sender %d", i))
+		u.note(r, "r", 1, "m")
+		u.note(r, "r", 1, "m")
+	}
+	list := u.list()
+	require.Len(t, list, maxUnkept+1)
+	i := slices.IndexFunc(list, func(u Unkept) bool { return u.Sender == otherSenders })
+	require.EqualValues(t, 4*maxUnkept, list[i].Count)
+	require.Equal(t, maxUnkept+1, bytes.Count(log.Bytes(), []byte("\n")))
+	clk.Set(clk.Now().Add(unkeptLogEvery))
+	u.note(r, "r", 1, "m")
+	require.Equal(t, maxUnkept+2, bytes.Count(log.Bytes(), []byte("\n")))
+	require.Contains(t, log.String(), "measurements_since_start=1025")
 }

@@ -180,7 +180,7 @@ func TestOTLP(t *testing.T) {
 
 // Data points are counted, not samples, and whoever rejects them.
 func TestOTLPPartialSuccess(t *testing.T) {
-	const deltas = `2 unsupported (metric "d" has delta temporality, only cumulative is stored: ` +
+	const deltas = `2 unsupported (metric "d" of job "cart" has delta temporality, only cumulative is stored: ` +
 		`set OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE=cumulative for the SDK, or use the collector's deltatocumulative processor)`
 	wire, text := marshalOTLP(t, otlpRequest("load", true))
 	a := &recordingAppender{}
@@ -317,4 +317,15 @@ func TestOTLPMetadata(t *testing.T) {
 	wire, _ := marshalOTLP(t, otlpRequest("load", true))
 	require.Equal(t, http.StatusOK, postOTLP(t, s, "/v1/metrics", "application/x-protobuf", wire).Code)
 	require.Equal(t, notes{"load gauge", "latency_seconds histogram", "target_info gauge"}, n)
+}
+
+// The SDKs do not read partial_success, so operators hear of what it says: which service sends what cannot be stored.
+func TestOTLPUnkept(t *testing.T) {
+	wire, _ := marshalOTLP(t, otlpRequest("load", true))
+	s := newServer(t, func(o *Options) { o.Appender, o.Status = &recordingAppender{}, statusOf{} })
+	for range 2 {
+		require.Equal(t, http.StatusOK, postOTLP(t, s, "/v1/metrics", "application/x-protobuf", wire).Code)
+	}
+	require.Contains(t, unkeptOf(t, s), `"path":"/v1/metrics","sender":"192.0.2.1","reason":"unsupported","count":4,"last":1732161600000,`+
+		`"message":"metric \"d\" of job \"cart\" has delta temporality`)
 }

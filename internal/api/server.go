@@ -76,6 +76,9 @@ type Options struct {
 	Sources Sources
 	// OTLPPromote are the resource attributes of OTLP that become labels of all series of the resource.
 	OTLPPromote []string
+	// InfluxBucketLabel is the label that has the bucket of a write to InfluxDB 2, or the retention policy of one to
+	// InfluxDB 1. The default is that none has: series of several buckets are one.
+	InfluxBucketLabel string
 
 	// Status answers GET /api/v1/status/aggregation; Ladder names its buckets.
 	Status StatusProvider

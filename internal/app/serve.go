@@ -211,7 +211,7 @@ func (s *server) build(ctx context.Context) error {
 			Prometheus: s.cfg.Sources.Prometheus, Influx: s.cfg.Sources.Influx,
 			OTLP: s.cfg.Sources.OTLP, Graphite: s.cfg.Sources.Graphite,
 		},
-		OTLPPromote: s.cfg.OTLPPromote,
+		OTLPPromote: s.cfg.OTLPPromote, InfluxBucketLabel: s.cfg.InfluxBucketLabel,
 	}
 	if s.roles.ingest {
 		s.startIngest(ctx, s.engine)

@@ -53,6 +53,8 @@ type Config struct {
 	GraphiteListen string
 	// OTLPPromote are the resource attributes of OTLP that become labels.
 	OTLPPromote []string
+	// InfluxBucketLabel is the label that has the bucket of line protocol, empty for none.
+	InfluxBucketLabel string
 
 	FutureLimit        time.Duration
 	GroupCommit        time.Duration
@@ -246,6 +248,9 @@ func (p *parser) ingest(cfg *Config) {
 		cfg.GraphiteListen = p.address("graphite-listen")
 	}
 	cfg.OTLPPromote = p.list("otlp-promote-resource-attributes")
+	if cfg.InfluxBucketLabel = p.c.String("influx-bucket-label"); cfg.InfluxBucketLabel == "db" {
+		p.fail("influx-bucket-label", "must not be db, which is the label of the database")
+	}
 	cfg.EnableAdminAPI = p.c.Bool("enable-admin-api")
 	cfg.FutureLimit = p.positive("future-limit")
 	switch {

@@ -158,6 +158,7 @@ func ingestFlags() []cli.Flag {
 		str(catIngest, "group-commit", "", "how long a report waits for others to be made durable together with (default: 100ms over Cassandra, else 0)"),
 		str(catIngest, "prometheus-source", "instance,host,node,pod,job", "`LABEL,…` of remote write and import that name a series' source, best first"),
 		str(catIngest, "influx-source", "host,hostname,instance,server", "`TAG,…` of line protocol that name a series' source, best first"),
+		str(catIngest, "influx-bucket-label", "", "`LABEL` that has the bucket of a series written as to InfluxDB 2, or its retention policy as in InfluxDB 1 (default: none, and equal series of several buckets overwrite each other)"),
 		str(catIngest, "otlp-source", "instance,host_name,k8s_node_name,job", "`LABEL,…` of OTLP, as they are stored, that name a series' source, best first"),
 		str(catIngest, "otlp-promote-resource-attributes", "host.name,k8s.cluster.name,k8s.namespace.name,k8s.node.name,k8s.pod.name,k8s.container.name", "`ATTRIBUTE,…` of an OTLP resource that become labels of all its series"),
 		str(catIngest, "graphite-listen", "", "`ADDRESS` that Graphite's plaintext protocol is taken on over TCP, such as :2003 (default: none)"),

@@ -8,14 +8,14 @@ import (
 )
 
 type metrics struct {
-	accepted prometheus.Counter
-	rejected *prometheus.CounterVec
+	accepted    prometheus.Counter
+	rejected    *prometheus.CounterVec
 	overwritten prometheus.Counter
-	busy     prometheus.Counter
-	pending  prometheus.Gauge
-	flushes  *prometheus.CounterVec
-	seconds  prometheus.Histogram
-	size     prometheus.Histogram
+	busy        prometheus.Counter
+	pending     prometheus.Gauge
+	flushes     *prometheus.CounterVec
+	seconds     prometheus.Histogram
+	size        prometheus.Histogram
 }
 
 func newMetrics(reg prometheus.Registerer) *metrics {

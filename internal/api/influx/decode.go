@@ -18,15 +18,25 @@ import (
 	"github.com/quern/quern/internal/metric"
 )
 
-// dbLabel is the label that has the database of a request, as with VictoriaMetrics.
-const dbLabel = "db"
-
 // Options are what a request says of its lines.
 type Options struct {
 	// Unit is what times are counted in; see ParsePrecision. The default is a nanosecond.
 	Unit time.Duration
-	// DB is given to all series as their label db, unless they have a tag of that name. The default is none.
-	DB string
+	// Labels are given to all series, each unless a series has a tag of that name. There are at most maxFixed.
+	Labels []metric.Label
+}
+
+// maxFixed is how many Options.Labels there can be: one for the database, one for the bucket.
+const maxFixed = 2
+
+// Loss is what Decode passes over, and what it stores under a name that something else has too.
+type Loss struct {
+	// Strings are fields that are strings, which cannot be kept.
+	Strings int
+	// SameName are values of fields whose metric is also that of another measurement's field, and Clash says which two
+	// the last of them were.
+	SameName int
+	Clash    string
 }
 
 // ParsePrecision is the unit of times that a request's parameter precision names: in the words of InfluxDB 1 or 2.
@@ -56,17 +66,22 @@ type Decoder struct {
 	line int    // the number of the line at which the reading is, from 1
 	last int    // the number of the line of the last measurement
 
+	// Clashes finds fields of different measurements that become one metric. It may be shared. The default is that
+	// nobody looks.
+	Clashes *Clashes
+
 	names   names
 	labels  []metric.Label // of the line
 	fields  []field        // of the line
 	scratch []byte
 	strings int // of the line
-	ignored int
+	loss    Loss
 }
 
 // field is one with a number, as the metric that it becomes.
 type field struct {
 	metric string
+	clash  *clash // nil for none
 	value  float64
 }
 
@@ -81,12 +96,12 @@ func faultf(reason ingest.Reason, format string, args ...any) *fault {
 }
 
 // Decode adds the samples of a body to the batch, which keeps views into the body. A line with a fault is one rejected
-// measurement, see Line; the others count. Fields that are strings cannot be kept: the result is how many there were.
-func (d *Decoder) Decode(body []byte, opts Options, b *ingest.Batch) (ignored int) {
+// measurement, see Line; the others count. The result is what is lost otherwise.
+func (d *Decoder) Decode(body []byte, opts Options, b *ingest.Batch) Loss {
 	if opts.Unit == 0 {
 		opts.Unit = time.Nanosecond
 	}
-	d.opts, d.b, d.s, d.line, d.ignored = opts, b, unsafe.String(unsafe.SliceData(body), len(body)), 1, 0
+	d.opts, d.b, d.s, d.line, d.loss = opts, b, unsafe.String(unsafe.SliceData(body), len(body)), 1, Loss{}
 	d.last = 0
 	for i := 0; i < len(d.s) && !b.TooMany(); {
 		switch d.s[i] {
@@ -112,7 +127,7 @@ func (d *Decoder) Decode(body []byte, opts Options, b *ingest.Batch) (ignored in
 	clear(d.labels[:cap(d.labels)])
 	clear(d.fields[:cap(d.fields)])
 	d.b, d.s = nil, ""
-	return d.ignored
+	return d.loss
 }
 
 // Line is the number of the line, from 1, that a measurement of a body is in: one that Decode has counted. It decodes
@@ -167,7 +182,7 @@ func (d *Decoder) point(i int) (int, *fault) {
 	if f != nil {
 		return i, f
 	}
-	d.ignored += d.strings
+	d.loss.Strings += d.strings
 	for n := range d.fields {
 		if n == 0 {
 			d.b.Series(d.fields[n].metric, d.labels)
@@ -178,13 +193,17 @@ func (d *Decoder) point(i int) (int, *fault) {
 			break
 		}
 		d.last = line
+		if c := d.fields[n].clash; c != nil {
+			d.loss.SameName++
+			d.loss.Clash = c.String()
+		}
 	}
 	return i, nil
 }
 
 func (d *Decoder) tags(i int) (int, *fault) {
 	d.labels = d.labels[:0]
-	db := d.opts.DB
+	var tagged [maxFixed]bool // Options.Labels that give way to a tag
 	for i < len(d.s) && d.s[i] == ',' {
 		var key, value string
 		at := i + 1
@@ -197,13 +216,15 @@ func (d *Decoder) tags(i int) (int, *fault) {
 		if value, i = d.token(i+1, keyEnd); value == "" {
 			continue
 		}
-		if db != "" && key == dbLabel {
-			db = ""
+		for n := range d.opts.Labels {
+			tagged[n] = tagged[n] || key == d.opts.Labels[n].Name
 		}
 		d.labels = append(d.labels, metric.Label{Name: key, Value: value})
 	}
-	if db != "" {
-		d.labels = append(d.labels, metric.Label{Name: dbLabel, Value: db})
+	for n, l := range d.opts.Labels {
+		if !tagged[n] {
+			d.labels = append(d.labels, l)
+		}
 	}
 	return i, nil
 }
@@ -235,7 +256,8 @@ func (d *Decoder) readFields(n *fieldNames, i int) (int, *fault) {
 				return i, faultf(ingest.ReasonInvalidValue, "field %q: %s is no number that can be kept", clip(key), d.quote(i))
 			}
 			i = end
-			d.fields = append(d.fields, field{d.names.metric(n, len(d.fields), key, d.b), v})
+			name, c := d.names.metric(n, len(d.fields), key, d.b, d.Clashes)
+			d.fields = append(d.fields, field{name, c, v})
 		}
 		if i >= len(d.s) || d.s[i] != ',' {
 			break

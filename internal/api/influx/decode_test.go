@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/quern/quern/internal/ingest"
+	"github.com/quern/quern/internal/metric"
 )
 
 // TestDecode runs testdata/lines: the commands are lines (the body as it stands) and quoted (the body as a Go string). `go
@@ -29,7 +30,10 @@ func TestDecode(t *testing.T) {
 		}
 		var opts Options
 		precision := ""
-		c.MaybeScanArgs(t, "db", &opts.DB)
+		db := ""
+		if c.MaybeScanArgs(t, "db", &db); db != "" {
+			opts.Labels = []metric.Label{{Name: "db", Value: db}}
+		}
 		c.MaybeScanArgs(t, "precision", &precision)
 		var err error
 		opts.Unit, err = ParsePrecision(precision)
@@ -41,7 +45,7 @@ func TestDecode(t *testing.T) {
 // decode is a line for each sample, and what else there was.
 func decode(d *Decoder, body []byte, opts Options) string {
 	var b ingest.Batch
-	ignored := d.Decode(body, opts, &b)
+	ignored := d.Decode(body, opts, &b).Strings
 	var sb strings.Builder
 	for _, r := range b.Reports() {
 		for _, m := range r.Measurements {
@@ -216,4 +220,31 @@ func BenchmarkDecode(bench *testing.B) {
 			bench.ReportMetric(1e3/perField, "Mfields/s")
 		})
 	}
+}
+
+// Fields of different measurements may make one metric. Whoever comes second is counted, in whatever decoder.
+func TestClashes(t *testing.T) {
+	var clashes Clashes
+	first, second := Decoder{Clashes: &clashes}, Decoder{Clashes: &clashes}
+	decode := func(d *Decoder, body string) Loss {
+		var b ingest.Batch
+		loss := d.Decode([]byte(body), Options{}, &b)
+		require.Zero(t, b.Rejected())
+		return loss
+	}
+	require.Zero(t, decode(&first, "disk_io used=1,free=2\ndisk_io used=1"))
+	want := Loss{SameName: 1, Clash: `field "io_used" of "disk" and field "used" of "disk_io" are the same metric "disk_io_used"`}
+	require.Equal(t, want, decode(&first, "disk used=1,io_used=1"))
+	want.SameName = 2
+	require.Equal(t, want, decode(&second, "disk io_used=1\ndisk_io used=1\ndisk io_used=1"))
+	require.Zero(t, decode(&second, "disk_io used=1"))
+}
+
+// However many metrics there are, little is remembered of them.
+func TestClashesAreBounded(t *testing.T) {
+	var clashes Clashes
+	for i := range 2*maxNames + 5 {
+		clashes.find(fmt.Sprintf("a_%d", i), 1)
+	}
+	require.Len(t, clashes.first, 5)
 }

@@ -33,7 +33,7 @@ func FuzzDecode(f *testing.F) {
 		require.Equal(t, got, decode(&d, body, Options{}))
 		if want, ignored, ok := reference(body); ok {
 			var b ingest.Batch
-			require.Equal(t, ignored, d.Decode(body, Options{}, &b), "%q", body)
+			require.Equal(t, ignored, d.Decode(body, Options{}, &b).Strings, "%q", body)
 			require.Zero(t, b.Rejected(), "%q: %v", body, got)
 			require.Equal(t, want, measurements(&b), "%q", body)
 		}
@@ -145,7 +145,7 @@ func FuzzEncoded(f *testing.F) {
 		}
 		var d Decoder
 		var b ingest.Batch
-		require.Equal(t, 1, d.Decode(enc.Bytes(), Options{}, &b), "%q", enc.Bytes())
+		require.Equal(t, 1, d.Decode(enc.Bytes(), Options{}, &b).Strings, "%q", enc.Bytes())
 		ms := time.Unix(0, ns).UnixMilli()
 		require.Equal(t, []ingest.Measurement{
 			{Metric: measurement + "_" + key, Labels: []metric.Label{{Name: tag, Value: value}}, TimeMs: ms, Value: v},

@@ -28,7 +28,10 @@ type fieldNames struct {
 	places      []fieldName
 }
 
-type fieldName struct{ field, metric string }
+type fieldName struct {
+	field, metric string
+	clash         *clash // nil for none
+}
 
 // of are the names of a measurement, at the beginning of a line.
 func (n *names) of(measurement string) *fieldNames {
@@ -52,12 +55,12 @@ func (n *names) of(measurement string) *fieldNames {
 }
 
 // metric is what a field at some place in its line becomes. What is not remembered is b's.
-func (n *names) metric(f *fieldNames, at int, field string, b *ingest.Batch) string {
+func (n *names) metric(f *fieldNames, at int, field string, b *ingest.Batch, clashes *Clashes) (string, *clash) {
 	if at < len(f.places) && f.places[at].field == field {
-		return f.places[at].metric
+		return f.places[at].metric, f.places[at].clash
 	}
 	if f.measurement == "" {
-		return field
+		return field, nil
 	}
 	n.scratch = append(n.scratch[:0], f.measurement...)
 	n.scratch = append(n.scratch, '_')
@@ -65,18 +68,19 @@ func (n *names) metric(f *fieldNames, at int, field string, b *ingest.Batch) str
 	name, ok := n.metrics[string(n.scratch)]
 	if !ok {
 		if len(n.scratch) > maxNameBytes || n.n >= maxNames {
-			return b.Own(n.scratch)
+			return b.Own(n.scratch), nil
 		}
 		name = string(n.scratch)
 		n.metrics[name] = name
 		n.n++
 	}
+	c := clashes.find(name, len(f.measurement))
 	if at == len(f.places) && n.n < maxNames {
 		f.places = append(f.places, fieldName{})
 		n.n++
 	}
 	if at < len(f.places) {
-		f.places[at] = fieldName{field: name[len(name)-len(field):], metric: name}
+		f.places[at] = fieldName{field: name[len(name)-len(field):], metric: name, clash: c}
 	}
-	return name
+	return name, c
 }

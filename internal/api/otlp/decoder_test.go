@@ -238,7 +238,7 @@ func TestDecode(t *testing.T) {
 			`m job="cart" @1700000000123 1`,
 		}},
 		{"a target of which nothing was taken", of(shop, nil, sum("m", "", delta, false, number(1))), []string{
-			`0 unsupported: metric "m" has delta temporality, only cumulative is stored: ` + deltaAdvice,
+			`0 unsupported: metric "m" of job "shop/cart" has delta temporality, only cumulative is stored: ` + deltaAdvice,
 		}},
 		{"a scope's attribute that is none", of(shop, &commonpb.InstrumentationScope{
 			Attributes: []*commonpb.KeyValue{{Key: "a", Value: deep}},

@@ -1,6 +1,7 @@
 package otlp
 
 import (
+	"fmt"
 	"math"
 
 	"github.com/prometheus/otlptranslator"
@@ -79,16 +80,16 @@ func (d *Decoder) metric(b []byte, bad flaw) error {
 	switch {
 	case bad.reason != "":
 	case m.kind == metricExponential:
-		bad = flawed(ingest.ReasonUnsupported, "metric %q is an exponential histogram, which is not stored: have the SDK "+
-			"use explicit buckets (OTEL_EXPORTER_OTLP_METRICS_DEFAULT_HISTOGRAM_AGGREGATION=explicit_bucket_histogram)", name)
+		bad = flawed(ingest.ReasonUnsupported, "metric %q%s is an exponential histogram, which is not stored: have the SDK "+
+			"use explicit buckets (OTEL_EXPORTER_OTLP_METRICS_DEFAULT_HISTOGRAM_AGGREGATION=explicit_bucket_histogram)", name, d.ofJob())
 	case (m.kind == metricSum || m.kind == metricHistogram) && temporality != temporalityCumulative:
 		what := "no temporality"
 		if temporality == temporalityDelta {
 			what = "delta temporality"
 		}
-		bad = flawed(ingest.ReasonUnsupported, "metric %q has %s, only cumulative is stored: "+
+		bad = flawed(ingest.ReasonUnsupported, "metric %q%s has %s, only cumulative is stored: "+
 			"set OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE=cumulative for the SDK, or use the collector's deltatocumulative processor",
-			name, what)
+			name, d.ofJob(), what)
 	case m.err != nil:
 		bad = flawed(ingest.ReasonInvalidMetric, "%s", m.err)
 	default:
@@ -104,6 +105,14 @@ func (d *Decoder) metric(b []byte, bad flaw) error {
 		}
 	}
 	return f.err
+}
+
+// ofJob names the service that is to be set up in another way, if the resource says which it is.
+func (d *Decoder) ofJob() string {
+	if at := find(d.identity, "job"); at >= 0 {
+		return fmt.Sprintf(" of job %q", d.identity[at].Value)
+	}
+	return ""
 }
 
 // types are a kind of data for Prometheus, and for the naming.
