@@ -25,8 +25,8 @@ func NewOperate(x *explain.Explainer, r *reaggregate.Reaggregator, clk clock.Clo
 
 // Register implements Registrar. What changes something is for POST only.
 func (h *Operate) Register(mux *http.ServeMux) {
-	mux.Handle("/api/v1/explain", answering(h.explain))
-	mux.Handle("POST /api/v1/reaggregate", answering(h.reaggregate))
+	mux.Handle("/api/v1/explain", answering(h.explain, "match[]", "time", "limit"))
+	mux.Handle("POST /api/v1/reaggregate", answering(h.reaggregate, "match[]", "start", "end"))
 }
 
 func (h *Operate) explain(out *lines, r *http.Request) error {

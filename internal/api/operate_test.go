@@ -123,11 +123,11 @@ func TestOperateRefuses(t *testing.T) {
 }
 
 func TestOperateWhileTheStoreIsAway(t *testing.T) {
-	for path, op := range map[string]string{"reaggregate": "Write", "explain": "Marks"} {
+	for path, op := range map[string]string{"reaggregate?start=-3h&": "Write", "explain?": "Marks"} {
 		hs, store := operateServer(t)
 		require.NoError(t, store.Write(t.Context(), &storage.Batch{Open: []storage.SliceKey{{StartMs: readNow.UnixMilli()}}}))
 		store.Add(storagetest.Rule{Op: op, Times: -1, Before: func() error { return storage.ErrUnavailable }})
-		code, body, header := request(t, http.MethodPost, hs.URL+"/api/v1/"+path+"?match[]=cpu&start=-3h", "")
+		code, body, header := request(t, http.MethodPost, hs.URL+"/api/v1/"+path+"match[]=cpu", "")
 		require.Equal(t, http.StatusServiceUnavailable, code, body)
 		require.Equal(t, retryAwaySeconds, header.Get("Retry-After"))
 	}

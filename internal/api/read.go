@@ -3,16 +3,17 @@ package api
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
 
-	"github.com/prometheus/common/model"
-
 	"github.com/quern/quern/internal/clock"
+	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/query"
 )
 
@@ -30,16 +31,12 @@ func NewRead(querier *query.Querier, clk clock.Clock) *Read {
 
 // Register implements Registrar.
 func (h *Read) Register(mux *http.ServeMux) {
-	for path, answer := range map[string]answerer{
-		"/api/v1/export":   h.export,
-		"/api/v1/rollups":  h.rollups,
-		"/api/v1/points":   h.points,
-		"/api/v1/latest":   h.latest,
-		"/api/v1/summary":  h.summary,
-		"/api/v1/baseline": h.baseline,
-	} {
-		mux.Handle(path, answering(answer))
-	}
+	mux.Handle("/api/v1/export", answering(h.export, "match[]", "start", "end"))
+	mux.Handle("/api/v1/rollups", answering(h.rollups, "match[]", "start", "end", "level"))
+	mux.Handle("/api/v1/points", answering(h.points, "match[]", "start", "end", "buckets"))
+	mux.Handle("/api/v1/latest", answering(h.latest, "match[]", "lookback"))
+	mux.Handle("/api/v1/summary", answering(h.summary, "match[]", "start", "end"))
+	mux.Handle("/api/v1/baseline", answering(h.baseline, "match[]", "start", "end"))
 }
 
 // answerer answers a request by lines to out. An error is what went wrong before or
@@ -49,7 +46,10 @@ type answerer func(out *lines, r *http.Request) error
 // answering does around an answerer what all endpoints have in common. GET and POST mean
 // the same; the parameters of a POST may be in its body, as a form, since selectors can
 // be longer than what a URL may be.
-func answering(answer answerer) http.Handler {
+//
+// A parameter that is none of those named is refused: a misspelt one would quietly give another answer than the one that
+// was asked for.
+func answering(answer answerer, parameters ...string) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.Method {
 		case http.MethodGet, http.MethodHead, http.MethodPost:
@@ -60,6 +60,10 @@ func answering(answer answerer) http.Handler {
 		}
 		if err := r.ParseForm(); err != nil {
 			replyError(w, http.StatusBadRequest, fmt.Sprintf("the parameters cannot be read: %v", err))
+			return
+		}
+		if err := onlyParameters(r, parameters...); err != nil {
+			replyFailure(w, r, err)
 			return
 		}
 		out := newLines(w)
@@ -80,6 +84,16 @@ func answering(answer answerer) http.Handler {
 			panic(http.ErrAbortHandler)
 		}
 	})
+}
+
+// onlyParameters refuses parameters that an endpoint does not have.
+func onlyParameters(r *http.Request, names ...string) error {
+	for _, name := range slices.Sorted(maps.Keys(r.Form)) {
+		if !slices.Contains(names, name) {
+			return &query.RequestError{Message: fmt.Sprintf("unknown parameter %s: %s has %s", shown(name), r.URL.Path, strings.Join(names, ", "))}
+		}
+	}
+	return nil
 }
 
 func replyFailure(w http.ResponseWriter, r *http.Request, err error) {
@@ -164,11 +178,9 @@ func (h *Read) latest(out *lines, r *http.Request) error {
 	}
 	lookback := query.MaxLookback
 	if s := r.Form.Get("lookback"); s != "" {
-		d, err := model.ParseDuration(s)
-		if err != nil {
+		if lookback, err = metric.ParseSpan(s); err != nil {
 			return badParameter("lookback", s, "a duration such as 6h or 2d")
 		}
-		lookback = time.Duration(d)
 	}
 	res, err := h.querier.Latest(r.Context(), selectors, lookback)
 	if err != nil {
@@ -248,15 +260,18 @@ func parseTime(form url.Values, name string, nowMs, absentMs int64) (int64, erro
 		return int64(math.Round(v)), nil
 	}
 	if back, ok := strings.CutPrefix(s, "-"); ok {
-		if d, err := model.ParseDuration(back); err == nil {
-			return nowMs - time.Duration(d).Milliseconds(), nil
+		if d, err := metric.ParseSpan(back); err == nil && d >= 0 {
+			return nowMs - d.Milliseconds(), nil
 		}
 	}
-	// In a URL, the + of a time zone that was not escaped has become a space.
-	if t, err := time.Parse(time.RFC3339, strings.Replace(s, " ", "+", 1)); err == nil {
+	if t, ok := metric.ParseDate(s); ok {
 		return t.UnixMilli(), nil
 	}
-	return 0, badParameter(name, s, "a time such as 2025-11-21T12:00:00Z, 1763726400, 1763726400000 or -6h")
+	// In a URL, the + of a time zone that was not escaped has become a space.
+	if t, ok := metric.ParseDate(strings.Replace(s, " ", "+", 1)); ok {
+		return t.UnixMilli(), nil
+	}
+	return 0, badParameter(name, s, "a time such as 2025-11-21, 2025-11-21T12:00:00Z, 1763726400, 1763726400000 or -6h")
 }
 
 func badParameter(name, value, want string) error {

@@ -154,6 +154,14 @@ type faultReply struct {
 
 // aggregation serves GET /api/v1/status/aggregation, with what waits if the parameter waiting is true.
 func (s *Server) aggregation(w http.ResponseWriter, r *http.Request) {
+	if err := r.ParseForm(); err != nil {
+		replyError(w, http.StatusBadRequest, fmt.Sprintf("the parameters cannot be read: %v", err))
+		return
+	}
+	if err := onlyParameters(r, "waiting"); err != nil {
+		replyFailure(w, r, err)
+		return
+	}
 	waiting := false
 	if text := r.URL.Query().Get("waiting"); text != "" {
 		var err error

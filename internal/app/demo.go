@@ -6,9 +6,11 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"math"
 	"os"
 	"time"
 
+	"github.com/quern/quern/internal/blocks"
 	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/config"
 	"github.com/quern/quern/internal/demo"
@@ -20,12 +22,14 @@ import (
 // demoSpan is how much history the demo makes: enough for a whole day's roll-up.
 const demoSpan = 26 * time.Hour
 
-// fillDemo puts generated reports of the last 26 hours through ingest and
-// aggregation, as they would have come, on a simulated clock that ends now. A store
-// that has samples already is left as it is.
-func fillDemo(ctx context.Context, cfg config.Config, g *demo.Generator, log *slog.Logger, out io.Writer) (err error) {
-	end := time.Now().UTC()
-	clk := clock.NewSimulated(end.Add(-demoSpan).Truncate(g.Interval()))
+// fillDemo puts generated reports of the 26 hours before end through ingest and
+// aggregation, as they would have come, on a simulated clock. Where the store has the demo's reports already,
+// it goes on behind the last one, whether they were broken off or the server was stopped for a while. A store with other
+// samples is left as it is.
+func fillDemo(ctx context.Context, cfg config.Config, g *demo.Generator, end time.Time, log *slog.Logger, out io.Writer) (err error) {
+	started := time.Now()
+	begin := end.Add(-demoSpan).Truncate(g.Interval())
+	clk := clock.NewSimulated(begin)
 	s := setup{cfg: cfg, roles: roles{ingest: true, aggregate: true}, clk: clk, log: log}
 	// When the store fails, so does the next report.
 	st, err := s.openStore(ctx, func(error) {})
@@ -33,11 +37,14 @@ func fillDemo(ctx context.Context, cfg config.Config, g *demo.Generator, log *sl
 		return err
 	}
 	defer func() { err = errors.Join(err, st.Close()) }()
-	filled, err := hasSamples(ctx, st)
+	last, state, err := demoState(ctx, st, g, begin, end)
 	if err != nil {
 		return err
 	}
-	if filled {
+	if state == demoResumes {
+		clk.Set(last.Add(g.Interval()))
+	}
+	if state == demoForeign || clk.Now().After(end) {
 		fmt.Fprintf(out, "%s has data already: the demo goes on from there.\n", cfg.DataDir)
 		return nil
 	}
@@ -51,14 +58,18 @@ func fillDemo(ctx context.Context, cfg config.Config, g *demo.Generator, log *sl
 	s.startIngest(ctx, e)
 	defer func() { err = errors.Join(err, e.close(context.WithoutCancel(ctx))) }()
 
+	left := end.Sub(clk.Now()).Truncate(g.Interval())
+	if state == demoResumes {
+		fmt.Fprintf(out, "%s has reports up to %s: the demo goes on from there.\n", cfg.DataDir, last.Format(time.RFC3339))
+	}
 	fmt.Fprintf(out, "Generating %s of reports of %d series, at one report per source every %s.\n",
-		config.FormatSpan(demoSpan), g.Series(), g.Interval())
-	bar := newBar(out, int64(demoSpan/g.Interval()), "ingest and roll-up")
+		metric.SpanText(left), g.Series(), metric.SpanText(g.Interval()))
+	bar := newBar(out, int64(left/g.Interval())+1, "ingest and roll-up")
 	samples, runs := 0, 0
 	for ; !clk.Now().After(end); clk.Set(clk.Now().Add(g.Interval())) {
 		if ctx.Err() != nil {
-			return fmt.Errorf("stopped while the demo's data was generated: %s holds a part of it; "+
-				"remove the directory to have all of it next time", cfg.DataDir)
+			return fmt.Errorf("stopped while the demo's data was generated: %s holds a part of it, and the next start goes on from there",
+				cfg.DataDir)
 		}
 		accepted, ground, err := e.step(ctx, g.Reports(clk.Now().UnixMilli()))
 		if err != nil {
@@ -70,7 +81,7 @@ func fillDemo(ctx context.Context, cfg config.Config, g *demo.Generator, log *sl
 			return err
 		}
 	}
-	took := time.Since(end)
+	took := time.Since(started)
 	fmt.Fprintf(out, "%d samples were made durable and %d slices ground in %s.\n", samples, runs, took.Round(100*time.Millisecond))
 	return nil
 }
@@ -88,9 +99,64 @@ func (e *engine) step(ctx context.Context, reports []ingest.Report) (accepted, g
 	return res.Accepted, ground, err
 }
 
-func hasSamples(ctx context.Context, st storage.Store) (bool, error) {
+// What a store has of the demo.
+type demoHolds int
+
+const (
+	demoEmpty   demoHolds = iota // nothing at all, or only reports that are older than what is generated
+	demoResumes                  // its reports, up to some time
+	demoForeign                  // other data
+)
+
+// demoProbe is how many sources are looked at: one may be silent for two hours.
+const demoProbe = 12
+
+// demoState finds the last report of the demo that arrived from begin to end.
+func demoState(ctx context.Context, st storage.Store, g *demo.Generator, begin, end time.Time) (last time.Time, holds demoHolds, err error) {
 	ids, err := st.LeasedIDs(ctx)
-	return ids.Len() > 0, err
+	if err != nil || ids.Len() == 0 {
+		return last, demoEmpty, err
+	}
+	own := map[metric.ScheduleID]bool{}
+	var within blocks.Range
+	for _, source := range g.Sources(demoProbe) {
+		for s, err := range st.SourceSchedules(ctx, source) {
+			if err != nil {
+				return last, demoEmpty, err
+			}
+			if len(own) == 0 {
+				within = blocks.Range{Start: s.ID, End: s.ID + 1}
+			}
+			own[s.ID] = true
+			within = blocks.Range{Start: min(within.Start, s.ID), End: max(within.End, s.ID+1)}
+		}
+	}
+	if len(own) == 0 {
+		return last, demoForeign, nil
+	}
+	// The newest hour in which a slice begins that has anything has the last report.
+	lastMs := int64(math.MinInt64)
+	oldest := begin.Add(-time.Duration(st.Settings().Ladder.WidthMs(metric.Raw+1)) * time.Millisecond)
+	for to := end.Add(time.Hour).Truncate(time.Hour); to.After(oldest) && lastMs == math.MinInt64; to = to.Add(-time.Hour) {
+		for c, err := range st.RawChunks(ctx, within, to.Add(-time.Hour).UnixMilli(), to.UnixMilli()) {
+			if err != nil {
+				return last, demoEmpty, err
+			}
+			samples, err := blocks.DecodeSamples(nil, c.Data)
+			if err != nil {
+				return last, demoEmpty, err
+			}
+			for _, s := range samples {
+				if own[s.Schedule] {
+					lastMs = max(lastMs, s.TimeMs)
+				}
+			}
+		}
+	}
+	if lastMs < begin.UnixMilli() {
+		return last, demoEmpty, nil
+	}
+	return time.UnixMilli(lastMs).UTC(), demoResumes, nil
 }
 
 // liveDemo goes on generating as time goes by.

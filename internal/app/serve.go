@@ -63,7 +63,7 @@ func serve(ctx context.Context, cfg config.Config, does roles, stdout, stderr io
 		if s.demo, err = demo.New(demo.Options{}); err != nil {
 			return err
 		}
-		if err := fillDemo(ctx, cfg, s.demo, log, stdout); err != nil {
+		if err := fillDemo(ctx, cfg, s.demo, time.Now().UTC(), log, stdout); err != nil {
 			return err
 		}
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/quern/quern/internal/client"
 	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/config"
+	"github.com/quern/quern/internal/metric"
 )
 
 // shownStatus is what people look at of a server's aggregation status.
@@ -91,13 +92,13 @@ func (st *shownStatus) writeText(out io.Writer, now time.Time) error {
 		for _, o := range b.Outstanding {
 			slices = append(slices, fmt.Sprintf("%s (%s)", moment(o.Slice), count(int64(o.Marks), "mark", "marks")))
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\n", b.Bucket, time.Duration(b.LagSeconds*float64(time.Second)).Round(time.Second), orNothing(strings.Join(slices, ", ")))
+		fmt.Fprintf(w, "%s\t%s\t%s\n", b.Bucket, metric.SpanText(time.Duration(b.LagSeconds*float64(time.Second)).Round(time.Second)), orNothing(strings.Join(slices, ", ")))
 	}
 
 	fmt.Fprintln(w, "\nWORKER\tHOST\tSINCE\tLAST SEEN\tSHARDS")
 	for _, wk := range st.Workers {
 		fmt.Fprintf(w, "%s\t%s\t%s\t%s ago\t%s\n", wk.ID, wk.Host, moment(wk.Started),
-			now.Sub(time.UnixMilli(wk.Seen)).Round(time.Second), orNothing(st.shardsOf(wk.ID)))
+			metric.SpanText(now.Sub(time.UnixMilli(wk.Seen)).Round(time.Second)), orNothing(st.shardsOf(wk.ID)))
 	}
 
 	fmt.Fprintln(w, "\nRUN OF\tBY\tAT\tTOOK\tBLOCKS\tROWS\tQUERIES\tLATE\tPUT OFF\tDROPPED\tABORTED")

@@ -25,13 +25,13 @@ func TestStatusSays(t *testing.T) {
 	require.NoError(t, json.Unmarshal([]byte(statusBody), &st))
 	var out bytes.Buffer
 	require.NoError(t, st.writeText(&out, time.UnixMilli(1763726400000)))
-	assert.Equal(t, `BUCKET  BEHIND  OUTSTANDING
-raw     1h2m5s  2025-11-21T10:00:00Z (1 mark), 2025-11-21T11:00:00Z (20 marks)
-1h      0s      -
+	assert.Equal(t, `BUCKET  BEHIND     OUTSTANDING
+raw     1 h 2 min  2025-11-21T10:00:00Z (1 mark), 2025-11-21T11:00:00Z (20 marks)
+1h      0 s        -
 
 WORKER  HOST  SINCE                 LAST SEEN  SHARDS
-a       h1    2025-11-21T04:40:00Z  3s ago     0-1, 3
-i       h2    2025-11-21T04:40:00Z  0s ago     -
+a       h1    2025-11-21T04:40:00Z  3 s ago    0-1, 3
+i       h2    2025-11-21T04:40:00Z  0 s ago    -
 
 RUN OF                    BY  AT                    TOOK     BLOCKS  ROWS  QUERIES  LATE  PUT OFF  DROPPED  ABORTED
 raw 2025-11-21T09:00:00Z  a   2025-11-21T10:02:00Z  0.250 s  3       300   3 + 16   2     1        0        gone

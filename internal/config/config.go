@@ -204,7 +204,7 @@ func (p *parser) process(cfg *Config) {
 	cfg.WorkerID = p.c.String("worker-id")
 	cfg.Pprof = p.c.Bool("pprof")
 	if cfg.HeartbeatTimeout = p.span("heartbeat-timeout"); cfg.HeartbeatTimeout < minHeartbeatTimeout {
-		p.fail("heartbeat-timeout", "must be %s or more", FormatSpan(minHeartbeatTimeout))
+		p.fail("heartbeat-timeout", "must be %s or more", metric.FormatSpan(minHeartbeatTimeout))
 	}
 	p.store(cfg)
 }
@@ -223,7 +223,7 @@ func (p *parser) store(cfg *Config) {
 	}
 	if cfg.LateGrace < 0 || cfg.LateGrace >= cfg.AggregationDelay {
 		p.fail("late-grace", "must be shorter than --aggregation-delay, which is %s: a slice may be ground only when nothing enters it any more",
-			FormatSpan(cfg.AggregationDelay))
+			metric.FormatSpan(cfg.AggregationDelay))
 	}
 	if cfg.Ladder.Top() > 0 {
 		_, err := cfg.RetentionOn(cfg.Ladder)

@@ -14,6 +14,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"github.com/urfave/cli/v2"
+
+	"github.com/quern/quern/internal/metric"
 )
 
 func TestMain(m *testing.M) {
@@ -64,42 +66,6 @@ func retention(t *testing.T, cfg Config) []time.Duration {
 func agent(t *testing.T, args ...string) (Agent, error) {
 	t.Helper()
 	return parse(t, AgentFlags(), FromAgent, args)
-}
-
-func TestParseSpan(t *testing.T) {
-	for in, want := range map[string]time.Duration{
-		"0": 0, "0s": 0, "0d": 0,
-		"7d": 7 * day, "1y": year, "2w": 14 * day, "1d12h": 36 * time.Hour, "1y1w1d1h1m": year + 8*day + time.Hour + time.Minute,
-		"90m": 90 * time.Minute, "300ms": 300 * time.Millisecond, "1.5h": 90 * time.Minute,
-		"100y": 100 * year, "-5m": -5 * time.Minute, // what must be positive says so itself
-	} {
-		got, err := ParseSpan(in)
-		if assert.NoError(t, err, in) {
-			assert.Equal(t, want, got, in)
-		}
-	}
-	got, err := ParseSpan(" 1d ") // as between the commas of --retention
-	require.NoError(t, err)
-	assert.Equal(t, day, got)
-	for _, in := range []string{
-		"", " ", "7", "d", "y", "1.5d", "-1d", "1d-12h", "12h1d", "1d1d", "7 d", "1 d12h", "ten days", "7D", "1month",
-		"101y", "1000000h", "100y5200w36500d", "100y1s", "9999999999999999999d", "+1d1",
-	} {
-		got, err := ParseSpan(in)
-		assert.ErrorContains(t, err, "is no duration such as", "%q gave %s", in, got)
-	}
-}
-
-func TestFormatSpan(t *testing.T) {
-	for want, d := range map[string]time.Duration{
-		"0": 0, "300ms": 300 * time.Millisecond, "1.5s": 1500 * time.Millisecond, "90s": 90 * time.Second,
-		"2m": 2 * time.Minute, "24h": day, "36h": 36 * time.Hour, "90m": 90 * time.Minute, "25h2m": 25*time.Hour + 2*time.Minute, "3h0m30s": 3*time.Hour + 30*time.Second, "7d": 7 * day, "1y": year, "5y": 5 * year,
-	} {
-		assert.Equal(t, want, FormatSpan(d))
-		back, err := ParseSpan(want)
-		assert.NoError(t, err)
-		assert.Equal(t, d, back)
-	}
 }
 
 func TestDefaults(t *testing.T) {
@@ -212,9 +178,9 @@ func TestRetentionLeast(t *testing.T) {
 		require.NotNil(t, named, err)
 		_, err = serve(t, "--retention", level+"="+named[1])
 		assert.NoError(t, err)
-		least, err := ParseSpan(named[1])
+		least, err := metric.ParseSpan(named[1])
 		require.NoError(t, err)
-		_, err = serve(t, "--retention", level+"="+FormatSpan(least-time.Minute))
+		_, err = serve(t, "--retention", level+"="+metric.FormatSpan(least-time.Minute))
 		assert.ErrorContains(t, err, "is too short")
 	}
 }

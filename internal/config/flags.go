@@ -6,6 +6,13 @@ import (
 	"time"
 
 	"github.com/urfave/cli/v2"
+
+	"github.com/quern/quern/internal/metric"
+)
+
+const (
+	day  = 24 * time.Hour
+	year = 365 * day
 )
 
 // Categories under which --help lists the flags.
@@ -32,7 +39,7 @@ func integer(cat, name string, value int, usage string) cli.Flag {
 }
 
 func span(cat, name string, value time.Duration, usage string) cli.Flag {
-	return &cli.StringFlag{Name: name, Category: cat, Value: FormatSpan(value), Usage: usage, EnvVars: env(name)}
+	return &cli.StringFlag{Name: name, Category: cat, Value: metric.FormatSpan(value), Usage: usage, EnvVars: env(name)}
 }
 
 func boolean(cat, name string, value bool, usage string) cli.Flag {

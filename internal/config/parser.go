@@ -89,7 +89,7 @@ func (p *parser) interval(flag string) time.Duration {
 
 // spanOf reads a span that must be valid, which it says when it is not.
 func (p *parser) spanOf(flag, must string, valid func(time.Duration) bool) time.Duration {
-	d, err := ParseSpan(p.c.String(flag))
+	d, err := metric.ParseSpan(p.c.String(flag))
 	switch {
 	case err != nil:
 		p.fail(flag, "%s", err)

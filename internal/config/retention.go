@@ -28,7 +28,7 @@ func (p *parser) retention() Retention {
 			p.fail("retention", "%q is not of the form LEVEL=SPAN", part)
 			continue
 		}
-		keep, err := ParseSpan(value)
+		keep, err := metric.ParseSpan(value)
 		switch {
 		case err != nil:
 			p.fail("retention", "%s", err)
@@ -70,7 +70,7 @@ func (r Retention) on(l metric.Ladder, ageCap, delay time.Duration) ([]time.Dura
 	for _, name := range slices.Sorted(maps.Keys(r)) {
 		b, err := l.Bucket(name)
 		if err != nil {
-			errs = append(errs, fmt.Errorf("--retention %s=%s: %w", name, FormatSpan(r[name]), err))
+			errs = append(errs, fmt.Errorf("--retention %s=%s: %w", name, metric.FormatSpan(r[name]), err))
 			continue
 		}
 		out[b] = r[name]
@@ -84,7 +84,7 @@ func (r Retention) on(l metric.Ladder, ageCap, delay time.Duration) ([]time.Dura
 		if keep := out[b]; keep != 0 && keep < least+width {
 			errs = append(errs, fmt.Errorf(
 				"--retention %s=%s: is too short: late data needs it for --age-cap, the slices up to %s and their --aggregation-delay, %s in all",
-				l.Name(b), FormatSpan(keep), l.Name(b+1), FormatSpan(least+width)))
+				l.Name(b), metric.FormatSpan(keep), l.Name(b+1), metric.FormatSpan(least+width)))
 		}
 	}
 	return out, errors.Join(errs...)

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/urfave/cli/v2"
+
+	"github.com/quern/quern/internal/metric"
 )
 
 // Verify is the options of `quern verify`, checked.
@@ -79,7 +81,7 @@ func (p *parser) moment(flag string) Moment {
 		return Moment{text: text}
 	}
 	if back, ok := strings.CutPrefix(text, "-"); ok {
-		if d, err := ParseSpan(back); err == nil && d >= 0 {
+		if d, err := metric.ParseSpan(back); err == nil && d >= 0 {
 			return Moment{back: d, text: text}
 		}
 	}
@@ -90,9 +92,9 @@ func (p *parser) moment(flag string) Moment {
 		}
 		return Moment{at: time.UnixMilli(int64(math.Round(n))), text: text}
 	}
-	t, err := time.Parse(time.RFC3339, text)
-	if err != nil || t.Year() < 1970 {
-		p.fail(flag, "must be a time such as 2026-11-21T12:00:00Z, 1795262400, 1795262400000, now or -6h")
+	t, ok := metric.ParseDate(text)
+	if !ok || t.Year() < 1970 {
+		p.fail(flag, "must be a time such as 2026-11-21, 2026-11-21T12:00:00Z, 1795262400, 1795262400000, now or -6h")
 	}
 	return Moment{at: t, text: text}
 }

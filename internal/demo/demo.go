@@ -95,6 +95,15 @@ func New(o Options) (*Generator, error) {
 // Series is the number of series that the sources have together.
 func (g *Generator) Series() int { return len(g.sources) * metricsPerSource }
 
+// Sources are the names of the first n sources, or of all if there are fewer.
+func (g *Generator) Sources(n int) []string {
+	out := make([]string, min(n, len(g.sources)))
+	for i := range out {
+		out[i] = g.sources[i].name
+	}
+	return out
+}
+
 // Interval lies between two reports of a source.
 func (g *Generator) Interval() time.Duration { return time.Duration(g.intervalMs) * time.Millisecond }
 

@@ -249,7 +249,7 @@ func TestBackFill(t *testing.T) {
 	res, err := in.BackFill(t.Context(), reports)
 	require.NoError(t, err)
 	require.Equal(t, 2, res.Accepted)
-	require.Contains(t, res.Rejected[0].Message, "more than the retention of raw samples of 48h")
+	require.Contains(t, res.Rejected[0].Message, "more than the retention of raw samples of 2 d")
 	res, err = in.Append(t.Context(), reports)
 	require.NoError(t, err)
 	require.Equal(t, 1, res.Accepted)

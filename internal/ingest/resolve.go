@@ -215,20 +215,25 @@ func (r *resolver) time(in *Ingest, m *Measurement, index int, nowMs int64) (int
 		r.reject(index, ReasonInvalidTime, "time %d: must be Unix milliseconds, 0 or later", m.TimeMs)
 	case r.window.oldest > 0 && nowMs-m.TimeMs > r.window.oldest.Milliseconds():
 		r.reject(index, ReasonTooOld, "time %d (%s) is %s old, more than %s of %s",
-			m.TimeMs, date(m.TimeMs), ms(nowMs-m.TimeMs), r.window.name, r.window.oldest)
+			m.TimeMs, date(m.TimeMs), beyond(nowMs-m.TimeMs, r.window.oldest), r.window.name, metric.SpanText(r.window.oldest))
 	case m.TimeMs-nowMs > in.opts.FutureLimit.Milliseconds():
 		r.reject(index, ReasonTooFarAhead, "time %d (%s) is %s ahead of the server's clock, more than %s",
-			m.TimeMs, date(m.TimeMs), ms(m.TimeMs-nowMs), in.opts.FutureLimit)
+			m.TimeMs, date(m.TimeMs), beyond(m.TimeMs-nowMs, in.opts.FutureLimit), metric.SpanText(in.opts.FutureLimit))
 	default:
 		return m.TimeMs, true
 	}
 	return 0, false
 }
 
-// ms is a span as text; spans beyond what a Duration holds are cut to that.
-func ms(n int64) time.Duration {
-	const limit = int64(1<<63-1) / int64(time.Millisecond)
-	return time.Duration(min(n, limit)) * time.Millisecond
+// beyond is a span that is longer than a limit as text, exact where it would read as the limit otherwise. Spans beyond what
+// a Duration holds are cut to that.
+func beyond(ms int64, limit time.Duration) string {
+	const most = int64(1<<63-1) / int64(time.Millisecond)
+	d := time.Duration(min(ms, most)) * time.Millisecond
+	if text := metric.SpanText(d); text != metric.SpanText(limit) {
+		return text
+	}
+	return d.String()
 }
 
 // date is a moment as people read it, so that a time in another unit stands out.

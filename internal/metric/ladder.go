@@ -69,9 +69,9 @@ func NewLadder(widths ...time.Duration) (Ladder, error) {
 func ParseLadder(s string) (Ladder, error) {
 	var widths []time.Duration
 	for part := range strings.SplitSeq(s, ",") {
-		w, err := time.ParseDuration(strings.TrimSpace(part))
+		w, err := ParseSpan(part)
 		if err != nil {
-			return Ladder{}, fmt.Errorf("roll-ups %q: %q is no duration such as 1h or 30m", s, part)
+			return Ladder{}, fmt.Errorf("roll-ups %q: %w", s, err)
 		}
 		widths = append(widths, w)
 	}
@@ -140,11 +140,16 @@ func (l Ladder) Name(b Bucket) string {
 	return FormatWidth(time.Duration(l.widthsMs[b-1]) * time.Millisecond)
 }
 
-// Bucket finds a bucket by its name.
+// Bucket finds a bucket by its name, or by its width in other words: 24h is also 1d.
 func (l Ladder) Bucket(name string) (Bucket, error) {
-	for b := Raw; b <= l.Top(); b++ {
-		if l.Name(b) == name {
-			return b, nil
+	if name == l.Name(Raw) {
+		return Raw, nil
+	}
+	if w, err := ParseSpan(name); err == nil {
+		for _, b := range l.Levels() {
+			if l.WidthMs(b) == w.Milliseconds() && w%time.Millisecond == 0 {
+				return b, nil
+			}
 		}
 	}
 	return 0, fmt.Errorf("no bucket %q: there are raw,%s", name, l)

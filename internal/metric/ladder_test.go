@@ -87,6 +87,8 @@ func TestParseLadder(t *testing.T) {
 		"90s":         "90s",
 		"36h,72h":     "36h,72h",
 		"1m30s,1h30m": "90s,90m",
+		"60s,1h,1d":   "1m,1h,24h",
+		"1d,1w":       "24h,168h",
 	} {
 		l, err := ParseLadder(text)
 		require.NoError(t, err, text)
@@ -102,7 +104,7 @@ func TestParseLadder(t *testing.T) {
 	for text, reason := range map[string]string{
 		"":         "no duration",
 		"1h,":      "no duration",
-		"1d":       "no duration",
+		"1month":   "no duration",
 		"1h,90m":   "multiple",
 		"6h,1h":    "multiple",
 		"1h,1h":    "multiple",
@@ -126,6 +128,11 @@ func TestBucketNames(t *testing.T) {
 		got, err := l.Bucket(l.Name(b))
 		require.NoError(t, err)
 		assert.Equal(t, b, got)
+	}
+	for name, want := range map[string]Bucket{"60m": 1, "1d": 3, "1 d": 3} {
+		got, err := l.Bucket(name)
+		require.NoError(t, err)
+		assert.Equal(t, want, got, name)
 	}
 	_, err := l.Bucket("2h")
 	assert.ErrorContains(t, err, "raw,1h,6h,24h")

@@ -560,7 +560,7 @@ func timesOf(r *http.Request) (start, end time.Time, err error) {
 	return start, end, nil
 }
 
-// parseTime reads seconds since 1970, of which milliseconds count, or RFC 3339.
+// parseTime reads seconds since 1970, of which milliseconds count, RFC 3339, or a date, which Prometheus does not take.
 func parseTime(s string) (time.Time, error) {
 	if sec, err := strconv.ParseFloat(s, 64); err == nil {
 		if ms := math.Round(sec * 1000); math.Abs(ms) <= math.MaxInt64/2 {
@@ -568,7 +568,7 @@ func parseTime(s string) (time.Time, error) {
 		}
 		return time.Time{}, fmt.Errorf("cannot parse %q to a valid timestamp", s)
 	}
-	if t, err := time.Parse(time.RFC3339Nano, s); err == nil {
+	if t, ok := metric.ParseDate(s); ok {
 		return t, nil
 	}
 	for _, end := range []time.Time{minTime, maxTime} { // time.Parse reads no more than four digits of a year
