@@ -35,6 +35,8 @@ type disk struct {
 	clk      clock.Clock
 	log      *slog.Logger
 	failures *failures
+	// inventory knows the files that the store has written.
+	inventory *inventory
 
 	// closing ends the pauses of refused background writes.
 	closing closeSignal
@@ -45,6 +47,7 @@ type disk struct {
 
 const (
 	ballastName = "BALLAST"
+	ballastText = "Quern gives this file up when the disk is full.\n"
 	// refusalPause slows down the background's repeated attempts on a full disk.
 	refusalPause = 200 * time.Millisecond
 )
@@ -52,10 +55,12 @@ const (
 var errDiskFull = fmt.Errorf("kept free for the log: %w", syscall.ENOSPC)
 
 func newDisk(dir string, o *Options, f *failures) *disk {
-	return &disk{
+	d := &disk{
 		dir: dir, base: o.FS, reserve: o.ReserveBytes, clk: o.Clock, log: o.Logger, failures: f,
 		closing: make(closeSignal),
 	}
+	d.inventory = newInventory(dir, vfs.OnDiskFull(d.base, d.dropBallast))
+	return d
 }
 
 // closeSignal is the context of the store's background work: done when it is closed.
@@ -82,7 +87,7 @@ func (c closeSignal) Value(any) any { return nil }
 
 // fs is the file system that Pebble is given.
 func (d *disk) fs() vfs.FS {
-	return &guardedFS{FS: vfs.OnDiskFull(d.base, d.dropBallast), disk: d}
+	return &guardedFS{FS: d.inventory.fs, disk: d}
 }
 
 // free is the free space and the size of the file system; ok is false where the file
@@ -161,12 +166,12 @@ func (d *disk) writeBallast() error {
 	err = f.Preallocate(0, d.reserve/4)
 	if err == nil {
 		// A byte of content says at the next start that the ballast is whole.
-		_, err = f.Write([]byte("Quern gives this file up when the disk is full.\n"))
+		_, err = f.Write([]byte(ballastText))
 	}
 	return errors.Join(err, f.Sync(), f.Close())
 }
 
-// guardedFS applies rules 2 and 3 to the files that Pebble writes.
+// guardedFS applies rules 2 and 3 to the files that Pebble writes, and keeps the inventory of them.
 type guardedFS struct {
 	vfs.FS
 	disk *disk
@@ -183,14 +188,65 @@ func (fs *guardedFS) Create(name string, category vfs.DiskWriteCategory) (vfs.Fi
 	case strings.HasSuffix(name, ".sst") || strings.HasSuffix(name, ".blob"):
 		return fs.createTable(name, category, fs.disk.reserve/2)
 	}
-	f, err := fs.FS.Create(name, category)
+	f, err := fs.create(name, category)
 	return fs.watchLog(name, f, err)
+}
+
+func (fs *guardedFS) create(name string, category vfs.DiskWriteCategory) (vfs.File, error) {
+	if err := fs.disk.inventory.add(fs.PathBase(name)); err != nil {
+		return nil, err
+	}
+	return fs.FS.Create(name, category)
 }
 
 // ReuseForWrite implements vfs.FS: old logs become new ones.
 func (fs *guardedFS) ReuseForWrite(oldname, newname string, category vfs.DiskWriteCategory) (vfs.File, error) {
-	f, err := fs.FS.ReuseForWrite(oldname, newname, category)
+	f, err := fs.reuse(oldname, newname, category)
 	return fs.watchLog(newname, f, err)
+}
+
+func (fs *guardedFS) reuse(oldname, newname string, category vfs.DiskWriteCategory) (vfs.File, error) {
+	inventory := fs.disk.inventory
+	if err := inventory.add(fs.PathBase(newname)); err != nil {
+		return nil, err
+	}
+	if err := inventory.release(fs.PathBase(oldname)); err != nil {
+		return nil, err
+	}
+	f, err := fs.FS.ReuseForWrite(oldname, newname, category)
+	if err == nil {
+		inventory.gone(fs.PathBase(oldname))
+	}
+	return f, err
+}
+
+// Rename implements vfs.FS.
+func (fs *guardedFS) Rename(oldname, newname string) error {
+	inventory := fs.disk.inventory
+	if err := inventory.add(fs.PathBase(newname)); err != nil {
+		return err
+	}
+	if err := fs.FS.Rename(oldname, newname); err != nil {
+		return err
+	}
+	inventory.gone(fs.PathBase(oldname))
+	return nil
+}
+
+// Remove implements vfs.FS. What is not the store's stays.
+func (fs *guardedFS) Remove(name string) error {
+	inventory, base := fs.disk.inventory, fs.PathBase(name)
+	if !inventory.has(base) {
+		return nil
+	}
+	if err := inventory.release(base); err != nil {
+		return err
+	}
+	if err := fs.FS.Remove(name); err != nil {
+		return err
+	}
+	inventory.gone(base)
+	return nil
 }
 
 // OpenDir implements vfs.FS.
@@ -206,20 +262,29 @@ func (fs *guardedFS) createTable(name string, category vfs.DiskWriteCategory, fl
 	if err := fs.disk.allowTable(floor); err != nil {
 		return nil, err
 	}
-	f, err := fs.FS.Create(name, category)
+	f, err := fs.create(name, category)
 	if err != nil {
 		return nil, err
 	}
 	return &tableFile{File: f, disk: fs.disk, floor: floor}, nil
 }
 
-// watchLog watches over a new log. Once Pebble is open it panics when it cannot make one.
+// watchLog watches over a new log or manifest. Once Pebble is open it panics when it cannot
+// make a log.
 func (fs *guardedFS) watchLog(name string, f vfs.File, err error) (vfs.File, error) {
-	if !strings.HasSuffix(name, ".log") {
+	measured := &measuredFile{File: f, inventory: fs.disk.inventory, name: fs.PathBase(name)}
+	switch isLog := strings.HasSuffix(name, ".log"); {
+	case !isLog && strings.HasPrefix(measured.name, manifestPrefix) && err == nil:
+		// Pebble syncs a manifest before it does the directory: without this the inventory
+		// would ask for a file whose name a power cut has taken.
+		if err := syncDir(fs.FS, fs.disk.dir); err != nil {
+			return nil, errors.Join(err, f.Close())
+		}
+		return measured, nil
+	case !isLog:
 		return f, err
-	}
-	if err == nil {
-		return &logFile{File: f, failures: fs.disk.failures}, nil
+	case err == nil:
+		return &logFile{File: measured, failures: fs.disk.failures}, nil
 	}
 	if !fs.disk.failures.opening() {
 		fs.disk.failures.park(err)

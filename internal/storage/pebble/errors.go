@@ -27,6 +27,15 @@ func convert(op string, err error) error {
 	return fmt.Errorf("%s: %w", op, err)
 }
 
+// damage is an error that is storage.ErrCorrupt, which speaks of chunks, in words of its own.
+type damage struct{ error }
+
+// Is says that it is storage.ErrCorrupt.
+func (d damage) Is(target error) bool { return target == storage.ErrCorrupt }
+
+// Unwrap is the error itself.
+func (d damage) Unwrap() error { return d.error }
+
 // contextError is the error of an operation whose context is done.
 func contextError(ctx context.Context, op string) error {
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) {

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	lsm "github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/quern/quern/internal/blocks"
@@ -48,6 +49,13 @@ type Options struct {
 	// store again recovers it. The default is to panic.
 	OnFatal func(error)
 }
+
+// formatVersion is the version of Pebble's files that a store is brought to when it is opened.
+// It is a number and not Pebble's newest, since it does not go back: once a store has been
+// opened, programs whose Pebble knows less cannot open it. Whoever raises it does so for
+// something gained, makes a golden store of the version before (TestGoldenStores) and says so
+// in the changelog.
+const formatVersion = lsm.FormatValueSeparation
 
 const (
 	defaultCacheBytes    = 128 << 20

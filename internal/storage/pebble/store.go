@@ -97,15 +97,23 @@ type Store struct {
 
 var _ storage.Store = (*Store)(nil)
 
-// Open opens the store in dir, or creates it with the wanted settings. A directory
-// that another process has open is refused with storage.ErrConflict, other settings
-// than those recorded with storage.ErrSettings.
+// Open opens the store in dir, or creates it with the wanted settings if there is no such
+// directory or nothing in it. A directory that another process has open is refused with
+// storage.ErrConflict, other settings than those recorded with storage.ErrSettings, a store
+// that is not whole with storage.ErrCorrupt. Nothing is changed in a directory that is refused.
 func Open(dir string, opts Options) (*Store, error) {
 	if err := opts.Validate(); err != nil {
 		return nil, err
 	}
 	if opts.FS == nil {
 		opts.FS = vfs.Default
+	}
+	exists, err := claimDirectory(dir, opts.FS)
+	if err != nil {
+		return nil, err
+	}
+	if !exists && !opts.wantsSettings() {
+		return nil, noStore(dir)
 	}
 	if err := opts.FS.MkdirAll(dir, 0o755); err != nil {
 		return nil, fmt.Errorf("data directory %s: %w", dir, err)
@@ -119,6 +127,10 @@ func Open(dir string, opts Options) (*Store, error) {
 		return nil, errors.Join(err, lock.Close())
 	}
 	return s, nil
+}
+
+func noStore(dir string) error {
+	return fmt.Errorf("there is no store in %s, and no settings to make one with", dir)
 }
 
 // lockDirectory tells a directory that is in use from one that cannot be used.
@@ -146,27 +158,43 @@ func open(dir string, opts Options, lock *lsm.Lock) (*Store, error) {
 		clk: opts.Clock, log: opts.Logger, retention: slices.Clone(opts.Retention),
 		fences: newFences(), workers: workers{byID: map[string]heartbeat{}},
 	}
-	desc, err := lsm.Peek(dir, opts.FS)
-	if err != nil {
-		return nil, convert("open "+dir, err)
-	}
-	if !desc.Exists && !opts.wantsSettings() {
-		return nil, fmt.Errorf("there is no store in %s, and no settings to make one with", dir)
-	}
-	if err := s.run("open "+dir, func() (err error) {
-		s.db, err = lsm.Open(dir, s.pebbleOptions(&opts))
-		return err
-	}); err != nil {
-		return nil, err
-	}
-	if err := s.run("open "+dir, func() error { return s.load(&opts) }); err != nil {
-		return nil, errors.Join(err, s.closeDB())
+	if err := s.openDB(&opts); err != nil {
+		return nil, errors.Join(err, s.disk.inventory.close())
 	}
 	failures.arm(opts.OnFatal)
 	if free, _, ok := s.disk.free(); !ok || free > s.disk.reserve+s.disk.reserve/4 {
 		s.disk.restoreBallast()
 	}
 	return s, nil
+}
+
+// openDB opens the database once the directory is known to be the store's.
+func (s *Store) openDB(opts *Options) error {
+	exists, err := s.examine(opts)
+	if err != nil {
+		return err
+	}
+	if !exists {
+		if !opts.wantsSettings() {
+			return noStore(s.dir)
+		}
+		s.log.Info("new store", "dir", s.dir)
+	}
+	if err := s.run("open "+s.dir, func() (err error) {
+		s.db, err = lsm.Open(s.dir, s.pebbleOptions(opts))
+		return err
+	}); err != nil {
+		return err
+	}
+	if err := s.run("open "+s.dir, func() error {
+		if err := s.load(opts); err != nil {
+			return err
+		}
+		return s.disk.inventory.finish()
+	}); err != nil {
+		return errors.Join(err, s.closeDB())
+	}
+	return nil
 }
 
 // pebbleOptions fit Pebble to chunks of some kB and two cores.
@@ -176,7 +204,7 @@ func (s *Store) pebbleOptions(o *Options) *lsm.Options {
 		FS:                          s.disk.fs(),
 		Lock:                        s.lock,
 		Logger:                      &pebbleLogger{log: o.Logger, failures: s.failures},
-		FormatMajorVersion:          lsm.FormatNewest,
+		FormatMajorVersion:          formatVersion,
 		CacheSize:                   o.CacheBytes,
 		MemTableSize:                uint64(o.MemTableBytes),
 		MemTableStopWritesThreshold: 3,
@@ -278,7 +306,7 @@ func (s *Store) Close() error {
 	if err := s.failures.check(); err != nil {
 		return err // Pebble is parked with its locks held; what was acknowledged is in the log
 	}
-	return errors.Join(s.closeDB(), s.lock.Close())
+	return errors.Join(s.closeDB(), s.disk.inventory.close(), s.lock.Close())
 }
 
 func (s *Store) closeDB() error {

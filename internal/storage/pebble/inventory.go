@@ -1,0 +1,309 @@
+package pebble
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+)
+
+// inventory is the file QUERN: that a directory holds a store of Quern's, which of the files
+// in it are the store's, and how much of its logs and manifests must be there. With it, a file
+// that somebody else has put there is told from one that a crash left, and a log that has lost
+// its end from one that ended so.
+//
+//  1. A file is in the inventory, synced, before it is created. So what is not in it is not
+//     the store's, and is not deleted.
+//  2. The extent of a log or manifest is that of bytes that were synced before. So a file that
+//     has fewer or other bytes has lost data. It is written without a sync: after a power cut
+//     it may be that of a moment before, or of a while.
+//  3. An extent is taken back, synced, before its file is deleted.
+//  4. Who cannot write the inventory does not create or delete files.
+//
+// It has lines appended to it, and is written anew when a store is opened and when they have
+// become many. docs/format/pebble.md has the form.
+type inventory struct {
+	fs  vfs.FS
+	dir string
+
+	mu sync.Mutex
+	inventoryContent
+	// file is where lines are appended; nil if it is to be written anew first.
+	file     vfs.File
+	appended int
+}
+
+// inventoryContent is what an inventory says.
+type inventoryContent struct {
+	// made says that the store has its settings.
+	made bool
+	// files are the store's, by name; those with an extent must be there.
+	files map[string]extent
+}
+
+// extent is the beginning of a file.
+type extent struct {
+	bytes int64
+	crc   uint32
+}
+
+const (
+	inventoryName    = "QUERN"
+	inventoryNewName = "QUERN.new"
+	inventoryHead    = "Quern store, format 1"
+	inventoryMade    = "made"
+	inventorySum     = "sum "
+	// maxAppended is after how many bytes of lines the inventory is written anew.
+	maxAppended = 1 << 20
+)
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+func newInventory(dir string, fs vfs.FS) *inventory {
+	return &inventory{fs: fs, dir: dir, inventoryContent: inventoryContent{files: map[string]extent{}}}
+}
+
+// has says whether a file is the store's.
+func (v *inventory) has(name string) bool {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	_, ok := v.files[name]
+	return ok
+}
+
+// add is rule 1.
+func (v *inventory) add(name string) error { return v.note(name, extent{}, true) }
+
+// grown is rule 2. That it fails costs nothing but what it is for.
+func (v *inventory) grown(name string, e extent) { _ = v.note(name, e, false) }
+
+// release is rule 3.
+func (v *inventory) release(name string) error {
+	v.mu.Lock()
+	held := v.files[name].bytes > 0
+	v.mu.Unlock()
+	if !held {
+		return nil
+	}
+	return v.note(name, extent{}, true)
+}
+
+// gone forgets a file that has been deleted. Its line stays until the inventory is written anew.
+func (v *inventory) gone(name string) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	delete(v.files, name)
+}
+
+// finish records that the store has its settings.
+func (v *inventory) finish() error {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.made && v.file != nil {
+		return nil
+	}
+	v.made = true
+	return v.rewrite()
+}
+
+func (v *inventory) note(name string, e extent, sync bool) error {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.files[name] = e
+	if v.file == nil || v.appended > maxAppended {
+		return v.rewrite()
+	}
+	line := inventoryLine(name, e)
+	n, err := v.file.Write(line)
+	v.appended += n
+	if err == nil && sync {
+		err = v.file.Sync()
+	}
+	if err != nil {
+		// What follows half a line would not be read.
+		_ = v.closeFile()
+	}
+	return err
+}
+
+// rewrite puts a new file in the place of the old one.
+func (v *inventory) rewrite() (err error) {
+	_ = v.closeFile()
+	path := v.fs.PathJoin(v.dir, inventoryNewName)
+	f, err := v.fs.Create(path, vfs.WriteCategoryUnspecified)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, f.Close())
+		}
+	}()
+	if _, err := f.Write(v.encode()); err != nil {
+		return err
+	}
+	if err := f.Sync(); err != nil {
+		return err
+	}
+	if err := v.fs.Rename(path, v.fs.PathJoin(v.dir, inventoryName)); err != nil {
+		return err
+	}
+	if err := syncDir(v.fs, v.dir); err != nil {
+		return err
+	}
+	v.file, v.appended = f, 0
+	return nil
+}
+
+// close writes the inventory anew, if it can, so that all of it is under the sum.
+func (v *inventory) close() error {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.made && v.file != nil {
+		_ = v.rewrite()
+	}
+	return v.closeFile()
+}
+
+func (v *inventory) closeFile() error {
+	f := v.file
+	if f == nil {
+		return nil
+	}
+	v.file = nil
+	return f.Close()
+}
+
+func syncDir(fs vfs.FS, dir string) error {
+	d, err := fs.OpenDir(dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
+}
+
+func inventoryLine(name string, e extent) []byte {
+	return fmt.Appendf(nil, "%s %d %08x\n", name, e.bytes, e.crc)
+}
+
+func (c *inventoryContent) encode() []byte {
+	b := []byte(inventoryHead + "\n")
+	if c.made {
+		b = append(b, inventoryMade+"\n"...)
+	}
+	for _, name := range slices.Sorted(maps.Keys(c.files)) {
+		b = append(b, inventoryLine(name, c.files[name])...)
+	}
+	return fmt.Appendf(b, "%s%08x\n", inventorySum, crc32.Checksum(b, castagnoli))
+}
+
+// decodeInventory reads what encode and note have written. Of the lines after the sum, those
+// up to the first that is not whole count.
+func decodeInventory(b []byte) (c inventoryContent, err error) {
+	damaged := func(why string) (inventoryContent, error) {
+		return inventoryContent{}, fmt.Errorf("%s is damaged: %s", inventoryName, why)
+	}
+	c.files = map[string]extent{}
+	rest := b
+	for first := true; ; first = false {
+		line, after, whole := bytes.Cut(rest, []byte{'\n'})
+		if !whole {
+			return damaged("it has no end")
+		}
+		text := string(line)
+		switch sum, isSum := strings.CutPrefix(text, inventorySum); {
+		case first && text != inventoryHead:
+			return damaged("it begins with " + strconv.Quote(text))
+		case first:
+		case text == inventoryMade:
+			c.made = true
+		case isSum:
+			if want := crc32.Checksum(b[:len(b)-len(rest)], castagnoli); sum != fmt.Sprintf("%08x", want) {
+				return damaged("its sum is wrong")
+			}
+			for {
+				line, after, whole = bytes.Cut(after, []byte{'\n'})
+				if !whole || !c.take(string(line)) {
+					return c, nil
+				}
+			}
+		case !c.take(text):
+			return damaged("a line is " + strconv.Quote(text))
+		}
+		rest = after
+	}
+}
+
+// take reads a line: name, bytes, sum.
+func (c *inventoryContent) take(line string) bool {
+	fields := strings.Split(line, " ")
+	if len(fields) != 3 || fields[0] == "" {
+		return false
+	}
+	n, err := strconv.ParseInt(fields[1], 10, 64)
+	if err != nil || n < 0 {
+		return false
+	}
+	sum, err := hex.DecodeString(fields[2])
+	if err != nil || len(sum) != 4 {
+		return false
+	}
+	c.files[fields[0]] = extent{n, uint32(sum[0])<<24 | uint32(sum[1])<<16 | uint32(sum[2])<<8 | uint32(sum[3])}
+	return true
+}
+
+// extentOf reads the first n bytes of a file, fewer if it is shorter.
+func extentOf(fs vfs.FS, path string, n int64) (e extent, err error) {
+	f, err := fs.Open(path)
+	if err != nil {
+		return e, err
+	}
+	sum := crc32.New(castagnoli)
+	e.bytes, err = io.Copy(sum, io.LimitReader(bufio.NewReaderSize(f, 256<<10), n))
+	e.crc = sum.Sum32()
+	return e, errors.Join(err, f.Close())
+}
+
+// measuredFile tells the inventory what has been synced of a file. Writes and syncs come one at
+// a time.
+type measuredFile struct {
+	vfs.File
+	inventory *inventory
+	name      string
+	extent    extent
+	// lost says that a write has failed, and nobody knows what is in the file.
+	lost bool
+}
+
+// Write implements io.Writer.
+func (f *measuredFile) Write(p []byte) (int, error) {
+	crc := crc32.Update(f.extent.crc, castagnoli, p) // first: p may be changed
+	n, err := f.File.Write(p)
+	f.extent.bytes += int64(n)
+	f.extent.crc = crc
+	f.lost = f.lost || err != nil
+	return n, err
+}
+
+// Sync implements vfs.File.
+func (f *measuredFile) Sync() error { return f.synced(f.File.Sync()) }
+
+// SyncData implements vfs.File.
+func (f *measuredFile) SyncData() error { return f.synced(f.File.SyncData()) }
+
+func (f *measuredFile) synced(err error) error {
+	if err == nil && !f.lost {
+		f.inventory.grown(f.name, f.extent)
+	}
+	return err
+}
