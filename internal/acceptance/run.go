@@ -19,6 +19,7 @@ func Sweep(t *testing.T, b Backend) {
 	for _, c := range []testCase{
 		{"IngestFailsAtEveryStep", testIngestFailsAtEveryStep},
 		{"IngestFailsUnrepeated", testIngestFailsUnrepeated},
+		{"LandedOnOneCopy", testLandedOnOneCopy},
 		{"CrashAtEveryStep", testCrashAtEveryStep},
 		{"CrashWhilePuttingOff", testCrashWhilePuttingOff},
 		{"LeaseChange", testLeaseChange},

@@ -7,6 +7,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/quern/quern/internal/storage"
+
 	"github.com/quern/quern/internal/blocks"
 )
 
@@ -198,6 +200,45 @@ func testIngestFailsUnrepeated(t *testing.T, b Backend) {
 		s.Stop()
 		return steps
 	})
+}
+
+// testLandedOnOneCopy: a write of ingest fails, whose chunks are on one copy all the same, where no run reads them. The
+// client gives up. They come to light before the next run or long after, and the rows are what the raw table says by then.
+func testLandedOnOneCopy(t *testing.T, b Backend) {
+	reports := len(flushes(Start(t, b, eventfulConfig)))
+	for _, failed := range []int{1, 2, 3} {
+		for when, surface := range map[string]func(s *System){
+			"before the run":           func(*System) {},
+			"after the run":            func(s *System) { s.setClock(11, 2); s.MustRun() },
+			"after late data's":        func(s *System) { s.setClock(12, 2); s.MustRun() },
+			"after the last of them":   func(s *System) { s.Settle() },
+			"while nothing is settled": func(s *System) { s.Clock.Set(time.UnixMilli(at(s, 11, 2))); s.MustRun() },
+		} {
+			for i := range reports {
+				t.Run(fmt.Sprintf("%d writes from report %d on/it surfaces %s", failed, i+1, when), func(t *testing.T) {
+					s := Start(t, b, eventfulConfig)
+					s.Clock.Set(time.UnixMilli(at(s, 10, 0)))
+					for k, report := range flushes(s) {
+						if k == i {
+							s.Store.Land(failed, storage.ErrTimeout)
+						}
+						if err := report(); k == i {
+							require.ErrorIs(t, err, storage.ErrTimeout)
+						}
+					}
+					surface(s)
+					there, err := s.Store.Surface(t.Context())
+					require.NoError(t, err)
+					require.True(t, there)
+					s.Settle()
+					s.Drain()
+					s.MustCheck(Acknowledged)
+					s.MustCheck(Raw)
+					require.Empty(t, s.Leftovers())
+				})
+			}
+		}
+	}
 }
 
 // testQueryCounts is invariant 6: without late data a run of N schedules reads ceil(N/PBS)

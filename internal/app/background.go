@@ -15,6 +15,8 @@ import (
 const (
 	// refreshEvery is how soon a series that another process has taken is found.
 	refreshEvery = 5 * time.Second
+	// settleEvery is how soon what a commit that failed may have left is written again.
+	settleEvery = time.Second
 	// warnEvery is how often is logged what goes on failing.
 	warnEvery = time.Minute
 )
@@ -42,6 +44,11 @@ func (s *server) seals(ctx context.Context) {
 			s.log.Warn("blocks not sealed: they are ground from raw", "err", err)
 		}
 	}
+}
+
+// settles has ingest write again what a commit that failed may have left, also while no other commit follows.
+func (s *server) settles(ctx context.Context) {
+	s.every(ctx, settleEvery, "what a commit that failed may have left is not written again yet", s.engine.ingest.Settle)
 }
 
 // refreshes keeps the label index up with the series that other processes register.

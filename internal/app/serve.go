@@ -249,6 +249,7 @@ func (s *server) start(ctx context.Context) {
 	}
 	if s.roles.ingest {
 		s.background.Go(func() { s.seals(ctx) })
+		s.background.Go(func() { s.settles(ctx) })
 		s.background.Go(func() { s.metadata(ctx) })
 		if s.shared() {
 			s.background.Go(func() { s.refreshes(ctx) })

@@ -163,11 +163,14 @@ func (c *Cache) takeBack(ctx context.Context, fence storage.Fence, marks []stora
 	return nil
 }
 
+// place says where marks go that are put into slice s. Those without an id get one.
 func (c *Cache) place(b metric.Bucket, s metric.Slice, marks []storage.Mark) []storage.PlacedMark {
 	now := clock.NowMs(c.clk)
 	out := make([]storage.PlacedMark, len(marks))
 	for i, m := range marks {
-		m.ID = c.ids.Next(now)
+		if m.ID == (blocks.ID{}) {
+			m.ID = c.ids.Next(now)
+		}
 		if m.DueMs == 0 {
 			m.DueMs = s.EndMs
 		}

@@ -18,6 +18,7 @@ const maxChunkSamples = 64 << 10
 // part is what goes into one chunk: a group, or a piece of one that is too large.
 type part struct {
 	*Group
+	group   int // which of the flush's it is
 	samples []metric.Sample
 	id      blocks.ID
 }
@@ -27,11 +28,11 @@ func (g *Group) chunks() int { return (len(g.Samples) + maxChunkSamples - 1) / m
 
 // encode packs each group into its chunks. The packing is the costly part of a
 // flush, so the parts are shared out over the processors.
-func (w *Writer) encode(b *storage.Batch, f *flush) {
+func (w *Writer) encode(f *flush) {
 	var parts []part
 	for i := range f.groups {
 		for samples := range slices.Chunk(f.groups[i].Samples, maxChunkSamples) {
-			parts = append(parts, part{&f.groups[i], samples, w.cache.ids.Next(f.startedMs)})
+			parts = append(parts, part{&f.groups[i], i, samples, w.cache.ids.Next(f.startedMs)})
 		}
 	}
 	type packed struct {
@@ -52,9 +53,10 @@ func (w *Writer) encode(b *storage.Batch, f *flush) {
 		})
 	}
 	wg.Wait()
-	for _, p := range out {
-		b.Raw = append(b.Raw, p.raw...)
-		b.Cache = append(b.Cache, p.cache...)
+	f.raw = make([][]storage.RawChunk, len(f.groups))
+	for i, p := range out {
+		f.raw[parts[i].group] = append(f.raw[parts[i].group], p.raw...)
+		f.cached = append(f.cached, p.cache...)
 	}
 }
 

@@ -11,17 +11,8 @@ import (
 	"github.com/quern/quern/internal/storage"
 )
 
-// Settle writes the marks of the blocks that flushes failed on over their slices' ends, as the next flush would: there
-// may be none for long, or ever.
-func (w *Writer) Settle(ctx context.Context) error {
-	if len(w.suspect) == 0 {
-		return nil
-	}
-	if err := w.Flush(ctx, nil); err != nil {
-		return fmt.Errorf("mark %d blocks that flushes failed on: %w", len(w.suspect), err)
-	}
-	return nil
-}
+// Settle writes again what flushes that failed may have left, as the next flush would: there may be none for long, or ever.
+func (w *Writer) Settle(ctx context.Context) error { return w.mend(ctx) }
 
 // Seal says of every slice that has closed since the last call which of its blocks this process
 // is done with, so that their run may use the cache. It is to be called between a

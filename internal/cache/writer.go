@@ -3,6 +3,7 @@ package cache
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"maps"
 	"slices"
 
@@ -45,11 +46,11 @@ type Writer struct {
 	written map[int64]*written
 	// closedMs is the end of the newest slice that Seal has found closed. What is opened in it again is not sealed.
 	closedMs int64
-	// suspect are blocks of closed slices that a flush failed on: what it left in the raw
-	// table may have missed their run. Their marks go out with the next flush, or by Settle.
-	suspect map[blockKey]struct{}
+	// torn is what flushes that failed may have left on some copies of the raw table, from where it may come to light at any
+	// later time. The next flush, or Settle, writes it again before anything else (see mend).
+	torn map[blockKey]*torn
 	// stray are marks of flushes that failed which may lie in closed slices, where nobody may look again. They are
-	// taken back once those of the suspect blocks, which stand for the same, have been written.
+	// taken back once those of the torn blocks, which stand for the same, have been written.
 	stray []storage.PlacedMark
 }
 
@@ -58,29 +59,48 @@ type blockKey struct {
 	start   metric.ScheduleID
 }
 
-type lateKey struct {
-	timeMs int64
-	id     metric.ScheduleID
+func (k blockKey) compare(o blockKey) int {
+	return cmp.Or(cmp.Compare(k.sliceMs, o.sliceMs), cmp.Compare(k.start, o.start))
+}
+
+// torn are the raw chunks that failed flushes had for a block of a slice.
+type torn struct {
+	slice  metric.Slice
+	block  blocks.Range
+	chunks []storage.RawChunk
 }
 
 type written struct {
 	// complete: the slice's run is over, whatever the clock says.
 	complete bool
 	open     map[metric.ScheduleID]*openBlock
-	late     map[lateKey]struct{}
+	late     map[blockKey]lateRow
+	// named is how many schedules the rows of late name together.
+	named int
 }
 
 // openBlock is a block that this process has marked as open.
 type openBlock struct {
 	mark   blocks.ID
 	chunks int
-	// torn: a flush failed, and nobody knows what it left in cache and raw table. The
-	// mark stays open.
+	// torn: a flush failed, and nobody knows what it left in the cache. The mark stays open.
 	torn bool
 }
 
-// maxRememberedLate bounds the memory of late schedules per slice. Beyond it marks
-// are written again, which costs rows and nothing else.
+// lateRow is the one mark that this process has put into the index of a slice for a block of a slice that was closed. It is
+// written again when schedules come late that it does not name. That is safe for as long as the slice
+// that it lies in is not closed: its run has read no mark yet.
+type lateRow struct {
+	id        blocks.ID
+	schedules []metric.ScheduleID // sorted; empty means the whole block
+}
+
+// maxNamed is the most schedules that a late mark names. One more, and it stands for the whole block: that costs a run rows that
+// stay as they are, and saves ingest from writing the mark again for each.
+const maxNamed = 32
+
+// maxRememberedLate bounds the memory of late marks per slice, in blocks and schedules. Beyond it they
+// are put in anew, which costs rows and nothing else.
 const maxRememberedLate = 1 << 18
 
 // NewWriter makes the writing side for one ingest process.
@@ -89,28 +109,69 @@ func NewWriter(c *Cache) *Writer {
 		cache:     c,
 		groupSize: c.store.Settings().GroupSize,
 		written:   make(map[int64]*written),
-		suspect:   make(map[blockKey]struct{}),
+		torn:      make(map[blockKey]*torn),
 	}
 }
 
 // Flush makes the groups durable together with the marks that lead a run to them,
 // and returns nil only then. After an error any part of them may have been
-// written, and no roll-up relies on a cache that may lack that part.
+// written, and no roll-up relies on a cache that may lack that part. The next Flush begins with that part, and writes
+// nothing else until it is durable, so that what waits in memory is never more than one flush.
 func (w *Writer) Flush(ctx context.Context, groups []Group) error {
 	if invariants.Enabled {
 		for _, g := range groups {
 			g.check()
 		}
 	}
+	if err := w.mend(ctx); err != nil {
+		return err
+	}
 	f, err := w.begin(ctx, groups)
 	if err != nil {
 		return err
 	}
+	w.encode(f)
+	return w.finish(ctx, f)
+}
+
+func (w *Writer) finish(ctx context.Context, f *flush) error {
 	if err := w.write(ctx, f); err != nil {
 		w.failed(f)
 		return err
 	}
 	w.succeeded(f)
+	return nil
+}
+
+// mend writes again what flushes that failed may have left on a minority of the copies: the very same chunks, until a write of
+// them succeeds, with marks for all of their blocks. Otherwise they might come to light after the last run
+// that is led to their block, by a repair or a hint, and its rows would not be what the raw table says (invariant 2).
+func (w *Writer) mend(ctx context.Context) error {
+	if len(w.torn) == 0 {
+		return nil
+	}
+	var groups []Group
+	var raw [][]storage.RawChunk
+	epochs := w.cache.store.Settings().Epochs
+	// In order, so that the same history writes the same rows in the same order.
+	for _, k := range slices.SortedFunc(maps.Keys(w.torn), blockKey.compare) {
+		t := w.torn[k]
+		raw = append(raw, t.chunks)
+		// The slice may be cut anew since, if it was still to come.
+		for id := t.block.Start; id < t.block.End; {
+			block := epochs.BlockAt(id, t.slice.StartMs)
+			groups = append(groups, Group{Slice: t.slice, Block: block})
+			id = block.End
+		}
+	}
+	f, err := w.begin(ctx, groups)
+	if err != nil {
+		return err
+	}
+	f.mends, f.raw = true, raw
+	if err := w.finish(ctx, f); err != nil {
+		return fmt.Errorf("write again what an earlier flush may have left of %d blocks: %w", len(groups), err)
+	}
 	return nil
 }
 
@@ -120,12 +181,16 @@ type flush struct {
 	startedMs int64
 	current   metric.Slice
 	groups    []Group
-	suspects  []blockKey
+	// mends: it repeats what is torn. Its groups have no samples, and stand for all of their blocks.
+	mends bool
 	// opened are the marks of blocks that it is the first to write to, late those for
 	// slices that are closed, and placed the same where they have been put.
 	opened []storage.PlacedMark
-	late   []storage.Mark
+	late   lateMarks
 	placed []storage.PlacedMark
+	// raw is what is written for each group, or torn block.
+	raw    [][]storage.RawChunk
+	cached []storage.CacheChunk
 	// settledMs is when the races were settled; what was opened in slices that had
 	// closed by then has been taken back.
 	settledMs int64
@@ -144,25 +209,18 @@ func (w *Writer) begin(ctx context.Context, groups []Group) (*flush, error) {
 	if err != nil {
 		return nil, err
 	}
-	f := &flush{
-		startedMs: now, current: current, groups: groups,
-		// In order, so that the same history writes the same rows in the same order.
-		suspects: slices.SortedFunc(maps.Keys(w.suspect), func(a, b blockKey) int {
-			return cmp.Or(cmp.Compare(a.sliceMs, b.sliceMs), cmp.Compare(a.start, b.start))
-		}),
-	}
+	f := &flush{startedMs: now, current: current, groups: groups}
 	for _, g := range groups {
 		if _, err := w.in(ctx, g.Slice, now); err != nil {
 			return nil, err
 		}
 		if w.late(f, g.Slice) {
-			f.late = w.appendLate(f.late, f.current, g)
+			if m, ok := w.written[current.StartMs].unmarked(lateMark(g)); ok {
+				f.late.add(m)
+			}
 		} else if w.written[g.Slice.StartMs].open[g.Block.Start] == nil {
 			f.opened = append(f.opened, w.cache.own(storage.MarkOpen, metric.Raw, g.Slice, g.Block.Start, w.cache.ids.Next(now), 0))
 		}
-	}
-	for _, k := range f.suspects {
-		f.late = append(f.late, storage.Mark{Start: k.start, TimeMs: k.sliceMs, Kind: storage.MarkLate})
 	}
 	return f, nil
 }
@@ -181,10 +239,9 @@ func (w *Writer) missed(f *flush, s metric.Slice, nowMs int64) bool {
 }
 
 func (w *Writer) write(ctx context.Context, f *flush) error {
-	f.placed = w.cache.place(metric.Raw, f.current, f.late)
-	b := &storage.Batch{Marks: slices.Concat(f.opened, f.placed)}
+	f.placed = w.cache.place(metric.Raw, f.current, f.late.marks)
+	b := &storage.Batch{Marks: slices.Concat(f.opened, f.placed), Raw: slices.Concat(f.raw...), Cache: f.cached}
 	b.Open = slicesOf(b.Marks)
-	w.encode(b, f)
 	if err := w.cache.store.Write(ctx, b); err != nil {
 		return err
 	}
@@ -194,24 +251,24 @@ func (w *Writer) write(ctx context.Context, f *flush) error {
 // settle closes the race with the runs (invariant 4). Where the slice that a group
 // relies on has closed before the write was done, its run may have read the index
 // without the mark or the raw table without the chunk: such a group gets a late
-// mark, and the mark that nobody may ever look at is taken back.
+// mark, and the mark that nobody may ever look at is taken back. If that is one that was written again, the late mark
+// stands for all that it has stood for.
 func (w *Writer) settle(ctx context.Context, f *flush) error {
 	now := clock.NowMs(w.cache.clk)
 	f.settledMs = now
-	var again []storage.Mark
+	var again lateMarks
 	for _, g := range f.groups {
 		if w.missed(f, g.Slice, now) {
-			again = append(again, lateMark(g))
+			again.add(lateMark(g))
 		}
 	}
 	if w.cache.timing.Closed(f.current, now) {
-		for _, m := range f.late {
-			if len(m.Schedules) == 0 {
-				again = append(again, m)
-			}
+		for _, m := range f.late.marks {
+			m.ID = blocks.ID{}
+			again.add(m)
 		}
 	}
-	if err := w.cache.Put(ctx, 0, metric.Raw, again); err != nil {
+	if err := w.cache.Put(ctx, 0, metric.Raw, again.marks); err != nil {
 		return err
 	}
 	return w.cache.takeBack(ctx, 0, slices.Concat(w.stray, f.opened, f.placed), now)
@@ -221,15 +278,16 @@ func (w *Writer) settle(ctx context.Context, f *flush) error {
 func (w *Writer) failed(f *flush) {
 	now := clock.NowMs(w.cache.clk)
 	for _, g := range f.groups {
-		if w.missed(f, g.Slice, now) {
-			w.suspect[blockKey{g.Slice.StartMs, g.Block.Start}] = struct{}{}
-		} else if w.late(f, g.Slice) {
-			continue // its late mark was written before its chunk, or neither was
-		} else if o := w.written[g.Slice.StartMs].open[g.Block.Start]; o != nil {
-			o.torn = true
+		if x := w.written[g.Slice.StartMs]; x != nil && x.open[g.Block.Start] != nil {
+			x.open[g.Block.Start].torn = true
 		}
 		// A block that was to be opened is opened by another mark next time. If the first
 		// one was written, it stays open and says that the cache is not to be used.
+	}
+	if !f.mends {
+		for i, g := range f.groups {
+			w.torn[blockKey{g.Slice.StartMs, g.Block.Start}] = &torn{g.Slice, g.Block, f.raw[i]}
+		}
 	}
 	for _, m := range slices.Concat(f.opened, f.placed) {
 		if w.cache.timing.Closed(w.cache.ladder.SliceAt(metric.Raw, m.Partition.StartMs), now) {
@@ -240,8 +298,8 @@ func (w *Writer) failed(f *flush) {
 
 // succeeded notes what the index holds now.
 func (w *Writer) succeeded(f *flush) {
-	for _, k := range f.suspects {
-		delete(w.suspect, k)
+	if f.mends {
+		clear(w.torn)
 	}
 	w.stray = nil // all were in closed slices
 	for _, m := range f.opened {
@@ -255,32 +313,56 @@ func (w *Writer) succeeded(f *flush) {
 		}
 		if o := w.written[g.Slice.StartMs].open[g.Block.Start]; o != nil {
 			o.chunks += g.chunks()
+			o.torn = o.torn || f.mends
 		}
 	}
-	known := w.written[f.current.StartMs].late
-	for _, m := range f.late {
-		for _, id := range m.Schedules {
-			if len(known) >= maxRememberedLate {
-				clear(known)
-			}
-			known[lateKey{m.TimeMs, id}] = struct{}{}
-		}
+	if !w.cache.timing.Closed(f.current, f.settledMs) {
+		w.written[f.current.StartMs].remember(f.placed)
 	}
 }
 
-// appendLate adds a mark for those of the group's schedules that the current
-// slice's index does not hold yet.
-func (w *Writer) appendLate(marks []storage.Mark, current metric.Slice, g Group) []storage.Mark {
-	known := w.written[current.StartMs].late
-	m := lateMark(g)
-	m.Schedules = slices.DeleteFunc(m.Schedules, func(id metric.ScheduleID) bool {
-		_, ok := known[lateKey{g.Slice.StartMs, id}]
-		return ok
-	})
-	if len(m.Schedules) == 0 {
-		return marks
+// unmarked is the mark, with what this process has marked of its block already, so that it can be written in that one's place.
+// It is false if there is nothing new in it.
+func (x *written) unmarked(m storage.Mark) (storage.Mark, bool) {
+	known, ok := x.late[blockKey{m.TimeMs, m.Start}]
+	if !ok {
+		return m, true
 	}
-	return append(marks, m)
+	all := storage.Mark{Start: m.Start, TimeMs: m.TimeMs, ID: known.id, Kind: storage.MarkLate, Schedules: known.schedules}
+	widen(&all, m.Schedules)
+	return all, len(all.Schedules) != len(known.schedules)
+}
+
+// remember notes late marks that the slice's index holds now.
+func (x *written) remember(placed []storage.PlacedMark) {
+	for _, m := range placed {
+		if len(x.late)+x.named >= maxRememberedLate {
+			clear(x.late)
+			x.named = 0
+		}
+		k := blockKey{m.TimeMs, m.Start}
+		x.named += len(m.Schedules) - len(x.late[k].schedules)
+		x.late[k] = lateRow{m.ID, m.Schedules}
+	}
+}
+
+// lateMarks are marks for closed slices, one for each block. The zero value is empty.
+type lateMarks struct {
+	marks []storage.Mark
+	at    map[blockKey]int
+}
+
+func (l *lateMarks) add(m storage.Mark) {
+	k := blockKey{m.TimeMs, m.Start}
+	if i, ok := l.at[k]; ok {
+		widen(&l.marks[i], m.Schedules)
+		return
+	}
+	if l.at == nil {
+		l.at = make(map[blockKey]int)
+	}
+	l.at[k] = len(l.marks)
+	l.marks = append(l.marks, m)
 }
 
 func lateMark(g Group) storage.Mark {
@@ -290,7 +372,23 @@ func lateMark(g Group) storage.Mark {
 			m.Schedules = append(m.Schedules, s.Schedule)
 		}
 	}
+	if len(m.Schedules) > maxNamed {
+		m.Schedules = nil
+	}
 	return m
+}
+
+// widen has a late mark stand for more schedules, or if there are none for the whole block. What m names stays as it is for others.
+func widen(m *storage.Mark, schedules []metric.ScheduleID) {
+	if len(m.Schedules) == 0 || len(schedules) == 0 {
+		m.Schedules = nil
+		return
+	}
+	all := slices.Concat(m.Schedules, schedules)
+	slices.Sort(all)
+	if m.Schedules = slices.Compact(all); len(m.Schedules) > maxNamed {
+		m.Schedules = nil
+	}
 }
 
 func slicesOf(marks []storage.PlacedMark) []storage.SliceKey {
@@ -317,7 +415,7 @@ func (w *Writer) in(ctx context.Context, s metric.Slice, nowMs int64) (*written,
 	x = &written{
 		complete: complete,
 		open:     make(map[metric.ScheduleID]*openBlock),
-		late:     make(map[lateKey]struct{}),
+		late:     make(map[blockKey]lateRow),
 	}
 	w.written[s.StartMs] = x
 	return x, nil

@@ -2,6 +2,8 @@ package cache_test
 
 import (
 	"errors"
+	"fmt"
+	"strconv"
 	"testing"
 	"time"
 
@@ -131,13 +133,13 @@ func TestSealOverTheRunIsTakenBack(t *testing.T) {
 	require.Equal(t, eleven.UnixMilli(), marks[0].TimeMs)
 }
 
-// Invariant 7: what ingest remembers of late schedules is bounded, and what it has forgotten it marks again.
+// Invariant 7: what ingest remembers of late marks is bounded, and what it has forgotten it marks again.
 func TestLateSchedulesAreForgotten(t *testing.T) {
-	const block, bound = blocks.MaxBlockSize, 1 << 18
+	const block, bound = 32, 1 << 18
 	c, store, _ := setUp(block)
 	w := cache.NewWriter(c)
 	var groups []cache.Group
-	for start := 0; start <= bound; start += block {
+	for start := 0; len(groups)*(block+1) <= bound+block; start += block {
 		groups = append(groups, group(eleven.Add(-time.Hour), blocks.Of(metric.ScheduleID(start), block), block))
 	}
 	require.NoError(t, w.Flush(t.Context(), groups[:1]))
@@ -147,6 +149,140 @@ func TestLateSchedulesAreForgotten(t *testing.T) {
 	require.Len(t, marksOf(t, store, eleven), len(groups))
 	require.NoError(t, w.Flush(t.Context(), groups[:1]))
 	require.Len(t, marksOf(t, store, eleven), len(groups)+1, "there were too many others since")
+}
+
+// However its series come late, a block of a slice costs one mark in the index of the current slice: an import brings them one after the other.
+func TestLateMarksAreOnePerBlock(t *testing.T) {
+	const size = 128
+	for _, series := range []int{3, 32, 33, size} {
+		t.Run(strconv.Itoa(series), func(t *testing.T) {
+			c, store, clk := setUp(size)
+			w := cache.NewWriter(c)
+			hour := eleven.Add(-7 * 24 * time.Hour)
+			late := func(id int) []cache.Group {
+				g := group(hour, blocks.Of(0, size), 1)
+				g.Samples[0].Schedule = metric.ScheduleID(id)
+				return []cache.Group{g}
+			}
+			for id := range series {
+				require.NoError(t, w.Flush(t.Context(), late(series-1-id)))
+			}
+			marks := marksOf(t, store, eleven)
+			require.Len(t, marks, 1)
+			work := cache.Work{Marks: marks}
+			require.True(t, work.Late())
+			require.Equal(t, series > 32, work.Whole())
+			if !work.Whole() {
+				require.Len(t, work.Schedules(), series)
+			}
+			n := store.Count("Write")
+			store.Forget()
+			require.NoError(t, w.Flush(t.Context(), late(1)))
+			require.Equal(t, []storage.PlacedMark(nil), writtenMarks(store), "what is marked is not marked again")
+			require.LessOrEqual(t, n, series)
+
+			// In the next slice it begins anew.
+			clk.Set(clk.Now().Add(time.Hour))
+			require.NoError(t, w.Flush(t.Context(), late(2)))
+			marks = marksOf(t, store, eleven.Add(time.Hour))
+			require.Len(t, marks, 1)
+			require.Equal(t, []metric.ScheduleID{2}, marks[0].Schedules)
+		})
+	}
+}
+
+func writtenMarks(s *storagetest.Faulty) []storage.PlacedMark {
+	var out []storage.PlacedMark
+	for _, step := range s.Log() {
+		if b, ok := step.Detail.(*storage.Batch); ok {
+			out = append(out, b.Marks...)
+		}
+	}
+	return out
+}
+
+// A late mark that is written again when its slice may be running is taken back, and the one in its place stands for all that it has stood for.
+func TestMarkWrittenAgainOverTheRun(t *testing.T) {
+	for _, fails := range []bool{false, true} {
+		t.Run(fmt.Sprintf("fails=%t", fails), func(t *testing.T) {
+			c, store, clk := setUp(4)
+			w := cache.NewWriter(c)
+			hour, noon := eleven.Add(-time.Hour), eleven.Add(time.Hour)
+			require.NoError(t, w.Flush(t.Context(), []cache.Group{group(hour, blocks.Of(0, 4), 1)}))
+			again := []cache.Group{group(hour, blocks.Of(0, 4), 2)}
+			again[0].Samples = again[0].Samples[1:]
+			store.Add(storagetest.Rule{Op: "Write", Times: 1, After: func() error {
+				clk.Set(noon.Add(2 * time.Minute))
+				if fails {
+					return errBoom
+				}
+				return nil
+			}})
+			err := w.Flush(t.Context(), again)
+			if fails {
+				require.ErrorIs(t, err, errBoom)
+				err = w.Settle(t.Context())
+			}
+			require.NoError(t, err)
+			require.Empty(t, marksOf(t, store, eleven))
+			marks := marksOf(t, store, noon)
+			require.Len(t, marks, 1)
+			if work := (cache.Work{Marks: marks}); !work.Whole() {
+				require.Equal(t, []metric.ScheduleID{0, 1}, work.Schedules())
+			}
+		})
+	}
+}
+
+// What a failed flush may have left is written again, the very same chunks, before anything else and until that succeeds.
+func TestFailedChunksAreWrittenAgain(t *testing.T) {
+	c, store, clk := setUp(4)
+	w := cache.NewWriter(c)
+	first := []cache.Group{group(eleven, blocks.Of(0, 4), 2), group(eleven, blocks.Of(4, 4), 1)}
+	store.Fail("Write", blocks.Range{}, 3, errBoom)
+	require.ErrorIs(t, w.Flush(t.Context(), first), errBoom)
+	require.ErrorIs(t, w.Settle(t.Context()), errBoom)
+	require.ErrorIs(t, w.Flush(t.Context(), []cache.Group{group(eleven, blocks.Of(8, 4), 1)}), errBoom)
+	clk.Set(clk.Now().Add(time.Second))
+	require.NoError(t, w.Flush(t.Context(), []cache.Group{group(eleven, blocks.Of(12, 4), 1)}))
+
+	var writes []*storage.Batch
+	for _, s := range store.Log() {
+		if b, ok := s.Detail.(*storage.Batch); ok {
+			writes = append(writes, b)
+		}
+	}
+	require.Len(t, writes, 5)
+	torn := writes[0].Raw
+	require.Len(t, torn, 2)
+	for _, again := range writes[1:4] {
+		require.Equal(t, torn, again.Raw, "the same, and nothing beside it")
+		require.Len(t, again.Marks, 2, "with the marks that lead a run to them")
+	}
+	require.Equal(t, metric.ScheduleID(12), writes[4].Raw[0].Group)
+
+	// Their cache is not whole, so their marks stay open.
+	clk.Set(eleven.Add(time.Hour + time.Minute))
+	require.NoError(t, w.Seal(t.Context()))
+	for _, m := range marksOf(t, store, eleven) {
+		require.Equal(t, m.Start == 12, m.Kind == storage.MarkFresh, "%d", m.Start)
+	}
+}
+
+// A block that is torn, of a slice whose blocks are cut anew meanwhile, is marked as they are cut by then.
+func TestFailedChunksOfABlockThatIsCutAnew(t *testing.T) {
+	c, store, _ := setUp(8)
+	w := cache.NewWriter(c)
+	noon := eleven.Add(time.Hour) // the near future
+	store.Fail("Write", blocks.Range{}, 1, errBoom)
+	require.ErrorIs(t, w.Flush(t.Context(), []cache.Group{group(noon, blocks.Of(0, 8), 8)}), errBoom)
+	require.NoError(t, store.AddEpoch(t.Context(), blocks.Epoch{FromMs: noon.UnixMilli(), BlockSize: 4}))
+	require.NoError(t, w.Settle(t.Context()))
+	var starts []metric.ScheduleID
+	for _, m := range marksOf(t, store, noon) {
+		starts = append(starts, m.Start)
+	}
+	require.Equal(t, []metric.ScheduleID{0, 4}, starts)
 }
 
 // Invariant 7: of a flood of marks for one block a run gathers a part at a time.

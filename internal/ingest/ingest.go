@@ -87,7 +87,7 @@ type Ingest struct {
 	closed  bool
 
 	wake    chan struct{} // has a value when open holds samples
-	seal    chan chan error
+	tasks   chan task
 	closing chan struct{}
 	stopped chan struct{}
 }
@@ -117,7 +117,7 @@ func Start(ctx context.Context, store storage.Store, reg *registry.Registry, c *
 		warnings: throttle.New(clk, warnEvery),
 		open:     newCommit(nil),
 		wake:     make(chan struct{}, 1),
-		seal:     make(chan chan error),
+		tasks:    make(chan task),
 		closing:  make(chan struct{}),
 		stopped:  make(chan struct{}),
 	}
@@ -229,15 +229,15 @@ func (in *Ingest) commits(ctx context.Context) {
 	for {
 		select {
 		case <-in.wake:
-		case reply := <-in.seal:
-			reply <- errors.Join(in.writer.Settle(ctx), in.writer.Seal(ctx))
+		case t := <-in.tasks:
+			t.reply <- t.do(ctx)
 			continue
 		case <-in.closing:
 			select {
 			case <-in.wake:
 			default:
 				if err := in.writer.Settle(ctx); err != nil {
-					in.opts.Logger.Warn("what a failed commit may have left is not marked", "err", err)
+					in.opts.Logger.Warn("what a failed commit may have left is not written again", "err", err)
 				}
 				return
 			}
@@ -291,16 +291,33 @@ func (in *Ingest) commit(ctx context.Context, g *grouper, samples []metric.Sampl
 // Seal lets the runs of slices that have closed use the cache; see cache.Writer.Seal.
 // It is to be called when the grace of a slice has passed.
 func (in *Ingest) Seal(ctx context.Context) error {
-	reply := make(chan error, 1)
+	return in.between(ctx, func(ctx context.Context) error {
+		return errors.Join(in.writer.Settle(ctx), in.writer.Seal(ctx))
+	})
+}
+
+// Settle writes again what commits that failed may have left on some copies, so that it is in the store for good. The next
+// commit does so too, but there may be none for long: it is to be called now and again.
+func (in *Ingest) Settle(ctx context.Context) error { return in.between(ctx, in.writer.Settle) }
+
+// task is done between two commits.
+type task struct {
+	do    func(context.Context) error
+	reply chan error
+}
+
+// between has something done between two commits.
+func (in *Ingest) between(ctx context.Context, do func(context.Context) error) error {
+	t := task{do, make(chan error, 1)}
 	select {
-	case in.seal <- reply:
+	case in.tasks <- t:
 	case <-in.stopped:
 		return ErrClosed
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
 	select {
-	case err := <-reply:
+	case err := <-t.reply:
 		return err
 	case <-ctx.Done():
 		return context.Cause(ctx)

@@ -344,8 +344,12 @@ func TestSeriesLimit(t *testing.T) {
 // What a commit that failed over its slice's end may have left is marked, though no other commit follows.
 func TestFailureIsSettled(t *testing.T) {
 	eleven := time.Date(2025, time.November, 21, 11, 0, 0, 0, time.UTC)
-	for _, sealed := range []bool{true, false} {
-		t.Run(fmt.Sprint("sealed ", sealed), func(t *testing.T) {
+	for name, settle := range map[string]func(context.Context, *ingest.Ingest) error{
+		"settled": func(ctx context.Context, in *ingest.Ingest) error { return errors.Join(in.Settle(ctx), in.Close()) },
+		"sealed":  func(ctx context.Context, in *ingest.Ingest) error { return errors.Join(in.Seal(ctx), in.Close()) },
+		"closed":  func(_ context.Context, in *ingest.Ingest) error { return in.Close() },
+	} {
+		t.Run(name, func(t *testing.T) {
 			clk := clock.NewSimulated(eleven.Add(-time.Minute))
 			g := newStore(clk)
 			in := ingest.Start(t.Context(), g, registry.New(g, registry.Options{}), cache.New(g, clk, 1, cache.DefaultTiming()), clk, ingest.Options{})
@@ -356,12 +360,7 @@ func TestFailureIsSettled(t *testing.T) {
 			_, err := in.Append(t.Context(), report(1))
 			require.ErrorIs(t, err, storage.ErrTimeout)
 			require.Len(t, storedSamples(t, g), 1)
-			if sealed {
-				require.NoError(t, in.Seal(t.Context()))
-				defer func() { require.NoError(t, in.Close()) }()
-			} else {
-				require.NoError(t, in.Close())
-			}
+			require.NoError(t, settle(t.Context(), in))
 			marks := 0
 			for shard := range 4 {
 				for m, err := range g.Marks(t.Context(), storage.IndexPartition{SliceKey: storage.SliceKey{StartMs: eleven.UnixMilli()}, Shard: shard}) {

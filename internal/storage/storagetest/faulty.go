@@ -83,6 +83,9 @@ type Rule struct {
 	// without an error; an error from it makes the step look as if it had not, as after a
 	// timeout. Of a row After is called when the loop asks for the next.
 	Before, After func() error
+	// OneCopy, for Write, makes the step fail with it when its slices and marks are there: its chunks lie on
+	// one copy only, and nobody reads them before Surface.
+	OneCopy error
 }
 
 func (r *Rule) matches(s Step) bool {
@@ -108,6 +111,8 @@ type Faulty struct {
 	crashAt int
 	crashed bool
 	torn    bool
+	// landed are the chunks that lie on one copy only.
+	landed []storage.RawChunk
 }
 
 var _ storage.Store = (*Faulty)(nil)
@@ -125,6 +130,32 @@ func (f *Faulty) Add(r Rule) {
 // Fail makes the next n steps of a kind fail with err; with a block, those about it.
 func (f *Faulty) Fail(op string, block blocks.Range, n int, err error) {
 	f.Add(Rule{Op: op, Block: block, Times: n, Before: func() error { return err }})
+}
+
+// Land makes the next n writes of ingest fail with err, whose chunks have landed on one copy; see Rule.OneCopy.
+func (f *Faulty) Land(n int, err error) {
+	f.Add(Rule{Op: "Write", Unfenced: true, Times: n, OneCopy: err})
+}
+
+// Surface has everybody read what lies on one copy only, as a repair does or a hint that is delivered. It says whether
+// there was something.
+func (f *Faulty) Surface(ctx context.Context) (bool, error) {
+	f.mu.Lock()
+	raw := f.landed
+	f.landed = nil
+	f.mu.Unlock()
+	return len(raw) > 0, f.Store.Write(ctx, &storage.Batch{Raw: raw})
+}
+
+// land writes what comes before the chunks of a batch, and keeps the raw ones for Surface. The cached ones are gone.
+func (f *Faulty) land(ctx context.Context, b *storage.Batch) error {
+	if err := f.Store.Write(ctx, &storage.Batch{Fence: b.Fence, Open: b.Open, Marks: b.Marks}); err != nil {
+		return err
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.landed = append(f.landed, b.Raw...)
+	return nil
 }
 
 // Heal takes away all rules.
@@ -208,6 +239,11 @@ func (f *Faulty) begin(step Step) (Rule, error) {
 }
 
 func (f *Faulty) do(step Step, op func() error) error {
+	return f.by(step, func(Rule) error { return op() })
+}
+
+// by is do with a step that depends on the rule for it.
+func (f *Faulty) by(step Step, op func(Rule) error) error {
 	rule, err := f.begin(step)
 	if err != nil {
 		return err
@@ -217,7 +253,7 @@ func (f *Faulty) do(step Step, op func() error) error {
 			return err
 		}
 	}
-	if err := op(); err != nil {
+	if err := op(rule); err != nil {
 		return err
 	}
 	if rule.After != nil {
@@ -279,7 +315,12 @@ func (f *Faulty) Write(ctx context.Context, b *storage.Batch) error {
 		parts = tear(b)
 	}
 	for _, p := range parts {
-		err := f.do(Step{Op: "Write", Fence: p.Fence, Detail: p}, func() error { return f.Store.Write(ctx, p) })
+		err := f.by(Step{Op: "Write", Fence: p.Fence, Detail: p}, func(r Rule) error {
+			if r.OneCopy == nil {
+				return f.Store.Write(ctx, p)
+			}
+			return errors.Join(r.OneCopy, f.land(ctx, p))
+		})
 		if err != nil {
 			return err
 		}

@@ -50,6 +50,36 @@ func TestFaultyFails(t *testing.T) {
 	require.Equal(t, rows, read())
 }
 
+// A write that has landed on one copy has its marks, and no chunks until they surface.
+func TestFaultyLands(t *testing.T) {
+	f := newFaultyModel()
+	f.Land(1, storage.ErrTimeout)
+	part := storage.IndexPartition{SliceKey: rawSlice(0)}
+	b := &storage.Batch{
+		Marks: []storage.PlacedMark{{Partition: part}},
+		Raw:   []storage.RawChunk{{SliceMs: at(0), Chunk: storage.Chunk{Data: []byte("a")}}},
+		Cache: []storage.CacheChunk{{CacheKey: storage.CacheKey{SliceKey: rawSlice(0)}, Chunk: storage.Chunk{Data: []byte("a")}}},
+	}
+	raw := func() []storage.RawChunk {
+		return all(t, f.RawChunks(t.Context(), blocks.Range{End: 10}, at(0), at(1)))
+	}
+	require.ErrorIs(t, f.Write(t.Context(), b), storage.ErrTimeout)
+	require.Len(t, all(t, f.Marks(t.Context(), part)), 1)
+	require.Empty(t, raw())
+	there, err := f.Surface(t.Context())
+	require.NoError(t, err)
+	require.True(t, there)
+	require.Equal(t, b.Raw, raw())
+	there, err = f.Surface(t.Context())
+	require.NoError(t, err)
+	require.False(t, there, "once")
+	cached, err := f.CacheBlock(t.Context(), b.Cache[0].CacheKey)
+	require.NoError(t, err)
+	require.Empty(t, cached)
+	require.NoError(t, f.Write(t.Context(), b))
+	require.Equal(t, b.Raw, raw())
+}
+
 func TestFaultyFailsWithinAnIterator(t *testing.T) {
 	f := newFaultyModel()
 	part := storage.IndexPartition{SliceKey: rawSlice(0)}
