@@ -78,6 +78,10 @@ func TestFaults(t *testing.T) {
 					assert.NoError(t, nodes.AwaitUp(t.Context()))
 				}
 			}},
+			{Name: "node stopped", Slots: []string{"nodes", "nodes", "nodes"}, Longest: 6 * time.Second, Inject: func(i int) func() {
+				assert.NoError(t, nodes.Node(i).Pause())
+				return func() { assert.NoError(t, nodes.Node(i).Resume()) }
+			}},
 			{Name: "all nodes stopped", Slots: []string{"nodes"}, Longest: 8 * time.Second, Inject: func(int) func() {
 				for i := range 3 {
 					assert.NoError(t, nodes.Node(i).Pause())

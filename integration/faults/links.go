@@ -3,11 +3,14 @@ package faults
 import (
 	"context"
 	"fmt"
+	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/Shopify/toxiproxy/v2"
+	"github.com/Shopify/toxiproxy/v2/toxics"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/rs/zerolog"
 	"github.com/stretchr/testify/assert"
@@ -67,8 +70,10 @@ const (
 	answers  = "downstream"
 )
 
-var toxics = []toxic{
+var kindsOfLinks = []toxic{
 	{"slow", "latency", `{"latency": 250, "jitter": 200}`, []string{requests, answers}},
+	{"late", "latency", `{"latency": 2000}`, []string{answers}},
+	{"lossy", loss, `{}`, []string{requests, answers}},
 	{"narrow", "bandwidth", `{"rate": 8}`, []string{requests, answers}}, // KB/s
 	// What is sent vanishes, and the connection stays until it is made good.
 	{"half-open", "timeout", `{"timeout": 0}`, []string{requests, answers}},
@@ -76,19 +81,26 @@ var toxics = []toxic{
 	{"reset", "reset_peer", `{"timeout": 100}`, []string{requests}},
 }
 
-// LinkKinds are the kinds of things that can go wrong with connections: slow, narrow, half-open, without answers, reset.
+// LinkKinds are the kinds of things that can go wrong with connections: slow, late, lossy, narrow, half-open, without
+// answers, reset.
 func LinkKinds(name string, longest time.Duration, links []*Link) []Kind {
 	var slots []string
 	for i := range links {
 		slots = append(slots, fmt.Sprintf("%s %d", name, i))
 	}
 	var out []Kind
-	for _, x := range toxics {
+	for _, x := range kindsOfLinks {
 		out = append(out, Kind{Name: name + " " + x.name, Slots: slots, Longest: longest, Inject: func(i int) func() {
 			return links[i].suffer(x)
 		}})
 	}
 	return out
+}
+
+// Suffer has the connections suffer from one of those kinds until heal.
+func (l *Link) Suffer(name string) (heal func()) {
+	i := slices.IndexFunc(kindsOfLinks, func(x toxic) bool { return x.name == name })
+	return l.suffer(kindsOfLinks[i])
 }
 
 func (l *Link) suffer(x toxic) (heal func()) {
@@ -104,6 +116,45 @@ func (l *Link) suffer(x toxic) (heal func()) {
 			l.change("as it was before it was "+x.name, func() error {
 				return l.proxy.Toxics.RemoveToxic(context.Background(), d) // the test may be over
 			})
+		}
+	}
+}
+
+const loss = "loss"
+
+func init() { toxics.Register(loss, new(lossToxic)) }
+
+// lossToxic is a network that loses one packet in ten, as those who use TCP see it: what is sent is held up
+// until it has been sent again, and all that comes after it too.
+type lossToxic struct{}
+
+// sentAgain is how soon, at best, Linux sends a packet again that nobody has acknowledged.
+const sentAgain = 200 * time.Millisecond
+
+// GetBufferSize implements toxics.BufferedToxic.
+func (*lossToxic) GetBufferSize() int { return 1024 }
+
+// Pipe implements toxics.Toxic.
+func (*lossToxic) Pipe(stub *toxics.ToxicStub) {
+	for {
+		select {
+		case <-stub.Interrupt:
+			return
+		case c := <-stub.Input:
+			if c == nil {
+				stub.Close()
+				return
+			}
+			for wait := sentAgain; rand.IntN(10) == 0; wait *= 2 {
+				select {
+				case <-time.After(wait):
+					continue
+				case <-stub.Interrupt:
+					stub.Output <- c
+					return
+				}
+			}
+			stub.Output <- c
 		}
 	}
 }

@@ -26,10 +26,6 @@ const (
 	cqlKeyspace = `SELECT keyspace_name FROM system_schema.keyspaces WHERE keyspace_name = ?`
 )
 
-// speculateAfter is how long a read waits before another replica is asked too: well above
-// what a healthy server takes, well below the time-out.
-const speculateAfter = 300 * time.Millisecond
-
 // connect makes a session in a keyspace, "" for none, after it has looked at whom it talks to.
 func connect(ctx context.Context, o *Options, keyspace string) (*driver, cluster, error) {
 	config, err := clusterConfig(o)
@@ -53,24 +49,19 @@ func connect(ctx context.Context, o *Options, keyspace string) (*driver, cluster
 		return nil, c, err
 	}
 	config.Keyspace = keyspace
-	config.PoolConfig.HostSelectionPolicy = hostsOf(c.localDC)
+	n := newNodes(inDC(c.localDC), o.Clock, o.Logger)
 	if o.DirectHosts {
-		config.PoolConfig.HostSelectionPolicy = gocql.TokenAwareHostPolicy(gocql.RoundRobinHostPolicy(), gocql.ShuffleReplicas())
+		n = newNodes(gocql.RoundRobinHostPolicy(), o.Clock, o.Logger)
 	}
-	d, err := createSession(ctx, o, config)
+	d, err := createWatched(ctx, o, config, n)
 	if err != nil {
 		return nil, c, err
-	}
-	if c.nodes > 1 {
-		d.speculate = &gocql.SimpleSpeculativeExecution{NumAttempts: 1, TimeoutDelay: speculateAfter}
 	}
 	return d, c, nil
 }
 
-// hostsOf asks the nodes of a data centre, first those that have a copy.
-func hostsOf(dc string) gocql.HostSelectionPolicy {
-	return gocql.TokenAwareHostPolicy(localOnly{gocql.DCAwareRoundRobinPolicy(dc)}, gocql.ShuffleReplicas())
-}
+// inDC asks the nodes of a data centre, one after the other.
+func inDC(dc string) gocql.HostSelectionPolicy { return localOnly{gocql.DCAwareRoundRobinPolicy(dc)} }
 
 // localOnly asks no node of another data centre, which would take LOCAL_QUORUM and LOCAL_SERIAL for its own: ids
 // and leases would be decided twice. gocql's policy falls back to those.
@@ -85,6 +76,21 @@ func (p localOnly) AddHost(h *gocql.HostInfo) {
 
 // HostUp implements gocql.HostStateNotifier.
 func (p localOnly) HostUp(h *gocql.HostInfo) { p.AddHost(h) }
+
+// createWatched makes a session whose requests go where n says.
+func createWatched(ctx context.Context, o *Options, config *gocql.ClusterConfig, n *nodes) (*driver, error) {
+	config.PoolConfig.HostSelectionPolicy = n
+	config.QueryObserver, config.BatchObserver = n, n
+	d, err := createSession(ctx, o, config)
+	if err != nil {
+		return nil, err
+	}
+	d.nodes = n
+	n.probe = func(ctx context.Context) {
+		_ = d.ContextQuery(ctx, cqlProbe, nil).ExecRelease() // what comes of it is observed
+	}
+	return d, nil
+}
 
 // createSession gives up when ctx is done, which gocql does not ask; what it still makes then is closed.
 func createSession(ctx context.Context, o *Options, config *gocql.ClusterConfig) (*driver, error) {
@@ -102,7 +108,7 @@ func createSession(ctx context.Context, o *Options, config *gocql.ClusterConfig)
 		if m.err != nil {
 			return nil, connectError(ctx, o, m.err)
 		}
-		return &driver{Session: gocqlx.NewSession(m.session), retry: retries{}, speculate: gocql.NonSpeculativeExecution{}}, nil
+		return &driver{Session: gocqlx.NewSession(m.session), retry: retries{}}, nil
 	case <-ctx.Done():
 		go func() {
 			if m := <-result; m.err == nil {

@@ -107,10 +107,8 @@ func (s *Store) WriteRollups(ctx context.Context, f storage.Fence, level metric.
 	for i := range rows {
 		r := &rows[i]
 		p := partition{int64(blocks.Of(r.Schedule, s.groupSize).Start), metric.AlignDown(r.TimeMs, s.periodMs(level))}
-		sketch := r.Sketch
-		if sketch == nil {
-			sketch = []byte{}
-		}
+		// The caller's memory is used again, and a request that was beaten by another may still be about to end.
+		sketch := append([]byte{}, r.Sketch...)
 		byPartition[p] = append(byPartition[p], stmt(cql, p.Group, p.PeriodMs, int64(r.Schedule), r.TimeMs,
 			int64(r.Count), r.Sum, r.Min, r.Max, r.First, r.Last, r.Increase, sketch, r.Partial, keep))
 	}

@@ -34,7 +34,8 @@ func (s *Store) LeaseIDs(ctx context.Context, n int) (blocks.Range, error) {
 			return blocks.Range{}, named(op, err)
 		}
 		r := blocks.Range{Start: next, End: next + metric.ScheduleID(n)}
-		ok, err := swapSetting(ctx, s.session, settingNextID, text, strconv.FormatInt(int64(r.End), 10))
+		// Refused because of its own effect, it leaves ids that nobody gets.
+		ok, err := s.session.cas(ctx, swap(settingNextID, text, strconv.FormatInt(int64(r.End), 10)).again())
 		if err != nil {
 			return blocks.Range{}, named(op, err)
 		}
@@ -130,7 +131,8 @@ func claimsPerBatch(source string, claims []*claim) int {
 }
 
 func (c *claim) statement(source string) statement {
-	return stmt(cqlClaimSchedule, source, c.key[:], int64(c.wanted), c.labels)
+	// Refused because of its own effect, it finds that the series has the id that it asked for.
+	return stmt(cqlClaimSchedule, source, c.key[:], int64(c.wanted), c.labels).again()
 }
 
 // claim finds out or decides the id of each of some. All are inserted or none, so that those that

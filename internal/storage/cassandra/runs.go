@@ -284,7 +284,8 @@ func (s *Store) AcquireShard(ctx context.Context, shard int, owner string, d tim
 		if held.Owner != nil {
 			take = stmt(cqlTakeAgain, ttl(d), owner, int64(l.Fence), l.ExpiresMs, shard, *held.Owner)
 		}
-		ok, err := s.session.cas(ctx, advance, take)
+		// Refused because of its own effect, it finds that the shard is this owner's, and takes it anew.
+		ok, err := s.session.cas(ctx, advance.again(), take.again())
 		if err != nil {
 			return storage.Lease{}, named(op, err)
 		}
@@ -337,7 +338,8 @@ func (s *Store) odd(ctx context.Context, worker, message string) {
 // RenewShard implements storage.Runs.
 func (s *Store) RenewShard(ctx context.Context, l storage.Lease, d time.Duration) error {
 	op := fmt.Sprintf("renew shard %d", l.Shard)
-	ok, err := s.session.cas(ctx, stmt(cqlRenewShard, ttl(d), l.Owner, int64(l.Fence), s.clk.Now().Add(d).UnixMilli(), l.Shard, l.Owner, int64(l.Fence)))
+	// What it asks for still holds when it is done.
+	ok, err := s.session.cas(ctx, stmt(cqlRenewShard, ttl(d), l.Owner, int64(l.Fence), s.clk.Now().Add(d).UnixMilli(), l.Shard, l.Owner, int64(l.Fence)).again())
 	if err == nil && !ok {
 		err = storage.ErrConflict
 	}
@@ -346,6 +348,7 @@ func (s *Store) RenewShard(ctx context.Context, l storage.Lease, d time.Duration
 
 // ReleaseShard implements storage.Runs.
 func (s *Store) ReleaseShard(ctx context.Context, shard int, owner string) error {
+	// Not to be done again: late, it would end a lease that the owner has taken since.
 	_, err := s.session.cas(ctx, stmt(cqlFreeShard, shard, owner))
 	return named(fmt.Sprintf("release shard %d", shard), err)
 }

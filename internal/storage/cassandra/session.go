@@ -2,8 +2,9 @@ package cassandra
 
 import (
 	"context"
-	"errors"
 	"iter"
+	"reflect"
+	"slices"
 
 	"github.com/gocql/gocql"
 	"github.com/scylladb/gocqlx/v2"
@@ -13,10 +14,11 @@ import (
 // implements it converts its own.
 type session interface {
 	// exec runs statements that write rows of one partition at the given write timestamp, in
-	// µs since 1970: one as it is, several as one unlogged batch. They may be repeated.
+	// µs since 1970: one as it is, several as one unlogged batch. They may be repeated, also after exec has returned: what
+	// they hold stays as it is.
 	exec(ctx context.Context, tsUs int64, stmts ...statement) error
 	// cas runs conditional statements on one partition as one: all of them are applied, or none.
-	// After an error it is not known which.
+	// After an error it is not known which. It is done once, or where every one of them is repeatable as often as helps.
 	cas(ctx context.Context, stmts ...statement) (applied bool, err error)
 	// page reads up to size rows into dest, a pointer to a slice of structs with db tags, and
 	// returns what to go on from, nil at the end.
@@ -28,38 +30,62 @@ type session interface {
 type statement struct {
 	cql  string
 	args []any
+	// repeatable is said of a conditional statement that may be done again by the driver. Whoever runs it knows then that
+	// it may be refused because of its own effect.
+	repeatable bool
 }
 
-func stmt(cql string, args ...any) statement { return statement{cql, args} }
+func stmt(cql string, args ...any) statement { return statement{cql: cql, args: args} }
+
+func (st statement) again() statement {
+	st.repeatable = true
+	return st
+}
 
 // driver is a session of gocql's.
 type driver struct {
 	gocqlx.Session
-	// speculate asks another replica too when one is slow to answer a read.
-	speculate gocql.SpeculativeExecutionPolicy
-	retry     gocql.RetryPolicy
+	nodes *nodes // nil for a session that looks around
+	retry gocql.RetryPolicy
 }
 
 func (d *driver) exec(ctx context.Context, tsUs int64, stmts ...statement) error {
+	_, err := speculate(ctx, d.nodes, func(ctx context.Context) (struct{}, error) {
+		return struct{}{}, d.write(ctx, tsUs, stmts)
+	})
+	return convert(ctx, err)
+}
+
+func (d *driver) write(ctx context.Context, tsUs int64, stmts []statement) error {
 	if len(stmts) == 1 {
 		q := d.ContextQuery(ctx, stmts[0].cql, nil).Bind(stmts[0].args...)
 		q.Query.WithTimestamp(tsUs).Idempotent(true).RetryPolicy(d.retry)
-		return convert(ctx, q.ExecRelease())
+		return q.ExecRelease()
 	}
 	b := d.NewBatch(gocql.UnloggedBatch).WithContext(ctx).WithTimestamp(tsUs).RetryPolicy(d.retry)
 	for _, st := range stmts {
 		b.Entries = append(b.Entries, gocql.BatchEntry{Stmt: st.cql, Args: st.args, Idempotent: true})
 	}
-	return convert(ctx, d.ExecuteBatch(b))
+	return d.ExecuteBatch(b)
 }
 
-func (d *driver) cas(ctx context.Context, stmts ...statement) (bool, error) {
-	// Neither repeated nor asked of two: the second would be refused because of the first.
-	if len(stmts) == 1 {
-		applied, err := d.ContextQuery(ctx, stmts[0].cql, nil).Bind(stmts[0].args...).MapScanCAS(map[string]any{})
-		return applied, convert(ctx, err)
+func (d *driver) cas(ctx context.Context, stmts ...statement) (applied bool, err error) {
+	if slices.ContainsFunc(stmts, func(st statement) bool { return !st.repeatable }) {
+		// Neither repeated nor asked of two: the second would be refused because of the first.
+		applied, err = d.compareAndSet(ctx, nil, stmts)
+	} else {
+		applied, err = speculate(ctx, d.nodes, func(ctx context.Context) (bool, error) { return d.compareAndSet(ctx, d.retry, stmts) })
 	}
-	b := d.NewBatch(gocql.UnloggedBatch).WithContext(ctx)
+	return applied, convert(ctx, err)
+}
+
+func (d *driver) compareAndSet(ctx context.Context, retry gocql.RetryPolicy, stmts []statement) (bool, error) {
+	if len(stmts) == 1 {
+		q := d.ContextQuery(ctx, stmts[0].cql, nil).Bind(stmts[0].args...)
+		q.Query.RetryPolicy(retry)
+		return q.MapScanCAS(map[string]any{})
+	}
+	b := d.NewBatch(gocql.UnloggedBatch).WithContext(ctx).RetryPolicy(retry)
 	for _, st := range stmts {
 		b.Entries = append(b.Entries, gocql.BatchEntry{Stmt: st.cql, Args: st.args})
 	}
@@ -67,27 +93,30 @@ func (d *driver) cas(ctx context.Context, stmts ...statement) (bool, error) {
 	if err == nil {
 		err = it.Close()
 	}
-	return applied, convert(ctx, err)
+	return applied, err
 }
 
 func (d *driver) page(ctx context.Context, st statement, size int, from []byte, dest any) ([]byte, error) {
-	next, err := d.ask(ctx, st, size, from, dest, d.speculate)
-	if errors.Is(err, gocql.ErrNoConnections) && d.speculate.Attempts() > 0 {
-		// Where there is no second node to ask, gocql gives up the first, which may just be slow.
-		next, err = d.ask(ctx, st, size, from, dest, gocql.NonSpeculativeExecution{})
+	type found struct {
+		rows reflect.Value
+		next []byte
 	}
-	if err != nil || len(next) == 0 {
+	// Each attempt reads into rows of its own.
+	f, err := speculate(ctx, d.nodes, func(ctx context.Context) (found, error) {
+		q := d.ContextQuery(ctx, st.cql, nil).Bind(st.args...)
+		q.Query.PageSize(size).PageState(from).Idempotent(true).RetryPolicy(d.retry)
+		it := q.Iter()
+		f := found{reflect.New(reflect.TypeOf(dest).Elem()), it.PageState()}
+		return f, it.Select(f.rows.Interface())
+	})
+	if err != nil {
 		return nil, convert(ctx, err)
 	}
-	return next, nil
-}
-
-func (d *driver) ask(ctx context.Context, st statement, size int, from []byte, dest any, speculate gocql.SpeculativeExecutionPolicy) ([]byte, error) {
-	q := d.ContextQuery(ctx, st.cql, nil).Bind(st.args...)
-	q.Query.PageSize(size).PageState(from).Idempotent(true).RetryPolicy(d.retry).SetSpeculativeExecutionPolicy(speculate)
-	it := q.Iter()
-	next := it.PageState()
-	return next, it.Select(dest)
+	reflect.ValueOf(dest).Elem().Set(f.rows.Elem())
+	if len(f.next) == 0 {
+		return nil, nil
+	}
+	return f.next, nil
 }
 
 func (d *driver) close() { d.Session.Close() }

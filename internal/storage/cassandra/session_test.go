@@ -313,26 +313,11 @@ func TestRequestsStayInTheDataCentre(t *testing.T) {
 	config, err := clusterConfig(&o)
 	require.NoError(t, err)
 	config.Keyspace = o.Keyspace
-	config.PoolConfig.HostSelectionPolicy = hostsOf("elsewhere")
-	d, err := createSession(t.Context(), &o, config)
+	d, err := createWatched(t.Context(), &o, config, newNodes(inDC("elsewhere"), o.Clock, o.Logger))
 	require.NoError(t, err)
 	defer d.close()
 	_, err = swapSetting(t.Context(), d, settingNextID, "", "1")
 	require.ErrorIs(t, err, storage.ErrUnavailable)
 	_, err = readSetting(t.Context(), d, settingHome)
 	require.ErrorIs(t, err, storage.ErrUnavailable)
-}
-
-// A read that is slow where no second node can be asked is waited for.
-func TestSlowReadOfOneNode(t *testing.T) {
-	o := place(t)
-	d, _, err := connect(t.Context(), &o, o.Keyspace)
-	require.NoError(t, err)
-	defer d.close()
-	d.speculate = &gocql.SimpleSpeculativeExecution{NumAttempts: 1, TimeoutDelay: time.Nanosecond}
-	for range 50 {
-		home, err := readSetting(t.Context(), d, settingHome)
-		require.NoError(t, err)
-		require.NotEmpty(t, home)
-	}
 }

@@ -63,15 +63,18 @@ func readSetting(ctx context.Context, s session, name string) (string, error) {
 // swapSetting puts a value in the place of another, "" for none. It says whether that
 // was the one that was there.
 func swapSetting(ctx context.Context, s session, name, old, value string) (bool, error) {
-	st := stmt(cqlSwapSetting, value, name, old)
-	if old == "" {
-		st = stmt(cqlAddSetting, name, value)
-	}
-	ok, err := s.cas(ctx, st)
+	ok, err := s.cas(ctx, swap(name, old, value))
 	if err != nil {
 		return false, fmt.Errorf("write setting %s: %w", name, err)
 	}
 	return ok, nil
+}
+
+func swap(name, old, value string) statement {
+	if old == "" {
+		return stmt(cqlAddSetting, name, value)
+	}
+	return stmt(cqlSwapSetting, value, name, old)
 }
 
 func readSettings(ctx context.Context, s session) (storage.Settings, error) {
@@ -96,7 +99,7 @@ func readSettings(ctx context.Context, s session) (storage.Settings, error) {
 func readEpochs(ctx context.Context, s session) (blocks.Epochs, string, error) {
 	// A change whose outcome nobody was told may be accepted and not yet be seen by a read. A condition has to
 	// bring that to its end before it is looked at, and this one is never met.
-	if _, err := s.cas(ctx, stmt(cqlSwapSetting, "", settingEpochs, "")); err != nil {
+	if _, err := s.cas(ctx, stmt(cqlSwapSetting, "", settingEpochs, "").again()); err != nil {
 		return nil, "", fmt.Errorf("read setting %s: %w", settingEpochs, err)
 	}
 	text, err := readSetting(ctx, s, settingEpochs)

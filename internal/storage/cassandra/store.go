@@ -41,12 +41,13 @@ import (
 //
 //  1. No request is sent but through session, which bounds how many wait for an answer.
 //  2. Nothing is held while a caller's loop body runs: sequences are read page by page.
-//  3. Every statement that may be repeated by the driver is idempotent; conditional ones are
-//     never repeated by it.
+//  3. Every statement that may be repeated by the driver is idempotent. Of conditional ones those are that say so,
+//     where being refused by their own effect leads to the same end.
 //  4. No write binds a null, which would be a tombstone.
 type Store struct {
 	session   session
 	limiter   *limiter
+	nodes     *nodes
 	clk       clock.Clock
 	log       *slog.Logger
 	maxSkew   time.Duration
@@ -91,7 +92,7 @@ func Open(ctx context.Context, opts Options) (*Store, error) {
 		s.close()
 		return nil, err
 	}
-	st.limiter = limiter
+	st.limiter, st.nodes = limiter, s.nodes
 	return st, nil
 }
 
@@ -187,7 +188,7 @@ func each(ctx context.Context, n int, do func(ctx context.Context, i int) error)
 const maxSpread = 256
 
 // Collector exports the few figures of the client that an operator needs.
-func (s *Store) Collector() prometheus.Collector { return collector{s.limiter} }
+func (s *Store) Collector() prometheus.Collector { return collector{s.limiter, s.nodes} }
 
 // failed yields one error.
 func failed[T any](err error) iter.Seq2[T, error] {

@@ -1,0 +1,245 @@
+package cassandra
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/gocql/gocql"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"github.com/stretchr/testify/require"
+
+	"github.com/quern/quern/internal/clock"
+)
+
+// three are the nodes of a data centre, asked in turn.
+func three(t *testing.T) (*nodes, []*gocql.HostInfo, *strings.Builder) {
+	t.Helper()
+	var log strings.Builder
+	n := newNodes(gocql.RoundRobinHostPolicy(), clock.System{}, slog.New(slog.NewTextHandler(&log, nil)))
+	n.HostSelectionPolicy = n.anyOf // which node has a copy takes a session to know
+	var hosts []*gocql.HostInfo
+	for i := range 3 {
+		h := new(gocql.HostInfo)
+		h.SetHostID(fmt.Sprint(i))
+		h.SetConnectAddress(net.IPv4(10, 0, 0, byte(i)))
+		hosts = append(hosts, h)
+		n.AddHost(h)
+	}
+	return n, hosts, &log
+}
+
+func query(ctx context.Context) *gocql.Query {
+	return new(gocql.Query).WithContext(ctx).RoutingKey([]byte{1})
+}
+
+// picked are the nodes that a request would ask, in this order.
+func picked(n *nodes, ctx context.Context) (ids []string) {
+	next := n.Pick(query(ctx))
+	for h := next(); h != nil; h = next() {
+		ids = append(ids, h.Info().HostID())
+	}
+	return ids
+}
+
+// The first answer counts, whoever gives it; an error only when nobody is left who may answer.
+func TestSpeculate(t *testing.T) {
+	type said struct {
+		after time.Duration
+		err   error
+	}
+	broken := errors.New("broken")
+	never := said{time.Hour, broken}
+	for _, c := range []struct {
+		name   string
+		says   []said // by attempt
+		winner int
+		took   time.Duration
+		err    error
+	}{
+		{"the first is fast", []said{{time.Millisecond, nil}}, 0, time.Millisecond, nil},
+		{"the first is frozen", []said{never, {time.Millisecond, nil}}, 1, speculateAfter + time.Millisecond, nil},
+		{"two are frozen", []said{never, never, {time.Millisecond, nil}}, 2, 2*speculateAfter + time.Millisecond, nil},
+		{"the first is slow, the second slower", []said{{250 * time.Millisecond, nil}, never}, 0, 250 * time.Millisecond, nil},
+		{"the second fails", []said{{300 * time.Millisecond, nil}, {time.Millisecond, broken}}, 0, 300 * time.Millisecond, nil},
+		{"the first fails later", []said{{300 * time.Millisecond, broken}, {time.Second, nil}}, 1, speculateAfter + time.Second, nil},
+		{"no other node", []said{{time.Second, nil}, {0, gocql.ErrNoConnections}, {0, gocql.ErrNoConnections}}, 0, time.Second, nil},
+		{"no other node, and a failure", []said{{time.Second, broken}, {0, gocql.ErrNoConnections}, {0, gocql.ErrNoConnections}}, 0, time.Second, broken},
+		{"a failure at once", []said{{time.Millisecond, broken}}, 0, time.Millisecond, broken},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				n, _, _ := three(t)
+				ctx, cancel := context.WithCancel(t.Context())
+				begin, attempts := time.Now(), make(chan int, mostAsked)
+				for i := range mostAsked {
+					attempts <- i
+				}
+				got, err := speculate(ctx, n, func(ctx context.Context) (int, error) {
+					i := <-attempts
+					require.Equal(t, i > 0, attemptOf(ctx).again)
+					x := never
+					if i < len(c.says) {
+						x = c.says[i]
+					}
+					select {
+					case <-time.After(x.after):
+						return i, x.err
+					case <-ctx.Done():
+						return i, ctx.Err()
+					}
+				})
+				require.Equal(t, c.took, time.Since(begin))
+				require.ErrorIs(t, err, c.err)
+				if c.err == nil {
+					require.Equal(t, c.winner, got)
+				}
+				cancel()
+				synctest.Wait()
+			})
+		})
+	}
+	// Where there is no other node, nothing is asked twice.
+	n, hosts, _ := three(t)
+	n.RemoveHost(hosts[0])
+	n.RemoveHost(hosts[1])
+	for _, alone := range []*nodes{nil, n} {
+		synctest.Test(t, func(t *testing.T) {
+			asked := 0
+			_, err := speculate(t.Context(), alone, func(context.Context) (int, error) {
+				asked++
+				time.Sleep(time.Minute)
+				return 0, nil
+			})
+			require.NoError(t, err)
+			require.Equal(t, 1, asked)
+		})
+	}
+	// A cluster that is slow as a whole is not asked for much more.
+	synctest.Test(t, func(t *testing.T) {
+		n, _, _ := three(t)
+		const requests = 100
+		var under, most atomic.Int64
+		var all sync.WaitGroup
+		for range requests {
+			all.Go(func() {
+				_, err := speculate(t.Context(), n, func(ctx context.Context) (int, error) {
+					is := under.Add(1)
+					for was := most.Load(); is > was && !most.CompareAndSwap(was, is); was = most.Load() {
+					}
+					select {
+					case <-time.After(time.Minute):
+					case <-ctx.Done():
+					}
+					under.Add(-1)
+					return 0, nil
+				})
+				require.NoError(t, err)
+			})
+		}
+		all.Wait()
+		synctest.Wait()
+		require.Equal(t, int64(requests+mostAgain), most.Load())
+		require.Empty(t, n.again)
+	})
+	// Who gives up does not wait for an answer.
+	synctest.Test(t, func(t *testing.T) {
+		n, _, _ := three(t)
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		hold := make(chan struct{})
+		_, err := speculate(ctx, n, func(context.Context) (int, error) { <-hold; return 0, nil })
+		require.ErrorIs(t, err, context.Canceled)
+		close(hold)
+	})
+}
+
+// A node that leaves requests without an answer which others answer is asked last, by a probe each second, and again
+// by all when it answers one.
+func TestNodeThatDoesNotAnswer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n, hosts, log := three(t)
+		ctx := t.Context()
+		probes := 0
+		n.probe = func(ctx context.Context) {
+			require.Equal(t, []string{"1"}, picked(n, ctx))
+			probes++
+		}
+		beaten, cancel := context.WithCancelCause(ctx)
+		cancel(errBeaten)
+		gaveUp, stop := context.WithCancel(ctx)
+		stop()
+
+		n.observe(beaten, hosts[1], speculateAfter, context.Canceled)
+		n.observe(ctx, hosts[1], time.Second, gocql.ErrTimeoutNoResponse)
+		for range 5 {
+			n.observe(beaten, hosts[1], speculateAfter-1, context.Canceled) // asked after the one that answered
+			n.observe(gaveUp, hosts[1], time.Second, context.Canceled)      // by whoever asked
+		}
+		n.observe(ctx, hosts[1], time.Millisecond, nil) // in a row, they must be
+		require.Empty(t, log.String())
+		for range mostMissed {
+			require.Equal(t, map[string]bool{"10.0.0.0:0": false, "10.0.0.1:0": false, "10.0.0.2:0": false}, n.askedLast())
+			n.observe(beaten, hosts[1], speculateAfter, context.Canceled)
+		}
+		require.Contains(t, log.String(), "a Cassandra node does not answer, or much later than others, and is asked last until it does")
+		require.Contains(t, log.String(), "10.0.0.1:0")
+		require.Equal(t, map[string]bool{"10.0.0.0:0": false, "10.0.0.1:0": true, "10.0.0.2:0": false}, n.askedLast())
+		for range 10 {
+			require.Equal(t, "1", picked(n, ctx)[2])
+		}
+		require.Equal(t, 1, testutil.CollectAndCount(collector{newLimiter(1), &nodes{byID: map[string]*node{"x": {}}}}, "quern_cassandra_node_asked_last"))
+		require.Zero(t, probes)
+
+		// An answer to a request that no other node was there for is no sign; one to a probe must be fast.
+		n.observe(ctx, hosts[1], time.Millisecond, nil)
+		probe := context.WithValue(ctx, attemptKey{}, attempt{probes: "1"})
+		n.observe(probe, hosts[1], speculateAfter, nil)
+		n.observe(probe, hosts[1], time.Millisecond, gocql.ErrTimeoutNoResponse)
+		require.True(t, n.askedLast()["10.0.0.1:0"])
+		for i := range 3 {
+			time.Sleep(probeEvery)
+			picked(n, ctx)
+			picked(n, ctx)
+			synctest.Wait()
+			require.Equal(t, i+1, probes)
+		}
+		n.observe(probe, hosts[1], time.Millisecond, nil)
+		require.False(t, n.askedLast()["10.0.0.1:0"])
+		require.Contains(t, log.String(), "a Cassandra node answers again")
+
+		// Where none answers, all are asked as ever.
+		for _, h := range hosts {
+			for range mostMissed {
+				n.observe(ctx, h, time.Second, gocql.ErrTimeoutNoResponse)
+			}
+		}
+		require.ElementsMatch(t, []string{"0", "1", "2"}, picked(n, ctx))
+	})
+}
+
+// The attempts of a request ask different nodes.
+func TestAttemptsAskDifferentNodes(t *testing.T) {
+	n, hosts, _ := three(t)
+	for range mostMissed {
+		n.observe(t.Context(), hosts[2], time.Second, gocql.ErrTimeoutNoResponse)
+	}
+	shared := new(asked)
+	var ids []string
+	for i := range 4 {
+		ctx := context.WithValue(t.Context(), attemptKey{}, attempt{asked: shared, again: i > 0})
+		if h := n.Pick(query(ctx))(); h != nil {
+			ids = append(ids, h.Info().HostID())
+		}
+	}
+	require.ElementsMatch(t, []string{"0", "1", "2"}, ids)
+	require.Equal(t, "2", ids[2], "the one that does not answer comes last")
+}
