@@ -35,6 +35,14 @@ import (
 // ErrShared says that this worker's part of a slice is ground, and another's is not yet.
 var ErrShared = errors.New("other workers are not done with the slice")
 
+// errLeft says that blocks of a slice could neither be ground nor put off: what they need of the store is out of reach, and
+// other parts of it are not.
+var errLeft = errors.New("is left for a later run")
+
+// mostLeft is how many blocks in a row are tried in a shard that come to that. Where the whole store is away, the
+// lease of the next shard cannot be had either.
+const mostLeft = 8
+
 // Options tune a run.
 type Options struct {
 	// Parallel is the number of blocks ground at once. The default is one for each processor.
@@ -82,8 +90,8 @@ type Runner struct {
 	ended   []bool
 	waits   int
 
-	// aside are the slices whose index is damaged, and asideErr says why, while another slice waits: they would be
-	// tried again each second.
+	// aside are the slices whose index is damaged or out of reach, and asideErr says why, while another slice waits: they
+	// would be tried again each second.
 	aside    []storage.SliceKey
 	asideErr error
 }
@@ -100,26 +108,27 @@ func NewRunner(store storage.Store, m *shards.Member, c *cache.Cache, r *recover
 // RunDue runs every slice that is due, oldest first, including those that earlier
 // runs or an outage left open, and returns how many it completed. It stops at the
 // first run that is aborted: what is left stays outstanding. Only a slice whose index
-// is damaged is set aside, with those that it lies within, since no later attempt will help it.
+// is damaged, or in part out of reach, is set aside, with those that it lies within, since it may be long until an attempt
+// helps it.
 func (r *Runner) RunDue(ctx context.Context) (int, error) {
-	aside, damaged := r.aside, r.asideErr
+	aside, waiting := r.aside, r.asideErr
 	r.aside, r.asideErr = nil, nil
 	for n := 0; ; {
 		k, due, err := r.recovery.NextDue(ctx, aside)
 		if err != nil || !due {
-			return n, errors.Join(damaged, err)
+			return n, errors.Join(waiting, err)
 		}
 		switch _, err := r.Run(ctx, k); {
 		case err == nil:
 			n++
-		case errors.Is(err, storage.ErrCorrupt):
+		case errors.Is(err, storage.ErrCorrupt), errors.Is(err, errLeft):
 			aside = append(aside, k)
-			damaged = errors.Join(damaged, err)
+			waiting = errors.Join(waiting, err)
 		default:
 			if r.waits > 0 {
-				r.aside, r.asideErr = aside, damaged
+				r.aside, r.asideErr = aside, waiting
 			}
-			return n, errors.Join(damaged, err)
+			return n, errors.Join(waiting, err)
 		}
 	}
 }
@@ -134,6 +143,17 @@ type tally struct {
 	mu sync.Mutex
 	// nextOpen is what cache.NextOpen said when the run had begun.
 	begun, nextOpen bool
+	// left is the first error of those because of which something was left.
+	left error
+}
+
+// leave notes that something is left for a later run.
+func (t *tally) leave(err error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.left == nil {
+		t.left = err
+	}
 }
 
 // Run runs one slice over the shards that are this worker's, and completes it when none is left to
@@ -228,12 +248,19 @@ func (r *Runner) shards(ctx context.Context, k storage.SliceKey, t *tally) error
 				r.opts.Logger.Info("left to another worker", "bucket", r.ladder.Name(k.Bucket), "slice", r.slice(k), "err", err)
 				return nil
 			}
+			if errors.Is(err, errLeft) && held.Err() == nil {
+				t.leave(err)
+				return nil // the other shards are elsewhere
+			}
 			r.ended[shard] = err == nil
 			return err
 		})
 	}
 	if err := g.Wait(); err != nil {
 		return err
+	}
+	if t.left != nil {
+		return t.left
 	}
 	if err := r.othersEnded(ctx, k, t); err != nil {
 		return err
@@ -316,13 +343,39 @@ func (r *Runner) checkComplete(ctx context.Context, k storage.SliceKey) error {
 }
 
 // shard grinds the blocks marked in one index partition, as many side by side as workplaces are free. The
-// first error that concerns more than one block ends it.
+// first error that concerns more than one block ends it. Blocks that are out of reach are left, and it goes on with others;
+// so it ends with errLeft.
 func (r *Runner) shard(ctx context.Context, p storage.IndexPartition, l *shards.Lease, free chan *grind) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	var wg sync.WaitGroup
+	var (
+		wg    sync.WaitGroup
+		mu    sync.Mutex
+		left  error
+		inRow int
+	)
+	settled := func(err error) {
+		mu.Lock()
+		defer mu.Unlock()
+		switch {
+		case errors.Is(err, errLeft):
+			if left == nil {
+				left = err
+			}
+			if inRow++; inRow >= mostLeft {
+				cancel(left)
+			}
+		case err != nil:
+			cancel(err)
+		default:
+			inRow = 0
+		}
+	}
 	err := func() error {
 		for w, err := range r.cache.Read(ctx, p) {
+			if storage.IsAway(err) {
+				return leftOver(err)
+			}
 			if err != nil {
 				return err
 			}
@@ -330,9 +383,7 @@ func (r *Runner) shard(ctx context.Context, p storage.IndexPartition, l *shards.
 			case g := <-free:
 				wg.Go(func() {
 					g.lease = l
-					if err := r.settle(ctx, g, w); err != nil {
-						cancel(err)
-					}
+					settled(r.settle(ctx, g, w))
 					free <- g
 				})
 			case <-ctx.Done():
@@ -345,8 +396,14 @@ func (r *Runner) shard(ctx context.Context, p storage.IndexPartition, l *shards.
 	if cause := context.Cause(ctx); cause != nil {
 		return cause
 	}
+	if err == nil {
+		err = left
+	}
 	return err
 }
+
+// leftOver makes of an error of the store's why something is left.
+func leftOver(err error) error { return fmt.Errorf("%w: %w", errLeft, err) }
 
 // settle brings one block to an end: ground, put off, or given up. An error means
 // that the run cannot go on.
@@ -360,7 +417,7 @@ func (r *Runner) settle(ctx context.Context, g *grind, w *cache.Work) error {
 	if v := r.recovery.Judge(w); v != recovery.Grind {
 		g.tally.dropped.Add(int64(len(w.Marks)))
 		r.report(ctx, w.Partition.SliceKey, w.Block.Start, fmt.Errorf("%d marks of slice %s dropped: %s", len(w.Marks), w.Slice, v))
-		return r.recovery.Drop(ctx, g.lease.Fence, w)
+		return r.orLeave(ctx, r.recovery.Drop(ctx, g.lease.Fence, w))
 	}
 	err := g.block(ctx, w)
 	for attempt := 1; err != nil && attempt < r.opts.Attempts && !stops(ctx, err); attempt++ {
@@ -372,14 +429,25 @@ func (r *Runner) settle(ctx context.Context, g *grind, w *cache.Work) error {
 	switch {
 	case err == nil:
 		return nil
-	case stops(ctx, err) || errors.Is(err, storage.ErrUnavailable):
+	case stops(ctx, err):
 		return err
 	}
-	// One block that always times out must not hold up all others: if the store is
-	// there to take the mark, it is the block that fails, and if not, the run ends here.
+	// One block that always times out, or whose copies are gone, must not hold up all others. Where the mark cannot be
+	// put off either, it stays where it is, and the slice open.
+	if rerr := r.recovery.Reschedule(ctx, g.lease.Fence, w, err); rerr != nil {
+		return r.orLeave(ctx, fmt.Errorf("%w, because of %w", rerr, err))
+	}
 	g.tally.rescheduled.Add(1)
 	r.report(ctx, w.Partition.SliceKey, w.Block.Start, fmt.Errorf("block of slice %s put off: %w", w.Slice, err))
-	return r.recovery.Reschedule(ctx, g.lease.Fence, w, err)
+	return nil
+}
+
+// orLeave is err, as why a block is left if only what that needs of the store is out of reach.
+func (r *Runner) orLeave(ctx context.Context, err error) error {
+	if storage.IsAway(err) && !stops(ctx, err) {
+		return leftOver(err)
+	}
+	return err
 }
 
 // stops says whether err ends the run at once: another attempt cannot help.
