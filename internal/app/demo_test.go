@@ -83,6 +83,6 @@ func TestDemoResumes(t *testing.T) {
 	require.NoError(t, st.Close())
 	require.Greater(t, len(want), 40*46*60*9/10)
 	for k, v := range want {
-		require.Equal(t, v, got[k], k) //nolint:testifylint // the very value
+		require.Equal(t, v, got[k], k)
 	}
 }
