@@ -33,6 +33,7 @@ const (
 	versionMarker  = "format-version"
 	tableSuffix    = ".sst"
 	blobSuffix     = ".blob"
+	logSuffix      = ".log"
 	tempSuffix     = ".dbtmp"
 	// maxNamed is how many files an error names.
 	maxNamed = 5

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"path"
 	"strings"
 	"sync"
 	"syscall"
@@ -100,6 +101,34 @@ func (d *disk) free() (freeBytes, totalBytes int64, ok bool) {
 	return int64(u.AvailBytes), int64(u.TotalBytes), true
 }
 
+// usage is what the files in the directory take on the disk, by what they are for. It is the
+// file system that is asked: what Pebble tells leaves out the room that logs are given ahead.
+func (d *disk) usage() map[string]int64 {
+	parts := map[string]int64{"data": 0, "log": 0, "reserve": 0, "other": 0}
+	names, err := d.base.List(d.dir)
+	if err != nil {
+		return nil
+	}
+	for _, name := range names {
+		info, err := d.base.Stat(d.base.PathJoin(d.dir, name))
+		if err != nil || info.IsDir() {
+			continue // a file may go meanwhile
+		}
+		part := "other"
+		switch path.Ext(name) {
+		case tableSuffix, blobSuffix:
+			part = "data"
+		case logSuffix:
+			part = "log"
+		}
+		if name == ballastName {
+			part = "reserve"
+		}
+		parts[part] += allocated(info)
+	}
+	return parts
+}
+
 // admit says whether n more bytes may be written by rule 1.
 func (d *disk) admit(n int) error {
 	free, total, ok := d.free()
@@ -185,7 +214,7 @@ func (fs *guardedFS) Create(name string, category vfs.DiskWriteCategory) (vfs.Fi
 	switch {
 	case category == "pebble-memtable-flush":
 		return fs.createTable(name, category, fs.disk.reserve/4)
-	case strings.HasSuffix(name, ".sst") || strings.HasSuffix(name, ".blob"):
+	case strings.HasSuffix(name, tableSuffix) || strings.HasSuffix(name, blobSuffix):
 		return fs.createTable(name, category, fs.disk.reserve/2)
 	}
 	f, err := fs.create(name, category)
@@ -273,7 +302,7 @@ func (fs *guardedFS) createTable(name string, category vfs.DiskWriteCategory, fl
 // make a log.
 func (fs *guardedFS) watchLog(name string, f vfs.File, err error) (vfs.File, error) {
 	measured := &measuredFile{File: f, inventory: fs.disk.inventory, name: fs.PathBase(name)}
-	switch isLog := strings.HasSuffix(name, ".log"); {
+	switch isLog := strings.HasSuffix(name, logSuffix); {
 	case !isLog && strings.HasPrefix(measured.name, manifestPrefix) && err == nil:
 		// Pebble syncs a manifest before it does the directory: without this the inventory
 		// would ask for a file whose name a power cut has taken.

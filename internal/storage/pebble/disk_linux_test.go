@@ -2,14 +2,20 @@ package pebble
 
 import (
 	"os"
+	"os/exec"
 	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
 	"testing"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
 	"github.com/quern/quern/internal/storage"
+	"github.com/quern/quern/internal/storage/storagetest"
 )
 
 // TestDiskFullOfTmpfs is TestDiskFull on a real file system of 32 MB. Where a test may
@@ -39,5 +45,43 @@ func TestDiskFullOfTmpfs(t *testing.T) {
 	st, err = Open(data, fullOptions(vfs.Default))
 	require.NoError(t, err)
 	check(t, st, upTo(m))
+	require.NoError(t, st.Close())
+}
+
+// TestDiskUsage holds the figures of the disk to du.
+func TestDiskUsage(t *testing.T) {
+	noLeaks(t)
+	dir := t.TempDir()
+	st := mustOpen(t, dir, Options{Settings: storagetest.TestSettings(), ReserveBytes: 16 << 20, MemTableBytes: 1 << 20})
+	j := &journal{acked: map[int]bool{}}
+	require.NoError(t, j.write(t.Context(), st, 0, 1, 500))
+	require.NoError(t, st.db.Flush())
+	require.NoError(t, j.write(t.Context(), st, 500, 1, 100))
+	for st.db.Metrics().Compact.NumInProgress > 0 || st.db.Metrics().Table.ObsoleteSize > 0 {
+		runtime.Gosched() // until no file comes or goes
+	}
+	out, err := exec.CommandContext(t.Context(), "du", "-s", "-k", dir).Output()
+	require.NoError(t, err)
+	kib, err := strconv.ParseInt(strings.Fields(string(out))[0], 10, 64)
+	require.NoError(t, err)
+	registry := prometheus.NewPedanticRegistry()
+	registry.MustRegister(st.Collector())
+	families, err := registry.Gather()
+	require.NoError(t, err)
+	part, sum := map[string]int64{}, int64(0)
+	for _, f := range families {
+		if f.GetName() != "quern_pebble_disk_bytes" {
+			continue
+		}
+		for _, m := range f.GetMetric() {
+			part[m.GetLabel()[0].GetValue()] = int64(m.GetGauge().GetValue())
+			sum += int64(m.GetGauge().GetValue())
+		}
+	}
+	require.InEpsilon(t, kib<<10, sum, 0.03)
+	require.InEpsilon(t, 4<<20, part["reserve"], 0.03)
+	require.Greater(t, part["data"], int64(400<<10))
+	require.Greater(t, part["log"], int64(100<<10))
+	require.Less(t, part["other"], int64(100<<10))
 	require.NoError(t, st.Close())
 }

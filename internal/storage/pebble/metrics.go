@@ -24,8 +24,6 @@ func figures() []figure {
 		return figure{prometheus.NewDesc("quern_pebble_"+name, help, nil, nil), prometheus.CounterValue, value}
 	}
 	return []figure{
-		gauge("disk_bytes", "Bytes of all files of the store.",
-			func(m *lsm.Metrics) float64 { return float64(m.DiskSpaceUsage()) }),
 		gauge("wal_bytes", "Bytes in the log that are not in tables yet; opening the store replays them.",
 			func(m *lsm.Metrics) float64 { return float64(m.WAL.Size) }),
 		gauge("memtable_bytes", "Bytes of memtables.",
@@ -54,13 +52,16 @@ func figures() []figure {
 	}
 }
 
-// Describe implements prometheus.Collector.
 var (
+	descDisk = prometheus.NewDesc("quern_pebble_disk_bytes", "Bytes that the files in the data directory take on the disk: "+
+		"of data (tables), log, reserve (the ballast file) and other.", []string{"part"}, nil)
 	descFree = prometheus.NewDesc("quern_pebble_filesystem_free_bytes", "Bytes that are free on the store's file system.", nil, nil)
 	descSize = prometheus.NewDesc("quern_pebble_filesystem_size_bytes", "Size of the store's file system.", nil, nil)
 )
 
+// Describe implements prometheus.Collector.
 func (c collector) Describe(ch chan<- *prometheus.Desc) {
+	ch <- descDisk
 	ch <- descFree
 	ch <- descSize
 	for _, f := range figures() {
@@ -75,6 +76,7 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 		*lsm.Metrics
 		free, size int64
 		told       bool // free and size
+		usage      map[string]int64
 	}
 	states := make(chan state, 1)
 	if c.store.failures.check() != nil || c.store.disk.closing.Err() != nil {
@@ -83,6 +85,7 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 	if c.store.run("metrics", func() error {
 		s := state{Metrics: c.store.db.Metrics()}
 		s.free, s.size, s.told = c.store.disk.free()
+		s.usage = c.store.disk.usage()
 		states <- s
 		return nil
 	}) != nil {
@@ -92,6 +95,9 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 	if s.told {
 		ch <- prometheus.MustNewConstMetric(descFree, prometheus.GaugeValue, float64(s.free))
 		ch <- prometheus.MustNewConstMetric(descSize, prometheus.GaugeValue, float64(s.size))
+	}
+	for part, n := range s.usage {
+		ch <- prometheus.MustNewConstMetric(descDisk, prometheus.GaugeValue, float64(n), part)
 	}
 	for _, f := range figures() {
 		ch <- prometheus.MustNewConstMetric(f.desc, f.kind, f.value(s.Metrics))

@@ -218,10 +218,11 @@ func TestCollector(t *testing.T) {
 	require.NoError(t, err)
 	values := map[string]float64{}
 	for _, f := range families {
-		m := f.GetMetric()[0]
-		values[f.GetName()] = m.GetGauge().GetValue() + m.GetCounter().GetValue()
+		for _, m := range f.GetMetric() {
+			values[f.GetName()] += m.GetGauge().GetValue() + m.GetCounter().GetValue()
+		}
 	}
-	require.Len(t, values, len(figures())+2)
+	require.Len(t, values, len(figures())+3)
 	require.Less(t, values["quern_pebble_filesystem_free_bytes"], values["quern_pebble_filesystem_size_bytes"])
 	require.Positive(t, values["quern_pebble_wal_bytes"])
 	require.Positive(t, values["quern_pebble_disk_bytes"])
