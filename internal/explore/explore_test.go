@@ -2,6 +2,7 @@ package explore
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"log/slog"
 	"slices"
@@ -48,6 +49,32 @@ func slowSeal(ctx context.Context, p *process) {
 	}
 }
 
+// landed is a flush that begins in time and fails when the run may have begun. Its chunk is on one copy only. Ingest writes it again.
+func landed(ctx context.Context, p *process) {
+	p.clk.Set(at(11, 59))
+	p.stall = func() { p.clk.Set(at(12, 2).Add(p.w.sc.skew)) }
+	landedLate(ctx, p)
+}
+
+// landedLate is one of late data.
+func landedLate(ctx context.Context, p *process) {
+	p.copies.Land(1, errLanded)
+	if err := p.writer.Flush(ctx, p.groups(sample(0, 11, 5, 1))); !errors.Is(err, errLanded) {
+		if !p.w.over {
+			p.w.failed("flush: %v", err)
+		}
+		return
+	}
+	if p.w.forgets {
+		return
+	}
+	if err := p.writer.Settle(ctx); err != nil && !p.w.over {
+		p.w.failed("settle: %v", err)
+	}
+}
+
+var errLanded = errors.New("one copy has answered")
+
 // scenarios are explored within a minute, or under the race detector with one preemption less, if there is more than one.
 var scenarios = []scenario{
 	// A stale worker goes on at any point of its successor's run, and of the next bucket's.
@@ -69,6 +96,9 @@ var scenarios = []scenario{
 	{name: "straggler refused", oneBlock: true, leaseEnds: 1, ingest: straggler, preemptions: 2},
 	{name: "answered late", lww: true, torn: true, oneBlock: true, skew: -20 * time.Second, leaseEnds: 1, ingest: answeredLate, preemptions: 2},
 	{name: "slow seal", lww: true, unsealed: true, oneBlock: true, leaseEnds: 1, ingest: slowSeal, preemptions: 2},
+	// A write of ingest fails, and what is on one copy comes to light before a run, during it or after.
+	{name: "landed", lww: true, oneBlock: true, lands: true, ingest: landed, preemptions: 2},
+	{name: "landed late", lww: true, oneBlock: true, unsealed: true, lands: true, ingest: landedLate, preemptions: 2},
 	// The embedded store, without its states being compared.
 	{name: "pebble", oneBlock: true, leaseEnds: 1, ingest: late, preemptions: 1, open: openPebble},
 }

@@ -19,6 +19,7 @@ type mutant struct {
 	acquire      func(l storage.Lease, err error) (storage.Lease, error)
 	write        func(ctx context.Context, b *storage.Batch) error
 	marks        func(ctx context.Context, p storage.IndexPartition) iter.Seq2[storage.Mark, error]
+	firstMark    func(ctx context.Context, p storage.IndexPartition, from storage.MarkKey) (storage.MarkKey, bool, error)
 	writeRollups func(ctx context.Context, f storage.Fence, level metric.Bucket, rows []metric.RollupRow) error
 	deleteCache  func(ctx context.Context, f storage.Fence, k storage.CacheKey) error
 	deleteMarks  func(ctx context.Context, f storage.Fence, p storage.IndexPartition, marks []storage.Mark) error
@@ -44,6 +45,13 @@ func (m *mutant) Marks(ctx context.Context, p storage.IndexPartition) iter.Seq2[
 		return m.marks(ctx, p)
 	}
 	return m.Store.Marks(ctx, p)
+}
+
+func (m *mutant) FirstMark(ctx context.Context, p storage.IndexPartition, from storage.MarkKey) (storage.MarkKey, bool, error) {
+	if m.firstMark != nil {
+		return m.firstMark(ctx, p, from)
+	}
+	return m.Store.FirstMark(ctx, p, from)
 }
 
 func (m *mutant) WriteRollups(ctx context.Context, f storage.Fence, level metric.Bucket, rows []metric.RollupRow) error {
@@ -209,19 +217,15 @@ var mutants = []struct {
 			return nil
 		}
 	})},
-	{name: "a slice is complete before others are done", caught: []string{"takeover", "takeover refused"}, mutate: breaks(func(m *mutant, s storage.Store) {
-		refused := false
-		m.acquire = func(l storage.Lease, err error) (storage.Lease, error) {
-			refused = err != nil
-			return l, err
-		}
-		m.marks = func(ctx context.Context, p storage.IndexPartition) iter.Seq2[storage.Mark, error] {
-			if refused {
-				return func(func(storage.Mark, error) bool) {}
-			}
-			return s.Marks(ctx, p)
+	{name: "a slice is complete before others are done", caught: []string{"takeover", "takeover refused"}, mutate: breaks(func(m *mutant, _ storage.Store) {
+		m.firstMark = func(context.Context, storage.IndexPartition, storage.MarkKey) (storage.MarkKey, bool, error) {
+			return storage.MarkKey{}, false, nil
 		}
 	})},
+	{name: "ingest forgets what a failed flush left", caught: []string{"landed"}, mutate: func(p *process, s storage.Store) storage.Store {
+		p.w.forgets = true
+		return s
+	}},
 	{name: "what is passed on has new ids", caught: []string{"takeover", "takeover torn"}, mutate: breaks(func(m *mutant, s storage.Store) {
 		ids := blocks.NewIDs(uint64(m.p.name[0]) << 16)
 		m.write = func(ctx context.Context, b *storage.Batch) error {

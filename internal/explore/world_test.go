@@ -63,6 +63,8 @@ type scenario struct {
 	leaseEnds int
 	// mortal: the first worker may die.
 	mortal bool
+	// lands: what is on one copy only comes to light at any time.
+	lands bool
 	// hours is how many hours later the second worker goes on to work.
 	hours int
 	// preemptions bounds the exploration.
@@ -90,6 +92,8 @@ type world struct {
 	mu    sync.Mutex
 	acked []metric.Sample
 	wrong []string
+	// forgets: ingest does not write again what a flush that failed may have left.
+	forgets bool
 }
 
 // actor is a process whose every step at the store waits to be granted.
@@ -129,6 +133,8 @@ type process struct {
 	store  storage.Store
 	runner *rollup.Runner
 	writer *cache.Writer
+	// copies is what ingest's store does before others see it: a write may land on one copy only.
+	copies *storagetest.Faulty
 	// stall, if set, is called when ingest's next write is granted, and when it is done.
 	stall, stalled func()
 }
@@ -193,6 +199,12 @@ func newWorld(ctx context.Context, sc *scenario, mutate mutation) *world {
 	w.events = []*event{
 		{name: "E", what: "the lease ends", left: sc.leaseEnds, enabled: func() bool { return w.holder() != "" }, do: w.endLease},
 	}
+	if sc.lands {
+		w.events = append(w.events, &event{
+			name: "S", what: "what is on one copy comes to light", left: 1, enabled: func() bool { return i.copies.Landed() > 0 },
+			do: func() { must(i.copies.Surface(ctx)) },
+		})
+	}
 	if sc.mortal {
 		w.events = append(w.events, &event{
 			name: "K", what: "A dies", left: 1, enabled: func() bool { return !a.done },
@@ -225,6 +237,10 @@ func (w *world) process(name string, writer uint64) *process {
 			session.Between = func(part string) error { return p.stop("Write "+part, nil) }
 		}
 		s = session
+	}
+	if name == "I" {
+		p.copies = storagetest.NewFaulty(s)
+		s = p.copies
 	}
 	p.store = &gate{Store: s, p: p}
 	if w.mutate != nil && name != "I" {
@@ -443,6 +459,11 @@ func (w *world) Finish() error {
 	}
 	synctest.Wait()
 	w.begun, w.over, w.mutate = false, false, nil
+	for _, e := range w.events {
+		if e.name == "S" && e.enabled() {
+			e.do()
+		}
+	}
 	if h := w.holder(); h != "" {
 		must(w.store.ReleaseShard(ctx, 0, h))
 	}
@@ -664,6 +685,15 @@ func (g *gate) Marks(ctx context.Context, p storage.IndexPartition) iter.Seq2[st
 	return passAll(ctx, g, "Marks "+ladder.Name(p.Bucket)+" "+clockOf(p.StartMs), func(ctx context.Context) iter.Seq2[storage.Mark, error] {
 		return g.Store.Marks(ctx, p)
 	})
+}
+
+func (g *gate) FirstMark(ctx context.Context, p storage.IndexPartition, from storage.MarkKey) (k storage.MarkKey, ok bool, err error) {
+	k, err = pass(ctx, g, "FirstMark "+ladder.Name(p.Bucket)+" "+clockOf(p.StartMs), func(ctx context.Context) (storage.MarkKey, error) {
+		k, ok, err = g.Store.FirstMark(ctx, p, from)
+		return k, err
+	})
+	g.p.told(ok)
+	return k, ok, err
 }
 
 func (g *gate) CacheBlock(ctx context.Context, k storage.CacheKey) ([]storage.Chunk, error) {

@@ -89,6 +89,9 @@ type Runner struct {
 	current storage.SliceKey
 	ended   []bool
 	waits   int
+	// left is, by shard, the first mark that the last look has found there, from which the next goes on: all before it are
+	// gone, and the shard's worker has to be past it too before it is done.
+	left []storage.MarkKey
 
 	// aside are the slices whose index is damaged or out of reach, and asideErr says why, while another slice waits: they
 	// would be tried again each second.
@@ -211,7 +214,7 @@ func (r *Runner) waited(err error) {
 		r.waits++
 		return
 	}
-	r.ended, r.waits = nil, 0
+	r.ended, r.left, r.waits = nil, nil, 0
 }
 
 // shardsAtOnce are held at the same time, so that while one is taken or given back, or its last blocks are
@@ -220,7 +223,8 @@ const shardsAtOnce = 2
 
 func (r *Runner) shards(ctx context.Context, k storage.SliceKey, t *tally) error {
 	if r.current != k || r.ended == nil {
-		r.current, r.ended, r.waits = k, make([]bool, r.store.Settings().IndexPartitions), 0
+		n := r.store.Settings().IndexPartitions
+		r.current, r.ended, r.left, r.waits = k, make([]bool, n), make([]storage.MarkKey, n), 0
 	}
 	mine, err := r.member.Mine(ctx)
 	if errors.Is(err, shards.ErrUnfit) {
@@ -309,11 +313,13 @@ func (r *Runner) othersEnded(ctx context.Context, k storage.SliceKey, t *tally) 
 			continue
 		}
 		t.indexQueries.Add(1)
-		for _, err := range r.store.Marks(ctx, storage.IndexPartition{SliceKey: k, Shard: shard}) {
-			if err == nil {
-				err = fmt.Errorf("shard %d: %w", shard, ErrShared)
-			}
+		first, left, err := r.store.FirstMark(ctx, storage.IndexPartition{SliceKey: k, Shard: shard}, r.left[shard])
+		if err != nil {
 			return err
+		}
+		if left {
+			r.left[shard] = first
+			return fmt.Errorf("shard %d: %w", shard, ErrShared)
 		}
 		r.ended[shard] = true
 	}

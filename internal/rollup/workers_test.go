@@ -2,6 +2,7 @@ package rollup_test
 
 import (
 	"context"
+	"slices"
 	"testing"
 	"time"
 
@@ -135,6 +136,53 @@ func TestWorkersDoNotWaitForEachOther(t *testing.T) {
 		}
 	}
 	require.Len(t, rows(t, store), 40)
+	require.False(t, open(t, store, k))
+}
+
+// looks notes from where others' shards are looked into.
+type looks struct {
+	storage.Store
+	from []storage.MarkKey
+}
+
+func (l *looks) FirstMark(ctx context.Context, p storage.IndexPartition, from storage.MarkKey) (storage.MarkKey, bool, error) {
+	l.from = append(l.from, from)
+	return l.Store.FirstMark(ctx, p, from)
+}
+
+// Who waits for another looks on from the mark that it has seen last: what the other has deleted before that costs nothing. It
+// goes by that mark until it is gone.
+func TestLooksGoOn(t *testing.T) {
+	_, store, clk, k := setUp(t, 400, rollup.Options{})
+	l := &looks{Store: store}
+	worker := func(id string, s storage.Store) *rollup.Runner {
+		m := shards.New(s, clk, storage.Worker{ID: id, Aggregates: true}, 0)
+		require.NoError(t, m.Beat(t.Context()))
+		c := cache.New(s, clk, 8, cache.DefaultTiming())
+		return rollup.NewRunner(s, m, c, recovery.New(s, c, clk, recovery.Options{}), clk, rollup.Options{Parallel: 1})
+	}
+	a, b := worker("a", l), worker("b", store)
+	wait := func() error {
+		_, err := a.Run(t.Context(), k)
+		require.ErrorIs(t, err, rollup.ErrShared)
+		return nil
+	}
+	require.NoError(t, wait())
+	require.NoError(t, wait())
+	require.NotZero(t, l.from[1])
+	require.NoError(t, wait())
+	require.Equal(t, l.from[1], l.from[2], "it is still there")
+
+	var seen []storage.MarkKey
+	store.Add(storagetest.Rule{Op: "DeleteMarks", Times: 20, Before: func() error {
+		seen = append(seen, l.from[len(l.from)-1])
+		return wait()
+	}})
+	_, err := b.Run(t.Context(), k)
+	require.NoError(t, err)
+	require.True(t, slices.IsSortedFunc(seen, storage.MarkKey.Compare))
+	require.Greater(t, len(slices.Compact(seen)), 5)
+	require.Len(t, rows(t, store), 400)
 	require.False(t, open(t, store, k))
 }
 

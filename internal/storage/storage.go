@@ -24,6 +24,7 @@
 package storage
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"iter"
@@ -132,6 +133,21 @@ type Mark struct {
 	// Attempt counts the runs that failed on it, LastError is what the last one said.
 	Attempt   int
 	LastError string
+}
+
+// MarkKey is a mark's key within its partition. Marks are ordered by it.
+type MarkKey struct {
+	Start  metric.ScheduleID
+	TimeMs int64
+	ID     blocks.ID
+}
+
+// Key is the mark's.
+func (m *Mark) Key() MarkKey { return MarkKey{m.Start, m.TimeMs, m.ID} }
+
+// Compare orders keys as Runs.Marks yields the marks.
+func (k MarkKey) Compare(o MarkKey) int {
+	return cmp.Or(cmp.Compare(k.Start, o.Start), cmp.Compare(k.TimeMs, o.TimeMs), k.ID.Compare(o.ID))
 }
 
 // PlacedMark is a mark and the partition that it goes into.
@@ -323,6 +339,9 @@ type Runs interface {
 	Slices(ctx context.Context, b metric.Bucket, fromMs, toMs int64) ([]SliceState, error)
 	// Marks yields the marks of an index partition by (Start, TimeMs, ID), page by page.
 	Marks(ctx context.Context, p IndexPartition) iter.Seq2[Mark, error]
+	// FirstMark is the key of an index partition's first mark that is not before from; ok is false if there is none. What
+	// lies before from, and after the mark, costs nothing. The zero from is before all.
+	FirstMark(ctx context.Context, p IndexPartition, from MarkKey) (k MarkKey, ok bool, err error)
 	// CacheBlock is the chunks of a cache partition by ID; none is no error.
 	CacheBlock(ctx context.Context, k CacheKey) ([]Chunk, error)
 	// WriteRollups upserts rows of a roll-up table. Rows are sorted by schedule, then time.

@@ -268,6 +268,9 @@ func (retries) GetRetryType(err error) gocql.RetryType {
 	if !errors.As(err, &frame) {
 		return gocql.RetryNextHost
 	}
+	if manyTombstones(err) {
+		return gocql.Rethrow // each node would come across them
+	}
 	switch frame.Code() {
 	case gocql.ErrCodeWriteTimeout, gocql.ErrCodeReadTimeout, gocql.ErrCodeUnavailable, gocql.ErrCodeBootstrapping,
 		gocql.ErrCodeWriteFailure, gocql.ErrCodeReadFailure, gocql.ErrCodeServer:

@@ -21,9 +21,6 @@ const (
 	cqlReadSlices    = `SELECT time_slice, complete FROM slices WHERE bucket = ? AND day = ? AND time_slice >= ? AND time_slice < ?`
 	cqlCompleteSlice = `INSERT INTO slices (bucket, day, time_slice, complete) VALUES (?, ?, ?, true) USING TTL ?`
 
-	cqlReadMarks  = `SELECT start_schedule_id, time, mark_id, kind, chunks, schedule_ids, due, attempt, last_error FROM metrics_cache_index WHERE bucket = ? AND time_slice = ? AND partition = ?`
-	cqlDeleteMark = `DELETE FROM metrics_cache_index WHERE bucket = ? AND time_slice = ? AND partition = ? AND start_schedule_id = ? AND time = ? AND mark_id = ?`
-
 	cqlReadCache   = `SELECT chunk_id, data FROM metrics_cache WHERE bucket = ? AND time_slice = ? AND start_schedule_id = ?`
 	cqlDeleteCache = `DELETE FROM metrics_cache WHERE bucket = ? AND time_slice = ? AND start_schedule_id = ?`
 )
@@ -89,76 +86,6 @@ func (s *Store) sliceDays(ctx context.Context, b metric.Bucket, fromMs, toMs int
 func (s *Store) CompleteSlice(ctx context.Context, k storage.SliceKey) error {
 	return named("complete slice", s.session.exec(ctx, s.stamps.next(), stmt(cqlCompleteSlice,
 		int(k.Bucket), metric.AlignDown(k.StartMs, dayMs), k.StartMs, s.litterTTL(k.Bucket, keepCompleteSlice))))
-}
-
-type markRow struct {
-	Start     int64      `db:"start_schedule_id"`
-	TimeMs    int64      `db:"time"`
-	ID        gocql.UUID `db:"mark_id"`
-	Kind      int        `db:"kind"`
-	Chunks    int        `db:"chunks"`
-	Schedules []byte     `db:"schedule_ids"`
-	DueMs     int64      `db:"due"`
-	Attempt   int        `db:"attempt"`
-	LastError string     `db:"last_error"`
-}
-
-func (r *markRow) mark() (storage.Mark, error) {
-	m := storage.Mark{
-		Start: metric.ScheduleID(r.Start), TimeMs: r.TimeMs, ID: blocks.ID(r.ID),
-		Kind: storage.MarkKind(r.Kind), Chunks: r.Chunks,
-		DueMs: r.DueMs, Attempt: r.Attempt, LastError: r.LastError,
-	}
-	if r.Kind < 0 || r.Kind > int(storage.MarkRetry) {
-		return m, fmt.Errorf("mark %s of block %d: %w: kind %d", m.ID, m.Start, storage.ErrCorrupt, r.Kind)
-	}
-	if len(r.Schedules) == 0 {
-		return m, nil
-	}
-	var err error
-	if m.Schedules, err = blocks.DecodeIDs(r.Schedules); err != nil {
-		return m, fmt.Errorf("mark %s of block %d: %w", m.ID, m.Start, err)
-	}
-	return m, nil
-}
-
-// Marks implements storage.Runs.
-func (s *Store) Marks(ctx context.Context, p storage.IndexPartition) iter.Seq2[storage.Mark, error] {
-	return func(yield func(storage.Mark, error) bool) {
-		for r, err := range rows[markRow](ctx, s.session, manyRows, stmt(cqlReadMarks, int(p.Bucket), p.StartMs, p.Shard)) {
-			if err == nil {
-				err = convert(ctx, ctx.Err())
-			}
-			var m storage.Mark
-			if err == nil {
-				m, err = r.mark()
-			}
-			if err != nil {
-				yield(storage.Mark{}, named("marks", err))
-				return
-			}
-			if !yield(m, nil) {
-				return
-			}
-		}
-	}
-}
-
-// DeleteMarks implements storage.Runs.
-func (s *Store) DeleteMarks(ctx context.Context, f storage.Fence, p storage.IndexPartition, marks []storage.Mark) error {
-	if ctx.Err() != nil {
-		return convert(ctx, ctx.Err())
-	}
-	stmts := make([]statement, len(marks))
-	for i := range marks {
-		m := &marks[i]
-		stmts[i] = stmt(cqlDeleteMark, int(p.Bucket), p.StartMs, p.Shard, int64(m.Start), m.TimeMs, gocql.UUID(m.ID))
-	}
-	batches := cut(stmts)
-	tsUs := s.stamps.of(f)
-	return named("delete marks", each(ctx, len(batches), func(ctx context.Context, i int) error {
-		return s.session.exec(ctx, tsUs, batches[i]...)
-	}))
 }
 
 type cacheRow struct {

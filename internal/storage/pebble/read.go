@@ -189,6 +189,25 @@ func (s *Store) Marks(ctx context.Context, p storage.IndexPartition) iter.Seq2[s
 	}
 }
 
+// FirstMark implements storage.Runs.
+func (s *Store) FirstMark(ctx context.Context, p storage.IndexPartition, from storage.MarkKey) (storage.MarkKey, bool, error) {
+	const op = "first mark"
+	if err := s.begin(ctx, op); err != nil {
+		return storage.MarkKey{}, false, err
+	}
+	partition := indexPartitionKey(p)
+	lower := partition
+	if from != (storage.MarkKey{}) {
+		lower = indexKey(partition, &storage.Mark{Start: from.Start, TimeMs: from.TimeMs, ID: from.ID})
+	}
+	page, err := s.readPage(lower, after(partition), 1, nil)
+	if err != nil || len(page.rows) == 0 {
+		return storage.MarkKey{}, false, convert(op, err)
+	}
+	m, err := parseIndexKey(page.key(0))
+	return m.Key(), err == nil, convert(op, err)
+}
+
 // CacheBlock implements storage.Runs.
 func (s *Store) CacheBlock(ctx context.Context, k storage.CacheKey) ([]storage.Chunk, error) {
 	const op = "cache block"

@@ -81,6 +81,7 @@ func Run(t *testing.T, open OpenFunc, missing ...Missing) {
 		{"CacheBlockDeleteIsExact", (*suite).cacheBlockDeleteIsExact, nil},
 		{"MarkFields", (*suite).markFields, nil},
 		{"MarksAreOrderedOverPages", (*suite).marksAreOrderedOverPages, nil},
+		{"FirstMark", (*suite).firstMark, nil},
 		{"MarkDeleteIsExact", (*suite).markDeleteIsExact, nil},
 		{"MarksDeletedWhileRead", (*suite).marksDeletedWhileRead, nil},
 		{"SlicesOpenAndComplete", (*suite).slicesOpenAndComplete, nil},
@@ -430,6 +431,46 @@ func (s *suite) marksAreOrderedOverPages() {
 	f := s.acquire(1, "w").Fence
 	require.NoError(s, s.store.DeleteMarks(s.ctx, f, part, want[:n-1]))
 	equal(s, want[n-1:], s.marks(part))
+}
+
+func (s *suite) firstMark() {
+	part := storage.IndexPartition{SliceKey: rawSlice(4), Shard: 1}
+	var marks []storage.Mark
+	for i := range 12 {
+		marks = append(marks, storage.Mark{Start: metric.ScheduleID(i / 4 * 128), TimeMs: at(i / 2 % 2), ID: s.id()})
+	}
+	look := func(from storage.MarkKey, want ...storage.Mark) {
+		s.Helper()
+		k, ok, err := s.store.FirstMark(s.ctx, part, from)
+		require.NoError(s, err)
+		require.Equal(s, len(want) > 0, ok)
+		if ok {
+			require.Equal(s, want[0].Key(), k)
+		}
+	}
+	look(storage.MarkKey{})
+	b := &storage.Batch{}
+	for _, m := range marks {
+		b.Marks = append(b.Marks, storage.PlacedMark{Partition: part, Mark: m})
+	}
+	other := part
+	other.Shard = 2
+	b.Marks = append(b.Marks, storage.PlacedMark{Partition: other, Mark: storage.Mark{Start: 1000, TimeMs: at(0), ID: s.id()}})
+	s.write(b)
+	look(storage.MarkKey{}, marks...)
+	for i := range marks {
+		look(marks[i].Key(), marks[i:]...)
+	}
+	look(storage.MarkKey{Start: 128}, marks[4:]...)
+	look(storage.MarkKey{Start: 128, TimeMs: at(1)}, marks[6:]...)
+	look(storage.MarkKey{Start: 129}, marks[8:]...)
+	look(storage.MarkKey{Start: 257})
+	f := s.acquire(1, "w").Fence
+	for i := range marks {
+		require.NoError(s, s.store.DeleteMarks(s.ctx, f, part, marks[i:i+1]))
+		look(storage.MarkKey{}, marks[i+1:]...)
+		look(marks[i].Key(), marks[i+1:]...)
+	}
 }
 
 func (s *suite) markDeleteIsExact() {
@@ -1279,6 +1320,10 @@ func operations(st storage.Store, f storage.Fence, id blocks.ID) map[string]func
 			return err
 		},
 		"Marks": func(ctx context.Context) error { return drain(st.Marks(ctx, part)) },
+		"FirstMark": func(ctx context.Context) error {
+			_, _, err := st.FirstMark(ctx, part, storage.MarkKey{})
+			return err
+		},
 		"CacheBlock": func(ctx context.Context) error {
 			_, err := st.CacheBlock(ctx, storage.CacheKey{SliceKey: rawSlice(0)})
 			return err

@@ -137,14 +137,20 @@ func (f *Faulty) Land(n int, err error) {
 	f.Add(Rule{Op: "Write", Unfenced: true, Times: n, OneCopy: err})
 }
 
-// Surface has everybody read what lies on one copy only, as a repair does or a hint that is delivered. It says whether
-// there was something.
-func (f *Faulty) Surface(ctx context.Context) (bool, error) {
+// Landed is how many chunks lie on one copy only.
+func (f *Faulty) Landed() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return len(f.landed)
+}
+
+// Surface has everybody read what lies on one copy only, as a repair does or a hint that is delivered.
+func (f *Faulty) Surface(ctx context.Context) error {
 	f.mu.Lock()
 	raw := f.landed
 	f.landed = nil
 	f.mu.Unlock()
-	return len(raw) > 0, f.Store.Write(ctx, &storage.Batch{Raw: raw})
+	return f.Store.Write(ctx, &storage.Batch{Raw: raw})
 }
 
 // land writes what comes before the chunks of a batch, and keeps the raw ones for Surface. The cached ones are gone.
@@ -408,6 +414,15 @@ func (f *Faulty) Slices(ctx context.Context, b metric.Bucket, fromMs, toMs int64
 // Marks implements storage.Runs.
 func (f *Faulty) Marks(ctx context.Context, p storage.IndexPartition) iter.Seq2[storage.Mark, error] {
 	return sequence(f, Step{Op: "Marks", Detail: p}, f.Store.Marks(ctx, p))
+}
+
+// FirstMark implements storage.Runs.
+func (f *Faulty) FirstMark(ctx context.Context, p storage.IndexPartition, from storage.MarkKey) (k storage.MarkKey, ok bool, err error) {
+	err = f.do(Step{Op: "FirstMark", Detail: p}, func() error {
+		k, ok, err = f.Store.FirstMark(ctx, p, from)
+		return err
+	})
+	return k, ok && err == nil, err
 }
 
 // CacheBlock implements storage.Runs.

@@ -275,6 +275,11 @@ func (m *LWWModel) Marks(ctx context.Context, p storage.IndexPartition) iter.Seq
 	})
 }
 
+// FirstMark implements storage.Runs.
+func (m *LWWModel) FirstMark(ctx context.Context, p storage.IndexPartition, from storage.MarkKey) (storage.MarkKey, bool, error) {
+	return firstMark(m.Marks(ctx, p), from)
+}
+
 // DeleteMarks implements storage.Runs.
 func (m *LWWModel) DeleteMarks(ctx context.Context, f storage.Fence, p storage.IndexPartition, marks []storage.Mark) error {
 	if err := m.begin(ctx); err != nil {

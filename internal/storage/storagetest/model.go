@@ -468,6 +468,21 @@ func (m *Model) Marks(ctx context.Context, p storage.IndexPartition) iter.Seq2[s
 	})
 }
 
+// FirstMark implements storage.Runs.
+func (m *Model) FirstMark(ctx context.Context, p storage.IndexPartition, from storage.MarkKey) (storage.MarkKey, bool, error) {
+	return firstMark(m.Marks(ctx, p), from)
+}
+
+// firstMark is what FirstMark finds among the marks of a partition.
+func firstMark(marks iter.Seq2[storage.Mark, error], from storage.MarkKey) (storage.MarkKey, bool, error) {
+	for mark, err := range marks {
+		if err != nil || mark.Key().Compare(from) >= 0 {
+			return mark.Key(), err == nil, err
+		}
+	}
+	return storage.MarkKey{}, false, nil
+}
+
 // DeleteMarks implements storage.Runs.
 func (m *Model) DeleteMarks(ctx context.Context, f storage.Fence, p storage.IndexPartition, marks []storage.Mark) error {
 	if err := m.begin(ctx); err != nil {

@@ -1,0 +1,135 @@
+package cassandra
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"github.com/gocql/gocql"
+	"github.com/stretchr/testify/require"
+
+	"github.com/quern/quern/internal/blocks"
+	"github.com/quern/quern/internal/metric"
+	"github.com/quern/quern/internal/storage"
+)
+
+// graveyard is a session on an index partition, some of whose marks are deleted. It gives up a read that comes across more than
+// most of these, as a server does.
+type graveyard struct {
+	session
+	keys    []storage.MarkKey
+	deleted map[storage.MarkKey]bool
+	most    int
+	leased  string
+
+	reads, givenUp int
+}
+
+type tooManyTombstones struct{}
+
+func (tooManyTombstones) Code() int { return gocql.ErrCodeReadFailure }
+func (tooManyTombstones) Message() string {
+	return "Operation failed - received 0 responses and 1 failures: READ_TOO_MANY_TOMBSTONES from /127.0.0.1:7000"
+}
+func (e tooManyTombstones) Error() string { return e.Message() }
+
+func (g *graveyard) page(ctx context.Context, st statement, size int, from []byte, dest any) ([]byte, error) {
+	out, ok := dest.(*[]markRow)
+	if !ok {
+		return values{value: g.leased}.page(ctx, st, size, from, dest)
+	}
+	g.reads++
+	lower := storage.MarkKey{Start: metric.ScheduleID(st.args[3].(int64)), TimeMs: st.args[4].(int64), ID: blocks.ID(st.args[5].(gocql.UUID))}
+	if from != nil {
+		lower = after(g.keys[from[0]])
+	}
+	upper := storage.MarkKey{Start: metric.ScheduleID(st.args[6].(int64)), TimeMs: st.args[7].(int64)}
+	crossed := 0
+	for i, k := range g.keys {
+		switch {
+		case k.Compare(lower) < 0 || k.Compare(upper) >= 0:
+		case g.deleted[k]:
+			if crossed++; crossed > g.most {
+				g.givenUp++
+				return nil, convert(ctx, tooManyTombstones{})
+			}
+		default:
+			*out = append(*out, markRow{Start: int64(k.Start), TimeMs: k.TimeMs, ID: gocql.UUID(k.ID)})
+			if len(*out) == size {
+				return []byte{byte(i)}, nil
+			}
+		}
+	}
+	return nil, nil
+}
+
+// The index is read, in order, each mark once, however many of its marks are deleted and wherever they lie.
+func TestMarksAmongTombstones(t *testing.T) {
+	const most = 5
+	for seed := range uint64(200) {
+		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
+			r := rand.New(rand.NewPCG(seed, 1))
+			g := &graveyard{deleted: map[storage.MarkKey]bool{}, most: most, leased: "1280"}
+			perTime := map[storage.MarkKey]int{} // a writer has one of a block and slice
+			for range r.IntN(200) {
+				k := storage.MarkKey{Start: metric.ScheduleID(r.IntN(1+r.IntN(12)) * 128), TimeMs: int64(r.IntN(50)) * 3_600_000, ID: blocks.KeyID(1, r.Uint64())}
+				if r.IntN(20) == 0 {
+					k.Start = 1 << 40 // of no block that there should be
+				}
+				if perTime[storage.MarkKey{Start: k.Start, TimeMs: k.TimeMs}]++; perTime[storage.MarkKey{Start: k.Start, TimeMs: k.TimeMs}] > most {
+					continue
+				}
+				g.keys = append(g.keys, k)
+				g.deleted[k] = r.IntN(10) > 0
+			}
+			slices.SortFunc(g.keys, storage.MarkKey.Compare)
+			s := &Store{session: g}
+			p := storage.IndexPartition{SliceKey: storage.SliceKey{StartMs: 50 * 3_600_000}}
+			want := slices.DeleteFunc(slices.Clone(g.keys), func(k storage.MarkKey) bool { return g.deleted[k] })
+			var got []storage.MarkKey
+			for row, err := range s.markRows(t.Context(), p, allMarks, 3) {
+				require.NoError(t, err)
+				got = append(got, row.key())
+			}
+			require.True(t, slices.Equal(want, got), "%v\n%v", want, got)
+
+			for _, from := range append(g.keys, storage.MarkKey{}) {
+				k, ok, err := s.FirstMark(t.Context(), p, from)
+				require.NoError(t, err)
+				left := slices.DeleteFunc(slices.Clone(want), func(k storage.MarkKey) bool { return k.Compare(from) < 0 })
+				require.Equal(t, len(left) > 0, ok)
+				if ok {
+					require.Equal(t, left[0], k)
+				}
+			}
+		})
+	}
+}
+
+// Without tombstones the index is read as it was: once, page by page.
+func TestMarksWithoutTombstones(t *testing.T) {
+	g := &graveyard{most: 5}
+	for i := range 10 {
+		g.keys = append(g.keys, storage.MarkKey{Start: metric.ScheduleID(i * 128), ID: blocks.KeyID(1, uint64(i))})
+	}
+	s := &Store{session: g}
+	n := 0
+	for _, err := range s.Marks(t.Context(), storage.IndexPartition{}) {
+		require.NoError(t, err)
+		n++
+	}
+	require.Equal(t, 10, n)
+	require.Equal(t, 1, g.reads)
+}
+
+// Another failure is passed on.
+func TestMarksThatCannotBeRead(t *testing.T) {
+	g := &graveyard{most: 0, leased: "128", keys: []storage.MarkKey{{ID: blocks.KeyID(1, 1)}, {ID: blocks.KeyID(1, 2)}}}
+	g.deleted = map[storage.MarkKey]bool{g.keys[0]: true, g.keys[1]: true}
+	s := &Store{session: g}
+	_, _, err := s.FirstMark(t.Context(), storage.IndexPartition{}, storage.MarkKey{})
+	require.ErrorIs(t, err, storage.ErrTimeout)
+	require.Less(t, g.reads, 60)
+}
