@@ -72,6 +72,8 @@ type Options struct {
 	// CommitlogSync is when a write counts as done. The default is CommitlogPeriodic,
 	// as Cassandra's.
 	CommitlogSync CommitlogSync
+	// TombstoneFailureThreshold is how many tombstones a read may come across. The default is 0: Cassandra's own, 100,000.
+	TombstoneFailureThreshold int
 	// Proxied has each node name to clients an address that is not its own, where a proxy of the test's
 	// is to lead to it: Node.Announced and Node.Addr. The default is false.
 	Proxied bool
@@ -105,7 +107,7 @@ func (o Options) withDefaults(n int) Options {
 
 // ownNode says whether the options are such that only a node of our own has them.
 func (o Options) ownNode() bool {
-	return o.Authentication || o.TLS != TLSOff || o.CommitlogSync == CommitlogBatch || o.Proxied
+	return o.Authentication || o.TLS != TLSOff || o.CommitlogSync == CommitlogBatch || o.Proxied || o.TombstoneFailureThreshold != 0
 }
 
 // Way is how a server is had.

@@ -1,0 +1,123 @@
+package stores
+
+import (
+	"testing"
+	"time"
+
+	"github.com/gocql/gocql"
+	"github.com/stretchr/testify/require"
+
+	"github.com/quern/quern/integration/cassandratest"
+	"github.com/quern/quern/internal/blocks"
+	"github.com/quern/quern/internal/cache"
+	"github.com/quern/quern/internal/clock"
+	"github.com/quern/quern/internal/metric"
+	"github.com/quern/quern/internal/recovery"
+	"github.com/quern/quern/internal/rollup"
+	"github.com/quern/quern/internal/shards"
+	"github.com/quern/quern/internal/storage"
+	"github.com/quern/quern/internal/storage/cassandra"
+)
+
+// TestLandedOnOneCopy has two of three nodes stand still, so that a write fails which has landed on the third. The run is by the two
+// that have not got it, and the third comes back after it. What it has comes to light by a read of all copies. In the end the
+// row is what the raw table says, though nobody has sent the sample again.
+func TestLandedOnOneCopy(t *testing.T) {
+	c, err := cassandratest.StartCluster(t.Context(), 3, cassandratest.Options{Logf: t.Logf})
+	require.NoError(t, err)
+	t.Cleanup(c.Stop)
+
+	ten := time.Date(2025, time.November, 21, 10, 0, 0, 0, time.UTC)
+	clk := clock.NewSimulated(ten.Add(30 * time.Minute))
+	settings := storage.Settings{Ladder: metric.DefaultLadder(), GroupSize: 4, IndexPartitions: 1, Epochs: blocks.Epochs{{BlockSize: 4}}}
+	openAt(t, cassandra.Options{Hosts: c.Hosts(), Timeout: timeout}, settings, nil, clk) // makes the keyspace, with three copies
+	at := func(node int) storage.Store {
+		s, err := cassandra.Open(t.Context(), cassandra.Options{
+			Hosts: []string{c.Node(node).Addr()}, DirectHosts: true, Timeout: timeout, Settings: settings, Clock: clk,
+			Retention: func(metric.Ladder) (storage.Retention, error) { return nil, nil },
+		})
+		require.NoError(t, err)
+		t.Cleanup(func() { require.NoError(t, s.Close()) })
+		return s
+	}
+	ingest, aggregator := at(0), at(1)
+
+	slice := metric.DefaultLadder().SliceAt(metric.Raw, ten.UnixMilli())
+	w := cache.NewWriter(cache.New(ingest, clk, 1, cache.DefaultTiming()))
+	flush := func(minute int) error {
+		return w.Flush(t.Context(), []cache.Group{{Slice: slice, Block: blocks.Of(0, 4), Samples: []metric.Sample{
+			{Schedule: 1, TimeMs: ten.Add(time.Duration(minute) * time.Minute).UnixMilli(), Value: float64(minute)},
+		}}})
+	}
+	require.NoError(t, flush(10))
+	for _, other := range []int{1, 2} {
+		require.NoError(t, c.Node(other).Pause())
+	}
+	require.ErrorIs(t, flush(20), storage.ErrTimeout)
+
+	// The node that has it stands still, the others go on.
+	require.NoError(t, c.Node(0).Pause())
+	for _, other := range []int{1, 2} {
+		require.NoError(t, c.Node(other).Resume())
+	}
+	await(t, c, 1, gocql.Quorum)
+	clk.Set(ten.Add(time.Hour + 2*time.Minute))
+	member := shards.New(aggregator, clk, storage.Worker{ID: "worker"}, time.Hour)
+	protocol := cache.New(aggregator, clk, 2, cache.DefaultTiming())
+	runner := rollup.NewRunner(aggregator, member, protocol, recovery.New(aggregator, protocol, clk, recovery.Options{}), clk, rollup.Options{})
+	run := func() {
+		t.Helper()
+		_, err := runner.RunDue(t.Context())
+		require.NoError(t, err)
+	}
+	count := func() (raw, row int) {
+		for ch, err := range aggregator.RawChunks(t.Context(), blocks.Range{End: 4}, slice.StartMs, slice.EndMs) {
+			require.NoError(t, err)
+			samples, err := blocks.DecodeSamples(nil, ch.Data)
+			require.NoError(t, err)
+			raw += len(samples)
+		}
+		for r, err := range aggregator.Rollups(t.Context(), 1, blocks.Range{End: 4}, slice.StartMs, slice.EndMs) {
+			require.NoError(t, err)
+			row += int(r.Count)
+		}
+		return raw, row
+	}
+	run()
+	raw, row := count()
+	require.Equal(t, 1, raw, "two copies of three do not have it")
+	require.Equal(t, 1, row)
+
+	require.NoError(t, c.Node(0).Resume())
+	await(t, c, 0, gocql.All)
+	await(t, c, 1, gocql.All)
+	require.NoError(t, w.Settle(t.Context()), "as ingest does each second")
+	// Everybody is asked for all that there is, and told what the others have.
+	s := session(t, c, 1, gocql.All)
+	require.NoError(t, s.Query("SELECT * FROM quern.raw_metrics").Exec())
+	raw, _ = count()
+	require.Equal(t, 2, raw, "it has come to light")
+
+	clk.Set(ten.Add(2*time.Hour + 2*time.Minute))
+	run()
+	_, row = count()
+	require.Equal(t, 2, row)
+}
+
+func session(t *testing.T, c *cassandratest.Cluster, node int, consistency gocql.Consistency) *gocql.Session {
+	t.Helper()
+	config := gocql.NewCluster(c.Node(node).Addr())
+	config.DisableInitialHostLookup, config.Consistency = true, consistency
+	config.ConnectTimeout, config.Timeout = timeout, timeout
+	s, err := config.CreateSession()
+	require.NoError(t, err)
+	t.Cleanup(s.Close)
+	return s
+}
+
+// await waits until a node can be asked with a consistency: nodes that stood still have to find each other again.
+func await(t *testing.T, c *cassandratest.Cluster, node int, consistency gocql.Consistency) {
+	t.Helper()
+	s := session(t, c, node, consistency)
+	require.Eventually(t, func() bool { return s.Query("SELECT * FROM quern.raw_metrics").Exec() == nil }, 2*time.Minute, 100*time.Millisecond)
+}
