@@ -23,7 +23,8 @@ import (
 // every roll-up is right, and nothing is left to be ground.
 func TestFaults(t *testing.T) {
 	t.Parallel()
-	var s faults.Senders
+	const ageCap = 8 * time.Second
+	s := faults.Senders{AgeCap: ageCap}
 	report := faults.Report{Senders: &s}
 	t.Cleanup(func() { t.Log(&report) }) // after what the processes wrote
 	d := smallDisk(t, 64+int(faults.Length.Minutes())*16)
@@ -34,7 +35,7 @@ func TestFaults(t *testing.T) {
 	}
 	link := faults.NewLink(t, "127.0.0.1:0", "127.0.0.1:1")
 	var at atomic.Pointer[process.Process]
-	args := []string{"--rollups", "4s,8s,16s", "--aggregation-delay", "2s", "--late-grace", "1s", "--block-size", "8"}
+	args := []string{"--rollups", "4s,8s,16s", "--aggregation-delay", "2s", "--late-grace", "1s", "--block-size", "8", "--age-cap", ageCap.String()}
 	ready := func(p *process.Process) {
 		at.Store(p)
 		p.Ready()
@@ -75,8 +76,15 @@ func TestFaults(t *testing.T) {
 		)
 	}
 	by := &process.Process{URL: "http://" + link.Addr()}
-	s.Start(t, 3, func(*rand.Rand) *process.Process { return by }, []time.Duration{7 * time.Second, 40 * time.Second})
+	s.Start(t, 3, func(*rand.Rand) *process.Process { return by }, []time.Duration{6 * time.Second, 40 * time.Second})
 	report.Faults = faults.Live(t, kinds)
+	// Slices of 4 s and of 8 s are left open for longer than the age cap and their width.
+	off := faults.Kind{Name: "killed, and off beyond the age cap", Inject: func(int) func() {
+		at.Load().Kill()
+		return serve
+	}}
+	faults.For(t, ageCap+9*time.Second, off)
+	report.Faults[off.Name]++
 	s.Stop(t)
 	process.Eventually(t, "everything", func() error { return s.Oracle.Check(at.Load()) })
 	at.Load().Stop()

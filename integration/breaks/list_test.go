@@ -84,10 +84,28 @@ var list = []brk{
 		pkg: "internal/acceptance", test: "TestModel/scripts/aggregation_5_values",
 	},
 	{
-		name: "work is dropped at the age cap", invariant: 2,
+		name: "work that an outage left is dropped at the age cap", invariant: 2,
 		file: "internal/recovery/recovery.go",
-		old:  "nowMs-w.DueMs() > r.opts.AgeCap", new: "nowMs-w.DueMs() >= r.opts.AgeCap",
-		pkg: "internal/recovery", test: "TestJudge",
+		old:  "if w.Slice.StartMs < r.KeptFrom(", new: "if nowMs-w.DueMs() > r.opts.AgeCap.Milliseconds()+w.Slice.EndMs-w.Slice.StartMs || w.Slice.StartMs < r.KeptFrom(",
+		pkg: "internal/acceptance", test: "TestModel/scripts/aggregation_6_long_outage",
+	},
+	{
+		name: "slices that were left open a month ago are not looked for", invariant: 2,
+		file: "internal/recovery/recovery.go",
+		old:  "r.floor[b] = math.MinInt64", new: "r.floor[b] = clock.NowMs(r.clk) - 30*24*3_600_000",
+		pkg: "internal/acceptance", test: "TestModel/scripts/aggregation_6_long_outage",
+	},
+	{
+		name: "input that has expired leaves no trace in the rows", invariant: 2,
+		file: "internal/rollup/partial.go",
+		old:  "return g.keepFuller(ctx, w, func(metric.ScheduleID) bool { return true })", new: "return nil",
+		pkg: "internal/acceptance", test: "TestModel/scripts/aggregation_6_long_outage",
+	},
+	{
+		name: "a row above one that could not be computed looks whole", invariant: 2,
+		file: "internal/rollup/grind.go",
+		old:  "partial = partial || row.Partial", new: "partial = partial || row.Partial && row.Count > 0",
+		pkg: "internal/acceptance", test: "TestModel/scripts/aggregation_6_long_outage",
 	},
 	{
 		name: "a row is computed again from input that has partly expired", invariant: 2,

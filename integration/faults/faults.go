@@ -124,6 +124,15 @@ func Live(t testing.TB, kinds []Kind) map[string]int {
 	return count
 }
 
+// For has one thing go wrong for that long, in its first slot.
+func For(t testing.TB, lasts time.Duration, k Kind) {
+	t.Helper()
+	t.Logf("%s for %s", k.Name, lasts)
+	heal := k.Inject(0)
+	_ = wait(t.Context(), lasts)
+	heal()
+}
+
 func wait(ctx context.Context, d time.Duration) error {
 	timer := time.NewTimer(d)
 	defer timer.Stop()

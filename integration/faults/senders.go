@@ -20,6 +20,8 @@ import (
 // the patience to hear the answer.
 type Senders struct {
 	Oracle oracle.Oracle
+	// AgeCap is that of the servers where a report may be refused because it has been tried for longer; 0 where none is.
+	AgeCap time.Duration
 	// Reports were begun, Again counts how often one was sent another time, Impatient of these were because no
 	// answer came in time, and Refused because the answer was to try again.
 	Reports, Again, Impatient, Refused atomic.Int64
@@ -111,6 +113,8 @@ func (s *Senders) deliver(t testing.TB, rng *rand.Rand, samples []process.Sample
 		switch {
 		case err == nil:
 			return true
+		case s.AgeCap > 0 && r.Code == http.StatusBadRequest && time.Now().UnixMilli()-samples[0].Ms > s.AgeCap.Milliseconds():
+			return true // it has taken too long, and is given up
 		case r.Code == 0, r.Code == http.StatusServiceUnavailable, r.Code == http.StatusTooManyRequests:
 		default:
 			t.Errorf("a report was answered: %s", err)

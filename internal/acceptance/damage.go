@@ -165,8 +165,8 @@ func testDamagedChunk(t *testing.T, b Backend) {
 	s.rowIs(1, "A", at10, 4, 15, false)
 }
 
-// testDamagedBlock: all that is left of a block is damaged. There is nothing to grind, so no row appears, and none that
-// is there is taken back.
+// testDamagedBlock: all that is left of a block is damaged. There is nothing to grind, so no row appears but those that say
+// so to the rows above, and none that is there is taken back.
 func testDamagedBlock(t *testing.T, b Backend) {
 	s := Start(t, b, Config{})
 	at10 := at(s, 10, 0)
@@ -176,7 +176,9 @@ func testDamagedBlock(t *testing.T, b Backend) {
 	s.Restart() // nobody seals the block, so that raw is read
 	s.setClock(11, 2)
 	s.MustRun()
-	require.Empty(t, s.storedRows(1), "without samples there is no row, and none that says so")
+	require.Empty(t, s.Rows(1))
+	s.rowIs(1, "A", at10, 0, 0, true)
+	s.rowIs(1, "B", at10, 0, 0, true)
 	require.Len(t, s.errorsOf(first[0].ID.String()), 1)
 
 	s.overwrite(first...)
@@ -208,7 +210,10 @@ func testDamagedBlock(t *testing.T, b Backend) {
 	s.Restart()
 	s.setClock(11, 2)
 	s.MustRun()
-	s.rowIs(1, "A", at10, 0, 0, false)
+	s.rowIs(1, "A", at10, 0, 0, true)
+	s.setClock(12, 2)
+	s.MustRun()
+	s.rowIs(2, "A", at(s, 6, 0), 0, 0, true)
 	for name := range s.IDs() {
 		if name != "A" {
 			s.rowIs(1, name, at10, 1, 1, name < "E")

@@ -495,8 +495,8 @@ func (s *System) Dump() string {
 	l := s.cfg.Ladder
 	for _, level := range l.Levels() {
 		for _, r := range s.storedRows(level) {
-			fmt.Fprintf(&sb, "row %s %d %s n=%d sum=%v min=%v max=%v first=%v last=%v increase=%v sketch=%x\n",
-				l.Name(level), r.Schedule, l.SliceAt(level-1, r.TimeMs), r.Count, r.Sum, r.Min, r.Max, r.First, r.Last, r.Increase, r.Sketch)
+			fmt.Fprintf(&sb, "row %s %d %s n=%d sum=%v min=%v max=%v first=%v last=%v increase=%v sketch=%x partial=%t\n",
+				l.Name(level), r.Schedule, l.SliceAt(level-1, r.TimeMs), r.Count, r.Sum, r.Min, r.Max, r.First, r.Last, r.Increase, r.Sketch, r.Partial)
 		}
 	}
 	for _, b := range l.Ground() {

@@ -119,6 +119,9 @@ func (e *expected) differs(row *metric.RollupRow) string {
 			wrong = append(wrong, fmt.Sprintf("%s %v, must be %v", what, got, want))
 		}
 	}
+	if row.Partial {
+		wrong = append(wrong, "partial")
+	}
 	exact("count", float64(row.Count), float64(e.count))
 	exact("min", row.Min, e.min)
 	exact("max", row.Max, e.max)
@@ -213,8 +216,14 @@ func (s *System) Check(strict Strictness) []string {
 	outstanding := s.outstanding()
 	rows := map[rowKey]*metric.RollupRow{}
 	for _, level := range s.cfg.Ladder.Levels() {
-		for _, r := range s.Rows(level) {
-			rows[rowKey{level, r.Schedule, r.TimeMs}] = &r
+		for _, r := range s.storedRows(level) {
+			switch {
+			case r.Count > 0:
+				rows[rowKey{level, r.Schedule, r.TimeMs}] = &r
+			case r.Partial:
+				problems = append(problems, fmt.Sprintf("%s row of schedule %d at %s: says that samples may be missing",
+					s.cfg.Ladder.Name(level), r.Schedule, s.clockOf(r.TimeMs)))
+			}
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(ids)) {

@@ -11,6 +11,7 @@ import (
 	"github.com/cockroachdb/datadriven"
 
 	"github.com/quern/quern/internal/blocks"
+	"github.com/quern/quern/internal/cache"
 	"github.com/quern/quern/internal/ingest"
 	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/storage"
@@ -22,6 +23,7 @@ import (
 // first day: 16:30, 16:30:05.250, +1d/02:00, -1d/20:00.
 //
 //	new [day=2025-11-21] [block-size=4] [group=4] [partitions=4] [ladder=1h,6h,24h] [retention=24h,0s,…]
+//	    [age-cap=24h] [grace=1m] [delay=2m]
 //	    a new system on a new store, at 00:00
 //	clock T                     move the clock, running nothing
 //	report A@16:10=3 …          one call of ingest
@@ -29,13 +31,16 @@ import (
 //	export                      print the raw samples that readers see
 //	run                         run what is due; prints what each run did
 //	rows LEVEL | averages LEVEL print a roll-up table
+//	gaps LEVEL                  print its rows that only say that samples may be missing
+//	reaggregate                 ask for all that is closed to be ground again
 //	marks | cache | slices      print what is outstanding; slices prints open ones only
 //	fail OP [block=N] [times=N] [error=away|timeout] [after]
 //	                            make steps fail, with "after" once they have happened
 //	heal                        undo fail
 //	crash-at N                  let N-1 more steps happen, then none
 //	torn                        from now on, writes are made row by row, each a step
-//	restart                     the process ends, or what is left of it, and starts again
+//	restart                     the process ends, or what is left of it, and starts again, a second later
+//	down                        the process ends; restart starts one again
 //	cache-delete | cache-damage | cache-off | cache-on
 //	block-size N from=T         add an epoch
 //	check                       compare all tables with the acknowledged samples
@@ -92,6 +97,14 @@ func (s *script) number(text string) int {
 	return n
 }
 
+func (s *script) duration(text string) time.Duration {
+	d, err := time.ParseDuration(text)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return d
+}
+
 func (s *script) time(text string) time.Time {
 	day := s.sys.cfg.Start.Truncate(24 * time.Hour)
 	if d, rest, ok := strings.Cut(text, "d/"); ok {
@@ -144,6 +157,15 @@ func (s *script) command(out *strings.Builder, cmd string, list []datadriven.Cmd
 		}
 	case "rows", "averages":
 		s.printRows(out, s.level(a), cmd == "averages")
+	case "gaps":
+		names, level := s.sys.names(), s.level(a)
+		for _, r := range s.sys.storedRows(level) {
+			if r.Count == 0 && r.Partial {
+				fmt.Fprintf(out, "gap %s %s %s\n", s.sys.cfg.Ladder.Name(level), names[r.Schedule], s.sys.clockOf(r.TimeMs))
+			}
+		}
+	case "reaggregate":
+		s.sys.reaggregate()
 	case "marks":
 		s.printMarks(out)
 	case "cache":
@@ -168,6 +190,8 @@ func (s *script) command(out *strings.Builder, cmd string, list []datadriven.Cmd
 		s.sys.Store.CrashAt(s.number(a[0].Key))
 	case "torn":
 		s.sys.Store.Tear(true)
+	case "down":
+		s.sys.Stop()
 	case "restart":
 		s.sys.Restart()
 	case "cache-delete":
@@ -203,15 +227,12 @@ func (s *script) fresh(a args) {
 	var retention storage.Retention
 	if r := a.get("retention", ""); r != "" {
 		for part := range strings.SplitSeq(r, ",") {
-			d, err := time.ParseDuration(part)
-			if err != nil {
-				s.t.Fatal(err)
-			}
-			retention = append(retention, d)
+			retention = append(retention, s.duration(part))
 		}
 	}
 	s.sys = Start(s.t, s.backend, Config{
-		Start: day, Ladder: ladder, Retention: retention,
+		Start: day, Ladder: ladder, Retention: retention, AgeCap: s.duration(a.get("age-cap", "24h")),
+		Timing:    cache.Timing{Grace: s.duration(a.get("grace", "1m")), Delay: s.duration(a.get("delay", "2m"))},
 		BlockSize: s.number(a.get("block-size", "4")), GroupSize: s.number(a.get("group", "4")),
 		IndexPartitions: s.number(a.get("partitions", "4")),
 	})
@@ -314,8 +335,12 @@ func (s *script) printRows(out *strings.Builder, level metric.Bucket, averages b
 			fmt.Fprintf(out, " %.6f\n", r.Avg())
 			continue
 		}
-		fmt.Fprintf(out, " n=%d sum=%v min=%v max=%v first=%v last=%v increase=%v\n",
-			r.Count, r.Sum, r.Min, r.Max, r.First, r.Last, r.Increase)
+		partial := ""
+		if r.Partial {
+			partial = " partial"
+		}
+		fmt.Fprintf(out, " n=%d sum=%v min=%v max=%v first=%v last=%v increase=%v%s\n",
+			r.Count, r.Sum, r.Min, r.Max, r.First, r.Last, r.Increase, partial)
 	}
 }
 

@@ -72,8 +72,8 @@ func (s *setup) migrate(
 	defer seen.end()
 	return migrate.New(from, to, cache.New(to, s.clk, rand.Uint64(), cache.Timing{Grace: cfg.LateGrace, Delay: cfg.AggregationDelay}), s.clk, migrate.Options{
 		Source: cfg.Source, Names: names, Rate: cfg.Rate, Shared: s.shared(),
-		AgeCap: cfg.AgeCap, Retention: retention,
-		Logger: component(s.log, "migrate"), Progress: seen.at,
+		Retention: retention,
+		Logger:    component(s.log, "migrate"), Progress: seen.at,
 	}).Run(ctx)
 }
 
@@ -137,7 +137,7 @@ func printReport(out io.Writer, r *migrate.Report) {
 		fmt.Fprintf(out, "%-26s %d read, %d written now, %d found in the store\n", migrate.TableOf(i), r.Read[i], r.Written[i], r.Found[i])
 	}
 	fmt.Fprintf(out, "%d of the roll-ups have a count; the others count as one sample each\n", r.Exact)
-	fmt.Fprintf(out, "%d slices of schedules wait to be aggregated; %d more are too old for it\n", r.Marked, r.TooOld)
+	fmt.Fprintf(out, "%d slices of schedules wait to be aggregated; the input of %d more expires before they could be\n", r.Marked, r.Expired)
 	if r.NotFinite > 0 {
 		fmt.Fprintf(out, "%d roll-ups are left out, since they hold NaN or an infinity\n", r.NotFinite)
 	}

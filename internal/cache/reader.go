@@ -72,9 +72,7 @@ func (w *Work) Schedules() []metric.ScheduleID {
 	return slices.Compact(ids)
 }
 
-// DueMs is when the youngest of the marks could first have been dealt with. Old work that
-// young work has joined is as young: late data that was taken just before the age cap
-// must not be given up together with a block that has failed for all that time.
+// DueMs is when the youngest of the marks could first have been dealt with.
 func (w *Work) DueMs() int64 {
 	return slices.MaxFunc(w.Marks, func(a, b storage.Mark) int { return cmp.Compare(a.DueMs, b.DueMs) }).DueMs
 }

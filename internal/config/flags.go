@@ -185,7 +185,7 @@ func ingestFlags() []cli.Flag {
 // store must agree on them.
 func timingFlags() []cli.Flag {
 	return []cli.Flag{
-		span(catAggregation, "age-cap", day, "how old a report may be, and how long its grinding is still made up for"),
+		span(catAggregation, "age-cap", day, "how old a report may be"),
 		span(catAggregation, "aggregation-delay", 2*time.Minute, "how long after its end a slice is ground"),
 		span(catAggregation, "late-grace", time.Minute, "how long after its end data still enters a slice on time"),
 	}

@@ -76,7 +76,7 @@ type Row struct {
 	Sum *float64 `json:"sum,omitempty"`
 	Min float64  `json:"min"`
 	Max float64  `json:"max"`
-	// Partial says that samples may be missing, because raw chunks were damaged.
+	// Partial says that samples may be missing, because raw chunks were damaged or input has expired before it was ground.
 	Partial bool  `json:"partial,omitempty"`
 	Expires int64 `json:"expires,omitempty"`
 }
@@ -96,7 +96,7 @@ type Mark struct {
 	// Chunks are those in the cache by a fresh mark; Schedules those that a mark names, 0 for the whole block.
 	Chunks    int `json:"chunks"`
 	Schedules int `json:"schedules"`
-	// Due is when it could first have been dealt with: the age cap counts from there.
+	// Due is when it could first have been dealt with.
 	Due       int64  `json:"due"`
 	Attempt   int    `json:"attempt"`
 	LastError string `json:"last_error,omitempty"`

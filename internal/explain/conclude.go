@@ -29,8 +29,6 @@ const (
 	PutOff Verdict = "put_off"
 	// Below: the row follows when one that it is made of has been computed.
 	Below Verdict = "below"
-	// GivenUp: the work waited for longer than the age cap.
-	GivenUp Verdict = "given_up"
 	// Expired: the input has expired in part, so the row cannot be computed any more.
 	Expired Verdict = "expired"
 	// RowExpired: the row itself is older than its level's retention.
@@ -39,7 +37,8 @@ const (
 	NoSamples Verdict = "no_samples"
 	// Done: the row is there and says what its input says.
 	Done Verdict = "complete"
-	// Partial: the row is there, and samples may be missing from it, because raw chunks, or sketches of rows below, were damaged.
+	// Partial: the row is there, and samples may be missing from it, because raw chunks, or sketches of rows below, were
+	// damaged, or input has expired before it was ground.
 	Partial Verdict = "partial"
 	// Missing: there is input, no row, and nothing that would lead to one.
 	Missing Verdict = "missing"
@@ -58,6 +57,9 @@ type Conclusion struct {
 
 // at is a time as the sentences have it.
 func at(ms int64) string { return time.UnixMilli(ms).UTC().Format(time.RFC3339Nano) }
+
+// staysPartial is what comes of work that is given up.
+const staysPartial = "nothing: a row that is there stays and is partial, and so are those above it"
 
 const byHand = "`quern reaggregate` has it computed again"
 
@@ -113,16 +115,10 @@ func (x *Explainer) marked(f *found, a *around, now int64) Conclusion {
 		}
 	}
 	run := x.cache.Timing().RunAtMs(first)
-	switch x.recovery.JudgeAt(&work, max(now, run)) {
-	case recovery.TooOld:
-		return Conclusion{
-			GivenUp, fmt.Sprintf("given up by the run at %s: older than the age cap, it has been due since %s", at(run), at(work.DueMs())),
-			byHand, 0,
-		}
-	case recovery.Expired:
+	if x.recovery.JudgeAt(&work, max(now, run)) == recovery.Expired {
 		return Conclusion{
 			Expired, fmt.Sprintf("its input has expired in part by the run at %s, and a row is not computed from what is left", at(run)),
-			"nothing: the row stays as it is", 0,
+			staysPartial, 0,
 		}
 	}
 	if now >= run {
@@ -165,10 +161,10 @@ func (x *Explainer) due(f *found, a *around, in metric.Slice, run int64) Conclus
 func (x *Explainer) withRow(f *found, a *around, now int64) Conclusion {
 	nothing := "nothing is outstanding"
 	switch {
+	case f.row.Partial:
+		return x.partial(f, a, now)
 	case f.slice.StartMs < x.recovery.KeptFrom(f.bucket(), now):
 		return Conclusion{Done, "complete; its input has expired, so that it cannot be compared any more", nothing, 0}
-	case f.row.Partial:
-		return x.partial(f)
 	case f.input.Damaged > 0:
 		return Conclusion{Done, "complete; part of its input is damaged, so that it cannot be compared", nothing, 0}
 	case f.ok && same(&f.row, &f.should):
@@ -190,9 +186,18 @@ func (x *Explainer) withRow(f *found, a *around, now int64) Conclusion {
 }
 
 // partial says whether it will stay so.
-func (x *Explainer) partial(f *found) Conclusion {
+func (x *Explainer) partial(f *found, a *around, now int64) Conclusion {
+	if c, ok := dropped(f, a); ok {
+		c.Verdict = Partial
+		return c
+	}
 	below := x.ladder.Name(f.bucket())
 	switch {
+	case f.slice.StartMs < x.recovery.KeptFrom(f.bucket(), now):
+		return Conclusion{
+			Partial, "partial: samples may be missing, and its input has expired, so that it cannot be computed any more",
+			"nothing: the row stays as it is", 0,
+		}
 	case f.input.Damaged > 0 && f.bucket() > metric.Raw:
 		return Conclusion{
 			Partial, fmt.Sprintf("partial: the sketch of a %s row that it is made of is damaged, and percentiles lack its samples", below),
@@ -200,8 +205,9 @@ func (x *Explainer) partial(f *found) Conclusion {
 		}
 	case f.should.Partial:
 		return Conclusion{
-			Partial, fmt.Sprintf("partial: so is a %s row that it is made of, and samples may be missing", below),
-			fmt.Sprintf("the row follows when the %s row is computed again from all of its samples", below), 0,
+			Partial, fmt.Sprintf("partial: so is the %s row of %s, which it is made of, and samples may be missing", below, at(f.partial)),
+			fmt.Sprintf("the row follows when the %s row is computed again from all of its samples; `quern explain --time %s` says whether it can be",
+				below, at(f.partial)), 0,
 		}
 	case f.input.Damaged > 0:
 		return Conclusion{
@@ -229,6 +235,11 @@ func (x *Explainer) withoutRow(f *found, a *around, now int64) Conclusion {
 		return Conclusion{Missing, fmt.Sprintf("no row is there for %s, and no mark leads a run to it", samples(f.should.Count)), byHand, 0}
 	case f.input.Damaged > 0:
 		return Conclusion{Missing, "the input is damaged", "restore it from a backup", 0}
+	case f.gap && f.should.Partial:
+		return Conclusion{
+			Partial, fmt.Sprintf("no row: the %s row of %s, which it would be made of, could not be computed", x.ladder.Name(f.bucket()), at(f.partial)),
+			fmt.Sprintf("`quern explain --time %s` says why", at(f.partial)), 0,
+		}
 	case f.input.NotFinite > 0:
 		return Conclusion{NoSamples, fmt.Sprintf("no samples: all %d are NaN or infinite, which roll-ups leave out", f.input.NotFinite), nothing, 0}
 	case f.bucket() > metric.Raw:
@@ -245,12 +256,8 @@ func dropped(f *found, a *around) (Conclusion, bool) {
 		}
 		// The words are those of a run's error.
 		_, reason, ok := strings.Cut(e.Message, "marks of slice "+f.slice.String()+" dropped: ")
-		switch {
-		case !ok:
-		case reason == recovery.TooOld.String():
-			return Conclusion{GivenUp, fmt.Sprintf("given up at %s: older than the age cap", at(e.TimeMs)), byHand, 0}, true
-		case reason == recovery.Expired.String():
-			return Conclusion{Expired, fmt.Sprintf("given up at %s: its input has expired", at(e.TimeMs)), "nothing: the row stays as it is", 0}, true
+		if ok && reason == recovery.Expired.String() {
+			return Conclusion{Expired, fmt.Sprintf("given up at %s: its input has expired", at(e.TimeMs)), staysPartial, 0}, true
 		}
 	}
 	return Conclusion{}, false

@@ -130,8 +130,12 @@ type found struct {
 	input  Input
 	row    metric.Rollup
 	hasRow bool
-	marks  []placed
-	more   int
+	// gap is that there is a row which only says that samples may be missing.
+	gap bool
+	// partial is the time of the first row below that is partial, also of one that is a gap; 0 for none.
+	partial int64
+	marks   []placed
+	more    int
 	// below is the earliest run that grinds something that this row is made of.
 	below *below
 }
@@ -220,12 +224,17 @@ func (x *Explainer) readInput(ctx context.Context, id metric.ScheduleID, f *foun
 		if err != nil {
 			return fmt.Errorf("read %s rows of series %d: %w", x.ladder.Name(f.bucket()), id, err)
 		}
-		if r.Schedule == id && r.Count > 0 {
+		if r.Schedule == id {
 			rows = append(rows, r)
 		}
 	}
-	f.input.Rows = len(rows)
 	for _, r := range rows {
+		if r.Count > 0 {
+			f.input.Rows++
+		}
+		if r.Partial && f.partial == 0 {
+			f.partial = r.TimeMs
+		}
 		f.input.Finite += int(r.Count)
 	}
 	f.input.Samples = f.input.Finite
@@ -241,9 +250,9 @@ func (x *Explainer) readRow(ctx context.Context, id metric.ScheduleID, f *found)
 		if err != nil {
 			return fmt.Errorf("read the %s row of series %d: %w", x.ladder.Name(f.level), id, err)
 		}
-		// A row without samples takes back one that was there before.
-		if r.Schedule == id && r.Count > 0 {
-			f.row, f.hasRow = r.Rollup, true
+		// A row without samples takes back one that was there before, or says that there may have been one.
+		if r.Schedule == id {
+			f.row, f.hasRow, f.gap = r.Rollup, r.Count > 0, r.Count == 0 && r.Partial
 		}
 	}
 	return nil

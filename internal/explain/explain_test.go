@@ -269,7 +269,8 @@ func TestPutOff(t *testing.T) {
 	require.Equal(t, explain.Done, w.explain(clockAt(10, 50))[0].Verdict)
 }
 
-func TestGivenUp(t *testing.T) {
+// TestFailsOnAndOn: work that has failed for longer than any age cap is tried again all the same.
+func TestFailsOnAndOn(t *testing.T) {
 	w := newWorld(t, nil)
 	w.report(clockAt(10, 10), 1)
 	w.set(11, 2)
@@ -279,13 +280,13 @@ func TestGivenUp(t *testing.T) {
 	require.NoError(t, w.cache.Put(t.Context(), 0, metric.Raw, []storage.Mark{
 		{TimeMs: clockAt(10, 0).UnixMilli(), Kind: storage.MarkRetry, DueMs: clockAt(11, 0).UnixMilli(), Attempt: 20, LastError: "no"},
 	}))
-	w.expect(w.explain(clockAt(10, 0))[0], explain.GivenUp,
-		"given up by the run at 2025-11-22T17:02:00Z: older than the age cap, it has been due since 2025-11-21T11:00:00Z", time.Time{})
+	w.expect(w.explain(clockAt(10, 0))[0], explain.PutOff,
+		"put off after the error: no; attempt 21 is at 2025-11-22T17:02:00Z", clockAt(41, 2))
 	w.set(41, 2)
 	w.run()
 	l := w.explain(clockAt(10, 0))[0]
-	w.expect(l, explain.GivenUp, "given up at 2025-11-22T17:02:00Z: older than the age cap", time.Time{})
-	require.Contains(t, l.Next, "quern reaggregate")
+	w.expect(l, explain.Done, "complete and up to date", time.Time{})
+	require.EqualValues(t, 2, l.Row.Count)
 }
 
 func TestExpired(t *testing.T) {
@@ -302,6 +303,24 @@ func TestExpired(t *testing.T) {
 
 	w.clk.Set(clockAt(11, 2).Add(91 * day))
 	w.expect(w.explain(clockAt(10, 0))[0], explain.RowExpired, "rows of this level are kept until 2026-02-19T10:00:00Z", time.Time{})
+}
+
+// TestGap: a row that could not be computed any more leaves a trace in those above it, and they say where it is.
+func TestGap(t *testing.T) {
+	w := newWorld(t, nil)
+	require.NoError(t, w.store.Write(t.Context(), &storage.Batch{Open: []storage.SliceKey{{StartMs: clockAt(10, 0).UnixMilli()}}}))
+	w.report(clockAt(10, 10), 1)
+	w.clk.Set(clockAt(11, 30).Add(7 * day))
+	_, err := w.store.ClaimSchedules(t.Context(), "web-1", []storage.Schedule{{ID: 0, Labels: w.index.Labels(0)}})
+	require.NoError(t, err)
+	w.run()
+	levels := w.explain(clockAt(10, 0))
+	w.expect(levels[0], explain.Expired, "given up at 2025-11-28T11:30:00Z: its input has expired", time.Time{})
+	require.Nil(t, levels[0].Row)
+	for i, below := range []string{"the 1h row of 2025-11-21T10:00:00Z", "the 6h row of 2025-11-21T06:00:00Z"} {
+		w.expect(levels[i+1], explain.Partial, "no row: "+below+", which it would be made of, could not be computed", time.Time{})
+		require.Nil(t, levels[i+1].Row)
+	}
 }
 
 func TestNoSamples(t *testing.T) {
@@ -355,7 +374,7 @@ func TestPartial(t *testing.T) {
 	w.expect(levels[0], explain.Partial, "partial: 1 of the raw chunks are damaged, and samples may be missing", time.Time{})
 	require.Contains(t, levels[0].Next, "quern reaggregate")
 	require.True(t, levels[0].Row.Partial)
-	w.expect(levels[1], explain.Partial, "partial: so is a 1h row that it is made of, and samples may be missing", time.Time{})
+	w.expect(levels[1], explain.Partial, "partial: so is the 1h row of 2025-11-21T10:00:00Z, which it is made of, and samples may be missing", time.Time{})
 	var text strings.Builder
 	require.NoError(t, (&explain.Answer{Series: []explain.Series{{Levels: levels}}}).WriteText(&text))
 	require.Contains(t, text.String(), "count 2, sum 3, min 1, max 2, partial")

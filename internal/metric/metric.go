@@ -51,7 +51,8 @@ func CompareSamples(a, b Sample) int {
 //
 // Only finite samples count: NaN and the infinities stay in the raw data and are
 // left out of every field here. The zero Rollup, with Count 0, stands for "no
-// data"; it is stored only to take back a row whose samples have all been overwritten.
+// data"; it is stored only to take back a row whose samples have all been overwritten, or, partial, to say
+// that there may have been some.
 type Rollup struct {
 	// Count is the number of samples.
 	Count uint64
@@ -71,8 +72,8 @@ type Rollup struct {
 	// Sketch is a DDSketch of the values in the encoding of internal/sketch,
 	// mergeable, from which percentiles are read. Empty only when Count is 0.
 	Sketch []byte
-	// Partial says that samples may be missing: raw chunks of the slice were damaged when the row, or one that it
-	// is made of, was last ground.
+	// Partial says that samples may be missing: of the row, or of one that it is made of, raw chunks were damaged when it
+	// was last ground, or the input has expired before it could be.
 	Partial bool
 }
 

@@ -49,8 +49,6 @@ type Options struct {
 	Parallel int
 	// Shared says that other processes write to the store meanwhile.
 	Shared bool
-	// AgeCap is how long after its end a slice is still ground. The default is 24h.
-	AgeCap time.Duration
 	// Retention is how long the store keeps each bucket.
 	Retention storage.Retention
 	// Logger takes what an operator should know. The default discards.
@@ -65,9 +63,6 @@ func (o *Options) ensureDefaults() {
 	}
 	if o.Parallel == 0 {
 		o.Parallel = 4
-	}
-	if o.AgeCap == 0 {
-		o.AgeCap = 24 * time.Hour
 	}
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
@@ -88,9 +83,9 @@ type Report struct {
 	Read, Found, Written [tables]int64
 	// Exact are the roll-ups whose count was found out.
 	Exact int64
-	// Marked are the schedules of slices that are to be ground, TooOld those that waited for
-	// it and are too old.
-	Marked, TooOld int64
+	// Marked are the schedules of slices that are to be ground, Expired those that waited for
+	// it and whose input does not rest until then.
+	Marked, Expired int64
 	// NotFinite are the roll-ups that hold NaN or an infinity, and are left out.
 	NotFinite int64
 	// Bad are the rows that cannot be copied; a schedule with a negative id counts as one.
@@ -121,7 +116,7 @@ func (r *Report) add(o *Report) {
 	}
 	r.Exact += o.Exact
 	r.Marked += o.Marked
-	r.TooOld += o.TooOld
+	r.Expired += o.Expired
 	r.NotFinite += o.NotFinite
 	r.Bad += o.Bad
 	r.BadRows = append(r.BadRows, o.BadRows[:min(len(o.BadRows), maxNamed-len(r.BadRows))]...)

@@ -309,29 +309,28 @@ func (f *failing) WriteRollups(ctx context.Context, fence storage.Fence, level m
 	return f.step(func() error { return f.Store.WriteRollups(ctx, fence, level, rows) })
 }
 
-// TestTooOld: what a run would not take is copied, counted and not marked.
-func TestTooOld(t *testing.T) {
+// TestExpired: what a run would not take, since its input has expired by then, is copied, counted and not marked.
+func TestExpired(t *testing.T) {
 	for _, c := range []struct {
-		name           string
-		ageCap         time.Duration
-		retention      storage.Retention
-		marked, tooOld int64
+		name            string
+		retention       storage.Retention
+		marked, expired int64
 	}{
-		{"a day", 24 * time.Hour, nil, 1, 1},
-		{"a week", 7 * 24 * time.Hour, nil, 2, 0},
-		{"expired before it is run", 7 * 24 * time.Hour, storage.Retention{72 * time.Hour}, 1, 1},
+		{"kept for ever", nil, 2, 0},
+		{"a week", storage.Retention{7 * 24 * time.Hour}, 2, 0},
+		{"expired before it is run", storage.Retention{72 * time.Hour}, 1, 1},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			from := newMemory()
 			from.sample(7, now.Add(-72*time.Hour), 1)
 			from.sample(7, now.Add(-time.Hour), 2)
 			w := newWorld()
-			w.opts.AgeCap, w.opts.Retention = c.ageCap, c.retention
+			w.opts.Retention = c.retention
 			report, err := w.migrate(t, from)
 			require.NoError(t, err)
 			assert.EqualValues(t, 2, report.Found[0])
 			assert.Equal(t, c.marked, report.Marked)
-			assert.Equal(t, c.tooOld, report.TooOld)
+			assert.Equal(t, c.expired, report.Expired)
 		})
 	}
 }

@@ -525,8 +525,8 @@ func (p *piece) pending(i int, level legacy.Level, times []int64, found []row, w
 			continue
 		}
 		last = s.StartMs
-		if p.tooOld(bucket, s, now) {
-			p.report.TooOld++
+		if p.expired(bucket, s, now) {
+			p.report.Expired++
 			continue
 		}
 		p.report.Marked++
@@ -538,13 +538,9 @@ func (p *piece) pending(i int, level legacy.Level, times []int64, found []row, w
 
 func same(a, b *metric.Rollup) bool { return a.Count == b.Count && a.Sum == b.Sum }
 
-// tooOld says whether a run would not grind the slice any more.
-func (p *piece) tooOld(b metric.Bucket, s metric.Slice, nowMs int64) bool {
-	width := s.EndMs - s.StartMs
-	if nowMs-s.EndMs > p.opts.AgeCap.Milliseconds()+width {
-		return true
-	}
-	// Its input must still rest when the current slice, which the mark goes into, is run.
+// expired says whether a run could not grind the slice any more: its input must still rest when the current
+// slice, which the mark goes into, is run.
+func (p *piece) expired(b metric.Bucket, s metric.Slice, nowMs int64) bool {
 	keep := p.opts.Retention.Of(b).Milliseconds()
 	run := p.slice(b, nowMs).EndMs + p.cache.Timing().Delay.Milliseconds()
 	return keep > 0 && s.StartMs < run-keep

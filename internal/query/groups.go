@@ -175,7 +175,7 @@ func (g Group) Spans(ctx context.Context, p *Plan, warn *Warnings, with func(i i
 				return err
 			}
 			if row.Partial {
-				warn.add("%s of %s is partial: raw chunks were damaged when it was ground",
+				warn.add("%s of %s is partial: samples may be missing from it",
 					g.q.rowName(part.bucket, row.TimeMs), g.q.index.Labels(row.Schedule))
 			}
 			*span = Span{StartMs: row.TimeMs, EndMs: row.TimeMs + width, Rollup: row.Rollup}

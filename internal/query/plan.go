@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/quern/quern/internal/metric"
+	"github.com/quern/quern/internal/storage"
 )
 
 // part is a stretch of time that is answered from one bucket. Of raw it is the samples
@@ -53,33 +54,49 @@ func (q *Querier) planner(ctx context.Context, startMs, endMs int64, levels []me
 	if len(levels) == 0 {
 		return p, nil
 	}
-	// Work is given up when it has waited for the age cap and a slice, so nothing has been
-	// outstanding for longer than that and the way up the ladder.
-	backMs := q.opts.AgeCap.Milliseconds() + 3*q.ladder.WidthMs(q.ladder.Top())
-	for level := metric.Bucket(1); level <= slices.Max(levels); level++ {
+	fromMs, coarsest := metric.AlignDown(startMs, q.ladder.WidthMs(q.ladder.Top())), slices.Max(levels)
+	open, err := q.outstanding(ctx, coarsest, fromMs, min(endMs, nowMs))
+	if err != nil {
+		return nil, err
+	}
+	for level := metric.Bucket(1); level <= coarsest; level++ {
 		width := q.ladder.WidthMs(level)
 		p.openMs[level] = metric.AlignDown(nowMs, width)
-		fromMs := metric.AlignDown(max(startMs, nowMs-backMs), q.ladder.WidthMs(q.ladder.Top()))
+		toMs := min(endMs, p.openMs[level])
 		var unground []int64
 		// A row is outstanding when one that it is made of is.
 		for _, t := range p.ungroundMs[level-1] {
 			unground = append(unground, metric.AlignDown(t, width))
 		}
-		if toMs := min(endMs, p.openMs[level]); fromMs < toMs {
-			states, err := q.store.Slices(ctx, level-1, fromMs, toMs)
-			if err != nil {
-				return nil, fmt.Errorf("look for open slices of %s: %w", q.ladder.Name(level-1), err)
-			}
-			for _, s := range states {
-				if !s.Complete {
-					unground = append(unground, s.StartMs)
-				}
+		for _, k := range open {
+			if k.Bucket == level-1 && fromMs <= k.StartMs && k.StartMs < toMs {
+				unground = append(unground, k.StartMs)
 			}
 		}
 		slices.Sort(unground)
 		p.ungroundMs[level] = slices.Compact(unground)
 	}
 	return p, nil
+}
+
+// outstanding are the open slices below the levels up to coarsest, at least those that start in [fromMs, toMs).
+func (q *Querier) outstanding(ctx context.Context, coarsest metric.Bucket, fromMs, toMs int64) ([]storage.SliceKey, error) {
+	if q.opts.Outstanding != nil {
+		return q.opts.Outstanding(ctx)
+	}
+	var out []storage.SliceKey
+	for b := metric.Raw; b < coarsest && fromMs < toMs; b++ {
+		states, err := q.store.Slices(ctx, b, fromMs, toMs)
+		if err != nil {
+			return nil, fmt.Errorf("look for open slices of %s: %w", q.ladder.Name(b), err)
+		}
+		for _, s := range states {
+			if !s.Complete {
+				out = append(out, s.SliceKey)
+			}
+		}
+	}
+	return out, nil
 }
 
 // keptMs is from when on each bucket is whole.

@@ -99,6 +99,23 @@ func TestPointsOfOpenSlices(t *testing.T) {
 	})
 }
 
+// A slice that an outage has left open is not forgotten, however long ago that was.
+func TestPointsOfSlicesOpenForLong(t *testing.T) {
+	onEachStore(t, func(t *testing.T, w *world) {
+		w.series(1, "cpu", "web-1")
+		start := midnight - 6*day
+		w.fill([]metric.ScheduleID{1}, start, noon, 10*minute, wave)
+		w.grind(1, start, start+8*hour)
+		w.grind(1, start+9*hour, midnight+12*hour)
+		w.grind(2, start, start+6*hour)
+		w.grind(2, start+12*hour, midnight+12*hour)
+		w.grind(3, start+day, midnight)
+		w.took()
+		w.checkPoints("cpu", query.Range{StartMs: start, EndMs: start + 2*day, N: 2})
+		require.Equal(t, []metric.Bucket{2, 1, 0, 1, 2, 3}, buckets(w.took()))
+	})
+}
+
 // While nothing is ground, no run opens the slices of the levels above.
 func TestPointsWhileNothingIsGround(t *testing.T) {
 	w := newWorld(t, defaultSettings(), retention)

@@ -37,9 +37,9 @@ type Store interface {
 type Options struct {
 	// MaxSeries is the number of series that one request may match. The default is 300000.
 	MaxSeries int
-	// AgeCap is how long work may be outstanding before the aggregation gives it up. The
-	// default is 24h.
-	AgeCap time.Duration
+	// Outstanding are the slices that were opened and are not ground. The default asks the store about all of a
+	// request's range, which over Cassandra is a read for each day.
+	Outstanding func(ctx context.Context) ([]storage.SliceKey, error)
 	// FutureLimit is how far ahead of the clock samples may be taken in. The default is 24h, and less stands for it too.
 	FutureLimit time.Duration
 	// Parallel is the number of groups that one request reads at the same time, except
@@ -53,9 +53,6 @@ type Options struct {
 func (o Options) EnsureDefaults() Options {
 	if o.MaxSeries <= 0 {
 		o.MaxSeries = 300_000
-	}
-	if o.AgeCap <= 0 {
-		o.AgeCap = 24 * time.Hour
 	}
 	o.FutureLimit = max(o.FutureLimit, 24*time.Hour)
 	if o.Parallel <= 0 {

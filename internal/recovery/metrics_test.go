@@ -1,6 +1,7 @@
 package recovery_test
 
 import (
+	"context"
 	"strings"
 	"testing"
 	"time"
@@ -35,6 +36,62 @@ func TestLateOpenedSliceIsFound(t *testing.T) {
 	require.NoError(t, err)
 	require.True(t, due)
 	require.Equal(t, ten, k)
+}
+
+// What was left open is found however long ago that was; what comes after it is not looked for behind the age cap. Looks
+// that go on at once do no harm to each other.
+func TestFirstLookIsAtAll(t *testing.T) {
+	day := time.Date(2025, time.November, 21, 0, 0, 0, 0, time.UTC)
+	clk := clock.NewSimulated(day)
+	store := storagetest.NewModel(storage.Settings{
+		Ladder: metric.DefaultLadder(), GroupSize: 4, IndexPartitions: 1, Epochs: blocks.Epochs{{BlockSize: 4}},
+	}, nil, clk)
+	looks := &looks{Store: store}
+	old := storage.SliceKey{StartMs: day.AddDate(-7, 0, 0).UnixMilli()}
+	require.NoError(t, store.Write(t.Context(), &storage.Batch{Open: []storage.SliceKey{old}}))
+	r := recovery.New(looks, cache.New(store, clk, 1, cache.DefaultTiming()), clk, recovery.Options{})
+	look := func(want ...storage.SliceKey) {
+		t.Helper()
+		out, err := r.Outstanding(t.Context())
+		require.NoError(t, err)
+		require.Equal(t, want, out)
+	}
+	look(old)
+	look(old)
+	require.Equal(t, old.StartMs, looks.fromMs)
+
+	// While one look goes on, its slice is completed and another look is done.
+	looks.during = func() {
+		looks.during = nil
+		require.NoError(t, store.CompleteSlice(t.Context(), old))
+		look()
+	}
+	look()
+	look()
+	require.Equal(t, day.AddDate(0, 0, -1).UnixMilli(), looks.fromMs)
+
+	// The clock was ahead: what was opened since it went back is older than the last look.
+	clk.Set(day.AddDate(0, 0, -10))
+	back := storage.SliceKey{StartMs: day.AddDate(0, 0, -10).UnixMilli()}
+	require.NoError(t, store.Write(t.Context(), &storage.Batch{Open: []storage.SliceKey{back}}))
+	look(back)
+}
+
+// looks remembers from when on raw slices were last asked for.
+type looks struct {
+	storage.Store
+	fromMs int64
+	during func()
+}
+
+func (l *looks) Slices(ctx context.Context, b metric.Bucket, fromMs, toMs int64) ([]storage.SliceState, error) {
+	if b == metric.Raw {
+		if l.during != nil {
+			l.during()
+		}
+		l.fromMs = fromMs
+	}
+	return l.Store.Slices(ctx, b, fromMs, toMs)
 }
 
 // The lag grows from the last look on.

@@ -1,6 +1,5 @@
 // Package recovery decides what becomes of work that did not go as it should have:
-// slices whose run was missed, blocks that failed, marks that are too old, input
-// that has expired.
+// slices whose run was missed, blocks that failed, input that has expired.
 package recovery
 
 import (
@@ -21,8 +20,8 @@ import (
 
 // Options are the bounds of what is still dealt with.
 type Options struct {
-	// AgeCap is how long after it was first due work is still done, and how old a
-	// sample may be to be taken. The default is 24h.
+	// AgeCap is how old a sample may be to be taken, so that ingest opens no slice that ended longer ago. It bounds how
+	// far back each look for open slices goes, and not what is done about them. The default is 24h.
 	AgeCap time.Duration
 	// Retention is how long the input of each bucket rests.
 	Retention storage.Retention
@@ -38,9 +37,11 @@ type Recovery struct {
 
 	mu sync.Mutex
 	// floor is, by bucket, the time before which no slice is outstanding nor will be,
-	// as long as the clock does not go back behind lookedMs, when it was last raised.
-	floor    []int64
-	lookedMs int64
+	// as long as the clock does not go back behind lookedMs, when a look last began. Floors that were
+	// found before the clock went back, which lookBacks counts, are not taken.
+	floor     []int64
+	lookedMs  int64
+	lookBacks int
 
 	// seen is what was outstanding at the last look.
 	seen atomic.Pointer[[]storage.SliceKey]
@@ -53,20 +54,16 @@ func New(store storage.Store, c *cache.Cache, clk clock.Clock, opts Options) *Re
 	}
 	r := &Recovery{store: store, cache: c, ladder: store.Settings().Ladder, clk: clk, opts: opts}
 	r.floor = make([]int64, r.ladder.Top())
-	r.lookBack(clock.NowMs(clk))
+	r.lookBack()
 	return r
 }
 
-// maxOutage is how far back slices left open are looked for. What is older than
-// the age cap is dropped when found; looking further back than this for nothing
-// but dropping it is not worth the reads.
-const maxOutage = 30 * 24 * time.Hour
-
-// lookBack lowers the floors to where the first look begins: it finds what earlier
-// processes left, or this one under a clock that was ahead.
-func (r *Recovery) lookBack(nowMs int64) {
+// lookBack lowers the floors so that the next look is at all slices that the store has: it finds what earlier
+// processes left, however long ago, or this one under a clock that was ahead. The store keeps the
+// record of a slice for little longer than there is work to do for it.
+func (r *Recovery) lookBack() {
 	for _, b := range r.ladder.Ground() {
-		r.floor[b] = r.ladder.SliceAt(b, nowMs-maxOutage.Milliseconds()).StartMs
+		r.floor[b] = math.MinInt64
 	}
 }
 
@@ -74,21 +71,16 @@ func (r *Recovery) lookBack(nowMs int64) {
 // in which they must be run: by end, and at the same end finest first. So every slice comes
 // after all slices that lie within it, which the cascade relies on.
 func (r *Recovery) Outstanding(ctx context.Context) ([]storage.SliceKey, error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
+	now, from, lookBacks := r.begin()
 	var out []storage.SliceKey
-	now := clock.NowMs(r.clk)
-	if now < r.lookedMs {
-		r.lookBack(now)
-	}
-	r.lookedMs = now
 	// Ingest opens no slice that is long closed, also under a clock that goes back between two
 	// looks; a run opens one only around the slice that it grinds. So the floor of
 	// each bucket follows from what is outstanding below it. A slice that is not due is open yet,
 	// however low the age cap.
 	floor := now - max(r.opts.AgeCap, r.cache.Timing().Delay).Milliseconds()
+	floors := make([]int64, len(from))
 	for _, b := range r.ladder.Ground() {
-		states, err := r.store.Slices(ctx, b, r.floor[b], now+1)
+		states, err := r.store.Slices(ctx, b, from[b], now+1)
 		if err != nil {
 			return nil, fmt.Errorf("read the slices of %s: %w", r.ladder.Name(b), err)
 		}
@@ -99,14 +91,40 @@ func (r *Recovery) Outstanding(ctx context.Context) ([]storage.SliceKey, error) 
 			}
 		}
 		floor = r.ladder.SliceAt(b, floor).StartMs
-		r.floor[b] = max(r.floor[b], floor)
+		floors[b] = floor
 	}
+	r.raise(floors, lookBacks)
 	slices.SortFunc(out, func(a, b storage.SliceKey) int {
 		return cmp.Or(cmp.Compare(r.slice(a).EndMs, r.slice(b).EndMs), cmp.Compare(a.Bucket, b.Bucket))
 	})
 	seen := slices.Clone(out)
 	r.seen.Store(&seen)
 	return out, nil
+}
+
+// begin says what the time of a look is, and from when on it looks, by bucket.
+func (r *Recovery) begin() (nowMs int64, from []int64, lookBacks int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	nowMs = clock.NowMs(r.clk)
+	if nowMs < r.lookedMs {
+		r.lookBack()
+		r.lookBacks++
+	}
+	r.lookedMs = nowMs
+	return nowMs, slices.Clone(r.floor), r.lookBacks
+}
+
+// raise takes the floors that a look has found. Looks that go on at the same time may end in any order.
+func (r *Recovery) raise(floors []int64, lookBacks int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if lookBacks != r.lookBacks {
+		return
+	}
+	for b := range r.floor {
+		r.floor[b] = max(r.floor[b], floors[b])
+	}
 }
 
 // NextDue is the first outstanding slice whose run may begin; ok is false when there
@@ -138,8 +156,6 @@ type Verdict int
 const (
 	// Grind it.
 	Grind Verdict = iota
-	// TooOld: it has waited longer than the age cap since it was first due.
-	TooOld
 	// Expired: part of its input may have outlived its retention, and a roll-up is
 	// never recomputed from part of its input.
 	Expired
@@ -147,28 +163,18 @@ const (
 
 // String says the verdict in words, as errors and logs show it.
 func (v Verdict) String() string {
-	switch v {
-	case TooOld:
-		return "older than the age cap"
-	case Expired:
+	if v == Expired {
 		return "its input has expired"
 	}
 	return "to be ground"
 }
 
-// Judge says whether work is still to be done. The age counts from when the work
-// was first due, not from the time of its data: a sample taken at exactly the age
-// cap has still to travel up the whole ladder. A slice's width comes on top, since that long
-// work that is put off waits for its next attempt, and at the upper levels that alone
-// is a day.
+// Judge says whether work is still to be done: as long as its input is whole, however long it has waited or failed.
 func (r *Recovery) Judge(w *cache.Work) Verdict { return r.JudgeAt(w, clock.NowMs(r.clk)) }
 
 // JudgeAt is what Judge says at nowMs, of a run that is still to come for example.
 func (r *Recovery) JudgeAt(w *cache.Work, nowMs int64) Verdict {
-	switch {
-	case nowMs-w.DueMs() > r.opts.AgeCap.Milliseconds()+w.Slice.EndMs-w.Slice.StartMs:
-		return TooOld
-	case w.Slice.StartMs < r.KeptFrom(w.Bucket(), nowMs):
+	if w.Slice.StartMs < r.KeptFrom(w.Bucket(), nowMs) {
 		return Expired
 	}
 	return Grind
@@ -182,11 +188,6 @@ func (r *Recovery) KeptFrom(b metric.Bucket, nowMs int64) int64 {
 		return math.MinInt64
 	}
 	return nowMs - keep.Milliseconds()
-}
-
-// Drop gives work up: its cache block and the marks that were read are deleted.
-func (r *Recovery) Drop(ctx context.Context, fence storage.Fence, w *cache.Work) error {
-	return r.cache.Done(ctx, fence, w)
 }
 
 // Reschedule puts failed work off to the bucket's current slice: one mark with the

@@ -9,6 +9,7 @@ import (
 	"github.com/quern/quern/internal/blocks"
 	"github.com/quern/quern/internal/cache"
 	"github.com/quern/quern/internal/metric"
+	"github.com/quern/quern/internal/recovery"
 	"github.com/quern/quern/internal/shards"
 	"github.com/quern/quern/internal/storage"
 )
@@ -26,11 +27,11 @@ type grind struct {
 
 func newGrind(r *Runner, t *tally) *grind { return &grind{run: r, tally: t} }
 
-// block grinds one block. Each step may be repeated, and the marks go last, so that
+// block grinds one block, or gives it up where its input has expired. Each step may be repeated, and the marks go last, so that
 // wherever it ends early the next run does the same again. Before each step it asks whether
 // the shard is still this worker's.
-func (g *grind) block(ctx context.Context, w *cache.Work) error {
-	if err := g.compute(ctx, w); err != nil {
+func (g *grind) block(ctx context.Context, w *cache.Work, v recovery.Verdict) error {
+	if err := g.compute(ctx, w, v); err != nil {
 		return err
 	}
 	if len(g.rows) > 0 {
@@ -54,6 +55,10 @@ func (g *grind) block(ctx context.Context, w *cache.Work) error {
 	if err := g.run.cache.Done(ctx, g.lease.Fence, w); err != nil {
 		return err
 	}
+	if v == recovery.Expired {
+		g.tally.dropped.Add(int64(len(w.Marks)))
+		return nil
+	}
 	g.tally.blocks.Add(1)
 	g.tally.schedules.Add(int64(len(g.rows)))
 	if w.Late() {
@@ -65,8 +70,11 @@ func (g *grind) block(ctx context.Context, w *cache.Work) error {
 // compute fills g.rows with the block's rows. Where nothing finite is left of a
 // schedule that may have had a row before, its row is the zero one, which takes the
 // old one back: it stands for "no data" and readers skip it.
-func (g *grind) compute(ctx context.Context, w *cache.Work) error {
-	if w.Bucket() == metric.Raw {
+func (g *grind) compute(ctx context.Context, w *cache.Work, v recovery.Verdict) error {
+	switch {
+	case v == recovery.Expired:
+		return g.giveUp(ctx, w)
+	case w.Bucket() == metric.Raw:
 		return g.fromSamples(ctx, w)
 	}
 	return g.fromRollups(ctx, w)
@@ -113,11 +121,12 @@ func (g *grind) fromSamples(ctx context.Context, w *cache.Work) error {
 		}
 	}
 	if left.n == 0 {
-		return nil
+		return g.closeGaps(ctx, w)
 	}
 	g.run.damaged(ctx, w, tableRaw, left.n,
 		fmt.Errorf("%d raw chunks of slice %s are left out, and the rows of their schedules are partial: %s", left.n, w.Slice, &left))
-	return g.keepFuller(ctx, w, &left)
+	size := g.run.store.Settings().GroupSize
+	return g.keepFuller(ctx, w, func(id metric.ScheduleID) bool { return slices.Contains(left.groups, blocks.Of(id, size).Start) })
 }
 
 // readRaw reads the block's raw chunks, and leaves out those that are damaged. What the store itself cannot read
@@ -151,7 +160,7 @@ func (g *grind) fromRollups(ctx context.Context, w *cache.Work) error {
 		if err != nil {
 			left.name(err.Error())
 		}
-		if ok || w.Late() {
+		if ok || r.Partial || w.Late() {
 			g.rows = append(g.rows, metric.RollupRow{Schedule: id, TimeMs: w.Slice.StartMs, Rollup: r})
 		}
 	}
@@ -159,7 +168,7 @@ func (g *grind) fromRollups(ctx context.Context, w *cache.Work) error {
 		g.run.damaged(ctx, w, tableRollups, left.n,
 			fmt.Errorf("sketches of %d series are left out in slice %s, whose rows are partial: %s", left.n, w.Slice, &left))
 	}
-	return nil
+	return g.closeGaps(ctx, w)
 }
 
 func (g *grind) readRollups(ctx context.Context, w *cache.Work) error {

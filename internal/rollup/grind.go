@@ -55,12 +55,14 @@ func (g *Grinder) Samples(samples []metric.Sample) (metric.Rollup, bool) {
 }
 
 // Rollups merges finer rows, which MUST be of one schedule and ascend in time; what comes of
-// them is partial if one of them is. It is false when there are none. The error is sketch.ErrCorrupt and names the rows
+// them is partial if one of them is, also one without samples. It is false when none has samples. The error is sketch.ErrCorrupt and names the rows
 // whose sketches are damaged. What comes of them is partial too: it has their numbers, and lacks their samples in its sketch.
 func (g *Grinder) Rollups(rows []metric.RollupRow) (metric.Rollup, bool, error) {
 	var r metric.Rollup
+	partial := false
 	for i := range rows {
 		row := &rows[i]
+		partial = partial || row.Partial
 		if row.Count == 0 {
 			continue
 		}
@@ -74,13 +76,12 @@ func (g *Grinder) Rollups(rows []metric.RollupRow) (metric.Rollup, bool, error) 
 		r.Max = max(r.Max, row.Max)
 		r.Increase += step(r.Last, row.First) + row.Increase
 		r.Last = row.Last
-		r.Partial = r.Partial || row.Partial
 	}
 	if r.Count == 0 {
-		return metric.Rollup{}, false, nil
+		return metric.Rollup{Partial: partial}, false, nil
 	}
 	err := g.merge(rows)
-	r.Sketch, r.Partial = g.keepSketch(), r.Partial || err != nil
+	r.Sketch, r.Partial = g.keepSketch(), partial || err != nil
 	return r, true, err
 }
 

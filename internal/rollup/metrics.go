@@ -52,7 +52,7 @@ func newMetrics(reg prometheus.Registerer, ladder metric.Ladder) *metrics {
 		queries:     byBucket("quern_aggregation_queries_total", "Reads of blocks and index partitions."),
 		late:        byBucket("quern_aggregation_late_rows_total", "Roll-up rows recomputed for late data."),
 		rescheduled: byBucket("quern_aggregation_blocks_rescheduled_total", "Blocks that failed and were put off to a later slice."),
-		dropped:     byBucket("quern_aggregation_marks_dropped_total", "Marks given up because of their age or because their input has expired."),
+		dropped:     byBucket("quern_aggregation_marks_dropped_total", "Marks given up because their input has expired."),
 		damaged: f.NewCounterVec(prometheus.CounterOpts{
 			Name: "quern_aggregation_damaged_chunks_total",
 			Help: "Damaged chunks that reads of blocks met, each time, by table. A block of metrics_cache counts as one, and so does a series with damaged sketches in its roll-ups.",

@@ -420,19 +420,18 @@ func (r *Runner) settle(ctx context.Context, g *grind, w *cache.Work) error {
 	if err := g.lease.Check(); err != nil {
 		return err
 	}
-	if v := r.recovery.Judge(w); v != recovery.Grind {
-		g.tally.dropped.Add(int64(len(w.Marks)))
-		r.report(ctx, w.Partition.SliceKey, w.Block.Start, fmt.Errorf("%d marks of slice %s dropped: %s", len(w.Marks), w.Slice, v))
-		return r.orLeave(ctx, r.recovery.Drop(ctx, g.lease.Fence, w))
-	}
-	err := g.block(ctx, w)
+	v := r.recovery.Judge(w)
+	err := g.block(ctx, w, v)
 	for attempt := 1; err != nil && attempt < r.opts.Attempts && !stops(ctx, err); attempt++ {
 		if serr := r.clk.Sleep(ctx, r.opts.Backoff<<(attempt-1)); serr != nil {
 			return serr
 		}
-		err = g.block(ctx, w)
+		err = g.block(ctx, w, v)
 	}
 	switch {
+	case err == nil && v == recovery.Expired:
+		r.report(ctx, w.Partition.SliceKey, w.Block.Start, fmt.Errorf("%d marks of slice %s dropped: %s", len(w.Marks), w.Slice, v))
+		return nil
 	case err == nil:
 		return nil
 	case stops(ctx, err):

@@ -127,8 +127,8 @@ type Mark struct {
 	Chunks int
 	// Schedules are sorted; empty means the whole block.
 	Schedules []metric.ScheduleID
-	// DueMs is the end of the first slice in whose index this work was put. The age
-	// cap counts from there, however often the work was put off since.
+	// DueMs is the end of the first slice in whose index this work was put, however often it was put off since. It is
+	// for people.
 	DueMs int64
 	// Attempt counts the runs that failed on it, LastError is what the last one said.
 	Attempt   int
@@ -239,8 +239,7 @@ type Run struct {
 	BlockQueries int
 	IndexQueries int
 	// Late are the schedules recomputed for late data, Rescheduled the blocks put
-	// off to a later slice, Dropped the marks given up by the age cap or because
-	// their input has expired.
+	// off to a later slice, Dropped the marks given up because their input has expired.
 	Late        int
 	Rescheduled int
 	Dropped     int

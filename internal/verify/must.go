@@ -15,7 +15,7 @@ type Row struct {
 	Sum, Min, Max, Avg    float64
 	First, Last, Increase float64
 	P50, P90, P99         float64
-	// Partial says that samples may be missing, because raw chunks were damaged when it was ground.
+	// Partial says that samples may be missing, because raw chunks were damaged or input had expired when it was ground.
 	Partial bool
 }
 

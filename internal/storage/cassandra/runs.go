@@ -85,7 +85,7 @@ func (s *Store) sliceDays(ctx context.Context, b metric.Bucket, fromMs, toMs int
 // CompleteSlice implements storage.Runs.
 func (s *Store) CompleteSlice(ctx context.Context, k storage.SliceKey) error {
 	return named("complete slice", s.session.exec(ctx, s.stamps.next(), stmt(cqlCompleteSlice,
-		int(k.Bucket), metric.AlignDown(k.StartMs, dayMs), k.StartMs, s.litterTTL(k.Bucket, keepCompleteSlice))))
+		int(k.Bucket), metric.AlignDown(k.StartMs, dayMs), k.StartMs, s.workTTL(k.Bucket, 2*keepBeyond))))
 }
 
 type cacheRow struct {

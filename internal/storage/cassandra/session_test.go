@@ -186,12 +186,13 @@ func TestTimestampsAndTimesToLiveOfABatch(t *testing.T) {
 	const (
 		slice  = time.Hour
 		rawTTL = 7 * day
+		rowTTL = 90 * day
 		second = int(time.Second)
 	)
 	clk := clock.NewSimulated(time.UnixMilli(1_700_000_000_000))
 	ttls := map[string]int{
-		cqlOpenSlice:  int(keepOpenSlice+4*slice) / second,
-		cqlWriteMark:  int(keepMark+4*slice) / second,
+		cqlOpenSlice:  int(rowTTL+keepBeyond+4*slice) / second,
+		cqlWriteMark:  int(rowTTL+2*keepBeyond+4*slice) / second,
 		cqlWriteRaw:   int(rawTTL) / second,
 		cqlWriteCache: int(keepCache+4*slice) / second,
 	}
@@ -199,7 +200,7 @@ func TestTimestampsAndTimesToLiveOfABatch(t *testing.T) {
 		r := &recorder{}
 		s := &Store{
 			session: r, clk: clk, stamps: &timestamps{clk: clk}, ladder: metric.DefaultLadder(), epochsRead: clk.Now(),
-			retention: storage.Retention{rawTTL},
+			retention: storage.Retention{rawTTL, rowTTL, rowTTL, rowTTL},
 		}
 		require.NoError(t, s.Write(t.Context(), newRound(1).batch(fence)))
 		seen := map[string]bool{}

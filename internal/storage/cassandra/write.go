@@ -23,14 +23,25 @@ const (
 const day = 24 * time.Hour
 
 // TTLs against litter: each is far beyond the time after which nobody looks at the row, and
-// nothing relies on them. Work older than a month is not even looked for. A
-// complete slice outlives every row that opened it, so that it never looks open again.
+// nothing relies on them.
 const (
-	keepOpenSlice     = 90 * day
-	keepCompleteSlice = 2 * keepOpenSlice
-	keepMark          = 45 * day
-	keepCache         = 7 * day
+	// keepBeyond is how much longer than there is work to do for it a slice is known to be open. Its marks are kept for twice
+	// that, so that it never looks as if there was nothing to do. A complete slice is too, so that it outlives every row
+	// that opened it, and never looks open again.
+	keepBeyond = 30 * day
+	// keepCache is short: where the cache is gone, the table below is read.
+	keepCache = 7 * day
 )
+
+// workTTL is beyond after the time for which there is work to do for a slice of the bucket: until its input has
+// expired, and then until the rows have that must say so.
+func (s *Store) workTTL(b metric.Bucket, beyond time.Duration) int {
+	input, rows := s.retention.Of(b), s.retention.Of(b+1)
+	if input == 0 || rows == 0 {
+		return 0
+	}
+	return s.litterTTL(b, max(input, rows)+beyond)
+}
 
 // litterTTL is keep after the longest time that a row of the bucket may have to wait.
 func (s *Store) litterTTL(b metric.Bucket, keep time.Duration) int {
@@ -53,7 +64,7 @@ func (s *Store) Write(ctx context.Context, b *storage.Batch) error {
 	tsUs := s.stamps.of(b.Fence)
 	if err := each(ctx, len(b.Open), func(ctx context.Context, i int) error {
 		k := b.Open[i]
-		return s.session.exec(ctx, tsUs, stmt(cqlOpenSlice, int(k.Bucket), metric.AlignDown(k.StartMs, dayMs), k.StartMs, s.litterTTL(k.Bucket, keepOpenSlice)))
+		return s.session.exec(ctx, tsUs, stmt(cqlOpenSlice, int(k.Bucket), metric.AlignDown(k.StartMs, dayMs), k.StartMs, s.workTTL(k.Bucket, keepBeyond)))
 	}); err != nil {
 		return named("open slices", err)
 	}
@@ -97,7 +108,7 @@ func (s *Store) markStatement(m *storage.PlacedMark) statement {
 	}
 	p := m.Partition
 	return stmt(cqlWriteMark, int(p.Bucket), p.StartMs, p.Shard, int64(m.Start), m.TimeMs, gocql.UUID(m.ID),
-		int(m.Kind), m.Chunks, ids, m.DueMs, m.Attempt, m.LastError, s.litterTTL(p.Bucket, keepMark))
+		int(m.Kind), m.Chunks, ids, m.DueMs, m.Attempt, m.LastError, s.workTTL(p.Bucket, 2*keepBeyond))
 }
 
 // cut makes batches of the statements of one partition.

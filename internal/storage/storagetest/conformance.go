@@ -1039,6 +1039,7 @@ func (s *suite) rollupValues() {
 		{Schedule: 1, TimeMs: at(0), Rollup: metric.Rollup{Count: 1 << 40, Sum: -1.5, Min: -3, Max: 1e300, First: 4, Last: 5, Increase: 6, Sketch: bytes.Repeat([]byte{0xff, 0}, 5000)}},
 		{Schedule: 1, TimeMs: at(1), Rollup: metric.Rollup{Count: 1, Sum: 5e-324}},
 		{Schedule: 1, TimeMs: at(-1_000_000), Rollup: metric.Rollup{Count: 2, Increase: 0.1}},
+		{Schedule: 2, TimeMs: at(0), Rollup: metric.Rollup{Partial: true}}, // none is there, and there may have been some
 	}
 	require.NoError(s, s.store.WriteRollups(s.ctx, f, 3, rows))
 	slices.SortFunc(rows, compareRows)
