@@ -2,6 +2,7 @@ package faults
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"maps"
 	"math/rand/v2"
@@ -20,8 +21,8 @@ import (
 // the patience to hear the answer.
 type Senders struct {
 	Oracle oracle.Oracle
-	// AgeCap is that of the servers where a report may be refused because it has been tried for longer; 0 where none is.
-	AgeCap time.Duration
+	// TooOld says that the servers may refuse samples for their age, as the cap is below what the senders send or take.
+	TooOld bool
 	// Reports were begun, Again counts how often one was sent another time, Impatient of these were because no
 	// answer came in time, and Refused because the answer was to try again.
 	Reports, Again, Impatient, Refused atomic.Int64
@@ -113,8 +114,8 @@ func (s *Senders) deliver(t testing.TB, rng *rand.Rand, samples []process.Sample
 		switch {
 		case err == nil:
 			return true
-		case s.AgeCap > 0 && r.Code == http.StatusBadRequest && time.Now().UnixMilli()-samples[0].Ms > s.AgeCap.Milliseconds():
-			return true // it has taken too long, and is given up
+		case s.TooOld && tooOld(r.Body):
+			return true
 		case r.Code == 0, r.Code == http.StatusServiceUnavailable, r.Code == http.StatusTooManyRequests:
 		default:
 			t.Errorf("a report was answered: %s", err)
@@ -132,6 +133,24 @@ func (s *Senders) deliver(t testing.TB, rng *rand.Rand, samples []process.Sample
 			return false
 		}
 	}
+}
+
+// tooOld says whether all that a reply rejects it rejects for its age.
+func tooOld(body []byte) bool {
+	var said struct {
+		Rejected []struct {
+			Reason string `json:"reason"`
+		} `json:"rejected"`
+	}
+	if json.Unmarshal(body, &said) != nil || len(said.Rejected) == 0 {
+		return false
+	}
+	for _, r := range said.Rejected {
+		if r.Reason != "too_old" {
+			return false
+		}
+	}
+	return true
 }
 
 // Batch is a report of a source: samples whose sums are exact, of gauges and of counters that begin again, and in each fourth
