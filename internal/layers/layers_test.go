@@ -54,6 +54,7 @@ var rules = []rule{
 	{"internal/clock", nil},
 	{"internal/throttle", []string{"internal/clock"}},
 	{"internal/pace", []string{"internal/clock"}},
+	{"internal/admission", nil},
 	{"internal/invariants", nil},
 	{"internal/layers", nil},
 	{"schema", nil},
@@ -94,13 +95,13 @@ var rules = []rule{
 	{"internal/explain", with(cache, "internal/recovery", "internal/shards", "internal/rollup", "internal/query")},
 
 	// Decoding in, encoding out: of storage only the types.
-	{"internal/api/promapi", with(nouns, "internal/query", "internal/storage")},
+	{"internal/api/promapi", with(nouns, "internal/admission", "internal/query", "internal/storage")},
 	{"internal/api/graphite", with(nouns, "internal/ingest")},
 	{"internal/graphite", with(nouns, "internal/api/graphite", "internal/ingest")},
 	{"internal/api/influx", with(nouns, "internal/ingest")},
 	{"internal/api/otlp", with(nouns, "internal/ingest")},
 	{"internal/api/remotewrite", with(nouns, "internal/ingest")},
-	{"internal/api", with(nouns, "internal/api/otlp", "internal/api/remotewrite", "internal/api/influx", "internal/ingest", "internal/query", "internal/reaggregate", "internal/explain", "internal/storage")},
+	{"internal/api", with(nouns, "internal/admission", "internal/api/otlp", "internal/api/remotewrite", "internal/api/influx", "internal/ingest", "internal/query", "internal/reaggregate", "internal/explain", "internal/storage")},
 
 	// The other end of the wire: no part of the server.
 	{"internal/hostmetrics", []string{"internal/metric"}},

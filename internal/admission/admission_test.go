@@ -1,0 +1,196 @@
+package admission
+
+import (
+	"context"
+	"io"
+	"net"
+	"net/netip"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func TestClients(t *testing.T) {
+	c := NewClients(Loopback())
+	require.Equal(t, c.Of("192.0.2.1:1"), c.Of("192.0.2.1:2"))
+	require.Equal(t, c.Of("192.0.2.1:1"), c.Of("[::ffff:192.0.2.1]:2"))
+	require.NotEqual(t, c.Of("192.0.2.1:1"), c.Of("192.0.2.2:1"))
+	require.Equal(t, c.Of("[2001:db8::1]:1"), c.Of("[2001:db8::2]:1"), "they are one network")
+	require.NotEqual(t, c.Of("[2001:db8::1]:1"), c.Of("[2001:db8:0:1::1]:1"))
+	require.NotEqual(t, Client{}, c.Of("[fe80::1%eth0]:1"))
+	for _, shared := range []string{"127.0.0.1:1", "127.1.2.3:1", "[::1]:1", "[::ffff:127.0.0.1]:1", "pipe", ""} {
+		require.Equal(t, Client{}, c.Of(shared), shared)
+	}
+	require.NotEqual(t, Client{}, NewClients(nil).Of("127.0.0.1:1"))
+}
+
+func TestBudget(t *testing.T) {
+	all := NewClients(nil)
+	a, b := all.Of("192.0.2.1:1"), all.Of("192.0.2.2:1")
+	budget := NewBudget(100, 10)
+	first, second, other := budget.Claim(a), budget.Claim(a), budget.Claim(b)
+	require.True(t, first.Grow(30))
+	require.True(t, second.Grow(20))
+	require.False(t, second.Grow(1), "one client holds half")
+	require.True(t, other.Grow(50))
+	require.False(t, other.Grow(1))
+	anybody := budget.Claim(Client{})
+	require.False(t, anybody.Grow(1), "nothing is left")
+
+	first.Release()
+	first.Release()
+	require.True(t, second.Grow(30))
+	require.False(t, second.Grow(1))
+	second.Release()
+	require.True(t, anybody.Grow(50), "no share binds what stands for many")
+	anybody.Release()
+	other.Release()
+	require.Zero(t, budget.held.all)
+	require.Empty(t, budget.held.of)
+
+	large := NewBudget(100, 80)
+	c := large.Claim(a)
+	require.True(t, c.Grow(80), "the largest request finds room")
+	require.False(t, c.Grow(1))
+
+	small := NewBudget(10, 80)
+	c = small.Claim(a)
+	require.False(t, c.Grow(11))
+	require.True(t, c.Grow(10))
+}
+
+func TestTurns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const a, b = "192.0.2.1:1", "192.0.2.2:1"
+		turns := NewTurns(2, "queries", time.Minute, NewClients(nil), prometheus.NewRegistry())
+		first, err := turns.Take(t.Context(), a)
+		require.NoError(t, err)
+
+		// A second one of the same client waits, and one of another goes ahead.
+		second := make(chan func())
+		go func() {
+			give, err := turns.Take(t.Context(), a)
+			require.NoError(t, err)
+			second <- give
+		}()
+		synctest.Wait()
+		require.InDelta(t, 1, testutil.ToFloat64(turns.inQueue), 0)
+		others, err := turns.Take(t.Context(), b)
+		require.NoError(t, err)
+
+		// Who gives up leaves the queue.
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		_, err = turns.Take(ctx, b)
+		require.ErrorIs(t, err, context.Canceled)
+		require.InDelta(t, 1, testutil.ToFloat64(turns.inQueue), 0)
+
+		others()
+		others()
+		synctest.Wait()
+		require.InDelta(t, 1, testutil.ToFloat64(turns.inUse), 0, "it has its share already")
+		first()
+		(<-second)()
+		require.InDelta(t, 0, testutil.ToFloat64(turns.inUse), 0)
+		require.InDelta(t, 0, testutil.ToFloat64(turns.inQueue), 0)
+	})
+}
+
+func TestQueueIsBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		turns := NewTurns(1, "queries", 0, NewClients(nil), nil)
+		give, err := turns.Take(t.Context(), "pipe")
+		require.NoError(t, err)
+		ctx, cancel := context.WithCancel(t.Context())
+		for range waitingPerTurn {
+			go func() { _, _ = turns.Take(ctx, "pipe") }()
+		}
+		synctest.Wait()
+		_, err = turns.Take(t.Context(), "pipe")
+		require.ErrorIs(t, err, ErrQueueFull)
+		cancel()
+		synctest.Wait()
+		give()
+		give, err = turns.Take(t.Context(), "pipe")
+		require.NoError(t, err)
+		give()
+	})
+}
+
+// TestWaitIsBounded: a turn that does not come in time is not waited for.
+func TestWaitIsBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		turns := NewTurns(1, "queries", time.Minute, NewClients(nil), nil)
+		give, err := turns.Take(t.Context(), "pipe")
+		require.NoError(t, err)
+		_, err = turns.Take(t.Context(), "pipe")
+		require.ErrorIs(t, err, ErrWaited)
+		give()
+		give, err = turns.Take(t.Context(), "pipe")
+		require.NoError(t, err)
+		give()
+	})
+	give, err := (*Turns)(nil).Take(t.Context(), "")
+	require.NoError(t, err)
+	give()
+}
+
+func TestListener(t *testing.T) {
+	var lc net.ListenConfig
+	inner, err := lc.Listen(t.Context(), "tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	l := Limit(inner, 4, NewClients([]netip.Prefix{}), func(c net.Conn) { _, _ = io.WriteString(c, "full") })
+	defer l.Close()
+	dial := func() net.Conn {
+		conn, err := new(net.Dialer).DialContext(t.Context(), "tcp", l.Addr().String())
+		require.NoError(t, err)
+		return conn
+	}
+	accepted := make(chan net.Conn)
+	go func() {
+		defer close(accepted)
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			accepted <- conn
+		}
+	}()
+	first, second := dial(), dial()
+	defer first.Close()
+	defer second.Close()
+	one, two := <-accepted, <-accepted
+
+	third := dial()
+	said, err := io.ReadAll(third)
+	require.NoError(t, err)
+	require.Equal(t, "full", string(said), "two of four are the share of one client")
+	require.NoError(t, third.Close())
+
+	require.NoError(t, one.Close())
+	_ = one.Close() // gives back nothing more
+	fourth := dial()
+	defer fourth.Close()
+	again := <-accepted
+	fifth := dial()
+	said, err = io.ReadAll(fifth)
+	require.NoError(t, err)
+	require.Equal(t, "full", string(said))
+	require.NoError(t, fifth.Close())
+
+	require.NoError(t, again.(*counted).CloseWrite())
+	require.NoError(t, again.Close())
+	require.NoError(t, two.Close())
+	require.NoError(t, l.Close())
+	for range accepted {
+		t.Error("nobody else was there")
+	}
+}

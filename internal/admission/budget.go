@@ -1,0 +1,47 @@
+package admission
+
+import "sync"
+
+// Budget bounds the memory that requests of one kind hold together. It is safe for concurrent use.
+type Budget struct {
+	mu   sync.Mutex
+	held holdings
+}
+
+// NewBudget makes a budget of so many bytes. One client holds up to half of them, or largest if that is more: a request of that
+// size must find room when nobody else holds any.
+func NewBudget(limit, largest int64) *Budget {
+	return &Budget{held: newHoldings(limit, max(half(limit), largest))}
+}
+
+// Claim begins a request's claim to the budget. It holds nothing yet.
+func (b *Budget) Claim(c Client) Claim { return Claim{budget: b, client: c} }
+
+// Claim is what one request holds of a Budget. It is used by one goroutine at a time.
+type Claim struct {
+	budget *Budget
+	client Client
+	held   int64
+}
+
+// Grow has the claim hold n bytes more. It is false, and nothing has changed, when there is no room for them.
+func (c *Claim) Grow(n int64) bool {
+	c.budget.mu.Lock()
+	defer c.budget.mu.Unlock()
+	if !c.budget.held.take(c.client, n) {
+		return false
+	}
+	c.held += n
+	return true
+}
+
+// Release gives back all that the claim holds.
+func (c *Claim) Release() {
+	if c.held == 0 {
+		return
+	}
+	c.budget.mu.Lock()
+	defer c.budget.mu.Unlock()
+	c.budget.held.give(c.client, c.held)
+	c.held = 0
+}

@@ -1,0 +1,73 @@
+package admission
+
+import (
+	"net"
+	"sync"
+)
+
+// sendBytes is what the system may hold of what a client does not read. It is also how much a client must have read
+// before the system says that there is room again.
+const sendBytes = 128 << 10
+
+// Listener bounds the connections of a listener. One that is too many is refused and closed.
+type Listener struct {
+	net.Listener
+	clients *Clients
+	refuse  func(net.Conn)
+
+	mu   sync.Mutex
+	open holdings
+}
+
+// Limit bounds the connections of l. refuse may tell a client why, without waiting for it; nil tells it nothing.
+func Limit(l net.Listener, most int, clients *Clients, refuse func(net.Conn)) *Listener {
+	return &Listener{Listener: l, clients: clients, refuse: refuse, open: newHoldings(int64(most), half(int64(most)))}
+}
+
+// Accept implements net.Listener.
+func (l *Listener) Accept() (net.Conn, error) {
+	for {
+		conn, err := l.Listener.Accept()
+		if err != nil {
+			return nil, err
+		}
+		if tcp, ok := conn.(*net.TCPConn); ok {
+			_ = tcp.SetWriteBuffer(sendBytes) // with the system's own size it works as well
+		}
+		client := l.clients.Of(conn.RemoteAddr().String())
+		l.mu.Lock()
+		ok := l.open.take(client, 1)
+		l.mu.Unlock()
+		if ok {
+			return &counted{Conn: conn, give: sync.OnceFunc(func() {
+				l.mu.Lock()
+				defer l.mu.Unlock()
+				l.open.give(client, 1)
+			})}, nil
+		}
+		if l.refuse != nil {
+			l.refuse(conn)
+		}
+		_ = conn.Close() // nobody is there to hear of it
+	}
+}
+
+// counted is a connection that gives back its place when it is closed.
+type counted struct {
+	net.Conn
+	give func()
+}
+
+// Close implements net.Conn.
+func (c *counted) Close() error {
+	defer c.give()
+	return c.Conn.Close()
+}
+
+// CloseWrite lets an HTTP server end its side first, so that a client that still sends reads the reply.
+func (c *counted) CloseWrite() error {
+	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok {
+		return half.CloseWrite()
+	}
+	return nil
+}

@@ -1,0 +1,138 @@
+package admission
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
+)
+
+var (
+	// ErrQueueFull says that so many wait for a turn already that one more would wait in vain.
+	ErrQueueFull = errors.New("too many requests wait for their turn, try again")
+	// ErrWaited says that no turn came in time.
+	ErrWaited = errors.New("too many requests are answered at the moment, and none ended in time: try again")
+)
+
+// waitingPerTurn bounds those that wait.
+const waitingPerTurn = 50
+
+// Turns bounds how many do something heavy at once; others wait, first come, first served. A client that has its share of the
+// turns waits until one of them ends, and those behind it go ahead. It is safe for concurrent use. A nil Turns bounds nothing.
+type Turns struct {
+	clients *Clients
+	wait    time.Duration
+
+	mu      sync.Mutex
+	taken   holdings
+	queued  holdings
+	waiting []*waiter
+
+	inUse, inQueue prometheus.Gauge
+}
+
+// waiter is one that waits; ready is closed when it has its turn.
+type waiter struct {
+	client Client
+	ready  chan struct{}
+}
+
+// NewTurns makes n turns at what is named, and shows their use. Nobody waits for longer than wait, unless that is 0.
+func NewTurns(n int, name string, wait time.Duration, clients *Clients, metrics prometheus.Registerer) *Turns {
+	most, queue := int64(n), int64(n)*waitingPerTurn
+	f, labels := promauto.With(metrics), prometheus.Labels{"kind": name}
+	t := &Turns{
+		clients: clients, wait: wait,
+		taken: newHoldings(most, half(most)), queued: newHoldings(queue, half(queue)),
+		inUse: f.NewGauge(prometheus.GaugeOpts{
+			Name: "quern_turns", ConstLabels: labels,
+			Help: "Requests that have a turn now, by what they read.",
+		}),
+		inQueue: f.NewGauge(prometheus.GaugeOpts{
+			Name: "quern_turns_waiting", ConstLabels: labels,
+			Help: "Requests that wait for a turn, by what they read.",
+		}),
+	}
+	f.NewGauge(prometheus.GaugeOpts{
+		Name: "quern_turns_limit", ConstLabels: labels,
+		Help: "Requests that may have a turn at once, by what they read.",
+	}).Set(float64(n))
+	return t
+}
+
+// Take waits for a turn of the client that connects from an address, see Clients. give ends it, and may be called more
+// than once. The error is ErrQueueFull, ErrWaited, or why ctx is done.
+func (t *Turns) Take(ctx context.Context, address string) (give func(), err error) {
+	if t == nil {
+		return func() {}, nil
+	}
+	if t.wait > 0 {
+		limited, cancel := context.WithTimeoutCause(ctx, t.wait, ErrWaited)
+		defer cancel()
+		ctx = limited
+	}
+	c := t.clients.Of(address)
+	t.mu.Lock()
+	if t.taken.take(c, 1) {
+		t.show()
+		t.mu.Unlock()
+		return t.give(c), nil
+	}
+	if !t.queued.take(c, 1) {
+		t.mu.Unlock()
+		return nil, ErrQueueFull
+	}
+	w := &waiter{client: c, ready: make(chan struct{})}
+	t.waiting = append(t.waiting, w)
+	t.show()
+	t.mu.Unlock()
+
+	select {
+	case <-w.ready:
+		return t.give(c), nil
+	case <-ctx.Done():
+	}
+	t.mu.Lock()
+	i := slices.Index(t.waiting, w)
+	if i >= 0 {
+		t.leave(i)
+		t.show()
+	}
+	t.mu.Unlock()
+	if i < 0 { // its turn came at the same moment
+		t.give(c)()
+	}
+	return nil, context.Cause(ctx)
+}
+
+func (t *Turns) give(c Client) func() {
+	return sync.OnceFunc(func() {
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		t.taken.give(c, 1)
+		for i := 0; i < len(t.waiting); {
+			if w := t.waiting[i]; t.taken.take(w.client, 1) {
+				t.leave(i)
+				close(w.ready)
+			} else {
+				i++
+			}
+		}
+		t.show()
+	})
+}
+
+// leave takes a waiter out of the queue.
+func (t *Turns) leave(i int) {
+	t.queued.give(t.waiting[i].client, 1)
+	t.waiting = slices.Delete(t.waiting, i, i+1)
+}
+
+func (t *Turns) show() {
+	t.inUse.Set(float64(t.taken.all))
+	t.inQueue.Set(float64(len(t.waiting)))
+}
