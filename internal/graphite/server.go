@@ -5,7 +5,9 @@
 //  1. Nothing that was read is lost while the process lives: what ingest does not take is tried again, and until then no
 //     more is read from that connection. What the sender has sent meanwhile waits in the kernels, and in the sender.
 //  2. Bounded: the connections, what each holds of its lines, and how many are decoded at once.
-//  3. A line that cannot be taken is counted and told of, and the others are kept.
+//  3. Lines that ingest does not take hold up their own connection and no other: they give up what decoding takes while they
+//     wait, and those that are tried again use half of it at most.
+//  4. A line that cannot be taken is counted and told of, and the others are kept.
 package graphite
 
 import (
@@ -56,7 +58,8 @@ type Options struct {
 	LineBytes int
 	// BatchBytes bounds the lines of a connection that are appended together. The default is 256 KiB.
 	BatchBytes int
-	// Batches is how many connections are decoded at once. The default is 32.
+	// Batches is how many connections are decoded and appended at once; half of them may be for what is tried again. The
+	// default is 32.
 	Batches int
 	// Logger takes what an operator should know. The default discards.
 	Logger *slog.Logger
@@ -85,6 +88,7 @@ type Server struct {
 	metrics metrics
 	slots   chan struct{} // has a value for each open connection
 	batches chan *batch   // those that nobody uses
+	retries chan struct{} // has a value for each batch that is used for what is tried again
 
 	badLines, refusals *throttle.Throttle
 
@@ -133,6 +137,7 @@ func New(ctx context.Context, to Appender, clk clock.Clock, opts Options) *Serve
 		},
 		slots:    make(chan struct{}, opts.Connections),
 		batches:  make(chan *batch, opts.Batches),
+		retries:  make(chan struct{}, max(1, opts.Batches/2)),
 		badLines: throttle.New(clk, logEvery), refusals: throttle.New(clk, logEvery),
 		conns: make(map[net.Conn]bool),
 	}
@@ -301,24 +306,55 @@ func (s *Server) say(from net.Addr, n int, first string) {
 	}
 }
 
-// take decodes whole lines and appends what is in them. It is false when that was given up.
+// take has ingest take whole lines, and tries until it does. It is false when that was given up.
 func (s *Server) take(from net.Addr, lines []byte) bool {
+	// Now, and not when it is appended at last: what is appended twice has the same time.
+	nowMs := clock.NowMs(s.clk)
+	err := s.try(from, lines, nowMs)
+	for wait := firstWait; err != nil; wait = min(2*wait, lastWait) {
+		n := bytes.Count(lines, []byte{'\n'})
+		if s.ctx.Err() != nil {
+			s.lost(from, n, err)
+			return false
+		}
+		s.metrics.retries.Inc()
+		if skipped, ok := s.refusals.Pass(); ok {
+			s.opts.Logger.Warn("lines wait, and their senders", "from", from, "lines", n, "more_since_last", skipped, "err", err)
+		}
+		// That ctx ends meanwhile is said when it has been tried a last time.
+		_ = s.clk.Sleep(s.ctx, wait)
+		err = s.tryAgain(from, lines, nowMs)
+	}
+	return true
+}
+
+// tryAgain is try for lines that were refused, and waits for its turn among those.
+func (s *Server) tryAgain(from net.Addr, lines []byte, nowMs int64) error {
+	select {
+	case s.retries <- struct{}{}:
+		defer func() { <-s.retries }()
+	case <-s.ctx.Done():
+		return context.Cause(s.ctx)
+	}
+	return s.try(from, lines, nowMs)
+}
+
+// try decodes lines and appends what is in them. With an error nothing counts as taken.
+func (s *Server) try(from net.Addr, lines []byte, nowMs int64) error {
 	var b *batch
 	select {
 	case b = <-s.batches:
 	case <-s.ctx.Done():
-		s.lost(from, bytes.Count(lines, []byte{'\n'}), context.Cause(s.ctx))
-		return false
+		return context.Cause(s.ctx)
 	}
 	defer func() { s.batches <- b }()
 	b.Reset()
-	// Now, and not when it is appended at last: what is appended twice has the same time.
-	b.Decode(lines, clock.NowMs(s.clk), &b.Batch)
+	b.Decode(lines, nowMs, &b.Batch)
 	var result ingest.Result
 	if reports := b.Reports(); len(reports) > 0 {
-		var ok bool
-		if result, ok = s.append(from, reports); !ok {
-			return false
+		var err error
+		if result, err = s.to.Append(s.ctx, reports); err != nil {
+			return err
 		}
 	}
 	s.metrics.lines.Add(float64(b.Len()))
@@ -330,34 +366,10 @@ func (s *Server) take(from net.Addr, lines []byte) bool {
 		}
 		s.say(from, len(all), first)
 	}
-	return true
-}
-
-// append tries until ingest takes the reports.
-func (s *Server) append(from net.Addr, reports []ingest.Report) (ingest.Result, bool) {
-	for wait := firstWait; ; wait = min(2*wait, lastWait) {
-		result, err := s.to.Append(s.ctx, reports)
-		if err == nil {
-			return result, true
-		}
-		n := 0
-		for _, r := range reports {
-			n += len(r.Measurements)
-		}
-		if s.ctx.Err() != nil {
-			s.lost(from, n, err)
-			return result, false
-		}
-		s.metrics.retries.Inc()
-		if skipped, ok := s.refusals.Pass(); ok {
-			s.opts.Logger.Warn("samples wait, and their senders", "from", from, "samples", n, "more_since_last", skipped, "err", err)
-		}
-		// That ctx ends meanwhile is said when it has been tried a last time.
-		_ = s.clk.Sleep(s.ctx, wait)
-	}
+	return nil
 }
 
 // lost tells of lines that were read in vain.
 func (s *Server) lost(from net.Addr, n int, err error) {
-	s.opts.Logger.Error("samples lost: the process ends and they cannot be written", "from", from, "samples", n, "err", err)
+	s.opts.Logger.Error("lines lost: the process ends and they cannot be written", "from", from, "lines", n, "err", err)
 }

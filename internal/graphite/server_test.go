@@ -39,9 +39,34 @@ type kept struct {
 	err   error
 	calls int
 	lines map[string]int
+	// lines of the metric "doomed" are refused until there are so many attempts, and then hang.
+	doomed, hanging int
+}
+
+// doom refuses reports with a metric of that name, first at once and then never.
+func (k *kept) doom(ctx context.Context, reports []ingest.Report) error {
+	const soon = 10
+	if reports[0].Measurements[0].Metric != "doomed" {
+		return nil
+	}
+	k.mu.Lock()
+	k.doomed++
+	hang := k.doomed > soon
+	if hang {
+		k.hanging++
+	}
+	k.mu.Unlock()
+	if !hang {
+		return ingest.ErrBusy
+	}
+	<-ctx.Done()
+	return context.Cause(ctx)
 }
 
 func (k *kept) Append(ctx context.Context, reports []ingest.Report) (ingest.Result, error) {
+	if err := k.doom(ctx, reports); err != nil {
+		return ingest.Result{}, err
+	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.calls++
@@ -257,7 +282,29 @@ func TestFlood(t *testing.T) {
 		require.Equal(t, 1, n, line)
 	}
 	assert.InDelta(t, senders*each, testutil.ToFloat64(l.metrics.lines), 0)
-	assert.Contains(t, l.log.String(), `msg="samples wait, and their senders"`)
+	assert.Contains(t, l.log.String(), `msg="lines wait, and their senders"`)
+}
+
+// Sources that are refused for ever, more of them than are decoded at once, hold up nobody else: neither while they wait,
+// nor when an attempt of theirs does not end.
+func TestRefusedForEver(t *testing.T) {
+	l := listen(t, Options{Batches: 4})
+	for range 6 {
+		send(t, l.dial(t), "doomed 1 1\n")
+	}
+	good := l.dial(t)
+	for i := range 3 {
+		send(t, good, fmt.Sprintf("a %d 1\n", i))
+		eventually(t, "a line of another", func() bool { return l.len() == i+1 })
+	}
+	eventually(t, "attempts that hang", func() bool {
+		l.kept.mu.Lock()
+		defer l.kept.mu.Unlock()
+		return l.hanging == 2
+	})
+	send(t, good, "b 1 1\n")
+	send(t, l.dial(t), "c 1 1\n")
+	eventually(t, "lines of others", func() bool { return l.len() == 5 })
 }
 
 // What was read when the server is to end is appended first.
@@ -290,6 +337,6 @@ func TestShutdownInVain(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	require.ErrorIs(t, l.Shutdown(ctx), context.Canceled)
-	assert.Contains(t, l.log.String(), `msg="samples lost: the process ends and they cannot be written"`)
-	assert.Contains(t, l.log.String(), "samples=2")
+	assert.Contains(t, l.log.String(), `msg="lines lost: the process ends and they cannot be written"`)
+	assert.Contains(t, l.log.String(), "lines=2")
 }
