@@ -18,7 +18,7 @@ const maxChunkSamples = 64 << 10
 // part is what goes into one chunk: a group, or a piece of one that is too large.
 type part struct {
 	*Group
-	group   int // which of the flush's it is
+	of      *unit
 	samples []metric.Sample
 	id      blocks.ID
 }
@@ -30,9 +30,9 @@ func (g *Group) chunks() int { return (len(g.Samples) + maxChunkSamples - 1) / m
 // flush, so the parts are shared out over the processors.
 func (w *Writer) encode(f *flush) {
 	var parts []part
-	for i := range f.groups {
-		for samples := range slices.Chunk(f.groups[i].Samples, maxChunkSamples) {
-			parts = append(parts, part{&f.groups[i], i, samples, w.cache.ids.Next(f.startedMs)})
+	for u, g := range f.groups() {
+		for samples := range slices.Chunk(g.Samples, maxChunkSamples) {
+			parts = append(parts, part{&g, u, samples, w.cache.ids.Next(f.startedMs)})
 		}
 	}
 	type packed struct {
@@ -53,10 +53,9 @@ func (w *Writer) encode(f *flush) {
 		})
 	}
 	wg.Wait()
-	f.raw = make([][]storage.RawChunk, len(f.groups))
 	for i, p := range out {
-		f.raw[parts[i].group] = append(f.raw[parts[i].group], p.raw...)
-		f.cached = append(f.cached, p.cache...)
+		u := parts[i].of
+		u.raw, u.cached = append(u.raw, p.raw...), append(u.cached, p.cache...)
 	}
 }
 

@@ -2,6 +2,7 @@ package cache
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -45,10 +46,13 @@ func (w *Writer) Seal(ctx context.Context) error {
 	if len(b.Marks) == 0 {
 		return nil
 	}
-	if err := w.cache.store.Write(ctx, b); err != nil {
+	b.Parts = slices.Repeat([]storage.Part{{Marks: 1}}, len(b.Marks))
+	err := w.cache.store.Write(ctx, b)
+	var some *storage.PartsError
+	if err != nil && !errors.As(err, &some) {
 		return fmt.Errorf("seal %d blocks: %w", len(b.Marks), err)
 	}
-	return w.unseal(ctx, b.Marks)
+	return errors.Join(err, w.unseal(ctx, b.Marks))
 }
 
 // unseal takes back what was sealed so late that the run may have begun: it may have

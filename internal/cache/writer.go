@@ -3,7 +3,9 @@ package cache
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
+	"iter"
 	"maps"
 	"slices"
 
@@ -49,8 +51,8 @@ type Writer struct {
 	// torn is what flushes that failed may have left on some copies of the raw table, from where it may come to light at any
 	// later time. The next flush, or Settle, writes it again before anything else (see mend).
 	torn map[blockKey]*torn
-	// stray are marks of flushes that failed which may lie in closed slices, where nobody may look again. They are
-	// taken back once those of the torn blocks, which stand for the same, have been written.
+	// stray are marks in closed slices, where nobody may look again, that could not be taken back yet. Others stand for
+	// the same.
 	stray []storage.PlacedMark
 }
 
@@ -68,6 +70,9 @@ type torn struct {
 	slice  metric.Slice
 	block  blocks.Range
 	chunks []storage.RawChunk
+	// stray are marks of those flushes which may lie in closed slices. They are taken back once those that stand for the
+	// same have been written.
+	stray []storage.PlacedMark
 }
 
 type written struct {
@@ -113,34 +118,114 @@ func NewWriter(c *Cache) *Writer {
 	}
 }
 
+// GroupsError says that some groups of a flush are durable, and others are not.
+type GroupsError struct {
+	// Failed are the indexes of those that are not, ascending.
+	Failed []int
+	Err    error
+}
+
+// Error implements error.
+func (e *GroupsError) Error() string {
+	return fmt.Sprintf("%d blocks not written: %s", len(e.Failed), e.Err)
+}
+
+// Unwrap is why the first was not.
+func (e *GroupsError) Unwrap() error { return e.Err }
+
+// errTorn: what a flush before may have left of a block comes first, and cannot be written now.
+var errTorn = fmt.Errorf("%w: an earlier write of the block failed, and cannot be repeated yet", storage.ErrUnavailable)
+
+// maxTorn bounds what waits to be written again, in blocks of slices. Beyond it nothing else is taken.
+const maxTorn = 8192
+
 // Flush makes the groups durable together with the marks that lead a run to them,
-// and returns nil only then. After an error any part of them may have been
-// written, and no roll-up relies on a cache that may lack that part. The next Flush begins with that part, and writes
-// nothing else until it is durable, so that what waits in memory is never more than one flush.
+// and returns nil only then, or a *GroupsError that names those of which this is not so. After an error any part of them
+// may have been written, and no roll-up relies on a cache that may lack that part. The next Flush begins with that part.
+// Until it is durable nothing else is written to its block, so what waits in memory of a block of a slice is never more
+// than of one flush.
 func (w *Writer) Flush(ctx context.Context, groups []Group) error {
 	if invariants.Enabled {
 		for _, g := range groups {
 			g.check()
 		}
 	}
-	if err := w.mend(ctx); err != nil {
+	// Blocks lie in many places of the store. If some are out of reach, those that they tear are too, and others may not be.
+	if err := w.mend(ctx); err != nil && (!storage.IsAway(err) || ctx.Err() != nil || len(w.torn) >= maxTorn) {
 		return err
 	}
-	f, err := w.begin(ctx, groups)
+	var units []*unit
+	var at, refused []int
+	for i, g := range groups {
+		if w.isTorn(g) {
+			refused = append(refused, i)
+			continue
+		}
+		at, units = append(at, i), append(units, &unit{groups: groups[i : i+1]})
+	}
+	if len(units) == 0 && len(refused) > 0 {
+		return errTorn
+	}
+	f, err := w.begin(ctx, units)
 	if err != nil {
 		return err
 	}
 	w.encode(f)
-	return w.finish(ctx, f)
+	err = w.finish(ctx, f)
+	var some *storage.PartsError
+	switch {
+	case err != nil && !errors.As(err, &some):
+		return err
+	case err == nil && len(refused) == 0:
+		return nil
+	case err == nil:
+		err = errTorn
+	default:
+		for _, i := range some.Failed {
+			refused = append(refused, at[i])
+		}
+	}
+	slices.Sort(refused)
+	return &GroupsError{Failed: refused, Err: err}
 }
 
+// isTorn says whether something waits to be written again to the block of a group.
+func (w *Writer) isTorn(g Group) bool {
+	if len(w.torn) == 0 {
+		return false
+	}
+	if w.torn[blockKey{g.Slice.StartMs, g.Block.Start}] != nil {
+		return true
+	}
+	for _, t := range w.torn { // blocks may have been cut anew since
+		if t.slice.StartMs == g.Slice.StartMs && t.block.Start < g.Block.End && g.Block.Start < t.block.End {
+			return true
+		}
+	}
+	return false
+}
+
+// finish writes a flush, and notes of each of its units what has become of it. A *storage.PartsError names the units
+// that failed.
 func (w *Writer) finish(ctx context.Context, f *flush) error {
-	if err := w.write(ctx, f); err != nil {
+	err := w.write(ctx, f)
+	var some *storage.PartsError
+	if err != nil && !errors.As(err, &some) {
 		w.failed(f)
 		return err
 	}
-	w.succeeded(f)
-	return nil
+	stored := f
+	if some != nil {
+		var lost *flush
+		stored, lost = f.split(some.Failed)
+		w.failed(lost)
+	}
+	if serr := w.settle(ctx, stored); serr != nil {
+		w.failed(stored)
+		return serr
+	}
+	w.succeeded(stored)
+	return err
 }
 
 // mend writes again what flushes that failed may have left on a minority of the copies: the very same chunks, until a write of
@@ -150,53 +235,102 @@ func (w *Writer) mend(ctx context.Context) error {
 	if len(w.torn) == 0 {
 		return nil
 	}
-	var groups []Group
-	var raw [][]storage.RawChunk
+	var units []*unit
 	epochs := w.cache.store.Settings().Epochs
 	// In order, so that the same history writes the same rows in the same order.
 	for _, k := range slices.SortedFunc(maps.Keys(w.torn), blockKey.compare) {
 		t := w.torn[k]
-		raw = append(raw, t.chunks)
+		u := &unit{mends: &k, raw: t.chunks}
 		// The slice may be cut anew since, if it was still to come.
 		for id := t.block.Start; id < t.block.End; {
 			block := epochs.BlockAt(id, t.slice.StartMs)
-			groups = append(groups, Group{Slice: t.slice, Block: block})
+			u.groups = append(u.groups, Group{Slice: t.slice, Block: block})
 			id = block.End
 		}
+		units = append(units, u)
 	}
-	f, err := w.begin(ctx, groups)
+	f, err := w.begin(ctx, units)
+	if err == nil {
+		err = w.finish(ctx, f)
+	}
 	if err != nil {
-		return err
-	}
-	f.mends, f.raw = true, raw
-	if err := w.finish(ctx, f); err != nil {
-		return fmt.Errorf("write again what an earlier flush may have left of %d blocks: %w", len(groups), err)
+		return fmt.Errorf("write again what an earlier flush may have left of %d blocks: %w", len(units), err)
 	}
 	return nil
 }
 
-// flush is one flush under way. Each group relies on a mark in its own slice, or in the slice that
-// was current when the flush began if it was late by then.
-type flush struct {
-	startedMs int64
-	current   metric.Slice
-	groups    []Group
-	// mends: it repeats what is torn. Its groups have no samples, and stand for all of their blocks.
-	mends bool
+// unit is what of a flush is stored or not by itself: a group, or a torn block.
+type unit struct {
+	// groups is one, or those that a torn block is cut into by now. They have no samples then, and stand for all of
+	// their blocks. Each relies on a mark in its own slice, or in the slice that
+	// was current when the flush began if it was late by then.
+	groups []Group
+	mends  *blockKey
 	// opened are the marks of blocks that it is the first to write to, late those for
 	// slices that are closed, and placed the same where they have been put.
 	opened []storage.PlacedMark
-	late   lateMarks
+	late   []storage.Mark
 	placed []storage.PlacedMark
-	// raw is what is written for each group, or torn block.
-	raw    [][]storage.RawChunk
+	raw    []storage.RawChunk
 	cached []storage.CacheChunk
-	// settledMs is when the races were settled; what was opened in slices that had
-	// closed by then has been taken back.
-	settledMs int64
 }
 
-func (w *Writer) begin(ctx context.Context, groups []Group) (*flush, error) {
+// key is what it is torn under if it fails.
+func (u *unit) key() blockKey {
+	if u.mends != nil {
+		return *u.mends
+	}
+	return blockKey{u.groups[0].Slice.StartMs, u.groups[0].Block.Start}
+}
+
+// flush is one flush under way.
+type flush struct {
+	startedMs int64
+	current   metric.Slice
+	units     []*unit
+	// settledMs is when the races were settled; what was opened in slices that had
+	// closed by then has been taken back, but for left.
+	settledMs int64
+	left      []storage.PlacedMark
+}
+
+// split parts the units that failed from the others.
+func (f *flush) split(failed []int) (stored, lost *flush) {
+	stored, lost = &flush{startedMs: f.startedMs, current: f.current}, &flush{startedMs: f.startedMs, current: f.current}
+	for i, u := range f.units {
+		to := stored
+		if _, ok := slices.BinarySearch(failed, i); ok {
+			to = lost
+		}
+		to.units = append(to.units, u)
+	}
+	return stored, lost
+}
+
+// groups are those of all units.
+func (f *flush) groups() iter.Seq2[*unit, Group] {
+	return func(yield func(*unit, Group) bool) {
+		for _, u := range f.units {
+			for _, g := range u.groups {
+				if !yield(u, g) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// marks are those of all units.
+func (f *flush) marks() (out []storage.PlacedMark) {
+	for _, u := range f.units {
+		out = append(out, u.marks()...)
+	}
+	return out
+}
+
+func (u *unit) marks() []storage.PlacedMark { return slices.Concat(u.opened, u.placed) }
+
+func (w *Writer) begin(ctx context.Context, units []*unit) (*flush, error) {
 	now := clock.NowMs(w.cache.clk)
 	maps.DeleteFunc(w.written, func(start int64, _ *written) bool {
 		return w.cache.timing.Due(w.cache.ladder.SliceAt(metric.Raw, start), now)
@@ -209,17 +343,17 @@ func (w *Writer) begin(ctx context.Context, groups []Group) (*flush, error) {
 	if err != nil {
 		return nil, err
 	}
-	f := &flush{startedMs: now, current: current, groups: groups}
-	for _, g := range groups {
+	f := &flush{startedMs: now, current: current, units: units}
+	for u, g := range f.groups() {
 		if _, err := w.in(ctx, g.Slice, now); err != nil {
 			return nil, err
 		}
 		if w.late(f, g.Slice) {
 			if m, ok := w.written[current.StartMs].unmarked(lateMark(g)); ok {
-				f.late.add(m)
+				u.late = append(u.late, m)
 			}
 		} else if w.written[g.Slice.StartMs].open[g.Block.Start] == nil {
-			f.opened = append(f.opened, w.cache.own(storage.MarkOpen, metric.Raw, g.Slice, g.Block.Start, w.cache.ids.Next(now), 0))
+			u.opened = append(u.opened, w.cache.own(storage.MarkOpen, metric.Raw, g.Slice, g.Block.Start, w.cache.ids.Next(now), 0))
 		}
 	}
 	return f, nil
@@ -239,13 +373,15 @@ func (w *Writer) missed(f *flush, s metric.Slice, nowMs int64) bool {
 }
 
 func (w *Writer) write(ctx context.Context, f *flush) error {
-	f.placed = w.cache.place(metric.Raw, f.current, f.late.marks)
-	b := &storage.Batch{Marks: slices.Concat(f.opened, f.placed), Raw: slices.Concat(f.raw...), Cache: f.cached}
-	b.Open = slicesOf(b.Marks)
-	if err := w.cache.store.Write(ctx, b); err != nil {
-		return err
+	var b storage.Batch
+	for _, u := range f.units {
+		u.placed = w.cache.place(metric.Raw, f.current, u.late)
+		b.Marks = append(b.Marks, u.marks()...)
+		b.Raw, b.Cache = append(b.Raw, u.raw...), append(b.Cache, u.cached...)
+		b.Parts = append(b.Parts, storage.Part{Marks: len(u.opened) + len(u.placed), Raw: len(u.raw), Cache: len(u.cached)})
 	}
-	return w.settle(ctx, f)
+	b.Open = slicesOf(b.Marks)
+	return w.cache.store.Write(ctx, &b)
 }
 
 // settle closes the race with the runs (invariant 4). Where the slice that a group
@@ -257,67 +393,88 @@ func (w *Writer) settle(ctx context.Context, f *flush) error {
 	now := clock.NowMs(w.cache.clk)
 	f.settledMs = now
 	var again lateMarks
-	for _, g := range f.groups {
+	for _, g := range f.groups() {
 		if w.missed(f, g.Slice, now) {
 			again.add(lateMark(g))
 		}
 	}
 	if w.cache.timing.Closed(f.current, now) {
-		for _, m := range f.late.marks {
-			m.ID = blocks.ID{}
-			again.add(m)
+		for _, u := range f.units {
+			for _, m := range u.late {
+				m.ID = blocks.ID{}
+				again.add(m)
+			}
 		}
 	}
 	if err := w.cache.Put(ctx, 0, metric.Raw, again.marks); err != nil {
 		return err
 	}
-	return w.cache.takeBack(ctx, 0, slices.Concat(w.stray, f.opened, f.placed), now)
+	back := slices.Concat(w.stray, f.marks())
+	for _, u := range f.units {
+		if u.mends != nil {
+			back = append(back, w.torn[*u.mends].stray...)
+		}
+	}
+	err := w.cache.takeBack(ctx, 0, back, now)
+	if err != nil && storage.IsAway(err) && ctx.Err() == nil {
+		// All that they stand for is marked elsewhere. That they cannot be taken back now fails nobody's report.
+		f.left, err = w.inClosed(back, now), nil
+	}
+	return err
+}
+
+// inClosed are those of the marks that lie in slices which are closed.
+func (w *Writer) inClosed(marks []storage.PlacedMark, nowMs int64) []storage.PlacedMark {
+	return slices.DeleteFunc(marks, func(m storage.PlacedMark) bool {
+		return !w.cache.timing.Closed(w.cache.ladder.SliceAt(metric.Raw, m.Partition.StartMs), nowMs)
+	})
 }
 
 // failed notes what may be there in part.
 func (w *Writer) failed(f *flush) {
-	now := clock.NowMs(w.cache.clk)
-	for _, g := range f.groups {
+	for u, g := range f.groups() {
 		if x := w.written[g.Slice.StartMs]; x != nil && x.open[g.Block.Start] != nil {
 			x.open[g.Block.Start].torn = true
 		}
 		// A block that was to be opened is opened by another mark next time. If the first
 		// one was written, it stays open and says that the cache is not to be used.
-	}
-	if !f.mends {
-		for i, g := range f.groups {
-			w.torn[blockKey{g.Slice.StartMs, g.Block.Start}] = &torn{g.Slice, g.Block, f.raw[i]}
+		if u.mends == nil {
+			w.torn[blockKey{g.Slice.StartMs, g.Block.Start}] = &torn{slice: g.Slice, block: g.Block, chunks: u.raw}
 		}
 	}
-	for _, m := range slices.Concat(f.opened, f.placed) {
-		if w.cache.timing.Closed(w.cache.ladder.SliceAt(metric.Raw, m.Partition.StartMs), now) {
-			w.stray = append(w.stray, m)
-		}
+	now := clock.NowMs(w.cache.clk)
+	for _, u := range f.units {
+		t := w.torn[u.key()]
+		t.stray = append(t.stray, w.inClosed(u.marks(), now)...)
 	}
 }
 
 // succeeded notes what the index holds now.
 func (w *Writer) succeeded(f *flush) {
-	if f.mends {
-		clear(w.torn)
-	}
-	w.stray = nil // all were in closed slices
-	for _, m := range f.opened {
-		if !w.cache.timing.Closed(w.cache.ladder.SliceAt(metric.Raw, m.TimeMs), f.settledMs) {
-			w.written[m.TimeMs].open[m.Start] = &openBlock{mark: m.ID}
+	w.stray = f.left
+	for _, u := range f.units {
+		if u.mends != nil {
+			delete(w.torn, *u.mends)
+		}
+		for _, m := range u.opened {
+			if !w.cache.timing.Closed(w.cache.ladder.SliceAt(metric.Raw, m.TimeMs), f.settledMs) {
+				w.written[m.TimeMs].open[m.Start] = &openBlock{mark: m.ID}
+			}
 		}
 	}
-	for _, g := range f.groups {
+	for u, g := range f.groups() {
 		if w.late(f, g.Slice) {
 			continue
 		}
 		if o := w.written[g.Slice.StartMs].open[g.Block.Start]; o != nil {
 			o.chunks += g.chunks()
-			o.torn = o.torn || f.mends
+			o.torn = o.torn || u.mends != nil
 		}
 	}
 	if !w.cache.timing.Closed(f.current, f.settledMs) {
-		w.written[f.current.StartMs].remember(f.placed)
+		for _, u := range f.units {
+			w.written[f.current.StartMs].remember(u.placed)
+		}
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"github.com/quern/quern/internal/blocks"
 	"github.com/quern/quern/internal/cache"
 	"github.com/quern/quern/internal/metric"
+	"github.com/quern/quern/internal/storage"
 )
 
 // grouper sorts a commit's samples into blocks. It keeps its buffers from one
@@ -36,6 +37,12 @@ const maxOverwritten = 1 << 10
 type groupKey struct {
 	sliceMs int64
 	start   metric.ScheduleID
+}
+
+// keyOf is the block of a slice that a sample goes into.
+func keyOf(s *storage.Settings, sample metric.Sample) groupKey {
+	slice := s.Ladder.SliceAt(metric.Raw, sample.TimeMs)
+	return groupKey{slice.StartMs, s.Epochs.BlockAt(sample.Schedule, slice.StartMs).Start}
 }
 
 // group gathers the samples by (slice, block), each group in a chunk's order. Of two

@@ -101,6 +101,22 @@ type commit struct {
 	err      error
 	// overwritten is what the grouper lists. It is final with err, and not changed afterwards.
 	overwritten []metric.Sample
+	// failed are the blocks that err is about, nil where it is about all. settings are those that they were cut by.
+	failed   map[groupKey]bool
+	settings storage.Settings
+}
+
+// outcome is what has become of some of the commit's samples.
+func (c *commit) outcome(samples []metric.Sample) error {
+	if c.err == nil || c.failed == nil {
+		return c.err
+	}
+	for _, s := range samples {
+		if c.failed[keyOf(&c.settings, s)] {
+			return c.err
+		}
+	}
+	return nil
 }
 
 func newCommit(buf []metric.Sample) *commit {
@@ -191,7 +207,7 @@ func (in *Ingest) wait(ctx context.Context, samples []metric.Sample) (overwritte
 	}
 	select {
 	case <-c.done:
-		return c.overwritten, c.err
+		return c.overwritten, c.outcome(samples)
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
 	}
@@ -244,7 +260,7 @@ func (in *Ingest) commits(ctx context.Context) {
 		}
 		c := in.take(ctx, spare)
 		started := in.clk.Now()
-		c.err = in.commit(ctx, &g, c.samples)
+		in.commit(ctx, &g, c)
 		c.overwritten = g.overwritten
 		in.metrics.flush(in.clk.Now().Sub(started), len(c.samples), c.err)
 		close(c.done)
@@ -276,16 +292,24 @@ func (in *Ingest) take(ctx context.Context, spare []metric.Sample) *commit {
 	return c
 }
 
-func (in *Ingest) commit(ctx context.Context, g *grouper, samples []metric.Sample) error {
-	s := in.store.Settings()
-	err := in.writer.Flush(ctx, g.group(s.Ladder, s.Epochs, samples))
-	if err != nil {
-		if skipped, ok := in.warnings.Pass(); ok {
-			in.opts.Logger.Warn("commit failed", "samples", len(samples), "more_since_last", skipped, "err", err)
-		}
-		return fmt.Errorf("samples not stored: %w", err)
+func (in *Ingest) commit(ctx context.Context, g *grouper, c *commit) {
+	c.settings = in.store.Settings()
+	groups := g.group(c.settings.Ladder, c.settings.Epochs, c.samples)
+	err := in.writer.Flush(ctx, groups)
+	if err == nil {
+		return
 	}
-	return nil
+	c.err = fmt.Errorf("samples not stored: %w", err)
+	var some *cache.GroupsError
+	if errors.As(err, &some) {
+		c.failed = make(map[groupKey]bool, len(some.Failed))
+		for _, i := range some.Failed {
+			c.failed[groupKey{groups[i].Slice.StartMs, groups[i].Block.Start}] = true
+		}
+	}
+	if skipped, ok := in.warnings.Pass(); ok {
+		in.opts.Logger.Warn("commit failed", "samples", len(c.samples), "blocks", len(groups), "more_since_last", skipped, "err", err)
+	}
 }
 
 // Seal lets the runs of slices that have closed use the cache; see cache.Writer.Seal.

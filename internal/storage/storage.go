@@ -12,7 +12,8 @@
 //     order in which they returned: after a crash a prefix of them is there.
 //  3. Order within a batch: slices, then marks, then chunks. After an error any part of the
 //     batch may be there, and a reader may see a part of one under way, so what a chunk
-//     needs to be found is there before it.
+//     needs to be found is there before it. A *PartsError says of which parts that is so; what it
+//     does not name is stored as when Write returns nil.
 //  4. One winner: of two writes of the same row with fences, the one with the
 //     higher fence is read, whatever the order of arrival. An implementation may
 //     refuse the lower with ErrFenced instead.
@@ -27,6 +28,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"iter"
 	"time"
 
@@ -193,7 +195,29 @@ type Batch struct {
 	Marks []PlacedMark
 	Raw   []RawChunk
 	Cache []CacheChunk
+	// Parts cut the batch into what a store may fail to store by itself. Without any it is stored as one.
+	Parts []Part
 }
+
+// Part is how many of a batch's marks, raw and cache chunks make a part of it: those after the ones of the part before.
+type Part struct{ Marks, Raw, Cache int }
+
+// PartsError is what Write may return of a batch with parts, when some are stored and others, which lie elsewhere,
+// cannot be now.
+type PartsError struct {
+	// Failed are the parts that may not be stored, or not as a whole, ascending.
+	Failed []int
+	// Err is why the first of them failed.
+	Err error
+}
+
+// Error implements error.
+func (e *PartsError) Error() string {
+	return fmt.Sprintf("%d parts of the batch are not stored: %s", len(e.Failed), e.Err)
+}
+
+// Unwrap is why the first part failed.
+func (e *PartsError) Unwrap() error { return e.Err }
 
 // SliceState is one row of the slices table.
 type SliceState struct {

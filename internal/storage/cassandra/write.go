@@ -62,19 +62,23 @@ func (s *Store) Write(ctx context.Context, b *storage.Batch) error {
 		return fmt.Errorf("%s: %w until its blocks are cut anew: the block size changes", op, storage.ErrUnavailable)
 	}
 	tsUs := s.stamps.of(b.Fence)
-	if err := each(ctx, len(b.Open), func(ctx context.Context, i int) error {
+	parts := partsOf(b)
+	if err := parts.each(ctx, len(b.Open), func(i int) []int { return parts.in(b.Open[i]) }, func(ctx context.Context, i int) error {
 		k := b.Open[i]
 		return s.session.exec(ctx, tsUs, stmt(cqlOpenSlice, int(k.Bucket), metric.AlignDown(k.StartMs, dayMs), k.StartMs, s.workTTL(k.Bucket, keepBeyond)))
 	}); err != nil {
 		return named("open slices", err)
 	}
-	if err := s.writeMarks(ctx, tsUs, b.Marks); err != nil {
+	marks := s.markBatches(b.Marks, parts.ofMark)
+	if err := parts.each(ctx, len(marks), func(i int) []int { return marks[i].parts }, func(ctx context.Context, i int) error {
+		return s.session.exec(ctx, tsUs, marks[i].stmts...)
+	}); err != nil {
 		return named("write marks", err)
 	}
 	// Raw and cached chunks at once: a cache that has more than the table is not trusted
 	// before its writer has said, in its mark, that both are whole.
 	raw := len(b.Raw)
-	return named(op, each(ctx, raw+len(b.Cache), func(ctx context.Context, i int) error {
+	if err := parts.each(ctx, raw+len(b.Cache), func(i int) []int { return parts.ofChunk[i : i+1] }, func(ctx context.Context, i int) error {
 		if i < raw {
 			c := &b.Raw[i]
 			return s.session.exec(ctx, tsUs, stmt(cqlWriteRaw, int64(c.Group), metric.AlignDown(c.SliceMs, dayMs), c.SliceMs,
@@ -83,22 +87,38 @@ func (s *Store) Write(ctx context.Context, b *storage.Batch) error {
 		c := &b.Cache[i-raw]
 		return s.session.exec(ctx, tsUs, stmt(cqlWriteCache, int(c.Bucket), c.CacheKey.StartMs, int64(c.Start),
 			gocql.UUID(c.ID), c.Data, s.litterTTL(c.Bucket, keepCache)))
-	}))
+	}); err != nil {
+		return named(op, err)
+	}
+	return named(op, parts.outcome())
 }
 
-func (s *Store) writeMarks(ctx context.Context, tsUs int64, marks []storage.PlacedMark) error {
-	byPartition := make(map[storage.IndexPartition][]statement)
+// markBatch are marks of one partition, and the parts that they belong to.
+type markBatch struct {
+	stmts []statement
+	parts []int
+}
+
+func (s *Store) markBatches(marks []storage.PlacedMark, ofMark []int) []markBatch {
+	byPartition := make(map[storage.IndexPartition]markBatch)
 	for i := range marks {
 		m := &marks[i]
-		byPartition[m.Partition] = append(byPartition[m.Partition], s.markStatement(m))
+		one := byPartition[m.Partition]
+		one.stmts = append(one.stmts, s.markStatement(m))
+		if len(ofMark) > 0 {
+			one.parts = append(one.parts, ofMark[i])
+		}
+		byPartition[m.Partition] = one
 	}
-	var batches [][]statement
-	for _, stmts := range byPartition {
-		batches = append(batches, cut(stmts)...)
+	var out []markBatch
+	for _, one := range byPartition {
+		for _, stmts := range cut(one.stmts) {
+			n := min(len(stmts), len(one.parts))
+			out = append(out, markBatch{stmts, one.parts[:n]})
+			one.parts = one.parts[n:]
+		}
 	}
-	return each(ctx, len(batches), func(ctx context.Context, i int) error {
-		return s.session.exec(ctx, tsUs, batches[i]...)
-	})
+	return out
 }
 
 func (s *Store) markStatement(m *storage.PlacedMark) statement {

@@ -1,0 +1,236 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"net/http"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/quern/quern/integration/cassandratest"
+	"github.com/quern/quern/integration/oracle"
+	"github.com/quern/quern/integration/process"
+)
+
+// everybodys are the partitions without which nothing goes on, by table: the key's columns, and keys.
+var everybodys = []struct {
+	table, columns, names string
+	keys                  []string
+}{
+	{"settings", "name text", "name", []string{"'schema_version'", "'store'", "'epochs'", "'next_schedule_id'", "'home_data_center'"}},
+	{"ring", "ring int", "ring", []string{"0"}}, // shards, workers, metric_metadata
+	{"slices", "bucket int, day timestamp", "bucket, day", []string{"0, %d", "1, %d", "2, %d"}},
+}
+
+// tokensOfEverybodys are where those lie on the ring, ascending.
+func tokensOfEverybodys(t *testing.T, pl place) (tokens []int64) {
+	t.Helper()
+	session := pl.connect(t)
+	run := func(cql string) { require.NoError(t, session.Query(cql).Exec(), cql) }
+	run(`CREATE KEYSPACE keys WITH replication = {'class': 'SimpleStrategy', 'replication_factor': 3}`)
+	today := time.Now().Truncate(24 * time.Hour)
+	for _, e := range everybodys {
+		run(fmt.Sprintf("CREATE TABLE keys.%s (%s, PRIMARY KEY ((%s)))", e.table, e.columns, e.names))
+		for _, key := range e.keys {
+			for _, day := range []time.Time{today, today.Add(24 * time.Hour)} {
+				values := key
+				if strings.Contains(key, "%d") {
+					values = fmt.Sprintf(key, day.UnixMilli())
+				}
+				run(fmt.Sprintf("INSERT INTO keys.%s (%s) VALUES (%s)", e.table, e.names, values))
+			}
+		}
+		rows := session.Query(fmt.Sprintf("SELECT token(%s) FROM keys.%s", e.names, e.table)).Iter()
+		for token := int64(0); rows.Scan(&token); {
+			tokens = append(tokens, token)
+		}
+		require.NoError(t, rows.Close())
+	}
+	slices.Sort(tokens)
+	return tokens
+}
+
+// giveTheGap has node 1 own the largest part of the ring in which none of the tokens lies, and the others the rest.
+func giveTheGap(t *testing.T, nodes *cassandratest.Cluster, tokens []int64) {
+	t.Helper()
+	first, gap := 0, uint64(0)
+	for i := range len(tokens) - 1 { // the ring's seam is left out
+		if d := uint64(tokens[i+1]) - uint64(tokens[i]); d > gap {
+			first, gap = i, d
+		}
+	}
+	begin, end := tokens[first], tokens[first+1]
+	move := func(node int, token int64) {
+		_, err := nodes.Node(node).Nodetool(t.Context(), "move", "--", fmt.Sprint(token))
+		require.NoError(t, err)
+	}
+	// Half of the rest is for node 2. A node's part ends at its token.
+	third := begin - int64((math.MaxUint64-gap)/2)
+	move(1, end-1)
+	move(2, third)
+	move(0, begin)
+	t.Logf("node 1 has %.0f %% of the ring", float64(gap)/math.MaxUint64*100)
+}
+
+// TestOneTokenRangeAway has one node of three go away that has the only copy of what it has. Reports go on whose blocks
+// lie elsewhere, and so do the runs of other blocks; reports to those on the node are answered 503. When it is back
+// everything is made up for, and exact.
+func TestOneTokenRangeAway(t *testing.T) {
+	start, cancel := context.WithTimeout(t.Context(), startLimit)
+	defer cancel()
+	nodes, err := cassandratest.StartCluster(start, 3, cassandratest.Options{CommitlogSync: cassandratest.CommitlogBatch})
+	require.NoError(t, err)
+	t.Cleanup(nodes.Stop)
+	pl := placeIn(nodes.Hosts())
+	giveTheGap(t, nodes, tokensOfEverybodys(t, pl))
+	pl.apply(t, "--replication", "datacenter1=1", "--rollups", "4s,8s,16s", "--block-size", "8", "--group-size", "8", "--index-partitions", "16")
+	ingest, aggregator := pl.ingest(t, timing...), pl.aggregator(t, timing...)
+	ready(ingest, aggregator)
+
+	const sources = 40
+	var s scattered
+	stop := make(chan struct{})
+	var senders sync.WaitGroup
+	for i := range sources {
+		senders.Go(func() { s.send(t, ingest, fmt.Sprintf("source-%02d", i), stop) })
+	}
+	end := sync.OnceFunc(func() { close(stop); senders.Wait() })
+	t.Cleanup(end)
+	process.Eventually(t, "all sources to be acknowledged", func() error { return s.acked(sources) })
+
+	nodes.Node(1).Kill()
+	process.Eventually(t, "the others to notice", func() error {
+		if status, err := nodes.Node(0).Nodetool(t.Context(), "status"); err != nil || !strings.Contains(status, "\nDN ") {
+			return fmt.Errorf("%s: %w", status, err)
+		}
+		return nil
+	})
+	s.forget()
+	logged := len(aggregator.Stderr.String())
+	process.Eventually(t, "some reports to be acknowledged, and others refused", func() error {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		ok, refused := 0, 0
+		for _, o := range s.by {
+			if o.acked >= 3 {
+				ok++
+			} else if o.refused >= 3 {
+				refused++
+			}
+		}
+		if ok < 3 || refused == 0 {
+			return fmt.Errorf("%d sources go on, %d do not", ok, refused)
+		}
+		t.Logf("without node 1, %d sources of %d go on and %d do not", ok, sources, refused)
+		return nil
+	})
+	ran := regexp.MustCompile(`msg=run bucket=raw .* blocks=[1-9]`)
+	process.Eventually(t, "runs of the blocks elsewhere", func() error {
+		if n := len(ran.FindAllString(aggregator.Stderr.String()[logged:], -1)); n < 3 {
+			return fmt.Errorf("%d runs", n)
+		}
+		return nil
+	})
+
+	require.NoError(t, nodes.Node(1).Restart(t.Context()))
+	require.NoError(t, nodes.AwaitUp(t.Context()))
+	s.forget()
+	process.Eventually(t, "all sources to be acknowledged again", func() error { return s.acked(sources) })
+	require.NoError(t, process.Await(end), "reports are not acknowledged")
+	process.Eventually(t, "everything", func() error { return s.Check(ingest) })
+	running(t, ingest, aggregator)
+	for _, p := range []*process.Process{ingest, aggregator} {
+		p.Stop()
+	}
+	assert.Zero(t, pl.left(t))
+}
+
+// scattered sends reports of many sources, and keeps what became of each.
+type scattered struct {
+	oracle.Oracle
+
+	mu sync.Mutex
+	by map[string]outcomes
+}
+
+type outcomes struct{ acked, refused int }
+
+func (s *scattered) note(source string, acked, refused int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.by == nil {
+		s.by = map[string]outcomes{}
+	}
+	o := s.by[source]
+	s.by[source] = outcomes{o.acked + acked, o.refused + refused}
+}
+
+func (s *scattered) forget() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	clear(s.by)
+}
+
+// acked is nil when all sources have been acknowledged.
+func (s *scattered) acked(sources int) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n := 0
+	for _, o := range s.by {
+		if o.acked > 0 {
+			n++
+		}
+	}
+	if n < sources {
+		return fmt.Errorf("%d of %d", n, sources)
+	}
+	return nil
+}
+
+func (s *scattered) send(t *testing.T, to *process.Process, source string, stop <-chan struct{}) {
+	tick := time.NewTicker(500 * time.Millisecond)
+	defer tick.Stop()
+	for lastMs := int64(0); ; {
+		lastMs = max(time.Now().UnixMilli(), lastMs+1)
+		var batch []process.Sample
+		for i := range 8 {
+			batch = append(batch, process.Sample{Source: source, Metric: fmt.Sprintf("it_%d", i), Ms: lastMs, Value: float64(lastMs % 1024)})
+		}
+		for {
+			r, err := s.Report(t.Context(), to, batch)
+			if err == nil {
+				break
+			}
+			if t.Context().Err() != nil {
+				return
+			}
+			if !slices.Contains([]int{http.StatusServiceUnavailable, http.StatusTooManyRequests}, r.Code) {
+				t.Error(errors.Join(errors.New("a report was answered"), err))
+				return
+			}
+			s.note(source, 0, 1)
+			select {
+			case <-tick.C:
+			case <-t.Context().Done():
+				return
+			}
+		}
+		s.note(source, 1, 0)
+		select {
+		case <-tick.C:
+		case <-stop:
+			return
+		case <-t.Context().Done():
+			return
+		}
+	}
+}

@@ -1,0 +1,90 @@
+package cache_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/quern/quern/internal/blocks"
+	"github.com/quern/quern/internal/cache"
+	"github.com/quern/quern/internal/clock"
+	"github.com/quern/quern/internal/metric"
+	"github.com/quern/quern/internal/storage"
+	"github.com/quern/quern/internal/storage/storagetest"
+)
+
+var errGone = fmt.Errorf("%w: its copies are gone", storage.ErrUnavailable)
+
+// rawOf is how many raw chunks a block of the hour has.
+func rawOf(t *testing.T, s storage.Store, block blocks.Range, hour time.Time) (n int) {
+	t.Helper()
+	for _, err := range s.RawChunks(t.Context(), block, hour.UnixMilli(), hour.UnixMilli()+1) {
+		require.NoError(t, err)
+		n++
+	}
+	return n
+}
+
+// Blocks that are out of reach hold up no others: those are durable and sealed. What they may have left is written again
+// first, and nothing else until then.
+func TestBlocksOutOfReach(t *testing.T) {
+	clk := clock.NewSimulated(eleven.Add(59 * time.Minute))
+	store := storagetest.NewApart(storagetest.NewModel(storage.Settings{
+		Ladder: metric.DefaultLadder(), GroupSize: 4, IndexPartitions: 1, Epochs: blocks.Epochs{{BlockSize: 4}},
+	}, nil, clk))
+	w := cache.NewWriter(cache.New(store, clk, 1, cache.DefaultTiming()))
+	good, bad, other := blocks.Of(0, 4), blocks.Of(4, 4), blocks.Of(8, 4)
+	of := func(bs ...blocks.Range) (out []cache.Group) {
+		for _, b := range bs {
+			out = append(out, group(eleven, b, 2))
+		}
+		return out
+	}
+	failed := func(err error) []int {
+		var some *cache.GroupsError
+		require.ErrorAs(t, err, &some)
+		require.ErrorIs(t, err, storage.ErrUnavailable)
+		return some.Failed
+	}
+	require.NoError(t, w.Flush(t.Context(), of(good, bad)))
+	store.Away(bad.Contains, errGone)
+	require.Equal(t, []int{1}, failed(w.Flush(t.Context(), of(good, bad, other))))
+	require.Equal(t, []int{0}, failed(w.Flush(t.Context(), of(bad, good))), "torn before")
+	require.ErrorIs(t, w.Flush(t.Context(), of(bad)), storage.ErrUnavailable)
+	require.ErrorIs(t, w.Settle(t.Context()), storage.ErrUnavailable)
+	require.Equal(t, []int{3, 1, 1}, []int{rawOf(t, store, good, eleven), rawOf(t, store, bad, eleven), rawOf(t, store, other, eleven)})
+
+	// In reach again: what it was that failed comes first, once, however often it was refused.
+	store.Away(nil, nil)
+	require.NoError(t, w.Flush(t.Context(), of(bad)))
+	require.Equal(t, 3, rawOf(t, store, bad, eleven))
+	clk.Set(eleven.Add(time.Hour + time.Minute))
+	require.NoError(t, w.Seal(t.Context()))
+	for _, m := range marksOf(t, store, eleven) {
+		if m.Start == bad.Start {
+			require.Equal(t, storage.MarkOpen, m.Kind)
+			continue
+		}
+		require.Equal(t, storage.MarkFresh, m.Kind)
+		require.Equal(t, map[metric.ScheduleID]int{0: 3, 8: 1}[m.Start], m.Chunks)
+	}
+	require.Len(t, marksOf(t, store, eleven), 3)
+}
+
+// A seal that does not reach a block seals the others.
+func TestSealOutOfReach(t *testing.T) {
+	clk := clock.NewSimulated(eleven.Add(59 * time.Minute))
+	store := storagetest.NewApart(storagetest.NewModel(storage.Settings{
+		Ladder: metric.DefaultLadder(), GroupSize: 4, IndexPartitions: 1, Epochs: blocks.Epochs{{BlockSize: 4}},
+	}, nil, clk))
+	w := cache.NewWriter(cache.New(store, clk, 1, cache.DefaultTiming()))
+	require.NoError(t, w.Flush(t.Context(), []cache.Group{group(eleven, blocks.Of(0, 4), 1), group(eleven, blocks.Of(4, 4), 1)}))
+	store.Away(blocks.Of(0, 4).Contains, errGone)
+	clk.Set(eleven.Add(time.Hour + time.Minute))
+	require.ErrorIs(t, w.Seal(t.Context()), storage.ErrUnavailable)
+	marks := marksOf(t, store, eleven)
+	require.Len(t, marks, 2)
+	require.Equal(t, []storage.MarkKind{storage.MarkOpen, storage.MarkFresh}, []storage.MarkKind{marks[0].Kind, marks[1].Kind})
+}

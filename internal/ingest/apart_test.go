@@ -1,0 +1,65 @@
+package ingest_test
+
+import (
+	"fmt"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/quern/quern/internal/blocks"
+	"github.com/quern/quern/internal/cache"
+	"github.com/quern/quern/internal/clock"
+	"github.com/quern/quern/internal/ingest"
+	"github.com/quern/quern/internal/registry"
+	"github.com/quern/quern/internal/storage"
+	"github.com/quern/quern/internal/storage/storagetest"
+)
+
+// Reports whose blocks are in reach are acknowledged, though they share a commit with others that are not.
+func TestReportsOutOfReach(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		clk := clock.System{}
+		store := storagetest.NewApart(newStore(clk))
+		// A lease is a block, and a source has one of its own.
+		in := ingest.Start(t.Context(), store, registry.New(store, registry.Options{LeaseSize: 128}), cache.New(store, clk, 1, cache.DefaultTiming()),
+			clk, ingest.Options{Window: 100 * time.Millisecond})
+		send := func(value float64) (errs [3]error) {
+			var wg sync.WaitGroup
+			for i := range errs {
+				wg.Go(func() {
+					r := ingest.Report{Source: fmt.Sprintf("source-%d", i)}
+					for j := range 128 {
+						r.Measurements = append(r.Measurements, ingest.Measurement{Metric: fmt.Sprintf("m%d", j), TimeMs: ingest.NoTime, Value: value})
+					}
+					_, errs[i] = in.Append(t.Context(), []ingest.Report{r})
+				})
+			}
+			wg.Wait()
+			return errs
+		}
+		for _, err := range send(1) {
+			require.NoError(t, err)
+		}
+		away := fmt.Errorf("%w: its copies are gone", storage.ErrUnavailable)
+		bad := blocks.Of(128, 128)
+		store.Away(bad.Contains, away)
+		for range 2 {
+			lost := 0
+			for _, err := range send(2) {
+				if err != nil {
+					require.ErrorIs(t, err, storage.ErrUnavailable)
+					lost++
+				}
+			}
+			require.Equal(t, 1, lost)
+		}
+		store.Away(nil, nil)
+		for _, err := range send(3) {
+			require.NoError(t, err)
+		}
+		require.NoError(t, in.Close())
+	})
+}

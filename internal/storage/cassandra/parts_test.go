@@ -1,0 +1,159 @@
+package cassandra
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/quern/quern/internal/blocks"
+	"github.com/quern/quern/internal/clock"
+	"github.com/quern/quern/internal/metric"
+	"github.com/quern/quern/internal/storage"
+)
+
+// scattered fails writes of some partitions.
+type scattered struct {
+	session
+	fails func(table string, args []any) error
+
+	mu   sync.Mutex
+	sent []string
+}
+
+func (s *scattered) exec(_ context.Context, _ int64, stmts ...statement) error {
+	table := strings.Fields(stmts[0].cql)[2]
+	s.mu.Lock()
+	s.sent = append(s.sent, fmt.Sprint(table, " ", stmts[0].args[0]))
+	s.mu.Unlock()
+	return s.fails(table, stmts[0].args)
+}
+
+func (s *scattered) count(table string) (n int) {
+	for _, x := range s.sent {
+		if strings.HasPrefix(x, table+" ") {
+			n++
+		}
+	}
+	return n
+}
+
+// A batch of n parts: each a mark in a shard of its own, a raw chunk and a cached one.
+func batchOf(n int) *storage.Batch {
+	slice := storage.SliceKey{StartMs: dayMs}
+	b := &storage.Batch{Open: []storage.SliceKey{slice}}
+	for i := range n {
+		start := metric.ScheduleID(i * 4)
+		b.Marks = append(b.Marks, storage.PlacedMark{Partition: storage.IndexPartition{SliceKey: slice, Shard: i}, Mark: storage.Mark{Start: start}})
+		b.Raw = append(b.Raw, storage.RawChunk{Group: start, SliceMs: dayMs})
+		b.Cache = append(b.Cache, storage.CacheChunk{CacheKey: storage.CacheKey{SliceKey: slice, Start: start}})
+		b.Parts = append(b.Parts, storage.Part{Marks: 1, Raw: 1, Cache: 1})
+	}
+	return b
+}
+
+func storeOver(t *testing.T, s session) *Store {
+	t.Helper()
+	clk := clock.NewSimulated(time.Unix(0, 0))
+	return &Store{
+		session: s, clk: clk, stamps: &timestamps{clk: clk}, ladder: metric.DefaultLadder(), groupSize: 4, shards: 16,
+		epochs: blocks.Epochs{{BlockSize: 4}}, epochsRead: clk.Now(),
+	}
+}
+
+// What lies where no quorum is fails by itself; a chunk whose mark has failed is not sent.
+func TestPartsOfABatch(t *testing.T) {
+	gone := fmt.Errorf("%w: gone", storage.ErrUnavailable)
+	for _, c := range []struct {
+		name   string
+		fails  func(table string, args []any) error
+		failed []int
+	}{
+		{"none", func(string, []any) error { return nil }, nil},
+		{"a raw partition", func(table string, args []any) error {
+			if table == "raw_metrics" && args[0] == int64(8) {
+				return gone
+			}
+			return nil
+		}, []int{2}},
+		{"a cache partition", func(table string, args []any) error {
+			if table == "metrics_cache" && args[2] == int64(4) {
+				return gone
+			}
+			return nil
+		}, []int{1}},
+		{"two index partitions", func(table string, args []any) error {
+			if table == "metrics_cache_index" && (args[2] == 0 || args[2] == 3) {
+				return gone
+			}
+			return nil
+		}, []int{0, 3}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			s := &scattered{fails: c.fails}
+			err := storeOver(t, s).Write(t.Context(), batchOf(5))
+			if c.failed == nil {
+				require.NoError(t, err)
+				return
+			}
+			var some *storage.PartsError
+			require.ErrorAs(t, err, &some)
+			require.ErrorIs(t, err, storage.ErrUnavailable)
+			require.Equal(t, c.failed, some.Failed)
+			require.Equal(t, 5, s.count("metrics_cache_index"))
+			if c.name == "two index partitions" {
+				require.Equal(t, 3, s.count("raw_metrics"))
+				require.Equal(t, 3, s.count("metrics_cache"))
+			}
+		})
+	}
+	t.Run("the slice", func(t *testing.T) {
+		s := &scattered{fails: func(table string, _ []any) error {
+			if table == "slices" {
+				return gone
+			}
+			return nil
+		}}
+		err := storeOver(t, s).Write(t.Context(), batchOf(5))
+		var some *storage.PartsError
+		require.NotErrorAs(t, err, &some, "all of it")
+		require.ErrorIs(t, err, storage.ErrUnavailable)
+		require.Zero(t, s.count("metrics_cache_index"))
+	})
+	t.Run("what no part can go on after", func(t *testing.T) {
+		s := &scattered{fails: func(string, []any) error { return storage.ErrCorrupt }}
+		err := storeOver(t, s).Write(t.Context(), batchOf(5))
+		require.ErrorIs(t, err, storage.ErrCorrupt)
+	})
+}
+
+// A store that is away is not asked for each part, nor one of which many do not answer.
+func TestPartsAreGivenUp(t *testing.T) {
+	for name, fails := range map[string]func(table string, args []any) error{
+		"away": func(string, []any) error { return storage.ErrUnavailable },
+		"silent": func(table string, args []any) error {
+			if table == "raw_metrics" && args[0].(int64)%8 == 0 {
+				return storage.ErrTimeout
+			}
+			return nil
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			const n = 5000
+			s := &scattered{fails: fails}
+			b := batchOf(n)
+			b.Open = nil
+			err := storeOver(t, s).Write(t.Context(), b)
+			require.True(t, storage.IsAway(err))
+			failing := s.count("metrics_cache_index")
+			if name == "silent" {
+				failing = s.count("raw_metrics")
+			}
+			require.Less(t, failing, n/4)
+		})
+	}
+}
