@@ -155,7 +155,7 @@ func TestSecondSignal(t *testing.T) {
 	p := serve(t, t.TempDir())
 	// Half a request, for which a drain waits.
 	conn := p.Dial()
-	_, err := fmt.Fprintf(conn, "POST /api/v1/reports HTTP/1.1\r\nHost: q\r\nContent-Length: 100\r\n\r\n{")
+	_, err := fmt.Fprintf(conn, "POST /api/v1/reports HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{")
 	require.NoError(t, err)
 	process.Eventually(t, "the request to be under way", func() error {
 		r, err := p.Get("/metrics", nil)

@@ -9,11 +9,12 @@ import (
 	"net/http"
 	"strings"
 	"sync"
-	"sync/atomic"
 
 	"github.com/klauspost/compress/gzip"
 	"github.com/klauspost/compress/snappy"
 	"github.com/klauspost/compress/zstd"
+
+	"github.com/quern/quern/internal/admission"
 )
 
 const (
@@ -91,42 +92,25 @@ type tooLargeError struct{ message string }
 func (e *tooLargeError) Error() string { return e.message }
 
 var (
-	// errNoRoom is answered 429: other requests hold the memory set aside for bodies.
+	// errNoRoom is answered 429: other requests, or others of this client, hold the memory set aside for bodies.
 	errNoRoom = errors.New("the bodies of other requests fill the memory set aside for them, try again")
 	// errUntrusted: the body's checksum says that what was decoded is not what was
 	// encoded, and not where, so no value in it can be believed.
 	errUntrusted = errors.New("the checksum does not match")
 )
 
-// budget bounds what all requests hold together.
-type budget struct {
-	held  atomic.Int64
-	limit int64
-}
-
-func (b *budget) take(n int64) bool {
-	if b.held.Add(n) > b.limit {
-		b.held.Add(-n)
-		return false
-	}
-	return true
-}
-
-func (b *budget) give(n int64) { b.held.Add(-n) }
-
 // bodies reads the bodies of requests into buffers that are used again.
 type bodies struct {
 	limits *Limits
-	budget budget
 	gzips  sync.Pool // *gzip.Reader
 	zstds  sync.Pool // *zstd.Decoder
 }
 
-// body is one request's body: the buffers and what they take of the budget.
+// body is one request's body: the buffers and what they hold of the budget.
 type body struct {
-	wire []byte // compressed, where it is needed in one piece
-	data []byte // decompressed
-	held int64
+	wire  []byte // compressed, where it is needed in one piece
+	data  []byte // decompressed
+	claim admission.Claim
 }
 
 // read fills b.data with the decompressed body. With an error b.data is what was read
@@ -242,7 +226,7 @@ func (s *bodies) unsnappy(wire io.Reader, b *body) error {
 	if int64(n) > snappyMaxRatio*int64(len(b.wire)) {
 		return snappy.ErrCorrupt
 	}
-	if !s.reserve(b, n) {
+	if !b.claim.Grow(int64(n)) {
 		return errNoRoom
 	}
 	if cap(b.data) < n {
@@ -272,7 +256,7 @@ func (s *bodies) fill(b *body, dst []byte, src io.Reader, limit int64) ([]byte, 
 		if int64(len(dst)) > limit {
 			return dst, s.bomb()
 		}
-		if !s.reserve(b, n) {
+		if !b.claim.Grow(int64(n)) {
 			return dst, errNoRoom
 		}
 		if err != nil {
@@ -290,18 +274,9 @@ func (s *bodies) bomb() error {
 		s.limits.BodyBytes)}
 }
 
-func (s *bodies) reserve(b *body, n int) bool {
-	if !s.budget.take(int64(n)) {
-		return false
-	}
-	b.held += int64(n)
-	return true
-}
-
 // release gives back what b holds of the budget, and buffers that are too large to keep.
-func (s *bodies) release(b *body) {
-	s.budget.give(b.held)
-	b.held = 0
+func (b *body) release() {
+	b.claim.Release()
 	b.wire, b.data = b.wire[:0], b.data[:0]
 	if cap(b.wire) > maxPooledBytes {
 		b.wire = nil

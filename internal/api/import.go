@@ -15,6 +15,7 @@ import (
 	"github.com/klauspost/compress/gzip"
 	"github.com/klauspost/compress/zstd"
 
+	"github.com/quern/quern/internal/admission"
 	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/ingest"
 	"github.com/quern/quern/internal/metric"
@@ -62,9 +63,17 @@ type importRejection struct {
 type importHandler struct {
 	*intake
 
+	budget  *admission.Budget // of imports
 	to      BackFiller
 	clock   clock.Clock
 	sources ingest.SourceLabels
+}
+
+func newImportHandler(in *intake, opts *Options) http.Handler {
+	return &importHandler{
+		intake: in, to: opts.BackFiller, clock: opts.Clock, sources: opts.Sources.Prometheus,
+		budget: admission.NewBudget(opts.MaxImportBytes, importBytes(zstandard)+maxImportLine),
+	}
 }
 
 // ServeHTTP implements http.Handler.
@@ -78,16 +87,24 @@ func (h *importHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		im.answer(w, http.StatusServiceUnavailable, drainingMessage)
 		return
 	}
-	src, err := openStream(r)
+	enc, err := parseEncoding(r.Header, identity)
+	var src io.ReadCloser
+	if err == nil {
+		src, err = openStream(r.Body, enc)
+	}
 	if err != nil {
 		w.Header().Set("Accept-Encoding", "gzip, zstd")
 		im.answer(w, http.StatusUnsupportedMediaType, err.Error())
 		return
 	}
 	defer src.Close()
-	defer func() { h.bodies.release(&im.body) }()
-
-	err = im.read(src)
+	im.claim = h.budget.Claim(h.clients.Of(r.RemoteAddr))
+	defer im.claim.Release()
+	err = errNoRoom
+	if im.claim.Grow(importBytes(enc)) {
+		err = im.read(src)
+	}
+	im.claim.Release() // it may take as long until the client has read the reply
 	code, message := http.StatusOK, ""
 	if err != nil {
 		message = err.Error()
@@ -101,23 +118,28 @@ func (h *importHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	im.answer(w, code, message)
 }
 
-// openStream is a body of any length, decompressed as it is read.
-func openStream(r *http.Request) (io.ReadCloser, error) {
-	enc, err := parseEncoding(r.Header, identity)
-	if err != nil {
-		return nil, err
+// importBytes is what an import holds beside its line: the batch, and what it is decompressed with.
+func importBytes(enc encoding) int64 {
+	const batch = importSamples * 200
+	if enc == zstandard {
+		return batch + zstdWindowBytes
 	}
+	return batch
+}
+
+// openStream is a body of any length, decompressed as it is read.
+func openStream(body io.ReadCloser, enc encoding) (io.ReadCloser, error) {
 	switch enc {
 	case gzipped:
-		return &lazyGzip{from: r.Body}, nil
+		return &lazyGzip{from: body}, nil
 	case zstandard:
-		zr, err := zstd.NewReader(r.Body, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true), zstd.WithDecoderMaxWindow(zstdWindowBytes))
+		zr, err := zstd.NewReader(body, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true), zstd.WithDecoderMaxWindow(zstdWindowBytes))
 		if err != nil {
 			return nil, err
 		}
 		return zr.IOReadCloser(), nil
 	case identity:
-		return r.Body, nil
+		return body, nil
 	case snappied:
 	}
 	return nil, fmt.Errorf("the Content-Encoding %q is not supported here: use gzip or zstd", enc)
@@ -154,9 +176,9 @@ func (e *lineError) Error() string { return fmt.Sprintf("line %d: %s", e.line, e
 type importing struct {
 	h     *importHandler
 	ctx   context.Context
-	body  body // its buffer holds lines that are not dealt with yet
-	line  int  // the number of the one that is being read, from 1
-	whole int  // that of the last that was read to its end
+	claim admission.Claim
+	line  int // the number of the one that is being read, from 1
+	whole int // that of the last that was read to its end
 	reply importReply
 
 	importScanner
@@ -189,8 +211,16 @@ func (im *importing) read(src io.Reader) error {
 				return err
 			}
 		}
+		if ended != nil && !whole {
+			ctx, done := outlive(im.ctx)
+			defer done()
+			im.ctx = ctx
+		}
 		if err := im.flush(); err != nil || whole {
 			return err
+		}
+		if errors.Is(ended, errStalled) {
+			return ended
 		}
 		if ended != nil {
 			return &lineError{im.line + 1, "the body cannot be read on: " + ended.Error()}
@@ -201,7 +231,7 @@ func (im *importing) read(src io.Reader) error {
 				return &tooLargeError{fmt.Sprintf("line %d is longer than the limit of %d bytes: cut it into several with the same metric", im.line+1, maxImportLine)}
 			}
 			size := min(max(2*cap(buf), minBufferBytes), maxImportLine)
-			if !im.h.bodies.reserve(&im.body, size-cap(buf)) {
+			if !im.claim.Grow(int64(size - cap(buf))) {
 				return errNoRoom
 			}
 			buf = append(make([]byte, 0, size), buf...)

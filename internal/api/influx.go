@@ -180,7 +180,7 @@ func influxComplaint(req *influxRequest, result ingest.Result, broken error) str
 // refuseInflux1 is an error as InfluxDB 1 has it. Its clients, Telegraf among them, throw away what is answered with any
 // 4xx, so that a queue that is full is a 503 to them.
 func refuseInflux1(w http.ResponseWriter, _ *http.Request, code int, message string) {
-	if code == http.StatusTooManyRequests {
+	if code == http.StatusTooManyRequests || code == http.StatusRequestTimeout {
 		code = http.StatusServiceUnavailable
 	}
 	w.Header().Set("X-Influxdb-Version", influxVersion)
@@ -197,6 +197,7 @@ func refuseInflux2(w http.ResponseWriter, _ *http.Request, code int, message str
 		http.StatusBadRequest:            "invalid",
 		http.StatusRequestEntityTooLarge: "request too large",
 		http.StatusUnsupportedMediaType:  "unsupported media type",
+		http.StatusRequestTimeout:        "unavailable",
 		http.StatusTooManyRequests:       "too many requests",
 		http.StatusServiceUnavailable:    "unavailable",
 	}[code]

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/quern/quern/internal/admission"
 	"github.com/quern/quern/internal/ingest"
 )
 
@@ -22,6 +24,8 @@ type intake struct {
 	draining func() bool
 	bodies   bodies
 	received sync.Pool // *received
+	clients  *admission.Clients
+	budget   *admission.Budget
 
 	undecodable *prometheus.CounterVec // by path
 	unkept      *unkept
@@ -35,7 +39,8 @@ func newIntake(opts *Options, draining func() bool) (*intake, error) {
 	in := &intake{
 		unkept:   lost,
 		appender: opts.Appender, limits: &opts.Limits, logger: opts.Logger, draining: draining,
-		bodies: bodies{limits: &opts.Limits, budget: budget{limit: opts.MaxInFlightBytes}},
+		bodies: bodies{limits: &opts.Limits}, clients: opts.Clients,
+		budget: admission.NewBudget(opts.MaxInFlightBytes, opts.Limits.CompressedBytes+opts.Limits.BodyBytes),
 		undecodable: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "quern_http_undecodable_measurements_total",
 			Help: "Measurements rejected while decoding, which ingest never saw, by path.",
@@ -84,17 +89,18 @@ func (in *intake) receive(w http.ResponseWriter, r *http.Request, accepts func(h
 	// nobody knows who holds what then, so only the budget is put right.
 	healthy := false
 	defer func() {
-		in.bodies.release(&b.body)
+		b.release()
 		if healthy {
 			in.received.Put(b)
 		}
 	}()
-	b.enc = enc
+	b.enc, b.claim = enc, in.budget.Claim(in.clients.Of(r.RemoteAddr))
 	b.broken = in.bodies.read(w, r, enc, &b.body)
 	if errors.Is(b.broken, errUntrusted) {
 		b.data = b.data[:0]
 	}
 	if code := readFailure(w, b.broken); code != 0 {
+		b.claim.Release() // it may take as long until the client has read the reply
 		refuse(w, r, code, b.broken.Error())
 	} else {
 		do(b)
@@ -110,6 +116,25 @@ func (in *intake) drains(w http.ResponseWriter) bool {
 	w.Header().Set("Retry-After", retryAwaySeconds)
 	w.Header().Set("Connection", "close")
 	return true
+}
+
+// outliveTime bounds what is done for a client that has gone.
+const outliveTime = 10 * time.Second
+
+// outlive is for what came whole of a body that breaks off. The client's going has ended the request's own context, and
+// under that no series could be registered.
+func outlive(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(context.WithoutCancel(ctx), outliveTime)
+}
+
+// append has decoded reports appended; broken is why the body could not be read to its end, if it could not.
+func (in *intake) append(ctx context.Context, reports []ingest.Report, broken error) (ingest.Result, error) {
+	if broken != nil {
+		lasting, done := outlive(ctx)
+		defer done()
+		ctx = lasting
+	}
+	return in.appender.Append(ctx, reports)
 }
 
 // failed chooses the status code for an error of the appender's and logs one that nobody expects.
@@ -183,7 +208,7 @@ func (p *push) serve(w http.ResponseWriter, r *http.Request, body *received, b *
 	var result ingest.Result
 	if reports := b.Reports(); len(reports) > 0 {
 		var err error
-		if result, err = p.appender.Append(r.Context(), reports); err != nil {
+		if result, err = p.append(r.Context(), reports, body.broken); err != nil {
 			p.refuse(w, r, p.failed(w, r, err), err.Error())
 			return
 		}

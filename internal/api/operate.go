@@ -2,6 +2,7 @@ package api
 
 import (
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"strconv"
 
@@ -11,22 +12,36 @@ import (
 	"github.com/quern/quern/internal/reaggregate"
 )
 
+const reaggregatePath = "/api/v1/reaggregate"
+
+// switchedOff answers in place of what a flag has turned off.
+func switchedOff(flag string) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		replyError(w, http.StatusForbidden, fmt.Sprintf("%s is turned off: the server was started with --%s=false", r.URL.Path, flag))
+	}
+}
+
 // Operate brings the endpoints for who operates the store: why a row is what it is, and having rows computed again.
 type Operate struct {
 	explainer    *explain.Explainer
 	reaggregator *reaggregate.Reaggregator
 	clock        clock.Clock
+	turns        Turns
 }
 
-// NewOperate makes the endpoints; clk is what "now" in a request means.
-func NewOperate(x *explain.Explainer, r *reaggregate.Reaggregator, clk clock.Clock) *Operate {
-	return &Operate{explainer: x, reaggregator: r, clock: clk}
+// NewOperate makes the endpoints; clk is what "now" in a request means. Without a Reaggregator nobody may have rows computed again.
+func NewOperate(x *explain.Explainer, r *reaggregate.Reaggregator, clk clock.Clock, turns Turns) *Operate {
+	return &Operate{explainer: x, reaggregator: r, clock: clk, turns: turns}
 }
 
 // Register implements Registrar. What changes something is for POST only.
 func (h *Operate) Register(mux *http.ServeMux) {
-	mux.Handle("/api/v1/explain", answering(h.explain, "match[]", "time", "limit"))
-	mux.Handle("POST /api/v1/reaggregate", answering(h.reaggregate, "match[]", "start", "end"))
+	mux.Handle("/api/v1/explain", answering(h.turns.Queries, h.explain, "match[]", "time", "limit"))
+	if h.reaggregator == nil {
+		mux.Handle("POST "+reaggregatePath, switchedOff("enable-reaggregate"))
+		return
+	}
+	mux.Handle("POST "+reaggregatePath, answering(h.turns.Exports, h.reaggregate, "match[]", "start", "end"))
 }
 
 func (h *Operate) explain(out *lines, r *http.Request) error {

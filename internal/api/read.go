@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/quern/quern/internal/admission"
 	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/query"
@@ -22,21 +23,29 @@ import (
 type Read struct {
 	querier *query.Querier
 	clock   clock.Clock
+	turns   Turns
+}
+
+// Turns are those at reading. One is held until the reply has been sent.
+type Turns struct {
+	// Queries are answers of a bounded size; Exports go on for as long as there is something.
+	Queries, Exports *admission.Turns
 }
 
 // NewRead makes the endpoints on a querier; clk is what "now" in a request means.
-func NewRead(querier *query.Querier, clk clock.Clock) *Read {
-	return &Read{querier: querier, clock: clk}
+func NewRead(querier *query.Querier, clk clock.Clock, turns Turns) *Read {
+	return &Read{querier: querier, clock: clk, turns: turns}
 }
 
 // Register implements Registrar.
 func (h *Read) Register(mux *http.ServeMux) {
-	mux.Handle("/api/v1/export", answering(h.export, "match[]", "start", "end"))
-	mux.Handle("/api/v1/rollups", answering(h.rollups, "match[]", "start", "end", "level"))
-	mux.Handle("/api/v1/points", answering(h.points, "match[]", "start", "end", "buckets"))
-	mux.Handle("/api/v1/latest", answering(h.latest, "match[]", "lookback"))
-	mux.Handle("/api/v1/summary", answering(h.summary, "match[]", "start", "end"))
-	mux.Handle("/api/v1/baseline", answering(h.baseline, "match[]", "start", "end"))
+	exports, queries := h.turns.Exports, h.turns.Queries
+	mux.Handle("/api/v1/export", answering(exports, h.export, "match[]", "start", "end"))
+	mux.Handle("/api/v1/rollups", answering(exports, h.rollups, "match[]", "start", "end", "level"))
+	mux.Handle("/api/v1/points", answering(queries, h.points, "match[]", "start", "end", "buckets"))
+	mux.Handle("/api/v1/latest", answering(queries, h.latest, "match[]", "lookback"))
+	mux.Handle("/api/v1/summary", answering(queries, h.summary, "match[]", "start", "end"))
+	mux.Handle("/api/v1/baseline", answering(queries, h.baseline, "match[]", "start", "end"))
 }
 
 // answerer answers a request by lines to out. An error is what went wrong before or
@@ -45,11 +54,11 @@ type answerer func(out *lines, r *http.Request) error
 
 // answering does around an answerer what all endpoints have in common. GET and POST mean
 // the same; the parameters of a POST may be in its body, as a form, since selectors can
-// be longer than what a URL may be.
+// be longer than what a URL may be. Each request takes one of the turns.
 //
 // A parameter that is none of those named is refused: a misspelt one would quietly give another answer than the one that
 // was asked for.
-func answering(answer answerer, parameters ...string) http.Handler {
+func answering(turns *admission.Turns, answer answerer, parameters ...string) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.Method {
 		case http.MethodGet, http.MethodHead, http.MethodPost:
@@ -66,8 +75,14 @@ func answering(answer answerer, parameters ...string) http.Handler {
 			replyFailure(w, r, err)
 			return
 		}
+		give, err := turns.Take(r.Context(), r.RemoteAddr)
+		if err != nil {
+			replyFailure(w, r, err)
+			return
+		}
+		defer give()
 		out := newLines(w)
-		err := answer(out, r)
+		err = answer(out, r)
 		switch {
 		case err == nil:
 			err = out.finish()

@@ -41,6 +41,12 @@ type readServer struct {
 }
 
 func newReadServer(t *testing.T, wrap func(storage.Store) query.Store) *readServer {
+	return newReadServerWith(t, wrap, Turns{}, nil)
+}
+
+func newReadServerWith(
+	t *testing.T, wrap func(storage.Store) query.Store, turns Turns, serve func(*Server) string,
+) *readServer {
 	clk := clock.NewSimulated(readNow)
 	settings := storage.Settings{
 		Ladder: metric.DefaultLadder(), GroupSize: 8, IndexPartitions: 1, Epochs: blocks.Epochs{{BlockSize: 8}},
@@ -54,9 +60,13 @@ func newReadServer(t *testing.T, wrap func(storage.Store) query.Store) *readServ
 	}
 	server, err := New(Options{
 		Clock: clk, Logger: slog.New(slog.DiscardHandler),
-		Extra: []Registrar{NewRead(query.New(st, s.index, settings, nil, clk, query.Options{}), clk)},
+		Extra: []Registrar{NewRead(query.New(st, s.index, settings, nil, clk, query.Options{}), clk, turns)},
 	})
 	require.NoError(t, err)
+	if serve != nil {
+		s.url = serve(server)
+		return s
+	}
 	hs := httptest.NewServer(server)
 	t.Cleanup(hs.Close)
 	s.url = hs.URL
@@ -224,7 +234,7 @@ func TestLargeForms(t *testing.T) {
 	s := newReadServer(t, nil)
 	s.series(1, "__name__", "cpu")
 	s.put(1, 5)
-	for words, want := range map[int]int{100_000: http.StatusOK, 300_000: http.StatusBadRequest} {
+	for words, want := range map[int]int{100_000: http.StatusOK, 300_000: http.StatusRequestEntityTooLarge} {
 		form := url.Values{"match[]": {`{__name__=~"` + strings.Repeat("cpu|", words) + `cpu"}`}}
 		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, s.url+"/api/v1/export", strings.NewReader(form.Encode()))
 		require.NoError(t, err)

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"net/http"
 
+	"github.com/quern/quern/internal/admission"
 	"github.com/quern/quern/internal/ingest"
 	"github.com/quern/quern/internal/storage"
 )
@@ -16,7 +17,7 @@ const (
 	// wait. Nobody reads it but the request metrics, where it is no error of ours.
 	statusClientGone = 499
 
-	drainingMessage = "the process is shutting down and takes no more reports"
+	drainingMessage = "the process is shutting down"
 
 	// A queue is short and empties within a group commit; a store that went away
 	// takes longer to come back.
@@ -54,9 +55,9 @@ func replyJSON(w http.ResponseWriter, code int, v any) {
 // again makes sense, the seconds of Retry-After.
 func failure(ctx context.Context, err error) (code int, retryAfter string) {
 	switch {
-	case errors.Is(err, ingest.ErrBusy):
+	case errors.Is(err, ingest.ErrBusy), errors.Is(err, admission.ErrQueueFull):
 		return http.StatusTooManyRequests, retryBusySeconds
-	case storage.IsAway(err):
+	case storage.IsAway(err), errors.Is(err, admission.ErrWaited):
 		return http.StatusServiceUnavailable, retryAwaySeconds
 	case ctx.Err() != nil:
 		return statusClientGone, ""

@@ -110,7 +110,7 @@ func (h *reportsHandler) serve(w http.ResponseWriter, r *http.Request, b *receiv
 	var result ingest.Result
 	var appendErr error
 	if reports := d.result(); len(reports) > 0 {
-		result, appendErr = h.appender.Append(r.Context(), reports)
+		result, appendErr = h.append(r.Context(), reports, broken)
 		h.overwritten(r, result)
 	}
 	reply := h.merge(d, result)
@@ -148,6 +148,9 @@ func readFailure(w http.ResponseWriter, err error) int {
 	switch {
 	case errors.As(err, &tooLarge):
 		return http.StatusRequestEntityTooLarge
+	case errors.Is(err, errStalled):
+		w.Header().Set("Connection", "close")
+		return http.StatusRequestTimeout
 	case errors.Is(err, errNoRoom):
 		w.Header().Set("Retry-After", retryBusySeconds)
 		return http.StatusTooManyRequests

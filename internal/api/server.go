@@ -13,20 +13,24 @@
 package api
 
 import (
+	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"net/http"
 	"net/url"
 	"strings"
-	"sync/atomic"
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"github.com/quern/quern/internal/admission"
 	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/ingest"
 	"github.com/quern/quern/internal/metric"
@@ -68,7 +72,7 @@ type Options struct {
 
 	// Appender takes the reports of POST /api/v1/reports.
 	Appender Appender
-	// BackFiller takes the history of POST /api/v1/import.
+	// BackFiller takes the history of POST /api/v1/import. Without one nobody may import.
 	BackFiller BackFiller
 	// Metadata is told of the metrics. The default is nobody.
 	Metadata Metadata
@@ -95,20 +99,26 @@ type Options struct {
 
 	// Limits bound one request that brings data.
 	Limits Limits
+	// Clients tells clients apart, none of which may have more than its share. The default takes those on this
+	// machine for many.
+	Clients *admission.Clients
 	// MaxInFlightBytes bounds the bodies, compressed and decompressed, that all
-	// requests that bring data hold together; a request beyond it is answered
+	// requests that bring data, but for imports, hold together; a request beyond it is answered
 	// 429. What is decoded from a body takes up to about five times its size on top,
 	// in practice as much again. The default is 256 MiB, or what one request within Limits may need if
 	// that is more: else it would never be taken.
 	MaxInFlightBytes int64
-	// MaxBodyBytes bounds the body of a request to any other endpoint, which is a form, as
-	// sent. What is made of it, such as of a regular expression, may take 400 times as much.
+	// MaxImportBytes bounds what imports hold together. The default is 128 MiB.
+	MaxImportBytes int64
+	// MaxFormBytes bounds the forms that all requests hold together. The default is 64 MiB.
+	MaxFormBytes int64
+	// MaxBodyBytes bounds the form of one request, to endpoints that take no data. What is made of it, such as of a regular expression, may take 400 times as much.
 	// The default is 1 MiB.
 	MaxBodyBytes int64
-	// Streaming are the paths whose handlers read bodies of any length piece by piece,
-	// so that neither MaxBodyBytes nor the read timeout is for them. The default is
-	// /api/v1/import.
-	Streaming []string
+	// Origins say which web pages may do what.
+	Origins Origins
+	// Stall is how long a client may take to send, or to read, 64 KiB. The default is 30s.
+	Stall time.Duration
 }
 
 // EnsureDefaults sets what was left out.
@@ -120,8 +130,11 @@ func (o *Options) EnsureDefaults() {
 	if o.MaxBodyBytes == 0 {
 		o.MaxBodyBytes = 1 << 20
 	}
-	if o.Streaming == nil {
-		o.Streaming = []string{"/api/v1/import"}
+	o.MaxImportBytes = cmp.Or(o.MaxImportBytes, 128<<20)
+	o.MaxFormBytes = cmp.Or(o.MaxFormBytes, 64<<20)
+	o.Stall = cmp.Or(o.Stall, 30*time.Second)
+	if o.Clients == nil {
+		o.Clients = admission.NewClients(admission.Loopback())
 	}
 }
 
@@ -134,7 +147,7 @@ func (o *Options) Validate() error {
 		return errors.New("api: a logger is required")
 	case o.Status != nil && o.Ladder.Top() == 0:
 		return errors.New("api: a ladder is required to name the buckets of the status")
-	case o.MaxInFlightBytes < 1 || o.MaxBodyBytes < 1:
+	case o.MaxInFlightBytes < 1 || o.MaxImportBytes < 1 || o.MaxFormBytes < 1 || o.MaxBodyBytes < 1 || o.Stall <= 0:
 		return errors.New("api: limits must be positive")
 	}
 	return o.Limits.Validate()
@@ -142,13 +155,18 @@ func (o *Options) Validate() error {
 
 // Server is the HTTP interface of one process.
 type Server struct {
-	opts     Options
-	mux      *http.ServeMux
-	handler  http.Handler
-	streams  map[string]bool // the paths of Options.Streaming
-	bounded  map[string]bool // those whose handlers bound their bodies themselves
-	draining atomic.Bool
-	unkept   *unkept // nil where nothing is taken
+	opts    Options
+	mux     *http.ServeMux
+	handler http.Handler
+	forms   *admission.Budget
+	bounded map[string]bool // paths whose handlers read their bodies themselves
+	door    doorkeeper
+	unkept  *unkept // nil where nothing is taken
+
+	mu       sync.Mutex
+	active   int // requests that Drain waits for
+	draining bool
+	idle     chan struct{} // closed when draining and none is active
 }
 
 // New assembles a server. It opens no port; HTTPServer or ServeHTTP do the serving.
@@ -157,10 +175,7 @@ func New(opts Options) (*Server, error) {
 	if err := opts.Validate(); err != nil {
 		return nil, err
 	}
-	s := &Server{opts: opts, mux: http.NewServeMux(), streams: make(map[string]bool), bounded: make(map[string]bool)}
-	for _, p := range opts.Streaming {
-		s.streams[p] = true
-	}
+	s := &Server{opts: opts, mux: http.NewServeMux(), forms: admission.NewBudget(opts.MaxFormBytes, opts.MaxBodyBytes), bounded: make(map[string]bool), door: doorkeeper{Origins: opts.Origins}, idle: make(chan struct{})}
 
 	s.mux.HandleFunc("GET /-/healthy", healthy)
 	s.mux.HandleFunc("GET /-/ready", s.ready)
@@ -174,14 +189,17 @@ func New(opts Options) (*Server, error) {
 		}))
 	}
 	if opts.Appender != nil {
-		in, err := newIntake(&s.opts, s.draining.Load)
+		in, err := newIntake(&s.opts, s.drains)
 		if err != nil {
 			return nil, err
 		}
 		s.unkept = in.unkept
 		s.take(in, &reportsHandler{intake: in}, reportsPath)
 		if opts.BackFiller != nil {
-			s.mux.Handle("POST "+importPath, &importHandler{intake: in, to: opts.BackFiller, clock: opts.Clock, sources: opts.Sources.Prometheus})
+			s.mux.Handle("POST "+importPath, newImportHandler(in, &s.opts))
+			s.bounded[importPath] = true
+		} else {
+			s.mux.Handle("POST "+importPath, switchedOff("enable-import"))
 		}
 		s.take(in, newCollectdHandler(in, &s.opts), collectdPath)
 		if err := s.registerInflux(in); err != nil {
@@ -217,49 +235,137 @@ func (s *Server) take(in *intake, h http.Handler, paths ...string) {
 // ServeHTTP implements http.Handler.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) { s.handler.ServeHTTP(w, r) }
 
-// Drain makes the server refuse new reports with 503 and call itself not ready, so
-// that clients and load balancers go elsewhere while what was taken is written.
+// Drain makes the server call itself not ready and answer all requests that come from now on with 503, so
+// that clients and load balancers go elsewhere. What it returns is closed when the requests that came before have ended.
 // There is no way back.
-func (s *Server) Drain() { s.draining.Store(true) }
+func (s *Server) Drain() (ended <-chan struct{}) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.draining {
+		s.draining = true
+		if s.active == 0 {
+			close(s.idle)
+		}
+	}
+	return s.idle
+}
+
+func (s *Server) drains() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.draining
+}
+
+// begin has Drain wait for a request, until end. It is false when the server drains.
+func (s *Server) begin() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.draining {
+		return false
+	}
+	s.active++
+	return true
+}
+
+func (s *Server) end() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.active--; s.active == 0 && s.draining {
+		close(s.idle)
+	}
+}
+
+// watched are the paths that are for those who watch the process, and served until it ends.
+var watched = map[string]bool{"/-/healthy": true, "/-/ready": true, "/health": true, "/metrics": true}
 
 // HTTPServer is an http.Server for s; see NewHTTPServer.
-func (s *Server) HTTPServer() *http.Server { return NewHTTPServer(s, s.opts.Logger) }
+func (s *Server) HTTPServer() *http.Server {
+	return NewHTTPServer(s, s.opts.Clock, s.opts.Stall, s.opts.Logger)
+}
 
 // NewHTTPServer is an http.Server for a handler, with timeouts and limits that a slow
-// or hostile client cannot get round. The caller gives it a listener and shuts it down.
-func NewHTTPServer(h http.Handler, logger *slog.Logger) *http.Server {
+// or hostile client cannot get round; stall is that of Options. The caller gives it a listener and shuts it down.
+func NewHTTPServer(h http.Handler, clk clock.Clock, stall time.Duration, logger *slog.Logger) *http.Server {
 	return &http.Server{
-		Handler:           h,
+		Handler:           demandProgress(h, clk, stall),
 		ReadHeaderTimeout: 10 * time.Second,
-		// For the whole request: 16 MiB over a slow line take a while, but a client
-		// that sends a byte a minute must not hold a buffer for ever. Options.Streaming
-		// are exempt.
-		ReadTimeout: 5 * time.Minute,
-		// No WriteTimeout: an export streams for as long as it takes.
+		// Neither ReadTimeout nor WriteTimeout: an import and an export may take hours, as long as they get on.
 		IdleTimeout:    2 * time.Minute,
 		MaxHeaderBytes: 64 << 10,
 		ErrorLog:       slog.NewLogLogger(logger.Handler(), slog.LevelWarn),
 	}
 }
 
+// RefuseConnection answers on a connection that is one too many. It does not wait for the client.
+func RefuseConnection(conn net.Conn) {
+	// A new connection's buffer takes as much at once.
+	_, _ = io.WriteString(conn, "HTTP/1.1 503 Service Unavailable\r\nRetry-After: "+retryAwaySeconds+
+		"\r\nConnection: close\r\nContent-Type: text/plain; charset=utf-8\r\n\r\ntoo many connections\n")
+}
+
 // route is the mux with replies in JSON where nothing matches. A catch-all pattern
 // would take the mux its knowledge of which methods a path has, so it is asked first.
 func (s *Server) route(w http.ResponseWriter, r *http.Request) {
+	if !s.door.admits(w, r) {
+		return
+	}
+	if !watched[r.URL.Path] {
+		switch {
+		case s.begin():
+			defer s.end()
+		case s.bounded[r.URL.Path]:
+			// It is refused in the form of its protocol.
+		default:
+			w.Header().Set("Retry-After", retryAwaySeconds)
+			w.Header().Set("Connection", "close")
+			replyError(w, http.StatusServiceUnavailable, drainingMessage)
+			return
+		}
+	}
 	h, pattern := s.mux.Handler(r)
 	if pattern == "" {
 		s.unmatched(w, r, h)
 		return
 	}
-	switch {
-	case s.streams[r.URL.Path]:
-		// It may take longer than HTTPServer's ReadTimeout. Not every ResponseWriter of
-		// a test has deadlines.
-		_ = http.NewResponseController(w).SetReadDeadline(time.Time{})
-	case s.bounded[r.URL.Path]:
-	case r.Body != nil:
-		r.Body = http.MaxBytesReader(w, r.Body, s.opts.MaxBodyBytes)
+	if !s.bounded[r.URL.Path] && r.Body != nil && r.Body != http.NoBody {
+		claim := s.forms.Claim(s.opts.Clients.Of(r.RemoteAddr))
+		defer claim.Release()
+		form, err := s.readForm(r.Body, &claim)
+		if err != nil {
+			code := readFailure(w, err)
+			if code == 0 {
+				code = http.StatusBadRequest
+			}
+			replyError(w, code, err.Error())
+			return
+		}
+		r.Body = io.NopCloser(bytes.NewReader(form))
 	}
 	s.mux.ServeHTTP(w, r)
+}
+
+// readForm reads the body of a request to an endpoint that takes no data.
+func (s *Server) readForm(from io.Reader, claim *admission.Claim) ([]byte, error) {
+	var form []byte
+	for {
+		if len(form) == cap(form) {
+			size := max(2*cap(form), 4<<10)
+			if !claim.Grow(int64(size - cap(form))) {
+				return nil, errNoRoom
+			}
+			form = append(make([]byte, 0, size), form...)
+		}
+		n, err := from.Read(form[len(form):cap(form)])
+		form = form[:len(form)+n]
+		switch {
+		case int64(len(form)) > s.opts.MaxBodyBytes:
+			return nil, &tooLargeError{fmt.Sprintf("the form is larger than the limit of %d bytes", s.opts.MaxBodyBytes)}
+		case errors.Is(err, io.EOF):
+			return form, nil
+		case err != nil:
+			return nil, fmt.Errorf("the form cannot be read: %w", err)
+		}
+	}
 }
 
 func (s *Server) unmatched(w http.ResponseWriter, r *http.Request, h http.Handler) {
@@ -295,7 +401,7 @@ func (s *Server) ready(w http.ResponseWriter, r *http.Request) {
 
 // unready is why the process cannot serve, "" when it can.
 func (s *Server) unready(ctx context.Context) string {
-	if s.draining.Load() {
+	if s.drains() {
 		return drainingMessage
 	}
 	if s.opts.Ready != nil {

@@ -15,6 +15,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 
+	"github.com/quern/quern/internal/admission"
 	"github.com/quern/quern/internal/ingest"
 	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/storage"
@@ -71,6 +72,41 @@ func TestDrain(t *testing.T) {
 	require.Equal(t, 503, w.Code)
 	require.NotEmpty(t, w.Header().Get("Retry-After"))
 	require.Zero(t, a.calls)
+}
+
+// TestDrainEnds: what came before the drain is waited for, what comes after is refused, and those who watch are told.
+func TestDrainEnds(t *testing.T) {
+	within, leave := make(chan struct{}), make(chan struct{})
+	s := newServer(t, func(o *Options) {
+		o.Extra = []Registrar{registrar(func(mux *http.ServeMux) {
+			mux.HandleFunc("GET /slow", func(w http.ResponseWriter, _ *http.Request) {
+				close(within)
+				<-leave
+				replyText(w, 200, "done")
+			})
+			mux.HandleFunc("GET /api/v1/query", func(w http.ResponseWriter, _ *http.Request) { replyText(w, 200, "done") })
+		})}
+	})
+	slow := make(chan int)
+	go func() { slow <- get(t, s, "GET", "/slow").Code }()
+	<-within
+	ended := s.Drain()
+	require.Equal(t, 503, get(t, s, "GET", "/-/ready").Code)
+	require.Equal(t, 200, get(t, s, "GET", "/-/healthy").Code)
+	w := get(t, s, "GET", "/api/v1/query")
+	require.Equal(t, 503, w.Code)
+	require.Equal(t, "5", w.Header().Get("Retry-After"))
+	require.Equal(t, "close", w.Header().Get("Connection"))
+	select {
+	case <-ended:
+		t.Error("a request is under way")
+	default:
+	}
+	close(leave)
+	require.Equal(t, 200, <-slow)
+	<-ended
+	<-s.Drain()
+	<-newServer(t, nil).Drain()
 }
 
 func TestNotFoundAndMethods(t *testing.T) {
@@ -181,41 +217,45 @@ func TestPanicGivesTheBudgetBack(t *testing.T) {
 	}
 }
 
-// TestBodyLimit: other endpoints' bodies are bounded too, but not those that stream.
-func TestBodyLimit(t *testing.T) {
-	var got int
-	var failed error
-	read := func(w http.ResponseWriter, r *http.Request) {
-		b, err := io.ReadAll(r.Body)
-		got, failed = len(b), err
-		w.(http.Flusher).Flush()
-	}
+// TestFormLimit: a form is there as a whole before its handler is, or not at all.
+func TestFormLimit(t *testing.T) {
+	var got string
 	s := newServer(t, func(o *Options) {
 		o.MaxBodyBytes = 100
+		o.MaxFormBytes = 8 << 10
 		o.Extra = []Registrar{registrar(func(mux *http.ServeMux) {
-			mux.HandleFunc("POST /bounded", read)
-			mux.HandleFunc("POST /api/v1/import", read)
+			mux.HandleFunc("POST /form", func(w http.ResponseWriter, r *http.Request) {
+				got = r.FormValue("x")
+				w.(http.Flusher).Flush()
+			})
 		})}
 	})
-	send := func(path string) {
-		r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, path, strings.NewReader(strings.Repeat("x", 1000)))
-		s.ServeHTTP(httptest.NewRecorder(), r)
+	send := func(n int) int {
+		r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/form", strings.NewReader("x="+strings.Repeat("y", n-2)))
+		r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+		w := httptest.NewRecorder()
+		s.ServeHTTP(w, r)
+		return w.Code
 	}
-	send("/bounded")
-	var tooLarge *http.MaxBytesError
-	require.ErrorAs(t, failed, &tooLarge)
-	require.Equal(t, 100, got)
-	send("/api/v1/import")
-	require.NoError(t, failed)
-	require.Equal(t, 1000, got)
+	for range 3 { // each gives back what it held
+		require.Equal(t, 200, send(100))
+		require.Len(t, got, 98)
+		require.Equal(t, 413, send(101))
+	}
+	claim := s.forms.Claim(admission.Client{})
+	require.True(t, claim.Grow(5<<10))
+	require.Equal(t, 429, send(10))
+	claim.Release()
+	require.Equal(t, 200, send(10))
 }
 
 func TestHTTPServer(t *testing.T) {
 	h := newServer(t, nil).HTTPServer()
 	require.NotZero(t, h.ReadHeaderTimeout)
-	require.NotZero(t, h.ReadTimeout)
 	require.NotZero(t, h.IdleTimeout)
 	require.NotZero(t, h.MaxHeaderBytes)
+	// What takes long must get on; see demandProgress.
+	require.Zero(t, h.ReadTimeout)
 	require.Zero(t, h.WriteTimeout)
 }
 

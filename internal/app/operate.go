@@ -23,11 +23,14 @@ import (
 )
 
 // operate is what answers those who operate the store.
-func (s *setup) operate(e *engine) api.Registrar {
+func (s *setup) operate(e *engine, turns api.Turns) api.Registrar {
+	var again *reaggregate.Reaggregator
+	if s.cfg.EnableReaggregate {
+		again = s.reaggregator(e)
+	}
 	return api.NewOperate(
 		explain.New(e.store, e.index, e.cache, e.recovery, e.retention, s.clk),
-		s.reaggregator(e),
-		s.clk,
+		again, s.clk, turns,
 	)
 }
 

@@ -1,6 +1,7 @@
 package app
 
 import (
+	"github.com/quern/quern/internal/api"
 	"github.com/quern/quern/internal/api/promapi"
 	"github.com/quern/quern/internal/deletion"
 	"github.com/quern/quern/internal/program"
@@ -9,14 +10,14 @@ import (
 )
 
 // prometheusAPI makes what answers PromQL over a querier.
-func (s *server) prometheusAPI(q *query.Querier) *promapi.API {
+func (s *server) prometheusAPI(q *query.Querier, turns api.Turns) *promapi.API {
 	engine, queryable := promquery.New(q, promquery.Options{
 		Timeout: s.cfg.Query.Timeout, MaxSamples: s.cfg.Query.MaxSamples,
-		Concurrency: s.cfg.Query.Concurrency, Lookback: s.cfg.Query.Lookback,
-		Logger: component(s.log, "promql"), Metrics: s.metrics,
+		Lookback: s.cfg.Query.Lookback,
+		Logger:   component(s.log, "promql"), Metrics: s.metrics,
 	})
 	opts := promapi.Options{
-		Engine: engine, Timeout: s.cfg.Query.Timeout, Queryable: queryable, Metadata: s.engine.catalog, Clock: s.clk,
+		Engine: engine, Timeout: s.cfg.Query.Timeout, Queries: turns.Queries, Deletions: turns.Exports, Queryable: queryable, Metadata: s.engine.catalog, Clock: s.clk,
 		Logger: component(s.log, "http"), Version: program.Version(),
 	}
 	if s.cfg.EnableAdminAPI {

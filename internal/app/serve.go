@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/netip"
 	"strings"
 	"sync"
 	"time"
@@ -14,6 +15,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
+	"github.com/quern/quern/internal/admission"
 	"github.com/quern/quern/internal/api"
 	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/config"
@@ -22,7 +24,7 @@ import (
 	"github.com/quern/quern/internal/query"
 )
 
-// drainTime is how long requests under way may take to end.
+// drainTime is how long requests under way may take to end, once the process has said for long enough that it ends.
 const drainTime = 10 * time.Second
 
 // Serve takes reports, grinds them and answers queries in this process until ctx is
@@ -80,6 +82,9 @@ type server struct {
 	gathered *prometheus.Registry
 	demo     *demo.Generator // nil without --demo
 	lines    net.Listener    // of Graphite, nil without --graphite-listen
+	clients  *admission.Clients
+	// onLoopback: only this machine can reach the port.
+	onLoopback bool
 	// open is setup.openStore, but for tests.
 	open func(ctx context.Context, onFatal func(error)) (store, error)
 
@@ -97,7 +102,7 @@ type server struct {
 }
 
 func newServer(with setup) *server {
-	s := &server{setup: with, gathered: prometheus.NewRegistry()}
+	s := &server{setup: with, gathered: prometheus.NewRegistry(), clients: admission.NewClients(with.cfg.Proxies)}
 	s.gathered.MustRegister(
 		collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
@@ -120,7 +125,7 @@ func (s *server) run(stopped context.Context, l net.Listener, started func(addr 
 	hard, breakOff := context.WithCancel(context.WithoutCancel(stopped))
 	defer breakOff()
 
-	web := api.NewHTTPServer(&s.gate, s.log)
+	web := api.NewHTTPServer(&s.gate, s.clk, s.cfg.Stall, s.log)
 	web.BaseContext = func(net.Listener) context.Context { return hard }
 	var serving sync.WaitGroup
 	answer := func() {
@@ -134,6 +139,11 @@ func (s *server) run(stopped context.Context, l net.Listener, started func(addr 
 	defer web.Close() //nolint:errcheck // shut down by then, if all went well
 
 	addr := l.Addr().String()
+	// A name that leads to this machine only tells nothing of who uses it.
+	if at, err := netip.ParseAddrPort(addr); err == nil {
+		s.onLoopback = at.Addr().IsLoopback()
+	}
+	l = admission.Limit(l, s.cfg.MaxConnections, s.clients, api.RefuseConnection)
 	if s.shared() {
 		// It may be long until somebody answers, and whoever watches must hear why.
 		s.log.Info("listening", "address", addr)
@@ -161,12 +171,11 @@ func (s *server) run(stopped context.Context, l net.Listener, started func(addr 
 
 	<-ctx.Done()
 	var err error
-	if stopped.Err() != nil {
-		s.log.Info("draining; a second signal ends at once")
-	} else {
-		err = context.Cause(ctx)
+	announce := s.cfg.DrainDelay
+	if stopped.Err() == nil {
+		err, announce = context.Cause(ctx), 0
 	}
-	return errors.Join(err, s.drain(context.WithoutCancel(ctx), web, breakOff))
+	return errors.Join(err, s.drain(context.WithoutCancel(ctx), web, announce, breakOff))
 }
 
 // openEngine opens the store and makes the engine. A store that others serve is waited for.
@@ -212,6 +221,11 @@ func (s *server) build(ctx context.Context) error {
 			OTLP: s.cfg.Sources.OTLP, Graphite: s.cfg.Sources.Graphite,
 		},
 		OTLPPromote: s.cfg.OTLPPromote, InfluxBucketLabel: s.cfg.InfluxBucketLabel,
+		Clients: s.clients,
+		Stall:   s.cfg.Stall,
+		Origins: api.Origins{
+			CheckHost: s.onLoopback || len(s.cfg.AllowedHosts) > 0, Hosts: s.cfg.AllowedHosts, CORS: s.cfg.CORSOrigin,
+		},
 	}
 	if s.roles.ingest {
 		s.startIngest(ctx, s.engine)
@@ -220,14 +234,21 @@ func (s *server) build(ctx context.Context) error {
 			Outstanding: s.engine.recovery.Outstanding, FutureLimit: s.cfg.FutureLimit, Metrics: s.metrics,
 		})
 		takes := appender{s.engine.ingest, &s.unfit}
-		opts.Appender, opts.BackFiller = takes, takes
+		opts.Appender = takes
+		if s.cfg.EnableImport {
+			opts.BackFiller = takes
+		}
+		turns := api.Turns{
+			Queries: admission.NewTurns(s.cfg.Query.Concurrency, "queries", s.cfg.Query.Timeout, s.clients, s.metrics),
+			Exports: admission.NewTurns(s.cfg.Query.Exports, "exports", s.cfg.Query.Timeout, s.clients, s.metrics),
+		}
 		if s.lines != nil {
 			s.graphite = graphite.New(ctx, opts.Appender, s.clk, graphite.Options{
 				Sources: s.cfg.Sources.Graphite, Logger: component(s.log, "graphite"), Metrics: s.metrics,
 			})
 		}
 		opts.Metadata = s.engine.catalog
-		opts.Extra = []api.Registrar{api.NewRead(reader, s.clk), s.operate(s.engine), s.prometheusAPI(reader)}
+		opts.Extra = []api.Registrar{api.NewRead(reader, s.clk, turns), s.operate(s.engine, turns), s.prometheusAPI(reader, turns)}
 	}
 	if s.cfg.Pprof {
 		opts.Extra = append(opts.Extra, profiles{})
@@ -258,7 +279,7 @@ func (s *server) start(ctx context.Context) {
 	if s.graphite != nil {
 		s.log.Info("serving Graphite", "graphite_address", s.lines.Addr().String())
 		s.background.Go(func() {
-			if err := s.graphite.Serve(s.lines); err != nil {
+			if err := s.graphite.Serve(admission.Limit(s.lines, graphite.Connections, s.clients, nil)); err != nil {
 				s.log.Error("Graphite is not served", "err", err)
 			}
 		})
@@ -272,16 +293,23 @@ func (s *server) start(ctx context.Context) {
 }
 
 // drain ends what is under way and closes the store. What runs in the background has been
-// told to stop.
-func (s *server) drain(ctx context.Context, web *http.Server, breakOff func()) error {
-	s.http.Drain()
-	grace, cancel := context.WithTimeout(ctx, drainTime)
+// told to stop. The port stays open as long as requests are under way, and for announce at least: a closed one tells
+// a load balancer, or whoever asks next, nothing.
+func (s *server) drain(ctx context.Context, web *http.Server, announce time.Duration, breakOff func()) error {
+	ended := s.http.Drain()
+	s.log.Info("draining; a second signal ends at once")
+	grace, cancel := context.WithTimeout(ctx, announce+drainTime)
 	defer cancel()
 	if s.graphite != nil {
 		s.background.Go(func() {
 			// What it lost it has told.
 			_ = s.graphite.Shutdown(grace)
 		})
+	}
+	_ = s.clk.Sleep(grace, announce)
+	select {
+	case <-ended:
+	case <-grace.Done():
 	}
 	if err := web.Shutdown(grace); err != nil && !errors.Is(err, http.ErrServerClosed) {
 		s.log.Warn("requests broken off", "err", err)

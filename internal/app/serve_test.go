@@ -1,6 +1,7 @@
 package app
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"errors"
@@ -10,6 +11,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -33,6 +35,8 @@ func testConfig(t *testing.T) config.Config {
 		Made:             config.Made{Ladder: metric.DefaultLadder(), BlockSize: 128, GroupSize: 128, IndexPartitions: 16},
 		AggregationDelay: 2 * time.Minute, LateGrace: time.Minute, AgeCap: 24 * time.Hour, FutureLimit: 10 * time.Minute,
 		GroupCommit: time.Millisecond, MaxPendingSamples: 1000, MaxBodyBytes: 1 << 20,
+		Stall: 30 * time.Second, MaxConnections: 100, EnableImport: true, EnableReaggregate: true,
+		Query:               config.Query{Timeout: time.Minute, Concurrency: 4, Exports: 2},
 		HostMetricsInterval: time.Minute, Log: config.Log{LogFormat: "text"},
 	}
 }
@@ -83,6 +87,107 @@ func TestServeEndsWithItsContext(t *testing.T) {
 	_, end := serving(ctx, t, s)
 	cancel()
 	assert.NoError(t, <-end)
+}
+
+// TestDrainServes: the port stays open while a request is under way, and says that the process goes.
+func TestDrainServes(t *testing.T) {
+	s := testServer(t)
+	draining := make(chan struct{})
+	s.log = slog.New(onMessage{slog.DiscardHandler, "draining", func() { close(draining) }})
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	addr, end := serving(ctx, t, s)
+
+	conn, err := new(net.Dialer).DialContext(t.Context(), "tcp", strings.TrimPrefix(addr, "http://"))
+	require.NoError(t, err)
+	defer conn.Close()
+	const line = `{"metric":{"__name__":"m"},"values":[],"timestamps":[]}`
+	_, err = fmt.Fprintf(conn, "POST /api/v1/import HTTP/1.1\r\nHost: localhost\r\nExpect: 100-continue\r\nContent-Length: %d\r\n\r\n", len(line))
+	require.NoError(t, err)
+	in := bufio.NewReader(conn)
+	proceed, err := in.ReadString('\n')
+	require.NoError(t, err)
+	require.Contains(t, proceed, "100")
+	_, err = in.ReadString('\n')
+	require.NoError(t, err)
+
+	cancel()
+	<-draining
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	for path, want := range map[string]int{"/-/ready": 503, "/-/healthy": 200, "/metrics": 200, "/api/v1/query?query=1": 503, "/api/v1/export": 503} {
+		resp, err := client.Get(addr + path)
+		require.NoError(t, err, path)
+		assert.Equal(t, want, resp.StatusCode, path)
+		require.NoError(t, resp.Body.Close())
+	}
+	resp, err := client.Post(addr+"/api/v1/reports", "application/json", strings.NewReader("[]"))
+	require.NoError(t, err)
+	assert.Equal(t, 503, resp.StatusCode)
+	assert.NotEmpty(t, resp.Header.Get("Retry-After"))
+	require.NoError(t, resp.Body.Close())
+
+	_, err = io.WriteString(conn, line)
+	require.NoError(t, err)
+	resp, err = http.ReadResponse(in, nil)
+	require.NoError(t, err)
+	assert.Equal(t, 200, resp.StatusCode)
+	require.NoError(t, resp.Body.Close())
+	require.NoError(t, <-end)
+	_, err = client.Get(addr + "/-/ready")
+	require.Error(t, err)
+}
+
+// onMessage calls do when a message that begins so is logged.
+type onMessage struct {
+	slog.Handler
+	prefix string
+	do     func()
+}
+
+func (onMessage) Enabled(context.Context, slog.Level) bool { return true }
+
+func (h onMessage) WithAttrs([]slog.Attr) slog.Handler { return h }
+
+func (h onMessage) Handle(_ context.Context, r slog.Record) error {
+	if strings.HasPrefix(r.Message, h.prefix) {
+		h.do()
+	}
+	return nil
+}
+
+// TestCutOffBodies: what came whole of a body that breaks off is kept, also of series that are new, whoever hears of it.
+func TestCutOffBodies(t *testing.T) {
+	s := testServer(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	addr, end := serving(ctx, t, s)
+	nowMs := time.Now().UnixMilli()
+	for name, c := range map[string]struct{ path, body string }{
+		"reports": {"/api/v1/reports", fmt.Sprintf(`{"source":"a","measurements":[{"metric":"cut_reports","value":1,"time":%d}]}`+"\n{", nowMs)},
+		"influx":  {"/write", fmt.Sprintf("cut influx=1 %d\ncut x", nowMs*1_000_000)},
+		"import":  {"/api/v1/import", fmt.Sprintf(`{"metric":{"__name__":"cut_import"},"values":[1],"timestamps":[%d]}`+"\n{", nowMs)},
+	} {
+		conn, err := new(net.Dialer).DialContext(t.Context(), "tcp", strings.TrimPrefix(addr, "http://"))
+		require.NoError(t, err)
+		_, err = fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\n%s", c.path, c.body)
+		require.NoError(t, err)
+		require.NoError(t, conn.(*net.TCPConn).CloseWrite())
+		// The answer is the moment at which it has been dealt with.
+		answer, err := io.ReadAll(conn)
+		require.NoError(t, err)
+		assert.Contains(t, string(answer), "HTTP/1.1 400", name)
+		require.NoError(t, conn.Close())
+
+		resp, err := http.Post(addr+"/api/v1/export", "application/x-www-form-urlencoded", strings.NewReader("match[]=cut_"+name))
+		require.NoError(t, err)
+		lines, err := io.ReadAll(resp.Body)
+		require.NoError(t, err)
+		require.NoError(t, resp.Body.Close())
+		assert.Contains(t, string(lines), `"values":[1]`, name)
+	}
+	http.DefaultClient.CloseIdleConnections()
+	cancel()
+	require.NoError(t, <-end)
 }
 
 // TestGate: the store is closed only when no request is within any more, and none

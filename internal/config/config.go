@@ -6,6 +6,8 @@ package config
 import (
 	"errors"
 	"log/slog"
+	"net/netip"
+	"regexp"
 	"time"
 
 	"github.com/urfave/cli/v2"
@@ -28,6 +30,18 @@ type Config struct {
 	Listen  string
 	// Pprof has profiles served.
 	Pprof bool
+	// Stall is how long a client may take to send, or to read, 64 KiB.
+	Stall time.Duration
+	// MaxConnections are those of HTTP that are open at once.
+	MaxConnections int
+	// Proxies are the addresses that stand for many clients.
+	Proxies []netip.Prefix
+	// AllowedHosts are the names under which the process is asked; without any it depends on Listen.
+	AllowedHosts []string
+	// CORSOrigin is what matches the origins whose web pages may read, nil for none.
+	CORSOrigin *regexp.Regexp
+	// DrainDelay is how long a process that ends answers at least before it closes its port.
+	DrainDelay time.Duration
 	// WorkerID names the process among those that share the store, empty for a name that nobody else has.
 	WorkerID string
 	// HeartbeatTimeout is how long it may be silent before others take its shards.
@@ -44,8 +58,10 @@ type Config struct {
 	LateGrace        time.Duration
 	AgeCap           time.Duration
 
-	// EnableAdminAPI lets clients delete.
-	EnableAdminAPI bool
+	// EnableAdminAPI lets clients delete, EnableImport fill in history, EnableReaggregate have rows computed again.
+	EnableAdminAPI    bool
+	EnableImport      bool
+	EnableReaggregate bool
 
 	// Sources are the labels that name a series' source, best first, by protocol.
 	Sources Sources
@@ -86,11 +102,13 @@ type Sources struct {
 	Prometheus, Influx, OTLP, Graphite []string
 }
 
-// Query is what bounds PromQL queries.
+// Query is what bounds queries.
 type Query struct {
 	Timeout     time.Duration
 	MaxSamples  int
 	Concurrency int
+	// Exports are the exports and reads of rows that are answered at once.
+	Exports int
 	// Lookback is how old the sample may be that stands for a series at a time.
 	Lookback time.Duration
 }
@@ -203,6 +221,12 @@ func (p *parser) process(cfg *Config) {
 	cfg.Listen = p.address("listen")
 	cfg.WorkerID = p.c.String("worker-id")
 	cfg.Pprof = p.c.Bool("pprof")
+	cfg.Stall = p.positive("stall-timeout")
+	cfg.MaxConnections = p.within("max-connections", 2, 1<<20)
+	cfg.Proxies = p.addresses("proxies")
+	cfg.AllowedHosts = p.list("allowed-hosts")
+	cfg.CORSOrigin = p.expression("cors-origin")
+	cfg.DrainDelay = p.notNegative("drain-delay")
 	if cfg.HeartbeatTimeout = p.span("heartbeat-timeout"); cfg.HeartbeatTimeout < minHeartbeatTimeout {
 		p.fail("heartbeat-timeout", "must be %s or more", metric.FormatSpan(minHeartbeatTimeout))
 	}
@@ -252,6 +276,8 @@ func (p *parser) ingest(cfg *Config) {
 		p.fail("influx-bucket-label", "must not be db, which is the label of the database")
 	}
 	cfg.EnableAdminAPI = p.c.Bool("enable-admin-api")
+	cfg.EnableImport = p.c.Bool("enable-import")
+	cfg.EnableReaggregate = p.c.Bool("enable-reaggregate")
 	cfg.FutureLimit = p.positive("future-limit")
 	switch {
 	case p.c.IsSet("group-commit"):
@@ -266,7 +292,7 @@ func (p *parser) ingest(cfg *Config) {
 	cfg.MaxBodyBytes = int64(p.within("max-body-bytes", 1, 1<<30))
 	cfg.Query = Query{
 		Timeout: p.positive("query-timeout"), MaxSamples: p.within("query-max-samples", 1, 1<<40),
-		Concurrency: p.within("query-concurrency", 1, 1<<20), Lookback: p.interval("query-lookback"),
+		Concurrency: p.within("query-concurrency", 1, 1<<20), Exports: p.within("export-concurrency", 1, 1<<20), Lookback: p.interval("query-lookback"),
 	}
 }
 

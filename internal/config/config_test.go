@@ -3,6 +3,7 @@ package config
 import (
 	"io"
 	"log/slog"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -80,6 +81,9 @@ func TestDefaults(t *testing.T) {
 			Hosts: []string{"127.0.0.1:9042"}, Keyspace: "quern", Consistency: "LOCAL_QUORUM",
 			Timeout: 5 * time.Second, MaxInFlight: 128,
 		},
+		Stall: 30 * time.Second, MaxConnections: 8192, DrainDelay: time.Second,
+		Proxies:      []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("::1/128")},
+		EnableImport: true, EnableReaggregate: true,
 		HeartbeatTimeout: 30 * time.Second,
 		Made:             Made{BlockSize: 128, GroupSize: 128, IndexPartitions: 16},
 		AggregationDelay: 2 * time.Minute, LateGrace: time.Minute, AgeCap: day, FutureLimit: 10 * time.Minute,
@@ -93,7 +97,7 @@ func TestDefaults(t *testing.T) {
 			"host.name", "k8s.cluster.name", "k8s.namespace.name", "k8s.node.name", "k8s.pod.name", "k8s.container.name",
 		},
 		MaxPendingSamples: 2 << 20, MaxBodyBytes: 16 << 20,
-		Query:       Query{Timeout: 2 * time.Minute, MaxSamples: 50_000_000, Concurrency: 20, Lookback: 5 * time.Minute},
+		Query:       Query{Timeout: 2 * time.Minute, MaxSamples: 50_000_000, Concurrency: 20, Exports: 8, Lookback: 5 * time.Minute},
 		HostMetrics: true, HostMetricsInterval: 10 * time.Second,
 		Log: Log{LogLevel: slog.LevelInfo, LogFormat: "text"},
 	}, cfg)
@@ -104,6 +108,20 @@ func TestDefaults(t *testing.T) {
 		URL: "http://127.0.0.1:9095", Interval: 10 * time.Second, QueueLimit: 200_000,
 		Log: Log{LogLevel: slog.LevelInfo, LogFormat: "text"},
 	}, a)
+}
+
+// TestWhoMayAsk reads the lists of names, addresses and origins.
+func TestWhoMayAsk(t *testing.T) {
+	cfg, err := serve(t, "--proxies", "", "--allowed-hosts", "a.example, b.example", "--cors-origin", "https://a|https://b")
+	require.NoError(t, err)
+	assert.Empty(t, cfg.Proxies)
+	assert.Equal(t, []string{"a.example", "b.example"}, cfg.AllowedHosts)
+	for origin, want := range map[string]bool{"https://a": true, "https://b": true, "https://ab": false, "xhttps://b": false, "https://a\n": false} {
+		assert.Equal(t, want, cfg.CORSOrigin.MatchString(origin), "%q", origin)
+	}
+	cfg, err = serve(t, "--proxies", "192.0.2.1,2001:db8::/32")
+	require.NoError(t, err)
+	assert.Equal(t, []netip.Prefix{netip.MustParsePrefix("192.0.2.1/32"), netip.MustParsePrefix("2001:db8::/32")}, cfg.Proxies)
 }
 
 // commands are all that have flags, as the page of operations calls them.
@@ -208,6 +226,12 @@ func TestWrong(t *testing.T) {
 		{[]string{"--query-timeout", "0s"}, `--query-timeout 0s: must be more than 0`},
 		{[]string{"--query-max-samples", "0"}, `--query-max-samples 0: must be between 1 and`},
 		{[]string{"--query-concurrency", "0"}, `--query-concurrency 0: must be between 1 and`},
+		{[]string{"--export-concurrency", "0"}, `--export-concurrency 0: must be between 1 and`},
+		{[]string{"--stall-timeout", "0"}, `--stall-timeout 0: must be more than 0`},
+		{[]string{"--drain-delay", "-1s"}, `--drain-delay -1s: must not be negative`},
+		{[]string{"--max-connections", "1"}, `--max-connections 1: must be between 2 and`},
+		{[]string{"--proxies", "proxy.example"}, `--proxies proxy.example: must be addresses such as`},
+		{[]string{"--cors-origin", "https://(a"}, "--cors-origin https://(a: error parsing regexp"},
 		{[]string{"--query-lookback", "1us"}, `--query-lookback 1us: must be`},
 		{[]string{"--age-cap", "tomorrow"}, `--age-cap tomorrow: "tomorrow" is no duration such as`},
 		{[]string{"--age-cap", "0"}, `--age-cap 0: must be more than 0`},

@@ -108,6 +108,12 @@ func processFlags(listen string) []cli.Flag {
 		str(catServer, "listen", listen, "`ADDRESS` that HTTP is served on"),
 		str(catServer, "worker-id", "", "`NAME` of this process among those that share a store (default: the host's and a random number)"),
 		boolean(catServer, "pprof", false, "serve profiles of this process at /debug/pprof/"),
+		span(catServer, "stall-timeout", 30*time.Second, "how long a client may take to send, or to read, 64 KiB"),
+		integer(catServer, "max-connections", 8192, "connections of HTTP that are open at once; one client has up to half of them"),
+		str(catServer, "proxies", "127.0.0.0/8,::1", "`ADDRESS,…` that stand for many clients, so that what one client may hold does not bound them"),
+		str(catServer, "allowed-hosts", "", "`NAME,…` under which this server is asked; others are refused (default: localhost where --listen is on it, else any)"),
+		str(catServer, "cors-origin", "", "regular `EXPRESSION` for whole origins, such as https://tools\\.example, whose web pages may read"),
+		span(catServer, "drain-delay", time.Second, "how long at least a process that ends answers 503 before it closes its port"),
 		span(catServer, "heartbeat-timeout", 30*time.Second, "how long this process may be silent before others take its shards"),
 	}
 }
@@ -160,6 +166,8 @@ func blockSizeFlags() []cli.Flag {
 
 func ingestFlags() []cli.Flag {
 	return []cli.Flag{
+		boolean(catServer, "enable-import", true, "let clients import history, which overwrites samples as old as they are kept"),
+		boolean(catServer, "enable-reaggregate", true, "let clients have roll-ups computed again"),
 		boolean(catServer, "enable-admin-api", false, "let clients delete series, by Prometheus' administrative API"),
 		span(catIngest, "future-limit", 10*time.Minute, "how far ahead of the clock a report may be"),
 		str(catIngest, "group-commit", "", "how long a report waits for others to be made durable together with (default: 100ms over Cassandra, else 0)"),
@@ -176,7 +184,8 @@ func ingestFlags() []cli.Flag {
 		integer(catIngest, "max-body-bytes", 16<<20, "size of a compressed body before it is answered 413; uncompressed it may be four times that"),
 		span(catQuery, "query-timeout", 2*time.Minute, "how long a PromQL query may take"),
 		integer(catQuery, "query-max-samples", 50_000_000, "samples that a PromQL query may hold at a time"),
-		integer(catQuery, "query-concurrency", 20, "PromQL queries that are evaluated at the same time; others wait"),
+		integer(catQuery, "query-concurrency", 20, "queries that are answered at the same time; others wait"),
+		integer(catQuery, "export-concurrency", 8, "exports and reads of roll-up rows that are answered at the same time; others wait"),
 		span(catQuery, "query-lookback", 5*time.Minute, "how old the sample may be that stands for a series at a time"),
 	}
 }

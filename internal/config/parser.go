@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"net/netip"
+	"regexp"
 	"strings"
 	"time"
 
@@ -68,6 +70,39 @@ func (p *parser) address(flag string) string {
 		p.fail(flag, "must be HOST:PORT, such as 127.0.0.1:9095, or :9095 for all addresses")
 	}
 	return text
+}
+
+// addresses is a list of IP addresses and networks.
+func (p *parser) addresses(flag string) []netip.Prefix {
+	var out []netip.Prefix
+	for _, word := range p.list(flag) {
+		prefix, err := netip.ParsePrefix(word)
+		if err != nil {
+			var addr netip.Addr
+			if addr, err = netip.ParseAddr(word); err == nil {
+				prefix, err = addr.Prefix(addr.BitLen())
+			}
+		}
+		if err != nil {
+			p.fail(flag, "must be addresses such as 192.0.2.1 or 192.0.2.0/24, with commas between")
+			return nil
+		}
+		out = append(out, prefix)
+	}
+	return out
+}
+
+// expression is a regular expression for the whole of a text, nil for none.
+func (p *parser) expression(flag string) *regexp.Regexp {
+	text := p.c.String(flag)
+	if text == "" {
+		return nil
+	}
+	re, err := regexp.Compile("^(?s:" + text + ")$")
+	if err != nil {
+		p.fail(flag, "%s", err)
+	}
+	return re
 }
 
 func (p *parser) span(flag string) time.Duration { return p.spanOf(flag, "", nil) }

@@ -31,6 +31,9 @@ import (
 	"github.com/quern/quern/internal/throttle"
 )
 
+// Connections are those that are open at once unless Options say otherwise.
+const Connections = 1024
+
 const (
 	// minBufferBytes is what the buffer of a connection begins with.
 	minBufferBytes = 4 << 10
@@ -68,7 +71,7 @@ type Options struct {
 }
 
 func (o *Options) ensureDefaults() {
-	o.Connections = cmp.Or(o.Connections, 1024)
+	o.Connections = cmp.Or(o.Connections, Connections)
 	o.Idle = cmp.Or(o.Idle, 30*time.Minute)
 	o.LineBytes = cmp.Or(o.LineBytes, 64<<10)
 	o.BatchBytes = max(cmp.Or(o.BatchBytes, 256<<10), o.LineBytes+1)

@@ -34,9 +34,6 @@ type Options struct {
 	// MaxSamples is the number of samples that a query may hold at a time. The default
 	// is 50,000,000.
 	MaxSamples int
-	// Concurrency is the number of queries that are evaluated at the same time; others
-	// wait. The default is 20.
-	Concurrency int
 	// Lookback is how old the sample may be that an instant selector finds. The default is 5m.
 	Lookback time.Duration
 	// Logger takes what goes wrong inside the engine. The default is nobody.
@@ -52,9 +49,6 @@ func (o Options) EnsureDefaults() Options {
 	}
 	if o.MaxSamples <= 0 {
 		o.MaxSamples = 50_000_000
-	}
-	if o.Concurrency <= 0 {
-		o.Concurrency = 20
 	}
 	if o.Lookback <= 0 {
 		o.Lookback = 5 * time.Minute
@@ -79,7 +73,6 @@ func New(q *query.Querier, opts Options) (*Engine, *Queryable) {
 		Reg:                      opts.Metrics,
 		MaxSamples:               opts.MaxSamples,
 		Timeout:                  opts.Timeout,
-		ActiveQueryTracker:       make(tracker, opts.Concurrency),
 		LookbackDelta:            opts.Lookback,
 		NoStepSubqueryIntervalFn: func(int64) int64 { return time.Minute.Milliseconds() },
 		EnableAtModifier:         true,
@@ -157,21 +150,3 @@ func (q *planned) Exec(ctx context.Context) *promql.Result {
 	}
 	return r
 }
-
-// tracker is a promql.QueryTracker that only counts.
-type tracker chan struct{}
-
-func (t tracker) GetMaxConcurrent() int { return cap(t) }
-
-func (t tracker) Insert(ctx context.Context, _ string) (int, error) {
-	select {
-	case t <- struct{}{}:
-		return 0, nil
-	case <-ctx.Done():
-		return 0, ctx.Err()
-	}
-}
-
-func (t tracker) Delete(int) { <-t }
-
-func (t tracker) Close() error { return nil }

@@ -675,24 +675,4 @@ func TestLimits(t *testing.T) {
 		clock.NewSimulated(time.UnixMilli(now)), query.Options{MaxSeries: 49})
 	var bad *query.RequestError
 	require.ErrorAs(t, exec(few, Options{}, `x`), &bad)
-
-	engine, queryable := New(w.q, Options{Concurrency: 1})
-	inside, leave := make(chan struct{}), make(chan struct{})
-	first := engine.engine.NewTestQuery(func(context.Context) error {
-		close(inside)
-		<-leave
-		return nil
-	})
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		first.Exec(t.Context())
-	}()
-	<-inside
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	_, err := engine.NewInstantQuery(ctx, queryable, nil, "x", time.UnixMilli(now))
-	require.ErrorIs(t, err, context.Canceled)
-	close(leave)
-	<-done
 }

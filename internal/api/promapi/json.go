@@ -27,15 +27,17 @@ type seriesList []labels.Labels
 // chunkBytes is how much of an answer is put together before it is sent.
 const chunkBytes = 256 << 10
 
-// writer sends an answer as it is made. Errors are the connection's: nobody is there to hear of them.
+// writer sends an answer as it is made. An error is the connection's: nobody is there to hear of it, or of the rest.
 type writer struct {
-	b   []byte
-	out http.ResponseWriter
+	b    []byte
+	out  http.ResponseWriter
+	gone bool
 }
 
 func (w *writer) spill() {
 	if len(w.b) >= chunkBytes {
-		_, _ = w.out.Write(w.b)
+		_, err := w.out.Write(w.b)
+		w.gone = err != nil
 		w.b = w.b[:0]
 	}
 }
@@ -48,7 +50,9 @@ func (w *writer) list(n int, one func(i int)) {
 			w.b = append(w.b, ',')
 		}
 		one(i)
-		w.spill()
+		if w.spill(); w.gone {
+			return
+		}
 	}
 	w.b = append(w.b, ']')
 }
@@ -73,7 +77,9 @@ func reply(out http.ResponseWriter, data any, warnings, infos []string) {
 		w.b = appendJSON(append(w.b, `,"infos":`...), infos)
 	}
 	w.b = append(w.b, '}')
-	_, _ = out.Write(w.b)
+	if !w.gone {
+		_, _ = out.Write(w.b)
+	}
 }
 
 func replyFailure(out http.ResponseWriter, f *failure, found annotations.Annotations) {
@@ -86,8 +92,11 @@ func replyFailure(out http.ResponseWriter, f *failure, found annotations.Annotat
 		Infos     []string `json:"infos,omitempty"`
 	}{"error", f.kind, f.err.Error(), warnings, infos})
 	out.Header().Set("Content-Type", "application/json")
-	if f.code == http.StatusServiceUnavailable {
+	switch f.code {
+	case http.StatusServiceUnavailable:
 		out.Header().Set("Retry-After", "5")
+	case http.StatusTooManyRequests:
+		out.Header().Set("Retry-After", "1")
 	}
 	out.WriteHeader(f.code)
 	_, _ = out.Write(b)

@@ -24,6 +24,7 @@ import (
 	"github.com/prometheus/prometheus/util/annotations"
 	"github.com/prometheus/prometheus/util/stats"
 
+	"github.com/quern/quern/internal/admission"
 	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/query"
@@ -59,6 +60,8 @@ type Options struct {
 	Metadata  Metadata
 	// Timeout is how long a query may take, its wait for a turn included; 0 is for ever.
 	Timeout time.Duration
+	// Queries and Deletions are the turns at reading and at deleting. One is held until the reply has been sent.
+	Queries, Deletions *admission.Turns
 	// Deleter is nil where the administrative endpoints are turned off.
 	Deleter Deleter
 	Clock   clock.Clock
@@ -81,19 +84,18 @@ func New(opts Options) *API {
 // Register adds the endpoints to a mux.
 func (a *API) Register(mux *http.ServeMux) {
 	for path, answer := range map[string]answerer{
-		"/api/v1/query":        a.query,
-		"/api/v1/query_range":  a.queryRange,
-		"/api/v1/format_query": a.formatQuery,
-		"/api/v1/series":       a.series,
-		"/api/v1/labels":       a.labelNames,
-		// Nothing of this kind is kept here, but it is asked for.
-		"/api/v1/query_exemplars": constant([]any{}),
+		"/api/v1/query":           a.query,
+		"/api/v1/query_range":     a.queryRange,
+		"/api/v1/format_query":    a.formatQuery,
+		"/api/v1/series":          a.inTurn(a.series),
+		"/api/v1/labels":          a.inTurn(a.labelNames),
+		"/api/v1/query_exemplars": a.exemplars,
 	} {
 		mux.Handle("GET "+path, a.handler(answer))
 		mux.Handle("POST "+path, a.handler(answer))
 	}
 	for path, answer := range map[string]answerer{
-		"/api/v1/label/{name}/values": a.labelValues,
+		"/api/v1/label/{name}/values": a.inTurn(a.labelValues),
 		"/api/v1/metadata":            a.metadata,
 		"/api/v1/status/buildinfo": constant(map[string]string{
 			"version": compatible, "revision": "", "branch": "", "buildUser": "", "buildDate": "",
@@ -118,6 +120,37 @@ type answer struct {
 
 // answerer answers a request. An error that is no *failure is an internal one.
 type answerer func(r *http.Request) (answer, error)
+
+// inTurn has an answer wait for its turn.
+func (a *API) inTurn(do answerer) answerer {
+	return func(r *http.Request) (answer, error) {
+		return a.taking(r.Context(), r, func() (answer, error) { return do(r) })
+	}
+}
+
+// taking takes a turn that ends with the answer's close.
+func (a *API) taking(ctx context.Context, r *http.Request, do func() (answer, error)) (ans answer, err error) {
+	give, err := a.opts.Queries.Take(ctx, r.RemoteAddr)
+	if err != nil {
+		return answer{}, err
+	}
+	kept := false
+	defer func() {
+		if !kept { // it panicked
+			give()
+		}
+	}()
+	ans, err = do()
+	inner := ans.close
+	ans.close = func() {
+		defer give()
+		if inner != nil {
+			inner()
+		}
+	}
+	kept = true
+	return ans, err
+}
 
 func constant(v any) answerer {
 	return func(*http.Request) (answer, error) { return answer{data: v}, nil }
@@ -164,7 +197,9 @@ func asFailure(err error) *failure {
 		return own
 	case errors.As(err, &cancelled), errors.Is(err, context.Canceled):
 		return &failure{statusClientGone, "canceled", err}
-	case errors.As(err, &timedOut), errors.Is(err, context.DeadlineExceeded):
+	case errors.Is(err, admission.ErrQueueFull):
+		return &failure{http.StatusTooManyRequests, "unavailable", err}
+	case errors.As(err, &timedOut), errors.Is(err, context.DeadlineExceeded), errors.Is(err, admission.ErrWaited):
 		return &failure{http.StatusServiceUnavailable, "timeout", err}
 	case !read, errors.As(err, &asked):
 		return &failure{http.StatusUnprocessableEntity, "execution", err}
@@ -273,13 +308,17 @@ func (a *API) evaluate(
 		}
 	}
 	asked := r.FormValue("stats")
-	q, err := begin(ctx, promql.NewPrometheusQueryOpts(asked == "all", lookback), expr)
-	if err != nil && ctx.Err() != nil { // it has waited for its turn
-		return answer{}, ctx.Err()
-	}
-	if err != nil {
-		return answer{}, invalid("query", err)
-	}
+	return a.taking(ctx, r, func() (answer, error) {
+		q, err := begin(ctx, promql.NewPrometheusQueryOpts(asked == "all", lookback), expr)
+		if err != nil {
+			return answer{}, invalid("query", err)
+		}
+		return execute(ctx, q, limit, asked != "")
+	})
+}
+
+// execute runs a query.
+func execute(ctx context.Context, q promql.Query, limit int, counted bool) (answer, error) {
 	res := q.Exec(ctx)
 	ans := answer{warnings: res.Warnings, close: q.Close}
 	if res.Err != nil {
@@ -303,7 +342,7 @@ func (a *API) evaluate(
 		}
 	}
 	result := evaluated{value: value}
-	if asked != "" {
+	if counted {
 		result.stats = stats.NewQueryStats(q.Stats())
 	}
 	ans.data = result
@@ -323,6 +362,21 @@ func expressionOf(r *http.Request) (string, error) {
 		}
 	}
 	return "", badData("invalid parameter \"query\": it has more than %d words", maxWords)
+}
+
+// exemplars answers that there are none, to a query that is one.
+func (a *API) exemplars(r *http.Request) (answer, error) {
+	if _, _, err := timesOf(r); err != nil {
+		return answer{}, err
+	}
+	text, err := expressionOf(r)
+	if err != nil {
+		return answer{}, err
+	}
+	if _, err := a.parser.ParseExpr(text); err != nil {
+		return answer{}, invalid("query", err)
+	}
+	return answer{data: []any{}}, nil
 }
 
 func (a *API) formatQuery(r *http.Request) (answer, error) {
@@ -429,6 +483,11 @@ func (a *API) deleteSeries(r *http.Request) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
+	give, err := a.opts.Deletions.Take(r.Context(), r.RemoteAddr)
+	if err != nil {
+		return answer{}, err
+	}
+	defer give()
 	warnings, err := a.opts.Deleter.Delete(r.Context(), start.UnixMilli(), end.UnixMilli()+1, sets...)
 	if err != nil && r.Context().Err() == nil {
 		return answer{}, promql.ErrStorage{Err: err}

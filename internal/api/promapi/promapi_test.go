@@ -25,6 +25,7 @@ import (
 	"github.com/prometheus/prometheus/util/jsonutil"
 	"github.com/stretchr/testify/require"
 
+	"github.com/quern/quern/internal/admission"
 	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/query"
@@ -254,32 +255,69 @@ func TestKindsOfErrors(t *testing.T) {
 	}
 }
 
-// crowded stands for an engine at which it is nobody's turn.
-type crowded struct{ promql.QueryEngine }
-
-func (crowded) NewInstantQuery(ctx context.Context, _ promstorage.Queryable, _ promql.QueryOpts, _ string, _ time.Time) (promql.Query, error) {
-	<-ctx.Done()
-	return nil, ctx.Err()
-}
-
 func TestWaitForATurn(t *testing.T) {
+	turns := func(wait time.Duration) *admission.Turns {
+		return admission.NewTurns(1, "queries", wait, admission.NewClients(nil), nil)
+	}
 	for _, c := range []struct {
-		bound time.Duration
-		query string
+		bound, wait time.Duration
+		path        string
 	}{
-		{time.Millisecond, ""}, {0, "&timeout=1ms"}, {time.Hour, "&timeout=1ms"}, {time.Millisecond, "&timeout=1h"},
+		{time.Millisecond, 0, "query?query=1"},
+		{0, 0, "query?query=1&timeout=1ms"},
+		{time.Hour, 0, "query?query=1&timeout=1ms"},
+		{time.Millisecond, 0, "query_range?query=1&start=0&end=1&step=1&timeout=1h"},
+		{0, time.Millisecond, "query?query=1"},
+		{0, time.Millisecond, "series?match[]=up"},
+		{0, time.Millisecond, "labels"},
+		{0, time.Millisecond, "label/a/values"},
 	} {
-		h := newAPI(t, func(o *Options) { o.Engine, o.Timeout = crowded{}, c.bound })
-		code, body := ask(t, h, http.MethodGet, "/api/v1/query?query=1"+c.query)
-		require.Equal(t, http.StatusServiceUnavailable, code)
+		taken := turns(c.wait)
+		give, err := taken.Take(t.Context(), "")
+		require.NoError(t, err)
+		h := newAPI(t, func(o *Options) { o.Queries, o.Timeout = taken, c.bound })
+		code, body := ask(t, h, http.MethodGet, "/api/v1/"+c.path)
+		require.Equal(t, http.StatusServiceUnavailable, code, c.path)
 		require.Contains(t, body, `"errorType":"timeout"`)
+		give()
+		// Each gives its turn back.
+		for range 2 {
+			code, body = ask(t, h, http.MethodGet, "/api/v1/"+strings.ReplaceAll(c.path, "timeout=1ms", "timeout=1m"))
+			require.Equal(t, http.StatusOK, code, body)
+		}
 	}
 
+	taken := turns(0)
+	give, err := taken.Take(t.Context(), "")
+	require.NoError(t, err)
+	defer give()
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()
 	w := httptest.NewRecorder()
-	newAPI(t, func(o *Options) { o.Engine = crowded{} }).ServeHTTP(w, httptest.NewRequestWithContext(gone, http.MethodGet, "/api/v1/query?query=1", nil))
+	newAPI(t, func(o *Options) { o.Queries = taken }).ServeHTTP(w, httptest.NewRequestWithContext(gone, http.MethodGet, "/api/v1/query?query=1", nil))
 	require.Equal(t, statusClientGone, w.Code)
+}
+
+// TestExemplars: there are none, of a query that is one.
+func TestExemplars(t *testing.T) {
+	h := newAPI(t, nil)
+	for path, want := range map[string]int{
+		"query_exemplars?query=up":                 200,
+		"query_exemplars?query=rate(up[5m])%2B1":   200,
+		"query_exemplars?query=(":                  400,
+		"query_exemplars":                          400,
+		"query_exemplars?query=up&start=x":         400,
+		"query_exemplars?query=up&start=2&end=1":   400,
+		"query_exemplars?query=up&start=1&end=2.5": 200,
+	} {
+		code, body := ask(t, h, http.MethodGet, "/api/v1/"+path)
+		require.Equal(t, want, code, "%s: %s", path, body)
+		if want == 200 {
+			require.JSONEq(t, `{"status":"success","data":[]}`, body)
+		} else {
+			require.Contains(t, body, `"errorType":"bad_data"`)
+		}
+	}
 }
 
 func TestStats(t *testing.T) {

@@ -1,0 +1,143 @@
+package api
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// everything serves an endpoint of each kind.
+func everything(t *testing.T, origins Origins) (*Server, *backFiller) {
+	t.Helper()
+	b := &backFiller{}
+	return newServer(t, func(o *Options) {
+		o.Origins, o.Appender, o.BackFiller = origins, b, b
+		o.Extra = []Registrar{registrar(func(mux *http.ServeMux) {
+			for _, p := range []string{"GET /api/v1/query", "POST /api/v1/query", "POST " + reaggregatePath, "POST /api/v1/admin/tsdb/delete_series", "PUT /api/v1/admin/tsdb/delete_series"} {
+				mux.HandleFunc(p, func(w http.ResponseWriter, _ *http.Request) { replyText(w, 200, "done") })
+			}
+		})}
+	}), b
+}
+
+func ask(t *testing.T, s *Server, method, url, body string, headers ...string) *httptest.ResponseRecorder {
+	t.Helper()
+	r := httptest.NewRequestWithContext(t.Context(), method, url, strings.NewReader(body))
+	for i := 0; i < len(headers); i += 2 {
+		r.Header.Set(headers[i], headers[i+1])
+	}
+	w := httptest.NewRecorder()
+	s.ServeHTTP(w, r)
+	return w
+}
+
+const (
+	here    = "http://quern.example:9095"
+	erasing = `{"metric":{"__name__":"m"},"values":[null],"timestamps":[1]}`
+)
+
+// TestPagesOfOthers: what a browser sends for a page of another origin changes nothing.
+func TestPagesOfOthers(t *testing.T) {
+	s, b := everything(t, Origins{})
+	for _, path := range []string{
+		importPath, reaggregatePath, reportsPath, "/write", "/influx/write", "/api/v2/write", remoteWritePath, "/v1/metrics", collectdPath,
+		"/api/v1/admin/tsdb/delete_series", "/api/v1/query", "/query",
+	} {
+		for name, headers := range map[string][]string{
+			"a simple form":       {"Content-Type", "text/plain", "Origin", "http://evil.example", "Sec-Fetch-Site", "cross-site"},
+			"another port":        {"Content-Type", "text/plain", "Origin", "http://quern.example:8080", "Sec-Fetch-Site", "same-site"},
+			"a sandboxed frame":   {"Content-Type", "text/plain", "Origin", "null"},
+			"an old browser":      {"Content-Type", "application/x-www-form-urlencoded", "Origin", "https://evil.example"},
+			"without its origin":  {"Sec-Fetch-Site", "cross-site"},
+			"more than one field": {"Origin", "http://evil.example", "Content-Encoding", "gzip"},
+		} {
+			w := ask(t, s, http.MethodPost, here+path, erasing, headers...)
+			require.Equal(t, http.StatusForbidden, w.Code, "%s: %s: %s", path, name, w.Body)
+			require.Empty(t, w.Header().Get("Access-Control-Allow-Origin"))
+		}
+	}
+	require.Zero(t, b.calls)
+	require.Equal(t, http.StatusForbidden, ask(t, s, http.MethodPut, here+"/api/v1/admin/tsdb/delete_series", "", "Origin", "http://evil.example").Code)
+
+	// Agents have no origin, and this server's own pages have this one.
+	require.Equal(t, 200, ask(t, s, http.MethodPost, here+importPath, erasing).Code)
+	require.Equal(t, 200, ask(t, s, http.MethodPost, here+importPath, erasing, "Origin", here, "Sec-Fetch-Site", "same-origin").Code)
+	require.Equal(t, 200, ask(t, s, http.MethodPost, here+"/api/v1/query", "query=1").Code)
+	// What a page asks for by GET it cannot read.
+	w := ask(t, s, http.MethodGet, here+"/api/v1/query?query=1", "", "Origin", "http://evil.example")
+	require.Equal(t, 200, w.Code)
+	require.Empty(t, w.Header().Get("Access-Control-Allow-Origin"))
+}
+
+// TestCORS: pages of the origins that are named may read, and change nothing.
+func TestCORS(t *testing.T) {
+	s, b := everything(t, Origins{CORS: regexp.MustCompile(`^(?s:https://tools\.example)$`)})
+	const tools = "https://tools.example"
+	preflight := func(path, method, origin string) *httptest.ResponseRecorder {
+		return ask(t, s, http.MethodOptions, here+path, "", "Origin", origin, "Access-Control-Request-Method", method, "Access-Control-Request-Headers", "content-type")
+	}
+	for _, method := range []string{"GET", "POST"} {
+		w := preflight("/api/v1/query", method, tools)
+		require.Equal(t, 204, w.Code)
+		require.Equal(t, tools, w.Header().Get("Access-Control-Allow-Origin"))
+		require.Contains(t, w.Header().Get("Access-Control-Allow-Methods"), method)
+		require.Contains(t, w.Header().Get("Access-Control-Allow-Headers"), "Content-Type")
+		require.Equal(t, "Origin", w.Header().Get("Vary"))
+
+		w = ask(t, s, method, here+"/api/v1/query?query=1", "", "Origin", tools, "Sec-Fetch-Site", "cross-site")
+		require.Equal(t, 200, w.Code)
+		require.Equal(t, tools, w.Header().Get("Access-Control-Allow-Origin"))
+		require.Contains(t, w.Header().Get("Access-Control-Expose-Headers"), warningHeader)
+	}
+	for _, path := range []string{importPath, reaggregatePath, reportsPath, "/api/v1/admin/tsdb/delete_series"} {
+		w := preflight(path, "POST", tools)
+		require.Equal(t, 405, w.Code, path)
+		require.Empty(t, w.Header().Get("Access-Control-Allow-Origin"))
+		require.Equal(t, 403, ask(t, s, "POST", here+path, erasing, "Origin", tools, "Sec-Fetch-Site", "cross-site").Code)
+	}
+	for _, origin := range []string{"https://tools.example.evil", "http://tools.example", "xhttps://tools.example", "null"} {
+		require.Equal(t, 405, preflight("/api/v1/query", "POST", origin).Code)
+		require.Equal(t, 403, ask(t, s, "POST", here+"/api/v1/query", "query=1", "Origin", origin).Code)
+	}
+	require.Zero(t, b.calls)
+}
+
+// TestHosts: a page whose name leads here is not one of this server.
+func TestHosts(t *testing.T) {
+	s, b := everything(t, Origins{CheckHost: true, Hosts: []string{"Quern.example"}})
+	for host, want := range map[string]int{
+		"localhost:9095": 200, "LOCALHOST": 200, "localhost.:9095": 200, "a.localhost": 200, "127.0.0.1:9095": 200, "127.0.0.1": 200,
+		"[::1]:9095": 200, "[::1]": 200, "192.0.2.1:9095": 200, "quern.example": 200, "QUERN.example:9095": 200, "": 200,
+		"evil.example": 421, "evil.example:9095": 421, "localhost.evil.example": 421, "127.0.0.1.evil.example": 421, "quern.example.evil": 421,
+	} {
+		r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/api/v1/query", nil)
+		r.Host = host
+		w := httptest.NewRecorder()
+		s.ServeHTTP(w, r)
+		require.Equal(t, want, w.Code, host)
+		if want == 421 {
+			require.Contains(t, w.Body.String(), "--allowed-hosts")
+		}
+	}
+	// To a browser it is the page's own origin.
+	w := ask(t, s, "POST", "http://evil.example:9095"+importPath, erasing, "Origin", "http://evil.example:9095", "Sec-Fetch-Site", "same-origin")
+	require.Equal(t, 421, w.Code)
+	require.Zero(t, b.calls)
+}
+
+// TestSwitchedOff: what a flag turns off says so.
+func TestSwitchedOff(t *testing.T) {
+	s := reportServer(t, &recordingAppender{}, Limits{})
+	w := ask(t, s, "POST", here+importPath, erasing)
+	require.Equal(t, 403, w.Code)
+	require.Contains(t, w.Body.String(), "--enable-import")
+
+	s = newServer(t, func(o *Options) { o.Extra = []Registrar{NewOperate(nil, nil, o.Clock, Turns{})} })
+	w = ask(t, s, "POST", here+reaggregatePath, "match[]=x")
+	require.Equal(t, 403, w.Code)
+	require.Contains(t, w.Body.String(), "--enable-reaggregate")
+}

@@ -1,0 +1,116 @@
+package api
+
+import (
+	"errors"
+	"io"
+	"net/http"
+	"os"
+	"time"
+
+	"github.com/quern/quern/internal/clock"
+)
+
+// progressBytes is what must have come, or gone, before a connection has its whole time again. With the default of
+// 30 s a client that is slower than 17 kbit/s is given up.
+const progressBytes = 64 << 10
+
+// errStalled is answered 408.
+var errStalled = errors.New("the body stopped coming, or comes too slowly")
+
+// progress gives one direction of a connection the time that it may wait for its client: a window for each stretch of
+// progressBytes. What the server takes in between does not count.
+type progress struct {
+	clk      clock.Clock
+	window   time.Duration
+	deadline func(time.Time) error
+
+	left  time.Duration // of the window
+	bytes int           // of the stretch
+}
+
+func newProgress(clk clock.Clock, window time.Duration, deadline func(time.Time) error) progress {
+	return progress{clk: clk, window: window, deadline: deadline, left: window}
+}
+
+// move does what waits for the client.
+func (p *progress) move(do func() (int, error)) (int, error) {
+	began := p.clk.Now()
+	_ = p.deadline(began.Add(p.left)) // a test's ResponseWriter may have no deadlines
+	n, err := do()
+	if p.bytes += n; p.bytes >= progressBytes {
+		p.bytes, p.left = 0, p.window
+	} else {
+		p.left -= p.clk.Now().Sub(began)
+	}
+	return n, err
+}
+
+// demandProgress gives up on connections whose client neither sends what it has announced nor reads what it has asked for: a
+// body that stalls ends with errStalled, and a reply's writes fail.
+func demandProgress(next http.Handler, clk clock.Clock, window time.Duration) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		conn := http.NewResponseController(w)
+		// The deadlines of the last request may be over by now, and the server itself reads and writes too: "100 Continue",
+		// the rest of a body, and then the end of the reply.
+		allow := func() {
+			now := clk.Now()
+			if r.Body != nil && r.Body != http.NoBody {
+				_ = conn.SetReadDeadline(now.Add(window))
+			}
+			_ = conn.SetWriteDeadline(now.Add(2 * window))
+		}
+		allow()
+		defer allow()
+		if r.Body != nil && r.Body != http.NoBody {
+			r.Body = &progressBody{ReadCloser: r.Body, progress: newProgress(clk, window, conn.SetReadDeadline)}
+		}
+		next.ServeHTTP(&progressWriter{ResponseWriter: w, progress: newProgress(clk, window, conn.SetWriteDeadline)}, r)
+	})
+}
+
+// progressBody is a body that must go on coming.
+type progressBody struct {
+	io.ReadCloser
+	progress
+	ended error
+}
+
+// Read implements io.Reader.
+func (b *progressBody) Read(p []byte) (n int, err error) {
+	if b.ended != nil {
+		// The server waits for the client to go away, without a deadline.
+		return 0, b.ended
+	}
+	n, err = b.move(func() (int, error) { return b.ReadCloser.Read(p) })
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		err = errStalled
+	}
+	b.ended = err
+	return n, err
+}
+
+// progressWriter is a reply that must go on being read.
+type progressWriter struct {
+	http.ResponseWriter
+	progress
+}
+
+// Write implements http.ResponseWriter.
+func (w *progressWriter) Write(p []byte) (written int, err error) {
+	for {
+		piece := p[:min(len(p), progressBytes)]
+		n, err := w.move(func() (int, error) { return w.ResponseWriter.Write(piece) })
+		written += n
+		if p = p[len(piece):]; err != nil || len(p) == 0 {
+			return written, err
+		}
+	}
+}
+
+// Flush implements http.Flusher.
+func (w *progressWriter) Flush() {
+	_, _ = w.move(func() (int, error) { return 0, http.NewResponseController(w.ResponseWriter).Flush() })
+}
+
+// Unwrap lets http.ResponseController reach what is underneath.
+func (w *progressWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }

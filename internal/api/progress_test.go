@@ -1,0 +1,304 @@
+package api
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/quern/quern/internal/clock"
+	"github.com/quern/quern/internal/ingest"
+)
+
+// pipes is a listener whose connections hold nothing on the way: what is written has been read. Their deadlines go by
+// the clock of a synctest bubble.
+type pipes struct {
+	conns  chan net.Conn
+	closed chan struct{}
+	close  func()
+}
+
+func newPipes() *pipes {
+	p := &pipes{conns: make(chan net.Conn), closed: make(chan struct{})}
+	p.close = sync.OnceFunc(func() { close(p.closed) })
+	return p
+}
+
+func (p *pipes) Accept() (net.Conn, error) {
+	select {
+	case c := <-p.conns:
+		return c, nil
+	case <-p.closed:
+		return nil, net.ErrClosed
+	}
+}
+
+func (p *pipes) Close() error { p.close(); return nil }
+
+func (p *pipes) Addr() net.Addr { return &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 9095} }
+
+func (p *pipes) dial() net.Conn {
+	client, server := net.Pipe()
+	p.conns <- server
+	return client
+}
+
+// inBubble runs a test with a server on pipes, whose time passes when nothing else does.
+func inBubble(t *testing.T, set func(*Options), test func(t *testing.T, dial func() net.Conn)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		s := newServer(t, func(o *Options) {
+			o.Clock = clock.System{}
+			set(o)
+		})
+		l := newPipes()
+		srv := s.HTTPServer()
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			_ = srv.Serve(l)
+		}()
+		defer func() {
+			require.NoError(t, srv.Close())
+			<-ended
+		}()
+		test(t, func() net.Conn {
+			c := l.dial()
+			t.Cleanup(func() { _ = c.Close() })
+			return c
+		})
+	})
+}
+
+// reply reads the reply to a request.
+func reply(t *testing.T, conn net.Conn) (code int, body string) {
+	t.Helper()
+	resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	require.NoError(t, err)
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	require.NoError(t, err)
+	return resp.StatusCode, string(text)
+}
+
+func takesAll(o *Options) {
+	b := &backFiller{}
+	o.Appender, o.BackFiller = b, b
+	o.Extra = []Registrar{registrar(func(mux *http.ServeMux) {
+		mux.HandleFunc("POST /form", func(w http.ResponseWriter, r *http.Request) { replyText(w, 200, r.FormValue("x")) })
+	})}
+}
+
+// TestSilentBodies: whatever a client has announced, when it sends no more it is answered, and the connection ends.
+func TestSilentBodies(t *testing.T) {
+	inBubble(t, takesAll, func(t *testing.T, dial func() net.Conn) {
+		for _, c := range []struct {
+			path, header string
+			body         []byte
+			code         int
+		}{
+			{reportsPath, "Content-Length: 1000", []byte(oneReport), 408},
+			{reportsPath, "Content-Length: 1000", nil, 408},
+			{reportsPath, "Transfer-Encoding: chunked", []byte("4\r\n[   \r\n"), 408},
+			{reportsPath, "Content-Encoding: gzip\r\nContent-Length: 1000", compressed(t, "gzip", []byte(oneReport))[:20], 408},
+			{remoteWritePath, "Content-Length: 1000", []byte("x"), 408},
+			{"/write", "Content-Length: 1000", []byte("m v=1\n"), 503},
+			{"/api/v2/write", "Content-Length: 1000", []byte("m v=1\n"), 408},
+			{"/v1/metrics", "Content-Type: application/json\r\nContent-Length: 1000", []byte("{"), 408},
+			{collectdPath, "Content-Length: 1000", []byte("["), 408},
+			{importPath, "Content-Length: 1000", []byte("{"), 408},
+			{importPath, "Content-Encoding: gzip\r\nContent-Length: 1000", compressed(t, "gzip", plainBody(100))[:20], 408},
+			{importPath, "Content-Encoding: zstd\r\nContent-Length: 1000", compressed(t, "zstd", plainBody(100))[:20], 408},
+			{"/form", "Content-Type: application/x-www-form-urlencoded\r\nContent-Length: 1000", []byte("x="), 408},
+			// Nobody reads these, but the server itself, before it answers.
+			{reportsPath, "Content-Encoding: lzma\r\nContent-Length: 1000", []byte("x"), 415},
+			{"/nothing", "Content-Length: 1000", []byte("x"), 404},
+		} {
+			conn := dial()
+			fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: localhost\r\n%s\r\n\r\n%s", c.path, c.header, c.body)
+			code, body := reply(t, conn)
+			require.Equal(t, c.code, code, "%s %s: %s", c.path, c.header, body)
+			_, err := conn.Read(make([]byte, 1))
+			require.Error(t, err, "%s: the connection goes on", c.path)
+		}
+	})
+}
+
+// TestSlowBodies: a body may take as long as it gets on.
+func TestSlowBodies(t *testing.T) {
+	inBubble(t, takesAll, func(t *testing.T, dial func() net.Conn) {
+		send := func(piece int, pause time.Duration) int {
+			body := append([]byte(oneReport), bytes.Repeat([]byte("\n"), 1<<20)...)
+			conn := dial()
+			answered := make(chan int)
+			go func() {
+				code, _ := reply(t, conn)
+				answered <- code
+			}()
+			fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n", reportsPath, len(body))
+			for len(body) > 0 {
+				n := min(piece, len(body))
+				if _, err := conn.Write(body[:n]); err != nil {
+					break // it has been given up
+				}
+				body = body[n:]
+				time.Sleep(pause)
+			}
+			return <-answered
+		}
+		require.Equal(t, 200, send(progressBytes, 29*time.Second))
+		require.Equal(t, 200, send(progressBytes/16, time.Second))
+		require.Equal(t, 408, send(progressBytes/32, time.Second))
+	})
+}
+
+// TestContinue: who asks before it sends is told, also when the connection has been idle for long.
+func TestContinue(t *testing.T) {
+	inBubble(t, takesAll, func(t *testing.T, dial func() net.Conn) {
+		conn := dial()
+		in := bufio.NewReader(conn)
+		for range 2 {
+			fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: localhost\r\nExpect: 100-continue\r\nContent-Length: %d\r\n\r\n", reportsPath, len(oneReport))
+			line, err := in.ReadString('\n')
+			require.NoError(t, err)
+			require.Contains(t, line, "100 Continue")
+			_, err = in.ReadString('\n')
+			require.NoError(t, err)
+			_, err = io.WriteString(conn, oneReport)
+			require.NoError(t, err)
+			resp, err := http.ReadResponse(in, nil)
+			require.NoError(t, err)
+			_, err = io.Copy(io.Discard, resp.Body)
+			require.NoError(t, err)
+			require.Equal(t, 200, resp.StatusCode)
+			time.Sleep(time.Minute)
+		}
+	})
+}
+
+// TestSlowAppender: what the server takes itself is not counted against the client, and the request does not end.
+func TestSlowAppender(t *testing.T) {
+	slow := func(ctx context.Context) error {
+		select {
+		case <-time.After(10 * time.Minute):
+			return nil
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+	inBubble(t, func(o *Options) {
+		takesAll(o)
+		o.Appender = &slowAppender{wait: slow}
+	}, func(t *testing.T, dial func() net.Conn) {
+		conn := dial()
+		fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n%s", reportsPath, len(oneReport), oneReport)
+		code, body := reply(t, conn)
+		require.Equal(t, 200, code, body)
+	})
+}
+
+type slowAppender struct {
+	acceptAll
+	wait func(context.Context) error
+}
+
+func (a *slowAppender) Append(ctx context.Context, reports []ingest.Report) (ingest.Result, error) {
+	if err := a.wait(ctx); err != nil {
+		return ingest.Result{}, err
+	}
+	return a.acceptAll.Append(ctx, reports)
+}
+
+// TestSilentImports: bodies that never end a line fill the memory of imports until they are given up, and all the while
+// others are served.
+func TestSilentImports(t *testing.T) {
+	line := compressed(t, "gzip", bytes.Repeat([]byte("x"), 4<<20))
+	inBubble(t, func(o *Options) {
+		takesAll(o)
+		o.MaxImportBytes = 26 << 20
+	}, func(t *testing.T, dial func() net.Conn) {
+		var silent []net.Conn
+		for range 2 {
+			conn := dial()
+			silent = append(silent, conn)
+			fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Encoding: gzip\r\nContent-Length: %d\r\n\r\n%s",
+				importPath, len(line)+1000, line)
+		}
+		synctest.Wait()
+		ask := func(path, body string) int {
+			conn := dial()
+			fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/x-www-form-urlencoded\r\nContent-Length: %d\r\n\r\n%s",
+				path, len(body), body)
+			code, _ := reply(t, conn)
+			return code
+		}
+		const imported = `{"metric":{"__name__":"m"},"values":[1],"timestamps":[1]}`
+		require.Equal(t, 429, ask(importPath, imported))
+		require.Equal(t, 200, ask(reportsPath, oneReport))
+		require.Equal(t, 200, ask("/form", "x=1"))
+		for _, conn := range silent {
+			code, _ := reply(t, conn)
+			require.Equal(t, 408, code)
+		}
+		require.Equal(t, 200, ask(importPath, imported))
+	})
+}
+
+// TestUnreadReplies: a reply that is not read ends, and so does one that is read a little at a time.
+func TestUnreadReplies(t *testing.T) {
+	const size = 4 << 20
+	var ended chan error
+	set := func(o *Options) {
+		ended = make(chan error, 1)
+		o.Extra = []Registrar{registrar(func(mux *http.ServeMux) {
+			mux.HandleFunc("GET /long", func(w http.ResponseWriter, _ *http.Request) {
+				_, err := io.WriteString(w, strings.Repeat("x", size))
+				ended <- err
+			})
+			mux.HandleFunc("GET /flushed", func(w http.ResponseWriter, _ *http.Request) {
+				_, _ = io.WriteString(w, "x")
+				w.(http.Flusher).Flush()
+				_, err := io.WriteString(w, strings.Repeat("x", 64<<10))
+				ended <- err
+			})
+		})}
+	}
+	read := func(t *testing.T, dial func() net.Conn, piece int, pause time.Duration) {
+		t.Helper()
+		conn := dial()
+		fmt.Fprintf(conn, "GET /long HTTP/1.1\r\nHost: localhost\r\n\r\n")
+		buf := make([]byte, piece)
+		for {
+			time.Sleep(pause)
+			if _, err := io.ReadFull(conn, buf); err != nil {
+				return
+			}
+			if len(ended) > 0 {
+				return
+			}
+		}
+	}
+	inBubble(t, set, func(t *testing.T, dial func() net.Conn) {
+		for _, path := range []string{"/long", "/flushed"} {
+			fmt.Fprintf(dial(), "GET %s HTTP/1.1\r\nHost: localhost\r\n\r\n", path)
+			require.Error(t, <-ended)
+		}
+		// Small replies wait in a buffer until the handler has ended: nobody is left who would see it.
+		fmt.Fprintf(dial(), "GET /-/healthy HTTP/1.1\r\nHost: localhost\r\n\r\n")
+
+		read(t, dial, progressBytes/32, time.Second)
+		require.Error(t, <-ended)
+		read(t, dial, progressBytes, 10*time.Second)
+		require.NoError(t, <-ended)
+	})
+}
