@@ -255,6 +255,7 @@ func TestBadReadRequests(t *testing.T) {
 		want   string
 	}{
 		{"GET", "/api/v1/export", "", 400, "no series are asked for"},
+		{"GET", "/api/v1/export", strings.Repeat("match[]=cpu&", 1001), 400, "1001 selectors, more than the 1000"},
 		{"GET", "/api/v1/export", "match[]=cpu{", 400, `selector "cpu{"`},
 		{"GET", "/api/v1/export", "match[]={}", 400, "at least one label"},
 		{"GET", "/api/v1/export", "match[]=cpu&start=yesterday", 400, `start="yesterday": must be a time such as`},

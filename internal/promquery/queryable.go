@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"unsafe"
 
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/promql"
@@ -216,6 +217,14 @@ func (s *samples) points(places []place) (points, error) {
 	return all, nil
 }
 
+const (
+	sampleBytes = 16
+	spanBytes   = int(unsafe.Sizeof(query.Span{}))
+)
+
+// samplesIn is how many samples take as many bytes, which is what the limit of a query counts.
+func samplesIn(bytes int) int { return (bytes + sampleBytes - 1) / sampleBytes }
+
 // rows is the source of what a selector reads of roll-ups.
 type rows struct {
 	*reading
@@ -238,20 +247,30 @@ func (r *rows) points(places []place) (points, error) {
 		found, err := r.loader.get(p.group, func(ctx context.Context, g query.Group, hold func(n int) error) ([][]query.Span, error) {
 			out := make([][]query.Span, len(g.IDs()))
 			err := g.Spans(ctx, r.planned, r.warn, func(i int, s *query.Span) error {
-				if out[i] == nil {
-					out[i] = make([]query.Span, 0, r.rows(r.q))
+				if n := len(out[i]); n == cap(out[i]) {
+					size := max(2*n, r.rows(r.q))
+					if err := hold(samplesIn((size - n) * spanBytes)); err != nil {
+						return err
+					}
+					out[i] = append(make([]query.Span, 0, size), out[i]...)
 				}
-				out[i] = append(out[i], r.keep(s))
-				return hold(1)
+				kept := r.keep(s)
+				out[i] = append(out[i], kept)
+				return hold(samplesIn(len(kept.Sketch)))
 			})
 			return out, err
 		})
 		if err != nil {
 			return points{}, err
 		}
-		all = append(all, found[p.i]...)
+		if all == nil {
+			all = slices.Clip(found[p.i])
+		} else {
+			all = append(all, found[p.i]...)
+		}
 	}
 	if len(places) > 1 {
+		all = slices.Clone(all) // it may still be one place's own
 		// Places may have the same samples, or their rows some: of two spans of one time that with
 		// more samples counts, of as many the later place's, which comes first.
 		slices.SortStableFunc(all, func(a, b query.Span) int {

@@ -41,11 +41,17 @@ func ParseSelector(s string) (Selector, error) {
 	return nil, badRequest(`selector %q: at least one label must be asked to have a value; {__name__!=""} is all series`, s)
 }
 
+// MaxSelectors bounds those of one request: each looks through all series.
+const MaxSelectors = 1000
+
 // ParseSelectors reads several selectors, of which a series must match any. The error
 // is a *RequestError, also when there are none.
 func ParseSelectors(all []string) ([]Selector, error) {
 	if len(all) == 0 {
 		return nil, badRequest(`no series are asked for: give match[], such as match[]=cpu{source="web-1"}`)
+	}
+	if len(all) > MaxSelectors {
+		return nil, badRequest("there are %d selectors, more than the %d that one request may have", len(all), MaxSelectors)
 	}
 	out := make([]Selector, len(all))
 	for i, s := range all {

@@ -421,6 +421,9 @@ func (a *API) selection(r *http.Request) (s selection, err error) {
 
 // matchers reads the selectors.
 func (a *API) matchers(r *http.Request) (sets [][]*labels.Matcher, err error) {
+	if n := len(r.Form["match[]"]); n > query.MaxSelectors {
+		return nil, invalid("match[]", fmt.Errorf("there are %d selectors, more than the %d that one request may have", n, query.MaxSelectors))
+	}
 	for _, m := range r.Form["match[]"] {
 		set, err := a.parser.ParseMetricSelector(m)
 		if err != nil {

@@ -302,13 +302,14 @@ func TestWaitForATurn(t *testing.T) {
 func TestExemplars(t *testing.T) {
 	h := newAPI(t, nil)
 	for path, want := range map[string]int{
-		"query_exemplars?query=up":                 200,
-		"query_exemplars?query=rate(up[5m])%2B1":   200,
-		"query_exemplars?query=(":                  400,
-		"query_exemplars":                          400,
-		"query_exemplars?query=up&start=x":         400,
-		"query_exemplars?query=up&start=2&end=1":   400,
-		"query_exemplars?query=up&start=1&end=2.5": 200,
+		"query_exemplars?query=up":                      200,
+		"query_exemplars?query=rate(up[5m])%2B1":        200,
+		"query_exemplars?query=(":                       400,
+		"query_exemplars":                               400,
+		"series?" + strings.Repeat("match[]=up&", 1001): 400,
+		"query_exemplars?query=up&start=x":              400,
+		"query_exemplars?query=up&start=2&end=1":        400,
+		"query_exemplars?query=up&start=1&end=2.5":      200,
 	} {
 		code, body := ask(t, h, http.MethodGet, "/api/v1/"+path)
 		require.Equal(t, want, code, "%s: %s", path, body)

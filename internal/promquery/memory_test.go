@@ -1,0 +1,103 @@
+package promquery
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"iter"
+	"math"
+	"runtime"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/prometheus/promql"
+	"github.com/stretchr/testify/require"
+
+	"github.com/quern/quern/internal/blocks"
+	"github.com/quern/quern/internal/clock"
+	"github.com/quern/quern/internal/metric"
+	"github.com/quern/quern/internal/query"
+	"github.com/quern/quern/internal/sketch"
+	"github.com/quern/quern/internal/storage"
+	"github.com/quern/quern/internal/storage/storagetest"
+)
+
+// owning yields rows whose sketches are the reader's own, as those of a store that reads them from a disk.
+type owning struct{ storage.Store }
+
+func (s owning) Rollups(ctx context.Context, level metric.Bucket, ids blocks.Range, fromMs, toMs int64) iter.Seq2[metric.RollupRow, error] {
+	return func(yield func(metric.RollupRow, error) bool) {
+		for row, err := range s.Store.Rollups(ctx, level, ids, fromMs, toMs) {
+			row.Sketch = bytes.Clone(row.Sketch)
+			if !yield(row, err) {
+				return
+			}
+		}
+	}
+}
+
+// heap is what is in use. Pools give up what they hold with the second collection.
+func heap() uint64 {
+	var m runtime.MemStats
+	for range 3 {
+		runtime.GC()
+	}
+	runtime.ReadMemStats(&m)
+	return m.HeapAlloc
+}
+
+// TestRowsCountAsWhatTheyHold: a row is a span, and with a quantile a sketch too, of which the limit of a query counts the
+// bytes in samples. Otherwise a query would hold several times its limit.
+func TestRowsCountAsWhatTheyHold(t *testing.T) {
+	clk := clock.NewSimulated(time.UnixMilli(midnight))
+	w := newWorldOn(t, owning{storagetest.NewModel(settings(), retention, clk)}, retention, clk)
+	var sk sketch.Sketch
+	for i := range 300 {
+		sk.Add(math.Pow(1.1, float64(i)))
+	}
+	from, until := midnight-60*day, midnight-8*day
+	var ids []metric.ScheduleID
+	for i := range 64 {
+		ids = append(ids, w.id(named("x", metric.Label{Name: "i", Value: fmt.Sprint(i)})))
+	}
+	row := metric.Rollup{Count: 300, Sum: 1, Min: 1, Max: 2, First: 1, Last: 2, Sketch: sk.AppendEncoded(nil)}
+	for _, id := range ids {
+		var rows []metric.RollupRow
+		for at := from; at < until; at += hour {
+			rows = append(rows, metric.RollupRow{Schedule: id, TimeMs: at, Rollup: row})
+		}
+		require.NoError(t, w.store.WriteRollups(t.Context(), 0, 1, rows))
+	}
+	for _, function := range []string{"max_over_time", "quantile_over_time"} {
+		for _, most := range []int64{50_000, 200_000} {
+			t.Run(fmt.Sprintf("%s/%d", function, most), func(t *testing.T) {
+				groups, err := w.q.Groups(query.Selector{labels.MustNewMatcher(labels.MatchEqual, metric.NameLabel, "x")})
+				require.NoError(t, err)
+				var reads sync.WaitGroup
+				src := &rows{
+					reading: &reading{function: function, level: 1, rangeMs: until - from, grid: grid{startMs: until, endMs: until}},
+					q:       w.q, warn: new(query.Warnings),
+					loader: newLoader[[]query.Span](newHeld(t.Context(), &reads, groups, most, true)),
+				}
+				before := heap()
+				var refused error
+				for i := range groups {
+					if _, refused = src.points([]place{{group: i}}); refused != nil {
+						break
+					}
+				}
+				reads.Wait()
+				after := heap()
+				var tooMany promql.ErrTooManySamples
+				require.ErrorAs(t, refused, &tooMany, "there is more than the limit")
+				held := float64(after) - float64(before)
+				t.Logf("%.2f of what the limit allows", held/float64(most*sampleBytes))
+				require.Less(t, held, 1.5*float64(most*sampleBytes))
+				require.Greater(t, held, 0.5*float64(most*sampleBytes), "it counts more than there is")
+				runtime.KeepAlive(src)
+			})
+		}
+	}
+}
