@@ -321,7 +321,7 @@ func (a *blockingAppender) Append(context.Context, []ingest.Report) (ingest.Resu
 // 429, and room comes back with the request that took it.
 func TestInFlightBytes(t *testing.T) {
 	a := &blockingAppender{entered: make(chan struct{}), release: make(chan struct{})}
-	s := newServer(t, func(o *Options) { o.Appender, o.MaxInFlightBytes = a, int64(len(oneReport))+10 })
+	s := newServer(t, func(o *Options) { o.Appender, o.MaxInFlightBytes = a, int64(len(oneReport))+4<<10+10 })
 	first := make(chan int)
 	go func() { first <- post(t, s, strings.NewReader(oneReport)).Code }()
 	<-a.entered
@@ -362,4 +362,8 @@ func (acceptAll) Append(_ context.Context, reports []ingest.Report) (ingest.Resu
 		n += len(r.Measurements)
 	}
 	return ingest.Result{Accepted: n}, nil
+}
+
+func (a acceptAll) BackFill(ctx context.Context, reports []ingest.Report) (ingest.Result, error) {
+	return a.Append(ctx, reports)
 }

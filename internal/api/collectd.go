@@ -63,9 +63,14 @@ type collectdDecoder struct {
 	scanner
 	batch *ingest.Batch
 
-	list   collectdList
-	labels []metric.Label
+	list    collectdList
+	labels  []metric.Label
+	scratch []byte
+	charged int // of the arena
 }
+
+// maxCollectdValues bounds the values of one list, far above what any of collectd's types has.
+const maxCollectdValues = 1 << 10
 
 // collectdList is one reading of one plugin.
 type collectdList struct {
@@ -93,7 +98,10 @@ func (d *collectdDecoder) lists() bool {
 		if !d.valueList() {
 			return false
 		}
-		d.add()
+		if d.batch.Charge(int64(len(d.arena) - d.charged)) {
+			d.charged = len(d.arena)
+			d.add()
+		}
 		if d.batch.TooMany() {
 			return true
 		}
@@ -131,6 +139,9 @@ func (d *collectdDecoder) valueList() bool {
 			ok = d.words(name, &l.names)
 		case "values":
 			ok = d.each(name, func() bool {
+				if d.tooMany(name, len(l.values)) {
+					return d.skip()
+				}
 				v := math.NaN()
 				if d.is('n') {
 					l.values = append(l.values, v)
@@ -165,6 +176,17 @@ func (d *collectdDecoder) misfit(member, want string) bool {
 	return d.skip()
 }
 
+// tooMany says whether a list has n elements of a member already, and must have no more.
+func (d *collectdDecoder) tooMany(member string, n int) bool {
+	if n < maxCollectdValues {
+		return false
+	}
+	if d.list.problem == "" {
+		d.list.problem = fmt.Sprintf("more than %d %s", maxCollectdValues, member)
+	}
+	return true
+}
+
 func (d *collectdDecoder) word(member string, to *string) (ok bool) {
 	if !d.is('"') {
 		return d.misfit(member, "a string")
@@ -175,6 +197,9 @@ func (d *collectdDecoder) word(member string, to *string) (ok bool) {
 
 func (d *collectdDecoder) words(member string, to *[]string) bool {
 	return d.each(member, func() bool {
+		if d.tooMany(member, len(*to)) {
+			return d.skip()
+		}
 		*to = append(*to, "")
 		return d.word(member, &(*to)[len(*to)-1])
 	})
@@ -218,6 +243,8 @@ func (d *collectdDecoder) add() {
 	case l.problem != "":
 	case l.plugin == "" || l.kind == "" || len(l.values) == 0:
 		l.problem = "a value list has plugin, type and values"
+	case len(l.plugin)+len(l.kind) > ingest.MaxNameBytes:
+		l.problem = fmt.Sprintf("plugin and type have %d bytes, more than the limit of %d", len(l.plugin)+len(l.kind), ingest.MaxNameBytes)
 	case len(l.types) != len(l.values) || len(l.names) != len(l.values):
 		l.problem = fmt.Sprintf("%d values have %d dstypes and %d dsnames", len(l.values), len(l.types), len(l.names))
 	}
@@ -251,9 +278,8 @@ func (d *collectdDecoder) add() {
 
 // name is what write_prometheus calls a list's values at i.
 func (d *collectdDecoder) name(l *collectdList, i int) string {
-	mark := len(d.arena)
-	d.arena = append(d.arena, "collectd"...)
-	part := func(s string) { d.arena = append(append(d.arena, '_'), s...) }
+	d.scratch = append(d.scratch[:0], "collectd"...)
+	part := func(s string) { d.scratch = append(append(d.scratch, '_'), s...) }
 	if l.plugin != l.kind {
 		part(l.plugin)
 	}
@@ -264,5 +290,5 @@ func (d *collectdDecoder) name(l *collectdList, i int) string {
 	if l.types[i] == "counter" || l.types[i] == "derive" {
 		part("total")
 	}
-	return view(d.arena[mark:])
+	return d.batch.Own(d.scratch)
 }

@@ -91,6 +91,7 @@ func FuzzCollectd(f *testing.F) {
 		d := &collectdDecoder{batch: &b}
 		d.reset([]byte(body), 10)
 		d.lists()
+		require.LessOrEqual(t, b.Allowance.Used(), 300*int64(len(body)+1))
 		n := 0
 		for _, r := range b.Reports() {
 			n += len(r.Measurements)

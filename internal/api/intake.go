@@ -40,7 +40,7 @@ func newIntake(opts *Options, draining func() bool) (*intake, error) {
 		unkept:   lost,
 		appender: opts.Appender, limits: &opts.Limits, logger: opts.Logger, draining: draining,
 		bodies: bodies{limits: &opts.Limits}, clients: opts.Clients,
-		budget: admission.NewBudget(opts.MaxInFlightBytes, opts.Limits.CompressedBytes+opts.Limits.BodyBytes),
+		budget: admission.NewBudget(opts.MaxInFlightBytes, opts.Limits.requestBytes()),
 		undecodable: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "quern_http_undecodable_measurements_total",
 			Help: "Measurements rejected while decoding, which ingest never saw, by path.",
@@ -137,6 +137,31 @@ func (in *intake) append(ctx context.Context, reports []ingest.Report, broken er
 	return in.appender.Append(ctx, reports)
 }
 
+// allowance is what decoding a request may take, besides the body.
+func (in *intake) allowance(r *http.Request, b *received) ingest.Allowance {
+	a := ingest.Allowance{Max: in.limits.DecodedBytes, Take: b.claim.Grow, Gone: r.Context().Err}
+	if b.broken != nil {
+		a.Gone = nil // what came whole is kept, whether or not its client is there
+	}
+	return a
+}
+
+// stopped answers a request whose decoding was stopped, so that nothing of it is taken. Retry-After is set where it makes
+// sense.
+func (in *intake) stopped(w http.ResponseWriter, err error) (code int, message string) {
+	const advice = ", nothing of it was kept: send smaller requests"
+	switch {
+	case errors.Is(err, ingest.ErrTooMany):
+		return http.StatusRequestEntityTooLarge, fmt.Sprintf("the body has more than the limit of %d measurements"+advice, in.limits.Measurements)
+	case errors.Is(err, ingest.ErrTooLarge):
+		return http.StatusRequestEntityTooLarge, "the body has more labels, or names and labels of more bytes, than a request may have" + advice
+	case errors.Is(err, ingest.ErrNoRoom):
+		w.Header().Set("Retry-After", retryBusySeconds)
+		return http.StatusTooManyRequests, errNoRoom.Error()
+	}
+	return statusClientGone, err.Error()
+}
+
 // failed chooses the status code for an error of the appender's and logs one that nobody expects.
 func (in *intake) failed(w http.ResponseWriter, r *http.Request, err error) int {
 	code, retryAfter := failure(r.Context(), err)
@@ -183,11 +208,13 @@ func (p *push) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	p.receive(w, r, p.accepts, p.unsaid, p.refuse, func(body *received) {
 		b, ok := p.batches.Get().(*ingest.Batch)
 		if !ok {
-			b = &ingest.Batch{Sources: p.sources, Max: p.limits.Measurements}
+			b = &ingest.Batch{Sources: p.sources, Max: p.limits.Measurements, MaxLabels: p.limits.Labels, MaxText: p.limits.TextBytes}
 		}
 		b.Reset()
+		b.Allowance = p.allowance(r, body)
 		p.serve(w, r, body, b)
-		p.batches.Put(b) // also when nothing was taken: that is when memory is short
+		b.Allowance = ingest.Allowance{} // it holds on to the request
+		p.batches.Put(b)                 // also when nothing was taken: that is when memory is short
 	})
 }
 
@@ -200,8 +227,9 @@ func (p *push) serve(w http.ResponseWriter, r *http.Request, body *received, b *
 	if body.broken != nil {
 		broken = body.broken // the cause of what decoding met
 	}
-	if b.TooMany() {
-		p.refuse(w, r, http.StatusRequestEntityTooLarge, tooManyMessage(p.limits))
+	if err := b.Err(); err != nil {
+		code, message := p.stopped(w, err)
+		p.refuse(w, r, code, message)
 		return
 	}
 	p.rejects(r.URL.Path, b.Rejected())

@@ -21,9 +21,14 @@ type Limits struct {
 	CompressedBytes int64
 	// BodyBytes bounds a body once decompressed. The default is 64 MiB.
 	BodyBytes int64
+	// DecodedBytes bounds what is decoded from a body, besides the body. The default is four times BodyBytes.
+	DecodedBytes int64
+	// TextBytes bounds the names and labels of a body's measurements, each counted with all of its labels, also where the
+	// body has them once for many. The default is eight times BodyBytes.
+	TextBytes int64
 	// Measurements bounds those in one body. The default is 1,000,000.
 	Measurements int
-	// Labels bounds those of one measurement. The default is 128.
+	// Labels bounds those of one measurement before anything else is looked at; ingest may allow fewer. The default is 128.
 	Labels int
 	// Depth bounds how deep values in members that are not known may nest. The
 	// default is 100.
@@ -36,15 +41,20 @@ type Limits struct {
 func (l *Limits) EnsureDefaults() {
 	l.CompressedBytes = cmp.Or(l.CompressedBytes, 16<<20)
 	l.BodyBytes = cmp.Or(l.BodyBytes, 64<<20)
+	l.DecodedBytes = cmp.Or(l.DecodedBytes, 4*l.BodyBytes)
+	l.TextBytes = cmp.Or(l.TextBytes, 8*l.BodyBytes)
 	l.Measurements = cmp.Or(l.Measurements, 1_000_000)
 	l.Labels = cmp.Or(l.Labels, 128)
 	l.Depth = cmp.Or(l.Depth, 100)
 	l.Rejections = cmp.Or(l.Rejections, 1000)
 }
 
+// requestBytes is the most that one request may hold.
+func (l *Limits) requestBytes() int64 { return l.CompressedBytes + l.BodyBytes + l.DecodedBytes }
+
 // Validate says what is wrong with the limits, after EnsureDefaults.
 func (l *Limits) Validate() error {
-	if l.CompressedBytes < 1 || l.BodyBytes < 1 || l.Measurements < 1 || l.Labels < 1 || l.Depth < 1 || l.Rejections < 1 {
+	if l.CompressedBytes < 1 || l.BodyBytes < 1 || l.DecodedBytes < 1 || l.TextBytes < 1 || l.Measurements < 1 || l.Labels < 1 || l.Depth < 1 || l.Rejections < 1 {
 		return errors.New("api: limits must be positive")
 	}
 	// Nesting is read by recursion.
@@ -100,9 +110,11 @@ func (h *reportsHandler) refuse(w http.ResponseWriter, _ *http.Request, code int
 
 func (h *reportsHandler) serve(w http.ResponseWriter, r *http.Request, b *received, d *reportDecoder) {
 	enc, broken := b.enc, b.broken
+	d.allowance = h.allowance(r, b)
 	whole := d.decode(b.data)
-	if d.tooMany {
-		h.refuse(w, r, http.StatusRequestEntityTooLarge, tooManyMessage(h.limits))
+	if d.stopped != nil {
+		code, message := h.stopped(w, d.stopped)
+		h.refuse(w, r, code, message)
 		return
 	}
 	h.rejects(r.URL.Path, d.rejectedTotal)
@@ -135,10 +147,6 @@ func (h *reportsHandler) serve(w http.ResponseWriter, r *http.Request, b *receiv
 		reply.Status = "error"
 	}
 	replyJSON(w, code, reply)
-}
-
-func tooManyMessage(l *Limits) string {
-	return fmt.Sprintf("the body has more than the limit of %d measurements, nothing of it was kept: send smaller requests", l.Measurements)
 }
 
 // readFailure is the status code for a body that is not even looked at, 0 for one

@@ -21,6 +21,8 @@ const maxShownBytes = 40
 type reportDecoder struct {
 	scanner
 	limits *Limits
+	// allowance is what may be decoded.
+	allowance ingest.Allowance
 
 	// measurements are those kept, of all reports together. Their labels lie in
 	// labels one behind the other; labelEnds has where those of each end, and
@@ -47,8 +49,28 @@ type reportDecoder struct {
 
 	// malformed says where the body first has JSON that is no report, "" when nowhere.
 	malformed string
-	// tooMany says that the body has more measurements than a request may.
-	tooMany bool
+	// stopped is why the body was not read to its end although it could be: an error of ingest, or of the allowance.
+	stopped error
+	// charged is how much of the arena the allowance was asked for.
+	charged int
+}
+
+// keptBytes are about what a measurement takes: here, as a sample and a rejection of ingest, and in the reply.
+const (
+	keptBytes      = 160
+	keptLabelBytes = 32
+	// spanBytes are what a report takes.
+	spanBytes = 80
+)
+
+// charge asks for what is to be kept.
+func (d *reportDecoder) charge(n int) bool {
+	n += len(d.arena) - d.charged
+	d.charged = len(d.arena)
+	if d.stopped == nil && !d.allowance.Grow(int64(n)) {
+		d.stopped = d.allowance.Err()
+	}
+	return d.stopped == nil
 }
 
 // reportSpan is a report as a range of the decoder's measurements.
@@ -58,7 +80,7 @@ type reportSpan struct {
 }
 
 // decode reads body as far as it can be read. false means that it could not be read
-// to its end: at a syntax error, or because of tooMany.
+// to its end: at a syntax error, or because of stopped.
 func (d *reportDecoder) decode(body []byte) bool {
 	d.reset(body)
 	for {
@@ -99,13 +121,14 @@ func (d *reportDecoder) reset(body []byte) {
 	d.reports = d.reports[:0]
 	d.values, d.seen, d.inside = 0, 0, -1
 	d.rejected, d.rejectedTotal = d.rejected[:0], 0
-	d.malformed, d.tooMany = "", false
+	d.malformed, d.stopped, d.charged = "", nil, 0
 }
 
 // release lets go of the body that the strings are views of, and of slices that one
 // large body made large.
 func (d *reportDecoder) release() {
 	d.b = nil
+	d.allowance = ingest.Allowance{}
 	d.measurements = letGo(d.measurements, maxPooledBytes/64)
 	d.labels = letGo(d.labels, maxPooledBytes/32)
 	d.labelEnds = letGo(d.labelEnds, maxPooledBytes/8)
@@ -170,7 +193,7 @@ func (d *reportDecoder) report() bool {
 			}
 			// Also behind a syntax error: what was read so far is complete.
 			d.closeReport(begin, source, sourceFault)
-			return ok
+			return ok && d.charge(spanBytes)
 		}
 	}
 }
@@ -203,7 +226,9 @@ func (d *reportDecoder) closeReport(begin mark, source, sourceFault string) {
 		}
 		d.keep(begin.measurements, begin.labels)
 	}
-	d.spans = append(d.spans, reportSpan{source: source, from: begin.measurements, end: len(d.measurements)})
+	if len(d.measurements) > begin.measurements {
+		d.spans = append(d.spans, reportSpan{source: source, from: begin.measurements, end: len(d.measurements)})
+	}
 }
 
 // misfit notes JSON that is no report, and reads on.
@@ -264,12 +289,12 @@ func (d *reportDecoder) measurementList() (measured, ok bool) {
 			return true, true
 		}
 		if d.seen == d.limits.Measurements {
-			d.tooMany = true
+			d.stopped = ingest.ErrTooMany
 			return true, false
 		}
 		d.seen++
 		labels := len(d.labels)
-		if !d.measurement() {
+		if !d.measurement() || !d.charge(keptBytes+keptLabelBytes*(len(d.labels)-labels)) {
 			d.labels = d.labels[:labels]
 			return true, false
 		}
@@ -367,7 +392,7 @@ func (d *reportDecoder) labelSet() (reason ingest.Reason, fault string, ok bool)
 		return ingest.ReasonInvalidLabel, "labels is " + kind + ", not an object", true
 	}
 	d.i++
-	from := len(d.labels)
+	from, long := len(d.labels), 0
 	d.badLabels = d.badLabels[:0]
 	for first := true; ; first = false {
 		name, more, ok := d.member(first)
@@ -377,7 +402,10 @@ func (d *reportDecoder) labelSet() (reason ingest.Reason, fault string, ok bool)
 		if !more {
 			break
 		}
-		if len(d.labels)-from+len(d.badLabels) > d.limits.Labels {
+		if len(name) > ingest.MaxNameBytes {
+			long = len(name)
+		}
+		if long > 0 || len(d.labels)-from+len(d.badLabels) > d.limits.Labels {
 			// Enough to know; what else comes must only be JSON.
 			if !d.skip() {
 				return "", "", false
@@ -396,6 +424,9 @@ func (d *reportDecoder) labelSet() (reason ingest.Reason, fault string, ok bool)
 			return "", "", false
 		}
 		d.setLabel(from, name, value)
+	}
+	if long > 0 {
+		return ingest.ReasonInvalidLabel, fmt.Sprintf("label name has %d bytes, more than the limit of %d", long, ingest.MaxNameBytes), true
 	}
 	if len(d.labels)-from+len(d.badLabels) > d.limits.Labels {
 		return ingest.ReasonLimit, fmt.Sprintf("more than %d labels", d.limits.Labels), true

@@ -165,6 +165,7 @@ func FuzzDecode(f *testing.F) {
 	f.Fuzz(func(t *testing.T, body []byte) {
 		d := newDecoder()
 		ok := d.decode(body)
+		require.LessOrEqual(t, d.allowance.Used(), 100*int64(len(body)+1))
 		// Both nest to their own depth; only bodies below either are compared.
 		if !utf8.Valid(body) || bytes.Count(body, []byte("["))+bytes.Count(body, []byte("{")) > d.limits.Depth {
 			return

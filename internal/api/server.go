@@ -102,10 +102,9 @@ type Options struct {
 	// Clients tells clients apart, none of which may have more than its share. The default takes those on this
 	// machine for many.
 	Clients *admission.Clients
-	// MaxInFlightBytes bounds the bodies, compressed and decompressed, that all
-	// requests that bring data, but for imports, hold together; a request beyond it is answered
-	// 429. What is decoded from a body takes up to about five times its size on top,
-	// in practice as much again. The default is 256 MiB, or what one request within Limits may need if
+	// MaxInFlightBytes bounds the bodies, compressed and decompressed, and what is decoded from
+	// them, that all requests that bring data, but for imports, hold together; a request beyond it is answered
+	// 429. The default is 256 MiB, or what one request within Limits may need if
 	// that is more: else it would never be taken.
 	MaxInFlightBytes int64
 	// MaxImportBytes bounds what imports hold together. The default is 128 MiB.
@@ -125,7 +124,7 @@ type Options struct {
 func (o *Options) EnsureDefaults() {
 	o.Limits.EnsureDefaults()
 	if o.MaxInFlightBytes == 0 {
-		o.MaxInFlightBytes = max(256<<20, o.Limits.CompressedBytes+o.Limits.BodyBytes)
+		o.MaxInFlightBytes = max(256<<20, o.Limits.requestBytes())
 	}
 	if o.MaxBodyBytes == 0 {
 		o.MaxBodyBytes = 1 << 20

@@ -211,7 +211,7 @@ func (panickingAppender) Append(context.Context, []ingest.Report) (ingest.Result
 
 // TestPanicGivesTheBudgetBack: otherwise some panics later every report is refused.
 func TestPanicGivesTheBudgetBack(t *testing.T) {
-	s := newServer(t, func(o *Options) { o.Appender, o.MaxInFlightBytes = panickingAppender{}, int64(len(oneReport)) })
+	s := newServer(t, func(o *Options) { o.Appender, o.MaxInFlightBytes = panickingAppender{}, int64(len(oneReport))+4<<10 })
 	for range 3 {
 		require.Equal(t, 500, post(t, s, strings.NewReader(oneReport)).Code)
 	}

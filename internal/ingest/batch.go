@@ -1,7 +1,7 @@
 package ingest
 
 import (
-	"fmt"
+	"cmp"
 	"slices"
 	"unsafe"
 
@@ -16,28 +16,60 @@ type SourceLabels []string
 // puts them together by source. The zero value is empty. What it is given it keeps until Reset, without copying strings.
 //
 // Measurements are counted from 0, those that are rejected while decoding too.
+//
+// It bounds what a hostile body can make of few bytes. Decoders keep to that by three rules: they collect labels by Label,
+// they stop when TooMany says so, and what they build or collect otherwise they ask for by Charge.
 type Batch struct {
 	// Sources say what the source of a series is.
 	Sources SourceLabels
 	// Max bounds the measurements, and the samples; 0 is no bound.
 	Max int
+	// MaxLabels bounds the labels of a series; the measurements of one that has more are rejected. The default is 128.
+	MaxLabels int
+	// MaxText bounds the bytes of names and labels of all series, each counted with all of its labels although many
+	// may share them: that is what ingest reads to find them. 0 is no bound.
+	MaxText int64
+	// Allowance is what the batch takes its memory of.
+	Allowance Allowance
 
 	reports []span
 	ready   []Report
 	samples []Measurement
 	arena   []metric.Label
-	text    []byte
+	owned   []byte
 	series  Measurement // the one that samples are added to
+	// excess says that the series has too many labels; labelText are the bytes of its labels.
+	excess    bool
+	labelText int64
+	// text are the bytes of the series' labels and name until its first sample, allText those of all series that have one.
+	text, allText int64
 
-	n        int // measurements so far
-	tooMany  bool
+	n        int   // measurements so far
+	stopped  error // why no more is taken
 	indexed  bool  // samples and measurements are not the same any more
 	indexes  []int // of the samples' measurements, if indexed
 	rejected []Rejection
+	messages messages
 }
 
 // NoMeasurement is the index of a sample that belongs to no measurement.
 const NoMeasurement = -1
+
+const (
+	defaultMaxLabels = 128
+	// MaxNameBytes bounds the names of metrics that a decoder puts together of several texts. It is above what ingest takes.
+	MaxNameBytes = 1 << 10
+	// maxMergedSource is the longest source that is compared with the one before. Longer ones are rejected by ingest.
+	maxMergedSource = 4 << 10
+
+	// measurementBytes are about what a measurement takes: here, as a sample and a rejection of ingest, and in the reply.
+	measurementBytes = 128
+	labelBytes       = int64(unsafe.Sizeof(metric.Label{}))
+	spanBytes        = int64(unsafe.Sizeof(span{}) + unsafe.Sizeof(Report{}))
+	rejectionBytes   = 2 * int64(unsafe.Sizeof(Rejection{}))
+	// maxKeptBytes is about what of each of its buffers a batch keeps for the next request.
+	maxKeptBytes = 8 << 20
+)
 
 // span is a report, with its measurements as a range: samples may still move.
 type span struct {
@@ -46,20 +78,71 @@ type span struct {
 	begin   int
 }
 
-// Reset empties the batch for the next request; what it has grown stays.
-func (b *Batch) Reset() {
-	clear(b.reports)
-	clear(b.ready)
-	clear(b.samples)
-	clear(b.arena)
-	b.reports, b.ready, b.samples, b.arena, b.text = b.reports[:0], b.ready[:0], b.samples[:0], b.arena[:0], b.text[:0]
-	b.series, b.n, b.tooMany, b.indexed, b.indexes, b.rejected = Measurement{}, 0, false, false, b.indexes[:0], nil
+// is says whether series of a source may go on with the span. Long sources count as different: to compare them for each
+// series would cost more than the bytes of the series.
+func (s *span) is(source string, derived bool) bool {
+	return s.derived == derived && len(source) <= maxMergedSource && s.source == source
 }
 
-// Series begins a series: what Add adds belongs to it. Labels hold neither the name nor an order, and are copied.
+// Reset empties the batch for the next request, or for more of the same one. What it has grown stays, unless that is much.
+func (b *Batch) Reset() {
+	b.reports, b.ready = emptied(b.reports), emptied(b.ready)
+	b.samples, b.arena = emptied(b.samples), emptied(b.arena)
+	b.owned, b.indexes = emptied(b.owned), emptied(b.indexes)
+	b.series, b.excess, b.labelText, b.text, b.allText = Measurement{}, false, 0, 0, 0
+	b.n, b.stopped, b.indexed, b.rejected = 0, nil, false, nil
+	clear(b.messages)
+	b.Allowance.reuse()
+}
+
+// emptied is s without what is in it. One that has grown large is let go.
+func emptied[T any](s []T) []T {
+	if uintptr(cap(s))*unsafe.Sizeof(*new(T)) > maxKeptBytes {
+		return nil
+	}
+	clear(s)
+	return s[:0]
+}
+
+// Label appends a label of the series that is being read, for Series. Labels that are too many are left out; Series sees
+// that there were some.
+func (b *Batch) Label(to []metric.Label, name, value string) []metric.Label {
+	if len(to) > b.maxLabels() {
+		return to
+	}
+	return append(to, metric.Label{Name: name, Value: value})
+}
+
+func (b *Batch) maxLabels() int { return cmp.Or(b.MaxLabels, defaultMaxLabels) }
+
+// Charge takes n bytes of the allowance for what a decoder keeps outside of the batch. Without them the batch is full, and
+// it is false.
+func (b *Batch) Charge(n int64) bool {
+	if b.stopped == nil && !b.Allowance.Grow(n) {
+		b.stopped = b.Allowance.Err()
+	}
+	return b.stopped == nil
+}
+
+// Series begins a series: what Add adds belongs to it. Labels hold neither the name nor an order, and are copied. Of a
+// series with too many labels every measurement is rejected.
 func (b *Batch) Series(name string, labels []metric.Label) {
+	if b.excess = len(labels) > b.maxLabels(); b.excess {
+		b.series = Measurement{Metric: name}
+		return
+	}
+	if !b.Charge(int64(len(labels)) * labelBytes) {
+		return
+	}
+	b.labelText = 0
+	for i := range labels {
+		b.labelText += int64(len(labels[i].Name) + len(labels[i].Value))
+	}
 	source, derived, at := b.source(labels)
-	if n := len(b.reports); n == 0 || b.reports[n-1].source != source || b.reports[n-1].derived != derived {
+	if n := len(b.reports); n == 0 || !b.reports[n-1].is(source, derived) {
+		if !b.Charge(spanBytes) {
+			return
+		}
 		b.reports = append(b.reports, span{source: source, derived: derived, begin: len(b.samples)})
 	}
 	if len(b.arena)+len(labels) > cap(b.arena) {
@@ -72,24 +155,28 @@ func (b *Batch) Series(name string, labels []metric.Label) {
 		b.arena = slices.Delete(b.arena, begin+at, begin+at+1)
 	}
 	b.series = Measurement{Metric: name, Labels: b.arena[begin:len(b.arena):len(b.arena)]}
+	b.text = b.labelText + int64(len(name))
 }
 
 // Metric begins a series that differs from the one before in nothing but its name. It costs less than Series, here and when
 // the series is looked up.
-func (b *Batch) Metric(name string) { b.series.Metric = name }
+func (b *Batch) Metric(name string) {
+	b.series.Metric, b.text = name, b.labelText+int64(len(name))
+}
 
-// Own is a copy of s that stays until Reset: for what is not in the body as it has to be, as where something was escaped.
+// Own is a copy of s that stays until Reset: for what is not in the body as it has to be, as where something was escaped. When
+// the batch is full it is "".
 func (b *Batch) Own(s []byte) string {
-	if len(s) == 0 {
+	if len(s) == 0 || !b.Charge(int64(len(s))) {
 		return ""
 	}
-	if len(b.text)+len(s) > cap(b.text) {
+	if len(b.owned)+len(s) > cap(b.owned) {
 		// What lies in the old one stays there, under the strings that have it.
-		b.text = make([]byte, 0, max(2*cap(b.text), len(s), 1<<10))
+		b.owned = make([]byte, 0, max(2*cap(b.owned), len(s), 1<<10))
 	}
-	begin := len(b.text)
-	b.text = append(b.text, s...)
-	return unsafe.String(&b.text[begin], len(s))
+	begin := len(b.owned)
+	b.owned = append(b.owned, s...)
+	return unsafe.String(&b.owned[begin], len(s))
 }
 
 // source is a series' source. Unless it is derived, the label at that place names it, and the report says it instead.
@@ -110,12 +197,19 @@ func (b *Batch) source(labels []metric.Label) (source string, derived bool, at i
 	return source, true, 0
 }
 
-// TooMany says that the batch was too small for the body, so that some of it is missing.
-func (b *Batch) TooMany() bool { return b.tooMany }
+// TooMany says that the batch was too small for the body, or that nobody waits for it any more, so that some of it is
+// missing. Err says why.
+func (b *Batch) TooMany() bool { return b.stopped != nil }
+
+// Err is why the batch takes no more: ErrTooMany, or an error of its allowance. It is nil as long as it does.
+func (b *Batch) Err() error { return b.stopped }
 
 // Add adds a sample of the series. The time is in Unix ms, or NoTime. It is not added, and false, when the batch is full.
 func (b *Batch) Add(timeMs int64, value float64) bool {
-	if b.full() {
+	switch {
+	case b.excess:
+		return b.Reject(ReasonLimit, excessMessage, b.maxLabels())
+	case b.full(measurementBytes) || !b.read():
 		return false
 	}
 	if b.indexed {
@@ -126,11 +220,17 @@ func (b *Batch) Add(timeMs int64, value float64) bool {
 	return true
 }
 
+const excessMessage = "more than %d labels"
+
 // AddTo adds one more sample of the series to a measurement that is counted already: a histogram is one measurement and
 // many samples, and is rejected when one of them is. With NoMeasurement the sample belongs to none, and its rejection has
 // that index. It is not added, and false, when the batch is full.
 func (b *Batch) AddTo(index int, timeMs int64, value float64) bool {
-	if b.full() {
+	switch {
+	case b.excess:
+		b.index()
+		return b.reject(index, ReasonLimit, excessMessage, b.maxLabels())
+	case b.full(measurementBytes) || !b.read():
 		return false
 	}
 	b.index()
@@ -155,22 +255,42 @@ func (b *Batch) index() {
 	}
 }
 
-func (b *Batch) full() bool {
-	b.tooMany = b.tooMany || b.Max > 0 && max(b.n, len(b.samples)) >= b.Max
-	return b.tooMany
+// read counts the text that the series' first sample makes ingest read.
+func (b *Batch) read() bool {
+	b.allText += b.text
+	b.text = 0
+	if b.MaxText > 0 && b.allText > b.MaxText {
+		b.stopped = ErrTooLarge
+	}
+	return b.stopped == nil
 }
 
-// Overflow makes the batch full: for a decoder that would have to hold too much to go on.
-func (b *Batch) Overflow() { b.tooMany = true }
+// full says whether one more measurement, which takes so many bytes, has no room.
+func (b *Batch) full(bytes int64) bool {
+	if b.stopped == nil && b.Max > 0 && max(b.n, len(b.samples), len(b.rejected)) >= b.Max {
+		b.stopped = ErrTooMany
+	}
+	return !b.Charge(bytes)
+}
 
 // Reject counts a measurement that could not be decoded. It is not counted, and false, when the batch is full.
 func (b *Batch) Reject(reason Reason, format string, args ...any) bool {
-	if b.full() {
+	b.index()
+	ok := b.reject(b.n, reason, format, args...)
+	if ok {
+		b.n++
+	}
+	return ok
+}
+
+func (b *Batch) reject(index int, reason Reason, format string, args ...any) bool {
+	if b.full(rejectionBytes) {
 		return false
 	}
-	b.index()
-	b.rejected = append(b.rejected, Rejection{Index: b.n, Reason: reason, Message: fmt.Sprintf(format, args...)})
-	b.n++
+	// Those of one measurement come one after the other.
+	if n := len(b.rejected); n == 0 || b.rejected[n-1].Index != index {
+		b.rejected = append(b.rejected, Rejection{Index: index, Reason: reason, Message: b.messages.of(reason, format, args...)})
+	}
 	return true
 }
 

@@ -166,18 +166,15 @@ func TestBatchParts(t *testing.T) {
 	}
 }
 
-// Samples fill a batch as measurements do, and a decoder may call it full.
-func TestBatchOverflow(t *testing.T) {
+// Samples fill a batch as measurements do.
+func TestBatchFullOfSamples(t *testing.T) {
 	b := ingest.Batch{Max: 2}
 	b.Series("h", nil)
 	require.True(t, b.Add(1, 1))
 	require.True(t, b.AddTo(0, 1, 1))
 	require.False(t, b.AddTo(0, 1, 1))
 	require.True(t, b.TooMany())
-	b.Reset()
-	b.Overflow()
-	require.True(t, b.TooMany())
-	require.False(t, b.Add(1, 1))
+	require.ErrorIs(t, b.Err(), ingest.ErrTooMany)
 }
 
 // A full batch takes nothing more, and says so.

@@ -6,6 +6,7 @@ package ingest
 
 import (
 	"errors"
+	"fmt"
 	"math"
 
 	"github.com/quern/quern/internal/metric"
@@ -68,11 +69,31 @@ var reasons = []Reason{
 }
 
 // Rejection is one measurement that was not taken. Index counts the measurements
-// over all reports of the call, from 0.
+// over all reports of the call, from 0. The first thousand of a reason have a message of their own.
 type Rejection struct {
 	Index   int
 	Reason  Reason
 	Message string
+}
+
+// messages makes those of rejections. The zero value has made none.
+type messages map[Reason]int
+
+const (
+	// maxMessages are made for one reason in one call. Nobody reads more, and what a message takes is many times what the
+	// measurement takes that it is about.
+	maxMessages = 1000
+	oneOfMany   = "as others before it"
+)
+
+func (m *messages) of(reason Reason, format string, args ...any) string {
+	if *m == nil {
+		*m = make(messages)
+	}
+	if (*m)[reason]++; (*m)[reason] > maxMessages {
+		return oneOfMany
+	}
+	return fmt.Sprintf(format, args...)
 }
 
 // Result says what became of a call's measurements: each was accepted, and is

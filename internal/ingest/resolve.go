@@ -15,7 +15,8 @@ import (
 	"github.com/quern/quern/internal/registry"
 )
 
-// Limits bound what names a series. They are checked once, when the series is new.
+// Limits bound what names a series. How many labels there are, and how long names and values, is checked always, the rest
+// once, when the series is new.
 type Limits struct {
 	// SourceBytes bounds a source's name. The default is 256.
 	SourceBytes int
@@ -49,6 +50,8 @@ type resolver struct {
 	samples  []metric.Sample
 	rejected []Rejection
 
+	messages messages
+
 	key []byte
 	// labels are those of the measurement of which the key was built last, in order and without the empty ones. Other
 	// measurements may share them: shared is where they came from, rest is their part of the key, and the name's goes into it at nameAt.
@@ -56,10 +59,28 @@ type resolver struct {
 	shared []metric.Label
 	rest   []byte
 	nameAt int
+	// excess is why the labels are not even looked up, flaw why they cannot be of a new series, once that is checked.
+	excess, flaw flaw
+	checked      bool
 
-	fresh  []unregistered
-	series []metric.Labels
+	fresh      []unregistered
+	series     []metric.Labels
+	freshBytes int // of the labels in series
 }
+
+// flaw is why something cannot be taken. Without a reason there is none.
+type flaw struct {
+	reason  Reason
+	message string
+}
+
+const (
+	// maxFreshBytes of labels of new series are registered together: what is not stored yet is copied, and a body may
+	// name its labels once for very many series.
+	maxFreshBytes = 4 << 20
+	// lookEvery is how many measurements come between two looks at whether the caller has gone.
+	lookEvery = 1 << 10
+)
 
 // unregistered is a sample whose series has no id yet.
 type unregistered struct {
@@ -71,7 +92,8 @@ func (r *resolver) resolve(ctx context.Context, in *Ingest, reports []Report, w 
 	r.window = w
 	r.samples = r.samples[:0]
 	r.rejected = r.rejected[:0]
-	r.sortLabels(nil) // what lies where the last reports lay is not the same
+	clear(r.messages)
+	r.takeLabels(nil, &in.opts.Limits) // what lies where the last reports lay is not the same
 	nowMs := clock.NowMs(in.clk)
 	index := 0
 	for _, rep := range reports {
@@ -152,7 +174,7 @@ func seriesAt(reports []Report, index int) string {
 }
 
 func (r *resolver) reject(index int, reason Reason, format string, args ...any) {
-	r.rejected = append(r.rejected, Rejection{Index: index, Reason: reason, Message: fmt.Sprintf(format, args...)})
+	r.rejected = append(r.rejected, Rejection{Index: index, Reason: reason, Message: r.messages.of(reason, format, args...)})
 }
 
 func (r *resolver) report(ctx context.Context, in *Ingest, rep Report, base int, nowMs int64) error {
@@ -166,9 +188,12 @@ func (r *resolver) report(ctx context.Context, in *Ingest, rep Report, base int,
 	if err != nil {
 		return fmt.Errorf("look up source: %w", err)
 	}
-	r.fresh, r.series = r.fresh[:0], r.series[:0]
+	r.fresh, r.series, r.freshBytes = r.fresh[:0], r.series[:0], 0
 	id, of := registry.NoID, (*Measurement)(nil) // the series that was found last
 	for i := range rep.Measurements {
+		if (base+i)%lookEvery == lookEvery-1 && ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
 		m := &rep.Measurements[i]
 		timeMs, ok := r.time(in, m, base+i, nowMs)
 		if !ok {
@@ -178,8 +203,15 @@ func (r *resolver) report(ctx context.Context, in *Ingest, rep Report, base int,
 			r.samples = append(r.samples, metric.Sample{Schedule: id, TimeMs: timeMs, Value: reported(m.Value)})
 			continue
 		}
-		if m.Metric == "" {
-			r.reject(base+i, ReasonInvalidMetric, "metric name is empty")
+		if n := len(m.Metric); n == 0 || n > in.opts.Limits.NameBytes {
+			r.reject(base+i, ReasonInvalidMetric, "%s", in.opts.Limits.checkName("metric name", m.Metric, in.opts.Limits.NameBytes))
+			continue
+		}
+		if !sameLabels(m.Labels, r.shared) {
+			r.takeLabels(m.Labels, &in.opts.Limits)
+		}
+		if r.excess.reason != "" {
+			r.reject(base+i, r.excess.reason, "%s", r.excess.message)
 			continue
 		}
 		r.seriesKey(m)
@@ -193,6 +225,11 @@ func (r *resolver) report(ctx context.Context, in *Ingest, rep Report, base int,
 			id = registry.NoID
 		}
 		r.samples = append(r.samples, metric.Sample{Schedule: id, TimeMs: timeMs, Value: reported(m.Value)})
+		if r.freshBytes > maxFreshBytes {
+			if err := r.register(ctx, source); err != nil {
+				return err
+			}
+		}
 	}
 	return r.register(ctx, source)
 }
@@ -236,35 +273,35 @@ func beyond(ms int64, limit time.Duration) string {
 	return d.String()
 }
 
-// date is a moment as people read it, so that a time in another unit stands out.
-func date(ms int64) string { return time.UnixMilli(ms).UTC().Format(time.RFC3339) }
+// date is a moment in Unix ms, as people read it, so that a time in another unit stands out.
+type date int64
+
+// String implements fmt.Stringer.
+func (d date) String() string { return time.UnixMilli(int64(d)).UTC().Format(time.RFC3339) }
 
 // seriesKey builds the key under which the registry knows the series: its labels and
 // name in order. Whether they are valid does not matter here: only valid series are
 // registered, so no invalid one is found.
 func (r *resolver) seriesKey(m *Measurement) {
-	if !sameLabels(m.Labels, r.shared) {
-		r.sortLabels(m.Labels)
-	}
 	r.key = append(r.key[:0], r.rest[:r.nameAt]...)
 	r.key = metric.Label{Name: metric.NameLabel, Value: m.Metric}.AppendKey(r.key)
 	r.key = append(r.key, r.rest[r.nameAt:]...)
 }
 
-func (r *resolver) sortLabels(labels []metric.Label) {
+// takeLabels puts labels in order. Before that it looks at how many and how long they are: what is too much costs no more
+// than to pass over it.
+func (r *resolver) takeLabels(labels []metric.Label, limits *Limits) {
 	r.shared, r.labels = labels, r.labels[:0]
-	for _, l := range labels {
-		if l.Value == "" {
-			continue
-		}
-		// Insertion sort: reports name few labels, and mostly in order.
-		i := len(r.labels)
-		r.labels = append(r.labels, l)
-		for ; i > 0 && r.labels[i-1].Name > l.Name; i-- {
-			r.labels[i] = r.labels[i-1]
-		}
-		r.labels[i] = l
+	r.checked, r.flaw = false, flaw{}
+	if r.excess = limits.checkSize(labels); r.excess.reason != "" {
+		return
 	}
+	for _, l := range labels {
+		if l.Value != "" {
+			r.labels = append(r.labels, l)
+		}
+	}
+	slices.SortFunc(r.labels, func(a, b metric.Label) int { return strings.Compare(a.Name, b.Name) })
 	r.rest, r.nameAt = r.rest[:0], 0
 	for _, l := range r.labels {
 		r.rest = l.AppendKey(r.rest)
@@ -276,8 +313,16 @@ func (r *resolver) sortLabels(labels []metric.Label) {
 
 // unknown notes a new series for registration, or rejects it.
 func (r *resolver) unknown(in *Ingest, m *Measurement, derived bool, index int) bool {
-	if reason, msg := in.opts.Limits.check(m, derived); reason != "" {
-		r.reject(index, reason, "%s", msg)
+	limits := &in.opts.Limits
+	if msg := limits.checkName("metric name", m.Metric, limits.NameBytes); msg != "" {
+		r.reject(index, ReasonInvalidMetric, "%s", msg)
+		return false
+	}
+	if !r.checked {
+		r.checked, r.flaw = true, limits.check(r.shared, r.labels, derived)
+	}
+	if r.flaw.reason != "" {
+		r.reject(index, r.flaw.reason, "%s", r.flaw.message)
 		return false
 	}
 	own := make([]metric.Label, 0, len(r.labels)+1)
@@ -292,10 +337,11 @@ func (r *resolver) unknown(in *Ingest, m *Measurement, derived bool, index int) 
 	}
 	r.fresh = append(r.fresh, unregistered{index: index, sample: len(r.samples)})
 	r.series = append(r.series, labels)
+	r.freshBytes += len(r.key) + cap(own)*int(labelBytes)
 	return true
 }
 
-// register gives the report's new series their ids, all in one go so that they lie
+// register gives new series of the source their ids, as many as there are in one go so that they lie
 // together, and takes out the samples of those that got none.
 func (r *resolver) register(ctx context.Context, source *registry.Source) error {
 	if len(r.fresh) == 0 {
@@ -315,41 +361,58 @@ func (r *resolver) register(ctx context.Context, source *registry.Source) error 
 		}
 	}
 	if refused {
-		kept := r.samples[:0]
-		for _, s := range r.samples {
+		first := r.fresh[0].sample // before it all have ids
+		kept := r.samples[:first]
+		for _, s := range r.samples[first:] {
 			if s.Schedule != registry.NoID {
 				kept = append(kept, s)
 			}
 		}
 		r.samples = kept
 	}
+	clear(r.series)
+	r.fresh, r.series, r.freshBytes = r.fresh[:0], r.series[:0], 0
 	return nil
 }
 
-// check says why a series cannot be taken, an empty reason if it can.
-func (l *Limits) check(m *Measurement, derived bool) (Reason, string) {
-	if msg := l.checkName("metric name", m.Metric, l.NameBytes); msg != "" {
-		return ReasonInvalidMetric, msg
+// checkSize says why labels are too many or too long to be looked at, without looking at them.
+func (l *Limits) checkSize(labels []metric.Label) flaw {
+	if len(labels) > l.Labels {
+		return flaw{ReasonLimit, fmt.Sprintf("%d labels, more than the limit of %d", len(labels), l.Labels)}
 	}
-	if len(m.Labels) > l.Labels {
-		return ReasonLimit, fmt.Sprintf("%d labels, more than the limit of %d", len(m.Labels), l.Labels)
+	for i := range labels {
+		lb := &labels[i]
+		if len(lb.Name) > l.NameBytes {
+			return flaw{ReasonInvalidLabel, l.checkName("label name", lb.Name, l.NameBytes)}
+		}
+		if len(lb.Value) > l.ValueBytes {
+			return flaw{ReasonLimit, fmt.Sprintf("value of label %q has %d bytes, more than the limit of %d", lb.Name, len(lb.Value), l.ValueBytes)}
+		}
 	}
-	for _, lb := range m.Labels {
+	return flaw{}
+}
+
+// check says why labels cannot be of a new series. They are given as they came, and in order without the empty ones.
+func (l *Limits) check(labels, sorted []metric.Label, derived bool) flaw {
+	for _, lb := range labels {
 		if msg := l.checkName("label name", lb.Name, l.NameBytes); msg != "" {
-			return ReasonInvalidLabel, msg
+			return flaw{ReasonInvalidLabel, msg}
 		}
 		switch {
 		case lb.Name == metric.NameLabel:
-			return ReasonInvalidLabel, "label " + metric.NameLabel + " is the metric's name; give it as such"
+			return flaw{ReasonInvalidLabel, "label " + metric.NameLabel + " is the metric's name; give it as such"}
 		case lb.Name == metric.SourceLabel && !derived:
-			return ReasonInvalidLabel, "label " + metric.SourceLabel + " is the report's source; give it as such"
-		case len(lb.Value) > l.ValueBytes:
-			return ReasonLimit, fmt.Sprintf("value of label %q has %d bytes, more than the limit of %d", lb.Name, len(lb.Value), l.ValueBytes)
+			return flaw{ReasonInvalidLabel, "label " + metric.SourceLabel + " is the report's source; give it as such"}
 		case !utf8.ValidString(lb.Value):
-			return ReasonInvalidLabel, fmt.Sprintf("value of label %q is not valid UTF-8", lb.Name)
+			return flaw{ReasonInvalidLabel, fmt.Sprintf("value of label %q is not valid UTF-8", lb.Name)}
 		}
 	}
-	return "", ""
+	for i := 1; i < len(sorted); i++ {
+		if sorted[i].Name == sorted[i-1].Name {
+			return flaw{ReasonInvalidLabel, fmt.Sprintf("label %q is given twice", sorted[i].Name)}
+		}
+	}
+	return flaw{}
 }
 
 // checkSource says why nothing of a source can be taken, an empty reason if it can. A derived one is a label's

@@ -57,6 +57,7 @@ var rules = []rule{
 	{"internal/admission", nil},
 	{"internal/invariants", nil},
 	{"internal/layers", nil},
+	{"internal/linear", nil},
 	{"schema", nil},
 	{"internal/legacy", nil},
 

@@ -36,7 +36,8 @@ func (d *Decoder) Decode(lines []byte, nowMs int64, b *ingest.Batch) {
 		d.line(unsafe.String(unsafe.SliceData(line), len(line)), nowMs, b)
 	}
 	// Nothing of the lines stays here.
-	clear(d.labels[:cap(d.labels)])
+	clear(d.labels)
+	d.labels = d.labels[:0]
 }
 
 func (d *Decoder) line(line string, nowMs int64, b *ingest.Batch) {
@@ -51,7 +52,7 @@ func (d *Decoder) line(line string, nowMs int64, b *ingest.Batch) {
 		b.Reject(ingest.ReasonInvalidValue, "%s: a line is a path, a value and a time", shown(line))
 		return
 	}
-	name, ok := d.tags(path)
+	name, ok := d.tags(path, b)
 	if !ok {
 		b.Reject(ingest.ReasonInvalidLabel, "%s: a path is NAME or NAME;TAG=VALUE;TAG=VALUE…", shown(line))
 		return
@@ -89,8 +90,9 @@ func field(s string) (text, rest string) {
 
 func isSpace(c byte) bool { return c == ' ' || '\t' <= c && c <= '\r' }
 
-// tags reads a path's tags into d.labels, and returns its name. Of two with one name the last counts, as in carbon.
-func (d *Decoder) tags(path string) (name string, ok bool) {
+// tags reads a path's tags into d.labels, and returns its name. Of two with one name the last counts, as in carbon. The search
+// for the one before is short: the batch bounds the labels.
+func (d *Decoder) tags(path string, b *ingest.Batch) (name string, ok bool) {
 	d.labels = d.labels[:0]
 	name, rest, tagged := strings.Cut(path, ";")
 	if name == "" {
@@ -110,7 +112,7 @@ next:
 				continue next
 			}
 		}
-		d.labels = append(d.labels, metric.Label{Name: key, Value: value})
+		d.labels = b.Label(d.labels, key, value)
 	}
 	return name, true
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/quern/quern/internal/ingest"
+	"github.com/quern/quern/internal/linear"
 )
 
 const nowMs = 1_732_161_600_500
@@ -85,6 +86,9 @@ func TestFull(t *testing.T) {
 	assert.Equal(t, 2, b.Len())
 }
 
+// maxGrowth is how many times their own size lines may decode to.
+const maxGrowth = 100
+
 // FuzzDecode: each line that is not empty is one measurement, taken or rejected, and it does not depend on its neighbours.
 func FuzzDecode(f *testing.F) {
 	for _, s := range []string{"a.b 1 2\n", "a;b=c;d=e -1.5e3 1.7e9\r\n\nx nan 1\n", "a\t1\t-1\nb 1", "; = \n\x00\xff 1 1.9999\n", "a 1 18446744073709551615\na 1 1." + strings.Repeat("9", 30)} {
@@ -94,6 +98,7 @@ func FuzzDecode(f *testing.F) {
 		var d Decoder
 		var all ingest.Batch
 		d.Decode([]byte(lines), nowMs, &all)
+		require.LessOrEqual(t, all.Allowance.Used(), maxGrowth*int64(len(lines)+1), "%q", lines)
 		n := 0
 		for line := range strings.SplitSeq(lines, "\n") {
 			var one ingest.Batch
@@ -111,6 +116,52 @@ func FuzzDecode(f *testing.F) {
 		}
 		require.Equal(t, n, all.Len())
 	})
+}
+
+// TestHostileIsLinear: whatever the lines are, decoding them takes time and memory in proportion to their size.
+func TestHostileIsLinear(t *testing.T) {
+	tags := func(name func(i int) string) func(n int) string {
+		return func(n int) string {
+			var sb strings.Builder
+			sb.WriteString("m")
+			for i := 0; sb.Len() < n; i++ {
+				sb.WriteString(";" + name(i) + "=b")
+			}
+			return sb.String() + " 1 1\n"
+		}
+	}
+	for name, lines := range map[string]func(n int) string{
+		"equal tags":         tags(func(int) string { return "a" }),
+		"ascending tags":     tags(func(i int) string { return fmt.Sprintf("a%07d", i) }),
+		"descending tags":    tags(func(i int) string { return fmt.Sprintf("a%07d", 9_999_999-i) }),
+		"long names":         tags(func(i int) string { return strings.Repeat("x", 200) + strconv.Itoa(i) }),
+		"many lines":         func(n int) string { return strings.Repeat("a;b=c 1 1\n", n/10) },
+		"sources":            func(n int) string { return strings.Repeat("a;host=b 1 1\na;host=c 1 1\n", n/20) },
+		"blank lines":        func(n int) string { return strings.Repeat("\n", n) },
+		"lines that are bad": func(n int) string { return strings.Repeat("a\n", n/2) },
+		"digits":             func(n int) string { return "a 1" + strings.Repeat("0", n) + " 1." + strings.Repeat("9", n) + "\n" },
+	} {
+		t.Run(name, func(t *testing.T) {
+			linear.Check(t, 16<<10, lines, func(lines string) {
+				var d Decoder
+				d.Decode([]byte(lines), nowMs, &ingest.Batch{Sources: ingest.SourceLabels{"host"}})
+			})
+		})
+	}
+}
+
+// A path with too many tags is rejected, and the line behind it is not.
+func TestTooManyTags(t *testing.T) {
+	line := "m"
+	for i := range 129 {
+		line += fmt.Sprintf(";t%d=v", i)
+	}
+	var d Decoder
+	var b ingest.Batch
+	d.Decode([]byte(line+" 1 1\nn;a=b 1 1\n"), nowMs, &b)
+	require.Equal(t, 1, b.Rejected())
+	require.Equal(t, "more than 128 labels", b.Result(ingest.Result{Accepted: 1}).Rejected[0].Message)
+	require.Equal(t, "n", b.Reports()[0].Measurements[0].Metric)
 }
 
 // BenchmarkDecode: plain is a host's paths, tagged the same with tags.

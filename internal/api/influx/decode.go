@@ -8,6 +8,7 @@ package influx
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"math"
 	"strings"
@@ -85,6 +86,9 @@ type field struct {
 	value  float64
 }
 
+// fieldBytes is what a field takes until its line has ended.
+const fieldBytes = int64(unsafe.Sizeof(field{}))
+
 // fault is why a line cannot be taken.
 type fault struct {
 	reason  ingest.Reason
@@ -98,45 +102,69 @@ func faultf(reason ingest.Reason, format string, args ...any) *fault {
 // Decode adds the samples of a body to the batch, which keeps views into the body. A line with a fault is one rejected
 // measurement, see Line; the others count. The result is what is lost otherwise.
 func (d *Decoder) Decode(body []byte, opts Options, b *ingest.Batch) Loss {
-	if opts.Unit == 0 {
-		opts.Unit = time.Nanosecond
-	}
+	opts.Unit = cmp.Or(opts.Unit, time.Nanosecond)
 	d.opts, d.b, d.s, d.line, d.loss = opts, b, unsafe.String(unsafe.SliceData(body), len(body)), 1, Loss{}
 	d.last = 0
 	for i := 0; i < len(d.s) && !b.TooMany(); {
-		switch d.s[i] {
-		case ' ', '\r':
-			i++
-		case '\n':
-			i++
-			d.line++
-		case '#':
-			i = d.endOfLine(i)
-		default:
-			line := d.line
-			var f *fault
-			if i, f = d.point(i); f != nil {
-				if b.Reject(f.reason, "%s", f.message) {
-					d.last = line
-				}
-				i = d.endOfLine(i)
-			}
-		}
+		i = d.next(i)
 	}
-	// Nothing of the body stays here.
-	clear(d.labels[:cap(d.labels)])
-	clear(d.fields[:cap(d.fields)])
+	// Nothing of the body stays here, nor what a huge line has made large.
+	d.labels, d.fields, d.scratch = emptied(d.labels), emptied(d.fields), emptied(d.scratch)
 	d.b, d.s = nil, ""
 	return d.loss
 }
 
+// maxKept is how many labels and fields, or bytes, a decoder keeps room for.
+const maxKept = 4 << 10
+
+func emptied[T any](s []T) []T {
+	if cap(s) > maxKept {
+		return nil
+	}
+	clear(s[:cap(s)])
+	return s[:0]
+}
+
+// next reads a line, or what is between two, at i. It returns where it ends.
+func (d *Decoder) next(i int) int {
+	switch d.s[i] {
+	case ' ', '\r':
+		return i + 1
+	case '\n':
+		d.line++
+		return i + 1
+	case '#':
+		return d.endOfLine(i)
+	}
+	line := d.line
+	i, f := d.point(i)
+	if f == nil {
+		return i
+	}
+	if d.b.Reject(f.reason, "%s", f.message) {
+		d.last = line
+	}
+	return d.endOfLine(i)
+}
+
 // Line is the number of the line, from 1, that a measurement of a body is in: one that Decode has counted. It decodes
-// all that is before it once more.
+// all that is before it once more, and keeps nothing of that.
 func Line(body []byte, opts Options, measurement int) int {
-	var d Decoder
-	d.Decode(body, opts, &ingest.Batch{Max: measurement + 1})
+	var b ingest.Batch
+	d := Decoder{opts: opts, b: &b, s: unsafe.String(unsafe.SliceData(body), len(body)), line: 1}
+	d.opts.Unit = cmp.Or(opts.Unit, time.Nanosecond)
+	for i := 0; i < len(d.s) && measurement >= 0; {
+		i = d.next(i)
+		if n := b.Len(); n > measurement || n >= lineBatch {
+			measurement -= n
+			b.Reset()
+		}
+	}
 	return d.last
 }
+
+// lineBatch is how many measurements Line holds at once, besides those of one line.
+const lineBatch = 1 << 10
 
 // Whole is what a body has in whole lines: the last one may be one that was cut off.
 func Whole(body []byte) []byte { return body[:bytes.LastIndexByte(body, '\n')+1] }
@@ -163,8 +191,12 @@ func (d *Decoder) spaces(i int) int {
 
 // point reads the line that begins at i. It returns where it ends, or where the fault is.
 func (d *Decoder) point(i int) (int, *fault) {
-	line := d.line
+	line, at := d.line, i
 	measurement, i := d.token(i, measurementEnd)
+	if len(measurement) > ingest.MaxNameBytes {
+		// It would be put together with each of the fields.
+		return at, faultf(ingest.ReasonInvalidMetric, "the measurement's name has %d bytes, more than the limit of %d", len(measurement), ingest.MaxNameBytes)
+	}
 	i, f := d.tags(i)
 	if f != nil {
 		return i, f
@@ -219,11 +251,11 @@ func (d *Decoder) tags(i int) (int, *fault) {
 		for n := range d.opts.Labels {
 			tagged[n] = tagged[n] || key == d.opts.Labels[n].Name
 		}
-		d.labels = append(d.labels, metric.Label{Name: key, Value: value})
+		d.labels = d.b.Label(d.labels, key, value)
 	}
 	for n, l := range d.opts.Labels {
 		if !tagged[n] {
-			d.labels = append(d.labels, l)
+			d.labels = d.b.Label(d.labels, l.Name, l.Value)
 		}
 	}
 	return i, nil
@@ -256,6 +288,9 @@ func (d *Decoder) readFields(n *fieldNames, i int) (int, *fault) {
 				return i, faultf(ingest.ReasonInvalidValue, "field %q: %s is no number that can be kept", clip(key), d.quote(i))
 			}
 			i = end
+			if !d.b.Charge(fieldBytes) {
+				return i, nil
+			}
 			name, c := d.names.metric(n, len(d.fields), key, d.b, d.Clashes)
 			d.fields = append(d.fields, field{name, c, v})
 		}

@@ -31,6 +31,9 @@ func FuzzDecode(f *testing.F) {
 		var d Decoder
 		got := decode(&d, body, Options{})
 		require.Equal(t, got, decode(&d, body, Options{}))
+		var held ingest.Batch
+		d.Decode(body, Options{}, &held)
+		require.LessOrEqual(t, held.Allowance.Used(), maxGrowth*int64(len(body)+1), "%q", body)
 		if want, ignored, ok := reference(body); ok {
 			var b ingest.Batch
 			require.Equal(t, ignored, d.Decode(body, Options{}, &b).Strings, "%q", body)
@@ -39,6 +42,9 @@ func FuzzDecode(f *testing.F) {
 		}
 	})
 }
+
+// maxGrowth is how many times its own size a body may decode to.
+const maxGrowth = 400
 
 // measurements are all that is in a batch, in order.
 func measurements(b *ingest.Batch) []ingest.Measurement {

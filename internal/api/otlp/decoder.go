@@ -8,6 +8,7 @@ package otlp
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -23,11 +24,16 @@ import (
 	"github.com/quern/quern/internal/metric"
 )
 
-// Bounds of what a batch of so many measurements may hold besides, which a small body could make much of.
+// What a body in JSON takes until it is protobuf: an object becomes a message, and a comma has a number or a text behind it.
 const (
-	labelsPerMeasurement  = 8
-	objectsPerMeasurement = 4
-	maxMessage            = 400
+	objectBytes = 256
+	commaBytes  = 16
+)
+
+// maxMessage bounds a message, maxShown what it repeats of the client's own text.
+const (
+	maxMessage = 400
+	maxShown   = 100
 )
 
 // Options say how requests are read.
@@ -35,7 +41,7 @@ type Options struct {
 	// Promote are the resource attributes that each series of the resource has as labels, besides those that make job and
 	// instance.
 	Promote []string
-	// Labels bounds the attributes of one data point. 0 is no bound.
+	// Labels bounds the attributes of one data point, and of what belongs to many. The default is 128.
 	Labels int
 	// Note is told what is known of each metric that is read; the strings are views into the body. The default is nobody.
 	Note func(metric.Metadata)
@@ -46,8 +52,7 @@ type Decoder struct {
 	opts  Options
 	names names
 
-	b    *ingest.Batch
-	room int // labels that the batch may still take
+	b *ingest.Batch
 
 	// Of the resource that is being read: its attributes, job and instance, what came of it, and the latest time of that.
 	resource []attribute
@@ -93,16 +98,23 @@ func flawed(reason ingest.Reason, format string, args ...any) flaw {
 	return flaw{reason, strings.ToValidUTF8(message, "?")}
 }
 
+// clip shortens what a message repeats.
+func clip(s string) string { return s[:min(len(s), maxShown)] }
+
 // NewDecoder makes a decoder.
-func NewDecoder(opts Options) *Decoder { return &Decoder{opts: opts, names: newNames()} }
+func NewDecoder(opts Options) *Decoder {
+	opts.Labels = cmp.Or(opts.Labels, 128)
+	return &Decoder{opts: opts, names: newNames()}
+}
 
 // errFull ends reading: the batch takes no more.
 var errFull = errors.New("the batch is full")
 
 // JSON reads a request in OTLP's JSON. With an error nothing of it is in the batch.
 func (d *Decoder) JSON(body []byte, b *ingest.Batch) error {
-	if b.Max > 0 && bytes.Count(body, []byte{'{'}) > objectsPerMeasurement*b.Max {
-		b.Overflow()
+	// Its text is in the objects once more, and then in the protobuf.
+	takes := objectBytes*bytes.Count(body, []byte{'{'}) + commaBytes*bytes.Count(body, []byte{','}) + 2*len(body)
+	if !b.Charge(int64(takes)) {
 		return nil
 	}
 	var request metricspb.MetricsData // which is the same as the request, without its service
@@ -136,7 +148,7 @@ var (
 // Protobuf reads a request in protobuf. With an error what stands before it is in the batch. The batch holds views into
 // the body.
 func (d *Decoder) Protobuf(body []byte, b *ingest.Batch) error {
-	d.b, d.room = b, labelsPerMeasurement*b.Max
+	d.b = b
 	defer func() { d.b = nil }()
 	f := fields{rest: body}
 	for f.next() {
@@ -206,7 +218,18 @@ func (d *Decoder) attributes(to []attribute, message []byte, which tag, matters 
 		if f.tag != which {
 			continue
 		}
-		a, problem, err := d.attribute(f.bytes)
+		key, value, err := keyValue(f.bytes)
+		if err != nil {
+			return to, bad, err
+		}
+		if len(to) > d.opts.Labels {
+			// They are too many for translate. What the series need all the same is kept, once.
+			if !d.onAll(key) {
+				continue
+			}
+			to = slices.DeleteFunc(to, func(a attribute) bool { return a.key == key })
+		}
+		a, problem, err := d.attribute(key, value)
 		if err != nil {
 			return to, bad, err
 		}
@@ -218,14 +241,10 @@ func (d *Decoder) attributes(to []attribute, message []byte, which tag, matters 
 	return to, bad, f.err
 }
 
-func (d *Decoder) attribute(b []byte) (attribute, flaw, error) {
-	key, value, err := keyValue(b)
-	if err != nil {
-		return attribute{}, flaw{}, err
-	}
+func (d *Decoder) attribute(key string, value []byte) (attribute, flaw, error) {
 	text, err := d.text(value)
 	if errors.Is(err, errTooComplex) {
-		return attribute{key: key, noText: true}, flawed(ingest.ReasonInvalidLabel, "attribute %q: %s", key, err), nil
+		return attribute{key: key, noText: true}, flawed(ingest.ReasonInvalidLabel, "attribute %q: %s", clip(key), err), nil
 	}
 	return attribute{key: key, value: text}, flaw{}, err
 }
@@ -388,11 +407,14 @@ func (d *Decoder) fix(l metric.Label, strong bool) {
 
 // translate makes labels of attributes and appends them.
 func (d *Decoder) translate(to []metric.Label, attributes []attribute, prefix string) ([]metric.Label, flaw) {
-	if d.opts.Labels > 0 && len(attributes) > d.opts.Labels {
-		return to, flawed(ingest.ReasonLimit, "%d attributes, more than the limit of %d", len(attributes), d.opts.Labels)
+	if len(attributes) > d.opts.Labels {
+		return to, flawed(ingest.ReasonLimit, "more than the limit of %d attributes", d.opts.Labels)
 	}
 	begin, collide := len(to), false
 	for _, a := range attributes {
+		if n := len(prefix) + len(a.key); n > ingest.MaxNameBytes {
+			return to, flawed(ingest.ReasonInvalidLabel, "attribute %q…: its key has %d bytes, more than the limit of %d", clip(a.key), n, ingest.MaxNameBytes)
+		}
 		name, err := d.names.label(prefix + a.key)
 		if err != nil {
 			return to, flawed(ingest.ReasonInvalidLabel, "%s", err)
@@ -404,13 +426,13 @@ func (d *Decoder) translate(to []metric.Label, attributes []attribute, prefix st
 		to = append(to, metric.Label{Name: name, Value: a.value})
 	}
 	if collide {
-		to = d.join(to[:begin], attributes, prefix)
+		return d.join(to[:begin], attributes, prefix)
 	}
 	return to, flaw{}
 }
 
 // join is translate where keys differ and names do not: their values are joined in the order of the keys.
-func (d *Decoder) join(to []metric.Label, attributes []attribute, prefix string) []metric.Label {
+func (d *Decoder) join(to []metric.Label, attributes []attribute, prefix string) ([]metric.Label, flaw) {
 	begin := len(to)
 	slices.SortStableFunc(attributes, func(a, b attribute) int { return strings.Compare(a.key, b.key) })
 	for _, a := range attributes {
@@ -424,11 +446,13 @@ func (d *Decoder) join(to []metric.Label, attributes []attribute, prefix string)
 			to = append(to, metric.Label{Name: name, Value: a.value})
 		case to[begin+at].Value == "":
 			to[begin+at].Value = a.value
+		case len(to[begin+at].Value)+len(a.value) > maxBytes:
+			return to, flawed(ingest.ReasonLimit, "the values of all attributes that become label %q are too long together", clip(name))
 		case a.value != "":
 			to[begin+at].Value += ";" + a.value
 		}
 	}
-	return to
+	return to, flaw{}
 }
 
 // set gives the data point a label, in place of one that it has.
@@ -446,11 +470,10 @@ func find(labels []metric.Label, name string) int {
 
 // series begins a series with the data point's labels.
 func (d *Decoder) series(name string) error {
-	if d.room -= len(d.labels); d.room < 0 && d.b.Max > 0 {
-		d.b.Overflow()
+	d.b.Series(name, d.labels)
+	if d.b.TooMany() {
 		return errFull
 	}
-	d.b.Series(name, d.labels)
 	return nil
 }
 

@@ -223,7 +223,7 @@ func TestDecode(t *testing.T) {
 			`m a_b="1;2;3" x="0" @1700000000123 1`,
 		}},
 		{"more attributes than allowed", request(gauge("m", "", number(1, make([]string, 34)...))), []string{
-			`0 limit_exceeded: 17 attributes, more than the limit of 16`,
+			`0 limit_exceeded: more than the limit of 16 attributes`,
 		}},
 		{"resource and scope", of(shop, &commonpb.InstrumentationScope{Name: "lib", Version: "2", Attributes: attrs("lang.x", "go")},
 			gauge("m", "", number(1, "job", "mine", "host.name", "other"), number(2))), []string{
@@ -374,7 +374,6 @@ func TestBounds(t *testing.T) {
 		{"data points", request(gauge("m", "", points...)), 7},
 		{"rejected data points", request(sum("m", "", delta, false, points...)), 7},
 		{"samples of a histogram", buckets, 6},
-		{"labels", wide, 8},
 		{"target_info", of(attrs("service.name", "a", "b", "c"), nil, gauge("m", "", number(1))), 1},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -389,11 +388,16 @@ func TestBounds(t *testing.T) {
 			require.False(t, b.TooMany())
 		})
 	}
-	for objects, tooMany := range map[int]bool{8: false, 9: true} {
-		b := ingest.Batch{Max: 2}
+	b := ingest.Batch{Allowance: ingest.Allowance{Max: 8 * 32}}
+	body, err := proto.Marshal(wide)
+	require.NoError(t, err)
+	require.NoError(t, NewDecoder(options()).Protobuf(body, &b))
+	require.ErrorIs(t, b.Err(), ingest.ErrTooLarge)
+	for objects, want := range map[int]error{100: nil, 200: ingest.ErrTooLarge} {
+		b := ingest.Batch{Allowance: ingest.Allowance{Max: 150 * objectBytes}}
 		body := `{"resourceMetrics":[` + strings.TrimSuffix(strings.Repeat("{},", objects-1), ",") + `]}`
 		require.NoError(t, NewDecoder(options()).JSON([]byte(body), &b))
-		require.Equal(t, tooMany, b.TooMany(), objects)
+		require.Equal(t, want, b.Err(), objects)
 	}
 }
 
@@ -438,6 +442,10 @@ func TestNamesAreBounded(t *testing.T) {
 	require.NotContains(t, n.families, familyKey{name: strings.Repeat("x", maxRememberedName+1)})
 }
 
+// maxGrowth is how many times its own size a request may decode to: a data point of a few bytes has the labels of its resource
+// and scope, of which there may be some hundred.
+const maxGrowth = 4000
+
 // What the library of the protocol reads is read, and nothing else ends the process.
 func FuzzProtobuf(f *testing.F) {
 	for _, name := range []string{"cumulative.pb", "delta.pb", "exponential.pb"} {
@@ -448,6 +456,7 @@ func FuzzProtobuf(f *testing.F) {
 	f.Fuzz(func(t *testing.T, body []byte) {
 		b := ingest.Batch{Max: 1000}
 		err := NewDecoder(options()).Protobuf(body, &b)
+		require.LessOrEqual(t, b.Allowance.Used(), maxGrowth*int64(len(body)+1))
 		if proto.Unmarshal(body, &metricspb.MetricsData{}) == nil {
 			require.NoError(t, err)
 		}

@@ -76,9 +76,14 @@ func (d *Decoder) metric(b []byte, bad flaw) error {
 	}
 	var kind otlptranslator.MetricType
 	m.typ, kind = types(m.kind, monotonic)
-	m.family = d.names.family(familyKey{name, unit, kind})
+	n := len(name) + len(unit)
+	if n <= ingest.MaxNameBytes {
+		m.family = d.names.family(familyKey{name, unit, kind})
+	}
 	switch {
 	case bad.reason != "":
+	case n > ingest.MaxNameBytes:
+		bad = flawed(ingest.ReasonInvalidMetric, "metric %q…: its name and unit have %d bytes, more than the limit of %d", clip(name), n, ingest.MaxNameBytes)
 	case m.kind == metricExponential:
 		bad = flawed(ingest.ReasonUnsupported, "metric %q%s is an exponential histogram, which is not stored: have the SDK "+
 			"use explicit buckets (OTEL_EXPORTER_OTLP_METRICS_DEFAULT_HISTOGRAM_AGGREGATION=explicit_bucket_histogram)", name, d.ofJob())
@@ -184,11 +189,23 @@ type point struct {
 
 type quantile struct{ quantile, value float64 }
 
+// quantileBytes is what a quantile takes, which has two bytes in the message if it is zero.
+const quantileBytes = 16
+
 func (p *point) reset() {
 	*p = point{
 		timeMs: ingest.NoTime, attributes: p.attributes[:0],
-		counts: p.counts[:0], bounds: p.bounds[:0], quantiles: p.quantiles[:0],
+		counts: emptied(p.counts), bounds: emptied(p.bounds), quantiles: emptied(p.quantiles),
 	}
+}
+
+// emptied is s for the next data point. One that a huge data point has made large is let go.
+func emptied[T any](s []T) []T {
+	const keep = 16 << 10
+	if cap(s) > keep {
+		return nil
+	}
+	return s[:0]
 }
 
 // dataPoint puts a data point into the batch, or rejects it.
@@ -369,11 +386,11 @@ func (d *Decoder) readHistogram(b []byte) error {
 		case histogramBoundAlone:
 			p.bounds = append(p.bounds, f.double())
 		case histogramCounts:
-			if err := fixed64s(f.bytes, func(bits uint64) { p.counts = append(p.counts, bits) }); err != nil {
+			if err := d.packed(f.bytes, func(bits uint64) { p.counts = append(p.counts, bits) }); err != nil {
 				return err
 			}
 		case histogramBounds:
-			if err := fixed64s(f.bytes, func(bits uint64) { p.bounds = append(p.bounds, math.Float64frombits(bits)) }); err != nil {
+			if err := d.packed(f.bytes, func(bits uint64) { p.bounds = append(p.bounds, math.Float64frombits(bits)) }); err != nil {
 				return err
 			}
 		case histogramFlags:
@@ -382,6 +399,14 @@ func (d *Decoder) readHistogram(b []byte) error {
 	}
 	p.checkBuckets()
 	return f.err
+}
+
+// packed reads numbers that are kept.
+func (d *Decoder) packed(b []byte, do func(bits uint64)) error {
+	if !d.b.Charge(int64(len(b))) {
+		return errFull
+	}
+	return fixed64s(b, do)
 }
 
 // checkBuckets says what is wrong with a histogram's buckets. It may have none.
@@ -429,6 +454,9 @@ func (d *Decoder) readSummary(b []byte) error {
 			if qf.err != nil {
 				return qf.err
 			}
+			if !d.b.Charge(quantileBytes) {
+				return errFull
+			}
 			p.quantiles = append(p.quantiles, q)
 		case summaryFlags:
 			p.stale = f.bits&noRecordedValue != 0
@@ -438,7 +466,14 @@ func (d *Decoder) readSummary(b []byte) error {
 }
 
 func (d *Decoder) pointAttribute(b []byte) error {
-	a, bad, err := d.attribute(b)
+	if len(d.point.attributes) > d.opts.Labels {
+		return nil // translate will say so
+	}
+	key, value, err := keyValue(b)
+	if err != nil {
+		return err
+	}
+	a, bad, err := d.attribute(key, value)
 	if err != nil {
 		return err
 	}

@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"unsafe"
 
 	"github.com/quern/quern/internal/ingest"
 	"github.com/quern/quern/internal/metric"
@@ -49,13 +50,21 @@ const (
 	sampleTimestamp = 2
 )
 
+// maxKept is how many symbols a decoder keeps room for.
+const maxKept = 256 << 10
+
+// What is noted of a metric is cut to so many bytes, which is more than anybody keeps: it is compared with what was noted
+// before, for every series.
 const (
-	// maxStrings bounds the labels of a request, and its symbols: each takes far more memory than the two bytes that
-	// it may have in the message. Senders stay below by far: 10,000 series of 64 labels are 640,000.
-	maxStrings = 4 << 20
-	// maxKept is how many symbols a decoder keeps room for.
-	maxKept = 64 << 10
+	maxNoted     = 2 << 10
+	maxNotedUnit = 128
 )
+
+// symbolBytes is what a symbol takes, which has two bytes in the message if it is empty.
+const symbolBytes = int64(unsafe.Sizeof(""))
+
+// refBytes is what a reference takes, which has a byte in the message.
+const refBytes = int64(unsafe.Sizeof(uint32(0)))
 
 const histogramMessage = "native histograms are not stored"
 
@@ -65,7 +74,6 @@ type Decoder struct {
 	Note func(metric.Metadata)
 
 	labels  []metric.Label
-	taken   int // labels of the request so far
 	symbols []string
 	refs    []uint32
 	last    metric.Metadata // that Note was told of
@@ -123,14 +131,11 @@ var (
 
 // release lets go of the body.
 func (d *Decoder) release() {
-	clear(d.labels[:cap(d.labels)])
+	clear(d.labels)
 	clear(d.symbols)
-	d.symbols, d.taken, d.last = d.symbols[:0], 0, metric.Metadata{}
+	d.labels, d.symbols, d.last = d.labels[:0], d.symbols[:0], metric.Metadata{}
 	if cap(d.symbols) > maxKept {
 		d.symbols = nil
-	}
-	if cap(d.labels) > maxKept {
-		d.labels = nil
 	}
 	if cap(d.refs) > maxKept {
 		d.refs = nil
@@ -150,7 +155,7 @@ func (d *Decoder) series1(b []byte, batch *ingest.Batch) error {
 			if err != nil {
 				return err
 			}
-			d.label(&named, n, v)
+			d.label(batch, &named, n, v)
 		case series1Samples, series1Histograms:
 			if samples < 0 {
 				samples = begin
@@ -160,7 +165,7 @@ func (d *Decoder) series1(b []byte, batch *ingest.Batch) error {
 			m.skip(field, typ)
 		}
 	}
-	if m.err != nil || samples < 0 || !d.room(batch) {
+	if m.err != nil || samples < 0 {
 		return m.err
 	}
 	batch.Series(named.value, d.labels)
@@ -189,22 +194,13 @@ type name struct {
 }
 
 // label takes a label of the series. One with an empty value is the same as none.
-func (d *Decoder) label(n *name, key, value string) {
+func (d *Decoder) label(b *ingest.Batch, n *name, key, value string) {
 	switch {
 	case key == metric.NameLabel && !n.found:
 		n.value, n.found = value, true
 	case value != "":
-		d.labels = append(d.labels, metric.Label{Name: key, Value: value})
+		d.labels = b.Label(d.labels, key, value)
 	}
-}
-
-// room counts the labels of one more series. Without room the batch is full.
-func (d *Decoder) room(b *ingest.Batch) bool {
-	if d.taken += len(d.labels); d.taken > maxStrings {
-		b.Overflow()
-		return false
-	}
-	return true
 }
 
 func label(b []byte) (n, v string, err error) {
@@ -278,6 +274,10 @@ func metricType(n uint64) metric.Type {
 }
 
 func (d *Decoder) note(m metric.Metadata) {
+	if len(m.Name) > maxNoted {
+		return
+	}
+	m.Help, m.Unit = m.Help[:min(len(m.Help), maxNoted)], m.Unit[:min(len(m.Unit), maxNotedUnit)]
 	if d.Note != nil && m.Name != "" && m != d.last {
 		d.last = m
 		d.Note(m)
@@ -321,11 +321,11 @@ func (d *Decoder) symbolsOf(body []byte, b *ingest.Batch) (first, end int, broke
 		begin := m.i
 		switch field, typ := m.tag(); field {
 		case request2Symbols:
-			d.symbols = append(d.symbols, m.text(field, typ))
-			if len(d.symbols) > maxStrings {
-				b.Overflow()
+			symbol := m.text(field, typ)
+			if !b.Charge(symbolBytes) {
 				return 0, 0, nil
 			}
+			d.symbols = append(d.symbols, symbol)
 		case request2Timeseries:
 			if first < 0 {
 				first = begin
@@ -362,7 +362,9 @@ func (d *Decoder) series2(b []byte, batch *ingest.Batch) error {
 		begin := m.i
 		switch field, typ := m.tag(); field {
 		case series2LabelsRefs:
-			d.appendRefs(&m, field, typ)
+			if !d.appendRefs(&m, field, typ, batch) {
+				return m.err
+			}
 		case series2Samples, series2Histograms:
 			if samples < 0 {
 				samples = begin
@@ -379,11 +381,11 @@ func (d *Decoder) series2(b []byte, batch *ingest.Batch) error {
 	if m.err != nil {
 		return m.err
 	}
-	named, wrong := d.resolve()
+	named, wrong := d.resolve(batch)
 	if wrong == "" {
 		d.noteSeries(named, md)
 	}
-	if samples < 0 || !d.room(batch) {
+	if samples < 0 {
 		return nil
 	}
 	batch.Series(named, d.labels)
@@ -405,20 +407,25 @@ func (d *Decoder) series2(b []byte, batch *ingest.Batch) error {
 	return m.err
 }
 
-// appendRefs reads references to symbols, which may be packed or not.
-func (d *Decoder) appendRefs(m *message, field, typ int) {
+// appendRefs reads references to symbols, which may be packed or not. It is false when there is no room for them.
+func (d *Decoder) appendRefs(m *message, field, typ int, b *ingest.Batch) bool {
 	if typ == varintType {
 		d.refs = append(d.refs, uint32(m.varint()))
-		return
+		return b.Charge(refBytes)
 	}
-	for p := (message{b: m.bytes(field, typ)}); p.more(); {
+	p := message{b: m.bytes(field, typ)}
+	if !b.Charge(refBytes * int64(len(p.b))) {
+		return false
+	}
+	for p.more() {
 		d.refs = append(d.refs, uint32(p.varint()))
 		m.err = p.err
 	}
+	return true
 }
 
 // resolve makes labels of the references, or says what is wrong with them.
-func (d *Decoder) resolve() (series, wrong string) {
+func (d *Decoder) resolve(batch *ingest.Batch) (series, wrong string) {
 	if len(d.refs)%2 != 0 {
 		return "", fmt.Sprintf("labels_refs are %d, must be pairs of name and value", len(d.refs))
 	}
@@ -429,7 +436,7 @@ func (d *Decoder) resolve() (series, wrong string) {
 		if !ok || !ok2 {
 			return "", fmt.Sprintf("labels_refs %d and %d: there are %d symbols", d.refs[i], d.refs[i+1], len(d.symbols))
 		}
-		d.label(&named, n, v)
+		d.label(batch, &named, n, v)
 	}
 	return named.value, ""
 }
