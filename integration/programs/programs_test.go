@@ -132,7 +132,9 @@ func exported(p *process.Process) (points, error) {
 		Values     []any             `json:"values"`
 		Timestamps []int64           `json:"timestamps"`
 	}
-	lines, err := process.Lines[line](p, "/api/v1/export", process.Within(`{__name__!=""}`, time.Hour))
+	query := process.Within(`{__name__!=""}`, time.Hour)
+	query.Set("exact", "true")
+	lines, err := process.Lines[line](p, "/api/v1/export", query)
 	out := points{}
 	for _, l := range lines {
 		series := labels.FromMap(l.Metric)

@@ -25,8 +25,15 @@ const (
 	importPath = "/api/v1/import"
 	// importSamples are made durable together, before more is read.
 	importSamples = 20_000
+	// importDecoded is what the batch may take before it is made durable with fewer samples: series of many labels take more.
+	importDecoded = 4 << 20
 	// maxImportLine bounds a line.
 	maxImportLine = 32 << 20
+	// maxIdleBytes is what a compressed body may have that brings no samples, beside as much as brings some and as much as was sent:
+	// more is no data, but something that only its compression makes large.
+	maxIdleBytes = 4 << 20
+	// lineFrameBytes are about what a line has around its metric, values and timestamps.
+	lineFrameBytes = 64
 	// What is busy in the middle of a body is tried again as often, with such waits.
 	busyTries = 300
 	busyWait  = 100 * time.Millisecond
@@ -47,8 +54,17 @@ type importReply struct {
 	Rejected []importRejection `json:"rejected"`
 	// RejectedTotal counts the samples that were rejected.
 	RejectedTotal int `json:"rejected_total,omitempty"`
-	// Lines is how many lines have been dealt with: all their samples are durable or rejected.
+	// Malformed are the first lines that cannot be read, MalformedTotal counts them.
+	Malformed      []malformedLine `json:"malformed,omitempty"`
+	MalformedTotal int             `json:"malformed_total,omitempty"`
+	// Lines is how many lines have been dealt with: all their samples are durable or rejected, or they are malformed.
 	Lines int `json:"lines"`
+}
+
+// malformedLine is a line of which nothing is kept.
+type malformedLine struct {
+	Line    int    `json:"line"`
+	Message string `json:"message"`
 }
 
 // importRejection is what was rejected of a line for one reason.
@@ -80,17 +96,19 @@ func newImportHandler(in *intake, opts *Options) http.Handler {
 func (h *importHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	im := &importing{
 		h: h, ctx: r.Context(), reply: importReply{Rejected: []importRejection{}},
-		batch: ingest.Batch{Sources: h.sources},
+		batch: ingest.Batch{Sources: h.sources, MaxLabels: h.limits.Labels},
 	}
 	im.depth = h.limits.Depth
 	if h.drains(w) {
 		im.answer(w, http.StatusServiceUnavailable, drainingMessage)
 		return
 	}
+	wire := &countedBody{ReadCloser: r.Body}
+	im.wire = &wire.n
 	enc, err := parseEncoding(r.Header, identity)
 	var src io.ReadCloser
 	if err == nil {
-		src, err = openStream(r.Body, enc)
+		src, err = openStream(wire, enc)
 	}
 	if err != nil {
 		w.Header().Set("Accept-Encoding", "gzip, zstd")
@@ -105,22 +123,35 @@ func (h *importHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		err = im.read(src)
 	}
 	im.claim.Release() // it may take as long until the client has read the reply
-	code, message := http.StatusOK, ""
-	if err != nil {
-		message = err.Error()
-		malformed := (*lineError)(nil)
-		if errors.As(err, &malformed) {
-			code = http.StatusBadRequest
-		} else if code = readFailure(w, err); code == 0 {
+	if err == nil {
+		im.answer(w, 0, im.complaint())
+		return
+	}
+	code := http.StatusBadRequest
+	if malformed := (*lineError)(nil); !errors.As(err, &malformed) {
+		if code = readFailure(w, err); code == 0 {
 			code = h.failed(w, r, err)
 		}
 	}
-	im.answer(w, code, message)
+	im.answer(w, code, err.Error())
+}
+
+// countedBody counts what is read of a body as it was sent.
+type countedBody struct {
+	io.ReadCloser
+	n int64
+}
+
+// Read implements io.Reader.
+func (b *countedBody) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	b.n += int64(n)
+	return n, err
 }
 
 // importBytes is what an import holds beside its line: the batch, and what it is decompressed with.
 func importBytes(enc encoding) int64 {
-	const batch = importSamples * 200
+	const batch = importSamples*200 + importDecoded
 	if enc == zstandard {
 		return batch + zstdWindowBytes
 	}
@@ -181,11 +212,18 @@ type importing struct {
 	whole int // that of the last that was read to its end
 	reply importReply
 
+	wire   *int64 // bytes of the body as it was sent
+	useful int64  // bytes of lines, as far as they are about samples
+	idle   int64  // all other bytes
+
 	importScanner
 	batch  ingest.Batch
 	name   string
 	labels []metric.Label
 	lines  []int // of the batch's samples
+	known  int   // bytes of a line's metric, values and timestamps
+	// strings is how much of the arena is claimed.
+	strings int
 }
 
 // importScanner reads values and times.
@@ -196,13 +234,22 @@ type importScanner struct{ scanner }
 func (im *importing) read(src io.Reader) error {
 	var buf []byte
 	begin := 0      // of what is not dealt with
+	searched := 0   // before it lies no end of a line, from begin on
 	var ended error // why no more comes
 	for {
-		if end := bytes.IndexByte(buf[begin:], '\n'); end >= 0 {
-			if err := im.take(buf[begin : begin+end]); err != nil {
+		for begin < len(buf) && buf[begin] == '\n' { // there may be very many
+			begin++
+			im.line++
+			im.idle++
+			im.whole = im.line
+		}
+		searched = max(searched, begin)
+		if n := bytes.IndexByte(buf[searched:], '\n'); n >= 0 {
+			end := searched + n
+			if err := im.take(buf[begin:end]); err != nil {
 				return err
 			}
-			begin += end + 1
+			begin = end + 1
 			continue
 		}
 		whole := errors.Is(ended, io.EOF)
@@ -223,9 +270,14 @@ func (im *importing) read(src io.Reader) error {
 			return ended
 		}
 		if ended != nil {
+			im.distrust()
 			return &lineError{im.line + 1, "the body cannot be read on: " + ended.Error()}
 		}
+		if im.idle > maxIdleBytes+im.useful+*im.wire {
+			return &tooLargeError{fmt.Sprintf("up to line %d, %d bytes of the body bring no samples: more than %d, and more than those that do", im.line, im.idle, maxIdleBytes)}
+		}
 		buf, begin = buf[:copy(buf, buf[begin:])], 0
+		searched = len(buf)
 		if len(buf) == cap(buf) {
 			if len(buf) >= maxImportLine {
 				return &tooLargeError{fmt.Sprintf("line %d is longer than the limit of %d bytes: cut it into several with the same metric", im.line+1, maxImportLine)}
@@ -245,25 +297,78 @@ func (im *importing) read(src io.Reader) error {
 // take reads a line.
 func (im *importing) take(line []byte) error {
 	im.line++
+	useful := 0
 	if len(bytes.TrimSpace(line)) > 0 {
 		if im.batch.Len() == 0 {
 			im.arena = im.arena[:0] // nobody looks into it any more
 		}
+		arena := len(im.arena)
 		im.b, im.i = line, 0
 		valuesAt, timesAt, n, ok := im.outline()
-		if !ok {
-			// What came before is kept.
-			if err := im.flush(); err != nil {
+		switch {
+		case !im.holds(len(im.arena), arena):
+			return errNoRoom
+		case !ok:
+			im.malformed()
+		case n > 0:
+			useful = min(im.known+lineFrameBytes, len(line)+1)
+			if err := im.samples(valuesAt, timesAt, n); err != nil {
 				return err
 			}
-			return &lineError{im.line, fmt.Sprintf("at byte %d: %s", im.at, im.fault)}
-		}
-		if err := im.samples(valuesAt, timesAt, n); err != nil {
-			return err
 		}
 	}
+	im.useful += int64(useful)
+	im.idle += int64(len(line) + 1 - useful)
 	im.whole = im.line
 	return nil
+}
+
+// holds counts strings that had escapes, which the arena has so many bytes of, before this line it had others. It is false when
+// there is no room for them.
+func (im *importing) holds(arena, before int) bool {
+	im.batch.Charge(int64(max(0, arena-before)))
+	if arena <= im.strings {
+		return true
+	}
+	n := arena - im.strings
+	im.strings = arena
+	return im.claim.Grow(int64(n))
+}
+
+// malformed notes that the line cannot be read. The lines behind it can.
+func (im *importing) malformed() {
+	im.reply.MalformedTotal++
+	if !im.quiet {
+		im.reply.Malformed = append(im.reply.Malformed, malformedLine{im.line, fmt.Sprintf("at byte %d: %s", im.at, im.fault)})
+	}
+	im.quiet = len(im.reply.Malformed) >= im.h.limits.Rejections
+}
+
+// distrust takes back that lines are malformed, and all from the first of them on: the body has turned out to be broken, so that
+// they may have been damaged on the way.
+func (im *importing) distrust() {
+	if len(im.reply.Malformed) > 0 {
+		im.reply.Lines = im.reply.Malformed[0].Line - 1
+	}
+	im.reply.Malformed, im.reply.MalformedTotal = nil, 0
+}
+
+// complaint says what is wrong with a body that was read to its end, "" if nothing is that makes the reply an error.
+func (im *importing) complaint() string {
+	r := &im.reply
+	switch {
+	case r.MalformedTotal > 1:
+		return fmt.Sprintf("line %d: %s; %d lines are malformed, the others were taken", r.Malformed[0].Line, r.Malformed[0].Message, r.MalformedTotal)
+	case r.MalformedTotal == 1:
+		return fmt.Sprintf("line %d: %s", r.Malformed[0].Line, r.Malformed[0].Message)
+	case r.Accepted == 0 && r.RejectedTotal > 0:
+		var reasons strings.Builder
+		for _, rej := range r.Rejected[:min(len(r.Rejected), namedRejections)] {
+			fmt.Fprintf(&reasons, "; line %d: %s (%s)", rej.Line, rej.Message, rej.Reason)
+		}
+		return fmt.Sprintf("all %d samples were rejected%s", r.RejectedTotal, reasons.String())
+	}
+	return ""
 }
 
 // outline reads a line to its end: its name, its labels, where its values and its times begin, and how many there are.
@@ -276,7 +381,7 @@ func (im *importing) outline() (valuesAt, timesAt, n int, ok bool) {
 	}
 	im.i++
 	values, times := -1, -1
-	im.name, im.labels = "", im.labels[:0]
+	im.name, im.labels, im.known = "", im.labels[:0], 0
 	for first := true; ; first = false {
 		member, more, ok := im.member(first)
 		if !ok {
@@ -297,8 +402,9 @@ func (im *importing) outline() (valuesAt, timesAt, n int, ok bool) {
 			times, ok = im.count(func() bool { _, ok := im.timeMs(); return ok })
 		default:
 			ok = im.skip()
+			at = im.i
 		}
-		if !ok {
+		if im.known += im.i - at; !ok {
 			return 0, 0, 0, false
 		}
 	}
@@ -335,10 +441,8 @@ func (im *importing) metric() bool {
 			return false
 		case label == metric.NameLabel:
 			im.name = value
-		case len(im.labels) == im.h.limits.Labels:
-			return im.fail(im.i, "there are more than %d labels", im.h.limits.Labels)
 		default:
-			im.labels = append(im.labels, metric.Label{Name: label, Value: value})
+			im.labels = im.batch.Label(im.labels, label, value)
 		}
 	}
 }
@@ -362,9 +466,15 @@ func (im *importing) count(read func() bool) (n int, ok bool) {
 // value reads a value in any of the forms that exports have it.
 func (s *importScanner) value() (float64, bool) {
 	at := s.i
+	if word := s.word(); word != "" {
+		v, ok := notFinite(word)
+		if !ok {
+			return 0, s.fail(at, "%s is no value", shown(word))
+		}
+		s.i += len(word)
+		return v, true
+	}
 	switch s.kind() {
-	case "null":
-		return math.NaN(), s.literal("null")
 	case "a string":
 		text, ok := s.str()
 		if !ok {
@@ -373,7 +483,10 @@ func (s *importScanner) value() (float64, bool) {
 		if v, ok := notFinite(text); ok {
 			return v, true
 		}
-		return 0, s.fail(at, "%q is no value", text)
+		if v, ok := decimal(text); ok {
+			return v, true
+		}
+		return 0, s.fail(at, "%s is no value", shown(text))
 	case "a number":
 		n, ok := s.number()
 		if !ok {
@@ -388,25 +501,54 @@ func (s *importScanner) value() (float64, bool) {
 	return 0, s.unexpected("a value")
 }
 
+// word is what stands at the place of a value without quotes and is no number, such as NaN or +Inf, which JSON does not have; "" when there
+// is none.
+func (s *importScanner) word() string {
+	end := s.i
+	if end < len(s.b) && (s.b[end] == '+' || s.b[end] == '-') {
+		end++
+	}
+	first := end
+	for end < len(s.b) && (s.b[end]|0x20) >= 'a' && (s.b[end]|0x20) <= 'z' {
+		end++
+	}
+	if end == first {
+		return ""
+	}
+	return view(s.b[s.i:end])
+}
+
 // nanPrefix is before the bits of a NaN that is not the usual one, such as Prometheus' stale marker.
 const nanPrefix = "NaN:"
 
-// notFinite reads the texts for values that JSON has no numbers for.
+// notFinite reads the texts for values that JSON has no numbers for, in quotes or not.
 func notFinite(text string) (float64, bool) {
-	switch text {
-	case "Infinity", "+Infinity", "Inf", "+Inf":
-		return math.Inf(1), true
-	case "-Infinity", "-Inf":
-		return math.Inf(-1), true
-	case "NaN":
-		return math.NaN(), true
-	}
 	if hex, ok := strings.CutPrefix(text, nanPrefix); ok && len(hex) == 16 {
 		bits, err := strconv.ParseUint(hex, 16, 64)
 		v := math.Float64frombits(bits)
 		return v, err == nil && math.IsNaN(v)
 	}
+	sign := 1
+	unsigned := strings.TrimPrefix(text, "+")
+	if strings.HasPrefix(text, "-") {
+		sign, unsigned = -1, text[1:]
+	}
+	switch {
+	case text == "null", strings.EqualFold(text, "nan"):
+		return math.NaN(), true
+	case strings.EqualFold(unsigned, "inf"), strings.EqualFold(unsigned, "infinity"):
+		return math.Inf(sign), true
+	}
 	return 0, false
+}
+
+// decimal reads a number in quotes, as Prometheus' API has values.
+func decimal(text string) (float64, bool) {
+	if strings.Trim(text, "0123456789+-.eE") != "" {
+		return 0, false
+	}
+	v, err := strconv.ParseFloat(text, 64)
+	return v, err == nil
 }
 
 func (s *importScanner) timeMs() (int64, bool) {
@@ -429,6 +571,11 @@ func (s *importScanner) timeMs() (int64, bool) {
 func (im *importing) samples(valuesAt, timesAt, n int) error {
 	values := importScanner{scanner{b: im.b, i: valuesAt + 1}}
 	times := importScanner{scanner{b: im.b, i: timesAt + 1}}
+	if im.batch.Allowance.Used() > importDecoded {
+		if err := im.flush(); err != nil {
+			return err
+		}
+	}
 	im.batch.Series(im.name, im.labels)
 	for i := range n {
 		if im.batch.Len() == importSamples {
@@ -454,6 +601,8 @@ func (im *importing) flush() error {
 		if err != nil {
 			return err
 		}
+		im.h.rejects(importPath, im.batch.Rejected())
+		result = im.batch.Result(result)
 		im.reply.Accepted += result.Accepted
 		for _, rej := range result.Rejected {
 			im.reject(im.lines[rej.Index], rej)
@@ -469,6 +618,9 @@ func (im *importing) flush() error {
 // to find out where to go on.
 func (im *importing) backFill() (ingest.Result, error) {
 	reports := im.batch.Reports()
+	if len(reports) == 0 {
+		return ingest.Result{}, nil
+	}
 	for try := 0; ; try++ {
 		result, err := im.h.to.BackFill(im.ctx, reports)
 		if !errors.Is(err, ingest.ErrBusy) || im.reply.Accepted == 0 || try == busyTries {
@@ -495,11 +647,19 @@ func (im *importing) reject(line int, rej ingest.Rejection) {
 	}
 }
 
+// answer replies. Without a code the body was read to its end.
 func (im *importing) answer(w http.ResponseWriter, code int, message string) {
 	if message != "" {
 		im.reply.Status, im.reply.Error = "error", message
+	}
+	switch {
+	case code != 0:
 		// The rest of the body is not read, however long it is.
 		w.Header().Set("Connection", "close")
+	case message != "":
+		code = http.StatusBadRequest
+	default:
+		code = http.StatusOK
 	}
 	replyJSON(w, code, im.reply)
 }

@@ -87,8 +87,34 @@ func TestImport(t *testing.T) {
 			`{"accepted":4,"rejected":[{"line":2,"reason":"invalid_metric","message":"by the appender","samples":2}],"rejected_total":2,"lines":3}`,
 		},
 		{"escapes stay", `{"metric":{"__name__":"a\tb"},"values":[1],"timestamps":[1]}` + "\n" + `{"metric":{"__name__":"c\td"},"values":[1],"timestamps":[1]}`, 200, ": \"a\\tb\" @1 1\n: \"c\\td\" @1 1\n", `"accepted":2`},
-		{"malformed", importLine + "\n{\"metric\":}\n" + importLine, 400, "web-1: \"cpu\" @1000 1\nweb-1: \"cpu\" @2000 2.5\n", `"status":"error","error":"line 2: at byte 10: unexpected '}'`},
-		{"what came before is said", importLine + "\n[]", 400, "web-1: \"cpu\" @1000 1\nweb-1: \"cpu\" @2000 2.5\n", `"accepted":2,"rejected":[],"lines":1`},
+		{
+			"malformed", importLine + "\n{\"metric\":}\n" + importLine, 400,
+			strings.Repeat("web-1: \"cpu\" @1000 1\nweb-1: \"cpu\" @2000 2.5\n", 2),
+			`{"status":"error","error":"line 2: at byte 10: unexpected '}', want an object of labels","accepted":4,"rejected":[],` +
+				`"malformed":[{"line":2,"message":"at byte 10: unexpected '}', want an object of labels"}],"malformed_total":1,"lines":3}`,
+		},
+		{
+			"many malformed", "1\n2\n" + importLine + "\n4\n5\n", 400, "web-1: \"cpu\" @1000 1\nweb-1: \"cpu\" @2000 2.5\n",
+			`{"line":4,"message":"at byte 0: unexpected '4', want an object"}],"malformed_total":4,"lines":5}`,
+		},
+		{"the first and their number are said", "1\n\n3\n", 400, "", `"error":"line 1: at byte 0: unexpected '1', want an object; 2 lines are malformed, the others were taken"`},
+		{
+			"all rejected", `{"metric":{"a":"b"},"values":[1,2],"timestamps":[1,2]}`, 400, "",
+			`{"status":"error","error":"all 2 samples were rejected; line 1: by the appender (invalid_metric)","accepted":0,` +
+				`"rejected":[{"line":1,"reason":"invalid_metric","message":"by the appender","samples":2}],"rejected_total":2,"lines":1}`,
+		},
+		{
+			"too many labels", `{"metric":{"__name__":"m"` + manyLabels(129) + `},"values":[1,2],"timestamps":[1,2]}` + "\n" + importLine, 200,
+			"web-1: \"cpu\" @1000 1\nweb-1: \"cpu\" @2000 2.5\n",
+			`"accepted":2,"rejected":[{"line":1,"reason":"limit_exceeded","message":"more than 128 labels","samples":2}],"rejected_total":2,"lines":2}`,
+		},
+		{
+			"the dialects of others", `{"metric":{"__name__":"m"},"values":[NaN,nan,Infinity,+Inf,-Inf,inf,"+Infinity","-inf","nan","1.5","-2e3"],"timestamps":[1,2,3,4,5,6,7,8,9,10,11]}`, 200,
+			": \"m\" @1 NaN\n: \"m\" @2 NaN\n: \"m\" @3 +Inf\n: \"m\" @4 +Inf\n: \"m\" @5 -Inf\n: \"m\" @6 +Inf\n: \"m\" @7 +Inf\n: \"m\" @8 -Inf\n: \"m\" @9 NaN\n: \"m\" @10 1.5\n: \"m\" @11 -2000\n",
+			`"accepted":11`,
+		},
+		{"a word that is no value", `{"metric":{},"values":[true],"timestamps":[1]}`, 400, "", `\"true\" is no value`},
+		{"a number that is too large, in quotes", `{"metric":{},"values":["1e999"],"timestamps":[1]}`, 400, "", `\"1e999\" is no value`},
 		{"lengths", `{"metric":{},"values":[1],"timestamps":[]}`, 400, "", "there are 1 values and 0 timestamps"},
 		{"members", `{"metric":{},"values":[1]}`, 400, "", "a line has metric, values and timestamps"},
 		{"a value", `{"metric":{},"values":["one"],"timestamps":[1]}`, 400, "", `\"one\" is no value`},
@@ -106,6 +132,62 @@ func TestImport(t *testing.T) {
 			assert.Equal(t, c.kept, b.String())
 		})
 	}
+}
+
+func manyLabels(n int) string {
+	var sb strings.Builder
+	for i := range n {
+		fmt.Fprintf(&sb, `,"l%d":"v"`, i)
+	}
+	return sb.String()
+}
+
+// TestImportBrokenStream: where a body turns out to be damaged, a line that cannot be read may be so by that, so it counts as not
+// dealt with.
+func TestImportBrokenStream(t *testing.T) {
+	var zipped bytes.Buffer
+	gz := gzip.NewWriter(&zipped)
+	_, err := gz.Write([]byte(importLine + "\n{]\n" + importLine + "\n"))
+	require.NoError(t, err)
+	require.NoError(t, gz.Close())
+	body := zipped.Bytes()
+	body[len(body)-5]++ // of the checksum
+	w := importTo(t, new(backFiller), bytes.NewReader(body), "Content-Encoding", "gzip")
+	require.Equal(t, 400, w.Code)
+	require.Contains(t, w.Body.String(), `"lines":1}`)
+	require.NotContains(t, w.Body.String(), "malformed")
+}
+
+// TestImportIdle: what only its compression makes large, and brings no samples, is given up. What brings samples is kept, and
+// what is not compressed may have as much of it as it likes.
+func TestImportIdle(t *testing.T) {
+	line := importLine + "\n"
+	for name, idle := range map[string]string{
+		"line feeds": "\n", "blank lines": "  \r\n", "malformed": "x\n", "no samples": `{"metric":{},"values":[],"timestamps":[]}` + "\n",
+		"other members": `{"metric":{"__name__":"m"},"values":[1],"timestamps":[1],"x":"` + strings.Repeat("x", 1<<20) + `"}` + "\n",
+	} {
+		t.Run(name, func(t *testing.T) {
+			plain := []byte(line + strings.Repeat(idle, 3*maxIdleBytes/len(idle)) + line)
+			for enc, code := range map[string]int{"gzip": 413, "zstd": 413, "identity": 200} {
+				if code == 200 && name == "malformed" {
+					code = 400
+				}
+				b := new(backFiller)
+				w := importTo(t, b, bytes.NewReader(compressed(t, enc, plain)), "Content-Encoding", enc)
+				require.Equal(t, code, w.Code, "%s: %.200s", enc, w.Body)
+				if enc == "identity" {
+					require.Contains(t, w.Body.String(), `"accepted":`)
+					continue
+				}
+				require.Contains(t, w.Body.String(), "bytes of the body bring no samples")
+				require.NotEmpty(t, b.reports, "what came before is kept")
+			}
+		})
+	}
+	// As with an export of series that all have the same value: a line of some hundred bytes has far less than one when it is compressed.
+	same := []byte(strings.Repeat(line, 3*maxIdleBytes/len(line)))
+	w := importTo(t, new(backFiller), bytes.NewReader(compressed(t, "zstd", same)), "Content-Encoding", "zstd")
+	require.Equal(t, 200, w.Code, "%.200s", w.Body)
 }
 
 // TestImportStreams: long bodies and long lines are made durable in batches, also compressed ones.
@@ -180,6 +262,7 @@ func TestImportOfExport(t *testing.T) {
 	}
 	w := httptest.NewRecorder()
 	out := newLines(w)
+	out.exact = true
 	writeSamples(out, &s)
 	require.NoError(t, out.end())
 	require.NoError(t, out.finish())
@@ -187,6 +270,13 @@ func TestImportOfExport(t *testing.T) {
 	require.Equal(t, 200, importTo(t, b, w.Body).Code)
 	assert.Equal(t, want, b.bits)
 	assert.Equal(t, metric.Label{Name: "a", Value: "\"\\\n\u00e4\u2028"}, b.reports[0].Measurements[0].Labels[0])
+
+	// Unless that is asked for, no value is written that a program does not know.
+	w = httptest.NewRecorder()
+	out = newLines(w)
+	writeSamples(out, &s)
+	require.NoError(t, out.finish())
+	require.Contains(t, w.Body.String(), `,1e+21,"Infinity","-Infinity",null,null,null,null],`)
 }
 
 // FuzzImport: any body is read without a crash, and all samples that are given on are counted.

@@ -23,6 +23,8 @@ type lines struct {
 	jx.Writer
 	to   http.ResponseWriter
 	sent bool
+	// exact has NaNs other than the usual one written by their bits.
+	exact bool
 }
 
 func newLines(to http.ResponseWriter) *lines { return &lines{to: to} }
@@ -98,10 +100,10 @@ func (l *lines) number(field string, v float64) {
 }
 
 // value writes a stored value as exports have it: JSON has no numbers for those that
-// are not finite.
+// are not finite. What stands for them by default is what all programs read that read exports.
 func (l *lines) value(v float64) {
 	switch {
-	case math.Float64bits(v) == math.Float64bits(math.NaN()):
+	case math.IsNaN(v) && (!l.exact || math.Float64bits(v) == math.Float64bits(math.NaN())):
 		l.Null()
 	case math.IsNaN(v):
 		l.Str(fmt.Sprintf("%s%016x", nanPrefix, math.Float64bits(v)))

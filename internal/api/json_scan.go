@@ -30,6 +30,8 @@ type scanner struct {
 
 	fault string
 	at    int
+	// quiet leaves fault empty: for who has faults enough.
+	quiet bool
 }
 
 func (s *scanner) reset(b []byte, depth int) {
@@ -39,7 +41,9 @@ func (s *scanner) reset(b []byte, depth int) {
 }
 
 func (s *scanner) fail(at int, format string, args ...any) bool {
-	s.fault, s.at = fmt.Sprintf(format, args...), at
+	if s.at = at; !s.quiet {
+		s.fault = fmt.Sprintf(format, args...)
+	}
 	return false
 }
 

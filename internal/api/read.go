@@ -40,7 +40,7 @@ func NewRead(querier *query.Querier, clk clock.Clock, turns Turns) *Read {
 // Register implements Registrar.
 func (h *Read) Register(mux *http.ServeMux) {
 	exports, queries := h.turns.Exports, h.turns.Queries
-	mux.Handle("/api/v1/export", answering(exports, h.export, "match[]", "start", "end"))
+	mux.Handle("/api/v1/export", answering(exports, h.export, "match[]", "start", "end", "exact"))
 	mux.Handle("/api/v1/rollups", answering(exports, h.rollups, "match[]", "start", "end", "level"))
 	mux.Handle("/api/v1/points", answering(queries, h.points, "match[]", "start", "end", "buckets"))
 	mux.Handle("/api/v1/latest", answering(queries, h.latest, "match[]", "lookback"))
@@ -143,6 +143,11 @@ func (h *Read) export(out *lines, r *http.Request) error {
 	req, err := h.request(r, time.Hour)
 	if err != nil {
 		return err
+	}
+	if s := r.Form.Get("exact"); s != "" {
+		if out.exact, err = strconv.ParseBool(s); err != nil {
+			return badParameter("exact", s, "true or false")
+		}
 	}
 	res, err := h.querier.Export(r.Context(), req.selectors, req.startMs, req.endMs)
 	if err != nil {

@@ -168,6 +168,11 @@ func TestReadLines(t *testing.T) {
 		},
 		{"/api/v1/export", []string{"match[]", "mem", "start", "-6h", "end", "-5h"}, ""},
 		{
+			"/api/v1/export",
+			[]string{"match[]", `mem`, "start", "1763722801", "exact", "true"},
+			mem + `"values":[6],"timestamps":[1763722860000]}` + "\n",
+		},
+		{
 			"/api/v1/rollups",
 			[]string{"match[]", "mem"},
 			mem + `"level":"1h","time":1763719200000,"count":3,"sum":6,"min":2,"max":2,"avg":2,"first":2,"last":2,"increase":0.5,` +
@@ -258,6 +263,7 @@ func TestBadReadRequests(t *testing.T) {
 		{"GET", "/api/v1/export", strings.Repeat("match[]=cpu&", 1001), 400, "1001 selectors, more than the 1000"},
 		{"GET", "/api/v1/export", "match[]=cpu{", 400, `selector "cpu{"`},
 		{"GET", "/api/v1/export", "match[]={}", 400, "at least one label"},
+		{"GET", "/api/v1/export", "match[]=cpu&exact=maybe", 400, `exact="maybe": must be true or false`},
 		{"GET", "/api/v1/export", "match[]=cpu&start=yesterday", 400, `start="yesterday": must be a time such as`},
 		{"GET", "/api/v1/export", "match[]=cpu&end=NaN", 400, `end="NaN"`},
 		{"GET", "/api/v1/export", "match[]=cpu&end=1e300", 400, `end="1e300"`},

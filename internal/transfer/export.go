@@ -178,6 +178,7 @@ const toldLines = 256
 func (e *Export) part(ctx context.Context, startMs int64, x *Exported, to io.Writer) error {
 	resp, err := e.Client.Do(ctx, http.MethodPost, "/api/v1/export", url.Values{
 		"match[]": e.Match, "start": {unixMs(startMs)}, "end": {unixMs(x.NextMs)},
+		"exact": {"true"}, // stale markers stay what they are
 	})
 	if err != nil {
 		return err

@@ -119,8 +119,18 @@ type importReply struct {
 		Samples         int64
 	}
 	RejectedTotal int64 `json:"rejected_total"`
-	Lines         int
-	Error         string
+	Malformed     []struct {
+		Line    int
+		Message string
+	}
+	MalformedTotal int64 `json:"malformed_total"`
+	Lines          int
+	Error          string
+}
+
+// whole says whether the server has dealt with all n lines, although it says what is wrong with some.
+func (r *importReply) whole(n int) bool {
+	return r.Lines == n && r.RejectedTotal+r.MalformedTotal > 0
 }
 
 // Run imports. What has become of the files so far it returns with an error too. When ctx is done it ends after the request that is
@@ -384,7 +394,7 @@ func (r *importRun) send(ctx context.Context) error {
 		refused := reply.Error != "" && (tooLarge || status == http.StatusBadRequest)
 		var away *client.AwayError
 		switch {
-		case err == nil:
+		case err == nil, status == http.StatusBadRequest && reply.whole(n):
 			r.size = min(8*max(r.size, sampleBytes), r.most)
 		case refused && n == 1:
 			r.malformed(strings.TrimPrefix(reply.Error, "line 1: "))
@@ -434,6 +444,10 @@ func (r *importRun) count(reply *importReply) {
 	if rest > 0 {
 		r.st.reject(Other, rest)
 	}
+	for _, m := range reply.Malformed {
+		r.problem(r.st.Lines+int64(m.Line), "malformed: "+m.Message)
+	}
+	r.st.Malformed += reply.MalformedTotal
 	r.st.Accepted += reply.Accepted
 	r.sent = int(reply.Accepted + reply.RejectedTotal)
 }

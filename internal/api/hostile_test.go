@@ -1,0 +1,380 @@
+package api
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"math"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"testing"
+	"testing/iotest"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/encoding/protowire"
+
+	"github.com/quern/quern/internal/linear"
+	"github.com/quern/quern/internal/metric"
+)
+
+// times is text, which may have the number of the repetition in it, as often as makes about n bytes.
+func times(n int, format string) string {
+	var sb strings.Builder
+	for i := 0; sb.Len() < n; i++ {
+		if strings.Contains(format, "%") {
+			fmt.Fprintf(&sb, format, i)
+		} else {
+			sb.WriteString(format)
+		}
+	}
+	return sb.String()
+}
+
+// descending is times with numbers that go down.
+func descending(n int, format string) string {
+	var sb strings.Builder
+	for i := 9_999_999; sb.Len() < n; i-- {
+		fmt.Fprintf(&sb, format, i)
+	}
+	return sb.String()
+}
+
+// pb is a field of a protobuf message that is made of parts.
+func pb[T string | []byte](field protowire.Number, parts ...T) string {
+	var all []byte
+	for _, p := range parts {
+		all = append(all, p...)
+	}
+	return string(protowire.AppendBytes(protowire.AppendTag(nil, field, protowire.BytesType), all))
+}
+
+func pbDouble(field protowire.Number, v float64) string {
+	return string(protowire.AppendFixed64(protowire.AppendTag(nil, field, protowire.Fixed64Type), math.Float64bits(v)))
+}
+
+func pbRefs(refs ...uint64) string {
+	var b []byte
+	for _, r := range refs {
+		b = protowire.AppendVarint(b, r)
+	}
+	return pb(1, b)
+}
+
+// each is made of about n bytes, part by part.
+func each(n int, part func(i int) string) string {
+	var sb strings.Builder
+	for i := 0; sb.Len() < n; i++ {
+		sb.WriteString(part(i))
+	}
+	return sb.String()
+}
+
+// hostile are requests that would cost far more than their bytes if nobody took care.
+func hostile() map[string]map[string]func(n int) string {
+	sample := pb(2, pbDouble(1, 1))
+	label := func(name, value string) string { return pb(1, pb(1, name), pb(2, value)) }
+	symbols := func(all ...string) (out string) {
+		for _, s := range all {
+			out += pb(4, s)
+		}
+		return out
+	}
+	attribute := func(key, value string) string { return pb(1, key) + pb(2, pb(1, value)) }
+	gauge := func(points string) string { return pb(2, pb(1, "m"), pb(5, points)) }
+	point := func(attributes string) string { return pb(1, attributes, pbDouble(4, 1)) }
+	otlpRequest := func(resource, scope, metrics string) string {
+		return pb(1, pb(1, resource), pb(2, pb(1, scope), metrics))
+	}
+	long := strings.Repeat("x", 100)
+	return map[string]map[string]func(n int) string{
+		"/write": {
+			"equal tags":             func(n int) string { return "m" + times(n, ",b=1") + ",a=1 v=1\n" },
+			"ascending tags":         func(n int) string { return "m" + times(n, ",t%07d=1") + " v=1\n" },
+			"descending tags":        func(n int) string { return "m" + descending(n, ",t%07d=1") + " v=1\n" },
+			"lines of many tags":     func(n int) string { return times(n, "m"+strings.Repeat(",b=1", 150)+" v=1\n") },
+			"a long tag":             func(n int) string { return "m,a=" + times(n/2, "x") + " " + times(n/2, "f%d=1,") + "g=1\n" },
+			"a long measurement":     func(n int) string { return times(n/2, "x") + " " + times(n/2, "f%d=1,") + "g=1\n" },
+			"fields of many tags":    func(n int) string { return "m" + times(4000, ",t%02d="+long) + " " + times(n, "f%d=1,") + "g=1\n" },
+			"long fields":            func(n int) string { return times(n, "m "+long+long+"%d=1\n") },
+			"series":                 func(n int) string { return times(n, "m,a=%d v=1\n") },
+			"lines that are none":    func(n int) string { return times(n, "a\n") },
+			"blank lines":            func(n int) string { return times(n, " \r\n") },
+			"comments":               func(n int) string { return times(n, "#\n") },
+			"escapes":                func(n int) string { return "m,a=" + times(n, `\ `) + " v=1\n" },
+			"strings without an end": func(n int) string { return times(n, "m f=\"\n") },
+			"a string without end":   func(n int) string { return `m f="` + times(n, "\nm f=\\") },
+		},
+		"/api/v1/write": {
+			"equal labels": func(n int) string { return pb(1, times(n, label("b", "1")), sample) },
+			"ascending labels": func(n int) string {
+				return pb(1, each(n, func(i int) string { return label(fmt.Sprintf("l%07d", i), "1") }), sample)
+			},
+			"descending labels": func(n int) string {
+				return pb(1, each(n, func(i int) string { return label(fmt.Sprintf("l%07d", 9_999_999-i), "1") }), sample)
+			},
+			"samples of many labels": func(n int) string {
+				return pb(1, strings.Repeat(label("b", "1"), 150), times(n, sample))
+			},
+			"series": func(n int) string {
+				return each(n, func(i int) string { return pb(1, label("a", fmt.Sprint(i)), sample) })
+			},
+			"empty series":   func(n int) string { return times(n, pb(1, "")) },
+			"empty metadata": func(n int) string { return times(n, pb(3, "")) },
+			"histograms":     func(n int) string { return pb(1, times(n, pb(4, ""))) },
+			"a long source": func(n int) string {
+				return each(n, func(int) string { return pb(1, label(metric.SourceLabel, times(n/4, "x")), sample) })
+			},
+			"metadata of one": func(n int) string { return times(n, pb(3, pb(2, "m"), pb(4, long))) },
+		},
+		"/api/v1/write 2": {
+			"empty symbols": func(n int) string { return times(n, pb(4, "")) },
+			"references":    func(n int) string { return symbols("", "a") + pb(5, pb(1, times(n, "\x01\x01")), sample) },
+			"series that share labels": func(n int) string {
+				return symbols("", "a", long) + times(n, pb(5, pbRefs(slices.Repeat([]uint64{1, 2}, 50)...), sample))
+			},
+			"two equal long texts": func(n int) string {
+				help := times(n/4, "x")
+				return symbols("", "a", help, help) + each(n/2, func(i int) string {
+					md := protowire.AppendVarint(protowire.AppendTag(nil, 3, protowire.VarintType), uint64(2+i%2))
+					return pb(5, pb(5, md), sample)
+				})
+			},
+			"two equal long sources": func(n int) string {
+				source := times(n/4, "x")
+				return symbols("", metric.SourceLabel, source, source) + each(n/2, func(i int) string {
+					return pb(5, pbRefs(1, uint64(2+i%2)), sample)
+				})
+			},
+			"two equal long names": func(n int) string {
+				name := times(n/4, "x")
+				return symbols("", metric.NameLabel, name, name) + each(n/2, func(i int) string {
+					return pb(5, pbRefs(1, uint64(2+i%2)), sample)
+				})
+			},
+		},
+		"/v1/metrics": {
+			"equal attributes": func(n int) string { return otlpRequest("", "", gauge(point(times(n, pb(7, attribute("b", "1")))))) },
+			"ascending attributes": func(n int) string {
+				return otlpRequest("", "", gauge(point(each(n, func(i int) string { return pb(7, attribute(fmt.Sprintf("a%07d", i), "1")) }))))
+			},
+			"points of many": func(n int) string {
+				return otlpRequest("", "", gauge(times(n, point(strings.Repeat(pb(7, attribute("b", "1")), 150)))))
+			},
+			"attributes of resource": func(n int) string { return otlpRequest(times(n, pb(1, attribute("b", "1"))), "", gauge(point(""))) },
+			"services": func(n int) string {
+				return otlpRequest(times(n, pb(1, attribute("service.name", "1"))), "", gauge(point("")))
+			},
+			"empty attributes": func(n int) string {
+				return otlpRequest(times(n, pb(1, "")), times(n, pb(3, "")), gauge(point(times(n, pb(7, "")))))
+			},
+			"points that share many": func(n int) string {
+				return otlpRequest(pb(1, attribute("service.name", "s")), each(3000, func(i int) string { return pb(3, attribute(fmt.Sprint("a", i), long)) }), gauge(times(n, point(""))))
+			},
+			"names that collide": func(n int) string {
+				return otlpRequest("", strings.Repeat(pb(3, attribute("a.b", times(n/100, "x"))), 100), gauge(point("")))
+			},
+			"a long key": func(n int) string {
+				return otlpRequest("", pb(3, attribute(times(n/2, "x"), "1")), gauge(times(n/2, point(""))))
+			},
+			"a long name": func(n int) string {
+				return otlpRequest("", "", pb(2, pb(1, times(n/2, "x.")), pb(5, times(n/2, point("")))))
+			},
+			"deltas": func(n int) string {
+				return otlpRequest("", "", pb(2, pb(1, times(n/2, "x")), pb(7, times(n/2, point("")))))
+			},
+			"nesting": func(n int) string {
+				v := ""
+				for len(v) < n {
+					v = pb(5, pb(1, v))
+				}
+				return otlpRequest("", "", gauge(point(pb(7, pb(1, "a"), pb(2, v)))))
+			},
+			"lists of values": func(n int) string {
+				return otlpRequest("", "", gauge(point(times(n, pb(7, pb(1, "a"), pb(2, pb(5, strings.Repeat(pb(1, ""), 100))))))))
+			},
+			"buckets": func(n int) string {
+				var counts, bounds []byte
+				for i := range n / 16 {
+					counts = protowire.AppendFixed64(counts, 1)
+					bounds = protowire.AppendFixed64(bounds, math.Float64bits(float64(i)))
+				}
+				counts = protowire.AppendFixed64(counts, 1)
+				cumulative := string(protowire.AppendVarint(protowire.AppendTag(nil, 2, protowire.VarintType), 2))
+				attributes := each(500, func(i int) string { return pb(9, attribute(fmt.Sprint("a", i), "1")) })
+				return otlpRequest("", "", pb(2, pb(1, "m"), pb(9, pb(1, attributes, pb(6, counts), pb(7, bounds)), cumulative)))
+			},
+			"quantiles":       func(n int) string { return otlpRequest("", "", pb(2, pb(1, "m"), pb(11, pb(1, times(n, pb(6, "")))))) },
+			"empty points":    func(n int) string { return otlpRequest("", "", gauge(times(n, pb(1, "")))) },
+			"empty resources": func(n int) string { return times(n, pb(1, "")) },
+		},
+		"/v1/metrics json": {
+			"objects": func(n int) string { return `{"resourceMetrics":[` + times(n, `{},`) + `{}]}` },
+			"points": func(n int) string {
+				return `{"resourceMetrics":[{"scopeMetrics":[{"metrics":[{"name":"m","gauge":{"dataPoints":[` + times(n, `{"asDouble":1},`) + `{}]}}]}]}]}`
+			},
+			"nesting": func(n int) string { return strings.Repeat(`{"x":`, n/6) + "1" + strings.Repeat("}", n/6) },
+			"space":   func(n int) string { return times(n, " ") + "{}" },
+		},
+		collectdPath: {
+			"a long plugin": func(n int) string {
+				k := n / 20
+				return `[{"plugin":"` + times(n/2, "x") + `","type":"t","values":[1` + strings.Repeat(",1", k) + `],"dstypes":["gauge"` + strings.Repeat(`,"gauge"`, k) +
+					`],"dsnames":["v"` + strings.Repeat(`,"v"`, k) + `]}]`
+			},
+			"values":      func(n int) string { return `[{"plugin":"p","type":"t","values":[1` + times(n, ",1") + `]}]` },
+			"empty lists": func(n int) string { return `[{}` + times(n, `,{}`) + `]` },
+			"lists": func(n int) string {
+				return "[" + times(n, `{"plugin":"p","type":"t","values":[1],"dstypes":["gauge"],"dsnames":["v"]},`) + "{}]"
+			},
+			"names": func(n int) string { return `[{"dsnames":["a"` + times(n, `,"a"`) + `]}]` },
+		},
+		reportsPath: {
+			"equal labels": func(n int) string {
+				return `{"source":"s","measurements":[{"metric":"m","labels":{"a":"1"` + times(n, `,"b":"1"`) + `},"value":1}]}`
+			},
+			"ascending labels": func(n int) string {
+				return `{"source":"s","measurements":[{"metric":"m","labels":{"a":"1"` + times(n, `,"l%07d":"1"`) + `},"value":1}]}`
+			},
+			"descending labels": func(n int) string {
+				return `{"source":"s","measurements":[{"metric":"m","labels":{"a":"1"` + descending(n, `,"l%07d":"1"`) + `},"value":1}]}`
+			},
+			"labels that are no strings": func(n int) string {
+				return `{"source":"s","measurements":[{"metric":"m","labels":{"a":1` + times(n, `,"l%d":1`) + `},"value":1}]}`
+			},
+			"long equal names": func(n int) string {
+				return `{"source":"s","measurements":[{"metric":"m","labels":{"a":"1"` + each(n, func(i int) string { return fmt.Sprintf(`,"%s%03d":""`, times(n/100, "x"), i) }) + `},"value":1}]}`
+			},
+			"empty reports":      func(n int) string { return times(n, "{}\n") },
+			"empty measurements": func(n int) string { return `{"source":"s","measurements":[{}` + times(n, ",{}") + `]}` },
+			"measurements": func(n int) string {
+				return `{"source":"s","measurements":[{}` + times(n, `,{"metric":"m","value":1}`) + `]}`
+			},
+			"other members": func(n int) string { return `{"x":[1` + times(n, `,[[]]`) + `],"source":"s","measurements":[]}` },
+			"nesting":       func(n int) string { return `{"x":` + times(n, "[") },
+			"space":         func(n int) string { return times(n, " \n\t") + "{}" },
+			"escapes": func(n int) string {
+				return `{"source":"s","measurements":[` + times(n, `{"metric":"\u0061\n","value":1},`) + `{}]}`
+			},
+			"digits": func(n int) string {
+				return `{"source":"s","measurements":[{"metric":"m","value":1` + times(n, "0") + `,"time":1` + times(n, "0") + `}]}`
+			},
+		},
+		importPath: {
+			"blank lines":     func(n int) string { return times(n, "\n") },
+			"spaces":          func(n int) string { return times(n, " \n") },
+			"malformed lines": func(n int) string { return times(n, "x\n") },
+			"labels": func(n int) string {
+				return `{"metric":{"__name__":"m"` + times(n, `,"b":"1"`) + `},"values":[1],"timestamps":[1]}`
+			},
+			"ascending labels": func(n int) string {
+				return `{"metric":{"__name__":"m"` + times(n, `,"l%07d":"1"`) + `},"values":[1],"timestamps":[1]}`
+			},
+			"empty lines": func(n int) string { return times(n, `{"metric":{},"values":[],"timestamps":[]}`+"\n") },
+			"lines":       func(n int) string { return times(n, importLine+"\n") },
+			"values": func(n int) string {
+				return `{"metric":{"__name__":"m"},"values":[1` + times(n/2, `,1`) + `],"timestamps":[1` + times(n/2, `,1`) + `]}`
+			},
+			"nesting": func(n int) string { return `{"x":` + times(n, "[") },
+		},
+	}
+}
+
+// hostileTo sends a body as it is sent to the path of hostile.
+func hostileTo(s http.Handler, path string, body io.Reader, headers ...string) *httptest.ResponseRecorder {
+	path, form, _ := strings.Cut(path, " ")
+	r := httptest.NewRequest(http.MethodPost, path, body)
+	switch {
+	case form == "2":
+		r.Header.Set("Content-Type", "application/x-protobuf;proto=io.prometheus.write.v2.Request")
+	case form == "json":
+		r.Header.Set("Content-Type", otlpJSON)
+	case path == "/v1/metrics":
+		r.Header.Set("Content-Type", otlpProtobuf)
+	}
+	if path == remoteWritePath {
+		r.Header.Set("Content-Encoding", "identity")
+	}
+	for i := 0; i < len(headers); i += 2 {
+		r.Header.Set(headers[i], headers[i+1])
+	}
+	w := httptest.NewRecorder()
+	s.ServeHTTP(w, r)
+	return w
+}
+
+// TestHostileIsLinear: whatever a body consists of, decoding it and answering takes time and memory in proportion to its size.
+func TestHostileIsLinear(t *testing.T) {
+	s := newServer(t, func(o *Options) { o.Appender, o.BackFiller = acceptAll{}, acceptAll{} })
+	for path, bodies := range hostile() {
+		for name, body := range bodies {
+			t.Run(path+"/"+name, func(t *testing.T) {
+				const n = 16 << 10
+				cost := linear.Check(t, n, body, func(body string) {
+					if w := hostileTo(s, path, strings.NewReader(body)); w.Code >= 500 || w.Code == http.StatusUnsupportedMediaType {
+						t.Errorf("%d: %.300s", w.Code, w.Body)
+					}
+				})
+				t.Log(cost.CPU, cost.Bytes)
+			})
+		}
+	}
+}
+
+// TestHostileStreamsAreLinear: the same of how a body is sent.
+func TestHostileStreamsAreLinear(t *testing.T) {
+	s := newServer(t, func(o *Options) { o.Appender, o.BackFiller = acceptAll{}, acceptAll{} })
+	for name, encoding := range map[string]string{"gzip": "gzip", "zstd": "zstd", "snappy-framed": "snappy"} {
+		empty := compressed(t, name, nil)
+		if name == "snappy-framed" {
+			empty = []byte(snappyStreamID) // padding of no bytes, again and again
+		}
+		paths := []string{reportsPath, importPath}
+		if encoding == "snappy" {
+			paths = paths[:1]
+		}
+		for _, path := range paths {
+			t.Run(name+" "+path, func(t *testing.T) {
+				linear.Check(t, 16<<10, func(n int) []byte { return bytes.Repeat(empty, n/max(1, len(empty))) }, func(body []byte) {
+					hostileTo(s, path, bytes.NewReader(body), "Content-Encoding", encoding)
+				})
+			})
+		}
+	}
+	t.Run("byte by byte", func(t *testing.T) {
+		for _, path := range []string{reportsPath, importPath} {
+			linear.Check(t, 8<<10, func(n int) string { return times(n, "x") }, func(body string) {
+				hostileTo(s, path, iotest.OneByteReader(strings.NewReader(body)))
+			})
+		}
+	})
+}
+
+// TestDecodedIsBounded: what is decoded counts in the memory that requests share, one request may hold so much and no more, and
+// what is decoded for nobody ends.
+func TestDecodedIsBounded(t *testing.T) {
+	for path, bodies := range hostile() {
+		if path == importPath {
+			continue // it holds no more than a part at a time
+		}
+		t.Run(path, func(t *testing.T) {
+			refused := 0
+			for name, body := range bodies {
+				const n = 8 << 10
+				text := body(n)
+				s := newServer(t, func(o *Options) { o.Appender, o.Limits = acceptAll{}, Limits{DecodedBytes: 1} })
+				w := hostileTo(s, path, strings.NewReader(text))
+				if w.Code != http.StatusRequestEntityTooLarge {
+					continue // there is nothing in it
+				}
+				refused++
+				s = newServer(t, func(o *Options) { o.Appender, o.MaxInFlightBytes = acceptAll{}, int64(len(text)) })
+				w = hostileTo(s, path, strings.NewReader(text))
+				require.Contains(t, []int{http.StatusTooManyRequests, http.StatusServiceUnavailable}, w.Code, "%s: %.200s", name, w.Body)
+				require.Equal(t, "1", w.Header().Get("Retry-After"), name)
+			}
+			require.Positive(t, refused)
+		})
+	}
+}
