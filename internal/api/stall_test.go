@@ -100,7 +100,8 @@ func TestStalledExports(t *testing.T) {
 	// What they read is some 10 MB each; connections and requests that wait are small.
 	require.Less(t, many, 2*few+80*100<<10)
 
-	held(3, 2*time.Second, func(s *readServer, metrics *prometheus.Registry) {
+	held(turns, 5*time.Second, func(s *readServer, metrics *prometheus.Registry) {
+		require.Eventually(t, func() bool { return gauge(t, metrics, "quern_turns", "exports") == turns }, time.Minute, time.Millisecond)
 		code, body, _ := s.get("/api/v1/export", "match[]", "cpu", "start", readNow.Add(-2*time.Hour).Format(time.RFC3339))
 		require.Equal(t, 200, code, body)
 		require.Equal(t, 20, strings.Count(body, "\n"), "it has all lines")

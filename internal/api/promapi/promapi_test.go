@@ -281,6 +281,7 @@ func TestWaitForATurn(t *testing.T) {
 		require.Contains(t, body, `"errorType":"timeout"`)
 		give()
 		// Each gives its turn back.
+		h = newAPI(t, func(o *Options) { o.Queries = taken })
 		for range 2 {
 			code, body = ask(t, h, http.MethodGet, "/api/v1/"+strings.ReplaceAll(c.path, "timeout=1ms", "timeout=1m"))
 			require.Equal(t, http.StatusOK, code, body)
