@@ -203,6 +203,21 @@ func (n *Node) Restart(ctx context.Context) error {
 	return n.start(ctx)
 }
 
+// Keep copies what the node has on disk, which must have been killed. Rewind puts it back, when it has been killed again: then it has
+// forgotten all that came since, as one does that acknowledged before its log was on disk.
+func (n *Node) Keep() (rewind func() error, err error) {
+	copied := n.config.Dir + ".kept"
+	if err := os.CopyFS(copied, os.DirFS(n.config.Dir)); err != nil {
+		return nil, err
+	}
+	return func() error {
+		if err := os.RemoveAll(n.config.Dir); err != nil {
+			return err
+		}
+		return os.Rename(copied, n.config.Dir)
+	}, nil
+}
+
 // Pause stops the process in its tracks: connections stay open and nothing answers.
 func (n *Node) Pause() error { return n.current().pause() }
 

@@ -250,6 +250,14 @@ func (s *Server) Kill() error {
 	return nil
 }
 
+// Keep is Node.Keep of a server that was killed. It is for WayJVM, otherwise ErrWay.
+func (s *Server) Keep() (rewind func() error, err error) {
+	if s.cluster == nil {
+		return nil, fmt.Errorf("keep: %w: %s", ErrWay, s.way)
+	}
+	return s.cluster.Node(0).Keep()
+}
+
 // Restart starts the server again after Kill, with what it had on disk. It is for
 // WayJVM, otherwise ErrWay.
 func (s *Server) Restart(ctx context.Context) error {

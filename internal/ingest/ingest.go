@@ -67,6 +67,9 @@ const warnEvery = 10 * time.Second
 // ErrClosed says that ingest is draining: nothing was taken.
 var ErrClosed = fmt.Errorf("shutting down: %w", storage.ErrUnavailable)
 
+// errForgotten: the samples are stored, but the store may have forgotten their series, or the samples too.
+var errForgotten = fmt.Errorf("samples not known to be stored: %w for a moment, and may have forgotten what it had", storage.ErrUnavailable)
+
 // Ingest takes reports. Many goroutines may Append; one goroutine commits what they brought
 // together, one commit after the other.
 type Ingest struct {
@@ -168,12 +171,16 @@ type window struct {
 func (in *Ingest) append(ctx context.Context, reports []Report, w window) (Result, error) {
 	r := in.scratch.Get().(*resolver)
 	defer in.scratch.Put(r)
+	doubts := in.registry.Doubts()
 	if err := r.resolve(ctx, in, reports, w); err != nil {
 		return Result{}, err
 	}
 	overwritten, err := in.wait(ctx, r.samples)
 	if err != nil {
 		return Result{}, err
+	}
+	if in.registry.Doubts() != doubts {
+		return Result{}, errForgotten
 	}
 	in.metrics.accepted.Add(float64(len(r.samples)))
 	for _, rej := range r.rejected {

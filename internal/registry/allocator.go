@@ -3,6 +3,7 @@ package registry
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -28,22 +29,31 @@ type allocator struct {
 	mu      sync.Mutex
 	// free are the ids leased and not handed out: sorted, disjoint, not adjacent.
 	free []blocks.Range
+	// leases are all that this process has leased and others have not got since; kept is Doubts of the store by when
+	// that was so.
+	leases []blocks.Range
+	kept   int64
 }
 
 func newAllocator(store storage.Registry, leaseSize int) allocator {
-	return allocator{store: store, leaseSize: leaseSize, leasing: make(chan struct{}, 1)}
+	return allocator{store: store, leaseSize: leaseSize, leasing: make(chan struct{}, 1), kept: store.Doubts()}
 }
 
 // take hands out n consecutive ids, from next on if those are free.
 func (a *allocator) take(ctx context.Context, n int, next metric.ScheduleID) (blocks.Range, error) {
-	if r, ok := a.takeFree(n, next); ok {
-		return r, nil
+	if a.trusted() {
+		if r, ok := a.takeFree(n, next); ok {
+			return r, nil
+		}
 	}
 	select {
 	case a.leasing <- struct{}{}:
 		defer func() { <-a.leasing }()
 	case <-ctx.Done():
 		return blocks.Range{}, context.Cause(ctx)
+	}
+	if err := a.keep(ctx); err != nil {
+		return blocks.Range{}, err
 	}
 	for {
 		// Somebody else may have leased, or used up, ids in the meantime.
@@ -57,8 +67,67 @@ func (a *allocator) take(ctx context.Context, n int, next metric.ScheduleID) (bl
 		if lease.Len() < n {
 			return blocks.Range{}, fmt.Errorf("lease schedule ids: asked for %d, got %d", max(n, a.leaseSize), lease.Len())
 		}
+		a.mu.Lock()
+		a.leases = append(a.leases, lease)
+		a.mu.Unlock()
 		a.giveBack(lease)
 	}
+}
+
+// confirm has the store know the leases again, if it may have forgotten them. Those that others have got since are given up.
+func (a *allocator) confirm(ctx context.Context) error {
+	select {
+	case a.leasing <- struct{}{}:
+		defer func() { <-a.leasing }()
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	return a.keep(ctx)
+}
+
+// keep is confirm for the holder of leasing.
+func (a *allocator) keep(ctx context.Context) error {
+	doubts := a.store.Doubts()
+	a.mu.Lock()
+	leases, done := slices.Clone(a.leases), a.kept == doubts
+	a.mu.Unlock()
+	if done {
+		return nil
+	}
+	var kept []blocks.Range
+	for _, l := range leases {
+		switch err := a.store.KeepIDs(ctx, l); {
+		case err == nil:
+			kept = append(kept, l)
+		case !errors.Is(err, storage.ErrConflict):
+			return fmt.Errorf("keep the lease of schedule ids: %w", err)
+		}
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.leases, a.kept = kept, doubts
+	a.free = slices.DeleteFunc(a.free, func(f blocks.Range) bool { return !a.owns(f.Start) || !a.owns(f.End-1) })
+	return nil
+}
+
+// owns says whether an id is of a lease of this process. a.mu is held.
+func (a *allocator) owns(id metric.ScheduleID) bool {
+	return slices.ContainsFunc(a.leases, func(l blocks.Range) bool { return l.Contains(id) })
+}
+
+// mine says whether an id is of a lease of this process.
+func (a *allocator) mine(id metric.ScheduleID) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.owns(id)
+}
+
+// trusted says whether what was leased is this process's still.
+func (a *allocator) trusted() bool {
+	doubts := a.store.Doubts()
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.kept == doubts
 }
 
 func (a *allocator) takeFree(n int, next metric.ScheduleID) (blocks.Range, bool) {

@@ -154,6 +154,9 @@ func (r *Registry) Source(ctx context.Context, name string, derived bool) (*Sour
 			if !e.used.Load() {
 				e.used.Store(true)
 			}
+			if err := e.src.check(ctx); err != nil {
+				return nil, err
+			}
 			return e.src, nil
 		}
 		// The one who was loading may have been called off; that is no reason for
@@ -164,6 +167,10 @@ func (r *Registry) Source(ctx context.Context, name string, derived bool) (*Sour
 		return nil, e.err
 	}
 }
+
+// Doubts counts how often the store may have forgotten what it had acknowledged. What was written to ids that were looked up
+// before is not sure to be read under them; Source finds out.
+func (r *Registry) Doubts() int64 { return r.store.Doubts() }
 
 var errLoadCalledOff = errors.New("loading the source was called off")
 
@@ -190,6 +197,7 @@ func (r *Registry) load(ctx context.Context, e *entry) (*Source, error) {
 		ids:       make(map[string]metric.ScheduleID),
 		last:      NoID,
 	}
+	src.checked.Store(r.store.Doubts())
 	var key []byte
 	for sch, err := range r.store.SourceSchedules(ctx, src.partition) {
 		if err != nil {

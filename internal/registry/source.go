@@ -3,8 +3,11 @@ package registry
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	"github.com/quern/quern/internal/blocks"
 	"github.com/quern/quern/internal/metric"
@@ -33,8 +36,115 @@ type Source struct {
 	last  metric.ScheduleID
 	doubt map[string]metric.ScheduleID
 
+	// checked is Doubts of the store by when what is known of the source was read or checked.
+	checked atomic.Int64
+
 	mu  sync.RWMutex
 	ids map[string]metric.ScheduleID
+}
+
+// check compares what is known with the store, if that may have forgotten some of it. Series that it has forgotten are
+// claimed again: under their ids, so that what was written to them has its labels, or if somebody else may have got these
+// since, under new ones.
+func (s *Source) check(ctx context.Context) error {
+	if s.checked.Load() == s.r.store.Doubts() {
+		return nil
+	}
+	select {
+	case s.turn <- struct{}{}:
+		defer func() { <-s.turn }()
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	doubts := s.r.store.Doubts()
+	if s.checked.Load() == doubts {
+		return nil
+	}
+	if err := s.reclaim(ctx); err != nil {
+		return fmt.Errorf("check the series of source %q, which the store may have forgotten: %w", s.name, err)
+	}
+	s.checked.Store(doubts)
+	return nil
+}
+
+func (s *Source) reclaim(ctx context.Context) error {
+	if err := s.r.ids.confirm(ctx); err != nil {
+		return err
+	}
+	s.doubt = nil // ids of leases that may have been given up
+	there := make(map[string]metric.ScheduleID)
+	var key []byte
+	for sch, err := range s.r.store.SourceSchedules(ctx, s.partition) {
+		if err != nil {
+			return err
+		}
+		key = s.appendKey(key[:0], sch.Labels)
+		there[string(key)] = sch.ID
+	}
+	s.mu.RLock()
+	known := maps.Clone(s.ids)
+	s.mu.RUnlock()
+	var lost []claim
+	fresh := 0
+	for _, k := range slices.Sorted(maps.Keys(known)) {
+		if _, ok := there[k]; ok {
+			continue
+		}
+		labels, err := s.labels(k)
+		if err != nil {
+			return err
+		}
+		c := claim{key: k, labels: labels, id: known[k]}
+		if !s.r.ids.mine(c.id) {
+			c.id = NoID
+			fresh++
+		}
+		lost = append(lost, c)
+	}
+	if fresh > 0 {
+		got, err := s.r.ids.take(ctx, fresh, NoID)
+		if err != nil {
+			return err
+		}
+		for i := range lost {
+			if lost[i].id == NoID {
+				lost[i].id = got.Start
+				got.Start++
+			}
+		}
+	}
+	for some := range slices.Chunk(lost, claimSize) {
+		schedules := make([]storage.Schedule, len(some))
+		for i, c := range some {
+			schedules[i] = storage.Schedule{ID: c.id, Labels: c.labels}
+		}
+		ids, err := s.r.store.ClaimSchedules(ctx, s.partition, schedules)
+		if err != nil {
+			return err
+		}
+		for i, c := range some {
+			there[c.key], schedules[i].ID = ids[i], ids[i]
+		}
+		if s.r.opts.OnNew != nil {
+			s.r.opts.OnNew(schedules)
+		}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.ids = there
+	for _, id := range there {
+		s.last = max(s.last, id)
+	}
+	return nil
+}
+
+// labels are those of a series by its key, with that for the source.
+func (s *Source) labels(key string) (metric.Labels, error) {
+	ls, err := metric.ParseLabels([]byte(key))
+	if err == nil && !s.derived {
+		ls, err = metric.NewLabels(append(ls, metric.Label{Name: metric.SourceLabel, Value: s.name})...)
+	}
+	return ls, err
 }
 
 // Lookup finds a series by its key: the canonical bytes (metric.Labels.AppendKey) of

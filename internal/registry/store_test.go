@@ -24,6 +24,37 @@ type fakeStore struct {
 	onLease   func() error
 	onClaim   func(want []storage.Schedule) error
 	afterward func() error
+	doubts    int64
+	onKeep    func(r blocks.Range) error
+}
+
+// KeepIDs implements storage.Registry.
+func (f *fakeStore) KeepIDs(_ context.Context, r blocks.Range) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.onKeep != nil {
+		if err := f.onKeep(r); err != nil {
+			return err
+		}
+	}
+	f.next = max(f.next, r.End)
+	return nil
+}
+
+// Doubts implements storage.Registry.
+func (f *fakeStore) Doubts() int64 {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.doubts
+}
+
+// forget has it lose all that it knows.
+func (f *fakeStore) forget() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	clear(f.bySource)
+	f.next = 0
+	f.doubts++
 }
 
 func newFakeStore() *fakeStore {

@@ -333,8 +333,15 @@ type Store interface {
 
 // Registry is the tables schedules and schedules_by_block.
 type Registry interface {
-	// LeaseIDs hands out n ids that nobody else gets, ever.
+	// LeaseIDs hands out n ids that nobody else gets, ever: none that a series has, or that another process that uses the
+	// store holds, whatever the store has forgotten.
 	LeaseIDs(ctx context.Context, n int) (blocks.Range, error)
+	// KeepIDs says that ids which this process has leased are its own still, and has the store know it again if it has
+	// forgotten it. ErrConflict when others have got some of them since.
+	KeepIDs(ctx context.Context, r blocks.Range) error
+	// Doubts counts how often the store may have forgotten what it has acknowledged: leases of ids, series, samples. It
+	// does not wait. A store that forgets nothing says 0 for ever.
+	Doubts() int64
 	// ClaimSchedules registers series of one source, whose name is not empty, under ids that the caller has
 	// leased, each unless the series has an id already, and returns the id that each
 	// has now. It is one conditional batch within the source's partition.

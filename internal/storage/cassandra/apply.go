@@ -158,6 +158,9 @@ func ddl(ctx context.Context, d *driver, cql string) error {
 }
 
 func (a *applier) apply(ctx context.Context) error {
+	if _, err := checkCopies(ctx, a.session, a.opts, a.cluster.localDC); err != nil {
+		return err
+	}
 	if err := ddl(ctx, a.session, schema.SettingsTable(a.opts.Keyspace)); err != nil {
 		return fmt.Errorf("make table settings: %w", err)
 	}

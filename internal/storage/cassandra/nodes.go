@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/gocql/gocql"
@@ -52,6 +53,9 @@ type nodes struct {
 	probe func(ctx context.Context)
 	// again holds a token for each further attempt that is under way.
 	again chan struct{}
+
+	// doubts counts how often a node was gone, or is there again: between two it may have been started anew.
+	doubts atomic.Int64
 
 	mu   sync.Mutex
 	byID map[string]*node
@@ -234,6 +238,19 @@ func (n *nodes) RemoveHost(h *gocql.HostInfo) {
 
 // HostUp implements gocql.HostStateNotifier.
 func (n *nodes) HostUp(h *gocql.HostInfo) { n.AddHost(h) }
+
+// HostDown implements gocql.HostStateNotifier.
+func (n *nodes) HostDown(h *gocql.HostInfo) {
+	n.doubts.Add(1)
+	n.HostSelectionPolicy.HostDown(h)
+}
+
+// ObserveConnect implements gocql.ConnectObserver. No request reaches a node that was started anew but by a new connection.
+func (n *nodes) ObserveConnect(o gocql.ObservedConnect) {
+	if o.Err == nil {
+		n.doubts.Add(1)
+	}
+}
 
 // askedLast says of each node whether it is asked last.
 func (n *nodes) askedLast() map[string]bool {

@@ -22,30 +22,6 @@ const (
 	cqlListScheduleBs = `SELECT DISTINCT start_schedule_id FROM schedules_by_block`
 )
 
-// LeaseIDs implements storage.Registry. An id whose lease is in doubt is given to nobody.
-func (s *Store) LeaseIDs(ctx context.Context, n int) (blocks.Range, error) {
-	const op = "lease ids"
-	if n < 1 {
-		return blocks.Range{}, fmt.Errorf("%s: %d: must be at least 1", op, n)
-	}
-	for {
-		next, text, err := s.nextID(ctx)
-		if err != nil {
-			return blocks.Range{}, named(op, err)
-		}
-		r := blocks.Range{Start: next, End: next + metric.ScheduleID(n)}
-		// Refused because of its own effect, it leaves ids that nobody gets.
-		ok, err := s.session.cas(ctx, swap(settingNextID, text, strconv.FormatInt(int64(r.End), 10)).again())
-		if err != nil {
-			return blocks.Range{}, named(op, err)
-		}
-		if ok {
-			return r, nil
-		}
-		// Another process has leased some in the meantime.
-	}
-}
-
 // LeasedIDs implements storage.Registry.
 func (s *Store) LeasedIDs(ctx context.Context) (blocks.Range, error) {
 	next, _, err := s.nextID(ctx)

@@ -1,6 +1,7 @@
 package cassandra
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -21,6 +22,8 @@ const (
 	cqlReadSetting   = `SELECT value FROM settings WHERE name = ?`
 	cqlAddSetting    = `INSERT INTO settings (name, value) VALUES (?, ?) IF NOT EXISTS`
 	cqlCompatibility = `SELECT value FROM system_views.settings WHERE name = 'storage_compatibility_mode'`
+
+	cqlCommitlogSync = `SELECT value FROM system_views.settings WHERE name = 'commitlog_sync'`
 
 	cqlSwapSetting = `UPDATE settings SET value = ? WHERE name = ? IF value = ?`
 )
@@ -170,6 +173,27 @@ func checkHome(ctx context.Context, s session, keyspace, localDC string) error {
 	}
 	return refuse("ids and leases of keyspace %q are given out in data centre %s, and this process is in %s: "+
 		"give --local-dc %s, or name another --keyspace", keyspace, home, localDC, home)
+}
+
+// checkCopies says how many copies there are of each row. It warns of a single one that may forget what it has acknowledged.
+func checkCopies(ctx context.Context, s session, opts *Options, localDC string) (int, error) {
+	byDC, err := keyspaceCopies(ctx, s, opts.Keyspace)
+	if err != nil {
+		return 0, err
+	}
+	copies, err := strconv.Atoi(cmp.Or(byDC[localDC], byDC["replication_factor"]))
+	if err != nil || copies != 1 {
+		return copies, nil //nolint:nilerr // another strategy's, which is no single copy that is known of
+	}
+	found, err := all[struct {
+		Value string `db:"value"`
+	}](ctx, s, stmt(cqlCommitlogSync))
+	if err == nil && len(found) == 1 && found[0].Value == "periodic" {
+		opts.Logger.Warn("there is one copy of each row, and the servers acknowledge before it is on disk: one that is killed or loses power "+
+			"forgets the last seconds of what was acknowledged; set commitlog_sync: batch or group in cassandra.yaml, or have three copies",
+			"keyspace", opts.Keyspace)
+	}
+	return copies, err
 }
 
 // lastExpiry is the last time that servers which keep to the formats of Cassandra 4 can have a row end at.

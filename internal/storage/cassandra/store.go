@@ -24,7 +24,9 @@ import (
 	"fmt"
 	"iter"
 	"log/slog"
+	"math/rand/v2"
 	"slices"
+	"strconv"
 	"sync"
 	"time"
 
@@ -46,6 +48,8 @@ import (
 //  4. No write binds a null, which would be a tombstone.
 type Store struct {
 	session   session
+	holder    string // of ids: this process, by a name that nobody else has
+	copies    int    // of each row, in the data centre that is worked in
 	limiter   *limiter
 	nodes     *nodes
 	clk       clock.Clock
@@ -118,11 +122,14 @@ func open(ctx context.Context, session session, opts *Options, localDC string) (
 		return nil, err
 	}
 	s := &Store{
-		session: session, clk: opts.Clock, log: opts.Logger,
+		session: session, clk: opts.Clock, log: opts.Logger, holder: strconv.FormatUint(rand.Uint64(), 16),
 		stamps:    &timestamps{clk: opts.Clock},
 		retention: retention, maxSkew: opts.MaxClockSkew,
 		ladder: recorded.Ladder, groupSize: recorded.GroupSize, shards: recorded.IndexPartitions,
 		epochs: recorded.Epochs, epochsRead: opts.Clock.Now(),
+	}
+	if s.copies, err = checkCopies(ctx, session, opts, localDC); err != nil {
+		return nil, err
 	}
 	for b := range recorded.Ladder.Top() + 1 {
 		s.tables = append(s.tables, tableOf(recorded.Ladder, b))

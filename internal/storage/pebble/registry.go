@@ -13,6 +13,12 @@ import (
 	"github.com/quern/quern/internal/storage"
 )
 
+// KeepIDs implements storage.Registry: what is synced is not forgotten.
+func (s *Store) KeepIDs(ctx context.Context, _ blocks.Range) error { return ctx.Err() }
+
+// Doubts implements storage.Registry.
+func (s *Store) Doubts() int64 { return 0 }
+
 // LeaseIDs implements storage.Registry. It is synced: ids are seen outside before
 // anything else that is synced follows.
 func (s *Store) LeaseIDs(ctx context.Context, n int) (blocks.Range, error) {

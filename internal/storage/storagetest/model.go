@@ -292,6 +292,12 @@ func (m *Model) Expire(ctx context.Context, nowMs int64) error {
 	return nil
 }
 
+// KeepIDs implements storage.Registry: nothing is forgotten.
+func (m *Model) KeepIDs(ctx context.Context, _ blocks.Range) error { return ctx.Err() }
+
+// Doubts implements storage.Registry.
+func (m *Model) Doubts() int64 { return 0 }
+
 // LeaseIDs implements storage.Registry.
 func (m *Model) LeaseIDs(ctx context.Context, n int) (blocks.Range, error) {
 	if err := m.begin(ctx); err != nil {

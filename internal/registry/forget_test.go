@@ -1,0 +1,99 @@
+package registry_test
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/quern/quern/internal/blocks"
+	"github.com/quern/quern/internal/metric"
+	"github.com/quern/quern/internal/registry"
+	"github.com/quern/quern/internal/storage"
+)
+
+// ids are all that the store has given to series; no two may share one.
+func (f *fakeStore) ids(t *testing.T) map[metric.ScheduleID]string {
+	t.Helper()
+	out := map[metric.ScheduleID]string{}
+	for source, all := range f.bySource {
+		for key, sch := range all {
+			require.NotContains(t, out, sch.ID, "two series share an id")
+			out[sch.ID] = source + key
+		}
+	}
+	return out
+}
+
+// What the store has forgotten of a source is claimed again before the source is used, under the same ids, and the next
+// lease lies above.
+func TestForgottenSeriesAreClaimedAgain(t *testing.T) {
+	f := newFakeStore()
+	r := registry.New(f, registry.Options{LeaseSize: 8})
+	for i, name := range []string{"a", "b"} {
+		require.Equal(t, idRange(3*i, 3), register(t, source(t, r, name), series(t, "m", 0, 1, 2)))
+	}
+	was := f.ids(t)
+	loads := f.loads
+	f.forget()
+	source(t, r, "a")
+	source(t, r, "b")
+	require.Equal(t, was, f.ids(t))
+	require.Equal(t, loads+2, f.loads)
+	source(t, r, "a")
+	require.Equal(t, loads+2, f.loads, "once")
+
+	other := registry.New(f, registry.Options{LeaseSize: 8})
+	register(t, source(t, other, "c"), series(t, "m", seq(0, 8)...))
+	register(t, source(t, r, "d"), series(t, "m", 0, 1))
+	require.Len(t, f.ids(t), 16)
+}
+
+// Where others have got the ids since, the series get new ones, and what was left of the lease is given up.
+func TestForgottenIDsOfOthers(t *testing.T) {
+	f := newFakeStore()
+	r := registry.New(f, registry.Options{LeaseSize: 8})
+	a := source(t, r, "a")
+	register(t, a, series(t, "m", 0, 1, 2))
+	f.forget()
+	other := registry.New(f, registry.Options{LeaseSize: 8})
+	require.Equal(t, idRange(0, 5), register(t, source(t, other, "b"), series(t, "m", seq(0, 5)...)))
+	f.onKeep = func(blocks.Range) error { return fmt.Errorf("x: %w", storage.ErrConflict) }
+
+	require.Equal(t, idRange(8, 3), register(t, source(t, r, "a"), series(t, "m", 0, 1, 2)))
+	require.Equal(t, idRange(11, 2), register(t, source(t, r, "c"), series(t, "m", 0, 1)))
+	require.Len(t, f.ids(t), 10)
+	// Also where no source of before is used.
+	f.forget()
+	register(t, source(t, r, "e"), series(t, "m", 0))
+	require.Len(t, f.ids(t), 1)
+}
+
+// While it is not known what the store has forgotten, nothing is given out.
+func TestForgottenAndAway(t *testing.T) {
+	f := newFakeStore()
+	r := registry.New(f, registry.Options{LeaseSize: 8})
+	register(t, source(t, r, "a"), series(t, "m", 0))
+	f.forget()
+	boom := errors.New("boom")
+	f.onKeep = func(blocks.Range) error { return boom }
+	_, err := r.Source(t.Context(), "a", false)
+	require.ErrorIs(t, err, boom)
+	s, err := r.Source(t.Context(), "new", false)
+	require.NoError(t, err)
+	_, err = s.Register(t.Context(), series(t, "m", 0))
+	require.ErrorIs(t, err, boom)
+	f.onKeep = nil
+	require.Equal(t, idRange(0, 1), register(t, source(t, r, "a"), series(t, "m", 0)))
+}
+
+// Where nothing is forgotten, nothing is claimed.
+func TestNothingForgotten(t *testing.T) {
+	f := newFakeStore()
+	r := registry.New(f, registry.Options{LeaseSize: 8})
+	register(t, source(t, r, "a"), series(t, "m", 0, 1))
+	f.doubts++
+	f.onClaim = func([]storage.Schedule) error { return errors.New("claimed") }
+	require.Equal(t, idRange(0, 2), register(t, source(t, r, "a"), series(t, "m", 0, 1)))
+}
