@@ -141,7 +141,7 @@ func clusterConfig(o *Options) (*gocql.ClusterConfig, error) {
 	config.Timeout, config.ConnectTimeout, config.WriteTimeout = o.Timeout, o.Timeout, o.Timeout
 	// Only what changes the schema waits for that.
 	config.MaxWaitSchemaAgreement = agreementWait
-	config.NumConns = 2
+	config.NumConns = connsPerNode
 	config.ReconnectInterval = time.Second
 	config.ReconnectionPolicy = &gocql.ConstantReconnectionPolicy{MaxRetries: 1, Interval: 100 * time.Millisecond}
 	config.DisableInitialHostLookup = o.DirectHosts

@@ -30,6 +30,9 @@ const (
 	probeEvery = time.Second
 )
 
+// connsPerNode is how many connections requests to one node share.
+const connsPerNode = 2
+
 const cqlProbe = `SELECT key FROM system.local`
 
 // errBeaten ends an attempt when another node has answered the request.
@@ -59,6 +62,9 @@ type nodes struct {
 
 	mu   sync.Mutex
 	byID map[string]*node
+	// made counts the connections to each address. One of the first is the driver's own, controlled says that it is counted.
+	made       map[string]int
+	controlled bool
 }
 
 type node struct {
@@ -72,7 +78,7 @@ type node struct {
 func newNodes(anyOf gocql.HostSelectionPolicy, clk clock.Clock, log *slog.Logger) *nodes {
 	return &nodes{
 		HostSelectionPolicy: gocql.TokenAwareHostPolicy(anyOf, gocql.ShuffleReplicas()),
-		anyOf:               anyOf, clk: clk, log: log, byID: make(map[string]*node), again: make(chan struct{}, mostAgain),
+		anyOf:               anyOf, clk: clk, log: log, byID: make(map[string]*node), made: make(map[string]int), again: make(chan struct{}, mostAgain),
 	}
 }
 
@@ -245,9 +251,21 @@ func (n *nodes) HostDown(h *gocql.HostInfo) {
 	n.HostSelectionPolicy.HostDown(h)
 }
 
-// ObserveConnect implements gocql.ConnectObserver. No request reaches a node that was started anew but by a new connection.
+// ObserveConnect implements gocql.ConnectObserver. No request reaches a node that was started anew but by a connection that
+// comes after the first ones: those of its pool, and one that hears of the cluster's changes.
 func (n *nodes) ObserveConnect(o gocql.ObservedConnect) {
-	if o.Err == nil {
+	if o.Err != nil {
+		return
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	address := o.Host.ConnectAddressAndPort()
+	n.made[address]++
+	switch {
+	case n.made[address] <= connsPerNode:
+	case !n.controlled:
+		n.controlled = true
+	default:
 		n.doubts.Add(1)
 	}
 }

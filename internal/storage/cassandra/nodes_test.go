@@ -42,7 +42,7 @@ func query(ctx context.Context) *gocql.Query {
 }
 
 // picked are the nodes that a request would ask, in this order.
-func picked(n *nodes, ctx context.Context) (ids []string) {
+func picked(ctx context.Context, n *nodes) (ids []string) {
 	next := n.Pick(query(ctx))
 	for h := next(); h != nil; h = next() {
 		ids = append(ids, h.Info().HostID())
@@ -170,7 +170,7 @@ func TestNodeThatDoesNotAnswer(t *testing.T) {
 		ctx := t.Context()
 		probes := 0
 		n.probe = func(ctx context.Context) {
-			require.Equal(t, []string{"1"}, picked(n, ctx))
+			require.Equal(t, []string{"1"}, picked(ctx, n))
 			probes++
 		}
 		beaten, cancel := context.WithCancelCause(ctx)
@@ -194,7 +194,7 @@ func TestNodeThatDoesNotAnswer(t *testing.T) {
 		require.Contains(t, log.String(), "10.0.0.1:0")
 		require.Equal(t, map[string]bool{"10.0.0.0:0": false, "10.0.0.1:0": true, "10.0.0.2:0": false}, n.askedLast())
 		for range 10 {
-			require.Equal(t, "1", picked(n, ctx)[2])
+			require.Equal(t, "1", picked(ctx, n)[2])
 		}
 		require.Equal(t, 1, testutil.CollectAndCount(collector{newLimiter(1), &nodes{byID: map[string]*node{"x": {}}}}, "quern_cassandra_node_asked_last"))
 		require.Zero(t, probes)
@@ -207,8 +207,8 @@ func TestNodeThatDoesNotAnswer(t *testing.T) {
 		require.True(t, n.askedLast()["10.0.0.1:0"])
 		for i := range 3 {
 			time.Sleep(probeEvery)
-			picked(n, ctx)
-			picked(n, ctx)
+			picked(ctx, n)
+			picked(ctx, n)
 			synctest.Wait()
 			require.Equal(t, i+1, probes)
 		}
@@ -222,7 +222,7 @@ func TestNodeThatDoesNotAnswer(t *testing.T) {
 				n.observe(ctx, h, time.Second, gocql.ErrTimeoutNoResponse)
 			}
 		}
-		require.ElementsMatch(t, []string{"0", "1", "2"}, picked(n, ctx))
+		require.ElementsMatch(t, []string{"0", "1", "2"}, picked(ctx, n))
 	})
 }
 
@@ -242,4 +242,29 @@ func TestAttemptsAskDifferentNodes(t *testing.T) {
 	}
 	require.ElementsMatch(t, []string{"0", "1", "2"}, ids)
 	require.Equal(t, "2", ids[2], "the one that does not answer comes last")
+}
+
+// A node that was gone, or is connected to again, may have been started anew. The first connections are no sign of that.
+func TestDoubts(t *testing.T) {
+	n, hosts, _ := three(t)
+	made := func(h *gocql.HostInfo, err error) { n.ObserveConnect(gocql.ObservedConnect{Host: h, Err: err}) }
+	made(hosts[0], nil) // the driver's own
+	for _, h := range hosts {
+		made(h, nil)
+		made(h, nil)
+	}
+	require.Zero(t, n.doubts.Load())
+	made(hosts[2], errors.New("refused"))
+	require.Zero(t, n.doubts.Load())
+	made(hosts[2], nil)
+	require.EqualValues(t, 1, n.doubts.Load())
+	n.HostDown(hosts[1])
+	require.EqualValues(t, 2, n.doubts.Load())
+	n.HostUp(hosts[1])
+	made(hosts[1], nil)
+	require.EqualValues(t, 3, n.doubts.Load())
+
+	for copies, want := range map[int]int64{1: 3, 3: 0} {
+		require.Equal(t, want, (&Store{nodes: n, copies: copies}).Doubts())
+	}
 }
