@@ -26,7 +26,7 @@ const (
 	// importSamples are made durable together, before more is read.
 	importSamples = 20_000
 	// importDecoded is what the batch may take before it is made durable with fewer samples: series of many labels take more.
-	importDecoded = 4 << 20
+	importDecoded = 1 << 20
 	// maxImportLine bounds a line.
 	maxImportLine = 32 << 20
 	// maxIdleBytes is what a compressed body may have that brings no samples, beside as much as brings some and as much as was sent:

@@ -16,7 +16,7 @@ const (
 	// grows eight times too much.
 	slack = 3
 	// rounds is how often each size is measured at most. The best of each counts: whatever else the machine does only adds.
-	rounds = 12
+	rounds = 6
 	// leastCPU is what the small input should take: what takes less is repeated, and at most so often.
 	leastCPU   = 500 * time.Microsecond
 	mostRepeat = 1 << 10

@@ -115,7 +115,7 @@ func (d *Decoder) Decode(body []byte, opts Options, b *ingest.Batch) Loss {
 }
 
 // maxKept is how many labels and fields, or bytes, a decoder keeps room for.
-const maxKept = 4 << 10
+const maxKept = 1 << 10
 
 func emptied[T any](s []T) []T {
 	if cap(s) > maxKept {
