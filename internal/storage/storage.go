@@ -390,6 +390,9 @@ type Reader interface {
 	// RawChunks yields the chunks of the groups that ids touches, of the raw slices
 	// that start in [fromMs, toMs), ordered by group, slice and ID. They may hold samples of other
 	// schedules of the same groups.
+	//
+	// Chunks that cannot be read, though others around them can, are stood for by one without
+	// Data for each group and slice that they may have been of: it does not decode.
 	RawChunks(ctx context.Context, ids blocks.Range, fromMs, toMs int64) iter.Seq2[RawChunk, error]
 	// Rollups yields the rows of a level with schedules in ids and times in
 	// [fromMs, toMs), each schedule's by time, schedules in no promised order.

@@ -425,6 +425,6 @@ func (s *Store) notWhole(names []string, err error) error {
 	if len(missing) > 0 {
 		err = fmt.Errorf("%s missing: %w", someNames(missing), err)
 	}
-	return damage{fmt.Errorf("the store in %s is not whole: %w; nothing in the directory was changed: put back what is missing or restore it from a backup; "+
-		"'quern salvage' writes what can still be read", s.dir, err)}
+	return damage{fmt.Errorf("the store in %s is not whole: %w; nothing in the directory was changed: "+
+		"put back what is missing or restore it from a backup", s.dir, err)}
 }

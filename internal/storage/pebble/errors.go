@@ -20,7 +20,7 @@ func convert(op string, err error) error {
 	case errors.Is(err, storage.ErrCorrupt):
 		return fmt.Errorf("%s: %w", op, err)
 	case lsm.IsCorruptionError(err):
-		return fmt.Errorf("%s: %w: %w", op, storage.ErrCorrupt, err)
+		return fmt.Errorf("%s: %w", op, damage{plain(err)})
 	case errors.Is(err, lsm.ErrClosed):
 		return fmt.Errorf("%s: %w: %w", op, storage.ErrUnavailable, err)
 	}

@@ -1,6 +1,7 @@
 package pebble
 
 import (
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -177,35 +178,109 @@ func first[T any](seq func(func(T, error) bool)) (err error) {
 
 func second[T any](_ T, err error) error { return err }
 
-// TestDamagedFile flips bits in the cached and the raw chunks on disk, to both sides of
-// the settings: a read tells, and does not make up data.
-func TestDamagedFile(t *testing.T) {
+// TestDamagedBlock flips a byte in one block of a table after the other: what the block does not
+// hold is read as before, and what it holds is told of and never wrong.
+func TestDamagedBlock(t *testing.T) {
 	noLeaks(t)
+	ctx := t.Context()
 	dir := t.TempDir()
-	opts := Options{Settings: storagetest.TestSettings(), MemTableBytes: 256 << 10}
+	opts := Options{Settings: storagetest.TestSettings(), ReserveBytes: 1}
 	st := mustOpen(t, dir, opts)
-	for n := range 300 {
-		require.NoError(t, st.Write(t.Context(), crashBatch(n)))
+	const batches = 300
+	for n := range batches {
+		require.NoError(t, st.Write(ctx, crashBatch(n)))
 	}
-	require.NoError(t, st.db.Compact(t.Context(), []byte{0}, []byte{255}, false))
-	require.NoError(t, st.Close())
-	files, err := filepath.Glob(filepath.Join(dir, "*.sst"))
+	ids, err := st.LeaseIDs(ctx, 128*batches)
 	require.NoError(t, err)
-	require.Len(t, files, 1)
-	b, err := os.ReadFile(files[0])
-	require.NoError(t, err)
-	for i := range b {
-		if part := i * 100 / len(b); i%10_000 == 0 && (part < 40 || part > 65 && part < 85) {
-			b[i] ^= 0x40
+	for n := range 40 {
+		source := fmt.Sprintf("web-%02d", n)
+		var series []storage.Schedule
+		for k := range 64 {
+			labels, err := metric.NewLabels(metric.Label{Name: metric.NameLabel, Value: fmt.Sprintf("metric_%d_%d", n*7919, k*104729)},
+				metric.Label{Name: metric.SourceLabel, Value: source})
+			require.NoError(t, err)
+			series = append(series, storage.Schedule{ID: ids.Start + metric.ScheduleID(n*64+k), Labels: labels})
 		}
+		_, err := st.ClaimSchedules(ctx, source, series)
+		require.NoError(t, err)
 	}
-	require.NoError(t, os.WriteFile(files[0], b, 0o600))
-	st = mustOpen(t, dir, opts)
-	err = first(st.RawChunks(t.Context(), blocks.Range{End: 1 << 40}, crashStart, crashStart+1))
-	require.ErrorIs(t, err, storage.ErrCorrupt)
-	_, err = st.CacheBlock(t.Context(), crashKey(5))
-	require.ErrorIs(t, err, storage.ErrCorrupt)
+	require.NoError(t, st.db.Compact(ctx, []byte{0}, []byte{255}, false))
+	want := map[blocks.ID]string{}
+	all := blocks.Range{End: 128 * batches}
+	for c, err := range st.RawChunks(ctx, all, crashStart, crashStart+1) {
+		require.NoError(t, err)
+		want[c.ID] = string(c.Data)
+	}
+	require.Len(t, want, batches)
+	labels := map[metric.ScheduleID]string{}
+	for s, err := range st.Schedules(ctx, all) {
+		require.NoError(t, err)
+		labels[s.ID] = s.Labels.String()
+	}
+	require.Len(t, labels, 40*64)
 	require.NoError(t, st.Close())
+	whole := readFiles(t, dir)
+	tables := whole.like(t, "*.sst")
+	require.Len(t, tables, 1)
+
+	lostChunks, lostBlocks, around := 0, 0, 0
+	const step = 60 << 10
+	for at := 5 << 10; at < len(whole[tables[0]]); at += step {
+		spoilt := []byte(whole[tables[0]])
+		spoilt[at] ^= 0x40
+		text := string(spoilt)
+		st, err := Open(whole.but(map[string]*string{tables[0]: &text}).write(t), Options{ReserveBytes: 1, Logger: quiet()})
+		if err != nil {
+			require.ErrorIs(t, err, storage.ErrCorrupt)
+			require.ErrorContains(t, err, tables[0])
+			require.NotContains(t, err.Error(), "carrier")
+			continue // the settings, or the table's index
+		}
+		var said []string
+		st.onLost = func(what string) { said = append(said, what) }
+		found, placeholders := 0, map[metric.ScheduleID]bool{}
+		for c, err := range st.RawChunks(ctx, all, crashStart, crashStart+1) {
+			require.NoError(t, err)
+			if c.Data == nil {
+				require.Equal(t, crashStart, c.SliceMs)
+				placeholders[c.Group] = true
+				continue
+			}
+			require.Equal(t, want[c.ID], string(c.Data))
+			found++
+		}
+		if found < batches {
+			lostBlocks++
+			lostChunks += batches - found
+			require.NotEmpty(t, placeholders)
+			require.NotEmpty(t, said)
+			require.Contains(t, said[0], "raw chunks of the schedules")
+			require.Contains(t, said[0], "2025-11-21T00:00:00Z")
+			require.Less(t, batches-found, 80, "more than a block holds")
+			for n := range batches {
+				k := crashBatch(n).Raw[0]
+				if !placeholders[k.Group] {
+					require.NoError(t, first(st.RawChunks(ctx, blocks.Range{Start: k.Group, End: k.Group + 1}, crashStart, crashStart+1)))
+				}
+			}
+		}
+		seen := 0
+		for s, err := range st.Schedules(ctx, all) {
+			require.NoError(t, err)
+			require.Equal(t, labels[s.ID], s.Labels.String())
+			seen++
+		}
+		require.Equal(t, len(labels), seen, "they lie in two tables")
+		if err := first(st.SourceSchedules(ctx, "web-20")); err != nil {
+			around++
+			require.ErrorIs(t, err, storage.ErrCorrupt)
+			require.ErrorContains(t, err, tables[0]+" is damaged")
+			require.NotContains(t, err.Error(), "carrier")
+		}
+		require.NoError(t, st.Close())
+	}
+	require.Greater(t, lostBlocks, 3)
+	require.Less(t, lostChunks, lostBlocks*80)
 }
 
 func TestCollector(t *testing.T) {

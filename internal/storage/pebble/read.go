@@ -1,6 +1,7 @@
 package pebble
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"iter"
@@ -76,15 +77,35 @@ func (s *Store) readPage(lower, upper []byte, limit int, skip skipFunc) (p page,
 func scan[T any](ctx context.Context, s *Store, op string, lower, upper []byte, skip skipFunc,
 	parse func(k, v []byte) (T, error), yield func(T, error) bool,
 ) bool {
+	return scanAround(ctx, s, op, lower, upper, skip, parse, nil, yield)
+}
+
+// scanAround is scan that goes around what cannot be read and tells around of it, if there is one.
+func scanAround[T any](ctx context.Context, s *Store, op string, lower, upper []byte, skip skipFunc,
+	parse func(k, v []byte) (T, error), around aroundFunc, yield func(T, error) bool,
+) bool {
 	var zero T
 	for lower != nil {
 		if err := s.begin(ctx, op); err != nil {
 			yield(zero, err)
 			return false
 		}
-		p, err := s.readPage(lower, upper, pageBytes, skip)
-		if err != nil {
-			yield(zero, convert(op, err))
+		if around != nil {
+			if to := s.unreadable.past(lower); to != nil {
+				to = least(to, upper)
+				if !around(lower, to) {
+					return false
+				}
+				if bytes.Equal(to, upper) {
+					return true
+				}
+				lower = to
+				continue
+			}
+		}
+		p, damaged := s.readPage(lower, upper, pageBytes, skip)
+		if damaged != nil && (around == nil || !lsm.IsCorruptionError(damaged)) {
+			yield(zero, convert(op, damaged))
 			return false
 		}
 		for i := range p.rows {
@@ -101,9 +122,30 @@ func scan[T any](ctx context.Context, s *Store, op string, lower, upper []byte, 
 				return false
 			}
 		}
-		lower = p.next
+		if damaged == nil {
+			lower = p.next
+			continue
+		}
+		from := lower
+		if n := len(p.rows); n > 0 {
+			from = append(bytes.Clone(p.key(n-1)), 0)
+		}
+		lower = s.beyond(from, upper, damaged)
+		if !around(from, lower) {
+			return false
+		}
+		if bytes.Compare(lower, upper) >= 0 {
+			return true
+		}
 	}
 	return true
+}
+
+func least(a, b []byte) []byte {
+	if bytes.Compare(a, b) < 0 {
+		return a
+	}
+	return b
 }
 
 // collect is scan into a slice.
@@ -268,11 +310,22 @@ func (s *Store) RawChunks(ctx context.Context, ids blocks.Range, fromMs, toMs in
 			for _, day := range days {
 				lower := rawSliceKey(day, group, max(fromMs, day))
 				upper := rawSliceKey(day, group, min(toMs, day+dayMs))
-				if !scan(ctx, s, op, lower, upper, nil, parse, yield) {
+				around := func(from, to []byte) bool {
+					chunks := s.lostChunks(group, from, to)
+					s.lost(fmt.Sprintf("raw chunks of the schedules %d to %d in the slices from %s to %s", group, group+metric.ScheduleID(s.groupSize)-1,
+						metric.Slice{StartMs: chunks[0].SliceMs}, metric.Slice{StartMs: chunks[len(chunks)-1].SliceMs}))
+					for _, c := range chunks {
+						if !yield(c, nil) {
+							return false
+						}
+					}
+					return true
+				}
+				if !scanAround(ctx, s, op, lower, upper, nil, parse, around, yield) {
 					return
 				}
 			}
-			from = group + 1
+			from = blocks.Of(group, s.groupSize).End
 		}
 	}
 }
@@ -281,11 +334,28 @@ func (s *Store) RawChunks(ctx context.Context, ids blocks.Range, fromMs, toMs in
 func (s *Store) rawDays(fromMs, toMs int64) ([]int64, error) {
 	var days []int64
 	lower, upper := rawDayKey(fromMs), appendInt([]byte{tableRaw}, toMs)
-	_, err := s.readPage(lower, upper, math.MaxInt, func(k []byte) []byte {
-		days = append(days, getInt(k[1:]))
-		return after(k[:9])
-	})
-	return days, err
+	for bytes.Compare(lower, upper) < 0 {
+		k, lost, err := s.firstReadable(lower, upper)
+		if err != nil || k == nil && lost == nil {
+			return days, err
+		}
+		first, last := getInt(lower[1:]), int64(0)
+		switch {
+		case lost == nil:
+			first = getInt(k[1:])
+			last = first
+		case k == nil:
+			last = getInt(lost[1:])
+		default:
+			last = getInt(k[1:])
+		}
+		// Days of what cannot be read may have chunks that can.
+		for day := first; day <= last && day < toMs; day += dayMs {
+			days = append(days, day)
+		}
+		lower = rawDayKey(last + dayMs)
+	}
+	return days, nil
 }
 
 // nextGroup is the first group in [from, end) that has chunks on one of the days.
@@ -293,7 +363,11 @@ func (s *Store) nextGroup(days []int64, from, end metric.ScheduleID) (next metri
 	for _, day := range days {
 		lower := appendInt(appendInt([]byte{tableRaw}, day), int64(from))
 		upper := appendInt(appendInt([]byte{tableRaw}, day), int64(end))
-		k, err := s.firstKey(lower, upper)
+		k, lost, err := s.firstReadable(lower, upper)
+		if lost != nil && err == nil && from < s.leased() {
+			next, ok, end = from, true, from // it may have some
+			continue
+		}
 		if err != nil {
 			return 0, false, err
 		}

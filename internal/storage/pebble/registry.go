@@ -44,6 +44,13 @@ func (s *Store) LeaseIDs(ctx context.Context, n int) (blocks.Range, error) {
 	return r, nil
 }
 
+// leased is the end of the ids that have been leased.
+func (s *Store) leased() metric.ScheduleID {
+	s.registryMu.Lock()
+	defer s.registryMu.Unlock()
+	return s.nextID
+}
+
 // LeasedIDs implements storage.Registry.
 func (s *Store) LeasedIDs(ctx context.Context) (blocks.Range, error) {
 	var r blocks.Range
@@ -161,12 +168,26 @@ func (s *Store) Schedules(ctx context.Context, ids blocks.Range) iter.Seq2[stora
 		if ids.Start >= ids.End {
 			return
 		}
-		scan(ctx, s, "schedules", scheduleKey(ids.Start), scheduleKey(ids.End), nil, func(k, v []byte) (storage.Schedule, error) {
+		scanAround(ctx, s, "schedules", scheduleKey(ids.Start), scheduleKey(ids.End), nil, func(k, v []byte) (storage.Schedule, error) {
 			if len(k) != 9 {
 				return storage.Schedule{}, damagedKey("schedules_by_block", k)
 			}
 			labels, err := parseLabels(v)
 			return storage.Schedule{ID: metric.ScheduleID(getInt(k[1:])), Labels: labels}, err
-		}, yield)
+		}, func(from, to []byte) bool { return s.aroundSchedules(ctx, from, to, yield) }, yield)
 	}
+}
+
+// parseSeries reads a row of schedules, whatever its source.
+func parseSeries(k, v []byte) (storage.Schedule, error) {
+	const head = 1 + 4
+	if len(k) < head || len(k)-head < int(binary.BigEndian.Uint32(k[1:])) {
+		return storage.Schedule{}, damagedKey("schedules", k)
+	}
+	id, err := parseID(v)
+	if err != nil {
+		return storage.Schedule{}, err
+	}
+	labels, err := parseLabels(k[head+int(binary.BigEndian.Uint32(k[1:])):])
+	return storage.Schedule{ID: id, Labels: labels}, err
 }

@@ -34,6 +34,7 @@ import (
 	"time"
 
 	lsm "github.com/cockroachdb/pebble/v2"
+	"github.com/cockroachdb/pebble/v2/sstable"
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/quern/quern/internal/blocks"
@@ -90,6 +91,13 @@ type Store struct {
 	newest blocks.ID
 
 	errorsMu sync.Mutex
+
+	readerOptions sstable.ReaderOptions
+	unreadable    keyRanges
+
+	lostSaid *throttle.Throttle
+	// onLost hears of all that reads go around; nil for nobody.
+	onLost func(what string)
 
 	fences  fences
 	workers workers
@@ -157,6 +165,7 @@ func open(dir string, opts Options, lock *lsm.Lock) (*Store, error) {
 		dir: dir, lock: lock, failures: failures, disk: newDisk(dir, &opts, failures),
 		clk: opts.Clock, log: opts.Logger, retention: slices.Clone(opts.Retention),
 		fences: newFences(), workers: workers{byID: map[string]heartbeat{}},
+		lostSaid: throttle.New(opts.Clock, time.Minute),
 	}
 	if err := s.openDB(&opts); err != nil {
 		return nil, errors.Join(err, s.disk.inventory.close())
@@ -181,7 +190,9 @@ func (s *Store) openDB(opts *Options) error {
 		s.log.Info("new store", "dir", s.dir)
 	}
 	if err := s.run("open "+s.dir, func() (err error) {
-		s.db, err = lsm.Open(s.dir, s.pebbleOptions(opts))
+		p := s.pebbleOptions(opts)
+		s.readerOptions = p.MakeReaderOptions()
+		s.db, err = lsm.Open(s.dir, p)
 		return err
 	}); err != nil {
 		return err
@@ -199,7 +210,7 @@ func (s *Store) openDB(opts *Options) error {
 
 // pebbleOptions fit Pebble to chunks of some kB and two cores.
 func (s *Store) pebbleOptions(o *Options) *lsm.Options {
-	background := throttle.New(o.Clock, time.Minute)
+	background, corrupt := throttle.New(o.Clock, time.Minute), throttle.New(o.Clock, time.Minute)
 	p := &lsm.Options{
 		FS:                          s.disk.fs(),
 		Lock:                        s.lock,
@@ -224,7 +235,9 @@ func (s *Store) pebbleOptions(o *Options) *lsm.Options {
 				}
 			},
 			DataCorruption: func(info lsm.DataCorruptionInfo) {
-				o.Logger.Error("stored data is damaged", "file", info.Path, "error", info.Details)
+				if skipped, ok := corrupt.Pass(); ok {
+					o.Logger.Error("stored data is damaged", "file", info.Path, "error", info.Details, "more_since_last", skipped)
+				}
 			},
 		},
 	}
