@@ -361,7 +361,7 @@ func checkFormatVersion(dir string, files vfs.FS) error {
 func (s *Store) tryOpen(opts *Options) (live []string, made bool, err error) {
 	var db *lsm.DB
 	if err := s.run("check", func() (err error) {
-		db, err = s.openReadOnly(opts)
+		db, err = s.openReadOnly(opts, false)
 		return err
 	}); err != nil {
 		return nil, false, err
@@ -400,8 +400,11 @@ func optionsDamage(name string, files vfs.FS, err error) error {
 	return fmt.Errorf("%s, which holds no data and may be moved away: %w", path.Base(name), err)
 }
 
-func (s *Store) openReadOnly(opts *Options) (*lsm.DB, error) {
+// openReadOnly opens the database without a write; lenient is also if tables are missing.
+func (s *Store) openReadOnly(opts *Options, lenient bool) (*lsm.DB, error) {
 	p := s.pebbleOptions(opts)
+	p.DisableConsistencyCheck = lenient
+	s.readerOptions = p.MakeReaderOptions()
 	p.FS, p.ReadOnly, p.CacheSize = opts.FS, true, min(opts.CacheBytes, 8<<20)
 	return lsm.Open(s.dir, p)
 }
@@ -426,5 +429,5 @@ func (s *Store) notWhole(names []string, err error) error {
 		err = fmt.Errorf("%s missing: %w", someNames(missing), err)
 	}
 	return damage{fmt.Errorf("the store in %s is not whole: %w; nothing in the directory was changed: "+
-		"put back what is missing or restore it from a backup", s.dir, err)}
+		"put back what is missing, restore it from a backup, or see 'quern salvage --help'", s.dir, err)}
 }

@@ -44,6 +44,9 @@ type Options struct {
 	// in a ballast file. The default is 256 MiB, or an 8th of the file system where
 	// that is less.
 	ReserveBytes int64
+	// OnLost hears of all that reads leave out because it cannot be read, each time. The default
+	// is nobody.
+	OnLost func(what string)
 	// OnFatal is called, once and in its own goroutine, when the store cannot go on
 	// because its log cannot be written. What was acknowledged is on disk; opening the
 	// store again recovers it. The default is to panic.

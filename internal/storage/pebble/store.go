@@ -28,6 +28,7 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"math"
 	"runtime/debug"
 	"slices"
 	"sync"
@@ -155,26 +156,74 @@ func lockDirectory(dir string, files vfs.FS) (*lsm.Lock, error) {
 }
 
 func open(dir string, opts Options, lock *lsm.Lock) (*Store, error) {
+	s := newStore(dir, &opts, lock)
+	if err := s.openDB(&opts); err != nil {
+		return nil, errors.Join(err, s.disk.inventory.close())
+	}
+	s.failures.arm(opts.OnFatal)
+	if free, _, ok := s.disk.free(); !ok || free > s.disk.reserve+s.disk.reserve/4 {
+		s.disk.restoreBallast()
+	}
+	return s, nil
+}
+
+// newStore is a store that is not open yet.
+func newStore(dir string, opts *Options, lock *lsm.Lock) *Store {
 	var capacity int64
 	if usage, err := opts.FS.GetDiskUsage(dir); err == nil {
 		capacity = int64(usage.TotalBytes)
 	}
 	opts.EnsureDefaults(capacity)
-	failures := newFailures(&opts)
-	s := &Store{
-		dir: dir, lock: lock, failures: failures, disk: newDisk(dir, &opts, failures),
+	failures := newFailures(opts)
+	return &Store{
+		dir: dir, lock: lock, failures: failures, disk: newDisk(dir, opts, failures),
 		clk: opts.Clock, log: opts.Logger, retention: slices.Clone(opts.Retention),
 		fences: newFences(), workers: workers{byID: map[string]heartbeat{}},
-		lostSaid: throttle.New(opts.Clock, time.Minute),
+		lostSaid: throttle.New(opts.Clock, time.Minute), onLost: opts.OnLost,
 	}
-	if err := s.openDB(&opts); err != nil {
-		return nil, errors.Join(err, s.disk.inventory.close())
+}
+
+// OpenReadOnly opens the store in dir to read what can be read, whole or not. Nothing is written to the
+// directory, and writes to the store fail.
+func OpenReadOnly(dir string, opts Options) (*Store, error) {
+	if err := opts.Validate(); err != nil {
+		return nil, err
 	}
-	failures.arm(opts.OnFatal)
-	if free, _, ok := s.disk.free(); !ok || free > s.disk.reserve+s.disk.reserve/4 {
-		s.disk.restoreBallast()
+	if opts.FS == nil {
+		opts.FS = vfs.Default
 	}
+	exists, err := claimDirectory(dir, opts.FS)
+	if err != nil {
+		return nil, err
+	}
+	if !exists {
+		return nil, fmt.Errorf("there is no store in %s", dir)
+	}
+	lock, err := lockDirectory(dir, opts.FS)
+	if err != nil {
+		return nil, err
+	}
+	s := newStore(dir, &opts, lock)
+	if err := s.run("open "+dir, func() (err error) {
+		s.db, err = s.openReadOnly(&opts, true)
+		return err
+	}); err != nil {
+		return nil, errors.Join(err, lock.Close())
+	}
+	if err := s.run("open "+dir, func() error { return s.load(&opts) }); err != nil {
+		return nil, errors.Join(err, s.closeDB(), lock.Close())
+	}
+	s.failures.arm(opts.OnFatal)
 	return s, nil
+}
+
+// RawSpan is the range of days that have raw chunks.
+func (s *Store) RawSpan() (fromMs, toMs int64, err error) {
+	days, err := s.rawDays(clampTimes(math.MinInt64, math.MaxInt64))
+	if err != nil || len(days) == 0 {
+		return 0, 0, convert("raw days", err)
+	}
+	return days[0], days[len(days)-1] + dayMs, nil
 }
 
 // openDB opens the database once the directory is known to be the store's.

@@ -1,0 +1,34 @@
+package config
+
+import (
+	"errors"
+
+	"github.com/urfave/cli/v2"
+)
+
+// Salvage is the options of `quern salvage`, checked.
+type Salvage struct {
+	Dir       string
+	Output    string
+	Overwrite bool
+}
+
+// SalvageFlags are the flags of `quern salvage`.
+func SalvageFlags() []cli.Flag {
+	return []cli.Flag{
+		configFlag(),
+		boolean(catTransfer, "overwrite", false, "begin anew, whatever OUT has"),
+	}
+}
+
+// FromSalvage reads the flags of `quern salvage`.
+func FromSalvage(c *cli.Context) (Salvage, error) {
+	return read(c, func(p *parser, s *Salvage) {
+		s.Overwrite = p.c.Bool("overwrite")
+		if p.c.NArg() != 2 || p.c.Args().Get(0) == "" || p.c.Args().Get(1) == "" {
+			p.add(errors.New("name the data directory and the file to write: quern salvage DIR OUT"))
+			return
+		}
+		s.Dir, s.Output = p.c.Args().Get(0), p.c.Args().Get(1)
+	})
+}
