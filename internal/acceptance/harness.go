@@ -23,6 +23,7 @@ import (
 	"github.com/quern/quern/internal/cache"
 	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/ingest"
+	"github.com/quern/quern/internal/late"
 	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/recovery"
 	"github.com/quern/quern/internal/registry"
@@ -128,6 +129,11 @@ type System struct {
 	member *shards.Member
 	runner *rollup.Runner
 	up     bool
+	// recovery is the runner's, late what queries are told of late data.
+	recovery *recovery.Recovery
+	late     *late.Tracker
+	// first is the time from which on there may be anything.
+	first int64
 }
 
 // Start makes a system on a new store. It is closed when the test ends.
@@ -135,6 +141,7 @@ func Start(t testing.TB, b Backend, cfg Config) *System {
 	t.Helper()
 	cfg.ensureDefaults()
 	s := &System{t: t, cfg: cfg, manyWriters: b.ManyWriters, Clock: clock.NewSimulated(cfg.Start), Oracle: NewOracle(cfg.Ladder)}
+	s.first = cfg.Start.Add(-72 * time.Hour).UnixMilli()
 	s.open = b.Open(t, storage.Settings{
 		Ladder: cfg.Ladder, GroupSize: cfg.GroupSize, IndexPartitions: cfg.IndexPartitions,
 		Epochs: blocks.Epochs{{FromMs: 0, BlockSize: cfg.BlockSize}},
@@ -160,9 +167,10 @@ func (s *System) build() {
 		AgeCap: s.cfg.AgeCap, Logger: s.cfg.Logger,
 	})
 	s.member = shards.New(s.Store, s.Clock, storage.Worker{ID: "worker", Aggregates: true}, 24*time.Hour)
-	s.runner = rollup.NewRunner(s.Store, s.member, s.cache,
-		recovery.New(s.Store, s.cache, s.Clock, recovery.Options{AgeCap: s.cfg.AgeCap, Retention: s.cfg.Retention}),
-		s.Clock, rollup.Options{Parallel: s.cfg.Parallel, Logger: s.cfg.Logger})
+	s.recovery = recovery.New(s.Store, s.cache, s.Clock, recovery.Options{AgeCap: s.cfg.AgeCap, Retention: s.cfg.Retention})
+	s.late = late.New(s.Store, s.Clock, late.Options{Outstanding: s.recovery.Outstanding})
+	s.cache.OnLate(s.late.Note)
+	s.runner = rollup.NewRunner(s.Store, s.member, s.cache, s.recovery, s.Clock, rollup.Options{Parallel: s.cfg.Parallel, Logger: s.cfg.Logger})
 	s.up = true
 }
 
@@ -305,7 +313,7 @@ func (s *System) Settle() {
 // The range of times that can hold anything in a test: a store with partitions by day
 // is not asked about all days since 1970.
 func (s *System) timesMs() (fromMs, toMs int64) {
-	return s.cfg.Start.Add(-72 * time.Hour).UnixMilli(), s.Clock.Now().Add(48 * time.Hour).UnixMilli()
+	return s.first, s.Clock.Now().Add(48 * time.Hour).UnixMilli()
 }
 
 // inspect is a look at the tables past the counting and failing.

@@ -35,6 +35,8 @@ func Run(t *testing.T, b Backend) {
 	Sweep(t, b)
 	for _, c := range []testCase{
 		{"QueryCounts", testQueryCounts},
+		{"LateReads", testLateReads},
+		{"LateReadsExpired", testLateReadsExpired},
 		{"ClosingRace", testClosingRace},
 		{"LateMarkStalls", testLateMarkStalls},
 		{"MemoryOfMarks", testMemoryOfMarks},

@@ -17,6 +17,7 @@ import (
 	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/config"
 	"github.com/quern/quern/internal/ingest"
+	"github.com/quern/quern/internal/late"
 	"github.com/quern/quern/internal/metadata"
 	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/query"
@@ -59,6 +60,7 @@ type engine struct {
 	runner *rollup.Runner // with the role
 
 	index   *query.Index      // with the role of ingest
+	late    *late.Tracker     // the same
 	catalog *metadata.Catalog // the same
 	ingest  *ingest.Ingest    // the same, once started
 }
@@ -88,6 +90,10 @@ func (s *setup) newEngine(ctx context.Context, st storage.Store) (*engine, error
 	}
 	e.cache = cache.New(st, s.clk, rand.Uint64(), e.timing)
 	e.recovery = recovery.New(st, e.cache, s.clk, recovery.Options{AgeCap: s.cfg.AgeCap, Retention: e.retention})
+	if s.roles.ingest {
+		e.late = late.New(st, s.clk, late.Options{Outstanding: e.recovery.Outstanding, Shared: s.shared()})
+		e.cache.OnLate(e.late.Note)
+	}
 	if s.roles.aggregate {
 		opts := rollup.Options{Logger: component(s.log, "aggregator"), Metrics: s.metrics}
 		if s.shared() {

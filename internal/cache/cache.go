@@ -58,6 +58,8 @@ type Cache struct {
 	clk    clock.Clock
 	ids    *blocks.IDs
 	timing Timing
+	// onLate is told of marks for closed slices; see OnLate.
+	onLate func([]storage.PlacedMark)
 }
 
 // New makes the protocol over a store, for the writer with the given random number.
@@ -68,9 +70,13 @@ func New(store storage.Store, clk clock.Clock, writer uint64, timing Timing) *Ca
 	ids.Skip(store.NewestID())
 	return &Cache{
 		store: store, ladder: s.Ladder, shards: s.IndexPartitions,
-		clk: clk, ids: ids, timing: timing,
+		clk: clk, ids: ids, timing: timing, onLate: func([]storage.PlacedMark) {},
 	}
 }
+
+// OnLate has tell hear of all marks for closed slices, once they may have been written and before what they stand for is
+// acknowledged, or the marks that they follow are deleted. It is called before the cache is used.
+func (c *Cache) OnLate(tell func([]storage.PlacedMark)) { c.onLate = tell }
 
 // Timing is when slices close and are ground.
 func (c *Cache) Timing() Timing { return c.timing }
@@ -134,11 +140,13 @@ func (c *Cache) Put(ctx context.Context, fence storage.Fence, b metric.Bucket, m
 			return err
 		}
 		placed := c.place(b, current, marks)
-		if err := c.store.Write(ctx, &storage.Batch{
+		err = c.store.Write(ctx, &storage.Batch{
 			Fence: fence,
 			Open:  []storage.SliceKey{{Bucket: b, StartMs: current.StartMs}},
 			Marks: placed,
-		}); err != nil {
+		})
+		c.onLate(placed)
+		if err != nil {
 			return fmt.Errorf("put %d marks into slice %s: %w", len(marks), current, err)
 		}
 		now := clock.NowMs(c.clk)

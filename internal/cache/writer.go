@@ -381,7 +381,11 @@ func (w *Writer) write(ctx context.Context, f *flush) error {
 		b.Parts = append(b.Parts, storage.Part{Marks: len(u.opened) + len(u.placed), Raw: len(u.raw), Cache: len(u.cached)})
 	}
 	b.Open = slicesOf(b.Marks)
-	return w.cache.store.Write(ctx, &b)
+	err := w.cache.store.Write(ctx, &b)
+	for _, u := range f.units {
+		w.cache.onLate(u.placed)
+	}
+	return err
 }
 
 // settle closes the race with the runs (invariant 4). Where the slice that a group

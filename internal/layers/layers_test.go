@@ -87,7 +87,8 @@ var rules = []rule{
 	{"internal/migrate", with(cache, "internal/legacy", "internal/pace", "internal/registry", "internal/rollup", "internal/sketch")},
 
 	// Reading goes past the cache: raw is the truth, roll-ups are in their tables.
-	{"internal/query", with(storage, "internal/registry", "internal/sketch")},
+	{"internal/late", storage},
+	{"internal/query", with(storage, "internal/late", "internal/registry", "internal/sketch")},
 	{"internal/promquery", with(storage, "internal/query", "internal/sketch")},
 
 	// What operators ask for: both look at what the runs look at, for series that a selector names.

@@ -52,8 +52,8 @@ func newLoader[T any](h *held) *loader[T] {
 	return &loader[T]{held: h, loads: make([]*load[T], len(h.groups))}
 }
 
-// reader reads a group: for each series what it has. It calls hold for what it holds.
-type reader[T any] func(ctx context.Context, g query.Group, hold func(n int) error) ([]T, error)
+// reader reads a group, by its place: for each series what it has. It calls hold for what it holds.
+type reader[T any] func(ctx context.Context, group int, hold func(n int) error) ([]T, error)
 
 // get is what a group has.
 func (l *loader[T]) get(group int, read reader[T]) ([]T, error) {
@@ -69,7 +69,7 @@ func (l *loader[T]) get(group int, read reader[T]) ([]T, error) {
 	for i := group; i < min(group+readAhead, len(l.groups)); i++ {
 		if l.loads[i] == nil {
 			l.loads[i] = &load[T]{done: make(chan struct{})}
-			l.begin(l.loads[i], l.groups[i], read)
+			l.begin(l.loads[i], i, read)
 		}
 	}
 	mine := l.loads[group]
@@ -78,10 +78,10 @@ func (l *loader[T]) get(group int, read reader[T]) ([]T, error) {
 	return mine.places, mine.err
 }
 
-func (l *loader[T]) begin(into *load[T], g query.Group, read reader[T]) {
+func (l *loader[T]) begin(into *load[T], group int, read reader[T]) {
 	l.reads.Go(func() {
 		defer close(into.done)
-		into.places, into.err = read(l.ctx, g, func(n int) error {
+		into.places, into.err = read(l.ctx, group, func(n int) error {
 			into.n += int64(n)
 			if l.n.Add(int64(n)) > l.most {
 				return promql.ErrTooManySamples("query execution")

@@ -122,7 +122,7 @@ func (q *querier) Select(
 	keep := sortSeries || scattered || hints != nil && hints.Func == "timestamp"
 	held := newHeld(ctx, &q.reads, groups, q.maxSamples, keep)
 	if r := q.plan.of(matchers); r != nil {
-		return newSet(found, warn, &rows{reading: r, q: q.q, warn: warn, loader: newLoader[[]query.Span](held)})
+		return newSet(found, warn, &rows{reading: r, q: q.q, warn: warn, loader: newLoader[[]query.Span](held), scattered: scattered})
 	}
 	return newSet(found, warn, &samples{mint: mint, maxt: maxt, warn: warn, loader: newLoader[points](held)})
 }
@@ -197,7 +197,8 @@ type samples struct {
 func (s *samples) points(places []place) (points, error) {
 	var all points
 	for _, p := range places {
-		found, err := s.loader.get(p.group, func(ctx context.Context, g query.Group, hold func(n int) error) ([]points, error) {
+		found, err := s.loader.get(p.group, func(ctx context.Context, group int, hold func(n int) error) ([]points, error) {
+			g := s.loader.groups[group]
 			out := make([]points, len(g.IDs()))
 			err := g.Samples(ctx, s.mint, s.maxt+1, s.warn, func(i int, samples []metric.Sample) error {
 				out[i].times = slices.Grow(out[i].times, len(samples))
@@ -232,21 +233,54 @@ type rows struct {
 	warn   *query.Warnings
 	loader *loader[[]query.Span]
 
-	once    sync.Once
-	planned *query.Plan
-	failed  error
+	// scattered says that one plan is to serve all groups, as spans of several are put together.
+	scattered bool
+
+	mu      sync.Mutex
+	planner *query.Planner
+	plans   map[int]*query.Plan // by group
+}
+
+// planOf is the plan by which a group is read.
+func (r *rows) planOf(group int) (*query.Plan, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	groups := r.loader.groups
+	if r.planner == nil {
+		p, err := r.plan(r.loader.ctx, r.q, r.warn)
+		if err != nil {
+			return nil, err
+		}
+		r.planner, r.plans = p, make(map[int]*query.Plan)
+	}
+	if r.scattered {
+		group = 0
+	} else {
+		groups = groups[group : group+1]
+	}
+	p := r.plans[group]
+	if p == nil {
+		p = r.planner.For(groups...)
+		r.plans[group] = p
+	}
+	return p, nil
 }
 
 func (r *rows) points(places []place) (points, error) {
-	r.once.Do(func() { r.planned, r.failed = r.plan(r.loader.ctx, r.q) })
-	if r.failed != nil {
-		return points{}, r.failed
+	plan, err := r.planOf(places[0].group)
+	if err != nil {
+		return points{}, err
 	}
 	var all []query.Span
 	for _, p := range slices.Backward(places) {
-		found, err := r.loader.get(p.group, func(ctx context.Context, g query.Group, hold func(n int) error) ([][]query.Span, error) {
+		found, err := r.loader.get(p.group, func(ctx context.Context, group int, hold func(n int) error) ([][]query.Span, error) {
+			g := r.loader.groups[group]
 			out := make([][]query.Span, len(g.IDs()))
-			err := g.Spans(ctx, r.planned, r.warn, func(i int, s *query.Span) error {
+			plan, err := r.planOf(group)
+			if err != nil {
+				return nil, err
+			}
+			err = g.Spans(ctx, plan, r.warn, func(i int, s *query.Span) error {
 				if n := len(out[i]); n == cap(out[i]) {
 					size := max(2*n, r.rows(r.q))
 					if err := hold(samplesIn((size - n) * spanBytes)); err != nil {
@@ -278,7 +312,7 @@ func (r *rows) points(places []place) (points, error) {
 		})
 		all = slices.CompactFunc(all, func(a, b query.Span) bool { return a.EndMs == b.EndMs })
 	}
-	return r.reading.points(r.loader.ctx, r.planned, r.q.Ladder().WidthMs(r.level), all, func(err error) {
+	return r.reading.points(r.loader.ctx, plan, r.q.Ladder().WidthMs(r.level), all, func(err error) {
 		r.warn.Add("percentiles are missing: %v", err)
 	})
 }

@@ -48,12 +48,12 @@ func (r *reading) fromMs(q *query.Querier) int64 {
 }
 
 // plan looks at what there is to read.
-func (r *reading) plan(ctx context.Context, q *query.Querier) (*query.Plan, error) {
+func (r *reading) plan(ctx context.Context, q *query.Querier, warn *query.Warnings) (*query.Planner, error) {
 	toMs := r.grid.last()
 	if r.instant || r.averaged() {
 		toMs++
 	}
-	return q.Plan(ctx, r.level, r.fromMs(q), toMs)
+	return q.Planner(ctx, r.level, r.fromMs(q), toMs, warn)
 }
 
 // rows is about how many rows a series may have.

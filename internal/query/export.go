@@ -116,8 +116,8 @@ type Row struct {
 }
 
 // Rollups reads the stored rows of a level that start in [startMs, endMs): each series'
-// by time, the series of a group in no order. The error, but none that All yields, may
-// be a *RequestError.
+// by time, the series of a group in no order. A warning says which of them lack late
+// samples. The error, but none that All yields, may be a *RequestError.
 func (q *Querier) Rollups(ctx context.Context, sels []Selector, level metric.Bucket, startMs, endMs int64) (*Result[Row], error) {
 	if err := checkRange(startMs, endMs); err != nil {
 		return nil, err
@@ -135,8 +135,14 @@ func (q *Querier) Rollups(ctx context.Context, sels []Selector, level metric.Buc
 		if fromMs >= toMs {
 			return
 		}
+		late, err := q.lateRows(ctx, level, fromMs, toMs, &r.warnings)
+		if err != nil {
+			yield(Row{}, err)
+			return
+		}
 		var sk sketch.Sketch
 		for _, g := range groups {
+			late(g)
 			for row, err := range q.rows(ctx, g, level, fromMs, toMs) {
 				if err != nil {
 					yield(Row{}, err)

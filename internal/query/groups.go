@@ -116,17 +116,35 @@ type Plan struct {
 	parts  []part
 }
 
-// Plan looks at what there is to read in [fromMs, toMs), at a level and below.
-func (q *Querier) Plan(ctx context.Context, level metric.Bucket, fromMs, toMs int64) (*Plan, error) {
+// Planner makes plans for groups.
+type Planner struct {
+	ladder metric.Ladder
+	parts  func(groups ...group) []part
+}
+
+// For is the plan for groups. Where the plans of two differ, as one of them has late data, their spans do not go together:
+// groups whose spans are to be put together need one plan.
+func (p *Planner) For(groups ...Group) *Plan {
+	all := make([]group, len(groups))
+	for i, g := range groups {
+		all[i] = g.group
+	}
+	return &Plan{ladder: p.ladder, parts: p.parts(all...)}
+}
+
+// Planner looks at what there is to read in [fromMs, toMs), at a level and below. Warnings say what is not there.
+func (q *Querier) Planner(ctx context.Context, level metric.Bucket, fromMs, toMs int64, warn *Warnings) (*Planner, error) {
 	levels := q.ladder.Levels()[:level]
 	slices.Reverse(levels)
 	fromMs = metric.AlignDown(max(fromMs, minTimeMs), q.ladder.WidthMs(level))
 	toMs = q.untilMs(min(toMs, maxTimeMs))
-	p, err := q.planner(ctx, fromMs, toMs, levels)
+	p, err := q.planner(ctx, fromMs, toMs, levels, &warn.warnings)
 	if err != nil {
 		return nil, err
 	}
-	return &Plan{ladder: q.ladder, parts: p.plan(fromMs, toMs, levels, nil)}, nil
+	return &Planner{ladder: q.ladder, parts: p.forGroups(&warn.warnings, func(p *planner) []part {
+		return p.plan(fromMs, toMs, levels, nil)
+	})}, nil
 }
 
 // Floor is the latest time, not after tMs, that no row straddles: the start of the row

@@ -6,6 +6,7 @@ import (
 	"math"
 	"slices"
 
+	"github.com/quern/quern/internal/late"
 	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/storage"
 )
@@ -24,8 +25,8 @@ type part struct {
 //     lies within a part: no sample counts twice, whatever the retention and however
 //     many buckets take part.
 //  2. A row is used only when it has been ground, or nothing came that could be:
-//     where a slice is still open its samples are read instead, or finer rows. Data
-//     that comes late shows in the rows after the next run.
+//     where a slice is still open its samples are read instead, or finer rows. So it is where
+//     late data is to be ground into a row yet, or into one that it is made of.
 //  3. What a bucket no longer has is not read from it, and cut-offs lie where rows of
 //     the next bucket begin.
 //
@@ -39,10 +40,16 @@ type planner struct {
 	// the starts of the rows before it that are outstanding, sorted. Both by bucket.
 	openMs     []int64
 	ungroundMs [][]int64
+	// late is what is late in [fromMs, toMs), which has all rows of the range; nil where no rows are read.
+	late         *late.View
+	fromMs, toMs int64
 }
 
 // planner learns what is there to read in [startMs, endMs), now, at the given levels.
-func (q *Querier) planner(ctx context.Context, startMs, endMs int64, levels []metric.Bucket) (*planner, error) {
+// A warning says when it may not have learnt everything.
+func (q *Querier) planner(
+	ctx context.Context, startMs, endMs int64, levels []metric.Bucket, warn *warnings,
+) (*planner, error) {
 	nowMs := q.nowMs()
 	n := int(q.ladder.Top()) + 1
 	p := &planner{
@@ -50,6 +57,12 @@ func (q *Querier) planner(ctx context.Context, startMs, endMs int64, levels []me
 		keptMs:     q.keptMs(nowMs),
 		openMs:     make([]int64, n),
 		ungroundMs: make([][]int64, n),
+	}
+	if len(levels) == 0 && startMs >= p.keptMs[metric.Raw] {
+		return p, nil
+	}
+	if err := q.addLate(ctx, p, startMs, endMs, warn); err != nil {
+		return nil, err
 	}
 	if len(levels) == 0 {
 		return p, nil
@@ -97,6 +110,108 @@ func (q *Querier) outstanding(ctx context.Context, coarsest metric.Bucket, fromM
 		}
 	}
 	return out, nil
+}
+
+// addLate has the planner know what is late, which is to be learnt before the states of slices; see package late.
+func (q *Querier) addLate(ctx context.Context, p *planner, startMs, endMs int64, warn *warnings) error {
+	if q.opts.Late == nil {
+		return nil
+	}
+	view, err := q.opts.Late.View(ctx)
+	switch {
+	case ctx.Err() != nil:
+		return context.Cause(ctx)
+	case err != nil:
+		warn.add("incomplete: late samples may be missing from roll-up rows: %v", err)
+	}
+	if !view.Empty() {
+		width := p.ladder.WidthMs(p.ladder.Top())
+		p.late, p.fromMs, p.toMs = view, metric.AlignDown(startMs, width), ceil(endMs, width)
+	}
+	return nil
+}
+
+// of is the planner for the series of some groups: late data is by blocks.
+func (p *planner) of(groups ...group) *planner {
+	if p.late == nil {
+		return p
+	}
+	found := false
+	out := *p
+	out.ungroundMs = slices.Clone(p.ungroundMs)
+	var lateMs []int64 // the late rows of a level
+	for level := metric.Bucket(1); level <= p.ladder.Top(); level++ {
+		width := p.ladder.WidthMs(level)
+		for i, t := range lateMs {
+			lateMs[i] = metric.AlignDown(t, width)
+		}
+		for _, g := range groups {
+			lateMs = append(lateMs, p.late.Slices(level-1, g.span(), p.fromMs, p.toMs)...)
+		}
+		if len(lateMs) == 0 {
+			continue
+		}
+		found = true
+		slices.Sort(lateMs)
+		lateMs = slices.Compact(lateMs)
+		all := slices.Concat(p.ungroundMs[level], lateMs)
+		slices.Sort(all)
+		out.ungroundMs[level] = slices.Compact(all)
+	}
+	if !found {
+		return p
+	}
+	return &out
+}
+
+// forGroups yields what cut makes of the planner for groups: the same for all of which nothing is late.
+func (p *planner) forGroups(warn *warnings, cut func(*planner) []part) func(groups ...group) []part {
+	most := cut(p)
+	p.warnUnground(most, warn)
+	return func(groups ...group) []part {
+		own := p.of(groups...)
+		if own == p {
+			return most
+		}
+		parts := cut(own)
+		own.warnUnground(parts, warn)
+		return parts
+	}
+}
+
+// warnUnground says which rows of the parts are read although they have yet to be ground, because nothing finer is left.
+func (p *planner) warnUnground(parts []part, warn *warnings) {
+	for _, part := range parts {
+		if part.bucket == metric.Raw {
+			continue
+		}
+		all := p.ungroundMs[part.bucket]
+		width := p.ladder.WidthMs(part.bucket)
+		first, _ := slices.BinarySearch(all, metric.AlignDown(part.fromMs, width))
+		all = all[first:]
+		for len(all) > 0 && all[0] < part.toMs {
+			n := 1
+			for n < len(all) && all[n] < part.toMs && all[n] == all[n-1]+width {
+				n++
+			}
+			warn.add("incomplete: samples from %s to %s have yet to be ground into the %s rows",
+				metric.Slice{StartMs: all[0]}, metric.Slice{StartMs: all[n-1] + width}, p.ladder.Name(part.bucket))
+			all = all[n:]
+		}
+	}
+}
+
+// lateRows warns of the rows of a level in [fromMs, toMs) that late data is to be ground into yet, of each group that it is
+// called for. It is for who asks for just these rows.
+func (q *Querier) lateRows(ctx context.Context, level metric.Bucket, fromMs, toMs int64, warn *warnings) (func(g group), error) {
+	p := &planner{ladder: q.ladder, ungroundMs: make([][]int64, q.ladder.Top()+1)}
+	if fromMs >= toMs {
+		return func(group) {}, nil
+	}
+	if err := q.addLate(ctx, p, fromMs, toMs, warn); err != nil {
+		return nil, err
+	}
+	return func(g group) { p.of(g).warnUnground([]part{{bucket: level, fromMs: fromMs, toMs: toMs}}, warn) }, nil
 }
 
 // keptMs is from when on each bucket is whole.

@@ -94,14 +94,15 @@ func (q *Querier) Points(ctx context.Context, sels []Selector, rng Range) (*Resu
 		return nil, err
 	}
 	levels, borders := q.fitting(rng)
-	p, err := q.planner(ctx, rng.StartMs, rng.EndMs, levels)
+	r := new(Result[SeriesPoints])
+	p, err := q.planner(ctx, rng.StartMs, rng.EndMs, levels, &r.warnings)
 	if err != nil {
 		return nil, err
 	}
-	parts := p.plan(rng.StartMs, q.untilMs(rng.EndMs), levels, borders)
-	r := new(Result[SeriesPoints])
+	untilMs := q.untilMs(rng.EndMs)
+	parts := p.forGroups(&r.warnings, func(p *planner) []part { return p.plan(rng.StartMs, untilMs, levels, borders) })
 	r.all = inOrder(ctx, groups, q.opts.Parallel, func(ctx context.Context, g group) ([]SeriesPoints, error) {
-		return q.groupPoints(ctx, g, rng, parts, &r.warnings)
+		return q.groupPoints(ctx, g, rng, parts(g), &r.warnings)
 	})
 	return r, nil
 }

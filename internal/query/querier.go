@@ -22,6 +22,7 @@ import (
 
 	"github.com/quern/quern/internal/blocks"
 	"github.com/quern/quern/internal/clock"
+	"github.com/quern/quern/internal/late"
 	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/storage"
 )
@@ -45,6 +46,8 @@ type Options struct {
 	// Parallel is the number of groups that one request reads at the same time, except
 	// where it streams what it reads. The default is 4.
 	Parallel int
+	// Late knows which rows late data has left behind. The default is that nothing comes late.
+	Late *late.Tracker
 	// Metrics takes the querier's own metrics. The default is nobody.
 	Metrics prometheus.Registerer
 }
@@ -122,7 +125,7 @@ type Result[T any] struct {
 func (r *Result[T]) All() iter.Seq2[T, error] { return r.all }
 
 // Warnings say what is missing from the answer, or may be wrong with it, because stored
-// data is damaged. They are complete after the last value.
+// data is damaged, or has yet to be ground. They are complete after the last value.
 func (r *Result[T]) Warnings() []string { return r.warnings.list() }
 
 // maxWarnings bounds the warnings of one answer: who has more has one problem, not many.
@@ -135,13 +138,16 @@ type warnings struct {
 }
 
 func (w *warnings) add(format string, args ...any) {
+	text := fmt.Sprintf(format, args...)
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if len(w.all) == maxWarnings {
+	switch {
+	case slices.Contains(w.all, text): // of another group, say
+	case len(w.all) == maxWarnings:
 		w.more++
-		return
+	default:
+		w.all = append(w.all, text)
 	}
-	w.all = append(w.all, fmt.Sprintf(format, args...))
 }
 
 func (w *warnings) list() []string {

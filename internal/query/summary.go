@@ -38,14 +38,15 @@ func (q *Querier) Summary(ctx context.Context, sels []Selector, startMs, endMs i
 	}
 	levels := q.ladder.Levels()
 	slices.Reverse(levels)
-	p, err := q.planner(ctx, startMs, endMs, levels)
+	r := new(Result[Summary])
+	p, err := q.planner(ctx, startMs, endMs, levels, &r.warnings)
 	if err != nil {
 		return nil, err
 	}
-	parts := p.plan(startMs, q.untilMs(endMs), levels, nil)
-	r := new(Result[Summary])
+	untilMs := q.untilMs(endMs)
+	parts := p.forGroups(&r.warnings, func(p *planner) []part { return p.plan(startMs, untilMs, levels, nil) })
 	r.all = inOrder(ctx, groups, q.opts.Parallel, func(ctx context.Context, g group) ([]Summary, error) {
-		return q.groupSummary(ctx, g, parts, &r.warnings)
+		return q.groupSummary(ctx, g, parts(g), &r.warnings)
 	})
 	return r, nil
 }
@@ -105,7 +106,8 @@ type Baseline struct {
 }
 
 // Baseline reads the baseline over the rows of the finest level that start in
-// [startMs, endMs). A series without rows is left out: there is nothing usual about it.
+// [startMs, endMs). A series without rows is left out: there is nothing usual about it. A
+// warning says which rows lack late samples.
 // The error, but none that All yields, may be a *RequestError.
 func (q *Querier) Baseline(ctx context.Context, sels []Selector, startMs, endMs int64) (*Result[Baseline], error) {
 	if err := checkRange(startMs, endMs); err != nil {
@@ -117,10 +119,15 @@ func (q *Querier) Baseline(ctx context.Context, sels []Selector, startMs, endMs 
 	}
 	startMs, endMs = q.sinceMs(1, startMs), q.untilMs(endMs)
 	r := new(Result[Baseline])
+	late, err := q.lateRows(ctx, 1, startMs, endMs, &r.warnings)
+	if err != nil {
+		return nil, err
+	}
 	r.all = inOrder(ctx, groups, q.opts.Parallel, func(ctx context.Context, g group) ([]Baseline, error) {
 		if startMs >= endMs {
 			return nil, nil
 		}
+		late(g)
 		all := make([]Baseline, len(g.ids))
 		for row, err := range q.rows(ctx, g, 1, startMs, endMs) {
 			if err != nil {

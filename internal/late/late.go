@@ -1,0 +1,304 @@
+// Package late knows which roll-up rows late data has left behind: those of slices for which marks lie in the index of
+// another slice, whose run is still to come. Who reads rows reads the level below in their place.
+//
+//  1. Own marks at once: what this process has put, and acknowledged, before a View is taken is in it.
+//  2. Others' soon: a View has what other processes put before its last reading began, which is readEvery ago, or
+//     ten times as long as a reading takes if that is more.
+//  3. No gap on the way up: work whose mark was deleted while a View was read has its next mark in it, or lies in a slice
+//     that is not complete. So a View is to be taken before the states of slices are asked for.
+//  4. A View may name a slice that has been ground since: reading the level below is slower, and as right.
+//
+// Times are in Unix ms, ranges half open.
+package late
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"iter"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/quern/quern/internal/blocks"
+	"github.com/quern/quern/internal/clock"
+	"github.com/quern/quern/internal/metric"
+	"github.com/quern/quern/internal/storage"
+)
+
+const (
+	// readEvery is how long what has been read of the index serves.
+	readEvery = 5 * time.Second
+	// restFactor bounds the share of the time that is spent on reading: one in so many.
+	restFactor = 10
+	// maxBlocks bounds the memory, at about 20 bytes each: beyond it all blocks of a further slice count as late.
+	maxBlocks = 1 << 18
+)
+
+// Store is what a Tracker reads.
+type Store interface {
+	Settings() storage.Settings
+	Marks(ctx context.Context, p storage.IndexPartition) iter.Seq2[storage.Mark, error]
+}
+
+// Options set up a Tracker.
+type Options struct {
+	// Outstanding lists the slices that have been opened and not completed; see recovery.Outstanding.
+	Outstanding func(ctx context.Context) ([]storage.SliceKey, error)
+	// Shared says that other processes put marks into the store, too. Otherwise nothing is read while there are none.
+	Shared bool
+}
+
+// Tracker keeps what is late. It is safe for concurrent use.
+type Tracker struct {
+	store  Store
+	ladder metric.Ladder
+	clk    clock.Clock
+	opts   Options
+
+	// turn is held while the index is read; it is a channel so that waiting can be called off.
+	turn chan struct{}
+
+	mu   sync.Mutex
+	view *View
+	// lent says that somebody holds the view: it is copied before it is changed.
+	lent bool
+	// noted are the places noted since a reading began, nil while there is none.
+	noted *[]place
+	// The last reading: when it ended, when it is due again, and how it failed.
+	read           bool
+	readMs, nextMs int64
+	err            error
+}
+
+// New makes a tracker. It reads nothing before it is asked for a View.
+func New(store Store, clk clock.Clock, opts Options) *Tracker {
+	return &Tracker{
+		store: store, ladder: store.Settings().Ladder, clk: clk, opts: opts,
+		turn: make(chan struct{}, 1), view: newView(),
+	}
+}
+
+// place is a block of a slice of a bucket.
+type place struct {
+	storage.SliceKey
+	start metric.ScheduleID
+}
+
+// late says whether a mark stands for a slice other than the one whose run reads it. The rows of that one are not relied
+// upon before it is complete.
+func (t *Tracker) late(in storage.SliceKey, m *storage.Mark) (place, bool) {
+	s := t.ladder.SliceAt(in.Bucket, m.TimeMs)
+	return place{storage.SliceKey{Bucket: in.Bucket, StartMs: s.StartMs}, m.Start}, s.StartMs != in.StartMs
+}
+
+// Note takes in marks that this process has put. It is to be called when they are durable, or may be, and before what they
+// stand for is acknowledged.
+func (t *Tracker) Note(marks []storage.PlacedMark) {
+	epochs := t.store.Settings().Epochs
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for i := range marks {
+		p, ok := t.late(marks[i].Partition.SliceKey, &marks[i].Mark)
+		if !ok {
+			continue
+		}
+		if t.noted != nil {
+			*t.noted = append(*t.noted, p)
+		}
+		if !t.read || t.view.has(p) {
+			continue // the first reading finds what has been put before it
+		}
+		if t.lent {
+			t.view, t.lent = t.view.clone(), false
+		}
+		t.view.add(p, epochs)
+	}
+}
+
+// View is what is late now. After an error it is what was known before.
+func (t *Tracker) View(ctx context.Context) (*View, error) {
+	if due, wait := t.due(); due && (wait || len(t.turn) == 0) {
+		select {
+		case t.turn <- struct{}{}:
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
+		defer func() { <-t.turn }()
+		if due, _ := t.due(); due { // whoever had the turn may have read
+			t.refresh(ctx)
+			if ctx.Err() != nil {
+				return nil, context.Cause(ctx)
+			}
+		}
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.lent = true
+	return t.view, t.err
+}
+
+// due says whether the index is to be read, and whether a View has to wait for that. Where nobody else puts marks, what is
+// known lacks none: reading only finds what has been ground.
+func (t *Tracker) due() (due, wait bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if !t.read {
+		return true, true
+	}
+	if !t.opts.Shared && t.err == nil && len(t.view.late) == 0 {
+		return false, false
+	}
+	now := clock.NowMs(t.clk)
+	return now >= t.nextMs || now < t.readMs, t.opts.Shared
+}
+
+// refresh reads the index anew.
+func (t *Tracker) refresh(ctx context.Context) {
+	began := t.clk.Now()
+	t.mu.Lock()
+	noted := &[]place{}
+	t.noted = noted
+	t.mu.Unlock()
+
+	fresh, err := t.readAll(ctx)
+
+	epochs := t.store.Settings().Epochs
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.noted = nil
+	if ctx.Err() != nil {
+		return // the next one reads
+	}
+	now := t.clk.Now()
+	t.readMs = now.UnixMilli()
+	t.nextMs = now.Add(max(readEvery, restFactor*now.Sub(began))).UnixMilli()
+	if t.err = err; err != nil {
+		t.read = true
+		return
+	}
+	for _, p := range *noted {
+		fresh.add(p, epochs)
+	}
+	t.view, t.lent, t.read = fresh, false, true
+}
+
+// readAll reads the marks of all outstanding slices: of each bucket oldest first, and the next bucket after, as work moves
+// on only to a later slice or a coarser bucket, where its mark is put before the old one is deleted. Slices that were opened
+// meanwhile, into which marks may have gone, have all read again.
+func (t *Tracker) readAll(ctx context.Context) (*View, error) {
+	s := t.store.Settings()
+	known, err := t.opts.Outstanding(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("read what is late: %w", err)
+	}
+	for {
+		slices.SortFunc(known, func(a, b storage.SliceKey) int {
+			return cmp.Or(cmp.Compare(a.Bucket, b.Bucket), cmp.Compare(a.StartMs, b.StartMs))
+		})
+		v := newView()
+		for _, k := range known {
+			for shard := range s.IndexPartitions {
+				for m, err := range t.store.Marks(ctx, storage.IndexPartition{SliceKey: k, Shard: shard}) {
+					if err != nil {
+						return nil, fmt.Errorf("read what is late, in the index of %s: %w", t.ladder.SliceAt(k.Bucket, k.StartMs), err)
+					}
+					if p, ok := t.late(k, &m); ok {
+						v.add(p, s.Epochs)
+					}
+				}
+			}
+		}
+		now, err := t.opts.Outstanding(ctx)
+		if err != nil {
+			return nil, fmt.Errorf("read what is late: %w", err)
+		}
+		if !slices.ContainsFunc(now, func(k storage.SliceKey) bool { return !slices.Contains(known, k) }) {
+			return v, nil
+		}
+		known = now
+	}
+}
+
+// View is what is late at some time. It does not change once it is handed out.
+type View struct {
+	late map[storage.SliceKey]*blockSet
+	n    int
+	// edition counts the views before that this one was copied from.
+	edition int
+}
+
+// blockSet is the late blocks of one slice, by their starts. All of the slice's blocks have one size.
+type blockSet struct {
+	size   int
+	starts map[metric.ScheduleID]struct{}
+	all    bool // starts is empty
+	// edition is that of the view that it was made for, and may be changed in.
+	edition int
+}
+
+func newView() *View { return &View{late: make(map[storage.SliceKey]*blockSet)} }
+
+// clone shares the sets with v: add copies one before it changes it.
+func (v *View) clone() *View {
+	return &View{late: maps.Clone(v.late), n: v.n, edition: v.edition + 1}
+}
+
+func (v *View) has(p place) bool {
+	s := v.late[p.SliceKey]
+	if s == nil {
+		return false
+	}
+	_, ok := s.starts[p.start]
+	return ok || s.all
+}
+
+func (v *View) add(p place, epochs blocks.Epochs) {
+	if v.has(p) {
+		return
+	}
+	s := v.late[p.SliceKey]
+	switch {
+	case s == nil:
+		s = &blockSet{size: epochs.SizeAt(p.StartMs), starts: make(map[metric.ScheduleID]struct{}), edition: v.edition}
+	case s.edition != v.edition:
+		s = &blockSet{size: s.size, starts: maps.Clone(s.starts), edition: v.edition}
+	}
+	v.late[p.SliceKey] = s
+	if v.n >= maxBlocks {
+		v.n -= len(s.starts)
+		s.starts, s.all = nil, true
+		return
+	}
+	v.n++
+	s.starts[p.start] = struct{}{}
+}
+
+// Empty says that nothing is late.
+func (v *View) Empty() bool { return len(v.late) == 0 }
+
+// Slices are the starts of those slices of a bucket that start in [fromMs, toMs) and have late data for a block that ids
+// touches, sorted.
+func (v *View) Slices(b metric.Bucket, ids blocks.Range, fromMs, toMs int64) []int64 {
+	var out []int64
+	for k, s := range v.late {
+		if k.Bucket == b && fromMs <= k.StartMs && k.StartMs < toMs && s.touches(ids) {
+			out = append(out, k.StartMs)
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
+func (s *blockSet) touches(ids blocks.Range) bool {
+	if s.all {
+		return true
+	}
+	for start := blocks.Of(ids.Start, s.size).Start; start < ids.End; start += metric.ScheduleID(s.size) {
+		if _, ok := s.starts[start]; ok {
+			return true
+		}
+	}
+	return false
+}
