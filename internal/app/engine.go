@@ -61,6 +61,7 @@ type engine struct {
 
 	index   *query.Index      // with the role of ingest
 	late    *late.Tracker     // the same
+	seen    *query.Sightings  // the same
 	catalog *metadata.Catalog // the same
 	ingest  *ingest.Ingest    // the same, once started
 }
@@ -79,7 +80,7 @@ func (s *setup) newEngine(ctx context.Context, st storage.Store) (*engine, error
 		return nil, err
 	}
 	if s.roles.ingest {
-		e.index = query.NewIndex()
+		e.index, e.seen = query.NewIndex(), query.NewSightings(s.shared())
 		if err := e.index.Refresh(ctx, st); err != nil {
 			return nil, err
 		}
@@ -118,7 +119,7 @@ func (s *setup) startIngest(ctx context.Context, e *engine) {
 	})
 	e.ingest = ingest.Start(ctx, e.store, reg, e.cache, s.clk, ingest.Options{
 		Window: s.cfg.GroupCommit, MaxPending: s.cfg.MaxPendingSamples,
-		AgeCap: s.cfg.AgeCap, KeepRaw: e.retention.Of(metric.Raw), FutureLimit: s.cfg.FutureLimit,
+		AgeCap: s.cfg.AgeCap, KeepRaw: e.retention.Of(metric.Raw), FutureLimit: s.cfg.FutureLimit, OnSamples: e.seen.Saw,
 		Logger: component(s.log, "ingest"), Metrics: s.metrics,
 	})
 }

@@ -231,7 +231,7 @@ func (s *server) build(ctx context.Context) error {
 		s.startIngest(ctx, s.engine)
 		st := s.engine.store
 		reader := query.New(st, s.engine.index, st.Settings(), s.engine.retention, s.clk, query.Options{
-			Outstanding: s.engine.recovery.Outstanding, FutureLimit: s.cfg.FutureLimit, Late: s.engine.late, Metrics: s.metrics,
+			Outstanding: s.engine.recovery.Outstanding, FutureLimit: s.cfg.FutureLimit, Late: s.engine.late, Sightings: s.engine.seen, Metrics: s.metrics,
 		})
 		takes := appender{s.engine.ingest, &s.unfit}
 		opts.Appender = takes

@@ -34,6 +34,9 @@ type Options struct {
 	KeepRaw time.Duration
 	// FutureLimit is how far ahead of this process's clock a sample may be. The default is 10m.
 	FutureLimit time.Duration
+	// OnSamples is told of samples that are durable, or may be, before they are acknowledged. It keeps nothing of its argument.
+	// The default is nobody.
+	OnSamples func(samples []metric.Sample)
 	// Limits bound names, labels and values.
 	Limits Limits
 	// Logger takes what an operator should know. The default discards.
@@ -54,6 +57,9 @@ func (o *Options) ensureDefaults() {
 	}
 	if o.FutureLimit == 0 {
 		o.FutureLimit = 10 * time.Minute
+	}
+	if o.OnSamples == nil {
+		o.OnSamples = func([]metric.Sample) {}
 	}
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
@@ -303,6 +309,7 @@ func (in *Ingest) commit(ctx context.Context, g *grouper, c *commit) {
 	c.settings = in.store.Settings()
 	groups := g.group(c.settings.Ladder, c.settings.Epochs, c.samples)
 	err := in.writer.Flush(ctx, groups)
+	in.opts.OnSamples(c.samples)
 	if err == nil {
 		return
 	}

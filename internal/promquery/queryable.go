@@ -60,18 +60,21 @@ func (q *querier) Close() error {
 	return nil
 }
 
-// LabelValues implements storage.LabelQuerier. Values are of all times.
+// LabelValues implements storage.LabelQuerier. Values are those that series have which were seen on the day of mint or
+// later.
 func (q *querier) LabelValues(
-	_ context.Context, name string, hints *storage.LabelHints, matchers ...*labels.Matcher,
+	ctx context.Context, name string, hints *storage.LabelHints, matchers ...*labels.Matcher,
 ) ([]string, annotations.Annotations, error) {
-	return atMost(hints, q.q.Index().LabelValues(name, selectors(matchers)...)), nil, nil
+	values, err := q.q.LabelValues(ctx, q.mint, name, selectors(matchers)...)
+	return atMost(hints, values), nil, asStored(err)
 }
 
-// LabelNames implements storage.LabelQuerier. Names are of all times.
+// LabelNames implements storage.LabelQuerier. Names are as values of LabelValues.
 func (q *querier) LabelNames(
-	_ context.Context, hints *storage.LabelHints, matchers ...*labels.Matcher,
+	ctx context.Context, hints *storage.LabelHints, matchers ...*labels.Matcher,
 ) ([]string, annotations.Annotations, error) {
-	return atMost(hints, q.q.Index().LabelNames(selectors(matchers)...)), nil, nil
+	names, err := q.q.LabelNames(ctx, q.mint, selectors(matchers)...)
+	return atMost(hints, names), nil, asStored(err)
 }
 
 func selectors(matchers []*labels.Matcher) []query.Selector {
@@ -90,11 +93,18 @@ func atMost(hints *storage.LabelHints, words []string) []string {
 
 // Select implements storage.Querier. Nothing is read before a series is asked for its
 // samples, and then the whole group in which it rests, for all its series. All series that
-// match are in the set, also those without samples in the time asked for.
+// match are in the set, also those without samples in the time asked for; but where only the
+// series themselves are wanted, those that were seen on the day of its start or later.
 func (q *querier) Select(
 	ctx context.Context, sortSeries bool, hints *storage.SelectHints, matchers ...*labels.Matcher,
 ) storage.SeriesSet {
-	groups, err := q.q.Groups(matchers)
+	var groups []query.Group
+	var err error
+	if hints != nil && hints.Func == "series" {
+		groups, err = q.q.GroupsSince(ctx, hints.Start, matchers)
+	} else {
+		groups, err = q.q.Groups(matchers)
+	}
 	if err != nil {
 		return storage.ErrSeriesSet(err)
 	}

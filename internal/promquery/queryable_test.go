@@ -2,6 +2,7 @@ package promquery
 
 import (
 	"fmt"
+	"math"
 	"testing"
 
 	"github.com/prometheus/prometheus/model/labels"
@@ -18,7 +19,7 @@ func TestLabels(t *testing.T) {
 		w.id(named([]string{"x", "y"}[i%2], metric.Label{Name: "i", Value: fmt.Sprintf("%02d", 19-i)}))
 	}
 	w.id(named("z", metric.Label{Name: "only", Value: "z"}))
-	q, err := w.queryable.Querier(0, now)
+	q, err := w.queryable.Querier(math.MinInt64, now)
 	require.NoError(t, err)
 	defer q.Close()
 	y := labels.MustNewMatcher(labels.MatchEqual, metric.NameLabel, "y")
@@ -37,11 +38,40 @@ func TestLabels(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, []string{"x", "y", "z"}, values)
 
-	set := q.Select(t.Context(), true, &promstorage.SelectHints{Start: 0, End: now, Limit: 2, Func: "series"}, y)
+	set := q.Select(t.Context(), true, &promstorage.SelectHints{Start: math.MinInt64, End: now, Limit: 2, Func: "series"}, y)
 	var got []string
 	for set.Next() {
 		got = append(got, set.At().Labels().Get("i"))
 	}
 	require.NoError(t, set.Err())
 	require.Equal(t, []string{"00", "02"}, got)
+}
+
+// TestLabelsOfATime: what is listed for a time has samples since the day on which it begins.
+func TestLabelsOfATime(t *testing.T) {
+	for kind := range stores {
+		w := newWorld(t, kind, retention, now)
+		young, old := w.id(named("young", metric.Label{Name: "a", Value: "1"})), w.id(named("old", metric.Label{Name: "b", Value: "1"}))
+		w.id(named("never", metric.Label{Name: "c", Value: "1"}))
+		w.put(metric.Sample{Schedule: young, TimeMs: now - hour}, metric.Sample{Schedule: old, TimeMs: now - 3*day})
+		any := labels.MustNewMatcher(labels.MatchNotEqual, metric.NameLabel, "")
+		for mint, want := range map[int64][]string{
+			now - hour: {"young"}, now - 2*day: {"young"}, now - 3*day: {"old", "young"}, math.MinInt64: {"never", "old", "young"},
+		} {
+			q, err := w.queryable.Querier(mint, now)
+			require.NoError(t, err)
+			values, _, err := q.LabelValues(t.Context(), metric.NameLabel, nil)
+			require.NoError(t, err)
+			require.Equal(t, want, values)
+			names, _, err := q.LabelNames(t.Context(), nil, any)
+			require.NoError(t, err)
+			require.Len(t, names, len(want)+1)
+			var got []string
+			for set := q.Select(t.Context(), true, &promstorage.SelectHints{Start: mint, End: now, Func: "series"}, any); set.Next(); {
+				got = append(got, set.At().Labels().Get(metric.NameLabel))
+			}
+			require.ElementsMatch(t, want, got)
+			require.NoError(t, q.Close())
+		}
+	}
 }

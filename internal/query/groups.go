@@ -17,15 +17,20 @@ type Group struct {
 
 // Groups finds the series that match any of the selectors. The error is a *RequestError.
 func (q *Querier) Groups(sels ...Selector) ([]Group, error) {
-	groups, err := q.groups(sels, math.MaxInt)
+	ids, err := q.selected(sels)
 	if err != nil {
 		return nil, err
 	}
+	return q.asGroups(ids), nil
+}
+
+func (q *Querier) asGroups(ids []metric.ScheduleID) []Group {
+	groups := q.grouped(ids, math.MaxInt)
 	out := make([]Group, len(groups))
 	for i, g := range groups {
 		out[i] = Group{group: g, q: q}
 	}
-	return out, nil
+	return out
 }
 
 // IDs are the series, by id. They MUST NOT be changed.

@@ -209,13 +209,7 @@ func (x *Index) Labels(id metric.ScheduleID) metric.Labels {
 // selectors, of all series when there is none, sorted.
 func (x *Index) LabelNames(sels ...Selector) []string {
 	if len(sels) > 0 {
-		names := make(map[string]struct{})
-		for _, id := range x.Select(sels...) {
-			for _, l := range x.Labels(id) {
-				names[l.Name] = struct{}{}
-			}
-		}
-		return slices.Sorted(maps.Keys(names))
+		return x.namesOf(x.Select(sels...))
 	}
 	x.mu.RLock()
 	defer x.mu.RUnlock()
@@ -225,20 +219,57 @@ func (x *Index) LabelNames(sels ...Selector) []string {
 // LabelValues are the values of a label that series have which match any of the
 // selectors, of all series when there is none, sorted.
 func (x *Index) LabelValues(name string, sels ...Selector) []string {
-	var out []string
 	if len(sels) > 0 {
-		for _, id := range x.Select(sels...) {
-			if v := x.Labels(id).Get(name); v != "" {
-				out = append(out, v)
-			}
-		}
-		slices.Sort(out)
-		return slices.Compact(out)
+		return x.valuesOf(name, x.Select(sels...))
 	}
+	var out []string
 	for _, p := range x.values(name) {
 		out = append(out, p.value)
 	}
 	slices.Sort(out)
+	return out
+}
+
+// namesOf are the names of the labels of series, sorted.
+func (x *Index) namesOf(ids []metric.ScheduleID) []string {
+	names := make(map[string]struct{})
+	for _, id := range ids {
+		for _, l := range x.Labels(id) {
+			names[l.Name] = struct{}{}
+		}
+	}
+	return slices.Sorted(maps.Keys(names))
+}
+
+// valuesOf are the values of a label of series, sorted.
+func (x *Index) valuesOf(name string, ids []metric.ScheduleID) []string {
+	values := make(map[string]struct{})
+	for _, id := range ids {
+		if v := x.Labels(id).Get(name); v != "" {
+			values[v] = struct{}{}
+		}
+	}
+	return slices.Sorted(maps.Keys(values))
+}
+
+// matched are the series that match any of the selectors, all if there is none, by id.
+func (x *Index) matched(sels []Selector) []metric.ScheduleID {
+	if len(sels) > 0 {
+		return x.Select(sels...)
+	}
+	x.mu.RLock()
+	defer x.mu.RUnlock()
+	out := make([]metric.ScheduleID, 0, x.n)
+	for i, p := range x.pages {
+		if p == nil {
+			continue
+		}
+		for j, ls := range p.labels {
+			if ls != nil {
+				out = append(out, metric.ScheduleID(i*pageSize+j))
+			}
+		}
+	}
 	return out
 }
 

@@ -46,6 +46,9 @@ type Options struct {
 	// Parallel is the number of groups that one request reads at the same time, except
 	// where it streams what it reads. The default is 4.
 	Parallel int
+	// Sightings know when series were last seen. The default is one that learns all of it from the store, and serves where
+	// nothing is taken in.
+	Sightings *Sightings
 	// Late knows which rows late data has left behind. The default is that nothing comes late.
 	Late *late.Tracker
 	// Metrics takes the querier's own metrics. The default is nobody.
@@ -60,6 +63,9 @@ func (o Options) EnsureDefaults() Options {
 	o.FutureLimit = max(o.FutureLimit, 24*time.Hour)
 	if o.Parallel <= 0 {
 		o.Parallel = 4
+	}
+	if o.Sightings == nil {
+		o.Sightings = NewSightings(true)
 	}
 	return o
 }
@@ -207,11 +213,25 @@ func (g group) span() blocks.Range {
 
 // groups selects series and puts them into groups of at most maxIDs.
 func (q *Querier) groups(sels []Selector, maxIDs int) ([]group, error) {
+	ids, err := q.selected(sels)
+	if err != nil {
+		return nil, err
+	}
+	return q.grouped(ids, maxIDs), nil
+}
+
+// selected are the series that match any of the selectors, by id.
+func (q *Querier) selected(sels []Selector) ([]metric.ScheduleID, error) {
 	ids := q.index.Select(sels...)
 	if len(ids) > q.opts.MaxSeries {
 		return nil, badRequest("the selectors match %d series, more than the %d that one request may ask for: narrow them",
 			len(ids), q.opts.MaxSeries)
 	}
+	return ids, nil
+}
+
+// grouped puts series, which are by id, into groups of at most maxIDs.
+func (q *Querier) grouped(ids []metric.ScheduleID, maxIDs int) []group {
 	var out []group
 	for len(ids) > 0 {
 		end := blocks.Of(ids[0], q.groupSize).End
@@ -220,7 +240,7 @@ func (q *Querier) groups(sels []Selector, maxIDs int) ([]group, error) {
 		out = append(out, group{ids: ids[:n]})
 		ids = ids[n:]
 	}
-	return out, nil
+	return out
 }
 
 // rawSlices reads the group's samples in [fromMs, toMs), slice by slice, which is what

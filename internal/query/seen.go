@@ -1,0 +1,284 @@
+package query
+
+import (
+	"context"
+	"math"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/quern/quern/internal/metric"
+)
+
+// Sightings know, by days in UTC, when series were last seen. They are what makes it cheap to say which of them have
+// samples since some time: ingest tells of what it takes, and the store is asked for the rest, once. They are safe for
+// concurrent use.
+//
+//  1. A series was seen on its last day, or has been deleted since. It may have been seen later, unless it is known that it
+//     was not.
+//  2. It is known when a reading found nothing from a day on, and ingest has told of nothing since. Samples are durable
+//     before ingest tells of them: so whoever reads finds them, or hears of them after.
+//  3. What other processes take nobody tells of: there, that nothing was found serves for unseenFor.
+type Sightings struct {
+	shared bool
+
+	mu     sync.RWMutex
+	last   days // the last day, as far as is known
+	unseen days // nothing was found from this day on
+	// sinceMs is when the first of unseen was found.
+	sinceMs int64
+}
+
+// unseenFor is how long it may take until a series shows that came back by another process.
+const unseenFor = time.Minute
+
+const dayMs = int64(24 * time.Hour / time.Millisecond)
+
+// dayOf is the day of a time, from 1 on; 0 is for unknown. What lies before 1970 counts as of its first day.
+func dayOf(tMs int64) int32 { return int32(min(max(tMs/dayMs, 0), 1<<30)) + 1 }
+
+// startMs is when a day begins.
+func startMs(day int32) int64 { return int64(day-1) * dayMs }
+
+// NewSightings makes one that knows nothing. Shared says that other processes take samples, too.
+func NewSightings(shared bool) *Sightings { return &Sightings{shared: shared} }
+
+// days is a day for each series, by id; 0 for those that have none.
+type days []*[pageSize]int32
+
+func (d days) of(id metric.ScheduleID) int32 {
+	if i := int(id / pageSize); id >= 0 && i < len(d) && d[i] != nil {
+		return d[i][id%pageSize]
+	}
+	return 0
+}
+
+func (d *days) set(id metric.ScheduleID, day int32) {
+	i := int(id / pageSize)
+	if i >= len(*d) {
+		*d = append(*d, make(days, i+1-len(*d))...)
+	}
+	if (*d)[i] == nil {
+		(*d)[i] = new([pageSize]int32)
+	}
+	(*d)[i][id%pageSize] = day
+}
+
+// Saw takes in samples that are durable, or may be, before they are acknowledged.
+func (s *Sightings) Saw(samples []metric.Sample) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i := range samples {
+		if day := dayOf(samples[i].TimeMs); day > s.last.of(samples[i].Schedule) && !metric.IsTombstone(samples[i].Value) {
+			s.last.set(samples[i].Schedule, day)
+		}
+	}
+}
+
+// Forget has series looked for again, of which samples have been deleted.
+func (s *Sightings) Forget(ids []metric.ScheduleID) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, id := range ids {
+		if s.last.of(id) != 0 {
+			s.last.set(id, 0)
+		}
+		if s.unseen.of(id) != 0 {
+			s.unseen.set(id, 0)
+		}
+	}
+}
+
+// since yields of ids those that were seen on the day or later, and those of which nobody knows; the latter may have been
+// seen before until.
+func (s *Sightings) since(ids []metric.ScheduleID, day int32, nowMs int64) (seen, unknown []metric.ScheduleID, untilMs int64) {
+	s.mu.Lock()
+	if old := nowMs - s.sinceMs; s.shared && s.unseen != nil && (old < 0 || old >= unseenFor.Milliseconds()) {
+		s.unseen = nil
+	}
+	s.mu.Unlock()
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	for _, id := range ids {
+		if s.last.of(id) >= day {
+			seen = append(seen, id)
+			continue
+		}
+		switch from := s.unseen.of(id); {
+		case from == 0:
+			untilMs = maxTimeMs
+		case from > day:
+			untilMs = max(untilMs, startMs(from))
+		default:
+			continue
+		}
+		unknown = append(unknown, id)
+	}
+	return seen, unknown, untilMs
+}
+
+// found notes what a reading from a day on came to: for each series the day on which it was found, 0 for not.
+func (s *Sightings) found(ids []metric.ScheduleID, on []int32, from int32, nowMs int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.unseen == nil {
+		s.sinceMs = nowMs
+	}
+	for i, id := range ids {
+		if on[i] == 0 {
+			s.unseen.set(id, from)
+		} else if on[i] > s.last.of(id) {
+			s.last.set(id, on[i])
+		}
+	}
+}
+
+// Since keeps of ids, which are sorted, the series that have samples on the day of fromMs or later: no such series is left
+// out, but for those that have had nothing but values that are not finite since, all of it ground before this process was started.
+func (q *Querier) Since(ctx context.Context, ids []metric.ScheduleID, fromMs int64) ([]metric.ScheduleID, error) {
+	if fromMs <= minTimeMs {
+		return ids, nil
+	}
+	return q.kept(ctx, ids, max(dayOf(fromMs), q.firstDay()))
+}
+
+// Forget has series looked for again, of which samples have been deleted; see Since.
+func (q *Querier) Forget(ids []metric.ScheduleID) { q.opts.Sightings.Forget(ids) }
+
+// Left keeps of ids, which are sorted, the series of which there is anything.
+func (q *Querier) Left(ctx context.Context, ids []metric.ScheduleID) ([]metric.ScheduleID, error) {
+	return q.kept(ctx, ids, q.firstDay())
+}
+
+// firstDay is the first of which there may be anything.
+func (q *Querier) firstDay() int32 {
+	first := int64(maxTimeMs)
+	for _, ms := range q.keptMs(q.nowMs()) {
+		first = min(first, ms)
+	}
+	return dayOf(first)
+}
+
+func (q *Querier) kept(ctx context.Context, ids []metric.ScheduleID, day int32) ([]metric.ScheduleID, error) {
+	s := q.opts.Sightings
+	seen, unknown, untilMs := s.since(ids, day, q.nowMs())
+	if len(unknown) == 0 {
+		return seen, nil
+	}
+	// Nearly all series are found where most samples are, in what is youngest.
+	untilMs = q.untilMs(untilMs)
+	youngMs := metric.AlignDown(q.nowMs(), dayMs)
+	on := make([]int32, len(unknown))
+	for _, fromMs := range []int64{youngMs, youngMs - 7*dayMs, startMs(day)} {
+		if fromMs = max(fromMs, startMs(day)); fromMs >= untilMs {
+			continue
+		}
+		if err := q.look(ctx, unknown, on, fromMs, untilMs); err != nil {
+			return nil, err
+		}
+		untilMs = fromMs
+	}
+	s.found(unknown, on, day, q.nowMs())
+	for i, id := range unknown {
+		if on[i] > 0 {
+			seen = append(seen, id)
+		}
+	}
+	slices.Sort(seen)
+	return seen, nil
+}
+
+// look notes for each of ids, which are sorted, a day in [fromMs, toMs) on which it has samples, where none is known yet.
+func (q *Querier) look(ctx context.Context, ids []metric.ScheduleID, on []int32, fromMs, toMs int64) error {
+	levels := q.ladder.Levels()
+	slices.Reverse(levels)
+	warn := new(warnings)
+	p, err := q.planner(ctx, fromMs, toMs, levels, warn)
+	if err != nil {
+		return err
+	}
+	parts := p.forGroups(warn, func(p *planner) []part { return p.plan(fromMs, toMs, levels, nil) })
+	var groups []group
+	places := make(map[metric.ScheduleID]int) // by the group's first series
+	at := 0
+	for _, g := range q.grouped(ids, math.MaxInt) {
+		if slices.Contains(on[at:at+len(g.ids)], 0) {
+			groups = append(groups, g)
+			places[g.ids[0]] = at
+		}
+		at += len(g.ids)
+	}
+	for _, err := range inOrder(ctx, groups, q.opts.Parallel, func(ctx context.Context, g group) ([]struct{}, error) {
+		first := places[g.ids[0]]
+		return nil, q.lookAt(ctx, g, on[first:first+len(g.ids)], parts(g), warn)
+	}) {
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// lookAt looks through rows before it looks at samples, which are many more.
+func (q *Querier) lookAt(ctx context.Context, g group, on []int32, parts []part, warn *warnings) error {
+	missing := func() bool { return slices.Contains(on, 0) }
+	for _, part := range slices.Backward(parts) {
+		if part.bucket == metric.Raw || !missing() {
+			continue
+		}
+		for row, err := range q.rows(ctx, g, part.bucket, part.fromMs, part.toMs) {
+			if err != nil {
+				return err
+			}
+			on[row.i] = max(on[row.i], dayOf(row.TimeMs))
+		}
+	}
+	for _, part := range slices.Backward(parts) {
+		if part.bucket != metric.Raw || !missing() {
+			continue
+		}
+		if err := q.rawSlices(ctx, g, part.fromMs, part.toMs, warn, func(i int, samples []metric.Sample) {
+			on[i] = max(on[i], dayOf(samples[len(samples)-1].TimeMs))
+		}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// GroupsSince is Groups without the series that have no samples on the day of fromMs or later; see Since.
+func (q *Querier) GroupsSince(ctx context.Context, fromMs int64, sels ...Selector) ([]Group, error) {
+	ids, err := q.selected(sels)
+	if err != nil {
+		return nil, err
+	}
+	if ids, err = q.Since(ctx, ids, fromMs); err != nil {
+		return nil, err
+	}
+	return q.asGroups(ids), nil
+}
+
+// LabelNames are the names of the labels that series have which match any of the selectors, or all if there is none, and have
+// samples on the day of fromMs or later, sorted; see Since.
+func (q *Querier) LabelNames(ctx context.Context, fromMs int64, sels ...Selector) ([]string, error) {
+	if fromMs <= minTimeMs {
+		return q.index.LabelNames(sels...), nil
+	}
+	ids, err := q.Since(ctx, q.index.matched(sels), fromMs)
+	if err != nil {
+		return nil, err
+	}
+	return q.index.namesOf(ids), nil
+}
+
+// LabelValues are the values of a label that such series have, sorted; see LabelNames.
+func (q *Querier) LabelValues(ctx context.Context, fromMs int64, name string, sels ...Selector) ([]string, error) {
+	if fromMs <= minTimeMs {
+		return q.index.LabelValues(name, sels...), nil
+	}
+	ids, err := q.Since(ctx, q.index.matched(sels), fromMs)
+	if err != nil {
+		return nil, err
+	}
+	return q.index.valuesOf(name, ids), nil
+}

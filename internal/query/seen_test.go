@@ -1,0 +1,163 @@
+package query_test
+
+import (
+	"fmt"
+	"math"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/quern/quern/internal/blocks"
+	"github.com/quern/quern/internal/metric"
+	"github.com/quern/quern/internal/query"
+	"github.com/quern/quern/internal/storage"
+)
+
+// seeing has the world's querier know when series were seen, as a process does that nobody has told anything yet.
+func (w *world) seeing(shared bool) *query.Sightings {
+	s := query.NewSightings(shared)
+	w.q = query.New(w.store, w.index, w.store.Settings(), retention, w.clock, query.Options{Sightings: s})
+	return s
+}
+
+// since are the series that were seen at or after a time, as all ways to ask have it.
+func (w *world) since(tMs int64) []metric.ScheduleID {
+	w.t.Helper()
+	sels := w.sel(`{__name__!=""}`)
+	groups, err := w.q.GroupsSince(w.t.Context(), tMs, sels...)
+	require.NoError(w.t, err)
+	ids := []metric.ScheduleID{}
+	var names []string
+	for _, g := range groups {
+		ids = append(ids, g.IDs()...)
+		for i := range g.IDs() {
+			names = append(names, g.Labels(i).Get(metric.NameLabel))
+		}
+	}
+	for _, sels := range [][]query.Selector{sels, nil} {
+		values, err := w.q.LabelValues(w.t.Context(), tMs, metric.NameLabel, sels...)
+		require.NoError(w.t, err)
+		require.ElementsMatch(w.t, names, values)
+		labels, err := w.q.LabelNames(w.t.Context(), tMs, sels...)
+		require.NoError(w.t, err)
+		require.Equal(w.t, len(ids) > 0, len(labels) > 0)
+	}
+	return ids
+}
+
+func TestSince(t *testing.T) {
+	onEachStore(t, func(t *testing.T, w *world) {
+		for id := range metric.ScheduleID(20) {
+			w.series(id, fmt.Sprint("m", id), "a")
+		}
+		// 0 reports today, 1 did yesterday, 2 a month ago, 3 never; 4 a year ago, 5 is not a number, 13 is in another group, and
+		// was sent a quarter of an hour ahead.
+		w.put(
+			metric.Sample{Schedule: 0, TimeMs: noon - minute}, metric.Sample{Schedule: 0, TimeMs: midnight - 40*day},
+			metric.Sample{Schedule: 1, TimeMs: midnight - hour},
+			metric.Sample{Schedule: 2, TimeMs: midnight - 30*day},
+			metric.Sample{Schedule: 4, TimeMs: midnight - 360*day},
+			metric.Sample{Schedule: 5, TimeMs: noon - minute, Value: math.NaN()},
+			metric.Sample{Schedule: 13, TimeMs: noon + 15*minute},
+			metric.Sample{Schedule: 6, TimeMs: noon - minute, Value: metric.Tombstone()},
+		)
+		for level := metric.Bucket(1); level <= 3; level++ {
+			for _, from := range []int64{midnight - 360*day, midnight - 40*day, midnight - 30*day, midnight - day} {
+				w.grind(level, from, from+day)
+			}
+		}
+		for _, shared := range []bool{false, true} {
+			w.seeing(shared)
+			for range 2 { // the second time from memory
+				require.Equal(t, []metric.ScheduleID{0, 5, 13}, w.since(noon))
+				require.Equal(t, []metric.ScheduleID{0, 5, 13}, w.since(midnight))
+				require.Equal(t, []metric.ScheduleID{0, 1, 5, 13}, w.since(midnight-1))
+				require.Equal(t, []metric.ScheduleID{0, 1, 5, 13}, w.since(midnight-29*day))
+				require.Equal(t, []metric.ScheduleID{0, 1, 2, 5, 13}, w.since(midnight-30*day+hour))
+				require.Equal(t, []metric.ScheduleID{0, 1, 2, 4, 5, 13}, w.since(midnight-3650*day))
+				require.Len(t, w.since(math.MinInt64), 20)
+				left, err := w.q.Left(t.Context(), []metric.ScheduleID{0, 3, 4, 6})
+				require.NoError(t, err)
+				require.Equal(t, []metric.ScheduleID{0, 4}, left)
+			}
+			w.took()
+			require.Len(t, w.since(midnight-29*day), 4)
+			require.Empty(t, w.took(), "it is known")
+		}
+	})
+}
+
+// What is taken in shows at once, also where it was known that there is nothing.
+func TestSinceIngest(t *testing.T) {
+	w := newWorld(t, defaultSettings(), retention)
+	s := w.seeing(false)
+	w.series(0, "m0", "a")
+	w.series(1, "m1", "a")
+	require.Empty(t, w.since(midnight))
+	s.Saw([]metric.Sample{{Schedule: 1, TimeMs: midnight - 3*day}, {Schedule: 0, TimeMs: midnight - day, Value: metric.Tombstone()}})
+	require.Empty(t, w.since(midnight))
+	require.Equal(t, []metric.ScheduleID{1}, w.since(midnight-3*day))
+	s.Saw([]metric.Sample{{Schedule: 1, TimeMs: noon}, {Schedule: 1, TimeMs: midnight - 3*day}})
+	require.Equal(t, []metric.ScheduleID{1}, w.since(midnight))
+
+	// Deleted, there is nothing in the store.
+	s.Forget([]metric.ScheduleID{1})
+	require.Empty(t, w.since(midnight-3*day))
+}
+
+// What others take shows after a while; what is known to be there is not looked for again.
+func TestSinceOthers(t *testing.T) {
+	for _, shared := range []bool{true, false} {
+		w := newWorld(t, defaultSettings(), retention)
+		w.seeing(shared)
+		w.series(0, "m0", "a")
+		require.Empty(t, w.since(midnight))
+		w.put(metric.Sample{Schedule: 0, TimeMs: noon})
+		require.Empty(t, w.since(midnight))
+		w.clock.Set(w.clock.Now().Add(time.Minute))
+		require.Len(t, w.since(midnight), map[bool]int{true: 1}[shared])
+		w.took()
+		w.clock.Set(w.clock.Now().Add(time.Minute))
+		_ = w.since(midnight)
+		require.Empty(t, w.took())
+	}
+}
+
+// BenchmarkSince asks for the values of a label as Grafana does: of series that are known, and just after a start.
+func BenchmarkSince(b *testing.B) {
+	const series, reports = 10_000, 60
+	settings := storage.Settings{Ladder: metric.DefaultLadder(), GroupSize: 128, IndexPartitions: 4, Epochs: blocks.Epochs{{BlockSize: 128}}}
+	w := newPebbleWorld(b, settings, retention)
+	var ids []metric.ScheduleID
+	for id := range metric.ScheduleID(series) {
+		w.series(id, fmt.Sprint("m", id%100), fmt.Sprint("s", id/100))
+		ids = append(ids, id)
+	}
+	w.fill(ids, midnight-2*day, midnight, hour/4, wave)
+	for at := midnight; at < noon; at += hour {
+		w.fill(ids, at, min(at+hour, noon), hour/reports, wave)
+	}
+	for level := metric.Bucket(1); level <= 3; level++ {
+		w.grind(level, midnight-2*day, midnight)
+	}
+	w.grind(1, midnight, midnight+12*hour)
+	w.grind(2, midnight, midnight+12*hour)
+	for name, from := range map[string]int64{"today": noon - hour, "2d": noon - 2*day} {
+		b.Run(name+"/after a start", func(b *testing.B) {
+			for b.Loop() {
+				w.seeing(false)
+				values, err := w.q.LabelValues(b.Context(), from, metric.SourceLabel, w.sel("{__name__!=\"\"}")...)
+				require.NoError(b, err)
+				require.Len(b, values, series/100)
+			}
+		})
+		b.Run(name+"/known", func(b *testing.B) {
+			for b.Loop() {
+				values, err := w.q.LabelValues(b.Context(), from, metric.SourceLabel, w.sel("{__name__!=\"\"}")...)
+				require.NoError(b, err)
+				require.Len(b, values, series/100)
+			}
+		})
+	}
+}
