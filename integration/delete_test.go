@@ -92,8 +92,8 @@ func TestDeleteSeries(t *testing.T) {
 	p = serve(t, dir, seconds...)
 	require.NoError(t, right())
 	r := del(url.Values{"match[]": {"it_kept"}})
-	assert.Equal(t, http.StatusServiceUnavailable, r.Code)
-	assert.JSONEq(t, `{"status":"error","errorType":"unavailable","error":"admin APIs disabled"}`, string(r.Body))
+	assert.Equal(t, http.StatusForbidden, r.Code)
+	assert.JSONEq(t, `{"status":"error","errorType":"forbidden","error":"deleting series is turned off: start the server with --enable-admin-api"}`, string(r.Body))
 	require.NoError(t, left.Raw(p))
 	p.Stop()
 }

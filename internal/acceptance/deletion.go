@@ -28,9 +28,9 @@ func (s *System) Delete(series string, from, to time.Time) (warnings []string, e
 	if series == "" {
 		matcher = labels.MustNewMatcher(labels.MatchNotEqual, metric.NameLabel, "")
 	}
-	warnings, err = d.Delete(s.t.Context(), from.UnixMilli(), to.UnixMilli(), []*labels.Matcher{matcher})
+	res, err := d.Delete(s.t.Context(), from.UnixMilli(), to.UnixMilli(), []*labels.Matcher{matcher})
 	s.Oracle.deleted(series, from.UnixMilli(), to.UnixMilli(), err)
-	return warnings, err
+	return res.Warnings, err
 }
 
 // querier reads what any reader of the store sees, past the counting and failing only as far as series are listed.

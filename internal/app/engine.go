@@ -12,6 +12,7 @@ import (
 	"os"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 
 	"github.com/quern/quern/internal/cache"
 	"github.com/quern/quern/internal/clock"
@@ -63,7 +64,8 @@ type engine struct {
 	late    *late.Tracker     // the same
 	seen    *query.Sightings  // the same
 	catalog *metadata.Catalog // the same
-	ingest  *ingest.Ingest    // the same, once started
+	reader  *query.Querier    // the same, once started
+	ingest  *ingest.Ingest    // the same
 }
 
 // newEngine makes the engine and fills its label index. Nothing runs yet.
@@ -114,14 +116,29 @@ const blocksInFlight = 32
 
 // startIngest starts to take reports. Cancelling ctx breaks off what is under way.
 func (s *setup) startIngest(ctx context.Context, e *engine) {
+	e.reader = query.New(e.store, e.index, e.store.Settings(), e.retention, s.clk, query.Options{
+		Outstanding: e.recovery.Outstanding, FutureLimit: s.cfg.FutureLimit, Late: e.late, Sightings: e.seen, Metrics: s.metrics,
+	})
 	reg := registry.New(e.store, registry.Options{
 		MaxSeries: s.cfg.MaxSeries, MaxSeriesPerSource: s.cfg.MaxSeriesPerSource, OnNew: e.index.Add,
+		Gone: e.reader.Gone, Clock: s.clk,
 	})
+	s.countSeries(e.index, reg)
 	e.ingest = ingest.Start(ctx, e.store, reg, e.cache, s.clk, ingest.Options{
 		Window: s.cfg.GroupCommit, MaxPending: s.cfg.MaxPendingSamples,
 		AgeCap: s.cfg.AgeCap, KeepRaw: e.retention.Of(metric.Raw), FutureLimit: s.cfg.FutureLimit, OnSamples: e.seen.Saw,
 		Logger: component(s.log, "ingest"), Metrics: s.metrics,
 	})
+}
+
+// countSeries has metrics say how many series there are, and how near the limit is.
+func (s *setup) countSeries(index *query.Index, reg *registry.Registry) {
+	gauge := func(name, help string, value func() int) {
+		promauto.With(s.metrics).NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, func() float64 { return float64(value()) })
+	}
+	gauge("quern_registry_series", "Series that the store knows, also those of which nothing is left.", index.Len)
+	gauge("quern_registry_series_gone", "Series of which nothing was left when --max-series was last reached: they do not count.", reg.Gone)
+	gauge("quern_registry_series_limit", "Series that the store may have, by --max-series; 0 is no limit.", func() int { return s.cfg.MaxSeries })
 }
 
 // close makes durable what ingest has taken. It is called once.

@@ -21,7 +21,6 @@ import (
 	"github.com/quern/quern/internal/config"
 	"github.com/quern/quern/internal/demo"
 	"github.com/quern/quern/internal/graphite"
-	"github.com/quern/quern/internal/query"
 )
 
 // drainTime is how long requests under way may take to end, once the process has said for long enough that it ends.
@@ -229,10 +228,7 @@ func (s *server) build(ctx context.Context) error {
 	}
 	if s.roles.ingest {
 		s.startIngest(ctx, s.engine)
-		st := s.engine.store
-		reader := query.New(st, s.engine.index, st.Settings(), s.engine.retention, s.clk, query.Options{
-			Outstanding: s.engine.recovery.Outstanding, FutureLimit: s.cfg.FutureLimit, Late: s.engine.late, Sightings: s.engine.seen, Metrics: s.metrics,
-		})
+		reader := s.engine.reader
 		takes := appender{s.engine.ingest, &s.unfit}
 		opts.Appender = takes
 		if s.cfg.EnableImport {

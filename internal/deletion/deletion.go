@@ -3,7 +3,7 @@
 // marked and ground again.
 //
 //  1. Acknowledged means durable: when Delete returns nil, the tombstones are, and marks that lead a run to them.
-//  2. Raw decides: rows of slices whose raw samples have expired cannot be computed again and stay; the caller is told.
+//  2. Raw decides: rows of slices whose raw samples have expired cannot be computed again and stay; the caller is told which.
 //  3. To ask again does no harm: what is taken back already is not read, so nothing is written for it.
 //  4. Bounded: one group's samples of one slice are in memory, and one batch of tombstones.
 package deletion
@@ -13,6 +13,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"time"
 
 	"github.com/prometheus/prometheus/model/labels"
@@ -57,66 +58,86 @@ func New(q *query.Querier, in Ingest, kept Kept, clk clock.Clock, log *slog.Logg
 	return &Deleter{q: q, ingest: in, kept: kept, clk: clk, log: log}
 }
 
+// Result is what a deletion came to.
+type Result struct {
+	// Series had Samples, which are taken back.
+	Series  int
+	Samples int64
+	// Rows are the roll-up rows of all levels that the samples were in, or were to be: those that are there are computed again from
+	// what is left, or taken back where that is nothing.
+	Rows int64
+	// Warnings say what stays all the same.
+	Warnings []string
+}
+
 // Delete takes back the samples in [startMs, endMs), as far as raw is kept, of the series that match any of the sets of
-// matchers. Warnings say what stays all the same. After an error some are taken back and some are not; it may be a
-// *query.RequestError.
-func (d *Deleter) Delete(ctx context.Context, startMs, endMs int64, sets ...[]*labels.Matcher) (warnings []string, err error) {
+// matchers. After an error some are taken back and some are not; it may be a *query.RequestError.
+func (d *Deleter) Delete(ctx context.Context, startMs, endMs int64, sets ...[]*labels.Matcher) (Result, error) {
 	sels := make([]query.Selector, len(sets))
 	for i, set := range sets {
 		sels[i] = set
 	}
 	groups, err := d.q.Groups(sels...)
 	if err != nil {
-		return nil, err
+		return Result{}, err
 	}
 	j := &job{Deleter: d, all: len(groups), said: throttle.New(d.clk, sayEvery)}
 	j.said.Pass()
-	defer func() {
-		d.log.Info("samples deleted", "selectors", fmt.Sprint(sels), "from_ms", startMs, "to_ms", endMs,
-			"series", j.series, "samples", j.samples, "err", err)
-	}()
-	for _, g := range groups {
-		if err := j.group(ctx, g, startMs, endMs); err != nil {
-			return nil, err
-		}
+	err = j.run(ctx, groups, startMs, endMs)
+	d.q.Forget(j.touched)
+	if err == nil {
+		err = j.stay(ctx, sels, startMs, endMs)
 	}
-	if err := j.write(ctx); err != nil {
-		return nil, err
+	d.log.Info("samples deleted", "selectors", fmt.Sprint(sels), "from_ms", startMs, "to_ms", endMs,
+		"series", j.Series, "samples", j.Samples, "rows", j.Rows, "err", err)
+	if err != nil {
+		return Result{}, err
 	}
-	warnings = j.warn.List()
-	if from := d.kept.KeptFrom(clock.NowMs(d.clk)); startMs < from {
-		stay, err := d.rows(ctx, sels, startMs, endMs, from)
-		if err != nil {
-			return nil, err
-		}
-		if stay {
-			warnings = append(warnings, fmt.Sprintf(
-				"roll-up rows of the time before %s stay until their own retention ends: the raw samples that they were made of have expired",
-				time.UnixMilli(from).UTC().Format(time.RFC3339)))
-		}
-	}
-	return warnings, nil
+	j.Warnings = append(j.warn.List(), j.Warnings...)
+	return j.Result, nil
 }
 
-// rows says whether there are rows of any level in [startMs, endMs) that will not be computed again: those of which nothing
-// lies at keptMs or later.
-func (d *Deleter) rows(ctx context.Context, sels []query.Selector, startMs, endMs, keptMs int64) (bool, error) {
-	l := d.q.Ladder()
+func (j *job) run(ctx context.Context, groups []query.Group, startMs, endMs int64) error {
+	for _, g := range groups {
+		if err := j.group(ctx, g, startMs, endMs); err != nil {
+			return err
+		}
+	}
+	return j.write(ctx)
+}
+
+// stay says which rows in [startMs, endMs) will not be computed again: those of which nothing lies where raw will be whole.
+func (j *job) stay(ctx context.Context, sels []query.Selector, startMs, endMs int64) error {
+	keptMs := j.kept.KeptFrom(clock.NowMs(j.clk))
+	l := j.q.Ladder()
 	for _, level := range l.Levels() {
 		width := l.WidthMs(level)
-		from, to := metric.AlignDown(max(startMs, 0), width), min(endMs, metric.AlignDown(keptMs, width))
+		// Rows are of times from 1970 on, and AlignDown of the smallest numbers is none.
+		from, to := metric.AlignDown(max(startMs, 0), width), min(endMs, metric.AlignDown(max(keptMs, 0), width))
 		if from >= to {
 			continue
 		}
-		found, err := d.q.Rollups(ctx, sels, level, from, to)
+		found, err := j.q.Rollups(ctx, sels, level, from, to)
 		if err != nil {
-			return false, err
+			return err
 		}
-		for _, err := range found.All() {
-			return err == nil, err
+		n, first, last := 0, int64(0), int64(0)
+		for row, err := range found.All() {
+			if err != nil {
+				return err
+			}
+			if n++; n == 1 {
+				first, last = row.TimeMs, row.TimeMs
+			}
+			first, last = min(first, row.TimeMs), max(last, row.TimeMs)
+		}
+		if n > 0 {
+			j.Warnings = append(j.Warnings, fmt.Sprintf(
+				"the rows of level %s from %s to %s, %d in number, stay until their own retention ends: the raw samples that they were made of have expired",
+				l.Name(level), metric.Slice{StartMs: first}, metric.Slice{StartMs: last + width}, n))
 		}
 	}
-	return false, nil
+	return nil
 }
 
 // job is one deletion under way.
@@ -125,19 +146,34 @@ type job struct {
 	warn query.Warnings
 	said *throttle.Throttle
 
+	Result
 	tombstones []metric.Sample
-	done, all  int // groups
-	series     int
-	samples    int64
-	failed     error // no more is to be written, though some may still be read
+	touched    []metric.ScheduleID // the series that had samples
+	done, all  int                 // groups
+	failed     error               // no more is to be written, though some may still be read
 }
 
 func (j *job) group(ctx context.Context, g query.Group, startMs, endMs int64) error {
+	l := j.q.Ladder()
+	// last is when the last row of each level begins that a series' samples are in, by series and level.
+	last := make([]int64, len(g.IDs())*int(l.Top()))
+	for i := range last {
+		last[i] = math.MinInt64
+	}
 	had := make([]bool, len(g.IDs()))
 	err := g.Samples(ctx, startMs, endMs, &j.warn, func(i int, samples []metric.Sample) error {
 		if !had[i] {
 			had[i] = true
-			j.series++
+			j.Series++
+			j.touched = append(j.touched, g.IDs()[i])
+		}
+		for n, level := range l.Levels() {
+			// The samples are of one slice of raw, and so of one row of each level.
+			at := &last[i*int(l.Top())+n]
+			if row := metric.AlignDown(samples[0].TimeMs, l.WidthMs(level)); row != *at {
+				*at = row
+				j.Rows++
+			}
 		}
 		for len(samples) > 0 && j.failed == nil {
 			n := min(len(samples), batchSamples-len(j.tombstones))
@@ -169,10 +205,10 @@ func (j *job) write(ctx context.Context) error {
 			return context.Cause(ctx)
 		}
 	}
-	j.samples += int64(len(j.tombstones))
+	j.Samples += int64(len(j.tombstones))
 	j.tombstones = j.tombstones[:0]
 	if _, ok := j.said.Pass(); ok {
-		j.log.Info("deleting", "groups", j.done, "of", j.all, "series", j.series, "samples", j.samples)
+		j.log.Info("deleting", "groups", j.done, "of", j.all, "series", j.Series, "samples", j.Samples)
 	}
 	return nil
 }

@@ -88,8 +88,10 @@ func TestReaders(t *testing.T) {
 	at := func(m int) time.Time { return noon.Add(time.Duration(m-60) * time.Minute) }
 	w.report("cpu", map[time.Time]float64{at(10): 1, at(20): 2, at(30): math.Inf(1), at(40): 3})
 	w.report("mem", map[time.Time]float64{at(20): 5})
-	_, err := w.deleter(w.ingest).Delete(t.Context(), at(20).UnixMilli(), at(40).UnixMilli()+1, set(t, "cpu"), set(t, "none"))
+	gone, err := w.deleter(w.ingest).Delete(t.Context(), at(20).UnixMilli(), at(40).UnixMilli()+1, set(t, "cpu"), set(t, "none"))
 	require.NoError(t, err)
+	require.Equal(t, deletion.Result{Series: 1, Samples: 3, Rows: 3, Warnings: gone.Warnings}, gone, "one row of each level")
+	require.Empty(t, gone.Warnings)
 	require.Contains(t, w.log.String(), "series=1 samples=3")
 
 	all := []query.Selector{set(t, `{source="web-1"}`)}
@@ -129,15 +131,60 @@ func TestReaders(t *testing.T) {
 	}
 	require.Equal(t, 1, n)
 
-	// A series of which nothing is left has no lines, and stays listed.
+	// A series of which nothing is left has no lines, and stays listed where no time is asked for.
+	known, err := w.q.LabelValues(t.Context(), start, metric.NameLabel)
+	require.NoError(t, err)
+	require.Equal(t, []string{"cpu", "mem"}, known)
 	_, err = w.deleter(w.ingest).Delete(t.Context(), math.MinInt64/1000, math.MaxInt64/1000, set(t, "cpu"))
 	require.NoError(t, err)
+	known, err = w.q.LabelValues(t.Context(), start, metric.NameLabel)
+	require.NoError(t, err)
+	require.Equal(t, []string{"mem"}, known)
+	n, err = w.q.Gone(t.Context(), nil)
+	require.NoError(t, err)
+	require.Equal(t, 1, n)
 	latest, err = w.q.Latest(t.Context(), []query.Selector{set(t, "cpu")}, time.Hour)
 	require.NoError(t, err)
 	for l, err := range latest.All() {
 		t.Fatal(l, err)
 	}
 	require.Len(t, w.index.Select(set(t, "cpu")), 1)
+}
+
+// A series of which nothing is left makes room for another, of its source and in the store.
+func TestDeletedSeriesDoNotCount(t *testing.T) {
+	for _, limits := range []registry.Options{{MaxSeries: 2}, {MaxSeriesPerSource: 2}} {
+		clk := clock.NewSimulated(noon)
+		w := newWorld(t, clk, query.Options{})
+		limits.Clock, limits.OnNew = clk, w.index.Add
+		limits.Gone = w.q.Gone
+		reg := registry.New(w.store, limits)
+		in := ingest.Start(t.Context(), w.store, reg, cache.New(w.store, clk, 2, cache.DefaultTiming()), clk, ingest.Options{})
+		t.Cleanup(func() { require.NoError(t, in.Close()) })
+		taken := func(name string) int {
+			t.Helper()
+			res, err := in.Append(t.Context(), []ingest.Report{{Source: "web-1", Measurements: []ingest.Measurement{
+				{Metric: name, TimeMs: clk.Now().UnixMilli(), Value: 1},
+			}}})
+			require.NoError(t, err)
+			return res.Accepted
+		}
+		require.Equal(t, 1, taken("a"))
+		require.Equal(t, 1, taken("b"))
+		require.Zero(t, taken("c"))
+		_, err := w.deleter(in).Delete(t.Context(), math.MinInt64/1000, math.MaxInt64/1000, set(t, "a"))
+		require.NoError(t, err)
+		require.Zero(t, taken("c"), "it was counted less than a minute ago")
+		clk.Set(clk.Now().Add(time.Minute))
+		require.Equal(t, 1, taken("c"))
+		require.Zero(t, taken("d"))
+
+		// What comes back counts again, and nobody else has to go for it.
+		require.Equal(t, 1, taken("a"))
+		clk.Set(clk.Now().Add(time.Minute))
+		require.Zero(t, taken("d"))
+		require.Equal(t, 1, taken("b"))
+	}
 }
 
 // A report cannot take anything back, whatever NaN it brings.

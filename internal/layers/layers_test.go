@@ -97,7 +97,7 @@ var rules = []rule{
 	{"internal/explain", with(cache, "internal/recovery", "internal/shards", "internal/rollup", "internal/query")},
 
 	// Decoding in, encoding out: of storage only the types.
-	{"internal/api/promapi", with(nouns, "internal/admission", "internal/query", "internal/storage")},
+	{"internal/api/promapi", with(nouns, "internal/admission", "internal/deletion", "internal/query", "internal/storage")},
 	{"internal/api/graphite", with(nouns, "internal/ingest")},
 	{"internal/graphite", with(nouns, "internal/api/graphite", "internal/ingest")},
 	{"internal/api/influx", with(nouns, "internal/ingest")},

@@ -150,6 +150,15 @@ func (q *Querier) Left(ctx context.Context, ids []metric.ScheduleID) ([]metric.S
 	return q.kept(ctx, ids, q.firstDay())
 }
 
+// Gone counts, of ids, which are sorted, or of all series if ids is nil, those of which nothing is left.
+func (q *Querier) Gone(ctx context.Context, ids []metric.ScheduleID) (int, error) {
+	if ids == nil {
+		ids = q.index.matched(nil)
+	}
+	left, err := q.Left(ctx, ids)
+	return len(ids) - len(left), err
+}
+
 // firstDay is the first of which there may be anything.
 func (q *Querier) firstDay() int32 {
 	first := int64(maxTimeMs)

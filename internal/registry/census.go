@@ -3,12 +3,14 @@ package registry
 import (
 	"context"
 	"fmt"
+	"sync/atomic"
 
+	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/storage"
 )
 
 // census counts the series of the whole store against their limit. Without a limit
-// it counts nothing.
+// it counts nothing. Series of which nothing is left are taken off where the limit is reached.
 type census struct {
 	store storage.Registry
 	max   int
@@ -18,10 +20,13 @@ type census struct {
 	turn    chan struct{}
 	counted bool
 	n       int
+	leaving leaving
+	// gone is what leaving has counted, for who has no turn.
+	gone atomic.Int64
 }
 
-func newCensus(store storage.Registry, limit int) census {
-	return census{store: store, max: limit, turn: make(chan struct{}, 1)}
+func newCensus(store storage.Registry, opts Options) *census {
+	return &census{store: store, max: opts.MaxSeries, turn: make(chan struct{}, 1), leaving: newLeaving(opts)}
 }
 
 // reserve counts up to n more series and returns how many there is room for.
@@ -40,7 +45,13 @@ func (c *census) reserve(ctx context.Context, n int) (int, error) {
 			return 0, fmt.Errorf("count the series: %w", err)
 		}
 	}
-	n = max(0, min(n, c.max-c.n))
+	if n > c.max-c.n+c.leaving.n {
+		if err := c.leaving.count(ctx, func() []metric.ScheduleID { return nil }); err != nil {
+			return 0, err
+		}
+		c.gone.Store(int64(c.leaving.n))
+	}
+	n = max(0, min(n, c.max-c.n+c.leaving.n))
 	c.n += n
 	return n, nil
 }

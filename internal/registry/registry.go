@@ -14,9 +14,12 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"time"
 
+	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/storage"
+	"github.com/quern/quern/internal/throttle"
 )
 
 // NoID stands in a result of Register for a series that was not registered.
@@ -33,6 +36,12 @@ type Options struct {
 	MaxSeries int
 	// MaxSeriesPerSource limits the series of one source; 0 is no limit. The default is 0.
 	MaxSeriesPerSource int
+	// Gone counts, of the given series or of all if ids is nil, those of which nothing is left. They do not count against
+	// limits. It is called where a limit is reached, at most each recount for all series and for each source. With it Clock
+	// is required. The default is that of all series there is something.
+	Gone func(ctx context.Context, ids []metric.ScheduleID) (int, error)
+	// Clock is the time.
+	Clock clock.Clock
 	// MaxSources is the number of sources kept in memory. Beyond it, one that was not
 	// used for a while is dropped, and loaded again when it reports. The default is 262144.
 	MaxSources int
@@ -72,12 +81,48 @@ func (e *LimitError) Error() string {
 	return fmt.Sprintf("%d new series refused: source %q may have no more than %d", e.Refused, e.Source, e.Max)
 }
 
+// recount is how long a count of series of which nothing is left serves.
+const recount = time.Minute
+
+// leaving counts the series that are registered, and of which nothing is left. Its user's lock guards it.
+type leaving struct {
+	gone  func(ctx context.Context, ids []metric.ScheduleID) (int, error)
+	again *throttle.Throttle
+	n     int
+}
+
+func newLeaving(opts Options) leaving {
+	if opts.Gone == nil {
+		return leaving{}
+	}
+	return leaving{gone: opts.Gone, again: throttle.New(opts.Clock, recount)}
+}
+
+// count counts anew, unless it did lately.
+func (l *leaving) count(ctx context.Context, ids func() []metric.ScheduleID) error {
+	if l.gone == nil {
+		return nil
+	}
+	if _, ok := l.again.Pass(); !ok {
+		return nil
+	}
+	n, err := l.gone(ctx, ids())
+	if err != nil {
+		return fmt.Errorf("count the series of which nothing is left: %w", err)
+	}
+	l.n = n
+	return nil
+}
+
+// Gone is the number of series of which nothing was left when the limit was last reached.
+func (r *Registry) Gone() int { return int(r.census.gone.Load()) }
+
 // Registry finds and registers series. It is safe for concurrent use.
 type Registry struct {
 	store  storage.Registry
 	opts   Options
 	ids    allocator
-	census census
+	census *census
 
 	mu      sync.RWMutex
 	sources map[sourceKey]*entry
@@ -110,7 +155,7 @@ func New(store storage.Registry, opts Options) *Registry {
 		store:   store,
 		opts:    opts,
 		ids:     newAllocator(store, opts.LeaseSize),
-		census:  newCensus(store, opts.MaxSeries),
+		census:  newCensus(store, opts),
 		sources: make(map[sourceKey]*entry),
 	}
 }
@@ -194,6 +239,7 @@ func (r *Registry) load(ctx context.Context, e *entry) (*Source, error) {
 		derived:   e.key.derived,
 		partition: partition(e.key.name, e.key.derived),
 		turn:      make(chan struct{}, 1),
+		leaving:   newLeaving(r.opts),
 		ids:       make(map[string]metric.ScheduleID),
 		last:      NoID,
 	}

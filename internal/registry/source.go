@@ -35,6 +35,8 @@ type Source struct {
 	// the holder of turn.
 	last  metric.ScheduleID
 	doubt map[string]metric.ScheduleID
+	// leaving is its holder's, too.
+	leaving leaving
 
 	// checked is Doubts of the store by when what is known of the source was read or checked.
 	checked atomic.Int64
@@ -163,6 +165,13 @@ func (s *Source) Len() int {
 	return len(s.ids)
 }
 
+// all are the ids of the known series, sorted.
+func (s *Source) all() []metric.ScheduleID {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return slices.Sorted(maps.Values(s.ids))
+}
+
 // Register returns the ids of the series, whose labels MUST NOT hold the source unless it is derived, and
 // gives one to each that has none. The same series may be given more than once. What
 // is kept of series is copied: their strings may be views into a request's buffer.
@@ -233,7 +242,12 @@ type claim struct {
 func (s *Source) claimAll(ctx context.Context, want []claim) (*LimitError, error) {
 	var refused *LimitError
 	if limit := s.r.opts.MaxSeriesPerSource; limit > 0 {
-		if room := max(0, limit-s.Len()); len(want) > room {
+		if len(want) > limit-s.Len()+s.leaving.n {
+			if err := s.leaving.count(ctx, s.all); err != nil {
+				return nil, err
+			}
+		}
+		if room := max(0, limit-s.Len()+s.leaving.n); len(want) > room {
 			refused = &LimitError{Source: s.name, Max: limit, Refused: len(want) - room}
 			want = want[:room]
 		}

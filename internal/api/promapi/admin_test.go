@@ -11,6 +11,8 @@ import (
 
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/stretchr/testify/require"
+
+	"github.com/quern/quern/internal/deletion"
 )
 
 // deleter notes what it is asked for.
@@ -20,12 +22,12 @@ type deleter struct {
 	err      error
 }
 
-func (d *deleter) Delete(ctx context.Context, startMs, endMs int64, sets ...[]*labels.Matcher) ([]string, error) {
+func (d *deleter) Delete(ctx context.Context, startMs, endMs int64, sets ...[]*labels.Matcher) (deletion.Result, error) {
 	d.asked = append(d.asked, fmt.Sprint(startMs, " ", endMs, " ", sets))
 	if d.err != nil {
-		return nil, d.err
+		return deletion.Result{}, d.err
 	}
-	return d.warnings, ctx.Err()
+	return deletion.Result{Series: 1, Samples: 3600, Rows: 3, Warnings: d.warnings}, ctx.Err()
 }
 
 const deleteSeries = "/api/v1/admin/tsdb/delete_series"
@@ -50,6 +52,7 @@ func TestDeleteSeries(t *testing.T) {
 			w := httptest.NewRecorder()
 			h.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), method, deleteSeries+"?"+form, http.NoBody))
 			require.Equal(t, http.StatusNoContent, w.Code)
+			require.Equal(t, "series=1, samples=3600, rows=3", w.Header().Get("Quern-Deleted"))
 			require.Equal(t, []string{want}, d.asked)
 		}
 	}
@@ -82,11 +85,14 @@ func TestDeleteSeriesRefuses(t *testing.T) {
 		require.Empty(t, d.asked)
 	}
 
-	code, body := ask(t, newAPI(t, nil), http.MethodPost, deleteSeries+"?match[]=up")
-	require.Equal(t, http.StatusServiceUnavailable, code)
-	require.JSONEq(t, `{"status":"error","errorType":"unavailable","error":"admin APIs disabled"}`, body)
+	off := httptest.NewRecorder()
+	newAPI(t, nil).ServeHTTP(off, httptest.NewRequestWithContext(t.Context(), http.MethodPost, deleteSeries+"?match[]=up", http.NoBody))
+	require.Equal(t, http.StatusForbidden, off.Code)
+	require.JSONEq(t, `{"status":"error","errorType":"forbidden","error":"deleting series is turned off: start the server with --enable-admin-api"}`,
+		off.Body.String())
+	require.Empty(t, off.Header().Get("Retry-After"), "it does not come by waiting")
 
-	code, body = ask(t, newAPI(t, func(o *Options) { o.Deleter = &deleter{err: errors.New("broken")} }), http.MethodPost, deleteSeries+"?match[]=up")
+	code, body := ask(t, newAPI(t, func(o *Options) { o.Deleter = &deleter{err: errors.New("broken")} }), http.MethodPost, deleteSeries+"?match[]=up")
 	require.Equal(t, http.StatusInternalServerError, code)
 	require.JSONEq(t, `{"status":"error","errorType":"internal","error":"broken"}`, body)
 

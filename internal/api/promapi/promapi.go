@@ -26,6 +26,7 @@ import (
 
 	"github.com/quern/quern/internal/admission"
 	"github.com/quern/quern/internal/clock"
+	"github.com/quern/quern/internal/deletion"
 	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/query"
 	"github.com/quern/quern/internal/storage"
@@ -49,8 +50,8 @@ type Metadata interface {
 
 // Deleter takes samples back.
 type Deleter interface {
-	// Delete takes back the samples in [startMs, endMs) of the series that match any of the sets. Warnings say what stays all the same.
-	Delete(ctx context.Context, startMs, endMs int64, sets ...[]*labels.Matcher) (warnings []string, err error)
+	// Delete takes back the samples in [startMs, endMs) of the series that match any of the sets.
+	Delete(ctx context.Context, startMs, endMs int64, sets ...[]*labels.Matcher) (deletion.Result, error)
 }
 
 // Options are what the API is made of. All but Timeout, Deleter and Version are required.
@@ -111,9 +112,13 @@ func (a *API) Register(mux *http.ServeMux) {
 	}
 }
 
-// answer is what is replied; without data there is no body. Close, unless nil, gives back what data is made of.
+// deletedHeader says what a deletion came to, where Prometheus' answer has no body.
+const deletedHeader = "Quern-Deleted"
+
+// answer is what is replied; without data there is no body, but what was deleted. Close, unless nil, gives back what data is made of.
 type answer struct {
 	data     any
+	deleted  string
 	warnings annotations.Annotations
 	close    func()
 }
@@ -232,6 +237,7 @@ func (a *API) handler(do answerer) http.Handler {
 			for _, s := range warnings {
 				w.Header().Add(warningHeader, s)
 			}
+			w.Header().Set(deletedHeader, ans.deleted)
 			w.WriteHeader(http.StatusNoContent)
 			return
 		}
@@ -473,7 +479,7 @@ func (a *API) series(r *http.Request) (answer, error) {
 // and a snapshot is the store's matter.
 func (a *API) deleteSeries(r *http.Request) (answer, error) {
 	if a.opts.Deleter == nil {
-		return answer{}, &failure{http.StatusServiceUnavailable, "unavailable", errors.New("admin APIs disabled")}
+		return answer{}, &failure{http.StatusForbidden, "forbidden", errors.New("deleting series is turned off: start the server with --enable-admin-api")}
 	}
 	if len(r.Form["match[]"]) == 0 {
 		return answer{}, errNoMatch
@@ -491,12 +497,12 @@ func (a *API) deleteSeries(r *http.Request) (answer, error) {
 		return answer{}, err
 	}
 	defer give()
-	warnings, err := a.opts.Deleter.Delete(r.Context(), start.UnixMilli(), end.UnixMilli()+1, sets...)
+	deleted, err := a.opts.Deleter.Delete(r.Context(), start.UnixMilli(), end.UnixMilli()+1, sets...)
 	if err != nil && r.Context().Err() == nil {
 		return answer{}, promql.ErrStorage{Err: err}
 	}
-	var ans answer
-	for _, w := range warnings {
+	ans := answer{deleted: fmt.Sprintf("series=%d, samples=%d, rows=%d", deleted.Series, deleted.Samples, deleted.Rows)}
+	for _, w := range deleted.Warnings {
 		ans.warnings.Add(errors.New(w))
 	}
 	return ans, err
