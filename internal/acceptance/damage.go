@@ -14,6 +14,7 @@ import (
 	"github.com/quern/quern/internal/reaggregate"
 	"github.com/quern/quern/internal/recovery"
 	"github.com/quern/quern/internal/storage"
+	"github.com/quern/quern/internal/storage/storagetest"
 )
 
 // rawChunks are all raw chunks of the group of a series, oldest first.
@@ -48,8 +49,8 @@ func (s *System) damageRaw(chunks ...storage.RawChunk) (were []storage.RawChunk)
 	return were
 }
 
-// reaggregate asks for all that is closed to be ground again.
-func (s *System) reaggregate() {
+// reaggregate asks for all that is closed to be ground again, and what has no samples to be taken back.
+func (s *System) reaggregate(takeBack bool) {
 	s.t.Helper()
 	index := query.NewIndex()
 	require.NoError(s.t, index.Refresh(s.t.Context(), s.Store))
@@ -58,7 +59,7 @@ func (s *System) reaggregate() {
 	judge := recovery.New(s.Store, s.cache, s.Clock, recovery.Options{AgeCap: s.cfg.AgeCap, Retention: s.cfg.Retention})
 	from, to := s.timesMs()
 	_, err = reaggregate.New(s.Store, index, s.cache, judge, s.Clock, slog.New(slog.DiscardHandler)).
-		Run(s.t.Context(), sels, from, to, func(reaggregate.Progress) error { return nil })
+		Run(s.t.Context(), sels, from, to, takeBack, func(reaggregate.Progress) error { return nil })
 	require.NoError(s.t, err)
 }
 
@@ -160,7 +161,7 @@ func testDamagedChunk(t *testing.T, b Backend) {
 		}
 	}
 	s.overwrite(were...)
-	s.reaggregate()
+	s.reaggregate(false)
 	s.allWhole()
 	s.rowIs(1, "A", at10, 4, 15, false)
 }
@@ -182,7 +183,7 @@ func testDamagedBlock(t *testing.T, b Backend) {
 	require.Len(t, s.errorsOf(first[0].ID.String()), 1)
 
 	s.overwrite(first...)
-	s.reaggregate()
+	s.reaggregate(false)
 	s.setClock(12, 2)
 	s.MustRun()
 	s.rowIs(1, "A", at10, 1, 1, false)
@@ -196,7 +197,7 @@ func testDamagedBlock(t *testing.T, b Backend) {
 	s.rowIs(1, "B", at10, 1, 2, false)
 
 	s.overwrite(all...)
-	s.reaggregate()
+	s.reaggregate(false)
 	s.allWhole()
 	s.rowIs(1, "A", at10, 2, 4, false)
 
@@ -247,4 +248,84 @@ func testDamagedCache(t *testing.T, b Backend) {
 	require.Empty(t, s.errorsOf(were[0].ID.String()))
 	s.overwrite(were...)
 	s.allWhole()
+}
+
+// vandal writes rows by hand.
+func (s *System) vandal(level metric.Bucket, rows ...metric.RollupRow) {
+	s.t.Helper()
+	var fence storage.Fence
+	for shard := range s.cfg.IndexPartitions {
+		lease, err := s.inspect().AcquireShard(s.t.Context(), shard, "vandal", time.Minute)
+		require.NoError(s.t, err)
+		fence = max(fence, lease.Fence)
+	}
+	require.NoError(s.t, s.inspect().WriteRollups(s.t.Context(), fence, level, rows))
+	for shard := range s.cfg.IndexPartitions {
+		require.NoError(s.t, s.inspect().ReleaseShard(s.t.Context(), shard, "vandal"))
+	}
+}
+
+// testDamagedSketches: of each level a row's sketch is damaged. All is whole again once it has been asked for.
+func testDamagedSketches(t *testing.T, b Backend) {
+	s := Start(t, b, Config{})
+	s.Clock.Set(time.UnixMilli(at(s, 10, 30)))
+	s.MustReport(s.point("A", 10, 10, 1), s.point("B", 10, 10, 2))
+	s.Drain()
+	for _, level := range s.cfg.Ladder.Levels() {
+		bad := s.row(level, "A", s.cfg.Ladder.SliceAt(level-1, at(s, 10, 0)).StartMs)
+		require.EqualValues(t, 1, bad.Count)
+		bad.Sketch = []byte("damaged")
+		s.vandal(level, bad)
+	}
+	require.Len(t, s.Check(Raw), 3)
+	s.reaggregate(false)
+	s.allWhole()
+}
+
+// testSurplus: rows of which raw has no samples, of each level, with none below and with some. They stay until somebody asks for
+// them to be taken back, and then nothing else goes.
+func testSurplus(t *testing.T, b Backend) {
+	s := Start(t, b, Config{BlockSize: 2, GroupSize: 2})
+	s.Clock.Set(time.UnixMilli(at(s, 10, 30)))
+	s.MustReport(s.point("A", 10, 10, 1), s.point("B", 10, 10, 2), s.point("C", 10, 10, 4))
+	s.Drain()
+	ladder, ids := s.cfg.Ladder, s.IDs()
+	surplus := func(series string, level metric.Bucket, hour int) metric.RollupRow {
+		row := s.row(level, "C", ladder.SliceAt(level-1, at(s, 10, 0)).StartMs)
+		row.Schedule, row.TimeMs = ids[series], ladder.SliceAt(level-1, at(s, hour, 0)).StartMs
+		return row
+	}
+	s.vandal(1, surplus("A", 1, 2), surplus("B", 1, 11)) // B has a row for 6:00 to which it does not belong
+	s.vandal(2, surplus("A", 2, 2), surplus("B", 2, 14))
+	require.Len(t, s.Check(Raw), 4)
+	s.reaggregate(false)
+	s.Drain()
+	problems := s.Check(Raw)
+	require.GreaterOrEqual(t, len(problems), 4, "%v", problems)
+	s.reaggregate(true)
+	s.allWhole()
+
+	// A day that has nothing at all, of a series whose only row it is.
+	yesterday := surplus("A", 3, 10)
+	yesterday.TimeMs -= 24 * time.Hour.Milliseconds()
+	s.vandal(3, yesterday)
+	require.Len(t, s.Check(Raw), 1)
+	s.reaggregate(true)
+	s.allWhole()
+	s.rowIs(1, "C", at(s, 10, 0), 1, 4, false)
+}
+
+// testSurplusPutOff: what is to be taken back is not forgotten when the block fails, with others in it.
+func testSurplusPutOff(t *testing.T, b Backend) {
+	s := Start(t, b, Config{})
+	s.Clock.Set(time.UnixMilli(at(s, 10, 30)))
+	s.MustReport(s.point("A", 10, 10, 1), s.point("B", 10, 10, 2))
+	s.Drain()
+	bad := s.row(1, "A", at(s, 10, 0))
+	bad.TimeMs = at(s, 8, 0)
+	s.vandal(1, bad)
+	s.reaggregate(true)
+	s.Store.Add(storagetest.Rule{Op: "WriteRollups", Times: 3, Before: func() error { return errInjected }})
+	s.allWhole()
+	s.rowIs(1, "A", at(s, 10, 0), 1, 1, false)
 }

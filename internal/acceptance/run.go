@@ -59,6 +59,9 @@ func Run(t *testing.T, b Backend) {
 		{"DamagedChunk", testDamagedChunk},
 		{"DamagedBlock", testDamagedBlock},
 		{"DamagedCache", testDamagedCache},
+		{"DamagedSketches", testDamagedSketches},
+		{"Surplus", testSurplus},
+		{"SurplusPutOff", testSurplusPutOff},
 	} {
 		t.Run(c.name, func(t *testing.T) { c.run(t, b) })
 	}

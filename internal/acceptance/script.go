@@ -165,7 +165,7 @@ func (s *script) command(out *strings.Builder, cmd string, list []datadriven.Cmd
 			}
 		}
 	case "reaggregate":
-		s.sys.reaggregate()
+		s.sys.reaggregate(false)
 	case "marks":
 		s.printMarks(out)
 	case "cache":

@@ -41,7 +41,7 @@ func (h *Operate) Register(mux *http.ServeMux) {
 		mux.Handle("POST "+reaggregatePath, switchedOff("enable-reaggregate"))
 		return
 	}
-	mux.Handle("POST "+reaggregatePath, answering(h.turns.Exports, h.reaggregate, "match[]", "start", "end"))
+	mux.Handle("POST "+reaggregatePath, answering(h.turns.Exports, h.reaggregate, "match[]", "start", "end", "take_back"))
 }
 
 func (h *Operate) explain(out *lines, r *http.Request) error {
@@ -91,7 +91,13 @@ func (h *Operate) reaggregate(out *lines, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	sum, err := h.reaggregator.Run(r.Context(), selectors, startMs, endMs, func(p reaggregate.Progress) error {
+	takeBack := false
+	if s := r.Form.Get("take_back"); s != "" {
+		if takeBack, err = strconv.ParseBool(s); err != nil {
+			return badParameter("take_back", s, "true or false")
+		}
+	}
+	sum, err := h.reaggregator.Run(r.Context(), selectors, startMs, endMs, takeBack, func(p reaggregate.Progress) error {
 		if err := out.document(p); err != nil {
 			return err
 		}

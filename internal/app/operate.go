@@ -64,7 +64,7 @@ var errBrokenOff = errors.New("the server broke off; " + stayMarked)
 // Reaggregate has a server mark slices to be ground again, shows how far it is and says what it came to.
 func Reaggregate(ctx context.Context, cfg config.Reaggregate, stdout, stderr io.Writer) error {
 	body, err := ask(ctx, cfg.URL, "/api/v1/reaggregate", url.Values{
-		"match[]": cfg.Match, "start": {cfg.Start}, "end": {cfg.End},
+		"match[]": cfg.Match, "start": {cfg.Start}, "end": {cfg.End}, "take_back": {strconv.FormatBool(cfg.TakeBack)},
 	})
 	if err != nil {
 		return stopped(ctx, err, "stopped; "+stayMarked)

@@ -22,7 +22,7 @@ func Verify(ctx context.Context, cfg config.Verify, stdout, stderr io.Writer) er
 	o := verify.Options{
 		Client: &verify.Client{Client: client.Client{URL: cfg.URL}},
 		Match:  cfg.Match, StartMs: cfg.Start.Ms(now), EndMs: cfg.End.Ms(now),
-		Limit: cfg.Limit, Repair: cfg.Repair,
+		Limit: cfg.Limit, Repair: cfg.Repair, TakeBack: cfg.TakeBack,
 	}
 	if o.StartMs >= o.EndMs {
 		return &client.RefusedError{Message: "--start is not before --end"}
@@ -59,6 +59,8 @@ func Verify(ctx context.Context, cfg config.Verify, stdout, stderr io.Writer) er
 		return fmt.Errorf("%d rows differ from what the samples say", sum.Differences())
 	case sum.Damaged > 0:
 		return fmt.Errorf("%d raw chunks are damaged", sum.Damaged)
+	case sum.DamagedRows > 0:
+		return fmt.Errorf("%d rows are damaged", sum.DamagedRows)
 	case sum.Series == 0:
 		return errors.New("nothing matches: no series has samples or rows there")
 	}
@@ -67,7 +69,7 @@ func Verify(ctx context.Context, cfg config.Verify, stdout, stderr io.Writer) er
 
 func printVerified(out io.Writer, s *verify.Summary, limit int) {
 	at := func(ms int64) string { return time.UnixMilli(ms).UTC().Format(time.RFC3339) }
-	if s.Differences()+s.Damaged > limit {
+	if s.Differences()+s.Damaged+s.DamagedRows > limit {
 		fmt.Fprintf(out, "… and more: --limit is %d\n", limit)
 	}
 	fmt.Fprintf(out, "%d series, %d samples from %s to %s\n", s.Series, s.Samples, at(s.StartMs), at(s.EndMs))
@@ -86,7 +88,10 @@ func printVerified(out io.Writer, s *verify.Summary, limit int) {
 		fmt.Fprintln(out, line)
 	}
 	if s.Damaged > 0 {
-		fmt.Fprintf(out, "%d raw chunks are damaged\n", s.Damaged)
+		fmt.Fprintf(out, "%d raw chunks are damaged: once they are restored, `quern reaggregate` computes their rows\n", s.Damaged)
+	}
+	if s.DamagedRows > 0 {
+		fmt.Fprintf(out, "%d rows, or their sketches, are damaged: --repair has them computed again where there are samples\n", s.DamagedRows)
 	}
 	r := s.Repaired
 	if r == nil {
@@ -101,7 +106,7 @@ func printVerified(out io.Writer, s *verify.Summary, limit int) {
 		}
 		fmt.Fprintf(out, "%d series in %d slices are ground again; their rows are right: %s\n", r.Series, r.Slices, strings.Join(when, ", "))
 	}
-	if r.NotPossible > 0 {
-		fmt.Fprintf(out, "%d rows cannot be repaired: there are no samples that a run could read\n", r.NotPossible)
+	if r.Surplus > 0 {
+		fmt.Fprintf(out, "%d rows have no samples in raw, and stay: --repair --take-back takes such rows back\n", r.Surplus)
 	}
 }

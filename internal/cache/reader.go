@@ -72,6 +72,18 @@ func (w *Work) Schedules() []metric.ScheduleID {
 	return slices.Compact(ids)
 }
 
+// TakesBack are the schedules whose rows are to be taken back where they have no input, sorted.
+func (w *Work) TakesBack() []metric.ScheduleID {
+	var ids []metric.ScheduleID
+	for _, m := range w.Marks {
+		if m.Kind == storage.MarkTakeBack {
+			ids = append(ids, m.Schedules...)
+		}
+	}
+	slices.Sort(ids)
+	return slices.Compact(ids)
+}
+
 // DueMs is when the youngest of the marks could first have been dealt with.
 func (w *Work) DueMs() int64 {
 	return slices.MaxFunc(w.Marks, func(a, b storage.Mark) int { return cmp.Compare(a.DueMs, b.DueMs) }).DueMs

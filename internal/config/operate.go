@@ -11,6 +11,7 @@ type Reaggregate struct {
 	URL        string
 	Match      []string
 	Start, End string
+	TakeBack   bool
 }
 
 // Explain is the options of `quern explain`.
@@ -61,7 +62,12 @@ func ReaggregateFlags() []cli.Flag {
 		matchFlag(),
 		str(catRequest, "start", "", "`TIME` from which on: 2025-11-21T12:00:00Z, Unix seconds or ms, or a span back from now such as -6h"),
 		str(catRequest, "end", "now", "`TIME` until which, itself not included"),
+		takeBackFlag(catRequest),
 	}
+}
+
+func takeBackFlag(category string) cli.Flag {
+	return boolean(category, "take-back", false, "take back the rows of series that have no raw samples there")
 }
 
 // ExplainFlags are the flags of `quern explain`.
@@ -81,6 +87,7 @@ func FromReaggregate(c *cli.Context) (Reaggregate, error) {
 	return read(c, func(p *parser, r *Reaggregate) {
 		r.URL, r.Match = p.url(), p.match()
 		r.Start, r.End = p.required("start"), p.required("end")
+		r.TakeBack = c.Bool("take-back")
 	})
 }
 

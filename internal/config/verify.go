@@ -18,6 +18,7 @@ type Verify struct {
 	Start, End Moment
 	Limit      int
 	Repair     bool
+	TakeBack   bool
 }
 
 // Moment is a time, or one that counts back from now.
@@ -50,6 +51,7 @@ func VerifyFlags() []cli.Flag {
 		str(catVerify, "end", "now", "until when: a `TIME`, as for --start"),
 		integer(catVerify, "limit", 100, "differences that are listed; all are counted"),
 		boolean(catVerify, "repair", false, "have the slices that differ ground again"),
+		takeBackFlag(catVerify),
 	}
 }
 
@@ -60,7 +62,10 @@ func FromVerify(c *cli.Context) (Verify, error) {
 		v.Match = p.required("match")
 		v.Start, v.End = p.rangeOf("start", "end")
 		v.Limit = p.within("limit", 0, 1<<30)
-		v.Repair = p.c.Bool("repair")
+		v.Repair, v.TakeBack = p.c.Bool("repair"), p.c.Bool("take-back")
+		if v.TakeBack && !v.Repair {
+			p.fail("take-back", "is for --repair, which is not given")
+		}
 	})
 }
 

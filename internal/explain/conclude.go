@@ -200,7 +200,7 @@ func (x *Explainer) partial(f *found, a *around, now int64) Conclusion {
 		}
 	case f.input.Damaged > 0 && f.bucket() > metric.Raw:
 		return Conclusion{
-			Partial, fmt.Sprintf("partial: the sketch of a %s row that it is made of is damaged, and percentiles lack its samples", below),
+			Partial, fmt.Sprintf("partial: a %s row that it is made of, or its sketch, is damaged, and percentiles lack its samples", below),
 			fmt.Sprintf("the row follows when the %s row is computed again", below), 0,
 		}
 	case f.should.Partial:
@@ -229,6 +229,8 @@ func (x *Explainer) withoutRow(f *found, a *around, now int64) Conclusion {
 	switch {
 	case f.slice.StartMs < x.recovery.KeptFrom(f.bucket(), now):
 		return Conclusion{Expired, "there is no row, and its input has expired, so that it cannot be computed any more", nothing, 0}
+	case f.damaged && (f.ok || f.input.Damaged == 0):
+		return Conclusion{Missing, "the row that is stored is damaged and cannot be read; no mark leads a run to it", byHand, 0}
 	case f.ok && !f.done && now < x.cache.Timing().RunAtMs(f.slice):
 		return x.waiting(f)
 	case f.ok:

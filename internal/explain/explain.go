@@ -130,8 +130,8 @@ type found struct {
 	input  Input
 	row    metric.Rollup
 	hasRow bool
-	// gap is that there is a row which only says that samples may be missing.
-	gap bool
+	// gap is that there is a row which only says that samples may be missing, damaged that there is one that cannot be read.
+	gap, damaged bool
 	// partial is the time of the first row below that is partial, also of one that is a gap; 0 for none.
 	partial int64
 	marks   []placed
@@ -224,9 +224,14 @@ func (x *Explainer) readInput(ctx context.Context, id metric.ScheduleID, f *foun
 		if err != nil {
 			return fmt.Errorf("read %s rows of series %d: %w", x.ladder.Name(f.bucket()), id, err)
 		}
-		if r.Schedule == id {
-			rows = append(rows, r)
+		if r.Schedule != id {
+			continue
 		}
+		if r.Damaged {
+			r.Rollup = metric.Rollup{Partial: true}
+			f.input.Damaged++
+		}
+		rows = append(rows, r)
 	}
 	for _, r := range rows {
 		if r.Count > 0 {
@@ -252,7 +257,7 @@ func (x *Explainer) readRow(ctx context.Context, id metric.ScheduleID, f *found)
 		}
 		// A row without samples takes back one that was there before, or says that there may have been one.
 		if r.Schedule == id {
-			f.row, f.hasRow, f.gap = r.Rollup, r.Count > 0, r.Count == 0 && r.Partial
+			f.row, f.hasRow, f.gap, f.damaged = r.Rollup, r.Count > 0, r.Count == 0 && r.Partial, r.Damaged
 		}
 	}
 	return nil

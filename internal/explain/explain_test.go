@@ -403,7 +403,7 @@ func TestDamagedSketch(t *testing.T) {
 	w.set(12, 2)
 	w.run()
 	l := w.explain(clockAt(10, 0))[1]
-	w.expect(l, explain.Partial, "partial: the sketch of a 1h row that it is made of is damaged, and percentiles lack its samples", time.Time{})
+	w.expect(l, explain.Partial, "partial: a 1h row that it is made of, or its sketch, is damaged, and percentiles lack its samples", time.Time{})
 	require.Equal(t, "the row follows when the 1h row is computed again", l.Next)
 	require.EqualValues(t, 1, l.Row.Count)
 }

@@ -85,5 +85,7 @@ func (r *Rollup) Avg() float64 { return r.Sum / float64(r.Count) }
 type RollupRow struct {
 	Schedule ScheduleID
 	TimeMs   int64
+	// Damaged says that a row is stored and cannot be read. It has no values then.
+	Damaged bool
 	Rollup
 }

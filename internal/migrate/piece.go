@@ -465,7 +465,7 @@ func (p *piece) stored(ctx context.Context, b metric.Bucket, id metric.ScheduleI
 		if err != nil {
 			return nil, err
 		}
-		if r.Schedule == id {
+		if r.Schedule == id && !r.Damaged {
 			out[r.TimeMs] = r.Rollup
 		}
 	}

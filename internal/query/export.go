@@ -143,7 +143,7 @@ func (q *Querier) Rollups(ctx context.Context, sels []Selector, level metric.Buc
 		var sk sketch.Sketch
 		for _, g := range groups {
 			late(g)
-			for row, err := range q.rows(ctx, g, level, fromMs, toMs) {
+			for row, err := range q.rows(ctx, g, level, fromMs, toMs, &r.warnings) {
 				if err != nil {
 					yield(Row{}, err)
 					return

@@ -204,6 +204,21 @@ func TestRollupRows(t *testing.T) {
 	})
 }
 
+// A row that cannot be read is left out and named, and those after it are there.
+func TestDamagedRowIsLeftOutAndNamed(t *testing.T) {
+	w := newWorld(t, defaultSettings(), retention)
+	w.series(1, "cpu", "web")
+	w.series(2, "cpu", "web-2")
+	w.fill([]metric.ScheduleID{1, 2}, midnight-day, midnight, minute, wave)
+	w.grind(1, midnight-day, midnight)
+	require.NoError(t, w.store.WriteRollups(t.Context(), 0, 1, []metric.RollupRow{{Schedule: 1, TimeMs: midnight - 20*hour, Damaged: true}}))
+	r, err := w.q.Rollups(t.Context(), w.sel("cpu"), 1, midnight-day, midnight)
+	require.Len(t, collect(t, r, err), 2*24-1)
+	require.Equal(t, []string{`the 1h row at 2025-11-20T04:00:00Z of cpu{source="web"} is damaged, and left out`}, r.Warnings())
+	p, err := w.q.Summary(t.Context(), w.sel(`cpu{source="web"}`), midnight-8*day, midnight)
+	require.Len(t, collect(t, p, err), 1)
+}
+
 func TestTooManySeries(t *testing.T) {
 	w := newWorld(t, defaultSettings(), retention)
 	for id := range metric.ScheduleID(20) {

@@ -193,7 +193,7 @@ func (g Group) Spans(ctx context.Context, p *Plan, warn *Warnings, with func(i i
 			continue
 		}
 		width := p.ladder.WidthMs(part.bucket)
-		for row, err := range g.q.rows(ctx, g.group, part.bucket, part.fromMs, part.toMs) {
+		for row, err := range g.q.rows(ctx, g.group, part.bucket, part.fromMs, part.toMs, &warn.warnings) {
 			if err != nil {
 				return err
 			}

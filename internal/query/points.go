@@ -139,7 +139,7 @@ func (q *Querier) groupPoints(ctx context.Context, g group, rng Range, parts []p
 			}
 			continue
 		}
-		for row, err := range q.rows(ctx, g, part.bucket, part.fromMs, part.toMs) {
+		for row, err := range q.rows(ctx, g, part.bucket, part.fromMs, part.toMs, warn) {
 			if err != nil {
 				return nil, err
 			}

@@ -325,16 +325,20 @@ type groupRow struct {
 }
 
 // rows yields the group's rows of a level that start in [fromMs, toMs), each series' by
-// time. A row is valid until the next.
-func (q *Querier) rows(ctx context.Context, g group, level metric.Bucket, fromMs, toMs int64) iter.Seq2[groupRow, error] {
+// time. A row is valid until the next. One that is damaged is left out, with a warning.
+func (q *Querier) rows(ctx context.Context, g group, level metric.Bucket, fromMs, toMs int64, warn *warnings) iter.Seq2[groupRow, error] {
 	return func(yield func(groupRow, error) bool) {
 		for row, err := range q.store.Rollups(ctx, level, g.span(), fromMs, toMs) {
 			if err != nil {
 				yield(groupRow{}, q.readError(level, g, err))
 				return
 			}
-			// A row without samples takes back one that was there before.
-			if i, found := slices.BinarySearch(g.ids, row.Schedule); found && row.Count > 0 && !yield(groupRow{i, &row}, nil) {
+			i, found := slices.BinarySearch(g.ids, row.Schedule)
+			if found && row.Damaged {
+				warn.add("%s of %s is damaged, and left out", q.rowName(level, row.TimeMs), q.index.Labels(row.Schedule))
+			}
+			// A row without samples takes back one that was there before, or says that there may have been one.
+			if found && row.Count > 0 && !yield(groupRow{i, &row}, nil) {
 				return
 			}
 		}

@@ -235,7 +235,7 @@ func (q *Querier) lookAt(ctx context.Context, g group, on []int32, parts []part,
 		if part.bucket == metric.Raw || !missing() {
 			continue
 		}
-		for row, err := range q.rows(ctx, g, part.bucket, part.fromMs, part.toMs) {
+		for row, err := range q.rows(ctx, g, part.bucket, part.fromMs, part.toMs, warn) {
 			if err != nil {
 				return err
 			}

@@ -70,7 +70,7 @@ func (q *Querier) groupSummary(ctx context.Context, g group, parts []part, warn 
 			}
 			continue
 		}
-		for row, err := range q.rows(ctx, g, part.bucket, part.fromMs, part.toMs) {
+		for row, err := range q.rows(ctx, g, part.bucket, part.fromMs, part.toMs, warn) {
 			if err != nil {
 				return nil, err
 			}
@@ -129,7 +129,7 @@ func (q *Querier) Baseline(ctx context.Context, sels []Selector, startMs, endMs 
 		}
 		late(g)
 		all := make([]Baseline, len(g.ids))
-		for row, err := range q.rows(ctx, g, 1, startMs, endMs) {
+		for row, err := range q.rows(ctx, g, 1, startMs, endMs, &r.warnings) {
 			if err != nil {
 				return nil, err
 			}

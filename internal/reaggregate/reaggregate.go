@@ -4,7 +4,9 @@
 //  1. A slice that is not closed gets no mark: it will be ground anyway.
 //  2. A slice whose raw samples may have expired in part by the time of that run gets none: its rows are better than
 //     what could be computed from what is left.
-//  3. Bounded: one batch of marks is in memory at a time, and the ids of the series.
+//  3. A series without samples in a slice keeps the row that it has, unless it is asked for to be taken back: raw may have lost
+//     samples, or never have had those that a migrated row is of.
+//  4. Bounded: one batch of marks is in memory at a time, and the ids of the series.
 package reaggregate
 
 import (
@@ -83,18 +85,27 @@ func New(store storage.Store, index *query.Index, c *cache.Cache, r *recovery.Re
 	}
 }
 
-// Run marks what the selectors name in the raw slices that touch [startMs, endMs). tell hears of the progress after each
+// Run marks what the selectors name in the raw slices that touch [startMs, endMs). With takeBack, rows are taken back of series
+// that have no samples there, at each level. tell hears of the progress after each
 // batch, and its error ends the request. What was marked by then stays marked, and to ask again does no harm. The error may
 // be a *query.RequestError.
-func (r *Reaggregator) Run(ctx context.Context, sels []query.Selector, startMs, endMs int64, tell func(Progress) error) (Summary, error) {
-	j, err := r.run(ctx, sels, startMs, endMs, tell)
+func (r *Reaggregator) Run(
+	ctx context.Context, sels []query.Selector, startMs, endMs int64, takeBack bool, tell func(Progress) error,
+) (Summary, error) {
+	kind := storage.MarkLate
+	if takeBack {
+		kind = storage.MarkTakeBack
+	}
+	j, err := r.run(ctx, sels, startMs, endMs, kind, tell)
 	if err != nil {
 		return Summary{}, err
 	}
 	return j.Summary, nil
 }
 
-func (r *Reaggregator) run(ctx context.Context, sels []query.Selector, startMs, endMs int64, tell func(Progress) error) (*job, error) {
+func (r *Reaggregator) run(
+	ctx context.Context, sels []query.Selector, startMs, endMs int64, kind storage.MarkKind, tell func(Progress) error,
+) (*job, error) {
 	now := clock.NowMs(r.clk)
 	// Of the time to come there is nothing to say but that it is not closed.
 	endMs = min(endMs, r.ladder.SliceAt(metric.Raw, now).EndMs)
@@ -102,7 +113,7 @@ func (r *Reaggregator) run(ctx context.Context, sels []query.Selector, startMs, 
 		return nil, &query.RequestError{Message: "start must be before end, and not in the future"}
 	}
 	j := &job{
-		Reaggregator: r, epochs: r.settings().Epochs, ids: r.index.Select(sels...), tell: tell,
+		Reaggregator: r, epochs: r.settings().Epochs, ids: r.index.Select(sels...), kind: kind, tell: tell,
 		width: r.ladder.WidthMs(metric.Raw + 1), perSlice: map[int]int64{},
 	}
 	j.Series = len(j.ids)
@@ -172,6 +183,7 @@ type job struct {
 	Summary
 	epochs blocks.Epochs
 	ids    []metric.ScheduleID
+	kind   storage.MarkKind
 	tell   func(Progress) error
 	width  int64
 	// perSlice is the number of blocks in a slice, by block size.
@@ -197,7 +209,7 @@ func (j *job) slice(ctx context.Context, s metric.Slice) error {
 		block := j.epochs.BlockAt(ids[0], s.StartMs)
 		n, _ := slices.BinarySearch(ids, block.End)
 		j.marks = append(j.marks, storage.Mark{
-			Start: block.Start, TimeMs: s.StartMs, Kind: storage.MarkLate, Schedules: ids[:n:n],
+			Start: block.Start, TimeMs: s.StartMs, Kind: j.kind, Schedules: ids[:n:n],
 		})
 		j.schedules += n
 		ids = ids[n:]

@@ -63,7 +63,7 @@ func (w *world) ask(ctx context.Context, selector string, start, end time.Time) 
 	sels, err := query.ParseSelectors([]string{selector})
 	require.NoError(w, err)
 	w.told = nil
-	return w.r.Run(ctx, sels, start.UnixMilli(), end.UnixMilli(), func(p reaggregate.Progress) error {
+	return w.r.Run(ctx, sels, start.UnixMilli(), end.UnixMilli(), false, func(p reaggregate.Progress) error {
 		w.told = append(w.told, p)
 		require.Equal(w, p.Done, p.Blocks+p.Skipped)
 		return nil
@@ -251,7 +251,7 @@ func TestStops(t *testing.T) {
 	gone := errors.New("nobody listens")
 	sels, err := query.ParseSelectors([]string{"cpu"})
 	require.NoError(t, err)
-	_, err = w.r.Run(t.Context(), sels, midnight.UnixMilli(), midnight.Add(hour).UnixMilli(), func(reaggregate.Progress) error { return gone })
+	_, err = w.r.Run(t.Context(), sels, midnight.UnixMilli(), midnight.Add(hour).UnixMilli(), false, func(reaggregate.Progress) error { return gone })
 	require.ErrorIs(t, err, gone)
 
 	ctx, cancel := context.WithCancel(t.Context())

@@ -191,7 +191,7 @@ func (r *Recovery) KeptFrom(b metric.Bucket, nowMs int64) int64 {
 }
 
 // Reschedule puts failed work off to the bucket's current slice: one mark with the
-// original time is inserted first, the marks that were read are deleted after. The
+// original time, and one for what it takes back, are inserted first, the marks that were read are deleted after. The
 // cache block stays.
 func (r *Recovery) Reschedule(ctx context.Context, fence storage.Fence, w *cache.Work, cause error) error {
 	m := storage.Mark{
@@ -199,7 +199,12 @@ func (r *Recovery) Reschedule(ctx context.Context, fence storage.Fence, w *cache
 		Kind: storage.MarkRetry, Schedules: w.Schedules(),
 		DueMs: w.DueMs(), Attempt: w.Attempt() + 1, LastError: cause.Error(),
 	}
-	if err := r.cache.Put(ctx, fence, w.Bucket(), []storage.Mark{m}); err != nil {
+	marks := []storage.Mark{m}
+	if ids := w.TakesBack(); len(ids) > 0 {
+		m.Kind, m.Schedules = storage.MarkTakeBack, ids
+		marks = append(marks, m)
+	}
+	if err := r.cache.Put(ctx, fence, w.Bucket(), marks); err != nil {
 		return fmt.Errorf("reschedule block %d: %w", w.Block.Start, err)
 	}
 	return r.cache.Unmark(ctx, fence, w)

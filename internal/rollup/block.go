@@ -144,14 +144,14 @@ func (g *grind) readRaw(ctx context.Context, w *cache.Work, left *damage) error 
 }
 
 func (g *grind) fromRollups(ctx context.Context, w *cache.Work) error {
+	var left damage
 	if err := g.read(ctx, w, g.rollups.Reset,
 		func() error { return g.run.cache.Rollups(ctx, w, &g.rollups) },
-		func() error { return g.readRollups(ctx, w) },
+		func() error { return g.readRollups(ctx, w, &left) },
 	); err != nil {
 		return err
 	}
 	only := w.Schedules()
-	var left damage
 	for id, rows := range g.rollups.Series() {
 		if !asked(only, id) {
 			continue
@@ -166,16 +166,23 @@ func (g *grind) fromRollups(ctx context.Context, w *cache.Work) error {
 	}
 	if left.n > 0 {
 		g.run.damaged(ctx, w, tableRollups, left.n,
-			fmt.Errorf("sketches of %d series are left out in slice %s, whose rows are partial: %s", left.n, w.Slice, &left))
+			fmt.Errorf("%d rows or sketches of rows are left out in slice %s, whose rows are partial: %s", left.n, w.Slice, &left))
 	}
 	return g.closeGaps(ctx, w)
 }
 
-func (g *grind) readRollups(ctx context.Context, w *cache.Work) error {
+// readRollups reads the rows of the block. Those that are damaged stand for ones that may have had samples.
+func (g *grind) readRollups(ctx context.Context, w *cache.Work, left *damage) error {
 	g.rows = g.rows[:0] // scratch until the block's own rows go there
 	for row, err := range g.run.store.Rollups(ctx, w.Bucket(), w.Block, w.Slice.StartMs, w.Slice.EndMs) {
 		if err != nil {
 			return fmt.Errorf("read %s rows of block %d: %w", g.run.ladder.Name(w.Bucket()), w.Block.Start, err)
+		}
+		if row.Damaged {
+			row.Rollup = metric.Rollup{Partial: true}
+			if asked(w.Schedules(), row.Schedule) {
+				left.name(fmt.Sprintf("the %s row of schedule %d at %d", g.run.ladder.Name(w.Bucket()), row.Schedule, row.TimeMs))
+			}
 		}
 		g.rows = append(g.rows, row)
 	}

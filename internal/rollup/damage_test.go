@@ -121,5 +121,41 @@ func TestDamagedSketch(t *testing.T) {
 	errs, err := store.RecentErrors(t.Context())
 	require.NoError(t, err)
 	require.Len(t, errs, 1)
-	require.Contains(t, errs[0].Message, "sketches of 1 series are left out in slice 2025-11-21T06:00:00Z, whose rows are partial: schedule 2 at")
+	require.Contains(t, errs[0].Message, "1 rows or sketches of rows are left out in slice 2025-11-21T06:00:00Z, whose rows are partial: schedule 2 at")
+}
+
+// A row that cannot be read costs the row above it, which says so, and other series of the block nothing.
+func TestDamagedRow(t *testing.T) {
+	reg := prometheus.NewRegistry()
+	r, store, clk, k := setUp(t, 8, rollup.Options{Metrics: reg})
+	_, err := r.Run(t.Context(), k)
+	require.NoError(t, err)
+	six := metric.DefaultLadder().SliceAt(1, k.StartMs)
+	above := storage.SliceKey{Bucket: 1, StartMs: six.StartMs}
+	lease, err := store.AcquireShard(t.Context(), 0, "by hand", time.Minute)
+	require.NoError(t, err)
+	require.NoError(t, store.WriteRollups(t.Context(), lease.Fence, 1, []metric.RollupRow{
+		{Schedule: 2, TimeMs: k.StartMs, Damaged: true},
+		{Schedule: 3, TimeMs: k.StartMs + 3_600_000, Damaged: true},
+	}))
+	require.NoError(t, store.DeleteCacheBlock(t.Context(), lease.Fence, storage.CacheKey{SliceKey: above}))
+	require.NoError(t, store.ReleaseShard(t.Context(), 0, "by hand"))
+
+	clk.Set(time.UnixMilli(six.EndMs).Add(10 * time.Minute))
+	rec, err := r.Run(t.Context(), above)
+	require.NoError(t, err)
+	require.Zero(t, rec.Rescheduled)
+	n := 0
+	for row, err := range store.Rollups(t.Context(), 2, blocks.Range{End: 8}, six.StartMs, six.EndMs) {
+		require.NoError(t, err)
+		require.Equal(t, n != 2, row.Count == 1, "%+v", row)
+		require.Equal(t, n == 2 || n == 3, row.Partial, "%+v", row)
+		n++
+	}
+	require.Equal(t, 8, n)
+	errs, err := store.RecentErrors(t.Context())
+	require.NoError(t, err)
+	require.Len(t, errs, 1)
+	require.Contains(t, errs[0].Message, "2 rows or sketches of rows are left out in slice 2025-11-21T06:00:00Z")
+	require.Contains(t, errs[0].Message, fmt.Sprintf("the 1h row of schedule 2 at %d", k.StartMs))
 }

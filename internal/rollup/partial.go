@@ -58,8 +58,8 @@ func (g *grind) keepFuller(ctx context.Context, w *cache.Work, touched func(metr
 	return nil
 }
 
-// closeGaps adds the zero rows of schedules that late work names and that have no input, where a row says that there may
-// have been some: all that there is could be read.
+// closeGaps adds the zero rows of schedules that late work names and that have no input, all of which could be read: where a
+// row only says that there may have been some, and of those to be taken back, which tells the rows above too.
 func (g *grind) closeGaps(ctx context.Context, w *cache.Work) error {
 	without := make(map[metric.ScheduleID]bool)
 	for _, m := range w.Marks {
@@ -77,8 +77,11 @@ func (g *grind) closeGaps(ctx context.Context, w *cache.Work) error {
 	if err != nil {
 		return err
 	}
-	for id, was := range stored {
-		if without[id] && was.Count == 0 && was.Partial {
+	takesBack := w.TakesBack()
+	for id := range without {
+		was, there := stored[id]
+		_, back := slices.BinarySearch(takesBack, id)
+		if back || there && was.Count == 0 && was.Partial {
 			g.rows = append(g.rows, metric.RollupRow{Schedule: id, TimeMs: w.Slice.StartMs})
 		}
 	}
@@ -90,7 +93,7 @@ func (g *grind) sort() {
 	slices.SortFunc(g.rows, func(a, b metric.RollupRow) int { return cmp.Compare(a.Schedule, b.Schedule) })
 }
 
-// stored are the rows that the work is about, as they are.
+// stored are the rows that the work is about, as they are. One that is damaged may have had samples.
 func (g *grind) stored(ctx context.Context, w *cache.Work) (map[metric.ScheduleID]metric.Rollup, error) {
 	level := w.Bucket() + 1
 	out := make(map[metric.ScheduleID]metric.Rollup)
@@ -98,6 +101,9 @@ func (g *grind) stored(ctx context.Context, w *cache.Work) (map[metric.ScheduleI
 	for row, err := range g.run.store.Rollups(ctx, level, w.Block, w.Slice.StartMs, w.Slice.StartMs+1) {
 		if err != nil {
 			return nil, fmt.Errorf("read %s rows of block %d: %w", g.run.ladder.Name(level), w.Block.Start, err)
+		}
+		if row.Damaged {
+			row.Rollup = metric.Rollup{Partial: true}
 		}
 		out[row.Schedule] = row.Rollup
 	}

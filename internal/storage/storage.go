@@ -98,6 +98,8 @@ const (
 	// MarkRetry stands for a block whose grinding failed in an earlier run. The table
 	// is read.
 	MarkRetry
+	// MarkTakeBack is as MarkLate, and the rows of those of its schedules that have no input are taken back.
+	MarkTakeBack
 )
 
 // String is the kind's name in status and logs.
@@ -111,6 +113,8 @@ func (k MarkKind) String() string {
 		return "late"
 	case MarkRetry:
 		return "retry"
+	case MarkTakeBack:
+		return "take back"
 	}
 	return "unknown"
 }
@@ -395,7 +399,8 @@ type Reader interface {
 	// Data for each group and slice that they may have been of: it does not decode.
 	RawChunks(ctx context.Context, ids blocks.Range, fromMs, toMs int64) iter.Seq2[RawChunk, error]
 	// Rollups yields the rows of a level with schedules in ids and times in
-	// [fromMs, toMs), each schedule's by time, schedules in no promised order.
+	// [fromMs, toMs), each schedule's by time, schedules in no promised order. One whose stored values cannot be
+	// decoded is yielded as damaged, and the others after it.
 	Rollups(ctx context.Context, level metric.Bucket, ids blocks.Range, fromMs, toMs int64) iter.Seq2[metric.RollupRow, error]
 }
 

@@ -313,10 +313,12 @@ func touches(open [][]metric.Slice, level metric.Bucket, slice metric.Slice) boo
 	return false
 }
 
-// Reaggregate has the series that match ground again where their samples lie in [startMs, endMs).
-func (c *Client) Reaggregate(ctx context.Context, selectors []string, startMs, endMs int64) error {
-	last := ""
-	err := lines(ctx, c, "api/v1/reaggregate", rangeForm(selectors, startMs, endMs), func(r *reply) error { last = r.Status; return nil })
+// Reaggregate has the series that match ground again where their samples lie in [startMs, endMs), and with takeBack
+// rows taken back where there are none.
+func (c *Client) Reaggregate(ctx context.Context, selectors []string, startMs, endMs int64, takeBack bool) error {
+	last, form := "", rangeForm(selectors, startMs, endMs)
+	form.Set("take_back", strconv.FormatBool(takeBack))
+	err := lines(ctx, c, "api/v1/reaggregate", form, func(r *reply) error { last = r.Status; return nil })
 	if err == nil && last != "success" {
 		err = errors.New("api/v1/reaggregate: the reply breaks off")
 	}

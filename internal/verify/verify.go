@@ -24,8 +24,8 @@ type Options struct {
 	StartMs, EndMs int64
 	// Limit is how many differences are told. All are counted.
 	Limit int
-	// Repair has the slices that differ ground again.
-	Repair bool
+	// Repair has the slices that differ ground again, and TakeBack then the rows taken back that have no samples.
+	Repair, TakeBack bool
 	// Tell takes a line for each difference; Progress, which may be nil, how far it is.
 	Tell     func(line string)
 	Progress func(done, total int)
@@ -51,8 +51,9 @@ type Summary struct {
 	StartMs, EndMs  int64
 	Series, Samples int
 	Levels          []Level
-	// Damaged is the number of raw chunks that cannot be read.
-	Damaged int
+	// Damaged is the number of raw chunks that cannot be read, DamagedRows that of rows that cannot, or whose sketches cannot.
+	// These rows are compared, and differ.
+	Damaged, DamagedRows int
 	// Repaired is what was asked for, nil without Repair and when nothing differs.
 	Repaired *Repaired
 }
@@ -69,8 +70,8 @@ func (s *Summary) Differences() int {
 // Repaired is what is ground again.
 type Repaired struct {
 	Series, Slices int
-	// NotPossible are rows that no run takes back, since there are no samples that it could read.
-	NotPossible int
+	// Surplus are rows without samples, which are left as they are without TakeBack.
+	Surplus int
 	// RightMs is, by level, finest first, the end of the slice whose run makes rows right; 0 where none differs.
 	RightMs []int64
 }
@@ -127,10 +128,10 @@ type verifier struct {
 	status *Status
 	sum    Summary
 	series map[string]struct{}
-	// damage is what the server said of damaged chunks, in the last read.
-	damage []string
-	told   int
-	repair map[string]*toRepair
+	// damage is what the server said of damaged chunks, and damagedRows of damaged rows, in the last read.
+	damage, damagedRows []string
+	told                int
+	repair              map[string]*toRepair
 }
 
 // toRepair is what of a series differs.
@@ -156,7 +157,11 @@ func (v *verifier) window(ctx context.Context, w metric.Slice) error {
 		return err
 	}
 	for _, warning := range v.damage {
-		v.sum.Damaged += chunksIn(warning)
+		v.sum.Damaged += countIn(warning)
+		v.tell("damaged: " + warning)
+	}
+	for _, warning := range v.damagedRows {
+		v.sum.DamagedRows += countIn(warning)
 		v.tell("damaged: " + warning)
 	}
 	v.sum.Samples += read.Samples()
@@ -290,8 +295,8 @@ func (v *verifier) different(r *Result) {
 	case v.sum.Repaired == nil:
 		v.sum.Repaired = &Repaired{RightMs: make([]int64, v.ladder.Top())}
 	}
-	if r.Kind == Surplus {
-		v.sum.Repaired.NotPossible++
+	if r.Kind == Surplus && !v.TakeBack {
+		v.sum.Repaired.Surplus++
 		return
 	}
 	key := string(r.Series.AppendKey(nil))
@@ -307,14 +312,16 @@ func (v *verifier) different(r *Result) {
 // read reads rows, then samples, then the status.
 func (v *verifier) read(ctx context.Context, selectors []string, w metric.Slice) (*Checker, *Status, error) {
 	c := NewChecker(v.ladder)
-	v.damage = nil
+	v.damage, v.damagedRows = nil, nil
 	var damaged *damagedError
 	for _, level := range v.ladder.Levels() {
 		// A row lies in its slice wherever the window begins: rows at its border are left out by their slices.
 		if err := v.Client.Rollups(ctx, selectors, v.ladder.Name(level), w.StartMs, w.EndMs, func(l metric.Labels, ms int64, r Row) error {
 			c.Series(l).Row(level, ms, r)
 			return nil
-		}); err != nil {
+		}); errors.As(err, &damaged) {
+			v.damagedRows = append(v.damagedRows, damaged.warnings...) // those that are left out are missing, the others wrong
+		} else if err != nil {
 			return nil, nil, err
 		}
 	}
@@ -342,7 +349,7 @@ func (v *verifier) read(ctx context.Context, selectors []string, w metric.Slice)
 // How the server's warnings name a damaged chunk, and say that there are more than they name.
 var (
 	damagedChunk = regexp.MustCompile(`raw chunk \S+ of group \d+ in the slice of (\S+): `)
-	moreChunks   = regexp.MustCompile(`^and (\d+) more$`)
+	moreDamage   = regexp.MustCompile(`^and (\d+) more$`)
 )
 
 // damagedIn is the slice in which a warning says that something cannot be read: all of the window if it does not say.
@@ -355,9 +362,9 @@ func (v *verifier) damagedIn(warning string, w metric.Slice) metric.Slice {
 	return w
 }
 
-// chunksIn is the number of chunks that a warning is about.
-func chunksIn(warning string) int {
-	if m := moreChunks.FindStringSubmatch(warning); m != nil {
+// countIn is the number of chunks or rows that a warning is about.
+func countIn(warning string) int {
+	if m := moreDamage.FindStringSubmatch(warning); m != nil {
 		if n, err := strconv.Atoi(m[1]); err == nil {
 			return n
 		}
@@ -389,7 +396,7 @@ func (v *verifier) repairAll(ctx context.Context) error {
 		selectors := bySlice[s]
 		slices.Sort(selectors)
 		for _, part := range requests(selectors) {
-			if err := v.Client.Reaggregate(ctx, part, s.StartMs, s.EndMs); err != nil {
+			if err := v.Client.Reaggregate(ctx, part, s.StartMs, s.EndMs, v.TakeBack); err != nil {
 				return fmt.Errorf("slice %s of %s: %w", s, part[0], err)
 			}
 		}

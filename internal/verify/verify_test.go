@@ -33,6 +33,7 @@ type fake struct {
 	step                 func(n int)
 	asked                int
 	warning, failure     string
+	rowWarnings          map[metric.Bucket]string
 	repaired             []string
 }
 
@@ -70,6 +71,9 @@ func (f *fake) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			}
 			f.asked++
 		}
+		if text := f.rowWarnings[level]; text != "" && within(day) {
+			w.Header().Set("Quern-Warning", text)
+		}
 		for _, ms := range slices.Sorted(maps.Keys(f.rows[level])) {
 			if row := f.rows[level][ms]; within(ms) {
 				n := func(v float64) string {
@@ -96,7 +100,11 @@ func (f *fake) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 	case "/base/api/v1/reaggregate":
 		assert.Equal(f.t, http.MethodPost, r.Method)
-		f.repaired = append(f.repaired, r.Form.Get("match[]")+" "+r.Form.Get("start")+" "+r.Form.Get("end"))
+		said := r.Form.Get("match[]") + " " + r.Form.Get("start") + " " + r.Form.Get("end")
+		if r.Form.Get("take_back") == "true" {
+			said += " take back"
+		}
+		f.repaired = append(f.repaired, said)
 		fmt.Fprintln(w, `{"done":1,"total":1}`+"\n"+`{"status":"success"}`)
 	default:
 		w.WriteHeader(http.StatusBadRequest)
@@ -183,15 +191,40 @@ func TestDifferent(t *testing.T) {
 	assert.Equal(t, &Repaired{Series: 1, Slices: 3, RightMs: []int64{day + 5*hour, day + 6*hour}}, sum.Repaired)
 }
 
-// TestSurplusIsNotRepaired: no run takes back what it finds no samples of.
-func TestSurplusIsNotRepaired(t *testing.T) {
+// TestSurplus: rows without samples are taken back only for who says so.
+func TestSurplus(t *testing.T) {
 	f := newFake(t)
 	f.rows[1][day-hour] = flat(1, 1)
 	sum, _, err := f.run(Options{Repair: true})
 	require.NoError(t, err)
 	assert.Equal(t, 1, sum.Levels[0].Different)
 	assert.Empty(t, f.repaired)
-	assert.Equal(t, 1, sum.Repaired.NotPossible)
+	assert.Equal(t, 1, sum.Repaired.Surplus)
+
+	sum, _, err = f.run(Options{Repair: true, TakeBack: true})
+	require.NoError(t, err)
+	assert.Equal(t, 1, sum.Levels[0].Different)
+	assert.Equal(t, []string{`{"__name__"="x"} 2026-11-19T23:00:00Z 2026-11-20T00:00:00Z take back`}, f.repaired)
+	assert.Zero(t, sum.Repaired.Surplus)
+}
+
+// TestDamagedRows: what the server leaves out of rows, or of a row, differs, is repaired, and ends nothing.
+func TestDamagedRows(t *testing.T) {
+	f := newFake(t)
+	delete(f.rows[1], day)
+	bad := flat(4, 3)
+	bad.P50, bad.P90, bad.P99 = math.NaN(), math.NaN(), math.NaN()
+	f.rows[2][day] = bad
+	f.rowWarnings = map[metric.Bucket]string{1: "a row is damaged", 2: "percentiles are missing"}
+	f.rows[2][day+2*hour] = flat(4, 2) // behind it
+	sum, said, err := f.run(Options{Repair: true})
+	require.NoError(t, err)
+	assert.Equal(t, []string{"damaged: a row is damaged", "damaged: percentiles are missing"}, said)
+	assert.Equal(t, 2, sum.DamagedRows)
+	assert.Equal(t, []Level{{Name: "1h", Compared: 4, Different: 1}, {Name: "2h", Compared: 2, Different: 2}}, sum.Levels)
+	assert.Equal(t, []string{
+		`{"__name__"="x"} 2026-11-20T00:00:00Z 2026-11-20T02:00:00Z`, `{"__name__"="x"} 2026-11-20T02:00:00Z 2026-11-20T04:00:00Z`,
+	}, f.repaired)
 }
 
 // TestLeftOut: what need not be right yet, or can no longer be known, is counted and not named.

@@ -42,7 +42,7 @@ func (r *markRow) mark() (storage.Mark, error) {
 		Kind: storage.MarkKind(r.Kind), Chunks: r.Chunks,
 		DueMs: r.DueMs, Attempt: r.Attempt, LastError: r.LastError,
 	}
-	if r.Kind < 0 || r.Kind > int(storage.MarkRetry) {
+	if r.Kind < 0 || r.Kind > int(storage.MarkTakeBack) {
 		return m, fmt.Errorf("mark %s of block %d: %w: kind %d", m.ID, m.Start, storage.ErrCorrupt, r.Kind)
 	}
 	if len(r.Schedules) == 0 {

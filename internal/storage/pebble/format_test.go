@@ -102,6 +102,40 @@ func FuzzMark(f *testing.F) {
 	})
 }
 
+// A row whose value is damaged on disk is yielded as such, and those after it are read.
+func TestDamagedRollup(t *testing.T) {
+	noLeaks(t)
+	st := mustOpen(t, "/data", Options{Settings: storagetest.TestSettings(), FS: vfs.NewMem(), Clock: newClock()})
+	t.Cleanup(func() { require.NoError(t, st.Close()) })
+	lease, err := st.AcquireShard(t.Context(), 0, "w", time.Hour)
+	require.NoError(t, err)
+	var rows []metric.RollupRow
+	for id := range metric.ScheduleID(3) {
+		rows = append(rows, metric.RollupRow{Schedule: id, TimeMs: benchStart, Rollup: metric.Rollup{Count: 1, Sum: 2}})
+	}
+	require.NoError(t, st.WriteRollups(t.Context(), lease.Fence, 1, rows))
+	for _, bad := range [][]byte{{}, {rollupVersion}, append([]byte{77}, make([]byte, rollupFixedBytes)...)} {
+		scanned := 0
+		it, err := st.db.NewIter(nil)
+		require.NoError(t, err)
+		for it.First(); it.Valid(); it.Next() {
+			if k := it.Key(); k[0] == tableRollups {
+				if scanned++; scanned == 2 {
+					require.NoError(t, st.db.Set(bytes.Clone(k), bad, nil))
+				}
+			}
+		}
+		require.NoError(t, it.Close())
+		require.Equal(t, 3, scanned)
+		var got []metric.RollupRow
+		for row, err := range st.Rollups(t.Context(), 1, blocks.Range{End: 10}, benchStart, benchStart+1) {
+			require.NoError(t, err)
+			got = append(got, row)
+		}
+		require.Equal(t, []metric.RollupRow{rows[0], {Schedule: 1, TimeMs: benchStart, Damaged: true}, rows[2]}, got)
+	}
+}
+
 // FuzzRollup reads any bytes as a roll-up: an error, or exactly what is written again.
 func FuzzRollup(f *testing.F) {
 	f.Add(appendRollup(nil, &metric.Rollup{Count: 1, Sum: 2, Sketch: []byte("s")}))

@@ -3,6 +3,7 @@ package pebble
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"iter"
 	"math"
@@ -407,7 +408,9 @@ func (s *Store) Rollups(ctx context.Context, level metric.Bucket, ids blocks.Ran
 			if _, row.Schedule, row.TimeMs, err = parseRollupKey(k); err != nil {
 				return row, err
 			}
-			row.Rollup, err = parseRollup(v)
+			if row.Rollup, err = parseRollup(v); errors.Is(err, storage.ErrCorrupt) {
+				row.Damaged, err = true, nil
+			}
 			return row, err
 		}
 		lower := rollupPeriodKey(level, metric.AlignDown(fromMs, periodMs))
