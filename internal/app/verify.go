@@ -106,6 +106,9 @@ func printVerified(out io.Writer, s *verify.Summary, limit int) {
 		}
 		fmt.Fprintf(out, "%d series in %d slices are ground again; their rows are right: %s\n", r.Series, r.Slices, strings.Join(when, ", "))
 	}
+	if r.Ahead > 0 {
+		fmt.Fprintf(out, "%d rows cannot be repaired yet, the first is %s\n", r.Ahead, r.AheadFirst)
+	}
 	if r.Surplus > 0 {
 		fmt.Fprintf(out, "%d rows have no samples in raw, and stay: --repair --take-back takes such rows back\n", r.Surplus)
 	}

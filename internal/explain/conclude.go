@@ -44,6 +44,8 @@ const (
 	Missing Verdict = "missing"
 	// Differs: the row says something else than its input, and nothing would change that.
 	Differs Verdict = "differs"
+	// Ahead: the row was written ahead of time, by hand or under a wrong clock, and what a run writes is not read beside it.
+	Ahead Verdict = "ahead"
 )
 
 // Conclusion is the verdict, why, and what comes next.
@@ -69,6 +71,13 @@ func (x *Explainer) conclude(f *found, a *around, now int64) Conclusion {
 	}
 	if f.below != nil && !f.done {
 		return x.below(f, now) // also when the slice's own marks are due: it is ground after those within it
+	}
+	if f.fence > f.newest && (!f.ok || !f.hasRow || !same(&f.row, &f.should)) {
+		until := int64(f.fence)/1000 + 1
+		return Conclusion{
+			Ahead, fmt.Sprintf("the row was written with the timestamp %d, which is %s and ahead of all runs: what they write is not read beside it", f.fence, at(until)),
+			"after that time " + byHand + "; docs/operations.md, What is written by hand, has what can be done before", 0,
+		}
 	}
 	if len(f.marks) > 0 {
 		return x.marked(f, a, now)

@@ -132,6 +132,8 @@ type found struct {
 	hasRow bool
 	// gap is that there is a row which only says that samples may be missing, damaged that there is one that cannot be read.
 	gap, damaged bool
+	// fence is what the row was written with, newest the greatest that a run has by now; 0 where the store does not say.
+	fence, newest storage.Fence
 	// partial is the time of the first row below that is partial, also of one that is a gap; 0 for none.
 	partial int64
 	marks   []placed
@@ -181,6 +183,10 @@ func (x *Explainer) series(ctx context.Context, id metric.ScheduleID, atMs int64
 	for _, f := range levels {
 		if err := x.readRow(ctx, id, f); err != nil {
 			return s, false, err
+		}
+		f.newest = storage.Fence(now * 1000)
+		for _, l := range a.leases {
+			f.newest = max(f.newest, l.Fence)
 		}
 		l := x.level(f, a)
 		l.Conclusion = x.conclude(f, a, now)
@@ -250,7 +256,10 @@ func (x *Explainer) readInput(ctx context.Context, id metric.ScheduleID, f *foun
 	return nil
 }
 
-func (x *Explainer) readRow(ctx context.Context, id metric.ScheduleID, f *found) error {
+func (x *Explainer) readRow(ctx context.Context, id metric.ScheduleID, f *found) (err error) {
+	if f.fence, err = x.store.RowFence(ctx, f.level, id, f.slice.StartMs); err != nil {
+		return fmt.Errorf("read the %s row of series %d: %w", x.ladder.Name(f.level), id, err)
+	}
 	for r, err := range x.store.Rollups(ctx, f.level, one(id), f.slice.StartMs, f.slice.StartMs+1) {
 		if err != nil {
 			return fmt.Errorf("read the %s row of series %d: %w", x.ladder.Name(f.level), id, err)

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"fmt"
 	"iter"
 	"math"
 	"strings"
@@ -171,6 +172,7 @@ func TestDue(t *testing.T) {
 	w.expect(w.explain(clockAt(10, 20))[0], explain.Due, "the run that was due at 2025-11-21T11:02:00Z has not ended", time.Time{})
 
 	w.store.Fail("WriteRollups", blocks.Range{End: 100}, 1, storage.ErrUnavailable)
+	w.store.Fail("Write", blocks.Range{End: 100}, 1, storage.ErrUnavailable) // and it cannot be put off
 	_, err := w.runner.RunDue(t.Context())
 	require.ErrorIs(t, err, storage.ErrUnavailable)
 	ls = w.explain(clockAt(10, 20))
@@ -303,6 +305,35 @@ func TestExpired(t *testing.T) {
 
 	w.clk.Set(clockAt(11, 2).Add(91 * day))
 	w.expect(w.explain(clockAt(10, 0))[0], explain.RowExpired, "rows of this level are kept until 2026-02-19T10:00:00Z", time.Time{})
+}
+
+// fences is a store that keeps with what fence a row was written, as Cassandra does.
+type fences struct {
+	storage.Store
+	row storage.Fence
+}
+
+func (f *fences) RowFence(context.Context, metric.Bucket, metric.ScheduleID, int64) (storage.Fence, error) {
+	return f.row, nil
+}
+
+// TestAhead: a row that was written with a time to come is not written over before, and why is said.
+func TestAhead(t *testing.T) {
+	written := &fences{}
+	w := newWorld(t, func(st storage.Store) storage.Store { written.Store = st; return written })
+	w.report(clockAt(10, 10), 1)
+	w.set(11, 2)
+	w.run()
+	written.row = storage.Fence(clockAt(15, 0).UnixMicro())
+	w.expect(w.explain(clockAt(10, 0))[0], explain.Done, "complete and up to date", time.Time{})
+	w.smuggle(clockAt(10, 20), 2)
+	l := w.explain(clockAt(10, 0))[0]
+	w.expect(l, explain.Ahead, fmt.Sprintf(
+		"the row was written with the timestamp %d, which is 2025-11-21T15:00:00.001Z and ahead of all runs: what they write is not read beside it", written.row), time.Time{})
+	require.Contains(t, l.Next, "quern reaggregate")
+	w.set(15, 1)
+	w.expect(w.explain(clockAt(10, 0))[0], explain.Differs,
+		"the row, of 1 sample, is not what its input comes to, of 2 samples; no mark leads a run to it", time.Time{})
 }
 
 // TestGap: a row that could not be computed any more leaves a trace in those above it, and they say where it is.

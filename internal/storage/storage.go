@@ -426,5 +426,8 @@ type Operations interface {
 	// too far from the store's own, where that has one.
 	Heartbeat(ctx context.Context, w Worker, ttl time.Duration) error
 	Workers(ctx context.Context) ([]Worker, error)
+	// RowFence is the fence that a roll-up row was written with: what is written with a lower one is not read. 0 where there
+	// is no row, or where the store does not keep it, since it refuses lower fences.
+	RowFence(ctx context.Context, level metric.Bucket, id metric.ScheduleID, timeMs int64) (Fence, error)
 	Leases(ctx context.Context) ([]Lease, error)
 }

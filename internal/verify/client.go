@@ -325,6 +325,42 @@ func (c *Client) Reaggregate(ctx context.Context, selectors []string, startMs, e
 	return err
 }
 
+// Ahead says why no run can write a row of a series, empty if one can.
+func (c *Client) Ahead(ctx context.Context, labels metric.Labels, level string, ms int64) (string, error) {
+	const path = "api/v1/explain"
+	form := url.Values{"match[]": {Selector(labels)}, "time": {time.UnixMilli(ms).UTC().Format(time.RFC3339Nano)}, "limit": {"100"}}
+	resp, err := c.Do(ctx, http.MethodGet, path, form)
+	if err != nil {
+		return "", err
+	}
+	defer resp.Body.Close()
+	var said struct {
+		Series []struct {
+			Metric map[string]string `json:"metric"`
+			Levels []struct {
+				Level   string `json:"level"`
+				Verdict string `json:"verdict"`
+				Why     string `json:"why"`
+				Next    string `json:"next"`
+			} `json:"levels"`
+		} `json:"series"`
+	}
+	if err := json.NewDecoder(resp.Body).Decode(&said); err != nil {
+		return "", fmt.Errorf("%s: %w", path, err)
+	}
+	for _, s := range said.Series {
+		if len(s.Metric) != len(labels) {
+			continue // one that has more labels
+		}
+		for _, l := range s.Levels {
+			if l.Level == level && l.Verdict == "ahead" {
+				return l.Why + "; " + l.Next, nil
+			}
+		}
+	}
+	return "", nil
+}
+
 // Selector selects exactly the series with these labels, and those that have more.
 func Selector(labels metric.Labels) string {
 	var sb strings.Builder

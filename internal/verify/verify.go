@@ -70,8 +70,11 @@ func (s *Summary) Differences() int {
 // Repaired is what is ground again.
 type Repaired struct {
 	Series, Slices int
-	// Surplus are rows without samples, which are left as they are without TakeBack.
-	Surplus int
+	// Surplus are rows without samples, which are left as they are without TakeBack, and Ahead those that what a run writes does
+	// not replace, as they carry a later time.
+	Surplus, Ahead int
+	// AheadFirst is the first of them, and why.
+	AheadFirst string
 	// RightMs is, by level, finest first, the end of the slice whose run makes rows right; 0 where none differs.
 	RightMs []int64
 }
@@ -131,7 +134,9 @@ type verifier struct {
 	// damage is what the server said of damaged chunks, and damagedRows of damaged rows, in the last read.
 	damage, damagedRows []string
 	told                int
-	repair              map[string]*toRepair
+	// asked counts the rows that the server was asked about.
+	asked  int
+	repair map[string]*toRepair
 }
 
 // toRepair is what of a series differs.
@@ -246,6 +251,7 @@ func (v *verifier) again(ctx context.Context, w metric.Slice, suspects map[suspe
 		return nil, err
 	}
 	unsure := map[suspect]Result{}
+	var failed error
 	read.Results(nil, func(r Result) {
 		was, ok := suspects[suspectOf(&r)]
 		count := &v.sum.Levels[r.Level-1]
@@ -260,12 +266,12 @@ func (v *verifier) again(ctx context.Context, w metric.Slice, suspects map[suspe
 			count.Pending++
 		case sameRow(was.Got, r.Got):
 			count.Different++
-			v.different(&r)
+			failed = cmp.Or(failed, v.different(ctx, &r))
 		default:
 			unsure[suspectOf(&r)] = r
 		}
 	})
-	return unsure, nil
+	return unsure, failed
 }
 
 func sameRow(a, b *Row) bool {
@@ -284,20 +290,35 @@ func (l *Level) unreadable() {
 	l.Unreadable++
 }
 
+// maxAsked bounds the rows about which the server is asked whether they can be repaired at all.
+const maxAsked = 1000
+
 // different tells of a row that is wrong, and notes it.
-func (v *verifier) different(r *Result) {
+func (v *verifier) different(ctx context.Context, r *Result) error {
 	for _, line := range r.Lines(v.ladder) {
 		v.tell(line)
 	}
 	switch {
 	case !v.Repair:
-		return
+		return nil
 	case v.sum.Repaired == nil:
 		v.sum.Repaired = &Repaired{RightMs: make([]int64, v.ladder.Top())}
 	}
 	if r.Kind == Surplus && !v.TakeBack {
 		v.sum.Repaired.Surplus++
-		return
+		return nil
+	}
+	if v.asked++; v.asked <= maxAsked {
+		why, err := v.Client.Ahead(ctx, r.Series, v.ladder.Name(r.Level), r.Slice.StartMs)
+		if err != nil {
+			return err
+		}
+		if why != "" {
+			done := v.sum.Repaired
+			done.Ahead++
+			done.AheadFirst = cmp.Or(done.AheadFirst, fmt.Sprintf("%s %s %s: %s", r.Series, v.ladder.Name(r.Level), r.Slice, why))
+			return nil
+		}
 	}
 	key := string(r.Series.AppendKey(nil))
 	of := v.repair[key]
@@ -307,6 +328,7 @@ func (v *verifier) different(r *Result) {
 	}
 	of.slices = append(of.slices, r.Slice)
 	of.levels[r.Level] = true
+	return nil
 }
 
 // read reads rows, then samples, then the status.

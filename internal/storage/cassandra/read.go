@@ -66,6 +66,7 @@ const (
 	cqlWriteRollup  = `INSERT INTO %s (start_schedule_id, period, schedule_id, time, count, sum, min, max, first, last, increase, sketch, partial) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) USING TTL ?`
 	cqlReadRollups  = `SELECT schedule_id, time, count, sum, min, max, first, last, increase, sketch, partial FROM %s WHERE start_schedule_id = ? AND period = ? AND schedule_id `
 	cqlOneSchedule  = cqlReadRollups + `= ? AND time >= ? AND time < ?`
+	cqlRowFence     = `SELECT WRITETIME(count) AS written FROM %s WHERE start_schedule_id = ? AND period = ? AND schedule_id = ? AND time = ?`
 	cqlManySchedule = cqlReadRollups + `>= ? AND schedule_id < ? AND time >= ? AND time < ? ALLOW FILTERING` // within one partition
 )
 
@@ -185,4 +186,24 @@ func (s *Store) Rollups(ctx context.Context, level metric.Bucket, ids blocks.Ran
 			}
 		}
 	}
+}
+
+// RowFence implements storage.Operations: a run writes at its fence.
+func (s *Store) RowFence(ctx context.Context, level metric.Bucket, id metric.ScheduleID, timeMs int64) (storage.Fence, error) {
+	const op = "fence of a row"
+	if err := s.checkLevel(level); err != nil {
+		return 0, named(op, err)
+	}
+	if ctx.Err() != nil {
+		return 0, convert(ctx, ctx.Err())
+	}
+	type written struct {
+		Us *int64 `db:"written"` // null where there is a row without a count
+	}
+	found, err := all[written](ctx, s.session, stmt(s.on(level, cqlRowFence),
+		int64(blocks.Of(id, s.groupSize).Start), metric.AlignDown(timeMs, s.periodMs(level)), int64(id), timeMs))
+	if err != nil || len(found) == 0 || found[0].Us == nil {
+		return 0, named(op, err)
+	}
+	return storage.Fence(*found[0].Us), nil
 }

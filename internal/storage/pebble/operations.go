@@ -148,6 +148,11 @@ func (s *Store) Workers(ctx context.Context) ([]storage.Worker, error) {
 	return out, nil
 }
 
+// RowFence implements storage.Operations: a write with a superseded fence is refused.
+func (s *Store) RowFence(ctx context.Context, _ metric.Bucket, _ metric.ScheduleID, _ int64) (storage.Fence, error) {
+	return 0, s.begin(ctx, "fence of a row")
+}
+
 // Leases implements storage.Operations.
 func (s *Store) Leases(ctx context.Context) ([]storage.Lease, error) {
 	var found []storage.Lease

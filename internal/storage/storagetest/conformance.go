@@ -1016,6 +1016,12 @@ func (s *suite) rollupsAreReplaced() {
 	f := s.acquire(0, "w").Fence
 	require.NoError(s, s.store.WriteRollups(s.ctx, f, 1, []metric.RollupRow{row(1, at(0), 1), row(2, at(0), 1)}))
 	require.NoError(s, s.store.WriteRollups(s.ctx, f, 1, []metric.RollupRow{row(1, at(0), 2)}))
+	written, err := s.store.RowFence(s.ctx, 1, 1, at(0))
+	require.NoError(s, err)
+	require.Contains(s, []storage.Fence{0, f}, written)
+	written, err = s.store.RowFence(s.ctx, 1, 3, at(0))
+	require.NoError(s, err)
+	require.Zero(s, written)
 	want := []metric.RollupRow{row(1, at(0), 2), row(2, at(0), 1)}
 	equal(s, want, s.rollups(1, 0, 10, at(0), at(1)))
 	s.advance(time.Minute)
@@ -1352,8 +1358,9 @@ func operations(st storage.Store, f storage.Fence, id blocks.ID) map[string]func
 		"Heartbeat": func(ctx context.Context) error {
 			return st.Heartbeat(ctx, storage.Worker{ID: "w"}, time.Hour)
 		},
-		"Workers": func(ctx context.Context) error { _, err := st.Workers(ctx); return err },
-		"Leases":  func(ctx context.Context) error { _, err := st.Leases(ctx); return err },
+		"Workers":  func(ctx context.Context) error { _, err := st.Workers(ctx); return err },
+		"RowFence": func(ctx context.Context) error { _, err := st.RowFence(ctx, 1, 1, at(0)); return err },
+		"Leases":   func(ctx context.Context) error { _, err := st.Leases(ctx); return err },
 	}
 }
 
