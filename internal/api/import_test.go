@@ -163,11 +163,11 @@ func TestImportBrokenStream(t *testing.T) {
 func TestImportIdle(t *testing.T) {
 	line := importLine + "\n"
 	for name, idle := range map[string]string{
-		"line feeds": "\n", "blank lines": "  \r\n", "malformed": "x\n", "no samples": `{"metric":{},"values":[],"timestamps":[]}` + "\n",
-		"other members": `{"metric":{"__name__":"m"},"values":[1],"timestamps":[1],"x":"` + strings.Repeat("x", 1<<20) + `"}` + "\n",
+		"line feeds": "\n", "blank lines": strings.Repeat(" ", 100) + "\r\n", "malformed": strings.Repeat("x", 100) + "\n", "no samples": `{"metric":{},"values":[],"timestamps":[]}` + "\n",
+		"other members": `{"metric":{"__name__":"m"},"values":[1],"timestamps":[1],"x":"` + strings.Repeat("x", 64<<10) + `"}` + "\n",
 	} {
 		t.Run(name, func(t *testing.T) {
-			plain := []byte(line + strings.Repeat(idle, 3*maxIdleBytes/len(idle)) + line)
+			plain := []byte(line + strings.Repeat(idle, 3*maxIdleBytes/2/len(idle)) + line)
 			for enc, code := range map[string]int{"gzip": 413, "zstd": 413, "identity": 200} {
 				if code == 200 && name == "malformed" {
 					code = 400
@@ -185,7 +185,7 @@ func TestImportIdle(t *testing.T) {
 		})
 	}
 	// As with an export of series that all have the same value: a line of some hundred bytes has far less than one when it is compressed.
-	same := []byte(strings.Repeat(line, 3*maxIdleBytes/len(line)))
+	same := []byte(strings.Repeat(line, 5*maxIdleBytes/4/len(line)))
 	w := importTo(t, new(backFiller), bytes.NewReader(compressed(t, "zstd", same)), "Content-Encoding", "zstd")
 	require.Equal(t, 200, w.Code, "%.200s", w.Body)
 }
