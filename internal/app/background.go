@@ -7,14 +7,13 @@ import (
 
 	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/metric"
+	"github.com/quern/quern/internal/query"
 	"github.com/quern/quern/internal/rollup"
 	"github.com/quern/quern/internal/storage"
 	"github.com/quern/quern/internal/throttle"
 )
 
 const (
-	// refreshEvery is how soon a series that another process has taken is found.
-	refreshEvery = 5 * time.Second
 	// settleEvery is how soon what a commit that failed may have left is written again.
 	settleEvery = time.Second
 	// warnEvery is how often is logged what goes on failing.
@@ -53,7 +52,7 @@ func (s *server) settles(ctx context.Context) {
 
 // refreshes keeps the label index up with the series that other processes register.
 func (s *server) refreshes(ctx context.Context) {
-	s.every(ctx, refreshEvery, "series of other processes not read", func(ctx context.Context) error {
+	s.every(ctx, query.RefreshEvery, "series of other processes not read", func(ctx context.Context) error {
 		return s.engine.index.Refresh(ctx, s.engine.store)
 	})
 }

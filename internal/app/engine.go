@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"os"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
@@ -119,9 +120,13 @@ func (s *setup) startIngest(ctx context.Context, e *engine) {
 	e.reader = query.New(e.store, e.index, e.store.Settings(), e.retention, s.clk, query.Options{
 		Outstanding: e.recovery.Outstanding, FutureLimit: s.cfg.FutureLimit, Late: e.late, Sightings: e.seen, Metrics: s.metrics,
 	})
+	leaseAge := time.Duration(0)
+	if s.shared() {
+		leaseAge = registry.LeaseAge
+	}
 	reg := registry.New(e.store, registry.Options{
 		MaxSeries: s.cfg.MaxSeries, MaxSeriesPerSource: s.cfg.MaxSeriesPerSource, OnNew: e.index.Add,
-		Gone: e.reader.Gone, Clock: s.clk,
+		Gone: e.reader.Gone, Clock: s.clk, LeaseAge: leaseAge,
 	})
 	s.countSeries(e.index, reg)
 	e.ingest = ingest.Start(ctx, e.store, reg, e.cache, s.clk, ingest.Options{

@@ -26,6 +26,7 @@ import (
 	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/config"
 	"github.com/quern/quern/internal/metric"
+	"github.com/quern/quern/internal/query"
 	"github.com/quern/quern/internal/shards"
 	"github.com/quern/quern/internal/storage"
 	"github.com/quern/quern/internal/storage/storagetest"
@@ -404,7 +405,7 @@ func TestSeriesOfOthers(t *testing.T) {
 		_, err = st.ClaimSchedules(t.Context(), "web-1", []storage.Schedule{{ID: ids.Start, Labels: labels}})
 		require.NoError(t, err)
 		assert.Zero(t, s.engine.index.Len())
-		time.Sleep(refreshEvery)
+		time.Sleep(query.RefreshEvery)
 		synctest.Wait()
 		assert.Equal(t, 1, s.engine.index.Len())
 	})

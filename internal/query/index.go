@@ -6,11 +6,13 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/prometheus/prometheus/model/labels"
 
 	"github.com/quern/quern/internal/blocks"
 	"github.com/quern/quern/internal/metric"
+	"github.com/quern/quern/internal/registry"
 	"github.com/quern/quern/internal/storage"
 )
 
@@ -27,6 +29,21 @@ type Index struct {
 	pages  []*page
 	labels map[string]*label
 	n      int
+
+	// refreshing is held by who reads what is missing: it guards polls, one for each page, and how many there were.
+	refreshing sync.Mutex
+	polls      []poll
+	polled     int
+}
+
+// poll is how a page that is not full is looked at again. Times are numbers of polls.
+type poll struct {
+	end      metric.ScheduleID // of what is leased of it
+	leased   int               // when that was seen first
+	grew     int               // when a series in it was found, or it was leased
+	next     int               // when it is due
+	had      int               // series, at the last look
+	finished bool              // no more can come
 }
 
 const pageSize = 512
@@ -59,10 +76,27 @@ const (
 	refreshAttempts = 5
 )
 
+// RefreshEvery is how often Refresh is to be called where other processes register series, and no more often.
+const RefreshEvery = 5 * time.Second
+
+const (
+	// idleShare and mostPolls say how rarely ids are looked for of which none has been used for a while: after an eighth of that
+	// while, at most each five minutes.
+	idleShare = 8
+	mostPolls = 64
+	// finishedPolls is after how many polls ids are not looked for any more: nobody uses a lease for so long, and what was claimed
+	// last has an hour to arrive.
+	finishedPolls = int((registry.LeaseAge + time.Hour) / RefreshEvery)
+)
+
 // Refresh adds the series that the store has and the index does not. It reads only
 // where ids are missing, so that it may be called again for series that other
-// processes have registered. Errors are those of the store.
+// processes have registered; see RefreshEvery. What a process leaves of a lease is looked at ever more rarely, and after a day
+// not at all: what a call costs follows from who is there, not from who has been. Errors are those of the store.
 func (x *Index) Refresh(ctx context.Context, store storage.Registry) error {
+	x.refreshing.Lock()
+	defer x.refreshing.Unlock()
+	x.polled++
 	ids, err := store.LeasedIDs(ctx)
 	if err != nil {
 		return fmt.Errorf("refresh the label index: %w", err)
@@ -78,9 +112,27 @@ func (x *Index) Refresh(ctx context.Context, store storage.Registry) error {
 			if err != nil {
 				return fmt.Errorf("refresh the label index: %w", err)
 			}
+			x.looked(r)
 		}
 	}
 	return nil
+}
+
+// looked notes that a range of pages has been read.
+func (x *Index) looked(r blocks.Range) {
+	x.mu.RLock()
+	defer x.mu.RUnlock()
+	for i := int(r.Start / pageSize); i <= int((r.End-1)/pageSize); i++ {
+		n, p := 0, &x.polls[i]
+		if i < len(x.pages) && x.pages[i] != nil {
+			n = x.pages[i].n
+		}
+		if n > p.had {
+			p.had, p.grew = n, x.polled
+		}
+		p.finished = x.polled-p.leased >= finishedPolls
+		p.next = x.polled + min(max((x.polled-p.grew)/idleShare, 1), mostPolls)
+	}
 }
 
 // read adds the series with ids in r.
@@ -96,14 +148,25 @@ func (x *Index) read(ctx context.Context, store storage.Registry, r blocks.Range
 	return nil
 }
 
-// missing are the pages within ids that are not full, neighbours put together.
+// missing are the pages within ids that are not full, and due, neighbours put together.
 func (x *Index) missing(ids blocks.Range) []blocks.Range {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
 	var out []blocks.Range
 	for _, r := range ids.Cover(pageSize) {
 		r = blocks.Range{Start: max(r.Start, ids.Start), End: min(r.End, ids.End)}
-		if p := int(r.Start / pageSize); p < len(x.pages) && x.pages[p] != nil && x.pages[p].n == pageSize {
+		i := int(r.Start / pageSize)
+		if i < len(x.pages) && x.pages[i] != nil && x.pages[i].n == pageSize {
+			continue
+		}
+		if i >= len(x.polls) {
+			x.polls = append(x.polls, make([]poll, i+1-len(x.polls))...)
+		}
+		p := &x.polls[i]
+		if p.end != r.End {
+			*p = poll{end: r.End, leased: x.polled, grew: x.polled, had: p.had}
+		}
+		if p.finished || x.polled < p.next {
 			continue
 		}
 		if n := len(out); n > 0 && out[n-1].End == r.Start {

@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -296,4 +297,63 @@ func BenchmarkSelect(b *testing.B) {
 			}
 		})
 	}
+}
+
+// Each process that was started leaves the rest of a lease unused. Looking for series in it costs ever less, and then nothing;
+// and a series that is claimed there all the same is found.
+func TestPollingDoesNotGrowWithRestarts(t *testing.T) {
+	clk := clock.NewSimulated(time.UnixMilli(noon))
+	st := storagetest.NewFaulty(storagetest.NewModel(defaultSettings(), nil, clk))
+	register := func(r *registry.Registry, name string) {
+		t.Helper()
+		src, err := r.Source(t.Context(), "s", false)
+		require.NoError(t, err)
+		_, err = src.Register(t.Context(), []metric.Labels{labelsOf(t, "__name__", name)})
+		require.NoError(t, err)
+	}
+	x := query.NewIndex()
+	poll := func(n int) (reads int) {
+		t.Helper()
+		st.Forget()
+		for range n {
+			clk.Set(clk.Now().Add(query.RefreshEvery))
+			require.NoError(t, x.Refresh(t.Context(), st))
+		}
+		return st.Count("Schedules")
+	}
+	start := func() *registry.Registry {
+		return registry.New(st, registry.Options{Clock: clk, LeaseAge: registry.LeaseAge})
+	}
+	const hour = int(time.Hour / query.RefreshEvery)
+	for i := range 100 {
+		register(start(), fmt.Sprint("m", i))
+		poll(hour / 10)
+		require.Equal(t, i+1, x.Len())
+	}
+	reads := poll(hour)
+	require.Less(t, reads, 3*hour, "of 100 leases")
+
+	// One who is slow is found after an eighth of the time, here six minutes at the most.
+	slow := start()
+	register(slow, "slow")
+	poll(hour)
+	require.Equal(t, 101, x.Len())
+	register(slow, "slow too")
+	poll(64)
+	require.Equal(t, 102, x.Len())
+	// And who goes on at once.
+	for i := range 20 {
+		register(slow, fmt.Sprint("soon", i))
+		poll(1)
+		require.Equal(t, 103+i, x.Len())
+	}
+
+	// After a day nothing is read any more, and whoever is still there uses a lease that is read.
+	for range 25 {
+		poll(hour)
+	}
+	require.Zero(t, poll(hour))
+	register(slow, "late")
+	poll(1)
+	require.Equal(t, 123, x.Len())
 }

@@ -7,8 +7,10 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/quern/quern/internal/blocks"
+	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/storage"
 )
@@ -33,10 +35,54 @@ type allocator struct {
 	// that was so.
 	leases []blocks.Range
 	kept   int64
+
+	// What is left of leases is given up when the oldest, which was taken at since, is as old as age: ids below from are not used
+	// any more, next is behind the last lease. Leases ascend.
+	age        time.Duration
+	clk        clock.Clock
+	since      time.Time
+	from, next metric.ScheduleID
 }
 
-func newAllocator(store storage.Registry, leaseSize int) allocator {
-	return allocator{store: store, leaseSize: leaseSize, leasing: make(chan struct{}, 1), kept: store.Doubts()}
+func newAllocator(store storage.Registry, opts Options) allocator {
+	return allocator{
+		store: store, leaseSize: opts.LeaseSize, leasing: make(chan struct{}, 1), age: opts.LeaseAge, clk: opts.Clock,
+		kept: store.Doubts(),
+	}
+}
+
+// giveUpOld gives up what has become too old.
+func (a *allocator) giveUpOld() {
+	if a.age > 0 && a.from < a.next && a.clk.Now().Sub(a.since) >= a.age {
+		a.free, a.from = nil, a.next
+	}
+}
+
+// usable says whether an id that was handed out may be claimed yet.
+func (a *allocator) usable(id metric.ScheduleID) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.giveUpOld()
+	return id >= a.from
+}
+
+// leased takes in a lease that was asked for at a time.
+func (a *allocator) leased(r blocks.Range, at time.Time) {
+	a.mu.Lock()
+	if a.from == a.next { // all before are given up, or there are none
+		a.since = at
+	}
+	a.next = max(a.next, r.End)
+	a.mu.Unlock()
+	a.giveBack(r)
+}
+
+// now is the time, where it counts.
+func (a *allocator) now() time.Time {
+	if a.age == 0 {
+		return time.Time{}
+	}
+	return a.clk.Now()
 }
 
 // take hands out n consecutive ids, from next on if those are free.
@@ -60,6 +106,7 @@ func (a *allocator) take(ctx context.Context, n int, next metric.ScheduleID) (bl
 		if r, ok := a.takeFree(n, next); ok {
 			return r, nil
 		}
+		at := a.now()
 		lease, err := a.store.LeaseIDs(ctx, max(n, a.leaseSize))
 		if err != nil {
 			return blocks.Range{}, fmt.Errorf("lease schedule ids: %w", err)
@@ -70,7 +117,7 @@ func (a *allocator) take(ctx context.Context, n int, next metric.ScheduleID) (bl
 		a.mu.Lock()
 		a.leases = append(a.leases, lease)
 		a.mu.Unlock()
-		a.giveBack(lease)
+		a.leased(lease, at)
 	}
 }
 
@@ -133,6 +180,7 @@ func (a *allocator) trusted() bool {
 func (a *allocator) takeFree(n int, next metric.ScheduleID) (blocks.Range, bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	a.giveUpOld()
 	best := -1
 	for i, f := range a.free {
 		if f.Len() < n {
@@ -163,6 +211,9 @@ func (a *allocator) takeFree(n int, next metric.ScheduleID) (blocks.Range, bool)
 func (a *allocator) giveBack(r blocks.Range) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	if r.Start < a.from {
+		return
+	}
 	i, _ := slices.BinarySearchFunc(a.free, r.Start, func(f blocks.Range, start metric.ScheduleID) int {
 		return cmp.Compare(f.Start, start)
 	})

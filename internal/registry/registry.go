@@ -27,6 +27,9 @@ const NoID metric.ScheduleID = -1
 
 // Options set up a Registry; the zero value stands for the defaults.
 type Options struct {
+	// LeaseAge is how long a lease of ids is used, where other processes look for the series in it; see LeaseAge. The default is
+	// for ever.
+	LeaseAge time.Duration
 	// LeaseSize is the number of ids leased from the store at a time. What is left
 	// of a lease when the process ends is never used. The default is 4096.
 	LeaseSize int
@@ -40,7 +43,7 @@ type Options struct {
 	// limits. It is called where a limit is reached, at most each recount for all series and for each source. With it Clock
 	// is required. The default is that of all series there is something.
 	Gone func(ctx context.Context, ids []metric.ScheduleID) (int, error)
-	// Clock is the time.
+	// Clock is the time. It is required with Gone and LeaseAge.
 	Clock clock.Clock
 	// MaxSources is the number of sources kept in memory. Beyond it, one that was not
 	// used for a while is dropped, and loaded again when it reports. The default is 262144.
@@ -51,6 +54,9 @@ type Options struct {
 	// what it is given. The default is nil, nobody.
 	OnNew func([]storage.Schedule)
 }
+
+// LeaseAge is how long a process of several uses a lease of ids: the others need not look for series in it afterwards.
+const LeaseAge = 24 * time.Hour
 
 // EnsureDefaults fills in what was left zero.
 func (o Options) EnsureDefaults() Options {
@@ -154,7 +160,7 @@ func New(store storage.Registry, opts Options) *Registry {
 	return &Registry{
 		store:   store,
 		opts:    opts,
-		ids:     newAllocator(store, opts.LeaseSize),
+		ids:     newAllocator(store, opts),
 		census:  newCensus(store, opts),
 		sources: make(map[sourceKey]*entry),
 	}

@@ -8,11 +8,13 @@ import (
 	"strconv"
 	"sync"
 	"testing"
+	"time"
 	"unsafe"
 
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
+	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/registry"
 	"github.com/quern/quern/internal/storage"
@@ -517,4 +519,29 @@ func BenchmarkLookup(b *testing.B) {
 			}
 		})
 	})
+}
+
+// A lease is used for a day: no id of it is claimed afterwards, not even one whose claim failed before, or lost a race.
+func TestLeasesAge(t *testing.T) {
+	clk := clock.NewSimulated(time.Date(2025, time.November, 21, 12, 0, 0, 0, time.UTC))
+	store := newFakeStore()
+	r := registry.New(store, registry.Options{Clock: clk, LeaseAge: registry.LeaseAge, LeaseSize: 10})
+	s := source(t, r, "web-1")
+	pass := func(d time.Duration) { clk.Set(clk.Now().Add(d)) }
+	require.Equal(t, idRange(0, 2), register(t, s, series(t, "cpu", 0, 1)))
+	pass(registry.LeaseAge - time.Second)
+	require.Equal(t, idRange(2, 1), register(t, s, series(t, "cpu", 2)))
+	store.onClaim = func([]storage.Schedule) error { return storage.ErrTimeout }
+	_, err := s.Register(t.Context(), series(t, "cpu", 3))
+	require.ErrorIs(t, err, storage.ErrTimeout)
+	store.onClaim = nil
+	pass(time.Second)
+	require.Equal(t, idRange(10, 1), register(t, s, series(t, "cpu", 3)))
+	require.Equal(t, idRange(11, 1), register(t, s, series(t, "cpu", 4)))
+
+	// The age of what is left counts from its first lease on.
+	pass(registry.LeaseAge / 2)
+	require.Equal(t, idRange(12, 9), register(t, s, series(t, "cpu", seq(5, 14)...)))
+	pass(registry.LeaseAge / 2)
+	require.Equal(t, idRange(30, 1), register(t, s, series(t, "cpu", 14)))
 }

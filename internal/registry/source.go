@@ -294,7 +294,7 @@ func (s *Source) assign(ctx context.Context, want []claim) error {
 	fresh := 0
 	for i := range want {
 		id, ok := s.doubt[want[i].key]
-		if !ok {
+		if !ok || !s.r.ids.usable(id) {
 			id = NoID
 			fresh++
 		}
