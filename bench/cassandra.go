@@ -13,7 +13,6 @@ import (
 
 	"github.com/quern/quern/integration/cassandratest"
 	"github.com/quern/quern/internal/clock"
-	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/storage"
 	"github.com/quern/quern/internal/storage/cassandra"
 )
@@ -118,7 +117,7 @@ func connect(c cluster, keyspace string) (*gocql.Session, error) {
 func cassandraOptions(b *bench) cassandra.Options {
 	return cassandra.Options{
 		Hosts: b.cluster.hosts, Keyspace: b.cluster.keyspace, DirectHosts: b.cluster.direct,
-		Retention: func(metric.Ladder) (storage.Retention, error) { return retention, nil },
+		Policy: storage.Policy{Retention: retention}.Always,
 	}
 }
 

@@ -72,7 +72,7 @@ func (b *bench) openStore(ctx context.Context, clk clock.Clock, log *slog.Logger
 		return openCassandra(ctx, b, clk, log)
 	}
 	return pebble.Open(storeDir(b.dir), pebble.Options{
-		Settings: settings(blockSize), Retention: retention, Clock: clk, Logger: log,
+		Settings: settings(blockSize), Policy: storage.Policy{Retention: retention}.Always, Clock: clk, Logger: log,
 	})
 }
 
@@ -84,7 +84,7 @@ func openEngine(ctx context.Context, b *bench, clk clock.Clock) (*engine, error)
 	}
 	e := &engine{store: st}
 	e.cache = cache.New(watched{st, e}, clk, rand.Uint64(), cache.DefaultTiming())
-	rec := recovery.New(st, e.cache, clk, recovery.Options{Retention: retention})
+	rec := recovery.New(st, e.cache, clk, recovery.Options{})
 	runs, takes := rollup.Options{Logger: log}, ingest.Options{Logger: log}
 	if b.cluster.keyspace != "" {
 		// What the programs have over Cassandra.

@@ -17,7 +17,6 @@ import (
 	"github.com/quern/quern/integration/cassandratest"
 	"github.com/quern/quern/internal/acceptance"
 	"github.com/quern/quern/internal/clock"
-	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/storage"
 	"github.com/quern/quern/internal/storage/cassandra"
 	"github.com/quern/quern/internal/storage/storagetest"
@@ -72,7 +71,7 @@ func open(t testing.TB, s storage.Settings, r storage.Retention, clk clock.Clock
 func openAt(t testing.TB, opts cassandra.Options, s storage.Settings, r storage.Retention, clk clock.Clock) func() storage.Store {
 	t.Helper()
 	opts.Settings, opts.Clock = s, clk
-	opts.Retention = func(metric.Ladder) (storage.Retention, error) { return r, nil }
+	opts.Policy = storage.Policy{Retention: r}.Always
 	require.NoError(t, cassandra.ApplySchema(t.Context(), opts, "", func(int, int, string) {}))
 	return func() storage.Store {
 		st, err := cassandra.Open(context.WithoutCancel(t.Context()), opts)

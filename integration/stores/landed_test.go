@@ -34,7 +34,6 @@ func TestLandedOnOneCopy(t *testing.T) {
 	at := func(node int) storage.Store {
 		s, err := cassandra.Open(t.Context(), cassandra.Options{
 			Hosts: []string{c.Node(node).Addr()}, DirectHosts: true, Timeout: timeout, Settings: settings, Clock: clk,
-			Retention: func(metric.Ladder) (storage.Retention, error) { return nil, nil },
 		})
 		require.NoError(t, err)
 		t.Cleanup(func() { require.NoError(t, s.Close()) })

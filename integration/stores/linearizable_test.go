@@ -8,7 +8,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/quern/quern/internal/clock"
-	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/storage"
 	"github.com/quern/quern/internal/storage/cassandra"
 	"github.com/quern/quern/internal/storage/storagetest"
@@ -19,7 +18,7 @@ func TestLinearizable(t *testing.T) {
 	storagetest.Linearizable(t, func(t *testing.T) []storage.Store {
 		opts := place(t)
 		opts.Settings = storagetest.LinearizableSettings()
-		opts.Retention = func(metric.Ladder) (storage.Retention, error) { return nil, nil }
+		opts.Policy = storage.Policy{}.Always
 		opts.Clock = clock.System{}
 		require.NoError(t, cassandra.ApplySchema(t.Context(), opts, "", func(int, int, string) {}))
 		var out []storage.Store

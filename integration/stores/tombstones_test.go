@@ -17,7 +17,6 @@ import (
 	"github.com/quern/quern/internal/acceptance"
 	"github.com/quern/quern/internal/blocks"
 	"github.com/quern/quern/internal/clock"
-	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/storage"
 	"github.com/quern/quern/internal/storage/cassandra"
 )
@@ -46,7 +45,7 @@ func TestTombstones(t *testing.T) {
 	sys := acceptance.Start(t, acceptance.Backend{Open: func(t testing.TB, s storage.Settings, r storage.Retention, clk clock.Clock) func() storage.Store {
 		opts = cassandra.Options{
 			Hosts: server.Hosts(), DirectHosts: server.Way() == cassandratest.WayDocker, Timeout: timeout,
-			Settings: s, Clock: clk, Retention: func(metric.Ladder) (storage.Retention, error) { return r, nil },
+			Settings: s, Clock: clk, Policy: storage.Policy{Retention: r}.Always,
 		}
 		require.NoError(t, cassandra.ApplySchema(t.Context(), opts, "", func(int, int, string) {}))
 		return func() storage.Store {

@@ -56,7 +56,7 @@ func (s *System) reaggregate(takeBack bool) {
 	require.NoError(s.t, index.Refresh(s.t.Context(), s.Store))
 	sels, err := query.ParseSelectors([]string{`{__name__=~".+"}`})
 	require.NoError(s.t, err)
-	judge := recovery.New(s.Store, s.cache, s.Clock, recovery.Options{AgeCap: s.cfg.AgeCap, Retention: s.cfg.Retention})
+	judge := recovery.New(s.Store, s.cache, s.Clock, recovery.Options{AgeCap: s.cfg.AgeCap})
 	from, to := s.timesMs()
 	_, err = reaggregate.New(s.Store, index, s.cache, judge, s.Clock, slog.New(slog.DiscardHandler)).
 		Run(s.t.Context(), sels, from, to, takeBack, func(reaggregate.Progress) error { return nil })

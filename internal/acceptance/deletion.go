@@ -22,7 +22,7 @@ func (s *System) Delete(series string, from, to time.Time) (warnings []string, e
 	s.Advance(time.Millisecond) // as in Report
 	q, index := s.querier()
 	kept := reaggregate.New(s.Store, index, s.cache,
-		recovery.New(s.Store, s.cache, s.Clock, recovery.Options{Retention: s.cfg.Retention}), s.Clock, slog.New(slog.DiscardHandler))
+		recovery.New(s.Store, s.cache, s.Clock, recovery.Options{}), s.Clock, slog.New(slog.DiscardHandler))
 	d := deletion.New(q, s.ingest, kept, s.Clock, slog.New(slog.DiscardHandler))
 	matcher := labels.MustNewMatcher(labels.MatchEqual, metric.NameLabel, series)
 	if series == "" {
@@ -38,7 +38,7 @@ func (s *System) querier() (*query.Querier, *query.Index) {
 	s.t.Helper()
 	index := query.NewIndex()
 	require.NoError(s.t, index.Refresh(s.t.Context(), s.inspect()))
-	return query.New(s.Store, index, s.inspect().Settings(), s.cfg.Retention, s.Clock, query.Options{}), index
+	return query.New(s.Store, index, s.inspect().Settings(), s.Store.WholeFrom, s.Clock, query.Options{}), index
 }
 
 // deleted notes what has been taken back: what was acknowledged, and what was stored of the rest.

@@ -47,7 +47,7 @@ func (s *System) reader(known *late.Tracker) *query.Querier {
 	s.t.Helper()
 	index := query.NewIndex()
 	require.NoError(s.t, index.Refresh(s.t.Context(), s.inspect()))
-	return query.New(s.Store, index, s.inspect().Settings(), s.cfg.Retention, s.Clock, query.Options{Late: known})
+	return query.New(s.Store, index, s.inspect().Settings(), s.inspect().WholeFrom, s.Clock, query.Options{Late: known})
 }
 
 // evaluate evaluates an expression by the API, and returns the value of its only series, NaN for none, and the warnings.

@@ -19,7 +19,7 @@ func openPebble(t testing.TB, s storage.Settings, r storage.Retention, clk clock
 func openPebbleOn(t testing.TB, fs vfs.FS, s storage.Settings, r storage.Retention, clk clock.Clock) func() storage.Store {
 	return func() storage.Store {
 		store, err := pebble.Open("data", pebble.Options{
-			Settings: s, Retention: r, Clock: clk, FS: fs, Logger: slog.New(slog.DiscardHandler),
+			Settings: s, Policy: storage.Policy{Retention: r}.Always, Clock: clk, FS: fs, Logger: slog.New(slog.DiscardHandler),
 			// A test opens hundreds of stores.
 			CacheBytes: 1 << 20, MemTableBytes: 1 << 20, ReserveBytes: 1,
 		})

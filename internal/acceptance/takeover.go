@@ -54,7 +54,7 @@ func (s *System) join(id string) *peer {
 		stop()
 	}
 	p.runner = rollup.NewRunner(through, p.member, c,
-		recovery.New(through, c, s.Clock, recovery.Options{AgeCap: s.cfg.AgeCap, Retention: s.cfg.Retention}),
+		recovery.New(through, c, s.Clock, recovery.Options{AgeCap: s.cfg.AgeCap}),
 		s.Clock, rollup.Options{Parallel: s.cfg.Parallel, Logger: s.cfg.Logger})
 	return p
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"log/slog"
+	"math"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -275,7 +276,7 @@ func TestAggregationStatus(t *testing.T) {
 	require.JSONEq(t, `{"levels":[],"buckets":[],"runs":[],"workers":[],"shards":[],"errors":[]}`, w.Body.String())
 
 	w = serve(statusOf{status: Status{
-		Levels: []LevelStatus{{Bucket: metric.Raw, Retention: 7 * 24 * time.Hour}, {Bucket: 3}},
+		Levels: []LevelStatus{{Bucket: metric.Raw, Retention: 7 * 24 * time.Hour, WholeFromMs: 17}, {Bucket: 3, WholeFromMs: math.MinInt64}},
 		Buckets: []BucketStatus{
 			{Bucket: metric.Raw, Outstanding: []OutstandingSlice{{StartMs: 3600000, Marks: 7}}, Lag: 90500 * time.Millisecond},
 			{Bucket: 1},
@@ -296,7 +297,7 @@ func TestAggregationStatus(t *testing.T) {
 	}})
 	require.Equal(t, 200, w.Code)
 	require.JSONEq(t, `{
-		"levels":[{"level":"raw","width_seconds":0,"retention_seconds":604800},{"level":"24h","width_seconds":86400,"retention_seconds":0}],
+		"levels":[{"level":"raw","width_seconds":0,"retention_seconds":604800,"whole_from":17},{"level":"24h","width_seconds":86400,"retention_seconds":0}],
 		"buckets":[
 			{"bucket":"raw","outstanding":[{"slice":3600000,"marks":7}],"lag_seconds":90.5},
 			{"bucket":"1h","outstanding":[],"lag_seconds":0}],

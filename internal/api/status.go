@@ -3,6 +3,7 @@ package api
 import (
 	"context"
 	"fmt"
+	"math"
 	"net/http"
 	"strconv"
 	"time"
@@ -44,6 +45,8 @@ type ShardStatus struct {
 type LevelStatus struct {
 	Bucket    metric.Bucket
 	Retention time.Duration
+	// WholeFromMs is from when on it is whole; math.MinInt64 is always.
+	WholeFromMs int64
 }
 
 // BucketStatus is what one bucket still has to be ground.
@@ -92,6 +95,8 @@ type levelReply struct {
 	WidthSeconds float64 `json:"width_seconds"`
 	// RetentionSeconds is how long rows are kept, 0 for ever.
 	RetentionSeconds float64 `json:"retention_seconds"`
+	// WholeFrom is from when on all rows are there: earlier ones may have expired. It is absent where none have, nor will.
+	WholeFrom *int64 `json:"whole_from,omitempty"`
 }
 
 type bucketReply struct {
@@ -212,10 +217,14 @@ func encodeStatus(ladder metric.Ladder, st Status, waiting bool) statusReply {
 		Errors:  make([]faultReply, 0, len(st.Errors)),
 	}
 	for _, l := range st.Levels {
-		reply.Levels = append(reply.Levels, levelReply{
+		out := levelReply{
 			Level: name(l.Bucket), RetentionSeconds: l.Retention.Seconds(),
 			WidthSeconds: (time.Duration(ladder.WidthMs(l.Bucket)) * time.Millisecond).Seconds(),
-		})
+		}
+		if l.WholeFromMs != math.MinInt64 {
+			out.WholeFrom = &l.WholeFromMs
+		}
+		reply.Levels = append(reply.Levels, out)
 	}
 	for _, b := range st.Buckets {
 		out := bucketReply{Bucket: name(b.Bucket), Outstanding: encodeSlices(b.Outstanding), LagSeconds: b.Lag.Seconds()}

@@ -174,10 +174,10 @@ func liveDemo(ctx context.Context, e *engine, g *demo.Generator, clk clock.Clock
 }
 
 // printNext says what to try with the running demo.
-func printNext(out io.Writer, cfg config.Config, addr string) {
+func printNext(out io.Writer, ladder metric.Ladder, dir, addr string) {
 	base := "http://" + addr
-	lo := cfg.Ladder.Name(metric.Raw + 1)
-	hi := cfg.Ladder.Name(cfg.Ladder.Top())
+	lo := ladder.Name(metric.Raw + 1)
+	hi := ladder.Name(ladder.Top())
 	fmt.Fprintf(out, `
 Quern is serving on %[1]s. Try:
 
@@ -192,7 +192,7 @@ Quern is serving on %[1]s. Try:
   Quern's own metrics        curl -s %[1]s/metrics
 
 Ctrl-C stops it; data rests in %[5]s.
-`, base, lo, hi, hostName(), cfg.DataDir)
+`, base, lo, hi, hostName(), dir)
 }
 
 func hostName() string {

@@ -51,13 +51,13 @@ func (s *setup) shared() bool { return s.cfg.Store == config.Cassandra }
 
 // engine is what a process does over one store, on one clock.
 type engine struct {
-	store     storage.Store
-	ladder    metric.Ladder
-	retention storage.Retention
-	member    *shards.Member
-	timing    cache.Timing
-	cache     *cache.Cache
-	recovery  *recovery.Recovery
+	store    storage.Store
+	ladder   metric.Ladder
+	policy   storage.Policy
+	member   *shards.Member
+	timing   cache.Timing
+	cache    *cache.Cache
+	recovery *recovery.Recovery
 
 	runner *rollup.Runner // with the role
 
@@ -71,16 +71,13 @@ type engine struct {
 
 // newEngine makes the engine and fills its label index. Nothing runs yet.
 func (s *setup) newEngine(ctx context.Context, st storage.Store) (*engine, error) {
+	settings := st.Settings()
 	e := &engine{
-		store: st, ladder: st.Settings().Ladder,
+		store: st, ladder: settings.Ladder, policy: settings.Policy,
 		member: shards.New(st, s.clk, storage.Worker{
 			ID: cmp.Or(s.cfg.WorkerID, workerName()), Host: hostName(), StartedMs: clock.NowMs(s.clk), Aggregates: s.roles.aggregate,
 		}, s.cfg.HeartbeatTimeout),
-		timing: cache.Timing{Grace: s.cfg.LateGrace, Delay: s.cfg.AggregationDelay},
-	}
-	var err error
-	if e.retention, err = s.cfg.RetentionOn(e.ladder); err != nil {
-		return nil, err
+		timing: cache.Timing{Grace: settings.Policy.Grace, Delay: settings.Policy.Delay},
 	}
 	if s.roles.ingest {
 		e.index, e.seen = query.NewIndex(), query.NewSightings(s.shared())
@@ -93,7 +90,7 @@ func (s *setup) newEngine(ctx context.Context, st storage.Store) (*engine, error
 		}
 	}
 	e.cache = cache.New(st, s.clk, rand.Uint64(), e.timing)
-	e.recovery = recovery.New(st, e.cache, s.clk, recovery.Options{AgeCap: s.cfg.AgeCap, Retention: e.retention})
+	e.recovery = recovery.New(st, e.cache, s.clk, recovery.Options{AgeCap: e.policy.AgeCap})
 	if s.roles.ingest {
 		e.late = late.New(st, s.clk, late.Options{Outstanding: e.recovery.Outstanding, Shared: s.shared()})
 		e.cache.OnLate(e.late.Note)
@@ -117,8 +114,8 @@ const blocksInFlight = 32
 
 // startIngest starts to take reports. Cancelling ctx breaks off what is under way.
 func (s *setup) startIngest(ctx context.Context, e *engine) {
-	e.reader = query.New(e.store, e.index, e.store.Settings(), e.retention, s.clk, query.Options{
-		Outstanding: e.recovery.Outstanding, FutureLimit: s.cfg.FutureLimit, Late: e.late, Sightings: e.seen, Metrics: s.metrics,
+	e.reader = query.New(e.store, e.index, e.store.Settings(), e.recovery.KeptFrom, s.clk, query.Options{
+		Outstanding: e.recovery.Outstanding, FutureLimit: e.policy.FutureLimit, Late: e.late, Sightings: e.seen, Metrics: s.metrics,
 	})
 	leaseAge := time.Duration(0)
 	if s.shared() {
@@ -131,8 +128,10 @@ func (s *setup) startIngest(ctx context.Context, e *engine) {
 	s.countSeries(e.index, reg)
 	e.ingest = ingest.Start(ctx, e.store, reg, e.cache, s.clk, ingest.Options{
 		Window: s.cfg.GroupCommit, MaxPending: s.cfg.MaxPendingSamples,
-		AgeCap: s.cfg.AgeCap, KeepRaw: e.retention.Of(metric.Raw), FutureLimit: s.cfg.FutureLimit, OnSamples: e.seen.Saw,
-		Logger: component(s.log, "ingest"), Metrics: s.metrics,
+		AgeCap: e.policy.AgeCap, FutureLimit: e.policy.FutureLimit,
+		KeptFrom:  func(nowMs int64) int64 { return e.recovery.KeptFrom(metric.Raw, nowMs) },
+		OnSamples: e.seen.Saw,
+		Logger:    component(s.log, "ingest"), Metrics: s.metrics,
 	})
 }
 

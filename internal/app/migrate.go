@@ -64,16 +64,12 @@ func Migrate(ctx context.Context, cfg config.Migrate, stdout, stderr io.Writer) 
 func (s *setup) migrate(
 	ctx context.Context, cfg config.Migrate, from legacy.Reader, to store, names map[int32]migrate.Series, stdout io.Writer,
 ) (*migrate.Report, error) {
-	retention, err := cfg.RetentionOn(to.Settings().Ladder)
-	if err != nil {
-		return nil, err
-	}
+	policy := to.Settings().Policy
 	seen := progress{out: stdout, log: component(s.log, "migrate")}
 	defer seen.end()
-	return migrate.New(from, to, cache.New(to, s.clk, rand.Uint64(), cache.Timing{Grace: cfg.LateGrace, Delay: cfg.AggregationDelay}), s.clk, migrate.Options{
+	return migrate.New(from, to, cache.New(to, s.clk, rand.Uint64(), cache.Timing{Grace: policy.Grace, Delay: policy.Delay}), s.clk, migrate.Options{
 		Source: cfg.Source, Names: names, Rate: cfg.Rate, Shared: s.shared(),
-		Retention: retention,
-		Logger:    component(s.log, "migrate"), Progress: seen.at,
+		Logger: component(s.log, "migrate"), Progress: seen.at,
 	}).Run(ctx)
 }
 

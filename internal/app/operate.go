@@ -29,7 +29,7 @@ func (s *setup) operate(e *engine, turns api.Turns) api.Registrar {
 		again = s.reaggregator(e)
 	}
 	return api.NewOperate(
-		explain.New(e.store, e.index, e.cache, e.recovery, e.retention, s.clk),
+		explain.New(e.store, e.index, e.cache, e.recovery, s.clk),
 		again, s.clk, turns,
 	)
 }

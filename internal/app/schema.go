@@ -10,8 +10,6 @@ import (
 
 	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/config"
-	"github.com/quern/quern/internal/metric"
-	"github.com/quern/quern/internal/storage"
 	"github.com/quern/quern/internal/storage/cassandra"
 )
 
@@ -23,7 +21,7 @@ func ApplySchema(ctx context.Context, cfg config.Schema, stdout, stderr io.Write
 	opts := clusterOptions(&cfg.Cluster, cfg.Made)
 	opts.Clock = clk
 	opts.Logger = component(log, "cassandra")
-	opts.Retention = func(l metric.Ladder) (storage.Retention, error) { return cfg.RetentionOn(l) }
+	opts.Policy = cfg.Policy.New
 
 	steps := steps{out: stdout}
 	err := whileAway(ctx, clk, func(ctx context.Context) error {

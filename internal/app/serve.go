@@ -70,7 +70,7 @@ func serve(ctx context.Context, cfg config.Config, does roles, stdout, stderr io
 	}
 	return s.run(ctx, listener, func(addr string) {
 		if cfg.Demo {
-			printNext(stdout, cfg, addr)
+			printNext(stdout, s.engine.ladder, cfg.DataDir, addr)
 		}
 	})
 }
@@ -84,7 +84,7 @@ type server struct {
 	clients  *admission.Clients
 	// onLoopback: only this machine can reach the port.
 	onLoopback bool
-	// open is setup.openStore, but for tests.
+	// open is setup.openBackend, but for tests.
 	open func(ctx context.Context, onFatal func(error)) (store, error)
 
 	// gate is closed before the store: it must not be closed under requests.
@@ -108,7 +108,7 @@ func newServer(with setup) *server {
 		collectors.NewBuildInfoCollector(),
 	)
 	s.metrics = s.gathered
-	s.open = s.openStore
+	s.open = s.openBackend
 	s.away.set(errOpening)
 	s.gate.lead(api.NewWaiting(s.away.get))
 	return s
@@ -184,7 +184,10 @@ func (s *server) openEngine(ctx context.Context, onFatal func(error)) error {
 		if err != nil {
 			return err
 		}
-		if s.engine, err = s.newEngine(ctx, st); err != nil {
+		if err = s.adopt(ctx, st); err == nil {
+			s.engine, err = s.newEngine(ctx, st)
+		}
+		if err != nil {
 			return errors.Join(err, st.Close())
 		}
 		s.metrics.MustRegister(st.Collector())

@@ -23,7 +23,6 @@ import (
 	"github.com/quern/quern/internal/agent"
 	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/config"
-	"github.com/quern/quern/internal/metric"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -32,8 +31,6 @@ func testConfig(t *testing.T) config.Config {
 	t.Helper()
 	return config.Config{
 		Store: config.Pebble, DataDir: t.TempDir(), Listen: "127.0.0.1:0",
-		Made:             config.Made{Ladder: metric.DefaultLadder(), BlockSize: 128, GroupSize: 128, IndexPartitions: 16},
-		AggregationDelay: 2 * time.Minute, LateGrace: time.Minute, AgeCap: 24 * time.Hour, FutureLimit: 10 * time.Minute,
 		GroupCommit: time.Millisecond, MaxPendingSamples: 1000, MaxBodyBytes: 1 << 20,
 		Stall: 30 * time.Second, MaxConnections: 100, EnableImport: true, EnableReaggregate: true,
 		Query:               config.Query{Timeout: time.Minute, Concurrency: 4, Exports: 2},

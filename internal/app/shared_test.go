@@ -45,9 +45,13 @@ func newSharedStore(ladder string, clk clock.Clock) *sharedStore {
 	if err != nil {
 		panic(err)
 	}
+	policy, err := config.Policy{}.New(l)
+	if err != nil {
+		panic(err)
+	}
 	return &sharedStore{Model: storagetest.NewModel(storage.Settings{
-		Ladder: l, GroupSize: 32, IndexPartitions: 4, Epochs: blocks.Epochs{{BlockSize: 64}},
-	}, nil, clk)}
+		Ladder: l, GroupSize: 32, IndexPartitions: 4, Epochs: blocks.Epochs{{BlockSize: 64}}, Policy: policy,
+	}, policy.Retention, clk)}
 }
 
 func (s *sharedStore) Collector() prometheus.Collector {
@@ -267,7 +271,7 @@ func TestRefusal(t *testing.T) {
 
 	// Which levels there are is known with the store.
 	s = sharedServer(t, roles{ingest: true}, newSharedStore("10s,1m", clock.System{}))
-	s.cfg.Retention = config.Retention{"6h": time.Hour}
+	s.cfg.Policy.Retention = config.Retention{"6h": time.Hour}
 	l, err = lc.Listen(t.Context(), "tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	assert.ErrorContains(t, s.run(t.Context(), l, nil), `no bucket "6h": there are raw,10s,1m`)
@@ -303,7 +307,7 @@ func TestRoles(t *testing.T) {
 			assert.Equal(t, c.ingests, strings.Contains(body, "quern_ingest_"), "metrics of ingest")
 			_, _, body = get(t, url+"/api/v1/status/aggregation")
 			assert.Contains(t, body, `"bucket":"10s"`)
-			assert.Len(t, s.engine.retention, 3)
+			assert.Len(t, s.engine.policy.Retention, 3)
 			cancel()
 			assert.NoError(t, <-end)
 		})

@@ -20,6 +20,11 @@ import (
 
 // shownStatus is what people look at of a server's aggregation status.
 type shownStatus struct {
+	Levels []struct {
+		Level     string
+		Retention float64 `json:"retention_seconds"`
+		WholeFrom *int64  `json:"whole_from"`
+	}
 	Buckets []struct {
 		Bucket      string
 		LagSeconds  float64 `json:"lag_seconds"`
@@ -95,6 +100,17 @@ func (st *shownStatus) writeText(out io.Writer, now time.Time) error {
 		fmt.Fprintf(w, "%s\t%s\t%s\n", b.Bucket, metric.SpanText(time.Duration(b.LagSeconds*float64(time.Second)).Round(time.Second)), orNothing(strings.Join(slices, ", ")))
 	}
 
+	fmt.Fprintln(w, "\nLEVEL\tKEPT\tWHOLE FROM")
+	for _, l := range st.Levels {
+		kept, whole := "for ever", "-"
+		if l.Retention > 0 {
+			kept = metric.FormatSpan(time.Duration(l.Retention * float64(time.Second)))
+		}
+		if l.WholeFrom != nil {
+			whole = moment(*l.WholeFrom)
+		}
+		fmt.Fprintf(w, "%s\t%s\t%s\n", l.Level, kept, whole)
+	}
 	fmt.Fprintln(w, "\nWORKER\tHOST\tSINCE\tLAST SEEN\tSHARDS")
 	for _, wk := range st.Workers {
 		fmt.Fprintf(w, "%s\t%s\t%s\t%s ago\t%s\n", wk.ID, wk.Host, moment(wk.Started),

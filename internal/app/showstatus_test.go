@@ -12,7 +12,7 @@ import (
 	"github.com/quern/quern/internal/config"
 )
 
-const statusBody = `{"levels":[],"buckets":[{"bucket":"raw","outstanding":[{"slice":1763719200000,"marks":1},{"slice":1763722800000,"marks":20}],"lag_seconds":3725.4},
+const statusBody = `{"levels":[{"level":"raw","width_seconds":0,"retention_seconds":604800,"whole_from":1763121600000},{"level":"1h","width_seconds":3600,"retention_seconds":0}],"buckets":[{"bucket":"raw","outstanding":[{"slice":1763719200000,"marks":1},{"slice":1763722800000,"marks":20}],"lag_seconds":3725.4},
 {"bucket":"1h","outstanding":[],"lag_seconds":0}],
 "runs":[{"bucket":"raw","slice":1763715600000,"worker":"a","started":1763719320000,"seconds":0.25,"blocks":3,"schedules":300,"block_queries":3,"index_queries":16,"late":2,"rescheduled":1,"dropped":0,"error":"gone"}],
 "workers":[{"id":"a","host":"h1","started":1763700000000,"seen":1763726397000,"aggregates":true},{"id":"i","host":"h2","started":1763700000000,"seen":1763726400000,"aggregates":false}],
@@ -28,6 +28,10 @@ func TestStatusSays(t *testing.T) {
 	assert.Equal(t, `BUCKET  BEHIND     OUTSTANDING
 raw     1 h 2 min  2025-11-21T10:00:00Z (1 mark), 2025-11-21T11:00:00Z (20 marks)
 1h      0 s        -
+
+LEVEL  KEPT      WHOLE FROM
+raw    7d        2025-11-14T12:00:00Z
+1h     for ever  -
 
 WORKER  HOST  SINCE                 LAST SEEN  SHARDS
 a       h1    2025-11-21T04:40:00Z  3 s ago    0-1, 3

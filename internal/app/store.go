@@ -24,36 +24,77 @@ type store interface {
 	Collector() prometheus.Collector
 }
 
-// openStore opens the store of --store and brings its block size to the one asked
-// for. onFatal hears, once, that the store cannot go on in this process.
+// openStore opens the store of --store and brings its settings to those asked for.
 func (s *setup) openStore(ctx context.Context, onFatal func(error)) (store, error) {
-	var st store
-	var err error
-	if s.cfg.Store == config.Cassandra {
-		st, err = s.openCassandra(ctx)
-	} else {
-		st, err = s.openPebble(onFatal)
-	}
+	st, err := s.openBackend(ctx, onFatal)
 	if err != nil {
 		return nil, err
 	}
-	if err := s.changeBlockSize(ctx, st); err != nil {
+	if err := s.adopt(ctx, st); err != nil {
 		return nil, errors.Join(err, st.Close())
 	}
 	return st, nil
 }
 
-func (s *setup) openPebble(onFatal func(error)) (store, error) {
-	retention, err := s.cfg.RetentionOn(s.cfg.Ladder)
-	if err != nil {
-		return nil, err
+// openBackend opens the store of --store. onFatal hears, once, that it cannot go on in this process.
+func (s *setup) openBackend(ctx context.Context, onFatal func(error)) (store, error) {
+	if s.cfg.Store == config.Cassandra {
+		return s.openCassandra(ctx)
 	}
+	return s.openPebble(onFatal)
+}
+
+// adopt brings the store's settings to those asked for.
+func (s *setup) adopt(ctx context.Context, st storage.Store) error {
+	if err := s.changePolicy(ctx, st); err != nil {
+		return err
+	}
+	return s.changeBlockSize(ctx, st)
+}
+
+// changePolicy has the store's policy be the one asked for. Where it is other processes' too it is not changed so, and
+// who asks for another is refused: two that differ would acknowledge into slices that the other has completed, or grind
+// input that has expired in part. Here nothing else is under way.
+func (s *setup) changePolicy(ctx context.Context, st storage.Store) error {
+	recorded := st.Settings()
+	want, err := s.cfg.Policy.Over(recorded.Policy, recorded.Ladder)
+	if err != nil {
+		return err
+	}
+	differences := recorded.Policy.Differences(want, recorded.Ladder)
+	if len(differences) == 0 {
+		return nil
+	}
+	if s.shared() {
+		return refuseDifferent(&s.cfg.Cluster, differences)
+	}
+	if err := st.SetPolicy(ctx, want); err != nil {
+		return err
+	}
+	for _, d := range differences {
+		s.log.Info("a setting of the store changes", "setting", d[0].Flag, "from", d[0].Text, "to", d[1].Text)
+	}
+	return nil
+}
+
+// refuseDifferent names what the store has and what is asked for, and the command that changes it.
+func refuseDifferent(c *config.Cluster, differences [][2]storage.Value) error {
+	var has, set []string
+	for _, d := range differences {
+		has = append(has, fmt.Sprintf("--%s %s, and %s is asked for", d[0].Flag, d[0].Text, d[1].Text))
+		set = append(set, fmt.Sprintf("--%s %s", d[1].Flag, d[1].Text))
+	}
+	return fmt.Errorf("%w: keyspace %q has %s: leave the options out, or stop all processes and change them for all by `quern settings set --keyspace %s %s`",
+		storage.ErrSettings, c.Keyspace, strings.Join(has, "; "), c.Keyspace, strings.Join(set, " "))
+}
+
+func (s *setup) openPebble(onFatal func(error)) (store, error) {
 	st, err := pebble.Open(s.cfg.DataDir, pebble.Options{
-		Settings:  settings(s.cfg.Made),
-		Retention: retention,
-		Clock:     s.clk,
-		Logger:    component(s.log, "pebble"),
-		OnFatal:   onFatal,
+		Settings: settings(s.cfg.Made),
+		Policy:   s.cfg.Policy.New,
+		Clock:    s.clk,
+		Logger:   component(s.log, "pebble"),
+		OnFatal:  onFatal,
 	})
 	if err != nil {
 		return nil, err // and no interface that holds a nil *Store
@@ -63,10 +104,9 @@ func (s *setup) openPebble(onFatal func(error)) (store, error) {
 
 func (s *setup) openCassandra(ctx context.Context) (store, error) {
 	opts := clusterOptions(&s.cfg.Cluster, s.cfg.Made)
-	opts.MaxClockSkew = s.cfg.MaxClockSkew()
 	opts.Clock = s.clk
 	opts.Logger = component(s.log, "cassandra")
-	opts.Retention = func(l metric.Ladder) (storage.Retention, error) { return s.cfg.RetentionOn(l) }
+	opts.Policy = s.cfg.Policy.New
 	st, err := cassandra.Open(ctx, opts)
 	if err != nil {
 		return nil, err
@@ -145,7 +185,7 @@ func (s *setup) changeBlockSize(ctx context.Context, st storage.Store) error {
 // width.
 func (s *setup) unusedFrom(ctx context.Context, st storage.Store, last blocks.Epoch) (int64, error) {
 	ladder := st.Settings().Ladder
-	from := ladder.SliceAt(metric.Raw, s.clk.Now().Add(s.cfg.FutureLimit).UnixMilli()).EndMs
+	from := ladder.SliceAt(metric.Raw, s.clk.Now().Add(st.Settings().Policy.FutureLimit).UnixMilli()).EndMs
 	// Under another future limit, or a clock that was ahead, slices beyond may be in use.
 	opened, err := st.Slices(ctx, metric.Raw, from, from+(30*24*time.Hour).Milliseconds())
 	if err != nil {

@@ -13,6 +13,9 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"github.com/urfave/cli/v2"
+
+	"github.com/quern/quern/internal/metric"
+	"github.com/quern/quern/internal/storage"
 )
 
 func ingest(t *testing.T, args ...string) (Config, error) {
@@ -85,32 +88,12 @@ func TestRetentionOfAnotherLadder(t *testing.T) {
 	require.NoError(t, err)
 	other, err := serve(t, "--rollups", "10s,1m,1h")
 	require.NoError(t, err)
-	got, err := cfg.RetentionOn(other.Ladder)
+	got, err := cfg.Policy.New(other.Ladder)
 	require.NoError(t, err)
-	assert.Equal(t, []time.Duration{9 * day, 90 * day, 4 * day, 90 * day}, got)
+	assert.Equal(t, storage.Retention{9 * day, 90 * day, 4 * day, 90 * day}, got.Retention)
 
-	standard, err := serve(t)
-	require.NoError(t, err)
-	_, err = cfg.RetentionOn(standard.Ladder)
+	_, err = cfg.Policy.New(metric.DefaultLadder())
 	assert.ErrorContains(t, err, `--retention 1m=4d: no bucket "1m": there are raw,1h,6h,24h`)
-	_, err = ingest(t, "--retention", "raw=9d,1m=4d", "--rollups", "1h,6h,24h")
-	assert.ErrorContains(t, err, `no bucket "1m"`, "at once where it is known")
-	_, err = schema(t, "--retention", "1m=4d", "--rollups", "1h,6h,24h")
-	assert.ErrorContains(t, err, `no bucket "1m"`)
-}
-
-func TestMaxClockSkew(t *testing.T) {
-	for _, c := range []struct{ delay, grace, want time.Duration }{
-		{2 * time.Minute, time.Minute, 30 * time.Second},
-		{2 * time.Minute, 10 * time.Second, 10 * time.Second},
-		{300 * time.Millisecond, 100 * time.Millisecond, 100 * time.Millisecond},
-		{2 * time.Minute, 110 * time.Second, 5 * time.Second},
-		{2 * time.Minute, 0, time.Minute},
-	} {
-		cfg := Config{AggregationDelay: c.delay, LateGrace: c.grace}
-		assert.Equal(t, c.want, cfg.MaxClockSkew())
-		assert.LessOrEqual(t, 2*c.want, c.delay-c.grace)
-	}
 }
 
 func TestCluster(t *testing.T) {

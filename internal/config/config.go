@@ -47,16 +47,10 @@ type Config struct {
 	// HeartbeatTimeout is how long it may be silent before others take its shards.
 	HeartbeatTimeout time.Duration
 
-	// What a store is made with. Over Cassandra the zero value, which a flag has that is
-	// not given, means whatever the schema has recorded: other processes use it too, and a
-	// default of this one must not change it.
+	// What a store is made with, and what is stored with it and can be changed. The zero value, which a flag has that is
+	// not given, means whatever the store has recorded: a default of this process must not change it.
 	Made
-	// Retention is to be asked for by RetentionOn.
-	Retention Retention
-
-	AggregationDelay time.Duration
-	LateGrace        time.Duration
-	AgeCap           time.Duration
+	Policy
 
 	// EnableAdminAPI lets clients delete, EnableImport fill in history, EnableReaggregate have rows computed again.
 	EnableAdminAPI    bool
@@ -72,7 +66,6 @@ type Config struct {
 	// InfluxBucketLabel is the label that has the bucket of line protocol, empty for none.
 	InfluxBucketLabel string
 
-	FutureLimit        time.Duration
 	GroupCommit        time.Duration
 	MaxPendingSamples  int
 	MaxSeries          int
@@ -119,17 +112,6 @@ type Log struct {
 	LogFormat string
 }
 
-// MaxClockSkew is how far this process's clock may be from the servers'. Two processes
-// that are as far to either side must together stay within what lies between the grace
-// and the run.
-func (c Config) MaxClockSkew() time.Duration {
-	most := (c.AggregationDelay - c.LateGrace) / 2
-	if c.LateGrace > 0 {
-		most = min(most, c.LateGrace)
-	}
-	return most
-}
-
 // minHeartbeatTimeout leaves time for several heartbeats: Cassandra counts what ends by itself in seconds.
 const minHeartbeatTimeout = 3 * time.Second
 
@@ -138,7 +120,6 @@ func FromServe(c *cli.Context) (Config, error) {
 	return read(c, func(p *parser, cfg *Config) {
 		cfg.Store = p.oneOf("store", Pebble, Cassandra)
 		cfg.DataDir = p.required("data-dir")
-		p.recorded = cfg.Store == Cassandra
 		p.process(cfg)
 		cfg.BlockSize = p.made("block-size", 4096)
 		p.ingest(cfg)
@@ -182,8 +163,8 @@ type Schema struct {
 	// Made is recorded when the schema is made. The zero value, which a flag has that is
 	// not given, means whatever is recorded, or the default where nothing is.
 	Made
-	// Retention is to be asked for by RetentionOn.
-	Retention Retention
+	// Policy is the retention only; the first process that opens the store records one.
+	Policy Policy
 	// Replication is the number of copies in each data centre as in "dc1=3,dc2=3".
 	Replication string
 	Log
@@ -192,17 +173,12 @@ type Schema struct {
 // FromSchema reads the flags of `quern schema apply`. All that is wrong is named at once.
 func FromSchema(c *cli.Context) (Schema, error) {
 	return read(c, func(p *parser, s *Schema) {
-		p.recorded = true
 		s.Cluster = p.cluster()
 		s.Made = p.madeFlags()
 		s.BlockSize = p.made("block-size", 4096)
-		s.Retention = p.retention()
+		s.Policy.Retention = p.retention()
 		s.Replication = p.replication()
 		s.Log = p.log()
-		if len(p.errs) == 0 && s.Ladder.Top() > 0 {
-			_, err := s.RetentionOn(s.Ladder)
-			p.add(err)
-		}
 	})
 }
 
@@ -238,26 +214,11 @@ func (p *parser) store(cfg *Config) {
 	cfg.Log = p.log()
 	cfg.Cluster = p.cluster()
 	cfg.Made = p.madeFlags()
-	cfg.Retention = p.retention()
-	cfg.AggregationDelay = p.span("aggregation-delay")
-	cfg.LateGrace = p.span("late-grace")
-	cfg.AgeCap = p.positive("age-cap")
-	if len(p.errs) > 0 {
-		return // what is compared below must be right by itself
-	}
-	if cfg.LateGrace < 0 || cfg.LateGrace >= cfg.AggregationDelay {
-		p.fail("late-grace", "must be shorter than --aggregation-delay, which is %s: a slice may be ground only when nothing enters it any more",
-			metric.FormatSpan(cfg.AggregationDelay))
-	}
-	if cfg.Ladder.Top() > 0 {
-		_, err := cfg.RetentionOn(cfg.Ladder)
-		p.add(err)
-	}
+	cfg.Policy = p.policy()
 }
 
 // sharedStore refuses a store that cannot have several processes.
 func (p *parser) sharedStore(cfg *Config) {
-	p.recorded = true
 	if cfg.Store = p.oneOf("store", Pebble, Cassandra); cfg.Store == Pebble {
 		p.fail("store", "the embedded store has one process, which does everything: use `quern serve`")
 	}
@@ -278,7 +239,7 @@ func (p *parser) ingest(cfg *Config) {
 	cfg.EnableAdminAPI = p.c.Bool("enable-admin-api")
 	cfg.EnableImport = p.c.Bool("enable-import")
 	cfg.EnableReaggregate = p.c.Bool("enable-reaggregate")
-	cfg.FutureLimit = p.positive("future-limit")
+	cfg.FutureLimit = p.given("future-limit", positive)
 	switch {
 	case p.c.IsSet("group-commit"):
 		cfg.GroupCommit = p.notNegative("group-commit")

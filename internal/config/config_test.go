@@ -17,6 +17,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/quern/quern/internal/metric"
+	"github.com/quern/quern/internal/storage"
 )
 
 func TestMain(m *testing.M) {
@@ -57,11 +58,11 @@ func serve(t *testing.T, args ...string) (Config, error) {
 }
 
 // retention is that of a configuration on its own ladder.
-func retention(t *testing.T, cfg Config) []time.Duration {
+func retention(t *testing.T, cfg Config) storage.Retention {
 	t.Helper()
-	out, err := cfg.RetentionOn(cfg.Ladder)
+	out, err := cfg.Policy.New(storage.Settings{Ladder: cfg.Ladder}.OrNew().Ladder)
 	require.NoError(t, err)
-	return out
+	return out.Retention
 }
 
 func agent(t *testing.T, args ...string) (Agent, error) {
@@ -72,9 +73,14 @@ func agent(t *testing.T, args ...string) (Agent, error) {
 func TestDefaults(t *testing.T) {
 	cfg, err := serve(t)
 	require.NoError(t, err)
-	assert.Equal(t, "1h,6h,24h", cfg.Ladder.String())
-	assert.Equal(t, []time.Duration{7 * day, 90 * day, year, 5 * year}, retention(t, cfg))
-	cfg.Ladder = Config{}.Ladder
+	assert.Zero(t, cfg.Made, "as the store has it")
+	assert.Zero(t, cfg.Policy)
+	policy, err := cfg.Policy.New(metric.DefaultLadder())
+	require.NoError(t, err)
+	assert.Equal(t, storage.Policy{
+		Grace: time.Minute, Delay: 2 * time.Minute, AgeCap: day, FutureLimit: 10 * time.Minute,
+		Retention: storage.Retention{7 * day, 90 * day, year, 5 * year},
+	}, policy)
 	assert.Equal(t, Config{
 		Store: "pebble", DataDir: "./quern-data", Listen: "127.0.0.1:9095",
 		Cluster: Cluster{
@@ -85,8 +91,6 @@ func TestDefaults(t *testing.T) {
 		Proxies:      []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("::1/128")},
 		EnableImport: true, EnableReaggregate: true,
 		HeartbeatTimeout: 30 * time.Second,
-		Made:             Made{BlockSize: 128, GroupSize: 128, IndexPartitions: 16},
-		AggregationDelay: 2 * time.Minute, LateGrace: time.Minute, AgeCap: day, FutureLimit: 10 * time.Minute,
 		Sources: Sources{
 			Prometheus: []string{"instance", "host", "node", "pod", "job"},
 			Influx:     []string{"host", "hostname", "instance", "server"},
@@ -130,6 +134,7 @@ func commands() map[string][]cli.Flag {
 		"quern serve": ServeFlags(), "quern agent": AgentFlags(), "quern schema apply": SchemaFlags(),
 		"quern verify": VerifyFlags(), "quern migrate": MigrateFlags(),
 		"quern reaggregate": ReaggregateFlags(), "quern explain": ExplainFlags(), "quern status": StatusFlags(),
+		"quern settings": SettingsFlags(), "quern settings set": SetSettingsFlags(),
 		"quern export": ExportFlags(), "quern import": ImportFlags(),
 		"ingest": IngestFlags(), "aggregator": AggregatorFlags(),
 	}
@@ -162,21 +167,21 @@ func TestRetention(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		args []string
-		want []time.Duration
+		want storage.Retention
 	}{
-		{"all of it", []string{"--retention", "raw=8d,1h=30d,6h=2y,24h=0"}, []time.Duration{8 * day, 30 * day, 2 * year, 0}},
-		{"what is not named keeps its default", []string{"--retention", "raw=3d"}, []time.Duration{3 * day, 90 * day, year, 5 * year}},
-		{"spaces", []string{"--retention", " raw=3d , 24h=10y"}, []time.Duration{3 * day, 90 * day, year, 10 * year}},
-		{"raw for ever", []string{"--retention", "raw=0"}, []time.Duration{0, 90 * day, year, 5 * year}},
+		{"all of it", []string{"--retention", "raw=8d,1h=30d,6h=2y,24h=0"}, storage.Retention{8 * day, 30 * day, 2 * year, 0}},
+		{"what is not named keeps its default", []string{"--retention", "raw=3d"}, storage.Retention{3 * day, 90 * day, year, 5 * year}},
+		{"spaces", []string{"--retention", " raw=3d , 24h=10y"}, storage.Retention{3 * day, 90 * day, year, 10 * year}},
+		{"raw for ever", []string{"--retention", "raw=0"}, storage.Retention{0, 90 * day, year, 5 * year}},
 		{
 			"another ladder has defaults by width",
 			[]string{"--rollups", "30m,2h,12h,48h"},
-			[]time.Duration{7 * day, 90 * day, year, 5 * year, 5 * year},
+			storage.Retention{7 * day, 90 * day, year, 5 * year, 5 * year},
 		},
 		{
 			"another ladder's names",
 			[]string{"--rollups", "10s,1m,1h", "--retention", "1m=2d,1h=3d"},
-			[]time.Duration{7 * day, 90 * day, 2 * day, 3 * day},
+			storage.Retention{7 * day, 90 * day, 2 * day, 3 * day},
 		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -190,16 +195,20 @@ func TestRetention(t *testing.T) {
 // TestRetentionLeast: the least that the message names is enough, and no less is.
 func TestRetentionLeast(t *testing.T) {
 	for _, level := range []string{"raw", "1h", "6h"} {
-		_, err := serve(t, "--retention", level+"=1h")
+		least := func(args ...string) error {
+			cfg, err := serve(t, args...)
+			require.NoError(t, err)
+			_, err = cfg.Policy.New(metric.DefaultLadder())
+			return err
+		}
+		err := least("--retention", level+"=1h")
 		require.ErrorContains(t, err, level+"=1h: is too short")
 		named := regexp.MustCompile(`, (\S+) in all`).FindStringSubmatch(err.Error())
 		require.NotNil(t, named, err)
-		_, err = serve(t, "--retention", level+"="+named[1])
-		assert.NoError(t, err)
-		least, err := metric.ParseSpan(named[1])
+		assert.NoError(t, least("--retention", level+"="+named[1]))
+		span, err := metric.ParseSpan(named[1])
 		require.NoError(t, err)
-		_, err = serve(t, "--retention", level+"="+metric.FormatSpan(least-time.Minute))
-		assert.ErrorContains(t, err, "is too short")
+		assert.ErrorContains(t, least("--retention", level+"="+metric.FormatSpan(span-time.Minute)), "is too short")
 	}
 }
 
@@ -245,9 +254,9 @@ func TestWrong(t *testing.T) {
 		{[]string{"--rollups", "500ms,1s"}, `roll-up width 500ms: must be whole seconds`},
 		{[]string{"--late-grace", "2m"}, `--late-grace 2m: must be shorter than --aggregation-delay, which is 2m`},
 		{[]string{"--late-grace", "5m"}, `--late-grace 5m: must be shorter than --aggregation-delay, which is 2m`},
-		{[]string{"--late-grace", "-1s"}, `--late-grace -1s: must be`},
+		{[]string{"--late-grace", "-1s"}, `--late-grace -1s: must be 0 or more`},
 		{[]string{"--aggregation-delay", "30s"}, `--late-grace 1m: must be shorter than --aggregation-delay, which is 30s`},
-		{[]string{"--aggregation-delay", "0", "--late-grace", "0"}, `--late-grace 0: must be shorter than --aggregation-delay`},
+		{[]string{"--aggregation-delay", "0", "--late-grace", "0"}, `--aggregation-delay 0: must be more than 0`},
 		{[]string{"--retention", "raw"}, `--retention raw: "raw" is not of the form LEVEL=SPAN`},
 		{[]string{"--retention", "raw=long"}, `--retention raw=long: "long" is no duration`},
 		{[]string{"--retention", "24h=-1h"}, `-1h of 24h: must not be negative`},
@@ -255,7 +264,10 @@ func TestWrong(t *testing.T) {
 		{[]string{"--retention", "raw=1d"}, `--retention raw=24h: is too short: `},
 	} {
 		t.Run(strings.Join(c.args, " "), func(t *testing.T) {
-			_, err := serve(t, c.args...)
+			cfg, err := serve(t, c.args...)
+			if err == nil { // what goes together is known with the store
+				_, err = cfg.Policy.New(storage.Settings{Ladder: cfg.Ladder}.OrNew().Ladder)
+			}
 			require.ErrorContains(t, err, c.want)
 		})
 	}
@@ -290,8 +302,8 @@ func TestSeconds(t *testing.T) {
 	cfg, err := serve(t, "--rollups", "1s,2s,4s", "--aggregation-delay", "300ms", "--late-grace", "100ms")
 	require.NoError(t, err)
 	assert.Equal(t, "1s,2s,4s", cfg.Ladder.String())
-	assert.Equal(t, 300*time.Millisecond, cfg.AggregationDelay)
-	assert.Equal(t, 100*time.Millisecond, cfg.LateGrace)
+	assert.Equal(t, 300*time.Millisecond, *cfg.AggregationDelay)
+	assert.Equal(t, 100*time.Millisecond, *cfg.LateGrace)
 }
 
 // TestDemoDirectory: generated data does not end up among a user's own, unless told to.
@@ -361,7 +373,7 @@ retention: raw=9d
 		assert.Equal(t, "/var/lib/quern", cfg.DataDir, "also with demo, which has a directory of its own otherwise")
 		assert.True(t, cfg.Demo)
 		assert.False(t, cfg.HostMetrics)
-		assert.Equal(t, 12*time.Hour, cfg.AgeCap)
+		assert.Equal(t, 12*time.Hour, *cfg.AgeCap)
 		assert.Equal(t, 9*day, retention(t, cfg)[0])
 	})
 	t.Run("flag over variable over file over default", func(t *testing.T) {
@@ -374,7 +386,7 @@ retention: raw=9d
 		assert.Equal(t, 4, cfg.IndexPartitions, "variable")
 		assert.False(t, cfg.Demo, "variable")
 		assert.Equal(t, 32, cfg.GroupSize, "file")
-		assert.Equal(t, time.Minute, cfg.LateGrace, "default")
+		assert.Nil(t, cfg.LateGrace, "as the store has it")
 	})
 	t.Run("named by a variable", func(t *testing.T) {
 		t.Setenv("QUERN_CONFIG", path)

@@ -169,7 +169,7 @@ func ingestFlags() []cli.Flag {
 		boolean(catServer, "enable-import", true, "let clients import history, which overwrites samples as old as they are kept"),
 		boolean(catServer, "enable-reaggregate", true, "let clients have roll-ups computed again"),
 		boolean(catServer, "enable-admin-api", false, "let clients delete series, by Prometheus' administrative API"),
-		span(catIngest, "future-limit", 10*time.Minute, "how far ahead of the clock a report may be"),
+		futureLimitFlag(),
 		str(catIngest, "group-commit", "", "how long a report waits for others to be made durable together with (default: 100ms over Cassandra, else 0)"),
 		str(catIngest, "prometheus-source", "instance,host,node,pod,job", "`LABEL,…` of remote write and import that name a series' source, best first"),
 		str(catIngest, "influx-source", "host,hostname,instance,server", "`TAG,…` of line protocol that name a series' source, best first"),
@@ -190,12 +190,16 @@ func ingestFlags() []cli.Flag {
 	}
 }
 
-// timingFlags are when data enters a slice, and when it is ground. All processes of a
-// store must agree on them.
+func futureLimitFlag() cli.Flag {
+	return span(catIngest, "future-limit", defaultFutureLimit, "how far ahead of the clock a report may be")
+}
+
+// timingFlags are when data enters a slice, and when it is ground. They are stored with the store, and so are the
+// retention and the future limit: all its processes agree on them.
 func timingFlags() []cli.Flag {
 	return []cli.Flag{
-		span(catAggregation, "age-cap", day, "how old a report may be"),
-		span(catAggregation, "aggregation-delay", 2*time.Minute, "how long after its end a slice is ground"),
-		span(catAggregation, "late-grace", time.Minute, "how long after its end data still enters a slice on time"),
+		span(catAggregation, "age-cap", defaultAgeCap, "how old a report may be"),
+		span(catAggregation, "aggregation-delay", defaultDelay, "how long after its end a slice is ground"),
+		span(catAggregation, "late-grace", defaultGrace, "how long after its end data still enters a slice on time"),
 	}
 }

@@ -46,7 +46,6 @@ func FromMigrate(c *cli.Context) (Migrate, error) {
 	return read(c, func(p *parser, m *Migrate) {
 		m.Store = p.oneOf("store", Pebble, Cassandra)
 		m.DataDir = p.required("data-dir")
-		p.recorded = m.Store == Cassandra
 		p.store(&m.Config)
 		m.BlockSize = p.made("block-size", 4096)
 		m.Source = p.required("source")

@@ -18,8 +18,6 @@ import (
 type parser struct {
 	c    *cli.Context
 	errs []error
-	// recorded: what a store is made with is read only where it is given.
-	recorded bool
 }
 
 func (p *parser) add(err error) {
@@ -108,11 +106,15 @@ func (p *parser) expression(flag string) *regexp.Regexp {
 func (p *parser) span(flag string) time.Duration { return p.spanOf(flag, "", nil) }
 
 func (p *parser) positive(flag string) time.Duration {
-	return p.spanOf(flag, "must be more than 0", func(d time.Duration) bool { return d > 0 })
+	return p.spanOf(flag, "must be more than 0", positive)
 }
 
+func positive(d time.Duration) bool { return d > 0 }
+
+func notNegative(d time.Duration) bool { return d >= 0 }
+
 func (p *parser) notNegative(flag string) time.Duration {
-	return p.spanOf(flag, "must not be negative", func(d time.Duration) bool { return d >= 0 })
+	return p.spanOf(flag, "must not be negative", notNegative)
 }
 
 // interval is a span between times in Unix ms.
@@ -146,16 +148,16 @@ func (p *parser) oneOf(flag string, words ...string) string {
 	return ""
 }
 
-// made is a number of Made.
+// made is a number of Made, 0 where it is not given.
 func (p *parser) made(flag string, high int) int {
-	if p.recorded && !p.c.IsSet(flag) {
+	if !p.c.IsSet(flag) {
 		return 0
 	}
 	return p.within(flag, 1, high)
 }
 
 func (p *parser) ladder() metric.Ladder {
-	if p.recorded && !p.c.IsSet("rollups") {
+	if !p.c.IsSet("rollups") {
 		return metric.Ladder{}
 	}
 	l, err := metric.ParseLadder(p.c.String("rollups"))

@@ -229,8 +229,11 @@ func (x *Explainer) partial(f *found, a *around, now int64) Conclusion {
 
 func (x *Explainer) withoutRow(f *found, a *around, now int64) Conclusion {
 	nothing := "nothing: there will be no row"
-	if keep := x.retention.Of(f.level); keep > 0 && f.slice.StartMs < now-keep.Milliseconds() {
+	if keep := x.store.Settings().Policy.Retention.Of(f.level); keep > 0 && f.slice.StartMs < now-keep.Milliseconds() {
 		return Conclusion{RowExpired, fmt.Sprintf("rows of this level are kept until %s", at(f.slice.StartMs+keep.Milliseconds())), nothing, 0}
+	}
+	if from := x.recovery.KeptFrom(f.level, now); f.slice.StartMs < from {
+		return Conclusion{RowExpired, fmt.Sprintf("rows of this level are there from %s on; what was before has expired", at(from)), nothing, 0}
 	}
 	if c, ok := dropped(f, a); ok {
 		return c

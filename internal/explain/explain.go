@@ -37,19 +37,18 @@ const (
 
 // Explainer explains. It is safe for concurrent use.
 type Explainer struct {
-	store     storage.Store
-	ladder    metric.Ladder
-	index     *query.Index
-	cache     *cache.Cache
-	recovery  *recovery.Recovery
-	retention storage.Retention
-	clk       clock.Clock
+	store    storage.Store
+	ladder   metric.Ladder
+	index    *query.Index
+	cache    *cache.Cache
+	recovery *recovery.Recovery
+	clk      clock.Clock
 }
 
 // New makes one for the series of an index.
-func New(store storage.Store, index *query.Index, c *cache.Cache, r *recovery.Recovery, keep storage.Retention, clk clock.Clock) *Explainer {
+func New(store storage.Store, index *query.Index, c *cache.Cache, r *recovery.Recovery, clk clock.Clock) *Explainer {
 	return &Explainer{
-		store: store, ladder: store.Settings().Ladder, index: index, cache: c, recovery: r, retention: keep, clk: clk,
+		store: store, ladder: store.Settings().Ladder, index: index, cache: c, recovery: r, clk: clk,
 	}
 }
 
@@ -363,12 +362,13 @@ func (x *Explainer) level(f *found, a *around) Level {
 		l.State = Open
 	}
 	l.Input.Bucket = x.ladder.Name(f.bucket())
-	if keep := x.retention.Of(f.bucket()); keep > 0 {
+	retention := x.store.Settings().Policy.Retention
+	if keep := retention.Of(f.bucket()); keep > 0 {
 		l.Input.Expires = f.slice.StartMs + keep.Milliseconds()
 	}
 	if f.hasRow {
 		l.Row = &Row{Count: f.row.Count, Sum: finite(f.row.Sum), Min: f.row.Min, Max: f.row.Max, Partial: f.row.Partial}
-		if keep := x.retention.Of(f.level); keep > 0 {
+		if keep := retention.Of(f.level); keep > 0 {
 			l.Row.Expires = f.slice.StartMs + keep.Milliseconds()
 		}
 	}

@@ -61,7 +61,7 @@ func newWorld(t *testing.T, wrap func(storage.Store) storage.Store) *world {
 	w.store = storagetest.NewFaulty(storagetest.NewModel(settings, keep, w.clk))
 	w.cache = cache.New(w.store, w.clk, 1, cache.DefaultTiming())
 	w.writer = cache.NewWriter(w.cache)
-	r := recovery.New(w.store, w.cache, w.clk, recovery.Options{Retention: keep})
+	r := recovery.New(w.store, w.cache, w.clk, recovery.Options{})
 	w.member = shards.New(w.store, w.clk, storage.Worker{ID: "one", Aggregates: true}, time.Hour)
 	w.runner = rollup.NewRunner(w.store, w.member, w.cache, r, w.clk, rollup.Options{Attempts: 1})
 	for id, name := range []string{"a", "b"} {
@@ -73,7 +73,7 @@ func newWorld(t *testing.T, wrap func(storage.Store) storage.Store) *world {
 	if wrap != nil {
 		st = wrap(st)
 	}
-	w.x = explain.New(st, w.index, w.cache, r, keep, w.clk)
+	w.x = explain.New(st, w.index, w.cache, r, w.clk)
 	return w
 }
 

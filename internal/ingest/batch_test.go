@@ -238,7 +238,7 @@ func TestDerivedSource(t *testing.T) {
 
 // History beyond the age cap is taken as long as raw samples are kept.
 func TestBackFill(t *testing.T) {
-	in, _ := start(t, ingest.Options{Window: time.Millisecond, AgeCap: time.Hour, KeepRaw: 48 * time.Hour}, registry.Options{})
+	in, _ := start(t, ingest.Options{Window: time.Millisecond, AgeCap: time.Hour, KeptFrom: func(nowMs int64) int64 { return nowMs - (48 * time.Hour).Milliseconds() }}, registry.Options{})
 	at := func(age time.Duration) ingest.Measurement {
 		return ingest.Measurement{Metric: "m", TimeMs: time.Now().Add(-age).UnixMilli(), Value: 1}
 	}
@@ -246,7 +246,7 @@ func TestBackFill(t *testing.T) {
 	res, err := in.BackFill(t.Context(), reports)
 	require.NoError(t, err)
 	require.Equal(t, 2, res.Accepted)
-	require.Contains(t, res.Rejected[0].Message, "more than the retention of raw samples of 2 d")
+	require.Contains(t, res.Rejected[0].Message, "from when on raw samples are kept")
 	res, err = in.Append(t.Context(), reports)
 	require.NoError(t, err)
 	require.Equal(t, 1, res.Accepted)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"sync"
 	"time"
 
@@ -30,8 +31,9 @@ type Options struct {
 	MaxPending int
 	// AgeCap is how old a sample may be; exactly that old is taken. The default is 24h.
 	AgeCap time.Duration
-	// KeepRaw is how old a sample may be that is filled in afterwards: the retention of raw. The default is for ever.
-	KeepRaw time.Duration
+	// KeptFrom says from when on raw samples are whole at a time: what is older is not filled in afterwards. The default is
+	// all.
+	KeptFrom func(nowMs int64) int64
 	// FutureLimit is how far ahead of this process's clock a sample may be. The default is 10m.
 	FutureLimit time.Duration
 	// OnSamples is told of samples that are durable, or may be, before they are acknowledged. It keeps nothing of its argument.
@@ -54,6 +56,9 @@ func (o *Options) ensureDefaults() {
 	}
 	if o.AgeCap == 0 {
 		o.AgeCap = 24 * time.Hour
+	}
+	if o.KeptFrom == nil {
+		o.KeptFrom = func(int64) int64 { return math.MinInt64 }
 	}
 	if o.FutureLimit == 0 {
 		o.FutureLimit = 10 * time.Minute
@@ -160,25 +165,20 @@ func Start(ctx context.Context, store storage.Store, reg *registry.Registry, c *
 // storage error when the store failed. The caller may then send all of it again; a
 // sample that was stored after all counts once.
 func (in *Ingest) Append(ctx context.Context, reports []Report) (Result, error) {
-	return in.append(ctx, reports, window{oldest: in.opts.AgeCap, name: "the age cap"})
+	return in.append(ctx, reports, in.opts.AgeCap)
 }
 
 // BackFill is Append for history: what is older than the age cap is taken too, for as long as raw samples are kept.
 func (in *Ingest) BackFill(ctx context.Context, reports []Report) (Result, error) {
-	return in.append(ctx, reports, window{oldest: in.opts.KeepRaw, name: "the retention of raw samples"})
+	return in.append(ctx, reports, 0)
 }
 
-// window is how old a sample may be, by whose word; 0 is any age.
-type window struct {
-	oldest time.Duration
-	name   string
-}
-
-func (in *Ingest) append(ctx context.Context, reports []Report, w window) (Result, error) {
+// append takes samples that are not older than the cap, 0 for any age, nor than what is kept.
+func (in *Ingest) append(ctx context.Context, reports []Report, ageCap time.Duration) (Result, error) {
 	r := in.scratch.Get().(*resolver)
 	defer in.scratch.Put(r)
 	doubts := in.registry.Doubts()
-	if err := r.resolve(ctx, in, reports, w); err != nil {
+	if err := r.resolve(ctx, in, reports, ageCap); err != nil {
 		return Result{}, err
 	}
 	overwritten, err := in.wait(ctx, r.samples)

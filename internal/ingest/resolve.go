@@ -46,9 +46,11 @@ func (l *Limits) ensureDefaults() {
 // resolver turns reports into samples: it validates, and finds or registers schedule
 // ids. It is scratch of one Append at a time.
 type resolver struct {
-	window   window
-	samples  []metric.Sample
-	rejected []Rejection
+	ageCap time.Duration // 0 is none
+	// keptFromMs is from when on raw is whole.
+	keptFromMs int64
+	samples    []metric.Sample
+	rejected   []Rejection
 
 	messages messages
 
@@ -88,13 +90,14 @@ type unregistered struct {
 	sample int // where in samples its place is kept
 }
 
-func (r *resolver) resolve(ctx context.Context, in *Ingest, reports []Report, w window) error {
-	r.window = w
+func (r *resolver) resolve(ctx context.Context, in *Ingest, reports []Report, ageCap time.Duration) error {
+	r.ageCap = ageCap
 	r.samples = r.samples[:0]
 	r.rejected = r.rejected[:0]
 	clear(r.messages)
 	r.takeLabels(nil, &in.opts.Limits) // what lies where the last reports lay is not the same
 	nowMs := clock.NowMs(in.clk)
+	r.keptFromMs = in.opts.KeptFrom(nowMs)
 	index := 0
 	for _, rep := range reports {
 		if err := r.report(ctx, in, rep, index, nowMs); err != nil {
@@ -250,9 +253,13 @@ func (r *resolver) time(in *Ingest, m *Measurement, index int, nowMs int64) (int
 	switch {
 	case m.TimeMs < 0:
 		r.reject(index, ReasonInvalidTime, "time %d: must be Unix milliseconds, 0 or later", m.TimeMs)
-	case r.window.oldest > 0 && nowMs-m.TimeMs > r.window.oldest.Milliseconds():
-		r.reject(index, ReasonTooOld, "time %d (%s) is %s old, more than %s of %s",
-			m.TimeMs, date(m.TimeMs), beyond(nowMs-m.TimeMs, r.window.oldest), r.window.name, metric.SpanText(r.window.oldest))
+	case r.ageCap > 0 && nowMs-m.TimeMs > r.ageCap.Milliseconds():
+		r.reject(index, ReasonTooOld, "time %d (%s) is %s old, more than the age cap of %s",
+			m.TimeMs, date(m.TimeMs), beyond(nowMs-m.TimeMs, r.ageCap), metric.SpanText(r.ageCap))
+	case m.TimeMs < r.keptFromMs:
+		// Beside it may be samples that have expired, so that nothing could be computed from it.
+		r.reject(index, ReasonTooOld, "time %d (%s) is before %s, from when on raw samples are kept",
+			m.TimeMs, date(m.TimeMs), date(r.keptFromMs))
 	case m.TimeMs-nowMs > in.opts.FutureLimit.Milliseconds():
 		r.reject(index, ReasonTooFarAhead, "time %d (%s) is %s ahead of the server's clock, more than %s",
 			m.TimeMs, date(m.TimeMs), beyond(m.TimeMs-nowMs, in.opts.FutureLimit), metric.SpanText(in.opts.FutureLimit))

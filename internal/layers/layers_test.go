@@ -61,8 +61,8 @@ var rules = []rule{
 	{"schema", nil},
 	{"internal/legacy", nil},
 
-	// Settings are said in the nouns: a ladder, a width.
-	{"internal/config", []string{"internal/metric"}},
+	// Settings are said in the nouns: a ladder, a width, a store's policy.
+	{"internal/config", []string{"internal/metric", "internal/storage"}},
 
 	// What is stored, as bytes: no I/O and no clock.
 	{"internal/blocks", []string{"internal/metric"}},

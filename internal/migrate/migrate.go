@@ -49,8 +49,6 @@ type Options struct {
 	Parallel int
 	// Shared says that other processes write to the store meanwhile.
 	Shared bool
-	// Retention is how long the store keeps each bucket.
-	Retention storage.Retention
 	// Logger takes what an operator should know. The default discards.
 	Logger *slog.Logger
 	// Progress hears how many of the schedules are done. The default is nobody.

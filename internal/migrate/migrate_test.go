@@ -325,7 +325,7 @@ func TestExpired(t *testing.T) {
 			from.sample(7, now.Add(-72*time.Hour), 1)
 			from.sample(7, now.Add(-time.Hour), 2)
 			w := newWorld()
-			w.opts.Retention = c.retention
+			require.NoError(t, w.store.SetPolicy(t.Context(), storage.Policy{Retention: c.retention}))
 			report, err := w.migrate(t, from)
 			require.NoError(t, err)
 			assert.EqualValues(t, 2, report.Found[0])

@@ -541,9 +541,8 @@ func same(a, b *metric.Rollup) bool { return a.Count == b.Count && a.Sum == b.Su
 // expired says whether a run could not grind the slice any more: its input must still rest when the current
 // slice, which the mark goes into, is run.
 func (p *piece) expired(b metric.Bucket, s metric.Slice, nowMs int64) bool {
-	keep := p.opts.Retention.Of(b).Milliseconds()
 	run := p.slice(b, nowMs).EndMs + p.cache.Timing().Delay.Milliseconds()
-	return keep > 0 && s.StartMs < run-keep
+	return s.StartMs < p.store.WholeFrom(b, run)
 }
 
 // mark has what is pending ground by the next runs.

@@ -26,7 +26,7 @@ func newBench(b *testing.B) *world {
 		Settings: storage.Settings{
 			Ladder: metric.DefaultLadder(), GroupSize: 128, IndexPartitions: 16, Epochs: blocks.Epochs{{BlockSize: 128}},
 		},
-		Retention: retention, Clock: clk,
+		Policy: storage.Policy{Retention: retention}.Always, Clock: clk,
 	})
 	require.NoError(b, err)
 	b.Cleanup(func() { require.NoError(b, st.Close()) })

@@ -671,7 +671,7 @@ func TestLimits(t *testing.T) {
 		}
 	}
 
-	few := query.New(w.store, w.index, w.store.Settings(), retention,
+	few := query.New(w.store, w.index, w.store.Settings(), w.store.WholeFrom,
 		clock.NewSimulated(time.UnixMilli(now)), query.Options{MaxSeries: 49})
 	var bad *query.RequestError
 	require.ErrorAs(t, exec(few, Options{}, `x`), &bad)

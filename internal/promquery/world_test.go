@@ -90,7 +90,7 @@ var stores = map[string]func(t testing.TB, keep storage.Retention, clk clock.Clo
 		return storagetest.NewModel(settings(), keep, clk)
 	},
 	"pebble": func(t testing.TB, keep storage.Retention, clk clock.Clock) storage.Store {
-		st, err := pebble.Open("quern", pebble.Options{Settings: settings(), Retention: keep, Clock: clk, FS: vfs.NewMem()})
+		st, err := pebble.Open("quern", pebble.Options{Settings: settings(), Policy: storage.Policy{Retention: keep}.Always, Clock: clk, FS: vfs.NewMem()})
 		require.NoError(t, err)
 		t.Cleanup(func() { require.NoError(t, st.Close()) })
 		return st
@@ -108,7 +108,7 @@ func newWorldOn(t testing.TB, st storage.Store, keep storage.Retention, clk cloc
 		t: t, store: &spy{Store: st}, index: query.NewIndex(), chunks: blocks.NewIDs(1),
 		series: make(map[string]metric.ScheduleID),
 	}
-	w.q = query.New(w.store, w.index, st.Settings(), keep, clk, query.Options{})
+	w.q = query.New(w.store, w.index, st.Settings(), st.WholeFrom, clk, query.Options{})
 	_, w.queryable = New(w.q, Options{})
 	return w
 }

@@ -134,7 +134,7 @@ func TestDamagedChunksAreCounted(t *testing.T) {
 		Raw: []storage.RawChunk{{SliceMs: noon, Chunk: storage.Chunk{ID: w.ids.Next(noon), Data: []byte("none")}}},
 	}))
 	reg := prometheus.NewRegistry()
-	q := query.New(w.store, w.index, w.store.Settings(), retention, w.clock, query.Options{Metrics: reg})
+	q := query.New(w.store, w.index, w.store.Settings(), w.store.WholeFrom, w.clock, query.Options{Metrics: reg})
 	for range 3 {
 		r, err := q.Latest(t.Context(), w.sel("cpu"), time.Hour)
 		require.Empty(t, collect(t, r, err))
@@ -224,7 +224,7 @@ func TestTooManySeries(t *testing.T) {
 	for id := range metric.ScheduleID(20) {
 		w.series(id, "cpu", "web")
 	}
-	q := query.New(w.store, w.index, w.store.Settings(), retention, w.clock, query.Options{MaxSeries: 19})
+	q := query.New(w.store, w.index, w.store.Settings(), w.store.WholeFrom, w.clock, query.Options{MaxSeries: 19})
 	_, err := q.Export(t.Context(), w.sel("cpu"), midnight, noon)
 	var bad *query.RequestError
 	require.ErrorAs(t, err, &bad)

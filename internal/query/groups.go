@@ -90,12 +90,7 @@ func (s *Span) LastMs() int64 { return s.EndMs - 1 }
 // first, or as is wanted next, and so on; or the finest of them. Where none has all of it, the one that is kept longest.
 func (q *Querier) LevelFor(fromMs int64, wanted ...func(widthMs int64) bool) metric.Bucket {
 	nowMs := q.nowMs()
-	since := func(b metric.Bucket) int64 {
-		if kept := q.retention.Of(b); kept > 0 {
-			return nowMs - kept.Milliseconds()
-		}
-		return math.MinInt64
-	}
+	since := func(b metric.Bucket) int64 { return q.wholeFrom(b, nowMs) }
 	if since(metric.Raw) <= fromMs {
 		return metric.Raw
 	}

@@ -219,9 +219,8 @@ func (q *Querier) keptMs(nowMs int64) []int64 {
 	top := q.ladder.Top()
 	out := make([]int64, top+1)
 	for b := metric.Raw; b <= top; b++ {
-		out[b] = math.MinInt64
-		if int(b) < len(q.retention) && q.retention[b] > 0 {
-			out[b] = ceil(nowMs-q.retention[b].Milliseconds(), q.ladder.WidthMs(min(b+1, top)))
+		if out[b] = q.wholeFrom(b, nowMs); out[b] != math.MinInt64 {
+			out[b] = ceil(out[b], q.ladder.WidthMs(min(b+1, top)))
 		}
 	}
 	return out

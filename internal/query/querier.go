@@ -76,7 +76,7 @@ type Querier struct {
 	index     *Index
 	ladder    metric.Ladder
 	groupSize int
-	retention storage.Retention
+	wholeFrom func(b metric.Bucket, nowMs int64) int64
 	clock     clock.Clock
 	opts      Options
 	damaged   prometheus.Counter
@@ -84,16 +84,19 @@ type Querier struct {
 	sets sync.Pool
 }
 
-// New makes a querier on a store with the given settings and retention.
+// New makes a querier on a store with the given settings. WholeFrom says from when on a bucket is whole; nil is always.
 func New(
-	store Store, index *Index, settings storage.Settings, retention storage.Retention, clk clock.Clock, opts Options,
+	store Store, index *Index, settings storage.Settings, wholeFrom func(b metric.Bucket, nowMs int64) int64, clk clock.Clock, opts Options,
 ) *Querier {
+	if wholeFrom == nil {
+		wholeFrom = func(metric.Bucket, int64) int64 { return math.MinInt64 }
+	}
 	return &Querier{
 		store:     store,
 		index:     index,
 		ladder:    settings.Ladder,
 		groupSize: settings.GroupSize,
-		retention: retention,
+		wholeFrom: wholeFrom,
 		clock:     clk,
 		opts:      opts.EnsureDefaults(),
 		damaged: promauto.With(opts.Metrics).NewCounter(prometheus.CounterOpts{
@@ -192,13 +195,10 @@ func (q *Querier) untilMs(endMs int64) int64 {
 	return min(endMs, q.nowMs()+q.opts.FutureLimit.Milliseconds()+1)
 }
 
-// sinceMs is startMs, or when the bucket's retention begins if that is later: older rows
+// sinceMs is startMs, or from when on the bucket is whole if that is later: older rows
 // may be half deleted.
 func (q *Querier) sinceMs(b metric.Bucket, startMs int64) int64 {
-	if int(b) < len(q.retention) && q.retention[b] > 0 {
-		return max(startMs, q.nowMs()-q.retention[b].Milliseconds())
-	}
-	return startMs
+	return max(startMs, q.wholeFrom(b, q.nowMs()))
 }
 
 // group is series that lie in the same storage group, by id.

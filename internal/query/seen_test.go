@@ -17,7 +17,7 @@ import (
 // seeing has the world's querier know when series were seen, as a process does that nobody has told anything yet.
 func (w *world) seeing(shared bool) *query.Sightings {
 	s := query.NewSightings(shared)
-	w.q = query.New(w.store, w.index, w.store.Settings(), retention, w.clock, query.Options{Sightings: s})
+	w.q = query.New(w.store, w.index, w.store.Settings(), w.store.WholeFrom, w.clock, query.Options{Sightings: s})
 	return s
 }
 

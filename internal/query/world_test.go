@@ -109,7 +109,7 @@ func onEachStoreKeeping(t *testing.T, keep storage.Retention, test func(t *testi
 
 func newPebbleWorld(t testing.TB, settings storage.Settings, keep storage.Retention) *world {
 	clk := clock.NewSimulated(time.UnixMilli(noon))
-	st, err := pebble.Open("quern", pebble.Options{Settings: settings, Retention: keep, Clock: clk, FS: vfs.NewMem()})
+	st, err := pebble.Open("quern", pebble.Options{Settings: settings, Policy: storage.Policy{Retention: keep}.Always, Clock: clk, FS: vfs.NewMem()})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, st.Close()) })
 	return newWorldOn(t, st, clk, keep)
@@ -125,7 +125,7 @@ func newWorldOn(t testing.TB, st storage.Store, clk *clock.Simulated, keep stora
 		t: t, store: &spy{Store: st}, clock: clk, index: query.NewIndex(), ids: blocks.NewIDs(1),
 		samples: make(map[metric.ScheduleID]map[int64]float64),
 	}
-	w.q = query.New(w.store, w.index, st.Settings(), keep, clk, query.Options{})
+	w.q = query.New(w.store, w.index, st.Settings(), st.WholeFrom, clk, query.Options{})
 	return w
 }
 

@@ -47,9 +47,9 @@ func newWorld(t *testing.T, series int, keep storage.Retention, epochs ...blocks
 	w := &world{T: t, clk: clock.NewSimulated(now), index: query.NewIndex()}
 	w.store = storagetest.NewFaulty(storagetest.NewModel(storage.Settings{
 		Ladder: metric.DefaultLadder(), GroupSize: 8, IndexPartitions: 4, Epochs: append(blocks.Epochs{{BlockSize: 4}}, epochs...),
-	}, nil, w.clk))
+	}, keep, w.clk))
 	c := cache.New(w.store, w.clk, 1, cache.DefaultTiming())
-	rec := recovery.New(w.store, c, w.clk, recovery.Options{Retention: keep})
+	rec := recovery.New(w.store, c, w.clk, recovery.Options{})
 	w.runner = rollup.NewRunner(w.store, shards.New(w.store, w.clk, storage.Worker{ID: "one"}, 0), c, rec, w.clk, rollup.Options{})
 	for id := range series {
 		w.index.Add([]storage.Schedule{{ID: metric.ScheduleID(id), Labels: metric.Labels{{Name: metric.NameLabel, Value: "cpu"}}}})

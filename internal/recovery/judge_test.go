@@ -42,7 +42,7 @@ func TestJudge(t *testing.T) {
 			store := storagetest.NewModel(storage.Settings{
 				Ladder: ladder, GroupSize: 4, IndexPartitions: 1, Epochs: blocks.Epochs{{BlockSize: 4}},
 			}, retention, clk)
-			r := recovery.New(store, cache.New(store, clk, 1, cache.DefaultTiming()), clk, recovery.Options{Retention: retention})
+			r := recovery.New(store, cache.New(store, clk, 1, cache.DefaultTiming()), clk, recovery.Options{})
 			w := &cache.Work{
 				Partition: storage.IndexPartition{SliceKey: storage.SliceKey{Bucket: c.bucket, StartMs: hours(c.slice)}},
 				Slice:     ladder.SliceAt(c.bucket, hours(c.slice)),

@@ -23,8 +23,6 @@ type Options struct {
 	// AgeCap is how old a sample may be to be taken, so that ingest opens no slice that ended longer ago. It bounds how
 	// far back each look for open slices goes, and not what is done about them. The default is 24h.
 	AgeCap time.Duration
-	// Retention is how long the input of each bucket rests.
-	Retention storage.Retention
 }
 
 // Recovery applies the rules of missed, failed and outdated work.
@@ -181,14 +179,8 @@ func (r *Recovery) JudgeAt(w *cache.Work, nowMs int64) Verdict {
 }
 
 // KeptFrom is the time from which on a bucket is whole at nowMs: the input of slices that begin before may have
-// expired in part.
-func (r *Recovery) KeptFrom(b metric.Bucket, nowMs int64) int64 {
-	keep := r.opts.Retention.Of(b)
-	if keep == 0 {
-		return math.MinInt64
-	}
-	return nowMs - keep.Milliseconds()
-}
+// expired in part. Whoever reads, computes or compares asks here. It is math.MinInt64 where nothing expires.
+func (r *Recovery) KeptFrom(b metric.Bucket, nowMs int64) int64 { return r.store.WholeFrom(b, nowMs) }
 
 // Reschedule puts failed work off to the bucket's current slice: one mark with the
 // original time, and one for what it takes back, are inserted first, the marks that were read are deleted after. The

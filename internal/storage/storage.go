@@ -286,7 +286,7 @@ type ComponentError struct {
 	Message string
 }
 
-// Settings are recorded when a store is created and checked whenever it is opened.
+// Settings are recorded when a store is created. All but the epochs and the policy are fixed then.
 type Settings struct {
 	Ladder metric.Ladder
 	// GroupSize is the number of schedules in one partition of raw_metrics and the roll-up tables.
@@ -295,6 +295,26 @@ type Settings struct {
 	IndexPartitions int
 	// Epochs is the history of the block size. The first, from time 0, is set at creation.
 	Epochs blocks.Epochs
+	// Policy is the one in force.
+	Policy Policy
+}
+
+// OrNew is s with what is zero as new stores have it: the ladder 1h,6h,24h, groups of 128 schedules, 16 shards and
+// blocks of 128.
+func (s Settings) OrNew() Settings {
+	if s.Ladder.Top() == 0 {
+		s.Ladder = metric.DefaultLadder()
+	}
+	if s.GroupSize == 0 {
+		s.GroupSize = 128
+	}
+	if s.IndexPartitions == 0 {
+		s.IndexPartitions = 16
+	}
+	if len(s.Epochs) == 0 {
+		s.Epochs = blocks.Epochs{{BlockSize: 128}}
+	}
+	return s
 }
 
 // Retention is how long each bucket's rows are kept, by bucket; 0 is for ever.
@@ -319,8 +339,16 @@ type Store interface {
 
 	// Write stores a batch; see the package's rules 1 to 3.
 	Write(ctx context.Context, b *Batch) error
-	// Settings are those the store was created with. The epochs are as last read.
+	// Settings are those the store was created with. The epochs are as last read, the policy as it was when the
+	// store was opened, or as this process has set it since.
 	Settings() Settings
+	// SetPolicy changes the policy. ErrConflict when another process has changed it since the store was opened.
+	SetPolicy(ctx context.Context, p Policy) error
+	// WholeFrom is the time from which on the rows of a bucket, raw chunks for metric.Raw, are all there at nowMs:
+	// of slices and rows that start before, some may have expired. It is never before what the retention in force leaves,
+	// and does not go back when the retention is raised: what has expired stays gone. It is math.MinInt64 where
+	// nothing has expired nor will.
+	WholeFrom(b metric.Bucket, nowMs int64) int64
 	// NewestID is an id not below those of the raw chunks that were written before the
 	// store was opened, so that this process's own go on from there when its clock
 	// does not. It is zero where writers are several and only their clocks order them.
@@ -329,7 +357,8 @@ type Store interface {
 	// has added one since Settings was read.
 	AddEpoch(ctx context.Context, e blocks.Epoch) error
 	// Expire removes rows older than their retention, by whole partitions: a row may stay
-	// up to one partition longer. Stores with TTLs do nothing.
+	// up to one partition longer. What it removes it records for WholeFrom, in one with the removal. Stores with TTLs do
+	// nothing.
 	Expire(ctx context.Context, nowMs int64) error
 	// Close flushes and closes the store. It is called once, after every other call has returned.
 	Close() error
@@ -423,7 +452,7 @@ type Operations interface {
 	RecentErrors(ctx context.Context) ([]ComponentError, error)
 	// Heartbeat records that a worker lives; the row goes after ttl, or when a store that
 	// belongs to one process is closed. ErrSettings, and nothing is recorded, when the process's clock is
-	// too far from the store's own, where that has one.
+	// too far from the store's own, where that has one, and when another process has changed the policy.
 	Heartbeat(ctx context.Context, w Worker, ttl time.Duration) error
 	Workers(ctx context.Context) ([]Worker, error)
 	// RowFence is the fence that a roll-up row was written with: what is written with a lower one is not read. 0 where there

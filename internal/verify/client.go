@@ -193,8 +193,8 @@ func (c *Client) Rollups(
 // Status is what a server says of its levels, and of what is still to be ground.
 type Status struct {
 	Ladder metric.Ladder
-	// Retention is how long the rows of each bucket are kept, raw first; 0 is for ever.
-	Retention []time.Duration
+	// WholeFrom is from when on each bucket is whole, raw first; math.MinInt64 is always.
+	WholeFrom []int64
 	// NowMs is the server's time.
 	NowMs int64
 
@@ -219,6 +219,7 @@ func (c *Client) Status(ctx context.Context) (*Status, error) {
 			Level            string  `json:"level"`
 			WidthSeconds     float64 `json:"width_seconds"`
 			RetentionSeconds float64 `json:"retention_seconds"`
+			WholeFrom        *int64  `json:"whole_from"`
 		} `json:"levels"`
 		Buckets []struct {
 			Outstanding []sliceLine  `json:"outstanding"`
@@ -235,7 +236,14 @@ func (c *Client) Status(ctx context.Context) (*Status, error) {
 		if i > 0 {
 			widths = append(widths, seconds(l.WidthSeconds))
 		}
-		out.Retention = append(out.Retention, seconds(l.RetentionSeconds))
+		whole := int64(math.MinInt64)
+		switch {
+		case l.WholeFrom != nil:
+			whole = *l.WholeFrom
+		case l.RetentionSeconds > 0:
+			return nil, fmt.Errorf("%s does not say from when on %s is whole: the server is older than this program", path, l.Level)
+		}
+		out.WholeFrom = append(out.WholeFrom, whole)
 	}
 	if out.Ladder, err = metric.NewLadder(widths...); err != nil || len(said.Buckets) != int(out.Ladder.Top()) {
 		return nil, fmt.Errorf("%s does not say what verifying needs: the server is older than this program", path)
@@ -291,7 +299,7 @@ func (s *Status) Undone() []string {
 // Expired says whether the slice's samples, or its rows, may be gone.
 func (s *Status) Expired(level metric.Bucket, slice metric.Slice) bool {
 	for _, b := range []metric.Bucket{metric.Raw, level} {
-		if keep := s.Retention[b]; keep > 0 && slice.StartMs < s.NowMs+hasteMs-keep.Milliseconds() {
+		if from := s.WholeFrom[b]; from != math.MinInt64 && slice.StartMs < from+hasteMs {
 			return true
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"net/url"
 	"regexp"
 	"slices"
@@ -99,8 +100,8 @@ func Run(ctx context.Context, o Options) (*Summary, error) {
 	// As many of the coarsest slices as make up an hour: of a ladder of seconds one is little for four requests.
 	top := v.ladder.WidthMs(v.ladder.Top())
 	top *= max(1, 3_600_000/top)
-	if keep := v.status.Retention[metric.Raw].Milliseconds(); keep > 0 {
-		v.StartMs = max(v.StartMs, metric.AlignDown(v.status.NowMs-keep, top))
+	if from := v.status.WholeFrom[metric.Raw]; from != math.MinInt64 {
+		v.StartMs = max(v.StartMs, metric.AlignDown(from, top))
 	}
 	v.EndMs = min(v.EndMs, v.status.NowMs+1000)
 	v.sum.StartMs, v.sum.EndMs = v.StartMs, v.EndMs

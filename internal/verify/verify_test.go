@@ -58,8 +58,12 @@ func (f *fake) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			}
 			return "[" + strings.Join(out, ",") + "]"
 		}
-		fmt.Fprintf(w, `{"levels":[{"level":"raw","retention_seconds":%v},{"level":"1h","width_seconds":3600},{"level":"2h","width_seconds":7200}],
-			"buckets":[{"outstanding":%s,"waiting":%s},{"outstanding":%s,"waiting":%s}]}`, f.keep.Seconds(),
+		whole := ""
+		if f.keep > 0 {
+			whole = fmt.Sprintf(`,"whole_from":%d`, f.now.Add(-f.keep).Truncate(time.Second).UnixMilli())
+		}
+		fmt.Fprintf(w, `{"levels":[{"level":"raw","retention_seconds":%v%s},{"level":"1h","width_seconds":3600},{"level":"2h","width_seconds":7200}],
+			"buckets":[{"outstanding":%s,"waiting":%s},{"outstanding":%s,"waiting":%s}]}`, f.keep.Seconds(), whole,
 			list(f.outstanding[0]), list(f.waiting[0]), list(f.outstanding[1]), list(f.waiting[1]))
 	case "/base/api/v1/rollups":
 		w.Header().Set("Quern-Warning", "incomplete: samples from a to b have yet to be ground into the 1h rows") // which is no damage

@@ -247,13 +247,16 @@ func (a *applier) migrate(ctx context.Context) error {
 }
 
 func (a *applier) levels(l metric.Ladder) ([]schema.Level, error) {
-	retention, err := a.opts.Retention(l)
-	if err != nil {
-		return nil, err
+	var policy storage.Policy
+	if a.opts.Policy != nil {
+		var err error
+		if policy, err = a.opts.Policy(l); err != nil {
+			return nil, err
+		}
 	}
 	var out []schema.Level
 	for _, b := range l.Levels() {
-		out = append(out, schema.Level{Table: tableOf(l, b), Retention: retention.Of(b)})
+		out = append(out, schema.Level{Table: tableOf(l, b), Retention: policy.Retention.Of(b)})
 	}
 	return out, nil
 }

@@ -12,7 +12,8 @@ const cqlNow = `SELECT toUnixTimestamp(now()) AS now FROM system.local`
 
 // checkClock compares this process's clock with that of whichever server answers.
 func (s *Store) checkClock(ctx context.Context) error {
-	if s.maxSkew == 0 {
+	most := s.policy().MaxClockSkew()
+	if most == 0 {
 		return nil
 	}
 	asked := s.clk.Now()
@@ -25,7 +26,7 @@ func (s *Store) checkClock(ctx context.Context) error {
 	if len(found) != 1 {
 		return fmt.Errorf("%w: a server does not say what time it is", storage.ErrUnavailable)
 	}
-	return checkClock(s.maxSkew, found[0].NowMs, asked, s.clk.Now())
+	return checkClock(most, found[0].NowMs, asked, s.clk.Now())
 }
 
 // checkClock compares the clocks; most is 0 where they are not to be compared. How long the answer took is how far
@@ -44,6 +45,6 @@ func checkClock(most time.Duration, serverMs int64, asked, answered time.Time) e
 		off, direction = behind, "behind"
 	}
 	return refuse("this machine's clock is %s %s the servers', more than the %s that data may come late by: "+
-		"set the clocks (NTP), or allow more by --late-grace and --aggregation-delay",
+		"set the clocks (NTP), or allow more by `quern settings set` with --late-grace and --aggregation-delay",
 		off.Round(time.Second), direction, most)
 }

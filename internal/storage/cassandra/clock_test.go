@@ -46,7 +46,7 @@ func TestCheckClock(t *testing.T) {
 func TestClockGoesWrong(t *testing.T) {
 	o := place(t)
 	clk := clock.NewSimulated(time.Now())
-	o.Clock, o.MaxClockSkew = clk, 10*time.Minute
+	o.Clock, o.Policy = clk, storage.Policy{Grace: 10 * time.Minute, Delay: 30 * time.Minute}.Always
 	st, err := Open(t.Context(), o)
 	require.NoError(t, err)
 	defer func() { require.NoError(t, st.Close()) }()

@@ -20,7 +20,7 @@ import (
 )
 
 const (
-	cqlLocal = `SELECT data_center, release_version, toUnixTimestamp(now()) AS now FROM system.local`
+	cqlLocal = `SELECT data_center, release_version FROM system.local`
 	cqlPeers = `SELECT data_center FROM system.peers`
 
 	cqlKeyspace = `SELECT keyspace_name FROM system_schema.keyspaces WHERE keyspace_name = ?`
@@ -207,11 +207,8 @@ func look(ctx context.Context, o *Options, s session) (cluster, error) {
 	type local struct {
 		DataCenter string `db:"data_center"`
 		Version    string `db:"release_version"`
-		NowMs      int64  `db:"now"`
 	}
-	asked := o.Clock.Now()
 	found, err := all[local](ctx, s, stmt(cqlLocal))
-	answered := o.Clock.Now()
 	if err != nil {
 		return cluster{}, err
 	}
@@ -222,9 +219,6 @@ func look(ctx context.Context, o *Options, s session) (cluster, error) {
 		if n, err := strconv.Atoi(major); err == nil && n < oldest {
 			return cluster{}, refuse("the servers run Cassandra %s, and %d.0 or newer is needed", found[0].Version, oldest)
 		}
-	}
-	if err := checkClock(o.MaxClockSkew, found[0].NowMs, asked, answered); err != nil {
-		return cluster{}, err
 	}
 	type peer struct {
 		DataCenter string `db:"data_center"`

@@ -122,6 +122,9 @@ func (s *Store) Heartbeat(ctx context.Context, w storage.Worker, d time.Duration
 	if err := s.checkClock(ctx); err != nil {
 		return err
 	}
+	if err := s.checkPolicy(ctx); err != nil {
+		return err
+	}
 	return named("heartbeat", s.session.exec(ctx, s.stamps.next(), stmt(cqlWriteWorker,
 		w.ID, w.Host, w.StartedMs, w.SeenMs, w.Aggregates, ttl(d))))
 }

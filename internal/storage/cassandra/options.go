@@ -6,7 +6,6 @@ import (
 	"regexp"
 	"time"
 
-	"github.com/quern/quern/internal/blocks"
 	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/storage"
@@ -41,12 +40,9 @@ type Options struct {
 	// zero is as recorded; a new store gets the defaults 1h,6h,24h, groups of 128, 16 index partitions
 	// and blocks of 128.
 	Settings storage.Settings
-	// Retention is how long rows of the store's ladder are kept: each is written with what makes it
-	// go by itself. The default is for ever.
-	Retention func(metric.Ladder) (storage.Retention, error)
-	// MaxClockSkew is how far this process's clock may be from the servers'. The default is not
-	// to compare them.
-	MaxClockSkew time.Duration
+	// Policy is recorded where the store has none: by the first process that opens it. The default records nothing, and
+	// where the store has none keeps everything for ever and does not compare clocks.
+	Policy func(metric.Ladder) (storage.Policy, error)
 	// Clock orders what is written. The default is the system's.
 	Clock clock.Clock
 	// Logger takes what an operator should know. The default discards.
@@ -94,31 +90,10 @@ func (o *Options) ensureDefaults() {
 	if o.MaxInFlight == 0 {
 		o.MaxInFlight = 128
 	}
-	if o.Retention == nil {
-		o.Retention = func(metric.Ladder) (storage.Retention, error) { return nil, nil }
-	}
 	if o.Clock == nil {
 		o.Clock = clock.System{}
 	}
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
-}
-
-// newStore is the settings of a new store: what is asked for, else the defaults.
-func (o *Options) newStore() storage.Settings {
-	s := o.Settings
-	if s.Ladder.Top() == 0 {
-		s.Ladder = metric.DefaultLadder()
-	}
-	if s.GroupSize == 0 {
-		s.GroupSize = 128
-	}
-	if s.IndexPartitions == 0 {
-		s.IndexPartitions = 16
-	}
-	if len(s.Epochs) == 0 {
-		s.Epochs = blocks.Epochs{{BlockSize: 128}}
-	}
-	return s
 }

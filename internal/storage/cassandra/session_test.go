@@ -200,7 +200,7 @@ func TestTimestampsAndTimesToLiveOfABatch(t *testing.T) {
 		r := &recorder{}
 		s := &Store{
 			session: r, clk: clk, stamps: &timestamps{clk: clk}, ladder: metric.DefaultLadder(), epochsRead: clk.Now(),
-			retention: storage.Retention{rawTTL, rowTTL, rowTTL, rowTTL},
+			policies: storage.Policies(nil).Set(storage.Policy{Retention: storage.Retention{rawTTL, rowTTL, rowTTL, rowTTL}}, 0),
 		}
 		require.NoError(t, s.Write(t.Context(), newRound(1).batch(fence)))
 		seen := map[string]bool{}

@@ -35,6 +35,7 @@ const (
 	settingEpochs  = "epochs"
 	settingNextID  = "next_schedule_id"
 	settingHome    = "home_data_center"
+	settingPolicy  = "policies"
 )
 
 // storeSettings and epoch are how settings are stored: as JSON, so that any tool can show them.
@@ -122,6 +123,118 @@ func readEpochs(ctx context.Context, s session) (blocks.Epochs, string, error) {
 	return out, text, nil
 }
 
+// readPolicies also returns them as they are stored, to be compared with; "" where there are none.
+func readPolicies(ctx context.Context, s session) (storage.Policies, string, error) {
+	// As with epochs: what is accepted must be seen.
+	if _, err := s.cas(ctx, stmt(cqlSwapSetting, "", settingPolicy, "")); err != nil {
+		return nil, "", fmt.Errorf("read setting %s: %w", settingPolicy, err)
+	}
+	text, err := readSetting(ctx, s, settingPolicy)
+	if err != nil || text == "" {
+		return nil, "", err
+	}
+	var out storage.Policies
+	if err := json.Unmarshal([]byte(text), &out); err != nil || len(out) == 0 {
+		return nil, "", fmt.Errorf("%w: setting %s %q", storage.ErrCorrupt, settingPolicy, text)
+	}
+	return out, text, nil
+}
+
+// policies are those recorded; where there are none, the first process records its own.
+func policies(ctx context.Context, s session, opts *Options, l metric.Ladder) (storage.Policies, error) {
+	found, _, err := readPolicies(ctx, s)
+	if err != nil || found != nil {
+		return found, err
+	}
+	if opts.Policy == nil {
+		return storage.Policies(nil).Set(storage.Policy{}, 0), nil
+	}
+	first, err := opts.Policy(l)
+	if err != nil {
+		return nil, err
+	}
+	text, err := json.Marshal(storage.Policies(nil).Set(first, 0))
+	if err != nil {
+		return nil, err
+	}
+	if _, err := swapSetting(ctx, s, settingPolicy, "", string(text)); err != nil {
+		return nil, err
+	}
+	if found, _, err = readPolicies(ctx, s); err == nil && found == nil {
+		err = fmt.Errorf("%w: setting %s is gone as soon as it was written", storage.ErrCorrupt, settingPolicy)
+	}
+	return found, err
+}
+
+// SetPolicy implements storage.Store. Rows keep the TTL that they were written with, so the policies before stay recorded.
+func (s *Store) SetPolicy(ctx context.Context, p storage.Policy) error {
+	const op = "set policy"
+	if err := checkRetention(ctx, s.session, p.Retention, s.clk.Now()); err != nil {
+		return named(op, err)
+	}
+	found, text, err := readPolicies(ctx, s.session)
+	if err != nil {
+		return named(op, err)
+	}
+	known, none := s.policy(), storage.Policy{}
+	var next storage.Policies
+	switch {
+	case len(found) == 0 && known.Equal(none):
+		next = found.Set(p, 0)
+	case len(found) > 0 && found.Now().Equal(known):
+		next = found.Set(p, s.clk.Now().UnixMilli())
+	default:
+		return fmt.Errorf("%s: another process has changed it: %w", op, storage.ErrConflict)
+	}
+	nextText, err := json.Marshal(next)
+	if err != nil {
+		return named(op, err)
+	}
+	ok, err := swapSetting(ctx, s.session, settingPolicy, text, string(nextText))
+	if err != nil {
+		return named(op, err)
+	}
+	if !ok {
+		return fmt.Errorf("%s: another process has changed it: %w", op, storage.ErrConflict)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.policies = next
+	return nil
+}
+
+// checkPolicy refuses to go on by settings that are no longer the store's: processes with different ones would
+// acknowledge into slices that others have completed.
+func (s *Store) checkPolicy(ctx context.Context) error {
+	text, err := readSetting(ctx, s.session, settingPolicy)
+	if err != nil || text == "" {
+		return err // nobody has recorded one, and this process does not
+	}
+	var found storage.Policies
+	if err := json.Unmarshal([]byte(text), &found); err != nil || len(found) == 0 {
+		return fmt.Errorf("%w: setting %s %q", storage.ErrCorrupt, settingPolicy, text)
+	}
+	var changed []string
+	for _, d := range s.policy().Differences(found.Now(), s.ladder) {
+		changed = append(changed, fmt.Sprintf("--%s from %s to %s", d[0].Flag, d[0].Text, d[1].Text))
+	}
+	if len(changed) == 0 {
+		return nil
+	}
+	return refuse("the settings of the store were changed while this process ran, %s: start it again", strings.Join(changed, ", "))
+}
+
+func (s *Store) history() storage.Policies {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.policies
+}
+
+func (s *Store) policy() storage.Policy { return s.history().Now() }
+
+// WholeFrom implements storage.Store.
+func (s *Store) WholeFrom(b metric.Bucket, nowMs int64) int64 { return s.history().WholeFrom(b, nowMs) }
+
 func encodeEpochs(epochs blocks.Epochs) (string, error) {
 	list := make([]epoch, len(epochs))
 	for i, e := range epochs {
@@ -139,7 +252,7 @@ func recordSettings(ctx context.Context, s session, opts *Options, localDC strin
 	if err := checkHome(ctx, s, opts.Keyspace, localDC); err != nil {
 		return storage.Settings{}, err
 	}
-	first := opts.newStore()
+	first := opts.Settings.OrNew()
 	// The epochs first: who finds the settings finds them too.
 	text, err := encodeEpochs(first.Epochs)
 	if err != nil {
@@ -270,7 +383,7 @@ func (s *Store) Settings() storage.Settings {
 	defer s.mu.Unlock()
 	return storage.Settings{
 		Ladder: s.ladder, GroupSize: s.groupSize, IndexPartitions: s.shards,
-		Epochs: slices.Clone(s.epochs),
+		Epochs: slices.Clone(s.epochs), Policy: s.policies.Now(),
 	}
 }
 

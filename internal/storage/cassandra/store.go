@@ -47,17 +47,15 @@ import (
 //     where being refused by their own effect leads to the same end.
 //  4. No write binds a null, which would be a tombstone.
 type Store struct {
-	session   session
-	holder    string // of ids: this process, by a name that nobody else has
-	copies    int    // of each row, in the data centre that is worked in
-	limiter   *limiter
-	nodes     *nodes
-	clk       clock.Clock
-	log       *slog.Logger
-	maxSkew   time.Duration
-	stamps    *timestamps
-	retention storage.Retention
-	tables    []string // of the levels, by bucket; tables[0] is unused
+	session session
+	holder  string // of ids: this process, by a name that nobody else has
+	copies  int    // of each row, in the data centre that is worked in
+	limiter *limiter
+	nodes   *nodes
+	clk     clock.Clock
+	log     *slog.Logger
+	stamps  *timestamps
+	tables  []string // of the levels, by bucket; tables[0] is unused
 
 	ladder    metric.Ladder
 	groupSize int
@@ -66,6 +64,7 @@ type Store struct {
 	mu         sync.Mutex
 	epochs     blocks.Epochs
 	epochsRead time.Time
+	policies   storage.Policies
 
 	told sync.Map // what was told of rows that no worker writes
 }
@@ -114,17 +113,16 @@ func open(ctx context.Context, session session, opts *Options, localDC string) (
 	if err := checkHome(ctx, session, opts.Keyspace, localDC); err != nil {
 		return nil, err
 	}
-	retention, err := opts.Retention(recorded.Ladder)
+	policies, err := policies(ctx, session, opts, recorded.Ladder)
 	if err != nil {
 		return nil, err
 	}
-	if err := checkRetention(ctx, session, retention, opts.Clock.Now()); err != nil {
+	if err := checkRetention(ctx, session, policies.Now().Retention, opts.Clock.Now()); err != nil {
 		return nil, err
 	}
 	s := &Store{
 		session: session, clk: opts.Clock, log: opts.Logger, holder: strconv.FormatUint(rand.Uint64(), 16),
-		stamps:    &timestamps{clk: opts.Clock},
-		retention: retention, maxSkew: opts.MaxClockSkew,
+		stamps: &timestamps{clk: opts.Clock}, policies: policies,
 		ladder: recorded.Ladder, groupSize: recorded.GroupSize, shards: recorded.IndexPartitions,
 		epochs: recorded.Epochs, epochsRead: opts.Clock.Now(),
 	}
@@ -133,6 +131,9 @@ func open(ctx context.Context, session session, opts *Options, localDC string) (
 	}
 	for b := range recorded.Ladder.Top() + 1 {
 		s.tables = append(s.tables, tableOf(recorded.Ladder, b))
+	}
+	if err := s.checkClock(ctx); err != nil {
+		return nil, err
 	}
 	// What earlier runs deleted must not hide what is written from now on.
 	leases, err := s.readLeases(ctx)

@@ -8,7 +8,6 @@ import (
 
 	"github.com/quern/quern/internal/acceptance"
 	"github.com/quern/quern/internal/clock"
-	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/storage"
 	"github.com/quern/quern/schema"
 )
@@ -62,7 +61,7 @@ func (k *keyspace) open(t testing.TB, s storage.Settings, r storage.Retention, c
 	}
 	o := k.opts
 	o.Settings, o.Clock = s, clk
-	o.Retention = func(metric.Ladder) (storage.Retention, error) { return r, nil }
+	o.Policy = storage.Policy{Retention: r}.Always
 	_, err := swapSetting(t.Context(), k.session, settingVersion, "", strconv.Itoa(k.version))
 	require.NoError(t, err)
 	_, err = recordSettings(t.Context(), k.session, &o, k.home)

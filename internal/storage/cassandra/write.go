@@ -36,7 +36,8 @@ const (
 // workTTL is beyond after the time for which there is work to do for a slice of the bucket: until its input has
 // expired, and then until the rows have that must say so.
 func (s *Store) workTTL(b metric.Bucket, beyond time.Duration) int {
-	input, rows := s.retention.Of(b), s.retention.Of(b+1)
+	retention := s.policy().Retention
+	input, rows := retention.Of(b), retention.Of(b+1)
 	if input == 0 || rows == 0 {
 		return 0
 	}
@@ -78,11 +79,12 @@ func (s *Store) Write(ctx context.Context, b *storage.Batch) error {
 	// Raw and cached chunks at once: a cache that has more than the table is not trusted
 	// before its writer has said, in its mark, that both are whole.
 	raw := len(b.Raw)
+	keep := ttl(s.policy().Retention.Of(metric.Raw))
 	if err := parts.each(ctx, raw+len(b.Cache), func(i int) []int { return parts.ofChunk[i : i+1] }, func(ctx context.Context, i int) error {
 		if i < raw {
 			c := &b.Raw[i]
 			return s.session.exec(ctx, tsUs, stmt(cqlWriteRaw, int64(c.Group), metric.AlignDown(c.SliceMs, dayMs), c.SliceMs,
-				gocql.UUID(c.ID), c.Data, ttl(s.retention.Of(metric.Raw))))
+				gocql.UUID(c.ID), c.Data, keep))
 		}
 		c := &b.Cache[i-raw]
 		return s.session.exec(ctx, tsUs, stmt(cqlWriteCache, int(c.Bucket), c.CacheKey.StartMs, int64(c.Start),

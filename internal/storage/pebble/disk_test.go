@@ -261,7 +261,7 @@ func TestRefusedTablesComeBack(t *testing.T) {
 func TestExpireFreesAFullDisk(t *testing.T) {
 	fs := newSmallFS(vfs.NewMem(), 32<<20)
 	opts := fullOptions(fs)
-	opts.Retention = storage.Retention{7 * 24 * time.Hour}
+	opts.Policy = storage.Policy{Retention: storage.Retention{7 * 24 * time.Hour}}.Always
 	st, err := Open("/data", opts)
 	require.NoError(t, err)
 	n, err := fill(t, st, 0)

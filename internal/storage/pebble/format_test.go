@@ -30,10 +30,19 @@ var (
 func TestFormat(t *testing.T) {
 	noLeaks(t)
 	ctx := t.Context()
-	st := mustOpen(t, "/data", Options{Settings: storagetest.TestSettings(), FS: vfs.NewMem(), Clock: newClock()})
+	const day = 24 * time.Hour
+	st := mustOpen(t, "/data", Options{
+		Settings: storagetest.TestSettings(), FS: vfs.NewMem(), Clock: newClock(),
+		Policy: storage.Policy{
+			Grace: time.Minute, Delay: 2 * time.Minute, AgeCap: day, FutureLimit: 10 * time.Minute,
+			Retention: storage.Retention{7 * day, 90 * day, 0, 0},
+		}.Always,
+	})
 	const start = benchStart
 	slice := storage.SliceKey{Bucket: metric.Raw, StartMs: start}
 	id := blocks.NewIDs(0x0102030405).Next(start)
+	require.NoError(t, st.Write(ctx, &storage.Batch{Raw: []storage.RawChunk{{SliceMs: start - 10*day.Milliseconds(), Chunk: storage.Chunk{ID: id}}}}))
+	require.NoError(t, st.Expire(ctx, start))
 	ids, err := st.LeaseIDs(ctx, 300)
 	require.NoError(t, err)
 	labels, err := metric.NewLabels(metric.Label{Name: metric.NameLabel, Value: "cpu"}, metric.Label{Name: metric.SourceLabel, Value: "web-1"})

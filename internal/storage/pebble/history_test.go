@@ -61,7 +61,7 @@ func memStore(opts Options) storagetest.OpenFunc {
 func openerOf(opts Options, place func(t *testing.T) (vfs.FS, string)) storagetest.OpenFunc {
 	return func(t *testing.T, s storage.Settings, r storage.Retention, clk clock.Clock) (storage.Store, func() storage.Store) {
 		opts := opts
-		opts.Settings, opts.Retention, opts.Clock, opts.Logger = s, r, clk, quiet()
+		opts.Settings, opts.Policy, opts.Clock, opts.Logger = s, storage.Policy{Retention: r}.Always, clk, quiet()
 		var dir string
 		opts.FS, dir = place(t)
 		var st *Store

@@ -27,6 +27,7 @@ const (
 
 // The keys of tableMeta.
 const (
+	metaExpired  = "expired"
 	metaFence    = "fence"
 	metaNewestID = "newest_id"
 	metaNextID   = "next_id"

@@ -47,7 +47,7 @@ func TestSettingsAreChecked(t *testing.T) {
 		settings storage.Settings
 		message  []string
 	}{
-		{otherLadder, []string{"was made with roll-ups 1h,6h,24h", "and 1h is asked for", "start with 1h,6h,24h, or use another data directory"}},
+		{otherLadder, []string{"was made with roll-ups 1h,6h,24h", "and 1h is asked for", "leave the option out, or use another data directory"}},
 		{otherGroup, []string{"group size of 256", "512"}},
 		{otherShards, []string{"index partitions 4", "16"}},
 	} {
@@ -87,12 +87,10 @@ func TestNewerSchemaIsRefused(t *testing.T) {
 
 func TestOptionsAreValidated(t *testing.T) {
 	for name, change := range map[string]func(o *Options){
-		"no block size":      func(o *Options) { o.Settings.Epochs = nil },
 		"block size 0":       func(o *Options) { o.Settings.Epochs = blocks.Epochs{{}} },
-		"group size 0":       func(o *Options) { o.Settings.GroupSize = 0 },
-		"no shards":          func(o *Options) { o.Settings.IndexPartitions = 0 },
-		"no roll-up":         func(o *Options) { o.Settings.Ladder = metric.Ladder{} },
-		"negative retention": func(o *Options) { o.Retention = storage.Retention{0, -1} },
+		"group size -1":      func(o *Options) { o.Settings.GroupSize = -1 },
+		"no shards":          func(o *Options) { o.Settings.IndexPartitions = -1 },
+		"negative retention": func(o *Options) { o.Policy = storage.Policy{Retention: storage.Retention{0, -1}}.Always },
 		"negative cache":     func(o *Options) { o.CacheBytes = -1 },
 		"huge memtable":      func(o *Options) { o.MemTableBytes = 1 << 40 },
 	} {

@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/binary"
+	"encoding/json"
 	"fmt"
 	"hash/fnv"
 	"maps"
@@ -171,7 +172,8 @@ func (s *Store) Leases(ctx context.Context) ([]storage.Lease, error) {
 }
 
 // Expire implements storage.Store. Raw goes by whole days, a roll-up by whole periods,
-// each when its last row is older than the retention: one range tombstone per table.
+// each when its last row is older than the retention: one range tombstone per table, and in the same batch what
+// WholeFrom says from then on.
 // Completed slices and runs that are long gone go too.
 func (s *Store) Expire(ctx context.Context, nowMs int64) error {
 	const op = "expire"
@@ -179,13 +181,18 @@ func (s *Store) Expire(ctx context.Context, nowMs int64) error {
 		return err
 	}
 	batch := s.db.NewBatch()
-	if err := s.fillExpire(ctx, batch, nowMs); err != nil {
+	expired, err := s.fillExpire(ctx, batch, nowMs)
+	if err != nil {
 		return convert(op, closed(batch, err))
 	}
 	if batch.Empty() {
 		return convert(op, batch.Close())
 	}
 	return s.do(ctx, op, func() error {
+		// Before the rows go: who judges meanwhile must not take them for whole.
+		s.settingsMu.Lock()
+		s.expired = expired
+		s.settingsMu.Unlock()
 		if err := closed(batch, batch.Commit(lsm.NoSync)); err != nil {
 			return err
 		}
@@ -196,39 +203,59 @@ func (s *Store) Expire(ctx context.Context, nowMs int64) error {
 	})
 }
 
-func (s *Store) fillExpire(ctx context.Context, batch *lsm.Batch, nowMs int64) error {
-	if keep := s.retention.Of(metric.Raw).Milliseconds(); keep > 0 {
+// fillExpire puts into the batch what has expired, and returns below what time rows are gone by then.
+func (s *Store) fillExpire(ctx context.Context, batch *lsm.Batch, nowMs int64) (map[string]int64, error) {
+	s.settingsMu.Lock()
+	retention, expired := s.settings.Policy.Retention, maps.Clone(s.expired)
+	s.settingsMu.Unlock()
+	table := func(b metric.Bucket, lower, upper []byte, belowMs int64) error {
+		found, err := s.expireBelow(batch, lower, upper)
+		if before, ok := expired[s.ladder.Name(b)]; found && (!ok || before < belowMs) {
+			expired[s.ladder.Name(b)] = belowMs
+		}
+		return err
+	}
+	if keep := retention.Of(metric.Raw).Milliseconds(); keep > 0 {
 		// The last slice that starts in a day may end after it.
 		day := metric.AlignDown(nowMs-keep, dayMs)
 		for s.ladder.SliceAt(metric.Raw, day-1).EndMs > nowMs-keep {
 			day -= dayMs
 		}
-		if err := s.expireBelow(batch, []byte{tableRaw}, rawDayKey(day)); err != nil {
-			return err
+		if err := table(metric.Raw, []byte{tableRaw}, rawDayKey(day), s.ladder.SliceAt(metric.Raw, day-1).EndMs); err != nil {
+			return nil, err
 		}
 	}
 	for _, level := range s.ladder.Levels() {
-		if keep := s.retention.Of(level).Milliseconds(); keep > 0 {
+		if keep := retention.Of(level).Milliseconds(); keep > 0 {
 			period := metric.AlignDown(nowMs-keep, s.periodMs(level))
-			if err := s.expireBelow(batch, []byte{tableRollups, byte(level)}, rollupPeriodKey(level, period)); err != nil {
-				return err
+			if err := table(level, []byte{tableRollups, byte(level)}, rollupPeriodKey(level, period), period); err != nil {
+				return nil, err
 			}
 		}
 	}
-	before := nowMs - keepHistory.Milliseconds()
-	if err := s.expireBelow(batch, []byte{tableRuns}, appendInt([]byte{tableRuns}, before)); err != nil {
-		return err
+	if !batch.Empty() {
+		v, err := json.Marshal(expired)
+		if err != nil {
+			return nil, err
+		}
+		if err := batch.Set(metaKey(metaExpired), v, nil); err != nil {
+			return nil, err
+		}
 	}
-	return s.expireSlices(ctx, batch, before)
+	before := nowMs - keepHistory.Milliseconds()
+	if _, err := s.expireBelow(batch, []byte{tableRuns}, appendInt([]byte{tableRuns}, before)); err != nil {
+		return nil, err
+	}
+	return expired, s.expireSlices(ctx, batch, before)
 }
 
-// expireBelow deletes [lower, upper) in one range, if there is anything.
-func (s *Store) expireBelow(batch *lsm.Batch, lower, upper []byte) error {
+// expireBelow deletes [lower, upper) in one range, if there is anything, and says whether there is.
+func (s *Store) expireBelow(batch *lsm.Batch, lower, upper []byte) (bool, error) {
 	first, err := s.firstKey(lower, upper)
 	if err != nil || first == nil {
-		return err
+		return false, err
 	}
-	return batch.DeleteRange(lower, upper, nil)
+	return true, batch.DeleteRange(lower, upper, nil)
 }
 
 // expireSlices deletes the completed slices that start before the given time. Open

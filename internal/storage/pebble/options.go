@@ -13,6 +13,7 @@ import (
 
 	"github.com/quern/quern/internal/blocks"
 	"github.com/quern/quern/internal/clock"
+	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/storage"
 )
 
@@ -20,11 +21,12 @@ import (
 // settings that it was created with.
 type Options struct {
 	// Settings are recorded when the store is created. At every later Open they must
-	// be those recorded, but for the epochs, of which the store's own count. The
-	// default is to take what is recorded; there must be a store then.
+	// be those recorded, but for the epochs, of which the store's own count. What is zero
+	// is as recorded; a new store gets what storage.Settings.OrNew says. With neither settings nor a policy there must be a store.
 	Settings storage.Settings
-	// Retention is how long Expire keeps each bucket's rows. The default is for ever.
-	Retention storage.Retention
+	// Policy is recorded where the store has none: when it is created, or was by a version without. The default is to
+	// keep everything for ever.
+	Policy func(metric.Ladder) (storage.Policy, error)
 	// Clock tells the time for leases, heartbeats and throttling. The default is the
 	// machine's.
 	Clock clock.Clock
@@ -104,19 +106,36 @@ func (o *Options) Validate() error {
 	if o.MemTableBytes > 1<<30 {
 		return fmt.Errorf("memtable of %d bytes: must be at most 1 GiB", o.MemTableBytes)
 	}
-	if i := slices.IndexFunc(o.Retention, func(d time.Duration) bool { return d < 0 }); i >= 0 {
-		return fmt.Errorf("retention %s of bucket %d: must not be negative", o.Retention[i], i)
-	}
 	if !o.wantsSettings() {
 		return nil
 	}
-	return validateSettings(&o.Settings)
+	made := o.Settings.OrNew()
+	return validateSettings(&made)
 }
 
 // wantsSettings says whether the caller brought settings of its own.
 func (o *Options) wantsSettings() bool {
-	return o.Settings.Ladder.Top() > 0 || o.Settings.GroupSize != 0 ||
+	return o.Policy != nil || o.Settings.Ladder.Top() > 0 || o.Settings.GroupSize != 0 ||
 		o.Settings.IndexPartitions != 0 || len(o.Settings.Epochs) > 0
+}
+
+// policy is the one to record.
+func (o *Options) policy(l metric.Ladder) (storage.Policy, error) {
+	if o.Policy == nil {
+		return storage.Policy{}, nil
+	}
+	p, err := o.Policy(l)
+	if err == nil {
+		err = validatePolicy(&p)
+	}
+	return p, err
+}
+
+func validatePolicy(p *storage.Policy) error {
+	if i := slices.IndexFunc(p.Retention, func(d time.Duration) bool { return d < 0 }); i >= 0 {
+		return fmt.Errorf("retention %s of bucket %d: must not be negative", p.Retention[i], i)
+	}
+	return nil
 }
 
 func validateSettings(s *storage.Settings) error {
@@ -148,14 +167,14 @@ func validateSettings(s *storage.Settings) error {
 func checkSettings(dir string, recorded, wanted *storage.Settings) error {
 	differ := func(what, has, wants string) error {
 		return fmt.Errorf("%w: data directory %s was made with %s %s, and %s is asked for: "+
-			"start with %s, or use another data directory", storage.ErrSettings, dir, what, has, wants, has)
+			"leave the option out, or use another data directory", storage.ErrSettings, dir, what, has, wants)
 	}
 	switch {
-	case !recorded.Ladder.Equal(wanted.Ladder):
+	case wanted.Ladder.Top() > 0 && !recorded.Ladder.Equal(wanted.Ladder):
 		return differ("roll-ups", recorded.Ladder.String(), wanted.Ladder.String())
-	case recorded.GroupSize != wanted.GroupSize:
+	case wanted.GroupSize != 0 && recorded.GroupSize != wanted.GroupSize:
 		return differ("a storage group size of", fmt.Sprint(recorded.GroupSize), fmt.Sprint(wanted.GroupSize))
-	case recorded.IndexPartitions != wanted.IndexPartitions:
+	case wanted.IndexPartitions != 0 && recorded.IndexPartitions != wanted.IndexPartitions:
 		return differ("index partitions", fmt.Sprint(recorded.IndexPartitions), fmt.Sprint(wanted.IndexPartitions))
 	}
 	return nil

@@ -61,14 +61,13 @@ import (
 //  5. No iterator of Pebble is open while a caller's loop body runs: a slow reader
 //     would keep memtables and deleted files.
 type Store struct {
-	dir       string
-	db        *lsm.DB
-	lock      *lsm.Lock
-	disk      *disk
-	failures  *failures
-	clk       clock.Clock
-	log       *slog.Logger
-	retention storage.Retention
+	dir      string
+	db       *lsm.DB
+	lock     *lsm.Lock
+	disk     *disk
+	failures *failures
+	clk      clock.Clock
+	log      *slog.Logger
 
 	// use is held for reading while Pebble is read from and while a write joins writes;
 	// Close takes it to set closed, and so waits for the one and is not passed by the other.
@@ -84,6 +83,8 @@ type Store struct {
 
 	settingsMu sync.Mutex
 	settings   storage.Settings
+	// expired is the time below which Expire has removed rows, by bucket's name.
+	expired map[string]int64
 
 	registryMu sync.Mutex
 	nextID     metric.ScheduleID
@@ -177,7 +178,7 @@ func newStore(dir string, opts *Options, lock *lsm.Lock) *Store {
 	failures := newFailures(opts)
 	return &Store{
 		dir: dir, lock: lock, failures: failures, disk: newDisk(dir, opts, failures),
-		clk: opts.Clock, log: opts.Logger, retention: slices.Clone(opts.Retention),
+		clk: opts.Clock, log: opts.Logger, expired: map[string]int64{},
 		fences: newFences(), workers: workers{byID: map[string]heartbeat{}},
 		lostSaid: throttle.New(opts.Clock, time.Minute), onLost: opts.OnLost,
 	}
@@ -318,19 +319,38 @@ func (s *Store) load(o *Options) error {
 		if !o.wantsSettings() {
 			return fmt.Errorf("the store in %s was never finished; give settings to make it", s.dir)
 		}
-		s.settings = o.Settings
-		s.settings.Epochs = slices.Clone(o.Settings.Epochs)
+		s.settings = o.Settings.OrNew()
+		s.settings.Epochs = slices.Clone(s.settings.Epochs)
+		if s.settings.Policy, err = o.policy(s.settings.Ladder); err != nil {
+			return err
+		}
 		if err := s.putSettings(&s.settings); err != nil {
 			return err
 		}
 	} else {
-		if s.settings, err = decodeSettings(recorded); err != nil {
+		policy := false
+		if s.settings, policy, err = decodeSettings(recorded); err != nil {
 			return err
 		}
-		if o.wantsSettings() {
-			if err := checkSettings(s.dir, &s.settings, &o.Settings); err != nil {
+		if err := checkSettings(s.dir, &s.settings, &o.Settings); err != nil {
+			return err
+		}
+		if !policy && o.Policy != nil {
+			if s.settings.Policy, err = o.policy(s.settings.Ladder); err != nil {
 				return err
 			}
+			if err := s.putSettings(&s.settings); err != nil {
+				return err
+			}
+		}
+	}
+	expired, err := s.get(metaKey(metaExpired))
+	if err != nil {
+		return err
+	}
+	if expired != nil {
+		if s.expired, err = decodeJSON[map[string]int64](metaExpired, expired); err != nil {
+			return err
 		}
 	}
 	s.ladder, s.groupSize, s.shards = s.settings.Ladder, s.settings.GroupSize, s.settings.IndexPartitions
@@ -527,4 +547,36 @@ func (s *Store) AddEpoch(ctx context.Context, e blocks.Epoch) error {
 		s.settings = settings
 		return nil
 	})
+}
+
+// SetPolicy implements storage.Store.
+func (s *Store) SetPolicy(ctx context.Context, p storage.Policy) error {
+	return s.do(ctx, "set policy", func() error {
+		if err := validatePolicy(&p); err != nil {
+			return err
+		}
+		s.settingsMu.Lock()
+		defer s.settingsMu.Unlock()
+		settings := s.settings
+		settings.Policy = p
+		if err := s.putSettings(&settings); err != nil {
+			return err
+		}
+		s.settings = settings
+		return nil
+	})
+}
+
+// WholeFrom implements storage.Store.
+func (s *Store) WholeFrom(b metric.Bucket, nowMs int64) int64 {
+	s.settingsMu.Lock()
+	defer s.settingsMu.Unlock()
+	whole := int64(math.MinInt64)
+	if keep := s.settings.Policy.Retention.Of(b).Milliseconds(); keep > 0 {
+		whole = nowMs - keep
+	}
+	if below, ok := s.expired[s.ladder.Name(b)]; ok {
+		whole = max(whole, below)
+	}
+	return whole
 }

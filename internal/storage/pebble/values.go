@@ -146,6 +146,8 @@ type (
 		GroupSize       int          `json:"group_size"`
 		IndexPartitions int          `json:"index_partitions"`
 		Epochs          []epochValue `json:"epochs"`
+		// Policy is absent in what versions without one have recorded.
+		Policy *storage.Policy `json:"policy,omitempty"`
 	}
 	epochValue struct {
 		FromMs    int64 `json:"from_ms"`
@@ -185,29 +187,36 @@ func encodeSettings(s *storage.Settings) ([]byte, error) {
 	for _, e := range s.Epochs {
 		v.Epochs = append(v.Epochs, epochValue(e))
 	}
+	if !s.Policy.Equal(storage.Policy{}) {
+		v.Policy = &s.Policy
+	}
 	return json.Marshal(v)
 }
 
-func decodeSettings(b []byte) (storage.Settings, error) {
+// decodeSettings also says whether there is a policy.
+func decodeSettings(b []byte) (s storage.Settings, policy bool, err error) {
 	v, err := decodeJSON[settingsValue]("settings", b)
 	if err != nil {
-		return storage.Settings{}, err
+		return s, false, err
 	}
 	if v.Schema != schemaVersion {
-		return storage.Settings{}, fmt.Errorf("%w: the store has schema version %d, this program knows %d: "+
+		return s, false, fmt.Errorf("%w: the store has schema version %d, this program knows %d: "+
 			"use the program that made it, or a newer one", storage.ErrSettings, v.Schema, schemaVersion)
 	}
-	s := storage.Settings{GroupSize: v.GroupSize, IndexPartitions: v.IndexPartitions}
+	s = storage.Settings{GroupSize: v.GroupSize, IndexPartitions: v.IndexPartitions}
 	if s.Ladder, err = metric.ParseLadder(v.Ladder); err != nil {
-		return s, fmt.Errorf("%w: recorded settings: %w", storage.ErrCorrupt, err)
+		return s, false, fmt.Errorf("%w: recorded settings: %w", storage.ErrCorrupt, err)
 	}
 	for _, e := range v.Epochs {
 		s.Epochs = append(s.Epochs, blocks.Epoch(e))
 	}
 	if err := validateSettings(&s); err != nil {
-		return s, fmt.Errorf("%w: recorded %w", storage.ErrCorrupt, err)
+		return s, false, fmt.Errorf("%w: recorded %w", storage.ErrCorrupt, err)
 	}
-	return s, nil
+	if v.Policy != nil {
+		s.Policy = *v.Policy
+	}
+	return s, v.Policy != nil, nil
 }
 
 func encodeRun(r *storage.Run) ([]byte, error) {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"math"
 	"reflect"
 	"slices"
 	"strconv"
@@ -105,6 +106,9 @@ func Run(t *testing.T, open OpenFunc, missing ...Missing) {
 		{"Epochs", (*suite).epochsAreAdded, nil},
 		{"ExpireKeepsWhatIsYoung", (*suite).expireKeepsWhatIsYoung, nil},
 		{"ExpireRemovesWhatIsOld", (*suite).expireRemovesWhatIsOld, []Missing{MissingExpire}},
+		{"Policy", (*suite).policyIsChanged, nil},
+		{"WholeFrom", (*suite).wholeFrom, nil},
+		{"WholeFromWhatExpired", (*suite).wholeFromWhatExpired, []Missing{MissingExpire}},
 		{"Metadata", (*suite).metadata, nil},
 		{"Runs", (*suite).runs, nil},
 		{"Errors", (*suite).errors, nil},
@@ -139,13 +143,19 @@ type suite struct {
 func newSuite(t *testing.T, open OpenFunc) *suite {
 	t.Helper()
 	s := &suite{T: t, ctx: t.Context(), clk: clock.NewSimulated(day0.Add(12 * time.Hour)), ids: blocks.NewIDs(7)}
-	retention := storage.Retention{7 * 24 * time.Hour, 90 * 24 * time.Hour, 365 * 24 * time.Hour, 0}
-	st, reopen := open(t, TestSettings(), retention, s.clk)
+	st, reopen := open(t, TestSettings(), made().Policy.Retention, s.clk)
 	s.store = st
 	s.reopen = func() {
 		s.advance(time.Second) // a restart takes time, and clocks order what is written before and after it
 		s.store = reopen()
 	}
+	return s
+}
+
+// made is what the suite's stores are made with.
+func made() storage.Settings {
+	s := TestSettings()
+	s.Policy.Retention = storage.Retention{7 * 24 * time.Hour, 90 * 24 * time.Hour, 365 * 24 * time.Hour, 0}
 	return s
 }
 
@@ -1065,18 +1075,97 @@ func (s *suite) newestID() {
 }
 
 func (s *suite) settingsAreRecorded() {
-	equal(s, TestSettings(), s.store.Settings())
+	equal(s, made(), s.store.Settings())
 	s.store.Settings().Epochs[0].BlockSize = 1
-	equal(s, TestSettings(), s.store.Settings(), "the receiver may change what it got")
+	equal(s, made(), s.store.Settings(), "the receiver may change what it got")
 	s.reopen()
-	equal(s, TestSettings(), s.store.Settings())
+	equal(s, made(), s.store.Settings())
+}
+
+func (s *suite) policyIsChanged() {
+	want := made()
+	want.Policy = storage.Policy{
+		Grace: time.Minute, Delay: 3 * time.Minute, AgeCap: 36 * time.Hour, FutureLimit: time.Minute,
+		Retention: storage.Retention{24 * time.Hour, 0, time.Hour, 17},
+	}
+	for range 2 {
+		require.NoError(s, s.store.SetPolicy(s.ctx, want.Policy), "idempotent")
+		equal(s, want, s.store.Settings())
+	}
+	s.reopen()
+	equal(s, want, s.store.Settings(), "what the store is opened with is for a new one")
+	require.NoError(s, s.store.SetPolicy(s.ctx, made().Policy))
+	equal(s, made(), s.store.Settings())
+}
+
+// setRetention changes the retention of raw a day after what was before.
+func (s *suite) setRetention(raw time.Duration) {
+	s.advance(24 * time.Hour)
+	p := s.store.Settings().Policy
+	p.Retention = slices.Clone(p.Retention)
+	p.Retention[metric.Raw] = raw
+	require.NoError(s, s.store.SetPolicy(s.ctx, p))
+}
+
+// wholeFrom: nothing that may have expired counts as there, in whichever way rows expire.
+func (s *suite) wholeFrom() {
+	const day = 24 * time.Hour
+	whole := func(b metric.Bucket) time.Time {
+		return time.UnixMilli(s.store.WholeFrom(b, s.clk.Now().UnixMilli())).UTC()
+	}
+	now := s.clk.Now()
+	equal(s, now.Add(-7*day), whole(metric.Raw))
+	equal(s, now.Add(-90*day), whole(1))
+	equal(s, int64(math.MinInt64), s.store.WholeFrom(3, now.UnixMilli()), "kept for ever")
+	equal(s, at(100)-(7*day).Milliseconds(), s.store.WholeFrom(metric.Raw, at(100)), "at whatever time")
+
+	s.setRetention(2 * day)
+	equal(s, s.clk.Now().Add(-2*day), whole(metric.Raw), "no more than what is kept")
+	s.setRetention(30 * day)
+	raised := s.clk.Now()
+	for range 2 {
+		require.False(s, whole(metric.Raw).Before(raised.Add(-30*day)), "not before what is kept")
+		require.False(s, whole(metric.Raw).After(raised.Add(-2*day)), "what was there is there")
+		s.reopen()
+	}
+	equal(s, s.clk.Now().Add(-90*day), whole(1), "of other buckets nothing changes")
+	// Where rows go by what they were written with, those from before have gone by now, and those written since have not.
+	s.advance(10 * day)
+	require.False(s, whole(metric.Raw).After(raised))
+	s.advance(100 * day)
+	equal(s, s.clk.Now().Add(-30*day), whole(metric.Raw))
+}
+
+// wholeFromWhatExpired: what Expire has removed is not whole any more, however long rows are kept since.
+func (s *suite) wholeFromWhatExpired() {
+	const day = 24 * time.Hour
+	old, young := at(-5*24), at(0)
+	s.write(&storage.Batch{Raw: []storage.RawChunk{{SliceMs: old, Chunk: s.chunk("old")}, {SliceMs: young, Chunk: s.chunk("young")}}})
+	now := func() int64 { return s.clk.Now().UnixMilli() }
+	require.NoError(s, s.store.Expire(s.ctx, now()))
+	require.LessOrEqual(s, s.store.WholeFrom(metric.Raw, now()), old, "nothing has been removed")
+
+	s.setRetention(day)
+	require.NoError(s, s.store.Expire(s.ctx, now()))
+	require.Empty(s, s.rawChunks(0, 1, old, young))
+	s.setRetention(30 * day)
+	for range 2 {
+		whole := s.store.WholeFrom(metric.Raw, now())
+		require.Greater(s, whole, old)
+		require.LessOrEqual(s, whole, young)
+		require.Len(s, s.rawChunks(0, 1, whole, young+1), 1)
+		require.NoError(s, s.store.Expire(s.ctx, now()))
+		s.reopen()
+	}
+	s.advance(60 * day)
+	equal(s, now()-(30*day).Milliseconds(), s.store.WholeFrom(metric.Raw, now()))
 }
 
 func (s *suite) epochsAreAdded() {
 	first := blocks.Epoch{FromMs: at(24), BlockSize: 64}
 	require.NoError(s, s.store.AddEpoch(s.ctx, first))
 	require.NoError(s, s.store.AddEpoch(s.ctx, first), "idempotent")
-	want := TestSettings()
+	want := made()
 	want.Epochs = append(want.Epochs, first)
 	equal(s, want, s.store.Settings())
 	require.ErrorIs(s, s.store.AddEpoch(s.ctx, blocks.Epoch{FromMs: at(24), BlockSize: 32}), storage.ErrConflict)
@@ -1305,7 +1394,8 @@ func operations(st storage.Store, f storage.Fence, id blocks.ID) map[string]func
 		"AddEpoch": func(ctx context.Context) error {
 			return st.AddEpoch(ctx, blocks.Epoch{FromMs: at(1000), BlockSize: 64})
 		},
-		"Expire": func(ctx context.Context) error { return st.Expire(ctx, at(0)) },
+		"SetPolicy": func(ctx context.Context) error { return st.SetPolicy(ctx, made().Policy) },
+		"Expire":    func(ctx context.Context) error { return st.Expire(ctx, at(0)) },
 		"ClaimSchedules": func(ctx context.Context) error {
 			_, err := st.ClaimSchedules(ctx, "s", []storage.Schedule{{ID: 1, Labels: series("s", "m")}})
 			return err

@@ -357,6 +357,11 @@ func (f *Faulty) AddEpoch(ctx context.Context, e blocks.Epoch) error {
 	return f.do(Step{Op: "AddEpoch", Detail: e}, func() error { return f.Store.AddEpoch(ctx, e) })
 }
 
+// SetPolicy implements storage.Store.
+func (f *Faulty) SetPolicy(ctx context.Context, p storage.Policy) error {
+	return f.do(Step{Op: "SetPolicy", Detail: p}, func() error { return f.Store.SetPolicy(ctx, p) })
+}
+
 // Expire implements storage.Store.
 func (f *Faulty) Expire(ctx context.Context, nowMs int64) error {
 	return f.do(Step{Op: "Expire", Detail: nowMs}, func() error { return f.Store.Expire(ctx, nowMs) })

@@ -333,7 +333,7 @@ func (m *LWWModel) WriteRollups(ctx context.Context, f storage.Fence, level metr
 		return fmt.Errorf("bucket %d is no roll-up of %s", level, m.settings.Ladder)
 	}
 	at := m.stamp(f)
-	if m.retention.Of(level) == 0 {
+	if m.settings.Policy.Retention.Of(level) == 0 {
 		at.second = 0 // no TTL
 	}
 	for _, row := range rows {
@@ -396,6 +396,13 @@ func (m *LWWModel) RowFence(ctx context.Context, level metric.Bucket, id metric.
 
 // NewestID implements storage.Store: only the writers' clocks order what they write.
 func (m *LWWModel) NewestID() blocks.ID { return blocks.ID{} }
+
+// WholeFrom implements storage.Store: rows would go by the TTL that they were written with.
+func (m *LWWModel) WholeFrom(b metric.Bucket, nowMs int64) int64 {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.policies.WholeFrom(b, nowMs)
+}
 
 // Expire implements storage.Store: rows would go by their TTL.
 func (m *LWWModel) Expire(ctx context.Context, _ int64) error {

@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"iter"
 	"maps"
+	"math"
 	"slices"
 	"sync"
 	"testing"
@@ -38,12 +39,13 @@ const (
 //
 // Like the embedded store it belongs to one process: Reopen voids every lease.
 type Model struct {
-	retention storage.Retention
-	clk       clock.Clock
+	clk clock.Clock
 
 	mu       sync.Mutex
 	closed   bool
 	settings storage.Settings
+	policies storage.Policies
+	expired  map[metric.Bucket]int64
 
 	nextID  metric.ScheduleID
 	series  map[string]map[string]metric.ScheduleID // source, series key
@@ -93,25 +95,27 @@ type modelWorker struct {
 
 var _ storage.Store = (*Model)(nil)
 
-// NewModel makes an empty model with the given settings.
+// NewModel makes an empty model with the given settings and retention, which becomes that of the settings' policy.
 func NewModel(settings storage.Settings, retention storage.Retention, clk clock.Clock) *Model {
 	settings.Epochs = slices.Clone(settings.Epochs)
+	settings.Policy.Retention = slices.Clone(retention)
 	return &Model{
-		retention: slices.Clone(retention),
-		clk:       clk,
-		settings:  settings,
-		series:    map[string]map[string]metric.ScheduleID{},
-		byID:      map[metric.ScheduleID]metric.Labels{},
-		leases:    map[int]storage.Lease{},
-		live:      map[int]storage.Fence{},
-		slices:    map[storage.SliceKey]bool{},
-		marks:     map[storage.IndexPartition]map[modelMark]storage.Mark{},
-		raw:       map[modelRaw][]byte{},
-		cache:     map[storage.CacheKey]map[blocks.ID][]byte{},
-		rollups:   map[modelRow]metric.RollupRow{},
-		names:     map[string]metric.Metadata{},
-		runs:      map[modelRun]storage.Run{},
-		workers:   map[string]modelWorker{},
+		clk:      clk,
+		settings: settings,
+		policies: storage.Policies(nil).Set(settings.Policy, 0),
+		expired:  map[metric.Bucket]int64{},
+		series:   map[string]map[string]metric.ScheduleID{},
+		byID:     map[metric.ScheduleID]metric.Labels{},
+		leases:   map[int]storage.Lease{},
+		live:     map[int]storage.Fence{},
+		slices:   map[storage.SliceKey]bool{},
+		marks:    map[storage.IndexPartition]map[modelMark]storage.Mark{},
+		raw:      map[modelRaw][]byte{},
+		cache:    map[storage.CacheKey]map[blocks.ID][]byte{},
+		rollups:  map[modelRow]metric.RollupRow{},
+		names:    map[string]metric.Metadata{},
+		runs:     map[modelRun]storage.Run{},
+		workers:  map[string]modelWorker{},
 	}
 }
 
@@ -260,18 +264,24 @@ func (m *Model) Expire(ctx context.Context, nowMs int64) error {
 		return err
 	}
 	defer m.mu.Unlock()
-	if keep := m.retention.Of(metric.Raw).Milliseconds(); keep > 0 {
+	retention := m.settings.Policy.Retention
+	if keep := retention.Of(metric.Raw).Milliseconds(); keep > 0 {
+		day := metric.AlignDown(nowMs-keep, modelDayMs)
+		for m.settings.Ladder.SliceAt(metric.Raw, day-1).EndMs > nowMs-keep {
+			day -= modelDayMs
+		}
 		for k := range m.raw {
-			lastMs := metric.AlignDown(k.sliceMs, modelDayMs) + modelDayMs - 1
-			if m.settings.Ladder.SliceAt(metric.Raw, lastMs).EndMs <= nowMs-keep {
+			if k.sliceMs < day {
 				delete(m.raw, k)
+				m.expire(metric.Raw, m.settings.Ladder.SliceAt(metric.Raw, day-1).EndMs)
 			}
 		}
 	}
 	for k := range m.rollups {
 		period := modelPeriodRows * m.settings.Ladder.WidthMs(k.level)
-		if keep := m.retention.Of(k.level).Milliseconds(); keep > 0 && metric.AlignDown(k.timeMs, period)+period <= nowMs-keep {
+		if keep := retention.Of(k.level).Milliseconds(); keep > 0 && metric.AlignDown(k.timeMs, period)+period <= nowMs-keep {
 			delete(m.rollups, k)
+			m.expire(k.level, metric.AlignDown(nowMs-keep, period))
 		}
 	}
 	for k, complete := range m.slices {
@@ -297,6 +307,37 @@ func (m *Model) KeepIDs(ctx context.Context, _ blocks.Range) error { return ctx.
 
 // Doubts implements storage.Registry.
 func (m *Model) Doubts() int64 { return 0 }
+
+func (m *Model) expire(b metric.Bucket, belowMs int64) {
+	if before, ok := m.expired[b]; !ok || before < belowMs {
+		m.expired[b] = belowMs
+	}
+}
+
+// SetPolicy implements storage.Store.
+func (m *Model) SetPolicy(ctx context.Context, p storage.Policy) error {
+	if err := m.begin(ctx); err != nil {
+		return err
+	}
+	defer m.mu.Unlock()
+	m.policies = m.policies.Set(p, clock.NowMs(m.clk))
+	m.settings.Policy = p
+	return nil
+}
+
+// WholeFrom implements storage.Store.
+func (m *Model) WholeFrom(b metric.Bucket, nowMs int64) int64 {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	whole := int64(math.MinInt64)
+	if keep := m.settings.Policy.Retention.Of(b).Milliseconds(); keep > 0 {
+		whole = nowMs - keep
+	}
+	if below, ok := m.expired[b]; ok {
+		whole = max(whole, below)
+	}
+	return whole
+}
 
 // LeaseIDs implements storage.Registry.
 func (m *Model) LeaseIDs(ctx context.Context, n int) (blocks.Range, error) {

@@ -1,0 +1,114 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/quern/quern/internal/clock"
+	"github.com/quern/quern/internal/config"
+	"github.com/quern/quern/internal/storage"
+	"github.com/quern/quern/internal/storage/cassandra"
+	"github.com/quern/quern/internal/storage/pebble"
+)
+
+// Settings prints what a store was made with, and what is stored with it and can be changed.
+func Settings(ctx context.Context, cfg config.Settings, stdout, stderr io.Writer) error {
+	return onStore(ctx, cfg, stderr, func(st storage.Store) error {
+		s := st.Settings()
+		w := tabwriter.NewWriter(stdout, 0, 0, 2, ' ', 0)
+		fmt.Fprintln(w, "SETTING\tVALUE\t")
+		fmt.Fprintf(w, "--rollups\t%s\tfixed\n--group-size\t%d\tfixed\n--index-partitions\t%d\tfixed\n", s.Ladder, s.GroupSize, s.IndexPartitions)
+		for i, e := range s.Epochs {
+			from := ""
+			if i > 0 {
+				from = "from " + moment(e.FromMs) + " on"
+			}
+			fmt.Fprintf(w, "--block-size\t%d\t%s\n", e.BlockSize, from)
+		}
+		if s.Policy.Equal(storage.Policy{}) {
+			fmt.Fprintln(w, "the others\t-\trecorded by the first process that opens the store")
+			return w.Flush()
+		}
+		for _, v := range s.Policy.Values(s.Ladder) {
+			fmt.Fprintf(w, "--%s\t%s\t\n", v.Flag, v.Text)
+		}
+		return w.Flush()
+	})
+}
+
+// SetSettings changes settings for all processes of a store. It refuses while any runs: what it was started with is what
+// it goes by.
+func SetSettings(ctx context.Context, cfg config.Settings, stdout, stderr io.Writer) error {
+	return onStore(ctx, cfg, stderr, func(st storage.Store) error {
+		recorded := st.Settings()
+		base, err := recorded.Policy, error(nil)
+		if base.Equal(storage.Policy{}) {
+			if base, err = (config.Policy{}).New(recorded.Ladder); err != nil {
+				return err
+			}
+		}
+		want, err := cfg.Over(base, recorded.Ladder)
+		if err != nil {
+			return err
+		}
+		differences := recorded.Policy.Differences(want, recorded.Ladder)
+		if len(differences) == 0 {
+			fmt.Fprintln(stdout, "Nothing changes: the store has these settings.")
+			return nil
+		}
+		if err := nobodyRuns(ctx, st); err != nil {
+			return err
+		}
+		if err := st.SetPolicy(ctx, want); err != nil {
+			return err
+		}
+		for _, d := range differences {
+			fmt.Fprintf(stdout, "--%s: %s, was %s\n", d[0].Flag, d[1].Text, d[0].Text)
+		}
+		if err := nobodyRuns(ctx, st); err != nil {
+			return fmt.Errorf("the settings are changed, and meanwhile a process has started, which will take no part: %w", err)
+		}
+		return nil
+	})
+}
+
+// nobodyRuns refuses while processes live.
+func nobodyRuns(ctx context.Context, st storage.Store) error {
+	workers, err := st.Workers(ctx)
+	if err != nil || len(workers) == 0 {
+		return err
+	}
+	var names []string
+	for _, w := range workers {
+		names = append(names, fmt.Sprintf("%s on host %s, last heard of at %s", w.ID, w.Host, moment(w.SeenMs)))
+	}
+	return fmt.Errorf("%w: these processes run: %s: stop them first; one that was killed is forgotten after its --heartbeat-timeout",
+		storage.ErrConflict, strings.Join(names, "; "))
+}
+
+// onStore does something with a store that is there, and records nothing in it by itself.
+func onStore(ctx context.Context, cfg config.Settings, stderr io.Writer, do func(storage.Store) error) error {
+	log := newLogger(stderr, cfg.Log)
+	if cfg.Store == config.Pebble {
+		st, err := pebble.Open(cfg.DataDir, pebble.Options{Clock: clock.System{}, Logger: component(log, "pebble")})
+		if err != nil {
+			return err
+		}
+		return errors.Join(do(st), st.Close())
+	}
+	opts := clusterOptions(&cfg.Cluster, config.Made{})
+	opts.Clock = clock.System{}
+	opts.Logger = component(log, "cassandra")
+	return whileAway(ctx, clock.System{}, func(ctx context.Context) error {
+		st, err := cassandra.Open(ctx, opts)
+		if err != nil {
+			return err
+		}
+		return errors.Join(do(st), st.Close())
+	}, func(err error, wait time.Duration) { log.Warn(noNode(&cfg.Cluster, wait), "err", err) })
+}

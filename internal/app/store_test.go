@@ -1,0 +1,105 @@
+package app
+
+import (
+	"bytes"
+	"log/slog"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/quern/quern/internal/clock"
+	"github.com/quern/quern/internal/config"
+	"github.com/quern/quern/internal/metric"
+	"github.com/quern/quern/internal/storage"
+	"github.com/quern/quern/internal/storage/pebble"
+)
+
+// TestSettingsOfTheStore: a restart without the flags that a store was made with changes nothing of what is stored; one
+// with other flags changes what can be changed, and the log says from what to what.
+func TestSettingsOfTheStore(t *testing.T) {
+	var log bytes.Buffer
+	s := setup{cfg: testConfig(t), clk: clock.System{}, log: slog.New(slog.NewTextHandler(&log, nil))}
+	open := func() storage.Settings {
+		t.Helper()
+		log.Reset()
+		st, err := s.openStore(t.Context(), func(error) {})
+		require.NoError(t, err)
+		defer func() { require.NoError(t, st.Close()) }()
+		return st.Settings()
+	}
+	ladder, err := metric.ParseLadder("10s,1m")
+	require.NoError(t, err)
+	grace, delay, age, ahead := 2*time.Second, 5*time.Second, 30*time.Minute, time.Minute
+	s.cfg.Made = config.Made{Ladder: ladder, BlockSize: 64, GroupSize: 32, IndexPartitions: 4}
+	s.cfg.Policy = config.Policy{
+		LateGrace: &grace, AggregationDelay: &delay, AgeCap: &age, FutureLimit: &ahead,
+		Retention: config.Retention{"raw": 48 * time.Hour},
+	}
+	made := open()
+	require.Equal(t, 64, made.Epochs[0].BlockSize)
+	require.Equal(t, storage.Policy{
+		Grace: grace, Delay: delay, AgeCap: age, FutureLimit: ahead,
+		Retention: storage.Retention{48 * time.Hour, 90 * 24 * time.Hour, 90 * 24 * time.Hour},
+	}, made.Policy)
+
+	s.cfg.Made, s.cfg.Policy = config.Made{}, config.Policy{}
+	require.Equal(t, made, open(), "nothing is given")
+	require.NotContains(t, log.String(), "changes")
+
+	grace = 3 * time.Second
+	s.cfg.Policy = config.Policy{LateGrace: &grace, Retention: config.Retention{"1m": 0}}
+	want := made.Policy
+	want.Grace, want.Retention = grace, storage.Retention{48 * time.Hour, 90 * 24 * time.Hour, 0}
+	require.Equal(t, want, open().Policy)
+	assert.Contains(t, log.String(), `msg="a setting of the store changes" setting=late-grace from=2s to=3s`)
+	assert.Contains(t, log.String(), `setting=retention from="raw=2d,10s=90d,1m=90d" to="raw=2d,10s=90d,1m=0"`)
+	s.cfg.Policy = config.Policy{}
+	require.Equal(t, want, open().Policy)
+
+	grace = 5 * time.Second
+	s.cfg.LateGrace = &grace
+	_, err = s.openStore(t.Context(), func(error) {})
+	require.ErrorContains(t, err, "--late-grace 5s: must be shorter than --aggregation-delay, which is 5s", "with what the store has")
+}
+
+// TestStoreWithoutPolicy: the first start of a store from before there were policies records the one that it is started with.
+func TestStoreWithoutPolicy(t *testing.T) {
+	s := setup{cfg: testConfig(t), clk: clock.System{}, log: slog.New(slog.DiscardHandler)}
+	old, err := pebble.Open(s.cfg.DataDir, pebble.Options{Settings: storage.Settings{GroupSize: 64}})
+	require.NoError(t, err)
+	require.NoError(t, old.Close())
+	for _, grace := range []*time.Duration{new(time.Duration), nil} {
+		if grace != nil {
+			*grace = 10 * time.Second
+		}
+		s.cfg.LateGrace = grace
+		st, err := s.openStore(t.Context(), func(error) {})
+		require.NoError(t, err)
+		assert.Equal(t, 10*time.Second, st.Settings().Policy.Grace)
+		assert.Equal(t, 2*time.Minute, st.Settings().Policy.Delay)
+		require.NoError(t, st.Close())
+	}
+}
+
+// TestSettingsThatDiffer: of several processes none changes the settings of all. Who asks for others is refused, with
+// both values and the command that changes them.
+func TestSettingsThatDiffer(t *testing.T) {
+	s := sharedSetup(t, roles{ingest: true})
+	st := newSharedStore("1h,6h,24h", clock.System{})
+	require.NoError(t, s.adopt(t.Context(), st), "nothing is given")
+	was := st.Settings().Policy
+	same, other := time.Minute, 30*time.Second
+	s.cfg.LateGrace = &same
+	require.NoError(t, s.adopt(t.Context(), st), "the same is given")
+	s.cfg.LateGrace = &other
+	s.cfg.Retention = config.Retention{"raw": 14 * 24 * time.Hour}
+	err := s.adopt(t.Context(), st)
+	require.ErrorIs(t, err, storage.ErrSettings)
+	assert.ErrorContains(t, err, `keyspace "quern" has --late-grace 1m, and 30s is asked for; `+
+		`--retention raw=7d,1h=90d,6h=1y,24h=5y, and raw=14d,1h=90d,6h=1y,24h=5y is asked for: `+
+		"leave the options out, or stop all processes and change them for all by "+
+		"`quern settings set --keyspace quern --late-grace 30s --retention raw=14d,1h=90d,6h=1y,24h=5y`")
+	assert.Equal(t, was, st.Settings().Policy)
+}

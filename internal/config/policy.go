@@ -1,0 +1,117 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/quern/quern/internal/metric"
+	"github.com/quern/quern/internal/storage"
+)
+
+// Policy is what is given of what is stored with a store and can be changed; nil is what the store has.
+type Policy struct {
+	LateGrace, AggregationDelay, AgeCap, FutureLimit *time.Duration
+	Retention                                        Retention
+}
+
+func (p *parser) policy() Policy {
+	out := Policy{
+		LateGrace:        p.given("late-grace", notNegative),
+		AggregationDelay: p.given("aggregation-delay", positive),
+		AgeCap:           p.given("age-cap", positive),
+		Retention:        p.retention(),
+	}
+	if grace, delay := out.LateGrace, out.AggregationDelay; grace != nil && delay != nil && len(p.errs) == 0 {
+		p.add(checkGrace(*grace, *delay))
+	}
+	return out
+}
+
+func checkGrace(grace, delay time.Duration) error {
+	if grace < delay {
+		return nil
+	}
+	return fmt.Errorf("--late-grace %s: must be shorter than --aggregation-delay, which is %s: a slice may be ground only when nothing enters it any more",
+		metric.FormatSpan(grace), metric.FormatSpan(delay))
+}
+
+// given is a span that must be valid, nil where it is not given.
+func (p *parser) given(flag string, valid func(time.Duration) bool) *time.Duration {
+	if !p.c.IsSet(flag) {
+		return nil
+	}
+	must := "must be more than 0"
+	if valid(0) {
+		must = "must be 0 or more"
+	}
+	d := p.spanOf(flag, must, valid)
+	return &d
+}
+
+// New is the policy of a new store on a ladder: what is given, and else the defaults.
+func (p Policy) New(l metric.Ladder) (storage.Policy, error) {
+	base := storage.Policy{
+		Grace: defaultGrace, Delay: defaultDelay, AgeCap: defaultAgeCap, FutureLimit: defaultFutureLimit,
+		Retention: make(storage.Retention, l.Top()+1),
+	}
+	for b := range base.Retention {
+		switch w := time.Duration(l.WidthMs(metric.Bucket(b))) * time.Millisecond; {
+		case b == 0:
+			base.Retention[b] = 7 * day
+		case w <= time.Hour:
+			base.Retention[b] = 90 * day
+		case w <= 6*time.Hour:
+			base.Retention[b] = year
+		default:
+			base.Retention[b] = 5 * year
+		}
+	}
+	return p.Over(base, l)
+}
+
+// The defaults of a new store.
+const (
+	defaultGrace       = time.Minute
+	defaultDelay       = 2 * time.Minute
+	defaultAgeCap      = day
+	defaultFutureLimit = 10 * time.Minute
+)
+
+// Over is a store's policy with what is given in its place. The error says what does not go together on the ladder.
+func (p Policy) Over(base storage.Policy, l metric.Ladder) (storage.Policy, error) {
+	for _, x := range []struct{ to, from *time.Duration }{
+		{&base.Grace, p.LateGrace}, {&base.Delay, p.AggregationDelay}, {&base.AgeCap, p.AgeCap}, {&base.FutureLimit, p.FutureLimit},
+	} {
+		if x.from != nil {
+			*x.to = *x.from
+		}
+	}
+	keep := make(storage.Retention, l.Top()+1)
+	copy(keep, base.Retention)
+	base.Retention = keep
+	errs := []error{checkGrace(base.Grace, base.Delay)}
+	for _, name := range slices.Sorted(maps.Keys(p.Retention)) {
+		b, err := l.Bucket(name)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("--retention %s=%s: %w", name, metric.FormatSpan(p.Retention[name]), err))
+			continue
+		}
+		keep[b] = p.Retention[name]
+	}
+	// The youngest data that is still taken late has to climb from level to level, and
+	// waits on each for the end of a slice and its run.
+	least := base.AgeCap
+	for _, b := range l.Ground() {
+		width := time.Duration(l.WidthMs(b+1)) * time.Millisecond
+		least += width + base.Delay
+		if keep[b] != 0 && keep[b] < least+width {
+			errs = append(errs, fmt.Errorf(
+				"--retention %s=%s: is too short: late data needs it for --age-cap, the slices up to %s and their --aggregation-delay, %s in all",
+				l.Name(b), metric.FormatSpan(keep[b]), l.Name(b+1), metric.FormatSpan(least+width)))
+		}
+	}
+	return base, errors.Join(errs...)
+}

@@ -1,0 +1,52 @@
+package config
+
+import (
+	"slices"
+
+	"github.com/urfave/cli/v2"
+)
+
+// Settings is the options of `quern settings` and `quern settings set`: which store, and what is to be changed.
+type Settings struct {
+	Store   string
+	DataDir string
+	Cluster Cluster
+	Policy
+	Log
+}
+
+// SettingsFlags are the flags of `quern settings`.
+func SettingsFlags() []cli.Flag {
+	return slices.Concat(
+		[]cli.Flag{
+			configFlag(),
+			str(catStore, "store", Cassandra, "where data rests: cassandra or pebble (embedded)"),
+			str(catStore, "data-dir", "./quern-data", "`DIRECTORY` of the embedded store, which no process serves"),
+		},
+		cassandraFlags(), LogFlags(),
+	)
+}
+
+// SetSettingsFlags are the flags of `quern settings set`.
+func SetSettingsFlags() []cli.Flag {
+	return slices.Concat(SettingsFlags(), keptFlags(), timingFlags(), []cli.Flag{futureLimitFlag()})
+}
+
+// FromSettings reads the flags of `quern settings`.
+func FromSettings(c *cli.Context) (Settings, error) { return read(c, (*parser).settings) }
+
+// FromSetSettings reads the flags of `quern settings set`. All that is wrong is named at once.
+func FromSetSettings(c *cli.Context) (Settings, error) {
+	return read(c, func(p *parser, s *Settings) {
+		p.settings(s)
+		s.Policy = p.policy()
+		s.FutureLimit = p.given("future-limit", positive)
+	})
+}
+
+func (p *parser) settings(s *Settings) {
+	s.Store = p.oneOf("store", Pebble, Cassandra)
+	s.DataDir = p.required("data-dir")
+	s.Cluster = p.cluster()
+	s.Log = p.log()
+}
