@@ -17,6 +17,7 @@ import (
 	"github.com/quern/quern/integration/cassandratest"
 	"github.com/quern/quern/integration/process"
 	"github.com/quern/quern/internal/clock"
+	"github.com/quern/quern/internal/config"
 	"github.com/quern/quern/internal/storage"
 	"github.com/quern/quern/internal/storage/cassandra"
 	"github.com/quern/quern/schema"
@@ -159,7 +160,7 @@ func TestRefusals(t *testing.T) {
 		for direction, off := range map[string]time.Duration{"ahead of": time.Hour, "behind": -time.Hour} {
 			_, err := cassandra.Open(t.Context(), cassandra.Options{
 				Hosts: pl.hosts, DirectHosts: pl.direct, Keyspace: pl.keyspace,
-				Clock: clock.NewSimulated(time.Now().Add(off)), Timeout: time.Minute,
+				Clock: clock.NewSimulated(time.Now().Add(off)), Policy: config.Policy{}.New, Timeout: time.Minute,
 			})
 			require.ErrorIs(t, err, storage.ErrSettings)
 			assert.Regexp(t, `^this machine's clock is \S+ `+direction+` the servers', more than the 30s that data may come late by: `+

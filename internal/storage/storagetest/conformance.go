@@ -1085,7 +1085,7 @@ func (s *suite) settingsAreRecorded() {
 func (s *suite) policyIsChanged() {
 	want := made()
 	want.Policy = storage.Policy{
-		Grace: time.Minute, Delay: 3 * time.Minute, AgeCap: 36 * time.Hour, FutureLimit: time.Minute,
+		Grace: 3 * time.Minute, Delay: 3 * time.Minute, AgeCap: 36 * time.Hour, FutureLimit: time.Minute,
 		Retention: storage.Retention{24 * time.Hour, 0, time.Hour, 17},
 	}
 	for range 2 {
