@@ -35,6 +35,17 @@ Examples:
    quern settings set --keyspace trial --late-grace 30s --aggregation-delay 90s`,
 			Flags:  config.SetSettingsFlags(),
 			Action: program.Action(config.FromSetSettings, app.SetSettings),
+		}, {
+			Name:  "confirm-clock",
+			Usage: "have a server of the embedded store believe its clock",
+			Description: `A server whose clock has jumped ahead by more than a day, or that was off for longer, removes
+nothing that has expired until its clock is right, has run on steadily for a day, or is confirmed.
+
+Example:
+
+   quern settings confirm-clock --url http://127.0.0.1:9095`,
+			Flags:  config.ConfirmClockFlags(),
+			Action: asking(program.Action(config.FromConfirmClock, app.ConfirmClock)),
 		}},
 	}
 }

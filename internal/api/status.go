@@ -20,6 +20,8 @@ type StatusProvider interface {
 
 // Status is how far aggregation is, and what was done last.
 type Status struct {
+	// ClockDoubt is why nothing expires by the clock, empty while it is believed.
+	ClockDoubt string
 	// Levels are all buckets, raw first.
 	Levels []LevelStatus
 	// Buckets are those that are ground, finest first.
@@ -70,6 +72,9 @@ type OutstandingSlice struct {
 // What follows is the outside form: scripts rely on the names. Times are Unix ms.
 
 type statusReply struct {
+	// ClockDoubt is absent while the clock is believed.
+	ClockDoubt string `json:"clock_doubt,omitempty"`
+
 	Levels  []levelReply  `json:"levels"`
 	Buckets []bucketReply `json:"buckets"`
 	Runs    []runReply    `json:"runs"`
@@ -209,12 +214,13 @@ func encodeStatus(ladder metric.Ladder, st Status, waiting bool) statusReply {
 		return ladder.Name(b)
 	}
 	reply := statusReply{
-		Levels:  make([]levelReply, 0, len(st.Levels)),
-		Buckets: make([]bucketReply, 0, len(st.Buckets)),
-		Runs:    make([]runReply, 0, len(st.Runs)),
-		Workers: make([]workerReply, 0, len(st.Workers)),
-		Shards:  make([]shardReply, 0, len(st.Shards)),
-		Errors:  make([]faultReply, 0, len(st.Errors)),
+		ClockDoubt: st.ClockDoubt,
+		Levels:     make([]levelReply, 0, len(st.Levels)),
+		Buckets:    make([]bucketReply, 0, len(st.Buckets)),
+		Runs:       make([]runReply, 0, len(st.Runs)),
+		Workers:    make([]workerReply, 0, len(st.Workers)),
+		Shards:     make([]shardReply, 0, len(st.Shards)),
+		Errors:     make([]faultReply, 0, len(st.Errors)),
 	}
 	for _, l := range st.Levels {
 		out := levelReply{

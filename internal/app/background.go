@@ -60,9 +60,10 @@ func (s *server) refreshes(ctx context.Context) {
 // heartbeats shows that this worker lives, and at the end that it goes. Where the store is a cluster, they also
 // show whether it answers: an embedded one that takes no writes can still be read.
 func (s *server) heartbeats(ctx context.Context) {
-	told := false
+	told, doubts := false, s.doubts()
 	s.every(ctx, s.engine.member.Every(), "no heartbeat", func(ctx context.Context) error {
 		err := s.engine.member.Beat(ctx)
+		doubts()
 		unfit := errors.Is(err, storage.ErrConflict) || errors.Is(err, storage.ErrSettings)
 		if unfit && !told {
 			s.recordError(ctx, "worker", err)

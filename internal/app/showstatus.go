@@ -20,6 +20,8 @@ import (
 
 // shownStatus is what people look at of a server's aggregation status.
 type shownStatus struct {
+	ClockDoubt string `json:"clock_doubt"`
+
 	Levels []struct {
 		Level     string
 		Retention float64 `json:"retention_seconds"`
@@ -90,6 +92,9 @@ func Status(ctx context.Context, cfg config.Status, stdout, _ io.Writer) error {
 }
 
 func (st *shownStatus) writeText(out io.Writer, now time.Time) error {
+	if st.ClockDoubt != "" {
+		fmt.Fprintf(out, "NOTHING EXPIRES: %s\nSet the clock, or confirm it by `quern settings confirm-clock`.\n\n", st.ClockDoubt)
+	}
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "BUCKET\tBEHIND\tOUTSTANDING")
 	for _, b := range st.Buckets {

@@ -40,6 +40,11 @@ func (s status) AggregationStatus(ctx context.Context, waiting bool) (api.Status
 	for _, l := range leases {
 		out.Shards[l.Shard].Lease = l
 	}
+	if keeper, ok := s.store.(clockKeeper); ok {
+		if err := keeper.ClockDoubt(); err != nil {
+			out.ClockDoubt = err.Error()
+		}
+	}
 	ladder := s.store.Settings().Ladder
 	for b := metric.Raw; b <= ladder.Top(); b++ {
 		out.Levels = append(out.Levels, api.LevelStatus{

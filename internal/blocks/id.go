@@ -19,6 +19,9 @@ func (id ID) Compare(o ID) int { return bytes.Compare(id[:], o[:]) }
 // String is the id in hexadecimal.
 func (id ID) String() string { return hex.EncodeToString(id[:]) }
 
+// TimeMs is the id's millisecond.
+func (id ID) TimeMs() int64 { return int64(binary.BigEndian.Uint64(id[:8]) >> 16) }
+
 func makeID(ms int64, seq uint16, tail uint64) ID {
 	var id ID
 	binary.BigEndian.PutUint64(id[:8], uint64(ms)<<16|0x7000|uint64(seq&0xfff))

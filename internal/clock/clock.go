@@ -12,6 +12,8 @@ import (
 type Clock interface {
 	// Now is the current time in UTC.
 	Now() time.Time
+	// Elapsed is how long the clock has run, whatever it was set to meanwhile.
+	Elapsed() time.Duration
 	// Sleep waits for d or until ctx is done, and then returns ctx's error.
 	Sleep(ctx context.Context, d time.Duration) error
 	// After is a channel that receives once d has passed.
@@ -26,6 +28,12 @@ type System struct{}
 
 // Now implements Clock.
 func (System) Now() time.Time { return now().UTC() }
+
+// begun is a reading of the monotonic clock, which nobody sets.
+var begun = time.Now() //nolint:forbidigo // the one place
+
+// Elapsed implements Clock.
+func (System) Elapsed() time.Duration { return time.Since(begun) }
 
 // Sleep implements Clock.
 func (System) Sleep(ctx context.Context, d time.Duration) error {
@@ -45,8 +53,9 @@ func (System) After(d time.Duration) <-chan time.Time { return time.After(d) }
 // Simulated is a clock that moves only when told to. Its Sleep does not wait and
 // does not move it either, so that back-off and group commit cost a test nothing.
 type Simulated struct {
-	mu  sync.Mutex
-	now time.Time
+	mu      sync.Mutex
+	now     time.Time
+	elapsed time.Duration
 }
 
 // NewSimulated starts a simulated clock at the given time.
@@ -59,11 +68,26 @@ func (s *Simulated) Now() time.Time {
 	return s.now
 }
 
-// Set moves the clock to t, forwards or backwards.
+// Elapsed implements Clock.
+func (s *Simulated) Elapsed() time.Duration {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.elapsed
+}
+
+// Set moves the clock to t, forwards or backwards. Forwards it is time that passes.
 func (s *Simulated) Set(t time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.elapsed += max(0, t.Sub(s.now))
 	s.now = t.UTC()
+}
+
+// Jump sets the clock by d, without any time passing.
+func (s *Simulated) Jump(d time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.now = s.now.Add(d)
 }
 
 // Sleep implements Clock: it returns at once.

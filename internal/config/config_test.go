@@ -134,7 +134,7 @@ func commands() map[string][]cli.Flag {
 		"quern serve": ServeFlags(), "quern agent": AgentFlags(), "quern schema apply": SchemaFlags(),
 		"quern verify": VerifyFlags(), "quern migrate": MigrateFlags(),
 		"quern reaggregate": ReaggregateFlags(), "quern explain": ExplainFlags(), "quern status": StatusFlags(),
-		"quern settings": SettingsFlags(), "quern settings set": SetSettingsFlags(),
+		"quern settings": SettingsFlags(), "quern settings set": SetSettingsFlags(), "quern settings confirm-clock": ConfirmClockFlags(),
 		"quern export": ExportFlags(), "quern import": ImportFlags(),
 		"ingest": IngestFlags(), "aggregator": AggregatorFlags(),
 	}

@@ -44,6 +44,14 @@ func FromSetSettings(c *cli.Context) (Settings, error) {
 	})
 }
 
+// ConfirmClockFlags are the flags of `quern settings confirm-clock`.
+func ConfirmClockFlags() []cli.Flag { return []cli.Flag{configFlag(), urlFlag()} }
+
+// FromConfirmClock reads the flags of `quern settings confirm-clock`.
+func FromConfirmClock(c *cli.Context) (Status, error) {
+	return read(c, func(p *parser, s *Status) { s.URL = p.url() })
+}
+
 func (p *parser) settings(s *Settings) {
 	s.Store = p.oneOf("store", Pebble, Cassandra)
 	s.DataDir = p.required("data-dir")

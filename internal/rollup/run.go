@@ -142,6 +142,7 @@ type tally struct {
 	blocks, schedules          atomic.Int64
 	blockQueries, indexQueries atomic.Int64
 	late, rescheduled, dropped atomic.Int64
+	began                      clock.Reading
 
 	mu sync.Mutex
 	// nextOpen is what cache.NextOpen said when the run had begun.
@@ -165,7 +166,7 @@ func (t *tally) leave(err error) {
 func (r *Runner) Run(ctx context.Context, k storage.SliceKey) (storage.Run, error) {
 	started := r.clk.Now()
 	rec := storage.Run{SliceKey: k, Worker: r.member.ID(), StartedMs: started.UnixMilli()}
-	var t tally
+	t := tally{began: clock.Read(r.clk)}
 	err := r.shards(ctx, k, &t)
 	r.waited(err)
 	rec.Duration = r.clk.Now().Sub(started)
@@ -420,7 +421,16 @@ func (r *Runner) settle(ctx context.Context, g *grind, w *cache.Work) error {
 	if err := g.lease.Check(); err != nil {
 		return err
 	}
+	if step := g.tally.began.Step(r.clk); step.Abs() > clock.MostStep {
+		return fmt.Errorf("the clock was set by %s while the run went on: it begins again", step.Round(time.Second))
+	}
 	v := r.recovery.Judge(w)
+	if v == recovery.Expired {
+		// What is dropped is gone, and by a clock that has gone wrong since the last heartbeat everything is to be dropped.
+		if err := r.store.CheckClock(ctx); err != nil {
+			return leftOver(fmt.Errorf("%d marks of slice %s are not dropped: %w", len(w.Marks), w.Slice, err))
+		}
+	}
 	err := g.block(ctx, w, v)
 	for attempt := 1; err != nil && attempt < r.opts.Attempts && !stops(ctx, err); attempt++ {
 		if serr := r.clk.Sleep(ctx, r.opts.Backoff<<(attempt-1)); serr != nil {

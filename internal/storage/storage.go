@@ -360,6 +360,10 @@ type Store interface {
 	// up to one partition longer. What it removes it records for WholeFrom, in one with the removal. Stores with TTLs do
 	// nothing.
 	Expire(ctx context.Context, nowMs int64) error
+	// CheckClock is nil when what WholeFrom makes of this process's clock may be acted on to delete. ErrSettings when
+	// the clock is too far from the store's own, where that has one; a store without one doubts the clock by itself, and
+	// then neither expires anything nor has WholeFrom say so.
+	CheckClock(ctx context.Context) error
 	// Close flushes and closes the store. It is called once, after every other call has returned.
 	Close() error
 }

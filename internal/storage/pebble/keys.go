@@ -27,6 +27,7 @@ const (
 
 // The keys of tableMeta.
 const (
+	metaClock    = "clock"
 	metaExpired  = "expired"
 	metaFence    = "fence"
 	metaNewestID = "newest_id"

@@ -55,13 +55,15 @@ func figures() []figure {
 var (
 	descDisk = prometheus.NewDesc("quern_pebble_disk_bytes", "Bytes that the files in the data directory take on the disk: "+
 		"of data (tables), log, reserve (the ballast file) and other.", []string{"part"}, nil)
-	descFree = prometheus.NewDesc("quern_pebble_filesystem_free_bytes", "Bytes that are free on the store's file system.", nil, nil)
-	descSize = prometheus.NewDesc("quern_pebble_filesystem_size_bytes", "Size of the store's file system.", nil, nil)
+	descDoubt = prometheus.NewDesc("quern_pebble_clock_doubted", "1 while nothing expires because the clock has jumped ahead.", nil, nil)
+	descFree  = prometheus.NewDesc("quern_pebble_filesystem_free_bytes", "Bytes that are free on the store's file system.", nil, nil)
+	descSize  = prometheus.NewDesc("quern_pebble_filesystem_size_bytes", "Size of the store's file system.", nil, nil)
 )
 
 // Describe implements prometheus.Collector.
 func (c collector) Describe(ch chan<- *prometheus.Desc) {
 	ch <- descDisk
+	ch <- descDoubt
 	ch <- descFree
 	ch <- descSize
 	for _, f := range figures() {
@@ -92,6 +94,11 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 		return
 	}
 	s := <-states
+	doubted := 0.0
+	if c.store.ClockDoubt() != nil {
+		doubted = 1
+	}
+	ch <- prometheus.MustNewConstMetric(descDoubt, prometheus.GaugeValue, doubted)
 	if s.told {
 		ch <- prometheus.MustNewConstMetric(descFree, prometheus.GaugeValue, float64(s.free))
 		ch <- prometheus.MustNewConstMetric(descSize, prometheus.GaugeValue, float64(s.size))

@@ -92,6 +92,11 @@ type Store struct {
 	// newest is what NewestID was when the store was opened.
 	newest blocks.ID
 
+	// guard says whether the clock is believed; kept is the newest time that is written down.
+	guard   *clock.Guard
+	clockMu sync.Mutex
+	kept    time.Time
+
 	errorsMu sync.Mutex
 
 	readerOptions sstable.ReaderOptions
@@ -364,6 +369,9 @@ func (s *Store) load(o *Options) error {
 		return err
 	}
 	copy(s.newest[:], newest)
+	if err := s.loadClock(); err != nil {
+		return err
+	}
 	fence, err := s.getCounter(metaFence)
 	s.fences.last = storage.Fence(fence)
 	return err
@@ -372,6 +380,11 @@ func (s *Store) load(o *Options) error {
 // Close waits for the writes under way, syncs the log and closes the store. Memtables
 // are not flushed: the next Open replays the log.
 func (s *Store) Close() error {
+	if s.disk.admit(0) == nil && s.guard.Check() == nil && s.failures.check() == nil {
+		if err := s.run("write down the time", func() error { return s.keepTime(lsm.Sync) }); err != nil {
+			s.log.Warn("the time is not written down: a clock that jumps is found by an older one", "err", err)
+		}
+	}
 	close(s.disk.closing)
 	s.use.Lock()
 	s.closed = true
@@ -572,7 +585,7 @@ func (s *Store) WholeFrom(b metric.Bucket, nowMs int64) int64 {
 	s.settingsMu.Lock()
 	defer s.settingsMu.Unlock()
 	whole := int64(math.MinInt64)
-	if keep := s.settings.Policy.Retention.Of(b).Milliseconds(); keep > 0 {
+	if keep := s.settings.Policy.Retention.Of(b).Milliseconds(); keep > 0 && s.guard.Check() == nil {
 		whole = nowMs - keep
 	}
 	if below, ok := s.expired[s.ladder.Name(b)]; ok {

@@ -362,6 +362,11 @@ func (f *Faulty) SetPolicy(ctx context.Context, p storage.Policy) error {
 	return f.do(Step{Op: "SetPolicy", Detail: p}, func() error { return f.Store.SetPolicy(ctx, p) })
 }
 
+// CheckClock implements storage.Store.
+func (f *Faulty) CheckClock(ctx context.Context) error {
+	return f.do(Step{Op: "CheckClock"}, func() error { return f.Store.CheckClock(ctx) })
+}
+
 // Expire implements storage.Store.
 func (f *Faulty) Expire(ctx context.Context, nowMs int64) error {
 	return f.do(Step{Op: "Expire", Detail: nowMs}, func() error { return f.Store.Expire(ctx, nowMs) })

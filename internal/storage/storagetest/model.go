@@ -339,6 +339,15 @@ func (m *Model) WholeFrom(b metric.Bucket, nowMs int64) int64 {
 	return whole
 }
 
+// CheckClock implements storage.Store.
+func (m *Model) CheckClock(ctx context.Context) error {
+	if err := m.begin(ctx); err != nil {
+		return err
+	}
+	m.mu.Unlock()
+	return nil
+}
+
 // LeaseIDs implements storage.Registry.
 func (m *Model) LeaseIDs(ctx context.Context, n int) (blocks.Range, error) {
 	if err := m.begin(ctx); err != nil {

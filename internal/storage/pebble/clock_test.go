@@ -1,0 +1,103 @@
+package pebble
+
+import (
+	"testing"
+	"time"
+
+	lsm "github.com/cockroachdb/pebble/v2"
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/stretchr/testify/require"
+
+	"github.com/quern/quern/internal/blocks"
+	"github.com/quern/quern/internal/clock"
+	"github.com/quern/quern/internal/metric"
+	"github.com/quern/quern/internal/storage"
+	"github.com/quern/quern/internal/storage/storagetest"
+)
+
+// TestClockFarAhead: at start, or while the process runs, the clock is nine days ahead. Nothing expires, and all counts as
+// whole, until the clock is right again, or somebody confirms it.
+func TestClockFarAhead(t *testing.T) {
+	const day = 24 * time.Hour
+	for _, how := range []string{"at start", "after a crash", "of an older version", "while it runs"} {
+		t.Run(how, func(t *testing.T) {
+			noLeaks(t)
+			clk := clock.NewSimulated(time.Date(2025, time.November, 21, 12, 0, 0, 0, time.UTC))
+			fs := vfs.NewCrashableMem()
+			opts := func(fs vfs.FS) Options {
+				return Options{
+					Settings: storagetest.TestSettings(), Clock: clk, FS: fs,
+					Policy: storage.Policy{Retention: storage.Retention{2 * day, 7 * day, 7 * day, 7 * day}}.Always,
+				}
+			}
+			st := mustOpen(t, "/data", opts(fs))
+			now := func() int64 { return clk.Now().UnixMilli() }
+			write := func() {
+				t.Helper()
+				require.NoError(t, st.Write(t.Context(), &storage.Batch{Raw: []storage.RawChunk{{
+					SliceMs: metric.AlignDown(now(), 3_600_000), Chunk: storage.Chunk{ID: blocks.NewIDs(1).Next(now()), Data: []byte("x")},
+				}}}))
+				require.NoError(t, st.Heartbeat(t.Context(), storage.Worker{ID: "w"}, time.Minute))
+			}
+			chunks := func() (n int) {
+				for _, err := range st.RawChunks(t.Context(), blocks.Range{End: 1}, now()-30*day.Milliseconds(), now()+day.Milliseconds()) {
+					require.NoError(t, err)
+					n++
+				}
+				return n
+			}
+			write()
+			clk.Set(clk.Now().Add(time.Hour))
+			write()
+			first := metric.AlignDown(now(), 3_600_000)
+			switch how {
+			case "while it runs":
+				clk.Jump(9 * day)
+			case "after a crash":
+				crashed := fs.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: 0})
+				require.NoError(t, st.Close())
+				fs = crashed
+				clk.Jump(9 * day)
+				st = mustOpen(t, "/data", opts(fs))
+			case "of an older version":
+				require.NoError(t, st.ConfirmClock(t.Context())) // so that there is nothing to write down at the end
+				require.NoError(t, st.db.Delete(metaKey(metaClock), lsm.Sync))
+				fallthrough
+			case "at start":
+				require.NoError(t, st.Close())
+				clk.Jump(9 * day)
+				st = mustOpen(t, "/data", opts(fs))
+			}
+			doubted := func() {
+				t.Helper()
+				require.ErrorContains(t, st.ClockDoubt(), "ahead of the newest time that was seen before")
+				require.NoError(t, st.Expire(t.Context(), now()))
+				require.Equal(t, 2, chunks())
+				require.Less(t, st.WholeFrom(metric.Raw, now()), first, "all is there, so all can be ground")
+			}
+			doubted()
+			require.NoError(t, st.Heartbeat(t.Context(), storage.Worker{ID: "w"}, time.Minute))
+			require.NoError(t, st.Close())
+			st = mustOpen(t, "/data", opts(fs))
+			doubted() // over another restart too
+
+			clk.Jump(-9 * day)
+			require.NoError(t, st.ClockDoubt())
+			require.NoError(t, st.Expire(t.Context(), now()))
+			require.Equal(t, 2, chunks())
+			require.Equal(t, now()-2*day.Milliseconds(), st.WholeFrom(metric.Raw, now()))
+
+			// An outage that was as long looks the same.
+			clk.Jump(9 * day)
+			doubted()
+			require.NoError(t, st.ConfirmClock(t.Context()))
+			require.NoError(t, st.ClockDoubt())
+			require.NoError(t, st.Close())
+			st = mustOpen(t, "/data", opts(fs))
+			require.NoError(t, st.ClockDoubt(), "it is confirmed for the next process too")
+			require.NoError(t, st.Expire(t.Context(), now()))
+			require.Zero(t, chunks())
+			require.NoError(t, st.Close())
+		})
+	}
+}
