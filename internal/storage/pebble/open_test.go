@@ -142,14 +142,13 @@ func TestLeasesOfADeadProcessAreVoid(t *testing.T) {
 	require.ErrorIs(t, st.DeleteMarks(t.Context(), after.Fence, part, nil), storage.ErrUnavailable)
 }
 
-// TestDamageIsTold spoils a value of each table, and then a table file.
+// TestDamageIsTold spoils a value of each table but that of the roll-ups, see TestDamagedRollup, and then a table file.
 func TestDamageIsTold(t *testing.T) {
 	noLeaks(t)
 	ctx := t.Context()
 	st := mustOpen(t, "/data", Options{Settings: storagetest.TestSettings(), FS: vfs.NewMem()})
 	everything := blocks.Range{End: 100}
 	spoil := func(k []byte) { require.NoError(t, st.db.Set(k, []byte{9, 9}, lsm.NoSync)) }
-	spoil(appendRollupKey(nil, 1, st.periodMs(1), 1, 0))
 	spoil(indexKey(indexPartitionKey(storage.IndexPartition{}), &storage.Mark{}))
 	spoil(scheduleKey(1))
 	spoil(sourcePrefix("s"))
@@ -157,7 +156,6 @@ func TestDamageIsTold(t *testing.T) {
 	spoil(append([]byte{tableErrors}, "x"...))
 	spoil([]byte{tableRaw, 1})
 	for name, err := range map[string]error{
-		"roll-ups":  first(st.Rollups(ctx, 1, everything, 0, 1)),
 		"marks":     first(st.Marks(ctx, storage.IndexPartition{})),
 		"schedules": first(st.Schedules(ctx, everything)),
 		"source":    first(st.SourceSchedules(ctx, "s")),
@@ -295,7 +293,7 @@ func TestCollector(t *testing.T) {
 			values[f.GetName()] += m.GetGauge().GetValue() + m.GetCounter().GetValue()
 		}
 	}
-	require.Len(t, values, len(figures())+3)
+	require.Len(t, values, len(figures())+4)
 	require.Less(t, values["quern_pebble_filesystem_free_bytes"], values["quern_pebble_filesystem_size_bytes"])
 	require.Positive(t, values["quern_pebble_wal_bytes"])
 	require.Positive(t, values["quern_pebble_disk_bytes"])
