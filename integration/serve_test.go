@@ -198,7 +198,7 @@ func TestRefusals(t *testing.T) {
 		want []string
 	}{
 		{"directory in use", serveArgs(filepath.Join(dir, "running")), 1, []string{filepath.Join(dir, "running"), "is in use by another process"}},
-		{"another ladder", serveArgs(made), 1, []string{made, "roll-ups 1s,2s,4s", "1h,6h,24h is asked for"}},
+		{"another ladder", serveArgs(made, "--rollups", "1h,6h,24h"), 1, []string{made, "roll-ups 1s,2s,4s", "1h,6h,24h is asked for"}},
 		{"another group size", serveArgs(made, append(slices.Clone(seconds), "--group-size", "64")...), 1, []string{"group size of 128", "64 is asked for"}},
 		{"other partitions", serveArgs(made, append(slices.Clone(seconds), "--index-partitions", "4")...), 1, []string{"index partitions 16", "4 is asked for"}},
 		{"port taken", []string{"serve", "--listen", strings.TrimPrefix(running.URL, "http://"), "--data-dir", filepath.Join(dir, "new")}, 1, []string{"cannot listen on --listen 127.0.0.1:", "address already in use"}},
@@ -313,7 +313,7 @@ func TestCompletionInBash(t *testing.T) {
 		offered[typed] = strings.Fields(words)
 	}
 	require.Len(t, offered, 8)
-	assert.Equal(t, []string{"serve"}, offered["se"])
+	assert.Equal(t, []string{"serve", "settings"}, offered["se"])
 	assert.Subset(t, offered[""], []string{"serve", "agent", "completion"})
 	assert.Equal(t, []string{"--late-grace"}, offered["serve --la"])
 	assert.Subset(t, offered["serve --"], []string{"--listen", "--data-dir"})

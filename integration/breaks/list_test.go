@@ -68,7 +68,7 @@ var list = []brk{
 	{
 		name: "of a sample that came twice the first one counts", invariant: 2,
 		file: "internal/ingest/group.go",
-		old:  "i+1 == len(samples) || metric.CompareSamples(s, samples[i+1]) != 0", new: "i == 0 || metric.CompareSamples(s, out[len(out)-1]) != 0",
+		old:  "if i+1 == len(samples) || metric.CompareSamples(s, samples[i+1]) != 0 {", new: "if i > 0 && metric.CompareSamples(s, out[len(out)-1]) == 0 {\n\t\t\tcontinue\n\t\t}\n\t\tif i >= 0 {",
 		pkg: "internal/ingest", test: "TestLastValueWins",
 	},
 	{
@@ -80,13 +80,13 @@ var list = []brk{
 	{
 		name: "a sample is refused at the age cap", invariant: 2,
 		file: "internal/ingest/resolve.go",
-		old:  "nowMs-m.TimeMs > r.window.oldest", new: "nowMs-m.TimeMs >= r.window.oldest",
+		old:  "nowMs-m.TimeMs > r.ageCap.Milliseconds():", new: "nowMs-m.TimeMs >= r.ageCap.Milliseconds():",
 		pkg: "internal/acceptance", test: "TestModel/scripts/aggregation_5_values",
 	},
 	{
 		name: "a sample is taken beyond the age cap", invariant: 2,
 		file: "internal/ingest/resolve.go",
-		old:  "nowMs-m.TimeMs > r.window.oldest", new: "nowMs-m.TimeMs > 1+r.window.oldest",
+		old:  "nowMs-m.TimeMs > r.ageCap.Milliseconds():", new: "nowMs-m.TimeMs > 1+r.ageCap.Milliseconds():",
 		pkg: "internal/acceptance", test: "TestModel/scripts/aggregation_5_values",
 	},
 	{
@@ -98,7 +98,7 @@ var list = []brk{
 	{
 		name: "slices that were left open a month ago are not looked for", invariant: 2,
 		file: "internal/recovery/recovery.go",
-		old:  "r.floor[b] = math.MinInt64", new: "r.floor[b] = clock.NowMs(r.clk) - 30*24*3_600_000",
+		old:  "r.floor[b] = math.MinInt64", new: "r.floor[b] = max(math.MinInt64, clock.NowMs(r.clk)-30*24*3_600_000)",
 		pkg: "internal/acceptance", test: "TestModel/scripts/aggregation_6_long_outage",
 	},
 	{
@@ -142,7 +142,7 @@ var list = []brk{
 	{
 		name: "marks are deleted before the rows are stored", invariant: 3,
 		file: "internal/rollup/block.go",
-		old:  "if err := g.compute(ctx, w); err != nil {", new: "if err := errors.Join(g.compute(ctx, w), g.run.cache.Unmark(ctx, g.lease.Fence, w)); err != nil {",
+		old:  "if err := g.compute(ctx, w, v); err != nil {", new: "if err := errors.Join(g.compute(ctx, w, v), g.run.cache.Unmark(ctx, g.lease.Fence, w)); err != nil {",
 		pkg: "internal/acceptance", test: "TestModel/CrashAtEveryStep",
 	},
 	{
@@ -166,7 +166,7 @@ var list = []brk{
 	{
 		name: "a block that failed is put off without a mark", invariant: 3,
 		file: "internal/recovery/recovery.go",
-		old:  "w.Bucket(), []storage.Mark{m})", new: "w.Bucket(), []storage.Mark{m}[:0])",
+		old:  "r.cache.Put(ctx, fence, w.Bucket(), marks)", new: "r.cache.Put(ctx, fence, w.Bucket(), marks[:0])",
 		pkg: "internal/acceptance", test: "TestModel/scripts/aggregation_3_failures",
 	},
 	{
@@ -234,7 +234,7 @@ var list = []brk{
 	{
 		name: "a seal that ends during the run stays", invariant: 4,
 		file: "internal/cache/seal.go",
-		old:  "return w.unseal(ctx, b.Marks)", new: "return nil",
+		old:  "return errors.Join(err, w.unseal(ctx, b.Marks))", new: "return err",
 		pkg: "internal/cache", test: "TestSealOverTheRunIsTakenBack",
 	},
 
