@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"math"
 	"net/http"
 	"runtime"
@@ -84,20 +85,23 @@ func New(opts Options) *API {
 
 // Register adds the endpoints to a mux.
 func (a *API) Register(mux *http.ServeMux) {
-	for path, answer := range map[string]answerer{
-		"/api/v1/query":           a.query,
-		"/api/v1/query_range":     a.queryRange,
-		"/api/v1/format_query":    a.formatQuery,
-		"/api/v1/series":          a.inTurn(a.series),
-		"/api/v1/labels":          a.inTurn(a.labelNames),
-		"/api/v1/query_exemplars": a.exemplars,
+	for path, e := range map[string]struct {
+		answer     answerer
+		parameters []string
+	}{
+		"/api/v1/query":           {a.query, []string{"query", "time", "timeout", "limit", "lookback_delta", "stats"}},
+		"/api/v1/query_range":     {a.queryRange, []string{"query", "start", "end", "step", "timeout", "limit", "lookback_delta", "stats"}},
+		"/api/v1/format_query":    {a.formatQuery, []string{"query"}},
+		"/api/v1/series":          {a.inTurn(a.series), []string{"match[]", "start", "end", "limit"}},
+		"/api/v1/labels":          {a.inTurn(a.labelNames), []string{"match[]", "start", "end", "limit"}},
+		"/api/v1/query_exemplars": {a.exemplars, []string{"query", "start", "end"}},
 	} {
-		mux.Handle("GET "+path, a.handler(answer))
-		mux.Handle("POST "+path, a.handler(answer))
+		mux.Handle("GET "+path, a.handler(naming(e.parameters, e.answer)))
+		mux.Handle("POST "+path, a.handler(naming(e.parameters, e.answer)))
 	}
 	for path, answer := range map[string]answerer{
-		"/api/v1/label/{name}/values": a.inTurn(a.labelValues),
-		"/api/v1/metadata":            a.metadata,
+		"/api/v1/label/{name}/values": naming([]string{"match[]", "start", "end", "limit"}, a.inTurn(a.labelValues)),
+		"/api/v1/metadata":            naming([]string{"metric", "limit", "limit_per_metric"}, a.metadata),
 		"/api/v1/status/buildinfo": constant(map[string]string{
 			"version": compatible, "revision": "", "branch": "", "buildUser": "", "buildDate": "",
 			"goVersion": runtime.Version(), "application": "Quern", "applicationVersion": a.opts.Version,
@@ -108,7 +112,7 @@ func (a *API) Register(mux *http.ServeMux) {
 		mux.Handle("GET "+path, a.handler(answer))
 	}
 	for _, method := range []string{http.MethodPost, http.MethodPut} {
-		mux.Handle(method+" /api/v1/admin/tsdb/delete_series", a.handler(a.deleteSeries))
+		mux.Handle(method+" /api/v1/admin/tsdb/delete_series", a.handler(only([]string{"match[]", "start", "end"}, a.deleteSeries)))
 	}
 }
 
@@ -120,7 +124,9 @@ type answer struct {
 	data     any
 	deleted  string
 	warnings annotations.Annotations
-	close    func()
+	// ignored are parameters of the request that the endpoint does not have.
+	ignored []string
+	close   func()
 }
 
 // answerer answers a request. An error that is no *failure is an internal one.
@@ -157,6 +163,38 @@ func (a *API) taking(ctx context.Context, r *http.Request, do func() (answer, er
 	return ans, err
 }
 
+// naming has an answer name the parameters that the endpoint does not have. Prometheus ignores them, and clients of others that
+// speak its API send some; but a misspelt one gives another answer than was asked for.
+func naming(parameters []string, do answerer) answerer {
+	return func(r *http.Request) (answer, error) {
+		ans, err := do(r)
+		ans.ignored = unknown(r, parameters)
+		return ans, err
+	}
+}
+
+// only refuses a request with such parameters: where it changes something.
+func only(parameters []string, do answerer) answerer {
+	return func(r *http.Request) (answer, error) {
+		if names := unknown(r, parameters); len(names) > 0 {
+			return answer{}, badData("unknown parameter %q: %s has %s", names[0], r.URL.Path, strings.Join(parameters, ", "))
+		}
+		return do(r)
+	}
+}
+
+// unknown are a request's parameters that are none of those named, sorted, cut to what a header can hold.
+func unknown(r *http.Request, parameters []string) []string {
+	const most, mostBytes = 10, 64
+	var out []string
+	for _, name := range slices.Sorted(maps.Keys(r.Form)) {
+		if !slices.Contains(parameters, name) && len(out) < most {
+			out = append(out, name[:min(len(name), mostBytes)])
+		}
+	}
+	return out
+}
+
 func constant(v any) answerer {
 	return func(*http.Request) (answer, error) { return answer{data: v}, nil }
 }
@@ -178,7 +216,7 @@ func invalid(parameter string, err error) error {
 	return badData("invalid parameter %q: %w", parameter, err)
 }
 
-// warningHeader takes warnings where there is no body for them.
+// warningHeader takes warnings where there is no body for them, and those that are not about the data.
 const warningHeader = "Quern-Warning"
 
 // statusClientGone is what nginx made customary, and Prometheus uses, for a request whose client did not wait.
@@ -231,6 +269,9 @@ func (a *API) handler(do answerer) http.Handler {
 			}
 			replyFailure(w, f, ans.warnings)
 			return
+		}
+		for _, name := range ans.ignored {
+			w.Header().Add(warningHeader, fmt.Sprintf("unknown parameter %+q is ignored", name))
 		}
 		warnings, infos := ans.warnings.AsStrings(r.FormValue("query"), 10, 10)
 		if ans.data == nil {

@@ -83,6 +83,25 @@ func ask(t *testing.T, h http.Handler, method, target string) (code int, body st
 	return w.Code, w.Body.String()
 }
 
+// Parameters that an endpoint does not have are named beside its answer, which is as Prometheus'.
+func TestUnknownParameters(t *testing.T) {
+	h := newAPI(t, nil)
+	for target, want := range map[string][]string{
+		"/api/v1/query?query=1&time=1&timeout=1s&limit=1&lookback_delta=1m&stats=all":  nil,
+		"/api/v1/query_range?query=1&start=1&end=2&step=1":                             nil,
+		"/api/v1/query?query=1&tiem=5&dedup=true":                                      {`unknown parameter "dedup" is ignored`, `unknown parameter "tiem" is ignored`},
+		"/api/v1/series?match[]=up&from=1":                                             {`unknown parameter "from" is ignored`},
+		"/api/v1/label/job/values?matchers[]=up":                                       {`unknown parameter "matchers[]" is ignored`},
+		"/api/v1/metadata?name=up":                                                     {`unknown parameter "name" is ignored`},
+		"/api/v1/labels?" + url.QueryEscape("a\r\nX: é"+strings.Repeat("x", 99)) + "=": {`unknown parameter "a\r\nX: \u00e9` + strings.Repeat("x", 56) + `" is ignored`},
+	} {
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, target, nil))
+		require.Equal(t, http.StatusOK, w.Code, w.Body)
+		require.Equal(t, want, w.Header().Values("Quern-Warning"), target)
+	}
+}
+
 // What Prometheus answers, byte for byte.
 func TestAnswers(t *testing.T) {
 	h := newAPI(t, nil)
