@@ -2,6 +2,7 @@ package api
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"io"
 	"math"
@@ -284,7 +285,7 @@ func hostile() map[string]map[string]func(n int) string {
 // hostileTo sends a body as it is sent to the path of hostile.
 func hostileTo(s http.Handler, path string, body io.Reader, headers ...string) *httptest.ResponseRecorder {
 	path, form, _ := strings.Cut(path, " ")
-	r := httptest.NewRequest(http.MethodPost, path, body)
+	r := httptest.NewRequestWithContext(context.Background(), http.MethodPost, path, body)
 	switch {
 	case form == "2":
 		r.Header.Set("Content-Type", "application/x-protobuf;proto=io.prometheus.write.v2.Request")

@@ -259,19 +259,10 @@ func (im *importing) read(src io.Reader) error {
 			}
 		}
 		if ended != nil && !whole {
-			ctx, done := outlive(im.ctx)
-			defer done()
-			im.ctx = ctx
+			return im.breakOff(ended)
 		}
 		if err := im.flush(); err != nil || whole {
 			return err
-		}
-		if errors.Is(ended, errStalled) {
-			return ended
-		}
-		if ended != nil {
-			im.distrust()
-			return &lineError{im.line + 1, "the body cannot be read on: " + ended.Error()}
 		}
 		if im.idle > maxIdleBytes+im.useful+*im.wire {
 			return &tooLargeError{fmt.Sprintf("up to line %d, %d bytes of the body bring no samples: more than %d, and more than those that do", im.line, im.idle, maxIdleBytes)}
@@ -369,6 +360,21 @@ func (im *importing) complaint() string {
 		return fmt.Sprintf("all %d samples were rejected%s", r.RejectedTotal, reasons.String())
 	}
 	return ""
+}
+
+// breakOff makes durable what came whole of a body that cannot be read on, also when the client has gone.
+func (im *importing) breakOff(cause error) error {
+	ctx, done := outlive(im.ctx)
+	defer done()
+	im.ctx = ctx
+	if err := im.flush(); err != nil {
+		return err
+	}
+	if errors.Is(cause, errStalled) {
+		return cause
+	}
+	im.distrust()
+	return &lineError{im.line + 1, "the body cannot be read on: " + cause.Error()}
 }
 
 // outline reads a line to its end: its name, its labels, where its values and its times begin, and how many there are.

@@ -140,10 +140,17 @@ func TestSlowBodies(t *testing.T) {
 		send := func(piece int, pause time.Duration) int {
 			body := append([]byte(oneReport), bytes.Repeat([]byte("\n"), 1<<20)...)
 			conn := dial()
-			answered := make(chan int)
+			answered := make(chan int, 1)
 			go func() {
-				code, _ := reply(t, conn)
-				answered <- code
+				defer close(answered)
+				resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				_, _ = io.Copy(io.Discard, resp.Body)
+				_ = resp.Body.Close()
+				answered <- resp.StatusCode
 			}()
 			fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n", reportsPath, len(body))
 			for len(body) > 0 {
@@ -180,6 +187,7 @@ func TestContinue(t *testing.T) {
 			require.NoError(t, err)
 			_, err = io.Copy(io.Discard, resp.Body)
 			require.NoError(t, err)
+			require.NoError(t, resp.Body.Close())
 			require.Equal(t, 200, resp.StatusCode)
 			time.Sleep(time.Minute)
 		}

@@ -75,7 +75,7 @@ func TestStalledExports(t *testing.T) {
 		for range stalled {
 			conn, err := new(net.Dialer).DialContext(t.Context(), "tcp", l.Addr().String())
 			require.NoError(t, err)
-			defer conn.Close()
+			t.Cleanup(func() { _ = conn.Close() })
 			require.NoError(t, conn.(*net.TCPConn).SetReadBuffer(4<<10))
 			fmt.Fprintf(conn, "GET /api/v1/export?match[]=cpu&start=%d HTTP/1.1\r\nHost: localhost\r\n\r\n", readNow.Add(-2*time.Hour).UnixMilli())
 		}

@@ -54,8 +54,11 @@ func Salvage(ctx context.Context, cfg config.Salvage, stdout, stderr io.Writer) 
 	api.NewRead(reader, clk, api.Turns{}).Register(mux)
 	listener := newPipes()
 	server := &http.Server{Handler: mux, ReadHeaderTimeout: time.Minute}
-	served := make(chan error, 1)
-	go func() { served <- server.Serve(listener) }()
+	served := make(chan struct{})
+	go func() {
+		defer close(served)
+		_ = server.Serve(listener) // until it is closed
+	}()
 	defer func() {
 		_ = server.Close()
 		<-served

@@ -111,13 +111,18 @@ func TestDrainServes(t *testing.T) {
 	cancel()
 	<-draining
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	send := func(method, path string, body io.Reader) (*http.Response, error) {
+		req, err := http.NewRequestWithContext(t.Context(), method, addr+path, body)
+		require.NoError(t, err)
+		return client.Do(req)
+	}
 	for path, want := range map[string]int{"/-/ready": 503, "/-/healthy": 200, "/metrics": 200, "/api/v1/query?query=1": 503, "/api/v1/export": 503} {
-		resp, err := client.Get(addr + path)
+		resp, err := send(http.MethodGet, path, http.NoBody)
 		require.NoError(t, err, path)
 		assert.Equal(t, want, resp.StatusCode, path)
 		require.NoError(t, resp.Body.Close())
 	}
-	resp, err := client.Post(addr+"/api/v1/reports", "application/json", strings.NewReader("[]"))
+	resp, err := send(http.MethodPost, "/api/v1/reports", strings.NewReader("[]"))
 	require.NoError(t, err)
 	assert.Equal(t, 503, resp.StatusCode)
 	assert.NotEmpty(t, resp.Header.Get("Retry-After"))
@@ -130,7 +135,7 @@ func TestDrainServes(t *testing.T) {
 	assert.Equal(t, 200, resp.StatusCode)
 	require.NoError(t, resp.Body.Close())
 	require.NoError(t, <-end)
-	_, err = client.Get(addr + "/-/ready")
+	_, err = send(http.MethodGet, "/-/ready", http.NoBody) //nolint:bodyclose // there is no answer
 	require.Error(t, err)
 }
 
@@ -175,7 +180,9 @@ func TestCutOffBodies(t *testing.T) {
 		assert.Contains(t, string(answer), "HTTP/1.1 400", name)
 		require.NoError(t, conn.Close())
 
-		resp, err := http.Post(addr+"/api/v1/export", "application/x-www-form-urlencoded", strings.NewReader("match[]=cut_"+name))
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, addr+"/api/v1/export?match[]=cut_"+name, http.NoBody)
+		require.NoError(t, err)
+		resp, err := http.DefaultClient.Do(req)
 		require.NoError(t, err)
 		lines, err := io.ReadAll(resp.Body)
 		require.NoError(t, err)

@@ -54,7 +54,7 @@ func TestLabelsOfATime(t *testing.T) {
 		young, old := w.id(named("young", metric.Label{Name: "a", Value: "1"})), w.id(named("old", metric.Label{Name: "b", Value: "1"}))
 		w.id(named("never", metric.Label{Name: "c", Value: "1"}))
 		w.put(metric.Sample{Schedule: young, TimeMs: now - hour}, metric.Sample{Schedule: old, TimeMs: now - 3*day})
-		any := labels.MustNewMatcher(labels.MatchNotEqual, metric.NameLabel, "")
+		anyName := labels.MustNewMatcher(labels.MatchNotEqual, metric.NameLabel, "")
 		for mint, want := range map[int64][]string{
 			now - hour: {"young"}, now - 2*day: {"young"}, now - 3*day: {"old", "young"}, math.MinInt64: {"never", "old", "young"},
 		} {
@@ -63,11 +63,11 @@ func TestLabelsOfATime(t *testing.T) {
 			values, _, err := q.LabelValues(t.Context(), metric.NameLabel, nil)
 			require.NoError(t, err)
 			require.Equal(t, want, values)
-			names, _, err := q.LabelNames(t.Context(), nil, any)
+			names, _, err := q.LabelNames(t.Context(), nil, anyName)
 			require.NoError(t, err)
 			require.Len(t, names, len(want)+1)
 			var got []string
-			for set := q.Select(t.Context(), true, &promstorage.SelectHints{Start: mint, End: now, Func: "series"}, any); set.Next(); {
+			for set := q.Select(t.Context(), true, &promstorage.SelectHints{Start: mint, End: now, Func: "series"}, anyName); set.Next(); {
 				got = append(got, set.At().Labels().Get(metric.NameLabel))
 			}
 			require.ElementsMatch(t, want, got)

@@ -192,7 +192,7 @@ func (s *Store) aroundSchedules(ctx context.Context, from, to []byte, yield func
 	}
 	first, end := atLeast(from), atLeast(to)
 	more := true
-	scanAround(ctx, s, op, []byte{tableSeries}, []byte{tableSeries + 1}, nil, parseSeries, func(from, to []byte) bool {
+	scanAround(ctx, s, op, []byte{tableSeries}, []byte{tableSeries + 1}, nil, parseSeries, func([]byte, []byte) bool {
 		s.lost(fmt.Sprintf("labels of some of the schedules %d to %d", first, end-1))
 		return true
 	}, func(sc storage.Schedule, err error) bool {

@@ -347,7 +347,7 @@ func begunLogs(dir string, files vfs.FS) map[wal.NumWAL]bool {
 func checkFormatVersion(dir string, files vfs.FS) error {
 	value, err := atomicfs.ReadMarker(files, dir, versionMarker)
 	if err != nil || value == "" {
-		return nil // it is Pebble's to say
+		return nil //nolint:nilerr // it is Pebble's to say
 	}
 	if n, err := strconv.ParseUint(value, 10, 64); err == nil && lsm.FormatMajorVersion(n) > formatVersion {
 		return fmt.Errorf("%w: the store in %s was written by a newer version of Quern: its files are of version %d, this program knows %d: "+

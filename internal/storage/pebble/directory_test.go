@@ -37,7 +37,7 @@ func readFiles(t *testing.T, dir string) files {
 // write writes them to a directory, whose name says nothing of what is wrong with them.
 func (f files) write(t *testing.T) (dir string) {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "quern-test")
+	dir, err := os.MkdirTemp("", "quern-test") //nolint:usetesting // TempDir has the test's name in its own
 	require.NoError(t, err)
 	t.Cleanup(func() { assert.NoError(t, os.RemoveAll(dir)) })
 	for name, content := range f {
@@ -133,7 +133,7 @@ func TestEachFileOfAStore(t *testing.T) {
 					return
 				}
 				opened++
-				require.True(t, rows == everything(t, st), "rows are missing, or others are there")
+				require.Equal(t, rows, everything(t, st), "rows are missing, or others are there")
 				require.NoError(t, st.Close())
 				after := readFiles(t, dir)
 				for name, content := range changed {
@@ -142,7 +142,7 @@ func TestEachFileOfAStore(t *testing.T) {
 					}
 				}
 				st = mustOpen(t, dir, sweepOptions())
-				require.True(t, rows == everything(t, st), "rows are missing, or others are there")
+				require.Equal(t, rows, everything(t, st), "rows are missing, or others are there")
 				require.NoError(t, st.Close())
 			})
 		}
@@ -258,7 +258,7 @@ func TestLeftoverTables(t *testing.T) {
 	listed := killed[inventoryName] + string(inventoryLine(name, extent{}))
 	dir := killed.but(map[string]*string{name: &half, inventoryName: &listed}).write(t)
 	st := mustOpen(t, dir, sweepOptions())
-	require.True(t, rows == everything(t, st), "rows are missing, or others are there")
+	require.Equal(t, rows, everything(t, st), "rows are missing, or others are there")
 	require.NoError(t, st.Close())
 	require.NotContains(t, readFiles(t, dir), name)
 }
@@ -275,7 +275,7 @@ func TestInventoryOfAnOlderProgram(t *testing.T) {
 	require.NoError(t, st.Close())
 	require.NoError(t, os.WriteFile(filepath.Join(dir, inventoryName), []byte(old), 0o600))
 	st = mustOpen(t, dir, sweepOptions())
-	require.True(t, rows == everything(t, st), "rows are missing, or others are there")
+	require.Equal(t, rows, everything(t, st), "rows are missing, or others are there")
 	require.NoError(t, st.Close())
 }
 
