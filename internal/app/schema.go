@@ -22,6 +22,7 @@ func ApplySchema(ctx context.Context, cfg config.Schema, stdout, stderr io.Write
 	opts.Clock = clk
 	opts.Logger = component(log, "cassandra")
 	opts.Policy = cfg.Policy.New
+	opts.Applier = workerName()
 
 	steps := steps{out: stdout}
 	err := whileAway(ctx, clk, func(ctx context.Context) error {

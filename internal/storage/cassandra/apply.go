@@ -1,6 +1,7 @@
 package cassandra
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -51,7 +52,7 @@ func ApplySchema(ctx context.Context, opts Options, replication string, progress
 	if err != nil {
 		return err
 	}
-	a := &applier{opts: &opts, migrations: migrations, progress: progress, owner: strconv.FormatUint(rand.Uint64(), 16)}
+	a := &applier{opts: &opts, migrations: migrations, progress: progress, owner: cmp.Or(opts.Applier, strconv.FormatUint(rand.Uint64(), 16))}
 	if err := a.makeKeyspace(ctx, replication); err != nil {
 		return err
 	}
@@ -174,11 +175,17 @@ func (a *applier) apply(ctx context.Context) error {
 	return err
 }
 
+// lock waits until the schema is this applier's. It may be so already: an attempt whose answer was lost took the lock.
 func (a *applier) lock(ctx context.Context) error {
 	for told := false; ; told = true {
 		ok, err := a.session.cas(ctx, stmt(cqlTakeLock, a.owner, ttl(lockTTL)))
 		if err != nil {
 			return fmt.Errorf("lock the schema: %w", err)
+		}
+		if !ok {
+			if ok, err = a.session.cas(ctx, stmt(cqlKeepLock, ttl(lockTTL), a.owner, a.owner)); err != nil {
+				return fmt.Errorf("keep the lock of the schema: %w", err)
+			}
 		}
 		if ok {
 			return nil

@@ -32,6 +32,9 @@ type Options struct {
 	// MaxInFlight bounds the requests that wait for an answer at once; fewer are allowed
 	// while the servers say that they are too many. The default is 128.
 	MaxInFlight int
+	// Applier names who applies the schema: attempts under one name hold its lock together, so that one whose answer was
+	// lost keeps the next from nothing. The default is another name for each call.
+	Applier string
 	// DirectHosts has only Hosts connected to, for nodes that are reached under other
 	// addresses than they know themselves by, as behind published ports. The default is false.
 	DirectHosts bool
