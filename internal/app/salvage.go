@@ -48,7 +48,8 @@ func Salvage(ctx context.Context, cfg config.Salvage, stdout, stderr io.Writer) 
 	if err != nil {
 		return err
 	}
-	clk := clock.System{}
+	// All that is there is wanted, whatever this machine takes for the time.
+	clk := clock.NewSimulated(time.UnixMilli(toMs))
 	reader := query.New(st, index, st.Settings(), nil, clk, query.Options{})
 	mux := http.NewServeMux()
 	api.NewRead(reader, clk, api.Turns{}).Register(mux)

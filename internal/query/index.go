@@ -372,10 +372,8 @@ func (x *Index) selectOne(sel Selector) []metric.ScheduleID {
 	for _, ids := range with[1:] {
 		out = intersect(out, ids)
 	}
-	for _, ids := range without {
-		out = subtract(out, ids)
-	}
-	return out
+	// All at once: a label may have as many values as there are series.
+	return subtract(out, union(without))
 }
 
 // matching are the series of every value that m matches, or does not match if want is

@@ -15,6 +15,7 @@ import (
 
 	"github.com/quern/quern/internal/blocks"
 	"github.com/quern/quern/internal/clock"
+	"github.com/quern/quern/internal/linear"
 	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/query"
 	"github.com/quern/quern/internal/registry"
@@ -356,4 +357,18 @@ func TestPollingDoesNotGrowWithRestarts(t *testing.T) {
 	register(slow, "late")
 	poll(1)
 	require.Equal(t, 123, x.Len())
+}
+
+// A label that every series has with a value of its own costs no more than one for each series to ask for its absence.
+func TestSelectAbsentIsLinear(t *testing.T) {
+	absent, err := query.ParseSelectors([]string{`m{pod=""}`})
+	require.NoError(t, err)
+	linear.Check(t, 2000, func(n int) *query.Index {
+		x, series := query.NewIndex(), make([]storage.Schedule, n)
+		for i := range series {
+			series[i] = storage.Schedule{ID: metric.ScheduleID(i), Labels: labelsOf(t, metric.NameLabel, "m", "pod", fmt.Sprintf("p%07d", i))}
+		}
+		x.Add(series)
+		return x
+	}, func(x *query.Index) { require.Empty(t, x.Select(absent...)) })
 }

@@ -19,6 +19,9 @@ import (
 const (
 	firstRetry = time.Second
 	lastRetry  = 30 * time.Second
+	// lookEvery is how often is looked whether the clock was set, and clockSet by how much more than it runs it must have been.
+	lookEvery = time.Minute
+	clockSet  = time.Minute
 	// sharedRetry is how often is looked whether other workers are done, or gone.
 	sharedRetry = time.Second
 )
@@ -51,15 +54,22 @@ func NewAggregator(r *Runner, timing cache.Timing, after func(ctx context.Contex
 // Run drives until ctx is done. Slices that are then under way stay open.
 func (a *Aggregator) Run(ctx context.Context) {
 	wake := make(chan struct{}, 1)
-	c := cron.New(cron.WithLocation(time.UTC))
-	c.Schedule(a.due, cron.FuncJob(func() {
-		select {
-		case wake <- struct{}{}:
-		default: // a run is under way, and looks for more when it is done
-		}
-	}))
-	c.Start()
+	schedule := func() *cron.Cron {
+		c := cron.New(cron.WithLocation(time.UTC))
+		c.Schedule(a.due, cron.FuncJob(func() {
+			select {
+			case wake <- struct{}{}:
+			default: // a run is under way, and looks for more when it is done
+			}
+		}))
+		c.Start()
+		return c
+	}
+	c := schedule()
 	defer func() { <-c.Stop().Done() }()
+	// cron keeps the next time that it has computed. If a clock that was ahead is put right, that time is as far away as the
+	// clock was, so the schedule is made anew.
+	set := a.clockSets()
 
 	wait := firstRetry
 	for ctx.Err() == nil {
@@ -74,11 +84,32 @@ func (a *Aggregator) Run(ctx context.Context) {
 			retry = a.clk.After(wait)
 			wait = min(2*wait, lastRetry)
 		}
-		select {
-		case <-wake:
-		case <-retry:
-		case <-ctx.Done():
+		for waiting := true; waiting; {
+			select {
+			case <-a.clk.After(lookEvery):
+				if waiting = !set(); !waiting {
+					<-c.Stop().Done()
+					c = schedule()
+				}
+				continue
+			case <-wake:
+			case <-retry:
+			case <-ctx.Done():
+			}
+			waiting = false
 		}
+	}
+}
+
+// clockSets says at each call whether the clock was set since the last.
+func (a *Aggregator) clockSets() func() bool {
+	// Without the monotonic reading, by which times are compared otherwise.
+	wall, elapsed := a.clk.Now().Round(0), a.clk.Elapsed()
+	return func() bool {
+		nowWall, nowElapsed := a.clk.Now().Round(0), a.clk.Elapsed()
+		off := nowWall.Sub(wall) - (nowElapsed - elapsed)
+		wall, elapsed = nowWall, nowElapsed
+		return off.Abs() > clockSet
 	}
 }
 

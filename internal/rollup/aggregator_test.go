@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -77,6 +78,42 @@ func TestAggregator(t *testing.T) {
 		require.Equal(t, []time.Duration{0, 2 * time.Minute, at, at + firstRetry, at + 3*firstRetry}, passed(),
 			"soon after one that failed, and less soon after the next")
 		cancel(errors.New("stop"))
+		<-done
+	})
+}
+
+// setClock is the machine's clock with what it is off by.
+type setClock struct {
+	clock.System
+
+	off atomic.Int64
+}
+
+func (c *setClock) Now() time.Time { return c.System.Now().Add(time.Duration(c.off.Load())) }
+
+// A clock that is set has the aggregator look at once, and compute anew when it looks next: cron would wait for a time that it has
+// computed by the old one, days away if that was ahead by days.
+func TestAggregatorWhenTheClockIsSet(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		clk := &setClock{}
+		store := storagetest.NewModel(storagetest.TestSettings(), nil, clk)
+		c := cache.New(store, clk, 1, cache.DefaultTiming())
+		r := NewRunner(store, shards.New(store, clk, storage.Worker{ID: "w"}, 0), c, recovery.New(store, c, clk, recovery.Options{}), clk, Options{})
+		var passes atomic.Int64
+		a := NewAggregator(r, cache.DefaultTiming(), func(context.Context) error { passes.Add(1); return nil })
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() { defer close(done); a.Run(ctx) }()
+		time.Sleep(10*time.Minute + time.Second)
+		synctest.Wait()
+		before := passes.Load()
+		for _, off := range []time.Duration{9 * 24 * time.Hour, 0, 30 * time.Second} {
+			clk.off.Store(int64(off))
+			time.Sleep(lookEvery)
+			synctest.Wait()
+		}
+		require.Equal(t, before+2, passes.Load(), "not when it is put right by seconds")
+		cancel()
 		<-done
 	})
 }
