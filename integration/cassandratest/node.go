@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 	"sync"
@@ -166,7 +167,10 @@ func (n *Node) awaitUp(ctx context.Context, nodes int) error {
 	for {
 		status, err := n.Nodetool(ctx, "status")
 		if err == nil && strings.Count("\n"+status, "\nUN ") == nodes {
-			return nil
+			// A node that has not heard of the others' tables refuses what is about them.
+			if status, err = n.Nodetool(ctx, "describecluster"); err == nil && oneSchema(status, nodes) {
+				return nil
+			}
 		}
 		select {
 		case <-ticker.C:
@@ -174,6 +178,15 @@ func (n *Node) awaitUp(ctx context.Context, nodes int) error {
 			return fmt.Errorf("%s waits for %d nodes up: %w; it sees:\n%s", n.Addr(), nodes, errors.Join(ctx.Err(), err), status)
 		}
 	}
+}
+
+// schemaVersion is a line of nodetool describecluster: a version, and the nodes that have it.
+var schemaVersion = regexp.MustCompile(`(?m)^\s*([0-9a-f-]{36}|UNREACHABLE): \[(.*)\]`)
+
+// oneSchema says whether all of the nodes have the same schema.
+func oneSchema(describecluster string, nodes int) bool {
+	versions := schemaVersion.FindAllStringSubmatch(describecluster, -1)
+	return len(versions) == 1 && strings.Count(versions[0][2], ",") == nodes-1
 }
 
 // Announced is where clients connect, as host:port: Addr, unless there is a proxy before it.
