@@ -68,10 +68,15 @@ func (s *server) heartbeats(ctx context.Context) {
 		if unfit && !told {
 			s.recordError(ctx, "worker", err)
 		}
-		told = unfit
-		// By a wrong clock samples would be put into slices that have been ground.
-		s.unfit.set(nil)
-		if errors.Is(err, storage.ErrSettings) {
+		if unfit || err == nil {
+			told = unfit
+		}
+		// By a wrong clock samples would be put into slices that have been ground. A heartbeat without an answer, or one that
+		// ends at the worker's name, has not looked at the clock: what is known of it stays.
+		switch {
+		case err == nil:
+			s.unfit.set(nil)
+		case errors.Is(err, storage.ErrSettings):
 			s.unfit.set(err)
 		}
 		switch {

@@ -375,6 +375,12 @@ func TestClockGoesWrong(t *testing.T) {
 		require.ErrorIs(t, s.ready(), errClock)
 		_, err = s.engine.member.Mine(t.Context())
 		require.ErrorIs(t, err, shards.ErrUnfit)
+
+		st.away.Store(true) // a heartbeat without an answer makes no clock right
+		time.Sleep(s.engine.member.Every())
+		require.Equal(t, http.StatusServiceUnavailable, report().Code)
+		require.ErrorIs(t, s.unfit.get(), errClock)
+		st.away.Store(false)
 		time.Sleep(5 * s.engine.member.Every())
 		errs, err := st.RecentErrors(t.Context())
 		require.NoError(t, err)
