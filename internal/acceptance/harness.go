@@ -193,6 +193,16 @@ func (s *System) Restart() {
 	s.start()
 }
 
+// ConfirmClock has a store that doubts a clock that has jumped, as after an outage of days, believe it.
+func (s *System) ConfirmClock() {
+	s.t.Helper()
+	if keeper, ok := s.inspect().(interface {
+		ConfirmClock(ctx context.Context) error
+	}); ok {
+		require.NoError(s.t, keeper.ConfirmClock(s.t.Context()))
+	}
+}
+
 // Advance moves the clock on; see SetClock.
 func (s *System) Advance(d time.Duration) { s.SetClock(s.Clock.Now().Add(d)) }
 

@@ -65,7 +65,9 @@ func testRetentionRaised(t *testing.T, b Backend) {
 		s.MustRun()
 		s.Clock.Set(s.Clock.Now().Add(day))
 	}
-	require.Equal(t, whole[0], s.Rows(1)[0])
+	want := whole[0]
+	want.Partial = true // a sample was taken that it lacks, as far as anybody knows
+	require.Equal(t, want, s.Rows(1)[0])
 	require.Empty(t, s.Leftovers())
 
 	q, _ := s.querier()

@@ -41,6 +41,7 @@ import (
 //	torn                        from now on, writes are made row by row, each a step
 //	restart                     the process ends, or what is left of it, and starts again, a second later
 //	down                        the process ends; restart starts one again
+//	confirm-clock               a store that doubts a clock which has jumped is told that it is right
 //	cache-delete | cache-damage | cache-off | cache-on
 //	block-size N from=T         add an epoch
 //	check                       compare all tables with the acknowledged samples
@@ -194,6 +195,8 @@ func (s *script) command(out *strings.Builder, cmd string, list []datadriven.Cmd
 		s.sys.Stop()
 	case "restart":
 		s.sys.Restart()
+	case "confirm-clock":
+		s.sys.ConfirmClock()
 	case "cache-delete":
 		s.sys.DeleteCache()
 	case "cache-damage":

@@ -267,7 +267,9 @@ func (im *importing) read(src io.Reader) error {
 		if im.idle > maxIdleBytes+im.useful+*im.wire {
 			return &tooLargeError{fmt.Sprintf("up to line %d, %d bytes of the body bring no samples: more than %d, and more than those that do", im.line, im.idle, maxIdleBytes)}
 		}
-		buf, begin = buf[:copy(buf, buf[begin:])], 0
+		if begin > 0 {
+			buf, begin = buf[:copy(buf, buf[begin:])], 0
+		}
 		searched = len(buf)
 		if len(buf) == cap(buf) {
 			if len(buf) >= maxImportLine {
