@@ -5,7 +5,6 @@ package stores
 import (
 	"context"
 	"fmt"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -13,6 +12,7 @@ import (
 	"github.com/gocql/gocql"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/quern/quern/integration/cassandratest"
 	"github.com/quern/quern/internal/acceptance"
@@ -22,7 +22,18 @@ import (
 	"github.com/quern/quern/internal/storage/storagetest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(cassandratest.Stopping(m)) }
+func TestMain(m *testing.M) {
+	keyspaces.emptied.L = &keyspaces
+	goleak.VerifyTestMain(cassandratest.Stopping(leavingNone{m}))
+}
+
+// leavingNone waits, after the tests, for the keyspaces that are still being emptied.
+type leavingNone struct{ m cassandratest.Runner }
+
+func (l leavingNone) Run() int {
+	defer keyspaces.emptying.Wait()
+	return l.m.Run()
+}
 
 func TestConformance(t *testing.T) {
 	storagetest.Run(t, openBoth, storagetest.MissingExpire, storagetest.MissingTTL, storagetest.MissingNewestID)
@@ -93,12 +104,19 @@ func (c *closing) Close() (err error) {
 	return err
 }
 
-// keyspaces are those made so far and not in use: making one takes seconds, emptying one does not.
+// keyspaces are those of this package. Making one takes seconds and emptying one takes one, so that they are
+// emptied beside the tests that follow.
 var keyspaces struct {
 	sync.Mutex
-	free []string
-	n    int
+	made, dirty int // dirty ones are being emptied
+	ready       []string
+	emptying    sync.WaitGroup
+	emptied     sync.Cond // dirty has changed
+	err         error
 }
+
+// enoughKeyspaces is from how many on a test waits for one that is being emptied.
+const enoughKeyspaces = 3
 
 // timeout is long: a request fails where a test says so, and not because the server has much to do.
 const timeout = 30 * time.Second
@@ -108,33 +126,53 @@ func place(t testing.TB) cassandra.Options {
 	t.Helper()
 	server := cassandratest.Shared(t)
 	opts := cassandra.Options{Hosts: server.Hosts(), DirectHosts: server.Way() == cassandratest.WayDocker, Timeout: timeout}
-	keyspaces.Lock()
-	defer keyspaces.Unlock()
-	if n := len(keyspaces.free); n > 0 {
-		opts.Keyspace, keyspaces.free = keyspaces.free[n-1], keyspaces.free[:n-1]
-		empty(t, opts)
+	ks := &keyspaces
+	ks.Lock()
+	defer ks.Unlock()
+	for len(ks.ready) == 0 && ks.dirty > 0 && ks.made >= enoughKeyspaces {
+		ks.emptied.Wait()
+	}
+	require.NoError(t, ks.err, "empty a keyspace")
+	if n := len(ks.ready); n > 0 {
+		opts.Keyspace, ks.ready = ks.ready[n-1], ks.ready[:n-1]
 	} else {
-		keyspaces.n++
-		opts.Keyspace = fmt.Sprintf("quern_test_%d", keyspaces.n)
+		ks.made++
+		opts.Keyspace = fmt.Sprintf("quern_test_%d", ks.made)
 		create(t, opts)
 	}
 	t.Cleanup(func() {
-		keyspaces.Lock()
-		defer keyspaces.Unlock()
-		keyspaces.free = append(keyspaces.free, opts.Keyspace)
+		ks.Lock()
+		defer ks.Unlock()
+		ks.dirty++
+		ks.emptying.Go(func() {
+			err := empty(opts)
+			ks.Lock()
+			defer ks.Unlock()
+			ks.dirty--
+			if err != nil {
+				ks.err = err
+			} else {
+				ks.ready = append(ks.ready, opts.Keyspace)
+			}
+			ks.emptied.Broadcast()
+		})
 	})
 	return opts
 }
 
 func connect(t testing.TB, opts cassandra.Options, keyspace string) *gocql.Session {
 	t.Helper()
+	s, err := session(opts, keyspace)
+	require.NoError(t, err)
+	return s
+}
+
+func session(opts cassandra.Options, keyspace string) (*gocql.Session, error) {
 	config := gocql.NewCluster(opts.Hosts...)
 	config.Keyspace, config.DisableInitialHostLookup = keyspace, opts.DirectHosts
 	config.Consistency = gocql.One
 	config.ConnectTimeout, config.Timeout = timeout, 10*timeout // for what changes tables
-	s, err := config.CreateSession()
-	require.NoError(t, err)
-	return s
+	return config.CreateSession()
 }
 
 // create makes a keyspace without a commit log, which nothing here relies on: what is in
@@ -148,18 +186,24 @@ func create(t testing.TB, opts cassandra.Options) {
 		" WITH replication = {'class': 'SimpleStrategy', 'replication_factor': 1} AND durable_writes = false").Exec())
 }
 
-func empty(t testing.TB, opts cassandra.Options) {
-	t.Helper()
-	s := connect(t, opts, opts.Keyspace)
+func empty(opts cassandra.Options) error {
+	s, err := session(opts, opts.Keyspace)
+	if err != nil {
+		return err
+	}
 	defer s.Close()
 	var tables []string
 	it := s.Query("SELECT table_name FROM system_schema.tables WHERE keyspace_name = ?", opts.Keyspace).Iter()
 	for name := ""; it.Scan(&name); {
 		tables = append(tables, name)
 	}
-	require.NoError(t, it.Close())
-	require.NotEmpty(t, tables, strings.Join(tables, ","))
-	for _, name := range tables {
-		require.NoError(t, s.Query("TRUNCATE "+name).Exec())
+	if err := it.Close(); err != nil {
+		return err
 	}
+	var g errgroup.Group
+	g.SetLimit(4)
+	for _, name := range tables {
+		g.Go(func() error { return s.Query("TRUNCATE " + name).Exec() })
+	}
+	return g.Wait()
 }

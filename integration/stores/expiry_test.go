@@ -129,9 +129,10 @@ func TestTimeToLive(t *testing.T) {
 		// Of the cache and the marks more than four of the slices that the work may be put off by.
 		{"cache of raw", "SELECT TTL(data) FROM metrics_cache WHERE bucket = 0", 7*day + 4*time.Hour},
 		{"cache of 1h", "SELECT TTL(data) FROM metrics_cache WHERE bucket = 1", 7*day + 24*time.Hour},
-		{"marks of raw", "SELECT TTL(last_error) FROM metrics_cache_index WHERE bucket = 0", 45*day + 4*time.Hour},
-		{"marks of 1h", "SELECT TTL(schedule_ids) FROM metrics_cache_index WHERE bucket = 1", 45*day + 24*time.Hour},
-		{"complete slices", "SELECT TTL(complete) FROM slices WHERE bucket = 0", 180*day + 4*time.Hour},
+		// Marks and slices stay as long as there is work to do: until the samples and the rows from them have expired.
+		{"marks of raw", "SELECT TTL(last_error) FROM metrics_cache_index WHERE bucket = 0", (31+60)*day + 4*time.Hour},
+		{"marks of 1h, whose rows are kept for ever", "SELECT TTL(schedule_ids) FROM metrics_cache_index WHERE bucket = 1", 0},
+		{"complete slices", "SELECT TTL(complete) FROM slices WHERE bucket = 0", (31+60)*day + 4*time.Hour},
 		{"runs", "SELECT TTL(error) FROM runs", 30 * day},
 		{"errors", "SELECT TTL(message) FROM errors", 7 * day},
 		{"workers", "SELECT TTL(host) FROM workers", time.Hour},

@@ -31,7 +31,7 @@ func testUnacknowledged(t *testing.T, b Backend) {
 		s.Store.CrashAt(-1)
 		s.Drain()
 		s.MustCheck(Raw)
-		s.Stop()
+		s.End()
 		if !crashed {
 			return
 		}

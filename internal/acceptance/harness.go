@@ -113,6 +113,7 @@ type System struct {
 	t           testing.TB
 	cfg         Config
 	open        func() storage.Store
+	scope       scope // of the store
 	manyWriters bool
 	life        int    // counts the restarts
 	peers       uint64 // counts the other processes
@@ -142,13 +143,32 @@ func Start(t testing.TB, b Backend, cfg Config) *System {
 	cfg.ensureDefaults()
 	s := &System{t: t, cfg: cfg, manyWriters: b.ManyWriters, Clock: clock.NewSimulated(cfg.Start), Oracle: NewOracle(cfg.Ladder)}
 	s.first = cfg.Start.Add(-72 * time.Hour).UnixMilli()
-	s.open = b.Open(t, storage.Settings{
+	s.scope.TB = t
+	s.open = b.Open(&s.scope, storage.Settings{
 		Ladder: cfg.Ladder, GroupSize: cfg.GroupSize, IndexPartitions: cfg.IndexPartitions,
 		Epochs: blocks.Epochs{{FromMs: 0, BlockSize: cfg.BlockSize}},
 	}, cfg.Retention, s.Clock)
 	s.start()
-	t.Cleanup(s.Stop)
+	t.Cleanup(s.End)
 	return s
+}
+
+// scope is what lasts until it ends, where that is before the test's end.
+type scope struct {
+	testing.TB
+	cleanups []func()
+}
+
+// Cleanup is of testing.TB.
+func (s *scope) Cleanup(f func()) { s.cleanups = append(s.cleanups, f) }
+
+func (s *scope) end() {
+	for len(s.cleanups) > 0 {
+		last := len(s.cleanups) - 1
+		f := s.cleanups[last]
+		s.cleanups = s.cleanups[:last]
+		f()
+	}
 }
 
 func (s *System) start() {
@@ -183,6 +203,13 @@ func (s *System) Stop() {
 	s.up = false
 	require.NoError(s.t, s.ingest.Close())
 	require.NoError(s.t, s.Store.Close())
+}
+
+// End ends the process and gives its store back. A test that starts many systems ends each, rather than have
+// all their stores at once.
+func (s *System) End() {
+	s.Stop()
+	s.scope.end()
 }
 
 // Restart ends the process, or what a crash left of it, and starts a new one on the

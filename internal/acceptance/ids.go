@@ -121,7 +121,7 @@ func testIDs(t *testing.T, b Backend) {
 				s.Settle()
 				s.MustCheck(Raw)
 				require.Empty(t, s.Leftovers())
-				s.Stop()
+				s.End()
 				return steps
 			})
 		})

@@ -222,7 +222,7 @@ func testLateDuringRun(t *testing.T, b Backend) {
 		s.Drain()
 		s.MustCheck(Raw)
 		require.Empty(t, s.Leftovers(), "after step %d", k)
-		s.Stop()
+		s.End()
 		if steps.Load() < int64(k) {
 			require.Greater(t, k, 50)
 			return
@@ -255,7 +255,7 @@ func testSlowRun(t *testing.T, b Backend) {
 				s.Drain()
 				s.MustCheck(Raw)
 				require.Empty(t, s.Leftovers(), "slow at write %d", k)
-				s.Stop()
+				s.End()
 				if !reached {
 					break
 				}

@@ -72,7 +72,7 @@ func runScript(t *testing.T, b Backend, path string) {
 		return out.String()
 	})
 	if s.sys != nil {
-		s.sys.Stop()
+		s.sys.End()
 	}
 }
 
@@ -217,7 +217,7 @@ func (s *script) command(out *strings.Builder, cmd string, list []datadriven.Cmd
 
 func (s *script) fresh(a args) {
 	if s.sys != nil {
-		s.sys.Stop()
+		s.sys.End()
 	}
 	day, err := time.Parse(time.DateOnly, a.get("day", "2025-11-21"))
 	if err != nil {

@@ -86,7 +86,7 @@ func testCrashAtEveryStep(t *testing.T, b Backend) {
 				s.Restart()
 				s.MustRun()
 				require.Equal(t, want, s.Dump(), "after a crash at step %d, %v, behind %s", k, err, steps)
-				s.Stop()
+				s.End()
 				return 0
 			})
 			require.Greater(t, total, 50, "the run had less to do than was meant")
@@ -114,7 +114,7 @@ func testCrashWhilePuttingOff(t *testing.T, b Backend) {
 		s.Settle()
 		s.MustCheck(Raw)
 		require.Empty(t, s.Leftovers(), "after a crash at step %d", k)
-		s.Stop()
+		s.End()
 		return steps
 	})
 }
@@ -170,7 +170,7 @@ func testIngestFailsAtEveryStep(t *testing.T, b Backend) {
 					s.Settle()
 					s.MustCheck(Raw)
 					require.Empty(t, s.Leftovers(), "after step %d", k)
-					s.Stop()
+					s.End()
 					return steps
 				})
 				require.Greater(t, failed, 1)
@@ -197,7 +197,7 @@ func testIngestFailsUnrepeated(t *testing.T, b Backend) {
 		s.Settle()
 		s.MustCheck(Acknowledged)
 		require.Empty(t, s.Leftovers(), "after step %d", k)
-		s.Stop()
+		s.End()
 		return steps
 	})
 }

@@ -195,7 +195,7 @@ func testLeaseChange(t *testing.T, b Backend) {
 				s.Settle()
 				s.MustCheck(Raw)
 				require.Empty(t, s.Leftovers(), "step %d, %v", k, err)
-				s.Stop()
+				s.End()
 				return steps
 			})
 		})
