@@ -54,7 +54,7 @@ func (s *System) reaggregate(takeBack bool) {
 	s.t.Helper()
 	index := query.NewIndex()
 	require.NoError(s.t, index.Refresh(s.t.Context(), s.Store))
-	sels, err := query.ParseSelectors([]string{`{__name__=~".+"}`})
+	sels, err := query.ParseSelectors(s.t.Context(), []string{`{__name__=~".+"}`})
 	require.NoError(s.t, err)
 	judge := recovery.New(s.Store, s.cache, s.Clock, recovery.Options{AgeCap: s.cfg.AgeCap})
 	from, to := s.timesMs()

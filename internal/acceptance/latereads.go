@@ -232,7 +232,7 @@ func testLateReadsExpired(t *testing.T, b Backend) {
 
 func selectorOf(t *testing.T, name string) query.Selector {
 	t.Helper()
-	sels, err := query.ParseSelectors([]string{name})
+	sels, err := query.ParseSelectors(t.Context(), []string{name})
 	require.NoError(t, err)
 	return sels[0]
 }

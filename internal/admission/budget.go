@@ -1,6 +1,13 @@
 package admission
 
-import "sync"
+import (
+	"context"
+	"errors"
+	"sync"
+)
+
+// ErrNoRoom says that other requests, or others of this client, hold the memory that a request needs.
+var ErrNoRoom = errors.New("other requests hold the memory that is set aside for what is asked for, try again")
 
 // Budget bounds the memory that requests of one kind hold together. It is safe for concurrent use.
 type Budget struct {
@@ -44,4 +51,20 @@ func (c *Claim) Release() {
 	defer c.budget.mu.Unlock()
 	c.budget.held.give(c.client, c.held)
 	c.held = 0
+}
+
+type claimKey struct{}
+
+// WithClaim is a context in which Charge finds the claim. The claim is released by who made it.
+func WithClaim(ctx context.Context, c *Claim) context.Context {
+	return context.WithValue(ctx, claimKey{}, c)
+}
+
+// Charge has the claim of the request that a context is of hold n bytes more, for those who make much of little. Without a
+// claim nothing is bounded. The error is ErrNoRoom.
+func Charge(ctx context.Context, n int64) error {
+	if c, ok := ctx.Value(claimKey{}).(*Claim); ok && !c.Grow(n) {
+		return ErrNoRoom
+	}
+	return nil
 }

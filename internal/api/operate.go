@@ -36,16 +36,16 @@ func NewOperate(x *explain.Explainer, r *reaggregate.Reaggregator, clk clock.Clo
 
 // Register implements Registrar. What changes something is for POST only.
 func (h *Operate) Register(mux *http.ServeMux) {
-	mux.Handle("/api/v1/explain", answering(h.turns.Queries, h.explain, "match[]", "time", "limit"))
+	mux.Handle("/api/v1/explain", h.turns.query(h.explain, "match[]", "time", "limit"))
 	if h.reaggregator == nil {
 		mux.Handle("POST "+reaggregatePath, switchedOff("enable-reaggregate"))
 		return
 	}
-	mux.Handle("POST "+reaggregatePath, answering(h.turns.Exports, h.reaggregate, "match[]", "start", "end", "take_back"))
+	mux.Handle("POST "+reaggregatePath, h.turns.export(h.reaggregate, "match[]", "start", "end", "take_back"))
 }
 
 func (h *Operate) explain(out *lines, r *http.Request) error {
-	selectors, err := query.ParseSelectors(r.Form["match[]"])
+	selectors, err := query.ParseSelectors(r.Context(), r.Form["match[]"])
 	if err != nil {
 		return err
 	}
@@ -75,7 +75,7 @@ type reaggregateReply struct {
 }
 
 func (h *Operate) reaggregate(out *lines, r *http.Request) error {
-	selectors, err := query.ParseSelectors(r.Form["match[]"])
+	selectors, err := query.ParseSelectors(r.Context(), r.Form["match[]"])
 	if err != nil {
 		return err
 	}

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"maps"
@@ -30,7 +31,20 @@ type Read struct {
 type Turns struct {
 	// Queries are answers of a bounded size; Exports go on for as long as there is something.
 	Queries, Exports *admission.Turns
+	// QueryTimeout is how long a query may take, its wait for a turn included; 0 is for ever.
+	QueryTimeout time.Duration
 }
+
+func (t Turns) query(answer answerer, parameters ...string) http.Handler {
+	return answering(t.Queries, t.QueryTimeout, answer, parameters...)
+}
+
+func (t Turns) export(answer answerer, parameters ...string) http.Handler {
+	return answering(t.Exports, 0, answer, parameters...)
+}
+
+// errTooLong is answered 503.
+var errTooLong = errors.New("the request took longer than --query-timeout: ask for fewer series or less time")
 
 // NewRead makes the endpoints on a querier; clk is what "now" in a request means.
 func NewRead(querier *query.Querier, clk clock.Clock, turns Turns) *Read {
@@ -39,13 +53,12 @@ func NewRead(querier *query.Querier, clk clock.Clock, turns Turns) *Read {
 
 // Register implements Registrar.
 func (h *Read) Register(mux *http.ServeMux) {
-	exports, queries := h.turns.Exports, h.turns.Queries
-	mux.Handle("/api/v1/export", answering(exports, h.export, "match[]", "start", "end", "exact"))
-	mux.Handle("/api/v1/rollups", answering(exports, h.rollups, "match[]", "start", "end", "level"))
-	mux.Handle("/api/v1/points", answering(queries, h.points, "match[]", "start", "end", "buckets"))
-	mux.Handle("/api/v1/latest", answering(queries, h.latest, "match[]", "lookback"))
-	mux.Handle("/api/v1/summary", answering(queries, h.summary, "match[]", "start", "end"))
-	mux.Handle("/api/v1/baseline", answering(queries, h.baseline, "match[]", "start", "end"))
+	mux.Handle("/api/v1/export", h.turns.export(h.export, "match[]", "start", "end", "exact"))
+	mux.Handle("/api/v1/rollups", h.turns.export(h.rollups, "match[]", "start", "end", "level"))
+	mux.Handle("/api/v1/points", h.turns.query(h.points, "match[]", "start", "end", "buckets"))
+	mux.Handle("/api/v1/latest", h.turns.query(h.latest, "match[]", "lookback"))
+	mux.Handle("/api/v1/summary", h.turns.query(h.summary, "match[]", "start", "end"))
+	mux.Handle("/api/v1/baseline", h.turns.query(h.baseline, "match[]", "start", "end"))
 }
 
 // answerer answers a request by lines to out. An error is what went wrong before or
@@ -54,11 +67,11 @@ type answerer func(out *lines, r *http.Request) error
 
 // answering does around an answerer what all endpoints have in common. GET and POST mean
 // the same; the parameters of a POST may be in its body, as a form, since selectors can
-// be longer than what a URL may be. Each request takes one of the turns.
+// be longer than what a URL may be. Each request takes one of the turns, and ends after the timeout, unless that is 0.
 //
 // A parameter that is none of those named is refused: a misspelt one would quietly give another answer than the one that
 // was asked for.
-func answering(turns *admission.Turns, answer answerer, parameters ...string) http.Handler {
+func answering(turns *admission.Turns, timeout time.Duration, answer answerer, parameters ...string) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.Method {
 		case http.MethodGet, http.MethodHead, http.MethodPost:
@@ -75,6 +88,11 @@ func answering(turns *admission.Turns, answer answerer, parameters ...string) ht
 			replyFailure(w, r, err)
 			return
 		}
+		if timeout > 0 {
+			ctx, cancel := context.WithTimeoutCause(r.Context(), timeout, errTooLong)
+			defer cancel()
+			r = r.WithContext(ctx)
+		}
 		give, err := turns.Take(r.Context(), r.RemoteAddr)
 		if err != nil {
 			replyFailure(w, r, err)
@@ -83,6 +101,9 @@ func answering(turns *admission.Turns, answer answerer, parameters ...string) ht
 		defer give()
 		out := newLines(w)
 		err = answer(out, r)
+		if err != nil && errors.Is(context.Cause(r.Context()), errTooLong) {
+			err = errTooLong
+		}
 		switch {
 		case err == nil:
 			err = out.finish()
@@ -192,7 +213,7 @@ func (h *Read) points(out *lines, r *http.Request) error {
 }
 
 func (h *Read) latest(out *lines, r *http.Request) error {
-	selectors, err := query.ParseSelectors(r.Form["match[]"])
+	selectors, err := query.ParseSelectors(r.Context(), r.Form["match[]"])
 	if err != nil {
 		return err
 	}
@@ -245,7 +266,7 @@ type rangeRequest struct {
 func (h *Read) request(r *http.Request, back time.Duration) (rangeRequest, error) {
 	var req rangeRequest
 	var err error
-	if req.selectors, err = query.ParseSelectors(r.Form["match[]"]); err != nil {
+	if req.selectors, err = query.ParseSelectors(r.Context(), r.Form["match[]"]); err != nil {
 		return req, err
 	}
 	nowMs := clock.NowMs(h.clock)

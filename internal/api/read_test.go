@@ -19,6 +19,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/quern/quern/internal/admission"
 	"github.com/quern/quern/internal/blocks"
 	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/metric"
@@ -247,6 +248,50 @@ func TestLargeForms(t *testing.T) {
 		code, body, _ := s.do(req)
 		require.Equal(t, want, code, "%.200s", body)
 	}
+}
+
+// TestPatternsOfARequest: those of all selectors together are bounded, on each endpoint, before anything compiles them.
+func TestPatternsOfARequest(t *testing.T) {
+	s := newReadServer(t, nil)
+	s.series(1, "__name__", "cpu")
+	some := "{__name__=~`" + strings.Repeat(`\pL`, 100) + "`}"
+	for _, path := range []string{"export", "rollups", "points", "latest", "summary", "baseline"} {
+		code, body, _ := s.get("/api/v1/"+path, "match[]", some)
+		require.Equal(t, http.StatusOK, code, body)
+		code, body, _ = s.get("/api/v1/"+path, "match[]", some, "match[]", some, "match[]", some)
+		require.Equal(t, http.StatusBadRequest, code, path)
+		require.Contains(t, body, "ask in several requests")
+	}
+
+	// What is compiled for one request is not there for another.
+	var server *Server
+	s = newReadServerWith(t, nil, Turns{}, func(it *Server) string { server = it; return "" })
+	claim := server.forms.Claim(admission.Client{})
+	require.True(t, claim.Grow(120<<20))
+	require.Equal(t, http.StatusTooManyRequests, ask(t, server, http.MethodGet, "/api/v1/export?match[]="+url.QueryEscape(some), "").Code)
+	claim.Release()
+	for range 10 { // each gives back what it held
+		require.Equal(t, http.StatusOK, ask(t, server, http.MethodGet, "/api/v1/export?match[]="+url.QueryEscape(some), "").Code)
+	}
+}
+
+// TestQueriesHaveATimeout: all of them, their wait for a turn included; exports wait as long, and then go on.
+func TestQueriesHaveATimeout(t *testing.T) {
+	turns := admission.NewTurns(1, "queries", 0, admission.NewClients(nil), nil)
+	give, err := turns.Take(t.Context(), "")
+	require.NoError(t, err)
+	defer give()
+	s := newReadServerWith(t, nil, Turns{Queries: turns, QueryTimeout: time.Millisecond}, nil)
+	s.series(1, "__name__", "cpu")
+	s.put(1, 5)
+	for _, path := range []string{"points", "latest", "summary", "baseline"} {
+		code, body, header := s.get("/api/v1/"+path, "match[]", "cpu")
+		require.Equal(t, http.StatusServiceUnavailable, code, path)
+		require.Contains(t, body, "--query-timeout")
+		require.NotEmpty(t, header.Get("Retry-After"))
+	}
+	code, body, _ := s.get("/api/v1/export", "match[]", "cpu")
+	require.Equal(t, http.StatusOK, code, body)
 }
 
 func TestBadReadRequests(t *testing.T) {

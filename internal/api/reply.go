@@ -55,9 +55,9 @@ func replyJSON(w http.ResponseWriter, code int, v any) {
 // again makes sense, the seconds of Retry-After.
 func failure(ctx context.Context, err error) (code int, retryAfter string) {
 	switch {
-	case errors.Is(err, ingest.ErrBusy), errors.Is(err, admission.ErrQueueFull):
+	case errors.Is(err, ingest.ErrBusy), errors.Is(err, admission.ErrQueueFull), errors.Is(err, admission.ErrNoRoom):
 		return http.StatusTooManyRequests, retryBusySeconds
-	case storage.IsAway(err), errors.Is(err, admission.ErrWaited):
+	case storage.IsAway(err), errors.Is(err, admission.ErrWaited), errors.Is(err, errTooLong):
 		return http.StatusServiceUnavailable, retryAwaySeconds
 	case ctx.Err() != nil:
 		return statusClientGone, ""

@@ -34,6 +34,7 @@ import (
 	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/ingest"
 	"github.com/quern/quern/internal/metric"
+	"github.com/quern/quern/internal/query"
 )
 
 // Appender takes decoded reports.
@@ -109,10 +110,10 @@ type Options struct {
 	MaxInFlightBytes int64
 	// MaxImportBytes bounds what imports hold together. The default is 128 MiB.
 	MaxImportBytes int64
-	// MaxFormBytes bounds the forms that all requests hold together. The default is 64 MiB.
+	// MaxFormBytes bounds the forms that all requests hold together, and what is parsed from them and from URLs; see query.Admit.
+	// The default is 128 MiB, or what one request may need if that is more.
 	MaxFormBytes int64
-	// MaxBodyBytes bounds the form of one request, to endpoints that take no data. What is made of it, such as of a regular expression, may take 400 times as much.
-	// The default is 1 MiB.
+	// MaxBodyBytes bounds the form of one request, to endpoints that take no data. The default is 1 MiB.
 	MaxBodyBytes int64
 	// Origins say which web pages may do what.
 	Origins Origins
@@ -130,12 +131,15 @@ func (o *Options) EnsureDefaults() {
 		o.MaxBodyBytes = 1 << 20
 	}
 	o.MaxImportBytes = cmp.Or(o.MaxImportBytes, 128<<20)
-	o.MaxFormBytes = cmp.Or(o.MaxFormBytes, 64<<20)
+	o.MaxFormBytes = cmp.Or(o.MaxFormBytes, max(128<<20, o.formBytes()))
 	o.Stall = cmp.Or(o.Stall, 30*time.Second)
 	if o.Clients == nil {
 		o.Clients = admission.NewClients(admission.Loopback())
 	}
 }
+
+// formBytes is what one request may need that takes no data: its form, in a buffer that has doubled, and what is parsed from it.
+func (o *Options) formBytes() int64 { return 2*o.MaxBodyBytes + query.MaxParsedBytes }
 
 // Validate says what is wrong with the options, after EnsureDefaults.
 func (o *Options) Validate() error {
@@ -174,7 +178,7 @@ func New(opts Options) (*Server, error) {
 	if err := opts.Validate(); err != nil {
 		return nil, err
 	}
-	s := &Server{opts: opts, mux: http.NewServeMux(), forms: admission.NewBudget(opts.MaxFormBytes, opts.MaxBodyBytes), bounded: make(map[string]bool), door: doorkeeper{Origins: opts.Origins}, idle: make(chan struct{})}
+	s := &Server{opts: opts, mux: http.NewServeMux(), forms: admission.NewBudget(opts.MaxFormBytes, opts.formBytes()), bounded: make(map[string]bool), door: doorkeeper{Origins: opts.Origins}, idle: make(chan struct{})}
 
 	s.mux.HandleFunc("GET /-/healthy", healthy)
 	s.mux.HandleFunc("GET /-/ready", s.ready)
@@ -326,9 +330,14 @@ func (s *Server) route(w http.ResponseWriter, r *http.Request) {
 		s.unmatched(w, r, h)
 		return
 	}
-	if !s.bounded[r.URL.Path] && r.Body != nil && r.Body != http.NoBody {
-		claim := s.forms.Claim(s.opts.Clients.Of(r.RemoteAddr))
-		defer claim.Release()
+	if s.bounded[r.URL.Path] {
+		s.mux.ServeHTTP(w, r)
+		return
+	}
+	claim := s.forms.Claim(s.opts.Clients.Of(r.RemoteAddr))
+	defer claim.Release()
+	r = r.WithContext(admission.WithClaim(r.Context(), &claim))
+	if r.Body != nil && r.Body != http.NoBody {
 		form, err := s.readForm(r.Body, &claim)
 		if err != nil {
 			code := readFailure(w, err)

@@ -240,6 +240,8 @@ func (s *server) build(ctx context.Context) error {
 		turns := api.Turns{
 			Queries: admission.NewTurns(s.cfg.Query.Concurrency, "queries", s.cfg.Query.Timeout, s.clients, s.metrics),
 			Exports: admission.NewTurns(s.cfg.Query.Exports, "exports", s.cfg.Query.Timeout, s.clients, s.metrics),
+
+			QueryTimeout: s.cfg.Query.Timeout,
 		}
 		if s.lines != nil {
 			s.graphite = graphite.New(ctx, opts.Appender, s.clk, graphite.Options{

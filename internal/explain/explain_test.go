@@ -108,7 +108,7 @@ func (w *world) set(hour, minute int) { w.clk.Set(clockAt(hour, minute)) }
 // explain is what is said of a's rows around a time.
 func (w *world) explain(t time.Time) []explain.Level {
 	w.Helper()
-	sels, err := query.ParseSelectors([]string{"a"})
+	sels, err := query.ParseSelectors(w.Context(), []string{"a"})
 	require.NoError(w, err)
 	answer, err := w.x.Explain(w.Context(), sels, t.UnixMilli(), explain.Limit)
 	require.NoError(w, err)
@@ -482,7 +482,7 @@ func TestUnderWay(t *testing.T) {
 func TestSeveral(t *testing.T) {
 	w := newWorld(t, nil)
 	ask := func(limit int, at int64) (explain.Answer, error) {
-		sels, err := query.ParseSelectors([]string{`{source="web-1"}`})
+		sels, err := query.ParseSelectors(t.Context(), []string{`{source="web-1"}`})
 		require.NoError(t, err)
 		return w.x.Explain(t.Context(), sels, at, limit)
 	}
@@ -513,7 +513,7 @@ func TestAway(t *testing.T) {
 		w := newWorld(t, nil)
 		w.report(clockAt(10, 10), 1)
 		w.store.Add(storagetest.Rule{Op: op, Times: -1, Before: func() error { return storage.ErrUnavailable }})
-		sels, err := query.ParseSelectors([]string{"a"})
+		sels, err := query.ParseSelectors(t.Context(), []string{"a"})
 		require.NoError(t, err)
 		_, err = w.x.Explain(t.Context(), sels, clockAt(10, 0).UnixMilli(), 1)
 		require.ErrorIs(t, err, storage.ErrUnavailable, op)

@@ -88,7 +88,7 @@ var rules = []rule{
 
 	// Reading goes past the cache: raw is the truth, roll-ups are in their tables.
 	{"internal/late", storage},
-	{"internal/query", with(storage, "internal/late", "internal/registry", "internal/sketch")},
+	{"internal/query", with(storage, "internal/admission", "internal/late", "internal/registry", "internal/sketch")},
 	{"internal/promquery", with(storage, "internal/query", "internal/sketch")},
 
 	// What operators ask for: both look at what the runs look at, for series that a selector names.

@@ -36,7 +36,7 @@ func labelsOf(t testing.TB, pairs ...string) metric.Labels {
 
 func selectIDs(t testing.TB, x *query.Index, sels ...string) []metric.ScheduleID {
 	t.Helper()
-	parsed, err := query.ParseSelectors(sels)
+	parsed, err := query.ParseSelectors(t.Context(), sels)
 	require.NoError(t, err)
 	return x.Select(parsed...)
 }
@@ -153,7 +153,7 @@ func TestSelectAgainstEverySeries(t *testing.T) {
 
 func TestBadSelectors(t *testing.T) {
 	for _, sels := range [][]string{nil, {""}, {"{}"}, {`{a=~".*"}`}, {`{a=""}`}, {`cpu{`}, {`{a=~"("}`}, {"cpu[5m]"}, {"cpu", "{}"}} {
-		_, err := query.ParseSelectors(sels)
+		_, err := query.ParseSelectors(t.Context(), sels)
 		var bad *query.RequestError
 		require.ErrorAs(t, err, &bad, "%v", sels)
 		require.NotContains(t, err.Error(), "\n")
@@ -228,7 +228,7 @@ func TestSelectWhileAdding(t *testing.T) {
 			x.Add([]storage.Schedule{{ID: id, Labels: labelsOf(t, "__name__", "cpu", "source", strconv.Itoa(i%50))}})
 		}
 	})
-	sels, err := query.ParseSelectors([]string{`cpu{source=~"1.*"}`})
+	sels, err := query.ParseSelectors(t.Context(), []string{`cpu{source=~"1.*"}`})
 	require.NoError(t, err)
 	for range 200 {
 		ids := x.Select(sels...)
@@ -289,7 +289,7 @@ func BenchmarkSelect(b *testing.B) {
 		`metric_of_a_host_7{source=~"host-7.*"}`,
 		`{datacenter="dc-1",device!="dev-3"}`,
 	} {
-		sels, err := query.ParseSelectors([]string{sel})
+		sels, err := query.ParseSelectors(b.Context(), []string{sel})
 		require.NoError(b, err)
 		b.Run(sel, func(b *testing.B) {
 			b.ReportAllocs()
@@ -361,7 +361,7 @@ func TestPollingDoesNotGrowWithRestarts(t *testing.T) {
 
 // A label that every series has with a value of its own costs no more than one for each series to ask for its absence.
 func TestSelectAbsentIsLinear(t *testing.T) {
-	absent, err := query.ParseSelectors([]string{`m{pod=""}`})
+	absent, err := query.ParseSelectors(t.Context(), []string{`m{pod=""}`})
 	require.NoError(t, err)
 	linear.Check(t, 2000, func(n int) *query.Index {
 		x, series := query.NewIndex(), make([]storage.Schedule, n)

@@ -1,6 +1,7 @@
 package query
 
 import (
+	"context"
 	"fmt"
 
 	"github.com/prometheus/prometheus/model/labels"
@@ -25,10 +26,10 @@ func badRequest(format string, args ...any) error {
 	return &RequestError{Message: fmt.Sprintf(format, args...)}
 }
 
-// ParseSelector reads a selector. At least one matcher must not match the empty
+// parseSelector reads a selector. At least one matcher must not match the empty
 // string, so that nobody asks for everything by mistake: {__name__!=""} is everything.
 // The error is a *RequestError.
-func ParseSelector(s string) (Selector, error) {
+func parseSelector(s string) (Selector, error) {
 	matchers, err := parser.NewParser(parser.Options{}).ParseMetricSelector(s)
 	if err != nil {
 		return nil, badRequest("selector %q: %v", s, err)
@@ -45,18 +46,18 @@ func ParseSelector(s string) (Selector, error) {
 const MaxSelectors = 1000
 
 // ParseSelectors reads several selectors, of which a series must match any. The error
-// is a *RequestError, also when there are none.
-func ParseSelectors(all []string) ([]Selector, error) {
+// is a *RequestError, also when there are none, or admission.ErrNoRoom; see Admit.
+func ParseSelectors(ctx context.Context, all []string) ([]Selector, error) {
 	if len(all) == 0 {
 		return nil, badRequest(`no series are asked for: give match[], such as match[]=cpu{source="web-1"}`)
 	}
-	if len(all) > MaxSelectors {
-		return nil, badRequest("there are %d selectors, more than the %d that one request may have", len(all), MaxSelectors)
+	if err := Admit(ctx, all...); err != nil {
+		return nil, err
 	}
 	out := make([]Selector, len(all))
 	for i, s := range all {
 		var err error
-		if out[i], err = ParseSelector(s); err != nil {
+		if out[i], err = parseSelector(s); err != nil {
 			return nil, err
 		}
 	}

@@ -240,7 +240,7 @@ func rollupOf(samples []metric.Sample) (metric.Rollup, bool) {
 
 func (w *world) sel(s string) []query.Selector {
 	w.t.Helper()
-	sels, err := query.ParseSelectors([]string{s})
+	sels, err := query.ParseSelectors(w.t.Context(), []string{s})
 	require.NoError(w.t, err)
 	return sels
 }

@@ -60,7 +60,7 @@ func newWorld(t *testing.T, series int, keep storage.Retention, epochs ...blocks
 
 func (w *world) ask(ctx context.Context, selector string, start, end time.Time) (reaggregate.Summary, error) {
 	w.Helper()
-	sels, err := query.ParseSelectors([]string{selector})
+	sels, err := query.ParseSelectors(ctx, []string{selector})
 	require.NoError(w, err)
 	w.told = nil
 	return w.r.Run(ctx, sels, start.UnixMilli(), end.UnixMilli(), false, func(p reaggregate.Progress) error {
@@ -249,7 +249,7 @@ func TestStops(t *testing.T) {
 	require.Empty(t, w.told)
 
 	gone := errors.New("nobody listens")
-	sels, err := query.ParseSelectors([]string{"cpu"})
+	sels, err := query.ParseSelectors(t.Context(), []string{"cpu"})
 	require.NoError(t, err)
 	_, err = w.r.Run(t.Context(), sels, midnight.UnixMilli(), midnight.Add(hour).UnixMilli(), false, func(reaggregate.Progress) error { return gone })
 	require.ErrorIs(t, err, gone)

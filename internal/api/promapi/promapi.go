@@ -39,10 +39,6 @@ const compatible = "3.15.0"
 // maxPoints bounds the points of one series in an answer, as Prometheus does.
 const maxPoints = 11_000
 
-// maxWords bounds the words of an expression: names, numbers, texts, operators, parentheses. It is read and evaluated by recursion, and
-// one that nests a million times takes more stack than a process may have, which ends it.
-const maxWords = 10_000
-
 // Metadata knows what metrics are.
 type Metadata interface {
 	// List is what is known of a metric, or of all if its name is "", at most limit metrics unless that is 0.
@@ -89,18 +85,18 @@ func (a *API) Register(mux *http.ServeMux) {
 		answer     answerer
 		parameters []string
 	}{
-		"/api/v1/query":           {a.query, []string{"query", "time", "timeout", "limit", "lookback_delta", "stats"}},
-		"/api/v1/query_range":     {a.queryRange, []string{"query", "start", "end", "step", "timeout", "limit", "lookback_delta", "stats"}},
-		"/api/v1/format_query":    {a.formatQuery, []string{"query"}},
-		"/api/v1/series":          {a.inTurn(a.series), []string{"match[]", "start", "end", "limit"}},
-		"/api/v1/labels":          {a.inTurn(a.labelNames), []string{"match[]", "start", "end", "limit"}},
-		"/api/v1/query_exemplars": {a.exemplars, []string{"query", "start", "end"}},
+		"/api/v1/query":           {a.inTurn(a.query), []string{"query", "time", "timeout", "limit", "lookback_delta", "stats"}},
+		"/api/v1/query_range":     {a.inTurn(a.queryRange), []string{"query", "start", "end", "step", "timeout", "limit", "lookback_delta", "stats"}},
+		"/api/v1/format_query":    {a.inTurn(a.formatQuery), []string{"query", "timeout"}},
+		"/api/v1/series":          {a.inTurn(a.series), []string{"match[]", "start", "end", "limit", "timeout"}},
+		"/api/v1/labels":          {a.inTurn(a.labelNames), []string{"match[]", "start", "end", "limit", "timeout"}},
+		"/api/v1/query_exemplars": {a.inTurn(a.exemplars), []string{"query", "start", "end", "timeout"}},
 	} {
 		mux.Handle("GET "+path, a.handler(naming(e.parameters, e.answer)))
 		mux.Handle("POST "+path, a.handler(naming(e.parameters, e.answer)))
 	}
 	for path, answer := range map[string]answerer{
-		"/api/v1/label/{name}/values": naming([]string{"match[]", "start", "end", "limit"}, a.inTurn(a.labelValues)),
+		"/api/v1/label/{name}/values": naming([]string{"match[]", "start", "end", "limit", "timeout"}, a.inTurn(a.labelValues)),
 		"/api/v1/metadata":            naming([]string{"metric", "limit", "limit_per_metric"}, a.metadata),
 		"/api/v1/status/buildinfo": constant(map[string]string{
 			"version": compatible, "revision": "", "branch": "", "buildUser": "", "buildDate": "",
@@ -132,16 +128,32 @@ type answer struct {
 // answerer answers a request. An error that is no *failure is an internal one.
 type answerer func(r *http.Request) (answer, error)
 
-// inTurn has an answer wait for its turn.
+// inTurn has an answer wait for its turn, which ends with the answer's close. Both have the timeout, or that of the request if
+// it is shorter.
 func (a *API) inTurn(do answerer) answerer {
-	return func(r *http.Request) (answer, error) {
-		return a.taking(r.Context(), r, func() (answer, error) { return do(r) })
+	return func(r *http.Request) (ans answer, err error) {
+		ctx := r.Context()
+		if a.opts.Timeout > 0 {
+			limited, cancel := context.WithTimeout(ctx, a.opts.Timeout)
+			defer cancel()
+			ctx = limited
+		}
+		if s := r.FormValue("timeout"); s != "" {
+			d, err := duration(s)
+			if err != nil {
+				return answer{}, invalid("timeout", err)
+			}
+			limited, cancel := context.WithTimeout(ctx, d)
+			defer cancel()
+			ctx = limited
+		}
+		return a.taking(r.WithContext(ctx), do)
 	}
 }
 
 // taking takes a turn that ends with the answer's close.
-func (a *API) taking(ctx context.Context, r *http.Request, do func() (answer, error)) (ans answer, err error) {
-	give, err := a.opts.Queries.Take(ctx, r.RemoteAddr)
+func (a *API) taking(r *http.Request, do answerer) (ans answer, err error) {
+	give, err := a.opts.Queries.Take(r.Context(), r.RemoteAddr)
 	if err != nil {
 		return answer{}, err
 	}
@@ -151,7 +163,7 @@ func (a *API) taking(ctx context.Context, r *http.Request, do func() (answer, er
 			give()
 		}
 	}()
-	ans, err = do()
+	ans, err = do(r)
 	inner := ans.close
 	ans.close = func() {
 		defer give()
@@ -240,7 +252,7 @@ func asFailure(err error) *failure {
 		return own
 	case errors.As(err, &cancelled), errors.Is(err, context.Canceled):
 		return &failure{statusClientGone, "canceled", err}
-	case errors.Is(err, admission.ErrQueueFull):
+	case errors.Is(err, admission.ErrQueueFull), errors.Is(err, admission.ErrNoRoom):
 		return &failure{http.StatusTooManyRequests, "unavailable", err}
 	case errors.As(err, &timedOut), errors.Is(err, context.DeadlineExceeded), errors.Is(err, admission.ErrWaited):
 		return &failure{http.StatusServiceUnavailable, "timeout", err}
@@ -334,20 +346,6 @@ func (a *API) evaluate(
 	if err != nil {
 		return answer{}, err
 	}
-	ctx := r.Context()
-	var cancel context.CancelFunc
-	if a.opts.Timeout > 0 {
-		ctx, cancel = context.WithTimeout(ctx, a.opts.Timeout)
-		defer cancel()
-	}
-	if s := r.FormValue("timeout"); s != "" {
-		d, err := duration(s)
-		if err != nil {
-			return answer{}, invalid("timeout", err)
-		}
-		ctx, cancel = context.WithTimeout(ctx, d)
-		defer cancel()
-	}
 	var lookback time.Duration
 	if s := r.FormValue("lookback_delta"); s != "" {
 		if lookback, err = duration(s); err != nil {
@@ -355,13 +353,11 @@ func (a *API) evaluate(
 		}
 	}
 	asked := r.FormValue("stats")
-	return a.taking(ctx, r, func() (answer, error) {
-		q, err := begin(ctx, promql.NewPrometheusQueryOpts(asked == "all", lookback), expr)
-		if err != nil {
-			return answer{}, invalid("query", err)
-		}
-		return execute(ctx, q, limit, asked != "")
-	})
+	q, err := begin(r.Context(), promql.NewPrometheusQueryOpts(asked == "all", lookback), expr)
+	if err != nil {
+		return answer{}, invalid("query", err)
+	}
+	return execute(r.Context(), q, limit, asked != "")
 }
 
 // execute runs a query.
@@ -398,17 +394,18 @@ func execute(ctx context.Context, q promql.Query, limit int, counted bool) (answ
 
 var errTruncated = errors.New("results truncated due to limit")
 
-// expressionOf is the expression that a request is about. What is wrong with it the parser says, but for its length.
+// expressionOf is the expression that a request is about, which may be parsed. What is wrong with it the parser says.
 func expressionOf(r *http.Request) (string, error) {
 	text := r.FormValue("query")
-	words := parser.Lex(text)
-	for range maxWords + 1 {
-		var word parser.Item
-		if words.NextItem(&word); word.Typ == parser.EOF || word.Typ == parser.ERROR {
-			return text, nil
-		}
+	return text, admitted("query", query.Admit(r.Context(), text))
+}
+
+// admitted is an error of query.Admit about a parameter.
+func admitted(parameter string, err error) error {
+	if bad := (*query.RequestError)(nil); errors.As(err, &bad) {
+		return invalid(parameter, bad)
 	}
-	return "", badData("invalid parameter \"query\": it has more than %d words", maxWords)
+	return err
 }
 
 // exemplars answers that there are none, to a query that is one.
@@ -468,8 +465,8 @@ func (a *API) selection(r *http.Request) (s selection, err error) {
 
 // matchers reads the selectors.
 func (a *API) matchers(r *http.Request) (sets [][]*labels.Matcher, err error) {
-	if n := len(r.Form["match[]"]); n > query.MaxSelectors {
-		return nil, invalid("match[]", fmt.Errorf("there are %d selectors, more than the %d that one request may have", n, query.MaxSelectors))
+	if err := admitted("match[]", query.Admit(r.Context(), r.Form["match[]"]...)); err != nil {
+		return nil, err
 	}
 	for _, m := range r.Form["match[]"] {
 		set, err := a.parser.ParseMetricSelector(m)
@@ -529,15 +526,15 @@ func (a *API) deleteSeries(r *http.Request) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
-	sets, err := a.matchers(r)
-	if err != nil {
-		return answer{}, err
-	}
 	give, err := a.opts.Deletions.Take(r.Context(), r.RemoteAddr)
 	if err != nil {
 		return answer{}, err
 	}
 	defer give()
+	sets, err := a.matchers(r)
+	if err != nil {
+		return answer{}, err
+	}
 	deleted, err := a.opts.Deleter.Delete(r.Context(), start.UnixMilli(), end.UnixMilli()+1, sets...)
 	if err != nil && r.Context().Err() == nil {
 		return answer{}, promql.ErrStorage{Err: err}

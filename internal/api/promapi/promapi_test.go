@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -219,18 +220,49 @@ func TestDeepExpressions(t *testing.T) {
 		return strings.Repeat(begin, n) + "up" + strings.Repeat(end, n)
 	}
 	for _, path := range []string{"/api/v1/query?query=", "/api/v1/query_range?start=0&end=1&step=1&query=", "/api/v1/format_query?query="} {
-		for _, expr := range []string{nested("sum(", ")", 1_000_000), nested("-", "", maxWords), nested("1+", "", maxWords/2)} {
+		for _, expr := range []string{nested("sum(", ")", 1_000_000), nested("-", "", query.MaxWords), nested("1+", "", query.MaxWords/2)} {
 			code, body := ask(t, h, http.MethodPost, path+url.QueryEscape(expr))
 			require.Equal(t, http.StatusBadRequest, code, "%.200s", body)
 			require.JSONEq(t, `{"status":"error","errorType":"bad_data","error":"invalid parameter \"query\": it has more than 10000 words"}`, body)
 		}
 	}
 	for _, expr := range []string{
-		nested("sum(", ")", maxWords/3-1), nested("(", ")", maxWords/2-1),
-		`up{instance=~"` + strings.Repeat("a|", maxWords) + `"}`,
+		nested("sum(", ")", query.MaxWords/3-1), nested("(", ")", query.MaxWords/2-1),
+		`up{instance=~"` + strings.Repeat("a|", query.MaxWords) + `"}`,
 	} {
 		code, body := ask(t, h, http.MethodPost, "/api/v1/query?query="+url.QueryEscape(expr))
 		require.Equal(t, http.StatusOK, code, "%.200s", body)
+	}
+}
+
+// TestPatternsAreBounded: no endpoint compiles what one request may not ask for, nor what there is no room for.
+func TestPatternsAreBounded(t *testing.T) {
+	h := newAPI(t, func(o *Options) { o.Deleter = &deleter{} })
+	letters := func(n int) string { return "{instance=~`" + strings.Repeat(`\pL`, n) + "`}" }
+	for path, method := range map[string]string{
+		"query?query=": http.MethodGet, "query_range?start=0&end=1&step=1&query=": http.MethodGet, "format_query?query=": http.MethodGet,
+		"query_exemplars?query=": http.MethodGet, "series?match[]=": http.MethodGet, "labels?match[]=": http.MethodGet,
+		"label/job/values?match[]=": http.MethodGet, "admin/tsdb/delete_series?match[]=": http.MethodPost,
+	} {
+		var code int
+		var body string
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		for _, expr := range []string{letters(19_000), `label_replace(up,"a","b","c",` + "`" + strings.Repeat(`\pL`, 19_000) + "`)"} {
+			code, body = ask(t, h, method, "/api/v1/"+path+url.QueryEscape(expr))
+			require.Equal(t, http.StatusBadRequest, code, path)
+			require.Contains(t, body, "ask in several requests")
+		}
+		runtime.ReadMemStats(&after)
+		require.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(16<<20), path)
+
+		small := admission.NewBudget(16<<20, 0)
+		claim := small.Claim(admission.Client{})
+		r := httptest.NewRequestWithContext(admission.WithClaim(t.Context(), &claim), method, "/api/v1/"+path+url.QueryEscape(letters(100)), nil)
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, r)
+		require.Equal(t, http.StatusTooManyRequests, w.Code, path)
+		require.NotEmpty(t, w.Header().Get("Retry-After"))
 	}
 }
 
@@ -290,6 +322,13 @@ func TestWaitForATurn(t *testing.T) {
 		{0, time.Millisecond, "series?match[]=up"},
 		{0, time.Millisecond, "labels"},
 		{0, time.Millisecond, "label/a/values"},
+		{0, time.Millisecond, "format_query?query=up"},
+		{0, time.Millisecond, "query_exemplars?query=up"},
+		{time.Millisecond, 0, "series?match[]=up"},
+		{0, 0, "labels?timeout=1ms"},
+		{time.Millisecond, 0, "label/a/values"},
+		{time.Millisecond, 0, "format_query?query=up"},
+		{time.Millisecond, 0, "query_exemplars?query=up"},
 	} {
 		taken := turns(c.wait)
 		give, err := taken.Take(t.Context(), "")

@@ -1,0 +1,173 @@
+package query
+
+import (
+	"context"
+	"regexp/syntax"
+	"strings"
+
+	"github.com/prometheus/prometheus/promql/parser"
+	"github.com/prometheus/prometheus/util/strutil"
+
+	"github.com/quern/quern/internal/admission"
+)
+
+const (
+	// MaxWords bounds the words of an expression or selector: names, numbers, texts, operators, parentheses. It is parsed and
+	// evaluated by recursion, and one that nests a million times takes more stack than a process may have, which ends it.
+	MaxWords = 10_000
+	// MaxParsedBytes bounds what parsing takes for one request, its regular expressions above all: a pattern compiles to a
+	// hundred thousand times its length. It is an estimate that errs upwards, see weigher. A list of values such as (a|b|c)
+	// takes some 400 bytes for each of its own, so that there is room for 150 kB of them; a|b|c without
+	// parentheses has room for 1 MB.
+	MaxParsedBytes = 64 << 20
+)
+
+// Admit says whether the PromQL expressions or selectors of one request may be parsed, and charges the memory that parsing takes
+// to the request; see admission.Charge. Whoever parses what came from outside calls it before, since the parser compiles
+// regular expressions on its way. Whether a text means anything is for the parser to say. The error is a
+// *RequestError or admission.ErrNoRoom.
+func Admit(ctx context.Context, texts ...string) error {
+	if len(texts) > MaxSelectors {
+		return badRequest("there are %d selectors, more than the %d that one request may have", len(texts), MaxSelectors)
+	}
+	w := weigher{ctx: ctx}
+	for _, text := range texts {
+		if err := w.text(text); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// weigher estimates what it takes to parse the texts of a request. The numbers are what labels.NewMatcher allocates in
+// all, measured on patterns that are made of one construct each, and rounded up; TestWeightIsEnough holds them to it.
+type weigher struct {
+	ctx context.Context //nolint:containedctx // that of Admit
+	sum int64
+}
+
+const (
+	wordBytes      = 512 // a word in the syntax tree
+	listedBytes    = 64  // a byte of a list of values, which is not compiled
+	scannedBytes   = 300 // a byte of a pattern, to parse it
+	nodeBytes      = 1000
+	literalBytes   = 500       // a character that stands for itself
+	runeBytes      = 72        // an end of a range in a class
+	unicodeBytes   = 256 << 10 // a class such as \pL, which takes long where case does not count
+	wideRangeBytes = 1 << 20
+	// mostSets is how many strings a pattern may stand for and still be kept as those.
+	mostSets = 256
+)
+
+// add counts bytes and charges them.
+func (w *weigher) add(n int64) error {
+	if w.sum += n; w.sum > MaxParsedBytes {
+		return badRequest("the regular expressions and selectors would take more than %d MB to compile, the most that one request may: "+
+			"list fewer values, repeat less, use fewer classes such as \\pL, or ask in several requests", MaxParsedBytes>>20)
+	}
+	return admission.Charge(w.ctx, n)
+}
+
+func (w *weigher) text(text string) error {
+	words := parser.Lex(text)
+	var word, before parser.Item
+	for n := 1; ; n++ {
+		before = word
+		if words.NextItem(&word); word.Typ == parser.EOF || word.Typ == parser.ERROR {
+			return nil
+		}
+		if n > MaxWords {
+			return badRequest("it has more than %d words", MaxWords)
+		}
+		err := w.add(wordBytes + int64(len(word.Val)))
+		// A text that is not compared with = may be a pattern, also of a function such as label_replace.
+		if word.Typ == parser.STRING && before.Typ != parser.EQL && before.Typ != parser.NEQ && err == nil {
+			err = w.quoted(word.Val)
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+func (w *weigher) quoted(text string) error {
+	pattern, err := strutil.Unquote(text)
+	if err != nil {
+		return nil //nolint:nilerr // the parser says it better
+	}
+	return w.pattern(pattern)
+}
+
+// pattern counts a regular expression. What is seen of its text bounds what its syntax tree takes, which tells the rest.
+func (w *weigher) pattern(pattern string) error {
+	if !strings.ContainsAny(pattern, `\.+*?()[]{}^$`) {
+		return w.add(listedBytes * int64(len(pattern)))
+	}
+	scanned := scannedBytes * int64(len(pattern))
+	for i := range len(pattern) - 1 {
+		switch next := pattern[i+1]; {
+		case pattern[i] == '\\' && (next == 'p' || next == 'P'):
+			scanned += unicodeBytes
+		case pattern[i] == '-' && (next >= 0x80 || strings.HasPrefix(pattern[i+1:], `\x`)):
+			// Where case does not count, each character of such a range is looked up.
+			scanned += wideRangeBytes
+		}
+	}
+	if err := w.add(scanned); err != nil {
+		return err
+	}
+	tree, err := syntax.Parse(pattern, syntax.Perl|syntax.DotNL)
+	if err != nil {
+		return nil //nolint:nilerr // the parser says it better
+	}
+	return w.add(max(weigh(tree).bytes-scanned, 0))
+}
+
+// weight is what a part of a pattern compiles to.
+type weight struct {
+	bytes int64
+	// nodes and characters are those of the longest way through it.
+	nodes, characters int64
+	// strings is how many of them it stands for, up to mostSets.
+	strings int64
+}
+
+func weigh(re *syntax.Regexp) weight {
+	w := weight{bytes: nodeBytes + runeBytes*int64(len(re.Rune)), nodes: 1, strings: 1}
+	switch re.Op {
+	case syntax.OpLiteral:
+		w.characters = int64(len(re.Rune))
+		w.bytes = nodeBytes + literalBytes*w.characters
+	case syntax.OpCharClass:
+		w.strings = 0
+		for i := 1; i < len(re.Rune); i += 2 {
+			w.strings = min(w.strings+int64(re.Rune[i]-re.Rune[i-1])+1, mostSets+1)
+		}
+		if w.strings <= mostSets {
+			w.characters = 1
+		}
+	case syntax.OpAlternate:
+		w.strings = 0
+	default:
+	}
+	for _, sub := range re.Sub {
+		s := weigh(sub)
+		w.bytes += s.bytes
+		if re.Op == syntax.OpAlternate {
+			w.nodes, w.characters = max(w.nodes, s.nodes+1), max(w.characters, s.characters)
+			w.strings = min(w.strings+s.strings, mostSets)
+		} else {
+			w.nodes, w.characters = w.nodes+s.nodes, w.characters+s.characters
+			w.strings = min(w.strings*max(s.strings, 1), mostSets)
+		}
+	}
+	switch re.Op {
+	case syntax.OpRepeat:
+		w.bytes *= int64(max(re.Min, re.Max, 1))
+	case syntax.OpConcat:
+		// The strings that it stands for grow by each of its parts, and are copied each time.
+		w.bytes += w.strings * w.nodes * w.characters
+	default:
+	}
+	return w
+}
