@@ -40,6 +40,7 @@ Examples:
 			Usage: "have a server of the embedded store believe its clock",
 			Description: `A server whose clock has jumped ahead by more than a day, or that was off for longer, removes
 nothing that has expired until its clock is right, has run on steadily for a day, or is confirmed.
+It is confirmed from the server's own machine; from others with --enable-admin-api only.
 
 Example:
 

@@ -2,13 +2,11 @@ package app
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
-	"net/http"
 	"time"
 
-	"github.com/quern/quern/internal/client"
+	"github.com/quern/quern/internal/api"
 	"github.com/quern/quern/internal/config"
 	"github.com/quern/quern/internal/throttle"
 )
@@ -45,34 +43,22 @@ func (s *server) doubts() func() {
 	}
 }
 
-// confirmPath has the clock of a server confirmed.
-const confirmPath = "/api/v1/clock/confirm"
-
-// confirms is the endpoint for that.
-type confirms struct{ keeper clockKeeper }
-
-// Register implements api.Registrar.
-func (c confirms) Register(mux *http.ServeMux) {
-	mux.HandleFunc("POST "+confirmPath, func(w http.ResponseWriter, r *http.Request) {
-		if err := c.keeper.ConfirmClock(r.Context()); err != nil {
-			http.Error(w, err.Error(), http.StatusServiceUnavailable)
-			return
-		}
-		w.WriteHeader(http.StatusNoContent)
-	})
+// confirms is the endpoint by which somebody says that the clock is right.
+func (s *server) confirms() api.Registrar {
+	var confirm func(context.Context) error
+	if keeper, ok := s.engine.store.(clockKeeper); ok {
+		confirm = keeper.ConfirmClock
+	}
+	return api.NewConfirmClock(confirm, s.cfg.EnableAdminAPI)
 }
 
 // ConfirmClock has a server of the embedded store believe its clock.
 func ConfirmClock(ctx context.Context, cfg config.Status, stdout, _ io.Writer) error {
-	server := client.Client{URL: cfg.URL}
-	resp, err := server.Do(ctx, http.MethodPost, confirmPath, nil)
+	reply, err := ask(ctx, cfg.URL, api.ConfirmClockPath, nil)
 	if err != nil {
 		return stopped(ctx, err, "stopped")
 	}
-	defer resp.Body.Close()
-	if resp.StatusCode != http.StatusNoContent {
-		return errors.New(server.Name() + " does not confirm its clock: it is no server of an embedded store")
-	}
+	defer reply.Close()
 	fmt.Fprintln(stdout, "The clock is confirmed: rows expire by it.")
 	return nil
 }

@@ -251,9 +251,7 @@ func (s *server) build(ctx context.Context) error {
 		opts.Metadata = s.engine.catalog
 		opts.Extra = []api.Registrar{api.NewRead(reader, s.clk, turns), s.operate(s.engine, turns), s.prometheusAPI(reader, turns)}
 	}
-	if keeper, ok := s.engine.store.(clockKeeper); ok {
-		opts.Extra = append(opts.Extra, confirms{keeper})
-	}
+	opts.Extra = append(opts.Extra, s.confirms())
 	if s.cfg.Pprof {
 		opts.Extra = append(opts.Extra, profiles{})
 	}

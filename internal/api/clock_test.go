@@ -1,0 +1,73 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// Who may say that the clock is right may have rows expire: by default that is whoever is on the server's machine.
+func TestConfirmClock(t *testing.T) {
+	asked := 0
+	confirm := func(context.Context) error {
+		asked++
+		return nil
+	}
+	for _, c := range []struct {
+		name    string
+		anyone  bool
+		method  string
+		peer    string
+		headers http.Header
+		confirm func(context.Context) error
+		want    int
+		says    string
+	}{
+		{name: "from this machine", peer: "127.0.0.1:4711", confirm: confirm, want: 200},
+		{name: "by IPv6", peer: "[::1]:4711", confirm: confirm, want: 200},
+		{name: "by a mapped address", peer: "[::ffff:127.0.0.1]:4711", confirm: confirm, want: 200},
+		{name: "by the address that the server listens on", peer: "192.0.2.1:4711", confirm: confirm, want: 200},
+		{name: "from another", peer: "192.0.2.2:4711", confirm: confirm, want: 403, says: "start the server with --enable-admin-api"},
+		{name: "from another that may", anyone: true, peer: "192.0.2.2:4711", confirm: confirm, want: 200},
+		{
+			name: "through a proxy", peer: "127.0.0.1:4711", headers: http.Header{"X-Forwarded-For": {"192.0.2.2"}},
+			confirm: confirm, want: 403, says: "on the server's own machine",
+		},
+		{name: "from nobody that can be told", peer: "@", confirm: confirm, want: 403},
+		{
+			name: "from a page", peer: "127.0.0.1:4711", headers: http.Header{"Origin": {"http://evil.example"}},
+			confirm: confirm, want: 403, says: "a web page of another origin",
+		},
+		{name: "by GET", method: http.MethodGet, peer: "127.0.0.1:4711", confirm: confirm, want: 405},
+		{name: "over Cassandra", anyone: true, peer: "127.0.0.1:4711", want: 400, says: "nothing to confirm"},
+		{
+			name: "written down nowhere", peer: "127.0.0.1:4711",
+			confirm: func(context.Context) error { return errors.New("no space left") }, want: 503, says: "no space left",
+		},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			h := newServer(t, func(o *Options) { o.Extra = []Registrar{NewConfirmClock(c.confirm, c.anyone)} })
+			method := c.method
+			if method == "" {
+				method = http.MethodPost
+			}
+			listens := &net.TCPAddr{IP: net.IPv4(192, 0, 2, 1), Port: 9095}
+			r := httptest.NewRequestWithContext(context.WithValue(t.Context(), http.LocalAddrContextKey, listens), method, ConfirmClockPath, http.NoBody)
+			r.RemoteAddr = c.peer
+			for name, values := range c.headers {
+				r.Header[name] = values
+			}
+			asked = 0
+			w := httptest.NewRecorder()
+			h.ServeHTTP(w, r)
+			require.Equal(t, c.want, w.Code, w.Body)
+			require.Contains(t, w.Body.String(), c.says)
+			require.Equal(t, c.want == http.StatusOK, asked == 1)
+		})
+	}
+}
