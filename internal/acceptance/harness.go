@@ -130,6 +130,8 @@ type System struct {
 	member *shards.Member
 	runner *rollup.Runner
 	up     bool
+	// astray: the clock has jumped, and the servers of a cluster do not know of it.
+	astray bool
 	// recovery is the runner's, late what queries are told of late data.
 	recovery *recovery.Recovery
 	late     *late.Tracker
@@ -174,7 +176,7 @@ func (s *scope) end() {
 func (s *System) start() {
 	s.life++
 	st := s.open()
-	s.tables = &tables{Store: st}
+	s.tables = &tables{Store: st, astray: func() bool { return s.astray && s.manyWriters }}
 	s.Store = storagetest.NewFaulty(s.tables)
 	s.Steps = stepsOf(st, s.Store)
 	s.build()
@@ -220,9 +222,16 @@ func (s *System) Restart() {
 	s.start()
 }
 
+// JumpClock sets the clock to t, without any time passing. right says that this is what it should be.
+func (s *System) JumpClock(t time.Time, right bool) {
+	s.Clock.Jump(t.Sub(s.Clock.Now()))
+	s.astray = !right
+}
+
 // ConfirmClock has a store that doubts a clock that has jumped, as after an outage of days, believe it.
 func (s *System) ConfirmClock() {
 	s.t.Helper()
+	s.astray = false
 	if keeper, ok := s.inspect().(interface {
 		ConfirmClock(ctx context.Context) error
 	}); ok {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/quern/quern/internal/blocks"
 	"github.com/quern/quern/internal/cache"
+	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/ingest"
 	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/storage"
@@ -26,10 +27,12 @@ import (
 //	    [age-cap=24h] [grace=1m] [delay=2m]
 //	    a new system on a new store, at 00:00
 //	clock T                     move the clock, running nothing
+//	clock-jump T [right]        set the clock without time passing: it is wrong then, or right again
+//	expire                      have what has expired removed
 //	report A@16:10=3 …          one call of ingest
 //	delete A from=T to=T        take back what A has in the range; * is all series
 //	export                      print the raw samples that readers see
-//	run                         run what is due; prints what each run did
+//	run [quiet]                 run what is due; prints what each run did, but quiet where stores differ in it
 //	rows LEVEL | averages LEVEL print a roll-up table
 //	gaps LEVEL                  print its rows that only say that samples may be missing
 //	reaggregate                 ask for all that is closed to be ground again
@@ -140,6 +143,12 @@ func (s *script) command(out *strings.Builder, cmd string, list []datadriven.Cmd
 		s.fresh(a)
 	case "clock":
 		s.sys.SetClock(s.time(a[0].Key))
+	case "clock-jump":
+		s.sys.JumpClock(s.time(a[0].Key), a.get("right", "") != "")
+	case "expire":
+		if err := s.sys.Store.Expire(s.t.Context(), clock.NowMs(s.sys.Clock)); err != nil {
+			s.t.Fatal(err)
+		}
 	case "report":
 		s.report(out, a)
 	case "delete":
@@ -150,6 +159,9 @@ func (s *script) command(out *strings.Builder, cmd string, list []datadriven.Cmd
 		}
 	case "run":
 		runs, err := s.sys.Run()
+		if a.get("quiet", "") != "" {
+			return
+		}
 		for _, r := range runs {
 			s.printRun(out, r)
 		}
