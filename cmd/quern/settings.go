@@ -39,7 +39,8 @@ Examples:
 			Name:  "confirm-clock",
 			Usage: "have a server of the embedded store believe its clock",
 			Description: `A server whose clock has jumped ahead by more than a day, or that was off for longer, removes
-nothing that has expired until its clock is right, has run on steadily for a day, or is confirmed.
+nothing that has expired until its clock is right, has run on for 24 hours, over restarts too, or
+is confirmed.
 It is confirmed from the server's own machine; from others with --enable-admin-api only.
 
 Example:

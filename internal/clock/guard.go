@@ -9,8 +9,10 @@ import (
 const (
 	// MostAhead is how far ahead of the newest time seen a clock may be, and be believed.
 	MostAhead = 24 * time.Hour
-	// SteadyFor is how long a clock that is further ahead has to run on steadily until it is believed.
+	// SteadyFor is how long a clock that is further ahead has to run on, in all, until it is believed.
 	SteadyFor = 24 * time.Hour
+	// MostOff is how far ahead it may go meanwhile by what was not seen: by machines that were off, or slept.
+	MostOff = 7 * 24 * time.Hour
 	// MostStep is how much a clock that runs steadily may be set in one go.
 	MostStep = time.Minute
 )
@@ -31,8 +33,12 @@ func (r Reading) Step(c Clock) time.Duration {
 }
 
 // Guard says whether a clock may be acted on where that cannot be undone. A clock that has jumped ahead, over a restart or
-// while the process ran, may not: until it is back where it can be right, or has run on steadily for SteadyFor, or somebody has
-// confirmed it. It cannot tell such a jump from a process that was off for as long.
+// while the process ran, may not: until it is back where it can be right, or has run on for SteadyFor without being put back,
+// or somebody has confirmed it. It cannot tell such a jump from a process that was off for as long.
+//
+// How long a doubted clock has run on is counted over restarts, as far as processes saw it run: a machine that is off every night would
+// never come to SteadyFor in one go. Whoever puts a clock right that is ahead sets it back, and then the count begins anew; so it does when the
+// clock is further ahead than MostOff explains, since little is known then of where it is now.
 type Guard struct {
 	clk Clock
 
@@ -40,13 +46,33 @@ type Guard struct {
 	// newest is the newest time that was believed, zero for none, and seen is the clock's Elapsed then.
 	newest time.Time
 	seen   time.Duration
-	// doubted is where the clock was, and its Elapsed, when it jumped last; nil while it is believed.
-	doubted *Reading
+	// doubt is nil while the clock is believed.
+	doubt *doubt
 }
 
-// NewGuard makes one for a clock that was believed at a time before, zero for none.
-func NewGuard(clk Clock, newest time.Time) *Guard {
-	return &Guard{clk: clk, newest: newest, seen: clk.Elapsed()}
+// doubt is a clock that is doubted.
+type doubt struct {
+	last Reading
+	// ran is how long it has run on.
+	ran time.Duration
+}
+
+// Memory is what a guard tells the guard of the next process.
+type Memory struct {
+	// Newest is the newest time that was believed, zero for none.
+	Newest time.Time
+	// Doubted is the time of a clock that was doubted when it was last looked at, zero for none, and Ran how long it had run on.
+	Doubted time.Time
+	Ran     time.Duration
+}
+
+// NewGuard makes one that goes on from what a guard before knew.
+func NewGuard(clk Clock, before Memory) *Guard {
+	g := &Guard{clk: clk, newest: before.Newest, seen: clk.Elapsed()}
+	if !before.Doubted.IsZero() {
+		g.doubt = &doubt{Reading{before.Doubted, g.seen}, before.Ran}
+	}
+	return g
 }
 
 // Check is nil while the clock may be acted on. The error says what is wrong.
@@ -59,19 +85,32 @@ func (g *Guard) Check() error {
 		if r.now.After(g.newest) {
 			g.newest, g.seen = r.now, r.at
 		}
-		g.doubted = nil
+		g.doubt = nil
 		return nil
 	}
-	if d := g.doubted; d == nil || d.Step(g.clk).Abs() > MostStep {
-		g.doubted = &r
+	if g.doubt == nil {
+		g.doubt = &doubt{last: r}
 	}
-	left := SteadyFor - (r.at - g.doubted.at)
+	g.doubt.saw(r)
+	left := SteadyFor - g.doubt.ran
 	if left <= 0 {
 		g.believe(r)
 		return nil
 	}
 	return fmt.Errorf("the clock says %s, %s ahead of the newest time that was seen before: it is confirmed, or has run on for another %s, before anything expires by it",
 		r.now.Format(time.RFC3339), r.now.Sub(expected).Round(time.Minute), left.Round(time.Minute))
+}
+
+// saw counts the time since the clock was last looked at, unless it was set meanwhile.
+func (d *doubt) saw(r Reading) {
+	ran := r.at - d.last.at
+	step := r.now.Sub(d.last.now) - ran
+	if step < -MostStep || step > MostOff {
+		d.ran = 0
+	} else {
+		d.ran += ran
+	}
+	d.last = r
 }
 
 // Confirm has the clock believed as it is.
@@ -81,11 +120,15 @@ func (g *Guard) Confirm() {
 	g.believe(Read(g.clk))
 }
 
-func (g *Guard) believe(r Reading) { g.newest, g.seen, g.doubted = r.now, r.at, nil }
+func (g *Guard) believe(r Reading) { g.newest, g.seen, g.doubt = r.now, r.at, nil }
 
-// Newest is the newest time that was believed, for the next process.
-func (g *Guard) Newest() time.Time {
+// Memory is what the guard knows as of the last Check, for the next process.
+func (g *Guard) Memory() Memory {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.newest
+	m := Memory{Newest: g.newest}
+	if g.doubt != nil {
+		m.Doubted, m.Ran = g.doubt.last.now, g.doubt.ran
+	}
+	return m
 }

@@ -1,6 +1,7 @@
 package clock
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -16,14 +17,14 @@ func TestGuard(t *testing.T) {
 	}{
 		{"a new store believes whatever clock it has", time.Time{}, func(t *testing.T, _ *Simulated, g *Guard) {
 			require.NoError(t, g.Check())
-			require.Equal(t, noon, g.Newest())
+			require.Equal(t, noon, g.Memory().Newest)
 		}},
 		{"a short outage", noon.Add(-MostAhead), func(t *testing.T, _ *Simulated, g *Guard) { require.NoError(t, g.Check()) }},
 		{"ahead at start, and right again", noon.Add(-9 * 24 * time.Hour), func(t *testing.T, clk *Simulated, g *Guard) {
 			require.ErrorContains(t, g.Check(), "the clock says 2025-11-21T12:00:00Z, 216h0m0s ahead of the newest time that was seen before")
 			clk.Jump(-9 * 24 * time.Hour)
 			require.NoError(t, g.Check())
-			require.Equal(t, noon.Add(-9*24*time.Hour), g.Newest())
+			require.Equal(t, noon.Add(-9*24*time.Hour), g.Memory().Newest)
 		}},
 		{"ahead in the middle", noon, func(t *testing.T, clk *Simulated, g *Guard) {
 			clk.Set(noon.Add(240 * time.Hour)) // which is time that passes
@@ -32,12 +33,12 @@ func TestGuard(t *testing.T) {
 			require.NoError(t, g.Check())
 			clk.Jump(MostAhead + time.Second)
 			require.Error(t, g.Check())
-			require.Equal(t, noon.Add(240*time.Hour+MostAhead), g.Newest(), "what is doubted is not remembered")
+			require.Equal(t, noon.Add(240*time.Hour+MostAhead), g.Memory().Newest, "what is doubted is not remembered")
 		}},
 		{"behind, and right again", noon, func(t *testing.T, clk *Simulated, g *Guard) {
 			clk.Jump(-50 * 365 * 24 * time.Hour)
 			require.NoError(t, g.Check(), "nothing expires by a clock that is behind")
-			require.Equal(t, noon, g.Newest())
+			require.Equal(t, noon, g.Memory().Newest)
 			clk.Set(clk.Now().Add(time.Hour))
 			require.NoError(t, g.Check())
 			clk.Jump(50*365*24*time.Hour + MostAhead)
@@ -54,26 +55,80 @@ func TestGuard(t *testing.T) {
 			clk.Jump(MostAhead + time.Minute)
 			require.Error(t, g.Check(), "once is not for ever")
 		}},
-		{"not steady", noon.Add(-72 * time.Hour), func(t *testing.T, clk *Simulated, g *Guard) {
+		{"put back again and again", noon.Add(-72 * time.Hour), func(t *testing.T, clk *Simulated, g *Guard) {
 			for range 30 {
 				require.Error(t, g.Check())
 				clk.Set(clk.Now().Add(time.Hour))
-				clk.Jump(2 * time.Minute)
+				clk.Jump(-MostStep - time.Second)
 			}
+		}},
+		{"further and further ahead", noon.Add(-72 * time.Hour), func(t *testing.T, clk *Simulated, g *Guard) {
+			for range 30 {
+				require.Error(t, g.Check())
+				clk.Set(clk.Now().Add(23 * time.Hour))
+				clk.Jump(MostOff + time.Second)
+			}
+		}},
+		{"asleep every night", noon.Add(-72 * time.Hour), func(t *testing.T, clk *Simulated, g *Guard) {
+			for range 3 {
+				require.Error(t, g.Check())
+				clk.Set(clk.Now().Add(9 * time.Hour))
+				clk.Jump(15 * time.Hour)
+			}
+			require.NoError(t, g.Check())
 		}},
 		{"confirmed", noon.Add(-72 * time.Hour), func(t *testing.T, clk *Simulated, g *Guard) {
 			require.Error(t, g.Check())
 			g.Confirm()
 			require.NoError(t, g.Check())
-			require.Equal(t, noon, g.Newest())
+			require.Equal(t, noon, g.Memory().Newest)
 			clk.Jump(-72 * time.Hour)
 			g.Confirm()
-			require.Equal(t, noon.Add(-72*time.Hour), g.Newest(), "also back")
+			require.Equal(t, noon.Add(-72*time.Hour), g.Memory().Newest, "also back")
 		}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			clk := NewSimulated(noon)
-			c.do(t, clk, NewGuard(clk, c.newest))
+			c.do(t, clk, NewGuard(clk, Memory{Newest: c.newest}))
+		})
+	}
+}
+
+// TestGuardOverRestarts: each line is a day of a machine that is off for the rest of it, with a clock that was doubted at first.
+func TestGuardOverRestarts(t *testing.T) {
+	const hour = time.Hour
+	begin := time.Date(2025, time.November, 24, 8, 0, 0, 0, time.UTC)
+	type day struct {
+		off, set, on time.Duration // how long it was off, by how much its clock was set meanwhile, how long it is on then
+		doubted      bool
+	}
+	for _, c := range []struct {
+		name string
+		days []day
+	}{
+		{"off every night", []day{{72 * hour, 0, 9 * hour, true}, {15 * hour, 0, 9 * hour, true}, {15 * hour, 0, 6 * hour, false}, {15 * hour, 0, hour, false}}},
+		{"on for an hour a day", append(slices.Repeat([]day{{72 * hour, 0, hour, true}}, 23), day{72 * hour, 0, hour, false})},
+		{"restarts without a pause", append(slices.Repeat([]day{{72 * hour, 0, 0, true}}, 100), day{0, 0, hour, true})},
+		{"wrong at each boot, and put right", slices.Repeat([]day{{0, 216 * hour, 12 * hour, true}, {0, -216 * hour, hour, false}}, 20)},
+		{"the same wrong time at each boot", slices.Repeat([]day{{0, 216 * hour, 12 * hour, true}, {0, -228 * hour, 0, false}}, 20)},
+		{"put back while it was off, not far enough", []day{{0, 216 * hour, 23 * hour, true}, {0, -hour, 23 * hour, true}, {0, 0, hour, false}}},
+		{"ahead once more", []day{{0, 216 * hour, 23 * hour, true}, {0, MostOff + hour, 23 * hour, true}, {0, 0, hour, false}}},
+		{"off for weeks", []day{{72 * hour, 0, 23 * hour, true}, {MostOff + hour, 0, 23 * hour, true}, {0, 0, hour, false}}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			now, memory := begin, Memory{Newest: begin}
+			for i, d := range c.days {
+				clk := NewSimulated(now.Add(d.off + d.set)) // whose Elapsed begins anew
+				g := NewGuard(clk, memory)
+				err := g.Check()
+				for range d.on / (10 * time.Minute) {
+					clk.Set(clk.Now().Add(10 * time.Minute))
+					err = g.Check()
+				}
+				require.Equal(t, d.doubted, err != nil, "day %d: %v", i, err)
+				now, memory = clk.Now(), g.Memory()
+				require.Equal(t, d.doubted, !memory.Doubted.IsZero())
+			}
 		})
 	}
 }

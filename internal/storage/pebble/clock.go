@@ -11,11 +11,14 @@ import (
 	"github.com/quern/quern/internal/clock"
 )
 
-// keepClock is how often the newest time is written down while the store is used.
+// keepClock is how often what is known of the clock is written down while the store is used.
 const keepClock = 30 * time.Second
 
-// loadClock makes the guard of the clock, which goes on from the newest time that a process before has written down. One of
-// a version that wrote none down has left the time of its last raw chunk.
+// doubtBytes is the size of metaDoubt: the time of a clock that is doubted, and for how long it has run on, in ms.
+const doubtBytes = 16
+
+// loadClock makes the guard of the clock, which goes on from what a process before has written down. One of
+// a version that wrote nothing down has left the time of its last raw chunk.
 func (s *Store) loadClock() error {
 	ms, err := s.getCounter(metaClock)
 	if err != nil {
@@ -28,8 +31,16 @@ func (s *Store) loadClock() error {
 	case s.newest != blocks.ID{}:
 		newest = time.UnixMilli(s.newest.TimeMs()).UTC()
 	}
-	s.guard = clock.NewGuard(s.clk, newest)
-	s.kept = newest
+	s.kept = clock.Memory{Newest: newest}
+	doubted, err := s.get(metaKey(metaDoubt))
+	if err != nil {
+		return err
+	}
+	if len(doubted) == doubtBytes {
+		s.kept.Doubted = time.UnixMilli(int64(binary.BigEndian.Uint64(doubted))).UTC()
+		s.kept.Ran = time.Duration(binary.BigEndian.Uint64(doubted[8:])) * time.Millisecond
+	}
+	s.guard = clock.NewGuard(s.clk, s.kept)
 	return nil
 }
 
@@ -39,37 +50,53 @@ func (s *Store) ClockDoubt() error { return s.guard.Check() }
 // ConfirmClock has the clock believed as it is.
 func (s *Store) ConfirmClock(ctx context.Context) error {
 	s.guard.Confirm()
-	return s.do(ctx, "confirm the clock", func() error { return s.keepTime(lsm.Sync) })
+	return s.do(ctx, "confirm the clock", s.keepTime)
 }
 
 // CheckClock implements storage.Store: WholeFrom does not go by a clock that is doubted.
 func (s *Store) CheckClock(ctx context.Context) error { return s.begin(ctx, "check the clock") }
 
-// sawTime looks at the clock, and writes the newest time down now and again. It need not be durable soon: a time that is
-// somewhat older has a jump found as well.
+// sawTime looks at the clock, and writes down now and again what is known of it. It is synced: nothing else may be for
+// hours, and after a power loss the clock would be doubted for want of it.
 func (s *Store) sawTime(ctx context.Context) error {
-	if s.guard.Check() != nil || s.guard.Newest().Sub(s.keptTime()) < keepClock {
-		return nil //nolint:nilerr // a time that is doubted is not written down, and ClockDoubt says why
+	_ = s.guard.Check() // ClockDoubt says what it says
+	m, kept := s.guard.Memory(), s.keptClock()
+	if m.Newest.Sub(kept.Newest) < keepClock && (m.Ran-kept.Ran).Abs() < keepClock && m.Doubted.IsZero() == kept.Doubted.IsZero() {
+		return nil
 	}
-	return s.do(ctx, "write down the time", func() error { return s.keepTime(lsm.NoSync) })
+	return s.do(ctx, "write down the time", s.keepTime)
 }
 
-func (s *Store) keptTime() time.Time {
+func (s *Store) keptClock() clock.Memory {
 	s.clockMu.Lock()
 	defer s.clockMu.Unlock()
 	return s.kept
 }
 
-func (s *Store) keepTime(sync *lsm.WriteOptions) error {
+// keepTime writes down what is known of the clock.
+func (s *Store) keepTime() error {
 	s.clockMu.Lock()
 	defer s.clockMu.Unlock()
-	newest := s.guard.Newest()
-	if newest.Equal(s.kept) {
+	m := s.guard.Memory()
+	if m == s.kept {
 		return nil
 	}
-	if err := s.db.Set(metaKey(metaClock), binary.BigEndian.AppendUint64(nil, uint64(newest.UnixMilli())), sync); err != nil {
+	batch := s.db.NewBatch()
+	err := batch.Set(metaKey(metaClock), binary.BigEndian.AppendUint64(nil, uint64(m.Newest.UnixMilli())), nil)
+	switch {
+	case err != nil:
+	case m.Doubted.IsZero():
+		err = batch.Delete(metaKey(metaDoubt), nil)
+	default:
+		text := binary.BigEndian.AppendUint64(make([]byte, 0, doubtBytes), uint64(m.Doubted.UnixMilli()))
+		err = batch.Set(metaKey(metaDoubt), binary.BigEndian.AppendUint64(text, uint64(m.Ran.Milliseconds())), nil)
+	}
+	if err == nil {
+		err = batch.Commit(lsm.Sync)
+	}
+	if err = closed(batch, err); err != nil {
 		return err
 	}
-	s.kept = newest
+	s.kept = m
 	return nil
 }

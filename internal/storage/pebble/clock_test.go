@@ -1,6 +1,7 @@
 package pebble
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
@@ -97,6 +98,58 @@ func TestClockFarAhead(t *testing.T) {
 			require.NoError(t, st.ClockDoubt(), "it is confirmed for the next process too")
 			require.NoError(t, st.Expire(t.Context(), now()))
 			require.Zero(t, chunks())
+			require.NoError(t, st.Close())
+		})
+	}
+}
+
+// TestClockDoubtedOverNights: a machine was off for a week, and is off every night. For how long its clock has run on is counted over its
+// restarts, whether they are in order or after a crash, until it is believed. One that is wrong every morning, and put right, never is.
+func TestClockDoubtedOverNights(t *testing.T) {
+	const hour = time.Hour
+	for _, wrong := range []bool{false, true} {
+		t.Run(fmt.Sprintf("wrong=%t", wrong), func(t *testing.T) {
+			noLeaks(t)
+			clk := clock.NewSimulated(time.Date(2025, time.November, 21, 17, 0, 0, 0, time.UTC))
+			fs := vfs.NewCrashableMem()
+			open := func() *Store {
+				return mustOpen(t, "/data", Options{
+					Settings: storagetest.TestSettings(), Clock: clk, FS: fs,
+					Policy: storage.Policy{Retention: storage.Retention{48 * hour, 0, 0, 0}}.Always,
+				})
+			}
+			st := open()
+			works := func(d time.Duration) {
+				for range d / (30 * time.Minute) {
+					clk.Set(clk.Now().Add(30 * time.Minute))
+					require.NoError(t, st.Heartbeat(t.Context(), storage.Worker{ID: "w"}, time.Hour))
+				}
+			}
+			off := func(d time.Duration, crashes bool) {
+				clone := fs.CrashClone(vfs.CrashCloneCfg{})
+				require.NoError(t, st.Close())
+				if crashes {
+					fs = clone
+				}
+				clk.Jump(d)
+				st = open()
+			}
+			works(hour)
+			off(7*24*hour, false)
+			for day := range 6 {
+				doubted := wrong || day < 2
+				works(9 * hour)
+				require.Equal(t, doubted, st.ClockDoubt() != nil, "day %d", day)
+				if wrong {
+					clk.Jump(-7 * 24 * hour)
+					works(hour)
+					require.NoError(t, st.ClockDoubt())
+					off(7*24*hour+14*hour, day%2 == 0)
+				} else {
+					off(15*hour, day%2 == 0)
+				}
+				require.Equal(t, doubted, st.ClockDoubt() != nil, "the morning after day %d", day)
+			}
 			require.NoError(t, st.Close())
 		})
 	}

@@ -28,6 +28,7 @@ const (
 // The keys of tableMeta.
 const (
 	metaClock    = "clock"
+	metaDoubt    = "clock_doubt"
 	metaExpired  = "expired"
 	metaFence    = "fence"
 	metaNewestID = "newest_id"

@@ -92,10 +92,10 @@ type Store struct {
 	// newest is what NewestID was when the store was opened.
 	newest blocks.ID
 
-	// guard says whether the clock is believed; kept is the newest time that is written down.
+	// guard says whether the clock is believed; kept is what is written down of it.
 	guard   *clock.Guard
 	clockMu sync.Mutex
-	kept    time.Time
+	kept    clock.Memory
 
 	errorsMu sync.Mutex
 
@@ -380,8 +380,8 @@ func (s *Store) load(o *Options) error {
 // Close waits for the writes under way, syncs the log and closes the store. Memtables
 // are not flushed: the next Open replays the log.
 func (s *Store) Close() error {
-	if s.disk.admit(0) == nil && s.guard.Check() == nil && s.failures.check() == nil {
-		if err := s.run("write down the time", func() error { return s.keepTime(lsm.Sync) }); err != nil {
+	if _ = s.guard.Check(); s.disk.admit(0) == nil && s.failures.check() == nil {
+		if err := s.run("write down the time", s.keepTime); err != nil {
 			s.log.Warn("the time is not written down: a clock that jumps is found by an older one", "err", err)
 		}
 	}
