@@ -55,7 +55,7 @@ func openBoth(t *testing.T, s storage.Settings, r storage.Retention, clk clock.C
 }
 
 func TestAcceptance(t *testing.T) {
-	acceptance.Run(t, acceptance.Backend{Open: openAny, Stride: 23, Histories: 2, ManyWriters: true})
+	acceptance.Run(t, acceptance.Backend{Open: openAny, Stride: 41, Histories: 2, ManyWriters: true})
 }
 
 // openAny makes an empty store. What it returns opens it, each time for another process.
