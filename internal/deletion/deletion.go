@@ -77,7 +77,7 @@ func (d *Deleter) Delete(ctx context.Context, startMs, endMs int64, sets ...[]*l
 	for i, set := range sets {
 		sels[i] = set
 	}
-	groups, err := d.q.Groups(sels...)
+	groups, err := d.q.Groups(ctx, sels...)
 	if err != nil {
 		return Result{}, err
 	}

@@ -148,7 +148,9 @@ func TestReaders(t *testing.T) {
 	for l, err := range latest.All() {
 		t.Fatal(l, err)
 	}
-	require.Len(t, w.index.Select(set(t, "cpu")), 1)
+	ids, err := w.index.Select(t.Context(), set(t, "cpu"))
+	require.NoError(t, err)
+	require.Len(t, ids, 1)
 }
 
 // A series of which nothing is left makes room for another, of its source and in the store.

@@ -61,7 +61,10 @@ func (x *Explainer) Explain(ctx context.Context, sels []query.Selector, atMs int
 	if atMs < -62_135_596_800_000 || atMs > year9999 {
 		return Answer{}, &query.RequestError{Message: "time must lie in the years 1 to 9999"}
 	}
-	ids := x.index.Select(sels...)
+	ids, err := x.index.Select(ctx, sels...)
+	if err != nil {
+		return Answer{}, err
+	}
 	out := Answer{Time: atMs, Now: clock.NowMs(x.clk), Matched: len(ids), Series: []Series{}}
 	ids = ids[:min(limit, len(ids))]
 	if len(ids) == 0 {

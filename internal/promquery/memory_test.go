@@ -7,12 +7,14 @@ import (
 	"iter"
 	"math"
 	"runtime"
+	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/promql"
+	promstorage "github.com/prometheus/prometheus/storage"
 	"github.com/stretchr/testify/require"
 
 	"github.com/quern/quern/internal/blocks"
@@ -73,7 +75,7 @@ func TestRowsCountAsWhatTheyHold(t *testing.T) {
 	for _, function := range []string{"max_over_time", "quantile_over_time"} {
 		for _, most := range []int64{50_000, 200_000} {
 			t.Run(fmt.Sprintf("%s/%d", function, most), func(t *testing.T) {
-				groups, err := w.q.Groups(query.Selector{labels.MustNewMatcher(labels.MatchEqual, metric.NameLabel, "x")})
+				groups, err := w.q.Groups(t.Context(), query.Selector{labels.MustNewMatcher(labels.MatchEqual, metric.NameLabel, "x")})
 				require.NoError(t, err)
 				var reads sync.WaitGroup
 				src := &rows{
@@ -99,5 +101,81 @@ func TestRowsCountAsWhatTheyHold(t *testing.T) {
 				runtime.KeepAlive(src)
 			})
 		}
+	}
+}
+
+// TestSelectorsAreBounded: an expression may have thousands of selectors, of which each holds what it matches until the end.
+func TestSelectorsAreBounded(t *testing.T) {
+	const series = 2000
+	w := newWorld(t, "model", retention, now)
+	for i := range series {
+		w.id(named("m", metric.Label{Name: "i", Value: fmt.Sprint(i)}, metric.Label{Name: "path", Value: "/some/longer/label/value"}))
+	}
+	few := query.New(w.store, w.index, w.store.Settings(), w.store.WholeFrom, clock.NewSimulated(time.UnixMilli(now)), query.Options{MaxSeries: series})
+	exec := func(q *query.Querier, expr string) (err error, took int64) {
+		engine, queryable := New(q, Options{})
+		r, err := engine.NewInstantQuery(t.Context(), queryable, nil, expr, time.UnixMilli(now))
+		require.NoError(t, err)
+		defer r.Close()
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		err = r.Exec(t.Context()).Err
+		runtime.ReadMemStats(&after)
+		return err, int64(after.TotalAlloc - before.TotalAlloc)
+	}
+	same := func(n int) string { return strings.Repeat("m or ", n-1) + "m" }
+	different := func(n int) string {
+		var all []string
+		for i := range n {
+			all = append(all, fmt.Sprintf(`m{i!="x%d"}`, i))
+		}
+		return strings.Join(all, " or ")
+	}
+	for name, expr := range map[string]func(n int) string{"the same": same, "different": different} {
+		err, allowed := exec(few, expr(4))
+		require.NoError(t, err, name)
+		for _, n := range []int{5, 1000} {
+			err, took := exec(few, expr(n))
+			var bad *query.RequestError
+			require.ErrorAs(t, err, &bad, "%s: %d", name, n)
+			require.Contains(t, err.Error(), "narrow them")
+			// Of the selectors that nobody looked for, what the engine makes of their texts is left.
+			require.Less(t, took, 2*allowed+int64(n)<<14, "%s: %d", name, n)
+		}
+	}
+	// Those with the same matchers share what they have found, labels too.
+	_, one := exec(w.q, same(1))
+	_, hundred := exec(w.q, same(100))
+	require.Less(t, hundred, 40*one)
+}
+
+// TestListsAreBounded: of the series that are listed, those within the limit count.
+func TestListsAreBounded(t *testing.T) {
+	const series = 2000
+	w := newWorld(t, "model", retention, now)
+	for i := range series {
+		w.id(named("m", metric.Label{Name: "i", Value: fmt.Sprintf("%04d", series-i)}))
+	}
+	few := query.New(w.store, w.index, w.store.Settings(), w.store.WholeFrom, clock.NewSimulated(time.UnixMilli(now)), query.Options{MaxSeries: series})
+	_, queryable := New(few, Options{})
+	name := labels.MustNewMatcher(labels.MatchEqual, metric.NameLabel, "m")
+	for limit, ends := range map[int]int{0: 4, 10: 150} {
+		q, err := queryable.Querier(math.MinInt64, now)
+		require.NoError(t, err)
+		hints := &promstorage.SelectHints{Start: math.MinInt64, End: now, Limit: limit, Func: "series"}
+		for range ends {
+			set := q.Select(t.Context(), true, hints, name)
+			require.NoError(t, set.Err())
+			require.True(t, set.Next())
+			require.Equal(t, "0001", set.At().Labels().Get("i"))
+		}
+		var bad *query.RequestError
+		if limit == 0 {
+			require.ErrorAs(t, q.Select(t.Context(), true, hints, name).Err(), &bad)
+		}
+		gone, cancel := context.WithCancel(t.Context())
+		cancel()
+		require.ErrorIs(t, q.Select(gone, true, hints, name).Err(), context.Canceled)
+		require.NoError(t, q.Close())
 	}
 }

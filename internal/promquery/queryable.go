@@ -5,7 +5,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"hash/maphash"
 	"slices"
+	"strings"
 	"sync"
 	"unsafe"
 
@@ -47,6 +49,18 @@ type querier struct {
 	mu      sync.Mutex
 	cancels []context.CancelFunc
 	reads   sync.WaitGroup
+
+	// found is what selectors have found, by what they ask for: an expression may have the same one many times.
+	found map[string]*found
+	// matches are the series that are held for all selectors; see query.Querier.Bound.
+	matches int
+}
+
+// found is what a selector has found, which others with the same matchers share.
+type found struct {
+	groups    []query.Group
+	series    []foundSeries
+	scattered bool
 }
 
 // Close implements storage.LabelQuerier. It ends what is still being read.
@@ -98,13 +112,7 @@ func atMost(hints *storage.LabelHints, words []string) []string {
 func (q *querier) Select(
 	ctx context.Context, sortSeries bool, hints *storage.SelectHints, matchers ...*labels.Matcher,
 ) storage.SeriesSet {
-	var groups []query.Group
-	var err error
-	if hints != nil && hints.Func == "series" {
-		groups, err = q.q.GroupsSince(ctx, hints.Start, matchers)
-	} else {
-		groups, err = q.q.Groups(matchers)
-	}
+	found, err := q.find(ctx, hints, matchers)
 	if err != nil {
 		return storage.ErrSeriesSet(err)
 	}
@@ -112,36 +120,118 @@ func (q *querier) Select(
 	if q.plan != nil {
 		warn = &q.plan.warnings
 	}
-	ctx, cancel := context.WithCancel(ctx)
-	q.mu.Lock()
-	q.cancels = append(q.cancels, cancel)
-	q.mu.Unlock()
-
 	mint, maxt, limit := q.mint, q.maxt, 0
 	if hints != nil {
 		mint, maxt, limit = hints.Start, hints.End, hints.Limit
 	}
-	found, scattered := seriesOf(groups)
+	series := found.refs()
 	if sortSeries {
-		slices.SortFunc(found, func(a, b foundSeries) int { return labels.Compare(a.labels, b.labels) })
+		slices.SortFunc(series, func(a, b *foundSeries) int { return compare(a.stored, b.stored) })
 	}
-	if limit > 0 && len(found) > limit {
-		found = found[:limit]
+	if limit > 0 && len(series) > limit {
+		series = slices.Clone(series[:limit])
 	}
+	ctx, cancel := context.WithCancel(ctx)
+	q.mu.Lock()
+	q.cancels = append(q.cancels, cancel)
+	q.mu.Unlock()
 	// The engine takes the iterators of all series of timestamp's at once.
-	keep := sortSeries || scattered || hints != nil && hints.Func == "timestamp"
-	held := newHeld(ctx, &q.reads, groups, q.maxSamples, keep)
+	keep := sortSeries || found.scattered || hints != nil && hints.Func == "timestamp"
+	held := newHeld(ctx, &q.reads, found.groups, q.maxSamples, keep)
 	if r := q.plan.of(matchers); r != nil {
-		return newSet(found, warn, &rows{reading: r, q: q.q, warn: warn, loader: newLoader[[]query.Span](held), scattered: scattered})
+		return newSet(series, warn, &rows{reading: r, q: q.q, warn: warn, loader: newLoader[[]query.Span](held), scattered: found.scattered})
 	}
-	return newSet(found, warn, &samples{mint: mint, maxt: maxt, warn: warn, loader: newLoader[points](held)})
+	return newSet(series, warn, &samples{mint: mint, maxt: maxt, warn: warn, loader: newLoader[points](held)})
+}
+
+// find is what matchers find, with series that hints leave out left out. The error is a *query.RequestError, why ctx is done, or
+// the store's.
+func (q *querier) find(ctx context.Context, hints *storage.SelectHints, matchers []*labels.Matcher) (*found, error) {
+	if err := ctx.Err(); err != nil { // where one selector has failed, others are still asked
+		return nil, err
+	}
+	if err := q.q.Bound(q.matches); err != nil {
+		return nil, err
+	}
+	listed := hints != nil && hints.Func == "series"
+	var key strings.Builder
+	if listed {
+		fmt.Fprint(&key, hints.Start)
+	}
+	for _, m := range matchers {
+		key.WriteByte(',')
+		key.WriteString(m.String())
+	}
+	if f := q.found[key.String()]; f != nil {
+		n := len(f.series)
+		if hints != nil && hints.Limit > 0 {
+			n = min(n, hints.Limit)
+		}
+		q.matches += n
+		return f, q.q.Bound(q.matches)
+	}
+	var groups []query.Group
+	var err error
+	if listed {
+		groups, err = q.q.GroupsSince(ctx, hints.Start, matchers)
+	} else {
+		groups, err = q.q.Groups(ctx, matchers)
+	}
+	if err != nil {
+		return nil, err
+	}
+	f := &found{groups: groups}
+	for _, g := range groups {
+		q.matches += len(g.IDs())
+	}
+	if err := q.q.Bound(q.matches); err != nil {
+		return nil, err
+	}
+	if f.series, f.scattered, err = seriesOf(ctx, groups); err != nil {
+		return nil, err
+	}
+	if q.found == nil {
+		q.found = make(map[string]*found)
+	}
+	q.found[key.String()] = f
+	return f, nil
+}
+
+// refs are the series, to be sorted and cut.
+func (f *found) refs() []*foundSeries {
+	out := make([]*foundSeries, len(f.series))
+	for i := range f.series {
+		out[i] = &f.series[i]
+	}
+	return out
 }
 
 // foundSeries is a series and where it rests. It rests in several places if it has been given
 // several ids, as when other labels come to name its source.
 type foundSeries struct {
-	labels labels.Labels
+	stored metric.Labels // the index's own
 	places []place
+
+	named labels.Labels // once they were asked for
+}
+
+// labels are made once for all selectors that share the series, which one goroutine evaluates.
+func (f *foundSeries) labels() labels.Labels {
+	if f.named.IsEmpty() {
+		b := labels.NewScratchBuilder(len(f.stored))
+		for _, l := range f.stored {
+			b.Add(l.Name, l.Value)
+		}
+		f.named = b.Labels()
+	}
+	return f.named
+}
+
+// compare orders as labels.Compare does.
+func compare(a, b metric.Labels) int {
+	return slices.CompareFunc(a, b, func(a, b metric.Label) int {
+		return cmp.Or(strings.Compare(a.Name, b.Name), strings.Compare(a.Value, b.Value))
+	})
 }
 
 type place struct {
@@ -150,7 +240,7 @@ type place struct {
 
 // seriesOf are the series of groups, each once. They are scattered if one of them rests in
 // several places.
-func seriesOf(groups []query.Group) (found []foundSeries, scattered bool) {
+func seriesOf(ctx context.Context, groups []query.Group) (found []foundSeries, scattered bool, err error) {
 	n := 0
 	for _, g := range groups {
 		n += len(g.IDs())
@@ -158,15 +248,20 @@ func seriesOf(groups []query.Group) (found []foundSeries, scattered bool) {
 	found = make([]foundSeries, 0, n)
 	places := make([]place, 0, n)
 	at := make(map[uint64]int, n)
-	b := labels.NewScratchBuilder(16)
+	seed := maphash.MakeSeed()
+	var key []byte
 	for gi, g := range groups {
+		if err := ctx.Err(); err != nil {
+			return nil, false, err
+		}
 		for i := range g.IDs() {
-			ls := toLabels(&b, g.Labels(i))
-			hash := ls.Hash()
+			ls := g.Labels(i)
+			key = ls.AppendKey(key[:0])
+			hash := maphash.Bytes(seed, key)
 			other, hit := at[hash]
-			if hit && !labels.Equal(found[other].labels, ls) {
+			if hit && !slices.Equal(found[other].stored, ls) {
 				// Two series with one hash: rare beyond caring what it costs.
-				other = slices.IndexFunc(found, func(f foundSeries) bool { return labels.Equal(f.labels, ls) })
+				other = slices.IndexFunc(found, func(f foundSeries) bool { return slices.Equal(f.stored, ls) })
 				hit = other >= 0
 			} else if !hit {
 				at[hash] = len(found)
@@ -178,18 +273,10 @@ func seriesOf(groups []query.Group) (found []foundSeries, scattered bool) {
 			}
 			places = append(places, place{gi, i})
 			end := len(places)
-			found = append(found, foundSeries{labels: ls, places: places[end-1 : end : end]})
+			found = append(found, foundSeries{stored: ls, places: places[end-1 : end : end]})
 		}
 	}
-	return found, scattered
-}
-
-func toLabels(b *labels.ScratchBuilder, ls metric.Labels) labels.Labels {
-	b.Reset()
-	for _, l := range ls {
-		b.Add(l.Name, l.Value)
-	}
-	return b.Labels()
+	return found, scattered, nil
 }
 
 // source reads the points of series.
@@ -329,13 +416,13 @@ func (r *rows) points(places []place) (points, error) {
 
 // set is a storage.SeriesSet.
 type set struct {
-	all    []foundSeries
+	all    []*foundSeries
 	at     int
 	warn   *query.Warnings
 	source source
 }
 
-func newSet(all []foundSeries, warn *query.Warnings, src source) *set {
+func newSet(all []*foundSeries, warn *query.Warnings, src source) *set {
 	return &set{all: all, at: -1, warn: warn, source: src}
 }
 
@@ -344,7 +431,7 @@ func (s *set) Next() bool {
 	return s.at < len(s.all)
 }
 
-func (s *set) At() storage.Series { return &series{foundSeries: &s.all[s.at], source: s.source} }
+func (s *set) At() storage.Series { return &series{foundSeries: s.all[s.at], source: s.source} }
 
 func (s *set) Err() error { return nil }
 
@@ -363,7 +450,7 @@ type series struct {
 	source source
 }
 
-func (s *series) Labels() labels.Labels { return s.labels }
+func (s *series) Labels() labels.Labels { return s.labels() }
 
 func (s *series) Iterator(it chunkenc.Iterator) chunkenc.Iterator {
 	own, ok := it.(*iterator)

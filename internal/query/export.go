@@ -33,7 +33,7 @@ func (q *Querier) Export(ctx context.Context, sels []Selector, startMs, endMs in
 	if err := checkRange(startMs, endMs); err != nil {
 		return nil, err
 	}
-	groups, err := q.groups(sels, math.MaxInt)
+	groups, err := q.groups(ctx, sels, math.MaxInt)
 	if err != nil {
 		return nil, err
 	}
@@ -125,7 +125,7 @@ func (q *Querier) Rollups(ctx context.Context, sels []Selector, level metric.Buc
 	if level < 1 || level > q.ladder.Top() {
 		return nil, badRequest("there is no level %d", level)
 	}
-	groups, err := q.groups(sels, math.MaxInt)
+	groups, err := q.groups(ctx, sels, math.MaxInt)
 	if err != nil {
 		return nil, err
 	}

@@ -15,9 +15,9 @@ type Group struct {
 	q *Querier
 }
 
-// Groups finds the series that match any of the selectors. The error is a *RequestError.
-func (q *Querier) Groups(sels ...Selector) ([]Group, error) {
-	ids, err := q.selected(sels)
+// Groups finds the series that match any of the selectors. The error is a *RequestError, or why ctx is done.
+func (q *Querier) Groups(ctx context.Context, sels ...Selector) ([]Group, error) {
+	ids, err := q.selected(ctx, sels)
 	if err != nil {
 		return nil, err
 	}

@@ -1,9 +1,11 @@
 package query
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
+	"math/bits"
 	"slices"
 	"sync"
 	"time"
@@ -269,56 +271,78 @@ func (x *Index) Labels(id metric.ScheduleID) metric.Labels {
 }
 
 // LabelNames are the names of the labels that series have which match any of the
-// selectors, of all series when there is none, sorted.
-func (x *Index) LabelNames(sels ...Selector) []string {
+// selectors, of all series when there is none, sorted. The error is why ctx is done.
+func (x *Index) LabelNames(ctx context.Context, sels ...Selector) ([]string, error) {
 	if len(sels) > 0 {
-		return x.namesOf(x.Select(sels...))
+		ids, err := x.Select(ctx, sels...)
+		if err != nil {
+			return nil, err
+		}
+		return x.namesOf(ctx, ids)
 	}
 	x.mu.RLock()
 	defer x.mu.RUnlock()
-	return slices.Sorted(maps.Keys(x.labels))
+	return slices.Sorted(maps.Keys(x.labels)), nil
 }
 
 // LabelValues are the values of a label that series have which match any of the
-// selectors, of all series when there is none, sorted.
-func (x *Index) LabelValues(name string, sels ...Selector) []string {
+// selectors, of all series when there is none, sorted. The error is why ctx is done.
+func (x *Index) LabelValues(ctx context.Context, name string, sels ...Selector) ([]string, error) {
 	if len(sels) > 0 {
-		return x.valuesOf(name, x.Select(sels...))
+		ids, err := x.Select(ctx, sels...)
+		if err != nil {
+			return nil, err
+		}
+		return x.valuesOf(ctx, name, ids)
 	}
 	var out []string
 	for _, p := range x.values(name) {
 		out = append(out, p.value)
 	}
 	slices.Sort(out)
-	return out
+	return out, nil
 }
 
 // namesOf are the names of the labels of series, sorted.
-func (x *Index) namesOf(ids []metric.ScheduleID) []string {
+func (x *Index) namesOf(ctx context.Context, ids []metric.ScheduleID) ([]string, error) {
 	names := make(map[string]struct{})
-	for _, id := range ids {
+	for i, id := range ids {
+		if err := ended(ctx, i); err != nil {
+			return nil, err
+		}
 		for _, l := range x.Labels(id) {
 			names[l.Name] = struct{}{}
 		}
 	}
-	return slices.Sorted(maps.Keys(names))
+	return slices.Sorted(maps.Keys(names)), nil
 }
 
 // valuesOf are the values of a label of series, sorted.
-func (x *Index) valuesOf(name string, ids []metric.ScheduleID) []string {
+func (x *Index) valuesOf(ctx context.Context, name string, ids []metric.ScheduleID) ([]string, error) {
 	values := make(map[string]struct{})
-	for _, id := range ids {
+	for i, id := range ids {
+		if err := ended(ctx, i); err != nil {
+			return nil, err
+		}
 		if v := x.Labels(id).Get(name); v != "" {
 			values[v] = struct{}{}
 		}
 	}
-	return slices.Sorted(maps.Keys(values))
+	return slices.Sorted(maps.Keys(values)), nil
+}
+
+// ended is why ctx is done, looked at each few turns of a loop: a regular expression may take long for each value.
+func ended(ctx context.Context, i int) error {
+	if i%64 == 0 && ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	return nil
 }
 
 // matched are the series that match any of the selectors, all if there is none, by id.
-func (x *Index) matched(sels []Selector) []metric.ScheduleID {
+func (x *Index) matched(ctx context.Context, sels []Selector) ([]metric.ScheduleID, error) {
 	if len(sels) > 0 {
-		return x.Select(sels...)
+		return x.Select(ctx, sels...)
 	}
 	x.mu.RLock()
 	defer x.mu.RUnlock()
@@ -333,52 +357,119 @@ func (x *Index) matched(sels []Selector) []metric.ScheduleID {
 			}
 		}
 	}
-	return out
+	return out, nil
 }
 
-// Select returns the series that match any of the selectors, by id.
-func (x *Index) Select(sels ...Selector) []metric.ScheduleID {
-	var out []metric.ScheduleID
-	for i, sel := range sels {
-		ids := x.selectOne(sel)
-		if i == 0 {
-			out = ids
-			continue
+// Select returns the series that match any of the selectors, by id. However many selectors there are, it holds what one of
+// them matches, and a bit for each series. The error is why ctx is done.
+func (x *Index) Select(ctx context.Context, sels ...Selector) ([]metric.ScheduleID, error) {
+	if len(sels) == 1 {
+		return x.selectOne(ctx, sels[0])
+	}
+	var all set
+	for _, sel := range sels {
+		ids, err := x.selectOne(ctx, sel)
+		if err != nil {
+			return nil, err
 		}
-		out = append(out, ids...)
-		slices.Sort(out)
-		out = slices.Compact(out)
+		all.add(ids)
+	}
+	return all.ids(), nil
+}
+
+// set is a set of ids, which are dense: a bit for each.
+type set []uint64
+
+func (s *set) add(ids []metric.ScheduleID) {
+	if len(ids) == 0 {
+		return
+	}
+	if n := int(ids[len(ids)-1]/64) + 1; n > len(*s) {
+		*s = append(*s, make(set, n-len(*s))...)
+	}
+	for _, id := range ids {
+		(*s)[id/64] |= 1 << (id % 64)
+	}
+}
+
+// ids are those in the set, sorted.
+func (s set) ids() []metric.ScheduleID {
+	n := 0
+	for _, word := range s {
+		n += bits.OnesCount64(word)
+	}
+	out := make([]metric.ScheduleID, 0, n)
+	for i, word := range s {
+		for ; word != 0; word &= word - 1 {
+			out = append(out, metric.ScheduleID(i*64+bits.TrailingZeros64(word)))
+		}
 	}
 	return out
 }
 
 // selectOne intersects the series that have a matching value, then takes away those
 // that have a value which does not match: a matcher that matches the empty string is
-// for the series without the label, too.
-func (x *Index) selectOne(sel Selector) []metric.ScheduleID {
-	var with, without [][]metric.ScheduleID
-	for _, m := range sel {
-		if m.Matches("") {
-			without = append(without, x.matching(m, false)...)
-		} else {
-			with = append(with, union(x.matching(m, true)))
+// for the series without the label, too. It does so matcher by matcher, those first that are one value, the rarest
+// before all others, and ends where no
+// series is left.
+func (x *Index) selectOne(ctx context.Context, sel Selector) ([]metric.ScheduleID, error) {
+	sel = slices.Clone(sel)
+	slices.SortStableFunc(sel, func(a, b *labels.Matcher) int {
+		return cmp.Or(cmp.Compare(rank(a), rank(b)), cmp.Compare(x.count(a), x.count(b)))
+	})
+	var out []metric.ScheduleID
+	for i, m := range sel {
+		absent := m.Matches("")
+		if i == 0 && absent {
+			return nil, nil
+		}
+		found, err := x.matching(ctx, m, !absent)
+		if err != nil {
+			return nil, err
+		}
+		// All values at once: a label may have as many as there are series.
+		switch ids := union(found); {
+		case i == 0:
+			out = slices.Clone(ids)
+		case absent:
+			out = subtract(out, ids)
+		default:
+			out = intersect(out, ids)
+		}
+		if len(out) == 0 {
+			return nil, nil
 		}
 	}
-	if len(with) == 0 {
-		return nil
+	return out, nil
+}
+
+// count is how many series there are with the one value that m is for, 0 if it is for others.
+func (x *Index) count(m *labels.Matcher) int {
+	if m.Type != labels.MatchEqual {
+		return 0
 	}
-	slices.SortFunc(with, func(a, b []metric.ScheduleID) int { return len(a) - len(b) })
-	out := slices.Clone(with[0])
-	for _, ids := range with[1:] {
-		out = intersect(out, ids)
+	x.mu.RLock()
+	defer x.mu.RUnlock()
+	if l := x.labels[m.Name]; l != nil && l.byValue[m.Value] != nil {
+		return len(l.byValue[m.Value].ids)
 	}
-	// All at once: a label may have as many values as there are series.
-	return subtract(out, union(without))
+	return 0
+}
+
+// rank is in which order matchers are best looked at.
+func rank(m *labels.Matcher) int {
+	switch {
+	case m.Matches(""):
+		return 2
+	case m.Type == labels.MatchEqual:
+		return 0
+	}
+	return 1
 }
 
 // matching are the series of every value that m matches, or does not match if want is
 // false, one slice for each value.
-func (x *Index) matching(m *labels.Matcher, want bool) [][]metric.ScheduleID {
+func (x *Index) matching(ctx context.Context, m *labels.Matcher, want bool) ([][]metric.ScheduleID, error) {
 	var some []string
 	switch {
 	case m.Type == labels.MatchEqual && want, m.Type == labels.MatchNotEqual && !want:
@@ -399,7 +490,10 @@ func (x *Index) matching(m *labels.Matcher, want bool) [][]metric.ScheduleID {
 		}
 		x.mu.RUnlock()
 	} else {
-		for _, p := range x.values(m.Name) {
+		for i, p := range x.values(m.Name) {
+			if err := ended(ctx, i); err != nil {
+				return nil, err
+			}
 			if m.Matches(p.value) == want {
 				found = append(found, p)
 			}
@@ -411,7 +505,7 @@ func (x *Index) matching(m *labels.Matcher, want bool) [][]metric.ScheduleID {
 	for i, p := range found {
 		out[i] = p.ids
 	}
-	return out
+	return out, nil
 }
 
 func (x *Index) values(name string) []*postings {

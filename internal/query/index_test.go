@@ -1,12 +1,14 @@
 package query_test
 
 import (
+	"context"
 	"fmt"
 	"math/rand/v2"
 	"regexp"
 	"runtime"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -38,7 +40,9 @@ func selectIDs(t testing.TB, x *query.Index, sels ...string) []metric.ScheduleID
 	t.Helper()
 	parsed, err := query.ParseSelectors(t.Context(), sels)
 	require.NoError(t, err)
-	return x.Select(parsed...)
+	ids, err := x.Select(t.Context(), parsed...)
+	require.NoError(t, err)
+	return ids
 }
 
 func TestSelect(t *testing.T) {
@@ -85,9 +89,14 @@ func TestSelect(t *testing.T) {
 	require.Nil(t, x.Labels(1201))
 	require.Nil(t, x.Labels(-1))
 	require.Nil(t, x.Labels(1<<40))
-	require.Equal(t, []string{"__name__", "core", "source"}, x.LabelNames())
-	require.Equal(t, []string{"db-1", "web-1", "web-10"}, x.LabelValues("source"))
-	require.Empty(t, x.LabelValues("none"))
+	names, err := x.LabelNames(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, []string{"__name__", "core", "source"}, names)
+	for name, want := range map[string][]string{"source": {"db-1", "web-1", "web-10"}, "none": nil} {
+		values, err := x.LabelValues(t.Context(), name)
+		require.NoError(t, err)
+		require.Equal(t, want, values)
+	}
 }
 
 // An id that was lost in a race, but whose row was written, may go to another series.
@@ -231,8 +240,8 @@ func TestSelectWhileAdding(t *testing.T) {
 	sels, err := query.ParseSelectors(t.Context(), []string{`cpu{source=~"1.*"}`})
 	require.NoError(t, err)
 	for range 200 {
-		ids := x.Select(sels...)
-		if !slices.IsSorted(ids) {
+		ids, err := x.Select(t.Context(), sels...)
+		if err != nil || !slices.IsSorted(ids) {
 			t.Fatal("not sorted")
 		}
 		for _, id := range ids {
@@ -242,7 +251,9 @@ func TestSelectWhileAdding(t *testing.T) {
 		}
 	}
 	wg.Wait()
-	require.Len(t, x.Select(sels...), 440)
+	ids, err := x.Select(t.Context(), sels...)
+	require.NoError(t, err)
+	require.Len(t, ids, 440)
 }
 
 // A host of 100 series with five labels, as agents report them.
@@ -294,7 +305,9 @@ func BenchmarkSelect(b *testing.B) {
 		b.Run(sel, func(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
-				x.Select(sels...)
+				if _, err := x.Select(b.Context(), sels...); err != nil {
+					b.Fatal(err)
+				}
 			}
 		})
 	}
@@ -370,5 +383,77 @@ func TestSelectAbsentIsLinear(t *testing.T) {
 		}
 		x.Add(series)
 		return x
-	}, func(x *query.Index) { require.Empty(t, x.Select(absent...)) })
+	}, func(x *query.Index) {
+		ids, err := x.Select(t.Context(), absent...)
+		require.NoError(t, err)
+		require.Empty(t, ids)
+	})
+}
+
+// many is an index of n series m, which differ in the label i.
+func many(t testing.TB, n int) *query.Index {
+	x, series := query.NewIndex(), make([]storage.Schedule, n)
+	for i := range series {
+		series[i] = storage.Schedule{ID: metric.ScheduleID(i), Labels: labelsOf(t, metric.NameLabel, "m", "i", strconv.Itoa(i))}
+	}
+	x.Add(series)
+	return x
+}
+
+// Selectors, and matchers of one, cost each by itself, whether or not they match the same series; what they have found together is
+// held once.
+func TestSelectIsLinear(t *testing.T) {
+	x := many(t, 2000)
+	for name, input := range map[string]func(n int) []string{
+		"the same": func(n int) []string { return slices.Repeat([]string{"m"}, n) },
+		"different": func(n int) []string {
+			var out []string
+			for i := range n {
+				out = append(out, fmt.Sprintf(`m{i!="%d"}`, i))
+			}
+			return out
+		},
+		"matchers": func(n int) []string { return []string{"m{" + strings.Repeat(`i=~".+",`, n/4) + "}"} },
+	} {
+		linear.Check(t, 100, func(n int) []query.Selector {
+			sels, err := query.ParseSelectors(t.Context(), input(n))
+			require.NoError(t, err)
+			return sels
+		}, func(sels []query.Selector) {
+			if _, err := x.Select(t.Context(), sels...); err != nil {
+				t.Error(name, err)
+			}
+		})
+	}
+}
+
+// until is a context that is done when it has been asked so often.
+type until struct {
+	context.Context
+	left *int
+}
+
+func (u until) Err() error {
+	if *u.left--; *u.left < 0 {
+		return context.Canceled
+	}
+	return nil
+}
+
+// Who has gone is not looked for: neither between selectors nor within one.
+func TestSelectEnds(t *testing.T) {
+	x := many(t, 2000)
+	for _, sels := range [][]string{{`m{i=~".+1"}`}, {`m{i!~".+1"}`}, slices.Repeat([]string{`m{i=~".+1"}`}, 100)} {
+		parsed, err := query.ParseSelectors(t.Context(), sels)
+		require.NoError(t, err)
+		for _, n := range []int{0, 1, 7, 30} {
+			_, err = x.Select(until{t.Context(), &n}, parsed...)
+			require.ErrorIs(t, err, context.Canceled)
+		}
+		n := 3
+		_, err = x.LabelValues(until{t.Context(), &n}, "i", parsed...)
+		require.ErrorIs(t, err, context.Canceled)
+		_, err = x.LabelNames(until{t.Context(), &n}, parsed...)
+		require.ErrorIs(t, err, context.Canceled)
+	}
 }

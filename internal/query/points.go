@@ -89,7 +89,7 @@ func (q *Querier) Points(ctx context.Context, sels []Selector, rng Range) (*Resu
 	if rng.N < 1 || rng.N > MaxPoints {
 		return nil, badRequest("buckets must be between 1 and %d", MaxPoints)
 	}
-	groups, err := q.groups(sels, pointCells/rng.N)
+	groups, err := q.groups(ctx, sels, pointCells/rng.N)
 	if err != nil {
 		return nil, err
 	}

@@ -212,8 +212,8 @@ func (g group) span() blocks.Range {
 }
 
 // groups selects series and puts them into groups of at most maxIDs.
-func (q *Querier) groups(sels []Selector, maxIDs int) ([]group, error) {
-	ids, err := q.selected(sels)
+func (q *Querier) groups(ctx context.Context, sels []Selector, maxIDs int) ([]group, error) {
+	ids, err := q.selected(ctx, sels)
 	if err != nil {
 		return nil, err
 	}
@@ -221,13 +221,29 @@ func (q *Querier) groups(sels []Selector, maxIDs int) ([]group, error) {
 }
 
 // selected are the series that match any of the selectors, by id.
-func (q *Querier) selected(sels []Selector) ([]metric.ScheduleID, error) {
-	ids := q.index.Select(sels...)
+func (q *Querier) selected(ctx context.Context, sels []Selector) ([]metric.ScheduleID, error) {
+	ids, err := q.index.Select(ctx, sels...)
+	if err != nil {
+		return nil, err
+	}
 	if len(ids) > q.opts.MaxSeries {
 		return nil, badRequest("the selectors match %d series, more than the %d that one request may ask for: narrow them",
 			len(ids), q.opts.MaxSeries)
 	}
 	return ids, nil
+}
+
+// matchesPerSeries is how many selectors of one request may match MaxSeries series each.
+const matchesPerSeries = 4
+
+// Bound says whether one request may hold what its selectors match, so many series in all, of which those count several
+// times that several selectors match. The error is a *RequestError.
+func (q *Querier) Bound(matches int) error {
+	if most := matchesPerSeries * q.opts.MaxSeries; matches > most {
+		return badRequest("the selectors match more than %d series together, each counted for every selector that matches it: "+
+			"narrow them, use fewer, or ask in several requests", most)
+	}
+	return nil
 }
 
 // grouped puts series, which are by id, into groups of at most maxIDs.

@@ -153,7 +153,11 @@ func (q *Querier) Left(ctx context.Context, ids []metric.ScheduleID) ([]metric.S
 // Gone counts, of ids, which are sorted, or of all series if ids is nil, those of which nothing is left.
 func (q *Querier) Gone(ctx context.Context, ids []metric.ScheduleID) (int, error) {
 	if ids == nil {
-		ids = q.index.matched(nil)
+		all, err := q.index.matched(ctx, nil)
+		if err != nil {
+			return 0, err
+		}
+		ids = all
 	}
 	left, err := q.Left(ctx, ids)
 	return len(ids) - len(left), err
@@ -257,7 +261,7 @@ func (q *Querier) lookAt(ctx context.Context, g group, on []int32, parts []part,
 
 // GroupsSince is Groups without the series that have no samples on the day of fromMs or later; see Since.
 func (q *Querier) GroupsSince(ctx context.Context, fromMs int64, sels ...Selector) ([]Group, error) {
-	ids, err := q.selected(sels)
+	ids, err := q.selected(ctx, sels)
 	if err != nil {
 		return nil, err
 	}
@@ -271,23 +275,31 @@ func (q *Querier) GroupsSince(ctx context.Context, fromMs int64, sels ...Selecto
 // samples on the day of fromMs or later, sorted; see Since.
 func (q *Querier) LabelNames(ctx context.Context, fromMs int64, sels ...Selector) ([]string, error) {
 	if fromMs <= minTimeMs {
-		return q.index.LabelNames(sels...), nil
+		return q.index.LabelNames(ctx, sels...)
 	}
-	ids, err := q.Since(ctx, q.index.matched(sels), fromMs)
+	ids, err := q.matchedSince(ctx, sels, fromMs)
 	if err != nil {
 		return nil, err
 	}
-	return q.index.namesOf(ids), nil
+	return q.index.namesOf(ctx, ids)
 }
 
 // LabelValues are the values of a label that such series have, sorted; see LabelNames.
 func (q *Querier) LabelValues(ctx context.Context, fromMs int64, name string, sels ...Selector) ([]string, error) {
 	if fromMs <= minTimeMs {
-		return q.index.LabelValues(name, sels...), nil
+		return q.index.LabelValues(ctx, name, sels...)
 	}
-	ids, err := q.Since(ctx, q.index.matched(sels), fromMs)
+	ids, err := q.matchedSince(ctx, sels, fromMs)
 	if err != nil {
 		return nil, err
 	}
-	return q.index.valuesOf(name, ids), nil
+	return q.index.valuesOf(ctx, name, ids)
+}
+
+func (q *Querier) matchedSince(ctx context.Context, sels []Selector, fromMs int64) ([]metric.ScheduleID, error) {
+	ids, err := q.index.matched(ctx, sels)
+	if err != nil {
+		return nil, err
+	}
+	return q.Since(ctx, ids, fromMs)
 }

@@ -32,7 +32,7 @@ func (q *Querier) Summary(ctx context.Context, sels []Selector, startMs, endMs i
 	if err := checkRange(startMs, endMs); err != nil {
 		return nil, err
 	}
-	groups, err := q.groups(sels, summaryIDs)
+	groups, err := q.groups(ctx, sels, summaryIDs)
 	if err != nil {
 		return nil, err
 	}
@@ -113,7 +113,7 @@ func (q *Querier) Baseline(ctx context.Context, sels []Selector, startMs, endMs 
 	if err := checkRange(startMs, endMs); err != nil {
 		return nil, err
 	}
-	groups, err := q.groups(sels, math.MaxInt)
+	groups, err := q.groups(ctx, sels, math.MaxInt)
 	if err != nil {
 		return nil, err
 	}
@@ -166,7 +166,7 @@ func (q *Querier) Latest(ctx context.Context, sels []Selector, lookback time.Dur
 	if lookback <= 0 {
 		return nil, badRequest("lookback must be more than 0")
 	}
-	groups, err := q.groups(sels, math.MaxInt)
+	groups, err := q.groups(ctx, sels, math.MaxInt)
 	if err != nil {
 		return nil, err
 	}

@@ -112,8 +112,12 @@ func (r *Reaggregator) run(
 	if startMs >= endMs {
 		return nil, &query.RequestError{Message: "start must be before end, and not in the future"}
 	}
+	ids, err := r.index.Select(ctx, sels...)
+	if err != nil {
+		return nil, err
+	}
 	j := &job{
-		Reaggregator: r, epochs: r.settings().Epochs, ids: r.index.Select(sels...), kind: kind, tell: tell,
+		Reaggregator: r, epochs: r.settings().Epochs, ids: ids, kind: kind, tell: tell,
 		width: r.ladder.WidthMs(metric.Raw + 1), perSlice: map[int]int64{},
 	}
 	j.Series = len(j.ids)

@@ -582,17 +582,19 @@ func (s *selection) words(find func([]*labels.Matcher) ([]string, annotations.An
 	if len(sets) == 0 {
 		sets = append(sets, nil)
 	}
-	all := []string{}
+	words := make(map[string]struct{})
 	for _, matchers := range sets {
 		found, warnings, err := find(matchers)
 		ans.warnings.Merge(warnings)
 		if err != nil {
 			return ans, err
 		}
-		all = append(all, found...)
+		for _, word := range found {
+			words[word] = struct{}{}
+		}
 	}
+	all := slices.AppendSeq(make([]string, 0, len(words)), maps.Keys(words))
 	slices.Sort(all)
-	all = slices.Compact(all)
 	if s.limit > 0 && len(all) > s.limit {
 		all = all[:s.limit]
 		ans.warnings.Add(errTruncated)
