@@ -88,3 +88,86 @@ func TestSealOutOfReach(t *testing.T) {
 	require.Len(t, marks, 2)
 	require.Equal(t, []storage.MarkKind{storage.MarkOpen, storage.MarkFresh}, []storage.MarkKind{marks[0].Kind, marks[1].Kind})
 }
+
+// refusing is a writer over a store that fails blocks one by one.
+func refusing() (*cache.Writer, *storagetest.Apart, *clock.Simulated) {
+	clk := clock.NewSimulated(eleven.Add(59 * time.Minute))
+	store := storagetest.NewApart(storagetest.NewModel(storage.Settings{
+		Ladder: metric.DefaultLadder(), GroupSize: 4, IndexPartitions: 1, Epochs: blocks.Epochs{{BlockSize: 4}},
+	}, nil, clk))
+	return cache.NewWriter(cache.New(store, clk, 1, cache.DefaultTiming())), store, clk
+}
+
+var errRefused = fmt.Errorf("%w: too large", storage.ErrRefused)
+
+// What the store refuses for good is given up, and its sender told. It holds up neither other blocks nor what comes for its own.
+func TestRefusedForGood(t *testing.T) {
+	w, store, clk := refusing()
+	good, bad, away := blocks.Of(0, 4), blocks.Of(4, 4), blocks.Of(8, 4)
+	all := []cache.Group{group(eleven, good, 1), group(eleven, bad, 1), group(eleven, away, 1)}
+	require.NoError(t, w.Flush(t.Context(), all))
+	store.Fail(func(id metric.ScheduleID) error {
+		switch {
+		case bad.Contains(id):
+			return errRefused
+		case away.Contains(id):
+			return errGone
+		}
+		return nil
+	})
+	var some *cache.GroupsError
+	require.ErrorAs(t, w.Flush(t.Context(), all), &some)
+	require.Equal(t, []int{1, 2}, some.Failed)
+	require.Equal(t, []error{errRefused, errGone}, some.Errs)
+
+	// Alone, it is refused again, and nothing of it waits.
+	require.ErrorAs(t, w.Flush(t.Context(), all[1:2]), &some)
+	require.ErrorIs(t, some.Errs[0], storage.ErrRefused)
+	store.Fail(nil)
+	require.NoError(t, w.Settle(t.Context()))
+	require.Equal(t, []int{2, 1, 2}, []int{rawOf(t, store, good, eleven), rawOf(t, store, bad, eleven), rawOf(t, store, away, eleven)})
+	require.NoError(t, w.Flush(t.Context(), all[1:2]))
+
+	// Nobody knows what the cache of the blocks has that failed.
+	clk.Set(eleven.Add(time.Hour + time.Minute))
+	require.NoError(t, w.Seal(t.Context()))
+	for _, m := range marksOf(t, store, eleven) {
+		require.Equal(t, m.Start == good.Start, m.Kind == storage.MarkFresh, "%d", m.Start)
+	}
+}
+
+// A refusal says nothing of an attempt before, which may have landed: it is written again before anything that goes into the
+// same block is acknowledged. Others go on, whatever their writes come to.
+func TestRefusedWhenWrittenAgain(t *testing.T) {
+	for name, err := range map[string]error{"refused": errRefused, "another": errBoom} {
+		t.Run(name, func(t *testing.T) {
+			w, store, _ := refusing()
+			good, bad, away := blocks.Of(0, 4), blocks.Of(4, 4), blocks.Of(8, 4)
+			of := func(b blocks.Range) []cache.Group { return []cache.Group{group(eleven, b, 1)} }
+			store.Fail(func(metric.ScheduleID) error { return errGone })
+			require.ErrorIs(t, w.Flush(t.Context(), append(of(bad), of(away)...)), errGone)
+			store.Away(bad.Contains, err)
+			require.NoError(t, w.Flush(t.Context(), of(good)))
+			require.Equal(t, 1, rawOf(t, store, away, eleven), "written again")
+			require.ErrorIs(t, w.Flush(t.Context(), of(bad)), storage.ErrUnavailable, "not yet")
+			require.NoError(t, w.Flush(t.Context(), of(away)))
+			store.Fail(nil)
+			require.NoError(t, w.Flush(t.Context(), of(bad)))
+			require.Equal(t, 2, rawOf(t, store, bad, eleven))
+		})
+	}
+}
+
+// A store that fails a batch as one fails what is written again block by block.
+func TestMendedOneByOne(t *testing.T) {
+	c, store, _ := setUp(4)
+	w := cache.NewWriter(c)
+	store.Fail("Write", blocks.Range{}, 1, errBoom)
+	bad := blocks.Of(4, 4)
+	require.ErrorIs(t, w.Flush(t.Context(), []cache.Group{group(eleven, blocks.Of(0, 4), 1), group(eleven, bad, 1), group(eleven, blocks.Of(8, 4), 1)}), errBoom)
+	store.Fail("Write", bad, -1, errBoom)
+	require.NoError(t, w.Flush(t.Context(), []cache.Group{group(eleven, blocks.Of(12, 4), 1)}))
+	for start, n := range map[metric.ScheduleID]int{0: 1, 4: 0, 8: 1, 12: 1} {
+		require.Equal(t, n, rawOf(t, store, blocks.Of(start, 4), eleven), "%d", start)
+	}
+}

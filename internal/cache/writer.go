@@ -122,16 +122,22 @@ func NewWriter(c *Cache) *Writer {
 type GroupsError struct {
 	// Failed are the indexes of those that are not, ascending.
 	Failed []int
-	Err    error
+	// Errs say of each why. One that is storage.ErrRefused is given up: it is not written again.
+	Errs []error
 }
 
 // Error implements error.
 func (e *GroupsError) Error() string {
-	return fmt.Sprintf("%d blocks not written: %s", len(e.Failed), e.Err)
+	return fmt.Sprintf("%d blocks not written: %s", len(e.Failed), e.Errs[0])
 }
 
-// Unwrap is why the first was not.
-func (e *GroupsError) Unwrap() error { return e.Err }
+// Unwrap is why they were not.
+func (e *GroupsError) Unwrap() []error { return e.Errs }
+
+func (e *GroupsError) add(at int, err error) {
+	i, _ := slices.BinarySearch(e.Failed, at)
+	e.Failed, e.Errs = slices.Insert(e.Failed, i, at), slices.Insert(e.Errs, i, err)
+}
 
 // errTorn: what a flush before may have left of a block comes first, and cannot be written now.
 var errTorn = fmt.Errorf("%w: an earlier write of the block failed, and cannot be repeated yet", storage.ErrUnavailable)
@@ -143,27 +149,28 @@ const maxTorn = 8192
 // and returns nil only then, or a *GroupsError that names those of which this is not so. After an error any part of them
 // may have been written, and no roll-up relies on a cache that may lack that part. The next Flush begins with that part.
 // Until it is durable nothing else is written to its block, so what waits in memory of a block of a slice is never more
-// than of one flush.
+// than of one flush. What the store has refused for good is not there, and is not tried again.
 func (w *Writer) Flush(ctx context.Context, groups []Group) error {
 	if invariants.Enabled {
 		for _, g := range groups {
 			g.check()
 		}
 	}
-	// Blocks lie in many places of the store. If some are out of reach, those that they tear are too, and others may not be.
-	if err := w.mend(ctx); err != nil && (!storage.IsAway(err) || ctx.Err() != nil || len(w.torn) >= maxTorn) {
+	// What cannot be written to some blocks holds up no others.
+	if err := w.mend(ctx); err != nil && (ctx.Err() != nil || len(w.torn) >= maxTorn) {
 		return err
 	}
+	refused := &GroupsError{}
 	var units []*unit
-	var at, refused []int
+	var at []int
 	for i, g := range groups {
 		if w.isTorn(g) {
-			refused = append(refused, i)
+			refused.add(i, errTorn)
 			continue
 		}
 		at, units = append(at, i), append(units, &unit{groups: groups[i : i+1]})
 	}
-	if len(units) == 0 && len(refused) > 0 {
+	if len(units) == 0 && len(groups) > 0 {
 		return errTorn
 	}
 	f, err := w.begin(ctx, units)
@@ -176,17 +183,15 @@ func (w *Writer) Flush(ctx context.Context, groups []Group) error {
 	switch {
 	case err != nil && !errors.As(err, &some):
 		return err
-	case err == nil && len(refused) == 0:
-		return nil
-	case err == nil:
-		err = errTorn
-	default:
-		for _, i := range some.Failed {
-			refused = append(refused, at[i])
+	case some != nil:
+		for i, part := range some.Failed {
+			refused.add(at[part], some.Errs[i])
 		}
 	}
-	slices.Sort(refused)
-	return &GroupsError{Failed: refused, Err: err}
+	if len(refused.Failed) == 0 {
+		return nil
+	}
+	return refused
 }
 
 // isTorn says whether something waits to be written again to the block of a group.
@@ -217,7 +222,7 @@ func (w *Writer) finish(ctx context.Context, f *flush) error {
 	stored := f
 	if some != nil {
 		var lost *flush
-		stored, lost = f.split(some.Failed)
+		stored, lost = f.split(some)
 		w.failed(lost)
 	}
 	if serr := w.settle(ctx, stored); serr != nil {
@@ -235,10 +240,31 @@ func (w *Writer) mend(ctx context.Context) error {
 	if len(w.torn) == 0 {
 		return nil
 	}
+	// In order, so that the same history writes the same rows in the same order.
+	keys := slices.SortedFunc(maps.Keys(w.torn), blockKey.compare)
+	err := w.mendBlocks(ctx, keys...)
+	var some *storage.PartsError
+	if err != nil && !errors.As(err, &some) && !storage.IsAway(err) && len(keys) > 1 {
+		// The store has failed all of it as one. It may be for one of them.
+		err = nil
+		for _, k := range keys {
+			if ctx.Err() != nil || storage.IsAway(err) {
+				break
+			}
+			err = cmp.Or(w.mendBlocks(ctx, k), err)
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("write again what an earlier flush may have left of %d blocks: %w", len(keys), err)
+	}
+	return nil
+}
+
+// mendBlocks writes the chunks of some torn blocks again.
+func (w *Writer) mendBlocks(ctx context.Context, keys ...blockKey) error {
 	var units []*unit
 	epochs := w.cache.store.Settings().Epochs
-	// In order, so that the same history writes the same rows in the same order.
-	for _, k := range slices.SortedFunc(maps.Keys(w.torn), blockKey.compare) {
+	for _, k := range keys {
 		t := w.torn[k]
 		u := &unit{mends: &k, raw: t.chunks}
 		// The slice may be cut anew since, if it was still to come.
@@ -250,13 +276,10 @@ func (w *Writer) mend(ctx context.Context) error {
 		units = append(units, u)
 	}
 	f, err := w.begin(ctx, units)
-	if err == nil {
-		err = w.finish(ctx, f)
-	}
 	if err != nil {
-		return fmt.Errorf("write again what an earlier flush may have left of %d blocks: %w", len(units), err)
+		return err
 	}
-	return nil
+	return w.finish(ctx, f)
 }
 
 // unit is what of a flush is stored or not by itself: a group, or a torn block.
@@ -266,6 +289,8 @@ type unit struct {
 	// was current when the flush began if it was late by then.
 	groups []Group
 	mends  *blockKey
+	// refused: some of its chunks are not stored, and will not be. The others are, and none is in between.
+	refused bool
 	// opened are the marks of blocks that it is the first to write to, late those for
 	// slices that are closed, and placed the same where they have been put.
 	opened []storage.PlacedMark
@@ -294,13 +319,17 @@ type flush struct {
 	left      []storage.PlacedMark
 }
 
-// split parts the units that failed from the others.
-func (f *flush) split(failed []int) (stored, lost *flush) {
+// split parts the units of which nobody knows what is there from the others. What is refused now of a unit that is written again
+// says nothing of the first attempt.
+func (f *flush) split(failed *storage.PartsError) (stored, lost *flush) {
 	stored, lost = &flush{startedMs: f.startedMs, current: f.current}, &flush{startedMs: f.startedMs, current: f.current}
 	for i, u := range f.units {
 		to := stored
-		if _, ok := slices.BinarySearch(failed, i); ok {
-			to = lost
+		if at, ok := slices.BinarySearch(failed.Failed, i); ok {
+			u.refused = u.mends == nil && errors.Is(failed.Errs[at], storage.ErrRefused)
+			if !u.refused {
+				to = lost
+			}
 		}
 		to.units = append(to.units, u)
 	}
@@ -419,12 +448,11 @@ func (w *Writer) settle(ctx context.Context, f *flush) error {
 			back = append(back, w.torn[*u.mends].stray...)
 		}
 	}
-	err := w.cache.takeBack(ctx, 0, back, now)
-	if err != nil && storage.IsAway(err) && ctx.Err() == nil {
+	if err := w.cache.takeBack(ctx, 0, back, now); err != nil {
 		// All that they stand for is marked elsewhere. That they cannot be taken back now fails nobody's report.
-		f.left, err = w.inClosed(back, now), nil
+		f.left = w.inClosed(back, now)
 	}
-	return err
+	return nil
 }
 
 // inClosed are those of the marks that lie in slices which are closed.
@@ -460,6 +488,9 @@ func (w *Writer) succeeded(f *flush) {
 		if u.mends != nil {
 			delete(w.torn, *u.mends)
 		}
+		if u.refused { // nor need its marks be there
+			continue
+		}
 		for _, m := range u.opened {
 			if !w.cache.timing.Closed(w.cache.ladder.SliceAt(metric.Raw, m.TimeMs), f.settledMs) {
 				w.written[m.TimeMs].open[m.Start] = &openBlock{mark: m.ID}
@@ -472,12 +503,14 @@ func (w *Writer) succeeded(f *flush) {
 		}
 		if o := w.written[g.Slice.StartMs].open[g.Block.Start]; o != nil {
 			o.chunks += g.chunks()
-			o.torn = o.torn || u.mends != nil
+			o.torn = o.torn || u.mends != nil || u.refused
 		}
 	}
 	if !w.cache.timing.Closed(f.current, f.settledMs) {
 		for _, u := range f.units {
-			w.written[f.current.StartMs].remember(u.placed)
+			if !u.refused {
+				w.written[f.current.StartMs].remember(u.placed)
+			}
 		}
 	}
 }

@@ -1,12 +1,14 @@
 package ingest_test
 
 import (
+	"errors"
 	"fmt"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 
 	"github.com/quern/quern/internal/blocks"
@@ -20,12 +22,22 @@ import (
 
 // Reports whose blocks are in reach are acknowledged, though they share a commit with others that are not.
 func TestReportsOutOfReach(t *testing.T) {
+	testApart(t, fmt.Errorf("%w: its copies are gone", storage.ErrUnavailable), 0)
+}
+
+// The same where the store refuses them for good, which is counted and does not end.
+func TestReportsThatAreRefused(t *testing.T) {
+	testApart(t, fmt.Errorf("%w: the partition is denied", storage.ErrRefused), 2*128)
+}
+
+func testApart(t *testing.T, failure error, refused float64) {
+	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		clk := clock.System{}
+		clk, metrics := clock.System{}, prometheus.NewRegistry()
 		store := storagetest.NewApart(newStore(clk))
 		// A lease is a block, and a source has one of its own.
 		in := ingest.Start(t.Context(), store, registry.New(store, registry.Options{LeaseSize: 128}), cache.New(store, clk, 1, cache.DefaultTiming()),
-			clk, ingest.Options{Window: 100 * time.Millisecond})
+			clk, ingest.Options{Window: 100 * time.Millisecond, Metrics: metrics})
 		send := func(value float64) (errs [3]error) {
 			var wg sync.WaitGroup
 			for i := range errs {
@@ -43,14 +55,14 @@ func TestReportsOutOfReach(t *testing.T) {
 		for _, err := range send(1) {
 			require.NoError(t, err)
 		}
-		away := fmt.Errorf("%w: its copies are gone", storage.ErrUnavailable)
 		bad := blocks.Of(128, 128)
-		store.Away(bad.Contains, away)
+		store.Away(bad.Contains, failure)
 		for range 2 {
 			lost := 0
 			for _, err := range send(2) {
 				if err != nil {
-					require.ErrorIs(t, err, storage.ErrUnavailable)
+					require.Equal(t, refused > 0, errors.Is(err, storage.ErrRefused), "%v", err)
+					require.Equal(t, refused == 0, storage.IsAway(err), "%v", err)
 					lost++
 				}
 			}
@@ -60,6 +72,21 @@ func TestReportsOutOfReach(t *testing.T) {
 		for _, err := range send(3) {
 			require.NoError(t, err)
 		}
+		require.InDelta(t, refused, counterOf(t, metrics, "quern_ingest_samples_refused_total"), 0)
 		require.NoError(t, in.Close())
 	})
+}
+
+func counterOf(t *testing.T, metrics *prometheus.Registry, name string) (sum float64) {
+	t.Helper()
+	families, err := metrics.Gather()
+	require.NoError(t, err)
+	for _, f := range families {
+		for _, m := range f.GetMetric() {
+			if f.GetName() == name {
+				sum += m.GetCounter().GetValue()
+			}
+		}
+	}
+	return sum
 }

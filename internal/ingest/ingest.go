@@ -115,8 +115,8 @@ type commit struct {
 	err      error
 	// overwritten is what the grouper lists. It is final with err, and not changed afterwards.
 	overwritten []metric.Sample
-	// failed are the blocks that err is about, nil where it is about all. settings are those that they were cut by.
-	failed   map[groupKey]bool
+	// failed is why, by block, nil where err is about all. settings are those that they were cut by.
+	failed   map[groupKey]error
 	settings storage.Settings
 }
 
@@ -126,12 +126,14 @@ func (c *commit) outcome(samples []metric.Sample) error {
 		return c.err
 	}
 	for _, s := range samples {
-		if c.failed[keyOf(&c.settings, s)] {
-			return c.err
+		if err := c.failed[keyOf(&c.settings, s)]; err != nil {
+			return notStored(err)
 		}
 	}
 	return nil
 }
+
+func notStored(err error) error { return fmt.Errorf("samples not stored: %w", err) }
 
 func newCommit(buf []metric.Sample) *commit {
 	return &commit{samples: buf[:0], full: make(chan struct{}), done: make(chan struct{})}
@@ -313,16 +315,21 @@ func (in *Ingest) commit(ctx context.Context, g *grouper, c *commit) {
 	if err == nil {
 		return
 	}
-	c.err = fmt.Errorf("samples not stored: %w", err)
+	c.err = notStored(err)
+	refused := 0
 	var some *cache.GroupsError
 	if errors.As(err, &some) {
-		c.failed = make(map[groupKey]bool, len(some.Failed))
-		for _, i := range some.Failed {
-			c.failed[groupKey{groups[i].Slice.StartMs, groups[i].Block.Start}] = true
+		c.failed = make(map[groupKey]error, len(some.Failed))
+		for n, i := range some.Failed {
+			c.failed[groupKey{groups[i].Slice.StartMs, groups[i].Block.Start}] = some.Errs[n]
+			if errors.Is(some.Errs[n], storage.ErrRefused) {
+				refused += len(groups[i].Samples)
+			}
 		}
 	}
+	in.metrics.refused.Add(float64(refused))
 	if skipped, ok := in.warnings.Pass(); ok {
-		in.opts.Logger.Warn("commit failed", "samples", len(c.samples), "blocks", len(groups), "more_since_last", skipped, "err", err)
+		in.opts.Logger.Warn("commit failed", "samples", len(c.samples), "blocks", len(groups), "refused_samples", refused, "more_since_last", skipped, "err", err)
 	}
 }
 

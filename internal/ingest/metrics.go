@@ -10,6 +10,7 @@ import (
 type metrics struct {
 	accepted    prometheus.Counter
 	rejected    *prometheus.CounterVec
+	refused     prometheus.Counter
 	overwritten prometheus.Counter
 	busy        prometheus.Counter
 	pending     prometheus.Gauge
@@ -29,6 +30,10 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 			Name: "quern_ingest_samples_rejected_total",
 			Help: "Measurements that were not taken, by reason.",
 		}, []string{"reason"}),
+		refused: f.NewCounter(prometheus.CounterOpts{
+			Name: "quern_ingest_samples_refused_total",
+			Help: "Samples that the store refused for good. Their senders were answered with its error.",
+		}),
 		overwritten: f.NewCounter(prometheus.CounterOpts{
 			Name: "quern_ingest_samples_overwritten_total",
 			Help: "Accepted samples that another one of the same series and millisecond replaced at once, with another value.",

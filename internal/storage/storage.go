@@ -46,6 +46,9 @@ var (
 	ErrTimeout = errors.New("the store did not answer in time")
 	// ErrOverloaded: the store asks for less work.
 	ErrOverloaded = errors.New("the store is overloaded")
+	// ErrRefused: the store has answered that it does not take this, and will not when it is asked again. What was to be
+	// written has not been, not even in part.
+	ErrRefused = errors.New("the store refuses this")
 	// ErrCorrupt marks stored bytes that cannot be read back. It is the chunk codecs'
 	// own, so that there is one to ask for.
 	ErrCorrupt = blocks.ErrCorrupt
@@ -206,22 +209,23 @@ type Batch struct {
 // Part is how many of a batch's marks, raw and cache chunks make a part of it: those after the ones of the part before.
 type Part struct{ Marks, Raw, Cache int }
 
-// PartsError is what Write may return of a batch with parts, when some are stored and others, which lie elsewhere,
-// cannot be now.
+// PartsError is what Write may return of a batch with parts, when some are stored and others are not, because they
+// lie elsewhere or because of what they hold.
 type PartsError struct {
 	// Failed are the parts that may not be stored, or not as a whole, ascending.
 	Failed []int
-	// Err is why the first of them failed.
-	Err error
+	// Errs say of each why. One that is ErrRefused means that each raw chunk of the part is either stored or refused: none
+	// is in between, on a copy that nobody has asked.
+	Errs []error
 }
 
 // Error implements error.
 func (e *PartsError) Error() string {
-	return fmt.Sprintf("%d parts of the batch are not stored: %s", len(e.Failed), e.Err)
+	return fmt.Sprintf("%d parts of the batch are not stored: %s", len(e.Failed), e.Errs[0])
 }
 
-// Unwrap is why the first part failed.
-func (e *PartsError) Unwrap() error { return e.Err }
+// Unwrap is why they failed.
+func (e *PartsError) Unwrap() []error { return e.Errs }
 
 // SliceState is one row of the slices table.
 type SliceState struct {

@@ -35,6 +35,14 @@ func convert(ctx context.Context, err error) error {
 	return err
 }
 
+// certain is err, of a request that was made in so many attempts: what one node refuses another may have done.
+func certain(err error, attempts int64) error {
+	if attempts <= 1 || !errors.Is(err, storage.ErrRefused) {
+		return err
+	}
+	return fmt.Errorf("%w from one node, and another one: %s", storage.ErrTimeout, err)
+}
+
 var errNotPrepared = fmt.Errorf("preparing a statement: %w", gocql.ErrConnectionClosed)
 
 // kindOf is the contract's error that a driver's error means, nil if it is another.
@@ -51,6 +59,9 @@ func kindOf(err error) error {
 			// A failure on a replica is often one of that moment, such as too many tombstones
 			// or a full queue, and like a time-out leaves open what was done.
 			return storage.ErrTimeout
+		case gocql.ErrCodeSyntax, gocql.ErrCodeUnauthorized, gocql.ErrCodeInvalid, gocql.ErrCodeConfig:
+			// The node that was asked has looked at the request, and has not begun with it.
+			return storage.ErrRefused
 		}
 		return nil
 	}

@@ -47,9 +47,9 @@ var driverErrors = []struct {
 	{"write failure", answered(&gocql.RequestErrWriteFailure{}, gocql.ErrCodeWriteFailure), storage.ErrTimeout},
 	{"read failure", answered(&gocql.RequestErrReadFailure{}, gocql.ErrCodeReadFailure), storage.ErrTimeout},
 
-	{"syntax", plain(gocql.ErrCodeSyntax), nil},
-	{"invalid", plain(gocql.ErrCodeInvalid), nil},
-	{"unauthorized", plain(gocql.ErrCodeUnauthorized), nil},
+	{"syntax", plain(gocql.ErrCodeSyntax), storage.ErrRefused},
+	{"invalid", plain(gocql.ErrCodeInvalid), storage.ErrRefused},
+	{"unauthorized", plain(gocql.ErrCodeUnauthorized), storage.ErrRefused},
 	{"server error", plain(gocql.ErrCodeServer), nil},
 
 	{"no answer", gocql.ErrTimeoutNoResponse, storage.ErrTimeout},
@@ -79,7 +79,7 @@ var driverErrors = []struct {
 
 var contract = []error{
 	storage.ErrUnavailable, storage.ErrTimeout, storage.ErrOverloaded, storage.ErrCorrupt,
-	storage.ErrConflict, storage.ErrFenced, storage.ErrSettings,
+	storage.ErrConflict, storage.ErrFenced, storage.ErrSettings, storage.ErrRefused,
 }
 
 func TestConvert(t *testing.T) {

@@ -3,6 +3,7 @@ package cassandra
 import (
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"slices"
 	"sync"
@@ -18,9 +19,9 @@ type parts struct {
 	// the raw ones.
 	ofMark, ofChunk []int
 
-	mu     sync.Mutex
-	failed map[int]bool
-	err    error // why the first failed
+	mu sync.Mutex
+	// failed is why, by part. A refusal stands only for as long as no other request of the part has failed in another way.
+	failed map[int]error
 	// done and missed are the requests that have ended, silent those of the missed that had no answer.
 	done, missed, silent int
 }
@@ -30,7 +31,7 @@ type parts struct {
 const mostMissing = 16
 
 func partsOf(b *storage.Batch) *parts {
-	p := &parts{batch: b, failed: make(map[int]bool)}
+	p := &parts{batch: b, failed: make(map[int]error)}
 	var cached []int
 	add := func(of []int, part, n int) []int { return append(of, slices.Repeat([]int{part}, n)...) }
 	for i, x := range b.Parts {
@@ -50,8 +51,8 @@ func (p *parts) in(k storage.SliceKey) (out []int) {
 	return out
 }
 
-// each runs do for all of [0, n), many at once; of says which parts one is for. The error is one after which no part
-// is gone on with.
+// each runs do for all of [0, n), many at once; of says which parts one is for. The error of a batch with parts is the
+// caller's, who has called it off.
 func (p *parts) each(ctx context.Context, n int, of func(i int) []int, do func(ctx context.Context, i int) error) error {
 	return each(ctx, n, func(ctx context.Context, i int) error {
 		if len(p.batch.Parts) == 0 {
@@ -62,7 +63,7 @@ func (p *parts) each(ctx context.Context, n int, of func(i int) []int, do func(c
 			return nil
 		}
 		err := do(ctx, i)
-		if ctx.Err() != nil || err != nil && !storage.IsAway(err) {
+		if ctx.Err() != nil {
 			return err
 		}
 		p.note(of, err)
@@ -70,14 +71,17 @@ func (p *parts) each(ctx context.Context, n int, of func(i int) []int, do func(c
 	})
 }
 
+// errGivenUp: others of the batch had no answer, and this part is not asked for.
+var errGivenUp = fmt.Errorf("%w: too many requests of the batch have failed", storage.ErrUnavailable)
+
 // lost says whether nothing is gained by a request for some parts.
 func (p *parts) lost(of []int) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.silent >= mostMissing || p.done == 0 && p.missed >= mostMissing {
-		p.fail(of)
+		p.fail(of, errGivenUp)
 	}
-	return !slices.ContainsFunc(of, func(part int) bool { return !p.failed[part] })
+	return !slices.ContainsFunc(of, func(part int) bool { return p.failed[part] == nil })
 }
 
 // note takes in what has become of a request.
@@ -88,29 +92,34 @@ func (p *parts) note(of []int, err error) {
 		p.done++
 		return
 	}
-	p.missed++
+	if !errors.Is(err, storage.ErrRefused) { // that is an answer
+		p.missed++
+	}
 	if errors.Is(err, storage.ErrTimeout) {
 		p.silent++
 	}
-	if p.err == nil {
-		p.err = err
-	}
-	p.fail(of)
+	p.fail(of, err)
 }
 
-func (p *parts) fail(of []int) {
+func (p *parts) fail(of []int, err error) {
 	for _, part := range of {
-		p.failed[part] = true
+		if p.failed[part] == nil || errors.Is(p.failed[part], storage.ErrRefused) {
+			p.failed[part] = err
+		}
 	}
 }
 
 // outcome is what Write returns.
 func (p *parts) outcome() error {
-	switch len(p.failed) {
-	case 0:
+	if len(p.failed) == 0 {
 		return nil
-	case len(p.batch.Parts):
-		return p.err
 	}
-	return &storage.PartsError{Failed: slices.Sorted(maps.Keys(p.failed)), Err: p.err}
+	e := &storage.PartsError{Failed: slices.Sorted(maps.Keys(p.failed))}
+	for _, part := range e.Failed {
+		e.Errs = append(e.Errs, p.failed[part])
+	}
+	if len(e.Failed) == len(p.batch.Parts) && !errors.Is(e, storage.ErrRefused) {
+		return e.Errs[0]
+	}
+	return e
 }

@@ -2,12 +2,14 @@ package cassandra
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/gocql/gocql"
 	"github.com/stretchr/testify/require"
 
 	"github.com/quern/quern/internal/blocks"
@@ -124,11 +126,50 @@ func TestPartsOfABatch(t *testing.T) {
 		require.ErrorIs(t, err, storage.ErrUnavailable)
 		require.Zero(t, s.count("metrics_cache_index"))
 	})
-	t.Run("what no part can go on after", func(t *testing.T) {
-		s := &scattered{fails: func(string, []any) error { return storage.ErrCorrupt }}
-		err := storeOver(t, s).Write(t.Context(), batchOf(5))
-		require.ErrorIs(t, err, storage.ErrCorrupt)
-	})
+}
+
+// What is refused, or fails in a way that nobody foresaw, fails by itself too. Refused is a part only if nobody needs to wonder what
+// has become of any of its chunks.
+func TestPartsThatAreRefused(t *testing.T) {
+	refused := fmt.Errorf("%w: the partition is denied", storage.ErrRefused)
+	odd := errors.New("server error")
+	s := &scattered{fails: func(table string, args []any) error {
+		switch {
+		case table == "raw_metrics" && args[0] == int64(4), table == "metrics_cache_index" && args[2] == 2, table == "raw_metrics" && args[0] == int64(16):
+			return refused
+		case table == "raw_metrics" && args[0] == int64(12), table == "metrics_cache" && args[2] == int64(16):
+			return odd
+		}
+		return nil
+	}}
+	err := storeOver(t, s).Write(t.Context(), batchOf(6))
+	var some *storage.PartsError
+	require.ErrorAs(t, err, &some)
+	require.Equal(t, []int{1, 2, 3, 4}, some.Failed)
+	require.ErrorIs(t, some.Errs[0], storage.ErrRefused)
+	require.ErrorIs(t, some.Errs[1], storage.ErrRefused)
+	require.Equal(t, odd, some.Errs[2])
+	require.NotErrorIs(t, some.Errs[0], odd)
+
+	// All of it, one by one: a store that refuses is not away.
+	s = &scattered{fails: func(string, []any) error { return refused }}
+	b := batchOf(100)
+	b.Open = nil
+	err = storeOver(t, s).Write(t.Context(), b)
+	require.ErrorAs(t, err, &some)
+	require.Len(t, some.Failed, 100)
+	for _, err := range some.Errs {
+		require.ErrorIs(t, err, storage.ErrRefused)
+	}
+}
+
+// Where several nodes were asked, and one refuses, another may have done it.
+func TestCertain(t *testing.T) {
+	refused := convert(t.Context(), plain(gocql.ErrCodeInvalid))
+	require.Equal(t, refused, certain(refused, 1))
+	require.ErrorIs(t, certain(refused, 2), storage.ErrTimeout)
+	require.NotErrorIs(t, certain(refused, 2), storage.ErrRefused)
+	require.NoError(t, certain(nil, 2))
 }
 
 // A store that is away is not asked for each part, nor one of which many do not answer.

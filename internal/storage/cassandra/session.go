@@ -5,6 +5,7 @@ import (
 	"iter"
 	"reflect"
 	"slices"
+	"sync/atomic"
 
 	"github.com/gocql/gocql"
 	"github.com/scylladb/gocqlx/v2"
@@ -50,46 +51,58 @@ type driver struct {
 }
 
 func (d *driver) exec(ctx context.Context, tsUs int64, stmts ...statement) error {
+	var attempts atomic.Int64
 	_, err := speculate(ctx, d.nodes, func(ctx context.Context) (struct{}, error) {
-		return struct{}{}, d.write(ctx, tsUs, stmts)
+		return struct{}{}, d.write(ctx, tsUs, stmts, &attempts)
 	})
-	return convert(ctx, err)
+	return certain(convert(ctx, err), attempts.Load())
 }
 
-func (d *driver) write(ctx context.Context, tsUs int64, stmts []statement) error {
+func (d *driver) write(ctx context.Context, tsUs int64, stmts []statement, attempts *atomic.Int64) error {
 	if len(stmts) == 1 {
 		q := d.ContextQuery(ctx, stmts[0].cql, nil).Bind(stmts[0].args...)
+		defer q.Release()
 		q.Query.WithTimestamp(tsUs).Idempotent(true).RetryPolicy(d.retry)
-		return q.ExecRelease()
+		err := q.Exec()
+		attempts.Add(int64(q.Attempts()))
+		return err
 	}
 	b := d.NewBatch(gocql.UnloggedBatch).WithContext(ctx).WithTimestamp(tsUs).RetryPolicy(d.retry)
 	for _, st := range stmts {
 		b.Entries = append(b.Entries, gocql.BatchEntry{Stmt: st.cql, Args: st.args, Idempotent: true})
 	}
-	return d.ExecuteBatch(b)
+	err := d.ExecuteBatch(b)
+	attempts.Add(int64(b.Attempts()))
+	return err
 }
 
 func (d *driver) cas(ctx context.Context, stmts ...statement) (applied bool, err error) {
+	var attempts atomic.Int64
 	if slices.ContainsFunc(stmts, func(st statement) bool { return !st.repeatable }) {
 		// Neither repeated nor asked of two: the second would be refused because of the first.
-		applied, err = d.compareAndSet(ctx, nil, stmts)
+		applied, err = d.compareAndSet(ctx, nil, stmts, &attempts)
 	} else {
-		applied, err = speculate(ctx, d.nodes, func(ctx context.Context) (bool, error) { return d.compareAndSet(ctx, d.retry, stmts) })
+		applied, err = speculate(ctx, d.nodes, func(ctx context.Context) (bool, error) {
+			return d.compareAndSet(ctx, d.retry, stmts, &attempts)
+		})
 	}
-	return applied, convert(ctx, err)
+	return applied, certain(convert(ctx, err), attempts.Load())
 }
 
-func (d *driver) compareAndSet(ctx context.Context, retry gocql.RetryPolicy, stmts []statement) (bool, error) {
+func (d *driver) compareAndSet(ctx context.Context, retry gocql.RetryPolicy, stmts []statement, attempts *atomic.Int64) (bool, error) {
 	if len(stmts) == 1 {
 		q := d.ContextQuery(ctx, stmts[0].cql, nil).Bind(stmts[0].args...)
 		q.Query.RetryPolicy(retry)
-		return q.MapScanCAS(map[string]any{})
+		applied, err := q.MapScanCAS(map[string]any{})
+		attempts.Add(int64(q.Attempts()))
+		return applied, err
 	}
 	b := d.NewBatch(gocql.UnloggedBatch).WithContext(ctx).RetryPolicy(retry)
 	for _, st := range stmts {
 		b.Entries = append(b.Entries, gocql.BatchEntry{Stmt: st.cql, Args: st.args})
 	}
 	applied, it, err := d.MapExecuteBatchCAS(b, map[string]any{})
+	attempts.Add(int64(b.Attempts()))
 	if err == nil {
 		err = it.Close()
 	}

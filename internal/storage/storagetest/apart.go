@@ -1,7 +1,9 @@
 package storagetest
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"sync"
 
 	"github.com/quern/quern/internal/metric"
@@ -13,9 +15,8 @@ import (
 type Apart struct {
 	storage.Store
 
-	mu   sync.Mutex
-	away func(metric.ScheduleID) bool
-	err  error
+	mu    sync.Mutex
+	fails func(metric.ScheduleID) error
 }
 
 // NewApart wraps a store all of which is in reach.
@@ -23,17 +24,31 @@ func NewApart(s storage.Store) *Apart { return &Apart{Store: s} }
 
 // Away has what away says of a schedule fail with err from now on. With nil all is in reach again.
 func (a *Apart) Away(away func(metric.ScheduleID) bool, err error) {
+	if away == nil {
+		a.Fail(nil)
+		return
+	}
+	a.Fail(func(id metric.ScheduleID) error {
+		if away(id) {
+			return err
+		}
+		return nil
+	})
+}
+
+// Fail has what belongs to a schedule fail with what fails says of it, from now on. With nil nothing fails.
+func (a *Apart) Fail(fails func(metric.ScheduleID) error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.away, a.err = away, err
+	a.fails = fails
 }
 
 // Write implements storage.Store. A batch without parts fails as one.
 func (a *Apart) Write(ctx context.Context, b *storage.Batch) error {
 	a.mu.Lock()
-	away, err := a.away, a.err
+	fails := a.fails
 	a.mu.Unlock()
-	if away == nil {
+	if fails == nil {
 		return a.Store.Write(ctx, b)
 	}
 	parts := b.Parts
@@ -41,32 +56,32 @@ func (a *Apart) Write(ctx context.Context, b *storage.Batch) error {
 		parts = []storage.Part{{Marks: len(b.Marks), Raw: len(b.Raw), Cache: len(b.Cache)}}
 	}
 	rest, reached := *b, storage.Batch{Fence: b.Fence, Open: b.Open}
-	var failed []int
+	failed := &storage.PartsError{}
 	for i, p := range parts {
 		marks, raw, cached := rest.Marks[:p.Marks], rest.Raw[:p.Raw], rest.Cache[:p.Cache]
 		rest.Marks, rest.Raw, rest.Cache = rest.Marks[p.Marks:], rest.Raw[p.Raw:], rest.Cache[p.Cache:]
-		bad := false
+		var err error
 		for _, m := range marks {
-			bad = bad || away(m.Start)
+			err = cmp.Or(err, fails(m.Start))
 		}
 		for _, c := range raw {
-			bad = bad || away(c.Group)
+			err = cmp.Or(err, fails(c.Group))
 		}
-		if bad {
-			failed = append(failed, i)
+		if err != nil {
+			failed.Failed, failed.Errs = append(failed.Failed, i), append(failed.Errs, err)
 			continue
 		}
 		reached.Marks = append(reached.Marks, marks...)
 		reached.Raw, reached.Cache = append(reached.Raw, raw...), append(reached.Cache, cached...)
 	}
-	switch len(failed) {
-	case 0:
+	switch {
+	case len(failed.Failed) == 0:
 		return a.Store.Write(ctx, b)
-	case len(parts):
-		return err
+	case len(failed.Failed) == len(parts) && (len(b.Parts) == 0 || !errors.Is(failed, storage.ErrRefused)):
+		return failed.Errs[0]
 	}
 	if werr := a.Store.Write(ctx, &reached); werr != nil {
 		return werr
 	}
-	return &storage.PartsError{Failed: failed, Err: err}
+	return failed
 }
