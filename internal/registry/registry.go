@@ -169,7 +169,7 @@ func New(store storage.Registry, opts Options) *Registry {
 // partition is the name under which the store keeps a source's series. No declared source's has a control character.
 func partition(name string, derived bool) string {
 	if derived {
-		return "\x00" + name
+		return storage.DerivedSource + name
 	}
 	return name
 }

@@ -67,6 +67,9 @@ func IsAway(err error) bool {
 	return errors.Is(err, ErrUnavailable) || errors.Is(err, ErrTimeout) || errors.Is(err, ErrOverloaded)
 }
 
+// DerivedSource is what the names of derived sources begin with. The series of all others have their source as a label.
+const DerivedSource = "\x00"
+
 // Fence is a lease's strictly increasing number, in µs since 1970 where clocks
 // allow. The writes of a run carry it. 0 means no fence: what ingest writes.
 type Fence int64

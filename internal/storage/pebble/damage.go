@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math/big"
 	"path"
+	"strings"
 	"sync"
 
 	lsm "github.com/cockroachdb/pebble/v2"
@@ -78,6 +79,12 @@ func (r *keyRanges) add(from, to []byte) {
 	if len(r.all) < maxKeyRanges {
 		r.all = append(r.all, [2][]byte{bytes.Clone(from), bytes.Clone(to)})
 	}
+}
+
+func (r *keyRanges) len() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return len(r.all)
 }
 
 // past is the end of the ranges that a key lies in, nil if it is in none.
@@ -203,6 +210,78 @@ func (s *Store) aroundSchedules(ctx context.Context, from, to []byte, yield func
 		return more
 	})
 	return more
+}
+
+// elsewhere yields the schedules of a source whose keys in its table lie in [from, to), where that cannot be read, by the other
+// table. That one does not say of which derived source a series is: it may yield one of another, of the very same
+// labels.
+func (s *Store) elsewhere(ctx context.Context, source string, from, to []byte, yield func(storage.Schedule) bool) error {
+	lost, err := s.lostSeries.list(ctx, s)
+	if err != nil {
+		return fmt.Errorf("labels of source %q lie in damaged blocks of two tables; restore a backup, or stop the server and save "+
+			"what can be read by `quern salvage`: %w", source, err)
+	}
+	prefix := sourcePrefix(source)
+	derived := strings.HasPrefix(source, storage.DerivedSource)
+	var key []byte
+	for _, sc := range lost {
+		if !derived && sc.Labels.Get(metric.SourceLabel) != source {
+			continue
+		}
+		key = sc.Labels.AppendKey(append(key[:0], prefix...))
+		if bytes.Compare(from, key) <= 0 && bytes.Compare(key, to) < 0 && !yield(sc) {
+			break
+		}
+	}
+	return nil
+}
+
+// lostSeries are the series that cannot be read by source, but by id.
+type lostSeries struct {
+	mu sync.Mutex
+	// all is nil when it is not known, and as it was when so many ranges could not be read.
+	all    []storage.Schedule
+	ranges int
+}
+
+// forget has them listed again.
+func (l *lostSeries) forget() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.all = nil
+}
+
+func (l *lostSeries) list(ctx context.Context, s *Store) (all []storage.Schedule, err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.all != nil && l.ranges == s.unreadable.len() {
+		return l.all, nil
+	}
+	l.all = nil
+	const op = "series that cannot be read by source"
+	readable := make(map[metric.ScheduleID]struct{})
+	scanAround(ctx, s, op, []byte{tableSeries}, []byte{tableSeries + 1}, nil, parseSeries,
+		func([]byte, []byte) bool { return true },
+		func(sc storage.Schedule, e error) bool {
+			readable[sc.ID], err = struct{}{}, e
+			return e == nil
+		})
+	if err != nil {
+		return nil, err
+	}
+	all = []storage.Schedule{}
+	scan(ctx, s, op, []byte{tableSchedule}, []byte{tableSchedule + 1}, nil, parseSchedule, func(sc storage.Schedule, e error) bool {
+		if _, ok := readable[sc.ID]; e == nil && !ok {
+			all = append(all, sc)
+		}
+		err = e
+		return e == nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	l.all, l.ranges = all, s.unreadable.len()
+	return all, nil
 }
 
 // plain is an error of Pebble's for people: without what it carries for programs, and with the

@@ -1,6 +1,7 @@
 package pebble
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
 	"fmt"
@@ -87,7 +88,7 @@ func (s *Store) ClaimSchedules(ctx context.Context, source string, want []storag
 	err := s.do(ctx, op, func() error {
 		s.registryMu.Lock()
 		defer s.registryMu.Unlock()
-		claimed, err := s.claim(len(prefix), keys, wanted)
+		claimed, err := s.claim(ctx, source, len(prefix), keys, wanted)
 		ids = claimed
 		return err
 	})
@@ -97,7 +98,7 @@ func (s *Store) ClaimSchedules(ctx context.Context, source string, want []storag
 	return ids, nil
 }
 
-func (s *Store) claim(prefix int, keys [][]byte, wanted []metric.ScheduleID) ([]metric.ScheduleID, error) {
+func (s *Store) claim(ctx context.Context, source string, prefix int, keys [][]byte, wanted []metric.ScheduleID) ([]metric.ScheduleID, error) {
 	batch := s.db.NewBatch()
 	ids := make([]metric.ScheduleID, len(keys))
 	fresh := map[string]metric.ScheduleID{} // one series may be wanted twice
@@ -107,14 +108,12 @@ func (s *Store) claim(prefix int, keys [][]byte, wanted []metric.ScheduleID) ([]
 			ids[i] = id
 			continue
 		}
-		v, err := s.get(key)
+		id, ok, err := s.idOf(ctx, source, key)
 		if err != nil {
 			return nil, closed(batch, err)
 		}
-		if v != nil {
-			if ids[i], err = parseID(v); err != nil {
-				return nil, closed(batch, err)
-			}
+		if ok {
+			ids[i] = id
 			continue
 		}
 		ids[i] = wanted[i]
@@ -129,7 +128,35 @@ func (s *Store) claim(prefix int, keys [][]byte, wanted []metric.ScheduleID) ([]
 	if batch.Empty() {
 		return ids, batch.Close()
 	}
-	return ids, closed(batch, batch.Commit(lsm.NoSync))
+	err := closed(batch, batch.Commit(lsm.NoSync))
+	for key := range fresh {
+		if s.unreadable.past([]byte(key)) != nil { // the new row cannot be read either
+			s.lostSeries.forget()
+			break
+		}
+	}
+	return ids, err
+}
+
+// idOf is the id of a source's series by its key; ok is false if it has none.
+func (s *Store) idOf(ctx context.Context, source string, key []byte) (id metric.ScheduleID, ok bool, err error) {
+	next := append(bytes.Clone(key), 0)
+	if s.unreadable.past(key) == nil {
+		v, err := s.get(key)
+		if v != nil && err == nil {
+			id, err = parseID(v)
+			return id, true, err
+		}
+		if !lsm.IsCorruptionError(err) {
+			return 0, false, err
+		}
+		s.beyond(key, next, err)
+	}
+	err = s.elsewhere(ctx, source, key, next, func(sc storage.Schedule) bool {
+		id, ok = sc.ID, true
+		return false
+	})
+	return id, ok, err
 }
 
 func parseID(v []byte) (metric.ScheduleID, error) {
@@ -151,13 +178,24 @@ func parseLabels(key []byte) (metric.Labels, error) {
 func (s *Store) SourceSchedules(ctx context.Context, source string) iter.Seq2[storage.Schedule, error] {
 	return func(yield func(storage.Schedule, error) bool) {
 		prefix := sourcePrefix(source)
-		scan(ctx, s, "schedules of a source", prefix, after(prefix), nil, func(k, v []byte) (storage.Schedule, error) {
+		scanAround(ctx, s, "schedules of a source", prefix, after(prefix), nil, func(k, v []byte) (storage.Schedule, error) {
 			id, err := parseID(v)
 			if err != nil {
 				return storage.Schedule{}, err
 			}
 			labels, err := parseLabels(k[len(prefix):])
 			return storage.Schedule{ID: id, Labels: labels}, err
+		}, func(from, to []byte) bool {
+			more := true
+			err := s.elsewhere(ctx, source, from, to, func(sc storage.Schedule) bool {
+				more = yield(sc, nil)
+				return more
+			})
+			if err != nil {
+				more = false
+				yield(storage.Schedule{}, err)
+			}
+			return more
 		}, yield)
 	}
 }
@@ -168,14 +206,17 @@ func (s *Store) Schedules(ctx context.Context, ids blocks.Range) iter.Seq2[stora
 		if ids.Start >= ids.End {
 			return
 		}
-		scanAround(ctx, s, "schedules", scheduleKey(ids.Start), scheduleKey(ids.End), nil, func(k, v []byte) (storage.Schedule, error) {
-			if len(k) != 9 {
-				return storage.Schedule{}, damagedKey("schedules_by_block", k)
-			}
-			labels, err := parseLabels(v)
-			return storage.Schedule{ID: metric.ScheduleID(getInt(k[1:])), Labels: labels}, err
-		}, func(from, to []byte) bool { return s.aroundSchedules(ctx, from, to, yield) }, yield)
+		scanAround(ctx, s, "schedules", scheduleKey(ids.Start), scheduleKey(ids.End), nil, parseSchedule, func(from, to []byte) bool { return s.aroundSchedules(ctx, from, to, yield) }, yield)
 	}
+}
+
+// parseSchedule reads a row of schedules_by_block.
+func parseSchedule(k, v []byte) (storage.Schedule, error) {
+	if len(k) != 9 {
+		return storage.Schedule{}, damagedKey("schedules_by_block", k)
+	}
+	labels, err := parseLabels(v)
+	return storage.Schedule{ID: metric.ScheduleID(getInt(k[1:])), Labels: labels}, err
 }
 
 // parseSeries reads a row of schedules, whatever its source.

@@ -101,6 +101,7 @@ type Store struct {
 
 	readerOptions sstable.ReaderOptions
 	unreadable    keyRanges
+	lostSeries    lostSeries
 
 	lostSaid *throttle.Throttle
 	// onLost hears of all that reads go around; nil for nobody.
