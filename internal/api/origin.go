@@ -17,8 +17,8 @@ type Origins struct {
 	// machine would otherwise count as this server's own.
 	CheckHost bool
 	Hosts     []string
-	// CORS matches the origins, as a whole, whose pages may read. Nobody else's pages may change anything, and these may
-	// not either. nil is none.
+	// CORS matches the origins, as a whole, whose pages may read. Nobody else's pages may read or change anything, and these may
+	// not change anything either. nil is none.
 	CORS *regexp.Regexp
 }
 
@@ -30,6 +30,9 @@ var readPaths = map[string]bool{
 	"/api/v1/export": true, "/api/v1/rollups": true, "/api/v1/points": true, "/api/v1/latest": true, "/api/v1/summary": true,
 	"/api/v1/baseline": true, "/api/v1/explain": true,
 }
+
+// pages are what a link on another page may lead to: people look at them, and they cost next to nothing.
+var pages = map[string]bool{"/": true, "/metrics": true, "/health": true, "/-/healthy": true, "/-/ready": true}
 
 // doorkeeper applies Origins.
 type doorkeeper struct {
@@ -61,13 +64,30 @@ func (d *doorkeeper) admits(w http.ResponseWriter, r *http.Request) bool {
 		w.WriteHeader(http.StatusNoContent)
 		return false
 	}
-	if !welcome && d.protection.Check(r) != nil {
+	if !welcome && !visit(r) && d.foreign(r) {
 		replyError(w, http.StatusForbidden, fmt.Sprintf(
 			"a web page of another origin, %q, may not send %s to %s: pages that --cors-origin names may read, and no page may write",
 			origin, r.Method, r.URL.Path))
 		return false
 	}
 	return true
+}
+
+// foreign says whether a browser sends a request for a page of another origin. One that only reads counts as well: the page cannot
+// see the answer, but what it costs to make. A browser that sends neither Sec-Fetch-Site nor Origin, as it does with images and frames from plain
+// HTTP to another host than this machine, is like any other program.
+func (d *doorkeeper) foreign(r *http.Request) bool {
+	if r.Method == http.MethodOptions { // it asks whether it may
+		return false
+	}
+	as := *r
+	as.Method = http.MethodPost // of which alone it is asked
+	return d.protection.Check(&as) != nil
+}
+
+// visit says whether somebody follows a link to a page.
+func visit(r *http.Request) bool {
+	return r.Method == http.MethodGet && pages[r.URL.Path] && r.Header.Get("Sec-Fetch-Mode") == "navigate" && r.Header.Get("Sec-Fetch-Dest") == "document"
 }
 
 // preflight says whether a browser asks what a page may read that it asks for.

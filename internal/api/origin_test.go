@@ -67,10 +67,47 @@ func TestPagesOfOthers(t *testing.T) {
 	require.Equal(t, 200, ask(t, s, http.MethodPost, here+importPath, erasing).Code)
 	require.Equal(t, 200, ask(t, s, http.MethodPost, here+importPath, erasing, "Origin", here, "Sec-Fetch-Site", "same-origin").Code)
 	require.Equal(t, 200, ask(t, s, http.MethodPost, here+"/api/v1/query", "query=1").Code)
-	// What a page asks for by GET it cannot read.
-	w := ask(t, s, http.MethodGet, here+"/api/v1/query?query=1", "", "Origin", "http://evil.example")
-	require.Equal(t, 200, w.Code)
-	require.Empty(t, w.Header().Get("Access-Control-Allow-Origin"))
+}
+
+// TestReadsForPagesOfOthers: what a browser asks for on behalf of a page of another origin costs nothing, though the page could not
+// see the answer: not for an image, a frame, a script or a new window.
+func TestReadsForPagesOfOthers(t *testing.T) {
+	tools := Origins{CORS: regexp.MustCompile(`^(?s:https://tools\.example)$`)}
+	for _, origins := range []Origins{{}, tools} {
+		s, _ := everything(t, origins)
+		for _, c := range []struct {
+			what    string
+			path    string
+			want    int
+			headers []string
+		}{
+			{"an image", "/api/v1/query?query=1", 403, []string{"Sec-Fetch-Site", "cross-site", "Sec-Fetch-Mode", "no-cors", "Sec-Fetch-Dest", "image"}},
+			{"another port", "/api/v1/query?query=1", 403, []string{"Sec-Fetch-Site", "same-site", "Sec-Fetch-Mode", "no-cors"}},
+			{"a script's fetch", "/api/v1/query?query=1", 403, []string{"Sec-Fetch-Site", "cross-site", "Sec-Fetch-Mode", "cors", "Origin", "https://evil.example"}},
+			{"an old browser's fetch", "/api/v1/query?query=1", 403, []string{"Origin", "https://evil.example"}},
+			{"a sandboxed frame", "/api/v1/query?query=1", 403, []string{"Origin", "null"}},
+			{"a window", "/api/v1/query?query=1", 403, []string{"Sec-Fetch-Site", "cross-site", "Sec-Fetch-Mode", "navigate", "Sec-Fetch-Dest", "document"}},
+			{"a frame", "/metrics", 403, []string{"Sec-Fetch-Site", "cross-site", "Sec-Fetch-Mode", "navigate", "Sec-Fetch-Dest", "iframe"}},
+			{"what is not there", "/api/v1/none", 403, []string{"Sec-Fetch-Site", "cross-site"}},
+			{"an image of a page", "/", 403, []string{"Sec-Fetch-Site", "cross-site", "Sec-Fetch-Mode", "no-cors"}},
+
+			{"a link", "/", 200, []string{"Sec-Fetch-Site", "cross-site", "Sec-Fetch-Mode", "navigate", "Sec-Fetch-Dest", "document"}},
+			{"a link to health", "/-/healthy", 200, []string{"Sec-Fetch-Site", "same-site", "Sec-Fetch-Mode", "navigate", "Sec-Fetch-Dest", "document"}},
+			{"the address bar", "/api/v1/query?query=1", 200, []string{"Sec-Fetch-Site", "none", "Sec-Fetch-Mode", "navigate", "Sec-Fetch-Dest", "document"}},
+			{"its own page", "/api/v1/query?query=1", 200, []string{"Sec-Fetch-Site", "same-origin", "Sec-Fetch-Mode", "cors"}},
+			{"its own page, old browser", "/api/v1/query?query=1", 200, []string{"Origin", here}},
+			{"no browser", "/api/v1/query?query=1", 200, nil},
+		} {
+			for _, method := range []string{http.MethodGet, http.MethodHead} {
+				if method == http.MethodHead && c.want == 200 {
+					continue
+				}
+				w := ask(t, s, method, here+c.path, "", c.headers...)
+				require.Equal(t, c.want, w.Code, "%s: %s %s: %s", c.what, method, c.path, w.Body)
+				require.Empty(t, w.Header().Get("Access-Control-Allow-Origin"))
+			}
+		}
+	}
 }
 
 // TestCORS: pages of the origins that are named may read, and change nothing.
