@@ -39,7 +39,7 @@ func (q *Querier) Export(ctx context.Context, sels []Selector, startMs, endMs in
 	}
 	r := new(Result[Samples])
 	r.all = func(yield func(Samples, error) bool) {
-		fromMs, toMs := q.sinceMs(metric.Raw, startMs), q.untilMs(endMs)
+		fromMs, toMs := q.sinceMs(metric.Raw, startMs), q.untilMs(ctx, endMs)
 		if fromMs >= toMs {
 			return
 		}
@@ -131,7 +131,7 @@ func (q *Querier) Rollups(ctx context.Context, sels []Selector, level metric.Buc
 	}
 	r := new(Result[Row])
 	r.all = func(yield func(Row, error) bool) {
-		fromMs, toMs := q.sinceMs(level, startMs), q.untilMs(endMs)
+		fromMs, toMs := q.sinceMs(level, startMs), q.untilMs(ctx, endMs)
 		if fromMs >= toMs {
 			return
 		}

@@ -1,6 +1,7 @@
 package query_test
 
 import (
+	"fmt"
 	"math"
 	"math/rand/v2"
 	"slices"
@@ -84,6 +85,87 @@ func TestSamplesAhead(t *testing.T) {
 	w.put(want...)
 	got, _ := exported(t, w, "cpu", midnight, noon+72*hour)
 	require.Equal(t, want, got[1])
+}
+
+// TestSamplesBeyondTheLimit: what was taken in when the limit was higher, or the clock ahead, is read: exported, computed with, found and deleted.
+func TestSamplesBeyondTheLimit(t *testing.T) {
+	onEachStoreKeeping(t, nil, func(t *testing.T, w *world) {
+		for id := range metric.ScheduleID(3) {
+			w.series(id, "cpu", fmt.Sprint("web-", id))
+		}
+		limit := 40 * 24 * time.Hour
+		w.put(metric.Sample{Schedule: 1, TimeMs: noon, Value: 1}, metric.Sample{Schedule: 1, TimeMs: noon + 30*day, Value: 2})
+		seen := query.NewSightings(false)
+		all := func(q *query.Querier) (times []int64) {
+			w.q = q
+			got, warnings := exported(t, w, "cpu", midnight, noon+100*day)
+			require.Empty(t, warnings)
+			for _, s := range got[1] {
+				times = append(times, s.TimeMs)
+			}
+			latest, err := q.Latest(t.Context(), w.sel("cpu"), time.Hour)
+			require.NoError(t, err)
+			for l, err := range latest.All() {
+				require.NoError(t, err)
+				require.Equal(t, times[len(times)-1], l.TimeMs)
+			}
+			sums, err := q.Summary(t.Context(), w.sel("cpu"), midnight, noon+100*day)
+			require.NoError(t, err)
+			for s, err := range sums.All() {
+				require.NoError(t, err)
+				require.EqualValues(t, len(times), s.Count)
+			}
+			groups, err := q.Groups(t.Context(), w.sel("cpu")...)
+			require.NoError(t, err)
+			var own []int64
+			for _, g := range groups {
+				require.NoError(t, g.Samples(t.Context(), math.MinInt64, math.MaxInt64, new(query.Warnings), func(_ int, samples []metric.Sample) error {
+					for _, s := range samples {
+						own = append(own, s.TimeMs)
+					}
+					return nil
+				}))
+			}
+			require.Equal(t, times, own, "what a deletion reads")
+			left, err := q.Left(t.Context(), []metric.ScheduleID{0, 1, 2})
+			require.NoError(t, err)
+			require.Equal(t, []metric.ScheduleID{1}, left)
+			return times
+		}
+		settings := w.store.Settings()
+		lowered := query.New(w.store, w.index, settings, nil, w.clock, query.Options{FutureLimit: time.Minute, Sightings: seen})
+		require.Equal(t, []int64{noon, noon + 30*day}, all(query.New(w.store, w.index, settings, nil, w.clock, query.Options{FutureLimit: limit})))
+		require.Equal(t, []int64{noon, noon + 30*day}, all(lowered), "the limit was lowered")
+		w.clock.Set(time.UnixMilli(noon - 20*day))
+		require.Equal(t, []int64{noon, noon + 30*day}, all(lowered), "the clock is set back")
+		require.Equal(t, []int64{noon, noon + 30*day}, all(query.New(w.store, w.index, settings, nil, w.clock, query.Options{})), "and the process started again")
+
+		// Taken in by a clock that was ahead, and is put right at once.
+		late := metric.Sample{Schedule: 1, TimeMs: noon + 60*day, Value: 3}
+		w.put(late)
+		seen.Saw([]metric.Sample{late})
+		require.Equal(t, []int64{noon, noon + 30*day, noon + 60*day}, all(lowered))
+	})
+}
+
+// TestEndIsAskedForOnce: how far samples go is no read for each query.
+func TestEndIsAskedForOnce(t *testing.T) {
+	w := newWorld(t, defaultSettings(), nil)
+	w.series(1, "cpu", "web")
+	w.put(metric.Sample{Schedule: 1, TimeMs: noon, Value: 1})
+	for range 5 {
+		_, _ = exported(t, w, "cpu", midnight, noon+72*hour)
+		_, _ = exported(t, w, "cpu", midnight, noon+hour)
+	}
+	require.Equal(t, 1, w.store.slices)
+	w.clock.Set(w.clock.Now().Add(10 * time.Minute))
+	_, _ = exported(t, w, "cpu", midnight, noon+hour)
+	require.Equal(t, 1, w.store.slices)
+	_, _ = exported(t, w, "cpu", midnight, noon+72*hour)
+	require.Equal(t, 2, w.store.slices)
+	for _, r := range w.store.reads {
+		require.LessOrEqual(t, r.ToMs, w.clock.Now().Add(24*time.Hour).UnixMilli()+1)
+	}
 }
 
 func TestExportInPieces(t *testing.T) {

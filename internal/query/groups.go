@@ -57,7 +57,7 @@ func (w *Warnings) List() []string { return w.list() }
 func (g Group) Samples(
 	ctx context.Context, fromMs, toMs int64, warn *Warnings, with func(i int, samples []metric.Sample) error,
 ) error {
-	fromMs, toMs = g.q.sinceMs(metric.Raw, max(fromMs, minTimeMs)), g.q.untilMs(min(toMs, maxTimeMs))
+	fromMs, toMs = g.q.sinceMs(metric.Raw, max(fromMs, minTimeMs)), g.q.untilMs(ctx, min(toMs, maxTimeMs))
 	if fromMs >= toMs {
 		return nil
 	}
@@ -137,7 +137,7 @@ func (q *Querier) Planner(ctx context.Context, level metric.Bucket, fromMs, toMs
 	levels := q.ladder.Levels()[:level]
 	slices.Reverse(levels)
 	fromMs = metric.AlignDown(max(fromMs, minTimeMs), q.ladder.WidthMs(level))
-	toMs = q.untilMs(min(toMs, maxTimeMs))
+	toMs = q.untilMs(ctx, min(toMs, maxTimeMs))
 	p, err := q.planner(ctx, fromMs, toMs, levels, &warn.warnings)
 	if err != nil {
 		return nil, err

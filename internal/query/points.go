@@ -99,7 +99,7 @@ func (q *Querier) Points(ctx context.Context, sels []Selector, rng Range) (*Resu
 	if err != nil {
 		return nil, err
 	}
-	untilMs := q.untilMs(rng.EndMs)
+	untilMs := q.untilMs(ctx, rng.EndMs)
 	parts := p.forGroups(&r.warnings, func(p *planner) []part { return p.plan(rng.StartMs, untilMs, levels, borders) })
 	r.all = inOrder(ctx, groups, q.opts.Parallel, func(ctx context.Context, g group) ([]SeriesPoints, error) {
 		return q.groupPoints(ctx, g, rng, parts(g), &r.warnings)

@@ -41,7 +41,8 @@ type Options struct {
 	// Outstanding are the slices that were opened and are not ground. The default asks the store about all of a
 	// request's range, which over Cassandra is a read for each day.
 	Outstanding func(ctx context.Context) ([]storage.SliceKey, error)
-	// FutureLimit is how far ahead of the clock samples may be taken in. The default is 24h, and less stands for it too.
+	// FutureLimit is how far ahead of the clock samples may be taken in. The default is 24h, and less stands for it too. What
+	// was taken in under another limit, or by a clock that was ahead, is read as well; see untilMs.
 	FutureLimit time.Duration
 	// Parallel is the number of groups that one request reads at the same time, except
 	// where it streams what it reads. The default is 4.
@@ -80,6 +81,7 @@ type Querier struct {
 	clock     clock.Clock
 	opts      Options
 	damaged   prometheus.Counter
+	ahead     ahead
 	// sets are *blocks.SampleSet: what one group's reading has grown serves the next.
 	sets sync.Pool
 }
@@ -187,13 +189,6 @@ func checkRange(startMs, endMs int64) error {
 }
 
 func (q *Querier) nowMs() int64 { return clock.NowMs(q.clock) }
-
-// untilMs is endMs, or as far ahead of now as samples are taken in if that is earlier: looking for
-// others would cost reads.
-func (q *Querier) untilMs(endMs int64) int64 {
-	// The last millisecond is within the limit.
-	return min(endMs, q.nowMs()+q.opts.FutureLimit.Milliseconds()+1)
-}
 
 // sinceMs is startMs, or from when on the bucket is whole if that is later: older rows
 // may be half deleted.

@@ -27,6 +27,8 @@ type Sightings struct {
 	unseen days // nothing was found from this day on
 	// sinceMs is when the first of unseen was found.
 	sinceMs int64
+	// newestMs is the time of the newest sample that ingest has told of.
+	newestMs int64
 }
 
 // unseenFor is how long it may take until a series shows that came back by another process.
@@ -69,10 +71,18 @@ func (s *Sightings) Saw(samples []metric.Sample) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for i := range samples {
+		s.newestMs = max(s.newestMs, samples[i].TimeMs)
 		if day := dayOf(samples[i].TimeMs); day > s.last.of(samples[i].Schedule) && !metric.IsTombstone(samples[i].Value) {
 			s.last.set(samples[i].Schedule, day)
 		}
 	}
+}
+
+// newest is the time of the newest sample that ingest has told of.
+func (s *Sightings) newest() int64 {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return s.newestMs
 }
 
 // Forget has series looked for again, of which samples have been deleted.
@@ -179,7 +189,7 @@ func (q *Querier) kept(ctx context.Context, ids []metric.ScheduleID, day int32) 
 		return seen, nil
 	}
 	// Nearly all series are found where most samples are, in what is youngest.
-	untilMs = q.untilMs(untilMs)
+	untilMs = q.untilMs(ctx, untilMs)
 	youngMs := metric.AlignDown(q.nowMs(), dayMs)
 	on := make([]int32, len(unknown))
 	for _, fromMs := range []int64{youngMs, youngMs - 7*dayMs, startMs(day)} {

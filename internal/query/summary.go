@@ -43,7 +43,7 @@ func (q *Querier) Summary(ctx context.Context, sels []Selector, startMs, endMs i
 	if err != nil {
 		return nil, err
 	}
-	untilMs := q.untilMs(endMs)
+	untilMs := q.untilMs(ctx, endMs)
 	parts := p.forGroups(&r.warnings, func(p *planner) []part { return p.plan(startMs, untilMs, levels, nil) })
 	r.all = inOrder(ctx, groups, q.opts.Parallel, func(ctx context.Context, g group) ([]Summary, error) {
 		return q.groupSummary(ctx, g, parts(g), &r.warnings)
@@ -117,7 +117,7 @@ func (q *Querier) Baseline(ctx context.Context, sels []Selector, startMs, endMs 
 	if err != nil {
 		return nil, err
 	}
-	startMs, endMs = q.sinceMs(1, startMs), q.untilMs(endMs)
+	startMs, endMs = q.sinceMs(1, startMs), q.untilMs(ctx, endMs)
 	r := new(Result[Baseline])
 	late, err := q.lateRows(ctx, 1, startMs, endMs, &r.warnings)
 	if err != nil {
@@ -175,7 +175,7 @@ func (q *Querier) Latest(ctx context.Context, sels []Selector, lookback time.Dur
 	r := new(Result[Latest])
 	r.all = inOrder(ctx, groups, q.opts.Parallel, func(ctx context.Context, g group) ([]Latest, error) {
 		found := make([]*metric.Sample, len(g.ids))
-		toMs := q.untilMs(math.MaxInt64)
+		toMs := q.untilMs(ctx, math.MaxInt64)
 		for _, back := range []time.Duration{time.Hour, 24 * time.Hour, MaxLookback} {
 			fromMs := q.sinceMs(metric.Raw, nowMs-min(back, lookback).Milliseconds())
 			if err := q.latestIn(ctx, g, found, fromMs, toMs, &r.warnings); err != nil {

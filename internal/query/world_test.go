@@ -63,8 +63,16 @@ type read struct {
 // spy notes what is read of a store.
 type spy struct {
 	storage.Store
-	mu    sync.Mutex
-	reads []read
+	mu     sync.Mutex
+	reads  []read
+	slices int // how often the store was asked for them
+}
+
+func (s *spy) Slices(ctx context.Context, b metric.Bucket, fromMs, toMs int64) ([]storage.SliceState, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.slices++
+	return s.Store.Slices(ctx, b, fromMs, toMs)
 }
 
 func (s *spy) note(b metric.Bucket, ids blocks.Range, fromMs, toMs int64) {
