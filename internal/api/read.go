@@ -88,22 +88,14 @@ func answering(turns *admission.Turns, timeout time.Duration, answer answerer, p
 			replyFailure(w, r, err)
 			return
 		}
-		if timeout > 0 {
-			ctx, cancel := context.WithTimeoutCause(r.Context(), timeout, errTooLong)
-			defer cancel()
-			r = r.WithContext(ctx)
-		}
-		give, err := turns.Take(r.Context(), r.RemoteAddr)
+		r, end, err := begin(r, turns, timeout)
 		if err != nil {
 			replyFailure(w, r, err)
 			return
 		}
-		defer give()
+		defer end()
 		out := newLines(w)
-		err = answer(out, r)
-		if err != nil && errors.Is(context.Cause(r.Context()), errTooLong) {
-			err = errTooLong
-		}
+		err = tookTooLong(r, answer(out, r))
 		switch {
 		case err == nil:
 			err = out.finish()
@@ -120,6 +112,30 @@ func answering(turns *admission.Turns, timeout time.Duration, answer answerer, p
 			panic(http.ErrAbortHandler)
 		}
 	})
+}
+
+// begin takes a turn for a request, until end, within the timeout unless that is 0.
+func begin(r *http.Request, turns *admission.Turns, timeout time.Duration) (limited *http.Request, end func(), err error) {
+	cancel := func() {}
+	if timeout > 0 {
+		var ctx context.Context
+		ctx, cancel = context.WithTimeoutCause(r.Context(), timeout, errTooLong)
+		r = r.WithContext(ctx)
+	}
+	give, err := turns.Take(r.Context(), r.RemoteAddr)
+	if err != nil {
+		cancel()
+		return r, nil, err
+	}
+	return r, func() { give(); cancel() }, nil
+}
+
+// tookTooLong is the error of a request that began so, by its cause if that is the timeout.
+func tookTooLong(r *http.Request, err error) error {
+	if err != nil && errors.Is(context.Cause(r.Context()), errTooLong) {
+		return errTooLong
+	}
+	return err
 }
 
 // onlyParameters refuses parameters that an endpoint does not have.

@@ -322,6 +322,19 @@ func TestAggregationStatus(t *testing.T) {
 	require.NotContains(t, get(t, waiting, "GET", "/api/v1/status/aggregation").Body.String(), "waiting")
 	require.Equal(t, 400, get(t, waiting, "GET", "/api/v1/status/aggregation?waiting=perhaps").Code)
 
+	// What waits is read from all marks: that has a turn, and gives it back.
+	turns := admission.NewTurns(1, "queries", 0, admission.NewClients(nil), nil)
+	busy := newServer(t, func(o *Options) { o.Status, o.Turns = statusOf{}, Turns{Queries: turns, QueryTimeout: time.Millisecond} })
+	give, err := turns.Take(t.Context(), "")
+	require.NoError(t, err)
+	require.Equal(t, 503, get(t, busy, "GET", "/api/v1/status/aggregation?waiting=true").Code)
+	require.Equal(t, 200, get(t, busy, "GET", "/api/v1/status/aggregation").Code)
+	give()
+	for range 3 {
+		free := newServer(t, func(o *Options) { o.Status, o.Turns = statusOf{}, Turns{Queries: turns} })
+		require.Equal(t, 200, get(t, free, "GET", "/api/v1/status/aggregation?waiting=true").Code)
+	}
+
 	require.Equal(t, 503, serve(statusOf{err: storage.ErrUnavailable}).Code)
 	require.Equal(t, 500, serve(statusOf{err: storage.ErrCorrupt}).Code)
 }

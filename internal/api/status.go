@@ -180,8 +180,17 @@ func (s *Server) aggregation(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 	}
+	if waiting { // all marks are read
+		limited, end, err := begin(r, s.opts.Turns.Queries, s.opts.Turns.QueryTimeout)
+		if err != nil {
+			replyFailure(w, limited, err)
+			return
+		}
+		defer end()
+		r = limited
+	}
 	st, err := s.opts.Status.AggregationStatus(r.Context(), waiting)
-	if err != nil {
+	if err = tookTooLong(r, err); err != nil {
 		code, retryAfter := failure(r.Context(), err)
 		if retryAfter != "" {
 			w.Header().Set("Retry-After", retryAfter)

@@ -229,6 +229,14 @@ func (s *server) build(ctx context.Context) error {
 			CheckHost: s.onLoopback || len(s.cfg.AllowedHosts) > 0, Hosts: s.cfg.AllowedHosts, CORS: s.cfg.CORSOrigin,
 		},
 	}
+	// An aggregator has no flags for queries, and one turn: at reading what waits.
+	turns := api.Turns{
+		Queries: admission.NewTurns(max(s.cfg.Query.Concurrency, 1), "queries", s.cfg.Query.Timeout, s.clients, s.metrics),
+		Exports: admission.NewTurns(max(s.cfg.Query.Exports, 1), "exports", s.cfg.Query.Timeout, s.clients, s.metrics),
+
+		QueryTimeout: s.cfg.Query.Timeout,
+	}
+	opts.Turns = turns
 	if s.roles.ingest {
 		s.startIngest(ctx, s.engine)
 		reader := s.engine.reader
@@ -236,12 +244,6 @@ func (s *server) build(ctx context.Context) error {
 		opts.Appender = takes
 		if s.cfg.EnableImport {
 			opts.BackFiller = takes
-		}
-		turns := api.Turns{
-			Queries: admission.NewTurns(s.cfg.Query.Concurrency, "queries", s.cfg.Query.Timeout, s.clients, s.metrics),
-			Exports: admission.NewTurns(s.cfg.Query.Exports, "exports", s.cfg.Query.Timeout, s.clients, s.metrics),
-
-			QueryTimeout: s.cfg.Query.Timeout,
 		}
 		if s.lines != nil {
 			s.graphite = graphite.New(ctx, opts.Appender, s.clk, graphite.Options{

@@ -4,6 +4,7 @@
 package promapi
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -300,6 +301,9 @@ func (a *API) handler(do answerer) http.Handler {
 
 func (a *API) query(r *http.Request) (answer, error) {
 	at, err := timeOf(r, "time", a.opts.Clock.Now())
+	if err == nil {
+		err = evaluable("time", at)
+	}
 	if err != nil {
 		return answer{}, err
 	}
@@ -317,6 +321,9 @@ func (a *API) queryRange(r *http.Request) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
+	if err := cmp.Or(evaluable("start", start), evaluable("end", end)); err != nil {
+		return answer{}, err
+	}
 	if end.Before(start) {
 		return answer{}, invalid("end", errors.New("end timestamp must not be before start time"))
 	}
@@ -326,7 +333,9 @@ func (a *API) queryRange(r *http.Request) (answer, error) {
 		return answer{}, invalid("step", err)
 	case step <= 0:
 		return answer{}, invalid("step", errors.New("zero or negative query resolution step widths are not accepted. Try a positive integer"))
-	case end.Sub(start)/step > maxPoints:
+	case step < time.Millisecond:
+		return answer{}, invalid("step", errors.New("times are in milliseconds: a step is at least one"))
+	case (end.UnixMilli()-start.UnixMilli())/step.Milliseconds() > maxPoints: // a time.Duration holds no more than 292 years
 		return answer{}, badData("exceeded maximum resolution of 11,000 points per timeseries. Try decreasing the query resolution (?step=XX)")
 	}
 	return a.evaluate(r, func(ctx context.Context, opts promql.QueryOpts, expr string) (promql.Query, error) {
@@ -634,6 +643,20 @@ var (
 	minTime = time.Unix(math.MinInt64/1000+62135596801, 0).UTC()
 	maxTime = time.Unix(math.MaxInt64/1000-62135596801, 999999999).UTC()
 )
+
+// The first and the last time at which an expression can be evaluated: the engine goes through nanoseconds in an int64.
+var (
+	minEvaluable = time.Unix(0, math.MinInt64).UTC()
+	maxEvaluable = time.Unix(0, math.MaxInt64).UTC()
+)
+
+// evaluable says whether the engine can evaluate an expression at a time.
+func evaluable(name string, t time.Time) error {
+	if t.Before(minEvaluable) || t.After(maxEvaluable) {
+		return invalid(name, fmt.Errorf("expressions can be evaluated from %s to %s only", minEvaluable.Format(time.RFC3339), maxEvaluable.Format(time.RFC3339)))
+	}
+	return nil
+}
 
 func requiredTime(r *http.Request, name string) (time.Time, error) {
 	t, err := parseTime(r.FormValue(name))
