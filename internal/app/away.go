@@ -3,13 +3,10 @@ package app
 import (
 	"context"
 	"errors"
-	"fmt"
 	"sync/atomic"
 	"time"
 
 	"github.com/quern/quern/internal/clock"
-	"github.com/quern/quern/internal/ingest"
-	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/storage"
 )
 
@@ -44,36 +41,6 @@ func (c *condition) get() error {
 		return *err
 	}
 	return nil
-}
-
-// appender takes reports for as long as the process is fit to.
-type appender struct {
-	*ingest.Ingest
-	unfit *condition
-}
-
-// Append implements api.Appender.
-func (a appender) Append(ctx context.Context, reports []ingest.Report) (ingest.Result, error) {
-	if err := a.unfit.get(); err != nil {
-		return ingest.Result{}, fmt.Errorf("%w: %w", storage.ErrUnavailable, err)
-	}
-	return a.Ingest.Append(ctx, reports)
-}
-
-// Delete implements deletion.Ingest.
-func (a appender) Delete(ctx context.Context, samples []metric.Sample) error {
-	if err := a.unfit.get(); err != nil {
-		return fmt.Errorf("%w: %w", storage.ErrUnavailable, err)
-	}
-	return a.Ingest.Delete(ctx, samples)
-}
-
-// BackFill implements api.BackFiller.
-func (a appender) BackFill(ctx context.Context, reports []ingest.Report) (ingest.Result, error) {
-	if err := a.unfit.get(); err != nil {
-		return ingest.Result{}, fmt.Errorf("%w: %w", storage.ErrUnavailable, err)
-	}
-	return a.Ingest.BackFill(ctx, reports)
 }
 
 var errOpening = errors.New("the store is being opened")

@@ -55,7 +55,7 @@ func fillDemo(ctx context.Context, cfg config.Config, g *demo.Generator, end tim
 	if err != nil {
 		return err
 	}
-	s.startIngest(ctx, e)
+	s.startIngest(ctx, e, nil)
 	defer func() { err = errors.Join(err, e.close(context.WithoutCancel(ctx))) }()
 
 	left := end.Sub(clk.Now()).Truncate(g.Interval())

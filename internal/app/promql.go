@@ -21,7 +21,7 @@ func (s *server) prometheusAPI(q *query.Querier, turns api.Turns) *promapi.API {
 		Logger: component(s.log, "http"), Version: program.Version(),
 	}
 	if s.cfg.EnableAdminAPI {
-		opts.Deleter = deletion.New(q, appender{s.engine.ingest, &s.unfit}, s.reaggregator(s.engine), s.clk, component(s.log, "deletion"))
+		opts.Deleter = deletion.New(q, s.engine.ingest, s.reaggregator(s.engine), s.clk, component(s.log, "deletion"))
 	}
 	return promapi.New(opts)
 }

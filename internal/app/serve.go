@@ -238,12 +238,11 @@ func (s *server) build(ctx context.Context) error {
 	}
 	opts.Turns = turns
 	if s.roles.ingest {
-		s.startIngest(ctx, s.engine)
+		s.startIngest(ctx, s.engine, s.unfit.get)
 		reader := s.engine.reader
-		takes := appender{s.engine.ingest, &s.unfit}
-		opts.Appender = takes
+		opts.Appender = s.engine.ingest
 		if s.cfg.EnableImport {
-			opts.BackFiller = takes
+			opts.BackFiller = s.engine.ingest
 		}
 		if s.lines != nil {
 			s.graphite = graphite.New(ctx, opts.Appender, s.clk, graphite.Options{

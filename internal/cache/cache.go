@@ -151,20 +151,17 @@ func (c *Cache) Put(ctx context.Context, fence storage.Fence, b metric.Bucket, m
 		}
 		now := clock.NowMs(c.clk)
 		if !c.timing.Closed(current, now) {
-			return c.takeBack(ctx, fence, late, now)
+			return c.takeBack(ctx, fence, late)
 		}
 		late = append(late, placed...)
 	}
 }
 
-// takeBack deletes those marks that lie in slices that have closed, where nobody may look again. Others that
+// takeBack deletes marks that lie in slices that are over, where nobody may look again. Others that
 // stand for the same must have been written. One that cannot be deleted keeps the others only where the store is away.
-func (c *Cache) takeBack(ctx context.Context, fence storage.Fence, marks []storage.PlacedMark, nowMs int64) error {
+func (c *Cache) takeBack(ctx context.Context, fence storage.Fence, marks []storage.PlacedMark) error {
 	var failed error
 	for _, m := range marks {
-		if !c.timing.Closed(c.ladder.SliceAt(m.Partition.Bucket, m.Partition.StartMs), nowMs) {
-			continue
-		}
 		if err := c.store.DeleteMarks(ctx, fence, m.Partition, []storage.Mark{m.Mark}); err != nil {
 			failed = fmt.Errorf("take back the mark of block %d: %w", m.Start, err)
 			if storage.IsAway(err) || ctx.Err() != nil {

@@ -18,8 +18,11 @@ func (w *Writer) Settle(ctx context.Context) error { return w.mend(ctx) }
 // Seal says of every slice that has closed since the last call which of its blocks this process
 // is done with, so that their run may use the cache. It is to be called between a
 // slice's end plus the grace and the run. Nothing is lost when it comes too late, or
-// not at all: those blocks are ground from the raw table.
+// not at all: those blocks are ground from the raw table. A slice that is complete, by the clock of others, is not sealed.
 func (w *Writer) Seal(ctx context.Context) error {
+	if err := w.look(ctx); err != nil {
+		return err
+	}
 	now := clock.NowMs(w.cache.clk)
 	closedMs := w.closedMs
 	b := &storage.Batch{}
@@ -28,11 +31,11 @@ func (w *Writer) Seal(ctx context.Context) error {
 		if !w.cache.timing.Closed(s, now) {
 			continue
 		}
-		open := w.written[start].open
+		open, complete := w.written[start].open, w.written[start].complete
 		delete(w.written, start)
 		w.closedMs = max(w.closedMs, s.EndMs)
-		if w.cache.timing.Due(s, now) {
-			continue // its run may be reading the marks
+		if w.cache.timing.Due(s, now) || complete {
+			continue // its run may be reading the marks, or has
 		}
 		if s.EndMs <= closedMs {
 			continue // the clock went back, and a run may have deleted what the cache had before
@@ -59,17 +62,28 @@ func (w *Writer) Seal(ctx context.Context) error {
 // deleted the mark before, and nobody would read the new one. If it has not read
 // the mark yet, the late one that is put first leads a run to the block.
 func (w *Writer) unseal(ctx context.Context, sealed []storage.PlacedMark) error {
+	gone := make(map[int64]bool)
+	for _, m := range sealed {
+		if _, ok := gone[m.TimeMs]; ok {
+			continue
+		}
+		complete, err := w.cache.complete(ctx, metric.Raw, w.cache.ladder.SliceAt(metric.Raw, m.TimeMs))
+		if err != nil {
+			return err
+		}
+		gone[m.TimeMs] = complete
+	}
 	now := clock.NowMs(w.cache.clk)
 	var late []storage.Mark
-	var gone []storage.PlacedMark
+	var back []storage.PlacedMark
 	for _, m := range sealed {
-		if w.cache.timing.Due(w.cache.ladder.SliceAt(metric.Raw, m.TimeMs), now) {
+		if gone[m.TimeMs] || w.cache.timing.Due(w.cache.ladder.SliceAt(metric.Raw, m.TimeMs), now) {
 			late = append(late, storage.Mark{Start: m.Start, TimeMs: m.TimeMs, Kind: storage.MarkLate})
-			gone = append(gone, m)
+			back = append(back, m)
 		}
 	}
 	if err := w.cache.Put(ctx, 0, metric.Raw, late); err != nil {
 		return err
 	}
-	return w.cache.takeBack(ctx, 0, gone, now)
+	return w.cache.takeBack(ctx, 0, back)
 }

@@ -51,7 +51,7 @@ type Writer struct {
 	// torn is what flushes that failed may have left on some copies of the raw table, from where it may come to light at any
 	// later time. The next flush, or Settle, writes it again before anything else (see mend).
 	torn map[blockKey]*torn
-	// stray are marks in closed slices, where nobody may look again, that could not be taken back yet. Others stand for
+	// stray are marks in slices that are over, where nobody may look again, that could not be taken back yet. Others stand for
 	// the same.
 	stray []storage.PlacedMark
 }
@@ -107,6 +107,9 @@ const maxNamed = 32
 // maxRememberedLate bounds the memory of late marks per slice, in blocks and schedules. Beyond it they
 // are put in anew, which costs rows and nothing else.
 const maxRememberedLate = 1 << 18
+
+// Torn says whether something waits to be written again.
+func (w *Writer) Torn() bool { return len(w.torn) > 0 }
 
 // NewWriter makes the writing side for one ingest process.
 func NewWriter(c *Cache) *Writer {
@@ -275,6 +278,9 @@ func (w *Writer) mendBlocks(ctx context.Context, keys ...blockKey) error {
 		}
 		units = append(units, u)
 	}
+	if err := w.look(ctx); err != nil {
+		return err
+	}
 	f, err := w.begin(ctx, units)
 	if err != nil {
 		return err
@@ -313,6 +319,8 @@ type flush struct {
 	startedMs int64
 	current   metric.Slice
 	units     []*unit
+	// late are the starts of the slices that were over when it began.
+	late map[int64]bool
 	// settledMs is when the races were settled; what was opened in slices that had
 	// closed by then has been taken back, but for left.
 	settledMs int64
@@ -322,7 +330,7 @@ type flush struct {
 // split parts the units of which nobody knows what is there from the others. What is refused now of a unit that is written again
 // says nothing of the first attempt.
 func (f *flush) split(failed *storage.PartsError) (stored, lost *flush) {
-	stored, lost = &flush{startedMs: f.startedMs, current: f.current}, &flush{startedMs: f.startedMs, current: f.current}
+	stored, lost = &flush{startedMs: f.startedMs, current: f.current, late: f.late}, &flush{startedMs: f.startedMs, current: f.current, late: f.late}
 	for i, u := range f.units {
 		to := stored
 		if at, ok := slices.BinarySearch(failed.Failed, i); ok {
@@ -372,12 +380,12 @@ func (w *Writer) begin(ctx context.Context, units []*unit) (*flush, error) {
 	if err != nil {
 		return nil, err
 	}
-	f := &flush{startedMs: now, current: current, units: units}
+	f := &flush{startedMs: now, current: current, units: units, late: make(map[int64]bool)}
 	for u, g := range f.groups() {
 		if _, err := w.in(ctx, g.Slice, now); err != nil {
 			return nil, err
 		}
-		if w.late(f, g.Slice) {
+		if f.late[g.Slice.StartMs] = w.over(g.Slice, now); w.late(f, g.Slice) {
 			if m, ok := w.written[current.StartMs].unmarked(lateMark(g)); ok {
 				u.late = append(u.late, m)
 			}
@@ -388,9 +396,30 @@ func (w *Writer) begin(ctx context.Context, units []*unit) (*flush, error) {
 	return f, nil
 }
 
-// late says whether the slice was closed when the flush began.
-func (w *Writer) late(f *flush, s metric.Slice) bool {
-	return w.cache.timing.Closed(s, f.startedMs) || w.written[s.StartMs].complete
+// over says whether a run of the slice may have begun, or has.
+func (w *Writer) over(s metric.Slice, nowMs int64) bool {
+	x := w.written[s.StartMs]
+	return w.cache.timing.Closed(s, nowMs) || x != nil && x.complete
+}
+
+// late says whether the slice was over when the flush began.
+func (w *Writer) late(f *flush, s metric.Slice) bool { return f.late[s.StartMs] }
+
+// look asks the store again which slices are complete of those that are still to come by this clock. Who waits with a write may
+// have a clock that goes behind the others' meanwhile.
+func (w *Writer) look(ctx context.Context) error {
+	for _, start := range slices.Sorted(maps.Keys(w.written)) {
+		x := w.written[start]
+		if x.complete {
+			continue
+		}
+		complete, err := w.cache.complete(ctx, metric.Raw, w.cache.ladder.SliceAt(metric.Raw, start))
+		if err != nil {
+			return err
+		}
+		x.complete = complete
+	}
+	return nil
 }
 
 // missed says whether the run that a group of the slice relies on may have begun by nowMs.
@@ -398,7 +427,7 @@ func (w *Writer) missed(f *flush, s metric.Slice, nowMs int64) bool {
 	if w.late(f, s) {
 		s = f.current
 	}
-	return w.cache.timing.Closed(s, nowMs)
+	return w.over(s, nowMs)
 }
 
 func (w *Writer) write(ctx context.Context, f *flush) error {
@@ -423,6 +452,12 @@ func (w *Writer) write(ctx context.Context, f *flush) error {
 // mark, and the mark that nobody may ever look at is taken back. If that is one that was written again, the late mark
 // stands for all that it has stood for.
 func (w *Writer) settle(ctx context.Context, f *flush) error {
+	mends := func(u *unit) bool { return u.mends != nil }
+	if slices.ContainsFunc(f.units, mends) {
+		if err := w.look(ctx); err != nil {
+			return err
+		}
+	}
 	now := clock.NowMs(w.cache.clk)
 	f.settledMs = now
 	var again lateMarks
@@ -431,7 +466,7 @@ func (w *Writer) settle(ctx context.Context, f *flush) error {
 			again.add(lateMark(g))
 		}
 	}
-	if w.cache.timing.Closed(f.current, now) {
+	if w.over(f.current, now) {
 		for _, u := range f.units {
 			for _, m := range u.late {
 				m.ID = blocks.ID{}
@@ -448,17 +483,18 @@ func (w *Writer) settle(ctx context.Context, f *flush) error {
 			back = append(back, w.torn[*u.mends].stray...)
 		}
 	}
-	if err := w.cache.takeBack(ctx, 0, back, now); err != nil {
+	back = w.placedInOver(back, now)
+	if err := w.cache.takeBack(ctx, 0, back); err != nil {
 		// All that they stand for is marked elsewhere. That they cannot be taken back now fails nobody's report.
-		f.left = w.inClosed(back, now)
+		f.left = back
 	}
 	return nil
 }
 
-// inClosed are those of the marks that lie in slices which are closed.
-func (w *Writer) inClosed(marks []storage.PlacedMark, nowMs int64) []storage.PlacedMark {
+// placedInOver are those of the marks that lie in slices which are over.
+func (w *Writer) placedInOver(marks []storage.PlacedMark, nowMs int64) []storage.PlacedMark {
 	return slices.DeleteFunc(marks, func(m storage.PlacedMark) bool {
-		return !w.cache.timing.Closed(w.cache.ladder.SliceAt(metric.Raw, m.Partition.StartMs), nowMs)
+		return !w.over(w.cache.ladder.SliceAt(metric.Raw, m.Partition.StartMs), nowMs)
 	})
 }
 
@@ -477,7 +513,7 @@ func (w *Writer) failed(f *flush) {
 	now := clock.NowMs(w.cache.clk)
 	for _, u := range f.units {
 		t := w.torn[u.key()]
-		t.stray = append(t.stray, w.inClosed(u.marks(), now)...)
+		t.stray = append(t.stray, w.placedInOver(u.marks(), now)...)
 	}
 }
 
@@ -492,7 +528,7 @@ func (w *Writer) succeeded(f *flush) {
 			continue
 		}
 		for _, m := range u.opened {
-			if !w.cache.timing.Closed(w.cache.ladder.SliceAt(metric.Raw, m.TimeMs), f.settledMs) {
+			if !w.over(w.cache.ladder.SliceAt(metric.Raw, m.TimeMs), f.settledMs) {
 				w.written[m.TimeMs].open[m.Start] = &openBlock{mark: m.ID}
 			}
 		}
@@ -506,7 +542,7 @@ func (w *Writer) succeeded(f *flush) {
 			o.torn = o.torn || u.mends != nil || u.refused
 		}
 	}
-	if !w.cache.timing.Closed(f.current, f.settledMs) {
+	if !w.over(f.current, f.settledMs) {
 		for _, u := range f.units {
 			if !u.refused {
 				w.written[f.current.StartMs].remember(u.placed)

@@ -39,6 +39,9 @@ type Options struct {
 	// OnSamples is told of samples that are durable, or may be, before they are acknowledged. It keeps nothing of its argument.
 	// The default is nobody.
 	OnSamples func(samples []metric.Sample)
+	// Unfit says why nothing may be written now, because this process's clock or settings are in doubt: what it takes to be on
+	// time may belong to a slice that is ground. The default is that nothing is in doubt.
+	Unfit func() error
 	// Limits bound names, labels and values.
 	Limits Limits
 	// Logger takes what an operator should know. The default discards.
@@ -62,6 +65,9 @@ func (o *Options) ensureDefaults() {
 	}
 	if o.FutureLimit == 0 {
 		o.FutureLimit = 10 * time.Minute
+	}
+	if o.Unfit == nil {
+		o.Unfit = func() error { return nil }
 	}
 	if o.OnSamples == nil {
 		o.OnSamples = func([]metric.Sample) {}
@@ -177,6 +183,9 @@ func (in *Ingest) BackFill(ctx context.Context, reports []Report) (Result, error
 
 // append takes samples that are not older than the cap, 0 for any age, nor than what is kept.
 func (in *Ingest) append(ctx context.Context, reports []Report, ageCap time.Duration) (Result, error) {
+	if err := in.unfit(); err != nil {
+		return Result{}, err
+	}
 	r := in.scratch.Get().(*resolver)
 	defer in.scratch.Put(r)
 	doubts := in.registry.Doubts()
@@ -206,8 +215,25 @@ func (in *Ingest) Delete(ctx context.Context, samples []metric.Sample) error {
 	for i := range samples {
 		samples[i].Value = metric.Tombstone()
 	}
-	_, err := in.wait(ctx, samples)
-	return err
+	if err := in.unfit(); err != nil {
+		return err
+	}
+	doubts := in.registry.Doubts()
+	if _, err := in.wait(ctx, samples); err != nil {
+		return err
+	}
+	if in.registry.Doubts() != doubts {
+		return errForgotten
+	}
+	return nil
+}
+
+// unfit is why nothing may be written, as callers are told.
+func (in *Ingest) unfit() error {
+	if err := in.opts.Unfit(); err != nil {
+		return fmt.Errorf("%w: %w", storage.ErrUnavailable, err)
+	}
+	return nil
 }
 
 // wait returns when the samples are durable. With them may be samples of others: overwritten are those of the commit that
@@ -267,7 +293,7 @@ func (in *Ingest) commits(ctx context.Context) {
 			select {
 			case <-in.wake:
 			default:
-				if err := in.writer.Settle(ctx); err != nil {
+				if err := in.settle(ctx); err != nil {
 					in.opts.Logger.Warn("what a failed commit may have left is not written again", "err", err)
 				}
 				return
@@ -308,6 +334,9 @@ func (in *Ingest) take(ctx context.Context, spare []metric.Sample) *commit {
 }
 
 func (in *Ingest) commit(ctx context.Context, g *grouper, c *commit) {
+	if c.err = in.unfit(); c.err != nil { // it was not when the samples came
+		return
+	}
 	c.settings = in.store.Settings()
 	groups := g.group(c.settings.Ladder, c.settings.Epochs, c.samples)
 	err := in.writer.Flush(ctx, groups)
@@ -337,13 +366,23 @@ func (in *Ingest) commit(ctx context.Context, g *grouper, c *commit) {
 // It is to be called when the grace of a slice has passed.
 func (in *Ingest) Seal(ctx context.Context) error {
 	return in.between(ctx, func(ctx context.Context) error {
-		return errors.Join(in.writer.Settle(ctx), in.writer.Seal(ctx))
+		if err := in.unfit(); err != nil {
+			return err
+		}
+		return errors.Join(in.settle(ctx), in.writer.Seal(ctx))
 	})
 }
 
 // Settle writes again what commits that failed may have left on some copies, so that it is in the store for good. The next
 // commit does so too, but there may be none for long: it is to be called now and again.
-func (in *Ingest) Settle(ctx context.Context) error { return in.between(ctx, in.writer.Settle) }
+func (in *Ingest) Settle(ctx context.Context) error { return in.between(ctx, in.settle) }
+
+func (in *Ingest) settle(ctx context.Context) error {
+	if err := in.unfit(); err != nil && in.writer.Torn() {
+		return err
+	}
+	return in.writer.Settle(ctx)
+}
 
 // task is done between two commits.
 type task struct {

@@ -1,0 +1,97 @@
+package ingest_test
+
+import (
+	"errors"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/quern/quern/internal/blocks"
+	"github.com/quern/quern/internal/cache"
+	"github.com/quern/quern/internal/clock"
+	"github.com/quern/quern/internal/ingest"
+	"github.com/quern/quern/internal/metric"
+	"github.com/quern/quern/internal/registry"
+	"github.com/quern/quern/internal/storage"
+	"github.com/quern/quern/internal/storage/storagetest"
+)
+
+// A process whose clock is in doubt writes nothing at all: no report, no deletion, nothing that waits to be written again or
+// that waited in the queue, no seal, also when it ends.
+func TestUnfit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var wrong atomic.Bool
+		errClock := errors.New("it is late")
+		in, g := start(t, ingest.Options{Window: time.Second, Unfit: func() error {
+			if wrong.Load() {
+				return errClock
+			}
+			return nil
+		}}, registry.Options{})
+		_, err := in.Append(t.Context(), report(1))
+		require.NoError(t, err)
+		g.Fail("Write", blocks.Range{}, 1, storage.ErrTimeout)
+		_, err = in.Append(t.Context(), report(2))
+		require.ErrorIs(t, err, storage.ErrTimeout)
+		waits := make(chan error)
+		go func() {
+			_, err := in.Append(t.Context(), report(3))
+			waits <- err
+		}()
+		synctest.Wait()
+
+		wrong.Store(true)
+		g.Forget()
+		require.ErrorIs(t, <-waits, errClock)
+		for name, try := range map[string]func() error{
+			"append":   func() error { _, err := in.Append(t.Context(), report(4)); return err },
+			"backfill": func() error { _, err := in.BackFill(t.Context(), report(4)); return err },
+			"delete":   func() error { return in.Delete(t.Context(), []metric.Sample{{TimeMs: time.Now().UnixMilli()}}) },
+			"settle":   func() error { return in.Settle(t.Context()) },
+			"seal":     func() error { return in.Seal(t.Context()) },
+		} {
+			err := try()
+			require.ErrorIs(t, err, errClock, name)
+			require.ErrorIs(t, err, storage.ErrUnavailable, name)
+		}
+		require.NoError(t, in.Close())
+		require.Zero(t, g.Count("Write"))
+	})
+}
+
+// doubtful may have forgotten something when a test says so.
+type doubtful struct {
+	storage.Store
+	doubts atomic.Int64
+}
+
+func (d *doubtful) Doubts() int64 { return d.doubts.Load() }
+
+// What the store may have forgotten is not acknowledged, be it a report or a deletion.
+func TestForgotten(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		clk := clock.System{}
+		model := newStore(clk)
+		store := &doubtful{Store: model}
+		in := ingest.Start(t.Context(), store, registry.New(store, registry.Options{}), cache.New(store, clk, 1, cache.DefaultTiming()), clk, ingest.Options{})
+		_, err := in.Append(t.Context(), report(1))
+		require.NoError(t, err)
+		for name, do := range map[string]func() error{
+			"append": func() error { _, err := in.Append(t.Context(), report(1)); return err },
+			"delete": func() error { return in.Delete(t.Context(), []metric.Sample{{TimeMs: time.Now().UnixMilli()}}) },
+		} {
+			require.NoError(t, do(), name)
+			model.Add(storagetest.Rule{Op: "Write", Times: 1, After: func() error {
+				store.doubts.Add(1)
+				return nil
+			}})
+			err := do()
+			require.ErrorIs(t, err, storage.ErrUnavailable, name)
+			require.ErrorContains(t, err, "may have forgotten", name)
+		}
+		require.NoError(t, in.Close())
+	})
+}
