@@ -1,7 +1,8 @@
 // Package late knows which roll-up rows late data has left behind: those of slices for which marks lie in the index of
 // another slice, whose run is still to come. Who reads rows reads the level below in their place.
 //
-//  1. Own marks at once: what this process has put, and acknowledged, before a View is taken is in it.
+//  1. Own marks at once: what this process has put, and acknowledged, before a View is taken is in it, until a run has taken it.
+//     The slice into which it was put may be ahead of the clock, which may have gone back.
 //  2. Others' soon: a View has what other processes put before its last reading began, which is readEvery ago, or
 //     ten times as long as a reading takes if that is more.
 //  3. No gap on the way up: work whose mark was deleted while a View was read has its next mark in it, or lies in a slice
@@ -66,6 +67,10 @@ type Tracker struct {
 	lent bool
 	// noted are the places noted since a reading began, nil while there is none.
 	noted *[]place
+	// own are the slices into which this process has put marks, until none is found there; each with the number of
+	// the last note.
+	own   map[storage.SliceKey]int
+	notes int
 	// The last reading: when it ended, when it is due again, and how it failed.
 	read           bool
 	readMs, nextMs int64
@@ -76,7 +81,7 @@ type Tracker struct {
 func New(store Store, clk clock.Clock, opts Options) *Tracker {
 	return &Tracker{
 		store: store, ladder: store.Settings().Ladder, clk: clk, opts: opts,
-		turn: make(chan struct{}, 1), view: newView(),
+		turn: make(chan struct{}, 1), view: newView(), own: make(map[storage.SliceKey]int),
 	}
 }
 
@@ -99,11 +104,13 @@ func (t *Tracker) Note(marks []storage.PlacedMark) {
 	epochs := t.store.Settings().Epochs
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	t.notes++
 	for i := range marks {
 		p, ok := t.late(marks[i].Partition.SliceKey, &marks[i].Mark)
 		if !ok {
 			continue
 		}
+		t.own[marks[i].Partition.SliceKey] = t.notes
 		if t.noted != nil {
 			*t.noted = append(*t.noted, p)
 		}
@@ -160,9 +167,10 @@ func (t *Tracker) refresh(ctx context.Context) {
 	t.mu.Lock()
 	noted := &[]place{}
 	t.noted = noted
+	own := maps.Clone(t.own)
 	t.mu.Unlock()
 
-	fresh, err := t.readAll(ctx)
+	fresh, err := t.readAll(ctx, own)
 
 	epochs := t.store.Settings().Epochs
 	t.mu.Lock()
@@ -178,18 +186,32 @@ func (t *Tracker) refresh(ctx context.Context) {
 		t.read = true
 		return
 	}
+	for k, note := range own {
+		if t.own[k] == note && !fresh.from[k] {
+			delete(t.own, k) // a run has taken what there was
+		}
+	}
 	for _, p := range *noted {
 		fresh.add(p, epochs)
 	}
 	t.view, t.lent, t.read = fresh, false, true
 }
 
-// readAll reads the marks of all outstanding slices: of each bucket oldest first, and the next bucket after, as work moves
+// readAll reads the marks of all outstanding slices, and of those that are not yet, into which this process has put some: of each bucket oldest first, and the next bucket after, as work moves
 // on only to a later slice or a coarser bucket, where its mark is put before the old one is deleted. Slices that were opened
 // meanwhile, into which marks may have gone, have all read again.
-func (t *Tracker) readAll(ctx context.Context) (*View, error) {
+func (t *Tracker) readAll(ctx context.Context, own map[storage.SliceKey]int) (*View, error) {
 	s := t.store.Settings()
-	known, err := t.opts.Outstanding(ctx)
+	outstanding := func() ([]storage.SliceKey, error) {
+		known, err := t.opts.Outstanding(ctx)
+		for k := range own {
+			if !slices.Contains(known, k) {
+				known = append(known, k)
+			}
+		}
+		return known, err
+	}
+	known, err := outstanding()
 	if err != nil {
 		return nil, fmt.Errorf("read what is late: %w", err)
 	}
@@ -206,11 +228,12 @@ func (t *Tracker) readAll(ctx context.Context) (*View, error) {
 					}
 					if p, ok := t.late(k, &m); ok {
 						v.add(p, s.Epochs)
+						v.from[k] = true
 					}
 				}
 			}
 		}
-		now, err := t.opts.Outstanding(ctx)
+		now, err := outstanding()
 		if err != nil {
 			return nil, fmt.Errorf("read what is late: %w", err)
 		}
@@ -225,6 +248,8 @@ func (t *Tracker) readAll(ctx context.Context) (*View, error) {
 type View struct {
 	late map[storage.SliceKey]*blockSet
 	n    int
+	// from are the slices in whose indexes it was found.
+	from map[storage.SliceKey]bool
 	// edition counts the views before that this one was copied from.
 	edition int
 }
@@ -238,7 +263,9 @@ type blockSet struct {
 	edition int
 }
 
-func newView() *View { return &View{late: make(map[storage.SliceKey]*blockSet)} }
+func newView() *View {
+	return &View{late: make(map[storage.SliceKey]*blockSet), from: make(map[storage.SliceKey]bool)}
+}
 
 // clone shares the sets with v: add copies one before it changes it.
 func (v *View) clone() *View {
