@@ -180,6 +180,9 @@ func (s *System) start() {
 	s.Store = storagetest.NewFaulty(s.tables)
 	s.Steps = stepsOf(st, s.Store)
 	s.build()
+	if s.astray {
+		s.beat()
+	}
 }
 
 func (s *System) build() {
@@ -226,12 +229,21 @@ func (s *System) Restart() {
 func (s *System) JumpClock(t time.Time, right bool) {
 	s.Clock.Jump(t.Sub(s.Clock.Now()))
 	s.astray = !right
+	if s.up {
+		s.beat()
+	}
 }
+
+// beat has the worker look at its clock, as it does now and again. What it finds it says itself, by taking no part.
+func (s *System) beat() { _ = s.member.Beat(s.t.Context()) }
 
 // ConfirmClock has a store that doubts a clock that has jumped, as after an outage of days, believe it.
 func (s *System) ConfirmClock() {
 	s.t.Helper()
-	s.astray = false
+	if s.astray {
+		s.astray = false
+		s.beat()
+	}
 	if keeper, ok := s.inspect().(interface {
 		ConfirmClock(ctx context.Context) error
 	}); ok {

@@ -32,6 +32,7 @@ import (
 //	report A@16:10=3 …          one call of ingest
 //	delete A from=T to=T        take back what A has in the range; * is all series
 //	export                      print the raw samples that readers see
+//	raw                         print how many raw samples there are, whether readers see them or not
 //	run [quiet]                 run what is due; prints what each run did, but quiet where stores differ in it
 //	rows LEVEL | averages LEVEL print a roll-up table
 //	gaps LEVEL                  print its rows that only say that samples may be missing
@@ -157,6 +158,8 @@ func (s *script) command(out *strings.Builder, cmd string, list []datadriven.Cmd
 		for _, line := range s.sys.export() {
 			out.WriteString(line + "\n")
 		}
+	case "raw":
+		fmt.Fprintf(out, "%d raw samples\n", len(s.sys.RawSamples()))
 	case "run":
 		runs, err := s.sys.Run()
 		if a.get("quiet", "") != "" {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"time"
 
 	"github.com/quern/quern/internal/storage"
 )
@@ -25,12 +26,20 @@ type tables struct {
 	astray func() bool
 }
 
-// CheckClock implements storage.Store.
-func (s *tables) CheckClock(ctx context.Context) error {
+// CheckFit implements storage.Store.
+func (s *tables) CheckFit(ctx context.Context) error {
 	if s.astray() {
 		return storage.ErrSettings
 	}
-	return s.Store.CheckClock(ctx)
+	return s.Store.CheckFit(ctx)
+}
+
+// Heartbeat implements storage.Operations.
+func (s *tables) Heartbeat(ctx context.Context, w storage.Worker, ttl time.Duration) error {
+	if s.astray() {
+		return storage.ErrSettings
+	}
+	return s.Store.Heartbeat(ctx, w, ttl)
 }
 
 // takeRuns are the runs recorded since the last call.

@@ -71,13 +71,13 @@ func (s *server) heartbeats(ctx context.Context) {
 		if unfit || err == nil {
 			told = unfit
 		}
-		// By a wrong clock samples would be put into slices that have been ground. A heartbeat without an answer, or one that
-		// ends at the worker's name, has not looked at the clock: what is known of it stays.
+		// By a wrong clock samples would be put into slices that have been ground. A heartbeat without an answer has not
+		// looked at the clock: what is known of it stays. One that is refused for the worker's name only has.
 		switch {
-		case err == nil:
-			s.unfit.set(nil)
 		case errors.Is(err, storage.ErrSettings):
 			s.unfit.set(err)
+		case err == nil, errors.Is(err, storage.ErrConflict) && !storage.IsAway(err):
+			s.unfit.set(nil)
 		}
 		switch {
 		case !s.shared() || ctx.Err() != nil:

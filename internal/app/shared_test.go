@@ -62,10 +62,20 @@ func (s *sharedStore) Heartbeat(ctx context.Context, w storage.Worker, ttl time.
 	if s.away.Load() {
 		return errAway
 	}
-	if s.clockOff.Load() {
-		return errClock
+	if err := s.CheckFit(ctx); err != nil {
+		return err
 	}
 	return s.Model.Heartbeat(ctx, w, ttl)
+}
+
+func (s *sharedStore) CheckFit(ctx context.Context) error {
+	switch {
+	case s.away.Load():
+		return errAway
+	case s.clockOff.Load():
+		return errClock
+	}
+	return s.Model.CheckFit(ctx)
 }
 
 func (s *sharedStore) AddEpoch(ctx context.Context, e blocks.Epoch) error {
@@ -386,6 +396,24 @@ func TestClockGoesWrong(t *testing.T) {
 		require.NoError(t, err)
 		require.Len(t, errs, 1, "once, however long it lasts")
 
+		st.clockOff.Store(false)
+		time.Sleep(s.engine.member.Every())
+		require.Equal(t, http.StatusOK, report().Code)
+		require.NoError(t, s.ready())
+
+		// Another process goes by its name, which hides nothing.
+		namesake := storage.Worker{ID: s.engine.member.ID(), Host: "another", StartedMs: 1}
+		require.NoError(t, st.Model.Heartbeat(t.Context(), namesake, time.Hour))
+		time.Sleep(s.engine.member.Every())
+		require.Equal(t, http.StatusOK, report().Code, "it may take reports")
+		st.clockOff.Store(true)
+		time.Sleep(s.engine.member.Every())
+		require.Equal(t, http.StatusServiceUnavailable, report().Code)
+		require.ErrorIs(t, s.ready(), errClock)
+		st.away.Store(true)
+		time.Sleep(s.engine.member.Every())
+		require.ErrorIs(t, s.unfit.get(), errClock)
+		st.away.Store(false)
 		st.clockOff.Store(false)
 		time.Sleep(s.engine.member.Every())
 		require.Equal(t, http.StatusOK, report().Code)

@@ -427,7 +427,7 @@ func (r *Runner) settle(ctx context.Context, g *grind, w *cache.Work) error {
 	v := r.recovery.Judge(w)
 	if v == recovery.Expired {
 		// What is dropped is gone, and by a clock that has gone wrong since the last heartbeat everything is to be dropped.
-		if err := r.store.CheckClock(ctx); err != nil {
+		if err := r.store.CheckFit(ctx); err != nil {
 			return leftOver(fmt.Errorf("%d marks of slice %s are not dropped: %w", len(w.Marks), w.Slice, err))
 		}
 	}

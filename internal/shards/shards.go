@@ -33,6 +33,7 @@ const DefaultTimeout = 30 * time.Second
 // Store is what this package needs of one.
 type Store interface {
 	Settings() storage.Settings
+	CheckFit(ctx context.Context) error
 	Heartbeat(ctx context.Context, w storage.Worker, ttl time.Duration) error
 	Workers(ctx context.Context) ([]storage.Worker, error)
 	AcquireShard(ctx context.Context, shard int, owner string, ttl time.Duration) (storage.Lease, error)
@@ -90,7 +91,7 @@ func (m *Member) ID() string { return m.self.ID }
 func (m *Member) Every() time.Duration { return m.timeout / 4 }
 
 // Beat says that this worker lives. ErrConflict when another process goes by its name, ErrSettings when its
-// clock is wrong; until a later one succeeds it takes no part.
+// clock is wrong or its settings are not the store's, and both when both; until a later one succeeds it takes no part.
 func (m *Member) Beat(ctx context.Context) error { return m.beat(ctx, m.timeout) }
 
 // Leave has the others take over sooner than they would miss this worker.
@@ -98,10 +99,14 @@ func (m *Member) Leave(ctx context.Context) error { return m.beat(ctx, time.Seco
 
 func (m *Member) beat(ctx context.Context, ttl time.Duration) error {
 	err := m.checkName(ctx)
-	if err == nil {
+	switch {
+	case err == nil:
 		self := m.self
 		self.SeenMs = clock.NowMs(m.clk)
 		err = m.store.Heartbeat(ctx, self, ttl)
+	case errors.Is(err, storage.ErrConflict):
+		// It takes no shards, and may take reports, which the heartbeat would have looked after.
+		err = errors.Join(err, m.store.CheckFit(ctx))
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -122,6 +122,13 @@ func TestNamesakes(t *testing.T) {
 		refused(second)
 		require.NoError(t, first.Beat(t.Context()))
 
+		// It says so of its clock and its settings too: what it does besides aggregating goes by them.
+		store.Fail("CheckFit", blocks.Range{}, 1, storage.ErrSettings)
+		err := second.Beat(t.Context())
+		require.ErrorIs(t, err, storage.ErrConflict)
+		require.ErrorIs(t, err, storage.ErrSettings)
+		refused(second)
+
 		// The first ends. Its name is free when its heartbeat has ended.
 		time.Sleep(DefaultTimeout)
 		require.NoError(t, second.Beat(t.Context()))

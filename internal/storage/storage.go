@@ -367,10 +367,11 @@ type Store interface {
 	// up to one partition longer. What it removes it records for WholeFrom, in one with the removal. Stores with TTLs do
 	// nothing.
 	Expire(ctx context.Context, nowMs int64) error
-	// CheckClock is nil when what WholeFrom makes of this process's clock may be acted on to delete. ErrSettings when
-	// the clock is too far from the store's own, where that has one; a store without one doubts the clock by itself, and
-	// then neither expires anything nor has WholeFrom say so.
-	CheckClock(ctx context.Context) error
+	// CheckFit is nil when this process's clock and policy may be acted on: reports taken, and what WholeFrom makes of
+	// them deleted. ErrSettings when the clock is too far from the store's own, where that has one, and when another process has
+	// changed the policy. A store without a clock doubts this process's by itself, and then neither expires anything nor has
+	// WholeFrom say so.
+	CheckFit(ctx context.Context) error
 	// Close flushes and closes the store. It is called once, after every other call has returned.
 	Close() error
 }
@@ -462,8 +463,7 @@ type Operations interface {
 	// RecentErrors are the last 10 of each component, newest first.
 	RecentErrors(ctx context.Context) ([]ComponentError, error)
 	// Heartbeat records that a worker lives; the row goes after ttl, or when a store that
-	// belongs to one process is closed. ErrSettings, and nothing is recorded, when the process's clock is
-	// too far from the store's own, where that has one, and when another process has changed the policy.
+	// belongs to one process is closed. ErrSettings, and nothing is recorded, when CheckFit says so.
 	Heartbeat(ctx context.Context, w Worker, ttl time.Duration) error
 	Workers(ctx context.Context) ([]Worker, error)
 	// RowFence is the fence that a roll-up row was written with: what is written with a lower one is not read. 0 where there

@@ -10,9 +10,12 @@ import (
 
 const cqlNow = `SELECT toUnixTimestamp(now()) AS now FROM system.local`
 
-// CheckClock implements storage.Store. TTLs run by the servers' clocks.
-func (s *Store) CheckClock(ctx context.Context) error {
-	return named("check the clock", s.checkClock(ctx))
+// CheckFit implements storage.Store. TTLs run by the servers' clocks.
+func (s *Store) CheckFit(ctx context.Context) error {
+	if err := s.checkClock(ctx); err != nil {
+		return named("check the clock", err)
+	}
+	return named("check the settings", s.checkPolicy(ctx))
 }
 
 // checkClock compares this process's clock with that of whichever server answers.

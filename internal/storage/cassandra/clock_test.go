@@ -59,3 +59,31 @@ func TestClockGoesWrong(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, []storage.Worker{{ID: "w"}}, workers)
 }
+
+// A process is fit while its clock is the servers', and its policy the store's: it asks at each heartbeat, and before it drops anything.
+func TestCheckFit(t *testing.T) {
+	o := place(t)
+	clk := clock.NewSimulated(time.Now())
+	o.Clock, o.Policy = clk, storage.Policy{Grace: 10 * time.Minute, Delay: 30 * time.Minute}.Always
+	p := start(t, o)
+	require.NoError(t, p.CheckFit(t.Context()))
+	for _, step := range []time.Duration{9 * 24 * time.Hour, -time.Hour} {
+		clk.Jump(step)
+		require.ErrorIs(t, p.CheckFit(t.Context()), storage.ErrSettings)
+		p.flaky.fail(0, lost)
+		require.ErrorIs(t, p.CheckFit(t.Context()), storage.ErrTimeout, "and not that it is fit")
+		p.flaky.heal()
+		clk.Jump(-step)
+		require.NoError(t, p.CheckFit(t.Context()))
+	}
+
+	other := start(t, o)
+	policy := other.Settings().Policy
+	policy.Grace = 5 * time.Minute
+	require.NoError(t, other.SetPolicy(t.Context(), policy))
+	require.NoError(t, other.CheckFit(t.Context()))
+	err := p.CheckFit(t.Context())
+	require.ErrorIs(t, err, storage.ErrSettings)
+	require.ErrorContains(t, err, "--late-grace from 10m to 5m")
+	require.ErrorIs(t, p.Heartbeat(t.Context(), storage.Worker{ID: "w"}, time.Hour), storage.ErrSettings)
+}

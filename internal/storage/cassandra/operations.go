@@ -119,10 +119,7 @@ type workerRow struct {
 
 // Heartbeat implements storage.Operations.
 func (s *Store) Heartbeat(ctx context.Context, w storage.Worker, d time.Duration) error {
-	if err := s.checkClock(ctx); err != nil {
-		return err
-	}
-	if err := s.checkPolicy(ctx); err != nil {
+	if err := s.CheckFit(ctx); err != nil {
 		return err
 	}
 	return named("heartbeat", s.session.exec(ctx, s.stamps.next(), stmt(cqlWriteWorker,

@@ -53,8 +53,8 @@ func (s *Store) ConfirmClock(ctx context.Context) error {
 	return s.do(ctx, "confirm the clock", s.keepTime)
 }
 
-// CheckClock implements storage.Store: WholeFrom does not go by a clock that is doubted.
-func (s *Store) CheckClock(ctx context.Context) error { return s.begin(ctx, "check the clock") }
+// CheckFit implements storage.Store: WholeFrom does not go by a clock that is doubted.
+func (s *Store) CheckFit(ctx context.Context) error { return s.begin(ctx, "check the clock") }
 
 // sawTime looks at the clock, and writes down now and again what is known of it. It is synced: nothing else may be for
 // hours, and after a power loss the clock would be doubted for want of it.

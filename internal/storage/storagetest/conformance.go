@@ -1394,9 +1394,9 @@ func operations(st storage.Store, f storage.Fence, id blocks.ID) map[string]func
 		"AddEpoch": func(ctx context.Context) error {
 			return st.AddEpoch(ctx, blocks.Epoch{FromMs: at(1000), BlockSize: 64})
 		},
-		"CheckClock": st.CheckClock,
-		"SetPolicy":  func(ctx context.Context) error { return st.SetPolicy(ctx, made().Policy) },
-		"Expire":     func(ctx context.Context) error { return st.Expire(ctx, at(0)) },
+		"CheckFit":  st.CheckFit,
+		"SetPolicy": func(ctx context.Context) error { return st.SetPolicy(ctx, made().Policy) },
+		"Expire":    func(ctx context.Context) error { return st.Expire(ctx, at(0)) },
 		"ClaimSchedules": func(ctx context.Context) error {
 			_, err := st.ClaimSchedules(ctx, "s", []storage.Schedule{{ID: 1, Labels: series("s", "m")}})
 			return err

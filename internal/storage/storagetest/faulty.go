@@ -362,9 +362,9 @@ func (f *Faulty) SetPolicy(ctx context.Context, p storage.Policy) error {
 	return f.do(Step{Op: "SetPolicy", Detail: p}, func() error { return f.Store.SetPolicy(ctx, p) })
 }
 
-// CheckClock implements storage.Store.
-func (f *Faulty) CheckClock(ctx context.Context) error {
-	return f.do(Step{Op: "CheckClock"}, func() error { return f.Store.CheckClock(ctx) })
+// CheckFit implements storage.Store.
+func (f *Faulty) CheckFit(ctx context.Context) error {
+	return f.do(Step{Op: "CheckFit"}, func() error { return f.Store.CheckFit(ctx) })
 }
 
 // Expire implements storage.Store.

@@ -339,8 +339,8 @@ func (m *Model) WholeFrom(b metric.Bucket, nowMs int64) int64 {
 	return whole
 }
 
-// CheckClock implements storage.Store.
-func (m *Model) CheckClock(ctx context.Context) error {
+// CheckFit implements storage.Store.
+func (m *Model) CheckFit(ctx context.Context) error {
 	if err := m.begin(ctx); err != nil {
 		return err
 	}
