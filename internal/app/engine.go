@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"os"
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -67,6 +68,13 @@ type engine struct {
 	catalog *metadata.Catalog // the same
 	reader  *query.Querier    // the same, once started
 	ingest  *ingest.Ingest    // the same
+	beside  beside            // the same
+}
+
+// beside is work on behalf of requests that outlasts them. It ends with the process.
+type beside struct {
+	sync.WaitGroup
+	end context.CancelFunc
 }
 
 // newEngine makes the engine and fills its label index. Nothing runs yet.
@@ -121,9 +129,12 @@ func (s *setup) startIngest(ctx context.Context, e *engine, unfit func() error) 
 	if s.shared() {
 		leaseAge = registry.LeaseAge
 	}
+	counting, end := context.WithCancel(ctx)
+	e.beside.end = end
 	reg := registry.New(e.store, registry.Options{
 		MaxSeries: s.cfg.MaxSeries, MaxSeriesPerSource: s.cfg.MaxSeriesPerSource, OnNew: e.index.Add,
 		Gone: e.reader.Gone, Clock: s.clk, LeaseAge: leaseAge,
+		Beside: func(work func(context.Context)) { e.beside.Go(func() { work(counting) }) },
 	})
 	s.countSeries(e.index, reg)
 	e.ingest = ingest.Start(ctx, e.store, reg, e.cache, s.clk, ingest.Options{
@@ -150,6 +161,8 @@ func (e *engine) close(ctx context.Context) error {
 	if e.ingest == nil {
 		return nil
 	}
+	e.beside.end()
+	e.beside.Wait()
 	ctx, cancel := context.WithTimeout(ctx, drainTime)
 	defer cancel()
 	return errors.Join(e.ingest.Close(), e.catalog.Flush(ctx))

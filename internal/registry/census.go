@@ -3,30 +3,29 @@ package registry
 import (
 	"context"
 	"fmt"
+	"sync"
 	"sync/atomic"
 
 	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/storage"
+	"github.com/quern/quern/internal/throttle"
 )
 
 // census counts the series of the whole store against their limit. Without a limit
 // it counts nothing. Series of which nothing is left are taken off where the limit is reached.
 type census struct {
-	store storage.Registry
-	max   int
+	store   storage.Registry
+	max     int
+	first   errand
+	leaving *leaving
 
-	// turn guards what follows; it is a channel because the first count reads all
-	// series, and waiting for that can be called off.
-	turn    chan struct{}
+	mu      sync.Mutex
 	counted bool
 	n       int
-	leaving leaving
-	// gone is what leaving has counted, for who has no turn.
-	gone atomic.Int64
 }
 
 func newCensus(store storage.Registry, opts Options) *census {
-	return &census{store: store, max: opts.MaxSeries, turn: make(chan struct{}, 1), leaving: newLeaving(opts)}
+	return &census{store: store, max: opts.MaxSeries, first: errand{beside: opts.Beside}, leaving: newLeaving(opts)}
 }
 
 // reserve counts up to n more series and returns how many there is room for.
@@ -34,30 +33,36 @@ func (c *census) reserve(ctx context.Context, n int) (int, error) {
 	if c.max <= 0 || n == 0 {
 		return n, nil
 	}
-	select {
-	case c.turn <- struct{}{}:
-		defer func() { <-c.turn }()
-	case <-ctx.Done():
-		return 0, context.Cause(ctx)
+	if err := c.first.do(ctx, func() bool { return !c.isCounted() }, c.count); err != nil {
+		return 0, fmt.Errorf("count the series: %w", err)
 	}
-	if !c.counted {
-		if err := c.count(ctx); err != nil {
-			return 0, fmt.Errorf("count the series: %w", err)
-		}
-	}
-	if n > c.max-c.n+c.leaving.n {
+	if n > c.room() {
 		if err := c.leaving.count(ctx, func() []metric.ScheduleID { return nil }); err != nil {
 			return 0, err
 		}
-		c.gone.Store(int64(c.leaving.n))
 	}
-	n = max(0, min(n, c.max-c.n+c.leaving.n))
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	n = max(0, min(n, c.max-c.n+c.leaving.gone()))
 	c.n += n
 	return n, nil
 }
 
+func (c *census) isCounted() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.counted
+}
+
+func (c *census) room() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.max - c.n + c.leaving.gone()
+}
+
+// count counts those that are there. Nobody registers any meanwhile.
 func (c *census) count(ctx context.Context) error {
-	c.n = 0
+	n := 0
 	ids, err := c.store.LeasedIDs(ctx)
 	if err != nil {
 		return err
@@ -66,9 +71,11 @@ func (c *census) count(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		c.n++
+		n++
 	}
-	c.counted = true
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.n, c.counted = n, true
 	return nil
 }
 
@@ -78,7 +85,100 @@ func (c *census) release(n int) {
 	if c.max <= 0 || n == 0 {
 		return
 	}
-	c.turn <- struct{}{}
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	c.n -= n
-	<-c.turn
+}
+
+// leaving counts the series that are registered, and of which nothing is left.
+type leaving struct {
+	ask   func(ctx context.Context, ids []metric.ScheduleID) (int, error) // nil where nobody is to be asked
+	again *throttle.Throttle
+	work  errand
+	n     atomic.Int64
+}
+
+func newLeaving(opts Options) *leaving {
+	l := &leaving{ask: opts.Gone, work: errand{beside: opts.Beside}}
+	if l.ask != nil {
+		l.again = throttle.New(opts.Clock, recount)
+	}
+	return l
+}
+
+// gone is how many there were when they were last counted.
+func (l *leaving) gone() int { return int(l.n.Load()) }
+
+// count counts anew, unless it did lately.
+func (l *leaving) count(ctx context.Context, ids func() []metric.ScheduleID) error {
+	if l.ask == nil {
+		return nil
+	}
+	due := func() bool {
+		_, ok := l.again.Pass()
+		return ok
+	}
+	err := l.work.do(ctx, due, func(ctx context.Context) error {
+		n, err := l.ask(ctx, ids())
+		if err != nil {
+			return err
+		}
+		l.n.Store(int64(n))
+		_, _ = l.again.Pass() // it serves from when it is there
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("count the series of which nothing is left: %w", err)
+	}
+	return nil
+}
+
+// errand is work that requests want done, and that may take longer than any of them has time: were it to end with the request that
+// began it, it might never come to an end. So it goes on beside them, and whoever wants the same meanwhile waits for it.
+type errand struct {
+	beside func(work func(context.Context))
+
+	mu    sync.Mutex
+	under *underWay // nil while it is not
+}
+
+type underWay struct {
+	done chan struct{}
+	err  error // final when done is closed
+}
+
+// do has it done if it is due and not under way, and waits for it until ctx is done. What comes of it is for work to keep.
+func (e *errand) do(ctx context.Context, due func() bool, work func(context.Context) error) error {
+	u := e.begin(ctx, due, work)
+	if u == nil {
+		return nil
+	}
+	select {
+	case <-u.done:
+		return u.err
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+func (e *errand) begin(ctx context.Context, due func() bool, work func(context.Context) error) *underWay {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.under != nil || !due() {
+		return e.under
+	}
+	u := &underWay{done: make(chan struct{})}
+	e.under = u
+	beside := e.beside
+	if beside == nil {
+		beside = func(work func(context.Context)) { go work(context.WithoutCancel(ctx)) }
+	}
+	beside(func(ctx context.Context) {
+		err := work(ctx)
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		e.under, u.err = nil, err
+		close(u.done)
+	})
+	return u
 }

@@ -19,7 +19,6 @@ import (
 	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/storage"
-	"github.com/quern/quern/internal/throttle"
 )
 
 // NoID stands in a result of Register for a series that was not registered.
@@ -43,6 +42,9 @@ type Options struct {
 	// limits. It is called where a limit is reached, at most each recount for all series and for each source. With it Clock
 	// is required. The default is that of all series there is something.
 	Gone func(ctx context.Context, ids []metric.ScheduleID) (int, error)
+	// Beside runs work that goes on beside requests, under a context that ends with the process: counting series may take longer than
+	// the request that begins it. It returns at once. The default is a goroutine that ends with its work only.
+	Beside func(work func(context.Context))
 	// Clock is the time. It is required with Gone and LeaseAge.
 	Clock clock.Clock
 	// MaxSources is the number of sources kept in memory. Beyond it, one that was not
@@ -90,38 +92,8 @@ func (e *LimitError) Error() string {
 // recount is how long a count of series of which nothing is left serves.
 const recount = time.Minute
 
-// leaving counts the series that are registered, and of which nothing is left. Its user's lock guards it.
-type leaving struct {
-	gone  func(ctx context.Context, ids []metric.ScheduleID) (int, error)
-	again *throttle.Throttle
-	n     int
-}
-
-func newLeaving(opts Options) leaving {
-	if opts.Gone == nil {
-		return leaving{}
-	}
-	return leaving{gone: opts.Gone, again: throttle.New(opts.Clock, recount)}
-}
-
-// count counts anew, unless it did lately.
-func (l *leaving) count(ctx context.Context, ids func() []metric.ScheduleID) error {
-	if l.gone == nil {
-		return nil
-	}
-	if _, ok := l.again.Pass(); !ok {
-		return nil
-	}
-	n, err := l.gone(ctx, ids())
-	if err != nil {
-		return fmt.Errorf("count the series of which nothing is left: %w", err)
-	}
-	l.n = n
-	return nil
-}
-
 // Gone is the number of series of which nothing was left when the limit was last reached.
-func (r *Registry) Gone() int { return int(r.census.gone.Load()) }
+func (r *Registry) Gone() int { return r.census.leaving.gone() }
 
 // Registry finds and registers series. It is safe for concurrent use.
 type Registry struct {

@@ -33,10 +33,9 @@ type Source struct {
 	// failed and may or may not have taken effect. A series claimed again is claimed with
 	// the same id, so that retries against a failing store use up no more. Both belong to
 	// the holder of turn.
-	last  metric.ScheduleID
-	doubt map[string]metric.ScheduleID
-	// leaving is its holder's, too.
-	leaving leaving
+	last    metric.ScheduleID
+	doubt   map[string]metric.ScheduleID
+	leaving *leaving
 
 	// checked is Doubts of the store by when what is known of the source was read or checked.
 	checked atomic.Int64
@@ -242,12 +241,12 @@ type claim struct {
 func (s *Source) claimAll(ctx context.Context, want []claim) (*LimitError, error) {
 	var refused *LimitError
 	if limit := s.r.opts.MaxSeriesPerSource; limit > 0 {
-		if len(want) > limit-s.Len()+s.leaving.n {
+		if len(want) > limit-s.Len()+s.leaving.gone() {
 			if err := s.leaving.count(ctx, s.all); err != nil {
 				return nil, err
 			}
 		}
-		if room := max(0, limit-s.Len()+s.leaving.n); len(want) > room {
+		if room := max(0, limit-s.Len()+s.leaving.gone()); len(want) > room {
 			refused = &LimitError{Source: s.name, Max: limit, Refused: len(want) - room}
 			want = want[:room]
 		}

@@ -26,6 +26,7 @@ type fakeStore struct {
 	afterward func() error
 	doubts    int64
 	onKeep    func(r blocks.Range) error
+	onCount   func(ctx context.Context) error
 }
 
 // KeepIDs implements storage.Registry.
@@ -150,7 +151,12 @@ func (f *fakeStore) Schedules(_ context.Context, ids blocks.Range) iter.Seq2[sto
 	}
 }
 
-func (f *fakeStore) LeasedIDs(context.Context) (blocks.Range, error) {
+func (f *fakeStore) LeasedIDs(ctx context.Context) (blocks.Range, error) {
+	if f.onCount != nil {
+		if err := f.onCount(ctx); err != nil {
+			return blocks.Range{}, err
+		}
+	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return blocks.Range{End: f.next}, nil
