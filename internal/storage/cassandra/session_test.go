@@ -158,6 +158,51 @@ func TestLostLockOfTheSchema(t *testing.T) {
 	start(t, o)
 }
 
+// impatient is a clock by which nobody waits.
+type impatient struct{ clock.System }
+
+var errWaits = errors.New("it waits")
+
+func (impatient) Sleep(context.Context, time.Duration) error { return errWaits }
+
+// An applier goes on with the lock that an attempt of its own has taken whose answer was lost, where others wait. That attempt, should it still
+// be at work somewhere, stops.
+func TestLockOfAnEarlierAttempt(t *testing.T) {
+	o := place(t)
+	o.Keyspace += "_anew"
+	o.Clock = impatient{}
+	s, _, err := connect(t.Context(), &o, "")
+	require.NoError(t, err)
+	defer s.close()
+	drop := func(ctx context.Context) { require.NoError(t, ddl(ctx, s, "DROP KEYSPACE IF EXISTS "+o.Keyspace)) }
+	drop(t.Context())
+	defer drop(t.Context())
+
+	apply := func(name string, progress func(done, total int)) error {
+		o := o
+		o.Applier = name
+		return ApplySchema(t.Context(), o, "", func(done, total int, _ string) { progress(done, total) })
+	}
+	steps, again := 0, 0
+	err = apply("one", func(done, total int) {
+		if total == 1 {
+			return // the keyspace
+		}
+		if steps++; done != 2 {
+			return
+		}
+		require.ErrorIs(t, apply("another", func(int, int) {}), errWaits)
+		require.ErrorIs(t, apply("", func(int, int) {}), errWaits, "without a name an attempt is like no other")
+		require.NoError(t, apply("one", func(_, total int) { again = total }))
+	})
+	require.ErrorIs(t, err, storage.ErrConflict)
+	require.ErrorContains(t, err, "the lock of the schema was lost; apply it again")
+	require.Equal(t, 3, steps, "nothing after that")
+	require.Greater(t, again, 3)
+	require.NoError(t, apply("another", func(int, int) {}), "it was given back")
+	start(t, o)
+}
+
 // recorder is a session that takes whatever is written.
 type recorder struct {
 	session
