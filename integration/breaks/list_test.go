@@ -184,13 +184,13 @@ var list = []brk{
 	{
 		name: "a slice is completed while others have marks in it", invariant: 3,
 		file: "internal/rollup/run.go",
-		old:  "err := r.othersEnded(ctx, k, t); err != nil {", new: "err := r.othersEnded(ctx, k, t); err != nil && !errors.Is(err, ErrShared) {",
+		old:  "err := r.othersEnded(ctx, k, about, t); err != nil {", new: "err := r.othersEnded(ctx, k, about, t); err != nil && !errors.Is(err, ErrShared) {",
 		pkg: "internal/rollup", test: "TestShardHeldByAnother",
 	},
 	{
 		name: "who waits for others goes past the mark that was seen last", invariant: 3,
 		file: "internal/rollup/run.go",
-		old:  "r.left[shard] = first\n", new: "first.Start++\n\t\t\tr.left[shard] = first\n",
+		old:  "about.left[shard] = first\n", new: "first.Start++\n\t\t\tabout.left[shard] = first\n",
 		pkg: "internal/rollup", test: "TestLooksGoOn",
 	},
 	{
@@ -304,7 +304,7 @@ var list = []brk{
 	{
 		name: "each shard's index is read twice", invariant: 6,
 		file: "internal/rollup/run.go",
-		old:  "r.ended[shard] = err == nil", new: "",
+		old:  "about.ended[shard] = err == nil", new: "",
 		pkg: "internal/acceptance", test: "TestModel/QueryCounts",
 	},
 	{

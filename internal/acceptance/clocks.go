@@ -119,7 +119,8 @@ func testDamagedIndex(t *testing.T, b Backend) {
 	s.Clock.Set(time.UnixMilli(at(s, 11, 30)))
 	s.MustReport(s.point("A", 11, 30, 2))
 	s.setClock(12, 2)
-	s.Store.Add(storagetest.Rule{Op: "Marks", Times: 1, Before: func() error { return storage.ErrCorrupt }})
+	// In each shard of the first slice.
+	s.Store.Add(storagetest.Rule{Op: "Marks", Times: s.cfg.IndexPartitions, Before: func() error { return storage.ErrCorrupt }})
 	_, err := s.Run()
 	require.ErrorIs(t, err, storage.ErrCorrupt)
 	rows := s.Rows(1)

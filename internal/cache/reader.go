@@ -45,6 +45,17 @@ func (w *Work) Late() bool {
 	})
 }
 
+// Damaged is how many of the marks are.
+func (w *Work) Damaged() int {
+	n := 0
+	for _, m := range w.Marks {
+		if m.Damaged {
+			n++
+		}
+	}
+	return n
+}
+
 // chunks is the number of chunks that the writers say they put into the cache.
 func (w *Work) chunks() int {
 	n := 0

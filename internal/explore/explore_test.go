@@ -88,6 +88,9 @@ var scenarios = []scenario{
 	// It goes on when late data has been ground, an hour later or two.
 	{name: "next hours", lww: true, oneBlock: true, leaseEnds: 1, hours: 2, before: late, preemptions: 3},
 	{name: "next hours refused", oneBlock: true, leaseEnds: 1, hours: 2, before: late, preemptions: 2},
+	// The index of the first hour goes away, is left by one, and another is done with later ones meanwhile.
+	{name: "index away", lww: true, oneBlock: true, leaseEnds: 1, hours: 2, before: late, gone: true, preemptions: 2},
+	{name: "index away refused", oneBlock: true, leaseEnds: 1, hours: 2, before: late, gone: true, preemptions: 2},
 	// Ingest writes meanwhile.
 	{name: "late data", lww: true, oneBlock: true, leaseEnds: 1, hours: 1, ingest: late, preemptions: 2},
 	{name: "straggler", lww: true, oneBlock: true, leaseEnds: 1, ingest: straggler, preemptions: 3},

@@ -65,6 +65,8 @@ type scenario struct {
 	mortal bool
 	// lands: what is on one copy only comes to light at any time.
 	lands bool
+	// gone: the index of the first hour goes out of reach at any time, and comes back at any later one.
+	gone bool
 	// hours is how many hours later the second worker goes on to work.
 	hours int
 	// preemptions bounds the exploration.
@@ -92,6 +94,8 @@ type world struct {
 	mu    sync.Mutex
 	acked []metric.Sample
 	wrong []string
+	// gone: the index of the first hour is out of reach.
+	gone bool
 	// forgets: ingest does not write again what a flush that failed may have left.
 	forgets bool
 }
@@ -124,6 +128,7 @@ type event struct {
 var (
 	errOver = fmt.Errorf("%w: the execution is over", storage.ErrUnavailable)
 	errDead = fmt.Errorf("%w: the process is dead", storage.ErrUnavailable)
+	errGone = fmt.Errorf("%w: its copies are gone", storage.ErrUnavailable)
 )
 
 // process is a process of Quern.
@@ -205,6 +210,11 @@ func newWorld(ctx context.Context, sc *scenario, mutate mutation) *world {
 			do: func() { must(i.copies.Surface(ctx)) },
 		})
 	}
+	if sc.gone {
+		w.events = append(w.events,
+			&event{name: "N", what: "the index of 11:00 is out of reach", left: 1, enabled: func() bool { return true }, do: func() { w.gone = true }},
+			&event{name: "R", what: "it is in reach again", left: 1, enabled: func() bool { return w.gone }, do: func() { w.gone = false }})
+	}
 	if sc.mortal {
 		w.events = append(w.events, &event{
 			name: "K", what: "A dies", left: 1, enabled: func() bool { return !a.done },
@@ -267,7 +277,7 @@ func (p *process) work(ctx context.Context) {
 		switch {
 		case err == nil || errors.Is(err, errOver) || errors.Is(err, errDead):
 			return
-		case !errors.Is(err, rollup.ErrShared) && !errors.Is(err, storage.ErrConflict):
+		case !errors.Is(err, rollup.ErrShared) && !errors.Is(err, storage.ErrConflict) && !errors.Is(err, errGone):
 			p.w.failed("%s: %v", p.name, err)
 			return
 		}
@@ -458,7 +468,7 @@ func (w *world) Finish() error {
 		a.release(errOver) // who waits for a dead one's lease
 	}
 	synctest.Wait()
-	w.begun, w.over, w.mutate = false, false, nil
+	w.begun, w.over, w.gone, w.mutate = false, false, false, nil
 	for _, e := range w.events {
 		if e.name == "S" && e.enabled() {
 			e.do()
@@ -653,6 +663,10 @@ func (g *gate) Write(ctx context.Context, b *storage.Batch) error {
 	return passed(ctx, g, "Write "+written(b), do)
 }
 
+func (w *world) isGone(p storage.IndexPartition) bool {
+	return w.gone && p.SliceKey == storage.SliceKey{StartMs: at(11, 0).UnixMilli()}
+}
+
 func written(b *storage.Batch) string {
 	var out []string
 	for _, m := range b.Marks {
@@ -683,12 +697,18 @@ func (g *gate) Slices(ctx context.Context, b metric.Bucket, fromMs, toMs int64) 
 
 func (g *gate) Marks(ctx context.Context, p storage.IndexPartition) iter.Seq2[storage.Mark, error] {
 	return passAll(ctx, g, "Marks "+ladder.Name(p.Bucket)+" "+clockOf(p.StartMs), func(ctx context.Context) iter.Seq2[storage.Mark, error] {
+		if g.p.w.isGone(p) {
+			return func(yield func(storage.Mark, error) bool) { yield(storage.Mark{}, errGone) }
+		}
 		return g.Store.Marks(ctx, p)
 	})
 }
 
 func (g *gate) FirstMark(ctx context.Context, p storage.IndexPartition, from storage.MarkKey) (k storage.MarkKey, ok bool, err error) {
 	k, err = pass(ctx, g, "FirstMark "+ladder.Name(p.Bucket)+" "+clockOf(p.StartMs), func(ctx context.Context) (storage.MarkKey, error) {
+		if g.p.w.isGone(p) {
+			return k, errGone
+		}
 		k, ok, err = g.Store.FirstMark(ctx, p, from)
 		return k, err
 	})

@@ -92,9 +92,7 @@ func (r *Recovery) Outstanding(ctx context.Context) ([]storage.SliceKey, error) 
 		floors[b] = floor
 	}
 	r.raise(floors, lookBacks)
-	slices.SortFunc(out, func(a, b storage.SliceKey) int {
-		return cmp.Or(cmp.Compare(r.slice(a).EndMs, r.slice(b).EndMs), cmp.Compare(a.Bucket, b.Bucket))
-	})
+	slices.SortFunc(out, r.Order)
 	seen := slices.Clone(out)
 	r.seen.Store(&seen)
 	return out, nil
@@ -125,23 +123,36 @@ func (r *Recovery) raise(floors []int64, lookBacks int) {
 	}
 }
 
+// Order compares slices by when they must be run: by end, and at the same end finest first.
+func (r *Recovery) Order(a, b storage.SliceKey) int {
+	return cmp.Or(cmp.Compare(r.slice(a).EndMs, r.slice(b).EndMs), cmp.Compare(a.Bucket, b.Bucket))
+}
+
 // NextDue is the first outstanding slice whose run may begin; ok is false when there
-// is none. Slices that were set aside are passed over, and so are those that they lie within.
+// is none. Slices that were set aside are passed over, and so are those that they lie within as long as they are outstanding.
 func (r *Recovery) NextDue(ctx context.Context, aside []storage.SliceKey) (k storage.SliceKey, ok bool, err error) {
 	out, err := r.Outstanding(ctx)
 	if err != nil {
 		return storage.SliceKey{}, false, err
 	}
 	now := clock.NowMs(r.clk)
+	var over []storage.SliceKey
 	for _, k := range out {
-		waits := slices.ContainsFunc(aside, func(a storage.SliceKey) bool {
-			return a.Bucket <= k.Bucket && r.slice(k).Contains(a.StartMs)
+		waits := slices.Contains(aside, k) || slices.ContainsFunc(over, func(a storage.SliceKey) bool {
+			return a.Bucket < k.Bucket && r.slice(k).Contains(a.StartMs)
 		})
 		if !waits {
 			return k, r.cache.Timing().Due(r.slice(k), now), nil
 		}
+		over = append(over, k)
 	}
 	return storage.SliceKey{}, false, nil
+}
+
+// Seen says whether a slice was outstanding at the last look.
+func (r *Recovery) Seen(k storage.SliceKey) bool {
+	seen := r.seen.Load()
+	return seen != nil && slices.Contains(*seen, k)
 }
 
 func (r *Recovery) slice(k storage.SliceKey) metric.Slice {

@@ -71,6 +71,10 @@ func (g *grind) block(ctx context.Context, w *cache.Work, v recovery.Verdict) er
 // schedule that may have had a row before, its row is the zero one, which takes the
 // old one back: it stands for "no data" and readers skip it.
 func (g *grind) compute(ctx context.Context, w *cache.Work, v recovery.Verdict) error {
+	if n := w.Damaged(); n > 0 {
+		g.run.damaged(ctx, w, tableIndex, n, fmt.Errorf(
+			"%d marks of slice %s are damaged, and stand for the whole block; rows that they were to take back stay", n, w.Slice))
+	}
 	switch {
 	case v == recovery.Expired:
 		return g.giveUp(ctx, w)

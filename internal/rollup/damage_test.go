@@ -39,7 +39,7 @@ func TestDamageDoesNotFlood(t *testing.T) {
 	reg := prometheus.NewRegistry()
 	r, store, _, k := setUp(t, 4, rollup.Options{Metrics: reg})
 	const name = "quern_aggregation_damaged_chunks_total"
-	require.Equal(t, map[string]int{"raw_metrics": 0, "metrics_cache": 0, "rollups": 0}, counted(t, reg, name))
+	require.Equal(t, map[string]int{"raw_metrics": 0, "metrics_cache": 0, "rollups": 0, "metrics_cache_index": 0}, counted(t, reg, name))
 	ids := blocks.NewIDs(9)
 	batch := &storage.Batch{}
 	for range 7 {
@@ -61,7 +61,7 @@ func TestDamageDoesNotFlood(t *testing.T) {
 		require.True(t, row.Partial)
 		require.EqualValues(t, 1, row.Count)
 	}
-	require.Equal(t, map[string]int{"raw_metrics": 3 * 7, "metrics_cache": 0, "rollups": 0}, counted(t, reg, name), "in three attempts")
+	require.Equal(t, map[string]int{"raw_metrics": 3 * 7, "metrics_cache": 0, "rollups": 0, "metrics_cache_index": 0}, counted(t, reg, name), "in three attempts")
 	errs, err := store.RecentErrors(t.Context())
 	require.NoError(t, err)
 	require.Len(t, errs, 1)

@@ -16,6 +16,7 @@ const (
 	tableCache = "metrics_cache"
 	// tableRollups stands for the tables of all levels.
 	tableRollups = "rollups"
+	tableIndex   = "metrics_cache_index"
 )
 
 type metrics struct {
@@ -55,7 +56,7 @@ func newMetrics(reg prometheus.Registerer, ladder metric.Ladder) *metrics {
 		dropped:     byBucket("quern_aggregation_marks_dropped_total", "Marks given up because their input has expired."),
 		damaged: f.NewCounterVec(prometheus.CounterOpts{
 			Name: "quern_aggregation_damaged_chunks_total",
-			Help: "Damaged chunks that reads of blocks met, each time, by table. A block of metrics_cache counts as one, and so does a series with damaged sketches in its roll-ups.",
+			Help: "Damaged chunks that reads of blocks met, each time, by table. A block of metrics_cache counts as one, and so does a series with damaged sketches in its roll-ups, or a mark of metrics_cache_index.",
 		}, []string{"table"}),
 		completed: f.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "quern_aggregation_completed_slice_end_seconds",
@@ -67,6 +68,7 @@ func newMetrics(reg prometheus.Registerer, ladder metric.Ladder) *metrics {
 	m.damaged.WithLabelValues(tableRaw)
 	m.damaged.WithLabelValues(tableCache)
 	m.damaged.WithLabelValues(tableRollups)
+	m.damaged.WithLabelValues(tableIndex)
 	for _, b := range ladder.Ground() {
 		name := ladder.Name(b)
 		m.runs.WithLabelValues(name, "completed")

@@ -1,15 +1,24 @@
 package rollup_test
 
 import (
+	"context"
 	"fmt"
+	"iter"
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 
 	"github.com/quern/quern/internal/blocks"
+	"github.com/quern/quern/internal/cache"
+	"github.com/quern/quern/internal/clock"
+	"github.com/quern/quern/internal/metric"
+	"github.com/quern/quern/internal/recovery"
 	"github.com/quern/quern/internal/rollup"
+	"github.com/quern/quern/internal/shards"
 	"github.com/quern/quern/internal/storage"
+	"github.com/quern/quern/internal/storage/storagetest"
 )
 
 var errAway = fmt.Errorf("%w: its copies are gone", storage.ErrUnavailable)
@@ -101,4 +110,255 @@ func TestStoreThatIsAwayIsNotHammered(t *testing.T) {
 		return store.Count("RawChunks") + store.Count("Write")
 	}
 	require.Less(t, cost(4000), 2*cost(200))
+}
+
+// part is a store one index partition of which cannot be read: that fails with err, or if that is nil its marks are damaged.
+type part struct {
+	storage.Store
+
+	at   storage.IndexPartition
+	err  error
+	back bool
+}
+
+func (p *part) Marks(ctx context.Context, at storage.IndexPartition) iter.Seq2[storage.Mark, error] {
+	marks := p.Store.Marks(ctx, at)
+	if at != p.at || p.back {
+		return marks
+	}
+	return func(yield func(storage.Mark, error) bool) {
+		if p.err != nil {
+			yield(storage.Mark{}, p.err)
+			return
+		}
+		for m, err := range marks {
+			if !yield(storage.DamagedMark(m.Key()), err) {
+				return
+			}
+		}
+	}
+}
+
+func (p *part) FirstMark(ctx context.Context, at storage.IndexPartition, from storage.MarkKey) (storage.MarkKey, bool, error) {
+	if at == p.at && p.err != nil && !p.back {
+		return storage.MarkKey{}, false, p.err
+	}
+	return p.Store.FirstMark(ctx, at, from)
+}
+
+const hoursOfWorkers = 6
+
+// workers are several on a store where 50 blocks have a sample in each of six hours, from ten on, all of which are over.
+type workers struct {
+	*testing.T
+	store   *storagetest.Faulty
+	clk     *clock.Simulated
+	members []*shards.Member
+	runners []*rollup.Runner
+	reg     *prometheus.Registry
+}
+
+// startWorkers has the store changed by wrap.
+func startWorkers(t *testing.T, names []string, wrap func(storage.Store) storage.Store) *workers {
+	t.Helper()
+	w := &workers{T: t, clk: clock.NewSimulated(hour.Add(30 * time.Minute)), reg: prometheus.NewRegistry()}
+	w.store = storagetest.NewFaulty(wrap(storagetest.NewModel(storage.Settings{
+		Ladder: metric.DefaultLadder(), GroupSize: 16, IndexPartitions: 8, Epochs: blocks.Epochs{{BlockSize: 4}},
+	}, nil, w.clk)))
+	writer := cache.NewWriter(cache.New(w.store, w.clk, 1, cache.DefaultTiming()))
+	for range hoursOfWorkers {
+		s := metric.DefaultLadder().SliceAt(metric.Raw, w.clk.Now().UnixMilli())
+		var groups []cache.Group
+		for b := range 50 {
+			id := metric.ScheduleID(4 * b)
+			groups = append(groups, cache.Group{Slice: s, Block: blocks.Of(id, 4), Samples: []metric.Sample{{Schedule: id, TimeMs: s.StartMs + 1, Value: 1}}})
+		}
+		require.NoError(t, writer.Flush(t.Context(), groups))
+		w.clk.Set(w.clk.Now().Add(time.Hour))
+	}
+	for i, name := range names {
+		m := shards.New(w.store, w.clk, storage.Worker{ID: name, Aggregates: true}, 0)
+		c := cache.New(w.store, w.clk, uint64(i+2), cache.DefaultTiming())
+		opts := rollup.Options{Parallel: 1}
+		if i == 0 {
+			opts.Metrics = w.reg
+		}
+		w.members = append(w.members, m)
+		w.runners = append(w.runners, rollup.NewRunner(w.store, m, c, recovery.New(w.store, c, w.clk, recovery.Options{}), w.clk, opts))
+	}
+	w.beat()
+	return w
+}
+
+func (w *workers) beat() {
+	w.Helper()
+	for _, m := range w.members {
+		require.NoError(w, m.Beat(w.Context()))
+	}
+}
+
+// pass has each of them look for what is due, and gives back what the last one was told.
+func (w *workers) pass() (err error) {
+	w.Helper()
+	w.beat()
+	for _, r := range w.runners {
+		_, err = r.RunDue(w.Context())
+	}
+	w.clk.Set(w.clk.Now().Add(time.Second))
+	return err
+}
+
+// opened are the hours that are not complete.
+func (w *workers) opened() (out []int) {
+	w.Helper()
+	states, err := w.store.Slices(w.Context(), metric.Raw, 0, w.clk.Now().UnixMilli())
+	require.NoError(w, err)
+	require.Len(w, states, hoursOfWorkers)
+	for i, s := range states {
+		if !s.Complete {
+			out = append(out, i)
+		}
+	}
+	return out
+}
+
+var severalWorkers = [][]string{{"a"}, {"a", "b"}, {"a", "b", "c"}}
+
+// However many workers there are, an index partition that cannot be read holds up its own slice, and those that this lies within.
+func TestWorkersAndAnIndexOutOfReach(t *testing.T) {
+	gone := storage.IndexPartition{SliceKey: storage.SliceKey{StartMs: hour.Add(time.Hour).UnixMilli()}, Shard: 3}
+	for _, names := range severalWorkers {
+		for _, why := range []error{errAway, storage.ErrTimeout, storage.ErrCorrupt} {
+			t.Run(fmt.Sprintf("%d %v", len(names), why), func(t *testing.T) {
+				var p *part
+				w := startWorkers(t, names, func(s storage.Store) storage.Store { p = &part{Store: s, at: gone, err: why}; return p })
+				for range 3 {
+					require.ErrorIs(t, w.pass(), why)
+				}
+				require.Equal(t, []int{1}, w.opened())
+				require.True(t, open(t, w.store, storage.SliceKey{Bucket: 1, StartMs: hour.Truncate(6 * time.Hour).UnixMilli()}), "the slice around it")
+				got := len(rows(t, w.store))
+				require.Greater(t, got, 50*(hoursOfWorkers-1), "its other shards are ground")
+				require.Less(t, got, 50*hoursOfWorkers)
+
+				p.back = true
+				for range 3 {
+					_ = w.pass()
+				}
+				require.NoError(t, w.pass())
+				require.Empty(t, w.opened())
+				require.Len(t, rows(t, w.store), 50*hoursOfWorkers)
+			})
+		}
+	}
+}
+
+// block is a store that takes no rows of one block and hour, nor marks for them.
+type block struct {
+	storage.Store
+
+	block blocks.Range
+	ms    int64
+	back  bool
+}
+
+func (b *block) WriteRollups(ctx context.Context, f storage.Fence, level metric.Bucket, rows []metric.RollupRow) error {
+	for _, r := range rows {
+		if level == 1 && b.block.Contains(r.Schedule) && r.TimeMs == b.ms && !b.back {
+			return errAway
+		}
+	}
+	return b.Store.WriteRollups(ctx, f, level, rows)
+}
+
+func (b *block) Write(ctx context.Context, batch *storage.Batch) error {
+	for _, m := range batch.Marks {
+		if m.Kind == storage.MarkRetry && b.block.Start == m.Start && m.TimeMs == b.ms && !b.back {
+			return errAway
+		}
+	}
+	return b.Store.Write(ctx, batch)
+}
+
+// A block that can be neither ground nor put off is another's to wait for, and holds up no other slice.
+func TestWorkersAndABlockThatIsLeft(t *testing.T) {
+	for _, names := range severalWorkers {
+		t.Run(fmt.Sprint(len(names)), func(t *testing.T) {
+			var bad *block
+			w := startWorkers(t, names, func(s storage.Store) storage.Store {
+				bad = &block{Store: s, block: blocks.Of(8, 4), ms: hour.UnixMilli()}
+				return bad
+			})
+			for range 3 {
+				require.Error(t, w.pass())
+			}
+			require.Equal(t, []int{0}, w.opened())
+			require.Len(t, rows(t, w.store), 50*hoursOfWorkers-1)
+
+			bad.back = true
+			for range 3 {
+				_ = w.pass()
+			}
+			require.NoError(t, w.pass())
+			require.Empty(t, w.opened())
+			require.Len(t, rows(t, w.store), 50*hoursOfWorkers)
+		})
+	}
+}
+
+// Marks that are damaged are told of, and stand for their blocks.
+func TestWorkersAndDamagedMarks(t *testing.T) {
+	for _, names := range severalWorkers {
+		t.Run(fmt.Sprint(len(names)), func(t *testing.T) {
+			w := startWorkers(t, names, func(s storage.Store) storage.Store {
+				return &part{Store: s, at: storage.IndexPartition{SliceKey: storage.SliceKey{StartMs: hour.UnixMilli()}, Shard: 3}}
+			})
+			_ = w.pass()
+			require.NoError(t, w.pass())
+			require.Empty(t, w.opened())
+			require.Len(t, rows(t, w.store), 50*hoursOfWorkers)
+			errs, err := w.store.RecentErrors(t.Context())
+			require.NoError(t, err)
+			require.NotEmpty(t, errs)
+			for _, e := range errs {
+				require.Contains(t, e.Message, "1 marks of slice 2025-11-21T10:00:00Z are damaged")
+			}
+			if len(names) == 1 {
+				require.Equal(t, len(errs), counted(t, w.reg, "quern_aggregation_damaged_chunks_total")["metrics_cache_index"])
+			}
+		})
+	}
+}
+
+// While others are behind, a worker looks at the oldest slice only, each second; at all when half a minute is over, and when the
+// others are gone it does what is theirs.
+func TestWorkersThatAreBehind(t *testing.T) {
+	w := startWorkers(t, []string{"a", "b"}, func(s storage.Store) storage.Store { return s })
+	behind := w.members[1]
+	w.members, w.runners = w.members[:1], w.runners[:1]
+	beat := func() { require.NoError(t, behind.Beat(t.Context())) }
+	require.ErrorIs(t, w.pass(), rollup.ErrShared)
+	require.Len(t, w.opened(), hoursOfWorkers)
+	ground := len(rows(t, w.store))
+	require.Greater(t, ground, 10*hoursOfWorkers)
+	for range 29 {
+		beat()
+		w.store.Forget()
+		require.ErrorIs(t, w.pass(), rollup.ErrShared)
+		require.Equal(t, 1, w.store.Count("FirstMark"))
+		require.Zero(t, w.store.Count("AcquireShard"))
+	}
+	beat()
+	w.store.Forget()
+	for range 2 {
+		require.ErrorIs(t, w.pass(), rollup.ErrShared)
+	}
+	require.Greater(t, w.store.Count("FirstMark"), hoursOfWorkers)
+	require.Len(t, rows(t, w.store), ground)
+
+	w.clk.Set(w.clk.Now().Add(shards.DefaultTimeout))
+	_ = w.pass()
+	require.NoError(t, w.pass())
+	require.Empty(t, w.opened())
+	require.Len(t, rows(t, w.store), 50*hoursOfWorkers)
 }

@@ -15,7 +15,9 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -84,19 +86,34 @@ type Runner struct {
 	metrics  *metrics
 	told     told
 
-	// ended are the shards of a slice, current, in which no mark was left. They are known while the slice waits for
-	// other workers, which it has done waits times in a row.
-	current storage.SliceKey
-	ended   []bool
-	waits   int
+	// known is what was found out about slices that could not be completed, and mine are the shards that were this worker's.
+	known map[storage.SliceKey]*known
+	mine  []int
+	// aside are the slices that the next pass does not look at, which waits passes in a row have had some. moved: something has
+	// changed in this pass for those too.
+	aside []aside
+	waits int
+	moved bool
+}
+
+// known is what a worker knows of a slice that it could not complete.
+type known struct {
+	// ended are the shards in which no mark was left.
+	ended []bool
 	// left is, by shard, the first mark that the last look has found there, from which the next goes on: all before it are
 	// gone, and the shard's worker has to be past it too before it is done.
 	left []storage.MarkKey
+	// waits is how often in a row it could not be completed.
+	waits int
+}
 
-	// aside are the slices whose index is damaged or out of reach, and asideErr says why, while another slice waits: they
-	// would be tried again each second.
-	aside    []storage.SliceKey
-	asideErr error
+// aside is a slice that was set aside in a pass, and why.
+type aside struct {
+	storage.SliceKey
+
+	err error
+	// now: it was looked at in this pass.
+	now bool
 }
 
 // NewRunner makes a runner over a store, for a member of those that share it.
@@ -105,35 +122,80 @@ func NewRunner(store storage.Store, m *shards.Member, c *cache.Cache, r *recover
 	return &Runner{
 		store: store, member: m, cache: c, recovery: r, ladder: store.Settings().Ladder,
 		clk: clk, opts: opts, metrics: newMetrics(opts.Metrics, store.Settings().Ladder),
+		known: make(map[storage.SliceKey]*known),
 	}
 }
 
 // RunDue runs every slice that is due, oldest first, including those that earlier
 // runs or an outage left open, and returns how many it completed. It stops at the
-// first run that is aborted: what is left stays outstanding. Only a slice whose index
-// is damaged, or in part out of reach, is set aside, with those that it lies within, since it may be long until an attempt
-// helps it.
+// first run that is aborted: what is left stays outstanding. A slice that waits for other workers, or whose index
+// is damaged or in part out of reach, is set aside, with those that it lies within, since it may be long until an attempt
+// helps it: the error says why, and later slices are run.
+//
+// While some wait for others, passes follow each other closely. Each looks at the oldest of those that wait, and leaves the rest
+// aside until something changes, or for half a minute: whoever ends a slice last completes it.
 func (r *Runner) RunDue(ctx context.Context) (int, error) {
-	aside, waiting := r.aside, r.asideErr
-	r.aside, r.asideErr = nil, nil
+	set := r.aside
+	for i := range set {
+		set[i].now = false
+	}
+	r.aside, r.moved = nil, false
 	for n := 0; ; {
-		k, due, err := r.recovery.NextDue(ctx, aside)
-		if err != nil || !due {
-			return n, errors.Join(waiting, err)
+		k, due, err := r.recovery.NextDue(ctx, keys(set))
+		if err != nil {
+			return n, errors.Join(why(set), err)
+		}
+		if !due {
+			set = r.leaveAside(set)
+			return n, why(set)
 		}
 		switch _, err := r.Run(ctx, k); {
 		case err == nil:
 			n++
-		case errors.Is(err, storage.ErrCorrupt), errors.Is(err, errLeft):
-			aside = append(aside, k)
-			waiting = errors.Join(waiting, err)
+			r.moved = true
+		case errors.Is(err, shards.ErrUnfit):
+			return n, errors.Join(why(set), err)
+		case errors.Is(err, ErrShared), errors.Is(err, storage.ErrCorrupt), errors.Is(err, errLeft):
+			set = append(set, aside{k, err, true})
 		default:
-			if r.waits > 0 {
-				r.aside, r.asideErr = aside, waiting
-			}
-			return n, errors.Join(waiting, err)
+			return n, errors.Join(why(set), err)
 		}
 	}
+}
+
+// leaveAside chooses what the next pass does not look at of what has been set aside. It returns of this what is still outstanding.
+func (r *Runner) leaveAside(set []aside) []aside {
+	set = slices.DeleteFunc(set, func(a aside) bool { return !r.recovery.Seen(a.SliceKey) })
+	maps.DeleteFunc(r.known, func(k storage.SliceKey, _ *known) bool { return !slices.Contains(keys(set), k) })
+	slices.SortFunc(set, func(a, b aside) int { return r.recovery.Order(a.SliceKey, b.SliceKey) })
+	oldest := slices.IndexFunc(set, func(a aside) bool { return errors.Is(a.err, ErrShared) })
+	if oldest < 0 || r.waits == mostWaits {
+		r.waits = 0
+		return set
+	}
+	r.waits++
+	for i, a := range set {
+		if i != oldest && (a.now || !r.moved) {
+			r.aside = append(r.aside, a)
+		}
+	}
+	return set
+}
+
+func keys(set []aside) []storage.SliceKey {
+	out := make([]storage.SliceKey, len(set))
+	for i, a := range set {
+		out[i] = a.SliceKey
+	}
+	return out
+}
+
+func why(set []aside) error {
+	errs := make([]error, len(set))
+	for i, a := range set {
+		errs[i] = a.err
+	}
+	return errors.Join(errs...)
 }
 
 // tally counts what a run does, and is what its blocks, which are ground side by
@@ -168,7 +230,7 @@ func (r *Runner) Run(ctx context.Context, k storage.SliceKey) (storage.Run, erro
 	rec := storage.Run{SliceKey: k, Worker: r.member.ID(), StartedMs: started.UnixMilli()}
 	t := tally{began: clock.Read(r.clk)}
 	err := r.shards(ctx, k, &t)
-	r.waited(err)
+	r.waited(k, err)
 	rec.Duration = r.clk.Now().Sub(started)
 	rec.Blocks, rec.Schedules = int(t.blocks.Load()), int(t.schedules.Load())
 	rec.BlockQueries, rec.IndexQueries = int(t.blockQueries.Load()), int(t.indexQueries.Load())
@@ -202,20 +264,21 @@ func (r *Runner) Run(ctx context.Context, k storage.SliceKey) (storage.Run, erro
 
 func (r *Runner) slice(k storage.SliceKey) metric.Slice { return r.ladder.SliceAt(k.Bucket, k.StartMs) }
 
-// mostWaits is how many waits in a row a worker relies on what it knows of a slice's shards: at one a second, for about as
-// long as a lease lasts.
+// mostWaits is how many looks in a row a worker relies on what it knows of a slice's shards, and how many passes in a row it leaves
+// slices aside while another waits: at one a second, for about as long as a lease lasts.
 const mostWaits = 30
 
-// waited has what is known of a slice's shards forgotten, unless it waits for other workers, and for long then. A closed
-// slice gets no new marks, but there may be some in a shard that has ended all the same: written on time, by a
+// waited has what is known of a slice's shards forgotten, unless it waits for other workers or for what is out of reach, and for
+// long then. A closed slice gets no new marks, but there may be some in a shard that has ended all the same: written on time, by a
 // clock that has gone back since, or so late that no delete under the shard's lease covered them, by a writer that
 // died before it took them back. Two workers that each had such marks would wait for each other.
-func (r *Runner) waited(err error) {
-	if errors.Is(err, ErrShared) && r.waits < mostWaits {
-		r.waits++
+func (r *Runner) waited(k storage.SliceKey, err error) {
+	about := r.known[k]
+	if about != nil && (errors.Is(err, ErrShared) || errors.Is(err, errLeft)) && about.waits < mostWaits {
+		about.waits++
 		return
 	}
-	r.ended, r.left, r.waits = nil, nil, 0
+	delete(r.known, k)
 }
 
 // shardsAtOnce are held at the same time, so that while one is taken or given back, or its last blocks are
@@ -223,10 +286,6 @@ func (r *Runner) waited(err error) {
 const shardsAtOnce = 2
 
 func (r *Runner) shards(ctx context.Context, k storage.SliceKey, t *tally) error {
-	if r.current != k || r.ended == nil {
-		n := r.store.Settings().IndexPartitions
-		r.current, r.ended, r.left, r.waits = k, make([]bool, n), make([]storage.MarkKey, n), 0
-	}
 	mine, err := r.member.Mine(ctx)
 	if errors.Is(err, shards.ErrUnfit) {
 		return fmt.Errorf("%w: %w", ErrShared, err)
@@ -234,14 +293,24 @@ func (r *Runner) shards(ctx context.Context, k storage.SliceKey, t *tally) error
 	if err != nil {
 		return err
 	}
+	if !slices.Equal(mine, r.mine) {
+		r.mine, r.moved = mine, true
+	}
+	about := r.known[k]
+	if about == nil {
+		n := r.store.Settings().IndexPartitions
+		about = &known{ended: make([]bool, n), left: make([]storage.MarkKey, n)}
+		r.known[k] = about
+	}
 	free := make(chan *grind, r.opts.Parallel)
 	for range cap(free) {
 		free <- newGrind(r, t)
 	}
 	g, held := errgroup.WithContext(ctx)
 	g.SetLimit(min(shardsAtOnce, r.opts.Parallel))
+	ended := slices.Clone(about.ended)
 	for _, shard := range mine {
-		if r.ended[shard] {
+		if about.ended[shard] {
 			continue
 		}
 		g.Go(func() error {
@@ -253,21 +322,22 @@ func (r *Runner) shards(ctx context.Context, k storage.SliceKey, t *tally) error
 				r.opts.Logger.Info("left to another worker", "bucket", r.ladder.Name(k.Bucket), "slice", r.slice(k), "err", err)
 				return nil
 			}
-			if errors.Is(err, errLeft) && held.Err() == nil {
+			if (errors.Is(err, errLeft) || errors.Is(err, storage.ErrCorrupt)) && held.Err() == nil {
 				t.leave(err)
 				return nil // the other shards are elsewhere
 			}
-			r.ended[shard] = err == nil
+			about.ended[shard] = err == nil
 			return err
 		})
 	}
 	if err := g.Wait(); err != nil {
 		return err
 	}
+	r.moved = r.moved || !slices.Equal(about.ended, ended)
 	if t.left != nil {
 		return t.left
 	}
-	if err := r.othersEnded(ctx, k, t); err != nil {
+	if err := r.othersEnded(ctx, k, about, t); err != nil {
 		return err
 	}
 	if invariants.Enabled {
@@ -307,22 +377,23 @@ func (r *Runner) begin(ctx context.Context, k storage.SliceKey, t *tally) (done 
 }
 
 // othersEnded looks for marks in the shards that this worker has not ground. A closed slice gets no new ones,
-// so whoever of several workers ends last finds none. The error is ErrShared when there are.
-func (r *Runner) othersEnded(ctx context.Context, k storage.SliceKey, t *tally) error {
-	for shard := range r.ended {
-		if r.ended[shard] {
+// so whoever of several workers ends last finds none. The error is ErrShared when there are, and errLeft when a shard is out of
+// reach.
+func (r *Runner) othersEnded(ctx context.Context, k storage.SliceKey, about *known, t *tally) error {
+	for shard := range about.ended {
+		if about.ended[shard] {
 			continue
 		}
 		t.indexQueries.Add(1)
-		first, left, err := r.store.FirstMark(ctx, storage.IndexPartition{SliceKey: k, Shard: shard}, r.left[shard])
+		first, left, err := r.store.FirstMark(ctx, storage.IndexPartition{SliceKey: k, Shard: shard}, about.left[shard])
 		if err != nil {
-			return err
+			return r.orLeave(ctx, fmt.Errorf("look into the index of shard %d: %w", shard, err))
 		}
 		if left {
-			r.left[shard] = first
+			about.left[shard] = first
 			return fmt.Errorf("shard %d: %w", shard, ErrShared)
 		}
-		r.ended[shard] = true
+		about.ended[shard] = true
 	}
 	return nil
 }

@@ -145,6 +145,9 @@ type Mark struct {
 	// Attempt counts the runs that failed on it, LastError is what the last one said.
 	Attempt   int
 	LastError string
+	// Damaged: only the key can be decoded. The mark is late then and stands for the whole block, of which it may have
+	// named some schedules. Stores set it when they read.
+	Damaged bool
 }
 
 // MarkKey is a mark's key within its partition. Marks are ordered by it.
@@ -152,6 +155,11 @@ type MarkKey struct {
 	Start  metric.ScheduleID
 	TimeMs int64
 	ID     blocks.ID
+}
+
+// DamagedMark is a mark of which a store has only the key.
+func DamagedMark(k MarkKey) Mark {
+	return Mark{Start: k.Start, TimeMs: k.TimeMs, ID: k.ID, Kind: MarkLate, Damaged: true}
 }
 
 // Key is the mark's.
@@ -412,7 +420,8 @@ type Runs interface {
 	ReleaseShard(ctx context.Context, shard int, owner string) error
 	// Slices are the slices of a bucket that start in [fromMs, toMs), by start.
 	Slices(ctx context.Context, b metric.Bucket, fromMs, toMs int64) ([]SliceState, error)
-	// Marks yields the marks of an index partition by (Start, TimeMs, ID), page by page.
+	// Marks yields the marks of an index partition by (Start, TimeMs, ID), page by page. One whose values cannot be decoded is
+	// yielded as damaged, and the others after it.
 	Marks(ctx context.Context, p IndexPartition) iter.Seq2[Mark, error]
 	// FirstMark is the key of an index partition's first mark that is not before from; ok is false if there is none. What
 	// lies before from, and after the mark, costs nothing. The zero from is before all.

@@ -3,7 +3,6 @@ package cassandra
 import (
 	"context"
 	"errors"
-	"fmt"
 	"iter"
 	"math"
 	"strings"
@@ -36,23 +35,20 @@ func (r *markRow) key() storage.MarkKey {
 	return storage.MarkKey{Start: metric.ScheduleID(r.Start), TimeMs: r.TimeMs, ID: blocks.ID(r.ID)}
 }
 
-func (r *markRow) mark() (storage.Mark, error) {
+func (r *markRow) mark() storage.Mark {
 	m := storage.Mark{
 		Start: metric.ScheduleID(r.Start), TimeMs: r.TimeMs, ID: blocks.ID(r.ID),
 		Kind: storage.MarkKind(r.Kind), Chunks: r.Chunks,
 		DueMs: r.DueMs, Attempt: r.Attempt, LastError: r.LastError,
 	}
-	if r.Kind < 0 || r.Kind > int(storage.MarkTakeBack) {
-		return m, fmt.Errorf("mark %s of block %d: %w: kind %d", m.ID, m.Start, storage.ErrCorrupt, r.Kind)
-	}
-	if len(r.Schedules) == 0 {
-		return m, nil
-	}
 	var err error
-	if m.Schedules, err = blocks.DecodeIDs(r.Schedules); err != nil {
-		return m, fmt.Errorf("mark %s of block %d: %w", m.ID, m.Start, err)
+	if len(r.Schedules) > 0 {
+		m.Schedules, err = blocks.DecodeIDs(r.Schedules)
 	}
-	return m, nil
+	if err != nil || r.Kind < 0 || r.Kind > int(storage.MarkTakeBack) {
+		return storage.DamagedMark(m.Key())
+	}
+	return m
 }
 
 // Marks implements storage.Runs.
@@ -62,15 +58,11 @@ func (s *Store) Marks(ctx context.Context, p storage.IndexPartition) iter.Seq2[s
 			if err == nil {
 				err = convert(ctx, ctx.Err())
 			}
-			var m storage.Mark
-			if err == nil {
-				m, err = r.mark()
-			}
 			if err != nil {
 				yield(storage.Mark{}, named("marks", err))
 				return
 			}
-			if !yield(m, nil) {
+			if !yield(r.mark(), nil) {
 				return
 			}
 		}

@@ -133,3 +133,36 @@ func TestMarksThatCannotBeRead(t *testing.T) {
 	require.ErrorIs(t, err, storage.ErrTimeout)
 	require.Less(t, g.reads, 60)
 }
+
+// index has the rows of one index partition.
+type index struct {
+	session
+
+	rows []markRow
+}
+
+func (x index) page(_ context.Context, _ statement, _ int, _ []byte, dest any) ([]byte, error) {
+	*dest.(*[]markRow) = x.rows
+	return nil, nil
+}
+
+// A mark that cannot be decoded is yielded as damaged, and those after it are read.
+func TestDamagedMarks(t *testing.T) {
+	s := &Store{session: index{rows: []markRow{
+		{Start: 128, TimeMs: 5, ID: gocql.UUID(blocks.KeyID(1, 1)), Kind: int(storage.MarkTakeBack) + 1, Chunks: 7},
+		{Start: 128, TimeMs: 5, ID: gocql.UUID(blocks.KeyID(1, 2)), Kind: -1},
+		{Start: 256, TimeMs: 5, ID: gocql.UUID(blocks.KeyID(1, 3)), Kind: int(storage.MarkLate), Schedules: []byte{0xff}, Attempt: 3},
+		{Start: 256, TimeMs: 6, ID: gocql.UUID(blocks.KeyID(1, 4)), Kind: int(storage.MarkRetry), DueMs: 9, Attempt: 3},
+	}}}
+	var got []storage.Mark
+	for m, err := range s.Marks(t.Context(), storage.IndexPartition{}) {
+		require.NoError(t, err)
+		got = append(got, m)
+	}
+	require.Equal(t, []storage.Mark{
+		{Start: 128, TimeMs: 5, ID: blocks.KeyID(1, 1), Kind: storage.MarkLate, Damaged: true},
+		{Start: 128, TimeMs: 5, ID: blocks.KeyID(1, 2), Kind: storage.MarkLate, Damaged: true},
+		{Start: 256, TimeMs: 5, ID: blocks.KeyID(1, 3), Kind: storage.MarkLate, Damaged: true},
+		{Start: 256, TimeMs: 6, ID: blocks.KeyID(1, 4), Kind: storage.MarkRetry, DueMs: 9, Attempt: 3},
+	}, got)
+}

@@ -145,6 +145,34 @@ func TestDamagedRollup(t *testing.T) {
 	}
 }
 
+// A mark whose value is damaged on disk is yielded as such, and those after it are read.
+func TestDamagedMark(t *testing.T) {
+	noLeaks(t)
+	st := mustOpen(t, "/data", Options{Settings: storagetest.TestSettings(), FS: vfs.NewMem(), Clock: newClock()})
+	t.Cleanup(func() { require.NoError(t, st.Close()) })
+	part := storage.IndexPartition{SliceKey: storage.SliceKey{StartMs: benchStart}, Shard: 1}
+	b := &storage.Batch{}
+	var want []storage.Mark
+	for i := range 3 {
+		m := storage.Mark{Start: metric.ScheduleID(128 * i), TimeMs: benchStart, ID: blocks.KeyID(benchStart, uint64(i)), Kind: storage.MarkRetry, DueMs: 5}
+		b.Marks, want = append(b.Marks, storage.PlacedMark{Partition: part, Mark: m}), append(want, m)
+	}
+	require.NoError(t, st.Write(t.Context(), b))
+	want[1] = storage.DamagedMark(want[1].Key())
+	key := indexKey(indexPartitionKey(part), &want[1])
+	for _, bad := range [][]byte{
+		{}, {markVersion}, appendMark(nil, &storage.Mark{Kind: storage.MarkTakeBack + 1}), append(appendMark(nil, &storage.Mark{}), 0xff),
+	} {
+		require.NoError(t, st.db.Set(key, bad, nil))
+		var got []storage.Mark
+		for m, err := range st.Marks(t.Context(), part) {
+			require.NoError(t, err)
+			got = append(got, m)
+		}
+		require.Equal(t, want, got)
+	}
+}
+
 // FuzzRollup reads any bytes as a roll-up: an error, or exactly what is written again.
 func FuzzRollup(f *testing.F) {
 	f.Add(appendRollup(nil, &metric.Rollup{Count: 1, Sum: 2, Sketch: []byte("s")}))

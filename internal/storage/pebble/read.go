@@ -226,8 +226,10 @@ func (s *Store) Marks(ctx context.Context, p storage.IndexPartition) iter.Seq2[s
 			if err != nil {
 				return m, err
 			}
-			err = parseMark(v, &m)
-			return m, err
+			if parseMark(v, &m) != nil {
+				m = storage.DamagedMark(m.Key())
+			}
+			return m, nil
 		}, yield)
 	}
 }

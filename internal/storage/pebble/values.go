@@ -88,7 +88,7 @@ func parseMark(b []byte, m *storage.Mark) error {
 	m.Chunks = int(r.uint())
 	m.Attempt = int(r.uint())
 	m.LastError = string(r.take(r.uint()))
-	if r.bad {
+	if r.bad || m.Kind > storage.MarkTakeBack {
 		return fmt.Errorf("mark: %w: %w", storage.ErrCorrupt, errValue)
 	}
 	if len(r.rest) == 0 {
