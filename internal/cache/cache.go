@@ -127,8 +127,8 @@ func (c *Cache) complete(ctx context.Context, b metric.Bucket, s metric.Slice) (
 // Put puts marks for slices that may be closed into the index of the bucket's
 // current slice, and does not return before they lie in one that was still open when
 // the write was done: a run that begins later reads them. Those that came too late into one before
-// are taken back, since its run may have been. The marks' ids are set
-// here; a DueMs of 0 becomes the end of the slice that they are put in.
+// are taken back, since its run may have been. A mark without an id gets one
+// here; one with an id takes the place of its like, which must ask for the same. A DueMs of 0 becomes the end of the slice that they are put in.
 func (c *Cache) Put(ctx context.Context, fence storage.Fence, b metric.Bucket, marks []storage.Mark) error {
 	if len(marks) == 0 {
 		return nil

@@ -6,15 +6,19 @@
 //     what could be computed from what is left.
 //  3. A series without samples in a slice keeps the row that it has, unless it is asked for to be taken back: raw may have lost
 //     samples, or never have had those that a migrated row is of.
-//  4. Bounded: one batch of marks is in memory at a time, and the ids of the series.
+//  4. Bounded: one batch of marks is in memory at a time, and the ids of the series. Who asks again for what has not been
+//     ground since adds no marks.
 package reaggregate
 
 import (
 	"context"
+	"encoding/binary"
 	"fmt"
 	"log/slog"
 	"math"
 	"slices"
+
+	"github.com/cespare/xxhash/v2"
 
 	"github.com/quern/quern/internal/blocks"
 	"github.com/quern/quern/internal/cache"
@@ -213,7 +217,7 @@ func (j *job) slice(ctx context.Context, s metric.Slice) error {
 		block := j.epochs.BlockAt(ids[0], s.StartMs)
 		n, _ := slices.BinarySearch(ids, block.End)
 		j.marks = append(j.marks, storage.Mark{
-			Start: block.Start, TimeMs: s.StartMs, Kind: j.kind, Schedules: ids[:n:n],
+			Start: block.Start, TimeMs: s.StartMs, ID: markID(s.StartMs, j.kind, ids[:n]), Kind: j.kind, Schedules: ids[:n:n],
 		})
 		j.schedules += n
 		ids = ids[n:]
@@ -224,6 +228,15 @@ func (j *job) slice(ctx context.Context, s metric.Slice) error {
 		}
 	}
 	return nil
+}
+
+// markID follows from what a mark asks for of a block and slice: who asks for the same again before it is ground writes the same mark.
+func markID(sliceMs int64, kind storage.MarkKind, ids []metric.ScheduleID) blocks.ID {
+	key := []byte{byte(kind)}
+	for _, id := range ids {
+		key = binary.BigEndian.AppendUint64(key, uint64(id))
+	}
+	return blocks.KeyID(sliceMs, xxhash.Sum64(key))
 }
 
 // put writes the batch.

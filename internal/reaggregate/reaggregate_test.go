@@ -161,6 +161,37 @@ func TestRowsOfTheCurrentSlice(t *testing.T) {
 	require.Len(t, w.rows(2), 1)
 }
 
+// To ask again for the same before it is ground adds nothing to what the run has to do; to ask for more adds that. What is asked for after
+// the run is ground again.
+func TestAskedAgain(t *testing.T) {
+	w := newWorld(t, 6, nil)
+	w.smuggle(0, midnight.Add(8*hour), 1)
+	ask := func(start, end time.Duration, want int) {
+		t.Helper()
+		_, err := w.ask(t.Context(), "cpu", midnight.Add(start), midnight.Add(end))
+		require.NoError(t, err)
+		n := 0
+		for _, ms := range w.marks(w.clk.Now().Truncate(hour)) {
+			n += len(ms)
+		}
+		require.Equal(t, want, n)
+	}
+	for range 3 {
+		ask(8*hour, 10*hour, 4)
+	}
+	ask(7*hour, 9*hour, 6)
+	w.clk.Set(midnight.Add(13*hour + 2*time.Minute))
+	_, err := w.runner.RunDue(t.Context())
+	require.NoError(t, err)
+	require.Len(t, w.rows(1), 1)
+	w.smuggle(0, midnight.Add(8*hour+time.Minute), 1)
+	ask(8*hour, 10*hour, 4)
+	w.clk.Set(midnight.Add(14*hour + 2*time.Minute))
+	_, err = w.runner.RunDue(t.Context())
+	require.NoError(t, err)
+	require.EqualValues(t, 2, w.rows(1)[0].Count)
+}
+
 func TestNotClosed(t *testing.T) {
 	w := newWorld(t, 1, nil)
 	sum, err := w.ask(t.Context(), "cpu", midnight.Add(10*hour), midnight.Add(1000*hour))
