@@ -21,6 +21,9 @@ const (
 	// zstdWindowBytes is the largest window that a zstd body may ask for. RFC 9659
 	// sets it for Content-Encoding, so that a decoder's memory is known beforehand.
 	zstdWindowBytes = 8 << 20
+	// zstdSmallBytes is the window that is set aside for a zstd body whose first frame asks for no more, as one of a small body
+	// does; its other frames get no larger one.
+	zstdSmallBytes = 1 << 20
 	// snappyMaxRatio is above what a snappy block can expand to: its densest element
 	// is a copy of 64 bytes in 3. A block that claims more is damaged or hostile.
 	snappyMaxRatio = 32
@@ -103,7 +106,8 @@ var (
 type bodies struct {
 	limits *Limits
 	gzips  sync.Pool // *gzip.Reader
-	zstds  sync.Pool // *zstd.Decoder
+	// zstds and smallZstds are *zstd.Decoder, with windows of zstdWindowBytes and zstdSmallBytes.
+	zstds, smallZstds sync.Pool
 }
 
 // body is one request's body: the buffers and what they hold of the budget.
@@ -169,15 +173,28 @@ func (s *bodies) gunzip(wire io.Reader, b *body) error {
 }
 
 func (s *bodies) unzstd(wire io.Reader, b *body) error {
-	zr, ok := s.zstds.Get().(*zstd.Decoder)
+	var start [zstd.HeaderMaxSize]byte
+	n, err := io.ReadFull(wire, start[:])
+	if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
+		return err
+	}
+	wire = io.MultiReader(bytes.NewReader(start[:n]), wire)
+	// A few bytes may ask for all of a window.
+	window, pool := zstdWindow(start[:n]), &s.smallZstds
+	if window > zstdSmallBytes {
+		pool = &s.zstds
+	}
+	if !b.claim.Grow(window) {
+		return errNoRoom
+	}
+	zr, ok := pool.Get().(*zstd.Decoder)
 	if !ok {
-		var err error
 		// Concurrency 1 decodes in the caller, so that a pooled decoder has no
 		// goroutine to stop.
 		zr, err = zstd.NewReader(nil,
 			zstd.WithDecoderConcurrency(1),
 			zstd.WithDecoderLowmem(true),
-			zstd.WithDecoderMaxWindow(zstdWindowBytes),
+			zstd.WithDecoderMaxWindow(uint64(window)),
 			zstd.WithDecoderMaxMemory(uint64(max(s.limits.BodyBytes, zstdWindowBytes))),
 			zstd.WithDecodeBuffersBelow(0))
 		if err != nil {
@@ -186,23 +203,38 @@ func (s *bodies) unzstd(wire io.Reader, b *body) error {
 	}
 	defer func() {
 		if zr.Reset(nil) == nil {
-			s.zstds.Put(zr)
+			pool.Put(zr)
 		}
 	}()
 	if err := zr.Reset(wire); err != nil {
 		return err
 	}
-	var err error
 	b.data, err = s.fill(b, b.data, zr, s.limits.BodyBytes)
 	switch {
 	case errors.Is(err, zstd.ErrWindowSizeExceeded) || errors.Is(err, zstd.ErrDecoderSizeExceeded):
 		return &tooLargeError{fmt.Sprintf(
-			"the zstd body asks for a window above %d bytes, the most that RFC 9659 allows here: compress without --long or --ultra",
-			zstdWindowBytes)}
+			"the zstd body asks for a window above %d bytes, the most that its first frame and RFC 9659 allow here: compress without --long or --ultra",
+			window)}
 	case errors.Is(err, zstd.ErrCRCMismatch):
 		return errUntrusted
 	}
 	return err
+}
+
+// zstdWindow is what is set aside for the windows of a zstd body that starts so: one of the two sizes.
+func zstdWindow(start []byte) int64 {
+	var h zstd.Header
+	if err := h.Decode(start); err != nil {
+		return zstdSmallBytes // it is no zstd
+	}
+	window := h.WindowSize
+	if h.SingleSegment {
+		window = h.FrameContentSize
+	}
+	if h.Skippable || window > zstdSmallBytes {
+		return zstdWindowBytes
+	}
+	return zstdSmallBytes
 }
 
 func (s *bodies) unsnappy(wire io.Reader, b *body) error {

@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 
@@ -153,6 +154,33 @@ func TestBombs(t *testing.T) {
 			decodeReply(t, w)
 		})
 	}
+}
+
+// TestZstdWindowIsCharged: a body of a few bytes may ask for all of the window that a decoder has; a small body's is small.
+func TestZstdWindowIsCharged(t *testing.T) {
+	const room = 2 * zstdSmallBytes
+	large := append([]byte{0x28, 0xb5, 0x2f, 0xfd, 0, 13 << 3}, 1, 0, 0) // a window of 8 MiB, and an empty block
+	skipped := append([]byte{0x50, 0x2a, 0x4d, 0x18, 0, 0, 0, 0}, large...)
+	for name, c := range map[string]struct {
+		body []byte
+		code int
+	}{
+		"small":   {compressed(t, "zstd", []byte(oneReport)), 200},
+		"large":   {large, 429},
+		"behind":  {skipped, 429},
+		"nothing": {[]byte("not zstd at all"), 400},
+	} {
+		s := newServer(t, func(o *Options) { o.Appender, o.MaxInFlightBytes = &recordingAppender{}, room })
+		for range 3 { // each gives back what it held
+			w := post(t, s, bytes.NewReader(c.body), "Content-Encoding", "zstd")
+			require.Equal(t, c.code, w.Code, "%s: %s", name, w.Body)
+		}
+	}
+	s := reportServer(t, &recordingAppender{}, Limits{})
+	w := post(t, s, bytes.NewReader(append(compressed(t, "zstd", []byte(oneReport)), large...)), "Content-Encoding", "zstd")
+	require.Equal(t, 413, w.Code, "a later frame's window was not set aside: %s", w.Body)
+	w = post(t, s, bytes.NewReader(append(slices.Clone(large), compressed(t, "zstd", []byte(oneReport))...)), "Content-Encoding", "zstd")
+	require.Equal(t, 200, w.Code, w.Body)
 }
 
 // TestCompressedLimit: a body of random bytes, which no encoding makes smaller, hits

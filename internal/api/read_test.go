@@ -265,7 +265,7 @@ func TestPatternsOfARequest(t *testing.T) {
 
 	// What is compiled for one request is not there for another.
 	var server *Server
-	s = newReadServerWith(t, nil, Turns{}, func(it *Server) string { server = it; return "" })
+	newReadServerWith(t, nil, Turns{}, func(it *Server) string { server = it; return "" })
 	claim := server.forms.Claim(admission.Client{})
 	require.True(t, claim.Grow(120<<20))
 	require.Equal(t, http.StatusTooManyRequests, ask(t, server, http.MethodGet, "/api/v1/export?match[]="+url.QueryEscape(some), "").Code)

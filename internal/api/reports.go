@@ -50,7 +50,9 @@ func (l *Limits) EnsureDefaults() {
 }
 
 // requestBytes is the most that one request may hold.
-func (l *Limits) requestBytes() int64 { return l.CompressedBytes + l.BodyBytes + l.DecodedBytes }
+func (l *Limits) requestBytes() int64 {
+	return l.CompressedBytes + l.BodyBytes + l.DecodedBytes + zstdWindowBytes
+}
 
 // Validate says what is wrong with the limits, after EnsureDefaults.
 func (l *Limits) Validate() error {

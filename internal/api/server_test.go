@@ -324,7 +324,9 @@ func TestAggregationStatus(t *testing.T) {
 
 	// What waits is read from all marks: that has a turn, and gives it back.
 	turns := admission.NewTurns(1, "queries", 0, admission.NewClients(nil), nil)
-	busy := newServer(t, func(o *Options) { o.Status, o.Turns = statusOf{}, Turns{Queries: turns, QueryTimeout: time.Millisecond} })
+	busy := newServer(t, func(o *Options) {
+		o.Status, o.Turns = statusOf{}, Turns{Queries: turns, QueryTimeout: time.Millisecond}
+	})
 	give, err := turns.Take(t.Context(), "")
 	require.NoError(t, err)
 	require.Equal(t, 503, get(t, busy, "GET", "/api/v1/status/aggregation?waiting=true").Code)
