@@ -1,6 +1,7 @@
 package cache_test
 
 import (
+	"context"
 	"fmt"
 	"testing"
 	"time"
@@ -170,4 +171,44 @@ func TestMendedOneByOne(t *testing.T) {
 	for start, n := range map[metric.ScheduleID]int{0: 1, 4: 0, 8: 1, 12: 1} {
 		require.Equal(t, n, rawOf(t, store, blocks.Of(start, 4), eleven), "%d", start)
 	}
+}
+
+// dayAway is a store that cannot be asked about the slices from a time on.
+type dayAway struct {
+	storage.Store
+
+	fromMs int64
+	asked  int
+}
+
+func (d *dayAway) Slices(ctx context.Context, b metric.Bucket, fromMs, toMs int64) ([]storage.SliceState, error) {
+	if fromMs >= d.fromMs {
+		d.asked++
+		return nil, errGone
+	}
+	return d.Store.Slices(ctx, b, fromMs, toMs)
+}
+
+// What is ahead of midnight fails by itself when the slices of the next day are out of reach, which is found out once a flush.
+func TestNextDayOutOfReach(t *testing.T) {
+	midnight := eleven.Truncate(24 * time.Hour).Add(24 * time.Hour)
+	clk := clock.NewSimulated(midnight.Add(-5 * time.Minute))
+	store := &dayAway{Store: storagetest.NewModel(storage.Settings{
+		Ladder: metric.DefaultLadder(), GroupSize: 4, IndexPartitions: 1, Epochs: blocks.Epochs{{BlockSize: 4}},
+	}, nil, clk), fromMs: midnight.UnixMilli()}
+	w := cache.NewWriter(cache.New(store, clk, 1, cache.DefaultTiming()))
+	last := midnight.Add(-time.Hour)
+	today, tomorrow := group(last, blocks.Of(0, 4), 2), group(midnight, blocks.Of(4, 4), 2)
+	var some *cache.GroupsError
+	require.ErrorAs(t, w.Flush(t.Context(), []cache.Group{tomorrow, today, group(midnight, blocks.Of(8, 4), 1)}), &some)
+	require.Equal(t, []int{0, 2}, some.Failed)
+	require.ErrorIs(t, some, storage.ErrUnavailable)
+	require.Equal(t, 1, store.asked)
+	require.NoError(t, w.Flush(t.Context(), []cache.Group{today}))
+	require.Equal(t, 2, rawOf(t, store, blocks.Of(0, 4), last))
+	require.ErrorIs(t, w.Flush(t.Context(), []cache.Group{tomorrow}), storage.ErrUnavailable)
+
+	store.fromMs = midnight.AddDate(1, 0, 0).UnixMilli()
+	require.NoError(t, w.Flush(t.Context(), []cache.Group{tomorrow, today}))
+	require.Equal(t, 1, rawOf(t, store, blocks.Of(4, 4), midnight), "nothing was written of it before")
 }

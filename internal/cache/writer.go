@@ -166,15 +166,20 @@ func (w *Writer) Flush(ctx context.Context, groups []Group) error {
 	refused := &GroupsError{}
 	var units []*unit
 	var at []int
+	away := w.outOfReach(ctx, groups)
 	for i, g := range groups {
 		if w.isTorn(g) {
 			refused.add(i, errTorn)
 			continue
 		}
+		if err := away[g.Slice.StartMs]; err != nil {
+			refused.add(i, err)
+			continue
+		}
 		at, units = append(at, i), append(units, &unit{groups: groups[i : i+1]})
 	}
 	if len(units) == 0 && len(groups) > 0 {
-		return errTorn
+		return refused.Errs[0]
 	}
 	f, err := w.begin(ctx, units)
 	if err != nil {
@@ -211,6 +216,22 @@ func (w *Writer) isTorn(g Group) bool {
 		}
 	}
 	return false
+}
+
+// outOfReach says of which slices of the groups it cannot be asked whether they are complete, and why. Slices of another day lie
+// elsewhere than those of this one.
+func (w *Writer) outOfReach(ctx context.Context, groups []Group) map[int64]error {
+	out := make(map[int64]error)
+	now := clock.NowMs(w.cache.clk)
+	for _, g := range groups {
+		if out[g.Slice.StartMs] != nil {
+			continue
+		}
+		if _, err := w.in(ctx, g.Slice, now); storage.IsAway(err) {
+			out[g.Slice.StartMs] = err
+		}
+	}
+	return out
 }
 
 // finish writes a flush, and notes of each of its units what has become of it. A *storage.PartsError names the units
