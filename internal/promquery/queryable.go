@@ -79,16 +79,18 @@ func (q *querier) Close() error {
 func (q *querier) LabelValues(
 	ctx context.Context, name string, hints *storage.LabelHints, matchers ...*labels.Matcher,
 ) ([]string, annotations.Annotations, error) {
-	values, err := q.q.LabelValues(ctx, q.mint, name, selectors(matchers)...)
-	return atMost(hints, values), nil, asStored(err)
+	warn := new(query.Warnings)
+	values, err := q.q.LabelValues(ctx, q.mint, warn, name, selectors(matchers)...)
+	return atMost(hints, values), annotated(warn), asStored(err)
 }
 
 // LabelNames implements storage.LabelQuerier. Names are as values of LabelValues.
 func (q *querier) LabelNames(
 	ctx context.Context, hints *storage.LabelHints, matchers ...*labels.Matcher,
 ) ([]string, annotations.Annotations, error) {
-	names, err := q.q.LabelNames(ctx, q.mint, selectors(matchers)...)
-	return atMost(hints, names), nil, asStored(err)
+	warn := new(query.Warnings)
+	names, err := q.q.LabelNames(ctx, q.mint, warn, selectors(matchers)...)
+	return atMost(hints, names), annotated(warn), asStored(err)
 }
 
 func selectors(matchers []*labels.Matcher) []query.Selector {
@@ -112,13 +114,13 @@ func atMost(hints *storage.LabelHints, words []string) []string {
 func (q *querier) Select(
 	ctx context.Context, sortSeries bool, hints *storage.SelectHints, matchers ...*labels.Matcher,
 ) storage.SeriesSet {
-	found, err := q.find(ctx, hints, matchers)
-	if err != nil {
-		return storage.ErrSeriesSet(err)
-	}
 	warn := new(query.Warnings)
 	if q.plan != nil {
 		warn = &q.plan.warnings
+	}
+	found, err := q.find(ctx, hints, warn, matchers)
+	if err != nil {
+		return storage.ErrSeriesSet(err)
 	}
 	mint, maxt, limit := q.mint, q.maxt, 0
 	if hints != nil {
@@ -146,7 +148,7 @@ func (q *querier) Select(
 
 // find is what matchers find, with series that hints leave out left out. The error is a *query.RequestError, why ctx is done, or
 // the store's.
-func (q *querier) find(ctx context.Context, hints *storage.SelectHints, matchers []*labels.Matcher) (*found, error) {
+func (q *querier) find(ctx context.Context, hints *storage.SelectHints, warn *query.Warnings, matchers []*labels.Matcher) (*found, error) {
 	if err := ctx.Err(); err != nil { // where one selector has failed, others are still asked
 		return nil, err
 	}
@@ -173,7 +175,7 @@ func (q *querier) find(ctx context.Context, hints *storage.SelectHints, matchers
 	var groups []query.Group
 	var err error
 	if listed {
-		groups, err = q.q.GroupsSince(ctx, hints.Start, matchers)
+		groups, err = q.q.GroupsSince(ctx, hints.Start, warn, matchers)
 	} else {
 		groups, err = q.q.Groups(ctx, matchers)
 	}
@@ -436,9 +438,11 @@ func (s *set) At() storage.Series { return &series{foundSeries: s.all[s.at], sou
 func (s *set) Err() error { return nil }
 
 // Warnings implements storage.SeriesSet. They are of what has been read by now.
-func (s *set) Warnings() annotations.Annotations {
+func (s *set) Warnings() annotations.Annotations { return annotated(s.warn) }
+
+func annotated(warn *query.Warnings) annotations.Annotations {
 	var out annotations.Annotations
-	for _, w := range s.warn.List() {
+	for _, w := range warn.List() {
 		out.Add(fmt.Errorf("%w: %s", annotations.PromQLWarning, w))
 	}
 	return out

@@ -161,6 +161,13 @@ func (w *warnings) add(format string, args ...any) {
 	}
 }
 
+// merge adds what others say.
+func (w *warnings) merge(said []string) {
+	for _, text := range said {
+		w.add("%s", text)
+	}
+}
+
 func (w *warnings) list() []string {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -18,6 +18,7 @@ import (
 //     was not.
 //  2. It is known when a reading found nothing from a day on, and ingest has told of nothing since. Samples are durable
 //     before ingest tells of them: so whoever reads finds them, or hears of them after.
+//     Nothing is noted where stored data is damaged, or what was known has been forgotten meanwhile.
 //  3. What other processes take nobody tells of: there, that nothing was found serves for unseenFor.
 type Sightings struct {
 	shared bool
@@ -29,6 +30,8 @@ type Sightings struct {
 	sinceMs int64
 	// newestMs is the time of the newest sample that ingest has told of.
 	newestMs int64
+	// edition counts how often something was forgotten. What a reading found that began before is not noted.
+	edition int
 }
 
 // unseenFor is how long it may take until a series shows that came back by another process.
@@ -89,6 +92,7 @@ func (s *Sightings) newest() int64 {
 func (s *Sightings) Forget(ids []metric.ScheduleID) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.edition++
 	for _, id := range ids {
 		if s.last.of(id) != 0 {
 			s.last.set(id, 0)
@@ -100,11 +104,12 @@ func (s *Sightings) Forget(ids []metric.ScheduleID) {
 }
 
 // since yields of ids those that were seen on the day or later, and those of which nobody knows; the latter may have been
-// seen before until.
-func (s *Sightings) since(ids []metric.ScheduleID, day int32, nowMs int64) (seen, unknown []metric.ScheduleID, untilMs int64) {
+// seen before until. The edition is for found.
+func (s *Sightings) since(ids []metric.ScheduleID, day int32, nowMs int64) (seen, unknown []metric.ScheduleID, untilMs int64, edition int) {
 	s.mu.Lock()
 	if old := nowMs - s.sinceMs; s.shared && s.unseen != nil && (old < 0 || old >= unseenFor.Milliseconds()) {
 		s.unseen = nil
+		s.edition++
 	}
 	s.mu.Unlock()
 	s.mu.RLock()
@@ -124,40 +129,48 @@ func (s *Sightings) since(ids []metric.ScheduleID, day int32, nowMs int64) (seen
 		}
 		unknown = append(unknown, id)
 	}
-	return seen, unknown, untilMs
+	return seen, unknown, untilMs, s.edition
 }
 
-// found notes what a reading from a day on came to: for each series the day on which it was found, 0 for not.
-func (s *Sightings) found(ids []metric.ScheduleID, on []int32, from int32, nowMs int64) {
+// unsure, as the day on which a series was found, is for nobody knows: what may have been there cannot be read.
+const unsure int32 = -1
+
+// found notes what a reading from a day on came to that began at nowMs: for each series the day on which it was found, 0 for not,
+// which is only believed of a whole one.
+func (s *Sightings) found(ids []metric.ScheduleID, on []int32, from int32, whole bool, nowMs int64, edition int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.edition != edition {
+		return
+	}
 	if s.unseen == nil {
 		s.sinceMs = nowMs
 	}
 	for i, id := range ids {
-		if on[i] == 0 {
+		switch {
+		case on[i] == 0 && whole:
 			s.unseen.set(id, from)
-		} else if on[i] > s.last.of(id) {
+		case on[i] > s.last.of(id):
 			s.last.set(id, on[i])
 		}
 	}
 }
 
-// Since keeps of ids, which are sorted, the series that have samples on the day of fromMs or later: no such series is left
-// out, but for those that have had nothing but values that are not finite since, all of it ground before this process was started.
-func (q *Querier) Since(ctx context.Context, ids []metric.ScheduleID, fromMs int64) ([]metric.ScheduleID, error) {
+// Since keeps of ids, which are sorted, the series that have samples on the day of fromMs or later, or may have where stored
+// data is damaged, which warnings name: no such series is left out, but for those that have had nothing but values that are not finite since, all of it ground before this process was started.
+func (q *Querier) Since(ctx context.Context, ids []metric.ScheduleID, fromMs int64, warn *Warnings) ([]metric.ScheduleID, error) {
 	if fromMs <= minTimeMs {
 		return ids, nil
 	}
-	return q.kept(ctx, ids, max(dayOf(fromMs), q.firstDay()))
+	return q.kept(ctx, ids, max(dayOf(fromMs), q.firstDay()), &warn.warnings)
 }
 
 // Forget has series looked for again, of which samples have been deleted; see Since.
 func (q *Querier) Forget(ids []metric.ScheduleID) { q.opts.Sightings.Forget(ids) }
 
-// Left keeps of ids, which are sorted, the series of which there is anything.
+// Left keeps of ids, which are sorted, the series of which there is anything, or may be.
 func (q *Querier) Left(ctx context.Context, ids []metric.ScheduleID) ([]metric.ScheduleID, error) {
-	return q.kept(ctx, ids, q.firstDay())
+	return q.kept(ctx, ids, q.firstDay(), new(warnings))
 }
 
 // Gone counts, of ids, which are sorted, or of all series if ids is nil, those of which nothing is left.
@@ -182,9 +195,10 @@ func (q *Querier) firstDay() int32 {
 	return dayOf(first)
 }
 
-func (q *Querier) kept(ctx context.Context, ids []metric.ScheduleID, day int32) ([]metric.ScheduleID, error) {
+func (q *Querier) kept(ctx context.Context, ids []metric.ScheduleID, day int32, warn *warnings) ([]metric.ScheduleID, error) {
 	s := q.opts.Sightings
-	seen, unknown, untilMs := s.since(ids, day, q.nowMs())
+	beganMs := q.nowMs()
+	seen, unknown, untilMs, edition := s.since(ids, day, beganMs)
 	if len(unknown) == 0 {
 		return seen, nil
 	}
@@ -192,18 +206,21 @@ func (q *Querier) kept(ctx context.Context, ids []metric.ScheduleID, day int32) 
 	untilMs = q.untilMs(ctx, untilMs)
 	youngMs := metric.AlignDown(q.nowMs(), dayMs)
 	on := make([]int32, len(unknown))
+	whole := true
 	for _, fromMs := range []int64{youngMs, youngMs - 7*dayMs, startMs(day)} {
 		if fromMs = max(fromMs, startMs(day)); fromMs >= untilMs {
 			continue
 		}
-		if err := q.look(ctx, unknown, on, fromMs, untilMs); err != nil {
+		there, err := q.look(ctx, unknown, on, fromMs, untilMs, warn)
+		if err != nil {
 			return nil, err
 		}
+		whole = whole && there
 		untilMs = fromMs
 	}
-	s.found(unknown, on, day, q.nowMs())
+	s.found(unknown, on, day, whole, beganMs, edition)
 	for i, id := range unknown {
-		if on[i] > 0 {
+		if on[i] != 0 {
 			seen = append(seen, id)
 		}
 	}
@@ -211,21 +228,22 @@ func (q *Querier) kept(ctx context.Context, ids []metric.ScheduleID, day int32) 
 	return seen, nil
 }
 
-// look notes for each of ids, which are sorted, a day in [fromMs, toMs) on which it has samples, where none is known yet.
-func (q *Querier) look(ctx context.Context, ids []metric.ScheduleID, on []int32, fromMs, toMs int64) error {
+// look notes for each of ids, which are sorted, a day in [fromMs, toMs) on which it has samples, where none is known yet. It is not
+// whole if something in there has yet to be ground, or cannot be told.
+func (q *Querier) look(ctx context.Context, ids []metric.ScheduleID, on []int32, fromMs, toMs int64, warn *warnings) (whole bool, err error) {
 	levels := q.ladder.Levels()
 	slices.Reverse(levels)
-	warn := new(warnings)
-	p, err := q.planner(ctx, fromMs, toMs, levels, warn)
+	plan := new(warnings)
+	p, err := q.planner(ctx, fromMs, toMs, levels, plan)
 	if err != nil {
-		return err
+		return false, err
 	}
-	parts := p.forGroups(warn, func(p *planner) []part { return p.plan(fromMs, toMs, levels, nil) })
+	parts := p.forGroups(plan, func(p *planner) []part { return p.plan(fromMs, toMs, levels, nil) })
 	var groups []group
 	places := make(map[metric.ScheduleID]int) // by the group's first series
 	at := 0
 	for _, g := range q.grouped(ids, math.MaxInt) {
-		if slices.Contains(on[at:at+len(g.ids)], 0) {
+		if missing(on[at : at+len(g.ids)]) {
 			groups = append(groups, g)
 			places[g.ids[0]] = at
 		}
@@ -233,20 +251,39 @@ func (q *Querier) look(ctx context.Context, ids []metric.ScheduleID, on []int32,
 	}
 	for _, err := range inOrder(ctx, groups, q.opts.Parallel, func(ctx context.Context, g group) ([]struct{}, error) {
 		first := places[g.ids[0]]
-		return nil, q.lookAt(ctx, g, on[first:first+len(g.ids)], parts(g), warn)
+		on := on[first : first+len(g.ids)]
+		damage := new(warnings)
+		if err := q.lookAt(ctx, g, on, parts(g), damage); err != nil {
+			return nil, err
+		}
+		if said := damage.list(); len(said) > 0 {
+			for i := range on {
+				if on[i] == 0 {
+					on[i] = unsure
+				}
+			}
+			warn.merge(said)
+		}
+		return nil, nil
 	}) {
 		if err != nil {
-			return err
+			return false, err
 		}
 	}
-	return nil
+	said := plan.list()
+	warn.merge(said)
+	return len(said) == 0, nil
+}
+
+// missing says whether there is a series that has not been found.
+func missing(on []int32) bool {
+	return slices.ContainsFunc(on, func(day int32) bool { return day <= 0 })
 }
 
 // lookAt looks through rows before it looks at samples, which are many more.
 func (q *Querier) lookAt(ctx context.Context, g group, on []int32, parts []part, warn *warnings) error {
-	missing := func() bool { return slices.Contains(on, 0) }
 	for _, part := range slices.Backward(parts) {
-		if part.bucket == metric.Raw || !missing() {
+		if part.bucket == metric.Raw || !missing(on) {
 			continue
 		}
 		for row, err := range q.rows(ctx, g, part.bucket, part.fromMs, part.toMs, warn) {
@@ -257,7 +294,7 @@ func (q *Querier) lookAt(ctx context.Context, g group, on []int32, parts []part,
 		}
 	}
 	for _, part := range slices.Backward(parts) {
-		if part.bucket != metric.Raw || !missing() {
+		if part.bucket != metric.Raw || !missing(on) {
 			continue
 		}
 		if err := q.rawSlices(ctx, g, part.fromMs, part.toMs, warn, func(i int, samples []metric.Sample) {
@@ -270,12 +307,12 @@ func (q *Querier) lookAt(ctx context.Context, g group, on []int32, parts []part,
 }
 
 // GroupsSince is Groups without the series that have no samples on the day of fromMs or later; see Since.
-func (q *Querier) GroupsSince(ctx context.Context, fromMs int64, sels ...Selector) ([]Group, error) {
+func (q *Querier) GroupsSince(ctx context.Context, fromMs int64, warn *Warnings, sels ...Selector) ([]Group, error) {
 	ids, err := q.selected(ctx, sels)
 	if err != nil {
 		return nil, err
 	}
-	if ids, err = q.Since(ctx, ids, fromMs); err != nil {
+	if ids, err = q.Since(ctx, ids, fromMs, warn); err != nil {
 		return nil, err
 	}
 	return q.asGroups(ids), nil
@@ -283,11 +320,11 @@ func (q *Querier) GroupsSince(ctx context.Context, fromMs int64, sels ...Selecto
 
 // LabelNames are the names of the labels that series have which match any of the selectors, or all if there is none, and have
 // samples on the day of fromMs or later, sorted; see Since.
-func (q *Querier) LabelNames(ctx context.Context, fromMs int64, sels ...Selector) ([]string, error) {
+func (q *Querier) LabelNames(ctx context.Context, fromMs int64, warn *Warnings, sels ...Selector) ([]string, error) {
 	if fromMs <= minTimeMs {
 		return q.index.LabelNames(ctx, sels...)
 	}
-	ids, err := q.matchedSince(ctx, sels, fromMs)
+	ids, err := q.matchedSince(ctx, sels, fromMs, warn)
 	if err != nil {
 		return nil, err
 	}
@@ -295,21 +332,21 @@ func (q *Querier) LabelNames(ctx context.Context, fromMs int64, sels ...Selector
 }
 
 // LabelValues are the values of a label that such series have, sorted; see LabelNames.
-func (q *Querier) LabelValues(ctx context.Context, fromMs int64, name string, sels ...Selector) ([]string, error) {
+func (q *Querier) LabelValues(ctx context.Context, fromMs int64, warn *Warnings, name string, sels ...Selector) ([]string, error) {
 	if fromMs <= minTimeMs {
 		return q.index.LabelValues(ctx, name, sels...)
 	}
-	ids, err := q.matchedSince(ctx, sels, fromMs)
+	ids, err := q.matchedSince(ctx, sels, fromMs, warn)
 	if err != nil {
 		return nil, err
 	}
 	return q.index.valuesOf(ctx, name, ids)
 }
 
-func (q *Querier) matchedSince(ctx context.Context, sels []Selector, fromMs int64) ([]metric.ScheduleID, error) {
+func (q *Querier) matchedSince(ctx context.Context, sels []Selector, fromMs int64, warn *Warnings) ([]metric.ScheduleID, error) {
 	ids, err := q.index.matched(ctx, sels)
 	if err != nil {
 		return nil, err
 	}
-	return q.Since(ctx, ids, fromMs)
+	return q.Since(ctx, ids, fromMs, warn)
 }

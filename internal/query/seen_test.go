@@ -3,6 +3,7 @@ package query_test
 import (
 	"fmt"
 	"math"
+	"slices"
 	"testing"
 	"time"
 
@@ -24,8 +25,16 @@ func (w *world) seeing(shared bool) *query.Sightings {
 // since are the series that were seen at or after a time, as all ways to ask have it.
 func (w *world) since(tMs int64) []metric.ScheduleID {
 	w.t.Helper()
+	ids, warnings := w.sinceWarned(tMs)
+	require.Empty(w.t, warnings)
+	return ids
+}
+
+func (w *world) sinceWarned(tMs int64) ([]metric.ScheduleID, []string) {
+	w.t.Helper()
+	warn := new(query.Warnings)
 	sels := w.sel(`{__name__!=""}`)
-	groups, err := w.q.GroupsSince(w.t.Context(), tMs, sels...)
+	groups, err := w.q.GroupsSince(w.t.Context(), tMs, warn, sels...)
 	require.NoError(w.t, err)
 	ids := []metric.ScheduleID{}
 	var names []string
@@ -36,14 +45,14 @@ func (w *world) since(tMs int64) []metric.ScheduleID {
 		}
 	}
 	for _, sels := range [][]query.Selector{sels, nil} {
-		values, err := w.q.LabelValues(w.t.Context(), tMs, metric.NameLabel, sels...)
+		values, err := w.q.LabelValues(w.t.Context(), tMs, warn, metric.NameLabel, sels...)
 		require.NoError(w.t, err)
 		require.ElementsMatch(w.t, names, values)
-		labels, err := w.q.LabelNames(w.t.Context(), tMs, sels...)
+		labels, err := w.q.LabelNames(w.t.Context(), tMs, warn, sels...)
 		require.NoError(w.t, err)
 		require.Equal(w.t, len(ids) > 0, len(labels) > 0)
 	}
-	return ids
+	return ids, warn.List()
 }
 
 func TestSince(t *testing.T) {
@@ -147,17 +156,60 @@ func BenchmarkSince(b *testing.B) {
 		b.Run(name+"/after a start", func(b *testing.B) {
 			for b.Loop() {
 				w.seeing(false)
-				values, err := w.q.LabelValues(b.Context(), from, metric.SourceLabel, w.sel("{__name__!=\"\"}")...)
+				values, err := w.q.LabelValues(b.Context(), from, new(query.Warnings), metric.SourceLabel, w.sel("{__name__!=\"\"}")...)
 				require.NoError(b, err)
 				require.Len(b, values, series/100)
 			}
 		})
 		b.Run(name+"/known", func(b *testing.B) {
 			for b.Loop() {
-				values, err := w.q.LabelValues(b.Context(), from, metric.SourceLabel, w.sel("{__name__!=\"\"}")...)
+				values, err := w.q.LabelValues(b.Context(), from, new(query.Warnings), metric.SourceLabel, w.sel("{__name__!=\"\"}")...)
 				require.NoError(b, err)
 				require.Len(b, values, series/100)
 			}
 		})
 	}
+}
+
+// Series that may have samples in a chunk that is damaged are listed, with a warning, and are looked for again once it is restored.
+func TestSinceDamaged(t *testing.T) {
+	for _, shared := range []bool{false, true} {
+		w := newWorld(t, defaultSettings(), retention)
+		w.seeing(shared)
+		for id := range metric.ScheduleID(20) { // in three groups
+			w.series(id, fmt.Sprint("m", id), "a")
+		}
+		w.put(metric.Sample{Schedule: 1, TimeMs: noon - minute})
+		bad := storage.RawChunk{SliceMs: midnight + hour, Chunk: storage.Chunk{ID: w.ids.Next(noon), Data: []byte("no chunk at all")}}
+		require.NoError(t, w.store.Write(t.Context(), &storage.Batch{Open: []storage.SliceKey{{StartMs: midnight + hour}}, Raw: []storage.RawChunk{bad}}))
+		group := []metric.ScheduleID{0, 1, 2, 3, 4, 5, 6, 7}
+		for range 2 {
+			ids, warnings := w.sinceWarned(midnight)
+			require.Equal(t, group, ids)
+			require.Len(t, warnings, 1)
+			require.Contains(t, warnings[0], "samples are missing: raw chunk")
+			gone, err := w.q.Gone(t.Context(), append(slices.Clone(group), 9))
+			require.NoError(t, err)
+			require.Equal(t, 1, gone)
+		}
+		bad.Data = blocks.AppendSamples(nil, []metric.Sample{{Schedule: 3, TimeMs: midnight + hour}})
+		require.NoError(t, w.store.Write(t.Context(), &storage.Batch{Open: []storage.SliceKey{{StartMs: midnight + hour}}, Raw: []storage.RawChunk{bad}}))
+		require.Equal(t, []metric.ScheduleID{1, 3}, w.since(midnight))
+	}
+}
+
+// What is forgotten while it is looked for is not noted as it was.
+func TestSinceForgottenMeanwhile(t *testing.T) {
+	w := newWorld(t, defaultSettings(), retention)
+	s := w.seeing(false)
+	w.series(0, "m0", "a")
+	w.put(metric.Sample{Schedule: 0, TimeMs: noon - minute})
+	w.store.after = func() {
+		w.put(metric.Sample{Schedule: 0, TimeMs: noon - minute, Value: metric.Tombstone()})
+		s.Forget([]metric.ScheduleID{0})
+	}
+	_, err := w.q.GroupsSince(t.Context(), midnight, new(query.Warnings), w.sel(`{__name__!=""}`)...)
+	require.NoError(t, err)
+	require.Nil(t, w.store.after)
+	require.Empty(t, w.since(midnight))
 }

@@ -66,6 +66,8 @@ type spy struct {
 	mu     sync.Mutex
 	reads  []read
 	slices int // how often the store was asked for them
+	// after, unless nil, is called once at the end of the next read of raw chunks.
+	after func()
 }
 
 func (s *spy) Slices(ctx context.Context, b metric.Bucket, fromMs, toMs int64) ([]storage.SliceState, error) {
@@ -83,7 +85,16 @@ func (s *spy) note(b metric.Bucket, ids blocks.Range, fromMs, toMs int64) {
 
 func (s *spy) RawChunks(ctx context.Context, ids blocks.Range, fromMs, toMs int64) iter.Seq2[storage.RawChunk, error] {
 	s.note(metric.Raw, ids, fromMs, toMs)
-	return s.Store.RawChunks(ctx, ids, fromMs, toMs)
+	return func(yield func(storage.RawChunk, error) bool) {
+		s.Store.RawChunks(ctx, ids, fromMs, toMs)(yield)
+		s.mu.Lock()
+		after := s.after
+		s.after = nil
+		s.mu.Unlock()
+		if after != nil {
+			after()
+		}
+	}
 }
 
 func (s *spy) Rollups(ctx context.Context, level metric.Bucket, ids blocks.Range, fromMs, toMs int64) iter.Seq2[metric.RollupRow, error] {
