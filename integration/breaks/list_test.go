@@ -92,7 +92,7 @@ var list = []brk{
 	{
 		name: "work that an outage left is dropped at the age cap", invariant: 2,
 		file: "internal/recovery/recovery.go",
-		old:  "if w.Slice.StartMs < r.KeptFrom(", new: "if nowMs-w.DueMs() > r.opts.AgeCap.Milliseconds()+w.Slice.EndMs-w.Slice.StartMs || w.Slice.StartMs < r.KeptFrom(",
+		old:  "if w.Slice.StartMs < r.store.WholeFrom(", new: "if nowMs-w.DueMs() > r.opts.AgeCap.Milliseconds()+w.Slice.EndMs-w.Slice.StartMs || w.Slice.StartMs < r.store.WholeFrom(",
 		pkg: "internal/acceptance", test: "TestModel/scripts/aggregation_6_long_outage",
 	},
 	{
@@ -116,7 +116,7 @@ var list = []brk{
 	{
 		name: "a row is computed again from input that has partly expired", invariant: 2,
 		file: "internal/recovery/recovery.go",
-		old:  "w.Slice.StartMs < r.KeptFrom(w.Bucket(), nowMs)", new: "w.Slice.EndMs <= r.KeptFrom(w.Bucket(), nowMs)",
+		old:  "w.Slice.StartMs < r.store.WholeFrom(w.Bucket(), nowMs)", new: "w.Slice.EndMs <= r.store.WholeFrom(w.Bucket(), nowMs)",
 		pkg: "internal/recovery", test: "TestJudge",
 	},
 	{

@@ -12,7 +12,6 @@ import (
 	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/query"
 	"github.com/quern/quern/internal/reaggregate"
-	"github.com/quern/quern/internal/recovery"
 	"github.com/quern/quern/internal/storage"
 	"github.com/quern/quern/internal/storage/storagetest"
 )
@@ -56,9 +55,8 @@ func (s *System) reaggregate(takeBack bool) {
 	require.NoError(s.t, index.Refresh(s.t.Context(), s.Store))
 	sels, err := query.ParseSelectors(s.t.Context(), []string{`{__name__=~".+"}`})
 	require.NoError(s.t, err)
-	judge := recovery.New(s.Store, s.cache, s.Clock, recovery.Options{AgeCap: s.cfg.AgeCap})
 	from, to := s.timesMs()
-	_, err = reaggregate.New(s.Store, index, s.cache, judge, s.Clock, slog.New(slog.DiscardHandler)).
+	_, err = reaggregate.New(s.Store, index, s.cache, s.Clock, slog.New(slog.DiscardHandler)).
 		Run(s.t.Context(), sels, from, to, takeBack, func(reaggregate.Progress) error { return nil })
 	require.NoError(s.t, err)
 }

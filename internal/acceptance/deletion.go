@@ -13,7 +13,6 @@ import (
 	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/query"
 	"github.com/quern/quern/internal/reaggregate"
-	"github.com/quern/quern/internal/recovery"
 )
 
 // Delete takes back the samples of the series, "" is all, in [from, to), and tells the oracle.
@@ -21,8 +20,7 @@ func (s *System) Delete(series string, from, to time.Time) (warnings []string, e
 	s.t.Helper()
 	s.Advance(time.Millisecond) // as in Report
 	q, index := s.querier()
-	kept := reaggregate.New(s.Store, index, s.cache,
-		recovery.New(s.Store, s.cache, s.Clock, recovery.Options{}), s.Clock, slog.New(slog.DiscardHandler))
+	kept := reaggregate.New(s.Store, index, s.cache, s.Clock, slog.New(slog.DiscardHandler))
 	d := deletion.New(q, s.ingest, kept, s.Clock, slog.New(slog.DiscardHandler))
 	matcher := labels.MustNewMatcher(labels.MatchEqual, metric.NameLabel, series)
 	if series == "" {

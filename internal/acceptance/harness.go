@@ -190,7 +190,6 @@ func (s *System) build() {
 	s.reg = registry.New(s.Store, registry.Options{LeaseSize: s.cfg.LeaseSize})
 	s.ingest = ingest.Start(context.WithoutCancel(s.t.Context()), s.Store, s.reg, s.cache, s.Clock, ingest.Options{
 		AgeCap: s.cfg.AgeCap, Logger: s.cfg.Logger,
-		KeptFrom: func(nowMs int64) int64 { return s.Store.WholeFrom(metric.Raw, nowMs) },
 	})
 	s.member = shards.New(s.Store, s.Clock, storage.Worker{ID: "worker", Aggregates: true}, 24*time.Hour)
 	s.recovery = recovery.New(s.Store, s.cache, s.Clock, recovery.Options{AgeCap: s.cfg.AgeCap})

@@ -37,7 +37,7 @@ func operateServer(t *testing.T) (*httptest.Server, *storagetest.Faulty) {
 	c := cache.New(store, clk, 1, cache.DefaultTiming())
 	r := recovery.New(store, c, clk, recovery.Options{})
 	server, err := New(Options{Clock: clk, Logger: slog.New(slog.DiscardHandler), Extra: []Registrar{
-		NewOperate(explain.New(store, index, c, r, clk), reaggregate.New(store, index, c, r, clk, slog.New(slog.DiscardHandler)), clk, Turns{}),
+		NewOperate(explain.New(store, index, c, r, clk), reaggregate.New(store, index, c, clk, slog.New(slog.DiscardHandler)), clk, Turns{}),
 	}})
 	require.NoError(t, err)
 	hs := httptest.NewServer(server)

@@ -122,7 +122,7 @@ const blocksInFlight = 32
 
 // startIngest starts to take reports. Cancelling ctx breaks off what is under way. unfit is why nothing may be written; see ingest.Options.
 func (s *setup) startIngest(ctx context.Context, e *engine, unfit func() error) {
-	e.reader = query.New(e.store, e.index, e.store.Settings(), e.recovery.KeptFrom, s.clk, query.Options{
+	e.reader = query.New(e.store, e.index, e.store.Settings(), e.store.WholeFrom, s.clk, query.Options{
 		Outstanding: e.recovery.Outstanding, FutureLimit: e.policy.FutureLimit, Late: e.late, Sightings: e.seen, Metrics: s.metrics,
 	})
 	leaseAge := time.Duration(0)
@@ -140,7 +140,6 @@ func (s *setup) startIngest(ctx context.Context, e *engine, unfit func() error) 
 	e.ingest = ingest.Start(ctx, e.store, reg, e.cache, s.clk, ingest.Options{
 		Window: s.cfg.GroupCommit, MaxPending: s.cfg.MaxPendingSamples,
 		AgeCap: e.policy.AgeCap, FutureLimit: e.policy.FutureLimit,
-		KeptFrom:  func(nowMs int64) int64 { return e.recovery.KeptFrom(metric.Raw, nowMs) },
 		OnSamples: e.seen.Saw, Unfit: unfit,
 		Logger: component(s.log, "ingest"), Metrics: s.metrics,
 	})

@@ -35,7 +35,7 @@ func (s *setup) operate(e *engine, turns api.Turns) api.Registrar {
 }
 
 func (s *setup) reaggregator(e *engine) *reaggregate.Reaggregator {
-	return reaggregate.New(e.store, e.index, e.cache, e.recovery, s.clk, component(s.log, "reaggregate"))
+	return reaggregate.New(e.store, e.index, e.cache, s.clk, component(s.log, "reaggregate"))
 }
 
 // stopped is err, or what to say instead when a signal is the reason for it.

@@ -48,7 +48,7 @@ func (s status) AggregationStatus(ctx context.Context, waiting bool) (api.Status
 	ladder := s.store.Settings().Ladder
 	for b := metric.Raw; b <= ladder.Top(); b++ {
 		out.Levels = append(out.Levels, api.LevelStatus{
-			Bucket: b, Retention: s.policy.Retention.Of(b), WholeFromMs: s.recovery.KeptFrom(b, clock.NowMs(s.clk)),
+			Bucket: b, Retention: s.policy.Retention.Of(b), WholeFromMs: s.store.WholeFrom(b, clock.NowMs(s.clk)),
 		})
 	}
 	outstanding, err := s.recovery.Outstanding(ctx)

@@ -172,7 +172,7 @@ func (x *Explainer) withRow(f *found, a *around, now int64) Conclusion {
 	switch {
 	case f.row.Partial:
 		return x.partial(f, a, now)
-	case f.slice.StartMs < x.recovery.KeptFrom(f.bucket(), now):
+	case f.slice.StartMs < x.store.WholeFrom(f.bucket(), now):
 		return Conclusion{Done, "complete; its input has expired, so that it cannot be compared any more", nothing, 0}
 	case f.input.Damaged > 0:
 		return Conclusion{Done, "complete; part of its input is damaged, so that it cannot be compared", nothing, 0}
@@ -202,7 +202,7 @@ func (x *Explainer) partial(f *found, a *around, now int64) Conclusion {
 	}
 	below := x.ladder.Name(f.bucket())
 	switch {
-	case f.slice.StartMs < x.recovery.KeptFrom(f.bucket(), now):
+	case f.slice.StartMs < x.store.WholeFrom(f.bucket(), now):
 		return Conclusion{
 			Partial, "partial: samples may be missing, and its input has expired, so that it cannot be computed any more",
 			"nothing: the row stays as it is", 0,
@@ -232,14 +232,14 @@ func (x *Explainer) withoutRow(f *found, a *around, now int64) Conclusion {
 	if keep := x.store.Settings().Policy.Retention.Of(f.level); keep > 0 && f.slice.StartMs < now-keep.Milliseconds() {
 		return Conclusion{RowExpired, fmt.Sprintf("rows of this level are kept until %s", at(f.slice.StartMs+keep.Milliseconds())), nothing, 0}
 	}
-	if from := x.recovery.KeptFrom(f.level, now); f.slice.StartMs < from {
+	if from := x.store.WholeFrom(f.level, now); f.slice.StartMs < from {
 		return Conclusion{RowExpired, fmt.Sprintf("rows of this level are there from %s on; what was before has expired", at(from)), nothing, 0}
 	}
 	if c, ok := dropped(f, a); ok {
 		return c
 	}
 	switch {
-	case f.slice.StartMs < x.recovery.KeptFrom(f.bucket(), now):
+	case f.slice.StartMs < x.store.WholeFrom(f.bucket(), now):
 		return Conclusion{Expired, "there is no row, and its input has expired, so that it cannot be computed any more", nothing, 0}
 	case f.damaged && (f.ok || f.input.Damaged == 0):
 		return Conclusion{Missing, "the row that is stored is damaged and cannot be read; no mark leads a run to it", byHand, 0}

@@ -10,6 +10,7 @@ import (
 	"github.com/quern/quern/internal/ingest"
 	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/registry"
+	"github.com/quern/quern/internal/storage"
 	"github.com/quern/quern/internal/storage/storagetest"
 )
 
@@ -238,7 +239,8 @@ func TestDerivedSource(t *testing.T) {
 
 // History beyond the age cap is taken as long as raw samples are kept.
 func TestBackFill(t *testing.T) {
-	in, _ := start(t, ingest.Options{Window: time.Millisecond, AgeCap: time.Hour, KeptFrom: func(nowMs int64) int64 { return nowMs - (48 * time.Hour).Milliseconds() }}, registry.Options{})
+	in, g := start(t, ingest.Options{Window: time.Millisecond, AgeCap: time.Hour}, registry.Options{})
+	require.NoError(t, g.SetPolicy(t.Context(), storage.Policy{Retention: storage.Retention{48 * time.Hour}}))
 	at := func(age time.Duration) ingest.Measurement {
 		return ingest.Measurement{Metric: "m", TimeMs: time.Now().Add(-age).UnixMilli(), Value: 1}
 	}

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"math"
 	"sync"
 	"time"
 
@@ -31,9 +30,6 @@ type Options struct {
 	MaxPending int
 	// AgeCap is how old a sample may be; exactly that old is taken. The default is 24h.
 	AgeCap time.Duration
-	// KeptFrom says from when on raw samples are whole at a time: what is older is not filled in afterwards. The default is
-	// all.
-	KeptFrom func(nowMs int64) int64
 	// FutureLimit is how far ahead of this process's clock a sample may be. The default is 10m.
 	FutureLimit time.Duration
 	// OnSamples is told of samples that are durable, or may be, before they are acknowledged. It keeps nothing of its argument.
@@ -59,9 +55,6 @@ func (o *Options) ensureDefaults() {
 	}
 	if o.AgeCap == 0 {
 		o.AgeCap = 24 * time.Hour
-	}
-	if o.KeptFrom == nil {
-		o.KeptFrom = func(int64) int64 { return math.MinInt64 }
 	}
 	if o.FutureLimit == 0 {
 		o.FutureLimit = 10 * time.Minute

@@ -47,8 +47,8 @@ func (l *Limits) ensureDefaults() {
 // ids. It is scratch of one Append at a time.
 type resolver struct {
 	ageCap time.Duration // 0 is none
-	// keptFromMs is from when on raw is whole.
-	keptFromMs int64
+	// wholeFromMs is from when on raw is whole: what is older is not filled in afterwards.
+	wholeFromMs int64
 	samples    []metric.Sample
 	rejected   []Rejection
 
@@ -97,7 +97,7 @@ func (r *resolver) resolve(ctx context.Context, in *Ingest, reports []Report, ag
 	clear(r.messages)
 	r.takeLabels(nil, &in.opts.Limits) // what lies where the last reports lay is not the same
 	nowMs := clock.NowMs(in.clk)
-	r.keptFromMs = in.opts.KeptFrom(nowMs)
+	r.wholeFromMs = in.store.WholeFrom(metric.Raw, nowMs)
 	index := 0
 	for _, rep := range reports {
 		if err := r.report(ctx, in, rep, index, nowMs); err != nil {
@@ -256,10 +256,10 @@ func (r *resolver) time(in *Ingest, m *Measurement, index int, nowMs int64) (int
 	case r.ageCap > 0 && nowMs-m.TimeMs > r.ageCap.Milliseconds():
 		r.reject(index, ReasonTooOld, "time %d (%s) is %s old, more than the age cap of %s",
 			m.TimeMs, date(m.TimeMs), beyond(nowMs-m.TimeMs, r.ageCap), metric.SpanText(r.ageCap))
-	case m.TimeMs < r.keptFromMs:
+	case m.TimeMs < r.wholeFromMs:
 		// Beside it may be samples that have expired, so that nothing could be computed from it.
 		r.reject(index, ReasonTooOld, "time %d (%s) is before %s, from when on raw samples are kept",
-			m.TimeMs, date(m.TimeMs), date(r.keptFromMs))
+			m.TimeMs, date(m.TimeMs), date(r.wholeFromMs))
 	case m.TimeMs-nowMs > in.opts.FutureLimit.Milliseconds():
 		r.reject(index, ReasonTooFarAhead, "time %d (%s) is %s ahead of the server's clock, more than %s",
 			m.TimeMs, date(m.TimeMs), beyond(m.TimeMs-nowMs, in.opts.FutureLimit), metric.SpanText(in.opts.FutureLimit))

@@ -92,7 +92,7 @@ var rules = []rule{
 	{"internal/promquery", with(storage, "internal/query", "internal/sketch")},
 
 	// What operators ask for: both look at what the runs look at, for series that a selector names.
-	{"internal/reaggregate", with(cache, "internal/recovery", "internal/query")},
+	{"internal/reaggregate", with(cache, "internal/query")},
 	{"internal/deletion", with(nouns, "internal/ingest", "internal/query")},
 	{"internal/explain", with(cache, "internal/recovery", "internal/shards", "internal/rollup", "internal/query")},
 

@@ -25,7 +25,6 @@ import (
 	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/query"
-	"github.com/quern/quern/internal/recovery"
 	"github.com/quern/quern/internal/storage"
 )
 
@@ -72,20 +71,19 @@ type Rows struct {
 
 // Reaggregator puts the marks. It is safe for concurrent use.
 type Reaggregator struct {
-	settings func() storage.Settings
-	ladder   metric.Ladder
-	index    *query.Index
-	cache    *cache.Cache
-	recovery *recovery.Recovery
-	clk      clock.Clock
-	log      *slog.Logger
+	store  storage.Store
+	ladder metric.Ladder
+	index  *query.Index
+	cache  *cache.Cache
+	clk    clock.Clock
+	log    *slog.Logger
 }
 
 // New makes one for the series of an index. The cache is to be the process's only one over the store; log hears of each
 // request, since it is somebody's doing that the next run has more to do.
-func New(store storage.Store, index *query.Index, c *cache.Cache, r *recovery.Recovery, clk clock.Clock, log *slog.Logger) *Reaggregator {
+func New(store storage.Store, index *query.Index, c *cache.Cache, clk clock.Clock, log *slog.Logger) *Reaggregator {
 	return &Reaggregator{
-		settings: store.Settings, ladder: store.Settings().Ladder, index: index, cache: c, recovery: r, clk: clk, log: log,
+		store: store, ladder: store.Settings().Ladder, index: index, cache: c, clk: clk, log: log,
 	}
 }
 
@@ -121,7 +119,7 @@ func (r *Reaggregator) run(
 		return nil, err
 	}
 	j := &job{
-		Reaggregator: r, epochs: r.settings().Epochs, ids: ids, kind: kind, tell: tell,
+		Reaggregator: r, epochs: r.store.Settings().Epochs, ids: ids, kind: kind, tell: tell,
 		width: r.ladder.WidthMs(metric.Raw + 1), perSlice: map[int]int64{},
 	}
 	j.Series = len(j.ids)
@@ -165,7 +163,7 @@ func (r *Reaggregator) runAt(nowMs int64) int64 {
 // KeptFrom is the start of the first raw slice that will still be whole when marks that are put at nowMs are dealt with: rows of
 // slices before it stay as they are. It is math.MinInt64 where raw is kept for ever.
 func (r *Reaggregator) KeptFrom(nowMs int64) int64 {
-	from := r.recovery.KeptFrom(metric.Raw, r.runAt(nowMs))
+	from := r.store.WholeFrom(metric.Raw, r.runAt(nowMs))
 	if from == math.MinInt64 {
 		return from
 	}

@@ -54,7 +54,7 @@ func newWorld(t *testing.T, series int, keep storage.Retention, epochs ...blocks
 	for id := range series {
 		w.index.Add([]storage.Schedule{{ID: metric.ScheduleID(id), Labels: metric.Labels{{Name: metric.NameLabel, Value: "cpu"}}}})
 	}
-	w.r = reaggregate.New(w.store, w.index, c, rec, w.clk, slog.New(slog.DiscardHandler))
+	w.r = reaggregate.New(w.store, w.index, c, w.clk, slog.New(slog.DiscardHandler))
 	return w
 }
 

@@ -183,15 +183,11 @@ func (r *Recovery) Judge(w *cache.Work) Verdict { return r.JudgeAt(w, clock.NowM
 
 // JudgeAt is what Judge says at nowMs, of a run that is still to come for example.
 func (r *Recovery) JudgeAt(w *cache.Work, nowMs int64) Verdict {
-	if w.Slice.StartMs < r.KeptFrom(w.Bucket(), nowMs) {
+	if w.Slice.StartMs < r.store.WholeFrom(w.Bucket(), nowMs) {
 		return Expired
 	}
 	return Grind
 }
-
-// KeptFrom is the time from which on a bucket is whole at nowMs: the input of slices that begin before may have
-// expired in part. Whoever reads, computes or compares asks here. It is math.MinInt64 where nothing expires.
-func (r *Recovery) KeptFrom(b metric.Bucket, nowMs int64) int64 { return r.store.WholeFrom(b, nowMs) }
 
 // Reschedule puts failed work off to the bucket's current slice: one mark with the
 // original time, and one for what it takes back, are inserted first, the marks that were read are deleted after. The
