@@ -85,8 +85,9 @@ func TestCountsOutlastRequests(t *testing.T) {
 					if opts.MaxSeriesPerSource == 0 {
 						other = source(t, r, fmt.Sprint("web-", 2+i))
 					}
+					more := series(t, "cpu", 4+i)
 					go func() {
-						_, err := other.Register(t.Context(), series(t, "cpu", 4+i))
+						_, err := other.Register(t.Context(), more)
 						both <- err
 					}()
 				}
