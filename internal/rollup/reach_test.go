@@ -362,3 +362,44 @@ func TestWorkersThatAreBehind(t *testing.T) {
 	require.Empty(t, w.opened())
 	require.Len(t, rows(t, w.store), 50*hoursOfWorkers)
 }
+
+// However many blocks are out of reach, no more than a few are tried again: the others do not wait for it. An error of another kind is.
+func TestFewBlocksOutOfReachAreTriedAgain(t *testing.T) {
+	tries := func(series int, err error) int {
+		r, store, _, k := setUp(t, series, rollup.Options{Parallel: 2})
+		store.Fail("WriteRollups", blocks.Range{}, -1, err)
+		store.Forget()
+		rec, err := r.Run(t.Context(), k)
+		require.NoError(t, err)
+		require.Equal(t, series/4, rec.Rescheduled)
+		return store.Count("WriteRollups")
+	}
+	require.Equal(t, 3*5, tries(20, errAway))
+	require.Less(t, tries(400, errAway), 100+2*10)
+	require.Equal(t, 3*100, tries(400, storage.ErrCorrupt))
+}
+
+// A pass that goes on for long, as after an outage, looks again at what it has set aside, and not only when all else is done.
+func TestLongPassLooksAgain(t *testing.T) {
+	var p *part
+	w := startWorkers(t, []string{"a"}, func(s storage.Store) storage.Store {
+		p = &part{Store: s, at: storage.IndexPartition{SliceKey: storage.SliceKey{StartMs: hour.Add(time.Hour).UnixMilli()}, Shard: 3}, err: errAway}
+		return p
+	})
+	var order []int64
+	w.store.Add(storagetest.Rule{Op: "CompleteSlice", Times: -1, After: func() error {
+		for _, s := range w.store.Log() {
+			if k, ok := s.Detail.(storage.SliceKey); ok && s.Op == "CompleteSlice" && k.Bucket == metric.Raw {
+				order = append(order, (k.StartMs-hour.UnixMilli())/time.Hour.Milliseconds())
+			}
+		}
+		w.store.Forget()
+		p.back = len(order) >= 2
+		w.clk.Set(w.clk.Now().Add(20 * time.Second))
+		return nil
+	}})
+	_, err := w.runners[0].RunDue(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, []int64{0, 2, 3, 1, 4, 5}, order)
+	require.Empty(t, w.opened())
+}

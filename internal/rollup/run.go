@@ -45,6 +45,10 @@ var errLeft = errors.New("is left for a later run")
 // lease of the next shard cannot be had either.
 const mostLeft = 8
 
+// mostAway is how many blocks that are out of reach a run tries again, with pauses. Of the others it is believed at once, so
+// that however many they are, those in reach do not wait for the pauses.
+const mostAway = 8
+
 // Options tune a run.
 type Options struct {
 	// Parallel is the number of blocks ground at once. The default is one for each processor.
@@ -89,10 +93,8 @@ type Runner struct {
 	// known is what was found out about slices that could not be completed, and mine are the shards that were this worker's.
 	known map[storage.SliceKey]*known
 	mine  []int
-	// aside are the slices that the next pass does not look at, which waits passes in a row have had some. moved: something has
-	// changed in this pass for those too.
+	// aside are the slices that are not looked at for now. moved: something has changed in this pass for those too.
 	aside []aside
-	waits int
 	moved bool
 }
 
@@ -112,9 +114,12 @@ type aside struct {
 	storage.SliceKey
 
 	err error
-	// now: it was looked at in this pass.
-	now bool
+	// at is when it was looked at, by the clock's Elapsed.
+	at time.Duration
 }
+
+// asideFor is for how long a slice is left aside at most.
+const asideFor = 30 * time.Second
 
 // NewRunner makes a runner over a store, for a member of those that share it.
 func NewRunner(store storage.Store, m *shards.Member, c *cache.Cache, r *recovery.Recovery, clk clock.Clock, opts Options) *Runner {
@@ -129,24 +134,22 @@ func NewRunner(store storage.Store, m *shards.Member, c *cache.Cache, r *recover
 // RunDue runs every slice that is due, oldest first, including those that earlier
 // runs or an outage left open, and returns how many it completed. It stops at the
 // first run that is aborted: what is left stays outstanding. A slice that waits for other workers, or whose index
-// is damaged or in part out of reach, is set aside, with those that it lies within, since it may be long until an attempt
-// helps it: the error says why, and later slices are run.
+// is damaged or in part out of reach, is set aside for half a minute, with those that it lies within, and later slices are run. The
+// error says why.
 //
 // While some wait for others, passes follow each other closely. Each looks at the oldest of those that wait, and leaves the rest
-// aside until something changes, or for half a minute: whoever ends a slice last completes it.
+// aside, unless something has changed: whoever ends a slice last completes it.
 func (r *Runner) RunDue(ctx context.Context) (int, error) {
-	set := r.aside
-	for i := range set {
-		set[i].now = false
-	}
+	set, began := r.aside, r.clk.Elapsed()
 	r.aside, r.moved = nil, false
 	for n := 0; ; {
+		set = slices.DeleteFunc(set, func(a aside) bool { return r.clk.Elapsed()-a.at >= asideFor })
 		k, due, err := r.recovery.NextDue(ctx, keys(set))
 		if err != nil {
 			return n, errors.Join(why(set), err)
 		}
 		if !due {
-			set = r.leaveAside(set)
+			set = r.leaveAside(set, began)
 			return n, why(set)
 		}
 		switch _, err := r.Run(ctx, k); {
@@ -156,7 +159,7 @@ func (r *Runner) RunDue(ctx context.Context) (int, error) {
 		case errors.Is(err, shards.ErrUnfit):
 			return n, errors.Join(why(set), err)
 		case errors.Is(err, ErrShared), errors.Is(err, storage.ErrCorrupt), errors.Is(err, errLeft):
-			set = append(set, aside{k, err, true})
+			set = append(set, aside{k, err, r.clk.Elapsed()})
 		default:
 			return n, errors.Join(why(set), err)
 		}
@@ -164,18 +167,13 @@ func (r *Runner) RunDue(ctx context.Context) (int, error) {
 }
 
 // leaveAside chooses what the next pass does not look at of what has been set aside. It returns of this what is still outstanding.
-func (r *Runner) leaveAside(set []aside) []aside {
+func (r *Runner) leaveAside(set []aside, began time.Duration) []aside {
 	set = slices.DeleteFunc(set, func(a aside) bool { return !r.recovery.Seen(a.SliceKey) })
 	maps.DeleteFunc(r.known, func(k storage.SliceKey, _ *known) bool { return !slices.Contains(keys(set), k) })
 	slices.SortFunc(set, func(a, b aside) int { return r.recovery.Order(a.SliceKey, b.SliceKey) })
 	oldest := slices.IndexFunc(set, func(a aside) bool { return errors.Is(a.err, ErrShared) })
-	if oldest < 0 || r.waits == mostWaits {
-		r.waits = 0
-		return set
-	}
-	r.waits++
 	for i, a := range set {
-		if i != oldest && (a.now || !r.moved) {
+		if oldest >= 0 && i != oldest && (a.at >= began || !r.moved) {
 			r.aside = append(r.aside, a)
 		}
 	}
@@ -204,7 +202,9 @@ type tally struct {
 	blocks, schedules          atomic.Int64
 	blockQueries, indexQueries atomic.Int64
 	late, rescheduled, dropped atomic.Int64
-	began                      clock.Reading
+	// away are the blocks that were out of reach at each attempt.
+	away  atomic.Int64
+	began clock.Reading
 
 	mu sync.Mutex
 	// nextOpen is what cache.NextOpen said when the run had begun.
@@ -264,8 +264,8 @@ func (r *Runner) Run(ctx context.Context, k storage.SliceKey) (storage.Run, erro
 
 func (r *Runner) slice(k storage.SliceKey) metric.Slice { return r.ladder.SliceAt(k.Bucket, k.StartMs) }
 
-// mostWaits is how many looks in a row a worker relies on what it knows of a slice's shards, and how many passes in a row it leaves
-// slices aside while another waits: at one a second, for about as long as a lease lasts.
+// mostWaits is how many looks in a row a worker relies on what it knows of a slice's shards: at one a second, for about as
+// long as a lease lasts.
 const mostWaits = 30
 
 // waited has what is known of a slice's shards forgotten, unless it waits for other workers or for what is out of reach, and for
@@ -504,6 +504,9 @@ func (r *Runner) settle(ctx context.Context, g *grind, w *cache.Work) error {
 	}
 	err := g.block(ctx, w, v)
 	for attempt := 1; err != nil && attempt < r.opts.Attempts && !stops(ctx, err); attempt++ {
+		if storage.IsAway(err) && g.tally.away.Load() >= mostAway {
+			break
+		}
 		if serr := r.clk.Sleep(ctx, r.opts.Backoff<<(attempt-1)); serr != nil {
 			return serr
 		}
@@ -517,6 +520,9 @@ func (r *Runner) settle(ctx context.Context, g *grind, w *cache.Work) error {
 		return nil
 	case stops(ctx, err):
 		return err
+	}
+	if storage.IsAway(err) {
+		g.tally.away.Add(1)
 	}
 	// One block that always times out, or whose copies are gone, must not hold up all others. Where the mark cannot be
 	// put off either, it stays where it is, and the slice open.
