@@ -153,7 +153,15 @@ func (a *allocator) keep(ctx context.Context) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.leases, a.kept = kept, doubts
-	a.free = slices.DeleteFunc(a.free, func(f blocks.Range) bool { return !a.owns(f.Start) || !a.owns(f.End-1) })
+	free := a.free
+	a.free = nil
+	for _, f := range free { // one may span leases
+		for _, l := range kept {
+			if both := (blocks.Range{Start: max(f.Start, l.Start), End: min(f.End, l.End)}); both.Start < both.End {
+				a.insert(both)
+			}
+		}
+	}
 	return nil
 }
 
@@ -206,14 +214,19 @@ func (a *allocator) takeFree(n int, next metric.ScheduleID) (blocks.Range, bool)
 	return r, true
 }
 
-// giveBack makes ids available that nobody uses and that no claim still under way
+// giveBack makes ids of one lease available that nobody uses and that no claim still under way
 // can bring into use.
 func (a *allocator) giveBack(r blocks.Range) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if r.Start < a.from {
+	if r.Start < a.from || !a.owns(r.Start) {
 		return
 	}
+	a.insert(r)
+}
+
+// insert adds a range to those that are free. a.mu is held.
+func (a *allocator) insert(r blocks.Range) {
 	i, _ := slices.BinarySearchFunc(a.free, r.Start, func(f blocks.Range, start metric.ScheduleID) int {
 		return cmp.Compare(f.Start, start)
 	})

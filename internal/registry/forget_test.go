@@ -97,3 +97,31 @@ func TestNothingForgotten(t *testing.T) {
 	f.onClaim = func([]storage.Schedule) error { return errors.New("claimed") }
 	require.Equal(t, idRange(0, 2), register(t, source(t, r, "a"), series(t, "m", 0, 1)))
 }
+
+// Of free ids that span leases, those of a lease are given up that another process has got since, wherever it lies among them, and no
+// others.
+func TestForgottenLeaseBetweenOthers(t *testing.T) {
+	f := newFakeStore()
+	r := registry.New(f, registry.Options{LeaseSize: 8})
+	other := registry.New(f, registry.Options{LeaseSize: 32})
+	require.Equal(t, idRange(0, 1), register(t, source(t, other, "first"), series(t, "m", 0)))
+	require.Equal(t, idRange(32, 1), register(t, source(t, r, "a"), series(t, "m", 0)))
+	// Ids come back that another has claimed the series with: 33 to 63 are free then, of the leases from 32, 40 and 48 on.
+	for i, n := range []int{8, 16} {
+		name := fmt.Sprint("x", i)
+		mine := source(t, r, name)
+		register(t, source(t, other, name), series(t, "m", seq(0, n)...))
+		register(t, mine, series(t, "m", seq(0, n)...))
+	}
+	require.Equal(t, 4, f.leases)
+
+	f.forget()
+	f.onKeep = func(l blocks.Range) error {
+		if l.Contains(40) {
+			return fmt.Errorf("x: %w", storage.ErrConflict)
+		}
+		return nil
+	}
+	require.Equal(t, idRange(33, 7), register(t, source(t, r, "y"), series(t, "m", seq(0, 7)...)))
+	require.Equal(t, idRange(48, 16), register(t, source(t, r, "z"), series(t, "m", seq(0, 16)...)))
+}
