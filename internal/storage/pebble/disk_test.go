@@ -1,7 +1,9 @@
 package pebble
 
 import (
+	"fmt"
 	"runtime"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -10,6 +12,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/stretchr/testify/require"
 
+	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/storage"
 	"github.com/quern/quern/internal/storage/storagetest"
 )
@@ -273,5 +276,29 @@ func TestExpireFreesAFullDisk(t *testing.T) {
 		require.True(t, time.Now().Before(deadline), "no space came back")
 		runtime.Gosched()
 	}
+	require.NoError(t, st.Close())
+}
+
+// What a claim writes counts against the space that is left, labels and all.
+func TestClaimsOnADiskThatIsNearlyFull(t *testing.T) {
+	noLeaks(t)
+	fs := newSmallFS(vfs.NewMem(), 32<<20)
+	st, err := Open("/data", fullOptions(fs))
+	require.NoError(t, err)
+	free, _, ok := st.disk.free()
+	require.True(t, ok)
+	fs.hog(free - st.disk.reserve - 256<<10)
+	claim := func(value string) error {
+		var want []storage.Schedule
+		for i := range 40 {
+			labels, err := metric.NewLabels(metric.Label{Name: metric.NameLabel, Value: fmt.Sprint("m", i)}, metric.Label{Name: "v", Value: value})
+			require.NoError(t, err)
+			want = append(want, storage.Schedule{ID: metric.ScheduleID(i), Labels: labels})
+		}
+		_, err := st.ClaimSchedules(t.Context(), "s", want)
+		return err
+	}
+	require.ErrorIs(t, claim(strings.Repeat("x", 4000)), storage.ErrUnavailable, "160 KB, in each of two tables")
+	require.NoError(t, claim("x"))
 	require.NoError(t, st.Close())
 }

@@ -72,13 +72,15 @@ func (s *Store) LeasedIDs(ctx context.Context) (blocks.Range, error) {
 // claim lost in a crash is one whose samples were never acknowledged.
 func (s *Store) ClaimSchedules(ctx context.Context, source string, want []storage.Schedule) ([]metric.ScheduleID, error) {
 	const op = "claim schedules"
-	if err := s.disk.admit(len(want) * rowOverhead); err != nil {
-		return nil, fmt.Errorf("%s: %w", op, err)
-	}
 	prefix := sourcePrefix(source)
 	keys := make([][]byte, len(want))
+	size := 0
 	for i := range want {
 		keys[i] = want[i].Labels.AppendKey(prefix[:len(prefix):len(prefix)])
+		size += 2 * (rowOverhead + len(keys[i])) // in each of two tables
+	}
+	if err := s.disk.admit(size); err != nil {
+		return nil, fmt.Errorf("%s: %w", op, err)
 	}
 	wanted := make([]metric.ScheduleID, len(want))
 	for i := range want {
