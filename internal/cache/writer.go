@@ -51,6 +51,8 @@ type Writer struct {
 	// torn is what flushes that failed may have left on some copies of the raw table, from where it may come to light at any
 	// later time. The next flush, or Settle, writes it again before anything else (see mend).
 	torn map[blockKey]*torn
+	// tornBytes is what torn takes.
+	tornBytes int
 	// stray are marks in slices that are over, where nobody may look again, that could not be taken back yet. Others stand for
 	// the same.
 	stray []storage.PlacedMark
@@ -145,8 +147,22 @@ func (e *GroupsError) add(at int, err error) {
 // errTorn: what a flush before may have left of a block comes first, and cannot be written now.
 var errTorn = fmt.Errorf("%w: an earlier write of the block failed, and cannot be repeated yet", storage.ErrUnavailable)
 
-// maxTorn bounds what waits to be written again, in blocks of slices. Beyond it nothing else is taken.
-const maxTorn = 8192
+const (
+	// maxTornBytes bounds what waits to be written again. Beyond it nothing else is taken, so that there is no more than this
+	// and one flush.
+	maxTornBytes = 32 << 20
+	// tornOverhead is what a block counts for beside its chunks: some memory, and the requests that write it again.
+	tornOverhead = 4 << 10
+)
+
+// bytes is what counts of it.
+func (t *torn) bytes() int {
+	n := tornOverhead
+	for i := range t.chunks {
+		n += len(t.chunks[i].Data)
+	}
+	return n
+}
 
 // Flush makes the groups durable together with the marks that lead a run to them,
 // and returns nil only then, or a *GroupsError that names those of which this is not so. After an error any part of them
@@ -160,7 +176,7 @@ func (w *Writer) Flush(ctx context.Context, groups []Group) error {
 		}
 	}
 	// What cannot be written to some blocks holds up no others.
-	if err := w.mend(ctx); err != nil && (ctx.Err() != nil || len(w.torn) >= maxTorn) {
+	if err := w.mend(ctx); err != nil && (ctx.Err() != nil || w.tornBytes >= maxTornBytes) {
 		return err
 	}
 	refused := &GroupsError{}
@@ -528,7 +544,9 @@ func (w *Writer) failed(f *flush) {
 		// A block that was to be opened is opened by another mark next time. If the first
 		// one was written, it stays open and says that the cache is not to be used.
 		if u.mends == nil {
-			w.torn[blockKey{g.Slice.StartMs, g.Block.Start}] = &torn{slice: g.Slice, block: g.Block, chunks: u.raw}
+			t := &torn{slice: g.Slice, block: g.Block, chunks: u.raw}
+			w.torn[u.key()] = t
+			w.tornBytes += t.bytes()
 		}
 	}
 	now := clock.NowMs(w.cache.clk)
@@ -543,6 +561,7 @@ func (w *Writer) succeeded(f *flush) {
 	w.stray = f.left
 	for _, u := range f.units {
 		if u.mends != nil {
+			w.tornBytes -= w.torn[*u.mends].bytes()
 			delete(w.torn, *u.mends)
 		}
 		if u.refused { // nor need its marks be there

@@ -3,6 +3,7 @@ package cache_test
 import (
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"strconv"
 	"testing"
 	"time"
@@ -309,4 +310,47 @@ func TestFloodOfMarksIsReadInParts(t *testing.T) {
 		n += len(w.Marks)
 	}
 	require.Equal(t, flood, n)
+}
+
+// Invariant 7: what waits to be written again is bounded in bytes, however large the chunks are. It is all there in the end.
+func TestTornChunksAreBounded(t *testing.T) {
+	const samples, bound = 60_000, 32 << 20
+	c, store, _ := setUp(4)
+	w := cache.NewWriter(c)
+	g := group(eleven, blocks.Of(0, 4), 1)
+	rng := rand.New(rand.NewPCG(1, 2))
+	for i := range samples - 1 {
+		g.Samples = append(g.Samples, metric.Sample{TimeMs: g.Slice.StartMs + int64(i) + 1, Value: rng.Float64()})
+	}
+	store.Fail("Write", blocks.Range{}, -1, storage.ErrTimeout)
+	n, most := 0, 0
+	for wrote := true; wrote; n++ {
+		g.Block = blocks.Of(metric.ScheduleID(4*n), 4)
+		for i := range g.Samples {
+			g.Samples[i].Schedule = g.Block.Start
+		}
+		store.Forget()
+		require.ErrorIs(t, w.Flush(t.Context(), []cache.Group{g}), storage.ErrTimeout)
+		wrote = false
+		for _, s := range store.Log() {
+			b, _ := s.Detail.(*storage.Batch)
+			if b == nil {
+				continue
+			}
+			held := 0
+			for _, c := range b.Raw {
+				held += len(c.Data)
+				wrote = wrote || c.Group == g.Block.Start
+			}
+			most = max(most, held)
+		}
+	}
+	require.Greater(t, n, 10)
+	require.Greater(t, most, bound/2)
+	require.Less(t, most, bound+bound/10)
+	store.Heal()
+	require.NoError(t, w.Flush(t.Context(), []cache.Group{g}))
+	for i := range n {
+		require.Equal(t, 1, rawOf(t, store, blocks.Of(metric.ScheduleID(4*i), 4), eleven))
+	}
 }
