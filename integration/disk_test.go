@@ -1,6 +1,7 @@
 package integration
 
 import (
+	"cmp"
 	"errors"
 	"os"
 	"os/exec"
@@ -8,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 
@@ -20,6 +22,8 @@ type disk struct {
 	dir, inside string
 	// enter is the command that runs another one where it is mounted; none if that is here.
 	enter []string
+	// program serves on it, in place of the usual one.
+	program string
 }
 
 func (d *disk) filler() string { return filepath.Join(d.dir, "filler") }
@@ -48,6 +52,19 @@ func (d *disk) goOn(t *testing.T, p *process.Process, args ...string) *process.P
 // serve starts a server on it.
 func (d *disk) serve(t *testing.T, args ...string) *process.Process {
 	t.Helper()
-	command := slices.Concat(d.enter, []string{binary}, serveArgs(filepath.Join(d.inside, "data"), args...))
-	return process.Start(t, exec.CommandContext(t.Context(), command[0], command[1:]...))
+	return process.Start(t, d.command(t, args...))
+}
+
+// serveAt is serve with a clock that is off; it takes a program whose can be.
+func (d *disk) serveAt(t *testing.T, offset time.Duration, args ...string) *process.Process {
+	t.Helper()
+	cmd := d.command(t, args...)
+	cmd.Env = []string{"QUERN_CLOCK_OFFSET=" + offset.String()}
+	return process.Start(t, cmd)
+}
+
+func (d *disk) command(t *testing.T, args ...string) *exec.Cmd {
+	t.Helper()
+	command := slices.Concat(d.enter, []string{cmp.Or(d.program, binary)}, serveArgs(filepath.Join(d.inside, "data"), args...))
+	return exec.CommandContext(t.Context(), command[0], command[1:]...)
 }

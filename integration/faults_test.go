@@ -3,6 +3,7 @@ package integration
 import (
 	"math/rand/v2"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -18,12 +19,13 @@ import (
 	"github.com/quern/quern/internal/storage/pebble"
 )
 
-// TestFaults has one process over the embedded store killed, stopped and ended again and again, its disk full, and the
-// connections to it slow or broken, under senders that give up and send again. Everything acknowledged is there once,
-// every roll-up is right, and nothing is left to be ground.
+// TestFaults has one process over the embedded store killed, stopped and ended again and again, its disk full, its clock wrong and
+// its retention another after a restart, and the connections to it slow or broken, under senders that give up and send
+// again. Everything acknowledged is there once, every roll-up is right, and nothing is left to be ground.
 func TestFaults(t *testing.T) {
 	t.Parallel()
 	const ageCap = 8 * time.Second
+	const farOff = 9 * 24 * time.Hour
 	s := faults.Senders{TooOld: true}
 	report := faults.Report{Senders: &s}
 	t.Cleanup(func() { t.Log(&report) }) // after what the processes wrote
@@ -33,6 +35,9 @@ func TestFaults(t *testing.T) {
 		dir := t.TempDir()
 		d = &disk{dir: dir, inside: dir}
 	}
+	programs, err := faulty()
+	require.NoError(t, err)
+	d.program = programs.Quern
 	link := faults.NewLink(t, "127.0.0.1:0", "127.0.0.1:1")
 	var at atomic.Pointer[process.Process]
 	args := []string{"--rollups", "4s,8s,16s", "--aggregation-delay", "2s", "--late-grace", "1s", "--block-size", "8", "--age-cap", ageCap.String()}
@@ -43,6 +48,21 @@ func TestFaults(t *testing.T) {
 	}
 	serve := func() { ready(d.serve(t, args...)) }
 	serve()
+	// restart has it end, and another in its place.
+	restart := func(p func() *process.Process) {
+		at.Load().Stop()
+		ready(p())
+	}
+	// off has it go on with a clock that is wrong, until the other.
+	off := func(by time.Duration) (heal func()) {
+		restart(func() *process.Process { return d.serveAt(t, by, args...) })
+		return func() { restart(func() *process.Process { return d.serve(t, args...) }) }
+	}
+	keeping := func(raw string) {
+		restart(func() *process.Process { return d.serve(t, append(slices.Clone(args), "--retention", "raw="+raw)...) })
+	}
+	// Ahead within the age cap, and back, by turns.
+	some, other := 6*time.Second, -20*time.Second
 	goOn := func() { ready(d.goOn(t, at.Load(), args...)) }
 
 	server := []string{"server"}
@@ -59,6 +79,15 @@ func TestFaults(t *testing.T) {
 		faults.Kind{Name: "ended", Slots: server, Longest: time.Second, Inject: func(int) func() {
 			at.Load().Stop()
 			return serve
+		}},
+		faults.Kind{Name: "restarted with a clock off by seconds", Slots: server, Longest: 3 * time.Second, Inject: func(int) func() {
+			some, other = other, some
+			return off(some)
+		}},
+		// For longer than work can be left undone here, so nothing of it may be lost.
+		faults.Kind{Name: "restarted with raw kept for a minute", Slots: server, Longest: 3 * time.Second, Inject: func(int) func() {
+			keeping("1m")
+			return func() { keeping("7d") }
 		}},
 	)
 	if full {
@@ -79,14 +108,24 @@ func TestFaults(t *testing.T) {
 	s.Start(t, 3, func(*rand.Rand) *process.Process { return by }, []time.Duration{6 * time.Second, 40 * time.Second})
 	report.Faults = faults.Live(t, kinds)
 	// Slices of 4 s and of 8 s are left open for longer than the age cap and their width.
-	off := faults.Kind{Name: "killed, and off beyond the age cap", Inject: func(int) func() {
+	dark := faults.Kind{Name: "killed, and off beyond the age cap", Inject: func(int) func() {
 		at.Load().Kill()
 		return serve
 	}}
-	faults.For(t, ageCap+9*time.Second, off)
-	report.Faults[off.Name]++
+	faults.For(t, ageCap+9*time.Second, dark)
+	report.Faults[dark.Name]++
 	s.Stop(t)
-	process.Eventually(t, "everything", func() error { return s.Oracle.Check(at.Load()) })
+	everything := func() {
+		t.Helper()
+		process.Eventually(t, "everything", func() error { return s.Oracle.Check(at.Load()) })
+	}
+	everything()
+	// A clock that is far ahead removes nothing.
+	heal := off(farOff)
+	at.Load().Wrote(`nothing expires: set the clock`)
+	heal()
+	report.Faults["restarted with a clock nine days ahead"]++
+	everything()
 	at.Load().Stop()
 
 	store, err := pebble.Open(filepath.Join(d.dir, "data"), pebble.Options{})

@@ -14,9 +14,12 @@ import (
 // The programs under test. Most of what is tested is in the first.
 var binary, ingestBinary, aggregatorBinary string
 
+// faulty are the programs whose clocks can be wrong.
+var faulty func() (*process.Programs, error)
+
 func TestMain(m *testing.M) {
 	os.Exit(process.Main(func(p *process.Programs) int {
-		binary, ingestBinary, aggregatorBinary = p.Quern, p.Ingest, p.Aggregator
+		binary, ingestBinary, aggregatorBinary, faulty = p.Quern, p.Ingest, p.Aggregator, p.Faulty
 		return m.Run()
 	}))
 }

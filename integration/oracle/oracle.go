@@ -178,12 +178,12 @@ func (f *faults) err() error {
 func (o *Oracle) Raw(p *process.Process) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	_, err := o.raw(p)
+	_, err := o.raw(p, math.MinInt64)
 	return err
 }
 
-// raw returns the samples as they are to be ground.
-func (o *Oracle) raw(p *process.Process) (map[series]map[int64]float64, error) {
+// raw returns the samples as they are to be ground. Those before a time may have expired.
+func (o *Oracle) raw(p *process.Process, wholeMs int64) (map[series]map[int64]float64, error) {
 	stored, err := p.Export(process.OfTests, o.back())
 	if err != nil {
 		return nil, err
@@ -212,7 +212,7 @@ func (o *Oracle) raw(p *process.Process) (map[series]map[int64]float64, error) {
 	}
 	for k, moments := range o.points {
 		for ms, m := range moments {
-			if _, there := got[k][ms]; m.acked && !there {
+			if _, there := got[k][ms]; m.acked && !there && ms >= wholeMs {
 				wrong.add(&o.found.Lost, "acknowledged and lost: %+v", process.Sample{Source: k.source, Metric: k.metric, Ms: ms, Value: m.value})
 			}
 		}
@@ -246,16 +246,16 @@ func (o *Oracle) last(l metric.Ladder) int64 {
 
 // Check says what keeps a server from having all that was sent, once, and every roll-up of it:
 // samples lost, doubled or wrong, slices left open, roll-ups that are not what the
-// samples say. The server must be one that answers queries, and nobody may be sending.
+// samples say. What the server says may have expired, by a retention that was lowered for a while, it does not have to have. The server must be one that answers queries, and nobody may be sending.
 func (o *Oracle) Check(p *process.Process) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	samples, err := o.raw(p)
+	c := &verify.Client{Client: client.Client{URL: p.URL, HTTP: process.Client}}
+	st, err := c.Status(p.Context())
 	if err != nil {
 		return err
 	}
-	c := &verify.Client{Client: client.Client{URL: p.URL, HTTP: process.Client}}
-	st, err := c.Status(p.Context())
+	samples, err := o.raw(p, st.WholeFrom[metric.Raw])
 	if err != nil {
 		return err
 	}
@@ -293,7 +293,7 @@ func (o *Oracle) Check(p *process.Process) error {
 		}
 	}
 	var wrong faults
-	check.Results(nil, func(r verify.Result) {
+	check.Results(st.Expired, func(r verify.Result) {
 		for _, line := range r.Lines(st.Ladder) {
 			wrong.add(&o.found.WrongRows, "%s", line)
 		}
