@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os/exec"
@@ -32,7 +33,7 @@ const (
 
 // TestFaults has two ingests and two aggregators over three nodes killed and stopped, and the nodes too, one of them
 // or all at once. Connections to the ingests and to the nodes are slow or broken at times, requests to the nodes fail,
-// done or not, and no two clocks agree. Senders give up and send again. Everything acknowledged is there once, every
+// done or not, what is written lands on one node only, processes with other settings come, and no two clocks agree. Senders give up and send again. Everything acknowledged is there once, every
 // roll-up is right, and nothing is left to be ground.
 func TestFaults(t *testing.T) {
 	var (
@@ -65,6 +66,9 @@ func TestFaults(t *testing.T) {
 		toIngests = append(toIngests, faults.NewLink(t, "127.0.0.1:0", ingests[i].address()))
 		ingests[i].moved = toIngests[i].LeadTo
 	}
+	for _, m := range slices.Concat(ingests, aggregators) {
+		m.now().Ready() // the settings are the fleet's, and not those of a stranger
+	}
 	kinds := slices.Concat(
 		killedOrStopped("ingest", ingests, 4*time.Second),
 		killedOrStopped("aggregator", aggregators, 8*time.Second), // longer than its leases last
@@ -90,6 +94,32 @@ func TestFaults(t *testing.T) {
 					for i := range 3 {
 						assert.NoError(t, nodes.Node(i).Resume())
 					}
+				}
+			}},
+			// What lands on the one while the others stand still has failed. Then these go on without it, and in the end it comes back.
+			{Name: "written on one node only", Slots: []string{"nodes", "nodes", "nodes"}, Longest: 4 * time.Second, Inject: func(i int) func() {
+				others := []int{(i + 1) % 3, (i + 2) % 3}
+				for _, other := range others {
+					assert.NoError(t, nodes.Node(other).Pause())
+				}
+				before := s.Refused.Load()
+				process.Eventually(t, "reports to fail", func() error {
+					if s.Refused.Load() < before+3 { // each sender's
+						return errors.New("they do not")
+					}
+					return nil
+				})
+				assert.NoError(t, nodes.Node(i).Pause())
+				for _, other := range others {
+					assert.NoError(t, nodes.Node(other).Resume())
+				}
+				return func() { assert.NoError(t, nodes.Node(i).Resume()) }
+			}},
+			{Name: "a process with other settings", Slots: []string{"stranger"}, Longest: time.Second, Inject: func(int) func() {
+				p := pl.ingest(t, "--late-grace", "100ms")
+				return func() {
+					assert.Equal(t, 1, p.ExitCode())
+					assert.Contains(t, p.Stderr.String(), ", and 100ms is asked for: leave the options out, or stop all processes")
 				}
 			}},
 		})
