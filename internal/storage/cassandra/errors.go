@@ -40,7 +40,7 @@ func certain(err error, attempts int64) error {
 	if attempts <= 1 || !errors.Is(err, storage.ErrRefused) {
 		return err
 	}
-	return fmt.Errorf("%w from one node, and another one: %w", storage.ErrTimeout, err)
+	return fmt.Errorf("%w from one node, and another one: %s", storage.ErrTimeout, err.Error())
 }
 
 var errNotPrepared = fmt.Errorf("preparing a statement: %w", gocql.ErrConnectionClosed)
