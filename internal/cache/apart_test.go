@@ -212,3 +212,40 @@ func TestNextDayOutOfReach(t *testing.T) {
 	require.NoError(t, w.Flush(t.Context(), []cache.Group{tomorrow, today}))
 	require.Equal(t, 1, rawOf(t, store, blocks.Of(4, 4), midnight), "nothing was written of it before")
 }
+
+// While the slices of the next day are out of reach, what waits to be written again to a slice of today is written, and a slice of
+// today is sealed.
+func TestMendWhileTheNextDayIsOutOfReach(t *testing.T) {
+	midnight := eleven.Truncate(24 * time.Hour).Add(24 * time.Hour)
+	clk := clock.NewSimulated(midnight.Add(-5 * time.Minute))
+	store := &dayAway{Store: storagetest.NewFaulty(storagetest.NewModel(storage.Settings{
+		Ladder: metric.DefaultLadder(), GroupSize: 4, IndexPartitions: 1, Epochs: blocks.Epochs{{BlockSize: 4}},
+	}, nil, clk)), fromMs: midnight.AddDate(1, 0, 0).UnixMilli()}
+	w := cache.NewWriter(cache.New(store, clk, 1, cache.DefaultTiming()))
+	last := midnight.Add(-time.Hour)
+	today := func(start metric.ScheduleID) cache.Group { return group(last, blocks.Of(start, 4), 1) }
+	tomorrow := group(midnight, blocks.Of(8, 4), 1)
+	require.NoError(t, w.Flush(t.Context(), []cache.Group{today(0), tomorrow}))
+	store.Store.(*storagetest.Faulty).Fail("Write", blocks.Range{}, 1, errGone)
+	require.Error(t, w.Flush(t.Context(), []cache.Group{today(4), group(midnight, blocks.Of(12, 4), 1)}))
+
+	store.fromMs = midnight.UnixMilli()
+	require.ErrorIs(t, w.Settle(t.Context()), storage.ErrUnavailable, "one block's slice")
+	require.Equal(t, 1, rawOf(t, store, blocks.Of(4, 4), last), "the other block's is known")
+	require.Zero(t, rawOf(t, store, blocks.Of(12, 4), midnight))
+
+	clk.Set(midnight.Add(time.Minute))
+	require.NoError(t, w.Seal(t.Context()))
+	seals := 0
+	for m, err := range store.Marks(t.Context(), storage.IndexPartition{SliceKey: storage.SliceKey{StartMs: last.UnixMilli()}}) {
+		require.NoError(t, err)
+		if m.Kind == storage.MarkFresh {
+			seals++
+		}
+	}
+	require.Equal(t, 1, seals, "block 0; block 4 is torn")
+
+	store.fromMs = midnight.AddDate(1, 0, 0).UnixMilli()
+	require.NoError(t, w.Settle(t.Context()))
+	require.Equal(t, 1, rawOf(t, store, blocks.Of(12, 4), midnight))
+}

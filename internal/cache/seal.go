@@ -20,15 +20,18 @@ func (w *Writer) Settle(ctx context.Context) error { return w.mend(ctx) }
 // slice's end plus the grace and the run. Nothing is lost when it comes too late, or
 // not at all: those blocks are ground from the raw table. A slice that is complete, by the clock of others, is not sealed.
 func (w *Writer) Seal(ctx context.Context) error {
-	if err := w.look(ctx); err != nil {
-		return err
-	}
+	away := w.look(ctx)
+	var unknown error
 	now := clock.NowMs(w.cache.clk)
 	closedMs := w.closedMs
 	b := &storage.Batch{}
 	for _, start := range slices.Sorted(maps.Keys(w.written)) {
 		s := w.cache.ladder.SliceAt(metric.Raw, start)
 		if !w.cache.timing.Closed(s, now) {
+			continue
+		}
+		if err := away[start]; err != nil {
+			unknown = err // the next call asks again
 			continue
 		}
 		open, complete := w.written[start].open, w.written[start].complete
@@ -47,15 +50,15 @@ func (w *Writer) Seal(ctx context.Context) error {
 		}
 	}
 	if len(b.Marks) == 0 {
-		return nil
+		return unknown
 	}
 	b.Parts = slices.Repeat([]storage.Part{{Marks: 1}}, len(b.Marks))
 	err := w.cache.store.Write(ctx, b)
 	var some *storage.PartsError
 	if err != nil && !errors.As(err, &some) {
-		return fmt.Errorf("seal %d blocks: %w", len(b.Marks), err)
+		return errors.Join(unknown, fmt.Errorf("seal %d blocks: %w", len(b.Marks), err))
 	}
-	return errors.Join(err, w.unseal(ctx, b.Marks))
+	return errors.Join(unknown, err, w.unseal(ctx, b.Marks))
 }
 
 // unseal takes back what was sealed so late that the run may have begun: it may have

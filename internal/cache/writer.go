@@ -300,12 +300,19 @@ func (w *Writer) mend(ctx context.Context) error {
 	return nil
 }
 
-// mendBlocks writes the chunks of some torn blocks again.
+// mendBlocks writes the chunks of some torn blocks again. A block whose slice the store cannot be asked about stays torn; the
+// others are written.
 func (w *Writer) mendBlocks(ctx context.Context, keys ...blockKey) error {
 	var units []*unit
+	var unknown error
+	away := w.look(ctx)
 	epochs := w.cache.store.Settings().Epochs
 	for _, k := range keys {
 		t := w.torn[k]
+		if err := away[t.slice.StartMs]; err != nil {
+			unknown = err
+			continue
+		}
 		u := &unit{mends: &k, raw: t.chunks}
 		// The slice may be cut anew since, if it was still to come.
 		for id := t.block.Start; id < t.block.End; {
@@ -315,14 +322,17 @@ func (w *Writer) mendBlocks(ctx context.Context, keys ...blockKey) error {
 		}
 		units = append(units, u)
 	}
-	if err := w.look(ctx); err != nil {
-		return err
+	if len(units) == 0 {
+		return unknown
 	}
 	f, err := w.begin(ctx, units)
+	if err == nil {
+		err = away[f.current.StartMs]
+	}
 	if err != nil {
 		return err
 	}
-	return w.finish(ctx, f)
+	return cmp.Or(w.finish(ctx, f), unknown)
 }
 
 // unit is what of a flush is stored or not by itself: a group, or a torn block.
@@ -442,9 +452,9 @@ func (w *Writer) over(s metric.Slice, nowMs int64) bool {
 // late says whether the slice was over when the flush began.
 func (w *Writer) late(f *flush, s metric.Slice) bool { return f.late[s.StartMs] }
 
-// look asks the store again which slices are complete of those that are still to come by this clock. Who waits with a write may
-// have a clock that goes behind the others' meanwhile.
-func (w *Writer) look(ctx context.Context) error {
+// look asks the store again which open slices are complete by now: another process's clock may be ahead of this one's. It
+// returns why, by start, of each slice that the store could not be asked about.
+func (w *Writer) look(ctx context.Context) (away map[int64]error) {
 	for _, start := range slices.Sorted(maps.Keys(w.written)) {
 		x := w.written[start]
 		if x.complete {
@@ -452,11 +462,15 @@ func (w *Writer) look(ctx context.Context) error {
 		}
 		complete, err := w.cache.complete(ctx, metric.Raw, w.cache.ladder.SliceAt(metric.Raw, start))
 		if err != nil {
-			return err
+			if away == nil {
+				away = make(map[int64]error)
+			}
+			away[start] = err
+			continue
 		}
 		x.complete = complete
 	}
-	return nil
+	return away
 }
 
 // missed says whether the run that a group of the slice relies on may have begun by nowMs.
@@ -491,7 +505,12 @@ func (w *Writer) write(ctx context.Context, f *flush) error {
 func (w *Writer) settle(ctx context.Context, f *flush) error {
 	mends := func(u *unit) bool { return u.mends != nil }
 	if slices.ContainsFunc(f.units, mends) {
-		if err := w.look(ctx); err != nil {
+		away := w.look(ctx)
+		err := away[f.current.StartMs]
+		for _, g := range f.groups() {
+			err = cmp.Or(err, away[g.Slice.StartMs])
+		}
+		if err != nil {
 			return err
 		}
 	}
