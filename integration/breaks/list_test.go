@@ -234,7 +234,7 @@ var list = []brk{
 	{
 		name: "a seal that ends during the run stays", invariant: 4,
 		file: "internal/cache/seal.go",
-		old:  "return errors.Join(err, w.unseal(ctx, b.Marks))", new: "return err",
+		old:  "return errors.Join(unknown, err, w.unseal(ctx, b.Marks))", new: "return err",
 		pkg: "internal/cache", test: "TestSealOverTheRunIsTakenBack",
 	},
 

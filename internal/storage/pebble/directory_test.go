@@ -255,7 +255,7 @@ func TestLeftoverTables(t *testing.T) {
 	killed, _, rows := sweepStore(t)
 	half := "half a table"
 	const name = "000099.sst"
-	listed := killed[inventoryName] + string(inventoryLine(name, extent{}))
+	listed := killed[inventoryName] + string(appendedLine(name, extent{}))
 	dir := killed.but(map[string]*string{name: &half, inventoryName: &listed}).write(t)
 	st := mustOpen(t, dir, sweepOptions())
 	require.Equal(t, rows, everything(t, st), "rows are missing, or others are there")
@@ -283,7 +283,7 @@ func TestInventoryOfAnOlderProgram(t *testing.T) {
 func FuzzInventory(f *testing.F) {
 	c := inventoryContent{made: true, files: map[string]extent{"000004.log": {17, 0xdeadbeef}, "000005.sst": {}}}
 	f.Add(c.encode())
-	f.Add(append(c.encode(), "000006.log 0 00000000\n000006.log 12 0000"...))
+	f.Add(append(append(c.encode(), appendedLine("000006.log", extent{})...), "000006.log 12 0000"...))
 	f.Add([]byte(inventoryHead + "\n"))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		c, err := decodeInventory(b)
@@ -294,6 +294,31 @@ func FuzzInventory(f *testing.F) {
 		require.NoError(t, err)
 		require.Equal(t, c, again)
 	})
+}
+
+// TestInventoryWithHoles: a power cut leaves zeros anywhere in lines that were not synced. What is read is what the lines before
+// the first zero say, and never the end of a line for a line.
+func TestInventoryWithHoles(t *testing.T) {
+	c := inventoryContent{made: true, files: map[string]extent{"MANIFEST-000001": {17, 0xdeadbeef}, "000004.log": {}}}
+	whole := c.encode()
+	synced := len(whole)
+	want := map[int]inventoryContent{} // by how many bytes are read
+	for i, name := range []string{"MANIFEST-000007", "000004.log", "MANIFEST-000001"} {
+		before := len(whole)
+		whole = append(whole, appendedLine(name, extent{int64(i) * 100, uint32(i)})...)
+		for n := before; n < len(whole); n++ {
+			want[n], _ = decodeInventory(whole[:before])
+		}
+	}
+	for begin := synced; begin < len(whole); begin++ {
+		for end := begin + 1; end <= len(whole); end++ {
+			b := slices.Clone(whole)
+			clear(b[begin:end])
+			got, err := decodeInventory(b)
+			require.NoError(t, err)
+			require.Equal(t, want[begin], got, "zeros from %d to %d", begin-synced, end-synced)
+		}
+	}
 }
 
 // TestInventoryIsWrittenAnew when its lines have become many, and after a line that failed.

@@ -123,7 +123,7 @@ func (v *inventory) note(name string, e extent, sync bool) error {
 	if v.file == nil || v.appended > maxAppended {
 		return v.rewrite()
 	}
-	line := inventoryLine(name, e)
+	line := appendedLine(name, e)
 	n, err := v.file.Write(line)
 	v.appended += n
 	if err == nil && sync {
@@ -196,6 +196,13 @@ func inventoryLine(name string, e extent) []byte {
 	return fmt.Appendf(nil, "%s %d %08x\n", name, e.bytes, e.crc)
 }
 
+// appendedLine is a line with a sum of its own. After a power cut a file may have zeros where data were not synced, and whatever
+// follows them: the end of a line may be there without its beginning.
+func appendedLine(name string, e extent) []byte {
+	line := bytes.TrimSuffix(inventoryLine(name, e), []byte{'\n'})
+	return fmt.Appendf(line, " %08x\n", crc32.Checksum(line, castagnoli))
+}
+
 func (c *inventoryContent) encode() []byte {
 	b := []byte(inventoryHead + "\n")
 	if c.made {
@@ -233,7 +240,7 @@ func decodeInventory(b []byte) (c inventoryContent, err error) {
 			}
 			for {
 				line, after, whole = bytes.Cut(after, []byte{'\n'})
-				if !whole || !c.take(string(line)) {
+				if !whole || !c.takeAppended(string(line)) {
 					return c, nil
 				}
 			}
@@ -242,6 +249,12 @@ func decodeInventory(b []byte) (c inventoryContent, err error) {
 		}
 		rest = after
 	}
+}
+
+// takeAppended reads what appendedLine has written.
+func (c *inventoryContent) takeAppended(line string) bool {
+	i := strings.LastIndexByte(line, ' ')
+	return i >= 0 && line[i+1:] == fmt.Sprintf("%08x", crc32.Checksum([]byte(line[:i]), castagnoli)) && c.take(line[:i])
 }
 
 // take reads a line: name, bytes, sum.
