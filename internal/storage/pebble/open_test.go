@@ -143,21 +143,20 @@ func TestLeasesOfADeadProcessAreVoid(t *testing.T) {
 	require.ErrorIs(t, st.DeleteMarks(t.Context(), after.Fence, part, nil), storage.ErrUnavailable)
 }
 
-// TestDamageIsTold spoils a value of each table but that of the roll-ups, see TestDamagedRollup, and then a table file.
+// TestDamageIsTold spoils a value of each table whose readers get an error for it. Marks and roll-ups have TestDamagedMark and
+// TestDamagedRollup.
 func TestDamageIsTold(t *testing.T) {
 	noLeaks(t)
 	ctx := t.Context()
 	st := mustOpen(t, "/data", Options{Settings: storagetest.TestSettings(), FS: vfs.NewMem()})
 	everything := blocks.Range{End: 100}
 	spoil := func(k []byte) { require.NoError(t, st.db.Set(k, []byte{9, 9}, lsm.NoSync)) }
-	spoil(indexKey(indexPartitionKey(storage.IndexPartition{}), &storage.Mark{}))
 	spoil(scheduleKey(1))
 	spoil(sourcePrefix("s"))
 	spoil(runKey(&storage.Run{}))
 	spoil(append([]byte{tableErrors}, "x"...))
 	spoil([]byte{tableRaw, 1})
 	for name, err := range map[string]error{
-		"marks":     first(st.Marks(ctx, storage.IndexPartition{})),
 		"schedules": first(st.Schedules(ctx, everything)),
 		"source":    first(st.SourceSchedules(ctx, "s")),
 		"runs":      second(st.RecentRuns(ctx, 1)),
