@@ -113,7 +113,11 @@ func (r *rewriter) rewrite(e parser.Expr, g grid) parser.Expr {
 		return r.call(e, g)
 	case *parser.SubqueryExpr:
 		rangeMs, stepMs := e.Range.Milliseconds(), e.Step.Milliseconds()
-		if stepMs == 0 {
+		switch {
+		case stepMs == 0 && e.Step != 0: // the engine would divide by it
+			r.refuse(fmt.Errorf("%s: times are in milliseconds: the step of a subquery is at least one", e))
+			return e
+		case stepMs == 0:
 			stepMs = r.subqueryStepMs(rangeMs)
 		}
 		inside := g.at(e.Timestamp, e.OriginalOffset).inside(rangeMs, stepMs)
@@ -138,6 +142,13 @@ func (r *rewriter) rewrite(e parser.Expr, g grid) parser.Expr {
 		e.Expr = r.rewrite(e.Expr, g)
 	}
 	return e
+}
+
+// refuse keeps why the expression cannot be evaluated.
+func (r *rewriter) refuse(err error) {
+	if r.err == nil {
+		r.err = err
+	}
 }
 
 func (r *rewriter) call(e *parser.Call, g grid) parser.Expr {
@@ -242,8 +253,8 @@ func (r *rewriter) read(sel *parser.VectorSelector, reads *reading) {
 // quantile takes the rank, which must be known before rows are read.
 func (r *rewriter) quantile(e *parser.Call, reads *reading) {
 	rank, ok := constant(e.Args[0])
-	if !ok && r.err == nil {
-		r.err = fmt.Errorf("%s: the rank must be a number where roll-ups are read", e)
+	if !ok {
+		r.refuse(fmt.Errorf("%s: the rank must be a number where roll-ups are read", e))
 	}
 	if !(rank >= 0 && rank <= 1) {
 		r.plan.notes.Add(annotations.NewInvalidQuantileWarning(rank, e.Args[0].PositionRange()))
