@@ -441,7 +441,23 @@ func (a *API) formatQuery(r *http.Request) (answer, error) {
 	if err != nil {
 		return answer{}, invalid("query", err)
 	}
+	if deep := depth(expr); deep*deep*len(text) > maxFormatting {
+		return answer{}, invalid("query", fmt.Errorf("it nests %d levels deep, which takes too long to format for a text of its length", deep))
+	}
 	return answer{data: expr.Pretty(0)}, nil
+}
+
+// maxFormatting bounds the square of an expression's depth times its length. Formatting writes the text of each node again for
+// each node above it, and that for each node above once more, to see whether it fits on a line.
+const maxFormatting = 100_000_000
+
+// depth is the number of nodes on the longest way down an expression.
+func depth(e parser.Node) int {
+	deepest := 0
+	for child := range parser.ChildrenIter(e) {
+		deepest = max(deepest, depth(child))
+	}
+	return deepest + 1
 }
 
 // selection is what the endpoints that list series and labels are asked for.

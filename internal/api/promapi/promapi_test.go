@@ -240,6 +240,29 @@ func TestDeepExpressions(t *testing.T) {
 	}
 }
 
+// TestFormattingIsBounded: formatting takes the cube of how deep an expression nests, and looks at no context.
+func TestFormattingIsBounded(t *testing.T) {
+	h := newAPI(t, nil)
+	nested := func(begin, end string, n int) string {
+		return strings.Repeat(begin, n) + "up" + strings.Repeat(end, n)
+	}
+	format := func(expr string) (int, string) {
+		return ask(t, h, http.MethodPost, "/api/v1/format_query?query="+url.QueryEscape(expr))
+	}
+	for _, expr := range []string{
+		nested("abs(", ")", 500), nested("sum by (job) (", ")", 500), nested("-", "", 800), nested("up + ", "", 500),
+		nested("abs(", ")", 50) + ` + up{job="` + strings.Repeat("a", 200_000) + `"}`,
+	} {
+		code, body := format(expr)
+		require.Equal(t, http.StatusBadRequest, code, "%.100s", expr)
+		require.Contains(t, body, "levels deep")
+	}
+	for _, expr := range []string{nested("abs(", ")", 100), nested("up + ", "", 200), `up{job="` + strings.Repeat("a", 200_000) + `"}`} {
+		code, body := format(expr)
+		require.Equal(t, http.StatusOK, code, "%.100s", body)
+	}
+}
+
 // TestPatternsAreBounded: no endpoint compiles what one request may not ask for, nor what there is no room for.
 func TestPatternsAreBounded(t *testing.T) {
 	h := newAPI(t, func(o *Options) { o.Deleter = &deleter{} })
