@@ -55,6 +55,9 @@ const (
 	runeBytes      = 72        // an end of a range in a class
 	unicodeBytes   = 256 << 10 // a class such as \pL, which takes long where case does not count
 	wideRangeBytes = 1 << 20
+	// captureBytes is what matching holds of a group for each instruction: where it begins and ends. Each way through a pattern
+	// has its own.
+	captureBytes = 16
 	// mostSets is how many strings a pattern may stand for and still be kept as those.
 	mostSets = 256
 )
@@ -63,7 +66,7 @@ const (
 func (w *weigher) add(n int64) error {
 	if w.sum += n; w.sum > MaxParsedBytes {
 		return badRequest("the regular expressions and selectors would take more than %d MB to compile, the most that one request may: "+
-			"list fewer values, repeat less, use fewer classes such as \\pL, or ask in several requests", MaxParsedBytes>>20)
+			"list fewer values, repeat less, use fewer groups or classes such as \\pL, or ask in several requests", MaxParsedBytes>>20)
 	}
 	return admission.Charge(w.ctx, n)
 }
@@ -82,7 +85,7 @@ func (w *weigher) text(text string) error {
 		err := w.add(wordBytes + int64(len(word.Val)))
 		// A text that is not compared with = may be a pattern, also of a function such as label_replace.
 		if word.Typ == parser.STRING && before.Typ != parser.EQL && before.Typ != parser.NEQ && err == nil {
-			err = w.quoted(word.Val)
+			err = w.quoted(word.Val, before.Typ != parser.EQL_REGEX && before.Typ != parser.NEQ_REGEX)
 		}
 		if err != nil {
 			return err
@@ -90,16 +93,17 @@ func (w *weigher) text(text string) error {
 	}
 }
 
-func (w *weigher) quoted(text string) error {
+func (w *weigher) quoted(text string, captures bool) error {
 	pattern, err := strutil.Unquote(text)
 	if err != nil {
 		return nil //nolint:nilerr // the parser says it better
 	}
-	return w.pattern(pattern)
+	return w.pattern(pattern, captures)
 }
 
 // pattern counts a regular expression. What is seen of its text bounds what its syntax tree takes, which tells the rest.
-func (w *weigher) pattern(pattern string) error {
+// Captures says that it is asked where its groups match, as functions do.
+func (w *weigher) pattern(pattern string, captures bool) error {
 	if !strings.ContainsAny(pattern, `\.+*?()[]{}^$`) {
 		return w.add(listedBytes * int64(len(pattern)))
 	}
@@ -120,7 +124,15 @@ func (w *weigher) pattern(pattern string) error {
 	if err != nil {
 		return nil //nolint:nilerr // the parser says it better
 	}
-	return w.add(max(weigh(tree).bytes-scanned, 0))
+	if err := w.add(max(weigh(tree).bytes-scanned, 0)); err != nil || !captures {
+		return err
+	}
+	groups := int64(tree.MaxCap() + 1)
+	prog, err := syntax.Compile(tree.Simplify())
+	if err != nil {
+		return nil //nolint:nilerr // the parser says it better
+	}
+	return w.add(captureBytes * groups * int64(len(prog.Inst)))
 }
 
 // weight is what a part of a pattern compiles to.

@@ -2,6 +2,7 @@ package query_test
 
 import (
 	"fmt"
+	"regexp"
 	"runtime"
 	"strconv"
 	"strings"
@@ -137,6 +138,41 @@ func TestWeightIsEnough(t *testing.T) {
 			require.False(t, rest.Grow(query.MaxParsedBytes-took), "it allocates %d bytes in all", took)
 		})
 	}
+}
+
+// TestCapturesWeigh: a function asks for the groups of a pattern, which matching holds for each of its instructions.
+func TestCapturesWeigh(t *testing.T) {
+	call := func(pattern string) string {
+		return `label_replace(up, "a", "$1", "c", ` + strconv.Quote(pattern) + `)`
+	}
+	for name, pattern := range map[string]string{
+		"many":     strings.Repeat("(.?)", 1000),
+		"repeated": strings.Repeat("(a?)", 100) + "(.?){1000}",
+		"nested":   strings.Repeat("(", 900) + ".?" + strings.Repeat(")", 900) + strings.Repeat("(.?)", 600),
+	} {
+		text := strings.Repeat("x", 500)
+		held := allocated(func() { regexp.MustCompile("^(?s:" + pattern + ")$").FindStringSubmatchIndex(text) })
+		all := admission.NewBudget(1<<40, 0)
+		claim := all.Claim(admission.Client{})
+		err := query.Admit(admission.WithClaim(t.Context(), &claim), call(pattern))
+		if err == nil {
+			rest := all.Claim(admission.Client{})
+			require.False(t, rest.Grow(1<<40-held), "%s: it allocates %d bytes", name, held)
+			continue
+		}
+		var bad *query.RequestError
+		require.ErrorAs(t, err, &bad, "%s allocates %d bytes", name, held)
+		require.Contains(t, err.Error(), "groups")
+		require.Greater(t, held, int64(query.MaxParsedBytes/8), name)
+	}
+	require.Error(t, query.Admit(t.Context(), call(strings.Repeat("(.?)", 4000))))
+	require.Error(t, query.Admit(t.Context(), strings.Repeat(call(strings.Repeat("(.?)", 600))+" or ", 5)+"up"), "several in one expression")
+	for _, usual := range []string{
+		"(.*):(.*)", strings.Repeat(`([^.]+)\.`, 50), "(" + list(60_000, "%d-instance.example.com:9100") + ")(:[0-9]+)?",
+	} {
+		require.NoError(t, query.Admit(t.Context(), call(usual)))
+	}
+	require.NoError(t, query.Admit(t.Context(), matching(strings.Repeat("(.?)", 2000))), "of a matcher none is asked for")
 }
 
 func TestAdmitCharges(t *testing.T) {
