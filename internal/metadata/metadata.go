@@ -127,23 +127,25 @@ func (c *Catalog) refuse(name string) {
 
 // List is the metadata of a metric, or of all by name when metric is empty. A limit above 0 cuts the list.
 func (c *Catalog) List(name string, limit int) []metric.Metadata {
-	c.mu.RLock()
-	defer c.mu.RUnlock()
-	if name != "" {
-		if m, ok := c.known[name]; ok {
-			return []metric.Metadata{m}
-		}
-		return nil
-	}
-	names := slices.Sorted(maps.Keys(c.known))
-	if limit > 0 && len(names) > limit {
-		names = names[:limit]
-	}
-	out := make([]metric.Metadata, len(names))
-	for i, n := range names {
-		out[i] = c.known[n]
+	out := c.listed(name)
+	// Not under the lock: who waits to note something keeps all others from looking.
+	slices.SortFunc(out, func(a, b metric.Metadata) int { return strings.Compare(a.Name, b.Name) })
+	if limit > 0 && len(out) > limit {
+		out = out[:limit]
 	}
 	return out
+}
+
+func (c *Catalog) listed(name string) []metric.Metadata {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	if name == "" {
+		return slices.AppendSeq(make([]metric.Metadata, 0, len(c.known)), maps.Values(c.known))
+	}
+	if m, ok := c.known[name]; ok {
+		return []metric.Metadata{m}
+	}
+	return nil
 }
 
 // Refresh reads what the store has: what other processes, or earlier ones, were told. Errors are the store's; what was

@@ -13,6 +13,8 @@ import (
 	"github.com/prometheus/prometheus/promql/parser"
 	"github.com/prometheus/prometheus/util/annotations"
 	"github.com/prometheus/prometheus/util/stats"
+
+	"github.com/quern/quern/internal/metric"
 )
 
 // evaluated is the data of a query's answer.
@@ -23,6 +25,9 @@ type evaluated struct {
 
 // seriesList is the data of a list of series.
 type seriesList []labels.Labels
+
+// metadataList is the data of what is known of metrics: of each all that is known of it, which is not empty.
+type metadataList [][]metric.Metadata
 
 // chunkBytes is how much of an answer is put together before it is sent.
 const chunkBytes = 256 << 10
@@ -44,7 +49,12 @@ func (w *writer) spill() {
 
 // list writes n elements, each by one.
 func (w *writer) list(n int, one func(i int)) {
-	w.b = append(w.b, '[')
+	w.between('[', ']', n, one)
+}
+
+// between writes n elements, or members of an object, each by one.
+func (w *writer) between(begin, end byte, n int, one func(i int)) {
+	w.b = append(w.b, begin)
 	for i := range n {
 		if i > 0 {
 			w.b = append(w.b, ',')
@@ -54,7 +64,7 @@ func (w *writer) list(n int, one func(i int)) {
 			return
 		}
 	}
-	w.b = append(w.b, ']')
+	w.b = append(w.b, end)
 }
 
 // reply sends an answer. Large ones are written by hand, the rest by encoding/json.
@@ -67,6 +77,8 @@ func reply(out http.ResponseWriter, data any, warnings, infos []string) {
 		w.evaluated(v)
 	case seriesList:
 		w.list(len(v), func(i int) { w.b = appendLabels(w.b, v[i]) })
+	case metadataList:
+		w.metadata(v)
 	default:
 		w.b = appendJSON(w.b, v)
 	}
@@ -130,6 +142,18 @@ func (w *writer) evaluated(e evaluated) {
 		w.b = appendJSON(w.b, e.stats)
 	}
 	w.b = append(w.b, '}')
+}
+
+func (w *writer) metadata(all metadataList) {
+	w.between('{', '}', len(all), func(i int) {
+		w.b = append(appendString(w.b, all[i][0].Name), ':')
+		w.list(len(all[i]), func(n int) {
+			m := &all[i][n]
+			w.b = appendString(append(w.b, `{"type":`...), m.Type.String())
+			w.b = appendString(append(w.b, `,"help":`...), m.Help)
+			w.b = append(appendString(append(w.b, `,"unit":`...), m.Unit), '}')
+		})
+	})
 }
 
 func (w *writer) sample(s *promql.Sample) {

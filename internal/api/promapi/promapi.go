@@ -98,7 +98,7 @@ func (a *API) Register(mux *http.ServeMux) {
 	}
 	for path, answer := range map[string]answerer{
 		"/api/v1/label/{name}/values": naming([]string{"match[]", "start", "end", "limit", "timeout"}, a.inTurn(a.labelValues)),
-		"/api/v1/metadata":            naming([]string{"metric", "limit", "limit_per_metric"}, a.metadata),
+		"/api/v1/metadata":            naming([]string{"metric", "limit", "limit_per_metric", "timeout"}, a.inTurn(a.metadata)),
 		"/api/v1/status/buildinfo": constant(map[string]string{
 			"version": compatible, "revision": "", "branch": "", "buildUser": "", "buildDate": "",
 			"goVersion": runtime.Version(), "application": "Quern", "applicationVersion": a.opts.Version,
@@ -628,13 +628,6 @@ func (s *selection) words(find func([]*labels.Matcher) ([]string, annotations.An
 	return ans, nil
 }
 
-// described is what is known of a metric.
-type described struct {
-	Type string `json:"type"`
-	Help string `json:"help"`
-	Unit string `json:"unit"`
-}
-
 func (a *API) metadata(r *http.Request) (answer, error) {
 	limit, err := limitOf(r, "limit")
 	if err != nil {
@@ -644,12 +637,20 @@ func (a *API) metadata(r *http.Request) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
-	out := map[string][]described{}
-	for _, m := range a.opts.Metadata.List(r.FormValue("metric"), limit) {
-		if perMetric > 0 && len(out[m.Name]) == perMetric {
-			continue
+	all := a.opts.Metadata.List(r.FormValue("metric"), limit)
+	slices.SortStableFunc(all, func(a, b metric.Metadata) int { return strings.Compare(a.Name, b.Name) })
+	var out metadataList
+	for i := 0; i < len(all); {
+		n := 1
+		for i+n < len(all) && all[i+n].Name == all[i].Name {
+			n++
 		}
-		out[m.Name] = append(out[m.Name], described{Type: m.Type.String(), Help: m.Help, Unit: m.Unit})
+		of := all[i : i+n]
+		if perMetric > 0 {
+			of = of[:min(n, perMetric)]
+		}
+		out = append(out, of)
+		i += n
 	}
 	return answer{data: out}, nil
 }

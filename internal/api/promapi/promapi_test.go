@@ -350,6 +350,8 @@ func TestWaitForATurn(t *testing.T) {
 		{0, time.Millisecond, "series?match[]=up"},
 		{0, time.Millisecond, "labels"},
 		{0, time.Millisecond, "label/a/values"},
+		{0, time.Millisecond, "metadata"},
+		{0, 0, "metadata?timeout=1ms"},
 		{0, time.Millisecond, "format_query?query=up"},
 		{0, time.Millisecond, "query_exemplars?query=up"},
 		{time.Millisecond, 0, "series?match[]=up"},
@@ -477,4 +479,35 @@ func TestLongAnswer(t *testing.T) {
 	require.Len(t, got.Data.Result, 20)
 	require.Len(t, got.Data.Result[19].Values, 11_000)
 	require.Equal(t, "10999", got.Data.Result[19].Values[10_999][1])
+}
+
+// counter is a client that reads an answer and keeps none of it.
+type counter struct {
+	header http.Header
+	n      int
+}
+
+func (c *counter) Header() http.Header         { return c.header }
+func (c *counter) WriteHeader(int)             {}
+func (c *counter) Write(p []byte) (int, error) { c.n += len(p); return len(p), nil }
+
+// TestLongListsAreSentAsTheyAreMade: what an answer allocates is a part of what is sent.
+func TestLongListsAreSentAsTheyAreMade(t *testing.T) {
+	described := make(list, 20_000)
+	for i := range described {
+		described[i] = metric.Metadata{Name: fmt.Sprintf("m%06d", i), Help: strings.Repeat("<", 1000)}
+	}
+	h := newAPI(t, func(o *Options) { o.Metadata = described })
+	for path, least := range map[string]int{"metadata": 20_000 * 1000} {
+		out := &counter{header: http.Header{}}
+		r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/api/v1/"+path, nil)
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		h.ServeHTTP(out, r)
+		runtime.ReadMemStats(&after)
+		allocated := int(after.TotalAlloc - before.TotalAlloc)
+		t.Logf("%s: %d bytes allocated for %d sent", path, allocated, out.n)
+		require.Greater(t, out.n, least)
+		require.Less(t, allocated, out.n/2, path)
+	}
 }
