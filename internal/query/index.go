@@ -12,6 +12,7 @@ import (
 
 	"github.com/prometheus/prometheus/model/labels"
 
+	"github.com/quern/quern/internal/admission"
 	"github.com/quern/quern/internal/blocks"
 	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/registry"
@@ -271,7 +272,8 @@ func (x *Index) Labels(id metric.ScheduleID) metric.Labels {
 }
 
 // LabelNames are the names of the labels that series have which match any of the
-// selectors, of all series when there is none, sorted. The error is why ctx is done.
+// selectors, of all series when there is none, sorted. The error is why ctx is done, or that
+// of words.hold.
 func (x *Index) LabelNames(ctx context.Context, sels ...Selector) ([]string, error) {
 	if len(sels) > 0 {
 		ids, err := x.Select(ctx, sels...)
@@ -280,13 +282,24 @@ func (x *Index) LabelNames(ctx context.Context, sels ...Selector) ([]string, err
 		}
 		return x.namesOf(ctx, ids)
 	}
+	out, err := x.names(ctx)
+	slices.Sort(out)
+	return out, err
+}
+
+func (x *Index) names(ctx context.Context) ([]string, error) {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
-	return slices.Sorted(maps.Keys(x.labels)), nil
+	w := words{ctx: ctx}
+	if err := w.hold(len(x.labels), headerBytes); err != nil {
+		return nil, err
+	}
+	return slices.AppendSeq(make([]string, 0, len(x.labels)), maps.Keys(x.labels)), nil
 }
 
 // LabelValues are the values of a label that series have which match any of the
-// selectors, of all series when there is none, sorted. The error is why ctx is done.
+// selectors, of all series when there is none, sorted. The error is why ctx is done, or that
+// of words.hold.
 func (x *Index) LabelValues(ctx context.Context, name string, sels ...Selector) ([]string, error) {
 	if len(sels) > 0 {
 		ids, err := x.Select(ctx, sels...)
@@ -295,9 +308,17 @@ func (x *Index) LabelValues(ctx context.Context, name string, sels ...Selector) 
 		}
 		return x.valuesOf(ctx, name, ids)
 	}
-	var out []string
-	for _, p := range x.values(name) {
-		out = append(out, p.value)
+	found := x.values(name)
+	if len(found) == 0 {
+		return nil, nil
+	}
+	w := words{ctx: ctx}
+	if err := w.hold(len(found), headerBytes); err != nil {
+		return nil, err
+	}
+	out := make([]string, len(found))
+	for i, p := range found {
+		out[i] = p.value
 	}
 	slices.Sort(out)
 	return out, nil
@@ -305,30 +326,74 @@ func (x *Index) LabelValues(ctx context.Context, name string, sels ...Selector) 
 
 // namesOf are the names of the labels of series, sorted.
 func (x *Index) namesOf(ctx context.Context, ids []metric.ScheduleID) ([]string, error) {
-	names := make(map[string]struct{})
+	names := words{ctx: ctx}
 	for i, id := range ids {
 		if err := ended(ctx, i); err != nil {
 			return nil, err
 		}
 		for _, l := range x.Labels(id) {
-			names[l.Name] = struct{}{}
+			if err := names.add(l.Name); err != nil {
+				return nil, err
+			}
 		}
 	}
-	return slices.Sorted(maps.Keys(names)), nil
+	return slices.Sorted(maps.Keys(names.found)), nil
 }
 
 // valuesOf are the values of a label of series, sorted.
 func (x *Index) valuesOf(ctx context.Context, name string, ids []metric.ScheduleID) ([]string, error) {
-	values := make(map[string]struct{})
+	values := words{ctx: ctx}
 	for i, id := range ids {
 		if err := ended(ctx, i); err != nil {
 			return nil, err
 		}
 		if v := x.Labels(id).Get(name); v != "" {
-			values[v] = struct{}{}
+			if err := values.add(v); err != nil {
+				return nil, err
+			}
 		}
 	}
-	return slices.Sorted(maps.Keys(values)), nil
+	return slices.Sorted(maps.Keys(values.found)), nil
+}
+
+const (
+	// headerBytes is what a list of words takes for each: the words themselves are the index's own.
+	headerBytes = 16
+	// wordInSetBytes is what a set takes for each of its words until they are sorted, when it grows.
+	wordInSetBytes = 96
+	// maxWordsBytes bounds what is held of one selector's words.
+	maxWordsBytes = 64 << 20
+)
+
+// words are names or values that are found for a request. What they take is charged to it; see admission.Charge.
+type words struct {
+	ctx   context.Context //nolint:containedctx // that of the request
+	found map[string]struct{}
+	bytes int64
+}
+
+// hold charges n words more, before they are found. The error is a *RequestError or admission.ErrNoRoom.
+func (w *words) hold(n int, each int64) error {
+	grow := int64(n) * each
+	if w.bytes += grow; w.bytes > maxWordsBytes {
+		return badRequest("there are so many names or values that a list of them takes more than the %d MB that one request may: "+
+			"narrow them by match[]", maxWordsBytes>>20)
+	}
+	return admission.Charge(w.ctx, grow)
+}
+
+func (w *words) add(word string) error {
+	if _, known := w.found[word]; known {
+		return nil
+	}
+	if err := w.hold(1, wordInSetBytes); err != nil {
+		return err
+	}
+	if w.found == nil {
+		w.found = make(map[string]struct{})
+	}
+	w.found[word] = struct{}{}
+	return nil
 }
 
 // ended is why ctx is done, looked at each few turns of a loop: a regular expression may take long for each value.

@@ -15,6 +15,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/quern/quern/internal/admission"
 	"github.com/quern/quern/internal/blocks"
 	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/linear"
@@ -455,5 +456,40 @@ func TestSelectEnds(t *testing.T) {
 		require.ErrorIs(t, err, context.Canceled)
 		_, err = x.LabelNames(until{t.Context(), &n}, parsed...)
 		require.ErrorIs(t, err, context.Canceled)
+	}
+}
+
+// TestWordsAreCharged: names and values that are found are held on account of the request, and no request may hold any number.
+func TestWordsAreCharged(t *testing.T) {
+	const n = 10_000
+	x := query.NewIndex()
+	all := make([]storage.Schedule, n)
+	for i := range all {
+		all[i] = storage.Schedule{ID: metric.ScheduleID(i), Labels: labelsOf(t, "__name__", "m", fmt.Sprintf("l%05d", i), "v", "x", strconv.Itoa(i))}
+	}
+	x.Add(all)
+	sel, err := query.ParseSelectors(t.Context(), []string{"m"})
+	require.NoError(t, err)
+	for name, c := range map[string]struct {
+		bytes int64 // of a word
+		list  func(ctx context.Context) ([]string, error)
+	}{
+		"names":           {16, func(ctx context.Context) ([]string, error) { return x.LabelNames(ctx) }},
+		"values":          {16, func(ctx context.Context) ([]string, error) { return x.LabelValues(ctx, "x") }},
+		"names of some":   {50, func(ctx context.Context) ([]string, error) { return x.LabelNames(ctx, sel...) }},
+		"values of some":  {50, func(ctx context.Context) ([]string, error) { return x.LabelValues(ctx, "x", sel...) }},
+		"the same values": {0, func(ctx context.Context) ([]string, error) { return x.LabelValues(ctx, "__name__", sel...) }},
+	} {
+		for room, want := range map[int64]error{n * c.bytes / 2: admission.ErrNoRoom, 200 * (n + 2): nil} {
+			if c.bytes == 0 {
+				room, want = 100, nil
+			}
+			claim := admission.NewBudget(room, 0).Claim(admission.Client{})
+			found, err := c.list(admission.WithClaim(t.Context(), &claim))
+			require.ErrorIs(t, err, want, name)
+			if want == nil && c.bytes > 0 {
+				require.GreaterOrEqual(t, len(found), n, name)
+			}
+		}
 	}
 }

@@ -26,6 +26,9 @@ type evaluated struct {
 // seriesList is the data of a list of series.
 type seriesList []labels.Labels
 
+// wordList is the data of a list of names or values.
+type wordList []string
+
 // metadataList is the data of what is known of metrics: of each all that is known of it, which is not empty.
 type metadataList [][]metric.Metadata
 
@@ -77,6 +80,8 @@ func reply(out http.ResponseWriter, data any, warnings, infos []string) {
 		w.evaluated(v)
 	case seriesList:
 		w.list(len(v), func(i int) { w.b = appendLabels(w.b, v[i]) })
+	case wordList:
+		w.list(len(v), func(i int) { w.b = appendString(w.b, v[i]) })
 	case metadataList:
 		w.metadata(v)
 	default:

@@ -607,19 +607,21 @@ func (s *selection) words(find func([]*labels.Matcher) ([]string, annotations.An
 	if len(sets) == 0 {
 		sets = append(sets, nil)
 	}
-	words := make(map[string]struct{})
+	var all wordList
 	for _, matchers := range sets {
 		found, warnings, err := find(matchers)
 		ans.warnings.Merge(warnings)
 		if err != nil {
 			return ans, err
 		}
-		for _, word := range found {
-			words[word] = struct{}{}
+		if len(sets) == 1 {
+			all = found
+			break
 		}
+		all = append(all, found...)
 	}
-	all := slices.AppendSeq(make([]string, 0, len(words)), maps.Keys(words))
 	slices.Sort(all)
+	all = slices.Compact(all)
 	if s.limit > 0 && len(all) > s.limit {
 		all = all[:s.limit]
 		ans.warnings.Add(errTruncated)
