@@ -12,30 +12,63 @@ import (
 // of their IDs; Series then yields every schedule's samples by time, and of two
 // with the same time the one that was added last. The zero value is a set without
 // schedules; a set is made for reuse, and allocates only to grow.
+//
+// The same samples may be added any number of times. The set drops duplicates whenever
+// it has doubled, so that its memory grows with the samples that differ in schedule or time.
 type SampleSet struct {
-	ids    Range
-	added  []metric.Sample
-	groups groups[metric.Sample]
+	ids      Range
+	added    []metric.Sample
+	distinct int // of added, after duplicates were last dropped
+	total    int
+	groups   groups[metric.Sample]
 }
+
+// minCompact is from how many samples on a set drops duplicates: 1.5 MB of them.
+const minCompact = 1 << 16
 
 // Reset empties the set and sets the schedules it keeps. Memory and the cost of
 // Series grow with ids.Len(), which is meant to be a block's.
 func (s *SampleSet) Reset(ids Range) {
 	s.ids = ids
 	s.added = s.added[:0]
+	s.distinct, s.total = 0, 0
 }
 
 // Add adds the samples of a chunk, except those of schedules that the set does not
 // keep. The error is ErrCorrupt, and the set is as it was before. The chunk is not
 // referred to afterwards.
 func (s *SampleSet) Add(chunk []byte) error {
+	before := len(s.added)
 	var err error
-	s.added, err = DecodeSamplesIn(s.added, chunk, s.ids)
-	return err
+	if s.added, err = DecodeSamplesIn(s.added, chunk, s.ids); err != nil {
+		return err
+	}
+	s.total += len(s.added) - before
+	if len(s.added) >= max(minCompact, 2*s.distinct) {
+		s.compact()
+	}
+	return nil
 }
 
-// Len is the number of samples added, duplicates included.
+// compact drops duplicates. What is left precedes whatever is added later, so that the
+// last one added still wins.
+func (s *SampleSet) compact() {
+	kept := s.added[:0]
+	for _, samples := range s.Series() {
+		kept = append(kept, samples...)
+	}
+	s.added, s.distinct = kept, len(kept)
+}
+
+// Len is the number of samples that the set holds: at most minCompact or twice those
+// without duplicates, and a chunk.
 func (s *SampleSet) Len() int { return len(s.added) }
+
+// Distinct is how many samples there are at least, not counting duplicates.
+func (s *SampleSet) Distinct() int { return s.distinct }
+
+// Added is the number of samples added, duplicates included.
+func (s *SampleSet) Added() int { return s.total }
 
 // Series yields the schedules that have samples, by id. The samples are the set's:
 // they are valid until the next call of Reset, Add or Series.

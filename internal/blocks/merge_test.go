@@ -2,6 +2,7 @@ package blocks
 
 import (
 	"math/rand/v2"
+	"runtime"
 	"slices"
 	"testing"
 
@@ -81,6 +82,103 @@ func TestSampleSetKeepsTheLastAdded(t *testing.T) {
 	assert.Equal(t, 3, set.Len())
 	for _, samples := range set.Series() {
 		assert.Equal(t, []metric.Sample{{Schedule: 4, TimeMs: 7, Value: 2}}, samples)
+	}
+}
+
+// heapOf is what is in use once what nobody refers to is gone.
+func heapOf() uint64 {
+	var m runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&m)
+	return m.HeapAlloc
+}
+
+// A sender may repeat itself without end. The set's memory grows with what differs, and the last
+// one added wins wherever duplicates were dropped in between.
+func TestSampleSetMemoryOfDuplicates(t *testing.T) {
+	const distinct = 20_000
+	samples := make([]metric.Sample, distinct)
+	held := func(repetitions int) (bytes uint64) {
+		before := heapOf()
+		var set SampleSet
+		set.Reset(Range{0, 128})
+		var chunk []byte
+		for n := range repetitions {
+			for i := range samples {
+				samples[i] = metric.Sample{Schedule: 4, TimeMs: int64(i), Value: float64(n)}
+			}
+			// Some come in parts, and out of order.
+			cut := n % 3 * 5_000
+			for _, part := range [][]metric.Sample{samples[cut:], samples[:cut]} {
+				chunk = AppendSamples(chunk[:0], part)
+				if len(part) > 0 {
+					require.NoError(t, set.Add(chunk))
+				}
+			}
+		}
+		require.Equal(t, repetitions*distinct, set.Added())
+		require.LessOrEqual(t, set.Distinct(), distinct)
+		n := 0
+		for id, got := range set.Series() {
+			require.Equal(t, metric.ScheduleID(4), id)
+			for i, s := range got {
+				if s != (metric.Sample{Schedule: 4, TimeMs: int64(i), Value: float64(repetitions - 1)}) {
+					t.Fatalf("sample %d is %v", i, s)
+				}
+				n++
+			}
+		}
+		require.Equal(t, distinct, n)
+		bytes = heapOf() - before
+		runtime.KeepAlive(&set)
+		runtime.KeepAlive(chunk)
+		return bytes
+	}
+	few, many := held(5), held(100)
+	t.Logf("5 times %d bytes, 100 times %d bytes", few, many)
+	assert.Less(t, many, 2*few)
+}
+
+// Duplicates are dropped while chunks with data of all kinds are added: in order, late, twice, damaged.
+func TestSampleSetMatchesMapWhenLarge(t *testing.T) {
+	r := rand.New(rand.NewPCG(13, 14))
+	ids := Range{Start: 256, End: 384}
+	var set SampleSet
+	for range 2 { // used again, it is as good as new
+		set.Reset(ids)
+		want := map[seriesKey]float64{}
+		added := 0
+		for added < 4*minCompact {
+			chunk := randomChunk(r, ids, 200)
+			for range 1 + r.IntN(20) {
+				for i := range chunk {
+					chunk[i].Value = float64(r.IntN(1000))
+				}
+				data := AppendSamples(nil, chunk)
+				require.NoError(t, set.Add(data))
+				for _, s := range chunk {
+					if ids.Contains(s.Schedule) {
+						want[seriesKey{s.Schedule, s.TimeMs}] = s.Value
+						added++
+					}
+				}
+				data[len(data)-1]++
+				require.ErrorIs(t, set.Add(data), ErrCorrupt)
+			}
+			require.LessOrEqual(t, set.Distinct(), len(want))
+			require.Less(t, set.Len(), max(minCompact, 2*len(want)))
+		}
+		require.Positive(t, set.Distinct())
+		require.Equal(t, added, set.Added())
+		got := map[seriesKey]float64{}
+		for id, samples := range set.Series() {
+			for i, s := range samples {
+				require.Equal(t, id, s.Schedule)
+				require.True(t, i == 0 || samples[i-1].TimeMs < s.TimeMs)
+				got[seriesKey{id, s.TimeMs}] = s.Value
+			}
+		}
+		require.Equal(t, want, got)
 	}
 }
 

@@ -211,10 +211,10 @@ func (x *Explainer) readInput(ctx context.Context, id metric.ScheduleID, f *foun
 			if err != nil {
 				return fmt.Errorf("read raw samples of series %d: %w", id, err)
 			}
-			before := set.Len()
+			before := set.Added()
 			if set.Add(ch.Data) != nil {
 				f.input.Damaged++
-			} else if set.Len() > before {
+			} else if set.Added() > before {
 				f.input.Chunks++
 			}
 		}
