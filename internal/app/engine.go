@@ -74,8 +74,11 @@ type engine struct {
 // beside is work on behalf of requests that outlasts them. It ends with the process.
 type beside struct {
 	sync.WaitGroup
+	ctx context.Context
 	end context.CancelFunc
 }
+
+func (b *beside) run(work func(context.Context)) { b.Go(func() { work(b.ctx) }) }
 
 // newEngine makes the engine and fills its label index. Nothing runs yet.
 func (s *setup) newEngine(ctx context.Context, st storage.Store) (*engine, error) {
@@ -100,7 +103,7 @@ func (s *setup) newEngine(ctx context.Context, st storage.Store) (*engine, error
 	e.cache = cache.New(st, s.clk, rand.Uint64(), e.timing)
 	e.recovery = recovery.New(st, e.cache, s.clk, recovery.Options{AgeCap: e.policy.AgeCap})
 	if s.roles.ingest {
-		e.late = late.New(st, s.clk, late.Options{Outstanding: e.recovery.Outstanding, Shared: s.shared()})
+		e.late = late.New(st, s.clk, late.Options{Outstanding: e.recovery.Outstanding, Shared: s.shared(), Beside: e.beside.run})
 		e.cache.OnLate(e.late.Note)
 	}
 	if s.roles.aggregate {
@@ -122,19 +125,18 @@ const blocksInFlight = 32
 
 // startIngest starts to take reports. Cancelling ctx breaks off what is under way. unfit is why nothing may be written; see ingest.Options.
 func (s *setup) startIngest(ctx context.Context, e *engine, unfit func() error) {
+	e.beside.ctx, e.beside.end = context.WithCancel(ctx)
 	e.reader = query.New(e.store, e.index, e.store.Settings(), e.store.WholeFrom, s.clk, query.Options{
-		Outstanding: e.recovery.Outstanding, FutureLimit: e.policy.FutureLimit, Late: e.late, Sightings: e.seen, Metrics: s.metrics,
+		Outstanding: e.recovery.Outstanding, FutureLimit: e.policy.FutureLimit, Late: e.late, Sightings: e.seen, Beside: e.beside.run, Metrics: s.metrics,
 	})
 	leaseAge := time.Duration(0)
 	if s.shared() {
 		leaseAge = registry.LeaseAge
 	}
-	counting, end := context.WithCancel(ctx)
-	e.beside.end = end
 	reg := registry.New(e.store, registry.Options{
 		MaxSeries: s.cfg.MaxSeries, MaxSeriesPerSource: s.cfg.MaxSeriesPerSource, OnNew: e.index.Add,
 		Gone: e.reader.Gone, Clock: s.clk, LeaseAge: leaseAge,
-		Beside: func(work func(context.Context)) { e.beside.Go(func() { work(counting) }) },
+		Beside: e.beside.run,
 	})
 	s.countSeries(e.index, reg)
 	e.ingest = ingest.Start(ctx, e.store, reg, e.cache, s.clk, ingest.Options{

@@ -7,7 +7,8 @@
 //     ten times as long as a reading takes if that is more.
 //  3. No gap on the way up: work whose mark was deleted while a View was read has its next mark in it, or lies in a slice
 //     that is not complete. So a View is to be taken before the states of slices are asked for.
-//  4. A View may name a slice that has been ground since: reading the level below is slower, and as right.
+//  4. Reading the index goes on when the request that began it has gone, and who comes meanwhile waits for the same reading.
+//  5. A View may name a slice that has been ground since: reading the level below is slower, and as right.
 //
 // Times are in Unix ms, ranges half open.
 package late
@@ -24,6 +25,7 @@ import (
 
 	"github.com/quern/quern/internal/blocks"
 	"github.com/quern/quern/internal/clock"
+	"github.com/quern/quern/internal/errand"
 	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/storage"
 )
@@ -49,6 +51,8 @@ type Options struct {
 	Outstanding func(ctx context.Context) ([]storage.SliceKey, error)
 	// Shared says that other processes put marks into the store, too. Otherwise nothing is read while there are none.
 	Shared bool
+	// Beside runs what goes on beside requests: reading the index may take longer than the request that begins it.
+	Beside errand.Beside
 }
 
 // Tracker keeps what is late. It is safe for concurrent use.
@@ -58,8 +62,8 @@ type Tracker struct {
 	clk    clock.Clock
 	opts   Options
 
-	// turn is held while the index is read; it is a channel so that waiting can be called off.
-	turn chan struct{}
+	// reading is that of the index.
+	reading errand.Errand
 
 	mu   sync.Mutex
 	view *View
@@ -81,7 +85,7 @@ type Tracker struct {
 func New(store Store, clk clock.Clock, opts Options) *Tracker {
 	return &Tracker{
 		store: store, ladder: store.Settings().Ladder, clk: clk, opts: opts,
-		turn: make(chan struct{}, 1), view: newView(), own: make(map[storage.SliceKey]int),
+		reading: errand.New(opts.Beside), view: newView(), own: make(map[storage.SliceKey]int),
 	}
 }
 
@@ -126,18 +130,9 @@ func (t *Tracker) Note(marks []storage.PlacedMark) {
 
 // View is what is late now. After an error it is what was known before.
 func (t *Tracker) View(ctx context.Context) (*View, error) {
-	if due, wait := t.due(); due && (wait || len(t.turn) == 0) {
-		select {
-		case t.turn <- struct{}{}:
-		case <-ctx.Done():
-			return nil, context.Cause(ctx)
-		}
-		defer func() { <-t.turn }()
-		if due, _ := t.due(); due { // whoever had the turn may have read
-			t.refresh(ctx)
-			if ctx.Err() != nil {
-				return nil, context.Cause(ctx)
-			}
+	if due, wait := t.due(); due && (wait || !t.reading.Busy()) {
+		if err := t.reading.Do(ctx, func() bool { due, _ := t.due(); return due }, t.refresh); err != nil {
+			return nil, err
 		}
 	}
 	t.mu.Lock()
@@ -161,8 +156,8 @@ func (t *Tracker) due() (due, wait bool) {
 	return now >= t.nextMs || now < t.readMs, t.opts.Shared
 }
 
-// refresh reads the index anew.
-func (t *Tracker) refresh(ctx context.Context) {
+// refresh reads the index anew, and keeps why it could not. Its error is that it was called off.
+func (t *Tracker) refresh(ctx context.Context) error {
 	began := t.clk.Now()
 	t.mu.Lock()
 	noted := &[]place{}
@@ -177,14 +172,14 @@ func (t *Tracker) refresh(ctx context.Context) {
 	defer t.mu.Unlock()
 	t.noted = nil
 	if ctx.Err() != nil {
-		return // the next one reads
+		return context.Cause(ctx)
 	}
 	now := t.clk.Now()
 	t.readMs = now.UnixMilli()
 	t.nextMs = now.Add(max(readEvery, restFactor*now.Sub(began))).UnixMilli()
 	if t.err = err; err != nil {
 		t.read = true
-		return
+		return nil
 	}
 	for k, note := range own {
 		if t.own[k] == note && !fresh.from[k] {
@@ -195,6 +190,7 @@ func (t *Tracker) refresh(ctx context.Context) {
 		fresh.add(p, epochs)
 	}
 	t.view, t.lent, t.read = fresh, false, true
+	return nil
 }
 
 // readAll reads the marks of all outstanding slices, and of those that are not yet, into which this process has put some: of each bucket oldest first, and the next bucket after, as work moves

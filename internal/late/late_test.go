@@ -6,6 +6,7 @@ import (
 	"iter"
 	"slices"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -261,18 +262,52 @@ func TestIndexCannotBeRead(t *testing.T) {
 	w.before = nil
 	w.advance(readEvery)
 	_ = w.view()
+}
 
-	// One who goes away says nothing about the index.
-	w.advance(readEvery)
-	ctx, cancel := context.WithCancel(t.Context())
-	w.before = func(storage.IndexPartition) error {
-		cancel()
-		return ctx.Err()
-	}
-	_, err := w.View(ctx)
-	require.ErrorIs(t, err, context.Canceled)
-	w.before = nil
-	require.Equal(t, []int64{at(3)}, slicesOf(w.view(), 0))
+// TestReadingOutlastsRequests: reading the index takes longer than any request has. It goes on when the one that began it has gone, others
+// wait for the same reading, and it ends with the process, which says nothing about the index.
+func TestReadingOutlastsRequests(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		process, stop := context.WithCancelCause(t.Context())
+		w := newWorld(t, true)
+		w.Tracker = New(w, w.clk, Options{
+			Shared: true, Outstanding: func(context.Context) ([]storage.SliceKey, error) { return slices.Clone(w.outstanding), nil },
+			Beside: func(work func(context.Context)) { go work(process) },
+		})
+		w.put(w.mark(0, 0, at(0), at(3)))
+		w.before = func(storage.IndexPartition) error {
+			select {
+			case <-time.After(25 * time.Second):
+				return nil
+			case <-process.Done():
+				return context.Cause(process)
+			}
+		}
+		ask := func() (*View, error) {
+			ctx, cancel := context.WithTimeout(t.Context(), 15*time.Second)
+			defer cancel()
+			return w.View(ctx)
+		}
+		for range 3 {
+			_, err := ask()
+			require.ErrorIs(t, err, context.DeadlineExceeded)
+		}
+		v, err := ask()
+		require.NoError(t, err)
+		require.Equal(t, []int64{at(3)}, slicesOf(v, 0))
+		require.Equal(t, 2, w.marks)
+
+		w.advance(readEvery)
+		ended := make(chan error)
+		go func() {
+			v, err := w.View(t.Context())
+			require.Nil(t, v)
+			ended <- err
+		}()
+		synctest.Wait()
+		stop(errors.New("the process ends"))
+		require.ErrorContains(t, <-ended, "the process ends")
+	})
 }
 
 // Beyond a bound slices count as late as a whole, which is right, if slow.

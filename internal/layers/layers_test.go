@@ -56,6 +56,7 @@ var rules = []rule{
 	{"internal/pace", []string{"internal/clock"}},
 	{"internal/admission", nil},
 	{"internal/invariants", nil},
+	{"internal/errand", nil},
 	{"internal/layers", nil},
 	{"internal/linear", nil},
 	{"schema", nil},
@@ -75,7 +76,7 @@ var rules = []rule{
 	{"internal/storage/storagetest", with(storage, "internal/sketch")},
 
 	// Ingest and aggregation meet in the cache's protocol and nowhere else.
-	{"internal/registry", storage},
+	{"internal/registry", with(storage, "internal/errand")},
 	{"internal/metadata", storage},
 	{"internal/cache", storage},
 	{"internal/recovery", cache},
@@ -87,8 +88,8 @@ var rules = []rule{
 	{"internal/migrate", with(cache, "internal/legacy", "internal/pace", "internal/registry", "internal/rollup", "internal/sketch")},
 
 	// Reading goes past the cache: raw is the truth, roll-ups are in their tables.
-	{"internal/late", storage},
-	{"internal/query", with(storage, "internal/admission", "internal/late", "internal/registry", "internal/sketch")},
+	{"internal/late", with(storage, "internal/errand")},
+	{"internal/query", with(storage, "internal/admission", "internal/errand", "internal/late", "internal/registry", "internal/sketch")},
 	{"internal/promquery", with(storage, "internal/query", "internal/sketch")},
 
 	// What operators ask for: both look at what the runs look at, for series that a selector names.

@@ -119,8 +119,8 @@ func (q *Querier) addLate(ctx context.Context, p *planner, startMs, endMs int64,
 	}
 	view, err := q.opts.Late.View(ctx)
 	switch {
-	case ctx.Err() != nil:
-		return context.Cause(ctx)
+	case view == nil: // nobody waited for it
+		return err
 	case err != nil:
 		warn.add("incomplete: late samples may be missing from roll-up rows: %v", err)
 	}

@@ -11,6 +11,7 @@ package query
 import (
 	"context"
 	"fmt"
+	"hash/maphash"
 	"iter"
 	"math"
 	"slices"
@@ -22,6 +23,7 @@ import (
 
 	"github.com/quern/quern/internal/blocks"
 	"github.com/quern/quern/internal/clock"
+	"github.com/quern/quern/internal/errand"
 	"github.com/quern/quern/internal/late"
 	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/storage"
@@ -52,6 +54,8 @@ type Options struct {
 	Sightings *Sightings
 	// Late knows which rows late data has left behind. The default is that nothing comes late.
 	Late *late.Tracker
+	// Beside runs what goes on beside requests: to look when series were seen may take longer than the request that begins it.
+	Beside errand.Beside
 	// Metrics takes the querier's own metrics. The default is nobody.
 	Metrics prometheus.Registerer
 }
@@ -82,6 +86,8 @@ type Querier struct {
 	opts      Options
 	damaged   prometheus.Counter
 	ahead     ahead
+	looks     *errand.Group[question, sighted]
+	seed      maphash.Seed
 	// sets are *blocks.SampleSet: what one group's reading has grown serves the next.
 	sets sync.Pool
 }
@@ -101,6 +107,8 @@ func New(
 		wholeFrom: wholeFrom,
 		clock:     clk,
 		opts:      opts.EnsureDefaults(),
+		looks:     errand.NewGroup[question, sighted](opts.Beside, maxLooks),
+		seed:      maphash.MakeSeed(),
 		damaged: promauto.With(opts.Metrics).NewCounter(prometheus.CounterOpts{
 			Name: "quern_query_damaged_chunks_total",
 			Help: "Damaged raw chunks that were left out of answers, each time.",

@@ -2,6 +2,8 @@ package query
 
 import (
 	"context"
+	"encoding/binary"
+	"hash/maphash"
 	"math"
 	"slices"
 	"sync"
@@ -19,7 +21,9 @@ import (
 //  2. It is known when a reading found nothing from a day on, and ingest has told of nothing since. Samples are durable
 //     before ingest tells of them: so whoever reads finds them, or hears of them after.
 //     Nothing is noted where stored data is damaged, or what was known has been forgotten meanwhile.
-//  3. What other processes take nobody tells of: there, that nothing was found serves for unseenFor.
+//  3. What other processes take nobody tells of: there, that nothing was found serves for unseenFor from when the reading began.
+//  4. What a reading comes to is noted group by group, and it goes on when the request that began it has gone. Who asks the
+//     same meanwhile waits for it.
 type Sightings struct {
 	shared bool
 
@@ -34,8 +38,12 @@ type Sightings struct {
 	edition int
 }
 
-// unseenFor is how long it may take until a series shows that came back by another process.
-const unseenFor = time.Minute
+const (
+	// unseenFor is how long it may take until a series shows that came back by another process, or as long as a reading takes if that is more.
+	unseenFor = time.Minute
+	// maxLooks are the readings under way at once, each of up to Options.Parallel groups at a time.
+	maxLooks = 4
+)
 
 const dayMs = int64(24 * time.Hour / time.Millisecond)
 
@@ -109,7 +117,6 @@ func (s *Sightings) since(ids []metric.ScheduleID, day int32, nowMs int64) (seen
 	s.mu.Lock()
 	if old := nowMs - s.sinceMs; s.shared && s.unseen != nil && (old < 0 || old >= unseenFor.Milliseconds()) {
 		s.unseen = nil
-		s.edition++
 	}
 	s.mu.Unlock()
 	s.mu.RLock()
@@ -135,16 +142,19 @@ func (s *Sightings) since(ids []metric.ScheduleID, day int32, nowMs int64) (seen
 // unsure, as the day on which a series was found, is for nobody knows: what may have been there cannot be read.
 const unsure int32 = -1
 
-// found notes what a reading from a day on came to that began at nowMs: for each series the day on which it was found, 0 for not,
+// found notes what a reading from a day on came to that began at beganMs: for each series the day on which it was found, 0 for not,
 // which is only believed of a whole one.
-func (s *Sightings) found(ids []metric.ScheduleID, on []int32, from int32, whole bool, nowMs int64, edition int) {
+func (s *Sightings) found(ids []metric.ScheduleID, on []int32, from int32, whole bool, beganMs, nowMs int64, edition int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.edition != edition {
 		return
 	}
-	if s.unseen == nil {
-		s.sinceMs = nowMs
+	if old := nowMs - beganMs; s.shared && (old < 0 || old >= unseenFor.Milliseconds()) {
+		whole = false
+	}
+	if whole && (s.unseen == nil || beganMs < s.sinceMs) {
+		s.sinceMs = beganMs
 	}
 	for i, id := range ids {
 		switch {
@@ -195,6 +205,20 @@ func (q *Querier) firstDay() int32 {
 	return dayOf(first)
 }
 
+// question is what of some series is looked for.
+type question struct {
+	ids     uint64 // a hash
+	n       int
+	day     int32
+	edition int
+}
+
+// sighted is what looking came to.
+type sighted struct {
+	ids  []metric.ScheduleID
+	said []string
+}
+
 func (q *Querier) kept(ctx context.Context, ids []metric.ScheduleID, day int32, warn *warnings) ([]metric.ScheduleID, error) {
 	s := q.opts.Sightings
 	beganMs := q.nowMs()
@@ -202,77 +226,112 @@ func (q *Querier) kept(ctx context.Context, ids []metric.ScheduleID, day int32, 
 	if len(unknown) == 0 {
 		return seen, nil
 	}
+	asked := question{ids: q.hash(ids), n: len(ids), day: day, edition: edition}
+	found, err := q.looks.Do(ctx, asked, func(ctx context.Context) (sighted, error) {
+		return q.look(ctx, unknown, day, untilMs, func(ids []metric.ScheduleID, on []int32, whole bool) {
+			s.found(ids, on, day, whole, beganMs, q.nowMs(), edition)
+		})
+	})
+	if err != nil {
+		return nil, err
+	}
+	warn.merge(found.said)
+	// It may have begun before this was asked for, and ingest has told of more since.
+	seen, _, _, _ = s.since(ids, day, q.nowMs())
+	seen = append(seen, found.ids...)
+	slices.Sort(seen)
+	return slices.Compact(seen), nil
+}
+
+func (q *Querier) hash(ids []metric.ScheduleID) uint64 {
+	var h maphash.Hash
+	h.SetSeed(q.seed)
+	var b [8]byte
+	for _, id := range ids {
+		binary.NativeEndian.PutUint64(b[:], uint64(id))
+		_, _ = h.Write(b[:])
+	}
+	return h.Sum64()
+}
+
+// stretch is a time that is looked through.
+type stretch struct {
+	parts func(groups ...group) []part
+	plan  *warnings
+}
+
+// look looks for samples of series, which are sorted, from a day on and before untilMs. For each group it tells of a day on which each series has
+// some, 0 for none. That is not whole if something in there has yet to be ground, or cannot be told.
+func (q *Querier) look(
+	ctx context.Context, ids []metric.ScheduleID, day int32, untilMs int64, tell func(ids []metric.ScheduleID, on []int32, whole bool),
+) (sighted, error) {
 	// Nearly all series are found where most samples are, in what is youngest.
 	untilMs = q.untilMs(ctx, untilMs)
 	youngMs := metric.AlignDown(q.nowMs(), dayMs)
-	on := make([]int32, len(unknown))
-	whole := true
+	levels := q.ladder.Levels()
+	slices.Reverse(levels)
+	var all []stretch
 	for _, fromMs := range []int64{youngMs, youngMs - 7*dayMs, startMs(day)} {
 		if fromMs = max(fromMs, startMs(day)); fromMs >= untilMs {
 			continue
 		}
-		there, err := q.look(ctx, unknown, on, fromMs, untilMs, warn)
+		toMs, plan := untilMs, new(warnings)
+		p, err := q.planner(ctx, fromMs, toMs, levels, plan)
 		if err != nil {
-			return nil, err
+			return sighted{}, err
 		}
-		whole = whole && there
+		all = append(all, stretch{p.forGroups(plan, func(p *planner) []part { return p.plan(fromMs, toMs, levels, nil) }), plan})
 		untilMs = fromMs
 	}
-	s.found(unknown, on, day, whole, beganMs, edition)
-	for i, id := range unknown {
-		if on[i] != 0 {
-			seen = append(seen, id)
-		}
-	}
-	slices.Sort(seen)
-	return seen, nil
-}
-
-// look notes for each of ids, which are sorted, a day in [fromMs, toMs) on which it has samples, where none is known yet. It is not
-// whole if something in there has yet to be ground, or cannot be told.
-func (q *Querier) look(ctx context.Context, ids []metric.ScheduleID, on []int32, fromMs, toMs int64, warn *warnings) (whole bool, err error) {
-	levels := q.ladder.Levels()
-	slices.Reverse(levels)
-	plan := new(warnings)
-	p, err := q.planner(ctx, fromMs, toMs, levels, plan)
-	if err != nil {
-		return false, err
-	}
-	parts := p.forGroups(plan, func(p *planner) []part { return p.plan(fromMs, toMs, levels, nil) })
-	var groups []group
-	places := make(map[metric.ScheduleID]int) // by the group's first series
-	at := 0
-	for _, g := range q.grouped(ids, math.MaxInt) {
-		if missing(on[at : at+len(g.ids)]) {
-			groups = append(groups, g)
-			places[g.ids[0]] = at
-		}
-		at += len(g.ids)
-	}
-	for _, err := range inOrder(ctx, groups, q.opts.Parallel, func(ctx context.Context, g group) ([]struct{}, error) {
-		first := places[g.ids[0]]
-		on := on[first : first+len(g.ids)]
-		damage := new(warnings)
-		if err := q.lookAt(ctx, g, on, parts(g), damage); err != nil {
+	var found sighted
+	warn := new(warnings)
+	for there, err := range inOrder(ctx, q.grouped(ids, math.MaxInt), q.opts.Parallel, func(ctx context.Context, g group) ([]metric.ScheduleID, error) {
+		on, whole, err := q.lookIn(ctx, g, all, warn)
+		if err != nil {
 			return nil, err
 		}
-		if said := damage.list(); len(said) > 0 {
-			for i := range on {
-				if on[i] == 0 {
-					on[i] = unsure
-				}
+		tell(g.ids, on, whole)
+		var there []metric.ScheduleID
+		for i, id := range g.ids {
+			if on[i] != 0 {
+				there = append(there, id)
 			}
-			warn.merge(said)
 		}
-		return nil, nil
+		return there, nil
 	}) {
 		if err != nil {
-			return false, err
+			return sighted{}, err
 		}
+		found.ids = append(found.ids, there)
 	}
-	said := plan.list()
-	warn.merge(said)
-	return len(said) == 0, nil
+	for _, s := range all {
+		warn.merge(s.plan.list())
+	}
+	found.said = warn.list()
+	return found, nil
+}
+
+// lookIn looks for the series of a group.
+func (q *Querier) lookIn(ctx context.Context, g group, all []stretch, warn *warnings) (on []int32, whole bool, err error) {
+	on, whole = make([]int32, len(g.ids)), true
+	for _, s := range all {
+		if missing(on) {
+			damage := new(warnings)
+			if err := q.lookAt(ctx, g, on, s.parts(g), damage); err != nil {
+				return nil, false, err
+			}
+			if said := damage.list(); len(said) > 0 {
+				for i := range on {
+					if on[i] == 0 {
+						on[i] = unsure
+					}
+				}
+				warn.merge(said)
+			}
+		}
+		whole = whole && len(s.plan.list()) == 0
+	}
+	return on, whole, nil
 }
 
 // missing says whether there is a series that has not been found.

@@ -1,10 +1,13 @@
 package query_test
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"math"
 	"slices"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -212,4 +215,83 @@ func TestSinceForgottenMeanwhile(t *testing.T) {
 	require.NoError(t, err)
 	require.Nil(t, w.store.after)
 	require.Empty(t, w.since(midnight))
+}
+
+// TestLooksOutlastRequests: to look takes longer than any request has. It goes on when the one that began it has gone, others who ask the
+// same wait for it, and what other processes hold is told although it would serve no longer than it took.
+func TestLooksOutlastRequests(t *testing.T) {
+	for _, shared := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			w := newWorld(t, defaultSettings(), retention)
+			s := w.seeing(shared)
+			for id := range metric.ScheduleID(100) { // in 13 groups
+				w.series(id, fmt.Sprint("m", id), "a")
+			}
+			w.put(metric.Sample{Schedule: 3, TimeMs: noon - minute}, metric.Sample{Schedule: 90, TimeMs: noon - minute})
+			reads := 0
+			w.store.before = func(ctx context.Context) error {
+				w.store.mu.Lock()
+				reads++
+				elapsed := time.Duration(reads) * 20 * time.Second
+				w.store.mu.Unlock()
+				select {
+				case <-time.After(20 * time.Second):
+					w.clock.Set(time.UnixMilli(noon).Add(elapsed))
+					return nil
+				case <-ctx.Done():
+					return context.Cause(ctx)
+				}
+			}
+			sels := w.sel(`{__name__!=""}`)
+			ask := func() ([]metric.ScheduleID, error) {
+				ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+				defer cancel()
+				groups, err := w.q.GroupsSince(ctx, midnight, new(query.Warnings), sels...)
+				var ids []metric.ScheduleID
+				for _, g := range groups {
+					ids = append(ids, g.IDs()...)
+				}
+				return ids, err
+			}
+			for range 2 {
+				_, err := ask()
+				require.ErrorIs(t, err, context.DeadlineExceeded)
+			}
+			// It began before this was taken, in a group that it has been through.
+			s.Saw([]metric.Sample{{Schedule: 5, TimeMs: noon}})
+			ids, err := ask()
+			require.NoError(t, err)
+			require.Equal(t, []metric.ScheduleID{3, 5, 90}, ids)
+			require.Equal(t, 13, reads)
+		})
+	}
+}
+
+// TestLooksAreNotedByGroup: what breaks off has not been in vain.
+func TestLooksAreNotedByGroup(t *testing.T) {
+	w := newWorld(t, defaultSettings(), retention)
+	w.q = query.New(w.store, w.index, w.store.Settings(), w.store.WholeFrom, w.clock, query.Options{Sightings: query.NewSightings(false), Parallel: 1})
+	for id := range metric.ScheduleID(100) { // in 13 groups
+		w.series(id, fmt.Sprint("m", id), "a")
+	}
+	w.put(metric.Sample{Schedule: 90, TimeMs: noon - minute})
+	reads := 0
+	w.store.before = func(context.Context) error {
+		if reads++; reads%4 == 0 {
+			return errors.New("away")
+		}
+		return nil
+	}
+	sels := w.sel(`{__name__!=""}`)
+	tries := 1
+	for ; ; tries++ {
+		groups, err := w.q.GroupsSince(t.Context(), midnight, new(query.Warnings), sels...)
+		if err == nil {
+			require.Len(t, groups, 1)
+			break
+		}
+		require.ErrorContains(t, err, "away")
+		require.Less(t, tries, 10)
+	}
+	require.Equal(t, 13+tries-1, reads)
 }

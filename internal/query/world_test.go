@@ -66,14 +66,23 @@ type spy struct {
 	mu     sync.Mutex
 	reads  []read
 	slices int // how often the store was asked for them
+	// asked, unless nil, is called ahead of each of those.
+	asked func(ctx context.Context) error
+	// before, unless nil, is called ahead of each read of raw chunks.
+	before func(ctx context.Context) error
 	// after, unless nil, is called once at the end of the next read of raw chunks.
 	after func()
 }
 
 func (s *spy) Slices(ctx context.Context, b metric.Bucket, fromMs, toMs int64) ([]storage.SliceState, error) {
 	s.mu.Lock()
-	defer s.mu.Unlock()
 	s.slices++
+	s.mu.Unlock()
+	if s.asked != nil {
+		if err := s.asked(ctx); err != nil {
+			return nil, err
+		}
+	}
 	return s.Store.Slices(ctx, b, fromMs, toMs)
 }
 
@@ -86,6 +95,12 @@ func (s *spy) note(b metric.Bucket, ids blocks.Range, fromMs, toMs int64) {
 func (s *spy) RawChunks(ctx context.Context, ids blocks.Range, fromMs, toMs int64) iter.Seq2[storage.RawChunk, error] {
 	s.note(metric.Raw, ids, fromMs, toMs)
 	return func(yield func(storage.RawChunk, error) bool) {
+		if s.before != nil {
+			if err := s.before(ctx); err != nil {
+				yield(storage.RawChunk{}, err)
+				return
+			}
+		}
 		s.Store.RawChunks(ctx, ids, fromMs, toMs)(yield)
 		s.mu.Lock()
 		after := s.after

@@ -6,6 +6,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/quern/quern/internal/errand"
 	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/storage"
 	"github.com/quern/quern/internal/throttle"
@@ -16,7 +17,7 @@ import (
 type census struct {
 	store   storage.Registry
 	max     int
-	first   errand
+	first   errand.Errand
 	leaving *leaving
 
 	mu      sync.Mutex
@@ -25,7 +26,7 @@ type census struct {
 }
 
 func newCensus(store storage.Registry, opts Options) *census {
-	return &census{store: store, max: opts.MaxSeries, first: errand{beside: opts.Beside}, leaving: newLeaving(opts)}
+	return &census{store: store, max: opts.MaxSeries, first: errand.New(opts.Beside), leaving: newLeaving(opts)}
 }
 
 // reserve counts up to n more series and returns how many there is room for.
@@ -33,7 +34,7 @@ func (c *census) reserve(ctx context.Context, n int) (int, error) {
 	if c.max <= 0 || n == 0 {
 		return n, nil
 	}
-	if err := c.first.do(ctx, func() bool { return !c.isCounted() }, c.count); err != nil {
+	if err := c.first.Do(ctx, func() bool { return !c.isCounted() }, c.count); err != nil {
 		return 0, fmt.Errorf("count the series: %w", err)
 	}
 	if n > c.room() {
@@ -94,12 +95,12 @@ func (c *census) release(n int) {
 type leaving struct {
 	ask   func(ctx context.Context, ids []metric.ScheduleID) (int, error) // nil where nobody is to be asked
 	again *throttle.Throttle
-	work  errand
+	work  errand.Errand
 	n     atomic.Int64
 }
 
 func newLeaving(opts Options) *leaving {
-	l := &leaving{ask: opts.Gone, work: errand{beside: opts.Beside}}
+	l := &leaving{ask: opts.Gone, work: errand.New(opts.Beside)}
 	if l.ask != nil {
 		l.again = throttle.New(opts.Clock, recount)
 	}
@@ -118,7 +119,7 @@ func (l *leaving) count(ctx context.Context, ids func() []metric.ScheduleID) err
 		_, ok := l.again.Pass()
 		return ok
 	}
-	err := l.work.do(ctx, due, func(ctx context.Context) error {
+	err := l.work.Do(ctx, due, func(ctx context.Context) error {
 		n, err := l.ask(ctx, ids())
 		if err != nil {
 			return err
@@ -131,54 +132,4 @@ func (l *leaving) count(ctx context.Context, ids func() []metric.ScheduleID) err
 		return fmt.Errorf("count the series of which nothing is left: %w", err)
 	}
 	return nil
-}
-
-// errand is work that requests want done, and that may take longer than any of them has time: were it to end with the request that
-// began it, it might never come to an end. So it goes on beside them, and whoever wants the same meanwhile waits for it.
-type errand struct {
-	beside func(work func(context.Context))
-
-	mu    sync.Mutex
-	under *underWay // nil while it is not
-}
-
-type underWay struct {
-	done chan struct{}
-	err  error // final when done is closed
-}
-
-// do has it done if it is due and not under way, and waits for it until ctx is done. What comes of it is for work to keep.
-func (e *errand) do(ctx context.Context, due func() bool, work func(context.Context) error) error {
-	u := e.begin(ctx, due, work)
-	if u == nil {
-		return nil
-	}
-	select {
-	case <-u.done:
-		return u.err
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
-}
-
-func (e *errand) begin(ctx context.Context, due func() bool, work func(context.Context) error) *underWay {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if e.under != nil || !due() {
-		return e.under
-	}
-	u := &underWay{done: make(chan struct{})}
-	e.under = u
-	beside := e.beside
-	if beside == nil {
-		beside = func(work func(context.Context)) { go work(context.WithoutCancel(ctx)) }
-	}
-	beside(func(ctx context.Context) {
-		err := work(ctx)
-		e.mu.Lock()
-		defer e.mu.Unlock()
-		e.under, u.err = nil, err
-		close(u.done)
-	})
-	return u
 }

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/quern/quern/internal/clock"
+	"github.com/quern/quern/internal/errand"
 	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/storage"
 )
@@ -42,9 +43,8 @@ type Options struct {
 	// limits. It is called where a limit is reached, at most each recount for all series and for each source. With it Clock
 	// is required. The default is that of all series there is something.
 	Gone func(ctx context.Context, ids []metric.ScheduleID) (int, error)
-	// Beside runs work that goes on beside requests, under a context that ends with the process: counting series may take longer than
-	// the request that begins it. It returns at once. The default is a goroutine that ends with its work only.
-	Beside func(work func(context.Context))
+	// Beside runs what goes on beside requests: counting series may take longer than the request that begins it.
+	Beside errand.Beside
 	// Clock is the time. It is required with Gone and LeaseAge.
 	Clock clock.Clock
 	// MaxSources is the number of sources kept in memory. Beyond it, one that was not
