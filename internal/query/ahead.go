@@ -5,20 +5,28 @@ import (
 	"sync"
 	"time"
 
+	"github.com/quern/quern/internal/errand"
 	"github.com/quern/quern/internal/metric"
 )
 
 // ahead is how far the samples of a store go beyond what may be taken in now. They may go there since the future limit was lowered, or the
 // clock was set back: they have been acknowledged, and are read.
 type ahead struct {
+	asking errand.Errand
+
 	mu      sync.Mutex
 	known   bool
-	askedMs int64 // when, by the clock
+	askedMs int64 // when the store was last asked, by the clock
+	nextMs  int64 // when it is to be asked again
 	endMs   int64 // of the last slice then
 }
 
-// aheadFor is how long it may take until samples show that another process takes by a clock that is ahead.
-const aheadFor = 10 * time.Minute
+const (
+	// aheadFor is how long it may take until samples show that another process takes by a clock that is ahead.
+	aheadFor = 10 * time.Minute
+	// aheadAgain is when a store is asked again that did not answer.
+	aheadAgain = 10 * time.Second
+)
 
 // untilMs is endMs, or the end of all that the store may have if that is earlier: looking for more would cost reads. Samples lie in
 // slices that were opened before they were written, so that the store knows of all but those that are being taken in; of the latter
@@ -31,17 +39,42 @@ func (q *Querier) untilMs(ctx context.Context, endMs int64) int64 {
 	}
 	limitMs = max(limitMs, q.opts.Sightings.newest()+1)
 	a := &q.ahead
+	if err := a.asking.Do(ctx, a.due(nowMs), q.askAhead); err != nil {
+		return endMs
+	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if old := nowMs - a.askedMs; !a.known || old < 0 || old >= aheadFor.Milliseconds() {
-		opened, err := q.store.Slices(ctx, metric.Raw, q.ladder.SliceAt(metric.Raw, nowMs).StartMs, maxTimeMs)
-		if err != nil {
-			return endMs
-		}
-		a.known, a.askedMs, a.endMs = true, nowMs, 0
-		for _, s := range opened {
-			a.endMs = max(a.endMs, q.ladder.SliceAt(metric.Raw, s.StartMs).EndMs)
-		}
+	if !a.known {
+		return endMs
 	}
 	return min(endMs, max(limitMs, a.endMs))
+}
+
+func (a *ahead) due(nowMs int64) func() bool {
+	return func() bool {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		return nowMs >= a.nextMs || nowMs < a.askedMs
+	}
+}
+
+// askAhead asks the store, and keeps that it did not answer.
+func (q *Querier) askAhead(ctx context.Context) error {
+	nowMs := q.nowMs()
+	opened, err := q.store.Slices(ctx, metric.Raw, q.ladder.SliceAt(metric.Raw, nowMs).StartMs, maxTimeMs)
+	endMs := int64(0)
+	for _, s := range opened {
+		endMs = max(endMs, q.ladder.SliceAt(metric.Raw, s.StartMs).EndMs)
+	}
+	serves := aheadFor
+	if err != nil {
+		serves = aheadAgain
+	}
+	a := &q.ahead
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.known, a.endMs = err == nil, endMs
+	a.askedMs = q.nowMs()
+	a.nextMs = a.askedMs + serves.Milliseconds()
+	return err
 }

@@ -107,6 +107,7 @@ func New(
 		wholeFrom: wholeFrom,
 		clock:     clk,
 		opts:      opts.EnsureDefaults(),
+		ahead:     ahead{asking: errand.New(opts.Beside)},
 		looks:     errand.NewGroup[question, sighted](opts.Beside, maxLooks),
 		seed:      maphash.MakeSeed(),
 		damaged: promauto.With(opts.Metrics).NewCounter(prometheus.CounterOpts{
