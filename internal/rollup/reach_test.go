@@ -403,3 +403,63 @@ func TestLongPassLooksAgain(t *testing.T) {
 	require.Equal(t, []int64{0, 2, 3, 1, 4, 5}, order)
 	require.Empty(t, w.opened())
 }
+
+// slowly is a store that takes a second to read an index partition, and of which the index of some hours is out of reach.
+type slowly struct {
+	storage.Store
+
+	clk   *clock.Simulated
+	away  func(hour int) bool
+	looks []int
+	// until is when the test gives up.
+	until func()
+}
+
+func (s *slowly) Marks(ctx context.Context, at storage.IndexPartition) iter.Seq2[storage.Mark, error] {
+	h := int((at.StartMs - hour.UnixMilli()) / time.Hour.Milliseconds())
+	if at.Bucket != metric.Raw {
+		return s.Store.Marks(ctx, at)
+	}
+	s.clk.Set(s.clk.Now().Add(time.Second))
+	if at.Shard == 0 {
+		if s.looks = append(s.looks, h); len(s.looks) > 100 {
+			s.until()
+		}
+	}
+	if s.away(h) {
+		return func(yield func(storage.Mark, error) bool) { yield(storage.Mark{}, errAway) }
+	}
+	return s.Store.Marks(ctx, at)
+}
+
+// However long it takes to look at what is out of reach, a pass comes to the slices that are not, and to its end.
+func TestPassEndsHoweverMuchIsAside(t *testing.T) {
+	for away := range hoursOfWorkers {
+		t.Run(fmt.Sprint(away), func(t *testing.T) {
+			var s *slowly
+			w := startWorkers(t, []string{"a"}, func(st storage.Store) storage.Store {
+				s = &slowly{Store: st, away: func(h int) bool { return h < away }}
+				return s
+			})
+			s.clk = w.clk
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			s.until = cancel
+			for range 3 {
+				s.looks = nil
+				_, err := w.runners[0].RunDue(ctx)
+				require.NoError(t, ctx.Err(), "the pass does not end: it looked at %v", s.looks)
+				require.Equal(t, away > 0, err != nil)
+				require.Len(t, w.opened(), away)
+				for h := range away {
+					require.Contains(t, s.looks, h, "each pass looks at all that is left")
+				}
+				require.LessOrEqual(t, len(s.looks), 2*hoursOfWorkers)
+			}
+			s.away = func(int) bool { return false }
+			_, err := w.runners[0].RunDue(ctx)
+			require.NoError(t, err)
+			require.Len(t, rows(t, w.store), 50*hoursOfWorkers)
+		})
+	}
+}

@@ -11,6 +11,7 @@
 package rollup
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -135,16 +136,22 @@ func NewRunner(store storage.Store, m *shards.Member, c *cache.Cache, r *recover
 // runs or an outage left open, and returns how many it completed. It stops at the
 // first run that is aborted: what is left stays outstanding. A slice that waits for other workers, or whose index
 // is damaged or in part out of reach, is set aside for half a minute, with those that it lies within, and later slices are run. The
-// error says why.
+// error says why. What has been set aside for longer is looked at again in turn with slices that this pass has not looked at yet:
+// neither keeps the other waiting, and the pass ends when there are no more of the latter, however long a look takes.
 //
 // While some wait for others, passes follow each other closely. Each looks at the oldest of those that wait, and leaves the rest
 // aside, unless something has changed: whoever ends a slice last completes it.
 func (r *Runner) RunDue(ctx context.Context) (int, error) {
-	set, began := r.aside, r.clk.Elapsed()
+	began := r.clk.Elapsed()
+	set := slices.DeleteFunc(r.aside, func(a aside) bool { return began-a.at >= asideFor })
 	r.aside, r.moved = nil, false
-	for n := 0; ; {
-		set = slices.DeleteFunc(set, func(a aside) bool { return r.clk.Elapsed()-a.at >= asideFor })
-		k, due, err := r.recovery.NextDue(ctx, keys(set))
+	n := 0
+	for again := false; ; {
+		leave := set
+		if again {
+			leave = withoutOldest(set, r.clk.Elapsed()-asideFor)
+		}
+		k, due, err := r.recovery.NextDue(ctx, keys(leave))
 		if err != nil {
 			return n, errors.Join(why(set), err)
 		}
@@ -152,6 +159,9 @@ func (r *Runner) RunDue(ctx context.Context) (int, error) {
 			set = r.leaveAside(set, began)
 			return n, why(set)
 		}
+		before := len(set)
+		set = slices.DeleteFunc(set, func(a aside) bool { return a.SliceKey == k })
+		again = len(set) == before
 		switch _, err := r.Run(ctx, k); {
 		case err == nil:
 			n++
@@ -164,6 +174,15 @@ func (r *Runner) RunDue(ctx context.Context) (int, error) {
 			return n, errors.Join(why(set), err)
 		}
 	}
+}
+
+// withoutOldest is a set without what has been in it for longest, if that was set aside by the time at.
+func withoutOldest(set []aside, at time.Duration) []aside {
+	if len(set) == 0 {
+		return set
+	}
+	oldest := slices.MinFunc(set, func(a, b aside) int { return cmp.Compare(a.at, b.at) })
+	return slices.DeleteFunc(slices.Clone(set), func(a aside) bool { return a.SliceKey == oldest.SliceKey && a.at <= at })
 }
 
 // leaveAside chooses what the next pass does not look at of what has been set aside. It returns of this what is still outstanding.
