@@ -463,3 +463,37 @@ func TestPassEndsHoweverMuchIsAside(t *testing.T) {
 		})
 	}
 }
+
+// Blocks that are out of reach, however many lie beside each other, do not keep those from being ground that are not.
+func TestBlocksBehindManyOutOfReach(t *testing.T) {
+	const series = 1200 // 300 blocks, 150 a shard
+	for name, away := range map[string]func(block int) bool{
+		"every other":       func(b int) bool { return b%2 == 0 },
+		"most":              func(b int) bool { return b%10 != 9 },
+		"the first of each": func(b int) bool { return b < 100 },
+	} {
+		t.Run(name, func(t *testing.T) {
+			r, store, clk, k := setUp(t, series, rollup.Options{Parallel: 2})
+			gone := 0
+			for b := range series / 4 {
+				if away(b) {
+					gone++
+					for _, op := range []string{"RawChunks", "Write"} {
+						store.Fail(op, blocks.Of(metric.ScheduleID(4*b), 4), -1, errAway)
+					}
+				}
+			}
+			for range 2 * (1 + gone/16) { // twice as often as it takes to try eight of each shard
+				_, err := r.RunDue(t.Context())
+				require.ErrorIs(t, err, storage.ErrUnavailable)
+				clk.Set(clk.Now().Add(31 * time.Second))
+			}
+			require.Equal(t, series-4*gone, len(rows(t, store)))
+			require.True(t, open(t, store, k))
+			store.Heal()
+			_, err := r.RunDue(t.Context())
+			require.NoError(t, err)
+			require.Equal(t, series, len(rows(t, store)), "at once, wherever the last run gave up")
+		})
+	}
+}

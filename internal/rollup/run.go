@@ -42,8 +42,11 @@ var ErrShared = errors.New("other workers are not done with the slice")
 // other parts of it are not.
 var errLeft = errors.New("is left for a later run")
 
-// mostLeft is how many blocks in a row are tried in a shard that come to that. Where the whole store is away, the
-// lease of the next shard cannot be had either.
+// errGaveUp says that too many blocks of a shard are left.
+var errGaveUp = errors.New("too many blocks in a row are left")
+
+// mostLeft is how many blocks in a row are tried in a shard that come to that. The next run goes on after them. Where the whole
+// store is away, the lease of the next shard cannot be had either.
 const mostLeft = 8
 
 // mostAway is how many blocks that are out of reach a run tries again, with pauses. Of the others it is believed at once, so
@@ -106,6 +109,9 @@ type known struct {
 	// left is, by shard, the first mark that the last look has found there, from which the next goes on: all before it are
 	// gone, and the shard's worker has to be past it too before it is done.
 	left []storage.MarkKey
+	// cut is, by shard, the mark up to which the last run had come when it ended early. The next goes on after it, and does
+	// what is before it last: so each is tried in its turn.
+	cut []storage.MarkKey
 	// waits is how often in a row it could not be completed.
 	waits int
 }
@@ -298,6 +304,18 @@ func (r *Runner) waited(k storage.SliceKey, err error) {
 		return
 	}
 	delete(r.known, k)
+	if about != nil && errors.Is(err, errLeft) { // where a run goes on is no knowledge of what there is
+		r.know(k).cut = about.cut
+	}
+}
+
+// know is what is known of a slice.
+func (r *Runner) know(k storage.SliceKey) *known {
+	if r.known[k] == nil {
+		n := r.store.Settings().IndexPartitions
+		r.known[k] = &known{ended: make([]bool, n), left: make([]storage.MarkKey, n), cut: make([]storage.MarkKey, n)}
+	}
+	return r.known[k]
 }
 
 // shardsAtOnce are held at the same time, so that while one is taken or given back, or its last blocks are
@@ -315,12 +333,7 @@ func (r *Runner) shards(ctx context.Context, k storage.SliceKey, t *tally) error
 	if !slices.Equal(mine, r.mine) {
 		r.mine, r.moved = mine, true
 	}
-	about := r.known[k]
-	if about == nil {
-		n := r.store.Settings().IndexPartitions
-		about = &known{ended: make([]bool, n), left: make([]storage.MarkKey, n)}
-		r.known[k] = about
-	}
+	about := r.know(k)
 	free := make(chan *grind, r.opts.Parallel)
 	for range cap(free) {
 		free <- newGrind(r, t)
@@ -336,7 +349,7 @@ func (r *Runner) shards(ctx context.Context, k storage.SliceKey, t *tally) error
 			if held.Err() != nil {
 				return context.Cause(held)
 			}
-			err := r.hold(held, storage.IndexPartition{SliceKey: k, Shard: shard}, t, free)
+			err := r.hold(held, storage.IndexPartition{SliceKey: k, Shard: shard}, t, free, &about.cut[shard])
 			if lost(err) && held.Err() == nil {
 				r.opts.Logger.Info("left to another worker", "bucket", r.ladder.Name(k.Bucket), "slice", r.slice(k), "err", err)
 				return nil
@@ -368,13 +381,13 @@ func (r *Runner) shards(ctx context.Context, k storage.SliceKey, t *tally) error
 }
 
 // hold grinds one index partition under the lease of its shard.
-func (r *Runner) hold(ctx context.Context, p storage.IndexPartition, t *tally, free chan *grind) error {
+func (r *Runner) hold(ctx context.Context, p storage.IndexPartition, t *tally, free chan *grind, cut *storage.MarkKey) error {
 	return r.member.Hold(ctx, p.Shard, func(ctx context.Context, l *shards.Lease) error {
 		if done, err := r.begin(ctx, p.SliceKey, t); done || err != nil {
 			return err
 		}
 		t.indexQueries.Add(1)
-		return r.shard(ctx, p, l, free)
+		return r.shard(ctx, p, l, free, cut)
 	})
 }
 
@@ -441,8 +454,8 @@ func (r *Runner) checkComplete(ctx context.Context, k storage.SliceKey) error {
 
 // shard grinds the blocks marked in one index partition, as many side by side as workplaces are free. The
 // first error that concerns more than one block ends it. Blocks that are out of reach are left, and it goes on with others;
-// so it ends with errLeft.
-func (r *Runner) shard(ctx context.Context, p storage.IndexPartition, l *shards.Lease, free chan *grind) error {
+// so it ends with errLeft. After too many in a row it gives up, and notes in cut where: it begins after what is noted there.
+func (r *Runner) shard(ctx context.Context, p storage.IndexPartition, l *shards.Lease, free chan *grind, cut *storage.MarkKey) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	var (
@@ -451,6 +464,11 @@ func (r *Runner) shard(ctx context.Context, p storage.IndexPartition, l *shards.
 		left  error
 		inRow int
 	)
+	gaveUp := func() bool {
+		mu.Lock()
+		defer mu.Unlock()
+		return inRow >= mostLeft
+	}
 	settled := func(err error) {
 		mu.Lock()
 		defer mu.Unlock()
@@ -459,45 +477,65 @@ func (r *Runner) shard(ctx context.Context, p storage.IndexPartition, l *shards.
 			if left == nil {
 				left = err
 			}
-			if inRow++; inRow >= mostLeft {
-				cancel(left)
-			}
+			inRow++
 		case err != nil:
 			cancel(err)
 		default:
 			inRow = 0
 		}
 	}
-	err := func() error {
+	from := *cut
+	// read takes the work that is after from, or that which is not, and says whether there is other work.
+	read := func(after bool) (others bool, _ error) {
 		for w, err := range r.cache.Read(ctx, p) {
 			if storage.IsAway(err) {
-				return leftOver(err)
+				return others, leftOver(err)
 			}
 			if err != nil {
-				return err
+				return others, err
+			}
+			if (last(w).Compare(from) > 0) != after {
+				others = true
+				continue
 			}
 			select {
 			case g := <-free:
+				if gaveUp() {
+					free <- g
+					return others, errGaveUp
+				}
+				*cut = last(w)
 				wg.Go(func() {
 					g.lease = l
 					settled(r.settle(ctx, g, w))
 					free <- g
 				})
 			case <-ctx.Done():
-				return context.Cause(ctx)
+				return others, context.Cause(ctx)
 			}
 		}
-		return nil
-	}()
+		return others, nil
+	}
+	before, err := read(true)
+	if before && err == nil {
+		_, err = read(false)
+	}
 	wg.Wait()
 	if cause := context.Cause(ctx); cause != nil {
 		return cause
 	}
-	if err == nil {
-		err = left
+	switch {
+	case err == nil: // all were tried
+		*cut = storage.MarkKey{}
+		return left
+	case errors.Is(err, errGaveUp):
+		return left
 	}
 	return err
 }
+
+// last is the last mark of what is to be done.
+func last(w *cache.Work) storage.MarkKey { return w.Marks[len(w.Marks)-1].Key() }
 
 // leftOver makes of an error of the store's why something is left.
 func leftOver(err error) error { return fmt.Errorf("%w: %w", errLeft, err) }
