@@ -45,6 +45,27 @@ type iterator struct {
 	points
 	at  int
 	err error
+	own own
+}
+
+// own counts the points that one iterator alone holds, which were made for it: those of a loader are counted where they are read.
+type own struct {
+	in *held
+	n  int
+}
+
+// add counts n more.
+func (o *own) add(n int) error {
+	o.n += n
+	return o.in.hold(n)
+}
+
+// free counts them off.
+func (o *own) free() {
+	if o.in != nil {
+		o.in.n.Add(-int64(o.n))
+	}
+	*o = own{}
 }
 
 func (it *iterator) Next() chunkenc.ValueType {

@@ -36,6 +36,14 @@ type held struct {
 	most   int64
 }
 
+// hold counts samples that are held.
+func (h *held) hold(n int) error {
+	if h.n.Add(int64(n)) > h.most {
+		return promql.ErrTooManySamples("query execution")
+	}
+	return nil
+}
+
 // load is a group that is being read, or has been when done is closed.
 type load[T any] struct {
 	done   chan struct{}
@@ -83,10 +91,7 @@ func (l *loader[T]) begin(into *load[T], group int, read reader[T]) {
 		defer close(into.done)
 		into.places, into.err = read(l.ctx, group, func(n int) error {
 			into.n += int64(n)
-			if l.n.Add(int64(n)) > l.most {
-				return promql.ErrTooManySamples("query execution")
-			}
-			return nil
+			return l.hold(n)
 		})
 	})
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/promql"
 	promstorage "github.com/prometheus/prometheus/storage"
+	"github.com/prometheus/prometheus/tsdb/chunkenc"
 	"github.com/stretchr/testify/require"
 
 	"github.com/quern/quern/internal/blocks"
@@ -86,7 +87,7 @@ func TestRowsCountAsWhatTheyHold(t *testing.T) {
 				before := heap()
 				var refused error
 				for i := range groups {
-					if _, refused = src.points([]place{{group: i}}); refused != nil {
+					if _, refused = src.points([]place{{group: i}}, new(own)); refused != nil {
 						break
 					}
 				}
@@ -101,6 +102,48 @@ func TestRowsCountAsWhatTheyHold(t *testing.T) {
 				runtime.KeepAlive(src)
 			})
 		}
+	}
+}
+
+// TestPointsOfRowsCount: a window of rows has a point for each step, however few the rows are.
+func TestPointsOfRowsCount(t *testing.T) {
+	clk := clock.NewSimulated(time.UnixMilli(midnight))
+	w := newWorldOn(t, storagetest.NewModel(settings(), retention, clk), retention, clk)
+	from, until := midnight-60*day, midnight-8*day
+	for i := range 8 {
+		id := w.id(named("x", metric.Label{Name: "i", Value: fmt.Sprint(i)}))
+		var rows []metric.RollupRow
+		for at := from; at < until; at += hour {
+			rows = append(rows, metric.RollupRow{Schedule: id, TimeMs: at, Rollup: metric.Rollup{Count: 300, Sum: 1, Min: 1, Max: 2, First: 1, Last: 2}})
+		}
+		require.NoError(t, w.store.WriteRollups(t.Context(), 0, 1, rows))
+	}
+	const most = 300_000
+	groups, err := w.q.Groups(t.Context(), query.Selector{labels.MustNewMatcher(labels.MatchEqual, metric.NameLabel, "x")})
+	require.NoError(t, err)
+	for name, step := range map[string]int64{"few": 2 * minute, "many": 10 * second} {
+		var reads sync.WaitGroup
+		src := &rows{
+			reading: &reading{function: "max_over_time", level: 1, rangeMs: day, grid: grid{startMs: from + day, endMs: until, stepMs: step}},
+			q:       w.q, warn: new(query.Warnings),
+			loader: newLoader[[]query.Span](newHeld(t.Context(), &reads, groups, most, true)),
+		}
+		var it chunkenc.Iterator
+		for i := range groups[0].IDs() {
+			s := series{foundSeries: &foundSeries{places: []place{{group: 0, i: i}}}, source: src}
+			it = s.Iterator(it) // as the engine does: what the one before had is let go
+			var tooMany promql.ErrTooManySamples
+			if name == "many" {
+				require.ErrorAs(t, it.Err(), &tooMany)
+				require.Less(t, len(it.(*iterator).times), most)
+				continue
+			}
+			require.NoError(t, it.Err())
+			for it.Next() != chunkenc.ValNone {
+				require.NoError(t, it.Err())
+			}
+		}
+		reads.Wait()
 	}
 }
 

@@ -281,9 +281,9 @@ func seriesOf(ctx context.Context, groups []query.Group) (found []foundSeries, s
 	return found, scattered, nil
 }
 
-// source reads the points of series.
+// source reads the points of series, and counts those that it makes.
 type source interface {
-	points(places []place) (points, error)
+	points(places []place, own *own) (points, error)
 }
 
 // samples is the source of raw samples in [mint, maxt].
@@ -293,7 +293,8 @@ type samples struct {
 	loader     *loader[points]
 }
 
-func (s *samples) points(places []place) (points, error) {
+func (s *samples) points(places []place, own *own) (points, error) {
+	own.in = s.loader.held
 	var all points
 	for _, p := range places {
 		found, err := s.loader.get(p.group, func(ctx context.Context, group int, hold func(n int) error) ([]points, error) {
@@ -311,6 +312,11 @@ func (s *samples) points(places []place) (points, error) {
 		})
 		if err != nil {
 			return points{}, err
+		}
+		if n := len(all.times); n > 0 {
+			if err := own.add(n + len(found[p.i].times)); err != nil {
+				return points{}, err
+			}
 		}
 		all = merge(all, found[p.i])
 	}
@@ -365,7 +371,8 @@ func (r *rows) planOf(group int) (*query.Plan, error) {
 	return p, nil
 }
 
-func (r *rows) points(places []place) (points, error) {
+func (r *rows) points(places []place, own *own) (points, error) {
+	own.in = r.loader.held
 	plan, err := r.planOf(places[0].group)
 	if err != nil {
 		return points{}, err
@@ -411,7 +418,7 @@ func (r *rows) points(places []place) (points, error) {
 		})
 		all = slices.CompactFunc(all, func(a, b query.Span) bool { return a.EndMs == b.EndMs })
 	}
-	return r.reading.points(r.loader.ctx, plan, r.q.Ladder().WidthMs(r.level), all, func(err error) {
+	return r.reading.points(r.loader.ctx, plan, r.q.Ladder().WidthMs(r.level), all, own.add, func(err error) {
 		r.warn.Add("percentiles are missing: %v", err)
 	})
 }
@@ -457,13 +464,15 @@ type series struct {
 func (s *series) Labels() labels.Labels { return s.labels() }
 
 func (s *series) Iterator(it chunkenc.Iterator) chunkenc.Iterator {
-	own, ok := it.(*iterator)
+	into, ok := it.(*iterator)
 	if !ok {
-		own = new(iterator)
+		into = new(iterator)
 	}
-	p, err := s.source.points(s.places)
-	*own = iterator{points: p, at: -1, err: asStored(err)}
-	return own
+	into.own.free()
+	*into = iterator{at: -1}
+	p, err := s.source.points(s.places, &into.own)
+	into.points, into.err = p, asStored(err)
+	return into
 }
 
 // asStored has an error of the store known as one from those that are the query's own.

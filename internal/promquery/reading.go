@@ -70,10 +70,12 @@ func (r *reading) keep(s *query.Span) query.Span {
 	return out
 }
 
-// points are what spans, which are by time, come to.
-func (r *reading) points(ctx context.Context, p *query.Plan, widthMs int64, spans []query.Span, warn func(error)) (points, error) {
+// points are what spans, which are by time, come to. It calls hold for what it makes.
+func (r *reading) points(
+	ctx context.Context, p *query.Plan, widthMs int64, spans []query.Span, hold func(n int) error, warn func(error),
+) (points, error) {
 	if r.averaged() {
-		return r.averages(spans), nil
+		return r.averages(spans, hold)
 	}
 	w := window{reading: r, widthMs: widthMs, all: spans, warn: warn}
 	var out points
@@ -94,30 +96,36 @@ func (r *reading) points(ctx context.Context, p *query.Plan, widthMs int64, span
 		for w.lo < w.hi && spans[w.lo].StartMs < beginMs && !(r.instant && spans[w.lo].EndMs > beginMs) {
 			w.lo++
 		}
+		v, ok := 0.0, false
 		if w.lo < w.hi {
-			if v, ok := w.value(); ok {
-				out.add(t, v)
-				shown = true
-				continue
-			}
+			v, ok = w.value()
 		}
-		if shown {
-			// Otherwise an instant selector would look back to the value before.
-			out.add(t, math.Float64frombits(value.StaleNaN))
-			shown = false
+		if !ok && !shown {
+			continue
 		}
+		if !ok { // otherwise an instant selector would look back to the value before
+			v = math.Float64frombits(value.StaleNaN)
+		}
+		shown = ok
+		if err := hold(1); err != nil {
+			return points{}, err
+		}
+		out.add(t, v)
 	}
 	return out, nil
 }
 
-func (r *reading) averages(spans []query.Span) points {
+func (r *reading) averages(spans []query.Span, hold func(n int) error) (points, error) {
 	var out points
 	for i := range spans {
 		if t := spans[i].LastMs(); t > r.grid.startMs-r.rangeMs && t <= r.grid.last() {
+			if err := hold(1); err != nil {
+				return points{}, err
+			}
 			out.add(t, spans[i].Avg())
 		}
 	}
-	return out
+	return out, nil
 }
 
 // window is the spans all[lo:hi], which cover longMs.
