@@ -152,3 +152,29 @@ func TestBatchBounds(t *testing.T) {
 	require.Less(t, fill(&b), 2<<10)
 	require.ErrorIs(t, b.Err(), gone)
 }
+
+// TestRefusedSourcesAreNotLookedUp: a source of which nothing can be taken is neither looked for in the store nor kept.
+func TestRefusedSourcesAreNotLookedUp(t *testing.T) {
+	in, g := start(t, ingest.Options{}, registry.Options{})
+	defer func() { require.NoError(t, in.Close()) }()
+	g.Forget()
+	for _, m := range []ingest.Measurement{
+		{Metric: "m", TimeMs: -1},
+		{Metric: "m", TimeMs: 1},
+		{TimeMs: ingest.NoTime},
+		{Metric: strings.Repeat("x", 1<<16), TimeMs: ingest.NoTime},
+		{Metric: "m", Labels: namedLabels(1000, func(i int) string { return fmt.Sprint("l", i) }), TimeMs: ingest.NoTime},
+	} {
+		result, err := in.Append(t.Context(), []ingest.Report{{Source: "made up", Measurements: []ingest.Measurement{m, m}}})
+		require.NoError(t, err)
+		require.Zero(t, result.Accepted)
+		require.Len(t, result.Rejected, 2)
+	}
+	require.Zero(t, g.Count("SourceSchedules"))
+	result, err := in.Append(t.Context(), []ingest.Report{{Source: "real", Measurements: []ingest.Measurement{
+		{Metric: "m", TimeMs: 1}, {Metric: "m", TimeMs: ingest.NoTime}, {Metric: "n", TimeMs: ingest.NoTime},
+	}}})
+	require.NoError(t, err)
+	require.Equal(t, 2, result.Accepted)
+	require.Equal(t, 1, g.Count("SourceSchedules"))
+}

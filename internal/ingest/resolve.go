@@ -187,12 +187,10 @@ func (r *resolver) report(ctx context.Context, in *Ingest, rep Report, base int,
 		}
 		return nil
 	}
-	source, err := in.registry.Source(ctx, rep.Source, rep.Derived)
-	if err != nil {
-		return fmt.Errorf("look up source: %w", err)
-	}
 	r.fresh, r.series, r.freshBytes = r.fresh[:0], r.series[:0], 0
 	id, of := registry.NoID, (*Measurement)(nil) // the series that was found last
+	// It is looked up, and kept in memory, for a measurement that may be taken only.
+	var source *registry.Source
 	for i := range rep.Measurements {
 		if (base+i)%lookEvery == lookEvery-1 && ctx.Err() != nil {
 			return context.Cause(ctx)
@@ -216,6 +214,12 @@ func (r *resolver) report(ctx context.Context, in *Ingest, rep Report, base int,
 		if r.excess.reason != "" {
 			r.reject(base+i, r.excess.reason, "%s", r.excess.message)
 			continue
+		}
+		if source == nil {
+			var err error
+			if source, err = in.registry.Source(ctx, rep.Source, rep.Derived); err != nil {
+				return fmt.Errorf("look up source: %w", err)
+			}
 		}
 		r.seriesKey(m)
 		if id, ok = source.Lookup(r.key); ok {

@@ -48,7 +48,8 @@ type Options struct {
 	// Clock is the time. It is required with Gone and LeaseAge.
 	Clock clock.Clock
 	// MaxSources is the number of sources kept in memory. Beyond it, one that was not
-	// used for a while is dropped, and loaded again when it reports. The default is 262144.
+	// used for a while is dropped, and loaded again when it reports. The default is 262144. Of those without series only the last
+	// 1024 are kept, since anybody may make up names.
 	MaxSources int
 	// OnNew is told of every series whose id a registration has found out, whether
 	// this process claimed it or another had, before Register returns that id. It is
@@ -108,6 +109,10 @@ type Registry struct {
 	// over it, and takes the first entry not used since it last came by.
 	ring []*entry
 	hand int
+	// empty holds, beside the ring, the entries that had no series when they were loaded, the latest of them; oldest is the one
+	// that goes next: into the ring if it has series by then.
+	empty  []*entry
+	oldest int
 }
 
 // sourceKey is what a source is known by.
@@ -242,8 +247,30 @@ func (r *Registry) load(ctx context.Context, e *entry) (*Source, error) {
 	e.src = src
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.keep(e)
+	if len(src.ids) > 0 {
+		r.keep(e)
+	} else {
+		r.keepEmpty(e)
+	}
 	return src, nil
+}
+
+// maxEmpty is how many sources without series are kept. Those that are about to have some are among them.
+const maxEmpty = 1024
+
+// keepEmpty keeps a loaded entry that has no series yet, for a while.
+func (r *Registry) keepEmpty(e *entry) {
+	if len(r.empty) < min(maxEmpty, r.opts.MaxSources) {
+		r.empty = append(r.empty, e)
+		return
+	}
+	if old := r.empty[r.oldest]; old.src.Len() > 0 {
+		r.keep(old)
+	} else {
+		delete(r.sources, old.key)
+	}
+	r.empty[r.oldest] = e
+	r.oldest = (r.oldest + 1) % len(r.empty)
 }
 
 // keep puts a loaded entry into the ring, in the place of another when it is full.

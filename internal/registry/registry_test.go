@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"slices"
 	"strconv"
 	"sync"
@@ -403,6 +404,7 @@ func TestIdleSourcesAreDropped(t *testing.T) {
 	r := registry.New(store, registry.Options{MaxSources: 3})
 	held := source(t, r, "web-0")
 	register(t, held, series(t, "cpu", 0))
+	register(t, source(t, r, "busy"), series(t, "cpu", 0))
 	for i := 1; i < 10; i++ {
 		source(t, r, "busy")
 		register(t, source(t, r, fmt.Sprint("web-", i)), series(t, "cpu", 0))
@@ -418,6 +420,35 @@ func TestIdleSourcesAreDropped(t *testing.T) {
 	require.NotSame(t, held, again)
 	require.Equal(t, idRange(0, 1), register(t, again, series(t, "cpu", 0)))
 	require.Equal(t, register(t, again, series(t, "mem", 0)), register(t, held, series(t, "mem", 0)))
+}
+
+// TestMadeUpSourcesAreNotKept: names of sources that never get a series take no memory, however many they are.
+func TestMadeUpSourcesAreNotKept(t *testing.T) {
+	store := newFakeStore()
+	r := registry.New(store, registry.Options{})
+	held := source(t, r, "first")
+	const n, size = 20_000, 4 << 10
+	runtime.GC()
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	for i := range n {
+		source(t, r, fmt.Sprintf("%0*d", size, i))
+		if i == 500 {
+			register(t, held, series(t, "cpu", 0))
+		}
+	}
+	runtime.GC()
+	runtime.ReadMemStats(&after)
+	grown := int64(after.HeapAlloc) - int64(before.HeapAlloc)
+	t.Logf("%d sources of %d bytes hold %d bytes", n, size, grown)
+	require.Less(t, grown, int64(n*size/4))
+
+	require.Same(t, held, source(t, r, "first"), "one that has got a series stays")
+	loads := store.loads
+	last := source(t, r, fmt.Sprintf("%0*d", size, n-1))
+	require.Equal(t, loads, store.loads, "the latest are there")
+	require.NotNil(t, last)
+	runtime.KeepAlive(r)
 }
 
 func TestWaitingToRegisterCanBeCalledOff(t *testing.T) {
