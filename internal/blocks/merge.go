@@ -17,10 +17,18 @@ import (
 // it has doubled, so that its memory grows with the samples that differ in schedule or time.
 type SampleSet struct {
 	ids      Range
+	only     *only // of ids; nil is all
 	added    []metric.Sample
 	distinct int // of added, after duplicates were last dropped
 	total    int
 	groups   groups[metric.Sample]
+}
+
+// only is what a set keeps of its schedules.
+type only struct {
+	ids    []metric.ScheduleID
+	fromMs int64
+	toMs   int64
 }
 
 // minCompact is from how many samples on a set drops duplicates: 1.5 MB of them.
@@ -29,9 +37,26 @@ const minCompact = 1 << 16
 // Reset empties the set and sets the schedules it keeps. Memory and the cost of
 // Series grow with ids.Len(), which is meant to be a block's.
 func (s *SampleSet) Reset(ids Range) {
-	s.ids = ids
+	s.ids, s.only = ids, nil
 	s.added = s.added[:0]
 	s.distinct, s.total = 0, 0
+}
+
+// Only has the set, which was just reset, keep the samples of these schedules in [fromMs, toMs)
+// and no others: what is not wanted takes no memory. The ids are sorted, and used until the next Reset.
+func (s *SampleSet) Only(ids []metric.ScheduleID, fromMs, toMs int64) {
+	s.only = &only{ids: ids, fromMs: fromMs, toMs: toMs}
+}
+
+// wanted leaves out, in place, what the set does not keep of a chunk's samples.
+func (o *only) wanted(samples []metric.Sample) []metric.Sample {
+	ids := o.ids
+	return slices.DeleteFunc(samples, func(s metric.Sample) bool {
+		for len(ids) > 0 && ids[0] < s.Schedule { // samples are by schedule
+			ids = ids[1:]
+		}
+		return len(ids) == 0 || ids[0] != s.Schedule || s.TimeMs < o.fromMs || s.TimeMs >= o.toMs
+	})
 }
 
 // Add adds the samples of a chunk, except those of schedules that the set does not
@@ -42,6 +67,9 @@ func (s *SampleSet) Add(chunk []byte) error {
 	var err error
 	if s.added, err = DecodeSamplesIn(s.added, chunk, s.ids); err != nil {
 		return err
+	}
+	if s.only != nil {
+		s.added = s.added[:before+len(s.only.wanted(s.added[before:]))]
 	}
 	s.total += len(s.added) - before
 	if len(s.added) >= max(minCompact, 2*s.distinct) {

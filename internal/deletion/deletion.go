@@ -161,7 +161,7 @@ func (j *job) group(ctx context.Context, g query.Group, startMs, endMs int64) er
 		last[i] = math.MinInt64
 	}
 	had := make([]bool, len(g.IDs()))
-	err := g.Samples(ctx, startMs, endMs, &j.warn, func(i int, samples []metric.Sample) error {
+	err := g.Samples(ctx, startMs, endMs, &j.warn, nil, func(i int, samples []metric.Sample) error {
 		if !had[i] {
 			had[i] = true
 			j.Series++

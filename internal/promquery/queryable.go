@@ -300,7 +300,7 @@ func (s *samples) points(places []place, own *own) (points, error) {
 		found, err := s.loader.get(p.group, func(ctx context.Context, group int, hold func(n int) error) ([]points, error) {
 			g := s.loader.groups[group]
 			out := make([]points, len(g.IDs()))
-			err := g.Samples(ctx, s.mint, s.maxt+1, s.warn, func(i int, samples []metric.Sample) error {
+			err := g.Samples(ctx, s.mint, s.maxt+1, s.warn, hold, func(i int, samples []metric.Sample) error {
 				out[i].times = slices.Grow(out[i].times, len(samples))
 				out[i].values = slices.Grow(out[i].values, len(samples))
 				for _, s := range samples {
@@ -386,7 +386,7 @@ func (r *rows) points(places []place, own *own) (points, error) {
 			if err != nil {
 				return nil, err
 			}
-			err = g.Spans(ctx, plan, r.warn, func(i int, s *query.Span) error {
+			err = g.Spans(ctx, plan, r.warn, hold, func(i int, s *query.Span) error {
 				if n := len(out[i]); n == cap(out[i]) {
 					size := max(2*n, r.rows(r.q))
 					if err := hold(samplesIn((size - n) * spanBytes)); err != nil {

@@ -71,7 +71,7 @@ type exporter struct {
 // group yields the samples of one group; more is false when no more are wanted.
 func (e *exporter) group(ctx context.Context, g group) (more bool, err error) {
 	slice := metric.Slice{StartMs: math.MinInt64}
-	e.set.Reset(g.span())
+	g.reset(e.set, e.fromMs, e.toMs)
 	sinceMs := e.q.ladder.SliceAt(metric.Raw, e.fromMs).StartMs
 	for ch, err := range e.q.store.RawChunks(ctx, g.span(), sinceMs, e.toMs) {
 		if err != nil {
@@ -91,9 +91,6 @@ func (e *exporter) group(ctx context.Context, g group) (more bool, err error) {
 // flush yields what the set holds and empties it.
 func (e *exporter) flush(g group) (more bool) {
 	for i, samples := range g.in(e.set) {
-		if samples = within(samples, e.fromMs, e.toMs); len(samples) == 0 {
-			continue
-		}
 		id := g.ids[i]
 		for piece := range slices.Chunk(samples, pieceSamples) {
 			if !e.yield(Samples{ID: id, Labels: e.q.index.Labels(id), Samples: piece}, nil) {
@@ -101,7 +98,7 @@ func (e *exporter) flush(g group) (more bool) {
 			}
 		}
 	}
-	e.set.Reset(g.span())
+	g.reset(e.set, e.fromMs, e.toMs)
 	return true
 }
 

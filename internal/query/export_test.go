@@ -1,6 +1,7 @@
 package query_test
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -119,7 +120,7 @@ func TestSamplesBeyondTheLimit(t *testing.T) {
 			require.NoError(t, err)
 			var own []int64
 			for _, g := range groups {
-				require.NoError(t, g.Samples(t.Context(), math.MinInt64, math.MaxInt64, new(query.Warnings), func(_ int, samples []metric.Sample) error {
+				require.NoError(t, g.Samples(t.Context(), math.MinInt64, math.MaxInt64, new(query.Warnings), nil, func(_ int, samples []metric.Sample) error {
 					for _, s := range samples {
 						own = append(own, s.TimeMs)
 					}
@@ -416,4 +417,70 @@ func BenchmarkAverageOf10000Series(b *testing.B) {
 			b.ReportMetric(600_000, "points/op")
 		})
 	}
+}
+
+// What a reader may hold bounds a slice while it is put together: what differs counts, and what is repeated, or is not asked
+// for, does not.
+func TestSamplesAreCountedAsTheyLoad(t *testing.T) {
+	const perChunk, most = 20_000, 130_000
+	w := newWorld(t, defaultSettings(), retention)
+	for id := range metric.ScheduleID(3) {
+		w.series(id, "cpu", fmt.Sprint(id))
+	}
+	chunk := func(id metric.ScheduleID, fromMs int64) {
+		samples := make([]metric.Sample, perChunk)
+		for i := range samples {
+			samples[i] = metric.Sample{Schedule: id, TimeMs: fromMs + int64(i)}
+		}
+		w.put(samples...)
+	}
+	for i := range int64(30) {
+		chunk(0, midnight)            // the same
+		chunk(1, midnight+i*perChunk) // 600,000 of an hour
+		chunk(2, midnight+i*perChunk%hour)
+	}
+	type outcome struct {
+		peak, chunks, samples int
+		held                  int
+		err                   error
+	}
+	read := func(sel string, fromMs, toMs int64) (o outcome) {
+		tooMany := errors.New("too many")
+		groups, err := w.q.Groups(t.Context(), w.sel(sel)...)
+		require.NoError(t, err)
+		w.store.chunks = 0
+		for _, g := range groups {
+			o.err = g.Samples(t.Context(), fromMs, toMs, new(query.Warnings), func(n int) error {
+				o.held += n
+				if o.peak = max(o.peak, o.held); o.held > most {
+					return tooMany
+				}
+				return nil
+			}, func(_ int, samples []metric.Sample) error {
+				require.Zero(t, o.held)
+				o.samples += len(samples)
+				return nil
+			})
+		}
+		o.chunks = w.store.chunks
+		if o.err != nil {
+			require.ErrorIs(t, o.err, tooMany)
+		}
+		return o
+	}
+
+	same := read(`cpu{source="0"}`, midnight, midnight+hour)
+	require.NoError(t, same.err)
+	require.Equal(t, perChunk, same.samples)
+	require.Equal(t, perChunk, same.peak)
+
+	all := read(`cpu{source="1"}`, midnight, midnight+hour)
+	require.Error(t, all.err)
+	require.Zero(t, all.samples)
+	require.Less(t, all.peak, 2*most+perChunk)
+	require.Less(t, all.chunks, 60, "it ends when it is too much")
+
+	part := read(`cpu{source=~"1|2"}`, midnight+minute, midnight+2*minute)
+	require.NoError(t, part.err, "only what is asked for counts")
+	require.EqualValues(t, 2*minute, part.samples)
 }

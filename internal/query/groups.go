@@ -53,9 +53,10 @@ func (w *Warnings) List() []string { return w.list() }
 
 // Samples reads the raw samples in [fromMs, toMs) and calls with for each series in each
 // slice, slices in order: i is the series' place, samples are by time and valid during
-// the call.
+// the call. Loading is called with how many samples more, or less, are held on the way, and its error ends the reading.
 func (g Group) Samples(
-	ctx context.Context, fromMs, toMs int64, warn *Warnings, with func(i int, samples []metric.Sample) error,
+	ctx context.Context, fromMs, toMs int64, warn *Warnings,
+	loading func(n int) error, with func(i int, samples []metric.Sample) error,
 ) error {
 	fromMs, toMs = g.q.sinceMs(metric.Raw, max(fromMs, minTimeMs)), g.q.untilMs(ctx, min(toMs, maxTimeMs))
 	if fromMs >= toMs {
@@ -63,7 +64,7 @@ func (g Group) Samples(
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	err := g.q.rawSlices(ctx, g.group, fromMs, toMs, &warn.warnings, func(i int, samples []metric.Sample) {
+	err := g.q.rawSlices(ctx, g.group, fromMs, toMs, &warn.warnings, loading, func(i int, samples []metric.Sample) {
 		if err := with(i, samples); err != nil {
 			cancel(err)
 		}
@@ -163,12 +164,14 @@ func (p *Plan) Floor(tMs int64) int64 {
 }
 
 // Spans reads what the plan says and calls with for each span, those of a series in order
-// of time: i is the series' place, the span is valid during the call.
-func (g Group) Spans(ctx context.Context, p *Plan, warn *Warnings, with func(i int, s *Span) error) error {
+// of time: i is the series' place, the span is valid during the call. Loading is as of Samples.
+func (g Group) Spans(
+	ctx context.Context, p *Plan, warn *Warnings, loading func(n int) error, with func(i int, s *Span) error,
+) error {
 	span := new(Span)
 	for _, part := range p.parts {
 		if part.bucket == metric.Raw {
-			err := g.Samples(ctx, part.fromMs, part.toMs, warn, func(i int, samples []metric.Sample) error {
+			err := g.Samples(ctx, part.fromMs, part.toMs, warn, loading, func(i int, samples []metric.Sample) error {
 				for _, s := range samples {
 					if !finite(s.Value) {
 						continue

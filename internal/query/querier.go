@@ -273,33 +273,60 @@ func (q *Querier) grouped(ids []metric.ScheduleID, maxIDs int) []group {
 // rawSlices reads the group's samples in [fromMs, toMs), slice by slice, which is what
 // bounds its memory, and calls with for each series in each slice: i is its place in the
 // group, samples are by time and valid during the call.
+//
+// While it puts a slice together it calls loading with how many more samples it holds, duplicates aside, and ends with the
+// error that says that those are too many; with as many less, before it calls with. Nil takes any number.
 func (q *Querier) rawSlices(
-	ctx context.Context, g group, fromMs, toMs int64, warn *warnings, with func(i int, samples []metric.Sample),
+	ctx context.Context, g group, fromMs, toMs int64, warn *warnings,
+	loading func(n int) error, with func(i int, samples []metric.Sample),
 ) error {
 	set := q.sets.Get().(*blocks.SampleSet)
 	defer q.sets.Put(set)
 	slice := metric.Slice{StartMs: math.MinInt64}
-	flush := func() {
+	held := 0
+	load := func(n int) error {
+		if loading == nil || n == held {
+			return nil
+		}
+		more := n - held
+		held = n
+		return loading(more)
+	}
+	flush := func() error {
+		if err := load(0); err != nil {
+			return err
+		}
 		for i, samples := range g.in(set) {
-			if samples = within(samples, fromMs, toMs); len(samples) > 0 {
+			if len(samples) > 0 {
 				with(i, samples)
 			}
 		}
-		set.Reset(g.span())
+		g.reset(set, fromMs, toMs)
+		return nil
 	}
-	set.Reset(g.span())
+	g.reset(set, fromMs, toMs)
 	for ch, err := range q.store.RawChunks(ctx, g.span(), q.ladder.SliceAt(metric.Raw, fromMs).StartMs, toMs) {
 		if err != nil {
 			return q.readError(metric.Raw, g, err)
 		}
 		if ch.SliceMs != slice.StartMs {
-			flush()
+			if err := flush(); err != nil {
+				return err
+			}
 			slice = q.ladder.SliceAt(metric.Raw, ch.SliceMs)
 		}
 		q.addChunk(set, ch, slice, warn)
+		if err := load(set.Distinct()); err != nil {
+			return err
+		}
 	}
-	flush()
-	return nil
+	return flush()
+}
+
+// reset has set keep what the group has in [fromMs, toMs).
+func (g group) reset(set *blocks.SampleSet, fromMs, toMs int64) {
+	set.Reset(g.span())
+	set.Only(g.ids, fromMs, toMs)
 }
 
 // addChunk adds a raw chunk to the set; one that is damaged is left out, counted, and named in a warning.
@@ -332,17 +359,6 @@ func (g group) in(set *blocks.SampleSet) iter.Seq2[int, []metric.Sample] {
 // live leaves out, in place, the samples that were taken back.
 func live(samples []metric.Sample) []metric.Sample {
 	return slices.DeleteFunc(samples, func(s metric.Sample) bool { return metric.IsTombstone(s.Value) })
-}
-
-// within cuts samples, which are by time, to [fromMs, toMs).
-func within(samples []metric.Sample, fromMs, toMs int64) []metric.Sample {
-	for len(samples) > 0 && samples[0].TimeMs < fromMs {
-		samples = samples[1:]
-	}
-	for len(samples) > 0 && samples[len(samples)-1].TimeMs >= toMs {
-		samples = samples[:len(samples)-1]
-	}
-	return samples
 }
 
 // groupRow is a roll-up row and the place of its series in the group.

@@ -356,7 +356,7 @@ func (q *Querier) lookAt(ctx context.Context, g group, on []int32, parts []part,
 		if part.bucket != metric.Raw || !missing(on) {
 			continue
 		}
-		if err := q.rawSlices(ctx, g, part.fromMs, part.toMs, warn, func(i int, samples []metric.Sample) {
+		if err := q.rawSlices(ctx, g, part.fromMs, part.toMs, warn, nil, func(i int, samples []metric.Sample) {
 			on[i] = max(on[i], dayOf(samples[len(samples)-1].TimeMs))
 		}); err != nil {
 			return err

@@ -57,7 +57,7 @@ func (q *Querier) groupSummary(ctx context.Context, g group, parts []part, warn 
 	damaged := make([]bool, len(g.ids))
 	for _, part := range parts {
 		if part.bucket == metric.Raw {
-			err := q.rawSlices(ctx, g, part.fromMs, part.toMs, warn, func(i int, samples []metric.Sample) {
+			err := q.rawSlices(ctx, g, part.fromMs, part.toMs, warn, nil, func(i int, samples []metric.Sample) {
 				for _, s := range samples {
 					if finite(s.Value) {
 						points[i].add(s.Value)
@@ -209,7 +209,7 @@ func (q *Querier) latestIn(ctx context.Context, g group, found []*metric.Sample,
 	if len(places) == 0 || fromMs >= toMs {
 		return nil
 	}
-	return q.rawSlices(ctx, rest, fromMs, toMs, warn, func(i int, samples []metric.Sample) {
+	return q.rawSlices(ctx, rest, fromMs, toMs, warn, nil, func(i int, samples []metric.Sample) {
 		// Slices come in order, so that the last one is the latest.
 		last := samples[len(samples)-1]
 		found[places[i]] = &last

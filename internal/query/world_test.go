@@ -70,6 +70,7 @@ type spy struct {
 	asked func(ctx context.Context) error
 	// before, unless nil, is called ahead of each read of raw chunks.
 	before func(ctx context.Context) error
+	chunks int // raw chunks that were yielded
 	// after, unless nil, is called once at the end of the next read of raw chunks.
 	after func()
 }
@@ -101,7 +102,12 @@ func (s *spy) RawChunks(ctx context.Context, ids blocks.Range, fromMs, toMs int6
 				return
 			}
 		}
-		s.Store.RawChunks(ctx, ids, fromMs, toMs)(yield)
+		s.Store.RawChunks(ctx, ids, fromMs, toMs)(func(ch storage.RawChunk, err error) bool {
+			s.mu.Lock()
+			s.chunks++
+			s.mu.Unlock()
+			return yield(ch, err)
+		})
 		s.mu.Lock()
 		after := s.after
 		s.after = nil
