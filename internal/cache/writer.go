@@ -79,6 +79,7 @@ type torn struct {
 
 type written struct {
 	// complete: the slice's run is over, whatever the clock says.
+	// What is in open and late then was marked where nobody looks again, until catchUp has marked it elsewhere.
 	complete bool
 	open     map[metric.ScheduleID]*openBlock
 	late     map[blockKey]lateRow
@@ -110,8 +111,15 @@ const maxNamed = 32
 // are put in anew, which costs rows and nothing else.
 const maxRememberedLate = 1 << 18
 
-// Torn says whether something waits to be written again.
-func (w *Writer) Torn() bool { return len(w.torn) > 0 }
+// Owes says whether something waits to be written again, or to be marked again.
+func (w *Writer) Owes() bool {
+	for _, x := range w.written {
+		if x.overtaken() {
+			return true
+		}
+	}
+	return len(w.torn) > 0
+}
 
 // NewWriter makes the writing side for one ingest process.
 func NewWriter(c *Cache) *Writer {
@@ -416,9 +424,7 @@ func (u *unit) marks() []storage.PlacedMark { return slices.Concat(u.opened, u.p
 
 func (w *Writer) begin(ctx context.Context, units []*unit) (*flush, error) {
 	now := clock.NowMs(w.cache.clk)
-	maps.DeleteFunc(w.written, func(start int64, _ *written) bool {
-		return w.cache.timing.Due(w.cache.ladder.SliceAt(metric.Raw, start), now)
-	})
+	w.forget(ctx, now)
 	// Cache.current, with what the store answered remembered.
 	current, err := w.cache.current(metric.Raw, now, func(s metric.Slice) (bool, error) {
 		x, err := w.in(ctx, s, now)
@@ -443,6 +449,20 @@ func (w *Writer) begin(ctx context.Context, units []*unit) (*flush, error) {
 	return f, nil
 }
 
+// forget drops what is known of slices whose run is due. It looks at each first: one that is complete may have been ground long
+// before it was over. One that the store cannot be asked about is kept.
+func (w *Writer) forget(ctx context.Context, nowMs int64) {
+	for _, start := range slices.Sorted(maps.Keys(w.written)) {
+		s, x := w.cache.ladder.SliceAt(metric.Raw, start), w.written[start]
+		if w.cache.timing.Due(s, nowMs) && w.lookAt(ctx, s, x) == nil && !x.overtaken() {
+			delete(w.written, start)
+		}
+	}
+}
+
+// overtaken says whether the slice was ground while marks of this process lay in it.
+func (x *written) overtaken() bool { return x.complete && len(x.open)+len(x.late) > 0 }
+
 // over says whether a run of the slice may have begun, or has.
 func (w *Writer) over(s metric.Slice, nowMs int64) bool {
 	x := w.written[s.StartMs]
@@ -456,21 +476,81 @@ func (w *Writer) late(f *flush, s metric.Slice) bool { return f.late[s.StartMs] 
 // returns why, by start, of each slice that the store could not be asked about.
 func (w *Writer) look(ctx context.Context) (away map[int64]error) {
 	for _, start := range slices.Sorted(maps.Keys(w.written)) {
-		x := w.written[start]
-		if x.complete {
-			continue
-		}
-		complete, err := w.cache.complete(ctx, metric.Raw, w.cache.ladder.SliceAt(metric.Raw, start))
-		if err != nil {
+		if err := w.lookAt(ctx, w.cache.ladder.SliceAt(metric.Raw, start), w.written[start]); err != nil {
 			if away == nil {
 				away = make(map[int64]error)
 			}
 			away[start] = err
-			continue
 		}
-		x.complete = complete
 	}
 	return away
+}
+
+func (w *Writer) lookAt(ctx context.Context, s metric.Slice, x *written) (err error) {
+	if !x.complete {
+		x.complete, err = w.cache.complete(ctx, metric.Raw, s)
+	}
+	return err
+}
+
+// catchUp marks late all that this process has marked in slices that were ground before they were over: by a clock that was ahead,
+// be it this process's or another's. What was written after the run had read a block's mark is in no row, and what was deleted
+// with it has no mark.
+func (w *Writer) catchUp(ctx context.Context) error {
+	var again lateMarks
+	var back []storage.PlacedMark
+	var overtaken []*written
+	for _, start := range slices.Sorted(maps.Keys(w.written)) {
+		x := w.written[start]
+		if !x.overtaken() {
+			continue
+		}
+		overtaken = append(overtaken, x)
+		for _, m := range w.marksIn(w.cache.ladder.SliceAt(metric.Raw, start), x) {
+			again.add(storage.Mark{Start: m.Start, TimeMs: m.TimeMs, Kind: storage.MarkLate, Schedules: m.Schedules})
+			back = append(back, m)
+		}
+	}
+	if len(overtaken) == 0 {
+		return nil
+	}
+	if err := w.cache.Put(ctx, 0, metric.Raw, again.marks); err != nil {
+		return fmt.Errorf("mark late what is in slices that were ground before they were over: %w", err)
+	}
+	for _, x := range overtaken {
+		x.open, x.late, x.named = make(map[metric.ScheduleID]*openBlock), make(map[blockKey]lateRow), 0
+	}
+	w.stray = append(w.stray, back...) // the next flush takes back what this one cannot
+	slices.SortStableFunc(back, func(a, b storage.PlacedMark) int {
+		return cmp.Or(cmp.Compare(a.Partition.StartMs, b.Partition.StartMs), cmp.Compare(a.Partition.Shard, b.Partition.Shard))
+	})
+	for len(back) > 0 {
+		p, marks := back[0].Partition, []storage.Mark(nil)
+		for ; len(back) > 0 && back[0].Partition == p; back = back[1:] {
+			marks = append(marks, back[0].Mark)
+		}
+		if w.cache.store.DeleteMarks(ctx, 0, p, marks) == nil {
+			w.stray = slices.DeleteFunc(w.stray, func(m storage.PlacedMark) bool { return m.Partition == p })
+		}
+	}
+	return nil
+}
+
+// marksIn are the marks that this process has in the index of a slice: of open blocks as they are, and late ones.
+func (w *Writer) marksIn(s metric.Slice, x *written) (out []storage.PlacedMark) {
+	for _, id := range slices.Sorted(maps.Keys(x.open)) {
+		out = append(out, w.cache.own(storage.MarkOpen, metric.Raw, s, id, x.open[id].mark, 0))
+	}
+	for _, k := range slices.SortedFunc(maps.Keys(x.late), blockKey.compare) {
+		out = append(out, storage.PlacedMark{
+			Partition: w.cache.partition(metric.Raw, s, k.start),
+			Mark: storage.Mark{
+				Start: k.start, TimeMs: k.sliceMs, ID: x.late[k].id, Kind: storage.MarkLate,
+				DueMs: s.EndMs, Schedules: x.late[k].schedules,
+			},
+		})
+	}
+	return out
 }
 
 // missed says whether the run that a group of the slice relies on may have begun by nowMs.

@@ -371,8 +371,11 @@ func (in *Ingest) Seal(ctx context.Context) error {
 func (in *Ingest) Settle(ctx context.Context) error { return in.between(ctx, in.settle) }
 
 func (in *Ingest) settle(ctx context.Context) error {
-	if err := in.unfit(); err != nil && in.writer.Torn() {
-		return err
+	if err := in.unfit(); err != nil {
+		if in.writer.Owes() {
+			return err
+		}
+		return nil
 	}
 	return in.writer.Settle(ctx)
 }
