@@ -14,11 +14,15 @@ import (
 // 30 s a client that is slower than 17 kbit/s is given up.
 const progressBytes = 64 << 10
 
+// replyRate is how many bytes of a reply have it a second longer, where it must end by some time.
+const replyRate = 256 << 10
+
 // errStalled is answered 408.
 var errStalled = errors.New("the body stopped coming, or comes too slowly")
 
 // progress gives one direction of a connection the time that it may wait for its client: a window for each stretch of
-// progressBytes. What the server takes in between does not count.
+// progressBytes. What the server takes in between does not count. Unless whole is zero, all that is moved must be so by then, and
+// has a second more for each replyRate bytes.
 type progress struct {
 	clk      clock.Clock
 	window   time.Duration
@@ -26,6 +30,8 @@ type progress struct {
 
 	left  time.Duration // of the window
 	bytes int           // of the stretch
+	moved int64
+	whole time.Time
 }
 
 func newProgress(clk clock.Clock, window time.Duration, deadline func(time.Time) error) progress {
@@ -35,8 +41,13 @@ func newProgress(clk clock.Clock, window time.Duration, deadline func(time.Time)
 // move does what waits for the client.
 func (p *progress) move(do func() (int, error)) (int, error) {
 	began := p.clk.Now()
-	_ = p.deadline(began.Add(p.left)) // a test's ResponseWriter may have no deadlines
+	by := began.Add(p.left)
+	if last := p.whole.Add(time.Duration(p.moved/replyRate) * time.Second); !p.whole.IsZero() && last.Before(by) {
+		by = last
+	}
+	_ = p.deadline(by) // a test's ResponseWriter may have no deadlines
 	n, err := do()
+	p.moved += int64(n)
 	if p.bytes += n; p.bytes >= progressBytes {
 		p.bytes, p.left = 0, p.window
 	} else {
@@ -105,6 +116,14 @@ func (w *progressWriter) Write(p []byte) (written int, err error) {
 			return written, err
 		}
 	}
+}
+
+// SetWriteDeadline has the reply end soon after t, for http.ResponseController: a handler says by when what it holds must be free.
+func (w *progressWriter) SetWriteDeadline(t time.Time) error {
+	if w.whole = t; !t.IsZero() {
+		w.whole = t.Add(w.window)
+	}
+	return nil
 }
 
 // Flush implements http.Flusher.

@@ -16,6 +16,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/quern/quern/internal/admission"
 	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/ingest"
 )
@@ -315,5 +316,60 @@ func TestUnreadReplies(t *testing.T) {
 		require.Error(t, <-ended)
 		read(t, dial, progressBytes, 10*time.Second)
 		require.NoError(t, <-ended)
+	})
+}
+
+// TestSlowReadersOfQueries: the turn of a query is not held for as long as a client cares to read: the reply ends soon after the
+// query's time, unless it is read well.
+func TestSlowReadersOfQueries(t *testing.T) {
+	const timeout = 10 * time.Second
+	turns := Turns{Queries: admission.NewTurns(1, "queries", 0, admission.NewClients(nil), nil), QueryTimeout: timeout}
+	const count = 40
+	line := strings.Repeat("x", 1<<20)
+	var ended chan error
+	set := func(o *Options) {
+		ended = make(chan error, 1)
+		answer := func(out *lines, _ *http.Request) (err error) {
+			defer func() { ended <- err }()
+			for range count {
+				out.RawStr(line)
+				if err := out.end(); err != nil {
+					return err
+				}
+			}
+			return nil
+		}
+		o.Extra = []Registrar{registrar(func(mux *http.ServeMux) { mux.Handle("GET /query", turns.query(answer)) })}
+	}
+	inBubble(t, set, func(t *testing.T, dial func() net.Conn) {
+		read := func(piece int, pause time.Duration) (took time.Duration, err error) {
+			began := time.Now()
+			conn := dial()
+			fmt.Fprintf(conn, "GET /query HTTP/1.1\r\nHost: localhost\r\n\r\n")
+			go func() {
+				buf := make([]byte, piece)
+				for {
+					if _, err := io.ReadFull(conn, buf); err != nil {
+						return
+					}
+					time.Sleep(pause)
+				}
+			}()
+			err = <-ended
+			took = time.Since(began)
+			give, turned := turns.Queries.Take(t.Context(), "")
+			require.NoError(t, turned)
+			give()
+			_ = conn.Close()
+			return took, err
+		}
+		for _, pause := range []time.Duration{25 * time.Second, time.Second} {
+			took, err := read(progressBytes, pause)
+			require.Error(t, err)
+			require.Less(t, took, 2*(timeout+30*time.Second), pause)
+		}
+		took, err := read(progressBytes, 100*time.Millisecond)
+		require.NoError(t, err)
+		require.Greater(t, took, timeout+30*time.Second, "it has longer than that as long as it is read")
 	})
 }

@@ -88,7 +88,7 @@ func answering(turns *admission.Turns, timeout time.Duration, answer answerer, p
 			replyFailure(w, r, err)
 			return
 		}
-		r, end, err := begin(r, turns, timeout)
+		r, end, err := begin(w, r, turns, timeout)
 		if err != nil {
 			replyFailure(w, r, err)
 			return
@@ -114,8 +114,8 @@ func answering(turns *admission.Turns, timeout time.Duration, answer answerer, p
 	})
 }
 
-// begin takes a turn for a request, until end, within the timeout unless that is 0.
-func begin(r *http.Request, turns *admission.Turns, timeout time.Duration) (limited *http.Request, end func(), err error) {
+// begin takes a turn for a request, until end, within the timeout unless that is 0. Then the reply must end with it, or soon after.
+func begin(w http.ResponseWriter, r *http.Request, turns *admission.Turns, timeout time.Duration) (limited *http.Request, end func(), err error) {
 	cancel := func() {}
 	if timeout > 0 {
 		var ctx context.Context
@@ -126,6 +126,9 @@ func begin(r *http.Request, turns *admission.Turns, timeout time.Duration) (limi
 	if err != nil {
 		cancel()
 		return r, nil, err
+	}
+	if by, limited := r.Context().Deadline(); limited {
+		_ = http.NewResponseController(w).SetWriteDeadline(by) // a test's ResponseWriter may have no deadlines
 	}
 	return r, func() { give(); cancel() }, nil
 }

@@ -181,7 +181,7 @@ func (s *Server) aggregation(w http.ResponseWriter, r *http.Request) {
 		}
 	}
 	if waiting { // all marks are read
-		limited, end, err := begin(r, s.opts.Turns.Queries, s.opts.Turns.QueryTimeout)
+		limited, end, err := begin(w, r, s.opts.Turns.Queries, s.opts.Turns.QueryTimeout)
 		if err != nil {
 			replyFailure(w, limited, err)
 			return

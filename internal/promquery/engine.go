@@ -138,7 +138,7 @@ type planned struct {
 	plan *plan
 }
 
-// Exec implements promql.Query.
+// Exec implements promql.Query. It may be called once, and leaves a Statement without its expression.
 func (q *planned) Exec(ctx context.Context) *promql.Result {
 	if q.plan.refused != nil {
 		return &promql.Result{Err: q.plan.refused}
@@ -148,5 +148,7 @@ func (q *planned) Exec(ctx context.Context) *promql.Result {
 	for _, w := range q.plan.warnings.List() {
 		r.Warnings.Add(fmt.Errorf("%w: %s", annotations.PromQLWarning, w))
 	}
+	// A result is sent as slowly as its client reads: what the expression was compiled to is not held as long.
+	q.Query.Statement().(*parser.EvalStmt).Expr, q.plan = nil, nil
 	return r
 }

@@ -292,3 +292,22 @@ func (s *countingChunks) RawChunks(ctx context.Context, ids blocks.Range, fromMs
 		})
 	}
 }
+
+// TestAnAnswerHoldsNoExpression: what an expression was compiled to is free when it has been evaluated: its answer may be sent slowly.
+func TestAnAnswerHoldsNoExpression(t *testing.T) {
+	w := newWorld(t, "model", retention, midnight)
+	engine, queryable := New(w.q, Options{})
+	expr := "up{x=~`" + strings.Repeat(`\pL`, 300) + "`}"
+	before := heap()
+	q, err := engine.NewInstantQuery(t.Context(), queryable, nil, expr, time.UnixMilli(midnight))
+	require.NoError(t, err)
+	compiled := heap()
+	r := q.Exec(t.Context())
+	require.NoError(t, r.Err)
+	after := heap()
+	t.Logf("%d bytes compiled, %d left", compiled-before, int64(after)-int64(before))
+	require.Greater(t, compiled, before+1<<20)
+	require.Less(t, after, before+(compiled-before)/4)
+	runtime.KeepAlive(r)
+	q.Close()
+}

@@ -124,6 +124,10 @@ type answer struct {
 	// ignored are parameters of the request that the endpoint does not have.
 	ignored []string
 	close   func()
+	// by is when the reply must have ended, or soon after; zero is never.
+	by time.Time
+	// charged says that data is what the request was charged for.
+	charged bool
 }
 
 // answerer answers a request. An error that is no *failure is an internal one.
@@ -148,7 +152,9 @@ func (a *API) inTurn(do answerer) answerer {
 			defer cancel()
 			ctx = limited
 		}
-		return a.taking(r.WithContext(ctx), do)
+		ans, err = a.taking(r.WithContext(ctx), do)
+		ans.by, _ = ctx.Deadline()
+		return ans, err
 	}
 }
 
@@ -294,6 +300,12 @@ func (a *API) handler(do answerer) http.Handler {
 			w.Header().Set(deletedHeader, ans.deleted)
 			w.WriteHeader(http.StatusNoContent)
 			return
+		}
+		if !ans.charged { // for what was parsed, which is not held any more
+			admission.Discharge(r.Context())
+		}
+		if !ans.by.IsZero() {
+			_ = http.NewResponseController(w).SetWriteDeadline(ans.by) // a test's ResponseWriter may have no deadlines
 		}
 		reply(w, ans.data, warnings, infos)
 	})
@@ -516,7 +528,8 @@ func (a *API) series(r *http.Request) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
-	ans := answer{close: func() { _ = s.querier.Close() }}
+	q := s.querier
+	ans := answer{close: func() { _ = q.Close() }} // s has what was parsed
 	var sets []promstorage.SeriesSet
 	for _, matchers := range s.sets {
 		sets = append(sets, s.querier.Select(r.Context(), true, &s.hints, matchers...))
@@ -602,7 +615,7 @@ func (a *API) labelValues(r *http.Request) (answer, error) {
 
 // words puts together what is found for each of the selectors, sorted.
 func (s *selection) words(find func([]*labels.Matcher) ([]string, annotations.Annotations, error)) (answer, error) {
-	ans := answer{close: func() { _ = s.querier.Close() }}
+	ans := answer{close: func() { _ = s.querier.Close() }, charged: true}
 	sets := s.sets
 	if len(sets) == 0 {
 		sets = append(sets, nil)

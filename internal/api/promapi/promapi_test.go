@@ -534,3 +534,42 @@ func TestLongListsAreSentAsTheyAreMade(t *testing.T) {
 		require.Less(t, allocated, out.n/2, path)
 	}
 }
+
+// slow is a client that reads a reply late.
+type slow struct {
+	*httptest.ResponseRecorder
+	by      time.Time
+	reading func()
+}
+
+func (s *slow) SetWriteDeadline(t time.Time) error { s.by = t; return nil }
+
+func (s *slow) Write(p []byte) (int, error) {
+	s.reading()
+	return s.ResponseRecorder.Write(p)
+}
+
+// TestWhatAReplyHolds: while a reply is sent nothing is charged for what was parsed, and it must end with the query's time.
+func TestWhatAReplyHolds(t *testing.T) {
+	const room = 1 << 20
+	h := newAPI(t, func(o *Options) { o.Timeout = time.Hour })
+	for _, path := range []string{
+		"query?query=", "query_range?start=0&end=100&step=10&query=", "format_query?query=", "series?match[]=", "query_exemplars?query=",
+	} {
+		budget := admission.NewBudget(room, 0)
+		claim, other := budget.Claim(admission.Client{}), budget.Claim(admission.Client{})
+		target := "/api/v1/" + path + url.QueryEscape(`up{instance=~"a.*|b[a-z]+"}`)
+		r := httptest.NewRequestWithContext(admission.WithClaim(t.Context(), &claim), http.MethodGet, target, nil)
+		read := false
+		w := &slow{ResponseRecorder: httptest.NewRecorder(), reading: func() {
+			read = true
+			require.True(t, other.Grow(room), path)
+			other.Release()
+		}}
+		before := time.Now()
+		h.ServeHTTP(w, r)
+		require.Equal(t, http.StatusOK, w.Code, w.Body)
+		require.True(t, read)
+		require.WithinRange(t, w.by, before, time.Now().Add(time.Hour), path)
+	}
+}
