@@ -31,7 +31,9 @@ type Read struct {
 type Turns struct {
 	// Queries are answers of a bounded size; Exports go on for as long as there is something.
 	Queries, Exports *admission.Turns
-	// QueryTimeout is how long a query may take, its wait for a turn included; 0 is for ever.
+	// Status are those at a status without what waits, which can be seen while all queries are busy.
+	Status *admission.Turns
+	// QueryTimeout is how long a query or a status may take, its wait for a turn included; 0 is for ever.
 	QueryTimeout time.Duration
 }
 

@@ -88,7 +88,7 @@ type Options struct {
 	// Status answers GET /api/v1/status/aggregation; Ladder names its buckets.
 	Status StatusProvider
 	Ladder metric.Ladder
-	// Turns are those at reading, of which a status takes one that is asked for what waits. The default bounds nothing.
+	// Turns are those at reading, of which a status takes one. The default bounds nothing.
 	Turns Turns
 	// Ready says why the process cannot serve, nil when it can. The default is always
 	// ready.

@@ -267,6 +267,14 @@ type statusOf struct {
 
 func (s statusOf) AggregationStatus(context.Context, bool) (Status, error) { return s.status, s.err }
 
+// endlessStatus has marks without end.
+type endlessStatus struct{}
+
+func (endlessStatus) AggregationStatus(ctx context.Context, _ bool) (Status, error) {
+	<-ctx.Done()
+	return Status{}, ctx.Err()
+}
+
 func TestAggregationStatus(t *testing.T) {
 	serve := func(p statusOf) *httptest.ResponseRecorder {
 		return get(t, newServer(t, func(o *Options) { o.Status = p }), "GET", "/api/v1/status/aggregation")
@@ -335,6 +343,25 @@ func TestAggregationStatus(t *testing.T) {
 	for range 3 {
 		free := newServer(t, func(o *Options) { o.Status, o.Turns = statusOf{}, Turns{Queries: turns} })
 		require.Equal(t, 200, get(t, free, "GET", "/api/v1/status/aggregation?waiting=true").Code)
+	}
+
+	// So has what is outstanding, of which the marks are read too: one of its own, so that it can be seen while all queries are busy.
+	own := admission.NewTurns(1, "status", 0, admission.NewClients(nil), nil)
+	give, err = own.Take(t.Context(), "")
+	require.NoError(t, err)
+	limited := Turns{Queries: turns, Status: own, QueryTimeout: time.Millisecond}
+	queued := newServer(t, func(o *Options) { o.Status, o.Turns = statusOf{}, limited })
+	require.Equal(t, 503, get(t, queued, "GET", "/api/v1/status/aggregation").Code)
+	require.Equal(t, 200, get(t, queued, "GET", "/api/v1/status/aggregation?waiting=true").Code)
+	give()
+	for range 3 {
+		require.Equal(t, 200, get(t, queued, "GET", "/api/v1/status/aggregation").Code)
+	}
+	endless := newServer(t, func(o *Options) { o.Status, o.Turns = endlessStatus{}, limited })
+	for range 2 {
+		w = get(t, endless, "GET", "/api/v1/status/aggregation")
+		require.Equal(t, 503, w.Code)
+		require.Contains(t, w.Body.String(), "took longer")
 	}
 
 	require.Equal(t, 503, serve(statusOf{err: storage.ErrUnavailable}).Code)

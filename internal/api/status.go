@@ -180,15 +180,16 @@ func (s *Server) aggregation(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 	}
-	if waiting { // all marks are read
-		limited, end, err := begin(w, r, s.opts.Turns.Queries, s.opts.Turns.QueryTimeout)
-		if err != nil {
-			replyFailure(w, limited, err)
-			return
-		}
-		defer end()
-		r = limited
+	turns := s.opts.Turns.Status
+	if waiting { // all marks are read, not only those that are overdue
+		turns = s.opts.Turns.Queries
 	}
+	r, end, err := begin(w, r, turns, s.opts.Turns.QueryTimeout)
+	if err != nil {
+		replyFailure(w, r, err)
+		return
+	}
+	defer end()
 	st, err := s.opts.Status.AggregationStatus(r.Context(), waiting)
 	if err = tookTooLong(r, err); err != nil {
 		code, retryAfter := failure(r.Context(), err)

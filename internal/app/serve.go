@@ -1,6 +1,7 @@
 package app
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -25,6 +26,13 @@ import (
 
 // drainTime is how long requests under way may take to end, once the process has said for long enough that it ends.
 const drainTime = 10 * time.Second
+
+const (
+	// statusTurns is how many statuses are read at once: two, so that one client leaves room for another.
+	statusTurns = 2
+	// aggregatorTimeout is that of reads where a process has no flags for queries.
+	aggregatorTimeout = 2 * time.Minute
+)
 
 // Serve takes reports, grinds them and answers queries in this process until ctx is
 // done, then drains: no new requests, those under way are answered, what was taken is
@@ -229,12 +237,15 @@ func (s *server) build(ctx context.Context) error {
 			CheckHost: s.onLoopback || len(s.cfg.AllowedHosts) > 0, Hosts: s.cfg.AllowedHosts, CORS: s.cfg.CORSOrigin,
 		},
 	}
-	// An aggregator has no flags for queries, and one turn: at reading what waits.
+	// An aggregator has no flags for queries, and beside those at the status one turn: at reading what waits.
+	timeout := cmp.Or(s.cfg.Query.Timeout, aggregatorTimeout)
+	turnsAt := func(name string, n int) *admission.Turns {
+		return admission.NewTurns(max(n, 1), name, timeout, s.clients, s.metrics)
+	}
 	turns := api.Turns{
-		Queries: admission.NewTurns(max(s.cfg.Query.Concurrency, 1), "queries", s.cfg.Query.Timeout, s.clients, s.metrics),
-		Exports: admission.NewTurns(max(s.cfg.Query.Exports, 1), "exports", s.cfg.Query.Timeout, s.clients, s.metrics),
+		Queries: turnsAt("queries", s.cfg.Query.Concurrency), Exports: turnsAt("exports", s.cfg.Query.Exports), Status: turnsAt("status", statusTurns),
 
-		QueryTimeout: s.cfg.Query.Timeout,
+		QueryTimeout: timeout,
 	}
 	opts.Turns = turns
 	if s.roles.ingest {
