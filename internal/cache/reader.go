@@ -153,17 +153,9 @@ func (c *Cache) Read(ctx context.Context, p storage.IndexPartition) iter.Seq2[*W
 // if it is damaged.
 var ErrUseTable = errors.New("the cache cannot serve the block")
 
-// Samples fills set with what the cache holds for raw work.
-func (c *Cache) Samples(ctx context.Context, w *Work, set *blocks.SampleSet) error {
-	return c.load(ctx, w, set.Add)
-}
-
-// Rollups fills set with what the cache holds for work of a roll-up bucket.
-func (c *Cache) Rollups(ctx context.Context, w *Work, set *blocks.RollupSet) error {
-	return c.load(ctx, w, set.Add)
-}
-
-func (c *Cache) load(ctx context.Context, w *Work, add func([]byte) error) error {
+// Load calls add with each chunk that the cache holds for work, by ID. ErrCorrupt is ErrUseTable too; any other error of add
+// ends it, and is returned.
+func (c *Cache) Load(ctx context.Context, w *Work, add func(chunk []byte) error) error {
 	chunks, err := c.store.CacheBlock(ctx, w.CacheKey())
 	if errors.Is(err, storage.ErrCorrupt) {
 		return fmt.Errorf("%w: %w", ErrUseTable, err)
@@ -175,8 +167,12 @@ func (c *Cache) load(ctx context.Context, w *Work, add func([]byte) error) error
 		return err
 	}
 	for _, ch := range chunks {
-		if err := add(ch.Data); err != nil {
+		err := add(ch.Data)
+		if errors.Is(err, storage.ErrCorrupt) {
 			return fmt.Errorf("%w: chunk %s: %w", ErrUseTable, ch.ID, err)
+		}
+		if err != nil {
+			return err
 		}
 	}
 	return nil

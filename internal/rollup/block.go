@@ -87,8 +87,8 @@ func (g *grind) compute(ctx context.Context, w *cache.Work, v recovery.Verdict) 
 // read has the block read from its cache, or from the table below where the cache
 // cannot serve. Both count as queries of blocks (invariant 6). That the cache is damaged costs no more
 // than that, but is counted and told of.
-func (g *grind) read(ctx context.Context, w *cache.Work, reset func(blocks.Range), fromCache, fromTable func() error) error {
-	reset(w.Block)
+func (g *grind) read(ctx context.Context, w *cache.Work, reset func(), fromCache, fromTable func() error) error {
+	reset()
 	err := cache.ErrUseTable
 	if w.Fresh() {
 		g.tally.blockQueries.Add(1)
@@ -98,31 +98,63 @@ func (g *grind) read(ctx context.Context, w *cache.Work, reset func(blocks.Range
 		if errors.Is(err, storage.ErrCorrupt) {
 			g.run.damaged(ctx, w, tableCache, 1, fmt.Errorf("%w, and the table below is read: slice %s", err, w.Slice))
 		}
-		reset(w.Block)
+		reset()
 		g.tally.blockQueries.Add(1)
 		err = fromTable()
 	}
-	g.rows = g.rows[:0]
-	g.grinder.Reset()
 	return err
 }
 
+// errTooMany says that a part of a block has more samples than are held at a time.
+var errTooMany = errors.New("too many samples at a time")
+
+// fromSamples grinds a block in one, as the cache or the table has it, unless it has more samples than are held at a time.
+// Then it reads the table once for each part of the block. A part of one schedule is ground whatever it has: at most one sample
+// for each millisecond of the slice, and as much again until duplicates are dropped.
 func (g *grind) fromSamples(ctx context.Context, w *cache.Work) error {
+	g.rows = g.rows[:0]
+	g.grinder.Reset()
 	var left damage
-	if err := g.read(ctx, w, g.samples.Reset,
-		func() error { return g.run.cache.Samples(ctx, w, &g.samples) },
-		func() error { return g.readRaw(ctx, w, &left) },
-	); err != nil {
-		return err
-	}
 	only := w.Schedules()
-	for id, samples := range g.samples.Series() {
-		if !asked(only, id) {
+	for part := w.Block; part.Start < w.Block.End; {
+		reset := func() {
+			g.samples.Reset(part)
+			if only != nil {
+				g.samples.Only(only, w.Slice.StartMs, w.Slice.EndMs)
+			}
+		}
+		add := func(chunk []byte) error {
+			if err := g.samples.Add(chunk); err != nil {
+				return err
+			}
+			if g.samples.Len() > g.run.opts.Samples && part.Len() > 1 {
+				return errTooMany
+			}
+			return nil
+		}
+		fromTable := func() error { return g.readRaw(ctx, w, part, add, &left) }
+		var err error
+		if part == w.Block {
+			err = g.read(ctx, w, reset, func() error { return g.run.cache.Load(ctx, w, add) }, fromTable)
+		} else {
+			reset()
+			g.tally.blockQueries.Add(1)
+			err = fromTable()
+		}
+		if errors.Is(err, errTooMany) {
+			part.End = part.Start + metric.ScheduleID(part.Len()/2)
 			continue
 		}
-		if r, ok := g.grinder.Samples(samples); ok || w.Late() {
-			g.rows = append(g.rows, metric.RollupRow{Schedule: id, TimeMs: w.Slice.StartMs, Rollup: r})
+		if err != nil {
+			return err
 		}
+		for id, samples := range g.samples.Series() {
+			if r, ok := g.grinder.Samples(samples); ok || w.Late() {
+				g.rows = append(g.rows, metric.RollupRow{Schedule: id, TimeMs: w.Slice.StartMs, Rollup: r})
+			}
+		}
+		// The next part is tried twice as large: one schedule may have had nearly all.
+		part = blocks.Range{Start: part.End, End: min(part.End+2*metric.ScheduleID(part.Len()), w.Block.End)}
 	}
 	if left.n == 0 {
 		return g.closeGaps(ctx, w)
@@ -133,15 +165,18 @@ func (g *grind) fromSamples(ctx context.Context, w *cache.Work) error {
 	return g.keepFuller(ctx, w, func(id metric.ScheduleID) bool { return slices.Contains(left.groups, blocks.Of(id, size).Start) })
 }
 
-// readRaw reads the block's raw chunks, and leaves out those that are damaged. What the store itself cannot read
+// readRaw reads the raw chunks of a part of the block, and leaves out those that are damaged. What the store itself cannot read
 // is an error: nobody knows which chunks that are, or how many.
-func (g *grind) readRaw(ctx context.Context, w *cache.Work, left *damage) error {
-	for ch, err := range g.run.store.RawChunks(ctx, w.Block, w.Slice.StartMs, w.Slice.EndMs) {
+func (g *grind) readRaw(ctx context.Context, w *cache.Work, part blocks.Range, add func(chunk []byte) error, left *damage) error {
+	for ch, err := range g.run.store.RawChunks(ctx, part, w.Slice.StartMs, w.Slice.EndMs) {
 		if err != nil {
 			return fmt.Errorf("read raw samples of block %d: %w", w.Block.Start, err)
 		}
-		if err := g.samples.Add(ch.Data); err != nil {
+		switch err := add(ch.Data); {
+		case errors.Is(err, storage.ErrCorrupt):
 			left.add(ch.Group, ch.ID, err)
+		case err != nil:
+			return err
 		}
 	}
 	return nil
@@ -149,12 +184,14 @@ func (g *grind) readRaw(ctx context.Context, w *cache.Work, left *damage) error 
 
 func (g *grind) fromRollups(ctx context.Context, w *cache.Work) error {
 	var left damage
-	if err := g.read(ctx, w, g.rollups.Reset,
-		func() error { return g.run.cache.Rollups(ctx, w, &g.rollups) },
+	if err := g.read(ctx, w, func() { g.rollups.Reset(w.Block) },
+		func() error { return g.run.cache.Load(ctx, w, g.rollups.Add) },
 		func() error { return g.readRollups(ctx, w, &left) },
 	); err != nil {
 		return err
 	}
+	g.rows = g.rows[:0]
+	g.grinder.Reset()
 	only := w.Schedules()
 	for id, rows := range g.rollups.Series() {
 		if !asked(only, id) {

@@ -53,9 +53,24 @@ type damage struct {
 	n      int
 	names  []string
 	groups []metric.ScheduleID
+	chunks map[damagedChunk]struct{}
 }
 
+type damagedChunk struct {
+	group metric.ScheduleID
+	id    blocks.ID
+}
+
+// add adds a chunk, once: it is met for each part of the block that is read.
 func (d *damage) add(group metric.ScheduleID, id blocks.ID, err error) {
+	c := damagedChunk{group, id}
+	if _, ok := d.chunks[c]; ok {
+		return
+	}
+	if d.chunks == nil {
+		d.chunks = make(map[damagedChunk]struct{})
+	}
+	d.chunks[c] = struct{}{}
 	if !slices.Contains(d.groups, group) {
 		d.groups = append(d.groups, group)
 	}

@@ -57,6 +57,10 @@ const mostAway = 8
 type Options struct {
 	// Parallel is the number of blocks ground at once. The default is one for each processor.
 	Parallel int
+	// Samples is how many samples of a block are held at a time; a block with more is ground in parts, for each of which its
+	// table is read again. The default is 4 million, which take some 200 MB, and fewer where more than 8 blocks are ground at
+	// once: 32 million for all together.
+	Samples int
 	// Attempts is how often a block is tried within a run before it is put off. The default is 3.
 	Attempts int
 	// Backoff is the wait before the second attempt; it doubles. The default is 100ms.
@@ -70,6 +74,9 @@ type Options struct {
 func (o *Options) ensureDefaults() {
 	if o.Parallel == 0 {
 		o.Parallel = runtime.GOMAXPROCS(0)
+	}
+	if o.Samples == 0 {
+		o.Samples = min(4<<20, 32<<20/o.Parallel)
 	}
 	if o.Attempts == 0 {
 		o.Attempts = 3
