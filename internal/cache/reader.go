@@ -148,7 +148,7 @@ func (c *Cache) Read(ctx context.Context, p storage.IndexPartition) iter.Seq2[*W
 	}
 }
 
-// ErrUseTable says that the cache cannot serve a block: it is gone, damaged, or not
+// ErrUseTable says that the cache cannot serve a block: it is gone, damaged, too large, or not
 // known to be whole. The table below holds the same and more. It wraps storage.ErrCorrupt too
 // if it is damaged.
 var ErrUseTable = errors.New("the cache cannot serve the block")
@@ -157,7 +157,7 @@ var ErrUseTable = errors.New("the cache cannot serve the block")
 // ends it, and is returned.
 func (c *Cache) Load(ctx context.Context, w *Work, add func(chunk []byte) error) error {
 	chunks, err := c.store.CacheBlock(ctx, w.CacheKey())
-	if errors.Is(err, storage.ErrCorrupt) {
+	if errors.Is(err, storage.ErrCorrupt) || errors.Is(err, storage.ErrTooLarge) {
 		return fmt.Errorf("%w: %w", ErrUseTable, err)
 	}
 	if err == nil && (len(chunks) == 0 || len(chunks) != w.chunks()) {

@@ -52,6 +52,8 @@ var (
 	// ErrCorrupt marks stored bytes that cannot be read back. It is the chunk codecs'
 	// own, so that there is one to ask for.
 	ErrCorrupt = blocks.ErrCorrupt
+	// ErrTooLarge: there is more than is read in one piece.
+	ErrTooLarge = errors.New("too large to be read in one piece")
 	// ErrConflict: somebody else holds what was asked for.
 	ErrConflict = errors.New("held by another")
 	// ErrFenced: a newer fence has been given out; the holder of this one must stop.
@@ -190,6 +192,9 @@ type RawChunk struct {
 	SliceMs int64
 	Chunk
 }
+
+// MaxCacheBytes is up to how many bytes a cache partition is read.
+const MaxCacheBytes = 64 << 20
 
 // CacheKey names a partition of metrics_cache: one block in one slice.
 type CacheKey struct {
@@ -426,7 +431,8 @@ type Runs interface {
 	// FirstMark is the key of an index partition's first mark that is not before from; ok is false if there is none. What
 	// lies before from, and after the mark, costs nothing. The zero from is before all.
 	FirstMark(ctx context.Context, p IndexPartition, from MarkKey) (k MarkKey, ok bool, err error)
-	// CacheBlock is the chunks of a cache partition by ID; none is no error.
+	// CacheBlock is the chunks of a cache partition by ID; none is no error. ErrTooLarge when they have more than about
+	// MaxCacheBytes, as nothing bounds how often the same samples are sent: the table, which has them too, is read chunk by chunk.
 	CacheBlock(ctx context.Context, k CacheKey) ([]Chunk, error)
 	// WriteRollups upserts rows of a roll-up table. Rows are sorted by schedule, then time.
 	WriteRollups(ctx context.Context, f Fence, level metric.Bucket, rows []metric.RollupRow) error

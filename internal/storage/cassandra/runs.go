@@ -96,9 +96,13 @@ type cacheRow struct {
 // CacheBlock implements storage.Runs.
 func (s *Store) CacheBlock(ctx context.Context, k storage.CacheKey) ([]storage.Chunk, error) {
 	var out []storage.Chunk
+	size := 0
 	for r, err := range rows[cacheRow](ctx, s.session, fewRows, stmt(cqlReadCache, int(k.Bucket), k.StartMs, int64(k.Start))) {
 		if err != nil {
 			return nil, named("cache block", err)
+		}
+		if size += len(r.Data); size > storage.MaxCacheBytes {
+			return nil, named("cache block", storage.ErrTooLarge)
 		}
 		out = append(out, storage.Chunk{ID: blocks.ID(r.ID), Data: r.Data})
 	}

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"iter"
-	"math"
 
 	lsm "github.com/cockroachdb/pebble/v2"
 
@@ -260,7 +259,10 @@ func (s *Store) CacheBlock(ctx context.Context, k storage.CacheKey) ([]storage.C
 		return nil, err
 	}
 	block := cacheBlockKey(k)
-	p, err := s.readPage(block, after(block), math.MaxInt, nil)
+	p, err := s.readPage(block, after(block), storage.MaxCacheBytes, nil)
+	if err == nil && p.next != nil {
+		err = storage.ErrTooLarge
+	}
 	if err != nil {
 		return nil, convert(op, err)
 	}

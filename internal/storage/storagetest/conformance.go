@@ -10,6 +10,7 @@ import (
 	"reflect"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -79,6 +80,7 @@ func Run(t *testing.T, open OpenFunc, missing ...Missing) {
 		{"LargeBatch", (*suite).largeBatch, nil},
 		{"ChunksAreOrdered", (*suite).chunksAreOrdered, nil},
 		{"ReceiverOwnsBytes", (*suite).receiverOwnsBytes, nil},
+		{"CacheBlockTooLarge", (*suite).cacheBlockTooLarge, nil},
 		{"CacheBlockDeleteIsExact", (*suite).cacheBlockDeleteIsExact, nil},
 		{"MarkFields", (*suite).markFields, nil},
 		{"MarksAreOrderedOverPages", (*suite).marksAreOrderedOverPages, nil},
@@ -353,6 +355,22 @@ func (s *suite) receiverOwnsBytes() {
 		require.Equal(s, "before", string(raws[0].Data))
 		copy(raws[0].Data, "spoilt")
 	}
+}
+
+func (s *suite) cacheBlockTooLarge() {
+	k := storage.CacheKey{SliceKey: storage.SliceKey{StartMs: at(6)}, Start: 256}
+	data := strings.Repeat("x", 1<<20)
+	for range storage.MaxCacheBytes>>20 - 1 {
+		s.write(&storage.Batch{Cache: []storage.CacheChunk{{CacheKey: k, Chunk: s.chunk(data)}}})
+	}
+	require.Len(s, s.cacheBlock(k), storage.MaxCacheBytes>>20-1)
+	for range 2 {
+		s.write(&storage.Batch{Cache: []storage.CacheChunk{{CacheKey: k, Chunk: s.chunk(data)}}})
+	}
+	_, err := s.store.CacheBlock(s.ctx, k)
+	require.ErrorIs(s, err, storage.ErrTooLarge)
+	require.NoError(s, s.store.DeleteCacheBlock(s.ctx, s.acquire(0, "w").Fence, k))
+	require.Empty(s, s.cacheBlock(k))
 }
 
 func (s *suite) cacheBlockDeleteIsExact() {

@@ -302,8 +302,12 @@ func (m *LWWModel) CacheBlock(ctx context.Context, k storage.CacheKey) ([]storag
 	defer m.mu.Unlock()
 	var out []storage.Chunk
 	if p := m.rows.cache[k]; p != nil {
+		size := 0
 		for id, c := range p.chunks {
 			if c.us > p.deletedUs {
+				if size += len(c.data); size > storage.MaxCacheBytes {
+					return nil, storage.ErrTooLarge
+				}
 				out = append(out, storage.Chunk{ID: id, Data: bytes.Clone(c.data)})
 			}
 		}

@@ -570,7 +570,11 @@ func (m *Model) CacheBlock(ctx context.Context, k storage.CacheKey) ([]storage.C
 	}
 	defer m.mu.Unlock()
 	var out []storage.Chunk
+	size := 0
 	for id, data := range m.cache[k] {
+		if size += len(data); size > storage.MaxCacheBytes {
+			return nil, storage.ErrTooLarge
+		}
 		out = append(out, storage.Chunk{ID: id, Data: bytes.Clone(data)})
 	}
 	slices.SortFunc(out, func(a, b storage.Chunk) int { return a.ID.Compare(b.ID) })
