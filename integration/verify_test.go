@@ -82,13 +82,15 @@ func TestVerify(t *testing.T) {
 
 	said = verified(t, p, 1, "--start", "-1h", "--repair")
 	assert.Contains(t, said, "3 series in 3 slices are ground again; their rows are right: 1s with the run after ")
-	assert.Contains(t, said, "1 rows have no samples in raw, and stay: --repair --take-back takes such rows back\n")
+	assert.Contains(t, said, "1 rows have no samples in raw, and stay: --repair --take-back takes such rows back, from a server with --enable-admin-api\n")
 	process.Eventually(t, "the repair of all but one", func() error {
 		if err := sent.Check(p); err == nil || strings.Count(err.Error(), "\n") > 0 || !strings.Contains(err.Error(), "surplus") {
 			return fmt.Errorf("not yet: %w", err)
 		}
 		return nil
 	})
+	p.Stop()
+	p = serve(t, dir, append(slices.Clone(seconds), "--enable-admin-api")...)
 	verified(t, p, 1, "--start", "-1h", "--repair", "--take-back")
 	process.Eventually(t, "the repair", func() error { return sent.Check(p) })
 	assert.Regexp(t, `\n1s: \d+ rows compared, 0 differ\n2s: \d+ rows compared, 0 differ\n4s: \d+ rows compared, 0 differ\n$`,

@@ -27,11 +27,13 @@ type Operate struct {
 	reaggregator *reaggregate.Reaggregator
 	clock        clock.Clock
 	turns        Turns
+	takeBack     bool
 }
 
 // NewOperate makes the endpoints; clk is what "now" in a request means. Without a Reaggregator nobody may have rows computed again.
-func NewOperate(x *explain.Explainer, r *reaggregate.Reaggregator, clk clock.Clock, turns Turns) *Operate {
-	return &Operate{explainer: x, reaggregator: r, clock: clk, turns: turns}
+// takeBack lets clients have rows taken back, which may be all that is left of a time: it is as deleting is.
+func NewOperate(x *explain.Explainer, r *reaggregate.Reaggregator, takeBack bool, clk clock.Clock, turns Turns) *Operate {
+	return &Operate{explainer: x, reaggregator: r, clock: clk, turns: turns, takeBack: takeBack}
 }
 
 // Register implements Registrar. What changes something is for POST only.
@@ -96,6 +98,9 @@ func (h *Operate) reaggregate(out *lines, r *http.Request) error {
 		if takeBack, err = strconv.ParseBool(s); err != nil {
 			return badParameter("take_back", s, "true or false")
 		}
+	}
+	if takeBack && !h.takeBack {
+		return &forbiddenError{"take_back, by which rows are deleted, is turned off: start the server with --enable-admin-api"}
 	}
 	sum, err := h.reaggregator.Run(r.Context(), selectors, startMs, endMs, takeBack, func(p reaggregate.Progress) error {
 		if err := out.document(p); err != nil {

@@ -28,6 +28,10 @@ import (
 
 // operateServer serves an empty store with one series, cpu, at readNow.
 func operateServer(t *testing.T) (*httptest.Server, *storagetest.Faulty) {
+	return operateServerWith(t, false)
+}
+
+func operateServerWith(t *testing.T, takeBack bool) (*httptest.Server, *storagetest.Faulty) {
 	clk := clock.NewSimulated(readNow)
 	store := storagetest.NewFaulty(storagetest.NewModel(storage.Settings{
 		Ladder: metric.DefaultLadder(), GroupSize: 8, IndexPartitions: 1, Epochs: blocks.Epochs{{BlockSize: 8}},
@@ -37,7 +41,7 @@ func operateServer(t *testing.T) (*httptest.Server, *storagetest.Faulty) {
 	c := cache.New(store, clk, 1, cache.DefaultTiming())
 	r := recovery.New(store, c, clk, recovery.Options{})
 	server, err := New(Options{Clock: clk, Logger: slog.New(slog.DiscardHandler), Extra: []Registrar{
-		NewOperate(explain.New(store, index, c, r, clk), reaggregate.New(store, index, c, clk, slog.New(slog.DiscardHandler)), clk, Turns{}),
+		NewOperate(explain.New(store, index, c, r, clk), reaggregate.New(store, index, c, clk, slog.New(slog.DiscardHandler)), takeBack, clk, Turns{}),
 	}})
 	require.NoError(t, err)
 	hs := httptest.NewServer(server)
@@ -85,6 +89,33 @@ func TestReaggregate(t *testing.T) {
 			{"level":"1h","by":1763730120000},{"level":"6h","by":1763748120000},{"level":"24h","by":1763769720000}]}`, lines[1])
 	}
 	require.Len(t, marksIn(t, store), 2, "asked twice is marked once")
+}
+
+// TestTakeBackIsForAdmins: rows that are taken back may be all that is left, so strangers cannot.
+func TestTakeBackIsForAdmins(t *testing.T) {
+	hs, store := operateServer(t)
+	ask := func(hs *httptest.Server, takeBack string) (int, string) {
+		form := url.Values{"match[]": {"cpu"}, "start": {"-3h"}, "end": {"-1h"}, "take_back": {takeBack}}
+		code, body, _ := request(t, http.MethodPost, hs.URL+"/api/v1/reaggregate", form.Encode())
+		return code, body
+	}
+	code, body := ask(hs, "true")
+	require.Equal(t, http.StatusForbidden, code, body)
+	require.Contains(t, body, "--enable-admin-api")
+	require.Empty(t, marksIn(t, store))
+	code, body = ask(hs, "false")
+	require.Equal(t, http.StatusOK, code, body)
+	for _, m := range marksIn(t, store) {
+		require.Equal(t, storage.MarkLate, m.Kind)
+	}
+
+	hs, store = operateServerWith(t, true)
+	code, body = ask(hs, "true")
+	require.Equal(t, http.StatusOK, code, body)
+	require.Len(t, marksIn(t, store), 2)
+	for _, m := range marksIn(t, store) {
+		require.Equal(t, storage.MarkTakeBack, m.Kind)
+	}
 }
 
 // GET, which anything may do without being asked, changes nothing.

@@ -173,7 +173,7 @@ func TestSwitchedOff(t *testing.T) {
 	require.Equal(t, 403, w.Code)
 	require.Contains(t, w.Body.String(), "--enable-import")
 
-	s = newServer(t, func(o *Options) { o.Extra = []Registrar{NewOperate(nil, nil, o.Clock, Turns{})} })
+	s = newServer(t, func(o *Options) { o.Extra = []Registrar{NewOperate(nil, nil, false, o.Clock, Turns{})} })
 	w = ask(t, s, "POST", here+reaggregatePath, "match[]=x")
 	require.Equal(t, 403, w.Code)
 	require.Contains(t, w.Body.String(), "--enable-reaggregate")

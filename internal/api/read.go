@@ -159,12 +159,23 @@ func replyFailure(w http.ResponseWriter, r *http.Request, err error) {
 		replyError(w, http.StatusBadRequest, bad.Message)
 		return
 	}
+	var forbidden *forbiddenError
+	if errors.As(err, &forbidden) {
+		replyError(w, http.StatusForbidden, forbidden.message)
+		return
+	}
 	code, retryAfter := failure(r.Context(), err)
 	if retryAfter != "" {
 		w.Header().Set("Retry-After", retryAfter)
 	}
 	replyError(w, code, err.Error())
 }
+
+// forbiddenError is about what a flag has turned off.
+type forbiddenError struct{ message string }
+
+// Error implements error.
+func (e *forbiddenError) Error() string { return e.message }
 
 // stream writes a line for each value of a result.
 func stream[T any](out *lines, res *query.Result[T], line func(out *lines, v *T)) error {

@@ -30,7 +30,7 @@ func (s *setup) operate(e *engine, turns api.Turns) api.Registrar {
 	}
 	return api.NewOperate(
 		explain.New(e.store, e.index, e.cache, e.recovery, s.clk),
-		again, s.clk, turns,
+		again, s.cfg.EnableAdminAPI, s.clk, turns,
 	)
 }
 

@@ -110,6 +110,6 @@ func printVerified(out io.Writer, s *verify.Summary, limit int) {
 		fmt.Fprintf(out, "%d rows cannot be repaired yet, the first is %s\n", r.Ahead, r.AheadFirst)
 	}
 	if r.Surplus > 0 {
-		fmt.Fprintf(out, "%d rows have no samples in raw, and stay: --repair --take-back takes such rows back\n", r.Surplus)
+		fmt.Fprintf(out, "%d rows have no samples in raw, and stay: --repair --take-back takes such rows back, from a server with --enable-admin-api\n", r.Surplus)
 	}
 }

@@ -168,7 +168,7 @@ func ingestFlags() []cli.Flag {
 	return []cli.Flag{
 		boolean(catServer, "enable-import", true, "let clients import history, which overwrites samples as old as they are kept"),
 		boolean(catServer, "enable-reaggregate", true, "let clients have roll-ups computed again"),
-		boolean(catServer, "enable-admin-api", false, "let clients delete series, by Prometheus' administrative API, and confirm the clock from other machines"),
+		boolean(catServer, "enable-admin-api", false, "let clients delete series, by Prometheus' administrative API, take back rows that have no raw samples, and confirm the clock from other machines"),
 		futureLimitFlag(),
 		str(catIngest, "group-commit", "", "how long a report waits for others to be made durable together with (default: 100ms over Cassandra, else 0)"),
 		str(catIngest, "prometheus-source", "instance,host,node,pod,job", "`LABEL,…` of remote write and import that name a series' source, best first"),

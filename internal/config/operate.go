@@ -67,7 +67,7 @@ func ReaggregateFlags() []cli.Flag {
 }
 
 func takeBackFlag(category string) cli.Flag {
-	return boolean(category, "take-back", false, "take back the rows of series that have no raw samples there")
+	return boolean(category, "take-back", false, "take back the rows of series that have no raw samples there; the server wants --enable-admin-api for it")
 }
 
 // ExplainFlags are the flags of `quern explain`.
