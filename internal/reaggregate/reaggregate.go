@@ -7,7 +7,8 @@
 //  3. A series without samples in a slice keeps the row that it has, unless it is asked for to be taken back: raw may have lost
 //     samples, or never have had those that a migrated row is of.
 //  4. Bounded: one batch of marks is in memory at a time, and the ids of the series. Who asks again for what has not been
-//     ground since adds no marks.
+//     ground since adds no marks, and whatever choices of a block's series are asked for, it has a few marks for each slice:
+//     then one that stands for the whole block. Marks by which rows are taken back name what they are for, always.
 package reaggregate
 
 import (
@@ -17,6 +18,7 @@ import (
 	"log/slog"
 	"math"
 	"slices"
+	"sync"
 
 	"github.com/cespare/xxhash/v2"
 
@@ -35,6 +37,45 @@ const (
 	// MaxBlocks bounds one request: so many marks are what a run can read and delete in a few minutes.
 	MaxBlocks = 4_000_000
 )
+
+const (
+	// maxChoices are the choices of series of a block and slice that have a mark each, and maxPlaces the blocks and slices of which
+	// they are known, 48 bytes each. Beyond either the whole block is marked.
+	maxChoices = 4
+	maxPlaces  = 1 << 18
+)
+
+// place is a block in a raw slice.
+type place struct {
+	start   metric.ScheduleID
+	sliceMs int64
+}
+
+// choices are those that have been marked in the raw slice that is current.
+type choices struct {
+	mu  sync.Mutex
+	in  int64
+	ids map[place][]blocks.ID
+}
+
+// narrow says whether a mark may name its schedules, rather than stand for the whole block. in is the slice that is current.
+func (c *choices) narrow(in int64, m *storage.Mark) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.in != in {
+		c.in, c.ids = in, make(map[place][]blocks.ID)
+	}
+	at := place{m.Start, m.TimeMs}
+	known, ok := c.ids[at]
+	switch {
+	case slices.Contains(known, m.ID):
+		return true
+	case len(known) == maxChoices, !ok && len(c.ids) == maxPlaces:
+		return false
+	}
+	c.ids[at] = append(known, m.ID)
+	return true
+}
 
 // Progress is how far a request is. A block of PBS schedules counts once for each slice.
 type Progress struct {
@@ -77,6 +118,7 @@ type Reaggregator struct {
 	cache  *cache.Cache
 	clk    clock.Clock
 	log    *slog.Logger
+	chosen choices
 }
 
 // New makes one for the series of an index. The cache is to be the process's only one over the store; log hears of each
@@ -211,13 +253,18 @@ func (j *job) slice(ctx context.Context, s metric.Slice) error {
 		return nil
 	}
 	j.Slices.Marked++
+	in := j.ladder.SliceAt(metric.Raw, now).StartMs
 	for ids := j.ids; len(ids) > 0; {
 		block := j.epochs.BlockAt(ids[0], s.StartMs)
 		n, _ := slices.BinarySearch(ids, block.End)
-		j.marks = append(j.marks, storage.Mark{
+		m := storage.Mark{
 			Start: block.Start, TimeMs: s.StartMs, ID: markID(s.StartMs, j.kind, ids[:n]), Kind: j.kind, Schedules: ids[:n:n],
-		})
-		j.schedules += n
+		}
+		if m.Kind == storage.MarkLate && !j.chosen.narrow(in, &m) {
+			m.ID, m.Schedules = markID(s.StartMs, j.kind, nil), nil
+		}
+		j.marks = append(j.marks, m)
+		j.schedules += len(m.Schedules)
 		ids = ids[n:]
 		if len(j.marks) >= batchMarks || j.schedules >= batchSchedules {
 			if err := j.put(ctx); err != nil {
