@@ -493,3 +493,13 @@ func TestWordsAreCharged(t *testing.T) {
 		}
 	}
 }
+
+// TestMatchingLooksAtEachValue: a pattern may take a second for one value.
+func TestMatchingLooksAtEachValue(t *testing.T) {
+	x := many(t, 60)
+	parsed, err := query.ParseSelectors(t.Context(), []string{`m{i=~".*[0-9].?"}`})
+	require.NoError(t, err)
+	n := 40
+	_, err = x.Select(until{t.Context(), &n}, parsed...)
+	require.ErrorIs(t, err, context.Canceled)
+}
