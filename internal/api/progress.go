@@ -40,8 +40,8 @@ func newProgress(clk clock.Clock, window time.Duration, deadline func(time.Time)
 
 // move does what waits for the client.
 func (p *progress) move(do func() (int, error)) (int, error) {
-	began := p.clk.Now()
-	by := began.Add(p.left)
+	began := p.clk.Elapsed()
+	by := p.clk.Now().Add(p.left)
 	if last := p.whole.Add(time.Duration(p.moved/replyRate) * time.Second); !p.whole.IsZero() && last.Before(by) {
 		by = last
 	}
@@ -51,7 +51,7 @@ func (p *progress) move(do func() (int, error)) (int, error) {
 	if p.bytes += n; p.bytes >= progressBytes {
 		p.bytes, p.left = 0, p.window
 	} else {
-		p.left -= p.clk.Now().Sub(began)
+		p.left -= p.clk.Elapsed() - began
 	}
 	return n, err
 }

@@ -108,7 +108,7 @@ type Ingest struct {
 // commit is the samples that become durable together.
 type commit struct {
 	samples  []metric.Sample
-	openedAt time.Time
+	openedAt time.Duration // by the clock's Elapsed
 	full     chan struct{} // closed when waiting for more gains nothing
 	done     chan struct{} // closed when err is final
 	err      error
@@ -263,7 +263,7 @@ func (in *Ingest) enqueue(samples []metric.Sample) (*commit, error) {
 	first, below := len(c.samples) == 0, len(c.samples) < in.opts.FlushSamples
 	c.samples = append(c.samples, samples...)
 	if first {
-		c.openedAt = in.clk.Now()
+		c.openedAt = in.clk.Elapsed()
 		in.wake <- struct{}{}
 	}
 	if below && len(c.samples) >= in.opts.FlushSamples {
@@ -293,10 +293,10 @@ func (in *Ingest) commits(ctx context.Context) {
 			}
 		}
 		c := in.take(ctx, spare)
-		started := in.clk.Now()
+		started := in.clk.Elapsed()
 		in.commit(ctx, &g, c)
 		c.overwritten = g.overwritten
-		in.metrics.flush(in.clk.Now().Sub(started), len(c.samples), c.err)
+		in.metrics.flush(in.clk.Elapsed()-started, len(c.samples), c.err)
 		close(c.done)
 
 		in.mu.Lock()
@@ -312,7 +312,7 @@ func (in *Ingest) take(ctx context.Context, spare []metric.Sample) *commit {
 	in.mu.Lock()
 	c := in.open
 	in.mu.Unlock()
-	if left := in.opts.Window - in.clk.Now().Sub(c.openedAt); left > 0 {
+	if left := in.opts.Window - (in.clk.Elapsed() - c.openedAt); left > 0 {
 		select {
 		case <-in.clk.After(left):
 		case <-c.full:

@@ -15,7 +15,7 @@ type Pace struct {
 	perSecond int
 
 	mu   sync.Mutex
-	next time.Time
+	next time.Duration // by the clock's Elapsed
 }
 
 // New makes a pace of so many pieces of work in a second; 0 does not bound them.
@@ -26,13 +26,10 @@ func (p *Pace) Wait(ctx context.Context, n int) error {
 	if p.perSecond <= 0 || n == 0 {
 		return context.Cause(ctx)
 	}
-	now := p.clk.Now()
+	now := p.clk.Elapsed()
 	p.mu.Lock()
-	if p.next.Before(now) {
-		p.next = now // what was not used is not made up for
-	}
-	at := p.next
-	p.next = at.Add(time.Duration(float64(n) / float64(p.perSecond) * float64(time.Second)))
+	at := max(p.next, now) // what was not used is not made up for
+	p.next = at + time.Duration(float64(n)/float64(p.perSecond)*float64(time.Second))
 	p.mu.Unlock()
-	return p.clk.Sleep(ctx, at.Sub(now))
+	return p.clk.Sleep(ctx, at-now)
 }

@@ -36,6 +36,11 @@ func TestPace(t *testing.T) {
 	require.NoError(t, p.Wait(t.Context(), 50))
 	require.NoError(t, p.Wait(t.Context(), 50))
 	require.Equal(t, before+500*time.Millisecond, clk.slept, "an idle hour is not made up for")
+	for _, by := range []time.Duration{-time.Hour, 2 * time.Hour} {
+		clk.Jump(by)
+		require.NoError(t, p.Wait(t.Context(), 50))
+	}
+	require.Equal(t, before+1500*time.Millisecond, clk.slept, "whatever the clock is set to")
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	require.ErrorIs(t, p.Wait(ctx, 1), context.Canceled)

@@ -315,7 +315,7 @@ func TestAheadIsAskedOnce(t *testing.T) {
 		groups, err := w.q.Groups(t.Context(), w.sel("m")...)
 		require.NoError(t, err)
 		ask := func(ctx context.Context) (n int, err error) {
-			err = groups[0].Samples(ctx, midnight, math.MaxInt64, new(query.Warnings), nil, func(_ int, samples []metric.Sample) error {
+			err = groups[0].Samples(ctx, midnight, math.MaxInt64, new(query.Warnings), func(int) error { return nil }, func(_ int, samples []metric.Sample) error {
 				n += len(samples)
 				return nil
 			})

@@ -71,7 +71,7 @@ type node struct {
 	address string
 	missed  int // requests in a row
 	last    bool
-	probed  time.Time
+	probed  time.Duration // by the clock's Elapsed
 }
 
 // newNodes wraps a policy that takes every node of a data centre alike.
@@ -175,9 +175,9 @@ func (n *nodes) isLast(id string) bool {
 func (n *nodes) probeSome(ctx context.Context) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	now := n.clk.Now()
+	now := n.clk.Elapsed()
 	for id, x := range n.byID {
-		if x.last && now.Sub(x.probed) >= probeEvery {
+		if x.last && now-x.probed >= probeEvery {
 			x.probed = now
 			go n.probe(context.WithValue(context.WithoutCancel(ctx), attemptKey{}, attempt{probes: id}))
 		}
@@ -205,7 +205,7 @@ func (n *nodes) observe(ctx context.Context, h *gocql.HostInfo, took time.Durati
 	case errors.Is(err, gocql.ErrTimeoutNoResponse),
 		errors.Is(context.Cause(ctx), errBeaten) && took >= speculateAfter: // it had a head start
 		if x.missed++; x.missed >= mostMissed && !x.last {
-			x.last, x.probed = true, n.clk.Now()
+			x.last, x.probed = true, n.clk.Elapsed()
 			n.log.Warn("a Cassandra node does not answer, or much later than others, and is asked last until it does", "node", x.address)
 		}
 	}

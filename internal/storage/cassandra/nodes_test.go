@@ -20,11 +20,22 @@ import (
 	"github.com/quern/quern/internal/clock"
 )
 
+// setBack is the machine's clock, set back by an hour each time that it is looked at.
+type setBack struct {
+	clock.System
+	looks time.Duration
+}
+
+func (s *setBack) Now() time.Time {
+	s.looks++
+	return s.System.Now().Add(-s.looks * time.Hour)
+}
+
 // three are the nodes of a data centre, asked in turn.
 func three(t *testing.T) (*nodes, []*gocql.HostInfo, *strings.Builder) {
 	t.Helper()
 	var log strings.Builder
-	n := newNodes(gocql.RoundRobinHostPolicy(), clock.System{}, slog.New(slog.NewTextHandler(&log, nil)))
+	n := newNodes(gocql.RoundRobinHostPolicy(), &setBack{}, slog.New(slog.NewTextHandler(&log, nil)))
 	n.HostSelectionPolicy = n.anyOf // which node has a copy takes a session to know
 	var hosts []*gocql.HostInfo
 	for i := range 3 {
