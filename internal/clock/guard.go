@@ -39,6 +39,9 @@ func (r Reading) Step(c Clock) time.Duration {
 // How long a doubted clock has run on is counted over restarts, as far as processes saw it run: a machine that is off every night would
 // never come to SteadyFor in one go. Whoever puts a clock right that is ahead sets it back, and then the count begins anew; so it does when the
 // clock is further ahead than MostOff explains, since little is known then of where it is now.
+//
+// A clock that is further than MostAhead behind what was believed is acted on, since nothing expires by it. When it has run on for
+// SteadyFor, counted in the same way, it is what was believed that was wrong: it is the newest time then, and guarded like any other.
 type Guard struct {
 	clk Clock
 
@@ -46,22 +49,24 @@ type Guard struct {
 	// newest is the newest time that was believed, zero for none, and seen is the clock's Elapsed then.
 	newest time.Time
 	seen   time.Duration
-	// doubt is nil while the clock is believed.
+	// doubt is nil while the clock is near what was believed.
 	doubt *doubt
 }
 
-// doubt is a clock that is doubted.
+// doubt is of a clock that is doubted, or of the newest time if the clock is behind it.
 type doubt struct {
 	last Reading
-	// ran is how long it has run on.
-	ran time.Duration
+	// ran is how long the clock has run on.
+	ran    time.Duration
+	behind bool
 }
 
 // Memory is what a guard tells the guard of the next process.
 type Memory struct {
 	// Newest is the newest time that was believed, zero for none.
 	Newest time.Time
-	// Doubted is the time of a clock that was doubted when it was last looked at, zero for none, and Ran how long it had run on.
+	// Doubted is the time of a clock that was far ahead of Newest, or far behind, when it was last looked at, zero for none, and Ran
+	// how long it had run on.
 	Doubted time.Time
 	Ran     time.Duration
 }
@@ -70,35 +75,45 @@ type Memory struct {
 func NewGuard(clk Clock, before Memory) *Guard {
 	g := &Guard{clk: clk, newest: before.Newest, seen: clk.Elapsed()}
 	if !before.Doubted.IsZero() {
-		g.doubt = &doubt{Reading{before.Doubted, g.seen}, before.Ran}
+		g.doubt = &doubt{Reading{before.Doubted, g.seen}, before.Ran, before.Doubted.Before(before.Newest)}
 	}
 	return g
 }
 
 // Check is nil while the clock may be acted on. The error says what is wrong.
 func (g *Guard) Check() error {
+	_, err := g.Now()
+	return err
+}
+
+// Now is the clock's time, and Check of it.
+func (g *Guard) Now() (time.Time, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	r := Read(g.clk)
 	expected := g.newest.Add(r.at - g.seen)
-	if g.newest.IsZero() || !r.now.After(expected.Add(MostAhead)) {
+	off := r.now.Sub(expected)
+	if g.newest.IsZero() || off.Abs() <= MostAhead {
 		if r.now.After(g.newest) {
 			g.newest, g.seen = r.now, r.at
 		}
 		g.doubt = nil
-		return nil
+		return r.now, nil
 	}
-	if g.doubt == nil {
-		g.doubt = &doubt{last: r}
+	if g.doubt == nil || g.doubt.behind != (off < 0) {
+		g.doubt = &doubt{last: r, behind: off < 0}
 	}
 	g.doubt.saw(r)
 	left := SteadyFor - g.doubt.ran
 	if left <= 0 {
 		g.believe(r)
-		return nil
+		return r.now, nil
 	}
-	return fmt.Errorf("the clock says %s, %s ahead of the newest time that was seen before: it is confirmed, or has run on for another %s, before anything expires by it",
-		r.now.Format(time.RFC3339), r.now.Sub(expected).Round(time.Minute), left.Round(time.Minute))
+	if off < 0 {
+		return r.now, nil
+	}
+	return r.now, fmt.Errorf("the clock says %s, %s ahead of the newest time that was seen before: it is confirmed, or has run on for another %s, before anything expires by it",
+		r.now.Format(time.RFC3339), off.Round(time.Minute), left.Round(time.Minute))
 }
 
 // saw counts the time since the clock was last looked at, unless it was set meanwhile.

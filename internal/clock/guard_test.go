@@ -46,6 +46,38 @@ func TestGuard(t *testing.T) {
 			clk.Jump(time.Minute)
 			require.NoError(t, g.Check(), "the newest is what was seen last")
 		}},
+		{"behind for long", noon.Add(9 * 24 * time.Hour), func(t *testing.T, clk *Simulated, g *Guard) {
+			for range 24 {
+				require.NoError(t, g.Check())
+				require.Equal(t, noon.Add(9*24*time.Hour), g.Memory().Newest)
+				clk.Set(clk.Now().Add(time.Hour))
+			}
+			require.NoError(t, g.Check())
+			require.Equal(t, noon.Add(24*time.Hour), g.Memory().Newest, "that was ahead")
+			clk.Jump(MostAhead + time.Minute)
+			require.Error(t, g.Check(), "it is guarded again")
+			clk.Jump(-2 * time.Minute)
+			require.NoError(t, g.Check())
+		}},
+		{"behind again and again", noon.Add(9 * 24 * time.Hour), func(t *testing.T, clk *Simulated, g *Guard) {
+			for range 30 {
+				require.NoError(t, g.Check())
+				clk.Set(clk.Now().Add(23 * time.Hour))
+				require.NoError(t, g.Check())
+				clk.Jump(-23*time.Hour - MostStep - time.Second)
+			}
+			require.Equal(t, noon.Add(9*24*time.Hour), g.Memory().Newest, "as at each boot without a clock")
+		}},
+		{"behind, and ahead", noon, func(t *testing.T, clk *Simulated, g *Guard) {
+			clk.Jump(-MostAhead - time.Minute)
+			require.NoError(t, g.Check())
+			clk.Set(clk.Now().Add(23 * time.Hour))
+			require.NoError(t, g.Check())
+			clk.Jump(2*MostAhead + 2*time.Hour)
+			require.Error(t, g.Check())
+			clk.Set(clk.Now().Add(23 * time.Hour))
+			require.Error(t, g.Check(), "what it ran while it was behind does not count")
+		}},
 		{"steady for long", noon.Add(-72 * time.Hour), func(t *testing.T, clk *Simulated, g *Guard) {
 			for range 24 {
 				require.Error(t, g.Check())
@@ -102,6 +134,7 @@ func TestGuardOverRestarts(t *testing.T) {
 		off, set, on time.Duration // how long it was off, by how much its clock was set meanwhile, how long it is on then
 		doubted      bool
 	}
+	doubted := func(m Memory) bool { return m.Doubted.After(m.Newest) }
 	for _, c := range []struct {
 		name string
 		days []day
@@ -127,7 +160,7 @@ func TestGuardOverRestarts(t *testing.T) {
 				}
 				require.Equal(t, d.doubted, err != nil, "day %d: %v", i, err)
 				now, memory = clk.Now(), g.Memory()
-				require.Equal(t, d.doubted, !memory.Doubted.IsZero())
+				require.Equal(t, d.doubted, doubted(memory))
 			}
 		})
 	}

@@ -61,7 +61,7 @@ func (s *Store) CheckFit(ctx context.Context) error { return s.begin(ctx, "check
 func (s *Store) sawTime(ctx context.Context) error {
 	_ = s.guard.Check() // ClockDoubt says what it says
 	m, kept := s.guard.Memory(), s.keptClock()
-	if m.Newest.Sub(kept.Newest) < keepClock && (m.Ran-kept.Ran).Abs() < keepClock && m.Doubted.IsZero() == kept.Doubted.IsZero() {
+	if m.Newest.Sub(kept.Newest).Abs() < keepClock && (m.Ran-kept.Ran).Abs() < keepClock && m.Doubted.IsZero() == kept.Doubted.IsZero() {
 		return nil
 	}
 	return s.do(ctx, "write down the time", s.keepTime)
