@@ -1,10 +1,15 @@
 package promquery
 
 import (
+	"fmt"
+	"runtime"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/quern/quern/internal/metric"
 )
 
 // TestSubqueryStepIsAMillisecond: the engine divides by the milliseconds of a subquery's step.
@@ -26,5 +31,129 @@ func TestSubqueryStepIsAMillisecond(t *testing.T) {
 			continue
 		}
 		require.ErrorContains(t, err, "the step of a subquery is at least one", expr)
+	}
+}
+
+// heavy asks for what takes much, and returns what it allocated.
+func (w *world) heavy(opts Options, expr string, start, end time.Time, step time.Duration) (took int64, err error) {
+	engine, queryable := New(w.q, opts)
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	q, err := engine.NewRangeQuery(w.t.Context(), queryable, nil, expr, start, end, step)
+	if err == nil {
+		err = q.Exec(w.t.Context()).Err
+		q.Close()
+	}
+	runtime.ReadMemStats(&after)
+	return int64(after.TotalAlloc - before.TotalAlloc), err
+}
+
+// TestCountedValuesAreBounded: the engine makes room for all steps where it sees a value first, and counts one point.
+func TestCountedValuesAreBounded(t *testing.T) {
+	w := newWorld(t, "model", retention, now)
+	opts := Options{MaxSamples: 1_000_000}
+	end := time.UnixMilli(now)
+	counted := `count_values("v", vector(time()))`
+	for _, expr := range []string{
+		counted,
+		"count_over_time(" + counted + "[5500s:1s])",
+		"count_over_time(" + counted + "[1500s:1s])",
+	} {
+		start := end.Add(-11000 * time.Second)
+		if strings.Contains(expr, "[") {
+			start = end
+		}
+		took, err := w.heavy(opts, expr, start, end, time.Second)
+		require.Error(t, err, expr)
+		require.Less(t, took, int64(opts.MaxSamples*sampleBytes), expr)
+	}
+	var arms []string
+	for i := range 20 {
+		arms = append(arms, fmt.Sprintf(`count_values("v%d", vector(time()))`, i))
+	}
+	took, err := w.heavy(opts, strings.Join(arms, " or "), end.Add(-300*time.Second), end, time.Second)
+	require.ErrorContains(t, err, "larger step")
+	require.Less(t, took, int64(opts.MaxSamples*sampleBytes))
+	// What is asked for usually.
+	_, err = w.heavy(opts, counted, end.Add(-300*time.Second), end, time.Second)
+	require.NoError(t, err)
+}
+
+// some has series with a sample each, at times one after the other.
+func (w *world) some(n int, value string) (start, end time.Time) {
+	var samples []metric.Sample
+	for i := range n {
+		id := w.id(named("m", metric.Label{Name: "i", Value: fmt.Sprint(i)}, metric.Label{Name: "job", Value: fmt.Sprint(i % 3)}, metric.Label{Name: "a", Value: value}))
+		samples = append(samples, metric.Sample{Schedule: id, TimeMs: now - day + int64(i)*second, Value: 1})
+	}
+	w.put(samples...)
+	return time.UnixMilli(now - day), time.UnixMilli(now - day + int64(n)*second)
+}
+
+// TestShortLivedSeriesAreBounded: of each series that is evaluated step by step the engine makes room for all steps.
+func TestShortLivedSeriesAreBounded(t *testing.T) {
+	const series = 2000
+	w := newWorld(t, "model", retention, now)
+	start, end := w.some(series, "x")
+	opts := Options{MaxSamples: 1_000_000, Lookback: time.Second}
+	for _, expr := range []string{"m * 8", "abs(m)", "-m + 1", "max_over_time(abs(m)[2000s:1s])", "sum by (i) (m)", "label_replace(m * 2, \"b\", \"$1\", \"a\", \"(.*)\")", "m == on (i) m"} {
+		took, err := w.heavy(opts, expr, start, end, time.Second)
+		require.ErrorContains(t, err, "larger step", expr)
+		require.Less(t, took, int64(opts.MaxSamples*sampleBytes), expr)
+	}
+	for _, expr := range []string{"m", "sum(m) * 8", "sum by (job) (m) * 8", `m{i=~"1.?.?"} * 8`, `count(m) / 2 + 1`} {
+		_, err := w.heavy(opts, expr, start, end, time.Second)
+		require.NoError(t, err, expr)
+	}
+	// Those that have no samples in the time do not count.
+	_, err := w.heavy(opts, "m * 8", start, start.Add(100*time.Second), 50*time.Millisecond)
+	require.NoError(t, err)
+	_, err = w.heavy(opts, "m * 8", start, end, 10*time.Second)
+	require.NoError(t, err)
+}
+
+// TestMadeLabelsAreBounded: a function may make a label of any length, of others that were made.
+func TestMadeLabelsAreBounded(t *testing.T) {
+	w := newWorld(t, "model", retention, now)
+	_, end := w.some(500, strings.Repeat("x", 100))
+	opts := Options{MaxSamples: 1_000_000, Lookback: time.Hour}
+	long := `"` + strings.Repeat("y", 60_000) + `"`
+	join := func(of string, n int) string {
+		return `label_join(` + of + `, "a", ""` + strings.Repeat(`, "a"`, n) + ")"
+	}
+	replace := func(of, pattern string) string {
+		return `label_replace(` + of + `, "b", "$1-", "a", "` + pattern + `")`
+	}
+	for _, expr := range []string{
+		join(join("m", 100), 100), join(join(join("vector(1)", 10), 10), 10) + " or " + join("m", 1000),
+		join(join(`label_replace(vector(1), "a", "yyyyyyyy", "", "")`, 200), 200),
+		`label_replace(m, "b", ` + long + `, "a", ".*")`, `m * on () group_left (b) label_replace(vector(1), "b", ` + long + `, "", "")`,
+		`label_replace(last_over_time(m[1h:1m]), "b", ` + long + `, "a", ".*") or up`,
+		join(`count_values("a", m)`, 10_000),
+	} {
+		took, err := w.heavy(opts, expr, end, end, time.Second)
+		require.Error(t, err, "%.100s", expr)
+		require.Contains(t, err.Error(), "function", "%.100s", expr)
+		require.Less(t, took, int64(2*opts.MaxSamples*sampleBytes), "%.100s", expr)
+	}
+	for _, expr := range []string{
+		replace("m", "(.*)x"), join("m", 3), `label_join(m, "b", "-", "a", "i", "job")`,
+	} {
+		for range 10 { // a chain
+			expr = replace(expr, "(.*)")
+		}
+		_, err := w.heavy(opts, expr, end, end, time.Second)
+		require.NoError(t, err, "%.100s", expr)
+	}
+	// Matching looks at no context.
+	slow := strings.Repeat(".?", 5000) + "z"
+	_, err := w.heavy(opts, replace("m", strings.Repeat(".?", 50)+"z"), end, end, time.Second)
+	require.NoError(t, err)
+	for _, expr := range []string{
+		strings.Repeat(replace("m", slow)+" or ", 20) + "m",
+		strings.Repeat("label_replace(", 10) + replace("m", slow) + strings.Repeat(`, "c", "", "a", "`+slow+`")`, 10),
+	} {
+		_, err := w.heavy(Options{}, expr, end, end, time.Second)
+		require.ErrorContains(t, err, "too long", "%.100s", expr)
 	}
 }

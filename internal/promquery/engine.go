@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/model/timestamp"
 	"github.com/prometheus/prometheus/promql"
 	"github.com/prometheus/prometheus/promql/parser"
@@ -122,9 +123,16 @@ func (e *Engine) plan(q storage.Queryable, begin func(storage.Queryable) (promql
 		plan: p, q: during.q, maxSamples: during.maxSamples,
 		lookbackMs: stmt.LookbackDelta.Milliseconds(), subqueryStepMs: e.subqueryStepMs,
 	}
-	stmt.Expr = r.rewrite(stmt.Expr, grid{
-		startMs: timestamp.FromTime(stmt.Start), endMs: timestamp.FromTime(stmt.End), stepMs: stmt.Interval.Milliseconds(),
-	})
+	all := grid{startMs: timestamp.FromTime(stmt.Start), endMs: timestamp.FromTime(stmt.End), stepMs: stmt.Interval.Milliseconds()}
+	stmt.Expr = r.rewrite(stmt.Expr, all)
+	if r.err == nil {
+		p.weigher = &weigher{
+			maxSamples: during.maxSamples, subqueryStepMs: e.subqueryStepMs, expr: stmt.Expr, grid: all,
+			selected: make(map[*labels.Matcher]*selected), instructions: make(map[string]float64),
+			subqueries: make(map[argument]*parser.SubqueryExpr),
+		}
+		r.err = p.weigher.weigh()
+	}
 	if r.err != nil {
 		inner.Close()
 		return nil, r.err

@@ -61,6 +61,8 @@ type found struct {
 	groups    []query.Group
 	series    []foundSeries
 	scattered bool
+
+	labelled map[string]ofLabel // those that were asked for
 }
 
 // Close implements storage.LabelQuerier. It ends what is still being read.
@@ -139,11 +141,15 @@ func (q *querier) Select(
 	q.mu.Unlock()
 	// The engine takes the iterators of all series of timestamp's at once.
 	keep := sortSeries || found.scattered || hints != nil && hints.Func == "timestamp"
+	var sel *selected
+	if q.plan != nil && q.plan.weigher != nil {
+		sel = q.plan.weigher.add(matchers, found)
+	}
 	held := newHeld(ctx, &q.reads, found.groups, q.maxSamples, keep)
 	if r := q.plan.of(matchers); r != nil {
-		return newSet(series, warn, &rows{reading: r, q: q.q, warn: warn, loader: newLoader[[]query.Span](held), scattered: found.scattered})
+		return newSet(series, sel, warn, &rows{reading: r, q: q.q, warn: warn, loader: newLoader[[]query.Span](held), scattered: found.scattered})
 	}
-	return newSet(series, warn, &samples{mint: mint, maxt: maxt, warn: warn, loader: newLoader[points](held)})
+	return newSet(series, sel, warn, &samples{mint: mint, maxt: maxt, warn: warn, loader: newLoader[points](held)})
 }
 
 // find is what matchers find, with series that hints leave out left out. The error is a *query.RequestError, why ctx is done, or
@@ -427,12 +433,13 @@ func (r *rows) points(places []place, own *own) (points, error) {
 type set struct {
 	all    []*foundSeries
 	at     int
+	sel    *selected // nil where nothing is evaluated
 	warn   *query.Warnings
 	source source
 }
 
-func newSet(all []*foundSeries, warn *query.Warnings, src source) *set {
-	return &set{all: all, at: -1, warn: warn, source: src}
+func newSet(all []*foundSeries, sel *selected, warn *query.Warnings, src source) *set {
+	return &set{all: all, at: -1, sel: sel, warn: warn, source: src}
 }
 
 func (s *set) Next() bool {
@@ -440,7 +447,7 @@ func (s *set) Next() bool {
 	return s.at < len(s.all)
 }
 
-func (s *set) At() storage.Series { return &series{foundSeries: s.all[s.at], source: s.source} }
+func (s *set) At() storage.Series { return &series{foundSeries: s.all[s.at], set: s} }
 
 func (s *set) Err() error { return nil }
 
@@ -458,7 +465,7 @@ func annotated(warn *query.Warnings) annotations.Annotations {
 // series is a storage.Series.
 type series struct {
 	*foundSeries
-	source source
+	set *set
 }
 
 func (s *series) Labels() labels.Labels { return s.labels() }
@@ -470,7 +477,13 @@ func (s *series) Iterator(it chunkenc.Iterator) chunkenc.Iterator {
 	}
 	into.own.free()
 	*into = iterator{at: -1}
-	p, err := s.source.points(s.places, &into.own)
+	p, err := s.set.source.points(s.places, &into.own)
+	if all := s.set.all; err == nil && s.set.sel != nil {
+		err = s.set.sel.has(len(p.times) > 0, s.foundSeries == all[len(all)-1])
+	}
+	if err != nil {
+		p = points{}
+	}
 	into.points, into.err = p, asStored(err)
 	return into
 }
@@ -478,7 +491,8 @@ func (s *series) Iterator(it chunkenc.Iterator) chunkenc.Iterator {
 // asStored has an error of the store known as one from those that are the query's own.
 func asStored(err error) error {
 	var most promql.ErrTooManySamples
-	if err == nil || errors.As(err, &most) || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
+	var heavy *weightError
+	if err == nil || errors.As(err, &most) || errors.As(err, &heavy) || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
 		return err
 	}
 	return promql.ErrStorage{Err: err}

@@ -23,6 +23,7 @@ type plan struct {
 	readings map[*labels.Matcher]*reading
 	notes    annotations.Annotations
 	warnings query.Warnings
+	weigher  *weigher
 	refused  error // what the query is answered without being evaluated
 }
 
