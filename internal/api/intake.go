@@ -13,6 +13,7 @@ import (
 
 	"github.com/quern/quern/internal/admission"
 	"github.com/quern/quern/internal/ingest"
+	"github.com/quern/quern/internal/storage"
 )
 
 // intake is what all endpoints that take data have in common: it reads bodies within the limits that
@@ -164,6 +165,9 @@ func (in *intake) stopped(w http.ResponseWriter, err error) (code int, message s
 
 // failed chooses the status code for an error of the appender's and logs one that nobody expects.
 func (in *intake) failed(w http.ResponseWriter, r *http.Request, err error) int {
+	if errors.Is(err, storage.ErrRefused) && !storage.IsAway(err) {
+		return http.StatusBadRequest // ingest has logged and counted it; to send it again would be of no use
+	}
 	code, retryAfter := failure(r.Context(), err)
 	if retryAfter != "" {
 		w.Header().Set("Retry-After", retryAfter)

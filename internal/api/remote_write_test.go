@@ -246,6 +246,7 @@ func TestRemoteWriteErrors(t *testing.T) {
 			message: "the bodies of other requests fill the memory set aside for them, try again",
 		},
 		{name: "the store is away", request: both(up), err: storage.ErrUnavailable, code: 503, retry: "5", written: "0", message: storage.ErrUnavailable.Error()},
+		{name: "refused for good", request: both(up), err: storage.ErrRefused, code: 400, written: "0", message: storage.ErrRefused.Error()},
 		{name: "a failure", request: both(up), err: errors.New("oh"), code: 500, written: "0", message: "oh"},
 		{name: "draining", request: both(up), drain: true, code: 503, retry: "5", written: "0", message: drainingMessage},
 	} {

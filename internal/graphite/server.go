@@ -2,8 +2,8 @@
 //
 // The protocol has no replies, so that a sender can be held up in one way only: nothing more is read from it. What must hold:
 //
-//  1. Nothing that was read is lost while the process lives: what ingest does not take is tried again, and until then no
-//     more is read from that connection. What the sender has sent meanwhile waits in the kernels, and in the sender.
+//  1. Nothing that was read is lost while the process lives: what ingest does not take is tried again, unless the store refuses it for
+//     good, and until then no more is read from that connection. What the sender has sent meanwhile waits in the kernels, and in the sender.
 //  2. Bounded: the connections, what each holds of its lines, and how many are decoded at once.
 //  3. Lines that ingest does not take hold up their own connection and no other: they give up what decoding takes while they
 //     wait, and those that are tried again use half of it at most.
@@ -28,6 +28,7 @@ import (
 	decoder "github.com/quern/quern/internal/api/graphite"
 	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/ingest"
+	"github.com/quern/quern/internal/storage"
 	"github.com/quern/quern/internal/throttle"
 )
 
@@ -93,7 +94,7 @@ type Server struct {
 	batches chan *batch   // those that nobody uses
 	retries chan struct{} // has a value for each batch that is used for what is tried again
 
-	badLines, refusals *throttle.Throttle
+	badLines, refusals, givenUp *throttle.Throttle
 
 	mu       sync.Mutex
 	listener net.Listener
@@ -109,8 +110,8 @@ type batch struct {
 }
 
 type metrics struct {
-	lines, invalid, retries prometheus.Counter
-	connections             prometheus.Gauge
+	lines, invalid, retries, refused prometheus.Counter
+	connections                      prometheus.Gauge
 }
 
 // New makes a server that appends to an appender. When ctx is done, what is being appended is broken off; Shutdown lets
@@ -133,6 +134,10 @@ func New(ctx context.Context, to Appender, clk clock.Clock, opts Options) *Serve
 				Name: "quern_graphite_retries_total",
 				Help: "Times that ingest did not take lines, so that their connection was held up.",
 			}),
+			refused: f.NewCounter(prometheus.CounterOpts{
+				Name: "quern_graphite_lines_refused_total",
+				Help: "Lines that were given up since the store refuses them, or others that were written with them, for good.",
+			}),
 			connections: f.NewGauge(prometheus.GaugeOpts{
 				Name: "quern_graphite_connections",
 				Help: "Open connections.",
@@ -141,7 +146,7 @@ func New(ctx context.Context, to Appender, clk clock.Clock, opts Options) *Serve
 		slots:    make(chan struct{}, opts.Connections),
 		batches:  make(chan *batch, opts.Batches),
 		retries:  make(chan struct{}, max(1, opts.Batches/2)),
-		badLines: throttle.New(clk, logEvery), refusals: throttle.New(clk, logEvery),
+		badLines: throttle.New(clk, logEvery), refusals: throttle.New(clk, logEvery), givenUp: throttle.New(clk, logEvery),
 		conns: make(map[net.Conn]bool),
 	}
 	s.ctx, s.breakUp = context.WithCancel(ctx)
@@ -320,6 +325,10 @@ func (s *Server) take(from net.Addr, lines []byte) bool {
 			s.lost(from, n, err)
 			return false
 		}
+		if errors.Is(err, storage.ErrRefused) && !storage.IsAway(err) {
+			s.refused(from, n, err)
+			return true
+		}
 		s.metrics.retries.Inc()
 		if skipped, ok := s.refusals.Pass(); ok {
 			s.opts.Logger.Warn("lines wait, and their senders", "from", from, "lines", n, "more_since_last", skipped, "err", err)
@@ -329,6 +338,15 @@ func (s *Server) take(from net.Addr, lines []byte) bool {
 		err = s.tryAgain(from, lines, nowMs)
 	}
 	return true
+}
+
+// refused gives up lines that the store does not take, or some of them.
+func (s *Server) refused(from net.Addr, n int, err error) {
+	s.metrics.lines.Add(float64(n))
+	s.metrics.refused.Add(float64(n))
+	if skipped, ok := s.givenUp.Pass(); ok {
+		s.opts.Logger.Error("lines lost: the store refuses them, or some of them, for good", "from", from, "lines", n, "more_since_last", skipped, "err", err)
+	}
 }
 
 // tryAgain is try for lines that were refused, and waits for its turn among those.

@@ -21,6 +21,7 @@ import (
 
 	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/ingest"
+	"github.com/quern/quern/internal/storage"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -305,6 +306,22 @@ func TestRefusedForEver(t *testing.T) {
 	send(t, good, "b 1 1\n")
 	send(t, l.dial(t), "c 1 1\n")
 	eventually(t, "lines of others", func() bool { return l.len() == 5 })
+}
+
+// TestLinesRefusedForGood: what the store will never take is given up, counted and told of, and its connection goes on.
+func TestLinesRefusedForGood(t *testing.T) {
+	reg := prometheus.NewRegistry()
+	l := listen(t, Options{Metrics: reg})
+	l.fail(fmt.Errorf("samples not stored: %w", storage.ErrRefused))
+	c := l.dial(t)
+	send(t, c, "a 1 1\n")
+	eventually(t, "lines given up", func() bool { return testutil.ToFloat64(l.metrics.refused) == 1 })
+	l.fail(nil)
+	send(t, c, "b 1 1\n")
+	eventually(t, "what comes next", func() bool { return l.len() == 1 })
+	require.InDelta(t, 0, testutil.ToFloat64(l.metrics.retries), 0)
+	require.NoError(t, l.Shutdown(t.Context()))
+	assert.Contains(t, l.log.String(), `msg="lines lost: the store refuses them, or some of them, for good"`)
 }
 
 // What was read when the server is to end is appended first.

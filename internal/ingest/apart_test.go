@@ -1,8 +1,10 @@
 package ingest_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -75,6 +77,39 @@ func testApart(t *testing.T, failure error, refused float64) {
 		require.InDelta(t, refused, counterOf(t, metrics, "quern_ingest_samples_refused_total"), 0)
 		require.NoError(t, in.Close())
 	})
+}
+
+// damagedSource is a store in which what is known of a source cannot be read.
+type damagedSource struct {
+	storage.Store
+	name string
+}
+
+func (d damagedSource) SourceSchedules(ctx context.Context, source string) iter.Seq2[storage.Schedule, error] {
+	if source != d.name {
+		return d.Store.SourceSchedules(ctx, source)
+	}
+	return func(yield func(storage.Schedule, error) bool) {
+		yield(storage.Schedule{}, fmt.Errorf("%w: in both tables", storage.ErrCorrupt))
+	}
+}
+
+// TestDamagedSource: what it sends is rejected, which tells the sender not to send it again, and what others send along is kept.
+func TestDamagedSource(t *testing.T) {
+	clk := clock.System{}
+	store := damagedSource{newStore(clk), "bad"}
+	in := ingest.Start(t.Context(), store, registry.New(store, registry.Options{}), cache.New(store, clk, 1, cache.DefaultTiming()), clk, ingest.Options{})
+	report := func(source string) ingest.Report {
+		return ingest.Report{Source: source, Measurements: []ingest.Measurement{{Metric: "m", TimeMs: ingest.NoTime, Value: 1}}}
+	}
+	res, err := in.Append(t.Context(), []ingest.Report{report("a"), report("bad"), report("b")})
+	require.NoError(t, err)
+	require.Equal(t, 2, res.Accepted)
+	require.Len(t, res.Rejected, 1)
+	require.Equal(t, 1, res.Rejected[0].Index)
+	require.Equal(t, ingest.ReasonDamaged, res.Rejected[0].Reason)
+	require.Contains(t, res.Rejected[0].Message, "in both tables")
+	require.NoError(t, in.Close())
 }
 
 func counterOf(t *testing.T, metrics *prometheus.Registry, name string) (sum float64) {

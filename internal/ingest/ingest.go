@@ -124,12 +124,17 @@ func (c *commit) outcome(samples []metric.Sample) error {
 	if c.err == nil || c.failed == nil {
 		return c.err
 	}
+	var refused error
 	for _, s := range samples {
-		if err := c.failed[keyOf(&c.settings, s)]; err != nil {
-			return notStored(err)
+		switch err := c.failed[keyOf(&c.settings, s)]; {
+		case err == nil:
+		case errors.Is(err, storage.ErrRefused):
+			refused = notStored(err)
+		default:
+			return notStored(err) // the others may be taken when they are sent again
 		}
 	}
-	return nil
+	return refused
 }
 
 func notStored(err error) error { return fmt.Errorf("samples not stored: %w", err) }

@@ -60,12 +60,14 @@ const (
 	ReasonTooFarAhead   Reason = "too_far_ahead"
 	ReasonLimit         Reason = "limit_exceeded"
 	ReasonUnsupported   Reason = "unsupported"
+	// ReasonDamaged: what the store knows of the source is damaged.
+	ReasonDamaged Reason = "damaged"
 )
 
 // reasons are all of them.
 var reasons = []Reason{
 	ReasonInvalidSource, ReasonInvalidMetric, ReasonInvalidLabel, ReasonInvalidValue,
-	ReasonInvalidTime, ReasonTooOld, ReasonTooFarAhead, ReasonLimit, ReasonUnsupported,
+	ReasonInvalidTime, ReasonTooOld, ReasonTooFarAhead, ReasonLimit, ReasonUnsupported, ReasonDamaged,
 }
 
 // Rejection is one measurement that was not taken. Index counts the measurements

@@ -13,6 +13,7 @@ import (
 	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/registry"
+	"github.com/quern/quern/internal/storage"
 )
 
 // Limits bound what names a series. How many labels there are, and how long names and values, is checked always, the rest
@@ -217,7 +218,15 @@ func (r *resolver) report(ctx context.Context, in *Ingest, rep Report, base int,
 		}
 		if source == nil {
 			var err error
-			if source, err = in.registry.Source(ctx, rep.Source, rep.Derived); err != nil {
+			source, err = in.registry.Source(ctx, rep.Source, rep.Derived)
+			if errors.Is(err, storage.ErrCorrupt) {
+				// To try again is of no use, and others that are sent along are not to wait for it.
+				for ; i < len(rep.Measurements); i++ {
+					r.reject(base+i, ReasonDamaged, "the series of the source cannot be read: %v", err)
+				}
+				return nil
+			}
+			if err != nil {
 				return fmt.Errorf("look up source: %w", err)
 			}
 		}

@@ -100,7 +100,7 @@ var rules = []rule{
 	// Decoding in, encoding out: of storage only the types.
 	{"internal/api/promapi", with(nouns, "internal/admission", "internal/deletion", "internal/query", "internal/storage")},
 	{"internal/api/graphite", with(nouns, "internal/ingest")},
-	{"internal/graphite", with(nouns, "internal/api/graphite", "internal/ingest")},
+	{"internal/graphite", with(nouns, "internal/api/graphite", "internal/ingest", "internal/storage")},
 	{"internal/api/influx", with(nouns, "internal/ingest")},
 	{"internal/api/otlp", with(nouns, "internal/ingest")},
 	{"internal/api/remotewrite", with(nouns, "internal/ingest")},
