@@ -59,7 +59,8 @@ func kindOf(err error) error {
 			// A failure on a replica is often one of that moment, such as too many tombstones
 			// or a full queue, and like a time-out leaves open what was done.
 			return storage.ErrTimeout
-		case gocql.ErrCodeSyntax, gocql.ErrCodeUnauthorized, gocql.ErrCodeInvalid, gocql.ErrCodeConfig:
+		// A missing permission is none of these: it is given in time, and senders would drop what is refused for good.
+		case gocql.ErrCodeSyntax, gocql.ErrCodeInvalid, gocql.ErrCodeConfig:
 			// The node that was asked has looked at the request, and has not begun with it.
 			return storage.ErrRefused
 		}

@@ -49,7 +49,7 @@ var driverErrors = []struct {
 
 	{"syntax", plain(gocql.ErrCodeSyntax), storage.ErrRefused},
 	{"invalid", plain(gocql.ErrCodeInvalid), storage.ErrRefused},
-	{"unauthorized", plain(gocql.ErrCodeUnauthorized), storage.ErrRefused},
+	{"unauthorized", plain(gocql.ErrCodeUnauthorized), nil},
 	{"server error", plain(gocql.ErrCodeServer), nil},
 
 	{"no answer", gocql.ErrTimeoutNoResponse, storage.ErrTimeout},
