@@ -49,6 +49,10 @@ func (t Timing) Due(s metric.Slice, nowMs int64) bool {
 	return nowMs >= s.EndMs+t.Delay.Milliseconds()
 }
 
+// MostStep is by how much a clock may be set back while a run goes on. By less than that what is put meanwhile does not go into
+// the slice that is being ground, or is seen to be too late there (see Cache.Put).
+func (t Timing) MostStep() time.Duration { return min(clock.MostStep, t.Delay-t.Grace) }
+
 // Cache places what is written into cache and index, and tells the time by one
 // clock. It holds no state of its own and may be shared.
 type Cache struct {

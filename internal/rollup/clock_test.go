@@ -6,6 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/quern/quern/internal/cache"
 	"github.com/quern/quern/internal/rollup"
 	"github.com/quern/quern/internal/storage"
 	"github.com/quern/quern/internal/storage/storagetest"
@@ -31,18 +32,19 @@ func TestNothingIsDroppedUnfit(t *testing.T) {
 			require.NoError(t, store.SetPolicy(t.Context(), storage.Policy{Retention: storage.Retention{48 * time.Hour}}))
 			asked := 0
 			store.Add(storagetest.Rule{Op: "CheckFit", Times: -1, Before: func() error {
-				asked++
+				if asked++; asked == 1 { // before the run
+					return nil
+				}
 				return refuses
 			}})
 			clk.Jump(9 * 24 * time.Hour)
 			_, err := r.RunDue(t.Context())
-			before := asked
-			require.Positive(t, before)
+			require.Greater(t, asked, 1)
 			runs, rerr := store.RecentRuns(t.Context(), 100)
 			require.NoError(t, rerr)
 			if refuses == nil {
 				require.NoError(t, err)
-				require.Equal(t, 20, before, "for each block")
+				require.Equal(t, 1+20+1, asked, "before and after the run, and for each block")
 				require.Equal(t, 20, runs[len(runs)-1].Dropped)
 				require.False(t, open(t, store, k))
 				require.Zero(t, marks(t, store, k))
@@ -57,11 +59,12 @@ func TestNothingIsDroppedUnfit(t *testing.T) {
 			require.Empty(t, rows(t, store))
 
 			clk.Jump(-9 * 24 * time.Hour)
-			_, err = r.RunDue(t.Context())
+			asked, refuses = 0, nil
+			n, err := r.RunDue(t.Context())
 			require.NoError(t, err)
 			require.Len(t, rows(t, store), 80)
 			require.False(t, open(t, store, k))
-			require.Equal(t, before, asked, "not where nothing is dropped")
+			require.Equal(t, 2*n, asked, "not for blocks where nothing is dropped")
 		})
 	}
 }
@@ -85,6 +88,85 @@ func TestClockIsSetDuringARun(t *testing.T) {
 			require.Len(t, rows(t, store), 20)
 			require.True(t, open(t, store, k))
 			clk.Jump(-by)
+			_, err = r.RunDue(t.Context())
+			require.NoError(t, err)
+			require.Len(t, rows(t, store), 80)
+			require.False(t, open(t, store, k))
+		})
+	}
+}
+
+// TestNoRunByAClockThatIsRefused: nothing is ground by a clock that the store refuses when the slice is chosen. One that it refuses when
+// all is ground does not complete the slice.
+func TestNoRunByAClockThatIsRefused(t *testing.T) {
+	for name, passes := range map[string]int{"before the run": 0, "before the slice is complete": 1} {
+		t.Run(name, func(t *testing.T) {
+			r, store, _, k := setUp(t, 80, rollup.Options{Parallel: 1})
+			refuses := true
+			store.Add(storagetest.Rule{Op: "CheckFit", Times: -1, Before: func() error {
+				if passes--; passes < 0 && refuses {
+					return storage.ErrSettings
+				}
+				return nil
+			}})
+			begins := passes > 0
+			_, err := r.RunDue(t.Context())
+			require.ErrorIs(t, err, storage.ErrSettings)
+			require.True(t, open(t, store, k))
+			require.Equal(t, begins, len(rows(t, store)) > 0)
+			runs, err := store.RecentRuns(t.Context(), 100)
+			require.NoError(t, err)
+			require.Equal(t, begins, len(runs) > 0)
+			refuses = false
+			_, err = r.RunDue(t.Context())
+			require.NoError(t, err)
+			require.False(t, open(t, store, k))
+			require.Len(t, rows(t, store), 80)
+		})
+	}
+}
+
+// TestClockIsSetBackBeforeOrAfterARun: a clock that was ahead is put right when the slice has been chosen, or when its last block
+// has been ground. The slice is not completed before it is due, nor after a step by which marks may have been put into it meanwhile.
+func TestClockIsSetBackBeforeOrAfterARun(t *testing.T) {
+	short := cache.Timing{Grace: 10 * time.Second, Delay: 30 * time.Second}
+	for name, c := range map[string]struct {
+		op     string
+		at     int // the jump comes after so many of these
+		back   time.Duration
+		after  time.Duration // how long the slice is due
+		timing cache.Timing
+		ground int
+		fails  string
+	}{
+		"chosen":                   {"CheckFit", 1, time.Hour, 0, cache.DefaultTiming(), 0, "the clock was set by -1h0m0s"},
+		"chosen, by little":        {"CheckFit", 1, time.Second, 0, cache.DefaultTiming(), 0, "is not due at 2025-11-21T11:01:59Z"},
+		"ground":                   {"DeleteMarks", 20, time.Minute, 0, cache.DefaultTiming(), 80, "is not due at 2025-11-21T11:01:00Z"},
+		"ground, long due":         {"DeleteMarks", 20, time.Minute + time.Second, time.Hour, cache.DefaultTiming(), 80, "the clock was set by -1m1s"},
+		"ground, a short delay":    {"DeleteMarks", 20, 21 * time.Second, time.Hour, short, 80, "the clock was set by -21s"},
+		"ground, a shorter step":   {"DeleteMarks", 20, 20 * time.Second, time.Hour, short, 80, ""},
+		"on the way, a short step": {"DeleteMarks", 5, 21 * time.Second, time.Hour, short, 20, "the clock was set by -21s"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r, store, clk, k := setUpTimed(t, 80, rollup.Options{Parallel: 1}, c.timing)
+			clk.Set(clk.Now().Add(c.after))
+			n := 0
+			store.Add(storagetest.Rule{Op: c.op, Times: -1, After: func() error {
+				if n++; n == c.at {
+					clk.Jump(-c.back)
+				}
+				return nil
+			}})
+			_, err := r.RunDue(t.Context())
+			require.Len(t, rows(t, store), c.ground)
+			if c.fails == "" {
+				require.NoError(t, err)
+				require.False(t, open(t, store, k))
+				return
+			}
+			require.ErrorContains(t, err, c.fails)
+			require.True(t, open(t, store, k))
+			clk.Jump(c.back)
 			_, err = r.RunDue(t.Context())
 			require.NoError(t, err)
 			require.Len(t, rows(t, store), 80)

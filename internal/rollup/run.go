@@ -261,6 +261,9 @@ func (r *Runner) Run(ctx context.Context, k storage.SliceKey) (storage.Run, erro
 	started := r.clk.Now()
 	rec := storage.Run{SliceKey: k, Worker: r.member.ID(), StartedMs: started.UnixMilli()}
 	t := tally{began: clock.Read(r.clk)}
+	if err := r.due(ctx, k, &t); err != nil {
+		return rec, fmt.Errorf("run of %s slice %s not begun: %w", r.ladder.Name(k.Bucket), r.slice(k), err)
+	}
 	err := r.shards(ctx, k, &t)
 	r.waited(k, err)
 	rec.Duration = r.clk.Now().Sub(started)
@@ -384,7 +387,33 @@ func (r *Runner) shards(ctx context.Context, k storage.SliceKey, t *tally) error
 			return err
 		}
 	}
+	// What comes for a slice that is complete is late, also for those whose clock says that it is not over.
+	if err := r.due(ctx, k, t); err != nil {
+		return err
+	}
 	return r.store.CompleteSlice(ctx, k)
+}
+
+// due is nil while the slice is to be run, by a clock that the store confirms. It may have been ahead when the slice was chosen.
+func (r *Runner) due(ctx context.Context, k storage.SliceKey, t *tally) error {
+	if err := r.store.CheckFit(ctx); err != nil {
+		return fmt.Errorf("the clock is not confirmed: %w", err)
+	}
+	if err := r.steady(t); err != nil {
+		return err
+	}
+	if now := r.clk.Now(); !r.cache.Timing().Due(r.slice(k), now.UnixMilli()) {
+		return fmt.Errorf("the slice is not due at %s: the clock was set back", now.Format(time.RFC3339))
+	}
+	return nil
+}
+
+// steady is nil if the clock was not set since the run began.
+func (r *Runner) steady(t *tally) error {
+	if step := t.began.Step(r.clk); step.Abs() > r.cache.Timing().MostStep() {
+		return fmt.Errorf("the clock was set by %s while the run went on: it begins again", step.Round(time.Second))
+	}
+	return nil
 }
 
 // hold grinds one index partition under the lease of its shard.
@@ -556,8 +585,8 @@ func (r *Runner) settle(ctx context.Context, g *grind, w *cache.Work) error {
 	if err := g.lease.Check(); err != nil {
 		return err
 	}
-	if step := g.tally.began.Step(r.clk); step.Abs() > clock.MostStep {
-		return fmt.Errorf("the clock was set by %s while the run went on: it begins again", step.Round(time.Second))
+	if err := r.steady(g.tally); err != nil {
+		return err
 	}
 	v := r.recovery.Judge(w)
 	if v == recovery.Expired {

@@ -34,11 +34,16 @@ var hour = time.Date(2025, time.November, 21, 10, 0, 0, 0, time.UTC)
 // setUp makes a store where n schedules in blocks of 4 have a sample in the hour, which is over.
 func setUp(t *testing.T, n int, opts rollup.Options) (*rollup.Runner, *storagetest.Faulty, *clock.Simulated, storage.SliceKey) {
 	t.Helper()
+	return setUpTimed(t, n, opts, cache.DefaultTiming())
+}
+
+func setUpTimed(t *testing.T, n int, opts rollup.Options, timing cache.Timing) (*rollup.Runner, *storagetest.Faulty, *clock.Simulated, storage.SliceKey) {
+	t.Helper()
 	clk := clock.NewSimulated(hour.Add(30 * time.Minute))
 	store := storagetest.NewFaulty(storagetest.NewModel(storage.Settings{
 		Ladder: metric.DefaultLadder(), GroupSize: 16, IndexPartitions: 2, Epochs: blocks.Epochs{{BlockSize: 4}},
 	}, nil, clk))
-	c := cache.New(store, clk, 1, cache.DefaultTiming())
+	c := cache.New(store, clk, 1, timing)
 	slice := metric.DefaultLadder().SliceAt(metric.Raw, hour.UnixMilli())
 	var groups []cache.Group
 	for i := range n {
@@ -50,7 +55,7 @@ func setUp(t *testing.T, n int, opts rollup.Options) (*rollup.Runner, *storagete
 		g.Samples = append(g.Samples, metric.Sample{Schedule: id, TimeMs: hour.UnixMilli() + 1, Value: float64(i)})
 	}
 	require.NoError(t, cache.NewWriter(c).Flush(t.Context(), groups))
-	clk.Set(hour.Add(time.Hour + 2*time.Minute))
+	clk.Set(hour.Add(time.Hour + timing.Delay))
 	r := rollup.NewRunner(store, shards.New(store, clk, storage.Worker{ID: "one"}, 0), c, recovery.New(store, c, clk, recovery.Options{}), clk, opts)
 	return r, store, clk, storage.SliceKey{StartMs: hour.UnixMilli()}
 }
