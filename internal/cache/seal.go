@@ -17,10 +17,14 @@ import (
 // looks whether a slice has been ground that is not over, and marks late what this process has written to it: to be called every
 // second, and before the process ends, so that little is in its memory alone.
 func (w *Writer) Settle(ctx context.Context) error {
-	err := w.mend(ctx)
-	away := w.look(ctx)
-	for _, start := range slices.Sorted(maps.Keys(away)) {
-		err = cmp.Or(err, away[start])
+	var err error
+	if len(w.torn) > 0 {
+		err = w.mend(ctx) // which looks too
+	} else {
+		away := w.look(ctx)
+		for _, start := range slices.Sorted(maps.Keys(away)) {
+			err = cmp.Or(err, away[start])
+		}
 	}
 	return errors.Join(err, w.catchUp(ctx))
 }
