@@ -3,6 +3,7 @@ package cache_test
 import (
 	"context"
 	"fmt"
+	"math/rand/v2"
 	"testing"
 	"time"
 
@@ -157,6 +158,92 @@ func TestRefusedWhenWrittenAgain(t *testing.T) {
 			require.Equal(t, 2, rawOf(t, store, bad, eleven))
 		})
 	}
+}
+
+// However much waits to be written again to blocks that are out of reach, for however many hours, others go on, and what waits is bounded.
+func TestManyTornBlocksStopNoOthers(t *testing.T) {
+	clk := clock.NewSimulated(eleven)
+	store := storagetest.NewApart(storagetest.NewModel(storage.Settings{
+		Ladder: metric.DefaultLadder(), GroupSize: 4, IndexPartitions: 1, Epochs: blocks.Epochs{{BlockSize: 4}},
+	}, nil, clk))
+	w := cache.NewWriter(cache.New(store, clk, 1, cache.DefaultTiming()))
+	const blocksN, hours, bound, samples = 30, 10, 32 << 20, 60_000
+	rng := rand.New(rand.NewPCG(1, 2))
+	values := make([]float64, samples) // that take their full size
+	for i := range values {
+		values[i] = rng.Float64()
+	}
+	away := func(id metric.ScheduleID) bool { return id/4%3 == 0 }
+	for h := range hours {
+		hour := eleven.Add(time.Duration(h) * time.Hour)
+		if h == hours-1 { // another is lost when the bound is reached
+			away = func(id metric.ScheduleID) bool { return id/4%3 == 0 || id/4 == 1 }
+		}
+		store.Away(away, errGone)
+		clk.Set(hour.Add(30 * time.Minute))
+		var gs []cache.Group
+		var lost []int
+		for b := range blocksN {
+			g := group(hour, blocks.Of(metric.ScheduleID(4*b), 4), 1)
+			if away(g.Block.Start) {
+				lost = append(lost, b)
+				for i, v := range values[1:] {
+					g.Samples = append(g.Samples, metric.Sample{Schedule: g.Block.Start, TimeMs: g.Slice.StartMs + int64(i) + 1, Value: v})
+				}
+			}
+			gs = append(gs, g)
+		}
+		var some *cache.GroupsError
+		require.ErrorAs(t, w.Flush(t.Context(), gs), &some, "hour %d", h)
+		require.Equal(t, lost, some.Failed, "hour %d", h)
+	}
+	store.Away(nil, nil)
+	require.NoError(t, w.Settle(t.Context()))
+	waited := 0
+	for h := range hours {
+		hour := eleven.Add(time.Duration(h) * time.Hour)
+		for b := range blocksN {
+			block := blocks.Of(metric.ScheduleID(4*b), 4)
+			if b%3 != 0 {
+				require.Equal(t, 1, rawOf(t, store, block, hour), "hour %d, block %d", h, b)
+				continue
+			}
+			for c, err := range store.RawChunks(t.Context(), block, hour.UnixMilli(), hour.UnixMilli()+1) {
+				require.NoError(t, err)
+				waited += len(c.Data)
+			}
+		}
+	}
+	require.Greater(t, waited, bound/2)
+	require.Less(t, waited, bound+bound/2)
+}
+
+// What is refused for good does not wait either when the flush that it was part of comes to nothing: what came beside it does.
+func TestRefusedInAFlushThatFails(t *testing.T) {
+	clk := clock.NewSimulated(eleven.Add(59 * time.Minute))
+	apart := storagetest.NewApart(storagetest.NewModel(storage.Settings{
+		Ladder: metric.DefaultLadder(), GroupSize: 4, IndexPartitions: 1, Epochs: blocks.Epochs{{BlockSize: 4}},
+	}, nil, clk))
+	store := storagetest.NewFaulty(apart)
+	w := cache.NewWriter(cache.New(store, clk, 1, cache.DefaultTiming()))
+	good, bad := blocks.Of(0, 4), blocks.Of(4, 4)
+	apart.Away(bad.Contains, errRefused)
+	late := false
+	store.Add(storagetest.Rule{Op: "Write", Times: 2, Before: func() error {
+		if !late {
+			late = true
+			clk.Set(eleven.Add(time.Hour + 2*time.Minute)) // a run may have begun
+			return nil
+		}
+		return errGone
+	}})
+	require.ErrorIs(t, w.Flush(t.Context(), []cache.Group{group(eleven, good, 1), group(eleven, bad, 1)}), errGone)
+	require.True(t, late)
+	require.NoError(t, w.Settle(t.Context()))
+	require.Equal(t, 1, rawOf(t, store, good, eleven))
+	require.Zero(t, rawOf(t, store, bad, eleven))
+	apart.Fail(nil)
+	require.NoError(t, w.Flush(t.Context(), []cache.Group{group(eleven, bad, 1)}))
 }
 
 // A store that fails a batch as one fails what is written again block by block.

@@ -19,7 +19,7 @@ import (
 func (w *Writer) Settle(ctx context.Context) error {
 	var err error
 	if len(w.torn) > 0 {
-		err = w.mend(ctx) // which looks too
+		err = w.mendTorn(ctx) // which looks too
 	} else {
 		away := w.look(ctx)
 		for _, start := range slices.Sorted(maps.Keys(away)) {

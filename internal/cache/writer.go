@@ -8,6 +8,7 @@ import (
 	"iter"
 	"maps"
 	"slices"
+	"sort"
 
 	"github.com/quern/quern/internal/blocks"
 	"github.com/quern/quern/internal/clock"
@@ -156,9 +157,11 @@ func (e *GroupsError) add(at int, err error) {
 var errTorn = fmt.Errorf("%w: an earlier write of the block failed, and cannot be repeated yet", storage.ErrUnavailable)
 
 const (
-	// maxTornBytes bounds what waits to be written again. Beyond it nothing else is taken, so that there is no more than this
-	// and one flush.
+	// maxTornBytes is how much may wait to be written again before no more is taken for the blocks that it is of, in whatever slice. What
+	// is added then is of one flush for each block that is lost beside those.
 	maxTornBytes = 32 << 20
+	// mostTornBytes is with how much nothing else is taken at all, so that there is no more than this and one flush.
+	mostTornBytes = 2 * maxTornBytes
 	// tornOverhead is what a block counts for beside its chunks: some memory, and the requests that write it again.
 	tornOverhead = 4 << 10
 )
@@ -174,9 +177,8 @@ func (t *torn) bytes() int {
 
 // Flush makes the groups durable together with the marks that lead a run to them,
 // and returns nil only then, or a *GroupsError that names those of which this is not so. After an error any part of them
-// may have been written, and no roll-up relies on a cache that may lack that part. The next Flush begins with that part.
-// Until it is durable nothing else is written to its block, so what waits in memory of a block of a slice is never more
-// than of one flush. What the store has refused for good is not there, and is not tried again.
+// may have been written, and no roll-up relies on a cache that may lack that part. The next Flush begins with that part. Until it is durable nothing else is written to its block, so what waits in memory of a block of a
+// slice is never more than of one flush. What the store has refused for good is not there, and is not tried again.
 func (w *Writer) Flush(ctx context.Context, groups []Group) error {
 	if invariants.Enabled {
 		for _, g := range groups {
@@ -184,15 +186,15 @@ func (w *Writer) Flush(ctx context.Context, groups []Group) error {
 		}
 	}
 	// What cannot be written to some blocks holds up no others.
-	if err := w.mend(ctx); err != nil && (ctx.Err() != nil || w.tornBytes >= maxTornBytes) {
+	if err := w.mendTorn(ctx); err != nil && (ctx.Err() != nil || w.tornBytes >= mostTornBytes) {
 		return err
 	}
 	refused := &GroupsError{}
 	var units []*unit
 	var at []int
-	away := w.outOfReach(ctx, groups)
+	away, lost := w.outOfReach(ctx, groups), w.lostBlocks()
 	for i, g := range groups {
-		if w.isTorn(g) {
+		if lost.has(g) {
 			refused.add(i, errTorn)
 			continue
 		}
@@ -226,20 +228,33 @@ func (w *Writer) Flush(ctx context.Context, groups []Group) error {
 	return refused
 }
 
-// isTorn says whether something waits to be written again to the block of a group.
-func (w *Writer) isTorn(g Group) bool {
-	if len(w.torn) == 0 {
-		return false
-	}
-	if w.torn[blockKey{g.Slice.StartMs, g.Block.Start}] != nil {
-		return true
-	}
-	for _, t := range w.torn { // blocks may have been cut anew since
-		if t.slice.StartMs == g.Slice.StartMs && t.block.Start < g.Block.End && g.Block.Start < t.block.End {
-			return true
+// lostBlocks are those to which something waits to be written again.
+type lostBlocks struct {
+	// in are they by slice, sorted, none over another.
+	in map[int64][]blocks.Range
+	// starts are they in all slices, if no more is to wait of any of them.
+	starts map[metric.ScheduleID]bool
+}
+
+func (w *Writer) lostBlocks() lostBlocks {
+	lost := lostBlocks{in: make(map[int64][]blocks.Range), starts: make(map[metric.ScheduleID]bool)}
+	for k, t := range w.torn {
+		lost.in[k.sliceMs] = append(lost.in[k.sliceMs], t.block)
+		if w.tornBytes >= maxTornBytes {
+			lost.starts[k.start] = true
 		}
 	}
-	return false
+	for _, in := range lost.in {
+		slices.SortFunc(in, func(a, b blocks.Range) int { return cmp.Compare(a.Start, b.Start) })
+	}
+	return lost
+}
+
+// has says whether nothing is written for the block of a group.
+func (l lostBlocks) has(g Group) bool {
+	in := l.in[g.Slice.StartMs] // blocks may have been cut anew since
+	i := sort.Search(len(in), func(i int) bool { return in[i].End > g.Block.Start })
+	return i < len(in) && in[i].Start < g.Block.End || l.starts[g.Block.Start]
 }
 
 // outOfReach says of which slices of the groups it cannot be asked whether they are complete, and why. Slices of another day lie
@@ -279,6 +294,14 @@ func (w *Writer) finish(ctx context.Context, f *flush) error {
 	}
 	w.succeeded(stored)
 	return err
+}
+
+// mendTorn is mend, for which nothing has failed when what could not be written was given up.
+func (w *Writer) mendTorn(ctx context.Context) error {
+	if err := w.mend(ctx); len(w.torn) > 0 || ctx.Err() != nil {
+		return err
+	}
+	return nil // what was not written again was given up
 }
 
 // mend writes again what flushes that failed may have left on a minority of the copies: the very same chunks, until a write of
@@ -383,13 +406,13 @@ type flush struct {
 }
 
 // split parts the units of which nobody knows what is there from the others. What is refused now of a unit that is written again
-// says nothing of the first attempt.
+// says nothing of the first attempt, unless that was refused too.
 func (f *flush) split(failed *storage.PartsError) (stored, lost *flush) {
 	stored, lost = &flush{startedMs: f.startedMs, current: f.current, late: f.late}, &flush{startedMs: f.startedMs, current: f.current, late: f.late}
 	for i, u := range f.units {
 		to := stored
 		if at, ok := slices.BinarySearch(failed.Failed, i); ok {
-			u.refused = u.mends == nil && errors.Is(failed.Errs[at], storage.ErrRefused)
+			u.refused = (u.mends == nil || len(u.raw) == 0) && errors.Is(failed.Errs[at], storage.ErrRefused)
 			if !u.refused {
 				to = lost
 			}
@@ -644,6 +667,9 @@ func (w *Writer) failed(f *flush) {
 		// one was written, it stays open and says that the cache is not to be used.
 		if u.mends == nil {
 			t := &torn{slice: g.Slice, block: g.Block, chunks: u.raw}
+			if u.refused { // what is there of it needs marks, and the rest is given up
+				t.chunks = nil
+			}
 			w.torn[u.key()] = t
 			w.tornBytes += t.bytes()
 		}

@@ -314,7 +314,7 @@ func TestFloodOfMarksIsReadInParts(t *testing.T) {
 
 // Invariant 7: what waits to be written again is bounded in bytes, however large the chunks are. It is all there in the end.
 func TestTornChunksAreBounded(t *testing.T) {
-	const samples, bound = 60_000, 32 << 20
+	const samples, bound = 60_000, 64 << 20
 	c, store, _ := setUp(4)
 	w := cache.NewWriter(c)
 	g := group(eleven, blocks.Of(0, 4), 1)
@@ -331,6 +331,9 @@ func TestTornChunksAreBounded(t *testing.T) {
 		}
 		store.Forget()
 		require.ErrorIs(t, w.Flush(t.Context(), []cache.Group{g}), storage.ErrTimeout)
+		if n%10 == 0 {
+			require.ErrorIs(t, w.Settle(t.Context()), storage.ErrTimeout)
+		}
 		wrote = false
 		for _, s := range store.Log() {
 			b, _ := s.Detail.(*storage.Batch)
@@ -349,6 +352,7 @@ func TestTornChunksAreBounded(t *testing.T) {
 	require.Greater(t, most, bound/2)
 	require.Less(t, most, bound+bound/10)
 	store.Heal()
+	require.NoError(t, w.Settle(t.Context()))
 	require.NoError(t, w.Flush(t.Context(), []cache.Group{g}))
 	for i := range n {
 		require.Equal(t, 1, rawOf(t, store, blocks.Of(metric.ScheduleID(4*i), 4), eleven))
