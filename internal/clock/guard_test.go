@@ -94,12 +94,13 @@ func TestGuard(t *testing.T) {
 	}
 }
 
-// TestGuardOverRestarts: each line is a day of a machine that is off for the rest of it, with a clock that was doubted at first.
+// TestGuardOverRestarts runs a clock that is doubted at first over several days. Each day the
+// machine is on for some time and off for the rest.
 func TestGuardOverRestarts(t *testing.T) {
 	const hour = time.Hour
 	begin := time.Date(2025, time.November, 24, 8, 0, 0, 0, time.UTC)
 	type day struct {
-		off, set, on time.Duration // how long it was off, by how much its clock was set meanwhile, how long it is on then
+		off, set, on time.Duration // how long it was off, by how much its clock was set meanwhile, how long it is on after that
 		doubted      bool
 	}
 	for _, c := range []struct {
