@@ -34,7 +34,7 @@ func (l *Listener) Accept() (net.Conn, error) {
 			return nil, err
 		}
 		if tcp, ok := conn.(*net.TCPConn); ok {
-			_ = tcp.SetWriteBuffer(sendBytes) // with the system's own size it works as well
+			_ = tcp.SetWriteBuffer(sendBytes) // an error is harmless: the system's default size works too
 		}
 		client := l.clients.Of(conn.RemoteAddr().String())
 		l.mu.Lock()

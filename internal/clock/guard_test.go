@@ -12,7 +12,7 @@ func TestGuard(t *testing.T) {
 	noon := time.Date(2025, time.November, 21, 12, 0, 0, 0, time.UTC)
 	for _, c := range []struct {
 		name   string
-		newest time.Time // before the process; zero for none
+		newest time.Time // the newest believed time before the process; zero for none
 		do     func(t *testing.T, clk *Simulated, g *Guard)
 	}{
 		{"a new store believes whatever clock it has", time.Time{}, func(t *testing.T, _ *Simulated, g *Guard) {
@@ -27,7 +27,7 @@ func TestGuard(t *testing.T) {
 			require.Equal(t, noon.Add(-9*24*time.Hour), g.Memory().Newest)
 		}},
 		{"ahead in the middle", noon, func(t *testing.T, clk *Simulated, g *Guard) {
-			clk.Set(noon.Add(240 * time.Hour)) // which is time that passes
+			clk.Set(noon.Add(240 * time.Hour)) // counts as elapsed time
 			require.NoError(t, g.Check())
 			clk.Jump(MostAhead)
 			require.NoError(t, g.Check())
@@ -119,7 +119,7 @@ func TestGuardOverRestarts(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			now, memory := begin, Memory{Newest: begin}
 			for i, d := range c.days {
-				clk := NewSimulated(now.Add(d.off + d.set)) // whose Elapsed begins anew
+				clk := NewSimulated(now.Add(d.off + d.set)) // its Elapsed starts at 0
 				g := NewGuard(clk, memory)
 				err := g.Check()
 				for range d.on / (10 * time.Minute) {

@@ -244,7 +244,7 @@ func (s *bins) join() {
 	if len(s.sorted) == 0 {
 		s.sorted, s.merged = s.merged, s.sorted
 	} else {
-		// Backwards in place, so that no third array is needed.
+		// Merge backwards in place, so that no third array is needed.
 		i, j := len(s.sorted)-1, len(s.merged)-1
 		s.sorted = append(s.sorted, s.merged...)
 		at := len(s.sorted)

@@ -82,7 +82,8 @@ func (p Policy) MaxClockSkew() time.Duration {
 	return most
 }
 
-// Policies is the history of a store's policy, oldest first. The first counts from the beginning of time.
+// Policies is the history of a store's policy, oldest first. The first applies from the beginning
+// of time.
 type Policies []PolicyEpoch
 
 // PolicyEpoch is a policy and the time from which on rows are written under it.
@@ -97,7 +98,7 @@ func (ps Policies) Now() Policy { return ps[len(ps)-1].Policy }
 // Set returns the history with another policy from nowMs on.
 func (ps Policies) Set(p Policy, nowMs int64) Policies {
 	if n := len(ps); n > 0 {
-		nowMs = max(nowMs, ps[n-1].FromMs) // a clock that goes back must not turn the history round
+		nowMs = max(nowMs, ps[n-1].FromMs) // keep the order even if the clock goes back
 	}
 	return append(slices.Clone(ps), PolicyEpoch{FromMs: nowMs, Policy: p})
 }
@@ -121,7 +122,7 @@ func (ps Policies) WholeFrom(b metric.Bucket, nowMs int64) int64 {
 		gone := nowMs - keep
 		if i+1 < len(ps) {
 			if i > 0 && gone+early < e.FromMs {
-				continue // none has gone yet
+				continue // no row has expired yet
 			}
 			gone = min(gone, ps[i+1].FromMs)
 		}

@@ -108,7 +108,7 @@ const (
 	MarkTakeBack
 )
 
-// String is the kind's name in status and logs.
+// String returns the kind's name, as status and logs show it.
 func (k MarkKind) String() string {
 	switch k {
 	case MarkOpen:
@@ -157,7 +157,7 @@ type MarkKey struct {
 	ID     blocks.ID
 }
 
-// DamagedMark returns the mark for a row of which only the key can be decoded.
+// DamagedMark returns a mark for a row when only its key can be decoded.
 func DamagedMark(k MarkKey) Mark {
 	return Mark{Start: k.Start, TimeMs: k.TimeMs, ID: k.ID, Kind: MarkLate, Damaged: true}
 }
@@ -176,8 +176,8 @@ type PlacedMark struct {
 	Mark
 }
 
-// Chunk is an immutable packed run of samples or roll-up values of one block; the
-// codecs are in internal/blocks. The store does not look inside.
+// Chunk is an immutable packed run of samples or roll-up values of one block. The codecs are in
+// internal/blocks; the store does not look inside.
 type Chunk struct {
 	ID   blocks.ID
 	Data []byte
@@ -228,7 +228,7 @@ type PartsError struct {
 	// Failed lists the parts that may not be stored, or only in part, in ascending order.
 	Failed []int
 	// Errs holds the reason for each failed part. ErrRefused means that each raw chunk of the part
-	// is either stored or refused. No chunk is left on a copy that did not answer.
+	// is either stored or refused. No chunk is in an unknown state on some copy.
 	Errs []error
 }
 

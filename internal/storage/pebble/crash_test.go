@@ -59,7 +59,7 @@ func crashBatch(n int) *storage.Batch {
 	k := crashKey(n)
 	rng := rand.New(rand.NewPCG(uint64(n), 0))
 	c := storage.Chunk{ID: blocks.KeyID(1, uint64(n))}
-	for range 128 { // nothing to compress
+	for range 128 { // data that does not compress
 		c.Data = binary.BigEndian.AppendUint64(c.Data, rng.Uint64())
 	}
 	return &storage.Batch{

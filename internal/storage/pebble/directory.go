@@ -35,7 +35,7 @@ const (
 	blobSuffix     = ".blob"
 	logSuffix      = ".log"
 	tempSuffix     = ".dbtmp"
-	// maxNamed is how many files an error names.
+	// maxNamed is the maximum number of files that an error names.
 	maxNamed = 5
 )
 
@@ -162,7 +162,7 @@ func (s *Store) examine(opts *Options) (exists bool, err error) {
 	}
 	for _, name := range d.names {
 		if strings.HasPrefix(name, markerPrefix) && !hasMarker([]string{name}, manifestMarker) && !hasMarker([]string{name}, versionMarker) {
-			return false, s.notWhole(d.names, fmt.Errorf("%s is not of a store: move it away", name)) // Pebble opens nothing beside it
+			return false, s.notWhole(d.names, fmt.Errorf("%s is not of a store: move it away", name)) // Pebble opens no store beside such a file
 		}
 	}
 	desc, err := lsm.Peek(s.dir, opts.FS)

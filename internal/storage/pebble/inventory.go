@@ -17,10 +17,10 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 )
 
-// inventory is the file QUERN. It says that a directory holds a store of Quern's, which of the
-// files are the store's, and how much of its logs and manifests must be there. So a file that
-// somebody else put there differs from one that a crash left behind, and a log that lost its end
-// differs from one that ended there.
+// inventory is the file QUERN. It says that a directory holds a store of Quern's, which files are
+// the store's, and how much of its logs and manifests must be there. So Open distinguishes a file
+// that somebody else put there from one that a crash left behind, and a log that lost its end from
+// a complete log.
 //
 //  1. A file is entered in the inventory, synced, before it is created. So a file that is not in
 //     the inventory is not the store's, and is not deleted.
@@ -301,7 +301,7 @@ type measuredFile struct {
 
 // Write implements io.Writer.
 func (f *measuredFile) Write(p []byte) (int, error) {
-	crc := crc32.Update(f.extent.crc, castagnoli, p) // first: p may be changed
+	crc := crc32.Update(f.extent.crc, castagnoli, p) // computed first: the write may change p
 	n, err := f.File.Write(p)
 	f.extent.bytes += int64(n)
 	f.extent.crc = crc
