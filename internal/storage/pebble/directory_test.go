@@ -300,13 +300,13 @@ func FuzzInventory(f *testing.F) {
 	})
 }
 
-// TestInventoryWithHoles: a power cut leaves zeros anywhere in lines that were not synced. What is read is what the lines before
-// the first zero say, and never the end of a line for a line.
+// TestInventoryWithHoles puts zeros anywhere into lines that were not synced, as a power cut does.
+// Only the lines before the first zero count. The end of a line never counts as a line.
 func TestInventoryWithHoles(t *testing.T) {
 	c := inventoryContent{made: true, files: map[string]extent{"MANIFEST-000001": {17, 0xdeadbeef}, "000004.log": {}}}
 	whole := c.encode()
 	synced := len(whole)
-	want := map[int]inventoryContent{} // by how many bytes are read
+	want := map[int]inventoryContent{} // by the number of intact bytes
 	for i, name := range []string{"MANIFEST-000007", "000004.log", "MANIFEST-000001"} {
 		before := len(whole)
 		whole = append(whole, appendedLine(name, extent{int64(i) * 100, uint32(i)})...)

@@ -196,8 +196,9 @@ func inventoryLine(name string, e extent) []byte {
 	return fmt.Appendf(nil, "%s %d %08x\n", name, e.bytes, e.crc)
 }
 
-// appendedLine is a line with a sum of its own. After a power cut a file may have zeros where data were not synced, and whatever
-// follows them: the end of a line may be there without its beginning.
+// appendedLine returns a line with a checksum of its own. After a power cut a file may have zeros
+// where data was not synced, and other bytes behind them: the end of a line may be there without
+// its beginning.
 func appendedLine(name string, e extent) []byte {
 	line := bytes.TrimSuffix(inventoryLine(name, e), []byte{'\n'})
 	return fmt.Appendf(line, " %08x\n", crc32.Checksum(line, castagnoli))
@@ -215,7 +216,7 @@ func (c *inventoryContent) encode() []byte {
 }
 
 // decodeInventory decodes what encode and note have written. Of the lines behind the sum it takes
-// those before the first incomplete one.
+// those before the first line that is incomplete or fails its checksum.
 func decodeInventory(b []byte) (c inventoryContent, err error) {
 	damaged := func(why string) (inventoryContent, error) {
 		return inventoryContent{}, fmt.Errorf("%s is damaged: %s", inventoryName, why)
@@ -251,7 +252,7 @@ func decodeInventory(b []byte) (c inventoryContent, err error) {
 	}
 }
 
-// takeAppended reads what appendedLine has written.
+// takeAppended decodes what appendedLine has written.
 func (c *inventoryContent) takeAppended(line string) bool {
 	i := strings.LastIndexByte(line, ' ')
 	return i >= 0 && line[i+1:] == fmt.Sprintf("%08x", crc32.Checksum([]byte(line[:i]), castagnoli)) && c.take(line[:i])
