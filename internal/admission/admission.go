@@ -1,34 +1,39 @@
-// Package admission bounds what clients hold at the same time: connections, memory for the bodies of their requests, and turns
-// at work that is heavy.
+// Package admission bounds what clients hold at the same time: connections, memory for the bodies
+// of their requests, and turns at heavy work.
 //
-//  1. Each thing has a bound of its own: who holds all of one keeps nobody from the others.
-//  2. Of each thing one client holds at most half, so that the other half is there for others. Addresses that stand for
-//     many clients are not held to that; see Clients.
-//  3. What is taken is given back once.
+//  1. Each resource has its own bound: a client that holds all of one resource blocks nobody from
+//     the others.
+//  2. One client holds at most half of each resource, so that the other half remains for others.
+//     Addresses that stand for many clients are exempt; see Clients.
+//  3. What is taken is given back exactly once.
 package admission
 
 import (
 	"net/netip"
 )
 
-// Client is who holds something. The zero value is nobody in particular, and is held to no share.
+// Client identifies who holds a resource. The zero value stands for an unknown client, to which no
+// share applies.
 type Client struct{ prefix netip.Prefix }
 
-// ipv6Bits is how much of an IPv6 address names a client: who has one address has all of its network.
+// ipv6Bits is the length of the prefix that identifies a client by IPv6: whoever has one address
+// has the whole network.
 const ipv6Bits = 64
 
-// Clients tells clients apart by the address that they connect from.
+// Clients distinguishes clients by the address that they connect from.
 type Clients struct{ shared []netip.Prefix }
 
-// NewClients makes a Clients. Addresses in shared stand for many clients, as that of a proxy does.
+// NewClients returns a Clients. Each address in shared stands for many clients, as that of a proxy
+// does.
 func NewClients(shared []netip.Prefix) *Clients { return &Clients{shared: shared} }
 
-// Loopback is where a proxy on the same machine connects from.
+// Loopback returns the addresses from which a proxy on the same machine connects.
 func Loopback() []netip.Prefix {
 	return []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("::1/128")}
 }
 
-// Of is the client that connects from an address such as 192.0.2.1:4711. One that is no IP address is nobody's in particular.
+// Of returns the client that connects from an address such as 192.0.2.1:4711. For a shared address,
+// or one that is no IP address, it returns the zero Client.
 func (c *Clients) Of(address string) Client {
 	at, err := netip.ParseAddrPort(address)
 	if err != nil {
@@ -51,7 +56,8 @@ func (c *Clients) Of(address string) Client {
 	return Client{prefix: prefix}
 }
 
-// holdings count what is held of one thing, together and by client. It is not safe for concurrent use.
+// holdings counts what is held of one resource, in total and by client. It is not safe for
+// concurrent use.
 type holdings struct {
 	limit, share int64
 	all          int64
@@ -62,7 +68,7 @@ func newHoldings(limit, share int64) holdings {
 	return holdings{limit: limit, share: share, of: make(map[Client]int64)}
 }
 
-// fits says whether c may hold n more.
+// fits reports whether c may hold n more.
 func (h *holdings) fits(c Client, n int64) bool {
 	return h.all+n <= h.limit && (c == Client{} || h.of[c]+n <= h.share)
 }
@@ -88,5 +94,5 @@ func (h *holdings) give(c Client, n int64) {
 	}
 }
 
-// half is the share of one client.
+// half returns the share of one client.
 func half(limit int64) int64 { return max((limit+1)/2, 1) }

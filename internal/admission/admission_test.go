@@ -73,7 +73,7 @@ func TestTurns(t *testing.T) {
 		first, err := turns.Take(t.Context(), a)
 		require.NoError(t, err)
 
-		// A second one of the same client waits, and one of another goes ahead.
+		// The client's second request waits, and a request of another client goes ahead.
 		second := make(chan func())
 		go func() {
 			give, err := turns.Take(t.Context(), a)
@@ -87,7 +87,7 @@ func TestTurns(t *testing.T) {
 		others, err := turns.Take(t.Context(), b)
 		require.NoError(t, err)
 
-		// Who gives up leaves the queue.
+		// A request that gives up leaves the queue.
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
 		_, err = turns.Take(ctx, b)
@@ -126,7 +126,7 @@ func TestQueueIsBounded(t *testing.T) {
 	})
 }
 
-// TestWaitIsBounded: a turn that does not come in time is not waited for.
+// TestWaitIsBounded covers a turn that does not come in time: the request stops waiting.
 func TestWaitIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		turns := NewTurns(1, "queries", time.Minute, NewClients(nil), nil)

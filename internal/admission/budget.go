@@ -6,7 +6,8 @@ import (
 	"sync"
 )
 
-// ErrNoRoom says that other requests, or others of this client, hold the memory that a request needs.
+// ErrNoRoom means that other requests, or other requests of this client, hold the memory that a
+// request needs.
 var ErrNoRoom = errors.New("other requests hold the memory that is set aside for what is asked for, try again")
 
 // Budget bounds the memory that requests of one kind hold together. It is safe for concurrent use.
@@ -15,13 +16,13 @@ type Budget struct {
 	held holdings
 }
 
-// NewBudget makes a budget of so many bytes. One client holds up to half of them, or largest if that is more: a request of that
-// size must find room when nobody else holds any.
+// NewBudget returns a budget of limit bytes. One client holds up to half of them, or up to largest
+// bytes if that is more: a request of that size must fit when nobody else holds any.
 func NewBudget(limit, largest int64) *Budget {
 	return &Budget{held: newHoldings(limit, max(half(limit), largest))}
 }
 
-// Claim begins a request's claim to the budget. It holds nothing yet.
+// Claim starts a claim of a request to the budget. The claim holds nothing yet.
 func (b *Budget) Claim(c Client) Claim { return Claim{budget: b, client: c} }
 
 // Claim is what one request holds of a Budget. It is used by one goroutine at a time.
@@ -31,7 +32,8 @@ type Claim struct {
 	held   int64
 }
 
-// Grow has the claim hold n bytes more. It is false, and nothing has changed, when there is no room for them.
+// Grow adds n bytes to the claim. If there is no room for them, it returns false and changes
+// nothing.
 func (c *Claim) Grow(n int64) bool {
 	c.budget.mu.Lock()
 	defer c.budget.mu.Unlock()
@@ -42,7 +44,7 @@ func (c *Claim) Grow(n int64) bool {
 	return true
 }
 
-// Release gives back all that the claim holds.
+// Release gives back all bytes that the claim holds.
 func (c *Claim) Release() {
 	if c.held == 0 {
 		return
@@ -55,13 +57,14 @@ func (c *Claim) Release() {
 
 type claimKey struct{}
 
-// WithClaim is a context in which Charge finds the claim. The claim is released by who made it.
+// WithClaim returns a context from which Charge takes the claim. Whoever made the claim releases
+// it.
 func WithClaim(ctx context.Context, c *Claim) context.Context {
 	return context.WithValue(ctx, claimKey{}, c)
 }
 
-// Charge has the claim of the request that a context is of hold n bytes more, for those who make much of little. Without a
-// claim nothing is bounded. The error is ErrNoRoom.
+// Charge adds n bytes to the claim of ctx's request. Callers use it where a small request takes
+// much memory. Without a claim Charge bounds nothing. The error is ErrNoRoom.
 func Charge(ctx context.Context, n int64) error {
 	if c, ok := ctx.Value(claimKey{}).(*Claim); ok && !c.Grow(n) {
 		return ErrNoRoom

@@ -5,11 +5,12 @@ import (
 	"sync"
 )
 
-// sendBytes is what the system may hold of what a client does not read. It is also how much a client must have read
-// before the system says that there is room again.
+// sendBytes is how much the system may hold of data that a client does not read. A client must also
+// read this much before the system reports that there is room again.
 const sendBytes = 128 << 10
 
-// Listener bounds the connections of a listener. One that is too many is refused and closed.
+// Listener bounds the connections of a listener. It refuses and closes connections beyond the
+// bound.
 type Listener struct {
 	net.Listener
 	clients *Clients
@@ -19,7 +20,8 @@ type Listener struct {
 	open holdings
 }
 
-// Limit bounds the connections of l. refuse may tell a client why, without waiting for it; nil tells it nothing.
+// Limit bounds the connections of l to most. refuse may tell a client the reason, without waiting
+// for it; nil tells nothing.
 func Limit(l net.Listener, most int, clients *Clients, refuse func(net.Conn)) *Listener {
 	return &Listener{Listener: l, clients: clients, refuse: refuse, open: newHoldings(int64(most), half(int64(most)))}
 }
@@ -32,7 +34,7 @@ func (l *Listener) Accept() (net.Conn, error) {
 			return nil, err
 		}
 		if tcp, ok := conn.(*net.TCPConn); ok {
-			_ = tcp.SetWriteBuffer(sendBytes) // with the system's own size it works as well
+			_ = tcp.SetWriteBuffer(sendBytes) // an error is harmless: the system's default size works too
 		}
 		client := l.clients.Of(conn.RemoteAddr().String())
 		l.mu.Lock()
@@ -48,7 +50,7 @@ func (l *Listener) Accept() (net.Conn, error) {
 		if l.refuse != nil {
 			l.refuse(conn)
 		}
-		_ = conn.Close() // nobody is there to hear of it
+		_ = conn.Close() // no caller is there to receive the error
 	}
 }
 

@@ -12,17 +12,18 @@ import (
 )
 
 var (
-	// ErrQueueFull says that so many wait for a turn already that one more would wait in vain.
+	// ErrQueueFull means that the queue for turns is full: one more request would wait in vain.
 	ErrQueueFull = errors.New("too many requests wait for their turn, try again")
-	// ErrWaited says that no turn came in time.
+	// ErrWaited means that no turn came in time.
 	ErrWaited = errors.New("too many requests are answered at the moment, and none ended in time: try again")
 )
 
-// waitingPerTurn bounds those that wait.
+// waitingPerTurn is the number of requests that may wait, for each turn.
 const waitingPerTurn = 50
 
-// Turns bounds how many do something heavy at once; others wait, first come, first served. A client that has its share of the
-// turns waits until one of them ends, and those behind it go ahead. It is safe for concurrent use. A nil Turns bounds nothing.
+// Turns bounds how many requests do something heavy at once. Others wait, first come, first served.
+// A client that holds its share of the turns waits until one of them ends; the requests behind it
+// go ahead. Turns is safe for concurrent use. A nil Turns bounds nothing.
 type Turns struct {
 	clients *Clients
 	wait    time.Duration
@@ -35,13 +36,14 @@ type Turns struct {
 	inUse, inQueue prometheus.Gauge
 }
 
-// waiter is one that waits; ready is closed when it has its turn.
+// waiter is a waiting request. ready is closed when its turn comes.
 type waiter struct {
 	client Client
 	ready  chan struct{}
 }
 
-// NewTurns makes n turns at what is named, and shows their use. Nobody waits for longer than wait, unless that is 0.
+// NewTurns returns n turns at the named work, and exports their use as metrics. No request waits
+// longer than wait, unless wait is 0.
 func NewTurns(n int, name string, wait time.Duration, clients *Clients, metrics prometheus.Registerer) *Turns {
 	most, queue := int64(n), int64(n)*waitingPerTurn
 	f, labels := promauto.With(metrics), prometheus.Labels{"kind": name}
@@ -64,8 +66,9 @@ func NewTurns(n int, name string, wait time.Duration, clients *Clients, metrics 
 	return t
 }
 
-// Take waits for a turn of the client that connects from an address, see Clients. give ends it, and may be called more
-// than once. The error is ErrQueueFull, ErrWaited, or why ctx is done.
+// Take waits for a turn of the client that connects from address; see Clients. give ends the turn,
+// and may be called more than once. The error is ErrQueueFull, ErrWaited, or the cause of ctx's
+// end.
 func (t *Turns) Take(ctx context.Context, address string) (give func(), err error) {
 	if t == nil {
 		return func() {}, nil
@@ -126,7 +129,7 @@ func (t *Turns) give(c Client) func() {
 	})
 }
 
-// leave takes a waiter out of the queue.
+// leave removes waiter i from the queue.
 func (t *Turns) leave(i int) {
 	t.queued.give(t.waiting[i].client, 1)
 	t.waiting = slices.Delete(t.waiting, i, i+1)

@@ -12,24 +12,24 @@ import (
 	"github.com/quern/quern/internal/metric"
 )
 
-// ErrCorrupt marks a chunk, or an id set, that cannot be read back: damaged, cut
-// short, or of a format that this version does not know.
+// ErrCorrupt marks a chunk, or an id set, that does not decode: it is damaged, cut short, or in a
+// format that this version does not know.
 var ErrCorrupt = errors.New("chunk is damaged")
 
-// The first byte of every packed value says what it is and in which layout. A new
-// layout takes a new number; docs/format/chunk.md lists them.
+// The first byte of every packed value gives its kind and layout. A new layout takes a new number;
+// docs/format/chunk.md lists them.
 const (
 	formatSamples = 0x01
 	formatRollups = 0x02
 	formatIDs     = 0x03
 )
 
-// headerSize is the format byte and the CRC-32C of all bytes behind the header.
+// headerSize is the size of the format byte and the CRC-32C of all bytes behind the header.
 const headerSize = 1 + 4
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// openChunk reserves the header; sealChunk fills it in once the body stands.
+// openChunk reserves the header. sealChunk fills it in when the body is complete.
 func openChunk(dst []byte) []byte { return append(dst, make([]byte, headerSize)...) }
 
 func sealChunk(chunk []byte, format byte) {
@@ -37,9 +37,9 @@ func sealChunk(chunk []byte, format byte) {
 	binary.LittleEndian.PutUint32(chunk[1:], crc32.Checksum(chunk[headerSize:], castagnoli))
 }
 
-// unseal checks the header and returns the body and the count it begins with. The
-// count is at most the number of bytes that follow it: every entry of every format
-// takes at least one, so that no damaged count can make a decoder allocate.
+// unseal checks the header and returns the body and the count at its start. The count is at most
+// the number of bytes behind it, since every entry of every format takes at least one byte. So a
+// damaged count cannot make a decoder allocate much.
 func unseal(chunk []byte, format byte) (body []byte, count int, err error) {
 	if len(chunk) < headerSize {
 		return nil, 0, fmt.Errorf("%w: %d bytes are less than a header", ErrCorrupt, len(chunk))
@@ -58,12 +58,12 @@ func unseal(chunk []byte, format byte) (body []byte, count int, err error) {
 	return body[w:], int(n), nil
 }
 
-// The control byte in front of each sample:
+// The control byte before each sample:
 //
 //	bits 7-6  schedule  0 the same, 1 the next id, 2 the difference follows
 //	bits 5-4  time      0 as predicted, 1 the difference to the prediction follows
 //	bits 3-0  value     0-8 that many low bytes of an XOR, 9-15 a decimal with
-//	                    value-9 places behind the point
+//	                    value-9 decimal places
 const (
 	scheduleSame  = 0 << 6
 	scheduleNext  = 1 << 6
@@ -81,9 +81,9 @@ const (
 // maxPlaces is the greatest number of decimal places: 6, as in 0.000001.
 const maxPlaces = 6
 
-// slack is what the coders want to be readable or writable behind their position,
-// so that they can move 8 bytes at a time without looking. A sample takes at most
-// 29 bytes: the control byte, two varints of 10 bytes, 8 bytes of value.
+// slack is the number of bytes that the coders may read or write behind their position, so that
+// they can move 8 bytes at a time without a check. A sample takes at most 29 bytes: the control
+// byte, two varints of 10 bytes, 8 bytes of value.
 const slack = 32
 
 // pow10 has 16 entries so that an index of 4 bits needs no bounds check.
@@ -98,12 +98,12 @@ var lowBytes = [16]uint64{
 // 1.5*2^52 rounds a float64 to the nearest integer.
 const maxDecimal = 1 << 51
 
-// asDecimal returns m with float64(m)/10^places identical to v, bit by bit. NaN,
-// the infinities and -0 are no decimals.
+// asDecimal returns m such that float64(m)/10^places equals v bit by bit. NaN, the infinities and
+// -0 are not decimals.
 func asDecimal(v float64, places int) (m int64, ok bool) {
 	const shift = 3 << 51
 	p := pow10[places&15]
-	// The conversions forbid fusing the product into the addition.
+	// The conversions keep the compiler from fusing the product into the addition.
 	scaled := float64(v * p)
 	if !(math.Abs(scaled) < maxDecimal) {
 		return 0, false
@@ -112,7 +112,7 @@ func asDecimal(v float64, places int) (m int64, ok bool) {
 	return int64(rounded), math.Float64bits(rounded/p) == math.Float64bits(v)
 }
 
-// fewestPlaces is the decimal of v with the fewest places.
+// fewestPlaces returns the decimal of v with the fewest places.
 func fewestPlaces(v float64) (m int64, places int, ok bool) {
 	for places = 0; places <= maxPlaces; places++ {
 		if m, ok = asDecimal(v, places); ok {
@@ -125,23 +125,22 @@ func fewestPlaces(v float64) (m int64, places int, ok bool) {
 func zigzag(v int64) uint64   { return uint64(v<<1) ^ uint64(v>>63) }
 func unzigzag(u uint64) int64 { return int64(u>>1) ^ -int64(u&1) }
 
-// uvarintLen is the number of bytes of u as a varint.
+// uvarintLen returns the number of bytes of u as a varint.
 func uvarintLen(u uint64) int { return (bits.Len64(u|1) + 6) / 7 }
 
-// xorLen is the number of low bytes that hold all of x.
+// xorLen returns the number of low bytes that hold all bits of x.
 func xorLen(x uint64) int { return (bits.Len64(x) + 7) / 8 }
 
-// AppendSamples appends a chunk of the given samples to dst. The samples MUST be
-// sorted by metric.CompareSamples, no two with the same schedule and time, none
-// with a negative schedule; without samples nothing is appended. Every value comes
-// back bit by bit: NaN with its payload, the infinities, -0.
+// AppendSamples appends a chunk of the given samples to dst. The samples MUST be sorted by
+// metric.CompareSamples. No two may have the same schedule and time, and none a negative schedule.
+// Without samples nothing is appended. DecodeSamples restores every value bit by bit: NaN with its
+// payload, the infinities, -0.
 //
-// A value is stored in the shorter of two ways. One is the low bytes of its XOR
-// with the value before it (Pelkonen et al., "Gorilla", VLDB 2015; in whole bytes
-// here, for speed). The other is a decimal: the difference of its mantissa to the
-// mantissa that the same schedule had before (Afroozeh and Boncz, "ALP", SIGMOD
-// 2023, for the test that a float64 is a decimal). docs/format/chunk.md has the
-// bytes.
+// A value is stored in the shorter of two forms. One is the low bytes of its XOR with the value
+// before it (Pelkonen et al., "Gorilla", VLDB 2015; in whole bytes here, for speed). The other is a
+// decimal: the difference of its mantissa to the previous mantissa of the same schedule (Afroozeh
+// and Boncz, "ALP", SIGMOD 2023, for the test that a float64 is a decimal). docs/format/chunk.md
+// has the bytes.
 func AppendSamples(dst []byte, samples []metric.Sample) []byte {
 	if len(samples) == 0 {
 		return dst
@@ -152,21 +151,21 @@ func AppendSamples(dst []byte, samples []metric.Sample) []byte {
 	dst = binary.AppendUvarint(dst, uint64(samples[0].Schedule))
 	dst = binary.AppendVarint(dst, samples[0].TimeMs)
 
-	// Both coders start as if one sample had come before: of the schedule before the
-	// first, at the first time, with value +0.
+	// Encoder and decoder start as if a sample had come before the first: with the schedule id
+	// before the first, the first time, and value +0.
 	var (
 		schedule = samples[0].Schedule - 1
 		firstMs  = samples[0].TimeMs // the first time of the schedule
 		timeMs   = samples[0].TimeMs
 		stepMs   int64  // between the last two samples of one schedule
-		last     uint64 // the bits of the value before
+		last     uint64 // the bits of the previous value
 		mantissa int64  // of the last decimal of the schedule, 0 if it had none
 		places   int    // of that decimal
 	)
 	for i := range samples {
 		s := &samples[i]
 		if cap(dst)-len(dst) < slack {
-			// Guess the rest from what came so far, plus one allocation's worth.
+			// Estimate the rest from the bytes so far, plus one byte a sample.
 			perSample := (len(dst) - start) / (i + 1)
 			dst = slices.Grow(dst, slack+(len(samples)-i)*(perSample+1))
 		}
@@ -203,7 +202,7 @@ func AppendSamples(dst []byte, samples []metric.Sample) []byte {
 		if k > 0 {
 			m, p, ok := int64(0), places, false
 			if same {
-				// Staying with the places of the schedule keeps the differences small.
+				// Keeping the schedule's number of places keeps the differences small.
 				m, ok = asDecimal(s.Value, p)
 			}
 			if !ok {
@@ -232,14 +231,14 @@ func AppendSamples(dst []byte, samples []metric.Sample) []byte {
 	return dst
 }
 
-// DecodeSamples appends the samples of a chunk to dst, in the order of
-// metric.CompareSamples. The error is ErrCorrupt; dst is then returned as it was.
+// DecodeSamples appends the samples of a chunk to dst, in the order of metric.CompareSamples. On
+// error it returns ErrCorrupt and dst unchanged.
 func DecodeSamples(dst []metric.Sample, chunk []byte) ([]metric.Sample, error) {
 	return decodeSamples(dst, chunk, 0, math.MaxInt64)
 }
 
-// DecodeSamplesIn is DecodeSamples for the schedules in ids only. It reads no
-// further than the last of them, except for the checksum.
+// DecodeSamplesIn is DecodeSamples for only the schedules in ids. Except for the checksum, it reads
+// no further than the last of them.
 func DecodeSamplesIn(dst []metric.Sample, chunk []byte, ids Range) ([]metric.Sample, error) {
 	if ids.End <= ids.Start {
 		_, _, err := unseal(chunk, formatSamples)
@@ -248,7 +247,7 @@ func DecodeSamplesIn(dst []metric.Sample, chunk []byte, ids Range) ([]metric.Sam
 	return decodeSamples(dst, chunk, ids.Start, ids.End-1)
 }
 
-// decodeSamples decodes the schedules from lo to hi, hi included.
+// decodeSamples decodes the schedules from lo to hi, inclusive.
 func decodeSamples(dst []metric.Sample, chunk []byte, lo, hi metric.ScheduleID) ([]metric.Sample, error) {
 	b, count, err := unseal(chunk, formatSamples)
 	if err != nil {
@@ -286,7 +285,7 @@ func decodeSamples(dst []metric.Sample, chunk []byte, lo, hi metric.ScheduleID) 
 	n := 0
 	for i := range count {
 		if end-pos < slack && !tailed {
-			// Go on in a copy with zeros behind it, where reading ahead is safe.
+			// Continue in a copy with zeros behind it, where reading ahead is safe.
 			end = copy(tail[:], b[pos:])
 			b, pos, tailed = tail[:], 0, true
 		}
@@ -345,8 +344,8 @@ func decodeSamples(dst []metric.Sample, chunk []byte, lo, hi metric.ScheduleID) 
 			last ^= word & lowBytes[value]
 			pos += int(value)
 		} else {
-			// A varint of at most 8 bytes in one go: find the byte that ends it, then
-			// close the gap that each byte's top bit leaves.
+			// A varint of at most 8 bytes is decoded at once: find the byte that ends it, then
+			// close the gaps left by the top bit of each byte.
 			ends := ^word & 0x8080808080808080
 			if ends == 0 {
 				return dst, corruptSample(i)

@@ -9,8 +9,8 @@ import (
 	"github.com/quern/quern/internal/metric"
 )
 
-// shapes are the chunks that Quern writes most: one flush of a block, and a block
-// with the history of an hour, of the kinds of values that are common.
+// shapes returns the chunks that Quern writes most: one flush of a block, and a block with an hour
+// of history, for each common kind of values.
 func shapes() []struct {
 	name    string
 	samples []metric.Sample

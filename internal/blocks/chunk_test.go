@@ -35,7 +35,7 @@ func TestSamplesRoundTrip(t *testing.T) {
 	assert.Empty(t, AppendRollups(nil, nil))
 }
 
-// What one flush of a block may weigh: README and design count on it.
+// README and design rely on these sizes of one flush of a block.
 func TestChunkSize(t *testing.T) {
 	limits := map[string]float64{ // bytes per sample
 		"flush/random": 1300.0 / 128, "flush/gauge": 3.5, "hour/gauge": 3.1, "hour/counter": 3.1, "hour/constant": 1.1,
@@ -48,7 +48,7 @@ func TestChunkSize(t *testing.T) {
 	}
 }
 
-// Every decimal of up to 15 digits and 6 places is one, and comes back as itself.
+// Every number of up to 15 digits and 6 places is a decimal and is restored exactly.
 func TestDecimals(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 4))
 	for range 100_000 {
@@ -125,7 +125,7 @@ func TestRollupsRoundTrip(t *testing.T) {
 	}
 }
 
-// decoders are all three, as one kind of function.
+// decoders holds the three decoders under one signature.
 var decoders = map[string]func(b []byte) error{
 	"samples": func(b []byte) error {
 		kept := []metric.Sample{{Schedule: 4, TimeMs: 5, Value: 6}}
@@ -176,7 +176,7 @@ func TestEveryCutIsFound(t *testing.T) {
 	}
 }
 
-// seal gives a body a good header, so that only its decoder can refuse it.
+// seal prepends a valid header to a body, so that only the body can fail to decode.
 func seal(format byte, body ...byte) []byte {
 	chunk := append(openChunk(nil), body...)
 	sealChunk(chunk, format)
@@ -228,8 +228,8 @@ func TestHostileBodies(t *testing.T) {
 	}
 }
 
-// A count says how much is allocated, so it is checked against the bytes first: at
-// most one sample for each.
+// Decoders allocate by the count, so they first check it against the bytes: at most one sample per
+// byte.
 func TestDamagedCountAllocatesLittle(t *testing.T) {
 	body := append(binary.AppendUvarint(nil, 1000), make([]byte, 1000)...)
 	out, err := DecodeSamples(nil, seal(formatSamples, body...))
@@ -258,8 +258,8 @@ func TestCodecsDoNotAllocateInSteadyState(t *testing.T) {
 	assert.Zero(t, testing.AllocsPerRun(10, run))
 }
 
-// samplesFrom makes samples of any bytes: a few bits choose how far schedule and
-// time move and what kind of value follows, so that a fuzzer reaches every branch.
+// samplesFrom derives samples from arbitrary bytes. A few bits choose how far schedule and time
+// move and what kind of value follows, so that a fuzzer reaches every branch.
 func samplesFrom(b []byte) []metric.Sample {
 	var out []metric.Sample
 	take := func(n int) (v uint64) {
@@ -320,8 +320,8 @@ func FuzzSamplesRoundTrip(f *testing.F) {
 	})
 }
 
-// The decoders and the second implementation accept the same bodies and read the
-// same from them; what was read packs and reads back the same.
+// DecodeSamples and the second implementation accept the same bodies and read the same samples from
+// them. The samples survive another round of encoding and decoding.
 func FuzzDecodeSamples(f *testing.F) {
 	for _, s := range shapes() {
 		f.Add(AppendSamples(nil, s.samples[:12])[headerSize:])

@@ -17,9 +17,9 @@ import (
 	"github.com/quern/quern/internal/metric"
 )
 
-// reader is a second, slow implementation of docs/format/chunk.md, written from the
-// page and not from the codecs. It explains each byte for the golden files, and the
-// fuzz tests hold the codecs against it.
+// reader is a second, slow implementation of docs/format/chunk.md, written from the page and not
+// from the codecs. It explains each byte for the golden files, and the fuzz tests compare the
+// codecs with it.
 type reader struct {
 	b    []byte
 	at   int
@@ -28,7 +28,7 @@ type reader struct {
 
 type readerError string
 
-// read runs f and turns a damaged field into false.
+// read runs f and returns false for a damaged field.
 func (r *reader) read(f func()) (ok bool) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -48,7 +48,7 @@ func (r *reader) need(ok bool, what string) {
 	}
 }
 
-// field cuts n bytes off and writes them down with what say makes of them.
+// field takes the next n bytes and writes them to the text, followed by the result of say.
 func (r *reader) field(n int, say func(b []byte) string) {
 	r.need(n >= 0 && n <= len(r.b)-r.at, "short")
 	b := r.b[r.at : r.at+n]
@@ -87,8 +87,8 @@ func (r *reader) header(format byte) (count uint64) {
 	return count
 }
 
-// value reads a value of the given kind. was is the value before; mantissa is the
-// one that a decimal differs from.
+// value reads a value of the given kind. was is the value before it. mantissa is the previous
+// mantissa, from which a decimal stores the difference.
 func (r *reader) value(kind int, was float64, mantissa int64) (v float64, _ int64) {
 	if kind <= 8 {
 		r.field(kind, func(b []byte) string {
@@ -297,9 +297,9 @@ func parseRollups(t *testing.T, text string) (out []metric.RollupRow) {
 	return out
 }
 
-// The golden files pin the bytes of each format: a change that alters them breaks
-// what is stored. Their input is what was packed; their output is the packed bytes,
-// explained by the second implementation, and what it read back.
+// The golden files pin the bytes of each format: a change of the bytes breaks stored data. Their
+// input is what was packed. Their output is the packed bytes, explained by the second
+// implementation, and what it read back.
 func TestGolden(t *testing.T) {
 	for _, name := range []string{"samples", "rollups", "ids"} {
 		datadriven.RunTest(t, "testdata/"+name+".golden", func(t *testing.T, d *datadriven.TestData) string {
@@ -337,7 +337,7 @@ func TestGolden(t *testing.T) {
 	}
 }
 
-// The page's worked examples are the golden files' outputs.
+// The examples of the page come from the outputs of the golden files.
 func TestFormatPageAgreesWithGolden(t *testing.T) {
 	page, err := os.ReadFile("../../docs/format/chunk.md")
 	require.NoError(t, err)
@@ -369,7 +369,7 @@ func requireSameRollups(t *testing.T, want, got []metric.RollupRow) {
 	t.Helper()
 	require.Len(t, got, len(want))
 	for i := range want {
-		// The text tells every float64 from every other, NaN payloads and -0 included.
+		// The text differs for any two different float64, NaN payloads and -0 included.
 		require.Equal(t, rollupText(want[i]), rollupText(got[i]), "row %d", i)
 	}
 }

@@ -7,19 +7,18 @@ import (
 	"sync"
 )
 
-// ID orders chunks and marks: a UUIDv7 (RFC 9562) whose 48-bit millisecond, 12-bit
-// sequence and 62-bit tail are filled as NewIDs or KeyID say. Compare gives the
-// order of writing; of two samples with the same schedule and time the one in the
-// chunk with the greater ID wins.
+// ID orders chunks and marks. It is a UUIDv7 (RFC 9562). NewIDs and KeyID fill its 48-bit
+// millisecond, 12-bit sequence and 62-bit tail. Compare gives the order of writing. Of two samples
+// with the same schedule and time, the sample in the chunk with the greater ID wins.
 type ID [16]byte
 
 // Compare orders ids by their bytes.
 func (id ID) Compare(o ID) int { return bytes.Compare(id[:], o[:]) }
 
-// String is the id in hexadecimal.
+// String returns the id in hexadecimal.
 func (id ID) String() string { return hex.EncodeToString(id[:]) }
 
-// TimeMs is the id's millisecond.
+// TimeMs returns the id's time in Unix ms.
 func (id ID) TimeMs() int64 { return int64(binary.BigEndian.Uint64(id[:8]) >> 16) }
 
 func makeID(ms int64, seq uint16, tail uint64) ID {
@@ -29,8 +28,8 @@ func makeID(ms int64, seq uint16, tail uint64) ID {
 	return id
 }
 
-// IDs makes the ids of one writer, each greater than the one before even when its
-// clock steps back. The writer's random number keeps ids of several writers apart.
+// IDs generates the ids of one writer. Each id is greater than the one before, even when the clock
+// steps back. The writer's random number keeps the ids of several writers apart.
 type IDs struct {
 	writer uint64
 
@@ -39,7 +38,7 @@ type IDs struct {
 	seq uint16
 }
 
-// NewIDs makes a source of ids for a writer with the given random number.
+// NewIDs returns a generator of ids for a writer with the given random number.
 func NewIDs(writer uint64) *IDs { return &IDs{writer: writer} }
 
 // Skip makes all further ids greater than id.
@@ -52,7 +51,7 @@ func (s *IDs) Skip(id ID) {
 	}
 }
 
-// Next is the writer's next id, made at nowMs.
+// Next returns the writer's next id, made at nowMs.
 func (s *IDs) Next(nowMs int64) ID {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -67,6 +66,6 @@ func (s *IDs) Next(nowMs int64) ID {
 	return makeID(s.ms, s.seq, s.writer)
 }
 
-// KeyID is an id that follows from what it is of: a time in Unix ms, by which it
-// orders, and a hash of the rest.
+// KeyID returns an id that is derived from its subject: a time in Unix ms, which orders it, and a
+// hash of the rest.
 func KeyID(ms int64, hash uint64) ID { return makeID(ms, 0, hash) }

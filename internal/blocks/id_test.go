@@ -15,7 +15,7 @@ func TestIDBytes(t *testing.T) {
 	assert.Equal(t, "01934ce07a0070008000000000000007", KeyID(1_732_161_600_000, 7).String())
 }
 
-// Version and variant are where RFC 9562 has them, whatever is put in.
+// Version and variant are at the positions of RFC 9562, whatever the inputs.
 func TestIDIsAUUIDv7(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 1))
 	for range 1000 {

@@ -7,9 +7,8 @@ import (
 	"github.com/quern/quern/internal/metric"
 )
 
-// AppendIDs appends a packed set of schedule ids to dst: what a mark for late data
-// carries. The ids MUST ascend and not be negative; there may be none.
-// docs/format/chunk.md has the bytes.
+// AppendIDs appends a packed set of schedule ids to dst, as a mark for late data carries it. The
+// ids MUST ascend and not be negative; the set may be empty. docs/format/chunk.md has the bytes.
 func AppendIDs(dst []byte, ids []metric.ScheduleID) []byte {
 	start := len(dst)
 	dst = openChunk(dst)
@@ -23,8 +22,7 @@ func AppendIDs(dst []byte, ids []metric.ScheduleID) []byte {
 	return dst
 }
 
-// DecodeIDs reads the ids of AppendIDs back, nil if there are none. The error is
-// ErrCorrupt.
+// DecodeIDs decodes the ids of AppendIDs, nil for an empty set. The error is ErrCorrupt.
 func DecodeIDs(b []byte) ([]metric.ScheduleID, error) {
 	body, count, err := unseal(b, formatIDs)
 	if err != nil || count == 0 && len(body) == 0 {

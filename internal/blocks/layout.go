@@ -1,7 +1,7 @@
-// Package blocks holds what Quern is built on: the partition block, a run of
-// schedules that is written, read, retried, leased and deleted as one. It has the
-// arithmetic of blocks, the epochs of the partition block size (PBS), the ids that
-// order what is written, and the chunk codecs. It does no I/O.
+// Package blocks holds the basis of Quern: the partition block, a range of schedules that is
+// written, read, retried, leased and deleted as one. It contains the arithmetic of blocks, the
+// epochs of the partition block size (PBS), the ids that order writes, and the chunk codecs. It
+// does no I/O.
 package blocks
 
 import (
@@ -20,21 +20,20 @@ type Range struct {
 	End   metric.ScheduleID
 }
 
-// Contains says whether id lies in the range.
+// Contains reports whether id lies in the range.
 func (r Range) Contains(id metric.ScheduleID) bool { return r.Start <= id && id < r.End }
 
-// Len is the number of schedules in the range.
+// Len returns the number of schedules in the range.
 func (r Range) Len() int { return int(r.End - r.Start) }
 
-// Of is the block of the given size that id falls in. The fixed groups of the
-// storage partitions are blocks in this sense too.
+// Of returns the block of the given size that contains id. The fixed groups of the storage
+// partitions are also blocks in this sense.
 func Of(id metric.ScheduleID, size int) Range {
 	start := id - id%metric.ScheduleID(size)
 	return Range{Start: start, End: start + metric.ScheduleID(size)}
 }
 
-// Cover yields the blocks of the given size that together cover r, in order: none
-// when r is empty.
+// Cover returns the blocks of the given size that together cover r, in order: none when r is empty.
 func (r Range) Cover(size int) []Range {
 	if r.Start >= r.End {
 		return nil
@@ -46,9 +45,8 @@ func (r Range) Cover(size int) []Range {
 	return out
 }
 
-// ShardOf is the index partition, out of n, of the block that starts at start. It
-// is a hash and not a random or round-robin choice, so that writing a mark again
-// writes the same row.
+// ShardOf returns the shard, out of n, of the block that starts at start. The shard is a hash and
+// not a random or round-robin choice, so that writing a mark again writes the same row.
 func ShardOf(start metric.ScheduleID, n int) int {
 	var b [8]byte
 	for i := range b {
@@ -57,11 +55,11 @@ func ShardOf(start metric.ScheduleID, n int) int {
 	return int(xxhash.Sum64(b[:]) % uint64(n))
 }
 
-// MaxBlockSize bounds the PBS: a chunk of one timestamp stays far below what a
-// Cassandra row may hold.
+// MaxBlockSize bounds the PBS, so that a chunk of one timestamp stays far below the limit of a
+// Cassandra row.
 const MaxBlockSize = 4096
 
-// ValidBlockSize says why a block size cannot be used, nil if it can.
+// ValidBlockSize returns why a block size cannot be used, nil if it can.
 func ValidBlockSize(n int) error {
 	if n < 1 || n > MaxBlockSize {
 		return fmt.Errorf("block size %d: must be between 1 and %d", n, MaxBlockSize)
@@ -75,16 +73,16 @@ type Epoch struct {
 	BlockSize int
 }
 
-// Epochs is the history of the PBS, ordered by FromMs and never empty. The PBS of
-// a slice, of whatever bucket, is the one in force at the slice's start: all
-// processes that have read the same epochs agree on the blocks of every slice.
+// Epochs is the history of the PBS, ordered by FromMs and never empty. The PBS of a slice, of
+// whatever bucket, is the PBS in force at the slice's start. So all processes that have read the
+// same epochs agree on the blocks of every slice.
 type Epochs []Epoch
 
-// ErrEpochTooSoon says that a change of the PBS would reach a slice that other
-// processes may be writing to already.
+// ErrEpochTooSoon means that a change of the PBS would affect a slice that other processes may
+// already be writing to.
 var ErrEpochTooSoon = errors.New("a new block size must take effect at least one slice ahead")
 
-// SizeAt is the PBS of the slice that starts at startMs.
+// SizeAt returns the PBS of the slice that starts at startMs.
 func (e Epochs) SizeAt(startMs int64) int {
 	for i := len(e) - 1; i > 0; i-- {
 		if e[i].FromMs <= startMs {
@@ -94,12 +92,12 @@ func (e Epochs) SizeAt(startMs int64) int {
 	return e[0].BlockSize
 }
 
-// BlockAt is the block that id falls in, in the slice that starts at startMs.
+// BlockAt returns the block that contains id in the slice that starts at startMs.
 func (e Epochs) BlockAt(id metric.ScheduleID, startMs int64) Range {
 	return Of(id, e.SizeAt(startMs))
 }
 
-// Add returns the epochs with one more, which must lie after all others.
+// Add returns the epochs with n appended. n must begin after all others.
 func (e Epochs) Add(n Epoch) (Epochs, error) {
 	if err := ValidBlockSize(n.BlockSize); err != nil {
 		return nil, err

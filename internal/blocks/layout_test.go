@@ -30,7 +30,8 @@ func TestOf(t *testing.T) {
 	}
 }
 
-// The blocks of a range are aligned, adjoin, and begin and end around it.
+// The blocks of a range are aligned and adjacent. The first contains the range's first schedule,
+// the last block its last schedule.
 func TestCover(t *testing.T) {
 	assert.Empty(t, Range{5, 5}.Cover(4))
 	assert.Equal(t, []Range{{4, 8}}, Range{5, 8}.Cover(4))
@@ -48,7 +49,7 @@ func TestCover(t *testing.T) {
 	}
 }
 
-// The shard of a block is part of what is stored: these numbers must not change.
+// The shard of a block is part of the stored data: these numbers must not change.
 func TestShardOfIsFixed(t *testing.T) {
 	var got []int
 	for start := range metric.ScheduleID(8) {
@@ -93,7 +94,7 @@ func TestEpochs(t *testing.T) {
 	require.Error(t, err)
 }
 
-// A change that shares the array of another would write into it.
+// If Add shared an array between two results, the second would overwrite the first.
 func TestEpochsAddDoesNotShare(t *testing.T) {
 	base := make(Epochs, 1, 8)
 	base[0] = Epoch{BlockSize: 128}

@@ -59,9 +59,8 @@ func (o *only) wanted(samples []metric.Sample) []metric.Sample {
 	})
 }
 
-// Add adds the samples of a chunk, except those of schedules that the set does not
-// keep. The error is ErrCorrupt, and the set is as it was before. The chunk is not
-// referred to afterwards.
+// Add adds the samples of a chunk, except those of schedules that the set does not keep. On error
+// it returns ErrCorrupt and leaves the set unchanged. The set does not keep a reference to chunk.
 func (s *SampleSet) Add(chunk []byte) error {
 	before := len(s.added)
 	var err error
@@ -107,24 +106,24 @@ func (s *SampleSet) Series() iter.Seq2[metric.ScheduleID, []metric.Sample] {
 func sampleSchedule(s *metric.Sample) metric.ScheduleID { return s.Schedule }
 func compareSampleTimes(a, b metric.Sample) int         { return cmp.Compare(a.TimeMs, b.TimeMs) }
 
-// RollupSet is SampleSet for roll-up rows.
+// RollupSet is like SampleSet, for roll-up rows.
 type RollupSet struct {
 	ids    Range
 	added  []metric.RollupRow
 	groups groups[metric.RollupRow]
 }
 
-// Reset empties the set and sets the schedules it keeps; see SampleSet.Reset.
+// Reset empties the set and sets the schedules that it keeps; see SampleSet.Reset.
 func (s *RollupSet) Reset(ids Range) {
 	s.ids = ids
-	clear(s.added) // lets go of the sketches
+	clear(s.added) // releases the sketches
 	clear(s.groups.sorted)
 	s.added = s.added[:0]
 }
 
-// Add adds the rows of a roll-up chunk, except those of schedules that the set does
-// not keep. Their sketches are parts of chunk, which must stay as it is while the
-// set is used. The error is ErrCorrupt, and the set is as it was before.
+// Add adds the rows of a roll-up chunk, except those of schedules that the set does not keep. The
+// sketches alias chunk, which must not change while the set is used. On error Add returns
+// ErrCorrupt and leaves the set unchanged.
 func (s *RollupSet) Add(chunk []byte) error {
 	before := len(s.added)
 	all, err := DecodeRollups(s.added, chunk)
@@ -136,8 +135,8 @@ func (s *RollupSet) Add(chunk []byte) error {
 	return nil
 }
 
-// AddRows adds rows as they were read from a table, in any order. Their sketches
-// are kept, not copied.
+// AddRows adds rows that were read from a table, in any order. It keeps their sketches without
+// copying them.
 func (s *RollupSet) AddRows(rows []metric.RollupRow) {
 	for i := range rows {
 		if s.ids.Contains(rows[i].Schedule) {
@@ -146,7 +145,7 @@ func (s *RollupSet) AddRows(rows []metric.RollupRow) {
 	}
 }
 
-// Len is the number of rows added, duplicates included.
+// Len returns the number of rows added, duplicates included.
 func (s *RollupSet) Len() int { return len(s.added) }
 
 // Series yields the schedules that have rows, by id; see SampleSet.Series.
@@ -157,9 +156,9 @@ func (s *RollupSet) Series() iter.Seq2[metric.ScheduleID, []metric.RollupRow] {
 func rollupSchedule(r *metric.RollupRow) metric.ScheduleID { return r.Schedule }
 func compareRollupTimes(a, b metric.RollupRow) int         { return cmp.Compare(a.TimeMs, b.TimeMs) }
 
-// groups is the scratch of a set: a counting sort by schedule, which is stable and
-// linear because a block is small, then a look at each schedule's times, which
-// ascend already unless data came late or twice.
+// groups is the working memory of a set. It groups by schedule with a counting sort, which is
+// stable, and linear because a block is small. Then it checks the times of each schedule, which
+// already ascend unless data came late or twice.
 type groups[T any] struct {
 	sorted []T
 	ends   []int
@@ -201,8 +200,7 @@ func (g *groups[T]) series(
 	}
 }
 
-// keepLast sorts rows by time, in place, and keeps the last of those with the same
-// time.
+// keepLast sorts rows by time, in place, and keeps the last row of each time.
 func keepLast[T any](rows []T, compareTimes func(a, b T) int) []T {
 	ascends := true
 	for i := 1; i < len(rows) && ascends; i++ {

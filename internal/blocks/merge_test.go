@@ -17,7 +17,8 @@ type seriesKey struct {
 	timeMs   int64
 }
 
-// randomChunk is one flush: sorted, unique, anywhere around the block.
+// randomChunk returns the samples of one flush: sorted, unique, with schedules in and around the
+// block.
 func randomChunk(r *rand.Rand, ids Range, lateness int) []metric.Sample {
 	seen := map[seriesKey]bool{}
 	var out []metric.Sample
@@ -36,7 +37,8 @@ func randomChunk(r *rand.Rand, ids Range, lateness int) []metric.Sample {
 	return out
 }
 
-// Against a map in which a later chunk overwrites an earlier one.
+// TestSampleSetMatchesMap compares the set with a map in which a later chunk overwrites an earlier
+// one.
 func TestSampleSetMatchesMap(t *testing.T) {
 	r := rand.New(rand.NewPCG(9, 10))
 	var set SampleSet
@@ -192,7 +194,7 @@ func TestSetsAreUnchangedByDamage(t *testing.T) {
 	require.NoError(t, ss.Add(AppendSamples(nil, samples)))
 	require.NoError(t, rs.Add(AppendRollups(nil, rows)))
 
-	// Good until the last byte: what came before it must not stay.
+	// These chunks decode up to their last byte. Nothing of them may stay in the sets.
 	many := make([]metric.Sample, 40)
 	more := make([]metric.RollupRow, 40)
 	for i := range many {
@@ -225,7 +227,7 @@ func TestRollupSetMergesChunksAndRows(t *testing.T) {
 		return metric.RollupRow{Schedule: id, TimeMs: timeMs, Rollup: metric.Rollup{Count: count, Sketch: []byte{byte(count)}}}
 	}
 	var set RollupSet
-	for range 2 { // used again, it is as good as new
+	for range 2 { // a reused set behaves like a new one
 		set.Reset(Range{10, 20})
 		require.NoError(t, set.Add(AppendRollups(nil, []metric.RollupRow{row(9, 0, 1), row(10, 100, 2), row(19, 100, 3), row(20, 0, 4)})))
 		set.AddRows([]metric.RollupRow{row(19, 0, 5), row(9, 0, 6), row(10, 100, 7)})

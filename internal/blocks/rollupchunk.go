@@ -9,14 +9,14 @@ import (
 	"github.com/quern/quern/internal/metric"
 )
 
-// minRowBytes is the least that a packed row takes: three bytes of value kinds and
-// one each for schedule, time, count and the length of the sketch.
+// minRowBytes is the minimum size of a packed row: three bytes of value kinds and one byte each for
+// schedule, time, count and the length of the sketch.
 const minRowBytes = 3 + 4
 
-// AppendRollups appends a chunk of roll-up rows to dst. The rows MUST be sorted by
-// schedule, then time, no two with the same schedule and time, none with a negative
-// schedule; without rows nothing is appended. All floats come back bit by bit.
-// docs/format/chunk.md has the bytes.
+// AppendRollups appends a chunk of roll-up rows to dst. The rows MUST be sorted by schedule, then
+// time. No two may have the same schedule and time, and none a negative schedule. Without rows
+// nothing is appended. DecodeRollups restores all floats bit by bit. docs/format/chunk.md has the
+// bytes.
 func AppendRollups(dst []byte, rows []metric.RollupRow) []byte {
 	if len(rows) == 0 {
 		return dst
@@ -55,14 +55,14 @@ func AppendRollups(dst []byte, rows []metric.RollupRow) []byte {
 	return dst
 }
 
-// rollupValues are the floats of a row in their stored order. Neighbours are often
-// equal, and then take no bytes: all of a gauge that stood still.
+// rollupValues returns the floats of a row in their stored order. Neighbours are often equal and
+// then take no bytes: all of them for a gauge that did not change.
 func rollupValues(r *metric.RollupRow) [6]float64 {
 	return [6]float64{r.Min, r.Max, r.First, r.Last, r.Sum, r.Increase}
 }
 
-// appendValue appends v in the shorter of the two ways of AppendSamples and returns
-// its kind. x is the XOR of its bits with those of the value before it.
+// appendValue appends v in the shorter of the two forms of AppendSamples and returns its kind. x is
+// the XOR of the bits of v and of the value before it.
 func appendValue(dst []byte, v float64, x uint64) (_ []byte, kind byte) {
 	k := xorLen(x)
 	if k > 0 {
@@ -75,9 +75,8 @@ func appendValue(dst []byte, v float64, x uint64) (_ []byte, kind byte) {
 	return append(dst, b[:k]...), byte(k)
 }
 
-// DecodeRollups appends the rows of a chunk to dst. Their sketches are parts of
-// chunk, which must stay as it is for as long as they are used. The error is
-// ErrCorrupt; dst is then returned as it was.
+// DecodeRollups appends the rows of a chunk to dst. Their sketches alias chunk, which must not
+// change while they are used. On error DecodeRollups returns ErrCorrupt and dst unchanged.
 func DecodeRollups(dst []metric.RollupRow, chunk []byte) ([]metric.RollupRow, error) {
 	b, count, err := unseal(chunk, formatRollups)
 	if err != nil {
@@ -132,8 +131,8 @@ func DecodeRollups(dst []metric.RollupRow, chunk []byte) ([]metric.RollupRow, er
 
 func corruptRow(i int) error { return fmt.Errorf("%w at row %d", ErrCorrupt, i) }
 
-// fields cuts fields off a body. Once a field did not fit, bad is set and all that
-// it returns is zero.
+// fields decodes the fields of a body one after another. After the first field that does not fit,
+// bad is set and all further results are zero.
 type fields struct {
 	b   []byte
 	bad bool
@@ -151,7 +150,7 @@ func (d *fields) uvarint() uint64 {
 
 func (d *fields) varint() int64 { return unzigzag(d.uvarint()) }
 
-// bytes returns the next n bytes, with no room to append behind them.
+// bytes returns the next n bytes, without capacity to append behind them.
 func (d *fields) bytes(n uint64) []byte {
 	if n > uint64(len(d.b)) {
 		d.bad, d.b = true, nil

@@ -1,5 +1,5 @@
-// Package clock hands time to everything below internal/app, so that a test, or
-// the demo's 26 hours, can run on a simulated one.
+// Package clock supplies the time to everything below internal/app. So a test, or the demo's 26
+// hours, can run on a simulated clock.
 package clock
 
 import (
@@ -10,17 +10,17 @@ import (
 
 // Clock tells the time and waits.
 type Clock interface {
-	// Now is the current time in UTC.
+	// Now returns the current time in UTC.
 	Now() time.Time
-	// Elapsed is how long the clock has run, whatever it was set to meanwhile.
+	// Elapsed returns how long the clock has run, whatever time it was set to meanwhile.
 	Elapsed() time.Duration
-	// Sleep waits for d or until ctx is done, and then returns ctx's error.
+	// Sleep waits for d, or until ctx is done; it then returns ctx's error.
 	Sleep(ctx context.Context, d time.Duration) error
-	// After is a channel that receives once d has passed.
+	// After returns a channel that receives a value once d has passed.
 	After(d time.Duration) <-chan time.Time
 }
 
-// NowMs is c's time in Unix milliseconds.
+// NowMs returns c's time in Unix milliseconds.
 func NowMs(c Clock) int64 { return c.Now().UnixMilli() }
 
 // System is the machine's clock.
@@ -29,7 +29,7 @@ type System struct{}
 // Now implements Clock.
 func (System) Now() time.Time { return now().UTC() }
 
-// begun is a reading of the monotonic clock, which nobody sets.
+// begun is a reading of the monotonic clock, which cannot be set.
 var begun = time.Now()
 
 // Elapsed implements Clock.
@@ -50,15 +50,15 @@ func (System) Sleep(ctx context.Context, d time.Duration) error {
 // After implements Clock.
 func (System) After(d time.Duration) <-chan time.Time { return time.After(d) }
 
-// Simulated is a clock that moves only when told to. Its Sleep does not wait and
-// does not move it either, so that back-off and group commit cost a test nothing.
+// Simulated is a clock that moves only when Set or Jump moves it. Sleep does not wait and does not
+// move the clock either, so back-off and group commit take no time in a test.
 type Simulated struct {
 	mu      sync.Mutex
 	now     time.Time
 	elapsed time.Duration
 }
 
-// NewSimulated starts a simulated clock at the given time.
+// NewSimulated returns a simulated clock that starts at the given time.
 func NewSimulated(start time.Time) *Simulated { return &Simulated{now: start.UTC()} }
 
 // Now implements Clock.
@@ -75,7 +75,7 @@ func (s *Simulated) Elapsed() time.Duration {
 	return s.elapsed
 }
 
-// Set moves the clock to t, forwards or backwards. Forwards it is time that passes.
+// Set moves the clock to t, forwards or backwards. A move forwards counts as elapsed time.
 func (s *Simulated) Set(t time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -83,7 +83,7 @@ func (s *Simulated) Set(t time.Time) {
 	s.now = t.UTC()
 }
 
-// Jump sets the clock by d, without any time passing.
+// Jump sets the clock by d. It does not change Elapsed.
 func (s *Simulated) Jump(d time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

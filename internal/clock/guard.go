@@ -7,34 +7,40 @@ import (
 )
 
 const (
-	// MostAhead is how far ahead of the newest time seen a clock may be, and be believed.
+	// MostAhead is how far a believed clock may be ahead of the newest believed time, beyond the
+	// time that has elapsed since.
 	MostAhead = 24 * time.Hour
-	// SteadyFor is how long a clock that is further ahead has to run on, in all, until it is believed.
+	// SteadyFor is how long, in total, a clock that is further ahead has to run steadily before the
+	// guard believes it.
 	SteadyFor = 24 * time.Hour
-	// MostOff is how far ahead it may go meanwhile by what was not seen: by machines that were off, or slept.
+	// MostOff is how far such a clock may move ahead unobserved between two checks: the machine may
+	// be off or asleep.
 	MostOff = 7 * 24 * time.Hour
-	// MostStep is how much a clock that runs steadily may be set in one go.
+	// MostStep is how far such a clock may be set back in one step and still count as steady.
 	MostStep = time.Minute
 )
 
-// Reading is a look at a clock.
+// Reading is the time of a clock and its Elapsed, read together.
 type Reading struct {
 	now time.Time
 	at  time.Duration
 }
 
-// Read looks at a clock.
+// Read takes a reading of a clock.
 func Read(c Clock) Reading { return Reading{c.Now(), c.Elapsed()} }
 
-// Step is by how much the clock has been set since: ahead, or back if it is negative.
+// Step returns by how much the clock has been set since the reading: ahead if positive, back if
+// negative.
 func (r Reading) Step(c Clock) time.Duration {
 	now := Read(c)
 	return now.now.Sub(r.now) - (now.at - r.at)
 }
 
-// Guard says whether a clock may be acted on where that cannot be undone. A clock that has jumped ahead, over a restart or
-// while the process ran, may not: until it is back where it can be right, or has run on for SteadyFor without being put back,
-// or somebody has confirmed it. It cannot tell such a jump from a process that was off for as long.
+// Guard decides whether to believe a clock before something irreversible is done by it. It doubts a
+// clock that has jumped ahead, over a restart or while the process ran. It believes the clock again
+// in any of three cases: the clock is back at a plausible time, it has run for SteadyFor without
+// being set back, or somebody has confirmed it. The guard cannot distinguish such a jump from a
+// process that was off for as long.
 //
 // How long a doubted clock has run on is counted over restarts, as far as processes saw it run: a machine that is off every night would
 // never come to SteadyFor in one go. Whoever puts a clock right that is ahead sets it back, and then the count begins anew; so it does when the
@@ -46,7 +52,7 @@ type Guard struct {
 	clk Clock
 
 	mu sync.Mutex
-	// newest is the newest time that was believed, zero for none, and seen is the clock's Elapsed then.
+	// newest is the newest believed time, zero for none. seen is the clock's Elapsed at that time.
 	newest time.Time
 	seen   time.Duration
 	// doubt is nil while the clock is near what was believed.
@@ -61,9 +67,9 @@ type doubt struct {
 	behind bool
 }
 
-// Memory is what a guard tells the guard of the next process.
+// Memory is the state that a guard passes on to the guard of the next process.
 type Memory struct {
-	// Newest is the newest time that was believed, zero for none.
+	// Newest is the newest believed time, zero for none.
 	Newest time.Time
 	// Doubted is the time of a clock that was far ahead of Newest, or far behind, when it was last looked at, zero for none, and Ran
 	// how long it had run on.
@@ -71,7 +77,7 @@ type Memory struct {
 	Ran     time.Duration
 }
 
-// NewGuard makes one that goes on from what a guard before knew.
+// NewGuard returns a guard that continues from the memory of an earlier guard.
 func NewGuard(clk Clock, before Memory) *Guard {
 	g := &Guard{clk: clk, newest: before.Newest, seen: clk.Elapsed()}
 	if !before.Doubted.IsZero() {
@@ -80,7 +86,7 @@ func NewGuard(clk Clock, before Memory) *Guard {
 	return g
 }
 
-// Check is nil while the clock may be acted on. The error says what is wrong.
+// Check returns nil while the clock may be acted on. Otherwise the error says what is wrong.
 func (g *Guard) Check() error {
 	_, err := g.Now()
 	return err
@@ -116,7 +122,8 @@ func (g *Guard) Now() (time.Time, error) {
 		r.now.Format(time.RFC3339), off.Round(time.Minute), left.Round(time.Minute))
 }
 
-// saw counts the time since the clock was last looked at, unless it was set meanwhile.
+// saw adds the time since the last reading, or starts the count again if the clock was set
+// meanwhile.
 func (d *doubt) saw(r Reading) {
 	ran := r.at - d.last.at
 	step := r.now.Sub(d.last.now) - ran
@@ -128,7 +135,7 @@ func (d *doubt) saw(r Reading) {
 	d.last = r
 }
 
-// Confirm has the clock believed as it is.
+// Confirm makes the guard believe the clock as it is.
 func (g *Guard) Confirm() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -137,7 +144,7 @@ func (g *Guard) Confirm() {
 
 func (g *Guard) believe(r Reading) { g.newest, g.seen, g.doubt = r.now, r.at, nil }
 
-// Memory is what the guard knows as of the last Check, for the next process.
+// Memory returns the guard's state as of the last Check, for the next process.
 func (g *Guard) Memory() Memory {
 	g.mu.Lock()
 	defer g.mu.Unlock()

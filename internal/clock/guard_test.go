@@ -12,7 +12,7 @@ func TestGuard(t *testing.T) {
 	noon := time.Date(2025, time.November, 21, 12, 0, 0, 0, time.UTC)
 	for _, c := range []struct {
 		name   string
-		newest time.Time // before the process; zero for none
+		newest time.Time // the newest believed time before the process; zero for none
 		do     func(t *testing.T, clk *Simulated, g *Guard)
 	}{
 		{"a new store believes whatever clock it has", time.Time{}, func(t *testing.T, _ *Simulated, g *Guard) {
@@ -27,7 +27,7 @@ func TestGuard(t *testing.T) {
 			require.Equal(t, noon.Add(-9*24*time.Hour), g.Memory().Newest)
 		}},
 		{"ahead in the middle", noon, func(t *testing.T, clk *Simulated, g *Guard) {
-			clk.Set(noon.Add(240 * time.Hour)) // which is time that passes
+			clk.Set(noon.Add(240 * time.Hour)) // counts as elapsed time
 			require.NoError(t, g.Check())
 			clk.Jump(MostAhead)
 			require.NoError(t, g.Check())
@@ -126,12 +126,13 @@ func TestGuard(t *testing.T) {
 	}
 }
 
-// TestGuardOverRestarts: each line is a day of a machine that is off for the rest of it, with a clock that was doubted at first.
+// TestGuardOverRestarts runs a clock that is doubted at first over several days. Each day the
+// machine is on for some time and off for the rest.
 func TestGuardOverRestarts(t *testing.T) {
 	const hour = time.Hour
 	begin := time.Date(2025, time.November, 24, 8, 0, 0, 0, time.UTC)
 	type day struct {
-		off, set, on time.Duration // how long it was off, by how much its clock was set meanwhile, how long it is on then
+		off, set, on time.Duration // how long it was off, by how much its clock was set meanwhile, how long it is on after that
 		doubted      bool
 	}
 	doubted := func(m Memory) bool { return m.Doubted.After(m.Newest) }
@@ -151,7 +152,7 @@ func TestGuardOverRestarts(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			now, memory := begin, Memory{Newest: begin}
 			for i, d := range c.days {
-				clk := NewSimulated(now.Add(d.off + d.set)) // whose Elapsed begins anew
+				clk := NewSimulated(now.Add(d.off + d.set)) // its Elapsed starts at 0
 				g := NewGuard(clk, memory)
 				err := g.Check()
 				for range d.on / (10 * time.Minute) {

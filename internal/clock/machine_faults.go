@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// now is wrong by QUERN_CLOCK_OFFSET, such as -400ms: several processes on one machine have clocks that differ, as
-// those of several machines do.
+// now returns the time plus QUERN_CLOCK_OFFSET, such as -400ms. So several processes on one machine
+// have clocks that differ, as on several machines.
 func now() time.Time { return time.Now().Add(offset()) }
 
 var offset = sync.OnceValue(func() time.Duration {

@@ -13,23 +13,23 @@ import (
 const (
 	// NameLabel is the label that holds the metric's name.
 	NameLabel = "__name__"
-	// SourceLabel is the label that holds the source: what reports. The series of
-	// one source share registry partition and neighbouring ids.
+	// SourceLabel is the label that holds the source: what reports. The series of one source share
+	// a registry partition and have neighbouring ids.
 	SourceLabel = "source"
 )
 
-// Label is one name and value of a series.
+// Label is one label of a series: a name and a value.
 type Label struct {
 	Name  string
 	Value string
 }
 
-// Labels identify a series: sorted by name, names unique, no empty value.
-// NewLabels establishes this.
+// Labels identifies a series. The labels are sorted by name, names are unique, and no value is
+// empty. NewLabels ensures this.
 type Labels []Label
 
-// NewLabels sorts the given labels and drops those with an empty value, which by
-// Prometheus' rule are the same as absent. A name given twice is an error.
+// NewLabels sorts the given labels and drops those with an empty value: by Prometheus' rule they
+// are the same as absent labels. A duplicate name is an error.
 func NewLabels(ls ...Label) (Labels, error) {
 	out := make(Labels, 0, len(ls))
 	for _, l := range ls {
@@ -46,7 +46,7 @@ func NewLabels(ls ...Label) (Labels, error) {
 	return out, nil
 }
 
-// Get is the value of the named label, "" when absent.
+// Get returns the value of the named label, "" when absent.
 func (ls Labels) Get(name string) string {
 	for _, l := range ls {
 		if l.Name == name {
@@ -56,7 +56,7 @@ func (ls Labels) Get(name string) string {
 	return ""
 }
 
-// String is the series in Prometheus' notation: name{label="value",…}.
+// String returns the series in Prometheus' notation: name{label="value",…}.
 func (ls Labels) String() string {
 	var sb strings.Builder
 	sb.WriteString(ls.Get(NameLabel))
@@ -78,9 +78,9 @@ func (ls Labels) String() string {
 	return sb.String()
 }
 
-// AppendKey appends the canonical bytes of one label: name and value, each behind
-// its length as an unsigned varint. The key of a series is its labels in order;
-// docs/format/series.md has the bytes.
+// AppendKey appends the canonical bytes of one label: name and value, each after its length as an
+// unsigned varint. The key of a series consists of its labels in order; docs/format/series.md has
+// the bytes.
 func (l Label) AppendKey(dst []byte) []byte {
 	dst = binary.AppendUvarint(dst, uint64(len(l.Name)))
 	dst = append(dst, l.Name...)
@@ -88,8 +88,8 @@ func (l Label) AppendKey(dst []byte) []byte {
 	return append(dst, l.Value...)
 }
 
-// AppendKey appends the canonical bytes of the labels. Two series are the same
-// exactly when their keys are.
+// AppendKey appends the canonical bytes of the labels. Two series are the same if and only if their
+// keys are equal.
 func (ls Labels) AppendKey(dst []byte) []byte {
 	for _, l := range ls {
 		dst = l.AppendKey(dst)
@@ -99,7 +99,7 @@ func (ls Labels) AppendKey(dst []byte) []byte {
 
 var errLabelKey = errors.New("series key is damaged")
 
-// ParseLabels reads the labels back from the bytes of AppendKey.
+// ParseLabels decodes labels from the bytes of AppendKey.
 func ParseLabels(key []byte) (Labels, error) {
 	var out Labels
 	for len(key) > 0 {

@@ -29,7 +29,7 @@ func TestNewLabels(t *testing.T) {
 
 	_, err := NewLabels(Label{"a", "1"}, Label{"b", "2"}, Label{"a", "3"})
 	require.ErrorContains(t, err, `"a"`)
-	// An empty value is the same as none, so the name is given once only.
+	// An empty value counts as an absent label, so this name is given only once.
 	assert.Equal(t, Labels{{"a", "1"}}, labels(t, "a", "1", "a", ""))
 	assert.Empty(t, labels(t))
 }
@@ -48,7 +48,7 @@ func TestLabelsString(t *testing.T) {
 	assert.Equal(t, `{}`, labels(t).String())
 }
 
-// The example of docs/format/series.md is what the code writes.
+// The code writes the example of docs/format/series.md.
 func TestSeriesPageAgreesWithTheBytes(t *testing.T) {
 	page, err := os.ReadFile("../../docs/format/series.md")
 	require.NoError(t, err)
@@ -70,7 +70,7 @@ func TestSeriesPageAgreesWithTheBytes(t *testing.T) {
 	assert.Contains(t, string(page), "`"+ls.String()+"`")
 }
 
-// Lengths keep apart what would look alike if names and values were only joined.
+// The lengths distinguish labels whose joined names and values are equal.
 func TestKeysOfDifferentSeriesDiffer(t *testing.T) {
 	series := []Labels{
 		nil,

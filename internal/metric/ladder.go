@@ -8,35 +8,34 @@ import (
 	"time"
 )
 
-// Bucket is a level of the cascade: 0 is raw, 1 the finest roll-up, and so on up
-// the ladder.
+// Bucket is a level of the ladder: 0 is raw, 1 the finest roll-up, and so on.
 type Bucket int
 
 // Raw is the bucket of the samples themselves.
 const Raw Bucket = 0
 
-// Slice is one aligned interval [StartMs, EndMs) of a bucket. What a slice of
-// bucket b holds is ground into one row per schedule of bucket b+1.
+// Slice is one aligned interval [StartMs, EndMs) of a bucket. A run grinds the content of a slice
+// of bucket b into one row per schedule of bucket b+1.
 type Slice struct {
 	StartMs int64
 	EndMs   int64
 }
 
-// Contains says whether tMs lies in the slice.
+// Contains reports whether tMs lies in the slice.
 func (s Slice) Contains(tMs int64) bool { return s.StartMs <= tMs && tMs < s.EndMs }
 
-// String is the slice's start in RFC 3339, as logs show it.
+// String returns the slice's start in RFC 3339, as logs show it.
 func (s Slice) String() string {
 	return time.UnixMilli(s.StartMs).UTC().Format(time.RFC3339)
 }
 
-// Ladder is the sequence of roll-up widths, by default 1h, 6h, 24h. It is
-// immutable and comparable with Equal.
+// Ladder is the sequence of roll-up widths, by default 1h, 6h, 24h. It is immutable; compare
+// ladders with Equal.
 type Ladder struct {
 	widthsMs []int64
 }
 
-// DefaultLadder is 1h, 6h, 24h.
+// DefaultLadder returns the ladder 1h, 6h, 24h.
 func DefaultLadder() Ladder {
 	l, err := NewLadder(time.Hour, 6*time.Hour, 24*time.Hour)
 	if err != nil {
@@ -45,8 +44,8 @@ func DefaultLadder() Ladder {
 	return l
 }
 
-// NewLadder makes a ladder of the given widths, finest first. Each must be whole
-// seconds and a multiple of the one before.
+// NewLadder returns a ladder of the given widths, finest first. Each width must be whole seconds
+// and a multiple of the one before.
 func NewLadder(widths ...time.Duration) (Ladder, error) {
 	if len(widths) == 0 {
 		return Ladder{}, errors.New("a ladder needs at least one roll-up width")
@@ -65,7 +64,7 @@ func NewLadder(widths ...time.Duration) (Ladder, error) {
 	return l, nil
 }
 
-// ParseLadder reads a ladder from its flag form, such as "1h,6h,24h".
+// ParseLadder parses a ladder from its flag form, such as "1h,6h,24h".
 func ParseLadder(s string) (Ladder, error) {
 	var widths []time.Duration
 	for part := range strings.SplitSeq(s, ",") {
@@ -82,7 +81,7 @@ func ParseLadder(s string) (Ladder, error) {
 	return l, nil
 }
 
-// String is the ladder's flag form; ParseLadder reads it back.
+// String returns the ladder's flag form, which ParseLadder accepts.
 func (l Ladder) String() string {
 	names := make([]string, len(l.widthsMs))
 	for i := range l.widthsMs {
@@ -91,15 +90,15 @@ func (l Ladder) String() string {
 	return strings.Join(names, ",")
 }
 
-// Equal says whether both ladders have the same widths.
+// Equal reports whether both ladders have the same widths.
 func (l Ladder) Equal(o Ladder) bool { return l.String() == o.String() }
 
-// Top is the coarsest bucket. It is the only one that is never ground further and
-// so has no slices.
+// Top returns the coarsest bucket. It is the only bucket that is not ground further, and so has no
+// slices.
 func (l Ladder) Top() Bucket { return Bucket(len(l.widthsMs)) }
 
-// Ground are the buckets whose slices are ground, finest first: raw and every
-// roll-up but the top.
+// Ground returns the buckets whose slices are ground, finest first: raw and every roll-up but the
+// top.
 func (l Ladder) Ground() []Bucket {
 	out := make([]Bucket, l.Top())
 	for i := range out {
@@ -108,7 +107,7 @@ func (l Ladder) Ground() []Bucket {
 	return out
 }
 
-// Levels are the roll-up buckets, finest first.
+// Levels returns the roll-up buckets, finest first.
 func (l Ladder) Levels() []Bucket {
 	out := make([]Bucket, l.Top())
 	for i := range out {
@@ -117,7 +116,7 @@ func (l Ladder) Levels() []Bucket {
 	return out
 }
 
-// WidthMs is the time that one row of bucket b stands for; 0 for raw.
+// WidthMs returns the time that one row of bucket b covers; 0 for raw.
 func (l Ladder) WidthMs(b Bucket) int64 {
 	if b == Raw {
 		return 0
@@ -125,14 +124,14 @@ func (l Ladder) WidthMs(b Bucket) int64 {
 	return l.widthsMs[b-1]
 }
 
-// SliceAt is the slice of bucket b that tMs falls in. b must be below the top.
+// SliceAt returns the slice of bucket b that contains tMs. b must be below the top.
 func (l Ladder) SliceAt(b Bucket, tMs int64) Slice {
 	w := l.widthsMs[b]
 	start := AlignDown(tMs, w)
 	return Slice{StartMs: start, EndMs: start + w}
 }
 
-// Name is "raw" or the bucket's width, such as "6h".
+// Name returns "raw" or the bucket's width, such as "6h".
 func (l Ladder) Name(b Bucket) string {
 	if b == Raw {
 		return "raw"
@@ -140,7 +139,8 @@ func (l Ladder) Name(b Bucket) string {
 	return FormatWidth(time.Duration(l.widthsMs[b-1]) * time.Millisecond)
 }
 
-// Bucket finds a bucket by its name, or by its width in other words: 24h is also 1d.
+// Bucket returns the bucket with a name or a width. It accepts any notation of the width: 1d for
+// 24h.
 func (l Ladder) Bucket(name string) (Bucket, error) {
 	if name == l.Name(Raw) {
 		return Raw, nil
@@ -155,7 +155,7 @@ func (l Ladder) Bucket(name string) (Bucket, error) {
 	return 0, fmt.Errorf("no bucket %q: there are raw,%s", name, l)
 }
 
-// FormatWidth prints a width in its largest whole unit up to hours: 90s, 5m, 24h.
+// FormatWidth formats a width in its largest whole unit up to hours: 90s, 5m, 24h.
 func FormatWidth(w time.Duration) string {
 	switch {
 	case w%time.Hour == 0:
@@ -166,8 +166,8 @@ func FormatWidth(w time.Duration) string {
 	return strconv.FormatInt(int64(w/time.Second), 10) + "s"
 }
 
-// AlignDown is the greatest multiple of width that is not above t; before 1970 it lies
-// further from it, not nearer.
+// AlignDown returns the greatest multiple of width that is not above t. A negative t is aligned
+// away from 0, not towards it.
 func AlignDown(t, width int64) int64 {
 	r := t % width
 	if r < 0 {

@@ -48,8 +48,8 @@ func TestSliceAt(t *testing.T) {
 	}
 }
 
-// Slices partition time: each moment lies in exactly one, and the next begins where
-// one ends, whatever clocks on the wall do; coarser slices are made of whole finer ones.
+// Slices partition time: each moment lies in exactly one slice, and each slice begins where the one
+// before ends, whatever wall clocks do. Coarser slices consist of whole finer ones.
 func TestSlicesPartitionTime(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	l := DefaultLadder()

@@ -1,8 +1,10 @@
 package metric
 
-// Metadata is what is known of all series of one name. It is for people and their tools: nothing is computed by it.
+// Metadata describes all series of one name. It is for people and their tools: Quern computes
+// nothing from it.
 type Metadata struct {
-	// Name is that of the metric family: of a histogram without _bucket, _sum and _count.
+	// Name is the name of the metric family: for a histogram, the name without _bucket, _sum and
+	// _count.
 	Name string
 	Type Type
 	Help string
@@ -26,7 +28,7 @@ const (
 	types
 )
 
-// String is the type's name in OpenMetrics and in Prometheus' API.
+// String returns the type's name in OpenMetrics and in Prometheus' API.
 func (t Type) String() string {
 	if t >= types {
 		t = TypeUnknown
@@ -34,7 +36,7 @@ func (t Type) String() string {
 	return [...]string{"unknown", "counter", "gauge", "histogram", "gaugehistogram", "summary", "info", "stateset"}[t]
 }
 
-// ParseType reads the name of a type. One that is not known is TypeUnknown.
+// ParseType parses the name of a type. An unknown name gives TypeUnknown.
 func ParseType(name string) Type {
 	for t := range types {
 		if t.String() == name {

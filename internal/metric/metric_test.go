@@ -17,7 +17,7 @@ func TestCompareSamples(t *testing.T) {
 			assert.Equal(t, i == j, got == 0, "%v and %v", a, b)
 		}
 	}
-	// The value has no say: of two samples with one time, the order of adding decides.
+	// The value does not matter: of two samples with the same time, the order of adding decides.
 	same := []Sample{{1, 1, 9}, {1, 1, 2}}
 	slices.SortStableFunc(same, CompareSamples)
 	assert.Equal(t, []Sample{{1, 1, 9}, {1, 1, 2}}, same)
@@ -29,7 +29,7 @@ func TestAvg(t *testing.T) {
 	assert.True(t, math.IsNaN((&Rollup{}).Avg()))
 }
 
-// A tombstone is a NaN that nothing else makes.
+// A tombstone is a NaN with bits that nothing else produces.
 func TestTombstone(t *testing.T) {
 	assert.True(t, math.IsNaN(Tombstone()))
 	assert.True(t, IsTombstone(Tombstone()))

@@ -12,11 +12,13 @@ const (
 	oneYear = 365 * oneDay
 )
 
-// MaxSpan is the longest span that ParseSpan gives. It can be added to any plausible time without an overflow.
+// MaxSpan is the longest span that ParseSpan returns. It can be added to any plausible time without
+// overflow.
 const MaxSpan = 100 * oneYear
 
-// ParseSpan reads a duration that may also be in days (d), weeks (w) and years (y, 365 days), such as 7d, 1d12h or 90m. There
-// may be spaces, as in "40 d 6 h". What is longer than MaxSpan counts as MaxSpan: 1000y means as long as can be.
+// ParseSpan parses a duration that may also use days (d), weeks (w) and years (y, 365 days), such
+// as 7d, 1d12h or 90m. It allows spaces, as in "40 d 6 h". A longer span than MaxSpan gives
+// MaxSpan: 1000y means as long as possible.
 func ParseSpan(s string) (time.Duration, error) {
 	bad := fmt.Errorf("%q is no duration such as 90m, 24h, 7d or 1y", s)
 	text := strings.ReplaceAll(strings.TrimSpace(s), " ", "")
@@ -49,7 +51,8 @@ func ParseSpan(s string) (time.Duration, error) {
 	return max(min(total+min(d, MaxSpan), MaxSpan), -MaxSpan), nil
 }
 
-// FormatSpan prints a duration as flags have it, in the units that ParseSpan reads: whole units only, such as 36h or 40d6h.
+// FormatSpan formats a duration as flags show it, in the units that ParseSpan accepts: whole units
+// only, such as 36h or 40d6h.
 func FormatSpan(d time.Duration) string {
 	switch {
 	case d == 0:
@@ -69,8 +72,8 @@ func FormatSpan(d time.Duration) string {
 	return d.String()
 }
 
-// SpanText prints a duration for people, in the two largest units that say something: "40 d 6 h", "25 h", "1 min 30 s",
-// "250 ms". It is rounded to the smaller of them.
+// SpanText formats a duration for people, in its largest unit and, unless that part is zero, the
+// next smaller one: "40 d 6 h", "25 h", "1 min 30 s", "250 ms". It rounds to the smaller unit.
 func SpanText(d time.Duration) string {
 	if d < 0 {
 		return "-" + SpanText(-d)
@@ -81,7 +84,7 @@ func SpanText(d time.Duration) string {
 	units := []struct {
 		name string
 		span time.Duration
-		from time.Duration // the least that is printed in it
+		from time.Duration // the least duration that is printed in this unit
 	}{
 		{"d", oneDay, 2 * oneDay},
 		{"h", time.Hour, time.Hour},
@@ -107,8 +110,8 @@ func SpanText(d time.Duration) string {
 	panic("unreachable: the last unit begins at 0")
 }
 
-// ParseDate reads a date, or a date and a time, as people write them: RFC 3339, or without a time zone, which is UTC then, or
-// without a time, which is the beginning of the day then.
+// ParseDate parses a date, or a date and a time, as people write them: RFC 3339, the same without a
+// time zone, which means UTC, or only a date, which means the start of that day.
 func ParseDate(s string) (time.Time, bool) {
 	for _, form := range []string{time.RFC3339Nano, "2006-01-02", "2006-01-02T15:04", "2006-01-02T15:04:05", "2006-01-02 15:04", "2006-01-02 15:04:05"} {
 		if t, err := time.Parse(form, s); err == nil {

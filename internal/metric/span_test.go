@@ -13,9 +13,9 @@ func TestParseSpan(t *testing.T) {
 		"0": 0, "0s": 0, "0d": 0,
 		"7d": 7 * oneDay, "1y": oneYear, "2w": 14 * oneDay, "1d12h": 36 * time.Hour, "1y1w1d1h1m": oneYear + 8*oneDay + time.Hour + time.Minute,
 		"90m": 90 * time.Minute, "300ms": 300 * time.Millisecond, "1.5h": 90 * time.Minute,
-		"100y": 100 * oneYear, "-5m": -5 * time.Minute, // what must be positive says so itself
+		"100y": 100 * oneYear, "-5m": -5 * time.Minute, // callers that need a positive span check it
 		" 1d ": oneDay, "7 d": 7 * oneDay, "40 d 6 h": 40*oneDay + 6*time.Hour, "1 d12h": 36 * time.Hour,
-		// Longer than there can be data is as long as can be.
+		// A span longer than any data may be is as long as possible.
 		"1000y": MaxSpan, "101y": MaxSpan, "1000000h": MaxSpan, "-1000000h": -MaxSpan, "100y5200w36500d": MaxSpan, "100y1s": MaxSpan,
 		"999999999999999999d": MaxSpan,
 	} {

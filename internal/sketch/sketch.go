@@ -1,11 +1,10 @@
-// Package sketch holds the values of a slice so that percentiles can be read and
-// neighbouring slices merged: a DDSketch (Masson, Rim and Lee, "DDSketch: A Fast and
+// Package sketch summarises the values of a slice so that percentiles can be computed and
+// neighbouring slices merged. It is a DDSketch (Masson, Rim and Lee, "DDSketch: A Fast and
 // Fully-Mergeable Quantile Sketch with Relative-Error Guarantees", VLDB 2019).
 //
-// The mapping of values to bins and the encoding are those of
-// github.com/DataDog/sketches-go, so that its decoders in several languages read
-// what rests in the roll-up tables. The bins themselves are kept here: a roll-up
-// fills and empties a sketch per schedule, of some dozens of values each, and the
+// The mapping of values to bins and the encoding are those of github.com/DataDog/sketches-go, so
+// that its decoders in several languages can read the roll-up tables. This package has bins of its
+// own: a roll-up fills and empties a sketch per schedule, of some dozens of values each, and the
 // library's stores clear and encode whole pages for that.
 package sketch
 
@@ -19,19 +18,19 @@ import (
 	"github.com/DataDog/sketches-go/ddsketch/mapping"
 )
 
-// RelativeAccuracy is how far a quantile may be from a value of that rank: 1 % of it.
+// RelativeAccuracy is the maximum relative distance of a quantile from a value of that rank: 1 %.
 const RelativeAccuracy = 0.01
 
-// MaxBins bounds the bins of either sign. A bin is 2 % wide, so that values which
-// span a factor of 10^8 fit, however many there are. Beyond it the bins nearest to 0
-// are put together, and only quantiles that fall among those lose their accuracy.
+// MaxBins bounds the bins of either sign. A bin is 2 % wide, so values that span a factor of 10^8
+// fit, however many there are. Beyond that the bins nearest to 0 are merged, and only quantiles in
+// the merged bins lose their accuracy.
 const MaxBins = 1024
 
-// ErrCorrupt marks an encoded sketch that cannot be read.
+// ErrCorrupt marks an encoded sketch that does not decode.
 var ErrCorrupt = errors.New("sketch is damaged")
 
-// version is the first encoded byte. It stands for the mapping, which the encoding
-// therefore leaves out: cubic interpolation, RelativeAccuracy, no offset.
+// version is the first encoded byte. It stands for the mapping, which the encoding therefore omits:
+// cubic interpolation, RelativeAccuracy, no offset.
 const version = 1
 
 // indexes maps values to bins and back. It is immutable.
@@ -43,15 +42,15 @@ var indexes = func() *mapping.CubicallyInterpolatedMapping {
 	return m
 }()
 
-// The range of indexes that a finite value can have. Values nearer to 0 than the
-// least normal float64 count as 0.
+// minIndex and maxIndex bound the indexes of finite values. Values nearer to 0 than the least
+// normal float64 count as 0.
 var (
 	minIndex = indexes.Index(indexes.MinIndexableValue())
 	maxIndex = indexes.Index(indexes.MaxIndexableValue())
 )
 
-// Sketch is a DDSketch. The zero value is empty and ready; Reset makes it so again
-// and keeps the memory, at most about 150 kB.
+// Sketch is a DDSketch. The zero value is empty and ready to use. Reset empties a sketch and keeps
+// its memory, at most about 150 kB.
 type Sketch struct {
 	zeros    uint64
 	positive bins
@@ -65,8 +64,8 @@ func (s *Sketch) Reset() {
 	s.negative.reset()
 }
 
-// Add adds a value. Values beyond about ±1.25e308, where the mapping of sketches-go
-// ends, and the infinities count as that; NaN is left out.
+// Add adds a value. sketches-go's mapping ends at about ±1.25e308; values beyond it, and the
+// infinities, count as that limit. Add ignores NaN.
 func (s *Sketch) Add(v float64) {
 	switch least := indexes.MinIndexableValue(); {
 	case v > least:
@@ -82,14 +81,13 @@ func indexOf(v float64) int32 {
 	return int32(indexes.Index(min(v, indexes.MaxIndexableValue())))
 }
 
-// Count is the number of values added.
+// Count returns the number of values added.
 func (s *Sketch) Count() uint64 {
 	return s.zeros + s.positive.count() + s.negative.count()
 }
 
-// Quantile is a value within RelativeAccuracy of the one with rank ⌊q·(n-1)⌋ among
-// the n added, counted from 0. It is NaN when the sketch is empty or q is outside
-// [0, 1].
+// Quantile returns a value within RelativeAccuracy of the value with rank ⌊q·(n-1)⌋ among the n
+// added, counted from 0. It returns NaN when the sketch is empty or q is outside [0, 1].
 func (s *Sketch) Quantile(q float64) float64 {
 	n := s.Count()
 	if n == 0 || !(q >= 0 && q <= 1) {
@@ -98,8 +96,8 @@ func (s *Sketch) Quantile(q float64) float64 {
 	return s.Ranked(min(uint64(q*float64(n-1)), n-1))
 }
 
-// Ranked is a value within RelativeAccuracy of the one with the given rank among those
-// added, which must be more: the least has rank 0.
+// Ranked returns a value within RelativeAccuracy of the value with the given rank. The least value
+// has rank 0; rank must be below Count.
 func (s *Sketch) Ranked(rank uint64) float64 {
 	s.positive.fold()
 	s.negative.fold()
@@ -113,9 +111,9 @@ func (s *Sketch) Ranked(rank uint64) float64 {
 	}
 }
 
-// AppendEncoded appends the sketch to dst: the version byte, then up to three blocks
-// of sketches-go, for the zeros, the positive and the negative values. Equal
-// sketches have equal bytes, in whatever order their values came.
+// AppendEncoded appends the sketch to dst: the version byte, then up to three blocks of
+// sketches-go, for the zeros, the positive and the negative values. Equal sketches have equal
+// bytes, whatever the order of their values.
 func (s *Sketch) AppendEncoded(dst []byte) []byte {
 	dst = append(dst, version)
 	if s.zeros > 0 {
@@ -126,8 +124,8 @@ func (s *Sketch) AppendEncoded(dst []byte) []byte {
 	return s.negative.appendEncoded(dst, encoding.FlagTypeNegativeStore)
 }
 
-// Merge adds all values of an encoded sketch. The error is ErrCorrupt; the sketch
-// then holds part of them and must be Reset.
+// Merge adds all values of an encoded sketch. On error it returns ErrCorrupt; the sketch then holds
+// part of the values and must be Reset.
 func (s *Sketch) Merge(encoded []byte) error {
 	if len(encoded) == 0 || encoded[0] != version {
 		return fmt.Errorf("%w: no version that is known here", ErrCorrupt)
@@ -159,8 +157,8 @@ func (s *Sketch) Merge(encoded []byte) error {
 	return nil
 }
 
-// maxCount bounds the count of a bin: up to it a float64, as which counts are
-// encoded, is exact. A count that would pass it stays there.
+// maxCount bounds the count of a bin. Counts are encoded as float64, which is exact up to this
+// value. A count that would exceed it stays there.
 const maxCount = 1 << 52
 
 func plus(a, b uint64) uint64 { return min(a+b, maxCount) }
@@ -173,22 +171,22 @@ func decodeCount(b *[]byte) (uint64, error) {
 	return uint64(v), nil
 }
 
-// bin is a number of values with the same index.
+// bin counts the values with one index.
 type bin struct {
 	index int32
 	count uint64
 }
 
-// bins are the values of one sign. Values are first only noted, then folded many at
-// a time into the bins: sorting a few dozen small integers is cheaper than keeping
-// an array that spans their range, and costs nothing to clear.
+// bins holds the values of one sign. It first only notes values, and then folds many at a time into
+// the bins: sorting a few dozen small integers is cheaper than keeping an array that spans their
+// range, and clearing them costs nothing.
 type bins struct {
 	noted  []int32 // indexes of single values not in sorted yet
 	sorted []bin   // by index, at most MaxBins
 	merged []bin   // scratch
 }
 
-// maxNoted bounds the values noted before they are folded.
+// maxNoted bounds the number of noted values.
 const maxNoted = 1024
 
 func (s *bins) reset() {
@@ -211,8 +209,8 @@ func (s *bins) count() uint64 {
 	return n
 }
 
-// at is the index of the value with the given rank, the least having rank 0. The
-// bins are folded, and rank is below count.
+// at returns the index of the value with the given rank; the least value has rank 0. The bins must
+// be folded, and rank must be below count.
 func (s *bins) at(rank uint64) int {
 	for _, b := range s.sorted {
 		if rank < b.count {
@@ -246,7 +244,7 @@ func (s *bins) join() {
 	if len(s.sorted) == 0 {
 		s.sorted, s.merged = s.merged, s.sorted
 	} else {
-		// Backwards in place, so that no third array is needed.
+		// Merge backwards in place, so that no third array is needed.
 		i, j := len(s.sorted)-1, len(s.merged)-1
 		s.sorted = append(s.sorted, s.merged...)
 		at := len(s.sorted)
@@ -265,16 +263,15 @@ func (s *bins) join() {
 				i--
 			}
 		}
-		// What equal indexes saved is a gap between i and at.
+		// Each pair of equal indexes has left a gap of one bin between i and at.
 		s.sorted = slices.Delete(s.sorted, i+1, at)
 	}
 	s.collapse()
 }
 
-// collapse keeps the MaxBins bins furthest from 0 and adds the others to the first
-// of them. The outcome does not depend on the order in which values came: only
-// values below the MaxBins-th index from the top are ever moved, and to it or on the
-// way to it.
+// collapse keeps the MaxBins bins furthest from 0 and adds the others to the nearest of these. The
+// result does not depend on the order of the values. Only values with an index below the MaxBins-th
+// from the top ever move, and they move at most up to that index.
 func (s *bins) collapse() {
 	extra := len(s.sorted) - MaxBins
 	if extra <= 0 {
@@ -286,7 +283,7 @@ func (s *bins) collapse() {
 	s.sorted = slices.Delete(s.sorted, 0, extra)
 }
 
-// appendEncoded picks the shortest of the three layouts that sketches-go has.
+// appendEncoded uses the shortest of the three layouts of sketches-go.
 func (s *bins) appendEncoded(dst []byte, sign encoding.FlagType) []byte {
 	s.fold()
 	n := len(s.sorted)
@@ -334,8 +331,8 @@ func (s *bins) appendEncoded(dst []byte, sign encoding.FlagType) []byte {
 
 var errBins = fmt.Errorf("%w: its bins", ErrCorrupt)
 
-// merge reads one block as appendEncoded writes it: indexes ascend, counts are
-// whole. The library accepts more, and ignores errors here.
+// merge decodes one block as appendEncoded writes it: indexes ascend, counts are whole. The library
+// accepts more, and ignores errors here.
 func (s *bins) merge(b *[]byte, layout encoding.SubFlag) error {
 	s.fold()
 	n, err := encoding.DecodeUvarint64(b)

@@ -49,7 +49,7 @@ func distributions() map[string][]float64 {
 	}
 }
 
-// Expected values are those of the sorted values themselves.
+// The expected quantiles come from the sorted values themselves.
 func TestQuantilesAreWithinOnePercent(t *testing.T) {
 	for name, values := range distributions() {
 		s := of(values...)
@@ -57,7 +57,8 @@ func TestQuantilesAreWithinOnePercent(t *testing.T) {
 		assert.Equal(t, uint64(len(values)), s.Count(), name)
 		for _, q := range []float64{0, 0.01, 0.1, 0.25, 0.5, 0.9, 0.99, 0.999, 1} {
 			want := sorted[int(q*float64(len(sorted)-1))]
-			// A hair more than the accuracy, for the rounding of the bounds themselves.
+			// The tolerance is slightly above the accuracy because the bounds themselves are
+			// rounded.
 			assert.InDelta(t, want, s.Quantile(q), math.Abs(want)*RelativeAccuracy*(1+1e-9), "%s, q=%v", name, q)
 		}
 	}
@@ -70,7 +71,7 @@ func TestQuantileOfNothing(t *testing.T) {
 	}
 }
 
-// What is beyond the bins counts as the nearest; NaN does not count.
+// Values beyond the bins count as the nearest bin; NaN does not count.
 func TestValuesBeyondTheBins(t *testing.T) {
 	s := of(math.Inf(1), math.MaxFloat64, math.NaN(), 5e-324, -5e-324, 0, -math.MaxFloat64, math.Inf(-1))
 	assert.Equal(t, uint64(7), s.Count())
@@ -79,7 +80,7 @@ func TestValuesBeyondTheBins(t *testing.T) {
 	assert.Zero(t, s.Quantile(0.5))
 }
 
-// libraryBins are the bins of a sketch of sketches-go.
+// libraryBins returns the bins of a sketch of sketches-go.
 func libraryBins(s *ddsketch.DDSketch) map[float64]float64 {
 	out := map[float64]float64{}
 	s.ForEach(func(value, count float64) bool {
@@ -89,7 +90,7 @@ func libraryBins(s *ddsketch.DDSketch) map[float64]float64 {
 	return out
 }
 
-// The library reads our bytes and finds the bins it would have made itself.
+// The library reads our bytes and finds the same bins that it makes itself.
 func TestLibraryReadsTheEncoding(t *testing.T) {
 	for name, values := range distributions() {
 		want := ddsketch.NewDDSketchFromStoreProvider(indexes, store.SparseStoreConstructor)
@@ -103,8 +104,8 @@ func TestLibraryReadsTheEncoding(t *testing.T) {
 	}
 }
 
-// However values are split and in whatever order parts are merged, the bytes are
-// the same; also when bins are put together.
+// The bytes are the same however the values are split and in whatever order the parts are merged,
+// also when bins are merged because there are too many.
 func TestMergeIsTheSameAsAdding(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 4))
 	all := distributions()
@@ -149,14 +150,14 @@ func TestBinsAreBounded(t *testing.T) {
 	assert.LessOrEqual(t, cap(s.positive.sorted)+cap(s.positive.merged), 6*MaxBins)
 	assert.Equal(t, uint64(len(values)), s.Count())
 
-	// The top 1024 bins span some 10^8.9; quantiles in them are as good as ever.
+	// The top 1024 bins span about 10^8.9. Quantiles in them keep their accuracy.
 	slices.Sort(values)
 	q := 1 - 8.0/600
 	want := values[int(q*float64(len(values)-1))]
 	assert.InDelta(t, want, s.Quantile(q), want*RelativeAccuracy*1.0001)
 }
 
-// What a row of the default hour costs.
+// TestEncodedSize bounds the size of a sketch in a row of the default hour.
 func TestEncodedSize(t *testing.T) {
 	d := distributions()
 	assert.LessOrEqual(t, len(of(d["constant"]...).AppendEncoded(nil)), 8)
@@ -207,7 +208,7 @@ func TestMergeRefusesDamage(t *testing.T) {
 	}
 }
 
-// A hostile sketch cannot make a count that could not be written again.
+// Even a hostile sketch cannot produce a count that cannot be encoded again.
 func TestCountsStopAtTheirBound(t *testing.T) {
 	b := []byte{version}
 	for range 3 {

@@ -9,33 +9,37 @@ import (
 	"github.com/quern/quern/internal/metric"
 )
 
-// Policy is what all processes of a store must agree on, and an operator may change: when data enters a slice, when the
-// slice is ground, and how long rows are kept. It is stored with the store.
+// Policy holds the settings that all processes of a store must share and that an operator may
+// change: when data enters a slice, when the slice is ground, and how long rows are kept. It is
+// stored with the store.
 type Policy struct {
-	// Grace is how long after its end data enters a slice on time, Delay how long after its end the slice is ground.
+	// Data that arrives within Grace after a slice's end still enters the slice on time. The slice
+	// is ground Delay after its end.
 	Grace time.Duration `json:"late_grace_ns"`
 	Delay time.Duration `json:"aggregation_delay_ns"`
-	// AgeCap is how old a sample may be to be taken, and FutureLimit how far ahead of the clock.
+	// AgeCap is the maximum age of an accepted sample. FutureLimit is how far an accepted sample
+	// may be ahead of the clock.
 	AgeCap      time.Duration `json:"age_cap_ns"`
 	FutureLimit time.Duration `json:"future_limit_ns"`
 	Retention   Retention     `json:"retention_ns"`
 }
 
-// Always is the policy for whatever ladder, as a store's options ask for it.
+// Always returns p for every ladder. It has the form that a store's options ask for.
 func (p Policy) Always(metric.Ladder) (Policy, error) { return p, nil }
 
-// Equal says whether two policies are the same.
+// Equal reports whether two policies are the same.
 func (p Policy) Equal(o Policy) bool {
 	return p.Grace == o.Grace && p.Delay == o.Delay && p.AgeCap == o.AgeCap && p.FutureLimit == o.FutureLimit &&
 		slices.Equal(p.Retention, o.Retention)
 }
 
-// Value is a setting of a policy under the name of its flag.
+// Value is one setting of a policy, under the name of its flag.
 type Value struct {
 	Flag, Text string
 }
 
-// Values are the policy's settings as an operator gives them, on the store's ladder.
+// Values returns the policy's settings as an operator writes them, with the bucket names of the
+// store's ladder.
 func (p Policy) Values(l metric.Ladder) []Value {
 	span := metric.FormatSpan
 	kept := make([]string, l.Top()+1)
@@ -54,7 +58,8 @@ func (p Policy) Values(l metric.Ladder) []Value {
 	}
 }
 
-// Differences are the settings in which another policy differs, each with the value in p and then that in o.
+// Differences returns the settings that differ between p and o, each as the value in p and the
+// value in o.
 func (p Policy) Differences(o Policy, l metric.Ladder) [][2]Value {
 	var out [][2]Value
 	theirs := o.Values(l)
@@ -66,8 +71,9 @@ func (p Policy) Differences(o Policy, l metric.Ladder) [][2]Value {
 	return out
 }
 
-// MaxClockSkew is how far a process's clock may be from the store's own. Two processes that are as far to either
-// side must together stay within what lies between the grace and the run.
+// MaxClockSkew returns how far a process's clock may be from the store's own clock, in either
+// direction. Two processes that are off by this much in opposite directions differ by at most the
+// time between the grace and the run.
 func (p Policy) MaxClockSkew() time.Duration {
 	most := (p.Delay - p.Grace) / 2
 	if p.Grace > 0 {
@@ -76,30 +82,35 @@ func (p Policy) MaxClockSkew() time.Duration {
 	return most
 }
 
-// Policies is the history of a store's policy, oldest first. The first counts from the beginning of time.
+// Policies is the history of a store's policy, oldest first. The first applies from the beginning
+// of time.
 type Policies []PolicyEpoch
 
-// PolicyEpoch is a policy and the time from which on rows are written by it.
+// PolicyEpoch is a policy and the time from which on rows are written under it.
 type PolicyEpoch struct {
 	FromMs int64 `json:"from_ms"`
 	Policy
 }
 
-// Now is the policy in force.
+// Now returns the policy in force.
 func (ps Policies) Now() Policy { return ps[len(ps)-1].Policy }
 
-// Set is the history with another policy from nowMs on.
+// Set returns the history with another policy from nowMs on.
 func (ps Policies) Set(p Policy, nowMs int64) Policies {
 	if n := len(ps); n > 0 {
-		nowMs = max(nowMs, ps[n-1].FromMs) // a clock that goes back must not turn the history round
+		nowMs = max(nowMs, ps[n-1].FromMs) // keep the order even if the clock goes back
 	}
 	return append(slices.Clone(ps), PolicyEpoch{FromMs: nowMs, Policy: p})
 }
 
-// WholeFrom is Store.WholeFrom where a row goes when the retention that it was written under has passed since it
-// was written. Of an epoch that begins at T and ends at U, with the retention R, rows written until min(U, now - R) are gone,
-// if that is not before T. A row may be written before its own time, by as much as samples may be ahead of the
-// clock, and by a clock that differs from the store's.
+// WholeFrom implements Store.WholeFrom for stores with TTLs. There a row expires when the retention
+// that it was written under has passed since the write.
+//
+// Take an epoch that begins at T and ends at U, with the retention R. The rows written until min(U,
+// now - R) are gone, unless that time is before T. The last epoch always counts.
+//
+// A row may be written before its own time: by as much as samples may be ahead of the clock, and by
+// the difference of the writer's clock from the store's. WholeFrom adds both.
 func (ps Policies) WholeFrom(b metric.Bucket, nowMs int64) int64 {
 	whole := int64(math.MinInt64)
 	for i, e := range ps {
@@ -111,7 +122,7 @@ func (ps Policies) WholeFrom(b metric.Bucket, nowMs int64) int64 {
 		gone := nowMs - keep
 		if i+1 < len(ps) {
 			if i > 0 && gone+early < e.FromMs {
-				continue // none has gone yet
+				continue // no row has expired yet
 			}
 			gone = min(gone, ps[i+1].FromMs)
 		}

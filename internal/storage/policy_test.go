@@ -22,15 +22,16 @@ func TestMaxClockSkew(t *testing.T) {
 	}
 }
 
-// TestPoliciesWholeFrom: rows that carry the retention that they were written under are simulated, hour by hour, through
-// random changes of it. From what is said on all of them are there, and not much is given away.
+// TestPoliciesWholeFrom simulates rows, hour by hour, through changes of the retention. Each row
+// keeps the retention that it was written under. All rows from WholeFrom on must be there, and
+// WholeFrom must not be much later than needed.
 func TestPoliciesWholeFrom(t *testing.T) {
 	const hour, hours = int64(3_600_000), 400
 	for _, c := range []struct {
 		name    string
 		changes map[int64]time.Duration // by hour; 0 is for ever
 		at      int64
-		want    int64 // hours; what is before may have gone
+		want    int64 // hours; earlier rows may have expired
 	}{
 		{"never changed", map[int64]time.Duration{0: 24 * time.Hour}, 100, 76},
 		{"for ever", map[int64]time.Duration{0: 0}, 100, math.MinInt64},
@@ -80,7 +81,8 @@ func latest(changes map[int64]time.Duration, h int64) int64 {
 	return out
 }
 
-// TestPoliciesAhead: a sample may be written before its time, and then goes before its time.
+// TestPoliciesAhead covers a sample that is written before its own time and so expires before its
+// time.
 func TestPoliciesAhead(t *testing.T) {
 	ps := Policies(nil).Set(Policy{Grace: time.Minute, Delay: 2 * time.Minute, FutureLimit: 10 * time.Minute, Retention: Retention{time.Hour}}, 0)
 	now := time.UnixMilli(1_700_000_000_000)

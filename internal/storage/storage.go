@@ -1,27 +1,26 @@
-// Package storage is the contract between Quern and what it stores in, in the
-// domain's own words and in terms of blocks. It is cut to what Cassandra can do:
-// rows addressed by partition and clustering key, no transaction across
-// partitions, last-write-wins by a client's timestamp, compare-and-set within one
-// partition. The embedded store keeps the same tables as key prefixes.
+// Package storage is the contract between Quern and its stores, in the domain's own words and in
+// terms of blocks. The contract asks only for what Cassandra can do: rows addressed by partition
+// and clustering key, no transaction across partitions, last-write-wins by the client's timestamp,
+// compare-and-set within one partition. The embedded store keeps the same tables as key prefixes.
 //
 // # What every implementation must hold
 //
-//  1. Durable: when Write returns nil for a batch without a fence, the batch is
-//     durable at the configured consistency.
-//  2. Prefix: operations that carry a fence may become durable later, but in the
-//     order in which they returned: after a crash a prefix of them is there.
-//  3. Order within a batch: slices, then marks, then chunks. After an error any part of the
-//     batch may be there, and a reader may see a part of one under way, so what a chunk
-//     needs to be found is there before it. A *PartsError says of which parts that is so; what it
-//     does not name is stored as when Write returns nil.
-//  4. One winner: of two writes of the same row with fences, the one with the
-//     higher fence is read, whatever the order of arrival. An implementation may
-//     refuse the lower with ErrFenced instead.
-//  5. Exact delete: DeleteMarks deletes the named marks and no other. With a fence, it and
-//     DeleteCacheBlock may leave what was written after the lease was taken.
+//  1. Durable: when Write returns nil for a batch without a fence, the batch is durable at the
+//     configured consistency.
+//  2. Prefix: operations that carry a fence may become durable later, but in the order in which
+//     they returned. After a crash a prefix of them is there.
+//  3. Order within a batch: slices, then marks, then chunks. After an error any part of the batch
+//     may be stored, and a reader may see part of a batch that is still being written. So the rows
+//     that lead to a chunk are stored before the chunk. A *PartsError names the parts to which this
+//     applies; the other parts are stored as if Write had returned nil.
+//  4. One winner: of two writes of the same row with fences, readers see the one with the higher
+//     fence, whatever the order of arrival. An implementation may refuse the lower fence with
+//     ErrFenced instead.
+//  5. Exact delete: DeleteMarks deletes the named marks and no others. With a fence, DeleteMarks
+//     and DeleteCacheBlock may leave rows that were written after the lease was taken.
 //  6. Idempotent: every operation may be repeated with the same outcome.
-//  7. An iterator yields a non-nil error at most once, as its last pair, and holds
-//     nothing after the loop ends. Byte slices that it yields are the receiver's.
+//  7. An iterator yields a non-nil error at most once, as its last pair, and holds nothing after
+//     the loop ends. The receiver owns the byte slices that it yields.
 package storage
 
 import (
@@ -36,44 +35,45 @@ import (
 	"github.com/quern/quern/internal/metric"
 )
 
-// The errors that callers tell apart. Implementations convert their driver's
-// errors to these in one place; everything else is a failure of that one operation.
+// Callers tell these errors apart. Each implementation converts its driver's errors to these in one
+// place. Any other error is a failure of that one operation.
 var (
-	// ErrUnavailable: the store cannot be reached or cannot take writes now (down,
-	// disk full). The operation may or may not have taken effect; try again later.
+	// ErrUnavailable means that the store cannot be reached or cannot take writes now (down, disk
+	// full). The operation may or may not have taken effect; try again later.
 	ErrUnavailable = errors.New("the store is unavailable")
-	// ErrTimeout: no answer in time. The operation may have taken effect.
+	// ErrTimeout means that no answer came in time. The operation may have taken effect.
 	ErrTimeout = errors.New("the store did not answer in time")
-	// ErrOverloaded: the store asks for less work.
+	// ErrOverloaded means that the store asks for less work.
 	ErrOverloaded = errors.New("the store is overloaded")
-	// ErrRefused: the store has answered that it does not take this, and will not when it is asked again. What was to be
-	// written has not been, not even in part.
+	// ErrRefused means that the store has answered and will never accept this write, also when it
+	// is repeated. Nothing of the write is stored, not even in part.
 	ErrRefused = errors.New("the store refuses this")
-	// ErrCorrupt marks stored bytes that cannot be read back. It is the chunk codecs'
-	// own, so that there is one to ask for.
+	// ErrCorrupt marks stored bytes that cannot be read back. It is the chunk codecs' own error, so
+	// that callers check for only one.
 	ErrCorrupt = blocks.ErrCorrupt
 	// ErrTooLarge: there is more than is read in one piece.
 	ErrTooLarge = errors.New("too large to be read in one piece")
 	// ErrConflict: somebody else holds what was asked for.
 	ErrConflict = errors.New("held by another")
-	// ErrFenced: a newer fence has been given out; the holder of this one must stop.
+	// ErrFenced means that a newer fence has been issued. The holder of this fence must stop.
 	ErrFenced = errors.New("fenced off by a newer lease")
-	// ErrSettings: the store was made with other settings or another schema; the
-	// message names both values and says what to do.
+	// ErrSettings means that the store was made with other settings or another schema. The message
+	// names both values and says what to do.
 	ErrSettings = errors.New("the store's settings differ")
 )
 
-// IsAway says whether err means that the whole store is out of reach, rather than
-// that one operation failed.
+// IsAway reports whether err means that the whole store is out of reach, rather than that one
+// operation failed.
 func IsAway(err error) bool {
 	return errors.Is(err, ErrUnavailable) || errors.Is(err, ErrTimeout) || errors.Is(err, ErrOverloaded)
 }
 
-// DerivedSource is what the names of derived sources begin with. The series of all others have their source as a label.
+// DerivedSource is the prefix of the names of derived sources. The series of all other sources
+// carry their source as a label.
 const DerivedSource = "\x00"
 
-// Fence is a lease's strictly increasing number, in µs since 1970 where clocks
-// allow. The writes of a run carry it. 0 means no fence: what ingest writes.
+// Fence is the strictly increasing number of a lease, in µs since 1970 where clocks allow. Every
+// write of a run carries the fence. 0 means no fence; ingest writes with 0.
 type Fence int64
 
 // SliceKey names a slice of a bucket.
@@ -82,35 +82,35 @@ type SliceKey struct {
 	StartMs int64
 }
 
-// IndexPartition is one shard's partition of the index of a slice: the key
-// (bucket, time_slice, partition) of metrics_cache_index.
+// IndexPartition names one shard's partition of the index of a slice: the key (bucket, time_slice,
+// partition) of metrics_cache_index.
 type IndexPartition struct {
 	SliceKey
 	Shard int
 }
 
-// MarkKind says why a mark was written, and with it where its data is read from.
+// MarkKind says why a mark was written, and so where a run reads its data.
 type MarkKind uint8
 
 const (
-	// MarkOpen stands for a block of the very slice in whose index it lies, whose
-	// writer has not said that it is done with it. The table of the bucket itself is read.
+	// MarkOpen marks a block of the same slice as the index partition. Its writer has not sealed
+	// the block. A run reads the bucket's own table.
 	MarkOpen MarkKind = iota
-	// MarkFresh stands for such a block whose writer is done: Chunks of its chunks are
-	// in the cache. Where all marks of a block are fresh and the cache has as many
-	// chunks as they say together, it is ground from the cache.
+	// MarkFresh marks a block of the same slice as the index partition. Its writer has sealed the
+	// block and put Chunks chunks into the cache. If all marks of a block are fresh, and the cache
+	// holds as many chunks as they say together, the run grinds the block from the cache.
 	MarkFresh
-	// MarkLate stands for schedules, or the whole block, of a slice that was closed
-	// already. The table is read.
+	// MarkLate marks schedules, or the whole block, of a slice that had closed already. A run reads
+	// the table.
 	MarkLate
-	// MarkRetry stands for a block whose grinding failed in an earlier run. The table
-	// is read.
+	// MarkRetry marks a block that an earlier run failed to grind. A run reads the table.
 	MarkRetry
-	// MarkTakeBack is as MarkLate, and the rows of those of its schedules that have no input are taken back.
+	// MarkTakeBack is like MarkLate. In addition the run takes back the rows of its schedules that
+	// have no input.
 	MarkTakeBack
 )
 
-// String is the kind's name in status and logs.
+// String returns the kind's name, as status and logs show it.
 func (k MarkKind) String() string {
 	switch k {
 	case MarkOpen:
@@ -127,28 +127,28 @@ func (k MarkKind) String() string {
 	return "unknown"
 }
 
-// Mark is one row of metrics_cache_index: the block that starts at Start, or only
-// the named schedules of it, must be ground for the slice at TimeMs when the slice
-// of the partition is. Its key within the partition is (Start, TimeMs, ID).
+// Mark is one row of metrics_cache_index. It says that the run of the partition's slice must grind
+// the block at Start, or only the named schedules of it, for the slice at TimeMs. Its key within
+// the partition is (Start, TimeMs, ID).
 type Mark struct {
 	Start  metric.ScheduleID
 	TimeMs int64
 	ID     blocks.ID
 
 	Kind MarkKind
-	// Chunks is how many chunks the mark's writer put into the block's cache; 0 for all
-	// but fresh marks.
+	// Chunks is the number of chunks that the mark's writer put into the block's cache. Only fresh
+	// marks have one; for all others it is 0.
 	Chunks int
-	// Schedules are sorted; empty means the whole block.
+	// Schedules are sorted. Empty means the whole block.
 	Schedules []metric.ScheduleID
-	// DueMs is the end of the first slice in whose index this work was put, however often it was put off since. It is
-	// for people.
+	// DueMs is the end of the first slice in whose index this work was put. It does not change when
+	// the work is put off. It is only for people to read.
 	DueMs int64
-	// Attempt counts the runs that failed on it, LastError is what the last one said.
+	// Attempt counts the runs that failed on this work. LastError is the error of the last one.
 	Attempt   int
 	LastError string
-	// Damaged: only the key can be decoded. The mark is late then and stands for the whole block, of which it may have
-	// named some schedules. Stores set it when they read.
+	// Damaged says that only the key can be decoded. Such a mark counts as late and stands for the
+	// whole block, since its list of schedules is lost. Stores set Damaged when they read.
 	Damaged bool
 }
 
@@ -159,34 +159,34 @@ type MarkKey struct {
 	ID     blocks.ID
 }
 
-// DamagedMark is a mark of which a store has only the key.
+// DamagedMark returns a mark for a row when only its key can be decoded.
 func DamagedMark(k MarkKey) Mark {
 	return Mark{Start: k.Start, TimeMs: k.TimeMs, ID: k.ID, Kind: MarkLate, Damaged: true}
 }
 
-// Key is the mark's.
+// Key returns the mark's key.
 func (m *Mark) Key() MarkKey { return MarkKey{m.Start, m.TimeMs, m.ID} }
 
-// Compare orders keys as Runs.Marks yields the marks.
+// Compare orders keys in the order in which Runs.Marks yields the marks.
 func (k MarkKey) Compare(o MarkKey) int {
 	return cmp.Or(cmp.Compare(k.Start, o.Start), cmp.Compare(k.TimeMs, o.TimeMs), k.ID.Compare(o.ID))
 }
 
-// PlacedMark is a mark and the partition that it goes into.
+// PlacedMark is a mark and the partition that it is written to.
 type PlacedMark struct {
 	Partition IndexPartition
 	Mark
 }
 
-// Chunk is an immutable packed run of samples or roll-up values of one block; the
-// codecs are in internal/blocks. The store does not look inside.
+// Chunk is an immutable packed run of samples or roll-up values of one block. The codecs are in
+// internal/blocks; the store does not look inside.
 type Chunk struct {
 	ID   blocks.ID
 	Data []byte
 }
 
-// RawChunk is one row of raw_metrics. All its samples are of the storage group
-// that starts at Group (Settings.GroupSize schedules) and of the raw slice at SliceMs.
+// RawChunk is one row of raw_metrics. All its samples belong to the storage group that starts at
+// Group (Settings.GroupSize schedules) and to the raw slice at SliceMs.
 type RawChunk struct {
 	Group   metric.ScheduleID
 	SliceMs int64
@@ -210,28 +210,30 @@ type CacheChunk struct {
 
 // Batch is what one flush of ingest, or one step of a run, writes.
 type Batch struct {
-	// Fence is the run's, 0 for ingest.
+	// Fence is the run's fence, 0 for ingest.
 	Fence Fence
-	// Open are the slices that the batch writes marks into. A slice that was
+	// Open lists the slices that the batch writes marks into. Write opens them; a slice that was
 	// completed stays completed.
 	Open  []SliceKey
 	Marks []PlacedMark
 	Raw   []RawChunk
 	Cache []CacheChunk
-	// Parts cut the batch into what a store may fail to store by itself. Without any it is stored as one.
+	// Parts divide the batch into units that a store may fail to store separately. Without parts
+	// the batch is stored as one unit.
 	Parts []Part
 }
 
-// Part is how many of a batch's marks, raw and cache chunks make a part of it: those after the ones of the part before.
+// Part counts the marks, raw chunks and cache chunks that make up one part of a batch. They follow
+// those of the part before.
 type Part struct{ Marks, Raw, Cache int }
 
-// PartsError is what Write may return of a batch with parts, when some are stored and others are not, because they
-// lie elsewhere or because of what they hold.
+// PartsError is the error of Write when some parts of a batch are stored and others are not,
+// because they are stored in different places or because of what they contain.
 type PartsError struct {
-	// Failed are the parts that may not be stored, or not as a whole, ascending.
+	// Failed lists the parts that may not be stored, or only in part, in ascending order.
 	Failed []int
-	// Errs say of each why. One that is ErrRefused means that each raw chunk of the part is either stored or refused: none
-	// is in between, on a copy that nobody has asked.
+	// Errs holds the reason for each failed part. ErrRefused means that each raw chunk of the part
+	// is either stored or refused. No chunk is in an unknown state on some copy.
 	Errs []error
 }
 
@@ -240,7 +242,7 @@ func (e *PartsError) Error() string {
 	return fmt.Sprintf("%d parts of the batch are not stored: %s", len(e.Failed), e.Errs[0])
 }
 
-// Unwrap is why they failed.
+// Unwrap returns the reasons.
 func (e *PartsError) Unwrap() []error { return e.Errs }
 
 // SliceState is one row of the slices table.
@@ -269,29 +271,29 @@ type Worker struct {
 	Host      string
 	StartedMs int64
 	SeenMs    int64
-	// Aggregates says that it takes a share of the shards.
+	// Aggregates says that the worker takes a share of the shards.
 	Aggregates bool
 }
 
-// Run is what one run of one slice did.
+// Run is the record of one run of one slice.
 type Run struct {
 	SliceKey
 	Worker    string
 	StartedMs int64
 	Duration  time.Duration
-	// Blocks are those ground, Schedules the roll-up rows written.
+	// Blocks is the number of blocks ground, Schedules the number of roll-up rows written.
 	Blocks    int
 	Schedules int
-	// BlockQueries are the reads of cache blocks, and of raw or roll-up blocks where
-	// the cache could not serve; IndexQueries the paged reads of index partitions.
+	// BlockQueries counts the reads of cache blocks, and of raw or roll-up blocks where the cache
+	// could not serve. IndexQueries counts the paged reads of index partitions.
 	BlockQueries int
 	IndexQueries int
-	// Late are the schedules recomputed for late data, Rescheduled the blocks put
-	// off to a later slice, Dropped the marks given up because their input has expired.
+	// Late counts the schedules recomputed for late data, Rescheduled the blocks put off to a later
+	// slice, Dropped the marks dropped because their input has expired.
 	Late        int
 	Rescheduled int
 	Dropped     int
-	// Err is why the run was aborted, empty when the slice was completed.
+	// Err says why the run was aborted. It is empty when the slice was completed.
 	Err string
 }
 
@@ -300,13 +302,14 @@ type ComponentError struct {
 	Component string
 	Worker    string
 	TimeMs    int64
-	// Bucket, SliceMs and Start say where it happened; Start is -1 when no block is concerned.
+	// Bucket, StartMs and Start say where the error happened. Start is -1 when no block is
+	// concerned.
 	SliceKey
 	Start   metric.ScheduleID
 	Message string
 }
 
-// Settings are recorded when a store is created. All but the epochs and the policy are fixed then.
+// Settings are recorded when a store is created. Only the epochs and the policy may change later.
 type Settings struct {
 	Ladder metric.Ladder
 	// GroupSize is the number of schedules in one partition of raw_metrics and the roll-up tables.
@@ -315,12 +318,12 @@ type Settings struct {
 	IndexPartitions int
 	// Epochs is the history of the block size. The first, from time 0, is set at creation.
 	Epochs blocks.Epochs
-	// Policy is the one in force.
+	// Policy is the policy in force.
 	Policy Policy
 }
 
-// OrNew is s with what is zero as new stores have it: the ladder 1h,6h,24h, groups of 128 schedules, 16 shards and
-// blocks of 128.
+// OrNew returns s with each zero field set to the default of a new store: the ladder 1h,6h,24h,
+// groups of 128 schedules, 16 shards and blocks of 128.
 func (s Settings) OrNew() Settings {
 	if s.Ladder.Top() == 0 {
 		s.Ladder = metric.DefaultLadder()
@@ -337,11 +340,11 @@ func (s Settings) OrNew() Settings {
 	return s
 }
 
-// Retention is how long each bucket's rows are kept, by bucket; 0 is for ever.
-// Index 0 is raw.
+// Retention holds, by bucket, how long the bucket's rows are kept. 0 means for ever. Index 0 is
+// raw.
 type Retention []time.Duration
 
-// Of is how long the rows of a bucket are kept; 0 is for ever.
+// Of returns how long the rows of a bucket are kept. 0 means for ever.
 func (r Retention) Of(b metric.Bucket) time.Duration {
 	if int(b) >= len(r) {
 		return 0
@@ -359,130 +362,143 @@ type Store interface {
 
 	// Write stores a batch; see the package's rules 1 to 3.
 	Write(ctx context.Context, b *Batch) error
-	// Settings are those the store was created with. The epochs are as last read, the policy as it was when the
-	// store was opened, or as this process has set it since.
+	// Settings returns the settings that the store was created with. The epochs are as last read.
+	// The policy is as read when the store was opened, or as this process has set it since.
 	Settings() Settings
-	// SetPolicy changes the policy. ErrConflict when another process has changed it since the store was opened.
+	// SetPolicy changes the policy. It returns ErrConflict when another process has changed the
+	// policy since the store was opened.
 	SetPolicy(ctx context.Context, p Policy) error
-	// WholeFrom is the time from which on the rows of a bucket, raw chunks for metric.Raw, are all there at nowMs:
-	// of slices and rows that start before, some may have expired. It is never before what the retention in force leaves,
-	// and does not go back when the retention is raised: what has expired stays gone. It is math.MinInt64 where
-	// nothing has expired nor will.
+	// WholeFrom returns the time from which on all rows of a bucket (raw chunks for metric.Raw) are
+	// still there at nowMs. Of the slices and rows that start earlier, some may have expired. The
+	// result is never before what the retention in force leaves. It does not go back when the
+	// retention is raised: expired rows stay gone. It is math.MinInt64 where nothing has expired
+	// and nothing will.
 	WholeFrom(b metric.Bucket, nowMs int64) int64
-	// NewestID is an id not below those of the raw chunks that were written before the
-	// store was opened, so that this process's own go on from there when its clock
-	// does not. It is zero where writers are several and only their clocks order them.
+	// NewestID returns an id not below those of the raw chunks that were written before the store
+	// was opened. This process continues from there, so that its ids ascend even if its clock went
+	// back. The result is zero where several processes write and only their clocks order the
+	// chunks.
 	NewestID() blocks.ID
-	// AddEpoch appends an epoch by compare-and-set; ErrConflict when another process
-	// has added one since Settings was read.
+	// AddEpoch appends an epoch by compare-and-set. It returns ErrConflict when another process has
+	// added an epoch since Settings was read.
 	AddEpoch(ctx context.Context, e blocks.Epoch) error
-	// Expire removes rows older than their retention, by whole partitions: a row may stay
-	// up to one partition longer. What it removes it records for WholeFrom, in one with the removal. Stores with TTLs do
+	// Expire removes rows older than their retention, by whole partitions: a row may stay up to one
+	// partition longer. It records the removal for WholeFrom in the same write. Stores with TTLs do
 	// nothing.
 	Expire(ctx context.Context, nowMs int64) error
-	// CheckFit is nil when this process's clock and policy may be acted on: reports taken, and what WholeFrom makes of
-	// them deleted. ErrSettings when the clock is too far from the store's own, where that has one, and when another process has
-	// changed the policy. A store without a clock doubts this process's by itself, and then neither expires anything nor has
-	// WholeFrom say so.
+	// CheckFit returns nil when this process may act on its clock and policy: accept reports, and
+	// delete what has expired according to WholeFrom. It returns ErrSettings when the clock is too
+	// far from the store's own clock, where the store has one, or when another process has changed
+	// the policy. A store without a clock checks this process's clock by itself. While it doubts
+	// the clock, it expires nothing and WholeFrom does not go by the clock.
 	CheckFit(ctx context.Context) error
-	// Close flushes and closes the store. It is called once, after every other call has returned.
+	// Close makes what was written durable and closes the store. It is called once, after every
+	// other call has returned.
 	Close() error
 }
 
-// Registry is the tables schedules and schedules_by_block.
+// Registry accesses the tables schedules and schedules_by_block.
 type Registry interface {
-	// LeaseIDs hands out n ids that nobody else gets, ever: none that a series has, or that another process that uses the
-	// store holds, whatever the store has forgotten.
+	// LeaseIDs hands out n ids that nobody else ever gets. No series has one of them, and no other
+	// process of the store holds one, even if the store has lost acknowledged writes.
 	LeaseIDs(ctx context.Context, n int) (blocks.Range, error)
-	// KeepIDs says that ids which this process has leased are its own still, and has the store know it again if it has
-	// forgotten it. ErrConflict when others have got some of them since.
+	// KeepIDs confirms that ids which this process has leased are still its own. If the store has
+	// lost the lease, KeepIDs records it again. It returns ErrConflict when others have leased some
+	// of the ids since.
 	KeepIDs(ctx context.Context, r blocks.Range) error
-	// Doubts counts how often the store may have forgotten what it has acknowledged: leases of ids, series, samples. It
-	// does not wait. A store that forgets nothing says 0 for ever.
+	// Doubts counts how often the store may have lost acknowledged writes: leases of ids, series,
+	// samples. It returns at once, without I/O. A store that loses nothing always returns 0.
 	Doubts() int64
-	// ClaimSchedules registers series of one source, whose name is not empty, under ids that the caller has
-	// leased, each unless the series has an id already, and returns the id that each
-	// has now. It is one conditional batch within the source's partition.
+	// ClaimSchedules registers series of one source under ids that the caller has leased, and
+	// returns the id that each series has now. A series that has an id already keeps it. The
+	// source's name must not be empty. Ids are decided by conditional writes within the source's
+	// partition.
 	ClaimSchedules(ctx context.Context, source string, want []Schedule) ([]metric.ScheduleID, error)
 	// SourceSchedules yields the schedules of one source.
 	SourceSchedules(ctx context.Context, source string) iter.Seq2[Schedule, error]
 	// Schedules yields the schedules with ids in the range, by id.
 	Schedules(ctx context.Context, ids blocks.Range) iter.Seq2[Schedule, error]
-	// LeasedIDs is the range of all ids ever leased: [0, next).
+	// LeasedIDs returns the range of all ids ever leased: [0, next).
 	LeasedIDs(ctx context.Context) (blocks.Range, error)
 }
 
-// Runs is what a run does besides Write. Each operation is one step; a run does them in
-// the order in which they stand here.
+// Runs holds the operations of a run, except Write. Each operation is one step. A run performs them
+// in the order in which they stand here.
 type Runs interface {
-	// AcquireShard takes the lease of a shard for owner, or takes it anew, and advances its
-	// fence. ErrConflict when another owner's lease has not expired.
+	// AcquireShard takes the lease of a shard for owner, or takes it anew, and issues a higher
+	// fence. It returns ErrConflict when another owner's lease has not expired.
 	AcquireShard(ctx context.Context, shard int, owner string, ttl time.Duration) (Lease, error)
-	// RenewShard has a lease last for ttl from now; its fence stays. ErrConflict when it has ended
-	// or been taken anew.
+	// RenewShard extends a lease to ttl from now. The fence stays the same. It returns ErrConflict
+	// when the lease has ended or has been taken anew.
 	RenewShard(ctx context.Context, l Lease, ttl time.Duration) error
-	// ReleaseShard ends owner's lease; no error when it is not held.
+	// ReleaseShard ends owner's lease. It returns no error when owner does not hold the lease.
 	ReleaseShard(ctx context.Context, shard int, owner string) error
-	// Slices are the slices of a bucket that start in [fromMs, toMs), by start.
+	// Slices returns the slices of a bucket that start in [fromMs, toMs), ordered by start.
 	Slices(ctx context.Context, b metric.Bucket, fromMs, toMs int64) ([]SliceState, error)
-	// Marks yields the marks of an index partition by (Start, TimeMs, ID), page by page. One whose values cannot be decoded is
-	// yielded as damaged, and the others after it.
+	// Marks yields the marks of an index partition by (Start, TimeMs, ID), page by page. It yields
+	// a mark whose values cannot be decoded as damaged, and continues with the next.
 	Marks(ctx context.Context, p IndexPartition) iter.Seq2[Mark, error]
-	// FirstMark is the key of an index partition's first mark that is not before from; ok is false if there is none. What
-	// lies before from, and after the mark, costs nothing. The zero from is before all.
+	// FirstMark returns the key of the first mark of an index partition that is not before from. ok
+	// is false if there is none. The zero from lies before all marks. The marks before from and
+	// after the result do not add to the cost.
 	FirstMark(ctx context.Context, p IndexPartition, from MarkKey) (k MarkKey, ok bool, err error)
 	// CacheBlock is the chunks of a cache partition by ID; none is no error. ErrTooLarge when they have more than about
 	// MaxCacheBytes, as nothing bounds how often the same samples are sent: the table, which has them too, is read chunk by chunk.
 	CacheBlock(ctx context.Context, k CacheKey) ([]Chunk, error)
-	// WriteRollups upserts rows of a roll-up table. Rows are sorted by schedule, then time.
+	// WriteRollups upserts rows of a roll-up table. The rows are sorted by schedule, then time.
 	WriteRollups(ctx context.Context, f Fence, level metric.Bucket, rows []metric.RollupRow) error
-	// DeleteCacheBlock deletes a cache partition: one delete, whatever it holds.
+	// DeleteCacheBlock deletes a cache partition as a whole, whatever it holds.
 	DeleteCacheBlock(ctx context.Context, f Fence, k CacheKey) error
 	// DeleteMarks deletes exactly the given marks, by their keys.
 	DeleteMarks(ctx context.Context, f Fence, p IndexPartition, marks []Mark) error
-	// CompleteSlice records that every mark of the slice has been dealt with. It needs no fence, since
-	// what it says stays true; it may become durable as late as what carries one.
+	// CompleteSlice records that every mark of the slice has been dealt with. It carries no fence,
+	// since the record stays true whoever writes it. It may become durable as late as writes with a
+	// fence.
 	CompleteSlice(ctx context.Context, k SliceKey) error
 }
 
-// Reader reads what rests.
+// Reader reads raw chunks and roll-up rows.
 type Reader interface {
-	// RawChunks yields the chunks of the groups that ids touches, of the raw slices
-	// that start in [fromMs, toMs), ordered by group, slice and ID. They may hold samples of other
+	// RawChunks yields the chunks of the groups that ids touches, for the raw slices that start in
+	// [fromMs, toMs), ordered by group, slice and ID. The chunks may hold samples of other
 	// schedules of the same groups.
 	//
-	// Chunks that cannot be read, though others around them can, are stood for by one without
-	// Data for each group and slice that they may have been of: it does not decode.
+	// Where some chunks cannot be read but others around them can, RawChunks yields one chunk
+	// without Data for each group and slice that may have lost chunks. Such a chunk does not
+	// decode.
 	RawChunks(ctx context.Context, ids blocks.Range, fromMs, toMs int64) iter.Seq2[RawChunk, error]
-	// Rollups yields the rows of a level with schedules in ids and times in
-	// [fromMs, toMs), each schedule's by time, schedules in no promised order. One whose stored values cannot be
-	// decoded is yielded as damaged, and the others after it.
+	// Rollups yields the rows of a level with schedules in ids and times in [fromMs, toMs). The
+	// rows of each schedule come in time order; schedules come in any order. Rollups yields a row
+	// whose values cannot be decoded as damaged, and continues with the next.
 	Rollups(ctx context.Context, level metric.Bucket, ids blocks.Range, fromMs, toMs int64) iter.Seq2[metric.RollupRow, error]
 }
 
-// Metadata is the table metric_metadata: one row for each name.
+// Metadata accesses the table metric_metadata, which has one row for each name.
 type Metadata interface {
-	// PutMetadata stores each under its name; of two with one name the last is kept. Texts are valid UTF-8, names not
-	// empty. It may become durable as late as what carries a fence.
+	// PutMetadata stores each entry under its name. Of two entries with the same name the last
+	// wins. Texts are valid UTF-8, names are not empty. The entries may become durable as late as
+	// writes with a fence.
 	PutMetadata(ctx context.Context, ms []metric.Metadata) error
-	// Metadata yields all, by name.
+	// Metadata yields all entries, ordered by name.
 	Metadata(ctx context.Context) iter.Seq2[metric.Metadata, error]
 }
 
-// Operations is what operators see.
+// Operations stores what operators see.
 type Operations interface {
 	RecordRun(ctx context.Context, r Run) error
-	// RecentRuns are the last runs, newest first.
+	// RecentRuns returns the last runs, newest first.
 	RecentRuns(ctx context.Context, limit int) ([]Run, error)
 	RecordError(ctx context.Context, e ComponentError) error
-	// RecentErrors are the last 10 of each component, newest first.
+	// RecentErrors returns the last 10 errors of each component, newest first.
 	RecentErrors(ctx context.Context) ([]ComponentError, error)
-	// Heartbeat records that a worker lives; the row goes after ttl, or when a store that
-	// belongs to one process is closed. ErrSettings, and nothing is recorded, when CheckFit says so.
+	// Heartbeat records that a worker is alive. The row expires after ttl, or when a store that
+	// belongs to one process is closed. If CheckFit returns ErrSettings, so does Heartbeat, and it
+	// records nothing.
 	Heartbeat(ctx context.Context, w Worker, ttl time.Duration) error
 	Workers(ctx context.Context) ([]Worker, error)
-	// RowFence is the fence that a roll-up row was written with: what is written with a lower one is not read. 0 where there
-	// is no row, or where the store does not keep it, since it refuses lower fences.
+	// RowFence returns the fence that a roll-up row was written with. Readers do not see writes
+	// with a lower fence. It returns 0 where there is no row, or where the store does not keep the
+	// fence because it refuses lower fences.
 	RowFence(ctx context.Context, level metric.Bucket, id metric.ScheduleID, timeMs int64) (Fence, error)
 	Leases(ctx context.Context) ([]Lease, error)
 }

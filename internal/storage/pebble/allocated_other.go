@@ -4,5 +4,6 @@ package pebble
 
 import "io/fs"
 
-// allocated is what a file takes on the disk, as far as is known.
+// allocated returns the size of a file. This system does not say how much of the disk the file
+// takes.
 func allocated(info fs.FileInfo) int64 { return info.Size() }

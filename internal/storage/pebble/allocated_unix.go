@@ -7,10 +7,11 @@ import (
 	"syscall"
 )
 
-// statBlockBytes is the unit of st_blocks, whatever the file system's blocks are.
+// statBlockBytes is the unit of st_blocks, whatever the block size of the file system.
 const statBlockBytes = 512
 
-// allocated is what a file takes on the disk: also what was set aside for it beyond its end.
+// allocated returns the space that a file takes on disk, including what is preallocated beyond its
+// end.
 func allocated(info fs.FileInfo) int64 {
 	if s, ok := info.Sys().(*syscall.Stat_t); ok {
 		return int64(s.Blocks) * statBlockBytes //nolint:unconvert // not on every system

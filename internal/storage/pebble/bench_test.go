@@ -29,8 +29,8 @@ func benchStore(b *testing.B) *Store {
 	return st
 }
 
-// benchChunk is 128 schedules' samples of one time as their codec leaves them: about
-// three bytes a sample that hardly compress.
+// benchChunk returns data that compares to an encoded chunk with one sample each of 128 schedules:
+// about three bytes a sample, which hardly compress.
 func benchChunk(rng *rand.Rand) []byte {
 	data := make([]byte, 3*benchPBS)
 	for i := range data {
@@ -46,7 +46,7 @@ func benchKey(slice, block int) storage.CacheKey {
 	}
 }
 
-// flush is what one flush of ingest writes for the given blocks.
+// flush returns the batch that one flush of ingest writes for the given blocks.
 func benchFlush(ids *blocks.IDs, data []byte, slice, from, to int, marks bool) *storage.Batch {
 	batch := &storage.Batch{}
 	for block := from; block < to; block++ {
@@ -64,7 +64,7 @@ func benchFlush(ids *blocks.IDs, data []byte, slice, from, to int, marks bool) *
 	return batch
 }
 
-// BenchmarkWrite writes synced batches of 100 blocks: a raw and a cached chunk each.
+// BenchmarkWrite writes synced batches of 100 blocks, each with a raw and a cached chunk.
 func BenchmarkWrite(b *testing.B) {
 	const n = 100
 	st := benchStore(b)
@@ -80,8 +80,8 @@ func BenchmarkWrite(b *testing.B) {
 	b.ReportMetric(float64(b.N*n*benchPBS)/b.Elapsed().Seconds(), "samples/s")
 }
 
-// BenchmarkRun grinds slices of 7,800 blocks, a million schedules: per block it reads
-// the cache, writes 128 rows, deletes the cache block and the mark.
+// BenchmarkRun grinds slices of 7,800 blocks, a million schedules. For each block it reads the
+// cache, writes 128 rows, and deletes the cache block and the mark.
 func BenchmarkRun(b *testing.B) {
 	for _, chunks := range []int{1, 10, 60} {
 		b.Run(fmt.Sprintf("chunks=%d", chunks), func(b *testing.B) {

@@ -11,14 +11,15 @@ import (
 	"github.com/quern/quern/internal/clock"
 )
 
-// keepClock is how often what is known of the clock is written down while the store is used.
+// keepClock is the interval at which the guard's memory is stored while the store is in use.
 const keepClock = 30 * time.Second
 
-// doubtBytes is the size of metaDoubt: the time of a clock that is doubted, and for how long it has run on, in ms.
+// doubtBytes is the size of metaDoubt: the time of a doubted clock, and how long it has run on,
+// both in ms.
 const doubtBytes = 16
 
-// loadClock makes the guard of the clock, which goes on from what a process before has written down. One of
-// a version that wrote nothing down has left the time of its last raw chunk.
+// loadClock makes the clock's guard from the memory that an earlier process stored. A store of a
+// version that did not store it has only the time of its last raw chunk.
 func (s *Store) loadClock() error {
 	ms, err := s.getCounter(metaClock)
 	if err != nil {
@@ -44,22 +45,24 @@ func (s *Store) loadClock() error {
 	return nil
 }
 
-// ClockDoubt says why nothing expires by the clock for now, nil when it is believed.
+// ClockDoubt returns why nothing expires by the clock for now, nil when the clock is believed.
 func (s *Store) ClockDoubt() error { return s.guard.Check() }
 
-// ConfirmClock has the clock believed as it is.
+// ConfirmClock makes the guard believe the clock as it is.
 func (s *Store) ConfirmClock(ctx context.Context) error {
 	s.guard.Confirm()
 	return s.do(ctx, "confirm the clock", s.keepTime)
 }
 
-// CheckFit implements storage.Store: WholeFrom does not go by a clock that is doubted.
+// CheckFit implements storage.Store. It does not check the clock: WholeFrom ignores a doubted clock
+// by itself.
 func (s *Store) CheckFit(ctx context.Context) error { return s.begin(ctx, "check the clock") }
 
-// sawTime looks at the clock, and writes down now and again what is known of it. It is synced: nothing else may be for
-// hours, and after a power loss the clock would be doubted for want of it.
+// sawTime checks the clock and stores the guard's memory every keepClock, or when a doubt begins or
+// ends. The write is synced: no other synced write may come for hours, and after a power loss the
+// clock would be doubted if this one were missing.
 func (s *Store) sawTime(ctx context.Context) error {
-	_ = s.guard.Check() // ClockDoubt says what it says
+	_ = s.guard.Check() // ClockDoubt reports the doubt
 	m, kept := s.guard.Memory(), s.keptClock()
 	if m.Newest.Sub(kept.Newest).Abs() < keepClock && (m.Ran-kept.Ran).Abs() < keepClock && m.Doubted.IsZero() == kept.Doubted.IsZero() {
 		return nil
@@ -73,7 +76,7 @@ func (s *Store) keptClock() clock.Memory {
 	return s.kept
 }
 
-// keepTime writes down what is known of the clock.
+// keepTime stores the guard's memory.
 func (s *Store) keepTime() error {
 	s.clockMu.Lock()
 	defer s.clockMu.Unlock()

@@ -16,8 +16,8 @@ import (
 	"github.com/quern/quern/internal/storage/storagetest"
 )
 
-// TestClockFarAhead: at start, or while the process runs, the clock is nine days ahead. Nothing expires, and all counts as
-// whole, until the clock is right again, or somebody confirms it.
+// TestClockFarAhead sets the clock nine days ahead, at start or while the process runs. Nothing may
+// expire, and all rows count as whole, until the clock is right again or somebody confirms it.
 func TestClockFarAhead(t *testing.T) {
 	const day = 24 * time.Hour
 	for _, how := range []string{"at start", "after a crash", "of an older version", "while it runs"} {
@@ -61,7 +61,7 @@ func TestClockFarAhead(t *testing.T) {
 				clk.Jump(9 * day)
 				st = mustOpen(t, "/data", opts(fs))
 			case "of an older version":
-				require.NoError(t, st.ConfirmClock(t.Context())) // so that there is nothing to write down at the end
+				require.NoError(t, st.ConfirmClock(t.Context())) // so that Close has nothing to store
 				require.NoError(t, st.db.Delete(metaKey(metaClock), lsm.Sync))
 				fallthrough
 			case "at start":
@@ -80,7 +80,7 @@ func TestClockFarAhead(t *testing.T) {
 			require.NoError(t, st.Heartbeat(t.Context(), storage.Worker{ID: "w"}, time.Minute))
 			require.NoError(t, st.Close())
 			st = mustOpen(t, "/data", opts(fs))
-			doubted() // over another restart too
+			doubted() // also after another restart
 
 			clk.Jump(-9 * day)
 			require.NoError(t, st.ClockDoubt())
@@ -88,7 +88,7 @@ func TestClockFarAhead(t *testing.T) {
 			require.Equal(t, 2, chunks())
 			require.Equal(t, now()-2*day.Milliseconds(), st.WholeFrom(metric.Raw, now()))
 
-			// An outage that was as long looks the same.
+			// An outage of the same length looks the same.
 			clk.Jump(9 * day)
 			doubted()
 			require.NoError(t, st.ConfirmClock(t.Context()))
@@ -103,8 +103,10 @@ func TestClockFarAhead(t *testing.T) {
 	}
 }
 
-// TestClockDoubtedOverNights: a machine was off for a week, and is off every night. For how long its clock has run on is counted over its
-// restarts, whether they are in order or after a crash, until it is believed. One that is wrong every morning, and put right, never is.
+// TestClockDoubtedOverNights runs a machine that was off for a week and is off every night. The run
+// time of its doubted clock is counted over its restarts, orderly or after a crash, until the clock
+// is believed. A clock that is wrong every morning and then corrected is never believed while it is
+// wrong.
 func TestClockDoubtedOverNights(t *testing.T) {
 	const hour = time.Hour
 	for _, wrong := range []bool{false, true} {

@@ -13,8 +13,8 @@ import (
 	"github.com/quern/quern/internal/storage"
 )
 
-// TestStuckWriteHoldsUpNobody: a write that waits for the disk keeps the locks that it has taken. Who needs them
-// too can leave.
+// TestStuckWriteHoldsUpNobody covers a write that waits for the disk and keeps its locks. Other
+// operations that need these locks still return when their contexts end.
 func TestStuckWriteHoldsUpNobody(t *testing.T) {
 	noLeaks(t)
 	st, err := Open("/data", fullOptions(vfs.NewMem()))
@@ -26,7 +26,7 @@ func TestStuckWriteHoldsUpNobody(t *testing.T) {
 	for _, op := range []func(context.Context) error{
 		func(ctx context.Context) error { return st.RenewShard(ctx, lease, time.Hour) },
 		func(ctx context.Context) error { return st.ReleaseShard(ctx, 0, "w") },
-		func(ctx context.Context) error { _, err := st.Leases(ctx); return err }, // those before it wait to write
+		func(ctx context.Context) error { _, err := st.Leases(ctx); return err }, // the operations before it wait to write
 		func(ctx context.Context) error { _, err := st.LeasedIDs(ctx); return err },
 	} {
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
@@ -38,8 +38,8 @@ func TestStuckWriteHoldsUpNobody(t *testing.T) {
 	require.NoError(t, st.Close())
 }
 
-// TestCloseUnderUse closes the store while it is read and written: each call ends with
-// what it was asked for, or with the word that the store is closed.
+// TestCloseUnderUse closes the store while it is read and written. Each call either succeeds or
+// returns the error of a closed store.
 func TestCloseUnderUse(t *testing.T) {
 	for range 20 {
 		st, err := Open("/data", fullOptions(vfs.NewMem()))

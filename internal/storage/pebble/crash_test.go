@@ -26,8 +26,8 @@ import (
 // crashStart is a slice's start.
 const crashStart = benchStart
 
-// journal is what a crash test's writers know: which batches were acknowledged, and in
-// which order the fenced operations returned.
+// journal records what the writers of a crash test know: which batches were acknowledged, and how
+// many fenced operations have returned.
 type journal struct {
 	mu     sync.Mutex
 	acked  map[int]bool
@@ -49,7 +49,8 @@ func (j *journal) copy() (acked []int, fenced int) {
 	return acked, j.fenced
 }
 
-// crashKey is the cache block, with its mark and raw chunk, that the n-th batch writes.
+// crashKey returns the key of the cache block that the n-th batch writes. The batch also writes its
+// mark and raw chunk.
 func crashKey(n int) storage.CacheKey {
 	return storage.CacheKey{SliceKey: storage.SliceKey{StartMs: crashStart}, Start: metric.ScheduleID(n * 128)}
 }
@@ -58,7 +59,7 @@ func crashBatch(n int) *storage.Batch {
 	k := crashKey(n)
 	rng := rand.New(rand.NewPCG(uint64(n), 0))
 	c := storage.Chunk{ID: blocks.KeyID(1, uint64(n))}
-	for range 128 { // nothing to compress
+	for range 128 { // data that does not compress
 		c.Data = binary.BigEndian.AppendUint64(c.Data, rng.Uint64())
 	}
 	return &storage.Batch{
@@ -72,12 +73,13 @@ func crashBatch(n int) *storage.Batch {
 	}
 }
 
-// fencedRow is what the n-th fenced operation writes.
+// fencedRow returns the row that the n-th fenced operation writes.
 func fencedRow(n int) metric.RollupRow {
 	return metric.RollupRow{Schedule: metric.ScheduleID(n), TimeMs: crashStart, Rollup: metric.Rollup{Count: uint64(n + 1)}}
 }
 
-// write acknowledges batches until ctx is done or the store fails, first + k*stride.
+// write writes the batches first + k*stride, and records the acknowledged ones, until count is
+// reached, ctx is done or the store fails.
 func (j *journal) write(ctx context.Context, st *Store, first, stride, count int) error {
 	for k := range count {
 		n := first + k*stride
@@ -105,9 +107,9 @@ func (j *journal) run(ctx context.Context, st *Store, count int) error {
 	return nil
 }
 
-// check asserts rules 1 and 2 of the contract on a reopened store: every acknowledged
-// batch is there, whole, and the fenced operations that are there are a prefix. It
-// returns the length of the prefix.
+// check asserts rules 1 and 2 of the contract on a reopened store: every acknowledged batch is
+// there as a whole, and the fenced operations that are there are a prefix. It returns the length of
+// the prefix.
 func check(t *testing.T, st *Store, acked []int) int {
 	t.Helper()
 	raw := map[blocks.ID]bool{}
@@ -141,7 +143,7 @@ func check(t *testing.T, st *Store, acked []int) int {
 func crashOptions(fs vfs.FS) Options {
 	return Options{
 		Settings: storagetest.TestSettings(), FS: fs, Logger: quiet(),
-		// Small, so that logs rotate and tables are written while it crashes.
+		// The memtables are small, so that logs rotate and tables are written during the crash.
 		MemTableBytes: 64 << 10, CacheBytes: 1 << 20,
 	}
 }
@@ -155,9 +157,8 @@ func reopenAndCheck(t *testing.T, fs vfs.FS, acked []int) (prefix int) {
 	return prefix
 }
 
-// TestPowerLoss clones the file system as after a power loss at many moments while
-// four writers and a run are at work. What is cloned is what was synced, and by chance
-// some of what was not.
+// TestPowerLoss clones the file system as after a power loss, at many moments while four writers
+// and a run are at work. A clone holds what was synced, and by chance some of what was not.
 func TestPowerLoss(t *testing.T) {
 	noLeaks(t)
 	fs := vfs.NewCrashableMem()
@@ -196,7 +197,7 @@ func TestPowerLoss(t *testing.T) {
 		for range 15 {
 			<-written
 		}
-		acked, _ := j.copy() // before the clone: whatever was acknowledged by now must be in it
+		acked, _ := j.copy() // before the clone: it must hold all that is acknowledged by now
 		clones = append(clones, clone{
 			fs:    fs.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: i % 4 * 25, RNG: rng}),
 			acked: acked,
@@ -212,8 +213,8 @@ func TestPowerLoss(t *testing.T) {
 	require.GreaterOrEqual(t, reopenAndCheck(t, fs, acked), fenced, "Close syncs what was not")
 }
 
-// TestSyncedBatchCarriesWhatWasBefore: a fenced write is durable once an unfenced one
-// that follows it is.
+// TestSyncedBatchCarriesWhatWasBefore shows that a later unfenced write makes a fenced write
+// durable.
 func TestSyncedBatchCarriesWhatWasBefore(t *testing.T) {
 	noLeaks(t)
 	fs := vfs.NewCrashableMem()
@@ -227,10 +228,10 @@ func TestSyncedBatchCarriesWhatWasBefore(t *testing.T) {
 	require.Equal(t, 20, reopenAndCheck(t, clone, []int{0}))
 }
 
-// TestOpenSurvivesErrors fails the n-th write-like operation of Open, for every n until
-// Open succeeds: it must return an error, not hang, and lose nothing. There is little
-// to open, so that no compaction begins before Open has ended: Pebble panics when an
-// Open that fails pulls the table cache from under one.
+// TestOpenSurvivesErrors fails the n-th write operation of Open, for every n until Open succeeds.
+// Open must return an error, not hang, and lose nothing. The store is small so that no compaction
+// begins before Open ends: Pebble panics when a failing Open closes the table cache during a
+// compaction.
 func TestOpenSurvivesErrors(t *testing.T) {
 	base := vfs.NewCrashableMem()
 	opts := crashOptions(base)
@@ -240,7 +241,7 @@ func TestOpenSurvivesErrors(t *testing.T) {
 	j := &journal{acked: map[int]bool{}}
 	require.NoError(t, j.write(t.Context(), st, 0, 1, 50))
 	acked, _ := j.copy()
-	image := base.CrashClone(vfs.CrashCloneCfg{}) // not closed: there is a log to replay
+	image := base.CrashClone(vfs.CrashCloneCfg{}) // the store is not closed: there is a log to replay
 	require.NoError(t, st.Close())
 
 	for n := int32(1); ; n++ {
@@ -255,7 +256,7 @@ func TestOpenSurvivesErrors(t *testing.T) {
 		opts.OnFatal = func(error) {}
 		st, err := Open("/data", opts)
 		if err == nil {
-			// The fault, if any, hit something that Open can do without, or it comes later.
+			// Open can do without the failed operation, or the fault comes later or not at all.
 			err = st.Close()
 		}
 		if err != nil {
@@ -269,9 +270,9 @@ func TestOpenSurvivesErrors(t *testing.T) {
 	}
 }
 
-// TestWritesSurviveErrors breaks the log at some moment: the writers must all return,
-// the store must say that it has failed, and what was acknowledged must be there when
-// it is opened again.
+// TestWritesSurviveErrors breaks the log at some moment. All writers must return, the store must
+// report that it has failed, and what was acknowledged must be there when the store is opened
+// again.
 func TestWritesSurviveErrors(t *testing.T) {
 	for _, op := range []string{"write", "sync", "create"} {
 		for seed := range uint64(6) {
@@ -280,8 +281,7 @@ func TestWritesSurviveErrors(t *testing.T) {
 	}
 }
 
-// noReuse keeps Pebble from recycling logs: errorfs does not see what is written to a
-// recycled one.
+// noReuse keeps Pebble from recycling logs: errorfs does not see writes to a recycled log.
 type noReuse struct{ vfs.FS }
 
 // ReuseForWrite implements vfs.FS.

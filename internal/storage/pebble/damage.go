@@ -18,20 +18,22 @@ import (
 	"github.com/quern/quern/internal/storage"
 )
 
-// A block of a table whose checksum fails takes with it a range of keys. What lies before and
-// behind can be read, so that reads go around it: for raw chunks they say in which groups and
-// slices some may be missing, and the labels of series lie in two tables.
+// When the checksum of a table's block fails, a range of keys is lost. The keys before and after it
+// can still be read, so reads skip the range. For raw chunks they report which groups and slices
+// may have lost chunks. The labels of series are stored in two tables, so reads use the other
+// table.
 
-// aroundFunc hears that the rows of [from, to) cannot be read. False ends the scan.
+// aroundFunc is called with a range [from, to) whose rows cannot be read. It returns false to end
+// the scan.
 type aroundFunc func(from, to []byte) bool
 
-// keyWidth is how many bytes of a key the end of a block is looked for in: all of those of most
-// keys.
+// keyWidth is the number of bytes of a key that the search for the end of a block compares. Most
+// keys are shorter.
 const keyWidth = 96
 
-// beyond is the first key after from, at most upper, that can be read from on; from cannot, and
-// err is why. The index of the damaged table says where its blocks end, since each attempt to
-// read one costs Pebble a search for the flipped bit.
+// beyond returns the first key after from, at most upper, from which reading works again. from
+// cannot be read, because of err. beyond takes the end of the damaged block from the table's index:
+// each attempt to read a damaged block costs Pebble a search for the flipped bit.
 func (s *Store) beyond(from, upper []byte, err error) []byte {
 	info := lsm.ExtractDataCorruptionInfo(err)
 	if info == nil {
@@ -63,14 +65,14 @@ func (s *Store) beyond(from, upper []byte, err error) []byte {
 	return next
 }
 
-// keyRanges are ranges of keys that could not be read: to try again takes Pebble tenths of a
-// second. They hold until the store is opened again.
+// keyRanges remembers ranges of keys that could not be read, since each new attempt costs Pebble
+// tenths of a second. The ranges are kept until the store is opened again.
 type keyRanges struct {
 	mu  sync.Mutex
 	all [][2][]byte
 }
 
-// maxKeyRanges bounds what is remembered.
+// maxKeyRanges bounds the number of remembered ranges.
 const maxKeyRanges = 1000
 
 func (r *keyRanges) add(from, to []byte) {
@@ -87,7 +89,7 @@ func (r *keyRanges) len() int {
 	return len(r.all)
 }
 
-// past is the end of the ranges that a key lies in, nil if it is in none.
+// past returns the end of the ranges that contain a key, nil if none does.
 func (r *keyRanges) past(k []byte) (to []byte) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -102,8 +104,8 @@ func (r *keyRanges) past(k []byte) (to []byte) {
 	return to
 }
 
-// firstReadable is the first key of [lower, upper) that can be read, nil if there is none. If
-// some before it cannot, lost is where that ends.
+// firstReadable returns the first key of [lower, upper) that can be read, nil if there is none. If
+// it skips unreadable keys, lost is the end of the last range skipped.
 func (s *Store) firstReadable(lower, upper []byte) (first, lost []byte, err error) {
 	for bytes.Compare(lower, upper) < 0 {
 		if to := s.unreadable.past(lower); to != nil {
@@ -121,7 +123,8 @@ func (s *Store) firstReadable(lower, upper []byte) (first, lost []byte, err erro
 	return nil, lost, nil
 }
 
-// nextBlock is the least key, at most end, that the table has in a later block than from.
+// nextBlock returns the least key, at most end, that lies in a later block of the table than from.
+// It finds the key by bisection, with the table's estimates of disk usage.
 func (s *Store) nextBlock(name string, from, end []byte) (next []byte, err error) {
 	f, err := s.disk.base.Open(name)
 	if err != nil {
@@ -164,7 +167,8 @@ func (s *Store) nextBlock(name string, from, end []byte) (next []byte, err error
 	return next, nil
 }
 
-// lost says once for a while that a range of a table's keys cannot be read.
+// lost reports that a range of a table's keys cannot be read: to the log at most once a minute, to
+// onLost each time.
 func (s *Store) lost(what string) {
 	if skipped, ok := s.lostSaid.Pass(); ok {
 		s.log.Error("stored data cannot be read and is left out", "what", what, "more_since_last", skipped)
@@ -174,8 +178,8 @@ func (s *Store) lost(what string) {
 	}
 }
 
-// lostChunks stand for the raw chunks of a group's keys [from, to) that cannot be read: one, without
-// data, for each slice in which some may have been.
+// lostChunks returns placeholders for the raw chunks of a group's keys [from, to), which cannot be
+// read: one chunk, without data, for each slice that may have lost some.
 func (s *Store) lostChunks(group metric.ScheduleID, from, to []byte) (chunks []storage.RawChunk) {
 	width := s.ladder.WidthMs(metric.Raw + 1)
 	day, first := getInt(from[1:]), getInt(from[17:])
@@ -187,7 +191,8 @@ func (s *Store) lostChunks(group metric.ScheduleID, from, to []byte) (chunks []s
 	return chunks
 }
 
-// aroundSchedules yields the schedules with the ids of [from, to) by the other table of them.
+// aroundSchedules yields the schedules with the ids of the keys [from, to). It reads them from the
+// table schedules, which is ordered by source.
 func (s *Store) aroundSchedules(ctx context.Context, from, to []byte, yield func(storage.Schedule, error) bool) bool {
 	const op = "schedules"
 	atLeast := func(k []byte) int64 { // the first id whose key is not before k
@@ -212,9 +217,10 @@ func (s *Store) aroundSchedules(ctx context.Context, from, to []byte, yield func
 	return more
 }
 
-// elsewhere yields the schedules of a source whose keys in its table lie in [from, to), where that cannot be read, by the other
-// table. That one does not say of which derived source a series is: it may yield one of another, of the very same
-// labels.
+// elsewhere yields the schedules of a source whose keys [from, to) cannot be read in the table
+// schedules. It reads them from the table schedules_by_block. That table does not name the derived
+// source of a series, so elsewhere may yield a series of another derived source with exactly the
+// same labels.
 func (s *Store) elsewhere(ctx context.Context, source string, from, to []byte, yield func(storage.Schedule) bool) error {
 	lost, err := s.lostSeries.list(ctx, s)
 	if err != nil {
@@ -236,15 +242,15 @@ func (s *Store) elsewhere(ctx context.Context, source string, from, to []byte, y
 	return nil
 }
 
-// lostSeries are the series that cannot be read by source, but by id.
+// lostSeries caches the series that can be read by id but not by source.
 type lostSeries struct {
 	mu sync.Mutex
-	// all is nil when it is not known, and as it was when so many ranges could not be read.
+	// all is nil when it is not known. ranges is the number of unreadable ranges when all was read.
 	all    []storage.Schedule
 	ranges int
 }
 
-// forget has them listed again.
+// forget drops the cached list.
 func (l *lostSeries) forget() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -284,8 +290,8 @@ func (l *lostSeries) list(ctx context.Context, s *Store) (all []storage.Schedule
 	return all, nil
 }
 
-// plain is an error of Pebble's for people: without what it carries for programs, and with the
-// file.
+// plain rewrites an error of Pebble for people: it drops the details for programs and adds the file
+// name.
 func plain(err error) error {
 	if info := lsm.ExtractDataCorruptionInfo(err); info != nil {
 		return fmt.Errorf("%s is damaged: %w", path.Base(info.Path), info.Details)

@@ -20,9 +20,9 @@ import (
 	"github.com/quern/quern/internal/storage"
 )
 
-// Pebble takes whatever directory it is given: without a marker of a manifest it makes a new
-// database, and it deletes what that one does not name. So a directory is looked at first,
-// without a write to it, and refused unless it is empty or holds a whole store of Quern's.
+// Pebble accepts any directory: without a manifest marker it makes a new database and deletes the
+// files that the new database does not name. So Open examines a directory first, without writing to
+// it, and refuses it unless it is empty or holds a whole store of Quern's.
 
 const (
 	lockName       = "LOCK"
@@ -35,11 +35,11 @@ const (
 	blobSuffix     = ".blob"
 	logSuffix      = ".log"
 	tempSuffix     = ".dbtmp"
-	// maxNamed is how many files an error names.
+	// maxNamed is the maximum number of files that an error names.
 	maxNamed = 5
 )
 
-// listDirectory is the names in dir, none if there is no such directory.
+// listDirectory returns the sorted names in dir, none if dir does not exist.
 func listDirectory(dir string, files vfs.FS) ([]string, error) {
 	names, err := files.List(dir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -56,7 +56,8 @@ func hasMarker(names []string, marker string) bool {
 	return slices.ContainsFunc(names, func(n string) bool { return strings.HasPrefix(n, markerPrefix+marker+".") })
 }
 
-// claimDirectory says whether dir holds a store, or nothing. Anything else is an error.
+// claimDirectory reports whether dir holds a store. An empty directory holds none; any other
+// content is an error.
 func claimDirectory(dir string, files vfs.FS) (exists bool, err error) {
 	names, err := listDirectory(dir, files)
 	if err != nil {
@@ -82,8 +83,8 @@ func claimDirectory(dir string, files vfs.FS) (exists bool, err error) {
 		"nothing in it was changed", dir, someNames(others))
 }
 
-// isTolerated says whether a new store may be made beside a file: what a file system or a store
-// that was never finished leaves, and stores in directories of their own.
+// isTolerated reports whether a new store may be made beside a file. It tolerates what a file
+// system or an unfinished store leaves behind, and stores in directories of their own.
 func isTolerated(dir, name string, files vfs.FS) bool {
 	full := files.PathJoin(dir, name)
 	info, err := files.Stat(full)
@@ -111,7 +112,7 @@ func isTolerated(dir, name string, files vfs.FS) bool {
 	return name == inventoryNewName
 }
 
-// isDatabaseFile says whether Pebble would take a file for one of its own.
+// isDatabaseFile reports whether Pebble would take a file for one of its own.
 func isDatabaseFile(name string) bool {
 	if _, _, ok := wal.ParseLogFilename(name); ok {
 		return true
@@ -137,16 +138,17 @@ func someNames(names []string) string {
 	return strings.Join(names, ", ")
 }
 
-// directory is what is known of a directory before the store in it is opened.
+// directory describes the store's directory before the store is opened.
 type directory struct {
 	names     []string
 	inventory inventoryContent
-	// listed says that the inventory is there and is of the last program that wrote to the store.
+	// listed says that the inventory exists and that the last program that wrote to the store
+	// maintained it.
 	listed bool
 }
 
-// examine reads, and only reads, what is in the store's directory, and gives the inventory the
-// files that are the store's. exists is false if the store is to be made, as a whole or the rest.
+// examine inspects the store's directory without writing to it, and fills the inventory with the
+// store's files. exists is false if the store, or the rest of it, still has to be made.
 func (s *Store) examine(opts *Options) (exists bool, err error) {
 	d := directory{}
 	if d.names, err = listDirectory(s.dir, opts.FS); err != nil {
@@ -160,7 +162,7 @@ func (s *Store) examine(opts *Options) (exists bool, err error) {
 	}
 	for _, name := range d.names {
 		if strings.HasPrefix(name, markerPrefix) && !hasMarker([]string{name}, manifestMarker) && !hasMarker([]string{name}, versionMarker) {
-			return false, s.notWhole(d.names, fmt.Errorf("%s is not of a store: move it away", name)) // Pebble opens nothing beside it
+			return false, s.notWhole(d.names, fmt.Errorf("%s is not of a store: move it away", name)) // Pebble opens no store beside such a file
 		}
 	}
 	desc, err := lsm.Peek(s.dir, opts.FS)
@@ -170,7 +172,7 @@ func (s *Store) examine(opts *Options) (exists bool, err error) {
 	if !desc.Exists {
 		switch {
 		case d.listed && !d.inventory.made:
-			s.adopt(d.names, d.inventory) // it was never finished
+			s.adopt(d.names, d.inventory) // creation was never finished
 			return false, nil
 		case slices.Contains(d.names, inventoryName):
 			return false, s.notWhole(d.names, errors.New(d.lostMarker(manifestMarker)))
@@ -235,7 +237,8 @@ func readInventory(dir string, files vfs.FS) (inventoryContent, error) {
 	return decodeInventory(b)
 }
 
-// adopt gives the inventory those of its files that are there, and says what else is.
+// adopt puts those of the recorded files that exist into the inventory. It logs other files that
+// look like a store's.
 func (s *Store) adopt(names []string, content inventoryContent) {
 	files := map[string]extent{}
 	var foreign []string
@@ -253,13 +256,13 @@ func (s *Store) adopt(names []string, content inventoryContent) {
 	s.disk.inventory.made, s.disk.inventory.files = content.made, files
 }
 
-// owns says whether a file is in the inventory.
+// owns reports whether a file is in the inventory.
 func (d *directory) owns(name string) bool {
 	_, ok := d.inventory.files[name]
 	return ok
 }
 
-// check holds the logs and manifests to the inventory.
+// check compares the logs and manifests with the inventory.
 func (d *directory) check(dir string, files vfs.FS) error {
 	for name, want := range d.inventory.files {
 		if want.bytes == 0 {
@@ -280,7 +283,8 @@ func (d *directory) check(dir string, files vfs.FS) error {
 	return nil
 }
 
-// checkForeign refuses what Pebble would read, not being of the store.
+// checkForeign rejects a directory with logs or markers that are not the store's but that Pebble
+// would read.
 func (d *directory) checkForeign() error {
 	oldest := ^wal.NumWAL(0)
 	for name := range d.inventory.files {
@@ -299,7 +303,7 @@ func (d *directory) checkForeign() error {
 	return nil
 }
 
-// lostMarker says what to put back where the marker of this name is missing.
+// lostMarker says which file to put back when the marker of this name is missing.
 func (d *directory) lostMarker(marker string) string {
 	var last string
 	for name := range d.inventory.files {
@@ -313,8 +317,9 @@ func (d *directory) lostMarker(marker string) string {
 	return fmt.Sprintf("%s is missing, a file of no bytes", last)
 }
 
-// surmise is the inventory of a store that has none: one of an older version, or that has lost
-// it. Tables and manifests that the database does not name may be somebody else's.
+// surmise reconstructs the inventory of a store that has none: an older version made the store, or
+// the inventory was lost. It leaves out tables and manifests that the database does not name: they
+// may belong to somebody else.
 func (d *directory) surmise(dir string, files vfs.FS, desc *lsm.DBDesc) inventoryContent {
 	content := inventoryContent{files: map[string]extent{path.Base(desc.ManifestFilename): {}, path.Base(desc.OptionsFilename): {}}}
 	begun := begunLogs(dir, files)
@@ -327,7 +332,8 @@ func (d *directory) surmise(dir string, files vfs.FS, desc *lsm.DBDesc) inventor
 	return content
 }
 
-// begunLogs are the logs that are empty or begin with a record of the log of their number.
+// begunLogs returns the logs that are empty or begin with a valid record of the log with their
+// number.
 func begunLogs(dir string, files vfs.FS) map[wal.NumWAL]bool {
 	begun := map[wal.NumWAL]bool{}
 	logs, err := wal.Scan(wal.Dir{FS: files, Dirname: dir})
@@ -343,7 +349,7 @@ func begunLogs(dir string, files vfs.FS) map[wal.NumWAL]bool {
 	return begun
 }
 
-// checkFormatVersion refuses the files of a newer version.
+// checkFormatVersion returns an error if a newer version wrote the files.
 func checkFormatVersion(dir string, files vfs.FS) error {
 	value, err := atomicfs.ReadMarker(files, dir, versionMarker)
 	if err != nil || value == "" {
@@ -356,8 +362,8 @@ func checkFormatVersion(dir string, files vfs.FS) error {
 	return nil
 }
 
-// tryOpen opens the database without a write, and says which tables it names and whether it has
-// settings.
+// tryOpen opens the database without writing. It returns the tables that the database names, and
+// whether settings are recorded.
 func (s *Store) tryOpen(opts *Options) (live []string, made bool, err error) {
 	var db *lsm.DB
 	if err := s.run("check", func() (err error) {
@@ -389,7 +395,8 @@ func (s *Store) tryOpen(opts *Options) (live []string, made bool, err error) {
 	return live, made, errors.Join(err, s.run("check", db.Close))
 }
 
-// optionsDamage names the file of Pebble's options if that is what is wrong: Pebble does not.
+// optionsDamage names the file of Pebble's options if that file is the cause of err. Pebble's own
+// error does not name it.
 func optionsDamage(name string, files vfs.FS, err error) error {
 	if name == "" {
 		return err
@@ -400,7 +407,8 @@ func optionsDamage(name string, files vfs.FS, err error) error {
 	return fmt.Errorf("%s, which holds no data and may be moved away: %w", path.Base(name), err)
 }
 
-// openReadOnly opens the database without a write; lenient is also if tables are missing.
+// openReadOnly opens the database without writing. With lenient it also opens a database whose
+// tables are missing.
 func (s *Store) openReadOnly(opts *Options, lenient bool) (*lsm.DB, error) {
 	p := s.pebbleOptions(opts)
 	p.DisableConsistencyCheck = lenient
@@ -409,11 +417,11 @@ func (s *Store) openReadOnly(opts *Options, lenient bool) (*lsm.DB, error) {
 	return lsm.Open(s.dir, p)
 }
 
-// tableNumber is how Pebble's errors name a table.
+// tableNumber matches the number by which Pebble's errors name a table.
 var tableNumber = regexp.MustCompile(`\b\d{6,}\b`)
 
-// notWhole is the error of a directory that has lost something. It names the files that Pebble
-// gives by their numbers.
+// notWhole returns the error for a directory with missing or damaged files. It adds the names of
+// tables that Pebble gives only by number.
 func (s *Store) notWhole(names []string, err error) error {
 	var errno syscall.Errno
 	if errors.As(err, &errno) && errno != syscall.ENOENT || errors.Is(err, storage.ErrUnavailable) || errors.Is(err, storage.ErrSettings) {

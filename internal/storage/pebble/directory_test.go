@@ -18,7 +18,7 @@ import (
 	"github.com/quern/quern/internal/storage/storagetest"
 )
 
-// files is what a directory holds.
+// files maps the names in a directory to their contents.
 type files map[string]string
 
 func readFiles(t *testing.T, dir string) files {
@@ -34,7 +34,8 @@ func readFiles(t *testing.T, dir string) files {
 	return f
 }
 
-// write writes them to a directory, whose name says nothing of what is wrong with them.
+// write writes the files to a directory. Its name must not contain the names of files, which the
+// tests look for in errors.
 func (f files) write(t *testing.T) (dir string) {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "quern-test") //nolint:usetesting // TempDir has the test's name in its own
@@ -46,7 +47,7 @@ func (f files) write(t *testing.T) (dir string) {
 	return dir
 }
 
-// but is f with some of it replaced; a nil is a file that is not there.
+// but returns f with some files replaced. A nil content removes the file.
 func (f files) but(changes map[string]*string) files {
 	g := maps.Clone(f)
 	for name, content := range changes {
@@ -79,7 +80,7 @@ func sweepOptions() Options {
 	}
 }
 
-// everything is all rows of a store but the time that is written down when it is closed.
+// everything returns all rows of a store, except the time that Close stores.
 func everything(t *testing.T, st *Store) string {
 	t.Helper()
 	var all strings.Builder
@@ -92,8 +93,8 @@ func everything(t *testing.T, st *Store) string {
 	return all.String()
 }
 
-// sweepStore is a store of several tables and a log, as a process leaves it that was killed and
-// one that was closed, and all its rows.
+// sweepStore returns a store of several tables and a log, as a killed process and as an orderly
+// Close leave it, and all its rows.
 func sweepStore(t *testing.T) (killed, closed files, rows string) {
 	t.Helper()
 	dir := t.TempDir()
@@ -112,9 +113,9 @@ func sweepStore(t *testing.T) (killed, closed files, rows string) {
 	return killed, readFiles(t, dir), rows
 }
 
-// TestEachFileOfAStore loses, empties, cuts, spoils or exchanges each file of a store, and adds
-// files to it. Every outcome is all the data, or a refusal that names the file and changes
-// nothing. Nothing that is not the store's is deleted.
+// TestEachFileOfAStore removes, empties, cuts, spoils or exchanges each file of a store, and adds
+// files to it. Open must either find all the data, or refuse with an error that names the file and
+// leave the directory unchanged. It must delete no file that is not the store's.
 func TestEachFileOfAStore(t *testing.T) {
 	noLeaks(t)
 	killed, closed, rows := sweepStore(t)
@@ -149,7 +150,7 @@ func TestEachFileOfAStore(t *testing.T) {
 		try("untouched", store)
 		for _, name := range slices.Sorted(maps.Keys(store)) {
 			if _, listed := store[inventoryName]; !listed && (strings.HasSuffix(name, ".log") || strings.HasPrefix(name, manifestPrefix)) {
-				continue // what only the inventory can tell
+				continue // only the inventory reveals this damage
 			}
 			content := store[name]
 			names := []string{name}
@@ -161,7 +162,7 @@ func TestEachFileOfAStore(t *testing.T) {
 				none, half, zeros := "", content[:len(content)/2], strings.Repeat("\x00", len(content))
 				try("empty "+name, store.but(map[string]*string{name: &none}), name)
 				try("half of "+name, store.but(map[string]*string{name: &half}), name)
-				if !strings.HasSuffix(name, tableSuffix) { // a table is read when its rows are
+				if !strings.HasSuffix(name, tableSuffix) { // a table is read only when its rows are
 					try("zeros in "+name, store.but(map[string]*string{name: &zeros}), name)
 				}
 			}
@@ -187,7 +188,8 @@ func TestEachFileOfAStore(t *testing.T) {
 	}
 }
 
-// TestNewStoreOnlyInAnEmptyDirectory: a directory with files of somebody else is not taken over.
+// TestNewStoreOnlyInAnEmptyDirectory shows that Open makes no store in a directory with other
+// files.
 func TestNewStoreOnlyInAnEmptyDirectory(t *testing.T) {
 	noLeaks(t)
 	closed := func() files { _, closed, _ := sweepStore(t); return closed }()
@@ -248,8 +250,8 @@ func TestNewStoreOnlyInAnEmptyDirectory(t *testing.T) {
 	})
 }
 
-// TestLeftoverTables: what a crash left of the store's own goes, once the inventory says that it
-// is the store's.
+// TestLeftoverTables shows that a table which a crash left behind is deleted once the inventory
+// lists it.
 func TestLeftoverTables(t *testing.T) {
 	noLeaks(t)
 	killed, _, rows := sweepStore(t)
@@ -263,7 +265,8 @@ func TestLeftoverTables(t *testing.T) {
 	require.NotContains(t, readFiles(t, dir), name)
 }
 
-// TestInventoryOfAnOlderProgram: one that knows no inventory has written to the store since.
+// TestInventoryOfAnOlderProgram covers an inventory that is out of date: a program that knows no
+// inventory has written to the store since.
 func TestInventoryOfAnOlderProgram(t *testing.T) {
 	noLeaks(t)
 	_, closed, _ := sweepStore(t)
@@ -279,7 +282,8 @@ func TestInventoryOfAnOlderProgram(t *testing.T) {
 	require.NoError(t, st.Close())
 }
 
-// FuzzInventory reads any bytes as an inventory: an error, or what is read again as it was.
+// FuzzInventory decodes arbitrary bytes as an inventory. The result is an error, or content that
+// survives another round of encoding and decoding.
 func FuzzInventory(f *testing.F) {
 	c := inventoryContent{made: true, files: map[string]extent{"000004.log": {17, 0xdeadbeef}, "000005.sst": {}}}
 	f.Add(c.encode())
@@ -296,13 +300,13 @@ func FuzzInventory(f *testing.F) {
 	})
 }
 
-// TestInventoryWithHoles: a power cut leaves zeros anywhere in lines that were not synced. What is read is what the lines before
-// the first zero say, and never the end of a line for a line.
+// TestInventoryWithHoles puts zeros anywhere into lines that were not synced, as a power cut does.
+// Only the lines before the first zero count. The end of a line never counts as a line.
 func TestInventoryWithHoles(t *testing.T) {
 	c := inventoryContent{made: true, files: map[string]extent{"MANIFEST-000001": {17, 0xdeadbeef}, "000004.log": {}}}
 	whole := c.encode()
 	synced := len(whole)
-	want := map[int]inventoryContent{} // by how many bytes are read
+	want := map[int]inventoryContent{} // by the number of intact bytes
 	for i, name := range []string{"MANIFEST-000007", "000004.log", "MANIFEST-000001"} {
 		before := len(whole)
 		whole = append(whole, appendedLine(name, extent{int64(i) * 100, uint32(i)})...)
@@ -321,7 +325,8 @@ func TestInventoryWithHoles(t *testing.T) {
 	}
 }
 
-// TestInventoryIsWrittenAnew when its lines have become many, and after a line that failed.
+// TestInventoryIsWrittenAnew shows that the inventory is rewritten when many lines have been
+// appended, and after a failed line.
 func TestInventoryIsWrittenAnew(t *testing.T) {
 	dir := t.TempDir()
 	st, err := Open(dir, sweepOptions())

@@ -17,18 +17,18 @@ import (
 	"github.com/quern/quern/internal/storage"
 )
 
-// disk keeps the log from ever meeting a full disk, which Pebble does not survive.
-// With R the reserve and f the free space:
+// disk keeps the log from ever meeting a full disk: Pebble does not survive that. With R the
+// reserve and f the free space:
 //
-//  1. Nothing new is accepted unless f stays above R. Deletes are.
-//  2. Compactions write only while f is above R/2, flushes while it is above R/4; below,
-//     they fail as on a full disk and are tried again. So what the background writes can
-//     never take the room of the log.
-//  3. The log and the manifest always write. When they do meet a full disk, the ballast
-//     file of R/4 goes, and the write is repeated.
-//  4. Once f is above R plus the ballast again, the ballast is put back.
+//  1. The store accepts new data only while f stays above R. It always accepts deletes.
+//  2. Compactions write only while f is above R/2, flushes only while f is above R/4. Below that
+//     they fail as on a full disk and are retried. So background writes never take the room of the
+//     log.
+//  3. The log and the manifest always write. If they meet a full disk after all, the ballast file
+//     of R/4 is deleted and the write is repeated.
+//  4. Once f is above R plus the ballast again, the ballast file is restored.
 //
-// Where the file system does not tell its free space, only 3 holds.
+// Where the file system does not report its free space, only rule 3 holds.
 type disk struct {
 	dir      string
 	base     vfs.FS
@@ -36,7 +36,7 @@ type disk struct {
 	clk      clock.Clock
 	log      *slog.Logger
 	failures *failures
-	// inventory knows the files that the store has written.
+	// inventory lists the files that the store has written.
 	inventory *inventory
 
 	// closing ends the pauses of refused background writes.
@@ -49,7 +49,7 @@ type disk struct {
 const (
 	ballastName = "BALLAST"
 	ballastText = "Quern gives this file up when the disk is full.\n"
-	// refusalPause slows down the background's repeated attempts on a full disk.
+	// refusalPause delays the retries of background work on a full disk.
 	refusalPause = 200 * time.Millisecond
 )
 
@@ -64,7 +64,7 @@ func newDisk(dir string, o *Options, f *failures) *disk {
 	return d
 }
 
-// closeSignal is the context of the store's background work: done when it is closed.
+// closeSignal is the context of the store's background work. It is done when the channel is closed.
 type closeSignal chan struct{}
 
 // Deadline implements context.Context.
@@ -86,13 +86,13 @@ func (c closeSignal) Err() error {
 // Value implements context.Context.
 func (c closeSignal) Value(any) any { return nil }
 
-// fs is the file system that Pebble is given.
+// fs returns the file system that Pebble uses.
 func (d *disk) fs() vfs.FS {
 	return &guardedFS{FS: d.inventory.fs, disk: d}
 }
 
-// free is the free space and the size of the file system; ok is false where the file
-// system does not tell.
+// free returns the free space and the size of the file system. ok is false where the file system
+// does not report them.
 func (d *disk) free() (freeBytes, totalBytes int64, ok bool) {
 	u, err := d.base.GetDiskUsage(d.dir)
 	if err != nil {
@@ -101,8 +101,8 @@ func (d *disk) free() (freeBytes, totalBytes int64, ok bool) {
 	return int64(u.AvailBytes), int64(u.TotalBytes), true
 }
 
-// usage is what the files in the directory take on the disk, by what they are for. It is the
-// file system that is asked: what Pebble tells leaves out the room that logs are given ahead.
+// usage returns the space that the files in the directory take on disk, in bytes, by purpose. It
+// asks the file system: Pebble's own figures leave out the space that is preallocated for logs.
 func (d *disk) usage() map[string]int64 {
 	parts := map[string]int64{"data": 0, "log": 0, "reserve": 0, "other": 0}
 	names, err := d.base.List(d.dir)
@@ -112,7 +112,7 @@ func (d *disk) usage() map[string]int64 {
 	for _, name := range names {
 		info, err := d.base.Stat(d.base.PathJoin(d.dir, name))
 		if err != nil || info.IsDir() {
-			continue // a file may go meanwhile
+			continue // a file may be deleted meanwhile
 		}
 		part := "other"
 		switch path.Ext(name) {
@@ -129,7 +129,7 @@ func (d *disk) usage() map[string]int64 {
 	return parts
 }
 
-// admit says whether n more bytes may be written by rule 1.
+// admit returns nil if n more bytes may be written by rule 1.
 func (d *disk) admit(n int) error {
 	free, total, ok := d.free()
 	if !ok {
@@ -145,8 +145,8 @@ func (d *disk) admit(n int) error {
 	return nil
 }
 
-// allowTable is rule 2: floor is what must stay free. In a failed store the background
-// stops here.
+// allowTable enforces rule 2: it fails if less than floor is free. In a failed store it parks the
+// background work for good.
 func (d *disk) allowTable(floor int64) error {
 	if err := d.failures.check(); err != nil {
 		d.failures.park(err)
@@ -169,8 +169,8 @@ func (d *disk) dropBallast() {
 	d.ballast = false
 }
 
-// restoreBallast makes the ballast unless it is there. A file system that cannot is
-// no error: rules 1 and 2 remain.
+// restoreBallast makes the ballast file unless it exists. Failure is only logged: rules 1 and 2
+// still hold.
 func (d *disk) restoreBallast() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -194,13 +194,14 @@ func (d *disk) writeBallast() error {
 	}
 	err = f.Preallocate(0, d.reserve/4)
 	if err == nil {
-		// A byte of content says at the next start that the ballast is whole.
+		// A byte of content tells the next start that the ballast is whole.
 		_, err = f.Write([]byte(ballastText))
 	}
 	return errors.Join(err, f.Sync(), f.Close())
 }
 
-// guardedFS applies rules 2 and 3 to the files that Pebble writes, and keeps the inventory of them.
+// guardedFS applies rules 2 and 3 to the files that Pebble writes, and keeps the inventory of these
+// files.
 type guardedFS struct {
 	vfs.FS
 	disk *disk
@@ -228,7 +229,7 @@ func (fs *guardedFS) create(name string, category vfs.DiskWriteCategory) (vfs.Fi
 	return fs.FS.Create(name, category)
 }
 
-// ReuseForWrite implements vfs.FS: old logs become new ones.
+// ReuseForWrite implements vfs.FS. It turns an old log into a new one.
 func (fs *guardedFS) ReuseForWrite(oldname, newname string, category vfs.DiskWriteCategory) (vfs.File, error) {
 	f, err := fs.reuse(oldname, newname, category)
 	return fs.watchLog(newname, f, err)
@@ -262,7 +263,7 @@ func (fs *guardedFS) Rename(oldname, newname string) error {
 	return nil
 }
 
-// Remove implements vfs.FS. What is not the store's stays.
+// Remove implements vfs.FS. It keeps files that are not the store's.
 func (fs *guardedFS) Remove(name string) error {
 	inventory, base := fs.disk.inventory, fs.PathBase(name)
 	if !inventory.has(base) {
@@ -298,14 +299,14 @@ func (fs *guardedFS) createTable(name string, category vfs.DiskWriteCategory, fl
 	return &tableFile{File: f, disk: fs.disk, floor: floor}, nil
 }
 
-// watchLog watches over a new log or manifest. Once Pebble is open it panics when it cannot
-// make a log.
+// watchLog wraps a new log or manifest so that its writes are tracked. If a log cannot be made
+// while the store is open, watchLog fails the store, because Pebble would panic.
 func (fs *guardedFS) watchLog(name string, f vfs.File, err error) (vfs.File, error) {
 	measured := &measuredFile{File: f, inventory: fs.disk.inventory, name: fs.PathBase(name)}
 	switch isLog := strings.HasSuffix(name, logSuffix); {
 	case !isLog && strings.HasPrefix(measured.name, manifestPrefix) && err == nil:
-		// Pebble syncs a manifest before it does the directory: without this the inventory
-		// would ask for a file whose name a power cut has taken.
+		// Pebble syncs a manifest before the directory. Without this sync the inventory could
+		// require a file whose name a power cut has lost.
 		if err := syncDir(fs.FS, fs.disk.dir); err != nil {
 			return nil, errors.Join(err, f.Close())
 		}
@@ -321,7 +322,7 @@ func (fs *guardedFS) watchLog(name string, f vfs.File, err error) (vfs.File, err
 	return nil, err
 }
 
-// tableFile asks before each write whether there is still room.
+// tableFile checks the free space before each write.
 type tableFile struct {
 	vfs.File
 	disk  *disk
@@ -340,8 +341,8 @@ func (f *tableFile) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// logFile fails the store at the first error, before Pebble takes another record that
-// it could not write: what follows a gap in the log would be lost.
+// logFile fails the store at the first error, before Pebble accepts another record that it could
+// not write: records behind a gap in the log would be lost.
 type logFile struct {
 	vfs.File
 	failures *failures
@@ -379,8 +380,8 @@ func (f *logFile) watch(err error) {
 	}
 }
 
-// dirFile fails the store where Pebble would panic in the background: when a new
-// manifest cannot be made durable in the directory.
+// dirFile fails the store when a new manifest cannot be made durable in the directory. Pebble would
+// panic there, in the background.
 type dirFile struct {
 	vfs.File
 	failures *failures

@@ -18,8 +18,8 @@ import (
 	"github.com/quern/quern/internal/storage/storagetest"
 )
 
-// TestDiskFullOfTmpfs is TestDiskFull on a real file system of 32 MB. Where a test may
-// not mount one, TestDiskFull stands for it.
+// TestDiskFullOfTmpfs repeats TestDiskFull on a real file system of 32 MB. Where a test may not
+// mount a file system, TestDiskFull alone has to do.
 func TestDiskFullOfTmpfs(t *testing.T) {
 	noLeaks(t)
 	dir := t.TempDir()
@@ -48,7 +48,7 @@ func TestDiskFullOfTmpfs(t *testing.T) {
 	require.NoError(t, st.Close())
 }
 
-// TestDiskUsage holds the figures of the disk to du.
+// TestDiskUsage compares the reported disk usage with that of du.
 func TestDiskUsage(t *testing.T) {
 	noLeaks(t)
 	dir := t.TempDir()
@@ -58,7 +58,7 @@ func TestDiskUsage(t *testing.T) {
 	require.NoError(t, st.db.Flush())
 	require.NoError(t, j.write(t.Context(), st, 500, 1, 100))
 	for st.db.Metrics().Compact.NumInProgress > 0 || st.db.Metrics().Table.ObsoleteSize > 0 {
-		runtime.Gosched() // until no file comes or goes
+		runtime.Gosched() // until no more files are created or deleted
 	}
 	out, err := exec.CommandContext(t.Context(), "du", "-s", "-k", dir).Output()
 	require.NoError(t, err)

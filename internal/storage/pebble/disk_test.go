@@ -21,7 +21,7 @@ import (
 type smallFS struct {
 	vfs.FS
 	total int64
-	// mute file systems do not tell their free space.
+	// mute says that the file system does not report its free space.
 	mute bool
 
 	mu    sync.Mutex
@@ -40,7 +40,7 @@ func (fs *smallFS) used() (n int64) {
 	return n
 }
 
-// grow takes the file to a size, if there is room.
+// grow extends the file to size, if there is room.
 func (fs *smallFS) grow(name string, size int64) error {
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
@@ -56,7 +56,7 @@ func (fs *smallFS) grow(name string, size int64) error {
 	return nil
 }
 
-// hog is another program's file of the given size.
+// hog sets the size of a file that another program writes.
 func (fs *smallFS) hog(size int64) {
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
@@ -137,7 +137,7 @@ func fullOptions(fs vfs.FS) Options {
 	return Options{Settings: storagetest.TestSettings(), FS: fs, Logger: quiet()}
 }
 
-// fill writes batches from n on until one is refused, and returns the next.
+// fill writes batches from n on until the store refuses one, and returns its number.
 func fill(t *testing.T, st *Store, n int) (int, error) {
 	t.Helper()
 	for {
@@ -156,8 +156,8 @@ func upTo(n int) (all []int) {
 	return all
 }
 
-// TestDiskFull fills the disk: writes are refused in time, everything else works, and
-// when there is space again so do writes.
+// TestDiskFull fills the disk. Writes are refused in time and everything else works. When there is
+// space again, writes work too.
 func TestDiskFull(t *testing.T) {
 	noLeaks(t)
 	fs := newSmallFS(vfs.NewMem(), 32<<20)
@@ -174,13 +174,13 @@ func TestDiskFull(t *testing.T) {
 	require.ErrorContains(t, err, "disk full")
 	require.ErrorContains(t, err, "MB free of 32 MB at /data")
 	require.Greater(t, n, 500)
-	// Flushes and compactions end meanwhile, and free a little: hold the disk full.
+	// Flushes and compactions end meanwhile and free some space. Keep the disk full.
 	fs.hog(32 << 20)
 	require.ErrorIs(t, st.WriteRollups(t.Context(), lease.Fence, 1, nil), storage.ErrUnavailable)
 	_, err = st.ClaimSchedules(t.Context(), "s", []storage.Schedule{{}})
 	require.ErrorIs(t, err, storage.ErrUnavailable)
 
-	// Reads go on, and with the log's own room so do deletes.
+	// Reads still work. Deletes also work, in the room of the log.
 	check(t, st, upTo(n))
 	fs.hog(16 << 20)
 	doomed := crashBatch(0)
@@ -188,7 +188,8 @@ func TestDiskFull(t *testing.T) {
 	require.NoError(t, st.DeleteCacheBlock(t.Context(), lease.Fence, crashKey(1<<20)))
 	require.NoError(t, st.Expire(t.Context(), crashStart))
 
-	// Space comes back, and goes, and comes back with the store closed in between.
+	// Space becomes free, is used up, and becomes free again; the store is closed and opened
+	// meanwhile.
 	fs.hog(8 << 20)
 	n, err = fill(t, st, n)
 	require.ErrorIs(t, err, storage.ErrUnavailable)
@@ -205,9 +206,9 @@ func TestDiskFull(t *testing.T) {
 	require.Zero(t, fs.full, "no write of Pebble's ever met the full disk")
 }
 
-// TestDiskFullBehindTheBack: the file system does not tell its free space, or another
-// program takes it between the question and the write. The ballast gives the log some
-// more room; after that the store fails, with all that it acknowledged on disk.
+// TestDiskFullBehindTheBack fills the disk unnoticed: the file system does not report its free
+// space, or another program takes the space between the check and the write. The ballast gives the
+// log some more room. After that the store fails, with all that it acknowledged on disk.
 func TestDiskFullBehindTheBack(t *testing.T) {
 	base := vfs.NewCrashableMem()
 	fs := newSmallFS(base, 12<<20)
@@ -233,8 +234,8 @@ func TestDiskFullBehindTheBack(t *testing.T) {
 	require.NoError(t, st.Close())
 }
 
-// TestRefusedTablesComeBack: background writes that were refused for want of space are
-// done when there is some.
+// TestRefusedTablesComeBack shows that background writes which were refused for lack of space are
+// done when there is space.
 func TestRefusedTablesComeBack(t *testing.T) {
 	noLeaks(t)
 	fs := newSmallFS(vfs.NewMem(), 64<<20)
@@ -259,8 +260,8 @@ func TestRefusedTablesComeBack(t *testing.T) {
 	require.NoError(t, st.Close())
 }
 
-// TestExpireFreesAFullDisk: what has expired makes room without a write from outside,
-// which a full disk would refuse.
+// TestExpireFreesAFullDisk shows that Expire frees space without any other write, which a full disk
+// would refuse.
 func TestExpireFreesAFullDisk(t *testing.T) {
 	fs := newSmallFS(vfs.NewMem(), 32<<20)
 	opts := fullOptions(fs)
@@ -279,7 +280,7 @@ func TestExpireFreesAFullDisk(t *testing.T) {
 	require.NoError(t, st.Close())
 }
 
-// What a claim writes counts against the space that is left, labels and all.
+// The store counts all that a claim writes, including labels, against the space that is left.
 func TestClaimsOnADiskThatIsNearlyFull(t *testing.T) {
 	noLeaks(t)
 	fs := newSmallFS(vfs.NewMem(), 32<<20)

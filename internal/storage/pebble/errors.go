@@ -12,7 +12,7 @@ import (
 	"github.com/quern/quern/internal/storage"
 )
 
-// convert turns Pebble's errors into the contract's. It is the only place that does.
+// convert converts Pebble's errors to those of the contract. No other function does.
 func convert(op string, err error) error {
 	switch {
 	case err == nil:
@@ -27,16 +27,17 @@ func convert(op string, err error) error {
 	return fmt.Errorf("%s: %w", op, err)
 }
 
-// damage is an error that is storage.ErrCorrupt, which speaks of chunks, in words of its own.
+// damage is an error that counts as storage.ErrCorrupt but has a text of its own: that of
+// ErrCorrupt speaks of chunks.
 type damage struct{ error }
 
-// Is says that it is storage.ErrCorrupt.
+// Is reports whether target is storage.ErrCorrupt.
 func (d damage) Is(target error) bool { return target == storage.ErrCorrupt }
 
-// Unwrap is the error itself.
+// Unwrap returns the underlying error.
 func (d damage) Unwrap() error { return d.error }
 
-// contextError is the error of an operation whose context is done.
+// contextError returns the error of an operation whose context is done.
 func contextError(ctx context.Context, op string) error {
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		return fmt.Errorf("%s: %w: %w", op, storage.ErrTimeout, context.Cause(ctx))
@@ -44,11 +45,11 @@ func contextError(ctx context.Context, op string) error {
 	return fmt.Errorf("%s: %w", op, context.Cause(ctx))
 }
 
-// failures keeps the first error that Pebble cannot survive. Left to itself, Pebble would
-// end the process from within whatever goroutine met it, or panic with a mutex unlocked
-// that a deferred call unlocks again, which nothing can recover. So that goroutine is
-// parked for good: it neither goes on nor unwinds. The callers are let go, and OnFatal
-// decides about the process.
+// failures keeps the first error that Pebble cannot survive. On such an error Pebble would end the
+// process from whatever goroutine met it. Or it would panic with a mutex unlocked that a deferred
+// call unlocks again; nothing can recover from that. So failures parks that goroutine for good: it
+// neither continues nor unwinds. The callers return with the error, and OnFatal decides about the
+// process.
 type failures struct {
 	failed chan struct{}
 	logger *slog.Logger
@@ -63,8 +64,8 @@ func newFailures(o *Options) *failures {
 	return &failures{failed: make(chan struct{}), logger: o.Logger}
 }
 
-// fail marks the store as unusable. OnFatal gets a goroutine of its own: on the
-// caller's, Pebble's log writer would swallow its panic.
+// fail marks the store as unusable. OnFatal runs in a goroutine of its own: in the caller's,
+// Pebble's log writer would swallow its panic.
 func (f *failures) fail(err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -85,14 +86,14 @@ func (f *failures) park(err error) {
 	select {}
 }
 
-// opening says whether Open is still under way.
+// opening reports whether Open is still under way.
 func (f *failures) opening() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.onFatal == nil
 }
 
-// arm ends the time in which a failure is Open's to return.
+// arm sets OnFatal. Before it, Open returns a failure as its error.
 func (f *failures) arm(onFatal func(error)) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -102,7 +103,7 @@ func (f *failures) arm(onFatal func(error)) {
 	}
 }
 
-// check is the failure, nil while there is none.
+// check returns the failure, nil if there is none.
 func (f *failures) check() error {
 	select {
 	case <-f.failed:
@@ -112,13 +113,13 @@ func (f *failures) check() error {
 	}
 }
 
-// pebbleLogger is what Pebble logs to.
+// pebbleLogger receives Pebble's log messages.
 type pebbleLogger struct {
 	log      *slog.Logger
 	failures *failures
 }
 
-// Infof implements Pebble's Logger. Pebble tells of every flush and compaction.
+// Infof implements Pebble's Logger. Pebble reports every flush and compaction.
 func (l *pebbleLogger) Infof(format string, args ...any) {
 	l.log.Debug(fmt.Sprintf(format, args...))
 }
@@ -128,7 +129,7 @@ func (l *pebbleLogger) Errorf(format string, args ...any) {
 	l.log.Error(fmt.Sprintf(format, args...))
 }
 
-// Fatalf implements Pebble's Logger. Pebble relies on its not returning.
+// Fatalf implements Pebble's Logger. It never returns, as Pebble requires.
 func (l *pebbleLogger) Fatalf(format string, args ...any) {
 	l.failures.park(fmt.Errorf(format, args...))
 }

@@ -91,7 +91,8 @@ func TestFormat(t *testing.T) {
 	require.Empty(t, cmp.Diff(string(want), got.String()))
 }
 
-// FuzzMark reads any bytes as a mark: an error or a mark that is written as it was read.
+// FuzzMark decodes arbitrary bytes as a mark. The result is an error, or a mark that survives
+// another round of encoding and decoding.
 func FuzzMark(f *testing.F) {
 	f.Add(appendMark(nil, &storage.Mark{}), int64(0))
 	f.Add(appendMark(nil, &storage.Mark{
@@ -111,7 +112,7 @@ func FuzzMark(f *testing.F) {
 	})
 }
 
-// A row whose value is damaged on disk is yielded as such, and those after it are read.
+// The store yields a row whose value is damaged on disk as damaged, and reads the rows after it.
 func TestDamagedRollup(t *testing.T) {
 	noLeaks(t)
 	st := mustOpen(t, "/data", Options{Settings: storagetest.TestSettings(), FS: vfs.NewMem(), Clock: newClock()})
@@ -145,7 +146,7 @@ func TestDamagedRollup(t *testing.T) {
 	}
 }
 
-// A mark whose value is damaged on disk is yielded as such, and those after it are read.
+// The store yields a mark whose value is damaged on disk as damaged, and reads the marks after it.
 func TestDamagedMark(t *testing.T) {
 	noLeaks(t)
 	st := mustOpen(t, "/data", Options{Settings: storagetest.TestSettings(), FS: vfs.NewMem(), Clock: newClock()})
@@ -173,7 +174,8 @@ func TestDamagedMark(t *testing.T) {
 	}
 }
 
-// FuzzRollup reads any bytes as a roll-up: an error, or exactly what is written again.
+// FuzzRollup decodes arbitrary bytes as a roll-up. The result is an error, or a roll-up that
+// encodes to the same bytes.
 func FuzzRollup(f *testing.F) {
 	f.Add(appendRollup(nil, &metric.Rollup{Count: 1, Sum: 2, Sketch: []byte("s")}))
 	f.Add(appendRollup(nil, &metric.Rollup{Count: 1, Sum: 2, Partial: true}))
@@ -188,7 +190,8 @@ func FuzzRollup(f *testing.F) {
 	})
 }
 
-// FuzzMetadata reads any bytes as metadata: an error, or what is read again as it was.
+// FuzzMetadata decodes arbitrary bytes as metadata. The result is an error, or metadata that
+// survives another round of encoding and decoding.
 func FuzzMetadata(f *testing.F) {
 	f.Add(appendMetadata(nil, &metric.Metadata{Type: metric.TypeInfo, Help: "help", Unit: "unit"}))
 	f.Add([]byte{metadataVersion, 0, 5, 'x'})
@@ -204,7 +207,7 @@ func FuzzMetadata(f *testing.F) {
 	})
 }
 
-// FuzzInt: keys order as their numbers do.
+// FuzzInt checks that keys order as their numbers do.
 func FuzzInt(f *testing.F) {
 	f.Add(int64(-1), int64(0))
 	f.Add(int64(math.MinInt64), int64(math.MaxInt64))

@@ -25,12 +25,12 @@ import (
 	"github.com/quern/quern/internal/storage/storagetest"
 )
 
-// goldenStart is the slice that the golden stores hold.
+// goldenStart is the start of the slice that the golden stores hold.
 const goldenStart = benchStart
 
-// TestGoldenStores opens a copy of each store in testdata/stores, which a release wrote, and
-// finds all that was in it then. Before a release that changes what is written, one more is
-// made from the code as it is, and the others stay:
+// TestGoldenStores opens a copy of each store in testdata/stores, which a release wrote, and finds
+// all its content. Before a release that changes what is written, make one more store with the
+// current code and keep the others:
 //
 //	go test ./internal/storage/pebble -run TestGoldenStores -golden-store NAME
 func TestGoldenStores(t *testing.T) {
@@ -48,7 +48,7 @@ func TestGoldenStores(t *testing.T) {
 			unpackStore(t, path, dir)
 			want, err := os.ReadFile(strings.TrimSuffix(path, ".tar.gz") + ".golden")
 			require.NoError(t, err)
-			for range 2 { // the second time after this code has written to it
+			for range 2 { // the second time, this code has written to it
 				st := mustOpen(t, dir, Options{ReserveBytes: 1})
 				require.Empty(t, cmp.Diff(string(want), describe(t, st)))
 				require.NoError(t, st.RecordRun(t.Context(), storage.Run{Worker: "now", StartedMs: goldenStart}))
@@ -59,8 +59,8 @@ func TestGoldenStores(t *testing.T) {
 	}
 }
 
-// TestFormatVersion: the files are of the version that is documented, also under a newer Pebble,
-// and a store of a version that this program does not know is left as it is.
+// TestFormatVersion checks that the files have the documented version, even with a newer Pebble,
+// and that a store of an unknown version is left unchanged.
 func TestFormatVersion(t *testing.T) {
 	noLeaks(t)
 	dir := t.TempDir()
@@ -81,7 +81,7 @@ func TestFormatVersion(t *testing.T) {
 	require.NoError(t, mustOpen(t, dir, opts).Close())
 }
 
-// describe is what a reader of the store sees.
+// describe returns what a reader of the store sees, as text.
 func describe(t *testing.T, st *Store) string {
 	t.Helper()
 	ctx := t.Context()
@@ -134,7 +134,7 @@ func describe(t *testing.T, st *Store) string {
 	return out.String()
 }
 
-// makeGoldenStore writes a store whose rows rest in tables of two levels and in the log.
+// makeGoldenStore writes a store with rows in tables of two levels and in the log.
 func makeGoldenStore(t *testing.T, name string) {
 	t.Helper()
 	ctx := t.Context()

@@ -10,12 +10,12 @@ import (
 	"github.com/quern/quern/internal/clock"
 )
 
-// quiet is a logger for tests that provoke errors.
+// quiet returns a logger for tests that provoke errors.
 func quiet() *slog.Logger { return slog.New(slog.DiscardHandler) }
 
-// noLeaks asserts that the test ends with no more goroutines than it began with. It
-// is per test and not for all, because a store whose log has failed cannot be closed:
-// Pebble's goroutines hold its locks until the process ends.
+// noLeaks asserts that the test leaves no goroutine behind. Each test calls it separately, because
+// a store whose log has failed cannot be closed: Pebble's goroutines hold its locks until the
+// process ends.
 func noLeaks(t *testing.T) {
 	t.Helper()
 	before := goleak.IgnoreCurrent()

@@ -15,9 +15,9 @@ import (
 	"github.com/quern/quern/internal/storage/storagetest"
 )
 
-// TestHistories compares the store with the model, over option sets that reach what
-// the defaults do not: memtables so small that everything is flushed and compacted,
-// pages and groups of other sizes, ladders of seconds and of days.
+// TestHistories compares the store with the model, over option sets that reach what the defaults do
+// not: memtables so small that everything is flushed and compacted, other sizes of pages and
+// groups, ladders of seconds and of days.
 func TestHistories(t *testing.T) {
 	noLeaks(t)
 	ladder := func(widths ...time.Duration) storage.Settings {
@@ -53,7 +53,7 @@ func TestHistories(t *testing.T) {
 	}
 }
 
-// memStore opens stores with the given options in memory.
+// memStore returns a function that opens stores with the given options in memory.
 func memStore(opts Options) storagetest.OpenFunc {
 	return openerOf(opts, func(*testing.T) (vfs.FS, string) { return vfs.NewMem(), "/data" })
 }

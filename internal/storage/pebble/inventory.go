@@ -17,41 +17,41 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 )
 
-// inventory is the file QUERN: that a directory holds a store of Quern's, which of the files
-// in it are the store's, and how much of its logs and manifests must be there. With it, a file
-// that somebody else has put there is told from one that a crash left, and a log that has lost
-// its end from one that ended so.
+// inventory is the file QUERN. It says that a directory holds a store of Quern's, which files are
+// the store's, and how much of its logs and manifests must be there. So Open distinguishes a file
+// that somebody else put there from one that a crash left behind, and a log that lost its end from
+// a complete log.
 //
-//  1. A file is in the inventory, synced, before it is created. So what is not in it is not
-//     the store's, and is not deleted.
-//  2. The extent of a log or manifest is that of bytes that were synced before. So a file that
-//     has fewer or other bytes has lost data. It is written without a sync: after a power cut
-//     it may be that of a moment before, or of a while.
+//  1. A file is entered in the inventory, synced, before it is created. So a file that is not in
+//     the inventory is not the store's, and is not deleted.
+//  2. The extent of a log or manifest covers only bytes that were synced before. So a file with
+//     fewer or other bytes has lost data. The extent itself is written without a sync: after a
+//     power cut it may be older than the file, by a moment or by a while.
 //  3. An extent is taken back, synced, before its file is deleted.
-//  4. Who cannot write the inventory does not create or delete files.
+//  4. If the inventory cannot be written, no file is created or deleted.
 //
-// It has lines appended to it, and is written anew when a store is opened and when they have
-// become many. docs/format/pebble.md has the form.
+// Changes are appended to the inventory as lines. It is rewritten when a store is opened, and when
+// many lines have been appended. docs/format/pebble.md has the form.
 type inventory struct {
 	fs  vfs.FS
 	dir string
 
 	mu sync.Mutex
 	inventoryContent
-	// file is where lines are appended; nil if it is to be written anew first.
+	// file is open for appending lines. It is nil if the inventory must be rewritten first.
 	file     vfs.File
 	appended int
 }
 
-// inventoryContent is what an inventory says.
+// inventoryContent is the decoded content of an inventory.
 type inventoryContent struct {
-	// made says that the store has its settings.
+	// made says that the store's settings are recorded.
 	made bool
-	// files are the store's, by name; those with an extent must be there.
+	// files holds the store's files by name. Those with an extent must exist.
 	files map[string]extent
 }
 
-// extent is the beginning of a file.
+// extent describes the beginning of a file: its length and CRC-32C.
 type extent struct {
 	bytes int64
 	crc   uint32
@@ -63,7 +63,7 @@ const (
 	inventoryHead    = "Quern store, format 1"
 	inventoryMade    = "made"
 	inventorySum     = "sum "
-	// maxAppended is after how many bytes of lines the inventory is written anew.
+	// maxAppended is the number of appended bytes after which the inventory is rewritten.
 	maxAppended = 1 << 20
 )
 
@@ -73,7 +73,7 @@ func newInventory(dir string, fs vfs.FS) *inventory {
 	return &inventory{fs: fs, dir: dir, inventoryContent: inventoryContent{files: map[string]extent{}}}
 }
 
-// has says whether a file is the store's.
+// has reports whether a file is the store's.
 func (v *inventory) has(name string) bool {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -81,13 +81,13 @@ func (v *inventory) has(name string) bool {
 	return ok
 }
 
-// add is rule 1.
+// add enforces rule 1.
 func (v *inventory) add(name string) error { return v.note(name, extent{}, true) }
 
-// grown is rule 2. That it fails costs nothing but what it is for.
+// grown enforces rule 2. An error is ignored: it costs only the check of this extent.
 func (v *inventory) grown(name string, e extent) { _ = v.note(name, e, false) }
 
-// release is rule 3.
+// release enforces rule 3.
 func (v *inventory) release(name string) error {
 	v.mu.Lock()
 	held := v.files[name].bytes > 0
@@ -98,14 +98,14 @@ func (v *inventory) release(name string) error {
 	return v.note(name, extent{}, true)
 }
 
-// gone forgets a file that has been deleted. Its line stays until the inventory is written anew.
+// gone removes a deleted file. Its line stays until the inventory is rewritten.
 func (v *inventory) gone(name string) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	delete(v.files, name)
 }
 
-// finish records that the store has its settings.
+// finish records that the store's settings are recorded.
 func (v *inventory) finish() error {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -130,13 +130,13 @@ func (v *inventory) note(name string, e extent, sync bool) error {
 		err = v.file.Sync()
 	}
 	if err != nil {
-		// What follows half a line would not be read.
+		// Lines behind half a line would not be read.
 		_ = v.closeFile()
 	}
 	return err
 }
 
-// rewrite puts a new file in the place of the old one.
+// rewrite replaces the inventory with a new file.
 func (v *inventory) rewrite() (err error) {
 	_ = v.closeFile()
 	path := v.fs.PathJoin(v.dir, inventoryNewName)
@@ -165,7 +165,7 @@ func (v *inventory) rewrite() (err error) {
 	return nil
 }
 
-// close writes the inventory anew, if it can, so that all of it is under the sum.
+// close rewrites the inventory, if it can, so that the sum covers all of it.
 func (v *inventory) close() error {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -196,8 +196,9 @@ func inventoryLine(name string, e extent) []byte {
 	return fmt.Appendf(nil, "%s %d %08x\n", name, e.bytes, e.crc)
 }
 
-// appendedLine is a line with a sum of its own. After a power cut a file may have zeros where data were not synced, and whatever
-// follows them: the end of a line may be there without its beginning.
+// appendedLine returns a line with a checksum of its own. After a power cut a file may have zeros
+// where data was not synced, and other bytes behind them: the end of a line may be there without
+// its beginning.
 func appendedLine(name string, e extent) []byte {
 	line := bytes.TrimSuffix(inventoryLine(name, e), []byte{'\n'})
 	return fmt.Appendf(line, " %08x\n", crc32.Checksum(line, castagnoli))
@@ -214,8 +215,8 @@ func (c *inventoryContent) encode() []byte {
 	return fmt.Appendf(b, "%s%08x\n", inventorySum, crc32.Checksum(b, castagnoli))
 }
 
-// decodeInventory reads what encode and note have written. Of the lines after the sum, those
-// up to the first that is not whole count.
+// decodeInventory decodes what encode and note have written. Of the lines behind the sum it takes
+// those before the first line that is incomplete or fails its checksum.
 func decodeInventory(b []byte) (c inventoryContent, err error) {
 	damaged := func(why string) (inventoryContent, error) {
 		return inventoryContent{}, fmt.Errorf("%s is damaged: %s", inventoryName, why)
@@ -251,13 +252,13 @@ func decodeInventory(b []byte) (c inventoryContent, err error) {
 	}
 }
 
-// takeAppended reads what appendedLine has written.
+// takeAppended decodes what appendedLine has written.
 func (c *inventoryContent) takeAppended(line string) bool {
 	i := strings.LastIndexByte(line, ' ')
 	return i >= 0 && line[i+1:] == fmt.Sprintf("%08x", crc32.Checksum([]byte(line[:i]), castagnoli)) && c.take(line[:i])
 }
 
-// take reads a line: name, bytes, sum.
+// take decodes a line: name, number of bytes, sum. It returns false if the line is malformed.
 func (c *inventoryContent) take(line string) bool {
 	fields := strings.Split(line, " ")
 	if len(fields) != 3 || fields[0] == "" {
@@ -275,7 +276,8 @@ func (c *inventoryContent) take(line string) bool {
 	return true
 }
 
-// extentOf reads the first n bytes of a file, fewer if it is shorter.
+// extentOf returns the extent of the first n bytes of a file, or of the whole file if it is
+// shorter.
 func extentOf(fs vfs.FS, path string, n int64) (e extent, err error) {
 	f, err := fs.Open(path)
 	if err != nil {
@@ -287,20 +289,20 @@ func extentOf(fs vfs.FS, path string, n int64) (e extent, err error) {
 	return e, errors.Join(err, f.Close())
 }
 
-// measuredFile tells the inventory what has been synced of a file. Writes and syncs come one at
-// a time.
+// measuredFile reports the synced extent of a file to the inventory. Writes and syncs come one at a
+// time.
 type measuredFile struct {
 	vfs.File
 	inventory *inventory
 	name      string
 	extent    extent
-	// lost says that a write has failed, and nobody knows what is in the file.
+	// lost says that a write has failed, so the content of the file is unknown.
 	lost bool
 }
 
 // Write implements io.Writer.
 func (f *measuredFile) Write(p []byte) (int, error) {
-	crc := crc32.Update(f.extent.crc, castagnoli, p) // first: p may be changed
+	crc := crc32.Update(f.extent.crc, castagnoli, p) // computed first: the write may change p
 	n, err := f.File.Write(p)
 	f.extent.bytes += int64(n)
 	f.extent.crc = crc

@@ -37,17 +37,17 @@ const (
 )
 
 const (
-	// dayMs is the partition of raw_metrics.
+	// dayMs is the length of a partition of raw_metrics, in ms.
 	dayMs = int64(24 * 60 * 60 * 1000)
-	// periodRows is the partition of a roll-up table, in rows of one schedule: 5⅓ days
-	// of 1h rows. A year of 1h rows of one schedule is then 69 seeks, and a level
+	// periodRows is the length of a partition of a roll-up table, in rows of one schedule: 5⅓ days
+	// of 1h rows. To read a year of 1h rows of one schedule then takes 69 seeks, and a level
 	// expires in steps of a few percent of the usual retention.
 	periodRows = 128
 
 	idBytes = len(blocks.ID{})
 )
 
-// appendInt appends x so that bytes order as the numbers do, negative ones too.
+// appendInt appends x so that the bytes order as the numbers do, also negative ones.
 func appendInt(k []byte, x int64) []byte {
 	return binary.BigEndian.AppendUint64(k, uint64(x)^1<<63)
 }
@@ -59,8 +59,8 @@ func appendString(k []byte, s string) []byte {
 	return append(k, s...)
 }
 
-// after is the smallest key above all keys that start with prefix. No prefix in use
-// is all 0xff: the table byte is a letter.
+// after returns the smallest key above all keys that start with prefix. No prefix in use is all
+// 0xff: the table byte is a letter.
 func after(prefix []byte) []byte {
 	k := append([]byte(nil), prefix...)
 	for i := len(k) - 1; ; i-- {
@@ -138,9 +138,9 @@ func parseIndexKey(k []byte) (m storage.Mark, err error) {
 	return m, nil
 }
 
-// slices: bucket, slice, state. A slice is complete when the key of that state is
-// there; opening it writes the other key. So neither reads before it writes, and
-// opening cannot undo completing.
+// slices: bucket, slice, state. Completing a slice writes the key of the state complete; opening it
+// writes the key of the state open. The slice is complete when the first key exists. So neither
+// operation reads before it writes, and opening cannot undo completing.
 const (
 	sliceOpen     = 0
 	sliceComplete = 1
@@ -187,8 +187,8 @@ func runKey(r *storage.Run) []byte {
 	return append(k, r.Worker...)
 }
 
-// clampTimes keeps the ends of a range so far from those of int64 that a partition's
-// start and end can be computed.
+// clampTimes limits a range to ±2^62, so that the start and end of a partition can be computed
+// without overflow.
 func clampTimes(fromMs, toMs int64) (int64, int64) {
 	const far = 1 << 62
 	return max(fromMs, -far), min(toMs, far)

@@ -57,7 +57,7 @@ func appendMetadata(b []byte, m *metric.Metadata) []byte {
 	return append(b, m.Help...)
 }
 
-// parseMetadata reads what appendMetadata wrote.
+// parseMetadata decodes what appendMetadata wrote.
 func parseMetadata(name string, b []byte) (metric.Metadata, error) {
 	if err := checkVersion(b, metadataVersion, 2); err != nil {
 		return metric.Metadata{}, fmt.Errorf("metadata: %w", err)

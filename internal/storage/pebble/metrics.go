@@ -5,7 +5,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Collector exports the few figures of Pebble that an operator needs.
+// Collector returns a collector for the few figures of Pebble that an operator needs.
 func (s *Store) Collector() prometheus.Collector { return collector{s} }
 
 type collector struct{ store *Store }
@@ -71,13 +71,13 @@ func (c collector) Describe(ch chan<- *prometheus.Desc) {
 	}
 }
 
-// Collect implements prometheus.Collector. A store that is closed or has failed shows
-// nothing: Pebble's locks may be held for good.
+// Collect implements prometheus.Collector. It collects nothing from a store that is closed or has
+// failed: Pebble's locks may never be released.
 func (c collector) Collect(ch chan<- prometheus.Metric) {
 	type state struct {
 		*lsm.Metrics
 		free, size int64
-		told       bool // free and size
+		told       bool // whether free and size are known
 		usage      map[string]int64
 	}
 	states := make(chan state, 1)

@@ -59,14 +59,14 @@ func TestSettingsAreChecked(t *testing.T) {
 		}
 	}
 
-	// Another block size is no difference: the store's epochs count.
+	// A different block size is no conflict: the store's epochs apply.
 	otherBlocks := made
 	otherBlocks.Epochs = blocks.Epochs{{BlockSize: 64}}
 	st := mustOpen(t, dir, Options{Settings: otherBlocks})
 	require.Equal(t, made.Epochs, st.Settings().Epochs)
 	require.NoError(t, st.Close())
 
-	// A tool takes what is recorded.
+	// A tool that gives no settings gets the recorded ones.
 	st = mustOpen(t, dir, Options{})
 	require.Equal(t, made, st.Settings())
 	require.NoError(t, st.Close())
@@ -113,7 +113,7 @@ func TestDirectoryInUse(t *testing.T) {
 	require.NoError(t, st.Close())
 	require.NoError(t, mustOpen(t, dir, opts).Close())
 
-	// A directory that cannot be made is not in use.
+	// Open must not report a directory that cannot be made as in use.
 	file := filepath.Join(dir, "file")
 	require.NoError(t, os.WriteFile(file, nil, 0o600))
 	_, err = Open(filepath.Join(file, "data"), Options{Settings: opts.Settings, Logger: quiet()})
@@ -121,7 +121,8 @@ func TestDirectoryInUse(t *testing.T) {
 	require.ErrorAs(t, err, new(*fs.PathError))
 }
 
-// TestLeasesOfADeadProcessAreVoid: whoever has the directory is alone with it.
+// TestLeasesOfADeadProcessAreVoid: opening the directory voids the leases of the process before,
+// since only one process can have it open.
 func TestLeasesOfADeadProcessAreVoid(t *testing.T) {
 	noLeaks(t)
 	opts := Options{Settings: storagetest.TestSettings(), FS: vfs.NewMem(), Clock: newClock()}
@@ -174,8 +175,8 @@ func first[T any](seq func(func(T, error) bool)) (err error) {
 
 func second[T any](_ T, err error) error { return err }
 
-// TestDamagedBlock flips a byte in one block of a table after the other: what the block does not
-// hold is read as before, and what it holds is told of and never wrong.
+// TestDamagedBlock flips a byte in one block of a table after another. Data outside the block is
+// read as before. Data in the block is reported as lost and never read wrong.
 func TestDamagedBlock(t *testing.T) {
 	noLeaks(t)
 	ctx := t.Context()
@@ -223,7 +224,7 @@ func TestDamagedBlock(t *testing.T) {
 	step := 60 << 10
 	for at := 5 << 10; at < len(whole[tables[0]]); at += step {
 		if len(whole[tables[0]])-at < 50<<10 {
-			step = 10 << 10 // the series, which take less
+			step = 10 << 10 // the series, which take less space
 		}
 		spoilt := []byte(whole[tables[0]])
 		spoilt[at] ^= 0x40
@@ -233,7 +234,7 @@ func TestDamagedBlock(t *testing.T) {
 			require.ErrorIs(t, err, storage.ErrCorrupt)
 			require.ErrorContains(t, err, tables[0])
 			require.NotContains(t, err.Error(), "carrier")
-			continue // the settings, or the table's index
+			continue // the byte hit the settings or the table's index
 		}
 		var said []string
 		st.onLost = func(what string) { said = append(said, what) }
@@ -282,7 +283,7 @@ func TestDamagedBlock(t *testing.T) {
 	require.Positive(t, around, "no series had to be read by the other table")
 }
 
-// requireSources looks each series up by its source and claims it again, with a new one beside it.
+// requireSources reads the series of each source, and claims them again together with a new one.
 func requireSources(t *testing.T, st *Store, sources int, labels map[metric.ScheduleID]string) {
 	t.Helper()
 	ids, err := st.LeaseIDs(t.Context(), 64*sources+sources)
@@ -324,7 +325,7 @@ func requireSources(t *testing.T, st *Store, sources int, labels map[metric.Sche
 	require.Len(t, labels, seen)
 }
 
-// Where both tables of the series are damaged, what is read of them is not taken for all there is.
+// If both tables of the series are damaged, reads must fail rather than return part of the series.
 func TestSeriesDamagedTwice(t *testing.T) {
 	noLeaks(t)
 	st := mustOpen(t, "/data", Options{Settings: storagetest.TestSettings(), FS: vfs.NewMem()})

@@ -21,7 +21,7 @@ import (
 )
 
 const (
-	// keepErrors is how many errors of a component are kept.
+	// keepErrors is the number of errors kept for each component.
 	keepErrors = 10
 	// keepHistory is how long Expire keeps runs and completed slices.
 	keepHistory = 30 * 24 * time.Hour
@@ -56,7 +56,7 @@ func (s *Store) RecentRuns(ctx context.Context, limit int) ([]storage.Run, error
 	return runs, nil
 }
 
-// lastValues are the values of the last keys with the prefix, last first.
+// lastValues returns the values of the last limit keys with the prefix, last key first.
 func (s *Store) lastValues(prefix []byte, limit int) (values [][]byte, err error) {
 	err = s.iterate(prefix, after(prefix), func(it *lsm.Iterator) error {
 		for ok := len(values) < limit && it.Last(); ok; ok = len(values) < limit && it.Prev() {
@@ -71,16 +71,16 @@ func (s *Store) lastValues(prefix []byte, limit int) (values [][]byte, err error
 	return values, err
 }
 
-// errorKey orders a component's errors by time; the hash of the whole keeps two of one
-// millisecond apart and makes writing one again the same row.
+// errorKey returns a key that orders a component's errors by time. The hash of the value keeps two
+// errors of one millisecond apart. Writing an error again writes the same row.
 func errorKey(prefix []byte, e *storage.ComponentError, value []byte) []byte {
 	h := fnv.New64a()
 	_, _ = h.Write(value)
 	return binary.BigEndian.AppendUint64(appendInt(prefix[:len(prefix):len(prefix)], e.TimeMs), h.Sum64())
 }
 
-// RecordError implements storage.Operations. With each error the component's oldest
-// beyond the tenth goes.
+// RecordError implements storage.Operations. It deletes the component's errors beyond the newest
+// keepErrors.
 func (s *Store) RecordError(ctx context.Context, e storage.ComponentError) error {
 	const op = "record error"
 	v, err := encodeError(&e)
@@ -110,8 +110,8 @@ func (s *Store) RecentErrors(ctx context.Context) ([]storage.ComponentError, err
 	return out, err
 }
 
-// workers are those whose heartbeats stand. They are not on disk: who opens the store
-// knows that nobody else is left.
+// workers holds the last heartbeat of each worker. Heartbeats are not on disk: no worker of an
+// earlier process is left when the store is opened.
 type workers struct {
 	mu   sync.Mutex
 	byID map[string]heartbeat
@@ -149,7 +149,8 @@ func (s *Store) Workers(ctx context.Context) ([]storage.Worker, error) {
 	return out, nil
 }
 
-// RowFence implements storage.Operations: a write with a superseded fence is refused.
+// RowFence implements storage.Operations. It returns 0, since the store refuses writes with a
+// superseded fence.
 func (s *Store) RowFence(ctx context.Context, _ metric.Bucket, _ metric.ScheduleID, _ int64) (storage.Fence, error) {
 	return 0, s.begin(ctx, "fence of a row")
 }
@@ -171,10 +172,10 @@ func (s *Store) Leases(ctx context.Context) ([]storage.Lease, error) {
 	return found, nil
 }
 
-// Expire implements storage.Store. Raw goes by whole days, a roll-up by whole periods,
-// each when its last row is older than the retention: one range tombstone per table, and in the same batch what
-// WholeFrom says from then on. While the clock is doubted it removes nothing.
-// Completed slices and runs that are long gone go too.
+// Expire implements storage.Store. It removes raw data by whole days and roll-ups by whole periods,
+// each when its last row is older than the retention. Each table takes one range tombstone; the
+// same batch stores what WholeFrom returns from then on. Expire also removes runs and completed
+// slices older than keepHistory. While the clock is doubted it removes nothing.
 func (s *Store) Expire(ctx context.Context, nowMs int64) error {
 	const op = "expire"
 	if err := s.begin(ctx, op); err != nil {
@@ -192,21 +193,22 @@ func (s *Store) Expire(ctx context.Context, nowMs int64) error {
 		return convert(op, batch.Close())
 	}
 	return s.do(ctx, op, func() error {
-		// Before the rows go: who judges meanwhile must not take them for whole.
+		// Set expired before the rows go: a concurrent WholeFrom must not count them as whole.
 		s.settingsMu.Lock()
 		s.expired = expired
 		s.settingsMu.Unlock()
 		if err := closed(batch, batch.Commit(lsm.NoSync)); err != nil {
 			return err
 		}
-		// Range deletions free space once they are in a table, and on a full disk no
-		// other write would ever fill the memtable that they are in.
+		// Range deletions free space once they are in a table. On a full disk no other write would
+		// ever fill the memtable that holds them, so flush it.
 		_, err := s.db.AsyncFlush()
 		return err
 	})
 }
 
-// fillExpire puts into the batch what has expired, and returns below what time rows are gone by then.
+// fillExpire adds the deletes of what has expired to the batch. It returns, by bucket, the time
+// below which rows are gone once the batch commits.
 func (s *Store) fillExpire(ctx context.Context, batch *lsm.Batch, nowMs int64) (map[string]int64, error) {
 	s.settingsMu.Lock()
 	retention, expired := s.settings.Policy.Retention, maps.Clone(s.expired)
@@ -252,7 +254,8 @@ func (s *Store) fillExpire(ctx context.Context, batch *lsm.Batch, nowMs int64) (
 	return expired, s.expireSlices(ctx, batch, before)
 }
 
-// expireBelow deletes [lower, upper) in one range, if there is anything, and says whether there is.
+// expireBelow deletes [lower, upper) with one range tombstone if it holds any key, and reports
+// whether it does.
 func (s *Store) expireBelow(batch *lsm.Batch, lower, upper []byte) (bool, error) {
 	first, err := s.firstKey(lower, upper)
 	if err != nil || first == nil {
@@ -261,8 +264,8 @@ func (s *Store) expireBelow(batch *lsm.Batch, lower, upper []byte) (bool, error)
 	return true, batch.DeleteRange(lower, upper, nil)
 }
 
-// expireSlices deletes the completed slices that start before the given time. Open
-// ones stay, however old: they are what was missed.
+// expireSlices deletes the completed slices that start before the given time. Open slices stay,
+// however old: they still have to be ground.
 func (s *Store) expireSlices(ctx context.Context, batch *lsm.Batch, beforeMs int64) error {
 	for b := metric.Raw; b < s.ladder.Top(); b++ {
 		states, err := s.Slices(ctx, b, -1<<62, beforeMs)

@@ -20,46 +20,44 @@ import (
 // Options say how a store is opened. The zero value opens an existing store with the
 // settings that it was created with.
 type Options struct {
-	// Settings are recorded when the store is created. At every later Open they must
-	// be those recorded, but for the epochs, of which the store's own count. What is zero
-	// is as recorded; a new store gets what storage.Settings.OrNew says. With neither settings nor a policy there must be a store.
+	// Settings are recorded when the store is created. At every later Open each field that is not
+	// zero must equal the recorded one; only the epochs may differ, and the store's own apply. A
+	// new store takes the defaults of storage.Settings.OrNew for zero fields. With neither settings
+	// nor a policy Open creates no store.
 	Settings storage.Settings
-	// Policy is recorded where the store has none: when it is created, or was by a version without. The default is to
-	// keep everything for ever.
+	// Policy returns the policy to record where the store has none: a new store, or one that a
+	// version without policies created. The default is to keep everything for ever.
 	Policy func(metric.Ladder) (storage.Policy, error)
 	// Clock tells the time for leases, heartbeats and throttling. The default is the
 	// machine's.
 	Clock clock.Clock
-	// Logger gets what an operator should know. The default is slog's.
+	// Logger receives messages for operators. The default is slog's.
 	Logger *slog.Logger
 	// FS is where the files live. The default is the operating system's.
 	FS vfs.FS
-	// CacheBytes is the memory for cached blocks and memtables together: the cache
-	// gives way while memtables fill. The default is 128 MiB.
+	// CacheBytes is the memory for cached blocks and memtables together: the cache shrinks while
+	// memtables fill. The default is 128 MiB.
 	CacheBytes int64
-	// MemTableBytes is how much is collected in memory, and in one log file, before it
-	// is sorted into tables. It bounds the log that Open has to replay. The default is
-	// 32 MiB, or a 16th of the file system where that is less, but at least 1 MiB.
+	// MemTableBytes is the amount of data that is collected in memory, and in one log file, before
+	// Pebble sorts it into tables. It bounds the log that Open has to replay. The default is 32
+	// MiB, or a 16th of the file system where that is less, but at least 1 MiB.
 	MemTableBytes int64
-	// ReserveBytes is the free space below which nothing is accepted any more, so
-	// that the log, which must not fail, always has room. A quarter of it is set aside
-	// in a ballast file. The default is 256 MiB, or an 8th of the file system where
-	// that is less.
+	// ReserveBytes is the free space below which the store accepts no more data. The log must not
+	// fail, and so always has room. A quarter of the reserve is set aside in a ballast file. The
+	// default is 256 MiB, or an 8th of the file system where that is less.
 	ReserveBytes int64
-	// OnLost hears of all that reads leave out because it cannot be read, each time. The default
-	// is nobody.
+	// OnLost is called each time a read skips data that cannot be read. The default is no call.
 	OnLost func(what string)
-	// OnFatal is called, once and in its own goroutine, when the store cannot go on
-	// because its log cannot be written. What was acknowledged is on disk; opening the
-	// store again recovers it. The default is to panic.
+	// OnFatal is called, once and in its own goroutine, when the store cannot continue because its
+	// log cannot be written. What was acknowledged is on disk; opening the store again recovers it.
+	// The default is to panic.
 	OnFatal func(error)
 }
 
-// formatVersion is the version of Pebble's files that a store is brought to when it is opened.
-// It is a number and not Pebble's newest, since it does not go back: once a store has been
-// opened, programs whose Pebble knows less cannot open it. Whoever raises it does so for
-// something gained, makes a golden store of the version before (TestGoldenStores) and says so
-// in the changelog.
+// formatVersion is the version of Pebble's files that Open upgrades a store to. It is a fixed
+// number and not Pebble's newest, since there is no way back: once a store has been opened,
+// programs with an older Pebble cannot open it. Raise it only for a gain, make a golden store of
+// the version before (TestGoldenStores), and say so in the changelog.
 const formatVersion = lsm.FormatValueSeparation
 
 const (
@@ -69,8 +67,8 @@ const (
 	defaultReserveBytes  = 256 << 20
 )
 
-// EnsureDefaults fills in what was left open. capacityBytes is the size of the file
-// system, 0 when it is not known.
+// EnsureDefaults fills in the options that are not set. capacityBytes is the size of the file
+// system, 0 when it is unknown.
 func (o *Options) EnsureDefaults(capacityBytes int64) {
 	if capacityBytes <= 0 {
 		capacityBytes = math.MaxInt64
@@ -98,7 +96,7 @@ func (o *Options) EnsureDefaults(capacityBytes int64) {
 	}
 }
 
-// Validate says what is wrong with the options, nil if nothing is.
+// Validate returns what is wrong with the options, nil if nothing is.
 func (o *Options) Validate() error {
 	if o.CacheBytes < 0 || o.MemTableBytes < 0 || o.ReserveBytes < 0 {
 		return errors.New("cache, memtable and reserve must not be negative")
@@ -113,13 +111,13 @@ func (o *Options) Validate() error {
 	return validateSettings(&made)
 }
 
-// wantsSettings says whether the caller brought settings of its own.
+// wantsSettings reports whether the caller gave settings or a policy.
 func (o *Options) wantsSettings() bool {
 	return o.Policy != nil || o.Settings.Ladder.Top() > 0 || o.Settings.GroupSize != 0 ||
 		o.Settings.IndexPartitions != 0 || len(o.Settings.Epochs) > 0
 }
 
-// policy is the one to record.
+// policy returns the policy to record.
 func (o *Options) policy(l metric.Ladder) (storage.Policy, error) {
 	if o.Policy == nil {
 		return storage.Policy{}, nil
@@ -162,8 +160,8 @@ func validateSettings(s *storage.Settings) error {
 	return nil
 }
 
-// checkSettings compares wanted with recorded settings. Another block size is no
-// difference: it becomes an epoch.
+// checkSettings compares wanted with recorded settings. A different block size is no conflict: it
+// becomes an epoch.
 func checkSettings(dir string, recorded, wanted *storage.Settings) error {
 	differ := func(what, has, wants string) error {
 		return fmt.Errorf("%w: data directory %s was made with %s %s, and %s is asked for: "+

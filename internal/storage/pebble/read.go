@@ -14,23 +14,24 @@ import (
 	"github.com/quern/quern/internal/storage"
 )
 
-// pageBytes bounds what a scan holds at a time.
+// pageBytes is roughly the most that a scan holds at a time.
 const pageBytes = 256 << 10
 
-// page is a run of copied rows, and where to go on.
+// page holds copies of consecutive rows, and the key to continue from.
 type page struct {
 	arena []byte
 	rows  []row
-	// next is the key to go on from, nil at the end.
+	// next is the key to continue from, nil at the end.
 	next []byte
 }
 
-// row is a key and a value in a page's arena: offsets, because the arena moves.
+// row locates a key and a value in a page's arena. It holds offsets, because the arena moves as it
+// grows.
 type row struct{ start, mid, end int }
 
 func (p *page) key(i int) []byte { return p.arena[p.rows[i].start:p.rows[i].mid] }
 
-// value may be kept and appended to by whoever gets it.
+// value returns the value of row i. The caller may keep it and append to it.
 func (p *page) value(i int) []byte {
 	r := p.rows[i]
 	return p.arena[r.mid:r.end:r.end]
@@ -42,11 +43,12 @@ func (p *page) add(k, v []byte) {
 	p.rows = append(p.rows, row{start, start + len(k), len(p.arena)})
 }
 
-// skipFunc looks at a key before its value is read: nil to take the row, else the key,
-// greater than this one, to go on from.
+// skipFunc looks at a key before its value is read. It returns nil to take the row, or else a
+// greater key to continue from.
 type skipFunc func(key []byte) []byte
 
-// readPage copies the rows of [lower, upper) until they hold limit bytes.
+// readPage copies the rows of [lower, upper) until they hold limit bytes. Before it copies a row,
+// it consults skip, if not nil.
 func (s *Store) readPage(lower, upper []byte, limit int, skip skipFunc) (p page, err error) {
 	err = s.iterate(lower, upper, func(it *lsm.Iterator) error {
 		for ok := it.First(); ok; {
@@ -72,15 +74,16 @@ func (s *Store) readPage(lower, upper []byte, limit int, skip skipFunc) (p page,
 	return p, err
 }
 
-// scan yields the rows of [lower, upper), parsed, page by page. No iterator of Pebble
-// is open while the loop's body runs. It returns false when the loop has ended.
+// scan parses the rows of [lower, upper) and yields them page by page. No iterator of Pebble is
+// open while the loop's body runs. scan returns false when the loop has ended early.
 func scan[T any](ctx context.Context, s *Store, op string, lower, upper []byte, skip skipFunc,
 	parse func(k, v []byte) (T, error), yield func(T, error) bool,
 ) bool {
 	return scanAround(ctx, s, op, lower, upper, skip, parse, nil, yield)
 }
 
-// scanAround is scan that goes around what cannot be read and tells around of it, if there is one.
+// scanAround is like scan. If around is not nil, scanAround skips ranges of keys that cannot be
+// read, and calls around for each.
 func scanAround[T any](ctx context.Context, s *Store, op string, lower, upper []byte, skip skipFunc,
 	parse func(k, v []byte) (T, error), around aroundFunc, yield func(T, error) bool,
 ) bool {
@@ -148,7 +151,7 @@ func least(a, b []byte) []byte {
 	return b
 }
 
-// collect is scan into a slice.
+// collect returns the rows of a scan as a slice.
 func collect[T any](ctx context.Context, s *Store, op string, lower, upper []byte,
 	parse func(k, v []byte) (T, error),
 ) (out []T, err error) {
@@ -163,7 +166,8 @@ func collect[T any](ctx context.Context, s *Store, op string, lower, upper []byt
 	return out, err
 }
 
-// eachKey calls do with every key in [lower, upper); the key is Pebble's.
+// eachKey calls do with every key in [lower, upper). Pebble owns the key; it is valid only during
+// the call.
 func (s *Store) eachKey(lower, upper []byte, do func(key []byte) error) error {
 	return s.iterate(lower, upper, func(it *lsm.Iterator) error {
 		for ok := it.First(); ok; ok = it.Next() {
@@ -175,7 +179,7 @@ func (s *Store) eachKey(lower, upper []byte, do func(key []byte) error) error {
 	})
 }
 
-// firstKey is the first key in [lower, upper), nil if there is none.
+// firstKey returns the first key in [lower, upper), nil if there is none.
 func (s *Store) firstKey(lower, upper []byte) (first []byte, err error) {
 	err = s.iterate(lower, upper, func(it *lsm.Iterator) error {
 		if it.First() {
@@ -280,8 +284,8 @@ func (s *Store) CacheBlock(ctx context.Context, k storage.CacheKey) ([]storage.C
 	return out, nil
 }
 
-// RawChunks implements storage.Reader. A day is a partition, so a group is read from
-// each day in turn.
+// RawChunks implements storage.Reader. A day is a partition, so each group is read from one day
+// after another.
 func (s *Store) RawChunks(ctx context.Context, ids blocks.Range, fromMs, toMs int64) iter.Seq2[storage.RawChunk, error] {
 	const op = "raw chunks"
 	return func(yield func(storage.RawChunk, error) bool) {
@@ -335,7 +339,8 @@ func (s *Store) RawChunks(ctx context.Context, ids blocks.Range, fromMs, toMs in
 	}
 }
 
-// rawDays are the days that have raw chunks and overlap [fromMs, toMs).
+// rawDays returns the days that overlap [fromMs, toMs) and have raw chunks, or may have some that
+// cannot be read.
 func (s *Store) rawDays(fromMs, toMs int64) ([]int64, error) {
 	var days []int64
 	lower, upper := rawDayKey(fromMs), appendInt([]byte{tableRaw}, toMs)
@@ -354,7 +359,7 @@ func (s *Store) rawDays(fromMs, toMs int64) ([]int64, error) {
 		default:
 			last = getInt(k[1:])
 		}
-		// Days of what cannot be read may have chunks that can.
+		// Days with unreadable keys may also have chunks that can be read.
 		for day := first; day <= last && day < toMs; day += dayMs {
 			days = append(days, day)
 		}
@@ -363,14 +368,14 @@ func (s *Store) rawDays(fromMs, toMs int64) ([]int64, error) {
 	return days, nil
 }
 
-// nextGroup is the first group in [from, end) that has chunks on one of the days.
+// nextGroup returns the first group in [from, end) that has chunks on one of the days.
 func (s *Store) nextGroup(days []int64, from, end metric.ScheduleID) (next metric.ScheduleID, ok bool, err error) {
 	for _, day := range days {
 		lower := appendInt(appendInt([]byte{tableRaw}, day), int64(from))
 		upper := appendInt(appendInt([]byte{tableRaw}, day), int64(end))
 		k, lost, err := s.firstReadable(lower, upper)
 		if lost != nil && err == nil && from < s.leased() {
-			next, ok, end = from, true, from // it may have some
+			next, ok, end = from, true, from // an unreadable key may belong to from
 			continue
 		}
 		if err != nil {
@@ -388,8 +393,8 @@ func (s *Store) nextGroup(days []int64, from, end metric.ScheduleID) (next metri
 	return next, ok, nil
 }
 
-// Rollups implements storage.Reader. Rows come by period, then schedule, then time; in
-// a period, the rows outside the time range are skipped by seeking.
+// Rollups implements storage.Reader. Rows come by period, then schedule, then time. Within a period
+// it seeks past the rows outside the time range.
 func (s *Store) Rollups(ctx context.Context, level metric.Bucket, ids blocks.Range, fromMs, toMs int64) iter.Seq2[metric.RollupRow, error] {
 	const op = "roll-ups"
 	return func(yield func(metric.RollupRow, error) bool) {
@@ -423,14 +428,14 @@ func (s *Store) Rollups(ctx context.Context, level metric.Bucket, ids blocks.Ran
 	}
 }
 
-// rollupSkip leads a scan over periods to the rows with schedules in ids and times in
-// [fromMs, toMs): of every other row it says which key is the next that could be one.
+// rollupSkip returns a skipFunc that leads a scan over periods to the rows with schedules in ids
+// and times in [fromMs, toMs). For every other row it returns the next key that may be such a row.
 func rollupSkip(level metric.Bucket, periodMs int64, ids blocks.Range, fromMs, toMs int64) skipFunc {
 	var to []byte
 	return func(k []byte) []byte {
 		period, id, tMs, err := parseRollupKey(k)
 		if err != nil {
-			return nil // parse will say so
+			return nil // parse returns the error
 		}
 		seek := func(period int64, id metric.ScheduleID) []byte {
 			to = appendInt(append(to[:0], tableRollups, byte(level)), period)

@@ -14,14 +14,14 @@ import (
 	"github.com/quern/quern/internal/storage"
 )
 
-// KeepIDs implements storage.Registry: what is synced is not forgotten.
+// KeepIDs implements storage.Registry. Leases are synced and so never lost: there is nothing to do.
 func (s *Store) KeepIDs(ctx context.Context, _ blocks.Range) error { return ctx.Err() }
 
 // Doubts implements storage.Registry.
 func (s *Store) Doubts() int64 { return 0 }
 
-// LeaseIDs implements storage.Registry. It is synced: ids are seen outside before
-// anything else that is synced follows.
+// LeaseIDs implements storage.Registry. The lease is synced: ids become visible outside before the
+// next synced write.
 func (s *Store) LeaseIDs(ctx context.Context, n int) (blocks.Range, error) {
 	const op = "lease ids"
 	if n < 1 {
@@ -45,7 +45,7 @@ func (s *Store) LeaseIDs(ctx context.Context, n int) (blocks.Range, error) {
 	return r, nil
 }
 
-// leased is the end of the ids that have been leased.
+// leased returns the end of the ids that have been leased.
 func (s *Store) leased() metric.ScheduleID {
 	s.registryMu.Lock()
 	defer s.registryMu.Unlock()
@@ -67,9 +67,9 @@ func (s *Store) LeasedIDs(ctx context.Context) (blocks.Range, error) {
 	return r, nil
 }
 
-// ClaimSchedules implements storage.Registry. It is not synced: the samples that
-// follow under these ids go through the same log, so where they are, the claim is. A
-// claim lost in a crash is one whose samples were never acknowledged.
+// ClaimSchedules implements storage.Registry. It is not synced: the samples with these ids follow
+// in the same log, so if they are there, the claim is too. If a crash loses the claim, its samples
+// were never acknowledged.
 func (s *Store) ClaimSchedules(ctx context.Context, source string, want []storage.Schedule) ([]metric.ScheduleID, error) {
 	const op = "claim schedules"
 	prefix := sourcePrefix(source)
@@ -103,7 +103,7 @@ func (s *Store) ClaimSchedules(ctx context.Context, source string, want []storag
 func (s *Store) claim(ctx context.Context, source string, prefix int, keys [][]byte, wanted []metric.ScheduleID) ([]metric.ScheduleID, error) {
 	batch := s.db.NewBatch()
 	ids := make([]metric.ScheduleID, len(keys))
-	fresh := map[string]metric.ScheduleID{} // one series may be wanted twice
+	fresh := map[string]metric.ScheduleID{} // the caller may name one series twice
 	for i, key := range keys {
 		id, ok := fresh[string(key)]
 		if ok {
@@ -140,7 +140,7 @@ func (s *Store) claim(ctx context.Context, source string, prefix int, keys [][]b
 	return ids, err
 }
 
-// idOf is the id of a source's series by its key; ok is false if it has none.
+// idOf returns the id of a source's series by its key. ok is false if the series has none.
 func (s *Store) idOf(ctx context.Context, source string, key []byte) (id metric.ScheduleID, ok bool, err error) {
 	next := append(bytes.Clone(key), 0)
 	if s.unreadable.past(key) == nil {
@@ -212,7 +212,7 @@ func (s *Store) Schedules(ctx context.Context, ids blocks.Range) iter.Seq2[stora
 	}
 }
 
-// parseSchedule reads a row of schedules_by_block.
+// parseSchedule decodes a row of schedules_by_block.
 func parseSchedule(k, v []byte) (storage.Schedule, error) {
 	if len(k) != 9 {
 		return storage.Schedule{}, damagedKey("schedules_by_block", k)
@@ -221,7 +221,7 @@ func parseSchedule(k, v []byte) (storage.Schedule, error) {
 	return storage.Schedule{ID: metric.ScheduleID(getInt(k[1:])), Labels: labels}, err
 }
 
-// parseSeries reads a row of schedules, whatever its source.
+// parseSeries decodes a row of schedules, whatever its source.
 func parseSeries(k, v []byte) (storage.Schedule, error) {
 	const head = 1 + 4
 	if len(k) < head || len(k)-head < int(binary.BigEndian.Uint32(k[1:])) {

@@ -12,8 +12,8 @@ import (
 	"github.com/quern/quern/internal/storage"
 )
 
-// BenchmarkDiskSize writes an hour of 128,000 schedules, a sample a minute, as ingest
-// does, compacts, and says what a sample takes packed in chunks and then on disk.
+// BenchmarkDiskSize writes an hour of 128,000 schedules, with a sample a minute, as ingest does,
+// and compacts the store. It reports the size of a sample in chunks and on disk.
 func BenchmarkDiskSize(b *testing.B) {
 	const nBlocks, flushes = 1000, 60
 	for b.Loop() {

@@ -2,9 +2,8 @@
 //
 // # Tables
 //
-// A table is a key prefix of one byte, and a key's order is the table's key. Numbers
-// are 8 bytes, big endian, with the sign bit flipped; docs/format/pebble.md has every
-// byte.
+// A table is a key prefix of one byte. The keys order the rows as the table's key does. Numbers are
+// 8 bytes, big endian, with the sign bit flipped; docs/format/pebble.md has every byte.
 //
 //	table                     key
 //	schedules                 's' source, series
@@ -17,8 +16,8 @@
 //	runs, errors              'n' start, bucket, slice, worker; 'e' component, time, …
 //	settings, ids, fence      'm' name
 //
-// Leases live in memory only: one process has the directory, so the leases of the
-// process before it are void when the store is opened. The fence rests on disk.
+// Leases live in memory only. One process owns the directory, so opening the store voids the leases
+// of the process before it. The fence is stored on disk.
 package pebble
 
 import (
@@ -45,21 +44,19 @@ import (
 	"github.com/quern/quern/internal/throttle"
 )
 
-// Store implements storage.Store. What it holds beside the contract:
+// Store implements storage.Store. Beyond the contract it guarantees:
 //
-//  1. There is one log, and it is written in the order in which batches commit. A
-//     synced batch therefore makes every batch before it durable too, and after a
-//     crash what is there is a prefix.
-//  2. A batch is atomic: of Write, of ClaimSchedules, of one call of DeleteMarks, and
-//     of one part of WriteRollups.
-//  3. A write with a fence commits under fences.mu for reading, a lease is given out
-//     under it for writing. So no write with an older fence comes after the lease.
-//  4. Every write runs in a goroutine of its own (do): Pebble blocks without regard to
-//     a context while memtables wait for a full disk, and for ever once its log has
-//     failed. Locks are taken within that goroutine, so that a caller who has left
-//     does not let the next one in early.
-//  5. No iterator of Pebble is open while a caller's loop body runs: a slow reader
-//     would keep memtables and deleted files.
+//  1. There is one log. It is written in the order in which batches commit. So a synced batch makes
+//     every batch before it durable too, and after a crash a prefix of the batches is there.
+//  2. A batch is atomic: that of Write, of ClaimSchedules, of one call of DeleteMarks, and of one
+//     part of WriteRollups.
+//  3. A write with a fence commits while it holds fences.mu for reading. A lease is granted under
+//     fences.mu held for writing. So no write with an older fence commits after the lease.
+//  4. Every write runs in a goroutine of its own (do). Pebble ignores contexts: it blocks while
+//     memtables wait for a full disk, and for ever once its log has failed. Locks are taken within
+//     that goroutine, so a caller that gives up does not release a lock early.
+//  5. No iterator of Pebble is open while a caller's loop body runs: a slow reader would keep
+//     memtables and deleted files.
 type Store struct {
 	dir      string
 	db       *lsm.DB
@@ -69,30 +66,31 @@ type Store struct {
 	clk      clock.Clock
 	log      *slog.Logger
 
-	// use is held for reading while Pebble is read from and while a write joins writes;
-	// Close takes it to set closed, and so waits for the one and is not passed by the other.
+	// use is held for reading while Pebble is read and while a write is added to writes. Close
+	// holds it for writing to set closed. So Close waits for the reads under way, and no write
+	// starts after it.
 	use    sync.RWMutex
 	closed bool
-	// writes are those under way, also those whose callers have left.
+	// writes counts the writes under way, including those whose callers have given up.
 	writes sync.WaitGroup
 
-	// These of the settings never change.
+	// These settings never change.
 	ladder    metric.Ladder
 	groupSize int
 	shards    int
 
 	settingsMu sync.Mutex
 	settings   storage.Settings
-	// expired is the time below which Expire has removed rows, by bucket's name.
+	// expired holds, by the bucket's name, the time below which Expire has removed rows.
 	expired map[string]int64
 
 	registryMu sync.Mutex
 	nextID     metric.ScheduleID
 
-	// newest is what NewestID was when the store was opened.
+	// newest is the result of NewestID, read when the store was opened.
 	newest blocks.ID
 
-	// guard says whether the clock is believed; kept is what is written down of it.
+	// guard decides whether the clock is believed. kept is the guard's memory as last stored.
 	guard   *clock.Guard
 	clockMu sync.Mutex
 	kept    clock.Memory
@@ -104,7 +102,7 @@ type Store struct {
 	lostSeries    lostSeries
 
 	lostSaid *throttle.Throttle
-	// onLost hears of all that reads go around; nil for nobody.
+	// onLost is called for all data that reads skip; nil means no call.
 	onLost func(what string)
 
 	fences  fences
@@ -113,10 +111,10 @@ type Store struct {
 
 var _ storage.Store = (*Store)(nil)
 
-// Open opens the store in dir, or creates it with the wanted settings if there is no such
-// directory or nothing in it. A directory that another process has open is refused with
-// storage.ErrConflict, other settings than those recorded with storage.ErrSettings, a store
-// that is not whole with storage.ErrCorrupt. Nothing is changed in a directory that is refused.
+// Open opens the store in dir. If dir is missing or empty, Open creates a store with the wanted
+// settings. It returns storage.ErrConflict if another process has the directory open,
+// storage.ErrSettings if the wanted settings differ from those recorded, and storage.ErrCorrupt if
+// the store is not whole. A refused directory is not changed.
 func Open(dir string, opts Options) (*Store, error) {
 	if err := opts.Validate(); err != nil {
 		return nil, err
@@ -149,7 +147,8 @@ func noStore(dir string) error {
 	return fmt.Errorf("there is no store in %s, and no settings to make one with", dir)
 }
 
-// lockDirectory tells a directory that is in use from one that cannot be used.
+// lockDirectory locks dir. Its error distinguishes a directory that is in use from one that cannot
+// be used.
 func lockDirectory(dir string, files vfs.FS) (*lsm.Lock, error) {
 	lock, err := lsm.LockDirectory(dir, files)
 	if err == nil {
@@ -174,7 +173,7 @@ func open(dir string, opts Options, lock *lsm.Lock) (*Store, error) {
 	return s, nil
 }
 
-// newStore is a store that is not open yet.
+// newStore returns a store that is not open yet.
 func newStore(dir string, opts *Options, lock *lsm.Lock) *Store {
 	var capacity int64
 	if usage, err := opts.FS.GetDiskUsage(dir); err == nil {
@@ -190,8 +189,8 @@ func newStore(dir string, opts *Options, lock *lsm.Lock) *Store {
 	}
 }
 
-// OpenReadOnly opens the store in dir to read what can be read, whole or not. Nothing is written to the
-// directory, and writes to the store fail.
+// OpenReadOnly opens the store in dir to read what can be read, even if the store is not whole. It
+// writes nothing to the directory, and writes to the store fail.
 func OpenReadOnly(dir string, opts Options) (*Store, error) {
 	if err := opts.Validate(); err != nil {
 		return nil, err
@@ -224,7 +223,8 @@ func OpenReadOnly(dir string, opts Options) (*Store, error) {
 	return s, nil
 }
 
-// RawSpan is the range of days that have raw chunks.
+// RawSpan returns the time from the first to the last day that has raw chunks, in Unix ms: [fromMs,
+// toMs).
 func (s *Store) RawSpan() (fromMs, toMs int64, err error) {
 	days, err := s.rawDays(clampTimes(math.MinInt64, math.MaxInt64))
 	if err != nil || len(days) == 0 {
@@ -264,7 +264,7 @@ func (s *Store) openDB(opts *Options) error {
 	return nil
 }
 
-// pebbleOptions fit Pebble to chunks of some kB and two cores.
+// pebbleOptions returns options that suit chunks of some kB and two cores.
 func (s *Store) pebbleOptions(o *Options) *lsm.Options {
 	background, corrupt := throttle.New(o.Clock, time.Minute), throttle.New(o.Clock, time.Minute)
 	p := &lsm.Options{
@@ -278,8 +278,8 @@ func (s *Store) pebbleOptions(o *Options) *lsm.Options {
 		L0CompactionThreshold:       4,
 		L0StopWritesThreshold:       24,
 		CompactionConcurrencyRange:  func() (int, int) { return 1, 2 },
-		// The log is synced by every flush of ingest; between them, and while tables
-		// are written, these keep the page cache from being flushed in one stall.
+		// Every flush of ingest syncs the log. Between flushes, and while tables are written, these
+		// two keep the page cache from being flushed in one stall.
 		WALBytesPerSync: 512 << 10,
 		BytesPerSync:    1 << 20,
 		MaxOpenFiles:    512,
@@ -297,10 +297,10 @@ func (s *Store) pebbleOptions(o *Options) *lsm.Options {
 			},
 		},
 	}
-	// Chunks of neighbouring blocks lie side by side and are read in ranges, so large
-	// blocks compress better and cost nothing. The profile compresses fast where data
-	// is rewritten soon and with zstd where it rests: 4.9 bytes a sample instead of the
-	// 5.8 that the next faster profile leaves (BenchmarkDiskSize).
+	// Chunks of neighbouring blocks lie side by side and are read in ranges, so large blocks
+	// compress better and cost nothing. The profile compresses fast where data is rewritten soon,
+	// and with zstd where data stays: 4.9 bytes a sample, compared with 5.8 for the next faster
+	// profile (BenchmarkDiskSize).
 	for i := range p.Levels {
 		p.Levels[i].BlockSize = 32 << 10
 		p.Levels[i].IndexBlockSize = 256 << 10
@@ -310,7 +310,7 @@ func (s *Store) pebbleOptions(o *Options) *lsm.Options {
 	return p
 }
 
-// load reads the settings, or records them, and the counters.
+// load reads the settings and the counters. In a new store it records the settings.
 func (s *Store) load(o *Options) error {
 	recorded, err := s.get(metaKey(metaSettings))
 	if err != nil {
@@ -409,7 +409,7 @@ func (s *Store) closeDB() error {
 	return s.run("close "+s.dir, s.db.Close)
 }
 
-// begin says why an operation cannot start.
+// begin returns an error if an operation cannot start.
 func (s *Store) begin(ctx context.Context, op string) error {
 	if ctx.Err() != nil {
 		return contextError(ctx, op)
@@ -423,10 +423,11 @@ func (s *Store) begin(ctx context.Context, op string) error {
 	return nil
 }
 
-// errClosed is what an operation gets that Close has come before.
+// errClosed is the error of an operation that comes after Close.
 var errClosed = fmt.Errorf("%w: the store is closed", storage.ErrUnavailable)
 
-// do runs a write in its own goroutine and leaves it behind when ctx is done first.
+// do runs a write in a goroutine of its own. If ctx is done first, do returns and the write goes
+// on.
 func (s *Store) do(ctx context.Context, op string, write func() error) error {
 	if err := s.begin(ctx, op); err != nil {
 		return err
@@ -448,7 +449,7 @@ func (s *Store) do(ctx context.Context, op string, write func() error) error {
 	}
 }
 
-// run is do for the store's own steps, which nothing cancels.
+// run is like do, for the store's own steps. Nothing cancels them.
 func (s *Store) run(op string, step func() error) error {
 	select {
 	case err := <-s.start(step):
@@ -473,7 +474,7 @@ func (s *Store) start(write func() error) <-chan error {
 	return done
 }
 
-// iterate lets read go over the rows of [lower, upper).
+// iterate calls read with an iterator over the rows of [lower, upper).
 func (s *Store) iterate(lower, upper []byte, read func(it *lsm.Iterator) error) error {
 	s.use.RLock()
 	defer s.use.RUnlock()
@@ -491,7 +492,7 @@ func (s *Store) iterate(lower, upper []byte, read func(it *lsm.Iterator) error) 
 	return err
 }
 
-// get is the value at key, nil if there is none.
+// get returns the value at key, nil if there is none.
 func (s *Store) get(key []byte) ([]byte, error) {
 	v, closer, err := s.db.Get(key)
 	if errors.Is(err, lsm.ErrNotFound) {

@@ -18,7 +18,8 @@ func TestConformanceInMemory(t *testing.T) {
 	storagetest.Run(t, memStore(Options{}))
 }
 
-// TestConformanceOfSmallMemtables has most of what is read come from tables.
+// TestConformanceOfSmallMemtables runs the suite with memtables so small that most reads come from
+// tables.
 func TestConformanceOfSmallMemtables(t *testing.T) {
 	noLeaks(t)
 	storagetest.Run(t, memStore(Options{MemTableBytes: 64 << 10, CacheBytes: 256 << 10}))

@@ -13,14 +13,14 @@ import (
 	"github.com/quern/quern/internal/storage"
 )
 
-// Every value but a chunk starts with its version; docs/format/pebble.md has the bytes.
+// Every value except a chunk starts with its version; docs/format/pebble.md has the bytes.
 const (
 	rollupVersion   = 1
 	markVersion     = 1
 	metadataVersion = 1
 	schemaVersion   = 1
 
-	// rollupPartial is added to the version of a row that is partial.
+	// rollupPartial is the bit that is set in the version byte of a partial row.
 	rollupPartial = 1 << 7
 
 	rollupFixedBytes = 1 + 7*8
@@ -28,8 +28,8 @@ const (
 
 var errValue = errors.New("value is cut short or has bytes too many")
 
-// appendRollup appends version and flag, count, sum, min, max, first, last, increase, each
-// number in 8 bytes, and then the sketch.
+// appendRollup appends the version and the partial flag in one byte; count, sum, min, max, first,
+// last and increase in 8 bytes each; and then the sketch.
 func appendRollup(b []byte, r *metric.Rollup) []byte {
 	version := byte(rollupVersion)
 	if r.Partial {
@@ -43,7 +43,7 @@ func appendRollup(b []byte, r *metric.Rollup) []byte {
 	return append(b, r.Sketch...)
 }
 
-// parseRollup reads what appendRollup wrote. The sketch is a part of b.
+// parseRollup decodes what appendRollup wrote. The sketch aliases b.
 func parseRollup(b []byte) (r metric.Rollup, err error) {
 	version := byte(rollupVersion)
 	if r.Partial = len(b) > 0 && b[0]&rollupPartial != 0; r.Partial {
@@ -62,8 +62,8 @@ func parseRollup(b []byte) (r metric.Rollup, err error) {
 	return r, nil
 }
 
-// appendMark appends what is not in the mark's key: version, kind, due time, chunks,
-// attempt, last error, and the schedules, if it names any.
+// appendMark appends the part of a mark that is not in its key: version, kind, due time, chunks,
+// attempt, last error, and the schedules, if the mark names any.
 func appendMark(b []byte, m *storage.Mark) []byte {
 	b = append(b, markVersion, byte(m.Kind))
 	b = binary.BigEndian.AppendUint64(b, uint64(m.DueMs))
@@ -77,7 +77,7 @@ func appendMark(b []byte, m *storage.Mark) []byte {
 	return blocks.AppendIDs(b, m.Schedules)
 }
 
-// parseMark adds to m, which has its key already, what appendMark wrote.
+// parseMark decodes what appendMark wrote into m. The caller has set m's key.
 func parseMark(b []byte, m *storage.Mark) error {
 	if err := checkVersion(b, markVersion, 10); err != nil {
 		return fmt.Errorf("mark: %w", err)
@@ -111,8 +111,8 @@ func checkVersion(b []byte, version byte, minBytes int) error {
 	return nil
 }
 
-// varints reads a run of varints; after the first that is cut short, bad is set and
-// all that follow are 0.
+// varints decodes a sequence of varints. After the first incomplete one, bad is set and all further
+// values are 0.
 type varints struct {
 	rest []byte
 	bad  bool
@@ -138,7 +138,7 @@ func (r *varints) take(n uint64) []byte {
 	return b
 }
 
-// What only operators read is stored as JSON, so that any tool can show it.
+// Values that only operators read are stored as JSON, so that any tool can show them.
 type (
 	settingsValue struct {
 		Schema          int          `json:"schema"`
@@ -146,7 +146,7 @@ type (
 		GroupSize       int          `json:"group_size"`
 		IndexPartitions int          `json:"index_partitions"`
 		Epochs          []epochValue `json:"epochs"`
-		// Policy is absent in what versions without one have recorded.
+		// Policy is absent in settings that a version without policies recorded.
 		Policy *storage.Policy `json:"policy,omitempty"`
 	}
 	epochValue struct {
@@ -193,7 +193,7 @@ func encodeSettings(s *storage.Settings) ([]byte, error) {
 	return json.Marshal(v)
 }
 
-// decodeSettings also says whether there is a policy.
+// decodeSettings also reports whether a policy is recorded.
 func decodeSettings(b []byte) (s storage.Settings, policy bool, err error) {
 	v, err := decodeJSON[settingsValue]("settings", b)
 	if err != nil {

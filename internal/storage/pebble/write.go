@@ -13,7 +13,7 @@ import (
 	"github.com/quern/quern/internal/storage"
 )
 
-// rowOverhead is what the key and the framing of a row take in a batch, roughly.
+// rowOverhead is roughly what the key and the framing of a row take in a batch, in bytes.
 const rowOverhead = 64
 
 // Write implements storage.Store: one atomic batch, synced unless it carries a fence.
@@ -59,8 +59,8 @@ func fillBatch(batch *lsm.Batch, b *storage.Batch) error {
 		}
 	}
 	if b.Fence == 0 && len(b.Raw) > 0 {
-		// Ids only grow, so of two batches under way at once either's will do: what the
-		// next process needs is one that is not far behind its clock.
+		// Of two concurrent batches either one's id will do: the next process needs an id that is
+		// not far behind its clock, and ids only grow.
 		newest := slices.MaxFunc(b.Raw, func(x, y storage.RawChunk) int { return x.ID.Compare(y.ID) }).ID
 		if err := batch.Set(metaKey(metaNewestID), newest[:], nil); err != nil {
 			return err
@@ -75,8 +75,8 @@ func fillBatch(batch *lsm.Batch, b *storage.Batch) error {
 	return nil
 }
 
-// commit commits and closes a batch: synced without a fence; with one, only if the
-// fence has not been superseded.
+// commit commits and closes a batch. Without a fence the commit is synced. With a fence it happens
+// only if the fence has not been superseded.
 func (s *Store) commit(ctx context.Context, op string, f storage.Fence, batch *lsm.Batch) error {
 	return s.do(ctx, op, func() error {
 		if f == 0 {
@@ -98,14 +98,14 @@ func closed(batch *lsm.Batch, err error) error {
 	return err
 }
 
-// fences knows which fences may still write.
+// fences tracks which fences may still write.
 type fences struct {
 	// mu is held for reading while a write with a fence commits.
 	mu sync.RWMutex
-	// last is the newest fence ever given out, on disk too.
+	// last is the newest fence ever issued. It is stored on disk too.
 	last storage.Fence
-	// leases and live are by shard. A released lease leaves its fence live: nobody
-	// newer has come.
+	// leases and live are keyed by shard. After a lease is released its fence stays live until the
+	// shard's next lease.
 	leases map[int]storage.Lease
 	live   map[int]storage.Fence
 }
@@ -114,8 +114,8 @@ func newFences() fences {
 	return fences{leases: map[int]storage.Lease{}, live: map[int]storage.Fence{}}
 }
 
-// check refuses a fence that was given out and has been superseded, by another lease
-// of its shard or by the store having been opened again.
+// check refuses a fence that was issued and has been superseded, by another lease of its shard or
+// because the store has been opened again since.
 func (f *fences) check(fence storage.Fence) error {
 	if fence > f.last {
 		return nil
@@ -193,7 +193,7 @@ func (s *Store) CompleteSlice(ctx context.Context, k storage.SliceKey) error {
 	return s.do(ctx, "complete slice", func() error { return s.db.Set(sliceKey(k, sliceComplete), nil, lsm.NoSync) })
 }
 
-// rollupBatchBytes bounds a part of WriteRollups, and with it memory.
+// rollupBatchBytes bounds a part of WriteRollups, and so its memory.
 const rollupBatchBytes = 1 << 20
 
 // WriteRollups implements storage.Runs, in parts of 1 MiB.
@@ -204,7 +204,7 @@ func (s *Store) WriteRollups(ctx context.Context, f storage.Fence, level metric.
 	}
 	periodMs := s.periodMs(level)
 	var key, value []byte
-	for more := true; more; more = len(rows) > 0 { // once also for no rows: the fence counts
+	for more := true; more; more = len(rows) > 0 { // once even without rows: the fence is still checked
 		if err := s.disk.admit(rollupBatchBytes); err != nil {
 			return fmt.Errorf("%s: %w", op, err)
 		}
@@ -232,7 +232,7 @@ func (s *Store) checkLevel(level metric.Bucket) error {
 	return nil
 }
 
-// periodMs is the length of a roll-up table's partition.
+// periodMs returns the length of a roll-up table's partition, in ms.
 func (s *Store) periodMs(level metric.Bucket) int64 {
 	return periodRows * s.ladder.WidthMs(level)
 }
@@ -250,10 +250,10 @@ func (s *Store) DeleteMarks(ctx context.Context, f storage.Fence, p storage.Inde
 	return s.commit(ctx, op, f, batch)
 }
 
-// DeleteCacheBlock implements storage.Runs by deleting the keys that are there. A range
-// tombstone would be shorter, but Pebble cuts all of a memtable's range tombstones anew
-// for the first reader after each of them: with 7,800 blocks a slice, reading a block
-// took 280 µs instead of 35 µs (BenchmarkRun).
+// DeleteCacheBlock implements storage.Runs. It deletes the block's keys one by one. A range
+// tombstone would be shorter, but after each one Pebble rebuilds all range tombstones of a memtable
+// for the next reader: with 7,800 blocks a slice, reading a block took 280 µs instead of 35 µs
+// (BenchmarkRun).
 func (s *Store) DeleteCacheBlock(ctx context.Context, f storage.Fence, k storage.CacheKey) error {
 	const op = "delete cache block"
 	if err := s.begin(ctx, op); err != nil {
