@@ -110,7 +110,7 @@ var refused = []struct{ text, advice string }{
 	{"tls:", "no TLS with these servers: check --cassandra-tls, --cassandra-ca, --cassandra-cert and --cassandra-key"},
 }
 
-// connectError adds what to do to the error of a session that could not be made.
+// connectError turns the error of a failed connection into one that says what to do.
 func connectError(ctx context.Context, o *Options, err error) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)

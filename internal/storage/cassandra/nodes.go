@@ -40,11 +40,12 @@ var errBeaten = errors.New("another node has answered")
 
 // nodes chooses the nodes for the driver's requests. It holds:
 //
-//  1. A node that leaves mostMissed requests in a row unanswered is asked last: only a request that finds no other
-//     node goes to it. A request is unanswered if another node answered it, or if it timed out. The node is
-//     never removed, so a request finds as many nodes as it would without this rule.
-//  2. Such a node gets probes. No other request depends on the answer to a probe. The node takes part again when it
-//     answers a probe within speculateAfter.
+//  1. A node that leaves mostMissed requests in a row unanswered is asked last: only a request that
+//     finds no other node goes to it. A request is unanswered if another node answered it, or if it
+//     timed out. The node is never removed, so a request finds as many nodes as it would without
+//     this rule.
+//  2. Such a node gets probes. No other request depends on the answer to a probe. The node takes
+//     part again when it answers a probe within speculateAfter.
 //  3. No two attempts of one request ask the same node.
 type nodes struct {
 	gocql.HostSelectionPolicy // nodes with a copy come first

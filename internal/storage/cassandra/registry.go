@@ -108,8 +108,7 @@ func claimsPerBatch(source string, claims []*claim) int {
 }
 
 func (c *claim) statement(source string) statement {
-	// If it is refused because of its own effect, claim reads that the series has the id it asked
-	// for.
+	// If the insert is refused because of its own effect, claim then reads the id that it asked for.
 	return stmt(cqlClaimSchedule, source, c.key[:], int64(c.wanted), c.labels).again()
 }
 

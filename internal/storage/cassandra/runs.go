@@ -141,8 +141,8 @@ func (r *leaseRow) newest() storage.Fence {
 
 // least is a lower bound for the next fence. While fences are ahead of the clock, because a clock
 // was wrong, they advance at half the clock's pace, so the clock catches up. A process that writes
-// above a fence it has seen takes one timestamp per batch, which is far slower. So the next fence
-// lies above those writes too.
+// above a fence it has seen takes one timestamp per batch, and advances far more slowly. So the next
+// fence lies above those writes too.
 func (r *leaseRow) least(nowUs int64) storage.Fence {
 	if r.MovedUs == nil {
 		return r.newest()
@@ -213,8 +213,8 @@ func (s *Store) AcquireShard(ctx context.Context, shard int, owner string, d tim
 		if held.Owner != nil {
 			take = stmt(cqlTakeAgain, ttl(d), owner, int64(l.Fence), l.ExpiresMs, shard, *held.Owner)
 		}
-		// If it is refused because of its own effect, the next round sees that this owner holds the
-		// shard, and takes it anew.
+		// If the update is refused because of its own effect, the next round sees that this owner
+		// holds the shard, and takes it anew.
 		ok, err := s.session.cas(ctx, advance.again(), take.again())
 		if err != nil {
 			return storage.Lease{}, named(op, err)

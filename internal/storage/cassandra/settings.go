@@ -437,9 +437,9 @@ func (s *Store) setEpochs(e blocks.Epochs) {
 	s.epochs, s.epochsRead = e, now
 }
 
-// refreshEpochs reads the epochs again if the last read was half a slice ago, and says whether they
-// have changed. A new epoch takes effect a slice or more after it was added, so a process that
-// reads twice per slice knows of it in time.
+// refreshEpochs reads the epochs again if the last read was half a slice ago or more, and says
+// whether they have changed. A new epoch takes effect a slice or more after it was added, so a
+// process that reads twice per slice knows of it in time.
 func (s *Store) refreshEpochs(ctx context.Context) (changed bool, err error) {
 	s.mu.Lock()
 	age := s.clk.Now().Sub(s.epochsRead).Milliseconds()

@@ -43,9 +43,10 @@ import (
 // Store implements storage.Store. Beyond the contract it holds:
 //
 //  1. Every request goes through session, which bounds how many wait for an answer.
-//  2. A slow loop body holds up nobody: sequences are read page by page, and nothing is held between pages.
-//  3. Every statement that the driver may repeat is idempotent. A conditional statement may be repeated only
-//     if it says so; a refusal by its own effect then leads to the same end.
+//  2. A slow loop body holds up nobody: sequences are read page by page, and nothing is held
+//     between pages.
+//  3. Every statement that the driver may repeat is idempotent. A conditional statement may be
+//     repeated only if it says so; a refusal by its own effect then leads to the same end.
 //  4. No write binds a null, which would be a tombstone.
 type Store struct {
 	session session

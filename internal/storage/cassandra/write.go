@@ -33,9 +33,9 @@ const (
 	keepCache = 7 * day
 )
 
-// workTTL is the TTL, in seconds, of rows that are kept for beyond after the last work for a slice
-// of the bucket. There is work until the slice's input has expired, and until the rows that must
-// say so have expired.
+// workTTL is the TTL, in seconds, of rows that a run of a slice of the bucket needs: as long as there
+// is work for the slice, plus beyond. There is work until the slice's input has expired, and then
+// until the rows that must say so have expired. 0 means for ever.
 func (s *Store) workTTL(b metric.Bucket, beyond time.Duration) int {
 	retention := s.policy().Retention
 	input, rows := retention.Of(b), retention.Of(b+1)
