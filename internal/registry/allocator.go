@@ -21,7 +21,8 @@ import (
 // looks for a range in this order:
 //
 //  1. Where it continues the source's last range.
-//  2. In the smallest hole that fits. So what a large range leaves over serves small ones, and blocks fill up.
+//  2. In the smallest hole that fits. So the rest of a large hole serves small ranges, and blocks
+//     fill up.
 //  3. In a new lease.
 type allocator struct {
 	store     storage.Registry

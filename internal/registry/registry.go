@@ -54,8 +54,8 @@ type Options struct {
 	MaxSources int
 	// OnNew gets every series whose id a registration has found out, whether this process or
 	// another claimed the id. It is called before Register returns the id, and from several
-	// goroutines at once. It MUST NOT call the registry, and owns its argument. The default is nil,
-	// nobody.
+	// goroutines at once. It MUST NOT call the registry, and owns its argument. By default nothing
+	// is called.
 	OnNew func([]storage.Schedule)
 }
 
