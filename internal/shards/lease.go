@@ -23,7 +23,7 @@ type Lease struct {
 
 // Check fails once the lease may have ended, for example because this process was stopped for a
 // while. What the process still writes loses against its successor by the fence. A check before
-// each step spares both the rest.
+// each step spares both workers that work.
 func (l *Lease) Check() error {
 	if monotonic().Before(*l.until.Load()) {
 		return nil

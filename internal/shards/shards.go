@@ -136,8 +136,8 @@ func (m *Member) checkName(ctx context.Context) error {
 // ErrUnfit says that this worker may not take part for now. The error wrapped beside it says why.
 var ErrUnfit = errors.New("this worker takes no part")
 
-// Mine returns the shards that this worker is to grind now, ascending. It returns ErrUnfit and no shards
-// while the last heartbeat was refused.
+// Mine returns the shards that this worker is to grind now, ascending. It returns ErrUnfit and no
+// shards while the last heartbeat was refused.
 func (m *Member) Mine(ctx context.Context) ([]int, error) {
 	m.mu.Lock()
 	unfit := m.unfit
