@@ -2,13 +2,16 @@
 // index of another slice, whose run is still to come. Readers of rows read the level below in their
 // place.
 //
-//  1. Own marks at once: a View has every mark that this process put and acknowledged before the View was taken,
-//     until a run has dealt with it. The slice that holds the mark may be ahead of the clock, which may have gone back.
-//  2. Others' marks soon: a View has what other processes put before its last reading began. Readings are readEvery
-//     apart, or ten times as long as a reading takes if that is more.
-//  3. No gap on the way up: if the mark of some work was deleted while a View was read, the View has the work's next
-//     mark, or the work lies in a slice that is not complete. So take a View before you ask for the states of slices.
-//  4. A View may name a slice that has been ground since. Reading the level below is then slower, and as right.
+//  1. Own marks at once: a View has every mark that this process put and acknowledged before the
+//     View was taken, until a run has dealt with it. The slice that holds the mark may be ahead of
+//     the clock, which may have gone back.
+//  2. Others' marks soon: a View has what other processes put before its last reading began.
+//     Readings are readEvery apart, or ten times as long as a reading takes if that is more.
+//  3. No gap on the way up: if the mark of some work was deleted while a View was read, the View
+//     has the work's next mark, or the work lies in a slice that is not complete. So take a View
+//     before you ask for the states of slices.
+//  4. A View may name a slice that has been ground since. Reading the level below is then slower,
+//     but still right.
 //
 // Times are in Unix ms, ranges half open.
 package late
@@ -94,8 +97,9 @@ type place struct {
 	start metric.ScheduleID
 }
 
-// late returns the place that a mark stands for, and whether that is in another slice than the one
-// whose run reads the mark. Rows of the latter are not relied upon before it is complete.
+// late returns the place that a mark stands for, and whether it lies in another slice than the one
+// whose run reads the mark. If it does not, it is not late: readers do not rely on rows of a slice
+// before the slice is complete.
 func (t *Tracker) late(in storage.SliceKey, m *storage.Mark) (place, bool) {
 	s := t.ladder.SliceAt(in.Bucket, m.TimeMs)
 	return place{storage.SliceKey{Bucket: in.Bucket, StartMs: s.StartMs}, m.Start}, s.StartMs != in.StartMs
