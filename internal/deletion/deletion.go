@@ -2,11 +2,12 @@
 // names, and has ingest write a tombstone for each, in the same way as a correction. The rest is as
 // after a correction: closed slices are marked and ground again.
 //
-//  1. Acknowledged means durable: when Delete returns nil, the tombstones are durable, and so are marks that lead a
-//     run to them.
-//  2. Raw decides: rows of slices whose raw samples have expired cannot be computed again and stay. The caller gets a
-//     warning that names them.
-//  3. A repeat does no harm: samples that are already taken back are not read, so nothing is written for them.
+//  1. Acknowledged means durable: when Delete returns nil, the tombstones are durable, and so are
+//     marks that lead a run to them.
+//  2. Raw decides: rows of slices whose raw samples have expired cannot be computed again and stay.
+//     The caller gets a warning that names them.
+//  3. A repeat does no harm: samples that are already taken back are not read, so nothing is
+//     written for them.
 //  4. Bounded: memory holds one group's samples of one slice, and one batch of tombstones.
 package deletion
 
