@@ -2,12 +2,12 @@
 // names, and the next run does the rest, as after late data.
 //
 //  1. A slice that is not closed gets no mark: it will be ground anyway.
-//  2. A slice whose raw samples may have expired in part by the time of that run gets no mark: its rows are better
-//     than what could be computed from what is left.
-//  3. A series without samples in a slice keeps its row, unless the request takes such rows back. Raw may have lost the
-//     samples, or may never have had those of a migrated row.
-//  4. Bounded: memory holds one batch of marks and the ids of the series. A request that is repeated before its slices
-//     are ground adds no marks.
+//  2. A slice whose raw samples may have expired in part by the time of that run gets no mark: its
+//     rows are better than what could be computed from what is left.
+//  3. A series without samples in a slice keeps its row, unless the request takes such rows back.
+//     Raw may have lost the samples, or may never have had those of a migrated row.
+//  4. Bounded: memory holds one batch of marks and the ids of the series. A request that is
+//     repeated before its slices are ground adds no marks.
 package reaggregate
 
 import (
