@@ -1137,8 +1137,8 @@ func (s *suite) wholeFrom() {
 	equal(s, s.clk.Now().Add(-30*day), whole(metric.Raw))
 }
 
-// wholeFromWhatExpired: what Expire has removed is no longer whole, however long rows are kept
-// since.
+// wholeFromWhatExpired: what Expire has removed is no longer whole, even if the retention is raised
+// afterwards.
 func (s *suite) wholeFromWhatExpired() {
 	const day = 24 * time.Hour
 	old, young := at(-5*24), at(0)

@@ -23,9 +23,8 @@ import (
 
 // Linearizability has concurrent clients do what processes decide between them: leases of shards,
 // ids, claims of series. It records when each call began and returned, and with what result. Then
-// it asks whether the calls could have happened one after the other in some order that no client
-// can tell from what it saw. A call without an answer may have taken effect at any time after it
-// began, or never.
+// it asks whether some order of the calls, one after the other, explains what every client saw. A
+// call without an answer may have taken effect at any time after it began, or never.
 type Linearizability struct {
 	Seed uint64
 	// Rounds is the number of separate histories, each of Clients at once with Calls each. The
