@@ -1,11 +1,14 @@
-// Package deletion takes samples back: it reads the raw samples of the series that a selector names, and has ingest write
-// a tombstone for each, as it would a correction. What follows is what follows a correction: slices that are closed are
-// marked and ground again.
+// Package deletion takes samples back. It reads the raw samples of the series that a selector
+// names, and has ingest write a tombstone for each, in the same way as a correction. The rest is as
+// after a correction: closed slices are marked and ground again.
 //
-//  1. Acknowledged means durable: when Delete returns nil, the tombstones are, and marks that lead a run to them.
-//  2. Raw decides: rows of slices whose raw samples have expired cannot be computed again and stay; the caller is told which.
-//  3. To ask again does no harm: what is taken back already is not read, so nothing is written for it.
-//  4. Bounded: one group's samples of one slice are in memory, and one batch of tombstones.
+//  1. Acknowledged means durable: when Delete returns nil, the tombstones are durable, and so are
+//     marks that lead a run to them.
+//  2. Raw decides: rows of slices whose raw samples have expired cannot be computed again and stay.
+//     The caller gets a warning that names them.
+//  3. A repeat does no harm: samples that are already taken back are not read, so nothing is
+//     written for them.
+//  4. Bounded: memory holds one group's samples of one slice, and one batch of tombstones.
 package deletion
 
 import (
@@ -26,9 +29,10 @@ import (
 )
 
 const (
-	// batchSamples are written at a time: half of what ends a group commit's window, so that reports fit in beside them.
+	// batchSamples is the number of tombstones written at a time: half of what ends a group
+	// commit's window, so that reports fit in beside them.
 	batchSamples = 1 << 16
-	// busyWait is how long to wait where ingest's queue is full.
+	// busyWait is how long to wait while ingest's queue is full.
 	busyWait = 100 * time.Millisecond
 	// sayEvery is how often a deletion under way is logged.
 	sayEvery = 10 * time.Second
@@ -39,7 +43,7 @@ type Ingest interface {
 	Delete(ctx context.Context, samples []metric.Sample) error
 }
 
-// Kept knows from when on rows will be computed again; see reaggregate.Reaggregator.
+// Kept knows the time from which on rows will be computed again; see reaggregate.Reaggregator.
 type Kept interface {
 	KeptFrom(nowMs int64) int64
 }
@@ -53,25 +57,27 @@ type Deleter struct {
 	log    *slog.Logger
 }
 
-// New makes one for what a querier reads. The log hears of each deletion, since nothing else will say where the samples went.
+// New makes a Deleter for what a querier reads. Each deletion is logged, since nothing else says
+// where the samples went.
 func New(q *query.Querier, in Ingest, kept Kept, clk clock.Clock, log *slog.Logger) *Deleter {
 	return &Deleter{q: q, ingest: in, kept: kept, clk: clk, log: log}
 }
 
-// Result is what a deletion came to.
+// Result is the outcome of a deletion.
 type Result struct {
-	// Series had Samples, which are taken back.
+	// Series is the number of series that had samples, Samples the number of samples taken back.
 	Series  int
 	Samples int64
-	// Rows are the roll-up rows of all levels that the samples were in, or were to be: those that are there are computed again from
-	// what is left, or taken back where that is nothing.
+	// Rows is the number of roll-up rows, of all levels, that the samples were in or were to be in.
+	// Existing rows are computed again from what is left, or taken back if nothing is left.
 	Rows int64
-	// Warnings say what stays all the same.
+	// Warnings say what stays in spite of the deletion.
 	Warnings []string
 }
 
-// Delete takes back the samples in [startMs, endMs), as far as raw is kept, of the series that match any of the sets of
-// matchers. After an error some are taken back and some are not; it may be a *query.RequestError.
+// Delete takes back the samples in [startMs, endMs), as far as raw is kept, of the series that
+// match any of the sets of matchers. After an error some samples are taken back and some are not.
+// The error may be a *query.RequestError.
 func (d *Deleter) Delete(ctx context.Context, startMs, endMs int64, sets ...[]*labels.Matcher) (Result, error) {
 	sels := make([]query.Selector, len(sets))
 	for i, set := range sets {
@@ -106,13 +112,14 @@ func (j *job) run(ctx context.Context, groups []query.Group, startMs, endMs int6
 	return j.write(ctx)
 }
 
-// stay says which rows in [startMs, endMs) will not be computed again: those of which nothing lies where raw will be whole.
+// stay warns of the rows in [startMs, endMs) that will not be computed again: rows that lie wholly
+// before the time from which raw will be whole.
 func (j *job) stay(ctx context.Context, sels []query.Selector, startMs, endMs int64) error {
 	keptMs := j.kept.KeptFrom(clock.NowMs(j.clk))
 	l := j.q.Ladder()
 	for _, level := range l.Levels() {
 		width := l.WidthMs(level)
-		// Rows are of times from 1970 on, and AlignDown of the smallest numbers is none.
+		// Rows have times from 1970 on, and AlignDown of the smallest numbers overflows.
 		from, to := metric.AlignDown(max(startMs, 0), width), min(endMs, metric.AlignDown(max(keptMs, 0), width))
 		if from >= to {
 			continue
@@ -150,12 +157,12 @@ type job struct {
 	tombstones []metric.Sample
 	touched    []metric.ScheduleID // the series that had samples
 	done, all  int                 // groups
-	failed     error               // no more is to be written, though some may still be read
+	failed     error               // nothing more is to be written, though samples may still be read
 }
 
 func (j *job) group(ctx context.Context, g query.Group, startMs, endMs int64) error {
 	l := j.q.Ladder()
-	// last is when the last row of each level begins that a series' samples are in, by series and level.
+	// last is the start of the row that the last samples were in, by series and level.
 	last := make([]int64, len(g.IDs())*int(l.Top()))
 	for i := range last {
 		last[i] = math.MinInt64
@@ -168,7 +175,7 @@ func (j *job) group(ctx context.Context, g query.Group, startMs, endMs int64) er
 			j.touched = append(j.touched, g.IDs()[i])
 		}
 		for n, level := range l.Levels() {
-			// The samples are of one slice of raw, and so of one row of each level.
+			// The samples lie in one raw slice, and so in one row of each level.
 			at := &last[i*int(l.Top())+n]
 			if row := metric.AlignDown(samples[0].TimeMs, l.WidthMs(level)); row != *at {
 				*at = row
@@ -189,7 +196,8 @@ func (j *job) group(ctx context.Context, g query.Group, startMs, endMs int64) er
 	return err
 }
 
-// write has the batch made durable. A queue that is full it waits for: who deletes should not have to try.
+// write makes the batch durable. It waits while ingest's queue is full, so that the caller need not
+// retry.
 func (j *job) write(ctx context.Context) error {
 	for {
 		err := j.ingest.Delete(ctx, j.tombstones)

@@ -32,7 +32,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 var noon = time.Date(2025, time.November, 21, 12, 0, 0, 0, time.UTC)
 
-// What becomes of rows, closed slices and processes that die is in internal/acceptance.
+// internal/acceptance tests what happens to rows, to closed slices, and when processes die.
 type world struct {
 	*testing.T
 	store  *storagetest.Faulty
@@ -82,7 +82,7 @@ func set(t *testing.T, selector string) []*labels.Matcher {
 	return ms
 }
 
-// What was taken back is seen by no reader of raw: not exports, points, summaries or latest values.
+// No reader of raw sees what was taken back: neither exports, points, summaries nor latest values.
 func TestReaders(t *testing.T) {
 	w := newWorld(t, clock.NewSimulated(noon), query.Options{})
 	at := func(m int) time.Time { return noon.Add(time.Duration(m-60) * time.Minute) }
@@ -131,7 +131,7 @@ func TestReaders(t *testing.T) {
 	}
 	require.Equal(t, 1, n)
 
-	// A series of which nothing is left has no lines, and stays listed where no time is asked for.
+	// A series without data has no lines. It stays listed if no time is asked for.
 	known, err := w.q.LabelValues(t.Context(), start, new(query.Warnings), metric.NameLabel)
 	require.NoError(t, err)
 	require.Equal(t, []string{"cpu", "mem"}, known)
@@ -153,7 +153,7 @@ func TestReaders(t *testing.T) {
 	require.Len(t, ids, 1)
 }
 
-// A series of which nothing is left makes room for another, of its source and in the store.
+// A series without data makes room for another, of its source and in the store.
 func TestDeletedSeriesDoNotCount(t *testing.T) {
 	for _, limits := range []registry.Options{{MaxSeries: 2}, {MaxSeriesPerSource: 2}} {
 		clk := clock.NewSimulated(noon)
@@ -181,7 +181,7 @@ func TestDeletedSeriesDoNotCount(t *testing.T) {
 		require.Equal(t, 1, taken("c"))
 		require.Zero(t, taken("d"))
 
-		// What comes back counts again, and nobody else has to go for it.
+		// A series that comes back counts again, and no other has to go for it.
 		require.Equal(t, 1, taken("a"))
 		clk.Set(clk.Now().Add(time.Minute))
 		require.Zero(t, taken("d"))
@@ -189,7 +189,7 @@ func TestDeletedSeriesDoNotCount(t *testing.T) {
 	}
 }
 
-// A report cannot take anything back, whatever NaN it brings.
+// A report cannot take anything back, whatever NaN it carries.
 func TestReportsTakeNothingBack(t *testing.T) {
 	w := newWorld(t, clock.NewSimulated(noon), query.Options{})
 	w.report("cpu", map[time.Time]float64{noon: 1})
@@ -205,11 +205,11 @@ func TestReportsTakeNothingBack(t *testing.T) {
 	require.Equal(t, 1, n)
 }
 
-// fake takes what is deleted, or says why not.
+// fake accepts deletions, or returns err.
 type fake struct {
 	batches []int
 	err     error
-	times   int // that it fails; below 0 always
+	times   int // how often it fails; below 0 means always
 }
 
 func (f *fake) Delete(_ context.Context, samples []metric.Sample) error {
@@ -232,7 +232,8 @@ func (w *world) many(n int) {
 	}
 }
 
-// Tombstones are written in batches of a bounded size, also of series with more samples than that.
+// Tombstones are written in batches of a bounded size, also for a series with more samples than
+// that.
 func TestBatches(t *testing.T) {
 	w := newWorld(t, clock.NewSimulated(noon), query.Options{})
 	w.many(70_000)
@@ -242,7 +243,7 @@ func TestBatches(t *testing.T) {
 	require.Equal(t, []int{65536, 65536, 140_000 - 2*65536}, f.batches)
 }
 
-// A failure ends a deletion at the first batch, a full queue only delays it.
+// A failure ends a deletion at the first batch. A full queue only delays it.
 func TestFailures(t *testing.T) {
 	broken := errors.New("broken")
 	synctest.Test(t, func(t *testing.T) {

@@ -1,5 +1,6 @@
-// Package late knows which roll-up rows late data has left behind: those of slices for which marks lie in the index of
-// another slice, whose run is still to come. Who reads rows reads the level below in their place.
+// Package late knows which roll-up rows late data has left behind: rows of slices with marks in the
+// index of another slice, whose run is still to come. Readers of rows read the level below in their
+// place.
 //
 //  1. Own marks at once: what this process has put, and acknowledged, before a View is taken is in it, until a run has taken it.
 //     The slice into which it was put may be ahead of the clock, which may have gone back.
@@ -31,11 +32,12 @@ import (
 )
 
 const (
-	// readEvery is how long what has been read of the index serves.
+	// readEvery is how long a reading of the index serves.
 	readEvery = 5 * time.Second
-	// restFactor bounds the share of the time that is spent on reading: one in so many.
+	// restFactor bounds the share of time spent on reading: about one part in restFactor.
 	restFactor = 10
-	// maxBlocks bounds the memory, at about 20 bytes each: beyond it all blocks of a further slice count as late.
+	// maxBlocks bounds the memory, at about 20 bytes per block. Beyond it all blocks of a further
+	// slice count as late.
 	maxBlocks = 1 << 18
 )
 
@@ -47,15 +49,16 @@ type Store interface {
 
 // Options set up a Tracker.
 type Options struct {
-	// Outstanding lists the slices that have been opened and not completed; see recovery.Outstanding.
+	// Outstanding lists the slices that were opened and not completed; see recovery.Outstanding.
 	Outstanding func(ctx context.Context) ([]storage.SliceKey, error)
-	// Shared says that other processes put marks into the store, too. Otherwise nothing is read while there are none.
+	// Shared says that other processes also put marks into the store. Otherwise the index is not
+	// read while nothing is late.
 	Shared bool
 	// Beside runs what goes on beside requests: reading the index may take longer than the request that begins it.
 	Beside errand.Beside
 }
 
-// Tracker keeps what is late. It is safe for concurrent use.
+// Tracker tracks what is late. It is safe for concurrent use.
 type Tracker struct {
 	store  Store
 	ladder metric.Ladder
@@ -67,15 +70,15 @@ type Tracker struct {
 
 	mu   sync.Mutex
 	view *View
-	// lent says that somebody holds the view: it is copied before it is changed.
+	// lent says that a caller holds the view: the view is copied before it is changed.
 	lent bool
-	// noted are the places noted since a reading began, nil while there is none.
+	// noted are the places noted since the current reading began, nil while none is under way.
 	noted *[]place
-	// own are the slices into which this process has put marks, until none is found there; each with the number of
-	// the last note.
+	// own are the slices into which this process has put marks, each with the number of the last
+	// note. A slice stays until a reading finds no marks in it.
 	own   map[storage.SliceKey]int
 	notes int
-	// The last reading: when it ended, when it is due again, and how it failed.
+	// The last reading: when it ended, when the next one is due, and its error.
 	read           bool
 	readMs, nextMs int64
 	err            error
@@ -95,15 +98,16 @@ type place struct {
 	start metric.ScheduleID
 }
 
-// late says whether a mark stands for a slice other than the one whose run reads it. The rows of that one are not relied
-// upon before it is complete.
+// late returns the place that a mark stands for, and whether it lies in another slice than the one
+// whose run reads the mark. If it does not, it is not late: readers do not rely on rows of a slice
+// before the slice is complete.
 func (t *Tracker) late(in storage.SliceKey, m *storage.Mark) (place, bool) {
 	s := t.ladder.SliceAt(in.Bucket, m.TimeMs)
 	return place{storage.SliceKey{Bucket: in.Bucket, StartMs: s.StartMs}, m.Start}, s.StartMs != in.StartMs
 }
 
-// Note takes in marks that this process has put. It is to be called when they are durable, or may be, and before what they
-// stand for is acknowledged.
+// Note adds marks that this process has put. Call it when the marks are durable, or may be, and
+// before what they stand for is acknowledged.
 func (t *Tracker) Note(marks []storage.PlacedMark) {
 	epochs := t.store.Settings().Epochs
 	t.mu.Lock()
@@ -119,7 +123,7 @@ func (t *Tracker) Note(marks []storage.PlacedMark) {
 			*t.noted = append(*t.noted, p)
 		}
 		if !t.read || t.view.has(p) {
-			continue // the first reading finds what has been put before it
+			continue // the first reading finds marks that were put before it
 		}
 		if t.lent {
 			t.view, t.lent = t.view.clone(), false
@@ -128,7 +132,7 @@ func (t *Tracker) Note(marks []storage.PlacedMark) {
 	}
 }
 
-// View is what is late now. After an error it is what was known before.
+// View returns what is late now. After an error it is what was known before.
 func (t *Tracker) View(ctx context.Context) (*View, error) {
 	if due, wait := t.due(); due && (wait || !t.reading.Busy()) {
 		if err := t.reading.Do(ctx, func() bool { due, _ := t.due(); return due }, t.refresh); err != nil {
@@ -141,8 +145,8 @@ func (t *Tracker) View(ctx context.Context) (*View, error) {
 	return t.view, t.err
 }
 
-// due says whether the index is to be read, and whether a View has to wait for that. Where nobody else puts marks, what is
-// known lacks none: reading only finds what has been ground.
+// due says whether the index is to be read, and whether a View has to wait for that. If nobody else
+// puts marks, no mark is missing from what is known, and a reading only finds what has been ground.
 func (t *Tracker) due() (due, wait bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -183,7 +187,7 @@ func (t *Tracker) refresh(ctx context.Context) error {
 	}
 	for k, note := range own {
 		if t.own[k] == note && !fresh.from[k] {
-			delete(t.own, k) // a run has taken what there was
+			delete(t.own, k) // a run has dealt with the marks
 		}
 	}
 	for _, p := range *noted {
@@ -193,9 +197,11 @@ func (t *Tracker) refresh(ctx context.Context) error {
 	return nil
 }
 
-// readAll reads the marks of all outstanding slices, and of those that are not yet, into which this process has put some: of each bucket oldest first, and the next bucket after, as work moves
-// on only to a later slice or a coarser bucket, where its mark is put before the old one is deleted. Slices that were opened
-// meanwhile, into which marks may have gone, have all read again.
+// readAll reads the marks of all outstanding slices, and of the slices in own, which may not be
+// outstanding yet. It reads bucket by bucket, finest first, and in each the oldest slice first.
+// Work moves on only to a later slice or a coarser bucket, and its new mark is put before the old
+// one is deleted, so readAll meets one of the two. If slices were opened meanwhile, marks may have
+// moved into them, and readAll starts again.
 func (t *Tracker) readAll(ctx context.Context, own map[storage.SliceKey]int) (*View, error) {
 	s := t.store.Settings()
 	outstanding := func() ([]storage.SliceKey, error) {
@@ -244,18 +250,20 @@ func (t *Tracker) readAll(ctx context.Context, own map[storage.SliceKey]int) (*V
 type View struct {
 	late map[storage.SliceKey]*blockSet
 	n    int
-	// from are the slices in whose indexes it was found.
+	// from are the slices in whose indexes late marks were found.
 	from map[storage.SliceKey]bool
-	// edition counts the views before that this one was copied from.
+	// edition counts the earlier views in the chain of copies that led to this one.
 	edition int
 }
 
-// blockSet is the late blocks of one slice, by their starts. All of the slice's blocks have one size.
+// blockSet is the late blocks of one slice, by their starts. All blocks of a slice have the same
+// size.
 type blockSet struct {
 	size   int
 	starts map[metric.ScheduleID]struct{}
-	all    bool // starts is empty
-	// edition is that of the view that it was made for, and may be changed in.
+	all    bool // all blocks are late, and starts is empty
+	// edition is that of the view that the set was made for. Only in that view may the set be
+	// changed.
 	edition int
 }
 
@@ -263,7 +271,7 @@ func newView() *View {
 	return &View{late: make(map[storage.SliceKey]*blockSet), from: make(map[storage.SliceKey]bool)}
 }
 
-// clone shares the sets with v: add copies one before it changes it.
+// clone shares the sets with v: add copies a set before it changes it.
 func (v *View) clone() *View {
 	return &View{late: maps.Clone(v.late), n: v.n, edition: v.edition + 1}
 }
@@ -298,11 +306,11 @@ func (v *View) add(p place, epochs blocks.Epochs) {
 	s.starts[p.start] = struct{}{}
 }
 
-// Empty says that nothing is late.
+// Empty says whether nothing is late.
 func (v *View) Empty() bool { return len(v.late) == 0 }
 
-// Slices are the starts of those slices of a bucket that start in [fromMs, toMs) and have late data for a block that ids
-// touches, sorted.
+// Slices returns the starts of the slices of a bucket that start in [fromMs, toMs) and have late
+// data for a block that ids touches, sorted.
 func (v *View) Slices(b metric.Bucket, ids blocks.Range, fromMs, toMs int64) []int64 {
 	var out []int64
 	for k, s := range v.late {

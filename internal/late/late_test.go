@@ -22,14 +22,14 @@ const hour = int64(3_600_000)
 
 var noon = time.Date(2025, 11, 21, 12, 20, 0, 0, time.UTC)
 
-// world is a store with marks in it, and a tracker of them.
+// world is a store with marks in it, and a tracker over it.
 type world struct {
 	t testing.TB
 	storage.Store
 	clk *clock.Simulated
 	*Tracker
 	outstanding []storage.SliceKey
-	// marks counts the reads of index partitions; before, unless nil, is called ahead of each.
+	// marks counts the reads of index partitions. before, unless nil, is called before each.
 	marks  int
 	before func(p storage.IndexPartition) error
 }
@@ -62,7 +62,8 @@ func (w *world) Marks(ctx context.Context, p storage.IndexPartition) iter.Seq2[s
 	}
 }
 
-// mark is one for the block that starts at start, of the slice n hours before that of the partition.
+// mark returns a mark in the slice at inMs, for the block that starts at start, of the slice at
+// sliceMs.
 func (w *world) mark(b metric.Bucket, start metric.ScheduleID, inMs, sliceMs int64) storage.PlacedMark {
 	k := storage.SliceKey{Bucket: b, StartMs: inMs}
 	return storage.PlacedMark{
@@ -98,7 +99,7 @@ func (w *world) view() *View {
 // at is the start of the raw slice n hours before the current one.
 func at(n int64) int64 { return metric.AlignDown(noon.UnixMilli(), hour) - n*hour }
 
-// slicesOf are those late for schedules 0 to 4.
+// slicesOf returns the slices that are late for schedules 0 to 3.
 func slicesOf(v *View, b metric.Bucket) []int64 {
 	return v.Slices(b, blocks.Range{Start: 0, End: 4}, at(1000), at(-1000))
 }
@@ -106,7 +107,7 @@ func slicesOf(v *View, b metric.Bucket) []int64 {
 func TestViewIsByBlockAndSlice(t *testing.T) {
 	w := newWorld(t, false)
 	w.put(w.mark(0, 4, at(0), at(3)), w.mark(0, 0, at(0), at(0)))
-	w.Note([]storage.PlacedMark{w.mark(0, 4, at(0), at(5))}) // not asked for yet, so not kept
+	w.Note([]storage.PlacedMark{w.mark(0, 4, at(0), at(5))}) // no View was taken yet, so the mark is not kept
 	v := w.view()
 	require.Empty(t, slicesOf(v, 0), "another block; and the own slice's is no late mark")
 	require.Equal(t, []int64{at(3)}, v.Slices(0, blocks.Range{Start: 7, End: 8}, at(1000), at(0)))
@@ -115,7 +116,7 @@ func TestViewIsByBlockAndSlice(t *testing.T) {
 	require.Empty(t, v.Slices(0, blocks.Range{Start: 4, End: 8}, at(2), at(0)))
 	require.Empty(t, v.Slices(1, blocks.Range{Start: 4, End: 8}, at(1000), at(0)))
 
-	// What is noted is in the next view, and in no view that was handed out.
+	// What is noted is in the next view, and in no view that was handed out before.
 	w.Note([]storage.PlacedMark{w.mark(0, 0, at(0), at(3)), w.mark(1, 0, at(0), at(12)), w.mark(0, 0, at(0), at(0))})
 	require.Empty(t, slicesOf(v, 0))
 	next := w.view()
@@ -126,7 +127,7 @@ func TestViewIsByBlockAndSlice(t *testing.T) {
 	require.Equal(t, []int64{at(9), at(3)}, slicesOf(w.view(), 0))
 }
 
-// A store of one process costs one look, until something is late.
+// A store of one process is read once, until something is late.
 func TestNothingLateCostsNothing(t *testing.T) {
 	w := newWorld(t, false)
 	w.put(w.mark(0, 0, at(0), at(0)))
@@ -153,7 +154,8 @@ func TestNothingLateCostsNothing(t *testing.T) {
 	require.Equal(t, 6, w.marks)
 }
 
-// Where others put marks, they are looked for now and again, and no more often than a tenth of the time.
+// If others put marks, the index is read again from time to time, for no more than a tenth of the
+// time.
 func TestOthersMarks(t *testing.T) {
 	w := newWorld(t, true)
 	w.put(w.mark(0, 0, at(0), at(0)))
@@ -182,7 +184,7 @@ func TestOthersMarks(t *testing.T) {
 	require.Equal(t, before+6, w.marks)
 }
 
-// Work that moves while the index is read is found, wherever it goes: what it goes to is put first.
+// Work that moves while the index is read is found, wherever it goes: its new mark is put first.
 func TestMovingWork(t *testing.T) {
 	from := func(w *world) storage.PlacedMark { return w.mark(0, 0, at(1), at(3)) }
 	for name, move := range map[string]struct {
@@ -224,9 +226,9 @@ func TestMovingWork(t *testing.T) {
 	}
 }
 
-// What is put while the index is read is not lost with what was read before.
+// Marks put while the index is read are not lost when the new view replaces the old.
 func TestNoteWhileReading(t *testing.T) {
-	for step := 1; step <= 2; step++ { // before its shard has been read, and after
+	for step := 1; step <= 2; step++ { // before the mark's shard is read, and after
 		w := newWorld(t, true)
 		w.put(w.mark(0, 4, at(0), at(0)))
 		_ = w.view()
@@ -245,7 +247,8 @@ func TestNoteWhileReading(t *testing.T) {
 	}
 }
 
-// What cannot be read is told, with what was known before; it is not tried with every query.
+// If the index cannot be read, the error comes with what was known before. Not every query tries
+// again.
 func TestIndexCannotBeRead(t *testing.T) {
 	w := newWorld(t, true)
 	w.put(w.mark(0, 0, at(0), at(3)))
@@ -310,7 +313,7 @@ func TestReadingOutlastsRequests(t *testing.T) {
 	})
 }
 
-// Beyond a bound slices count as late as a whole, which is right, if slow.
+// Beyond a bound, whole slices count as late, which is right but slow.
 func TestMemoryIsBounded(t *testing.T) {
 	v := newView()
 	epochs := blocks.Epochs{{BlockSize: 4}}
@@ -328,10 +331,10 @@ func TestMemoryIsBounded(t *testing.T) {
 	}
 }
 
-// After the clock was set back, own marks go into a slice ahead of it, which is not outstanding yet. They stay known until a run
-// has taken them.
+// After the clock was set back, own marks lie in a slice ahead of it, which is not outstanding yet.
+// They stay known until a run has dealt with them.
 func TestOwnMarksAheadOfTheClock(t *testing.T) {
-	for _, first := range []bool{false, true} { // noted before the first reading
+	for _, first := range []bool{false, true} { // put before the first reading
 		for _, shared := range []bool{false, true} {
 			w := newWorld(t, shared)
 			if !first {
@@ -345,7 +348,7 @@ func TestOwnMarksAheadOfTheClock(t *testing.T) {
 				require.Equal(t, []int64{at(3)}, slicesOf(w.view(), 0))
 				w.advance(readEvery)
 			}
-			again := w.mark(0, 4, at(-2), at(5)) // while it is read
+			again := w.mark(0, 4, at(-2), at(5)) // put while the index is read
 			n := 0
 			w.before = func(p storage.IndexPartition) error {
 				if n++; n == 1 {

@@ -1,5 +1,5 @@
-// Package reaggregate has slices ground again that were ground before: it puts late marks for all series that a
-// selector names, and the next run does the rest, as after late data.
+// Package reaggregate has slices ground again. It puts late marks for all series that a selector
+// names, and the next run does the rest, as after late data.
 //
 //  1. A slice that is not closed gets no mark: it will be ground anyway.
 //  2. A slice whose raw samples may have expired in part by the time of that run gets none: its rows are better than
@@ -31,10 +31,10 @@ import (
 )
 
 const (
-	// batchMarks and batchSchedules bound what is written at once: about what a flush of ingest writes.
+	// batchMarks and batchSchedules bound one write: about what a flush of ingest writes.
 	batchMarks     = 1000
 	batchSchedules = 1 << 16
-	// MaxBlocks bounds one request: so many marks are what a run can read and delete in a few minutes.
+	// MaxBlocks bounds one request: a run can read and delete that many marks in a few minutes.
 	MaxBlocks = 4_000_000
 )
 
@@ -79,32 +79,34 @@ func (c *choices) narrow(in int64, m *storage.Mark) bool {
 
 // Progress is how far a request is. A block of PBS schedules counts once for each slice.
 type Progress struct {
-	// Done of Total have been looked at: each is in Blocks, marked, or in Skipped.
+	// Done of Total have been looked at. Each is counted in Blocks if it was marked, and otherwise
+	// in Skipped.
 	Done    int64 `json:"done"`
 	Total   int64 `json:"total"`
 	Blocks  int64 `json:"blocks"`
 	Skipped int64 `json:"skipped"`
 }
 
-// Summary is what a request came to.
+// Summary is the outcome of a request.
 type Summary struct {
 	Progress
 	Series int    `json:"series"`
 	Slices Slices `json:"slices"`
-	// Rows says when the rows of each level will have been computed again, finest first. It is empty when nothing was marked.
+	// Rows says when the rows of each level will have been computed again, finest level first. It
+	// is empty if nothing was marked.
 	Rows []Rows `json:"rows"`
 }
 
-// Slices counts the raw slices of the range by what became of them.
+// Slices counts the raw slices of the range by outcome.
 type Slices struct {
 	Marked int64 `json:"marked"`
-	// NotClosed will be ground anyway.
+	// NotClosed slices will be ground anyway.
 	NotClosed int64 `json:"not_closed"`
-	// Expired keep the rows that they have.
+	// Expired slices keep their rows.
 	Expired int64 `json:"expired"`
 }
 
-// Rows says by when a level's rows are there.
+// Rows is the time by which a level's rows are there.
 type Rows struct {
 	Level string `json:"level"`
 	By    int64  `json:"by"`
@@ -121,18 +123,18 @@ type Reaggregator struct {
 	chosen choices
 }
 
-// New makes one for the series of an index. The cache is to be the process's only one over the store; log hears of each
-// request, since it is somebody's doing that the next run has more to do.
+// New makes a Reaggregator for the series of an index. The cache must be the process's only one
+// over the store. Each request is logged, since it gives the next run more to do.
 func New(store storage.Store, index *query.Index, c *cache.Cache, clk clock.Clock, log *slog.Logger) *Reaggregator {
 	return &Reaggregator{
 		store: store, ladder: store.Settings().Ladder, index: index, cache: c, clk: clk, log: log,
 	}
 }
 
-// Run marks what the selectors name in the raw slices that touch [startMs, endMs). With takeBack, rows are taken back of series
-// that have no samples there, at each level. tell hears of the progress after each
-// batch, and its error ends the request. What was marked by then stays marked, and to ask again does no harm. The error may
-// be a *query.RequestError.
+// Run marks what the selectors name in the raw slices that touch [startMs, endMs). With takeBack,
+// rows of series without samples there are taken back, at each level. Run calls tell with the
+// progress after each batch; an error of tell ends the request. What was marked by then stays
+// marked, and a repeat does no harm. The error may be a *query.RequestError.
 func (r *Reaggregator) Run(
 	ctx context.Context, sels []query.Selector, startMs, endMs int64, takeBack bool, tell func(Progress) error,
 ) (Summary, error) {
@@ -151,7 +153,7 @@ func (r *Reaggregator) run(
 	ctx context.Context, sels []query.Selector, startMs, endMs int64, kind storage.MarkKind, tell func(Progress) error,
 ) (*job, error) {
 	now := clock.NowMs(r.clk)
-	// Of the time to come there is nothing to say but that it is not closed.
+	// The range ends with the current slice: all later slices are not closed either.
 	endMs = min(endMs, r.ladder.SliceAt(metric.Raw, now).EndMs)
 	if startMs >= endMs {
 		return nil, &query.RequestError{Message: "start must be before end, and not in the future"}
@@ -171,7 +173,7 @@ func (r *Reaggregator) run(
 	}
 	first := r.ladder.SliceAt(metric.Raw, startMs).StartMs
 	end := r.ladder.SliceAt(metric.Raw, endMs-1).EndMs
-	// What has expired is only counted, however far back the range begins.
+	// Expired slices are only counted, however far back the range begins.
 	kept := min(max(first, r.KeptFrom(now)), end)
 	j.Total = j.count(first, end)
 	if n := j.Total - j.count(first, kept); n > MaxBlocks {
@@ -197,13 +199,14 @@ func (r *Reaggregator) run(
 	return j, nil
 }
 
-// runAt is when marks that are put now are dealt with.
+// runAt is when a run deals with marks that are put at nowMs.
 func (r *Reaggregator) runAt(nowMs int64) int64 {
 	return r.cache.Timing().RunAtMs(r.ladder.SliceAt(metric.Raw, nowMs))
 }
 
-// KeptFrom is the start of the first raw slice that will still be whole when marks that are put at nowMs are dealt with: rows of
-// slices before it stay as they are. It is math.MinInt64 where raw is kept for ever.
+// KeptFrom is the start of the first raw slice that will still be whole when a run deals with marks
+// that are put at nowMs. Rows of earlier slices stay as they are. It is math.MinInt64 if raw is
+// kept for ever.
 func (r *Reaggregator) KeptFrom(nowMs int64) int64 {
 	from := r.store.WholeFrom(metric.Raw, r.runAt(nowMs))
 	if from == math.MinInt64 {
@@ -215,7 +218,8 @@ func (r *Reaggregator) KeptFrom(nowMs int64) int64 {
 	return from
 }
 
-// rows says when the rows of all levels are there, of marks that have been put by now: the oldest slice's are the last.
+// rows returns when the rows of all levels are there, for marks that have been put by now. Those of
+// the oldest slice come last.
 func (r *Reaggregator) rows(oldest metric.Slice) []Rows {
 	in := r.ladder.SliceAt(metric.Raw, clock.NowMs(r.clk))
 	var out []Rows
@@ -241,9 +245,9 @@ type job struct {
 	schedules int
 }
 
-// slice marks the blocks of one slice, or says why not.
+// slice marks the blocks of one slice, or counts why it does not.
 func (j *job) slice(ctx context.Context, s metric.Slice) error {
-	now := clock.NowMs(j.clk) // it goes on while this does
+	now := clock.NowMs(j.clk) // time passes during a request
 	switch {
 	case s.StartMs < j.KeptFrom(now):
 		j.skip(&j.Slices.Expired, s.StartMs, s.EndMs)
@@ -275,7 +279,8 @@ func (j *job) slice(ctx context.Context, s metric.Slice) error {
 	return nil
 }
 
-// markID follows from what a mark asks for of a block and slice: who asks for the same again before it is ground writes the same mark.
+// markID derives the ID of a mark from what it asks for of a block and slice. So a request that is
+// repeated before the slice is ground writes the same mark.
 func markID(sliceMs int64, kind storage.MarkKind, ids []metric.ScheduleID) blocks.ID {
 	key := []byte{byte(kind)}
 	for _, id := range ids {
@@ -303,7 +308,8 @@ func (j *job) skip(slices *int64, fromMs, toMs int64) {
 	*slices += (toMs - fromMs) / j.width
 }
 
-// count is the number of blocks in the slices that start in [fromMs, toMs), each counted for each slice.
+// count is the number of blocks in the slices that start in [fromMs, toMs). A block counts once for
+// each slice.
 func (j *job) count(fromMs, toMs int64) int64 {
 	total := int64(0)
 	for i, e := range j.epochs {
@@ -321,7 +327,7 @@ func (j *job) count(fromMs, toMs int64) int64 {
 	return total
 }
 
-// blocks is the number of blocks that the series fall into.
+// blocks is the number of blocks of a size that the series fall into.
 func (j *job) blocks(size int) int64 {
 	if n, ok := j.perSlice[size]; ok {
 		return n

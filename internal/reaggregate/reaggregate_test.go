@@ -70,7 +70,7 @@ func (w *world) ask(ctx context.Context, selector string, start, end time.Time) 
 	})
 }
 
-// marks are all of raw, by the slice of whose data they are.
+// marks returns all marks of raw in the slice at in, by the slice that they stand for.
 func (w *world) marks(in time.Time) map[int64][]storage.Mark {
 	w.Helper()
 	out := map[int64][]storage.Mark{}
@@ -85,7 +85,7 @@ func (w *world) marks(in time.Time) map[int64][]storage.Mark {
 	return out
 }
 
-// smuggle puts a sample into raw that no run knows of.
+// smuggle writes a sample to raw without a mark, so no run knows of it.
 func (w *world) smuggle(id metric.ScheduleID, t time.Time, v float64) {
 	w.Helper()
 	slice := metric.DefaultLadder().SliceAt(metric.Raw, t.UnixMilli())
@@ -107,7 +107,8 @@ func (w *world) rows(level metric.Bucket) (out []metric.RollupRow) {
 	return out
 }
 
-// What is marked is ground by the next run, and climbs the ladder when it was said to.
+// What is marked is ground by the next run, and climbs the ladder at the times that the summary
+// gives.
 func TestRowsAreComputedAgain(t *testing.T) {
 	w := newWorld(t, 6, nil)
 	w.smuggle(0, midnight.Add(8*hour), 1)
@@ -146,7 +147,7 @@ func TestRowsAreComputedAgain(t *testing.T) {
 	}
 }
 
-// Within the six hours that are going on, the 6h row is ground with all others.
+// Within the current six hours, the 6h row is ground with all others.
 func TestRowsOfTheCurrentSlice(t *testing.T) {
 	w := newWorld(t, 1, nil)
 	w.clk.Set(midnight.Add(11*hour + 20*time.Minute))
@@ -161,8 +162,8 @@ func TestRowsOfTheCurrentSlice(t *testing.T) {
 	require.Len(t, w.rows(2), 1)
 }
 
-// To ask again for the same before it is ground adds nothing to what the run has to do; to ask for more adds that. What is asked for after
-// the run is ground again.
+// A repeated request adds nothing to the run's work until its slices are ground. A wider request
+// adds only the difference. A request after the run has the slices ground again.
 func TestAskedAgain(t *testing.T) {
 	w := newWorld(t, 6, nil)
 	w.smuggle(0, midnight.Add(8*hour), 1)
@@ -248,7 +249,7 @@ func TestNotClosed(t *testing.T) {
 	require.Equal(t, reaggregate.Progress{Done: 3, Total: 3, Blocks: 2, Skipped: 1}, sum.Progress)
 	require.Len(t, w.marks(midnight.Add(12*hour)), 2)
 
-	// In its grace a slice is not closed either.
+	// During its grace a slice is not closed either.
 	w.clk.Set(midnight.Add(13*hour + 30*time.Second))
 	sum, err = w.ask(t.Context(), "cpu", midnight.Add(12*hour), midnight.Add(13*hour))
 	require.NoError(t, err)
@@ -257,7 +258,7 @@ func TestNotClosed(t *testing.T) {
 	require.NotNil(t, sum.Rows, "a list, also when it is empty")
 }
 
-// What will have expired in part by the run is left alone: the run would only give it up.
+// A slice whose input will have partly expired by the run gets no mark: the run would only drop it.
 func TestExpired(t *testing.T) {
 	w := newWorld(t, 5, storage.Retention{10 * hour})
 	sum, err := w.ask(t.Context(), "cpu", midnight.AddDate(-2000, 0, 0), midnight.Add(12*hour))
@@ -290,7 +291,7 @@ func TestBlockSizes(t *testing.T) {
 	require.Len(t, marks[midnight.Add(10*hour).UnixMilli()], 4)
 }
 
-// However much is asked for, what is written at once is bounded, and so is the request.
+// However much is asked for, each write is bounded, and so is the request.
 func TestBatches(t *testing.T) {
 	w := newWorld(t, 40, nil)
 	writes := 0

@@ -15,7 +15,7 @@ import (
 	"github.com/quern/quern/internal/storage/storagetest"
 )
 
-// Work is done as long as its input is whole, at each level, however long it has waited.
+// Work is done as long as its input is whole, at each level, however long the work has waited.
 func TestJudge(t *testing.T) {
 	day := time.Date(2025, time.November, 21, 0, 0, 0, 0, time.UTC)
 	hours := func(n float64) int64 { return day.Add(time.Duration(n * float64(time.Hour))).UnixMilli() }

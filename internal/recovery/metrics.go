@@ -7,8 +7,8 @@ import (
 	"github.com/quern/quern/internal/storage"
 )
 
-// Collector shows how far the runs are behind, by what was outstanding when they looked last: so it goes on growing
-// while the store does not answer.
+// Collector exports how far the runs are behind. It goes by what was outstanding at the last look,
+// so the lag keeps growing while the store does not answer.
 func (r *Recovery) Collector() prometheus.Collector { return collector{r} }
 
 type collector struct{ recovery *Recovery }

@@ -18,8 +18,8 @@ import (
 	"github.com/quern/quern/internal/storage/storagetest"
 )
 
-// With an age cap below the delay, too, a slice is found that is opened as late as one may be: data that was just young
-// enough, and then had to wait for the store.
+// A slice that is opened as late as possible is found, even with an age cap below the delay: its
+// data was just young enough, and then had to wait for the store.
 func TestLateOpenedSliceIsFound(t *testing.T) {
 	eleven := time.Date(2025, time.November, 21, 11, 0, 0, 0, time.UTC)
 	clk := clock.NewSimulated(eleven.Add(30 * time.Second))
@@ -38,8 +38,8 @@ func TestLateOpenedSliceIsFound(t *testing.T) {
 	require.Equal(t, ten, k)
 }
 
-// What was left open is found however long ago that was; what comes after it is not looked for behind the age cap. Looks
-// that go on at once do no harm to each other.
+// The first look finds what was left open, however long ago. Later looks do not search behind the
+// age cap. Concurrent looks do not disturb each other.
 func TestFirstLookIsAtAll(t *testing.T) {
 	day := time.Date(2025, time.November, 21, 0, 0, 0, 0, time.UTC)
 	clk := clock.NewSimulated(day)
@@ -60,7 +60,7 @@ func TestFirstLookIsAtAll(t *testing.T) {
 	look(old)
 	require.Equal(t, old.StartMs, looks.fromMs)
 
-	// While one look goes on, its slice is completed and another look is done.
+	// During one look, its slice is completed and another look begins and ends.
 	looks.during = func() {
 		looks.during = nil
 		require.NoError(t, store.CompleteSlice(t.Context(), old))
@@ -70,14 +70,14 @@ func TestFirstLookIsAtAll(t *testing.T) {
 	look()
 	require.Equal(t, day.AddDate(0, 0, -1).UnixMilli(), looks.fromMs)
 
-	// The clock was ahead: what was opened since it went back is older than the last look.
+	// The clock was ahead: a slice opened after it went back is older than the last look.
 	clk.Set(day.AddDate(0, 0, -10))
 	back := storage.SliceKey{StartMs: day.AddDate(0, 0, -10).UnixMilli()}
 	require.NoError(t, store.Write(t.Context(), &storage.Batch{Open: []storage.SliceKey{back}}))
 	look(back)
 }
 
-// looks remembers from when on raw slices were last asked for.
+// looks records the time from which raw slices were last asked for.
 type looks struct {
 	storage.Store
 	fromMs int64

@@ -1,5 +1,5 @@
-// Package recovery decides what becomes of work that did not go as it should have:
-// slices whose run was missed, blocks that failed, input that has expired.
+// Package recovery decides what happens to work that did not go as planned: slices whose run was
+// missed, blocks that failed, input that has expired.
 package recovery
 
 import (
@@ -18,14 +18,15 @@ import (
 	"github.com/quern/quern/internal/storage"
 )
 
-// Options are the bounds of what is still dealt with.
+// Options bound what Recovery looks for.
 type Options struct {
-	// AgeCap is how old a sample may be to be taken, so that ingest opens no slice that ended longer ago. It bounds how
-	// far back each look for open slices goes, and not what is done about them. The default is 24h.
+	// AgeCap is the maximum age of a sample, so ingest opens no slice that ended longer ago. It
+	// bounds how far back each look for open slices goes, not what is done about them. The default
+	// is 24h.
 	AgeCap time.Duration
 }
 
-// Recovery applies the rules of missed, failed and outdated work.
+// Recovery applies the rules for missed, failed and expired work.
 type Recovery struct {
 	store  storage.Store
 	cache  *cache.Cache
@@ -34,9 +35,9 @@ type Recovery struct {
 	opts   Options
 
 	mu sync.Mutex
-	// floor is, by bucket, the time before which no slice is outstanding nor will be,
-	// as long as the clock does not go back behind lookedMs, when a look last began. Floors that were
-	// found before the clock went back, which lookBacks counts, are not taken.
+	// floor is, by bucket, the time before which no slice is or will be outstanding, as long as the
+	// clock does not go back behind lookedMs, the start of the last look. lookBacks counts how
+	// often the clock went back. Floors that a look found before that are dropped.
 	floor     []int64
 	lookedMs  int64
 	lookBacks int
@@ -45,7 +46,7 @@ type Recovery struct {
 	seen atomic.Pointer[[]storage.SliceKey]
 }
 
-// New makes the rules over a store.
+// New makes a Recovery over a store.
 func New(store storage.Store, c *cache.Cache, clk clock.Clock, opts Options) *Recovery {
 	if opts.AgeCap == 0 {
 		opts.AgeCap = 24 * time.Hour
@@ -56,25 +57,25 @@ func New(store storage.Store, c *cache.Cache, clk clock.Clock, opts Options) *Re
 	return r
 }
 
-// lookBack lowers the floors so that the next look is at all slices that the store has: it finds what earlier
-// processes left, however long ago, or this one under a clock that was ahead. The store keeps the
-// record of a slice for little longer than there is work to do for it.
+// lookBack lowers the floors so that the next look covers all slices in the store. It finds what
+// earlier processes left, however long ago, and what this process left while its clock was ahead.
+// The store keeps the record of a slice for little longer than there is work to do for it.
 func (r *Recovery) lookBack() {
 	for _, b := range r.ladder.Ground() {
 		r.floor[b] = math.MinInt64
 	}
 }
 
-// Outstanding are all slices that have been opened and not completed, in the order
-// in which they must be run: by end, and at the same end finest first. So every slice comes
-// after all slices that lie within it, which the cascade relies on.
+// Outstanding returns all slices that were opened and not completed, in the order in which they
+// must be run: by end, and at the same end finest first. So every slice comes after all slices that
+// lie within it; the cascade relies on this.
 func (r *Recovery) Outstanding(ctx context.Context) ([]storage.SliceKey, error) {
 	now, from, lookBacks := r.begin()
 	var out []storage.SliceKey
-	// Ingest opens no slice that is long closed, also under a clock that goes back between two
-	// looks; a run opens one only around the slice that it grinds. So the floor of
-	// each bucket follows from what is outstanding below it. A slice that is not due is open yet,
-	// however low the age cap.
+	// Ingest opens no slice that closed long ago, even if the clock goes back between two looks. A
+	// run opens slices only around the slice that it grinds. So the floor of a bucket follows from
+	// what is outstanding in the buckets below it. A slice that is not due is still open, however
+	// low the age cap.
 	floor := now - max(r.opts.AgeCap, r.cache.Timing().Delay).Milliseconds()
 	floors := make([]int64, len(from))
 	for _, b := range r.ladder.Ground() {
@@ -98,7 +99,7 @@ func (r *Recovery) Outstanding(ctx context.Context) ([]storage.SliceKey, error) 
 	return out, nil
 }
 
-// begin says what the time of a look is, and from when on it looks, by bucket.
+// begin returns the time of a look, and the time from which the look searches, by bucket.
 func (r *Recovery) begin() (nowMs int64, from []int64, lookBacks int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -111,7 +112,7 @@ func (r *Recovery) begin() (nowMs int64, from []int64, lookBacks int) {
 	return nowMs, slices.Clone(r.floor), r.lookBacks
 }
 
-// raise takes the floors that a look has found. Looks that go on at the same time may end in any order.
+// raise takes over the floors that a look found. Concurrent looks may end in any order.
 func (r *Recovery) raise(floors []int64, lookBacks int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -128,8 +129,8 @@ func (r *Recovery) Order(a, b storage.SliceKey) int {
 	return cmp.Or(cmp.Compare(r.slice(a).EndMs, r.slice(b).EndMs), cmp.Compare(a.Bucket, b.Bucket))
 }
 
-// NextDue is the first outstanding slice whose run may begin; ok is false when there
-// is none. Slices that were set aside are passed over, and so are those that they lie within as long as they are outstanding.
+// NextDue returns the first outstanding slice whose run may begin; ok is false if there is none. It
+// skips the slices in aside. It also skips a slice while an outstanding slice within it is skipped.
 func (r *Recovery) NextDue(ctx context.Context, aside []storage.SliceKey) (k storage.SliceKey, ok bool, err error) {
 	out, err := r.Outstanding(ctx)
 	if err != nil {
@@ -159,18 +160,18 @@ func (r *Recovery) slice(k storage.SliceKey) metric.Slice {
 	return r.ladder.SliceAt(k.Bucket, k.StartMs)
 }
 
-// Verdict is what becomes of work before it is begun.
+// Verdict is the decision about work before it is begun.
 type Verdict int
 
 const (
-	// Grind it.
+	// Grind means that the work is to be done.
 	Grind Verdict = iota
-	// Expired: part of its input may have outlived its retention, and a roll-up is
-	// never recomputed from part of its input.
+	// Expired means that part of the input may have outlived its retention. A roll-up is never
+	// recomputed from part of its input.
 	Expired
 )
 
-// String says the verdict in words, as errors and logs show it.
+// String describes the verdict for errors and logs.
 func (v Verdict) String() string {
 	if v == Expired {
 		return "its input has expired"
@@ -178,10 +179,11 @@ func (v Verdict) String() string {
 	return "to be ground"
 }
 
-// Judge says whether work is still to be done: as long as its input is whole, however long it has waited or failed.
+// Judge says whether work is still to be done. It is as long as its input is whole, however long
+// the work has waited and however often it failed.
 func (r *Recovery) Judge(w *cache.Work) Verdict { return r.JudgeAt(w, clock.NowMs(r.clk)) }
 
-// JudgeAt is what Judge says at nowMs, of a run that is still to come for example.
+// JudgeAt is Judge at nowMs, for example for a future run.
 func (r *Recovery) JudgeAt(w *cache.Work, nowMs int64) Verdict {
 	if w.Slice.StartMs < r.store.WholeFrom(w.Bucket(), nowMs) {
 		return Expired
@@ -189,9 +191,9 @@ func (r *Recovery) JudgeAt(w *cache.Work, nowMs int64) Verdict {
 	return Grind
 }
 
-// Reschedule puts failed work off to the bucket's current slice: one mark with the
-// original time, and one for what it takes back, are inserted first, the marks that were read are deleted after. The
-// cache block stays.
+// Reschedule puts failed work off to the bucket's current slice. First it writes a mark with the
+// original time, and a second one for what the work takes back. Then it deletes the marks that were
+// read. The cache block stays.
 func (r *Recovery) Reschedule(ctx context.Context, fence storage.Fence, w *cache.Work, cause error) error {
 	m := storage.Mark{
 		Start: w.Block.Start, TimeMs: w.Slice.StartMs,

@@ -15,29 +15,33 @@ import (
 	"github.com/quern/quern/internal/storage"
 )
 
-// allocator hands out runs of ids from the process's leases.
+// allocator hands out ranges of consecutive ids from the process's leases.
 //
-// A run is never split: the blocks of a source are what its every report is written
-// into. A run goes where it continues the source's last one, else into the smallest
-// hole that takes it, so that what a large run leaves over serves small ones and
-// blocks fill up; else a new lease is taken.
+// A range is never split: each report of a source is written to all blocks of the source. take
+// looks for a range in this order:
+//
+//  1. Where it continues the source's last range.
+//  2. In the smallest hole that fits. So the rest of a large hole serves small ranges, and blocks
+//     fill up.
+//  3. In a new lease.
 type allocator struct {
 	store     storage.Registry
 	leaseSize int
 
-	// leasing is held while a lease is taken, so that many who find none left do not
-	// each take one.
+	// leasing is held while a lease is taken, so that goroutines that find no ids left do not each
+	// take a lease.
 	leasing chan struct{}
 	mu      sync.Mutex
-	// free are the ids leased and not handed out: sorted, disjoint, not adjacent.
+	// free are the leased ids that are not handed out: sorted, disjoint, not adjacent.
 	free []blocks.Range
-	// leases are all that this process has leased and others have not got since; kept is Doubts of the store by when
-	// that was so.
+	// leases are the leases of this process that no other process has got since. kept is the
+	// store's Doubts when this was last known.
 	leases []blocks.Range
 	kept   int64
 
-	// What is left of leases is given up when the oldest, which was taken at since, is as old as age: ids below from are not used
-	// any more, next is behind the last lease. Leases ascend.
+	// Leases are used up to an age. When the oldest lease, taken at since, is as old as age, the
+	// rest of all leases is given up: ids below from are not used any more. next is the end of the
+	// last lease. Leases ascend.
 	age        time.Duration
 	clk        clock.Clock
 	since      time.Time
@@ -51,14 +55,14 @@ func newAllocator(store storage.Registry, opts Options) allocator {
 	}
 }
 
-// giveUpOld gives up what has become too old.
+// giveUpOld gives up all leased ids once the oldest lease is too old.
 func (a *allocator) giveUpOld() {
 	if a.age > 0 && a.from < a.next && a.clk.Now().Sub(a.since) >= a.age {
 		a.free, a.from = nil, a.next
 	}
 }
 
-// usable says whether an id that was handed out may be claimed yet.
+// usable says whether an id that was handed out may still be claimed.
 func (a *allocator) usable(id metric.ScheduleID) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -66,10 +70,10 @@ func (a *allocator) usable(id metric.ScheduleID) bool {
 	return id >= a.from
 }
 
-// leased takes in a lease that was asked for at a time.
+// leased adds a lease that was requested at the given time.
 func (a *allocator) leased(r blocks.Range, at time.Time) {
 	a.mu.Lock()
-	if a.from == a.next { // all before are given up, or there are none
+	if a.from == a.next { // all earlier leases are given up, or there are none
 		a.since = at
 	}
 	a.next = max(a.next, r.End)
@@ -77,7 +81,7 @@ func (a *allocator) leased(r blocks.Range, at time.Time) {
 	a.giveBack(r)
 }
 
-// now is the time, where it counts.
+// now returns the time, or zero if leases have no maximum age.
 func (a *allocator) now() time.Time {
 	if a.age == 0 {
 		return time.Time{}
@@ -85,7 +89,7 @@ func (a *allocator) now() time.Time {
 	return a.clk.Now()
 }
 
-// take hands out n consecutive ids, from next on if those are free.
+// take hands out n consecutive ids, starting at next if those are free.
 func (a *allocator) take(ctx context.Context, n int, next metric.ScheduleID) (blocks.Range, error) {
 	if a.trusted() {
 		if r, ok := a.takeFree(n, next); ok {
@@ -102,7 +106,7 @@ func (a *allocator) take(ctx context.Context, n int, next metric.ScheduleID) (bl
 		return blocks.Range{}, err
 	}
 	for {
-		// Somebody else may have leased, or used up, ids in the meantime.
+		// Another goroutine may have leased, or used up, ids meanwhile.
 		if r, ok := a.takeFree(n, next); ok {
 			return r, nil
 		}
@@ -121,7 +125,8 @@ func (a *allocator) take(ctx context.Context, n int, next metric.ScheduleID) (bl
 	}
 }
 
-// confirm has the store know the leases again, if it may have forgotten them. Those that others have got since are given up.
+// confirm records the leases in the store again, if the store may have forgotten them. It gives up
+// leases that others have got since.
 func (a *allocator) confirm(ctx context.Context) error {
 	select {
 	case a.leasing <- struct{}{}:
@@ -155,7 +160,7 @@ func (a *allocator) keep(ctx context.Context) error {
 	a.leases, a.kept = kept, doubts
 	free := a.free
 	a.free = nil
-	for _, f := range free { // one may span leases
+	for _, f := range free { // f may span leases
 		for _, l := range kept {
 			if both := (blocks.Range{Start: max(f.Start, l.Start), End: min(f.End, l.End)}); both.Start < both.End {
 				a.insert(both)
@@ -165,19 +170,19 @@ func (a *allocator) keep(ctx context.Context) error {
 	return nil
 }
 
-// owns says whether an id is of a lease of this process. a.mu is held.
+// owns says whether an id belongs to a lease of this process. a.mu is held.
 func (a *allocator) owns(id metric.ScheduleID) bool {
 	return slices.ContainsFunc(a.leases, func(l blocks.Range) bool { return l.Contains(id) })
 }
 
-// mine says whether an id is of a lease of this process.
+// mine says whether an id belongs to a lease of this process.
 func (a *allocator) mine(id metric.ScheduleID) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.owns(id)
 }
 
-// trusted says whether what was leased is this process's still.
+// trusted says whether the leases are certainly still this process's.
 func (a *allocator) trusted() bool {
 	doubts := a.store.Doubts()
 	a.mu.Lock()
@@ -214,8 +219,8 @@ func (a *allocator) takeFree(n int, next metric.ScheduleID) (blocks.Range, bool)
 	return r, true
 }
 
-// giveBack makes ids of one lease available that nobody uses and that no claim still under way
-// can bring into use.
+// giveBack frees ids of one lease. Nobody may use these ids, and no claim under way may bring them
+// into use.
 func (a *allocator) giveBack(r blocks.Range) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -225,7 +230,7 @@ func (a *allocator) giveBack(r blocks.Range) {
 	a.insert(r)
 }
 
-// insert adds a range to those that are free. a.mu is held.
+// insert adds a range to free. a.mu is held.
 func (a *allocator) insert(r blocks.Range) {
 	i, _ := slices.BinarySearchFunc(a.free, r.Start, func(f blocks.Range, start metric.ScheduleID) int {
 		return cmp.Compare(f.Start, start)

@@ -12,8 +12,8 @@ import (
 	"github.com/quern/quern/internal/throttle"
 )
 
-// census counts the series of the whole store against their limit. Without a limit
-// it counts nothing. Series of which nothing is left are taken off where the limit is reached.
+// census counts the series of the whole store against their limit. Without a limit it counts
+// nothing. When the limit is reached, series without data do not count.
 type census struct {
 	store   storage.Registry
 	max     int
@@ -29,7 +29,7 @@ func newCensus(store storage.Registry, opts Options) *census {
 	return &census{store: store, max: opts.MaxSeries, first: errand.New(opts.Beside), leaving: newLeaving(opts)}
 }
 
-// reserve counts up to n more series and returns how many there is room for.
+// reserve adds up to n series to the count, and returns how many there was room for.
 func (c *census) reserve(ctx context.Context, n int) (int, error) {
 	if c.max <= 0 || n == 0 {
 		return n, nil
@@ -61,7 +61,7 @@ func (c *census) room() int {
 	return c.max - c.n + c.leaving.gone()
 }
 
-// count counts those that are there. Nobody registers any meanwhile.
+// count counts the registered series. This process registers none meanwhile.
 func (c *census) count(ctx context.Context) error {
 	n := 0
 	ids, err := c.store.LeasedIDs(ctx)
@@ -80,8 +80,7 @@ func (c *census) count(ctx context.Context) error {
 	return nil
 }
 
-// release takes back n of what was reserved: series that turned out not to be new,
-// or could not be registered.
+// release takes back n reserved series that turned out not to be new, or could not be registered.
 func (c *census) release(n int) {
 	if c.max <= 0 || n == 0 {
 		return
@@ -91,9 +90,9 @@ func (c *census) release(n int) {
 	c.n -= n
 }
 
-// leaving counts the series that are registered, and of which nothing is left.
+// leaving counts the registered series that have no data left.
 type leaving struct {
-	ask   func(ctx context.Context, ids []metric.ScheduleID) (int, error) // nil where nobody is to be asked
+	ask   func(ctx context.Context, ids []metric.ScheduleID) (int, error) // nil if there is nobody to ask
 	again *throttle.Throttle
 	work  errand.Errand
 	n     atomic.Int64
@@ -107,10 +106,10 @@ func newLeaving(opts Options) *leaving {
 	return l
 }
 
-// gone is how many there were when they were last counted.
+// gone is the result of the last count.
 func (l *leaving) gone() int { return int(l.n.Load()) }
 
-// count counts anew, unless it did lately.
+// count counts again, unless the last count is recent.
 func (l *leaving) count(ctx context.Context, ids func() []metric.ScheduleID) error {
 	if l.ask == nil {
 		return nil
@@ -125,7 +124,7 @@ func (l *leaving) count(ctx context.Context, ids func() []metric.ScheduleID) err
 			return err
 		}
 		l.n.Store(int64(n))
-		_, _ = l.again.Pass() // it serves from when it is there
+		_, _ = l.again.Pass() // a count serves from when it ends
 		return nil
 	})
 	if err != nil {

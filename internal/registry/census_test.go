@@ -16,14 +16,14 @@ import (
 	"github.com/quern/quern/internal/registry"
 )
 
-// TestCountsOutlastRequests: counting takes longer than any request has. It goes on when the one that began it has gone, others wait for the
-// same count, and it ends with the process.
+// TestCountsOutlastRequests: a count takes longer than any request has. It goes on when the request
+// that began it has ended, other requests wait for the same count, and it ends with the process.
 func TestCountsOutlastRequests(t *testing.T) {
 	const takes, patience = 50 * time.Second, 15 * time.Second
 	for _, c := range []struct {
 		name   string
 		limits registry.Options
-		first  bool // the count of all series, not of those that are gone
+		first  bool // the count of all series, not of series without data
 	}{
 		{"all", registry.Options{MaxSeries: 3}, true},
 		{"gone of all", registry.Options{MaxSeries: 2}, false},
@@ -64,7 +64,7 @@ func TestCountsOutlastRequests(t *testing.T) {
 					return err
 				}
 				began := time.Now()
-				for range 3 { // each takes over from the one before
+				for range 3 { // they wait in turn for one count
 					require.ErrorIs(t, ask(2), context.DeadlineExceeded)
 				}
 				require.NoError(t, ask(2), "there is room for one")
@@ -77,7 +77,8 @@ func TestCountsOutlastRequests(t *testing.T) {
 				if c.first {
 					return
 				}
-				// It serves for a minute from its end on. Two at once wait for one count.
+				// The count serves for a minute from its end on. Two requests at once wait for one
+				// count.
 				time.Sleep(time.Minute)
 				both := make(chan error, 2)
 				for i := range 2 {
@@ -110,7 +111,7 @@ func TestCountsOutlastRequests(t *testing.T) {
 	}
 }
 
-// TestCountFails: who waits hears of it, and the next one tries again.
+// TestCountFails: a waiting request gets the error, and the next request tries again.
 func TestCountFails(t *testing.T) {
 	store := newFakeStore()
 	boom := errors.New("boom")

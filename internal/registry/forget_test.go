@@ -13,7 +13,8 @@ import (
 	"github.com/quern/quern/internal/storage"
 )
 
-// ids are all that the store has given to series; no two may share one.
+// ids returns all ids that the store has given to series, and requires that no two series share
+// one.
 func (f *fakeStore) ids(t *testing.T) map[metric.ScheduleID]string {
 	t.Helper()
 	out := map[metric.ScheduleID]string{}
@@ -26,8 +27,8 @@ func (f *fakeStore) ids(t *testing.T) map[metric.ScheduleID]string {
 	return out
 }
 
-// What the store has forgotten of a source is claimed again before the source is used, under the same ids, and the next
-// lease lies above.
+// Series of a source that the store has forgotten are claimed again before the source is used,
+// under the same ids. The next lease lies above these ids.
 func TestForgottenSeriesAreClaimedAgain(t *testing.T) {
 	f := newFakeStore()
 	r := registry.New(f, registry.Options{LeaseSize: 8})
@@ -50,7 +51,7 @@ func TestForgottenSeriesAreClaimedAgain(t *testing.T) {
 	require.Len(t, f.ids(t), 16)
 }
 
-// Where others have got the ids since, the series get new ones, and what was left of the lease is given up.
+// If others have got the ids since, the series get new ids, and the rest of the lease is given up.
 func TestForgottenIDsOfOthers(t *testing.T) {
 	f := newFakeStore()
 	r := registry.New(f, registry.Options{LeaseSize: 8})
@@ -64,13 +65,13 @@ func TestForgottenIDsOfOthers(t *testing.T) {
 	require.Equal(t, idRange(8, 3), register(t, source(t, r, "a"), series(t, "m", 0, 1, 2)))
 	require.Equal(t, idRange(11, 2), register(t, source(t, r, "c"), series(t, "m", 0, 1)))
 	require.Len(t, f.ids(t), 10)
-	// Also where no source of before is used.
+	// This also holds if no earlier source is used.
 	f.forget()
 	register(t, source(t, r, "e"), series(t, "m", 0))
 	require.Len(t, f.ids(t), 1)
 }
 
-// While it is not known what the store has forgotten, nothing is given out.
+// While it is unknown what the store has forgotten, no id is handed out.
 func TestForgottenAndAway(t *testing.T) {
 	f := newFakeStore()
 	r := registry.New(f, registry.Options{LeaseSize: 8})
@@ -88,7 +89,7 @@ func TestForgottenAndAway(t *testing.T) {
 	require.Equal(t, idRange(0, 1), register(t, source(t, r, "a"), series(t, "m", 0)))
 }
 
-// Where nothing is forgotten, nothing is claimed.
+// If nothing is forgotten, nothing is claimed.
 func TestNothingForgotten(t *testing.T) {
 	f := newFakeStore()
 	r := registry.New(f, registry.Options{LeaseSize: 8})
@@ -98,15 +99,16 @@ func TestNothingForgotten(t *testing.T) {
 	require.Equal(t, idRange(0, 2), register(t, source(t, r, "a"), series(t, "m", 0, 1)))
 }
 
-// Of free ids that span leases, those of a lease are given up that another process has got since, wherever it lies among them, and no
-// others.
+// Free ids may span leases. If another process has got one of the leases since, the free ids of
+// that lease are given up, wherever it lies among them, and no others.
 func TestForgottenLeaseBetweenOthers(t *testing.T) {
 	f := newFakeStore()
 	r := registry.New(f, registry.Options{LeaseSize: 8})
 	other := registry.New(f, registry.Options{LeaseSize: 32})
 	require.Equal(t, idRange(0, 1), register(t, source(t, other, "first"), series(t, "m", 0)))
 	require.Equal(t, idRange(32, 1), register(t, source(t, r, "a"), series(t, "m", 0)))
-	// Ids come back that another has claimed the series with: 33 to 63 are free then, of the leases from 32, 40 and 48 on.
+	// Ids come back when another process has claimed the series with its own. Then 33 to 63 are
+	// free, of the leases from 32, 40 and 48 on.
 	for i, n := range []int{8, 16} {
 		name := fmt.Sprint("x", i)
 		mine := source(t, r, name)

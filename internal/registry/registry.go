@@ -1,10 +1,10 @@
-// Package registry gives each series its schedule id, once and for all, and keeps
-// those in use in memory: looking one up is what ingest does for every sample.
+// Package registry gives each series its schedule id, once and for all. It keeps the series in use
+// in memory, because ingest looks up an id for every sample.
 //
-// Ids come in leases from the store, so that no two processes hold the same one,
-// and are claimed there, so that a series met by two processes at once still gets
-// one. The ids of one registration are consecutive: a source that registers with
-// its first report lies in one or two blocks, and so does every later report.
+// Ids come in leases from the store, so no two processes hold the same id. They are claimed in the
+// store, so a series that two processes meet at once still gets one id. The ids of one registration
+// are consecutive: if a source registers with its first report, the report lies in one or two
+// blocks, and so does every later one.
 package registry
 
 import (
@@ -22,26 +22,27 @@ import (
 	"github.com/quern/quern/internal/storage"
 )
 
-// NoID stands in a result of Register for a series that was not registered.
+// NoID is the result of Register for a series that was not registered.
 const NoID metric.ScheduleID = -1
 
-// Options set up a Registry; the zero value stands for the defaults.
+// Options set up a Registry. Zero fields mean the defaults.
 type Options struct {
-	// LeaseAge is how long a lease of ids is used, where other processes look for the series in it; see LeaseAge. The default is
-	// for ever.
+	// LeaseAge is how long a lease of ids is used, if other processes look for new series in it;
+	// see the constant LeaseAge. The default is for ever.
 	LeaseAge time.Duration
-	// LeaseSize is the number of ids leased from the store at a time. What is left
-	// of a lease when the process ends is never used. The default is 4096.
+	// LeaseSize is the number of ids leased from the store at a time. Ids left over when the
+	// process ends are never used. The default is 4096.
 	LeaseSize int
-	// MaxSeries limits the series of the whole store; 0 is no limit. A process counts
-	// those that are there when it first registers one, and its own from then on, so
-	// that several processes may together go over it. The default is 0.
+	// MaxSeries limits the series of the whole store; 0 is no limit. A process counts all existing
+	// series when it first registers one, and only its own from then on. So several processes may
+	// together exceed the limit. The default is 0.
 	MaxSeries int
 	// MaxSeriesPerSource limits the series of one source; 0 is no limit. The default is 0.
 	MaxSeriesPerSource int
-	// Gone counts, of the given series or of all if ids is nil, those of which nothing is left. They do not count against
-	// limits. It is called where a limit is reached, at most each recount for all series and for each source. With it Clock
-	// is required. The default is that of all series there is something.
+	// Gone counts those of the given series, or of all if ids is nil, that have no data left. They
+	// do not count against limits. Gone is called when a limit is reached, at most once per recount
+	// for all series and for each source. It requires Clock. By default every series counts as
+	// having data.
 	Gone func(ctx context.Context, ids []metric.ScheduleID) (int, error)
 	// Beside runs what goes on beside requests: counting series may take longer than the request that begins it.
 	Beside errand.Beside
@@ -51,17 +52,18 @@ type Options struct {
 	// used for a while is dropped, and loaded again when it reports. The default is 262144. Of those without series only the last
 	// 1024 are kept, since anybody may make up names.
 	MaxSources int
-	// OnNew is told of every series whose id a registration has found out, whether
-	// this process claimed it or another had, before Register returns that id. It is
-	// called from several goroutines at once, MUST NOT call the registry, and owns
-	// what it is given. The default is nil, nobody.
+	// OnNew gets every series whose id a registration has found out, whether this process or
+	// another claimed the id. It is called before Register returns the id, and from several
+	// goroutines at once. It MUST NOT call the registry, and owns its argument. By default nothing
+	// is called.
 	OnNew func([]storage.Schedule)
 }
 
-// LeaseAge is how long a process of several uses a lease of ids: the others need not look for series in it afterwards.
+// LeaseAge is how long one of several processes uses a lease of ids. Afterwards the others need not
+// look for new series in it.
 const LeaseAge = 24 * time.Hour
 
-// EnsureDefaults fills in what was left zero.
+// EnsureDefaults returns o with defaults for the zero fields.
 func (o Options) EnsureDefaults() Options {
 	if o.LeaseSize <= 0 {
 		o.LeaseSize = 4096
@@ -72,10 +74,10 @@ func (o Options) EnsureDefaults() Options {
 	return o
 }
 
-// LimitError says that series were refused because there would be too many. All
-// others of the same registration were registered.
+// LimitError says that series were refused because there would be too many. All other series of the
+// registration were registered.
 type LimitError struct {
-	// Source is the source that has too many series, "" when the store has.
+	// Source is the source that has too many series, "" if the store has.
 	Source string
 	// Max is the limit, Refused the number of series over it.
 	Max     int
@@ -90,10 +92,10 @@ func (e *LimitError) Error() string {
 	return fmt.Sprintf("%d new series refused: source %q may have no more than %d", e.Refused, e.Source, e.Max)
 }
 
-// recount is how long a count of series of which nothing is left serves.
+// recount is how long a count of series without data serves.
 const recount = time.Minute
 
-// Gone is the number of series of which nothing was left when the limit was last reached.
+// Gone is the number of series that had no data left when the limit was last reached.
 func (r *Registry) Gone() int { return r.census.leaving.gone() }
 
 // Registry finds and registers series. It is safe for concurrent use.
@@ -105,8 +107,8 @@ type Registry struct {
 
 	mu      sync.RWMutex
 	sources map[sourceKey]*entry
-	// ring holds the loaded entries of sources for the clock that evicts: hand passes
-	// over it, and takes the first entry not used since it last came by.
+	// ring holds the entries of loaded sources for the clock algorithm that evicts them: hand
+	// passes over the ring, and takes the first entry not used since the last visit.
 	ring []*entry
 	hand int
 	// empty holds, beside the ring, the entries that had no series when they were loaded, the latest of them; oldest is the one
@@ -115,14 +117,14 @@ type Registry struct {
 	oldest int
 }
 
-// sourceKey is what a source is known by.
+// sourceKey identifies a source.
 type sourceKey struct {
 	name    string
 	derived bool
 }
 
-// entry is a source in memory, or on its way there: src and err are set once loaded
-// is closed.
+// entry is a source in memory, or one that is being loaded: src and err are set once loaded is
+// closed.
 type entry struct {
 	key    sourceKey
 	used   atomic.Bool
@@ -143,7 +145,8 @@ func New(store storage.Registry, opts Options) *Registry {
 	}
 }
 
-// partition is the name under which the store keeps a source's series. No declared source's has a control character.
+// partition is the name under which the store keeps a source's series. Names of declared sources
+// have no control characters.
 func partition(name string, derived bool) string {
 	if derived {
 		return storage.DerivedSource + name
@@ -151,12 +154,12 @@ func partition(name string, derived bool) string {
 	return name
 }
 
-// Source is the source of the given name, with the series that the store knows of
-// it. The series of a derived one have no label for it, and share no ids with a declared one of
-// the same name. They are read once; callers that come while they are being read wait for them.
-// It costs nothing to call for every report, and nothing is gained by keeping what
-// it returns longer than that. The name is copied if it is kept. Errors are those of
-// the store.
+// Source returns the source of the given name, with the series that the store has for it. Series of
+// a derived source have no source label, and share no ids with a declared source of the same name.
+//
+// The series are read from the store once; callers that come meanwhile wait for that. A call is
+// cheap enough for every report, and keeping the result longer gains nothing. The name is copied if
+// it is kept. Errors are the store's.
 func (r *Registry) Source(ctx context.Context, name string, derived bool) (*Source, error) {
 	key := sourceKey{name, derived}
 	for {
@@ -187,8 +190,8 @@ func (r *Registry) Source(ctx context.Context, name string, derived bool) (*Sour
 			}
 			return e.src, nil
 		}
-		// The one who was loading may have been called off; that is no reason for
-		// those who waited with it to fail.
+		// The goroutine that was loading may have been cancelled. That is no reason for those that
+		// waited for it to fail.
 		if errors.Is(e.err, errLoadCalledOff) && ctx.Err() == nil {
 			continue
 		}
@@ -196,8 +199,9 @@ func (r *Registry) Source(ctx context.Context, name string, derived bool) (*Sour
 	}
 }
 
-// Doubts counts how often the store may have forgotten what it had acknowledged. What was written to ids that were looked up
-// before is not sure to be read under them; Source finds out.
+// Doubts counts how often the store may have forgotten what it had acknowledged. After a new doubt,
+// samples written to ids that were looked up before may not be readable under them; Source finds
+// out.
 func (r *Registry) Doubts() int64 { return r.store.Doubts() }
 
 var errLoadCalledOff = errors.New("loading the source was called off")

@@ -101,7 +101,7 @@ func TestSeriesMustNotHoldTheSource(t *testing.T) {
 	require.ErrorContains(t, err, "given twice")
 }
 
-// A protocol's decoder gives views into a buffer that the next request overwrites.
+// A protocol's decoder passes views into a buffer that the next request overwrites.
 func TestNothingGivenIsKept(t *testing.T) {
 	store := newFakeStore()
 	var told []storage.Schedule
@@ -214,7 +214,7 @@ func TestOneSourcesIDsAreAdjacent(t *testing.T) {
 	require.Equal(t, 3, store.leases)
 }
 
-// Alone on a store, a process gets leases that follow each other, and leaves no hole.
+// A process alone on a store gets leases that follow each other, and leaves no hole.
 func TestNeighbouringLeasesAreOne(t *testing.T) {
 	store := newFakeStore()
 	r := registry.New(store, registry.Options{LeaseSize: 100})
@@ -476,7 +476,7 @@ func TestWaitingToRegisterCanBeCalledOff(t *testing.T) {
 	wg.Wait()
 }
 
-// Lookups go on while the source grows.
+// Lookups run while the source grows.
 func TestLookupWhileRegistering(t *testing.T) {
 	r := registry.New(newFakeStore(), registry.Options{LeaseSize: 16})
 	s := source(t, r, "web-1")
@@ -552,7 +552,8 @@ func BenchmarkLookup(b *testing.B) {
 	})
 }
 
-// A lease is used for a day: no id of it is claimed afterwards, not even one whose claim failed before, or lost a race.
+// A lease is used for a day. Afterwards none of its ids is claimed, not even an id whose claim
+// failed before, or lost a race.
 func TestLeasesAge(t *testing.T) {
 	clk := clock.NewSimulated(time.Date(2025, time.November, 21, 12, 0, 0, 0, time.UTC))
 	store := newFakeStore()
@@ -570,7 +571,7 @@ func TestLeasesAge(t *testing.T) {
 	require.Equal(t, idRange(10, 1), register(t, s, series(t, "cpu", 3)))
 	require.Equal(t, idRange(11, 1), register(t, s, series(t, "cpu", 4)))
 
-	// The age of what is left counts from its first lease on.
+	// The age of what is left counts from the oldest lease.
 	pass(registry.LeaseAge / 2)
 	require.Equal(t, idRange(12, 9), register(t, s, series(t, "cpu", seq(5, 14)...)))
 	pass(registry.LeaseAge / 2)

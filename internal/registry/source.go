@@ -14,9 +14,9 @@ import (
 	"github.com/quern/quern/internal/storage"
 )
 
-// claimSize is the number of series claimed at once. A claim is one conditional
-// batch, and Cassandra refuses batches beyond 50 KiB by default: 100 series of 400
-// bytes of labels, in two rows each, stay below.
+// claimSize is the number of series claimed at once. A claim is one conditional batch, and
+// Cassandra refuses batches above 50 KiB by default. 100 series of 400 bytes of labels, in two rows
+// each, stay below.
 const claimSize = 100
 
 // Source is the known series of one source. It is safe for concurrent use.
@@ -24,29 +24,28 @@ type Source struct {
 	r         *Registry
 	name      string
 	derived   bool
-	partition string // the store's name for it
+	partition string // its name in the store
 
-	// turn is held while registering, so that one source's goroutines do not claim the
-	// same series with different ids. It is a channel so that waiting can be called off.
+	// turn is held while registering, so that one source's goroutines do not claim the same series
+	// with different ids. It is a channel so that waiting can be cancelled.
 	turn chan struct{}
-	// last is the greatest id, NoID when there is none; doubt are the ids of claims that
-	// failed and may or may not have taken effect. A series claimed again is claimed with
-	// the same id, so that retries against a failing store use up no more. Both belong to
-	// the holder of turn.
+	// last is the greatest id, NoID if there is none. doubt holds the ids of claims that failed but
+	// may have taken effect. Such a series is claimed again with the same id, so that retries
+	// against a failing store use up no more ids. Both belong to the holder of turn.
 	last    metric.ScheduleID
 	doubt   map[string]metric.ScheduleID
 	leaving *leaving
 
-	// checked is Doubts of the store by when what is known of the source was read or checked.
+	// checked is the store's Doubts when the known series were last read or checked.
 	checked atomic.Int64
 
 	mu  sync.RWMutex
 	ids map[string]metric.ScheduleID
 }
 
-// check compares what is known with the store, if that may have forgotten some of it. Series that it has forgotten are
-// claimed again: under their ids, so that what was written to them has its labels, or if somebody else may have got these
-// since, under new ones.
+// check compares the known series with the store, if the store may have forgotten some. Forgotten
+// series are claimed again under their ids, so that what was written to them has its labels. If
+// another process may have got these ids since, the series are claimed under new ids.
 func (s *Source) check(ctx context.Context) error {
 	if s.checked.Load() == s.r.store.Doubts() {
 		return nil
@@ -139,7 +138,8 @@ func (s *Source) reclaim(ctx context.Context) error {
 	return nil
 }
 
-// labels are those of a series by its key, with that for the source.
+// labels returns the labels of a series by its key, with the source label unless the source is
+// derived.
 func (s *Source) labels(key string) (metric.Labels, error) {
 	ls, err := metric.ParseLabels([]byte(key))
 	if err == nil && !s.derived {
@@ -148,8 +148,8 @@ func (s *Source) labels(key string) (metric.Labels, error) {
 	return ls, err
 }
 
-// Lookup finds a series by its key: the canonical bytes (metric.Labels.AppendKey) of
-// its labels, without that for a source unless it is derived. It does not allocate.
+// Lookup finds a series by its key: the canonical bytes (metric.Labels.AppendKey) of its labels,
+// without the source label unless the source is derived. It does not allocate.
 func (s *Source) Lookup(key []byte) (metric.ScheduleID, bool) {
 	s.mu.RLock()
 	id, ok := s.ids[string(key)]
@@ -164,20 +164,20 @@ func (s *Source) Len() int {
 	return len(s.ids)
 }
 
-// all are the ids of the known series, sorted.
+// all returns the ids of the known series, sorted.
 func (s *Source) all() []metric.ScheduleID {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	return slices.Sorted(maps.Values(s.ids))
 }
 
-// Register returns the ids of the series, whose labels MUST NOT hold the source unless it is derived, and
-// gives one to each that has none. The same series may be given more than once. What
-// is kept of series is copied: their strings may be views into a request's buffer.
+// Register returns the ids of the series, and gives an id to each that has none. The labels MUST
+// NOT hold the source unless the source is derived. The same series may be given more than once.
+// Register copies what it keeps: strings may be views into a request's buffer.
 //
-// Where a limit forbids a series its id is NoID and the error a *LimitError; all
-// others are registered then. After any other error the ids are nil, and some series
-// may be registered: calling again is safe.
+// If a limit forbids a series, its id is NoID and the error is a *LimitError; all other series are
+// registered then. After any other error the ids are nil, and some series may be registered: it is
+// safe to call again.
 func (s *Source) Register(ctx context.Context, series []metric.Labels) ([]metric.ScheduleID, error) {
 	select {
 	case s.turn <- struct{}{}:
@@ -231,7 +231,7 @@ func (s *Source) Register(ctx context.Context, series []metric.Labels) ([]metric
 	return ids, nil
 }
 
-// claim is a series without an id, and the one it shall have.
+// claim is a series without an id, and the id that it is to get.
 type claim struct {
 	key    string
 	labels metric.Labels
@@ -287,8 +287,8 @@ func (s *Source) claimAll(ctx context.Context, want []claim) (*LimitError, error
 	return refused, nil
 }
 
-// assign picks the ids to claim: those of an earlier attempt where there was one,
-// consecutive new ones for the rest.
+// assign picks the ids to claim: for each series the id of an earlier attempt if there was one, and
+// consecutive new ids for the rest.
 func (s *Source) assign(ctx context.Context, want []claim) error {
 	fresh := 0
 	for i := range want {
@@ -315,8 +315,8 @@ func (s *Source) assign(ctx context.Context, want []claim) error {
 	return nil
 }
 
-// claim claims the series under the ids they were assigned and takes in the ids that
-// they have in the end. It returns how many are the assigned ones.
+// claim claims the series under their assigned ids, and keeps the ids that they end up with. It
+// returns how many got the assigned id.
 func (s *Source) claim(ctx context.Context, want []claim) (won int, err error) {
 	schedules := make([]storage.Schedule, len(want))
 	for i, c := range want {
@@ -342,8 +342,8 @@ func (s *Source) claim(ctx context.Context, want []claim) (won int, err error) {
 			won++
 			continue
 		}
-		// The series has another id for good, so that no attempt to give it this one,
-		// not even one that timed out and is still under way, can take effect any more.
+		// The series has another id for good. So no attempt to give it this id can take effect any
+		// more, not even one that timed out and is still under way.
 		s.r.ids.giveBack(blocks.Range{Start: c.id, End: c.id + 1})
 		schedules[i].ID = ids[i]
 	}
@@ -353,9 +353,8 @@ func (s *Source) claim(ctx context.Context, want []claim) (won int, err error) {
 	return won, nil
 }
 
-// keepForRetry remembers the ids of claims that failed, or were not reached. No more
-// than a lease of them are kept: beyond that a client is not retrying but making up
-// series, and ids are cheaper than memory.
+// keepForRetry keeps the ids of claims that failed or were not reached, at most LeaseSize of them.
+// With more, a client is not retrying but making up series, and ids are cheaper than memory.
 func (s *Source) keepForRetry(want []claim) {
 	if len(s.doubt)+len(want) > s.r.opts.LeaseSize {
 		s.doubt = nil

@@ -11,8 +11,8 @@ import (
 	"github.com/quern/quern/internal/storage"
 )
 
-// fakeStore is the registry's tables in memory, with hooks to fail and to hold up
-// what the registry asks for.
+// fakeStore is the registry's tables in memory, with hooks that make the registry's requests fail
+// or block.
 type fakeStore struct {
 	mu        sync.Mutex
 	next      metric.ScheduleID
@@ -49,7 +49,7 @@ func (f *fakeStore) Doubts() int64 {
 	return f.doubts
 }
 
-// forget has it lose all that it knows.
+// forget makes the store lose everything it knows.
 func (f *fakeStore) forget() {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -11,9 +11,9 @@ import (
 	"github.com/quern/quern/internal/storage"
 )
 
-// Lease is a shard that this worker holds. It is renewed for as long as Hold goes on.
+// Lease is a shard that this worker holds. It is renewed until Hold returns.
 type Lease struct {
-	// Fence is what all that is written under the lease carries.
+	// Fence goes with everything that is written under the lease.
 	Fence storage.Fence
 
 	lease storage.Lease
@@ -21,9 +21,9 @@ type Lease struct {
 	until atomic.Pointer[time.Time]
 }
 
-// Check fails once the lease may have ended: after this process was stopped for a while, say.
-// What it has written until then loses against its successor by the fence; asking before each step
-// spares both the rest.
+// Check fails once the lease may have ended, for example because this process was stopped for a
+// while. What the process still writes loses against its successor by the fence. A check before
+// each step spares both workers that work.
 func (l *Lease) Check() error {
 	if monotonic().Before(*l.until.Load()) {
 		return nil
@@ -31,8 +31,9 @@ func (l *Lease) Check() error {
 	return fmt.Errorf("shard %d: %w: not renewed in time", l.lease.Shard, storage.ErrConflict)
 }
 
-// Hold takes a shard's lease, has do work under it, and gives it back. The context of do is cancelled with
-// ErrConflict as its cause when the lease is lost. ErrConflict too when another worker has it.
+// Hold acquires a shard's lease, runs do under it, and releases it. If the lease is lost, the
+// context of do is cancelled with ErrConflict as its cause. Hold also returns ErrConflict if
+// another worker holds the lease.
 func (m *Member) Hold(ctx context.Context, shard int, do func(context.Context, *Lease) error) error {
 	l, err := m.acquire(ctx, shard)
 	if err != nil {
@@ -55,7 +56,8 @@ func (m *Member) Hold(ctx context.Context, shard int, do func(context.Context, *
 	if cause := context.Cause(working); cause != nil {
 		err = cause
 	} else if storage.IsAway(err) {
-		// A process that was stopped may hear of an answer that came too late before it hears of the lease.
+		// A process that was stopped may get a time-out from the store before it notices that its
+		// lease has ended.
 		err = cmp.Or(l.Check(), err)
 	}
 	lose(nil)
@@ -64,7 +66,7 @@ func (m *Member) Hold(ctx context.Context, shard int, do func(context.Context, *
 		m.leases.WithLabelValues("lost").Inc()
 	}
 	if errors.Is(err, storage.ErrConflict) || storage.IsAway(err) {
-		return err // it is another's, or ends by itself
+		return err // another worker holds it, or it ends by itself
 	}
 	return errors.Join(err, m.release(context.WithoutCancel(ctx), shard))
 }
@@ -90,8 +92,8 @@ func (m *Member) release(ctx context.Context, shard int) error {
 	return m.store.ReleaseShard(ctx, shard, m.self.ID)
 }
 
-// monotonic is this machine's own time, which nobody sets and no other machine is compared by: a lease is
-// no matter of what people call the time, nor of a test's simulated one.
+// monotonic is this machine's own time. Nobody sets it, and it is compared with no other machine's.
+// A lease does not depend on wall-clock time, nor on a test's simulated time.
 func monotonic() time.Time { return time.Now() } //nolint:forbidigo // see above
 
 func (l *Lease) renewed(began time.Time, ttl time.Duration) {

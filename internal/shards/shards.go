@@ -1,13 +1,12 @@
-// Package shards shares the shards of the index out over the workers that live, and holds
-// their leases.
+// Package shards distributes the shards of the index over the live workers, and holds their leases.
 //
-// Who lives, the store says: a heartbeat is a row that goes by itself when it is not renewed. Which
-// shard is whose follows from that by rendezvous hashing (Thaler and Ravishankar, 1998), so workers that see
-// the same rows agree without talking to each other, and when one comes or goes no shard
-// moves but its own. While they see different rows, the lease decides.
+// The store says who lives: a heartbeat is a row that expires unless it is renewed. From the live
+// workers, rendezvous hashing (Thaler and Ravishankar, 1998) gives each shard its worker. So
+// workers that see the same rows agree without talking to each other, and when a worker comes or
+// goes only its own shards move. While workers see different rows, the lease decides.
 //
-// No machine's wall clock is compared with another's. A lease ends in the store; its holder
-// stops before that by its own monotonic clock, which it looked at before it asked.
+// No machine's wall clock is compared with another's. A lease ends in the store. Its holder stops
+// before that by its own monotonic clock, which it reads before it asks for the lease.
 package shards
 
 import (
@@ -30,7 +29,7 @@ import (
 // DefaultTimeout is how long a worker may be silent before others take its shards.
 const DefaultTimeout = 30 * time.Second
 
-// Store is what this package needs of one.
+// Store is what this package needs of a store.
 type Store interface {
 	Settings() storage.Settings
 	CheckFit(ctx context.Context) error
@@ -41,7 +40,7 @@ type Store interface {
 	ReleaseShard(ctx context.Context, shard int, owner string) error
 }
 
-// Member is one process among those that share a store.
+// Member is one of the processes that share a store.
 type Member struct {
 	store   Store
 	clk     clock.Clock
@@ -52,8 +51,8 @@ type Member struct {
 	leases *prometheus.CounterVec
 	held   prometheus.Gauge
 
-	// turn has leases taken and given back one after the other: where that is a conditional update, all are of one
-	// row or partition, and would wait for each other longer there.
+	// turn has leases acquired and released one at a time. As conditional updates they all touch
+	// one row or partition, and would wait for each other longer in the store.
 	turn sync.Mutex
 
 	mu sync.Mutex // not held while the store is asked: Mine must not wait for it
@@ -61,8 +60,8 @@ type Member struct {
 	unfit error
 }
 
-// New makes a member. Timeout is both how long the others wait for its heartbeat and how long
-// its leases last unless renewed; 0 stands for DefaultTimeout. Clk is for what people read.
+// New makes a member. The timeout is both how long the others wait for its heartbeat and how long
+// its leases last unless renewed; 0 means DefaultTimeout. clk gives only times that people read.
 func New(store Store, clk clock.Clock, self storage.Worker, timeout time.Duration) *Member {
 	m := &Member{
 		store: store, clk: clk, self: self, timeout: cmp.Or(timeout, DefaultTimeout),
@@ -87,14 +86,17 @@ func (m *Member) Collectors() []prometheus.Collector { return []prometheus.Colle
 // ID is this worker's name in leases, records and errors.
 func (m *Member) ID() string { return m.self.ID }
 
-// Every is how often Beat is to be called, and how often leases are renewed: twice that may fail.
+// Every is how often to call Beat, and how often leases are renewed. Two attempts in a row may
+// fail.
 func (m *Member) Every() time.Duration { return m.timeout / 4 }
 
-// Beat says that this worker lives. ErrConflict when another process goes by its name, ErrSettings when its
-// clock is wrong or its settings are not the store's, and both when both; until a later one succeeds it takes no part.
+// Beat records that this worker lives. It returns ErrConflict if another process has the same name,
+// ErrSettings if this worker's clock is wrong or its settings are not the store's, and both if both
+// hold. Until a later call succeeds the worker takes no part.
 func (m *Member) Beat(ctx context.Context) error { return m.beat(ctx, m.timeout) }
 
-// Leave has the others take over sooner than they would miss this worker.
+// Leave lets the heartbeat expire soon, so that the others take over before they would miss this
+// worker.
 func (m *Member) Leave(ctx context.Context) error { return m.beat(ctx, time.Second) }
 
 func (m *Member) beat(ctx context.Context, ttl time.Duration) error {
@@ -105,7 +107,8 @@ func (m *Member) beat(ctx context.Context, ttl time.Duration) error {
 		self.SeenMs = clock.NowMs(m.clk)
 		err = m.store.Heartbeat(ctx, self, ttl)
 	case errors.Is(err, storage.ErrConflict):
-		// It takes no shards, and may take reports, which the heartbeat would have looked after.
+		// It takes no shards, but may take reports, so do the check that the heartbeat would have
+		// done.
 		err = errors.Join(err, m.store.CheckFit(ctx))
 	}
 	m.mu.Lock()
@@ -130,11 +133,11 @@ func (m *Member) checkName(ctx context.Context) error {
 	return nil
 }
 
-// ErrUnfit says that this worker may not take part for now. What it wraps says why.
+// ErrUnfit says that this worker may not take part for now. The error wrapped beside it says why.
 var ErrUnfit = errors.New("this worker takes no part")
 
-// Mine are the shards that are this worker's to grind now, ascending. There are none, but ErrUnfit, while
-// its last heartbeat was refused.
+// Mine returns the shards that this worker is to grind now, ascending. It returns ErrUnfit and no
+// shards while the last heartbeat was refused.
 func (m *Member) Mine(ctx context.Context) ([]int, error) {
 	m.mu.Lock()
 	unfit := m.unfit
@@ -157,8 +160,8 @@ func (m *Member) Mine(ctx context.Context) ([]int, error) {
 	return out, nil
 }
 
-// Assign says which of the workers each of n shards is for: the one that aggregates and has the highest hash of
-// both. It is "" where none aggregates.
+// Assign returns the worker for each of n shards: of the workers that aggregate, the one with the
+// highest hash of shard and worker. It is "" if none aggregates.
 func Assign(workers []storage.Worker, n int) []string {
 	owners := make([]string, n)
 	for shard := range owners {

@@ -40,7 +40,8 @@ func workers(ids ...string) (out []storage.Worker) {
 	return out
 }
 
-// Each shard is somebody's, about as many each, and only a worker's own move when it comes or goes.
+// Each shard has a worker, each worker has about as many shards, and only a worker's own shards
+// move when it comes or goes.
 func TestAssign(t *testing.T) {
 	const n = 1024
 	var ids []string
@@ -60,11 +61,12 @@ func TestAssign(t *testing.T) {
 	}
 	require.Equal(t, Assign(workers("a", "b", "c"), n), Assign(workers("c", "a", "b"), n), "whatever their order")
 	require.Equal(t, []string{"", ""}, Assign([]storage.Worker{{ID: "ingest"}}, 2), "those that aggregate only")
-	// Which is whose must not change between versions: they run side by side during an upgrade.
+	// The assignment must not change between versions: they run side by side during an upgrade.
 	require.Equal(t, []string{"b", "a", "b", "b"}, Assign(workers("a", "b"), 4))
 }
 
-// All that beat share everything between them, whoever asks; who falls silent is left out after the timeout.
+// All workers with a heartbeat share all shards between them, whichever asks. A worker that falls
+// silent is left out after the timeout.
 func TestMine(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := newStore()
@@ -103,7 +105,7 @@ func TestMine(t *testing.T) {
 	})
 }
 
-// Of two processes of one name one takes no part, whoever looks first.
+// Of two processes with one name, one takes no part, whichever looks first.
 func TestNamesakes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := newStore()
@@ -122,21 +124,22 @@ func TestNamesakes(t *testing.T) {
 		refused(second)
 		require.NoError(t, first.Beat(t.Context()))
 
-		// It says so of its clock and its settings too: what it does besides aggregating goes by them.
+		// It also reports a wrong clock and wrong settings: what it does besides aggregating
+		// depends on them.
 		store.Fail("CheckFit", blocks.Range{}, 1, storage.ErrSettings)
 		err := second.Beat(t.Context())
 		require.ErrorIs(t, err, storage.ErrConflict)
 		require.ErrorIs(t, err, storage.ErrSettings)
 		refused(second)
 
-		// The first ends. Its name is free when its heartbeat has ended.
+		// The first process ends. Its name is free when its heartbeat has expired.
 		time.Sleep(DefaultTimeout)
 		require.NoError(t, second.Beat(t.Context()))
 		got, err := second.Mine(t.Context())
 		require.NoError(t, err)
 		require.Len(t, got, partitions)
 
-		// Both have looked before either has written: the one that wrote first finds out.
+		// Both have looked before either has written: the process that wrote first finds out.
 		third := aggregator(store, "same")
 		rule := storagetest.Rule{Op: "Heartbeat", Times: 1, Before: func() error { return store.Store.Heartbeat(t.Context(), second.self, time.Minute) }}
 		time.Sleep(DefaultTimeout)
@@ -147,7 +150,7 @@ func TestNamesakes(t *testing.T) {
 	})
 }
 
-// A lease lasts for as long as the work does, with one fence, and is free after it.
+// A lease lasts as long as the work, with one fence, and is free afterwards.
 func TestHold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := newStore()
@@ -178,7 +181,7 @@ func TestHold(t *testing.T) {
 	})
 }
 
-// Whose lease cannot be renewed stops, by its own clock, before another can have it.
+// A worker that cannot renew its lease stops, by its own clock, before another can get the lease.
 func TestHoldWithoutRenewal(t *testing.T) {
 	for name, fault := range map[string]error{"away": storage.ErrUnavailable, "no answer": storage.ErrTimeout} {
 		t.Run(name, func(t *testing.T) {
@@ -200,7 +203,7 @@ func TestHoldWithoutRenewal(t *testing.T) {
 	}
 }
 
-// Once in a while renewals may fail.
+// Two renewals in a row may fail.
 func TestHoldWithTwoRenewalsLost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := newStore()
@@ -214,8 +217,8 @@ func TestHoldWithTwoRenewalsLost(t *testing.T) {
 	})
 }
 
-// A process that was stopped for longer than its lease lasts finds out before it does anything else, though
-// another has the shard by then.
+// A process that was stopped for longer than its lease lasts finds out before it does anything
+// else. Another worker holds the shard by then.
 func TestHoldOfAStoppedProcess(t *testing.T) {
 	for name, ends := range map[string]func(*Lease) error{
 		"before a step": func(l *Lease) error { return l.Check() },
@@ -230,7 +233,7 @@ func TestHoldOfAStoppedProcess(t *testing.T) {
 func holdStopped(t *testing.T, ends func(*Lease) error) {
 	store := newStore()
 	a, b := aggregator(store, "a"), aggregator(store, "b")
-	// Its renewals do not come to pass either: nothing of it runs.
+	// Its renewals do not run either: the whole process is stopped.
 	stopped := make(chan struct{})
 	store.Add(storagetest.Rule{Op: "RenewShard", Times: -1, Before: func() error { <-stopped; return nil }})
 	err := a.Hold(t.Context(), 3, func(ctx context.Context, l *Lease) error {
@@ -246,7 +249,7 @@ func holdStopped(t *testing.T, ends func(*Lease) error) {
 	require.ErrorIs(t, err, storage.ErrConflict)
 }
 
-// Told to stop, a worker gives its lease back.
+// A worker that is told to stop releases its lease.
 func TestHoldIsToldToStop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := newStore()
@@ -264,14 +267,15 @@ func TestHoldIsToldToStop(t *testing.T) {
 	})
 }
 
-// Whose lease is taken anew stops when it hears of it, long before the lease would have ended.
+// A worker whose lease is taken anew stops at the next renewal, long before the lease would have
+// ended.
 func TestHoldIsTakenAway(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := newStore()
 		a := aggregator(store, "a")
 		begun := time.Now()
 		err := a.Hold(t.Context(), 3, func(ctx context.Context, l *Lease) error {
-			_, err := store.AcquireShard(ctx, 3, "a", time.Hour) // by another process of its name
+			_, err := store.AcquireShard(ctx, 3, "a", time.Hour) // by another process with its name
 			require.NoError(t, err)
 			<-ctx.Done()
 			require.NoError(t, l.Check(), "by its clock it would have it still")

@@ -1,6 +1,7 @@
-// Package verify computes what roll-ups must be and compares: every level directly from the
-// raw samples, not from the level below, by code that has nothing in common with the grinding
-// (internal/rollup). It trusts raw (invariant 2), and asks a server over HTTP like any other reader.
+// Package verify computes what roll-ups must be, and compares. It computes every level directly
+// from the raw samples, not from the level below, with code that shares nothing with the grinding
+// (internal/rollup). It trusts raw (invariant 2), and reads from a server over HTTP like any other
+// reader.
 package verify
 
 import (
@@ -12,13 +13,13 @@ import (
 	"github.com/quern/quern/internal/metric"
 )
 
-// Checker holds the rows of roll-ups to samples. All rows of a series are given first, then its
-// samples in order of time. Memory grows with the rows, not with the samples.
+// Checker compares the rows of roll-ups with samples. All rows of a series must be given first,
+// then its samples in order of time. Memory grows with the rows, not with the samples.
 type Checker struct {
 	ladder  metric.Ladder
 	series  map[string]*Series
 	samples int
-	// damaged are the raw slices of which some samples cannot be read.
+	// damaged are the raw slices in which some samples cannot be read.
 	damaged []metric.Slice
 }
 
@@ -27,21 +28,21 @@ func NewChecker(l metric.Ladder) *Checker {
 	return &Checker{ladder: l, series: map[string]*Series{}}
 }
 
-// Damaged says that samples of a time cannot be read. A row there may have been ground from more than can
-// be read now, and is not held to that then.
+// Damaged says that samples in a slice cannot be read. A row there may have been ground from more
+// samples than can be read now; such a row is unreadable, not wrong.
 func (c *Checker) Damaged(s metric.Slice) { c.damaged = append(c.damaged, s) }
 
 func (c *Checker) readable(s metric.Slice) bool {
 	return !slices.ContainsFunc(c.damaged, func(d metric.Slice) bool { return d.StartMs < s.EndMs && s.StartMs < d.EndMs })
 }
 
-// Series is what is known of one series.
+// Series holds the rows and the state of one series.
 type Series struct {
 	Labels metric.Labels
 
 	checker *Checker
 	rows    map[rowKey]*row
-	open    []*row // the one of each level that the last sample was in
+	open    []*row // by level, the row that the last sample was in
 	lastMs  int64
 	begun   bool
 }
@@ -54,7 +55,7 @@ type rowKey struct {
 type row struct {
 	rowKey
 	got   *Row
-	again bool // there were several
+	again bool // several rows were read
 	must  must
 }
 
@@ -69,13 +70,13 @@ func (c *Checker) Series(labels metric.Labels) *Series {
 	return s
 }
 
-// Len is the number of series, Samples that of samples, also of those that are not finite.
+// Len is the number of series.
 func (c *Checker) Len() int { return len(c.series) }
 
-// Samples is the number of samples given.
+// Samples is the number of samples given, including those that are not finite.
 func (c *Checker) Samples() int { return c.samples }
 
-// Row gives a row that was read.
+// Row adds a row that was read.
 func (s *Series) Row(level metric.Bucket, startMs int64, r Row) {
 	k := rowKey{level, startMs}
 	if there := s.rows[k]; there != nil {
@@ -87,8 +88,8 @@ func (s *Series) Row(level metric.Bucket, startMs int64, r Row) {
 	s.rows[k] = n
 }
 
-// Sample gives the next sample. The error is that it is not later than the one before: a
-// moment has one value.
+// Sample adds the next sample. It returns an error if the sample is not later than the one before:
+// a moment has one value.
 func (s *Series) Sample(ms int64, v float64) error {
 	if s.begun && ms <= s.lastMs {
 		return fmt.Errorf("%s: a sample at %d follows one at %d", s.Labels, ms, s.lastMs)
@@ -120,11 +121,12 @@ const (
 	Surplus = "surplus"
 	Doubled = "doubled"
 	Wrong   = "wrong"
-	// Unreadable is a row of more samples than can be read, where some are damaged: it may be right or not.
+	// Unreadable is a row of more samples than can be read, because some are damaged: the row may
+	// be right or wrong.
 	Unreadable = "unreadable"
 )
 
-// Result is what became of comparing one row.
+// Result is the outcome of comparing one row.
 type Result struct {
 	Series metric.Labels
 	Level  metric.Bucket
@@ -135,12 +137,12 @@ type Result struct {
 	Got *Row
 	// Count is the number of finite samples.
 	Count uint64
-	// Fields are those that are wrong.
+	// Fields are the fields that are wrong.
 	Fields []Field
 }
 
-// Results compares every row that is there or must be: by series, level and time. Rows that
-// skip says true of are left out; nil leaves out none.
+// Results compares every row that exists or must exist: by series, level and time. It leaves out
+// rows for which skip returns true; a nil skip leaves out none.
 func (c *Checker) Results(skip func(level metric.Bucket, s metric.Slice) bool, each func(Result)) {
 	for _, key := range slices.Sorted(maps.Keys(c.series)) {
 		s := c.series[key]
@@ -185,7 +187,7 @@ func (r *row) compare(labels metric.Labels, slice metric.Slice, readable bool) R
 	return out
 }
 
-// Lines say what is wrong, one thing a line, on the given ladder.
+// Lines describe what is wrong, one thing per line. The ladder gives the names of the levels.
 func (r *Result) Lines(l metric.Ladder) []string {
 	at := fmt.Sprintf("%s %s %s", r.Series, l.Name(r.Level), r.Slice)
 	switch r.Kind {

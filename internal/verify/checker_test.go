@@ -38,7 +38,7 @@ type atRow struct {
 	Row
 }
 
-// said is what a checker says of samples and rows.
+// said returns what a checker says about rows and samples.
 func said(t testing.TB, l metric.Ladder, rows []atRow, samples []sample) []string {
 	t.Helper()
 	c := NewChecker(l)
@@ -59,7 +59,7 @@ var (
 	inf = math.Inf(1)
 )
 
-// flat is the row of n samples that are all v.
+// flat returns the row of n samples that all have the value v.
 func flat(n uint64, v float64) Row {
 	return Row{Count: n, Sum: float64(n) * v, Min: v, Max: v, Avg: v, First: v, Last: v, P50: v, P90: v, P99: v}
 }
@@ -67,11 +67,12 @@ func flat(n uint64, v float64) Row {
 // TestByHand has rows that were computed on paper.
 func TestByHand(t *testing.T) {
 	l := ladderOf(t, "2s,4s")
-	// A counter that begins again at 4 s of each kind of boundary: 0, 1999 | 2000, 3999 | 4000.
+	// A counter that restarts, with samples on both sides of each boundary: 0, 1999 | 2000, 3999 |
+	// 4000.
 	samples := []sample{{0, 1}, {500, nan}, {1999, 4}, {2000, 7}, {2500, inf}, {3000, 2}, {3999, 5}, {4000, 9}}
 	right := []atRow{
 		{1, 0, Row{Count: 2, Sum: 5, Min: 1, Max: 4, Avg: 2.5, First: 1, Last: 4, Increase: 3, P50: 1, P90: 1, P99: 1}},
-		// From 7 it went down to 2, which it has grown from 0, and then by 3.
+		// The counter went from 7 down to 2, which it has grown from 0, and then grew by 3.
 		{1, 2000, Row{Count: 3, Sum: 14, Min: 2, Max: 7, Avg: 14. / 3, First: 7, Last: 5, Increase: 5, P50: 5, P90: 5, P99: 5}},
 		{1, 4000, flat(1, 9)},
 		// The step from 4 to 7 is in the coarser row only.
@@ -104,7 +105,7 @@ func TestByHand(t *testing.T) {
 	}
 }
 
-// TestNothingFinite: such a slice has no row.
+// TestNothingFinite: a slice without finite samples has no row.
 func TestNothingFinite(t *testing.T) {
 	l := ladderOf(t, "1s")
 	samples := []sample{{0, nan}, {1, inf}, {2, math.Inf(-1)}}
@@ -113,7 +114,7 @@ func TestNothingFinite(t *testing.T) {
 		said(t, l, []atRow{{1, 0, flat(1, 5)}}, samples))
 }
 
-// TestOneValueAMoment: who reads a moment twice is told.
+// TestOneValueAMoment: a second sample of the same moment is an error.
 func TestOneValueAMoment(t *testing.T) {
 	s := NewChecker(ladderOf(t, "1s")).Series(series(t, "x"))
 	require.NoError(t, s.Sample(5, 1))
@@ -121,7 +122,7 @@ func TestOneValueAMoment(t *testing.T) {
 	require.ErrorContains(t, s.Sample(4, 1), "a sample at 4 follows one at 5")
 }
 
-// TestRounding: sums may differ by what the order of additions does, and by no more.
+// TestRounding: sums may differ by the order of additions, and by no more.
 func TestRounding(t *testing.T) {
 	l := ladderOf(t, "1s")
 	third := []sample{{0, 0.1}, {1, 0.2}, {2, 0.3}}
@@ -133,7 +134,7 @@ func TestRounding(t *testing.T) {
 	other.Sum = 0.600000000000005
 	assert.Len(t, said(t, l, []atRow{{1, 0, other}}, third), 1)
 
-	// Beyond the range of numbers nothing is seen of a sum, and its order decides.
+	// If a sum overflows, a reader sees no number, and whether it does depends on the order.
 	far := []sample{{0, math.MaxFloat64}, {1, math.MaxFloat64}}
 	row = flat(2, math.MaxFloat64)
 	row.Sum, row.Avg = nan, nan
@@ -148,7 +149,7 @@ func TestRounding(t *testing.T) {
 		said(t, l, []atRow{{1, 0, row}}, far))
 }
 
-// TestPercentiles: within 1 % of a sample of the rank, of either sign, and 0.
+// TestPercentiles: a percentile is within 1 % of a sample of its rank, of either sign, or 0.
 func TestPercentiles(t *testing.T) {
 	l := ladderOf(t, "1s")
 	var samples []sample
@@ -156,7 +157,8 @@ func TestPercentiles(t *testing.T) {
 		samples = append(samples, sample{int64(i), float64(i - 50)})
 	}
 	row := Row{Count: 101, Sum: 0, Min: -50, Max: 50, Avg: 0, First: -50, Last: 50, Increase: 0, P50: 0, P90: 40, P99: 49}
-	// A counter's view of a gauge: -49 to -1 are steps of 1 upwards from the one before.
+	// The increase of a gauge, read as a counter: -49 to -1 are steps of 1 up from the value
+	// before.
 	row.Increase = 100
 	assert.Empty(t, said(t, l, []atRow{{1, 0, row}}, samples))
 	for _, c := range []struct {
@@ -168,7 +170,8 @@ func TestPercentiles(t *testing.T) {
 	}
 }
 
-// TestAgainstNaive computes random rows in the plainest way, and has each field of each wrong once.
+// TestAgainstNaive computes random rows in the plainest way, and makes each field of each row wrong
+// once.
 func TestAgainstNaive(t *testing.T) {
 	const rounds = 60
 	seed := uint64(time.Now().UnixNano())
@@ -205,7 +208,7 @@ func TestAgainstNaive(t *testing.T) {
 	}
 }
 
-// naive computes all rows, each from a list of its own.
+// naive computes all rows, each from its own list of samples.
 func naive(l metric.Ladder, samples []sample) []atRow {
 	var out []atRow
 	for _, level := range l.Levels() {
@@ -217,7 +220,7 @@ func naive(l metric.Ladder, samples []sample) []atRow {
 		}
 		for ms, vs := range of {
 			row := Row{Count: uint64(len(vs)), First: vs[0], Last: vs[len(vs)-1], Min: slices.Min(vs), Max: slices.Max(vs)}
-			// From the end, so that the order of additions is another.
+			// From the end, for another order of additions.
 			for i := len(vs) - 1; i >= 0; i-- {
 				row.Sum += vs[i]
 				switch {

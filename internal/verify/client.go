@@ -21,11 +21,11 @@ import (
 // Client reads from a server over HTTP.
 type Client struct{ client.Client }
 
-// ErrDamaged means that the server left stored data out of its answer because it is damaged. What is not damaged
-// has been read by then.
+// ErrDamaged means that the server left damaged stored data out of its answer. The rest has been
+// read by then.
 var ErrDamaged = errors.New("stored data is damaged")
 
-// damagedError is ErrDamaged with what the server said of it.
+// damagedError is ErrDamaged with the server's warnings.
 type damagedError struct {
 	path     string
 	warnings []string
@@ -37,7 +37,7 @@ func (e *damagedError) Error() string {
 
 func (e *damagedError) Unwrap() error { return ErrDamaged }
 
-// reply is what a line of NDJSON has when something went wrong.
+// reply is the part of an NDJSON line that reports an error.
 type reply struct {
 	Status string `json:"status"`
 	Error  string `json:"error"`
@@ -50,7 +50,7 @@ func (r *reply) failure() string {
 	return r.Error
 }
 
-// lines reads a reply of NDJSON line by line, into one value; what is not in a line is left as it was.
+// lines reads an NDJSON reply, and calls each with every line in turn.
 func lines[T any, P interface {
 	*T
 	failure() string
@@ -67,7 +67,8 @@ func lines[T any, P interface {
 		case errors.Is(err, io.EOF):
 			const header = "Quern-Warning"
 			w := append(resp.Header.Values(header), resp.Trailer.Values(header)...)
-			// Rows that late data has left behind are no damage: the marks that stand for them say so, too.
+			// Rows that late data has left behind are not damaged: the status reports the marks for
+			// them.
 			w = slices.DeleteFunc(w, func(text string) bool { return strings.HasPrefix(text, "incomplete: ") })
 			if len(w) > 0 {
 				return &damagedError{path, w}
@@ -85,7 +86,7 @@ func lines[T any, P interface {
 	}
 }
 
-// value is a sample as exports have it.
+// value is a sample's value as exports encode it.
 type value float64
 
 // UnmarshalJSON implements json.Unmarshaler.
@@ -99,7 +100,7 @@ func (v *value) UnmarshalJSON(text []byte) error {
 		*v = value(math.Inf(-1))
 	default:
 		if strings.HasPrefix(string(text), `"NaN:`) {
-			*v = value(math.NaN()) // of other bits, which make no difference to a roll-up
+			*v = value(math.NaN()) // other bits of a NaN make no difference to a roll-up
 			return nil
 		}
 		f, err := strconv.ParseFloat(string(text), 64)
@@ -132,7 +133,7 @@ type exportLine struct {
 	Timestamps []int64           `json:"timestamps"`
 }
 
-// Export reads the raw samples of [startMs, endMs), each series' by time and maybe in pieces.
+// Export reads the raw samples of [startMs, endMs): each series' by time, and possibly in pieces.
 func (c *Client) Export(
 	ctx context.Context, selectors []string, startMs, endMs int64, each func(labels metric.Labels, ms int64, v float64) error,
 ) error {
@@ -190,20 +191,21 @@ func (c *Client) Rollups(
 	})
 }
 
-// Status is what a server says of its levels, and of what is still to be ground.
+// Status is what a server reports about its levels, and about what is still to be ground.
 type Status struct {
 	Ladder metric.Ladder
-	// WholeFrom is from when on each bucket is whole, raw first; math.MinInt64 is always.
+	// WholeFrom is the time from which on each bucket is whole, raw first; math.MinInt64 means
+	// always.
 	WholeFrom []int64
 	// NowMs is the server's time.
 	NowMs int64
 
-	// By bucket, what of it is to be ground: slices that are over and not complete, and slices
-	// that marks stand for.
+	// By bucket, what is still to be ground: slices that are over and not complete, and slices that
+	// marks stand for.
 	outstanding, waiting [][]metric.Slice
 }
 
-// Status reads the status. Servers that do not say what waits are refused.
+// Status reads the status. It refuses a server that does not report waiting slices.
 func (c *Client) Status(ctx context.Context) (*Status, error) {
 	const path = "api/v1/status/aggregation"
 	resp, err := c.Do(ctx, http.MethodGet, path, url.Values{"waiting": {"true"}})
@@ -261,7 +263,7 @@ func (c *Client) Status(ctx context.Context) (*Status, error) {
 		out.outstanding = append(out.outstanding, in(bucket.Outstanding))
 		out.waiting = append(out.waiting, in(*bucket.Waiting))
 	}
-	// The header is whole seconds, and so at most one early.
+	// The header has whole seconds, so it is early by a second at most.
 	if at, err := http.ParseTime(resp.Header.Get("Date")); err == nil {
 		out.NowMs = at.UnixMilli()
 	} else {
@@ -270,8 +272,8 @@ func (c *Client) Status(ctx context.Context) (*Status, error) {
 	return out, nil
 }
 
-// Open says whether the rows of a slice need not be there yet: it is not over, or a run of it
-// or of something within it has not ended.
+// Open says whether the rows of a slice need not be there yet: the slice is not over, or its run or
+// that of a slice within it has not ended.
 func (s *Status) Open(level metric.Bucket, slice metric.Slice) bool {
 	return slice.EndMs > s.NowMs || touches(s.outstanding, level, slice)
 }
@@ -281,7 +283,7 @@ func (s *Status) Waits(level metric.Bucket, slice metric.Slice) bool {
 	return touches(s.waiting, level, slice)
 }
 
-// Undone are the slices in which something is still to be ground, by name.
+// Undone names the slices in which something is still to be ground.
 func (s *Status) Undone() []string {
 	var out []string
 	for _, of := range [][][]metric.Slice{s.outstanding, s.waiting} {
@@ -306,7 +308,7 @@ func (s *Status) Expired(level metric.Bucket, slice metric.Slice) bool {
 	return false
 }
 
-// hasteMs is what lies between a status and the rows that are read after it: what expires
+// hasteMs bounds the time between a status and the rows that are read after it: what expires
 // meanwhile counts as expired.
 const hasteMs = 60_000
 
@@ -321,8 +323,8 @@ func touches(open [][]metric.Slice, level metric.Bucket, slice metric.Slice) boo
 	return false
 }
 
-// Reaggregate has the series that match ground again where their samples lie in [startMs, endMs), and with takeBack
-// rows taken back where there are none.
+// Reaggregate has the matching series ground again where their samples lie in [startMs, endMs).
+// With takeBack, rows without samples there are taken back.
 func (c *Client) Reaggregate(ctx context.Context, selectors []string, startMs, endMs int64, takeBack bool) error {
 	last, form := "", rangeForm(selectors, startMs, endMs)
 	form.Set("take_back", strconv.FormatBool(takeBack))
@@ -333,7 +335,7 @@ func (c *Client) Reaggregate(ctx context.Context, selectors []string, startMs, e
 	return err
 }
 
-// Ahead says why no run can write a row of a series, empty if one can.
+// Ahead returns why no run can write a row of a series, "" if a run can.
 func (c *Client) Ahead(ctx context.Context, labels metric.Labels, level string, ms int64) (string, error) {
 	const path = "api/v1/explain"
 	form := url.Values{"match[]": {Selector(labels)}, "time": {time.UnixMilli(ms).UTC().Format(time.RFC3339Nano)}, "limit": {"100"}}
@@ -358,7 +360,7 @@ func (c *Client) Ahead(ctx context.Context, labels metric.Labels, level string, 
 	}
 	for _, s := range said.Series {
 		if len(s.Metric) != len(labels) {
-			continue // one that has more labels
+			continue // another series, with more labels
 		}
 		for _, l := range s.Levels {
 			if l.Level == level && l.Verdict == "ahead" {
@@ -369,7 +371,7 @@ func (c *Client) Ahead(ctx context.Context, labels metric.Labels, level string, 
 	return "", nil
 }
 
-// Selector selects exactly the series with these labels, and those that have more.
+// Selector selects the series with exactly these labels, and series that have more.
 func Selector(labels metric.Labels) string {
 	var sb strings.Builder
 	sb.WriteByte('{')
@@ -377,7 +379,7 @@ func Selector(labels metric.Labels) string {
 		if i > 0 {
 			sb.WriteByte(',')
 		}
-		// In quotes a name may be any text.
+		// A quoted name may be any text.
 		sb.WriteString(strconv.Quote(l.Name) + "=" + strconv.Quote(l.Value))
 	}
 	sb.WriteByte('}')

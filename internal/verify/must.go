@@ -9,33 +9,36 @@ import (
 	"github.com/quern/quern/internal/sketch"
 )
 
-// Row is a roll-up row as a reader sees it. What is NaN has no finite value, or could not be read.
+// Row is a roll-up row as a reader sees it. A field is NaN if it has no finite value, or could not
+// be read.
 type Row struct {
 	Count                 uint64
 	Sum, Min, Max, Avg    float64
 	First, Last, Increase float64
 	P50, P90, P99         float64
-	// Partial says that samples may be missing, because raw chunks were damaged or input had expired when it was ground.
+	// Partial says that samples may be missing, because raw chunks were damaged or input had
+	// expired when the row was ground.
 	Partial bool
 }
 
 // Field is a field of a row that differs.
 type Field struct {
-	// Name is that of the field, as /api/v1/rollups has it.
+	// Name is the name of the field in /api/v1/rollups.
 	Name string
 	// Got is what the row says, Want what the samples say.
 	Got, Want string
 }
 
-// must is what one row must be. It takes the samples one after the other and keeps none of
-// them: the percentiles are those of the row, and it is counted how many samples lie below.
+// must is what one row must be. It takes the samples one after the other and keeps none of them. To
+// check the percentiles of the row, it counts how many samples lie below each.
 type must struct {
 	count                 uint64
 	sum, increase         float64
 	min, max, first, last float64
-	// What was added up, without signs: the scale for rounding errors.
+	// Sums of absolute values: the scale for rounding errors.
 	sumScale, increaseScale float64
-	// lowest is the least power of two that some sample is not a multiple of the double of.
+	// lowest is the exponent of the lowest bit set in any sample: all samples are multiples of
+	// 2^lowest.
 	lowest int
 
 	positive, negative side
@@ -45,7 +48,7 @@ type must struct {
 // side is the samples of one sign.
 type side struct {
 	count         uint64
-	least, utmost float64 // without sign
+	least, utmost float64 // absolute values
 }
 
 // probe counts samples around a percentile.
@@ -61,17 +64,18 @@ var quantiles = [3]struct {
 }{{"p50", 50}, {"p90", 90}, {"p99", 99}}
 
 const (
-	// accuracy is what is promised of a percentile, and a rounding error of its own.
+	// accuracy is the promised accuracy of a percentile, plus a rounding error.
 	accuracy = sketch.RelativeAccuracy * (1 + 1e-6)
-	// The sketch takes what is nearer to 0 than tiny as 0, and what is beyond huge as something there.
+	// The sketch takes values nearer to 0 than tiny as 0, and does not tell values beyond huge
+	// apart.
 	tiny = 1e-307
 	huge = 1.2e308
-	// spread is the factor between values of one sign that a sketch tells apart in any case; with more
-	// than sketch.MaxBins values beyond it those nearest to 0 are put together.
+	// spread is the factor between values of one sign that a sketch always tells apart. If more
+	// than sketch.MaxBins values spread wider, the sketch merges those nearest to 0.
 	spread = 1e8
 )
 
-// expect sets the percentiles that are to be looked at; before the first sample.
+// expect sets the percentiles to check. It is called before the first sample.
 func (m *must) expect(r *Row) {
 	for i, p := range [3]float64{r.P50, r.P90, r.P99} {
 		b := probe{low: p / (1 + accuracy), high: p / (1 - accuracy)}
@@ -91,7 +95,7 @@ func (m *must) expect(r *Row) {
 	}
 }
 
-// add adds the next sample by time. One that is not finite is no part of a roll-up.
+// add adds the next sample by time. A sample that is not finite is not part of a roll-up.
 func (m *must) add(v float64) {
 	if math.IsNaN(v) || math.IsInf(v, 0) {
 		return
@@ -137,11 +141,11 @@ func (s *side) add(v float64) {
 	s.least, s.utmost = math.Min(s.least, v), math.Max(s.utmost, v)
 }
 
-// collapsed says whether a sketch may have put values of this sign together.
+// collapsed says whether a sketch may have merged values of this sign.
 func (s *side) collapsed() bool { return s.count > sketch.MaxBins && s.utmost > spread*s.least }
 
-// slack is how far two sums of the same n numbers may be apart, whatever the order and the
-// brackets: nothing where no partial sum can be rounded.
+// slack is how far two sums of the same numbers may differ, whatever the order and grouping of the
+// additions. It is 0 if no partial sum can be rounded.
 func (m *must) slack(scale float64) float64 {
 	if m.lowest == math.MaxInt || math.Ldexp(scale, -m.lowest) < 1<<52 {
 		return 0
@@ -149,7 +153,7 @@ func (m *must) slack(scale float64) float64 {
 	return float64(m.count+1) * 0x1p-51 * scale
 }
 
-// differs names the fields in which a row is not as it must be. The count is above 0.
+// differs returns the fields in which a row is not as it must be. m.count is above 0.
 func (m *must) differs(r *Row) []Field {
 	var out []Field
 	differ := func(name string, got float64, want float64) {
@@ -159,7 +163,8 @@ func (m *must) differs(r *Row) []Field {
 		out = append(out, Field{"count", strconv.FormatUint(r.Count, 10), strconv.FormatUint(m.count, 10)})
 	}
 	near := func(name string, got, want, slack, scale float64) {
-		// What overflows on the way depends on the order, and a reader sees no number.
+		// Whether a sum overflows on the way depends on the order, and then a reader sees no
+		// number.
 		if math.IsInf(scale, 0) || math.Abs(got-want) <= slack {
 			return
 		}
@@ -184,7 +189,7 @@ func (m *must) differs(r *Row) []Field {
 	return out
 }
 
-// rank says what is wrong with percentile i: there must be a sample of its rank nearby.
+// rank says what is wrong with percentile i, "" if nothing is: a sample of its rank must be near.
 func (m *must) rank(i int, p float64) string {
 	b := m.probes[i]
 	if !(p >= m.min && p <= m.max) {
@@ -193,7 +198,7 @@ func (m *must) rank(i int, p float64) string {
 	if p > 0 && m.positive.collapsed() || p < 0 && m.negative.collapsed() {
 		return ""
 	}
-	// Where the product is a whole number it may be rounded to just below it.
+	// If the product is a whole number, floating point may round it to just below.
 	exact, rounded := quantiles[i].percent*(m.count-1)/100, uint64(float64(quantiles[i].percent)/100*float64(m.count-1))
 	from, to := min(exact, rounded), max(exact, rounded)
 	if b.below <= to && from < b.upTo {

@@ -16,50 +16,55 @@ import (
 	"github.com/quern/quern/internal/metric"
 )
 
-// Options are what is verified, and how.
+// Options say what to verify, and how.
 type Options struct {
 	Client *Client
 	// Match selects the series.
 	Match string
 	// Rows whose slices lie within [StartMs, EndMs) are compared.
 	StartMs, EndMs int64
-	// Limit is how many differences are told. All are counted.
+	// Limit is how many differences are reported. All are counted.
 	Limit int
-	// Repair has the slices that differ ground again, and TakeBack then the rows taken back that have no samples.
+	// Repair has the slices that differ ground again. TakeBack then also takes back rows without
+	// samples.
 	Repair, TakeBack bool
-	// Tell takes a line for each difference; Progress, which may be nil, how far it is.
+	// Tell gets a line for each difference. Progress, which may be nil, gets how far the comparison
+	// is.
 	Tell     func(line string)
 	Progress func(done, total int)
 }
 
-// Level is what came out for one level, in rows.
+// Level is the outcome for one level, in rows.
 type Level struct {
 	Name string
-	// Compared are those held to their samples, Different those of them that are wrong.
+	// Compared rows were compared with their samples. Different rows are those of them that are
+	// wrong.
 	Compared, Different int
-	// Pending are those that differ while something that lies in their slice is still to be ground.
+	// Pending rows differ while something in their slice is still to be ground, or differ in
+	// another way at each look.
 	Pending int
-	// NotGround are those of slices that are not over or whose run has not ended, and Expired
-	// those whose samples, or which themselves, are or may be gone. Neither is compared.
+	// NotGround rows are of slices that are not over or whose run has not ended. Expired rows, or
+	// their samples, are or may be gone. Neither is compared.
 	NotGround, Expired int
-	// Unreadable are those of more samples than can be read, where raw chunks are damaged. They are not compared.
+	// Unreadable rows have more samples than can be read, where raw chunks are damaged. They are
+	// not compared.
 	Unreadable int
 }
 
-// Summary is what came out.
+// Summary is the outcome of a run of verify.
 type Summary struct {
-	// StartMs and EndMs are what was looked at: without what has expired or is not over.
+	// StartMs and EndMs are the range that was looked at, without what has expired or is not over.
 	StartMs, EndMs  int64
 	Series, Samples int
 	Levels          []Level
-	// Damaged is the number of raw chunks that cannot be read, DamagedRows that of rows that cannot, or whose sketches cannot.
-	// These rows are compared, and differ.
+	// Damaged is the number of raw chunks that cannot be read. DamagedRows is the number of rows
+	// that cannot be read, or whose sketches cannot. These rows are compared, and differ.
 	Damaged, DamagedRows int
-	// Repaired is what was asked for, nil without Repair and when nothing differs.
+	// Repaired is what a repair asked for, nil without Repair or if nothing differs.
 	Repaired *Repaired
 }
 
-// Differences are the rows that are wrong.
+// Differences is the number of rows that are wrong.
 func (s *Summary) Differences() int {
 	n := 0
 	for _, l := range s.Levels {
@@ -71,22 +76,24 @@ func (s *Summary) Differences() int {
 // Repaired is what is ground again.
 type Repaired struct {
 	Series, Slices int
-	// Surplus are rows without samples, which are left as they are without TakeBack, and Ahead those that what a run writes does
-	// not replace, as they carry a later time.
+	// Surplus rows have no samples, and without TakeBack they stay. Ahead rows carry a later time
+	// than what a run writes, so no run replaces them.
 	Surplus, Ahead int
-	// AheadFirst is the first of them, and why.
+	// AheadFirst names the first Ahead row, and says why.
 	AheadFirst string
-	// RightMs is, by level, finest first, the end of the slice whose run makes rows right; 0 where none differs.
+	// RightMs is, by level, finest first, the end of the slice whose run makes the rows right; 0 if
+	// no row differs.
 	RightMs []int64
 }
 
-// Run compares. The error is not about differences.
+// Run compares. A difference is not an error.
 //
-// A window of time is read after the other, each as wide as a slice of the coarsest level, or some. Raw is
-// read after the rows, and the status before and after both. What differs is read again, and counts as
-// different only when it is found twice, in the same row unchanged, and no mark stands
-// for its slice. That leaves no false alarm: a mark is there before the sample that it
-// stands for, and what a mark that was seen no more stood for is in the rows read after.
+// It reads one window of time after the other. A window is as wide as a slice of the coarsest
+// level, or several. Run reads the rows, then raw, and the status before and after both. Rows that
+// differ are read again. A row counts as different only if it differs twice, is unchanged between
+// the two, and has no mark for its slice. So there is no false alarm: a mark is there before the
+// sample that it stands for. If a mark was gone when the status was read, the rows read afterwards
+// contain what it stood for.
 func Run(ctx context.Context, o Options) (*Summary, error) {
 	v := verifier{Options: o, series: map[string]struct{}{}, repair: map[string]*toRepair{}}
 	var err error
@@ -97,7 +104,8 @@ func Run(ctx context.Context, o Options) (*Summary, error) {
 	for _, level := range v.ladder.Levels() {
 		v.sum.Levels = append(v.sum.Levels, Level{Name: v.ladder.Name(level)})
 	}
-	// As many of the coarsest slices as make up an hour: of a ladder of seconds one is little for four requests.
+	// A window has as many of the coarsest slices as make up an hour. With a ladder of seconds, one
+	// slice is little for four requests.
 	top := v.ladder.WidthMs(v.ladder.Top())
 	top *= max(1, 3_600_000/top)
 	if from := v.status.WholeFrom[metric.Raw]; from != math.MinInt64 {
@@ -132,7 +140,8 @@ type verifier struct {
 	status *Status
 	sum    Summary
 	series map[string]struct{}
-	// damage is what the server said of damaged chunks, and damagedRows of damaged rows, in the last read.
+	// damage and damagedRows are the server's warnings about damaged chunks and rows in the last
+	// read.
 	damage, damagedRows []string
 	told                int
 	// asked counts the rows that the server was asked about.
@@ -140,20 +149,20 @@ type verifier struct {
 	repair map[string]*toRepair
 }
 
-// toRepair is what of a series differs.
+// toRepair is what differs in one series.
 type toRepair struct {
 	labels metric.Labels
 	slices []metric.Slice
 	levels map[metric.Bucket]bool
 }
 
-// suspect is a row that differs; known by series, level and time.
+// suspect names a row that differs, by series, level and time.
 type suspect struct {
 	series string
 	rowKey
 }
 
-// attempts bounds how often a row that differs and keeps changing is looked at.
+// attempts bounds how often a row that differs and keeps changing is read.
 const attempts = 5
 
 func (v *verifier) window(ctx context.Context, w metric.Slice) error {
@@ -206,7 +215,7 @@ func (v *verifier) window(ctx context.Context, w metric.Slice) error {
 		}
 	}
 	for _, r := range suspects {
-		v.sum.Levels[r.Level-1].Pending++ // it changes each time it is looked at
+		v.sum.Levels[r.Level-1].Pending++ // it changed at each look
 	}
 	return nil
 }
@@ -216,13 +225,15 @@ func suspectOf(r *Result) suspect {
 }
 
 const (
-	// selectorsAtOnce is how many series are named in a request.
+	// selectorsAtOnce is how many series one request names.
 	selectorsAtOnce = 50
-	// bytesAtOnce is how long they may be together, encoded: a server takes forms of up to 1 MiB.
+	// bytesAtOnce is how long the selectors of one request may be, encoded: a server takes forms of
+	// up to 1 MiB.
 	bytesAtOnce = 512 << 10
 )
 
-// requests splits selectors into those that are named in one request each. One that is too long by itself is alone.
+// requests splits selectors into one group per request. A selector that is too long gets a request
+// of its own.
 func requests(selectors []string) (out [][]string) {
 	first, size := 0, 0
 	for i, s := range selectors {
@@ -236,7 +247,7 @@ func requests(selectors []string) (out [][]string) {
 	return append(out, selectors[first:])
 }
 
-// again looks at suspects once more, and returns those that it is to be done for yet again.
+// again looks at suspects once more, and returns those that need another look.
 func (v *verifier) again(ctx context.Context, w metric.Slice, suspects map[suspect]Result) (map[suspect]Result, error) {
 	named := map[string]string{}
 	for k, r := range suspects {
@@ -291,10 +302,10 @@ func (l *Level) unreadable() {
 	l.Unreadable++
 }
 
-// maxAsked bounds the rows about which the server is asked whether they can be repaired at all.
+// maxAsked bounds the rows about which the server is asked whether a repair can work at all.
 const maxAsked = 1000
 
-// different tells of a row that is wrong, and notes it.
+// different reports a row that is wrong, and notes it for the repair.
 func (v *verifier) different(ctx context.Context, r *Result) error {
 	for _, line := range r.Lines(v.ladder) {
 		v.tell(line)
@@ -338,12 +349,13 @@ func (v *verifier) read(ctx context.Context, selectors []string, w metric.Slice)
 	v.damage, v.damagedRows = nil, nil
 	var damaged *damagedError
 	for _, level := range v.ladder.Levels() {
-		// A row lies in its slice wherever the window begins: rows at its border are left out by their slices.
+		// A row is found by its start. Rows whose slices cross the window's border are left out
+		// later, by their slices.
 		if err := v.Client.Rollups(ctx, selectors, v.ladder.Name(level), w.StartMs, w.EndMs, func(l metric.Labels, ms int64, r Row) error {
 			c.Series(l).Row(level, ms, r)
 			return nil
 		}); errors.As(err, &damaged) {
-			v.damagedRows = append(v.damagedRows, damaged.warnings...) // those that are left out are missing, the others wrong
+			v.damagedRows = append(v.damagedRows, damaged.warnings...) // rows that were left out are missing, the others wrong
 		} else if err != nil {
 			return nil, nil, err
 		}
@@ -369,13 +381,14 @@ func (v *verifier) read(ctx context.Context, selectors []string, w metric.Slice)
 	return c, status, nil
 }
 
-// How the server's warnings name a damaged chunk, and say that there are more than they name.
+// How the server's warnings name a damaged chunk, and how they say that there are more.
 var (
 	damagedChunk = regexp.MustCompile(`raw chunk \S+ of group \d+ in the slice of (\S+): `)
 	moreDamage   = regexp.MustCompile(`^and (\d+) more$`)
 )
 
-// damagedIn is the slice in which a warning says that something cannot be read: all of the window if it does not say.
+// damagedIn returns the slice in which, by a warning, data cannot be read: the whole window if the
+// warning does not say.
 func (v *verifier) damagedIn(warning string, w metric.Slice) metric.Slice {
 	if m := damagedChunk.FindStringSubmatch(warning); m != nil {
 		if t, err := time.Parse(time.RFC3339, m[1]); err == nil {
@@ -385,7 +398,7 @@ func (v *verifier) damagedIn(warning string, w metric.Slice) metric.Slice {
 	return w
 }
 
-// countIn is the number of chunks or rows that a warning is about.
+// countIn is the number of chunks or rows that a warning covers.
 func countIn(warning string) int {
 	if m := moreDamage.FindStringSubmatch(warning); m != nil {
 		if n, err := strconv.Atoi(m[1]); err == nil {
@@ -395,12 +408,12 @@ func countIn(warning string) int {
 	return 1
 }
 
-// repairAll has all that differs ground again.
+// repairAll has everything that differs ground again.
 func (v *verifier) repairAll(ctx context.Context) error {
 	done := v.sum.Repaired
 	bySlice := map[metric.Slice][]string{}
 	for _, of := range v.repair {
-		// Wider ones first: what lies within another is ground with it.
+		// Wider slices first: a slice within another is ground with it.
 		slices.SortFunc(of.slices, func(a, b metric.Slice) int {
 			return cmp.Or(cmp.Compare(b.EndMs-b.StartMs, a.EndMs-a.StartMs), cmp.Compare(a.StartMs, b.StartMs))
 		})
@@ -431,7 +444,7 @@ func (v *verifier) repairAll(ctx context.Context) error {
 	}
 	for _, of := range v.repair {
 		for level := range of.levels {
-			// A mark goes into the slice that is current when what lies below has been ground.
+			// A mark goes into the slice that is current when the level below has been ground.
 			at := status.NowMs
 			for b := metric.Raw; b < level; b++ {
 				at = v.ladder.SliceAt(b, at).EndMs

@@ -20,8 +20,8 @@ import (
 	"github.com/quern/quern/internal/metric"
 )
 
-// fake is a server with one series, x, on the ladder 1h,2h. It is asked for everything in turn:
-// before each request for the rows of 1h, step is called with the number of earlier ones.
+// fake is a server with one series, x, on the ladder 1h,2h. Before each request for the rows of 1h,
+// step is called with the number of earlier such requests.
 type fake struct {
 	t       *testing.T
 	now     time.Time
@@ -66,7 +66,7 @@ func (f *fake) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			"buckets":[{"outstanding":%s,"waiting":%s},{"outstanding":%s,"waiting":%s}]}`, f.keep.Seconds(), whole,
 			list(f.outstanding[0]), list(f.waiting[0]), list(f.outstanding[1]), list(f.waiting[1]))
 	case "/base/api/v1/rollups":
-		w.Header().Set("Quern-Warning", "incomplete: samples from a to b have yet to be ground into the 1h rows") // which is no damage
+		w.Header().Set("Quern-Warning", "incomplete: samples from a to b have yet to be ground into the 1h rows") // this is no damage
 		level := metric.Bucket(1)
 		if r.Form.Get("level") == "2h" {
 			level = 2
@@ -131,7 +131,7 @@ const hour = int64(3_600_000)
 // day is where the tests' slices begin.
 var day = time.Date(2026, 11, 20, 0, 0, 0, 0, time.UTC).UnixMilli()
 
-// newFake has two slices of 2h, all right: samples at every half hour.
+// newFake returns a server with two slices of 2h, all right, and samples every half hour.
 func newFake(t *testing.T) *fake {
 	f := &fake{
 		t: t, now: time.UnixMilli(day + 4*hour + 600_000), samples: map[int64]string{},
@@ -174,7 +174,7 @@ func TestEqual(t *testing.T) {
 	}, sum)
 }
 
-// TestPartsOfTheRange: rows are compared that lie in it as a whole.
+// TestPartsOfTheRange: only rows that lie wholly in the range are compared.
 func TestPartsOfTheRange(t *testing.T) {
 	f := newFake(t)
 	sum, said, err := f.run(Options{StartMs: day + 1, EndMs: day + 4*hour - 1})
@@ -197,7 +197,7 @@ func TestDifferent(t *testing.T) {
 	assert.Equal(t, []Level{{Name: "1h", Compared: 4, Different: 2}, {Name: "2h", Compared: 2, Different: 1}}, sum.Levels)
 	assert.Equal(t, 3, sum.Differences())
 	assert.Equal(t, []string{
-		// Not as numbers, which before 1973 would be seconds.
+		// Times are not sent as numbers: those before 1973 would be read as seconds.
 		`{"__name__"="x"} 2026-11-20T00:00:00Z 2026-11-20T01:00:00Z`, `{"__name__"="x"} 2026-11-20T01:00:00Z 2026-11-20T02:00:00Z`,
 		`{"__name__"="x"} 2026-11-20T02:00:00Z 2026-11-20T04:00:00Z`,
 	}, f.repaired)
@@ -205,7 +205,7 @@ func TestDifferent(t *testing.T) {
 	assert.Equal(t, &Repaired{Series: 1, Slices: 3, RightMs: []int64{day + 5*hour, day + 6*hour}}, sum.Repaired)
 }
 
-// TestSurplus: rows without samples are taken back only for who says so.
+// TestSurplus: rows without samples are taken back only if TakeBack is set.
 func TestSurplus(t *testing.T) {
 	f := newFake(t)
 	f.rows[1][day-hour] = flat(1, 1)
@@ -222,7 +222,8 @@ func TestSurplus(t *testing.T) {
 	assert.Zero(t, sum.Repaired.Surplus)
 }
 
-// TestDamagedRows: what the server leaves out of rows, or of a row, differs, is repaired, and ends nothing.
+// TestDamagedRows: a row, or part of a row, that the server leaves out differs and is repaired, and
+// does not end the run.
 func TestDamagedRows(t *testing.T) {
 	f := newFake(t)
 	delete(f.rows[1], day)
@@ -230,7 +231,7 @@ func TestDamagedRows(t *testing.T) {
 	bad.P50, bad.P90, bad.P99 = math.NaN(), math.NaN(), math.NaN()
 	f.rows[2][day] = bad
 	f.rowWarnings = map[metric.Bucket]string{1: "a row is damaged", 2: "percentiles are missing"}
-	f.rows[2][day+2*hour] = flat(4, 2) // behind it
+	f.rows[2][day+2*hour] = flat(4, 2) // after the damaged row
 	sum, said, err := f.run(Options{Repair: true})
 	require.NoError(t, err)
 	assert.Equal(t, []string{"damaged: a row is damaged", "damaged: percentiles are missing"}, said)
@@ -241,7 +242,7 @@ func TestDamagedRows(t *testing.T) {
 	}, f.repaired)
 }
 
-// TestAhead: what no run can write over is not asked for, and said.
+// TestAhead: a row that no run can replace is reported, and not asked for.
 func TestAhead(t *testing.T) {
 	f := newFake(t)
 	f.ahead = day + hour
@@ -254,7 +255,8 @@ func TestAhead(t *testing.T) {
 	assert.Equal(t, []string{`{"__name__"="x"} 2026-11-20T00:00:00Z 2026-11-20T02:00:00Z`}, f.repaired)
 }
 
-// TestLeftOut: what need not be right yet, or can no longer be known, is counted and not named.
+// TestLeftOut: rows that need not be right yet, or can no longer be checked, are counted and not
+// named.
 func TestLeftOut(t *testing.T) {
 	for _, c := range []struct {
 		name   string
@@ -298,7 +300,8 @@ func TestLeftOut(t *testing.T) {
 	}
 }
 
-// TestSecondLook: late data that comes and is ground while rows and samples are read is no difference.
+// TestSecondLook: late data that arrives and is ground while rows and samples are read is no
+// difference.
 func TestSecondLook(t *testing.T) {
 	f := newFake(t)
 	f.step = func(n int) {
@@ -360,8 +363,8 @@ func TestFailures(t *testing.T) {
 	})
 }
 
-// TestDamaged: what cannot be read is named and counted. A row of more than can be read is not compared, one of
-// as many is, and one of fewer is wrong.
+// TestDamaged: what cannot be read is named and counted. A row with more samples than can be read
+// is not compared. A row with as many is compared, and a row with fewer is wrong.
 func TestDamaged(t *testing.T) {
 	const warning = "samples are missing: raw chunk 0198 of group 0 in the slice of 2026-11-20T01:00:00Z: chunk is damaged"
 	f := newFake(t)
@@ -394,7 +397,8 @@ func TestDamaged(t *testing.T) {
 	assert.Equal(t, 1, sum.Differences())
 }
 
-// TestManyDamaged: when the server names no more of them, nothing of the window is held to what can be read of it.
+// TestManyDamaged: if the server names no more damaged chunks, any row of the window may have more
+// samples than can be read.
 func TestManyDamaged(t *testing.T) {
 	f := newFake(t)
 	f.warning = "and 30 more"
@@ -406,7 +410,7 @@ func TestManyDamaged(t *testing.T) {
 	assert.Equal(t, []Level{{Name: "1h", Compared: 3, Unreadable: 1}, {Name: "2h", Compared: 2}}, sum.Levels)
 }
 
-// TestPartial: a row that could be whole now is to be ground again.
+// TestPartial: a partial row that could be whole now is to be ground again.
 func TestPartial(t *testing.T) {
 	f := newFake(t)
 	row := flat(2, 3)
@@ -419,14 +423,14 @@ func TestPartial(t *testing.T) {
 	assert.Len(t, f.repaired, 1)
 }
 
-// TestSelector: names and values of any text.
+// TestSelector: names and values may be any text.
 func TestSelector(t *testing.T) {
 	ls, err := metric.NewLabels(metric.Label{Name: "__name__", Value: "x"}, metric.Label{Name: "a.b", Value: "\"\\\n"})
 	require.NoError(t, err)
 	assert.Equal(t, `{"__name__"="x","a.b"="\"\\\n"}`, Selector(ls))
 }
 
-// longSeries are series whose selectors are six times as long in a form.
+// longSeries returns series whose selectors are six times as long in a form.
 func longSeries(t *testing.T, n, size int) (out []metric.Labels) {
 	for i := range n {
 		ls, err := metric.NewLabels(metric.Label{Name: "__name__", Value: "x"}, metric.Label{Name: "n", Value: strings.Repeat(`"`, size) + strconv.Itoa(i)})
@@ -436,7 +440,7 @@ func longSeries(t *testing.T, n, size int) (out []metric.Labels) {
 	return out
 }
 
-// TestRequests: no more are named in a request than are said.
+// TestRequests: a request names no more series, and no more bytes, than the limits allow.
 func TestRequests(t *testing.T) {
 	for _, c := range []struct {
 		n, size int
@@ -446,7 +450,7 @@ func TestRequests(t *testing.T) {
 		{50, 1, []int{50}},
 		{101, 1, []int{50, 50, 1}},
 		{25, 8 << 10, []int{10, 10, 5}},
-		{2, 200 << 10, []int{1, 1}}, // there is no way to name it that is shorter
+		{2, 200 << 10, []int{1, 1}}, // a selector cannot be made shorter
 	} {
 		var all []string
 		for _, ls := range longSeries(t, c.n, c.size) {
@@ -462,7 +466,7 @@ func TestRequests(t *testing.T) {
 	}
 }
 
-// TestLongLabels: what is asked for is no more than a server takes of a form.
+// TestLongLabels: a request is no larger than the form that a server accepts.
 func TestLongLabels(t *testing.T) {
 	f := newFake(t)
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

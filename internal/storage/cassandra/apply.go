@@ -26,22 +26,23 @@ const (
 )
 
 const (
-	// lockTTL is how long the lock of an applier that has died keeps others waiting. It is
-	// renewed before each step, which takes a time-out and two waits for agreement at most.
+	// lockTTL is how long others wait for the lock of an applier that has died. The applier renews
+	// its lock before each step. A step takes at most a time-out and two waits for agreement.
 	lockTTL  = 5 * time.Minute
 	lockPoll = time.Second
-	// ddlTimeout: all nodes take part in a change of the schema.
+	// ddlTimeout is longer than other time-outs: all nodes take part in a change of the schema.
 	ddlTimeout = 30 * time.Second
-	// agreementWait is how long nodes may take to hear of a change.
+	// agreementWait is how long nodes may take to agree on a change of the schema.
 	agreementWait = 30 * time.Second
 )
 
-// ApplySchema makes keyspace and tables, or brings them to the version that this program
-// knows, and records the settings of a new store. There is one applier at a time; others wait for it. What
-// is there already stays, so it may be repeated. progress hears of each step before it is taken.
+// ApplySchema makes the keyspace and the tables, or migrates them to the version that this program
+// knows, and records the settings of a new store. What exists already stays, so it may be repeated.
+// One applier works at a time; others wait for it. progress is called before each step, and at the
+// end.
 //
-// The replication is as in "dc1=3,dc2=2"; "" is 3 copies in the local data centre, or as many as
-// that has nodes. It is for a new keyspace only.
+// The replication is written as in "dc1=3,dc2=2". "" means 3 copies in the local data centre, or as
+// many as it has nodes. It applies to a new keyspace only.
 func ApplySchema(ctx context.Context, opts Options, replication string, progress func(done, total int, step string)) error {
 	opts.ensureDefaults()
 	opts.Timeout = max(opts.Timeout, ddlTimeout)
@@ -99,7 +100,7 @@ func (a *applier) makeKeyspace(ctx context.Context, replication string) error {
 	return nil
 }
 
-// copiesByDC is a replication as Cassandra keeps it, by data centre.
+// copiesByDC parses a replication into the form that Cassandra keeps, by data centre.
 func copiesByDC(text string, c *cluster) (map[string]string, error) {
 	if text == "" {
 		return map[string]string{c.localDC: strconv.Itoa(min(3, c.byDC[c.localDC]))}, nil
@@ -130,7 +131,7 @@ func formatCopies(copies map[string]string, form string) string {
 	return strings.Join(out, ", ")
 }
 
-// keyspaceCopies is the replication of a keyspace that is there, nil if it is not.
+// keyspaceCopies returns the replication of an existing keyspace, nil if there is none.
 func keyspaceCopies(ctx context.Context, s session, keyspace string) (map[string]string, error) {
 	found, err := all[struct {
 		Replication map[string]string `db:"replication"`
@@ -142,11 +143,13 @@ func keyspaceCopies(ctx context.Context, s session, keyspace string) (map[string
 	return found[0].Replication, nil
 }
 
-// ddl runs a statement that changes the schema, and waits until all servers have it, or for as long as makes sense.
+// ddl runs a statement that changes the schema, and waits until all servers have it, or
+// agreementWait has passed.
 //
-// The driver asks one server what versions the others have, and what that one has heard of them it may have written down
-// in the wrong order: then it goes on telling an old version until the next change. So in the end the servers are believed
-// to have it; a statement that needs what one of them has not is refused by that one.
+// The driver asks one server which versions the others have. That server may have noted changes of
+// the others in the wrong order, and then reports an old version until the next change. So ddl
+// ignores a lack of agreement after the wait: a server that still lacks the change refuses the
+// statement that needs it.
 func ddl(ctx context.Context, d *driver, cql string) error {
 	if err := d.ContextQuery(ctx, cql, nil).ExecRelease(); err != nil {
 		return convert(ctx, err)
@@ -175,7 +178,8 @@ func (a *applier) apply(ctx context.Context) error {
 	return err
 }
 
-// lock waits until the schema is this applier's. It may be so already: an attempt whose answer was lost took the lock.
+// lock waits until this applier holds the schema. It may hold it already, from an attempt whose
+// answer was lost.
 func (a *applier) lock(ctx context.Context) error {
 	for told := false; ; told = true {
 		ok, err := a.session.cas(ctx, stmt(cqlTakeLock, a.owner, ttl(lockTTL)))

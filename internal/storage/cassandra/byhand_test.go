@@ -14,7 +14,7 @@ import (
 	"github.com/quern/quern/internal/storage"
 )
 
-// byHand runs a statement as cqlsh does: with a timestamp of now.
+// byHand runs a statement as cqlsh does, with the current time as timestamp.
 func (p *process) byHand(t *testing.T, format string, args ...any) {
 	t.Helper()
 	s := stmt(fmt.Sprintf(format, args...))
@@ -27,7 +27,7 @@ func (p *process) byHand(t *testing.T, format string, args ...any) {
 	require.NoError(t, p.session.exec(t.Context(), time.Now().UnixMicro(), s))
 }
 
-// complaints are the last errors that the status shows.
+// complaints returns the last errors that the status shows.
 func (p *process) complaints(t *testing.T) (out []string) {
 	t.Helper()
 	found, err := p.RecentErrors(t.Context())
@@ -39,7 +39,7 @@ func (p *process) complaints(t *testing.T) (out []string) {
 	return out
 }
 
-// writes asserts that what is written under a lease is what is read afterwards.
+// writes requires that what is written under a lease is what is read afterwards.
 func (p *process) writes(t *testing.T, l storage.Lease, count uint64) {
 	t.Helper()
 	require.NoError(t, p.WriteRollups(t.Context(), l.Fence, 1, []metric.RollupRow{{Schedule: 1, Rollup: metric.Rollup{Count: count}}}))
@@ -49,8 +49,8 @@ func (p *process) writes(t *testing.T, l storage.Lease, count uint64) {
 	}
 }
 
-// Leases that no worker has written, as somebody leaves them who tries to help with cqlsh. The shard goes on, and
-// somebody hears of it.
+// Leases that no worker wrote, such as those left by somebody who tries to help with cqlsh, do not
+// stop the shard, and are reported.
 func TestLeasesByHand(t *testing.T) {
 	o := place(t)
 	p := start(t, o)
@@ -93,7 +93,7 @@ func TestLeasesByHand(t *testing.T) {
 	}
 }
 
-// The time in a lease is for people: whether it has ended, its TTL says.
+// The time in a lease is for people: the TTL decides whether the lease has ended.
 func TestExpiresByHand(t *testing.T) {
 	p := start(t, place(t))
 	for shard, expires := range []string{"0", "-62135596800000", "253402300799999", "9223372036854775807", "null"} {
@@ -110,7 +110,8 @@ func TestExpiresByHand(t *testing.T) {
 	require.Empty(t, p.complaints(t))
 }
 
-// A holder whose lease is overwritten by hand stops; what it has written stays until its successor replaces it.
+// A holder whose lease is overwritten by hand stops. What it has written stays until its successor
+// replaces it.
 func TestHolderOverwrittenByHand(t *testing.T) {
 	p := start(t, place(t))
 	l, err := p.AcquireShard(t.Context(), 3, "w", time.Hour)
@@ -126,7 +127,7 @@ func TestHolderOverwrittenByHand(t *testing.T) {
 	p.writes(t, next, 2)
 }
 
-// Rows of shards that there are not: they are no leases, and somebody hears of them, once.
+// Rows of shards that do not exist are not leases, and are reported once.
 func TestShardOutOfRangeByHand(t *testing.T) {
 	p := start(t, place(t))
 	for _, shard := range []int{-1, p.shards, math.MaxInt32, math.MinInt32} {
@@ -144,8 +145,8 @@ func TestShardOutOfRangeByHand(t *testing.T) {
 	require.Contains(t, strings.Join(all, "\n"), "table shards has a row for shard 512, and the store's shards are 0 to 511: it is passed over and can be deleted")
 }
 
-// A fence is the timestamp of what a run writes. One far ahead is not gone on from: nothing could replace what
-// was written at it.
+// A fence is the timestamp of what a run writes. The store does not continue from a fence far
+// ahead: nothing could replace what is written at that time.
 func TestNewestFenceByHand(t *testing.T) {
 	o := place(t)
 	p := start(t, o)
@@ -184,7 +185,7 @@ func TestNewestFenceByHand(t *testing.T) {
 	require.Greater(t, l.Fence, first.Fence)
 }
 
-// A heartbeat without an end is no worker's, who would have shards that nobody grinds.
+// A heartbeat that never expires belongs to no worker: shards assigned to it would never be ground.
 func TestHeartbeatByHand(t *testing.T) {
 	p := start(t, place(t))
 	require.NoError(t, p.Heartbeat(t.Context(), storage.Worker{ID: "w", Aggregates: true}, time.Minute))

@@ -10,7 +10,8 @@ import (
 
 const cqlNow = `SELECT toUnixTimestamp(now()) AS now FROM system.local`
 
-// CheckFit implements storage.Store. TTLs run by the servers' clocks.
+// CheckFit implements storage.Store. It compares the clocks because TTLs run by the servers'
+// clocks.
 func (s *Store) CheckFit(ctx context.Context) error {
 	if err := s.checkClock(ctx); err != nil {
 		return named("check the clock", err)
@@ -18,7 +19,7 @@ func (s *Store) CheckFit(ctx context.Context) error {
 	return named("check the settings", s.checkPolicy(ctx))
 }
 
-// checkClock compares this process's clock with that of whichever server answers.
+// checkClock compares this process's clock with the clock of the server that answers.
 func (s *Store) checkClock(ctx context.Context) error {
 	most := s.policy().MaxClockSkew()
 	if most == 0 {
@@ -37,8 +38,9 @@ func (s *Store) checkClock(ctx context.Context) error {
 	return checkClock(most, found[0].NowMs, asked, s.clk.Now())
 }
 
-// checkClock compares the clocks; most is 0 where they are not to be compared. How long the answer took is how far
-// it can be wrong.
+// checkClock refuses clocks that differ by more than most; 0 turns the comparison off. The server
+// read its clock at some moment between asked and answered, so the time between the two is
+// tolerated.
 func checkClock(most time.Duration, serverMs int64, asked, answered time.Time) error {
 	if most == 0 {
 		return nil

@@ -10,8 +10,8 @@ import (
 	"github.com/quern/quern/internal/storage"
 )
 
-// TestCheckClock: when within the request the server has read its clock is not known, so only
-// what cannot be explained by it is refused.
+// TestCheckClock: it is unknown when within the request the server read its clock. So only a
+// difference that this cannot explain is refused.
 func TestCheckClock(t *testing.T) {
 	const most = 30 * time.Second
 	asked := time.UnixMilli(1_700_000_000_000)
@@ -23,7 +23,7 @@ func TestCheckClock(t *testing.T) {
 		want   string
 	}{
 		{"the same", most, asked.Add(time.Second), ""},
-		// The server says whole milliseconds.
+		// The server answers in whole milliseconds.
 		{"as far behind it as may be", most, answered.Add(most), ""},
 		{"behind it", most, answered.Add(most + time.Millisecond), "is 30s behind the servers'"},
 		{"as far ahead of it as may be", most, asked.Add(-most - time.Millisecond), ""},
@@ -42,7 +42,7 @@ func TestCheckClock(t *testing.T) {
 	}
 }
 
-// A clock that goes wrong later is found by the next heartbeat, which then does not count.
+// If a clock goes wrong later, the next heartbeat finds out, and is not recorded.
 func TestClockGoesWrong(t *testing.T) {
 	o := place(t)
 	clk := clock.NewSimulated(time.Now())
@@ -60,7 +60,8 @@ func TestClockGoesWrong(t *testing.T) {
 	require.Equal(t, []storage.Worker{{ID: "w"}}, workers)
 }
 
-// A process is fit while its clock is the servers', and its policy the store's: it asks at each heartbeat, and before it drops anything.
+// A process is fit while its clock agrees with the servers' and its policy with the store's. It
+// checks at each heartbeat, and before it drops anything.
 func TestCheckFit(t *testing.T) {
 	o := place(t)
 	clk := clock.NewSimulated(time.Now())

@@ -26,13 +26,14 @@ const (
 	cqlKeyspace = `SELECT keyspace_name FROM system_schema.keyspaces WHERE keyspace_name = ?`
 )
 
-// connect makes a session in a keyspace, "" for none, after it has looked at whom it talks to.
+// connect inspects the cluster and then makes a session in a keyspace, "" for none.
 func connect(ctx context.Context, o *Options, keyspace string) (*driver, cluster, error) {
 	config, err := clusterConfig(o)
 	if err != nil {
 		return nil, cluster{}, err
 	}
-	// The first session, of one connection, is for looking around: where requests go best is not known yet.
+	// The first session, with one connection, only looks around: where requests go best is not
+	// known yet.
 	first := *config
 	first.NumConns, first.DisableInitialHostLookup = 1, true
 	first.PoolConfig.HostSelectionPolicy = gocql.RoundRobinHostPolicy()
@@ -60,11 +61,12 @@ func connect(ctx context.Context, o *Options, keyspace string) (*driver, cluster
 	return d, c, nil
 }
 
-// inDC asks the nodes of a data centre, one after the other.
+// inDC asks the nodes of one data centre in turn.
 func inDC(dc string) gocql.HostSelectionPolicy { return localOnly{gocql.DCAwareRoundRobinPolicy(dc)} }
 
-// localOnly asks no node of another data centre, which would take LOCAL_QUORUM and LOCAL_SERIAL for its own: ids
-// and leases would be decided twice. gocql's policy falls back to those.
+// localOnly keeps out the nodes of other data centres, to which gocql's policy falls back. Such a
+// node would take LOCAL_QUORUM and LOCAL_SERIAL to mean its own data centre: ids and leases would
+// be decided twice.
 type localOnly struct{ gocql.HostSelectionPolicy }
 
 // AddHost implements gocql.HostStateNotifier.
@@ -77,7 +79,7 @@ func (p localOnly) AddHost(h *gocql.HostInfo) {
 // HostUp implements gocql.HostStateNotifier.
 func (p localOnly) HostUp(h *gocql.HostInfo) { p.AddHost(h) }
 
-// createWatched makes a session whose requests go where n says.
+// createWatched makes a session in which n chooses the node of each request.
 func createWatched(ctx context.Context, o *Options, config *gocql.ClusterConfig, n *nodes) (*driver, error) {
 	config.PoolConfig.HostSelectionPolicy = n
 	config.QueryObserver, config.BatchObserver, config.ConnectObserver = n, n, n
@@ -87,12 +89,13 @@ func createWatched(ctx context.Context, o *Options, config *gocql.ClusterConfig,
 	}
 	d.nodes = n
 	n.probe = func(ctx context.Context) {
-		_ = d.ContextQuery(ctx, cqlProbe, nil).ExecRelease() // what comes of it is observed
+		_ = d.ContextQuery(ctx, cqlProbe, nil).ExecRelease() // n observes the outcome
 	}
 	return d, nil
 }
 
-// createSession gives up when ctx is done, which gocql does not ask; what it still makes then is closed.
+// createSession returns when ctx is done, which gocql does not check. A session that gocql still
+// makes is closed.
 func createSession(ctx context.Context, o *Options, config *gocql.ClusterConfig) (*driver, error) {
 	type made struct {
 		session *gocql.Session
@@ -139,7 +142,7 @@ func clusterConfig(o *Options) (*gocql.ClusterConfig, error) {
 	config.SerialConsistency = gocql.LocalSerial
 	config.ProtoVersion = 4
 	config.Timeout, config.ConnectTimeout, config.WriteTimeout = o.Timeout, o.Timeout, o.Timeout
-	// Only what changes the schema waits for that.
+	// Only changes of the schema wait for agreement.
 	config.MaxWaitSchemaAgreement = agreementWait
 	config.NumConns = connsPerNode
 	config.ReconnectInterval = time.Second
@@ -161,8 +164,8 @@ func clusterConfig(o *Options) (*gocql.ClusterConfig, error) {
 	return config, nil
 }
 
-// check reads the files before the driver does, which gives one that is of no use in words that
-// could be those of a server that is away.
+// check reads the files before the driver does. The driver's error for a bad file could be mistaken
+// for that of an unavailable server.
 func (t *TLS) check() error {
 	if t.CAFile != "" {
 		text, err := os.ReadFile(t.CAFile)
@@ -181,18 +184,18 @@ func (t *TLS) check() error {
 	return nil
 }
 
-// discardLogger: what matters comes back as errors.
+// discardLogger drops the driver's log: what matters comes back as errors.
 type discardLogger struct{}
 
 func (discardLogger) Print(...any)          {}
 func (discardLogger) Printf(string, ...any) {}
 func (discardLogger) Println(...any)        {}
 
-// cluster is what a first look at it shows.
+// cluster is what look finds out about the cluster.
 type cluster struct {
 	localDC string
 	nodes   int
-	// byDC is how many nodes each data centre has.
+	// byDC is the number of nodes in each data centre.
 	byDC map[string]int
 }
 
@@ -200,7 +203,7 @@ func (c *cluster) dataCentres() string {
 	return strings.Join(slices.Sorted(maps.Keys(c.byDC)), ", ")
 }
 
-// oldest is the oldest version of Cassandra that has what the schema asks for.
+// oldest is the oldest major version of Cassandra that has what the schema needs.
 const oldest = 5
 
 func look(ctx context.Context, o *Options, s session) (cluster, error) {
@@ -247,7 +250,7 @@ func look(ctx context.Context, o *Options, s session) (cluster, error) {
 	return c, nil
 }
 
-// retries asks the next node where one has failed. All that it is used for is idempotent.
+// retries sends a failed request to the next node. Only idempotent requests use it.
 type retries struct{}
 
 const maxAttempts = 3
@@ -255,15 +258,15 @@ const maxAttempts = 3
 // Attempt implements gocql.RetryPolicy.
 func (retries) Attempt(q gocql.RetryableQuery) bool { return q.Attempts() < maxAttempts }
 
-// GetRetryType implements gocql.RetryPolicy. What is wrong with the request itself is wrong everywhere, and an
-// overloaded server is not asked for more.
+// GetRetryType implements gocql.RetryPolicy. An error in the request itself would recur on every
+// node, and an overloaded server must not get more work: neither is retried.
 func (retries) GetRetryType(err error) gocql.RetryType {
 	var frame gocql.RequestError
 	if !errors.As(err, &frame) {
 		return gocql.RetryNextHost
 	}
 	if manyTombstones(err) {
-		return gocql.Rethrow // each node would come across them
+		return gocql.Rethrow // every node would meet them
 	}
 	switch frame.Code() {
 	case gocql.ErrCodeWriteTimeout, gocql.ErrCodeReadTimeout, gocql.ErrCodeUnavailable, gocql.ErrCodeBootstrapping,
@@ -273,7 +276,8 @@ func (retries) GetRetryType(err error) gocql.RetryType {
 	return gocql.Rethrow
 }
 
-// isMissingTable says whether a statement was refused because it names what is not there.
+// isMissingTable says whether a statement was refused because it names a table or column that does
+// not exist.
 func isMissingTable(err error) bool {
 	var frame gocql.RequestError
 	return errors.As(err, &frame) && frame.Code() == gocql.ErrCodeInvalid

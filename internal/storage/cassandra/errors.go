@@ -14,7 +14,7 @@ import (
 	"github.com/quern/quern/internal/storage"
 )
 
-// convert is the only place where the driver's errors become the contract's.
+// convert turns the driver's errors into the contract's. No other place does.
 func convert(ctx context.Context, err error) error {
 	if err == nil {
 		return nil
@@ -26,7 +26,8 @@ func convert(ctx context.Context, err error) error {
 		return context.Cause(ctx)
 	}
 	if errors.Is(err, context.Canceled) {
-		// Not the caller: gocql prepares statements in the context of the connection, which is cancelled when that ends.
+		// Not the caller: gocql prepares statements in the context of the connection, which ends
+		// with the connection.
 		err = errNotPrepared
 	}
 	if kind := kindOf(err); kind != nil {
@@ -35,7 +36,8 @@ func convert(ctx context.Context, err error) error {
 	return err
 }
 
-// certain is err, of a request that was made in so many attempts: what one node refuses another may have done.
+// certain turns the refusal of a request with several attempts into a time-out: another node may
+// have executed it.
 func certain(err error, attempts int64) error {
 	if attempts <= 1 || !errors.Is(err, storage.ErrRefused) {
 		return err
@@ -45,7 +47,7 @@ func certain(err error, attempts int64) error {
 
 var errNotPrepared = fmt.Errorf("preparing a statement: %w", gocql.ErrConnectionClosed)
 
-// kindOf is the contract's error that a driver's error means, nil if it is another.
+// kindOf returns the contract's error for a driver's error, nil if there is none.
 func kindOf(err error) error {
 	var frame gocql.RequestError
 	if errors.As(err, &frame) {
@@ -56,8 +58,8 @@ func kindOf(err error) error {
 			return storage.ErrOverloaded
 		case gocql.ErrCodeWriteTimeout, gocql.ErrCodeReadTimeout, gocql.ErrCodeCASWriteUnknown,
 			gocql.ErrCodeWriteFailure, gocql.ErrCodeReadFailure:
-			// A failure on a replica is often one of that moment, such as too many tombstones
-			// or a full queue, and like a time-out leaves open what was done.
+			// A failure on a replica is often temporary, such as too many tombstones or a full
+			// queue. Like a time-out it leaves open what was done.
 			return storage.ErrTimeout
 		// A missing permission is none of these: it is given in time, and senders would drop what is refused for good.
 		case gocql.ErrCodeSyntax, gocql.ErrCodeInvalid, gocql.ErrCodeConfig:
@@ -83,8 +85,9 @@ func kindOf(err error) error {
 	return nil
 }
 
-// connectionEnds are what gocql says in words alone when there is no connection, or when that ends which a request was sent
-// by: each request under way on it gets the same error.
+// connectionEnds are texts of gocql's errors that have no value to compare with: there is no
+// connection, or the connection that a request was sent on has ended. Each request under way on a
+// connection gets the same error.
 var connectionEnds = []string{
 	"no connection available",
 	"no control connection available",
@@ -95,8 +98,8 @@ var connectionEnds = []string{
 	"frame header stream is beyond call expected bounds",
 }
 
-// refused are what servers say, in words that gocql passes on as plain text, when they answer
-// but do not want this client; with what to do about each.
+// refused are texts of servers that answer but reject this client, each with advice. gocql passes
+// them on as plain text.
 var refused = []struct{ text, advice string }{
 	{"Provided username", "the servers do not take this user name and password: check --cassandra-username and --cassandra-password"},
 	{"is not permitted to log in", "the servers do not let this user log in: ALTER ROLE … WITH LOGIN = true, or give another --cassandra-username"},
@@ -108,7 +111,7 @@ var refused = []struct{ text, advice string }{
 	{"tls:", "no TLS with these servers: check --cassandra-tls, --cassandra-ca, --cassandra-cert and --cassandra-key"},
 }
 
-// connectError says what to do about a session that could not be made.
+// connectError turns the error of a failed connection into one that says what to do.
 func connectError(ctx context.Context, o *Options, err error) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
@@ -122,14 +125,14 @@ func connectError(ctx context.Context, o *Options, err error) error {
 		return noSchema(o)
 	}
 	hint := ""
-	// Servers that get anything else than TLS close the connection, and so do those that stop.
+	// A server that expects TLS closes a plain connection, and so does a server that stops.
 	if said := err.Error(); !o.TLS.enabled() && (strings.Contains(said, "EOF") || strings.Contains(said, "connection reset")) {
 		hint = "; if the servers ask for TLS, set --cassandra-tls"
 	}
 	return fmt.Errorf("%w: no Cassandra node of %s answers%s (%w)", storage.ErrUnavailable, strings.Join(o.Hosts, ", "), hint, err)
 }
 
-// refusal is a storage.ErrSettings in words of its own: what differs may be a clock or the cluster.
+// refusal is a storage.ErrSettings with its own message: a clock or the cluster may differ, too.
 type refusal string
 
 func (r refusal) Error() string { return string(r) }

@@ -17,7 +17,7 @@ import (
 	"github.com/quern/quern/internal/storage"
 )
 
-// frame is an error that a server has answered with. gocql's own types keep their codes to themselves.
+// frame is an error answer of a server. gocql's own types do not let others set their codes.
 type frame struct {
 	error
 	code int
@@ -26,12 +26,13 @@ type frame struct {
 func (f frame) Code() int       { return f.code }
 func (f frame) Message() string { return f.Error() }
 
-// answered is a gocql error as its decoder makes it.
+// answered returns a gocql error as gocql's decoder makes it.
 func answered(err error, code int) error { return frame{err, code} }
 
 func plain(code int) error { return frame{errors.New("server says no"), code} }
 
-// driverErrors are what gocql may return, with the contract's error for it; nil is none.
+// driverErrors are errors that gocql may return, each with the contract's error for it; nil means
+// none.
 var driverErrors = []struct {
 	name string
 	err  error
@@ -97,7 +98,8 @@ func TestConvert(t *testing.T) {
 	}
 }
 
-// A connection that ends while a statement is being prepared is told by gocql as if the caller had given up.
+// If a connection ends while a statement is being prepared, gocql reports it as if the caller had
+// cancelled.
 func TestConvertACancellationOfTheDrivers(t *testing.T) {
 	for _, err := range []error{context.Canceled, fmt.Errorf("in the driver: %w", context.Canceled)} {
 		got := convert(t.Context(), err)
@@ -106,7 +108,8 @@ func TestConvertACancellationOfTheDrivers(t *testing.T) {
 	}
 }
 
-// Of a caller that has given up, or had no more time, no server is to blame, whatever the driver says.
+// If the caller has cancelled, or its deadline has passed, no server is to blame, whatever the
+// driver says.
 func TestConvertAsksTheContextFirst(t *testing.T) {
 	cancelled, cancel := context.WithCancel(t.Context())
 	cancel()

@@ -22,45 +22,45 @@ import (
 	"github.com/quern/quern/internal/storage"
 )
 
-// The tests of this file run on a real server, and have the requests to it fail: what a store must
-// still hold after that depends on what Cassandra does with what has reached it.
+// The tests of this file run on a real server and make requests to it fail. What a store must still
+// hold then depends on what Cassandra does with the requests that have reached it.
 
-// fault is what becomes of one request.
+// fault is the fate of one request.
 type fault int
 
 const (
-	// lost: it does not reach the servers.
+	// lost: the request does not reach the servers.
 	lost fault = iota
-	// unanswered: it is done, and its answer does not come.
+	// unanswered: the request is executed, and its answer does not come.
 	unanswered
-	// stuck: it does not reach the servers, and nothing is heard of it until the caller gives up.
+	// stuck: the request does not reach the servers, and blocks until the caller gives up.
 	stuck
-	// stuckAnswer: it is done, and nothing is heard of it until the caller gives up.
+	// stuckAnswer: the request is executed, and blocks until the caller gives up.
 	stuckAnswer
-	// delayed: it is not answered, and reaches the servers only when deliver is called: after
-	// the caller, or somebody else, has tried again.
+	// delayed: the request is not answered, and reaches the servers only when deliver is called,
+	// after the caller or another process has tried again.
 	delayed
 )
 
 var faults = map[string]fault{"lost": lost, "unanswered": unanswered, "stuck": stuck, "answer stuck": stuckAnswer, "delayed": delayed}
 
-// flaky has a request fail: the one whose turn comes when at has been counted down to 0.
+// flaky makes a request fail: the one sent when at has been counted down to 0.
 type flaky struct {
 	session
 
 	mu   sync.Mutex
 	at   int // below 0 for none
 	kind fault
-	dies bool // all that follow are lost
+	dies bool // all later requests are lost
 	sent int
-	// meanwhile is done once, ahead of the request whose turn comes when aside has been counted down to 0.
+	// meanwhile runs once, before the request that is sent when aside has been counted down to 0.
 	meanwhile func()
 	aside     int
 	stuck     chan struct{} // closed once a request is stuck
 	late      func(context.Context) error
 }
 
-// fail has the k-th request from now on fail, from 0.
+// fail makes the k-th request from now on fail, counted from 0.
 func (f *flaky) fail(k int, kind fault) (stuck <-chan struct{}) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -68,7 +68,8 @@ func (f *flaky) fail(k int, kind fault) (stuck <-chan struct{}) {
 	return f.stuck
 }
 
-// heal has no request fail, and says how many were sent since the last call of fail or heal.
+// heal stops the faults, and returns how many requests were sent since the last call of fail or
+// heal.
 func (f *flaky) heal() (sent int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -77,7 +78,7 @@ func (f *flaky) heal() (sent int) {
 	return sent
 }
 
-// deliver has a delayed request reach the servers.
+// deliver sends the delayed request to the servers.
 func (f *flaky) deliver(t *testing.T) {
 	t.Helper()
 	if f.late != nil {
@@ -138,14 +139,14 @@ func (f *flaky) page(ctx context.Context, st statement, size int, from []byte, d
 	return next, err
 }
 
-// place is an empty keyspace of this test's own.
+// place makes an empty keyspace for one test.
 func place(t *testing.T) Options {
 	t.Helper()
 	server := cassandratest.Shared(t)
 	o := Options{
 		Hosts: server.Hosts(), DirectHosts: server.Way() == cassandratest.WayDocker,
 		Keyspace: "quern_" + strings.ToLower(t.Name()),
-		Timeout:  ddlTimeout, // what shall fail is said, and nothing else
+		Timeout:  ddlTimeout, // long: only the chosen request is to fail
 		Settings: storage.Settings{GroupSize: 4, IndexPartitions: 512, Epochs: blocks.Epochs{{BlockSize: 4}}},
 	}
 	o.ensureDefaults()
@@ -161,7 +162,7 @@ func place(t *testing.T) Options {
 	return o
 }
 
-// process is a store over a session that may fail, as one process of several has it.
+// process is a store over a session that may fail, as one of several processes has it.
 type process struct {
 	*Store
 	flaky *flaky
@@ -178,7 +179,7 @@ func start(t *testing.T, o Options) *process {
 	return &process{st, f}
 }
 
-// interrupted does something of which the k-th request fails. It says whether so many were sent.
+// interrupted calls do, and makes the k-th request of it fail. It says whether do sent so many.
 func (p *process) interrupted(t *testing.T, k int, kind fault, do func(context.Context) error) (reached bool) {
 	t.Helper()
 	waits := p.flaky.fail(k, kind)
@@ -204,8 +205,9 @@ func (p *process) interrupted(t *testing.T, k int, kind fault, do func(context.C
 	return true
 }
 
-// sweep has each request of an operation fail, one at a time, in every way. Each round is on data of
-// its own, which round makes and numbers; it says whether the request to fail was reached.
+// sweep makes each request of an operation fail, one at a time, in every way. Each round has its
+// own data, which round makes from its number n. round says whether the request to fail was
+// reached.
 func sweep(t *testing.T, round func(t *testing.T, n, k int, kind fault) (reached bool)) {
 	n := 0
 	for _, name := range slices.Sorted(maps.Keys(faults)) {
@@ -232,7 +234,7 @@ func gather[T any](t *testing.T, seq iter.Seq2[T, error]) []T {
 	return out
 }
 
-// No id is given to two, however leasing them fails.
+// No id is handed out twice, however a lease of ids fails.
 func TestFaultsOfLeaseIDs(t *testing.T) {
 	o := place(t)
 	p, other := start(t, o), start(t, o)
@@ -261,8 +263,8 @@ func TestFaultsOfLeaseIDs(t *testing.T) {
 	}
 }
 
-// However a claim fails, and whoever comes next: each series has one id and keeps it, no id has two series,
-// and what is listed by source and by id is the same.
+// However a claim fails, and whoever claims next: each series has one id and keeps it, no two
+// series have the same id, and the lists by source and by id agree.
 func TestFaultsOfClaimSchedules(t *testing.T) {
 	const series = 24 // more than one conditional batch
 	o := place(t)
@@ -297,7 +299,7 @@ func TestFaultsOfClaimSchedules(t *testing.T) {
 			_, err := p.ClaimSchedules(ctx, source, mine)
 			return err
 		})
-		// A crash may come at any moment: who is listed must be so in both tables.
+		// A crash may come at any moment, so a listed series must always be in both tables.
 		requireListedAlike(t, other, source)
 
 		theirs, err := other.ClaimSchedules(t.Context(), source, want(other, source, 5, series))
@@ -318,7 +320,7 @@ func TestFaultsOfClaimSchedules(t *testing.T) {
 		}
 		return reached
 	})
-	// Over all sources, by id: nobody is there twice, and nobody else is.
+	// The list by id, over all sources, has each series once, and no others.
 	leased, err := p.LeasedIDs(t.Context())
 	require.NoError(t, err)
 	byID := map[metric.ScheduleID]metric.Labels{}
@@ -330,7 +332,8 @@ func TestFaultsOfClaimSchedules(t *testing.T) {
 	require.Len(t, byID, series*len(sources))
 }
 
-// requireListedAlike requires that a source's schedules are all found by id, and returns them.
+// requireListedAlike requires that each schedule of a source is also found by id, and returns the
+// schedules.
 func requireListedAlike(t *testing.T, p *process, source string) map[metric.ScheduleID]metric.Labels {
 	t.Helper()
 	out := map[metric.ScheduleID]metric.Labels{}
@@ -344,11 +347,11 @@ func requireListedAlike(t *testing.T, p *process, source string) map[metric.Sche
 	return out
 }
 
-// A lease that was taken and not answered for is its owner's: it goes on under a higher fence, and another is
-// refused. One that was not taken may be anybody's.
+// If a lease was taken but not answered, its owner holds it: the owner goes on under a higher
+// fence, and others are refused. If it was not taken, anybody may take it.
 func TestFaultsOfAcquireShard(t *testing.T) {
 	o := place(t)
-	// One process would know its own fences.
+	// Two processes, since one would know its own fences.
 	p, other := start(t, o), start(t, o)
 	var newest storage.Fence
 	acquire := func(p *process, shard int, owner string) error {
@@ -385,7 +388,7 @@ func TestFaultsOfAcquireShard(t *testing.T) {
 				return false
 			}
 		}
-		// Giving it back fails alike, and is done when it is repeated.
+		// A release fails in the same ways, and takes effect when it is repeated.
 		p.interrupted(t, k, kind, func(ctx context.Context) error { return p.ReleaseShard(ctx, shard, "mine") })
 		require.NoError(t, p.ReleaseShard(t.Context(), shard, "mine"))
 		require.NoError(t, acquire(other, shard, "other"))
@@ -408,7 +411,7 @@ func TestFaultsOfAddEpoch(t *testing.T) {
 		}
 		want := append(slices.Clone(before), e)
 		require.Equal(t, want, p.Settings().Epochs, "once")
-		// Who does not know of it is told, and can then go on.
+		// A process that does not know the change gets ErrConflict, and can then go on.
 		later := blocks.Epoch{FromMs: e.FromMs + dayMs, BlockSize: 8}
 		require.ErrorIs(t, other.AddEpoch(t.Context(), later), storage.ErrConflict)
 		require.Equal(t, want, other.Settings().Epochs)
@@ -492,7 +495,7 @@ func (r *round) read(t *testing.T, p *process) content {
 	return c
 }
 
-// full is what a round holds when all of it was written.
+// full is what a round holds when all of it is written.
 func (r *round) full() content {
 	b := r.batch(0)
 	c := content{Raw: b.Raw, Rollups: r.rollups(), Slices: []storage.SliceState{{SliceKey: r.part.SliceKey}}}
@@ -505,8 +508,9 @@ func (r *round) full() content {
 	return c
 }
 
-// Writes that failed anywhere lead to the same state when they are repeated, with and without a fence. Before that
-// there may be a part, in the order that the contract promises: nothing is there whose marks are not.
+// Writes that failed at any request lead to the same state when they are repeated, with and without
+// a fence. Until then a part may be there, in the order that the contract promises: nothing is
+// there without its marks.
 func TestFaultsOfWrites(t *testing.T) {
 	o := place(t)
 	p := start(t, o)
@@ -551,10 +555,12 @@ func TestFaultsOfWrites(t *testing.T) {
 	})
 }
 
-// Deletes that failed anywhere have deleted what was named, and nothing else, when they are repeated.
+// Deletes that failed at any request delete what was named, and nothing else, when they are
+// repeated.
 func TestFaultsOfDeletes(t *testing.T) {
 	o := place(t)
-	// Of a simulated time before the fence: what is deleted must have been written before it.
+	// The data has a simulated time before the fence: a delete covers only what was written before
+	// the fence.
 	past := o
 	past.Clock = clock.NewSimulated(time.Now().Add(-time.Hour))
 	ingest, p := start(t, past), start(t, o)
@@ -602,7 +608,7 @@ func TestFaultsOfDeletes(t *testing.T) {
 	}
 }
 
-// What is read fails with the contract's error, at any request, and yields it once and last.
+// A read that fails at any request yields one of the contract's errors, once and last.
 func TestFaultsOfReads(t *testing.T) {
 	o := place(t)
 	p := start(t, o)
@@ -648,7 +654,7 @@ func TestFaultsOfReads(t *testing.T) {
 	}
 }
 
-// count is how many rows there are before an error; anything after one is a mistake.
+// count returns how many rows come before an error. A pair after the error is a mistake.
 func count[T any](seq iter.Seq2[T, error]) (n int, failed error) {
 	for _, err := range seq {
 		if failed != nil {

@@ -14,8 +14,8 @@ import (
 	"github.com/quern/quern/internal/storage"
 )
 
-// inject has requests fail in a process that is tested as a whole: the share QUERN_FAULT_RATE of them, from 0 to 1,
-// by the seed QUERN_FAULT_SEED. Each is logged.
+// inject makes requests fail, for tests of the whole process. QUERN_FAULT_RATE is the share that
+// fails, from 0 to 1, QUERN_FAULT_SEED the seed. Each fault is logged.
 func inject(s session, log *slog.Logger) session {
 	text := os.Getenv("QUERN_FAULT_RATE")
 	if text == "" {
@@ -32,7 +32,7 @@ func inject(s session, log *slog.Logger) session {
 	return &failing{session: s, log: log, rate: rate, rng: rand.New(rand.NewPCG(seed, 0))}
 }
 
-// injected is what becomes of a request: whether it is done, and what is said of it.
+// injected are the kinds of faults: whether the request is executed, and which error it returns.
 var injected = []struct {
 	name string
 	done bool

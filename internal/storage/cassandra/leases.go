@@ -12,23 +12,25 @@ import (
 	"github.com/quern/quern/internal/storage"
 )
 
-// settingLeases is who holds which ids. What is decided conditionally is decided once, unless the servers forget it: a
-// node that holds the only copy, and acknowledges before its log is on disk, forgets its last seconds when it is killed,
-// and a process that holds ids of then goes on. So the ids are held by name, and a process whose lease has been forgotten
-// finds out whether another got the same since (KeepIDs).
+// settingLeases records which process holds which ids. A conditional update decides a lease once,
+// unless the servers forget it. A node that holds the only copy, and acknowledges before its log is
+// on disk, forgets its last seconds when it is killed, while the process that leased ids in these
+// seconds goes on. So a lease names its holder, and a process whose lease was forgotten finds out
+// whether another process got the same ids since (KeepIDs).
 const settingLeases = "id_leases"
 
-// mostLeases is how many leases are kept: those that may be forgotten are the last ones.
+// mostLeases is how many leases are kept: only the last ones can have been forgotten.
 const mostLeases = 256
 
-// idLease is how a lease is stored, oldest first.
+// idLease is the stored form of a lease. Leases are stored oldest first.
 type idLease struct {
 	From   int64  `json:"from"`
 	To     int64  `json:"to"`
 	Holder string `json:"holder"`
 }
 
-// LeaseIDs implements storage.Registry. An id whose lease is in doubt is given to nobody.
+// LeaseIDs implements storage.Registry. If it is in doubt whether a lease took effect, nobody gets
+// the ids.
 func (s *Store) LeaseIDs(ctx context.Context, n int) (blocks.Range, error) {
 	const op = "lease ids"
 	if n < 1 {
@@ -40,13 +42,13 @@ func (s *Store) LeaseIDs(ctx context.Context, n int) (blocks.Range, error) {
 			return blocks.Range{}, named(op, err)
 		}
 		r := blocks.Range{Start: next, End: next + metric.ScheduleID(n)}
-		// Refused because of its own effect, it leaves ids that nobody gets.
+		// If an attempt is refused because an earlier one took effect, nobody gets these ids.
 		ok, err := s.session.cas(ctx, swap(settingNextID, text, strconv.FormatInt(int64(r.End), 10)).again())
 		if err != nil {
 			return blocks.Range{}, named(op, err)
 		}
 		if !ok {
-			continue // another process has leased some in the meantime
+			continue // another process leased some meanwhile
 		}
 		switch err := s.unused(ctx, r); {
 		case errors.Is(err, storage.ErrConflict):
@@ -58,7 +60,8 @@ func (s *Store) LeaseIDs(ctx context.Context, n int) (blocks.Range, error) {
 	}
 }
 
-// unused has this process hold ids that neither another holds nor a series has; else it is ErrConflict.
+// unused records ids as held by this process. ErrConflict if another process holds some, or a
+// series has one.
 func (s *Store) unused(ctx context.Context, r blocks.Range) error {
 	if err := s.holdIDs(ctx, r); err != nil {
 		return err
@@ -92,12 +95,12 @@ func (s *Store) KeepIDs(ctx context.Context, r blocks.Range) error {
 // Doubts implements storage.Registry.
 func (s *Store) Doubts() int64 {
 	if s.nodes == nil || s.copies != 1 {
-		return 0 // the other copies know
+		return 0 // the other copies remember
 	}
 	return s.nodes.doubts.Load()
 }
 
-// holdIDs notes that this process holds ids. ErrConflict when another holds some of them.
+// holdIDs records that this process holds ids. ErrConflict if another process holds some of them.
 func (s *Store) holdIDs(ctx context.Context, r blocks.Range) error {
 	for {
 		text, err := readSetting(ctx, s.session, settingLeases)
@@ -130,10 +133,11 @@ func (s *Store) holdIDs(ctx context.Context, r blocks.Range) error {
 		if err != nil {
 			return err
 		}
-		// Refused because of its own effect, it finds its own lease.
+		// If an attempt is refused because an earlier one took effect, the next round finds this
+		// process's lease.
 		if _, err := s.session.cas(ctx, swap(settingLeases, text, string(changed)).again()); err != nil {
 			return err
 		}
-		// Read again: whoever was first is in it.
+		// Read again: the setting has the lease of whoever was first.
 	}
 }

@@ -13,7 +13,7 @@ import (
 )
 
 const (
-	// The names of the tables stand in for %s.
+	// %s stands for the name of the table.
 	cqlLegacySchedules = `SELECT DISTINCT schedule_id FROM %s`
 
 	cqlLegacySamples   = `SELECT time, value FROM %s WHERE schedule_id = ?`
@@ -22,8 +22,8 @@ const (
 	cqlLegacyWaitingOf = `SELECT schedule_id FROM %s WHERE bucket = ? AND time = ? AND schedule_id IN ?`
 )
 
-// Legacy reads a keyspace of RHQ's. Its servers may be older than those that Quern's own
-// tables need.
+// Legacy reads a keyspace of RHQ's. Its servers may be older than those that Quern's own tables
+// need.
 type Legacy struct {
 	session  *driver
 	keyspace string
@@ -31,16 +31,16 @@ type Legacy struct {
 
 var _ legacy.Reader = (*Legacy)(nil)
 
-// OpenLegacy connects to the keyspace that opts name, and refuses one whose tables are not RHQ's.
+// OpenLegacy connects to the keyspace in opts. It refuses a keyspace whose tables are not RHQ's.
 func OpenLegacy(ctx context.Context, opts Options) (*Legacy, error) {
 	opts.ensureDefaults()
-	opts.Timeout = max(opts.Timeout, ddlTimeout) // for Drop; and nobody waits for what is copied
+	opts.Timeout = max(opts.Timeout, ddlTimeout) // Drop needs it, and nobody waits for a copy
 	config, err := clusterConfig(&opts)
 	if err != nil {
 		return nil, err
 	}
 	config.ProtoVersion = 0 // the newest that the servers know
-	// No keyspace for the session: gocql says of one that is missing that no server answers.
+	// The session has no keyspace: for a missing keyspace gocql reports that no server answers.
 	balance := gocql.RoundRobinHostPolicy()
 	if opts.LocalDC != "" {
 		balance = localOnly{gocql.DCAwareRoundRobinPolicy(opts.LocalDC)}
@@ -58,7 +58,7 @@ func OpenLegacy(ctx context.Context, opts Options) (*Legacy, error) {
 	return l, nil
 }
 
-// check asks for the columns, since Quern's own tables have some of the same names.
+// check selects RHQ's columns, since some of Quern's own tables have the same names.
 func (l *Legacy) check(ctx context.Context, o *Options) error {
 	_, err := all[legacyRawRow](ctx, l.session, stmt(l.in(legacy.RawTable, cqlLegacySamples)+" LIMIT 1", int32(0)))
 	if err == nil {
@@ -80,12 +80,12 @@ func noLegacy(o *Options) error {
 		o.Keyspace, strings.Join(legacy.Tables(), ", "))
 }
 
-// in names the table in a statement.
+// in puts the name of the table into a statement.
 func (l *Legacy) in(table, cql string) string {
 	return strings.Replace(cql, "%s", fmt.Sprintf("%q.%s", l.keyspace, table), 1)
 }
 
-// Close ends the connections.
+// Close closes the connections.
 func (l *Legacy) Close() { l.session.close() }
 
 type legacySchedule struct {
@@ -117,7 +117,8 @@ type legacyRawRow struct {
 	Value  *float64 `db:"value"`
 }
 
-// legacyPage is the rows that are read at a time: of each of a block's schedules one page is held.
+// legacyPage is how many rows are read at a time. A copy of a block holds one page for each
+// schedule.
 const legacyPage = 1000
 
 // Samples implements legacy.Reader.

@@ -8,23 +8,23 @@ import (
 	"github.com/quern/quern/internal/storage"
 )
 
-// limiter bounds the requests that wait for an answer. The bound follows the servers: it
-// is halved when one times out or says that it is overloaded, and grows by one for as many answers
-// as it allows at once (additive increase, multiplicative decrease, as TCP does: Chiu and Jain 1989).
+// limiter bounds the requests that wait for an answer. The bound follows the servers: it is halved
+// when a request times out or a server is overloaded, and grows by one for each full bound of
+// answers (additive increase, multiplicative decrease, as TCP does: Chiu and Jain 1989).
 type limiter struct {
 	max int
 
 	mu      sync.Mutex
 	limit   float64
 	running int
-	// era counts the cuts. What was sent before the last one says nothing about the new bound.
+	// era counts the cuts. A request sent before the last cut says nothing about the new bound.
 	era     int
 	waiting []chan struct{}
-	// answered counts the requests that have ended, by what became of them.
+	// answered counts the requests that have ended, by outcome.
 	answered map[string]int
 }
 
-// leastInFlight is what is always allowed: a store that has become slow still makes progress.
+// leastInFlight is the lowest bound: a store that has become slow still makes progress.
 const leastInFlight = 4
 
 func newLimiter(most int) *limiter {
@@ -65,7 +65,7 @@ func (l *limiter) enter(ctx context.Context) (era int, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	select {
-	case <-turn: // it came all the same; somebody else may have it
+	case <-turn: // the turn came at the same moment; pass it on
 		l.running--
 		l.admit()
 	default:
@@ -96,7 +96,7 @@ func (l *limiter) leave(era int, err error) {
 	l.admit()
 }
 
-// outcomes are what requests can come to.
+// outcomes are the possible outcomes of a request.
 var outcomes = []string{"ok", "timeout", "overloaded", "unavailable", "other"}
 
 func outcome(err error) string {
@@ -113,14 +113,14 @@ func outcome(err error) string {
 	return "other"
 }
 
-// requests are how many have ended so.
+// requests is the number of requests that ended with an outcome.
 func (l *limiter) requests(outcome string) int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.answered[outcome]
 }
 
-// admit lets in those who wait, as many as there is room for. l.mu is held.
+// admit lets waiting requests in while there is room. l.mu is held.
 func (l *limiter) admit() {
 	for len(l.waiting) > 0 && l.running < int(l.limit) {
 		l.running++
@@ -129,7 +129,7 @@ func (l *limiter) admit() {
 	}
 }
 
-// state is the bound and what is under it.
+// state returns the bound, and how many requests are running and waiting.
 func (l *limiter) state() (limit, running, waiting int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

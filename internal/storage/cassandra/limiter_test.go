@@ -15,7 +15,7 @@ import (
 	"github.com/quern/quern/internal/storage"
 )
 
-// enterN takes n slots at once, as n requests that are under way.
+// enterN takes n slots at once, as n requests under way would.
 func enterN(t *testing.T, l *limiter, n int) (eras []int) {
 	t.Helper()
 	for range n {
@@ -71,8 +71,8 @@ func assertNoError(t *testing.T, err error) {
 	}
 }
 
-// Whatever answers come and whoever gives up: at no time are there more under way than the highest bound allows,
-// nobody waits for ever, and no slot is lost. For the race detector.
+// Whatever answers come and whoever gives up: never are more requests under way than the highest
+// bound allows, nobody waits for ever, and no slot is lost. For the race detector.
 func TestLimiterUnderChance(t *testing.T) {
 	const bound, workers, each = 16, 64, 200
 	l := newLimiter(bound)
@@ -101,7 +101,7 @@ func TestLimiterUnderChance(t *testing.T) {
 					}
 					return nil
 				})
-				_ = err // any of the above, or that the context has ended
+				_ = err // any of the above, or ctx has ended
 				cancel()
 			}
 		})
@@ -136,8 +136,8 @@ func TestLimiterHalvesOncePerBurst(t *testing.T) {
 	}
 }
 
-// What was sent before the bound was cut says nothing about the new one; what was sent
-// after it does.
+// A request sent before the bound was cut says nothing about the new bound. A request sent after
+// the cut does.
 func TestLimiterHalvesAgainForLaterRequests(t *testing.T) {
 	l := newLimiter(64)
 	before := enterN(t, l, 20)
@@ -162,7 +162,7 @@ func TestLimiterKeepsTheLeast(t *testing.T) {
 	}
 }
 
-// The bound grows by one for as many answers as it allows at once, up to where it was.
+// The bound grows by one for each full bound of answers, up to its maximum.
 func TestLimiterGrowsBack(t *testing.T) {
 	const most = 32
 	l := newLimiter(most)
@@ -205,7 +205,7 @@ func TestLimiterLetsInByTurns(t *testing.T) {
 	})
 }
 
-// A cut bound lets nobody in before enough have left.
+// After a cut nobody enters before enough requests have left.
 func TestLimiterHoldsBackAfterACut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLimiter(16)
@@ -244,7 +244,7 @@ func TestLimiterWaiterGivesUp(t *testing.T) {
 				ctx, cancel := c.end(t.Context())
 				defer cancel()
 				var stays sync.WaitGroup
-				for range 3 { // one before it and two behind
+				for range 3 { // one before the waiter under test, and two behind
 					if _, _, waiting := l.state(); waiting == 1 {
 						stays.Go(func() {
 							require.ErrorIs(t, l.do(ctx, func() error { panic("was sent") }), c.want)
@@ -267,7 +267,7 @@ func TestLimiterWaiterGivesUp(t *testing.T) {
 	}
 }
 
-// A waiter whose turn comes as its context ends either goes or passes the turn on.
+// A waiter whose turn comes just as its context ends either goes or passes the turn on.
 func TestLimiterTurnAndEndAtOnce(t *testing.T) {
 	l := newLimiter(1)
 	for range 2000 {

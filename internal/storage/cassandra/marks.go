@@ -69,7 +69,7 @@ func (s *Store) Marks(ctx context.Context, p storage.IndexPartition) iter.Seq2[s
 	}
 }
 
-// FirstMark implements storage.Runs. The server is asked for one row: it stops there.
+// FirstMark implements storage.Runs. It asks for a page of one row, and the server stops there.
 func (s *Store) FirstMark(ctx context.Context, p storage.IndexPartition, from storage.MarkKey) (storage.MarkKey, bool, error) {
 	in := allMarks
 	if from != (storage.MarkKey{}) {
@@ -84,19 +84,21 @@ func (s *Store) FirstMark(ctx context.Context, p storage.IndexPartition, from st
 	return storage.MarkKey{}, false, nil
 }
 
-// markSpan is a range of marks: of keys from from to before the first of block end with time endMs. Only where it is about a
-// part of one block, which is end then, is endMs not the least there is.
+// markSpan is a range of mark keys: from key from up to the first key of block end at time endMs,
+// exclusive. endMs is math.MinInt64 unless the span ends inside its only block; then from.Start ==
+// end.
 type markSpan struct {
 	from  storage.MarkKey
 	end   metric.ScheduleID
 	endMs int64
 }
 
-// allMarks is from the least that there may be to the greatest.
+// allMarks is the span from the least possible key to the greatest.
 var allMarks = markSpan{storage.MarkKey{Start: math.MinInt64, TimeMs: math.MinInt64}, math.MaxInt64, math.MinInt64}
 
-// cut is where a span is cut in two: between two blocks, or two times of the one block that it is about. All blocks should lie in
-// [0, leased) and all times in [0, untilMs). It is false if there is nothing between.
+// cut returns where to split a span in two: between two blocks, or between two times of its only
+// block. It first tries the bounds of what should exist: blocks in [0, leased), times in [0,
+// untilMs). ok is false if there is nothing to split.
 func (sp *markSpan) cut(leased metric.ScheduleID, untilMs int64) (start metric.ScheduleID, ms int64, ok bool) {
 	from, end := sp.from.Start, sp.end
 	switch {
@@ -122,12 +124,13 @@ func (sp *markSpan) cut(leased metric.ScheduleID, untilMs int64) (start metric.S
 	return 0, 0, false
 }
 
-// markRows yields the rows of a span of an index partition in order. A run leaves a tombstone for each mark that it has
-// ground, and a server gives up a read that comes across more of them than it is told to (tombstone_failure_threshold): the span is
-// read in two parts then, and these in turn, so that there is no number of tombstones at which the index cannot be read.
+// markRows yields the rows of a span of an index partition in order. A run leaves a tombstone for
+// each mark that it has ground, and a server gives up a read that meets too many
+// (tombstone_failure_threshold). Then markRows splits the span in two and reads each part, which it
+// may split again. So no number of tombstones makes the index unreadable.
 func (s *Store) markRows(ctx context.Context, p storage.IndexPartition, in markSpan, pageRows int) iter.Seq2[markRow, error] {
 	return func(yield func(markRow, error) bool) {
-		var ids blocks.Range // read when a span has to be cut
+		var ids blocks.Range // read when the first span is split
 		todo := []markSpan{in}
 		for len(todo) > 0 {
 			sp := todo[len(todo)-1]
@@ -180,7 +183,8 @@ func after(k storage.MarkKey) storage.MarkKey {
 	return k
 }
 
-// manyTombstones says whether a read was given up because of what it came across that is deleted. The protocol has no code for it.
+// manyTombstones says whether a server gave up a read because it met too many tombstones. The
+// protocol has no code for it, so the message is searched.
 func manyTombstones(err error) bool {
 	var frame gocql.RequestError
 	return errors.As(err, &frame) && frame.Code() == gocql.ErrCodeReadFailure && strings.Contains(strings.ToLower(frame.Message()), "tombstone")

@@ -15,8 +15,8 @@ import (
 	"github.com/quern/quern/internal/storage"
 )
 
-// graveyard is a session on an index partition, some of whose marks are deleted. It gives up a read that comes across more than
-// most of these, as a server does.
+// graveyard is a session on an index partition in which some marks are deleted. It gives up a read
+// that meets more than most of the deleted marks, as a server does.
 type graveyard struct {
 	session
 	keys    []storage.MarkKey
@@ -65,18 +65,18 @@ func (g *graveyard) page(ctx context.Context, st statement, size int, from []byt
 	return nil, nil
 }
 
-// The index is read, in order, each mark once, however many of its marks are deleted and wherever they lie.
+// The index is read in order, each mark once, however many marks are deleted and wherever they lie.
 func TestMarksAmongTombstones(t *testing.T) {
 	const most = 5
 	for seed := range uint64(200) {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
 			r := rand.New(rand.NewPCG(seed, 1))
 			g := &graveyard{deleted: map[storage.MarkKey]bool{}, most: most, leased: "1280"}
-			perTime := map[storage.MarkKey]int{} // a writer has one of a block and slice
+			perTime := map[storage.MarkKey]int{} // a writer has one mark for a block and slice
 			for range r.IntN(200) {
 				k := storage.MarkKey{Start: metric.ScheduleID(r.IntN(1+r.IntN(12)) * 128), TimeMs: int64(r.IntN(50)) * 3_600_000, ID: blocks.KeyID(1, r.Uint64())}
 				if r.IntN(20) == 0 {
-					k.Start = 1 << 40 // of no block that there should be
+					k.Start = 1 << 40 // of a block that should not exist
 				}
 				if perTime[storage.MarkKey{Start: k.Start, TimeMs: k.TimeMs}]++; perTime[storage.MarkKey{Start: k.Start, TimeMs: k.TimeMs}] > most {
 					continue
@@ -108,7 +108,7 @@ func TestMarksAmongTombstones(t *testing.T) {
 	}
 }
 
-// Without tombstones the index is read as it was: once, page by page.
+// Without tombstones the index is read once, page by page.
 func TestMarksWithoutTombstones(t *testing.T) {
 	g := &graveyard{most: 5}
 	for i := range 10 {
@@ -124,7 +124,7 @@ func TestMarksWithoutTombstones(t *testing.T) {
 	require.Equal(t, 1, g.reads)
 }
 
-// Another failure is passed on.
+// If a span cannot be split any further, the server's error is returned.
 func TestMarksThatCannotBeRead(t *testing.T) {
 	g := &graveyard{most: 0, leased: "128", keys: []storage.MarkKey{{ID: blocks.KeyID(1, 1)}, {ID: blocks.KeyID(1, 2)}}}
 	g.deleted = map[storage.MarkKey]bool{g.keys[0]: true, g.keys[1]: true}
@@ -134,7 +134,7 @@ func TestMarksThatCannotBeRead(t *testing.T) {
 	require.Less(t, g.reads, 60)
 }
 
-// index has the rows of one index partition.
+// index holds the rows of one index partition.
 type index struct {
 	session
 
@@ -146,7 +146,7 @@ func (x index) page(_ context.Context, _ statement, _ int, _ []byte, dest any) (
 	return nil, nil
 }
 
-// A mark that cannot be decoded is yielded as damaged, and those after it are read.
+// A mark that does not decode is yielded as damaged, and the marks after it are read.
 func TestDamagedMarks(t *testing.T) {
 	s := &Store{session: index{rows: []markRow{
 		{Start: 128, TimeMs: 5, ID: gocql.UUID(blocks.KeyID(1, 1)), Kind: int(storage.MarkTakeBack) + 1, Chunks: 7},

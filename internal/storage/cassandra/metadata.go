@@ -17,7 +17,8 @@ func (s *Store) PutMetadata(ctx context.Context, ms []metric.Metadata) error {
 	if ctx.Err() != nil {
 		return convert(ctx, ctx.Err())
 	}
-	// In one batch, of two rows with one key and timestamp the greater values would win.
+	// Of two rows with the same key and timestamp in one batch the greater values would win. So
+	// only the last row of a name is written.
 	last := make(map[string]int, len(ms))
 	for i := range ms {
 		last[ms[i].Name] = i

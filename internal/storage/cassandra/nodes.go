@@ -16,17 +16,17 @@ import (
 )
 
 const (
-	// speculateAfter is how long a request waits for its node before it is put to another one too: well above what a
-	// healthy node takes, well below the time-out.
+	// speculateAfter is how long a request waits for its node before it is also sent to another
+	// one. It is well above what a healthy node takes, and well below the time-out.
 	speculateAfter = 200 * time.Millisecond
-	// mostAsked is how many nodes one request is put to at once.
+	// mostAsked is how many nodes one request is sent to at once.
 	mostAsked = 3
-	// mostAgain is how many requests may be with a further node at once, so that a cluster that has become slow as a
-	// whole is not asked for several times as much.
+	// mostAgain is how many further attempts may be under way at once, of all requests, so that a
+	// cluster that is slow as a whole does not get several times the load.
 	mostAgain = 16
-	// mostMissed is how many requests in a row a node may leave without an answer before it is asked last.
+	// mostMissed is how many requests in a row a node may leave unanswered before it is asked last.
 	mostMissed = 3
-	// probeEvery is how often such a node is asked whether it answers again.
+	// probeEvery is how often a node that is asked last is probed.
 	probeEvery = time.Second
 )
 
@@ -38,31 +38,35 @@ const cqlProbe = `SELECT key FROM system.local`
 // errBeaten ends an attempt when another node has answered the request.
 var errBeaten = errors.New("another node has answered")
 
-// nodes is the driver's choice of nodes. It holds:
+// nodes chooses the nodes for the driver's requests. It holds:
 //
-//  1. A node that has left mostMissed requests in a row without an answer, while others answered or until the time-out,
-//     is asked last: by no request that finds another node. It is never taken out, so that a request finds as many
-//     nodes as without this.
-//  2. Such a node is asked by probes, of which no other request depends on the answer. It takes part again when it
-//     answers one as fast as is asked of all.
+//  1. A node that leaves mostMissed requests in a row unanswered is asked last: only a request that
+//     finds no other node goes to it. A request is unanswered if another node answered it, or if it
+//     timed out. The node is never removed, so a request finds as many nodes as it would without
+//     this rule.
+//  2. Such a node gets probes. No other request depends on the answer to a probe. The node takes
+//     part again when it answers a probe within speculateAfter.
 //  3. No two attempts of one request ask the same node.
 type nodes struct {
-	gocql.HostSelectionPolicy // those that have a copy come first
-	// anyOf takes every node alike. Which have a copy it need not know, and that may take a request to find out.
+	gocql.HostSelectionPolicy // nodes with a copy come first
+	// anyOf treats all nodes alike. It need not know which have a copy; to find that out may take a
+	// request.
 	anyOf gocql.HostSelectionPolicy
 	clk   clock.Clock
 	log   *slog.Logger
-	// probe asks a node for itself.
+	// probe sends a probe to the node that its context names.
 	probe func(ctx context.Context)
-	// again holds a token for each further attempt that is under way.
+	// again holds a token for each further attempt under way.
 	again chan struct{}
 
-	// doubts counts how often a node was gone, or is there again: between two it may have been started anew.
+	// doubts counts how often a node went down or was connected to anew: it may have been restarted
+	// meanwhile.
 	doubts atomic.Int64
 
 	mu   sync.Mutex
 	byID map[string]*node
-	// made counts the connections to each address. One of the first is the driver's own, controlled says that it is counted.
+	// made counts the connections to each address. One of the first is the driver's control
+	// connection; controlled says that it is counted.
 	made       map[string]int
 	controlled bool
 }
@@ -82,12 +86,12 @@ func newNodes(anyOf gocql.HostSelectionPolicy, clk clock.Clock, log *slog.Logger
 	}
 }
 
-// attempt is one of those that a request is made in, as its context says.
+// attempt describes one attempt at a request. It travels in the request's context.
 type attempt struct {
 	asked *asked
-	// again: another attempt came before.
+	// again says that another attempt came before.
 	again bool
-	// probes is the node that a probe is for, "" for other requests.
+	// probes is the id of the node that a probe is for, "" for other requests.
 	probes string
 }
 
@@ -98,13 +102,13 @@ func attemptOf(ctx context.Context) attempt {
 	return a
 }
 
-// asked are the nodes that the attempts of one request have gone to.
+// asked is the set of nodes that the attempts of one request went to.
 type asked struct {
 	mu sync.Mutex
 	id map[string]bool
 }
 
-// first says whether a node is asked for the first time. Nil asks each.
+// first adds a node and says whether it was missing. A nil set says true of every node.
 func (a *asked) first(id string) bool {
 	if a == nil {
 		return true
@@ -184,7 +188,7 @@ func (n *nodes) probeSome(ctx context.Context) {
 	}
 }
 
-// observe takes in what has become of one attempt at one node.
+// observe records the outcome of one attempt at one node.
 func (n *nodes) observe(ctx context.Context, h *gocql.HostInfo, took time.Duration, err error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -251,8 +255,9 @@ func (n *nodes) HostDown(h *gocql.HostInfo) {
 	n.HostSelectionPolicy.HostDown(h)
 }
 
-// ObserveConnect implements gocql.ConnectObserver. No request reaches a node that was started anew but by a connection that
-// comes after the first ones: those of its pool, and one that hears of the cluster's changes.
+// ObserveConnect implements gocql.ConnectObserver. Requests reach a restarted node only over a new
+// connection. So each connection counts as a doubt, except the first ones: those of the pools, and
+// the control connection, which hears of changes in the cluster.
 func (n *nodes) ObserveConnect(o gocql.ObservedConnect) {
 	if o.Err != nil {
 		return
@@ -270,7 +275,7 @@ func (n *nodes) ObserveConnect(o gocql.ObservedConnect) {
 	}
 }
 
-// askedLast says of each node whether it is asked last.
+// askedLast says for each node, by address, whether it is asked last.
 func (n *nodes) askedLast() map[string]bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -288,12 +293,13 @@ func (n *nodes) several() bool {
 	return len(n.byID) > 1
 }
 
-// speculate makes a request of one node, and where that takes long of others too. The first answer counts, and an
-// error only when nobody is left who may answer. So ask must be such that it may be done more than once, and what it
-// reads must stay as it is after it has returned: an attempt that was beaten may still be about to end.
+// speculate sends a request to one node, and to further nodes while no answer comes. The first
+// answer counts. An error counts only when no attempt is left that may answer. So it must be safe
+// to call ask more than once, and what ask reads must not change after speculate has returned: a
+// beaten attempt may still be ending.
 //
-// gocql's own speculation returns what comes first even if that is an error, and looks for the copies of a row before
-// the first attempt in a way that can wait for one node.
+// gocql's own speculation returns the first result even if that is an error. It also looks up the
+// copies of a row before the first attempt, in a way that can wait for one node.
 func speculate[T any](ctx context.Context, n *nodes, ask func(context.Context) (T, error)) (T, error) {
 	if n == nil || !n.several() {
 		return ask(ctx)
@@ -349,7 +355,7 @@ func speculate[T any](ctx context.Context, n *nodes, ask func(context.Context) (
 	}
 }
 
-// telling is the error that says most: that an attempt found no other node to ask says least.
+// telling returns the error that says most. An error that found no other node to ask says least.
 func telling(errs []error) error {
 	i := slices.IndexFunc(errs, func(err error) bool { return !errors.Is(err, gocql.ErrNoConnections) })
 	return errs[max(i, 0)]

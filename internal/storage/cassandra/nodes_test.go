@@ -52,7 +52,7 @@ func query(ctx context.Context) *gocql.Query {
 	return new(gocql.Query).WithContext(ctx).RoutingKey([]byte{1})
 }
 
-// picked are the nodes that a request would ask, in this order.
+// picked returns the nodes that a request would ask, in order.
 func picked(ctx context.Context, n *nodes) (ids []string) {
 	next := n.Pick(query(ctx))
 	for h := next(); h != nil; h = next() {
@@ -61,7 +61,8 @@ func picked(ctx context.Context, n *nodes) (ids []string) {
 	return ids
 }
 
-// The first answer counts, whoever gives it; an error only when nobody is left who may answer.
+// The first answer counts, from whichever node. An error counts only when no attempt is left that
+// may answer.
 func TestSpeculate(t *testing.T) {
 	type said struct {
 		after time.Duration
@@ -118,7 +119,7 @@ func TestSpeculate(t *testing.T) {
 			})
 		})
 	}
-	// Where there is no other node, nothing is asked twice.
+	// If there is no other node, nothing is asked twice.
 	n, hosts, _ := three(t)
 	n.RemoveHost(hosts[0])
 	n.RemoveHost(hosts[1])
@@ -134,7 +135,7 @@ func TestSpeculate(t *testing.T) {
 			require.Equal(t, 1, asked)
 		})
 	}
-	// A cluster that is slow as a whole is not asked for much more.
+	// A cluster that is slow as a whole does not get much more load.
 	synctest.Test(t, func(t *testing.T) {
 		n, _, _ := three(t)
 		const requests = 100
@@ -161,7 +162,7 @@ func TestSpeculate(t *testing.T) {
 		require.Equal(t, int64(requests+mostAgain), most.Load())
 		require.Empty(t, n.again)
 	})
-	// Who gives up does not wait for an answer.
+	// A caller that gives up does not wait for an answer.
 	synctest.Test(t, func(t *testing.T) {
 		n, _, _ := three(t)
 		ctx, cancel := context.WithCancel(t.Context())
@@ -173,8 +174,8 @@ func TestSpeculate(t *testing.T) {
 	})
 }
 
-// A node that leaves requests without an answer which others answer is asked last, by a probe each second, and again
-// by all when it answers one.
+// A node that leaves requests unanswered which others answer is asked last, and probed each second.
+// When it answers a probe, all requests ask it again.
 func TestNodeThatDoesNotAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n, hosts, log := three(t)
@@ -192,10 +193,10 @@ func TestNodeThatDoesNotAnswer(t *testing.T) {
 		n.observe(beaten, hosts[1], speculateAfter, context.Canceled)
 		n.observe(ctx, hosts[1], time.Second, gocql.ErrTimeoutNoResponse)
 		for range 5 {
-			n.observe(beaten, hosts[1], speculateAfter-1, context.Canceled) // asked after the one that answered
-			n.observe(gaveUp, hosts[1], time.Second, context.Canceled)      // by whoever asked
+			n.observe(beaten, hosts[1], speculateAfter-1, context.Canceled) // asked after the node that answered
+			n.observe(gaveUp, hosts[1], time.Second, context.Canceled)      // the caller gave up
 		}
-		n.observe(ctx, hosts[1], time.Millisecond, nil) // in a row, they must be
+		n.observe(ctx, hosts[1], time.Millisecond, nil) // an answer: the missed requests must be in a row
 		require.Empty(t, log.String())
 		for range mostMissed {
 			require.Equal(t, map[string]bool{"10.0.0.0:0": false, "10.0.0.1:0": false, "10.0.0.2:0": false}, n.askedLast())
@@ -210,7 +211,8 @@ func TestNodeThatDoesNotAnswer(t *testing.T) {
 		require.Equal(t, 1, testutil.CollectAndCount(collector{newLimiter(1), &nodes{byID: map[string]*node{"x": {}}}}, "quern_cassandra_node_asked_last"))
 		require.Zero(t, probes)
 
-		// An answer to a request that no other node was there for is no sign; one to a probe must be fast.
+		// An answer to a request that found no other node is no sign, and an answer to a probe must
+		// be fast.
 		n.observe(ctx, hosts[1], time.Millisecond, nil)
 		probe := context.WithValue(ctx, attemptKey{}, attempt{probes: "1"})
 		n.observe(probe, hosts[1], speculateAfter, nil)
@@ -227,7 +229,7 @@ func TestNodeThatDoesNotAnswer(t *testing.T) {
 		require.False(t, n.askedLast()["10.0.0.1:0"])
 		require.Contains(t, log.String(), "a Cassandra node answers again")
 
-		// Where none answers, all are asked as ever.
+		// If no node answers, all are asked as before.
 		for _, h := range hosts {
 			for range mostMissed {
 				n.observe(ctx, h, time.Second, gocql.ErrTimeoutNoResponse)
@@ -255,11 +257,12 @@ func TestAttemptsAskDifferentNodes(t *testing.T) {
 	require.Equal(t, "2", ids[2], "the one that does not answer comes last")
 }
 
-// A node that was gone, or is connected to again, may have been started anew. The first connections are no sign of that.
+// A node that went down, or is connected to again, may have been restarted. The first connections
+// are no sign of that.
 func TestDoubts(t *testing.T) {
 	n, hosts, _ := three(t)
 	made := func(h *gocql.HostInfo, err error) { n.ObserveConnect(gocql.ObservedConnect{Host: h, Err: err}) }
-	made(hosts[0], nil) // the driver's own
+	made(hosts[0], nil) // the driver's control connection
 	for _, h := range hosts {
 		made(h, nil)
 		made(h, nil)

@@ -82,8 +82,8 @@ type errorRow struct {
 	Message   string `db:"message"`
 }
 
-// RecordError implements storage.Operations. Of two errors of one worker at the same block in the same
-// millisecond the later is kept.
+// RecordError implements storage.Operations. Of two errors of one worker at the same block in the
+// same millisecond, the later one is kept.
 func (s *Store) RecordError(ctx context.Context, e storage.ComponentError) error {
 	return named("record error", s.session.exec(ctx, s.stamps.next(), stmt(cqlWriteError,
 		e.Component, e.TimeMs, e.Worker, int(e.Bucket), e.StartMs, int64(e.Start), e.Message, ttl(keepError))))
@@ -114,7 +114,7 @@ type workerRow struct {
 	SeenMs     *int64 `db:"seen"`
 	Aggregates bool   `db:"aggregates"`
 
-	SecondsLeft *int `db:"seconds_left"` // null for a row that never ends
+	SecondsLeft *int `db:"seconds_left"` // null for a row that never expires
 }
 
 // Heartbeat implements storage.Operations.
@@ -126,8 +126,8 @@ func (s *Store) Heartbeat(ctx context.Context, w storage.Worker, d time.Duration
 		w.ID, w.Host, w.StartedMs, w.SeenMs, w.Aggregates, ttl(d))))
 }
 
-// Workers implements storage.Operations. A heartbeat that has no end is nobody's, and is passed over: whoever it
-// was for would have shards that are never ground.
+// Workers implements storage.Operations. It skips a heartbeat that never expires: no worker wrote
+// it, and shards assigned to it would never be ground.
 func (s *Store) Workers(ctx context.Context) ([]storage.Worker, error) {
 	found, err := all[workerRow](ctx, s.session, stmt(cqlReadWorkers))
 	if err != nil {
@@ -136,8 +136,9 @@ func (s *Store) Workers(ctx context.Context) ([]storage.Worker, error) {
 	var out []storage.Worker
 	for _, r := range found {
 		if r.SeenMs == nil {
-			// A heartbeat sent twice, because nobody answered, ends at two times, and in between a read that meets both
-			// finds the key alone: of one write time, what has ended wins in each column.
+			// A heartbeat that was sent twice, for lack of an answer, has two expiry times. Between
+			// them a read that meets both finds only the key: at equal write timestamps the expired
+			// cell wins in each column.
 			continue
 		}
 		if r.SecondsLeft == nil {

@@ -12,26 +12,28 @@ import (
 
 const dayMs = int64(24 * 60 * 60 * 1000)
 
-// A partition of a table of samples or rows is a group of schedules in a stretch of time.
+// partition is a partition of a table of samples or rows: a group of schedules in a stretch of
+// time.
 type partition struct {
 	Group    int64 `db:"start_schedule_id"`
 	PeriodMs int64 `db:"period"`
 }
 
-// maxNamed is how many partitions are asked for by name. Where a range spans more, as all ids or all times
-// do, those that there are get listed first.
+// maxNamed is how many partitions are asked for by name. For a range that spans more, such as all
+// ids or all times, the existing partitions are listed first.
 const maxNamed = 16 << 10
 
 // listing is a table whose partitions are read in ranges.
 type listing struct {
-	// cqlList selects the distinct keys of all its partitions.
+	// cqlList selects the distinct keys of all partitions of the table.
 	cqlList string
 	// groupSize and periodMs are what one partition spans.
 	groupSize int
 	periodMs  int64
 }
 
-// partitions are those of the table that ids and times may lie in, by group, then period.
+// partitions returns the partitions of the table that may hold ids and times, by group, then
+// period.
 func (s *Store) partitions(ctx context.Context, l listing, ids blocks.Range, fromMs, toMs int64) ([]partition, error) {
 	if ids.Start >= ids.End || fromMs >= toMs {
 		return nil, nil
@@ -67,18 +69,18 @@ func (s *Store) partitions(ctx context.Context, l listing, ids blocks.Range, fro
 	return out, nil
 }
 
-// clampMs keeps a time where a period can be added to it.
+// clampMs bounds a time so that a period can be added to it without overflow.
 func clampMs(t int64) int64 { return max(math.MinInt64/4, min(t, math.MaxInt64/4)) }
 
 const (
 	// readAhead is how many partitions are read at once.
 	readAhead = 16
-	// aheadRows is how many rows of each are kept until it is their turn.
+	// aheadRows is how many rows of each partition are kept until its turn.
 	aheadRows = 64
 )
 
-// spread yields what read yields for each key, in the order of keys, and reads a few keys
-// ahead. Nothing is left when the loop ends.
+// spread yields what read yields for each key, in the order of keys. It reads up to readAhead keys
+// at once. No goroutine is left when the loop ends.
 func spread[K, T any](ctx context.Context, keys []K, read func(context.Context, K) iter.Seq2[T, error]) iter.Seq2[T, error] {
 	if len(keys) == 1 {
 		return read(ctx, keys[0])
@@ -126,7 +128,7 @@ func spread[K, T any](ctx context.Context, keys []K, read func(context.Context, 
 				yield(zero, convert(ctx, err))
 				return
 			}
-			queues[i], done = nil, i+1 // a long read must not hold what it has read
+			queues[i], done = nil, i+1 // free what has been read
 			if len(queues) < len(keys) {
 				start()
 			}

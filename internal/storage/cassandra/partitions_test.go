@@ -18,12 +18,12 @@ import (
 	"github.com/quern/quern/internal/metric"
 )
 
-// listed answers every query with the same partitions, a few to a page.
+// listed answers every query with the same partitions, a few per page.
 type listed struct {
-	session // nil: nothing else is asked for
+	session // nil: no other method is called
 
 	parts  []partition
-	failAt int // the page that fails, from 1; 0 for none
+	failAt int // the page that fails, counted from 1; 0 for none
 	asked  []string
 }
 
@@ -107,7 +107,7 @@ func TestPartitions(t *testing.T) {
 	})
 }
 
-// Times so far out that adding a period to them would wrap around come to an end, too.
+// A range also ends if its times are so far out that adding a period to them would overflow.
 func TestSliceDays(t *testing.T) {
 	s := &Store{session: &listed{}}
 	for _, c := range []struct {
@@ -130,7 +130,7 @@ func TestSliceDays(t *testing.T) {
 	require.LessOrEqual(t, len(got), 1)
 }
 
-// reader reads keys, each of which has as many rows as rows says, and takes its time.
+// reader reads keys slowly. Each key has as many rows as rows returns for it.
 type reader struct {
 	rows    func(key int) int
 	failAt  int // the key whose last row is an error; below 0 for none
@@ -171,7 +171,8 @@ func keysUpTo(n int) (keys []int) {
 	return keys
 }
 
-// manyAndFew has keys with none, with some, and with more rows than are kept ahead.
+// manyAndFew returns no rows for some keys, a few for others, and for others more than are kept
+// ahead.
 func manyAndFew(key int) int { return []int{3, 0, 5 * aheadRows, 1}[key%4] }
 
 func expected(keys []int, rows func(int) int) (out []string) {
@@ -204,7 +205,7 @@ func TestSpreadKeepsTheOrder(t *testing.T) {
 	}
 }
 
-// A loop that ends early leaves nobody reading, whether the readers wait for rows or for room.
+// A loop that ends early leaves no reader running, whether the readers wait for rows or for room.
 func TestSpreadBreaks(t *testing.T) {
 	for _, rows := range []int{0, 1, 2, 100, 1000} {
 		synctest.Test(t, func(t *testing.T) {

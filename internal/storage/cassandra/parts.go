@@ -11,23 +11,25 @@ import (
 	"github.com/quern/quern/internal/storage"
 )
 
-// parts follows what becomes of each part of a batch. A part that has failed is not gone on with, so that
-// no chunk is written whose mark may be missing.
+// parts tracks the outcome of each part of a batch. Once a part has failed, nothing more of it is
+// sent, so no chunk is written whose mark may be missing.
 type parts struct {
 	batch *storage.Batch
-	// ofMark and ofChunk are the parts that the batch's marks belong to, and its chunks, those of the cache after
-	// the raw ones.
+	// ofMark and ofChunk give the part of each mark and each chunk of the batch. Cache chunks come
+	// after raw chunks.
 	ofMark, ofChunk []int
 
 	mu sync.Mutex
-	// failed is why, by part. A refusal stands only for as long as no other request of the part has failed in another way.
+	// failed is the error of each failed part. Any later failure of the part replaces a refusal.
 	failed map[int]error
-	// done and missed are the requests that have ended, silent those of the missed that had no answer.
+	// done counts the requests that succeeded, missed those that failed other than by a refusal,
+	// and silent the missed ones without an answer.
 	done, missed, silent int
 }
 
-// mostMissing bounds the requests of a batch that fail before the rest is given up unsent: where none has succeeded
-// the store is away, and each without an answer has cost a time-out.
+// mostMissing bounds the failed requests of a batch. The rest is not sent after that many without
+// an answer, since each has cost a time-out, nor after that many failures without a success, since
+// the store is away.
 const mostMissing = 16
 
 func partsOf(b *storage.Batch) *parts {
@@ -41,7 +43,7 @@ func partsOf(b *storage.Batch) *parts {
 	return p
 }
 
-// in are the parts that have marks in a slice.
+// in returns the parts that have marks in a slice.
 func (p *parts) in(k storage.SliceKey) (out []int) {
 	for i, part := range p.ofMark {
 		if p.batch.Marks[i].Partition.SliceKey == k {
@@ -51,8 +53,8 @@ func (p *parts) in(k storage.SliceKey) (out []int) {
 	return out
 }
 
-// each runs do for all of [0, n), many at once; of says which parts one is for. The error of a batch with parts is the
-// caller's, who has called it off.
+// each runs do for all of [0, n), many at once. of returns the parts that one call is for. For a
+// batch with parts, each returns an error only when ctx has ended.
 func (p *parts) each(ctx context.Context, n int, of func(i int) []int, do func(ctx context.Context, i int) error) error {
 	return each(ctx, n, func(ctx context.Context, i int) error {
 		if len(p.batch.Parts) == 0 {
@@ -71,10 +73,11 @@ func (p *parts) each(ctx context.Context, n int, of func(i int) []int, do func(c
 	})
 }
 
-// errGivenUp: others of the batch had no answer, and this part is not asked for.
+// errGivenUp is the error of a part that was not sent because too many requests of the batch had
+// failed.
 var errGivenUp = fmt.Errorf("%w: too many requests of the batch have failed", storage.ErrUnavailable)
 
-// lost says whether nothing is gained by a request for some parts.
+// lost says whether a request for some parts is pointless: all of them have failed.
 func (p *parts) lost(of []int) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -84,7 +87,7 @@ func (p *parts) lost(of []int) bool {
 	return !slices.ContainsFunc(of, func(part int) bool { return p.failed[part] == nil })
 }
 
-// note takes in what has become of a request.
+// note records the outcome of a request.
 func (p *parts) note(of []int, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -92,7 +95,7 @@ func (p *parts) note(of []int, err error) {
 		p.done++
 		return
 	}
-	if !errors.Is(err, storage.ErrRefused) { // that is an answer
+	if !errors.Is(err, storage.ErrRefused) { // a refusal is an answer
 		p.missed++
 	}
 	if errors.Is(err, storage.ErrTimeout) {
@@ -109,7 +112,7 @@ func (p *parts) fail(of []int, err error) {
 	}
 }
 
-// outcome is what Write returns.
+// outcome is the error that Write returns.
 func (p *parts) outcome() error {
 	if len(p.failed) == 0 {
 		return nil

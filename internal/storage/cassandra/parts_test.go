@@ -18,7 +18,7 @@ import (
 	"github.com/quern/quern/internal/storage"
 )
 
-// scattered fails writes of some partitions.
+// scattered makes writes to some partitions fail.
 type scattered struct {
 	session
 	fails func(table string, args []any) error
@@ -44,7 +44,8 @@ func (s *scattered) count(table string) (n int) {
 	return n
 }
 
-// A batch of n parts: each a mark in a shard of its own, a raw chunk and a cached one.
+// batchOf returns a batch of n parts. Each part has a mark in its own shard, a raw chunk and a
+// cache chunk.
 func batchOf(n int) *storage.Batch {
 	slice := storage.SliceKey{StartMs: dayMs}
 	b := &storage.Batch{Open: []storage.SliceKey{slice}}
@@ -67,7 +68,7 @@ func storeOver(t *testing.T, s session) *Store {
 	}
 }
 
-// What lies where no quorum is fails by itself; a chunk whose mark has failed is not sent.
+// A part without a quorum fails alone. A chunk is not sent if its mark has failed.
 func TestPartsOfABatch(t *testing.T) {
 	gone := fmt.Errorf("%w: gone", storage.ErrUnavailable)
 	for _, c := range []struct {
@@ -128,8 +129,8 @@ func TestPartsOfABatch(t *testing.T) {
 	})
 }
 
-// What is refused, or fails in a way that nobody foresaw, fails by itself too. Refused is a part only if nobody needs to wonder what
-// has become of any of its chunks.
+// A part that is refused, or fails in an unforeseen way, fails alone, too. A part counts as refused
+// only if the outcome of each of its chunks is known.
 func TestPartsThatAreRefused(t *testing.T) {
 	refused := fmt.Errorf("%w: the partition is denied", storage.ErrRefused)
 	odd := errors.New("server error")
@@ -151,7 +152,7 @@ func TestPartsThatAreRefused(t *testing.T) {
 	require.Equal(t, odd, some.Errs[2])
 	require.NotErrorIs(t, some.Errs[0], odd)
 
-	// All of it, one by one: a store that refuses is not away.
+	// All parts are refused one by one: a store that refuses is not away.
 	s = &scattered{fails: func(string, []any) error { return refused }}
 	b := batchOf(100)
 	b.Open = nil
@@ -163,7 +164,7 @@ func TestPartsThatAreRefused(t *testing.T) {
 	}
 }
 
-// Where several nodes were asked, and one refuses, another may have done it.
+// If several nodes were asked and one refuses, another may have executed the request.
 func TestCertain(t *testing.T) {
 	refused := convert(t.Context(), plain(gocql.ErrCodeInvalid))
 	require.Equal(t, refused, certain(refused, 1))
@@ -172,7 +173,8 @@ func TestCertain(t *testing.T) {
 	require.NoError(t, certain(nil, 2))
 }
 
-// A store that is away is not asked for each part, nor one of which many do not answer.
+// A store that is away is not asked for each part, and neither is a store that leaves many requests
+// unanswered.
 func TestPartsAreGivenUp(t *testing.T) {
 	for name, fails := range map[string]func(table string, args []any) error{
 		"away": func(string, []any) error { return storage.ErrUnavailable },

@@ -12,7 +12,7 @@ import (
 	"github.com/quern/quern/internal/storage"
 )
 
-// The tests of this file have processes whose clocks differ, on a real server.
+// The tests of this file run processes with different clocks, on a real server.
 
 // startAt is start for a process whose clock is off by d.
 func startAt(t *testing.T, o Options, d time.Duration) *process {
@@ -21,8 +21,8 @@ func startAt(t *testing.T, o Options, d time.Duration) *process {
 	return start(t, o)
 }
 
-// A fence is above all that were given out before, also by a process whose clock is ahead: or what
-// it wrote could neither be overwritten nor deleted by the next.
+// A fence lies above all earlier fences, including those of a process whose clock is ahead.
+// Otherwise the next run could neither overwrite nor delete what that process wrote.
 func TestFencesAscendOverProcesses(t *testing.T) {
 	o := place(t)
 	ahead, behind := startAt(t, o, time.Hour), startAt(t, o, -time.Hour)
@@ -33,14 +33,14 @@ func TestFencesAscendOverProcesses(t *testing.T) {
 		require.Greater(t, l.Fence, newest, "shard %d", shard)
 		newest = l.Fence
 	}
-	// Another begins where they are, whatever its own clock says.
+	// A new process continues from the newest fence, whatever its own clock says.
 	l, err := startAt(t, o, -2*time.Hour).AcquireShard(t.Context(), 5, "worker", time.Hour)
 	require.NoError(t, err)
 	require.Greater(t, l.Fence, newest)
 }
 
-// What a process writes is there, though a run has deleted the same rows before it was started, by a clock
-// that was ahead.
+// What a process writes is there, even if a run with a clock ahead deleted the same rows before the
+// process started.
 func TestWritesAfterARunOfAClockAhead(t *testing.T) {
 	o := place(t)
 	ahead := startAt(t, o, time.Hour)
@@ -57,7 +57,7 @@ func TestWritesAfterARunOfAClockAhead(t *testing.T) {
 	require.Equal(t, want.Cache, got.Cache)
 }
 
-// What a process writes above a fence that was ahead of the clock, the next fence covers.
+// The next fence covers what a process writes above a fence that was ahead of the clock.
 func TestDeletesAfterAFenceOfAClockAhead(t *testing.T) {
 	o := place(t)
 	_, err := startAt(t, o, time.Hour).AcquireShard(t.Context(), 0, "ahead", time.Hour)
@@ -69,7 +69,7 @@ func TestDeletesAfterAFenceOfAClockAhead(t *testing.T) {
 	}
 	require.NotEmpty(t, r.read(t, p).Marks)
 
-	worker := startAt(t, o, time.Minute) // a minute later, that is
+	worker := startAt(t, o, time.Minute) // that is, a minute later
 	lease, err := worker.AcquireShard(t.Context(), 1, "worker", time.Hour)
 	require.NoError(t, err)
 	require.Less(t, int64(lease.Fence), time.Now().Add(time.Hour+time.Minute).UnixMicro())
@@ -81,8 +81,9 @@ func TestDeletesAfterAFenceOfAClockAhead(t *testing.T) {
 	require.Empty(t, left.Cache)
 }
 
-// A block size that another process has set is known half a slice later: blocks that were cut before that are
-// refused once, to be cut anew, and a lease is given to nobody who reads marks by an old one.
+// A process learns of another's new block size within half a slice. Blocks that were cut by the old
+// size are then refused once, to be cut anew. A worker reads the new size before it gets a lease,
+// so that it does not read marks by the old one.
 func TestEpochsOfAnotherProcess(t *testing.T) {
 	o := place(t)
 	other := start(t, o)
@@ -113,18 +114,19 @@ func TestEpochsOfAnotherProcess(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, after, p.Settings().Epochs)
 
-	// A clock that was ahead does not have it wait until that time has come.
+	// A clock that was ahead and steps back does not delay the next read of the epochs.
 	after = next()
 	clk.Set(clk.Now().Add(-half))
 	require.ErrorIs(t, write(), storage.ErrUnavailable)
 	require.Equal(t, after, p.Settings().Epochs)
 }
 
-// interjected has something happen between what its user reads and what it then decides by it, once.
+// interjected calls first, once, between its user's read and the decision that follows from the
+// read.
 type interjected struct {
 	session
 	first func()
-	// reads are the conditional statements that only read, and come before.
+	// reads is how many conditional statements that only read come before.
 	reads int
 }
 
@@ -136,8 +138,8 @@ func (i *interjected) cas(ctx context.Context, stmts ...statement) (bool, error)
 	return i.session.cas(ctx, stmts...)
 }
 
-// Two ask for leases at the same moment: the same shard goes to one of them, and of two shards
-// each gets its own, with a fence of its own.
+// Two processes ask for leases at the same moment. One of them gets a shard that both ask for. If
+// they ask for two shards, each gets its own, with its own fence.
 func TestLeasesTakenMeanwhile(t *testing.T) {
 	o := place(t)
 	p, other := start(t, o), start(t, o)
@@ -160,7 +162,7 @@ func TestLeasesTakenMeanwhile(t *testing.T) {
 	require.NoError(t, err)
 	require.Greater(t, mine.Fence, theirs.Fence, "it was given out later")
 
-	// What one takes for its own has run out, and is another's.
+	// The lease that a process takes for its own has ended, and belongs to another process.
 	between.first = func() {
 		require.NoError(t, other.ReleaseShard(t.Context(), 2, "mine"))
 		taken(2)()
@@ -176,7 +178,8 @@ func TestLeasesTakenMeanwhile(t *testing.T) {
 	}
 }
 
-// Two set a block size at the same moment: one is told, and what the other set stays.
+// Two processes set a block size at the same moment: one gets an error, and the other's block size
+// stays.
 func TestEpochsAddedMeanwhile(t *testing.T) {
 	o := place(t)
 	p, other := start(t, o), start(t, o)

@@ -60,7 +60,7 @@ func (s *Store) rawPartition(ctx context.Context, p partition, fromMs, toMs int6
 	}
 }
 
-// The statements of the roll-up tables, whose names stand in for %s.
+// The statements of the roll-up tables. %s stands for the name of the table.
 const (
 	cqlListRollups  = `SELECT DISTINCT start_schedule_id, period FROM %s`
 	cqlWriteRollup  = `INSERT INTO %s (start_schedule_id, period, schedule_id, time, count, sum, min, max, first, last, increase, sketch, partial) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) USING TTL ?`
@@ -108,7 +108,7 @@ func (s *Store) WriteRollups(ctx context.Context, f storage.Fence, level metric.
 	for i := range rows {
 		r := &rows[i]
 		p := partition{int64(blocks.Of(r.Schedule, s.groupSize).Start), metric.AlignDown(r.TimeMs, s.periodMs(level))}
-		// The caller's memory is used again, and a request that was beaten by another may still be about to end.
+		// Copied: the caller reuses its memory, and a beaten attempt may still be ending.
 		sketch := append([]byte{}, r.Sketch...)
 		byPartition[p] = append(byPartition[p], stmt(cql, p.Group, p.PeriodMs, int64(r.Schedule), r.TimeMs,
 			int64(r.Count), r.Sum, r.Min, r.Max, r.First, r.Last, r.Increase, sketch, r.Partial, keep))
@@ -147,8 +147,8 @@ func (r *rollupRow) row() metric.RollupRow {
 	return row
 }
 
-// Rollups implements storage.Reader. A schedule's rows of one period lie side by side; of many
-// schedules, the servers pick those of the times asked for.
+// Rollups implements storage.Reader. A schedule's rows of one period lie side by side. For several
+// schedules the servers filter the rows by time.
 func (s *Store) Rollups(ctx context.Context, level metric.Bucket, ids blocks.Range, fromMs, toMs int64) iter.Seq2[metric.RollupRow, error] {
 	const op = "roll-ups"
 	return func(yield func(metric.RollupRow, error) bool) {
@@ -188,7 +188,7 @@ func (s *Store) Rollups(ctx context.Context, level metric.Bucket, ids blocks.Ran
 	}
 }
 
-// RowFence implements storage.Operations: a run writes at its fence.
+// RowFence implements storage.Operations. A run uses its fence as write timestamp.
 func (s *Store) RowFence(ctx context.Context, level metric.Bucket, id metric.ScheduleID, timeMs int64) (storage.Fence, error) {
 	const op = "fence of a row"
 	if err := s.checkLevel(level); err != nil {
@@ -198,7 +198,7 @@ func (s *Store) RowFence(ctx context.Context, level metric.Bucket, id metric.Sch
 		return 0, convert(ctx, ctx.Err())
 	}
 	type written struct {
-		Us *int64 `db:"written"` // null where there is a row without a count
+		Us *int64 `db:"written"` // null for a row without a count
 	}
 	found, err := all[written](ctx, s.session, stmt(s.on(level, cqlRowFence),
 		int64(blocks.Of(id, s.groupSize).Start), metric.AlignDown(timeMs, s.periodMs(level)), int64(id), timeMs))

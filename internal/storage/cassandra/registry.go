@@ -28,7 +28,7 @@ func (s *Store) LeasedIDs(ctx context.Context) (blocks.Range, error) {
 	return blocks.Range{End: next}, named("leased ids", err)
 }
 
-// nextID is the first id that was never leased, and how that is stored.
+// nextID returns the first id that was never leased, and its stored text.
 func (s *Store) nextID(ctx context.Context) (metric.ScheduleID, string, error) {
 	text, err := readSetting(ctx, s.session, settingNextID)
 	if err != nil || text == "" {
@@ -48,8 +48,8 @@ type scheduleRow struct {
 	Listed bool              `db:"listed"`
 }
 
-// claim is a series that is being registered. Its key in the partition of its source is a hash, because
-// labels may be longer than Cassandra's keys.
+// claim is a series that is being registered. Its key in the partition of its source is a hash,
+// because labels may be longer than Cassandra's keys.
 type claim struct {
 	key    [sha256.Size]byte
 	wanted metric.ScheduleID
@@ -59,9 +59,10 @@ type claim struct {
 	listed bool
 }
 
-// ClaimSchedules implements storage.Registry: conditional batches in the source's partition,
-// then the labels by id, then a note in the source's partition that these are there. SourceSchedules passes over
-// what lacks the note, so that who meets the series next completes what a crash has left undone.
+// ClaimSchedules implements storage.Registry. It writes conditional batches in the source's
+// partition, then the labels by id, then a note in the source's partition that the labels are
+// there. SourceSchedules skips a series without the note, so whoever meets the series next
+// completes what a crash left undone.
 func (s *Store) ClaimSchedules(ctx context.Context, source string, want []storage.Schedule) ([]metric.ScheduleID, error) {
 	op := fmt.Sprintf("claim schedules of source %q", source)
 	if ctx.Err() != nil {
@@ -107,12 +108,12 @@ func claimsPerBatch(source string, claims []*claim) int {
 }
 
 func (c *claim) statement(source string) statement {
-	// Refused because of its own effect, it finds that the series has the id that it asked for.
+	// If the insert is refused because of its own effect, claim then reads the id that it asked for.
 	return stmt(cqlClaimSchedule, source, c.key[:], int64(c.wanted), c.labels).again()
 }
 
-// claim finds out or decides the id of each of some. All are inserted or none, so that those that
-// others have claimed are left out the next time.
+// claim finds or decides the id of each series in some. A batch inserts all or none. If it is
+// refused, the next one leaves out the series that others have claimed.
 func (s *Store) claim(ctx context.Context, source string, known map[[sha256.Size]byte]*claim, some []*claim) error {
 	missing := some
 	for {
@@ -155,7 +156,7 @@ func (s *Store) claim(ctx context.Context, source string, known map[[sha256.Size
 	}
 }
 
-// list writes the labels by id, and then notes that they are there.
+// list writes the labels by id, and then the note that they are there.
 func (s *Store) list(ctx context.Context, source string, claims []*claim) error {
 	byBlock := make(map[metric.ScheduleID][]statement)
 	var notes []statement
@@ -244,7 +245,7 @@ func (s *Store) Schedules(ctx context.Context, ids blocks.Range) iter.Seq2[stora
 	}
 }
 
-// scheduleBlocks are the partitions of schedules_by_block that ids may lie in, ascending.
+// scheduleBlocks returns the partitions of schedules_by_block that may hold ids, ascending.
 func (s *Store) scheduleBlocks(ctx context.Context, ids blocks.Range) ([]int64, error) {
 	parts, err := s.partitions(ctx, listing{cqlList: cqlListScheduleBs, groupSize: s.groupSize, periodMs: 1}, ids, 0, 1)
 	if err != nil {

@@ -52,7 +52,7 @@ func (s *Store) Slices(ctx context.Context, b metric.Bucket, fromMs, toMs int64)
 	return out, nil
 }
 
-// sliceDays are the days that slices which start in [fromMs, toMs) may be recorded under.
+// sliceDays returns the days under which slices that start in [fromMs, toMs) may be recorded.
 func (s *Store) sliceDays(ctx context.Context, b metric.Bucket, fromMs, toMs int64) ([]int64, error) {
 	if fromMs >= toMs {
 		return nil, nil
@@ -129,11 +129,11 @@ const (
 type leaseRow struct {
 	Shard       *int    `db:"shard"`
 	NewestFence *int64  `db:"newest_fence"`
-	MovedUs     *int64  `db:"moved"` // when the newest fence was given out, by the servers' clocks
+	MovedUs     *int64  `db:"moved"` // when the newest fence was handed out, by the servers' clocks
 	Owner       *string `db:"owner"`
 	Fence       int64   `db:"fence"`
 	ExpiresMs   int64   `db:"expires"`
-	SecondsLeft *int    `db:"seconds_left"` // null for a row that never ends
+	SecondsLeft *int    `db:"seconds_left"` // null for a row that never expires
 }
 
 func (r *leaseRow) newest() storage.Fence {
@@ -143,9 +143,10 @@ func (r *leaseRow) newest() storage.Fence {
 	return storage.Fence(*r.NewestFence)
 }
 
-// least is what the next fence lies above. While fences are ahead of the clock, because one was wrong, they go on at half
-// its pace. Whoever writes above a fence that it has seen takes a timestamp for each batch, far fewer than that, so the
-// next fence covers it; and the clock catches up.
+// least is a lower bound for the next fence. While fences are ahead of the clock, because a clock
+// was wrong, they advance at half the clock's pace, so the clock catches up. A process that writes
+// above a fence it has seen takes one timestamp per batch, and advances far more slowly. So the next
+// fence lies above those writes too.
 func (r *leaseRow) least(nowUs int64) storage.Fence {
 	if r.MovedUs == nil {
 		return r.newest()
@@ -153,8 +154,9 @@ func (r *leaseRow) least(nowUs int64) storage.Fence {
 	return r.newest() + storage.Fence(max(0, nowUs-*r.MovedUs)/2)
 }
 
-// endless says whether the row has an owner and no end that is worth waiting for, in comparison with a lease for d: all
-// workers ask for about as long. None writes such a lease, so nobody may be there who would renew it or give it back.
+// endless says whether the row has an owner and will not expire within a useful time, compared with
+// a lease for d; all workers ask for about as long. No worker writes such a lease, so nobody may be
+// there to renew or release it.
 func (r *leaseRow) endless(d time.Duration) bool {
 	return r.Owner != nil && (r.SecondsLeft == nil || *r.SecondsLeft > 1000*ttl(d))
 }
@@ -163,9 +165,9 @@ func (s *Store) readLeases(ctx context.Context) ([]leaseRow, error) {
 	return all[leaseRow](ctx, s.session, stmt(cqlReadLeases))
 }
 
-// AcquireShard implements storage.Runs. The lease ends by a TTL of the servers': nobody's clock
-// is compared with anybody else's. A lease that has no end was written by somebody else than a worker, and is
-// taken; if there is a worker behind it after all, its fence is lower from then on.
+// AcquireShard implements storage.Runs. The lease ends by a TTL on the servers, so no two
+// processes' clocks are compared. A lease that never expires was not written by a worker, and is
+// taken over. If a worker does hold it, that worker's fence is the lower one from then on.
 func (s *Store) AcquireShard(ctx context.Context, shard int, owner string, d time.Duration) (storage.Lease, error) {
 	op := fmt.Sprintf("shard %d", shard)
 	if shard < 0 || shard >= s.shards {
@@ -201,7 +203,7 @@ func (s *Store) AcquireShard(ctx context.Context, shard int, owner string, d tim
 		if err := s.plausible(newest); err != nil {
 			return storage.Lease{}, named(op, err)
 		}
-		s.sawFence(newest) // for itself: what is added to it may not be plausible
+		s.sawFence(newest) // on its own, since what least adds may make it implausible
 		s.sawFence(first.least(s.clk.Now().UnixMicro()))
 		l := storage.Lease{
 			Shard: shard, Owner: owner, Fence: storage.Fence(s.stamps.next()),
@@ -215,7 +217,8 @@ func (s *Store) AcquireShard(ctx context.Context, shard int, owner string, d tim
 		if held.Owner != nil {
 			take = stmt(cqlTakeAgain, ttl(d), owner, int64(l.Fence), l.ExpiresMs, shard, *held.Owner)
 		}
-		// Refused because of its own effect, it finds that the shard is this owner's, and takes it anew.
+		// If the update is refused because of its own effect, the next round sees that this owner
+		// holds the shard, and takes it anew.
 		ok, err := s.session.cas(ctx, advance.again(), take.again())
 		if err != nil {
 			return storage.Lease{}, named(op, err)
@@ -224,24 +227,25 @@ func (s *Store) AcquireShard(ctx context.Context, shard int, owner string, d tim
 			s.sawFence(l.Fence)
 			return l, nil
 		}
-		// Another worker has taken a lease in the meantime, of this shard or another.
+		// Another worker took a lease meanwhile, of this shard or another.
 	}
 }
 
-// sawFence has what this process writes from now on lie above f. One that is not plausible stays out of account:
-// writes at such a time could be replaced by nothing.
+// sawFence makes this process write above f from now on. It ignores an implausible fence: nothing
+// could replace writes at such a time.
 func (s *Store) sawFence(f storage.Fence) {
 	if s.plausible(f) == nil {
 		s.stamps.observe(f)
 	}
 }
 
-// longestLead is how far a fence may be ahead of the clock: a worker's clock is right within seconds (maxSkew), and
-// fences given out faster than a million a second would be ahead of it too.
+// longestLead is how far a fence may be ahead of the clock. A worker's clock is right within
+// seconds (Policy.MaxClockSkew). Fences would also run ahead if more than a million a second were
+// handed out.
 const longestLead = day
 
-// plausible refuses a newest fence that is too far ahead of the clock. What is written with the fences after it could not be
-// replaced until then, by any worker.
+// plausible refuses a newest fence that is too far ahead of the clock. Until that time no worker
+// could replace what is written with later fences.
 func (s *Store) plausible(f storage.Fence) error {
 	now := s.clk.Now()
 	if at := time.UnixMicro(int64(f)); at.Sub(now) > longestLead {
@@ -253,7 +257,8 @@ func (s *Store) plausible(f storage.Fence) error {
 	return nil
 }
 
-// odd tells, once in this process' life, of a row that no worker writes.
+// odd reports a row that no worker writes: it logs and records the message, once in the life of the
+// process.
 func (s *Store) odd(ctx context.Context, worker, message string) {
 	if _, told := s.told.LoadOrStore(message, true); told {
 		return
@@ -269,7 +274,7 @@ func (s *Store) odd(ctx context.Context, worker, message string) {
 // RenewShard implements storage.Runs.
 func (s *Store) RenewShard(ctx context.Context, l storage.Lease, d time.Duration) error {
 	op := fmt.Sprintf("renew shard %d", l.Shard)
-	// What it asks for still holds when it is done.
+	// It may be repeated: its condition still holds after its own effect.
 	ok, err := s.session.cas(ctx, stmt(cqlRenewShard, ttl(d), l.Owner, int64(l.Fence), s.clk.Now().Add(d).UnixMilli(), l.Shard, l.Owner, int64(l.Fence)).again())
 	if err == nil && !ok {
 		err = storage.ErrConflict
@@ -279,12 +284,12 @@ func (s *Store) RenewShard(ctx context.Context, l storage.Lease, d time.Duration
 
 // ReleaseShard implements storage.Runs.
 func (s *Store) ReleaseShard(ctx context.Context, shard int, owner string) error {
-	// Not to be done again: late, it would end a lease that the owner has taken since.
+	// It must not be repeated: a late attempt would end a lease that the owner has taken since.
 	_, err := s.session.cas(ctx, stmt(cqlFreeShard, shard, owner))
 	return named(fmt.Sprintf("release shard %d", shard), err)
 }
 
-// Leases implements storage.Operations: those of shards that there are.
+// Leases implements storage.Operations. It skips rows of shards that do not exist.
 func (s *Store) Leases(ctx context.Context) ([]storage.Lease, error) {
 	found, err := s.readLeases(ctx)
 	if err != nil {

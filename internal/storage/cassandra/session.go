@@ -11,28 +11,28 @@ import (
 	"github.com/scylladb/gocqlx/v2"
 )
 
-// session is all that the store needs of a driver. Errors are the contract's: what
-// implements it converts its own.
+// session is all that the store needs of a driver. An implementation returns the contract's errors.
 type session interface {
-	// exec runs statements that write rows of one partition at the given write timestamp, in
-	// µs since 1970: one as it is, several as one unlogged batch. They may be repeated, also after exec has returned: what
-	// they hold stays as it is.
+	// exec runs statements that write rows of one partition at the given write timestamp, in µs
+	// since 1970: a single statement as it is, several as one unlogged batch. They may be repeated,
+	// even after exec has returned, so the values in them must not change.
 	exec(ctx context.Context, tsUs int64, stmts ...statement) error
 	// cas runs conditional statements on one partition as one: all of them are applied, or none.
-	// After an error it is not known which. It is done once, or where every one of them is repeatable as often as helps.
+	// After an error either may be the case. cas tries more than once only if every statement is
+	// repeatable.
 	cas(ctx context.Context, stmts ...statement) (applied bool, err error)
-	// page reads up to size rows into dest, a pointer to a slice of structs with db tags, and
-	// returns what to go on from, nil at the end.
+	// page reads up to size rows into dest, a pointer to a slice of structs with db tags. It
+	// returns the position of the next page, nil at the end.
 	page(ctx context.Context, st statement, size int, from []byte, dest any) (next []byte, err error)
 	close()
 }
 
-// statement is CQL and what its markers stand for.
+// statement is CQL and the values of its markers.
 type statement struct {
 	cql  string
 	args []any
-	// repeatable is said of a conditional statement that may be done again by the driver. Whoever runs it knows then that
-	// it may be refused because of its own effect.
+	// repeatable marks a conditional statement that the driver may send again. Its caller must
+	// expect a refusal that is due to the statement's own effect.
 	repeatable bool
 }
 
@@ -43,10 +43,10 @@ func (st statement) again() statement {
 	return st
 }
 
-// driver is a session of gocql's.
+// driver is a gocql session.
 type driver struct {
 	gocqlx.Session
-	nodes *nodes // nil for a session that looks around
+	nodes *nodes // nil for the first session of connect and for Legacy
 	retry gocql.RetryPolicy
 }
 
@@ -79,7 +79,7 @@ func (d *driver) write(ctx context.Context, tsUs int64, stmts []statement, attem
 func (d *driver) cas(ctx context.Context, stmts ...statement) (applied bool, err error) {
 	var attempts atomic.Int64
 	if slices.ContainsFunc(stmts, func(st statement) bool { return !st.repeatable }) {
-		// Neither repeated nor asked of two: the second would be refused because of the first.
+		// Sent once and to one node: a second attempt would be refused because of the first.
 		applied, err = d.compareAndSet(ctx, nil, stmts, &attempts)
 	} else {
 		applied, err = speculate(ctx, d.nodes, func(ctx context.Context) (bool, error) {
@@ -114,7 +114,7 @@ func (d *driver) page(ctx context.Context, st statement, size int, from []byte, 
 		rows reflect.Value
 		next []byte
 	}
-	// Each attempt reads into rows of its own.
+	// Each attempt reads into its own rows.
 	f, err := speculate(ctx, d.nodes, func(ctx context.Context) (found, error) {
 		q := d.ContextQuery(ctx, st.cql, nil).Bind(st.args...)
 		q.Query.PageSize(size).PageState(from).Idempotent(true).RetryPolicy(d.retry)
@@ -134,7 +134,7 @@ func (d *driver) page(ctx context.Context, st statement, size int, from []byte, 
 
 func (d *driver) close() { d.Session.Close() }
 
-// limited has no more than limiter allows wait for an answer at once.
+// limited lets at most as many requests wait for an answer at once as limiter allows.
 type limited struct {
 	session
 	limiter *limiter
@@ -160,7 +160,7 @@ func (l *limited) page(ctx context.Context, st statement, size int, from []byte,
 	return next, err
 }
 
-// rows yields what a query finds, page by page. Nothing is held while the loop's body runs.
+// rows yields what a query finds, page by page. No request is open while the loop's body runs.
 func rows[R any](ctx context.Context, s session, pageRows int, st statement) iter.Seq2[R, error] {
 	return func(yield func(R, error) bool) {
 		var from []byte
@@ -185,7 +185,7 @@ func rows[R any](ctx context.Context, s session, pageRows int, st statement) ite
 	}
 }
 
-// all is rows in a slice.
+// all collects rows in a slice.
 func all[R any](ctx context.Context, s session, st statement) ([]R, error) {
 	var out []R
 	for r, err := range rows[R](ctx, s, manyRows, st) {
@@ -197,7 +197,7 @@ func all[R any](ctx context.Context, s session, st statement) ([]R, error) {
 	return out, nil
 }
 
-// Rows to a page: of small rows, and of those that hold chunks.
+// Rows per page: of small rows, and of rows that hold chunks.
 const (
 	manyRows = 5000
 	fewRows  = 200

@@ -20,7 +20,7 @@ import (
 	"github.com/quern/quern/internal/storage"
 )
 
-// pages is a session that gives out the numbers from 0 up, so many to a page.
+// pages is a session that returns the numbers from 0 up, in pages of the given sizes.
 type pages struct {
 	session
 	sizes []int
@@ -45,8 +45,8 @@ func (p *pages) page(_ context.Context, _ statement, _ int, from []byte, dest an
 	return []byte(strconv.Itoa(n)), nil
 }
 
-// Servers may send fewer rows than were asked for, even none, and still have more: what they passed over because
-// it is deleted, or filtered out, takes its part of a page.
+// Servers may send fewer rows than were asked for, even none, and still have more: rows that they
+// skip because they are deleted or filtered out count towards the page.
 func TestRowsOfShortPages(t *testing.T) {
 	for _, sizes := range [][]int{{0}, {3}, {3, 3}, {3, 0}, {0, 3}, {0, 0, 1, 0, 3, 2, 0, 0, 1}} {
 		p := &pages{sizes: sizes}
@@ -66,7 +66,7 @@ func TestRowsOfShortPages(t *testing.T) {
 	}
 }
 
-// watched is a session that sees how many requests the limiter counts while one is under way.
+// watched is a session that records how many requests the limiter counts while one is under way.
 type watched struct {
 	limiter *limiter
 	running []int
@@ -87,7 +87,7 @@ func (w *watched) page(context.Context, statement, int, []byte, any) ([]byte, er
 }
 func (w *watched) close() {}
 
-// No request passes the limiter by.
+// Every request goes through the limiter.
 func TestEveryRequestIsLimited(t *testing.T) {
 	w := &watched{limiter: newLimiter(2)}
 	l := &limited{session: w, limiter: w.limiter}
@@ -101,8 +101,9 @@ func TestEveryRequestIsLimited(t *testing.T) {
 	require.Zero(t, running)
 }
 
-// What the promises about conditional statements rest on: they are decided among the nodes of the data centre that all
-// processes are in, and the driver repeats nothing of which it is not told that it may.
+// The promises about conditional statements rest on this: they are decided among the nodes of the
+// one data centre that all processes are in, and the driver repeats only what is marked as
+// repeatable.
 func TestClusterConfig(t *testing.T) {
 	o := Options{Hosts: []string{"a", "b:9043"}}
 	o.ensureDefaults()
@@ -114,7 +115,8 @@ func TestClusterConfig(t *testing.T) {
 	require.False(t, c.DefaultIdempotence)
 }
 
-// An applier whose lock has gone to another stops before it changes anything more, and says so.
+// An applier that has lost its lock to another stops before it changes anything more, and returns
+// an error.
 func TestLostLockOfTheSchema(t *testing.T) {
 	o := place(t)
 	o.Keyspace += "_anew"
@@ -158,15 +160,15 @@ func TestLostLockOfTheSchema(t *testing.T) {
 	start(t, o)
 }
 
-// impatient is a clock by which nobody waits.
+// impatient is a clock on which a wait fails.
 type impatient struct{ clock.System }
 
 var errWaits = errors.New("it waits")
 
 func (impatient) Sleep(context.Context, time.Duration) error { return errWaits }
 
-// An applier goes on with the lock that an attempt of its own has taken whose answer was lost, where others wait. That attempt, should it still
-// be at work somewhere, stops.
+// An applier goes on with the lock of its own earlier attempt whose answer was lost, while others
+// wait. If the earlier attempt is still at work somewhere, it stops.
 func TestLockOfAnEarlierAttempt(t *testing.T) {
 	o := place(t)
 	o.Keyspace += "_anew"
@@ -203,7 +205,7 @@ func TestLockOfAnEarlierAttempt(t *testing.T) {
 	start(t, o)
 }
 
-// recorder is a session that takes whatever is written.
+// recorder is a session that accepts all writes.
 type recorder struct {
 	session
 
@@ -225,8 +227,8 @@ func (r *recorder) exec(_ context.Context, tsUs int64, stmts ...statement) error
 	return nil
 }
 
-// All of a batch is written at one timestamp, which is the run's fence or this process's own, and
-// for its time: the time of a slice that is only opened no query would show.
+// All rows of a batch carry one timestamp, which is the run's fence or this process's own, and each
+// its own TTL. No query would show the TTL of a slice that is only opened.
 func TestTimestampsAndTimesToLiveOfABatch(t *testing.T) {
 	const (
 		slice  = time.Hour
@@ -260,7 +262,7 @@ func TestTimestampsAndTimesToLiveOfABatch(t *testing.T) {
 	}
 }
 
-// A range too long to name its partitions begins and ends where it says, as a short one does.
+// A range too long to name its partitions has the same edges as a short one.
 func TestLongRangesAtTheirEdges(t *testing.T) {
 	const far = int64(1) << 60
 	p := start(t, place(t))
@@ -298,7 +300,7 @@ func TestLongRangesAtTheirEdges(t *testing.T) {
 	}
 }
 
-// values answers each statement with one row of one text.
+// values answers each statement with one row that holds one text.
 type values struct {
 	session
 	value string
@@ -308,7 +310,7 @@ func (v values) page(_ context.Context, _ statement, _ int, _ []byte, dest any) 
 	return nil, json.Unmarshal([]byte(`[{"Value": "`+v.value+`"}]`), dest)
 }
 
-// Servers that keep to the formats of Cassandra 4 know no time after January 2038.
+// Servers that keep to the formats of Cassandra 4 cannot store a time after January 2038.
 func TestCheckRetention(t *testing.T) {
 	now := time.Date(2026, 11, 21, 0, 0, 0, 0, time.UTC)
 	for _, c := range []struct {
@@ -331,14 +333,14 @@ func TestCheckRetention(t *testing.T) {
 	}
 }
 
-// What was not begun because the context had ended is not done.
+// If the context ends before all calls have begun, each returns an error.
 func TestEachOfACancelledContext(t *testing.T) {
 	for _, n := range []int{1, 2, 1000} {
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
 		require.ErrorIs(t, each(ctx, n, func(ctx context.Context, _ int) error { return ctx.Err() }), context.Canceled)
 	}
-	// In the middle, without any that is under way taking notice.
+	// The context ends in the middle, and no call under way notices.
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	var done atomic.Int64
@@ -353,7 +355,8 @@ func TestEachOfACancelledContext(t *testing.T) {
 	require.NoError(t, each(t.Context(), 1000, func(context.Context, int) error { return nil }))
 }
 
-// LOCAL_QUORUM and LOCAL_SERIAL mean the data centre of the node that is asked, so none of another may be.
+// LOCAL_QUORUM and LOCAL_SERIAL mean the data centre of the node that is asked, so no node of
+// another may be asked.
 func TestRequestsStayInTheDataCentre(t *testing.T) {
 	o := place(t)
 	config, err := clusterConfig(&o)

@@ -38,7 +38,7 @@ const (
 	settingPolicy  = "policies"
 )
 
-// storeSettings and epoch are how settings are stored: as JSON, so that any tool can show them.
+// storeSettings and epoch are the stored form of settings: JSON, so that any tool can show them.
 type storeSettings struct {
 	Ladder          string `json:"ladder"`
 	GroupSize       int    `json:"group_size"`
@@ -50,7 +50,7 @@ type epoch struct {
 	BlockSize int   `json:"block_size"`
 }
 
-// readSetting is the value of a setting, "" if there is none.
+// readSetting returns the value of a setting, "" if there is none.
 func readSetting(ctx context.Context, s session, name string) (string, error) {
 	found, err := all[struct {
 		Value string `db:"value"`
@@ -64,8 +64,8 @@ func readSetting(ctx context.Context, s session, name string) (string, error) {
 	return found[0].Value, nil
 }
 
-// swapSetting puts a value in the place of another, "" for none. It says whether that
-// was the one that was there.
+// swapSetting replaces the value old of a setting; "" stands for none. It says whether old was the
+// value that was there.
 func swapSetting(ctx context.Context, s session, name, old, value string) (bool, error) {
 	ok, err := s.cas(ctx, swap(name, old, value))
 	if err != nil {
@@ -99,10 +99,10 @@ func readSettings(ctx context.Context, s session) (storage.Settings, error) {
 	return out, err
 }
 
-// readEpochs also returns them as they are stored, to be compared with.
+// readEpochs returns the epochs, and their stored text to compare with.
 func readEpochs(ctx context.Context, s session) (blocks.Epochs, string, error) {
-	// A change whose outcome nobody was told may be accepted and not yet be seen by a read. A condition has to
-	// bring that to its end before it is looked at, and this one is never met.
+	// A change with unknown outcome may be accepted but not yet visible to reads. A condition makes
+	// the servers finish such a change before they evaluate it. This condition is never met.
 	if _, err := s.cas(ctx, stmt(cqlSwapSetting, "", settingEpochs, "").again()); err != nil {
 		return nil, "", fmt.Errorf("read setting %s: %w", settingEpochs, err)
 	}
@@ -123,9 +123,9 @@ func readEpochs(ctx context.Context, s session) (blocks.Epochs, string, error) {
 	return out, text, nil
 }
 
-// readPolicies also returns them as they are stored, to be compared with; "" where there are none.
+// readPolicies returns the policies, and their stored text to compare with; "" if there are none.
 func readPolicies(ctx context.Context, s session) (storage.Policies, string, error) {
-	// As with epochs: what is accepted must be seen.
+	// As with epochs, this makes an accepted change visible.
 	if _, err := s.cas(ctx, stmt(cqlSwapSetting, "", settingPolicy, "")); err != nil {
 		return nil, "", fmt.Errorf("read setting %s: %w", settingPolicy, err)
 	}
@@ -140,7 +140,7 @@ func readPolicies(ctx context.Context, s session) (storage.Policies, string, err
 	return out, text, nil
 }
 
-// policies are those recorded; where there are none, the first process records its own.
+// policies returns the recorded policies. If there are none, it records those of this process.
 func policies(ctx context.Context, s session, opts *Options, l metric.Ladder) (storage.Policies, error) {
 	found, _, err := readPolicies(ctx, s)
 	if err != nil || found != nil {
@@ -166,7 +166,8 @@ func policies(ctx context.Context, s session, opts *Options, l metric.Ladder) (s
 	return found, err
 }
 
-// SetPolicy implements storage.Store. Rows keep the TTL that they were written with, so the policies before stay recorded.
+// SetPolicy implements storage.Store. Rows keep the TTL that they were written with, so earlier
+// policies stay recorded.
 func (s *Store) SetPolicy(ctx context.Context, p storage.Policy) error {
 	const op = "set policy"
 	if err := checkRetention(ctx, s.session, p.Retention, s.clk.Now()); err != nil {
@@ -203,8 +204,8 @@ func (s *Store) SetPolicy(ctx context.Context, p storage.Policy) error {
 	return nil
 }
 
-// checkPolicy refuses to go on by settings that are no longer the store's: processes with different ones would
-// acknowledge into slices that others have completed.
+// checkPolicy returns an error if the store's policy is no longer the one that this process uses.
+// Processes with different policies would acknowledge data into slices that others have completed.
 func (s *Store) checkPolicy(ctx context.Context) error {
 	text, err := readSetting(ctx, s.session, settingPolicy)
 	if err != nil || text == "" {
@@ -244,7 +245,8 @@ func encodeEpochs(epochs blocks.Epochs) (string, error) {
 	return string(text), err
 }
 
-// recordSettings records the settings of a new store; where some are recorded, they must be the same.
+// recordSettings records the settings of a new store. Settings that are recorded already must be
+// the same.
 func recordSettings(ctx context.Context, s session, opts *Options, localDC string) (storage.Settings, error) {
 	if _, err := swapSetting(ctx, s, settingHome, "", localDC); err != nil {
 		return storage.Settings{}, err
@@ -253,7 +255,7 @@ func recordSettings(ctx context.Context, s session, opts *Options, localDC strin
 		return storage.Settings{}, err
 	}
 	first := opts.Settings.OrNew()
-	// The epochs first: who finds the settings finds them too.
+	// The epochs come first: whoever finds the settings finds them too.
 	text, err := encodeEpochs(first.Epochs)
 	if err != nil {
 		return storage.Settings{}, err
@@ -277,8 +279,9 @@ func recordSettings(ctx context.Context, s session, opts *Options, localDC strin
 	return recorded, checkSettings(&recorded, &opts.Settings, opts.Keyspace)
 }
 
-// checkHome refuses a process in another data centre than the one where the schema was applied first: what is decided
-// conditionally is decided within one (LOCAL_SERIAL), and two would give the same ids and leases out twice.
+// checkHome refuses a process in another data centre than the one where the schema was first
+// applied. Conditional writes are decided within one data centre (LOCAL_SERIAL). Two would hand out
+// the same ids and leases twice.
 func checkHome(ctx context.Context, s session, keyspace, localDC string) error {
 	home, err := readSetting(ctx, s, settingHome)
 	if err != nil || home == localDC {
@@ -288,7 +291,8 @@ func checkHome(ctx context.Context, s session, keyspace, localDC string) error {
 		"give --local-dc %s, or name another --keyspace", keyspace, home, localDC, home)
 }
 
-// checkCopies says how many copies there are of each row. It warns of a single one that may forget what it has acknowledged.
+// checkCopies returns how many copies each row has in the local data centre. It warns of a single
+// copy that may forget what it has acknowledged.
 func checkCopies(ctx context.Context, s session, opts *Options, localDC string) (int, error) {
 	byDC, err := keyspaceCopies(ctx, s, opts.Keyspace)
 	if err != nil {
@@ -309,10 +313,11 @@ func checkCopies(ctx context.Context, s session, opts *Options, localDC string) 
 	return copies, err
 }
 
-// lastExpiry is the last time that servers which keep to the formats of Cassandra 4 can have a row end at.
+// lastExpiry is the latest expiry time on servers that keep to the formats of Cassandra 4.
 var lastExpiry = time.Unix(math.MaxInt32-1, 0)
 
-// checkRetention refuses rows that would have to end later than the servers know of: each write of one would fail.
+// checkRetention refuses a retention that would have rows expire later than the servers can store:
+// each write of such a row would fail.
 func checkRetention(ctx context.Context, s session, retention storage.Retention, now time.Time) error {
 	longest := slices.Max(append(storage.Retention{0}, retention...))
 	if !now.Add(longest).After(lastExpiry) {
@@ -329,8 +334,8 @@ func checkRetention(ctx context.Context, s session, retention storage.Retention,
 		found[0].Value, lastExpiry.UTC().Format(time.DateOnly), longest/day)
 }
 
-// checkSettings holds what is wanted, where it is not zero, against what is recorded. Another block size is no
-// difference: it changes by an epoch.
+// checkSettings compares the fields of want that are not zero with what is recorded. Another block
+// size is no difference: an epoch changes it.
 func checkSettings(recorded, want *storage.Settings, keyspace string) error {
 	differs := func(what string, recorded, want any) error {
 		return refuse("keyspace %q was made with %s %v, and %v was asked for: leave the option out, or name another --keyspace",
@@ -432,8 +437,9 @@ func (s *Store) setEpochs(e blocks.Epochs) {
 	s.epochs, s.epochsRead = e, now
 }
 
-// refreshEpochs reads the epochs again when it was long ago, and says whether they have changed. A new one
-// takes effect a slice or more after it was added, so that whoever reads them twice a slice knows of it in time.
+// refreshEpochs reads the epochs again if the last read was half a slice ago or more, and says
+// whether they have changed. A new epoch takes effect a slice or more after it was added, so a
+// process that reads twice per slice knows of it in time.
 func (s *Store) refreshEpochs(ctx context.Context) (changed bool, err error) {
 	s.mu.Lock()
 	age := s.clk.Now().Sub(s.epochsRead).Milliseconds()

@@ -3,19 +3,20 @@
 //
 // # Who orders what
 //
-// Cassandra keeps of two writes of a cell the one with the higher write timestamp, and of a
-// write and a delete with the same one the delete. So:
+// Of two writes of a cell Cassandra keeps the one with the higher write timestamp. If a write and a
+// delete have the same timestamp, the delete wins. So:
 //
 //   - What a run writes or deletes carries its fence as write timestamp. Fences ascend over
-//     all shards: they are given out by a conditional update of one partition.
+//     all shards: a conditional update of one partition hands them out.
 //   - What ingest writes carries this process's clock, made to ascend. Its chunks and marks have keys
-//     of their own, so that no order between processes matters.
-//   - What is decided between processes (ids, series, leases, settings) is written
-//     conditionally (LWT), with the servers' timestamps; no such cell is ever written otherwise.
+//     of their own, so the order between processes does not matter.
+//   - What processes decide between them (ids, series, leases, settings) is written conditionally
+//     (LWT), with the servers' timestamps. No such cell is ever written in another way.
 //
-// A run's delete covers what it has read: on-time rows were written when their writer's clock
-// was before the slice's end plus the delay, a fence is taken when the run's is after it, and
-// the fences of earlier runs are lower. docs/adr/0008-order-on-cassandra.md has the whole of it.
+// A run's delete covers what the run has read. On-time rows are written while their writer's clock
+// is before the slice's end plus the delay. The run takes its fence when its own clock is after
+// that time. The fences of earlier runs are lower. docs/adr/0008-order-on-cassandra.md has the full
+// argument.
 package cassandra
 
 import (
@@ -39,17 +40,18 @@ import (
 	"github.com/quern/quern/internal/storage"
 )
 
-// Store implements storage.Store. What it holds beside the contract:
+// Store implements storage.Store. Beyond the contract it holds:
 //
-//  1. No request is sent but through session, which bounds how many wait for an answer.
-//  2. Nothing is held while a caller's loop body runs: sequences are read page by page.
-//  3. Every statement that may be repeated by the driver is idempotent. Of conditional ones those are that say so,
-//     where being refused by their own effect leads to the same end.
+//  1. Every request goes through session, which bounds how many wait for an answer.
+//  2. A slow loop body holds up nobody: sequences are read page by page, and nothing is held
+//     between pages.
+//  3. Every statement that the driver may repeat is idempotent. A conditional statement may be
+//     repeated only if it says so; a refusal by its own effect then leads to the same end.
 //  4. No write binds a null, which would be a tombstone.
 type Store struct {
 	session session
-	holder  string // of ids: this process, by a name that nobody else has
-	copies  int    // of each row, in the data centre that is worked in
+	holder  string // names this process as the holder of ids; unique
+	copies  int    // of each row, in the local data centre
 	limiter *limiter
 	nodes   *nodes
 	clk     clock.Clock
@@ -66,16 +68,16 @@ type Store struct {
 	epochsRead time.Time
 	policies   storage.Policies
 
-	told sync.Map // what was told of rows that no worker writes
+	told sync.Map // the messages of odd that were logged already
 }
 
 var _ storage.Store = (*Store)(nil)
 
-// Open connects to the cluster and opens the store in it. It refuses, in a sentence
-// that says what to do: a keyspace without the tables or with ones of another version, other
-// settings than those recorded (of those that are not zero in opts), a login or certificate that the servers do not
-// take, a data centre that is not there, a clock that is too far off. An
-// error that wraps storage.ErrUnavailable means that no server answered.
+// Open connects to the cluster and opens the store in it. It refuses, with a message that says what
+// to do: a keyspace without the tables, or with tables of another version; settings in opts that
+// are not zero and differ from the recorded ones; a login or certificate that the servers reject; a
+// data centre that does not exist; a clock that is too far off. An error that wraps
+// storage.ErrUnavailable means that no server answered.
 func Open(ctx context.Context, opts Options) (*Store, error) {
 	opts.ensureDefaults()
 	if err := opts.validate(); err != nil {
@@ -135,7 +137,7 @@ func open(ctx context.Context, session session, opts *Options, localDC string) (
 	if err := s.checkClock(ctx); err != nil {
 		return nil, err
 	}
-	// What earlier runs deleted must not hide what is written from now on.
+	// Deletes of earlier runs must not hide what is written from now on.
 	leases, err := s.readLeases(ctx)
 	if err != nil {
 		return nil, err
@@ -152,10 +154,10 @@ func (s *Store) Close() error {
 	return nil
 }
 
-// NewestID implements storage.Store: the writers are several.
+// NewestID implements storage.Store. It is zero, since there are several writers.
 func (s *Store) NewestID() blocks.ID { return blocks.ID{} }
 
-// Expire implements storage.Store: every row goes by its TTL.
+// Expire implements storage.Store. It removes nothing: every row expires by its TTL.
 func (s *Store) Expire(ctx context.Context, _ int64) error {
 	if ctx.Err() != nil {
 		return convert(ctx, ctx.Err())
@@ -163,7 +165,7 @@ func (s *Store) Expire(ctx context.Context, _ int64) error {
 	return nil
 }
 
-// ttl is the time to live, in seconds, of a row that is kept for d; 0 is for ever.
+// ttl is the time to live, in seconds, of a row that is kept for d; 0 means for ever.
 func ttl(d time.Duration) int {
 	const longest = 20 * 365 * 24 * 60 * 60 // Cassandra's own limit
 	if d <= 0 {
@@ -172,7 +174,7 @@ func ttl(d time.Duration) int {
 	return int(min((d+time.Second-1)/time.Second, longest))
 }
 
-// each runs do for all of [0, n), many at once, until the first error.
+// each runs do for all of [0, n), up to maxSpread at once, until the first error.
 func each(ctx context.Context, n int, do func(ctx context.Context, i int) error) error {
 	if n == 1 {
 		return do(ctx, 0)
@@ -191,11 +193,11 @@ func each(ctx context.Context, n int, do func(ctx context.Context, i int) error)
 	return err
 }
 
-// maxSpread is how many requests of one call are made at once; how many the servers see is
-// the limiter's business.
+// maxSpread is how many requests of one call run at once. The limiter bounds how many the servers
+// see.
 const maxSpread = 256
 
-// Collector exports the few figures of the client that an operator needs.
+// Collector exports the few metrics of the client that an operator needs.
 func (s *Store) Collector() prometheus.Collector { return collector{s.limiter, s.nodes} }
 
 // failed yields one error.
@@ -206,7 +208,7 @@ func failed[T any](err error) iter.Seq2[T, error] {
 	}
 }
 
-// named says which operation an error is of.
+// named puts the name of the operation before an error.
 func named(op string, err error) error {
 	if err == nil || errors.Is(err, context.Canceled) {
 		return err

@@ -12,15 +12,16 @@ import (
 	"github.com/quern/quern/schema"
 )
 
-// TestSweeps stops processes between single requests to a real server, of which an operation of the contract is
-// many: all that a process sends from the n-th on is lost, or that one is done and not answered. Another has the
-// same keyspace then. -acceptance.stride=1 goes through all requests, and -acceptance.seed begins elsewhere.
+// TestSweeps stops processes between single requests to a real server; one operation of the
+// contract is many requests. Either all requests of a process from the n-th on are lost, or the
+// n-th is executed and not answered. Then another process takes over the keyspace.
+// -acceptance.stride=1 goes through all requests, and -acceptance.seed begins elsewhere.
 func TestSweeps(t *testing.T) {
 	k := newKeyspace(t)
 	acceptance.Sweep(t, acceptance.Backend{Open: k.open, Sample: true, ManyWriters: true})
 }
 
-// keyspace is emptied for each store that is made in it: that takes much less time than making one.
+// keyspace is emptied for each store made in it, which takes much less time than making a keyspace.
 type keyspace struct {
 	opts    Options
 	session *driver
@@ -36,7 +37,7 @@ func newKeyspace(t *testing.T) *keyspace {
 	require.NoError(t, err)
 	t.Cleanup(d.close)
 	k.session, k.home = d, c.localDC
-	// What no commit log has is emptied without being written first.
+	// Tables without a commit log are emptied without being flushed first.
 	require.NoError(t, ddl(t.Context(), d, "ALTER KEYSPACE "+k.opts.Keyspace+" WITH durable_writes = false"))
 	found, err := all[struct {
 		Name string `db:"table_name"`
@@ -44,7 +45,7 @@ func newKeyspace(t *testing.T) *keyspace {
 	require.NoError(t, err)
 	require.NotEmpty(t, found)
 	for _, table := range found {
-		if table.Name != "runs" && table.Name != "errors" { // which nobody looks at
+		if table.Name != "runs" && table.Name != "errors" { // nobody reads these two
 			k.tables = append(k.tables, table.Name)
 		}
 	}
@@ -76,7 +77,7 @@ func (k *keyspace) open(t testing.TB, s storage.Settings, r storage.Retention, c
 	}
 }
 
-// kept outlives the stores that use it.
+// kept is a session that stays open when its stores are closed.
 type kept struct{ session }
 
 func (kept) close() {}

@@ -7,9 +7,9 @@ import (
 	"github.com/quern/quern/internal/storage"
 )
 
-// timestamps gives each write without a fence its write timestamp, in µs since 1970. They
-// ascend, also when the clock does not, and lie above every fence that this process has seen: what
-// it writes after a run has deleted a row is there.
+// timestamps gives each write without a fence its write timestamp, in µs since 1970. Timestamps
+// ascend even when the clock does not. They lie above every fence that this process has seen, so a
+// row that it writes after a run deleted that row is visible.
 type timestamps struct {
 	clk clock.Clock
 
@@ -25,7 +25,7 @@ func (t *timestamps) next() int64 {
 	return t.last
 }
 
-// of is the write timestamp of a write with the fence f.
+// of returns the write timestamp of a write with the fence f.
 func (t *timestamps) of(f storage.Fence) int64 {
 	if f != 0 {
 		return int64(f)

@@ -38,14 +38,14 @@ func TestTimestampsAscend(t *testing.T) {
 	require.Equal(t, noon.Add(time.Hour).UnixMicro(), ts.next(), "it is right again")
 }
 
-// What is written after a run's fence was seen is not covered by what that run has deleted.
+// What is written after a run's fence was seen is not covered by the run's deletes.
 func TestTimestampsLieAboveFences(t *testing.T) {
 	clk := clock.NewSimulated(noon)
 	ts := &timestamps{clk: clk}
 	ahead := storage.Fence(noon.Add(time.Hour).UnixMicro()) // of a worker whose clock is ahead
 	ts.observe(ahead)
 	require.Equal(t, int64(ahead)+1, ts.next())
-	ts.observe(ahead) // seen once more
+	ts.observe(ahead) // seen again
 	require.Equal(t, int64(ahead)+2, ts.next())
 	ts.observe(0)
 	ts.observe(storage.Fence(noon.UnixMicro()))

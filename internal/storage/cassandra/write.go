@@ -22,19 +22,20 @@ const (
 
 const day = 24 * time.Hour
 
-// TTLs against litter: each is far beyond the time after which nobody looks at the row, and
-// nothing relies on them.
+// TTLs against litter. Each ends long after anybody looks at the row, and nothing relies on them.
 const (
-	// keepBeyond is how much longer than there is work to do for it a slice is known to be open. Its marks are kept for twice
-	// that, so that it never looks as if there was nothing to do. A complete slice is too, so that it outlives every row
-	// that opened it, and never looks open again.
+	// keepBeyond is how much longer an open slice is kept than there is work to do for it. Its
+	// marks are kept for twice that, so that an open slice never looks as if it had no work. The
+	// record of a complete slice is kept as long: it outlives every row that opened the slice, so
+	// the slice never looks open again.
 	keepBeyond = 30 * day
-	// keepCache is short: where the cache is gone, the table below is read.
+	// keepCache is short: if the cache is gone, the table below is read.
 	keepCache = 7 * day
 )
 
-// workTTL is beyond after the time for which there is work to do for a slice of the bucket: until its input has
-// expired, and then until the rows have that must say so.
+// workTTL is the TTL, in seconds, of rows that a run of a slice of the bucket needs: as long as there
+// is work for the slice, plus beyond. There is work until the slice's input has expired, and then
+// until the rows that must say so have expired. 0 means for ever.
 func (s *Store) workTTL(b metric.Bucket, beyond time.Duration) int {
 	retention := s.policy().Retention
 	input, rows := retention.Of(b), retention.Of(b+1)
@@ -44,17 +45,17 @@ func (s *Store) workTTL(b metric.Bucket, beyond time.Duration) int {
 	return s.litterTTL(b, max(input, rows)+beyond)
 }
 
-// litterTTL is keep after the longest time that a row of the bucket may have to wait.
+// litterTTL is keep, in seconds, plus the longest time that a row of the bucket may have to wait.
 func (s *Store) litterTTL(b metric.Bucket, keep time.Duration) int {
 	return ttl(keep + 4*time.Duration(s.ladder.WidthMs(b+1))*time.Millisecond)
 }
 
-// maxBatchBytes bounds a batch. Servers warn of large batches, and refuse them, only where they span
-// partitions, which none here does (CASSANDRA-10876). Writing roll-ups takes them about two thirds of the work at
-// 16 KiB that it takes at 4 KiB, and no less beyond.
+// maxBatchBytes bounds a batch. Servers warn of large batches, and refuse them, only if they span
+// partitions, which none here does (CASSANDRA-10876). Roll-ups written in batches of 16 KiB take
+// the servers about two thirds of the work of 4 KiB batches. Larger batches save no more.
 const maxBatchBytes = 16 << 10
 
-// Write implements storage.Store. One kind of row is durable before the next is sent.
+// Write implements storage.Store. Each kind of row is durable before the next kind is sent.
 func (s *Store) Write(ctx context.Context, b *storage.Batch) error {
 	const op = "write batch"
 	if changed, err := s.refreshEpochs(ctx); err != nil {
@@ -76,8 +77,8 @@ func (s *Store) Write(ctx context.Context, b *storage.Batch) error {
 	}); err != nil {
 		return named("write marks", err)
 	}
-	// Raw and cached chunks at once: a cache that has more than the table is not trusted
-	// before its writer has said, in its mark, that both are whole.
+	// Raw and cache chunks are sent together: a cache that has more than the table is not trusted
+	// until its writer's mark says that both are whole.
 	raw := len(b.Raw)
 	keep := ttl(s.policy().Retention.Of(metric.Raw))
 	if err := parts.each(ctx, raw+len(b.Cache), func(i int) []int { return parts.ofChunk[i : i+1] }, func(ctx context.Context, i int) error {
@@ -95,7 +96,7 @@ func (s *Store) Write(ctx context.Context, b *storage.Batch) error {
 	return named(op, parts.outcome())
 }
 
-// markBatch are marks of one partition, and the parts that they belong to.
+// markBatch is marks of one partition, and the parts that they belong to.
 type markBatch struct {
 	stmts []statement
 	parts []int
@@ -133,7 +134,7 @@ func (s *Store) markStatement(m *storage.PlacedMark) statement {
 		int(m.Kind), m.Chunks, ids, m.DueMs, m.Attempt, m.LastError, s.workTTL(p.Bucket, 2*keepBeyond))
 }
 
-// cut makes batches of the statements of one partition.
+// cut splits the statements of one partition into batches of maxBatchBytes.
 func cut(stmts []statement) [][]statement {
 	var out [][]statement
 	size := 0
@@ -149,8 +150,8 @@ func cut(stmts []statement) [][]statement {
 	return out
 }
 
-// sizeOf is what a statement adds to a batch, roughly, as servers count it: each cell
-// with its value, its timestamp and its TTL.
+// sizeOf is roughly what a statement adds to a batch, as servers count it: each cell with its
+// value, timestamp and TTL.
 func sizeOf(st *statement) int {
 	n := 0
 	for _, a := range st.args {
@@ -169,7 +170,7 @@ func sizeOf(st *statement) int {
 	return n
 }
 
-// inBatches writes the statements of one partition, a batch after the other.
+// inBatches writes the statements of one partition, one batch after the other.
 func (s *Store) inBatches(ctx context.Context, tsUs int64, stmts []statement) error {
 	for b := range slices.Values(cut(stmts)) {
 		if err := s.session.exec(ctx, tsUs, b...); err != nil {

@@ -45,7 +45,7 @@ func TestCut(t *testing.T) {
 	}
 }
 
-// Whatever the rows are like: none is left out or moved, and no batch is over the bound that could be two.
+// For any rows: none is left out or moved, and no batch above the bound could be split.
 func TestCutAtRandom(t *testing.T) {
 	rng := rand.New(rand.NewPCG(3, 4))
 	for range 300 {

@@ -10,8 +10,8 @@ import (
 	"github.com/quern/quern/internal/storage"
 )
 
-// Apart is a store of which what belongs to some blocks lies elsewhere than the rest, and is out of reach at times: it
-// fails the parts of a batch that are about them, and stores the others.
+// Apart is a store that keeps some blocks in another place, which is out of reach at times. It then
+// fails the parts of a batch that concern these blocks, and stores the other parts.
 type Apart struct {
 	storage.Store
 
@@ -19,10 +19,11 @@ type Apart struct {
 	fails func(metric.ScheduleID) error
 }
 
-// NewApart wraps a store all of which is in reach.
+// NewApart wraps a store with everything in reach.
 func NewApart(s storage.Store) *Apart { return &Apart{Store: s} }
 
-// Away has what away says of a schedule fail with err from now on. With nil all is in reach again.
+// Away makes writes for the schedules that away selects fail with err from now on. With nil nothing
+// fails.
 func (a *Apart) Away(away func(metric.ScheduleID) bool, err error) {
 	if away == nil {
 		a.Fail(nil)
@@ -36,7 +37,8 @@ func (a *Apart) Away(away func(metric.ScheduleID) bool, err error) {
 	})
 }
 
-// Fail has what belongs to a schedule fail with what fails says of it, from now on. With nil nothing fails.
+// Fail makes writes for a schedule fail with what fails returns for it, from now on. With nil
+// nothing fails.
 func (a *Apart) Fail(fails func(metric.ScheduleID) error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -26,25 +26,24 @@ import (
 	"github.com/quern/quern/internal/storage"
 )
 
-// OpenFunc makes an empty store for one test, and a function that closes it and opens
-// it again, as a restart of the process would. The store is closed by its own cleanup.
+// OpenFunc makes an empty store for one test, and a function that closes and reopens it, as a
+// restart of the process would. The OpenFunc's own cleanup closes the store.
 type OpenFunc func(t *testing.T, s storage.Settings, r storage.Retention, clk clock.Clock) (st storage.Store, reopen func() storage.Store)
 
-// Missing names what a backend does not do, by its own documented choice.
+// Missing names something that a backend does not do, by its own documented choice.
 type Missing int
 
 const (
-	// MissingExpire says that rows go by a TTL of the database's, and Expire does nothing.
+	// MissingExpire says that rows expire by the database's TTL, and Expire does nothing.
 	MissingExpire Missing = iota
-	// MissingTTL says that the times of workers and leases are the database's, not the
-	// test's clock.
+	// MissingTTL says that workers and leases expire by the database's clock, not by the test's.
 	MissingTTL
-	// MissingNewestID says that the writers are several, and only their clocks order
-	// what they write.
+	// MissingNewestID says that there are several writers, and only their clocks order what they
+	// write.
 	MissingNewestID
 )
 
-// day0 is midnight of the day on which the suite plays.
+// day0 is midnight of the day on which the suite runs.
 var day0 = time.Date(2025, 11, 21, 0, 0, 0, 0, time.UTC)
 
 const (
@@ -55,8 +54,8 @@ const (
 	nothing = metric.ScheduleID(-1)
 )
 
-// TestSettings are small settings that have every feature: three roll-ups, several
-// shards, groups of more than one block.
+// TestSettings are small settings that use every feature: three roll-ups, several shards, groups of
+// more than one block.
 func TestSettings() storage.Settings {
 	return storage.Settings{
 		Ladder:          metric.DefaultLadder(),
@@ -66,8 +65,8 @@ func TestSettings() storage.Settings {
 	}
 }
 
-// Run asserts on a backend what the package comment of storage and its doc comments
-// promise. Its tests are independent: each opens a store of its own.
+// Run checks a backend against the package comment and the doc comments of storage. Its tests are
+// independent: each opens its own store.
 func Run(t *testing.T, open OpenFunc, missing ...Missing) {
 	t.Helper()
 	for _, tc := range []struct {
@@ -148,13 +147,13 @@ func newSuite(t *testing.T, open OpenFunc) *suite {
 	st, reopen := open(t, TestSettings(), made().Policy.Retention, s.clk)
 	s.store = st
 	s.reopen = func() {
-		s.advance(time.Second) // a restart takes time, and clocks order what is written before and after it
+		s.advance(time.Second) // a restart takes time, and clocks order writes before and after it
 		s.store = reopen()
 	}
 	return s
 }
 
-// made is what the suite's stores are made with.
+// made returns the settings of the suite's stores.
 func made() storage.Settings {
 	s := TestSettings()
 	s.Policy.Retention = storage.Retention{7 * 24 * time.Hour, 90 * 24 * time.Hour, 365 * 24 * time.Hour, 0}
@@ -188,7 +187,7 @@ func (s *suite) acquire(shard int, owner string) storage.Lease {
 	return l
 }
 
-// equal compares, an empty slice being the same as none.
+// equal compares two values; an empty slice equals nil.
 func equal(t testing.TB, want, got any, msg ...any) {
 	t.Helper()
 	if diff := diffOf(want, got); diff != "" {
@@ -204,7 +203,7 @@ func diffOf(want, got any) string {
 		cmp.Comparer(func(a, b metric.Ladder) bool { return a.Equal(b) }))
 }
 
-// all collects a sequence and asserts rule 7: an error is the last pair.
+// all collects a sequence and requires that it has no error (see gather for rule 7).
 func all[T any](t testing.TB, seq iter.Seq2[T, error]) []T {
 	t.Helper()
 	out, err := gather(seq)
@@ -212,7 +211,7 @@ func all[T any](t testing.TB, seq iter.Seq2[T, error]) []T {
 	return out
 }
 
-// gather collects a sequence up to its error.
+// gather collects a sequence up to its error. By rule 7 an error is the last pair.
 func gather[T any](seq iter.Seq2[T, error]) (out []T, err error) {
 	for v, e := range seq {
 		if err != nil {
@@ -249,7 +248,7 @@ func (s *suite) rawChunks(from, to metric.ScheduleID, fromMs, toMs int64) []stor
 	return all(s, s.store.RawChunks(s.ctx, blocks.Range{Start: from, End: to}, fromMs, toMs))
 }
 
-// rollups are sorted by schedule: the contract promises order by time only.
+// rollups returns rows sorted by schedule: the contract promises order by time only.
 func (s *suite) rollups(level metric.Bucket, from, to metric.ScheduleID, fromMs, toMs int64) []metric.RollupRow {
 	s.Helper()
 	rows := all(s, s.store.Rollups(s.ctx, level, blocks.Range{Start: from, End: to}, fromMs, toMs))
@@ -296,7 +295,7 @@ func (s *suite) emptyBatch() {
 	require.Empty(s, s.slices(metric.Raw, 0, at(1000)))
 }
 
-// largeBatch writes more than a memtable, or a Cassandra batch, takes at once.
+// largeBatch writes more than a memtable or a Cassandra batch holds at once.
 func (s *suite) largeBatch() {
 	const n = 3000
 	b := &storage.Batch{}
@@ -336,7 +335,7 @@ func (s *suite) chunksAreOrdered() {
 	equal(s, want, got)
 }
 
-// receiverOwnsBytes: what went in may change afterwards, and so may what came out.
+// receiverOwnsBytes: what was written may change afterwards, and so may what was read.
 func (s *suite) receiverOwnsBytes() {
 	key := storage.CacheKey{SliceKey: rawSlice(3), Start: 0}
 	data := []byte("before")
@@ -403,7 +402,7 @@ func (s *suite) cacheBlockDeleteIsExact() {
 	check()
 	s.reopen()
 	check()
-	// A chunk that arrives after the delete is there.
+	// A chunk that arrives after the delete stays.
 	late := storage.CacheChunk{CacheKey: base, Chunk: s.chunk("after")}
 	s.write(&storage.Batch{Cache: []storage.CacheChunk{late}})
 	equal(s, []storage.Chunk{late.Chunk}, s.cacheBlock(base))
@@ -431,7 +430,7 @@ func (s *suite) markFields() {
 	equal(s, want, s.marks(part))
 	s.reopen()
 	equal(s, want, s.marks(part))
-	// The same key again replaces what is not in the key.
+	// A second write of the same key replaces what is not in the key.
 	want[2].Attempt, want[2].LastError = 301, "again"
 	s.write(&storage.Batch{Marks: []storage.PlacedMark{{Partition: part, Mark: want[2]}}})
 	equal(s, want, s.marks(part))
@@ -442,7 +441,7 @@ func (s *suite) marksAreOrderedOverPages() {
 	const n = 12_000
 	want := make([]storage.Mark, n)
 	for i := range want {
-		// Three marks of a block: two of one time, one of a later.
+		// Three marks of each block: two of one time, one of a later time.
 		want[i] = storage.Mark{Start: metric.ScheduleID(i / 3 * 128), TimeMs: at(i % 3 / 2), ID: s.id(), DueMs: at(i)}
 	}
 	for _, batch := range [][]storage.Mark{want[n/2:], want[:n/3], want[n/3 : n/2]} {
@@ -455,7 +454,7 @@ func (s *suite) marksAreOrderedOverPages() {
 	equal(s, want, s.marks(part))
 	s.reopen()
 	equal(s, want, s.marks(part))
-	// Deleting them leaves an empty partition, also in front of one left over.
+	// Deleting them leaves a range of deleted keys, also in front of a mark that is left.
 	f := s.acquire(1, "w").Fence
 	require.NoError(s, s.store.DeleteMarks(s.ctx, f, part, want[:n-1]))
 	equal(s, want[n-1:], s.marks(part))
@@ -530,7 +529,7 @@ func (s *suite) markDeleteIsExact() {
 	}
 	s.write(b)
 	f := s.acquire(1, "w").Fence
-	// Only the key counts, and a mark that is not there is no error.
+	// Only the key counts, and a mark that does not exist is no error.
 	byKey := doomed
 	byKey.Attempt, byKey.LastError = 9, "other"
 	gone := storage.Mark{Start: 999, TimeMs: at(4), ID: s.id()}
@@ -547,7 +546,8 @@ func (s *suite) markDeleteIsExact() {
 	check()
 }
 
-// marksDeletedWhileRead is what a run does: it deletes behind, ingest adds.
+// marksDeletedWhileRead does what a run does: it deletes the marks that it has read, while ingest
+// adds marks.
 func (s *suite) marksDeletedWhileRead() {
 	part := storage.IndexPartition{SliceKey: rawSlice(4), Shard: 1}
 	const n = 5000
@@ -558,7 +558,7 @@ func (s *suite) marksDeletedWhileRead() {
 	}
 	s.write(b)
 	f := s.acquire(1, "w").Fence
-	// Behind the reader: the next run's.
+	// Behind the reader: this mark is for the next run.
 	added := storage.Mark{Start: 0, TimeMs: at(3), ID: s.id(), Kind: storage.MarkLate}
 	read := 0
 	for m, err := range s.store.Marks(s.ctx, part) {
@@ -590,14 +590,14 @@ func (s *suite) slicesOpenAndComplete() {
 	equal(s, []storage.SliceState{{SliceKey: storage.SliceKey{Bucket: 1, StartMs: at(0)}}}, s.slices(1, at(-24), at(24)))
 	equal(s, []storage.SliceState{}, s.slices(2, at(-24), at(24)))
 
-	// Opened once more, with or without a fence, it stays complete.
+	// A slice that is opened again, with or without a fence, stays complete.
 	s.write(&storage.Batch{Open: []storage.SliceKey{rawSlice(4)}})
 	s.write(&storage.Batch{Open: []storage.SliceKey{rawSlice(4)}, Fence: f})
 	equal(s, want, s.slices(metric.Raw, at(0), at(24)))
 	s.reopen()
 	equal(s, want, s.slices(metric.Raw, at(0), at(24)))
 
-	// Slices of many days, and one completed that was never opened.
+	// Slices of many days, and a completed slice that was never opened.
 	require.NoError(s, s.store.CompleteSlice(s.ctx, rawSlice(-480)))
 	s.write(&storage.Batch{Open: []storage.SliceKey{rawSlice(-24)}})
 	want = append([]storage.SliceState{{SliceKey: rawSlice(-480), Complete: true}, {SliceKey: rawSlice(-24)}}, want...)
@@ -700,18 +700,18 @@ func (s *suite) fenceIncreases() {
 	require.Greater(s, s.acquire(0, "w").Fence, l.Fence)
 }
 
-// row is a roll-up row whose values all tell v.
+// row is a roll-up row in which every value is derived from v.
 func row(id metric.ScheduleID, tMs int64, v float64) metric.RollupRow {
 	return metric.RollupRow{Schedule: id, TimeMs: tMs, Rollup: metric.Rollup{
 		Count: 1, Sum: v, Min: v, Max: v, First: v, Last: v, Sketch: []byte{byte(v)}, Partial: int(v)%4 > 1,
 	}}
 }
 
-// higherFenceWins is rule 4: ErrFenced, or the newer is read.
+// higherFenceWins checks rule 4: the lower fence gets ErrFenced, or the row of the higher is read.
 func (s *suite) higherFenceWins() {
 	l1 := s.acquire(0, "a")
 	s.advance(2 * time.Hour)
-	// Where leases end by the database's clock, that of the paused worker has not.
+	// If leases end by the database's clock, the paused worker's lease has not ended.
 	require.NoError(s, s.store.ReleaseShard(s.ctx, 0, "a"))
 	l2 := s.acquire(0, "b")
 	newer, older := row(1, at(0), 2), row(1, at(0), 1)
@@ -818,7 +818,7 @@ func (s *suite) leaseIDs() {
 	require.Error(s, err)
 }
 
-// series is a series of a source.
+// series returns a series of a source.
 func series(source, name string, more ...string) metric.Labels {
 	ls := []metric.Label{{Name: metric.NameLabel, Value: name}, {Name: metric.SourceLabel, Value: source}}
 	for i := 0; i < len(more); i += 2 {
@@ -850,7 +850,7 @@ func (s *suite) claimSchedules() {
 	ids, err := s.store.ClaimSchedules(s.ctx, "web-1", first)
 	require.NoError(s, err)
 	require.Equal(s, []metric.ScheduleID{r.Start, r.Start + 1}, ids)
-	// Known ones keep their ids, in the order asked; a new one between them gets its own,
+	// Known series keep their ids, in the order asked. A new series between them gets its own id,
 	// also when it is wanted twice.
 	ids, err = s.store.ClaimSchedules(s.ctx, "web-1", []storage.Schedule{
 		{ID: r.Start + 2, Labels: first[1].Labels},
@@ -881,7 +881,7 @@ func (s *suite) claimSchedules() {
 	check()
 }
 
-// claimRace: two processes meet the same new series; each brings ids of its own.
+// claimRace: several processes meet the same new series, and each brings its own ids.
 func (s *suite) claimRace() {
 	const writers, n = 6, 40
 	results := make([][]metric.ScheduleID, writers)
@@ -999,7 +999,7 @@ func (s *suite) rawChunksOfManyGroups() {
 
 func (s *suite) rollupsByRange() {
 	f := s.acquire(0, "w").Fence
-	// 20 days of 1h rows cross the borders of any sensible partition.
+	// 20 days of 1h rows cross the borders of any reasonable partition.
 	var want []metric.RollupRow
 	for _, id := range []metric.ScheduleID{0, 1, 127, 128, group, 5 * group} {
 		for h := -240; h < 240; h++ {
@@ -1073,7 +1073,7 @@ func (s *suite) rollupValues() {
 		{Schedule: 1, TimeMs: at(0), Rollup: metric.Rollup{Count: 1 << 40, Sum: -1.5, Min: -3, Max: 1e300, First: 4, Last: 5, Increase: 6, Sketch: bytes.Repeat([]byte{0xff, 0}, 5000)}},
 		{Schedule: 1, TimeMs: at(1), Rollup: metric.Rollup{Count: 1, Sum: 5e-324}},
 		{Schedule: 1, TimeMs: at(-1_000_000), Rollup: metric.Rollup{Count: 2, Increase: 0.1}},
-		{Schedule: 2, TimeMs: at(0), Rollup: metric.Rollup{Partial: true}}, // none is there, and there may have been some
+		{Schedule: 2, TimeMs: at(0), Rollup: metric.Rollup{Partial: true}}, // no samples are left, but there may have been some
 	}
 	require.NoError(s, s.store.WriteRollups(s.ctx, f, 3, rows))
 	slices.SortFunc(rows, compareRows)
@@ -1116,7 +1116,7 @@ func (s *suite) policyIsChanged() {
 	equal(s, made(), s.store.Settings())
 }
 
-// setRetention changes the retention of raw a day after what was before.
+// setRetention changes the retention of raw, a day after the last change.
 func (s *suite) setRetention(raw time.Duration) {
 	s.advance(24 * time.Hour)
 	p := s.store.Settings().Policy
@@ -1125,7 +1125,7 @@ func (s *suite) setRetention(raw time.Duration) {
 	require.NoError(s, s.store.SetPolicy(s.ctx, p))
 }
 
-// wholeFrom: nothing that may have expired counts as there, in whichever way rows expire.
+// wholeFrom: what may have expired does not count as whole, in whichever way rows expire.
 func (s *suite) wholeFrom() {
 	const day = 24 * time.Hour
 	whole := func(b metric.Bucket) time.Time {
@@ -1147,14 +1147,16 @@ func (s *suite) wholeFrom() {
 		s.reopen()
 	}
 	equal(s, s.clk.Now().Add(-90*day), whole(1), "of other buckets nothing changes")
-	// Where rows go by what they were written with, those from before have gone by now, and those written since have not.
+	// If rows expire by the TTL they were written with, earlier rows have expired by now, and rows
+	// written since have not.
 	s.advance(10 * day)
 	require.False(s, whole(metric.Raw).After(raised))
 	s.advance(100 * day)
 	equal(s, s.clk.Now().Add(-30*day), whole(metric.Raw))
 }
 
-// wholeFromWhatExpired: what Expire has removed is not whole any more, however long rows are kept since.
+// wholeFromWhatExpired: what Expire has removed is no longer whole, even if the retention is raised
+// afterwards.
 func (s *suite) wholeFromWhatExpired() {
 	const day = 24 * time.Hour
 	old, young := at(-5*24), at(0)
@@ -1221,7 +1223,7 @@ func (s *suite) expireKeepsWhatIsYoung() {
 
 func (s *suite) expireRemovesWhatIsOld() {
 	f := s.acquire(0, "w").Fence
-	// A partition more than the retention must be enough.
+	// Rows that are older than the retention by a partition must be removed.
 	var raw []storage.RawChunk
 	for _, h := range []int{-7*24 - 49, -7*24 - 25, -7*24 - 1, 0} {
 		raw = append(raw, storage.RawChunk{SliceMs: at(h), Chunk: s.chunk("x")}, storage.RawChunk{Group: group, SliceMs: at(h), Chunk: s.chunk("y")})
@@ -1251,7 +1253,7 @@ func (s *suite) expireRemovesWhatIsOld() {
 	}
 	s.reopen()
 	check()
-	// The exact border: rows of a day go together, when the last of them is too old.
+	// The exact border: the rows of a day expire together, when the last of them is too old.
 	require.Empty(s, s.rawChunks(0, 1, at(-7*24-1), at(-7*24)))
 	s.write(&storage.Batch{Raw: raw})
 	require.NoError(s, s.store.Expire(s.ctx, at(0)-1))
@@ -1274,14 +1276,14 @@ func (s *suite) metadata() {
 	check(bare, full)
 	s.reopen()
 	check(bare, full)
-	// The last write wins, within a call too, and what is left out is taken away.
+	// The last write wins, also within a call, and a field that is left out is cleared.
 	full.Type, full.Unit = metric.TypeStateset, ""
 	require.NoError(s, s.store.PutMetadata(s.ctx, []metric.Metadata{{Name: full.Name, Help: "no longer"}, full}))
 	for range 2 {
 		check(bare, full)
 		require.NoError(s, s.store.PutMetadata(s.ctx, []metric.Metadata{full}), "idempotent")
 	}
-	// A name that begins another, and more than a page or a batch holds.
+	// A name that is a prefix of another, and more names than a page or a batch holds.
 	var many []metric.Metadata
 	for i := range 2500 {
 		many = append(many, metric.Metadata{Name: fmt.Sprintf("http_seconds_%04d", i), Type: metric.Type(i % 8), Help: strconv.Itoa(i) + string(make([]byte, 900))})
@@ -1395,7 +1397,7 @@ func (s *suite) workersExpire() {
 	require.Equal(s, []string{"long", "short"}, live())
 }
 
-// operations is one call of every method that takes a context, by name.
+// operations returns one call of every method that takes a context, by name.
 func operations(st storage.Store, f storage.Fence, id blocks.ID) map[string]func(ctx context.Context) error {
 	everything := blocks.Range{End: 1000}
 	part := storage.IndexPartition{SliceKey: rawSlice(0)}
@@ -1492,7 +1494,7 @@ func (s *suite) cancelled() {
 		err := op(late)
 		require.True(s, errors.Is(err, storage.ErrTimeout) || errors.Is(err, context.DeadlineExceeded), "%s: %v", name, err)
 	}
-	// Nothing of that has happened, or it does no harm; the store works on.
+	// None of these calls took effect, or the effect does no harm; the store still works.
 	for name, op := range operations(s.store, f, s.id()) {
 		require.NoError(s, op(s.ctx), name)
 	}
@@ -1530,7 +1532,7 @@ func (s *suite) iteratorsBreakEarly() {
 	breakAtOnce(s.T, s.store.Rollups(s.ctx, 1, everything, at(0), at(1)))
 	breakAtOnce(s.T, s.store.Schedules(s.ctx, everything))
 	breakAtOnce(s.T, s.store.SourceSchedules(s.ctx, "s"))
-	// An iterator that holds something would keep the store from closing.
+	// An iterator that still holds something would keep the store from closing.
 	s.reopen()
 	breakAtOnce(s.T, s.store.Marks(s.ctx, storage.IndexPartition{SliceKey: rawSlice(0)}))
 }
@@ -1548,7 +1550,7 @@ func breakAtOnce[T any](t *testing.T, seq iter.Seq2[T, error]) {
 	}
 }
 
-// idempotent is rule 6: everything twice is everything once.
+// idempotent checks rule 6: everything done twice is the same as everything done once.
 func (s *suite) idempotent() {
 	f := s.acquire(0, "w").Fence
 	id := s.id()
@@ -1579,7 +1581,7 @@ func (s *suite) idempotent() {
 	equal(s, once, run())
 }
 
-// concurrent has ingest and a run at work at once, for the race detector.
+// concurrent runs ingest and a run at the same time, for the race detector.
 func (s *suite) concurrent() {
 	part := storage.IndexPartition{SliceKey: rawSlice(2)}
 	var wg sync.WaitGroup
@@ -1600,7 +1602,7 @@ func (s *suite) concurrent() {
 		})
 	}
 	ground := map[metric.ScheduleID]bool{}
-	// pass is a run: it takes the lease anew, so that its fence covers what was written before.
+	// pass is a run. It takes the lease anew, so that its fence covers what was written before.
 	pass := func() error {
 		l, err := s.store.AcquireShard(s.ctx, 0, "w", time.Hour)
 		if err != nil {
@@ -1635,7 +1637,7 @@ func (s *suite) concurrent() {
 	require.Len(s, s.rollups(1, 0, 1<<40, at(2), at(3)), 200)
 }
 
-// grind grinds a block whose chunk is there already: marks come before chunks.
+// grind grinds a block if its chunk is there already: marks come before chunks.
 func (s *suite) grind(f storage.Fence, p storage.IndexPartition, m storage.Mark) (done bool, err error) {
 	raw := 0
 	for _, err := range s.store.RawChunks(s.ctx, blocks.Range{Start: m.Start, End: m.Start + 1}, p.StartMs, p.StartMs+1) {

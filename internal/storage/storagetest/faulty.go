@@ -15,22 +15,22 @@ import (
 	"github.com/quern/quern/internal/storage"
 )
 
-// Step is one operation that a Faulty store is asked for. Each row of an iterator is one
-// too, as "Marks.next" is of Marks; those are neither counted nor logged.
+// Step is one operation on a Faulty store. Each row of an iterator is a step too, such as
+// "Marks.next" for Marks; rows are neither counted nor logged.
 type Step struct {
 	Op string
-	// Fence is 0 for what ingest does.
+	// Fence is 0 for an operation of ingest.
 	Fence storage.Fence
-	// Detail is the argument that tells most about it: the *storage.Batch, the rows, the
-	// marks, the key. Of a row it is the row.
+	// Detail is the argument that says most: the *storage.Batch, the rows, the marks, the key. For
+	// the step of a row it is the row.
 	Detail any
 }
 
-// rowSuffix is what the name of a step has that is a row of an iterator.
+// rowSuffix ends the name of a step that is a row of an iterator.
 const rowSuffix = ".next"
 
-// Schedules are those that the step begins with or is about: the starts of the blocks and
-// of the ranges, the schedules of the rows.
+// Schedules returns the schedules that the step is about: the starts of its blocks and ranges, and
+// the schedules of its rows.
 func (s Step) Schedules() []metric.ScheduleID {
 	var out []metric.ScheduleID
 	switch d := s.Detail.(type) {
@@ -69,22 +69,22 @@ func (s Step) Schedules() []metric.ScheduleID {
 // String is the step as a failing test prints it.
 func (s Step) String() string { return fmt.Sprintf("%s%v", s.Op, s.Schedules()) }
 
-// Rule is something to be done at matching steps.
+// Rule says what to do at matching steps.
 type Rule struct {
 	Op string
-	// Block, where its End is not 0, picks steps about these schedules.
+	// Block selects the steps about these schedules, unless its End is 0.
 	Block blocks.Range
-	// Fenced picks steps of a run only, Unfenced those of ingest only.
+	// Fenced selects only steps of a run, Unfenced only steps of ingest.
 	Fenced, Unfenced bool
-	// Times is how often the rule applies; below 0 always.
+	// Times is how often the rule applies; below 0 means always.
 	Times int
-	// Before and After are called around the step; they may block, and use the store. An
-	// error from Before keeps the step from happening. After is called when it has happened
-	// without an error; an error from it makes the step look as if it had not, as after a
-	// timeout. Of a row After is called when the loop asks for the next.
+	// Before and After are called around the step. They may block, and may use the store. If Before
+	// returns an error, the step does not happen. After is called when the step has happened
+	// without an error; if After returns an error, the step looks as if it had not happened, as
+	// after a time-out. For a row, After is called when the loop asks for the next row.
 	Before, After func() error
-	// OneCopy, for Write, makes the step fail with it when its slices and marks are there: its chunks lie on
-	// one copy only, and nobody reads them before Surface.
+	// OneCopy, for Write, is the error with which the step fails after its slices and marks are
+	// written. Its raw chunks then lie on one copy only, and nobody reads them before Surface.
 	OneCopy error
 }
 
@@ -95,19 +95,19 @@ func (r *Rule) matches(s Step) bool {
 	return r.Block.End == 0 || slices.ContainsFunc(s.Schedules(), r.Block.Contains)
 }
 
-// ErrCrashed is what every operation says after a crash.
+// ErrCrashed is the error of every operation after a crash.
 var ErrCrashed = fmt.Errorf("%w: the process has crashed", storage.ErrUnavailable)
 
-// Faulty stands in front of a store. It logs the steps, does at them what its rules say,
-// and ends the life of a process at a chosen one. Settings, NewestID and Close are no
-// steps: they say and do as the wrapped store, after a crash too.
+// Faulty wraps a store. It logs the steps, applies its rules to them, and ends the life of a
+// process at a chosen step. Settings, NewestID and Close are no steps: they go to the wrapped
+// store, even after a crash.
 type Faulty struct {
 	storage.Store
 
 	mu    sync.Mutex
 	rules []*Rule
 	log   []Step
-	// crashAt is the number of steps until everything fails; below 0 never.
+	// crashAt is the number of steps until everything fails; below 0 means never.
 	crashAt int
 	crashed bool
 	torn    bool
@@ -117,34 +117,36 @@ type Faulty struct {
 
 var _ storage.Store = (*Faulty)(nil)
 
-// NewFaulty wraps a store; without rules it does as that does.
+// NewFaulty wraps a store. Without rules it changes nothing.
 func NewFaulty(s storage.Store) *Faulty { return &Faulty{Store: s, crashAt: -1} }
 
-// Add adds a rule. Of several that match a step only the first applies.
+// Add adds a rule. If several rules match a step, only the first applies.
 func (f *Faulty) Add(r Rule) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.rules = append(f.rules, &r)
 }
 
-// Fail makes the next n steps of a kind fail with err; with a block, those about it.
+// Fail makes the next n steps of a kind fail with err; a block limits this to steps about it.
 func (f *Faulty) Fail(op string, block blocks.Range, n int, err error) {
 	f.Add(Rule{Op: op, Block: block, Times: n, Before: func() error { return err }})
 }
 
-// Land makes the next n writes of ingest fail with err, whose chunks have landed on one copy; see Rule.OneCopy.
+// Land makes the next n writes of ingest fail with err, though their chunks have landed on one
+// copy; see Rule.OneCopy.
 func (f *Faulty) Land(n int, err error) {
 	f.Add(Rule{Op: "Write", Unfenced: true, Times: n, OneCopy: err})
 }
 
-// Landed is how many chunks lie on one copy only.
+// Landed is the number of chunks that lie on one copy only.
 func (f *Faulty) Landed() int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return len(f.landed)
 }
 
-// Surface has everybody read what lies on one copy only, as a repair does or a hint that is delivered.
+// Surface makes the chunks that lie on one copy readable for all, as a repair or a delivered hint
+// does.
 func (f *Faulty) Surface(ctx context.Context) error {
 	f.mu.Lock()
 	raw := f.landed
@@ -153,7 +155,8 @@ func (f *Faulty) Surface(ctx context.Context) error {
 	return f.Store.Write(ctx, &storage.Batch{Raw: raw})
 }
 
-// land writes what comes before the chunks of a batch, and keeps the raw ones for Surface. The cached ones are gone.
+// land writes the slices and marks of a batch, and keeps its raw chunks for Surface. Its cache
+// chunks are lost.
 func (f *Faulty) land(ctx context.Context, b *storage.Batch) error {
 	if err := f.Store.Write(ctx, &storage.Batch{Fence: b.Fence, Open: b.Open, Marks: b.Marks}); err != nil {
 		return err
@@ -164,14 +167,14 @@ func (f *Faulty) land(ctx context.Context, b *storage.Batch) error {
 	return nil
 }
 
-// Heal takes away all rules.
+// Heal removes all rules.
 func (f *Faulty) Heal() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.rules = nil
 }
 
-// CrashAt lets n-1 more steps happen and none after them. Below 0 it undoes a crash.
+// CrashAt lets n-1 more steps happen and none after them. An n below 0 undoes a crash.
 func (f *Faulty) CrashAt(n int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -185,22 +188,22 @@ func (f *Faulty) Crashed() bool {
 	return f.crashed
 }
 
-// Tear says whether each Write is cut into its rows, each a step of its own: what a store
-// may do that has no transaction over partitions.
+// Tear says whether each Write is cut into its rows, with each row a step of its own. A store
+// without transactions over partitions may do that.
 func (f *Faulty) Tear(torn bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.torn = torn
 }
 
-// Log are the steps since Forget, those that a rule failed among them.
+// Log returns the steps since Forget, including those that a rule failed.
 func (f *Faulty) Log() []Step {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return slices.Clone(f.log)
 }
 
-// Count is how many steps since Forget were of the named operation.
+// Count is the number of steps of the named operation since Forget.
 func (f *Faulty) Count(op string) int {
 	n := 0
 	for _, s := range f.Log() {
@@ -248,7 +251,7 @@ func (f *Faulty) do(step Step, op func() error) error {
 	return f.by(step, func(Rule) error { return op() })
 }
 
-// by is do with a step that depends on the rule for it.
+// by is do for a step that depends on its rule.
 func (f *Faulty) by(step Step, op func(Rule) error) error {
 	rule, err := f.begin(step)
 	if err != nil {

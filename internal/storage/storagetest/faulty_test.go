@@ -43,14 +43,14 @@ func TestFaultyFails(t *testing.T) {
 	require.Len(t, f.Log(), 6)
 	require.Equal(t, Step{Op: "WriteRollups", Detail: rows}, f.Log()[0])
 
-	// An error behind the operation: it took effect.
+	// The operation took effect, and then failed.
 	rows[0].Sum = 5
 	f.Add(Rule{Op: "WriteRollups", Times: 1, After: func() error { return storage.ErrTimeout }})
 	require.ErrorIs(t, f.WriteRollups(t.Context(), 0, 1, rows), storage.ErrTimeout)
 	require.Equal(t, rows, read())
 }
 
-// A write that has landed on one copy has its marks, and no chunks until they surface.
+// A write that landed on one copy has its marks, but no chunks until they surface.
 func TestFaultyLands(t *testing.T) {
 	f := newFaultyModel()
 	f.Land(1, storage.ErrTimeout)
@@ -122,7 +122,7 @@ func TestFaultyCrashes(t *testing.T) {
 	}
 }
 
-// Of the steps of a kind, a rule picks those of ingest or of a run, and those about a block.
+// A rule may select steps of a kind: those of ingest or of a run, and those about a block.
 func TestFaultyPicks(t *testing.T) {
 	f := newFaultyModel()
 	boom := errors.New("boom")
@@ -141,7 +141,7 @@ func TestFaultyPicks(t *testing.T) {
 	require.NoError(t, write(1, 4))
 }
 
-// A torn write is a step for each of its rows, and a crash between them leaves the first.
+// A torn write is one step per row, and a crash between steps leaves the first rows.
 func TestFaultyTears(t *testing.T) {
 	f := newFaultyModel()
 	f.Tear(true)

@@ -19,32 +19,33 @@ import (
 	"github.com/quern/quern/internal/storage"
 )
 
-// History is a random sequence of operations that is applied to two stores, and after
-// every few of which both must hold the same. The seed decides everything.
+// History is a random sequence of operations that is applied to two stores. After every few
+// operations both stores must hold the same. The seed decides everything.
 type History struct {
 	Seed  uint64
 	Steps int
-	// Settings are of both stores. The default is TestSettings.
+	// Settings apply to both stores. The default is TestSettings.
 	Settings storage.Settings
-	// Retention is of both stores. The default is 2 days of raw, 20 of 1h rows.
+	// Retention applies to both stores. The default is 2 days of raw, 20 of 1h rows.
 	Retention storage.Retention
-	// NoReopen leaves out restarts, NoExpire leaves out Expire, for stores that cannot.
+	// NoReopen leaves out restarts, NoExpire leaves out Expire, for stores that do not support
+	// them.
 	NoReopen bool
 	NoExpire bool
-	// NoStaleFences leaves out writes with superseded fences: a store that lets the
-	// newer row win instead of refusing the older write differs from one that refuses.
+	// NoStaleFences leaves out writes with superseded fences. A store in which the newer row wins
+	// differs there from a store that refuses the older write.
 	NoStaleFences bool
-	// ManyWriters is for stores where rows are ordered by the writers' clocks and leases end by
-	// the database's: every fence is of a lease that was taken just before, leases
-	// last, and the clock does not go back.
+	// ManyWriters is for stores that order rows by the writers' clocks and end leases by the
+	// database's clock. Then every fence is of a lease that was taken just before, leases last, and
+	// the clock does not go back.
 	ManyWriters bool
 }
 
 // checkEvery is the number of steps between comparisons of everything.
 const checkEvery = 40
 
-// Run applies the history to both stores and fails t where they differ. The first is
-// the one that is right.
+// Run applies the history to both stores and fails t where they differ. The first store is the
+// right one.
 func (h History) Run(t *testing.T, want, got OpenFunc) {
 	t.Helper()
 	if len(h.Settings.Epochs) == 0 {
@@ -90,7 +91,7 @@ type historyRun struct {
 	step   int
 	op     string
 
-	// fences are the pairs given out so far, by both stores at once.
+	// fences are the pairs of fences that both stores have handed out so far.
 	fences [][2]storage.Fence
 	marks  []storage.PlacedMark
 	leased metric.ScheduleID
@@ -147,7 +148,7 @@ func (r *historyRun) next() {
 	}
 }
 
-// both runs an operation on both stores and compares result and kind of error.
+// both runs an operation on both stores and requires the same kind of error.
 func both[T any](r *historyRun, do func(i int, st storage.Store) (T, error)) (out [2]T) {
 	r.t.Helper()
 	var errs [2]error
@@ -158,7 +159,7 @@ func both[T any](r *historyRun, do func(i int, st storage.Store) (T, error)) (ou
 	return out
 }
 
-// same is both, of results that must be equal.
+// same is both for results that must be equal.
 func same[T any](r *historyRun, do func(st storage.Store) (T, error)) {
 	r.t.Helper()
 	out := both(r, func(_ int, st storage.Store) (T, error) { return do(st) })
@@ -170,7 +171,7 @@ func (r *historyRun) effect(do func(i int, st storage.Store) error) {
 	both(r, func(i int, st storage.Store) (struct{}, error) { return struct{}{}, do(i, st) })
 }
 
-// errorKind is the one of the contract's errors that err is, or that it is another.
+// errorKind returns which of the contract's errors err is, or another error if it is none.
 func errorKind(err error) error {
 	if err == nil {
 		return nil
@@ -212,7 +213,7 @@ func (r *historyRun) data() []byte {
 	return b
 }
 
-// fence is a pair of fences: mostly the newest, at times an older, at times none.
+// fence returns a pair of fences: mostly the newest, sometimes an older one, sometimes none.
 func (r *historyRun) fence() [2]storage.Fence {
 	if r.ManyWriters {
 		r.acquireAs(0, "a")
@@ -261,7 +262,7 @@ func (r *historyRun) write() {
 	}
 	r.marks = append(r.marks, b.Marks...)
 	f := r.fence()
-	times := 1 + r.rng.IntN(8)/7 // at times twice: writing again changes nothing
+	times := 1 + r.rng.IntN(8)/7 // sometimes twice: a repeated write changes nothing
 	for range times {
 		r.effect(func(i int, st storage.Store) error {
 			b := b
@@ -321,7 +322,7 @@ func (r *historyRun) acquire() {
 	r.acquireAs(shard, owner)
 }
 
-// ttl is d, or so long that it never ends.
+// ttl is d, or with ManyWriters so long that it never ends.
 func (r *historyRun) ttl(d time.Duration) time.Duration {
 	if r.ManyWriters {
 		return 1000 * time.Hour
@@ -404,7 +405,7 @@ func (r *historyRun) recordError() {
 	r.effect(func(_ int, st storage.Store) error { return st.RecordError(r.ctx, e) })
 }
 
-// advance moves the clock by seconds, at times by hours, and once in a while back.
+// advance moves the clock by seconds, sometimes by hours, and now and then back.
 func (r *historyRun) advance() {
 	d := time.Duration(r.rng.IntN(60)) * time.Second
 	switch r.rng.IntN(8) {
@@ -510,8 +511,8 @@ func (r *historyRun) compareAll() {
 	})
 }
 
-// compareIndexAndCache compares the partitions that marks were ever put in, and the
-// cache blocks around now and around every mark.
+// compareIndexAndCache compares the index partitions into which marks were ever put, and the cache
+// blocks of their slices.
 func (r *historyRun) compareIndexAndCache() {
 	seen := map[storage.IndexPartition]bool{}
 	slicesSeen := map[storage.SliceKey]bool{}

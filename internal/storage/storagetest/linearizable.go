@@ -21,18 +21,20 @@ import (
 	"github.com/quern/quern/internal/storage"
 )
 
-// Linearizability has clients do at once what processes decide between them: leases of shards, ids, claims of series. From
-// when each call began and returned, and with what, it then asks whether they could have happened one
-// after the other, in an order that no client can tell from what it saw. A call without an
-// answer may have taken effect at any time since, or never.
+// Linearizability has concurrent clients do what processes decide between them: leases of shards,
+// ids, claims of series. It records when each call began and returned, and with what result. Then
+// it asks whether some order of the calls, one after the other, explains what every client saw. A
+// call without an answer may have taken effect at any time after it began, or never.
 type Linearizability struct {
 	Seed uint64
-	// Rounds are histories by themselves, of Clients at once with Calls each. The defaults are 6, 5 and 24.
+	// Rounds is the number of separate histories, each of Clients at once with Calls each. The
+	// defaults are 6, 5 and 24.
 	Rounds, Clients, Calls int
 }
 
-// Linearizable runs it for a few seeds. Open gives several sessions on one new place with
-// LinearizableSettings, as several processes have them, or the same store twice where one process has it alone.
+// Linearizable checks a few seeds. open returns several sessions on one new place with
+// LinearizableSettings, as several processes have them, or the same store twice if one process has
+// it alone.
 func Linearizable(t *testing.T, open func(t *testing.T) []storage.Store) {
 	t.Helper()
 	for seed := range uint64(3) {
@@ -42,7 +44,7 @@ func Linearizable(t *testing.T, open func(t *testing.T) []storage.Store) {
 	}
 }
 
-// LinearizableSettings have a few shards for each round.
+// LinearizableSettings has a few shards for each round.
 func LinearizableSettings() storage.Settings {
 	s := TestSettings()
 	s.IndexPartitions = 64
@@ -52,13 +54,13 @@ func LinearizableSettings() storage.Settings {
 const (
 	shardsPerRound = 3
 	seriesPerRound = 4
-	// Each call without an answer may double the orders that have to be tried.
+	// Each call without an answer may double the number of orders to try.
 	doubtsPerRound = 5
 	// No lease ends by itself.
 	leaseTTL = time.Hour
 )
 
-// Check says what is not linearizable, nil if all is.
+// Check returns an error that says what is not linearizable, nil if everything is.
 func (l Linearizability) Check(ctx context.Context, stores []storage.Store) error {
 	for _, d := range []struct {
 		n   *int
@@ -98,7 +100,7 @@ func (l Linearizability) Check(ctx context.Context, stores []storage.Store) erro
 				return fmt.Errorf("seed %d, round %d: %s are not linearizable:\n%s", l.Seed, round, m.what, describe(m.model, h.calls[m.what]))
 			}
 		}
-		// What is past has happened before whatever comes.
+		// What is past happened before anything that follows.
 		for _, op := range h.calls["leases"] {
 			if out := op.Output.(leaseAnswer); out.known {
 				newest = max(newest, out.fence)
@@ -113,8 +115,8 @@ func (l Linearizability) Check(ctx context.Context, stores []storage.Store) erro
 	return nil
 }
 
-// recorder takes down calls and answers. Its clock only counts: a call that returned before
-// another began has the lower number.
+// recorder records calls and answers. Its clock only counts: if a call returned before another
+// began, it has the lower number.
 type recorder struct {
 	round int
 	ticks atomic.Int64
@@ -134,7 +136,7 @@ func (h *recorder) failed(err error) bool {
 	return h.err != nil
 }
 
-// doubt says whether another call may stay without an answer.
+// doubt says whether one more call may stay without an answer.
 func (h *recorder) doubt() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -161,7 +163,7 @@ func (h *recorder) note(what string, client int, began int64, in, out any, known
 	h.calls[what] = append(h.calls[what], porcupine.Operation{ClientId: client, Input: in, Call: began, Output: out, Return: ended})
 }
 
-// client is one of those that call at once. It is one process with a name of its own.
+// client is one of the concurrent callers. It stands for a process with its own name.
 type client struct {
 	*recorder
 	store storage.Store
@@ -169,12 +171,12 @@ type client struct {
 	owner string
 	rng   *rand.Rand
 
-	held   []storage.Lease // all that it got, lost ones among them
+	held   []storage.Lease // all leases that it got, including lost ones
 	leased blocks.Range
 }
 
-// ask makes a call, some of which get no answer: they fail before they have begun, after they are done, or
-// are given up wherever they are.
+// ask makes a call. Some calls get no answer: they fail before they begin or after they are done,
+// or they are cancelled at some point.
 func (c *client) ask(ctx context.Context, call func(context.Context) error) (outcome, error) {
 	lost := 0
 	if c.rng.IntN(8) == 0 && c.doubt() {
@@ -306,8 +308,8 @@ func seriesOf(n int) metric.Labels {
 	return ls
 }
 
-// claim claims some of the round's series, each under an id of its own. Nobody promises that those of one call are claimed
-// at one moment, so each is taken down by itself.
+// claim claims some of the round's series, each under its own id. The series of one call need not
+// be claimed at one moment, so each is recorded by itself.
 func (c *client) claim(ctx context.Context) error {
 	var which []int
 	var want []storage.Schedule
@@ -378,16 +380,16 @@ type leaseAnswer struct {
 	fence           storage.Fence
 }
 
-// leaseState is all leases of a round: who holds each shard, and by which fence.
+// leaseState is all leases of a round: who holds each shard, and with which fence.
 type leaseState struct {
 	newest storage.Fence
 	shards [shardsPerRound]struct {
 		owner string
-		fence storage.Fence // 0 where its holder was not told
+		fence storage.Fence // 0 if its holder got no answer
 	}
 }
 
-// leaseModel is a lock for each shard, whose fences ascend over all of them.
+// leaseModel is a lock for each shard. Fences ascend over all shards.
 func leaseModel(round int, newest storage.Fence) porcupine.Model {
 	return porcupine.Model{
 		Init: func() any { return leaseState{newest: newest} },
@@ -403,7 +405,7 @@ func leaseModel(round int, newest storage.Fence) porcupine.Model {
 				case out.conflict || out.known && out.fence <= s.newest:
 					return false, s
 				}
-				// A fence that nobody was told is one more at least.
+				// A fence without an answer is at least one higher.
 				s.newest = max(s.newest+1, out.fence)
 				shard.owner, shard.fence = in.owner, out.fence
 			case "renew":
@@ -422,7 +424,7 @@ func leaseModel(round int, newest storage.Fence) porcupine.Model {
 	}
 }
 
-// idCall is LeaseIDs, or LeasedIDs where n is 0.
+// idCall is LeaseIDs, or LeasedIDs if n is 0.
 type idCall struct{ n int }
 
 type idAnswer struct {
@@ -430,7 +432,7 @@ type idAnswer struct {
 	ids   blocks.Range
 }
 
-// idModel is a counter. It may leave ids out, for those whose lease was in doubt.
+// idModel is a counter. It may skip ids whose lease was in doubt.
 func idModel(next metric.ScheduleID) porcupine.Model {
 	return porcupine.Model{
 		Init: func() any { return next },
@@ -462,7 +464,7 @@ type claimAnswer struct {
 	id    metric.ScheduleID
 }
 
-// claimModel is a register for each series that is set once.
+// claimModel is a register for each series, which is set once.
 func claimModel() porcupine.Model {
 	return porcupine.Model{
 		Partition: func(history []porcupine.Operation) [][]porcupine.Operation {

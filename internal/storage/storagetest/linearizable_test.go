@@ -31,7 +31,7 @@ func TestLWWModelLinearizable(t *testing.T) {
 	})
 }
 
-// broken is a store that keeps a promise badly, each field another.
+// broken is a store that breaks promises. Each field breaks another.
 type broken struct {
 	storage.Store
 	acquire func(ctx context.Context, shard int, owner string, ttl time.Duration) (storage.Lease, error)
@@ -84,7 +84,7 @@ func (b *broken) SourceSchedules(ctx context.Context, source string) iter.Seq2[s
 	return b.Store.SourceSchedules(ctx, source)
 }
 
-// every counts, and is true each nth time.
+// every returns a function that is true on each nth call.
 func every(n int) func() bool {
 	var mu sync.Mutex
 	i := 0
@@ -96,7 +96,7 @@ func every(n int) func() bool {
 	}
 }
 
-// TestLinearizableFindsBreaks holds the check itself to stores that break what it is for.
+// TestLinearizableFindsBreaks runs the check on stores that break what it checks.
 func TestLinearizableFindsBreaks(t *testing.T) {
 	for _, tc := range []struct {
 		name string

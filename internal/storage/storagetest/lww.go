@@ -20,12 +20,14 @@ import (
 	"github.com/quern/quern/internal/storage"
 )
 
-// LWWModel is a session on a model in which the last write wins, by its timestamp, as on Cassandra: a write with
-// a stale fence is not refused but loses against what has a higher timestamp, a delete leaves a tombstone, and the
-// delete of a partition hides all that is in it with a timestamp no higher. Several sessions on one place stand for
-// several processes; each has a clock and ascending timestamps of its own.
+// LWWModel is a session on a model in which the last write wins by its timestamp, as on Cassandra.
+// A write with a stale fence is not refused, but loses against what has a higher timestamp. A
+// delete leaves a tombstone. The delete of a partition hides everything in it with a timestamp that
+// is no higher. Several sessions on one place stand for several processes; each has its own clock
+// and its own ascending timestamps.
 //
-// What it does not model: replicas, rows that go by their TTL, pages. Ids, series and records are the Model's.
+// It does not model replicas, rows that expire by their TTL, or pages. Ids, series and records are
+// the Model's.
 type LWWModel struct {
 	*Model
 	rows *lwwRows
@@ -33,8 +35,8 @@ type LWWModel struct {
 	last atomic.Int64
 	shut atomic.Bool
 
-	// Between, if set, is called between the parts of a Write, which others then see in part: the slices, the
-	// marks, the chunks.
+	// Between, if set, is called before each part of a Write: the slices, the marks, the chunks.
+	// Others then see the Write in part.
 	Between func(part string) error
 }
 
@@ -45,13 +47,13 @@ type lwwRows struct {
 	marks   map[storage.IndexPartition]map[modelMark]*lwwMark
 	cache   map[storage.CacheKey]*lwwPartition
 	rollups map[modelRow]*lwwRollup
-	fenced  time.Time // when the newest fence was given out, by the place's clock
+	fenced  time.Time // when the newest fence was handed out, by the place's clock
 }
 
-// stamp is what decides between two writes of a cell.
+// stamp decides between two writes of a cell.
 type stamp struct {
 	us int64
-	// second is that of the write for rows with a TTL: of two with the same timestamp
+	// second is the time of the write, for rows with a TTL: of two writes with the same timestamp,
 	// the one that expires later is kept (CASSANDRA-14592).
 	second int64
 }
@@ -60,7 +62,7 @@ func (s stamp) compare(o stamp) int {
 	return cmp.Or(cmp.Compare(s.us, o.us), cmp.Compare(s.second, o.second))
 }
 
-// lwwMark and the like are there if they were written after they were deleted.
+// lwwMark and its like exist if they were written after they were deleted.
 type lwwMark struct {
 	stamp
 	deletedUs int64
@@ -91,7 +93,7 @@ func NewLWWModel(settings storage.Settings, retention storage.Retention, clk clo
 	}}
 }
 
-// Session is another process on the same place. Leases end by the clock of the first.
+// Session returns another process on the same place. Leases end by the clock of the first.
 func (m *LWWModel) Session(clk clock.Clock) *LWWModel {
 	s := &LWWModel{Model: m.Model, rows: m.rows, clk: clk}
 	m.mu.Lock()
@@ -123,7 +125,7 @@ func (m *LWWModel) begin(ctx context.Context) error {
 	return m.Model.begin(ctx)
 }
 
-// The timestamps are as in package cassandra: those of ingest ascend, a run's are its fence.
+// Timestamps are as in package cassandra: those of ingest ascend, and a run's is its fence.
 func (m *LWWModel) next() int64 {
 	for {
 		last := m.last.Load()
@@ -154,10 +156,10 @@ func (m *LWWModel) AcquireShard(ctx context.Context, shard int, owner string, tt
 		return storage.Lease{}, err
 	}
 	m.observe(m.fence)
-	if !m.rows.fenced.IsZero() { // fences ahead of the clock go on with it
+	if !m.rows.fenced.IsZero() { // fences ahead of the clock advance at half its pace
 		m.observe(m.fence + storage.Fence(max(0, m.clk.Now().Sub(m.rows.fenced).Microseconds())/2))
 	}
-	// The fence lies above what this process has written, too.
+	// The fence also lies above what this process has written.
 	m.fence = max(m.fence, storage.Fence(m.last.Load()))
 	m.mu.Unlock()
 	l, err := m.Model.AcquireShard(ctx, shard, owner, ttl)
@@ -352,7 +354,7 @@ func (m *LWWModel) WriteRollups(ctx context.Context, f storage.Fence, level metr
 	return nil
 }
 
-// greater is what becomes of two writes of a row with the same timestamp: of each cell the greater bytes.
+// greater merges two writes of a row with the same timestamp: in each cell the greater bytes win.
 func greater(a, b metric.RollupRow) metric.RollupRow {
 	if b.Count > a.Count {
 		a.Count = b.Count
@@ -398,17 +400,17 @@ func (m *LWWModel) RowFence(ctx context.Context, level metric.Bucket, id metric.
 	return 0, nil
 }
 
-// NewestID implements storage.Store: only the writers' clocks order what they write.
+// NewestID implements storage.Store. It is zero: only the writers' clocks order what they write.
 func (m *LWWModel) NewestID() blocks.ID { return blocks.ID{} }
 
-// WholeFrom implements storage.Store: rows would go by the TTL that they were written with.
+// WholeFrom implements storage.Store. Rows would expire by the TTL that they were written with.
 func (m *LWWModel) WholeFrom(b metric.Bucket, nowMs int64) int64 {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.policies.WholeFrom(b, nowMs)
 }
 
-// Expire implements storage.Store: rows would go by their TTL.
+// Expire implements storage.Store. Rows would expire by their TTL.
 func (m *LWWModel) Expire(ctx context.Context, _ int64) error {
 	if err := m.begin(ctx); err != nil {
 		return err
@@ -417,8 +419,9 @@ func (m *LWWModel) Expire(ctx context.Context, _ int64) error {
 	return nil
 }
 
-// Fingerprint tells apart what a run and ingest can tell apart, now or after further writes: equal states have the
-// same. Ids, series and what only operators see are left out.
+// Fingerprint differs between states that a run and ingest can tell apart, now or after further
+// writes. Equal states have the same fingerprint. It leaves out ids, series and what only operators
+// see.
 func (m *Model) Fingerprint() uint64 {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -456,7 +459,7 @@ func (m *Model) fingerprint() uint64 {
 	return f.sum
 }
 
-// Fingerprint is the Model's, with the timestamps of rows and tombstones.
+// Fingerprint is the Model's, plus the timestamps of rows and tombstones.
 func (m *LWWModel) Fingerprint() uint64 {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -16,7 +16,8 @@ func TestLWWModelConformance(t *testing.T) {
 	Run(t, OpenLWWModel, MissingExpire, MissingNewestID)
 }
 
-// TestLWWModelHistory: where fences are not stale and clocks do not go back, it is the Model.
+// TestLWWModelHistory: without stale fences and with a clock that does not go back, it is the
+// Model.
 func TestLWWModelHistory(t *testing.T) {
 	for seed := range uint64(8) {
 		t.Run(fmt.Sprintf("seed=%d", seed), func(t *testing.T) {
@@ -26,7 +27,7 @@ func TestLWWModelHistory(t *testing.T) {
 	}
 }
 
-// TestLWWModel is what it has that the Model has not.
+// TestLWWModel checks what the LWWModel has and the Model has not.
 func TestLWWModel(t *testing.T) {
 	ctx := t.Context()
 	clk := clock.NewSimulated(day0)
@@ -39,16 +40,17 @@ func TestLWWModel(t *testing.T) {
 	lease, err := m.AcquireShard(ctx, 0, "a", 1)
 	require.NoError(t, err)
 
-	// A process that has not seen the fence yet, and whose clock says the same, ties with it; the delete wins.
+	// A process that has not seen the fence, and whose clock is equal to it, writes at the same
+	// timestamp; the delete wins.
 	require.NoError(t, other.Write(ctx, mark(1)))
 	require.NoError(t, m.DeleteMarks(ctx, lease.Fence, part, []storage.Mark{{TimeMs: at(0)}}))
 	require.Empty(t, all(t, m.Marks(ctx, part)))
-	// Written later by that process, it is there, and no delete at the old fence takes it away.
+	// What that process writes later is there, and no delete with the old fence removes it.
 	require.NoError(t, other.Write(ctx, mark(2)))
 	require.NoError(t, m.DeleteMarks(ctx, lease.Fence, part, []storage.Mark{{TimeMs: at(0)}}))
 	require.Len(t, all(t, m.Marks(ctx, part)), 1)
 
-	// A delete of a partition hides what comes later with a lower timestamp.
+	// A delete of a partition hides what arrives later with a lower timestamp.
 	key := storage.CacheKey{SliceKey: rawSlice(0)}
 	chunk := func(f storage.Fence) *storage.Batch {
 		return &storage.Batch{Fence: f, Cache: []storage.CacheChunk{{CacheKey: key, Chunk: storage.Chunk{Data: []byte{1}}}}}
@@ -61,7 +63,7 @@ func TestLWWModel(t *testing.T) {
 	require.NoError(t, err)
 	require.Empty(t, found)
 
-	// Two writes with one fence: of each cell the greater.
+	// Two writes with one fence: in each cell the greater value wins.
 	row := func(count uint64, low float64) []metric.RollupRow {
 		return []metric.RollupRow{{Schedule: 1, TimeMs: at(0), Rollup: metric.Rollup{Count: count, Min: low}}}
 	}

@@ -1,7 +1,6 @@
-// Package storagetest has what every test of a store needs: a model that is small
-// enough to be obviously right, one conformance suite, a seed-driven history that
-// compares two stores, and a wrapper that fails, blocks or crashes at a chosen step.
-// Only tests import it.
+// Package storagetest has what every test of a store needs: a model that is small enough to be
+// obviously right, a conformance suite, a seeded history that compares two stores, and a wrapper
+// that fails, blocks or crashes at a chosen step. Only tests import it.
 package storagetest
 
 import (
@@ -24,9 +23,9 @@ import (
 	"github.com/quern/quern/internal/storage"
 )
 
-// The model expires what the embedded store does, so that histories with Expire can
-// be compared: whole days of raw, whole periods of this many rows of a roll-up, and
-// completed slices and runs of this age.
+// The model expires what the embedded store expires, so that histories with Expire can be compared:
+// whole days of raw, whole periods of modelPeriodRows rows of a roll-up, and completed slices and
+// runs older than modelKeepMs.
 const (
 	modelDayMs      = int64(24 * time.Hour / time.Millisecond)
 	modelPeriodRows = 128
@@ -34,8 +33,8 @@ const (
 	modelErrors     = 10
 )
 
-// Model is the contract in maps and one mutex. It reads slowly and never keeps what
-// it was given nor gives away what it keeps.
+// Model is the contract in maps and one mutex. It reads slowly. It copies what it is given and what
+// it returns.
 //
 // Like the embedded store it belongs to one process: Reopen voids every lease.
 type Model struct {
@@ -95,7 +94,8 @@ type modelWorker struct {
 
 var _ storage.Store = (*Model)(nil)
 
-// NewModel makes an empty model with the given settings and retention, which becomes that of the settings' policy.
+// NewModel makes an empty model with the given settings. retention becomes that of the settings'
+// policy.
 func NewModel(settings storage.Settings, retention storage.Retention, clk clock.Clock) *Model {
 	settings.Epochs = slices.Clone(settings.Epochs)
 	settings.Policy.Retention = slices.Clone(retention)
@@ -133,8 +133,8 @@ func (m *Model) Close() error {
 	return nil
 }
 
-// Reopen simulates a restart of the process: the same model with the same data, all
-// leases void and all fences given out before superseded.
+// Reopen simulates a restart of the process. The model keeps its data, but all leases are void and
+// all earlier fences are superseded.
 func (m *Model) Reopen() *Model {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -144,7 +144,7 @@ func (m *Model) Reopen() *Model {
 	return m
 }
 
-// begin locks the model; the caller unlocks it when there is no error.
+// begin locks the model. If it returns no error, the caller unlocks the model.
 func (m *Model) begin(ctx context.Context) error {
 	if ctx.Err() != nil {
 		return ContextError(ctx)
@@ -157,8 +157,8 @@ func (m *Model) begin(ctx context.Context) error {
 	return nil
 }
 
-// ContextError is the error of an operation whose context is done: ErrTimeout after
-// a deadline, and always the context's own error.
+// ContextError is the error of an operation whose context is done. It always wraps the context's
+// own error, and after a deadline also ErrTimeout.
 func ContextError(ctx context.Context) error {
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		return fmt.Errorf("%w: %w", storage.ErrTimeout, context.Cause(ctx))
@@ -166,8 +166,8 @@ func ContextError(ctx context.Context) error {
 	return context.Cause(ctx)
 }
 
-// fenced says whether a write with this fence comes too late: it is no newer than
-// the newest fence given out, and not the newest of any shard.
+// fenced returns an error if a write with this fence comes too late: the fence is not above the
+// newest one handed out, and not the newest of any shard.
 func (m *Model) fenced(f storage.Fence) error {
 	if f == 0 || f > m.fence {
 		return nil
@@ -302,7 +302,7 @@ func (m *Model) Expire(ctx context.Context, nowMs int64) error {
 	return nil
 }
 
-// KeepIDs implements storage.Registry: nothing is forgotten.
+// KeepIDs implements storage.Registry. The model forgets nothing.
 func (m *Model) KeepIDs(ctx context.Context, _ blocks.Range) error { return ctx.Err() }
 
 // Doubts implements storage.Registry.
@@ -538,7 +538,7 @@ func (m *Model) FirstMark(ctx context.Context, p storage.IndexPartition, from st
 	return firstMark(m.Marks(ctx, p), from)
 }
 
-// firstMark is what FirstMark finds among the marks of a partition.
+// firstMark finds the result of FirstMark among the marks of a partition.
 func firstMark(marks iter.Seq2[storage.Mark, error], from storage.MarkKey) (storage.MarkKey, bool, error) {
 	for mark, err := range marks {
 		if err != nil || mark.Key().Compare(from) >= 0 {
@@ -748,8 +748,8 @@ func (m *Model) Workers(ctx context.Context) ([]storage.Worker, error) {
 	return out, nil
 }
 
-// modelSeq yields what collect found under the lock. The lock is not held while the
-// loop's body runs, so that the body may use the store.
+// modelSeq yields what collect finds under the lock. The lock is released before the loop's body
+// runs, so the body may use the store.
 func modelSeq[T any](ctx context.Context, m *Model, collect func() []T) iter.Seq2[T, error] {
 	return func(yield func(T, error) bool) {
 		var zero T
