@@ -8,21 +8,24 @@ import (
 	"github.com/quern/quern/internal/metric"
 )
 
-// ahead is how far the samples of a store go beyond what may be taken in now. They may go there since the future limit was lowered, or the
-// clock was set back: they have been acknowledged, and are read.
+// ahead caches how far the store's samples reach beyond the current future limit. Samples can lie
+// there if the limit was lowered or the clock was set back. They were acknowledged, so queries read
+// them.
 type ahead struct {
 	mu      sync.Mutex
 	known   bool
-	askedMs int64 // when, by the clock
-	endMs   int64 // of the last slice then
+	askedMs int64 // when the store was asked, by the clock
+	endMs   int64 // end of the last slice at that time
 }
 
-// aheadFor is how long it may take until samples show that another process takes by a clock that is ahead.
+// aheadFor is how long the cached answer is used. For as long, samples from another process whose
+// clock is ahead may stay unseen.
 const aheadFor = 10 * time.Minute
 
-// untilMs is endMs, or the end of all that the store may have if that is earlier: looking for more would cost reads. Samples lie in
-// slices that were opened before they were written, so that the store knows of all but those that are being taken in; of the latter
-// ingest tells. A store that does not answer is asked for everything.
+// untilMs returns endMs, or the end of all data that the store may have if that is earlier: reading
+// further would cost reads. A sample's slice is opened before the sample is written, so the store's
+// slices cover everything except samples that are just being ingested. Ingest reports those to
+// Sightings. If the store does not answer, untilMs returns endMs.
 func (q *Querier) untilMs(ctx context.Context, endMs int64) int64 {
 	nowMs := q.nowMs()
 	limitMs := nowMs + q.opts.FutureLimit.Milliseconds() + 1 // the last millisecond is within the limit
