@@ -203,7 +203,7 @@ func TestIndexLearnsOfNewSeries(t *testing.T) {
 	require.ErrorIs(t, x.Refresh(t.Context(), st), storage.ErrUnavailable)
 }
 
-// Of many reads some fail. Ranges that were read before are not read again.
+// Of many reads some fail. Refresh retries these, and repeats none that succeeded.
 func TestRefreshOverFailures(t *testing.T) {
 	st := storagetest.NewFaulty(storagetest.NewModel(defaultSettings(), nil, clock.System{}))
 	src, err := registry.New(st, registry.Options{LeaseSize: 20_000}).Source(t.Context(), "s", false)

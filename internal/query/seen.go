@@ -166,8 +166,8 @@ func (s *Sightings) found(ids []metric.ScheduleID, on []int32, from int32, whole
 
 // Since keeps the series of ids, which are sorted, that have samples on the day of fromMs or later.
 // Where stored data is damaged, it keeps series that may have samples, and warnings name the
-// damage. One kind of series is lost: those that since then have only non-finite values that were
-// ground before this process started.
+// damage. Since misses a series only if all of its values since then are non-finite and were ground
+// before this process started.
 func (q *Querier) Since(ctx context.Context, ids []metric.ScheduleID, fromMs int64, warn *Warnings) ([]metric.ScheduleID, error) {
 	if fromMs <= minTimeMs {
 		return ids, nil
