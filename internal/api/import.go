@@ -319,8 +319,8 @@ func (im *importing) take(line []byte) error {
 	return nil
 }
 
-// holds accounts for the arena, which stores strings that had escapes. arena is its size now,
-// before its size before this line. It returns false if there is no room for it.
+// holds charges the memory of strings that had escapes. arena is the size of the arena, which
+// stores them; before is its size at the start of the line. It returns false if there is no room.
 func (im *importing) holds(arena, before int) bool {
 	im.batch.Charge(int64(max(0, arena-before)))
 	if arena <= im.strings {

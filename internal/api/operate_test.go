@@ -87,7 +87,7 @@ func TestReaggregate(t *testing.T) {
 	require.Len(t, marksIn(t, store), 2, "asked twice is marked once")
 }
 
-// GET, which anything may do without being asked, changes nothing.
+// GET, which anything may send unasked, changes nothing.
 func TestReaggregateIsForPost(t *testing.T) {
 	hs, store := operateServer(t)
 	for _, method := range []string{http.MethodGet, http.MethodHead, http.MethodPut, http.MethodDelete} {
@@ -133,7 +133,7 @@ func TestOperateWhileTheStoreIsAway(t *testing.T) {
 	}
 }
 
-// What breaks off does not look like an end.
+// A reply that breaks off does not look complete.
 func TestReaggregateBreaksOff(t *testing.T) {
 	hs, store := operateServer(t)
 	writes := 0
@@ -182,7 +182,7 @@ func TestExplain(t *testing.T) {
 			keys = append(keys, k)
 		}
 		slices.Sort(keys)
-		// The outside form: names only come, never go.
+		// This is the external form: names may be added, never removed.
 		require.Equal(t, []string{
 			"block", "block_end", "errors", "input", "level", "marks", "next", "run_at", "runs", "shard", "slice", "slice_end", "state",
 			"verdict", "why", "worker",

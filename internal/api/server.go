@@ -89,8 +89,8 @@ type Options struct {
 	// Status answers GET /api/v1/status/aggregation; Ladder names its buckets.
 	Status StatusProvider
 	Ladder metric.Ladder
-	// Turns limit concurrent reads. A status request takes a query turn if it asks for waiting
-	// marks. The default does not limit.
+	// Turns limit concurrent reads. A status request takes a query turn if it asks for the waiting
+	// slices. The default does not limit.
 	Turns Turns
 	// Ready returns why the process cannot serve, nil if it can. The default is always ready.
 	Ready func(ctx context.Context) error

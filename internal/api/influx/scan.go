@@ -1,7 +1,7 @@
 package influx
 
-// These classes say what ends a name or a tag's value. A character that ends it can be escaped
-// within it. No other character can: before any other, a backslash is a literal backslash.
+// These classes say what ends a name or a tag's value. A character that ends it, other than a line
+// end, can be escaped within it. Before any other character, a backslash is literal.
 const (
 	measurementEnd uint8 = 1 << iota // ends a measurement
 	keyEnd                           // ends a tag's name or value, or a field's name

@@ -130,7 +130,7 @@ type answer struct {
 	close   func()
 }
 
-// answerer answers a request. An error other than *failure goes through asFailure.
+// answerer answers a request. asFailure classifies its error.
 type answerer func(r *http.Request) (answer, error)
 
 // inTurn makes an answerer wait for its turn, which the answer's close ends. The timeout covers
