@@ -184,7 +184,8 @@ func (x *Index) missing(ids blocks.Range) []blocks.Range {
 	return out
 }
 
-// Add adds series; it keeps those that are already present. It can serve as a registry's OnNew.
+// Add adds series. If an id is known with other labels, the new labels replace them. Add can serve
+// as a registry's OnNew.
 func (x *Index) Add(schedules []storage.Schedule) {
 	if len(schedules) == 0 {
 		return

@@ -25,7 +25,8 @@ type part struct {
 //     part. So no sample counts twice, whatever the retention and however many buckets take part.
 //  2. A row is used only if it has been ground, or if its slice had nothing to grind. For an open
 //     slice, samples or finer rows are read instead. The same holds while late data waits to be
-//     ground into the row, or into a row that it is made of.
+//     ground into the row, or into a row that it is made of. If nothing finer is left, the row is
+//     used all the same, with a warning.
 //  3. A bucket is read only for times that it still has. Its cut-off lies where a row of the next
 //     bucket begins.
 //
