@@ -241,7 +241,7 @@ func zstdWindow(start []byte) int64 {
 
 func (s *bodies) unsnappy(wire io.Reader, b *body) error {
 	var err error
-	// The compressed-body limit applies here, as it does to wire.
+	// The reader wire enforces the same limit.
 	if b.wire, err = s.fill(b, b.wire, wire, s.limits.CompressedBytes); err != nil {
 		return err
 	}

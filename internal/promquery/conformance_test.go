@@ -40,7 +40,7 @@ import (
 //go:embed testdata/left_out.txt
 var leftOutFile string
 
-// The reasons are:
+// These are the reasons for leaving out an evaluation.
 const (
 	nativeHistograms = "native histograms"
 	startTimestamps  = "start timestamps"
