@@ -18,27 +18,26 @@ import (
 )
 
 const (
-	// zstdWindowBytes is the largest window that a zstd body may ask for. RFC 9659
-	// sets it for Content-Encoding, so that a decoder's memory is known beforehand.
+	// zstdWindowBytes is the largest window that a zstd body may request. RFC 9659 sets this limit
+	// for Content-Encoding, so that a decoder's memory is known in advance.
 	zstdWindowBytes = 8 << 20
-	// zstdSmallBytes is the window that is set aside for a zstd body whose first frame asks for no more, as one of a small body
-	// does; its other frames get no larger one.
+	// zstdSmallBytes is the window reserved for a zstd body whose first frame needs no more, as
+	// that of a small body does. Later frames of that body get no larger window.
 	zstdSmallBytes = 1 << 20
-	// snappyMaxRatio is above what a snappy block can expand to: its densest element
-	// is a copy of 64 bytes in 3. A block that claims more is damaged or hostile.
+	// snappyMaxRatio is more than a snappy block can expand: its densest element is a copy of 64
+	// bytes, encoded in 3. A block that claims more is damaged or hostile.
 	snappyMaxRatio = 32
-	// minBufferBytes is what a body buffer begins with, and maxPooledBytes what one
-	// may have grown to and still be kept: a rare huge request does not own its
-	// memory for ever.
+	// minBufferBytes is the initial size of a body buffer. A buffer that has grown beyond
+	// maxPooledBytes is not pooled, so a rare huge request does not hold its memory for ever.
 	minBufferBytes = 64 << 10
 	maxPooledBytes = 8 << 20
 )
 
-// snappyStreamID opens the framed form of snappy. As a block it would claim a length
-// of 895 bytes and begin with two literals of one byte, which no encoder writes.
+// snappyStreamID starts the framed form of snappy. Read as a block, it would claim a length of 895
+// bytes and begin with two one-byte literals, which no encoder writes.
 const snappyStreamID = "\xff\x06\x00\x00sNaPpY"
 
-// encoding is how a body is compressed.
+// encoding is the compression of a body.
 type encoding int
 
 const (
@@ -48,11 +47,12 @@ const (
 	snappied
 )
 
-// String is the encoding's token in Content-Encoding.
+// String returns the encoding's token in Content-Encoding.
 func (e encoding) String() string { return [...]string{"identity", "gzip", "zstd", "snappy"}[e] }
 
-// parseEncoding reads a Content-Encoding header; unsaid is what none stands for. More than one encoding at once is
-// not supported: no client does it, and each stage would need limits of its own.
+// parseEncoding parses a Content-Encoding header; unsaid is the encoding if there is no header.
+// Several encodings at once are not supported: no client uses them, and each stage would need its
+// own limits.
 func parseEncoding(h http.Header, unsaid encoding) (encoding, error) {
 	v := strings.ToLower(strings.TrimSpace(strings.Join(h.Values("Content-Encoding"), ",")))
 	switch v {
@@ -70,8 +70,8 @@ func parseEncoding(h http.Header, unsaid encoding) (encoding, error) {
 	return 0, fmt.Errorf("the Content-Encoding %q is not supported: use one of gzip, zstd, snappy, identity", v)
 }
 
-// checkReportType says whether a Content-Type header is one that reports come in. The
-// form of the body is seen from the body itself, so JSON and NDJSON are not told apart.
+// checkReportType checks whether a Content-Type header is allowed for reports. The decoder detects
+// the form from the body itself, so JSON and NDJSON are treated alike.
 func checkReportType(h http.Header) error {
 	v := h.Get("Content-Type")
 	if v == "" {
@@ -79,7 +79,7 @@ func checkReportType(h http.Header) error {
 	}
 	const want = "use application/json or application/x-ndjson"
 	media, params, err := mime.ParseMediaType(v)
-	// What curl -d says of any body is taken too: whoever tries the endpoint by hand means JSON.
+	// Also accept what curl -d sends with any body: whoever tries the endpoint by hand means JSON.
 	if err != nil || (media != "application/json" && media != "application/x-ndjson" && media != "application/x-www-form-urlencoded") {
 		return fmt.Errorf("the Content-Type %q is not supported: %s", v, want)
 	}
@@ -89,36 +89,37 @@ func checkReportType(h http.Header) error {
 	return nil
 }
 
-// tooLargeError says which limit a body exceeds. It is answered 413.
+// tooLargeError says which limit a body exceeds. It is answered with 413.
 type tooLargeError struct{ message string }
 
 func (e *tooLargeError) Error() string { return e.message }
 
 var (
-	// errNoRoom is answered 429: other requests, or others of this client, hold the memory set aside for bodies.
+	// errNoRoom is answered with 429: other requests, or others of this client, hold the memory
+	// reserved for bodies.
 	errNoRoom = errors.New("the bodies of other requests fill the memory set aside for them, try again")
-	// errUntrusted: the body's checksum says that what was decoded is not what was
-	// encoded, and not where, so no value in it can be believed.
+	// errUntrusted means that the body's checksum is wrong. The checksum does not say where the
+	// damage is, so no value of the body can be trusted.
 	errUntrusted = errors.New("the checksum does not match")
 )
 
-// bodies reads the bodies of requests into buffers that are used again.
+// bodies reads request bodies into buffers that are reused.
 type bodies struct {
 	limits *Limits
 	gzips  sync.Pool // *gzip.Reader
-	// zstds and smallZstds are *zstd.Decoder, with windows of zstdWindowBytes and zstdSmallBytes.
+	// zstds and smallZstds hold *zstd.Decoder with windows of zstdWindowBytes and zstdSmallBytes.
 	zstds, smallZstds sync.Pool
 }
 
-// body is one request's body: the buffers and what they hold of the budget.
+// body is the body of one request: its buffers and its share of the budget.
 type body struct {
-	wire  []byte // compressed, where it is needed in one piece
+	wire  []byte // compressed, only if decoding needs it in one piece
 	data  []byte // decompressed
 	claim admission.Claim
 }
 
-// read fills b.data with the decompressed body. With an error b.data is what was read
-// before it, which for a body that breaks off is good data.
+// read fills b.data with the decompressed body. On error, b.data holds the bytes decoded before the
+// error. They are good if the body was merely cut off.
 func (s *bodies) read(w http.ResponseWriter, r *http.Request, enc encoding, b *body) error {
 	limit, what := s.limits.CompressedBytes, "compressed body"
 	if enc == identity {
@@ -130,7 +131,7 @@ func (s *bodies) read(w http.ResponseWriter, r *http.Request, enc encoding, b *b
 		return tooLarge
 	}
 	err := s.decode(http.MaxBytesReader(w, r.Body, limit), enc, b)
-	// Whatever decoder it came through, this is the cause.
+	// Whichever decoder reports the error, MaxBytesError is the cause.
 	if maxBytes := (*http.MaxBytesError)(nil); errors.As(err, &maxBytes) {
 		return tooLarge
 	}
@@ -179,7 +180,7 @@ func (s *bodies) unzstd(wire io.Reader, b *body) error {
 		return err
 	}
 	wire = io.MultiReader(bytes.NewReader(start[:n]), wire)
-	// A few bytes may ask for all of a window.
+	// A few bytes can request a full window.
 	window, pool := zstdWindow(start[:n]), &s.smallZstds
 	if window > zstdSmallBytes {
 		pool = &s.zstds
@@ -189,8 +190,8 @@ func (s *bodies) unzstd(wire io.Reader, b *body) error {
 	}
 	zr, ok := pool.Get().(*zstd.Decoder)
 	if !ok {
-		// Concurrency 1 decodes in the caller, so that a pooled decoder has no
-		// goroutine to stop.
+		// With concurrency 1 the decoder runs in the caller, so a pooled decoder has no goroutine
+		// to stop.
 		zr, err = zstd.NewReader(nil,
 			zstd.WithDecoderConcurrency(1),
 			zstd.WithDecoderLowmem(true),
@@ -221,11 +222,12 @@ func (s *bodies) unzstd(wire io.Reader, b *body) error {
 	return err
 }
 
-// zstdWindow is what is set aside for the windows of a zstd body that starts so: one of the two sizes.
+// zstdWindow returns the window to reserve for a zstd body that begins with start: one of the two
+// sizes.
 func zstdWindow(start []byte) int64 {
 	var h zstd.Header
 	if err := h.Decode(start); err != nil {
-		return zstdSmallBytes // it is no zstd
+		return zstdSmallBytes // not zstd
 	}
 	window := h.WindowSize
 	if h.SingleSegment {
@@ -239,12 +241,12 @@ func zstdWindow(start []byte) int64 {
 
 func (s *bodies) unsnappy(wire io.Reader, b *body) error {
 	var err error
-	// The reader has the limit of a compressed body.
+	// The reader wire enforces the same limit.
 	if b.wire, err = s.fill(b, b.wire, wire, s.limits.CompressedBytes); err != nil {
 		return err
 	}
 	if bytes.HasPrefix(b.wire, []byte(snappyStreamID)) {
-		// Each frame has a checksum of its own and is yielded only when that is right.
+		// Each frame has its own checksum and is yielded only if it matches.
 		b.data, err = s.fill(b, b.data, snappy.NewReader(bytes.NewReader(b.wire)), s.limits.BodyBytes)
 		return err
 	}
@@ -264,19 +266,19 @@ func (s *bodies) unsnappy(wire io.Reader, b *body) error {
 	if cap(b.data) < n {
 		b.data = make([]byte, n)
 	}
-	// A block has no usable beginning: its elements are only checked at its end.
+	// The beginning of a block is useless without its end: errors show only there.
 	b.data, err = snappy.Decode(b.data[:cap(b.data)], b.wire)
 	return err
 }
 
-// fill appends what src yields to dst, up to limit. It grows by what has arrived and
-// not by what was announced.
+// fill appends the data of src to dst, up to limit. The buffer grows with the data received, not
+// with the announced length.
 func (s *bodies) fill(b *body, dst []byte, src io.Reader, limit int64) ([]byte, error) {
 	for {
 		if len(dst) == cap(dst) {
 			size := max(2*cap(dst), minBufferBytes)
 			if int64(size) >= limit {
-				// One byte above the limit shows that there is more than the limit.
+				// The extra byte shows whether there is more data than the limit.
 				size = int(limit) + 1
 			}
 			grown := make([]byte, len(dst), size)
@@ -306,7 +308,7 @@ func (s *bodies) bomb() error {
 		s.limits.BodyBytes)}
 }
 
-// release gives back what b holds of the budget, and buffers that are too large to keep.
+// release returns b's share of the budget and drops buffers that are too large to keep.
 func (b *body) release() {
 	b.claim.Release()
 	b.wire, b.data = b.wire[:0], b.data[:0]

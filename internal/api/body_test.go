@@ -56,7 +56,7 @@ func headerOf(enc string) string { return strings.TrimSuffix(enc, "-framed") }
 func TestEncodings(t *testing.T) {
 	a := &recordingAppender{}
 	s := reportServer(t, a, Limits{})
-	// Twice, so that pooled readers and buffers are used again; more than a buffer.
+	// Run it twice, so that pooled readers and buffers are reused. The body exceeds one buffer.
 	body := plainBody(3000)
 	for range 2 {
 		for _, enc := range []string{"", "identity", "gzip", "x-gzip", "zstd", "snappy", "snappy-framed"} {
@@ -70,7 +70,7 @@ func TestEncodings(t *testing.T) {
 	}
 }
 
-// TestGzipMembers: gzip allows several members in a row, which logs are sent as.
+// TestGzipMembers: gzip allows several members in a row; logs are sent that way.
 func TestGzipMembers(t *testing.T) {
 	a := &recordingAppender{}
 	member := compressed(t, "gzip", []byte(oneReport+"\n"))
@@ -113,16 +113,16 @@ func TestHeaders(t *testing.T) {
 	}
 }
 
-// TestBombs sends little that claims or unpacks to much. None may be kept, and none
-// may make the server allocate what it claims.
+// TestBombs sends small bodies that claim or unpack to large sizes. Nothing of them may be kept,
+// and the server must not allocate the claimed size.
 func TestBombs(t *testing.T) {
 	spaces := bytes.Repeat([]byte(" "), 70<<20)
 	hugeSnappy := append(binary.AppendUvarint(nil, 1<<32-1), 0, 'x')
-	// Below the limit of a body, but more than five bytes can unpack to.
+	// This is within the limit of a body, but more than five bytes can unpack to.
 	unlikelySnappy := append(binary.AppendUvarint(nil, 60<<20), 0, 'x')
-	// Magic number, then a frame that wants a window of 2^41 bytes.
+	// A magic number, then a frame that requests a window of 2^41 bytes.
 	hugeWindow := []byte{0x28, 0xb5, 0x2f, 0xfd, 0x00, 0xf8, 0x01, 0x00, 0x00}
-	// Magic number, then a single segment that claims 2^62 bytes.
+	// A magic number, then a single segment that claims 2^62 bytes.
 	hugeContent := []byte{0x28, 0xb5, 0x2f, 0xfd, 0xe0, 0, 0, 0, 0, 0, 0, 0, 0x40, 0x01, 0x00, 0x00}
 	for _, c := range []struct {
 		name, enc string
@@ -130,7 +130,7 @@ func TestBombs(t *testing.T) {
 		code      int
 		allocates uint64
 	}{
-		// Buffers double up to the limit: 64 MiB and what was before it.
+		// Buffers double up to the limit: 64 MiB and all smaller buffers before.
 		{"gzip", "gzip", compressed(t, "gzip", spaces), 413, 140 << 20},
 		{"zstd", "zstd", compressed(t, "zstd", spaces), 413, 160 << 20},
 		{"snappy", "snappy", compressed(t, "snappy", spaces), 413, 16 << 20},
@@ -156,10 +156,11 @@ func TestBombs(t *testing.T) {
 	}
 }
 
-// TestZstdWindowIsCharged: a body of a few bytes may ask for all of the window that a decoder has; a small body's is small.
+// TestZstdWindowIsCharged: a few bytes may request a decoder's full window; a small body requests a
+// small one.
 func TestZstdWindowIsCharged(t *testing.T) {
 	const room = 2 * zstdSmallBytes
-	large := append([]byte{0x28, 0xb5, 0x2f, 0xfd, 0, 13 << 3}, 1, 0, 0) // a window of 8 MiB, and an empty block
+	large := append([]byte{0x28, 0xb5, 0x2f, 0xfd, 0, 13 << 3}, 1, 0, 0) // a window of 8 MiB and an empty block
 	skipped := append([]byte{0x50, 0x2a, 0x4d, 0x18, 0, 0, 0, 0}, large...)
 	for name, c := range map[string]struct {
 		body []byte
@@ -171,7 +172,7 @@ func TestZstdWindowIsCharged(t *testing.T) {
 		"nothing": {[]byte("not zstd at all"), 400},
 	} {
 		s := newServer(t, func(o *Options) { o.Appender, o.MaxInFlightBytes = &recordingAppender{}, room })
-		for range 3 { // each gives back what it held
+		for range 3 { // each releases what it held
 			w := post(t, s, bytes.NewReader(c.body), "Content-Encoding", "zstd")
 			require.Equal(t, c.code, w.Code, "%s: %s", name, w.Body)
 		}
@@ -183,8 +184,8 @@ func TestZstdWindowIsCharged(t *testing.T) {
 	require.Equal(t, 200, w.Code, w.Body)
 }
 
-// TestCompressedLimit: a body of random bytes, which no encoding makes smaller, hits
-// the limit of what is sent, with and without a Content-Length.
+// TestCompressedLimit: a random body, which no encoding makes smaller, exceeds the limit of the
+// body as sent, with and without a Content-Length.
 func TestCompressedLimit(t *testing.T) {
 	for _, enc := range []string{"gzip", "zstd", "snappy", ""} {
 		body := compressed(t, enc, plainBody(5000))
@@ -207,14 +208,14 @@ func TestBodyAtTheLimit(t *testing.T) {
 	}
 }
 
-// TestCutOff cuts bodies at every kind of place. What arrived whole is kept where the
-// encoding can be read from its beginning; the reply is 400 in each case.
+// TestCutOff cuts bodies at all kinds of positions. The part that arrived is kept if the encoding
+// can be decoded from its beginning; the reply is always 400.
 func TestCutOff(t *testing.T) {
 	body := plainBody(5000)
 	for _, c := range []struct {
 		enc string
 		cut func(b []byte) []byte
-		// keeps says whether some, but not all, are kept.
+		// keeps means that some, but not all, measurements are kept.
 		keeps bool
 		says  string
 	}{
@@ -230,7 +231,7 @@ func TestCutOff(t *testing.T) {
 		{"snappy", func(b []byte) []byte { return append([]byte{0xff}, b[1:]...) }, false, "cannot be read"},
 		{"snappy-framed", func(b []byte) []byte { return b[:len(b)-1000] }, true, "cannot be read on"},
 		{"snappy-framed", func(b []byte) []byte { b[len(b)-1000] ^= 1; return b }, true, "cannot be read on"},
-		// Their checksums say that what was read is wrong, and not where.
+		// These checksums show that the data is wrong, but not where.
 		{"gzip", func(b []byte) []byte { b[len(b)-6] ^= 1; return b }, false, "the checksum does not match"},
 		{"zstd", func(b []byte) []byte { b[len(b)-1] ^= 1; return b }, false, "the checksum does not match"},
 	} {
@@ -262,8 +263,8 @@ func TestCutOff(t *testing.T) {
 	})
 }
 
-// TestHangUp: over a real connection, a client promises more than it sends and closes
-// its side. What was whole is kept, and the client, if it listens, is told.
+// TestHangUp: over a real connection, a client announces more than it sends and closes its side.
+// The complete reports are kept, and the client gets a reply if it still reads.
 func TestHangUp(t *testing.T) {
 	a := &recordingAppender{}
 	srv := httptest.NewServer(reportServer(t, a, Limits{}))
@@ -280,8 +281,8 @@ func TestHangUp(t *testing.T) {
 	require.Contains(t, string(reply), "the body breaks off")
 }
 
-// TestCancelled: a client that went away while its reports were being written is no
-// failure of the server's.
+// TestCancelled: a client that disconnects while its reports are being written is not a server
+// failure.
 func TestCancelled(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -307,7 +308,7 @@ func TestAppendErrors(t *testing.T) {
 	} {
 		t.Run(c.err.Error(), func(t *testing.T) {
 			s := reportServer(t, &recordingAppender{err: c.err}, Limits{})
-			// Also with a fault in the body: that nothing was kept comes first.
+			// Also with a fault in the body: the store's failure is reported first.
 			for _, body := range []string{oneReport, oneReport + "{"} {
 				w := post(t, s, strings.NewReader(body))
 				require.Equal(t, c.code, w.Code)
@@ -318,7 +319,7 @@ func TestAppendErrors(t *testing.T) {
 	}
 }
 
-// TestNothingLeftToAppend: a report of which nothing was kept does not reach the appender.
+// TestNothingLeftToAppend: a report without kept measurements does not reach the appender.
 func TestNothingLeftToAppend(t *testing.T) {
 	a := &recordingAppender{}
 	post(t, reportServer(t, a, Limits{}), strings.NewReader(`{"source":"a","measurements":[{}]}`))
@@ -336,7 +337,7 @@ func TestLongLabelValue(t *testing.T) {
 	}, decodeReply(t, w))
 }
 
-// blockingAppender holds requests until it is let go.
+// blockingAppender blocks requests until release.
 type blockingAppender struct{ entered, release chan struct{} }
 
 func (a *blockingAppender) Append(context.Context, []ingest.Report) (ingest.Result, error) {
@@ -345,8 +346,8 @@ func (a *blockingAppender) Append(context.Context, []ingest.Report) (ingest.Resu
 	return ingest.Result{Accepted: 1}, nil
 }
 
-// TestInFlightBytes: a body beyond what all requests may hold together is answered
-// 429, and room comes back with the request that took it.
+// TestInFlightBytes: a body that exceeds the memory of all requests is answered with 429. The
+// memory is available again when the request that holds it ends.
 func TestInFlightBytes(t *testing.T) {
 	a := &blockingAppender{entered: make(chan struct{}), release: make(chan struct{})}
 	s := newServer(t, func(o *Options) { o.Appender, o.MaxInFlightBytes = a, int64(len(oneReport))+4<<10+10 })

@@ -8,17 +8,18 @@ import (
 	"net/netip"
 )
 
-// ConfirmClockPath is where the clock of a server is confirmed.
+// ConfirmClockPath is the path at which an operator confirms the server's clock.
 const ConfirmClockPath = "/api/v1/clock/confirm"
 
-// ConfirmClock is the endpoint by which somebody says that the server's clock is right. What expires by it is gone.
+// ConfirmClock is the endpoint by which an operator confirms that the server's clock is right. Data
+// that has expired by that clock is then gone.
 type ConfirmClock struct {
 	confirm func(context.Context) error
 	anyone  bool
 }
 
-// NewConfirmClock makes the endpoint. Unless anyone may ask, only who is on this machine may. confirm is nil where rows
-// expire by other machines' clocks.
+// NewConfirmClock makes the endpoint. Only clients on this machine may use it, unless anyone is
+// set. confirm is nil where rows expire by the clocks of other machines.
 func NewConfirmClock(confirm func(context.Context) error, anyone bool) *ConfirmClock {
 	return &ConfirmClock{confirm, anyone}
 }
@@ -45,8 +46,8 @@ func (h *ConfirmClock) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// fromThisMachine says whether the client runs on this machine. What a proxy on it hands on does not count, as far as the
-// proxy says so.
+// fromThisMachine returns whether the client runs on this machine. Requests that a local proxy
+// forwards do not count, if the proxy adds its headers.
 func fromThisMachine(r *http.Request) bool {
 	for _, name := range []string{"Forwarded", "X-Forwarded-For", "Via"} {
 		if len(r.Header.Values(name)) > 0 {

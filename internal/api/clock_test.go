@@ -11,7 +11,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Who may say that the clock is right may have rows expire: by default that is whoever is on the server's machine.
+// Confirming the clock can make rows expire. By default only clients on the server's machine may do
+// it.
 func TestConfirmClock(t *testing.T) {
 	asked := 0
 	confirm := func(context.Context) error {

@@ -11,8 +11,9 @@ import (
 
 const collectdPath = "/api/v1/push/collectd"
 
-// newCollectdHandler serves what collectd's write_http plugin sends in its Format JSON:
-// https://www.collectd.org/documentation/manpages/collectd.conf.html. Series are called as its write_prometheus calls them.
+// newCollectdHandler serves collectd's write_http plugin with Format JSON:
+// https://www.collectd.org/documentation/manpages/collectd.conf.html. Series have the names that
+// collectd's write_prometheus plugin gives them.
 func newCollectdHandler(in *intake, opts *Options) http.Handler {
 	return &push{
 		intake: in, sources: opts.Sources.Graphite,
@@ -34,7 +35,7 @@ func newCollectdHandler(in *intake, opts *Options) http.Handler {
 	}
 }
 
-// replyResult answers in the form of reports.
+// replyResult replies in the format of reports.
 func replyResult(w http.ResponseWriter, limits *Limits, result ingest.Result, broken error) {
 	reply := reportsReply{Accepted: result.Accepted, Rejected: []rejectionReply{}}
 	for _, rej := range result.Rejected[:min(len(result.Rejected), limits.Rejections)] {
@@ -58,7 +59,8 @@ func replyResult(w http.ResponseWriter, limits *Limits, result ingest.Result, br
 	replyJSON(w, code, reply)
 }
 
-// collectdDecoder reads an array of value lists. Each value is a measurement; a list with a fault is one, rejected.
+// collectdDecoder decodes an array of value lists. Each value is a measurement; a faulty list
+// counts as one rejected measurement.
 type collectdDecoder struct {
 	scanner
 	batch *ingest.Batch
@@ -66,21 +68,21 @@ type collectdDecoder struct {
 	list    collectdList
 	labels  []metric.Label
 	scratch []byte
-	charged int // of the arena
+	charged int // bytes of the arena charged so far
 }
 
-// maxCollectdValues bounds the values of one list, far above what any of collectd's types has.
+// maxCollectdValues bounds the values of one list. No type of collectd comes close.
 const maxCollectdValues = 1 << 10
 
 // collectdList is one reading of one plugin.
 type collectdList struct {
 	host, plugin, pluginInstance, kind, typeInstance string
 
-	values  []float64 // NaN where there is none
+	values  []float64 // NaN for null
 	types   []string
 	names   []string
 	timeMs  int64
-	problem string // why it cannot be taken
+	problem string // why the list is rejected
 }
 
 func (d *collectdDecoder) lists() bool {
@@ -108,7 +110,7 @@ func (d *collectdDecoder) lists() bool {
 	}
 }
 
-// valueList reads one into d.list.
+// valueList decodes one value list into d.list.
 func (d *collectdDecoder) valueList() bool {
 	l := &d.list
 	*l = collectdList{values: l.values[:0], types: l.types[:0], names: l.names[:0], timeMs: ingest.NoTime}
@@ -154,7 +156,8 @@ func (d *collectdDecoder) valueList() bool {
 		case "time":
 			var sec float64
 			if ok = d.float(name, &sec); ok && l.problem == "" {
-				// It has three digits behind the point, which a float holds in about seven.
+				// collectd writes times with three decimals. A float has about seven here, so
+				// rounding to microseconds first gives the exact millisecond.
 				l.timeMs = int64(math.Floor(math.Round(min(max(sec, -1), 1e12)*1e6) / 1e3))
 			}
 		default:
@@ -168,7 +171,7 @@ func (d *collectdDecoder) valueList() bool {
 
 func (d *collectdDecoder) is(c byte) bool { return d.i < len(d.b) && d.b[d.i] == c }
 
-// misfit notes a value of another type than there must be, and skips it.
+// misfit records a value of the wrong type and skips it.
 func (d *collectdDecoder) misfit(member, want string) bool {
 	if d.list.problem == "" {
 		d.list.problem = member + " is " + d.kind() + ", not " + want
@@ -176,7 +179,7 @@ func (d *collectdDecoder) misfit(member, want string) bool {
 	return d.skip()
 }
 
-// tooMany says whether a list has n elements of a member already, and must have no more.
+// tooMany returns whether a list with n elements of a member is full.
 func (d *collectdDecoder) tooMany(member string, n int) bool {
 	if n < maxCollectdValues {
 		return false
@@ -236,7 +239,7 @@ func (d *collectdDecoder) each(member string, read func() bool) bool {
 	}
 }
 
-// add adds what d.list has to the batch.
+// add adds d.list to the batch.
 func (d *collectdDecoder) add() {
 	l := &d.list
 	switch {
@@ -276,7 +279,7 @@ func (d *collectdDecoder) add() {
 	}
 }
 
-// name is what write_prometheus calls a list's values at i.
+// name returns the name that write_prometheus gives the value at i.
 func (d *collectdDecoder) name(l *collectdList, i int) string {
 	d.scratch = append(d.scratch[:0], "collectd"...)
 	part := func(s string) { d.scratch = append(append(d.scratch, '_'), s...) }

@@ -11,7 +11,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestCollectdRecorded takes what a real collectd sent, recorded by `go test ./integration/programs -record DIR`.
+// TestCollectdRecorded ingests requests of a real collectd, recorded by `go test
+// ./integration/programs -record DIR`.
 func TestCollectdRecorded(t *testing.T) {
 	body, err := os.ReadFile("testdata/collectd-5.12.json")
 	require.NoError(t, err)

@@ -25,9 +25,8 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// recordingAppender keeps copies of what it is given, as the contract demands, and
-// rejects what only validation can see: a stand-in for ingest, which is tested with
-// the real API elsewhere.
+// recordingAppender keeps copies of the reports, as the contract demands, and rejects what only
+// validation can detect. It replaces ingest; other tests use the API with the real one.
 type recordingAppender struct {
 	err     error
 	reports []ingest.Report
@@ -77,7 +76,7 @@ func cloneMeasurement(m ingest.Measurement) ingest.Measurement {
 	return out
 }
 
-// String prints what was kept, a line per measurement.
+// String prints the kept measurements, one per line.
 func (a *recordingAppender) String() string {
 	var sb strings.Builder
 	for _, r := range a.reports {

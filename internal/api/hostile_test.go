@@ -20,7 +20,7 @@ import (
 	"github.com/quern/quern/internal/metric"
 )
 
-// times is text, which may have the number of the repetition in it, as often as makes about n bytes.
+// times repeats format up to about n bytes; format may print the number of the repetition.
 func times(n int, format string) string {
 	var sb strings.Builder
 	for i := 0; sb.Len() < n; i++ {
@@ -33,7 +33,7 @@ func times(n int, format string) string {
 	return sb.String()
 }
 
-// descending is times with numbers that go down.
+// descending is times with decreasing numbers.
 func descending(n int, format string) string {
 	var sb strings.Builder
 	for i := 9_999_999; sb.Len() < n; i-- {
@@ -42,7 +42,7 @@ func descending(n int, format string) string {
 	return sb.String()
 }
 
-// pb is a field of a protobuf message that is made of parts.
+// pb encodes a field of a protobuf message from parts.
 func pb[T string | []byte](field protowire.Number, parts ...T) string {
 	var all []byte
 	for _, p := range parts {
@@ -63,7 +63,7 @@ func pbRefs(refs ...uint64) string {
 	return pb(1, b)
 }
 
-// each is made of about n bytes, part by part.
+// each concatenates parts up to about n bytes.
 func each(n int, part func(i int) string) string {
 	var sb strings.Builder
 	for i := 0; sb.Len() < n; i++ {
@@ -72,7 +72,7 @@ func each(n int, part func(i int) string) string {
 	return sb.String()
 }
 
-// hostile are requests that would cost far more than their bytes if nobody took care.
+// hostile returns, by path, bodies whose cost could be far out of proportion to their size.
 func hostile() map[string]map[string]func(n int) string {
 	sample := pb(2, pbDouble(1, 1))
 	label := func(name, value string) string { return pb(1, pb(1, name), pb(2, value)) }
@@ -282,7 +282,7 @@ func hostile() map[string]map[string]func(n int) string {
 	}
 }
 
-// hostileTo sends a body as it is sent to the path of hostile.
+// hostileTo sends a body to a path of hostile, with the headers of its format.
 func hostileTo(s http.Handler, path string, body io.Reader, headers ...string) *httptest.ResponseRecorder {
 	path, form, _ := strings.Cut(path, " ")
 	r := httptest.NewRequestWithContext(context.Background(), http.MethodPost, path, body)
@@ -305,7 +305,8 @@ func hostileTo(s http.Handler, path string, body io.Reader, headers ...string) *
 	return w
 }
 
-// TestHostileIsLinear: whatever a body consists of, decoding it and answering takes time and memory in proportion to its size.
+// TestHostileIsLinear: whatever the body, decoding and answering takes time and memory in
+// proportion to its size.
 func TestHostileIsLinear(t *testing.T) {
 	s := newServer(t, func(o *Options) { o.Appender, o.BackFiller = acceptAll{}, acceptAll{} })
 	for path, bodies := range hostile() {
@@ -323,13 +324,13 @@ func TestHostileIsLinear(t *testing.T) {
 	}
 }
 
-// TestHostileStreamsAreLinear: the same of how a body is sent.
+// TestHostileStreamsAreLinear: the same holds for the encoding of a body.
 func TestHostileStreamsAreLinear(t *testing.T) {
 	s := newServer(t, func(o *Options) { o.Appender, o.BackFiller = acceptAll{}, acceptAll{} })
 	for name, encoding := range map[string]string{"gzip": "gzip", "zstd": "zstd", "snappy-framed": "snappy"} {
 		empty := compressed(t, name, nil)
 		if name == "snappy-framed" {
-			empty = []byte(snappyStreamID) // padding of no bytes, again and again
+			empty = []byte(snappyStreamID) // padding of zero bytes, over and over
 		}
 		paths := []string{reportsPath, importPath}
 		if encoding == "snappy" {
@@ -352,12 +353,12 @@ func TestHostileStreamsAreLinear(t *testing.T) {
 	})
 }
 
-// TestDecodedIsBounded: what is decoded counts in the memory that requests share, one request may hold so much and no more, and
-// what is decoded for nobody ends.
+// TestDecodedIsBounded: decoded data counts towards the memory that requests share, one request has
+// its own limit, and decoding stops when the client has gone.
 func TestDecodedIsBounded(t *testing.T) {
 	for path, bodies := range hostile() {
 		if path == importPath {
-			continue // it holds no more than a part at a time
+			continue // an import holds only a part at a time
 		}
 		t.Run(path, func(t *testing.T) {
 			refused := 0
@@ -367,7 +368,7 @@ func TestDecodedIsBounded(t *testing.T) {
 				s := newServer(t, func(o *Options) { o.Appender, o.Limits = acceptAll{}, Limits{DecodedBytes: 1} })
 				w := hostileTo(s, path, strings.NewReader(text))
 				if w.Code != http.StatusRequestEntityTooLarge {
-					continue // there is nothing in it
+					continue // it decodes to nothing
 				}
 				refused++
 				s = newServer(t, func(o *Options) { o.Appender, o.MaxInFlightBytes = acceptAll{}, int64(len(text)) })

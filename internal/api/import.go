@@ -23,55 +23,57 @@ import (
 
 const (
 	importPath = "/api/v1/import"
-	// importSamples are made durable together, before more is read.
+	// importSamples is the number of samples that are made durable together before more is read.
 	importSamples = 20_000
-	// importDecoded is what the batch may take before it is made durable with fewer samples: series of many labels take more.
+	// importDecoded is the decoded size at which a batch is made durable even with fewer samples.
+	// Series with many labels reach it.
 	importDecoded = 1 << 20
 	// maxImportLine bounds a line.
 	maxImportLine = 32 << 20
-	// maxIdleBytes is what a compressed body may have that brings no samples, beside as much as brings some and as much as was sent:
-	// more is no data, but something that only its compression makes large.
+	// maxIdleBytes bounds the useless bytes of a compressed body, in excess of its useful bytes and
+	// its compressed size. More is not data; only compression makes it large.
 	maxIdleBytes = 4 << 20
-	// lineFrameBytes are about what a line has around its metric, values and timestamps.
+	// lineFrameBytes is roughly the size of a line without its metric, values and timestamps.
 	lineFrameBytes = 64
-	// What is busy in the middle of a body is tried again as often, with such waits.
+	// In the middle of a body, a busy server is retried busyTries times, every busyWait.
 	busyTries = 300
 	busyWait  = 100 * time.Millisecond
 )
 
-// BackFiller takes history.
+// BackFiller ingests history.
 type BackFiller interface {
-	// BackFill is Appender.Append for samples as old as raw samples are kept.
+	// BackFill is Appender.Append for samples up to the retention of raw samples.
 	BackFill(ctx context.Context, reports []ingest.Report) (ingest.Result, error)
 }
 
 // importReply is the body of every reply to an import.
 type importReply struct {
-	// Status is "error" when Error says what is wrong.
+	// Status is "error" if Error is set.
 	Status   string            `json:"status,omitempty"`
 	Error    string            `json:"error,omitempty"`
 	Accepted int               `json:"accepted"`
 	Rejected []importRejection `json:"rejected"`
 	// RejectedTotal counts the samples that were rejected.
 	RejectedTotal int `json:"rejected_total,omitempty"`
-	// Malformed are the first lines that cannot be read, MalformedTotal counts them.
+	// Malformed lists the first malformed lines; MalformedTotal counts all of them.
 	Malformed      []malformedLine `json:"malformed,omitempty"`
 	MalformedTotal int             `json:"malformed_total,omitempty"`
-	// Lines is how many lines have been dealt with: all their samples are durable or rejected, or they are malformed.
+	// Lines is the number of processed lines: all their samples are durable or rejected, or the
+	// line is malformed.
 	Lines int `json:"lines"`
 }
 
-// malformedLine is a line of which nothing is kept.
+// malformedLine is a line that is dropped as a whole.
 type malformedLine struct {
 	Line    int    `json:"line"`
 	Message string `json:"message"`
 }
 
-// importRejection is what was rejected of a line for one reason.
+// importRejection counts the samples of a line that were rejected for one reason.
 type importRejection struct {
 	Line    int           `json:"line"`
 	Reason  ingest.Reason `json:"reason"`
-	Message string        `json:"message"` // of the first
+	Message string        `json:"message"` // of the first sample
 	Samples int           `json:"samples"`
 }
 
@@ -79,7 +81,7 @@ type importRejection struct {
 type importHandler struct {
 	*intake
 
-	budget  *admission.Budget // of imports
+	budget  *admission.Budget // shared by all imports
 	to      BackFiller
 	clock   clock.Clock
 	sources ingest.SourceLabels
@@ -122,7 +124,7 @@ func (h *importHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if im.claim.Grow(importBytes(enc)) {
 		err = im.read(src)
 	}
-	im.claim.Release() // it may take as long until the client has read the reply
+	im.claim.Release() // the client may take arbitrarily long to read the reply
 	if err == nil {
 		im.answer(w, 0, im.complaint())
 		return
@@ -136,7 +138,7 @@ func (h *importHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	im.answer(w, code, err.Error())
 }
 
-// countedBody counts what is read of a body as it was sent.
+// countedBody counts the bytes read of a body as it was sent.
 type countedBody struct {
 	io.ReadCloser
 	n int64
@@ -149,7 +151,7 @@ func (b *countedBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// importBytes is what an import holds beside its line: the batch, and what it is decompressed with.
+// importBytes returns the memory of an import without its line: the batch and the decompressor.
 func importBytes(enc encoding) int64 {
 	const batch = importSamples*200 + importDecoded
 	if enc == zstandard {
@@ -158,7 +160,7 @@ func importBytes(enc encoding) int64 {
 	return batch
 }
 
-// openStream is a body of any length, decompressed as it is read.
+// openStream decompresses a body of any length as it is read.
 func openStream(body io.ReadCloser, enc encoding) (io.ReadCloser, error) {
 	switch enc {
 	case gzipped:
@@ -176,7 +178,7 @@ func openStream(body io.ReadCloser, enc encoding) (io.ReadCloser, error) {
 	return nil, fmt.Errorf("the Content-Encoding %q is not supported here: use gzip or zstd", enc)
 }
 
-// lazyGzip reads the header of a gzip body with the rest of it.
+// lazyGzip reads the gzip header at the first Read, not before.
 type lazyGzip struct {
 	from io.ReadCloser
 	*gzip.Reader
@@ -195,7 +197,8 @@ func (z *lazyGzip) Read(p []byte) (int, error) {
 
 func (z *lazyGzip) Close() error { return z.from.Close() }
 
-// lineError says what is wrong with a line, or with the body behind the last line. It is answered 400.
+// lineError describes an error in a line, or in the body after the last line. It is answered with
+// 400.
 type lineError struct {
 	line    int
 	message string
@@ -203,41 +206,41 @@ type lineError struct {
 
 func (e *lineError) Error() string { return fmt.Sprintf("line %d: %s", e.line, e.message) }
 
-// importing is one request.
+// importing is one import request.
 type importing struct {
 	h     *importHandler
 	ctx   context.Context
 	claim admission.Claim
-	line  int // the number of the one that is being read, from 1
-	whole int // that of the last that was read to its end
+	line  int // number of the current line, from 1
+	whole int // number of the last line that was read to its end
 	reply importReply
 
 	wire   *int64 // bytes of the body as it was sent
-	useful int64  // bytes of lines, as far as they are about samples
+	useful int64  // bytes of lines that carry samples
 	idle   int64  // all other bytes
 
 	importScanner
 	batch  ingest.Batch
 	name   string
 	labels []metric.Label
-	lines  []int // of the batch's samples
+	lines  []int // line number of each sample in the batch
 	known  int   // bytes of a line's metric, values and timestamps
-	// strings is how much of the arena is claimed.
+	// strings is the part of the arena that has been claimed.
 	strings int
 }
 
-// importScanner reads values and times.
+// importScanner decodes values and times.
 type importScanner struct{ scanner }
 
-// read deals with one line after the other. What lies in the batch are views into the buffer, so that it is appended before
-// the buffer moves.
+// read processes the body line by line. The batch holds views into the buffer, so it is flushed
+// before the buffer moves.
 func (im *importing) read(src io.Reader) error {
 	var buf []byte
-	begin := 0      // of what is not dealt with
-	searched := 0   // before it lies no end of a line, from begin on
-	var ended error // why no more comes
+	begin := 0      // start of the unprocessed bytes
+	searched := 0   // no line ends between begin and searched
+	var ended error // why the source has no more data
 	for {
-		for begin < len(buf) && buf[begin] == '\n' { // there may be very many
+		for begin < len(buf) && buf[begin] == '\n' { // there may be very many empty lines
 			begin++
 			im.line++
 			im.idle++
@@ -253,7 +256,7 @@ func (im *importing) read(src io.Reader) error {
 			continue
 		}
 		whole := errors.Is(ended, io.EOF)
-		if whole && begin < len(buf) { // the last line has no end
+		if whole && begin < len(buf) { // the last line has no newline
 			if err := im.take(buf[begin:]); err != nil {
 				return err
 			}
@@ -287,13 +290,13 @@ func (im *importing) read(src io.Reader) error {
 	}
 }
 
-// take reads a line.
+// take processes a line.
 func (im *importing) take(line []byte) error {
 	im.line++
 	useful := 0
 	if len(bytes.TrimSpace(line)) > 0 {
 		if im.batch.Len() == 0 {
-			im.arena = im.arena[:0] // nobody looks into it any more
+			im.arena = im.arena[:0] // no sample refers to it any more
 		}
 		arena := len(im.arena)
 		im.b, im.i = line, 0
@@ -316,8 +319,8 @@ func (im *importing) take(line []byte) error {
 	return nil
 }
 
-// holds counts strings that had escapes, which the arena has so many bytes of, before this line it had others. It is false when
-// there is no room for them.
+// holds charges the memory of strings that had escapes. arena is the size of the arena, which
+// stores them; before is its size at the start of the line. It returns false if there is no room.
 func (im *importing) holds(arena, before int) bool {
 	im.batch.Charge(int64(max(0, arena-before)))
 	if arena <= im.strings {
@@ -328,7 +331,7 @@ func (im *importing) holds(arena, before int) bool {
 	return im.claim.Grow(int64(n))
 }
 
-// malformed notes that the line cannot be read. The lines behind it can.
+// malformed records that the line cannot be decoded. Later lines still can.
 func (im *importing) malformed() {
 	im.reply.MalformedTotal++
 	if !im.quiet {
@@ -337,8 +340,8 @@ func (im *importing) malformed() {
 	im.quiet = len(im.reply.Malformed) >= im.h.limits.Rejections
 }
 
-// distrust takes back that lines are malformed, and all from the first of them on: the body has turned out to be broken, so that
-// they may have been damaged on the way.
+// distrust drops all malformed lines, and counts lines as processed only up to the first of them.
+// It is called when the body is broken, since the damage may have caused the malformed lines.
 func (im *importing) distrust() {
 	if len(im.reply.Malformed) > 0 {
 		im.reply.Lines = im.reply.Malformed[0].Line - 1
@@ -346,7 +349,7 @@ func (im *importing) distrust() {
 	im.reply.Malformed, im.reply.MalformedTotal = nil, 0
 }
 
-// complaint says what is wrong with a body that was read to its end, "" if nothing is that makes the reply an error.
+// complaint returns the error message for a body that was read to its end, "" for success.
 func (im *importing) complaint() string {
 	r := &im.reply
 	switch {
@@ -364,7 +367,8 @@ func (im *importing) complaint() string {
 	return ""
 }
 
-// breakOff makes durable what came whole of a body that cannot be read on, also when the client has gone.
+// breakOff handles a body that cannot be read further. It makes the complete lines durable, even if
+// the client has gone.
 func (im *importing) breakOff(cause error) error {
 	ctx, done := outlive(im.ctx)
 	defer done()
@@ -379,7 +383,8 @@ func (im *importing) breakOff(cause error) error {
 	return &lineError{im.line + 1, "the body cannot be read on: " + cause.Error()}
 }
 
-// outline reads a line to its end: its name, its labels, where its values and its times begin, and how many there are.
+// outline checks a whole line. It decodes the name and the labels, and returns where the values and
+// the times begin and how many there are.
 func (im *importing) outline() (valuesAt, timesAt, n int, ok bool) {
 	fail := func(at int, format string, args ...any) (int, int, int, bool) {
 		return 0, 0, 0, im.fail(at, format, args...)
@@ -428,7 +433,7 @@ func (im *importing) outline() (valuesAt, timesAt, n int, ok bool) {
 	return valuesAt, timesAt, values, true
 }
 
-// metric reads a line's name and labels.
+// metric decodes the name and the labels of a line.
 func (im *importing) metric() bool {
 	if im.i >= len(im.b) || im.b[im.i] != '{' {
 		return im.unexpected("an object of labels")
@@ -471,7 +476,7 @@ func (im *importing) count(read func() bool) (n int, ok bool) {
 	}
 }
 
-// value reads a value in any of the forms that exports have it.
+// value decodes a value in any form that exports use.
 func (s *importScanner) value() (float64, bool) {
 	at := s.i
 	if word := s.word(); word != "" {
@@ -509,8 +514,8 @@ func (s *importScanner) value() (float64, bool) {
 	return 0, s.unexpected("a value")
 }
 
-// word is what stands at the place of a value without quotes and is no number, such as NaN or +Inf, which JSON does not have; "" when there
-// is none.
+// word returns an unquoted word such as NaN or +Inf at the place of a value, which JSON does not
+// allow; "" if there is none.
 func (s *importScanner) word() string {
 	end := s.i
 	if end < len(s.b) && (s.b[end] == '+' || s.b[end] == '-') {
@@ -526,10 +531,10 @@ func (s *importScanner) word() string {
 	return view(s.b[s.i:end])
 }
 
-// nanPrefix is before the bits of a NaN that is not the usual one, such as Prometheus' stale marker.
+// nanPrefix precedes the bits of a NaN other than the usual one, such as Prometheus' stale marker.
 const nanPrefix = "NaN:"
 
-// notFinite reads the texts for values that JSON has no numbers for, in quotes or not.
+// notFinite decodes the texts, quoted or not, for values that JSON cannot express as numbers.
 func notFinite(text string) (float64, bool) {
 	if hex, ok := strings.CutPrefix(text, nanPrefix); ok && len(hex) == 16 {
 		bits, err := strconv.ParseUint(hex, 16, 64)
@@ -550,7 +555,7 @@ func notFinite(text string) (float64, bool) {
 	return 0, false
 }
 
-// decimal reads a number in quotes, as Prometheus' API has values.
+// decimal decodes a quoted number, the form of values in Prometheus' API.
 func decimal(text string) (float64, bool) {
 	if strings.Trim(text, "0123456789+-.eE") != "" {
 		return 0, false
@@ -575,7 +580,8 @@ func (s *importScanner) timeMs() (int64, bool) {
 	return ms, true
 }
 
-// samples adds a line's samples, which are known to be well-formed, to the batch, and appends that whenever it is large enough.
+// samples adds the samples of a line, which outline has checked, to the batch. It flushes the batch
+// whenever it is large enough.
 func (im *importing) samples(valuesAt, timesAt, n int) error {
 	values := importScanner{scanner{b: im.b, i: valuesAt + 1}}
 	times := importScanner{scanner{b: im.b, i: timesAt + 1}}
@@ -622,8 +628,8 @@ func (im *importing) flush() error {
 	return nil
 }
 
-// backFill appends the batch. Once something of a body is taken, what is busy is waited for: its sender can wait, and else would have
-// to find out where to go on.
+// backFill appends the batch. After part of a body has been accepted, it waits while the server is
+// busy. The sender can wait, and otherwise would have to find out where to resume.
 func (im *importing) backFill() (ingest.Result, error) {
 	reports := im.batch.Reports()
 	if len(reports) == 0 {
@@ -643,7 +649,7 @@ func (im *importing) backFill() (ingest.Result, error) {
 func (im *importing) reject(line int, rej ingest.Rejection) {
 	im.reply.RejectedTotal++
 	all := &im.reply.Rejected
-	// Those of a line come one after the other.
+	// The rejections of a line are adjacent.
 	for i := len(*all) - 1; i >= 0 && (*all)[i].Line == line; i-- {
 		if r := &(*all)[i]; r.Reason == rej.Reason {
 			r.Samples++
@@ -655,14 +661,14 @@ func (im *importing) reject(line int, rej ingest.Rejection) {
 	}
 }
 
-// answer replies. Without a code the body was read to its end.
+// answer replies. Code 0 means that the body was read to its end.
 func (im *importing) answer(w http.ResponseWriter, code int, message string) {
 	if message != "" {
 		im.reply.Status, im.reply.Error = "error", message
 	}
 	switch {
 	case code != 0:
-		// The rest of the body is not read, however long it is.
+		// The server does not read the rest of the body, however long it is.
 		w.Header().Set("Connection", "close")
 	case message != "":
 		code = http.StatusBadRequest

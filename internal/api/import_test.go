@@ -21,10 +21,10 @@ import (
 	"github.com/quern/quern/internal/query"
 )
 
-// backFiller is a recordingAppender for history, which refuses some of it.
+// backFiller is a recordingAppender for history that can be busy.
 type backFiller struct {
 	recordingAppender
-	busy  int // as often, from the call with number busyAt on
+	busy  int // the number of calls to refuse, after the first at calls
 	at    int
 	bits  []uint64
 	sizes []int
@@ -142,8 +142,8 @@ func manyLabels(n int) string {
 	return sb.String()
 }
 
-// TestImportBrokenStream: where a body turns out to be damaged, a line that cannot be read may be so by that, so it counts as not
-// dealt with.
+// TestImportBrokenStream: if a body turns out to be damaged, the damage may be the cause of a
+// malformed line. So the line does not count as processed.
 func TestImportBrokenStream(t *testing.T) {
 	var zipped bytes.Buffer
 	gz := gzip.NewWriter(&zipped)
@@ -158,8 +158,8 @@ func TestImportBrokenStream(t *testing.T) {
 	require.NotContains(t, w.Body.String(), "malformed")
 }
 
-// TestImportIdle: what only its compression makes large, and brings no samples, is given up. What brings samples is kept, and
-// what is not compressed may have as much of it as it likes.
+// TestImportIdle: a body that only its compression makes large, and that brings no samples, is
+// refused. The samples that it brings are kept. An uncompressed body has no such limit.
 func TestImportIdle(t *testing.T) {
 	line := importLine + "\n"
 	for name, idle := range map[string]string{
@@ -184,13 +184,14 @@ func TestImportIdle(t *testing.T) {
 			}
 		})
 	}
-	// As with an export of series that all have the same value: a line of some hundred bytes has far less than one when it is compressed.
+	// This is like an export of series with constant values: a line of some hundred bytes
+	// compresses to far less than one byte.
 	same := []byte(strings.Repeat(line, 5*maxIdleBytes/4/len(line)))
 	w := importTo(t, new(backFiller), bytes.NewReader(compressed(t, "zstd", same)), "Content-Encoding", "zstd")
 	require.Equal(t, 200, w.Code, "%.200s", w.Body)
 }
 
-// TestImportStreams: long bodies and long lines are made durable in batches, also compressed ones.
+// TestImportStreams: long bodies and long lines, also compressed ones, are made durable in batches.
 func TestImportStreams(t *testing.T) {
 	var plain, zipped, zstded bytes.Buffer
 	const lines, each = 3, 50_001
@@ -230,7 +231,7 @@ func TestImportStreams(t *testing.T) {
 	assert.Equal(t, 415, importTo(t, new(backFiller), bytes.NewReader(nil), "Content-Encoding", "snappy").Code)
 }
 
-// TestImportBusy: at the beginning it is told, later it is waited for.
+// TestImportBusy: a busy server is reported at the beginning of a body, and waited for later on.
 func TestImportBusy(t *testing.T) {
 	b := &backFiller{busy: 1}
 	w := importTo(t, b, strings.NewReader(importLine))
@@ -247,7 +248,7 @@ func TestImportBusy(t *testing.T) {
 	assert.Contains(t, w.Body.String(), `"accepted":20000,"rejected":[],"lines":0`)
 }
 
-// TestImportOfExport: what an export writes is read back bit for bit.
+// TestImportOfExport: an import restores an export bit for bit.
 func TestImportOfExport(t *testing.T) {
 	labels, err := metric.NewLabels(metric.Label{Name: metric.NameLabel, Value: "m"}, metric.Label{Name: "a", Value: "\"\\\n\u00e4\u2028"})
 	require.NoError(t, err)
@@ -271,7 +272,7 @@ func TestImportOfExport(t *testing.T) {
 	assert.Equal(t, want, b.bits)
 	assert.Equal(t, metric.Label{Name: "a", Value: "\"\\\n\u00e4\u2028"}, b.reports[0].Measurements[0].Labels[0])
 
-	// Unless that is asked for, no value is written that a program does not know.
+	// By default an export writes only values that all programs know.
 	w = httptest.NewRecorder()
 	out = newLines(w)
 	writeSamples(out, &s)
@@ -279,7 +280,7 @@ func TestImportOfExport(t *testing.T) {
 	require.Contains(t, w.Body.String(), `,1e+21,"Infinity","-Infinity",null,null,null,null],`)
 }
 
-// FuzzImport: any body is read without a crash, and all samples that are given on are counted.
+// FuzzImport: no body causes a crash, and all samples passed on are counted.
 func FuzzImport(f *testing.F) {
 	f.Add(importLine + "\n" + importLine)
 	f.Add(`{"metric":{"a":"\u0000"},"values":["NaN:7ff0000000000002",1e3],"timestamps":[1e3,-5]}` + "\n{}")

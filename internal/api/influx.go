@@ -16,42 +16,43 @@ import (
 	"github.com/quern/quern/internal/metric"
 )
 
-// influxVersion is the InfluxDB that clients are told they talk to: they look at the number to see what may be sent.
+// influxVersion is the InfluxDB version reported to clients, which decide by it what they may send.
 const influxVersion = "1.8.10-quern"
 
-// influxRequest is what a write says besides its body.
+// influxRequest holds the parameters of a write.
 type influxRequest struct {
 	influx.Options
 
 	place influxPlace
-	body  []byte // once it is decoded
+	body  []byte // set when the body is decoded
 }
 
 const (
-	// dbLabel is the label that has the database of a request, as with VictoriaMetrics.
+	// dbLabel is the label for the database of a request, as in VictoriaMetrics.
 	dbLabel = "db"
-	// defaultPolicy is the retention policy of InfluxDB 1 that a request means which names none.
+	// defaultPolicy is the retention policy of InfluxDB 1 that applies if a request names none.
 	defaultPolicy = "autogen"
 )
 
-// influxPlace is what a request says of where its series belong that is none of their labels.
+// influxPlace is the part of a request's target that does not become a label.
 type influxPlace struct{ org, bucket string }
 
 func (p influxPlace) String() string {
 	return fmt.Sprintf("bucket or retention policy %s of organization %s", shown(p.bucket), shown(p.org))
 }
 
-// influxBuckets notices that series of several buckets are written as if they were of one, so that equal ones overwrite each
-// other. The zero value has seen none.
+// influxBuckets detects writes to several buckets whose series are stored as those of one, so that
+// equal series overwrite each other. The zero value is empty.
 type influxBuckets struct {
 	mu    sync.Mutex
-	first map[uint64]influxPlace // by a hash of the labels that the request's series have
+	first map[uint64]influxPlace // by the hash of the labels that the request adds to its series
 }
 
-// maxInfluxBuckets bounds the sets of labels that are told apart.
+// maxInfluxBuckets bounds the label sets that are remembered.
 const maxInfluxBuckets = 1 << 10
 
-// mixed says which two places are written to as one, "" if the request's is the first.
+// mixed describes the two places that are stored as one, "" if the request's place is the first or
+// the same.
 func (b *influxBuckets) mixed(req *influxRequest) string {
 	labels := xxhash.Sum64String(metric.Labels(req.Labels).String())
 	b.mu.Lock()
@@ -72,8 +73,8 @@ func (b *influxBuckets) mixed(req *influxRequest) string {
 
 type influxRequestKey struct{}
 
-// registerInflux serves what clients of InfluxDB 1 and 2 write to, and what they ask before they do. Whatever
-// they log in with is taken.
+// registerInflux registers the write endpoints of InfluxDB 1 and 2, and the endpoints that clients
+// query before they write. Any credentials are accepted.
 func (s *Server) registerInflux(in *intake) error {
 	ignored := prometheus.NewCounter(prometheus.CounterOpts{
 		Name: "quern_influx_string_fields_ignored_total",
@@ -89,7 +90,7 @@ func (s *Server) registerInflux(in *intake) error {
 		return s.influxOptions(refuse, &push{
 			intake:  in,
 			sources: s.opts.Sources.Influx,
-			accepts: func(http.Header) error { return nil }, // clients call lines all kinds of things
+			accepts: func(http.Header) error { return nil }, // clients send lines under many content types
 			whole:   influx.Whole,
 			decode: func(r *http.Request, body []byte, b *ingest.Batch) error {
 				d, ok := decoders.Get().(*influx.Decoder)
@@ -119,7 +120,7 @@ func (s *Server) registerInflux(in *intake) error {
 	}
 	s.take(in, write(refuseInflux1), "/write", "/influx/write")
 	s.take(in, write(refuseInflux2), "/api/v2/write")
-	// What is asked beside the writes is asked beside their URL.
+	// Clients derive these URLs from the write URL.
 	for _, prefix := range []string{"", "/influx"} {
 		s.mux.HandleFunc(prefix+"/query", influxQuery)
 		s.mux.HandleFunc("GET "+prefix+"/ping", influxPing)
@@ -128,7 +129,7 @@ func (s *Server) registerInflux(in *intake) error {
 	return nil
 }
 
-// influxOptions has the parameters of a request looked at before its body is.
+// influxOptions checks the parameters of a request before its body is read.
 func (s *Server) influxOptions(refuse refusal, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		query := r.URL.Query()
@@ -141,7 +142,7 @@ func (s *Server) influxOptions(refuse refusal, next http.Handler) http.Handler {
 		if db := query.Get("db"); db != "" {
 			req.Labels = append(req.Labels, metric.Label{Name: dbLabel, Value: db})
 		}
-		// What InfluxDB 2 calls a bucket is a database with a retention policy in InfluxDB 1.
+		// A bucket of InfluxDB 2 corresponds to a database with a retention policy in InfluxDB 1.
 		bucket := cmp.Or(query.Get("bucket"), query.Get("rp"))
 		if bucket == defaultPolicy {
 			bucket = ""
@@ -159,8 +160,8 @@ func influxRequestOf(r *http.Request) *influxRequest {
 	return r.Context().Value(influxRequestKey{}).(*influxRequest)
 }
 
-// influxComplaint says what was not taken, "" if nothing was. It begins with the words by which clients know that to
-// send the same again is of no use.
+// influxComplaint says what was not accepted, "" if everything was. It begins with "partial write",
+// by which clients know that sending the same body again is useless.
 func influxComplaint(req *influxRequest, result ingest.Result, broken error) string {
 	var what []string
 	if n := len(result.Rejected); n > 0 {
@@ -177,8 +178,8 @@ func influxComplaint(req *influxRequest, result ingest.Result, broken error) str
 	return fmt.Sprintf("partial write: %d accepted, %s", result.Accepted, strings.Join(what, ", "))
 }
 
-// refuseInflux1 is an error as InfluxDB 1 has it. Its clients, Telegraf among them, throw away what is answered with any
-// 4xx, so that a queue that is full is a 503 to them.
+// refuseInflux1 replies with an error in InfluxDB 1's format. Its clients, including Telegraf, drop
+// data on any 4xx. So a full queue and a timeout are answered with 503.
 func refuseInflux1(w http.ResponseWriter, _ *http.Request, code int, message string) {
 	if code == http.StatusTooManyRequests || code == http.StatusRequestTimeout {
 		code = http.StatusServiceUnavailable
@@ -191,7 +192,7 @@ type influx1Error struct {
 	Error string `json:"error"`
 }
 
-// refuseInflux2 is an error as InfluxDB 2 has it.
+// refuseInflux2 replies with an error in InfluxDB 2's format.
 func refuseInflux2(w http.ResponseWriter, _ *http.Request, code int, message string) {
 	word, ok := map[int]string{
 		http.StatusBadRequest:            "invalid",
@@ -212,13 +213,13 @@ type influx2Error struct {
 	Message string `json:"message"`
 }
 
-// influxPing answers what clients ask to see whether anybody is there.
+// influxPing answers clients that check whether the server is there.
 func influxPing(w http.ResponseWriter, _ *http.Request) {
 	w.Header().Set("X-Influxdb-Version", influxVersion)
 	w.WriteHeader(http.StatusNoContent)
 }
 
-// influxQuery answers the one query that clients have who only want to write: there are no databases to be created.
+// influxQuery answers CREATE DATABASE, which clients send before they write. It creates nothing.
 func influxQuery(w http.ResponseWriter, r *http.Request) {
 	q := strings.TrimRight(r.FormValue("q"), "; ")
 	words := strings.Fields(q)
@@ -239,7 +240,7 @@ type influxResult struct {
 	StatementID int `json:"statement_id"`
 }
 
-// influxHealth is /-/ready for clients of InfluxDB 2.
+// influxHealth is /-/ready for InfluxDB 2 clients.
 func (s *Server) influxHealth(w http.ResponseWriter, r *http.Request) {
 	if reason := s.unready(r.Context()); reason != "" {
 		replyJSON(w, http.StatusServiceUnavailable, influxHealthReply{"influxdb", reason, "fail", influxVersion})

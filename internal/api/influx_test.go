@@ -76,7 +76,7 @@ web-1: "up_value" "host"="web-1" "db"="telegraf" now 1
 `, a.String())
 		}
 	}
-	// A bucket is no database, and an empty body is nothing wrong.
+	// A bucket is not a database, and an empty body is not an error.
 	a := &recordingAppender{}
 	s := influxServer(t, a, nil)
 	require.Equal(t, http.StatusNoContent, send(t, s, "/api/v2/write?bucket=b&precision=s", strings.NewReader("m v=1 1732161600")).Code)
@@ -85,7 +85,7 @@ web-1: "up_value" "host"="web-1" "db"="telegraf" now 1
 	require.Equal(t, 1, a.calls)
 }
 
-// Errors are in the form of the InfluxDB that the client believes to talk to.
+// Errors have the format of the InfluxDB version that the client expects.
 func TestInfluxErrors(t *testing.T) {
 	broken := zip(t, strings.Repeat(influxLines, 1000))
 	for _, c := range []struct {
@@ -162,7 +162,7 @@ func TestInfluxErrors(t *testing.T) {
 		})
 	}
 
-	// Of a body that breaks off the whole lines are kept, and no line that was cut.
+	// Of a body that breaks off, the complete lines are kept, but not the cut line.
 	a := &recordingAppender{}
 	w := send(t, influxServer(t, a, nil), "/write", bytes.NewReader(broken[:len(broken)-9]), "Content-Encoding", "gzip")
 	require.Equal(t, http.StatusBadRequest, w.Code)
@@ -182,7 +182,7 @@ func asJSON(t *testing.T, v any) string {
 	return string(out)
 }
 
-// cutReader is a body that ends before its end.
+// cutReader is a body that breaks off.
 type cutReader struct {
 	data string
 	err  error
@@ -203,7 +203,7 @@ func TestInfluxGzip(t *testing.T) {
 	require.Len(t, a.reports[0].Measurements, 3)
 }
 
-// Strings are no error, and counted.
+// String fields are counted and are not an error.
 func TestInfluxStrings(t *testing.T) {
 	reg := prometheus.NewRegistry()
 	a := &recordingAppender{}
@@ -214,7 +214,7 @@ func TestInfluxStrings(t *testing.T) {
 	require.EqualValues(t, 2, counterValue(t, reg, "quern_influx_string_fields_ignored_total"))
 }
 
-// What clients ask before they write.
+// Clients send these requests before they write.
 func TestInfluxQuestions(t *testing.T) {
 	var away error
 	s := influxServer(t, &recordingAppender{}, func(o *Options) { o.Ready = func(context.Context) error { return away } })
@@ -250,8 +250,8 @@ func TestInfluxQuestions(t *testing.T) {
 	require.Contains(t, w.Body.String(), `"status":"fail"`)
 }
 
-// What a client cannot be told, since its write succeeds, operators hear of: measurements that share a metric, buckets that
-// share their series, and points closer than a millisecond.
+// Operators hear of losses that clients cannot learn of, since their writes succeed: measurements
+// that share a metric, buckets that share series, and points less than a millisecond apart.
 func TestInfluxUnkept(t *testing.T) {
 	write := func(t *testing.T, s *Server, path, lines string) {
 		t.Helper()
@@ -299,7 +299,7 @@ func TestInfluxUnkept(t *testing.T) {
 	}
 }
 
-// A series gets its bucket as a label, unless it has a tag of that name.
+// A series gets its bucket as a label, unless it has a tag with the label's name.
 func TestInfluxBucketLabel(t *testing.T) {
 	a := &recordingAppender{}
 	s := influxServer(t, a, func(o *Options) { o.InfluxBucketLabel = "bucket" })
@@ -310,7 +310,7 @@ func TestInfluxBucketLabel(t *testing.T) {
 `, a.String())
 }
 
-// The status names a bounded number of senders, and nothing is logged with each request.
+// The status names a bounded number of senders, and logging is throttled.
 func TestUnkeptIsBounded(t *testing.T) {
 	var log bytes.Buffer
 	clk := clock.NewSimulated(time.UnixMilli(1_732_161_600_000))

@@ -13,8 +13,7 @@ import (
 	"github.com/quern/quern/internal/clock"
 )
 
-// instruments counts and times requests, and keeps a panic in one of them from
-// ending the others.
+// instruments counts and times requests, and contains panics so that other requests go on.
 type instruments struct {
 	clock    clock.Clock
 	logger   *slog.Logger
@@ -68,14 +67,14 @@ func (in *instruments) wrap(next http.Handler) http.Handler {
 		start := in.clock.Now()
 		in.inFlight.Inc()
 		rec := &recorder{ResponseWriter: w}
-		// Runs on every way out, also while http.ErrAbortHandler passes through.
+		// This runs on every way out, also when http.ErrAbortHandler passes through.
 		defer func() {
 			in.inFlight.Dec()
-			// The mux has left its pattern in the request: a label with few values,
-			// whatever paths clients make up.
+			// The mux stores the matched pattern in the request. As a label it has few values,
+			// whatever paths clients send.
 			_, path, found := strings.Cut(r.Pattern, " ")
 			if !found {
-				path = r.Pattern // one that is for all methods
+				path = r.Pattern // the pattern is for all methods
 			}
 			if path == "" {
 				path = "unmatched"
@@ -92,9 +91,8 @@ func (in *instruments) wrap(next http.Handler) http.Handler {
 	})
 }
 
-// recover answers 500 when the handler panicked before it replied. When part of the
-// reply is out, the connection is cut instead: an end that looks like success
-// would make half an answer a whole one.
+// recover answers 500 if the handler panicked before it replied. If part of the reply is out,
+// recover cuts the connection instead: a clean end would make half an answer look complete.
 func (in *instruments) recover(rec *recorder, r *http.Request) {
 	v := recover()
 	if v == nil {
@@ -112,7 +110,7 @@ func (in *instruments) recover(rec *recorder, r *http.Request) {
 	replyError(rec, http.StatusInternalServerError, "an internal error, which the log has in full")
 }
 
-// recorder remembers the status code of a reply.
+// recorder records the status code of a reply.
 type recorder struct {
 	http.ResponseWriter
 	code int // 0 until the header is written
@@ -120,7 +118,7 @@ type recorder struct {
 
 // WriteHeader implements http.ResponseWriter.
 func (r *recorder) WriteHeader(code int) {
-	// 1xx codes are no reply yet.
+	// A 1xx code is not the final reply.
 	if r.code == 0 && code >= 200 {
 		r.code = code
 	}
@@ -145,5 +143,5 @@ func (r *recorder) Flush() {
 	}
 }
 
-// Unwrap lets http.ResponseController reach what is underneath.
+// Unwrap gives http.ResponseController the underlying writer.
 func (r *recorder) Unwrap() http.ResponseWriter { return r.ResponseWriter }

@@ -16,8 +16,8 @@ import (
 	"github.com/quern/quern/internal/storage"
 )
 
-// intake is what all endpoints that take data have in common: it reads bodies within the limits that
-// they share, and refuses them while the process is shutting down.
+// intake is the common part of all endpoints that ingest data. It reads bodies within shared
+// limits, and refuses them while the process shuts down.
 type intake struct {
 	appender Appender
 	limits   *Limits
@@ -50,23 +50,23 @@ func newIntake(opts *Options, draining func() bool) (*intake, error) {
 	return in, register(opts.Registerer, in.undecodable)
 }
 
-// rejects counts what was rejected while a request to the path was decoded.
+// rejects counts measurements rejected while decoding a request to the path.
 func (in *intake) rejects(path string, n int) { in.undecodable.WithLabelValues(path).Add(float64(n)) }
 
-// received is a request's body as far as it could be read.
+// received is the part of a request's body that could be read.
 type received struct {
 	body
 
 	enc encoding
-	// broken is why the rest could not be read. What is there of the body is good.
+	// broken is the error that cut the body off, nil if there is none. The data before it is good.
 	broken error
 }
 
-// refusal answers a request of which nothing is taken, in a protocol's own form.
+// refusal answers, in a protocol's own form, a request from which nothing is accepted.
 type refusal func(w http.ResponseWriter, r *http.Request, code int, message string)
 
-// receive reads a request's body and has do deal with it. What cannot be taken at all it refuses itself. accepts says
-// what is wrong with the headers, unsaid how the body is compressed when they do not say.
+// receive reads a request's body and calls do with it. It refuses a request that cannot be read at
+// all. accepts checks the headers; unsaid is the compression if they name none.
 func (in *intake) receive(w http.ResponseWriter, r *http.Request, accepts func(http.Header) error, unsaid encoding, refuse refusal, do func(*received)) {
 	if in.drains(w) {
 		refuse(w, r, http.StatusServiceUnavailable, drainingMessage)
@@ -86,8 +86,8 @@ func (in *intake) receive(w http.ResponseWriter, r *http.Request, accepts func(h
 	if !ok {
 		b = new(received)
 	}
-	// After the reply: its messages may still look into the body. Not after a panic:
-	// nobody knows who holds what then, so only the budget is put right.
+	// Release after the reply, whose messages may still refer to the body. After a panic, other
+	// code may still hold the buffers, so only the budget is released.
 	healthy := false
 	defer func() {
 		b.release()
@@ -101,7 +101,7 @@ func (in *intake) receive(w http.ResponseWriter, r *http.Request, accepts func(h
 		b.data = b.data[:0]
 	}
 	if code := readFailure(w, b.broken); code != 0 {
-		b.claim.Release() // it may take as long until the client has read the reply
+		b.claim.Release() // the client may take arbitrarily long to read the reply
 		refuse(w, r, code, b.broken.Error())
 	} else {
 		do(b)
@@ -109,7 +109,8 @@ func (in *intake) receive(w http.ResponseWriter, r *http.Request, accepts func(h
 	healthy = true
 }
 
-// drains says whether nothing is taken any more, and has the reply send the client elsewhere.
+// drains returns whether the process shuts down; if so, it sets headers that send the client
+// elsewhere.
 func (in *intake) drains(w http.ResponseWriter) bool {
 	if !in.draining() {
 		return false
@@ -119,16 +120,16 @@ func (in *intake) drains(w http.ResponseWriter) bool {
 	return true
 }
 
-// outliveTime bounds what is done for a client that has gone.
+// outliveTime limits the work for a client that has disconnected.
 const outliveTime = 10 * time.Second
 
-// outlive is for what came whole of a body that breaks off. The client's going has ended the request's own context, and
-// under that no series could be registered.
+// outlive returns a context for ingesting the readable part of a body that broke off. The client's
+// disconnect has cancelled the request's own context, under which no series could be registered.
 func outlive(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.WithoutCancel(ctx), outliveTime)
 }
 
-// append has decoded reports appended; broken is why the body could not be read to its end, if it could not.
+// append appends decoded reports; broken is the error that cut the body off, if any.
 func (in *intake) append(ctx context.Context, reports []ingest.Report, broken error) (ingest.Result, error) {
 	if broken != nil {
 		lasting, done := outlive(ctx)
@@ -138,17 +139,17 @@ func (in *intake) append(ctx context.Context, reports []ingest.Report, broken er
 	return in.appender.Append(ctx, reports)
 }
 
-// allowance is what decoding a request may take, besides the body.
+// allowance limits what decoding a request may take in addition to the body.
 func (in *intake) allowance(r *http.Request, b *received) ingest.Allowance {
 	a := ingest.Allowance{Max: in.limits.DecodedBytes, Take: b.claim.Grow, Gone: r.Context().Err}
 	if b.broken != nil {
-		a.Gone = nil // what came whole is kept, whether or not its client is there
+		a.Gone = nil // readable data is kept even if the client has gone
 	}
 	return a
 }
 
-// stopped answers a request whose decoding was stopped, so that nothing of it is taken. Retry-After is set where it makes
-// sense.
+// stopped answers a request whose decoding stopped; nothing of the request is accepted. It sets
+// Retry-After where a retry makes sense.
 func (in *intake) stopped(w http.ResponseWriter, err error) (code int, message string) {
 	const advice = ", nothing of it was kept: send smaller requests"
 	switch {
@@ -163,7 +164,7 @@ func (in *intake) stopped(w http.ResponseWriter, err error) (code int, message s
 	return statusClientGone, err.Error()
 }
 
-// failed chooses the status code for an error of the appender's and logs one that nobody expects.
+// failed chooses the status code for an error of the appender. It logs unexpected errors.
 func (in *intake) failed(w http.ResponseWriter, r *http.Request, err error) int {
 	if errors.Is(err, storage.ErrRefused) && !storage.IsAway(err) {
 		return http.StatusBadRequest // ingest has logged and counted it; to send it again would be of no use
@@ -178,30 +179,32 @@ func (in *intake) failed(w http.ResponseWriter, r *http.Request, err error) int 
 	return code
 }
 
-// push serves a protocol by which series are pushed.
+// push serves a protocol that pushes series.
 type push struct {
 	*intake
 
-	// sources say what the source of a series is.
+	// sources define how to find the source of a series.
 	sources ingest.SourceLabels
-	// accepts says what is wrong with a request's headers. Content-Encoding is not its matter.
+	// accepts checks the headers of a request, except for Content-Encoding.
 	accepts func(http.Header) error
-	// unsaid is how a body without a Content-Encoding is compressed. The default is not at all.
+	// unsaid is the compression of a body without a Content-Encoding. The default is none.
 	unsaid encoding
-	// decode adds what the body holds to the batch. An error is about the rest of it: what is in the batch
-	// is good. What the batch holds may be views into the body. It MUST stop when the batch takes no more.
+	// decode adds the contents of the body to the batch. An error concerns the rest of the body;
+	// the batch remains good. The batch may hold views into the body. decode MUST stop when the
+	// batch takes no more.
 	decode func(r *http.Request, body []byte, b *ingest.Batch) error
-	// whole is what can be decoded of a body that breaks off. The default is all of it.
+	// whole returns the decodable part of a body that broke off. The default is all of it.
 	whole func(body []byte) []byte
-	// refuse answers when nothing was taken. Retry-After is set where it makes sense.
+	// refuse answers if nothing was accepted. Retry-After is already set where a retry makes sense.
 	refuse refusal
-	// explain, unless it is nil, makes more of the rejections before they are told: the batch has the samples.
+	// explain, unless nil, improves the messages of rejections before they are reported; the batch
+	// has the samples.
 	explain func(b *ingest.Batch, rejected []ingest.Rejection)
-	// unread says whether the sender is not told of a rejection, or does not look at the reply: operators are told then. The
-	// default is that senders read.
+	// unread returns whether the sender does not learn of a rejection, or ignores the reply.
+	// Operators are then told. The default is that senders read replies.
 	unread func(r *http.Request, rej ingest.Rejection) bool
-	// reply answers when something may have been taken: what became of each measurement, and, unless it is nil, what is
-	// wrong with the rest of the body.
+	// reply answers if something may have been accepted. result has the outcome of each
+	// measurement; broken, unless nil, says what is wrong with the rest of the body.
 	reply func(w http.ResponseWriter, r *http.Request, result ingest.Result, broken error)
 
 	batches sync.Pool // *ingest.Batch
@@ -217,8 +220,8 @@ func (p *push) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		b.Reset()
 		b.Allowance = p.allowance(r, body)
 		p.serve(w, r, body, b)
-		b.Allowance = ingest.Allowance{} // it holds on to the request
-		p.batches.Put(b)                 // also when nothing was taken: that is when memory is short
+		b.Allowance = ingest.Allowance{} // it refers to the request
+		p.batches.Put(b)                 // also when nothing was accepted, since memory is short then
 	})
 }
 
@@ -229,7 +232,7 @@ func (p *push) serve(w http.ResponseWriter, r *http.Request, body *received, b *
 	}
 	broken := p.decode(r, data, b)
 	if body.broken != nil {
-		broken = body.broken // the cause of what decoding met
+		broken = body.broken // the cause of any decoding error
 	}
 	if err := b.Err(); err != nil {
 		code, message := p.stopped(w, err)
@@ -253,7 +256,7 @@ func (p *push) serve(w http.ResponseWriter, r *http.Request, body *received, b *
 	p.reply(w, r, result, broken)
 }
 
-// notice tells operators of what the sender does not hear of.
+// notice tells operators what the sender does not learn.
 func (p *push) notice(r *http.Request, result ingest.Result) {
 	p.overwritten(r, result)
 	if p.unread == nil {
@@ -279,7 +282,7 @@ func (p *push) notice(r *http.Request, result ingest.Result) {
 	}
 }
 
-// overwritten tells operators that samples of one millisecond have replaced each other.
+// overwritten tells operators that samples within one millisecond have replaced each other.
 func (in *intake) overwritten(r *http.Request, result ingest.Result) {
 	if o := result.Overwritten; o.Samples > 0 {
 		in.unkept.note(r, unkeptSameMillisecond, o.Samples, fmt.Sprintf(

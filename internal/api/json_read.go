@@ -11,25 +11,25 @@ import (
 	"github.com/quern/quern/internal/query"
 )
 
-// warningHeader names what is missing from a reply because stored data is damaged. It
-// is a header when the whole reply is short, else a trailer.
+// warningHeader says what is missing from a reply because stored data is damaged. It is a header if
+// the reply is short enough to be sent at once, else a trailer.
 const warningHeader = "Quern-Warning"
 
-// linesBytes is how much of a reply is collected before it is sent.
+// linesBytes is the amount of a reply that is buffered before it is sent.
 const linesBytes = 64 << 10
 
-// lines is a reply of NDJSON under way.
+// lines writes an NDJSON reply.
 type lines struct {
 	jx.Writer
 	to   http.ResponseWriter
 	sent bool
-	// exact has NaNs other than the usual one written by their bits.
+	// exact writes NaNs other than the usual one as their bits.
 	exact bool
 }
 
 func newLines(to http.ResponseWriter) *lines { return &lines{to: to} }
 
-// end ends a line. The error is that the client has gone.
+// end ends a line. An error means that the client has gone.
 func (l *lines) end() error {
 	l.RawStr("\n")
 	if len(l.Buf) < linesBytes {
@@ -50,7 +50,7 @@ func (l *lines) send() error {
 	return err
 }
 
-// finish sends what is left, also when that is nothing.
+// finish sends the rest, even if it is empty.
 func (l *lines) finish() error { return l.send() }
 
 func (l *lines) warn(all []string) {
@@ -63,12 +63,12 @@ func (l *lines) warn(all []string) {
 	}
 }
 
-// error sends a last line that says why there are no more.
+// error sends a last line with the reason why the reply ends here.
 func (l *lines) error(err error) {
 	l.RawStr(`{"status":"error","error":`)
 	l.Str(err.Error())
 	l.RawStr("}\n")
-	// If the client has gone there is nobody to tell. What is not flushed is lost when
+	// If the client has gone, there is nobody to tell. Without a flush, the line would be lost when
 	// the connection is cut.
 	if l.send() == nil {
 		_ = http.NewResponseController(l.to).Flush()
@@ -89,7 +89,7 @@ func (l *lines) metric(labels metric.Labels) {
 	l.RawStr("}")
 }
 
-// number writes a computed value, null where there is none.
+// number writes a computed value, or null if it is not finite.
 func (l *lines) number(field string, v float64) {
 	l.RawStr(field)
 	if math.IsNaN(v) || math.IsInf(v, 0) {
@@ -99,8 +99,8 @@ func (l *lines) number(field string, v float64) {
 	l.Float64(v)
 }
 
-// value writes a stored value as exports have it: JSON has no numbers for those that
-// are not finite. What stands for them by default is what all programs read that read exports.
+// value writes a stored value in the form of exports, since JSON has no numbers for non-finite
+// values. Unless exact is set, it writes what all readers of exports understand.
 func (l *lines) value(v float64) {
 	switch {
 	case math.IsNaN(v) && (!l.exact || math.Float64bits(v) == math.Float64bits(math.NaN())):

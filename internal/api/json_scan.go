@@ -9,28 +9,26 @@ import (
 	"unsafe"
 )
 
-// scanner reads JSON (RFC 8259) from a byte slice, front to back, once. It is
-// strict, and it is written for three things that reports need together: the byte at
-// which a fault lies, strings that are views of the body, and numbers rounded as
-// strconv rounds them. go-faster/jx 1.2.0 tells no offset, and its Float64 wraps around at
-// 20 digits (4503599627370497.123456 comes out as 2594073385366.529152).
+// scanner reads JSON (RFC 8259) from a byte slice, front to back, once. It is strict. Reports need
+// three things together: the byte offset of a fault, strings that are views of the body, and
+// numbers rounded as strconv rounds them. go-faster/jx 1.2.0 reports no offset, and its Float64
+// wraps around at 20 digits (4503599627370497.123456 becomes 2594073385366.529152).
 //
-// Its methods return false after a syntax error, which is then in fault and at; the
-// caller goes no further.
+// Methods return false after a syntax error and set fault and at. The caller must then stop.
 //
-// UTF-8 is not checked: invalid bytes pass through, for validation to name them.
+// scanner does not check UTF-8: invalid bytes pass through, and validation reports them.
 type scanner struct {
 	b []byte
 	i int
-	// arena holds the strings that had escapes. It only grows within a body; what was
-	// handed out before it moved stays where it was.
+	// arena holds the strings that had escapes. It only grows within a body. When it moves, strings
+	// returned earlier keep their old memory.
 	arena []byte
-	// depth is how deep the value in skip may nest.
+	// depth is the maximum nesting of a value in skip.
 	depth int
 
 	fault string
 	at    int
-	// quiet leaves fault empty: for who has faults enough.
+	// quiet leaves fault empty, for callers that have enough faults.
 	quiet bool
 }
 
@@ -51,7 +49,7 @@ const endOfBody = "the body ends in the middle"
 
 func (s *scanner) end() bool { return s.fail(len(s.b), endOfBody) }
 
-// unexpected reports the byte at s.i, or that there is none.
+// unexpected reports the byte at s.i, or the end of the body.
 func (s *scanner) unexpected(want string) bool {
 	if s.i >= len(s.b) {
 		return s.end()
@@ -78,9 +76,9 @@ func (s *scanner) space() byte {
 	return 0
 }
 
-// member goes to the value of an object's next member and returns its name. The
-// opening brace has been read; first is true for the first call after it. more is
-// false when the object is closed.
+// member advances to the value of an object's next member and returns its name. The opening brace
+// has already been read; first is true for the first call after it. more is false when the object
+// ends.
 func (s *scanner) member(first bool) (name string, more, ok bool) {
 	c := s.space()
 	if c == '}' {
@@ -108,8 +106,8 @@ func (s *scanner) member(first bool) (name string, more, ok bool) {
 	return name, true, true
 }
 
-// element goes to an array's next element. The opening bracket has been read; first
-// is true for the first call after it. more is false when the array is closed.
+// element advances to an array's next element. The opening bracket has already been read; first is
+// true for the first call after it. more is false when the array ends.
 func (s *scanner) element(first bool) (more, ok bool) {
 	c := s.space()
 	if c == ']' {
@@ -128,7 +126,7 @@ func (s *scanner) element(first bool) (more, ok bool) {
 	return true, true
 }
 
-// kind names the value that begins at s.i, "" when none does.
+// kind names the type of the value at s.i, "" if no value begins there.
 func (s *scanner) kind() string {
 	if s.i >= len(s.b) {
 		return ""
@@ -154,7 +152,7 @@ func (s *scanner) kind() string {
 	return ""
 }
 
-// skip reads any value and forgets it.
+// skip reads any value and discards it.
 func (s *scanner) skip() bool { return s.skipWithin(s.depth) }
 
 func (s *scanner) skipWithin(depth int) bool {
@@ -219,7 +217,7 @@ func (s *scanner) literal(want string) bool {
 	return true
 }
 
-// skipString is str without keeping what escapes stand for.
+// skipString is str, but it discards the decoded escapes.
 func (s *scanner) skipString() bool {
 	mark := len(s.arena)
 	_, ok := s.str()
@@ -248,7 +246,7 @@ func (s *scanner) str() (string, bool) {
 	return "", s.end()
 }
 
-// escaped reads on at the first backslash, at j, of a string that begins at from.
+// escaped continues str at the first backslash, at j, of a string that begins at from.
 func (s *scanner) escaped(from, j int) (string, bool) {
 	b, mark := s.b, len(s.arena)
 	s.arena = append(s.arena, b[from:j]...)
@@ -286,7 +284,7 @@ func (s *scanner) escaped(from, j int) (string, bool) {
 	return "", s.end()
 }
 
-// unescape is the character that \c stands for, 0 when none.
+// unescape returns the character for \c, 0 if the escape is unknown.
 func unescape(c byte) byte {
 	switch c {
 	case '"', '\\', '/':
@@ -305,8 +303,8 @@ func unescape(c byte) byte {
 	return 0
 }
 
-// unicode reads the escape whose u is at j, and the second half of a surrogate pair
-// with it. Half a pair alone becomes U+FFFD, as in encoding/json.
+// unicode decodes the \u escape whose u is at j, together with the second half of a surrogate pair.
+// A lone half becomes U+FFFD, as in encoding/json.
 func (s *scanner) unicode(j int) (next int, ok bool) {
 	r, ok := s.hex4(j + 1)
 	if !ok {
@@ -352,17 +350,17 @@ func (s *scanner) hex4(j int) (rune, bool) {
 	return r, true
 }
 
-// number is a JSON number: mantissa × 10^exp when exact, otherwise only its text.
+// number is a JSON number. Its value is mantissa × 10^exp if exact; otherwise only text is valid.
 type number struct {
 	text     []byte
 	mantissa uint64
 	exp      int
 	neg      bool
 	exact    bool
-	plain    bool // neither fraction nor exponent
+	plain    bool // without fraction and exponent
 }
 
-// number reads the number that begins at s.i.
+// number decodes the number at s.i.
 func (s *scanner) number() (number, bool) {
 	b, i := s.b, s.i
 	var n number
@@ -409,7 +407,7 @@ func (s *scanner) number() (number, bool) {
 		}
 		from, exp := i, 0
 		for i < len(b) && isDigit(b[i]) {
-			// Beyond this every number is 0 or too large, however many digits it has.
+			// At such exponents every number is 0 or too large, however many digits it has.
 			exp = min(exp*10+int(b[i]-'0'), math.MaxInt32)
 			i++
 		}
@@ -422,23 +420,23 @@ func (s *scanner) number() (number, bool) {
 		}
 		n.exp += exp
 	}
-	// Up to 19 digits fit a uint64.
+	// 19 digits always fit a uint64.
 	n.exact = digits <= 19
 	n.text = b[s.i:i]
 	s.i = i
 	return n, true
 }
 
-// exactPow10 are the powers of ten that a float64 holds exactly.
+// exactPow10 lists the powers of ten that a float64 represents exactly.
 var exactPow10 = [...]float64{
 	1, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9, 1e10, 1e11,
 	1e12, 1e13, 1e14, 1e15, 1e16, 1e17, 1e18, 1e19, 1e20, 1e21, 1e22,
 }
 
-// float is the nearest float64, false when that is an infinity.
+// float returns the nearest float64; false if that is an infinity.
 func (n *number) float() (float64, bool) {
-	// One operation on two exact operands rounds once, and so rightly (Clinger, How to
-	// Read Floating Point Numbers Accurately, 1990).
+	// One operation on two exact operands rounds once, hence correctly (Clinger, How to Read
+	// Floating Point Numbers Accurately, 1990).
 	const last = len(exactPow10) - 1
 	if n.exact && n.mantissa <= 1<<53 && -last <= n.exp && n.exp <= last {
 		v := float64(n.mantissa)
@@ -456,8 +454,8 @@ func (n *number) float() (float64, bool) {
 	return v, err == nil
 }
 
-// int is the number as an int64, however it was written: 1e3 and 1000.0 are integers
-// too. false when it is none, or does not fit.
+// int returns the number as an int64 in any notation: 1e3 and 1000.0 are integers too. It returns
+// false if the number is not an integer or does not fit.
 func (n *number) int() (int64, bool) {
 	if n.plain && n.exact && n.mantissa <= math.MaxInt64 {
 		if n.neg {
@@ -468,8 +466,8 @@ func (n *number) int() (int64, bool) {
 	return parseIntegral(n.text, n.exp)
 }
 
-// parseIntegral is int for what the fast path leaves: it works on the digits, so that
-// no float rounds a time. exp is that of the last digit.
+// parseIntegral is the slow path of int. It works on the digits, so that no float rounds a time.
+// exp is the exponent of the last digit.
 func parseIntegral(text []byte, exp int) (int64, bool) {
 	neg := text[0] == '-'
 	digits := make([]byte, 0, len(text))
@@ -504,5 +502,5 @@ func parseIntegral(text []byte, exp int) (int64, bool) {
 
 func isDigit(c byte) bool { return c-'0' <= 9 }
 
-// view is b as a string without a copy. b must not change while the string is used.
+// view returns b as a string without a copy. b must not change while the string is in use.
 func view(b []byte) string { return unsafe.String(unsafe.SliceData(b), len(b)) }

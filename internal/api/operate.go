@@ -14,14 +14,14 @@ import (
 
 const reaggregatePath = "/api/v1/reaggregate"
 
-// switchedOff answers in place of what a flag has turned off.
+// switchedOff answers requests to an endpoint that a flag turns off.
 func switchedOff(flag string) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		replyError(w, http.StatusForbidden, fmt.Sprintf("%s is turned off: the server was started with --%s=false", r.URL.Path, flag))
 	}
 }
 
-// Operate brings the endpoints for who operates the store: why a row is what it is, and having rows computed again.
+// Operate has the endpoints for operators: explaining a row, and recomputing rows.
 type Operate struct {
 	explainer    *explain.Explainer
 	reaggregator *reaggregate.Reaggregator
@@ -36,7 +36,7 @@ func NewOperate(x *explain.Explainer, r *reaggregate.Reaggregator, takeBack bool
 	return &Operate{explainer: x, reaggregator: r, clock: clk, turns: turns, takeBack: takeBack}
 }
 
-// Register implements Registrar. What changes something is for POST only.
+// Register implements Registrar. Endpoints that change data accept POST only.
 func (h *Operate) Register(mux *http.ServeMux) {
 	mux.Handle("/api/v1/explain", h.turns.query(h.explain, "match[]", "time", "limit"))
 	if h.reaggregator == nil {
@@ -70,7 +70,8 @@ func (h *Operate) explain(out *lines, r *http.Request) error {
 	return out.document(answer)
 }
 
-// reaggregateReply is the last line of a reply, which tells it from progress and from an error.
+// reaggregateReply is the last line of a reply. Its status distinguishes it from progress and
+// errors.
 type reaggregateReply struct {
 	Status string `json:"status"`
 	reaggregate.Summary
@@ -114,7 +115,7 @@ func (h *Operate) reaggregate(out *lines, r *http.Request) error {
 	return out.document(reaggregateReply{Status: "success", Summary: sum})
 }
 
-// document writes a line of any form.
+// document writes v as a line of JSON.
 func (l *lines) document(v any) error {
 	text, err := json.Marshal(v)
 	if err != nil {
@@ -124,7 +125,7 @@ func (l *lines) document(v any) error {
 	return l.end()
 }
 
-// flush sends what there is, for who waits for it.
+// flush sends the buffered lines at once.
 func (l *lines) flush() error {
 	if err := l.send(); err != nil {
 		return err

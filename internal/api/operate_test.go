@@ -164,7 +164,7 @@ func TestOperateWhileTheStoreIsAway(t *testing.T) {
 	}
 }
 
-// What breaks off does not look like an end.
+// A reply that breaks off does not look complete.
 func TestReaggregateBreaksOff(t *testing.T) {
 	hs, store := operateServer(t)
 	writes := 0
@@ -213,7 +213,7 @@ func TestExplain(t *testing.T) {
 			keys = append(keys, k)
 		}
 		slices.Sort(keys)
-		// The outside form: names only come, never go.
+		// This is the external form: names may be added, never removed.
 		require.Equal(t, []string{
 			"block", "block_end", "errors", "input", "level", "marks", "next", "run_at", "runs", "shard", "slice", "slice_end", "state",
 			"verdict", "why", "worker",

@@ -10,20 +10,21 @@ import (
 	"strings"
 )
 
-// Origins say which web pages may do what: a browser sends requests for any page that it shows, from where nobody else may.
-// Requests of other programs, which have no Origin, they do not concern.
+// Origins say what web pages may do. A browser sends requests on behalf of any page that it shows,
+// also from networks that others cannot reach. Requests of other programs have no Origin header and
+// are not restricted.
 type Origins struct {
-	// CheckHost refuses requests whose Host is a name, but for localhost and Hosts. A page whose name leads to this
-	// machine would otherwise count as this server's own.
+	// CheckHost refuses requests whose Host is a name other than localhost or one of Hosts.
+	// Otherwise a page whose name resolves to this machine would count as this server's own.
 	CheckHost bool
 	Hosts     []string
-	// CORS matches the origins, as a whole, whose pages may read. Nobody else's pages may read or change anything, and these may
-	// not change anything either. nil is none.
+	// CORS matches whole origins whose pages may read, but not change anything. Pages of other
+	// origins may do neither. nil matches none.
 	CORS *regexp.Regexp
 }
 
-// readPaths are the endpoints that change nothing, though they are asked by POST too. What is not among them may be asked so
-// from pages of this server only.
+// readPaths are the endpoints that change nothing, although they also accept POST. Only pages of
+// this server may POST to other endpoints.
 var readPaths = map[string]bool{
 	"/api/v1/query": true, "/api/v1/query_range": true, "/api/v1/query_exemplars": true, "/api/v1/format_query": true,
 	"/api/v1/series": true, "/api/v1/labels": true,
@@ -31,16 +32,17 @@ var readPaths = map[string]bool{
 	"/api/v1/baseline": true, "/api/v1/explain": true,
 }
 
-// pages are what a link on another page may lead to: people look at them, and they cost next to nothing.
+// pages are the paths that links on other pages may lead to: people look at them, and they cost
+// almost nothing.
 var pages = map[string]bool{"/": true, "/metrics": true, "/health": true, "/-/healthy": true, "/-/ready": true}
 
-// doorkeeper applies Origins.
+// doorkeeper enforces Origins.
 type doorkeeper struct {
 	Origins
 	protection http.CrossOriginProtection
 }
 
-// admits answers a request that must go no further, and then it is false.
+// admits returns whether a request may go on; if not, it has answered the request.
 func (d *doorkeeper) admits(w http.ResponseWriter, r *http.Request) bool {
 	if d.CheckHost && !d.knows(r.Host) {
 		replyError(w, http.StatusMisdirectedRequest, fmt.Sprintf(
@@ -73,24 +75,25 @@ func (d *doorkeeper) admits(w http.ResponseWriter, r *http.Request) bool {
 	return true
 }
 
-// foreign says whether a browser sends a request for a page of another origin. One that only reads counts as well: the page cannot
-// see the answer, but what it costs to make. A browser that sends neither Sec-Fetch-Site nor Origin, as it does with images and frames from plain
-// HTTP to another host than this machine, is like any other program.
+// foreign returns whether a browser sends the request for a page of another origin. Requests that
+// only read count, too: the page cannot see the answer, but it can cause the cost. Some browser
+// requests have neither Sec-Fetch-Site nor Origin, for example those for images and frames, over
+// plain HTTP, to a host other than localhost. They count as requests of other programs.
 func (d *doorkeeper) foreign(r *http.Request) bool {
-	if r.Method == http.MethodOptions { // it asks whether it may
+	if r.Method == http.MethodOptions { // a preflight request
 		return false
 	}
 	as := *r
-	as.Method = http.MethodPost // of which alone it is asked
+	as.Method = http.MethodPost // Check examines only methods that may change something
 	return d.protection.Check(&as) != nil
 }
 
-// visit says whether somebody follows a link to a page.
+// visit returns whether somebody follows a link to one of the pages.
 func visit(r *http.Request) bool {
 	return r.Method == http.MethodGet && pages[r.URL.Path] && r.Header.Get("Sec-Fetch-Mode") == "navigate" && r.Header.Get("Sec-Fetch-Dest") == "document"
 }
 
-// preflight says whether a browser asks what a page may read that it asks for.
+// preflight returns whether the request is an allowed CORS preflight for a read.
 func (d *doorkeeper) preflight(r *http.Request, origin string) bool {
 	if r.Method != http.MethodOptions || origin == "" || d.CORS == nil || !d.CORS.MatchString(origin) {
 		return false
@@ -99,7 +102,8 @@ func (d *doorkeeper) preflight(r *http.Request, origin string) bool {
 	return asked == http.MethodGet || asked == http.MethodHead || asked == http.MethodPost && readPaths[r.URL.Path]
 }
 
-// knows says whether a Host is one of this server's. An address is: no name leads a page elsewhere under it.
+// knows returns whether host names this server. An IP address always does: no name can redirect a
+// page to it.
 func (d *doorkeeper) knows(host string) bool {
 	if name, _, err := net.SplitHostPort(host); err == nil {
 		host = name

@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// everything serves an endpoint of each kind.
+// everything makes a server with an endpoint of each kind.
 func everything(t *testing.T, origins Origins) (*Server, *backFiller) {
 	t.Helper()
 	b := &backFiller{}
@@ -40,7 +40,7 @@ const (
 	erasing = `{"metric":{"__name__":"m"},"values":[null],"timestamps":[1]}`
 )
 
-// TestPagesOfOthers: what a browser sends for a page of another origin changes nothing.
+// TestPagesOfOthers: a browser's requests for a page of another origin change nothing.
 func TestPagesOfOthers(t *testing.T) {
 	s, b := everything(t, Origins{})
 	for _, path := range []string{
@@ -63,14 +63,15 @@ func TestPagesOfOthers(t *testing.T) {
 	require.Zero(t, b.calls)
 	require.Equal(t, http.StatusForbidden, ask(t, s, http.MethodPut, here+"/api/v1/admin/tsdb/delete_series", "", "Origin", "http://evil.example").Code)
 
-	// Agents have no origin, and this server's own pages have this one.
+	// Agents send no Origin, and this server's own pages send its own.
 	require.Equal(t, 200, ask(t, s, http.MethodPost, here+importPath, erasing).Code)
 	require.Equal(t, 200, ask(t, s, http.MethodPost, here+importPath, erasing, "Origin", here, "Sec-Fetch-Site", "same-origin").Code)
 	require.Equal(t, 200, ask(t, s, http.MethodPost, here+"/api/v1/query", "query=1").Code)
 }
 
-// TestReadsForPagesOfOthers: what a browser asks for on behalf of a page of another origin costs nothing, though the page could not
-// see the answer: not for an image, a frame, a script or a new window.
+// TestReadsForPagesOfOthers: a browser's reads for a page of another origin are refused, so they
+// cost nothing: not for an image, a frame, a script or a new window. The page could not see the
+// answers, anyway.
 func TestReadsForPagesOfOthers(t *testing.T) {
 	tools := Origins{CORS: regexp.MustCompile(`^(?s:https://tools\.example)$`)}
 	for _, origins := range []Origins{{}, tools} {
@@ -110,7 +111,7 @@ func TestReadsForPagesOfOthers(t *testing.T) {
 	}
 }
 
-// TestCORS: pages of the origins that are named may read, and change nothing.
+// TestCORS: pages of the configured origins may read, but change nothing.
 func TestCORS(t *testing.T) {
 	s, b := everything(t, Origins{CORS: regexp.MustCompile(`^(?s:https://tools\.example)$`)})
 	const tools = "https://tools.example"
@@ -143,7 +144,7 @@ func TestCORS(t *testing.T) {
 	require.Zero(t, b.calls)
 }
 
-// TestHosts: a page whose name leads here is not one of this server.
+// TestHosts: a page whose name resolves to this machine is not one of this server's.
 func TestHosts(t *testing.T) {
 	s, b := everything(t, Origins{CheckHost: true, Hosts: []string{"Quern.example"}})
 	for host, want := range map[string]int{
@@ -160,13 +161,13 @@ func TestHosts(t *testing.T) {
 			require.Contains(t, w.Body.String(), "--allowed-hosts")
 		}
 	}
-	// To a browser it is the page's own origin.
+	// To a browser, this is the page's own origin.
 	w := ask(t, s, "POST", "http://evil.example:9095"+importPath, erasing, "Origin", "http://evil.example:9095", "Sec-Fetch-Site", "same-origin")
 	require.Equal(t, 421, w.Code)
 	require.Zero(t, b.calls)
 }
 
-// TestSwitchedOff: what a flag turns off says so.
+// TestSwitchedOff: an endpoint that a flag turns off says so.
 func TestSwitchedOff(t *testing.T) {
 	s := reportServer(t, &recordingAppender{}, Limits{})
 	w := ask(t, s, "POST", here+importPath, erasing)

@@ -13,13 +13,14 @@ import (
 	"github.com/quern/quern/internal/ingest"
 )
 
-// What OTLP/HTTP may come as; the reply comes as the same.
+// otlpProtobuf and otlpJSON are the media types of OTLP/HTTP. A reply has the type of its request.
 const (
 	otlpProtobuf = "application/x-protobuf"
 	otlpJSON     = "application/json"
 )
 
-// otlpHandler serves POST /v1/metrics, as https://opentelemetry.io/docs/specs/otlp/#otlphttp has it.
+// otlpHandler serves POST /v1/metrics as specified in
+// https://opentelemetry.io/docs/specs/otlp/#otlphttp.
 type otlpHandler struct {
 	opts     otlp.Options
 	decoders sync.Pool // *otlp.Decoder
@@ -33,7 +34,7 @@ func newOTLPHandler(in *intake, opts *Options) http.Handler {
 	return &push{
 		intake: in, sources: opts.Sources.OTLP,
 		accepts: checkOTLPType, decode: h.decode, refuse: refuseOTLP, explain: nameFirst, reply: replyOTLP,
-		// The SDKs do not look at partial_success.
+		// The SDKs ignore partial_success.
 		unread: func(*http.Request, ingest.Rejection) bool { return true },
 	}
 }
@@ -45,7 +46,7 @@ func checkOTLPType(h http.Header) error {
 	return nil
 }
 
-// mediaType is what a request comes as, "" if that is not OTLP.
+// mediaType returns the media type of a request, "" if it is not OTLP.
 func mediaType(h http.Header) string {
 	switch media, _, _ := mime.ParseMediaType(h.Get("Content-Type")); media {
 	case otlpProtobuf, otlpJSON:
@@ -66,7 +67,7 @@ func (h *otlpHandler) decode(r *http.Request, body []byte, b *ingest.Batch) erro
 	return d.Protobuf(body, b)
 }
 
-// otlpStatus is google.rpc.Status. Its code is left out, as OTLP allows: clients go by that of HTTP.
+// otlpStatus is google.rpc.Status. It omits the code, as OTLP allows: clients use the HTTP status.
 type otlpStatus struct {
 	Message string `json:"message"`
 }
@@ -119,7 +120,7 @@ func replyOTLP(w http.ResponseWriter, r *http.Request, result ingest.Result, bro
 	replyProtobuf(w, http.StatusOK, body)
 }
 
-// nameFirst has the first rejection for each reason name its series, as far as it has one.
+// nameFirst adds the series to the first rejection for each reason, if the rejection has a series.
 func nameFirst(b *ingest.Batch, rejected []ingest.Rejection) {
 	named := map[ingest.Reason]bool{}
 	for i, r := range rejected {
@@ -130,7 +131,8 @@ func nameFirst(b *ingest.Batch, rejected []ingest.Rejection) {
 	}
 }
 
-// partialSuccess says what was rejected, with the first message for each reason. It is empty when nothing was.
+// partialSuccess counts rejections, with the first message for each reason. It is empty if nothing
+// was rejected.
 func partialSuccess(result ingest.Result) otlpPartialSuccess {
 	var p otlpPartialSuccess
 	var reasons []ingest.Reason

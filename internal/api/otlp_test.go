@@ -47,7 +47,8 @@ func postOTLP(tb testing.TB, h http.Handler, path, contentType string, body []by
 	return w
 }
 
-// otlpRequest has a resource with some metrics: a gauge, a histogram, and, if it says so, a counter of deltas.
+// otlpRequest makes a resource with some metrics: a gauge, a histogram and, if requested, a counter
+// with delta temporality.
 func otlpRequest(name string, deltas bool) *metricspb.MetricsData {
 	text := func(k, v string) *commonpb.KeyValue {
 		return &commonpb.KeyValue{Key: k, Value: &commonpb.AnyValue{Value: &commonpb.AnyValue_StringValue{StringValue: v}}}
@@ -88,7 +89,7 @@ func marshalOTLP(tb testing.TB, m *metricspb.MetricsData) (wire, text []byte) {
 	return wire, text
 }
 
-// partialOf reads an ExportMetricsServiceResponse.
+// partialOf decodes an ExportMetricsServiceResponse.
 func partialOf(tb testing.TB, body []byte) (rejected uint64, message string) {
 	tb.Helper()
 	eachField(tb, body, func(n protowire.Number, _ uint64, partial []byte) {
@@ -107,7 +108,7 @@ func partialOf(tb testing.TB, body []byte) (rejected uint64, message string) {
 	return rejected, message
 }
 
-// rpcStatus reads the message of a google.rpc.Status.
+// rpcStatus decodes the message of a google.rpc.Status.
 func rpcStatus(tb testing.TB, body []byte) (message string) {
 	tb.Helper()
 	eachField(tb, body, func(n protowire.Number, _ uint64, text []byte) {
@@ -178,7 +179,7 @@ func TestOTLP(t *testing.T) {
 	}
 }
 
-// Data points are counted, not samples, and whoever rejects them.
+// The reply counts data points, not samples, whether the decoder or ingest rejects them.
 func TestOTLPPartialSuccess(t *testing.T) {
 	const deltas = `2 unsupported (metric "d" of job "cart" has delta temporality, only cumulative is stored: ` +
 		`set OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE=cumulative for the SDK, or use the collector's deltatocumulative processor)`
@@ -197,7 +198,8 @@ func TestOTLPPartialSuccess(t *testing.T) {
 	assert.JSONEq(t, fmt.Sprintf(`{"partialSuccess":{"rejectedDataPoints":"2","errorMessage":%q}}`, "2 of 4 data points were rejected: "+deltas),
 		w.Body.String())
 
-	// All samples of the histogram are rejected: one data point, with the first message; target_info counts nowhere.
+	// All samples of the histogram are rejected. They count as one data point, with the first
+	// message; target_info does not count.
 	a = &recordingAppender{}
 	s = otlpServer(t, refusing{a, "latency"}, Limits{})
 	w = postOTLP(t, s, "/v1/metrics", "application/x-protobuf", wire)
@@ -220,7 +222,7 @@ func TestOTLPPartialSuccess(t *testing.T) {
 	assert.Equal(t, "target_info was rejected: old", message)
 }
 
-// refusing rejects the measurements whose name begins so.
+// refusing rejects measurements whose name begins with prefix.
 type refusing struct {
 	*recordingAppender
 
@@ -243,7 +245,7 @@ func (a refusing) Append(_ context.Context, reports []ingest.Report) (ingest.Res
 	return result, nil
 }
 
-// Each failure has its status code, and the reply is a Status in the request's encoding.
+// Each failure has its own status code, and the reply is a Status in the request's encoding.
 func TestOTLPRefusals(t *testing.T) {
 	wire, text := marshalOTLP(t, otlpRequest("load", true))
 	for _, c := range []struct {
@@ -296,7 +298,7 @@ func TestOTLPRefusals(t *testing.T) {
 	}
 }
 
-// What stands before a damage is kept, and the reply says how much that is.
+// Data before a damaged byte is kept, and the reply says how much that is.
 func TestOTLPBroken(t *testing.T) {
 	wire, _ := marshalOTLP(t, otlpRequest("load", true))
 	a := &recordingAppender{}
@@ -319,7 +321,8 @@ func TestOTLPMetadata(t *testing.T) {
 	require.Equal(t, notes{"load gauge", "latency_seconds histogram", "target_info gauge"}, n)
 }
 
-// The SDKs do not read partial_success, so operators hear of what it says: which service sends what cannot be stored.
+// The SDKs ignore partial_success, so operators hear of its contents: which service sends data that
+// cannot be stored.
 func TestOTLPUnkept(t *testing.T) {
 	wire, _ := marshalOTLP(t, otlpRequest("load", true))
 	s := newServer(t, func(o *Options) { o.Appender, o.Status = &recordingAppender{}, statusOf{} })

@@ -10,8 +10,8 @@ import (
 	"github.com/quern/quern/internal/clock"
 )
 
-// progressBytes is what must have come, or gone, before a connection has its whole time again. With the default of
-// 30 s a client that is slower than 17 kbit/s is given up.
+// progressBytes is the number of bytes that renews a connection's time window. With the default
+// window of 30 s, the server gives up clients slower than 17 kbit/s.
 const progressBytes = 64 << 10
 
 // replyRate is how many bytes of a reply have it a second longer, where it must end by some time.
@@ -38,7 +38,7 @@ func newProgress(clk clock.Clock, window time.Duration, deadline func(time.Time)
 	return progress{clk: clk, window: window, deadline: deadline, left: window}
 }
 
-// move does what waits for the client.
+// move runs do, which waits for the client.
 func (p *progress) move(do func() (int, error)) (int, error) {
 	began := p.clk.Elapsed()
 	by := p.clk.Now().Add(p.left)
@@ -56,13 +56,13 @@ func (p *progress) move(do func() (int, error)) (int, error) {
 	return n, err
 }
 
-// demandProgress gives up on connections whose client neither sends what it has announced nor reads what it has asked for: a
-// body that stalls ends with errStalled, and a reply's writes fail.
+// demandProgress gives up connections whose client neither sends the body that it announced nor
+// reads the reply. A stalled body ends with errStalled; writes of a stalled reply fail.
 func demandProgress(next http.Handler, clk clock.Clock, window time.Duration) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		conn := http.NewResponseController(w)
-		// The deadlines of the last request may be over by now, and the server itself reads and writes too: "100 Continue",
-		// the rest of a body, and then the end of the reply.
+		// The deadlines of the previous request may have passed. The server itself reads and
+		// writes, too: "100 Continue", the rest of a body, and the end of the reply.
 		allow := func() {
 			now := clk.Now()
 			if r.Body != nil && r.Body != http.NoBody {
@@ -79,7 +79,7 @@ func demandProgress(next http.Handler, clk clock.Clock, window time.Duration) ht
 	})
 }
 
-// progressBody is a body that must go on coming.
+// progressBody is a body with a progress limit.
 type progressBody struct {
 	io.ReadCloser
 	progress
@@ -89,7 +89,7 @@ type progressBody struct {
 // Read implements io.Reader.
 func (b *progressBody) Read(p []byte) (n int, err error) {
 	if b.ended != nil {
-		// The server waits for the client to go away, without a deadline.
+		// After an error the server waits, without a deadline, for the client to disconnect.
 		return 0, b.ended
 	}
 	n, err = b.move(func() (int, error) { return b.ReadCloser.Read(p) })
@@ -100,7 +100,7 @@ func (b *progressBody) Read(p []byte) (n int, err error) {
 	return n, err
 }
 
-// progressWriter is a reply that must go on being read.
+// progressWriter is a reply with a progress limit.
 type progressWriter struct {
 	http.ResponseWriter
 	progress
@@ -131,5 +131,5 @@ func (w *progressWriter) Flush() {
 	_, _ = w.move(func() (int, error) { return 0, http.NewResponseController(w.ResponseWriter).Flush() })
 }
 
-// Unwrap lets http.ResponseController reach what is underneath.
+// Unwrap gives http.ResponseController the underlying writer.
 func (w *progressWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }

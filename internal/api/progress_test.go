@@ -21,8 +21,8 @@ import (
 	"github.com/quern/quern/internal/ingest"
 )
 
-// pipes is a listener whose connections hold nothing on the way: what is written has been read. Their deadlines go by
-// the clock of a synctest bubble.
+// pipes is a listener whose connections have no buffers: a write returns when the data has been
+// read. Deadlines use the clock of a synctest bubble.
 type pipes struct {
 	conns  chan net.Conn
 	closed chan struct{}
@@ -54,7 +54,7 @@ func (p *pipes) dial() net.Conn {
 	return client
 }
 
-// inBubble runs a test with a server on pipes, whose time passes when nothing else does.
+// inBubble runs a test with a server on pipes. Time advances only when everything is blocked.
 func inBubble(t *testing.T, set func(*Options), test func(t *testing.T, dial func() net.Conn)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -100,7 +100,8 @@ func takesAll(o *Options) {
 	})}
 }
 
-// TestSilentBodies: whatever a client has announced, when it sends no more it is answered, and the connection ends.
+// TestSilentBodies: if a client stops sending an announced body, it gets a reply, and the
+// connection ends.
 func TestSilentBodies(t *testing.T) {
 	inBubble(t, takesAll, func(t *testing.T, dial func() net.Conn) {
 		for _, c := range []struct {
@@ -121,7 +122,7 @@ func TestSilentBodies(t *testing.T) {
 			{importPath, "Content-Encoding: gzip\r\nContent-Length: 1000", compressed(t, "gzip", plainBody(100))[:20], 408},
 			{importPath, "Content-Encoding: zstd\r\nContent-Length: 1000", compressed(t, "zstd", plainBody(100))[:20], 408},
 			{"/form", "Content-Type: application/x-www-form-urlencoded\r\nContent-Length: 1000", []byte("x="), 408},
-			// Nobody reads these, but the server itself, before it answers.
+			// No handler reads these bodies; the HTTP server reads them before it answers.
 			{reportsPath, "Content-Encoding: lzma\r\nContent-Length: 1000", []byte("x"), 415},
 			{"/nothing", "Content-Length: 1000", []byte("x"), 404},
 		} {
@@ -135,7 +136,7 @@ func TestSilentBodies(t *testing.T) {
 	})
 }
 
-// TestSlowBodies: a body may take as long as it gets on.
+// TestSlowBodies: a body may take any time, as long as it progresses.
 func TestSlowBodies(t *testing.T) {
 	inBubble(t, takesAll, func(t *testing.T, dial func() net.Conn) {
 		send := func(piece int, pause time.Duration) int {
@@ -157,7 +158,7 @@ func TestSlowBodies(t *testing.T) {
 			for len(body) > 0 {
 				n := min(piece, len(body))
 				if _, err := conn.Write(body[:n]); err != nil {
-					break // it has been given up
+					break // the server gave it up
 				}
 				body = body[n:]
 				time.Sleep(pause)
@@ -170,7 +171,8 @@ func TestSlowBodies(t *testing.T) {
 	})
 }
 
-// TestContinue: who asks before it sends is told, also when the connection has been idle for long.
+// TestContinue: a client that waits for "100 Continue" gets it, even after the connection was idle
+// for long.
 func TestContinue(t *testing.T) {
 	inBubble(t, takesAll, func(t *testing.T, dial func() net.Conn) {
 		conn := dial()
@@ -195,7 +197,8 @@ func TestContinue(t *testing.T) {
 	})
 }
 
-// TestSlowAppender: what the server takes itself is not counted against the client, and the request does not end.
+// TestSlowAppender: the server's own time does not count against the client, and the request does
+// not end.
 func TestSlowAppender(t *testing.T) {
 	slow := func(ctx context.Context) error {
 		select {
@@ -228,8 +231,8 @@ func (a *slowAppender) Append(ctx context.Context, reports []ingest.Report) (ing
 	return a.acceptAll.Append(ctx, reports)
 }
 
-// TestSilentImports: bodies that never end a line fill the memory of imports until they are given up, and all the while
-// others are served.
+// TestSilentImports: bodies without line ends fill the memory of imports until the server gives
+// them up; other requests are served meanwhile.
 func TestSilentImports(t *testing.T) {
 	line := bytes.Repeat([]byte("x"), 4<<20)
 	inBubble(t, func(o *Options) {
@@ -263,7 +266,8 @@ func TestSilentImports(t *testing.T) {
 	})
 }
 
-// TestUnreadReplies: a reply that is not read ends, and so does one that is read a little at a time.
+// TestUnreadReplies: a reply that the client does not read ends, and so does a reply that it reads
+// too slowly.
 func TestUnreadReplies(t *testing.T) {
 	const size = 4 << 20
 	var ended chan error
@@ -302,7 +306,8 @@ func TestUnreadReplies(t *testing.T) {
 			fmt.Fprintf(dial(), "GET %s HTTP/1.1\r\nHost: localhost\r\n\r\n", path)
 			require.Error(t, <-ended)
 		}
-		// A client that asks and asks and reads no reply. Small ones wait in a buffer until their handler has ended.
+		// A client sends request after request and reads no reply. Small replies wait in a buffer
+		// until their handler has ended.
 		conn := dial()
 		var err error
 		for range 1000 {

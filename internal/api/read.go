@@ -19,17 +19,17 @@ import (
 	"github.com/quern/quern/internal/query"
 )
 
-// Read brings the endpoints that read samples and roll-ups. Every reply that is no error
-// is NDJSON and streams: docs/query.md has its lines.
+// Read has the endpoints that read samples and roll-ups. Every successful reply is streamed NDJSON;
+// docs/query.md describes its lines.
 type Read struct {
 	querier *query.Querier
 	clock   clock.Clock
 	turns   Turns
 }
 
-// Turns are those at reading. One is held until the reply has been sent.
+// Turns limit concurrent reads. A request holds a turn until its reply has been sent.
 type Turns struct {
-	// Queries are answers of a bounded size; Exports go on for as long as there is something.
+	// Queries have answers of bounded size; Exports run as long as there is data.
 	Queries, Exports *admission.Turns
 	// Status are those at a status without what waits, which can be seen while all queries are busy.
 	Status *admission.Turns
@@ -45,10 +45,10 @@ func (t Turns) export(answer answerer, parameters ...string) http.Handler {
 	return answering(t.Exports, 0, answer, parameters...)
 }
 
-// errTooLong is answered 503.
+// errTooLong is answered with 503.
 var errTooLong = errors.New("the request took longer than --query-timeout: ask for fewer series or less time")
 
-// NewRead makes the endpoints on a querier; clk is what "now" in a request means.
+// NewRead makes the endpoints on a querier; clk defines "now" in requests.
 func NewRead(querier *query.Querier, clk clock.Clock, turns Turns) *Read {
 	return &Read{querier: querier, clock: clk, turns: turns}
 }
@@ -63,16 +63,15 @@ func (h *Read) Register(mux *http.ServeMux) {
 	mux.Handle("/api/v1/baseline", h.turns.query(h.baseline, "match[]", "start", "end"))
 }
 
-// answerer answers a request by lines to out. An error is what went wrong before or
-// while the lines were written.
+// answerer writes the answer to a request as lines to out. Its error may occur before or while it
+// writes lines.
 type answerer func(out *lines, r *http.Request) error
 
-// answering does around an answerer what all endpoints have in common. GET and POST mean
-// the same; the parameters of a POST may be in its body, as a form, since selectors can
-// be longer than what a URL may be. Each request takes one of the turns, and ends after the timeout, unless that is 0.
+// answering wraps an answerer with what all endpoints share. GET and POST are equivalent. A POST
+// may have its parameters in its body, as a form, since selectors can exceed the length of a URL.
+// Each request takes one of the turns and ends after the timeout, unless that is 0.
 //
-// A parameter that is none of those named is refused: a misspelt one would quietly give another answer than the one that
-// was asked for.
+// Unknown parameters are refused: a misspelt parameter would silently change the answer.
 func answering(turns *admission.Turns, timeout time.Duration, answer answerer, parameters ...string) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.Method {
@@ -102,15 +101,15 @@ func answering(turns *admission.Turns, timeout time.Duration, answer answerer, p
 		case err == nil:
 			err = out.finish()
 		case !out.sent:
-			// Lines that were not sent yet are given up for a reply that is an error.
+			// Discard the unsent lines; the reply becomes an error.
 			replyFailure(w, r, err)
 			return
 		default:
 			out.error(err)
 		}
 		if err != nil {
-			// Part of the reply is out. An end that looks like success would make half an
-			// answer a whole one, so the connection is cut.
+			// Part of the reply has been sent. A clean end would make half an answer look complete,
+			// so cut the connection.
 			panic(http.ErrAbortHandler)
 		}
 	})
@@ -135,7 +134,7 @@ func begin(w http.ResponseWriter, r *http.Request, turns *admission.Turns, timeo
 	return r, func() { give(); cancel() }, nil
 }
 
-// tookTooLong is the error of a request that began so, by its cause if that is the timeout.
+// tookTooLong replaces err by errTooLong if the timeout set by begin has expired.
 func tookTooLong(r *http.Request, err error) error {
 	if err != nil && errors.Is(context.Cause(r.Context()), errTooLong) {
 		return errTooLong
@@ -143,7 +142,7 @@ func tookTooLong(r *http.Request, err error) error {
 	return err
 }
 
-// onlyParameters refuses parameters that an endpoint does not have.
+// onlyParameters refuses parameters that the endpoint does not know.
 func onlyParameters(r *http.Request, names ...string) error {
 	for _, name := range slices.Sorted(maps.Keys(r.Form)) {
 		if !slices.Contains(names, name) {
@@ -286,15 +285,15 @@ func (h *Read) baseline(out *lines, r *http.Request) error {
 	return stream(out, res, writeBaseline)
 }
 
-// rangeRequest is what most endpoints are asked.
+// rangeRequest holds the parameters that most endpoints share.
 type rangeRequest struct {
 	selectors []query.Selector
 	startMs   int64
 	endMs     int64
 }
 
-// request reads the parameters match[], start and end. Without an end it is now, without
-// a start the end less back.
+// request parses the parameters match[], start and end. The default of end is now; the default of
+// start is end less back.
 func (h *Read) request(r *http.Request, back time.Duration) (rangeRequest, error) {
 	var req rangeRequest
 	var err error
@@ -310,14 +309,14 @@ func (h *Read) request(r *http.Request, back time.Duration) (rangeRequest, error
 }
 
 const (
-	// minMs divides numbers into seconds and milliseconds: as seconds it is in the year
-	// 5138, as milliseconds in 1973.
+	// minMs separates seconds from milliseconds: in seconds it is in the year 5138, in milliseconds
+	// in 1973.
 	minMs = 1e11
-	// maxNumber keeps numbers within int64; what times are allowed the querier checks.
+	// maxNumber keeps numbers within int64; the querier checks the allowed times.
 	maxNumber = 1e17
 )
 
-// parseTime reads a time in any of the forms that docs/query.md lists.
+// parseTime parses a time in any form listed in docs/query.md.
 func parseTime(form url.Values, name string, nowMs, absentMs int64) (int64, error) {
 	s := form.Get(name)
 	if s == "" {
@@ -340,7 +339,7 @@ func parseTime(form url.Values, name string, nowMs, absentMs int64) (int64, erro
 	if t, ok := metric.ParseDate(s); ok {
 		return t.UnixMilli(), nil
 	}
-	// In a URL, the + of a time zone that was not escaped has become a space.
+	// In a URL, an unescaped + of a time zone has become a space.
 	if t, ok := metric.ParseDate(strings.Replace(s, " ", "+", 1)); ok {
 		return t.UnixMilli(), nil
 	}

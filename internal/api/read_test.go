@@ -29,10 +29,10 @@ import (
 	"github.com/quern/quern/internal/storage/storagetest"
 )
 
-// readNow is the time at which the tests read: 12:00 UTC.
+// readNow is the current time of the tests: 12:00 UTC.
 var readNow = time.Date(2025, 11, 21, 12, 0, 0, 0, time.UTC)
 
-// readServer serves what a store has over real HTTP.
+// readServer serves the data of a store over real HTTP.
 type readServer struct {
 	t     *testing.T
 	store storage.Store
@@ -84,7 +84,7 @@ func (s *readServer) series(id metric.ScheduleID, pairs ...string) {
 	s.index.Add([]storage.Schedule{{ID: id, Labels: labels}})
 }
 
-// put stores values of a series, the n-th at the n-th minute from 11:00 on.
+// put stores values of a series, one per minute from 11:00 on.
 func (s *readServer) put(id metric.ScheduleID, values ...float64) {
 	sliceMs := readNow.Add(-time.Hour).UnixMilli()
 	var samples []metric.Sample
@@ -100,7 +100,7 @@ func (s *readServer) put(id metric.ScheduleID, values ...float64) {
 	}))
 }
 
-// get reads a reply whole.
+// get returns a complete reply.
 func (s *readServer) get(path string, params ...string) (code int, body string, header http.Header) {
 	s.t.Helper()
 	form := url.Values{}
@@ -235,7 +235,7 @@ func TestReadByPost(t *testing.T) {
 	require.JSONEq(t, `{"metric":{"__name__":"cpu"},"values":[5],"timestamps":[1763722800000]}`, body)
 }
 
-// TestLargeForms: what a regular expression is compiled to is hundreds of times as large.
+// TestLargeForms: a compiled regular expression is hundreds of times larger than its text.
 func TestLargeForms(t *testing.T) {
 	s := newReadServer(t, nil)
 	s.series(1, "__name__", "cpu")
@@ -250,7 +250,8 @@ func TestLargeForms(t *testing.T) {
 	}
 }
 
-// TestPatternsOfARequest: those of all selectors together are bounded, on each endpoint, before anything compiles them.
+// TestPatternsOfARequest: each endpoint bounds the patterns of all selectors together, before
+// anything compiles them.
 func TestPatternsOfARequest(t *testing.T) {
 	s := newReadServer(t, nil)
 	s.series(1, "__name__", "cpu")
@@ -263,19 +264,20 @@ func TestPatternsOfARequest(t *testing.T) {
 		require.Contains(t, body, "ask in several requests")
 	}
 
-	// What is compiled for one request is not there for another.
+	// Memory charged for compiling in one request is not available to others.
 	var server *Server
 	newReadServerWith(t, nil, Turns{}, func(it *Server) string { server = it; return "" })
 	claim := server.forms.Claim(admission.Client{})
 	require.True(t, claim.Grow(120<<20))
 	require.Equal(t, http.StatusTooManyRequests, ask(t, server, http.MethodGet, "/api/v1/export?match[]="+url.QueryEscape(some), "").Code)
 	claim.Release()
-	for range 10 { // each gives back what it held
+	for range 10 { // each releases what it held
 		require.Equal(t, http.StatusOK, ask(t, server, http.MethodGet, "/api/v1/export?match[]="+url.QueryEscape(some), "").Code)
 	}
 }
 
-// TestQueriesHaveATimeout: all of them, their wait for a turn included; exports wait as long, and then go on.
+// TestQueriesHaveATimeout: the timeout covers all queries, including their wait for a turn. Exports
+// wait for their turn, but then have no timeout.
 func TestQueriesHaveATimeout(t *testing.T) {
 	turns := admission.NewTurns(1, "queries", 0, admission.NewClients(nil), nil)
 	give, err := turns.Take(t.Context(), "")
@@ -341,7 +343,7 @@ func TestBadReadRequests(t *testing.T) {
 	}
 }
 
-// failingStore gives what the store has, then fails.
+// failingStore returns the store's data, then fails.
 type failingStore struct {
 	query.Store
 	err error
@@ -354,7 +356,7 @@ func (f failingStore) RawChunks(ctx context.Context, ids blocks.Range, fromMs, t
 				return
 			}
 		}
-		// The first group is whole, so that lines of it may be out before the error.
+		// The first group is complete, so lines of it may be sent before the error.
 		if ids.Start >= 8 {
 			yield(storage.RawChunk{}, f.err)
 		}
@@ -383,7 +385,7 @@ func TestReadFails(t *testing.T) {
 	}
 }
 
-// A reply that breaks off must not look like a whole one.
+// A reply that breaks off must not look complete.
 func TestReadFailsHalfWay(t *testing.T) {
 	s := newReadServer(t, func(st storage.Store) query.Store { return failingStore{st, storage.ErrUnavailable} })
 	s.series(1, "__name__", "cpu")
@@ -409,7 +411,7 @@ func TestReadFailsHalfWay(t *testing.T) {
 	http.DefaultClient.CloseIdleConnections()
 }
 
-// endlessStore has chunks until the request ends.
+// endlessStore yields chunks until the request ends.
 type endlessStore struct {
 	query.Store
 	chunk   []byte

@@ -16,7 +16,8 @@ import (
 
 const (
 	remoteWritePath = "/api/v1/write"
-	// namedRejections is how many rejections a reply names, seriesBytes how much of a series. Prometheus logs the first KiB.
+	// namedRejections is the number of rejections that a reply names; seriesBytes limits the text
+	// of each series. Prometheus logs the first KiB.
 	namedRejections = 5
 	seriesBytes     = 200
 )
@@ -43,10 +44,10 @@ func newRemoteWriteHandler(in *intake, opts *Options) http.Handler {
 	}
 }
 
-// remoteWriteVersion is that of the message.
+// remoteWriteVersion is the version of the message: 1 or 2.
 type remoteWriteVersion int
 
-// remoteWriteMessage says which message a request has.
+// remoteWriteMessage returns the version of a request's message.
 func remoteWriteMessage(h http.Header) (remoteWriteVersion, error) {
 	v := h.Get("Content-Type")
 	if v == "" {
@@ -77,7 +78,8 @@ func (h *remoteWriteHandler) decode(r *http.Request, body []byte, b *ingest.Batc
 	return d.V1(body, b)
 }
 
-// written says what was written, as senders of version 2.0 want to be told in every reply.
+// written sets the headers with the written counts, which senders of version 2.0 expect in every
+// reply.
 func written(w http.ResponseWriter, r *http.Request, samples int) {
 	if version, _ := remoteWriteMessage(r.Header); version != 2 {
 		return
@@ -92,16 +94,17 @@ func refuseRemoteWrite(w http.ResponseWriter, r *http.Request, code int, message
 	replyText(w, code, message+"\n")
 }
 
-// forgiven says whether a rejection does not make the reply an error. A sender of version 1.0 counts its whole request as
-// failed by any error, samples that are stored too, so native histograms pass in silence, as with all receivers that
-// do not have them. A sender of version 2.0 learns from the headers what was written.
+// forgiven returns whether a rejection does not make the reply an error. A sender of version 1.0
+// counts its whole request as failed on any error, including stored samples. So native histograms
+// are dropped silently, as by all receivers without support for them. A sender of version 2.0
+// learns from the headers what was written.
 func forgiven(r *http.Request, rej ingest.Rejection) bool {
 	version, _ := remoteWriteMessage(r.Header)
 	return version == 1 && rej.Reason == ingest.ReasonUnsupported
 }
 
-// replyRemoteWrite answers 400 when anything was rejected that is not forgiven: to send it again is of no use, and the good
-// part is kept.
+// replyRemoteWrite answers 400 if any rejection is not forgiven: sending the request again is
+// useless, and the good part is kept.
 func replyRemoteWrite(w http.ResponseWriter, r *http.Request, result ingest.Result, broken error) {
 	written(w, r, result.Accepted)
 	failed := slices.ContainsFunc(result.Rejected, func(rej ingest.Rejection) bool { return !forgiven(r, rej) })
@@ -125,7 +128,7 @@ func replyRemoteWrite(w http.ResponseWriter, r *http.Request, result ingest.Resu
 	replyText(w, http.StatusBadRequest, sb.String())
 }
 
-// nameSeries has the first rejections name their series: nobody counts samples in a binary message.
+// nameSeries adds the series to the first rejections: nobody counts samples in a binary message.
 func nameSeries(b *ingest.Batch, rejected []ingest.Rejection) {
 	for i := range rejected[:min(len(rejected), namedRejections)] {
 		if series, ok := b.SeriesOf(rejected[i].Index); ok {

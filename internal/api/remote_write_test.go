@@ -27,7 +27,7 @@ const (
 	protobuf2 = "application/x-protobuf;proto=io.prometheus.write.v2.Request"
 )
 
-// staleNaN is what Prometheus sends when a series has ended.
+// staleNaN is the value that Prometheus sends when a series has ended.
 var staleNaN = math.Float64frombits(0x7ff0000000000002)
 
 func write1(tb testing.TB, series ...prompb.TimeSeries) []byte {
@@ -69,7 +69,7 @@ func write2(tb testing.TB, series ...prompb.TimeSeries) []byte {
 	return b
 }
 
-// catalog takes notes.
+// catalog records notes.
 type catalog struct {
 	mu    sync.Mutex
 	notes []metric.Metadata
@@ -130,7 +130,8 @@ func TestRemoteWrite(t *testing.T) {
 	}
 }
 
-// writtenOf is what a sender of version 2.0 is told: samples, histograms, exemplars.
+// writtenOf returns the written counts that a sender of version 2.0 gets: samples, histograms,
+// exemplars.
 func writtenOf(h http.Header) (out []string) {
 	for _, what := range []string{"Samples", "Histograms", "Exemplars"} {
 		out = append(out, h.Values("X-Prometheus-Remote-Write-"+what+"-Written")...)
@@ -138,7 +139,7 @@ func writtenOf(h http.Header) (out []string) {
 	return out
 }
 
-// A stale marker is told from other NaNs by its bits alone.
+// Only its bits distinguish a stale marker from other NaNs.
 func TestRemoteWriteKeepsBits(t *testing.T) {
 	for _, body := range [][]byte{write1(t, series1(staleNaN, "__name__", "up")), write2(t, series1(staleNaN, "__name__", "up"))} {
 		content := protobuf1
@@ -152,7 +153,7 @@ func TestRemoteWriteKeepsBits(t *testing.T) {
 	}
 }
 
-// Requests of Prometheus that hold metadata hold nothing else.
+// Prometheus sends metadata in requests without samples.
 func TestRemoteWriteMetadata(t *testing.T) {
 	body, err := (&prompb.WriteRequest{Metadata: []prompb.MetricMetadata{
 		{MetricFamilyName: "up", Type: prompb.MetricMetadata_GAUGE, Help: "Is it?", Unit: "ratio"},
@@ -180,7 +181,7 @@ func TestRemoteWriteErrors(t *testing.T) {
 	}
 	histogram := prompb.TimeSeries{Labels: up.Labels, Samples: up.Samples, Histograms: []prompb.Histogram{{Sum: 1}}}
 	good := write1(t, up, up, up)
-	// A mistake of a sender is one in both versions.
+	// A sender's mistake is an error in both versions.
 	type request struct{ v1, v2 []byte }
 	both := func(series ...prompb.TimeSeries) request { return request{write1(t, series...), write2(t, series...)} }
 	for _, c := range []struct {
@@ -284,7 +285,7 @@ func TestRemoteWriteErrors(t *testing.T) {
 	}
 }
 
-// What a sender of a newer version, or of something else, says about the body is believed: nothing is guessed.
+// The server trusts the Content-Type of newer versions and other formats: it never guesses.
 func TestRemoteWriteContentTypes(t *testing.T) {
 	for _, content := range []string{
 		"application/json", "application/x-protobuf;proto=io.prometheus.write.v3.Request", "application/x-protobuf;;", "text/plain; charset=utf-8",
@@ -298,8 +299,9 @@ func TestRemoteWriteContentTypes(t *testing.T) {
 	require.Equal(t, http.StatusMethodNotAllowed, get(t, writeServer(t, &recordingAppender{}, nil), http.MethodGet, remoteWritePath).Code)
 }
 
-// A sender of version 1.0 counts its whole request as failed by any error, so one native histogram must not be one: the
-// samples beside it are stored, and operators hear of it. A sender of version 2.0 reads in the headers what was written.
+// A sender of version 1.0 counts its whole request as failed on any error. So a native histogram
+// must not cause one: the samples next to it are stored, and operators hear of it. A sender of
+// version 2.0 reads from the headers what was written.
 func TestRemoteWriteHistograms(t *testing.T) {
 	up := series1(1, "__name__", "up", "instance", "web-1")
 	histogram := prompb.TimeSeries{Labels: up.Labels, Samples: up.Samples, Histograms: []prompb.Histogram{{Sum: 1}}}
@@ -332,7 +334,7 @@ func TestRemoteWriteHistograms(t *testing.T) {
 	}
 }
 
-// unkeptOf is what the status says that senders lose.
+// unkeptOf returns the losses of senders in the status.
 func unkeptOf(t *testing.T, s http.Handler) string {
 	t.Helper()
 	var reply struct{ Unkept json.RawMessage }

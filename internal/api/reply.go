@@ -13,20 +13,20 @@ import (
 )
 
 const (
-	// statusClientGone is what nginx made customary for a request whose client did not
-	// wait. Nobody reads it but the request metrics, where it is no error of ours.
+	// statusClientGone is nginx's code for a client that did not wait. Only the request metrics see
+	// it, where it does not count as a server error.
 	statusClientGone = 499
 
 	drainingMessage = "the process is shutting down"
 
-	// A queue is short and empties within a group commit; a store that went away
-	// takes longer to come back.
+	// A queue is short and drains within a group commit; an unavailable store takes longer to
+	// return.
 	retryBusySeconds = "1"
 	retryAwaySeconds = "5"
 )
 
-// errorReply is the body of every reply that is an error and has nothing else to say.
-// The status is there for clients of Prometheus' API, whose errors have one.
+// errorReply is the body of an error reply without further content. The status serves clients of
+// Prometheus' API, whose errors have one.
 type errorReply struct {
 	Status string `json:"status"`
 	Error  string `json:"error"`
@@ -36,14 +36,14 @@ func replyError(w http.ResponseWriter, code int, message string) {
 	replyJSON(w, code, errorReply{Status: "error", Error: message})
 }
 
-// replyJSON encodes v, which must be encodable, as the whole reply.
+// replyJSON sends v, which must be encodable, as the whole reply.
 func replyJSON(w http.ResponseWriter, code int, v any) {
 	var buf bytes.Buffer
 	enc := json.NewEncoder(&buf)
-	// Nobody puts these replies into HTML, and people read them.
+	// These replies never become part of HTML, and people read them.
 	enc.SetEscapeHTML(false)
 	if err := enc.Encode(v); err != nil {
-		panic(err) // a value of this package that JSON cannot hold, such as NaN
+		panic(err) // a value of this package that JSON cannot represent, such as NaN
 	}
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(code)
@@ -51,8 +51,8 @@ func replyJSON(w http.ResponseWriter, code int, v any) {
 	_, _ = w.Write(buf.Bytes())
 }
 
-// failure turns an error from behind the API into a status code and, where trying
-// again makes sense, the seconds of Retry-After.
+// failure maps an error from behind the API to a status code and, where a retry makes sense, the
+// seconds of Retry-After.
 func failure(ctx context.Context, err error) (code int, retryAfter string) {
 	switch {
 	case errors.Is(err, ingest.ErrBusy), errors.Is(err, admission.ErrQueueFull), errors.Is(err, admission.ErrNoRoom):

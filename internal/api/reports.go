@@ -14,30 +14,31 @@ import (
 
 const reportsPath = "/api/v1/reports"
 
-// Limits bound what one request that brings data may make the server do.
+// Limits bound what one ingest request may cost the server.
 type Limits struct {
-	// CompressedBytes bounds a body with a Content-Encoding, as sent. The default is
-	// 16 MiB.
+	// CompressedBytes bounds a body with a Content-Encoding, as sent. The default is 16 MiB.
 	CompressedBytes int64
-	// BodyBytes bounds a body once decompressed. The default is 64 MiB.
+	// BodyBytes bounds a decompressed body. The default is 64 MiB.
 	BodyBytes int64
-	// DecodedBytes bounds what is decoded from a body, besides the body. The default is four times BodyBytes.
+	// DecodedBytes bounds what is decoded from a body, not counting the body. The default is four
+	// times BodyBytes.
 	DecodedBytes int64
-	// TextBytes bounds the names and labels of a body's measurements, each counted with all of its labels, also where the
-	// body has them once for many. The default is eight times BodyBytes.
+	// TextBytes bounds the names and labels of a body's measurements. Each measurement counts with
+	// all of its labels, even if the body shares them among many. The default is eight times
+	// BodyBytes.
 	TextBytes int64
-	// Measurements bounds those in one body. The default is 1,000,000.
+	// Measurements bounds the measurements of one body. The default is 1,000,000.
 	Measurements int
-	// Labels bounds those of one measurement before anything else is looked at; ingest may allow fewer. The default is 128.
+	// Labels bounds the labels of one measurement before any other check; ingest may allow fewer.
+	// The default is 128.
 	Labels int
-	// Depth bounds how deep values in members that are not known may nest. The
-	// default is 100.
+	// Depth bounds the nesting of values in unknown members. The default is 100.
 	Depth int
-	// Rejections bounds those listed in a reply; all are counted. The default is 1000.
+	// Rejections bounds the rejections listed in a reply; all are counted. The default is 1000.
 	Rejections int
 }
 
-// EnsureDefaults sets what was left out.
+// EnsureDefaults fills in unset fields.
 func (l *Limits) EnsureDefaults() {
 	l.CompressedBytes = cmp.Or(l.CompressedBytes, 16<<20)
 	l.BodyBytes = cmp.Or(l.BodyBytes, 64<<20)
@@ -49,31 +50,31 @@ func (l *Limits) EnsureDefaults() {
 	l.Rejections = cmp.Or(l.Rejections, 1000)
 }
 
-// requestBytes is the most that one request may hold.
+// requestBytes returns the maximum memory of one request.
 func (l *Limits) requestBytes() int64 {
 	return l.CompressedBytes + l.BodyBytes + l.DecodedBytes + zstdWindowBytes
 }
 
-// Validate says what is wrong with the limits, after EnsureDefaults.
+// Validate checks the limits after EnsureDefaults.
 func (l *Limits) Validate() error {
 	if l.CompressedBytes < 1 || l.BodyBytes < 1 || l.DecodedBytes < 1 || l.TextBytes < 1 || l.Measurements < 1 || l.Labels < 1 || l.Depth < 1 || l.Rejections < 1 {
 		return errors.New("api: limits must be positive")
 	}
-	// Nesting is read by recursion.
+	// The decoder recurses for nested values.
 	if l.Depth > 10_000 {
 		return fmt.Errorf("api: a depth of %d is above 10000", l.Depth)
 	}
 	return nil
 }
 
-// reportsReply is the body of every reply to a request whose body was looked at.
+// reportsReply is the body of every reply to a request whose body was decoded.
 type reportsReply struct {
-	// Status is "error" when Error says what is wrong.
+	// Status is "error" if Error is set.
 	Status   string           `json:"status,omitempty"`
 	Error    string           `json:"error,omitempty"`
 	Accepted int              `json:"accepted"`
 	Rejected []rejectionReply `json:"rejected"`
-	// RejectedTotal is there when the list was cut.
+	// RejectedTotal is set if the list was truncated.
 	RejectedTotal int `json:"rejected_total,omitempty"`
 }
 
@@ -151,8 +152,8 @@ func (h *reportsHandler) serve(w http.ResponseWriter, r *http.Request, b *receiv
 	replyJSON(w, code, reply)
 }
 
-// readFailure is the status code for a body that is not even looked at, 0 for one
-// that is, though it may have broken off. Retry-After is set where it makes sense.
+// readFailure returns the status code for a body that is not decoded at all. It returns 0 for a
+// body to decode, even one that broke off. It sets Retry-After where a retry makes sense.
 func readFailure(w http.ResponseWriter, err error) int {
 	tooLarge := (*tooLargeError)(nil)
 	switch {
@@ -168,8 +169,8 @@ func readFailure(w http.ResponseWriter, err error) int {
 	return 0
 }
 
-// complaint says in one sentence what is wrong with the body. A body that broke off
-// mostly shows as a syntax error at its end; both are said.
+// complaint describes in one sentence what is wrong with the body. A body that broke off usually
+// causes a syntax error at its end, too; complaint reports both.
 func (h *reportsHandler) complaint(d *reportDecoder, enc encoding, broken error, whole bool) string {
 	body := "the body"
 	if enc != identity {
@@ -197,8 +198,8 @@ func (h *reportsHandler) complaint(d *reportDecoder, enc encoding, broken error,
 	return d.malformed
 }
 
-// merge puts the rejections of decoding and of ingest into one list by index. Ingest
-// counts only what it was given, so its indexes are led back to the body's.
+// merge combines the rejections of decoding and of ingest, sorted by index. Ingest numbers only the
+// measurements that it received, so merge maps its indexes back to the body's.
 func (h *reportsHandler) merge(d *reportDecoder, result ingest.Result) reportsReply {
 	reply := reportsReply{
 		Accepted: result.Accepted,

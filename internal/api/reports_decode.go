@@ -8,26 +8,23 @@ import (
 	"github.com/quern/quern/internal/metric"
 )
 
-// maxShownBytes bounds what a message repeats of the client's own text.
+// maxShownBytes limits how much of the client's text a message repeats.
 const maxShownBytes = 40
 
-// reportDecoder reads the reports of one body. It is used again for the next body, so
-// that after a few bodies it allocates nothing; its strings are views of the body
-// and of its own arena.
+// reportDecoder decodes the reports of one body. It is reused, so that after a few bodies it
+// allocates nothing. Its strings are views of the body and of its own arena.
 //
-// A wrong type rejects one measurement, since the JSON around it still says where
-// the next begins. A syntax error ends the reading: what stands behind it is not
-// known, what stood before it is kept.
+// A wrong type rejects one measurement, since the JSON around it still shows where the next begins.
+// A syntax error ends decoding: what follows is unknown; what came before is kept.
 type reportDecoder struct {
 	scanner
 	limits *Limits
-	// allowance is what may be decoded.
+	// allowance limits the memory for decoded data.
 	allowance ingest.Allowance
 
-	// measurements are those kept, of all reports together. Their labels lie in
-	// labels one behind the other; labelEnds has where those of each end, and
-	// indexes its place in the body. Slices are cut from these only at the end,
-	// when they no longer move.
+	// measurements are the kept measurements of all reports. Their labels are concatenated in
+	// labels. labelEnds has the end of each measurement's labels, and indexes its index in the
+	// body. Slices of these arrays are made only at the end, when the arrays no longer move.
 	measurements []ingest.Measurement
 	labels       []metric.Label
 	labelEnds    []int
@@ -35,35 +32,37 @@ type reportDecoder struct {
 	spans        []reportSpan
 	reports      []ingest.Report
 
-	// values counts the reports, and lists of reports, that the body is made of.
+	// values counts the top-level values of the body: reports and lists of reports.
 	values int
-	// seen counts the measurements begun, kept or not.
+	// seen counts the measurements that have begun, kept or not.
 	seen int
-	// inside is the index of the measurement being read, -1 between two.
+	// inside is the index of the current measurement, -1 between measurements.
 	inside int
-	// rejected are the first limits.Rejections of rejectedTotal.
+	// rejected holds the first limits.Rejections of rejectedTotal rejections.
 	rejected      []ingest.Rejection
 	rejectedTotal int
-	// badLabels are the names in the labels at hand whose value is no string.
+	// badLabels are the names of the current labels whose value is not a string.
 	badLabels []string
 
-	// malformed says where the body first has JSON that is no report, "" when nowhere.
+	// malformed describes the first JSON in the body that is not a report, "" if there is none.
 	malformed string
-	// stopped is why the body was not read to its end although it could be: an error of ingest, or of the allowance.
+	// stopped is why decoding ended early in a readable body: an error of ingest or of the
+	// allowance.
 	stopped error
-	// charged is how much of the arena the allowance was asked for.
+	// charged is the part of the arena already charged to the allowance.
 	charged int
 }
 
-// keptBytes are about what a measurement takes: here, as a sample and a rejection of ingest, and in the reply.
+// keptBytes is roughly the memory of a measurement: here, as a sample and a rejection in ingest,
+// and in the reply. keptLabelBytes is the memory of a label.
 const (
 	keptBytes      = 160
 	keptLabelBytes = 32
-	// spanBytes are what a report takes.
+	// spanBytes is the memory of a report.
 	spanBytes = 80
 )
 
-// charge asks for what is to be kept.
+// charge asks the allowance for n bytes and for the growth of the arena.
 func (d *reportDecoder) charge(n int) bool {
 	n += len(d.arena) - d.charged
 	d.charged = len(d.arena)
@@ -73,14 +72,14 @@ func (d *reportDecoder) charge(n int) bool {
 	return d.stopped == nil
 }
 
-// reportSpan is a report as a range of the decoder's measurements.
+// reportSpan is a report's range of the decoder's measurements.
 type reportSpan struct {
 	source    string
 	from, end int
 }
 
-// decode reads body as far as it can be read. false means that it could not be read
-// to its end: at a syntax error, or because of stopped.
+// decode decodes body as far as possible. It returns false if it did not reach the end, because of
+// a syntax error or because of stopped.
 func (d *reportDecoder) decode(body []byte) bool {
 	d.reset(body)
 	for {
@@ -124,8 +123,7 @@ func (d *reportDecoder) reset(body []byte) {
 	d.malformed, d.stopped, d.charged = "", nil, 0
 }
 
-// release lets go of the body that the strings are views of, and of slices that one
-// large body made large.
+// release drops references to the body, and slices that a large body has made large.
 func (d *reportDecoder) release() {
 	d.b = nil
 	d.allowance = ingest.Allowance{}
@@ -148,7 +146,7 @@ func letGo[T any](s []T, keep int) []T {
 	return s[:0]
 }
 
-// report reads one report, or whatever stands in its place.
+// report decodes one report, or skips whatever else is in its place.
 func (d *reportDecoder) report() bool {
 	at := d.i
 	if at < len(d.b) && d.b[at] != '{' {
@@ -172,7 +170,7 @@ func (d *reportDecoder) report() bool {
 			case "source":
 				source, sourceFault, ok = d.text()
 			case "measurements":
-				// Of two members with one name the last counts.
+				// If a name occurs twice, the last member counts.
 				d.rewind(begin)
 				measured, ok = d.measurementList()
 			default:
@@ -191,14 +189,14 @@ func (d *reportDecoder) report() bool {
 			if ok && !measured {
 				d.misfit(at, "the report has no list of measurements")
 			}
-			// Also behind a syntax error: what was read so far is complete.
+			// Do this after a syntax error, too: the measurements read so far are complete.
 			d.closeReport(begin, source, sourceFault)
 			return ok && d.charge(spanBytes)
 		}
 	}
 }
 
-// mark is a point that rewind goes back to.
+// mark is a state to which rewind returns.
 type mark struct{ measurements, labels, seen, rejected, rejectedTotal int }
 
 func (d *reportDecoder) mark() mark {
@@ -211,7 +209,7 @@ func (d *reportDecoder) rewind(m mark) {
 	d.rejected, d.rejectedTotal = d.rejected[:m.rejected], m.rejectedTotal
 }
 
-// keep cuts off what was kept behind the given lengths.
+// keep truncates the kept data to the given lengths.
 func (d *reportDecoder) keep(measurements, labels int) {
 	d.measurements = d.measurements[:measurements]
 	d.labelEnds = d.labelEnds[:measurements]
@@ -231,7 +229,7 @@ func (d *reportDecoder) closeReport(begin mark, source, sourceFault string) {
 	}
 }
 
-// misfit notes JSON that is no report, and reads on.
+// misfit records JSON that is not a report; decoding continues.
 func (d *reportDecoder) misfit(at int, what string) {
 	if d.malformed == "" {
 		d.malformed = fmt.Sprintf("at byte %d: %s", at, what)
@@ -245,8 +243,8 @@ func (d *reportDecoder) reject(index int, reason ingest.Reason, message string) 
 	}
 }
 
-// text reads a value that should be a string. wrong is what it is instead, "" when it
-// is one or is null, which everywhere stands for absent.
+// text decodes a value that should be a string. wrong is the actual type; it is "" for a string and
+// for null, which always means absent.
 func (d *reportDecoder) text() (s, wrong string, ok bool) {
 	if d.i < len(d.b) && d.b[d.i] == '"' {
 		s, ok = d.str()
@@ -262,8 +260,7 @@ func (d *reportDecoder) text() (s, wrong string, ok bool) {
 	return "", kind, true
 }
 
-// measurementList reads the value of "measurements". measured is false when it is
-// absent after all.
+// measurementList decodes the value of "measurements". measured is false if the value is null.
 func (d *reportDecoder) measurementList() (measured, ok bool) {
 	at := d.i
 	if at >= len(d.b) || d.b[at] != '[' {
@@ -301,7 +298,7 @@ func (d *reportDecoder) measurementList() (measured, ok bool) {
 	}
 }
 
-// measurement reads one measurement and keeps or rejects it.
+// measurement decodes one measurement and keeps or rejects it.
 func (d *reportDecoder) measurement() bool {
 	if d.i >= len(d.b) || d.b[d.i] != '{' {
 		kind := d.kind()
@@ -318,7 +315,7 @@ func (d *reportDecoder) measurement() bool {
 		labels    = len(d.labels)
 		hasMetric bool
 		hasValue  bool
-		// What is wrong with each member. One that comes again sets its own anew.
+		// The error of each member. If a member is repeated, the last occurrence sets it.
 		metricFault, labelsFault, timeFault, valueFault string
 		labelsReason                                    ingest.Reason
 	)
@@ -373,13 +370,13 @@ func (d *reportDecoder) measurement() bool {
 	return true
 }
 
-// drop rejects the measurement at hand, whose labels begin at labels.
+// drop rejects the current measurement, whose labels begin at labels.
 func (d *reportDecoder) drop(labels int, reason ingest.Reason, message string) {
 	d.labels = d.labels[:labels]
 	d.reject(d.inside, reason, message)
 }
 
-// labelSet reads the value of "labels" behind the labels there are.
+// labelSet decodes the value of "labels" and appends the labels.
 func (d *reportDecoder) labelSet() (reason ingest.Reason, fault string, ok bool) {
 	if d.i >= len(d.b) || d.b[d.i] != '{' {
 		kind := d.kind()
@@ -406,7 +403,7 @@ func (d *reportDecoder) labelSet() (reason ingest.Reason, fault string, ok bool)
 			long = len(name)
 		}
 		if long > 0 || len(d.labels)-from+len(d.badLabels) > d.limits.Labels {
-			// Enough to know; what else comes must only be JSON.
+			// The outcome is known; the rest must only be valid JSON.
 			if !d.skip() {
 				return "", "", false
 			}
@@ -437,9 +434,8 @@ func (d *reportDecoder) labelSet() (reason ingest.Reason, fault string, ok bool)
 	return "", "", true
 }
 
-// setLabel sets a label of those from from on. The search is quadratic, but
-// limits.Labels keeps it short, and for the few labels that series have it is
-// quicker than anything clever.
+// setLabel sets a label among those at from and later. The search is quadratic, but limits.Labels
+// bounds it, and for the few labels of a series nothing is faster.
 func (d *reportDecoder) setLabel(from int, name, value string) {
 	if len(d.badLabels) > 0 {
 		d.badLabels = slices.DeleteFunc(d.badLabels, func(s string) bool { return s == name })
@@ -459,7 +455,7 @@ func (d *reportDecoder) setBadLabel(name string) {
 	}
 }
 
-// time reads the value of "time".
+// time decodes the value of "time".
 func (d *reportDecoder) time() (ms int64, fault string, ok bool) {
 	kind := d.kind()
 	if kind != "a number" {
@@ -475,7 +471,7 @@ func (d *reportDecoder) time() (ms int64, fault string, ok bool) {
 	if !ok {
 		return 0, "", false
 	}
-	// NoTime has a meaning of its own, which a client must not reach by accident.
+	// NoTime is reserved; a client must not set it by accident.
 	ms, isInt := n.int()
 	if !isInt || ms == ingest.NoTime {
 		return 0, "time " + clip(view(n.text)) + " is not Unix milliseconds as a 64-bit integer", true
@@ -483,7 +479,7 @@ func (d *reportDecoder) time() (ms int64, fault string, ok bool) {
 	return ms, "", true
 }
 
-// value reads the value of "value".
+// value decodes the value of "value".
 func (d *reportDecoder) value() (v float64, has bool, fault string, ok bool) {
 	kind := d.kind()
 	if kind != "a number" {
@@ -506,13 +502,12 @@ func (d *reportDecoder) value() (v float64, has bool, fault string, ok bool) {
 	return v, true, "", true
 }
 
-// result cuts the reports from what was kept. Reports of which nothing was kept are
-// left out.
+// result builds the reports from the kept measurements. It leaves out reports without any.
 func (d *reportDecoder) result() []ingest.Report {
 	from := 0
 	for i, end := range d.labelEnds {
 		if end > from {
-			// Without room behind them, so that an append cannot reach the next one's.
+			// Limit the capacity, so that an append cannot overwrite the next measurement's labels.
 			d.measurements[i].Labels = d.labels[from:end:end]
 		}
 		from = end
@@ -528,7 +523,7 @@ func (d *reportDecoder) result() []ingest.Report {
 	return d.reports
 }
 
-// where says at which measurement and byte a syntax error lies.
+// where returns the measurement and the byte of a syntax error.
 func (d *reportDecoder) where() string {
 	switch {
 	case d.inside >= 0:
@@ -539,7 +534,7 @@ func (d *reportDecoder) where() string {
 	return fmt.Sprintf("before any measurement, at byte %d", d.at)
 }
 
-// shown quotes text of the client's for a message.
+// shown quotes client text for a message.
 func shown(s string) string {
 	if len(s) > maxShownBytes {
 		return fmt.Sprintf("%q…", s[:maxShownBytes])
@@ -547,7 +542,7 @@ func shown(s string) string {
 	return fmt.Sprintf("%q", s)
 }
 
-// clip is shown for numbers, which need no quotes.
+// clip is shown without quotes, for numbers.
 func clip(s string) string {
 	if len(s) > maxShownBytes {
 		return s[:maxShownBytes] + "…"

@@ -25,8 +25,8 @@ func newDecoder() *reportDecoder {
 	return &reportDecoder{limits: limits}
 }
 
-// TestDecoderReuse decodes many bodies with one decoder, with the views of each
-// checked before the next, so that nothing of one body shows in another.
+// TestDecoderReuse decodes many bodies with one decoder. It checks the views of each body before
+// the next, so that data of one body does not show up in another.
 func TestDecoderReuse(t *testing.T) {
 	d := newDecoder()
 	for round := range 3 {
@@ -50,8 +50,8 @@ func TestDecoderReuse(t *testing.T) {
 	}
 }
 
-// TestDecodedSlicesAreApart: an appender that appends to the labels of one
-// measurement must not reach those of the next.
+// TestDecodedSlicesAreApart: an append to the labels of one measurement must not overwrite those of
+// the next.
 func TestDecodedSlicesAreApart(t *testing.T) {
 	d := newDecoder()
 	require.True(t, d.decode(exampleBody(2, "a")))
@@ -72,7 +72,7 @@ func TestDecoderDoesNotAllocate(t *testing.T) {
 	require.Zero(t, allocs)
 }
 
-// TestFloats holds the quick path for numbers to strconv, bit by bit.
+// TestFloats compares the fast path for numbers with strconv, bit by bit.
 func TestFloats(t *testing.T) {
 	for _, text := range []string{
 		"0", "-0", "-0.0", "1", "0.1", "0.25", "123.456", "9007199254740992", "9007199254740993",
@@ -116,7 +116,7 @@ func BenchmarkDecode(b *testing.B) {
 	}
 }
 
-// plainBody is what an agent sends: the shape of the documented example.
+// plainBody makes a body like an agent's, in the form of the documented example.
 func plainBody(n int) []byte {
 	var buf bytes.Buffer
 	buf.WriteString(`{"source":"web-1","measurements":[`)
@@ -131,7 +131,7 @@ func plainBody(n int) []byte {
 	return buf.Bytes()
 }
 
-// exampleBody has escapes in names and values, so that the arena is at work.
+// exampleBody has escapes in names and values, so that the arena is used.
 func exampleBody(n int, source string) []byte {
 	var buf bytes.Buffer
 	buf.WriteString(`{"measurements":[`)
@@ -146,9 +146,9 @@ func exampleBody(n int, source string) []byte {
 	return buf.Bytes()
 }
 
-// FuzzDecode compares the decoder with one built on encoding/json: for a body that is
-// a sequence of JSON values, the same measurements must be kept with the same values,
-// and as many rejected. A body that is not must be refused by both.
+// FuzzDecode compares the decoder with one built on encoding/json. For a body that is a sequence of
+// JSON values, both must keep the same measurements with the same values, and reject as many. Both
+// must refuse any other body.
 func FuzzDecode(f *testing.F) {
 	for _, s := range []string{
 		`{"source":"a","measurements":[{"metric":"m","labels":{"a":"1","b":"2"},"time":1,"value":0.25}]}`,
@@ -166,7 +166,7 @@ func FuzzDecode(f *testing.F) {
 		d := newDecoder()
 		ok := d.decode(body)
 		require.LessOrEqual(t, d.allowance.Used(), 100*int64(len(body)+1))
-		// Both nest to their own depth; only bodies below either are compared.
+		// The two have different limits of nesting; only bodies below both are compared.
 		if !utf8.Valid(body) || bytes.Count(body, []byte("["))+bytes.Count(body, []byte("{")) > d.limits.Depth {
 			return
 		}
@@ -190,7 +190,7 @@ func FuzzDecode(f *testing.F) {
 				g.Labels = slices.Clone(g.Labels)
 				slices.SortFunc(g.Labels, func(a, b metric.Label) int { return strings.Compare(a.Name, b.Name) })
 				require.Equal(t, math.Float64bits(w.Value), math.Float64bits(g.Value))
-				g.Value = w.Value // NaN cannot be, but -0 is equal to 0
+				g.Value = w.Value // NaN is impossible, but -0 equals 0
 				require.Equal(t, w.Labels, g.Labels)
 				require.Equal(t, w.TimeMs, g.TimeMs)
 				require.Equal(t, w.Metric, g.Metric)
@@ -200,8 +200,8 @@ func FuzzDecode(f *testing.F) {
 	})
 }
 
-// oracle decodes with encoding/json, whose maps keep the last of two members with one
-// name, as is promised. decided is false for bodies that the two may see differently.
+// oracle decodes with encoding/json, whose maps keep the last of two members with one name, as
+// documented. decided is false for bodies that the two decoders may treat differently.
 func oracle(body []byte) (reports []ingest.Report, rejected int, valid, decided bool) {
 	dec := json.NewDecoder(bytes.NewReader(body))
 	for {
@@ -214,8 +214,8 @@ func oracle(body []byte) (reports []ingest.Report, rejected int, valid, decided 
 			return nil, 0, false, true
 		}
 		if raw[0] != '{' && raw[0] != '[' {
-			// Of numbers in a row, such as 00, encoding/json makes two. Such a body is
-			// answered 400 either way.
+			// encoding/json reads adjacent numbers, such as 00, as two. Such a body is answered
+			// with 400 either way.
 			return nil, 0, false, false
 		}
 		var list []json.RawMessage
@@ -293,7 +293,7 @@ func oracleTime(v json.RawMessage) (int64, bool) {
 	if v[0] == '"' || json.Unmarshal(v, &text) != nil {
 		return 0, false
 	}
-	// big.Rat would write out a huge exponent; such numbers are 0 or no int64.
+	// big.Rat would expand a huge exponent; such numbers are 0 or not an int64.
 	if e := strings.IndexAny(string(text), "eE"); e >= 0 {
 		if exp, err := strconv.Atoi(string(text[e+1:])); err != nil || exp > 10_000 || exp < -10_000 {
 			zero := strings.Trim(string(text[:e]), "-0.") == ""

@@ -8,9 +8,9 @@ import (
 	"github.com/cockroachdb/datadriven"
 )
 
-// TestReports runs testdata/reports: the commands are post (the body as it stands)
-// and post-quoted (the body as a Go string, for bytes that a text file cannot hold).
-// `go test -rewrite` writes the replies anew.
+// TestReports runs testdata/reports. The commands are post (the literal body) and post-quoted (the
+// body as a Go string, for bytes that a text file cannot hold). `go test -rewrite` rewrites the
+// replies.
 func TestReports(t *testing.T) {
 	datadriven.Walk(t, "testdata/reports", func(t *testing.T, path string) {
 		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {

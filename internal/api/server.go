@@ -1,15 +1,14 @@
-// Package api speaks HTTP: it decodes what comes in, encodes what goes out, and does
-// nothing else. What a request means is decided by the packages behind the narrow
-// interfaces that this one defines: an Appender takes reports, a StatusProvider
-// knows how far aggregation is, a Registrar brings further endpoints.
+// Package api speaks HTTP: it decodes requests and encodes replies, and nothing else. The packages
+// behind its narrow interfaces decide what a request means: an Appender takes reports, a
+// StatusProvider knows the state of aggregation, a Registrar adds endpoints.
 //
-// What must hold here, whatever a client sends:
+// These invariants hold whatever a client sends:
 //
 //  1. No input ends the process: a panic becomes a 500 and a log line.
-//  2. Bounded: the memory that a request takes is bounded by the Limits, that of all
-//     requests together by MaxInFlightBytes. What a header claims is never allocated.
-//  3. Nothing is thrown away silently: each measurement of a body is accepted,
-//     rejected with a reason, or behind the byte that the error names.
+//  2. Memory is bounded: for one request by the Limits, for all requests together by
+//     MaxInFlightBytes. The server never allocates a size just because a header claims it.
+//  3. No measurement is lost silently: each is accepted, rejected with a reason, or located after
+//     the byte that the error names.
 package api
 
 import (
@@ -37,52 +36,54 @@ import (
 	"github.com/quern/quern/internal/query"
 )
 
-// Appender takes decoded reports.
+// Appender ingests decoded reports.
 type Appender interface {
-	// Append returns when every measurement is durable or rejected. Rejections count
-	// the measurements over all given reports, from 0. After it returned it MUST NOT
-	// keep any string or slice of reports: they are views into a buffer that the next
-	// request reuses.
+	// Append returns when every measurement is durable or rejected. Rejections number the
+	// measurements over all reports, from 0. After it returns, it MUST NOT keep any string or slice
+	// of reports: they are views into a buffer that the next request reuses.
 	Append(ctx context.Context, reports []ingest.Report) (ingest.Result, error)
 }
 
-// Metadata takes what protocols say of metrics.
+// Metadata receives what protocols say about metrics.
 type Metadata interface {
-	// Note is called for every series of every request, at once from many. It MUST NOT keep any string of m: they are
-	// views into a buffer that the next request reuses.
+	// Note is called concurrently, for every series of every request. It MUST NOT keep any string
+	// of m: they are views into a buffer that the next request reuses.
 	Note(m metric.Metadata)
 }
 
-// Registrar brings endpoints of its own.
+// Registrar adds its own endpoints.
 type Registrar interface {
 	Register(mux *http.ServeMux)
 }
 
-// Sources are the labels that name a source, by protocol; see ingest.Batch.
+// Sources are, per protocol, the labels that name a source; see ingest.Batch.
 type Sources struct {
 	Prometheus, Influx, OTLP, Graphite ingest.SourceLabels
 }
 
-// Options are what a Server is made of. Handlers whose dependency is nil are left
-// out, so that a process serves exactly what it can do.
+// Options configure a Server. Handlers whose dependency is nil are left out, so a process serves
+// exactly what it supports.
 type Options struct {
 	// Clock times the requests. Required.
 	Clock clock.Clock
-	// Logger is told of panics and of failures behind a 500. Required.
+	// Logger receives panics and the failures behind a 500. Required.
 	Logger *slog.Logger
 
-	// Appender takes the reports of POST /api/v1/reports.
+	// Appender ingests what the endpoints for pushed data decode. Without one there are no such
+	// endpoints.
 	Appender Appender
-	// BackFiller takes the history of POST /api/v1/import. Without one nobody may import.
+	// BackFiller ingests the history of POST /api/v1/import. Without one, imports are refused.
 	BackFiller BackFiller
-	// Metadata is told of the metrics. The default is nobody.
+	// Metadata receives metric metadata. The default discards it.
 	Metadata Metadata
-	// Sources say what the source of a series is in protocols that know only series.
+	// Sources define the source of a series in protocols that know only series.
 	Sources Sources
-	// OTLPPromote are the resource attributes of OTLP that become labels of all series of the resource.
+	// OTLPPromote are the OTLP resource attributes that become labels of all series of the
+	// resource.
 	OTLPPromote []string
-	// InfluxBucketLabel is the label that has the bucket of a write to InfluxDB 2, or the retention policy of one to
-	// InfluxDB 1. The default is that none has: series of several buckets are one.
+	// InfluxBucketLabel is the label that holds the bucket of an InfluxDB 2 write, or the retention
+	// policy of an InfluxDB 1 write. By default there is no such label, and series of several
+	// buckets are one.
 	InfluxBucketLabel string
 
 	// Status answers GET /api/v1/status/aggregation; Ladder names its buckets.
@@ -90,40 +91,41 @@ type Options struct {
 	Ladder metric.Ladder
 	// Turns are those at reading, of which a status takes one. The default bounds nothing.
 	Turns Turns
-	// Ready says why the process cannot serve, nil when it can. The default is always
-	// ready.
+	// Ready returns why the process cannot serve, nil if it can. The default is always ready.
 	Ready func(ctx context.Context) error
-	// Gatherer is what GET /metrics shows, and Registerer is where the metrics of the
-	// requests go. The default is neither.
+	// Gatherer provides the metrics of GET /metrics. Registerer receives the request metrics. The
+	// default is neither.
 	Gatherer   prometheus.Gatherer
 	Registerer prometheus.Registerer
-	// Extra bring their own endpoints.
+	// Extra adds endpoints.
 	Extra []Registrar
 
-	// Limits bound one request that brings data.
+	// Limits bound one ingest request.
 	Limits Limits
-	// Clients tells clients apart, none of which may have more than its share. The default takes those on this
-	// machine for many.
+	// Clients tells clients apart, so that none gets more than its share. By default, the loopback
+	// address stands for many clients.
 	Clients *admission.Clients
-	// MaxInFlightBytes bounds the bodies, compressed and decompressed, and what is decoded from
-	// them, that all requests that bring data, but for imports, hold together; a request beyond it is answered
-	// 429. The default is 256 MiB, or what one request within Limits may need if
-	// that is more: else it would never be taken.
+	// MaxInFlightBytes bounds the memory of all ingest requests together, except imports: their
+	// bodies, compressed and decompressed, and the decoded data. A request beyond it is answered
+	// with 429. The default is 256 MiB, or the most that one request within Limits may need if that
+	// is more: otherwise such a request would never fit.
 	MaxInFlightBytes int64
-	// MaxImportBytes bounds what imports hold together. The default is 128 MiB.
+	// MaxImportBytes bounds the memory of all imports together. The default is 128 MiB.
 	MaxImportBytes int64
-	// MaxFormBytes bounds the forms that all requests hold together, and what is parsed from them and from URLs; see query.Admit.
-	// The default is 128 MiB, or what one request may need if that is more.
+	// MaxFormBytes bounds the forms of all requests together, and the data parsed from forms and
+	// URLs; see query.Admit. The default is 128 MiB, or the most that one request may need if that
+	// is more.
 	MaxFormBytes int64
-	// MaxBodyBytes bounds the form of one request, to endpoints that take no data. The default is 1 MiB.
+	// MaxBodyBytes bounds the form of one request to an endpoint that does not ingest. The default
+	// is 1 MiB.
 	MaxBodyBytes int64
-	// Origins say which web pages may do what.
+	// Origins say what web pages may do.
 	Origins Origins
-	// Stall is how long a client may take to send, or to read, 64 KiB. The default is 30s.
+	// Stall is the time in which a client must send, or read, 64 KiB. The default is 30s.
 	Stall time.Duration
 }
 
-// EnsureDefaults sets what was left out.
+// EnsureDefaults fills in unset fields.
 func (o *Options) EnsureDefaults() {
 	o.Limits.EnsureDefaults()
 	if o.MaxInFlightBytes == 0 {
@@ -140,10 +142,11 @@ func (o *Options) EnsureDefaults() {
 	}
 }
 
-// formBytes is what one request may need that takes no data: its form, in a buffer that has doubled, and what is parsed from it.
+// formBytes returns the most memory that a non-ingest request may need: its form, in a buffer that
+// has doubled, and the data parsed from it.
 func (o *Options) formBytes() int64 { return 2*o.MaxBodyBytes + query.MaxParsedBytes }
 
-// Validate says what is wrong with the options, after EnsureDefaults.
+// Validate checks the options after EnsureDefaults.
 func (o *Options) Validate() error {
 	switch {
 	case o.Clock == nil:
@@ -164,17 +167,17 @@ type Server struct {
 	mux     *http.ServeMux
 	handler http.Handler
 	forms   *admission.Budget
-	bounded map[string]bool // paths whose handlers read their bodies themselves
+	bounded map[string]bool // paths whose handlers read and limit their bodies themselves
 	door    doorkeeper
-	unkept  *unkept // nil where nothing is taken
+	unkept  *unkept // nil in a process that does not ingest
 
 	mu       sync.Mutex
 	active   int // requests that Drain waits for
 	draining bool
-	idle     chan struct{} // closed when draining and none is active
+	idle     chan struct{} // closed when draining and no request is active
 }
 
-// New assembles a server. It opens no port; HTTPServer or ServeHTTP do the serving.
+// New assembles a server. It opens no port; use HTTPServer or ServeHTTP to serve.
 func New(opts Options) (*Server, error) {
 	opts.EnsureDefaults()
 	if err := opts.Validate(); err != nil {
@@ -189,7 +192,7 @@ func New(opts Options) (*Server, error) {
 		s.mux.Handle("GET /metrics", promhttp.HandlerFor(opts.Gatherer, promhttp.HandlerOpts{
 			ErrorLog:          slog.NewLogLogger(opts.Logger.Handler(), slog.LevelError),
 			EnableOpenMetrics: true,
-			// One collector that fails must not hide all others.
+			// One failing collector must not hide the others.
 			ErrorHandling: promhttp.ContinueOnError,
 		}))
 	}
@@ -228,10 +231,10 @@ func New(opts Options) (*Server, error) {
 	return s, nil
 }
 
-// take has a handler of the intake's serve paths.
+// take registers an ingest handler at paths.
 func (s *Server) take(in *intake, h http.Handler, paths ...string) {
 	for _, p := range paths {
-		in.rejects(p, 0) // rates need a beginning
+		in.rejects(p, 0) // rates need an initial sample
 		s.mux.Handle("POST "+p, h)
 		s.bounded[p] = true
 	}
@@ -240,9 +243,9 @@ func (s *Server) take(in *intake, h http.Handler, paths ...string) {
 // ServeHTTP implements http.Handler.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) { s.handler.ServeHTTP(w, r) }
 
-// Drain makes the server call itself not ready and answer all requests that come from now on with 503, so
-// that clients and load balancers go elsewhere. What it returns is closed when the requests that came before have ended.
-// There is no way back.
+// Drain marks the server as not ready and answers all new requests with 503, so that clients and
+// load balancers go elsewhere. The returned channel is closed when the earlier requests have ended.
+// Drain cannot be undone.
 func (s *Server) Drain() (ended <-chan struct{}) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -261,7 +264,7 @@ func (s *Server) drains() bool {
 	return s.draining
 }
 
-// begin has Drain wait for a request, until end. It is false when the server drains.
+// begin makes Drain wait for a request until end is called. It returns false if the server drains.
 func (s *Server) begin() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -280,36 +283,38 @@ func (s *Server) end() {
 	}
 }
 
-// watched are the paths that are for those who watch the process, and served until it ends.
+// watched are the paths for monitoring. They are served until the process ends.
 var watched = map[string]bool{"/-/healthy": true, "/-/ready": true, "/health": true, "/metrics": true}
 
-// HTTPServer is an http.Server for s; see NewHTTPServer.
+// HTTPServer returns an http.Server for s; see NewHTTPServer.
 func (s *Server) HTTPServer() *http.Server {
 	return NewHTTPServer(s, s.opts.Clock, s.opts.Stall, s.opts.Logger)
 }
 
-// NewHTTPServer is an http.Server for a handler, with timeouts and limits that a slow
-// or hostile client cannot get round; stall is that of Options. The caller gives it a listener and shuts it down.
+// NewHTTPServer returns an http.Server for a handler, with timeouts and limits that a slow or
+// hostile client cannot evade. For stall, see Options. The caller adds a listener and shuts the
+// server down.
 func NewHTTPServer(h http.Handler, clk clock.Clock, stall time.Duration, logger *slog.Logger) *http.Server {
 	return &http.Server{
 		Handler:           demandProgress(h, clk, stall),
 		ReadHeaderTimeout: 10 * time.Second,
-		// Neither ReadTimeout nor WriteTimeout: an import and an export may take hours, as long as they get on.
+		// ReadTimeout and WriteTimeout are unset: an import or export may take hours, as long as it
+		// progresses.
 		IdleTimeout:    2 * time.Minute,
 		MaxHeaderBytes: 64 << 10,
 		ErrorLog:       slog.NewLogLogger(logger.Handler(), slog.LevelWarn),
 	}
 }
 
-// RefuseConnection answers on a connection that is one too many. It does not wait for the client.
+// RefuseConnection answers on a connection beyond the limit. It does not wait for the client.
 func RefuseConnection(conn net.Conn) {
-	// A new connection's buffer takes as much at once.
+	// The buffer of a new connection holds this much, so the write does not block.
 	_, _ = io.WriteString(conn, "HTTP/1.1 503 Service Unavailable\r\nRetry-After: "+retryAwaySeconds+
 		"\r\nConnection: close\r\nContent-Type: text/plain; charset=utf-8\r\n\r\ntoo many connections\n")
 }
 
-// route is the mux with replies in JSON where nothing matches. A catch-all pattern
-// would take the mux its knowledge of which methods a path has, so it is asked first.
+// route is the mux, with JSON replies where nothing matches. A catch-all pattern would hide from
+// the mux which methods a path has, so route asks the mux first.
 func (s *Server) route(w http.ResponseWriter, r *http.Request) {
 	if !s.door.admits(w, r) {
 		return
@@ -319,7 +324,7 @@ func (s *Server) route(w http.ResponseWriter, r *http.Request) {
 		case s.begin():
 			defer s.end()
 		case s.bounded[r.URL.Path]:
-			// It is refused in the form of its protocol.
+			// The handler refuses it in the form of its protocol.
 		default:
 			w.Header().Set("Retry-After", retryAwaySeconds)
 			w.Header().Set("Connection", "close")
@@ -354,7 +359,7 @@ func (s *Server) route(w http.ResponseWriter, r *http.Request) {
 	s.mux.ServeHTTP(w, r)
 }
 
-// readForm reads the body of a request to an endpoint that takes no data.
+// readForm reads the body of a request to an endpoint that does not ingest.
 func (s *Server) readForm(from io.Reader, claim *admission.Claim) ([]byte, error) {
 	var form []byte
 	for {
@@ -390,7 +395,7 @@ func (s *Server) unmatched(w http.ResponseWriter, r *http.Request, h http.Handle
 	replyError(w, http.StatusNotFound, fmt.Sprintf("there is nothing at %s; GET / lists the endpoints", r.URL.Path))
 }
 
-// headerProbe takes a reply for the sake of its headers.
+// headerProbe records only the headers of a reply.
 type headerProbe struct{ header http.Header }
 
 func (p *headerProbe) Header() http.Header         { return p.header }
@@ -409,7 +414,7 @@ func (s *Server) ready(w http.ResponseWriter, r *http.Request) {
 	replyText(w, http.StatusOK, "Quern is ready.\n")
 }
 
-// unready is why the process cannot serve, "" when it can.
+// unready returns why the process cannot serve, "" if it can.
 func (s *Server) unready(ctx context.Context) string {
 	if s.drains() {
 		return drainingMessage
@@ -426,8 +431,8 @@ func notReady(w http.ResponseWriter, reason string) {
 	replyText(w, http.StatusServiceUnavailable, "Quern is not ready: "+reason+".\n")
 }
 
-// index lists those endpoints of Quern that this process has: it asks the mux, so
-// that the list cannot promise what is not there.
+// index lists the endpoints of this process. It asks the mux, so that the list cannot name a
+// missing endpoint.
 func (s *Server) index(w http.ResponseWriter, _ *http.Request) {
 	var sb strings.Builder
 	sb.WriteString("Quern, a time-series store. This process serves:\n\n")

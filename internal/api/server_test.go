@@ -75,7 +75,8 @@ func TestDrain(t *testing.T) {
 	require.Zero(t, a.calls)
 }
 
-// TestDrainEnds: what came before the drain is waited for, what comes after is refused, and those who watch are told.
+// TestDrainEnds: earlier requests finish, later requests are refused, and the monitoring paths are
+// served.
 func TestDrainEnds(t *testing.T) {
 	within, leave := make(chan struct{}), make(chan struct{})
 	s := newServer(t, func(o *Options) {
@@ -128,7 +129,7 @@ func TestNotFoundAndMethods(t *testing.T) {
 	require.Contains(t, w.Body.String(), "use GET or HEAD")
 }
 
-// TestIndex: the index lists what is there and nothing else.
+// TestIndex: the index lists exactly the endpoints that exist.
 func TestIndex(t *testing.T) {
 	s := newServer(t, func(o *Options) {
 		o.Appender = &recordingAppender{}
@@ -145,7 +146,7 @@ func TestIndex(t *testing.T) {
 	require.NotContains(t, w.Body.String(), "query_range")
 }
 
-// What the limits of one request allow finds room.
+// A request that uses all of its limits fits into the memory.
 func TestRoomForTheLargestBody(t *testing.T) {
 	for _, size := range []int64{1 << 20, 100 << 20, 1 << 30} {
 		o := Options{Limits: Limits{CompressedBytes: size, BodyBytes: 4 * size}}
@@ -197,7 +198,7 @@ func TestPanics(t *testing.T) {
 	require.Contains(t, w.Body.String(), `"error"`)
 	require.Contains(t, log.String(), "server_test.go")
 
-	// Half an answer must not look like a whole one: the connection is cut.
+	// Half an answer must not look complete, so the connection is cut.
 	require.PanicsWithValue(t, http.ErrAbortHandler, func() { get(t, s, "GET", "/late") })
 	require.PanicsWithValue(t, http.ErrAbortHandler, func() { get(t, s, "GET", "/abort") })
 	require.InDelta(t, 2, counterValue(t, reg, "quern_http_panics_total"), 0)
@@ -210,7 +211,7 @@ func (panickingAppender) Append(context.Context, []ingest.Report) (ingest.Result
 	panic("oh")
 }
 
-// TestPanicGivesTheBudgetBack: otherwise some panics later every report is refused.
+// TestPanicGivesTheBudgetBack: otherwise, after some panics, every report would be refused.
 func TestPanicGivesTheBudgetBack(t *testing.T) {
 	s := newServer(t, func(o *Options) { o.Appender, o.MaxInFlightBytes = panickingAppender{}, int64(len(oneReport))+4<<10 })
 	for range 3 {
@@ -218,7 +219,7 @@ func TestPanicGivesTheBudgetBack(t *testing.T) {
 	}
 }
 
-// TestFormLimit: a form is there as a whole before its handler is, or not at all.
+// TestFormLimit: a handler runs only after its form has been read completely.
 func TestFormLimit(t *testing.T) {
 	var got string
 	s := newServer(t, func(o *Options) {
@@ -238,7 +239,7 @@ func TestFormLimit(t *testing.T) {
 		s.ServeHTTP(w, r)
 		return w.Code
 	}
-	for range 3 { // each gives back what it held
+	for range 3 { // each releases what it held
 		require.Equal(t, 200, send(100))
 		require.Len(t, got, 98)
 		require.Equal(t, 413, send(101))
@@ -255,7 +256,7 @@ func TestHTTPServer(t *testing.T) {
 	require.NotZero(t, h.ReadHeaderTimeout)
 	require.NotZero(t, h.IdleTimeout)
 	require.NotZero(t, h.MaxHeaderBytes)
-	// What takes long must get on; see demandProgress.
+	// Long requests must progress; see demandProgress.
 	require.Zero(t, h.ReadTimeout)
 	require.Zero(t, h.WriteTimeout)
 }
@@ -330,7 +331,7 @@ func TestAggregationStatus(t *testing.T) {
 	require.NotContains(t, get(t, waiting, "GET", "/api/v1/status/aggregation").Body.String(), "waiting")
 	require.Equal(t, 400, get(t, waiting, "GET", "/api/v1/status/aggregation?waiting=perhaps").Code)
 
-	// What waits is read from all marks: that has a turn, and gives it back.
+	// Waiting work is read from all marks. That takes a turn and releases it.
 	turns := admission.NewTurns(1, "queries", 0, admission.NewClients(nil), nil)
 	busy := newServer(t, func(o *Options) {
 		o.Status, o.Turns = statusOf{}, Turns{Queries: turns, QueryTimeout: time.Millisecond}

@@ -19,7 +19,7 @@ import (
 	"github.com/quern/quern/internal/storage"
 )
 
-// long stores an hour of samples of a series, as many as fit into some MB of an export.
+// long stores an hour of samples of a series, some MB of an export.
 func (s *readServer) long(id metric.ScheduleID) {
 	sliceMs := readNow.Add(-time.Hour).UnixMilli()
 	samples := make([]metric.Sample, 200_000)
@@ -35,7 +35,7 @@ func (s *readServer) long(id metric.ScheduleID) {
 	}))
 }
 
-// gauge is the value of a gauge, of the kind of turns.
+// gauge returns the value of a gauge for one kind of turns.
 func gauge(t *testing.T, g prometheus.Gatherer, name, kind string) int {
 	families, err := g.Gather()
 	require.NoError(t, err)
@@ -49,7 +49,8 @@ func gauge(t *testing.T, g prometheus.Gatherer, name, kind string) int {
 	return 0
 }
 
-// TestStalledExports: exports that nobody reads hold what their turns hold, however many they are, and give that up.
+// TestStalledExports: exports that nobody reads hold only what their turns allow, however many they
+// are, and in the end release it.
 func TestStalledExports(t *testing.T) {
 	const turns = 2
 	held := func(stalled int, stall time.Duration, do func(s *readServer, metrics *prometheus.Registry)) (heap uint64) {
@@ -89,7 +90,7 @@ func TestStalledExports(t *testing.T) {
 			require.Eventually(t, func() bool {
 				return gauge(t, metrics, "quern_turns", "exports") == turns && gauge(t, metrics, "quern_turns_waiting", "exports") == n-turns
 			}, time.Minute, time.Millisecond)
-			// Other reads have their own turns.
+			// Other reads have turns of their own.
 			code, body, _ := s.get("/api/v1/latest", "match[]", "cpu")
 			require.Equal(t, 200, code, body)
 		}
@@ -97,7 +98,7 @@ func TestStalledExports(t *testing.T) {
 	few := held(10, time.Hour, allStalled(10))
 	many := held(80, time.Hour, allStalled(80))
 	t.Logf("the heap holds %d bytes for 10 exports and %d for 80", few, many)
-	// What they read is some 10 MB each; connections and requests that wait are small.
+	// Each export reads about 10 MB; connections and waiting requests are small.
 	require.Less(t, many, 2*few+80*100<<10)
 
 	held(turns, 5*time.Second, func(s *readServer, metrics *prometheus.Registry) {
@@ -109,7 +110,7 @@ func TestStalledExports(t *testing.T) {
 	})
 }
 
-// TestTooManyWait: beyond a queue nobody waits.
+// TestTooManyWait: requests beyond the queue do not wait.
 func TestTooManyWait(t *testing.T) {
 	clients := admission.NewClients(admission.Loopback())
 	exports := admission.NewTurns(1, "exports", time.Millisecond, clients, nil)

@@ -12,67 +12,68 @@ import (
 	"github.com/quern/quern/internal/storage"
 )
 
-// StatusProvider knows how far aggregation is.
+// StatusProvider knows the state of aggregation.
 type StatusProvider interface {
-	// AggregationStatus is Status; with waiting its BucketStatus have Waiting, for which every mark is read.
+	// AggregationStatus returns the Status. With waiting it also fills BucketStatus.Waiting, for
+	// which it reads every mark.
 	AggregationStatus(ctx context.Context, waiting bool) (Status, error)
 }
 
-// Status is how far aggregation is, and what was done last.
+// Status is the state of aggregation and its recent history.
 type Status struct {
-	// ClockDoubt is why nothing expires by the clock, empty while it is believed.
+	// ClockDoubt says why nothing expires by the clock; it is empty while the clock is trusted.
 	ClockDoubt string
 	// Levels are all buckets, raw first.
 	Levels []LevelStatus
-	// Buckets are those that are ground, finest first.
+	// Buckets are the buckets that are ground, finest first.
 	Buckets []BucketStatus
-	// Runs are the last ones, newest first.
+	// Runs are the latest runs, newest first.
 	Runs    []storage.Run
 	Workers []storage.Worker
 	Shards  []ShardStatus
-	// Errors are the last of each component, newest first.
+	// Errors are the latest errors of each component, newest first.
 	Errors []storage.ComponentError
 }
 
-// ShardStatus is a shard of the index, and whose it is.
+// ShardStatus is a shard of the index and its owner.
 type ShardStatus struct {
 	Shard int
-	// Worker is who grinds it, empty while nobody does.
+	// Worker is the worker that grinds the shard, empty if there is none.
 	Worker string
-	// Lease is its lease, which is zero while nobody holds it.
+	// Lease is the shard's lease, zero if nobody holds it.
 	Lease storage.Lease
 }
 
-// LevelStatus is a bucket, and how long its rows are kept; 0 is for ever.
+// LevelStatus is a bucket and its retention; 0 is for ever.
 type LevelStatus struct {
 	Bucket    metric.Bucket
 	Retention time.Duration
-	// WholeFromMs is from when on it is whole; math.MinInt64 is always.
+	// WholeFromMs is the time from which the bucket is whole; math.MinInt64 means always.
 	WholeFromMs int64
 }
 
-// BucketStatus is what one bucket still has to be ground.
+// BucketStatus is the work that is left for one bucket.
 type BucketStatus struct {
 	Bucket metric.Bucket
-	// Outstanding are the slices that are over and not complete, oldest first.
+	// Outstanding are the slices that have ended and are not complete, oldest first.
 	Outstanding []OutstandingSlice
-	// Waiting are the slices that marks stand for which no run has dealt with, oldest first. Those
-	// of late data lie in another slice's index, mostly in that of one which is not over.
+	// Waiting are the slices with marks that no run has processed, oldest first. The marks of late
+	// data lie in the index of another slice, which in most cases has not ended.
 	Waiting []OutstandingSlice
-	// Lag is the time since the oldest outstanding slice ended, 0 when there is none.
+	// Lag is the time since the oldest outstanding slice ended, 0 if there is none.
 	Lag time.Duration
 }
 
-// OutstandingSlice is a slice of which something is to be ground.
+// OutstandingSlice is a slice that has something left to grind.
 type OutstandingSlice struct {
 	StartMs int64
 	Marks   int
 }
 
-// What follows is the outside form: scripts rely on the names. Times are Unix ms.
+// The types below are the external form; scripts rely on the names. Times are in Unix ms.
 
 type statusReply struct {
-	// ClockDoubt is absent while the clock is believed.
+	// ClockDoubt is absent while the clock is trusted.
 	ClockDoubt string `json:"clock_doubt,omitempty"`
 
 	Levels  []levelReply  `json:"levels"`
@@ -81,7 +82,7 @@ type statusReply struct {
 	Workers []workerReply `json:"workers"`
 	Shards  []shardReply  `json:"shards"`
 	Errors  []faultReply  `json:"errors"`
-	// Unkept is what senders lose without being told, absent in a process that takes nothing.
+	// Unkept is what senders lose without learning of it, absent in a process that does not ingest.
 	Unkept []unkeptReply `json:"unkept,omitempty"`
 }
 
@@ -96,18 +97,19 @@ type unkeptReply struct {
 
 type levelReply struct {
 	Level string `json:"level"`
-	// WidthSeconds is the time that a row stands for, 0 for raw.
+	// WidthSeconds is the time that a row covers, 0 for raw.
 	WidthSeconds float64 `json:"width_seconds"`
 	// RetentionSeconds is how long rows are kept, 0 for ever.
 	RetentionSeconds float64 `json:"retention_seconds"`
-	// WholeFrom is from when on all rows are there: earlier ones may have expired. It is absent where none have, nor will.
+	// WholeFrom is the time from which all rows exist: earlier rows may have expired. It is absent
+	// if rows never expire.
 	WholeFrom *int64 `json:"whole_from,omitempty"`
 }
 
 type bucketReply struct {
 	Bucket      string       `json:"bucket"`
 	Outstanding []sliceReply `json:"outstanding"`
-	// Waiting is absent unless it is asked for.
+	// Waiting is absent unless requested.
 	Waiting    *[]sliceReply `json:"waiting,omitempty"`
 	LagSeconds float64       `json:"lag_seconds"`
 }
@@ -138,14 +140,14 @@ type workerReply struct {
 	Host    string `json:"host"`
 	Started int64  `json:"started"`
 	Seen    int64  `json:"seen"`
-	// Aggregates says that it takes a share of the shards.
+	// Aggregates means that the worker takes a share of the shards.
 	Aggregates bool `json:"aggregates"`
 }
 
 type shardReply struct {
 	Shard  int    `json:"shard"`
-	Worker string `json:"worker"` // whose share it is
-	// The lease, absent while nobody holds it.
+	Worker string `json:"worker"` // the worker whose share it is
+	// The lease, absent if nobody holds it.
 	Owner   string `json:"owner,omitempty"`
 	Fence   int64  `json:"fence,omitempty"`
 	Expires int64  `json:"expires,omitempty"`
@@ -157,12 +159,13 @@ type faultReply struct {
 	Time      int64  `json:"time"`
 	Bucket    string `json:"bucket"`
 	Slice     int64  `json:"slice"`
-	// Start is the block's first schedule id, absent when no block is concerned.
+	// Start is the block's first schedule id, absent if the error concerns no block.
 	Start   *int64 `json:"start,omitempty"`
 	Message string `json:"message"`
 }
 
-// aggregation serves GET /api/v1/status/aggregation, with what waits if the parameter waiting is true.
+// aggregation serves GET /api/v1/status/aggregation. The parameter waiting=true adds the waiting
+// slices.
 func (s *Server) aggregation(w http.ResponseWriter, r *http.Request) {
 	if err := r.ParseForm(); err != nil {
 		replyError(w, http.StatusBadRequest, fmt.Sprintf("the parameters cannot be read: %v", err))
@@ -213,12 +216,12 @@ func (s *Server) aggregation(w http.ResponseWriter, r *http.Request) {
 	replyJSON(w, http.StatusOK, reply)
 }
 
-// encodeStatus makes the outside form. Empty lists are lists, so that scripts need no
-// case for null.
+// encodeStatus converts a Status to the external form. Empty lists are encoded as lists, so that
+// scripts need no case for null.
 func encodeStatus(ladder metric.Ladder, st Status, waiting bool) statusReply {
 	name := func(b metric.Bucket) string {
 		if b < metric.Raw || b > ladder.Top() {
-			// Left by a store whose ladder was another; better odd than a panic.
+			// From a store with another ladder; an odd name is better than a panic.
 			return fmt.Sprintf("bucket-%d", int(b))
 		}
 		return ladder.Name(b)

@@ -14,37 +14,41 @@ import (
 	"github.com/quern/quern/internal/clock"
 )
 
-// What is not kept although its sender is answered with success, or never looks at the answer, beside what is rejected
-// with an ingest.Reason. The words are stable: they are a label of quern_http_unkept_total and stand in the status.
+// These reasons are for measurements that are lost although the sender gets a success or ignores
+// the reply. Other losses have an ingest.Reason. The words are stable: they appear as a label of
+// quern_http_unkept_total and in the status.
 const (
-	unkeptSameMillisecond = "same_millisecond" // another sample of the series replaced it at once
-	unkeptSameName        = "same_name"        // two fields of different measurements make one metric
-	unkeptSeveralBuckets  = "several_buckets"  // several databases are written to as if they were one
+	unkeptSameMillisecond = "same_millisecond" // another sample of the series with the same time replaced it
+	unkeptSameName        = "same_name"        // fields of two measurements map to one metric
+	unkeptSeveralBuckets  = "several_buckets"  // several databases are stored as one
 )
 
 const (
-	// unkeptLogEvery is how often one sender's losses of one kind are logged.
+	// unkeptLogEvery is the minimum interval between log lines for one sender and reason.
 	unkeptLogEvery = 10 * time.Minute
-	// maxUnkept bounds the senders that are told apart. All others count as one, otherSenders.
+	// maxUnkept bounds the entries kept per sender. Further senders are counted together as
+	// otherSenders.
 	maxUnkept    = 256
 	otherSenders = "others"
 )
 
-// Unkept is what one sender loses without a sign to it.
+// Unkept describes what one sender loses without learning of it.
 type Unkept struct {
 	Path string
-	// Sender is the address that the requests come from, with what the program calls itself.
+	// Sender is the client's address and its User-Agent.
 	Sender string
 	// Reason is one stable word.
 	Reason string
-	// Count is how many measurements this has cost since the process started, LastMs when it last did, in Unix ms.
+	// Count is the number of measurements lost since the process started; LastMs is the time of the
+	// last loss, in Unix ms.
 	Count  int64
 	LastMs int64
-	// Message is about the last one, for people.
+	// Message describes the last loss, for people.
 	Message string
 }
 
-// unkept counts what senders lose and are not told, for the metrics and the status, and logs it once in a while.
+// unkept counts losses that senders do not learn of. It feeds the metrics and the status, and logs
+// now and then.
 type unkept struct {
 	clk     clock.Clock
 	logger  *slog.Logger
@@ -103,7 +107,7 @@ func (u *unkept) note(r *http.Request, reason string, n int, message string) {
 	}
 }
 
-// list is what is lost, the latest first.
+// list returns the losses, the latest first.
 func (u *unkept) list() []Unkept {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -117,7 +121,7 @@ func (u *unkept) list() []Unkept {
 	return out
 }
 
-// sender names who sent a request: its address, and what the program calls itself.
+// sender returns the client's address and User-Agent.
 func sender(r *http.Request) string {
 	const most = 128
 	host, _, err := net.SplitHostPort(r.RemoteAddr)

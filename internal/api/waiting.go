@@ -2,9 +2,8 @@ package api
 
 import "net/http"
 
-// NewWaiting answers in place of a Server while there is no store to make one with: the
-// process is healthy, not ready, and everything else is to be tried again. reason says
-// why.
+// NewWaiting replaces a Server while there is no store yet. The process is healthy but not ready,
+// and all other requests get 503 with Retry-After. reason returns the cause.
 func NewWaiting(reason func() error) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /-/healthy", healthy)

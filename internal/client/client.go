@@ -1,4 +1,4 @@
-// Package client asks a Quern server over HTTP, for the commands that people operate it with.
+// Package client sends requests to a Quern server over HTTP, for the commands of operators.
 package client
 
 import (
@@ -13,15 +13,15 @@ import (
 	"strings"
 )
 
-// Client asks one server.
+// Client sends requests to one server.
 type Client struct {
-	// URL is such as http://127.0.0.1:9095.
+	// URL is the server's base URL, such as http://127.0.0.1:9095.
 	URL string
-	// HTTP is whom requests go by. The default is http.DefaultClient.
+	// HTTP sends the requests. The default is http.DefaultClient.
 	HTTP *http.Client
 }
 
-// Name is the URL without its password, for what is shown or kept.
+// Name returns the URL without its password, for display and storage.
 func (c *Client) Name() string {
 	u, err := url.Parse(c.URL)
 	if err != nil || u.User == nil {
@@ -30,26 +30,26 @@ func (c *Client) Name() string {
 	return u.Redacted()
 }
 
-// RefusedError is what a server says of a request that cannot be answered as asked.
+// RefusedError is the server's message for an invalid request.
 type RefusedError struct{ Message string }
 
 // Error implements error.
 func (e *RefusedError) Error() string { return e.Message }
 
-// Refused says whether err is a mistake in what the server was asked for.
+// Refused returns whether err means that the request was invalid.
 func Refused(err error) bool {
 	var refused *RefusedError
 	return errors.As(err, &refused)
 }
 
-// AwayError is why a server does not answer now: it is not there, or it is busy.
+// AwayError means that the server does not answer now, because it is unreachable or busy.
 type AwayError struct{ error }
 
-// Unwrap is the reason.
+// Unwrap returns the cause.
 func (e *AwayError) Unwrap() error { return e.error }
 
-// Do asks with a form, which is in the URL of a GET and in the body of all else. The answer is one that says 200; its
-// body is the caller's to close.
+// Do sends a form: in the URL for GET, in the body otherwise. It returns a response only for status
+// 200; the caller closes its body.
 func (c *Client) Do(ctx context.Context, method, path string, form url.Values) (*http.Response, error) {
 	u, err := url.Parse(c.URL)
 	if err != nil {
@@ -92,8 +92,8 @@ func (c *Client) send(req *http.Request) (*http.Response, error) {
 	return resp, nil
 }
 
-// Post posts a body, and reads the answer's JSON into reply whatever its status is. An AwayError means that the server may do it later;
-// what reply holds then is as far as it came.
+// Post sends a body and decodes the JSON of the answer into reply, whatever the status. An
+// AwayError means that a retry may succeed; reply then holds what the server reported so far.
 func (c *Client) Post(ctx context.Context, path string, header http.Header, body []byte, reply any) (status int, err error) {
 	u, err := url.Parse(c.URL)
 	if err != nil {
@@ -119,7 +119,7 @@ func (c *Client) Post(ctx context.Context, path string, header http.Header, body
 		}
 		return resp.StatusCode, nil
 	}
-	_ = json.Unmarshal(text, reply) // what is not Quern's is told as a failure
+	_ = json.Unmarshal(text, reply) // failure reports answers that are not Quern's
 	resp.Body = io.NopCloser(bytes.NewReader(text))
 	err = c.failure(resp)
 	switch resp.StatusCode {

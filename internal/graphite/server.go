@@ -1,6 +1,7 @@
 // Package graphite listens for Graphite's plaintext protocol over TCP.
 //
-// The protocol has no replies, so that a sender can be held up in one way only: nothing more is read from it. What must hold:
+// The protocol has no replies. The only way to hold up a sender is to stop reading from it.
+// Invariants:
 //
 //  1. Nothing that was read is lost while the process lives: what ingest does not take is tried again, unless the store refuses it for
 //     good, and until then no more is read from that connection. What the sender has sent meanwhile waits in the kernels, and in the sender.
@@ -32,42 +33,44 @@ import (
 	"github.com/quern/quern/internal/throttle"
 )
 
-// Connections are those that are open at once unless Options say otherwise.
+// Connections is the default maximum number of open connections.
 const Connections = 1024
 
 const (
-	// minBufferBytes is what the buffer of a connection begins with.
+	// minBufferBytes is the initial size of a connection's buffer.
 	minBufferBytes = 4 << 10
-	// logEvery is how often lines that were not taken are logged, and that ingest takes nothing.
+	// logEvery is the minimum interval between log lines about rejected lines, and between those
+	// about refusals by ingest.
 	logEvery = 10 * time.Second
-	// The waits until what ingest did not take is tried again.
+	// firstWait and lastWait are the first and the longest wait before a retry.
 	firstWait = 100 * time.Millisecond
 	lastWait  = 5 * time.Second
 )
 
-// Appender takes what was decoded; see ingest.Ingest.Append.
+// Appender ingests decoded lines; see ingest.Ingest.Append.
 type Appender interface {
 	Append(ctx context.Context, reports []ingest.Report) (ingest.Result, error)
 }
 
-// Options tune and bound a Server.
+// Options configure a Server.
 type Options struct {
 	// Sources are the tags that name a series' source, best first.
 	Sources ingest.SourceLabels
-	// Connections bounds those that are open; others wait to be accepted. The default is 1024.
+	// Connections bounds the open connections; others wait to be accepted. The default is 1024.
 	Connections int
-	// Idle is how long a connection may be silent. The default is 30m.
+	// Idle is the maximum time for which a connection may be silent. The default is 30m.
 	Idle time.Duration
-	// LineBytes bounds what is kept of a line whose end has not come yet. The default is 64 KiB.
+	// LineBytes bounds the buffered part of an incomplete line. The default is 64 KiB.
 	LineBytes int
-	// BatchBytes bounds the lines of a connection that are appended together. The default is 256 KiB.
+	// BatchBytes bounds the lines of a connection that are appended together. The default is 256
+	// KiB. It is at least LineBytes + 1.
 	BatchBytes int
-	// Batches is how many connections are decoded and appended at once; half of them may be for what is tried again. The
-	// default is 32.
+	// Batches is the number of connections that decode and append at once; up to half of them may
+	// be retries. The default is 32.
 	Batches int
-	// Logger takes what an operator should know. The default discards.
+	// Logger receives messages for the operator. The default discards them.
 	Logger *slog.Logger
-	// Metrics takes the server's own metrics. The default is nobody.
+	// Metrics registers the server's own metrics. The default registers them nowhere.
 	Metrics prometheus.Registerer
 }
 
@@ -82,17 +85,17 @@ func (o *Options) ensureDefaults() {
 	}
 }
 
-// Server takes lines from connections.
+// Server ingests lines from connections.
 type Server struct {
-	ctx     context.Context // of what is appended
+	ctx     context.Context // context of appends
 	breakUp context.CancelFunc
 	to      Appender
 	clk     clock.Clock
 	opts    Options
 	metrics metrics
 	slots   chan struct{} // has a value for each open connection
-	batches chan *batch   // those that nobody uses
-	retries chan struct{} // has a value for each batch that is used for what is tried again
+	batches chan *batch   // idle batches
+	retries chan struct{} // has a value for each batch in use by a retry
 
 	badLines, refusals, givenUp *throttle.Throttle
 
@@ -103,7 +106,7 @@ type Server struct {
 	running  sync.WaitGroup
 }
 
-// batch is what decoding takes.
+// batch holds the memory for decoding.
 type batch struct {
 	decoder.Decoder
 	ingest.Batch
@@ -114,8 +117,8 @@ type metrics struct {
 	connections                      prometheus.Gauge
 }
 
-// New makes a server that appends to an appender. When ctx is done, what is being appended is broken off; Shutdown lets
-// it end.
+// New makes a server that appends to an appender. When ctx is done, pending appends are cancelled;
+// Shutdown lets them finish.
 func New(ctx context.Context, to Appender, clk clock.Clock, opts Options) *Server {
 	opts.ensureDefaults()
 	f := promauto.With(opts.Metrics)
@@ -156,7 +159,7 @@ func New(ctx context.Context, to Appender, clk clock.Clock, opts Options) *Serve
 	return s
 }
 
-// Serve takes connections from l until Shutdown, which closes it. It is called once.
+// Serve accepts connections from l until Shutdown, which closes l. Call it once.
 func (s *Server) Serve(l net.Listener) error {
 	s.mu.Lock()
 	s.listener = l
@@ -177,9 +180,9 @@ func (s *Server) Serve(l net.Listener) error {
 			if errors.Is(err, net.ErrClosed) {
 				return nil
 			}
-			// Such as too many open files: connections that end make room.
+			// For example, too many open files: connections that end make room.
 			s.opts.Logger.Warn("connections cannot be accepted", "err", err, "again_in", wait)
-			// That ctx ends meanwhile is seen above.
+			// The select above notices if ctx has ended.
 			_ = s.clk.Sleep(s.ctx, wait)
 			wait = min(2*wait, lastWait)
 			continue
@@ -191,7 +194,7 @@ func (s *Server) Serve(l net.Listener) error {
 	}
 }
 
-// add has a connection served, unless the server is being shut down.
+// add starts serving a connection, unless the server is shutting down.
 func (s *Server) add(conn net.Conn) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -215,8 +218,8 @@ func (s *Server) add(conn net.Conn) bool {
 	return true
 }
 
-// Shutdown accepts and reads nothing more, and waits until what was read is appended. When ctx is done it is given up, and the
-// error is ctx's.
+// Shutdown stops accepting and reading, and waits until the lines read are appended. When ctx is
+// done, it gives up and returns ctx's error.
 func (s *Server) Shutdown(ctx context.Context) error {
 	s.mu.Lock()
 	s.closing = true
@@ -224,7 +227,7 @@ func (s *Server) Shutdown(ctx context.Context) error {
 		_ = s.listener.Close()
 	}
 	for conn := range s.conns {
-		_ = conn.SetReadDeadline(time.Unix(1, 0)) // ends the read under way
+		_ = conn.SetReadDeadline(time.Unix(1, 0)) // ends the pending read
 	}
 	s.mu.Unlock()
 	defer s.breakUp()
@@ -243,18 +246,18 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	}
 }
 
-// mayRead gives the next read its time. It is false when there must be none.
+// mayRead sets the deadline of the next read. It returns false if there must be none.
 func (s *Server) mayRead(conn net.Conn) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return !s.closing && conn.SetReadDeadline(s.clk.Now().Add(s.opts.Idle)) == nil
 }
 
-// serve takes the lines of a connection until it ends.
+// serve ingests the lines of a connection until it ends.
 func (s *Server) serve(conn net.Conn) {
 	from := conn.RemoteAddr()
 	buf := make([]byte, 0, minBufferBytes)
-	skipping := false // the rest of a line that is too long
+	skipping := false // inside a line that is too long
 	for s.mayRead(conn) {
 		n, err := conn.Read(buf[len(buf):cap(buf)])
 		full := len(buf)+n == cap(buf)
@@ -281,15 +284,15 @@ func (s *Server) serve(conn net.Conn) {
 			s.ended(from, err, len(buf) > 0)
 			return
 		}
-		// Where the sender has more than there is room for, there may be more.
+		// A full buffer suggests that the sender has more data, so let it grow.
 		if full && cap(buf) < s.opts.BatchBytes {
 			buf = append(make([]byte, 0, min(2*cap(buf), s.opts.BatchBytes)), buf...)
 		}
 	}
 }
 
-// ended tells of a connection that ended otherwise than between two lines. Half a line may be a number of which digits are missing, so it
-// is not taken, by carbon neither.
+// ended reports a connection that did not end between two lines. A partial line is dropped, as
+// carbon does: its number may lack digits.
 func (s *Server) ended(from net.Addr, err error, within bool) {
 	switch {
 	case within:
@@ -307,16 +310,16 @@ func (s *Server) bad(from net.Addr, n int, what string) {
 	s.say(from, n, what)
 }
 
-// say logs lines that were not taken.
+// say logs rejected lines.
 func (s *Server) say(from net.Addr, n int, first string) {
 	if skipped, ok := s.badLines.Pass(); ok {
 		s.opts.Logger.Warn("lines not taken", "from", from, "lines", n, "first", first, "more_since_last", skipped)
 	}
 }
 
-// take has ingest take whole lines, and tries until it does. It is false when that was given up.
+// take makes ingest accept whole lines, with retries. It returns false if it gave up.
 func (s *Server) take(from net.Addr, lines []byte) bool {
-	// Now, and not when it is appended at last: what is appended twice has the same time.
+	// Take the time once: lines that are appended twice must have the same time.
 	nowMs := clock.NowMs(s.clk)
 	err := s.try(from, lines, nowMs)
 	for wait := firstWait; err != nil; wait = min(2*wait, lastWait) {
@@ -333,7 +336,7 @@ func (s *Server) take(from net.Addr, lines []byte) bool {
 		if skipped, ok := s.refusals.Pass(); ok {
 			s.opts.Logger.Warn("lines wait, and their senders", "from", from, "lines", n, "more_since_last", skipped, "err", err)
 		}
-		// That ctx ends meanwhile is said when it has been tried a last time.
+		// If ctx ends meanwhile, the last attempt below reports it.
 		_ = s.clk.Sleep(s.ctx, wait)
 		err = s.tryAgain(from, lines, nowMs)
 	}
@@ -360,7 +363,7 @@ func (s *Server) tryAgain(from net.Addr, lines []byte, nowMs int64) error {
 	return s.try(from, lines, nowMs)
 }
 
-// try decodes lines and appends what is in them. With an error nothing counts as taken.
+// try decodes lines and appends their samples. On error, the lines do not count as ingested.
 func (s *Server) try(from net.Addr, lines []byte, nowMs int64) error {
 	var b *batch
 	select {
@@ -390,7 +393,7 @@ func (s *Server) try(from net.Addr, lines []byte, nowMs int64) error {
 	return nil
 }
 
-// lost tells of lines that were read in vain.
+// lost logs lines that were read but cannot be stored.
 func (s *Server) lost(from net.Addr, n int, err error) {
 	s.opts.Logger.Error("lines lost: the process ends and they cannot be written", "from", from, "lines", n, "err", err)
 }

@@ -26,7 +26,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// limit is how long anything is waited for before it counts as not happening.
+// limit is the longest wait for anything that is expected to happen.
 const limit = time.Minute
 
 func eventually(t *testing.T, what string, is func() bool) {
@@ -34,17 +34,19 @@ func eventually(t *testing.T, what string, is func() bool) {
 	require.Eventually(t, is, limit, time.Millisecond, what)
 }
 
-// kept is what an appender was given: how often each line came.
+// kept is an appender that counts how often each line came.
 type kept struct {
 	mu    sync.Mutex
 	err   error
 	calls int
 	lines map[string]int
-	// lines of the metric "doomed" are refused until there are so many attempts, and then hang.
+	// doomed counts the attempts on lines of the metric "doomed"; hanging counts those attempts
+	// that hang.
 	doomed, hanging int
 }
 
-// doom refuses reports with a metric of that name, first at once and then never.
+// doom fails reports of the metric "doomed": the first attempts at once, later ones only when ctx
+// ends.
 func (k *kept) doom(ctx context.Context, reports []ingest.Report) error {
 	const soon = 10
 	if reports[0].Measurements[0].Metric != "doomed" {
@@ -117,7 +119,7 @@ func (k *kept) has(line string) bool {
 	return k.lines[line] == 1
 }
 
-// listening is a server on a port of its own, with an appender that keeps.
+// listening is a server on its own port with a kept as appender.
 type listening struct {
 	*Server
 	*kept
@@ -125,7 +127,7 @@ type listening struct {
 	log  *bytes.Buffer
 }
 
-// quick is the machine's clock on which waits between attempts are short.
+// quick is the machine's clock with short waits between attempts.
 type quick struct{ clock.System }
 
 func (q quick) Sleep(ctx context.Context, _ time.Duration) error {
@@ -168,7 +170,7 @@ func send(t *testing.T, c net.Conn, text string) {
 	require.NoError(t, err)
 }
 
-// ends waits until the other side has closed.
+// ends waits until the other side has closed the connection.
 func ends(t *testing.T, c net.Conn) {
 	t.Helper()
 	_, err := c.Read(make([]byte, 1))
@@ -192,7 +194,7 @@ func TestLines(t *testing.T) {
 	assert.Contains(t, l.log.String(), `lines=2 first="\"bad line here\": the value is no number"`)
 }
 
-// A line takes as long as it takes, and half a one at the end is none.
+// A line may arrive slowly in pieces; a partial line at the end is dropped.
 func TestPieces(t *testing.T) {
 	l := listen(t, Options{})
 	c := l.dial(t)
@@ -223,7 +225,7 @@ func TestIdle(t *testing.T) {
 	ends(t, l.dial(t))
 }
 
-// Of many connections as many are served as may be, and the others when those have ended.
+// At most the configured number of connections are served; the others follow when those have ended.
 func TestManyConnections(t *testing.T) {
 	const bound, all = 50, 2000
 	l := listen(t, Options{Connections: bound})
@@ -234,7 +236,7 @@ func TestManyConnections(t *testing.T) {
 		send(t, c, fmt.Sprintf("m%d 1 1\n", i))
 		most = max(most, testutil.ToFloat64(l.metrics.connections))
 		wg.Go(func() {
-			// When it is its turn.
+			// Wait for its turn.
 			for !l.has(fmt.Sprintf("|m%d[] 1 1000", i)) {
 				time.Sleep(time.Millisecond)
 			}
@@ -247,7 +249,7 @@ func TestManyConnections(t *testing.T) {
 	assert.Positive(t, most)
 }
 
-// While nothing can be stored the senders are held up, and in the end all of it is there, once.
+// While nothing can be stored, senders are held up; in the end every line is stored, once.
 func TestFlood(t *testing.T) {
 	l := listen(t, Options{Batches: 2})
 	l.fail(ingest.ErrBusy)
@@ -286,8 +288,8 @@ func TestFlood(t *testing.T) {
 	assert.Contains(t, l.log.String(), `msg="lines wait, and their senders"`)
 }
 
-// Sources that are refused for ever, more of them than are decoded at once, hold up nobody else: neither while they wait,
-// nor when an attempt of theirs does not end.
+// Senders that are refused for ever, even more of them than decode at once, hold up nobody else:
+// neither while they wait, nor when one of their attempts hangs.
 func TestRefusedForEver(t *testing.T) {
 	l := listen(t, Options{Batches: 4})
 	for range 6 {
@@ -343,7 +345,7 @@ func TestShutdown(t *testing.T) {
 	require.Error(t, err, "nobody listens any more")
 }
 
-// It ends in time, and says what that cost.
+// Shutdown ends in time and logs the lost lines.
 func TestShutdownInVain(t *testing.T) {
 	l := listen(t, Options{Batches: 1})
 	l.fail(ingest.ErrBusy)

@@ -6,11 +6,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// cpu is the time that the calling thread has used.
+// cpu returns the CPU time of the calling thread.
 func cpu() time.Duration {
 	var t unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &t); err != nil {
-		panic(err) // it has no cause but a wrong argument
+		panic(err) // only a wrong argument causes it
 	}
 	return time.Duration(t.Nano())
 }

@@ -4,5 +4,5 @@ package linear
 
 import "time"
 
-// cpu is not known: only memory is looked at.
+// cpu returns 0: the time is unknown, and only memory is checked.
 func cpu() time.Duration { return 0 }

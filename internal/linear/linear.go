@@ -1,5 +1,6 @@
-// Package linear is for tests: it holds code to time and memory that grow as its input does, and no faster. What is measured
-// are ratios between sizes, so that neither a slow machine nor a busy one changes the result.
+// Package linear is for tests: it checks that the time and memory of code grow no faster than its
+// input. It measures ratios between sizes, so that a slow or busy machine does not change the
+// result.
 package linear
 
 import (
@@ -10,30 +11,33 @@ import (
 )
 
 const (
-	// factor is how much larger the second input is.
+	// factor is the size of the large input relative to the small input.
 	factor = 8
-	// slack is by how much more time and memory may grow: caches that become too small, buffers that double. What is quadratic
-	// grows eight times too much.
+	// slack is the allowed growth of time and memory beyond factor: caches get too small, buffers
+	// double. Quadratic code exceeds linear growth eightfold.
 	slack = 3
-	// rounds is how often each size is measured at most. The best of each counts: whatever else the machine does only adds.
+	// rounds is the maximum number of measurements per size. The best of each counts: other load on
+	// the machine only adds.
 	rounds = 6
-	// leastCPU is what the small input should take: what takes less is repeated, and at most so often.
+	// leastCPU is the minimum time for the small input: shorter work is repeated, at most
+	// mostRepeat times.
 	leastCPU   = 500 * time.Microsecond
 	mostRepeat = 1 << 10
-	// freeBytes are not looked at: what is allocated once, however large the input is.
+	// freeBytes is the allowance for fixed allocations that do not depend on the input.
 	freeBytes = 1 << 20
 )
 
-// Cost is what one run takes.
+// Cost is the cost of one run.
 type Cost struct {
-	// CPU is the time of the calling thread. It is zero where the system does not tell it.
+	// CPU is the time of the calling thread, zero if the system does not report it.
 	CPU time.Duration
-	// Bytes are those that were allocated, whether or not they were freed.
+	// Bytes is the number of bytes allocated, whether or not they were freed.
 	Bytes int64
 }
 
-// Check runs do on an input of size n and on one of eight times that, and fails when the larger one takes more than 24
-// times the time or the memory. The larger one's best is the result. What do does in other goroutines counts as memory only.
+// Check runs do on an input of size n and on one eight times as large. It fails if the larger takes
+// more than 24 times the CPU time or memory. It returns the best cost of the larger. Work in other
+// goroutines counts for memory only.
 func Check[I any](tb testing.TB, n int, input func(n int) I, do func(I)) Cost {
 	tb.Helper()
 	large, why := check(n, input, do)
@@ -82,14 +86,14 @@ func excess(n int, best [2]Cost) string {
 	return ""
 }
 
-// measure runs do once for the memory, with no pool of anything to begin with, and so often for the time. What it takes once is
-// the result.
+// measure runs do once for the memory, with empty pools, and then repeat times for the time. It
+// returns the cost of one run.
 func measure(repeat int, do func()) Cost {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	var before, after runtime.MemStats
 	runtime.GC()
-	runtime.GC() // pools outlive one
+	runtime.GC() // pools survive one collection
 	runtime.ReadMemStats(&before)
 	do()
 	runtime.ReadMemStats(&after)

@@ -9,7 +9,7 @@ import (
 
 var sink int
 
-// bytesOf makes n bytes of which none are found again.
+// bytesOf makes n bytes by repeating the letters a to h.
 func bytesOf(n int) []byte { return slices.Repeat([]byte("abcdefgh"), n/8) }
 
 func TestLinear(t *testing.T) {
@@ -22,7 +22,7 @@ func TestLinear(t *testing.T) {
 	require.GreaterOrEqual(t, cost.Bytes, int64(256<<10))
 }
 
-// What is quadratic is found, in time as in memory.
+// Check finds quadratic code, both in time and in memory.
 func TestQuadratic(t *testing.T) {
 	_, why := check(400, bytesOf, func(b []byte) {
 		for i := range b {

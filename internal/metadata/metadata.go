@@ -1,5 +1,5 @@
-// Package metadata keeps what senders say of their metrics: type, help and unit of each name. It lies in memory, where
-// requests look, and in the store, for the next process and the others.
+// Package metadata keeps the metadata that senders report for metrics: type, help and unit of each
+// name. It keeps it in memory for requests, and in the store for later and other processes.
 package metadata
 
 import (
@@ -20,42 +20,43 @@ import (
 )
 
 const (
-	// nameBytes bounds names, as ingest does by default; what has a longer one is not kept.
+	// nameBytes bounds names, like ingest's default; metadata of longer names is dropped.
 	nameBytes = 256
-	// helpBytes and unitBytes are what is kept of a text.
+	// helpBytes and unitBytes are the lengths to which texts are truncated.
 	helpBytes = 1024
 	unitBytes = 64
 
-	// warnEvery is how often is logged that a name does not fit any more.
+	// warnEvery is the minimum interval between warnings that the catalog is full.
 	warnEvery = time.Minute
 )
 
-// Options set up a Catalog; the zero value stands for the defaults.
+// Options configure a Catalog; the zero value selects the defaults.
 type Options struct {
-	// MaxNames is how many metrics are known; what is beyond is not kept. The default is 100000.
+	// MaxNames bounds the number of metrics; metadata of further metrics is dropped. The default is
+	// 100000.
 	MaxNames int
-	// Logger takes what an operator should know. The default discards.
+	// Logger receives messages for the operator. The default discards them.
 	Logger *slog.Logger
 }
 
-// Catalog is the metadata that this process knows. It is safe for concurrent use. What must hold:
+// Catalog is the metadata that this process knows. It is safe for concurrent use. Invariants:
 //
-//  1. Note does no I/O and waits for none.
-//  2. What was noted and is not in the store yet is dirty; Refresh does not overwrite it.
-//  3. A name is dirty until a Flush has stored what was noted last.
+//  1. Note does no I/O and never waits for I/O.
+//  2. Metadata that was noted but not stored yet is dirty; Refresh does not overwrite it.
+//  3. A name is dirty until a Flush has stored its latest metadata.
 type Catalog struct {
 	store    storage.Metadata
 	opts     Options
 	warnings *throttle.Throttle
 
-	flushing sync.Mutex // held by the one Flush or Refresh
+	flushing sync.Mutex // held by a running Flush or Refresh
 
 	mu    sync.RWMutex
 	known map[string]metric.Metadata
 	dirty map[string]struct{}
 }
 
-// New makes a catalog that knows nothing. It does no I/O.
+// New makes an empty catalog. It does no I/O.
 func New(store storage.Metadata, clk clock.Clock, opts Options) *Catalog {
 	if opts.MaxNames == 0 {
 		opts.MaxNames = 100_000
@@ -69,8 +70,8 @@ func New(store storage.Metadata, clk clock.Clock, opts Options) *Catalog {
 	}
 }
 
-// Note takes what a sender says of a metric; the last one's word counts. It keeps no string of m, and costs a
-// look at a map when nothing is new.
+// Note records metadata from a sender; the latest wins. It keeps no string of m, and costs one map
+// lookup if nothing has changed.
 func (c *Catalog) Note(m metric.Metadata) {
 	c.mu.RLock()
 	old, known := c.known[m.Name]
@@ -87,7 +88,7 @@ func (c *Catalog) Note(m metric.Metadata) {
 	}
 }
 
-// bounded is m as it is kept, in strings of its own. It is false when it is not.
+// bounded returns m as it is kept, with copies of the strings; false if m is dropped.
 func bounded(m metric.Metadata) (metric.Metadata, bool) {
 	if m.Name == "" || len(m.Name) > nameBytes || !utf8.ValidString(m.Name) {
 		return m, false
@@ -98,7 +99,7 @@ func bounded(m metric.Metadata) (metric.Metadata, bool) {
 	}, true
 }
 
-// text is valid UTF-8 of no more than that many bytes.
+// text returns s as valid UTF-8, truncated to limit bytes.
 func text(s string, limit int) string {
 	if len(s) > limit {
 		s = s[:limit]
@@ -112,7 +113,7 @@ func text(s string, limit int) string {
 func (c *Catalog) change(m metric.Metadata) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	// Others may have been here in the meantime.
+	// Another goroutine may have changed it meanwhile.
 	if old, known := c.known[m.Name]; old != m && (known || len(c.known) < c.opts.MaxNames) {
 		c.known[m.Name] = m
 		c.dirty[m.Name] = struct{}{}
@@ -125,7 +126,8 @@ func (c *Catalog) refuse(name string) {
 	}
 }
 
-// List is the metadata of a metric, or of all by name when metric is empty. A limit above 0 cuts the list.
+// List returns the metadata of a metric, or of all metrics sorted by name if name is empty. A limit
+// above 0 truncates the list.
 func (c *Catalog) List(name string, limit int) []metric.Metadata {
 	out := c.listed(name)
 	// Not under the lock: who waits to note something keeps all others from looking.
@@ -151,7 +153,7 @@ func (c *Catalog) listed(name string) []metric.Metadata {
 // Refresh reads what the store has: what other processes, or earlier ones, were told. Errors are the store's; what was
 // read before is taken in.
 func (c *Catalog) Refresh(ctx context.Context) error {
-	// No flush in between, or what it has stored might be overwritten by what was read before it.
+	// Exclude Flush, or an entry read before the flush could overwrite what the flush has stored.
 	c.flushing.Lock()
 	defer c.flushing.Unlock()
 	for m, err := range c.store.Metadata(ctx) {
@@ -169,7 +171,7 @@ func (c *Catalog) Refresh(ctx context.Context) error {
 	return nil
 }
 
-// Flush stores what has changed. After an error, which is the store's, it is stored by the next.
+// Flush stores the changed metadata. Errors are the store's; the next Flush then retries.
 func (c *Catalog) Flush(ctx context.Context) error {
 	c.flushing.Lock()
 	defer c.flushing.Unlock()

@@ -21,7 +21,7 @@ import (
 
 var up = metric.Metadata{Name: "up", Type: metric.TypeGauge, Help: "Is it?", Unit: "ratio"}
 
-// newStore is a store, and a way to make catalogs on it.
+// newStore returns a store and a function that makes catalogs on it.
 func newStore(t *testing.T) (*storagetest.Faulty, func(Options) *Catalog) {
 	t.Helper()
 	clk := clock.NewSimulated(time.UnixMilli(1_732_161_600_000))
@@ -34,7 +34,7 @@ func TestWhatIsNotedIsListedAndStored(t *testing.T) {
 	c := open(Options{})
 	require.Empty(t, c.List("", 0))
 	c.Note(up)
-	down := metric.Metadata{Name: "down"} // a metric of which nothing else is known
+	down := metric.Metadata{Name: "down"} // nothing but its name is known
 	c.Note(down)
 	require.Equal(t, []metric.Metadata{down, up}, c.List("", 0))
 	require.Equal(t, []metric.Metadata{down}, c.List("", 1))
@@ -49,7 +49,7 @@ func TestWhatIsNotedIsListedAndStored(t *testing.T) {
 	require.NoError(t, other.Refresh(t.Context()))
 	require.Equal(t, []metric.Metadata{down, up}, other.List("", 0))
 
-	// The same again, here and there, is no change.
+	// The same metadata again, in either catalog, is not a change.
 	st.Forget()
 	for _, c := range []*Catalog{c, other} {
 		c.Note(up)
@@ -58,7 +58,7 @@ func TestWhatIsNotedIsListedAndStored(t *testing.T) {
 	}
 	require.Zero(t, st.Count("PutMetadata"))
 
-	// The last one's word counts.
+	// The latest metadata counts.
 	changed := up
 	changed.Help = "Is it still?"
 	other.Note(changed)
@@ -68,7 +68,7 @@ func TestWhatIsNotedIsListedAndStored(t *testing.T) {
 	require.Equal(t, []metric.Metadata{changed}, c.List("up", 0))
 }
 
-// What could not be stored is stored later, and is not overwritten by what is there.
+// Metadata that could not be stored is stored later, and Refresh does not overwrite it.
 func TestStoreFails(t *testing.T) {
 	st, open := newStore(t)
 	c := open(Options{})
@@ -90,7 +90,7 @@ func TestStoreFails(t *testing.T) {
 	require.Equal(t, []metric.Metadata{up}, again.List("", 0))
 }
 
-// What is noted while a flush is under way is left to the next.
+// Metadata noted during a flush is left to the next flush.
 func TestNotedWhileStoring(t *testing.T) {
 	st, open := newStore(t)
 	c := open(Options{})
@@ -115,7 +115,7 @@ func TestBounds(t *testing.T) {
 		c.Note(metric.Metadata{Name: name, Help: "x"})
 	}
 	require.Empty(t, c.List("", 0))
-	// Texts are cut between characters.
+	// Texts are truncated between characters.
 	long := metric.Metadata{Name: "long", Help: "a" + strings.Repeat("é", helpBytes), Unit: strings.Repeat("u", 1000), Type: 99}
 	c.Note(long)
 	c.Note(metric.Metadata{Name: "odd", Help: "bad \xff help"})
@@ -134,17 +134,17 @@ func TestBounds(t *testing.T) {
 	}
 	require.Len(t, c.List("", 0), 3)
 	require.Equal(t, 1, strings.Count(log.String(), "too many metrics"), log.String())
-	// Those that are known go on changing.
+	// Metadata of known metrics can still change.
 	c.Note(metric.Metadata{Name: "m0", Unit: "bytes"})
 	require.Equal(t, "bytes", c.List("m0", 0)[0].Unit)
-	// Of what is in the store there is no more kept either.
+	// Refresh keeps no more names from the store either.
 	small := open(Options{MaxNames: 1})
 	require.NoError(t, c.Flush(t.Context()))
 	require.NoError(t, small.Refresh(t.Context()))
 	require.Len(t, small.List("", 0), 1)
 }
 
-// The strings are views into a buffer that is used again.
+// Note's strings are views into a buffer that is reused.
 func TestNothingOfTheRequestIsKept(t *testing.T) {
 	_, open := newStore(t)
 	c := open(Options{})
@@ -183,7 +183,7 @@ func TestConcurrent(t *testing.T) {
 	}
 }
 
-// BenchmarkNote is what a series costs whose metadata are known.
+// BenchmarkNote measures Note for a series with known metadata.
 func BenchmarkNote(b *testing.B) {
 	c := New(nil, clock.System{}, Options{})
 	c.Note(up)

@@ -19,7 +19,7 @@ import (
 	"github.com/quern/quern/internal/storage/pebble"
 )
 
-// newBench is a world on a disk, with the server's settings.
+// newBench makes a world on a disk with the server's settings.
 func newBench(b *testing.B) *world {
 	clk := clock.NewSimulated(time.UnixMilli(now))
 	st, err := pebble.Open(b.TempDir(), pebble.Options{
@@ -33,8 +33,8 @@ func newBench(b *testing.B) *world {
 	return newWorldOn(b, st, retention, clk)
 }
 
-// busy fills a world with n series, each with a sample every stepMs, in chunks as ingest
-// writes them: one for each time and block.
+// busy fills a world with n series that have a sample every stepMs, in chunks as ingest writes
+// them: one per time and block.
 func busy(b *testing.B, w *world, n int, fromMs, stepMs int64) {
 	for i := range n {
 		w.id(named("m_total", metric.Label{Name: "source", Value: fmt.Sprintf("host-%d", i/100)},
@@ -75,7 +75,7 @@ func bench(b *testing.B, w *world, series int, ask func(e *Engine) (promql.Query
 	}
 }
 
-// BenchmarkOneSeries draws one of 128 series of a block, a sample every 10 s.
+// BenchmarkOneSeries queries one of the 128 series of a block, with a sample every 10 s.
 func BenchmarkOneSeries(b *testing.B) {
 	w := newBench(b)
 	busy(b, w, 128, now-day-hour, 10*second)
@@ -92,7 +92,7 @@ func BenchmarkOneSeries(b *testing.B) {
 	}
 }
 
-// BenchmarkManySeries asks 10,000 series for an hour of 60 samples.
+// BenchmarkManySeries queries an hour of 10,000 series with 60 samples each.
 func BenchmarkManySeries(b *testing.B) {
 	w := newBench(b)
 	busy(b, w, 10_000, now-hour, minute)
@@ -101,7 +101,7 @@ func BenchmarkManySeries(b *testing.B) {
 	})
 }
 
-// BenchmarkYear draws a year of 1,000 series.
+// BenchmarkYear queries a year of 1,000 series.
 func BenchmarkYear(b *testing.B) {
 	w := newBench(b)
 	const n = 1000
@@ -127,7 +127,7 @@ func BenchmarkYear(b *testing.B) {
 	})
 }
 
-// BenchmarkIndex is the memory of the label index: series of hosts with 100 each.
+// BenchmarkIndex measures the memory of the label index for hosts with 100 series each.
 func BenchmarkIndex(b *testing.B) {
 	const n = 200_000
 	heap := func() uint64 {

@@ -40,14 +40,14 @@ import (
 //go:embed testdata/left_out.txt
 var leftOutFile string
 
-// The reasons.
+// These are the reasons for leaving out an evaluation.
 const (
 	nativeHistograms = "native histograms"
 	startTimestamps  = "start timestamps"
 )
 
-// TestConformance runs Prometheus' own scripts. All their data is young: so it also shows
-// that nothing is rewritten then.
+// TestConformance runs Prometheus' own scripts. All their data is recent, so it also shows that
+// nothing is rewritten for recent data.
 func TestConformance(t *testing.T) {
 	paths, err := filepath.Glob(filepath.Join(scriptsDir(t), "*.test"))
 	require.NoError(t, err)
@@ -85,8 +85,8 @@ func TestConformance(t *testing.T) {
 	require.Equal(t, leftOutFile, left.String())
 }
 
-// newScriptStorage makes a world in which raw samples are kept for ever, and at a time
-// when all that scripts are about is past.
+// newScriptStorage makes a world that keeps raw samples for ever, at a time after all times in the
+// scripts.
 func newScriptStorage(t testing.TB, kind string) promstorage.Storage {
 	w := newWorld(t, kind, storage.Retention{}, time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC).UnixMilli())
 	t.Cleanup(func() {
@@ -96,7 +96,7 @@ func newScriptStorage(t testing.TB, kind string) promstorage.Storage {
 	return &scriptStorage{Queryable: w.queryable, world: w}
 }
 
-// scriptsDir is where the scripts are that promqltest embeds: beside its source.
+// scriptsDir returns the directory of the scripts that promqltest embeds, next to its source.
 func scriptsDir(t *testing.T) string {
 	file, _ := runtime.FuncForPC(reflect.ValueOf(promqltest.RunBuiltinTests).Pointer()).FileLine(0)
 	if file == "" {
@@ -112,18 +112,18 @@ var (
 	histogramSuffix = regexp.MustCompile(`_(bucket|count|sum)$`)
 )
 
-// splitter takes the evaluations away from a script that are to be left out.
+// splitter removes the evaluations from a script that are to be left out.
 type splitter struct {
 	t      *testing.T
 	engine *Engine
 	parser parser.Parser
-	// leftOut are the numbers of the lines, by reason.
+	// leftOut are the line numbers, by reason.
 	leftOut map[string][]string
 
-	// What has been loaded: the commands, and by reason the series with something else than plain samples.
+	// Loaded data: the commands, and by reason the series that are not plain samples.
 	loads   []string
 	strange map[string][]labels.Labels
-	// Storages with it, made when they are needed.
+	// Storages with this data, made on demand.
 	theirs, ours promstorage.Storage
 }
 
@@ -183,7 +183,8 @@ func (s *splitter) load(command, line string) {
 	}
 }
 
-// mayDiffer says why an evaluation that has to do with a strange series may have another answer, "" of others.
+// mayDiffer returns why an evaluation that involves a strange series may have another answer, "" if
+// it may not.
 func (s *splitter) mayDiffer(line string) string {
 	m := instantly.FindStringSubmatch(line)
 	if m == nil {
@@ -203,7 +204,7 @@ func (s *splitter) mayDiffer(line string) string {
 	return ""
 }
 
-// differs says whether an evaluation has another answer here than over Prometheus' storage.
+// differs returns whether an evaluation has another answer here than over Prometheus' storage.
 func (s *splitter) differs(line string) bool {
 	if s.theirs == nil {
 		s.theirs = s.loaded(func(t testing.TB) promstorage.Storage {
@@ -239,7 +240,7 @@ func (s *splitter) differs(line string) bool {
 	return ask(s.theirs) != ask(s.ours)
 }
 
-// loaded is a storage with what has been loaded.
+// loaded returns a storage with the loaded data.
 func (s *splitter) loaded(open func(testing.TB) promstorage.Storage) promstorage.Storage {
 	var st promstorage.Storage
 	promqltest.RunTestWithStorage(s.t, strings.Join(s.loads, "\n"), s.engine, func(t testing.TB) promstorage.Storage {
@@ -249,12 +250,12 @@ func (s *splitter) loaded(open func(testing.TB) promstorage.Storage) promstorage
 	return st
 }
 
-// stayOpen is a storage that is not closed with the script that has filled it.
+// stayOpen is a storage that stays open after the script that has filled it.
 type stayOpen struct{ promstorage.Storage }
 
 func (stayOpen) Close() error { return nil }
 
-// ask is all that a query says.
+// ask returns the complete answer of a query as text.
 func (s *splitter) ask(q promql.Query, err error) string {
 	if err != nil {
 		return err.Error()
@@ -273,7 +274,7 @@ func (s *splitter) ask(q promql.Query, err error) string {
 	return fmt.Sprint(said, warnings, infos)
 }
 
-// scriptStorage is a world that a script can write to. Native histograms are dropped.
+// scriptStorage is a world that scripts can write to. It drops native histograms.
 type scriptStorage struct {
 	*Queryable
 	*world

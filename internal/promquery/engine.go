@@ -1,13 +1,14 @@
-// Package promquery is PromQL over Quern: Prometheus' own engine, a storage that reads
-// for it, and the rewriting that has it read roll-ups where raw samples are gone.
+// Package promquery evaluates PromQL over Quern. It has Prometheus' own engine, a storage that
+// reads for the engine, and a rewriter that makes the engine read roll-ups where raw samples have
+// expired.
 //
-// An expression is rewritten after it has been parsed and before it is evaluated, and only
-// if a selector goes further back than raw samples are kept. A selector, together with
-// the function around it, then becomes one whose samples are that function's values at
-// the times at which it will be evaluated, computed here from rows; see reading. All
-// else is the engine's: labels, operators, aggregations, and everything about young data.
+// An expression is rewritten between parsing and evaluation, and only if a selector reaches further
+// back than raw samples are kept. The rewriter replaces such a selector, together with the function
+// around it, by a selector whose samples are the function's values at the evaluation times,
+// computed here from rows; see reading. The engine does everything else: labels, operators,
+// aggregations, and all work on recent data.
 //
-// Times are in Unix ms. Windows of raw samples are PromQL's, (t-range, t]; those of rows are
+// Times are in Unix ms. Windows of raw samples are PromQL's, (t-range, t]; windows of rows are
 // [t-range, t), see reading.
 package promquery
 
@@ -28,22 +29,23 @@ import (
 	"github.com/quern/quern/internal/query"
 )
 
-// Options set up the engine; the zero value stands for the defaults.
+// Options configure the engine; the zero value selects the defaults.
 type Options struct {
-	// Timeout is how long a query may take. The default is 2m.
+	// Timeout is the time limit of a query. The default is 2m.
 	Timeout time.Duration
-	// MaxSamples is the number of samples that a query may hold at a time. The default
-	// is 50,000,000.
+	// MaxSamples is the maximum number of samples that a query may hold at a time. The default is
+	// 50,000,000.
 	MaxSamples int
-	// Lookback is how old the sample may be that an instant selector finds. The default is 5m.
+	// Lookback is the maximum age of the sample that an instant selector returns. The default is
+	// 5m.
 	Lookback time.Duration
-	// Logger takes what goes wrong inside the engine. The default is nobody.
+	// Logger receives the engine's internal errors. The default discards them.
 	Logger *slog.Logger
-	// Metrics takes the engine's own metrics. The default is nobody.
+	// Metrics registers the engine's own metrics. The default registers them nowhere.
 	Metrics prometheus.Registerer
 }
 
-// EnsureDefaults fills in what was left zero.
+// EnsureDefaults fills in unset fields.
 func (o Options) EnsureDefaults() Options {
 	if o.Timeout <= 0 {
 		o.Timeout = 2 * time.Minute
@@ -60,13 +62,13 @@ func (o Options) EnsureDefaults() Options {
 // Engine evaluates PromQL. It is safe for concurrent use.
 type Engine struct {
 	engine *promql.Engine
-	// subqueryStepMs is the step of a subquery that names none, by its range.
+	// subqueryStepMs returns the step, given the range, of a subquery without an explicit step.
 	subqueryStepMs func(rangeMs int64) int64
 }
 
 var _ promql.QueryEngine = (*Engine)(nil)
 
-// New makes an engine, and the storage that queries are given, over a querier.
+// New makes an engine over a querier, and the storage to pass to its queries.
 func New(q *query.Querier, opts Options) (*Engine, *Queryable) {
 	opts = opts.EnsureDefaults()
 	return newEngine(promql.EngineOpts{
@@ -86,8 +88,8 @@ func newEngine(opts promql.EngineOpts) *Engine {
 	return &Engine{engine: promql.NewEngine(opts), subqueryStepMs: opts.NoStepSubqueryIntervalFn}
 }
 
-// NewInstantQuery implements promql.QueryEngine. Only queries of a Queryable of this
-// package are rewritten.
+// NewInstantQuery implements promql.QueryEngine. It rewrites a query only if q is a Queryable of
+// this package.
 func (e *Engine) NewInstantQuery(
 	ctx context.Context, q storage.Queryable, opts promql.QueryOpts, qs string, ts time.Time,
 ) (promql.Query, error) {
@@ -107,7 +109,7 @@ func (e *Engine) NewRangeQuery(
 
 // plan makes a query and rewrites it.
 func (e *Engine) plan(q storage.Queryable, begin func(storage.Queryable) (promql.Query, error)) (promql.Query, error) {
-	// So also a storage that embeds a Queryable has its queries rewritten.
+	// The check by interface also accepts a storage that embeds a Queryable.
 	own, ok := q.(interface{ during(*plan) *Queryable })
 	if !ok {
 		return begin(q)
@@ -140,7 +142,7 @@ func (e *Engine) plan(q storage.Queryable, begin func(storage.Queryable) (promql
 	return &planned{Query: inner, plan: p}, nil
 }
 
-// planned is a query with what its reading has to say.
+// planned is a query that adds the notes and warnings of its plan to the result.
 type planned struct {
 	promql.Query
 	plan *plan

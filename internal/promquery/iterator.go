@@ -7,7 +7,7 @@ import (
 	"github.com/prometheus/prometheus/tsdb/chunkenc"
 )
 
-// points are samples of one series, by time.
+// points are samples of one series, sorted by time.
 type points struct {
 	times  []int64
 	values []float64
@@ -18,7 +18,7 @@ func (p *points) add(tMs int64, v float64) {
 	p.values = append(p.values, v)
 }
 
-// merge puts two together. Of two at the same time b's counts.
+// merge combines two series of points. Where both have a point at the same time, b's wins.
 func merge(a, b points) points {
 	if len(a.times) == 0 {
 		return b
@@ -40,7 +40,7 @@ func merge(a, b points) points {
 	return out
 }
 
-// iterator is a chunkenc.Iterator of points, or of the error that there was instead.
+// iterator is a chunkenc.Iterator over points, or carries the error of reading them.
 type iterator struct {
 	points
 	at  int
@@ -76,10 +76,10 @@ func (it *iterator) Next() chunkenc.ValueType {
 	return chunkenc.ValFloat
 }
 
-// unixMs is int64 by another name: with int64 itself vet takes Seek for io.Seeker's.
+// unixMs is an alias of int64: with plain int64, vet confuses Seek with io.Seeker's.
 type unixMs = int64
 
-// Seek looks at what lies near first, as windows mostly go on to what follows.
+// Seek looks at nearby points first, since windows mostly advance in small steps.
 func (it *iterator) Seek(tMs unixMs) chunkenc.ValueType {
 	it.at = max(it.at, 0)
 	rest := it.times[min(it.at, len(it.times)):]
@@ -99,7 +99,7 @@ func (it *iterator) At() (int64, float64) { return it.times[it.at], it.values[it
 
 func (it *iterator) AtT() int64 { return it.times[it.at] }
 
-// AtST implements chunkenc.Iterator: nothing is known of when a series was begun.
+// AtST implements chunkenc.Iterator. Start times are unknown.
 func (*iterator) AtST() int64 { return 0 }
 
 func (it *iterator) Err() error { return it.err }

@@ -10,23 +10,23 @@ import (
 	"github.com/quern/quern/internal/query"
 )
 
-// readAhead is the number of groups of a selector that are read at the same time.
+// readAhead is the number of groups of a selector that are read concurrently.
 const readAhead = 4
 
-// loader reads the groups of a selector when they are asked for, and a few ahead.
+// loader reads the groups of a selector on demand, and a few ahead.
 //
-//  1. The engine asks for one series after the other, in the order of their groups: what
-//     lies before the group that was asked for last is let go. So what is held does not
-//     grow with the number of groups; it is bounded besides.
-//  2. Series that are asked for in another order, or together, have their groups kept.
+//  1. The engine asks for one series after the other, in the order of their groups. The loader
+//     drops the groups before the requested group. So its memory does not grow with the number of
+//     groups; the sample limit bounds it as well.
+//  2. If series are needed in another order, or all together, the loader keeps their groups.
 type loader[T any] struct {
 	*held
 	mu    sync.Mutex
-	first int // groups before it have been let go
+	first int // groups before this index have been dropped
 	loads []*load[T]
 }
 
-// held is what loaders of all kinds have in common.
+// held is the state that loaders of all types have in common.
 type held struct {
 	ctx    context.Context //nolint:containedctx // that of Select: an iterator is given none
 	reads  *sync.WaitGroup
@@ -63,12 +63,12 @@ func newLoader[T any](h *held) *loader[T] {
 // reader reads a group, by its place: for each series what it has. It calls hold for what it holds more, also on the way, or less.
 type reader[T any] func(ctx context.Context, group int, hold func(n int) error) ([]T, error)
 
-// get is what a group has.
+// get returns the data of a group.
 func (l *loader[T]) get(group int, read reader[T]) ([]T, error) {
 	l.mu.Lock()
 	for ; !l.keep && l.first < group; l.first++ {
 		if gone := l.loads[l.first]; gone != nil {
-			<-gone.done // it was asked for before
+			<-gone.done // it was requested before, so this ends
 			l.n.Add(-gone.n)
 			l.loads[l.first] = nil
 		}

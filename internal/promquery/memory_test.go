@@ -28,7 +28,7 @@ import (
 	"github.com/quern/quern/internal/storage/storagetest"
 )
 
-// owning yields rows whose sketches are the reader's own, as those of a store that reads them from a disk.
+// owning yields rows with their own copies of sketches, like a store that reads from disk.
 type owning struct{ storage.Store }
 
 func (s owning) Rollups(ctx context.Context, level metric.Bucket, ids blocks.Range, fromMs, toMs int64) iter.Seq2[metric.RollupRow, error] {
@@ -42,7 +42,7 @@ func (s owning) Rollups(ctx context.Context, level metric.Bucket, ids blocks.Ran
 	}
 }
 
-// heap is what is in use. Pools give up what they hold with the second collection.
+// heap returns the bytes in use. Pools release their contents at the second collection.
 func heap() uint64 {
 	var m runtime.MemStats
 	for range 3 {
@@ -52,8 +52,9 @@ func heap() uint64 {
 	return m.HeapAlloc
 }
 
-// TestRowsCountAsWhatTheyHold: a row is a span, and with a quantile a sketch too, of which the limit of a query counts the
-// bytes in samples. Otherwise a query would hold several times its limit.
+// TestRowsCountAsWhatTheyHold: a row holds a span, and for a quantile a sketch, too. The query's
+// limit counts their bytes in units of samples. Otherwise a query could hold several times its
+// limit.
 func TestRowsCountAsWhatTheyHold(t *testing.T) {
 	clk := clock.NewSimulated(time.UnixMilli(midnight))
 	w := newWorldOn(t, owning{storagetest.NewModel(settings(), retention, clk)}, retention, clk)
@@ -183,11 +184,11 @@ func TestSelectorsAreBounded(t *testing.T) {
 			var bad *query.RequestError
 			require.ErrorAs(t, err, &bad, "%s: %d", name, n)
 			require.Contains(t, err.Error(), "narrow them")
-			// Of the selectors that nobody looked for, what the engine makes of their texts is left.
+			// For selectors that were never evaluated, only the engine's parsed form remains.
 			require.Less(t, took, 2*allowed+int64(n)<<14, "%s: %d", name, n)
 		}
 	}
-	// Those with the same matchers share what they have found, labels too.
+	// Selectors with the same matchers share their results, including labels.
 	held := func(n int) uint64 {
 		q, err := w.queryable.Querier(math.MinInt64, now)
 		require.NoError(t, err)
@@ -209,7 +210,7 @@ func TestSelectorsAreBounded(t *testing.T) {
 	require.Less(t, held(100), 30*held(1))
 }
 
-// TestListsAreBounded: of the series that are listed, those within the limit count.
+// TestListsAreBounded: only listed series within the limit count.
 func TestListsAreBounded(t *testing.T) {
 	const series = 2000
 	w := newWorld(t, "model", retention, now)

@@ -21,18 +21,18 @@ import (
 	"github.com/quern/quern/internal/query"
 )
 
-// Queryable is Quern as Prometheus' engine and API read it: raw samples, and for
-// selectors that an Engine has planned, what it has planned for them. It is safe for
+// Queryable makes Quern readable for Prometheus' engine and API. It returns raw samples, except for
+// selectors that an Engine has planned; for these it returns what the plan says. It is safe for
 // concurrent use.
 type Queryable struct {
 	q          *query.Querier
 	maxSamples int64
-	plan       *plan // nil but for the queries of an Engine
+	plan       *plan // nil, except in queries of an Engine
 }
 
 var _ storage.Queryable = (*Queryable)(nil)
 
-// during is the storage that one planned query is given.
+// during returns the storage for one planned query.
 func (s *Queryable) during(p *plan) *Queryable {
 	return &Queryable{q: s.q, maxSamples: s.maxSamples, plan: p}
 }
@@ -50,13 +50,14 @@ type querier struct {
 	cancels []context.CancelFunc
 	reads   sync.WaitGroup
 
-	// found is what selectors have found, by what they ask for: an expression may have the same one many times.
+	// found caches the results of selectors by what they ask for: an expression may repeat a
+	// selector many times.
 	found map[string]*found
-	// matches are the series that are held for all selectors; see query.Querier.Bound.
+	// matches counts the series held for all selectors; see query.Querier.Bound.
 	matches int
 }
 
-// found is what a selector has found, which others with the same matchers share.
+// found is the result of a selector. Selectors with the same matchers share it.
 type found struct {
 	groups    []query.Group
 	series    []foundSeries
@@ -65,7 +66,7 @@ type found struct {
 	labelled map[string]ofLabel // those that were asked for
 }
 
-// Close implements storage.LabelQuerier. It ends what is still being read.
+// Close implements storage.LabelQuerier. It cancels reads that are still running.
 func (q *querier) Close() error {
 	q.mu.Lock()
 	for _, cancel := range q.cancels {
@@ -76,8 +77,8 @@ func (q *querier) Close() error {
 	return nil
 }
 
-// LabelValues implements storage.LabelQuerier. Values are those that series have which were seen on the day of mint or
-// later.
+// LabelValues implements storage.LabelQuerier. It returns the values of series that were seen on
+// the day of mint or later.
 func (q *querier) LabelValues(
 	ctx context.Context, name string, hints *storage.LabelHints, matchers ...*labels.Matcher,
 ) ([]string, annotations.Annotations, error) {
@@ -86,7 +87,7 @@ func (q *querier) LabelValues(
 	return atMost(hints, values), annotated(warn), asStored(err)
 }
 
-// LabelNames implements storage.LabelQuerier. Names are as values of LabelValues.
+// LabelNames implements storage.LabelQuerier. It looks at the same series as LabelValues.
 func (q *querier) LabelNames(
 	ctx context.Context, hints *storage.LabelHints, matchers ...*labels.Matcher,
 ) ([]string, annotations.Annotations, error) {
@@ -109,10 +110,10 @@ func atMost(hints *storage.LabelHints, words []string) []string {
 	return words
 }
 
-// Select implements storage.Querier. Nothing is read before a series is asked for its
-// samples, and then the whole group in which it rests, for all its series. All series that
-// match are in the set, also those without samples in the time asked for; but where only the
-// series themselves are wanted, those that were seen on the day of its start or later.
+// Select implements storage.Querier. It reads no samples before a series is asked for them; then it
+// reads the series' whole group. The set has all matching series, also those without samples in the
+// time range. Only for the series API (hint "series") it leaves out series that were last seen
+// before the day of hints.Start.
 func (q *querier) Select(
 	ctx context.Context, sortSeries bool, hints *storage.SelectHints, matchers ...*labels.Matcher,
 ) storage.SeriesSet {
@@ -139,7 +140,7 @@ func (q *querier) Select(
 	q.mu.Lock()
 	q.cancels = append(q.cancels, cancel)
 	q.mu.Unlock()
-	// The engine takes the iterators of all series of timestamp's at once.
+	// For timestamp(), the engine takes the iterators of all series at once.
 	keep := sortSeries || found.scattered || hints != nil && hints.Func == "timestamp"
 	var sel *selected
 	if q.plan != nil && q.plan.weigher != nil {
@@ -152,10 +153,10 @@ func (q *querier) Select(
 	return newSet(series, sel, warn, &samples{mint: mint, maxt: maxt, warn: warn, loader: newLoader[points](held)})
 }
 
-// find is what matchers find, with series that hints leave out left out. The error is a *query.RequestError, why ctx is done, or
-// the store's.
+// find returns the series that the matchers select and the hints allow. The error is a
+// *query.RequestError, the cause of ctx's end, or the store's.
 func (q *querier) find(ctx context.Context, hints *storage.SelectHints, warn *query.Warnings, matchers []*labels.Matcher) (*found, error) {
-	if err := ctx.Err(); err != nil { // where one selector has failed, others are still asked
+	if err := ctx.Err(); err != nil { // the engine still asks other selectors after one has failed
 		return nil, err
 	}
 	if err := q.q.Bound(q.matches); err != nil {
@@ -205,7 +206,7 @@ func (q *querier) find(ctx context.Context, hints *storage.SelectHints, warn *qu
 	return f, nil
 }
 
-// refs are the series, to be sorted and cut.
+// refs returns pointers to the series, which callers may sort and cut.
 func (f *found) refs() []*foundSeries {
 	out := make([]*foundSeries, len(f.series))
 	for i := range f.series {
@@ -214,16 +215,17 @@ func (f *found) refs() []*foundSeries {
 	return out
 }
 
-// foundSeries is a series and where it rests. It rests in several places if it has been given
-// several ids, as when other labels come to name its source.
+// foundSeries is a series and its places in groups. It has several places if it has several ids,
+// for example because the labels that name its source have changed.
 type foundSeries struct {
-	stored metric.Labels // the index's own
+	stored metric.Labels // owned by the index
 	places []place
 
-	named labels.Labels // once they were asked for
+	named labels.Labels // filled by labels
 }
 
-// labels are made once for all selectors that share the series, which one goroutine evaluates.
+// labels converts the labels once for all selectors that share the series. One goroutine evaluates
+// them.
 func (f *foundSeries) labels() labels.Labels {
 	if f.named.IsEmpty() {
 		b := labels.NewScratchBuilder(len(f.stored))
@@ -235,7 +237,7 @@ func (f *foundSeries) labels() labels.Labels {
 	return f.named
 }
 
-// compare orders as labels.Compare does.
+// compare orders labels as labels.Compare does.
 func compare(a, b metric.Labels) int {
 	return slices.CompareFunc(a, b, func(a, b metric.Label) int {
 		return cmp.Or(strings.Compare(a.Name, b.Name), strings.Compare(a.Value, b.Value))
@@ -246,8 +248,8 @@ type place struct {
 	group, i int
 }
 
-// seriesOf are the series of groups, each once. They are scattered if one of them rests in
-// several places.
+// seriesOf returns the distinct series of groups. They are scattered if any of them has several
+// places.
 func seriesOf(ctx context.Context, groups []query.Group) (found []foundSeries, scattered bool, err error) {
 	n := 0
 	for _, g := range groups {
@@ -268,7 +270,7 @@ func seriesOf(ctx context.Context, groups []query.Group) (found []foundSeries, s
 			hash := maphash.Bytes(seed, key)
 			other, hit := at[hash]
 			if hit && !slices.Equal(found[other].stored, ls) {
-				// Two series with one hash: rare beyond caring what it costs.
+				// Two series share a hash: too rare for the cost to matter.
 				other = slices.IndexFunc(found, func(f foundSeries) bool { return slices.Equal(f.stored, ls) })
 				hit = other >= 0
 			} else if !hit {
@@ -292,7 +294,7 @@ type source interface {
 	points(places []place, own *own) (points, error)
 }
 
-// samples is the source of raw samples in [mint, maxt].
+// samples is the source for raw samples in [mint, maxt].
 type samples struct {
 	mint, maxt int64
 	warn       *query.Warnings
@@ -334,25 +336,26 @@ const (
 	spanBytes   = int(unsafe.Sizeof(query.Span{}))
 )
 
-// samplesIn is how many samples take as many bytes, which is what the limit of a query counts.
+// samplesIn converts bytes to the number of samples of the same size, which is the unit of the
+// query's limit.
 func samplesIn(bytes int) int { return (bytes + sampleBytes - 1) / sampleBytes }
 
-// rows is the source of what a selector reads of roll-ups.
+// rows is the source for selectors that read roll-ups.
 type rows struct {
 	*reading
 	q      *query.Querier
 	warn   *query.Warnings
 	loader *loader[[]query.Span]
 
-	// scattered says that one plan is to serve all groups, as spans of several are put together.
+	// scattered means that all groups share one plan, because spans of several groups are combined.
 	scattered bool
 
 	mu      sync.Mutex
 	planner *query.Planner
-	plans   map[int]*query.Plan // by group
+	plans   map[int]*query.Plan // by index of the group
 }
 
-// planOf is the plan by which a group is read.
+// planOf returns the plan for reading a group.
 func (r *rows) planOf(group int) (*query.Plan, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -416,9 +419,9 @@ func (r *rows) points(places []place, own *own) (points, error) {
 		}
 	}
 	if len(places) > 1 {
-		all = slices.Clone(all) // it may still be one place's own
-		// Places may have the same samples, or their rows some: of two spans of one time that with
-		// more samples counts, of as many the later place's, which comes first.
+		all = slices.Clone(all) // it may still alias the spans of one place
+		// Places may share samples or rows. Of two spans with the same end, keep the span with more
+		// samples; if both have as many, keep the span of the later place, which comes first here.
 		slices.SortStableFunc(all, func(a, b query.Span) int {
 			return cmp.Or(cmp.Compare(a.EndMs, b.EndMs), cmp.Compare(b.Count, a.Count))
 		})
@@ -451,7 +454,7 @@ func (s *set) At() storage.Series { return &series{foundSeries: s.all[s.at], set
 
 func (s *set) Err() error { return nil }
 
-// Warnings implements storage.SeriesSet. They are of what has been read by now.
+// Warnings implements storage.SeriesSet. They cover what has been read so far.
 func (s *set) Warnings() annotations.Annotations { return annotated(s.warn) }
 
 func annotated(warn *query.Warnings) annotations.Annotations {
@@ -488,7 +491,8 @@ func (s *series) Iterator(it chunkenc.Iterator) chunkenc.Iterator {
 	return into
 }
 
-// asStored has an error of the store known as one from those that are the query's own.
+// asStored wraps a store failure in promql.ErrStorage. Cancellation, timeouts and the query's
+// sample limit pass through.
 func asStored(err error) error {
 	var most promql.ErrTooManySamples
 	var heavy *weightError

@@ -12,7 +12,7 @@ import (
 	"github.com/quern/quern/internal/metric"
 )
 
-// TestLabels: label names and values of the series that match, and no more than are wanted.
+// TestLabels: label names and values of the matching series, up to the limit.
 func TestLabels(t *testing.T) {
 	w := newWorld(t, "model", retention, now)
 	for i := range 20 {
@@ -47,7 +47,8 @@ func TestLabels(t *testing.T) {
 	require.Equal(t, []string{"00", "02"}, got)
 }
 
-// TestLabelsOfATime: what is listed for a time has samples since the day on which it begins.
+// TestLabelsOfATime: names and values listed for a time range belong to series with samples since
+// the day on which it starts.
 func TestLabelsOfATime(t *testing.T) {
 	for kind := range stores {
 		w := newWorld(t, kind, retention, now)

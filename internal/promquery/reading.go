@@ -11,43 +11,44 @@ import (
 	"github.com/quern/quern/internal/sketch"
 )
 
-// reading is what a selector reads in place of raw samples: for each time of the grid, a
-// function of the spans in the window there. Without function it is the averages of the
-// spans; for an instant selector that of the latest in each window, and all of them otherwise.
+// reading is what a selector reads in place of raw samples: for each time of the grid, the value of
+// function over the spans in the window. Without a function, an instant selector gets the average
+// of the latest span in each window, and a range selector the average of every span.
 //
-//  1. A window of a function is [t-range, t), as the slices of rows are, also where it is of
-//     samples. So windows that follow each other have each sample once.
-//  2. It is of whole spans: it ends with the last that ends by t, and begins with the one
-//     in which its range, counted from there, begins; see query.Plan.Floor. A window whose
-//     ends lie where rows begin has just the samples between.
-//  3. Where a window is so longer than its range, what grows with its length (sum,
-//     count, increase) is taken in proportion.
-//  4. The increase is the sum of the steps up to each sample in the window from the one
-//     before, as long as there is no gap of more than a row's width; a step down counts as
-//     the value after it. Nothing is extrapolated to the ends of the window.
-//  5. By itself a span is at its last moment, and found as samples are: in (t-range, t].
+//  1. A function's window is [t-range, t), as the slices of rows are, even where it holds samples.
+//     So adjacent windows contain each sample once.
+//  2. A window consists of whole spans. It ends with the last span that ends by t. It begins with
+//     the span that contains the point one range before this end; see query.Plan.Floor. A window
+//     whose ends lie on row borders contains exactly the samples between them.
+//  3. If a window is thus longer than its range, values that grow with its length (sum, count,
+//     increase) are scaled down in proportion.
+//  4. The increase sums the steps to each sample in the window from the sample before it, unless
+//     they are separated by a gap of more than a row's width. A step down counts as the value after
+//     it. Nothing is extrapolated to the ends of the window.
+//  5. Without a function, a span counts at its last millisecond, and is found in (t-range, t] as
+//     samples are.
 type reading struct {
 	function string
 	level    metric.Bucket
 	grid     grid
 	rangeMs  int64
 	instant  bool
-	rank     float64 // of quantile_over_time
+	rank     float64 // argument of quantile_over_time
 }
 
-// averaged says whether there is a point for each span, and not for each time of the grid.
+// averaged returns whether the reading has a point per span, rather than per time of the grid.
 func (r *reading) averaged() bool { return r.function == "" && !r.instant }
 
-// around is how many rows before a window may have to do with it: it begins in one, ends
-// in one, and counts the step from one before, behind a gap of one.
+// around is the number of rows before a window that may affect it. The window may begin inside one
+// row and end inside another; the increase needs one row before it, across a gap of one row.
 const around = 4
 
-// fromMs is the beginning of what there may be to read.
+// fromMs returns the earliest time to read.
 func (r *reading) fromMs(q *query.Querier) int64 {
 	return r.grid.startMs - r.rangeMs - around*q.Ladder().WidthMs(r.level)
 }
 
-// plan looks at what there is to read.
+// plan finds out what there is to read.
 func (r *reading) plan(ctx context.Context, q *query.Querier, warn *query.Warnings) (*query.Planner, error) {
 	toMs := r.grid.last()
 	if r.instant || r.averaged() {
@@ -56,12 +57,12 @@ func (r *reading) plan(ctx context.Context, q *query.Querier, warn *query.Warnin
 	return q.Planner(ctx, r.level, r.fromMs(q), toMs, warn)
 }
 
-// rows is about how many rows a series may have.
+// rows returns roughly how many rows a series may have.
 func (r *reading) rows(q *query.Querier) int {
 	return int(min((r.grid.last()-r.fromMs(q))/q.Ladder().WidthMs(r.level)+1, 1024))
 }
 
-// keep is what is held of a span until its series is asked for.
+// keep returns the part of a span that is held until its series is asked for.
 func (r *reading) keep(s *query.Span) query.Span {
 	out := *s
 	if r.function != "quantile_over_time" {
@@ -139,7 +140,7 @@ type window struct {
 	warn    func(error)
 }
 
-// value is the function's value; not ok where it has none. The window is not empty.
+// value returns the function's value; ok is false if there is none. The window must not be empty.
 func (w *window) value() (v float64, ok bool) {
 	in := w.all[w.lo:w.hi]
 	first, last := &in[0], &in[len(in)-1]
@@ -182,10 +183,10 @@ func (w *window) value() (v float64, ok bool) {
 	return sum / float64(count), true
 }
 
-// proportion is that of the range to what the window covers, 1 where they are the same.
+// proportion returns the ratio of the range to the length that the window covers.
 func (w *window) proportion() float64 { return float64(w.rangeMs) / float64(w.longMs) }
 
-// increase is the sum of the steps in the window, not ok when there is none.
+// increase returns the sum of the steps in the window; ok is false if there is no step.
 func (w *window) increase() (sum float64, ok bool) {
 	for i := w.lo; i < w.hi; i++ {
 		s := &w.all[i]
@@ -208,8 +209,8 @@ func (w *window) increase() (sum float64, ok bool) {
 	return sum, ok
 }
 
-// quantile is quantile_over_time's, which takes what lies between two ranks in
-// proportion. Within the sketch's accuracy of those two.
+// quantile computes quantile_over_time, which interpolates between two ranks. The values at these
+// ranks are within the sketch's accuracy.
 func (w *window) quantile() float64 {
 	switch {
 	case math.IsNaN(w.rank):
@@ -225,7 +226,7 @@ func (w *window) quantile() float64 {
 		s := &w.all[i]
 		least, most = min(least, s.Min), max(most, s.Max)
 		if len(s.Sketch) == 0 {
-			w.sketch.Add(s.Last) // a sample
+			w.sketch.Add(s.Last) // the span is a single sample
 		} else if err := w.sketch.Merge(s.Sketch); err != nil {
 			w.warn(err)
 			return math.NaN()

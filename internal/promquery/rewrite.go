@@ -14,12 +14,12 @@ import (
 	"github.com/quern/quern/internal/query"
 )
 
-// plan is what has been decided for the selectors of one query, and what there is to say
-// about it afterwards.
+// plan holds the decisions for the selectors of one query, and the notes and warnings for its
+// result.
 type plan struct {
-	// readings are what selectors read instead of raw samples. A selector is known by its
-	// first matcher, which is its own and which the engine hands on: so nothing needs to
-	// be hidden among the labels, where users and absent() would see it.
+	// readings say what selectors read instead of raw samples. The key is the selector's first
+	// matcher. Each selector has its own, and the engine passes it on. So no marker needs to be
+	// hidden among the labels, where users and absent() would see it.
 	readings map[*labels.Matcher]*reading
 	notes    annotations.Annotations
 	warnings query.Warnings
@@ -29,7 +29,7 @@ type plan struct {
 
 func newPlan() *plan { return &plan{readings: make(map[*labels.Matcher]*reading)} }
 
-// of is what the selector with the given matchers reads, nil for raw samples.
+// of returns what the selector with the given matchers reads, nil for raw samples.
 func (p *plan) of(matchers []*labels.Matcher) *reading {
 	if p == nil || len(matchers) == 0 {
 		return nil
@@ -37,13 +37,13 @@ func (p *plan) of(matchers []*labels.Matcher) *reading {
 	return p.readings[matchers[0]]
 }
 
-// grid is the times at which an expression is evaluated: from startMs to endMs, both
-// included, each stepMs; only startMs if that is 0.
+// grid is the times at which an expression is evaluated: from startMs to endMs, both included, in
+// steps of stepMs. If stepMs is 0, it is startMs only.
 type grid struct {
 	startMs, endMs, stepMs int64
 }
 
-// last is the last time of the grid.
+// last returns the last time of the grid.
 func (g grid) last() int64 {
 	if g.stepMs == 0 || g.endMs < g.startMs {
 		return g.startMs
@@ -51,10 +51,10 @@ func (g grid) last() int64 {
 	return g.startMs + (g.endMs-g.startMs)/g.stepMs*g.stepMs
 }
 
-// steps is the number of times of the grid.
+// steps returns the number of times in the grid.
 func (g grid) steps() int64 { return (g.last()-g.startMs)/max(g.stepMs, 1) + 1 }
 
-// at is the grid as a selector or subquery sees it that has the given @ and offset.
+// at returns the grid shifted by a selector's or subquery's @ and offset.
 func (g grid) at(atMs *int64, offset time.Duration) grid {
 	if atMs != nil {
 		g = grid{startMs: *atMs, endMs: *atMs}
@@ -64,7 +64,8 @@ func (g grid) at(atMs *int64, offset time.Duration) grid {
 	return g
 }
 
-// inside is the grid of what a subquery evaluates. It is the engine's, with its rounding.
+// inside returns the grid on which a subquery evaluates its expression. It rounds as the engine
+// does.
 func (g grid) inside(rangeMs, stepMs int64) grid {
 	after := g.startMs - rangeMs
 	start := stepMs * (after / stepMs)
@@ -74,9 +75,9 @@ func (g grid) inside(rangeMs, stepMs int64) grid {
 	return grid{startMs: start, endMs: g.last(), stepMs: stepMs}
 }
 
-// asFunction are the functions of a range vector that are computed from rows, and what
-// the engine applies to their values, one in each window: a function with the same
-// labels that leaves one value as it is.
+// asFunction lists the functions of a range vector that are computed from rows. Each maps to the
+// function that the engine then applies to the computed values, one per window: a function that
+// treats labels alike and returns a single value unchanged.
 var asFunction = map[string]string{
 	"min_over_time":      "min_over_time",
 	"max_over_time":      "max_over_time",
@@ -92,18 +93,18 @@ var asFunction = map[string]string{
 	"quantile_over_time": "sum_over_time",
 }
 
-// rewriter rewrites one expression as the engine has prepared it: times are resolved,
-// what does not change with them is wrapped.
+// rewriter rewrites one expression that the engine has prepared: times are resolved, and
+// step-invariant parts are wrapped.
 type rewriter struct {
 	plan           *plan
 	q              *query.Querier
 	maxSamples     int64
 	lookbackMs     int64
 	subqueryStepMs func(rangeMs int64) int64
-	err            error // the first
+	err            error // the first error
 }
 
-// rewrite returns e, or what is to be evaluated in its place, on the given grid.
+// rewrite returns e, or the expression to evaluate in its place, on the given grid.
 func (r *rewriter) rewrite(e parser.Expr, g grid) parser.Expr {
 	switch e := e.(type) {
 	case *parser.VectorSelector:
@@ -122,7 +123,7 @@ func (r *rewriter) rewrite(e parser.Expr, g grid) parser.Expr {
 			stepMs = r.subqueryStepMs(rangeMs)
 		}
 		inside := g.at(e.Timestamp, e.OriginalOffset).inside(rangeMs, stepMs)
-		// Both the engine and a reading have something for each step before they count it.
+		// The engine and a reading both allocate for each step before they count samples.
 		if inside.steps() > r.maxSamples {
 			r.plan.refused = promql.ErrTooManySamples("query preparation")
 		}
@@ -154,7 +155,7 @@ func (r *rewriter) refuse(err error) {
 
 func (r *rewriter) call(e *parser.Call, g grid) parser.Expr {
 	if e.Func.Name == "timestamp" {
-		// The engine asks such a selector itself for the times of its samples.
+		// The engine itself asks such a selector for the times of its samples.
 		if sel, ok := e.Args[0].(*parser.VectorSelector); ok && r.instant(sel, g, "timestamp") {
 			return over("sum_over_time", e, &parser.MatrixSelector{VectorSelector: sel, EndPos: e.PosRange.End})
 		}
@@ -162,7 +163,7 @@ func (r *rewriter) call(e *parser.Call, g grid) parser.Expr {
 	for i, arg := range e.Args {
 		sel, ok := arg.(*parser.MatrixSelector)
 		if !ok {
-			if e.Func.Name != "info" || i == 0 { // its second argument is not evaluated
+			if e.Func.Name != "info" || i == 0 { // info does not evaluate its second argument
 				e.Args[i] = r.rewrite(arg, g)
 			}
 			continue
@@ -179,13 +180,14 @@ func (r *rewriter) call(e *parser.Call, g grid) parser.Expr {
 	return e
 }
 
-// over is a call in place of e, of a function whose windows have one value each.
+// over returns a call to replace e, of a function whose windows hold one value each.
 func over(function string, e *parser.Call, sel *parser.MatrixSelector) *parser.Call {
 	sel.Range = time.Millisecond
 	return &parser.Call{Func: parser.Functions[function], Args: parser.Expressions{sel}, PosRange: e.PosRange}
 }
 
-// instant has an instant selector, or what function makes of it, read rows, if it must.
+// instant makes an instant selector, or function of it, read rows where raw has expired. It returns
+// whether it did.
 func (r *rewriter) instant(sel *parser.VectorSelector, g grid, function string) bool {
 	g = g.at(sel.Timestamp, sel.OriginalOffset)
 	level := r.q.LevelFor(g.startMs-r.lookbackMs+1, upTo(g.stepMs))
@@ -199,17 +201,17 @@ func (r *rewriter) instant(sel *parser.VectorSelector, g grid, function string) 
 	return true
 }
 
-// fewRows is the number of rows that a window should have at least, where its ends are not
-// theirs: it may be one too long, and end one too early.
+// fewRows is the minimum number of rows in a window whose ends are not aligned to rows. Such a
+// window may be one row too long and end one row too early.
 const fewRows = 8
 
-// upTo wants rows not wider than that.
+// upTo accepts rows that are at most mostMs wide.
 func upTo(mostMs int64) func(widthMs int64) bool {
 	return func(widthMs int64) bool { return widthMs <= mostMs }
 }
 
-// window has a function of a range selector read rows; nil when it need not. Best are rows
-// whose ends are those of all windows: what is computed of them is exact.
+// window makes a function of a range selector read rows where raw has expired; otherwise it returns
+// nil. It prefers rows that align with the ends of all windows, since the results are then exact.
 func (r *rewriter) window(sel *parser.MatrixSelector, g grid, function string) *reading {
 	vs := sel.VectorSelector.(*parser.VectorSelector)
 	g = g.at(vs.Timestamp, vs.OriginalOffset)
@@ -225,8 +227,8 @@ func (r *rewriter) window(sel *parser.MatrixSelector, g grid, function string) *
 	return reads
 }
 
-// stream has a range selector whose samples are wanted one by one see the averages of rows
-// instead, if it must: at least the given number of them in each window.
+// stream handles a range selector whose function needs single samples. Where raw has expired, it
+// makes the selector see the averages of rows, at least atLeast of them in each window.
 func (r *rewriter) stream(sel *parser.MatrixSelector, g grid, function string, atLeast int64) {
 	vs := sel.VectorSelector.(*parser.VectorSelector)
 	g = g.at(vs.Timestamp, vs.OriginalOffset)
@@ -235,7 +237,7 @@ func (r *rewriter) stream(sel *parser.MatrixSelector, g grid, function string, a
 	if level == metric.Raw {
 		return
 	}
-	// Whole rows, so that every window has the same number of them.
+	// Use whole rows, so that every window has the same number of them.
 	width := r.q.Ladder().WidthMs(level)
 	rangeMs = max(-metric.AlignDown(-rangeMs, width), atLeast*width)
 	sel.Range = time.Duration(rangeMs) * time.Millisecond
@@ -251,7 +253,7 @@ func (r *rewriter) read(sel *parser.VectorSelector, reads *reading) {
 		annotations.PromQLInfo, r.q.Ladder().Name(reads.level)))
 }
 
-// quantile takes the rank, which must be known before rows are read.
+// quantile sets the rank, which must be known before rows are read.
 func (r *rewriter) quantile(e *parser.Call, reads *reading) {
 	rank, ok := constant(e.Args[0])
 	if !ok {
@@ -263,7 +265,7 @@ func (r *rewriter) quantile(e *parser.Call, reads *reading) {
 	reads.rank = rank
 }
 
-// constant is the value of an expression of numbers.
+// constant returns the value of a constant numeric expression.
 func constant(e parser.Expr) (float64, bool) {
 	switch e := e.(type) {
 	case *parser.NumberLiteral:
@@ -296,7 +298,7 @@ func constant(e parser.Expr) (float64, bool) {
 	return math.NaN(), false
 }
 
-// extended says whether a selector asks for samples around its window, too.
+// extended returns whether a selector also needs samples around its window.
 func extended(sel *parser.MatrixSelector) bool {
 	vs := sel.VectorSelector.(*parser.VectorSelector)
 	return vs.Anchored || vs.Smoothed

@@ -30,22 +30,22 @@ var seed = flag.Uint64("seed", 0, "seed of the random series; 0 takes another ea
 
 var (
 	midnight = time.Date(2025, 11, 21, 0, 0, 0, 0, time.UTC).UnixMilli()
-	// now is a little into an hour that is the third of its slice of six.
+	// now is a little into the third hour of a six-hour slice.
 	now = midnight + 14*hour + 20*minute
 )
 
 // old keeps raw samples for a day and a half.
 var old = storage.Retention{36 * time.Hour, 90 * 24 * time.Hour, 365 * 24 * time.Hour, 5 * 365 * 24 * time.Hour}
 
-// pair is the same samples twice: with raw samples of the last day and a half and roll-ups
-// of all that is older than open, and with all raw samples.
+// pair holds the same samples twice: rolled has raw samples of the last day and a half, and
+// roll-ups of all hours that have been ground; raw has all raw samples.
 type pair struct {
 	rolled, raw *world
 	samples     map[metric.ScheduleID][]metric.Sample
 	engine      *Engine
 }
 
-// newPair makes a pair. Hours from openMs on, and all that contain them, have not been ground.
+// newPair makes a pair. Hours from openMs on, and rows that contain them, have not been ground.
 func newPair(t *testing.T, kind string, openMs int64, series map[metric.ScheduleID]metric.Labels, samples map[metric.ScheduleID][]metric.Sample) *pair {
 	p := &pair{
 		rolled: newWorld(t, kind, old, now), raw: newWorld(t, kind, storage.Retention{}, now), samples: samples,
@@ -76,7 +76,7 @@ func (p *pair) query(t *testing.T, w *world, expr string, startMs, endMs, stepMs
 	defer q.Close()
 	r := q.Exec(t.Context())
 	if m, ok := r.Value.(promql.Matrix); ok {
-		// Close takes the points back.
+		// Close reclaims the points.
 		own := make(promql.Matrix, len(m))
 		for i, s := range m {
 			own[i] = promql.Series{Metric: s.Metric, Floats: slices.Clone(s.Floats)}
@@ -86,8 +86,8 @@ func (p *pair) query(t *testing.T, w *world, expr string, startMs, endMs, stepMs
 	return r
 }
 
-// walks are random series without gaps of an hour, no sample at a full minute: some are
-// counters that are reset now and then, some are gauges of both signs.
+// walks returns random series without gaps of an hour and without samples at a full minute. Some
+// are counters that are reset now and then, some are gauges with both signs.
 func walks(rng *rand.Rand, fromMs int64) (series map[metric.ScheduleID]metric.Labels, samples map[metric.ScheduleID][]metric.Sample) {
 	series = make(map[metric.ScheduleID]metric.Labels)
 	samples = make(map[metric.ScheduleID][]metric.Sample)
@@ -110,8 +110,8 @@ func walks(rng *rand.Rand, fromMs int64) (series map[metric.ScheduleID]metric.La
 	return series, samples
 }
 
-// TestRollupsAreAsRaw holds what is computed from rows of all levels, and from samples behind
-// them, against the same of raw samples, where windows and rows have the same ends.
+// TestRollupsAreAsRaw compares values computed from rows of all levels, and from the samples after
+// them, with values computed from raw samples, for windows that align with rows.
 func TestRollupsAreAsRaw(t *testing.T) {
 	for kind := range stores {
 		t.Run(kind, func(t *testing.T) {
@@ -150,8 +150,8 @@ func TestRollupsAreAsRaw(t *testing.T) {
 	}
 }
 
-// TestRowsEnds asks for samples that lie just where rows begin: in windows of rows, of samples
-// between and behind them, and of both.
+// TestRowsEnds has samples exactly where rows begin. It checks windows of rows, of samples between
+// and after rows, and of both.
 func TestRowsEnds(t *testing.T) {
 	series := map[metric.ScheduleID]metric.Labels{0: named("x")}
 	all := []metric.Sample{}
@@ -194,7 +194,7 @@ func TestRowsEnds(t *testing.T) {
 	}
 	checkWindows()
 
-	// By itself a row is at its last moment, and a sample at its time.
+	// Without a function, a row counts at its last millisecond, and a sample at its time.
 	for expr, of := range map[string]func(tMs int64) float64{
 		`timestamp(x)`: func(tMs int64) float64 {
 			if tMs < open {
@@ -218,7 +218,7 @@ func TestRowsEnds(t *testing.T) {
 			require.Equal(t, of(point.T), point.F, "%s at %s", expr, time.UnixMilli(point.T).UTC())
 		}
 	}
-	// A range of them ends with the sample at its end.
+	// A range of samples includes the sample at its end.
 	for _, atMs := range []int64{open - hour, open, open + hour} {
 		q, err := p.engine.NewInstantQuery(t.Context(), p.rolled.queryable, nil, `x[2d]`, time.UnixMilli(atMs))
 		require.NoError(t, err)
@@ -227,12 +227,12 @@ func TestRowsEnds(t *testing.T) {
 		q.Close()
 	}
 
-	// An hour that is to be ground again, and what contains it, is read from samples.
+	// An hour that must be ground again is read from samples, as are the rows that contain it.
 	p.rolled.put(all[len(all)-20])
 	checkWindows()
 }
 
-// checkIncrease holds rates and increases against their definition.
+// checkIncrease checks rates and increases against their definition.
 func (p *pair) checkIncrease(t *testing.T, start, stepMs, rangeMs int64) {
 	t.Helper()
 	for _, f := range []string{"rate", "increase"} {
@@ -260,7 +260,7 @@ func (p *pair) checkIncrease(t *testing.T, start, stepMs, rangeMs int64) {
 	}
 }
 
-// of are the samples of the series in a result.
+// of returns the samples of a series in a result.
 func (p *pair) of(t *testing.T, ls labels.Labels) []metric.Sample {
 	t.Helper()
 	var id metric.ScheduleID
@@ -289,7 +289,7 @@ func (p *pair) checkQuantile(t *testing.T, rank float64, start, stepMs, rangeMs 
 				require.Equal(t, math.Float64bits(point.F), math.Float64bits(have.Floats[j].F))
 				continue
 			}
-			// Either neighbour of the rank may be off by the sketch's accuracy.
+			// Either neighbour of the rank may deviate by the sketch's accuracy.
 			var in []float64
 			for _, x := range p.of(t, s.Metric) {
 				if point.T-rangeMs < x.TimeMs && x.TimeMs <= point.T {
@@ -333,8 +333,8 @@ func requireInfo(t *testing.T, r *promql.Result, text string) {
 	require.Fail(t, "no info", "%v", r.Warnings)
 }
 
-// steady are series that do not change: every time at which one is asked for gives the same,
-// and only labels, and which series there are, can differ.
+// steady returns series that do not change. Every evaluation time gives the same values, so only
+// labels and the set of series can differ.
 func steady(fromMs int64) (series map[metric.ScheduleID]metric.Labels, samples map[metric.ScheduleID][]metric.Sample) {
 	series = make(map[metric.ScheduleID]metric.Labels)
 	samples = make(map[metric.ScheduleID][]metric.Sample)
@@ -347,7 +347,8 @@ func steady(fromMs int64) (series map[metric.ScheduleID]metric.Labels, samples m
 	return series, samples
 }
 
-// TestExpressions holds all kinds of expressions over roll-ups against the same over raw samples.
+// TestExpressions compares all kinds of expressions over roll-ups with the same expressions over
+// raw samples.
 func TestExpressions(t *testing.T) {
 	series, samples := steady(midnight - 20*day)
 	p := newPair(t, "model", metric.AlignDown(now, hour), series, samples)
@@ -371,10 +372,10 @@ func TestExpressions(t *testing.T) {
 				before := p.rolled.store.rollups.Load()
 				start, end := midnight-5*day, now
 				if strings.Contains(expr, "offset -1h") {
-					end -= 2 * hour // an instant selector looks back over a row's width, beyond the last sample
+					end -= 2 * hour // an instant selector looks back by a row's width, past the last sample
 				}
 				want, got := p.query(t, p.raw, expr, start, end, stepMs), p.query(t, p.rolled, expr, start, end, stepMs)
-				// What deriv leaves of a level line is its rounding.
+				// For a constant series, deriv yields only rounding errors.
 				requireSame(t, expr, want, got, 2e-2)
 				if want.Err == nil && got.Value.(promql.Matrix).TotalSamples() > 0 && !strings.HasPrefix(expr, "absent") {
 					require.Greater(t, p.rolled.store.rollups.Load(), before, "no roll-ups were read")
@@ -384,8 +385,8 @@ func TestExpressions(t *testing.T) {
 	}
 }
 
-// TestConstantRate asks a counter that grows by 3 a second for its rate in windows that lie
-// anyhow, up to now: it must not show where one level ends and the next begins.
+// TestConstantRate queries the rate of a counter that grows by 3 per second, in unaligned windows
+// up to now. The result must not show where one level ends and the next begins.
 func TestConstantRate(t *testing.T) {
 	series := map[metric.ScheduleID]metric.Labels{0: named("c_total")}
 	samples := map[metric.ScheduleID][]metric.Sample{}
@@ -422,7 +423,8 @@ func TestConstantRate(t *testing.T) {
 	}
 }
 
-// TestGaps: the step over a gap of more than a row is not known, and a series that is gone is gone.
+// TestGaps: the step over a gap of more than a row is unknown, and a series that has ended
+// disappears.
 func TestGaps(t *testing.T) {
 	series := map[metric.ScheduleID]metric.Labels{0: named("c_total")}
 	at := func(d, h int64, v float64) metric.Sample {
@@ -461,7 +463,7 @@ func TestGaps(t *testing.T) {
 	}())
 }
 
-// TestSameLabels: ids with the same labels are one series, whatever is read, also where they have the
+// TestSameLabels: ids with the same labels are one series, whatever is read, even if they have the
 // same samples.
 func TestSameLabels(t *testing.T) {
 	ls := named("c_total")
@@ -482,14 +484,14 @@ func TestSameLabels(t *testing.T) {
 			samples[id] = append(samples[id], metric.Sample{Schedule: id, TimeMs: at, Value: float64(at-midnight+5*day) / 1000})
 		}
 	}
-	// Where they differ, the last counts.
+	// Where values differ, the last id's counts.
 	series[5] = named("level")
 	for _, id := range []metric.ScheduleID{5, 27} {
 		samples[id] = []metric.Sample{{Schedule: id, TimeMs: midnight + 12*hour + 30*minute, Value: float64(id)}}
 	}
 	p := newPair(t, "model", metric.AlignDown(now, hour)-3*hour, series, samples)
 	for _, w := range []*world{p.raw, p.rolled} {
-		// The world would not give one series several ids.
+		// The world itself never gives one series several ids.
 		w.index.Add([]storage.Schedule{{ID: 17, Labels: ls}, {ID: 27, Labels: series[5]}, {ID: 29, Labels: ls}})
 		r := p.query(t, w, `last_over_time(level[1h])`, midnight-4*day, now, hour)
 		require.Equal(t, []promql.FPoint{{T: midnight + 13*hour, F: 27}}, r.Value.(promql.Matrix)[0].Floats)
@@ -519,7 +521,7 @@ func TestRankMustBeKnown(t *testing.T) {
 	}
 }
 
-// TestBitForBit: what was put in comes out.
+// TestBitForBit: values come out bit for bit as they were put in.
 func TestBitForBit(t *testing.T) {
 	for kind := range stores {
 		t.Run(kind, func(t *testing.T) {
@@ -546,7 +548,7 @@ func TestBitForBit(t *testing.T) {
 			require.Equal(t, bits, got)
 			require.NoError(t, q.Close())
 
-			// A stale series is gone at once, not after the lookback.
+			// A stale series disappears at once, not after the lookback.
 			engine, _ := New(w.q, Options{})
 			stale := w.id(named("stale"))
 			w.put(metric.Sample{Schedule: stale, TimeMs: now - minute, Value: 1})
@@ -561,7 +563,7 @@ func TestBitForBit(t *testing.T) {
 	}
 }
 
-// TestCancelled: who breaks a query off ends its reads.
+// TestCancelled: cancelling a query ends its reads.
 func TestCancelled(t *testing.T) {
 	w := newWorld(t, "model", retention, now)
 	for i := range 200 {
@@ -577,8 +579,8 @@ func TestCancelled(t *testing.T) {
 	require.Error(t, q.Exec(ctx).Err)
 }
 
-// TestManySteps: a subquery has no more steps than a query may hold samples, whatever there is to read: of z
-// nothing, so nothing else refuses it.
+// TestManySteps: a subquery has at most as many steps as a query may hold samples, whatever data
+// there is. There is no data for z, so no other limit applies.
 func TestManySteps(t *testing.T) {
 	series, samples := steady(midnight - 5*day)
 	p := newPair(t, "model", midnight, series, samples)
@@ -599,7 +601,7 @@ func TestManySteps(t *testing.T) {
 	}
 }
 
-// TestCancelledWithin: who breaks a query off ends also what is made of rows that have been read.
+// TestCancelledWithin: cancelling a query also ends the computation over rows that have been read.
 func TestCancelledWithin(t *testing.T) {
 	series, samples := steady(midnight - 5*day)
 	p := newPair(t, "model", midnight, series, samples)
@@ -621,7 +623,7 @@ func TestCancelledWithin(t *testing.T) {
 	require.ErrorIs(t, it.Err(), context.Canceled)
 }
 
-// TestStoreFails: whoever asks is told that it is the store, and which way.
+// TestStoreFails: the error says that the store failed, and how.
 func TestStoreFails(t *testing.T) {
 	clk := clock.NewSimulated(time.UnixMilli(now))
 	store := storagetest.NewFaulty(storagetest.NewModel(settings(), retention, clk))
@@ -660,7 +662,8 @@ func TestLimits(t *testing.T) {
 	var most promql.ErrTooManySamples
 	require.ErrorAs(t, exec(w.q, Options{MaxSamples: 40}, `sum(avg_over_time(x[1h]))`), &most)
 
-	// The engine holds the iterators of all series of timestamp's at once, and these their samples.
+	// For timestamp(), the engine holds the iterators of all series at once, and these hold their
+	// samples.
 	for expr, held := range map[string]bool{`sum(x)`: false, `sum(timestamp(x))`: true} {
 		require.NoError(t, exec(w.q, Options{MaxSamples: 3000, Lookback: time.Hour}, expr))
 		err := exec(w.q, Options{MaxSamples: 2500, Lookback: time.Hour}, expr)

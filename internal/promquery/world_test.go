@@ -34,7 +34,7 @@ const (
 	day    = 24 * hour
 )
 
-// retention is the server's default.
+// retention is the server's default retention.
 var retention = storage.Retention{7 * 24 * time.Hour, 90 * 24 * time.Hour, 365 * 24 * time.Hour, 5 * 365 * 24 * time.Hour}
 
 func settings() storage.Settings {
@@ -46,7 +46,7 @@ func settings() storage.Settings {
 	}
 }
 
-// spy counts what is read of a store.
+// spy counts the reads of a store.
 type spy struct {
 	storage.Store
 	rollups, slices atomic.Int64
@@ -71,7 +71,7 @@ func (s *spy) Slices(ctx context.Context, b metric.Bucket, fromMs, toMs int64) (
 	return s.Store.Slices(ctx, b, fromMs, toMs)
 }
 
-// world is a store and what reads it.
+// world is a store with a querier and a queryable.
 type world struct {
 	t         testing.TB
 	store     *spy
@@ -97,7 +97,7 @@ var stores = map[string]func(t testing.TB, keep storage.Retention, clk clock.Clo
 	},
 }
 
-// newWorld makes a world in which it is nowMs.
+// newWorld makes a world whose clock is at nowMs.
 func newWorld(t testing.TB, kind string, keep storage.Retention, nowMs int64) *world {
 	clk := clock.NewSimulated(time.UnixMilli(nowMs))
 	return newWorldOn(t, stores[kind](t, keep, clk), keep, clk)
@@ -113,7 +113,7 @@ func newWorldOn(t testing.TB, st storage.Store, keep storage.Retention, clk cloc
 	return w
 }
 
-// id is that of the series with the given labels, which is added if it is new.
+// id returns the id of the series with the given labels, which it adds if it is new.
 func (w *world) id(ls metric.Labels) metric.ScheduleID {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -141,7 +141,7 @@ func (w *world) put(samples ...metric.Sample) {
 	require.NoError(w.t, w.store.Write(w.t.Context(), w.flush(&storage.Batch{}, samples)))
 }
 
-// flush adds to a batch what one flush of ingest writes.
+// flush adds to a batch what one flush of ingest would write.
 func (w *world) flush(b *storage.Batch, samples []metric.Sample) *storage.Batch {
 	type place struct {
 		sliceMs int64
@@ -167,8 +167,8 @@ func (w *world) flush(b *storage.Batch, samples []metric.Sample) *storage.Batch 
 	return b
 }
 
-// grind writes the rows of a level that start in [fromMs, toMs), from the samples of each
-// series, and completes the slices that they stand for.
+// grind writes the rows of a level that start in [fromMs, toMs), computed from the samples of each
+// series. It completes the slices that the rows cover.
 func (w *world) grind(level metric.Bucket, fromMs, toMs int64, samples map[metric.ScheduleID][]metric.Sample) {
 	w.t.Helper()
 	width := w.q.Ladder().WidthMs(level)
@@ -214,7 +214,7 @@ func rollupOf(samples []metric.Sample) (metric.Rollup, bool) {
 	return r, true
 }
 
-// stepTo is the growth of a counter from one sample to the next.
+// stepTo returns the growth of a counter between two samples.
 func stepTo(before, v float64) float64 {
 	if v < before {
 		return v

@@ -12,20 +12,21 @@ import (
 )
 
 const (
-	// MaxWords bounds the words of an expression or selector: names, numbers, texts, operators, parentheses. It is parsed and
-	// evaluated by recursion, and one that nests a million times takes more stack than a process may have, which ends it.
+	// MaxWords bounds the words of an expression or selector: names, numbers, strings, operators,
+	// parentheses. The parser and the engine recurse. An expression nested a million deep exceeds
+	// the maximum stack size, which ends the process.
 	MaxWords = 10_000
-	// MaxParsedBytes bounds what parsing takes for one request, its regular expressions above all: a pattern compiles to a
-	// hundred thousand times its length. It is an estimate that errs upwards, see weigher. A list of values such as (a|b|c)
-	// takes some 400 bytes for each of its own, so that there is room for 150 kB of them; a|b|c without
-	// parentheses has room for 1 MB.
+	// MaxParsedBytes bounds the memory that parsing one request takes. Regular expressions matter
+	// most: a pattern can compile to a hundred thousand times its length. The estimate errs
+	// upwards, see weigher. A list of values such as (a|b|c) costs about 400 bytes per byte of
+	// text, so 150 kB of text fit. The same list without parentheses, a|b|c, may have 1 MB.
 	MaxParsedBytes = 64 << 20
 )
 
-// Admit says whether the PromQL expressions or selectors of one request may be parsed, and charges the memory that parsing takes
-// to the request; see admission.Charge. Whoever parses what came from outside calls it before, since the parser compiles
-// regular expressions on its way. Whether a text means anything is for the parser to say. The error is a
-// *RequestError or admission.ErrNoRoom.
+// Admit checks whether the PromQL expressions or selectors of one request may be parsed. It charges
+// the memory that parsing takes to the request; see admission.Charge. Call it before any parser
+// sees outside input, because the parser compiles regular expressions as it goes. Admit does not
+// check syntax; the parser does. The error is a *RequestError or admission.ErrNoRoom.
 func Admit(ctx context.Context, texts ...string) error {
 	if len(texts) > MaxSelectors {
 		return badRequest("there are %d selectors, more than the %d that one request may have", len(texts), MaxSelectors)
@@ -39,21 +40,22 @@ func Admit(ctx context.Context, texts ...string) error {
 	return nil
 }
 
-// weigher estimates what it takes to parse the texts of a request. The numbers are what labels.NewMatcher allocates in
-// all, measured on patterns that are made of one construct each, and rounded up; TestWeightIsEnough holds them to it.
+// weigher estimates the memory that parsing the texts of a request takes. The constants are the
+// total allocations of labels.NewMatcher, rounded up, measured on patterns that consist of one
+// construct each. TestWeightIsEnough checks them.
 type weigher struct {
 	ctx context.Context //nolint:containedctx // that of Admit
 	sum int64
 }
 
 const (
-	wordBytes      = 512 // a word in the syntax tree
-	listedBytes    = 64  // a byte of a list of values, which is not compiled
-	scannedBytes   = 300 // a byte of a pattern, to parse it
+	wordBytes      = 512 // per word in the syntax tree
+	listedBytes    = 64  // per byte of a list of values, which is not compiled
+	scannedBytes   = 300 // per byte of a pattern, to parse it
 	nodeBytes      = 1000
-	literalBytes   = 500       // a character that stands for itself
-	runeBytes      = 72        // an end of a range in a class
-	unicodeBytes   = 256 << 10 // a class such as \pL, which takes long where case does not count
+	literalBytes   = 500       // per literal character
+	runeBytes      = 72        // per bound of a range in a class
+	unicodeBytes   = 256 << 10 // per class such as \pL, which is costly when case is ignored
 	wideRangeBytes = 1 << 20
 	// captureBytes is what matching holds of a group for each instruction: where it begins and ends. Each way through a pattern
 	// has its own.
@@ -83,7 +85,8 @@ func (w *weigher) text(text string) error {
 			return badRequest("it has more than %d words", MaxWords)
 		}
 		err := w.add(wordBytes + int64(len(word.Val)))
-		// A text that is not compared with = may be a pattern, also of a function such as label_replace.
+		// Any string that is not compared with = or != may be a pattern, also as an argument of a
+		// function such as label_replace.
 		if word.Typ == parser.STRING && before.Typ != parser.EQL && before.Typ != parser.NEQ && err == nil {
 			err = w.quoted(word.Val, before.Typ != parser.EQL_REGEX && before.Typ != parser.NEQ_REGEX)
 		}
@@ -113,7 +116,7 @@ func (w *weigher) pattern(pattern string, captures bool) error {
 		case pattern[i] == '\\' && (next == 'p' || next == 'P'):
 			scanned += unicodeBytes
 		case pattern[i] == '-' && (next >= 0x80 || strings.HasPrefix(pattern[i+1:], `\x`)):
-			// Where case does not count, each character of such a range is looked up.
+			// When case is ignored, each character of such a range is looked up.
 			scanned += wideRangeBytes
 		}
 	}
@@ -135,12 +138,12 @@ func (w *weigher) pattern(pattern string, captures bool) error {
 	return w.add(captureBytes * groups * int64(len(prog.Inst)))
 }
 
-// weight is what a part of a pattern compiles to.
+// weight is the cost of one part of a compiled pattern.
 type weight struct {
 	bytes int64
-	// nodes and characters are those of the longest way through it.
+	// nodes and characters count those on the longest path through the part.
 	nodes, characters int64
-	// strings is how many of them it stands for, up to mostSets.
+	// strings is the number of strings that the part expands to, up to mostSets.
 	strings int64
 }
 
@@ -177,7 +180,7 @@ func weigh(re *syntax.Regexp) weight {
 	case syntax.OpRepeat:
 		w.bytes *= int64(max(re.Min, re.Max, 1))
 	case syntax.OpConcat:
-		// The strings that it stands for grow by each of its parts, and are copied each time.
+		// The list of expanded strings grows with each part and is copied each time.
 		w.bytes += w.strings * w.nodes * w.characters
 	default:
 	}

@@ -16,7 +16,7 @@ import (
 	"github.com/quern/quern/internal/query"
 )
 
-// list is a pattern such as a1|a2|a3, of about so many bytes.
+// list returns a pattern such as a1|a2|a3 of at least the given number of bytes.
 func list(bytes int, format string) string {
 	var b strings.Builder
 	for i := 0; b.Len() < bytes; i++ {
@@ -30,7 +30,7 @@ func list(bytes int, format string) string {
 
 func matching(pattern string) string { return `{a=~` + strconv.Quote(pattern) + `}` }
 
-// allocated is what do allocates.
+// allocated returns the number of bytes that do allocates.
 func allocated(do func()) int64 {
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
@@ -39,7 +39,7 @@ func allocated(do func()) int64 {
 	return int64(after.TotalAlloc - before.TotalAlloc)
 }
 
-// Dashboards send all values of a variable.
+// Dashboards send all values of a variable in one pattern.
 func TestLongListsAreAdmitted(t *testing.T) {
 	for name, pattern := range map[string]string{
 		"plain":        list(400_000, "web-%d"),
@@ -57,8 +57,8 @@ func TestLongListsAreAdmitted(t *testing.T) {
 	}
 }
 
-// TestPatternsAreBounded: a pattern that takes much is refused before anything compiles it, also where only all of a request's
-// together are too much, and to refuse it takes little.
+// TestPatternsAreBounded: an expensive pattern is refused before anything compiles it, also if only
+// all patterns of a request together are too expensive. The refusal itself is cheap.
 func TestPatternsAreBounded(t *testing.T) {
 	for name, pattern := range map[string]string{
 		"classes of Unicode":  strings.Repeat(`\pL`, 19_000),
@@ -90,12 +90,12 @@ func TestPatternsAreBounded(t *testing.T) {
 	require.NoError(t, query.Admit(t.Context(), text))
 	require.Error(t, query.Admit(t.Context(), text, text, text, text), "several selectors of one request")
 	require.Error(t, query.Admit(t.Context(), strings.Repeat(text+" or ", 3)+text), "several in one expression")
-	// What is compared with = is no pattern.
+	// A string that is compared with = is not a pattern.
 	require.NoError(t, query.Admit(t.Context(), `{a="`+strings.Repeat(`\\pL`, 19_000)+`"}`))
 }
 
-// TestWeightIsEnough: what is charged for a pattern is no less than what its compilation allocates, and of most patterns not
-// much more.
+// TestWeightIsEnough: the charge for a pattern is at least what its compilation allocates, and for
+// most patterns not much more.
 func TestWeightIsEnough(t *testing.T) {
 	for name, pattern := range map[string]string{
 		"list":           list(60_000, "web-%d"),

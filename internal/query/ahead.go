@@ -9,8 +9,9 @@ import (
 	"github.com/quern/quern/internal/metric"
 )
 
-// ahead is how far the samples of a store go beyond what may be taken in now. They may go there since the future limit was lowered, or the
-// clock was set back: they have been acknowledged, and are read.
+// ahead caches how far the store's samples reach beyond the current future limit. Samples can lie
+// there if the limit was lowered or the clock was set back. They were acknowledged, so queries read
+// them.
 type ahead struct {
 	asking errand.Errand
 
@@ -28,9 +29,10 @@ const (
 	aheadAgain = 10 * time.Second
 )
 
-// untilMs is endMs, or the end of all that the store may have if that is earlier: looking for more would cost reads. Samples lie in
-// slices that were opened before they were written, so that the store knows of all but those that are being taken in; of the latter
-// ingest tells. A store that does not answer is asked for everything.
+// untilMs returns endMs, or the end of all data that the store may have if that is earlier: reading
+// further would cost reads. A sample's slice is opened before the sample is written, so the store's
+// slices cover everything except samples that are just being ingested. Ingest reports those to
+// Sightings. If the store does not answer, untilMs returns endMs.
 func (q *Querier) untilMs(ctx context.Context, endMs int64) int64 {
 	nowMs := q.nowMs()
 	limitMs := nowMs + q.opts.FutureLimit.Milliseconds() + 1 // the last millisecond is within the limit

@@ -11,24 +11,24 @@ import (
 	"github.com/quern/quern/internal/sketch"
 )
 
-// Samples are raw samples of one series, by time.
+// Samples are raw samples of one series, sorted by time.
 type Samples struct {
 	ID      metric.ScheduleID
 	Labels  metric.Labels
 	Samples []metric.Sample
 }
 
-// exportSamples is how many samples of a group are put together, slice by slice, before
-// they are handed on: about 24 MB of them.
+// exportSamples is the number of samples of a group, about 24 MB, that are collected slice by slice
+// before they are yielded.
 const exportSamples = 1 << 20
 
-// pieceSamples bounds the samples of one piece: a line of them, as an export has it, is
-// below 1 MB, which every importer takes.
+// pieceSamples bounds the samples of one piece. As a line of an export, a piece stays below 1 MB,
+// which every importer accepts.
 const pieceSamples = 10_000
 
-// Export reads the raw samples in [startMs, endMs). A series with many samples comes in
-// several pieces, one after the other in time, with pieces of other series between
-// them. The error, but none that All yields, may be a *RequestError.
+// Export reads the raw samples in [startMs, endMs). A series with many samples comes in several
+// pieces, in order of time, with pieces of other series between them. The returned error may be a
+// *RequestError; an error from All never is.
 func (q *Querier) Export(ctx context.Context, sels []Selector, startMs, endMs int64) (*Result[Samples], error) {
 	if err := checkRange(startMs, endMs); err != nil {
 		return nil, err
@@ -68,7 +68,7 @@ type exporter struct {
 	set    *blocks.SampleSet
 }
 
-// group yields the samples of one group; more is false when no more are wanted.
+// group yields the samples of one group; more is false if the consumer wants no more.
 func (e *exporter) group(ctx context.Context, g group) (more bool, err error) {
 	slice := metric.Slice{StartMs: math.MinInt64}
 	g.reset(e.set, e.fromMs, e.toMs)
@@ -88,7 +88,7 @@ func (e *exporter) group(ctx context.Context, g group) (more bool, err error) {
 	return e.flush(g), nil
 }
 
-// flush yields what the set holds and empties it.
+// flush yields the contents of the set and empties it.
 func (e *exporter) flush(g group) (more bool) {
 	for i, samples := range g.in(e.set) {
 		id := g.ids[i]
@@ -102,8 +102,8 @@ func (e *exporter) flush(g group) (more bool) {
 	return true
 }
 
-// Row is a stored roll-up row with what is read from its sketch, within 1 %: NaN where
-// the sketch is damaged.
+// Row is a stored roll-up row with the percentiles of its sketch, within 1 %. They are NaN if the
+// sketch is damaged.
 type Row struct {
 	Labels metric.Labels
 	metric.RollupRow
@@ -112,9 +112,9 @@ type Row struct {
 	P99 float64
 }
 
-// Rollups reads the stored rows of a level that start in [startMs, endMs): each series'
-// by time, the series of a group in no order. A warning says which of them lack late
-// samples. The error, but none that All yields, may be a *RequestError.
+// Rollups reads the stored rows of a level that start in [startMs, endMs). The rows of each series
+// are sorted by time; the series of a group come in no particular order. A warning names rows that
+// lack late samples. The returned error may be a *RequestError; an error from All never is.
 func (q *Querier) Rollups(ctx context.Context, sels []Selector, level metric.Bucket, startMs, endMs int64) (*Result[Row], error) {
 	if err := checkRange(startMs, endMs); err != nil {
 		return nil, err

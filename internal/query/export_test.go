@@ -17,7 +17,7 @@ import (
 	"github.com/quern/quern/internal/storage"
 )
 
-// exported puts the pieces of an export together.
+// exported combines the pieces of an export.
 func exported(t *testing.T, w *world, sel string, startMs, endMs int64) (map[metric.ScheduleID][]metric.Sample, []string) {
 	t.Helper()
 	out := make(map[metric.ScheduleID][]metric.Sample)
@@ -52,7 +52,7 @@ func TestExport(t *testing.T) {
 				s.Value = rnd.NormFloat64()
 				all = append(all, s)
 			}
-			// Out of order, and many of them sent again with another value.
+			// Samples are out of order, and many are sent again with another value.
 			w.put(all...)
 		}
 		w.put(metric.Sample{Schedule: 4, TimeMs: midnight + hour, Value: math.Inf(1)})
@@ -74,7 +74,8 @@ func TestExport(t *testing.T) {
 	})
 }
 
-// TestSamplesAhead: what may be taken in may be read, however far ahead of the clock that is.
+// TestSamplesAhead: samples that ingest may accept can be read, however far they are ahead of the
+// clock.
 func TestSamplesAhead(t *testing.T) {
 	w := newWorld(t, defaultSettings(), nil)
 	w.series(1, "cpu", "web")
@@ -88,7 +89,8 @@ func TestSamplesAhead(t *testing.T) {
 	require.Equal(t, want, got[1])
 }
 
-// TestSamplesBeyondTheLimit: what was taken in when the limit was higher, or the clock ahead, is read: exported, computed with, found and deleted.
+// TestSamplesBeyondTheLimit: samples that were accepted under a higher limit, or by a clock that
+// was ahead, are exported, computed with, found and deleted.
 func TestSamplesBeyondTheLimit(t *testing.T) {
 	onEachStoreKeeping(t, nil, func(t *testing.T, w *world) {
 		for id := range metric.ScheduleID(3) {
@@ -141,7 +143,7 @@ func TestSamplesBeyondTheLimit(t *testing.T) {
 		require.Equal(t, []int64{noon, noon + 30*day}, all(lowered), "the clock is set back")
 		require.Equal(t, []int64{noon, noon + 30*day}, all(query.New(w.store, w.index, settings, nil, w.clock, query.Options{})), "and the process started again")
 
-		// Taken in by a clock that was ahead, and is put right at once.
+		// A clock that was ahead accepted it, and is corrected at once.
 		late := metric.Sample{Schedule: 1, TimeMs: noon + 60*day, Value: 3}
 		w.put(late)
 		seen.Saw([]metric.Sample{late})
@@ -149,7 +151,7 @@ func TestSamplesBeyondTheLimit(t *testing.T) {
 	})
 }
 
-// TestEndIsAskedForOnce: how far samples go is no read for each query.
+// TestEndIsAskedForOnce: not every query asks the store how far its samples reach.
 func TestEndIsAskedForOnce(t *testing.T) {
 	w := newWorld(t, defaultSettings(), nil)
 	w.series(1, "cpu", "web")
@@ -287,7 +289,7 @@ func TestRollupRows(t *testing.T) {
 	})
 }
 
-// A row that cannot be read is left out and named, and those after it are there.
+// A damaged row is left out and named; the rows after it are returned.
 func TestDamagedRowIsLeftOutAndNamed(t *testing.T) {
 	w := newWorld(t, defaultSettings(), retention)
 	w.series(1, "cpu", "web")
@@ -324,7 +326,7 @@ func BenchmarkExportOneSeriesOverADay(b *testing.B) {
 		w.series(id, "cpu", "web-"+time.Duration(id).String())
 		ids = append(ids, id)
 	}
-	// Flushes that hold one sample of each schedule.
+	// Each flush holds one sample of each schedule.
 	for t := midnight; t < midnight+day; t += 10 * second {
 		var all []metric.Sample
 		for _, id := range ids {
@@ -375,7 +377,7 @@ func BenchmarkAverageOf10000Series(b *testing.B) {
 			}
 			from := midnight - 60*c.width
 			if c.width == minute {
-				// A sample every 10 s, flushed every minute.
+				// Samples come every 10 s and are flushed every minute.
 				for t := from; t < midnight; t += minute {
 					var all []metric.Sample
 					for _, id := range ids {

@@ -9,13 +9,14 @@ import (
 	"github.com/quern/quern/internal/metric"
 )
 
-// Group is series that a selector matched and that one read of the store serves.
+// Group is a set of selected series that one read of the store serves.
 type Group struct {
 	group
 	q *Querier
 }
 
-// Groups finds the series that match any of the selectors. The error is a *RequestError, or why ctx is done.
+// Groups finds the series that match any of the selectors. The error is a *RequestError or the
+// cause of ctx's end.
 func (q *Querier) Groups(ctx context.Context, sels ...Selector) ([]Group, error) {
 	ids, err := q.selected(ctx, sels)
 	if err != nil {
@@ -33,22 +34,22 @@ func (q *Querier) asGroups(ids []metric.ScheduleID) []Group {
 	return out
 }
 
-// IDs are the series, by id. They MUST NOT be changed.
+// IDs returns the ids of the series, sorted. Callers MUST NOT change them.
 func (g Group) IDs() []metric.ScheduleID { return g.ids }
 
-// Labels are those of the series at place i. They MUST NOT be changed.
+// Labels returns the labels of the series at index i. Callers MUST NOT change them.
 func (g Group) Labels(i int) metric.Labels { return g.q.index.Labels(g.ids[i]) }
 
-// Index is the index in which series are found.
+// Index returns the label index.
 func (q *Querier) Index() *Index { return q.index }
 
-// Warnings collect what is missing from an answer. The zero value has none.
+// Warnings collect what is missing from an answer. The zero value is empty.
 type Warnings struct{ warnings }
 
 // Add adds a warning.
 func (w *Warnings) Add(format string, args ...any) { w.add(format, args...) }
 
-// List are the warnings, the first of them in full.
+// List returns the warnings: the first maxWarnings in full, then the number of the others.
 func (w *Warnings) List() []string { return w.list() }
 
 // Samples reads the raw samples in [fromMs, toMs) and calls with for each series in each
@@ -75,20 +76,22 @@ func (g Group) Samples(
 	return err
 }
 
-// Span is what the samples of one series in [StartMs, EndMs) come to: a row of a level, in
-// its slice, or one finite sample, in the millisecond that begins at its time.
+// Span is an aggregate of the samples of one series in [StartMs, EndMs). It is either a roll-up row
+// over its slice, or one finite sample over the millisecond that begins at its time.
 type Span struct {
 	StartMs int64
 	EndMs   int64
 	metric.Rollup
 }
 
-// LastMs is the time of the sample, or the last moment of the row's slice.
+// LastMs returns the time of the sample, or the last millisecond of the row's slice.
 func (s *Span) LastMs() int64 { return s.EndMs - 1 }
 
-// LevelFor is the bucket that a range from fromMs on is best read from: raw if it still
-// has all of it. Else, of the levels that have, the coarsest with rows as wide as is wanted
-// first, or as is wanted next, and so on; or the finest of them. Where none has all of it, the one that is kept longest.
+// LevelFor returns the best bucket for reading a range that starts at fromMs:
+//  1. Raw, if raw still has the whole range.
+//  2. Else, of the levels that have the whole range, the coarsest level that satisfies the first of
+//     wanted; if none does, the second of wanted, and so on; else the finest of these levels.
+//  3. If no level has the whole range, the level that reaches back furthest.
 func (q *Querier) LevelFor(fromMs int64, wanted ...func(widthMs int64) bool) metric.Bucket {
 	nowMs := q.nowMs()
 	since := func(b metric.Bucket) int64 { return q.wholeFrom(b, nowMs) }
@@ -110,8 +113,8 @@ func (q *Querier) LevelFor(fromMs int64, wanted ...func(widthMs int64) bool) met
 	return kept[0]
 }
 
-// Plan says what is read for a range at a level: its rows as far as they have been ground,
-// then finer ones, then samples. See planner.
+// Plan says what to read for a range at a level: its rows as far as they have been ground, then
+// finer rows, then samples. See planner.
 type Plan struct {
 	ladder metric.Ladder
 	parts  []part
@@ -123,8 +126,8 @@ type Planner struct {
 	parts  func(groups ...group) []part
 }
 
-// For is the plan for groups. Where the plans of two differ, as one of them has late data, their spans do not go together:
-// groups whose spans are to be put together need one plan.
+// For returns the plan for groups. Late data can make the plans of two groups differ, and then
+// their spans do not line up. Groups whose spans are to be combined need one common plan.
 func (p *Planner) For(groups ...Group) *Plan {
 	all := make([]group, len(groups))
 	for i, g := range groups {
@@ -133,7 +136,8 @@ func (p *Planner) For(groups ...Group) *Plan {
 	return &Plan{ladder: p.ladder, parts: p.parts(all...)}
 }
 
-// Planner looks at what there is to read in [fromMs, toMs), at a level and below. Warnings say what is not there.
+// Planner finds out what there is to read in [fromMs, toMs), at a level and below. Warnings say
+// what is missing.
 func (q *Querier) Planner(ctx context.Context, level metric.Bucket, fromMs, toMs int64, warn *Warnings) (*Planner, error) {
 	levels := q.ladder.Levels()[:level]
 	slices.Reverse(levels)
@@ -148,12 +152,12 @@ func (q *Querier) Planner(ctx context.Context, level metric.Bucket, fromMs, toMs
 	})}, nil
 }
 
-// Floor is the latest time, not after tMs, that no row straddles: the start of the row
-// in whose slice tMs is, or tMs itself.
+// Floor returns the latest time, not after tMs, that no row straddles: the start of the row whose
+// slice contains tMs, or tMs itself.
 func (p *Plan) Floor(tMs int64) int64 {
 	i, _ := slices.BinarySearchFunc(p.parts, tMs, func(part part, tMs int64) int {
 		if part.toMs < tMs {
-			return -1 // a row may go on behind the end of what there is
+			return -1 // a row may extend beyond the end of the data
 		}
 		return 1
 	})

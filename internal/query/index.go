@@ -19,34 +19,35 @@ import (
 	"github.com/quern/quern/internal/storage"
 )
 
-// Index finds series by their labels, in memory: for each value of each label, the
-// sorted ids of the series that have it. It is safe for concurrent use.
+// Index finds series by their labels, in memory. For each value of each label it keeps the sorted
+// ids of the series that have the value. It is safe for concurrent use.
 //
-//  1. Slices that readers may hold are never changed in what they can see: values and
-//     ids are appended behind their ends, or put into a new slice. So a reader takes
-//     the lock only to pick slices up, and a slow expression holds up nobody.
-//  2. Every label string is stored once: series refer to those of the index.
+//  1. The part of a slice that readers may see never changes: values and ids are appended beyond
+//     its end, or go into a new slice. So a reader holds the lock only while it fetches slices, and
+//     a slow expression blocks nobody.
+//  2. Each label string is stored once: series share the strings of the index.
 type Index struct {
 	mu sync.RWMutex
-	// pages are the labels by id, pageSize to a page; ids are dense.
+	// pages hold the labels by id, pageSize to a page; ids are dense.
 	pages  []*page
 	labels map[string]*label
 	n      int
 
-	// refreshing is held by who reads what is missing: it guards polls, one for each page, and how many there were.
+	// refreshing serializes calls of Refresh. It guards polls, one per page, and polled, the number
+	// of calls so far.
 	refreshing sync.Mutex
 	polls      []poll
 	polled     int
 }
 
-// poll is how a page that is not full is looked at again. Times are numbers of polls.
+// poll schedules the next look at a page that is not full. Times are poll numbers.
 type poll struct {
-	end      metric.ScheduleID // of what is leased of it
-	leased   int               // when that was seen first
-	grew     int               // when a series in it was found, or it was leased
-	next     int               // when it is due
-	had      int               // series, at the last look
-	finished bool              // no more can come
+	end      metric.ScheduleID // end of the leased ids in the page
+	leased   int               // when this end was first seen
+	grew     int               // when a look last found a new series, or the end moved
+	next     int               // when the next look is due
+	had      int               // series at the last look
+	finished bool              // no more series can come
 }
 
 const pageSize = 512
@@ -56,46 +57,48 @@ type page struct {
 	labels [pageSize]metric.Labels
 }
 
-// label is one label name and its values, in the order in which they came.
+// label is one label name with its values, in order of arrival.
 type label struct {
 	name    string
 	byValue map[string]*postings
 	values  []*postings
 }
 
-// postings are the series with one value of one label.
+// postings are the series that have one value of one label.
 type postings struct {
 	value string
 	ids   []metric.ScheduleID
 }
 
-// NewIndex makes an empty index. Refresh fills it.
+// NewIndex makes an empty index; Refresh fills it.
 func NewIndex() *Index { return &Index{labels: make(map[string]*label)} }
 
 const (
-	// refreshIDs are read at a time, and again if that fails: where many are asked for, of thousands of requests one or
-	// the other is not answered, and to begin anew each time would never come to an end.
+	// Refresh reads refreshIDs ids at a time and retries each read up to refreshAttempts times. Of
+	// thousands of reads, one or the other fails; a Refresh that began anew each time would never
+	// finish.
 	refreshIDs      = 8 * pageSize
 	refreshAttempts = 5
 )
 
-// RefreshEvery is how often Refresh is to be called where other processes register series, and no more often.
+// RefreshEvery is the interval at which to call Refresh where other processes register series.
 const RefreshEvery = 5 * time.Second
 
 const (
-	// idleShare and mostPolls say how rarely ids are looked for of which none has been used for a while: after an eighth of that
-	// while, at most each five minutes.
+	// idleShare and mostPolls space out the looks at ids that stay unused: the wait is an eighth of
+	// the idle time, at most about five minutes.
 	idleShare = 8
 	mostPolls = 64
-	// finishedPolls is after how many polls ids are not looked for any more: nobody uses a lease for so long, and what was claimed
-	// last has an hour to arrive.
+	// finishedPolls is the number of polls after which ids are no longer looked for. No process
+	// uses a lease for that long; the extra hour lets the last claims arrive.
 	finishedPolls = int((registry.LeaseAge + time.Hour) / RefreshEvery)
 )
 
-// Refresh adds the series that the store has and the index does not. It reads only
-// where ids are missing, so that it may be called again for series that other
-// processes have registered; see RefreshEvery. What a process leaves of a lease is looked at ever more rarely, and after a day
-// not at all: what a call costs follows from who is there, not from who has been. Errors are those of the store.
+// Refresh adds the series that the store has and the index lacks. It reads only ranges with missing
+// ids, so it can be called repeatedly for series that other processes register; see RefreshEvery.
+// It looks at the unused rest of a lease ever more rarely, and after about a day never again. So
+// the cost of a call depends on the processes that run now, not on past ones. Errors are those of
+// the store.
 func (x *Index) Refresh(ctx context.Context, store storage.Registry) error {
 	x.refreshing.Lock()
 	defer x.refreshing.Unlock()
@@ -121,7 +124,7 @@ func (x *Index) Refresh(ctx context.Context, store storage.Registry) error {
 	return nil
 }
 
-// looked notes that a range of pages has been read.
+// looked records that the pages of a range have been read.
 func (x *Index) looked(r blocks.Range) {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
@@ -151,7 +154,8 @@ func (x *Index) read(ctx context.Context, store storage.Registry, r blocks.Range
 	return nil
 }
 
-// missing are the pages within ids that are not full, and due, neighbours put together.
+// missing returns the ranges of ids whose pages are not full and are due for a look. It joins
+// adjacent pages.
 func (x *Index) missing(ids blocks.Range) []blocks.Range {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
@@ -181,7 +185,8 @@ func (x *Index) missing(ids blocks.Range) []blocks.Range {
 	return out
 }
 
-// Add adds series; those that are there already stay. A registry's OnNew may be this.
+// Add adds series. If an id is known with other labels, the new labels replace them. Add can serve
+// as a registry's OnNew.
 func (x *Index) Add(schedules []storage.Schedule) {
 	if len(schedules) == 0 {
 		return
@@ -213,8 +218,7 @@ func (x *Index) add(s storage.Schedule) {
 		p.n++
 		x.n++
 	} else {
-		// An id that was lost in a race, with its row left behind, and then given to
-		// another series.
+		// The id was lost in a race that left its row behind, and was then given to another series.
 		x.remove(s.ID, old)
 	}
 	own := make(metric.Labels, len(s.Labels))
@@ -224,7 +228,7 @@ func (x *Index) add(s storage.Schedule) {
 	p.labels[s.ID%pageSize] = own
 }
 
-// insert puts id into the postings of l and returns l in the index's own strings.
+// insert puts id into the postings of l and returns l with the index's own strings.
 func (x *Index) insert(id metric.ScheduleID, l metric.Label) metric.Label {
 	name := x.labels[l.Name]
 	if name == nil {
@@ -254,14 +258,14 @@ func (x *Index) remove(id metric.ScheduleID, ls metric.Labels) {
 	}
 }
 
-// Len is the number of series.
+// Len returns the number of series.
 func (x *Index) Len() int {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
 	return x.n
 }
 
-// Labels are the labels of a series, nil when it is not known. They MUST NOT be changed.
+// Labels returns the labels of a series, nil if it is unknown. Callers MUST NOT change them.
 func (x *Index) Labels(id metric.ScheduleID) metric.Labels {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
@@ -324,7 +328,7 @@ func (x *Index) LabelValues(ctx context.Context, name string, sels ...Selector) 
 	return out, nil
 }
 
-// namesOf are the names of the labels of series, sorted.
+// namesOf returns the label names of the given series, sorted.
 func (x *Index) namesOf(ctx context.Context, ids []metric.ScheduleID) ([]string, error) {
 	names := words{ctx: ctx}
 	for i, id := range ids {
@@ -340,7 +344,7 @@ func (x *Index) namesOf(ctx context.Context, ids []metric.ScheduleID) ([]string,
 	return slices.Sorted(maps.Keys(names.found)), nil
 }
 
-// valuesOf are the values of a label of series, sorted.
+// valuesOf returns the values of a label among the given series, sorted.
 func (x *Index) valuesOf(ctx context.Context, name string, ids []metric.ScheduleID) ([]string, error) {
 	values := words{ctx: ctx}
 	for i, id := range ids {
@@ -404,7 +408,8 @@ func ended(ctx context.Context, i int) error {
 	return nil
 }
 
-// matched are the series that match any of the selectors, all if there is none, by id.
+// matched returns the series that match any of the selectors, or all series if there are none,
+// sorted by id.
 func (x *Index) matched(ctx context.Context, sels []Selector) ([]metric.ScheduleID, error) {
 	if len(sels) > 0 {
 		return x.Select(ctx, sels...)
@@ -425,8 +430,9 @@ func (x *Index) matched(ctx context.Context, sels []Selector) ([]metric.Schedule
 	return out, nil
 }
 
-// Select returns the series that match any of the selectors, by id. However many selectors there are, it holds what one of
-// them matches, and a bit for each series. The error is why ctx is done.
+// Select returns the series that match any of the selectors, sorted by id. Whatever the number of
+// selectors, it holds the matches of one of them and one bit per series. The error is the cause of
+// ctx's end.
 func (x *Index) Select(ctx context.Context, sels ...Selector) ([]metric.ScheduleID, error) {
 	if len(sels) == 1 {
 		return x.selectOne(ctx, sels[0])
@@ -442,7 +448,7 @@ func (x *Index) Select(ctx context.Context, sels ...Selector) ([]metric.Schedule
 	return all.ids(), nil
 }
 
-// set is a set of ids, which are dense: a bit for each.
+// set is a bit set of ids, which are dense.
 type set []uint64
 
 func (s *set) add(ids []metric.ScheduleID) {
@@ -457,7 +463,7 @@ func (s *set) add(ids []metric.ScheduleID) {
 	}
 }
 
-// ids are those in the set, sorted.
+// ids returns the ids in the set, sorted.
 func (s set) ids() []metric.ScheduleID {
 	n := 0
 	for _, word := range s {
@@ -472,11 +478,10 @@ func (s set) ids() []metric.ScheduleID {
 	return out
 }
 
-// selectOne intersects the series that have a matching value, then takes away those
-// that have a value which does not match: a matcher that matches the empty string is
-// for the series without the label, too. It does so matcher by matcher, those first that are one value, the rarest
-// before all others, and ends where no
-// series is left.
+// selectOne intersects the series of the matchers one after the other. A matcher that matches the
+// empty string also selects series without the label; for it, selectOne subtracts the series whose
+// value does not match. Equality matchers come first, the rarest value before the others. It stops
+// when no series is left.
 func (x *Index) selectOne(ctx context.Context, sel Selector) ([]metric.ScheduleID, error) {
 	sel = slices.Clone(sel)
 	slices.SortStableFunc(sel, func(a, b *labels.Matcher) int {
@@ -492,7 +497,7 @@ func (x *Index) selectOne(ctx context.Context, sel Selector) ([]metric.ScheduleI
 		if err != nil {
 			return nil, err
 		}
-		// All values at once: a label may have as many as there are series.
+		// Take all values at once: a label may have as many values as there are series.
 		switch ids := union(found); {
 		case i == 0:
 			out = slices.Clone(ids)
@@ -508,7 +513,7 @@ func (x *Index) selectOne(ctx context.Context, sel Selector) ([]metric.ScheduleI
 	return out, nil
 }
 
-// count is how many series there are with the one value that m is for, 0 if it is for others.
+// count returns the number of series with the value of an equality matcher, 0 for other matchers.
 func (x *Index) count(m *labels.Matcher) int {
 	if m.Type != labels.MatchEqual {
 		return 0
@@ -521,7 +526,7 @@ func (x *Index) count(m *labels.Matcher) int {
 	return 0
 }
 
-// rank is in which order matchers are best looked at.
+// rank returns the position of m in the cheapest order of evaluation.
 func rank(m *labels.Matcher) int {
 	switch {
 	case m.Matches(""):
@@ -532,15 +537,16 @@ func rank(m *labels.Matcher) int {
 	return 1
 }
 
-// matching are the series of every value that m matches, or does not match if want is
-// false, one slice for each value.
+// matching returns the series of every value that m matches, or does not match if want is false,
+// one slice per value.
 func (x *Index) matching(ctx context.Context, m *labels.Matcher, want bool) ([][]metric.ScheduleID, error) {
 	var some []string
 	switch {
 	case m.Type == labels.MatchEqual && want, m.Type == labels.MatchNotEqual && !want:
 		some = []string{m.Value}
 	case m.Type == labels.MatchRegexp && want, m.Type == labels.MatchNotRegexp && !want:
-		// The values that an expression such as a|b|c lists, nil when it does more.
+		// SetMatches returns the values that an expression such as a|b|c lists, nil if it does
+		// more.
 		some = m.SetMatches()
 	}
 	var found []*postings
@@ -582,7 +588,7 @@ func (x *Index) values(name string) []*postings {
 	return nil
 }
 
-// union puts sorted, disjoint slices together. The result may be the only one.
+// union merges sorted, disjoint slices. For a single slice it returns that slice itself.
 func union(all [][]metric.ScheduleID) []metric.ScheduleID {
 	if len(all) == 1 {
 		return all[0]
@@ -592,7 +598,7 @@ func union(all [][]metric.ScheduleID) []metric.ScheduleID {
 	return slices.Compact(out)
 }
 
-// intersect keeps, in place, the sorted ids that are among the sorted others.
+// intersect keeps, in place, the ids that are also in others. Both are sorted.
 func intersect(ids, others []metric.ScheduleID) []metric.ScheduleID {
 	out := ids[:0]
 	for _, id := range ids {
@@ -604,7 +610,7 @@ func intersect(ids, others []metric.ScheduleID) []metric.ScheduleID {
 	return out
 }
 
-// subtract keeps, in place, the sorted ids that are not among the sorted others.
+// subtract keeps, in place, the ids that are not in others. Both are sorted.
 func subtract(ids, others []metric.ScheduleID) []metric.ScheduleID {
 	out := ids[:0]
 	for _, id := range ids {
@@ -616,8 +622,8 @@ func subtract(ids, others []metric.ScheduleID) []metric.ScheduleID {
 	return out
 }
 
-// skipTo cuts off the ids below id, in doubling steps: a few ids among a million cost
-// no walk past all of them.
+// skipTo cuts off the ids below id. It searches in doubling steps, so finding a few ids among a
+// million does not scan them all.
 func skipTo(ids []metric.ScheduleID, id metric.ScheduleID) (rest []metric.ScheduleID, found bool) {
 	step := 1
 	for step < len(ids) && ids[step] < id {

@@ -55,11 +55,11 @@ func TestSelect(t *testing.T) {
 		labelsOf(t, "__name__", "mem", "source", "web-1"),
 		labelsOf(t, "__name__", "mem", "source", "web-10"),
 	}
-	// Not in the order of their ids, and with a page between them.
+	// Add them out of order, with a page between them.
 	for _, i := range []int{3, 0, 4, 2, 1} {
 		x.Add([]storage.Schedule{{ID: metric.ScheduleID(i * 600), Labels: all[i]}})
 	}
-	x.Add([]storage.Schedule{{ID: 600, Labels: all[1]}}) // told twice
+	x.Add([]storage.Schedule{{ID: 600, Labels: all[1]}}) // added twice
 	require.Equal(t, 5, x.Len())
 	for _, c := range []struct {
 		sels []string
@@ -100,7 +100,7 @@ func TestSelect(t *testing.T) {
 	}
 }
 
-// An id that was lost in a race, but whose row was written, may go to another series.
+// An id that was lost in a race, with its row written, may go to another series.
 func TestIDWithNewLabels(t *testing.T) {
 	x := query.NewIndex()
 	x.Add([]storage.Schedule{{ID: 5, Labels: labelsOf(t, "__name__", "cpu")}, {ID: 6, Labels: labelsOf(t, "__name__", "cpu")}})
@@ -170,7 +170,7 @@ func TestBadSelectors(t *testing.T) {
 	}
 }
 
-// What one process registers is found at once, what another has after a refresh.
+// Series of this process are found at once, series of another process after a refresh.
 func TestIndexLearnsOfNewSeries(t *testing.T) {
 	st := storagetest.NewModel(defaultSettings(), nil, clock.System{})
 	register := func(r *registry.Registry, source string, n int) {
@@ -204,7 +204,7 @@ func TestIndexLearnsOfNewSeries(t *testing.T) {
 	require.ErrorIs(t, x.Refresh(t.Context(), st), storage.ErrUnavailable)
 }
 
-// Of many requests some are not answered. What was read before stays read.
+// Of many reads some fail. Refresh retries these, and repeats none that succeeded.
 func TestRefreshOverFailures(t *testing.T) {
 	st := storagetest.NewFaulty(storagetest.NewModel(defaultSettings(), nil, clock.System{}))
 	src, err := registry.New(st, registry.Options{LeaseSize: 20_000}).Source(t.Context(), "s", false)
@@ -233,7 +233,7 @@ func TestSelectWhileAdding(t *testing.T) {
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		for i := range 2000 {
-			// Ids jump back and forth, so that some go into the middle.
+			// Ids jump back and forth, so some are inserted in the middle.
 			id := metric.ScheduleID(i ^ 7)
 			x.Add([]storage.Schedule{{ID: id, Labels: labelsOf(t, "__name__", "cpu", "source", strconv.Itoa(i%50))}})
 		}
@@ -257,7 +257,7 @@ func TestSelectWhileAdding(t *testing.T) {
 	require.Len(t, ids, 440)
 }
 
-// A host of 100 series with five labels, as agents report them.
+// hostSchedules returns a host's 100 series with five labels, as agents report them.
 func hostSchedules(host int) []storage.Schedule {
 	out := make([]storage.Schedule, 100)
 	for i := range out {
@@ -314,8 +314,8 @@ func BenchmarkSelect(b *testing.B) {
 	}
 }
 
-// Each process that was started leaves the rest of a lease unused. Looking for series in it costs ever less, and then nothing;
-// and a series that is claimed there all the same is found.
+// Each process that was started leaves the rest of a lease unused. Looking for series in that rest
+// costs ever less, and in the end nothing. A series that is claimed there later is still found.
 func TestPollingDoesNotGrowWithRestarts(t *testing.T) {
 	clk := clock.NewSimulated(time.UnixMilli(noon))
 	st := storagetest.NewFaulty(storagetest.NewModel(defaultSettings(), nil, clk))
@@ -348,7 +348,7 @@ func TestPollingDoesNotGrowWithRestarts(t *testing.T) {
 	reads := poll(hour)
 	require.Less(t, reads, 3*hour, "of 100 leases")
 
-	// One who is slow is found after an eighth of the time, here six minutes at the most.
+	// A slow process is found after an eighth of its idle time, here at most about six minutes.
 	slow := start()
 	register(slow, "slow")
 	poll(hour)
@@ -356,14 +356,15 @@ func TestPollingDoesNotGrowWithRestarts(t *testing.T) {
 	register(slow, "slow too")
 	poll(64)
 	require.Equal(t, 102, x.Len())
-	// And who goes on at once.
+	// A process that registers continuously is found at once.
 	for i := range 20 {
 		register(slow, fmt.Sprint("soon", i))
 		poll(1)
 		require.Equal(t, 103+i, x.Len())
 	}
 
-	// After a day nothing is read any more, and whoever is still there uses a lease that is read.
+	// After a day nothing is read any more, and a process that still runs uses a new lease, which
+	// is read.
 	for range 25 {
 		poll(hour)
 	}
@@ -373,7 +374,8 @@ func TestPollingDoesNotGrowWithRestarts(t *testing.T) {
 	require.Equal(t, 123, x.Len())
 }
 
-// A label that every series has with a value of its own costs no more than one for each series to ask for its absence.
+// Asking for the absence of a label costs linear time, even if each series has its own value of the
+// label.
 func TestSelectAbsentIsLinear(t *testing.T) {
 	absent, err := query.ParseSelectors(t.Context(), []string{`m{pod=""}`})
 	require.NoError(t, err)
@@ -391,7 +393,7 @@ func TestSelectAbsentIsLinear(t *testing.T) {
 	})
 }
 
-// many is an index of n series m, which differ in the label i.
+// many returns an index of n series m, which differ in the label i.
 func many(t testing.TB, n int) *query.Index {
 	x, series := query.NewIndex(), make([]storage.Schedule, n)
 	for i := range series {
@@ -401,8 +403,8 @@ func many(t testing.TB, n int) *query.Index {
 	return x
 }
 
-// Selectors, and matchers of one, cost each by itself, whether or not they match the same series; what they have found together is
-// held once.
+// The cost is linear in the number of selectors, and of matchers in a selector, whether or not they
+// match the same series. A series that several selectors match is held once.
 func TestSelectIsLinear(t *testing.T) {
 	x := many(t, 2000)
 	for name, input := range map[string]func(n int) []string{
@@ -428,7 +430,7 @@ func TestSelectIsLinear(t *testing.T) {
 	}
 }
 
-// until is a context that is done when it has been asked so often.
+// until is a context that ends after a number of calls of Err.
 type until struct {
 	context.Context
 	left *int
@@ -441,7 +443,7 @@ func (u until) Err() error {
 	return nil
 }
 
-// Who has gone is not looked for: neither between selectors nor within one.
+// Select stops when the client has gone, both between selectors and within one.
 func TestSelectEnds(t *testing.T) {
 	x := many(t, 2000)
 	for _, sels := range [][]string{{`m{i=~".+1"}`}, {`m{i!~".+1"}`}, slices.Repeat([]string{`m{i=~".+1"}`}, 100)} {

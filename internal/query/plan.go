@@ -11,42 +11,43 @@ import (
 	"github.com/quern/quern/internal/storage"
 )
 
-// part is a stretch of time that is answered from one bucket. Of raw it is the samples
-// with times in [fromMs, toMs), of a roll-up level the rows that start there.
+// part is a time range that one bucket answers. For raw it covers the samples with times in
+// [fromMs, toMs), for a roll-up level the rows that start there.
 type part struct {
 	bucket metric.Bucket
 	fromMs int64
 	toMs   int64
 }
 
-// planner cuts a range into parts, each from the best bucket for it.
+// planner cuts a range into parts and chooses the best bucket for each.
 //
-//  1. Parts follow each other without overlap, and a row is used only where all of it
-//     lies within a part: no sample counts twice, whatever the retention and however
-//     many buckets take part.
-//  2. A row is used only when it has been ground, or nothing came that could be:
-//     where a slice is still open its samples are read instead, or finer rows. So it is where
-//     late data is to be ground into a row yet, or into one that it is made of.
-//  3. What a bucket no longer has is not read from it, and cut-offs lie where rows of
-//     the next bucket begin.
+//  1. Parts follow each other without overlap, and a row is used only if it lies entirely within a
+//     part. So no sample counts twice, whatever the retention and however many buckets take part.
+//  2. A row is used only if it has been ground, or if its slice had nothing to grind. For an open
+//     slice, samples or finer rows are read instead. The same holds while late data waits to be
+//     ground into the row, or into a row that it is made of. If nothing finer is left, the row is
+//     used all the same, with a warning.
+//  3. A bucket is read only for times that it still has. Its cut-off lies where a row of the next
+//     bucket begins.
 //
-// Where only rows too coarse for the range's ends are left, a row belongs to the
-// moment at which it starts.
+// If only rows too coarse for the range's ends are left, a row counts at the time at which it
+// starts.
 type planner struct {
 	ladder metric.Ladder
-	// keptMs is the time from which on each bucket still has its rows.
+	// keptMs is, for each bucket, the time from which its rows still exist.
 	keptMs []int64
-	// openMs is the time from which on no row of a level has been ground; ungroundMs are
-	// the starts of the rows before it that are outstanding, sorted. Both by bucket.
+	// openMs is the time from which no row of a level has been ground. ungroundMs are the starts of
+	// earlier rows that are outstanding, sorted. Both are indexed by bucket.
 	openMs     []int64
 	ungroundMs [][]int64
-	// late is what is late in [fromMs, toMs), which has all rows of the range; nil where no rows are read.
+	// late holds the late data of [fromMs, toMs), which covers all rows of the range. It is nil if
+	// no rows are read or no data is late.
 	late         *late.View
 	fromMs, toMs int64
 }
 
-// planner learns what is there to read in [startMs, endMs), now, at the given levels.
-// A warning says when it may not have learnt everything.
+// planner finds out what there is to read now in [startMs, endMs) at the given levels. A warning
+// says when it may not know all late data.
 func (q *Querier) planner(
 	ctx context.Context, startMs, endMs int64, levels []metric.Bucket, warn *warnings,
 ) (*planner, error) {
@@ -77,7 +78,7 @@ func (q *Querier) planner(
 		p.openMs[level] = metric.AlignDown(nowMs, width)
 		toMs := min(endMs, p.openMs[level])
 		var unground []int64
-		// A row is outstanding when one that it is made of is.
+		// A row is outstanding when a row that it is made of is outstanding.
 		for _, t := range p.ungroundMs[level-1] {
 			unground = append(unground, metric.AlignDown(t, width))
 		}
@@ -92,7 +93,8 @@ func (q *Querier) planner(
 	return p, nil
 }
 
-// outstanding are the open slices below the levels up to coarsest, at least those that start in [fromMs, toMs).
+// outstanding returns the open slices of the buckets below coarsest, at least those that start in
+// [fromMs, toMs).
 func (q *Querier) outstanding(ctx context.Context, coarsest metric.Bucket, fromMs, toMs int64) ([]storage.SliceKey, error) {
 	if q.opts.Outstanding != nil {
 		return q.opts.Outstanding(ctx)
@@ -112,7 +114,8 @@ func (q *Querier) outstanding(ctx context.Context, coarsest metric.Bucket, fromM
 	return out, nil
 }
 
-// addLate has the planner know what is late, which is to be learnt before the states of slices; see package late.
+// addLate loads the late data into the planner. It MUST run before slice states are read; see
+// package late.
 func (q *Querier) addLate(ctx context.Context, p *planner, startMs, endMs int64, warn *warnings) error {
 	if q.opts.Late == nil {
 		return nil
@@ -131,7 +134,7 @@ func (q *Querier) addLate(ctx context.Context, p *planner, startMs, endMs int64,
 	return nil
 }
 
-// of is the planner for the series of some groups: late data is by blocks.
+// of returns the planner for the series of some groups: late data differs by block.
 func (p *planner) of(groups ...group) *planner {
 	if p.late == nil {
 		return p
@@ -164,7 +167,8 @@ func (p *planner) of(groups ...group) *planner {
 	return &out
 }
 
-// forGroups yields what cut makes of the planner for groups: the same for all of which nothing is late.
+// forGroups returns a function that applies cut to the planner of each call's groups. All groups
+// without late data share one result.
 func (p *planner) forGroups(warn *warnings, cut func(*planner) []part) func(groups ...group) []part {
 	most := cut(p)
 	p.warnUnground(most, warn)
@@ -179,7 +183,8 @@ func (p *planner) forGroups(warn *warnings, cut func(*planner) []part) func(grou
 	}
 }
 
-// warnUnground says which rows of the parts are read although they have yet to be ground, because nothing finer is left.
+// warnUnground names the rows that the parts read before they are ground, because nothing finer is
+// left.
 func (p *planner) warnUnground(parts []part, warn *warnings) {
 	for _, part := range parts {
 		if part.bucket == metric.Raw {
@@ -201,8 +206,8 @@ func (p *planner) warnUnground(parts []part, warn *warnings) {
 	}
 }
 
-// lateRows warns of the rows of a level in [fromMs, toMs) that late data is to be ground into yet, of each group that it is
-// called for. It is for who asks for just these rows.
+// lateRows returns a function that warns, for each group, of the rows of a level in [fromMs, toMs)
+// that lack late data. It serves requests for exactly these rows.
 func (q *Querier) lateRows(ctx context.Context, level metric.Bucket, fromMs, toMs int64, warn *warnings) (func(g group), error) {
 	p := &planner{ladder: q.ladder, ungroundMs: make([][]int64, q.ladder.Top()+1)}
 	if fromMs >= toMs {
@@ -214,7 +219,7 @@ func (q *Querier) lateRows(ctx context.Context, level metric.Bucket, fromMs, toM
 	return func(g group) { p.of(g).warnUnground([]part{{bucket: level, fromMs: fromMs, toMs: toMs}}, warn) }, nil
 }
 
-// keptMs is from when on each bucket is whole.
+// keptMs returns the time from which each bucket is whole, rounded up to a row of the next bucket.
 func (q *Querier) keptMs(nowMs int64) []int64 {
 	top := q.ladder.Top()
 	out := make([]int64, top+1)
@@ -226,10 +231,10 @@ func (q *Querier) keptMs(nowMs int64) []int64 {
 	return out
 }
 
-// plan cuts [startMs, endMs). levels are those whose rows may be used, coarsest first;
-// borders yields, for a time, the next border after it that no row may straddle, and is
-// nil when there is none but the range's ends. Where neither those levels nor raw are
-// kept, the finest that is kept serves.
+// plan cuts [startMs, endMs). levels are the levels whose rows may be used, coarsest first. borders
+// returns the next border after a time that no row may straddle; nil means that only the range's
+// ends are borders. Where neither these levels nor raw still have data, plan uses the finest level
+// that does.
 func (p *planner) plan(startMs, endMs int64, levels []metric.Bucket, borders func(tMs int64) int64) []part {
 	var parts []part
 	for t := startMs; t < endMs; {
@@ -257,7 +262,7 @@ func (p *planner) plan(startMs, endMs int64, levels []metric.Bucket, borders fun
 	return parts
 }
 
-// fromLevels is the part from t on that the coarsest possible level answers.
+// fromLevels returns the part starting at t that the coarsest possible level answers.
 func (p *planner) fromLevels(t, limit int64, levels []metric.Bucket) (part, bool) {
 	for i, b := range levels {
 		width := p.ladder.WidthMs(b)
@@ -272,7 +277,7 @@ func (p *planner) fromLevels(t, limit int64, levels []metric.Bucket) (part, bool
 	return part{}, false
 }
 
-// fromRaw is the part from t on that raw answers, up to where a level may again.
+// fromRaw returns the part starting at t that raw answers, up to where a level may answer again.
 func (p *planner) fromRaw(t, endMs int64, levels []metric.Bucket) (part, bool) {
 	if t < p.keptMs[metric.Raw] {
 		return part{}, false
@@ -280,10 +285,10 @@ func (p *planner) fromRaw(t, endMs int64, levels []metric.Bucket) (part, bool) {
 	return part{bucket: metric.Raw, fromMs: t, toMs: min(endMs, p.nextChance(t, levels))}, true
 }
 
-// fromLeft is the part from t on, or behind a gap, that is answered from whatever is
-// left. When it is not ok, there is a gap up to the part's end.
+// fromLeft returns the part starting at t, or after a gap, that any remaining level answers. If ok
+// is false, there is a gap up to the part's end.
 func (p *planner) fromLeft(t, endMs int64, levels []metric.Bucket) (part, bool) {
-	// Whatever begins to be kept further on may be better than what is left here.
+	// A bucket whose data begins later may be better than what is left here.
 	until := endMs
 	for _, kept := range p.keptMs {
 		if kept > t {
@@ -311,7 +316,7 @@ func (p *planner) fromLeft(t, endMs int64, levels []metric.Bucket) (part, bool) 
 	return part{toMs: until}, false
 }
 
-// groundUntil is the end of the rows from t on that have been ground.
+// groundUntil returns the end of the ground rows that start at t.
 func (p *planner) groundUntil(b metric.Bucket, t int64) int64 {
 	i, _ := slices.BinarySearch(p.ungroundMs[b], t)
 	if i < len(p.ungroundMs[b]) {
@@ -320,7 +325,7 @@ func (p *planner) groundUntil(b metric.Bucket, t int64) int64 {
 	return p.openMs[b]
 }
 
-// nextChance is the next time after t at which one of the levels may have a row.
+// nextChance returns the next time after t at which one of the levels may have a row.
 func (p *planner) nextChance(t int64, levels []metric.Bucket) int64 {
 	next := int64(math.MaxInt64)
 	for _, b := range levels {

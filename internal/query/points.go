@@ -7,8 +7,8 @@ import (
 	"github.com/quern/quern/internal/metric"
 )
 
-// Point is what the finite samples of one bucket of a range come to. Count 0 stands for
-// a gap, and the others mean nothing then.
+// Point aggregates the finite samples of one bucket of a range. Count 0 means a gap; the other
+// fields then mean nothing.
 type Point struct {
 	Count uint64
 	Sum   float64
@@ -16,7 +16,7 @@ type Point struct {
 	Max   float64
 }
 
-// Avg is the mean, NaN for a gap.
+// Avg returns the mean, NaN for a gap.
 func (p *Point) Avg() float64 { return p.Sum / float64(p.Count) }
 
 func (p *Point) add(v float64) {
@@ -41,20 +41,20 @@ func (p *Point) merge(r *metric.Rollup) {
 
 func finite(v float64) bool { return !math.IsNaN(v) && !math.IsInf(v, 0) }
 
-// Range is [StartMs, EndMs) cut into N buckets of, to a millisecond, the same width.
+// Range is [StartMs, EndMs) cut into N buckets of equal width, to within a millisecond.
 type Range struct {
 	StartMs int64
 	EndMs   int64
 	N       int
 }
 
-// BucketMs is the time at which bucket i begins.
+// BucketMs returns the start of bucket i.
 func (r Range) BucketMs(i int) int64 {
-	// Rounded up, so that BucketMs(bucket(t)) <= t for every t.
+	// Rounding up ensures BucketMs(bucket(t)) <= t for every t.
 	return r.StartMs + (int64(i)*(r.EndMs-r.StartMs)+int64(r.N)-1)/int64(r.N)
 }
 
-// bucket is the bucket of a time in the range.
+// bucket returns the index of the bucket that contains tMs.
 func (r Range) bucket(tMs int64) int {
 	return int((tMs - r.StartMs) * int64(r.N) / (r.EndMs - r.StartMs))
 }
@@ -67,21 +67,21 @@ type SeriesPoints struct {
 }
 
 const (
-	// MaxPoints bounds the buckets that can be asked for: more than any screen shows.
+	// MaxPoints bounds the buckets of a request: it is more than any screen shows.
 	MaxPoints = 11_000
-	// pointCells bounds the points that one group is read into at a time: 16 MB of them.
+	// pointCells bounds the points held for one group at a time, to 16 MB.
 	pointCells = 1 << 19
 )
 
-// unalignedRows is the number of finest rows that a bucket must be wide before reading
-// rows, and raw samples around each border that lies within a row, is cheaper than
-// reading all samples.
+// unalignedRows is the minimum bucket width, in rows of the finest level, for reading rows when
+// buckets are not aligned to them. Raw samples are then read around each border that lies within a
+// row. In narrower buckets, reading all samples is cheaper.
 const unalignedRows = 8
 
-// Points reads min, avg, max and count over the buckets of a range. A series without
-// samples in the range is left out. The coarsest level whose rows fit into the buckets is
-// read, down to raw where none does or has been ground yet, and where that is no longer
-// kept what is left. The error, but none that All yields, may be a *RequestError.
+// Points reads min, avg, max and count over the buckets of a range. It leaves out series without
+// samples in the range. It reads the coarsest level whose rows fit into the buckets. It falls back
+// to raw where no level fits or is ground yet, and to what is left where raw has expired. The
+// returned error may be a *RequestError; an error from All never is.
 func (q *Querier) Points(ctx context.Context, sels []Selector, rng Range) (*Result[SeriesPoints], error) {
 	if err := checkRange(rng.StartMs, rng.EndMs); err != nil {
 		return nil, err
@@ -107,8 +107,8 @@ func (q *Querier) Points(ctx context.Context, sels []Selector, rng Range) (*Resu
 	return r, nil
 }
 
-// fitting are the levels whose rows may serve the buckets of a range, coarsest first,
-// and the borders that those rows might straddle.
+// fitting returns the levels whose rows may fill the buckets of a range, coarsest first, and a
+// function that yields the borders that those rows might straddle.
 func (q *Querier) fitting(rng Range) ([]metric.Bucket, func(tMs int64) int64) {
 	var levels []metric.Bucket
 	spanMs, n := rng.EndMs-rng.StartMs, int64(rng.N)
@@ -156,8 +156,8 @@ func (q *Querier) groupPoints(ctx context.Context, g group, rng Range, parts []p
 	return out, nil
 }
 
-// addSamples adds samples, which are by time, to the points of their buckets, and says
-// whether there was a finite one.
+// addSamples adds samples, sorted by time, to the points of their buckets. It returns whether any
+// sample is finite.
 func (r Range) addSamples(points []Point, samples []metric.Sample) (some bool) {
 	at, untilMs := 0, int64(math.MinInt64)
 	for i := range samples {

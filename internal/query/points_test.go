@@ -14,8 +14,8 @@ import (
 	"github.com/quern/quern/internal/storage"
 )
 
-// Acceptance 26: min, avg and max per bucket, gaps empty; raw where no level is as fine
-// as what is asked for.
+// Acceptance 26: min, avg and max per bucket, gaps are empty; raw is read where no level is as fine
+// as requested.
 func TestAcceptance26_PointsFromRaw(t *testing.T) {
 	onEachStore(t, func(t *testing.T, w *world) {
 		for id := range metric.ScheduleID(20) {
@@ -28,7 +28,7 @@ func TestAcceptance26_PointsFromRaw(t *testing.T) {
 		w.put(
 			metric.Sample{Schedule: 3, TimeMs: midnight + 8*hour, Value: math.NaN()},
 			metric.Sample{Schedule: 3, TimeMs: midnight + 8*hour + 7, Value: math.Inf(1)},
-			metric.Sample{Schedule: 4, TimeMs: midnight + 8*hour, Value: -5000}, // sent again: the later counts
+			metric.Sample{Schedule: 4, TimeMs: midnight + 8*hour, Value: -5000}, // sent again: the later value counts
 			metric.Sample{Schedule: 20, TimeMs: midnight + 8*hour, Value: 1},
 			metric.Sample{Schedule: 5, TimeMs: midnight + 8*hour, Value: math.NaN()},
 		)
@@ -38,7 +38,7 @@ func TestAcceptance26_PointsFromRaw(t *testing.T) {
 		require.Equal(t, "web-3", got[1].Labels.Get("source"))
 
 		require.Equal(t, []metric.Bucket{metric.Raw}, buckets(w.took()))
-		// 7 does not divide two hours, and the borders lie in the middle of a slice.
+		// 7 does not divide two hours, and the borders are in the middle of a slice.
 		w.checkPoints("cpu", query.Range{StartMs: midnight + 8*hour + 1, EndMs: midnight + 9*hour + 59*minute, N: 7})
 		w.took()
 		w.checkPoints("cpu", query.Range{StartMs: midnight + 8*hour, EndMs: midnight + 10*hour, N: 12})
@@ -46,7 +46,7 @@ func TestAcceptance26_PointsFromRaw(t *testing.T) {
 	})
 }
 
-// Acceptance 26: the coarsest level that still has the asked resolution.
+// Acceptance 26: Points reads the coarsest level with the requested resolution.
 func TestAcceptance26_CoarsestLevelThatFits(t *testing.T) {
 	onEachStore(t, func(t *testing.T, w *world) {
 		w.series(1, "cpu", "web-1")
@@ -82,13 +82,12 @@ func TestAcceptance26_CoarsestLevelThatFits(t *testing.T) {
 	})
 }
 
-// The end of a range that has not been ground yet is no gap.
+// The end of a range is not a gap, even if it has not been ground yet.
 func TestPointsOfOpenSlices(t *testing.T) {
 	onEachStore(t, func(t *testing.T, w *world) {
 		w.series(1, "cpu", "web-1")
 		w.fill([]metric.ScheduleID{1}, midnight-2*day, noon, minute, wave)
-		// The runs for 8:00 and 11:00 have not been, nor those of the 6h and 24h rows that
-		// need theirs.
+		// The runs for 8:00 and 11:00 are missing, as are the 6h and 24h rows that need them.
 		w.grind(1, midnight-2*day, midnight+8*hour)
 		w.grind(1, midnight+9*hour, midnight+11*hour)
 		w.grind(2, midnight-2*day, midnight+6*hour)
@@ -99,7 +98,7 @@ func TestPointsOfOpenSlices(t *testing.T) {
 	})
 }
 
-// A slice that an outage has left open is not forgotten, however long ago that was.
+// A slice that an outage left open is not forgotten, however old it is.
 func TestPointsOfSlicesOpenForLong(t *testing.T) {
 	onEachStore(t, func(t *testing.T, w *world) {
 		w.series(1, "cpu", "web-1")
@@ -116,7 +115,7 @@ func TestPointsOfSlicesOpenForLong(t *testing.T) {
 	})
 }
 
-// While nothing is ground, no run opens the slices of the levels above.
+// While nothing is ground, no run opens slices of the levels above.
 func TestPointsWhileNothingIsGround(t *testing.T) {
 	w := newWorld(t, defaultSettings(), retention)
 	w.series(1, "cpu", "web-1")
@@ -129,8 +128,8 @@ func TestPointsWhileNothingIsGround(t *testing.T) {
 	require.Equal(t, []metric.Bucket{3, 0}, buckets(w.took()))
 }
 
-// Acceptance 28: a range over the retention of raw, 1h and 24h is answered from each
-// where it is the best that is left, and no sample counts twice.
+// Acceptance 28: a range beyond the retention of raw, 1h and 24h is answered from the best data
+// left for each part, and no sample counts twice.
 func TestAcceptance28_RangeOverRetentions(t *testing.T) {
 	keep := storage.Retention{2 * 24 * time.Hour, 4 * 24 * time.Hour, 6 * 24 * time.Hour, 0}
 	onEachStoreKeeping(t, keep, func(t *testing.T, w *world) {
@@ -141,18 +140,18 @@ func TestAcceptance28_RangeOverRetentions(t *testing.T) {
 		w.grind(2, start, midnight+12*hour)
 		w.grind(3, start, midnight)
 
-		// All rows are there still, so that one read twice would count twice.
+		// All rows still exist, so a row that is read twice would count twice.
 		w.took()
 		w.checkPoints("cpu", query.Range{StartMs: start, EndMs: midnight, N: 10})
 		require.Equal(t, []metric.Bucket{3}, buckets(w.took()))
 
-		// Half-hours: nothing but raw fits, and beyond its retention the finest that is left.
+		// Half-hours: only raw fits; beyond its retention, the finest remaining level is read.
 		rng := query.Range{StartMs: start, EndMs: midnight + 12*hour, N: 10*48 + 24}
 		r, err := w.q.Points(t.Context(), w.sel("cpu"), rng)
 		got := collect(t, r, err)
 		require.Equal(t, []metric.Bucket{3, 2, 1, 0}, buckets(w.took()))
-		// At 12:20, 6 days ago is in the row that began at 12:00, so that the first whole
-		// day of 6h rows begins the midnight after.
+		// At 12:20, the time 6 days ago is in the row that began at 12:00. So the first whole day
+		// of 6h rows begins at the following midnight.
 		for _, c := range []struct {
 			what       string
 			fromMs     int64
@@ -188,8 +187,8 @@ func TestAcceptance28_RangeOverRetentions(t *testing.T) {
 	})
 }
 
-// A range, a history and a retention at random: points are those of the raw samples, and
-// no sample is lost or counted twice.
+// For a random range, history and retention, points match the raw samples, and no sample is lost or
+// counted twice.
 func TestPointsAgainstSamples(t *testing.T) {
 	seed := uint64(time.Date(2025, 11, 21, 0, 0, 0, 0, time.UTC).Unix())
 	t.Logf("seed %d", seed)
@@ -206,14 +205,14 @@ func TestPointsAgainstSamples(t *testing.T) {
 		}
 		history := rnd.Uint64()
 		onEachStoreKeeping(t, keep, func(t *testing.T, w *world) {
-			rnd := rand.New(rand.NewPCG(history, 1)) // the same history on each
+			rnd := rand.New(rand.NewPCG(history, 1)) // the same history on each store
 			w.series(1, "cpu", "web-1")
 			w.series(6, "cpu", "web-6")
 			w.series(17, "cpu", "web-17")
 			start := midnight - 9*day
 			w.fill([]metric.ScheduleID{1, 6, 17}, start, noon, int64(10+rnd.IntN(60))*minute, wave)
 			for at := start; at < midnight+12*hour; at += hour {
-				// Now and then a run did not take place, not too long ago.
+				// Now and then a recent run is missing.
 				if at > midnight-day && rnd.IntN(8) == 0 {
 					continue
 				}
@@ -222,7 +221,7 @@ func TestPointsAgainstSamples(t *testing.T) {
 			w.grind(2, start, midnight+int64(rnd.IntN(3))*6*hour)
 			w.grind(3, start, midnight-int64(rnd.IntN(2))*day)
 
-			// Where raw is kept, any range is exact; further back, whole days are.
+			// While raw is kept, any range is exact; further back, whole days are.
 			w.checkPoints("cpu", query.Range{StartMs: start, EndMs: midnight + day, N: 1})
 			w.checkPoints("cpu", query.Range{StartMs: start, EndMs: midnight + day, N: 10})
 			oldest := int64(36)

@@ -1,11 +1,10 @@
-// Package query reads what rests: raw samples and roll-up rows. It finds series in an
-// in-memory label index, puts them together by the groups in which they are stored,
-// and reads each group once for all of them: what a request costs grows with the
-// groups it touches, not with its series.
+// Package query reads the data that stays in the store: raw samples and roll-up rows. It finds
+// series in an in-memory label index and groups them by storage group. It reads each group once for
+// all of its series, so the cost of a request grows with the number of groups, not of series.
 //
-// Times are in Unix ms, ranges half open. Non-finite samples are shown where raw
-// samples are, and left out of everything that is computed. Memory is bounded by what
-// one group holds in one slice, or by the buckets asked for, not by the range.
+// Times are in Unix ms, ranges are half open. Answers of raw samples include non-finite values;
+// computed answers leave them out. Memory is bounded by the samples of one group in one slice, or
+// by the number of buckets requested, not by the range.
 package query
 
 import (
@@ -29,30 +28,32 @@ import (
 	"github.com/quern/quern/internal/storage"
 )
 
-// Store is what the querier reads of a store.
+// Store is the part of a store that the querier reads.
 type Store interface {
 	storage.Reader
-	// Slices tells what has been ground; see storage.Runs.
+	// Slices returns which slices have been ground; see storage.Runs.
 	Slices(ctx context.Context, b metric.Bucket, fromMs, toMs int64) ([]storage.SliceState, error)
 }
 
-// Options set up a Querier; the zero value stands for the defaults.
+// Options configure a Querier; the zero value selects the defaults.
 type Options struct {
-	// MaxSeries is the number of series that one request may match. The default is 300000.
+	// MaxSeries is the maximum number of series that one request may match. The default is 300000.
 	MaxSeries int
-	// Outstanding are the slices that were opened and are not ground. The default asks the store about all of a
-	// request's range, which over Cassandra is a read for each day.
+	// Outstanding returns the slices that have been opened but not ground. The default asks the
+	// store about the whole range of each request, which over Cassandra costs one read per day.
 	Outstanding func(ctx context.Context) ([]storage.SliceKey, error)
-	// FutureLimit is how far ahead of the clock samples may be taken in. The default is 24h, and less stands for it too. What
-	// was taken in under another limit, or by a clock that was ahead, is read as well; see untilMs.
+	// FutureLimit is how far ahead of the clock ingest accepts samples. The default is 24h, which
+	// is also the minimum. Samples that were accepted under another limit, or by a clock that was
+	// ahead, are still read; see untilMs.
 	FutureLimit time.Duration
-	// Parallel is the number of groups that one request reads at the same time, except
-	// where it streams what it reads. The default is 4.
+	// Parallel is the number of groups that one request reads concurrently; streamed answers read
+	// one group at a time. The default is 4.
 	Parallel int
-	// Sightings know when series were last seen. The default is one that learns all of it from the store, and serves where
-	// nothing is taken in.
+	// Sightings record when each series was last seen. The default learns everything from the
+	// store. It suits a process that does not ingest.
 	Sightings *Sightings
-	// Late knows which rows late data has left behind. The default is that nothing comes late.
+	// Late knows the roll-up rows that late data has made stale. The default is that no data is
+	// late.
 	Late *late.Tracker
 	// Beside runs what goes on beside requests: to look when series were seen may take longer than the request that begins it.
 	Beside errand.Beside
@@ -60,7 +61,7 @@ type Options struct {
 	Metrics prometheus.Registerer
 }
 
-// EnsureDefaults fills in what was left zero.
+// EnsureDefaults fills in unset fields.
 func (o Options) EnsureDefaults() Options {
 	if o.MaxSeries <= 0 {
 		o.MaxSeries = 300_000
@@ -92,7 +93,8 @@ type Querier struct {
 	sets sync.Pool
 }
 
-// New makes a querier on a store with the given settings. WholeFrom says from when on a bucket is whole; nil is always.
+// New makes a querier on a store with the given settings. WholeFrom returns the time from which a
+// bucket is whole; nil means that all buckets always are.
 func New(
 	store Store, index *Index, settings storage.Settings, wholeFrom func(b metric.Bucket, nowMs int64) int64, clk clock.Clock, opts Options,
 ) *Querier {
@@ -118,11 +120,10 @@ func New(
 	}
 }
 
-// Ladder is the ladder whose levels can be asked for.
+// Ladder returns the ladder whose levels requests may name.
 func (q *Querier) Ladder() metric.Ladder { return q.ladder }
 
-// Level finds a roll-up level by its name, the finest for "". The error is a
-// *RequestError.
+// Level finds a roll-up level by name; "" is the finest level. The error is a *RequestError.
 func (q *Querier) Level(name string) (metric.Bucket, error) {
 	if name == "" {
 		return 1, nil
@@ -134,21 +135,21 @@ func (q *Querier) Level(name string) (metric.Bucket, error) {
 	return b, nil
 }
 
-// Result is an answer that is being read. It is read once, by one goroutine.
+// Result is an answer that is still being read. One goroutine reads it, once.
 type Result[T any] struct {
 	all      iter.Seq2[T, error]
 	warnings warnings
 }
 
-// All yields what was asked for, and an error at most once, as its last pair. A value
-// is valid until the next one.
+// All yields the answer's values. It yields at most one error, as the last pair. A value is valid
+// until the next one.
 func (r *Result[T]) All() iter.Seq2[T, error] { return r.all }
 
-// Warnings say what is missing from the answer, or may be wrong with it, because stored
-// data is damaged, or has yet to be ground. They are complete after the last value.
+// Warnings say what the answer lacks or may have wrong because stored data is damaged or not ground
+// yet. They are complete after the last value.
 func (r *Result[T]) Warnings() []string { return r.warnings.list() }
 
-// maxWarnings bounds the warnings of one answer: who has more has one problem, not many.
+// maxWarnings bounds the warnings of one answer: more of them usually have a single cause.
 const maxWarnings = 20
 
 type warnings struct {
@@ -162,7 +163,7 @@ func (w *warnings) add(format string, args ...any) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	switch {
-	case slices.Contains(w.all, text): // of another group, say
+	case slices.Contains(w.all, text): // for example from another group
 	case len(w.all) == maxWarnings:
 		w.more++
 	default:
@@ -170,7 +171,7 @@ func (w *warnings) add(format string, args ...any) {
 	}
 }
 
-// merge adds what others say.
+// merge adds other warnings.
 func (w *warnings) merge(said []string) {
 	for _, text := range said {
 		w.add("%s", text)
@@ -187,8 +188,8 @@ func (w *warnings) list() []string {
 	return out
 }
 
-// The times that can be asked for: the years 1 to 9999, within which sums of times and
-// widths cannot overflow.
+// minTimeMs and maxTimeMs limit request times to the years 1 to 9999. Within them, sums of times
+// and widths cannot overflow.
 const (
 	minTimeMs = -62_135_596_800_000
 	maxTimeMs = 253_402_300_799_999
@@ -206,23 +207,23 @@ func checkRange(startMs, endMs int64) error {
 
 func (q *Querier) nowMs() int64 { return clock.NowMs(q.clock) }
 
-// sinceMs is startMs, or from when on the bucket is whole if that is later: older rows
-// may be half deleted.
+// sinceMs returns the later of startMs and the time from which the bucket is whole: older rows may
+// be half deleted.
 func (q *Querier) sinceMs(b metric.Bucket, startMs int64) int64 {
 	return max(startMs, q.wholeFrom(b, q.nowMs()))
 }
 
-// group is series that lie in the same storage group, by id.
+// group is a set of series in the same storage group, sorted by id.
 type group struct {
 	ids []metric.ScheduleID
 }
 
-// span is the ids from the first series to the last.
+// span returns the id range from the first series to the last.
 func (g group) span() blocks.Range {
 	return blocks.Range{Start: g.ids[0], End: g.ids[len(g.ids)-1] + 1}
 }
 
-// groups selects series and puts them into groups of at most maxIDs.
+// groups selects series and splits them into groups of at most maxIDs.
 func (q *Querier) groups(ctx context.Context, sels []Selector, maxIDs int) ([]group, error) {
 	ids, err := q.selected(ctx, sels)
 	if err != nil {
@@ -231,7 +232,7 @@ func (q *Querier) groups(ctx context.Context, sels []Selector, maxIDs int) ([]gr
 	return q.grouped(ids, maxIDs), nil
 }
 
-// selected are the series that match any of the selectors, by id.
+// selected returns the series that match any of the selectors, sorted by id.
 func (q *Querier) selected(ctx context.Context, sels []Selector) ([]metric.ScheduleID, error) {
 	ids, err := q.index.Select(ctx, sels...)
 	if err != nil {
@@ -244,11 +245,11 @@ func (q *Querier) selected(ctx context.Context, sels []Selector) ([]metric.Sched
 	return ids, nil
 }
 
-// matchesPerSeries is how many selectors of one request may match MaxSeries series each.
+// matchesPerSeries is the number of selectors of one request that may each match MaxSeries series.
 const matchesPerSeries = 4
 
-// Bound says whether one request may hold what its selectors match, so many series in all, of which those count several
-// times that several selectors match. The error is a *RequestError.
+// Bound checks the total number of matches of a request's selectors. A series counts once for each
+// selector that matches it. The error is a *RequestError.
 func (q *Querier) Bound(matches int) error {
 	if most := matchesPerSeries * q.opts.MaxSeries; matches > most {
 		return badRequest("the selectors match more than %d series together, each counted for every selector that matches it: "+
@@ -257,7 +258,7 @@ func (q *Querier) Bound(matches int) error {
 	return nil
 }
 
-// grouped puts series, which are by id, into groups of at most maxIDs.
+// grouped splits series, sorted by id, into groups of at most maxIDs.
 func (q *Querier) grouped(ids []metric.ScheduleID, maxIDs int) []group {
 	var out []group
 	for len(ids) > 0 {
@@ -329,7 +330,8 @@ func (g group) reset(set *blocks.SampleSet, fromMs, toMs int64) {
 	set.Only(g.ids, fromMs, toMs)
 }
 
-// addChunk adds a raw chunk to the set; one that is damaged is left out, counted, and named in a warning.
+// addChunk adds a raw chunk to the set. It skips a damaged chunk, counts it, and names it in a
+// warning.
 func (q *Querier) addChunk(set *blocks.SampleSet, ch storage.RawChunk, slice metric.Slice, warn *warnings) {
 	if err := set.Add(ch.Data); err != nil {
 		q.damaged.Inc()
@@ -341,7 +343,8 @@ func (q *Querier) readError(b metric.Bucket, g group, err error) error {
 	return fmt.Errorf("read %s of group %d: %w", q.ladder.Name(b), blocks.Of(g.ids[0], q.groupSize).Start, err)
 }
 
-// in yields the places in the group of those of its series that have samples in the set, without those that were taken back.
+// in yields the index of each series in the group that has samples in the set, with its samples.
+// Tombstones are left out.
 func (g group) in(set *blocks.SampleSet) iter.Seq2[int, []metric.Sample] {
 	return func(yield func(int, []metric.Sample) bool) {
 		i := 0
@@ -356,7 +359,7 @@ func (g group) in(set *blocks.SampleSet) iter.Seq2[int, []metric.Sample] {
 	}
 }
 
-// live leaves out, in place, the samples that were taken back.
+// live removes tombstones in place.
 func live(samples []metric.Sample) []metric.Sample {
 	return slices.DeleteFunc(samples, func(s metric.Sample) bool { return metric.IsTombstone(s.Value) })
 }
@@ -367,8 +370,8 @@ type groupRow struct {
 	*metric.RollupRow
 }
 
-// rows yields the group's rows of a level that start in [fromMs, toMs), each series' by
-// time. A row is valid until the next. One that is damaged is left out, with a warning.
+// rows yields the group's rows of a level that start in [fromMs, toMs); the rows of each series are
+// sorted by time. A row is valid until the next one. It skips a damaged row with a warning.
 func (q *Querier) rows(ctx context.Context, g group, level metric.Bucket, fromMs, toMs int64, warn *warnings) iter.Seq2[groupRow, error] {
 	return func(yield func(groupRow, error) bool) {
 		for row, err := range q.store.Rollups(ctx, level, g.span(), fromMs, toMs) {
@@ -380,7 +383,7 @@ func (q *Querier) rows(ctx context.Context, g group, level metric.Bucket, fromMs
 			if found && row.Damaged {
 				warn.add("%s of %s is damaged, and left out", q.rowName(level, row.TimeMs), q.index.Labels(row.Schedule))
 			}
-			// A row without samples takes back one that was there before, or says that there may have been one.
+			// A zero row takes an earlier row back, or says that there may have been one.
 			if found && row.Count > 0 && !yield(groupRow{i, &row}, nil) {
 				return
 			}
@@ -388,8 +391,8 @@ func (q *Querier) rows(ctx context.Context, g group, level metric.Bucket, fromMs
 	}
 }
 
-// inOrder does work for each group, n at a time, and yields the results in the order of
-// the groups. It returns when all work has ended.
+// inOrder runs work for each group, n at a time, and yields the results in the order of the groups.
+// It returns when all work has ended.
 func inOrder[T any](ctx context.Context, groups []group, n int, work func(context.Context, group) ([]T, error)) iter.Seq2[T, error] {
 	return func(yield func(T, error) bool) {
 		ctx, cancel := context.WithCancel(ctx)

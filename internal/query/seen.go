@@ -12,9 +12,9 @@ import (
 	"github.com/quern/quern/internal/metric"
 )
 
-// Sightings know, by days in UTC, when series were last seen. They are what makes it cheap to say which of them have
-// samples since some time: ingest tells of what it takes, and the store is asked for the rest, once. They are safe for
-// concurrent use.
+// Sightings record the UTC day on which each series was last seen. They make it cheap to find the
+// series with samples since some time: ingest reports what it takes, and the store is asked once
+// for the rest. They are safe for concurrent use.
 //
 //  1. A series was seen on its last day, or has been deleted since. It may have been seen later, unless it is known that it
 //     was not.
@@ -28,13 +28,14 @@ type Sightings struct {
 	shared bool
 
 	mu     sync.RWMutex
-	last   days // the last day, as far as is known
-	unseen days // nothing was found from this day on
-	// sinceMs is when the first of unseen was found.
+	last   days // the last known day
+	unseen days // a reading found nothing from this day on
+	// sinceMs is the time of the oldest reading in unseen.
 	sinceMs int64
-	// newestMs is the time of the newest sample that ingest has told of.
+	// newestMs is the time of the newest sample that ingest has reported.
 	newestMs int64
-	// edition counts how often something was forgotten. What a reading found that began before is not noted.
+	// edition counts Forgets and expiries. A reading that began under an earlier edition is not
+	// recorded.
 	edition int
 }
 
@@ -47,16 +48,17 @@ const (
 
 const dayMs = int64(24 * time.Hour / time.Millisecond)
 
-// dayOf is the day of a time, from 1 on; 0 is for unknown. What lies before 1970 counts as of its first day.
+// dayOf returns the day of a time, starting at 1; 0 means unknown. Times before 1970 count as its
+// first day.
 func dayOf(tMs int64) int32 { return int32(min(max(tMs/dayMs, 0), 1<<30)) + 1 }
 
-// startMs is when a day begins.
+// startMs returns the start of a day.
 func startMs(day int32) int64 { return int64(day-1) * dayMs }
 
-// NewSightings makes one that knows nothing. Shared says that other processes take samples, too.
+// NewSightings makes empty Sightings. Shared means that other processes take samples, too.
 func NewSightings(shared bool) *Sightings { return &Sightings{shared: shared} }
 
-// days is a day for each series, by id; 0 for those that have none.
+// days holds a day for each series, by id; 0 if the series has none.
 type days []*[pageSize]int32
 
 func (d days) of(id metric.ScheduleID) int32 {
@@ -77,7 +79,7 @@ func (d *days) set(id metric.ScheduleID, day int32) {
 	(*d)[i][id%pageSize] = day
 }
 
-// Saw takes in samples that are durable, or may be, before they are acknowledged.
+// Saw records samples that are, or may be, durable. It is called before they are acknowledged.
 func (s *Sightings) Saw(samples []metric.Sample) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -89,14 +91,15 @@ func (s *Sightings) Saw(samples []metric.Sample) {
 	}
 }
 
-// newest is the time of the newest sample that ingest has told of.
+// newest returns the time of the newest sample that ingest has reported.
 func (s *Sightings) newest() int64 {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	return s.newestMs
 }
 
-// Forget has series looked for again, of which samples have been deleted.
+// Forget drops what is known of series whose samples were deleted, so that they are looked up
+// again.
 func (s *Sightings) Forget(ids []metric.ScheduleID) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -111,8 +114,9 @@ func (s *Sightings) Forget(ids []metric.ScheduleID) {
 	}
 }
 
-// since yields of ids those that were seen on the day or later, and those of which nobody knows; the latter may have been
-// seen before until. The edition is for found.
+// since splits ids: seen are the series seen on the day or later; unknown are the series that a
+// reading must look for, in times before untilMs. Series known to be unseen are dropped. Pass the
+// edition to found.
 func (s *Sightings) since(ids []metric.ScheduleID, day int32, nowMs int64) (seen, unknown []metric.ScheduleID, untilMs int64, edition int) {
 	s.mu.Lock()
 	if old := nowMs - s.sinceMs; s.shared && s.unseen != nil && (old < 0 || old >= unseenFor.Milliseconds()) {
@@ -139,7 +143,7 @@ func (s *Sightings) since(ids []metric.ScheduleID, day int32, nowMs int64) (seen
 	return seen, unknown, untilMs, s.edition
 }
 
-// unsure, as the day on which a series was found, is for nobody knows: what may have been there cannot be read.
+// unsure marks a series whose data could not be read: it may have samples.
 const unsure int32 = -1
 
 // found notes what a reading from a day on came to that began at beganMs: for each series the day on which it was found, 0 for not,
@@ -166,8 +170,10 @@ func (s *Sightings) found(ids []metric.ScheduleID, on []int32, from int32, whole
 	}
 }
 
-// Since keeps of ids, which are sorted, the series that have samples on the day of fromMs or later, or may have where stored
-// data is damaged, which warnings name: no such series is left out, but for those that have had nothing but values that are not finite since, all of it ground before this process was started.
+// Since keeps the series of ids, which are sorted, that have samples on the day of fromMs or later.
+// Where stored data is damaged, it keeps series that may have samples, and warnings name the
+// damage. Since misses a series only if all of its values since then are non-finite and were ground
+// before this process started.
 func (q *Querier) Since(ctx context.Context, ids []metric.ScheduleID, fromMs int64, warn *Warnings) ([]metric.ScheduleID, error) {
 	if fromMs <= minTimeMs {
 		return ids, nil
@@ -175,15 +181,16 @@ func (q *Querier) Since(ctx context.Context, ids []metric.ScheduleID, fromMs int
 	return q.kept(ctx, ids, max(dayOf(fromMs), q.firstDay()), &warn.warnings)
 }
 
-// Forget has series looked for again, of which samples have been deleted; see Since.
+// Forget makes Since look again for series whose samples were deleted.
 func (q *Querier) Forget(ids []metric.ScheduleID) { q.opts.Sightings.Forget(ids) }
 
-// Left keeps of ids, which are sorted, the series of which there is anything, or may be.
+// Left keeps the series of ids, which are sorted, that have or may have any data.
 func (q *Querier) Left(ctx context.Context, ids []metric.ScheduleID) ([]metric.ScheduleID, error) {
 	return q.kept(ctx, ids, q.firstDay(), new(warnings))
 }
 
-// Gone counts, of ids, which are sorted, or of all series if ids is nil, those of which nothing is left.
+// Gone counts the series of ids, which are sorted, that have no data left. Nil ids stand for all
+// series.
 func (q *Querier) Gone(ctx context.Context, ids []metric.ScheduleID) (int, error) {
 	if ids == nil {
 		all, err := q.index.matched(ctx, nil)
@@ -196,7 +203,7 @@ func (q *Querier) Gone(ctx context.Context, ids []metric.ScheduleID) (int, error
 	return len(ids) - len(left), err
 }
 
-// firstDay is the first of which there may be anything.
+// firstDay returns the first day that may have any data.
 func (q *Querier) firstDay() int32 {
 	first := int64(maxTimeMs)
 	for _, ms := range q.keptMs(q.nowMs()) {
@@ -334,12 +341,12 @@ func (q *Querier) lookIn(ctx context.Context, g group, all []stretch, warn *warn
 	return on, whole, nil
 }
 
-// missing says whether there is a series that has not been found.
+// missing returns whether any series has not been found.
 func missing(on []int32) bool {
 	return slices.ContainsFunc(on, func(day int32) bool { return day <= 0 })
 }
 
-// lookAt looks through rows before it looks at samples, which are many more.
+// lookAt reads rows before samples, since there are many more samples.
 func (q *Querier) lookAt(ctx context.Context, g group, on []int32, parts []part, warn *warnings) error {
 	for _, part := range slices.Backward(parts) {
 		if part.bucket == metric.Raw || !missing(on) {
@@ -365,7 +372,8 @@ func (q *Querier) lookAt(ctx context.Context, g group, on []int32, parts []part,
 	return nil
 }
 
-// GroupsSince is Groups without the series that have no samples on the day of fromMs or later; see Since.
+// GroupsSince is Groups without the series that have no samples on the day of fromMs or later; see
+// Since.
 func (q *Querier) GroupsSince(ctx context.Context, fromMs int64, warn *Warnings, sels ...Selector) ([]Group, error) {
 	ids, err := q.selected(ctx, sels)
 	if err != nil {
@@ -377,8 +385,8 @@ func (q *Querier) GroupsSince(ctx context.Context, fromMs int64, warn *Warnings,
 	return q.asGroups(ids), nil
 }
 
-// LabelNames are the names of the labels that series have which match any of the selectors, or all if there is none, and have
-// samples on the day of fromMs or later, sorted; see Since.
+// LabelNames returns the label names of the series that match any of the selectors and have samples
+// on the day of fromMs or later, sorted. Without selectors, all series match. See Since.
 func (q *Querier) LabelNames(ctx context.Context, fromMs int64, warn *Warnings, sels ...Selector) ([]string, error) {
 	if fromMs <= minTimeMs {
 		return q.index.LabelNames(ctx, sels...)
@@ -390,7 +398,7 @@ func (q *Querier) LabelNames(ctx context.Context, fromMs int64, warn *Warnings, 
 	return q.index.namesOf(ctx, ids)
 }
 
-// LabelValues are the values of a label that such series have, sorted; see LabelNames.
+// LabelValues returns the values of a label among the series that LabelNames looks at, sorted.
 func (q *Querier) LabelValues(ctx context.Context, fromMs int64, warn *Warnings, name string, sels ...Selector) ([]string, error) {
 	if fromMs <= minTimeMs {
 		return q.index.LabelValues(ctx, name, sels...)

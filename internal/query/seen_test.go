@@ -19,14 +19,14 @@ import (
 	"github.com/quern/quern/internal/storage"
 )
 
-// seeing has the world's querier know when series were seen, as a process does that nobody has told anything yet.
+// seeing gives the world's querier new Sightings, as in a process that has just started.
 func (w *world) seeing(shared bool) *query.Sightings {
 	s := query.NewSightings(shared)
 	w.q = query.New(w.store, w.index, w.store.Settings(), w.store.WholeFrom, w.clock, query.Options{Sightings: s})
 	return s
 }
 
-// since are the series that were seen at or after a time, as all ways to ask have it.
+// since returns the series seen at or after a time. It checks that all ways to ask agree.
 func (w *world) since(tMs int64) []metric.ScheduleID {
 	w.t.Helper()
 	ids, warnings := w.sinceWarned(tMs)
@@ -64,8 +64,8 @@ func TestSince(t *testing.T) {
 		for id := range metric.ScheduleID(20) {
 			w.series(id, fmt.Sprint("m", id), "a")
 		}
-		// 0 reports today, 1 did yesterday, 2 a month ago, 3 never; 4 a year ago, 5 is not a number, 13 is in another group, and
-		// was sent a quarter of an hour ahead.
+		// 0 reports today, 1 reported yesterday, 2 a month ago, 3 never, 4 a year ago. 5 has only
+		// NaN. 13 is in another group and a quarter of an hour ahead.
 		w.put(
 			metric.Sample{Schedule: 0, TimeMs: noon - minute}, metric.Sample{Schedule: 0, TimeMs: midnight - 40*day},
 			metric.Sample{Schedule: 1, TimeMs: midnight - hour},
@@ -101,7 +101,7 @@ func TestSince(t *testing.T) {
 	})
 }
 
-// What is taken in shows at once, also where it was known that there is nothing.
+// Ingested samples show at once, even if the series was known to be unseen.
 func TestSinceIngest(t *testing.T) {
 	w := newWorld(t, defaultSettings(), retention)
 	s := w.seeing(false)
@@ -114,12 +114,12 @@ func TestSinceIngest(t *testing.T) {
 	s.Saw([]metric.Sample{{Schedule: 1, TimeMs: noon}, {Schedule: 1, TimeMs: midnight - 3*day}})
 	require.Equal(t, []metric.ScheduleID{1}, w.since(midnight))
 
-	// Deleted, there is nothing in the store.
+	// It is deleted, and the store has nothing.
 	s.Forget([]metric.ScheduleID{1})
 	require.Empty(t, w.since(midnight-3*day))
 }
 
-// What others take shows after a while; what is known to be there is not looked for again.
+// Samples taken by other processes show after a while; known sightings are not looked up again.
 func TestSinceOthers(t *testing.T) {
 	for _, shared := range []bool{true, false} {
 		w := newWorld(t, defaultSettings(), retention)
@@ -137,7 +137,8 @@ func TestSinceOthers(t *testing.T) {
 	}
 }
 
-// BenchmarkSince asks for the values of a label as Grafana does: of series that are known, and just after a start.
+// BenchmarkSince asks for the values of a label as Grafana does, with known sightings and right
+// after a start.
 func BenchmarkSince(b *testing.B) {
 	const series, reports = 10_000, 60
 	settings := storage.Settings{Ladder: metric.DefaultLadder(), GroupSize: 128, IndexPartitions: 4, Epochs: blocks.Epochs{{BlockSize: 128}}}
@@ -175,7 +176,8 @@ func BenchmarkSince(b *testing.B) {
 	}
 }
 
-// Series that may have samples in a chunk that is damaged are listed, with a warning, and are looked for again once it is restored.
+// Series that may have samples in a damaged chunk are listed, with a warning, and are looked up
+// again once it is restored.
 func TestSinceDamaged(t *testing.T) {
 	for _, shared := range []bool{false, true} {
 		w := newWorld(t, defaultSettings(), retention)
@@ -202,7 +204,7 @@ func TestSinceDamaged(t *testing.T) {
 	}
 }
 
-// What is forgotten while it is looked for is not noted as it was.
+// A reading does not record a series that is forgotten meanwhile.
 func TestSinceForgottenMeanwhile(t *testing.T) {
 	w := newWorld(t, defaultSettings(), retention)
 	s := w.seeing(false)

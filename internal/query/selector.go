@@ -8,13 +8,13 @@ import (
 	"github.com/prometheus/prometheus/promql/parser"
 )
 
-// Selector names series by their labels, in Prometheus' notation: cpu{core="0"},
-// {__name__=~"cpu|mem",source!="web-1"}. All its matchers must match, and a label
-// that a series does not have counts as empty. The source is a label like any other.
+// Selector names series by their labels in Prometheus' notation: cpu{core="0"},
+// {__name__=~"cpu|mem",source!="web-1"}. All matchers must match; a label that a series lacks
+// counts as empty. The source is a label like any other.
 type Selector []*labels.Matcher
 
-// RequestError says what is wrong with what was asked for, in one sentence for whoever
-// asked. All other errors of this package are failures to answer.
+// RequestError says in one sentence, for the client, what is wrong with the request. All other
+// errors of this package are failures to answer.
 type RequestError struct {
 	Message string
 }
@@ -26,9 +26,9 @@ func badRequest(format string, args ...any) error {
 	return &RequestError{Message: fmt.Sprintf(format, args...)}
 }
 
-// parseSelector reads a selector. At least one matcher must not match the empty
-// string, so that nobody asks for everything by mistake: {__name__!=""} is everything.
-// The error is a *RequestError.
+// parseSelector parses a selector. At least one matcher must reject the empty string, so that
+// nobody selects everything by mistake; {__name__!=""} selects everything. The error is a
+// *RequestError.
 func parseSelector(s string) (Selector, error) {
 	matchers, err := parser.NewParser(parser.Options{}).ParseMetricSelector(s)
 	if err != nil {
@@ -42,11 +42,11 @@ func parseSelector(s string) (Selector, error) {
 	return nil, badRequest(`selector %q: at least one label must be asked to have a value; {__name__!=""} is all series`, s)
 }
 
-// MaxSelectors bounds those of one request: each looks through all series.
+// MaxSelectors bounds the selectors of one request: each may scan all series.
 const MaxSelectors = 1000
 
-// ParseSelectors reads several selectors, of which a series must match any. The error
-// is a *RequestError, also when there are none, or admission.ErrNoRoom; see Admit.
+// ParseSelectors parses several selectors; a series must match any of them. The error is a
+// *RequestError, also for an empty list, or admission.ErrNoRoom; see Admit.
 func ParseSelectors(ctx context.Context, all []string) ([]Selector, error) {
 	if len(all) == 0 {
 		return nil, badRequest(`no series are asked for: give match[], such as match[]=cpu{source="web-1"}`)

@@ -10,8 +10,8 @@ import (
 	"github.com/quern/quern/internal/sketch"
 )
 
-// Summary is what the finite samples of one series over a range come to. The percentiles
-// are within 1 % of a sample of that rank.
+// Summary aggregates the finite samples of one series over a range. The percentiles are within 1 %
+// of a sample of that rank.
 type Summary struct {
 	ID     metric.ScheduleID
 	Labels metric.Labels
@@ -21,13 +21,12 @@ type Summary struct {
 	P99 float64
 }
 
-// summaryIDs bounds the series that are summed up at a time: each has a sketch, of at
-// most 150 kB.
+// summaryIDs bounds the series that are summarized at a time: each has a sketch of up to 150 kB.
 const summaryIDs = 128
 
-// Summary sums up each series over [startMs, endMs): the inner part from the coarsest
-// rows that there are, both ends from finer ones and samples. A series without samples in
-// the range is left out. The error, but none that All yields, may be a *RequestError.
+// Summary aggregates each series over [startMs, endMs). It reads the inner part from the coarsest
+// rows available, and both ends from finer rows and samples. It leaves out series without samples
+// in the range. The returned error may be a *RequestError; an error from All never is.
 func (q *Querier) Summary(ctx context.Context, sels []Selector, startMs, endMs int64) (*Result[Summary], error) {
 	if err := checkRange(startMs, endMs); err != nil {
 		return nil, err
@@ -96,8 +95,8 @@ func (q *Querier) groupSummary(ctx context.Context, g group, parts []part, warn 
 	return out, nil
 }
 
-// Baseline is what is usual for a series: what its finest roll-up rows come to, and how
-// many there are.
+// Baseline says what is usual for a series: the aggregate of its finest roll-up rows, and their
+// number.
 type Baseline struct {
 	ID     metric.ScheduleID
 	Labels metric.Labels
@@ -105,10 +104,9 @@ type Baseline struct {
 	Rows int
 }
 
-// Baseline reads the baseline over the rows of the finest level that start in
-// [startMs, endMs). A series without rows is left out: there is nothing usual about it. A
-// warning says which rows lack late samples.
-// The error, but none that All yields, may be a *RequestError.
+// Baseline reads the baseline from the rows of the finest level that start in [startMs, endMs). It
+// leaves out series without rows. A warning names rows that lack late samples. The returned error
+// may be a *RequestError; an error from All never is.
 func (q *Querier) Baseline(ctx context.Context, sels []Selector, startMs, endMs int64) (*Result[Baseline], error) {
 	if err := checkRange(startMs, endMs); err != nil {
 		return nil, err
@@ -155,13 +153,13 @@ type Latest struct {
 	metric.Sample
 }
 
-// MaxLookback is how far back Latest looks at most.
+// MaxLookback is the longest lookback of Latest.
 const MaxLookback = 7 * 24 * time.Hour
 
-// Latest finds the latest raw sample of each series, not older than lookback, or than
-// MaxLookback and raw's retention. It looks at the last hour first, which serves all that
-// still report, and only for the others further back. A series with no sample is left
-// out. The error, but none that All yields, may be a *RequestError.
+// Latest finds the latest raw sample of each series. Lookback limits its age, as do MaxLookback and
+// raw's retention. It reads the last hour first, which serves all series that still report, and
+// looks further back only for the others. It leaves out series without a sample. The returned error
+// may be a *RequestError; an error from All never is.
 func (q *Querier) Latest(ctx context.Context, sels []Selector, lookback time.Duration) (*Result[Latest], error) {
 	if lookback <= 0 {
 		return nil, badRequest("lookback must be more than 0")
@@ -196,7 +194,7 @@ func (q *Querier) Latest(ctx context.Context, sels []Selector, lookback time.Dur
 	return r, nil
 }
 
-// latestIn fills in, where found has none yet, the latest sample in [fromMs, toMs).
+// latestIn fills the empty places of found with the latest samples in [fromMs, toMs).
 func (q *Querier) latestIn(ctx context.Context, g group, found []*metric.Sample, fromMs, toMs int64, warn *warnings) error {
 	var rest group
 	var places []int
@@ -216,8 +214,8 @@ func (q *Querier) latestIn(ctx context.Context, g group, found []*metric.Sample,
 	})
 }
 
-// percentiles of a sketch. It knows values to 1 %, so that the extremes, which are
-// known exactly, bound them.
+// percentiles reads the percentiles of a sketch. A sketch knows values to 1 %, so percentiles
+// clamps them to the extremes, which are exact.
 func percentiles(sk *sketch.Sketch, lowest, highest float64) (p50, p90, p99 float64) {
 	at := func(q float64) float64 { return max(lowest, min(highest, sk.Quantile(q))) }
 	return at(0.5), at(0.9), at(0.99)

@@ -21,12 +21,12 @@ func TestAcceptance27_LatestValue(t *testing.T) {
 		}
 		w.put(
 			metric.Sample{Schedule: 0, TimeMs: noon - 30*second, Value: 1},
-			metric.Sample{Schedule: 0, TimeMs: noon + 30*second, Value: 2}, // a clock that is ahead
+			metric.Sample{Schedule: 0, TimeMs: noon + 30*second, Value: 2}, // from a clock that is ahead
 			metric.Sample{Schedule: 1, TimeMs: noon - 59*minute, Value: 3},
 			metric.Sample{Schedule: 1, TimeMs: noon - 2*hour, Value: 4},
 			metric.Sample{Schedule: 2, TimeMs: noon - 5*hour, Value: 5},
 			metric.Sample{Schedule: 3, TimeMs: noon - 6*day, Value: 6},
-			metric.Sample{Schedule: 4, TimeMs: noon - 8*day, Value: 7}, // older than raw is kept
+			metric.Sample{Schedule: 4, TimeMs: noon - 8*day, Value: 7}, // older than raw's retention
 			metric.Sample{Schedule: 5, TimeMs: noon - minute, Value: 8},
 			metric.Sample{Schedule: 5, TimeMs: noon - second, Value: math.Inf(-1)},
 		)
@@ -103,7 +103,7 @@ func TestAcceptance27_SummaryOverARange(t *testing.T) {
 	})
 }
 
-// Acceptance 27: the baseline over 1h rows, none where there is no data.
+// Acceptance 27: the baseline over 1h rows; series without rows have none.
 func TestAcceptance27_BaselineOverHourRows(t *testing.T) {
 	onEachStore(t, func(t *testing.T, w *world) {
 		w.series(1, "cpu", "web-1")
@@ -173,7 +173,7 @@ func TestErrorsOfTheStore(t *testing.T) {
 	require.NoError(t, err)
 	for _, err := range points.All() {
 		require.NoError(t, err)
-		break // whoever stops early leaves nothing behind
+		break // a consumer that stops early leaves nothing behind
 	}
 	points, err = w.q.Points(t.Context(), w.sel("cpu"), rng)
 	require.NoError(t, err)
@@ -198,7 +198,7 @@ func TestErrorsOfTheStore(t *testing.T) {
 	require.ErrorIs(t, err, storage.ErrUnavailable, "which slices are open cannot be read either")
 }
 
-// requireFails holds a result to one error, which ends it.
+// requireFails checks that a result has exactly one error, which ends it.
 func requireFails[T any](t *testing.T, r *query.Result[T]) {
 	t.Helper()
 	n := 0

@@ -34,7 +34,7 @@ const (
 	day    = 24 * hour
 )
 
-// noon is when most tests take place: 2025-11-21 12:20 UTC, a little into an hour.
+// noon is the time of most tests: 2025-11-21 12:20 UTC, a little into an hour.
 var (
 	midnight = time.Date(2025, 11, 21, 0, 0, 0, 0, time.UTC).UnixMilli()
 	noon     = midnight + 12*hour + 20*minute
@@ -52,7 +52,7 @@ func defaultSettings() storage.Settings {
 // retention is the server's default: raw 7 d, 1h 90 d, 6h 1 y, 24h 5 y.
 var retention = storage.Retention{7 * 24 * time.Hour, 90 * 24 * time.Hour, 365 * 24 * time.Hour, 5 * 365 * 24 * time.Hour}
 
-// read is one thing that was read from the store.
+// read records one read of the store.
 type read struct {
 	Bucket metric.Bucket
 	IDs    blocks.Range
@@ -60,7 +60,7 @@ type read struct {
 	ToMs   int64
 }
 
-// spy notes what is read of a store.
+// spy records the reads of a store.
 type spy struct {
 	storage.Store
 	mu     sync.Mutex
@@ -123,7 +123,7 @@ func (s *spy) Rollups(ctx context.Context, level metric.Bucket, ids blocks.Range
 	return s.Store.Rollups(ctx, level, ids, fromMs, toMs)
 }
 
-// world is a store with samples, what is known of them, and a querier on it.
+// world is a store with samples, a record of these samples, and a querier.
 type world struct {
 	t     testing.TB
 	store *spy
@@ -131,8 +131,7 @@ type world struct {
 	index *query.Index
 	q     *query.Querier
 	ids   *blocks.IDs
-	// samples are all that were put, by series and time: what every expectation is
-	// computed from.
+	// samples are all samples put, by series and time. All expectations are computed from them.
 	samples map[metric.ScheduleID]map[int64]float64
 }
 
@@ -141,7 +140,7 @@ func onEachStore(t *testing.T, test func(t *testing.T, w *world)) {
 	onEachStoreKeeping(t, retention, test)
 }
 
-// onEachStoreKeeping is onEachStore with a retention of the test's own.
+// onEachStoreKeeping is onEachStore with a given retention.
 func onEachStoreKeeping(t *testing.T, keep storage.Retention, test func(t *testing.T, w *world)) {
 	t.Run("model", func(t *testing.T) { test(t, newWorld(t, defaultSettings(), keep)) })
 	t.Run("pebble", func(t *testing.T) { test(t, newPebbleWorld(t, defaultSettings(), keep)) })
@@ -210,7 +209,7 @@ func (w *world) put(samples ...metric.Sample) {
 	require.NoError(w.t, w.store.Write(w.t.Context(), b))
 }
 
-// fill puts a sample of each series every step, with the values of value.
+// fill puts a sample of each series at every step; value returns its value.
 func (w *world) fill(ids []metric.ScheduleID, fromMs, toMs, stepMs int64, value func(id metric.ScheduleID, tMs int64) float64) {
 	w.t.Helper()
 	for sliceMs := fromMs; sliceMs < toMs; sliceMs += hour {
@@ -224,7 +223,7 @@ func (w *world) fill(ids []metric.ScheduleID, fromMs, toMs, stepMs int64, value 
 	}
 }
 
-// within are the finite samples of a series in [fromMs, toMs), by time.
+// within returns the finite samples of a series in [fromMs, toMs), sorted by time.
 func (w *world) within(id metric.ScheduleID, fromMs, toMs int64) []metric.Sample {
 	var out []metric.Sample
 	for t, v := range w.samples[id] {
@@ -236,9 +235,8 @@ func (w *world) within(id metric.ScheduleID, fromMs, toMs int64) []metric.Sample
 	return out
 }
 
-// grind writes the rows of the given level that start in [fromMs, toMs), from the raw
-// samples, completes the slices that they stand for, and opens the slices that they are
-// in, as a run does.
+// grind writes the rows of a level that start in [fromMs, toMs), computed from the raw samples. It
+// completes the slices that the rows cover, and opens the slices of the next bucket, as a run does.
 func (w *world) grind(level metric.Bucket, fromMs, toMs int64) {
 	w.t.Helper()
 	width := w.ladder().WidthMs(level)
@@ -285,7 +283,7 @@ func (w *world) sel(s string) []query.Selector {
 	return sels
 }
 
-// collect reads a result whole, copying what is valid only until the next value.
+// collect reads a whole result.
 func collect[T any](t testing.TB, r *query.Result[T], err error) []T {
 	t.Helper()
 	require.NoError(t, err)
@@ -297,7 +295,7 @@ func collect[T any](t testing.TB, r *query.Result[T], err error) []T {
 	return out
 }
 
-// points reads points and holds them against the raw samples.
+// checkPoints reads points and checks them against the raw samples.
 func (w *world) checkPoints(sel string, rng query.Range) []query.SeriesPoints {
 	w.t.Helper()
 	r, err := w.q.Points(w.t.Context(), w.sel(sel), rng)
@@ -306,7 +304,7 @@ func (w *world) checkPoints(sel string, rng query.Range) []query.SeriesPoints {
 	for _, s := range got {
 		require.Len(w.t, s.Points, rng.N)
 		for i, p := range s.Points {
-			// A bucket's own definition: i <= (t-start)*n/(end-start) < i+1.
+			// A bucket is defined by i <= (t-start)*n/(end-start) < i+1.
 			var count uint64
 			var sum, least, most float64
 			for _, x := range w.within(s.ID, rng.StartMs, rng.EndMs) {
@@ -334,7 +332,7 @@ func (w *world) checkPoints(sel string, rng query.Range) []query.SeriesPoints {
 	return got
 }
 
-// took are the reads since it was last called, without those of the planner.
+// took returns the reads since its last call, without those of the planner.
 func (w *world) took() []read {
 	w.store.mu.Lock()
 	defer w.store.mu.Unlock()
@@ -343,7 +341,7 @@ func (w *world) took() []read {
 	return out
 }
 
-// buckets are the distinct buckets of reads, in order of their time.
+// buckets returns the buckets of reads in order of time, without adjacent duplicates.
 func buckets(reads []read) []metric.Bucket {
 	slices.SortStableFunc(reads, func(a, b read) int { return cmp.Compare(a.FromMs, b.FromMs) })
 	var out []metric.Bucket

@@ -1,5 +1,4 @@
-// Package throttle keeps a message that could be logged many times a second to one
-// in a while.
+// Package throttle limits a message that could be logged many times a second.
 package throttle
 
 import (
@@ -26,8 +25,8 @@ func New(clk clock.Clock, every time.Duration) *Throttle {
 	return &Throttle{clk: clk, every: every}
 }
 
-// Pass says whether to log now, and how many messages were held back since the last.
-// A clock that goes back silences nothing.
+// Pass returns whether to log now, and how many messages were skipped since the last one that
+// passed. A clock that goes back does not suppress messages.
 func (t *Throttle) Pass() (skipped int, ok bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

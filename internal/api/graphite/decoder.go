@@ -1,7 +1,9 @@
-// Package graphite reads Graphite's plaintext protocol: in each line a path, a value and a time, of which each becomes a sample.
+// Package graphite decodes Graphite's plaintext protocol. Each line has a path, a value and a time,
+// and becomes one sample.
 //
-// It takes what carbon takes, https://graphite.readthedocs.io/en/stable/feeding-carbon.html, tags in the path included, and as
-// VictoriaMetrics does a line without a time. A path is the metric's name as it is, with its dots; tags are labels.
+// It accepts what carbon accepts, https://graphite.readthedocs.io/en/stable/feeding-carbon.html,
+// including tags in the path. Like VictoriaMetrics, it also accepts a line without a time. A path
+// becomes the metric's name unchanged, with its dots; tags become labels.
 package graphite
 
 import (
@@ -15,16 +17,17 @@ import (
 	"github.com/quern/quern/internal/metric"
 )
 
-// maxShownBytes bounds what a message repeats of a line.
+// maxShownBytes limits how much of a line a message repeats.
 const maxShownBytes = 80
 
-// Decoder turns lines into samples. It is used by one goroutine at a time.
+// Decoder decodes lines into samples. It is not safe for concurrent use.
 type Decoder struct {
-	labels []metric.Label // of the line
+	labels []metric.Label // labels of the current line
 }
 
-// Decode adds the samples of lines to the batch, which keeps views into them. A line that cannot be taken is one rejected
-// measurement; the others count. Lines that are empty are none. nowMs is the time of those that have none, in Unix ms.
+// Decode adds the samples of lines to the batch, which keeps views into them. An invalid line
+// counts as one rejected measurement; the other lines are kept. Empty lines do not count. nowMs, in
+// Unix ms, is the time of lines without a time.
 func (d *Decoder) Decode(lines []byte, nowMs int64, b *ingest.Batch) {
 	for len(lines) > 0 && !b.TooMany() {
 		line := lines
@@ -35,7 +38,7 @@ func (d *Decoder) Decode(lines []byte, nowMs int64, b *ingest.Batch) {
 		}
 		d.line(unsafe.String(unsafe.SliceData(line), len(line)), nowMs, b)
 	}
-	// Nothing of the lines stays here.
+	// Keep no references to the lines.
 	clear(d.labels)
 	d.labels = d.labels[:0]
 }
@@ -75,7 +78,7 @@ func (d *Decoder) line(line string, nowMs int64, b *ingest.Batch) {
 	b.Add(timeMs, v)
 }
 
-// field is the text up to the next white space, and what is behind it.
+// field returns the text up to the next white space, and the rest.
 func field(s string) (text, rest string) {
 	i := 0
 	for i < len(s) && isSpace(s[i]) {
@@ -90,8 +93,8 @@ func field(s string) (text, rest string) {
 
 func isSpace(c byte) bool { return c == ' ' || '\t' <= c && c <= '\r' }
 
-// tags reads a path's tags into d.labels, and returns its name. Of two with one name the last counts, as in carbon. The search
-// for the one before is short: the batch bounds the labels.
+// tags decodes a path's tags into d.labels and returns the name. If a tag is repeated, the last
+// counts, as in carbon. The search for a repeated tag is short, since the batch bounds the labels.
 func (d *Decoder) tags(path string, b *ingest.Batch) (name string, ok bool) {
 	d.labels = d.labels[:0]
 	name, rest, tagged := strings.Cut(path, ";")
@@ -117,21 +120,22 @@ next:
 	return name, true
 }
 
-// number reads a decimal number, or one of the words for those that are not finite.
+// number parses a decimal number, or a word for a non-finite value.
 func number(s string) (float64, bool) {
 	if strings.ContainsAny(s, "xX_") {
-		return 0, false // what only Go takes
+		return 0, false // notations of Go only
 	}
 	v, err := strconv.ParseFloat(s, 64)
 	return v, err == nil
 }
 
-// unixMs reads Unix seconds, with a fraction if need be, and rounds down to a millisecond. Nothing and -1 stand for now.
+// unixMs parses Unix seconds with an optional fraction, rounded down to milliseconds. "" and -1
+// mean now.
 func unixMs(s string, nowMs int64) (int64, bool) {
 	if s == "" || s == "-1" {
 		return nowMs, true
 	}
-	// Without a float: the product of seconds and 1000 may be just below a whole number.
+	// Avoid floats: seconds times 1000 may come out just below a whole number.
 	whole, fraction, _ := strings.Cut(s, ".")
 	if sec, err := strconv.ParseUint(whole, 10, 53); err == nil {
 		if ms, ok := thousandths(fraction); ok {
@@ -142,13 +146,13 @@ func unixMs(s string, nowMs int64) (int64, bool) {
 	switch {
 	case !ok || math.IsNaN(v) || math.Abs(v) > 1<<53:
 		return 0, false
-	case v > -2 && v <= -1: // as carbon rounds it
+	case v > -2 && v <= -1: // carbon truncates such times to -1
 		return nowMs, true
 	}
 	return int64(math.Floor(v * 1000)), true
 }
 
-// thousandths are the first three digits of a fraction; the others are dropped.
+// thousandths returns the first three digits of a fraction and drops the others.
 func thousandths(digits string) (int64, bool) {
 	ms := int64(0)
 	for i := range max(len(digits), 3) {
@@ -166,7 +170,7 @@ func thousandths(digits string) (int64, bool) {
 	return ms, true
 }
 
-// shown is a line as a message repeats it.
+// shown quotes a line for a message.
 func shown(line string) string {
 	line = strings.TrimRight(line, "\r")
 	if len(line) > maxShownBytes {

@@ -17,7 +17,7 @@ import (
 
 const nowMs = 1_732_161_600_500
 
-// decode is a line for each sample, and for each line that was rejected.
+// decode returns a line for each sample and for each rejected line.
 func decode(lines string) string {
 	var d Decoder
 	var b ingest.Batch
@@ -77,7 +77,7 @@ func TestMessages(t *testing.T) {
 	assert.Equal(t, `"`+strings.Repeat("y", 80)+`"…: a line is a path, a value and a time`, got[1].Message)
 }
 
-// TestFull: decoding stops where the batch is full.
+// TestFull: decoding stops when the batch is full.
 func TestFull(t *testing.T) {
 	var d Decoder
 	b := ingest.Batch{Max: 2}
@@ -86,10 +86,11 @@ func TestFull(t *testing.T) {
 	assert.Equal(t, 2, b.Len())
 }
 
-// maxGrowth is how many times their own size lines may decode to.
+// maxGrowth is the maximum ratio of decoded memory to input size.
 const maxGrowth = 100
 
-// FuzzDecode: each line that is not empty is one measurement, taken or rejected, and it does not depend on its neighbours.
+// FuzzDecode: each non-empty line is one measurement, kept or rejected, and independent of other
+// lines.
 func FuzzDecode(f *testing.F) {
 	for _, s := range []string{"a.b 1 2\n", "a;b=c;d=e -1.5e3 1.7e9\r\n\nx nan 1\n", "a\t1\t-1\nb 1", "; = \n\x00\xff 1 1.9999\n", "a 1 18446744073709551615\na 1 1." + strings.Repeat("9", 30)} {
 		f.Add(s)
@@ -118,7 +119,8 @@ func FuzzDecode(f *testing.F) {
 	})
 }
 
-// TestHostileIsLinear: whatever the lines are, decoding them takes time and memory in proportion to their size.
+// TestHostileIsLinear: whatever the lines, decoding takes time and memory in proportion to their
+// size.
 func TestHostileIsLinear(t *testing.T) {
 	tags := func(name func(i int) string) func(n int) string {
 		return func(n int) string {
@@ -150,7 +152,7 @@ func TestHostileIsLinear(t *testing.T) {
 	}
 }
 
-// A path with too many tags is rejected, and the line behind it is not.
+// A path with too many tags is rejected, but not the line after it.
 func TestTooManyTags(t *testing.T) {
 	line := "m"
 	for i := range 129 {
@@ -164,7 +166,7 @@ func TestTooManyTags(t *testing.T) {
 	require.Equal(t, "n", b.Reports()[0].Measurements[0].Metric)
 }
 
-// BenchmarkDecode: plain is a host's paths, tagged the same with tags.
+// BenchmarkDecode decodes the paths of some hosts, plain and with tags.
 func BenchmarkDecode(b *testing.B) {
 	const n = 1000
 	rnd := rand.New(rand.NewPCG(1, 2))

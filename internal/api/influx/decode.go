@@ -1,9 +1,11 @@
-// Package influx reads Influx line protocol: measurement, tags, fields and a time in each line, of which each field that
-// is a number becomes a sample.
+// Package influx decodes Influx line protocol. Each line has a measurement, tags, fields and a
+// time; each numeric field becomes a sample.
 //
-// The grammar is that of InfluxDB 2, https://docs.influxdata.com/influxdb/v2/reference/syntax/line-protocol/. It is more
-// lenient in two things that InfluxDB 1 or VictoriaMetrics take: a tag without a value is as if absent, and a measurement may be
-// empty. Which metric a field becomes is as with VictoriaMetrics and Telegraf's output for Prometheus.
+// The grammar is InfluxDB 2's,
+// https://docs.influxdata.com/influxdb/v2/reference/syntax/line-protocol/. It is more lenient in
+// two points, as InfluxDB 1 or VictoriaMetrics are: a tag without a value counts as absent, and a
+// measurement may be empty. Fields map to metrics as in VictoriaMetrics and in Telegraf's output
+// for Prometheus.
 package influx
 
 import (
@@ -19,28 +21,29 @@ import (
 	"github.com/quern/quern/internal/metric"
 )
 
-// Options are what a request says of its lines.
+// Options are the parameters of a request that apply to all of its lines.
 type Options struct {
-	// Unit is what times are counted in; see ParsePrecision. The default is a nanosecond.
+	// Unit is the unit of times; see ParsePrecision. The default is a nanosecond.
 	Unit time.Duration
-	// Labels are given to all series, each unless a series has a tag of that name. There are at most maxFixed.
+	// Labels are added to all series, except where a series has a tag of the same name. There are
+	// at most maxFixed labels.
 	Labels []metric.Label
 }
 
-// maxFixed is how many Options.Labels there can be: one for the database, one for the bucket.
+// maxFixed is the maximum number of Options.Labels: one for the database, one for the bucket.
 const maxFixed = 2
 
-// Loss is what Decode passes over, and what it stores under a name that something else has too.
+// Loss counts what Decode skips, and what it stores under a name that clashes with another.
 type Loss struct {
-	// Strings are fields that are strings, which cannot be kept.
+	// Strings is the number of string fields, which cannot be stored.
 	Strings int
-	// SameName are values of fields whose metric is also that of another measurement's field, and Clash says which two
-	// the last of them were.
+	// SameName is the number of field values whose metric clashes with a field of another
+	// measurement. Clash describes the last such pair.
 	SameName int
 	Clash    string
 }
 
-// ParsePrecision is the unit of times that a request's parameter precision names: in the words of InfluxDB 1 or 2.
+// ParsePrecision parses a request's precision parameter, in the notation of InfluxDB 1 or 2.
 func ParsePrecision(s string) (time.Duration, error) {
 	switch s {
 	case "", "n", "ns":
@@ -59,37 +62,38 @@ func ParsePrecision(s string) (time.Duration, error) {
 	return 0, fmt.Errorf("precision %q is not known: use ns, us, ms, s, m or h", s)
 }
 
-// Decoder turns lines into samples. It is used by one goroutine at a time, and faster the second time that it meets a metric.
+// Decoder decodes lines into samples. It is not safe for concurrent use. It caches metric names, so
+// repeated metrics decode faster.
 type Decoder struct {
 	opts Options
 	b    *ingest.Batch
 	s    string // the body
-	line int    // the number of the line at which the reading is, from 1
-	last int    // the number of the line of the last measurement
+	line int    // current line number, from 1
+	last int    // line number of the last measurement
 
-	// Clashes finds fields of different measurements that become one metric. It may be shared. The default is that
-	// nobody looks.
+	// Clashes finds fields of different measurements that become one metric. Decoders may share it.
+	// The default does not check.
 	Clashes *Clashes
 
 	names   names
-	labels  []metric.Label // of the line
-	fields  []field        // of the line
+	labels  []metric.Label // labels of the current line
+	fields  []field        // fields of the current line
 	scratch []byte
-	strings int // of the line
+	strings int // string fields of the current line
 	loss    Loss
 }
 
-// field is one with a number, as the metric that it becomes.
+// field is a numeric field and its metric.
 type field struct {
 	metric string
-	clash  *clash // nil for none
+	clash  *clash // nil if there is none
 	value  float64
 }
 
-// fieldBytes is what a field takes until its line has ended.
+// fieldBytes is the memory of a field until its line ends.
 const fieldBytes = int64(unsafe.Sizeof(field{}))
 
-// fault is why a line cannot be taken.
+// fault is the reason why a line is rejected.
 type fault struct {
 	reason  ingest.Reason
 	message string
@@ -99,8 +103,9 @@ func faultf(reason ingest.Reason, format string, args ...any) *fault {
 	return &fault{reason, fmt.Sprintf(format, args...)}
 }
 
-// Decode adds the samples of a body to the batch, which keeps views into the body. A line with a fault is one rejected
-// measurement, see Line; the others count. The result is what is lost otherwise.
+// Decode adds the samples of a body to the batch, which keeps views into the body. A faulty line
+// counts as one rejected measurement, see Line; the other lines are kept. The result counts other
+// losses.
 func (d *Decoder) Decode(body []byte, opts Options, b *ingest.Batch) Loss {
 	opts.Unit = cmp.Or(opts.Unit, time.Nanosecond)
 	d.opts, d.b, d.s, d.line, d.loss = opts, b, unsafe.String(unsafe.SliceData(body), len(body)), 1, Loss{}
@@ -108,13 +113,13 @@ func (d *Decoder) Decode(body []byte, opts Options, b *ingest.Batch) Loss {
 	for i := 0; i < len(d.s) && !b.TooMany(); {
 		i = d.next(i)
 	}
-	// Nothing of the body stays here, nor what a huge line has made large.
+	// Keep no references to the body, nor slices that a huge line has made large.
 	d.labels, d.fields, d.scratch = emptied(d.labels), emptied(d.fields), emptied(d.scratch)
 	d.b, d.s = nil, ""
 	return d.loss
 }
 
-// maxKept is how many labels and fields, or bytes, a decoder keeps room for.
+// maxKept is the number of labels, fields or bytes for which a decoder keeps capacity.
 const maxKept = 1 << 10
 
 func emptied[T any](s []T) []T {
@@ -125,7 +130,7 @@ func emptied[T any](s []T) []T {
 	return s[:0]
 }
 
-// next reads a line, or what is between two, at i. It returns where it ends.
+// next decodes the line at i, or skips what separates lines. It returns the end position.
 func (d *Decoder) next(i int) int {
 	switch d.s[i] {
 	case ' ', '\r':
@@ -147,8 +152,8 @@ func (d *Decoder) next(i int) int {
 	return d.endOfLine(i)
 }
 
-// Line is the number of the line, from 1, that a measurement of a body is in: one that Decode has counted. It decodes
-// all that is before it once more, and keeps nothing of that.
+// Line returns the number, from 1, of the line that has the given measurement, as Decode counts
+// measurements. It decodes everything before the measurement again and discards it.
 func Line(body []byte, opts Options, measurement int) int {
 	var b ingest.Batch
 	d := Decoder{opts: opts, b: &b, s: unsafe.String(unsafe.SliceData(body), len(body)), line: 1}
@@ -163,13 +168,13 @@ func Line(body []byte, opts Options, measurement int) int {
 	return d.last
 }
 
-// lineBatch is how many measurements Line holds at once, besides those of one line.
+// lineBatch is the number of measurements that Line holds at once, apart from those of one line.
 const lineBatch = 1 << 10
 
-// Whole is what a body has in whole lines: the last one may be one that was cut off.
+// Whole returns the complete lines of a body: the last line may be cut off.
 func Whole(body []byte) []byte { return body[:bytes.LastIndexByte(body, '\n')+1] }
 
-// endOfLine is the place of the next line feed from i on, or the end.
+// endOfLine returns the position of the next line feed from i on, or the end.
 func (d *Decoder) endOfLine(i int) int {
 	if n := strings.IndexByte(d.s[i:], '\n'); n >= 0 {
 		return i + n
@@ -177,7 +182,7 @@ func (d *Decoder) endOfLine(i int) int {
 	return len(d.s)
 }
 
-// ends says whether a line ends at i.
+// ends returns whether a line ends at i.
 func (d *Decoder) ends(i int) bool {
 	return i >= len(d.s) || d.s[i] == '\n' || d.s[i] == '\r' && (i+1 == len(d.s) || d.s[i+1] == '\n')
 }
@@ -189,12 +194,12 @@ func (d *Decoder) spaces(i int) int {
 	return i
 }
 
-// point reads the line that begins at i. It returns where it ends, or where the fault is.
+// point decodes the line at i. It returns the end of the line, or the position of the fault.
 func (d *Decoder) point(i int) (int, *fault) {
 	line, at := d.line, i
 	measurement, i := d.token(i, measurementEnd)
 	if len(measurement) > ingest.MaxNameBytes {
-		// It would be put together with each of the fields.
+		// The name would be repeated in the name of each field's metric.
 		return at, faultf(ingest.ReasonInvalidMetric, "the measurement's name has %d bytes, more than the limit of %d", len(measurement), ingest.MaxNameBytes)
 	}
 	i, f := d.tags(i)
@@ -235,7 +240,7 @@ func (d *Decoder) point(i int) (int, *fault) {
 
 func (d *Decoder) tags(i int) (int, *fault) {
 	d.labels = d.labels[:0]
-	var tagged [maxFixed]bool // Options.Labels that give way to a tag
+	var tagged [maxFixed]bool // which of Options.Labels a tag overrides
 	for i < len(d.s) && d.s[i] == ',' {
 		var key, value string
 		at := i + 1
@@ -305,7 +310,8 @@ func (d *Decoder) readFields(n *fieldNames, i int) (int, *fault) {
 	return i, nil
 }
 
-// quoted is the place behind the string that begins at i, or negative. It may hold line feeds.
+// quoted returns the position after the string that begins at i, or a negative number if the string
+// does not end. Strings may contain line feeds.
 func (d *Decoder) quoted(i int) int {
 	lines := 0
 	for i++; i < len(d.s); i++ {
@@ -324,7 +330,7 @@ func (d *Decoder) quoted(i int) int {
 	return -1
 }
 
-// time reads what is left of a line: a time, or nothing.
+// time decodes the rest of a line: a time or nothing.
 func (d *Decoder) time(i int) (int, int64, *fault) {
 	if d.ends(i) {
 		return i, ingest.NoTime, nil
@@ -357,7 +363,7 @@ func (d *Decoder) time(i int) (int, int64, *fault) {
 	return end, ms, nil
 }
 
-// toMs is a time in Unix ms, rounded down.
+// toMs converts a time to Unix ms, rounded down.
 func toMs(t int64, unit time.Duration) (int64, bool) {
 	if unit < time.Millisecond {
 		per := int64(time.Millisecond / unit)
@@ -374,7 +380,7 @@ func toMs(t int64, unit time.Duration) (int64, bool) {
 	return t * per, true
 }
 
-// quote is what stands at i, up to where a person would see its end.
+// quote quotes the text at i for a message, up to its visible end.
 func (d *Decoder) quote(i int) string {
 	if d.ends(i) {
 		return "nothing"
@@ -386,7 +392,7 @@ func (d *Decoder) quote(i int) string {
 	return fmt.Sprintf("%q", clip(d.s[i:end]))
 }
 
-// clip shortens what goes into a message.
+// clip shortens text for a message.
 func clip(s string) string {
 	const most = 64
 	if len(s) > most {

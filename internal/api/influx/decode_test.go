@@ -16,8 +16,8 @@ import (
 	"github.com/quern/quern/internal/metric"
 )
 
-// TestDecode runs testdata/lines: the commands are lines (the body as it stands) and quoted (the body as a Go string). `go
-// test -rewrite` writes the results anew.
+// TestDecode runs testdata/lines. The commands are lines (the literal body) and quoted (the body as
+// a Go string). `go test -rewrite` rewrites the results.
 func TestDecode(t *testing.T) {
 	var d Decoder
 	datadriven.RunTest(t, "testdata/lines", func(t *testing.T, c *datadriven.TestData) string {
@@ -42,7 +42,7 @@ func TestDecode(t *testing.T) {
 	})
 }
 
-// decode is a line for each sample, and what else there was.
+// decode returns a line for each sample, and whatever else results.
 func decode(d *Decoder, body []byte, opts Options) string {
 	var b ingest.Batch
 	ignored := d.Decode(body, opts, &b).Strings
@@ -81,7 +81,7 @@ func TestParsePrecision(t *testing.T) {
 	require.EqualError(t, err, `precision "d" is not known: use ns, us, ms, s, m or h`)
 }
 
-// Numbers are the very ones that strconv reads.
+// Numbers are exactly those that strconv parses.
 func TestNumbersAreExact(t *testing.T) {
 	check := func(text string) {
 		t.Helper()
@@ -110,7 +110,7 @@ func TestNumbersAreExact(t *testing.T) {
 	}
 }
 
-// A name is put together once; beyond the bound all is right too, and no more is remembered.
+// Names are built once. Beyond the bound names are still correct, and the cache grows no further.
 func TestNamesAreBounded(t *testing.T) {
 	var d Decoder
 	long := strings.Repeat("x", maxNameBytes)
@@ -139,7 +139,7 @@ func TestNamesAreBounded(t *testing.T) {
 	}
 }
 
-// A full batch ends the reading.
+// A full batch stops decoding.
 func TestBatchIsFull(t *testing.T) {
 	var d Decoder
 	for _, body := range []string{"m a=1,b=2,c=3\n", "m a=1\nm a=2\nm a=3\n", "m\nm\nm\n"} {
@@ -156,7 +156,7 @@ func TestWhole(t *testing.T) {
 	}
 }
 
-// tsbs is what TSBS sends of the CPUs of some hosts: ten tags, ten fields, and a time in each line.
+// tsbs makes the CPU data that TSBS sends for some hosts: ten tags, ten fields and a time per line.
 func tsbs(hosts, times int) []byte {
 	r := rand.New(rand.NewPCG(1, 1))
 	var b []byte
@@ -178,7 +178,7 @@ func tsbs(hosts, times int) []byte {
 	return b
 }
 
-// telegraf is a body as of Telegraf's cpu and system inputs: floats, and a string now and then.
+// telegraf makes a body like that of Telegraf's cpu and system inputs: floats, and some strings.
 func telegraf(lines int) []byte {
 	r := rand.New(rand.NewPCG(1, 1))
 	var b []byte
@@ -195,7 +195,7 @@ func telegraf(lines int) []byte {
 	return b
 }
 
-// BenchmarkDecode is the decoder alone, with bodies as they are sent; an operation is a body.
+// BenchmarkDecode measures the decoder alone with typical bodies; one operation is one body.
 func BenchmarkDecode(bench *testing.B) {
 	for _, c := range []struct {
 		name string
@@ -222,7 +222,8 @@ func BenchmarkDecode(bench *testing.B) {
 	}
 }
 
-// Fields of different measurements may make one metric. Whoever comes second is counted, in whatever decoder.
+// Fields of different measurements may make the same metric. The second of them is counted, in
+// whichever decoder.
 func TestClashes(t *testing.T) {
 	var clashes Clashes
 	first, second := Decoder{Clashes: &clashes}, Decoder{Clashes: &clashes}
@@ -240,7 +241,7 @@ func TestClashes(t *testing.T) {
 	require.Zero(t, decode(&second, "disk_io used=1"))
 }
 
-// However many metrics there are, little is remembered of them.
+// Clashes remembers a bounded number of metrics.
 func TestClashesAreBounded(t *testing.T) {
 	var clashes Clashes
 	for i := range 2*maxNames + 5 {

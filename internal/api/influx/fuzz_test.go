@@ -15,8 +15,9 @@ import (
 	"github.com/quern/quern/internal/metric"
 )
 
-// FuzzDecode holds the decoder to Influx' own: what that takes without an error is decoded to the same samples, line by
-// line. Any bytes are read without a crash, and twice with the same result, the second time by remembered names.
+// FuzzDecode compares the decoder with Influx' own: a body that the latter accepts decodes to the
+// same samples, line by line. No input causes a crash. Decoding twice, the second time with cached
+// names, gives the same result.
 func FuzzDecode(f *testing.F) {
 	for _, s := range []string{
 		"", "#", "m v=1", "m v=1 1732161600000000000\r\n", "cpu,host=a,core=0 user=1.5,system=2i,idle=3u,on=t,text=\"x\\\"y\nz\" -5\n",
@@ -43,22 +44,22 @@ func FuzzDecode(f *testing.F) {
 	})
 }
 
-// maxGrowth is how many times its own size a body may decode to.
+// maxGrowth is the maximum ratio of decoded memory to input size.
 const maxGrowth = 400
 
-// measurements are all that is in a batch, in order.
+// measurements returns all measurements of a batch, in order.
 func measurements(b *ingest.Batch) []ingest.Measurement {
 	var out []ingest.Measurement
 	for _, r := range b.Reports() {
 		for _, m := range r.Measurements {
-			m.Labels = append([]metric.Label(nil), m.Labels...) // nil if there is none
+			m.Labels = append([]metric.Label(nil), m.Labels...) // nil if there are no labels
 			out = append(out, m)
 		}
 	}
 	return out
 }
 
-// reference is what a body means according to Influx' own decoder. It is not ok if that finds any fault.
+// reference decodes a body with Influx' own decoder. ok is false if that finds any fault.
 func reference(body []byte) (out []ingest.Measurement, ignored int, ok bool) {
 	if !utf8.Valid(body) {
 		return nil, 0, false
@@ -73,7 +74,7 @@ func reference(body []byte) (out []ingest.Measurement, ignored int, ok bool) {
 		prefix := string(name) + "_"
 		for {
 			k, v, err := d.NextTag()
-			if err != nil || string(k) == metric.SourceLabel { // which the batch has elsewhere
+			if err != nil || string(k) == metric.SourceLabel { // the batch stores it elsewhere
 				return nil, 0, false
 			}
 			if k == nil {
@@ -123,7 +124,8 @@ func reference(body []byte) (out []ingest.Measurement, ignored int, ok bool) {
 	return out, ignored, d.Err() == nil
 }
 
-// FuzzEncoded has Influx' own encoder write a point of any strings, which the decoder must read as it was meant.
+// FuzzEncoded lets Influx' own encoder write a point with arbitrary strings, which the decoder must
+// restore.
 func FuzzEncoded(f *testing.F) {
 	f.Add("cpu", "host", "web 1", "usage,idle", 1.5, int64(7), "text", int64(1732161600000000000))
 	f.Add("a\\b", "=c,", "d\\e", "\\ ", math.Copysign(0, -1), int64(-7), "\"\\\"\n", int64(-1))
@@ -140,7 +142,8 @@ func FuzzEncoded(f *testing.F) {
 		enc.AddField("text", str)
 		enc.AddField("n", lineprotocol.IntValue(n))
 		enc.EndLine(time.Unix(0, ns))
-		// A backslash before what ends a name would escape that; Influx has no way to write it.
+		// A backslash before the end of a name would escape the terminator; Influx cannot express
+		// such a name.
 		for _, s := range []string{measurement, tag, value, key} {
 			if strings.HasSuffix(s, "\\") || strings.Contains(s, "\r") {
 				return

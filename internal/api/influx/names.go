@@ -7,22 +7,23 @@ import (
 )
 
 const (
-	// maxNames bounds what is remembered, and maxNameBytes one name of it: 16 MiB at the very most.
+	// maxNames bounds the cached names, and maxNameBytes each name: 16 MiB at most.
 	maxNames     = 16 << 10
 	maxNameBytes = 1 << 10
 )
 
-// names remembers the metrics that fields become, so that in the long run none is put together anew: most lines of a
-// measurement have the same fields in the same order. When there are too many it begins from nothing.
+// names caches the metrics of fields, so that they are not concatenated anew for each line: most
+// lines of a measurement have the same fields in the same order. When the cache is full, it starts
+// over.
 type names struct {
 	measurements map[string]*fieldNames
 	metrics      map[string]string
-	n            int // measurements, metrics and places
+	n            int // number of cached measurements, metrics and places
 	last         *fieldNames
 	scratch      []byte
 }
 
-// fieldNames are those of one measurement, by the place of the field in the line.
+// fieldNames are the names of one measurement's fields, by position in the line.
 type fieldNames struct {
 	measurement string
 	places      []fieldName
@@ -30,10 +31,10 @@ type fieldNames struct {
 
 type fieldName struct {
 	field, metric string
-	clash         *clash // nil for none
+	clash         *clash // nil if there is none
 }
 
-// of are the names of a measurement, at the beginning of a line.
+// of returns the names of a measurement, at the beginning of a line.
 func (n *names) of(measurement string) *fieldNames {
 	if n.last != nil && n.last.measurement == measurement {
 		return n.last
@@ -54,7 +55,8 @@ func (n *names) of(measurement string) *fieldNames {
 	return f
 }
 
-// metric is what a field at some place in its line becomes. What is not remembered is b's.
+// metric returns the metric of a field at a position in its line. A name that is not cached is
+// owned by b.
 func (n *names) metric(f *fieldNames, at int, field string, b *ingest.Batch, clashes *Clashes) (string, *clash) {
 	if at < len(f.places) && f.places[at].field == field {
 		return f.places[at].metric, f.places[at].clash

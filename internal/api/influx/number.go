@@ -6,13 +6,13 @@ import (
 )
 
 const (
-	// maxDigits are the decimal digits that always fit in a uint64.
+	// maxDigits is the number of decimal digits that always fit in a uint64.
 	maxDigits = 19
-	// maxExact is the whole number up to which all are exact as a float64.
+	// maxExact is the limit up to which a float64 represents all integers exactly.
 	maxExact = 1 << 53
 )
 
-// pow10 are the powers of ten that are exact as a float64.
+// pow10 lists the powers of ten that a float64 represents exactly.
 var pow10 = [...]float64{
 	1e0, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9, 1e10, 1e11,
 	1e12, 1e13, 1e14, 1e15, 1e16, 1e17, 1e18, 1e19, 1e20, 1e21, 1e22,
@@ -20,11 +20,13 @@ var pow10 = [...]float64{
 
 func isDigit(c byte) bool { return c-'0' < 10 }
 
-// number reads the value of a field at i, which is not a string: next is where it ends. Whole numbers beyond 2^53 are rounded.
-// What is not a number, or is infinite, or too large to be kept as one, is not ok.
+// number decodes the value of a non-string field at i; next is the end of the value. Integers
+// beyond 2^53 are rounded. ok is false if the value is not a number, or is infinite or out of
+// range.
 //
-// A whole number and a power of ten that are both exact have a quotient that is rounded once, so that it is as
-// right as strconv's (W. D. Clinger, How to Read Floating Point Numbers Accurately, 1990). Most values are of that kind.
+// If an integer and a power of ten are both exact, their quotient is rounded once, and hence as
+// correct as strconv's (W. D. Clinger, How to Read Floating Point Numbers Accurately, 1990). Most
+// values are of this kind.
 func number(s string, i int) (v float64, next int, ok bool) {
 	begin := i
 	negative := false
@@ -50,12 +52,12 @@ func number(s string, i int) (v float64, next int, ok bool) {
 		return slowNumber(s, begin)
 	}
 	if i < len(s) && classes[s[i]]&keyEnd == 0 {
-		// Behind a whole number there may be its type.
+		// An integer may have its type as a suffix.
 		if whole := i == first+digits; !whole || s[i] != 'i' && (s[i] != 'u' || first != begin) || !valueEnds(s, i+1) {
 			return slowNumber(s, begin)
 		}
 		if i++; n == 0 {
-			negative = false // there is one zero among the integers
+			negative = false // integers have a single zero
 		}
 	}
 	v = float64(n) / pow10[decimals]
@@ -67,7 +69,7 @@ func number(s string, i int) (v float64, next int, ok bool) {
 
 func valueEnds(s string, i int) bool { return i >= len(s) || classes[s[i]]&keyEnd != 0 }
 
-// slowNumber reads any value.
+// slowNumber decodes any value.
 func slowNumber(s string, i int) (v float64, next int, ok bool) {
 	next = i
 	for !valueEnds(s, next) {
@@ -90,7 +92,7 @@ func slowNumber(s string, i int) (v float64, next int, ok bool) {
 		n, err := strconv.ParseUint(text[:last], 10, 64)
 		return float64(n), next, err == nil
 	}
-	// strconv takes more than the protocol does: names, hexadecimals and underscores.
+	// strconv accepts more than the protocol: names, hexadecimals and underscores.
 	for _, c := range []byte(text) {
 		if !isDigit(c) && c != '.' && c != '-' && c != '+' && c != 'e' && c != 'E' {
 			return 0, next, false

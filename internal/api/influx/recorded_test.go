@@ -13,7 +13,8 @@ import (
 	"github.com/quern/quern/internal/ingest"
 )
 
-// TestRecorded decodes what real clients sent, recorded by `go test ./integration/programs -record DIR`.
+// TestRecorded decodes requests of real clients, recorded by `go test ./integration/programs
+// -record DIR`.
 func TestRecorded(t *testing.T) {
 	files, err := filepath.Glob("testdata/recorded/*")
 	require.NoError(t, err)

@@ -1,13 +1,14 @@
 package influx
 
-// What ends a name or a tag's value. What ends it can be escaped in it, and nothing else can: a backslash before
-// anything else is one.
+// These classes say what ends a name or a tag's value. A character that ends it, other than a line
+// end, can be escaped within it. Before any other character, a backslash is literal.
 const (
-	measurementEnd uint8 = 1 << iota // of the measurement
-	keyEnd                           // of a tag's name or value, or a field's name
+	measurementEnd uint8 = 1 << iota // ends a measurement
+	keyEnd                           // ends a tag's name or value, or a field's name
 )
 
-// classes say of each byte what it ends. A backslash is looked at wherever it stands.
+// classes maps each byte to what it ends. It includes the backslash everywhere, so that token stops
+// at it.
 var classes = func() (t [256]uint8) {
 	for _, c := range []byte(", \n\r\\") {
 		t[c] = measurementEnd | keyEnd
@@ -16,7 +17,7 @@ var classes = func() (t [256]uint8) {
 	return t
 }()
 
-// token reads from i to what ends it, which is at next.
+// token reads from i to the terminating byte, which is at next.
 func (d *Decoder) token(i int, end uint8) (text string, next int) {
 	s := d.s
 	for next = i; next < len(s); next++ {
@@ -30,7 +31,7 @@ func (d *Decoder) token(i int, end uint8) (text string, next int) {
 	return s[i:next], next
 }
 
-// escaped is token from the first backslash on, which is at next.
+// escaped continues token at the first backslash, which is at next.
 func (d *Decoder) escaped(i, next int, end uint8) (string, int) {
 	s, plain, begin := d.s, true, i
 	d.scratch = d.scratch[:0]

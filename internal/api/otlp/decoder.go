@@ -1,9 +1,10 @@
-// Package otlp reads metrics as OpenTelemetry sends them, an ExportMetricsServiceRequest as protobuf or as JSON, and makes
-// of them what Prometheus would: https://opentelemetry.io/docs/specs/otel/compatibility/prometheus_and_openmetrics.
+// Package otlp decodes OpenTelemetry metrics, an ExportMetricsServiceRequest in protobuf or JSON,
+// into the series that Prometheus would make of them:
+// https://opentelemetry.io/docs/specs/otel/compatibility/prometheus_and_openmetrics.
 //
-// Protobuf is read where it lies, message by message, so that a request takes no memory but what it fills of the batch. A request
-// as a tree of objects would take fifty times its size if somebody meant it to. JSON, which is rare, is brought into
-// protobuf first.
+// Protobuf is decoded in place, message by message, so that a request takes no memory beyond its
+// part of the batch. As a tree of objects, a malicious request could take fifty times its size.
+// JSON, which is rare, is converted to protobuf first.
 package otlp
 
 import (
@@ -24,72 +25,76 @@ import (
 	"github.com/quern/quern/internal/metric"
 )
 
-// What a body in JSON takes until it is protobuf: an object becomes a message, and a comma has a number or a text behind it.
+// objectBytes and commaBytes estimate the memory of JSON until it is protobuf: an object becomes a
+// message, and a comma precedes a number or a text.
 const (
 	objectBytes = 256
 	commaBytes  = 16
 )
 
-// maxMessage bounds a message, maxShown what it repeats of the client's own text.
+// maxMessage bounds a message; maxShown bounds the client's text in it.
 const (
 	maxMessage = 400
 	maxShown   = 100
 )
 
-// Options say how requests are read.
+// Options configure a Decoder.
 type Options struct {
-	// Promote are the resource attributes that each series of the resource has as labels, besides those that make job and
-	// instance.
+	// Promote are the resource attributes that become labels of each series of the resource, in
+	// addition to job and instance.
 	Promote []string
-	// Labels bounds the attributes of one data point, and of what belongs to many. The default is 128.
+	// Labels bounds the attributes of one data point, and those of a resource or scope. The default
+	// is 128.
 	Labels int
-	// Note is told what is known of each metric that is read; the strings are views into the body. The default is nobody.
+	// Note receives the metadata of each decoded metric; the strings are views into the body. The
+	// default discards it.
 	Note func(metric.Metadata)
 }
 
-// Decoder reads one request at a time. It remembers names from one to the next.
+// Decoder decodes one request at a time. It caches names between requests.
 type Decoder struct {
 	opts  Options
 	names names
 
 	b *ingest.Batch
 
-	// Of the resource that is being read: its attributes, job and instance, what came of it, and the latest time of that.
+	// State of the current resource: its attributes, its job and instance, the number of samples
+	// taken, and their latest time.
 	resource []attribute
 	identity []metric.Label
 	taken    int
 	latestMs int64
-	// Of its scope: the labels that all series have.
+	// State of the current scope: the labels that all of its series have.
 	fixed []fixedLabel
 
 	scratch []attribute
-	labels  []metric.Label // of the data point that is being read
+	labels  []metric.Label // labels of the current data point
 	point   point
 	json    jx.Writer
 }
 
-// attribute is a KeyValue, with its value as text.
+// attribute is a KeyValue with its value as text.
 type attribute struct {
 	key, value string
-	// noText says that the value cannot be made one.
+	// noText means that the value has no text.
 	noText bool
 }
 
-// fixedLabel is one that all series of a scope have. Strong ones replace a data point's attribute of the same name, the
-// others give way to it.
+// fixedLabel is a label that all series of a scope have. A strong label replaces a data point's
+// attribute of the same name; other labels give way to it.
 type fixedLabel struct {
 	metric.Label
 
 	strong bool
 }
 
-// flaw is why data points cannot be taken. Without a reason it is none.
+// flaw is the reason why data points are rejected; no reason means that there is no flaw.
 type flaw struct {
 	reason  ingest.Reason
 	message string
 }
 
-// flawed makes a flaw. Its message is kept once for each data point, so that it is cut.
+// flawed makes a flaw. Its message is stored for each data point, so it is truncated.
 func flawed(reason ingest.Reason, format string, args ...any) flaw {
 	message := fmt.Sprintf(format, args...)
 	if len(message) > maxMessage {
@@ -98,7 +103,7 @@ func flawed(reason ingest.Reason, format string, args ...any) flaw {
 	return flaw{reason, strings.ToValidUTF8(message, "?")}
 }
 
-// clip shortens what a message repeats.
+// clip shortens client text for a message.
 func clip(s string) string { return s[:min(len(s), maxShown)] }
 
 // NewDecoder makes a decoder.
@@ -107,19 +112,19 @@ func NewDecoder(opts Options) *Decoder {
 	return &Decoder{opts: opts, names: newNames()}
 }
 
-// errFull ends reading: the batch takes no more.
+// errFull stops decoding: the batch takes no more.
 var errFull = errors.New("the batch is full")
 
-// JSON reads a request in OTLP's JSON. With an error nothing of it is in the batch.
+// JSON decodes a request in OTLP's JSON. On error, the batch has nothing of it.
 func (d *Decoder) JSON(body []byte, b *ingest.Batch) error {
-	// Its text is in the objects once more, and then in the protobuf.
+	// The text exists once more in the objects, and then in the protobuf.
 	takes := objectBytes*bytes.Count(body, []byte{'{'}) + commaBytes*bytes.Count(body, []byte{','}) + 2*len(body)
 	if !b.Charge(int64(takes)) {
 		return nil
 	}
-	var request metricspb.MetricsData // which is the same as the request, without its service
+	var request metricspb.MetricsData // same fields as the request, whose service package is not needed
 	if err := (protojson.UnmarshalOptions{DiscardUnknown: true}).Unmarshal(body, &request); err != nil {
-		// The library varies what stands before its messages.
+		// The library varies the prefix of its messages.
 		return errors.New(strings.TrimLeft(strings.TrimPrefix(err.Error(), "proto:"), " \u00a0"))
 	}
 	body, err := proto.Marshal(&request)
@@ -129,7 +134,7 @@ func (d *Decoder) JSON(body []byte, b *ingest.Batch) error {
 	return d.Protobuf(body, b)
 }
 
-// The fields of the messages down to a metric.
+// These are the fields of the messages down to a metric.
 var (
 	requestResources = bytesTag(1)
 
@@ -145,8 +150,8 @@ var (
 	scopeAttributes = bytesTag(3)
 )
 
-// Protobuf reads a request in protobuf. With an error what stands before it is in the batch. The batch holds views into
-// the body.
+// Protobuf decodes a request in protobuf. On error, the batch has what precedes the error. The
+// batch holds views into the body.
 func (d *Decoder) Protobuf(body []byte, b *ingest.Batch) error {
 	d.b = b
 	defer func() { d.b = nil }()
@@ -180,7 +185,7 @@ func (d *Decoder) resourceMetrics(b []byte) error {
 			continue
 		}
 		var err error
-		// Of the others target_info is made, and nothing else.
+		// The other attributes only go into target_info.
 		if d.resource, bad, err = d.attributes(d.resource[:0], f.bytes, resourceAttributes, d.onAll); err != nil {
 			return err
 		}
@@ -203,14 +208,15 @@ func (d *Decoder) resourceMetrics(b []byte) error {
 	return d.targetInfo()
 }
 
-// onAll says whether an attribute of the resource has a part in the labels of all its series.
+// onAll returns whether a resource attribute contributes to the labels of all its series.
 func (d *Decoder) onAll(key string) bool {
 	return identifies(key) || slices.Contains(d.opts.Promote, key)
 }
 
 func all(string) bool { return true }
 
-// attributes reads those of the fields of a message that have the tag. Only the flaws of those that matter are told.
+// attributes decodes the fields of a message with the given tag. It reports flaws only for keys
+// that matter.
 func (d *Decoder) attributes(to []attribute, message []byte, which tag, matters func(key string) bool) ([]attribute, flaw, error) {
 	var bad flaw
 	f := fields{rest: message}
@@ -223,7 +229,8 @@ func (d *Decoder) attributes(to []attribute, message []byte, which tag, matters 
 			return to, bad, err
 		}
 		if len(to) > d.opts.Labels {
-			// They are too many for translate. What the series need all the same is kept, once.
+			// They are too many for translate. Still keep the attributes that the series need, each
+			// once.
 			if !d.onAll(key) {
 				continue
 			}
@@ -249,7 +256,7 @@ func (d *Decoder) attribute(key string, value []byte) (attribute, flaw, error) {
 	return attribute{key: key, value: text}, flaw{}, err
 }
 
-// The attributes that make job and instance.
+// These attributes form job and instance.
 const (
 	serviceName      = "service.name"
 	serviceNamespace = "service.namespace"
@@ -260,7 +267,7 @@ func identifies(key string) bool {
 	return key == serviceName || key == serviceNamespace || key == serviceInstance
 }
 
-// identify makes job and instance of the resource.
+// identify derives job and instance from the resource.
 func (d *Decoder) identify() {
 	var name, namespace, instance string
 	for _, a := range d.resource {
@@ -284,7 +291,8 @@ func (d *Decoder) identify() {
 	}
 }
 
-// targetInfo adds the sample that has the resource's attributes as labels, where there is anything to join it with.
+// targetInfo adds the target_info sample, which has the resource's attributes as labels, if there
+// are series to join it with.
 func (d *Decoder) targetInfo() error {
 	d.scratch = d.scratch[:0]
 	for _, a := range d.resource {
@@ -347,8 +355,8 @@ func (d *Decoder) scopeMetrics(b []byte, bad flaw) error {
 	return f.err
 }
 
-// scope puts together the labels that all series of a scope have. Where two have the same name, the later one counts: job and
-// instance before what is promoted, and what tells the scope before both.
+// scope builds the labels that all series of a scope have. If names collide, the later source wins:
+// first promoted attributes, then job and instance, then the labels of the scope.
 func (d *Decoder) scope(scope, schemaURL []byte) (flaw, error) {
 	d.fixed = d.fixed[:0]
 	d.scratch = d.scratch[:0]
@@ -405,7 +413,7 @@ func (d *Decoder) fix(l metric.Label, strong bool) {
 	d.fixed = append(d.fixed, fixedLabel{l, strong})
 }
 
-// translate makes labels of attributes and appends them.
+// translate converts attributes to labels and appends them.
 func (d *Decoder) translate(to []metric.Label, attributes []attribute, prefix string) ([]metric.Label, flaw) {
 	if len(attributes) > d.opts.Labels {
 		return to, flawed(ingest.ReasonLimit, "more than the limit of %d attributes", d.opts.Labels)
@@ -420,7 +428,7 @@ func (d *Decoder) translate(to []metric.Label, attributes []attribute, prefix st
 			return to, flawed(ingest.ReasonInvalidLabel, "%s", err)
 		}
 		if name == metric.NameLabel {
-			continue // the metric has a name
+			continue // the metric's name takes precedence
 		}
 		collide = collide || find(to[begin:], name) >= 0
 		to = append(to, metric.Label{Name: name, Value: a.value})
@@ -431,12 +439,13 @@ func (d *Decoder) translate(to []metric.Label, attributes []attribute, prefix st
 	return to, flaw{}
 }
 
-// join is translate where keys differ and names do not: their values are joined in the order of the keys.
+// join is translate for different keys with the same name: it joins their values in the order of
+// the keys.
 func (d *Decoder) join(to []metric.Label, attributes []attribute, prefix string) ([]metric.Label, flaw) {
 	begin := len(to)
 	slices.SortStableFunc(attributes, func(a, b attribute) int { return strings.Compare(a.key, b.key) })
 	for _, a := range attributes {
-		name, _ := d.names.label(prefix + a.key) // translate has seen that it has one
+		name, _ := d.names.label(prefix + a.key) // translate has checked the name
 		if name == metric.NameLabel {
 			continue
 		}
@@ -455,7 +464,7 @@ func (d *Decoder) join(to []metric.Label, attributes []attribute, prefix string)
 	return to, flaw{}
 }
 
-// set gives the data point a label, in place of one that it has.
+// set sets a label of the data point, replacing one of the same name.
 func (d *Decoder) set(l metric.Label) {
 	if at := find(d.labels, l.Name); at >= 0 {
 		d.labels[at] = l
@@ -483,5 +492,5 @@ func (d *Decoder) note(m metric.Metadata) {
 	}
 }
 
-// view is b as a string that shares its bytes.
+// view returns b as a string that shares its bytes.
 func view(b []byte) string { return unsafe.String(unsafe.SliceData(b), len(b)) }

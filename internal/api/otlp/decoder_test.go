@@ -24,7 +24,7 @@ import (
 	"github.com/quern/quern/internal/metric"
 )
 
-// lines are what a batch holds, in order, and what it rejected.
+// lines returns the samples of a batch, in order, and the rejections.
 func lines(b *ingest.Batch) []string {
 	var out []string
 	for _, r := range b.Reports() {
@@ -57,7 +57,7 @@ func textValue(s string) *commonpb.AnyValue {
 	return &commonpb.AnyValue{Value: &commonpb.AnyValue_StringValue{StringValue: s}}
 }
 
-// attrs are attributes of text, given as key, value.
+// attrs returns text attributes from pairs of key and value.
 func attrs(pairs ...string) []*commonpb.KeyValue {
 	var out []*commonpb.KeyValue
 	for i := 0; i < len(pairs); i += 2 {
@@ -94,7 +94,7 @@ const (
 	delta      = metricspb.AggregationTemporality_AGGREGATION_TEMPORALITY_DELTA
 )
 
-// request is one of a resource without attributes.
+// request returns a request with a resource without attributes.
 func request(metrics ...*metricspb.Metric) *metricspb.MetricsData {
 	return of(nil, nil, metrics...)
 }
@@ -259,7 +259,7 @@ func TestDecode(t *testing.T) {
 			require.NoError(t, err)
 			d := NewDecoder(options())
 			var b ingest.Batch
-			for range 2 { // what is remembered shows the second time
+			for range 2 { // the second time uses cached names
 				b.Reset()
 				require.NoError(t, d.Protobuf(body, &b))
 				assert.Equal(t, c.want, lines(&b))
@@ -271,8 +271,8 @@ func TestDecode(t *testing.T) {
 	}
 }
 
-// The form of the examples in OpenTelemetry's own repository: lowerCamelCase, 64-bit integers as text or as numbers, enums as
-// numbers, ids in hex, and members that nobody knows.
+// The body has the form of the examples in OpenTelemetry's repository: lowerCamelCase, 64-bit
+// integers as strings or numbers, enums as numbers, ids in hex, and unknown members.
 func TestJSON(t *testing.T) {
 	const body = `{"resourceMetrics":[{
 		"resource":{"attributes":[{"key":"service.name","value":{"stringValue":"my.service"}}],"droppedAttributesCount":0,"unknown":{"a":[1]}},
@@ -299,7 +299,8 @@ func TestJSON(t *testing.T) {
 	}, lines(&b))
 }
 
-// TestRecorded runs testdata/recorded: what a real SDK sent. `go test -rewrite` writes anew what becomes of it.
+// TestRecorded runs testdata/recorded: requests of a real SDK. `go test -rewrite` rewrites the
+// results.
 func TestRecorded(t *testing.T) {
 	datadriven.RunTest(t, "testdata/recorded", func(t *testing.T, td *datadriven.TestData) string {
 		if td.Cmd != "decode" {
@@ -313,7 +314,7 @@ func TestRecorded(t *testing.T) {
 	})
 }
 
-// What stands before a damage is kept, and the error says where it is. JSON is all or nothing.
+// Data before a damaged byte is kept, and the error has its position. JSON is all or nothing.
 func TestBroken(t *testing.T) {
 	whole, err := proto.Marshal(of(attrs("service.name", "cart"), nil, gauge("a", "", number(1))))
 	require.NoError(t, err)
@@ -330,7 +331,7 @@ func TestBroken(t *testing.T) {
 		require.Equal(t, 1, b.Len())
 	}
 
-	// The last data point of the inner one claims to be longer than it is.
+	// The last data point of the inner message claims to be longer than it is.
 	inner, err := proto.Marshal(gauge("a", "", number(1), &metricspb.NumberDataPoint{Flags: 0x7f}))
 	require.NoError(t, err)
 	inner[len(inner)-1] = 0x80
@@ -355,7 +356,7 @@ func TestBroken(t *testing.T) {
 	}
 }
 
-// Neither measurements, nor samples, nor labels, nor objects of JSON go beyond what a batch may hold.
+// Measurements, samples, labels and JSON objects all stay within the batch's limits.
 func TestBounds(t *testing.T) {
 	points := make([]*metricspb.NumberDataPoint, 8)
 	for i := range points {
@@ -369,7 +370,7 @@ func TestBounds(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		in   *metricspb.MetricsData
-		most int // that is too small
+		most int // a limit that is too small
 	}{
 		{"data points", request(gauge("m", "", points...)), 7},
 		{"rejected data points", request(sum("m", "", delta, false, points...)), 7},
@@ -423,7 +424,7 @@ func TestMetadata(t *testing.T) {
 	}, got)
 }
 
-// A sender that makes up names has no more of them remembered than there is room for.
+// The caches stay bounded for a sender with ever new names.
 func TestNamesAreBounded(t *testing.T) {
 	n := newNames()
 	for i := range 3 * maxRemembered {
@@ -442,11 +443,11 @@ func TestNamesAreBounded(t *testing.T) {
 	require.NotContains(t, n.families, familyKey{name: strings.Repeat("x", maxRememberedName+1)})
 }
 
-// maxGrowth is how many times its own size a request may decode to: a data point of a few bytes has the labels of its resource
-// and scope, of which there may be some hundred.
+// maxGrowth is the maximum ratio of decoded memory to input size: a data point of a few bytes has
+// the labels of its resource and scope, possibly some hundred.
 const maxGrowth = 4000
 
-// What the library of the protocol reads is read, and nothing else ends the process.
+// What the protocol's library can decode is decoded, and no input ends the process.
 func FuzzProtobuf(f *testing.F) {
 	for _, name := range []string{"cumulative.pb", "delta.pb", "exponential.pb"} {
 		body, err := os.ReadFile("testdata/" + name)
@@ -483,7 +484,8 @@ func FuzzJSON(f *testing.F) {
 	})
 }
 
-// checkBatch: each data point is there once, with all of its samples, or rejected; labels have names, each one once.
+// checkBatch checks that each data point exists once with all of its samples, or is rejected, and
+// that labels have names without duplicates.
 func checkBatch(t *testing.T, b *ingest.Batch) {
 	t.Helper()
 	samples := 0
@@ -509,7 +511,7 @@ func checkBatch(t *testing.T, b *ingest.Batch) {
 	}
 }
 
-// BenchmarkProtobuf and BenchmarkJSON read 1,000 data points with 5 attributes each.
+// BenchmarkProtobuf and BenchmarkJSON decode 1,000 data points with 5 attributes each.
 func BenchmarkProtobuf(b *testing.B) {
 	body, err := proto.Marshal(typical())
 	require.NoError(b, err)

@@ -11,7 +11,7 @@ import (
 	"github.com/quern/quern/internal/metric"
 )
 
-// The fields of a metric, and of its data, which is of one of five kinds.
+// These are the fields of a metric and of its data, which is of one of five kinds.
 var (
 	metricName        = bytesTag(1)
 	metricDescription = bytesTag(2)
@@ -27,13 +27,13 @@ var (
 	sumMonotonic    = varintTag(3)
 )
 
-// AggregationTemporality, where it is not unspecified.
+// These are the values of AggregationTemporality other than unspecified.
 const (
 	temporalityDelta      = 1
 	temporalityCumulative = 2
 )
 
-// series is what is known of a metric before its data points.
+// series is the metric of the data points that are being decoded.
 type series struct {
 	family
 
@@ -112,7 +112,7 @@ func (d *Decoder) metric(b []byte, bad flaw) error {
 	return f.err
 }
 
-// ofJob names the service that is to be set up in another way, if the resource says which it is.
+// ofJob names the service to reconfigure, if the resource identifies it.
 func (d *Decoder) ofJob() string {
 	if at := find(d.identity, "job"); at >= 0 {
 		return fmt.Sprintf(" of job %q", d.identity[at].Value)
@@ -120,7 +120,7 @@ func (d *Decoder) ofJob() string {
 	return ""
 }
 
-// types are a kind of data for Prometheus, and for the naming.
+// types returns Prometheus' type for a kind of data, and the type that determines the name.
 func types(kind tag, monotonic bool) (metric.Type, otlptranslator.MetricType) {
 	switch {
 	case kind == metricGauge:
@@ -137,7 +137,8 @@ func types(kind tag, monotonic bool) (metric.Type, otlptranslator.MetricType) {
 	return metric.TypeUnknown, otlptranslator.MetricTypeUnknown
 }
 
-// The fields of data points. Those of a NumberDataPoint, a HistogramDataPoint and a SummaryDataPoint share some.
+// These are the fields of NumberDataPoint, HistogramDataPoint and SummaryDataPoint, which share
+// some numbers.
 var (
 	pointTime = fixed64Tag(3)
 
@@ -164,14 +165,14 @@ var (
 	quantileValue     = fixed64Tag(2)
 )
 
-// noRecordedValue is the flag of a data point that says that the series has ended.
+// noRecordedValue is the data point flag that marks the end of a series.
 const noRecordedValue = 1
 
 // point is a data point of any kind.
 type point struct {
 	timeMs  int64
 	stale   bool
-	counted bool // in the batch
+	counted bool // already counted in the batch
 
 	attributes []attribute
 	bad        flaw
@@ -189,7 +190,7 @@ type point struct {
 
 type quantile struct{ quantile, value float64 }
 
-// quantileBytes is what a quantile takes, which has two bytes in the message if it is zero.
+// quantileBytes is the memory of a quantile. In the message, a zero quantile takes only two bytes.
 const quantileBytes = 16
 
 func (p *point) reset() {
@@ -199,7 +200,8 @@ func (p *point) reset() {
 	}
 }
 
-// emptied is s for the next data point. One that a huge data point has made large is let go.
+// emptied returns s, emptied for the next data point. It drops a slice that a huge data point has
+// made large.
 func emptied[T any](s []T) []T {
 	const keep = 16 << 10
 	if cap(s) > keep {
@@ -208,7 +210,7 @@ func emptied[T any](s []T) []T {
 	return s[:0]
 }
 
-// dataPoint puts a data point into the batch, or rejects it.
+// dataPoint adds a data point to the batch, or rejects it.
 func (d *Decoder) dataPoint(m *series, b []byte, bad flaw) error {
 	if bad.reason == "" {
 		d.point.reset()
@@ -237,7 +239,7 @@ func (d *Decoder) dataPoint(m *series, b []byte, bad flaw) error {
 	return d.sample(d.point.value)
 }
 
-// pointLabels puts together the data point's labels.
+// pointLabels builds the data point's labels.
 func (d *Decoder) pointLabels() flaw {
 	labels, bad := d.translate(d.labels[:0], d.point.attributes, "")
 	own := len(labels)
@@ -254,7 +256,8 @@ func (d *Decoder) pointLabels() flaw {
 	return bad
 }
 
-// sample adds one to the series. A data point's first is the data point, the others go with it.
+// sample adds a sample to the series. The first sample of a data point counts as the measurement;
+// further samples belong to it.
 func (d *Decoder) sample(v float64) error {
 	p := &d.point
 	if p.stale {
@@ -275,7 +278,7 @@ func (d *Decoder) sample(v float64) error {
 	return nil
 }
 
-// countAndSum adds what histograms and summaries have in common.
+// countAndSum adds the series that histograms and summaries have in common.
 func (d *Decoder) countAndSum(m *series) error {
 	if err := d.series(m.count); err != nil {
 		return err
@@ -296,7 +299,7 @@ func (d *Decoder) histogram(m *series) error {
 	}
 	p, cumulative := &d.point, uint64(0)
 	for i, bound := range p.bounds {
-		if i < len(p.counts) { // unless no value was recorded
+		if i < len(p.counts) { // false if no value was recorded
 			cumulative += p.counts[i]
 		}
 		d.set(metric.Label{Name: "le", Value: d.names.number(bound)})
@@ -330,7 +333,8 @@ func (d *Decoder) summary(m *series) error {
 	return nil
 }
 
-// read reads a data point. What is wrong with it, other than that it is no message, is the point's matter.
+// read decodes a data point. It returns an error for a malformed message only; other faults go into
+// point.bad.
 func (d *Decoder) read(kind tag, b []byte) error {
 	switch kind {
 	case metricHistogram:
@@ -401,7 +405,7 @@ func (d *Decoder) readHistogram(b []byte) error {
 	return f.err
 }
 
-// packed reads numbers that are kept.
+// packed decodes packed numbers and charges their memory.
 func (d *Decoder) packed(b []byte, do func(bits uint64)) error {
 	if !d.b.Charge(int64(len(b))) {
 		return errFull
@@ -409,7 +413,7 @@ func (d *Decoder) packed(b []byte, do func(bits uint64)) error {
 	return fixed64s(b, do)
 }
 
-// checkBuckets says what is wrong with a histogram's buckets. It may have none.
+// checkBuckets sets p.bad if the histogram's buckets are invalid. A histogram may have no buckets.
 func (p *point) checkBuckets() {
 	if len(p.counts) != len(p.bounds)+1 && len(p.counts)+len(p.bounds) > 0 && !p.stale {
 		p.bad = flawed(ingest.ReasonInvalidValue, "the histogram has %d bounds and %d buckets, there must be one bucket more",
@@ -426,7 +430,7 @@ func (p *point) checkBuckets() {
 
 func (d *Decoder) readSummary(b []byte) error {
 	p := &d.point
-	p.hasSum = true // one of 0 is not written
+	p.hasSum = true // a sum of 0 is not encoded
 	f := fields{rest: b}
 	for f.next() {
 		switch f.tag {
@@ -467,7 +471,7 @@ func (d *Decoder) readSummary(b []byte) error {
 
 func (d *Decoder) pointAttribute(b []byte) error {
 	if len(d.point.attributes) > d.opts.Labels {
-		return nil // translate will say so
+		return nil // translate will reject it
 	}
 	key, value, err := keyValue(b)
 	if err != nil {
@@ -484,7 +488,7 @@ func (d *Decoder) pointAttribute(b []byte) error {
 	return nil
 }
 
-// time takes a time in ns since 1970; 0 is none.
+// time sets the time from ns since 1970; 0 means none.
 func (p *point) time(ns uint64) {
 	if ns != 0 {
 		p.timeMs = int64(ns / 1_000_000)

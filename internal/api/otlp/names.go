@@ -8,14 +8,16 @@ import (
 	"github.com/prometheus/otlptranslator"
 )
 
-// Bounds of what is remembered, so that a sender that makes up names does not fill the memory.
+// maxRemembered and maxRememberedName bound the caches, so that a sender with ever new names cannot
+// fill the memory.
 const (
 	maxRemembered     = 4096
 	maxRememberedName = 256
 )
 
-// names translates names as Prometheus does, with characters that PromQL would want quoted as underscores, and with the
-// suffixes of unit and type. It remembers them: a sender sends the same ones for ever.
+// names translates names as Prometheus does: it adds suffixes for unit and type, and replaces
+// characters that PromQL would need to quote by underscores. It caches the results, since a sender
+// sends the same names for ever.
 type names struct {
 	families map[familyKey]family
 	labels   map[string]labelName
@@ -27,7 +29,7 @@ type familyKey struct {
 	kind       otlptranslator.MetricType
 }
 
-// family is the names of a metric's series.
+// family holds the names of a metric's series.
 type family struct {
 	name, bucket, sum, count string
 	unit                     string
@@ -74,7 +76,7 @@ func (n *names) label(key string) (string, error) {
 	return name, err
 }
 
-// number is a bound or a quantile as the value of le or quantile.
+// number formats a bound or a quantile as the value of le or quantile.
 func (n *names) number(v float64) string {
 	bits := math.Float64bits(v)
 	if s, ok := n.numbers[bits]; ok {

@@ -9,7 +9,8 @@ import (
 	"github.com/go-faster/jx"
 )
 
-// Bounds of attribute values that are not plain strings. They are far above what may be stored.
+// maxDepth and maxBytes limit attribute values other than plain strings. They are far above what
+// may be stored.
 const (
 	maxDepth = 32
 	maxBytes = 64 << 10
@@ -28,8 +29,8 @@ var (
 	anyBytes  = bytesTag(7)
 )
 
-// text is an AnyValue as text, by OpenTelemetry's rules for protocols that have only text: strings as they are, all else as
-// JSON, bytes in base64. What is not there is "".
+// text returns an AnyValue as text, by OpenTelemetry's rules for protocols with only text: strings
+// as they are, bytes in base64, all else as JSON. An absent value is "".
 func (d *Decoder) text(value []byte) (string, error) {
 	v, err := readAny(value)
 	if err != nil {
@@ -47,12 +48,12 @@ func (d *Decoder) text(value []byte) (string, error) {
 	}
 	s := d.json.Buf
 	if v.kind == anyBytes || v.kind == anyDouble && len(s) > 0 && s[0] == '"' {
-		s = s[1 : len(s)-1] // a string of its own needs no quotes
+		s = s[1 : len(s)-1] // a single string needs no quotes
 	}
 	return d.b.Own(s), nil
 }
 
-// anyValue is an AnyValue; its kind is the tag of the field that it has.
+// anyValue is a decoded AnyValue; kind is the tag of the field that is set.
 type anyValue struct {
 	kind    tag
 	bits    uint64
@@ -62,12 +63,13 @@ type anyValue struct {
 func readAny(b []byte) (v anyValue, err error) {
 	f := fields{rest: b}
 	for f.next() {
-		v = anyValue{f.tag, f.bits, f.bytes} // the last one counts
+		v = anyValue{f.tag, f.bits, f.bytes} // the last field counts
 	}
 	return v, f.err
 }
 
-// appendValue writes an AnyValue as JSON. One that is not there is nothing at the top, and null below.
+// appendValue writes an AnyValue as JSON. An absent value is nothing at the top level and null
+// below it.
 func appendValue(w *jx.Writer, v anyValue, depth int) error {
 	if depth > maxDepth {
 		return errTooComplex
@@ -136,7 +138,7 @@ func appendArray(w *jx.Writer, array []byte, depth int) error {
 	return f.err
 }
 
-// appendMap writes a map by its keys' order: the same map is the same text.
+// appendMap writes a map in the order of its keys, so that equal maps have equal texts.
 func appendMap(w *jx.Writer, content []byte, depth int) error {
 	type entry struct {
 		key   string
@@ -179,7 +181,7 @@ var (
 	keyContent  = bytesTag(2)
 )
 
-// keyValue takes a KeyValue apart; the value is an AnyValue.
+// keyValue splits a KeyValue; value is an encoded AnyValue.
 func keyValue(b []byte) (key string, value []byte, err error) {
 	f := fields{rest: b}
 	for f.next() {

@@ -6,25 +6,25 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// tag is a field of a message as it stands on the wire: its number and how it is written.
+// tag is a field's tag on the wire: its number and its wire type.
 type tag uint64
 
 func bytesTag(n uint64) tag   { return tag(n<<3 | uint64(protowire.BytesType)) }
 func varintTag(n uint64) tag  { return tag(n<<3 | uint64(protowire.VarintType)) }
 func fixed64Tag(n uint64) tag { return tag(n<<3 | uint64(protowire.Fixed64Type)) }
 
-// fields walks over the fields of a message, in the order in which they stand. Those that nobody asks for are passed over, as
-// are known ones that are written in another way than they should: that is how protobuf treats what it does not know.
+// fields iterates over the fields of a message in wire order. Callers ignore fields with unknown
+// numbers, and known fields with an unexpected wire type, as protobuf does.
 type fields struct {
 	rest []byte
 
 	tag   tag
-	bits  uint64 // of a varint or a fixed64
-	bytes []byte // of a string or a message
+	bits  uint64 // of a varint or fixed64
+	bytes []byte // of a string or message
 	err   error
 }
 
-// next finds the next field, false at the end of the message and at an error.
+// next advances to the next field; it returns false at the end and after an error.
 func (f *fields) next() bool {
 	if f.err != nil || len(f.rest) == 0 {
 		return false
@@ -58,7 +58,7 @@ func (f *fields) broken(code int) bool {
 
 func (f *fields) double() float64 { return math.Float64frombits(f.bits) }
 
-// fixed64s reads numbers that stand one after the other.
+// fixed64s decodes packed fixed64 numbers.
 func fixed64s(b []byte, do func(bits uint64)) error {
 	for len(b) > 0 {
 		bits, n := protowire.ConsumeFixed64(b)
@@ -71,11 +71,11 @@ func fixed64s(b []byte, do func(bits uint64)) error {
 	return nil
 }
 
-// wireError is a message that is none.
+// wireError is a malformed message.
 type wireError struct {
 	cause error
-	// left is how many bytes there are from the field that is broken to the end of the buffer that the body lies in: all
-	// messages are slices of that.
+	// left is the distance in bytes from the broken field to the end of the body's buffer. All
+	// messages are slices of that buffer, so it is their capacity.
 	left int
 }
 

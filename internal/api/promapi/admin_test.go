@@ -15,7 +15,7 @@ import (
 	"github.com/quern/quern/internal/deletion"
 )
 
-// deleter notes what it is asked for.
+// deleter records requests.
 type deleter struct {
 	asked    []string
 	warnings []string
@@ -32,7 +32,7 @@ func (d *deleter) Delete(ctx context.Context, startMs, endMs int64, sets ...[]*l
 
 const deleteSeries = "/api/v1/admin/tsdb/delete_series"
 
-// Parameters are Prometheus', and times include their ends.
+// The parameters are Prometheus', and time ranges include both ends.
 func TestDeleteSeries(t *testing.T) {
 	first, last := minTime.UnixMilli(), maxTime.UnixMilli()
 	for _, method := range []string{http.MethodPost, http.MethodPut} {
@@ -58,7 +58,7 @@ func TestDeleteSeries(t *testing.T) {
 	}
 }
 
-// What stays is said in a header, as there is no body.
+// Warnings go into a header, since there is no body.
 func TestDeleteSeriesWarns(t *testing.T) {
 	h := newAPI(t, func(o *Options) { o.Deleter = &deleter{warnings: []string{"one", "two"}} })
 	w := httptest.NewRecorder()
@@ -67,7 +67,7 @@ func TestDeleteSeriesWarns(t *testing.T) {
 	require.ElementsMatch(t, []string{"one", "two"}, w.Header().Values("Quern-Warning"))
 }
 
-// Errors are Prometheus', and nothing is deleted with them.
+// Errors are Prometheus', and then nothing is deleted.
 func TestDeleteSeriesRefuses(t *testing.T) {
 	for form, want := range map[string]string{
 		"":                       `{"status":"error","errorType":"bad_data","error":"no match[] parameter provided"}`,
@@ -107,7 +107,7 @@ func TestDeleteSeriesRefuses(t *testing.T) {
 		require.Equal(t, http.StatusNotFound, code)
 	}
 
-	// Who goes away is not told that the store failed.
+	// A client that disconnects does not count as a failure of the store.
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()
 	w := httptest.NewRecorder()

@@ -20,10 +20,10 @@ import (
 // evaluated is the data of a query's answer.
 type evaluated struct {
 	value parser.Value
-	stats stats.QueryStats // nil unless asked for
+	stats stats.QueryStats // nil unless requested
 }
 
-// seriesList is the data of a list of series.
+// seriesList is the data of a series listing.
 type seriesList []labels.Labels
 
 // wordList is the data of a list of names or values.
@@ -35,7 +35,8 @@ type metadataList [][]metric.Metadata
 // chunkBytes is how much of an answer is put together before it is sent.
 const chunkBytes = 256 << 10
 
-// writer sends an answer as it is made. An error is the connection's: nobody is there to hear of it, or of the rest.
+// writer sends an answer while it is encoded. A write error means that the client has gone, so
+// nobody needs the error or the rest.
 type writer struct {
 	b    []byte
 	out  http.ResponseWriter
@@ -50,7 +51,7 @@ func (w *writer) spill() {
 	}
 }
 
-// list writes n elements, each by one.
+// list writes an array of n elements; one writes each.
 func (w *writer) list(n int, one func(i int)) {
 	w.between('[', ']', n, one)
 }
@@ -70,7 +71,7 @@ func (w *writer) between(begin, end byte, n int, one func(i int)) {
 	w.b = append(w.b, end)
 }
 
-// reply sends an answer. Large ones are written by hand, the rest by encoding/json.
+// reply sends an answer. Large answers are encoded by hand, the rest by encoding/json.
 func reply(out http.ResponseWriter, data any, warnings, infos []string) {
 	out.Header().Set("Content-Type", "application/json")
 	w := &writer{out: out}
@@ -122,7 +123,7 @@ func replyFailure(out http.ResponseWriter, f *failure, found annotations.Annotat
 func appendJSON(b []byte, v any) []byte {
 	enc, err := json.Marshal(v)
 	if err != nil {
-		panic(err) // a value of this package that JSON cannot hold
+		panic(err) // a value of this package that JSON cannot represent
 	}
 	return append(b, enc...)
 }
@@ -206,8 +207,9 @@ func appendPoint(b []byte, ms int64, v float64) []byte {
 	return append(appendFloat(b, v), ']')
 }
 
-// appendHistogramPoint appends [time, {histogram}], whose buckets are [kind of bounds, "lower", "upper", "count"]: kind is 0 where
-// the upper bound belongs to it, 1 the lower one, 2 none, 3 both.
+// appendHistogramPoint appends [time, {histogram}], whose buckets are [kind, "lower", "upper",
+// "count"]. kind says which bounds the bucket includes: 0 the upper, 1 the lower, 2 neither, 3
+// both.
 func appendHistogramPoint(b []byte, ms int64, h *histogram.FloatHistogram) []byte {
 	b = append(appendTime(append(b, '['), ms), `,{"count":`...)
 	b = append(appendFloat(b, h.Count), `,"sum":`...)
@@ -257,7 +259,7 @@ func appendTime(b []byte, ms int64) []byte {
 	return b
 }
 
-// appendFloat appends a value as a string, which may be NaN or an infinity.
+// appendFloat appends a value as a string; it may be NaN or infinite.
 func appendFloat(b []byte, v float64) []byte {
 	format := byte('f')
 	if abs := math.Abs(v); abs != 0 && (abs < 1e-6 || abs >= 1e21) {
@@ -270,7 +272,7 @@ func appendFloat(b []byte, v float64) []byte {
 
 const hex = "0123456789abcdef"
 
-// appendString appends s in quotes. What is not UTF-8 becomes U+FFFD.
+// appendString appends s in quotes. Invalid UTF-8 becomes U+FFFD.
 func appendString(b []byte, s string) []byte {
 	b = append(b, '"')
 	for i := 0; i < len(s); {

@@ -1,6 +1,6 @@
-// Package promapi answers Prometheus' HTTP API, so that whoever asks Prometheus, Grafana above all, can ask Quern: the
-// same parameters, the same JSON, the same errors (prometheus.io/docs/prometheus/latest/querying/api). What a query
-// means is the engine's matter.
+// Package promapi serves Prometheus' HTTP API, so that Prometheus' clients, above all Grafana, can
+// query Quern: the same parameters, the same JSON, the same errors
+// (prometheus.io/docs/prometheus/latest/querying/api). The engine defines what a query means.
 package promapi
 
 import (
@@ -34,42 +34,45 @@ import (
 	"github.com/quern/quern/internal/storage"
 )
 
-// compatible is the version of Prometheus whose API this is. Grafana asks for it, to know what it may ask for.
+// compatible is the version of Prometheus whose API this implements. Grafana reads it to decide
+// which features to use.
 const compatible = "3.15.0"
 
 // maxPoints bounds the points of one series in an answer, as Prometheus does.
 const maxPoints = 11_000
 
-// Metadata knows what metrics are.
+// Metadata knows the metadata of metrics.
 type Metadata interface {
-	// List is what is known of a metric, or of all if its name is "", at most limit metrics unless that is 0.
+	// List returns the metadata of a metric, or of all metrics if name is "". A limit above 0
+	// bounds the number of metrics.
 	List(name string, limit int) []metric.Metadata
 }
 
-// Deleter takes samples back.
+// Deleter deletes samples.
 type Deleter interface {
-	// Delete takes back the samples in [startMs, endMs) of the series that match any of the sets.
+	// Delete deletes the samples in [startMs, endMs) of the series that match any of the sets.
 	Delete(ctx context.Context, startMs, endMs int64, sets ...[]*labels.Matcher) (deletion.Result, error)
 }
 
-// Options are what the API is made of. All but Timeout, Deleter and Version are required.
+// Options configure the API. All but Timeout, Deleter and Version are required.
 type Options struct {
 	Engine    promql.QueryEngine
 	Queryable promstorage.Queryable
 	Metadata  Metadata
-	// Timeout is how long a query may take, its wait for a turn included; 0 is for ever.
+	// Timeout limits a query, including its wait for a turn; 0 means no limit.
 	Timeout time.Duration
-	// Queries and Deletions are the turns at reading and at deleting. One is held until the reply has been sent.
+	// Queries and Deletions limit concurrent reads and deletions. A query holds its turn until its
+	// reply has been sent.
 	Queries, Deletions *admission.Turns
-	// Deleter is nil where the administrative endpoints are turned off.
+	// Deleter is nil if the administrative endpoints are turned off.
 	Deleter Deleter
 	Clock   clock.Clock
 	Logger  *slog.Logger
-	// Version is that of this program.
+	// Version is the version of this program.
 	Version string
 }
 
-// API brings the endpoints. It implements api.Registrar.
+// API has the endpoints. It implements api.Registrar.
 type API struct {
 	opts   Options
 	parser parser.Parser
@@ -113,15 +116,16 @@ func (a *API) Register(mux *http.ServeMux) {
 	}
 }
 
-// deletedHeader says what a deletion came to, where Prometheus' answer has no body.
+// deletedHeader reports the result of a deletion, since Prometheus' reply has no body.
 const deletedHeader = "Quern-Deleted"
 
-// answer is what is replied; without data there is no body, but what was deleted. Close, unless nil, gives back what data is made of.
+// answer is the content of a reply. Without data, the reply has no body but deletedHeader. close,
+// unless nil, releases the resources behind data.
 type answer struct {
 	data     any
 	deleted  string
 	warnings annotations.Annotations
-	// ignored are parameters of the request that the endpoint does not have.
+	// ignored are the parameters of the request that the endpoint does not know.
 	ignored []string
 	close   func()
 	// by is when the reply must have ended, or soon after; zero is never.
@@ -130,11 +134,11 @@ type answer struct {
 	charged bool
 }
 
-// answerer answers a request. An error that is no *failure is an internal one.
+// answerer answers a request. asFailure classifies its error.
 type answerer func(r *http.Request) (answer, error)
 
-// inTurn has an answer wait for its turn, which ends with the answer's close. Both have the timeout, or that of the request if
-// it is shorter.
+// inTurn makes an answerer wait for its turn, which the answer's close ends. The timeout covers
+// both; the request's timeout parameter can only shorten it.
 func (a *API) inTurn(do answerer) answerer {
 	return func(r *http.Request) (ans answer, err error) {
 		ctx := r.Context()
@@ -158,7 +162,7 @@ func (a *API) inTurn(do answerer) answerer {
 	}
 }
 
-// taking takes a turn that ends with the answer's close.
+// taking takes a turn, which the answer's close ends.
 func (a *API) taking(r *http.Request, do answerer) (ans answer, err error) {
 	give, err := a.opts.Queries.Take(r.Context(), r.RemoteAddr)
 	if err != nil {
@@ -166,7 +170,7 @@ func (a *API) taking(r *http.Request, do answerer) (ans answer, err error) {
 	}
 	kept := false
 	defer func() {
-		if !kept { // it panicked
+		if !kept { // do panicked
 			give()
 		}
 	}()
@@ -182,8 +186,8 @@ func (a *API) taking(r *http.Request, do answerer) (ans answer, err error) {
 	return ans, err
 }
 
-// naming has an answer name the parameters that the endpoint does not have. Prometheus ignores them, and clients of others that
-// speak its API send some; but a misspelt one gives another answer than was asked for.
+// naming adds the unknown parameters to an answer. Prometheus ignores such parameters, and clients
+// made for other servers with its API send some. But a misspelt parameter changes the answer.
 func naming(parameters []string, do answerer) answerer {
 	return func(r *http.Request) (answer, error) {
 		ans, err := do(r)
@@ -192,7 +196,7 @@ func naming(parameters []string, do answerer) answerer {
 	}
 }
 
-// only refuses a request with such parameters: where it changes something.
+// only refuses requests with unknown parameters. It is for endpoints that change data.
 func only(parameters []string, do answerer) answerer {
 	return func(r *http.Request) (answer, error) {
 		if names := unknown(r, parameters); len(names) > 0 {
@@ -202,7 +206,8 @@ func only(parameters []string, do answerer) answerer {
 	}
 }
 
-// unknown are a request's parameters that are none of those named, sorted, cut to what a header can hold.
+// unknown returns the request's parameters that are not in parameters, sorted, and truncated to fit
+// a header.
 func unknown(r *http.Request, parameters []string) []string {
 	const most, mostBytes = 10, 64
 	var out []string
@@ -218,7 +223,7 @@ func constant(v any) answerer {
 	return func(*http.Request) (answer, error) { return answer{data: v}, nil }
 }
 
-// failure is an error as the API has it.
+// failure is an error in the API's terms.
 type failure struct {
 	code int
 	kind string // errorType
@@ -235,13 +240,14 @@ func invalid(parameter string, err error) error {
 	return badData("invalid parameter %q: %w", parameter, err)
 }
 
-// warningHeader takes warnings where there is no body for them, and those that are not about the data.
+// warningHeader holds warnings of replies without a body, and warnings that are not about the data.
 const warningHeader = "Quern-Warning"
 
-// statusClientGone is what nginx made customary, and Prometheus uses, for a request whose client did not wait.
+// statusClientGone is nginx's code for a client that did not wait; Prometheus uses it, too.
 const statusClientGone = 499
 
-// asFailure sorts an error. What is no promql.ErrStorage is a query's own.
+// asFailure classifies an error. An error that is not a promql.ErrStorage comes from the query
+// itself.
 func asFailure(err error) *failure {
 	var (
 		own       *failure
@@ -347,7 +353,7 @@ func (a *API) queryRange(r *http.Request) (answer, error) {
 		return answer{}, invalid("step", errors.New("zero or negative query resolution step widths are not accepted. Try a positive integer"))
 	case step < time.Millisecond:
 		return answer{}, invalid("step", errors.New("times are in milliseconds: a step is at least one"))
-	case (end.UnixMilli()-start.UnixMilli())/step.Milliseconds() > maxPoints: // a time.Duration holds no more than 292 years
+	case (end.UnixMilli()-start.UnixMilli())/step.Milliseconds() > maxPoints: // a time.Duration holds at most 292 years
 		return answer{}, badData("exceeded maximum resolution of 11,000 points per timeseries. Try decreasing the query resolution (?step=XX)")
 	}
 	return a.evaluate(r, func(ctx context.Context, opts promql.QueryOpts, expr string) (promql.Query, error) {
@@ -355,7 +361,7 @@ func (a *API) queryRange(r *http.Request) (answer, error) {
 	})
 }
 
-// evaluate does what both kinds of queries have in common.
+// evaluate is the common part of both kinds of queries.
 func (a *API) evaluate(
 	r *http.Request, begin func(ctx context.Context, opts promql.QueryOpts, expr string) (promql.Query, error),
 ) (answer, error) {
@@ -415,13 +421,14 @@ func execute(ctx context.Context, q promql.Query, limit int, counted bool) (answ
 
 var errTruncated = errors.New("results truncated due to limit")
 
-// expressionOf is the expression that a request is about, which may be parsed. What is wrong with it the parser says.
+// expressionOf returns the request's expression after query.Admit has accepted it. The parser
+// checks the syntax.
 func expressionOf(r *http.Request) (string, error) {
 	text := r.FormValue("query")
 	return text, admitted("query", query.Admit(r.Context(), text))
 }
 
-// admitted is an error of query.Admit about a parameter.
+// admitted converts an error of query.Admit about a parameter.
 func admitted(parameter string, err error) error {
 	if bad := (*query.RequestError)(nil); errors.As(err, &bad) {
 		return invalid(parameter, bad)
@@ -429,7 +436,7 @@ func admitted(parameter string, err error) error {
 	return err
 }
 
-// exemplars answers that there are none, to a query that is one.
+// exemplars answers any valid query with an empty list: there are no exemplars.
 func (a *API) exemplars(r *http.Request) (answer, error) {
 	if _, _, err := timesOf(r); err != nil {
 		return answer{}, err
@@ -480,7 +487,8 @@ type selection struct {
 	limit   int
 }
 
-// selection reads the parameters. Limits in hints are one higher than asked for, so that it shows when something is left out.
+// selection parses the parameters. The limit in hints is one higher than requested, to detect
+// truncation.
 func (a *API) selection(r *http.Request) (s selection, err error) {
 	if s.limit, err = limitOf(r, "limit"); err != nil {
 		return s, err
@@ -500,7 +508,7 @@ func (a *API) selection(r *http.Request) (s selection, err error) {
 	return s, err
 }
 
-// matchers reads the selectors.
+// matchers parses the selectors.
 func (a *API) matchers(r *http.Request) (sets [][]*labels.Matcher, err error) {
 	if err := admitted("match[]", query.Admit(r.Context(), r.Form["match[]"]...)); err != nil {
 		return nil, err
@@ -551,8 +559,8 @@ func (a *API) series(r *http.Request) (answer, error) {
 	return ans, nil
 }
 
-// deleteSeries is the one of Prometheus' administrative endpoints that there is: what it takes back is not to be cleaned up,
-// and a snapshot is the store's matter.
+// deleteSeries is the only administrative endpoint of Prometheus here. A deletion needs no
+// clean-up, and snapshots are a matter of the store.
 func (a *API) deleteSeries(r *http.Request) (answer, error) {
 	if a.opts.Deleter == nil {
 		return answer{}, &failure{http.StatusForbidden, "forbidden", errors.New("deleting series is turned off: start the server with --enable-admin-api")}
@@ -613,7 +621,7 @@ func (a *API) labelValues(r *http.Request) (answer, error) {
 	})
 }
 
-// words puts together what is found for each of the selectors, sorted.
+// words merges the results for all selectors, sorted.
 func (s *selection) words(find func([]*labels.Matcher) ([]string, annotations.Annotations, error)) (answer, error) {
 	ans := answer{close: func() { _ = s.querier.Close() }, charged: true}
 	sets := s.sets
@@ -670,19 +678,21 @@ func (a *API) metadata(r *http.Request) (answer, error) {
 	return answer{data: out}, nil
 }
 
-// The first and the last time that can be asked for: as far as Unix ms in a time.Time reach, as in Prometheus.
+// minTime and maxTime are the range of request times: as far as Unix ms reach in a time.Time, as in
+// Prometheus.
 var (
 	minTime = time.Unix(math.MinInt64/1000+62135596801, 0).UTC()
 	maxTime = time.Unix(math.MaxInt64/1000-62135596801, 999999999).UTC()
 )
 
-// The first and the last time at which an expression can be evaluated: the engine goes through nanoseconds in an int64.
+// minEvaluable and maxEvaluable are the range of evaluation times: the engine computes with
+// nanoseconds in an int64.
 var (
 	minEvaluable = time.Unix(0, math.MinInt64).UTC()
 	maxEvaluable = time.Unix(0, math.MaxInt64).UTC()
 )
 
-// evaluable says whether the engine can evaluate an expression at a time.
+// evaluable returns an error if the engine cannot evaluate an expression at t.
 func evaluable(name string, t time.Time) error {
 	if t.Before(minEvaluable) || t.After(maxEvaluable) {
 		return invalid(name, fmt.Errorf("expressions can be evaluated from %s to %s only", minEvaluable.Format(time.RFC3339), maxEvaluable.Format(time.RFC3339)))
@@ -709,7 +719,7 @@ func timeOf(r *http.Request, name string, otherwise time.Time) (time.Time, error
 	return t, nil
 }
 
-// timesOf reads the range of the endpoints that need none.
+// timesOf parses the range of endpoints for which it is optional.
 func timesOf(r *http.Request) (start, end time.Time, err error) {
 	if start, err = timeOf(r, "start", minTime); err != nil {
 		return start, end, err
@@ -723,7 +733,8 @@ func timesOf(r *http.Request) (start, end time.Time, err error) {
 	return start, end, nil
 }
 
-// parseTime reads seconds since 1970, of which milliseconds count, RFC 3339, or a date, which Prometheus does not take.
+// parseTime parses seconds since 1970, to the millisecond, RFC 3339, or a date, which Prometheus
+// does not accept.
 func parseTime(s string) (time.Time, error) {
 	if sec, err := strconv.ParseFloat(s, 64); err == nil {
 		if ms := math.Round(sec * 1000); math.Abs(ms) <= math.MaxInt64/2 {
@@ -734,7 +745,7 @@ func parseTime(s string) (time.Time, error) {
 	if t, ok := metric.ParseDate(s); ok {
 		return t, nil
 	}
-	for _, end := range []time.Time{minTime, maxTime} { // time.Parse reads no more than four digits of a year
+	for _, end := range []time.Time{minTime, maxTime} { // time.Parse reads at most four digits of a year
 		if s == end.Format(time.RFC3339Nano) {
 			return end, nil
 		}
@@ -742,7 +753,7 @@ func parseTime(s string) (time.Time, error) {
 	return time.Time{}, fmt.Errorf("cannot parse %q to a valid timestamp", s)
 }
 
-// duration reads seconds, or a span such as 1h30m.
+// duration parses seconds, or a span such as 1h30m.
 func duration(s string) (time.Duration, error) {
 	if sec, err := strconv.ParseFloat(s, 64); err == nil {
 		ns := sec * float64(time.Second)
@@ -758,7 +769,7 @@ func duration(s string) (time.Duration, error) {
 	return time.Duration(d), nil
 }
 
-// limitOf reads a limit; 0 is none.
+// limitOf parses a limit; 0 means no limit.
 func limitOf(r *http.Request, name string) (int, error) {
 	s := r.FormValue(name)
 	if s == "" {

@@ -85,7 +85,7 @@ func ask(t *testing.T, h http.Handler, method, target string) (code int, body st
 	return w.Code, w.Body.String()
 }
 
-// Parameters that an endpoint does not have are named beside its answer, which is as Prometheus'.
+// Unknown parameters are named in a header; the answer itself is as Prometheus'.
 func TestUnknownParameters(t *testing.T) {
 	h := newAPI(t, nil)
 	for target, want := range map[string][]string{
@@ -104,7 +104,7 @@ func TestUnknownParameters(t *testing.T) {
 	}
 }
 
-// What Prometheus answers, byte for byte.
+// Answers are Prometheus', byte for byte.
 func TestAnswers(t *testing.T) {
 	h := newAPI(t, nil)
 	q := url.QueryEscape
@@ -163,7 +163,7 @@ func TestAnswers(t *testing.T) {
 	require.Contains(t, body, `"applicationVersion":"1.2.3"`)
 }
 
-// What is wrong is said as Prometheus says it.
+// Error messages are Prometheus'.
 func TestErrors(t *testing.T) {
 	h := newAPI(t, nil)
 	q := url.QueryEscape
@@ -203,7 +203,7 @@ func TestErrors(t *testing.T) {
 			require.NoError(t, json.Unmarshal([]byte(body), &got))
 			require.Equal(t, "error", got.Status)
 			require.Equal(t, want.kind, got.ErrorType)
-			if want.code == 422 { // which of the two comes first is not fixed
+			if want.code == 422 { // the order of the two is not fixed
 				require.Len(t, got.Error, len(want.error))
 			} else {
 				require.Equal(t, want.error, got.Error)
@@ -211,7 +211,7 @@ func TestErrors(t *testing.T) {
 			require.Equal(t, want.code, code)
 		})
 	}
-	// No form at all.
+	// The form is invalid.
 	r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/api/v1/query", strings.NewReader("query=%zz"))
 	r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
 	w := httptest.NewRecorder()
@@ -219,7 +219,8 @@ func TestErrors(t *testing.T) {
 	require.Equal(t, http.StatusBadRequest, w.Code)
 }
 
-// TestDeepExpressions: one that is too long is refused before recursion over it ends the process; the deepest that is not is answered.
+// TestDeepExpressions: an expression that is too long is refused before recursion over it ends the
+// process; the deepest allowed expression is answered.
 func TestDeepExpressions(t *testing.T) {
 	h := newAPI(t, nil)
 	nested := func(begin, end string, n int) string {
@@ -295,7 +296,7 @@ func TestPatternsAreBounded(t *testing.T) {
 	}
 }
 
-// failing stands for an engine whose queries end in some error.
+// failing is an engine whose queries fail with err.
 type failing struct {
 	promql.QueryEngine
 	err error
@@ -369,7 +370,7 @@ func TestWaitForATurn(t *testing.T) {
 		require.Equal(t, http.StatusServiceUnavailable, code, c.path)
 		require.Contains(t, body, `"errorType":"timeout"`)
 		give()
-		// Each gives its turn back.
+		// Each request releases its turn.
 		h = newAPI(t, func(o *Options) { o.Queries = taken })
 		for range 2 {
 			code, body = ask(t, h, http.MethodGet, "/api/v1/"+strings.ReplaceAll(c.path, "timeout=1ms", "timeout=1m"))
@@ -388,7 +389,7 @@ func TestWaitForATurn(t *testing.T) {
 	require.Equal(t, statusClientGone, w.Code)
 }
 
-// TestExemplars: there are none, of a query that is one.
+// TestExemplars: a valid query gets an empty list.
 func TestExemplars(t *testing.T) {
 	h := newAPI(t, nil)
 	for path, want := range map[string]int{
@@ -427,7 +428,7 @@ func TestStats(t *testing.T) {
 	require.EqualValues(t, 2, got.Data.Stats.Samples["totalQueryableSamples"])
 }
 
-// Numbers, times and histograms are written as Prometheus writes them.
+// Numbers, times and histograms are encoded as Prometheus encodes them.
 func TestSameAsPrometheus(t *testing.T) {
 	theirs := func(write func(*jsoniter.Stream)) string {
 		var out bytes.Buffer
@@ -458,7 +459,7 @@ func TestSameAsPrometheus(t *testing.T) {
 	require.Equal(t, "[1,"+want+"]", string(appendHistogramPoint(nil, 1000, h)))
 }
 
-// A long answer goes out piece by piece, and whole.
+// A long answer is sent in pieces, and arrives complete.
 func TestLongAnswer(t *testing.T) {
 	m := promql.Matrix{}
 	for range 20 {

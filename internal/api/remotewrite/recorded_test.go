@@ -13,7 +13,8 @@ import (
 	"github.com/quern/quern/internal/metric"
 )
 
-// TestRecorded decodes what real senders sent, recorded by `go test ./integration/programs -record DIR`.
+// TestRecorded decodes requests of real senders, recorded by `go test ./integration/programs
+// -record DIR`.
 func TestRecorded(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.snappy")
 	require.NoError(t, err)

@@ -1,9 +1,11 @@
-// Package remotewrite decodes the messages of Prometheus remote write: prometheus.WriteRequest of version 1.0 and
-// io.prometheus.write.v2.Request of version 2.0, https://prometheus.io/docs/specs/prw/remote_write_spec_2_0.
+// Package remotewrite decodes the messages of Prometheus remote write: prometheus.WriteRequest of
+// version 1.0 and io.prometheus.write.v2.Request of version 2.0,
+// https://prometheus.io/docs/specs/prw/remote_write_spec_2_0.
 //
-// It reads the wire format by itself, since a generated decoder makes an object of every label and sample. Fields may come
-// in any order, those that are not known are passed over. Samples are taken bit for bit. Native histograms are rejected,
-// each as one measurement; exemplars and start times are passed over.
+// It decodes the wire format itself, since a generated decoder allocates an object for every label
+// and sample. Fields may come in any order; unknown fields are skipped. Sample values are kept bit
+// for bit. Each native histogram is rejected as one measurement; exemplars and start times are
+// skipped.
 package remotewrite
 
 import (
@@ -17,7 +19,7 @@ import (
 	"github.com/quern/quern/internal/metric"
 )
 
-// Fields of the messages, by their names in the .proto files.
+// These are the fields of the messages, by their names in the .proto files.
 const (
 	request1Timeseries = 1
 	request1Metadata   = 3
@@ -50,37 +52,38 @@ const (
 	sampleTimestamp = 2
 )
 
-// maxKept is how many symbols a decoder keeps room for.
+// maxKept is the number of symbols for which a decoder keeps capacity.
 const maxKept = 256 << 10
 
-// What is noted of a metric is cut to so many bytes, which is more than anybody keeps: it is compared with what was noted
-// before, for every series.
+// maxNoted and maxNotedUnit truncate the metadata of a metric. They exceed what any catalog keeps.
+// The limit matters because the metadata of every series is compared with the previous one.
 const (
 	maxNoted     = 2 << 10
 	maxNotedUnit = 128
 )
 
-// symbolBytes is what a symbol takes, which has two bytes in the message if it is empty.
+// symbolBytes is the memory of a symbol. In the message, an empty symbol takes only two bytes.
 const symbolBytes = int64(unsafe.Sizeof(""))
 
-// refBytes is what a reference takes, which has a byte in the message.
+// refBytes is the memory of a reference, which may take a single byte in the message.
 const refBytes = int64(unsafe.Sizeof(uint32(0)))
 
 const histogramMessage = "native histograms are not stored"
 
-// Decoder decodes one request after the other. It must not be used by several at once.
+// Decoder decodes one request at a time. It is not safe for concurrent use.
 type Decoder struct {
-	// Note is told of metadata. The strings are views into the body. The default is nobody.
+	// Note receives metadata. The strings are views into the body. The default discards it.
 	Note func(metric.Metadata)
 
 	labels  []metric.Label
 	symbols []string
 	refs    []uint32
-	last    metric.Metadata // that Note was told of
+	last    metric.Metadata // the last metadata passed to Note
 }
 
-// V1 adds what a prometheus.WriteRequest holds to the batch; its strings are views into the body. The error
-// says what is wrong with the rest of it: the series before are in the batch. It stops early when the batch is full.
+// V1 adds the contents of a prometheus.WriteRequest to the batch; its strings are views into the
+// body. The error concerns the rest of the body: the batch has the series before it. V1 stops early
+// if the batch is full.
 func (d *Decoder) V1(body []byte, b *ingest.Batch) error {
 	defer d.release()
 	m := message{b: body}
@@ -121,15 +124,15 @@ func (d *Decoder) V1(body []byte, b *ingest.Batch) error {
 	return nil
 }
 
-// A message of one version decodes as an empty one of the other, since fields that are not known are passed over. That
-// must not be taken for success.
+// A message of one version decodes as an empty message of the other, since unknown fields are
+// skipped. These errors prevent that from passing as success.
 var (
 	errIsV1 = errors.New("the message is a prometheus.WriteRequest, and the Content-Type says io.prometheus.write.v2.Request")
 	errIsV2 = errors.New("the message is an io.prometheus.write.v2.Request, and the Content-Type does not say so: " +
 		"application/x-protobuf;proto=io.prometheus.write.v2.Request")
 )
 
-// release lets go of the body.
+// release drops references to the body.
 func (d *Decoder) release() {
 	clear(d.labels)
 	clear(d.symbols)
@@ -187,13 +190,13 @@ func (d *Decoder) series1(b []byte, batch *ingest.Batch) error {
 	return m.err
 }
 
-// name is the value of metric.NameLabel, once it was there.
+// name is the value of metric.NameLabel, if found.
 type name struct {
 	value string
 	found bool
 }
 
-// label takes a label of the series. One with an empty value is the same as none.
+// label adds a label to the series. An empty value means no label.
 func (d *Decoder) label(b *ingest.Batch, n *name, key, value string) {
 	switch {
 	case key == metric.NameLabel && !n.found:
@@ -218,7 +221,7 @@ func label(b []byte) (n, v string, err error) {
 	return n, v, m.err
 }
 
-// add adds one sample, which both versions have the same way. It is false when there is nothing to go on with.
+// add adds one sample, which both versions encode alike. It returns false if the caller must stop.
 func add(batch *ingest.Batch, b []byte) (bool, error) {
 	var timeMs int64
 	var value float64
@@ -265,7 +268,7 @@ func (d *Decoder) metadata1(b []byte) error {
 	return m.err
 }
 
-// metricType reads the enum MetricType, whose numbers are the same in both versions.
+// metricType decodes the enum MetricType, whose numbers are the same in both versions.
 func metricType(n uint64) metric.Type {
 	if n > uint64(metric.TypeStateset) {
 		return metric.TypeUnknown
@@ -287,7 +290,7 @@ func (d *Decoder) note(m metric.Metadata) {
 // V2 is V1 for an io.prometheus.write.v2.Request.
 func (d *Decoder) V2(body []byte, b *ingest.Batch) error {
 	defer d.release()
-	// The symbols may stand anywhere, so first of all they are gathered.
+	// Symbols may be anywhere in the message, so collect them first.
 	first, end, broken := d.symbolsOf(body, b)
 	if broken == nil && first < 0 && len(d.symbols) == 0 && hasField(body, request1Timeseries, request1Metadata) {
 		return errIsV1
@@ -312,8 +315,8 @@ func (d *Decoder) V2(body []byte, b *ingest.Batch) error {
 	return nil
 }
 
-// symbolsOf gathers the symbols. The timeseries lie between first and end, where the message is whole; first is negative
-// if there are none.
+// symbolsOf collects the symbols. The timeseries lie between first and end, where the message is
+// intact; first is negative if there are none.
 func (d *Decoder) symbolsOf(body []byte, b *ingest.Batch) (first, end int, broken error) {
 	first = -1
 	m := message{b: body}
@@ -341,7 +344,7 @@ func (d *Decoder) symbolsOf(body []byte, b *ingest.Batch) (first, end int, broke
 	return first, len(body), nil
 }
 
-// hasField says whether a message that is whole has one of the fields.
+// hasField returns whether an intact message has one of the fields.
 func hasField(body []byte, which ...int) bool {
 	for m := (message{b: body}); m.more(); {
 		field, typ := m.tag()
@@ -407,7 +410,8 @@ func (d *Decoder) series2(b []byte, batch *ingest.Batch) error {
 	return m.err
 }
 
-// appendRefs reads references to symbols, which may be packed or not. It is false when there is no room for them.
+// appendRefs decodes references to symbols, packed or not. It returns false if the batch has no
+// room for them.
 func (d *Decoder) appendRefs(m *message, field, typ int, b *ingest.Batch) bool {
 	if typ == varintType {
 		d.refs = append(d.refs, uint32(m.varint()))
@@ -424,7 +428,7 @@ func (d *Decoder) appendRefs(m *message, field, typ int, b *ingest.Batch) bool {
 	return true
 }
 
-// resolve makes labels of the references, or says what is wrong with them.
+// resolve converts the references to labels, or returns what is wrong with them.
 func (d *Decoder) resolve(batch *ingest.Batch) (series, wrong string) {
 	if len(d.refs)%2 != 0 {
 		return "", fmt.Sprintf("labels_refs are %d, must be pairs of name and value", len(d.refs))
@@ -448,7 +452,7 @@ func (d *Decoder) symbol(ref uint32) (string, bool) {
 	return d.symbols[ref], true
 }
 
-// metadata2 is the metadata that stands with a series.
+// metadata2 is the metadata attached to a series in version 2.0.
 type metadata2 struct {
 	kind       metric.Type
 	help, unit uint32
@@ -471,8 +475,8 @@ func (md *metadata2) read(b []byte) error {
 	return m.err
 }
 
-// noteSeries notes the metadata of a series' family. With references that lead nowhere there is none; the samples do not
-// suffer for it.
+// noteSeries notes the metadata of a series' family. Invalid references drop the metadata, but not
+// the samples.
 func (d *Decoder) noteSeries(series string, md metadata2) {
 	help, ok := d.symbol(md.help)
 	unit, ok2 := d.symbol(md.unit)
@@ -481,7 +485,7 @@ func (d *Decoder) noteSeries(series string, md metadata2) {
 	}
 }
 
-// family is the metric family that a series belongs to: one of a histogram or a summary has several names.
+// family returns the metric family of a series: histograms and summaries have several series names.
 func family(series string, t metric.Type) string {
 	var suffixes []string
 	switch t {

@@ -18,7 +18,7 @@ import (
 	"github.com/quern/quern/internal/metric"
 )
 
-// decoded is what a message came to, in lines: the samples, the rejections, the metadata, the error.
+// decoded returns the results of a message as lines: samples, rejections, metadata, error.
 func decoded(t *testing.T, version int, body []byte, limit int) string {
 	t.Helper()
 	b := ingest.Batch{Max: limit}
@@ -47,7 +47,7 @@ func decoded(t *testing.T, version int, body []byte, limit int) string {
 	return sb.String()
 }
 
-// The parts of messages, written by hand: each is one field.
+// fields concatenates encoded fields. The functions below encode one field each, by hand.
 func fields(parts ...[]byte) []byte { return slices.Concat(parts...) }
 
 func msg(field protowire.Number, parts ...[]byte) []byte {
@@ -70,7 +70,7 @@ func smp(field protowire.Number, timeMs int64, value float64) []byte {
 	return msg(field, double(sampleValue, value), num(sampleTimestamp, uint64(timeMs)))
 }
 
-// group is a field of a type that nothing uses any more, with another within.
+// group encodes a field of the obsolete group type with nested fields.
 func group(field protowire.Number) []byte {
 	return fields(protowire.AppendTag(nil, field, protowire.StartGroupType), num(1, 1), str(2, "x"),
 		protowire.AppendTag(nil, field, protowire.EndGroupType))
@@ -249,7 +249,7 @@ func TestFamily(t *testing.T) {
 	}
 }
 
-// What takes far more memory than it has bytes is bounded.
+// Inputs that take far more memory than their size are bounded.
 func TestBounds(t *testing.T) {
 	const most = 1 << 20
 	table := symbols("", "x")
@@ -281,7 +281,7 @@ func TestBounds(t *testing.T) {
 	require.Equal(t, 3, b.Len())
 }
 
-// A decoder that is used again knows nothing of the request before.
+// A reused decoder remembers nothing of the previous request.
 func TestDecoderIsReused(t *testing.T) {
 	var noted int
 	d := Decoder{Note: func(metric.Metadata) { noted++ }}
@@ -300,14 +300,14 @@ func TestDecoderIsReused(t *testing.T) {
 	require.Equal(t, 1, b.Rejected(), "the symbols are gone")
 }
 
-// reference is one sample as Prometheus' own decoder has it.
+// reference is one sample as decoded by Prometheus' own decoder.
 type reference struct {
 	labels string // name and labels, sorted
 	timeMs int64
 	bits   uint64
 }
 
-// referencesOf are the batch's samples in that form, without those of histograms.
+// referencesOf returns the batch's samples as references, without those of histograms.
 func referencesOf(b *ingest.Batch) []reference {
 	var out []reference
 	for _, r := range b.Reports() {
@@ -329,7 +329,7 @@ func sorted(series string, labels []metric.Label) string {
 	return series + fmt.Sprintf("%q", labels)
 }
 
-// expect adds the samples of a series to want, and counts what is rejected.
+// expect adds the samples of a series to want, and counts rejections.
 func expect[S any](want []reference, names, values []string, samples []S, of func(S) (int64, float64)) (_ []reference, rejected int) {
 	var named name
 	var d Decoder
@@ -392,7 +392,8 @@ func expected2(r *writev2.Request) (want []reference, rejected int) {
 	return want, rejected
 }
 
-// onlyKnown drops the fields that the reference has not looked into and would write again as they are.
+// onlyKnown drops unknown fields, which the reference decoder does not check and would write again
+// unchanged.
 func onlyKnown(v reflect.Value) {
 	switch v.Kind() {
 	case reflect.Pointer, reflect.Interface:
@@ -415,7 +416,7 @@ func onlyKnown(v reflect.Value) {
 	}
 }
 
-// maxGrowth is how many times its own size a message may decode to.
+// maxGrowth is the maximum ratio of decoded memory to input size.
 const maxGrowth = 200
 
 func FuzzV1(f *testing.F) {
@@ -445,7 +446,7 @@ func FuzzV1(f *testing.F) {
 		samples, rejected, notes, err := decode(body)
 		var r prompb.WriteRequest
 		if r.Unmarshal(body) != nil {
-			return // what was decoded stays, and what was skipped was not looked into
+			return // the batch keeps what was decoded before, and skipped fields were not checked
 		}
 		wantSamples, wantRejected, wantNotes := expected1(&r)
 		if err == nil {
@@ -453,7 +454,8 @@ func FuzzV1(f *testing.F) {
 			require.Equal(t, wantRejected, rejected)
 			require.Equal(t, wantNotes, notes)
 		}
-		// It takes some that are not in order. What it writes of them is.
+		// The reference decoder accepts some malformed messages. What it encodes from them is
+		// well-formed.
 		onlyKnown(reflect.ValueOf(&r))
 		again, err := r.Marshal()
 		require.NoError(t, err)
@@ -504,7 +506,8 @@ func FuzzV2(f *testing.F) {
 	})
 }
 
-// request1 is as Prometheus sends it after a scrape: series of four labels, of a few metrics of one target.
+// request1 makes a request like Prometheus' after a scrape: series with four labels, of a few
+// metrics of one target.
 func request1(series, samples int) *prompb.WriteRequest {
 	r := &prompb.WriteRequest{}
 	for i := range series {

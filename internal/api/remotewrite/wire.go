@@ -10,7 +10,7 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// The wire types of protobuf that known fields have.
+// These are protobuf's wire types of the known fields.
 const (
 	varintType  = int(protowire.VarintType)
 	fixed64Type = int(protowire.Fixed64Type)
@@ -19,11 +19,11 @@ const (
 
 var errTruncated = errors.New("the message breaks off")
 
-// message reads the fields of one protobuf message, in the order in which they come. After the first error there are no
-// more, and what is read is zero.
+// message decodes the fields of one protobuf message in wire order. After the first error there are
+// no more fields, and values are zero.
 type message struct {
 	b   []byte
-	i   int // what was read of b
+	i   int // read position in b
 	err error
 }
 
@@ -35,7 +35,7 @@ func (m *message) fail(err error) {
 	}
 }
 
-// tag reads what begins a field: its number and wire type.
+// tag decodes the start of a field: its number and wire type.
 func (m *message) tag() (field, typ int) {
 	if m.i < len(m.b) && m.b[m.i] < 0x80 && m.b[m.i] >= 1<<3 {
 		x := m.b[m.i]
@@ -78,7 +78,7 @@ func (m *message) longVarint() uint64 {
 	return 0
 }
 
-// is says whether a known field has the type that it must have.
+// is checks the wire type of a known field.
 func (m *message) is(field, typ, want int) bool {
 	if typ != want {
 		m.fail(fmt.Errorf("field %d has wire type %d, must be %d", field, typ, want))
@@ -86,7 +86,7 @@ func (m *message) is(field, typ, want int) bool {
 	return m.err == nil
 }
 
-// uint reads the value of a known field that is a varint.
+// uint decodes the varint value of a known field.
 func (m *message) uint(field, typ int) uint64 {
 	if typ != varintType && !m.is(field, typ, varintType) {
 		return 0
@@ -94,7 +94,7 @@ func (m *message) uint(field, typ int) uint64 {
 	return m.varint()
 }
 
-// float reads the value of a known field that is a double, bit for bit.
+// float decodes the double value of a known field, bit for bit.
 func (m *message) float(field, typ int) float64 {
 	if !m.is(field, typ, fixed64Type) {
 		return 0
@@ -108,7 +108,7 @@ func (m *message) float(field, typ int) float64 {
 	return math.Float64frombits(x)
 }
 
-// bytes reads the value of a known field that is a string or a message: a part of the message.
+// bytes decodes the string or message value of a known field as a slice of the message.
 func (m *message) bytes(field, typ int) []byte {
 	if typ != bytesType && !m.is(field, typ, bytesType) {
 		return nil
@@ -123,13 +123,13 @@ func (m *message) bytes(field, typ int) []byte {
 	return m.b[begin:m.i]
 }
 
-// text is bytes as a string, which lives as long as the message does.
+// text is bytes as a string, which is valid as long as the message.
 func (m *message) text(field, typ int) string {
 	b := m.bytes(field, typ)
 	return unsafe.String(unsafe.SliceData(b), len(b))
 }
 
-// skip passes over the value of a field that nobody asks for.
+// skip skips the value of a field.
 func (m *message) skip(field, typ int) {
 	if m.err != nil {
 		return
