@@ -12,13 +12,15 @@ import (
 	"github.com/quern/quern/internal/storage"
 )
 
-// Settle writes again what flushes that failed may have left, as the next flush would: there may be none for long, or ever.
+// Settle writes the chunks of failed flushes again, as the next flush would. The next flush may be
+// far away, or never come.
 func (w *Writer) Settle(ctx context.Context) error { return w.mend(ctx) }
 
-// Seal says of every slice that has closed since the last call which of its blocks this process
-// is done with, so that their run may use the cache. It is to be called between a
-// slice's end plus the grace and the run. Nothing is lost when it comes too late, or
-// not at all: those blocks are ground from the raw table. A slice that is complete, by the clock of others, is not sealed.
+// Seal seals the blocks of every slice that has closed since the last call, so that the slice's run
+// may use their cache. Call it between a slice's end plus the grace and its run. A seal that comes
+// too late, or never, loses nothing: the run grinds those blocks from the raw table. Seal skips a
+// slice that the store says is complete. A slice whose state the store cannot tell waits for the
+// next call.
 func (w *Writer) Seal(ctx context.Context) error {
 	away := w.look(ctx)
 	var unknown error
@@ -38,10 +40,10 @@ func (w *Writer) Seal(ctx context.Context) error {
 		delete(w.written, start)
 		w.closedMs = max(w.closedMs, s.EndMs)
 		if w.cache.timing.Due(s, now) || complete {
-			continue // its run may be reading the marks, or has
+			continue // its run may have begun
 		}
 		if s.EndMs <= closedMs {
-			continue // the clock went back, and a run may have deleted what the cache had before
+			continue // the clock went back, and a run may have deleted the earlier chunks from the cache
 		}
 		for _, id := range slices.Sorted(maps.Keys(open)) {
 			if o := open[id]; !o.torn {
@@ -61,9 +63,9 @@ func (w *Writer) Seal(ctx context.Context) error {
 	return errors.Join(unknown, err, w.unseal(ctx, b.Marks))
 }
 
-// unseal takes back what was sealed so late that the run may have begun: it may have
-// deleted the mark before, and nobody would read the new one. If it has not read
-// the mark yet, the late one that is put first leads a run to the block.
+// unseal takes back seals that came so late that the run may have begun. The run may have deleted
+// the mark before the seal wrote it again, and then no run would read it. unseal first puts a late
+// mark, which leads a later run to the block, and then deletes the sealed mark.
 func (w *Writer) unseal(ctx context.Context, sealed []storage.PlacedMark) error {
 	gone := make(map[int64]bool)
 	for _, m := range sealed {
