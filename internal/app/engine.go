@@ -62,12 +62,12 @@ type engine struct {
 
 	runner *rollup.Runner // only with the aggregate role
 
-	index   *query.Index      // only with the ingest role, as the fields below
+	index   *query.Index // only with the ingest role, as the fields below
 	late    *late.Tracker
 	seen    *query.Sightings
 	catalog *metadata.Catalog
-	reader  *query.Querier    // set by startIngest
-	ingest  *ingest.Ingest    // set by startIngest
+	reader  *query.Querier // set by startIngest
+	ingest  *ingest.Ingest // set by startIngest
 	beside  beside
 }
 
