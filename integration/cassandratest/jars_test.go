@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// TestFetchOnce asks for the jars from many sides at once. Between goroutines the file's
-// lock works as it does between processes, since each opens the file for itself.
+// TestFetchOnce asks for the jars concurrently. The file lock works between goroutines as between
+// processes, since each opens the file itself.
 func TestFetchOnce(t *testing.T) {
 	if !processesWork {
 		t.Skip("where there are no nodes as processes")
