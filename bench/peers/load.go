@@ -148,7 +148,7 @@ func remoteWrite(series, samples int, end time.Time) load {
 			if n := len(w.Timeseries); n > 0 {
 				raw, err := w.Marshal()
 				if err != nil {
-					panic(err) // it has no such case
+					panic(err) // cannot happen here
 				}
 				requests = append(requests, request{snappy.Encode(nil, raw), n, step})
 				w.Timeseries = w.Timeseries[:0]

@@ -29,7 +29,7 @@ func TestFetchOnce(t *testing.T) {
 	require.NoDirExists(t, dir, "what was fetched in part")
 	require.Error(t, fetchOnce(dir, func(string) error { return nil }), "nothing was fetched")
 
-	fetched := 0 // the lock keeps it
+	fetched := 0 // guarded by the file lock
 	var group errgroup.Group
 	for range 8 {
 		group.Go(func() error {

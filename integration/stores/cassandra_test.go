@@ -172,7 +172,7 @@ func session(opts cassandra.Options, keyspace string) (*gocql.Session, error) {
 	config := gocql.NewCluster(opts.Hosts...)
 	config.Keyspace, config.DisableInitialHostLookup = keyspace, opts.DirectHosts
 	config.Consistency = gocql.One
-	config.ConnectTimeout, config.Timeout = timeout, 10*timeout // for what changes tables
+	config.ConnectTimeout, config.Timeout = timeout, 10*timeout // long, for statements that change tables
 	return config.CreateSession()
 }
 

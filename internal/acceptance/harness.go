@@ -39,8 +39,8 @@ type Backend struct {
 	// Stride is the number of steps by which a sweep advances, for stores with slow steps. The
 	// default is 1, or 7 under the race detector.
 	Stride int
-	// Believes says that the store believes any clock, as the model does: it does not report a
-	// wrong clock.
+	// Believes says that the store believes any clock, as the model does. The model defines the
+	// right results only where the clock is right.
 	Believes bool
 	// Sample limits each sweep to one of its variants and a few steps, chosen by the seed.
 	// -acceptance.stride overrides it.

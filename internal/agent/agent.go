@@ -42,8 +42,8 @@ type Collector interface {
 
 // Sender delivers reports. The error says what the agent does next:
 //
-//   - nil: all of it was taken.
-//   - *RejectedError: it was taken, apart from what the error names.
+//   - nil: everything was accepted.
+//   - *RejectedError: accepted, apart from what the error names.
 //   - ErrTooLarge: sent again in halves; a single measurement is dropped.
 //   - ErrRefused: dropped, since it would be refused again.
 //   - *RetryError: sent again, not before the time it names.

@@ -22,8 +22,8 @@ const (
 
 // aggregation grinds what is due, and expires rows after each pass.
 func (s *server) aggregation(ctx context.Context) {
-	// If another process has this worker's name, it must see this heartbeat before the first run.
-	// heartbeats logs failures.
+	// If this worker's name belongs to another process, the worker must learn so before its first
+	// run. heartbeats logs failures.
 	_ = s.engine.member.Beat(ctx)
 	rollup.NewAggregator(s.engine.runner, s.engine.timing, func(ctx context.Context) error {
 		return s.engine.store.Expire(ctx, clock.NowMs(s.clk))

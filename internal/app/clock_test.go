@@ -88,7 +88,7 @@ func TestClockIsConfirmed(t *testing.T) {
 		require.NoError(t, Status(t.Context(), config.Status{URL: addr}, &out, io.Discard))
 		return out.String()
 	}
-	clk.beat <- struct{}{} // so that there was one before
+	clk.beat <- struct{}{} // so that at least one heartbeat has ended
 	require.Contains(t, log.String(), `level=WARN msg="nothing expires: set the clock, or confirm it by `+"`quern settings confirm-clock`")
 	require.Equal(t, 1, strings.Count(log.String(), "nothing expires"))
 	require.Contains(t, shows("/metrics"), "\nquern_pebble_clock_doubted 1\n")

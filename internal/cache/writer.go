@@ -65,8 +65,8 @@ type Writer struct {
 	// slice. Seal, or the next flush once the run is due, removes the entry. A mark in that index
 	// covers all data that reaches the raw table before the slice's run begins.
 	written map[int64]*written
-	// closedMs is the end of the newest slice that Seal has found closed. Blocks that are opened in
-	// it again are not sealed.
+	// closedMs is the end of the newest slice that Seal has found closed. If the clock goes back,
+	// slices up to there may be opened again; Seal does not seal them.
 	closedMs int64
 	// torn holds the chunks that failed flushes may have left on some copies of the raw table. A
 	// repair or a hint may bring them to light at any later time. The next flush, or Settle, writes
@@ -189,8 +189,8 @@ func (t *torn) bytes() int {
 	return n
 }
 
-// Flush makes the groups durable together with marks that lead a run to them. It returns nil only
-// when all groups are durable, and a *GroupsError that names the others when some are.
+// Flush makes the groups durable together with marks that lead a run to them, and returns nil only
+// then. If only some groups are durable, it returns a *GroupsError that names the others.
 //
 // After any error, parts of the failed groups may be stored. No roll-up relies on a cache that may
 // lack those parts. The next Flush writes these groups again first, and until they are durable it
@@ -328,8 +328,8 @@ func (w *Writer) mend(ctx context.Context) error {
 	return nil
 }
 
-// mendBlocks writes the chunks of the given torn blocks again. A block stays torn if the store cannot
-// say whether its slice is complete; the others are written.
+// mendBlocks writes the chunks of the given torn blocks again. A block stays torn if the store
+// cannot say whether its slice is complete; the others are written.
 func (w *Writer) mendBlocks(ctx context.Context, keys ...blockKey) error {
 	var units []*unit
 	var unknown error
@@ -373,8 +373,8 @@ type unit struct {
 	// refused: the store has refused some of its chunks for good. The others are stored, and none
 	// is in doubt.
 	refused bool
-	// opened are the open marks of blocks that this unit writes to first. late are the marks for
-	// closed slices, and placed are the same marks with their partitions.
+	// opened are open marks for the blocks that this unit is the first to write to. late are the
+	// marks for closed slices, and placed are the same marks with their partitions.
 	opened []storage.PlacedMark
 	late   []storage.Mark
 	placed []storage.PlacedMark
@@ -448,7 +448,7 @@ func (w *Writer) begin(ctx context.Context, units []*unit) (*flush, error) {
 	maps.DeleteFunc(w.written, func(start int64, _ *written) bool {
 		return w.cache.timing.Due(w.cache.ladder.SliceAt(metric.Raw, start), now)
 	})
-	// As Cache.current elsewhere, but w.in remembers the store's answers.
+	// Like other calls of Cache.current, except that w.in remembers the store's answers.
 	current, err := w.cache.current(metric.Raw, now, func(s metric.Slice) (bool, error) {
 		x, err := w.in(ctx, s, now)
 		return err == nil && x.complete, err
@@ -472,7 +472,8 @@ func (w *Writer) begin(ctx context.Context, units []*unit) (*flush, error) {
 	return f, nil
 }
 
-// over reports whether a run of the slice may have begun, or is over.
+// over reports whether the slice is closed by this clock, or already complete: its run may have
+// begun.
 func (w *Writer) over(s metric.Slice, nowMs int64) bool {
 	x := w.written[s.StartMs]
 	return w.cache.timing.Closed(s, nowMs) || x != nil && x.complete

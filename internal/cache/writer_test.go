@@ -286,7 +286,7 @@ func TestFailedChunksAreWrittenAgain(t *testing.T) {
 func TestFailedChunksOfABlockThatIsCutAnew(t *testing.T) {
 	c, store, _ := setUp(8)
 	w := cache.NewWriter(c)
-	noon := eleven.Add(time.Hour) // the near future
+	noon := eleven.Add(time.Hour) // a slice that is still to come
 	store.Fail("Write", blocks.Range{}, 1, errBoom)
 	require.ErrorIs(t, w.Flush(t.Context(), []cache.Group{group(noon, blocks.Of(0, 8), 8)}), errBoom)
 	require.NoError(t, store.AddEpoch(t.Context(), blocks.Epoch{FromMs: noon.UnixMilli(), BlockSize: 4}))

@@ -114,8 +114,8 @@ func emptied[T any](s []T) []T {
 	return s[:0]
 }
 
-// Label appends a label of the series that is being read, for Series. It drops labels far beyond
-// the limit, but keeps enough for Series to see the excess.
+// Label appends a label of the series that is being read, for Series. It keeps one label more than
+// the limit, so that Series sees the excess, and drops the rest.
 func (b *Batch) Label(to []metric.Label, name, value string) []metric.Label {
 	if len(to) > b.maxLabels() {
 		return to

@@ -372,7 +372,7 @@ func (in *Ingest) Seal(ctx context.Context) error {
 	})
 }
 
-// Settle writes the chunks of failed commits again, so that every copy gets them; see
+// Settle writes the chunks of failed commits again, so that they are stored for good; see
 // cache.Writer.Settle. Call it regularly: the next commit does the same, but may be far away.
 func (in *Ingest) Settle(ctx context.Context) error { return in.between(ctx, in.settle) }
 

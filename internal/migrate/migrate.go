@@ -142,8 +142,8 @@ type Migration struct {
 	// buckets are the buckets of the levels, 0 if the ladder has none.
 	buckets [tables]metric.Bucket
 	waiting []legacy.Waiting
-	// endMs is the end of the current raw slice, in Unix ms. Later times are too far ahead of the
-	// clock.
+	// endMs is the end of the current raw slice, in Unix ms. Rows from this time on are ahead of
+	// the clock and cannot be copied.
 	endMs int64
 }
 

@@ -101,7 +101,7 @@ func Run(ctx context.Context, app *cli.App, args []string, stdout, stderr io.Wri
 func prepare(commands []*cli.Command) {
 	for _, c := range commands {
 		c.OnUsageError = onUsageError
-		c.HideHelpCommand = true // `quern help serve` and `quern serve --help` are enough
+		c.HideHelpCommand = true // the other forms of help are enough
 		if len(c.Subcommands) > 0 {
 			c.Action = group(c.Action, cli.ShowSubcommandHelp)
 			prepare(c.Subcommands)

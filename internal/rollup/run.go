@@ -41,8 +41,8 @@ var ErrShared = errors.New("other workers are not done with the slice")
 // that they need is away, while other parts answer.
 var errLeft = errors.New("is left for a later run")
 
-// mostLeft is how many blocks in a row may end with errLeft before the run gives up the shard. If
-// the whole store is away, the lease of the next shard cannot be acquired either.
+// mostLeft is how many blocks in a row may end with errLeft before the run leaves the shard. If the
+// whole store is away, the lease of the next shard cannot be acquired either.
 const mostLeft = 8
 
 // mostAway is how many unavailable blocks a run retries with pauses. After that it does not retry
@@ -336,7 +336,7 @@ func (r *Runner) shards(ctx context.Context, k storage.SliceKey, t *tally) error
 			}
 			if (errors.Is(err, errLeft) || errors.Is(err, storage.ErrCorrupt)) && held.Err() == nil {
 				t.leave(err)
-				return nil // the other shards are elsewhere
+				return nil // the other shards lie in other partitions, which may be available
 			}
 			about.ended[shard] = err == nil
 			return err
