@@ -16,7 +16,7 @@ const (
 	lastWait  = 30 * time.Second
 )
 
-// whileAway calls try until the store answers. It returns all errors other than storage.IsAway.
+// whileAway calls try until the store answers. Any error for which storage.IsAway is false ends it.
 // tell receives each failed attempt, and the wait until the next.
 func whileAway(ctx context.Context, clk clock.Clock, try func(context.Context) error, tell func(err error, wait time.Duration)) error {
 	for wait := firstWait; ; wait = min(2*wait, lastWait) {
