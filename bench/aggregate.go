@@ -15,7 +15,7 @@ import (
 const (
 	hourSchedules    = 100_000
 	millionSchedules = 1_000_000
-	// maxMemoryMB bounds the process that grinds, however many schedules there are.
+	// maxMemoryMB bounds the memory of the process that grinds, however many schedules there are.
 	maxMemoryMB = 400
 )
 
@@ -63,7 +63,7 @@ func millionMeasurement() measurement {
 	}
 }
 
-// runRows are what is asked of a run of any size.
+// runRows returns the rows for a run of any size.
 func runRows(what string, f figures) []row {
 	return []row{
 		peakMemory(what, f, "run", maxMemoryMB),
@@ -86,8 +86,8 @@ func loadStore(ctx context.Context, b *bench, schedules int, interval time.Durat
 	return err
 }
 
-// measureRun times the run of the hour that was loaded: its rows and their hand-over
-// to the next bucket are written when it ends.
+// measureRun times the run of the loaded hour. When the run ends, its rows are written and handed
+// on to the next bucket.
 func measureRun(ctx context.Context, b *bench, schedules, blockSize int) (err error) {
 	e, err := openEngine(ctx, b, clock.NewSimulated(historyStart.Add(time.Hour+2*time.Minute)))
 	if err != nil {
@@ -119,8 +119,8 @@ func measureRun(ctx context.Context, b *bench, schedules, blockSize int) (err er
 	return nil
 }
 
-// measureStart times what comes between starting the process and its being ready.
-// Series ids are read source by source, when each first reports.
+// measureStart times the start of a process until it is ready. Series ids are read later, source by
+// source, when each source first reports.
 func measureStart(ctx context.Context, b *bench) (err error) {
 	var e *engine
 	took, err := b.timed(func() error {

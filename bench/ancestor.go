@@ -16,16 +16,16 @@ import (
 	"github.com/quern/quern/internal/rollup"
 )
 
-// The ancestor is the way of the schema that Quern descends from, N+1 queries for N
-// schedules, in an embedded store with the same options as Quern's:
+// The ancestor is the schema that Quern's descends from. It needs N+1 queries for N schedules. Here
+// it runs in an embedded store with the same options as Quern's:
 //
 //	raw    'r' schedule, time   the value      one row a sample
 //	index  'i' schedule                        one row a schedule
 //	1h     'u' schedule, time   a roll-up      one row a schedule, as Quern's
 //
-// A run reads the index, and for each of its rows reads the schedule's raw rows,
-// computes, writes the roll-up, deletes the index row. What else the ancestor did (to mark
-// the schedule in the next bucket's index, to fetch its name) is left out in its favour.
+// A run reads the index. For each of its rows it reads the schedule's raw rows, computes, writes
+// the roll-up, and deletes the index row. The ancestor's other work (to mark the schedule in the
+// next bucket's index, to fetch its name) is left out in its favour.
 func ancestorMeasurement() measurement {
 	const what = "the same by a query for each schedule"
 	return measurement{
@@ -49,7 +49,7 @@ func ancestorMeasurement() measurement {
 	}
 }
 
-// pebbleOptions are those with which internal/storage/pebble opens its database.
+// pebbleOptions returns the options with which internal/storage/pebble opens its database.
 func pebbleOptions() *lsm.Options {
 	o := &lsm.Options{
 		FormatMajorVersion:          lsm.FormatNewest,
@@ -73,7 +73,7 @@ func pebbleOptions() *lsm.Options {
 	return o
 }
 
-// quiet is a Pebble logger that speaks only of the end.
+// quiet is a Pebble logger that reports only fatal errors.
 type quiet struct{}
 
 func (quiet) Infof(string, ...any)           {}
@@ -182,7 +182,7 @@ func runAncestor(ctx context.Context, db *lsm.DB, inFlight int) (err error) {
 	return workers.Wait()
 }
 
-// ancestorSamples is the one read of a schedule: a range of its partition.
+// ancestorSamples is the one read per schedule: a range of its partition.
 func ancestorSamples(db *lsm.DB, dst []metric.Sample, schedule int64) (_ []metric.Sample, err error) {
 	start := historyStart.UnixMilli()
 	it, err := db.NewIter(&lsm.IterOptions{
@@ -207,7 +207,7 @@ func ancestorSamples(db *lsm.DB, dst []metric.Sample, schedule int64) (_ []metri
 	return dst, it.Error()
 }
 
-// ancestorWrite writes a roll-up in the bytes that Quern's row has.
+// ancestorWrite writes a roll-up in the format of Quern's rows.
 func ancestorWrite(db *lsm.DB, schedule int64, r *metric.Rollup) error {
 	v := append(make([]byte, 0, 64+len(r.Sketch)), 1)
 	v = binary.BigEndian.AppendUint64(v, r.Count)

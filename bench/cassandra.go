@@ -17,15 +17,15 @@ import (
 	"github.com/quern/quern/internal/storage/cassandra"
 )
 
-// blocksInFlight are the blocks that an aggregator over Cassandra grinds at once.
+// blocksInFlight is the number of blocks that an aggregator over Cassandra grinds at once.
 const blocksInFlight = 32
 
-// cluster is the Cassandra that is measured, and where a step works in it.
+// cluster is the Cassandra to measure, and where a step works in it.
 type cluster struct {
 	hosts    []string
-	direct   bool // whether to connect to no others than hosts
+	direct   bool // whether to connect only to hosts
 	keyspace string
-	about    string // what it is, for the report
+	about    string // a description for the report
 }
 
 func cassandraMeasurements() []measurement {
@@ -38,7 +38,7 @@ func cassandraMeasurements() []measurement {
 	}, blockSizeMeasurements()...)
 }
 
-// startServer gets the Cassandra to measure, unless one was named.
+// startServer starts the Cassandra to measure, unless one was named.
 func startServer(ctx context.Context, opts *options, stderr io.Writer) (stop func(), err error) {
 	stop = func() {}
 	how := "as named by -hosts"
@@ -65,7 +65,7 @@ func startServer(ctx context.Context, opts *options, stderr io.Writer) (stop fun
 	return stop, nil
 }
 
-// about is what the servers say of themselves.
+// about returns what the servers report about themselves.
 func about(ctx context.Context, c cluster, how string) (string, error) {
 	s, err := connect(c, "")
 	if err != nil {
@@ -86,7 +86,7 @@ func about(ctx context.Context, c cluster, how string) (string, error) {
 	return fmt.Sprintf("Cassandra %s %s; nodes: %d; commit log: %s", version, how, 1+peers, commitLog), nil
 }
 
-// newKeyspace names a keyspace of its own for a measurement. The first step makes it.
+// newKeyspace names a new keyspace for a measurement. The first step creates it.
 func newKeyspace(ctx context.Context, opts options) (args []string, remove func() error) {
 	name := fmt.Sprintf("quern_bench_%08x", rand.Uint32())
 	args = []string{"-store", storeCassandra, "-hosts", strings.Join(opts.cluster.hosts, ","), "-keyspace", name}
@@ -103,7 +103,7 @@ func newKeyspace(ctx context.Context, opts options) (args []string, remove func(
 	}
 }
 
-// connect is a session as the store's are.
+// connect opens a session with the store's settings.
 func connect(c cluster, keyspace string) (*gocql.Session, error) {
 	config := gocql.NewCluster(c.hosts...)
 	config.Keyspace, config.DisableInitialHostLookup = keyspace, c.direct
@@ -121,7 +121,7 @@ func cassandraOptions(b *bench) cassandra.Options {
 	}
 }
 
-// applySchema makes Quern's tables, with blocks of a size.
+// applySchema creates Quern's tables, with the given block size.
 func applySchema(ctx context.Context, b *bench, blockSize int) error {
 	opts := cassandraOptions(b)
 	opts.Settings = settings(blockSize)
@@ -133,7 +133,7 @@ func openCassandra(ctx context.Context, b *bench, clk clock.Clock, log *slog.Log
 	opts.Clock, opts.Logger = clk, log
 	st, err := cassandra.Open(ctx, opts)
 	if err != nil {
-		return nil, err // and no interface that holds a nil *Store
+		return nil, err // not st, which would make an interface that holds a nil *Store
 	}
 	return st, nil
 }

@@ -14,7 +14,7 @@ import (
 
 const clusterSchedules = clusterSources * perSource
 
-// cassandraHourMeasurement sets a run against the ancestor's.
+// cassandraHourMeasurement compares a run with the ancestor's.
 func cassandraHourMeasurement() measurement {
 	const name, what = "aggregate-20k", "grind 20,000 schedules × 60 samples"
 	ancestor := func(requests int) func(context.Context, *bench) error {
@@ -58,8 +58,8 @@ func loadKeyspace(ctx context.Context, b *bench, schedules, blockSize int) error
 	return loadStore(ctx, b, schedules, time.Minute)
 }
 
-// cassandraMillionMeasurement looks at memory: a run holds the blocks that it grinds, however
-// many there are.
+// cassandraMillionMeasurement measures memory: a run holds only the blocks that it is grinding,
+// however many there are.
 func cassandraMillionMeasurement() measurement {
 	const name, what = "aggregate-1m", "grind 1,000,000 schedules × 6 samples"
 	return measurement{
@@ -77,8 +77,8 @@ func cassandraMillionMeasurement() measurement {
 	}
 }
 
-// loadUnregistered has ingest's last stage write an hour of schedules that nobody has registered: to
-// claim a million series takes longer than all that is measured.
+// loadUnregistered writes an hour of unregistered schedules through ingest's last stage. To claim a
+// million series takes longer than everything that is measured.
 func loadUnregistered(ctx context.Context, b *bench, schedules int, interval time.Duration) (err error) {
 	if err := applySchema(ctx, b, blockSize); err != nil {
 		return err
@@ -122,13 +122,13 @@ func loadUnregistered(ctx context.Context, b *bench, schedules int, interval tim
 	return w.Seal(ctx)
 }
 
-// blockSizes are what may stand in the place of the default. With blocks of one schedule, the ancestor's way
-// again, fewer schedules are enough.
+// blockSizes are alternatives to the default. With blocks of one schedule, as the ancestor has,
+// fewer schedules are enough.
 var blockSizes = []struct{ size, schedules int }{
 	{1, 2_000}, {5, clusterSchedules}, {32, clusterSchedules}, {blockSize, clusterSchedules}, {512, clusterSchedules},
 }
 
-// blockSizeMeasurements show what the block size changes.
+// blockSizeMeasurements show the effect of the block size.
 func blockSizeMeasurements() []measurement {
 	name := func(size int) string { return fmt.Sprintf("block-size-%d", size) }
 	var out []measurement

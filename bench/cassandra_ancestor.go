@@ -19,8 +19,8 @@ import (
 	"github.com/quern/quern/internal/storage"
 )
 
-// The ancestor's tables in Cassandra: a row for each sample, and for each schedule that is to be ground. What a
-// run does with them is said at ancestorMeasurement.
+// The ancestor's tables in Cassandra: a row for each sample, and a row for each schedule to be
+// ground. ancestorMeasurement says what a run does with them.
 const (
 	cqlMakeSamples = `CREATE TABLE IF NOT EXISTS ancestor_raw (schedule_id int, time timestamp, value double, PRIMARY KEY (schedule_id, time))
 		WITH compaction = {'class': 'TimeWindowCompactionStrategy', 'compaction_window_unit': 'DAYS', 'compaction_window_size': 1}`
@@ -34,10 +34,10 @@ const (
 	cqlDeleteIndex  = `DELETE FROM ancestor_index WHERE bucket = '1h' AND time = ? AND schedule_id = ?`
 )
 
-// manyInFlight are the requests that wait for an answer at once where the ancestor's way is not serial.
+// manyInFlight is the number of concurrent requests where the ancestor's way is not serial.
 const manyInFlight = 64
 
-// makeAncestor makes the ancestor's tables in the step's keyspace.
+// makeAncestor creates the ancestor's tables in the step's keyspace.
 func makeAncestor(ctx context.Context, s *gocql.Session) error {
 	for _, cql := range []string{cqlMakeSamples, cqlMakeIndex} {
 		if err := s.Query(cql).WithContext(ctx).Exec(); err != nil {
@@ -47,7 +47,8 @@ func makeAncestor(ctx context.Context, s *gocql.Session) error {
 	return s.AwaitSchemaAgreement(ctx)
 }
 
-// inFlight has n goroutines take what work yields; each of them makes its own worker.
+// inFlight runs n goroutines over the schedules that work yields. Each goroutine makes its own
+// worker.
 func inFlight(ctx context.Context, n int, work iter.Seq2[int, error], worker func() func(ctx context.Context, schedule int) error) error {
 	queue := make(chan int)
 	workers, working := errgroup.WithContext(ctx)
@@ -90,8 +91,8 @@ func upTo(n int) iter.Seq2[int, error] {
 	}
 }
 
-// insertSamples writes samples of the schedules in turn, each by a prepared INSERT of its own, for that long, and
-// returns how many.
+// insertSamples writes samples of the schedules in turn for the given time, each by a prepared
+// INSERT of its own, and returns how many.
 func insertSamples(ctx context.Context, s *gocql.Session, schedules int, length time.Duration) (int, error) {
 	var n atomic.Int64
 	start := time.Now()
@@ -114,8 +115,8 @@ func insertSamples(ctx context.Context, s *gocql.Session, schedules int, length 
 	return int(n.Load()), err
 }
 
-// loadAncestorRows writes the samples that loadHour makes. This is not measured, so it is
-// done by batches.
+// loadAncestorRows writes the samples that loadHour generates. It uses batches, since it is not
+// measured.
 func loadAncestorRows(ctx context.Context, b *bench, schedules int, interval time.Duration) error {
 	s, err := connect(b.cluster, b.cluster.keyspace)
 	if err != nil {
@@ -147,11 +148,11 @@ func loadAncestorRows(ctx context.Context, b *bench, schedules int, interval tim
 	})
 }
 
-// serialLimit ends a run that would take too long; what is left is estimated.
+// serialLimit ends a run that would take too long. The rest is estimated.
 const serialLimit = 2 * time.Minute
 
-// measureAncestorRun runs the hour the ancestor's way. The figures are the time for all schedules, and how many were
-// ground in the time that there was.
+// measureAncestorRun runs the hour in the ancestor's way. Its figures are the time for all
+// schedules, which may be estimated, and how many were ground in the available time.
 func measureAncestorRun(ctx context.Context, b *bench, schedules, requests int) (err error) {
 	st, err := openCassandra(ctx, b, clock.NewSimulated(historyStart.Add(time.Hour+2*time.Minute)), slog.New(slog.DiscardHandler))
 	if err != nil {
@@ -219,7 +220,7 @@ func (r *ancestorRun) index(ctx context.Context, limit time.Duration) iter.Seq2[
 	}
 }
 
-// worker grinds a schedule: one read, one write, one delete.
+// worker returns a function that grinds a schedule: one read, one write, one delete.
 func (r *ancestorRun) worker() func(context.Context, int) error {
 	var g rollup.Grinder
 	var samples []metric.Sample

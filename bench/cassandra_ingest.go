@@ -13,15 +13,16 @@ const (
 	clusterSources = 200
 	clusterCallers = 20
 	clusterLength  = 15 * time.Second
-	// singleCallers are as many as the INSERTs in flight, each with as many sources as the other callers have.
+	// singleCallers is the number of INSERTs in flight, so that both ways have the same. Each has
+	// as many sources as the other callers have.
 	singleCallers = manyInFlight
 	singleSources = singleCallers * clusterSources / clusterCallers
 	// settling is how long a server runs something before it is measured.
 	settling = 5 * time.Second
 )
 
-// warmUpMeasurement has a server that was just started run for a while what is measured later:
-// a JVM compiles what it runs often, and is several times slower before.
+// warmUpMeasurement runs on a new server for a while what is measured later. A JVM compiles what
+// runs often, and is several times slower before that.
 func warmUpMeasurement() measurement {
 	return measurement{
 		name: "warm-up", always: true,
@@ -38,7 +39,7 @@ func warmUpMeasurement() measurement {
 	}
 }
 
-// warmUpRunMeasurement is the same for a run of Quern's own.
+// warmUpRunMeasurement does the same for a run of Quern.
 func warmUpRunMeasurement() measurement {
 	return measurement{
 		name: "warm-up-run", always: true,
@@ -55,7 +56,7 @@ func loadRows(ctx context.Context, b *bench, schedules int) error {
 	return loadAncestorRows(ctx, b, schedules, time.Minute)
 }
 
-// insertMeasurement sets ingest against a row for each sample.
+// insertMeasurement compares ingest with one row per sample.
 func insertMeasurement() measurement {
 	return measurement{
 		name: "ingest-insert",

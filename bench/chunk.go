@@ -9,8 +9,8 @@ import (
 	"github.com/quern/quern/internal/metric"
 )
 
-// chunkTimes are the samples of each schedule in the chunks that are looked at: what
-// a flush writes at most intervals, and an hour at one minute.
+// chunkTimes are the samples per schedule in the measured chunks: what a flush writes at most
+// intervals, and an hour at one minute.
 var chunkTimes = []int{1, 60}
 
 func chunkMeasurement() measurement {
@@ -70,7 +70,7 @@ func measureChunks(_ context.Context, b *bench) error {
 	return nil
 }
 
-// repeat calls f over and over for a second and returns the calls in a second.
+// repeat calls f for a second and returns the number of calls per second.
 func (b *bench) repeat(f func() error) (perSecond float64, err error) {
 	length := b.scaledTime(time.Second)
 	calls := 0

@@ -32,7 +32,7 @@ func diskMeasurement() measurement {
 	}
 }
 
-// loadDisk takes in an hour and grinds it, after which its cache and index are gone.
+// loadDisk ingests an hour and grinds it, so that its cache and index are gone.
 func loadDisk(ctx context.Context, b *bench) (err error) {
 	clk := clock.NewSimulated(historyStart)
 	e, err := openEngine(ctx, b, clk)
@@ -48,8 +48,8 @@ func loadDisk(ctx context.Context, b *bench) (err error) {
 	return err
 }
 
-// measureDisk opens the store's database without the store: once all is in tables,
-// and again once those are compacted. Log and manifest are not counted.
+// measureDisk opens the store's database without the store. It measures once when all data is in
+// tables, and again when those are compacted. It does not count log and manifest.
 func measureDisk(ctx context.Context, b *bench) (err error) {
 	opts := pebbleOptions()
 	opts.DisableAutomaticCompactions = true

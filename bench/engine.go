@@ -28,29 +28,28 @@ const (
 	partitions = 16
 )
 
-// worker is who runs.
+// worker is the name of the worker.
 const worker = "bench"
 
 var retention = storage.Retention{7 * 24 * time.Hour, 90 * 24 * time.Hour, 365 * 24 * time.Hour, 5 * 365 * 24 * time.Hour}
 
-// engine is the store with ingest and aggregation over it, as `quern serve` puts
-// them together.
+// engine is the store with ingest and aggregation, wired as in `quern serve`.
 type engine struct {
 	store  storage.Store
 	cache  *cache.Cache
 	ingest *ingest.Ingest
 	runner *rollup.Runner
-	// ground is told of each block that a run is done with.
+	// ground counts each block that a run has finished.
 	ground *bar
 }
 
-// watched is the store as a run sees it.
+// watched is the store that a run uses. It counts finished blocks.
 type watched struct {
 	storage.Store
 	engine *engine
 }
 
-// DeleteCacheBlock implements storage.Runs: nearly the last that is done for a block.
+// DeleteCacheBlock implements storage.Runs. It is nearly the last step for a block.
 func (w watched) DeleteCacheBlock(ctx context.Context, f storage.Fence, k storage.CacheKey) error {
 	if w.engine.ground != nil {
 		w.engine.ground.add(1)
@@ -87,7 +86,7 @@ func openEngine(ctx context.Context, b *bench, clk clock.Clock) (*engine, error)
 	rec := recovery.New(st, e.cache, clk, recovery.Options{})
 	runs, takes := rollup.Options{Logger: log}, ingest.Options{Logger: log}
 	if b.cluster.keyspace != "" {
-		// What the programs have over Cassandra.
+		// As the programs do over Cassandra.
 		runs.Parallel, takes.Window = blocksInFlight, 100*time.Millisecond
 	}
 	e.ingest = ingest.Start(ctx, st, registry.New(st, registry.Options{}), e.cache, clk, takes)

@@ -11,13 +11,12 @@ import (
 	"github.com/quern/quern/internal/metric"
 )
 
-// perSource is the number of schedules of a source, all of which are in its every
-// report.
+// perSource is the number of schedules of a source. Each of its reports has all of them.
 const perSource = 100
 
-// fleet is sources that report gauges: each walks at random between 10.00 and 99.99,
-// by up to 1.00 a report, as load, temperatures and latencies do. Always five
-// characters, so that a report as JSON keeps its length. It is not safe for concurrent use.
+// fleet is a set of sources that report gauges. Each gauge walks at random between 10.00 and 99.99,
+// by up to 1.00 per report, as load, temperatures and latencies do. A value always has five
+// characters, so that a JSON report keeps its length. A fleet is not safe for concurrent use.
 type fleet struct {
 	first int // number of the first source
 	names []string
@@ -48,7 +47,7 @@ func newFleet(first, sources int) *fleet {
 
 func sourceName(n int) string { return fmt.Sprintf("host-%05d", n) }
 
-// measurementsOf is a report's measurements without times and values: 20 metrics of 5 units.
+// measurementsOf returns a report's measurements without times and values: 20 metrics of 5 units.
 func measurementsOf() []ingest.Measurement {
 	ms := make([]ingest.Measurement, perSource)
 	for i := range ms {
@@ -60,14 +59,14 @@ func measurementsOf() []ingest.Measurement {
 	return ms
 }
 
-// next is a gauge's next value, in hundredths.
+// next returns a gauge's next value, in hundredths.
 func (f *fleet) next(source, i int) int32 {
 	c := &f.cents[source*perSource+i]
 	*c = min(maxCents, max(minCents, *c+f.rng.Int32N(2*stepCents+1)-stepCents))
 	return *c
 }
 
-// fill puts the source's next report into r.
+// fill writes the source's next report to r.
 func (f *fleet) fill(r *ingest.Report, source int, tMs int64) {
 	if r.Measurements == nil {
 		r.Measurements = measurementsOf()
@@ -79,11 +78,11 @@ func (f *fleet) fill(r *ingest.Report, source int, tMs int64) {
 	}
 }
 
-// sourcesPerCall are those whose reports are handed to ingest together.
+// sourcesPerCall is the number of sources whose reports go to ingest together.
 const sourcesPerCall = 1000
 
-// report has each source report once at the clock's time, a call of Append for every
-// sourcesPerCall.
+// report makes each source report once at the clock's time, with one call of Append per
+// sourcesPerCall sources.
 func (f *fleet) report(ctx context.Context, in *ingest.Ingest, clk clock.Clock) error {
 	if f.round == nil {
 		f.round = make([]ingest.Report, min(len(f.names), sourcesPerCall))
@@ -100,7 +99,7 @@ func (f *fleet) report(ctx context.Context, in *ingest.Ingest, clk clock.Clock) 
 	return nil
 }
 
-// appendAll appends and takes anything but the acceptance of all as an error.
+// appendAll appends reports. It returns an error unless all measurements are accepted.
 func appendAll(ctx context.Context, in *ingest.Ingest, reports []ingest.Report) error {
 	res, err := in.Append(ctx, reports)
 	if err != nil {
@@ -112,12 +111,11 @@ func appendAll(ctx context.Context, in *ingest.Ingest, reports []ingest.Report) 
 	return nil
 }
 
-// historyStart is when simulated history begins: the start of a slice of every bucket.
+// historyStart is the start of simulated history, and of a slice of every bucket.
 var historyStart = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
-// loadHour has the sources report for one raw slice under a simulated clock, every
-// interval, through ingest as in production. The rate is that of all reports but the first, with
-// which the series are registered.
+// loadHour makes the sources report for one raw slice under a simulated clock, every interval,
+// through ingest as in production. The rate excludes the first reports, which register the series.
 func loadHour(ctx context.Context, b *bench, e *engine, clk *clock.Simulated, sources int, interval time.Duration) error {
 	f := newFleet(0, sources)
 	p := b.bar(sources*perSource*int(time.Hour/interval), "samples loaded")
@@ -134,7 +132,8 @@ func loadHour(ctx context.Context, b *bench, e *engine, clk *clock.Simulated, so
 		p.add(sources * perSource)
 	}
 	b.figures["rate"] = float64(sources*perSource) * float64(time.Hour/interval-1) / time.Since(registered).Seconds()
-	// As in production: when the grace has passed the blocks are sealed, and ground from the cache.
+	// As in production: when the grace has passed, the blocks are sealed, so that they are ground
+	// from the cache.
 	clk.Set(historyStart.Add(time.Hour + time.Minute))
 	return e.ingest.Seal(ctx)
 }

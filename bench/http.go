@@ -21,15 +21,15 @@ import (
 )
 
 const (
-	// Throughput: gateways that each send for many sources, and wait for the reply
-	// before they send again.
+	// Throughput: gateways that each send for many sources, and wait for each reply before they
+	// send again.
 	fewGateways    = 4
 	manyGateways   = 16
 	sourcesPerBody = 100
 	httpRate       = 250_000
 
-	// Latency: many sources that each send for themselves, whether or not earlier
-	// requests were answered.
+	// Latency: many sources that each send for themselves, whether or not earlier requests were
+	// answered.
 	latencyRate    = httpRate / 2
 	latencySenders = 400
 	sourcesEach    = 3
@@ -71,7 +71,7 @@ func latencyMeasurement() measurement {
 	}
 }
 
-// server is an engine behind HTTP on a port of the loopback.
+// server is an engine behind HTTP on a loopback port.
 type server struct {
 	*engine
 	http   *http.Server
@@ -113,7 +113,7 @@ func (s *server) close(ctx context.Context) error {
 	return errors.Join(s.http.Shutdown(ctx), s.engine.close())
 }
 
-// post sends a body and takes anything but the acceptance of all as an error.
+// post sends a body. It returns an error unless all measurements are accepted.
 func (s *server) post(ctx context.Context, body []byte) error {
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, s.url, bytes.NewReader(body))
 	if err != nil {
@@ -134,9 +134,9 @@ func (s *server) post(ctx context.Context, body []byte) error {
 	return nil
 }
 
-// body is the reports of some sources as JSON. Times and values keep their lengths,
-// so that the next reports are written over them: the client shares the processors
-// with what is measured, and should cost little.
+// body holds the reports of some sources as JSON. Times and values keep their lengths, so that the
+// next reports are written in place. The client shares the processors with what is measured, so it
+// must cost little.
 type body struct {
 	fleet *fleet
 	json  []byte
@@ -170,7 +170,7 @@ func newBody(f *fleet) *body {
 	return b
 }
 
-// next is the sources' next reports.
+// next returns the sources' next reports.
 func (b *body) next(at time.Time) []byte {
 	stamp := strconv.AppendInt(nil, at.UnixMilli(), 10)
 	for i := range b.times {
@@ -223,8 +223,8 @@ func measureHTTP(ctx context.Context, b *bench, gateways int) (err error) {
 	return err
 }
 
-// measureLatency sends reports at fixed times and counts from those, so that a
-// report that had to wait for an earlier one is not taken for a fast one.
+// measureLatency sends reports at fixed times and measures from those times. So a report that had
+// to wait for an earlier one does not count as fast.
 func measureLatency(ctx context.Context, b *bench) (err error) {
 	s, err := openServer(ctx, b, latencySenders)
 	if err != nil {

@@ -15,11 +15,11 @@ import (
 const (
 	ingestSources = 100
 	ingestCallers = 10
-	// ingestRounds are the reports of each source in one call. Commits follow one
-	// another without a pause only while enough samples wait for the next one.
+	// ingestRounds is the number of reports per source in one call. Commits follow one another
+	// without a pause only if enough samples wait for the next one.
 	ingestRounds = 40
-	// ingestStep is the time between two reports of a source: short, so that what is
-	// sent faster than in real time stays within the limit for times to come.
+	// ingestStep is the time between two reports of a source. It is short, so that times stay
+	// within the future limit although the sources send faster than real time.
 	ingestStep = 20 * time.Millisecond
 )
 
@@ -58,13 +58,13 @@ func measureIngest(ctx context.Context, b *bench) (err error) {
 	return err
 }
 
-// callers report at once, each for sources of its own.
+// callers report concurrently, each for sources of its own.
 type callers struct {
 	ingest *ingest.Ingest
 	fleets []*fleet
 }
 
-// newCallers has all sources report once, which registers their series.
+// newCallers makes all sources report once, which registers their series.
 func newCallers(ctx context.Context, e *engine, sources, n int) (*callers, error) {
 	c := &callers{ingest: e.ingest, fleets: make([]*fleet, n)}
 	var register errgroup.Group
@@ -75,8 +75,8 @@ func newCallers(ctx context.Context, e *engine, sources, n int) (*callers, error
 	return c, register.Wait()
 }
 
-// report has each caller, again and again for that long, hand over reports of each of its sources in one
-// call: as many as there are rounds. It returns how many samples are durable.
+// report makes each caller report repeatedly for the given time. Each call of Append has as many
+// reports of each of the caller's sources as rounds says. It returns the number of durable samples.
 func (c *callers) report(ctx context.Context, length time.Duration, rounds int) (accepted int, err error) {
 	var total atomic.Int64
 	start := time.Now()

@@ -5,11 +5,11 @@
 //	go run ./bench -scale 0.1         a quick look, not to be compared with the targets
 //	go run ./bench -store cassandra   the same over a Cassandra that it starts
 //
-// Every step of a measurement runs in a process of its own, this program again with
-// -step, so that its peak memory is its own. Steps of one measurement share a
-// directory, or a keyspace: what one loads, the next one grinds.
+// Every step of a measurement runs in its own process, which is this program with -step. So each
+// step has its own peak memory. Steps of one measurement share a directory, or a keyspace: one step
+// loads what the next one grinds.
 //
-// What needs history is loaded under a simulated clock; all durations are real time.
+// History is loaded under a simulated clock. All durations are real time.
 package main
 
 import (

@@ -2,17 +2,17 @@ package main
 
 import "context"
 
-// measurement is one or more steps over a directory, and how their figures read.
+// measurement is one or more steps over a shared place, and how their figures are shown.
 type measurement struct {
 	name  string
 	steps []step
-	// always: also when its name was not asked for, and for what it does, not for its figures.
+	// always: runs even if its name was not requested, for its effect and not for its figures.
 	always bool
-	// rows may look at what was measured before it; figures that are missing are 0.
+	// rows may use the figures of earlier measurements; missing figures are 0.
 	rows func(r results) []row
 }
 
-// step runs in a process of its own.
+// step runs in its own process.
 type step struct {
 	name string
 	run  func(ctx context.Context, b *bench) error

@@ -17,17 +17,17 @@ import (
 	"time"
 )
 
-// figures are what a step has measured, by name. Durations are in seconds.
+// figures are the results of a step, by name. Durations are in seconds.
 type figures map[string]float64
 
-// results are the figures of each measurement; those of a step carry its name and a
-// dot in front.
+// results are the figures of each measurement. The name of a step's figure begins with the step's
+// name and a dot.
 type results map[string]figures
 
 // rssFigure is the peak resident memory of a step's process, in bytes.
 const rssFigure = "rss"
 
-// bench is what a step works with.
+// bench is the environment of a step.
 type bench struct {
 	dir     string  // of an embedded store
 	cluster cluster // with the keyspace of one in Cassandra
@@ -39,15 +39,15 @@ type bench struct {
 	stderr  io.Writer
 }
 
-// scaled is n at the scale asked for, at least least.
+// scaled returns n at the requested scale, but not below least.
 func (b *bench) scaled(n, least int) int { return max(least, int(float64(n)*b.scale)) }
 
-// scaledTime is d at the scale asked for, at least a second.
+// scaledTime returns d at the requested scale, but not below a second.
 func (b *bench) scaledTime(d time.Duration) time.Duration {
 	return max(time.Second, time.Duration(float64(d)*b.scale))
 }
 
-// timed profiles what f does, if asked to, and returns how long it took.
+// timed runs f, profiles it if requested, and returns its duration.
 func (b *bench) timed(f func() error) (took time.Duration, err error) {
 	if b.profile != "" {
 		cpu, err := os.Create(filepath.Join(b.profile, b.name+".cpu.pprof"))
@@ -101,8 +101,7 @@ func runStep(ctx context.Context, opts options, stdout, stderr io.Writer) error 
 	return fmt.Errorf("-step %s: there is no such step", opts.step)
 }
 
-// measure is the parent's side: it runs a measurement's steps, one after the other,
-// each in a process of its own.
+// measure is the parent's side: it runs a measurement's steps in sequence, each in its own process.
 func measure(ctx context.Context, opts options, m measurement, stderr io.Writer) (all figures, err error) {
 	place, remove, err := newPlace(ctx, opts)
 	if err != nil {
@@ -136,8 +135,8 @@ func measure(ctx context.Context, opts options, m measurement, stderr io.Writer)
 	return all, nil
 }
 
-// newPlace makes what the steps of one measurement share, a directory or a keyspace, and is the
-// arguments that name it and what removes it.
+// newPlace creates what the steps of one measurement share, a directory or a keyspace. It returns
+// the arguments that name it, and a function that removes it.
 func newPlace(ctx context.Context, opts options) (args []string, remove func() error, err error) {
 	if opts.store == storeCassandra {
 		args, remove = newKeyspace(ctx, opts)
@@ -147,8 +146,8 @@ func newPlace(ctx context.Context, opts options) (args []string, remove func() e
 	return []string{"-dir", dir}, func() error { return os.RemoveAll(dir) }, err
 }
 
-// peakRSS is this process's peak resident memory in bytes. ok is false where the
-// system has no /proc.
+// peakRSS returns this process's peak resident memory in bytes. ok is false if the system has no
+// /proc.
 func peakRSS() (peak float64, ok bool) {
 	if runtime.GOOS != "linux" {
 		return 0, false

@@ -13,8 +13,8 @@ func (b *bench) progress(format string, args ...any) {
 	fmt.Fprintf(b.stderr, "%-24s %s\n", b.name, fmt.Sprintf(format, args...))
 }
 
-// bar shows how far a long part of a step is: to who looks on as a bar, in a log as a
-// line every few seconds. It may be used by several goroutines.
+// bar shows the progress of a long part of a step: as a bar on a terminal, and as a line every few
+// seconds in a log. It is safe for concurrent use.
 type bar struct {
 	shown *progressbar.ProgressBar
 
@@ -43,7 +43,7 @@ func (b *bench) bar(total int, what string) *bar {
 
 func (p *bar) add(n int) {
 	if p.shown != nil {
-		// What cannot be drawn is not missed.
+		// A bar that cannot be drawn does not matter.
 		_ = p.shown.Add(n)
 		return
 	}
@@ -56,7 +56,7 @@ func (p *bar) add(n int) {
 	}
 }
 
-// end takes the bar away where not all was done.
+// end removes an unfinished bar.
 func (p *bar) end() {
 	if p.shown != nil {
 		_ = p.shown.Finish()

@@ -49,20 +49,20 @@ func (r report) print(w io.Writer) error {
 	return err
 }
 
-// info is a row without a target.
+// info returns a row without a target.
 func info(what, figure string) row { return row{What: what, Figure: figure} }
 
-// atLeast is a row whose figure should reach the target.
+// atLeast returns a row whose figure should reach the target.
 func atLeast(what string, got, target float64, unit string) row {
 	return judged(what, count(got)+unit, "≥ "+count(target)+unit, got >= target, got/target)
 }
 
-// atMost is a row whose figure should not exceed the target; format prints both.
+// atMost returns a row whose figure should not exceed the target. format prints both.
 func atMost(what string, got, target float64, format func(float64) string) row {
 	return judged(what, format(got), "≤ "+format(target), got <= target, got/target)
 }
 
-// exactly is a row whose figure follows from the design.
+// exactly returns a row whose figure follows from the design.
 func exactly(what string, got, target float64) row {
 	return judged(what, count(got), count(target), got == target, got/target)
 }
@@ -75,7 +75,7 @@ func judged(what, figure, target string, met bool, ratio float64) row {
 	return row{What: what, Figure: figure, Target: target, Verdict: fmt.Sprintf("%s, %.2f ×", word, ratio)}
 }
 
-// peakMemory is the row of a step's peak memory; targetMB 0 is no target.
+// peakMemory returns the row for a step's peak memory. A targetMB of 0 is no target.
 func peakMemory(what string, f figures, step string, targetMB float64) row {
 	peak, ok := f[step+"."+rssFigure]
 	what += ": peak memory"
@@ -88,7 +88,7 @@ func peakMemory(what string, f figures, step string, targetMB float64) row {
 	return atMost(what, peak, targetMB*1e6, megabytes)
 }
 
-// count prints with thousands apart.
+// count formats a number with separators between thousands.
 func count(x float64) string {
 	digits := fmt.Sprintf("%.0f", x)
 	var sb strings.Builder
@@ -106,7 +106,7 @@ func milliseconds(x float64) string { return fmt.Sprintf("%.0f ms", x*1000) }
 func megabytes(x float64) string    { return fmt.Sprintf("%.0f MB", x/1e6) }
 func bytesEach(x float64) string    { return fmt.Sprintf("%.2f bytes", x) }
 
-// conditions say on what and of what the figures are.
+// conditions describes the machine and the program that were measured.
 func conditions(ctx context.Context, opts options) string {
 	parts := []string{
 		fmt.Sprintf("%d cores", runtime.GOMAXPROCS(0)),
@@ -124,8 +124,7 @@ func conditions(ctx context.Context, opts options) string {
 	return strings.Join(parts, "; ")
 }
 
-// commit asks git, because go run records no version. "+" says that there are
-// changes besides.
+// commit asks git, because go run records no version. "+" says that there are uncommitted changes.
 func commit(ctx context.Context) string {
 	out, err := exec.CommandContext(ctx, "git", "describe", "--always", "--exclude=*", "--dirty=+").Output()
 	if err != nil {
@@ -134,8 +133,7 @@ func commit(ctx context.Context) string {
 	return strings.TrimSpace(string(out))
 }
 
-// fileSystem is the type of the file system that dir is on: that of the longest
-// mount point above it.
+// fileSystem returns the type of dir's file system: that of the longest mount point above dir.
 func fileSystem(dir string) string {
 	dir, err := filepath.Abs(dir)
 	if err != nil {

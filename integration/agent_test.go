@@ -19,11 +19,11 @@ import (
 	"github.com/quern/quern/integration/process"
 )
 
-// TestAgent starts the agent before its server: what it measures meanwhile waits.
+// TestAgent starts the agent before its server. What it measures meanwhile waits.
 func TestAgent(t *testing.T) {
 	t.Parallel()
-	// A port that is there from the beginning, with nothing behind it yet. A free port
-	// that is used later might have become somebody else's.
+	// A port that exists from the beginning, with nothing behind it yet. A free port that is used
+	// later might be taken by then.
 	var behind atomic.Pointer[httputil.ReverseProxy]
 	var refused atomic.Int32
 	front := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -76,7 +76,7 @@ func TestAgent(t *testing.T) {
 	p.Stop()
 }
 
-// TestHostMetrics: a server measures its own host unless told otherwise.
+// TestHostMetrics: a server measures its own host by default.
 func TestHostMetrics(t *testing.T) {
 	t.Parallel()
 	p := start(t, "serve", "--listen", "127.0.0.1:0", "--data-dir", t.TempDir(), "--host-metrics-interval", "500ms", "--source", "it-self")

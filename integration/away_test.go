@@ -15,7 +15,7 @@ import (
 	"github.com/quern/quern/integration/process"
 )
 
-// nobody is an address where nothing listens.
+// nobody returns an address at which no process listens.
 func nobody(t *testing.T) string {
 	t.Helper()
 	var lc net.ListenConfig
@@ -25,7 +25,7 @@ func nobody(t *testing.T) string {
 	return l.Addr().String()
 }
 
-// TestNoCassandra: a process whose cluster is not there lives, says so, and tries again.
+// TestNoCassandra: a process whose cluster is not there keeps running, says so, and retries.
 func TestNoCassandra(t *testing.T) {
 	t.Parallel()
 	for name, command := range map[string][]string{
@@ -76,7 +76,7 @@ func TestSchemaWithoutCassandra(t *testing.T) {
 	assert.Contains(t, p.Stderr.String(), "quern: stopped before the schema was complete: run it again")
 }
 
-// TestPrograms: what all programs have in common.
+// TestPrograms tests what all programs have in common.
 func TestPrograms(t *testing.T) {
 	t.Parallel()
 	bash := lookPath(t, "bash")

@@ -28,8 +28,8 @@ func send(o *oracle.Oracle, p *process.Process, source string, series int) {
 	}
 }
 
-// TestKill kills the server while reports come in, several times over. Invariant 1:
-// what was acknowledged is there. Invariant 2: the roll-ups are those of what is there.
+// TestKill kills the server repeatedly while reports come in. Invariant 1: acknowledged samples are
+// there. Invariant 2: the roll-ups match the samples that are there.
 func TestKill(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -41,7 +41,7 @@ func TestKill(t *testing.T) {
 		for i := range 4 {
 			senders.Go(func() { send(&sent, p, fmt.Sprintf("source-%d", i), 10) })
 		}
-		// Rounds of different lengths meet runs at different places.
+		// Rounds of different lengths interrupt runs at different points.
 		process.Eventually(t, "acknowledgements", func() error {
 			if n := sent.Len() - before; n < 400*(round+1) {
 				return fmt.Errorf("only %d", n)

@@ -16,7 +16,8 @@ import (
 	"github.com/quern/quern/integration/process"
 )
 
-// TestDeleteSeries: what is deleted is gone from raw and, run after run, from the levels above, and stays gone over a restart.
+// TestDeleteSeries: deleted samples are gone from raw and, run after run, from the levels above,
+// and stay gone over a restart.
 func TestDeleteSeries(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -55,7 +56,7 @@ func TestDeleteSeries(t *testing.T) {
 		return r
 	}
 	at := func(ms int64) []string { return []string{strconv.FormatFloat(float64(ms)/1000, 'f', 3, 64)} }
-	for range 2 { // the second time there is nothing left to do
+	for range 2 { // the second time there is nothing left to delete
 		for _, form := range []url.Values{
 			{"match[]": {"it_some"}, "start": at(from), "end": at(to)},
 			{"match[]": {"it_gone"}},

@@ -12,7 +12,7 @@ import (
 	"github.com/quern/quern/internal/demo"
 )
 
-// TestDemo looks at the demo as somebody does who has just started it.
+// TestDemo looks at the demo as a new user does.
 func TestDemo(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -32,7 +32,7 @@ func TestDemo(t *testing.T) {
 	require.NoError(t, err)
 	assert.InDelta(t, 26*60, len(raw), 5, "one a minute for 26 hours")
 
-	// How many slices of each level are over depends on the time of day.
+	// The number of complete slices of each level depends on the time of day.
 	hour := time.Hour
 	checked := verified(t, p, 0, "--match", selector, "--start", "-3d")
 	for _, width := range []time.Duration{hour, 6 * hour, 24 * hour} {
@@ -58,7 +58,7 @@ func TestDemo(t *testing.T) {
 	p.Stop()
 }
 
-// slicesOver counts the slices that hold something of [from, end) and are over by end.
+// slicesOver returns the number of slices that overlap [from, end) and are over by end.
 func slicesOver(from, end time.Time, width time.Duration) int {
 	n := 0
 	for at := from.Truncate(width); !at.Add(width).After(end); at = at.Add(width) {
@@ -67,11 +67,11 @@ func slicesOver(from, end time.Time, width time.Duration) int {
 	return n
 }
 
-// steadySource finds a source of the demo's that is neither silent nor late for a
-// while: late reports are right in the roll-ups only after the next run.
+// steadySource returns a source of the demo that is neither silent nor late in the range: the
+// roll-ups include late reports only after the next run.
 func steadySource(t *testing.T, from, to time.Time) string {
 	t.Helper()
-	// Of few sources, which are the first of many.
+	// From a few sources, which are the first of the demo's many.
 	g, err := demo.New(demo.Options{Sources: 20})
 	require.NoError(t, err)
 	odd := map[string]bool{}

@@ -30,7 +30,7 @@ func TestFullDisk(t *testing.T) {
 
 	var sent oracle.Oracle
 	next := func() (process.Reply, error) {
-		// The times differ, so each is a sample of its own.
+		// The times differ, so that each is a sample of its own.
 		batch := []process.Sample{{
 			Source: "a", Metric: "it_x",
 			Ms: time.Now().UnixMilli() - 60_000 + int64(sent.Len()), Value: float64(sent.Len()),
@@ -65,7 +65,7 @@ func TestFullDisk(t *testing.T) {
 	})
 	require.NoError(t, sent.Raw(p))
 
-	// Killed on a full disk, it is there again as soon as there is room.
+	// A server that was killed on a full disk works again as soon as there is room.
 	fill(t, filler)
 	p.Kill()
 	p = d.goOn(t, d.serve(t))
@@ -77,7 +77,7 @@ func TestFullDisk(t *testing.T) {
 	p.Stop()
 }
 
-// fill writes until there is no byte left.
+// fill writes until no byte is free.
 func fill(t *testing.T, path string) {
 	t.Helper()
 	f, err := os.Create(path)
@@ -91,8 +91,8 @@ func fill(t *testing.T, path string) {
 	}
 }
 
-// smallDisk is a file system of so many MB, by whichever of three ways this machine permits; nil if by none, which
-// is said.
+// smallDisk returns a file system of the given size, in MB, in the first of three ways that this
+// machine permits. If none works, it logs that and returns nil.
 func smallDisk(t *testing.T, megabytes int) *disk {
 	t.Helper()
 	dir, size := t.TempDir(), fmt.Sprintf("size=%dm", megabytes)
@@ -103,7 +103,7 @@ func smallDisk(t *testing.T, megabytes int) *disk {
 	}
 	t.Logf("NOTE: no tmpfs can be mounted here (%v); trying a user namespace", err)
 
-	// A process that waits for the test to end keeps the namespace, for servers to be started in.
+	// A process that waits for the test's end keeps the namespace in which servers start.
 	const mount = `mount -t tmpfs -o "$0" tmpfs "$1" && echo && exec cat`
 	keeper := exec.CommandContext(t.Context(), "unshare", "--user", "--map-root-user", "--mount", "sh", "-c", mount, size, dir)
 	var said bytes.Buffer
@@ -124,7 +124,7 @@ func smallDisk(t *testing.T, megabytes int) *disk {
 	}
 	t.Logf("NOTE: no user namespace either (%v: %s); trying /dev/shm", err, &said)
 
-	// A container's /dev/shm is small, and its own.
+	// A container has a small /dev/shm of its own.
 	const most = 256 << 20
 	var shm syscall.Statfs_t
 	if err := syscall.Statfs("/dev/shm", &shm); err != nil || int64(shm.Blocks)*shm.Bsize > most {

@@ -4,7 +4,7 @@ package integration
 
 import "testing"
 
-// smallDisk is nil: only on Linux is it known how to make a file system.
+// smallDisk returns nil: only Linux is supported.
 func smallDisk(t *testing.T, _ int) *disk {
 	t.Log("NOTE: THE FULL DISK IS NOT TESTED WITH A REAL ONE, which needs Linux.")
 	return nil

@@ -18,18 +18,19 @@ import (
 
 // disk is a file system for a server's data.
 type disk struct {
-	// dir is where the test sees it, inside where the server does.
+	// dir is its path for the test, inside its path for the server.
 	dir, inside string
-	// enter is the command that runs another one where it is mounted; none if that is here.
+	// enter is the command that runs another command where the disk is mounted; empty if it is
+	// mounted here.
 	enter []string
-	// program serves on it, in place of the usual one.
+	// program replaces the usual program.
 	program string
 }
 
 func (d *disk) filler() string { return filepath.Join(d.dir, "filler") }
 
-// goOn is what an operator does whose server's disk was full: there is room again, and a server that has ended for want
-// of it is started again. It returns the server when it is ready.
+// goOn does what an operator does after a full disk: it frees space, and restarts the server if it
+// has ended for lack of space. It returns the server when it is ready.
 func (d *disk) goOn(t *testing.T, p *process.Process, args ...string) *process.Process {
 	t.Helper()
 	assert.NoError(t, os.Remove(d.filler()))
@@ -49,13 +50,13 @@ func (d *disk) goOn(t *testing.T, p *process.Process, args ...string) *process.P
 	return p
 }
 
-// serve starts a server on it.
+// serve starts a server on the disk.
 func (d *disk) serve(t *testing.T, args ...string) *process.Process {
 	t.Helper()
 	return process.Start(t, d.command(t, args...))
 }
 
-// serveAt is serve with a clock that is off; it takes a program whose can be.
+// serveAt is serve with a wrong clock. It needs a program that supports one.
 func (d *disk) serveAt(t *testing.T, offset time.Duration, args ...string) *process.Process {
 	t.Helper()
 	cmd := d.command(t, args...)

@@ -19,16 +19,17 @@ import (
 	"github.com/quern/quern/internal/storage/pebble"
 )
 
-// TestFaults has one process over the embedded store killed, stopped and ended again and again, its disk full, its clock wrong and
-// its retention another after a restart, and the connections to it slow or broken, under senders that give up and send
-// again. Everything acknowledged is there once, every roll-up is right, and nothing is left to be ground.
+// TestFaults runs one process over the embedded store. The process is killed, stopped and ended
+// repeatedly, its disk is full at times, and its clock and retention change with restarts. Its
+// connections are slow or broken. Senders give up and send again. Everything acknowledged must be
+// there once, every roll-up right, and nothing left to grind.
 func TestFaults(t *testing.T) {
 	t.Parallel()
 	const ageCap = 8 * time.Second
 	const farOff = 9 * 24 * time.Hour
 	s := faults.Senders{TooOld: true}
 	report := faults.Report{Senders: &s}
-	t.Cleanup(func() { t.Log(&report) }) // after what the processes wrote
+	t.Cleanup(func() { t.Log(&report) }) // runs after the processes' output is printed
 	d := smallDisk(t, 64+int(faults.Length.Minutes())*16)
 	full := d != nil
 	if !full {
@@ -48,12 +49,12 @@ func TestFaults(t *testing.T) {
 	}
 	serve := func() { ready(d.serve(t, args...)) }
 	serve()
-	// restart has it end, and another in its place.
+	// restart ends the process and starts another in its place.
 	restart := func(p func() *process.Process) {
 		at.Load().Stop()
 		ready(p())
 	}
-	// off has it go on with a clock that is wrong, until the other.
+	// off restarts the process with a wrong clock. heal restarts it with the right one.
 	off := func(by time.Duration) (heal func()) {
 		restart(func() *process.Process { return d.serveAt(t, by, args...) })
 		return func() { restart(func() *process.Process { return d.serve(t, args...) }) }
@@ -61,7 +62,7 @@ func TestFaults(t *testing.T) {
 	keeping := func(raw string) {
 		restart(func() *process.Process { return d.serve(t, append(slices.Clone(args), "--retention", "raw="+raw)...) })
 	}
-	// Ahead within the age cap, and back, by turns.
+	// Alternately ahead within the age cap, and behind.
 	some, other := 6*time.Second, -20*time.Second
 	goOn := func() { ready(d.goOn(t, at.Load(), args...)) }
 
@@ -84,7 +85,7 @@ func TestFaults(t *testing.T) {
 			some, other = other, some
 			return off(some)
 		}},
-		// For longer than work can be left undone here, so nothing of it may be lost.
+		// A minute is longer than work can stay undone here, so no work may be lost.
 		faults.Kind{Name: "restarted with raw kept for a minute", Slots: server, Longest: 3 * time.Second, Inject: func(int) func() {
 			keeping("1m")
 			return func() { keeping("7d") }
@@ -107,7 +108,7 @@ func TestFaults(t *testing.T) {
 	by := &process.Process{URL: "http://" + link.Addr()}
 	s.Start(t, 3, func(*rand.Rand) *process.Process { return by }, []time.Duration{6 * time.Second, 40 * time.Second})
 	report.Faults = faults.Live(t, kinds)
-	// Slices of 4 s and of 8 s are left open for longer than the age cap and their width.
+	// Slices of 4 s and of 8 s stay open for longer than the age cap plus their width.
 	dark := faults.Kind{Name: "killed, and off beyond the age cap", Inject: func(int) func() {
 		at.Load().Kill()
 		return serve

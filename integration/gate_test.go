@@ -15,8 +15,8 @@ import (
 	"github.com/quern/quern/integration/process"
 )
 
-// gate passes on what is asked to a server, and can hold an answer back: whoever waits for it is certain to be at that
-// point when something happens to it.
+// gate is a proxy in front of a server that can hold a response back. A client that waits for the
+// response is then certainly at that point when the test does something to it.
 type gate struct {
 	URL string
 
@@ -24,7 +24,7 @@ type gate struct {
 	next atomic.Pointer[hold]
 }
 
-// newGate starts to listen. It ends with the test.
+// newGate starts a gate. It ends with the test.
 func newGate(t *testing.T, to *process.Process) *gate {
 	t.Helper()
 	g := &gate{}
@@ -33,7 +33,7 @@ func newGate(t *testing.T, to *process.Process) *gate {
 		Rewrite:        func(r *httputil.ProxyRequest) { r.SetURL(g.to.Load()) },
 		Transport:      process.Client.Transport,
 		ModifyResponse: func(r *http.Response) error { g.answer(r); return nil },
-		// As when the server itself is not there.
+		// As if the server itself is not there.
 		ErrorHandler: func(http.ResponseWriter, *http.Request, error) { panic(http.ErrAbortHandler) },
 	})
 	t.Cleanup(front.Close)
@@ -41,7 +41,7 @@ func newGate(t *testing.T, to *process.Process) *gate {
 	return g
 }
 
-// leadTo has it pass on to another server.
+// leadTo makes the gate lead to another server.
 func (g *gate) leadTo(t *testing.T, p *process.Process) {
 	t.Helper()
 	u, err := url.Parse(p.URL)
@@ -49,7 +49,7 @@ func (g *gate) leadTo(t *testing.T, p *process.Process) {
 	g.to.Store(u)
 }
 
-// hold is of one answer.
+// hold is a held response.
 type hold struct {
 	when  func() bool
 	after int64
@@ -57,7 +57,7 @@ type hold struct {
 	on    chan struct{}
 }
 
-// hold holds the first answer for which when is true, after so many bytes.
+// hold holds the first response for which when returns true, after the given number of bytes.
 func (g *gate) hold(after int64, when func() bool) *hold {
 	h := &hold{when, after, make(chan struct{}), make(chan struct{})}
 	g.next.Store(h)
@@ -85,12 +85,12 @@ func (g *gate) answer(r *http.Response) {
 	}{io.MultiReader(io.LimitReader(body, h.after), wait, body), body}
 }
 
-// reading is a reader that has nothing.
+// reading is a reader from a function.
 type reading func() (int, error)
 
 func (r reading) Read([]byte) (int, error) { return r() }
 
-// await waits until the answer to p is held.
+// await waits until the response to p is held.
 func (h *hold) await(t *testing.T, p *process.Process) {
 	t.Helper()
 	select {
@@ -102,5 +102,5 @@ func (h *hold) await(t *testing.T, p *process.Process) {
 	}
 }
 
-// goOn lets the rest of the answer pass.
+// goOn lets the rest of the response pass.
 func (h *hold) goOn() { close(h.on) }

@@ -27,10 +27,10 @@ import (
 	"github.com/quern/quern/internal/storage/cassandra"
 )
 
-// vocabulary is which labels a metric has, and which values each, nil if anything may come.
+// vocabulary holds the labels of each metric and the values of each label, nil for any value.
 type vocabulary map[string]map[string][]string
 
-// add takes in what a server says at /metrics. Histograms are known by the names of their series.
+// add adds what a server reports at /metrics. A histogram has the names of its series.
 func (v vocabulary) add(families map[string]*dto.MetricFamily) {
 	for name, f := range families {
 		names := []string{name}
@@ -54,7 +54,7 @@ func (v vocabulary) add(families map[string]*dto.MetricFamily) {
 
 var described = regexp.MustCompile(`fqName: "([^"]+)".*variableLabels: \{([^}]*)\}`)
 
-// describe takes in what a collector has without its server.
+// describe adds the metrics that a collector describes without a server.
 func (v vocabulary) describe(c prometheus.Collector) {
 	descs := make(chan *prometheus.Desc, 100)
 	c.Describe(descs)
@@ -69,7 +69,7 @@ func (v vocabulary) describe(c prometheus.Collector) {
 	}
 }
 
-// check says what an expression uses that is not there.
+// check returns an error for names in an expression that the vocabulary lacks.
 func (v vocabulary) check(expr string) error {
 	e, err := parser.NewParser(parser.Options{}).ParseExpr(expr)
 	if err != nil {
@@ -117,7 +117,8 @@ func (v vocabulary) check(expr string) error {
 	return nil
 }
 
-// TestMonitoring holds the dashboard and the alerts in docs/grafana to what a server says at /metrics.
+// TestMonitoring compares the dashboard and the alerts in docs/grafana with what a server reports
+// at /metrics.
 func TestMonitoring(t *testing.T) {
 	t.Parallel()
 	p := serve(t, t.TempDir(), append([]string{"--graphite-listen", "127.0.0.1:0"}, seconds...)...)
@@ -185,7 +186,7 @@ func TestMonitoring(t *testing.T) {
 				expr := strings.NewReplacer("$__rate_interval", "1m", "$job", ".*", "$instance", ".*").Replace(q.Expr)
 				assert.NotContains(t, expr, "$")
 				require.NoError(t, known.check(expr), panel.Title)
-				// And the server itself can evaluate it.
+				// The server itself must evaluate it too.
 				r, err := p.Get("/api/v1/query", url.Values{"query": {expr}})
 				require.NoError(t, err)
 				require.Equal(t, 200, r.Code, "%s", r.Body)
@@ -210,7 +211,7 @@ func TestMonitoring(t *testing.T) {
 	p.Stop()
 }
 
-// TestGrafana asks what Grafana's data source for Prometheus asks, in its ways.
+// TestGrafana sends the requests of Grafana's data source for Prometheus, in the same form.
 func TestGrafana(t *testing.T) {
 	t.Parallel()
 	p := serve(t, t.TempDir())

@@ -16,13 +16,13 @@ import (
 	"github.com/quern/quern/integration/process"
 )
 
-// TestHostile: whatever comes over the wire, the process lives and answers others.
+// TestHostile: whatever comes over the wire, the process survives and serves others.
 func TestHostile(t *testing.T) {
 	t.Parallel()
 	p := serve(t, t.TempDir(), "--group-commit", "5ms")
 	const head = "POST /api/v1/reports HTTP/1.1\r\nHost: localhost\r\n"
 
-	// Half a request each, held open through all that follows.
+	// Half a request each, held open through everything that follows.
 	for i := range 60 {
 		conn := p.Dial()
 		_, err := io.WriteString(conn, head[:len(head)-i%10])
@@ -36,7 +36,7 @@ func TestHostile(t *testing.T) {
 	raw := func(text string) string {
 		t.Helper()
 		conn := p.Dial()
-		// A server may answer and close before it has read all of it.
+		// A server may reply and close before it has read everything.
 		_, _ = io.WriteString(conn, text)
 		if tcp, ok := conn.(*net.TCPConn); ok {
 			_ = tcp.CloseWrite()
@@ -64,7 +64,7 @@ func TestHostile(t *testing.T) {
 	post := func(name string, want int, body []byte, header ...string) process.Reply {
 		t.Helper()
 		r, err := p.Post("/api/v1/reports", body, header...)
-		// The answer may come, and the connection go, before the body is sent.
+		// The reply may come, and the connection close, before the body is sent.
 		if err == nil {
 			assert.Equal(t, want, r.Code, "%s: %.200s", name, r.Body)
 		} else {
@@ -100,7 +100,7 @@ func TestHostile(t *testing.T) {
 	require.NoError(t, err)
 	assert.Less(t, r.Code, 500)
 
-	// Others are served all the while.
+	// Others are served meanwhile.
 	want := []process.Sample{{Source: "a", Metric: "it_alive", Ms: time.Now().UnixMilli(), Value: 1}}
 	_, err = p.Report(t.Context(), want)
 	require.NoError(t, err)
@@ -112,7 +112,7 @@ func TestHostile(t *testing.T) {
 	assert.Contains(t, string(r.Body), "quern_http_panics_total 0\n")
 }
 
-// bomb is zeros, compressed.
+// bomb returns zeros, compressed.
 func bomb(t *testing.T, size int64) []byte {
 	t.Helper()
 	var buf bytes.Buffer

@@ -17,8 +17,8 @@ import (
 	"github.com/quern/quern/integration/process"
 )
 
-// TestExportImport: an export that another store imports has the same samples there and the same roll-ups, also of data
-// that is older than that store's age cap.
+// TestExportImport: after another store imports an export, it has the same samples and roll-ups,
+// even for data beyond that store's age cap.
 func TestExportImport(t *testing.T) {
 	t.Parallel()
 	from := serve(t, t.TempDir(), seconds...)
@@ -67,7 +67,7 @@ func TestExportImport(t *testing.T) {
 				return err
 			}
 			got, err := read(to, "/api/v1/rollups", level)
-			// Both stretches of half a minute, of three series.
+			// Both stretches of half a minute, for three series.
 			rows := map[string]int{"1s": 180, "2s": 90, "4s": 45}[level]
 			switch {
 			case err != nil:
@@ -82,7 +82,8 @@ func TestExportImport(t *testing.T) {
 	}
 }
 
-// TestGraphite: lines over TCP can be queried, and those that were read when the process is stopped are there afterwards.
+// TestGraphite: lines over TCP can be queried. Lines that the process has read when it is stopped
+// are there afterwards.
 func TestGraphite(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

@@ -24,7 +24,7 @@ import (
 func TestExplainAndReaggregate(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	// A run comes seconds after its slice, so that there is time to look at what waits for it.
+	// A run comes seconds after its slice, so that there is time to see what waits for it.
 	args := append(slices.Clone(seconds), "--aggregation-delay", "4s")
 	p := serve(t, dir, args...)
 	second := time.Now().Truncate(time.Second)
@@ -36,7 +36,7 @@ func TestExplainAndReaggregate(t *testing.T) {
 	}
 	require.NoError(t, report())
 
-	// The first line about the 1s row, as a script would have it.
+	// The first line about the 1s row, as a script would extract it.
 	explain := func() string {
 		t.Helper()
 		x := start(t, "explain", "--url", p.URL, "--match", `it_late{source="a"}`, "--time", second.UTC().Format(time.RFC3339))
@@ -76,7 +76,7 @@ func TestExplainAndReaggregate(t *testing.T) {
 	require.NoError(t, right())
 
 	process.Eventually(t, "late data to be seen waiting", func() error {
-		require.NoError(t, report()) // where the machine is slow, its run has come before the look
+		require.NoError(t, report()) // on a slow machine the run comes before the look
 		return says("late data: will be recomputed by the run at 20")()
 	})
 	process.Eventually(t, "late data to be in the row", right)
@@ -121,7 +121,7 @@ func TestExplainAndReaggregate(t *testing.T) {
 	p.Stop()
 }
 
-// smuggle puts a sample of the only series into raw, of which no run will hear.
+// smuggle writes a sample of the only series into raw without a mark, so that no run sees it.
 func smuggle(t *testing.T, dir string, ms int64) {
 	t.Helper()
 	ladder, err := metric.ParseLadder("1s,2s,4s")

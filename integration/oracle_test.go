@@ -11,7 +11,7 @@ import (
 	"github.com/quern/quern/integration/process"
 )
 
-// TestOracle: one that finds nothing would find nothing wrong.
+// TestOracle: an oracle that found no samples would find no faults either.
 func TestOracle(t *testing.T) {
 	t.Parallel()
 	p := serve(t, t.TempDir(), seconds...)
@@ -29,7 +29,7 @@ func TestOracle(t *testing.T) {
 	r, err := sent.Report(t.Context(), p, []process.Sample{at(ms-25*3_600_000, 5)})
 	require.ErrorContains(t, err, "too_old")
 	assert.Equal(t, 400, r.Code)
-	sent.Unknown(at(ms+2, 3)) // it is not there, and need not be
+	sent.Unknown(at(ms+2, 3)) // not there, and need not be
 	assert.Equal(t, 2, sent.Len())
 	assert.Equal(t, 1, sent.Series())
 	require.NoError(t, sent.Raw(p))

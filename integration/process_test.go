@@ -1,6 +1,6 @@
-// Package integration holds the program itself to what it promises: its real binary, real
-// sockets, signals, files and time. What can be tested within one process is tested
-// where it lives; here is what only shows from outside.
+// Package integration tests the program itself: its real binary, real sockets, signals, files and
+// time. What can be tested within one process is tested in its package; here is only what shows
+// from outside.
 package integration
 
 import (
@@ -11,10 +11,10 @@ import (
 	"github.com/quern/quern/integration/process"
 )
 
-// The programs under test. Most of what is tested is in the first.
+// The programs under test. Most tests use the first.
 var binary, ingestBinary, aggregatorBinary string
 
-// faulty are the programs whose clocks can be wrong.
+// faulty returns the programs whose clocks can be wrong.
 var faulty func() (*process.Programs, error)
 
 func TestMain(m *testing.M) {
@@ -24,13 +24,13 @@ func TestMain(m *testing.M) {
 	}))
 }
 
-// start starts the program. It does not outlive the test.
+// start starts the program. The program ends with the test at the latest.
 func start(t *testing.T, args ...string) *process.Process {
 	t.Helper()
 	return process.Start(t, exec.CommandContext(t.Context(), binary, args...))
 }
 
-// seconds is a ladder on which a day passes in four seconds.
+// seconds is a ladder on which a day takes four seconds.
 var seconds = []string{"--rollups", "1s,2s,4s", "--aggregation-delay", "300ms", "--late-grace", "100ms", "--group-commit", "5ms"}
 
 // serve starts a server on a port of its own and waits until it is ready.

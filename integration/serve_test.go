@@ -21,7 +21,7 @@ import (
 	"github.com/quern/quern/integration/process"
 )
 
-// TestFirstContact is what somebody tries in the first minute.
+// TestFirstContact does what a new user tries in the first minute.
 func TestFirstContact(t *testing.T) {
 	t.Parallel()
 	p := serve(t, filepath.Join(t.TempDir(), "not", "there", "yet"))
@@ -87,8 +87,8 @@ func TestFirstContact(t *testing.T) {
 	p.Stop()
 }
 
-// TestLadderOfSeconds lives through a few days that last four seconds each, with
-// counters that restart and reports that come late.
+// TestLadderOfSeconds lasts a few days of four seconds each, with counters that restart and reports
+// that come late.
 func TestLadderOfSeconds(t *testing.T) {
 	t.Parallel()
 	p := serve(t, t.TempDir(), seconds...)
@@ -119,11 +119,11 @@ func TestLadderOfSeconds(t *testing.T) {
 	p.Stop()
 }
 
-// TestDrain: what is under way when SIGTERM comes is answered, and durable.
+// TestDrain: requests under way at SIGTERM are answered, and their samples durable.
 func TestDrain(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	// The report waits for others so long that the signal comes in between.
+	// The window is long enough for the signal to come while the report waits.
 	p := serve(t, dir, "--group-commit", "2s")
 	want := []process.Sample{{Source: "a", Metric: "it_x", Ms: time.Now().UnixMilli(), Value: 1}}
 	answer := make(chan error, 1)
@@ -166,7 +166,7 @@ func TestSecondSignal(t *testing.T) {
 	})
 	p.Signal(os.Interrupt)
 	p.Wrote("draining; a second signal ends at once")
-	// The log line comes just before, or just after, the default is in force again.
+	// The log line comes just before or after the signal's default behaviour is back.
 	process.Eventually(t, "the end", func() error {
 		_ = p.Cmd.Process.Signal(os.Interrupt)
 		select {
@@ -233,7 +233,7 @@ func TestRefusals(t *testing.T) {
 	running.Stop()
 }
 
-// TestBlockSize changes PBS over a restart, and lives through the change.
+// TestBlockSize changes PBS over a restart, and continues through the change.
 func TestBlockSize(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -275,7 +275,7 @@ func TestBlockSize(t *testing.T) {
 	p.Stop()
 }
 
-// TestConfigFile: the same options from a file and the environment.
+// TestConfigFile sets the same options from a file and the environment.
 func TestConfigFile(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -293,7 +293,7 @@ func TestConfigFile(t *testing.T) {
 	assert.Contains(t, p.Stderr.String(), `line 3: no option "blocksize"`)
 }
 
-// TestCompletionInBash has bash itself complete, as after `source <(quern completion bash)`.
+// TestCompletionInBash runs completion in bash itself, as after `source <(quern completion bash)`.
 func TestCompletionInBash(t *testing.T) {
 	t.Parallel()
 	bash := lookPath(t, "bash")

@@ -24,8 +24,9 @@ import (
 	"github.com/quern/quern/integration/process"
 )
 
-// TestTransfer moves a demo to another store, with the export, the import and the importing server killed at points that follow from the
-// seed: there are the same samples, each once.
+// TestTransfer moves a demo to another store. The export, the import and the importing server are
+// killed at points that follow from the seed. The other store must have the same samples, each
+// once.
 func TestTransfer(t *testing.T) {
 	t.Parallel()
 	from := serve(t, t.TempDir(), "--demo")
@@ -69,11 +70,12 @@ func TestTransfer(t *testing.T) {
 			dir := t.TempDir()
 			to := serve(t, dir)
 			target := newGate(t, to)
-			// A request is of a second's samples: at that rate there are about ten.
+			// A request holds a second's samples: at this rate there are about ten requests.
 			samples, err := strconv.Atoi(said[1])
 			require.NoError(t, err)
 			state := file + ".quern-import"
-			// begin returns when the import waits for an answer, with this share of the file behind it or a little more.
+			// begin returns when the import waits for a response, with at least the given share of
+			// the file done, or a little more.
 			begin := func(share float64) (*process.Process, *hold) {
 				held := target.hold(0, reached(t, state, "bytes", int64((share+0.2*rng.Float64())*float64(bytes))))
 				im := start(t, "import", "--url", target.URL, "--rate", strconv.Itoa(samples/10), file)
@@ -110,7 +112,7 @@ func TestTransfer(t *testing.T) {
 	}
 }
 
-// reached asks whether a number in a state is as large.
+// reached returns a function that reports whether a number in a state has reached a value.
 func reached(t *testing.T, path, field string, least int64) func() bool {
 	return func() bool {
 		text, err := os.ReadFile(path)
@@ -123,7 +125,7 @@ func reached(t *testing.T, path, field string, least int64) func() bool {
 	}
 }
 
-// readExport is the lines of a file, sorted.
+// readExport returns the lines of a file, sorted.
 func readExport(t *testing.T, path string) []string {
 	t.Helper()
 	f, err := os.Open(path)
@@ -146,7 +148,8 @@ func readExport(t *testing.T, path string) []string {
 	return lines
 }
 
-// TestImportOfWhatIsRefused: what can be taken is, and the exit code and the lines say what cannot.
+// TestImportOfWhatIsRefused: valid lines are imported, and the exit code and the messages name the
+// others.
 func TestImportOfWhatIsRefused(t *testing.T) {
 	t.Parallel()
 	p := serve(t, t.TempDir())

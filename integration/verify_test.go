@@ -27,14 +27,14 @@ func verified(t *testing.T, p *process.Process, code int, args ...string) string
 	return v.Stdout.String()
 }
 
-// TestVerify spoils rows by hand, which must be named and nothing else, and has them repaired.
+// TestVerify damages rows by hand. verify must name exactly these, and repair them.
 func TestVerify(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	var sent oracle.Oracle
 	p := serve(t, dir, seconds...)
 
-	// While it is written to, late reports and all, nothing is wrong.
+	// While the store is written to, late reports included, verify finds nothing wrong.
 	stop, sending := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(sending)
@@ -103,8 +103,9 @@ func TestVerify(t *testing.T) {
 	assert.Equal(t, 1, gone.ExitCode())
 }
 
-// spoil changes a 2s row of it_level, takes back a 1s row of it_count_total, damages the sketch of a 4s row of it_late and
-// adds a 1s row that it has no samples of, in a store that nobody serves.
+// spoil damages a store that no process serves. It changes a 2s row of it_level, takes a 1s row of
+// it_count_total back, damages the sketch of a 4s row of it_late, and adds a 1s row of it_late
+// without samples.
 func spoil(t *testing.T, dir string) (changed metric.Slice, was float64, lost metric.Slice) {
 	t.Helper()
 	ctx := context.Background()

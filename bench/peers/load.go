@@ -26,7 +26,7 @@ const (
 	rowDay     = "one series over 24 h at 10 s: ms"
 )
 
-// rows are those of the table, in its order.
+// rows are the rows of the table, in order.
 var rows = []struct {
 	name, format string
 	scale        float64
@@ -40,7 +40,7 @@ var rows = []struct {
 	{"Influx lines: peak memory", "%.0f MB", 1e-6},
 }
 
-// load is a number of requests, made up beforehand, and what is asked afterwards.
+// load is a number of requests, generated beforehand, and the queries that follow.
 type load struct {
 	name   string
 	row    string
@@ -54,16 +54,16 @@ type load struct {
 type request struct {
 	body   []byte
 	values int
-	step   int // how far it is in time
+	step   int // position in time
 }
 
-// send sends everything and measures the rate.
+// send sends all requests and measures the rate.
 func (l *load) send(ctx context.Context, s *server, got table) error {
 	path := s.writePath
 	if l.influx {
 		path = s.influxPath
 	}
-	// Prometheus refuses what is an hour behind the newest: no connection gets far ahead.
+	// Prometheus refuses samples an hour behind the newest, so no connection may get far ahead.
 	at := make([]atomic.Int64, len(l.byConn))
 	var sent atomic.Int64
 	var failed atomic.Pointer[error]
@@ -101,7 +101,7 @@ func slowest(at []atomic.Int64) int64 {
 	return least
 }
 
-// deliver sends one request until it is taken.
+// deliver sends one request until it is accepted.
 func (s *server) deliver(ctx context.Context, path string, h http.Header, b []byte) error {
 	for {
 		code, body, err := s.post(ctx, path, h, b)
@@ -117,7 +117,7 @@ func (s *server) deliver(ctx context.Context, path string, h http.Header, b []by
 	}
 }
 
-// walk are gauges of two decimals that walk at random.
+// walk returns gauges of two decimals that walk at random.
 func walk(rng *rand.Rand, n int) []float64 {
 	out := make([]float64, n)
 	x := 20 + 60*rng.Float64()
@@ -128,7 +128,8 @@ func walk(rng *rand.Rand, n int) []float64 {
 	return out
 }
 
-// remoteWrite is one sample a minute of each series, by time, 2,000 in a request over four connections.
+// remoteWrite returns one sample a minute of each series, ordered by time, with 2,000 samples per
+// request over four connections.
 func remoteWrite(series, samples int, end time.Time) load {
 	const conns, batch = 4, 2000
 	start := end.Add(-time.Duration(samples) * time.Minute)
@@ -147,7 +148,7 @@ func remoteWrite(series, samples int, end time.Time) load {
 			if n := len(w.Timeseries); n > 0 {
 				raw, err := w.Marshal()
 				if err != nil {
-					panic(err) // it has no such case
+					panic(err) // cannot happen here
 				}
 				requests = append(requests, request{snappy.Encode(nil, raw), n, step})
 				w.Timeseries = w.Timeseries[:0]
@@ -186,8 +187,8 @@ func remoteWrite(series, samples int, end time.Time) load {
 	return l
 }
 
-// influx is lines of the shape that the Time Series Benchmark Suite's cpu-only has: 10 tags, 10 fields, 10,000 lines in a request, two
-// connections.
+// influx returns lines in the shape of the Time Series Benchmark Suite's cpu-only: 10 tags, 10
+// fields, 10,000 lines per request, two connections.
 func influx(hosts int, span time.Duration, now time.Time) load {
 	const conns, batch, fields = 2, 10_000, 10
 	names := strings.Fields("usage_user usage_system usage_idle usage_nice usage_iowait usage_irq usage_softirq usage_steal usage_guest usage_guest_nice")
@@ -252,8 +253,8 @@ func influx(hosts int, span time.Duration, now time.Time) load {
 
 func unix(t time.Time) string { return strconv.FormatInt(t.Unix(), 10) }
 
-// timed asks n times, and adds the median of how long an answer takes, in seconds. Before that it waits until the answer is whole: series and
-// points are what it must have.
+// timed sends a query n times, and adds the median response time, in seconds. First it waits until
+// the response is complete, with the given numbers of series and points.
 func (s *server) timed(ctx context.Context, got table, row, path string, n, series, points int) error {
 	for deadline := time.Now().Add(time.Minute); ; time.Sleep(100 * time.Millisecond) {
 		err := s.whole(ctx, path, series, points)

@@ -1,11 +1,13 @@
-// Command peers measures Quern beside what else a user could pick, one after the other, on this machine and in one run:
+// Command peers compares Quern with alternatives, one after the other, on this machine and in one
+// run:
 //
 //	go run ./bench/peers                      all, three times each
 //	go run ./bench/peers -runs 1 -only quern  a quick look
 //
-// VictoriaMetrics and Prometheus are those that are installed, or else those of Debian's packages. Each server starts on an
-// empty directory. Requests are made up before the clock starts, and sent over as many connections as there would be
-// workers; a rate counts from the first request to the last answer. Only Quern has data on disk, synced, before it answers.
+// VictoriaMetrics and Prometheus are the installed ones, or else those of Debian's packages. Each
+// server starts on an empty directory. Requests are generated before the clock starts, and sent
+// over as many connections as there would be workers. A rate counts from the first request to the
+// last response. Only Quern has data synced to disk before it responds.
 package main
 
 import (
@@ -86,13 +88,13 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	return nil
 }
 
-// peer is a server of metrics.
+// peer is a metrics server.
 type peer struct {
 	name       string
 	args       func(dir, address string) []string
 	ready      string
 	writePath  string
-	influxPath string // "" where it does not take lines
+	influxPath string // "" if it does not accept lines
 	found      debian.Found
 }
 
@@ -159,7 +161,7 @@ func buildQuern(ctx context.Context) (debian.Found, error) {
 	return debian.Found{Path: path, Root: "/"}, cmd.Run()
 }
 
-// table has what was measured: by row, by peer, of each run.
+// table holds the results of each run, by row and by peer.
 type table map[string]map[string][]float64
 
 func (t table) add(row, peer string, v float64) {
@@ -200,7 +202,7 @@ func median(v []float64) float64 {
 	return v[len(v)/2]
 }
 
-// measure starts a peer on an empty directory, loads it, asks it, and stops it.
+// measure starts a peer on an empty directory, loads it, queries it, and stops it.
 func measure(ctx context.Context, opts options, p peer, l *load, got table) (err error) {
 	place, err := os.MkdirTemp(opts.dir, "quern-peers-")
 	if err != nil {

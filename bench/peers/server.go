@@ -15,7 +15,7 @@ import (
 	"time"
 )
 
-// server is a peer that runs.
+// server is a running peer.
 type server struct {
 	peer
 	url  string
@@ -92,7 +92,7 @@ func (s *server) do(req *http.Request) (code int, body []byte, err error) {
 	return res.StatusCode, body, err
 }
 
-// peakRSS is the process's peak resident memory in bytes, where the system tells.
+// peakRSS returns the process's peak resident memory in bytes, if the system reports it.
 func (s *server) peakRSS() (float64, bool) {
 	status, err := os.ReadFile("/proc/" + strconv.Itoa(s.cmd.Process.Pid) + "/status")
 	if err != nil {
@@ -107,7 +107,7 @@ func (s *server) peakRSS() (float64, bool) {
 	return 0, false
 }
 
-// profile begins a CPU profile of some seconds, and returns what waits for its end.
+// profile starts a CPU profile of some seconds, and returns a function that waits for its end.
 func (s *server) profile(ctx context.Context, path string) func() error {
 	done := make(chan error, 1)
 	go func() {

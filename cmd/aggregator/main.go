@@ -1,4 +1,4 @@
-// Command aggregator grinds what ingest processes have taken into roll-ups.
+// Command aggregator grinds the samples of ingest processes into roll-ups.
 package main
 
 import (

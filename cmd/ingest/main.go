@@ -1,4 +1,4 @@
-// Command ingest takes measurement reports and answers queries over a Cassandra cluster.
+// Command ingest accepts measurement reports and answers queries over a Cassandra cluster.
 package main
 
 import (

@@ -25,7 +25,7 @@ func TestHelp(t *testing.T) {
 	assert.Regexp(t, `^ingest version \S+\n$`, out)
 }
 
-// TestUsage: each is exit code 2, with a word on what to do.
+// TestUsage: each case is exit code 2, with a hint on what to do.
 func TestUsage(t *testing.T) {
 	for _, c := range []struct{ args, command, want string }{
 		{"serve", "ingest", `there is no command "serve"`},

@@ -56,7 +56,7 @@ func TestVersion(t *testing.T) {
 	assert.Regexp(t, `^quern version \S+\n$`, out)
 }
 
-// TestUsage: each is exit code 2, with a word on what to do.
+// TestUsage: each case is exit code 2, with a hint on what to do.
 func TestUsage(t *testing.T) {
 	for _, c := range []struct {
 		args    string
@@ -115,7 +115,7 @@ func TestUsage(t *testing.T) {
 	})
 }
 
-// TestFailure: what is no mistake on the command line is no usage error.
+// TestFailure: an error that is no mistake on the command line is no usage error.
 func TestFailure(t *testing.T) {
 	occupied := t.TempDir() + "/file"
 	require.NoError(t, os.WriteFile(occupied, nil, 0o600))
@@ -124,7 +124,8 @@ func TestFailure(t *testing.T) {
 	assert.NotErrorAs(t, err, new(program.UsageError))
 }
 
-// TestRefusedByTheServer: what only the server can tell is a mistake in usage all the same. A selector keeps its commas.
+// TestRefusedByTheServer: a mistake that only the server can find is a usage error too. A selector
+// keeps its commas.
 func TestRefusedByTheServer(t *testing.T) {
 	var asked []string
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -138,8 +139,8 @@ func TestRefusedByTheServer(t *testing.T) {
 	assert.Equal(t, []string{`cpu{core="0",source="a"}`, `cpu{core="0",source="a"}`}, asked)
 }
 
-// complete asks the program as the scripts do. The library looks at os.Args for the
-// argument that is completed.
+// complete asks the program as the scripts do. The library looks for the completed argument in
+// os.Args.
 func complete(t *testing.T, args ...string) []string {
 	t.Helper()
 	args = append(args, "--generate-bash-completion")
@@ -170,7 +171,7 @@ func TestCompletion(t *testing.T) {
 	}
 }
 
-// TestCompletionSyntax has each shell that is there read its script.
+// TestCompletionSyntax runs each script through its shell, if that is installed.
 func TestCompletionSyntax(t *testing.T) {
 	for _, shell := range []string{"bash", "zsh", "fish"} {
 		t.Run(shell, func(t *testing.T) {

@@ -66,8 +66,8 @@ It ends with 1 when no series match.`,
 	}
 }
 
-// asking has what the server says is wrong with a request count as a mistake in usage: selectors and times are
-// read there.
+// asking turns a request that the server refuses into a usage error: the server parses selectors
+// and times.
 func asking(action cli.ActionFunc) cli.ActionFunc {
 	return func(c *cli.Context) error {
 		err := action(c)

@@ -59,7 +59,7 @@ func TestTransferUsage(t *testing.T) {
 	programtest.Refused(t, quern(), "export --match { --url "+refuses.URL, "quern export", "selector is no selector")
 }
 
-// TestTransferFailure: what is no mistake on the command line is no usage error.
+// TestTransferFailure: an error that is no mistake on the command line is no usage error.
 func TestTransferFailure(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "x")

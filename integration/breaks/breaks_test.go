@@ -1,13 +1,15 @@
-// Package breaks holds no code: its test breaks each invariant of docs/architecture.md on purpose, in several ways,
-// and has a test catch it. What would go unnoticed if somebody broke it one day is found here.
+// Package breaks holds no code: its test breaks each invariant of docs/architecture.md on purpose,
+// in several ways, and checks that a test catches each break. So it finds breaks that would go
+// unnoticed.
 //
-// A break is a line or two of source, replaced in a copy that `go test -overlay` builds instead of the file: the tree
-// stays as it is. It is small enough for a reader to agree that it breaks the invariant, and caught by a test of a package near
-// it, within seconds. Breaks of the protocol that only show in some order of several workers' steps are
-// in internal/explore (mutants_test.go), where they stand between a worker and its store, and are not repeated here.
+// A break is a line or two of source, replaced in a copy that `go test -overlay` builds instead of
+// the file: the tree stays unchanged. A break is small enough for a reader to agree that it breaks
+// the invariant. A test of a nearby package catches it within seconds. Breaks of the protocol that
+// show only in some order of several workers' steps are in internal/explore (mutants_test.go),
+// between a worker and its store, and are not repeated here.
 //
-// Where a list entry is out of date, because its line has been changed, the test says so: it is the entry that is to be
-// changed then, or taken out with the reason for it.
+// If an entry of the list is out of date, because its line has changed, the test says so. Then
+// change the entry, or remove it and give the reason.
 package breaks
 
 import (
@@ -30,16 +32,17 @@ type brk struct {
 	name string
 	// invariant is its number in docs/architecture.md.
 	invariant int
-	// file is where old, which is there exactly once, is replaced by new.
+	// file contains old exactly once; the break replaces old by new.
 	file     string
 	old, new string
-	// test of package pkg must fail with it, and passes without. It may be a subtest, as "TestModel/Straggler".
+	// test of package pkg must fail with the break, and pass without it. It may be a subtest, such
+	// as "TestModel/Straggler".
 	pkg, test string
 }
 
 const root = "../.."
 
-// pattern is what -run picks exactly one test with.
+// pattern returns the -run pattern for exactly one test.
 func pattern(test string) string {
 	parts := strings.Split(test, "/")
 	for i := range parts {
@@ -48,10 +51,12 @@ func pattern(test string) string {
 	return strings.Join(parts, "/")
 }
 
-// limit is far above what any of the tests takes: a break that makes one hang is not caught.
+// limit is far above the duration of any of the tests. A break that makes a test hang does not
+// count as caught.
 const limit = "2m"
 
-// run runs tests of a package, picked by pattern, with what args say, and returns what they print.
+// run runs the tests of a package that match pattern, with more arguments, and returns their
+// output.
 func run(t *testing.T, pkg, pattern string, args ...string) (out string, passed bool) {
 	t.Helper()
 	args = append([]string{"test", "-count=1", "-vet=off", "-v", "-tags=invariants", "-timeout=" + limit, "-run=" + pattern}, args...)
@@ -65,12 +70,13 @@ func run(t *testing.T, pkg, pattern string, args ...string) (out string, passed 
 	return string(b), err == nil
 }
 
-// ended says whether a test ended with the given word, PASS or FAIL.
+// ended reports whether a test ended with the given word, PASS or FAIL.
 func ended(out, word, test string) bool {
 	return regexp.MustCompile(`(?m)^ *--- ` + word + `: ` + regexp.QuoteMeta(test) + ` \(`).MatchString(out)
 }
 
-// TestBreaks: each break is caught, by an assertion of the test that is named or by one of internal/invariants.
+// TestBreaks: each break is caught by an assertion of the named test, or by one of
+// internal/invariants.
 func TestBreaks(t *testing.T) {
 	byPackage := map[string][]brk{}
 	for _, b := range list {
@@ -104,8 +110,8 @@ func TestBreaks(t *testing.T) {
 	}
 }
 
-// caught says why a test that did not pass has not caught the break. An assertion that fails may leave goroutines
-// behind, over which testing/synctest panics afterwards.
+// caught returns why a failed test has not caught the break. A failed assertion may leave
+// goroutines behind, and testing/synctest then panics.
 func caught(out, test string) error {
 	before, _, panics := strings.Cut(out, "panic: ")
 	switch {
@@ -121,7 +127,8 @@ func caught(out, test string) error {
 	return nil
 }
 
-// overlay writes the broken copy of the file, and returns the name of what tells the go command to build it instead.
+// overlay writes the broken copy of the file. It returns the name of the overlay file that makes
+// the go command build the copy.
 func (b *brk) overlay(t *testing.T) string {
 	t.Helper()
 	file, err := filepath.Abs(filepath.Join(root, b.file))
@@ -142,7 +149,8 @@ func (b *brk) overlay(t *testing.T) string {
 
 var rewrite = flag.Bool("rewrite", false, "rewrite the list of docs/reliability.md")
 
-// TestPage holds the list of docs/reliability.md to the one here. Every invariant has several entries.
+// TestPage compares the list in docs/reliability.md with this one. Every invariant has several
+// entries.
 func TestPage(t *testing.T) {
 	const name = root + "/docs/reliability.md"
 	const begin, end = "<!-- The list of integration/breaks. -->\n", "<!-- The list ends. -->\n"

@@ -16,24 +16,24 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// Every node listens at the usual ports of an address of its own.
+// Every node listens at the usual ports of its own address.
 const storagePort = "7000"
 
-// upLimit is how long the nodes of a cluster may take to find each other once each of
-// them listens to clients.
+// upLimit is how long the nodes of a cluster may take to find each other, once each of them listens
+// to clients.
 const upLimit = 2 * time.Minute
 
-// Cluster is a cluster of processes on this machine. Data is on disk and clients
-// connect as in production; only the nodes' clocks and disk are the same.
+// Cluster is a cluster of processes on this machine. Data is on disk and clients connect as in
+// production. The nodes share only the machine's clock and disk.
 type Cluster struct {
 	dir   string
 	nodes []*Node
 	tls   *TLSFiles
 }
 
-// StartCluster starts n nodes at loopback addresses and waits until each sees all as up.
-// Tokens are spread evenly, so with a replication factor of n each node has everything.
-// The context is for the start alone.
+// StartCluster starts n nodes at loopback addresses and waits until each sees all as up. Tokens are
+// spread evenly, so with a replication factor of n each node has all data. ctx covers only the
+// start.
 func StartCluster(ctx context.Context, n int, o Options) (*Cluster, error) {
 	o = o.withDefaults(n)
 	if !processesWork {
@@ -107,7 +107,7 @@ func (c *Cluster) start(ctx context.Context, n int, o Options, java, jars string
 	return c.AwaitUp(ctx)
 }
 
-// AwaitUp waits until every node sees all of them as up, such as after a Restart.
+// AwaitUp waits until every node sees all nodes as up, for example after a Restart.
 func (c *Cluster) AwaitUp(ctx context.Context) error {
 	if len(c.nodes) == 1 {
 		return nil
@@ -121,10 +121,10 @@ func (c *Cluster) AwaitUp(ctx context.Context) error {
 	return group.Wait()
 }
 
-// Node is one of the nodes, from 0.
+// Node returns the i-th node, from 0.
 func (c *Cluster) Node(i int) *Node { return c.nodes[i] }
 
-// Hosts are where clients connect, each as host:port.
+// Hosts returns where clients connect, each as host:port.
 func (c *Cluster) Hosts() []string {
 	var hosts []string
 	for _, node := range c.nodes {
@@ -133,27 +133,27 @@ func (c *Cluster) Hosts() []string {
 	return hosts
 }
 
-// TLSFiles are the certificates of a cluster with Options.TLS; nil without.
+// TLSFiles returns the certificates of a cluster with Options.TLS, or nil.
 func (c *Cluster) TLSFiles() *TLSFiles { return c.tls }
 
-// Stop ends all nodes and removes what they stored.
+// Stop ends all nodes and removes their data.
 func (c *Cluster) Stop() {
 	for _, node := range c.nodes {
 		node.Kill()
 	}
-	// What is left in the directory of temporary files, others clean up.
+	// The system cleans up what is left in the directory of temporary files.
 	_ = os.RemoveAll(c.dir)
 }
 
-// initialToken is the i-th of n tokens spread evenly over the 64 bits of the ring.
+// initialToken returns the i-th of n tokens spread evenly over the 64 bits of the ring.
 func initialToken(i, n int) string {
 	token := new(big.Int).Lsh(big.NewInt(int64(i)), 64)
 	token.Div(token, big.NewInt(int64(n)))
 	return token.Sub(token, new(big.Int).Lsh(big.NewInt(1), 63)).String()
 }
 
-// freeAddresses finds loopback addresses at which nobody listens. There are sixteen
-// million, so that tests that choose at the same time do not meet.
+// freeAddresses returns loopback addresses at which no process listens. There are sixteen million,
+// so tests that choose at the same time hardly ever collide.
 func freeAddresses(ctx context.Context, n int) ([]string, error) {
 	var addresses []string
 	var last error
@@ -169,8 +169,8 @@ func freeAddresses(ctx context.Context, n int) ([]string, error) {
 	return nil, fmt.Errorf("no free loopback address: %w", last)
 }
 
-// freeJMXPort finds a port of 127.0.0.1, where JMX is for every node. It is below those
-// that the kernel gives to connections, which could take it before the node does.
+// freeJMXPort returns a free port of 127.0.0.1, where every node has its JMX. It is below the ports
+// that the kernel assigns to connections, so no connection can take it before the node does.
 func freeJMXPort(ctx context.Context) (string, error) {
 	var last error
 	for range 100 {

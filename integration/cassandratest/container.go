@@ -17,11 +17,11 @@ import (
 	"github.com/testcontainers/testcontainers-go/wait"
 )
 
-// defaultImage is used unless QUERN_CASSANDRA_IMAGE names another. It comes with its
-// own configuration, which is Cassandra's default.
+// defaultImage is used unless QUERN_CASSANDRA_IMAGE names another. It has its own configuration,
+// which is Cassandra's default.
 const defaultImage = "cassandra:5.0"
 
-// pullLimit is how long fetching an image may take.
+// pullLimit is how long pulling an image may take.
 const pullLimit = 5 * time.Minute
 
 // container is a server in Docker.
@@ -39,7 +39,7 @@ func startContainer(ctx context.Context, o Options) (*container, error) {
 		ctx, image,
 		testcontainers.WithLogger(tclog.NewNoopLogger()),
 		testcontainers.WithEnv(map[string]string{"MAX_HEAP_SIZE": fmt.Sprintf("%dM", o.HeapMB)}),
-		// The module's own conditions, with time for a loaded machine.
+		// The module's own conditions, with more time for a loaded machine.
 		testcontainers.WithWaitStrategyAndDeadline(
 			readyLimit,
 			wait.ForListeningPort(nativePort+"/tcp").WithStartupTimeout(readyLimit),
@@ -63,8 +63,8 @@ func startContainer(ctx context.Context, o Options) (*container, error) {
 	return c, nil
 }
 
-// haveImage pulls an image unless it is here. That this cannot be done is an
-// UnavailableError, since there is another way.
+// haveImage pulls an image unless it exists locally. A failure is an UnavailableError, since there
+// is another way to get a server.
 func haveImage(ctx context.Context, image string) error {
 	docker, err := testcontainers.NewDockerClientWithOpts(ctx)
 	if err != nil {
@@ -87,7 +87,7 @@ func haveImage(ctx context.Context, image string) error {
 	return nil
 }
 
-// nodetool runs the image's own.
+// nodetool runs nodetool inside the container.
 func (c *container) nodetool(ctx context.Context, args ...string) (string, error) {
 	code, out, err := c.running.Exec(ctx, append([]string{"nodetool"}, args...), exec.Multiplexed())
 	if err != nil {
@@ -116,8 +116,8 @@ func (c *container) log() string {
 	return string(text)
 }
 
-// stop ends the container at once: what it stored goes with it.
+// stop ends the container at once and removes its data.
 func (c *container) stop() {
-	// One that Docker does not know any more has ended already.
+	// A container that Docker does not know has ended already.
 	_ = testcontainers.TerminateContainer(c.running, testcontainers.StopTimeout(0))
 }

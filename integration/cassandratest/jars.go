@@ -15,8 +15,8 @@ import (
 // pomFile is relative to the repository.
 const pomFile = "integration/pom.xml"
 
-// jars gives the directory with Cassandra's jars, and fetches them when they are not
-// there. Any number of processes may ask at once: one fetches, the others wait.
+// jars returns the directory with Cassandra's jars, and fetches them if they are missing. Any
+// number of processes may call it at once: one fetches, the others wait.
 func jars(ctx context.Context) (string, error) {
 	pom, version, err := findPOM()
 	if err != nil {
@@ -29,7 +29,7 @@ func jars(ctx context.Context) (string, error) {
 	return dir, fetchOnce(dir, func(into string) error { return fetch(ctx, pom, into) })
 }
 
-// jarsDir is named after the version, so that a newer one is fetched.
+// jarsDir returns a directory named after the version, so that a newer version is fetched.
 func jarsDir(version string) (string, error) {
 	if dir := os.Getenv(envJars); dir != "" {
 		return filepath.Abs(dir)
@@ -41,9 +41,9 @@ func jarsDir(version string) (string, error) {
 	return filepath.Join(cache, "quern", "cassandra-"+version), nil
 }
 
-// fetchOnce makes dir by fetch, unless it is there. The directory gets its name when it
-// is complete, so that it is never seen in part. The lock is not for that: it keeps two
-// Mavens out of one another's repository.
+// fetchOnce creates dir by fetch, unless dir exists. The directory gets its name only when it is
+// complete, so no process sees a part of it. The lock serves another purpose: it keeps two Mavens
+// out of one another's repository.
 func fetchOnce(dir string, fetch func(into string) error) error {
 	if hasJars(dir) {
 		return nil
@@ -70,7 +70,7 @@ func fetchOnce(dir string, fetch func(into string) error) error {
 	if !hasJars(into) {
 		return errors.New("Maven has fetched no Cassandra") //nolint:staticcheck // Maven is a name
 	}
-	// An empty directory that somebody has made beforehand gives way.
+	// Remove an empty directory that somebody has made beforehand.
 	_ = os.Remove(dir)
 	return os.Rename(into, dir)
 }
@@ -92,8 +92,8 @@ func fetch(ctx context.Context, pom, into string) error {
 	return nil
 }
 
-// findPOM looks upwards from the working directory, which is within the repository for
-// a test and mostly for a benchmark.
+// findPOM searches upwards from the working directory, which is within the repository for a test
+// and mostly for a benchmark.
 func findPOM() (file, version string, err error) {
 	dir, err := os.Getwd()
 	if err != nil {
@@ -127,7 +127,7 @@ func cassandraVersion(pom []byte) (string, error) {
 	return project.Properties.Version, nil
 }
 
-// java17 finds the Java that Cassandra 5.0 runs on. It is not made for newer ones.
+// java17 finds Java 17, which Cassandra 5.0 runs on. Cassandra does not support newer versions.
 func java17(ctx context.Context) (string, error) {
 	var candidates []string
 	if home := os.Getenv("JAVA_HOME"); home != "" {
@@ -136,7 +136,7 @@ func java17(ctx context.Context) (string, error) {
 	if path, err := exec.LookPath("java"); err == nil {
 		candidates = append(candidates, path)
 	}
-	// The directories in which distributions put them.
+	// The directories where distributions install it.
 	installed, _ := filepath.Glob("/usr/lib/jvm/*17*/bin/java")
 	for _, java := range append(candidates, installed...) {
 		out, err := exec.CommandContext(ctx, java, "-version").CombinedOutput()

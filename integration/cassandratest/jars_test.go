@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// TestFetchOnce asks for the jars from many sides at once. Between goroutines the file's
-// lock works as it does between processes, since each opens the file for itself.
+// TestFetchOnce asks for the jars concurrently. The file lock works between goroutines as between
+// processes, since each opens the file itself.
 func TestFetchOnce(t *testing.T) {
 	if !processesWork {
 		t.Skip("where there are no nodes as processes")
@@ -29,7 +29,7 @@ func TestFetchOnce(t *testing.T) {
 	require.NoDirExists(t, dir, "what was fetched in part")
 	require.Error(t, fetchOnce(dir, func(string) error { return nil }), "nothing was fetched")
 
-	fetched := 0 // the lock keeps it
+	fetched := 0 // guarded by the file lock
 	var group errgroup.Group
 	for range 8 {
 		group.Go(func() error {

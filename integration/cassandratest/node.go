@@ -17,20 +17,20 @@ import (
 	"time"
 )
 
-// readyLimit is how long a node may take until it listens to clients: several times
-// what it takes on two loaded processors.
+// readyLimit is how long a node may take until it listens to clients: several times what it takes
+// on two loaded processors.
 const readyLimit = 3 * time.Minute
 
-// poll is how often it is looked whether something has come about.
+// poll is the interval between two checks for an awaited event.
 const poll = 50 * time.Millisecond
 
-// What a node logs just before clients can connect, and when its user is there.
+// What a node logs just before clients can connect, and when its user exists.
 const (
 	logsReady = "Starting listening for CQL clients"
 	logsUser  = "Created default superuser role"
 )
 
-// Files of a node within its directory.
+// The files of a node within its directory.
 const (
 	logName        = "cassandra.log"
 	yamlName       = "cassandra.yaml"
@@ -43,7 +43,7 @@ const (
 //go:embed node
 var nodeFiles embed.FS
 
-// nodeConfig is what the files of a node are made from.
+// nodeConfig is the input for the files of a node.
 type nodeConfig struct {
 	Options
 	Nodes        int
@@ -84,8 +84,8 @@ func newNode(config nodeConfig, java string) (*Node, error) {
 	return &Node{config: config, java: java}, nil
 }
 
-// render makes a file of a node, from a template or as it is. YAML and java's argument
-// files share a form of quotes, which is needed when a directory has a space in its name.
+// render returns a file of a node, from a template or unchanged. YAML and java's argument files
+// share a form of quotes, which a directory with a space in its name needs.
 func render(name string, config nodeConfig) (string, error) {
 	if text, err := nodeFiles.ReadFile("node/" + name); err == nil {
 		return string(text), nil
@@ -140,17 +140,17 @@ func (n *Node) start(ctx context.Context) error {
 	return nil
 }
 
-// ready says whether a log is that of a node that can be used.
+// ready reports whether the log shows that the node can be used.
 func (n *Node) ready(log string, first bool) bool {
 	if !strings.Contains(log, logsReady) {
 		return false
 	}
-	// One node of several makes the user, and not for them to see; the client tries
-	// again anyway.
+	// In a larger cluster only one node creates the user, and its log may not be this one. The
+	// client retries anyway.
 	return !n.config.Authentication || n.config.Nodes > 1 || !first || strings.Contains(log, logsUser)
 }
 
-// listens says whether clients can connect: it logs that before it is so.
+// listens reports whether clients can connect. The node logs that a little too early.
 func (n *Node) listens(ctx context.Context) bool {
 	conn, err := new(net.Dialer).DialContext(ctx, "tcp", n.Addr())
 	if err != nil {
@@ -160,14 +160,14 @@ func (n *Node) listens(ctx context.Context) bool {
 	return true
 }
 
-// awaitUp waits until this node sees so many as up.
+// awaitUp waits until this node sees the given number of nodes as up.
 func (n *Node) awaitUp(ctx context.Context, nodes int) error {
 	ticker := time.NewTicker(poll)
 	defer ticker.Stop()
 	for {
 		status, err := n.Nodetool(ctx, "status")
 		if err == nil && strings.Count("\n"+status, "\nUN ") == nodes {
-			// A node that has not heard of the others' tables refuses what is about them.
+			// A node that has not heard of the others' tables refuses requests about them.
 			if status, err = n.Nodetool(ctx, "describecluster"); err == nil && oneSchema(status, nodes) {
 				return nil
 			}
@@ -180,19 +180,19 @@ func (n *Node) awaitUp(ctx context.Context, nodes int) error {
 	}
 }
 
-// schemaVersion is a line of nodetool describecluster: a version, and the nodes that have it.
+// schemaVersion matches a line of nodetool describecluster: a version, and the nodes that have it.
 var schemaVersion = regexp.MustCompile(`(?m)^\s*([0-9a-f-]{36}|UNREACHABLE): \[(.*)\]`)
 
-// oneSchema says whether all of the nodes have the same schema.
+// oneSchema reports whether all nodes have the same schema.
 func oneSchema(describecluster string, nodes int) bool {
 	versions := schemaVersion.FindAllStringSubmatch(describecluster, -1)
 	return len(versions) == 1 && strings.Count(versions[0][2], ",") == nodes-1
 }
 
-// Announced is where clients connect, as host:port: Addr, unless there is a proxy before it.
+// Announced returns where clients connect, as host:port: Addr, unless a proxy is in front of it.
 func (n *Node) Announced() string { return net.JoinHostPort(n.config.Announced, n.config.NativePort) }
 
-// Addr is where it listens to clients, as host:port.
+// Addr returns where the node listens to clients, as host:port.
 func (n *Node) Addr() string { return net.JoinHostPort(n.config.Address, n.config.NativePort) }
 
 func (n *Node) current() *process {
@@ -201,23 +201,24 @@ func (n *Node) current() *process {
 	return n.process
 }
 
-// Kill ends the process as a power cut would, as far as a process can tell, and waits
-// until it has ended.
+// Kill ends the process as a power cut would, as far as possible for a process, and waits until it
+// has ended.
 func (n *Node) Kill() {
 	if p := n.current(); p != nil {
 		p.kill()
 	}
 }
 
-// Restart ends the process if need be, starts it again with what it had on disk and
-// waits until clients can connect. The other nodes see it as up a little later: AwaitUp.
+// Restart kills the process if it runs, starts it again with its data on disk and waits until
+// clients can connect. The other nodes see it as up a little later: see AwaitUp.
 func (n *Node) Restart(ctx context.Context) error {
 	n.Kill()
 	return n.start(ctx)
 }
 
-// Keep copies what the node has on disk, which must have been killed. Rewind puts it back, when it has been killed again: then it has
-// forgotten all that came since, as one does that acknowledged before its log was on disk.
+// Keep copies what the node has on disk. The node must have been killed. rewind puts the copy back
+// after the node has been killed again. The node has then forgotten all later writes, like a node
+// that acknowledged before its log was on disk.
 func (n *Node) Keep() (rewind func() error, err error) {
 	copied := n.config.Dir + ".kept"
 	if err := os.CopyFS(copied, os.DirFS(n.config.Dir)); err != nil {
@@ -231,26 +232,25 @@ func (n *Node) Keep() (rewind func() error, err error) {
 	}, nil
 }
 
-// Pause stops the process in its tracks: connections stay open and nothing answers.
+// Pause freezes the process: connections stay open and nothing answers.
 func (n *Node) Pause() error { return n.current().pause() }
 
-// Resume lets the process go on after Pause.
+// Resume continues the process after Pause.
 func (n *Node) Resume() error { return n.current().resume() }
 
-// Log is what the node has logged since its first start.
+// Log returns what the node has logged since its first start.
 func (n *Node) Log() string {
-	// Before the first start there is none.
+	// Before the first start the file does not exist.
 	log, _ := os.ReadFile(filepath.Join(n.config.Dir, logName))
 	return string(log)
 }
 
-// Nodetool runs nodetool against the node, which takes about a second, and gives what
-// it wrote.
+// Nodetool runs nodetool against the node, which takes about a second, and returns its output.
 func (n *Node) Nodetool(ctx context.Context, args ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, n.java, append([]string{
 		"@" + filepath.Join(n.config.Dir, javaArgsName),
 		"@" + filepath.Join(n.config.Dir, pathsArgsName),
-		// A short life: what a long one would gain by costs more than it.
+		// Optimised for a short run.
 		"-Xmx128M", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1",
 		"org.apache.cassandra.tools.NodeTool", "-h", "127.0.0.1", "-p", n.config.JMXPort,
 	}, args...)...)

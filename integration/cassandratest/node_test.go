@@ -7,7 +7,7 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// yamlOf is a node's cassandra.yaml as Cassandra reads it.
+// yamlOf returns a node's cassandra.yaml, parsed.
 func yamlOf(t *testing.T, config nodeConfig) map[string]any {
 	t.Helper()
 	text, err := render(yamlName, config)

@@ -7,19 +7,19 @@ import (
 	"syscall"
 )
 
-// watched runs a command that ends with this process, however that ends: the parent
-// keeps the other end of standard input open, and the kernel closes it. (Pdeathsig is
-// no help: it looks at the thread that started the command, and Go's threads come
-// and go.) The shell becomes the command, so that signals reach it and its exit status
-// is seen; only the watchdog stays a shell.
+// watched runs a command that ends when this process ends, in whatever way. This process keeps the
+// other end of standard input open, and the kernel closes it at its end. Pdeathsig does not help:
+// it watches the thread that started the command, and Go's threads come and go. The shell becomes
+// the command, so that signals reach the command and its exit status is visible. Only the watchdog
+// stays a shell.
 const watched = `exec 3<&0
 ( read -r _ <&3; kill -KILL $$ ) >/dev/null 2>&1 &
 exec "$@" </dev/null 3<&-`
 
-// process is a command under watch.
+// process is a command with its watchdog.
 type process struct {
 	cmd   *exec.Cmd
-	watch *os.File      // closed: the watchdog bites
+	watch *os.File      // when it is closed, the watchdog kills
 	ended chan struct{} // closed when the command has ended
 }
 
@@ -37,8 +37,8 @@ func startProcess(logFile string, command ...string) (*process, error) {
 	defer r.Close()                                                                                 //nolint:errcheck // the command has it now
 	cmd := exec.Command("/bin/sh", append([]string{"-c", watched, "cassandratest"}, command...)...) //nolint:noctx // it outlives the context of its start
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = r, log, log
-	// A group of its own: an interrupt at the terminal is for the tests, and the
-	// watchdog goes with the command.
+	// A group of its own: an interrupt at the terminal reaches only the tests, and the watchdog is
+	// killed with the command.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if err := cmd.Start(); err != nil {
 		return nil, errors.Join(err, w.Close())
@@ -49,16 +49,16 @@ func startProcess(logFile string, command ...string) (*process, error) {
 }
 
 func (p *process) wait() {
-	// The state is in ProcessState.
+	// ProcessState holds the state.
 	_ = p.cmd.Wait()
-	// The watchdog must not live on to kill another process of the same number; as long
-	// as it does, no other has that number.
+	// The watchdog must not outlive the command and kill another process with the same number. As
+	// long as the watchdog lives, the number is not reused.
 	_ = syscall.Kill(-p.cmd.Process.Pid, syscall.SIGKILL)
 	_ = p.watch.Close()
 	close(p.ended)
 }
 
-// kill ends the process at once and waits until it has.
+// kill ends the process at once and waits for its end.
 func (p *process) kill() {
 	// It may have ended already.
 	_ = p.cmd.Process.Kill()
@@ -70,7 +70,7 @@ func (p *process) resume() error { return p.cmd.Process.Signal(syscall.SIGCONT) 
 
 func (p *process) state() string { return p.cmd.ProcessState.String() }
 
-// lockFile waits until the file is ours. The kernel unlocks it when the process ends.
+// lockFile waits until it has locked the file. The kernel unlocks it when the process ends.
 func lockFile(name string) (unlock func(), err error) {
 	f, err := os.OpenFile(name, os.O_CREATE|os.O_RDWR, 0o644)
 	if err != nil {
@@ -88,5 +88,5 @@ func lockFile(name string) (unlock func(), err error) {
 	return func() { _ = f.Close() }, nil
 }
 
-// processesWork says whether nodes can run as processes here.
+// processesWork reports whether nodes can run as processes here.
 const processesWork = true

@@ -27,8 +27,7 @@ func awaitEnd(t *testing.T, p *process) {
 	}
 }
 
-// TestProcessEndsWithItsParent does to the process what the kernel does when the parent
-// is no more.
+// TestProcessEndsWithItsParent does to the process what the kernel does when the parent ends.
 func TestProcessEndsWithItsParent(t *testing.T) {
 	p, _ := startTestProcess(t, "sleep", "1000")
 	require.NoError(t, p.watch.Close())

@@ -4,8 +4,8 @@ package cassandratest
 
 import "errors"
 
-// processesWork: elsewhere than on Linux there are neither loopback addresses for the
-// asking nor the signals of Unix, and Docker is the way.
+// processesWork is false: outside Linux there are no free loopback addresses and no Unix signals.
+// Docker is the way there.
 const processesWork = false
 
 var errProcesses = errors.New("processes need Linux")

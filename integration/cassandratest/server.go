@@ -1,18 +1,17 @@
-// Package cassandratest gives tests and benchmarks their real Apache Cassandra: a
-// server, or a cluster whose nodes can be killed, paused and started again.
+// Package cassandratest gives tests and benchmarks a real Apache Cassandra: a server, or a cluster
+// whose nodes can be killed, paused and started again.
 //
-// A server is had in the first of these ways that is there:
+// It gets a server in the first of these ways that is available:
 //
 //  1. the hosts named in QUERN_TEST_CASSANDRA_HOSTS;
-//  2. a container, when a Docker daemon answers and has or can pull the image
-//     cassandra:5.0, or the one that QUERN_CASSANDRA_IMAGE names;
-//  3. processes on loopback addresses, when Java 17 and Maven are there. Maven fetches
-//     the jars that ../pom.xml names, once; QUERN_CASSANDRA_JARS names another
-//     directory for them.
+//  2. a container, if a Docker daemon answers and has or can pull the image cassandra:5.0, or the
+//     image that QUERN_CASSANDRA_IMAGE names;
+//  3. processes on loopback addresses, if Java 17 and Maven are installed. Maven fetches the jars
+//     that ../pom.xml names, once. QUERN_CASSANDRA_JARS names another directory for them.
 //
-// QUERN_TEST_CASSANDRA=docker or =jvm insists on one way. A cluster, and a server with
-// options that only a node of our own has, are always processes. When there is no way,
-// that is an error which says what to install: these tests are not skipped.
+// QUERN_TEST_CASSANDRA=docker or =jvm insists on one way. A cluster, and a server with options that
+// only a node of our own has, are always processes. If there is no way, an error says what to
+// install: these tests are never skipped.
 package cassandratest
 
 import (
@@ -24,7 +23,7 @@ import (
 	"strings"
 )
 
-// The environment variables that say which Cassandra is used.
+// The environment variables that choose the Cassandra.
 const (
 	envHosts = "QUERN_TEST_CASSANDRA_HOSTS"
 	envWay   = "QUERN_TEST_CASSANDRA"
@@ -32,17 +31,18 @@ const (
 	envJars  = "QUERN_CASSANDRA_JARS"
 )
 
-// nativePort is where clients connect, unless the hosts are given with another.
+// nativePort is where clients connect, unless the hosts name another port.
 const nativePort = "9042"
 
-// CommitlogSync says when a write is acknowledged.
+// CommitlogSync says when a node acknowledges a write.
 type CommitlogSync string
 
 const (
-	// CommitlogPeriodic: before it is on disk. A node that is killed forgets the last
-	// few seconds, so this is for tests in which it is not, or in which others know.
+	// CommitlogPeriodic acknowledges before the write is on disk. A killed node forgets the last
+	// few seconds. So this is for tests in which no node is killed, or in which others have the
+	// data.
 	CommitlogPeriodic CommitlogSync = "periodic"
-	// CommitlogBatch: after it is on disk.
+	// CommitlogBatch acknowledges once the write is on disk.
 	CommitlogBatch CommitlogSync = "batch"
 )
 
@@ -50,35 +50,37 @@ const (
 type TLS string
 
 const (
-	// TLSOff: they do not.
+	// TLSOff: clients connect without TLS.
 	TLSOff TLS = ""
-	// TLSServer: they do, and check the server's certificate.
+	// TLSServer: clients use TLS and check the server's certificate.
 	TLSServer TLS = "server"
-	// TLSMutual: they do, and the server checks theirs as well.
+	// TLSMutual: in addition the server checks the client's certificate.
 	TLSMutual TLS = "mutual"
 )
 
-// Options are of a server or of each node of a cluster.
+// Options are the options of a server, or of each node of a cluster.
 type Options struct {
-	// HeapMB is the size of the Java heap in MiB. The default is 1024 for one node,
-	// and 640 for each node of a cluster of more.
+	// HeapMB is the size of the Java heap in MiB. The default is 1024 for one node, and 640 for
+	// each node of a larger cluster.
 	HeapMB int
-	// Authentication asks clients for a name and a password. There is one user,
-	// with Username and Password, who may do anything. The default is false.
+	// Authentication requires clients to give a name and a password. There is one user, with
+	// Username and Password, who may do anything. The default is false.
 	Authentication bool
-	// TLS is of clients' connections. Server.TLSFiles and Cluster.TLSFiles name the
+	// TLS applies to clients' connections. Server.TLSFiles and Cluster.TLSFiles return the
 	// certificates. The default is TLSOff.
 	TLS TLS
-	// CommitlogSync is when a write counts as done. The default is CommitlogPeriodic,
-	// as Cassandra's.
+	// CommitlogSync is when a write counts as done. The default is CommitlogPeriodic, as in
+	// Cassandra.
 	CommitlogSync CommitlogSync
-	// TombstoneFailureThreshold is how many tombstones a read may come across. The default is 0: Cassandra's own, 100,000.
+	// TombstoneFailureThreshold is the maximum number of tombstones in a read. The default is 0:
+	// Cassandra's own, 100,000.
 	TombstoneFailureThreshold int
-	// Proxied has each node name to clients an address that is not its own, where a proxy of the test's
-	// is to lead to it: Node.Announced and Node.Addr. The default is false.
+	// Proxied makes each node announce to clients an address that is not its own. The test's proxy
+	// must listen there and lead to the node: see Node.Announced and Node.Addr. The default is
+	// false.
 	Proxied bool
-	// Logf is told in a line why a way to a server was passed by. The default writes
-	// to standard error.
+	// Logf receives a line for each way to a server that was not available. The default writes to
+	// standard error.
 	Logf func(format string, args ...any)
 }
 
@@ -88,7 +90,7 @@ const (
 	Password = "cassandra"
 )
 
-// withDefaults fills in what was left to be chosen for a cluster of n nodes.
+// withDefaults sets the defaults for a cluster of n nodes.
 func (o Options) withDefaults(n int) Options {
 	if o.HeapMB == 0 {
 		o.HeapMB = 1024
@@ -105,30 +107,30 @@ func (o Options) withDefaults(n int) Options {
 	return o
 }
 
-// ownNode says whether the options are such that only a node of our own has them.
+// ownNode reports whether the options need a node of our own.
 func (o Options) ownNode() bool {
 	return o.Authentication || o.TLS != TLSOff || o.CommitlogSync == CommitlogBatch || o.Proxied || o.TombstoneFailureThreshold != 0
 }
 
-// Way is how a server is had.
+// Way is how a server was obtained.
 type Way string
 
 const (
-	// WayHosts: it was there already; QUERN_TEST_CASSANDRA_HOSTS names it.
+	// WayHosts: the server was already running; QUERN_TEST_CASSANDRA_HOSTS names it.
 	WayHosts Way = "hosts"
-	// WayDocker: it is a container.
+	// WayDocker: the server is a container.
 	WayDocker Way = "docker"
-	// WayJVM: it is a process on this machine.
+	// WayJVM: the server is a process on this machine.
 	WayJVM Way = "jvm"
 )
 
-// UnavailableError is that there is no way to a Cassandra.
+// UnavailableError says that there is no way to get a Cassandra.
 type UnavailableError struct {
-	// Why says for each way that was tried what is missing.
+	// Why says what is missing for each way that was tried.
 	Why []string
 }
 
-// Error says what to install, in a sentence.
+// Error returns a sentence that says what to install.
 func (e *UnavailableError) Error() string {
 	return "no Cassandra to test with, since " + strings.Join(e.Why, " and ") +
 		": install Docker, or Java 17 and Maven, or name one that runs in " + envHosts
@@ -138,11 +140,11 @@ func unavailable(format string, args ...any) error {
 	return &UnavailableError{Why: []string{fmt.Sprintf(format, args...)}}
 }
 
-// ErrWay: the server is not had in a way that allows this.
+// ErrWay says that a server of this Way does not support the call.
 var ErrWay = errors.New("not with a Cassandra that is had this way")
 
-// Server is a Cassandra to test with. It goes on until Stop, or until the process that
-// started it ends in whatever way.
+// Server is a Cassandra to test with. It runs until Stop, or until the process that started it ends
+// in any way.
 type Server struct {
 	way       Way
 	hosts     []string
@@ -150,7 +152,7 @@ type Server struct {
 	container *container // with WayDocker
 }
 
-// Start gets a server; the context is for the start alone.
+// Start returns a server. ctx covers only the start.
 func Start(ctx context.Context, o Options) (*Server, error) {
 	ways, err := waysFor(o)
 	if err != nil {
@@ -172,7 +174,7 @@ func Start(ctx context.Context, o Options) (*Server, error) {
 	return nil, missing
 }
 
-// waysFor are the ways to try, in this order.
+// waysFor returns the ways to try, in order.
 func waysFor(o Options) ([]Way, error) {
 	forced := Way(os.Getenv(envWay))
 	switch forced {
@@ -226,14 +228,14 @@ func splitHosts(list string) []string {
 	return hosts
 }
 
-// Way is how the server is had.
+// Way returns how the server was obtained.
 func (s *Server) Way() Way { return s.way }
 
-// Hosts are where clients connect, each as host:port. Behind a container's published
-// port a client must not look for others: gocql's DisableInitialHostLookup.
+// Hosts returns where clients connect, each as host:port. Behind a container's published port a
+// client must not look for other hosts: set gocql's DisableInitialHostLookup.
 func (s *Server) Hosts() []string { return s.hosts }
 
-// TLSFiles are the certificates of a server with Options.TLS; nil without.
+// TLSFiles returns the certificates of a server with Options.TLS, or nil.
 func (s *Server) TLSFiles() *TLSFiles {
 	if s.cluster == nil {
 		return nil
@@ -241,7 +243,7 @@ func (s *Server) TLSFiles() *TLSFiles {
 	return s.cluster.TLSFiles()
 }
 
-// Kill ends the server as a power cut would. It is for WayJVM, otherwise ErrWay.
+// Kill ends the server as a power cut would. It returns ErrWay unless the way is WayJVM.
 func (s *Server) Kill() error {
 	if s.cluster == nil {
 		return fmt.Errorf("kill: %w: %s", ErrWay, s.way)
@@ -250,7 +252,7 @@ func (s *Server) Kill() error {
 	return nil
 }
 
-// Keep is Node.Keep of a server that was killed. It is for WayJVM, otherwise ErrWay.
+// Keep is Node.Keep for a server that was killed. It returns ErrWay unless the way is WayJVM.
 func (s *Server) Keep() (rewind func() error, err error) {
 	if s.cluster == nil {
 		return nil, fmt.Errorf("keep: %w: %s", ErrWay, s.way)
@@ -258,8 +260,8 @@ func (s *Server) Keep() (rewind func() error, err error) {
 	return s.cluster.Node(0).Keep()
 }
 
-// Restart starts the server again after Kill, with what it had on disk. It is for
-// WayJVM, otherwise ErrWay.
+// Restart starts the server again after Kill, with its data on disk. It returns ErrWay unless the
+// way is WayJVM.
 func (s *Server) Restart(ctx context.Context) error {
 	if s.cluster == nil {
 		return fmt.Errorf("restart: %w: %s", ErrWay, s.way)
@@ -267,8 +269,8 @@ func (s *Server) Restart(ctx context.Context) error {
 	return s.cluster.Node(0).Restart(ctx)
 }
 
-// Nodetool runs nodetool against the server and gives what it wrote. With WayHosts it
-// is ErrWay.
+// Nodetool runs nodetool against the server and returns its output. With WayHosts it returns
+// ErrWay.
 func (s *Server) Nodetool(ctx context.Context, args ...string) (string, error) {
 	switch {
 	case s.cluster != nil:
@@ -279,7 +281,7 @@ func (s *Server) Nodetool(ctx context.Context, args ...string) (string, error) {
 	return "", fmt.Errorf("nodetool: %w: %s", ErrWay, s.way)
 }
 
-// Log is what the server has logged so far. With WayHosts it is empty.
+// Log returns what the server has logged so far. With WayHosts it is empty.
 func (s *Server) Log() string {
 	switch {
 	case s.cluster != nil:
@@ -290,7 +292,7 @@ func (s *Server) Log() string {
 	return ""
 }
 
-// Stop ends the server and removes what it stored. One that was there already goes on.
+// Stop ends the server and removes its data. A server of WayHosts keeps running.
 func (s *Server) Stop() {
 	if s.cluster != nil {
 		s.cluster.Stop()

@@ -66,7 +66,7 @@ func TestHostsAreTaken(t *testing.T) {
 	s.Stop()
 }
 
-// TestUnavailable holds the error to a sentence that says what to do.
+// TestUnavailable: the error is a sentence that says what to do.
 func TestUnavailable(t *testing.T) {
 	t.Setenv(envHosts, "")
 	t.Setenv(envWay, "jvm")
@@ -83,7 +83,7 @@ func TestUnavailable(t *testing.T) {
 	require.Contains(t, both.Error(), "since no Docker daemon answers and there is no mvn in PATH: install")
 }
 
-// TestShared writes to the server that is had by the order of the ways, and reads.
+// TestShared writes to and reads from the server that the order of the ways selects.
 func TestShared(t *testing.T) {
 	s := Shared(t)
 	t.Logf("by way of %s: %q", s.Way(), s.Hosts())

@@ -7,21 +7,21 @@ import (
 	"time"
 )
 
-// startLimit is how long a shared server may take: fetching an image or jars, and a
-// start on a loaded machine.
+// startLimit is how long a shared server may take: the fetch of an image or jars, and a start on a
+// loaded machine.
 const startLimit = 10 * time.Minute
 
 // shared is the one server of this process, since a start takes longer than most tests.
 var shared struct {
 	sync.Mutex
-	stops   bool // Main runs, and will stop what is started
+	stops   bool // Main runs and will stop the server
 	started bool
 	server  *Server
 	err     error
 }
 
-// Shared is a server with the default options that all tests of a package use together,
-// started when it is first asked for. The package's TestMain calls Main, which stops it.
+// Shared returns a server with the default options, which all tests of a package share. The first
+// call starts it. The package's TestMain calls Main, which stops it.
 func Shared(t testing.TB) *Server {
 	t.Helper()
 	shared.Lock()
@@ -41,17 +41,17 @@ func Shared(t testing.TB) *Server {
 	return shared.server
 }
 
-// Runner runs tests: *testing.M, or what stands in for it.
+// Runner runs tests: *testing.M, or a stand-in.
 type Runner interface{ Run() int }
 
-// Main runs a package's tests and stops the server that they share, when there is one.
-// It returns the exit code: goroutines that are left after it are the tests' own.
+// Main runs a package's tests and stops the server that they share, if there is one. It returns the
+// exit code. Goroutines that are left then belong to the tests.
 func Main(m Runner) int {
 	return runAndStop{m}.Run()
 }
 
-// Stopping is m, followed by the stop of the server that the tests share. It is for
-// goleak.VerifyTestMain, which runs the tests itself and looks for goroutines after it.
+// Stopping returns m, followed by the stop of the shared server. It is for goleak.VerifyTestMain,
+// which runs the tests itself and then looks for goroutines.
 func Stopping(m Runner) Runner { return runAndStop{m} }
 
 type runAndStop struct{ m Runner }

@@ -17,20 +17,20 @@ import (
 	"software.sslmate.com/src/go-pkcs12"
 )
 
-// storePassword opens the stores of certificates, which Java wants one for.
+// storePassword opens the certificate stores; Java requires a password.
 const storePassword = "quern-test"
 
-// TLSFiles are certificates in PEM, for gocql's SslOptions.
+// TLSFiles are PEM files, for gocql's SslOptions.
 type TLSFiles struct {
-	// CA is the authority that the server's certificate is checked with.
+	// CA is the authority that the server's certificate is checked against.
 	CA string
-	// Cert and Key are a client's.
+	// Cert and Key are the client's.
 	Cert, Key string
 
 	keystore, truststore string // PKCS 12, for the server
 }
 
-// nodeTLS is what a node's configuration says.
+// nodeTLS is the TLS part of a node's configuration.
 type nodeTLS struct {
 	Keystore, Truststore, Password string
 	RequireClientAuth              bool
@@ -46,14 +46,14 @@ func (f *TLSFiles) forNode(t TLS) *nodeTLS {
 	}
 }
 
-// authority issues certificates for the hours of a test.
+// authority issues certificates that are valid for the hours of a test.
 type authority struct {
 	cert *x509.Certificate
 	key  crypto.Signer
 }
 
-// makeTLS writes an authority and what it issues into dir: one certificate for the
-// nodes at these addresses, and one for a client.
+// makeTLS writes an authority and its certificates into dir: one for the nodes at these addresses,
+// and one for a client.
 func makeTLS(dir string, addresses []string) (*TLSFiles, error) {
 	f := &TLSFiles{
 		CA:         filepath.Join(dir, "ca.pem"),

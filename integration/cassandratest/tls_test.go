@@ -12,7 +12,7 @@ import (
 	"software.sslmate.com/src/go-pkcs12"
 )
 
-// TestCertificates has both ends check each other's certificate.
+// TestCertificates: both ends check each other's certificate.
 func TestCertificates(t *testing.T) {
 	files, err := makeTLS(t.TempDir(), []string{"127.1.2.3", "127.1.2.4"})
 	require.NoError(t, err)

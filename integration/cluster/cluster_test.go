@@ -1,5 +1,5 @@
-// Package cluster holds the programs to what they promise over Cassandra: real processes,
-// real servers that are killed and started again, real refusals.
+// Package cluster tests the programs over Cassandra: real processes, real servers that are killed
+// and restarted, real refusals.
 package cluster
 
 import (
@@ -18,7 +18,7 @@ import (
 	"github.com/quern/quern/integration/process"
 )
 
-// programs are those under test.
+// programs are the programs under test.
 var programs *process.Programs
 
 func TestMain(m *testing.M) {
@@ -28,13 +28,13 @@ func TestMain(m *testing.M) {
 	}))
 }
 
-// startLimit is how long a server or a cluster may take until it is there.
+// startLimit is how long a server or a cluster may take to start.
 const startLimit = 6 * time.Minute
 
-// patient are the flags of programs that must not meet a time-out only because the machine is busy.
+// patient are flags for programs that must not have a time-out only because the machine is busy.
 var patient = []string{"--cassandra-timeout", "30s"}
 
-// place is a keyspace in a cluster, and how to get there.
+// place is a keyspace in a cluster, and how to connect to it.
 type place struct {
 	hosts    []string
 	direct   bool
@@ -43,25 +43,25 @@ type place struct {
 	session  func(*gocql.ClusterConfig)
 }
 
-// placeIn is a keyspace of its own, which is not there yet.
+// placeIn returns a new place. Its keyspace does not exist yet.
 func placeIn(hosts []string) place {
 	return place{hosts: hosts, keyspace: fmt.Sprintf("quern_it_%08x", rand.Uint32())}
 }
 
-// sharedPlace is one in the server that tests share.
+// sharedPlace returns a place in the server that tests share.
 func sharedPlace(t *testing.T) place {
 	t.Helper()
 	server := cassandratest.Shared(t)
 	pl := placeIn(server.Hosts())
 	pl.direct = server.Way() == cassandratest.WayDocker
 	t.Cleanup(func() {
-		// The server may be one that goes on.
+		// The server may outlive the tests.
 		require.NoError(t, pl.connect(t).Query("DROP KEYSPACE IF EXISTS "+pl.keyspace).Exec())
 	})
 	return pl
 }
 
-// ownServer is a server that the test may kill. It ends with the test.
+// ownServer returns a server that the test may kill. It ends with the test.
 func ownServer(t *testing.T, o cassandratest.Options) *cassandratest.Server {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), startLimit)
@@ -75,7 +75,7 @@ func ownServer(t *testing.T, o cassandratest.Options) *cassandratest.Server {
 	return server
 }
 
-// flags are those by which a program gets there.
+// flags returns the flags with which a program connects.
 func (pl place) flags() []string {
 	hosts := pl.hosts[0]
 	for _, host := range pl.hosts[1:] {
@@ -88,7 +88,7 @@ func (pl place) flags() []string {
 	return append(flags, pl.login...)
 }
 
-// connect is for what no program does. It ends with the test.
+// connect opens a session for what no program does. It ends with the test.
 func (pl place) connect(t testing.TB) *gocql.Session {
 	t.Helper()
 	config := gocql.NewCluster(pl.hosts...)
@@ -104,7 +104,7 @@ func (pl place) connect(t testing.TB) *gocql.Session {
 	return s
 }
 
-// quern, ingest and aggregator start the programs there.
+// quern, ingest and aggregator start the programs at this place.
 func (pl place) quern(t *testing.T, args ...string) *process.Process {
 	t.Helper()
 	return pl.start(t, programs.Quern, args...)
@@ -125,16 +125,16 @@ func (pl place) start(t *testing.T, program string, args ...string) *process.Pro
 	return process.Start(t, exec.CommandContext(t.Context(), program, append(args, pl.flags()...)...))
 }
 
-// apply makes the tables.
+// apply creates the tables.
 func (pl place) apply(t *testing.T, args ...string) {
 	t.Helper()
 	pl.applied(t, pl.quern(t, append([]string{"schema", "apply"}, args...)...))
 }
 
-// applied waits until the tables are made.
+// applied waits until the tables are created.
 func (pl place) applied(t *testing.T, p *process.Process) {
 	t.Helper()
-	// Cassandra takes its time over each table, and most of it on a slow disk.
+	// Cassandra is slow to create tables, above all on a slow disk.
 	select {
 	case <-p.Ended:
 	case <-time.After(startLimit):
@@ -143,14 +143,14 @@ func (pl place) applied(t *testing.T, p *process.Process) {
 	require.Contains(t, p.Stdout.String(), "Keyspace "+pl.keyspace+" is ready")
 }
 
-// ready waits until all of them are.
+// ready waits until all of the processes are ready.
 func ready(ps ...*process.Process) {
 	for _, p := range ps {
 		p.Ready()
 	}
 }
 
-// running fails the test when one of them has ended.
+// running fails the test if one of the processes has ended.
 func running(t *testing.T, ps ...*process.Process) {
 	t.Helper()
 	for _, p := range ps {

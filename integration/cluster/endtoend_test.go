@@ -20,21 +20,20 @@ import (
 	"github.com/quern/quern/integration/process"
 )
 
-// A ladder on which a day passes in 16 seconds.
+// A ladder on which a day takes 16 seconds.
 var (
 	ladder = []time.Duration{4 * time.Second, 8 * time.Second, 16 * time.Second}
 	top    = ladder[len(ladder)-1]
 	timing = []string{"--aggregation-delay", "2s", "--late-grace", "1s"}
 )
 
-// TestNodesDie lives through a few days on three nodes of which one is killed while
-// reports come in, and another during a run. All that was acknowledged is there once, and
-// every roll-up is exact.
+// TestNodesDie runs a few days on three nodes. One node is killed while reports come in, and
+// another during a run. Everything acknowledged must be there once, and every roll-up exact.
 func TestNodesDie(t *testing.T) {
 	start, cancel := context.WithTimeout(t.Context(), startLimit)
 	defer cancel()
-	// Two nodes are killed, one soon after the other: what each has acknowledged must be on its
-	// disk, or a row that only two have could be lost by both.
+	// Two nodes are killed, one soon after the other. Each must have what it acknowledged on its
+	// disk: otherwise both could lose a row that only these two have.
 	nodes, err := cassandratest.StartCluster(start, 3, cassandratest.Options{CommitlogSync: cassandratest.CommitlogBatch})
 	require.NoError(t, err)
 	t.Cleanup(nodes.Stop)
@@ -56,7 +55,7 @@ func TestNodesDie(t *testing.T) {
 		senders.Go(func() { sent.send(t, ingests, i, stop) })
 	}
 	end := sync.OnceFunc(func() { close(stop); senders.Wait() })
-	t.Cleanup(end) // by when what they wait for is over
+	t.Cleanup(end) // runs after what the senders wait for is over
 	sent.grows(t, 1000)
 
 	nodes.Node(0).Kill()
@@ -65,7 +64,7 @@ func TestNodesDie(t *testing.T) {
 	require.NoError(t, nodes.AwaitUp(t.Context()))
 	t.Logf("the first node is back after %s", time.Since(begin).Round(time.Second))
 
-	// The last raw slice of a day has just been ground, and the coarser ones follow.
+	// The last raw slice of a day has just been ground, and the coarser slices follow.
 	was := runsOfLastSlices(t, aggregator)
 	process.Eventually(t, "the end of a day", func() error {
 		if is := runsOfLastSlices(t, aggregator); is == was {
@@ -110,7 +109,7 @@ func TestNodesDie(t *testing.T) {
 	t.Logf("all took %s on a cluster that was up", time.Since(begin).Round(time.Second))
 }
 
-// ledger is what was sent; each report is sent until it is acknowledged.
+// ledger holds what was sent. Each report is sent until it is acknowledged.
 type ledger struct {
 	oracle.Oracle
 
@@ -129,8 +128,8 @@ func (l *ledger) grows(t *testing.T, n int) {
 	})
 }
 
-// send reports to all processes at once until stop. Now and again it goes on with another
-// source, whose series the processes then meet at the same moment.
+// send reports to all processes at once until stop. Now and then it continues with another source,
+// so that the processes meet its series at the same time.
 func (l *ledger) send(t *testing.T, to []*process.Process, sender int, stop <-chan struct{}) {
 	tick := time.NewTicker(100 * time.Millisecond)
 	defer tick.Stop()
@@ -152,7 +151,8 @@ func (l *ledger) send(t *testing.T, to []*process.Process, sender int, stop <-ch
 	}
 }
 
-// batchAt has now and again a sample that is late: its slice has been ground, or is just being.
+// batchAt returns a batch that sometimes has a late sample, whose slice has been or is being
+// ground.
 func batchAt(source string, ms int64, round int) []process.Sample {
 	return faults.Batch(source, ms, round, 7*time.Second)
 }
@@ -181,7 +181,7 @@ func (l *ledger) report(t *testing.T, p *process.Process, batch []process.Sample
 	}
 }
 
-// runsOfLastSlices is the newest run of a raw slice that is the last of a day.
+// runsOfLastSlices returns the time of the newest run of a raw slice that is the last of a day.
 func runsOfLastSlices(t *testing.T, p *process.Process) int64 {
 	t.Helper()
 	st, err := p.Status()
@@ -197,7 +197,7 @@ func runsOfLastSlices(t *testing.T, p *process.Process) int64 {
 	return newest
 }
 
-// rowTimes are the slices that have rows of one level.
+// rowTimes returns the slices that have rows of one level.
 func rowTimes(p *process.Process, width time.Duration) (map[int64]bool, error) {
 	query := process.Within(process.OfTests, time.Hour)
 	query.Set("level", process.LevelName(width))
@@ -209,8 +209,8 @@ func rowTimes(p *process.Process, width time.Duration) (map[int64]bool, error) {
 	return out, err
 }
 
-// sameIDs holds the tables to one id for each series, of which there are as many as were sent. That both
-// processes write under it shows in the export, which reads by it.
+// sameIDs checks that the tables have one id for each series, and as many series as were sent. The
+// export shows that both processes write under that id, since it reads by id.
 func sameIDs(t *testing.T, pl place, sent int) {
 	t.Helper()
 	type series struct{ source, metric string }

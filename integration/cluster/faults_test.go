@@ -27,21 +27,24 @@ import (
 const (
 	// failing is the share of requests to the store that fail by injection.
 	failing = 0.005
-	// furthest is how far a clock is off at most: with timing's a process is refused for half a second.
+	// furthest is the maximum offset of a clock. A process is refused from half a second on, with
+	// the timing used here.
 	furthest = 490 * time.Millisecond
 )
 
-// TestFaults has two ingests and two aggregators over three nodes killed and stopped, and the nodes too, one of them
-// or all at once. Connections to the ingests and to the nodes are slow or broken at times, requests to the nodes fail,
-// done or not, what is written lands on one node only, processes with other settings come, and no two clocks agree. Senders give up and send again. Everything acknowledged is there once, every
-// roll-up is right, and nothing is left to be ground.
+// TestFaults runs two ingests and two aggregators over three nodes. Processes and nodes are killed
+// and paused, one node or all at once. Connections to the ingests and to the nodes are slow or
+// broken at times. Requests to the nodes fail, before or after they take effect. Writes land on one
+// node only, processes with other settings start, and no two clocks agree. Senders give up and send
+// again. Everything acknowledged must be there once, every roll-up right, and nothing left to
+// grind.
 func TestFaults(t *testing.T) {
 	var (
 		s faults.Senders
 		f fleet
 	)
 	report := faults.Report{Senders: &s}
-	t.Cleanup(func() { // after what the processes wrote
+	t.Cleanup(func() { // runs after the processes' output is printed
 		report.Injected = f.injected()
 		t.Log(&report)
 	})
@@ -67,7 +70,7 @@ func TestFaults(t *testing.T) {
 		ingests[i].moved = toIngests[i].LeadTo
 	}
 	for _, m := range slices.Concat(ingests, aggregators) {
-		m.now().Ready() // the settings are the fleet's, and not those of a stranger
+		m.now().Ready() // the settings are the fleet's, not those of a stranger
 	}
 	kinds := slices.Concat(
 		killedOrStopped("ingest", ingests, 4*time.Second),
@@ -96,7 +99,8 @@ func TestFaults(t *testing.T) {
 					}
 				}
 			}},
-			// What lands on the one while the others stand still has failed. Then these go on without it, and in the end it comes back.
+			// A write that lands on one node while the others are paused has failed. Then the
+			// others continue without that node, and in the end it comes back.
 			{Name: "written on one node only", Slots: []string{"nodes", "nodes", "nodes"}, Longest: 4 * time.Second, Inject: func(i int) func() {
 				others := []int{(i + 1) % 3, (i + 2) % 3}
 				for _, other := range others {
@@ -104,7 +108,7 @@ func TestFaults(t *testing.T) {
 				}
 				before := s.Refused.Load()
 				process.Eventually(t, "reports to fail", func() error {
-					if s.Refused.Load() < before+3 { // each sender's
+					if s.Refused.Load() < before+3 { // from each sender
 						return errors.New("they do not")
 					}
 					return nil
@@ -144,21 +148,21 @@ func TestFaults(t *testing.T) {
 	}
 }
 
-// fleet are the processes that ever ran.
+// fleet holds all processes that ever ran.
 type fleet struct {
 	mu  sync.Mutex
 	all []*process.Process
 }
 
-// member is a process of a fleet's, or another in its place.
+// member is a process of a fleet, which may be replaced.
 type member struct {
 	begin func() *process.Process
 	at    atomic.Pointer[process.Process]
-	// moved hears where it answers when that changes.
+	// moved receives the process's address when it changes.
 	moved func(address string)
 }
 
-// join starts a process. Each start has a clock, and requests that fail, of its own.
+// join starts a process. Each start has its own clock and its own failing requests.
 func (f *fleet) join(t *testing.T, pl place, program string) *member {
 	t.Helper()
 	f.mu.Lock()
@@ -166,7 +170,7 @@ func (f *fleet) join(t *testing.T, pl place, program string) *member {
 	f.mu.Unlock()
 	m := &member{moved: func(string) {}}
 	m.begin = func() *process.Process {
-		// More often near what is allowed than not.
+		// Mostly near the limit.
 		offset := furthest - time.Duration(rng.Int64N(int64(furthest))/5)
 		if rng.IntN(2) == 0 {
 			offset = -offset
@@ -182,7 +186,7 @@ func (f *fleet) join(t *testing.T, pl place, program string) *member {
 		f.mu.Lock()
 		f.all = append(f.all, p)
 		f.mu.Unlock()
-		p.URL = "http://" + p.Wrote(`msg=listening address=(\S+)`)[1] // it may be long until there are nodes
+		p.URL = "http://" + p.Wrote(`msg=listening address=(\S+)`)[1] // it may take long until there are nodes
 		return p
 	}
 	m.next()
@@ -193,13 +197,13 @@ func (m *member) now() *process.Process { return m.at.Load() }
 
 func (m *member) address() string { return strings.TrimPrefix(m.now().URL, "http://") }
 
-// next starts it again.
+// next starts the process again.
 func (m *member) next() {
 	m.at.Store(m.begin())
 	m.moved(m.address())
 }
 
-// killedOrStopped are the kinds of things that can go wrong with processes.
+// killedOrStopped returns the kinds of faults of processes.
 func killedOrStopped(name string, members []*member, stopped time.Duration) []faults.Kind {
 	var slots []string
 	for i := range members {
@@ -220,7 +224,7 @@ func killedOrStopped(name string, members []*member, stopped time.Duration) []fa
 
 var saysInjected = regexp.MustCompile(`msg="a fault is injected".* kind=(\w+)`)
 
-// injected is how many requests failed in each way.
+// injected returns how many requests failed in each way.
 func (f *fleet) injected() map[string]int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -233,7 +237,7 @@ func (f *fleet) injected() map[string]int {
 	return count
 }
 
-// left is what lies in cache and index, and which slices are not complete.
+// left returns what cache and index still hold, and how many slices are not complete.
 func (pl place) left(t *testing.T) oracle.Left {
 	t.Helper()
 	session := pl.connect(t)

@@ -12,9 +12,10 @@ import (
 	"github.com/quern/quern/integration/process"
 )
 
-// TestForgottenIDs has the only copy forget its last moments, with two processes that go on: leases of ids, series that
-// were given some, and the samples. No two series ever share an id, and what is acknowledged after that is there with its
-// labels, whichever of the two meets a series first.
+// TestForgottenIDs makes the only copy forget its last moments while two processes continue. It
+// forgets leases of ids, series that were given ids, and the samples. No two series may ever share
+// an id. Data acknowledged later must be there with its labels, whichever process meets a series
+// first.
 func TestForgottenIDs(t *testing.T) {
 	t.Parallel()
 	server := ownServer(t, cassandratest.Options{CommitlogSync: cassandratest.CommitlogBatch})
@@ -46,7 +47,8 @@ func TestForgottenIDs(t *testing.T) {
 	require.NoError(t, err)
 	again()
 
-	// What is forgotten: series of the first under a lease that stays, of the second under one that goes too.
+	// What is forgotten: series of the first process, under a lease that stays, and series of the
+	// second, under a lease that is forgotten too.
 	lost := []string{"first-0", "first-1", "second-0", "second-1"}
 	for i, source := range lost {
 		send(&gone, i/2, source)
@@ -55,7 +57,7 @@ func TestForgottenIDs(t *testing.T) {
 	require.NoError(t, rewind())
 	again()
 
-	// A third process leases what the second holds and the server has forgotten.
+	// A third process leases the ids that the second holds and the server has forgotten.
 	third := pl.ingest(t)
 	ready(third)
 	ingests = append(ingests, third)
@@ -73,8 +75,8 @@ func TestForgottenIDs(t *testing.T) {
 	assert.NotContains(t, ingests[0].Stderr.String(), "there is one copy of each row")
 }
 
-// TestOneCopyThatForgets: who makes the tables, and each process, is warned of a single copy that acknowledges before it is on
-// disk.
+// TestOneCopyThatForgets: schema apply and each process warn of a single copy that acknowledges
+// before its data is on disk.
 func TestOneCopyThatForgets(t *testing.T) {
 	t.Parallel()
 	pl := sharedPlace(t)

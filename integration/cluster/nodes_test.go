@@ -20,9 +20,10 @@ import (
 	"github.com/quern/quern/integration/process"
 )
 
-// TestOneNodeOfThree has one node of three stand still, answer late, and lose packets. Reports are acknowledged all
-// the while, by the others: before those have noticed that the node stands still, and long before a request to it times
-// out. All of it is there, and every roll-up right.
+// TestOneNodeOfThree pauses one node of three, delays its answers, and makes it lose packets.
+// Reports are acknowledged all the while by the other nodes: before these notice the pause, and
+// long before a request to the paused node times out. All samples must be there, and every roll-up
+// right.
 func TestOneNodeOfThree(t *testing.T) {
 	start, cancel := context.WithTimeout(t.Context(), startLimit)
 	defer cancel()
@@ -92,13 +93,13 @@ func TestOneNodeOfThree(t *testing.T) {
 	assert.Zero(t, pl.left(t))
 }
 
-// answers are reports and when each was acknowledged.
+// answers holds reports and the time at which each was acknowledged.
 type answers struct {
 	oracle.Oracle
 
 	mu      sync.Mutex
 	all     []answer
-	said    int // how many of them figures have been given of
+	said    int // the number of reports in earlier figures
 	refused int
 }
 
@@ -119,7 +120,7 @@ func (s *answers) send(t *testing.T, to *process.Process, sender int, stop <-cha
 		case <-tick.C:
 		}
 		lastMs = max(time.Now().UnixMilli(), lastMs+1)
-		// Now and again its series are new.
+		// Now and then its series are new.
 		batch := batchAt(fmt.Sprintf("sender-%d-%02d", sender, round/50), lastMs, round)
 		begin := time.Now()
 		for {
@@ -141,7 +142,7 @@ func (s *answers) send(t *testing.T, to *process.Process, sender int, stop <-cha
 	}
 }
 
-// grows waits until so many more reports have been acknowledged.
+// grows waits until n more reports have been acknowledged.
 func (s *answers) grows(t *testing.T, n int) {
 	t.Helper()
 	count := func() int {
@@ -158,7 +159,7 @@ func (s *answers) grows(t *testing.T, n int) {
 	})
 }
 
-// says logs the figures since it was last called.
+// says logs the figures since the last call.
 func (s *answers) says(t *testing.T, of string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -23,7 +23,7 @@ import (
 	"github.com/quern/quern/schema"
 )
 
-// The commands that open a store, or make one.
+// The commands that open or create a store.
 const (
 	ingestCommand = "ingest"
 	aggregatorCmd = "aggregator"
@@ -31,7 +31,7 @@ const (
 	applyCommand  = "schema apply"
 )
 
-// run starts one of them, with the patience for one attempt to be enough.
+// run starts one of them, with a time-out long enough for a single attempt.
 func (pl place) run(t *testing.T, command string, args ...string) *process.Process {
 	t.Helper()
 	args = slices.Concat(args, patient)
@@ -46,8 +46,8 @@ func (pl place) run(t *testing.T, command string, args ...string) *process.Proce
 	return pl.quern(t, append(strings.Fields(command), args...)...)
 }
 
-// refused waits until a program has ended by itself, at its first attempt and for a reason
-// that it gives last.
+// refused waits until a program has ended by itself, at its first attempt, with the given reason on
+// its last line.
 func refused(t *testing.T, p *process.Process, why string) {
 	t.Helper()
 	refusedInTheEnd(t, p, why)
@@ -62,8 +62,8 @@ func refusedInTheEnd(t *testing.T, p *process.Process, why string) {
 	assert.Contains(t, lines[len(lines)-1], ": "+why)
 }
 
-// TestRefusals: what another attempt will not mend ends a program at once, with a sentence
-// that says what to do.
+// TestRefusals: if another attempt cannot help, a program ends at once, with a sentence that says
+// what to do.
 func TestRefusals(t *testing.T) {
 	t.Parallel()
 	pl := sharedPlace(t)
@@ -103,7 +103,7 @@ func TestRefusals(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		pl   place
-		// The setting is given a value by hand, for as long as this takes.
+		// The setting has this value, written by hand, during the case.
 		setting, value string
 		command        string
 		args           []string
@@ -183,8 +183,8 @@ func TestRefusals(t *testing.T) {
 	})
 }
 
-// settingsTable changes settings as the programs do: conditionally, since a write of another
-// kind might not be seen by those.
+// settingsTable changes settings as the programs do: conditionally. The programs might not see a
+// write of another kind.
 type settingsTable struct {
 	session *gocql.Session
 	table   string
@@ -210,7 +210,7 @@ func (s settingsTable) swap(t *testing.T, name, old, value string) {
 	require.True(t, applied, "%s is not %s", name, old)
 }
 
-// TestLoginsAndCertificates: the same of a server that asks who is there, and proves who it is.
+// TestLoginsAndCertificates tests the same on a server that authenticates its clients, and itself.
 func TestLoginsAndCertificates(t *testing.T) {
 	t.Parallel()
 	server := ownServer(t, cassandratest.Options{Authentication: true, TLS: cassandratest.TLSMutual})
@@ -276,8 +276,8 @@ func TestLoginsAndCertificates(t *testing.T) {
 	}
 
 	t.Run("no certificate of ours", func(t *testing.T) {
-		// A server asks for it when the client's part of the handshake is over, so an attempt may
-		// also look like one at a server that is just going away.
+		// A server asks for the certificate when the client's part of the handshake is over. So an
+		// attempt may also look like one at a server that is shutting down.
 		for _, command := range []string{ingestCommand, applyCommand} {
 			p := with(trust, login).run(t, command)
 			refusedInTheEnd(t, p, "no TLS with these servers: check --cassandra-tls, --cassandra-ca, --cassandra-cert and --cassandra-key (")
@@ -294,8 +294,8 @@ func TestLoginsAndCertificates(t *testing.T) {
 	})
 
 	t.Run("no TLS", func(t *testing.T) {
-		// Servers that ask for it close the connection, as those that stop do: so this is
-		// tried again, with a hint.
+		// Servers that require TLS close the connection, as servers that stop do. So the program
+		// retries, with a hint.
 		p := with(login).ingest(t)
 		p.Wrote(`level=WARN .* trying again in 1s" err=".*; if the servers ask for TLS, set --cassandra-tls`)
 		p.Stop()
@@ -308,8 +308,8 @@ func TestLoginsAndCertificates(t *testing.T) {
 	})
 }
 
-// TestSchemaAppliedByTwo has two make a schema at the same time, as when two machines are set up
-// by one script.
+// TestSchemaAppliedByTwo runs two programs that create a schema at the same time, as when one
+// script sets up two machines.
 func TestSchemaAppliedByTwo(t *testing.T) {
 	t.Parallel()
 	pl := sharedPlace(t)

@@ -17,8 +17,9 @@ import (
 	"github.com/quern/quern/internal/storage/cassandra"
 )
 
-// TestSettings: all processes of a keyspace go by the settings that it has. One that is started with others is refused, one
-// under which they change takes no part, and a command changes them when nobody is there any more.
+// TestSettings: all processes of a keyspace follow its stored settings. A process that is started
+// with others is refused. A process under which they change takes no part. A command changes them
+// when no process runs.
 func TestSettings(t *testing.T) {
 	t.Parallel()
 	pl := sharedPlace(t)
@@ -38,7 +39,8 @@ func TestSettings(t *testing.T) {
 	assert.Regexp(t, `(?m)^--late-grace +1s *$`, shown())
 	assert.Regexp(t, `(?m)^--retention +raw=2d,4s=90d,8s=90d,16s=90d *$`, shown())
 
-	// What is not given is what the store has; what differs is refused with both values.
+	// Settings that are not given come from the store. A different setting is refused with both
+	// values.
 	second := pl.aggregator(t, append(slices.Clone(short), "--worker-id", "second")...)
 	second.Ready()
 	for flag, c := range map[string]struct{ has, asked, set string }{
@@ -53,7 +55,7 @@ func TestSettings(t *testing.T) {
 	}
 	refused(t, pl.run(t, ingestCommand, "--future-limit", "1h"), fmt.Sprintf("keyspace %q has --future-limit 10m, and 1h is asked for: ", pl.keyspace))
 
-	// Nothing is changed while processes live.
+	// Nothing is changed while processes are alive.
 	change := append([]string{"set", "--late-grace", "500ms", "--retention", "raw=5d"}, patient...)
 	p := settings(change...)
 	require.Equal(t, 1, p.ExitCode())
@@ -70,7 +72,7 @@ func TestSettings(t *testing.T) {
 	assert.Regexp(t, `(?m)^--late-grace +500ms *$`, shown())
 	assert.Regexp(t, `(?m)^--retention +raw=5d,`, shown())
 
-	// A process that does not hear of it otherwise hears of it by its heartbeat.
+	// A process that does not learn of the change otherwise learns of it by its heartbeat.
 	stale := pl.ingest(t, short...)
 	stale.Ready()
 	st, err := cassandra.Open(t.Context(), cassandra.Options{Hosts: pl.hosts, DirectHosts: pl.direct, Keyspace: pl.keyspace, Timeout: time.Minute})
@@ -97,7 +99,7 @@ func TestSettings(t *testing.T) {
 	_, err = again.Report(t.Context(), []process.Sample{{Source: "a", Metric: "it", Ms: time.Now().UnixMilli(), Value: 1}})
 	require.NoError(t, err)
 
-	// Of two who change at once one is told.
+	// Of two concurrent changes one is refused.
 	a, err := cassandra.Open(t.Context(), cassandra.Options{Hosts: pl.hosts, DirectHosts: pl.direct, Keyspace: pl.keyspace, Timeout: time.Minute})
 	require.NoError(t, err)
 	defer func() { require.NoError(t, a.Close()) }()

@@ -17,12 +17,12 @@ import (
 	"github.com/quern/quern/integration/process"
 )
 
-// TestWeather has the only server go away and come back: before the programs start, while
-// reports come in, while slices close. The same processes live through it; then one that
-// does everything takes their place and is itself stopped and started again.
+// TestWeather takes the only server away and brings it back: before the programs start, while
+// reports come in, and while slices close. The same processes survive it. Then one process that
+// does everything replaces them, and is itself stopped and restarted.
 func TestWeather(t *testing.T) {
 	t.Parallel()
-	// One copy, killed again and again: what it acknowledged must be on its disk.
+	// The only copy is killed repeatedly, so what it acknowledged must be on its disk.
 	server := ownServer(t, cassandratest.Options{CommitlogSync: cassandratest.CommitlogBatch})
 	pl := placeIn(server.Hosts())
 	pl.apply(t, "--rollups", "4s,8s,16s", "--group-size", "64", "--index-partitions", "4")
@@ -81,7 +81,7 @@ func TestWeather(t *testing.T) {
 	one.Ready()
 	s.start(t, one)
 	s.grows(t, 500)
-	one.Stop() // with reports under way: those that are not answered come again
+	one.Stop() // with reports under way, which are sent again if they are not answered
 	assert.Contains(t, one.Stderr.String(), "draining")
 	one = pl.serve(t, timing...)
 	one.Ready()
@@ -93,13 +93,13 @@ func TestWeather(t *testing.T) {
 	at(fmt.Sprintf("%d samples are there; %d reports were refused", s.Len(), s.refused.Load()))
 }
 
-// serve is everything in one process.
+// serve starts one process that does everything.
 func (pl place) serve(t *testing.T, args ...string) *process.Process {
 	t.Helper()
 	return pl.quern(t, append([]string{"serve", "--store", "cassandra", "--host-metrics=false", "--listen", "127.0.0.1:0"}, args...)...)
 }
 
-// readiness is nil when the process lives, and says of itself what is wanted.
+// readiness returns nil if the process is alive and its readiness is as wanted.
 func readiness(p *process.Process, want int) error {
 	for path, want := range map[string]int{"/-/healthy": http.StatusOK, "/-/ready": want} {
 		r, err := p.Get(path, nil)
@@ -113,7 +113,7 @@ func readiness(p *process.Process, want int) error {
 	return nil
 }
 
-// become waits until the processes say of themselves what is wanted.
+// become waits until the readiness of the processes is as wanted.
 func become(t *testing.T, want int, ps ...*process.Process) {
 	t.Helper()
 	for _, p := range ps {
@@ -121,19 +121,19 @@ func become(t *testing.T, want int, ps ...*process.Process) {
 	}
 }
 
-// attemptsThatFailed is how often the aggregator has put off what it had to do.
+// attemptsThatFailed returns how often the aggregator has postponed its work.
 func attemptsThatFailed(p *process.Process) int {
 	return strings.Count(p.Stderr.String(), "aggregation goes on later")
 }
 
-// stream sends reports, each until it is acknowledged, to the process that is there.
+// stream sends reports to the current process, each until it is acknowledged.
 type stream struct {
 	ledger
 
 	to      atomic.Pointer[process.Process]
 	refused atomic.Int64
 	started int
-	// end has nothing new sent, and waits until all is acknowledged.
+	// end stops new reports, and waits until all are acknowledged.
 	end func()
 }
 
@@ -148,7 +148,7 @@ func (s *stream) start(t *testing.T, to *process.Process) {
 	}
 	end := sync.OnceFunc(func() { close(stop); senders.Wait() })
 	s.end = func() { require.NoError(t, process.Await(end), "reports are not acknowledged") }
-	t.Cleanup(end) // by when what they wait for is over
+	t.Cleanup(end) // runs after what the senders wait for is over
 }
 
 func (s *stream) run(t *testing.T, source string, stop <-chan struct{}) {
@@ -174,7 +174,7 @@ func (s *stream) run(t *testing.T, source string, stop <-chan struct{}) {
 	}
 }
 
-// report says whether a report was acknowledged.
+// report returns whether a report was acknowledged.
 func (s *stream) report(t *testing.T, batch []process.Sample) bool {
 	r, err := s.Report(t.Context(), s.to.Load(), batch)
 	switch {
@@ -184,17 +184,17 @@ func (s *stream) report(t *testing.T, batch []process.Sample) bool {
 		s.refused.Add(1)
 		assert.NotEmpty(t, r.Header.Get("Retry-After"), "%s", r.Body)
 	default:
-		// One that drains closes connections.
+		// A draining process closes connections.
 		assert.Zero(t, r.Code, "%s", r.Body)
 	}
 	return false
 }
 
-// complete waits until every roll-up is there and right, and holds what is stored to what was
-// acknowledged: all of it is there, once.
+// complete waits until every roll-up is there and right. It also checks that everything
+// acknowledged is stored, once.
 func (s *stream) complete(t *testing.T, reader, aggregator *process.Process) {
 	t.Helper()
-	// After an outage there is a wait of up to half a minute, and then much to make good.
+	// After an outage there is a wait of up to half a minute, and then much to catch up with.
 	process.Eventually(t, "roll-ups", func() error { return s.Check(reader) })
 	for _, b := range aggregator.AwaitStatus().Buckets {
 		assert.Empty(t, b.Outstanding, b.Bucket)

@@ -13,8 +13,8 @@ import (
 	"github.com/quern/quern/internal/storage"
 )
 
-// TestWorkers has two aggregators share the work, of which one is stopped until others have its shards, and goes
-// on; then the other is killed, and a third one joins.
+// TestWorkers runs two aggregators that share the work. One is paused until others have its shards,
+// and continues. Then the other is killed, and a third one joins.
 func TestWorkers(t *testing.T) {
 	t.Parallel()
 	pl := sharedPlace(t)
@@ -48,21 +48,23 @@ func TestWorkers(t *testing.T) {
 
 	s.end()
 	s.complete(t, ingest, first)
-	// Workers that come and go are no error. One that was stopped may have met a time-out: its request was under way.
+	// Workers that come and go are no error. A paused worker may have had a time-out for a request
+	// that was under way.
 	for _, e := range ingest.AwaitStatus().Errors {
 		assert.Equal(t, "first", e.Worker, e.Message)
 		assert.Contains(t, e.Message, storage.ErrTimeout.Error())
 	}
 	running(t, ingest, first, third)
 
-	// Told to end, a worker says so: nobody waits for its heartbeat.
+	// A worker that is told to end says so, and nobody waits for its heartbeat to expire.
 	third.Stop()
 	sharedBy(t, ingest, "first")
 	first.Stop()
 	ingest.Stop()
 }
 
-// TestNamesakes starts two aggregators of one name: the second takes no part until the first has gone.
+// TestNamesakes starts two aggregators with the same name. The second takes no part until the first
+// has gone.
 func TestNamesakes(t *testing.T) {
 	t.Parallel()
 	pl := sharedPlace(t)
@@ -92,7 +94,7 @@ func TestNamesakes(t *testing.T) {
 	ingest.Stop()
 }
 
-// sharedBy waits until these and no others have all shards.
+// sharedBy waits until exactly these workers have all shards.
 func sharedBy(t *testing.T, p *process.Process, ids ...string) {
 	t.Helper()
 	process.Eventually(t, "shards of "+fmt.Sprint(ids), func() error {
@@ -112,7 +114,7 @@ func sharedBy(t *testing.T, p *process.Process, ids ...string) {
 	})
 }
 
-// runsOn waits until slices are completed that were not over yet.
+// runsOn waits until slices are completed that had not ended yet.
 func runsOn(t *testing.T, p *process.Process) {
 	t.Helper()
 	was := newestRun(p.AwaitStatus())

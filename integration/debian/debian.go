@@ -1,5 +1,5 @@
-// Package debian finds the programs of others that Quern is tested and measured with: installed ones, or those of a
-// Debian package that is unpacked for it, without installing anything.
+// Package debian finds programs of others that Quern is tested and measured with: installed ones,
+// or those of a Debian package, which it unpacks without installing anything.
 package debian
 
 import (
@@ -10,23 +10,25 @@ import (
 	"path/filepath"
 )
 
-// Program is a program and the package that has it.
+// Program is a program and the package that contains it.
 type Program struct {
 	Package string
-	// Path is where the package puts it, such as /usr/bin/prometheus.
+	// Path is where the package installs it, such as /usr/bin/prometheus.
 	Path string
-	// Needs are packages with the libraries that the program is linked to, where the system may lack them.
+	// Needs are packages with libraries that the program needs and the system may lack.
 	Needs []string
 }
 
-// Found is where a program lies.
+// Found is the location of a program.
 type Found struct {
 	Path string
-	// Root is where its package was unpacked, "/" if it is installed. What the program reads lies below it.
+	// Root is where its package was unpacked, "/" if it is installed. The program's other files lie
+	// below it.
 	Root string
 }
 
-// Find looks for an installed program, then fetches its package into the user's cache. An error says what to install.
+// Find looks for an installed program, then fetches its package into the user's cache. The error
+// says what to install.
 func (p Program) Find(ctx context.Context) (Found, error) {
 	if _, err := os.Stat(p.Path); err == nil {
 		return Found{p.Path, "/"}, nil
@@ -41,7 +43,7 @@ func (p Program) Find(ctx context.Context) (Found, error) {
 	return Found{filepath.Join(root, p.Path), root}, nil
 }
 
-// Command is the found program, with the libraries of its packages.
+// Command returns a command that runs the program with the libraries of its packages.
 func (f Found) Command(ctx context.Context, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, f.Path, args...)
 	if f.Root != "/" {
@@ -73,7 +75,7 @@ func (p Program) unpacked(ctx context.Context) (root string, err error) {
 		return "", err
 	}
 	defer os.RemoveAll(temp) //nolint:errcheck // it is a cache
-	// As the user who asks: apt's own may not write here.
+	// As the current user: apt's own user may not write here.
 	get := exec.CommandContext(ctx, "apt-get", append([]string{"-o", "APT::Sandbox::User=root", "download", p.Package}, p.Needs...)...)
 	get.Dir = temp
 	if out, err := get.CombinedOutput(); err != nil {

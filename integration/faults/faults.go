@@ -1,5 +1,5 @@
-// Package faults has things go wrong by a schedule that follows from a seed, while senders that know what was
-// acknowledged go on. What is there in the end integration/oracle judges.
+// Package faults injects faults by a schedule that follows from a seed, while senders continue that
+// know what was acknowledged. integration/oracle judges what is stored in the end.
 package faults
 
 import (
@@ -14,31 +14,32 @@ import (
 	"time"
 )
 
-// The flags of every test that lives through faults.
+// The flags of every test with faults.
 var (
 	Seed   = flag.Uint64("faults.seed", 1, "which schedule of faults is lived through")
 	Length = flag.Duration("faults.length", 30*time.Second, "for how long")
 )
 
-// Kind is something that can go wrong.
+// Kind is a kind of fault.
 type Kind struct {
 	Name string
-	// Slots name what it can happen to. In a slot only one thing is wrong at a time.
+	// Slots name the places where the fault can happen. A slot has only one fault at a time.
 	Slots []string
-	// Longest is how long it may last until it is made good.
+	// Longest is the maximum duration of the fault.
 	Longest time.Duration
-	// Inject makes it happen in a slot, and returns what makes it good.
+	// Inject starts the fault in a slot, and returns a function that ends it.
 	Inject func(slot int) (heal func())
 }
 
-// Fault is a kind that happens at a time in a slot.
+// Fault is a fault of some kind, at a time, in a slot.
 type Fault struct {
 	At, Lasts  time.Duration
 	Kind, Slot int
 }
 
-// Plan is a schedule for that long. The same seed and kinds give the same. The kinds are dealt like cards, so
-// that each comes before another comes again, but for what has to wait until its slot is free.
+// Plan returns a schedule of the given length. The same seed and kinds give the same schedule.
+// Kinds are dealt like cards: each comes once before any comes again, unless it has to wait until
+// its slot is free.
 func Plan(seed uint64, length time.Duration, kinds []Kind) []Fault {
 	rng := rand.New(rand.NewPCG(seed, 0))
 	free := map[string]time.Duration{}
@@ -71,7 +72,7 @@ func Plan(seed uint64, length time.Duration, kinds []Kind) []Fault {
 
 func below(rng *rand.Rand, d time.Duration) time.Duration { return time.Duration(rng.Int64N(int64(d))) }
 
-// Format is a schedule as people read it.
+// Format formats a schedule for people.
 func Format(plan []Fault, kinds []Kind) string {
 	var b strings.Builder
 	for _, f := range plan {
@@ -84,8 +85,8 @@ func Format(plan []Fault, kinds []Kind) string {
 	return b.String()
 }
 
-// Live has things go wrong by the schedule of the flags, each kind at least once. When it returns all is made good
-// again. It returns how many faults there were of each kind.
+// Live injects faults by the schedule of the flags, each kind at least once. When it returns, all
+// faults have ended. It returns the number of faults of each kind.
 func Live(t testing.TB, kinds []Kind) map[string]int {
 	t.Helper()
 	ctx := t.Context()
@@ -114,17 +115,17 @@ func Live(t testing.TB, kinds []Kind) map[string]int {
 		all.Go(func() {
 			k := &kinds[f.Kind]
 			slot := slots[k.Slots[f.Slot]]
-			slot.Lock() // what was made good before may take longer than was planned
+			slot.Lock() // an earlier fault may take longer to heal than planned
 			defer slot.Unlock()
 			heal := k.Inject(f.Slot)
 			defer heal()
-			_ = wait(ctx, f.Lasts) // made good at once when the test ends
+			_ = wait(ctx, f.Lasts) // heals at once when the test ends
 		})
 	}
 	return count
 }
 
-// For has one thing go wrong for that long, in its first slot.
+// For injects one fault for a time, in its first slot.
 func For(t testing.TB, lasts time.Duration, k Kind) {
 	t.Helper()
 	t.Logf("%s for %s", k.Name, lasts)

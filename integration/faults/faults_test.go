@@ -8,7 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestPlan: a schedule follows from its seed, has every kind in it, and only one thing at a time in a slot.
+// TestPlan: a schedule follows from its seed, contains every kind, and has only one fault at a time
+// in a slot.
 func TestPlan(t *testing.T) {
 	kinds := []Kind{
 		{Name: "a", Slots: []string{"one", "two"}, Longest: 4 * time.Second},

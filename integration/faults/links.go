@@ -19,17 +19,18 @@ import (
 	"github.com/quern/quern/integration/process"
 )
 
-// Link is a proxy of this process's that connections lead through, and that they can suffer in.
+// Link is a proxy in this process that connections pass through, and that can disturb them.
 type Link struct {
 	t     testing.TB
 	proxy *toxiproxy.Proxy
 	addr  string
 }
 
-// NewLink starts to listen, at an address with a port, and leads on to another. It ends with the test.
+// NewLink starts a proxy that listens at an address with a port and leads to another address. It
+// ends with the test.
 func NewLink(t testing.TB, listen, to string) *Link {
 	t.Helper()
-	zerolog.SetGlobalLevel(zerolog.Disabled) // a toxic logs past the logger that it is given
+	zerolog.SetGlobalLevel(zerolog.Disabled) // a toxic ignores the logger that it is given
 	server := toxiproxy.NewServer(toxiproxy.NewMetricsContainer(prometheus.NewRegistry()), zerolog.Nop())
 	l := &Link{t: t, proxy: toxiproxy.NewProxy(server, listen, listen, to)}
 	require.NoError(t, l.proxy.Start())
@@ -38,8 +39,8 @@ func NewLink(t testing.TB, listen, to string) *Link {
 	return l
 }
 
-// change fails the test when the proxy is not changed soon: for that it waits until the connections have passed on what
-// they hold, and whom they lead to may not read.
+// change applies a change to the proxy, and fails the test if that takes too long. The proxy waits
+// until its connections have passed on what they hold, and their peer may not read.
 func (l *Link) change(what string, do func() error) {
 	var err error
 	if late := process.Await(func() { err = do() }); late != nil {
@@ -49,17 +50,17 @@ func (l *Link) change(what string, do func() error) {
 	assert.NoError(l.t, err, what)
 }
 
-// Addr is where it listens.
+// Addr returns the address at which the proxy listens.
 func (l *Link) Addr() string { return l.addr }
 
-// LeadTo has it lead to another address. All its connections end.
+// LeadTo makes the proxy lead to another address. All its connections end.
 func (l *Link) LeadTo(to string) {
 	l.change("led to "+to, func() error {
 		return l.proxy.Update(&toxiproxy.Proxy{Listen: l.addr, Upstream: to, Enabled: true})
 	})
 }
 
-// toxic is something that a connection suffers from, in one direction or both.
+// toxic is a disturbance of connections, in one direction or both.
 type toxic struct {
 	name, kind, attributes string
 	directions             []string
@@ -75,14 +76,14 @@ var kindsOfLinks = []toxic{
 	{"late", "latency", `{"latency": 2000}`, []string{answers}},
 	{"lossy", loss, `{}`, []string{requests, answers}},
 	{"narrow", "bandwidth", `{"rate": 8}`, []string{requests, answers}}, // KB/s
-	// What is sent vanishes, and the connection stays until it is made good.
+	// Sent data vanishes, and the connection stays open until heal.
 	{"half-open", "timeout", `{"timeout": 0}`, []string{requests, answers}},
 	{"without answers", "timeout", `{"timeout": 0}`, []string{answers}},
 	{"reset", "reset_peer", `{"timeout": 100}`, []string{requests}},
 }
 
-// LinkKinds are the kinds of things that can go wrong with connections: slow, late, lossy, narrow, half-open, without
-// answers, reset.
+// LinkKinds returns the kinds of disturbances of connections: slow, late, lossy, narrow, half-open,
+// without answers, reset.
 func LinkKinds(name string, longest time.Duration, links []*Link) []Kind {
 	var slots []string
 	for i := range links {
@@ -97,7 +98,7 @@ func LinkKinds(name string, longest time.Duration, links []*Link) []Kind {
 	return out
 }
 
-// Suffer has the connections suffer from one of those kinds until heal.
+// Suffer disturbs the connections with one of those kinds until heal.
 func (l *Link) Suffer(name string) (heal func()) {
 	i := slices.IndexFunc(kindsOfLinks, func(x toxic) bool { return x.name == name })
 	return l.suffer(kindsOfLinks[i])
@@ -124,11 +125,11 @@ const loss = "loss"
 
 func init() { toxics.Register(loss, new(lossToxic)) }
 
-// lossToxic is a network that loses one packet in ten, as those who use TCP see it: what is sent is held up
-// until it has been sent again, and all that comes after it too.
+// lossToxic simulates a network that loses one packet in ten, as users of TCP see it: a lost packet
+// is held up until it is sent again, and so is everything after it.
 type lossToxic struct{}
 
-// sentAgain is how soon, at best, Linux sends a packet again that nobody has acknowledged.
+// sentAgain is the minimum time after which Linux sends an unacknowledged packet again.
 const sentAgain = 200 * time.Millisecond
 
 // GetBufferSize implements toxics.BufferedToxic.

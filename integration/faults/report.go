@@ -9,11 +9,11 @@ import (
 	"github.com/quern/quern/integration/oracle"
 )
 
-// Report says what a run was, and what was found after it.
+// Report describes a run and what was found after it.
 type Report struct {
 	*Senders
-	// Faults is how many there were of each kind, Injected how many requests failed in each way
-	// within the processes.
+	// Faults counts the faults of each kind. Injected counts the requests that failed inside the
+	// processes, by the way they failed.
 	Faults, Injected map[string]int
 	Left             oracle.Left
 }

@@ -17,34 +17,36 @@ import (
 	"github.com/quern/quern/integration/process"
 )
 
-// Senders report to whichever process they are told, each report until it is acknowledged, and at times without
-// the patience to hear the answer.
+// Senders report to a process of the test's choice. Each report is sent until it is acknowledged.
+// At times a sender does not wait long enough for the answer.
 type Senders struct {
 	Oracle oracle.Oracle
-	// TooOld says that the servers may refuse samples for their age, as the cap is below what the senders send or take.
+	// TooOld says that the servers may refuse samples for their age, because the age cap is below
+	// what senders send or servers accept.
 	TooOld bool
-	// Reports were begun, Again counts how often one was sent another time, Impatient of these were because no
-	// answer came in time, and Refused because the answer was to try again.
+	// Reports is the number of reports begun. Again counts repeated attempts: Impatient of them
+	// because no answer came in time, Refused because the answer was to try again.
 	Reports, Again, Impatient, Refused atomic.Int64
 
-	// unexpected is the last answer that none should get, a string.
+	// unexpected is the last answer that no sender should get, a string.
 	unexpected atomic.Value
 
 	stop chan struct{}
 	all  sync.WaitGroup
 
 	mu sync.Mutex
-	// at is what each sender that has not ended is at.
+	// at says what each running sender is doing.
 	at map[int]string
 }
 
-// seriesPerSource is how many each report has.
+// seriesPerSource is the number of series in each report.
 const seriesPerSource = 16
 
-// Start starts n senders. To is asked before each attempt; back are how far back, in turn, late samples lie.
+// Start starts n senders. to chooses the process before each attempt. back lists how far back late
+// samples lie, in turn.
 func (s *Senders) Start(t testing.TB, n int, to func(*rand.Rand) *process.Process, back []time.Duration) {
 	s.stop, s.at = make(chan struct{}), map[int]string{}
-	t.Cleanup(s.all.Wait) // by when what they wait for is over
+	t.Cleanup(s.all.Wait) // runs after what they wait for is over
 	for i := range n {
 		s.is(i, "has sent nothing")
 		s.all.Go(func() {
@@ -57,7 +59,7 @@ func (s *Senders) Start(t testing.TB, n int, to func(*rand.Rand) *process.Proces
 					return
 				default:
 				}
-				// One after the other has its own moments; a source now and again is new.
+				// Each sender's times ascend. Now and then it uses a new source.
 				lastMs = max(time.Now().UnixMilli(), lastMs+1)
 				batch := Batch(fmt.Sprintf("sender-%d-%02d", i, round/40), lastMs, round, back...)
 				heard := func(answer error) { s.is(i, fmt.Sprintf("%s at %d: %v", batch[0].Source, lastMs, answer)) }
@@ -72,8 +74,8 @@ func (s *Senders) Start(t testing.TB, n int, to func(*rand.Rand) *process.Proces
 	}
 }
 
-// Stop has nothing new sent, and returns when all that was begun is acknowledged. It fails the test when that is not
-// soon so.
+// Stop stops new reports, and returns when all reports under way are acknowledged. It fails the
+// test if that takes too long.
 func (s *Senders) Stop(t testing.TB) {
 	t.Helper()
 	close(s.stop)
@@ -102,7 +104,8 @@ func (s *Senders) ended(sender int) {
 // patience is how long a sender waits for an answer: mostly long enough, and at times not.
 var patience = []time.Duration{5 * time.Millisecond, 50 * time.Millisecond, 2 * time.Second, 5 * time.Second, 5 * time.Second, 5 * time.Second}
 
-// deliver sends a report until it is acknowledged, and tells of each answer. It says whether the sender may go on.
+// deliver sends a report until it is acknowledged, and passes each answer to heard. It returns
+// whether the sender may continue.
 func (s *Senders) deliver(t testing.TB, rng *rand.Rand, samples []process.Sample, to func(*rand.Rand) *process.Process, heard func(error)) bool {
 	s.Reports.Add(1)
 	for {
@@ -135,7 +138,7 @@ func (s *Senders) deliver(t testing.TB, rng *rand.Rand, samples []process.Sample
 	}
 }
 
-// tooOld says whether all that a reply rejects it rejects for its age.
+// tooOld reports whether a reply rejects samples only for their age.
 func tooOld(body []byte) bool {
 	var said struct {
 		Rejected []struct {
@@ -153,8 +156,8 @@ func tooOld(body []byte) bool {
 	return true
 }
 
-// Batch is a report of a source: samples whose sums are exact, of gauges and of counters that begin again, and in each fourth
-// round one that is late. Back are how far, in turn.
+// Batch returns a report of a source: samples of gauges, and of counters that restart, with values
+// whose sums are exact. In each fourth round one sample is late. back lists by how much, in turn.
 func Batch(source string, ms int64, round int, back ...time.Duration) []process.Sample {
 	var out []process.Sample
 	for i := range seriesPerSource {

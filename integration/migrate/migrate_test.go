@@ -1,4 +1,4 @@
-// Package migrate copies a keyspace as RHQ leaves it, on a real Cassandra, by the real program.
+// Package migrate tests the migration of an RHQ keyspace, on a real Cassandra, by the real program.
 package migrate
 
 import (
@@ -46,7 +46,7 @@ func TestMain(m *testing.M) {
 	}))
 }
 
-// rhq is a keyspace as RHQ leaves it, and what is in it.
+// rhq is a keyspace as RHQ leaves it, with its contents.
 type rhq struct {
 	cassandra.Options // of the keyspace
 
@@ -68,11 +68,11 @@ const (
 	schedules   = 300
 	reportEvery = 10 * time.Minute
 	rawHours    = 30
-	// Those with number % odd == 0 miss an hour that RHQ failed to aggregate.
+	// Schedules with number % odd == 0 lack an hour that RHQ failed to aggregate.
 	odd = 10
 )
 
-// timeout is long enough for a busy machine: what shall fail is said, and nothing else.
+// timeout is long enough for a busy machine: a request fails only where a test makes it fail.
 const timeout = time.Minute
 
 // connect opens a session to the server that all tests share.
@@ -89,7 +89,7 @@ func connect(t *testing.T) (cassandra.Options, *gocql.Session) {
 	return cassandra.Options{Hosts: server.Hosts(), DirectHosts: config.DisableInitialHostLookup, Timeout: timeout}, s
 }
 
-// keyspace makes an empty one that goes with the test.
+// keyspace creates an empty keyspace that is dropped at the end of the test.
 func keyspace(t *testing.T, s *gocql.Session, prefix string) string {
 	t.Helper()
 	name := fmt.Sprintf("%s_%08x", prefix, rand.Uint32())
@@ -99,8 +99,9 @@ func keyspace(t *testing.T, s *gocql.Session, prefix string) string {
 	return name
 }
 
-// newRHQ makes the tables, and fills them with what n schedules reported up to now: a day and some hours of raw samples,
-// aggregated up to an hour and a half ago, and what was aggregated before, of which the raw samples have expired.
+// newRHQ creates the tables and fills them with what n schedules reported up to now: a day and some
+// hours of raw samples, aggregated up to an hour and a half ago. It also has older roll-ups, whose
+// raw samples have expired.
 func newRHQ(t *testing.T, now time.Time, n int) *rhq {
 	t.Helper()
 	opts, session := connect(t)
@@ -127,7 +128,7 @@ func newRHQ(t *testing.T, now time.Time, n int) *rhq {
 
 func hours(n int) int64 { return int64(n) * time.Hour.Milliseconds() }
 
-// report lives the life of a schedule.
+// report generates the data of a schedule.
 func (k *rhq) report(id int32) {
 	nowMs := k.now.UnixMilli()
 	hour := metric.AlignDown(nowMs, hours(1))
@@ -138,7 +139,7 @@ func (k *rhq) report(id int32) {
 	if id%7 == 0 {
 		k.raw[key{id, hour - hours(5) + 1}] = math.NaN()
 	}
-	// Before the raw samples began.
+	// Before the first raw samples.
 	for t := hour - hours(48); t < hour-hours(rawHours); t += hours(1) {
 		v := rnd.NormFloat64()
 		k.rollups[0][key{id, t}] = values{v + 2, v - 1, v}
@@ -167,7 +168,7 @@ func (k *rhq) report(id int32) {
 	}
 }
 
-// aggregate does it as RHQ did: of averages it takes the mean.
+// aggregate aggregates as RHQ did: it takes the mean of averages.
 func (k *rhq) aggregate(level int, id int32, t int64) {
 	v := values{math.Inf(-1), math.Inf(1), 0}
 	n := 0
@@ -195,7 +196,7 @@ func (k *rhq) aggregate(level int, id int32, t int64) {
 	}
 }
 
-// store writes it all, in a batch for each partition.
+// store writes everything, in a batch per partition.
 func (k *rhq) store(t *testing.T) {
 	t.Helper()
 	batches := map[string]*gocql.Batch{}
@@ -231,7 +232,7 @@ func (k *rhq) store(t *testing.T) {
 	}
 }
 
-// target is a keyspace of Quern's, on a clock of its own.
+// target is a keyspace of Quern, with a clock of its own.
 type target struct {
 	t     *testing.T
 	opts  cassandra.Options
@@ -257,7 +258,7 @@ func (g *target) protocol() *cache.Cache {
 	return cache.New(g.store, g.clk, rand.Uint64(), cache.DefaultTiming())
 }
 
-// migrate copies as a process of its own would.
+// migrate copies as a separate process would.
 func (g *target) migrate(ctx context.Context, from legacy.Reader) (*migrate.Report, error) {
 	return migrate.New(from, g.store, g.protocol(), g.clk, migrate.Options{Shared: true}).Run(ctx)
 }
@@ -323,7 +324,7 @@ func (g *target) run(until time.Time) {
 	require.NoError(g.t, err)
 }
 
-// copied holds a target to what the legacy keyspace has.
+// copied compares a target with the legacy keyspace.
 func (k *rhq) copied(t *testing.T, c content) {
 	t.Helper()
 	require.Len(t, c.raw, len(k.raw))
@@ -361,7 +362,7 @@ func TestMigrate(t *testing.T) {
 
 	hour := metric.AlignDown(now.UnixMilli(), hours(1))
 	for at, r := range first.rollups[0] {
-		// Where the raw samples are, the count is theirs.
+		// Where raw samples exist, the row has their count.
 		want := uint64(6)
 		if at.timeMs < hour-hours(rawHours) {
 			want = 1
@@ -383,7 +384,7 @@ func TestMigrate(t *testing.T) {
 		same(t, first, g.content())
 	})
 
-	// The next runs fill what is missing, and change nothing else.
+	// The next runs fill in what is missing, and change nothing else.
 	g.run(now.Add(33 * time.Minute))
 	after := g.content()
 	missing := map[key]bool{}
@@ -404,7 +405,7 @@ func TestMigrate(t *testing.T) {
 	}
 	require.Equal(t, grown, after.rollups[0], "no other hour was touched")
 
-	// And so do those of six hours and of the day, when they are over.
+	// The runs of six hours and of the day do the same when those are over.
 	for _, at := range []int{18, 19, 24} {
 		g.run(time.Date(2025, time.November, 21, at, 3, 0, 0, time.UTC))
 	}
@@ -423,7 +424,7 @@ func TestMigrate(t *testing.T) {
 		}
 	}
 
-	// Repeating it now undoes nothing of that, and asks for nothing to be ground again.
+	// A repeated migration undoes nothing of that, and marks nothing to be ground again.
 	final, err := g.migrate(t.Context(), from)
 	require.NoError(t, err)
 	require.True(t, final.Equal())
@@ -431,7 +432,7 @@ func TestMigrate(t *testing.T) {
 	same(t, late, g.content())
 }
 
-// ground is what the samples of an hour give.
+// ground returns the roll-up of the samples of an hour.
 func (k *rhq) ground(at key) (r metric.Rollup) {
 	for s := at.timeMs; s < at.timeMs+hours(1); s += reportEvery.Milliseconds() {
 		if x, ok := k.raw[key{at.schedule, s + int64(at.schedule%1000)}]; ok {
@@ -452,7 +453,7 @@ func same(t *testing.T, want, got content) {
 	require.Equal(t, want.rollups, got.rollups)
 }
 
-// TestInterrupted ends it at many points, and goes on each time.
+// TestInterrupted stops the migration at many points, and continues each time.
 func TestInterrupted(t *testing.T) {
 	k := newRHQ(t, now, 80)
 	whole := newTarget(t, k)
@@ -521,8 +522,8 @@ func (k *rhq) quern(t *testing.T, to string, args ...string) *process.Process {
 	return process.Start(t, exec.CommandContext(t.Context(), programs.Quern, args...))
 }
 
-// TestProgram runs it as an operator would: with names, stopped and begun again, and in
-// the end without what it has come from.
+// TestProgram runs the migration as an operator would: with names, stopped and restarted, and in
+// the end with the legacy tables dropped.
 func TestProgram(t *testing.T) {
 	k := newRHQ(t, time.Now().UTC(), 60)
 	to := keyspace(t, k.session, "quern_it")
@@ -572,7 +573,8 @@ func TestProgram(t *testing.T) {
 	assert.Contains(t, gone.Stderr.String(), "has not the tables of RHQ")
 }
 
-// TestBadRows: what cannot be copied is named, keeps the legacy tables from being dropped, and holds up nothing else.
+// TestBadRows: rows that cannot be copied are named, and prevent the drop of the legacy tables.
+// Everything else is copied.
 func TestBadRows(t *testing.T) {
 	k := newRHQ(t, now, 3)
 	insert := func(cql string, args ...any) {
@@ -604,7 +606,7 @@ func TestBadRows(t *testing.T) {
 	k.copied(t, g.content())
 }
 
-// TestRefused: a store that cannot take the roll-ups is refused before anything is written.
+// TestRefused: a store that cannot hold the roll-ups is refused before anything is written.
 func TestRefused(t *testing.T) {
 	k := newRHQ(t, now, 2)
 	opts := k.Options

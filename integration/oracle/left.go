@@ -8,10 +8,12 @@ import (
 	"github.com/quern/quern/internal/storage"
 )
 
-// Left is what a store still has for runs to come. When all is ground, nothing must be.
+// Left counts what a store still holds for future runs. When everything is ground, all counts must
+// be 0.
 type Left struct{ Marks, CacheBlocks, OpenSlices int }
 
-// LeftIn looks at every slice that was ever opened, the complete ones too, where no server looks any more.
+// LeftIn looks at every slice that was ever opened, including complete ones, which no server reads
+// any more.
 func LeftIn(ctx context.Context, st storage.Store) (Left, error) {
 	var out Left
 	set := st.Settings()

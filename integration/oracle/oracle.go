@@ -1,6 +1,6 @@
-// Package oracle keeps what tests sent to a server and how each sample was answered, and holds
-// the server to that: nothing acknowledged is lost, doubled or changed, nothing refused is there,
-// and every roll-up is what the samples say. What roll-ups must be internal/verify computes.
+// Package oracle records what tests sent to a server and how each sample was answered, and checks
+// the server against that: nothing acknowledged is lost, doubled or changed, nothing refused is
+// there, and every roll-up matches the samples. internal/verify computes the expected roll-ups.
 package oracle
 
 import (
@@ -22,8 +22,8 @@ import (
 	"github.com/quern/quern/internal/verify"
 )
 
-// Oracle knows what was sent. The zero value knows of nothing, and is ready; it may be used by several
-// senders at once, if no two of them send different values for one moment of a series.
+// Oracle records what was sent. The zero value is empty and ready. Several senders may use it at
+// once, if no two of them send different values for the same time of a series.
 type Oracle struct {
 	mu     sync.Mutex
 	points map[series]map[int64]*moment
@@ -31,12 +31,12 @@ type Oracle struct {
 	found  Found
 }
 
-// Found is how many samples and rows were not as they must be, and slices not complete.
+// Found counts the samples and rows that are wrong, and the slices that are not complete.
 type Found struct {
 	Lost, Doubled, Wrong, WrongRows, OpenSlices int
 }
 
-// Found is what the last Raw or Check found, as far as it came.
+// Found returns what the last call of Raw or Check found, as far as it got.
 func (o *Oracle) Found() Found {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -47,11 +47,11 @@ type series struct{ source, metric string }
 
 // moment is what is known of one time of one series.
 type moment struct {
-	// value is the last one acknowledged, if acked.
+	// value is the last acknowledged value, if acked.
 	value float64
 	acked bool
-	// tried are values whose fate nobody knows: there was no answer, or one that promises
-	// nothing. The server may still be at it when a later value is acknowledged.
+	// tried are values whose fate is unknown: there was no answer, or one that promises nothing.
+	// The server may still be working on them when a later value is acknowledged.
 	tried []float64
 }
 
@@ -73,7 +73,8 @@ func (o *Oracle) note(samples []process.Sample, as func(*moment, float64)) {
 	}
 }
 
-// Acknowledged notes samples that the server said it has. Of two values of a moment the last counts.
+// Acknowledged records samples that the server has accepted. Of two values at the same time the
+// last counts.
 func (o *Oracle) Acknowledged(samples ...process.Sample) {
 	o.note(samples, func(m *moment, v float64) {
 		if !m.acked {
@@ -83,16 +84,16 @@ func (o *Oracle) Acknowledged(samples ...process.Sample) {
 	})
 }
 
-// Refused notes samples that the server said it has not taken, as too old say.
+// Refused records samples that the server has rejected, for example as too old.
 func (o *Oracle) Refused(samples ...process.Sample) { o.note(samples, func(*moment, float64) {}) }
 
-// Unknown notes samples of which nobody knows whether they are there.
+// Unknown records samples whose fate is unknown.
 func (o *Oracle) Unknown(samples ...process.Sample) {
 	o.note(samples, func(m *moment, v float64) { m.tried = append(m.tried, v) })
 }
 
-// Report sends samples of one source and notes what the reply says of each. The error is
-// nil when all were acknowledged.
+// Report sends samples of one source and records what the reply says of each. The error is nil only
+// if all were acknowledged.
 func (o *Oracle) Report(ctx context.Context, p *process.Process, samples []process.Sample) (process.Reply, error) {
 	r, err := p.Report(ctx, samples)
 	var said struct {
@@ -129,14 +130,14 @@ func (o *Oracle) Report(ctx context.Context, p *process.Process, samples []proce
 	return r, err
 }
 
-// Len is the number of samples acknowledged, one sent again not counted.
+// Len returns the number of samples acknowledged. A sample that was sent twice counts once.
 func (o *Oracle) Len() int {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.acked
 }
 
-// Series is the number of series of which something was acknowledged.
+// Series returns the number of series with acknowledged samples.
 func (o *Oracle) Series() int {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -152,7 +153,7 @@ func (o *Oracle) Series() int {
 	return n
 }
 
-// told bounds how many faults of a kind an error names.
+// told is the maximum number of faults per kind that an error names.
 const told = 10
 
 type faults struct {
@@ -174,7 +175,8 @@ func (f *faults) err() error {
 	return errors.Join(f.errs...)
 }
 
-// Raw says how the raw samples differ from what was sent: lost, changed, never sent, refused or doubled.
+// Raw returns how the raw samples differ from what was sent: lost, changed, never sent, refused or
+// doubled.
 func (o *Oracle) Raw(p *process.Process) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -182,7 +184,7 @@ func (o *Oracle) Raw(p *process.Process) error {
 	return err
 }
 
-// raw returns the samples as they are to be ground. Those before a time may have expired.
+// raw returns the samples to grind. Samples before wholeMs may have expired.
 func (o *Oracle) raw(p *process.Process, wholeMs int64) (map[series]map[int64]float64, error) {
 	stored, err := p.Export(process.OfTests, o.back())
 	if err != nil {
@@ -222,7 +224,7 @@ func (o *Oracle) raw(p *process.Process, wholeMs int64) (map[series]map[int64]fl
 
 func same(a, b float64) bool { return math.Float64bits(a) == math.Float64bits(b) }
 
-// back is a time before all that was sent.
+// back returns a span from now back to before all that was sent.
 func (o *Oracle) back() time.Duration {
 	first := time.Now().UnixMilli()
 	for _, moments := range o.points {
@@ -233,7 +235,7 @@ func (o *Oracle) back() time.Duration {
 	return time.Since(time.UnixMilli(first)) + time.Hour
 }
 
-// last is when the last slice ends that has something in it.
+// last returns the end of the last slice with samples.
 func (o *Oracle) last(l metric.Ladder) int64 {
 	last := int64(0)
 	for _, moments := range o.points {
@@ -244,9 +246,10 @@ func (o *Oracle) last(l metric.Ladder) int64 {
 	return l.SliceAt(l.Top()-1, last).EndMs
 }
 
-// Check says what keeps a server from having all that was sent, once, and every roll-up of it:
-// samples lost, doubled or wrong, slices left open, roll-ups that are not what the
-// samples say. What the server says may have expired, by a retention that was lowered for a while, it does not have to have. The server must be one that answers queries, and nobody may be sending.
+// Check returns how the server differs from having all that was sent, once, with every roll-up of
+// it: samples lost, doubled or wrong, slices left open, roll-ups that do not match the samples.
+// Samples may be missing if the server says that they may have expired, since a retention was
+// lowered for a while. The server must answer queries, and no sender may be active.
 func (o *Oracle) Check(p *process.Process) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -274,7 +277,7 @@ func (o *Oracle) Check(p *process.Process) error {
 		if err := c.Rollups(p.Context(), []string{process.OfTests}, st.Ladder.Name(level), from, to, func(ls metric.Labels, ms int64, r verify.Row) error {
 			check.Series(ls).Row(level, ms, r)
 			return nil
-		}); err != nil && !errors.Is(err, verify.ErrDamaged) { // what is damaged is missing, or wrong
+		}); err != nil && !errors.Is(err, verify.ErrDamaged) { // a damaged sample counts as missing, or wrong
 			return err
 		}
 	}

@@ -11,24 +11,24 @@ import (
 	"sync"
 )
 
-// The flags and tags that the test itself was built with, as far as they matter: so
-// the packages are in the build cache, and the program is checked as the test is.
+// The flags and tags that the test itself was built with, as far as they matter. So the packages
+// are in the build cache, and the program is checked as the test is.
 var buildFlags, buildTags []string
 
-// Programs are the paths of the programs under test.
+// Programs holds the paths of the programs under test.
 type Programs struct {
 	Quern, Ingest, Aggregator string
 
 	dir    string
-	others *Programs // once they are built
+	others *Programs // set once they are built
 	faulty func() (*Programs, error)
 }
 
-// Faulty are the programs built with what has requests to Cassandra fail, and the clock be wrong, as environment
-// variables say: see internal/storage/cassandra and internal/clock.
+// Faulty returns the programs built with the tag faults. Environment variables then make requests
+// to Cassandra fail and the clock be wrong: see internal/storage/cassandra and internal/clock.
 func (p *Programs) Faulty() (*Programs, error) { return p.faulty() }
 
-// Main builds the programs, has the tests of a package run with them, and returns the exit code.
+// Main builds the programs, runs the tests of a package with them, and returns the exit code.
 func Main(run func(*Programs) int) int {
 	programs, err := build(context.Background(), buildTags)
 	if err != nil {
@@ -57,7 +57,7 @@ func build(ctx context.Context, tags []string) (*Programs, error) {
 		p.remove()
 		return nil, fmt.Errorf("%s: %w\n%s", cmd, err, out)
 	}
-	// Most tests do without.
+	// Built on demand, since most tests do not need them.
 	p.faulty = sync.OnceValues(func() (*Programs, error) {
 		others, err := build(ctx, append(slices.Clone(tags), "faults"))
 		p.others = others
@@ -67,7 +67,7 @@ func build(ctx context.Context, tags []string) (*Programs, error) {
 }
 
 func (p *Programs) remove() {
-	// What is left in the directory of temporary files, others clean up.
+	// The system cleans up what is left in the directory of temporary files.
 	_ = os.RemoveAll(p.dir)
 	if p.others != nil {
 		p.others.remove()

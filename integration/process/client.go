@@ -13,10 +13,10 @@ import (
 	"time"
 )
 
-// Client keeps no connections: a server that drains would wait for those that are new.
+// Client keeps no connections open: a server that drains would wait for new ones.
 var Client = &http.Client{Timeout: Limit, Transport: &http.Transport{DisableKeepAlives: true}}
 
-// Reply is an answer over HTTP.
+// Reply is an HTTP response.
 type Reply struct {
 	Code   int
 	Header http.Header
@@ -33,7 +33,7 @@ func do(req *http.Request) (Reply, error) {
 	return Reply{resp.StatusCode, resp.Header, body}, err
 }
 
-// Get asks with GET.
+// Get sends a GET request.
 func (p *Process) Get(path string, query url.Values) (Reply, error) {
 	req, err := http.NewRequestWithContext(context.Background(), http.MethodGet, p.URL+path+"?"+query.Encode(), nil)
 	if err != nil {
@@ -42,7 +42,7 @@ func (p *Process) Get(path string, query url.Values) (Reply, error) {
 	return do(req)
 }
 
-// Post posts a body of JSON, or of what header says: names and values in turn.
+// Post sends a POST request with a JSON body. header sets other headers: names and values in turn.
 func (p *Process) Post(path string, body []byte, header ...string) (Reply, error) {
 	return p.post(context.Background(), path, body, header...)
 }
@@ -66,7 +66,7 @@ type Sample struct {
 	Value          float64
 }
 
-// Report sends samples of one source; the error is nil when all were acknowledged.
+// Report sends samples of one source. The error is nil only if all were acknowledged.
 func (p *Process) Report(ctx context.Context, samples []Sample) (Reply, error) {
 	type measurement struct {
 		Metric string  `json:"metric"`
@@ -94,7 +94,7 @@ func (p *Process) Report(ctx context.Context, samples []Sample) (Reply, error) {
 // OfTests selects every series that tests report.
 const OfTests = `{__name__=~"it_.*"}`
 
-// Within asks for all that is near now.
+// Within returns the parameters for a time range from back before now until 10 minutes after.
 func Within(selector string, back time.Duration) url.Values {
 	return url.Values{
 		"match[]": {selector},
@@ -103,7 +103,7 @@ func Within(selector string, back time.Duration) url.Values {
 	}
 }
 
-// Lines reads a reply of NDJSON.
+// Lines reads an NDJSON reply.
 func Lines[T any](p *Process, path string, query url.Values) ([]T, error) {
 	r, err := p.Get(path, query)
 	if err != nil {
@@ -126,7 +126,7 @@ func Lines[T any](p *Process, path string, query url.Values) ([]T, error) {
 	}
 }
 
-// Export is all raw samples that match.
+// Export returns all raw samples that match.
 func (p *Process) Export(selector string, back time.Duration) ([]Sample, error) {
 	type line struct {
 		Metric     map[string]string `json:"metric"`
@@ -143,7 +143,7 @@ func (p *Process) Export(selector string, back time.Duration) ([]Sample, error) 
 	return out, err
 }
 
-// Status is the part of the aggregation status that tests look at.
+// Status is the part of the aggregation status that tests read.
 type Status struct {
 	Buckets []struct {
 		Bucket      string `json:"bucket"`
@@ -170,7 +170,7 @@ type Status struct {
 	} `json:"errors"`
 }
 
-// Status asks for the aggregation status. A server whose store is away has none, which is an error.
+// Status returns the aggregation status. A server whose store is away returns an error.
 func (p *Process) Status() (Status, error) {
 	var st Status
 	r, err := p.Get("/api/v1/status/aggregation", nil)
@@ -183,7 +183,7 @@ func (p *Process) Status() (Status, error) {
 	return st, json.Unmarshal(r.Body, &st)
 }
 
-// AwaitStatus asks until there is an answer.
+// AwaitStatus retries until the server answers.
 func (p *Process) AwaitStatus() (st Status) {
 	p.t.Helper()
 	Eventually(p.t, "the aggregation status", func() (err error) {

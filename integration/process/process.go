@@ -1,5 +1,4 @@
-// Package process runs Quern's programs as processes for tests, talks to them over HTTP, and
-// holds what they answer to what was sent.
+// Package process runs Quern's programs as processes for tests and talks to them over HTTP.
 package process
 
 import (
@@ -20,8 +19,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Limit is how long anything is waited for before it counts as not happening. A
-// loaded machine under the race detector is slow; a test that succeeds does not wait.
+// Limit is how long to wait for anything before it counts as not happening. A loaded machine under
+// the race detector is slow; a test that succeeds does not wait.
 const Limit = 2 * time.Minute
 
 // Eventually polls until try succeeds, and fails the test with try's last error.
@@ -40,7 +39,8 @@ func Eventually(t testing.TB, what string, try func() error) {
 	}
 }
 
-// Await is nil when do returns before Limit is over. It is for what ends only when others do their part.
+// Await returns nil if do returns within Limit. It is for calls that end only when others do their
+// part.
 func Await(do func()) error {
 	done := make(chan struct{})
 	go func() {
@@ -55,7 +55,7 @@ func Await(do func()) error {
 	}
 }
 
-// Output is what a process has written so far.
+// Output holds what a process has written so far.
 type Output struct {
 	mu  sync.Mutex
 	buf bytes.Buffer
@@ -78,16 +78,16 @@ func (o *Output) String() string {
 type Process struct {
 	Cmd            *exec.Cmd
 	Stdout, Stderr Output
-	// Ended is closed when it has ended.
+	// Ended is closed when the process has ended.
 	Ended chan struct{}
-	// URL is where it answers; Ready sets it.
+	// URL is the process's address; Ready sets it.
 	URL string
 
 	t testing.TB
 }
 
-// Start starts a program. It does not outlive the test, which fails when the program
-// writes what none should.
+// Start starts a program. The program ends with the test at the latest. The test fails if the
+// program logs a data race, a panic or a broken invariant.
 func Start(t testing.TB, cmd *exec.Cmd) *Process {
 	t.Helper()
 	p := &Process{t: t, Cmd: cmd, Ended: make(chan struct{})}
@@ -99,7 +99,7 @@ func Start(t testing.TB, cmd *exec.Cmd) *Process {
 	}
 	require.NoError(t, cmd.Start())
 	go func() {
-		// The exit code is in ProcessState.
+		// ProcessState holds the exit code.
 		_ = cmd.Wait()
 		close(p.Ended)
 	}()
@@ -125,23 +125,23 @@ func tail(s string) string {
 	return s
 }
 
-// Context is that of the test.
+// Context returns the test's context.
 func (p *Process) Context() context.Context { return p.t.Context() }
 
-// Signal sends a signal to this process and no other.
+// Signal sends a signal to this process only.
 func (p *Process) Signal(s os.Signal) {
 	p.t.Helper()
 	require.NoError(p.t, p.Cmd.Process.Signal(s))
 }
 
-// Kill ends the process as a power cut would, as far as a process can tell.
+// Kill ends the process as a power cut would, as far as possible for a process.
 func (p *Process) Kill() {
 	// It may have ended already.
 	_ = p.Cmd.Process.Kill()
 	<-p.Ended
 }
 
-// ExitCode waits for the end; it is -1 when a signal was the end.
+// ExitCode waits for the end of the process and returns its exit code, -1 if a signal ended it.
 func (p *Process) ExitCode() int {
 	p.t.Helper()
 	select {
@@ -159,7 +159,7 @@ func (p *Process) Stop() {
 	require.Equal(p.t, 0, p.ExitCode(), "exit code after SIGTERM")
 }
 
-// Wrote waits until the program has logged what matches, and returns the submatches.
+// Wrote waits until the program has logged a match of pattern, and returns the submatches.
 func (p *Process) Wrote(pattern string) []string {
 	p.t.Helper()
 	re := regexp.MustCompile(pattern)
@@ -179,7 +179,7 @@ func (p *Process) Wrote(pattern string) []string {
 	return found
 }
 
-// Ready waits until the program says where it serves, and that it is ready.
+// Ready waits until the program has logged its address and is ready.
 func (p *Process) Ready() {
 	p.t.Helper()
 	p.URL = "http://" + p.Wrote(`msg=serving address=(\S+)`)[1]
@@ -192,7 +192,7 @@ func (p *Process) Ready() {
 	})
 }
 
-// Dial opens a connection for what no HTTP client would send.
+// Dial opens a connection for bytes that no HTTP client would send.
 func (p *Process) Dial() net.Conn {
 	p.t.Helper()
 	conn, err := (&net.Dialer{}).DialContext(p.t.Context(), "tcp", strings.TrimPrefix(p.URL, "http://"))

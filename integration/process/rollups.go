@@ -5,13 +5,13 @@ import (
 	"time"
 )
 
-// Row is the part of a line of /api/v1/rollups that tests count by. What else must be in it, package oracle knows.
+// Row is the part of a line of /api/v1/rollups that tests count by. Package oracle checks the rest.
 type Row struct {
 	Metric map[string]string `json:"metric"`
 	Time   int64             `json:"time"`
 }
 
-// LevelName is how the program calls a level.
+// LevelName returns the program's name of a level.
 func LevelName(width time.Duration) string {
 	if width%time.Hour == 0 {
 		return fmt.Sprintf("%dh", width/time.Hour)

@@ -28,7 +28,8 @@ var collectd = debian.Program{
 	Package: "collectd-core", Path: "/usr/sbin/collectd", Needs: []string{"libcap2", "libyajl2", "libcurl3-gnutls"},
 }
 
-// TestCollectd has collectd send what it measures twice, by write_graphite and by write_http, and write it to files beside.
+// TestCollectd makes collectd send its measurements twice, by write_graphite and by write_http, and
+// also write them to files.
 func TestCollectd(t *testing.T) {
 	t.Parallel()
 	p := serve(t, "--graphite-listen", "127.0.0.1:0")
@@ -42,7 +43,8 @@ func TestCollectd(t *testing.T) {
 	dir := t.TempDir()
 	found := find(t, collectd)
 	file := filepath.Join(dir, "collectd.conf")
-	// collectd keeps values with a time of 2^-30 s; csv writes it with three digits, write_http too, write_graphite in seconds.
+	// collectd keeps times with a resolution of 2^-30 s. csv and write_http write them with three
+	// digits, write_graphite in seconds.
 	write(t, file, fmt.Sprintf(`
 Hostname "it.host"
 FQDNLookup false
@@ -80,7 +82,7 @@ LoadPlugin write_http
 </Plugin>
 `, dir, strings.TrimSuffix(found.Root, "/"), port, front.URL))
 	daemon := start(t, collectd, "-f", "-C", file)
-	// What is measured is written to a file of its own, by day.
+	// The csv plugin writes measurements to a file per metric and day.
 	measured := func() (lines map[string][][]string, n int) {
 		lines = map[string][][]string{}
 		require.NoError(t, filepath.WalkDir(filepath.Join(dir, "csv"), func(path string, d fs.DirEntry, err error) error {
@@ -107,11 +109,12 @@ LoadPlugin write_http
 		}
 		return nil
 	})
-	// It sends what it has when it ends.
+	// collectd sends what it has left when it ends.
 	daemon.Stop()
 
-	// What was measured, and sent, each value with what the files and a plugin say alike: its time, or its name. To a second
-	// no time of a file's could be rounded, as it is itself.
+	// What was measured and sent. Each value is paired with what the file and a plugin agree on:
+	// its time, or its name. A file's time cannot be rounded to a second as write_graphite does,
+	// since the file has it rounded already.
 	var timed, pushed, named, printed []string
 	lines, _ := measured()
 	for name, rows := range lines {
@@ -134,7 +137,7 @@ LoadPlugin write_http
 			}
 		}
 	}
-	// What was sent. Of two values of one second the last counts.
+	// What was sent. Of two values within a second the last one counts.
 	plain, labelled := points{}, points{}
 	process.Eventually(t, "the last lines", func() error {
 		text := said.String()

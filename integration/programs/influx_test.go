@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// rooms are points of a measurement, every 50 ms.
+// rooms generates points of a measurement, one every 50 ms.
 func rooms(t *testing.T, more map[string]string, do func(tags map[string]string, fields map[string]any, at time.Time)) points {
 	t.Helper()
 	sent := points{}
@@ -40,7 +40,7 @@ func rooms(t *testing.T, more map[string]string, do func(tags map[string]string,
 	return sent
 }
 
-// TestInflux2 has the client of InfluxDB 2 write in batches, compressed.
+// TestInflux2 runs the client of InfluxDB 2, which writes in compressed batches.
 func TestInflux2(t *testing.T) {
 	t.Parallel()
 	p := serve(t)
@@ -67,7 +67,7 @@ func TestInflux2(t *testing.T) {
 	ground(t, p)
 }
 
-// TestInflux1 has the client of InfluxDB 1 make its database and write to it.
+// TestInflux1 runs the client of InfluxDB 1, which creates its database and writes to it.
 func TestInflux1(t *testing.T) {
 	t.Parallel()
 	p := serve(t)

@@ -17,7 +17,7 @@ import (
 	"go.opentelemetry.io/otel/sdk/resource"
 )
 
-// exported notes what the SDK hands to an exporter that then says it was delivered.
+// noted records what the SDK hands to an exporter, if the exporter reports it as delivered.
 type noted struct {
 	sdk.Exporter
 	delivered []metricdata.ResourceMetrics
@@ -27,7 +27,7 @@ func (n *noted) Export(ctx context.Context, rm *metricdata.ResourceMetrics) erro
 	if err := n.Exporter.Export(ctx, rm); err != nil {
 		return err
 	}
-	// The SDK uses what is in it again, down to the points.
+	// A deep copy: the SDK reuses everything, down to the points.
 	c := metricdata.ResourceMetrics{Resource: rm.Resource}
 	for _, sm := range rm.ScopeMetrics {
 		var ms []metricdata.Metrics
@@ -54,7 +54,7 @@ func (n *noted) Export(ctx context.Context, rm *metricdata.ResourceMetrics) erro
 	return nil
 }
 
-// TestOpenTelemetry has OpenTelemetry's SDK measure and export every half second.
+// TestOpenTelemetry runs OpenTelemetry's SDK, which measures and exports every half second.
 func TestOpenTelemetry(t *testing.T) {
 	t.Parallel()
 	p := serve(t)
@@ -96,7 +96,7 @@ func TestOpenTelemetry(t *testing.T) {
 
 	sent := points{}
 	for _, rm := range exporter.delivered {
-		// What Prometheus makes of it.
+		// The names and labels that Prometheus uses.
 		var last time.Time
 		add := func(at time.Time, v float64, name string, attrs attribute.Set, more ...string) {
 			m := labels.FromStrings(append([]string{"__name__", name, "job", "shop", "instance", "i1", "otel_scope_name", "it"}, more...)...).Map()

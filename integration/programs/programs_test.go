@@ -1,9 +1,9 @@
-// Package programs has programs of others send to a real server for a while, as their users would have them do, and
-// finds again whatever they count as sent. What a program cannot be told is left as its users have it: these tests show
-// what no specification says.
+// Package programs runs programs of others that send to a real server for a while, configured as
+// their users would, and checks that everything they count as sent is stored. Settings that a
+// program does not offer stay at their defaults: these tests show what no specification says.
 //
-// The programs come from Debian packages, see package debian, or are libraries of Go. QUERN_TEST_PROGRAMS=0 leaves the
-// whole package out.
+// The programs come from Debian packages, see package debian, or are Go libraries.
+// QUERN_TEST_PROGRAMS=0 leaves out the whole package.
 package programs
 
 import (
@@ -44,7 +44,7 @@ func TestMain(m *testing.M) {
 	}))
 }
 
-// serve starts a server on which a day passes in eight seconds.
+// serve starts a server on which a day takes eight seconds.
 func serve(t *testing.T, args ...string) *process.Process {
 	t.Helper()
 	p := process.Start(t, exec.CommandContext(t.Context(), quern, append([]string{
@@ -55,7 +55,7 @@ func serve(t *testing.T, args ...string) *process.Process {
 	return p
 }
 
-// start starts a program of others.
+// start starts another project's program.
 func start(t *testing.T, p debian.Program, args ...string) *process.Process {
 	t.Helper()
 	return process.Start(t, find(t, p).Command(t.Context(), args...))
@@ -68,7 +68,8 @@ func find(t *testing.T, p debian.Program) debian.Found {
 	return found
 }
 
-// address is one to listen on, for programs that do not tell which port they got: no other program uses this host's.
+// address returns an address to listen on, for programs that do not report their port. No other
+// program uses this loopback host.
 func address(t *testing.T) string {
 	t.Helper()
 	host := fmt.Sprintf("127.77.%d.%d:0", os.Getpid()>>8&0xff, os.Getpid()&0xff)
@@ -78,26 +79,26 @@ func address(t *testing.T) string {
 	return l.Addr().String()
 }
 
-// write writes a file of the test's.
+// write writes a file.
 func write(t *testing.T, path, text string) {
 	t.Helper()
 	require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
 }
 
-// point is a moment of a series.
+// point is a time of a series.
 type point struct {
-	series string // as PromQL writes it
+	series string // in PromQL notation
 	ms     int64
 }
 
-// points are the bits of values, by what they are of: not all NaN are the same.
+// points holds the bits of the values, since not all NaNs are the same.
 type points map[point]uint64
 
 func (p points) add(series labels.Labels, ms int64, v float64) {
 	p[point{series.String(), ms}] = math.Float64bits(v)
 }
 
-// missing says which of want are not in p, or are others.
+// missing returns an error for points of want that p lacks or has with other values.
 func (p points) missing(want points) error {
 	var wrong []string
 	for k, v := range want {
@@ -117,7 +118,7 @@ func (p points) missing(want points) error {
 	return fmt.Errorf("of %d samples %d: %s", len(want), len(wrong), strings.Join(wrong[:min(len(wrong), 10)], "; "))
 }
 
-// requireSame holds what was sent and what is stored to each other.
+// requireSame requires that the sent and the stored points are equal.
 func requireSame(t *testing.T, sent, stored points) {
 	t.Helper()
 	require.NotEmpty(t, sent)
@@ -125,7 +126,7 @@ func requireSame(t *testing.T, sent, stored points) {
 	require.NoError(t, sent.missing(stored), "sent, of what is stored")
 }
 
-// exported is all that is stored.
+// exported returns all stored points.
 func exported(p *process.Process) (points, error) {
 	type line struct {
 		Metric     map[string]string `json:"metric"`
@@ -185,14 +186,14 @@ func storedAll(t *testing.T, p *process.Process, sent func() (int, error)) point
 	return stored
 }
 
-// ground waits until everything is rolled up, and has the roll-ups compared with the samples.
+// ground waits until everything is ground, and compares the roll-ups with the samples.
 func ground(t *testing.T, p *process.Process) {
 	t.Helper()
 	process.Eventually(t, "roll-ups", func() error {
 		said, err := exec.CommandContext(t.Context(), quern, "verify", "--url", p.URL, "--start", "-1h").CombinedOutput()
 		require.NoError(t, err, "%s", said)
 		for _, level := range []string{"2s", "4s", "8s"} {
-			// Behind that it says how many are to come yet.
+			// After this line it reports how many rows are still to come.
 			if !regexp.MustCompile(`\n` + level + `: [1-9]\d* rows compared, 0 differ\n`).Match(said) {
 				return fmt.Errorf("%s", said)
 			}
@@ -202,7 +203,8 @@ func ground(t *testing.T, p *process.Process) {
 	p.Stop()
 }
 
-// counted adds up what a program says of itself in Prometheus' text format, over all series of some metrics.
+// counted sums a program's own metrics in Prometheus' text format, over all series of the named
+// metrics.
 func counted(t *testing.T, url string, names ...string) (float64, error) {
 	resp, err := get(t, url+"/metrics")
 	if err != nil {
@@ -219,14 +221,14 @@ func counted(t *testing.T, url string, names ...string) (float64, error) {
 			return 0, fmt.Errorf("%s has no metric %s", url, name)
 		}
 		for _, m := range families[name].GetMetric() {
-			// One of them is set.
+			// Only one of these is set.
 			sum += m.GetCounter().GetValue() + m.GetGauge().GetValue() + m.GetUntyped().GetValue()
 		}
 	}
 	return sum, nil
 }
 
-// get asks a program.
+// get sends a GET request to a program.
 func get(t *testing.T, url string) ([]byte, error) {
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
 	if err != nil {

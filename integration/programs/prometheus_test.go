@@ -29,15 +29,15 @@ var (
 	vmagent      = debian.Program{Package: "victoria-metrics", Path: "/usr/bin/vmagent", Needs: []string{"libzstd1"}}
 )
 
-// scrapes is how often everything is scraped, once a second.
+// scrapes is the number of scrapes, one a second.
 const scrapes = 12
 
-// listening waits until a program of Prometheus' says where it listens.
+// listening waits until a Prometheus program logs its address, and returns it.
 func listening(p *process.Process) string {
 	return p.Wrote(`msg="Listening on" address=(\S+)`)[1]
 }
 
-// scrape is the configuration that has Prometheus and vmagent scrape targets, if any.
+// scrape returns a configuration for Prometheus and vmagent to scrape the targets, if any.
 func scrape(targets string) string {
 	return fmt.Sprintf(`scrape_configs:
 - job_name: node
@@ -46,18 +46,18 @@ func scrape(targets string) string {
 `, targets)
 }
 
-// exporter starts a node exporter, without what this host may lack.
+// exporter starts a node exporter without the collectors that this host may lack.
 func exporter(t *testing.T) string {
 	t.Helper()
 	args := []string{"--web.listen-address=127.0.0.1:0", "--no-collector.systemd", "--no-collector.textfile"}
 	if *recordTo != "" {
-		// Little, and nothing of who recorded it.
+		// A small recording, with nothing about the host that made it.
 		args = []string{args[0], "--collector.disable-defaults", "--collector.loadavg", "--collector.cpu"}
 	}
 	return listening(start(t, nodeExporter, args...))
 }
 
-// remoteWritten is what the requests say that were taken, by Prometheus' own decoder.
+// remoteWritten returns the points in the accepted requests, decoded by Prometheus' own decoder.
 func (r *recorder) remoteWritten(t *testing.T) points {
 	t.Helper()
 	out := points{}
@@ -84,8 +84,8 @@ func writeRequest(t *testing.T, req request) *prompb.WriteRequest {
 	return &w
 }
 
-// TestPrometheus has Prometheus scrape a node exporter until that is taken from it, so that every series ends with a
-// stale marker.
+// TestPrometheus makes Prometheus scrape a node exporter until the exporter is removed, so that
+// every series ends with a stale marker.
 func TestPrometheus(t *testing.T) {
 	t.Parallel()
 	p := serve(t)
@@ -136,7 +136,7 @@ func TestPrometheus(t *testing.T) {
 	assert.Zero(t, lost)
 	requireSame(t, front.remoteWritten(t), stored)
 
-	// Both show all samples but the stale markers.
+	// Both return all samples except the stale markers.
 	held, err := promQuery(t, at, `{__name__!=""}[10m]`)
 	require.NoError(t, err)
 	require.NoError(t, stored.missing(held), "stored, of what Prometheus has")
@@ -158,7 +158,8 @@ func TestPrometheus(t *testing.T) {
 	ground(t, p)
 }
 
-// TestVMAgent has vmagent scrape a node exporter, and pass on what others write to it. Debian's speaks Prometheus' protocol only.
+// TestVMAgent makes vmagent scrape a node exporter, and pass on what others write to it. Debian's
+// version speaks only Prometheus' protocol.
 func TestVMAgent(t *testing.T) {
 	t.Parallel()
 	p := serve(t)
@@ -211,7 +212,7 @@ func TestVMAgent(t *testing.T) {
 	ground(t, p)
 }
 
-// promQuery asks Prometheus' HTTP API for samples.
+// promQuery queries Prometheus' HTTP API for samples.
 func promQuery(t *testing.T, at, expr string) (points, error) {
 	body, err := get(t, at+"/api/v1/query?"+url.Values{"query": {expr}}.Encode())
 	if err != nil {

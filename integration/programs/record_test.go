@@ -23,7 +23,7 @@ import (
 
 var recordTo = flag.String("record", "", "directory to write one request of each program to, for the tests of the decoders")
 
-// request is one that the server has answered.
+// request is a request that the server has answered.
 type request struct {
 	path   string
 	header http.Header
@@ -32,7 +32,7 @@ type request struct {
 	reply  string
 }
 
-// recorder stands before a server and remembers what it is sent.
+// recorder is a proxy in front of a server that records requests.
 type recorder struct {
 	URL string
 
@@ -66,7 +66,7 @@ func (r recordingTransport) RoundTrip(req *http.Request) (*http.Response, error)
 	return resp, nil
 }
 
-// record puts a recorder before p. All that is asked there must succeed.
+// record puts a recorder in front of p. All requests must succeed.
 func record(t *testing.T, p *process.Process) *recorder {
 	t.Helper()
 	target, err := url.Parse(p.URL)
@@ -91,7 +91,7 @@ func (r *recorder) all() []request {
 	return append([]request(nil), r.requests...)
 }
 
-// keep writes the smallest request that is good for a test to a file, if the flag says so.
+// keep writes the smallest suitable request to a file, if the flag is set.
 func (r *recorder) keep(t *testing.T, name string, good func(request) bool) {
 	t.Helper()
 	var least *request
@@ -107,7 +107,8 @@ func (r *recorder) keep(t *testing.T, name string, good func(request) bool) {
 	}
 }
 
-// tap listens where lines are sent to, passes them on, and remembers them. It ends with the test.
+// tap listens in place of a line-based server, passes the lines on, and records them. It ends with
+// the test.
 func tap(t *testing.T, to string) (address string, said *process.Output) {
 	t.Helper()
 	said = &process.Output{}

@@ -1,5 +1,5 @@
-// Package stores runs on a real Cassandra what every store is tested with: the contract's
-// conformance, the acceptance scripts and sweeps, and histories that are lived on the model too.
+// Package stores runs the tests of every store on a real Cassandra: the contract's conformance
+// suite, the acceptance scripts and sweeps, and random histories compared with the model.
 package stores
 
 import (
@@ -39,7 +39,7 @@ func TestConformance(t *testing.T) {
 	storagetest.Run(t, openBoth, storagetest.MissingExpire, storagetest.MissingTTL, storagetest.MissingNewestID)
 }
 
-// TestHistory lives random histories of operations on the model and on Cassandra.
+// TestHistory runs random histories of operations on the model and on Cassandra.
 func TestHistory(t *testing.T) {
 	for seed := range uint64(4) {
 		t.Run(fmt.Sprintf("seed=%d", seed), func(t *testing.T) {
@@ -58,14 +58,14 @@ func TestAcceptance(t *testing.T) {
 	acceptance.Run(t, acceptance.Backend{Open: openAny, Stride: 41, Histories: 2, ManyWriters: true})
 }
 
-// openAny makes an empty store. What it returns opens it, each time for another process.
+// openAny prepares an empty store. The returned function opens it, each time for another process.
 func openAny(t testing.TB, s storage.Settings, r storage.Retention, clk clock.Clock) func() storage.Store {
 	t.Helper()
 	return openAt(t, place(t), s, r, clk)
 }
 
-// open makes an empty store. What it returns opens it, and the next time closes the one
-// before and opens it again.
+// open prepares an empty store. The returned function opens it. A later call closes the store and
+// opens it again.
 func open(t testing.TB, s storage.Settings, r storage.Retention, clk clock.Clock) func() storage.Store {
 	t.Helper()
 	another := openAt(t, place(t), s, r, clk)
@@ -93,7 +93,7 @@ func openAt(t testing.TB, opts cassandra.Options, s storage.Settings, r storage.
 	}
 }
 
-// closing may be closed by whoever is done with it first: the test or its cleanup.
+// closing may be closed twice, by the test and by its cleanup.
 type closing struct {
 	*cassandra.Store
 	once sync.Once
@@ -104,8 +104,8 @@ func (c *closing) Close() (err error) {
 	return err
 }
 
-// keyspaces are those of this package. Making one takes seconds and emptying one takes one, so that they are
-// emptied beside the tests that follow.
+// keyspaces are the keyspaces of this package. Creating one takes several seconds and emptying one
+// takes one second, so they are emptied while later tests run.
 var keyspaces struct {
 	sync.Mutex
 	made, dirty int // dirty ones are being emptied
@@ -115,13 +115,14 @@ var keyspaces struct {
 	err         error
 }
 
-// enoughKeyspaces is from how many on a test waits for one that is being emptied.
+// enoughKeyspaces is the number of keyspaces from which on a test waits for one that is being
+// emptied.
 const enoughKeyspaces = 3
 
-// timeout is long: a request fails where a test says so, and not because the server has much to do.
+// timeout is long: a request fails where a test makes it fail, and not because the server is busy.
 const timeout = 30 * time.Second
 
-// place is an empty keyspace for one test.
+// place returns an empty keyspace for one test.
 func place(t testing.TB) cassandra.Options {
 	t.Helper()
 	server := cassandratest.Shared(t)
@@ -171,12 +172,12 @@ func session(opts cassandra.Options, keyspace string) (*gocql.Session, error) {
 	config := gocql.NewCluster(opts.Hosts...)
 	config.Keyspace, config.DisableInitialHostLookup = keyspace, opts.DirectHosts
 	config.Consistency = gocql.One
-	config.ConnectTimeout, config.Timeout = timeout, 10*timeout // for what changes tables
+	config.ConnectTimeout, config.Timeout = timeout, 10*timeout // long, for statements that change tables
 	return config.CreateSession()
 }
 
-// create makes a keyspace without a commit log, which nothing here relies on: what is in
-// memory only can be emptied without being written first.
+// create creates a keyspace without a commit log, which no test here needs. Data that is only in
+// memory can be emptied without being written to disk first.
 func create(t testing.TB, opts cassandra.Options) {
 	t.Helper()
 	s := connect(t, opts, "")

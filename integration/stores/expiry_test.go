@@ -16,11 +16,12 @@ import (
 	"github.com/quern/quern/internal/storage/storagetest"
 )
 
-// What ends by itself does so by the server's clock, which cannot be simulated: these
-// tests wait. It is long enough for the next requests to be answered before.
+// shortTTL is long enough for the next requests to be answered before it ends. These tests wait:
+// TTLs end by the server's clock, which cannot be simulated.
 const shortTTL = 10 * time.Second
 
-// A worker that is gone does not say so: its lease ends, and another takes the shard, under a higher fence.
+// TestLeaseEnds: a worker that dies does not release its lease. The lease ends, and another worker
+// takes the shard with a higher fence.
 func TestLeaseEnds(t *testing.T) {
 	store := open(t, storagetest.TestSettings(), nil, clock.System{})()
 	first, err := store.AcquireShard(t.Context(), 1, "gone", shortTTL)
@@ -41,7 +42,7 @@ func TestLeaseEnds(t *testing.T) {
 	require.ErrorIs(t, err, storage.ErrConflict, "it has come back, and is late")
 }
 
-// A lease that is renewed does not end when the first one would have.
+// TestLeaseIsRenewed: a renewed lease does not end when the first one would have.
 func TestLeaseIsRenewed(t *testing.T) {
 	store := open(t, storagetest.TestSettings(), nil, clock.System{})()
 	_, err := store.AcquireShard(t.Context(), 0, "a", shortTTL)
@@ -78,8 +79,9 @@ func TestHeartbeatFades(t *testing.T) {
 	require.Equal(t, []storage.Worker{here}, workers)
 }
 
-// Every row that time makes useless is written with a TTL: of samples and roll-ups the retention that was
-// configured, of what runs need long after the last of them can have looked.
+// TestTimeToLive: every row that becomes useless with time is written with a TTL. For samples and
+// roll-ups it is the configured retention. For the rows that runs need it is long after the last
+// run that can read them.
 func TestTimeToLive(t *testing.T) {
 	const day = 24 * time.Hour
 	retention := storage.Retention{14 * day, 31 * day, 0, 2 * 365 * day}
@@ -126,10 +128,11 @@ func TestTimeToLive(t *testing.T) {
 		{"1h", "SELECT TTL(sketch) FROM one_hour_metrics", 31 * day},
 		{"6h, kept for ever", "SELECT TTL(sketch) FROM six_hour_metrics", 0},
 		{"24h", "SELECT TTL(sketch) FROM twenty_four_hour_metrics", 2 * 365 * day},
-		// Of the cache and the marks more than four of the slices that the work may be put off by.
+		// For the cache and the marks, more than four of the slices that work may be put off by.
 		{"cache of raw", "SELECT TTL(data) FROM metrics_cache WHERE bucket = 0", 7*day + 4*time.Hour},
 		{"cache of 1h", "SELECT TTL(data) FROM metrics_cache WHERE bucket = 1", 7*day + 24*time.Hour},
-		// Marks and slices stay as long as there is work to do: until the samples and the rows from them have expired.
+		// Marks and slices stay as long as there is work to do: until the samples and their rows
+		// have expired.
 		{"marks of raw", "SELECT TTL(last_error) FROM metrics_cache_index WHERE bucket = 0", (31+60)*day + 4*time.Hour},
 		{"marks of 1h, whose rows are kept for ever", "SELECT TTL(schedule_ids) FROM metrics_cache_index WHERE bucket = 1", 0},
 		{"complete slices", "SELECT TTL(complete) FROM slices WHERE bucket = 0", (31+60)*day + 4*time.Hour},
@@ -151,7 +154,7 @@ func TestTimeToLive(t *testing.T) {
 	}
 }
 
-// ttlOf is what the first row of the answer has left to live, 0 for ever.
+// ttlOf returns the remaining lifetime of the first row of the result, 0 for ever.
 func ttlOf(t *testing.T, session *gocql.Session, cql string) time.Duration {
 	t.Helper()
 	var seconds int

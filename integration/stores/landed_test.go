@@ -19,9 +19,10 @@ import (
 	"github.com/quern/quern/internal/storage/cassandra"
 )
 
-// TestLandedOnOneCopy has two of three nodes stand still, so that a write fails which has landed on the third. The run is by the two
-// that have not got it, and the third comes back after it. What it has comes to light by a read of all copies. In the end the
-// row is what the raw table says, though nobody has sent the sample again.
+// TestLandedOnOneCopy pauses two of three nodes, so that a write fails after it landed on the
+// third. The run uses the two nodes without the data, and the third comes back after the run. A
+// read of all copies brings its data to light. In the end the row must match the raw table,
+// although the sample was not sent again.
 func TestLandedOnOneCopy(t *testing.T) {
 	c, err := cassandratest.StartCluster(t.Context(), 3, cassandratest.Options{Logf: t.Logf})
 	require.NoError(t, err)
@@ -30,7 +31,7 @@ func TestLandedOnOneCopy(t *testing.T) {
 	ten := time.Date(2025, time.November, 21, 10, 0, 0, 0, time.UTC)
 	clk := clock.NewSimulated(ten.Add(30 * time.Minute))
 	settings := storage.Settings{Ladder: metric.DefaultLadder(), GroupSize: 4, IndexPartitions: 1, Epochs: blocks.Epochs{{BlockSize: 4}}}
-	openAt(t, cassandra.Options{Hosts: c.Hosts(), Timeout: timeout}, settings, nil, clk) // makes the keyspace, with three copies
+	openAt(t, cassandra.Options{Hosts: c.Hosts(), Timeout: timeout}, settings, nil, clk) // creates the keyspace, with three copies
 	at := func(node int) storage.Store {
 		s, err := cassandra.Open(t.Context(), cassandra.Options{
 			Hosts: []string{c.Node(node).Addr()}, DirectHosts: true, Timeout: timeout, Settings: settings, Clock: clk,
@@ -78,7 +79,7 @@ func TestLandedOnOneCopy(t *testing.T) {
 		}
 		require.ErrorIs(t, flush(10+sent), storage.ErrTimeout)
 		sent++
-		// The node that has it stands still, the others go on.
+		// The node that has the data pauses, and the others continue.
 		require.NoError(t, c.Node(0).Pause())
 		for _, other := range []int{1, 2} {
 			require.NoError(t, c.Node(other).Resume())
@@ -87,8 +88,9 @@ func TestLandedOnOneCopy(t *testing.T) {
 		if raw, _ := count(); raw < sent {
 			break
 		}
-		// One of them has taken, when it went on, what had come while it stood still: it looks at a coarse clock that stood
-		// still too, and sees only later that the write has expired. So this was no write that landed on one copy.
+		// When one of the paused nodes continued, it accepted what had arrived during the pause. It
+		// uses a coarse clock that was paused too, and notices only later that the write has
+		// expired. So this write did not land on one copy only.
 		require.NoError(t, c.Node(0).Resume())
 		await(t, c, 0, gocql.All)
 		require.NoError(t, w.Settle(t.Context()))
@@ -103,7 +105,7 @@ func TestLandedOnOneCopy(t *testing.T) {
 	await(t, c, 0, gocql.All)
 	await(t, c, 1, gocql.All)
 	require.NoError(t, w.Settle(t.Context()), "as ingest does each second")
-	// Everybody is asked for all that there is, and told what the others have.
+	// This read asks all nodes, and tells each what the others have.
 	s := sessionOf(t, c, 1, gocql.All)
 	require.NoError(t, s.Query("SELECT * FROM quern.raw_metrics").Exec())
 	raw, _ = count()
@@ -126,7 +128,7 @@ func sessionOf(t *testing.T, c *cassandratest.Cluster, node int, consistency goc
 	return s
 }
 
-// await waits until a node can be asked with a consistency: nodes that stood still have to find each other again.
+// await waits until a node answers at a consistency: paused nodes have to find each other again.
 func await(t *testing.T, c *cassandratest.Cluster, node int, consistency gocql.Consistency) {
 	t.Helper()
 	s := sessionOf(t, c, node, consistency)

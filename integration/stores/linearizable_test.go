@@ -13,7 +13,8 @@ import (
 	"github.com/quern/quern/internal/storage/storagetest"
 )
 
-// TestLinearizable has three processes on one keyspace, whose clocks differ by as much as they may.
+// TestLinearizable runs three processes on one keyspace, whose clocks differ by as much as is
+// allowed.
 func TestLinearizable(t *testing.T) {
 	storagetest.Linearizable(t, func(t *testing.T) []storage.Store {
 		opts := place(t)

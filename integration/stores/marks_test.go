@@ -21,8 +21,9 @@ import (
 	"github.com/quern/quern/internal/storage/storagetest"
 )
 
-// TestManyMarks imports a week of many series, has two workers grind it, and one of them begin anew after it has deleted many
-// marks. The server gives up a read that comes across less than half as many as there are in each shard.
+// TestManyMarks imports a week of many series. Two workers grind it, and one of them starts again
+// after it has deleted many marks. The server aborts a read that meets mostPerRead tombstones,
+// which is less than half of the marks in each shard.
 func TestManyMarks(t *testing.T) {
 	const (
 		series, block = 40, 4
@@ -43,7 +44,7 @@ func TestManyMarks(t *testing.T) {
 	_, err = first.LeaseIDs(t.Context(), series)
 	require.NoError(t, err)
 
-	// Each series comes by itself, as in an import of one file after the other.
+	// Each series comes alone, as in an import of one file after the other.
 	w := cache.NewWriter(cache.New(first, clk, 1, cache.DefaultTiming()))
 	for id := range metric.ScheduleID(series) {
 		var groups []cache.Group
@@ -111,7 +112,8 @@ func TestManyMarks(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, []storage.SliceState{{SliceKey: k, Complete: true}}, states)
 
-	// A partition of nothing but tombstones, and a server that gives up at it: that is what there was.
+	// This is the case that the workers met: a partition with nothing but tombstones, and a server
+	// that aborts the read.
 	s := connect(t, cassandra.Options{Hosts: server.Hosts()}, "quern")
 	defer s.Close()
 	err = s.Query("SELECT mark_id FROM metrics_cache_index WHERE bucket = 0 AND time_slice = ? AND partition = 0", k.StartMs).

@@ -21,16 +21,16 @@ import (
 	"github.com/quern/quern/internal/storage/cassandra"
 )
 
-// The tables that a slice's run empties again.
+// littered are the tables that a slice's run empties again.
 var littered = []string{"metrics_cache", "metrics_cache_index"}
 
-// TestTombstones lives two days on blocks that stay the same, so that each slice deletes marks and
-// cached chunks of the very blocks that the next one writes. It holds the design to what it
-// promises of that: no read crosses what earlier slices have deleted, and the disk has it back.
+// TestTombstones runs two days on the same blocks, so that each slice deletes marks and cached
+// chunks of the very blocks that the next slice writes. It checks two promises of the design: no
+// read crosses what earlier slices have deleted, and the disk space is freed.
 //
-// A server keeps what was deleted for gc_grace_seconds, three hours in the schema, so that a replica which
-// was away learns of it. Here it is 0, so that compaction may drop at once what it would drop
-// then. The days are simulated, the server and its compaction are not.
+// A server keeps what was deleted for gc_grace_seconds, three hours in the schema, so that a
+// replica that was away learns of it. Here it is 0, so that compaction may drop at once what it
+// would drop then. The days are simulated. The server and its compaction are real.
 func TestTombstones(t *testing.T) {
 	const (
 		day         = 24 // slices
@@ -75,7 +75,7 @@ func TestTombstones(t *testing.T) {
 					Series: fmt.Sprintf("metric.number.%d", i), TimeMs: sys.Clock.Now().UnixMilli(), Value: float64(slice*series + i),
 				})
 			}
-			for i := range lateSeries { // of the slice before, whose run is over
+			for i := range lateSeries { // in the previous slice, whose run is over
 				points = append(points, acceptance.Point{
 					Series: fmt.Sprintf("metric.number.%d", i*7), TimeMs: begin.Add(-time.Duration(1+minute) * time.Minute).UnixMilli(), Value: 1,
 				})
@@ -115,12 +115,14 @@ func TestTombstones(t *testing.T) {
 	look.wouldSee(t)
 }
 
-// What a server writes into its log about a batch of several partitions over 5 KB, and about a read of many tombstones.
+// What a server logs about a batch over 5 KB of several partitions, and about a read of many
+// tombstones.
 const batchWarning = "exceeding specified threshold"
 
 var tombstoneWarning = regexp.MustCompile(`(?im)^WARN.*tombstone`)
 
-// ownServer is a server of this test's own: its log, its statistics and when it compacts are about nothing else.
+// ownServer returns a server for this test alone, so that its log, its statistics and its
+// compaction concern nothing else.
 func ownServer(t *testing.T) *cassandratest.Server {
 	t.Helper()
 	t.Setenv("QUERN_TEST_CASSANDRA_HOSTS", "")
@@ -130,18 +132,20 @@ func ownServer(t *testing.T) *cassandratest.Server {
 	return server
 }
 
-// lookout asks the server for its own figures.
+// lookout reads the server's own figures.
 type lookout struct {
 	t       testing.TB
 	server  *cassandratest.Server
 	session *gocql.Session
 
-	// most and reads are by table: the most tombstones that a read has crossed, and how many reads there were.
+	// most is, by table, the highest number of tombstones that a read has crossed. reads is the
+	// number of reads.
 	most, reads map[string]int
 }
 
-// tombstonesPerRead is the highest number of tombstones that a read of the table has crossed lately; 1 also stands
-// for none. The server counts each read, whoever asks, and forgets it within minutes, so that it is to be asked often.
+// tombstonesPerRead returns the highest number of tombstones that a read of the table has crossed
+// lately; 1 may also mean none. The server counts every client's reads, and forgets them within
+// minutes, so call it often.
 func (l *lookout) tombstonesPerRead(table string) int {
 	var count int64
 	var most float64
@@ -154,13 +158,13 @@ func (l *lookout) tombstonesPerRead(table string) int {
 	return int(most)
 }
 
-// usage is the bytes on disk by table, before compaction and after it.
+// usage is the size on disk by table, in bytes, before and after compaction.
 type usage struct {
 	slice         int
 	before, after map[string]int64
 }
 
-// clean has the server write all to disk and compact it.
+// clean makes the server write everything to disk and compact it.
 func (l *lookout) clean(slice int) usage {
 	u := usage{slice: slice}
 	l.nodetool("flush", "quern")
@@ -174,7 +178,8 @@ func (l *lookout) clean(slice int) usage {
 	return u
 }
 
-// onDisk is the bytes of all files of each table; nil while there are some that are no longer needed.
+// onDisk returns the size of all files of each table, in bytes, or nil while there are obsolete
+// files.
 func (l *lookout) onDisk() map[string]int64 {
 	var names []string
 	for _, table := range littered {
@@ -210,11 +215,11 @@ func (l *lookout) nodetool(args ...string) string {
 	return out
 }
 
-// wouldSee does what must not be done, and sees that it would have been noticed.
+// wouldSee breaks the promises on purpose, to show that the test would notice.
 func (l *lookout) wouldSee(t *testing.T) {
 	const table, rows = "metrics_cache", 20
 	b := l.session.NewBatch(gocql.UnloggedBatch)
-	for i := range rows { // of two partitions: about a batch of one, servers do not care
+	for i := range rows { // in two partitions: servers ignore a batch of one
 		b.Query("INSERT INTO metrics_cache (bucket, time_slice, start_schedule_id, chunk_id, data) VALUES (0, 0, ?, ?, ?)",
 			i%2, gocql.UUID(blocks.KeyID(1, uint64(i/2))), make([]byte, 500))
 	}

@@ -12,9 +12,9 @@ import (
 	"github.com/quern/quern/internal/storage/storagetest"
 )
 
-// testUnacknowledged: where a store writes a batch row by row, a process may die
-// between raw chunk and cache chunk. If the client does not repeat itself, the raw table
-// holds samples that were not acknowledged, and the roll-ups do not: invariant 2.
+// testUnacknowledged: if a store writes a batch row by row, a process may die between raw chunk and
+// cache chunk. If the client does not send again, the raw table holds unacknowledged samples that
+// the roll-ups must have too: invariant 2.
 func testUnacknowledged(t *testing.T, b Backend) {
 	for k := 1; ; k += b.stride() {
 		s := Start(t, b, eventfulConfig)
@@ -38,11 +38,11 @@ func testUnacknowledged(t *testing.T, b Backend) {
 	}
 }
 
-// testStraggler: a run has ground a block and deleted its cache, but not yet its
-// mark, when it is aborted. A flush that began in time writes its chunk into the
-// cache just then, and the process dies before it adds the late mark. The next run finds a fresh mark
-// and a cache that holds nothing but that chunk, and overwrites a right row with it:
-// acknowledged samples are missing, invariant 2.
+// testStraggler tests this case: a run has ground a block and deleted its cache, but is aborted
+// before it deletes the mark. Just then a flush that began in time writes its chunk into the cache,
+// and its process dies before it adds the late mark. The next run finds a fresh mark and a cache
+// with only that chunk. If it used the cache, it would overwrite a right row, and acknowledged
+// samples would be missing: invariant 2.
 func testStraggler(t *testing.T, b Backend) {
 	s := Start(t, b, Config{})
 	s.Clock.Set(time.UnixMilli(at(s, 10, 30)))
@@ -65,8 +65,8 @@ func testStraggler(t *testing.T, b Backend) {
 	s.MustCheck(Acknowledged)
 }
 
-// testEmptied: the only sample of a row is corrected to NaN. There is nothing finite
-// left, so there must be no row; but the old one stays, since no row is written.
+// testEmptied: the only sample of a row is corrected to NaN. No finite sample is left, so there
+// must be no row. A run that wrote no row would leave the old one.
 func testEmptied(t *testing.T, b Backend) {
 	s := Start(t, b, Config{})
 	s.Clock.Set(time.UnixMilli(at(s, 10, 30)))
@@ -80,8 +80,8 @@ func testEmptied(t *testing.T, b Backend) {
 	s.MustCheck(Raw)
 }
 
-// testPoison: one block times out, always; the store answers for all others. They
-// must not wait for it until the age cap.
+// testPoison: one block always times out; the store answers for all others. They must not wait for
+// it until the age cap.
 func testPoison(t *testing.T, b Backend) {
 	for i := range 4 {
 		s := Start(t, b, Config{BlockSize: 1, GroupSize: 1})
@@ -98,9 +98,9 @@ func testPoison(t *testing.T, b Backend) {
 	}
 }
 
-// testCacheLost: the cache is lost in the middle of a slice, and what comes after is
-// cached as ever. The run cannot tell that cache from a whole one. Also for the coarser
-// levels, whose cache gathers for hours.
+// testCacheLost: the cache is lost in the middle of a slice, and later chunks are cached as usual.
+// Only their number tells that cache from a whole one. The same holds for the coarser levels, whose
+// cache collects for hours.
 func testCacheLost(t *testing.T, b Backend) {
 	s := Start(t, b, Config{})
 	s.Clock.Set(time.UnixMilli(at(s, 10, 10)))
@@ -116,8 +116,8 @@ func testCacheLost(t *testing.T, b Backend) {
 	s.MustCheck(Raw)
 }
 
-// testLitter: a flush that stalls over its slice's run leaves its mark in a slice that
-// nobody will look at again. It does no harm and never goes: only Cassandra's has a TTL.
+// testLitter: a flush that stalls over its slice's run leaves its mark in a slice that no run reads
+// again. The mark does no harm, but would never go: only Cassandra's marks have a TTL.
 func testLitter(t *testing.T, b Backend) {
 	s := Start(t, b, Config{BlockSize: 2})
 	s.Clock.Set(time.UnixMilli(at(s, 10, 58)))
@@ -133,8 +133,8 @@ func testLitter(t *testing.T, b Backend) {
 	require.Empty(t, s.Leftovers())
 }
 
-// testLargeCommit: more samples of one block are committed at once than go into a chunk. The cache
-// holds all chunks and is used.
+// testLargeCommit: a commit has more samples of one block than fit into a chunk. The cache holds
+// all chunks and is used.
 func testLargeCommit(t *testing.T, b Backend) {
 	s := Start(t, b, Config{})
 	s.Clock.Set(time.UnixMilli(at(s, 10, 58)))

@@ -11,9 +11,8 @@ import (
 	"github.com/quern/quern/internal/storage/storagetest"
 )
 
-// testClockBack: the clock goes back behind the run of a slice, by a step or over a
-// restart. What it now takes for on time belongs to a slice that is complete, where nobody would
-// ever look for it.
+// testClockBack: the clock goes back behind the run of a slice, by a step or over a restart. Data
+// that it now takes for on time belongs to a complete slice, where no run would ever look for it.
 func testClockBack(t *testing.T, b Backend) {
 	for _, c := range []struct {
 		name    string
@@ -41,8 +40,9 @@ func testClockBack(t *testing.T, b Backend) {
 	}
 }
 
-// testClockBackAfterAbort: the clock goes back into a slice that has been ground, and is not complete only because the
-// store went away. What it now takes for on time is ground when the slice is run again.
+// testClockBackAfterAbort: the clock goes back into a slice that has been ground, but is not
+// complete since the store went away. Data that it now takes for on time is ground when the slice
+// is run again.
 func testClockBackAfterAbort(t *testing.T, b Backend) {
 	s := Start(t, b, Config{})
 	s.Clock.Set(time.UnixMilli(at(s, 10, 30)))
@@ -58,8 +58,8 @@ func testClockBackAfterAbort(t *testing.T, b Backend) {
 	require.Empty(t, s.Leftovers())
 }
 
-// testClockBackBetweenLooks: the clock is back for a while, in which a slice is opened, and right
-// again before anybody looks for outstanding slices. It is found all the same.
+// testClockBackBetweenLooks: the clock is back for a while, a slice is opened, and the clock is
+// right again before the next look for outstanding slices. The slice must be found.
 func testClockBackBetweenLooks(t *testing.T, b Backend) {
 	s := Start(t, b, Config{})
 	s.Clock.Set(time.UnixMilli(at(s, 12, 2)))
@@ -73,8 +73,8 @@ func testClockBackBetweenLooks(t *testing.T, b Backend) {
 	require.Empty(t, s.Leftovers())
 }
 
-// testCorrectionAfterRestart: a sample is sent again, with another value, to a process that has
-// started with its clock behind that of the one before. The later one wins.
+// testCorrectionAfterRestart: a sample is sent again, with another value, to a process that started
+// with its clock behind that of the process before. The later value wins.
 func testCorrectionAfterRestart(t *testing.T, b Backend) {
 	if b.ManyWriters {
 		t.Skip("only the writers' clocks order what they write")
@@ -90,8 +90,8 @@ func testCorrectionAfterRestart(t *testing.T, b Backend) {
 	s.MustCheck(Raw)
 }
 
-// testClockLeap: the clock is six hours ahead for a while, and then right again. The
-// slices in between are ground when they are due.
+// testClockLeap: the clock is six hours ahead for a while, then right again. The slices in between
+// are ground when they are due.
 func testClockLeap(t *testing.T, b Backend) {
 	s := Start(t, b, Config{})
 	s.Clock.Set(time.UnixMilli(at(s, 10, 30)))
@@ -110,8 +110,8 @@ func testClockLeap(t *testing.T, b Backend) {
 	require.Empty(t, s.Leftovers())
 }
 
-// testDamagedIndex: the index of one slice cannot be read. The slices after it are ground all the same,
-// and it is when it can be read again.
+// testDamagedIndex: the index of one slice cannot be read. Later slices are ground even so, and
+// this slice is ground once it can be read.
 func testDamagedIndex(t *testing.T, b Backend) {
 	s := Start(t, b, Config{})
 	s.Clock.Set(time.UnixMilli(at(s, 10, 30)))
@@ -119,7 +119,7 @@ func testDamagedIndex(t *testing.T, b Backend) {
 	s.Clock.Set(time.UnixMilli(at(s, 11, 30)))
 	s.MustReport(s.point("A", 11, 30, 2))
 	s.setClock(12, 2)
-	// In each shard of the first slice.
+	// One failure in each shard of the first slice.
 	s.Store.Add(storagetest.Rule{Op: "Marks", Times: s.cfg.IndexPartitions, Before: func() error { return storage.ErrCorrupt }})
 	_, err := s.Run()
 	require.ErrorIs(t, err, storage.ErrCorrupt)

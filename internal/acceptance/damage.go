@@ -16,7 +16,7 @@ import (
 	"github.com/quern/quern/internal/storage/storagetest"
 )
 
-// rawChunks are all raw chunks of the group of a series, oldest first.
+// rawChunks returns all raw chunks of a series' group, oldest first.
 func (s *System) rawChunks(series string) []storage.RawChunk {
 	s.t.Helper()
 	from, to := s.timesMs()
@@ -31,12 +31,12 @@ func (s *System) rawChunks(series string) []storage.RawChunk {
 	return out
 }
 
-// overwrite puts chunks in the place of those with their keys.
+// overwrite replaces chunks with the same keys.
 func (s *System) overwrite(chunks ...storage.RawChunk) {
 	require.NoError(s.t, s.inspect().Write(s.t.Context(), &storage.Batch{Raw: chunks}))
 }
 
-// damageRaw flips a bit in each of the chunks, and returns them as they were.
+// damageRaw flips a bit in each of the chunks, and returns the originals.
 func (s *System) damageRaw(chunks ...storage.RawChunk) (were []storage.RawChunk) {
 	for _, ch := range chunks {
 		bad := ch
@@ -48,7 +48,8 @@ func (s *System) damageRaw(chunks ...storage.RawChunk) (were []storage.RawChunk)
 	return were
 }
 
-// reaggregate asks for all that is closed to be ground again, and what has no samples to be taken back.
+// reaggregate requests that all closed slices are ground again. takeBack says to take back rows
+// without samples.
 func (s *System) reaggregate(takeBack bool) {
 	s.t.Helper()
 	index := query.NewIndex()
@@ -61,7 +62,7 @@ func (s *System) reaggregate(takeBack bool) {
 	require.NoError(s.t, err)
 }
 
-// row is a stored row; without samples where there is none.
+// row returns a stored row, or one without samples if there is none.
 func (s *System) row(level metric.Bucket, series string, timeMs int64) metric.RollupRow {
 	id := s.IDs()[series]
 	for _, r := range s.storedRows(level) {
@@ -72,7 +73,7 @@ func (s *System) row(level metric.Bucket, series string, timeMs int64) metric.Ro
 	return metric.RollupRow{}
 }
 
-// rowIs asks for a row of that many samples and their sum.
+// rowIs requires a row with the given number of samples and sum.
 func (s *System) rowIs(level metric.Bucket, series string, timeMs int64, count uint64, sum float64, partial bool) {
 	s.t.Helper()
 	r := s.row(level, series, timeMs)
@@ -81,7 +82,7 @@ func (s *System) rowIs(level metric.Bucket, series string, timeMs int64, count u
 	require.Equal(s.t, partial, r.Partial, "%s row of %s", s.cfg.Ladder.Name(level), series)
 }
 
-// errorsOf are the last errors with all of the words.
+// errorsOf returns the last errors that contain all of the words.
 func (s *System) errorsOf(words ...string) (out []string) {
 	found, err := s.inspect().RecentErrors(s.t.Context())
 	require.NoError(s.t, err)
@@ -94,7 +95,7 @@ func (s *System) errorsOf(words ...string) (out []string) {
 	return out
 }
 
-// allWhole lets everything be ground, and asks for rows that are right and not partial, of every level.
+// allWhole grinds everything, and requires that the rows of every level are right and not partial.
 func (s *System) allWhole() {
 	s.t.Helper()
 	s.Drain()
@@ -107,9 +108,9 @@ func (s *System) allWhole() {
 	}
 }
 
-// testDamagedChunk: one raw chunk among good ones is damaged after its slice was ground, and late data has the block
-// read again. The block is ground all the same, its rows say that they are partial, and lose nothing that they had.
-// Once the chunk is put right by hand, asking for it makes them whole.
+// testDamagedChunk: a raw chunk is damaged after its slice was ground, and late data makes a run
+// read the block again. The block is ground even so. Its rows are partial, and lose nothing that
+// they had. Once the chunk is repaired by hand, a request makes the rows whole.
 func testDamagedChunk(t *testing.T, b Backend) {
 	s := Start(t, b, Config{})
 	at10 := at(s, 10, 0)
@@ -133,9 +134,9 @@ func testDamagedChunk(t *testing.T, b Backend) {
 	s.setClock(12, 2)
 	runs := s.MustRun()
 	require.Zero(t, runs[0].Rescheduled)
-	s.rowIs(1, "A", at10, 3, 7, true)  // two can be read, three could once
-	s.rowIs(1, "B", at10, 2, 9, true)  // nobody can tell whether it had some in the damaged chunk
-	s.rowIs(1, "C", at10, 2, 6, false) // nobody asked for it
+	s.rowIs(1, "A", at10, 3, 7, true)  // two can be read, three could before
+	s.rowIs(1, "B", at10, 2, 9, true)  // it may have had samples in the damaged chunk
+	s.rowIs(1, "C", at10, 2, 6, false) // no mark names it
 	s.rowIs(1, "D", at10, 1, 8, true)
 	s.rowIs(1, "E", at10, 3, 10, false) // no chunk of its group is damaged
 	named := []string{inTen[1].ID.String(), "of group 0", "slice " + s.cfg.Ladder.SliceAt(metric.Raw, at10).String()}
@@ -164,15 +165,15 @@ func testDamagedChunk(t *testing.T, b Backend) {
 	s.rowIs(1, "A", at10, 4, 15, false)
 }
 
-// testDamagedBlock: all that is left of a block is damaged. There is nothing to grind, so no row appears but those that say
-// so to the rows above, and none that is there is taken back.
+// testDamagedBlock: all chunks of a block are damaged. There is nothing to grind, so the only new
+// rows are those that tell the rows above. No existing row is taken back.
 func testDamagedBlock(t *testing.T, b Backend) {
 	s := Start(t, b, Config{})
 	at10 := at(s, 10, 0)
 	s.Clock.Set(time.UnixMilli(at(s, 10, 30)))
 	s.MustReport(s.point("A", 10, 10, 1), s.point("B", 10, 10, 2))
 	first := s.damageRaw(s.rawChunks("A")...)
-	s.Restart() // nobody seals the block, so that raw is read
+	s.Restart() // the block stays unsealed, so that raw is read
 	s.setClock(11, 2)
 	s.MustRun()
 	require.Empty(t, s.Rows(1))
@@ -199,7 +200,7 @@ func testDamagedBlock(t *testing.T, b Backend) {
 	s.allWhole()
 	s.rowIs(1, "A", at10, 2, 4, false)
 
-	// A block over two storage groups: those of the other are not in doubt.
+	// A block over two storage groups: the other group is not in doubt.
 	s = Start(t, b, Config{BlockSize: 8})
 	s.Clock.Set(time.UnixMilli(at(s, 10, 30)))
 	for _, name := range []string{"A", "B", "C", "D", "E", "F", "G", "H"} {
@@ -220,8 +221,8 @@ func testDamagedBlock(t *testing.T, b Backend) {
 	}
 }
 
-// testDamagedCache: a block whose cache is damaged is ground from raw, and somebody hears of it. One whose cache is
-// whole is not read from raw, so that its rows are whole whatever has become of that.
+// testDamagedCache: a block with a damaged cache is ground from raw, and the damage is reported. A
+// block with a whole cache is not read from raw, so its rows are whole whatever has become of raw.
 func testDamagedCache(t *testing.T, b Backend) {
 	s := Start(t, b, Config{})
 	s.Clock.Set(time.UnixMilli(at(s, 10, 30)))
@@ -263,7 +264,8 @@ func (s *System) vandal(level metric.Bucket, rows ...metric.RollupRow) {
 	}
 }
 
-// testDamagedSketches: of each level a row's sketch is damaged. All is whole again once it has been asked for.
+// testDamagedSketches: a row's sketch is damaged on each level. A request makes all rows whole
+// again.
 func testDamagedSketches(t *testing.T, b Backend) {
 	s := Start(t, b, Config{})
 	s.Clock.Set(time.UnixMilli(at(s, 10, 30)))
@@ -280,8 +282,8 @@ func testDamagedSketches(t *testing.T, b Backend) {
 	s.allWhole()
 }
 
-// testSurplus: rows of which raw has no samples, of each level, with none below and with some. They stay until somebody asks for
-// them to be taken back, and then nothing else goes.
+// testSurplus: rows without raw samples, of each level, with and without rows below. They stay
+// until a request takes them back, and then no other row goes.
 func testSurplus(t *testing.T, b Backend) {
 	s := Start(t, b, Config{BlockSize: 2, GroupSize: 2})
 	s.Clock.Set(time.UnixMilli(at(s, 10, 30)))
@@ -293,7 +295,7 @@ func testSurplus(t *testing.T, b Backend) {
 		row.Schedule, row.TimeMs = ids[series], ladder.SliceAt(level-1, at(s, hour, 0)).StartMs
 		return row
 	}
-	s.vandal(1, surplus("A", 1, 2), surplus("B", 1, 11)) // B has a row for 6:00 to which it does not belong
+	s.vandal(1, surplus("A", 1, 2), surplus("B", 1, 11)) // B has a row for 6:00, which the new row does not fit
 	s.vandal(2, surplus("A", 2, 2), surplus("B", 2, 14))
 	require.Len(t, s.Check(Raw), 4)
 	s.reaggregate(false)
@@ -303,7 +305,7 @@ func testSurplus(t *testing.T, b Backend) {
 	s.reaggregate(true)
 	s.allWhole()
 
-	// A day that has nothing at all, of a series whose only row it is.
+	// A day without any data, of a series that has only this row.
 	yesterday := surplus("A", 3, 10)
 	yesterday.TimeMs -= 24 * time.Hour.Milliseconds()
 	s.vandal(3, yesterday)
@@ -313,7 +315,8 @@ func testSurplus(t *testing.T, b Backend) {
 	s.rowIs(1, "C", at(s, 10, 0), 1, 4, false)
 }
 
-// testSurplusPutOff: what is to be taken back is not forgotten when the block fails, with others in it.
+// testSurplusPutOff: a request to take back rows survives when the block fails and is put off,
+// together with other work.
 func testSurplusPutOff(t *testing.T, b Backend) {
 	s := Start(t, b, Config{})
 	s.Clock.Set(time.UnixMilli(at(s, 10, 30)))

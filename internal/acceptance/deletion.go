@@ -15,7 +15,7 @@ import (
 	"github.com/quern/quern/internal/reaggregate"
 )
 
-// Delete takes back the samples of the series, "" is all, in [from, to), and tells the oracle.
+// Delete deletes the samples of a series, "" for all, in [from, to), and tells the oracle.
 func (s *System) Delete(series string, from, to time.Time) (warnings []string, err error) {
 	s.t.Helper()
 	s.Advance(time.Millisecond) // as in Report
@@ -31,7 +31,8 @@ func (s *System) Delete(series string, from, to time.Time) (warnings []string, e
 	return res.Warnings, err
 }
 
-// querier reads what any reader of the store sees, past the counting and failing only as far as series are listed.
+// querier returns what reads the store as any reader does. Series are listed without counting and
+// faults.
 func (s *System) querier() (*query.Querier, *query.Index) {
 	s.t.Helper()
 	index := query.NewIndex()
@@ -39,7 +40,7 @@ func (s *System) querier() (*query.Querier, *query.Index) {
 	return query.New(s.Store, index, s.inspect().Settings(), s.Store.WholeFrom, s.Clock, query.Options{}), index
 }
 
-// deleted notes what has been taken back: what was acknowledged, and what was stored of the rest.
+// deleted records what was deleted: what was acknowledged, and what was stored of the rest.
 func (o *Oracle) deleted(series string, fromMs, toMs int64, err error) {
 	for name, moments := range o.points {
 		if series != "" && series != name {
@@ -58,7 +59,7 @@ func (o *Oracle) deleted(series string, fromMs, toMs int64, err error) {
 	}
 }
 
-// export is what readers see of raw, a line for each series.
+// export returns what readers see of raw, a line per series.
 func (s *System) export() (lines []string) {
 	s.t.Helper()
 	q, _ := s.querier()
@@ -77,7 +78,7 @@ func (s *System) export() (lines []string) {
 	return lines
 }
 
-// MustShow fails the test when readers of raw see a sample that was taken back, or do not see one that was not.
+// MustShow fails the test if readers of raw see a deleted sample, or miss another.
 func (s *System) MustShow() {
 	s.t.Helper()
 	type key struct {

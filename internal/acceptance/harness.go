@@ -1,10 +1,10 @@
-// Package acceptance holds Quern to what it promises: reports go in through the real
-// ingest, time passes on a simulated clock, the real runs grind, and what rests in the
-// tables in the end is compared with what the acknowledged samples say it must be.
+// Package acceptance tests what Quern promises: reports go in through the real ingest, time passes
+// on a simulated clock, and the real runs grind. Then the contents of the tables are compared with
+// what the acknowledged samples require.
 //
-// Each case runs on every store (Run). The cases that a reader should be able to check
-// by hand are scripts in testdata; what sweeps over every step of something, or makes up
-// histories, is in Go. Only tests import this package.
+// Each case runs on every store (Run). Cases that a reader should be able to check by hand are
+// scripts in testdata. Sweeps over every step, and random histories, are in Go. Only tests import
+// this package.
 package acceptance
 
 import (
@@ -33,55 +33,56 @@ import (
 	"github.com/quern/quern/internal/storage/storagetest"
 )
 
-// Backend is a kind of store, and what is to be known of it to test it.
+// Backend is a kind of store, with its properties that matter to tests.
 type Backend struct {
 	Open OpenFunc
-	// Stride is how many steps a sweep goes on at a time, for stores where each takes long. The
-	// default is 1, each step, or 7 under the race detector.
+	// Stride is the number of steps by which a sweep advances, for stores with slow steps. The
+	// default is 1, or 7 under the race detector.
 	Stride int
-	// Believes says that the store believes any clock, as the model does: it says what is right where the clock is.
+	// Believes says that the store believes any clock, as the model does. The model defines the
+	// right results only where the clock is right.
 	Believes bool
-	// Sample has each sweep take one of its variants, and of that a few steps, which the seed picks, unless
-	// -acceptance.stride is given.
+	// Sample limits each sweep to one of its variants and a few steps, chosen by the seed.
+	// -acceptance.stride overrides it.
 	Sample bool
-	// Histories is how many histories are made up. The default is 16, or 6 under the race detector.
+	// Histories is the number of random histories. The default is 16, or 6 under the race detector.
 	Histories int
-	// ManyWriters says that several processes may have the store open at once, and only clocks order
-	// what they write: after a restart under a clock that has gone back, a correction may lose. Heartbeats
-	// and leases end by the store's own time.
+	// ManyWriters says that several processes may open the store at once, and that only clocks
+	// order their writes. So a correction may lose after a restart under a clock that has gone
+	// back. Heartbeats and leases end by the store's own time.
 	ManyWriters bool
 }
 
-// OpenFunc makes a place for one new store with the given settings. What it returns
-// opens the store there: first to create it, and again, each time after the one before
-// was closed, as a restarted process would.
+// OpenFunc prepares a place for one new store with the given settings. The returned function opens
+// the store there. Its first call creates the store. Each later call reopens it, as a restarted
+// process would, after the store was closed.
 type OpenFunc func(t testing.TB, s storage.Settings, r storage.Retention, clk clock.Clock) (open func() storage.Store)
 
-// Config is what a System is made with.
+// Config holds the settings of a System.
 type Config struct {
-	// Start is where the clock starts, and Day the midnight that scripts count from.
+	// Start is the clock's first time. Scripts count from the midnight before.
 	Start time.Time
-	// Ladder, the default is 1h,6h,24h.
+	// Ladder is the ladder of roll-ups. The default is 1h,6h,24h.
 	Ladder metric.Ladder
-	// BlockSize, GroupSize and IndexPartitions; the defaults are 4, 4 and 4, so that a
-	// handful of schedules makes several blocks.
+	// BlockSize, GroupSize and IndexPartitions default to 4 each, so that a handful of schedules
+	// makes several blocks.
 	BlockSize, GroupSize, IndexPartitions int
-	// Timing, the default is that of package cache.
+	// Timing defaults to that of package cache.
 	Timing cache.Timing
-	// AgeCap, the default is 24h.
+	// AgeCap defaults to 24h.
 	AgeCap time.Duration
-	// Retention, the default is for ever.
+	// Retention defaults to for ever.
 	Retention storage.Retention
-	// Parallel is the number of blocks ground at once. The default is 1, which makes
-	// the order of steps the same every time.
+	// Parallel is the number of blocks ground at once. The default is 1, which makes the order of
+	// steps repeatable.
 	Parallel int
-	// LeaseSize is the number of ids leased at a time; the default is 16.
+	// LeaseSize is the number of ids leased at a time. The default is 16.
 	LeaseSize int
-	// Logger, the default discards.
+	// Logger discards by default.
 	Logger *slog.Logger
 }
 
-// Noon of a day without anything special about it.
+// defaultStart is noon of an ordinary day.
 var defaultStart = time.Date(2025, time.November, 21, 12, 0, 0, 0, time.UTC)
 
 func (c *Config) ensureDefaults() {
@@ -110,12 +111,12 @@ func (c *Config) ensureDefaults() {
 	}
 }
 
-// System is one process of Quern on a store, with everything real but the clock.
+// System is one process of Quern on a store. Everything but the clock is real.
 type System struct {
 	t           testing.TB
 	cfg         Config
 	open        func() storage.Store
-	scope       scope // of the store
+	scope       scope // lives as long as the store
 	manyWriters bool
 	life        int    // counts the restarts
 	peers       uint64 // counts the other processes
@@ -132,16 +133,16 @@ type System struct {
 	member *shards.Member
 	runner *rollup.Runner
 	up     bool
-	// astray: the clock has jumped, and the servers of a cluster do not know of it.
+	// astray: the clock has jumped, and the servers of a cluster do not know it.
 	astray bool
-	// recovery is the runner's, late what queries are told of late data.
+	// recovery is the runner's. late tells queries of late data.
 	recovery *recovery.Recovery
 	late     *late.Tracker
-	// first is the time from which on there may be anything.
+	// first is the earliest time, in Unix ms, that tests look at.
 	first int64
 }
 
-// Start makes a system on a new store. It is closed when the test ends.
+// Start returns a system on a new store. It is closed when the test ends.
 func Start(t testing.TB, b Backend, cfg Config) *System {
 	t.Helper()
 	cfg.ensureDefaults()
@@ -157,13 +158,13 @@ func Start(t testing.TB, b Backend, cfg Config) *System {
 	return s
 }
 
-// scope is what lasts until it ends, where that is before the test's end.
+// scope is a testing.TB whose cleanups may run before the test's end.
 type scope struct {
 	testing.TB
 	cleanups []func()
 }
 
-// Cleanup is of testing.TB.
+// Cleanup implements testing.TB.
 func (s *scope) Cleanup(f func()) { s.cleanups = append(s.cleanups, f) }
 
 func (s *scope) end() {
@@ -211,22 +212,22 @@ func (s *System) Stop() {
 	require.NoError(s.t, s.Store.Close())
 }
 
-// End ends the process and gives its store back. A test that starts many systems ends each, rather than have
-// all their stores at once.
+// End ends the process and releases its store. A test that starts many systems ends each, so that
+// their stores do not all exist at once.
 func (s *System) End() {
 	s.Stop()
 	s.scope.end()
 }
 
-// Restart ends the process, or what a crash left of it, and starts a new one on the
-// same store. Nothing of its memory is carried over, faults included. It takes a second.
+// Restart ends the process, or what a crash left of it, and starts a new one on the same store. The
+// new process shares no memory with the old one, and no faults. It takes a second.
 func (s *System) Restart() {
 	s.Stop()
 	s.Advance(time.Second)
 	s.start()
 }
 
-// JumpClock sets the clock to t, without any time passing. right says that this is what it should be.
+// JumpClock sets the clock to t without time passing. right says that t is the correct time.
 func (s *System) JumpClock(t time.Time, right bool) {
 	s.Clock.Jump(t.Sub(s.Clock.Now()))
 	s.astray = !right
@@ -235,10 +236,12 @@ func (s *System) JumpClock(t time.Time, right bool) {
 	}
 }
 
-// beat has the worker look at its clock, as it does now and again. What it finds it says itself, by taking no part.
+// beat makes the worker check its clock, as it does regularly. If the clock is wrong, the worker
+// takes no part.
 func (s *System) beat() { _ = s.member.Beat(s.t.Context()) }
 
-// ConfirmClock has a store that doubts a clock that has jumped, as after an outage of days, believe it.
+// ConfirmClock confirms a clock that has jumped, as after an outage of days, to a store that doubts
+// it.
 func (s *System) ConfirmClock() {
 	s.t.Helper()
 	if s.astray {
@@ -252,12 +255,12 @@ func (s *System) ConfirmClock() {
 	}
 }
 
-// Advance moves the clock on; see SetClock.
+// Advance moves the clock forward; see SetClock.
 func (s *System) Advance(d time.Duration) { s.SetClock(s.Clock.Now().Add(d)) }
 
-// SetClock moves the clock to t. Whenever the grace of a slice passes on the way, ingest seals
-// what it wrote to it, as the server lets it. That this fails is no reason to stop: nothing
-// relies on it but the cost. A test that holds up ingest itself must move Clock instead.
+// SetClock moves the clock to t. Whenever the grace of a slice passes on the way, ingest seals its
+// blocks, as in the server. A failed seal does not stop SetClock: only the cost of the run depends
+// on it. A test that blocks ingest itself must move Clock instead.
 func (s *System) SetClock(t time.Time) {
 	for s.up {
 		slice := s.cfg.Ladder.SliceAt(metric.Raw, s.Clock.Now().Add(-s.cfg.Timing.Grace).UnixMilli())
@@ -273,21 +276,21 @@ func (s *System) SetClock(t time.Time) {
 	}
 }
 
-// Point is one measurement of a schedule, named by its metric.
+// Point is one measurement of a schedule, which is named by its metric.
 type Point struct {
 	Series string
 	TimeMs int64
 	Value  float64
 }
 
-// source is who reports everything here.
+// source is the source of all reports here.
 const source = "host"
 
-// Report reports the points in one call and tells the oracle what became of them.
+// Report reports the points in one call and tells the oracle the outcome.
 func (s *System) Report(points ...Point) (ingest.Result, error) { return s.reportTo(s.ingest, points) }
 
 func (s *System) reportTo(in *ingest.Ingest, points []Point) (ingest.Result, error) {
-	s.Advance(time.Millisecond) // no two reports at the same moment, so that ids tell their order
+	s.Advance(time.Millisecond) // no two reports at the same time, so that ids give their order
 	rep := ingest.Report{Source: source}
 	for _, p := range points {
 		rep.Measurements = append(rep.Measurements, ingest.Measurement{Metric: p.Series, TimeMs: p.TimeMs, Value: p.Value})
@@ -308,7 +311,7 @@ func (s *System) reportTo(in *ingest.Ingest, points []Point) (ingest.Result, err
 	return res, err
 }
 
-// MustReport reports points of which all must be taken.
+// MustReport reports points, all of which must be accepted.
 func (s *System) MustReport(points ...Point) {
 	s.t.Helper()
 	res, err := s.Report(points...)
@@ -332,8 +335,8 @@ func (s *System) MustRun() []storage.Run {
 	return runs
 }
 
-// Drain lets time pass, running what becomes due, until nothing can be outstanding: as
-// long as the longest slice takes, for every level that late data may have to climb.
+// Drain lets time pass, and runs what becomes due, until nothing can be outstanding. That takes the
+// length of the longest slice for each level that late data may have to climb.
 func (s *System) Drain() {
 	s.t.Helper()
 	step := time.Duration(s.cfg.Ladder.WidthMs(1)) * time.Millisecond
@@ -348,8 +351,8 @@ func (s *System) Drain() {
 	}
 }
 
-// Settle lets time pass, running what becomes due, until no slice is open. It does what Drain does where
-// nothing is wrong, in far fewer runs.
+// Settle lets time pass, and runs what becomes due, until no slice is open. If nothing is wrong, it
+// has the effect of Drain in far fewer runs.
 func (s *System) Settle() {
 	s.t.Helper()
 	for range 100 {
@@ -370,16 +373,16 @@ func (s *System) Settle() {
 	require.Fail(s.t, "slices stay open")
 }
 
-// The range of times that can hold anything in a test: a store with partitions by day
-// is not asked about all days since 1970.
+// timesMs returns the range of times that a test may use, in Unix ms. Without it, a store with
+// partitions by day would be asked for all days since 1970.
 func (s *System) timesMs() (fromMs, toMs int64) {
 	return s.first, s.Clock.Now().Add(48 * time.Hour).UnixMilli()
 }
 
-// inspect is a look at the tables past the counting and failing.
+// inspect returns the store without counting and faults.
 func (s *System) inspect() storage.Store { return s.Steps.Past() }
 
-// IDs are the schedule ids by name.
+// IDs returns the schedule ids by name.
 func (s *System) IDs() map[string]metric.ScheduleID {
 	out := map[string]metric.ScheduleID{}
 	for sch, err := range s.inspect().SourceSchedules(s.t.Context(), source) {
@@ -403,8 +406,8 @@ func (s *System) allIDs() blocks.Range {
 	return r
 }
 
-// Rows are the rows of a level, by schedule and time, as a reader sees them: one without
-// samples stands for no row.
+// Rows returns the rows of a level, by schedule and time, as readers see them: a row without
+// samples counts as no row.
 func (s *System) Rows(level metric.Bucket) []metric.RollupRow {
 	return slices.DeleteFunc(s.storedRows(level), func(r metric.RollupRow) bool { return r.Count == 0 })
 }
@@ -425,7 +428,7 @@ func (s *System) storedRows(level metric.Bucket) []metric.RollupRow {
 	return out
 }
 
-// Slices are all slices of a bucket that were opened.
+// Slices returns all slices of a bucket that were opened.
 func (s *System) Slices(b metric.Bucket) []storage.SliceState {
 	from, to := s.timesMs()
 	out, err := s.inspect().Slices(s.t.Context(), b, from, to)
@@ -433,14 +436,14 @@ func (s *System) Slices(b metric.Bucket) []storage.SliceState {
 	return out
 }
 
-// PlacedMark is a mark, where it lies, and whether a run will still look there.
+// PlacedMark is a mark with its place. Complete says that no run will look there again.
 type PlacedMark struct {
 	storage.PlacedMark
 	Slice    metric.Slice
 	Complete bool
 }
 
-// Marks are all marks of a bucket, by slice, block and time.
+// Marks returns all marks of a bucket, by slice, block and time.
 func (s *System) Marks(b metric.Bucket) []PlacedMark {
 	var out []PlacedMark
 	for _, state := range s.Slices(b) {
@@ -467,14 +470,14 @@ func (s *System) Marks(b metric.Bucket) []PlacedMark {
 	return out
 }
 
-// CacheBlock is a partition of the cache that is not empty.
+// CacheBlock is a non-empty partition of the cache.
 type CacheBlock struct {
 	storage.CacheKey
 	Chunks []storage.Chunk
 }
 
-// CacheBlocks are all partitions of the cache that are not empty. The contract has no listing
-// of them, so every key is tried that a block of any epoch can have.
+// CacheBlocks returns all non-empty partitions of the cache. The contract cannot list them, so it
+// tries every key that a block of any epoch can have.
 func (s *System) CacheBlocks(b metric.Bucket) []CacheBlock {
 	starts := map[metric.ScheduleID]bool{}
 	for _, e := range s.inspect().Settings().Epochs {
@@ -524,7 +527,7 @@ func (s *System) SetBlockSize(n int, from time.Time) {
 	require.NoError(s.t, s.inspect().AddEpoch(s.t.Context(), blocks.Epoch{FromMs: from.UnixMilli(), BlockSize: n}))
 }
 
-// RawSamples are what the raw table holds, merged, by schedule and time.
+// RawSamples returns the merged samples of the raw table, by schedule and time.
 func (s *System) RawSamples() []metric.Sample {
 	from, to := s.timesMs()
 	type key struct {
@@ -555,9 +558,9 @@ func (s *System) RawSamples() []metric.Sample {
 	return out
 }
 
-// Dump is the content of all tables that aggregation leaves behind, as text: what two
-// stores, or two ways to the same end, must agree on. Marks that say the same are one:
-// which of them a crash has doubled is no difference.
+// Dump returns the contents of all tables that aggregation leaves behind, as text. Two stores, or
+// two ways to the same end, must agree on it. Equal marks are listed once, since a crash may double
+// a mark.
 func (s *System) Dump() string {
 	var sb strings.Builder
 	l := s.cfg.Ladder

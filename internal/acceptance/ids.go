@@ -11,7 +11,7 @@ import (
 	"github.com/quern/quern/internal/storage"
 )
 
-// elsewhere has another process take a report.
+// elsewhere sends a report to another process.
 func (s *System) elsewhere(points []Point) {
 	p := s.join("other")
 	defer p.stop()
@@ -20,9 +20,9 @@ func (s *System) elsewhere(points []Point) {
 	require.Empty(s.t, res.Rejected)
 }
 
-// checkIDs requires what must hold of ids at any moment: each series that was acknowledged has the one that it was
-// given, none stands for two, and the index by block lists all that are listed by source or have samples, and
-// nothing that was never leased.
+// checkIDs requires what must always hold of ids. Each acknowledged series has the id that it was
+// given. No id stands for two series. The index by block lists all series that are listed by source
+// or have samples, and no id that was never leased.
 func (s *System) checkIDs(given map[string]metric.ScheduleID) {
 	s.t.Helper()
 	byID, byName := map[metric.ScheduleID]string{}, map[string]metric.ScheduleID{}
@@ -55,9 +55,9 @@ func (s *System) checkIDs(given map[string]metric.ScheduleID) {
 	}
 }
 
-// testIDs has ingest meet each fate at each step of giving ids to new series: leasing ids, claiming them, listing
-// them by block, and all else that a first report does. Another process meets the same series before, meanwhile and
-// after.
+// testIDs gives ingest each fate at each step of assigning ids to new series: leasing ids, claiming
+// them, listing them by block, and the rest of a first report. Another process meets the same
+// series before, meanwhile and after.
 func testIDs(t *testing.T, b Backend) {
 	for _, f := range variants(t, b, fates...) {
 		t.Run(f.name, func(t *testing.T) {
@@ -65,7 +65,7 @@ func testIDs(t *testing.T, b Backend) {
 				s := Start(t, b, Config{BlockSize: 2, GroupSize: 4, LeaseSize: 4})
 				s.Clock.Set(time.UnixMilli(at(s, 10, 30)))
 				given := map[string]metric.ScheduleID{}
-				// note has each series that was acknowledged keep its id.
+				// note requires that each acknowledged series keeps its id.
 				note := func(points []Point) {
 					all := s.IDs()
 					for _, p := range points {

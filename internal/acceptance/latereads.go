@@ -22,7 +22,7 @@ import (
 
 const day = 24 * time.Hour
 
-// lateRetention keeps raw for less than the queries here ask for, so that they read rows.
+// lateRetention keeps raw for a shorter time than the queries here ask for, so that they read rows.
 var lateRetention = storage.Retention{7 * day, 90 * day, 365 * day, 5 * 365 * day}
 
 // backFill reports points of any age, as an import does.
@@ -42,7 +42,7 @@ func (s *System) backFill(points []Point) {
 	}
 }
 
-// reader is a querier that knows what is late as far as the tracker does.
+// reader returns a querier that knows of late data through the given tracker.
 func (s *System) reader(known *late.Tracker) *query.Querier {
 	s.t.Helper()
 	index := query.NewIndex()
@@ -50,7 +50,8 @@ func (s *System) reader(known *late.Tracker) *query.Querier {
 	return query.New(s.Store, index, s.inspect().Settings(), s.inspect().WholeFrom, s.Clock, query.Options{Late: known})
 }
 
-// evaluate evaluates an expression by the API, and returns the value of its only series, NaN for none, and the warnings.
+// evaluate evaluates an expression through the API, and returns the value of its only series, NaN
+// for none, and the warnings.
 func (s *System) evaluate(q *query.Querier, expr string, at time.Time) (value float64, warnings []string) {
 	s.t.Helper()
 	engine, queryable := promquery.New(q, promquery.Options{})
@@ -78,11 +79,11 @@ func (s *System) evaluate(q *query.Querier, expr string, at time.Time) (value fl
 	return v, reply.Warnings
 }
 
-// testLateReads imports history beside what has been ground: every answer is right at once, at each step of the
-// grinding, and by rows alone in the end.
+// testLateReads imports history beside rows that are already ground. Every answer must be right at
+// once, at each step of the grinding, and at the end from rows alone.
 func testLateReads(t *testing.T, b Backend) {
 	s := Start(t, b, Config{Retention: lateRetention})
-	// Half a day live, by the minute, and ground.
+	// Half a day of live samples, one a minute, then ground.
 	counter := 0.0
 	points := func(from, to time.Time, step time.Duration) (out []Point) {
 		for at := from; at.Before(to); at = at.Add(step) {
@@ -122,7 +123,8 @@ func testLateReads(t *testing.T, b Backend) {
 		require.InDelta(t, all, v, 1e-9)
 		require.Empty(t, warnings)
 
-		// The whole of it in six buckets of a day, and of 36 hours, which only rows of 1h and 6h fit.
+		// All of it in six buckets of a day, and in four of 36 hours, which only rows of 1h and 6h
+		// fit.
 		fromMs, toMs := begin.Add(-6*day).UnixMilli(), end.Add(-12*time.Hour).UnixMilli()
 		for _, n := range []int{6, 4} {
 			r, err := q.Points(t.Context(), selector, query.Range{StartMs: fromMs, EndMs: toMs, N: n})
@@ -151,16 +153,16 @@ func testLateReads(t *testing.T, b Backend) {
 	check(own)
 	check(others) // its first look
 
-	// Who asks for stored rows hears that they are not whole.
+	// Queries for stored rows get a warning that they are incomplete.
 	rows, err := own.Rollups(t.Context(), selector, 2, begin.Add(-2*day).UnixMilli(), begin.UnixMilli())
 	require.NoError(t, err)
-	for _, err := range rows.All() { // warnings are complete after the last
+	for _, err := range rows.All() { // the warnings are complete only after the last row
 		require.NoError(t, err)
 	}
 	require.Equal(t, []string{"incomplete: samples from " + begin.Add(-2*day).Format(time.RFC3339) + " to " +
 		begin.Format(time.RFC3339) + " have yet to be ground into the 6h rows"}, rows.Warnings())
 
-	// A correction of what has been ground counts for the other process, too, once that looks again.
+	// The other process sees a correction of ground samples too, once it looks again.
 	s.backFill([]Point{{"x", begin.Add(7*time.Hour + 31*time.Second).UnixMilli(), 0}})
 	corrected := func(q *query.Querier) {
 		t.Helper()
@@ -172,7 +174,7 @@ func testLateReads(t *testing.T, b Backend) {
 	s.Advance(6 * time.Second)
 	corrected(others)
 
-	// Level by level, and after a restart in between.
+	// Level by level, with a restart in between.
 	for i := range 100 {
 		if i == 1 {
 			s.Restart()
@@ -202,8 +204,8 @@ func testLateReads(t *testing.T, b Backend) {
 	s.MustCheck(Raw)
 }
 
-// testLateReadsExpired has late data whose raw samples expire before it is ground: answers say that they are incomplete,
-// until nothing is outstanding any more.
+// testLateReadsExpired has late data whose raw samples expire before they are ground. Answers say
+// that they are incomplete until nothing is outstanding.
 func testLateReadsExpired(t *testing.T, b Backend) {
 	keep := storage.Retention{2 * day, 90 * day, 365 * day, 5 * 365 * day}
 	s := Start(t, b, Config{Retention: keep})

@@ -33,7 +33,7 @@ func OpenModel(_ testing.TB, s storage.Settings, r storage.Retention, clk clock.
 	return func() storage.Store { return m.Reopen() }
 }
 
-// seed is the one asked for, or 0.
+// seed returns the requested seed, or 0.
 func seed(t *testing.T) uint64 {
 	t.Helper()
 	env := os.Getenv("QUERN_ACCEPTANCE_SEED")
@@ -45,10 +45,10 @@ func seed(t *testing.T) uint64 {
 	return n
 }
 
-// testMetamorphic makes up histories of everything that can happen to one process, and
-// lives each on the model and on the store under test. Both must give the same replies and hold the
-// same tables all along, and in the end, when nothing is outstanding, the tables must be
-// what the acknowledged samples say.
+// testMetamorphic generates random histories of everything that can happen to one process, and runs
+// each on the model and on the store under test. Both must always give the same replies and hold
+// the same tables. In the end, when nothing is outstanding, the tables must match the acknowledged
+// samples.
 func testMetamorphic(t *testing.T, b Backend) {
 	seeds, steps := 16, 120
 	if testing.Short() || raceEnabled {
@@ -72,14 +72,14 @@ func testMetamorphic(t *testing.T, b Backend) {
 	for seed := first; seed < first+uint64(seeds); seed++ {
 		t.Run(fmt.Sprintf("seed=%d", seed), func(t *testing.T) { live(t, seed, steps, 1, Backend{Open: OpenModel}, b) })
 		if seed%4 == 1 {
-			// Blocks ground side by side meet the faults in another order each time, so
-			// there is nothing to compare with but the oracle.
+			// Blocks ground in parallel meet the faults in another order each time, so only the
+			// oracle can judge the result.
 			t.Run(fmt.Sprintf("seed=%d/parallel", seed), func(t *testing.T) { live(t, seed, steps, 4, b) })
 		}
 	}
 }
 
-// options draws one of the sets of options that histories are lived with.
+// options draws one of the sets of options for a history.
 func options(r *rand.Rand) Config {
 	c := Config{
 		BlockSize:       pick(r, 1, 3, 4, 128),
@@ -109,7 +109,7 @@ func ladder(widths ...time.Duration) metric.Ladder {
 
 func pick[T any](r *rand.Rand, of ...T) T { return of[r.IntN(len(of))] }
 
-// life is one history, lived on several systems at once.
+// life is one history, run on several systems at once.
 type life struct {
 	t     *testing.T
 	r     *rand.Rand
@@ -117,8 +117,8 @@ type life struct {
 	all   []*System
 	width time.Duration // of the finest roll-up
 	known []Point       // what was reported
-	owed  []Point       // what got an error for an answer; the client will send it again
-	// checked is when all was last well: faults are not kept up for as long as the age cap.
+	owed  []Point       // what got an error as its reply; the client will send it again
+	// checked is when all was last well. Faults do not last as long as the age cap.
 	checked time.Time
 	sizes   int
 	log     []string
@@ -167,7 +167,7 @@ func (l *life) note(format string, args ...any) {
 	l.log = append(l.log, l.sys().clockOf(l.now().UnixMilli())+" "+fmt.Sprintf(format, args...))
 }
 
-// each does the same to every system and wants the same answer from all.
+// each calls f on every system and requires equal results.
 func each[T any](l *life, f func(s *System) T) T {
 	l.t.Helper()
 	var first T
@@ -295,7 +295,7 @@ func (l *life) report(points []Point) bool {
 	return !rep.Failed
 }
 
-// delete takes back some of what was reported.
+// delete deletes some of what was reported.
 func (l *life) delete() {
 	if len(l.known) == 0 {
 		return
@@ -411,7 +411,8 @@ func (l *life) blockSize() {
 	if l.sizes++; l.sizes > 3 {
 		return
 	}
-	// Beyond any sample that may have been taken: those of the near future are in blocks already.
+	// Beyond any sample that may have been accepted: samples of the near future are in blocks
+	// already.
 	reach := l.now().Add(10*time.Minute + time.Duration(l.sizes)*l.width)
 	from := time.UnixMilli(l.sys().cfg.Ladder.SliceAt(metric.Raw, reach.UnixMilli()).EndMs)
 	size := pick(l.r, 1, 2, 3, 7, 8, 128)
@@ -425,7 +426,7 @@ func (l *life) blockSize() {
 	}
 }
 
-// stall lets one write take long.
+// stall delays one write.
 func (l *life) stall() {
 	d := time.Duration(l.r.Int64N(int64(2 * l.width)))
 	before, fenced := l.r.IntN(2) == 0, l.r.IntN(2) == 0
@@ -442,7 +443,7 @@ func (l *life) stall() {
 	}
 }
 
-// checkpoint ends all faults, lets the client send what it owes, runs, and compares.
+// checkpoint ends all faults, sends what the client owes, runs, and compares.
 func (l *life) checkpoint() {
 	l.note("checkpoint")
 	for _, s := range l.all {

@@ -14,24 +14,24 @@ import (
 	"github.com/quern/quern/internal/sketch"
 )
 
-// Oracle knows what was reported and acknowledged, and computes from that alone what
-// each row of each level must be. It takes every level from the samples themselves, not
-// from the level below, and shares no code with the grinding.
+// Oracle knows what was reported and acknowledged, and computes from that alone what each row of
+// each level must be. It computes every level from the samples themselves, not from the level
+// below, and shares no code with the grinding.
 type Oracle struct {
 	ladder metric.Ladder
 	points map[string]map[int64]*moment
 }
 
-// moment is what is known of one moment of one schedule.
+// moment is what is known of one time of one schedule.
 type moment struct {
-	// value is the last one acknowledged, if any was.
+	// value is the last acknowledged value, if any.
 	value float64
 	acked bool
 	// tried are the values sent since, whose fate is unknown: the reply was an error.
 	tried []float64
 }
 
-// NewOracle makes an oracle that knows of nothing.
+// NewOracle returns an empty oracle.
 func NewOracle(l metric.Ladder) *Oracle {
 	return &Oracle{ladder: l, points: map[string]map[int64]*moment{}}
 }
@@ -48,10 +48,10 @@ func (o *Oracle) at(p Point) *moment {
 	return k
 }
 
-// Acknowledged notes a point that the reply took; the last one of a moment counts.
+// Acknowledged records a point that was accepted. The last one at a time counts.
 func (o *Oracle) Acknowledged(p Point) { *o.at(p) = moment{value: p.Value, acked: true} }
 
-// Tried notes a point that got an error for an answer: it may be stored or not.
+// Tried records a point whose reply was an error: it may be stored or not.
 func (o *Oracle) Tried(p Point) {
 	k := o.at(p)
 	k.tried = append(k.tried, p.Value)
@@ -66,7 +66,7 @@ type expected struct {
 	values                 []float64
 }
 
-// expect computes a row from samples in time order, nil when none is finite.
+// expect computes a row from samples in time order, nil if none is finite.
 func expect(samples []metric.Sample) *expected {
 	var e expected
 	for _, s := range samples {
@@ -79,7 +79,7 @@ func expect(samples []metric.Sample) *expected {
 		} else {
 			grown := v - e.last
 			if v < e.last {
-				grown = v // the counter was reset, and has grown from 0
+				grown = v // the counter was reset and has grown from 0
 			}
 			e.increase += grown
 			e.increasScale += math.Abs(grown)
@@ -98,7 +98,7 @@ func expect(samples []metric.Sample) *expected {
 	return &e
 }
 
-// differs says how a row is not as it must be, "" if it is.
+// differs returns how a row differs from the expected one, or "".
 func (e *expected) differs(row *metric.RollupRow) string {
 	switch {
 	case e == nil && row == nil:
@@ -127,7 +127,7 @@ func (e *expected) differs(row *metric.RollupRow) string {
 	exact("max", row.Max, e.max)
 	exact("first", row.First, e.first)
 	exact("last", row.Last, e.last)
-	// Against the size of what was added up, since it may cancel out.
+	// Relative to the size of the summands, since they may cancel out.
 	near("sum", row.Sum, e.sum, e.sumScale)
 	near("increase", row.Increase, e.increase, e.increasScale)
 	if len(wrong) == 0 {
@@ -143,8 +143,8 @@ func (e *expected) differs(row *metric.RollupRow) string {
 	return strings.Join(wrong, "; ")
 }
 
-// samples are a series' samples in time order, two views of them: what was
-// acknowledged, and the same with what the raw table says about points whose fate is unknown.
+// samples returns a series' samples in time order: the acknowledged ones, and the same with the raw
+// table's values for points whose fate is unknown. doubt has the times of the latter.
 func (o *Oracle) samples(series string, raw map[int64]float64) (acked, truth []metric.Sample, doubt map[int64]bool) {
 	doubt = map[int64]bool{}
 	for _, ms := range slices.Sorted(maps.Keys(o.points[series])) {
@@ -166,23 +166,22 @@ func (o *Oracle) samples(series string, raw map[int64]float64) (acked, truth []m
 
 func same(a, b float64) bool { return math.Float64bits(a) == math.Float64bits(b) }
 
-// Strictness says what Check asks of a row in whose slice there are samples that were
-// stored without having been acknowledged.
+// Strictness says what Check expects of a row whose slice has samples that were stored without
+// being acknowledged.
 type Strictness int
 
 const (
-	// Acknowledged: the row may have them or not.
+	// Acknowledged: the row may include them or not.
 	Acknowledged Strictness = iota
-	// Raw: the row must have them, since raw is the truth (invariant 2).
+	// Raw: the row must include them, since raw is the truth (invariant 2).
 	Raw
 )
 
-// Check compares the tables with the oracle and returns what is wrong.
+// Check compares the tables with the oracle and returns the differences.
 //
-// The raw table must hold every acknowledged sample (invariant 1). A row of any level
-// must be what its samples say (2), unless a mark that a run will read stands for it or
-// for something below it; so a row that is wrong and has no such mark also
-// shows a lost mark (3).
+// The raw table must hold every acknowledged sample (invariant 1). A row of any level must equal
+// its samples (2), unless a mark that a run will read covers the row or something below it. So a
+// wrong row without such a mark also shows a lost mark (3).
 func (s *System) Check(strict Strictness) []string {
 	var problems []string
 	ids := s.IDs()
@@ -241,8 +240,8 @@ type rowKey struct {
 	timeMs int64
 }
 
-// checkRows compares the rows of one schedule, all levels, with its samples. It takes
-// those that there is a reason for out of rows.
+// checkRows compares the rows of one schedule, all levels, with its samples. It removes from rows
+// those that are accounted for.
 func (s *System) checkRows(
 	name string, id metric.ScheduleID, raw map[int64]float64,
 	rows map[rowKey]*metric.RollupRow, outstanding outstanding, strict Strictness,
@@ -265,7 +264,7 @@ func (s *System) checkRows(
 			wrong := expect(within(truth, slice)).differs(row)
 			unsure := slices.ContainsFunc(slices.Collect(maps.Keys(doubt)), slice.Contains)
 			if wrong != "" && unsure && strict == Acknowledged && expect(within(acked, slice)).differs(row) == "" {
-				// The row is without what was not acknowledged. So must be those above it.
+				// The row lacks the unacknowledged samples. So must the rows above it.
 				truth = slices.DeleteFunc(truth, func(sm metric.Sample) bool { return slice.Contains(sm.TimeMs) })
 				truth = append(truth, within(acked, slice)...)
 				slices.SortFunc(truth, metric.CompareSamples)
@@ -289,14 +288,14 @@ func within(samples []metric.Sample, slice metric.Slice) []metric.Sample {
 	return out
 }
 
-// MustCheck fails the test when Check finds something.
+// MustCheck fails the test if Check finds a difference.
 func (s *System) MustCheck(strict Strictness) {
 	s.t.Helper()
 	require.Empty(s.t, s.Check(strict), "at %s", s.Clock.Now())
 }
 
-// Leftovers are marks and cache blocks that no run will ever look at again, and what is
-// outstanding although its slice is long over. Nothing may be left when all is ground.
+// Leftovers returns marks and cache blocks that no run will look at again, and work that is
+// outstanding although its slice is long over. Nothing may be left when everything is ground.
 func (s *System) Leftovers() []string {
 	var out []string
 	outstanding := s.outstanding()
@@ -324,7 +323,7 @@ func (s *System) Leftovers() []string {
 	return out
 }
 
-// outstanding is what marks in open slices stand for.
+// outstanding is what marks in open slices cover.
 type outstanding struct {
 	marks  []outstandingMark
 	blocks map[blockOf]bool
@@ -349,7 +348,7 @@ func (s *System) outstanding() outstanding {
 	for _, b := range s.cfg.Ladder.Ground() {
 		for _, m := range s.Marks(b) {
 			if m.Complete {
-				continue // nobody will look there again
+				continue // no run looks there again
 			}
 			out.blocks[blockOf{b, m.TimeMs, m.Start}] = true
 			out.marks = append(out.marks, outstandingMark{
@@ -361,8 +360,8 @@ func (s *System) outstanding() outstanding {
 	return out
 }
 
-// covers says whether the row of a level may yet change: a mark of some bucket below it
-// stands for part of its slice.
+// covers reports whether the row of a level may still change: a mark of some bucket below it covers
+// part of its slice.
 func (o outstanding) covers(level metric.Bucket, id metric.ScheduleID, slice metric.Slice) bool {
 	for _, m := range o.marks {
 		if m.bucket < level && m.from <= id && id < m.to &&
@@ -374,8 +373,8 @@ func (o outstanding) covers(level metric.Bucket, id metric.ScheduleID, slice met
 	return false
 }
 
-// clockOf prints a time as the scripts do: the hour of the first day, with the number
-// of days before or after it.
+// clockOf formats a time as the scripts do: the hour of the first day, with the number of days
+// before or after it.
 func (s *System) clockOf(ms int64) string {
 	day := s.cfg.Start.Truncate(24 * time.Hour)
 	t := time.UnixMilli(ms).UTC()
@@ -391,7 +390,7 @@ func (s *System) clockOf(ms int64) string {
 	return prefix + t.Format(layout)
 }
 
-// Clone is the oracle as it is now.
+// Clone returns a copy of the oracle.
 func (o *Oracle) Clone() *Oracle {
 	c := NewOracle(o.ladder)
 	for series, moments := range o.points {

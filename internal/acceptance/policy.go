@@ -13,7 +13,7 @@ import (
 	"github.com/quern/quern/internal/storage"
 )
 
-// SetRetention changes how long raw is kept, at a restart, and has what has expired removed.
+// SetRetention changes how long raw is kept, with a restart, and expires rows.
 func (s *System) SetRetention(raw time.Duration) {
 	s.t.Helper()
 	p := s.Store.Settings().Policy
@@ -23,7 +23,7 @@ func (s *System) SetRetention(raw time.Duration) {
 	require.NoError(s.t, s.Store.Expire(s.t.Context(), clock.NowMs(s.Clock)))
 }
 
-// backFillOne takes a sample of the past, or not, and says which.
+// backFillOne sends a sample of the past, and returns whether it was accepted.
 func (s *System) backFillOne(p Point) (taken bool) {
 	s.t.Helper()
 	res, err := s.ingest.BackFill(s.t.Context(), []ingest.Report{{
@@ -36,8 +36,9 @@ func (s *System) backFillOne(p Point) (taken bool) {
 	return res.Accepted == 1
 }
 
-// testRetentionRaised: rows were made of raw samples that have expired since. However long raw is kept from then on, a
-// sample that is corrected does not have them made of what is left; and readers do not take that for all.
+// testRetentionRaised: the raw samples of some rows have expired, then the retention is raised. A
+// corrected sample must not recompute the rows from what is left, and readers must not take what is
+// left for everything.
 func testRetentionRaised(t *testing.T, b Backend) {
 	s := Start(t, b, Config{Retention: storage.Retention{3 * day}})
 	for m := range 6 {
@@ -66,7 +67,7 @@ func testRetentionRaised(t *testing.T, b Backend) {
 		s.Clock.Set(s.Clock.Now().Add(day))
 	}
 	want := whole[0]
-	want.Partial = true // a sample was taken that it lacks, as far as anybody knows
+	want.Partial = true // it lacks a sample that was accepted, as far as anybody knows
 	require.Equal(t, want, s.Rows(1)[0])
 	require.Empty(t, s.Leftovers())
 
@@ -74,7 +75,8 @@ func testRetentionRaised(t *testing.T, b Backend) {
 	require.NotEqual(t, metric.Raw, q.LevelFor(slice.StartMs))
 }
 
-// testRetentionLowered: what the lower retention has not removed when it is raised again is still whole.
+// testRetentionLowered: the retention is lowered and raised again. What was not removed in between
+// is still whole.
 func testRetentionLowered(t *testing.T, b Backend) {
 	s := Start(t, b, Config{Retention: storage.Retention{30 * day}})
 	for m := range 6 {
@@ -95,15 +97,15 @@ func testRetentionLowered(t *testing.T, b Backend) {
 	after := s.Rows(1)
 	require.Len(t, after, 1)
 	want := before[0].Count
-	if taken { // rows keep the TTL that they were written with, so that all are there
+	if taken { // rows keep the TTL that they were written with, so all of them are there
 		require.True(t, b.ManyWriters)
 		want++
 	}
 	require.Equal(t, want, after[0].Count)
 }
 
-// testGraceRaised: by a longer grace a slice that is complete would still be open. What ingest takes for on time then is
-// ground all the same.
+// testGraceRaised: by a longer grace a complete slice would still be open. What ingest then takes
+// for on time is ground all the same.
 func testGraceRaised(t *testing.T, b Backend) {
 	s := Start(t, b, Config{Timing: cache.Timing{Grace: time.Minute, Delay: 2 * time.Minute}})
 	s.Clock.Set(time.UnixMilli(at(s, 12, 30)))
@@ -117,7 +119,7 @@ func testGraceRaised(t *testing.T, b Backend) {
 	s.MustCheck(Raw)
 	require.Empty(t, s.Leftovers())
 
-	// And by a shorter one a slice closes before those who wrote to it thought so.
+	// By a shorter grace a slice closes before its writers thought so.
 	s.Clock.Set(time.UnixMilli(at(s, 60, 30)))
 	s.MustReport(s.point("A", 60, 30, 1))
 	s.Clock.Set(time.UnixMilli(at(s, 61, 5)))

@@ -86,12 +86,13 @@ func (f *ioFile) Sync() error                  { f.c.io(); return f.File.Sync() 
 func (f *ioFile) SyncData() error              { f.c.io(); return f.File.SyncData() }
 func (f *ioFile) SyncTo(n int64) (bool, error) { f.c.io(); return f.File.SyncTo(n) }
 
-// mains is a system on a disk, and what is on that whenever the power goes: at every single I/O.
+// mains is a system on a disk. It records what the disk holds if the power fails, at every single
+// I/O.
 type mains struct {
 	*System
 	files *ioCounter
 	off   func() *vfs.MemFS
-	given map[string]metric.ScheduleID // to series that were acknowledged
+	given map[string]metric.ScheduleID // ids of acknowledged series
 	lost  []loss
 }
 
@@ -106,8 +107,8 @@ type loss struct {
 	fs *vfs.MemFS
 }
 
-// powerLoss has do done, and then, for each I/O of it, recovered called with a system that has opened what the disk
-// has held by then: none, some or all of what was not synced.
+// powerLoss runs do. Then, for each I/O of do, it calls recovered with a system that has opened
+// what the disk held at that moment, with none, some or all of the unsynced data.
 func powerLoss(t *testing.T, cfg Config, do func(m *mains), recovered func(s *System, k known, io int)) {
 	for _, percent := range []int{0, 50, 100} {
 		t.Run(fmt.Sprintf("unsynced=%d%%", percent), func(t *testing.T) {
@@ -142,8 +143,8 @@ func powerLoss(t *testing.T, cfg Config, do func(m *mains), recovered func(s *Sy
 	}
 }
 
-// knows says that the clients know what has been acknowledged so far, and not what becomes of the points that they are
-// about to send. From the first call on the power may go.
+// knows records what the clients know: what has been acknowledged so far. The fate of about, the
+// points to be sent next, is unknown to them. From the first call on the power may fail.
 func (m *mains) knows(about ...Point) {
 	now := known{m.Oracle.Clone(), maps.Clone(m.given)}
 	for _, p := range about {
@@ -162,8 +163,8 @@ func (m *mains) report(points ...Point) {
 	m.knows()
 }
 
-// TestPebblePowerLoss: the power goes during a report and a run of all levels. It must end as without the
-// loss, for all that had been acknowledged.
+// TestPebblePowerLoss: the power fails during a report and a run of all levels. The result must be
+// the same as without the loss, for everything that was acknowledged.
 func TestPebblePowerLoss(t *testing.T) {
 	powerLoss(t, eventfulConfig, func(m *mains) {
 		eventful(m.System)
@@ -176,8 +177,9 @@ func TestPebblePowerLoss(t *testing.T) {
 	})
 }
 
-// TestPebblePowerLossOfLeases: it goes while two workers share the runs of all levels, taking, renewing and giving back
-// leases. Who comes after takes all shards at once, and what it grinds of late data wins.
+// TestPebblePowerLossOfLeases: the power fails while two workers share the runs of all levels, and
+// acquire, renew and release leases. The next worker takes all shards at once, and its rows for
+// late data win.
 func TestPebblePowerLossOfLeases(t *testing.T) {
 	powerLoss(t, eventfulConfig, func(m *mains) {
 		eventful(m.System)
@@ -198,8 +200,8 @@ func TestPebblePowerLossOfLeases(t *testing.T) {
 	})
 }
 
-// TestPebblePowerLossOfIDs: it goes while ids are leased and given to new series. Those that were acknowledged
-// keep theirs, and nobody gets them again.
+// TestPebblePowerLossOfIDs: the power fails while ids are leased and assigned to new series.
+// Acknowledged series keep their ids, and no other series gets them.
 func TestPebblePowerLossOfIDs(t *testing.T) {
 	reports := func(s *System) (out [][]Point) {
 		for i, names := range []string{"AB", "ABCDE", "FGHIJKL", "MA"} {
@@ -218,7 +220,7 @@ func TestPebblePowerLossOfIDs(t *testing.T) {
 		}
 	}, func(s *System, k known, io int) {
 		s.checkIDs(k.given)
-		s.MustReport(s.point("X", 10, 5, 1), s.point("Y", 10, 5, 2)) // who comes first now
+		s.MustReport(s.point("X", 10, 5, 1), s.point("Y", 10, 5, 2)) // other series come first now
 		for _, points := range reports(s) {
 			s.MustReport(points...)
 		}

@@ -2,5 +2,5 @@
 
 package acceptance
 
-// raceEnabled: the detector makes everything about ten times slower.
+// raceEnabled says whether the race detector is on, which makes everything about ten times slower.
 const raceEnabled = true

@@ -11,8 +11,8 @@ import (
 	"github.com/quern/quern/internal/storage/storagetest"
 )
 
-// What makes a step take long is a rule that moves the clock, and runs what has become
-// due meanwhile, either before the step takes effect or between that and its return.
+// moments are the points at which a step can take long. Their rule moves the clock, and runs what
+// has become due, either before the step takes effect or between its effect and its return.
 var moments = []struct {
 	name string
 	rule func(op string, ingest bool, stall func()) storagetest.Rule
@@ -25,13 +25,13 @@ var moments = []struct {
 	}},
 }
 
-// testClosingRace is invariant 4 and Aggregation 14 from ingest's side: a flush begins while its
-// slice takes data, and is done only when that is closed, or has even been run. Whatever
-// was acknowledged is in the roll-ups after the next run.
+// testClosingRace is invariant 4 and Aggregation 14 from ingest's side. A flush begins while its
+// slice accepts data, and ends only when the slice is closed, or has even been run. Whatever was
+// acknowledged must be in the roll-ups after the next run.
 func testClosingRace(t *testing.T, b Backend) {
 	histories := []struct {
 		name string
-		// before brings the system to 10:59; the flush is what stalls.
+		// before brings the system to 10:59; then the flush stalls.
 		before func(s *System)
 		flush  func(s *System) []Point
 	}{
@@ -56,7 +56,8 @@ func testClosingRace(t *testing.T, b Backend) {
 			func(s *System) []Point { return []Point{s.point("A", 9, 50, 3), s.point("A", 4, 50, 3)} },
 		},
 		{
-			// The mark of the first is remembered, and the slice it lies in is over.
+			// The process remembers the mark of the first sample, but the slice that holds the mark
+			// is over.
 			"late samples of schedules that are marked already",
 			func(s *System) { s.MustReport(s.point("A", 9, 10, 1), s.point("C", 10, 10, 1)) },
 			func(s *System) []Point { return []Point{s.point("A", 9, 50, 3)} },
@@ -77,7 +78,7 @@ func testClosingRace(t *testing.T, b Backend) {
 			func(s *System) []Point { return []Point{s.point("A", 10, 59, 2), s.point("A", 11, 5, 3)} },
 		},
 		{
-			// The run after 11:59 is that of the 6h slice too.
+			// The run after 11:59 is also that of the 6h slice.
 			"at the end of a 6h slice",
 			func(s *System) { s.Clock.Set(time.UnixMilli(at(s, 11, 59))) },
 			func(s *System) []Point { return []Point{s.point("A", 11, 50, 1), s.point("B", 10, 10, 2)} },
@@ -94,7 +95,8 @@ func testClosingRace(t *testing.T, b Backend) {
 		{"over two runs", []time.Duration{2 * time.Minute, time.Hour + 2*time.Minute}},
 		{"over a day's", []time.Duration{2 * time.Minute, 13*time.Hour + 2*time.Minute}},
 	}
-	// Where each step takes long it is every seventh, which is prime to how many there are of each of them.
+	// On stores with slow steps it takes every seventh case; seven is prime to the number of each
+	// kind.
 	every, n := 1, 0
 	if b.Stride > 0 {
 		every = 7
@@ -125,7 +127,7 @@ func testClosingRace(t *testing.T, b Backend) {
 					s.MustReport(h.flush(s)...)
 					require.NoError(t, runErr)
 					s.MustCheck(Acknowledged)
-					// Nothing is left to the memory of the process.
+					// The result must not depend on the memory of the process.
 					s.Restart()
 					next := s.Clock.Now().Truncate(time.Hour).Add(time.Hour)
 					s.SetClock(next.Add(2 * time.Minute))
@@ -148,8 +150,8 @@ func testClosingRace(t *testing.T, b Backend) {
 	}
 }
 
-// testLateMarkStalls: the late mark that closes the race is itself written so slowly that
-// the slice it goes into closes, and is run, again and again.
+// testLateMarkStalls: the late mark that closes the race is itself written so slowly that the slice
+// it goes into closes and is run, again and again.
 func testLateMarkStalls(t *testing.T, b Backend) {
 	for _, m := range moments {
 		t.Run(m.name, func(t *testing.T) {
@@ -172,9 +174,9 @@ func testLateMarkStalls(t *testing.T, b Backend) {
 	}
 }
 
-// testMemoryOfMarks: ingest remembers the marks that it has written. A late sample whose mark
-// it remembers needs another once the slice where that lies is over, whenever exactly
-// that happens.
+// testMemoryOfMarks: ingest remembers the marks that it has written. A late sample with a
+// remembered mark needs another mark once the slice that holds the first is over, at whatever
+// moment that happens.
 func testMemoryOfMarks(t *testing.T, b Backend) {
 	for _, second := range []string{"10:59:59.998", "11:00", "11:00:59.998", "11:01", "11:01:59.998", "11:02", "12:02"} {
 		t.Run(second, func(t *testing.T) {
@@ -199,18 +201,18 @@ func testMemoryOfMarks(t *testing.T, b Backend) {
 	}
 }
 
-// testLateDuringRun is Aggregation 14: late samples and re-sent ones arrive after each single
-// step of the run. They are in the result of the next one.
+// testLateDuringRun is Aggregation 14: late and repeated samples arrive after each single step of a
+// run. The next run's result includes them.
 func testLateDuringRun(t *testing.T, b Backend) {
 	for k := 1; ; k += b.stride() {
 		s := Start(t, b, eventfulConfig)
 		eventful(s)
-		// The reading of the index ends while blocks are being ground.
+		// The reading of the index ends while blocks are still being ground.
 		var steps atomic.Int64
 		var err error
 		step := func() error {
 			if steps.Add(1) == int64(k) {
-				// For the slices being ground, at each level, and for what was late in them.
+				// For the slices being ground, at each level, and for their late data.
 				_, err = s.Report(s.point("A", 23, 30, 100), s.point("B", 23, 2, 110), s.point("C", 22, 15, 120),
 					s.point("E", 0, 40, 140), s.point("F", 23, 50, 150), s.point("A", -0, 1, 160))
 			}
@@ -238,8 +240,8 @@ func testLateDuringRun(t *testing.T, b Backend) {
 	}
 }
 
-// testSlowRun: each write of a run, passing on to the next bucket and putting off among them,
-// takes so long that the slices it puts marks into close meanwhile.
+// testSlowRun: each write of a run, including those of handing on and putting off, takes so long
+// that the slices it puts marks into close meanwhile.
 func testSlowRun(t *testing.T, b Backend) {
 	for _, failing := range []bool{false, true} {
 		for _, m := range moments {

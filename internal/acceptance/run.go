@@ -14,7 +14,7 @@ type testCase struct {
 	run  func(*testing.T, Backend)
 }
 
-// Sweep runs those cases that stop a process at each of its steps.
+// Sweep runs the cases that stop a process at each of its steps.
 func Sweep(t *testing.T, b Backend) {
 	for _, c := range []testCase{
 		{"IngestFailsAtEveryStep", testIngestFailsAtEveryStep},
@@ -29,7 +29,7 @@ func Sweep(t *testing.T, b Backend) {
 	}
 }
 
-// Run runs every case on one kind of store. A backend's own test only says how to open it.
+// Run runs every case on one kind of store. A backend's own test only opens it.
 func Run(t *testing.T, b Backend) {
 	t.Run("scripts", func(t *testing.T) { runScripts(t, b) })
 	Sweep(t, b)
@@ -73,10 +73,10 @@ func Run(t *testing.T, b Backend) {
 	}
 }
 
-// clockAhead is the script of what stores do about a clock that is wrong.
+// clockAhead is the script about a wrong clock, for stores that detect one.
 const clockAhead = "aggregation_7_clock_ahead"
 
-// runScripts runs the files of testdata, from whichever package the test is.
+// runScripts runs the files of testdata, whichever package the test is in.
 func runScripts(t *testing.T, b Backend) {
 	_, here, _, _ := runtime.Caller(0)
 	dir := filepath.Join(filepath.Dir(here), "testdata")

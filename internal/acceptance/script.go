@@ -19,38 +19,38 @@ import (
 	"github.com/quern/quern/internal/storage/storagetest"
 )
 
-// script runs one file of testdata. A directive is one or more commands, a line each;
-// what they print, one after the other, is what is expected. Times are hours of the
-// first day: 16:30, 16:30:05.250, +1d/02:00, -1d/20:00.
+// script runs one file of testdata. A directive is one or more commands, one per line. Their
+// output, in order, is the expected text. Times are hours of the first day: 16:30, 16:30:05.250,
+// +1d/02:00, -1d/20:00.
 //
 //	new [day=2025-11-21] [block-size=4] [group=4] [partitions=4] [ladder=1h,6h,24h] [retention=24h,0s,…]
 //	    [age-cap=24h] [grace=1m] [delay=2m]
 //	    a new system on a new store, at 00:00
 //	clock T                     move the clock, running nothing
-//	clock-jump T [right]        set the clock without time passing: it is wrong then, or right again
-//	expire                      have what has expired removed
+//	clock-jump T [right]        set the clock without time passing; it is wrong then, unless "right"
+//	expire                      remove what has expired
 //	report A@16:10=3 …          one call of ingest
-//	delete A from=T to=T        take back what A has in the range; * is all series
+//	delete A from=T to=T        delete the samples of A in the range; * is all series
 //	export                      print the raw samples that readers see
-//	raw                         print how many raw samples there are, whether readers see them or not
-//	run [quiet]                 run what is due; prints what each run did, but quiet where stores differ in it
+//	raw                         print the number of raw samples, including those that readers do not see
+//	run [quiet]                 run what is due and print what each run did; quiet where stores differ
 //	rows LEVEL | averages LEVEL print a roll-up table
 //	gaps LEVEL                  print its rows that only say that samples may be missing
-//	reaggregate                 ask for all that is closed to be ground again
-//	marks | cache | slices      print what is outstanding; slices prints open ones only
+//	reaggregate                 mark all closed slices to be ground again
+//	marks | cache | slices      print what is outstanding; slices prints only open ones
 //	fail OP [block=N] [times=N] [error=away|timeout] [after]
-//	                            make steps fail, with "after" once they have happened
+//	                            make steps fail, with "after" once they have taken effect
 //	heal                        undo fail
 //	crash-at N                  let N-1 more steps happen, then none
-//	torn                        from now on, writes are made row by row, each a step
-//	restart                     the process ends, or what is left of it, and starts again, a second later
-//	down                        the process ends; restart starts one again
-//	confirm-clock               a store that doubts a clock which has jumped is told that it is right
+//	torn                        from now on write row by row; each row is a step
+//	restart                     end the process, or what is left of it, and restart it a second later
+//	down                        end the process; restart starts it again
+//	confirm-clock               tell a store that doubts a jumped clock that the clock is right
 //	cache-delete | cache-damage | cache-off | cache-on
 //	block-size N from=T         add an epoch
 //	check                       compare all tables with the acknowledged samples
 //	drain                       let time pass until nothing can be outstanding, then check, and
-//	                            see that no mark and no cache block is left
+//	                            require that no mark and no cache block is left
 type script struct {
 	t       testing.TB
 	backend Backend
@@ -381,7 +381,7 @@ func (s *script) printMarks(out *strings.Builder) {
 			if m.Attempt > 0 {
 				fmt.Fprintf(&sb, " attempt=%d", m.Attempt)
 			}
-			// Marks that say the same are one: each slice passes its own on.
+			// Equal marks are printed once: each slice hands on its own.
 			if line := sb.String(); !seen[line] {
 				seen[line] = true
 				out.WriteString(line + "\n")

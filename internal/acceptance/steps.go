@@ -8,23 +8,24 @@ import (
 	"github.com/quern/quern/internal/storage/storagetest"
 )
 
-// Steps are what a process does at its store, one after the other, and where it can be stopped: the operations
-// of the contract, or finer ones, when what Backend.Open opens has these methods itself.
+// Steps are the steps of a process at its store, and where it can be stopped. They are the
+// operations of the contract. If the store that Backend.Open opens implements Steps, they are its
+// own, finer steps.
 type Steps interface {
-	// CrashAt lets n-1 more steps happen and none after them. Below 0 it undoes a crash.
+	// CrashAt lets n-1 more steps happen and none after them. A negative n undoes a crash.
 	CrashAt(n int)
-	// Tear says whether a step can happen in part: of a batch that is written some rows, of a statement
-	// all but the answer.
+	// Tear says whether a step can happen in part: some rows of a batch are written, or a statement
+	// takes effect without an answer.
 	Tear(torn bool)
-	// Interrupt has do called ahead of the n-th step from now; below 0 never.
+	// Interrupt calls do before the n-th step from now; a negative n never calls it.
 	Interrupt(n int, do func())
-	// Taken is how many steps there were since the last call of CrashAt or Interrupt.
+	// Taken returns the number of steps since the last call of CrashAt or Interrupt.
 	Taken() int
-	// Past is the store for who looks at it from outside: without steps.
+	// Past returns the store without steps, for looking at it from outside.
 	Past() storage.Store
 }
 
-// stepsOf are the steps at a store, which f stands in front of.
+// stepsOf returns the steps at a store, which f wraps.
 func stepsOf(st storage.Store, f *storagetest.Faulty) Steps {
 	if own, ok := st.(Steps); ok {
 		return own
@@ -64,13 +65,13 @@ func (o operations) Interrupt(n int, do func()) {
 	}
 }
 
-// fate is what becomes of a process at one of its steps.
+// fate is what happens to a process at one of its steps.
 type fate struct {
 	name string
 	// torn: the step happens in part; see Steps.
 	torn bool
-	// late: the step happens when others have done their work meanwhile. The process dies behind it,
-	// unless it only stalled: then it goes on as if nothing had been.
+	// late: the step happens after others have done their work. Then the process dies, unless it
+	// only stalled: then it continues as if nothing had happened.
 	late, stalled bool
 }
 
@@ -81,7 +82,7 @@ var fates = []fate{
 	{name: "stalls", late: true, stalled: true},
 }
 
-// befall has a process meet its fate at the k-th step from now; below 0 it meets none.
+// befall gives a process its fate at the k-th step from now; a negative k gives none.
 func (f fate) befall(p Steps, k int, meanwhile func()) {
 	p.Tear(f.torn)
 	if !f.late {
@@ -96,10 +97,10 @@ func (f fate) befall(p Steps, k int, meanwhile func()) {
 	})
 }
 
-// never is the step at which nothing happens.
+// never is a step number at which nothing happens.
 const never = -1
 
-// bySeed is a number below n that depends on the test and the seed.
+// bySeed returns a number below n that depends on the test and the seed.
 func bySeed(t *testing.T, n int) int {
 	t.Helper()
 	h := fnv.New64a()
@@ -107,7 +108,7 @@ func bySeed(t *testing.T, n int) int {
 	return int((h.Sum64() + seed(t)) % uint64(n))
 }
 
-// variants are those of a sweep that are gone through.
+// variants returns the variants that a sweep runs.
 func variants[V any](t *testing.T, b Backend, all ...V) []V {
 	t.Helper()
 	if b.Sample && *strideFlag == 0 {
@@ -117,8 +118,8 @@ func variants[V any](t *testing.T, b Backend, all ...V) []V {
 	return all
 }
 
-// sweep stops a process at its steps, one at a time. do is called with the number of the step, first with
-// never, and returns how many steps were taken.
+// sweep stops a process at its steps, one at a time. It calls do with the number of the step, first
+// with never. do returns the number of steps taken.
 func (b Backend) sweep(t *testing.T, do func(k int) (steps int)) {
 	t.Helper()
 	total := do(never)

@@ -12,19 +12,19 @@ import (
 	"github.com/quern/quern/internal/blocks"
 )
 
-// at is a time of the first day, in ms.
+// at returns a time of the first day, in Unix ms.
 func at(s *System, hour, minute int) int64 {
 	return s.cfg.Start.Truncate(24 * time.Hour).Add(time.Duration(hour)*time.Hour + time.Duration(minute)*time.Minute).UnixMilli()
 }
 
-// setClock moves the clock to hour:minute of the first day; hours beyond 23 are of the days after.
+// setClock moves the clock to hour:minute of the first day. Hours beyond 23 are on later days.
 func (s *System) setClock(hour, minute int) { s.SetClock(time.UnixMilli(at(s, hour, minute))) }
 
 func (s *System) point(series string, hour, minute int, v float64) Point {
 	return Point{Series: series, TimeMs: at(s, hour, minute), Value: v}
 }
 
-// stride is how many steps a sweep goes on at a time.
+// stride returns the number of steps by which a sweep advances.
 func (b Backend) stride() int {
 	switch {
 	case *strideFlag > 0:
@@ -37,9 +37,9 @@ func (b Backend) stride() int {
 	return 1
 }
 
-// eventful brings a system to where the run at the end of a day has everything to do that a run
-// can have: fresh blocks, late data for an hour of the same 6 h, of an earlier 6 h and
-// of yesterday, a block put off, a suspect block, and runs of all levels.
+// eventful prepares a system for a run at the end of a day that has every kind of work: fresh
+// blocks, late data for an hour of the same 6 h, of an earlier 6 h and of yesterday, a block put
+// off, a suspect block, and slices of all levels.
 func eventful(s *System) {
 	s.Clock.Set(time.UnixMilli(at(s, -4, 30)))
 	s.MustReport(s.point("A", -4, 10, 1), s.point("B", -4, 20, 2), s.point("C", -4, 15, 3))
@@ -62,8 +62,8 @@ func eventful(s *System) {
 
 var eventfulConfig = Config{BlockSize: 2, GroupSize: 4, IndexPartitions: 3}
 
-// testCrashAtEveryStep is Aggregation 15: the process dies after each single step of a
-// run. Its successor's run ends in the state that a run without a crash ends in.
+// testCrashAtEveryStep is Aggregation 15: the process dies after each single step of a run. Its
+// successor's run ends in the same state as a run without a crash.
 func testCrashAtEveryStep(t *testing.T, b Backend) {
 	for _, torn := range variants(t, b, false, true) {
 		t.Run(fmt.Sprintf("torn=%t", torn), func(t *testing.T) {
@@ -98,8 +98,8 @@ func testCrashAtEveryStep(t *testing.T, b Backend) {
 	}
 }
 
-// testCrashWhilePuttingOff dies at every step of a run in which a block fails. What it fails
-// on is over with the process, so the end is not the same; it is right all the same.
+// testCrashWhilePuttingOff dies at every step of a run with a failing block. The failure ends with
+// the process, so the final state differs from that without a crash, but it must be right.
 func testCrashWhilePuttingOff(t *testing.T, b Backend) {
 	b.sweep(t, func(k int) int {
 		s := Start(t, b, eventfulConfig)
@@ -119,7 +119,7 @@ func testCrashWhilePuttingOff(t *testing.T, b Backend) {
 	})
 }
 
-// flushes are reports of every kind. Each may be made again after an error.
+// flushes returns reports of every kind. Each may be repeated after an error.
 func flushes(s *System) []func() error {
 	report := func(clockHour, clockMinute int, points ...Point) func() error {
 		return func() error {
@@ -139,9 +139,9 @@ func flushes(s *System) []func() error {
 	}
 }
 
-// testIngestFailsAtEveryStep is Ingest 25: the store fails at, or the process dies after,
-// each single step of ingest. The client gets an error and sends the report again, to
-// the same process or to its successor, and the result is the one correct one.
+// testIngestFailsAtEveryStep is Ingest 25: at each single step of ingest, the store fails, or the
+// process dies after the step. The client gets an error and sends the report again, to the same
+// process or to its successor. The result must be the one correct one.
 func testIngestFailsAtEveryStep(t *testing.T, b Backend) {
 	for _, dies := range variants(t, b, false, true) {
 		for _, torn := range variants(t, b, false, true) {
@@ -179,8 +179,8 @@ func testIngestFailsAtEveryStep(t *testing.T, b Backend) {
 	}
 }
 
-// testIngestFailsUnrepeated is the same with a client that gives up. What was acknowledged is in
-// the roll-ups; what was not may be there or not.
+// testIngestFailsUnrepeated is the same with a client that gives up. Acknowledged samples are in
+// the roll-ups. The others may be there or not.
 func testIngestFailsUnrepeated(t *testing.T, b Backend) {
 	b.sweep(t, func(k int) int {
 		s := Start(t, b, eventfulConfig)
@@ -202,8 +202,9 @@ func testIngestFailsUnrepeated(t *testing.T, b Backend) {
 	})
 }
 
-// testLandedOnOneCopy: a write of ingest fails, whose chunks are on one copy all the same, where no run reads them. The
-// client gives up. They come to light before the next run or long after, and the rows are what the raw table says by then.
+// testLandedOnOneCopy: a write of ingest fails, but its chunks are on one copy, where no run reads
+// them. The client gives up. The chunks come to light before the next run or long after it, and the
+// rows must match the raw table then.
 func testLandedOnOneCopy(t *testing.T, b Backend) {
 	reports := len(flushes(Start(t, b, eventfulConfig)))
 	n := 0
@@ -247,8 +248,8 @@ func testLandedOnOneCopy(t *testing.T, b Backend) {
 	}
 }
 
-// testQueryCounts is invariant 6: without late data a run of N schedules reads ceil(N/PBS)
-// blocks and each index partition once, at every level.
+// testQueryCounts is invariant 6: without late data a run of N schedules reads ceil(N/PBS) blocks
+// and each index partition once, at every level.
 func testQueryCounts(t *testing.T, b Backend) {
 	for _, c := range []struct{ n, size, partitions, want int }{
 		{37, 4, 3, 10}, {40, 4, 16, 10}, {41, 4, 1, 11}, {1, 128, 4, 1}, {300, 128, 4, 3}, {7, 1, 4, 7},
@@ -280,7 +281,7 @@ func testQueryCounts(t *testing.T, b Backend) {
 					require.Equal(t, c.n, r.Schedules, "%+v", r)
 					require.Zero(t, r.Late+r.Rescheduled+r.Dropped, "%+v", r)
 				}
-				// The record does not lie: that is what the store was asked.
+				// The record must match what the store was asked.
 				asked := map[string]int{}
 				for _, step := range s.Store.Log() {
 					asked[step.Op]++

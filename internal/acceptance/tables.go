@@ -11,18 +11,17 @@ import (
 
 var errInjected = errors.New("injected")
 
-// tables is the store itself, behind the faults that a process meets. It keeps the records
-// of runs, and may have lost its cache.
+// tables is the store behind the faults that a process meets. It keeps the records of runs, and can
+// lose its cache.
 type tables struct {
 	storage.Store
 
 	mu   sync.Mutex
 	runs []storage.Run
-	// noCache loses what is written into the cache, as a cache does that is only a
-	// fast path.
+	// noCache drops what is written to the cache, which is only a fast path.
 	noCache bool
-	// astray says that the clock is wrong, in place of a cluster's servers, whose clocks no test can set. That a store compares
-	// the two is tested where the store is.
+	// astray says that the clock is wrong. It stands in for a cluster's servers, whose clocks no
+	// test can set. The tests of each store test that it compares the clocks.
 	astray func() bool
 }
 
@@ -42,7 +41,7 @@ func (s *tables) Heartbeat(ctx context.Context, w storage.Worker, ttl time.Durat
 	return s.Store.Heartbeat(ctx, w, ttl)
 }
 
-// takeRuns are the runs recorded since the last call.
+// takeRuns returns the runs recorded since the last call.
 func (s *tables) takeRuns() []storage.Run {
 	s.mu.Lock()
 	defer s.mu.Unlock()

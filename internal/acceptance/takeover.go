@@ -20,8 +20,8 @@ import (
 	"github.com/quern/quern/internal/storage/storagetest"
 )
 
-// peer is another process on the store of a System, which aggregates or takes reports. Where
-// a store belongs to one process, it is within the System's.
+// peer is another process on the store of a System, which aggregates or accepts reports. If a store
+// belongs to one process, the peer runs inside the System's process.
 type peer struct {
 	store  *storagetest.Faulty
 	steps  Steps
@@ -31,19 +31,20 @@ type peer struct {
 	stop   func()
 }
 
-// join starts another process. Whoever calls it stops it before the System.
+// join starts another process. The caller must stop it before the System.
 func (s *System) join(id string) *peer {
 	st, stop := s.inspect(), func() {}
 	lasts := shards.DefaultTimeout
 	if s.manyWriters {
 		st = s.open()
 		stop = func() { require.NoError(s.t, st.Close()) }
-		lasts = 2 * time.Second // which is waited for; what shall last a second may end at once
+		lasts = 2 * time.Second // the test waits for it; a lease of one second may end at once
 	}
 	p := &peer{store: storagetest.NewFaulty(st)}
 	p.steps = stepsOf(st, p.store)
 	through := &tended{Store: p.store, lasts: lasts}
-	// By its own clock its leases last: that it goes on with what it has lost is what is looked at.
+	// By the peer's own clock its leases last: the tests check what happens when it continues with
+	// leases that it has lost.
 	p.member = shards.New(through, s.Clock, storage.Worker{ID: id, Aggregates: true}, 24*time.Hour)
 	s.peers++
 	c := cache.New(through, s.Clock, 1<<32+s.peers, s.cfg.Timing)
@@ -59,8 +60,8 @@ func (s *System) join(id string) *peer {
 	return p
 }
 
-// tended renews a lease before each write of rows, and does not mind when that fails: renewals go by
-// real time, so that no test could say when they are. Nothing lasts longer than lasts.
+// tended renews a lease before each write of rows, and ignores a failure: renewals go by real time,
+// so no test could say when they happen. lasts bounds the duration of leases and heartbeats.
 type tended struct {
 	storage.Store
 	lasts time.Duration
@@ -82,8 +83,8 @@ func (s *tended) WriteRollups(ctx context.Context, f storage.Fence, level metric
 	return s.Store.WriteRollups(ctx, f, level, rows)
 }
 
-// shift is a worker's life from its first heartbeat to its leaving, with all that is due ground by turns with the
-// System. It ends early with the error by which the worker hears of its end.
+// shift runs a worker from its first heartbeat until it leaves. The worker and the System grind all
+// that is due, in turns. shift returns early with the error by which the worker learns of its end.
 func (p *peer) shift(s *System) error {
 	for range 100 {
 		if err := p.member.Beat(s.t.Context()); err != nil {
@@ -104,7 +105,7 @@ func (p *peer) shift(s *System) error {
 	return nil
 }
 
-// runAlone runs all that is due, and waits for that until the leases and heartbeats of others have ended.
+// runAlone runs all that is due, and waits until the leases and heartbeats of others have ended.
 func (s *System) runAlone() {
 	s.t.Helper()
 	s.eventually("the run is shared", func() bool {
@@ -116,7 +117,7 @@ func (s *System) runAlone() {
 	})
 }
 
-// awaitAlone waits until no other worker is there, and none holds a shard.
+// awaitAlone waits until there is no other worker, and none holds a shard.
 func (s *System) awaitAlone() {
 	s.t.Helper()
 	s.eventually("another worker is there", func() bool {
@@ -135,7 +136,7 @@ func (s *System) awaitAlone() {
 	}
 }
 
-// eventually lets time pass, the store's, until something holds.
+// eventually lets time pass, by the store's clock, until holds returns true.
 func (s *System) eventually(whatElse string, holds func() bool) {
 	s.t.Helper()
 	for range 1000 {
@@ -151,13 +152,14 @@ func (s *System) eventually(whatElse string, holds func() bool) {
 	require.Fail(s.t, whatElse)
 }
 
-// testLeaseChange has a worker meet each fate at each step of its shift: heartbeats, leases taken, renewed and
-// given back, blocks ground, slices completed, leaving. Another takes over when its heartbeat and leases have ended,
-// and grinds late data an hour later; what the first still does then, or goes on to do, changes nothing of that.
+// testLeaseChange gives a worker each fate at each step of its shift: heartbeats, leases acquired,
+// renewed and released, blocks ground, slices completed, leaving. Another worker takes over when
+// the first one's heartbeat and leases have ended, and grinds late data an hour later. What the
+// first still does then changes nothing of that.
 //
-// internal/explore has two workers take every order of their steps, on the model and with leases that end
-// when it says so. This has real stores, with leases and heartbeats that end by themselves, all levels, and steps as
-// fine as the store's are.
+// internal/explore tries every order of the steps of two workers, on the model and with leases that
+// end on command. This test has real stores, with leases and heartbeats that end by themselves, all
+// levels, and steps as fine as the store's.
 func testLeaseChange(t *testing.T, b Backend) {
 	for _, f := range variants(t, b, fates...) {
 		t.Run(f.name, func(t *testing.T) {

@@ -34,16 +34,16 @@ type Report struct {
 	Measurements []Measurement
 }
 
-// Collector measures; hostmetrics.Collector is one. Along with an error it may
-// return what it could measure all the same.
+// Collector measures; hostmetrics.Collector implements it. Along with an error it may return what
+// it could measure.
 type Collector interface {
 	Collect(ctx context.Context) ([]hostmetrics.Measurement, error)
 }
 
 // Sender delivers reports. The error says what the agent does next:
 //
-//   - nil: all of it was taken.
-//   - *RejectedError: it was taken, apart from what the error names.
+//   - nil: everything was accepted.
+//   - *RejectedError: accepted, apart from what the error names.
 //   - ErrTooLarge: sent again in halves; a single measurement is dropped.
 //   - ErrRefused: dropped, since it would be refused again.
 //   - *RetryError: sent again, not before the time it names.
@@ -54,11 +54,11 @@ type Sender interface {
 	Send(ctx context.Context, r Report) error
 }
 
-// What a sender says of a report that cannot be taken as it is.
+// The errors of a sender for a report that the server cannot accept as it is.
 var (
-	// ErrRefused: the server will never take this report.
+	// ErrRefused: the server will never accept this report.
 	ErrRefused = errors.New("the server refuses the report")
-	// ErrTooLarge: the server may take a smaller one.
+	// ErrTooLarge: the server may accept a smaller report.
 	ErrTooLarge = errors.New("the report is too large for the server")
 )
 
@@ -71,20 +71,20 @@ type RetryError struct {
 // Error implements error.
 func (e *RetryError) Error() string { return e.Err.Error() }
 
-// Unwrap gives the cause.
+// Unwrap returns the cause.
 func (e *RetryError) Unwrap() error { return e.Err }
 
-// RejectedError says that the server dealt with a report and that some or all of
-// its measurements are not taken, for good.
+// RejectedError says that the server processed a report and rejected some or all of its
+// measurements for good.
 type RejectedError struct {
-	// Total is their number.
+	// Total is the number of rejected measurements.
 	Total int
-	// Rejected names them, or the first of many.
+	// Rejected lists them, or the first of many.
 	Rejected []Rejection
 }
 
-// Rejection is one measurement that was not taken, and why: a stable word, and a
-// sentence about this one.
+// Rejection is one rejected measurement and why: a stable word, and a sentence about this
+// measurement.
 type Rejection struct {
 	Index   int
 	Reason  string
@@ -96,35 +96,34 @@ func (e *RejectedError) Error() string {
 	return fmt.Sprintf("%d measurements were rejected", e.Total)
 }
 
-// Options are the agent's settings.
+// Options holds the agent's settings.
 type Options struct {
-	// Source is what the host calls itself. There is no default.
+	// Source is the name of the host. There is no default.
 	Source string
-	// Interval lies between two measurements, which are aligned to it in UTC. The
-	// default is 10s.
+	// Interval is the time between two measurements, which are aligned to it in UTC. The default is
+	// 10s.
 	Interval time.Duration
-	// QueueLimit is the most measurements that wait for the server; beyond it the
+	// QueueLimit is the maximum number of measurements that wait for the server. Beyond it the
 	// oldest are dropped. The default is 200,000, which is ten hours of 50 series.
 	QueueLimit int
-	// QueueLimitBytes bounds the memory that they take, as estimated. The default is
-	// 64 MiB.
+	// QueueLimitBytes bounds the memory of the queue, as estimated. The default is 64 MiB.
 	QueueLimitBytes int64
-	// RequestLimit is the most measurements in one report. The default is 5,000.
+	// RequestLimit is the maximum number of measurements in one report. The default is 5,000.
 	RequestLimit int
 	// RequestTimeout is how long one report may take. The default is 30s.
 	RequestTimeout time.Duration
-	// MinBackoff and MaxBackoff bound the wait after a failure, which doubles from
-	// one to the other. The defaults are 500ms and 30s.
+	// MinBackoff and MaxBackoff bound the wait after a failure, which doubles from MinBackoff to
+	// MaxBackoff. The defaults are 500ms and 30s.
 	MinBackoff, MaxBackoff time.Duration
-	// Grace is how long Run goes on sending what is queued after its context has
-	// ended. The default is 5s.
+	// Grace is how long Run still sends queued measurements after its context has ended. The
+	// default is 5s.
 	Grace time.Duration
 	// Jitter is a random number in [0, 1), which spreads the retries of many agents.
 	// The default is rand.Float64.
 	Jitter func() float64
 }
 
-// EnsureDefaults fills in what was left at zero.
+// EnsureDefaults sets the defaults for zero values.
 func (o *Options) EnsureDefaults() {
 	setDefault(&o.Interval, 10*time.Second)
 	setDefault(&o.QueueLimit, 200_000)
@@ -146,7 +145,7 @@ func setDefault[T comparable](field *T, value T) {
 	}
 }
 
-// Validate says what is wrong with the options.
+// Validate returns what is wrong with the options.
 func (o *Options) Validate() error {
 	switch {
 	case o.Source == "":
@@ -167,13 +166,12 @@ func (o *Options) Validate() error {
 // silence a host.
 const maxRetryAfter = 5 * time.Minute
 
-// Agent measures and sends. What holds:
+// Agent measures and sends. Its invariants:
 //
-//  1. A measurement leaves the queue when the sender says that it was taken, when it
-//     can never be taken, or when the queue is full and it is the oldest; the last
-//     two are counted and logged.
-//  2. Measurements are sent in the order of their time. A report that failed is sent
-//     again with what has been measured since, up to RequestLimit.
+//  1. A measurement leaves the queue when the server has accepted it, when it can never be
+//     accepted, or when it is the oldest of a full queue. The last two are counted and logged.
+//  2. Measurements are sent in the order of their time. A failed report is sent again together with
+//     newer measurements, up to RequestLimit.
 //  3. At most one report is under way.
 type Agent struct {
 	opts      Options
@@ -192,18 +190,18 @@ type Agent struct {
 
 // Stats counts measurements since the start.
 type Stats struct {
-	// Delivered were taken by the server.
+	// Delivered measurements were accepted by the server.
 	Delivered uint64
-	// Rejected were not taken, one by one; Refused, with their whole report.
+	// Rejected measurements were refused one by one, Refused with their whole report.
 	Rejected, Refused uint64
-	// Dropped were pushed out of a full queue, or left in it at the end. One that was
-	// under way when it was pushed out may be among the delivered too.
+	// Dropped measurements were pushed out of a full queue, or left in it at the end. A measurement
+	// that was under way when it was pushed out may count as delivered too.
 	Dropped uint64
-	// Queued wait.
+	// Queued measurements wait.
 	Queued int
 }
 
-// New makes an agent. Run starts it.
+// New returns an agent. Run starts it.
 func New(o Options, collector Collector, sender Sender, c clock.Clock, log *slog.Logger) (*Agent, error) {
 	o.EnsureDefaults()
 	if err := o.Validate(); err != nil {
@@ -221,7 +219,7 @@ func New(o Options, collector Collector, sender Sender, c clock.Clock, log *slog
 	}, nil
 }
 
-// Stats is the present state of the counts.
+// Stats returns the current counts.
 func (a *Agent) Stats() Stats {
 	queued, dropped := a.queue.state()
 	return Stats{
@@ -233,11 +231,10 @@ func (a *Agent) Stats() Stats {
 	}
 }
 
-// Run measures and sends until ctx ends, and then sends what is queued for at most
-// Grace. It returns when both are over, with an error if something was left. An
-// agent runs once.
+// Run measures and sends until ctx ends. Then it sends what is queued for at most Grace. It returns
+// an error if measurements are left. An agent runs once.
 func (a *Agent) Run(ctx context.Context) error {
-	// Sending outlives ctx by the grace, and is then cut off.
+	// Sending continues after ctx for the grace, and is then aborted.
 	sendCtx, cut := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer cut(nil)
 	collected := make(chan struct{})
@@ -269,8 +266,8 @@ func (a *Agent) Run(ctx context.Context) error {
 	return nil
 }
 
-// collectLoop measures at once, so that a new host is seen without delay, and then
-// at each multiple of the interval.
+// collectLoop measures at once, so that a new host is visible without delay, and then at each
+// multiple of the interval.
 func (a *Agent) collectLoop(ctx context.Context) {
 	intervalMs := a.opts.Interval.Milliseconds()
 	nowMs := clock.NowMs(a.clock)
@@ -282,8 +279,8 @@ func (a *Agent) collectLoop(ctx context.Context) {
 		if a.clock.Sleep(ctx, time.Duration(nextMs-nowMs)*time.Millisecond) != nil {
 			return
 		}
-		// A little late, it is still the measurement of that tick: even times make small
-		// chunks. Long after, as when the machine slept, it is that of the last tick.
+		// A measurement that is a little late belongs to its tick: even times make small chunks.
+		// Long after, for example when the machine slept, it belongs to the last tick.
 		nowMs = clock.NowMs(a.clock)
 		tickMs := metric.AlignDown(nowMs, intervalMs)
 		if tickMs <= lastMs && lastMs-tickMs < intervalMs {
@@ -307,7 +304,7 @@ func (a *Agent) collect(ctx context.Context, tMs int64) {
 	}
 	ms := make([]Measurement, 0, len(measured))
 	for _, m := range measured {
-		// JSON has no way to write the others.
+		// JSON cannot represent NaN and infinities.
 		if !math.IsNaN(m.Value) && !math.IsInf(m.Value, 0) {
 			ms = append(ms, Measurement{Metric: m.Metric, Labels: m.Labels, TimeMs: tMs, Value: m.Value})
 		}

@@ -24,7 +24,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// A sender in the server's own process converts, field by field, without looking.
+// A sender in the server's own process relies on this conversion.
 var _ = ingest.Measurement(Measurement{})
 
 // collectorFunc makes a function a Collector.
@@ -32,8 +32,8 @@ type collectorFunc func(ctx context.Context) ([]hostmetrics.Measurement, error)
 
 func (f collectorFunc) Collect(ctx context.Context) ([]hostmetrics.Measurement, error) { return f(ctx) }
 
-// counting is a collector of n metrics whose values count up from 0, so that a
-// test sees from the values alone what is missing, doubled, or out of order.
+// counting returns a collector of n metrics whose values count up from 0, so that a test sees from
+// the values alone what is missing, doubled, or out of order.
 func counting(n int) Collector {
 	next := 0.0
 	return collectorFunc(func(context.Context) ([]hostmetrics.Measurement, error) {
@@ -46,9 +46,9 @@ func counting(n int) Collector {
 	})
 }
 
-// server is a sender that remembers, and answers as the test says.
+// server is a sender that records attempts, and replies as the test says.
 type server struct {
-	// answer may be nil: everything is taken.
+	// answer may be nil: everything is accepted.
 	answer func(ctx context.Context, r Report) error
 
 	mu       sync.Mutex
@@ -103,7 +103,7 @@ type running struct {
 	done chan error
 }
 
-// start runs an agent; jitter 1 makes every wait as long as it may be.
+// start runs an agent. A jitter of 1 makes every wait as long as possible.
 func start(t *testing.T, o Options, c Collector, s Sender) *running {
 	o.Source = "web-1"
 	if o.Jitter == nil {
@@ -124,7 +124,7 @@ func (r *running) stop() error {
 	return <-r.done
 }
 
-// after lets the simulated time pass and everything settle.
+// after lets simulated time pass until everything is idle.
 func after(d time.Duration) {
 	time.Sleep(d)
 	synctest.Wait()
@@ -156,8 +156,8 @@ func TestMeasuresAtOnceAndThenAligned(t *testing.T) {
 	})
 }
 
-// TestServerAway: after an hour without the server everything arrives, once, in
-// order, in reports no larger than allowed.
+// TestServerAway: after an hour without the server everything arrives, once, in order, in reports
+// of the allowed size.
 func TestServerAway(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &server{answer: func(context.Context, Report) error {
@@ -177,7 +177,7 @@ func TestServerAway(t *testing.T) {
 		for _, at := range s.attempts {
 			require.LessOrEqual(t, at.n, 100)
 		}
-		// Once a minute: all of the hour's failures, and how many were not logged.
+		// Logged once a minute: the failures of the hour, with the number of suppressed messages.
 		logged := strings.Count(a.log.String(), "the server did not take a report")
 		require.Greater(t, logged, 30)
 		require.LessOrEqual(t, logged, 60)
@@ -269,8 +269,8 @@ func TestRefusedIsDroppedOnce(t *testing.T) {
 	})
 }
 
-// TestTooLargeIsHalved: one measurement is too large however it is sent; all others
-// arrive, without each having to be sent alone.
+// TestTooLargeIsHalved: one measurement is too large in any report. All others arrive, without each
+// being sent alone.
 func TestTooLargeIsHalved(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &server{answer: func(_ context.Context, r Report) error {
@@ -306,7 +306,7 @@ func TestRejectedAreCountedAndLoggedOnce(t *testing.T) {
 		require.NoError(t, a.stop())
 		require.Equal(t, Stats{Delivered: 2 * 7, Rejected: 3 * 7}, a.Stats())
 		log := a.log.String()
-		// At 0 s and, a minute later, with the number of those in between.
+		// At 0 s and, a minute later, with the number of messages in between.
 		require.Equal(t, 2, strings.Count(log, "reason=too_old"))
 		require.Equal(t, 2, strings.Count(log, "reason=invalid_label"))
 		require.Equal(t, 2, strings.Count(log, "suppressed=5"))
@@ -324,7 +324,7 @@ func TestStopSendsWhatIsQueued(t *testing.T) {
 			return nil
 		}}
 		a := start(t, Options{}, counting(1), s)
-		after(time.Hour) // the backoff is at its longest
+		after(time.Hour) // the backoff is at its maximum
 		failing = false
 		before := time.Now()
 		require.NoError(t, a.stop())
@@ -395,7 +395,7 @@ func TestPartOfTheHostCannotBeRead(t *testing.T) {
 	})
 }
 
-// setBack is a clock that was put right by the given time.
+// setBack is a clock that has been set back.
 type setBack struct {
 	clock.System
 	mu sync.Mutex
@@ -408,8 +408,8 @@ func (c *setBack) Now() time.Time {
 	return c.System.Now().Add(-c.by)
 }
 
-// TestClockSetBack: a little, and no tick is measured twice; a lot, and measuring
-// goes on at once instead of when the old time is reached again.
+// TestClockSetBack: if the clock is set back a little, no tick is measured twice. If it is set back
+// a lot, measuring continues at once instead of when the old time is reached again.
 func TestClockSetBack(t *testing.T) {
 	for _, c := range []struct {
 		by   time.Duration

@@ -20,14 +20,13 @@ import (
 
 const (
 	reportsPath = "api/v1/reports"
-	// A reply lists at most every measurement of a report; more is no reply of ours.
+	// A reply lists at most every measurement of a report. A longer one is not from Quern.
 	maxReplyBytes = 4 << 20
-	// Of an error page, this much is enough to recognise it.
+	// This much of an error page is enough to recognise it.
 	maxMessageBytes = 300
 )
 
-// HTTPSender posts reports, gzip-compressed, to a server. It is for one goroutine
-// at a time.
+// HTTPSender posts gzip-compressed reports to a server. It is for one goroutine at a time.
 type HTTPSender struct {
 	url    string
 	client *http.Client
@@ -39,10 +38,9 @@ type HTTPSender struct {
 	gzip *gzip.Writer
 }
 
-// NewHTTPSender makes a sender to the server at baseURL, such as
-// http://127.0.0.1:9095, where a path in front of a proxy stays. A user and password
-// in the URL are sent as basic authentication. The client's redirects are not
-// followed: they would turn a post into a get.
+// NewHTTPSender returns a sender to the server at baseURL, such as http://127.0.0.1:9095. A path,
+// for a proxy, is kept. A user and password in the URL are sent as basic authentication. The sender
+// does not follow redirects: they would turn a POST into a GET.
 func NewHTTPSender(baseURL string, client *http.Client, c clock.Clock) (*HTTPSender, error) {
 	u, err := url.Parse(baseURL)
 	if err != nil {
@@ -63,8 +61,8 @@ func (s *HTTPSender) Send(ctx context.Context, r Report) error {
 	if err := s.encode(r); err != nil {
 		return err
 	}
-	// A copy: after an early reply the transport may go on reading the body for a
-	// while, when the next report is already being encoded.
+	// A copy: after an early reply the transport may still read the body while the next report is
+	// encoded.
 	body := bytes.NewReader(bytes.Clone(s.body.Bytes()))
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, s.url, body)
 	if err != nil {
@@ -75,13 +73,13 @@ func (s *HTTPSender) Send(ctx context.Context, r Report) error {
 	req.Header.Set("User-Agent", "quern-agent")
 	resp, err := s.client.Do(req)
 	if err != nil {
-		return err // down, unreachable, too slow: another time
+		return err // down, unreachable or too slow: retry later
 	}
 	defer resp.Body.Close()
 	return s.judge(resp, len(r.Measurements))
 }
 
-// encode puts the compressed report into s.body.
+// encode writes the compressed report to s.body.
 func (s *HTTPSender) encode(r Report) error {
 	e := &s.json
 	e.Reset()
@@ -120,14 +118,14 @@ func encodeMeasurement(e *jx.Encoder, m *Measurement) {
 	})
 }
 
-// judge turns the reply into what the agent does next.
+// judge translates the reply into what the agent does next; see Sender.
 func (s *HTTPSender) judge(resp *http.Response, sent int) error {
 	body, err := io.ReadAll(io.LimitReader(resp.Body, maxReplyBytes))
 	r := parseReply(body)
 	switch code := resp.StatusCode; {
 	case code/100 == 2:
 		if err != nil {
-			return fmt.Errorf("reading the reply: %w", err) // it may have been taken; twice counts once
+			return fmt.Errorf("reading the reply: %w", err) // it may have been accepted; twice counts once
 		}
 		return r.rejections()
 	case code == http.StatusRequestEntityTooLarge:
@@ -139,17 +137,18 @@ func (s *HTTPSender) judge(resp *http.Response, sent int) error {
 		}
 		return err
 	default:
-		// Not one of many was taken: that is a 400 with the list.
+		// A 400 that lists every measurement means that the server processed the report and
+		// accepted none.
 		if r.accountsFor(sent) {
 			return r.rejections()
 		}
-		// Wrong here means wrong again, whether it is the report, the address or the right
-		// to write. The queue's memory is better kept for what can be delivered.
+		// What is wrong now will be wrong again, be it the report, the address or the permission.
+		// The queue's memory is better kept for what can be delivered.
 		return fmt.Errorf("%w: %s", ErrRefused, message(resp, &r, body))
 	}
 }
 
-// reply is the part of a server's reply that the agent looks at.
+// reply is the part of a server's reply that the agent reads.
 type reply struct {
 	Error    string `json:"error"`
 	Accepted *int   `json:"accepted"`
@@ -161,8 +160,8 @@ type reply struct {
 	RejectedTotal int `json:"rejected_total"`
 }
 
-// parseReply reads a reply. One that is no JSON, as from a proxy, says nothing: its
-// status has to do.
+// parseReply reads a reply. A reply that is not JSON, such as a proxy's, counts as empty: its
+// status decides.
 func parseReply(body []byte) reply {
 	var r reply
 	if json.Unmarshal(body, &r) != nil {
@@ -171,15 +170,15 @@ func parseReply(body []byte) reply {
 	return r
 }
 
-// accountsFor says whether the reply tells what became of n measurements. That of a
-// body which broke off does not.
+// accountsFor reports whether the reply covers n measurements. The reply to a truncated body does
+// not.
 func (r *reply) accountsFor(n int) bool {
 	return len(r.Rejected) > 0 && r.Accepted != nil && *r.Accepted+r.rejectedTotal() >= n
 }
 
 func (r *reply) rejectedTotal() int { return max(len(r.Rejected), r.RejectedTotal) }
 
-// rejections is the error that names what was not taken, nil if nothing is named.
+// rejections returns an error that names the rejected measurements, or nil.
 func (r *reply) rejections() error {
 	if len(r.Rejected) == 0 {
 		return nil
@@ -194,7 +193,7 @@ func (r *reply) rejections() error {
 // retryAfter reads the header's two forms: seconds, or a date.
 func (s *HTTPSender) retryAfter(header string) (time.Duration, bool) {
 	if seconds, err := strconv.ParseInt(header, 10, 64); err == nil && seconds >= 0 {
-		// Bounded before it is multiplied.
+		// Bounded first, so that the multiplication does not overflow.
 		return time.Duration(min(seconds, int64(maxRetryAfter/time.Second))) * time.Second, true
 	}
 	if at, err := http.ParseTime(header); err == nil {
@@ -203,7 +202,7 @@ func (s *HTTPSender) retryAfter(header string) (time.Duration, bool) {
 	return 0, false
 }
 
-// message is the status and the start of what the server said about it.
+// message returns the status and the start of the server's explanation.
 func message(resp *http.Response, r *reply, body []byte) string {
 	text := r.Error
 	if text == "" {

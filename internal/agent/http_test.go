@@ -53,7 +53,7 @@ func TestRequest(t *testing.T) {
 	defer srv.Close()
 
 	s := newSender(t, strings.Replace(srv.URL, "http://", "http://user:secret@", 1)+"/behind/proxy/")
-	// Twice: what is reused is clean.
+	// Twice, to check that the reused buffers are clean.
 	for range 2 {
 		require.NoError(t, s.Send(t.Context(), sample))
 		require.Equal(t, http.MethodPost, got.Method)
@@ -78,7 +78,7 @@ func TestReplies(t *testing.T) {
 		code   int
 		header [2]string
 		body   string
-		want   error // nil: taken; otherwise its kind
+		want   error // nil: accepted; otherwise the kind of error
 		says   string
 	}{
 		{name: "taken", code: 200, body: `{"accepted":2,"rejected":[]}`},
@@ -162,7 +162,7 @@ func TestReplies(t *testing.T) {
 				require.ErrorAs(t, err, &retry)
 				require.Equal(t, wantRetry.After, retry.After)
 			}
-			// What is neither is tried again.
+			// Any other error is retried.
 			require.Equal(t, errors.Is(c.want, ErrRefused), errors.Is(err, ErrRefused))
 			require.Equal(t, errors.Is(c.want, ErrTooLarge), errors.Is(err, ErrTooLarge))
 			require.Equal(t, wantRetry != nil, errors.As(err, &retry))
@@ -194,8 +194,7 @@ func TestURL(t *testing.T) {
 	}
 }
 
-// direct hands requests to a handler without a network, which a synctest bubble
-// cannot wait for.
+// direct passes requests to a handler without a network, which a synctest bubble cannot wait for.
 type direct struct{ handler http.Handler }
 
 func (d direct) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -204,7 +203,7 @@ func (d direct) RoundTrip(r *http.Request) (*http.Response, error) {
 	return w.Result(), nil
 }
 
-// TestOverHTTP has agent and sender together meet a server that is busy for a while.
+// TestOverHTTP runs agent and sender together against a server that is busy for a while.
 func TestOverHTTP(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var reports int

@@ -2,15 +2,15 @@ package agent
 
 import "sync"
 
-// queue holds measurements in the order of their time, bounded in number and
-// bytes. Each has a number that counts up from 0, so that what was dropped while a
+// queue holds measurements in the order of their time, bounded in number and bytes. Each
+// measurement has a number that counts up from 0. So a measurement that was dropped while its
 // report was under way is not removed twice.
 type queue struct {
 	limit      int
 	limitBytes int64
 
 	mu sync.Mutex
-	// items[head:] wait; what is before was taken out and is reclaimed in bulk.
+	// items[head:] wait. The items before head were removed and are reclaimed in bulk.
 	items []Measurement
 	head  int
 	// firstSeq is the number of items[head].
@@ -23,7 +23,7 @@ func newQueue(limit int, limitBytes int64) *queue {
 	return &queue{limit: limit, limitBytes: limitBytes}
 }
 
-// push appends ms and says how many had to go for them, the oldest first.
+// push appends ms and returns how many measurements it dropped for them, the oldest first.
 func (q *queue) push(ms []Measurement) int {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -41,14 +41,14 @@ func (q *queue) push(ms []Measurement) int {
 	return n
 }
 
-// first is the number of the oldest.
+// first returns the number of the oldest measurement.
 func (q *queue) first() uint64 {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return q.firstSeq
 }
 
-// front copies up to n of the oldest; end is the number behind the last of them.
+// front copies up to n of the oldest measurements. end is the number after the last of them.
 func (q *queue) front(n int) (ms []Measurement, end uint64) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -56,7 +56,7 @@ func (q *queue) front(n int) (ms []Measurement, end uint64) {
 	return append(ms, q.items[q.head:q.head+n]...), q.firstSeq + uint64(n)
 }
 
-// remove takes out everything before the number end.
+// remove removes all measurements before the number end.
 func (q *queue) remove(end uint64) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -66,7 +66,7 @@ func (q *queue) remove(end uint64) {
 	q.reclaim()
 }
 
-// clear drops everything and says how much that was.
+// clear drops all measurements and returns how many there were.
 func (q *queue) clear() int {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -95,8 +95,8 @@ func (q *queue) pop() {
 	q.firstSeq++
 }
 
-// reclaim moves what waits to the start of the array once that is the smaller half,
-// so that the moves cost a constant per measurement.
+// reclaim moves the waiting items to the start of the array once they fill less than half of it, so
+// that the moves cost a constant per measurement.
 func (q *queue) reclaim() {
 	if q.head > len(q.items)/2 {
 		n := copy(q.items, q.items[q.head:])
@@ -106,8 +106,8 @@ func (q *queue) reclaim() {
 	}
 }
 
-// sizeBytes estimates the memory of one: the struct, its labels and their values.
-// Names are constants of the collector.
+// sizeBytes estimates the memory of a measurement: the struct, its labels and their values. Names
+// are constants of the collector.
 func sizeBytes(m *Measurement) int64 {
 	const structBytes, labelBytes = 56, 32
 	n := int64(structBytes + labelBytes*len(m.Labels))

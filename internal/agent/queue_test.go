@@ -45,7 +45,7 @@ func TestQueueAgainstModel(t *testing.T) {
 				require.Equal(t, first+uint64(n), end)
 				require.Equal(t, append([]Measurement(nil), model[:n]...), got)
 			case 2:
-				// Some of it may have been dropped since it was looked at.
+				// Some of it may have been dropped since the look.
 				end := first + uint64(rnd.IntN(10)) - min(first, 3)
 				q.remove(end)
 				n := min(int(max(end, first)-first), len(model))

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// sendLoop sends what is queued until ctx has ended and nothing is left, or until
-// sendCtx has ended. No more is queued once collected is closed.
+// sendLoop sends what is queued until ctx has ended and nothing is left, or until sendCtx has
+// ended. No more measurements come once collected is closed.
 func (a *Agent) sendLoop(ctx, sendCtx context.Context, collected <-chan struct{}) {
 	failures := 0
 	var small smallerReports
@@ -20,7 +20,7 @@ func (a *Agent) sendLoop(ctx, sendCtx context.Context, collected <-chan struct{}
 				continue
 			case <-collected:
 			}
-			// What was queued last may have come after the look above.
+			// The last measurements may have been queued after the look above.
 			if queued, _ := a.queue.state(); queued == 0 {
 				return
 			}
@@ -53,8 +53,8 @@ func (a *Agent) sendLoop(ctx, sendCtx context.Context, collected <-chan struct{}
 				"error", err, "wait", wait, "queued", queued, "suppressed", n)
 		}
 		if ctx.Err() == nil {
-			// The stop ends this wait too, for another try at once, and more of them than
-			// a backoff that has grown for hours would leave time for.
+			// The stop also ends this wait: the agent retries at once. It also starts with a short
+			// backoff, since one that has grown for hours would leave no time for more attempts.
 			if a.clock.Sleep(ctx, wait) != nil {
 				failures = 0
 			}
@@ -75,8 +75,8 @@ func (a *Agent) sendOnce(ctx context.Context, batch []Measurement) error {
 	return err
 }
 
-// settle counts what became of n measurements and says whether that is final, with
-// what to log about it if that has not been done.
+// settle counts what became of n measurements. It returns whether that is final, and the reason to
+// log unless it has logged already.
 func (a *Agent) settle(err error, n int) (final bool, reason string) {
 	var rejected *RejectedError
 	switch {
@@ -120,12 +120,12 @@ func (a *Agent) logRejected(e *RejectedError) {
 	}
 }
 
-// backoff is the wait after the given number of failures in a row before this one:
-// between half of it and all of a step that doubles, so that the agents that a
-// restarted server lost at one moment do not come back at one moment.
+// backoff returns the wait after a failure, given the number of earlier failures in a row. It lies
+// between half of a step and all of it, and the step doubles. So agents that lose a server at the
+// same time do not all return at the same time.
 func (a *Agent) backoff(failures int, err error) time.Duration {
 	step := a.opts.MaxBackoff
-	// Beyond 30 doublings the shift would overflow; it is over any maximum long before.
+	// Beyond 30 doublings the shift would overflow; the step exceeds any maximum long before.
 	if failures < 30 {
 		step = min(step, a.opts.MinBackoff<<failures)
 	}
@@ -137,10 +137,9 @@ func (a *Agent) backoff(failures int, err error) time.Duration {
 	return wait
 }
 
-// smallerReports remembers that reports up to a place in the queue have to be
-// smaller, after the server found one too large. They grow again with each that is
-// settled, since it may be one measurement that was too large, and beyond that place
-// the full size is tried.
+// smallerReports remembers that reports up to a number in the queue must be smaller, after the
+// server found one too large. They grow again with each settled report, since a single measurement
+// may have been too large. Beyond that number the full size is tried.
 type smallerReports struct {
 	n     int
 	until uint64

@@ -9,14 +9,13 @@ import (
 )
 
 const (
-	// topicEvery is how often the same thing is logged.
+	// topicEvery is the minimum time between two log lines on the same topic.
 	topicEvery = time.Minute
-	// maxTopics bounds the memory: reasons come from the server.
+	// maxTopics bounds the memory, since reasons come from the server.
 	maxTopics = 64
 )
 
-// topics lets each topic be logged once a minute, with the number of times that it
-// was not.
+// topics lets each topic be logged once a minute, with the number of suppressed messages.
 type topics struct {
 	clock clock.Clock
 

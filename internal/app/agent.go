@@ -35,7 +35,7 @@ func Agent(ctx context.Context, cfg config.Agent, _, stderr io.Writer) error {
 	return err
 }
 
-// hostMetrics is the agent within the server's own process.
+// hostMetrics runs the agent inside the server's process.
 func (s *server) hostMetrics(ctx context.Context) {
 	a, err := agent.New(agent.Options{
 		Source: orHostName(s.cfg.Source), Interval: s.cfg.HostMetricsInterval,

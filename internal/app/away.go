@@ -16,8 +16,8 @@ const (
 	lastWait  = 30 * time.Second
 )
 
-// whileAway tries until the store answers. Errors other than that it is away are final.
-// tell hears of each attempt that failed, and how long it is until the next.
+// whileAway calls try until the store answers. Any error for which storage.IsAway is false ends it.
+// tell receives each failed attempt, and the wait until the next.
 func whileAway(ctx context.Context, clk clock.Clock, try func(context.Context) error, tell func(err error, wait time.Duration)) error {
 	for wait := firstWait; ; wait = min(2*wait, lastWait) {
 		err := try(ctx)
@@ -31,7 +31,7 @@ func whileAway(ctx context.Context, clk clock.Clock, try func(context.Context) e
 	}
 }
 
-// condition is why the process cannot serve now, nil when it can.
+// condition holds why the process cannot serve now, or nil.
 type condition struct{ err atomic.Pointer[error] }
 
 func (c *condition) set(err error) { c.err.Store(&err) }

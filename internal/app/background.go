@@ -14,23 +14,24 @@ import (
 )
 
 const (
-	// settleEvery is how soon what a commit that failed may have left is written again.
+	// settleEvery is how soon the chunks of a failed commit are written again.
 	settleEvery = time.Second
-	// warnEvery is how often is logged what goes on failing.
+	// warnEvery is the minimum time between two log lines about a failure that lasts.
 	warnEvery = time.Minute
 )
 
-// aggregation grinds what is due, and has what has expired removed after each pass.
+// aggregation grinds what is due, and expires rows after each pass.
 func (s *server) aggregation(ctx context.Context) {
-	// Whoever goes by another's name must have heard of it before. heartbeats says when it fails.
+	// If this worker's name belongs to another process, the worker must learn so before its first
+	// run. heartbeats logs failures.
 	_ = s.engine.member.Beat(ctx)
 	rollup.NewAggregator(s.engine.runner, s.engine.timing, func(ctx context.Context) error {
 		return s.engine.store.Expire(ctx, clock.NowMs(s.clk))
 	}).Run(ctx)
 }
 
-// seals tells ingest when the grace of a slice has passed, which leaves it the rest
-// of the delay before the run.
+// seals seals the blocks of a slice when its grace has passed. The rest of the delay remains before
+// the run.
 func (s *server) seals(ctx context.Context) {
 	ladder, grace := s.engine.ladder, s.engine.timing.Grace
 	for {
@@ -45,20 +46,21 @@ func (s *server) seals(ctx context.Context) {
 	}
 }
 
-// settles has ingest write again what a commit that failed may have left, also while no other commit follows.
+// settles writes the chunks of failed commits again, even if no other commit follows.
 func (s *server) settles(ctx context.Context) {
 	s.every(ctx, settleEvery, "what a commit that failed may have left is not written again yet", s.engine.ingest.Settle)
 }
 
-// refreshes keeps the label index up with the series that other processes register.
+// refreshes adds the series that other processes register to the label index.
 func (s *server) refreshes(ctx context.Context) {
 	s.every(ctx, query.RefreshEvery, "series of other processes not read", func(ctx context.Context) error {
 		return s.engine.index.Refresh(ctx, s.engine.store)
 	})
 }
 
-// heartbeats shows that this worker lives, and at the end that it goes. Where the store is a cluster, they also
-// show whether it answers: an embedded one that takes no writes can still be read.
+// heartbeats shows the others that this worker lives, and at the end that it leaves. With a cluster
+// the heartbeats also show whether the store answers. An embedded store that accepts no writes can
+// still be read.
 func (s *server) heartbeats(ctx context.Context) {
 	told, doubts := false, s.doubts()
 	s.every(ctx, s.engine.member.Every(), "no heartbeat", func(ctx context.Context) error {
@@ -71,8 +73,9 @@ func (s *server) heartbeats(ctx context.Context) {
 		if unfit || err == nil {
 			told = unfit
 		}
-		// By a wrong clock samples would be put into slices that have been ground. A heartbeat without an answer has not
-		// looked at the clock: what is known of it stays. One that is refused for the worker's name only has.
+		// A wrong clock would put samples into slices that are already ground. A heartbeat without
+		// an answer did not check the clock, so the last result stays. A heartbeat that is refused
+		// only for the worker's name did check it.
 		switch {
 		case errors.Is(err, storage.ErrSettings):
 			s.unfit.set(err)
@@ -95,7 +98,7 @@ func (s *server) heartbeats(ctx context.Context) {
 	}
 }
 
-// metadataEvery is how soon what is said of metrics is in the store, and others' is seen.
+// metadataEvery is how often this process stores its metadata of metrics and reads that of others.
 const metadataEvery = time.Minute
 
 func (s *server) metadata(ctx context.Context) {
@@ -108,7 +111,7 @@ func (s *server) metadata(ctx context.Context) {
 	})
 }
 
-// recordError keeps an error among those that the status shows.
+// recordError stores an error among those that the status shows.
 func (s *server) recordError(ctx context.Context, component string, err error) {
 	if rerr := s.engine.store.RecordError(ctx, storage.ComponentError{
 		Component: component, Worker: s.engine.member.ID(), TimeMs: clock.NowMs(s.clk), Start: -1, Message: err.Error(),
@@ -117,7 +120,7 @@ func (s *server) recordError(ctx context.Context, component string, err error) {
 	}
 }
 
-// every does something now and again until ctx is done, and says when it fails.
+// every calls do repeatedly, with a pause of span, until ctx is done, and logs failures.
 func (s *server) every(ctx context.Context, span time.Duration, failure string, do func(context.Context) error) {
 	warnings := throttle.New(s.clk, warnEvery)
 	for {

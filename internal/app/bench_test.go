@@ -17,7 +17,8 @@ import (
 	"github.com/quern/quern/internal/storage/pebble"
 )
 
-// benchServer takes what protocols push into a store on disk, until it is stopped.
+// benchServer returns a server that accepts all protocols into a store on disk, and a function that
+// stops it.
 func benchServer(b *testing.B, sources api.Sources) (s *api.Server, stop func()) {
 	b.Helper()
 	clk, log := clock.System{}, slog.New(slog.DiscardHandler)

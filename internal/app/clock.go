@@ -13,16 +13,17 @@ import (
 
 // clockKeeper is a store that doubts the clock by itself.
 type clockKeeper interface {
-	// ClockDoubt says why nothing expires for now, nil when the clock is believed.
+	// ClockDoubt returns why nothing expires for now, or nil if the store believes the clock.
 	ClockDoubt() error
-	// ConfirmClock has it believed as it is.
+	// ConfirmClock makes the store believe the clock as it is.
 	ConfirmClock(ctx context.Context) error
 }
 
-// sayDoubtEvery is how often the log has that the clock is doubted.
+// sayDoubtEvery is the minimum time between two log lines about a doubted clock.
 const sayDoubtEvery = time.Hour
 
-// doubts says now and again that the clock is doubted, and once that it is no more.
+// doubts returns a function that logs now and then that the clock is doubted, and once that it is
+// believed again.
 func (s *server) doubts() func() {
 	keeper, ok := s.engine.store.(clockKeeper)
 	if !ok {
@@ -43,7 +44,7 @@ func (s *server) doubts() func() {
 	}
 }
 
-// confirms is the endpoint by which somebody says that the clock is right.
+// confirms returns the endpoint that confirms the clock.
 func (s *server) confirms() api.Registrar {
 	var confirm func(context.Context) error
 	if keeper, ok := s.engine.store.(clockKeeper); ok {
@@ -52,7 +53,7 @@ func (s *server) confirms() api.Registrar {
 	return api.NewConfirmClock(confirm, s.cfg.EnableAdminAPI)
 }
 
-// ConfirmClock has a server of the embedded store believe its clock.
+// ConfirmClock tells a server of the embedded store that its clock is right.
 func ConfirmClock(ctx context.Context, cfg config.Status, stdout, _ io.Writer) error {
 	reply, err := ask(ctx, cfg.URL, api.ConfirmClockPath, nil)
 	if err != nil {

@@ -18,7 +18,7 @@ import (
 	"github.com/quern/quern/internal/shards"
 )
 
-// offset is the machine's clock, set ahead. Heartbeats follow each other when the test says so.
+// offset is the machine's clock with an offset. Each heartbeat waits for the test.
 type offset struct {
 	clock.System
 	by   atomic.Int64
@@ -39,7 +39,7 @@ func (o *offset) Sleep(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// logged is a log of which a test reads.
+// logged is a log that the test reads.
 type logged struct {
 	mu   sync.Mutex
 	text bytes.Buffer
@@ -57,8 +57,8 @@ func (l *logged) String() string {
 	return l.text.String()
 }
 
-// TestClockIsConfirmed: a server that starts with its clock far ahead says so in its log, its metric and its status, until
-// somebody on the machine confirms the clock.
+// TestClockIsConfirmed: a server that starts with its clock far ahead says so in its log, its
+// metric and its status, until an operator on the machine confirms the clock.
 func TestClockIsConfirmed(t *testing.T) {
 	clk, log := &offset{beat: make(chan struct{})}, &logged{}
 	cfg := testConfig(t)
@@ -88,7 +88,7 @@ func TestClockIsConfirmed(t *testing.T) {
 		require.NoError(t, Status(t.Context(), config.Status{URL: addr}, &out, io.Discard))
 		return out.String()
 	}
-	clk.beat <- struct{}{} // so that there was one before
+	clk.beat <- struct{}{} // so that at least one heartbeat has ended
 	require.Contains(t, log.String(), `level=WARN msg="nothing expires: set the clock, or confirm it by `+"`quern settings confirm-clock`")
 	require.Equal(t, 1, strings.Count(log.String(), "nothing expires"))
 	require.Contains(t, shows("/metrics"), "\nquern_pebble_clock_doubted 1\n")
@@ -100,7 +100,7 @@ func TestClockIsConfirmed(t *testing.T) {
 	require.Contains(t, shows("/metrics"), "\nquern_pebble_clock_doubted 0\n")
 	require.NotContains(t, status(), "NOTHING EXPIRES")
 	clk.beat <- struct{}{}
-	clk.beat <- struct{}{} // the one before has ended
+	clk.beat <- struct{}{} // the previous one has ended
 	require.Contains(t, log.String(), "the clock is believed again")
 
 	end()

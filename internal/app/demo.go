@@ -19,19 +19,19 @@ import (
 	"github.com/quern/quern/internal/storage"
 )
 
-// demoSpan is how much history the demo makes: enough for a whole day's roll-up.
+// demoSpan is the length of the generated history: enough for a whole day's roll-up.
 const demoSpan = 26 * time.Hour
 
-// fillDemo puts generated reports of the 26 hours before end through ingest and
-// aggregation, as they would have come, on a simulated clock. Where the store has the demo's reports already,
-// it goes on behind the last one, whether they were broken off or the server was stopped for a while. A store with other
-// samples is left as it is.
+// fillDemo sends generated reports of the 26 hours before end through ingest and aggregation, as
+// they would have arrived, on a simulated clock. If the store has reports of the demo already,
+// fillDemo continues after the last one, whether an earlier fill was interrupted or the server was
+// stopped for a while. It leaves a store with other samples as it is.
 func fillDemo(ctx context.Context, cfg config.Config, g *demo.Generator, end time.Time, log *slog.Logger, out io.Writer) (err error) {
 	started := time.Now()
 	begin := end.Add(-demoSpan).Truncate(g.Interval())
 	clk := clock.NewSimulated(begin)
 	s := setup{cfg: cfg, roles: roles{ingest: true, aggregate: true}, clk: clk, log: log}
-	// When the store fails, so does the next report.
+	// onFatal does nothing: when the store fails, the next report fails too.
 	st, err := s.openStore(ctx, func(error) {})
 	if err != nil {
 		return err
@@ -49,7 +49,7 @@ func fillDemo(ctx context.Context, cfg config.Config, g *demo.Generator, end tim
 		return nil
 	}
 
-	// The runs' log lines would drown the progress bar.
+	// The log lines of the runs would bury the progress bar.
 	s.log = slog.New(slog.DiscardHandler)
 	e, err := s.newEngine(ctx, st)
 	if err != nil {
@@ -86,7 +86,7 @@ func fillDemo(ctx context.Context, cfg config.Config, g *demo.Generator, end tim
 	return nil
 }
 
-// step takes in what is reported at one simulated time, and does what is due then.
+// step ingests the reports of one simulated time, and runs what is due then.
 func (e *engine) step(ctx context.Context, reports []ingest.Report) (accepted, ground int, err error) {
 	res, err := e.ingest.Append(ctx, reports)
 	if err != nil {
@@ -99,19 +99,19 @@ func (e *engine) step(ctx context.Context, reports []ingest.Report) (accepted, g
 	return res.Accepted, ground, err
 }
 
-// What a store has of the demo.
+// demoHolds says what a store has of the demo.
 type demoHolds int
 
 const (
-	demoEmpty   demoHolds = iota // nothing at all, or only reports that are older than what is generated
-	demoResumes                  // its reports, up to some time
+	demoEmpty   demoHolds = iota // nothing, or only reports older than what is generated
+	demoResumes                  // reports of the demo, up to some time
 	demoForeign                  // other data
 )
 
-// demoProbe is how many sources are looked at: one may be silent for two hours.
+// demoProbe is the number of sources to look at: one source may be silent for two hours.
 const demoProbe = 12
 
-// demoState finds the last report of the demo that arrived from begin to end.
+// demoState finds the last report of the demo that arrived between begin and end.
 func demoState(ctx context.Context, st storage.Store, g *demo.Generator, begin, end time.Time) (last time.Time, holds demoHolds, err error) {
 	ids, err := st.LeasedIDs(ctx)
 	if err != nil || ids.Len() == 0 {
@@ -134,7 +134,7 @@ func demoState(ctx context.Context, st storage.Store, g *demo.Generator, begin, 
 	if len(own) == 0 {
 		return last, demoForeign, nil
 	}
-	// The newest hour in which a slice begins that has anything has the last report.
+	// Search backwards hour by hour: the newest hour with samples holds the last report.
 	lastMs := int64(math.MinInt64)
 	oldest := begin.Add(-time.Duration(st.Settings().Ladder.WidthMs(metric.Raw+1)) * time.Millisecond)
 	for to := end.Add(time.Hour).Truncate(time.Hour); to.After(oldest) && lastMs == math.MinInt64; to = to.Add(-time.Hour) {
@@ -159,7 +159,7 @@ func demoState(ctx context.Context, st storage.Store, g *demo.Generator, begin, 
 	return time.UnixMilli(lastMs).UTC(), demoResumes, nil
 }
 
-// liveDemo goes on generating as time goes by.
+// liveDemo generates reports in real time.
 func liveDemo(ctx context.Context, e *engine, g *demo.Generator, clk clock.Clock, log *slog.Logger) {
 	for {
 		now := clk.Now()
@@ -173,7 +173,7 @@ func liveDemo(ctx context.Context, e *engine, g *demo.Generator, clk clock.Clock
 	}
 }
 
-// printNext says what to try with the running demo.
+// printNext prints what to try with the running demo.
 func printNext(out io.Writer, ladder metric.Ladder, dir, addr string) {
 	base := "http://" + addr
 	lo := ladder.Name(metric.Raw + 1)

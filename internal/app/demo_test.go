@@ -16,8 +16,8 @@ import (
 	"github.com/quern/quern/internal/metric"
 )
 
-// What was broken off is resumed: a store that was filled in two parts, or by a start that was stopped, holds what one
-// fill would have put there.
+// TestDemoResumes: an interrupted fill is resumed. A store that was filled in two parts, or by a
+// stopped start, has the same contents as after one fill.
 func TestDemoResumes(t *testing.T) {
 	end := time.Date(2026, 11, 22, 10, 20, 30, 0, time.UTC)
 	opts := demo.Options{Sources: 4}
@@ -54,7 +54,7 @@ func TestDemoResumes(t *testing.T) {
 	for at := end.Add(-46 * time.Hour).Truncate(g.Interval()); !at.After(end); at = at.Add(g.Interval()) {
 		for _, r := range g.Reports(at.UnixMilli()) {
 			for _, m := range r.Measurements {
-				if m.TimeMs == at.UnixMilli() { // late reports of before the beginning are not there
+				if m.TimeMs == at.UnixMilli() { // late reports from before the beginning are missing
 					want[r.Source+m.Metric+time.UnixMilli(m.TimeMs).String()] = m.Value
 				}
 			}

@@ -1,5 +1,5 @@
-// Package app puts the pieces together: it is the only place that knows all of them.
-// Nothing is decided here but the order in which they start and stop.
+// Package app wires the parts together: it is the only place that knows all of them. It decides
+// only the order in which they start and stop.
 package app
 
 import (
@@ -37,20 +37,20 @@ type setup struct {
 	roles roles
 	clk   clock.Clock
 	log   *slog.Logger
-	// metrics takes the parts' own; nil for nobody.
+	// metrics registers the metrics of the parts; nil for none.
 	metrics prometheus.Registerer
 }
 
 // roles are what a process does over its store.
 type roles struct {
-	ingest    bool // takes reports and answers queries
+	ingest    bool // accepts reports and answers queries
 	aggregate bool // grinds
 }
 
-// shared says whether other processes use the store too.
+// shared reports whether other processes use the store too.
 func (s *setup) shared() bool { return s.cfg.Store == config.Cassandra }
 
-// engine is what a process does over one store, on one clock.
+// engine holds the parts of a process over one store, on one clock.
 type engine struct {
 	store    storage.Store
 	ladder   metric.Ladder
@@ -60,15 +60,15 @@ type engine struct {
 	cache    *cache.Cache
 	recovery *recovery.Recovery
 
-	runner *rollup.Runner // with the role
+	runner *rollup.Runner // only with the aggregate role
 
-	index   *query.Index      // with the role of ingest
-	late    *late.Tracker     // the same
-	seen    *query.Sightings  // the same
-	catalog *metadata.Catalog // the same
-	reader  *query.Querier    // the same, once started
-	ingest  *ingest.Ingest    // the same
-	beside  beside            // the same
+	index   *query.Index // only with the ingest role, as the fields below
+	late    *late.Tracker
+	seen    *query.Sightings
+	catalog *metadata.Catalog
+	reader  *query.Querier // set by startIngest
+	ingest  *ingest.Ingest // set by startIngest
+	beside  beside
 }
 
 // beside is work on behalf of requests that outlasts them. It ends with the process.
@@ -119,11 +119,12 @@ func (s *setup) newEngine(ctx context.Context, st storage.Store) (*engine, error
 	return e, nil
 }
 
-// blocksInFlight are the blocks ground at once where each waits for a network rather
-// than for a processor.
+// blocksInFlight is the number of blocks ground at once if each waits for a network rather than for
+// a processor.
 const blocksInFlight = 32
 
-// startIngest starts to take reports. Cancelling ctx breaks off what is under way. unfit is why nothing may be written; see ingest.Options.
+// startIngest starts to accept reports. Cancelling ctx aborts what is under way. unfit returns why
+// nothing may be written; see ingest.Options.
 func (s *setup) startIngest(ctx context.Context, e *engine, unfit func() error) {
 	e.beside.ctx, e.beside.end = context.WithCancel(ctx)
 	e.reader = query.New(e.store, e.index, e.store.Settings(), e.store.WholeFrom, s.clk, query.Options{
@@ -147,7 +148,7 @@ func (s *setup) startIngest(ctx context.Context, e *engine, unfit func() error) 
 	})
 }
 
-// countSeries has metrics say how many series there are, and how near the limit is.
+// countSeries registers metrics for the number of series and its limit.
 func (s *setup) countSeries(index *query.Index, reg *registry.Registry) {
 	gauge := func(name, help string, value func() int) {
 		promauto.With(s.metrics).NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, func() float64 { return float64(value()) })
@@ -157,7 +158,7 @@ func (s *setup) countSeries(index *query.Index, reg *registry.Registry) {
 	gauge("quern_registry_series_limit", "Series that the store may have, by --max-series; 0 is no limit.", func() int { return s.cfg.MaxSeries })
 }
 
-// close makes durable what ingest has taken. It is called once.
+// close makes the samples in ingest durable. It is called once.
 func (e *engine) close(ctx context.Context) error {
 	if e.ingest == nil {
 		return nil
@@ -169,7 +170,7 @@ func (e *engine) close(ctx context.Context) error {
 	return errors.Join(e.ingest.Close(), e.catalog.Flush(ctx))
 }
 
-// workerName tells this process from all others, also from one that ran here before.
+// workerName returns a name that no other process has, not even an earlier one on this host.
 func workerName() string {
 	host, err := os.Hostname()
 	if err != nil {

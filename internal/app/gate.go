@@ -6,8 +6,8 @@ import (
 	"sync/atomic"
 )
 
-// gate lets requests through to a handler that may be replaced, until it is closed,
-// which waits for those within.
+// gate passes requests to a handler, which may be replaced. close waits for the requests inside and
+// rejects later ones.
 type gate struct {
 	handler atomic.Pointer[http.Handler]
 
@@ -15,7 +15,7 @@ type gate struct {
 	closed bool
 }
 
-// lead has the requests that come from now on answered by h.
+// lead routes later requests to h.
 func (g *gate) lead(h http.Handler) { g.handler.Store(&h) }
 
 // ServeHTTP implements http.Handler.

@@ -20,8 +20,8 @@ import (
 	"github.com/quern/quern/internal/ingest"
 )
 
-// BenchmarkInflux is line protocol all the way from a request to the disk, without a network: senders at once, each for
-// hosts of its own, with bodies as TSBS makes them. An operation is a body.
+// BenchmarkInflux measures line protocol from a request to the disk, without a network. Concurrent
+// senders each have hosts of their own, with bodies as in TSBS. An operation is one body.
 func BenchmarkInflux(b *testing.B) {
 	const hosts, fields = 1000, 10
 	clk := clock.System{}
@@ -52,10 +52,10 @@ func BenchmarkInflux(b *testing.B) {
 	stop()
 }
 
-// tsbsSender sends a point of each of its hosts at a time, and goes on by 100 ms each time.
+// tsbsSender sends a point of each of its hosts at a time. The next time is 100 ms later.
 type tsbsSender struct {
 	bodies [][]byte // with different values
-	times  [][]int  // where the bodies have their times
+	times  [][]int  // positions of the times in the bodies
 	at     time.Time
 	n      int
 }

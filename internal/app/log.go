@@ -7,7 +7,7 @@ import (
 	"github.com/quern/quern/internal/config"
 )
 
-// newLogger makes the process's logger.
+// newLogger returns the process's logger.
 func newLogger(w io.Writer, cfg config.Log) *slog.Logger {
 	opts := &slog.HandlerOptions{Level: cfg.LogLevel, ReplaceAttr: plainErrors}
 	if cfg.LogFormat == "json" {
@@ -16,11 +16,11 @@ func newLogger(w io.Writer, cfg config.Log) *slog.Logger {
 	return slog.New(slog.NewTextHandler(w, opts))
 }
 
-// component is a logger whose lines say which part of the process they are of.
+// component returns a logger whose lines name the part of the process.
 func component(log *slog.Logger, name string) *slog.Logger { return log.With("component", name) }
 
-// plainErrors leaves out errors that are nil, and prints the others as what they say: the
-// text handler would add the stack that some libraries keep in theirs.
+// plainErrors drops nil errors and replaces the others by their text. The text handler would add
+// the stack that some libraries keep in their errors.
 func plainErrors(_ []string, a slog.Attr) slog.Attr {
 	if a.Key != "err" && a.Key != "error" {
 		return a

@@ -21,7 +21,7 @@ import (
 	"github.com/quern/quern/internal/storage/cassandra"
 )
 
-// Migrate copies a legacy keyspace into the store. It tries until both clusters answer.
+// Migrate copies a legacy keyspace into the store. It retries until both clusters answer.
 func Migrate(ctx context.Context, cfg config.Migrate, stdout, stderr io.Writer) error {
 	log := newLogger(stderr, cfg.Log)
 	clk := clock.System{}
@@ -73,7 +73,7 @@ func (s *setup) migrate(
 	}).Run(ctx)
 }
 
-// readNames reads the file of --names, and says what is wrong in it.
+// readNames reads the file of --names, and prints what is wrong in it.
 func readNames(path string, stdout io.Writer) (map[int32]migrate.Series, error) {
 	if path == "" {
 		return nil, nil
@@ -94,7 +94,7 @@ func readNames(path string, stdout io.Writer) (map[int32]migrate.Series, error) 
 	return names, nil
 }
 
-// progress shows how far the copying is: a bar for who looks on, and a line a tenth for a log.
+// progress shows the progress of the copy: a bar on a terminal, a line per tenth in a log.
 type progress struct {
 	out  io.Writer
 	log  *slog.Logger
@@ -145,7 +145,7 @@ func printReport(out io.Writer, r *migrate.Report) {
 	}
 }
 
-// finish compares, and drops the legacy tables where that is asked for.
+// finish compares the copy with its source, and drops the legacy tables if requested.
 func finish(ctx context.Context, cfg config.Migrate, r *migrate.Report, from *cassandra.Legacy, stdout io.Writer) error {
 	if !r.Equal() {
 		var missing []string

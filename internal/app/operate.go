@@ -22,7 +22,7 @@ import (
 	"github.com/quern/quern/internal/reaggregate"
 )
 
-// operate is what answers those who operate the store.
+// operate returns the endpoints for the operators of the store.
 func (s *setup) operate(e *engine, turns api.Turns) api.Registrar {
 	var again *reaggregate.Reaggregator
 	if s.cfg.EnableReaggregate {
@@ -38,7 +38,7 @@ func (s *setup) reaggregator(e *engine) *reaggregate.Reaggregator {
 	return reaggregate.New(e.store, e.index, e.cache, s.clk, component(s.log, "reaggregate"))
 }
 
-// stopped is err, or what to say instead when a signal is the reason for it.
+// stopped returns err, or the message say if a signal caused the error.
 func stopped(ctx context.Context, err error, say string) error {
 	if err != nil && errors.Is(context.Cause(ctx), context.Canceled) {
 		return errors.New(say)
@@ -46,10 +46,10 @@ func stopped(ctx context.Context, err error, say string) error {
 	return err
 }
 
-// stayMarked: it makes no difference how often something is marked.
+// stayMarked tells users that marking twice does no harm.
 const stayMarked = "what was marked until then stays marked, and to ask again does no harm"
 
-// ask posts a form to a server. The body of the answer is the caller's to close.
+// ask posts a form to a server. The caller must close the returned body.
 func ask(ctx context.Context, server, path string, form url.Values) (io.ReadCloser, error) {
 	resp, err := (&client.Client{URL: server}).Do(ctx, http.MethodPost, path, form)
 	if err != nil {
@@ -58,10 +58,11 @@ func ask(ctx context.Context, server, path string, form url.Values) (io.ReadClos
 	return resp.Body, nil
 }
 
-// errBrokenOff: the server says at the end that it is the end.
+// errBrokenOff: a complete answer ends with a line that says so.
 var errBrokenOff = errors.New("the server broke off; " + stayMarked)
 
-// Reaggregate has a server mark slices to be ground again, shows how far it is and says what it came to.
+// Reaggregate asks a server to mark slices to be ground again, shows the progress and prints the
+// result.
 func Reaggregate(ctx context.Context, cfg config.Reaggregate, stdout, stderr io.Writer) error {
 	body, err := ask(ctx, cfg.URL, "/api/v1/reaggregate", url.Values{
 		"match[]": cfg.Match, "start": {cfg.Start}, "end": {cfg.End}, "take_back": {strconv.FormatBool(cfg.TakeBack)},
@@ -81,7 +82,7 @@ func Reaggregate(ctx context.Context, cfg config.Reaggregate, stdout, stderr io.
 	return nil
 }
 
-// follow reads the lines of a reply to the last one, and shows who looks on how far it is.
+// follow reads the reply's lines to the last one, and shows the progress on a terminal.
 func follow(body io.Reader, stderr io.Writer) (reaggregate.Summary, error) {
 	type line struct {
 		Status string
@@ -145,10 +146,10 @@ func count(n int64, one, more string) string {
 	return strconv.FormatInt(n, 10) + " " + one
 }
 
-// moment is a time as people are told it.
+// moment formats a time, in Unix ms, for people.
 func moment(ms int64) string { return time.UnixMilli(ms).UTC().Format(time.RFC3339Nano) }
 
-// Explain asks a server why rows are what they are, and says it in words.
+// Explain asks a server why rows are what they are, and prints the answer in words.
 func Explain(ctx context.Context, cfg config.Explain, stdout, _ io.Writer) error {
 	body, err := ask(ctx, cfg.URL, "/api/v1/explain", url.Values{
 		"match[]": cfg.Match, "time": {cfg.Time}, "limit": {strconv.Itoa(cfg.Limit)},

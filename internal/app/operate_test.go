@@ -17,7 +17,7 @@ import (
 	"github.com/quern/quern/internal/config"
 )
 
-// answering is a server that always says the same.
+// answering returns the URL of a server with a fixed reply.
 func answering(t *testing.T, code int, body string, header ...string) string {
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		for i := 0; i < len(header); i += 2 {
@@ -63,7 +63,7 @@ There is nothing to compute again.
 		{"another program", "hello", "", "the server's answer is not Quern's"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			// Lines in the table may be broken for whoever reads them.
+			// The table breaks long lines for readability.
 			body := bytes.ReplaceAll([]byte(c.body), []byte(",\n\t\t\t"), []byte(","))
 			var out, errs bytes.Buffer
 			err := Reaggregate(t.Context(), config.Reaggregate{URL: answering(t, 200, string(body)), Match: []string{"cpu"}}, &out, &errs)
@@ -122,7 +122,7 @@ schedule 7 of source a
 	assert.JSONEq(t, `{"matched":0,"series":[]}`, out.String())
 }
 
-// TestRefusalOfAServer: each is told in a sentence.
+// TestRefusalOfAServer: each refusal is reported in one sentence.
 func TestRefusalOfAServer(t *testing.T) {
 	for _, c := range []struct {
 		url, want string
@@ -141,11 +141,11 @@ func TestRefusalOfAServer(t *testing.T) {
 	require.True(t, client.Refused(err))
 }
 
-// TestInterrupted: what a signal has ended is not told as a server that is not there.
+// TestInterrupted: a command that a signal ends does not report an unreachable server.
 func TestInterrupted(t *testing.T) {
 	asked := make(chan struct{}, 1)
 	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-		_, _ = io.Copy(io.Discard, r.Body) // else it does not hear that the client has gone
+		_, _ = io.Copy(io.Discard, r.Body) // otherwise the handler does not notice that the client has gone
 		asked <- struct{}{}
 		<-r.Context().Done()
 	}))

@@ -5,7 +5,7 @@ import (
 	"net/http/pprof"
 )
 
-// profiles brings the profiles of this process, for `go tool pprof`.
+// profiles serves the profiles of this process, for `go tool pprof`.
 type profiles struct{}
 
 // Register implements api.Registrar.

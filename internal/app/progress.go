@@ -9,7 +9,7 @@ import (
 	"github.com/schollz/progressbar/v3"
 )
 
-// newBar is a progress bar for whoever looks on.
+// newBar returns a progress bar, visible only on a terminal.
 func newBar(out io.Writer, total int64, what string) *progressbar.ProgressBar {
 	return progressbar.NewOptions64(total,
 		progressbar.OptionSetWriter(out), progressbar.OptionSetVisibility(isTerminal(out)), progressbar.OptionSetDescription(what),
@@ -17,7 +17,8 @@ func newBar(out io.Writer, total int64, what string) *progressbar.ProgressBar {
 		progressbar.OptionThrottle(100*time.Millisecond), progressbar.OptionOnCompletion(func() { fmt.Fprintln(out) }))
 }
 
-// isTerminal says whether somebody looks on: in a log a progress bar is thousands of lines.
+// isTerminal reports whether out is a terminal. In a log a progress bar would be thousands of
+// lines.
 func isTerminal(out io.Writer) bool {
 	f, ok := out.(*os.File)
 	if !ok {

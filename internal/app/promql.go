@@ -9,7 +9,7 @@ import (
 	"github.com/quern/quern/internal/query"
 )
 
-// prometheusAPI makes what answers PromQL over a querier.
+// prometheusAPI returns the handler that answers PromQL over a querier.
 func (s *server) prometheusAPI(q *query.Querier, turns api.Turns) *promapi.API {
 	engine, queryable := promquery.New(q, promquery.Options{
 		Timeout: s.cfg.Query.Timeout, MaxSamples: s.cfg.Query.MaxSamples,

@@ -19,8 +19,9 @@ import (
 	"github.com/quern/quern/internal/ingest"
 )
 
-// BenchmarkRemoteWrite is remote write all the way from a request to the disk, without a network: senders at once, each with
-// requests of 2,000 series of 4 labels, of 20 targets of its own. An operation is a request.
+// BenchmarkRemoteWrite measures remote write from a request to the disk, without a network.
+// Concurrent senders each have 20 targets of their own. A request has 2,000 series of 4 labels, and
+// is one operation.
 func BenchmarkRemoteWrite(b *testing.B) {
 	const series = 2000
 	clk := clock.System{}
@@ -33,7 +34,8 @@ func BenchmarkRemoteWrite(b *testing.B) {
 		}
 	}
 
-	// Rounds of requests, which come again when they are through: nothing is encoded while the time is taken.
+	// The requests are encoded beforehand and repeat in rounds, so that the timed part encodes
+	// nothing.
 	bodies := make([][][]byte, 8)
 	for i := range bodies {
 		for round := range 8 {
@@ -60,7 +62,7 @@ func BenchmarkRemoteWrite(b *testing.B) {
 	stop()
 }
 
-// scrape is a compressed request with a sample of each series of a sender.
+// scrape returns a compressed request with one sample of each series of a sender.
 func scrape(b *testing.B, sender, series int, at time.Time) []byte {
 	b.Helper()
 	var r prompb.WriteRequest

@@ -20,9 +20,10 @@ import (
 	"github.com/quern/quern/internal/transfer"
 )
 
-// Salvage writes what can be read of a store to a file. It is an error when something cannot.
+// Salvage writes the readable samples of a store to a file. It returns an error if some cannot be
+// read.
 //
-// It is an export from a server that nobody else can reach: over the store, opened to be read.
+// It runs an export from a server inside the process, over the store opened read-only.
 func Salvage(ctx context.Context, cfg config.Salvage, stdout, stderr io.Writer) (err error) {
 	bar := transferBar{out: stderr, what: "Salvaging"}
 	defer bar.end()
@@ -48,7 +49,8 @@ func Salvage(ctx context.Context, cfg config.Salvage, stdout, stderr io.Writer) 
 	if err != nil {
 		return err
 	}
-	// All that is there is wanted, whatever this machine takes for the time.
+	// The clock is at the end of the data, so that everything is exported whatever this machine's
+	// time is.
 	clk := clock.NewSimulated(time.UnixMilli(toMs))
 	reader := query.New(st, index, st.Settings(), nil, clk, query.Options{})
 	mux := http.NewServeMux()

@@ -20,8 +20,8 @@ import (
 	"github.com/quern/quern/internal/storage/storagetest"
 )
 
-// TestSalvage: all of a store that is whole, and of one with a damaged block all but what was in it,
-// which is named. Nothing in the directory is changed.
+// TestSalvage: of a whole store everything is saved. Of a store with a damaged block everything
+// else is saved, and the lost part is named. The directory does not change.
 func TestSalvage(t *testing.T) {
 	ctx := t.Context()
 	dir := filepath.Join(t.TempDir(), "data")
@@ -57,7 +57,7 @@ func TestSalvage(t *testing.T) {
 		}}}))
 	}
 	require.NoError(t, st.Close())
-	st, err = pebble.Open(dir, opts) // what was in the log is in tables now
+	st, err = pebble.Open(dir, opts) // the log's contents are in tables now
 	require.NoError(t, err)
 	require.NoError(t, st.Close())
 
@@ -90,7 +90,7 @@ func TestSalvage(t *testing.T) {
 	saved := read(t, rest)
 	require.Greater(t, len(saved), len(all)*3/4)
 	require.Less(t, len(saved), len(all))
-	for line := range bytes.Lines(saved) { // a series' samples come in other pieces
+	for line := range bytes.Lines(saved) { // a series' samples may be split differently
 		require.True(t, bytes.HasPrefix(line, []byte(`{"metric":{"__name__":"cpu"`)), "%.80s", line)
 	}
 

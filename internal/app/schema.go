@@ -13,8 +13,8 @@ import (
 	"github.com/quern/quern/internal/storage/cassandra"
 )
 
-// ApplySchema creates or updates the tables in a Cassandra cluster. It tries until a
-// node answers.
+// ApplySchema creates or updates the tables in a Cassandra cluster. It retries until a node
+// answers.
 func ApplySchema(ctx context.Context, cfg config.Schema, stdout, stderr io.Writer) error {
 	log := newLogger(stderr, cfg.Log)
 	clk := clock.System{}
@@ -46,13 +46,13 @@ func ApplySchema(ctx context.Context, cfg config.Schema, stdout, stderr io.Write
 	return nil
 }
 
-// steps shows how far the schema is: a bar for who looks on, and lines for a log.
+// steps shows the progress of the schema: a bar on a terminal, lines in a log.
 type steps struct {
 	out io.Writer
 	bar *progressbar.ProgressBar
 }
 
-// next hears of a step before it is taken, and once more when all are.
+// next is called before each step, and once more after the last.
 func (s *steps) next(done, total int, step string) {
 	if !isTerminal(s.out) {
 		if done < total {

@@ -24,7 +24,8 @@ import (
 	"github.com/quern/quern/internal/graphite"
 )
 
-// drainTime is how long requests under way may take to end, once the process has said for long enough that it ends.
+// drainTime is how long requests under way may take, after the process has announced for long
+// enough that it ends.
 const drainTime = 10 * time.Second
 
 const (
@@ -53,7 +54,7 @@ func Aggregate(ctx context.Context, cfg config.Config, stdout, stderr io.Writer)
 
 func serve(ctx context.Context, cfg config.Config, does roles, stdout, stderr io.Writer) error {
 	log := newLogger(stderr, cfg.Log)
-	// The port first: that it is taken should be known before 26 hours are generated.
+	// Open the port first: if it is in use, that should be known before 26 hours are generated.
 	var lc net.ListenConfig
 	listener, err := lc.Listen(ctx, "tcp", cfg.Listen)
 	if err != nil {
@@ -88,19 +89,19 @@ type server struct {
 	setup
 	gathered *prometheus.Registry
 	demo     *demo.Generator // nil without --demo
-	lines    net.Listener    // of Graphite, nil without --graphite-listen
+	lines    net.Listener    // for Graphite, nil without --graphite-listen
 	clients  *admission.Clients
 	// onLoopback: only this machine can reach the port.
 	onLoopback bool
-	// open is setup.openBackend, but for tests.
+	// open is setup.openBackend; tests replace it.
 	open func(ctx context.Context, onFatal func(error)) (store, error)
 
-	// gate is closed before the store: it must not be closed under requests.
+	// gate is closed before the store, so that the store is not closed under requests.
 	gate gate
-	// away is why the store cannot be used, unfit why this process must not use it.
+	// away is why the store cannot be used. unfit is why this process must not use it.
 	away, unfit condition
 
-	// These are there once the store is open.
+	// These are set once the store is open.
 	engine   *engine
 	http     *api.Server
 	graphite *graphite.Server // nil without --graphite-listen
@@ -122,13 +123,13 @@ func newServer(with setup) *server {
 	return s
 }
 
-// run serves on l until ctx is done or something ends that cannot be mended, then
-// drains. started hears the address when the store is open.
+// run serves on l until ctx is done or something fails for good, then drains. It calls started with
+// the address when the store is open.
 func (s *server) run(stopped context.Context, l net.Listener, started func(addr string)) error {
 	ctx, fail := context.WithCancelCause(stopped)
 	defer fail(nil)
-	// Requests and ingest outlive ctx: they must drain when it is done. What is still
-	// under way when their time to end has passed is broken off.
+	// Requests and ingest outlive ctx, since they must drain when it is done. breakOff aborts those
+	// that take too long.
 	hard, breakOff := context.WithCancel(context.WithoutCancel(stopped))
 	defer breakOff()
 
@@ -146,13 +147,13 @@ func (s *server) run(stopped context.Context, l net.Listener, started func(addr 
 	defer web.Close() //nolint:errcheck // shut down by then, if all went well
 
 	addr := l.Addr().String()
-	// A name that leads to this machine only tells nothing of who uses it.
+	// The bound address decides, not the name in --listen.
 	if at, err := netip.ParseAddrPort(addr); err == nil {
 		s.onLoopback = at.Addr().IsLoopback()
 	}
 	l = admission.Limit(l, s.cfg.MaxConnections, s.clients, api.RefuseConnection)
 	if s.shared() {
-		// It may be long until somebody answers, and whoever watches must hear why.
+		// The store may take long to answer, and whoever watches must see why.
 		s.log.Info("listening", "address", addr)
 		answer()
 	}
@@ -185,7 +186,7 @@ func (s *server) run(stopped context.Context, l net.Listener, started func(addr 
 	return errors.Join(err, s.drain(context.WithoutCancel(ctx), web, announce, breakOff))
 }
 
-// openEngine opens the store and makes the engine. A store that others serve is waited for.
+// openEngine opens the store and makes the engine. It waits for a store that runs elsewhere.
 func (s *server) openEngine(ctx context.Context, onFatal func(error)) error {
 	try := func(ctx context.Context) error {
 		st, err := s.open(ctx, onFatal)
@@ -210,7 +211,7 @@ func (s *server) openEngine(ctx context.Context, onFatal func(error)) error {
 	})
 }
 
-// ready is why the process cannot serve, nil when it can.
+// ready returns why the process cannot serve, or nil.
 func (s *server) ready() error {
 	if err := s.unfit.get(); err != nil {
 		return err
@@ -218,7 +219,7 @@ func (s *server) ready() error {
 	return s.away.get()
 }
 
-// build makes what answers requests, and has it do so. ctx is that of ingest.
+// build makes the request handlers and opens the gate to them. ctx is the context of ingest.
 func (s *server) build(ctx context.Context) error {
 	opts := api.Options{
 		Clock: s.clk, Logger: component(s.log, "http"),
@@ -276,7 +277,7 @@ func (s *server) build(ctx context.Context) error {
 	return nil
 }
 
-// start begins what runs beside the requests, until ctx is done.
+// start starts the background work, which runs until ctx is done.
 func (s *server) start(ctx context.Context) {
 	s.background.Go(func() { s.heartbeats(ctx) })
 	if s.roles.aggregate {
@@ -306,9 +307,9 @@ func (s *server) start(ctx context.Context) {
 	}
 }
 
-// drain ends what is under way and closes the store. What runs in the background has been
-// told to stop. The port stays open as long as requests are under way, and for announce at least: a closed one tells
-// a load balancer, or whoever asks next, nothing.
+// drain ends what is under way and closes the store. The caller has already stopped the background
+// work. The port stays open while requests are under way, and at least for announce: a closed port
+// tells a load balancer, or the next client, nothing.
 func (s *server) drain(ctx context.Context, web *http.Server, announce time.Duration, breakOff func()) error {
 	ended := s.http.Drain()
 	s.log.Info("draining; a second signal ends at once")
@@ -316,7 +317,7 @@ func (s *server) drain(ctx context.Context, web *http.Server, announce time.Dura
 	defer cancel()
 	if s.graphite != nil {
 		s.background.Go(func() {
-			// What it lost it has told.
+			// It has reported what it lost.
 			_ = s.graphite.Shutdown(grace)
 		})
 	}
@@ -330,7 +331,7 @@ func (s *server) drain(ctx context.Context, web *http.Server, announce time.Dura
 		_ = web.Close()
 	}
 	s.background.Wait()
-	// Ingest ends what waits in it, also when its clients have gone.
+	// Ingest commits what waits in it, even if the clients have gone.
 	hard := time.AfterFunc(drainTime, breakOff)
 	err := s.engine.close(ctx)
 	hard.Stop()
@@ -341,7 +342,7 @@ func (s *server) drain(ctx context.Context, web *http.Server, announce time.Dura
 	return err
 }
 
-// where is what the log says of where data rests.
+// where returns the log fields that say where the data lies.
 func (s *setup) where() []any {
 	if s.shared() {
 		return []any{"cassandra", strings.Join(s.cfg.Cluster.Hosts, ","), "keyspace", s.cfg.Cluster.Keyspace}

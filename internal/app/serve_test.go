@@ -46,7 +46,7 @@ func testServer(t *testing.T) *server {
 	})
 }
 
-// serving runs s, and returns its address when it has started, and how it ends.
+// serving runs s. It returns the address when s has started, and a channel for its end.
 func serving(ctx context.Context, t *testing.T, s *server) (addr string, end <-chan error) {
 	t.Helper()
 	var lc net.ListenConfig
@@ -63,8 +63,8 @@ func serving(ctx context.Context, t *testing.T, s *server) (addr string, end <-c
 	return "http://" + l.Addr().String(), ended
 }
 
-// TestFatal: when the store cannot go on, the process ends with its error, so that
-// whoever watches over it starts it anew.
+// TestFatal: when the store cannot go on, the process ends with the store's error, so that a
+// supervisor restarts it.
 func TestFatal(t *testing.T) {
 	s := testServer(t)
 	var fail func(error)
@@ -86,7 +86,8 @@ func TestServeEndsWithItsContext(t *testing.T) {
 	assert.NoError(t, <-end)
 }
 
-// TestDrainServes: the port stays open while a request is under way, and says that the process goes.
+// TestDrainServes: the port stays open while a request is under way, and reports that the process
+// is ending.
 func TestDrainServes(t *testing.T) {
 	s := testServer(t)
 	draining := make(chan struct{})
@@ -139,7 +140,7 @@ func TestDrainServes(t *testing.T) {
 	require.Error(t, err)
 }
 
-// onMessage calls do when a message that begins so is logged.
+// onMessage calls do when a log message begins with prefix.
 type onMessage struct {
 	slog.Handler
 	prefix string
@@ -157,7 +158,8 @@ func (h onMessage) Handle(_ context.Context, r slog.Record) error {
 	return nil
 }
 
-// TestCutOffBodies: what came whole of a body that breaks off is kept, also of series that are new, whoever hears of it.
+// TestCutOffBodies: the complete lines of a truncated body are stored, even for new series, whether
+// or not the client gets the reply.
 func TestCutOffBodies(t *testing.T) {
 	s := testServer(t)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -174,7 +176,7 @@ func TestCutOffBodies(t *testing.T) {
 		_, err = fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\n%s", c.path, c.body)
 		require.NoError(t, err)
 		require.NoError(t, conn.(*net.TCPConn).CloseWrite())
-		// The answer is the moment at which it has been dealt with.
+		// The reply shows that the server has processed the body.
 		answer, err := io.ReadAll(conn)
 		require.NoError(t, err)
 		assert.Contains(t, string(answer), "HTTP/1.1 400", name)
@@ -194,8 +196,7 @@ func TestCutOffBodies(t *testing.T) {
 	require.NoError(t, <-end)
 }
 
-// TestGate: the store is closed only when no request is within any more, and none
-// enters after.
+// TestGate: the gate closes only when no request is inside, and no request enters afterwards.
 func TestGate(t *testing.T) {
 	var g gate
 	within, leave := make(chan struct{}), make(chan struct{})
@@ -217,7 +218,7 @@ func TestGate(t *testing.T) {
 	select {
 	case <-closed:
 		t.Error("closed while a request was within")
-	case <-time.After(10 * time.Millisecond): // may only be too short to see a mistake
+	case <-time.After(10 * time.Millisecond): // may be too short to reveal a mistake
 	}
 	leave <- struct{}{}
 	<-closed
@@ -225,7 +226,7 @@ func TestGate(t *testing.T) {
 	assert.PanicsWithValue(t, http.ErrAbortHandler, ask)
 }
 
-// TestLog: one line for a person to read, whatever a library keeps in its errors.
+// TestLog: an error is one line for people, whatever else a library keeps in it.
 func TestLog(t *testing.T) {
 	for _, format := range []string{"text", "json"} {
 		var buf bytes.Buffer
@@ -242,7 +243,7 @@ func TestLog(t *testing.T) {
 	}
 }
 
-// verbose is an error as some libraries make them, with more to tell for %+v.
+// verbose is an error with more text for %+v, as some libraries have.
 type verbose struct{}
 
 func (verbose) Error() string { return "in short" }
@@ -252,7 +253,7 @@ func (verbose) Format(s fmt.State, _ rune) {
 	_, _ = io.WriteString(s, "in short\nstack")
 }
 
-// TestLocalSender: what ingest rejects, the agent in this process hears of.
+// TestLocalSender: the agent in this process gets ingest's rejections.
 func TestLocalSender(t *testing.T) {
 	s := testServer(t)
 	ctx, cancel := context.WithCancel(t.Context())

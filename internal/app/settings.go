@@ -16,7 +16,7 @@ import (
 	"github.com/quern/quern/internal/storage/pebble"
 )
 
-// Settings prints what a store was made with, and what is stored with it and can be changed.
+// Settings prints what a store was made with, and which stored settings can be changed.
 func Settings(ctx context.Context, cfg config.Settings, stdout, stderr io.Writer) error {
 	return onStore(ctx, cfg, stderr, func(st storage.Store) error {
 		s := st.Settings()
@@ -41,8 +41,8 @@ func Settings(ctx context.Context, cfg config.Settings, stdout, stderr io.Writer
 	})
 }
 
-// SetSettings changes settings for all processes of a store. It refuses while any runs: what it was started with is what
-// it goes by.
+// SetSettings changes settings for all processes of a store. It refuses while a process runs, since
+// a process keeps the settings that it started with.
 func SetSettings(ctx context.Context, cfg config.Settings, stdout, stderr io.Writer) error {
 	return onStore(ctx, cfg, stderr, func(st storage.Store) error {
 		recorded := st.Settings()
@@ -77,7 +77,7 @@ func SetSettings(ctx context.Context, cfg config.Settings, stdout, stderr io.Wri
 	})
 }
 
-// nobodyRuns refuses while processes live.
+// nobodyRuns returns an error if processes of the store are alive.
 func nobodyRuns(ctx context.Context, st storage.Store) error {
 	workers, err := st.Workers(ctx)
 	if err != nil || len(workers) == 0 {
@@ -91,7 +91,7 @@ func nobodyRuns(ctx context.Context, st storage.Store) error {
 		storage.ErrConflict, strings.Join(names, "; "))
 }
 
-// onStore does something with a store that is there, and records nothing in it by itself.
+// onStore calls do with an existing store. It changes nothing in the store by itself.
 func onStore(ctx context.Context, cfg config.Settings, stderr io.Writer, do func(storage.Store) error) error {
 	log := newLogger(stderr, cfg.Log)
 	if cfg.Store == config.Pebble {

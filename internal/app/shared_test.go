@@ -91,7 +91,7 @@ var errClock = fmt.Errorf("it is late: %w", storage.ErrSettings)
 
 var errAway = fmt.Errorf("nobody at home: %w", storage.ErrUnavailable)
 
-// sharedSetup is as the flags make it when only the store is named.
+// sharedSetup is the setup that the flags give if only the store is named.
 func sharedSetup(t *testing.T, does roles) setup {
 	t.Helper()
 	cfg := testConfig(t)
@@ -103,7 +103,7 @@ func sharedSetup(t *testing.T, does roles) setup {
 func sharedServer(t *testing.T, does roles, st *sharedStore) *server {
 	t.Helper()
 	s := newServer(sharedSetup(t, does))
-	// The registry of metrics has those of Go already.
+	// The registry already has Go's own metrics.
 	s.gathered = prometheus.NewRegistry()
 	s.metrics = s.gathered
 	s.open = func(context.Context, func(error)) (store, error) { return st, nil }
@@ -178,7 +178,7 @@ func TestWhileAway(t *testing.T) {
 	})
 }
 
-// TestWaiting: while no node answers, the process says so, and goes on when one does.
+// TestWaiting: while no node answers, the process says so. It continues when a node answers.
 func TestWaiting(t *testing.T) {
 	var log lockedBuffer
 	clk := pausing{slept: make(chan time.Duration), wake: make(chan struct{})}
@@ -235,7 +235,7 @@ func TestWaiting(t *testing.T) {
 	assert.NoError(t, <-ended)
 }
 
-// lockedBuffer may be read while it is written to.
+// lockedBuffer may be read and written concurrently.
 type lockedBuffer struct {
 	mu  sync.Mutex
 	buf bytes.Buffer
@@ -253,7 +253,7 @@ func (b *lockedBuffer) String() string {
 	return b.buf.String()
 }
 
-// TestEndsWhileAway: an operator need not wait for the cluster to stop a process.
+// TestEndsWhileAway: a process can be stopped while the cluster is away.
 func TestEndsWhileAway(t *testing.T) {
 	clk := pausing{slept: make(chan time.Duration), wake: make(chan struct{})}
 	s := sharedServer(t, roles{ingest: true}, nil)
@@ -270,7 +270,7 @@ func TestEndsWhileAway(t *testing.T) {
 	assert.NoError(t, <-ended)
 }
 
-// TestRefusal: what waiting does not help ends the process.
+// TestRefusal: an error that waiting cannot mend ends the process.
 func TestRefusal(t *testing.T) {
 	s := sharedServer(t, roles{ingest: true}, nil)
 	s.open = func(context.Context, func(error)) (store, error) { return nil, storage.ErrSettings }
@@ -279,7 +279,7 @@ func TestRefusal(t *testing.T) {
 	require.NoError(t, err)
 	assert.ErrorIs(t, s.run(t.Context(), l, nil), storage.ErrSettings)
 
-	// Which levels there are is known with the store.
+	// Only the open store shows which levels exist.
 	s = sharedServer(t, roles{ingest: true}, newSharedStore("10s,1m", clock.System{}))
 	s.cfg.Policy.Retention = config.Retention{"6h": time.Hour}
 	l, err = lc.Listen(t.Context(), "tcp", "127.0.0.1:0")
@@ -287,7 +287,7 @@ func TestRefusal(t *testing.T) {
 	assert.ErrorContains(t, s.run(t.Context(), l, nil), `no bucket "6h": there are raw,10s,1m`)
 }
 
-// TestRoles: a process serves what it does, on the ladder that is recorded.
+// TestRoles: a process serves only its roles, on the stored ladder.
 func TestRoles(t *testing.T) {
 	for _, c := range []struct {
 		does    roles
@@ -324,8 +324,8 @@ func TestRoles(t *testing.T) {
 	}
 }
 
-// TestReadyFollowsTheCluster: a process whose cluster has gone away is not ready; one on
-// an embedded store stays so, since that can still be read.
+// TestReadyFollowsTheCluster: a process whose cluster has gone away is not ready. A process on an
+// embedded store stays ready, since that store can still be read.
 func TestReadyFollowsTheCluster(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		st := newSharedStore("1h,6h,24h", clock.System{})
@@ -353,8 +353,8 @@ func TestReadyFollowsTheCluster(t *testing.T) {
 	})
 }
 
-// TestClockGoesWrong: samples would go into slices that have been ground, so none are taken until it is right
-// again; and nothing is ground.
+// TestClockGoesWrong: with a wrong clock samples would go into slices that are already ground. So
+// none are accepted until the clock is right again, and nothing is ground.
 func TestClockGoesWrong(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		st := newSharedStore("1h,6h,24h", clock.System{})
@@ -386,7 +386,7 @@ func TestClockGoesWrong(t *testing.T) {
 		_, err = s.engine.member.Mine(t.Context())
 		require.ErrorIs(t, err, shards.ErrUnfit)
 
-		st.away.Store(true) // a heartbeat without an answer makes no clock right
+		st.away.Store(true) // a heartbeat without an answer does not mend a clock
 		time.Sleep(s.engine.member.Every())
 		require.Equal(t, http.StatusServiceUnavailable, report().Code)
 		require.ErrorIs(t, s.unfit.get(), errClock)
@@ -401,7 +401,7 @@ func TestClockGoesWrong(t *testing.T) {
 		require.Equal(t, http.StatusOK, report().Code)
 		require.NoError(t, s.ready())
 
-		// Another process goes by its name, which hides nothing.
+		// Another process has the same name, which must not hide a wrong clock.
 		namesake := storage.Worker{ID: s.engine.member.ID(), Host: "another", StartedMs: 1}
 		require.NoError(t, st.Model.Heartbeat(t.Context(), namesake, time.Hour))
 		time.Sleep(s.engine.member.Every())
@@ -424,7 +424,7 @@ func TestClockGoesWrong(t *testing.T) {
 	})
 }
 
-// TestSeriesOfOthers: what another process has registered is found soon after.
+// TestSeriesOfOthers: a series that another process has registered is found soon after.
 func TestSeriesOfOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		st := newSharedStore("1h,6h,24h", clock.System{})
@@ -469,7 +469,7 @@ func TestChangeBlockSize(t *testing.T) {
 	require.NoError(t, s.changeBlockSize(t.Context(), st))
 	assert.Len(t, st.Settings().Epochs, 2, "the same again is no change")
 
-	// Another process is faster: with the same size, with another.
+	// Another process is faster, with the same size or with another.
 	for _, others := range []int{8, 16} {
 		st := newSharedStore("1h,6h,24h", clk)
 		st.addEpoch = func(e blocks.Epoch) error {
@@ -481,7 +481,7 @@ func TestChangeBlockSize(t *testing.T) {
 		assert.Equal(t, 8, last(st).BlockSize)
 	}
 
-	// One that is always in conflict does not hang.
+	// A permanent conflict does not hang.
 	st.addEpoch = func(blocks.Epoch) error { return storage.ErrConflict }
 	s.cfg.BlockSize = 16
 	require.ErrorIs(t, s.changeBlockSize(t.Context(), st), storage.ErrConflict)

@@ -18,7 +18,7 @@ import (
 	"github.com/quern/quern/internal/metric"
 )
 
-// shownStatus is what people look at of a server's aggregation status.
+// shownStatus holds what people look at in a server's aggregation status.
 type shownStatus struct {
 	ClockDoubt string `json:"clock_doubt"`
 
@@ -65,7 +65,7 @@ type shownStatus struct {
 	}
 }
 
-// shownLately is how many of the last runs are printed.
+// shownLately is the number of recent runs that are printed.
 const shownLately = 8
 
 // Status prints how far a server's aggregation is.
@@ -149,7 +149,7 @@ func (st *shownStatus) writeText(out io.Writer, now time.Time) error {
 	return w.Flush()
 }
 
-// shardsOf are a worker's shards, as 0-3, 7.
+// shardsOf formats a worker's shards, such as 0-3, 7.
 func (st *shownStatus) shardsOf(worker string) string {
 	var mine []int
 	for _, sh := range st.Shards {

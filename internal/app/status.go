@@ -14,7 +14,7 @@ import (
 	"github.com/quern/quern/internal/storage"
 )
 
-// status answers how far aggregation is.
+// status reports how far aggregation is.
 type status struct {
 	*engine
 	clk clock.Clock
@@ -56,8 +56,9 @@ func (s status) AggregationStatus(ctx context.Context, waiting bool) (api.Status
 		return out, err
 	}
 	now := clock.NowMs(s.clk)
-	// Finest first, and of each the oldest slice first: work goes on from one slice to a later one, or to
-	// a coarser bucket, and leaves the place it came from last. So what is under way is seen.
+	// Finest bucket first, and within each the oldest slice first. Work moves from one slice to a
+	// later one or to a coarser bucket, and leaves its old place last. So this order does not miss
+	// work under way.
 	for _, b := range ladder.Ground() {
 		bs := api.BucketStatus{Bucket: b}
 		stood := map[int64]int{}

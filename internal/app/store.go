@@ -17,14 +17,14 @@ import (
 	"github.com/quern/quern/internal/storage/pebble"
 )
 
-// store is what every backend has beside the contract.
+// store is what every backend has besides the contract.
 type store interface {
 	storage.Store
-	// Collector has its own metrics.
+	// Collector returns the backend's own metrics.
 	Collector() prometheus.Collector
 }
 
-// openStore opens the store of --store and brings its settings to those asked for.
+// openStore opens the store of --store and applies the requested settings.
 func (s *setup) openStore(ctx context.Context, onFatal func(error)) (store, error) {
 	st, err := s.openBackend(ctx, onFatal)
 	if err != nil {
@@ -36,7 +36,8 @@ func (s *setup) openStore(ctx context.Context, onFatal func(error)) (store, erro
 	return st, nil
 }
 
-// openBackend opens the store of --store. onFatal hears, once, that it cannot go on in this process.
+// openBackend opens the store of --store. It calls onFatal at most once, when the store cannot go
+// on in this process.
 func (s *setup) openBackend(ctx context.Context, onFatal func(error)) (store, error) {
 	if s.cfg.Store == config.Cassandra {
 		return s.openCassandra(ctx)
@@ -44,7 +45,7 @@ func (s *setup) openBackend(ctx context.Context, onFatal func(error)) (store, er
 	return s.openPebble(onFatal)
 }
 
-// adopt brings the store's settings to those asked for.
+// adopt applies the requested settings to the store.
 func (s *setup) adopt(ctx context.Context, st storage.Store) error {
 	if err := s.changePolicy(ctx, st); err != nil {
 		return err
@@ -52,9 +53,10 @@ func (s *setup) adopt(ctx context.Context, st storage.Store) error {
 	return s.changeBlockSize(ctx, st)
 }
 
-// changePolicy has the store's policy be the one asked for. Where it is other processes' too it is not changed so, and
-// who asks for another is refused: two that differ would acknowledge into slices that the other has completed, or grind
-// input that has expired in part. Here nothing else is under way.
+// changePolicy applies the requested policy to the store. If other processes share the store, it
+// refuses a different policy instead: two processes with different policies would acknowledge data
+// into slices that the other has completed, or grind input that has partly expired. On an embedded
+// store no other process runs.
 func (s *setup) changePolicy(ctx context.Context, st storage.Store) error {
 	recorded := st.Settings()
 	want, err := s.cfg.Policy.Over(recorded.Policy, recorded.Ladder)
@@ -77,7 +79,8 @@ func (s *setup) changePolicy(ctx context.Context, st storage.Store) error {
 	return nil
 }
 
-// refuseDifferent names what the store has and what is asked for, and the command that changes it.
+// refuseDifferent returns an error that names the stored and the requested values, and the command
+// that changes them.
 func refuseDifferent(c *config.Cluster, differences [][2]storage.Value) error {
 	var has, set []string
 	for _, d := range differences {
@@ -97,7 +100,7 @@ func (s *setup) openPebble(onFatal func(error)) (store, error) {
 		OnFatal:  onFatal,
 	})
 	if err != nil {
-		return nil, err // and no interface that holds a nil *Store
+		return nil, err // not st, which would make an interface that holds a nil *Store
 	}
 	return st, nil
 }
@@ -114,7 +117,7 @@ func (s *setup) openCassandra(ctx context.Context) (store, error) {
 	return st, nil
 }
 
-// clusterOptions say how to connect, and what the store was or is to be made with.
+// clusterOptions returns how to connect, and what the store was or will be made with.
 func clusterOptions(c *config.Cluster, made config.Made) cassandra.Options {
 	return cassandra.Options{
 		Hosts:       c.Hosts,
@@ -133,13 +136,13 @@ func clusterOptions(c *config.Cluster, made config.Made) cassandra.Options {
 	}
 }
 
-// noNode is said when nobody answers.
+// noNode returns the message for when no node answers.
 func noNode(c *config.Cluster, wait time.Duration) string {
 	return fmt.Sprintf("no Cassandra node of %s answers; trying again in %s", strings.Join(c.Hosts, ","), wait)
 }
 
-// settings are those to make a store with, or to find it made with. What is zero in made is
-// left to the store.
+// settings returns the settings to make a store with, or to compare with those of an existing
+// store. The store chooses values for what is zero in made.
 func settings(made config.Made) storage.Settings {
 	out := storage.Settings{
 		Ladder: made.Ladder, GroupSize: made.GroupSize, IndexPartitions: made.IndexPartitions,
@@ -150,12 +153,12 @@ func settings(made config.Made) storage.Settings {
 	return out
 }
 
-// changeBlockSize adds an epoch when another block size is asked for. It begins a
-// slice after the last one that a sample may have been written to.
+// changeBlockSize adds an epoch if another block size is requested. The epoch begins a slice after
+// the last one that a sample may have been written to.
 func (s *setup) changeBlockSize(ctx context.Context, st storage.Store) error {
 	size := s.cfg.BlockSize
 	if size == 0 {
-		return nil // not asked for
+		return nil // not requested
 	}
 	const attempts = 5
 	for attempt := 1; ; attempt++ {
@@ -174,19 +177,19 @@ func (s *setup) changeBlockSize(ctx context.Context, st storage.Store) error {
 			s.log.Info("the block size changes", "from", last.BlockSize, "to", size, "at", metric.Slice{StartMs: from})
 			return nil
 		case errors.Is(err, storage.ErrConflict) && attempt < attempts:
-			// Another process has changed it meanwhile, probably to the same.
+			// Another process has changed it meanwhile, probably to the same size.
 		default:
 			return fmt.Errorf("change the block size from %d to %d: %w", last.BlockSize, size, err)
 		}
 	}
 }
 
-// unusedFrom is the start of a slice that nobody has written to, nor will for a slice's
-// width.
+// unusedFrom returns the start of a slice, in Unix ms, that no process has written to, nor will
+// within a slice's width.
 func (s *setup) unusedFrom(ctx context.Context, st storage.Store, last blocks.Epoch) (int64, error) {
 	ladder := st.Settings().Ladder
 	from := ladder.SliceAt(metric.Raw, s.clk.Now().Add(st.Settings().Policy.FutureLimit).UnixMilli()).EndMs
-	// Under another future limit, or a clock that was ahead, slices beyond may be in use.
+	// Another future limit, or a clock that was ahead, may have opened slices further ahead.
 	opened, err := st.Slices(ctx, metric.Raw, from, from+(30*24*time.Hour).Milliseconds())
 	if err != nil {
 		return 0, err

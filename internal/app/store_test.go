@@ -16,8 +16,9 @@ import (
 	"github.com/quern/quern/internal/storage/pebble"
 )
 
-// TestSettingsOfTheStore: a restart without the flags that a store was made with changes nothing of what is stored; one
-// with other flags changes what can be changed, and the log says from what to what.
+// TestSettingsOfTheStore: a restart without the flags that a store was made with changes no stored
+// setting. A restart with other flags changes what can be changed, and the log shows the old and
+// the new value.
 func TestSettingsOfTheStore(t *testing.T) {
 	var log bytes.Buffer
 	s := setup{cfg: testConfig(t), clk: clock.System{}, log: slog.New(slog.NewTextHandler(&log, nil))}
@@ -64,7 +65,8 @@ func TestSettingsOfTheStore(t *testing.T) {
 	require.ErrorContains(t, err, "--late-grace 5s: must be shorter than --aggregation-delay, which is 5s", "with what the store has")
 }
 
-// TestStoreWithoutPolicy: the first start of a store from before there were policies records the one that it is started with.
+// TestStoreWithoutPolicy: a store from before policies existed records the policy of its first
+// start.
 func TestStoreWithoutPolicy(t *testing.T) {
 	s := setup{cfg: testConfig(t), clk: clock.System{}, log: slog.New(slog.DiscardHandler)}
 	old, err := pebble.Open(s.cfg.DataDir, pebble.Options{Settings: storage.Settings{GroupSize: 64}})
@@ -83,8 +85,8 @@ func TestStoreWithoutPolicy(t *testing.T) {
 	}
 }
 
-// TestSettingsThatDiffer: of several processes none changes the settings of all. Who asks for others is refused, with
-// both values and the command that changes them.
+// TestSettingsThatDiffer: of several processes none changes the settings for all. A process with
+// different settings is refused, with both values and the command that changes them.
 func TestSettingsThatDiffer(t *testing.T) {
 	s := sharedSetup(t, roles{ingest: true})
 	st := newSharedStore("1h,6h,24h", clock.System{})

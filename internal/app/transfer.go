@@ -56,7 +56,8 @@ func Export(ctx context.Context, cfg config.Export, stdout, stderr io.Writer) er
 	return nil
 }
 
-// Import sends the samples of files to a server. It is an error when it does not take all of them.
+// Import sends the samples of files to a server. It returns an error if the server does not accept
+// all of them.
 func Import(ctx context.Context, cfg config.Import, stdout, stderr io.Writer) error {
 	bar := transferBar{out: stderr, what: "Importing"}
 	defer bar.end()
@@ -83,7 +84,7 @@ func Import(ctx context.Context, cfg config.Import, stdout, stderr io.Writer) er
 	return nil
 }
 
-// reasons are those of rejections, most frequent first.
+// reasons lists the reasons of rejections, most frequent first.
 func reasons(of map[string]int64) string {
 	var all []string
 	for reason := range of {
@@ -104,7 +105,7 @@ func reasons(of map[string]int64) string {
 	return " (" + strings.Join(all, ", ") + ")"
 }
 
-// transferBar shows who looks on how far an export or an import is.
+// transferBar shows the progress of an export or an import on a terminal.
 type transferBar struct {
 	out  io.Writer
 	what string
@@ -126,7 +127,7 @@ func (b *transferBar) at(done, total, samples, bytes int64) {
 	_ = b.bar.Set64(done)
 }
 
-// tell writes a line where the bar is.
+// tell prints a line in the place of the bar.
 func (b *transferBar) tell(out io.Writer, line string) {
 	if b.bar != nil {
 		_ = b.bar.Clear()

@@ -16,7 +16,7 @@ import (
 	"github.com/quern/quern/internal/verify"
 )
 
-// Verify holds a server's roll-ups to its raw samples. It is an error when they differ.
+// Verify compares a server's roll-ups with its raw samples. It returns an error if they differ.
 func Verify(ctx context.Context, cfg config.Verify, stdout, stderr io.Writer) error {
 	now := clock.System{}.Now()
 	o := verify.Options{

@@ -19,7 +19,7 @@ import (
 
 var errGone = fmt.Errorf("%w: its copies are gone", storage.ErrUnavailable)
 
-// rawOf is how many raw chunks a block of the hour has.
+// rawOf returns the number of raw chunks of a block in the hour.
 func rawOf(t *testing.T, s storage.Store, block blocks.Range, hour time.Time) (n int) {
 	t.Helper()
 	for _, err := range s.RawChunks(t.Context(), block, hour.UnixMilli(), hour.UnixMilli()+1) {
@@ -29,8 +29,8 @@ func rawOf(t *testing.T, s storage.Store, block blocks.Range, hour time.Time) (n
 	return n
 }
 
-// Blocks that are out of reach hold up no others: those are durable and sealed. What they may have left is written again
-// first, and nothing else until then.
+// TestBlocksOutOfReach: unavailable blocks do not hold up others, which are durable and sealed. The
+// chunks of the failed flush are written again before anything else goes into their blocks.
 func TestBlocksOutOfReach(t *testing.T) {
 	clk := clock.NewSimulated(eleven.Add(59 * time.Minute))
 	store := storagetest.NewApart(storagetest.NewModel(storage.Settings{
@@ -58,7 +58,7 @@ func TestBlocksOutOfReach(t *testing.T) {
 	require.ErrorIs(t, w.Settle(t.Context()), storage.ErrUnavailable)
 	require.Equal(t, []int{3, 1, 1}, []int{rawOf(t, store, good, eleven), rawOf(t, store, bad, eleven), rawOf(t, store, other, eleven)})
 
-	// In reach again: what it was that failed comes first, once, however often it was refused.
+	// Available again: the failed chunks come first, and once, however often they were refused.
 	store.Away(nil, nil)
 	require.NoError(t, w.Flush(t.Context(), of(bad)))
 	require.Equal(t, 3, rawOf(t, store, bad, eleven))
@@ -75,7 +75,7 @@ func TestBlocksOutOfReach(t *testing.T) {
 	require.Len(t, marksOf(t, store, eleven), 3)
 }
 
-// A seal that does not reach a block seals the others.
+// TestSealOutOfReach: a seal that does not reach a block seals the others.
 func TestSealOutOfReach(t *testing.T) {
 	clk := clock.NewSimulated(eleven.Add(59 * time.Minute))
 	store := storagetest.NewApart(storagetest.NewModel(storage.Settings{
@@ -91,7 +91,7 @@ func TestSealOutOfReach(t *testing.T) {
 	require.Equal(t, []storage.MarkKind{storage.MarkOpen, storage.MarkFresh}, []storage.MarkKind{marks[0].Kind, marks[1].Kind})
 }
 
-// refusing is a writer over a store that fails blocks one by one.
+// refusing returns a writer over a store that fails blocks one by one.
 func refusing() (*cache.Writer, *storagetest.Apart, *clock.Simulated) {
 	clk := clock.NewSimulated(eleven.Add(59 * time.Minute))
 	store := storagetest.NewApart(storagetest.NewModel(storage.Settings{
@@ -102,7 +102,8 @@ func refusing() (*cache.Writer, *storagetest.Apart, *clock.Simulated) {
 
 var errRefused = fmt.Errorf("%w: too large", storage.ErrRefused)
 
-// What the store refuses for good is given up, and its sender told. It holds up neither other blocks nor what comes for its own.
+// TestRefusedForGood: what the store refuses for good is given up, and its sender gets the error.
+// It holds up neither other blocks nor later data of its own.
 func TestRefusedForGood(t *testing.T) {
 	w, store, clk := refusing()
 	good, bad, away := blocks.Of(0, 4), blocks.Of(4, 4), blocks.Of(8, 4)
@@ -122,7 +123,7 @@ func TestRefusedForGood(t *testing.T) {
 	require.Equal(t, []int{1, 2}, some.Failed)
 	require.Equal(t, []error{errRefused, errGone}, some.Errs)
 
-	// Alone, it is refused again, and nothing of it waits.
+	// Alone, the block is refused again, and none of it waits.
 	require.ErrorAs(t, w.Flush(t.Context(), all[1:2]), &some)
 	require.ErrorIs(t, some.Errs[0], storage.ErrRefused)
 	store.Fail(nil)
@@ -130,7 +131,7 @@ func TestRefusedForGood(t *testing.T) {
 	require.Equal(t, []int{2, 1, 2}, []int{rawOf(t, store, good, eleven), rawOf(t, store, bad, eleven), rawOf(t, store, away, eleven)})
 	require.NoError(t, w.Flush(t.Context(), all[1:2]))
 
-	// Nobody knows what the cache of the blocks has that failed.
+	// What the cache of the failed blocks holds is unknown.
 	clk.Set(eleven.Add(time.Hour + time.Minute))
 	require.NoError(t, w.Seal(t.Context()))
 	for _, m := range marksOf(t, store, eleven) {
@@ -138,8 +139,9 @@ func TestRefusedForGood(t *testing.T) {
 	}
 }
 
-// A refusal says nothing of an attempt before, which may have landed: it is written again before anything that goes into the
-// same block is acknowledged. Others go on, whatever their writes come to.
+// TestRefusedWhenWrittenAgain: a refusal says nothing of an earlier attempt, which may have landed.
+// So the chunks are written again before anything for the same block is acknowledged. Other blocks
+// go on, whatever their writes result in.
 func TestRefusedWhenWrittenAgain(t *testing.T) {
 	for name, err := range map[string]error{"refused": errRefused, "another": errBoom} {
 		t.Run(name, func(t *testing.T) {
@@ -260,7 +262,7 @@ func TestMendedOneByOne(t *testing.T) {
 	}
 }
 
-// dayAway is a store that cannot be asked about the slices from a time on.
+// dayAway is a store that cannot answer for the slices from some time on.
 type dayAway struct {
 	storage.Store
 
@@ -276,7 +278,8 @@ func (d *dayAway) Slices(ctx context.Context, b metric.Bucket, fromMs, toMs int6
 	return d.Store.Slices(ctx, b, fromMs, toMs)
 }
 
-// What is ahead of midnight fails by itself when the slices of the next day are out of reach, which is found out once a flush.
+// TestNextDayOutOfReach: samples after midnight fail alone if the slices of the next day are
+// unavailable. Each flush asks only once.
 func TestNextDayOutOfReach(t *testing.T) {
 	midnight := eleven.Truncate(24 * time.Hour).Add(24 * time.Hour)
 	clk := clock.NewSimulated(midnight.Add(-5 * time.Minute))
@@ -300,8 +303,8 @@ func TestNextDayOutOfReach(t *testing.T) {
 	require.Equal(t, 1, rawOf(t, store, blocks.Of(4, 4), midnight), "nothing was written of it before")
 }
 
-// While the slices of the next day are out of reach, what waits to be written again to a slice of today is written, and a slice of
-// today is sealed.
+// TestMendWhileTheNextDayIsOutOfReach: while the slices of the next day are unavailable, torn
+// chunks of a slice of today are written again, and a slice of today is sealed.
 func TestMendWhileTheNextDayIsOutOfReach(t *testing.T) {
 	midnight := eleven.Truncate(24 * time.Hour).Add(24 * time.Hour)
 	clk := clock.NewSimulated(midnight.Add(-5 * time.Minute))

@@ -1,19 +1,20 @@
-// Package cache is the protocol of metrics_cache and metrics_cache_index: what a
-// flush of ingest writes into them, and what a run reads from them and deletes.
+// Package cache implements the protocol of metrics_cache and metrics_cache_index: what a flush of
+// ingest writes into them, and what a run reads from them and deletes.
 //
-// The invariants that it keeps, numbered as in docs/architecture.md:
+// It keeps these invariants, numbered as in docs/architecture.md:
 //
-//  1. Acknowledged means durable. Writer.Flush returns nil only when the raw chunks are
-//     durable and so are marks that lead a run, not yet begun, to every one of them.
-//  3. No lost mark. A mark is put where a run has yet to look (Put looks at
-//     the clock again after the write), and only marks that were read are deleted.
-//  4. The closing race. What belongs to a slice on time is durable before the slice's
-//     end plus the grace; what takes longer gets a late mark before it is acknowledged.
+//  1. Acknowledged means durable. Writer.Flush returns nil only when the raw chunks are durable,
+//     together with marks that lead a run to each of them. That run has not begun yet.
+//  3. No lost mark. A mark is put only into a slice whose run has not begun: Put checks the clock
+//     again after the write. Only marks that were read are deleted.
+//  4. The closing race. Data is on time if it is durable before the slice's end plus the grace.
+//     Data that takes longer gets a late mark before it is acknowledged.
 //
-// The cache itself is only a fast path, and is used for a block only when it is
-// proven whole: a writer marks a block as open with its first flush, and when the slice has
-// closed says in the same mark how many chunks it has put there. A writer that died, or
-// whose flush failed half-way, never says so, and the table below is read instead.
+// The cache is only a fast path. A run uses the cache of a block only when the cache is proven
+// whole (ADR 3). A writer marks a block as open with its first flush. When the slice has closed,
+// the writer seals the block: the same mark then says how many chunks the writer put into the
+// cache. A writer that died, or whose flush failed, does not seal the block, and the run reads the
+// table below instead.
 package cache
 
 import (
@@ -27,24 +28,25 @@ import (
 	"github.com/quern/quern/internal/storage"
 )
 
-// Timing says when a slice closes and when it is ground.
+// Timing defines when a slice closes and when its run begins.
 type Timing struct {
-	// Grace is how long after a slice's end data still enters it on time. The default is 1m.
+	// Grace is the time after a slice's end during which data still enters it on time. The default
+	// is 1m.
 	Grace time.Duration
-	// Delay is how long after a slice's end its run begins. It must exceed Grace by
+	// Delay is the time between a slice's end and the start of its run. It must exceed Grace by
 	// more than the clocks of the processes can differ. The default is 2m.
 	Delay time.Duration
 }
 
-// DefaultTiming is a grace of one minute and a delay of two.
+// DefaultTiming returns a grace of one minute and a delay of two.
 func DefaultTiming() Timing { return Timing{Grace: time.Minute, Delay: 2 * time.Minute} }
 
-// Closed says whether, at nowMs, nothing may enter the slice on time any more.
+// Closed reports whether, at nowMs, data can no longer enter the slice on time.
 func (t Timing) Closed(s metric.Slice, nowMs int64) bool {
 	return nowMs >= s.EndMs+t.Grace.Milliseconds()
 }
 
-// Due says whether, at nowMs, the slice's run may begin.
+// Due reports whether, at nowMs, the slice's run may begin.
 func (t Timing) Due(s metric.Slice, nowMs int64) bool {
 	return nowMs >= s.EndMs+t.Delay.Milliseconds()
 }
@@ -62,12 +64,12 @@ type Cache struct {
 	clk    clock.Clock
 	ids    *blocks.IDs
 	timing Timing
-	// onLate is told of marks for closed slices; see OnLate.
+	// onLate receives the marks for closed slices; see OnLate.
 	onLate func([]storage.PlacedMark)
 }
 
-// New makes the protocol over a store, for the writer with the given random number.
-// It is to be the process's only one over that store: its ids order what the process writes.
+// New returns the protocol over a store. writer is a random number that tells this writer from
+// others. A process must create only one Cache per store: its ids order what the process writes.
 func New(store storage.Store, clk clock.Clock, writer uint64, timing Timing) *Cache {
 	s := store.Settings()
 	ids := blocks.NewIDs(writer)
@@ -78,11 +80,12 @@ func New(store storage.Store, clk clock.Clock, writer uint64, timing Timing) *Ca
 	}
 }
 
-// OnLate has tell hear of all marks for closed slices, once they may have been written and before what they stand for is
-// acknowledged, or the marks that they follow are deleted. It is called before the cache is used.
+// OnLate registers a callback that receives all marks for closed slices. The callback runs once the
+// marks may have been written, and before their data is acknowledged or the marks that they replace
+// are deleted. OnLate must be called before the cache is used.
 func (c *Cache) OnLate(tell func([]storage.PlacedMark)) { c.onLate = tell }
 
-// Timing is when slices close and are ground.
+// Timing returns when slices close and when their runs begin.
 func (c *Cache) Timing() Timing { return c.timing }
 
 func (c *Cache) partition(b metric.Bucket, s metric.Slice, start metric.ScheduleID) storage.IndexPartition {
@@ -92,7 +95,7 @@ func (c *Cache) partition(b metric.Bucket, s metric.Slice, start metric.Schedule
 	}
 }
 
-// own is a mark for a whole block of the very slice in whose index it lies.
+// own returns a mark for a whole block, placed in the index of the block's own slice.
 func (c *Cache) own(kind storage.MarkKind, b metric.Bucket, s metric.Slice, start metric.ScheduleID, id blocks.ID, chunks int) storage.PlacedMark {
 	return storage.PlacedMark{
 		Partition: c.partition(b, s, start),
@@ -103,9 +106,9 @@ func (c *Cache) own(kind storage.MarkKind, b metric.Bucket, s metric.Slice, star
 	}
 }
 
-// current is the slice that marks for closed slices go into at nowMs: the one that the clock is
-// in, or the first one after it that is not complete. Nobody looks into a complete slice
-// again, and after the clock was set back the one that it is in may be.
+// current returns the slice that marks for closed slices go into at nowMs: the slice that contains
+// nowMs, or the first later slice that is not complete. No run reads a complete slice again, and
+// after the clock was set back the slice at nowMs may be complete.
 func (c *Cache) current(b metric.Bucket, nowMs int64, complete func(metric.Slice) (bool, error)) (metric.Slice, error) {
 	for s := c.ladder.SliceAt(b, nowMs); ; s = c.ladder.SliceAt(b, s.EndMs) {
 		done, err := complete(s)
@@ -115,7 +118,7 @@ func (c *Cache) current(b metric.Bucket, nowMs int64, complete func(metric.Slice
 	}
 }
 
-// Complete says whether a slice has been ground.
+// Complete reports whether a slice has been ground.
 func (c *Cache) Complete(ctx context.Context, k storage.SliceKey) (bool, error) {
 	return c.complete(ctx, k.Bucket, c.ladder.SliceAt(k.Bucket, k.StartMs))
 }
@@ -128,11 +131,12 @@ func (c *Cache) complete(ctx context.Context, b metric.Bucket, s metric.Slice) (
 	return len(states) > 0 && states[0].Complete, nil
 }
 
-// Put puts marks for slices that may be closed into the index of the bucket's
-// current slice, and does not return before they lie in one that was still open when
-// the write was done: a run that begins later reads them. Those that came too late into one before
-// are taken back, since its run may have been. A mark without an id gets one
-// here; one with an id takes the place of its like, which must ask for the same. A DueMs of 0 becomes the end of the slice that they are put in.
+// Put writes marks for slices that may be closed into the index of the bucket's current slice. If
+// that slice closes before the write is done, Put writes the marks again into the newer current
+// slice, until the write is done in time: a run that begins later reads them. Then Put deletes the
+// marks that it wrote to slices that closed meanwhile: their runs may be over. A mark without an id
+// gets one. A mark with an id replaces the stored mark with the same key, which must ask for the
+// same work. A DueMs of 0 becomes the end of the slice that the mark is put into.
 func (c *Cache) Put(ctx context.Context, fence storage.Fence, b metric.Bucket, marks []storage.Mark) error {
 	if len(marks) == 0 {
 		return nil
@@ -161,8 +165,9 @@ func (c *Cache) Put(ctx context.Context, fence storage.Fence, b metric.Bucket, m
 	}
 }
 
-// takeBack deletes marks that lie in slices that are over, where nobody may look again. Others that
-// stand for the same must have been written. One that cannot be deleted keeps the others only where the store is away.
+// takeBack deletes marks from slices that are over, where no run may look again. The caller must
+// have written other marks for the same work. A failed delete does not stop the others, unless the
+// store is away or ctx ends.
 func (c *Cache) takeBack(ctx context.Context, fence storage.Fence, marks []storage.PlacedMark) error {
 	var failed error
 	for _, m := range marks {
@@ -176,7 +181,7 @@ func (c *Cache) takeBack(ctx context.Context, fence storage.Fence, marks []stora
 	return failed
 }
 
-// place says where marks go that are put into slice s. Those without an id get one.
+// place assigns marks to the index of slice s. It gives an id to each mark without one.
 func (c *Cache) place(b metric.Bucket, s metric.Slice, marks []storage.Mark) []storage.PlacedMark {
 	now := clock.NowMs(c.clk)
 	out := make([]storage.PlacedMark, len(marks))

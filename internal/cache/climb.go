@@ -2,13 +2,14 @@ package cache
 
 import "github.com/quern/quern/internal/metric"
 
-// RunAtMs is when the run of a slice of a bucket is begun.
+// RunAtMs returns the time at which the run of a slice begins, in Unix ms.
 func (t Timing) RunAtMs(s metric.Slice) int64 { return s.EndMs + t.Delay.Milliseconds() }
 
-// Climb says when a row of level b+1, and by it those of the levels above it, is ground again for work of bucket b whose
-// mark lies in the index of slice in: the times of the runs, finest level first. slice is the one whose data is
-// ground. It is what Pass does, foretold: the marks go from a run into the next bucket's slice around it, or else into that
-// bucket's current one.
+// Climb predicts when marked work reaches the roll-up rows. slice is the slice of bucket b whose
+// data is ground; its mark lies in the index of slice in. Climb returns the times of the runs, in
+// Unix ms: first the run that grinds the row of level b+1, then those of the levels above. It
+// follows the rule of Pass: each run puts its marks into the next bucket's slice around it, or else
+// into that bucket's current slice.
 func (c *Cache) Climb(b metric.Bucket, slice, in metric.Slice) []int64 {
 	var out []int64
 	for ; b < c.ladder.Top(); b++ {

@@ -15,8 +15,9 @@ import (
 	"github.com/quern/quern/internal/storage/storagetest"
 )
 
-// A clock that goes behind the others' takes a slice for open that they have ground. What is written again then is marked late:
-// also when they are done with it only during the write.
+// TestMendOfASliceThatIsGround: a clock that is behind the others takes a slice for open that
+// others have ground. Chunks that are then written again get a late mark, even if the others finish
+// the slice only during the write.
 func TestMendOfASliceThatIsGround(t *testing.T) {
 	for name, during := range map[string]bool{"before": false, "meanwhile": true} {
 		t.Run(name, func(t *testing.T) {
@@ -52,21 +53,22 @@ func TestMendOfASliceThatIsGround(t *testing.T) {
 			}
 			require.Equal(t, map[metric.ScheduleID]bool{4: true}, late())
 
-			// So is what comes for it later.
+			// Later data for the slice gets a late mark too.
 			require.NoError(t, w.Flush(t.Context(), []cache.Group{group(eleven, blocks.Of(0, 4), 1)}))
 			require.Equal(t, map[metric.ScheduleID]bool{0: true, 4: true}, late())
 		})
 	}
 }
 
-// A slice that is ground is not sealed; where it turns out only when it is done the marks are taken back.
+// TestSealOfASliceThatIsGround: a slice that is ground is not sealed. If that shows only after the
+// seal, the marks are taken back.
 func TestSealOfASliceThatIsGround(t *testing.T) {
 	for name, during := range map[string]bool{"before": false, "meanwhile": true} {
 		t.Run(name, func(t *testing.T) {
 			c, store, clk := setUp(4)
 			w := cache.NewWriter(c)
 			require.NoError(t, w.Flush(t.Context(), []cache.Group{group(eleven, blocks.Of(4, 4), 1)}))
-			clk.Set(eleven.Add(time.Hour + time.Minute)) // closed, and not due yet
+			clk.Set(eleven.Add(time.Hour + time.Minute)) // closed, and not yet due
 			ground := func() error {
 				k := storage.SliceKey{StartMs: eleven.UnixMilli()}
 				if err := store.DeleteMarks(t.Context(), 0, storage.IndexPartition{SliceKey: k}, marksOf(t, store, eleven)); err != nil {

@@ -11,11 +11,11 @@ import (
 	"github.com/quern/quern/internal/storage"
 )
 
-// maxChunkSamples bounds a chunk, which is one row to the store: Cassandra refuses one of 16 MiB, and
-// a sample takes up to 20 bytes.
+// maxChunkSamples bounds a chunk, which is one row in the store. Cassandra refuses a row of 16 MiB,
+// and a sample takes up to 20 bytes.
 const maxChunkSamples = 64 << 10
 
-// part is what goes into one chunk: a group, or a piece of one that is too large.
+// part is the input of one chunk: a group, or a piece of a group that is too large.
 type part struct {
 	*Group
 	of      *unit
@@ -23,11 +23,11 @@ type part struct {
 	id      blocks.ID
 }
 
-// chunks is how many parts a group is cut into.
+// chunks returns the number of parts that a group is cut into.
 func (g *Group) chunks() int { return (len(g.Samples) + maxChunkSamples - 1) / maxChunkSamples }
 
-// encode packs each group into its chunks. The packing is the costly part of a
-// flush, so the parts are shared out over the processors.
+// encode packs each group into its chunks. Packing is the costly part of a flush, so encode spreads
+// the parts over the processors.
 func (w *Writer) encode(f *flush) {
 	var parts []part
 	for u, g := range f.groups() {
@@ -59,8 +59,7 @@ func (w *Writer) encode(f *flush) {
 	}
 }
 
-// rawChunks cuts a part along the storage groups, which do not move when the
-// block size does.
+// rawChunks cuts a part along the storage groups. These stay the same when the block size changes.
 func (w *Writer) rawChunks(p *part) []storage.RawChunk {
 	var out []storage.RawChunk
 	rest := p.samples

@@ -14,8 +14,8 @@ import (
 	"github.com/quern/quern/internal/storage/storagetest"
 )
 
-// A mark that was so slow that its slice closed meanwhile goes into the next one, and leaves nothing behind in a
-// slice that may be complete.
+// TestPutTakesBack: a mark that is so slow that its slice closes meanwhile goes into the next
+// slice, and leaves nothing in a slice that may be complete.
 func TestPutTakesBack(t *testing.T) {
 	noon := time.Date(2025, time.November, 21, 12, 0, 0, 0, time.UTC)
 	clk := clock.NewSimulated(noon.Add(30 * time.Minute))

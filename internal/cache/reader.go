@@ -17,35 +17,36 @@ import (
 	"github.com/quern/quern/internal/storage"
 )
 
-// Work is what the marks of one block and slice together ask a run to do.
+// Work is what the marks of one block and slice ask a run to do.
 type Work struct {
-	// Partition is where the marks lie: a shard of the slice that is being ground.
+	// Partition is the index partition that holds the marks: a shard of the slice that is being
+	// ground.
 	Partition storage.IndexPartition
-	// Block and Slice are what is to be ground. Slice is that of the partition for what came on
-	// time, an earlier one for all else.
+	// Block and Slice say what to grind. Slice is the slice of the partition for data that came on
+	// time, and an earlier slice for all other work.
 	Block blocks.Range
 	Slice metric.Slice
-	// Marks are those that were read, and the only ones to be deleted for it.
+	// Marks are the marks that were read. Only these are deleted when the work is done.
 	Marks []storage.Mark
 }
 
-// Bucket is the bucket that is being ground.
+// Bucket returns the bucket that is being ground.
 func (w *Work) Bucket() metric.Bucket { return w.Partition.Bucket }
 
-// Fresh says whether all writers of the block are done with it: the cache holds all
-// that there is to grind, if it has as many chunks as they say.
+// Fresh reports whether all writers have sealed the block. Then the cache is whole if it has as
+// many chunks as the marks say.
 func (w *Work) Fresh() bool {
 	return !slices.ContainsFunc(w.Marks, func(m storage.Mark) bool { return m.Kind != storage.MarkFresh })
 }
 
-// Late says whether rows that may have been stored before are to be computed again.
+// Late reports whether the work may recompute rows that are already stored.
 func (w *Work) Late() bool {
 	return slices.ContainsFunc(w.Marks, func(m storage.Mark) bool {
 		return m.Kind != storage.MarkFresh && m.Kind != storage.MarkOpen
 	})
 }
 
-// Damaged is how many of the marks are.
+// Damaged returns the number of damaged marks.
 func (w *Work) Damaged() int {
 	n := 0
 	for _, m := range w.Marks {
@@ -56,7 +57,7 @@ func (w *Work) Damaged() int {
 	return n
 }
 
-// chunks is the number of chunks that the writers say they put into the cache.
+// chunks returns the number of chunks that the writers put into the cache, according to the marks.
 func (w *Work) chunks() int {
 	n := 0
 	for _, m := range w.Marks {
@@ -65,12 +66,13 @@ func (w *Work) chunks() int {
 	return n
 }
 
-// Whole says whether all of the block is asked for, and not only some schedules.
+// Whole reports whether the marks ask for the whole block, not only for some schedules.
 func (w *Work) Whole() bool {
 	return slices.ContainsFunc(w.Marks, func(m storage.Mark) bool { return len(m.Schedules) == 0 })
 }
 
-// Schedules are those asked for, sorted; nil when the whole block is.
+// Schedules returns the schedules that the marks name, sorted; nil if the marks ask for the whole
+// block.
 func (w *Work) Schedules() []metric.ScheduleID {
 	if w.Whole() {
 		return nil
@@ -83,7 +85,7 @@ func (w *Work) Schedules() []metric.ScheduleID {
 	return slices.Compact(ids)
 }
 
-// TakesBack are the schedules whose rows are to be taken back where they have no input, sorted.
+// TakesBack returns the schedules whose rows are taken back if they have no input, sorted.
 func (w *Work) TakesBack() []metric.ScheduleID {
 	var ids []metric.ScheduleID
 	for _, m := range w.Marks {
@@ -95,17 +97,18 @@ func (w *Work) TakesBack() []metric.ScheduleID {
 	return slices.Compact(ids)
 }
 
-// DueMs is when the youngest of the marks could first have been dealt with.
+// DueMs returns the latest DueMs of the marks: the earliest time at which all of the work could
+// have been done, in Unix ms.
 func (w *Work) DueMs() int64 {
 	return slices.MaxFunc(w.Marks, func(a, b storage.Mark) int { return cmp.Compare(a.DueMs, b.DueMs) }).DueMs
 }
 
-// Attempt is the number of runs that failed on it already.
+// Attempt returns how many runs have failed on the work: the highest count among its marks.
 func (w *Work) Attempt() int {
 	return slices.MaxFunc(w.Marks, func(a, b storage.Mark) int { return a.Attempt - b.Attempt }).Attempt
 }
 
-// CacheKey is the cache partition of the block.
+// CacheKey returns the cache partition of the block.
 func (w *Work) CacheKey() storage.CacheKey {
 	return storage.CacheKey{
 		SliceKey: storage.SliceKey{Bucket: w.Bucket(), StartMs: w.Slice.StartMs},
@@ -113,12 +116,12 @@ func (w *Work) CacheKey() storage.CacheKey {
 	}
 }
 
-// maxMarksPerWork bounds what is gathered for one block, so that a flood of marks for
-// one block does not gather in memory. The rest makes another Work.
+// maxMarksPerWork bounds the marks of one Work, so that a flood of marks for one block does not
+// fill the memory. The remaining marks make another Work.
 const maxMarksPerWork = 4096
 
-// Read yields the work of an index partition. The marks of one block and slice are
-// neighbours there, so this holds one block's marks in memory at a time.
+// Read yields the work of an index partition. The marks of one block and slice are neighbours in
+// the index, so Read holds the marks of one block in memory at a time.
 func (c *Cache) Read(ctx context.Context, p storage.IndexPartition) iter.Seq2[*Work, error] {
 	return func(yield func(*Work, error) bool) {
 		epochs := c.store.Settings().Epochs
@@ -178,12 +181,12 @@ func (c *Cache) Load(ctx context.Context, w *Work, add func(chunk []byte) error)
 	return nil
 }
 
-// NextOpen says whether what is ground in a run of slice k enters the next bucket on
-// time, into the slice that k lies within.
+// NextOpen reports whether the rows of a run of slice k enter the next bucket on time, into the
+// slice around k.
 //
-// That slice is run only after all slices within it are complete, and k is not: its
-// run has not begun. Unless it is complete all the same, because k was opened only after it,
-// under a clock that went back.
+// The slice around k is run only after all slices within it are complete (ADR 2). k is not
+// complete, so that run has not begun. There is one exception: after the clock went back, k may be
+// opened inside a slice that is already complete. NextOpen therefore asks the store.
 func (c *Cache) NextOpen(ctx context.Context, k storage.SliceKey) (bool, error) {
 	next := k.Bucket + 1
 	if next == c.ladder.Top() {
@@ -193,13 +196,13 @@ func (c *Cache) NextOpen(ctx context.Context, k storage.SliceKey) (bool, error) 
 	return !done, err
 }
 
-// Pass hands the rows that work was ground into on to the next bucket; open is what
-// NextOpen said of the run's slice. What it writes on time has keys that follow from the work,
-// so that who does the same work again writes over it.
+// Pass hands the rows of work on to the next bucket. open is the result of NextOpen for the run's
+// slice.
 //
-// Rows of the next bucket's slice that the run's own slice lies within enter its cache, if it is
-// open. All others come after that slice's run may have begun, and their schedules
-// are marked in the next bucket's current slice.
+// Rows enter the cache of the next bucket, with a fresh mark, if that slice is open and the run's
+// own slice lies within it. Their keys follow from the work, so a repeated run writes over them.
+// All other rows may come after the run of that slice has begun: Pass marks their schedules in the
+// next bucket's current slice instead.
 func (c *Cache) Pass(ctx context.Context, fence storage.Fence, w *Work, rows []metric.RollupRow, open bool) error {
 	next := w.Bucket() + 1
 	if next == c.ladder.Top() || len(rows) == 0 {
@@ -245,8 +248,9 @@ func (c *Cache) Pass(ctx context.Context, fence storage.Fence, w *Work, rows []m
 	return c.store.Write(ctx, b)
 }
 
-// passedID is the id of what is passed on. It orders by the slice that is ground, as a row may come
-// again when late data has changed it, and tells apart what one slice passes on by what it is.
+// passedID returns the id of a chunk that Pass hands on. Ids order by the slice that is ground,
+// since late data may change a row and pass it on again. A hash of the work and the schedules tells
+// apart the chunks of one slice.
 func passedID(w *Work, rows []metric.RollupRow) blocks.ID {
 	var key []byte
 	for _, n := range [...]int64{w.Slice.StartMs, int64(w.Block.Start)} {
@@ -258,8 +262,8 @@ func passedID(w *Work, rows []metric.RollupRow) blocks.ID {
 	return blocks.KeyID(w.Partition.StartMs, xxhash.Sum64(key))
 }
 
-// Done deletes what work stood for, once its rows are stored and passed on: first
-// the block's cache, then exactly the marks that were read.
+// Done deletes the input of work, once its rows are stored and passed on: first the cache of the
+// block, then exactly the marks that were read.
 func (c *Cache) Done(ctx context.Context, fence storage.Fence, w *Work) error {
 	if err := c.store.DeleteCacheBlock(ctx, fence, w.CacheKey()); err != nil {
 		return fmt.Errorf("delete cache of block %d: %w", w.Block.Start, err)

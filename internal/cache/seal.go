@@ -74,9 +74,9 @@ func (w *Writer) Seal(ctx context.Context) error {
 	return errors.Join(unknown, err, w.unseal(ctx, b.Marks))
 }
 
-// unseal takes back what was sealed so late that the run may have begun: it may have
-// deleted the mark before, and nobody would read the new one. If it has not read
-// the mark yet, the late one that is put first leads a run to the block.
+// unseal takes back seals that came so late that the run may have begun. The run may have deleted
+// the mark before the seal wrote it again, and then no run would read it. unseal first puts a late
+// mark, which leads a later run to the block, and then deletes the sealed mark.
 func (w *Writer) unseal(ctx context.Context, sealed []storage.PlacedMark) error {
 	gone := make(map[int64]bool)
 	for _, m := range sealed {

@@ -10,7 +10,7 @@ import (
 	"github.com/quern/quern/internal/storage"
 )
 
-// What several marks of a block ask for together, in whatever order they lie.
+// TestWork: what several marks of a block ask for together, in any order.
 func TestWork(t *testing.T) {
 	ids := func(ids ...metric.ScheduleID) []metric.ScheduleID { return ids }
 	for _, c := range []struct {

@@ -17,15 +17,15 @@ import (
 	"github.com/quern/quern/internal/storage"
 )
 
-// Group is the samples of one block in one raw slice, sorted by
-// metric.CompareSamples, no two with the same schedule and time, not empty.
+// Group holds the samples of one block in one raw slice. It is not empty, it is sorted by
+// metric.CompareSamples, and no two samples have the same schedule and time.
 type Group struct {
 	Slice   metric.Slice
 	Block   blocks.Range
 	Samples []metric.Sample
 }
 
-// check asserts what a chunk and its mark rely on.
+// check asserts what chunks and marks rely on.
 func (g *Group) check() {
 	invariants.Check(len(g.Samples) > 0, "empty group of block %d", g.Block.Start)
 	for i, s := range g.Samples {
@@ -36,26 +36,47 @@ func (g *Group) check() {
 	}
 }
 
-// Writer is ingest's side of the protocol. It remembers which marks this process
-// has written, so that a block costs two marks a slice and not one a flush. It is
-// not safe for concurrent use: flushes come one after the other.
+// Writer is ingest's side of the protocol. It remembers which marks this process has written, so
+// that a block costs two marks per slice instead of one per flush. It is not safe for concurrent
+// use: flushes run one after the other.
+//
+// A flush takes these steps:
+//
+//  1. mend writes the chunks of earlier failed flushes again. While that fails for a block, Flush
+//     accepts nothing else for the block.
+//  2. begin chooses the marks. The first flush into a block of an open slice writes an open mark.
+//     Samples for a slice that is over get a late mark in the current slice.
+//  3. encode packs the raw chunks and, unless the slice is over, the cache chunks.
+//  4. write stores everything as one batch, in the order slices, marks, chunks. A mark without data
+//     costs one empty read. Data without a mark is never ground.
+//  5. settle checks the clock again. If the slice that a group relies on has closed meanwhile, its
+//     run may have missed the mark or the chunk. settle puts a late mark first, then deletes the
+//     mark that no run may read.
+//  6. succeeded or failed records the outcome of each unit. The chunks of a failed unit are kept in
+//     torn for step 1 (ADR 27). The mark of its block stays open, so that the run reads the raw
+//     table.
+//
+// When the slice has closed, Seal replaces the open marks by fresh ones with the number of cache
+// chunks (ADR 3).
 type Writer struct {
 	cache     *Cache
 	groupSize int
 
-	// written is what the index of each slice that is not closed holds of this process,
-	// by the slice's start. A mark that lies there stands for everything that reaches
-	// the raw table before the slice's run begins.
+	// written holds what this process has written to the index of each slice, by the start of the
+	// slice. Seal, or the next flush once the run is due, removes the entry. A mark in that index
+	// covers all data that reaches the raw table before the slice's run begins.
 	written map[int64]*written
-	// closedMs is the end of the newest slice that Seal has found closed. What is opened in it again is not sealed.
+	// closedMs is the end of the newest slice that Seal has found closed. If the clock goes back,
+	// slices up to there may be opened again; Seal does not seal them.
 	closedMs int64
-	// torn is what flushes that failed may have left on some copies of the raw table, from where it may come to light at any
-	// later time. The next flush, or Settle, writes it again before anything else (see mend).
+	// torn holds the chunks that failed flushes may have left on some copies of the raw table. A
+	// repair or a hint may bring them to light at any later time. The next flush, or Settle, writes
+	// them again before anything else (see mend).
 	torn map[blockKey]*torn
-	// tornBytes is what torn takes.
+	// tornBytes is the size of torn; see torn.bytes.
 	tornBytes int
-	// stray are marks in slices that are over, where nobody may look again, that could not be taken back yet. Others stand for
-	// the same.
+	// stray are marks in slices that are over, which could not be deleted yet. Other marks stand
+	// for the same work.
 	stray []storage.PlacedMark
 }
 
@@ -68,13 +89,13 @@ func (k blockKey) compare(o blockKey) int {
 	return cmp.Or(cmp.Compare(k.sliceMs, o.sliceMs), cmp.Compare(k.start, o.start))
 }
 
-// torn are the raw chunks that failed flushes had for a block of a slice.
+// torn holds the raw chunks that failed flushes had for one block of one slice.
 type torn struct {
 	slice  metric.Slice
 	block  blocks.Range
 	chunks []storage.RawChunk
-	// stray are marks of those flushes which may lie in closed slices. They are taken back once those that stand for the
-	// same have been written.
+	// stray are marks of those flushes in slices that may be over. They are deleted once other
+	// marks for the same work are written.
 	stray []storage.PlacedMark
 }
 
@@ -84,7 +105,7 @@ type written struct {
 	complete bool
 	open     map[metric.ScheduleID]*openBlock
 	late     map[blockKey]lateRow
-	// named is how many schedules the rows of late name together.
+	// named is the number of schedules that the rows of late name together.
 	named int
 }
 
@@ -92,24 +113,26 @@ type written struct {
 type openBlock struct {
 	mark   blocks.ID
 	chunks int
-	// torn: a flush failed, and nobody knows what it left in the cache. The mark stays open.
+	// torn: a flush failed, and what it left in the cache is unknown. The mark stays open.
 	torn bool
 }
 
-// lateRow is the one mark that this process has put into the index of a slice for a block of a slice that was closed. It is
-// written again when schedules come late that it does not name. That is safe for as long as the slice
-// that it lies in is not closed: its run has read no mark yet.
+// lateRow is the one late mark that this process keeps per block of a closed slice in the index of
+// an open slice. When other schedules of the block come late, the writer writes the mark again
+// under the same id. That is safe until the slice whose index holds it closes: no run has read the
+// mark yet.
 type lateRow struct {
 	id        blocks.ID
 	schedules []metric.ScheduleID // sorted; empty means the whole block
 }
 
-// maxNamed is the most schedules that a late mark names. One more, and it stands for the whole block: that costs a run rows that
-// stay as they are, and saves ingest from writing the mark again for each.
+// maxNamed is the maximum number of schedules that a late mark names. A mark with more stands for
+// the whole block (ADR 26). The run then computes rows that do not change, but ingest does not
+// write the mark again for each schedule.
 const maxNamed = 32
 
-// maxRememberedLate bounds the memory of late marks per slice, in blocks and schedules. Beyond it they
-// are put in anew, which costs rows and nothing else.
+// maxRememberedLate bounds the memory of late marks per slice, in blocks plus schedules. Beyond it
+// the writer forgets them and writes new marks, which costs only rows.
 const maxRememberedLate = 1 << 18
 
 // Owes says whether something waits to be written again, or to be marked again.
@@ -122,7 +145,7 @@ func (w *Writer) Owes() bool {
 	return len(w.torn) > 0
 }
 
-// NewWriter makes the writing side for one ingest process.
+// NewWriter returns the writer of one ingest process.
 func NewWriter(c *Cache) *Writer {
 	return &Writer{
 		cache:     c,
@@ -132,11 +155,12 @@ func NewWriter(c *Cache) *Writer {
 	}
 }
 
-// GroupsError says that some groups of a flush are durable, and others are not.
+// GroupsError says that some groups of a flush are durable and others are not.
 type GroupsError struct {
-	// Failed are the indexes of those that are not, ascending.
+	// Failed are the indexes of the groups that are not durable, ascending.
 	Failed []int
-	// Errs say of each why. One that is storage.ErrRefused is given up: it is not written again.
+	// Errs are the causes, in the order of Failed. A group whose cause is storage.ErrRefused is
+	// given up: it is not written again.
 	Errs []error
 }
 
@@ -145,7 +169,7 @@ func (e *GroupsError) Error() string {
 	return fmt.Sprintf("%d blocks not written: %s", len(e.Failed), e.Errs[0])
 }
 
-// Unwrap is why they were not.
+// Unwrap returns the causes.
 func (e *GroupsError) Unwrap() []error { return e.Errs }
 
 func (e *GroupsError) add(at int, err error) {
@@ -153,7 +177,7 @@ func (e *GroupsError) add(at int, err error) {
 	e.Failed, e.Errs = slices.Insert(e.Failed, i, at), slices.Insert(e.Errs, i, err)
 }
 
-// errTorn: what a flush before may have left of a block comes first, and cannot be written now.
+// errTorn says that the chunks of an earlier failed flush come first, and cannot be written now.
 var errTorn = fmt.Errorf("%w: an earlier write of the block failed, and cannot be repeated yet", storage.ErrUnavailable)
 
 const (
@@ -166,7 +190,7 @@ const (
 	tornOverhead = 4 << 10
 )
 
-// bytes is what counts of it.
+// bytes returns the size that counts towards maxTornBytes.
 func (t *torn) bytes() int {
 	n := tornOverhead
 	for i := range t.chunks {
@@ -257,8 +281,8 @@ func (l lostBlocks) has(g Group) bool {
 	return i < len(in) && in[i].Start < g.Block.End || l.starts[g.Block.Start]
 }
 
-// outOfReach says of which slices of the groups it cannot be asked whether they are complete, and why. Slices of another day lie
-// elsewhere than those of this one.
+// outOfReach returns the error for each slice of the groups whose state the store cannot answer
+// now. The states of different days lie in different partitions, so some may be away.
 func (w *Writer) outOfReach(ctx context.Context, groups []Group) map[int64]error {
 	out := make(map[int64]error)
 	now := clock.NowMs(w.cache.clk)
@@ -273,7 +297,7 @@ func (w *Writer) outOfReach(ctx context.Context, groups []Group) map[int64]error
 	return out
 }
 
-// finish writes a flush, and notes of each of its units what has become of it. A *storage.PartsError names the units
+// finish writes a flush and records the outcome of each unit. A *storage.PartsError names the units
 // that failed.
 func (w *Writer) finish(ctx context.Context, f *flush) error {
 	err := w.write(ctx, f)
@@ -311,12 +335,12 @@ func (w *Writer) mend(ctx context.Context) error {
 	if len(w.torn) == 0 {
 		return nil
 	}
-	// In order, so that the same history writes the same rows in the same order.
+	// Sorted, so that the same history writes the same rows in the same order.
 	keys := slices.SortedFunc(maps.Keys(w.torn), blockKey.compare)
 	err := w.mendBlocks(ctx, keys...)
 	var some *storage.PartsError
 	if err != nil && !errors.As(err, &some) && !storage.IsAway(err) && len(keys) > 1 {
-		// The store has failed all of it as one. It may be for one of them.
+		// The store has failed the whole batch. The cause may be one block, so try each by itself.
 		err = nil
 		for _, k := range keys {
 			if ctx.Err() != nil || storage.IsAway(err) {
@@ -331,8 +355,8 @@ func (w *Writer) mend(ctx context.Context) error {
 	return nil
 }
 
-// mendBlocks writes the chunks of some torn blocks again. A block whose slice the store cannot be asked about stays torn; the
-// others are written.
+// mendBlocks writes the chunks of the given torn blocks again. A block stays torn if the store
+// cannot say whether its slice is complete; the others are written.
 func (w *Writer) mendBlocks(ctx context.Context, keys ...blockKey) error {
 	var units []*unit
 	var unknown error
@@ -345,7 +369,7 @@ func (w *Writer) mendBlocks(ctx context.Context, keys ...blockKey) error {
 			continue
 		}
 		u := &unit{mends: &k, raw: t.chunks}
-		// The slice may be cut anew since, if it was still to come.
+		// If the slice was still to come, the block size may have changed for it since.
 		for id := t.block.Start; id < t.block.End; {
 			block := epochs.BlockAt(id, t.slice.StartMs)
 			u.groups = append(u.groups, Group{Slice: t.slice, Block: block})
@@ -366,17 +390,18 @@ func (w *Writer) mendBlocks(ctx context.Context, keys ...blockKey) error {
 	return cmp.Or(w.finish(ctx, f), unknown)
 }
 
-// unit is what of a flush is stored or not by itself: a group, or a torn block.
+// unit is the part of a flush that is stored or fails by itself: a group, or a torn block.
 type unit struct {
-	// groups is one, or those that a torn block is cut into by now. They have no samples then, and stand for all of
-	// their blocks. Each relies on a mark in its own slice, or in the slice that
-	// was current when the flush began if it was late by then.
+	// groups is one group, or the groups that a torn block is cut into by now. The latter have no
+	// samples and stand for all of their blocks. A group relies on a mark in its own slice or, if
+	// that slice was over when the flush began, on a late mark in the current slice.
 	groups []Group
 	mends  *blockKey
-	// refused: some of its chunks are not stored, and will not be. The others are, and none is in between.
+	// refused: the store has refused some of its chunks for good. The others are stored, and none
+	// is in doubt.
 	refused bool
-	// opened are the marks of blocks that it is the first to write to, late those for
-	// slices that are closed, and placed the same where they have been put.
+	// opened are open marks for the blocks that this unit is the first to write to. late are the
+	// marks for closed slices, and placed are the same marks with their partitions.
 	opened []storage.PlacedMark
 	late   []storage.Mark
 	placed []storage.PlacedMark
@@ -384,7 +409,7 @@ type unit struct {
 	cached []storage.CacheChunk
 }
 
-// key is what it is torn under if it fails.
+// key returns the key in Writer.torn if the unit fails.
 func (u *unit) key() blockKey {
 	if u.mends != nil {
 		return *u.mends
@@ -392,15 +417,15 @@ func (u *unit) key() blockKey {
 	return blockKey{u.groups[0].Slice.StartMs, u.groups[0].Block.Start}
 }
 
-// flush is one flush under way.
+// flush is the state of one flush.
 type flush struct {
 	startedMs int64
 	current   metric.Slice
 	units     []*unit
-	// late are the starts of the slices that were over when it began.
+	// late says, by its start, whether a slice was over when the flush began.
 	late map[int64]bool
-	// settledMs is when the races were settled; what was opened in slices that had
-	// closed by then has been taken back, but for left.
+	// settledMs is the time at which settle checked the clock. Marks opened in slices that were
+	// over by then are deleted, except for those in left.
 	settledMs int64
 	left      []storage.PlacedMark
 }
@@ -422,7 +447,7 @@ func (f *flush) split(failed *storage.PartsError) (stored, lost *flush) {
 	return stored, lost
 }
 
-// groups are those of all units.
+// groups yields the groups of all units.
 func (f *flush) groups() iter.Seq2[*unit, Group] {
 	return func(yield func(*unit, Group) bool) {
 		for _, u := range f.units {
@@ -435,7 +460,7 @@ func (f *flush) groups() iter.Seq2[*unit, Group] {
 	}
 }
 
-// marks are those of all units.
+// marks returns the marks of all units.
 func (f *flush) marks() (out []storage.PlacedMark) {
 	for _, u := range f.units {
 		out = append(out, u.marks()...)
@@ -492,11 +517,12 @@ func (w *Writer) over(s metric.Slice, nowMs int64) bool {
 	return w.cache.timing.Closed(s, nowMs) || x != nil && x.complete
 }
 
-// late says whether the slice was over when the flush began.
+// late reports whether the slice was over when the flush began.
 func (w *Writer) late(f *flush, s metric.Slice) bool { return f.late[s.StartMs] }
 
-// look asks the store again which open slices are complete by now: another process's clock may be ahead of this one's. It
-// returns why, by start, of each slice that the store could not be asked about.
+// look asks the store again which of the remembered slices are complete: the clock of another
+// process may be ahead of this one's. It returns, by start, the error for each slice that the store
+// cannot answer for.
 func (w *Writer) look(ctx context.Context) (away map[int64]error) {
 	for _, start := range slices.Sorted(maps.Keys(w.written)) {
 		if err := w.lookAt(ctx, w.cache.ladder.SliceAt(metric.Raw, start), w.written[start]); err != nil {
@@ -600,11 +626,11 @@ func (w *Writer) write(ctx context.Context, f *flush) error {
 	return err
 }
 
-// settle closes the race with the runs (invariant 4). Where the slice that a group
-// relies on has closed before the write was done, its run may have read the index
-// without the mark or the raw table without the chunk: such a group gets a late
-// mark, and the mark that nobody may ever look at is taken back. If that is one that was written again, the late mark
-// stands for all that it has stood for.
+// settle closes the race with the runs (invariant 4). If the slice that a group relies on has
+// closed before the write was done, its run may have read the index without the mark, or the raw
+// table without the chunk. settle then puts a late mark for the group, and deletes the mark that no
+// run may read. If the deleted mark was a lateRow that was written again, the new mark covers all
+// of its schedules.
 func (w *Writer) settle(ctx context.Context, f *flush) error {
 	mends := func(u *unit) bool { return u.mends != nil }
 	if slices.ContainsFunc(f.units, mends) {
@@ -644,27 +670,27 @@ func (w *Writer) settle(ctx context.Context, f *flush) error {
 	}
 	back = w.placedInOver(back, now)
 	if err := w.cache.takeBack(ctx, 0, back); err != nil {
-		// All that they stand for is marked elsewhere. That they cannot be taken back now fails nobody's report.
+		// Other marks cover this work already, so a failed delete fails no report.
 		f.left = back
 	}
 	return nil
 }
 
-// placedInOver are those of the marks that lie in slices which are over.
+// placedInOver returns the marks that lie in slices which are over.
 func (w *Writer) placedInOver(marks []storage.PlacedMark, nowMs int64) []storage.PlacedMark {
 	return slices.DeleteFunc(marks, func(m storage.PlacedMark) bool {
 		return !w.over(w.cache.ladder.SliceAt(metric.Raw, m.Partition.StartMs), nowMs)
 	})
 }
 
-// failed notes what may be there in part.
+// failed records the units that may be stored in part.
 func (w *Writer) failed(f *flush) {
 	for u, g := range f.groups() {
 		if x := w.written[g.Slice.StartMs]; x != nil && x.open[g.Block.Start] != nil {
 			x.open[g.Block.Start].torn = true
 		}
-		// A block that was to be opened is opened by another mark next time. If the first
-		// one was written, it stays open and says that the cache is not to be used.
+		// The next attempt opens the block under a new mark. If the first mark was written, it
+		// stays open, and the run does not use the cache.
 		if u.mends == nil {
 			t := &torn{slice: g.Slice, block: g.Block, chunks: u.raw}
 			if u.refused { // what is there of it needs marks, and the rest is given up
@@ -681,7 +707,7 @@ func (w *Writer) failed(f *flush) {
 	}
 }
 
-// succeeded notes what the index holds now.
+// succeeded records what the index holds now.
 func (w *Writer) succeeded(f *flush) {
 	w.stray = f.left
 	for _, u := range f.units {
@@ -689,7 +715,7 @@ func (w *Writer) succeeded(f *flush) {
 			w.tornBytes -= w.torn[*u.mends].bytes()
 			delete(w.torn, *u.mends)
 		}
-		if u.refused { // nor need its marks be there
+		if u.refused { // its marks need not be there either
 			continue
 		}
 		for _, m := range u.opened {
@@ -716,8 +742,8 @@ func (w *Writer) succeeded(f *flush) {
 	}
 }
 
-// unmarked is the mark, with what this process has marked of its block already, so that it can be written in that one's place.
-// It is false if there is nothing new in it.
+// unmarked merges m with the late mark that this process has already put for the block, under that
+// mark's id, so that writing it replaces the old row. It returns false if m adds no schedule.
 func (x *written) unmarked(m storage.Mark) (storage.Mark, bool) {
 	known, ok := x.late[blockKey{m.TimeMs, m.Start}]
 	if !ok {
@@ -728,7 +754,7 @@ func (x *written) unmarked(m storage.Mark) (storage.Mark, bool) {
 	return all, len(all.Schedules) != len(known.schedules)
 }
 
-// remember notes late marks that the slice's index holds now.
+// remember records late marks that the slice's index now holds.
 func (x *written) remember(placed []storage.PlacedMark) {
 	for _, m := range placed {
 		if len(x.late)+x.named >= maxRememberedLate {
@@ -741,7 +767,7 @@ func (x *written) remember(placed []storage.PlacedMark) {
 	}
 }
 
-// lateMarks are marks for closed slices, one for each block. The zero value is empty.
+// lateMarks collects marks for closed slices, one per block. The zero value is empty.
 type lateMarks struct {
 	marks []storage.Mark
 	at    map[blockKey]int
@@ -773,7 +799,8 @@ func lateMark(g Group) storage.Mark {
 	return m
 }
 
-// widen has a late mark stand for more schedules, or if there are none for the whole block. What m names stays as it is for others.
+// widen adds schedules to a late mark; with none, the mark stands for the whole block. It does not
+// modify the slice m.Schedules in place, which others may share.
 func widen(m *storage.Mark, schedules []metric.ScheduleID) {
 	if len(m.Schedules) == 0 || len(schedules) == 0 {
 		m.Schedules = nil
@@ -796,8 +823,8 @@ func slicesOf(marks []storage.PlacedMark) []storage.SliceKey {
 	return out
 }
 
-// in is what the index of a slice holds of this process, nil for a closed one. The
-// first time that a slice is asked for, the store is asked whether it is complete.
+// in returns what this process has written to the index of a slice, nil for a closed slice that it
+// does not remember. On the first call for a slice, in asks the store whether it is complete.
 func (w *Writer) in(ctx context.Context, s metric.Slice, nowMs int64) (*written, error) {
 	x := w.written[s.StartMs]
 	if x != nil || w.cache.timing.Closed(s, nowMs) {

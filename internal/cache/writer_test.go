@@ -20,7 +20,7 @@ import (
 
 var eleven = time.Date(2025, time.November, 21, 11, 0, 0, 0, time.UTC)
 
-// setUp is a protocol at 11:59 on an index of one shard.
+// setUp returns a protocol at 11:59 over an index of one shard.
 func setUp(blockSize int) (*cache.Cache, *storagetest.Faulty, *clock.Simulated) {
 	clk := clock.NewSimulated(eleven.Add(59 * time.Minute))
 	store := storagetest.NewFaulty(storagetest.NewModel(storage.Settings{
@@ -29,7 +29,7 @@ func setUp(blockSize int) (*cache.Cache, *storagetest.Faulty, *clock.Simulated) 
 	return cache.New(store, clk, 1, cache.DefaultTiming()), store, clk
 }
 
-// group is a sample of the hour for each of n schedules of a block.
+// group returns a group with one sample of the hour for each of n schedules of a block.
 func group(hour time.Time, block blocks.Range, n int) cache.Group {
 	g := cache.Group{Slice: metric.DefaultLadder().SliceAt(metric.Raw, hour.UnixMilli()), Block: block}
 	for i := range n {
@@ -50,7 +50,7 @@ func marksOf(t *testing.T, s storage.Store, hour time.Time) []storage.Mark {
 
 var errBoom = errors.New("boom")
 
-// failOverTheRun has a flush of the block at 4 fail when the run of its slice may have begun.
+// failOverTheRun makes a flush of the block at 4 fail when the run of its slice may have begun.
 func failOverTheRun(t *testing.T) (*cache.Writer, *storagetest.Faulty) {
 	t.Helper()
 	c, store, clk := setUp(4)
@@ -63,8 +63,9 @@ func failOverTheRun(t *testing.T) (*cache.Writer, *storagetest.Faulty) {
 	return w, store
 }
 
-// Nobody knows what a flush left that failed when its slice's run may have begun: the next one marks its
-// blocks, though the samples do not come again, so that rows and raw samples agree.
+// TestFailureOverTheRunIsMarked: nobody knows what a flush left that failed when its slice's run
+// may have begun. The next flush marks its blocks, though the samples are not sent again, so that
+// rows and raw samples agree.
 func TestFailureOverTheRunIsMarked(t *testing.T) {
 	w, store := failOverTheRun(t)
 
@@ -80,7 +81,7 @@ func TestFailureOverTheRunIsMarked(t *testing.T) {
 	require.Empty(t, marksOf(t, store, eleven), "nobody may look there again")
 }
 
-// The same where no flush comes after it.
+// TestFailureOverTheRunIsSettled: the same if no flush follows.
 func TestFailureOverTheRunIsSettled(t *testing.T) {
 	w, store := failOverTheRun(t)
 	store.Fail("Write", blocks.Range{}, 1, errBoom)
@@ -94,7 +95,8 @@ func TestFailureOverTheRunIsSettled(t *testing.T) {
 	require.Empty(t, marksOf(t, store, eleven), "nobody may look there again")
 }
 
-// A flush that was so slow that a run may have begun takes its mark back, or if it cannot the next flush does.
+// TestFailureToTakeBackIsMadeGood: a flush that was so slow that a run may have begun deletes its
+// mark. If it cannot, the next flush does.
 func TestFailureToTakeBackIsMadeGood(t *testing.T) {
 	for _, op := range []string{"Write", "DeleteMarks"} {
 		t.Run(op, func(t *testing.T) {
@@ -120,7 +122,8 @@ func TestFailureToTakeBackIsMadeGood(t *testing.T) {
 	}
 }
 
-// A seal that is done only when the run may have deleted the mark leaves none where nobody looks again.
+// TestSealOverTheRunIsTakenBack: a seal that ends only when the run may have deleted the mark
+// leaves no mark where no run looks again.
 func TestSealOverTheRunIsTakenBack(t *testing.T) {
 	c, store, clk := setUp(4)
 	w := cache.NewWriter(c)
@@ -139,7 +142,8 @@ func TestSealOverTheRunIsTakenBack(t *testing.T) {
 	require.Equal(t, eleven.UnixMilli(), marks[0].TimeMs)
 }
 
-// Invariant 7: what ingest remembers of late marks is bounded, and what it has forgotten it marks again.
+// TestLateSchedulesAreForgotten is invariant 7: ingest's memory of late marks is bounded, and it
+// marks again what it has forgotten.
 func TestLateSchedulesAreForgotten(t *testing.T) {
 	const block, bound = 32, 1 << 18
 	c, store, _ := setUp(block)
@@ -157,7 +161,8 @@ func TestLateSchedulesAreForgotten(t *testing.T) {
 	require.Len(t, marksOf(t, store, eleven), len(groups)+1, "there were too many others since")
 }
 
-// However its series come late, a block of a slice costs one mark in the index of the current slice: an import brings them one after the other.
+// TestLateMarksAreOnePerBlock: however the series of a block come late, the block costs one mark in
+// the index of the current slice. An import brings the series one after the other.
 func TestLateMarksAreOnePerBlock(t *testing.T) {
 	const size = 128
 	for _, series := range []int{3, 32, 33, size} {
@@ -187,7 +192,7 @@ func TestLateMarksAreOnePerBlock(t *testing.T) {
 			require.Equal(t, []storage.PlacedMark(nil), writtenMarks(store), "what is marked is not marked again")
 			require.LessOrEqual(t, n, series)
 
-			// In the next slice it begins anew.
+			// In the next slice a new mark begins.
 			clk.Set(clk.Now().Add(time.Hour))
 			require.NoError(t, w.Flush(t.Context(), late(2)))
 			marks = marksOf(t, store, eleven.Add(time.Hour))
@@ -207,7 +212,8 @@ func writtenMarks(s *storagetest.Faulty) []storage.PlacedMark {
 	return out
 }
 
-// A late mark that is written again when its slice may be running is taken back, and the one in its place stands for all that it has stood for.
+// TestMarkWrittenAgainOverTheRun: a late mark that is written again when its slice may be running
+// is taken back, and the new mark covers all of its schedules.
 func TestMarkWrittenAgainOverTheRun(t *testing.T) {
 	for _, fails := range []bool{false, true} {
 		t.Run(fmt.Sprintf("fails=%t", fails), func(t *testing.T) {
@@ -240,7 +246,8 @@ func TestMarkWrittenAgainOverTheRun(t *testing.T) {
 	}
 }
 
-// What a failed flush may have left is written again, the very same chunks, before anything else and until that succeeds.
+// TestFailedChunksAreWrittenAgain: the very same chunks of a failed flush are written again, before
+// anything else and until that succeeds.
 func TestFailedChunksAreWrittenAgain(t *testing.T) {
 	c, store, clk := setUp(4)
 	w := cache.NewWriter(c)
@@ -266,7 +273,7 @@ func TestFailedChunksAreWrittenAgain(t *testing.T) {
 	}
 	require.Equal(t, metric.ScheduleID(12), writes[3].Raw[0].Group)
 
-	// Their cache is not whole, so their marks stay open.
+	// The cache of these blocks is not whole, so their marks stay open.
 	clk.Set(eleven.Add(time.Hour + time.Minute))
 	require.NoError(t, w.Seal(t.Context()))
 	for _, m := range marksOf(t, store, eleven) {
@@ -274,11 +281,12 @@ func TestFailedChunksAreWrittenAgain(t *testing.T) {
 	}
 }
 
-// A block that is torn, of a slice whose blocks are cut anew meanwhile, is marked as they are cut by then.
+// TestFailedChunksOfABlockThatIsCutAnew: if the block size of a torn block's slice changes
+// meanwhile, the marks follow the new blocks.
 func TestFailedChunksOfABlockThatIsCutAnew(t *testing.T) {
 	c, store, _ := setUp(8)
 	w := cache.NewWriter(c)
-	noon := eleven.Add(time.Hour) // the near future
+	noon := eleven.Add(time.Hour) // a slice that is still to come
 	store.Fail("Write", blocks.Range{}, 1, errBoom)
 	require.ErrorIs(t, w.Flush(t.Context(), []cache.Group{group(noon, blocks.Of(0, 8), 8)}), errBoom)
 	require.NoError(t, store.AddEpoch(t.Context(), blocks.Epoch{FromMs: noon.UnixMilli(), BlockSize: 4}))
@@ -290,7 +298,8 @@ func TestFailedChunksOfABlockThatIsCutAnew(t *testing.T) {
 	require.Equal(t, []metric.ScheduleID{0, 4}, starts)
 }
 
-// Invariant 7: of a flood of marks for one block a run gathers a part at a time.
+// TestFloodOfMarksIsReadInParts is invariant 7: a run collects a flood of marks for one block part
+// by part.
 func TestFloodOfMarksIsReadInParts(t *testing.T) {
 	const flood, bound = 10_000, 4096
 	c, store, _ := setUp(4)
@@ -312,7 +321,8 @@ func TestFloodOfMarksIsReadInParts(t *testing.T) {
 	require.Equal(t, flood, n)
 }
 
-// Invariant 7: what waits to be written again is bounded in bytes, however large the chunks are. It is all there in the end.
+// TestTornChunksAreBounded is invariant 7: the chunks that wait to be written again are bounded in
+// bytes, however large the chunks are. All of them are stored in the end.
 func TestTornChunksAreBounded(t *testing.T) {
 	const samples, bound = 60_000, 64 << 20
 	c, store, _ := setUp(4)

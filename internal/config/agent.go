@@ -7,7 +7,7 @@ import (
 	"github.com/urfave/cli/v2"
 )
 
-// Agent is the options of `quern agent`, checked.
+// Agent holds the validated options of `quern agent`.
 type Agent struct {
 	URL        string
 	Source     string
@@ -16,7 +16,7 @@ type Agent struct {
 	Log
 }
 
-// AgentFlags are the flags of `quern agent`.
+// AgentFlags returns the flags of `quern agent`.
 func AgentFlags() []cli.Flag {
 	return append([]cli.Flag{
 		configFlag(),
@@ -27,7 +27,7 @@ func AgentFlags() []cli.Flag {
 	}, LogFlags()...)
 }
 
-// FromAgent reads the flags of `quern agent`. All that is wrong is named at once.
+// FromAgent reads the flags of `quern agent`. The error names all mistakes at once.
 func FromAgent(c *cli.Context) (Agent, error) {
 	return read(c, func(p *parser, a *Agent) {
 		a.URL = p.url()
@@ -38,7 +38,7 @@ func FromAgent(c *cli.Context) (Agent, error) {
 	})
 }
 
-// url is that of a server.
+// url reads the URL of a server.
 func (p *parser) url() string {
 	text := p.c.String("url")
 	if u, err := url.Parse(text); err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// Cluster is which Cassandra cluster to connect to, and how.
+// Cluster says which Cassandra cluster to connect to, and how.
 type Cluster struct {
 	Hosts       []string
 	Keyspace    string
@@ -24,10 +24,10 @@ type Cluster struct {
 	SkipVerify    bool
 	Timeout       time.Duration
 	MaxInFlight   int
-	Direct        bool // only Hosts are connected to
+	Direct        bool // connects only to Hosts
 }
 
-// Secret is a text that is never shown.
+// Secret is a text that is never printed.
 type Secret string
 
 // String implements fmt.Stringer.
@@ -41,10 +41,10 @@ func (s Secret) String() string {
 // GoString implements fmt.GoStringer.
 func (s Secret) GoString() string { return s.String() }
 
-// MarshalText implements encoding.TextMarshaler, which JSON and logs go by.
+// MarshalText implements encoding.TextMarshaler, which JSON and logs use.
 func (s Secret) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 
-// consistencies are those of CQL that hold for reading as well as for writing.
+// consistencies are the CQL levels that are valid for both reads and writes.
 var consistencies = []string{"ONE", "TWO", "THREE", "QUORUM", "ALL", "LOCAL_ONE", "LOCAL_QUORUM", "EACH_QUORUM"}
 
 // cluster reads the flags of a Cassandra cluster.
@@ -71,7 +71,7 @@ func (p *parser) cluster() Cluster {
 	return cl
 }
 
-// hosts is a list of hosts, each with a port or without.
+// hosts reads a list of hosts, each with or without a port.
 func (p *parser) hosts(flag string) []string {
 	var out []string
 	for host := range strings.SplitSeq(p.required(flag), ",") {
@@ -111,7 +111,7 @@ func (p *parser) password() Secret {
 	return Secret(password)
 }
 
-// replication checks --replication, which the keyspace is made with.
+// replication validates --replication, the replication of a new keyspace.
 func (p *parser) replication() string {
 	text := p.c.String("replication")
 	if text == "" {

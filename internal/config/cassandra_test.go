@@ -50,8 +50,7 @@ func TestSharedDefaults(t *testing.T) {
 	assert.Empty(t, s.Replication)
 }
 
-// TestRecorded: over a store that others use too, only what is given counts, wherever
-// it is given.
+// TestRecorded: over a shared store only the given values count, wherever they are given.
 func TestRecorded(t *testing.T) {
 	for name, made := range map[string]func(args ...string) (Made, error){
 		"serve": func(args ...string) (Made, error) {
@@ -82,7 +81,7 @@ func TestRecorded(t *testing.T) {
 	}
 }
 
-// TestRetentionOfAnotherLadder: which levels there are is known once the store is open.
+// TestRetentionOfAnotherLadder: only the open store shows which levels exist.
 func TestRetentionOfAnotherLadder(t *testing.T) {
 	cfg, err := ingest(t, "--retention", "raw=9d,1m=4d")
 	require.NoError(t, err)
@@ -112,7 +111,7 @@ func TestCluster(t *testing.T) {
 	}, cfg.Cluster)
 }
 
-// TestPasswordIsNotShown: however a configuration is printed, and in no help.
+// TestPasswordIsNotShown: the password appears in no printed configuration and in no help.
 func TestPasswordIsNotShown(t *testing.T) {
 	const password = "hunter2"
 	t.Setenv("QUERN_CASSANDRA_PASSWORD", password)

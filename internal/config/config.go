@@ -1,6 +1,6 @@
-// Package config is what the operator can set: each option is a flag, an
-// environment variable QUERN_… and a key of the YAML file given by --config, all of the same
-// name. The flag wins over the variable, the variable over the file, the file over the default.
+// Package config holds what the operator can set. Each option is a flag, an environment variable
+// QUERN_… and a key of the YAML file given by --config, all of the same name. A flag wins over a
+// variable, a variable over the file, and the file over the default.
 package config
 
 import (
@@ -15,40 +15,42 @@ import (
 	"github.com/quern/quern/internal/metric"
 )
 
-// The stores that --store names.
+// The values of --store.
 const (
 	Pebble    = "pebble"
 	Cassandra = "cassandra"
 )
 
-// Config is the options of a process that serves, checked. Those that its program does
-// not have are zero.
+// Config holds the validated options of a process that serves. Options that its program does not
+// have are zero.
 type Config struct {
 	Store   string
 	DataDir string
 	Cluster Cluster
 	Listen  string
-	// Pprof has profiles served.
+	// Pprof enables profiles.
 	Pprof bool
-	// Stall is how long a client may take to send, or to read, 64 KiB.
+	// Stall is the maximum time in which a client must send, or read, 64 KiB.
 	Stall time.Duration
-	// MaxConnections are those of HTTP that are open at once.
+	// MaxConnections is the maximum number of open HTTP connections.
 	MaxConnections int
 	// Proxies are the addresses that stand for many clients.
 	Proxies []netip.Prefix
-	// AllowedHosts are the names under which the process is asked; without any it depends on Listen.
+	// AllowedHosts are the host names that requests may use. If empty, they depend on Listen.
 	AllowedHosts []string
-	// CORSOrigin is what matches the origins whose web pages may read, nil for none.
+	// CORSOrigin matches the origins whose web pages may read; nil for none.
 	CORSOrigin *regexp.Regexp
-	// DrainDelay is how long a process that ends answers at least before it closes its port.
+	// DrainDelay is the minimum time for which a process that ends still answers before it closes
+	// its port.
 	DrainDelay time.Duration
-	// WorkerID names the process among those that share the store, empty for a name that nobody else has.
+	// WorkerID names the process among those that share the store. If empty, the process gets a
+	// unique name.
 	WorkerID string
-	// HeartbeatTimeout is how long it may be silent before others take its shards.
+	// HeartbeatTimeout is how long the process may be silent before others take its shards.
 	HeartbeatTimeout time.Duration
 
-	// What a store is made with, and what is stored with it and can be changed. The zero value, which a flag has that is
-	// not given, means whatever the store has recorded: a default of this process must not change it.
+	// Made and Policy are stored with the store. The zero value, for a flag that is not given,
+	// means the stored value: a default of this process must not change it.
 	Made
 	Policy
 
@@ -57,13 +59,13 @@ type Config struct {
 	EnableImport      bool
 	EnableReaggregate bool
 
-	// Sources are the labels that name a series' source, best first, by protocol.
+	// Sources are, by protocol, the labels that name a series' source, best first.
 	Sources Sources
-	// GraphiteListen is the address that Graphite's plaintext protocol is taken on, empty for none.
+	// GraphiteListen is the address for Graphite's plaintext protocol, empty for none.
 	GraphiteListen string
-	// OTLPPromote are the resource attributes of OTLP that become labels.
+	// OTLPPromote are the OTLP resource attributes that become labels.
 	OTLPPromote []string
-	// InfluxBucketLabel is the label that has the bucket of line protocol, empty for none.
+	// InfluxBucketLabel is the label that holds the bucket of line protocol, empty for none.
 	InfluxBucketLabel string
 
 	GroupCommit        time.Duration
@@ -82,7 +84,7 @@ type Config struct {
 	Log
 }
 
-// Made is what a store is made with. All but the block size is fixed then.
+// Made holds what a store is made with. All but the block size is fixed then.
 type Made struct {
 	Ladder          metric.Ladder
 	BlockSize       int
@@ -90,32 +92,33 @@ type Made struct {
 	IndexPartitions int
 }
 
-// Sources are the labels that name a series' source in protocols that know only series, best first.
+// Sources are the labels that name a series' source, best first, for protocols that know only
+// series.
 type Sources struct {
 	Prometheus, Influx, OTLP, Graphite []string
 }
 
-// Query is what bounds queries.
+// Query limits queries.
 type Query struct {
 	Timeout     time.Duration
 	MaxSamples  int
 	Concurrency int
-	// Exports are the exports and reads of rows that are answered at once.
+	// Exports is the number of exports and row reads that are answered at once.
 	Exports int
-	// Lookback is how old the sample may be that stands for a series at a time.
+	// Lookback is the maximum age of the sample that stands for a series at a time.
 	Lookback time.Duration
 }
 
-// Log is what is logged, and how.
+// Log says what is logged, and how.
 type Log struct {
 	LogLevel  slog.Level
 	LogFormat string
 }
 
-// minHeartbeatTimeout leaves time for several heartbeats: Cassandra counts what ends by itself in seconds.
+// minHeartbeatTimeout leaves time for several heartbeats: Cassandra counts TTLs in seconds.
 const minHeartbeatTimeout = 3 * time.Second
 
-// FromServe reads the flags of `quern serve`. All that is wrong is named at once.
+// FromServe reads the flags of `quern serve`. The error names all mistakes at once.
 func FromServe(c *cli.Context) (Config, error) {
 	return read(c, func(p *parser, cfg *Config) {
 		cfg.Store = p.oneOf("store", Pebble, Cassandra)
@@ -133,13 +136,13 @@ func FromServe(c *cli.Context) (Config, error) {
 			p.add(errors.New("--demo: needs --store pebble: its history is made on a simulated clock, and a cluster has its own"))
 		}
 		if !c.IsSet("data-dir") {
-			// Generated data must not end up among a user's own.
+			// Generated data must not mix with a user's own.
 			cfg.DataDir = "./quern-data/demo"
 		}
 	})
 }
 
-// FromIngest reads the flags of `ingest`. All that is wrong is named at once.
+// FromIngest reads the flags of `ingest`. The error names all mistakes at once.
 func FromIngest(c *cli.Context) (Config, error) {
 	return read(c, func(p *parser, cfg *Config) {
 		p.sharedStore(cfg)
@@ -149,7 +152,7 @@ func FromIngest(c *cli.Context) (Config, error) {
 	})
 }
 
-// FromAggregator reads the flags of `aggregator`. All that is wrong is named at once.
+// FromAggregator reads the flags of `aggregator`. The error names all mistakes at once.
 func FromAggregator(c *cli.Context) (Config, error) {
 	return read(c, func(p *parser, cfg *Config) {
 		p.sharedStore(cfg)
@@ -157,20 +160,20 @@ func FromAggregator(c *cli.Context) (Config, error) {
 	})
 }
 
-// Schema is the options of `quern schema apply`, checked.
+// Schema holds the validated options of `quern schema apply`.
 type Schema struct {
 	Cluster Cluster
-	// Made is recorded when the schema is made. The zero value, which a flag has that is
-	// not given, means whatever is recorded, or the default where nothing is.
+	// Made is stored when the schema is made. The zero value, for a flag that is not given, means
+	// the stored value, or the default if nothing is stored.
 	Made
-	// Policy is the retention only; the first process that opens the store records one.
+	// Policy has only the retention. The first process that opens the store stores the full policy.
 	Policy Policy
-	// Replication is the number of copies in each data centre as in "dc1=3,dc2=3".
+	// Replication is the number of copies in each data centre, such as "dc1=3,dc2=3".
 	Replication string
 	Log
 }
 
-// FromSchema reads the flags of `quern schema apply`. All that is wrong is named at once.
+// FromSchema reads the flags of `quern schema apply`. The error names all mistakes at once.
 func FromSchema(c *cli.Context) (Schema, error) {
 	return read(c, func(p *parser, s *Schema) {
 		s.Cluster = p.cluster()
@@ -182,7 +185,7 @@ func FromSchema(c *cli.Context) (Schema, error) {
 	})
 }
 
-// read is how the flags of every command are read.
+// read reads the flags of a command: first the file of --config, then flags.
 func read[T any](c *cli.Context, flags func(*parser, *T)) (out T, err error) {
 	if err := ApplyFile(c); err != nil {
 		return out, err
@@ -192,7 +195,7 @@ func read[T any](c *cli.Context, flags func(*parser, *T)) (out T, err error) {
 	return out, errors.Join(p.errs...)
 }
 
-// process reads what every process that serves has.
+// process reads the flags of every process that serves.
 func (p *parser) process(cfg *Config) {
 	cfg.Listen = p.address("listen")
 	cfg.WorkerID = p.c.String("worker-id")
@@ -209,7 +212,7 @@ func (p *parser) process(cfg *Config) {
 	p.store(cfg)
 }
 
-// store reads what every process has that opens a store.
+// store reads the flags of every process that opens a store.
 func (p *parser) store(cfg *Config) {
 	cfg.Log = p.log()
 	cfg.Cluster = p.cluster()
@@ -217,7 +220,7 @@ func (p *parser) store(cfg *Config) {
 	cfg.Policy = p.policy()
 }
 
-// sharedStore refuses a store that cannot have several processes.
+// sharedStore rejects a store that only one process can use.
 func (p *parser) sharedStore(cfg *Config) {
 	if cfg.Store = p.oneOf("store", Pebble, Cassandra); cfg.Store == Pebble {
 		p.fail("store", "the embedded store has one process, which does everything: use `quern serve`")
@@ -244,7 +247,7 @@ func (p *parser) ingest(cfg *Config) {
 	case p.c.IsSet("group-commit"):
 		cfg.GroupCommit = p.notNegative("group-commit")
 	case cfg.Store == Cassandra:
-		// It bounds the rows of a partition of raw_metrics; see schema/README.md.
+		// The window bounds the rows of a partition of raw_metrics; see schema/README.md.
 		cfg.GroupCommit = 100 * time.Millisecond
 	}
 	cfg.MaxPendingSamples = p.within("max-pending-samples", 1, 1<<30)

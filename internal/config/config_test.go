@@ -21,7 +21,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	// What the tester's own shell has set is no part of any test.
+	// The tester's own environment must not affect any test.
 	for _, v := range os.Environ() {
 		if name, _, _ := strings.Cut(v, "="); strings.HasPrefix(name, "QUERN_") {
 			if err := os.Unsetenv(name); err != nil {
@@ -32,7 +32,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// read runs a command with the flags as the program does, and what reads them.
+// parse runs a command with the flags as the program does, and returns what from reads.
 func parse[T any](t *testing.T, flags []cli.Flag, from func(*cli.Context) (T, error), args []string) (T, error) {
 	t.Helper()
 	var out T
@@ -57,7 +57,7 @@ func serve(t *testing.T, args ...string) (Config, error) {
 	return parse(t, ServeFlags(), FromServe, args)
 }
 
-// retention is that of a configuration on its own ladder.
+// retention returns the retention of a configuration on its own ladder.
 func retention(t *testing.T, cfg Config) storage.Retention {
 	t.Helper()
 	out, err := cfg.Policy.New(storage.Settings{Ladder: cfg.Ladder}.OrNew().Ladder)
@@ -114,7 +114,7 @@ func TestDefaults(t *testing.T) {
 	}, a)
 }
 
-// TestWhoMayAsk reads the lists of names, addresses and origins.
+// TestWhoMayAsk tests the lists of names, addresses and origins.
 func TestWhoMayAsk(t *testing.T) {
 	cfg, err := serve(t, "--proxies", "", "--allowed-hosts", "a.example, b.example", "--cors-origin", "https://a|https://b")
 	require.NoError(t, err)
@@ -128,7 +128,7 @@ func TestWhoMayAsk(t *testing.T) {
 	assert.Equal(t, []netip.Prefix{netip.MustParsePrefix("192.0.2.1/32"), netip.MustParsePrefix("2001:db8::/32")}, cfg.Proxies)
 }
 
-// commands are all that have flags, as the page of operations calls them.
+// commands returns all commands with flags, by the names that the operations page uses.
 func commands() map[string][]cli.Flag {
 	return map[string][]cli.Flag{
 		"quern serve": ServeFlags(), "quern agent": AgentFlags(), "quern schema apply": SchemaFlags(),
@@ -140,7 +140,7 @@ func commands() map[string][]cli.Flag {
 	}
 }
 
-// TestFlags holds every flag to the form that the package promises.
+// TestFlags checks that every flag has the form that the package promises.
 func TestFlags(t *testing.T) {
 	for name, flags := range commands() {
 		t.Run(name, func(t *testing.T) {
@@ -192,7 +192,7 @@ func TestRetention(t *testing.T) {
 	}
 }
 
-// TestRetentionLeast: the least that the message names is enough, and no less is.
+// TestRetentionLeast: the minimum that the message names is enough, and less is not.
 func TestRetentionLeast(t *testing.T) {
 	for _, level := range []string{"raw", "1h", "6h"} {
 		least := func(args ...string) error {
@@ -265,7 +265,7 @@ func TestWrong(t *testing.T) {
 	} {
 		t.Run(strings.Join(c.args, " "), func(t *testing.T) {
 			cfg, err := serve(t, c.args...)
-			if err == nil { // what goes together is known with the store
+			if err == nil { // conflicts between values show once the store is known
 				_, err = cfg.Policy.New(storage.Settings{Ladder: cfg.Ladder}.OrNew().Ladder)
 			}
 			require.ErrorContains(t, err, c.want)
@@ -297,7 +297,7 @@ func TestAllThatIsWrongIsNamedAtOnceAndOnce(t *testing.T) {
 	}
 }
 
-// TestSeconds: hours can be tried in a minute.
+// TestSeconds: a ladder of seconds works, so that hours can be tried in a minute.
 func TestSeconds(t *testing.T) {
 	cfg, err := serve(t, "--rollups", "1s,2s,4s", "--aggregation-delay", "300ms", "--late-grace", "100ms")
 	require.NoError(t, err)
@@ -306,7 +306,7 @@ func TestSeconds(t *testing.T) {
 	assert.Equal(t, 100*time.Millisecond, *cfg.LateGrace)
 }
 
-// TestDemoDirectory: generated data does not end up among a user's own, unless told to.
+// TestDemoDirectory: generated data does not mix with a user's own unless requested.
 func TestDemoDirectory(t *testing.T) {
 	cfg, err := serve(t, "--demo")
 	require.NoError(t, err)
@@ -429,7 +429,7 @@ retention: raw=9d
 	})
 }
 
-// TestOperationsPage holds the tables of flags in docs/operations.md to the flags, in both
+// TestOperationsPage compares the tables of flags in docs/operations.md with the flags, in both
 // directions and with their defaults.
 func TestOperationsPage(t *testing.T) {
 	page, err := os.ReadFile("../../docs/operations.md")

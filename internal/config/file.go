@@ -8,8 +8,8 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// ApplyFile sets the flags that are named in the file of --config and given neither
-// on the command line nor in the environment.
+// ApplyFile sets the flags from the file of --config that are given neither on the command line nor
+// in the environment.
 func ApplyFile(c *cli.Context) error {
 	path := c.String("config")
 	if path == "" {
@@ -43,7 +43,7 @@ func ApplyFile(c *cli.Context) error {
 	return nil
 }
 
-// kind is what a flag's value is, in words.
+// kind describes the value of a flag in words.
 func kind(f cli.Flag) string {
 	switch f.(type) {
 	case *cli.IntFlag:

@@ -15,7 +15,7 @@ const (
 	year = 365 * day
 )
 
-// Categories under which --help lists the flags.
+// The categories that --help lists the flags under.
 const (
 	catStore       = "Store"
 	catIngest      = "Ingest"
@@ -25,7 +25,7 @@ const (
 	catRequest     = "Request"
 )
 
-// env is the environment variable of a flag.
+// env returns the environment variable of a flag.
 func env(name string) []string {
 	return []string{"QUERN_" + strings.ToUpper(strings.ReplaceAll(name, "-", "_"))}
 }
@@ -46,7 +46,7 @@ func boolean(cat, name string, value bool, usage string) cli.Flag {
 	return &cli.BoolFlag{Name: name, Category: cat, Value: value, Usage: usage, EnvVars: env(name)}
 }
 
-// ServeFlags are the flags of `quern serve`.
+// ServeFlags returns the flags of `quern serve`.
 func ServeFlags() []cli.Flag {
 	return slices.Concat(
 		processFlags("127.0.0.1:9095"),
@@ -62,7 +62,7 @@ func ServeFlags() []cli.Flag {
 	)
 }
 
-// IngestFlags are the flags of `ingest`.
+// IngestFlags returns the flags of `ingest`.
 func IngestFlags() []cli.Flag {
 	return slices.Concat(
 		processFlags("127.0.0.1:9095"), sharedStoreFlags(),
@@ -70,7 +70,7 @@ func IngestFlags() []cli.Flag {
 	)
 }
 
-// AggregatorFlags are the flags of `aggregator`.
+// AggregatorFlags returns the flags of `aggregator`.
 func AggregatorFlags() []cli.Flag {
 	return slices.Concat(
 		processFlags("127.0.0.1:9096"), sharedStoreFlags(),
@@ -78,7 +78,7 @@ func AggregatorFlags() []cli.Flag {
 	)
 }
 
-// SchemaFlags are the flags of `quern schema apply`.
+// SchemaFlags returns the flags of `quern schema apply`.
 func SchemaFlags() []cli.Flag {
 	return slices.Concat(
 		[]cli.Flag{
@@ -93,7 +93,7 @@ func configFlag() cli.Flag {
 	return str(catServer, "config", "", "YAML `FILE` whose keys are the names of these flags")
 }
 
-// LogFlags are those of every command that logs.
+// LogFlags returns the flags of every command that logs.
 func LogFlags() []cli.Flag {
 	return []cli.Flag{
 		str(catServer, "log-level", "info", "what is logged: debug, info, warn or error"),
@@ -101,7 +101,7 @@ func LogFlags() []cli.Flag {
 	}
 }
 
-// processFlags are those of every process that serves.
+// processFlags returns the flags of every process that serves.
 func processFlags(listen string) []cli.Flag {
 	return []cli.Flag{
 		configFlag(),
@@ -118,7 +118,7 @@ func processFlags(listen string) []cli.Flag {
 	}
 }
 
-// sharedStoreFlags are for processes that do not have a store to themselves.
+// sharedStoreFlags returns the flags of processes that share their store.
 func sharedStoreFlags() []cli.Flag {
 	return []cli.Flag{str(catStore, "store", Cassandra, "where data rests: cassandra")}
 }
@@ -143,7 +143,7 @@ func cassandraFlags() []cli.Flag {
 	}
 }
 
-// madeFlags are what a store is made with for good.
+// madeFlags returns the flags for what a store is made with for good.
 func madeFlags() []cli.Flag {
 	return []cli.Flag{
 		str(catAggregation, "rollups", "1h,6h,24h", "the ladder of roll-ups, each a multiple of the one before; fixed when the store is created"),
@@ -194,8 +194,9 @@ func futureLimitFlag() cli.Flag {
 	return span(catIngest, "future-limit", defaultFutureLimit, "how far ahead of the clock a report may be")
 }
 
-// timingFlags are when data enters a slice, and when it is ground. They are stored with the store, and so are the
-// retention and the future limit: all its processes agree on them.
+// timingFlags returns the flags for when data enters a slice and when the slice is ground. They are
+// stored with the store, as are the retention and the future limit, so that all its processes
+// agree.
 func timingFlags() []cli.Flag {
 	return []cli.Flag{
 		span(catAggregation, "age-cap", defaultAgeCap, "how old a report may be"),

@@ -6,24 +6,24 @@ import (
 	"github.com/urfave/cli/v2"
 )
 
-// catLegacy is where the flags of the legacy keyspace are listed.
+// catLegacy is the category of the flags for the legacy keyspace.
 const catLegacy = "Legacy"
 
-// Migrate is the options of `quern migrate`, checked.
+// Migrate holds the validated options of `quern migrate`.
 type Migrate struct {
-	// Config is of the store that is copied into. It has no Listen, and nothing of ingest.
+	// Config describes the store to copy into. It has no Listen, and nothing of ingest.
 	Config
 	// From is the legacy keyspace. All but hosts and keyspace is as in Config.Cluster.
 	From Cluster
 	// Names is the file with the names of schedules, empty for none.
 	Names string
-	// Rate is the number of rows copied in a second, 0 for as many as can be.
+	// Rate is the maximum number of rows copied per second, 0 for no limit.
 	Rate int
-	// Drop has the legacy tables dropped at the end.
+	// Drop drops the legacy tables at the end.
 	Drop bool
 }
 
-// MigrateFlags are the flags of `quern migrate`.
+// MigrateFlags returns the flags of `quern migrate`.
 func MigrateFlags() []cli.Flag {
 	return slices.Concat(
 		[]cli.Flag{
@@ -41,7 +41,7 @@ func MigrateFlags() []cli.Flag {
 	)
 }
 
-// FromMigrate reads the flags of `quern migrate`. All that is wrong is named at once.
+// FromMigrate reads the flags of `quern migrate`. The error names all mistakes at once.
 func FromMigrate(c *cli.Context) (Migrate, error) {
 	return read(c, func(p *parser, m *Migrate) {
 		m.Store = p.oneOf("store", Pebble, Cassandra)

@@ -6,7 +6,7 @@ import (
 	"github.com/urfave/cli/v2"
 )
 
-// Reaggregate is the options of `quern reaggregate`. What series and times mean, the server says.
+// Reaggregate holds the options of `quern reaggregate`. The server validates series and times.
 type Reaggregate struct {
 	URL        string
 	Match      []string
@@ -14,7 +14,7 @@ type Reaggregate struct {
 	TakeBack   bool
 }
 
-// Explain is the options of `quern explain`.
+// Explain holds the options of `quern explain`.
 type Explain struct {
 	URL   string
 	Match []string
@@ -23,13 +23,13 @@ type Explain struct {
 	JSON  bool
 }
 
-// Status is the options of `quern status`.
+// Status holds the options of `quern status`.
 type Status struct {
 	URL  string
 	JSON bool
 }
 
-// StatusFlags are the flags of `quern status`.
+// StatusFlags returns the flags of `quern status`.
 func StatusFlags() []cli.Flag {
 	return []cli.Flag{configFlag(), urlFlag(), jsonFlag()}
 }
@@ -54,7 +54,7 @@ func matchFlag() cli.Flag {
 	}
 }
 
-// ReaggregateFlags are the flags of `quern reaggregate`.
+// ReaggregateFlags returns the flags of `quern reaggregate`.
 func ReaggregateFlags() []cli.Flag {
 	return []cli.Flag{
 		configFlag(),
@@ -70,7 +70,7 @@ func takeBackFlag(category string) cli.Flag {
 	return boolean(category, "take-back", false, "take back the rows of series that have no raw samples there; the server wants --enable-admin-api for it")
 }
 
-// ExplainFlags are the flags of `quern explain`.
+// ExplainFlags returns the flags of `quern explain`.
 func ExplainFlags() []cli.Flag {
 	return []cli.Flag{
 		configFlag(),
@@ -82,7 +82,7 @@ func ExplainFlags() []cli.Flag {
 	}
 }
 
-// FromReaggregate reads the flags of `quern reaggregate`. All that is wrong is named at once.
+// FromReaggregate reads the flags of `quern reaggregate`. The error names all mistakes at once.
 func FromReaggregate(c *cli.Context) (Reaggregate, error) {
 	return read(c, func(p *parser, r *Reaggregate) {
 		r.URL, r.Match = p.url(), p.match()
@@ -91,7 +91,7 @@ func FromReaggregate(c *cli.Context) (Reaggregate, error) {
 	})
 }
 
-// FromExplain reads the flags of `quern explain`. All that is wrong is named at once.
+// FromExplain reads the flags of `quern explain`. The error names all mistakes at once.
 func FromExplain(c *cli.Context) (Explain, error) {
 	return read(c, func(p *parser, x *Explain) {
 		x.URL, x.Match = p.url(), p.match()

@@ -14,7 +14,7 @@ import (
 	"github.com/quern/quern/internal/metric"
 )
 
-// parser reads flags and gathers what is wrong with them.
+// parser reads flags and collects their mistakes.
 type parser struct {
 	c    *cli.Context
 	errs []error
@@ -38,8 +38,8 @@ func (p *parser) within(flag string, low, high int) int {
 	return n
 }
 
-// required is a text that must not be empty: an empty variable of the environment must
-// not put data, or open a port, where nobody said.
+// required reads a text that must not be empty: an empty environment variable must not choose where
+// data is stored or which port is opened.
 func (p *parser) required(flag string) string {
 	text := p.c.String(flag)
 	if text == "" {
@@ -48,7 +48,7 @@ func (p *parser) required(flag string) string {
 	return text
 }
 
-// list is words between commas; there may be none.
+// list reads words between commas; it may be empty.
 func (p *parser) list(flag string) []string {
 	var out []string
 	for word := range strings.SplitSeq(p.c.String(flag), ",") {
@@ -70,7 +70,7 @@ func (p *parser) address(flag string) string {
 	return text
 }
 
-// addresses is a list of IP addresses and networks.
+// addresses reads a list of IP addresses and networks.
 func (p *parser) addresses(flag string) []netip.Prefix {
 	var out []netip.Prefix
 	for _, word := range p.list(flag) {
@@ -90,7 +90,7 @@ func (p *parser) addresses(flag string) []netip.Prefix {
 	return out
 }
 
-// expression is a regular expression for the whole of a text, nil for none.
+// expression reads a regular expression for a whole text, nil for none.
 func (p *parser) expression(flag string) *regexp.Regexp {
 	text := p.c.String(flag)
 	if text == "" {
@@ -117,14 +117,14 @@ func (p *parser) notNegative(flag string) time.Duration {
 	return p.spanOf(flag, "must not be negative", notNegative)
 }
 
-// interval is a span between times in Unix ms.
+// interval reads a span between times in Unix ms.
 func (p *parser) interval(flag string) time.Duration {
 	return p.spanOf(flag, "must be whole milliseconds, at least 1ms", func(d time.Duration) bool {
 		return d >= time.Millisecond && d%time.Millisecond == 0
 	})
 }
 
-// spanOf reads a span that must be valid, which it says when it is not.
+// spanOf reads a span and checks it. The error says what it must be.
 func (p *parser) spanOf(flag, must string, valid func(time.Duration) bool) time.Duration {
 	d, err := metric.ParseSpan(p.c.String(flag))
 	switch {
@@ -136,7 +136,7 @@ func (p *parser) spanOf(flag, must string, valid func(time.Duration) bool) time.
 	return d
 }
 
-// oneOf is one of a few words, in whatever case.
+// oneOf reads one of a few words and ignores case.
 func (p *parser) oneOf(flag string, words ...string) string {
 	text := p.c.String(flag)
 	for _, w := range words {
@@ -148,7 +148,7 @@ func (p *parser) oneOf(flag string, words ...string) string {
 	return ""
 }
 
-// made is a number of Made, 0 where it is not given.
+// made reads a number of Made, 0 if it is not given.
 func (p *parser) made(flag string, high int) int {
 	if !p.c.IsSet(flag) {
 		return 0

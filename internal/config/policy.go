@@ -11,7 +11,8 @@ import (
 	"github.com/quern/quern/internal/storage"
 )
 
-// Policy is what is given of what is stored with a store and can be changed; nil is what the store has.
+// Policy holds the given values of the settings that are stored and can be changed; nil means the
+// stored value.
 type Policy struct {
 	LateGrace, AggregationDelay, AgeCap, FutureLimit *time.Duration
 	Retention                                        Retention
@@ -38,7 +39,7 @@ func checkGrace(grace, delay time.Duration) error {
 		metric.FormatSpan(grace), metric.FormatSpan(delay))
 }
 
-// given is a span that must be valid, nil where it is not given.
+// given reads a span that must be valid, nil if it is not given.
 func (p *parser) given(flag string, valid func(time.Duration) bool) *time.Duration {
 	if !p.c.IsSet(flag) {
 		return nil
@@ -51,7 +52,8 @@ func (p *parser) given(flag string, valid func(time.Duration) bool) *time.Durati
 	return &d
 }
 
-// New is the policy of a new store on a ladder: what is given, and else the defaults.
+// New returns the policy of a new store on a ladder: the given values, and the defaults for the
+// rest.
 func (p Policy) New(l metric.Ladder) (storage.Policy, error) {
 	base := storage.Policy{
 		Grace: defaultGrace, Delay: defaultDelay, AgeCap: defaultAgeCap, FutureLimit: defaultFutureLimit,
@@ -80,7 +82,8 @@ const (
 	defaultFutureLimit = 10 * time.Minute
 )
 
-// Over is a store's policy with what is given in its place. The error says what does not go together on the ladder.
+// Over returns the store's policy with the given values in their place. The error says which values
+// conflict on the ladder.
 func (p Policy) Over(base storage.Policy, l metric.Ladder) (storage.Policy, error) {
 	for _, x := range []struct{ to, from *time.Duration }{
 		{&base.Grace, p.LateGrace}, {&base.Delay, p.AggregationDelay}, {&base.AgeCap, p.AgeCap}, {&base.FutureLimit, p.FutureLimit},
@@ -101,8 +104,8 @@ func (p Policy) Over(base storage.Policy, l metric.Ladder) (storage.Policy, erro
 		}
 		keep[b] = p.Retention[name]
 	}
-	// The youngest data that is still taken late has to climb from level to level, and
-	// waits on each for the end of a slice and its run.
+	// The youngest data that is still accepted late climbs from level to level. On each level it
+	// waits for the end of a slice and its run.
 	least := base.AgeCap
 	for _, b := range l.Ground() {
 		width := time.Duration(l.WidthMs(b+1)) * time.Millisecond

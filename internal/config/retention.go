@@ -7,15 +7,14 @@ import (
 	"github.com/quern/quern/internal/metric"
 )
 
-// Retention is how long the rows of levels are kept, by the names of those that
-// --retention names.
+// Retention is how long rows are kept, by the name of the level, for the levels that --retention
+// names.
 type Retention map[string]time.Duration
 
-// retention reads --retention. Whether there are the levels that it names is known
-// only with the ladder.
+// retention reads --retention. Only the ladder shows whether its levels exist.
 func (p *parser) retention() Retention {
 	if !p.c.IsSet("retention") {
-		return nil // what is shown as the default are those of the default ladder, of a new store
+		return nil // --help shows the default of a new store with the default ladder
 	}
 	out := Retention{}
 	for part := range strings.SplitSeq(p.c.String("retention"), ",") {

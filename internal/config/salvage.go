@@ -6,14 +6,14 @@ import (
 	"github.com/urfave/cli/v2"
 )
 
-// Salvage is the options of `quern salvage`, checked.
+// Salvage holds the validated options of `quern salvage`.
 type Salvage struct {
 	Dir       string
 	Output    string
 	Overwrite bool
 }
 
-// SalvageFlags are the flags of `quern salvage`.
+// SalvageFlags returns the flags of `quern salvage`.
 func SalvageFlags() []cli.Flag {
 	return []cli.Flag{
 		configFlag(),

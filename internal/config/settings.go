@@ -6,7 +6,8 @@ import (
 	"github.com/urfave/cli/v2"
 )
 
-// Settings is the options of `quern settings` and `quern settings set`: which store, and what is to be changed.
+// Settings holds the options of `quern settings` and `quern settings set`: the store, and what to
+// change.
 type Settings struct {
 	Store   string
 	DataDir string
@@ -15,7 +16,7 @@ type Settings struct {
 	Log
 }
 
-// SettingsFlags are the flags of `quern settings`.
+// SettingsFlags returns the flags of `quern settings`.
 func SettingsFlags() []cli.Flag {
 	return slices.Concat(
 		[]cli.Flag{
@@ -27,7 +28,7 @@ func SettingsFlags() []cli.Flag {
 	)
 }
 
-// SetSettingsFlags are the flags of `quern settings set`.
+// SetSettingsFlags returns the flags of `quern settings set`.
 func SetSettingsFlags() []cli.Flag {
 	return slices.Concat(SettingsFlags(), keptFlags(), timingFlags(), []cli.Flag{futureLimitFlag()})
 }
@@ -35,7 +36,7 @@ func SetSettingsFlags() []cli.Flag {
 // FromSettings reads the flags of `quern settings`.
 func FromSettings(c *cli.Context) (Settings, error) { return read(c, (*parser).settings) }
 
-// FromSetSettings reads the flags of `quern settings set`. All that is wrong is named at once.
+// FromSetSettings reads the flags of `quern settings set`. The error names all mistakes at once.
 func FromSetSettings(c *cli.Context) (Settings, error) {
 	return read(c, func(p *parser, s *Settings) {
 		p.settings(s)
@@ -44,7 +45,7 @@ func FromSetSettings(c *cli.Context) (Settings, error) {
 	})
 }
 
-// ConfirmClockFlags are the flags of `quern settings confirm-clock`.
+// ConfirmClockFlags returns the flags of `quern settings confirm-clock`.
 func ConfirmClockFlags() []cli.Flag { return []cli.Flag{configFlag(), urlFlag()} }
 
 // FromConfirmClock reads the flags of `quern settings confirm-clock`.

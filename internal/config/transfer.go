@@ -10,10 +10,10 @@ import (
 	"github.com/urfave/cli/v2"
 )
 
-// catTransfer is where the flags of exports and imports are listed.
+// catTransfer is the category of the flags for exports and imports.
 const catTransfer = "Transfer"
 
-// Export is the options of `quern export`, checked.
+// Export holds the validated options of `quern export`.
 type Export struct {
 	URL        string
 	Match      []string
@@ -24,7 +24,7 @@ type Export struct {
 	Overwrite bool
 }
 
-// Import is the options of `quern import`, checked.
+// Import holds the validated options of `quern import`.
 type Import struct {
 	URL    string
 	Files  []string
@@ -32,7 +32,7 @@ type Import struct {
 	GiveUp time.Duration
 }
 
-// ExportFlags are the flags of `quern export`.
+// ExportFlags returns the flags of `quern export`.
 func ExportFlags() []cli.Flag {
 	return []cli.Flag{
 		configFlag(),
@@ -46,7 +46,7 @@ func ExportFlags() []cli.Flag {
 	}
 }
 
-// ImportFlags are the flags of `quern import`.
+// ImportFlags returns the flags of `quern import`.
 func ImportFlags() []cli.Flag {
 	return []cli.Flag{
 		configFlag(),
@@ -56,7 +56,7 @@ func ImportFlags() []cli.Flag {
 	}
 }
 
-// FromExport reads the flags of `quern export`. All that is wrong is named at once.
+// FromExport reads the flags of `quern export`. The error names all mistakes at once.
 func FromExport(c *cli.Context) (Export, error) {
 	return read(c, func(p *parser, e *Export) {
 		e.URL = p.url()
@@ -75,7 +75,7 @@ func FromExport(c *cli.Context) (Export, error) {
 	})
 }
 
-// FromImport reads the flags of `quern import`. All that is wrong is named at once.
+// FromImport reads the flags of `quern import`. The error names all mistakes at once.
 func FromImport(c *cli.Context) (Import, error) {
 	return read(c, func(p *parser, i *Import) {
 		i.URL, i.Files = p.url(), p.c.Args().Slice()

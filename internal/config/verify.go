@@ -11,7 +11,7 @@ import (
 	"github.com/quern/quern/internal/metric"
 )
 
-// Verify is the options of `quern verify`, checked.
+// Verify holds the validated options of `quern verify`.
 type Verify struct {
 	URL        string
 	Match      string
@@ -21,17 +21,17 @@ type Verify struct {
 	TakeBack   bool
 }
 
-// Moment is a time, or one that counts back from now.
+// Moment is a time, or a span that counts back from now.
 type Moment struct {
 	at   time.Time
 	back time.Duration
 	text string
 }
 
-// String is the moment as it was given.
+// String returns the moment as it was given.
 func (m Moment) String() string { return m.text }
 
-// Ms is the moment in Unix ms, when now is the given time.
+// Ms returns the moment in Unix ms, as of now.
 func (m Moment) Ms(now time.Time) int64 {
 	if m.at.IsZero() {
 		return now.Add(-m.back).UnixMilli()
@@ -41,7 +41,7 @@ func (m Moment) Ms(now time.Time) int64 {
 
 const catVerify = "Verifying"
 
-// VerifyFlags are the flags of `quern verify`.
+// VerifyFlags returns the flags of `quern verify`.
 func VerifyFlags() []cli.Flag {
 	return []cli.Flag{
 		configFlag(),
@@ -55,7 +55,7 @@ func VerifyFlags() []cli.Flag {
 	}
 }
 
-// FromVerify reads the flags of `quern verify`. All that is wrong is named at once.
+// FromVerify reads the flags of `quern verify`. The error names all mistakes at once.
 func FromVerify(c *cli.Context) (Verify, error) {
 	return read(c, func(p *parser, v *Verify) {
 		v.URL = p.url()
@@ -69,17 +69,18 @@ func FromVerify(c *cli.Context) (Verify, error) {
 	})
 }
 
-// rangeOf reads the two ends of a range.
+// rangeOf reads both ends of a range.
 func (p *parser) rangeOf(start, end string) (from, to Moment) {
 	from, to = p.moment(start), p.moment(end)
-	// Of two that count in the same way the order is known; the others' only when now is.
+	// Two times, or two spans, can be compared here. A time and a span can be compared only once
+	// now is known.
 	if zero := (time.Time{}); len(p.errs) == 0 && from.at.IsZero() == to.at.IsZero() && from.Ms(zero) >= to.Ms(zero) {
 		p.fail(start, "must be before --%s, which is %s", end, p.c.String(end))
 	}
 	return from, to
 }
 
-// moment reads a time in the forms that docs/query.md has.
+// moment reads a time in the forms that docs/query.md lists.
 func (p *parser) moment(flag string) Moment {
 	text := p.c.String(flag)
 	if text == "now" {

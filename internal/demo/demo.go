@@ -1,18 +1,17 @@
-// Package demo makes up the measurements of a small data centre: 200 sources of
-// ten metrics each, with what makes real data interesting.
+// Package demo generates the measurements of a small data centre: 200 sources of ten metrics each,
+// with what makes real data interesting.
 //
 //   - A day: load follows the time of day, each role with its own evening peak.
 //   - Noise, slow and quick, and values rounded as agents round them.
 //   - Counters, which restart at 0 when their source does: every 11 to 40 hours.
-//   - An incident every six hours, of 40 minutes, that begins in the first two of
-//     them: one role in one region gets slow, its errors and queues grow.
+//   - An incident every six hours, of 40 minutes, that begins in the first two of these
+//     hours: one role in one region gets slow, and its errors and queues grow.
 //   - Outages: on about one day in 30 a source is silent for 20 to 120 minutes.
 //   - Late reports: on about one day in 20 a source is cut off for ten minutes and
 //     delivers these reports 75 to 180 minutes later, after their slice is closed.
 //
-// All of it is a pure function of the seed and the time: nothing is remembered
-// from call to call, so a restarted demo goes on where it stopped, and a test can
-// ask what was sent at any moment.
+// All of it is a pure function of the seed and the time. Nothing is remembered from call to call,
+// so a restarted demo continues where it stopped, and a test can ask what was sent at any moment.
 package demo
 
 import (
@@ -32,19 +31,19 @@ const (
 	metricsPerSource = 10
 )
 
-// Options say what is generated.
+// Options says what is generated.
 type Options struct {
-	// Seed chooses among the data centres. The default is 0.
+	// Seed chooses the data centre. The default is 0.
 	Seed uint64
 	// Sources is the number of sources; half of them are web servers, a quarter each
 	// databases and caches. The default is 200.
 	Sources int
-	// Interval lies between two reports of a source, in whole milliseconds. The
-	// default is 60s.
+	// Interval is the time between two reports of a source, in whole milliseconds. The default is
+	// 60s.
 	Interval time.Duration
 }
 
-// EnsureDefaults fills in what was left at zero.
+// EnsureDefaults sets the defaults for zero values.
 func (o *Options) EnsureDefaults() {
 	if o.Sources == 0 {
 		o.Sources = 200
@@ -54,7 +53,7 @@ func (o *Options) EnsureDefaults() {
 	}
 }
 
-// Validate says what is wrong with the options.
+// Validate returns what is wrong with the options.
 func (o *Options) Validate() error {
 	if o.Sources < 1 {
 		return fmt.Errorf("demo sources: %d, must be at least 1", o.Sources)
@@ -76,7 +75,7 @@ type Generator struct {
 	measurements []ingest.Measurement
 }
 
-// New makes a generator.
+// New returns a generator.
 func New(o Options) (*Generator, error) {
 	o.EnsureDefaults()
 	if err := o.Validate(); err != nil {
@@ -92,10 +91,10 @@ func New(o Options) (*Generator, error) {
 	return g, nil
 }
 
-// Series is the number of series that the sources have together.
+// Series returns the number of series of all sources.
 func (g *Generator) Series() int { return len(g.sources) * metricsPerSource }
 
-// Sources are the names of the first n sources, or of all if there are fewer.
+// Sources returns the names of the first n sources, or of all if there are fewer.
 func (g *Generator) Sources(n int) []string {
 	out := make([]string, min(n, len(g.sources)))
 	for i := range out {
@@ -104,15 +103,15 @@ func (g *Generator) Sources(n int) []string {
 	return out
 }
 
-// Interval lies between two reports of a source.
+// Interval returns the time between two reports of a source.
 func (g *Generator) Interval() time.Duration { return time.Duration(g.intervalMs) * time.Millisecond }
 
-// Reports are what arrives at tMs, which is rounded down to the interval: one
-// report of each source that is not silent or cut off, and behind these the late
-// reports that are delivered now. Call it once for each interval, in order.
+// Reports returns what arrives at tMs, which is rounded down to the interval: one report of each
+// source that is not silent or cut off, then the late reports that are delivered now. Call it once
+// per interval, in order.
 //
-// The reports and what they refer to belong to the generator: they hold until the
-// next call and must not be changed.
+// The reports and what they refer to belong to the generator. They are valid until the next call
+// and must not be changed.
 func (g *Generator) Reports(tMs int64) []ingest.Report {
 	tMs -= floorMod(tMs, g.intervalMs)
 	g.reports = g.reports[:0]
@@ -126,7 +125,7 @@ func (g *Generator) Reports(tMs int64) []ingest.Report {
 	}
 	for i := range g.sources {
 		s := &g.sources[i]
-		// What is delivered today was cut off today or yesterday.
+		// Late reports delivered today were cut off today or yesterday.
 		for _, day := range [...]int64{floorDiv(tMs, dayMs) - 1, floorDiv(tMs, dayMs)} {
 			late, ok := s.lateness(day)
 			if !ok || tMs != g.tick(late.deliveredMs) {
@@ -151,28 +150,28 @@ func (g *Generator) tick(tMs int64) int64 {
 func (g *Generator) report(s *source, tMs int64) {
 	from := len(g.measurements)
 	g.measurements = s.measure(g.measurements, tMs, g.intervalMs)
-	// An append may move the array; the reports before keep the old one, which holds
-	// their values just as well.
+	// An append may move the array. Earlier reports then keep the old array, which still holds
+	// their values.
 	g.reports = append(g.reports, ingest.Report{
 		Source:       s.name,
 		Measurements: g.measurements[from:len(g.measurements):len(g.measurements)],
 	})
 }
 
-// role is what a source is there for. The shape of its data hangs on it.
+// role is what a source does. It decides the shape of the source's data.
 type role struct {
 	name, work string
 	// peakHour is when the day is busiest, in hours UTC.
 	peakHour float64
-	// perSecond is the mean rate of work, latencyMs what one piece takes.
+	// perSecond is the mean rate of work, latencyMs the time that one piece takes.
 	perSecond, latencyMs float64
 	memory, disk         float64
 }
 
 const gib = 1 << 30
 
-// roles are dealt in this order, so that every number of sources has the mix.
-// The array is never written to.
+// roles are assigned in this order, so that any number of sources has the mix. The array is never
+// written to.
 var roles = [...]role{
 	{name: "web", work: "http_requests", peakHour: 19, perSecond: 120, latencyMs: 45, memory: 8 * gib, disk: 40 * gib},
 	{name: "db", work: "db_queries", peakHour: 20, perSecond: 800, latencyMs: 4, memory: 64 * gib, disk: 900 * gib},
@@ -182,7 +181,7 @@ var roles = [...]role{
 
 var regions = [...]string{"eu-central", "us-east", "ap-south"}
 
-// source is one server. Everything here is chosen by the seed once.
+// source is one server. The seed chooses all fields once.
 type source struct {
 	key    uint64
 	name   string
@@ -190,9 +189,9 @@ type source struct {
 	region int
 	series [metricsPerSource]series
 
-	// scale makes some servers busier than others; phase shifts the day a little.
+	// scale makes some servers busier than others. phaseMs shifts the day a little.
 	scale, phaseMs float64
-	// Restarts: every everyMs, at phase restartMs.
+	// The source restarts every everyMs, at phase restartMs.
 	everyMs, restartMs int64
 	// The disk fills for fillMs, then is cleaned up.
 	fillMs, filledMs int64

@@ -13,7 +13,7 @@ import (
 	"github.com/quern/quern/internal/metric"
 )
 
-// day0 is the midnight at which the tests' days begin.
+// day0 is the first midnight of the tests' days.
 var day0 = time.Date(2026, 3, 1, 0, 0, 0, 0, time.UTC).UnixMilli()
 
 func newGenerator(t testing.TB, o Options) *Generator {
@@ -22,7 +22,7 @@ func newGenerator(t testing.TB, o Options) *Generator {
 	return g
 }
 
-// clone keeps reports past the next call.
+// clone copies reports, so that they survive the next call.
 func clone(reports []ingest.Report) []ingest.Report {
 	out := slices.Clone(reports)
 	for i := range out {
@@ -62,8 +62,8 @@ func TestShape(t *testing.T) {
 	require.Len(t, series, g.Series())
 }
 
-// TestSameForSeedAndTime: what is sent at a time does not depend on what was asked
-// before, nor on when the generator was made.
+// TestSameForSeedAndTime: the reports at a time do not depend on earlier calls, nor on when the
+// generator was made.
 func TestSameForSeedAndTime(t *testing.T) {
 	a, b := newGenerator(t, Options{Seed: 7}), newGenerator(t, Options{Seed: 7})
 	at := day0 + 10*hourMs
@@ -79,8 +79,7 @@ func TestSameForSeedAndTime(t *testing.T) {
 func TestValuesAreInRange(t *testing.T) {
 	for _, interval := range []time.Duration{0, time.Second, time.Hour} {
 		g := newGenerator(t, Options{Sources: 12, Interval: interval})
-		// Around the epoch, where arithmetic on negative times would show, and at times
-		// that nobody means.
+		// Around the epoch, where mistakes with negative times would show, and at extreme times.
 		for _, from := range []int64{-hourMs, day0, math.MaxInt64 / 4} {
 			for i := range int64(200) {
 				for _, r := range g.Reports(from + i*g.intervalMs) {
@@ -102,8 +101,8 @@ func TestValuesAreInRange(t *testing.T) {
 	}
 }
 
-// TestCountersFallOnlyAtRestarts puts each counter's samples in the order of their
-// time, late ones too, and knows from the source when it restarted.
+// TestCountersFallOnlyAtRestarts sorts each counter's samples by time, including late ones, and
+// takes the restarts from the source.
 func TestCountersFallOnlyAtRestarts(t *testing.T) {
 	g := newGenerator(t, Options{Sources: 40})
 	const days = 4
@@ -140,8 +139,8 @@ func TestCountersFallOnlyAtRestarts(t *testing.T) {
 	}
 }
 
-// TestLateAndSilent counts over ten days: nothing is sent twice, late reports come
-// after their hour is closed, and what never comes is what the outages took.
+// TestLateAndSilent counts over ten days: nothing is sent twice, late reports come after their hour
+// is closed, and only outages lose samples.
 func TestLateAndSilent(t *testing.T) {
 	g := newGenerator(t, Options{Interval: 5 * time.Minute})
 	const days = 10
@@ -165,7 +164,7 @@ func TestLateAndSilent(t *testing.T) {
 		}
 	})
 	missing := 0
-	// What was cut off in the last hours is still to come.
+	// Reports cut off in the last hours are still to come.
 	for at := day0; at < day0+days*dayMs-4*hourMs; at += g.intervalMs {
 		for i := range g.sources {
 			if s := &g.sources[i]; !seen[sample{s.name, at}] {
@@ -183,7 +182,7 @@ func TestLateAndSilent(t *testing.T) {
 	require.Less(t, lateReports, 400)
 }
 
-// TestIncidentShows: within any eight hours there is one, and it stands out.
+// TestIncidentShows: any eight hours have an incident, and it stands out.
 func TestIncidentShows(t *testing.T) {
 	g := newGenerator(t, Options{})
 	for from := day0; from < day0+2*dayMs; from += hourMs {

@@ -10,7 +10,7 @@ const (
 	incidentEveryMs = 6 * hourMs
 	incidentMs      = 40 * minuteMs
 
-	// depth of the day: load goes from 1-depth at night to 1+depth at the peak.
+	// depth is the depth of the day: load goes from 1-depth at night to 1+depth at the peak.
 	depth = 0.55
 	// omega turns milliseconds into the angle of the day.
 	omega = 2 * math.Pi / float64(dayMs)
@@ -43,7 +43,7 @@ func (s *source) measure(dst []ingest.Measurement, tMs, intervalMs int64) []inge
 	work := s.counter(tMs, upMs, r.perSecond*s.scale, 0)
 	add(3, math.Floor(work+s.series[3].jitter(step, r.perSecond*s.scale, intervalMs)))
 
-	// Errors are rare, and plenty during an incident.
+	// Errors are rare, except during an incident.
 	errorRate := r.perSecond * s.scale * 0.002
 	errs := s.counter(tMs, upMs, errorRate, 40*errorRate)
 	add(4, math.Floor(errs+s.series[4].jitter(step, errorRate, intervalMs)))
@@ -63,20 +63,20 @@ func (s *source) measure(dst []ingest.Measurement, tMs, intervalMs int64) []inge
 	return dst
 }
 
-// day is the load by the time of day, 1 on average.
+// day returns the load by the time of day, 1 on average.
 func (s *source) day(tMs int64) float64 {
 	return 1 + depth*math.Cos(s.angle(tMs))
 }
 
-// angle is 0 at the peak of the day. Time is reduced to the day first: a cosine of
+// angle returns the angle of the day, 0 at the peak. It reduces time to the day first: a cosine of
 // some 1e5 radians would cost precision and time.
 func (s *source) angle(tMs int64) float64 {
 	return omega * (float64(floorMod(tMs, dayMs)) - s.role.peakHour*float64(hourMs) - s.phaseMs)
 }
 
-// counter is what has been counted since the restart upMs ago, where the rate
-// follows the day around perSecond and an incident adds extraPerSecond: the
-// integral of both, in closed form, so that it is right whatever was asked before.
+// counter returns the count since the restart upMs ago. The rate follows the day around perSecond,
+// and an incident adds extraPerSecond. The count is the integral of both in closed form, so it does
+// not depend on earlier calls.
 func (s *source) counter(tMs, upMs int64, perSecond, extraPerSecond float64) float64 {
 	startMs := tMs - upMs
 	seconds := float64(upMs) / 1000
@@ -93,27 +93,27 @@ func (s *source) counter(tMs, upMs int64, perSecond, extraPerSecond float64) flo
 	return total
 }
 
-// jitter makes a counter's steps uneven. It stays below what the counter grows by
-// in one interval at its slowest, so that it never makes it go down.
+// jitter makes a counter's steps uneven. It stays below the counter's slowest growth in one
+// interval, so that the counter never goes down.
 func (s *series) jitter(step int64, perSecond float64, intervalMs int64) float64 {
 	least := perSecond * (1 - depth) * float64(intervalMs) / 1000
 	return 0.9 * least * unit(s.key^mix(uint64(step)))
 }
 
-// incident is when the incident of window w begins, if it hits this source. Which
-// role and region it hits goes round, so that each has its turn.
+// incident returns when the incident of window w begins, if it hits this source. Roles and regions
+// take turns.
 func (s *source) incident(w int64) (beginMs int64, ok bool) {
 	hitRole := [...]string{"web", "db", "cache"}[floorMod(w, 3)]
 	hitRegion := int(floorMod(floorDiv(w, 3), int64(len(regions))))
 	if s.role.name != hitRole || s.region != hitRegion {
 		return 0, false
 	}
-	// The same moment for every source and seed: drawn from the window alone.
+	// The same moment for every source and seed: it depends on the window alone.
 	return w*incidentEveryMs + int64(unit(mix(uint64(w)))*float64(2*hourMs)), true
 }
 
-// trouble is how deep in an incident the source is: 0 outside, 1 at its worst. It
-// comes within five minutes and goes within fifteen.
+// trouble returns how deep in an incident the source is: 0 outside, 1 at its worst. It rises within
+// five minutes and falls within fifteen.
 func (s *source) trouble(tMs int64) float64 {
 	begin, ok := s.incident(floorDiv(tMs, incidentEveryMs))
 	if !ok || tMs < begin || tMs >= begin+incidentMs {
@@ -123,13 +123,13 @@ func (s *source) trouble(tMs int64) float64 {
 	return min(1, in/float64(5*minuteMs), left/float64(15*minuteMs))
 }
 
-// silent says whether the source is down or unplugged and measures nothing.
+// silent reports whether the source is down or unplugged and measures nothing.
 func (s *source) silent(tMs int64) bool {
 	day := floorDiv(tMs, dayMs)
 	if s.draw("outage", day) >= 1.0/30 {
 		return false
 	}
-	// Within its day, so that one day's draw is enough to know.
+	// An outage stays within its day, so that one day's draw is enough.
 	length := 20*minuteMs + int64(s.draw("outage length", day)*float64(100*minuteMs))
 	begin := day*dayMs + int64(s.draw("outage start", day)*float64(dayMs-length))
 	return begin <= tMs && tMs < begin+length
@@ -140,7 +140,7 @@ type late struct {
 	startMs, endMs, deliveredMs int64
 }
 
-// lateness is the cut of the source's connection on a day, if there is one.
+// lateness returns the day's cut of the source's connection, if there is one.
 func (s *source) lateness(day int64) (late, bool) {
 	if s.draw("late", day) >= 1.0/20 {
 		return late{}, false
@@ -151,18 +151,18 @@ func (s *source) lateness(day int64) (late, bool) {
 	return l, true
 }
 
-// cutOff says whether what the source measures at tMs arrives late.
+// cutOff reports whether measurements at tMs arrive late.
 func (s *source) cutOff(tMs int64) bool {
 	l, ok := s.lateness(floorDiv(tMs, dayMs))
 	return ok && l.startMs <= tMs && tMs < l.endMs
 }
 
-// draw is a number in [0, 1) that is the source's for this topic and day.
+// draw returns a number in [0, 1) for this source, topic and day.
 func (s *source) draw(topic string, day int64) float64 {
 	return unit(s.key ^ hashString(topic) ^ mix(uint64(day)))
 }
 
-// drift is slow noise in [-1, 1): a line through one random point every 20 minutes.
+// drift returns slow noise in [-1, 1): a line through one random point every 20 minutes.
 func (s *series) drift(tMs int64) float64 {
 	const every = 20 * minuteMs
 	at := floorDiv(tMs, every)
@@ -170,17 +170,17 @@ func (s *series) drift(tMs int64) float64 {
 	return a + (b-a)*float64(floorMod(tMs, every))/float64(every)
 }
 
-// noise is a number in [-1, 1) for each step.
+// noise returns a number in [-1, 1) for each step.
 func (s *series) noise(step int64) float64 {
 	return 2*unit(s.key^mix(uint64(step))) - 1
 }
 
-// unit turns a key into a number in [0, 1).
+// unit maps a key to a number in [0, 1).
 func unit(key uint64) float64 { return float64(mix(key)>>11) / (1 << 53) }
 
-// mix is the finaliser of splitmix64 (Steele, Lea, Flood: Fast Splittable
-// Pseudorandom Number Generators, 2014): every bit of the result hangs on every bit
-// of x, which is what makes neighbouring steps look unrelated.
+// mix is the finaliser of splitmix64 (Steele, Lea, Flood: Fast Splittable Pseudorandom Number
+// Generators, 2014). Every bit of the result depends on every bit of x, so that neighbouring steps
+// look unrelated.
 func mix(x uint64) uint64 {
 	x += 0x9e3779b97f4a7c15
 	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
@@ -199,7 +199,7 @@ func hashString(s string) uint64 {
 
 func clamp(x, low, high float64) float64 { return min(max(x, low), high) }
 
-// round keeps as many decimals as an agent would send, given as a power of ten.
+// round rounds to as many decimals as an agent would send, given as a power of ten.
 func round(x, to float64) float64 { return math.Round(x*to) / to }
 
 // floorDiv and floorMod round downwards, so that times before 1970 work as well.

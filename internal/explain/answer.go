@@ -2,18 +2,18 @@ package explain
 
 import "math"
 
-// What follows is also the outside form: scripts rely on the names. Times are Unix ms.
+// The types below are also the external form: scripts rely on the names. Times are Unix ms.
 
-// Answer is what is known of the series that were asked for.
+// Answer describes the requested series.
 type Answer struct {
 	Time int64 `json:"time"`
 	Now  int64 `json:"now"`
-	// Matched is how many series match; the first of them by id are explained.
+	// Matched is the number of series that match. The first of them by id are explained.
 	Matched int      `json:"matched"`
 	Series  []Series `json:"series"`
 }
 
-// Series is one series, with a level of the ladder for each of its rows around the time, finest first.
+// Series is one series, with a level for each of its rows around the time, finest first.
 type Series struct {
 	Metric   map[string]string `json:"metric"`
 	Schedule int64             `json:"schedule"`
@@ -28,11 +28,11 @@ const (
 	Complete    = "complete"
 )
 
-// Level is one row: what it is made of, how far its grinding is, and what follows from that.
+// Level is one row: what it is made of, how far its grinding is, and the conclusion.
 type Level struct {
 	Level string `json:"level"`
 	Conclusion
-	// Slice to SliceEnd is what is ground into the row, at RunAt for the first time.
+	// Slice to SliceEnd is ground into the row, for the first time at RunAt.
 	Slice    int64  `json:"slice"`
 	SliceEnd int64  `json:"slice_end"`
 	RunAt    int64  `json:"run_at"`
@@ -41,12 +41,13 @@ type Level struct {
 	Block    int64 `json:"block"`
 	BlockEnd int64 `json:"block_end"`
 	Shard    int   `json:"shard"`
-	// Worker is whose share the shard is, LeaseOwner who holds it now; empty for nobody.
+	// Worker is the worker that the shard is assigned to, LeaseOwner the worker that holds it now;
+	// empty for none.
 	Worker     string `json:"worker"`
 	LeaseOwner string `json:"lease_owner,omitempty"`
 
 	Input Input `json:"input"`
-	// Row is absent when there is none.
+	// Row is absent if there is no row.
 	Row       *Row    `json:"row,omitempty"`
 	Marks     []Mark  `json:"marks"`
 	MoreMarks int     `json:"more_marks,omitempty"`
@@ -54,29 +55,31 @@ type Level struct {
 	Errors    []Error `json:"errors"`
 }
 
-// Input is what the row is made of: samples for the finest level, rows of the level below for the others.
+// Input is what the row is made of: samples for the finest level, rows of the level below for the
+// others.
 type Input struct {
 	Bucket string `json:"bucket"`
 	Chunks int    `json:"chunks,omitempty"`
 	Rows   int    `json:"rows,omitempty"`
-	// Samples are Finite and NotFinite ones; those that were sent twice count once.
+	// Samples is the sum of Finite and NotFinite. Samples that were sent twice count once.
 	Samples   int `json:"samples"`
 	Finite    int `json:"finite"`
 	NotFinite int `json:"not_finite"`
-	// Damaged are chunks or rows that cannot be read.
+	// Damaged is the number of chunks or rows that cannot be decoded.
 	Damaged int `json:"damaged,omitempty"`
 	// Expires is when the retention of the input ends, absent for never.
 	Expires int64 `json:"expires,omitempty"`
 }
 
-// Row is the row that is stored.
+// Row is the stored row.
 type Row struct {
 	Count uint64 `json:"count"`
-	// Sum is absent when it is beyond the numbers.
+	// Sum is absent if it is infinite.
 	Sum *float64 `json:"sum,omitempty"`
 	Min float64  `json:"min"`
 	Max float64  `json:"max"`
-	// Partial says that samples may be missing, because raw chunks were damaged or input has expired before it was ground.
+	// Partial says that samples may be missing, because raw chunks were damaged or input expired
+	// before it was ground.
 	Partial bool  `json:"partial,omitempty"`
 	Expires int64 `json:"expires,omitempty"`
 }
@@ -88,15 +91,16 @@ func finite(v float64) *float64 {
 	return &v
 }
 
-// Mark is work that is outstanding on the block, in the index of Slice, which is ground at RunAt.
+// Mark is outstanding work on the block, in the index of Slice, which is ground at RunAt.
 type Mark struct {
 	Kind  string `json:"kind"`
 	Slice int64  `json:"slice"`
 	RunAt int64  `json:"run_at"`
-	// Chunks are those in the cache by a fresh mark; Schedules those that a mark names, 0 for the whole block.
+	// Chunks is the number of cache chunks that a fresh mark states. Schedules is the number of
+	// schedules that the mark names, 0 for the whole block.
 	Chunks    int `json:"chunks"`
 	Schedules int `json:"schedules"`
-	// Due is when it could first have been dealt with.
+	// Due is the earliest time at which the work could have been done.
 	Due       int64  `json:"due"`
 	Attempt   int    `json:"attempt"`
 	LastError string `json:"last_error,omitempty"`

@@ -14,53 +14,54 @@ import (
 	"github.com/quern/quern/internal/storage"
 )
 
-// Verdict is a conclusion in a word, for scripts.
+// Verdict is a one-word conclusion, for scripts.
 type Verdict string
 
 // The verdicts.
 const (
-	// Waiting: the slice is not over, or its run not due.
+	// Waiting: the slice has not ended, or its run is not due.
 	Waiting Verdict = "waiting"
-	// Due: the run should have come, and has not ended.
+	// Due: the run is due and has not ended.
 	Due Verdict = "due"
-	// Late: late data, or somebody who asked for it, has the row computed again.
+	// Late: late data, or a request, has the row computed again.
 	Late Verdict = "late"
 	// PutOff: the block failed in a run and is tried again.
 	PutOff Verdict = "put_off"
-	// Below: the row follows when one that it is made of has been computed.
+	// Below: the row follows when a row below it has been computed.
 	Below Verdict = "below"
-	// Expired: the input has expired in part, so the row cannot be computed any more.
+	// Expired: the input has partly expired, so the row cannot be computed any more.
 	Expired Verdict = "expired"
 	// RowExpired: the row itself is older than its level's retention.
 	RowExpired Verdict = "row_expired"
-	// NoSamples: there is nothing to make a row of.
+	// NoSamples: there is no input for a row.
 	NoSamples Verdict = "no_samples"
-	// Done: the row is there and says what its input says.
+	// Done: the row is there and equals its input.
 	Done Verdict = "complete"
-	// Partial: the row is there, and samples may be missing from it, because raw chunks, or sketches of rows below, were
-	// damaged, or input has expired before it was ground.
+	// Partial: the row is there, and samples may be missing from it. Raw chunks, or sketches of
+	// rows below, were damaged, or input expired before it was ground.
 	Partial Verdict = "partial"
-	// Missing: there is input, no row, and nothing that would lead to one.
+	// Missing: there is input, but no row, and nothing that would lead to one.
 	Missing Verdict = "missing"
-	// Differs: the row says something else than its input, and nothing would change that.
+	// Differs: the row differs from its input, and nothing would change that.
 	Differs Verdict = "differs"
-	// Ahead: the row was written ahead of time, by hand or under a wrong clock, and what a run writes is not read beside it.
+	// Ahead: the row was written with a future timestamp, by hand or under a wrong clock, and hides
+	// what runs write.
 	Ahead Verdict = "ahead"
 )
 
-// Conclusion is the verdict, why, and what comes next.
+// Conclusion is the verdict, the reason, and what comes next.
 type Conclusion struct {
 	Verdict Verdict `json:"verdict"`
 	Why     string  `json:"why"`
 	Next    string  `json:"next"`
-	// NextAt is when it comes, absent when it does not by itself.
+	// NextAt is when it comes, absent if it does not come by itself.
 	NextAt int64 `json:"next_at,omitempty"`
 }
 
-// at is a time as the sentences have it.
+// at formats a time for the sentences.
 func at(ms int64) string { return time.UnixMilli(ms).UTC().Format(time.RFC3339Nano) }
 
-// staysPartial is what comes of work that is given up.
+// staysPartial says what becomes of work that is given up.
 const staysPartial = "nothing: a row that is there stays and is partial, and so are those above it"
 
 const byHand = "`quern reaggregate` has it computed again"
@@ -70,7 +71,7 @@ func (x *Explainer) conclude(f *found, a *around, now int64) Conclusion {
 		return x.waiting(f)
 	}
 	if f.below != nil && !f.done {
-		return x.below(f, now) // also when the slice's own marks are due: it is ground after those within it
+		return x.below(f, now) // even if the slice's own marks are due: a slice is ground after those within it
 	}
 	if f.fence > f.newest && (!f.ok || !f.hasRow || !same(&f.row, &f.should)) {
 		until := int64(f.fence)/1000 + 1
@@ -111,7 +112,7 @@ func (x *Explainer) below(f *found, now int64) Conclusion {
 	}
 }
 
-// marked concludes from the marks whose run comes first.
+// marked concludes from the marks that are ground first.
 func (x *Explainer) marked(f *found, a *around, now int64) Conclusion {
 	first := slices.MinFunc(f.marks, func(a, b placed) int { return cmp.Compare(a.in.EndMs, b.in.EndMs) }).in
 	work := cache.Work{
@@ -148,7 +149,7 @@ func (x *Explainer) marked(f *found, a *around, now int64) Conclusion {
 	}
 }
 
-// due says what holds up a run that should have come.
+// due says what holds up a run that is due.
 func (x *Explainer) due(f *found, a *around, in metric.Slice, run int64) Conclusion {
 	c := Conclusion{
 		Verdict: Due, Why: fmt.Sprintf("the run that was due at %s has not ended", at(run)),
@@ -194,7 +195,7 @@ func (x *Explainer) withRow(f *found, a *around, now int64) Conclusion {
 	}
 }
 
-// partial says whether it will stay so.
+// partial says whether the row stays partial.
 func (x *Explainer) partial(f *found, a *around, now int64) Conclusion {
 	if c, ok := dropped(f, a); ok {
 		c.Verdict = Partial
@@ -262,13 +263,13 @@ func (x *Explainer) withoutRow(f *found, a *around, now int64) Conclusion {
 	return Conclusion{NoSamples, "no samples: the series has none in the slice", nothing, 0}
 }
 
-// dropped finds, among the errors that the store keeps, that a run gave up work on the block.
+// dropped looks for a stored error that says that a run gave up work on the block.
 func dropped(f *found, a *around) (Conclusion, bool) {
 	for _, e := range a.errs {
 		if e.Bucket != f.bucket() || e.Start != f.block.Start {
 			continue
 		}
-		// The words are those of a run's error.
+		// These are the words of a run's error.
 		_, reason, ok := strings.Cut(e.Message, "marks of slice "+f.slice.String()+" dropped: ")
 		if ok && reason == recovery.Expired.String() {
 			return Conclusion{Expired, fmt.Sprintf("given up at %s: its input has expired", at(e.TimeMs)), staysPartial, 0}, true
@@ -284,8 +285,8 @@ func samples(n uint64) string {
 	return fmt.Sprintf("%d samples", n)
 }
 
-// same says whether a row is what its input comes to. Sums may differ in the last digits where they were added up by
-// another version.
+// same reports whether a row equals the roll-up of its input. Sums may differ in the last digits if
+// another version added them up.
 func same(a, b *metric.Rollup) bool {
 	near := func(x, y float64) bool {
 		return x == y || math.IsNaN(x) && math.IsNaN(y) || math.Abs(x-y) <= 1e-9*max(math.Abs(x), math.Abs(y))

@@ -1,10 +1,12 @@
-// Package explain says why a roll-up row is there, missing or late: it gathers what the store knows of one series around
-// one time, level by level, and draws the conclusion that an operator would.
+// Package explain says why a roll-up row is there, missing or late. It collects what the store
+// knows of one series around one time, level by level, and draws the conclusion that an operator
+// would.
 //
 //  1. It changes nothing.
-//  2. A row is not called wrong for what is under way: what is read comes in the order in which it is made (samples,
-//     marks, row), and before a row is called missing or different it is all read once more.
-//  3. Bounded: a request looks at a few series, and keeps few of the marks that it finds.
+//  2. Work under way never makes a row look wrong. Explain reads in the order in which a row is
+//     made (samples, marks, row), and reads everything again before it calls a row missing or
+//     different.
+//  3. Bounded: a request reads a few series, and keeps few of the marks that it finds.
 package explain
 
 import (
@@ -24,9 +26,9 @@ import (
 )
 
 const (
-	// MaxSeries is the most that one request may ask for.
+	// MaxSeries is the maximum number of series per request.
 	MaxSeries = 100
-	// Limit is how many series are explained when nobody says.
+	// Limit is the default number of series to explain.
 	Limit = 10
 
 	keptMarks  = 20
@@ -35,7 +37,7 @@ const (
 	keptErrors = 5
 )
 
-// Explainer explains. It is safe for concurrent use.
+// Explainer explains rows. It is safe for concurrent use.
 type Explainer struct {
 	store    storage.Store
 	ladder   metric.Ladder
@@ -45,14 +47,15 @@ type Explainer struct {
 	clk      clock.Clock
 }
 
-// New makes one for the series of an index.
+// New returns an Explainer for the series of an index.
 func New(store storage.Store, index *query.Index, c *cache.Cache, r *recovery.Recovery, clk clock.Clock) *Explainer {
 	return &Explainer{
 		store: store, ladder: store.Settings().Ladder, index: index, cache: c, recovery: r, clk: clk,
 	}
 }
 
-// Explain explains the rows around atMs of the first series, by id, that match any of the selectors.
+// Explain explains the rows around atMs, in Unix ms, of the first series by id that match any of
+// the selectors.
 func (x *Explainer) Explain(ctx context.Context, sels []query.Selector, atMs int64, limit int) (Answer, error) {
 	if limit < 1 || limit > MaxSeries {
 		return Answer{}, &query.RequestError{Message: fmt.Sprintf("limit=%d: must be between 1 and %d", limit, MaxSeries)}
@@ -89,7 +92,7 @@ func (x *Explainer) Explain(ctx context.Context, sels []query.Selector, atMs int
 	return out, nil
 }
 
-// around is what is the same for all series.
+// around holds what is the same for all series.
 type around struct {
 	runs    []storage.Run
 	errs    []storage.ComponentError
@@ -118,7 +121,7 @@ func (x *Explainer) look(ctx context.Context) (*around, error) {
 	return a, err
 }
 
-// found is what there is of one series at one level.
+// found is what the store holds of one series at one level.
 type found struct {
 	level  metric.Bucket
 	slice  metric.Slice
@@ -126,34 +129,36 @@ type found struct {
 	shard  int
 	opened bool
 	done   bool
-	// should is what the input comes to; ok is false when nothing finite is there.
+	// should is the roll-up of the input. ok is false if no sample is finite.
 	should metric.Rollup
 	ok     bool
 	input  Input
 	row    metric.Rollup
 	hasRow bool
-	// gap is that there is a row which only says that samples may be missing, damaged that there is one that cannot be read.
+	// gap says that the row only says that samples may be missing. damaged says that the row cannot
+	// be decoded.
 	gap, damaged bool
-	// fence is what the row was written with, newest the greatest that a run has by now; 0 where the store does not say.
+	// fence is the fence that the row was written with, newest the highest that a run has by now.
+	// Both are 0 if the store does not keep them.
 	fence, newest storage.Fence
-	// partial is the time of the first row below that is partial, also of one that is a gap; 0 for none.
+	// partial is the time of the first partial row below, gaps included; 0 for none.
 	partial int64
 	marks   []placed
 	more    int
-	// below is the earliest run that grinds something that this row is made of.
+	// below is the earliest run of a lower level whose result reaches this row.
 	below *below
 }
 
-// bucket is the one whose slice is ground into the level's row.
+// bucket returns the bucket whose slice is ground into the level's row.
 func (f *found) bucket() metric.Bucket { return f.level - 1 }
 
-// placed is a mark and the slice in whose index it lies.
+// placed is a mark and the slice whose index holds it.
 type placed struct {
 	storage.Mark
 	in metric.Slice
 }
 
-// below is work on a level below.
+// below is work on a lower level.
 type below struct {
 	level metric.Bucket
 	slice metric.Slice
@@ -161,7 +166,8 @@ type below struct {
 	byMs  int64 // when the row in question follows
 }
 
-// series explains one series; again says that something is wrong by what was read.
+// series explains one series. again says that something looks wrong, so that the caller reads once
+// more.
 func (x *Explainer) series(ctx context.Context, id metric.ScheduleID, atMs int64, a *around) (s Series, again bool, err error) {
 	labels := x.index.Labels(id)
 	s = Series{Metric: map[string]string{}, Schedule: int64(id), Source: labels.Get(metric.SourceLabel)}
@@ -198,10 +204,10 @@ func (x *Explainer) series(ctx context.Context, id metric.ScheduleID, atMs int64
 	return s, again, nil
 }
 
-// one is the range of a single schedule.
+// one returns the range of a single schedule.
 func one(id metric.ScheduleID) blocks.Range { return blocks.Range{Start: id, End: id + 1} }
 
-// readInput reads what the row is made of, and makes it.
+// readInput reads the input of the row, and computes the row.
 func (x *Explainer) readInput(ctx context.Context, id metric.ScheduleID, f *found) error {
 	var g rollup.Grinder
 	if f.bucket() == metric.Raw {
@@ -266,7 +272,7 @@ func (x *Explainer) readRow(ctx context.Context, id metric.ScheduleID, f *found)
 		if err != nil {
 			return fmt.Errorf("read the %s row of series %d: %w", x.ladder.Name(f.level), id, err)
 		}
-		// A row without samples takes back one that was there before, or says that there may have been one.
+		// A row without samples takes an earlier row back, or says that there may have been one.
 		if r.Schedule == id {
 			f.row, f.hasRow, f.gap, f.damaged = r.Rollup, r.Count > 0, r.Count == 0 && r.Partial, r.Damaged
 		}
@@ -274,8 +280,8 @@ func (x *Explainer) readRow(ctx context.Context, id metric.ScheduleID, f *found)
 	return nil
 }
 
-// readMarks looks for what is still to be done, in all slices that are open: the oldest first, since work that is put
-// off goes from an older to a younger one.
+// readMarks looks for outstanding work in all open slices. It reads the oldest first, since work
+// that is put off moves from an older slice to a younger one.
 func (x *Explainer) readMarks(ctx context.Context, id metric.ScheduleID, levels []*found) error {
 	open, err := x.recovery.Outstanding(ctx)
 	if err != nil {
@@ -293,7 +299,7 @@ func (x *Explainer) readMarks(ctx context.Context, id metric.ScheduleID, levels 
 			}
 		}
 	}
-	// The widest slice holds all others: who is to be asked about them follows from its blocks.
+	// The widest slice contains all others, so its blocks give all the shards to read.
 	widest := levels[len(levels)-1].slice
 	for _, k := range open {
 		for _, shard := range x.shards(id, widest) {
@@ -308,7 +314,7 @@ func (x *Explainer) readMarks(ctx context.Context, id metric.ScheduleID, levels 
 	return nil
 }
 
-// shards are those that marks of a series may lie in, for any slice within the given one.
+// shards returns the shards that may hold marks of a series, for any slice within the given one.
 func (x *Explainer) shards(id metric.ScheduleID, within metric.Slice) []int {
 	set := x.store.Settings()
 	out := []int{blocks.ShardOf(set.Epochs.BlockAt(id, within.StartMs).Start, set.IndexPartitions)}
@@ -321,7 +327,7 @@ func (x *Explainer) shards(id metric.ScheduleID, within metric.Slice) []int {
 	return slices.Compact(out)
 }
 
-// sort puts a mark to the levels that it says something about.
+// sort assigns a mark to the levels that it concerns.
 func (x *Explainer) sort(id metric.ScheduleID, levels []*found, k storage.SliceKey, m storage.Mark) {
 	slice := x.ladder.SliceAt(k.Bucket, m.TimeMs)
 	if m.Start != x.store.Settings().Epochs.BlockAt(id, slice.StartMs).Start {
@@ -349,7 +355,7 @@ func (x *Explainer) sort(id metric.ScheduleID, levels []*found, k storage.SliceK
 	}
 }
 
-// level is what is shown of one.
+// level returns the answer for one level.
 func (x *Explainer) level(f *found, a *around) Level {
 	l := Level{
 		Level: x.ladder.Name(f.level), Slice: f.slice.StartMs, SliceEnd: f.slice.EndMs,

@@ -33,14 +33,14 @@ const day = 24 * time.Hour
 
 var keep = storage.Retention{7 * day, 90 * day, 365 * day, 5 * 365 * day}
 
-// midnight is the day of all tests.
+// midnight begins the day of all tests.
 var midnight = time.Date(2025, time.November, 21, 0, 0, 0, 0, time.UTC)
 
 func clockAt(hour, minute int) time.Time {
 	return midnight.Add(time.Duration(hour)*time.Hour + time.Duration(minute)*time.Minute)
 }
 
-// world is a store with what works on it. Series 0 is a, 1 is b, in one block.
+// world is a store with a writer and a runner. Series 0 is a, series 1 is b, both in one block.
 type world struct {
 	*testing.T
 	store  *storagetest.Faulty
@@ -86,7 +86,7 @@ func (w *world) report(t time.Time, v float64) {
 	}}))
 }
 
-// smuggle puts a sample of a into raw and nowhere else.
+// smuggle writes a sample of a into raw only, without a mark.
 func (w *world) smuggle(t time.Time, v float64) {
 	w.Helper()
 	slice := metric.DefaultLadder().SliceAt(metric.Raw, t.UnixMilli())
@@ -105,7 +105,7 @@ func (w *world) run() {
 
 func (w *world) set(hour, minute int) { w.clk.Set(clockAt(hour, minute)) }
 
-// explain is what is said of a's rows around a time.
+// explain returns the explanation of a's rows around a time.
 func (w *world) explain(t time.Time) []explain.Level {
 	w.Helper()
 	sels, err := query.ParseSelectors(w.Context(), []string{"a"})
@@ -114,7 +114,7 @@ func (w *world) explain(t time.Time) []explain.Level {
 	require.NoError(w, err)
 	require.Len(w, answer.Series, 1)
 	require.Len(w, answer.Series[0].Levels, 3)
-	// It is to be read by people and by programs.
+	// It must be readable for people and for programs.
 	var text bytes.Buffer
 	require.NoError(w, answer.WriteText(&text))
 	for _, l := range answer.Series[0].Levels {
@@ -125,7 +125,7 @@ func (w *world) explain(t time.Time) []explain.Level {
 	return answer.Series[0].Levels
 }
 
-// expect holds the conclusion of a level to what it must say; next is the zero time when nothing comes by itself.
+// expect checks the conclusion of a level. next is the zero time if nothing comes by itself.
 func (w *world) expect(l explain.Level, v explain.Verdict, why string, next time.Time) {
 	w.Helper()
 	require.Equal(w, v, l.Verdict, "%+v", l)
@@ -155,7 +155,7 @@ func TestWaiting(t *testing.T) {
 	require.Equal(t, "open", ls[0].Marks[0].Kind)
 	require.Nil(t, ls[0].Row)
 
-	// Over, and not due.
+	// Over, and not yet due.
 	w.set(11, 1)
 	w.expect(w.explain(clockAt(10, 20))[0], explain.Waiting, "the slice ends at 2025-11-21T11:00:00Z and is ground at 2025-11-21T11:02:00Z", clockAt(11, 2))
 	// Ahead of the clock.
@@ -179,7 +179,7 @@ func TestDue(t *testing.T) {
 	require.Equal(t, explain.Due, ls[0].Verdict)
 	require.Contains(t, ls[0].Why, "; the last attempt, at 2025-11-21T11:05:00Z, failed: run of raw slice 2025-11-21T10:00:00Z: ")
 	require.Len(t, ls[0].Runs, 1)
-	// What waits for it says so.
+	// The row above that waits for it says so.
 	w.set(13, 0)
 	w.expect(w.explain(clockAt(10, 20))[1], explain.Below,
 		"the 1h row of 2025-11-21T10:00:00Z, which it is made of, is computed by the run that was due at 2025-11-21T11:02:00Z and has not ended", clockAt(12, 2))
@@ -206,7 +206,7 @@ func TestComplete(t *testing.T) {
 	require.Equal(t, 1, w.explain(clockAt(10, 50))[0].Input.NotFinite)
 	require.Equal(t, 1, w.explain(clockAt(10, 50))[1].Input.Rows)
 
-	// When the input is gone the row stays.
+	// When the input has expired, the row stays.
 	w.clk.Set(clockAt(11, 0).Add(7 * day))
 	w.expect(w.explain(clockAt(10, 50))[0], explain.Done, "complete; its input has expired, so that it cannot be compared any more", time.Time{})
 }
@@ -227,9 +227,9 @@ func TestLate(t *testing.T) {
 	require.Equal(t, 1, ls[0].Marks[0].Schedules)
 	require.Equal(t, clockAt(14, 0).UnixMilli(), ls[0].Marks[0].Slice)
 	require.EqualValues(t, 1, ls[0].Row.Count, "the old one")
-	// Another hour of the same six, too.
+	// The 6h row says so for another of its hours too.
 	w.expect(w.explain(clockAt(7, 0))[1], explain.Below, "the 1h row of 2025-11-21T10:00:00Z, which it is made of, is computed by the run at 2025-11-21T15:02:00Z", clockAt(18, 2))
-	// And the run does what was foretold.
+	// The run does what was predicted.
 	w.set(15, 2)
 	w.run()
 	ls = w.explain(clockAt(10, 50))
@@ -240,7 +240,7 @@ func TestLate(t *testing.T) {
 	w.expect(w.explain(clockAt(10, 50))[1], explain.Done, "complete and up to date", time.Time{})
 }
 
-// A mark that names another series of the block says nothing about this one.
+// TestLateOfAnother: a mark that names another series of the block says nothing about this one.
 func TestLateOfAnother(t *testing.T) {
 	w := newWorld(t, nil)
 	w.report(clockAt(10, 10), 1)
@@ -271,7 +271,7 @@ func TestPutOff(t *testing.T) {
 	require.Equal(t, explain.Done, w.explain(clockAt(10, 50))[0].Verdict)
 }
 
-// TestFailsOnAndOn: work that has failed for longer than any age cap is tried again all the same.
+// TestFailsOnAndOn: work that has failed for longer than any age cap is still retried.
 func TestFailsOnAndOn(t *testing.T) {
 	w := newWorld(t, nil)
 	w.report(clockAt(10, 10), 1)
@@ -307,7 +307,7 @@ func TestExpired(t *testing.T) {
 	w.expect(w.explain(clockAt(10, 0))[0], explain.RowExpired, "rows of this level are kept until 2026-02-19T10:00:00Z", time.Time{})
 }
 
-// fences is a store that keeps with what fence a row was written, as Cassandra does.
+// fences is a store that keeps the fence of a row, as Cassandra does.
 type fences struct {
 	storage.Store
 	row storage.Fence
@@ -317,7 +317,8 @@ func (f *fences) RowFence(context.Context, metric.Bucket, metric.ScheduleID, int
 	return f.row, nil
 }
 
-// TestAhead: a row that was written with a time to come is not written over before, and why is said.
+// TestAhead: a row that was written with a future timestamp is not overwritten before that time,
+// and the answer says why.
 func TestAhead(t *testing.T) {
 	written := &fences{}
 	w := newWorld(t, func(st storage.Store) storage.Store { written.Store = st; return written })
@@ -336,7 +337,8 @@ func TestAhead(t *testing.T) {
 		"the row, of 1 sample, is not what its input comes to, of 2 samples; no mark leads a run to it", time.Time{})
 }
 
-// TestGap: a row that could not be computed any more leaves a trace in those above it, and they say where it is.
+// TestGap: a row that can no longer be computed makes the rows above partial, and they say where it
+// is.
 func TestGap(t *testing.T) {
 	w := newWorld(t, nil)
 	require.NoError(t, w.store.Write(t.Context(), &storage.Batch{Open: []storage.SliceKey{{StartMs: clockAt(10, 0).UnixMilli()}}}))
@@ -388,7 +390,8 @@ func TestDamaged(t *testing.T) {
 	w.expect(w.explain(clockAt(10, 0))[0], explain.Missing, "the input is damaged", time.Time{})
 }
 
-// TestPartial: a row that was ground from part of its samples says so, and what would make it whole.
+// TestPartial: a row that was ground from part of its samples says so, and what would make it
+// whole.
 func TestPartial(t *testing.T) {
 	w := newWorld(t, nil)
 	w.report(clockAt(10, 10), 1)
@@ -415,7 +418,8 @@ func TestPartial(t *testing.T) {
 	w.expect(w.explain(clockAt(10, 0))[0], explain.Partial, "partial: its input was damaged when it was computed, and can be read now", time.Time{})
 }
 
-// TestDamagedSketch: the row above one with a damaged sketch is partial until that one is computed again.
+// TestDamagedSketch: the row above a row with a damaged sketch is partial until that row is
+// computed again.
 func TestDamagedSketch(t *testing.T) {
 	w := newWorld(t, nil)
 	w.report(clockAt(10, 10), 1)
@@ -439,7 +443,7 @@ func TestDamagedSketch(t *testing.T) {
 	require.EqualValues(t, 1, l.Row.Count)
 }
 
-// ahead grinds between the look at the marks and the look at the row, the first time.
+// ahead grinds between the first look at the marks and the look at the row.
 type ahead struct {
 	storage.Store
 	run func()
@@ -459,7 +463,7 @@ func (a *ahead) RawChunks(ctx context.Context, ids blocks.Range, fromMs, toMs in
 	}
 }
 
-// What is computed while it is looked at is not called wrong.
+// TestUnderWay: a row that is computed during the look is not called wrong.
 func TestUnderWay(t *testing.T) {
 	var a *ahead
 	w := newWorld(t, func(st storage.Store) storage.Store {
@@ -507,7 +511,7 @@ func TestSeveral(t *testing.T) {
 	require.ErrorAs(t, err, &bad)
 }
 
-// An error of the store is the answer, whatever it came from.
+// TestAway: an error of any store operation is the answer.
 func TestAway(t *testing.T) {
 	for _, op := range []string{"RecentRuns", "RecentErrors", "Workers", "Leases", "Slices", "Marks", "RawChunks", "Rollups"} {
 		w := newWorld(t, nil)

@@ -38,7 +38,7 @@ func (s *Series) write(t io.Writer) {
 	}
 }
 
-// name is the series as a selector.
+// name returns the series as a selector.
 func (s *Series) name() string {
 	var ls metric.Labels
 	for name, value := range s.Metric {

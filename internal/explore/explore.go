@@ -1,9 +1,10 @@
-// Package explore runs a small system of actors in every order that their steps can be taken in, up to a number of
-// preemptions, and says in which one something goes wrong. It is a stateless model checker: each execution starts anew
-// and is led down another branch; a state that was reached before on another way is not gone on with.
+// Package explore runs a small system of actors in every order of their steps, up to a number of
+// preemptions, and reports an order in which something goes wrong. It is a stateless model checker:
+// each execution starts anew and follows another branch. It does not continue from a state that it
+// has already reached another way.
 //
-// Most mistakes of concurrency need few preemptions (Musuvathi and Qadeer, 2007), so these are bounded, and tried in
-// the order of their number: the first schedule that fails has the fewest.
+// Most concurrency bugs need few preemptions (Musuvathi and Qadeer, 2007). So preemptions are
+// bounded, and bounds are tried in ascending order: the first failing schedule has the fewest.
 //
 // Its tests explore workers and ingest on a store, at the level of the store's operations.
 package explore
@@ -15,37 +16,42 @@ import (
 	"strings"
 )
 
-// System is one execution. Everything about it is decided by the order of its steps.
+// System is one execution. The order of its steps decides everything about it.
 type System interface {
-	// Enabled are the actors that can take a step now, ascending; none when all is over.
+	// Enabled returns the actors that can take a step now, ascending; none when the execution is
+	// over.
 	Enabled() []int
-	// Event says that an actor only stands for something that happens: whoever was running runs on after it.
+	// Event reports whether an actor only stands for an event: the actor that was running continues
+	// after it.
 	Event(actor int) bool
-	// Step has an actor take its step, and returns when it stands before the next one or has ended.
+	// Step makes an actor take its step, and returns when the actor stands before the next step or
+	// has ended.
 	Step(actor int)
-	// State is the same for states with the same future. With ok false there is no such number.
+	// State returns a key that is equal for states with the same future. ok is false if there is no
+	// such key.
 	State() (key uint64, ok bool)
-	// Name is what schedules and traces call an actor; it has no digits.
+	// Name returns the name of an actor in schedules and traces; it has no digits.
 	Name(actor int) string
-	// Finish ends an execution in which nobody is enabled, and says what is wrong.
+	// Finish ends an execution without enabled actors, and returns what is wrong.
 	Finish() error
-	// Abandon ends an execution wherever it stands.
+	// Abandon ends an execution at any point.
 	Abandon()
-	// Trace is what has happened, a line for each step.
+	// Trace returns what has happened, a line per step.
 	Trace() []string
 }
 
 // Explorer explores the executions of a system.
 type Explorer struct {
 	Start func() System
-	// Preemptions is how often an actor that could go on may be kept waiting for another, or an event come
-	// in between; below 0 there is no bound.
+	// Preemptions is the maximum number of times that an actor which could continue has to wait for
+	// another, or that an event comes in between. A negative number is no bound.
 	Preemptions int
 }
 
-// Result is what was done.
+// Result counts what was done.
 type Result struct {
-	// Executions were begun, and Complete of them brought to an end; the others led to a state that was known.
+	// Executions is the number of executions begun. Complete is the number brought to an end; the
+	// others reached a known state.
 	Executions, Complete int
 	Steps, States        int
 }
@@ -57,19 +63,19 @@ type Failure struct {
 	Trace    []string
 }
 
-// Error is what is wrong, and how it came to that.
+// Error returns what is wrong, and the steps that led to it.
 func (f *Failure) Error() string {
 	return fmt.Sprintf("%v\nschedule: %s\n%s", f.Err, f.Schedule, strings.Join(f.Trace, "\n"))
 }
 
-// choice is a point at which several actors could have taken the step.
+// choice is a point at which several actors could take the step.
 type choice struct {
-	actors []int // those that may, in the order in which they are tried
-	costs  []int // whether that is a preemption
+	actors []int // the enabled actors, in the order in which they are tried
+	costs  []int // 1 if the choice is a preemption
 	next   int
 }
 
-// Run explores until something is wrong. With a bound of n it does so for the bounds 0 to n, one after the other.
+// Run explores until something is wrong. With a bound of n it tries the bounds 0 to n in order.
 func (e *Explorer) Run() (Result, *Failure) {
 	var r Result
 	if e.Preemptions < 0 {
@@ -90,7 +96,7 @@ func (e *Explorer) run(bound int, r *Result) *Failure {
 	if bound < 0 {
 		bound = unbounded
 	}
-	seen := map[uint64]int{} // the most preemptions that were left in a state
+	seen := map[uint64]int{} // by state, the most preemptions that were left in it
 	var path []*choice
 	for {
 		if f := e.execute(&path, seen, bound, r); f != nil {
@@ -110,7 +116,7 @@ func (e *Explorer) run(bound int, r *Result) *Failure {
 	}
 }
 
-// execute follows path, and goes on from its end with the first of what can be tried there.
+// execute follows path, and continues from its end with the first options.
 func (e *Explorer) execute(path *[]*choice, seen map[uint64]int, bound int, r *Result) *Failure {
 	sys := e.Start()
 	r.Executions++
@@ -154,7 +160,8 @@ func (e *Explorer) execute(path *[]*choice, seen map[uint64]int, bound int, r *R
 	return nil
 }
 
-// options are the actors that may take the next step. Whoever took the last one goes first.
+// options returns the actors that may take the next step. The actor that took the last step comes
+// first.
 func options(sys System, enabled []int, current, left int) (actors, costs []int) {
 	running := slices.Contains(enabled, current)
 	if running {
@@ -172,7 +179,7 @@ func options(sys System, enabled []int, current, left int) (actors, costs []int)
 	return actors, costs
 }
 
-// schedule writes down who took the steps: A3 B1 are three of A and one of B.
+// schedule formats the order of steps: A3 B1 is three steps of A and one of B.
 func schedule(sys System, done []int) string {
 	var out []string
 	for i := 0; i < len(done); {
@@ -186,8 +193,8 @@ func schedule(sys System, done []int) string {
 	return strings.Join(out, " ")
 }
 
-// Replay runs one execution by a schedule that a Failure has named. Where it ends, or does not fit, whoever
-// is enabled first goes on. It fails as that did, or not at all.
+// Replay runs one execution by the schedule of a Failure. Where the schedule ends, or does not fit,
+// the first enabled actor continues. It fails as before, or not at all.
 func (e *Explorer) Replay(schedule string) *Failure {
 	sys := e.Start()
 	for _, part := range strings.Fields(schedule) {

@@ -23,24 +23,26 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 var replay = flag.String("schedule", "", "run this schedule only, of the scenario that -run picks")
 
-// late is a sample of the hour that is being ground, which comes after its end.
+// late flushes a sample of the hour being ground, after the end of that hour.
 func late(ctx context.Context, p *process) { p.flush(ctx, sample(0, 11, 5, 1)) }
 
-// straggler is a flush that begins in time, and whose write takes effect when the run may have begun.
+// straggler is a flush that begins in time, and whose write takes effect when the run may have
+// begun.
 func straggler(ctx context.Context, p *process) {
 	p.clk.Set(at(11, 59))
 	p.stall = func() { p.clk.Set(at(12, 2).Add(p.w.sc.skew)) }
 	p.flush(ctx, sample(0, 11, 5, 1))
 }
 
-// answeredLate is one whose write is stamped and begins in time, and ends when the run may have begun.
+// answeredLate is a flush whose write is stamped and begins in time, and ends when the run may have
+// begun.
 func answeredLate(ctx context.Context, p *process) {
 	p.clk.Set(at(11, 59))
 	p.stalled = func() { p.clk.Set(at(12, 2).Add(p.w.sc.skew)) }
 	p.flush(ctx, sample(0, 11, 5, 1))
 }
 
-// slowSeal seals just before the run may begin, and is done after.
+// slowSeal seals just before the run may begin, and is done after that.
 func slowSeal(ctx context.Context, p *process) {
 	p.clk.Set(at(12, 2).Add(-time.Second))
 	p.stall = func() { p.clk.Set(at(12, 2).Add(p.w.sc.skew)) }
@@ -49,14 +51,15 @@ func slowSeal(ctx context.Context, p *process) {
 	}
 }
 
-// landed is a flush that begins in time and fails when the run may have begun. Its chunk is on one copy only. Ingest writes it again.
+// landed is a flush that begins in time and fails when the run may have begun. Its chunk is on one
+// copy only. Ingest writes the chunk again.
 func landed(ctx context.Context, p *process) {
 	p.clk.Set(at(11, 59))
 	p.stall = func() { p.clk.Set(at(12, 2).Add(p.w.sc.skew)) }
 	landedLate(ctx, p)
 }
 
-// landedLate is one of late data.
+// landedLate is the same flush with late data.
 func landedLate(ctx context.Context, p *process) {
 	p.copies.Land(1, errLanded)
 	if err := p.writer.Flush(ctx, p.groups(sample(0, 11, 5, 1))); !errors.Is(err, errLanded) {
@@ -75,9 +78,10 @@ func landedLate(ctx context.Context, p *process) {
 
 var errLanded = errors.New("one copy has answered")
 
-// scenarios are explored within a minute, or under the race detector with one preemption less, if there is more than one.
+// scenarios are explored within a minute. Under the race detector they have one preemption less, if
+// they have more than one.
 var scenarios = []scenario{
-	// A stale worker goes on at any point of its successor's run, and of the next bucket's.
+	// A stale worker continues at any point of its successor's run, and of the next bucket's.
 	{name: "takeover", lww: true, leaseEnds: 1, preemptions: 2},
 	{name: "takeover checked", lww: true, checks: true, leaseEnds: 1, preemptions: 2},
 	{name: "takeover refused", leaseEnds: 1, preemptions: 2},
@@ -85,13 +89,14 @@ var scenarios = []scenario{
 	{name: "takeover torn", lww: true, torn: true, oneBlock: true, leaseEnds: 1, preemptions: 3},
 	{name: "two takeovers", lww: true, oneBlock: true, leaseEnds: 2, preemptions: 3},
 	{name: "death", lww: true, mortal: true, leaseEnds: 1, preemptions: 2},
-	// It goes on when late data has been ground, an hour later or two.
+	// The stale worker continues when late data has been ground, an hour or two later.
 	{name: "next hours", lww: true, oneBlock: true, leaseEnds: 1, hours: 2, before: late, preemptions: 3},
 	{name: "next hours refused", oneBlock: true, leaseEnds: 1, hours: 2, before: late, preemptions: 2},
-	// The index of the first hour goes away, is left by one, and another is done with later ones meanwhile.
+	// The index of the first hour goes away. One worker leaves it, and another finishes later hours
+	// meanwhile.
 	{name: "index away", lww: true, oneBlock: true, leaseEnds: 1, hours: 2, before: late, gone: true, preemptions: 2},
 	{name: "index away refused", oneBlock: true, leaseEnds: 1, hours: 2, before: late, gone: true, preemptions: 2},
-	// Ingest writes meanwhile.
+	// Ingest writes at the same time.
 	{name: "late data", lww: true, oneBlock: true, leaseEnds: 1, hours: 1, ingest: late, preemptions: 2},
 	{name: "straggler", lww: true, oneBlock: true, leaseEnds: 1, ingest: straggler, preemptions: 3},
 	{name: "straggler ahead", lww: true, oneBlock: true, unsealed: true, skew: 20 * time.Second, leaseEnds: 1, ingest: straggler, preemptions: 2},
@@ -99,10 +104,11 @@ var scenarios = []scenario{
 	{name: "straggler refused", oneBlock: true, leaseEnds: 1, ingest: straggler, preemptions: 2},
 	{name: "answered late", lww: true, torn: true, oneBlock: true, skew: -20 * time.Second, leaseEnds: 1, ingest: answeredLate, preemptions: 2},
 	{name: "slow seal", lww: true, unsealed: true, oneBlock: true, leaseEnds: 1, ingest: slowSeal, preemptions: 2},
-	// A write of ingest fails, and what is on one copy comes to light before a run, during it or after.
+	// A write of ingest fails, and data on one copy comes to light before a run, during it or after
+	// it.
 	{name: "landed", lww: true, oneBlock: true, lands: true, ingest: landed, preemptions: 2},
 	{name: "landed late", lww: true, oneBlock: true, unsealed: true, lands: true, ingest: landedLate, preemptions: 2},
-	// The embedded store, without its states being compared.
+	// The embedded store, without comparing its states.
 	{name: "pebble", oneBlock: true, leaseEnds: 1, ingest: late, preemptions: 1, open: openPebble},
 }
 
@@ -122,7 +128,8 @@ func named(t *testing.T, name string) *scenario {
 	return &scenarios[i]
 }
 
-// TestInterleavings: whatever the order, within the bound, all is as the raw samples say in the end.
+// TestInterleavings: in every order, within the bound, everything matches the raw samples in the
+// end.
 func TestInterleavings(t *testing.T) {
 	for _, sc := range scenarios {
 		t.Run(sc.name, func(t *testing.T) {
@@ -163,7 +170,8 @@ func again(t *testing.T, sc *scenario, mutate mutation, schedule string) (f *Fai
 	return f
 }
 
-// TestMutants holds the exploration to protocols that are broken: each is caught, and its schedule fails again.
+// TestMutants checks the exploration with broken protocols: each is caught, and its schedule fails
+// again.
 func TestMutants(t *testing.T) {
 	for _, m := range mutants {
 		caught := m.caught

@@ -11,7 +11,7 @@ import (
 	"github.com/quern/quern/internal/storage"
 )
 
-// mutant does one thing otherwise than the protocol asks for. It stands between a worker and its gate.
+// mutant breaks one rule of the protocol. It stands between a worker and its gate.
 type mutant struct {
 	storage.Store
 	p *process
@@ -75,7 +75,7 @@ func (m *mutant) DeleteMarks(ctx context.Context, f storage.Fence, p storage.Ind
 	return m.Store.DeleteMarks(ctx, f, p, marks)
 }
 
-// breaks makes a mutation that changes what do sets.
+// breaks returns a mutation that changes what do sets.
 func breaks(do func(m *mutant, s storage.Store)) mutation {
 	return func(p *process, s storage.Store) storage.Store {
 		m := &mutant{Store: s, p: p}
@@ -87,9 +87,9 @@ func breaks(do func(m *mutant, s storage.Store)) mutation {
 var mutants = []struct {
 	name   string
 	mutate mutation
-	// caught are scenarios that find it.
+	// caught are scenarios that find the mutant.
 	caught []string
-	// survives are scenarios in which nothing goes wrong with it, and none is known in which something does.
+	// survives are scenarios that do not find it; no scenario is known that does.
 	survives []string
 }{
 	{name: "rows are written at now", caught: []string{"next hours"}, mutate: breaks(func(m *mutant, s storage.Store) {
@@ -104,14 +104,16 @@ var mutants = []struct {
 			return s.Write(ctx, &c)
 		}
 	})},
-	// The fence of this one delete is not needed: it names exactly the marks that were read, what is passed on has the same
-	// name only before its slice is run, and what a seal puts in anew it takes back itself.
+	// The fence of this one delete is not needed. The delete names exactly the marks that were
+	// read. What is handed on has the same key only before its slice is run. What a seal writes
+	// anew it takes back itself.
 	{name: "marks are deleted at now", survives: []string{"takeover", "next hours", "slow seal"}, mutate: breaks(func(m *mutant, s storage.Store) {
 		m.deleteMarks = func(ctx context.Context, _ storage.Fence, p storage.IndexPartition, marks []storage.Mark) error {
 			return s.DeleteMarks(ctx, 0, p, marks)
 		}
 	})},
-	// Nor that of this one: a cache that has lost chunks is not used, and the table below is read.
+	// This fence is not needed either: a cache that has lost chunks is not used, and the table
+	// below is read.
 	{name: "the cache is deleted at now", survives: []string{"takeover", "next hours", "slow seal"}, mutate: breaks(func(m *mutant, s storage.Store) {
 		m.deleteCache = func(ctx context.Context, _ storage.Fence, k storage.CacheKey) error {
 			return s.DeleteCacheBlock(ctx, 0, k)

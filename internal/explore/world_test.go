@@ -24,7 +24,7 @@ import (
 	"github.com/quern/quern/internal/storage/storagetest"
 )
 
-// The worlds are all on one day, with slices of an hour, and of two.
+// All worlds are on one day, with slices of one and two hours.
 var (
 	day    = time.Date(2025, 11, 21, 0, 0, 0, 0, time.UTC)
 	ladder = func() metric.Ladder {
@@ -45,37 +45,39 @@ type scenario struct {
 	name string
 	// lww: the last write wins by its timestamp; otherwise stale fences are refused.
 	lww bool
-	// torn: others see each write in part. Only with lww.
+	// torn: other actors see each write in part. Only with lww.
 	torn bool
-	// checks: when a lease ends its holder's monotonic clock says so too, when it looks.
+	// checks: when a lease ends, its holder's monotonic clock shows it, if the holder looks.
 	checks bool
-	// oneBlock has both schedules in one block, and not one each.
+	// oneBlock puts both schedules into one block, instead of one each.
 	oneBlock bool
 	// unsealed leaves the marks open, so that blocks are read from the tables.
 	unsealed bool
-	// skew is by how much ingest's clock is ahead.
+	// skew is how far ingest's clock is ahead.
 	skew time.Duration
-	// ingest is what ingest does meanwhile.
+	// ingest is what ingest does during the exploration.
 	ingest func(ctx context.Context, p *process)
-	// before is what it does before anybody starts.
+	// before is what ingest does before the exploration starts.
 	before func(ctx context.Context, p *process)
-	// leaseEnds is how often the lease that is held may end.
+	// leaseEnds is how often the held lease may end.
 	leaseEnds int
 	// mortal: the first worker may die.
 	mortal bool
-	// lands: what is on one copy only comes to light at any time.
+	// lands: data that is on only one copy comes to light at any time.
 	lands bool
-	// gone: the index of the first hour goes out of reach at any time, and comes back at any later one.
+	// gone: the index of the first hour becomes unavailable at any time, and comes back at any
+	// later time.
 	gone bool
-	// hours is how many hours later the second worker goes on to work.
+	// hours is the number of hours after which the second worker continues.
 	hours int
 	// preemptions bounds the exploration.
 	preemptions int
-	// open makes another store than the models.
+	// open opens another store than the models.
 	open func(clk clock.Clock, s storage.Settings) storage.Store
 }
 
-// world is one execution of a scenario. It lives in a bubble of synctest, which tells when everybody stands.
+// world is one execution of a scenario. It runs in a synctest bubble, which tells when all actors
+// have stopped.
 type world struct {
 	sc     *scenario
 	mutate mutation
@@ -94,17 +96,18 @@ type world struct {
 	mu    sync.Mutex
 	acked []metric.Sample
 	wrong []string
-	// gone: the index of the first hour is out of reach.
+	// gone: the index of the first hour is unavailable.
 	gone bool
-	// forgets: ingest does not write again what a flush that failed may have left.
+	// forgets: ingest does not write the chunks of a failed flush again.
 	forgets bool
 }
 
-// actor is a process whose every step at the store waits to be granted.
+// actor is a process whose steps at the store each wait to be granted.
 type actor struct {
 	w    *world
 	name string
-	// past is a hash of all that it was told: with it, its future follows from the store's.
+	// past is a hash of everything that the actor has learned. With the store's state it determines
+	// the actor's future.
 	past uint64
 	at   *request
 	dead bool
@@ -117,7 +120,7 @@ type request struct {
 	grant   chan error
 }
 
-// event is something that happens to all.
+// event is something that happens to all actors.
 type event struct {
 	name, what string
 	left       int
@@ -138,16 +141,17 @@ type process struct {
 	store  storage.Store
 	runner *rollup.Runner
 	writer *cache.Writer
-	// copies is what ingest's store does before others see it: a write may land on one copy only.
+	// copies is ingest's store before others see its writes: a write may land on one copy only.
 	copies *storagetest.Faulty
-	// stall, if set, is called when ingest's next write is granted, and when it is done.
+	// stall is called when ingest's next write is granted, stalled when that write is done. Either
+	// may be nil.
 	stall, stalled func()
 }
 
 const (
-	// timeout is a worker's own idea of how long its lease lasts.
+	// timeout is how long a worker believes its lease to last.
 	timeout = 30 * time.Second
-	// longer than any world.
+	// never is longer than any world.
 	never = 1000 * time.Hour
 )
 
@@ -270,7 +274,8 @@ func (p *process) worker() {
 		recovery.New(p.store, c, p.clk, recovery.Options{}), p.clk, rollup.Options{Parallel: 1})
 }
 
-// work is what an aggregator does until nothing is due: it looks again when a shard is free that it has waited for.
+// work runs an aggregator until nothing is due. If it waits for a shard, it looks again when the
+// shard is free.
 func (p *process) work(ctx context.Context) {
 	for range 4 {
 		_, err := p.runner.RunDue(ctx)
@@ -287,7 +292,7 @@ func (p *process) work(ctx context.Context) {
 	}
 }
 
-// groups are the samples by block. They are all of one hour.
+// groups groups samples of one hour by block.
 func (p *process) groups(samples ...metric.Sample) []cache.Group {
 	var out []cache.Group
 	for _, s := range samples {
@@ -302,7 +307,7 @@ func (p *process) groups(samples ...metric.Sample) []cache.Group {
 	return out
 }
 
-// flush has ingest store samples and acknowledge them.
+// flush makes ingest store samples, and records them as acknowledged if it succeeds.
 func (p *process) flush(ctx context.Context, samples ...metric.Sample) {
 	if err := p.writer.Flush(ctx, p.groups(samples...)); err == nil {
 		p.w.mu.Lock()
@@ -378,7 +383,7 @@ func (a *actor) release(err error) {
 	}
 }
 
-// told notes what the actor has learned.
+// told records what the actor has learned.
 func (a *actor) told(what ...any) {
 	var buf [512]byte
 	a.past = xxhash.Sum64(fmt.Append(fmt.Append(buf[:0], a.past), what...))
@@ -457,15 +462,15 @@ func (w *world) Abandon() {
 	must(w.store.Close())
 }
 
-// Finish implements System: a healthy worker does what is left, until late data has climbed to the top. Then
-// everything must be as the raw samples say, and nothing else be there.
+// Finish implements System. A healthy worker does what is left, until late data has climbed to the
+// top. Then everything must match the raw samples, and nothing else may be left.
 func (w *world) Finish() error {
 	ctx := context.Background()
 	w.mu.Lock()
 	w.over = true
 	w.mu.Unlock()
 	for _, a := range w.actors {
-		a.release(errOver) // who waits for a dead one's lease
+		a.release(errOver) // releases those that wait for a dead worker's lease
 	}
 	synctest.Wait()
 	w.begun, w.over, w.gone, w.mutate = false, false, false, nil
@@ -560,7 +565,7 @@ func clockOf(ms int64) string { return time.UnixMilli(ms).UTC().Format("15:04") 
 
 func rowKey(id metric.ScheduleID, ms int64) string { return fmt.Sprintf("%d@%s", id, clockOf(ms)) }
 
-// add computes the row that a sample is of, if it has not been yet.
+// add computes the row that contains a sample, unless it exists.
 func add(rows map[string]metric.Rollup, key string, raw map[metric.Sample]bool, of metric.Sample, level metric.Bucket) {
 	if _, ok := rows[key]; ok {
 		return
@@ -590,9 +595,9 @@ func add(rows map[string]metric.Rollup, key string, raw map[metric.Sample]bool, 
 	rows[key] = r
 }
 
-// gate has each step of a process at its store wait to be granted. Once granted it takes effect, whatever
-// has become of the context: it is on its way. What only operators see, and a renewal, which is no step of the work,
-// go past it.
+// gate makes each step of a process at its store wait to be granted. A granted step takes effect
+// even if its context has ended: it is on its way. Steps that only operators see pass freely, and
+// so does a renewal, which is no step of the work.
 type gate struct {
 	storage.Store
 	p *process
@@ -656,7 +661,7 @@ func (g *gate) Write(ctx context.Context, b *storage.Batch) error {
 		if ctx.Err() != nil {
 			return storagetest.ContextError(ctx)
 		}
-		err := do(context.WithoutCancel(ctx)) // it stops between its parts
+		err := do(context.WithoutCancel(ctx)) // it stops between the parts of the batch
 		g.p.told(err)
 		return err
 	}
@@ -677,7 +682,7 @@ func written(b *storage.Batch) string {
 
 func (g *gate) AcquireShard(ctx context.Context, shard int, owner string, _ time.Duration) (storage.Lease, error) {
 	return pass(ctx, g, "AcquireShard", func(ctx context.Context) (storage.Lease, error) {
-		return g.Store.AcquireShard(ctx, shard, owner, never) // it ends when the explorer says so
+		return g.Store.AcquireShard(ctx, shard, owner, never) // ends when the explorer says so
 	})
 }
 
@@ -687,7 +692,8 @@ func (g *gate) ReleaseShard(ctx context.Context, shard int, owner string) error 
 
 func (g *gate) Slices(ctx context.Context, b metric.Bucket, fromMs, toMs int64) ([]storage.SliceState, error) {
 	if toMs-fromMs == ladder.WidthMs(2) {
-		// Only the assertions ask for the parts of a slice. Schedules are the same without them.
+		// Only the assertions ask for the parts of a slice. Passing them freely keeps schedules the
+		// same without the assertions.
 		return g.Store.Slices(ctx, b, fromMs, toMs)
 	}
 	return pass(ctx, g, "Slices "+ladder.Name(b), func(ctx context.Context) ([]storage.SliceState, error) {
@@ -764,5 +770,5 @@ func (g *gate) Rollups(ctx context.Context, level metric.Bucket, ids blocks.Rang
 	})
 }
 
-// mutation wraps a worker's store, so that the protocol breaks.
+// mutation wraps a worker's store to break the protocol.
 type mutation func(p *process, s storage.Store) storage.Store

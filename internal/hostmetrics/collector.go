@@ -1,6 +1,6 @@
-// Package hostmetrics reads what this host is doing: processors, memory, file
-// systems, disks, network, load. Names follow Prometheus' conventions: base units,
-// the unit in the name, _total for counters. docs/agent.md lists them.
+// Package hostmetrics reads this host's metrics: processors, memory, file systems, disks, network,
+// load. Names follow Prometheus' conventions: base units, the unit in the name, _total for
+// counters. docs/agent.md lists them.
 package hostmetrics
 
 import (
@@ -28,21 +28,20 @@ type Collector struct {
 	// usage is statfs, behind a field because it always asks the real host.
 	usage func(ctx context.Context, path string) (*disk.UsageStat, error)
 
-	// The processors' times at the last call, from which the ratio in between is
-	// worked out; zero before the first.
+	// The processor times at the last call, for the ratio since then; zero before the first.
 	lastBusy, lastTotal, lastRatio float64
 }
 
-// source is one thing that can be read, and fail, by itself.
+// source is one set of metrics that can be read, and fail, by itself.
 type source struct {
 	name string
 	read func(ctx context.Context, add adder) error
 }
 
-// adder takes one measured value.
+// adder receives one measured value.
 type adder func(name string, value float64, labels ...metric.Label)
 
-// New makes a collector. It reads nothing yet.
+// New returns a collector. It reads nothing yet.
 func New() *Collector {
 	c := &Collector{usage: disk.UsageWithContext}
 	c.sources = []source{
@@ -59,19 +58,19 @@ func New() *Collector {
 	return c
 }
 
-// Collect measures everything once. Series and their order are the same from call
-// to call as long as the host has the same file systems and devices.
+// Collect measures everything once. Series and their order stay the same from call to call, as long
+// as the host has the same file systems and devices.
 //
-// A source that fails does not spoil the others: what was read is returned along
-// with an error that names each failure. What the operating system does not offer
-// at all is no failure.
+// A failing source does not affect the others: Collect returns what it could read, along with an
+// error that names each failure. Metrics that the operating system does not offer at all are no
+// failure.
 //
-// host_cpu_usage_ratio is the mean since the previous call; of the first call, the
-// mean since the host started.
+// host_cpu_usage_ratio is the mean since the previous call. In the first call it is the mean since
+// the host started.
 func (c *Collector) Collect(ctx context.Context) ([]Measurement, error) {
 	var out []Measurement
 	add := func(name string, value float64, labels ...metric.Label) {
-		// Nothing that is measured is infinite or not a number; a driver that says so is wrong.
+		// No real measurement is infinite or NaN. If a driver says so, it is wrong.
 		if !math.IsNaN(value) && !math.IsInf(value, 0) {
 			out = append(out, Measurement{Metric: name, Labels: labels, Value: value})
 		}
@@ -88,8 +87,8 @@ func (c *Collector) Collect(ctx context.Context) ([]Measurement, error) {
 	return out, errors.Join(errs...)
 }
 
-// notImplemented recognises gopsutil's answer for what a platform does not have.
-// Its error value is in an internal package, so there is only the text.
+// notImplemented recognises gopsutil's error for what a platform does not have. Its error value is
+// in an internal package, so only the text is left.
 func notImplemented(err error) bool {
 	return err.Error() == "not implemented yet"
 }

@@ -18,7 +18,7 @@ import (
 
 var rewrite = flag.Bool("rewrite", false, "rewrite testdata from what the code does now")
 
-// onRecordedHost is a collector on the host of testdata/proc.
+// onRecordedHost returns a collector on the host of testdata/proc.
 func onRecordedHost(t *testing.T) (*Collector, context.Context) {
 	proc, err := filepath.Abs("testdata/proc")
 	require.NoError(t, err)
@@ -31,18 +31,18 @@ func onRecordedHost(t *testing.T) (*Collector, context.Context) {
 	}
 	return c, context.WithValue(t.Context(), common.EnvKey, common.EnvMap{
 		common.HostProcEnvKey: proc,
-		// No serial numbers and labels of this machine's disks.
+		// This hides serial numbers and labels of this machine's disks.
 		common.HostSysEnvKey: t.TempDir(),
 		common.HostRunEnvKey: t.TempDir(),
 		common.HostDevEnvKey: t.TempDir(),
 	})
 }
 
-// fromKernel are read by system calls, which no recorded /proc can stand in for.
+// fromKernel are metrics that come from system calls, which no recorded /proc can replace.
 var fromKernel = []string{"host_uptime_seconds", "host_swap_total_bytes", "host_swap_used_bytes"}
 
-// TestRecordedHost compares everything else that a recorded host gives. Its one
-// broken file system costs nothing else.
+// TestRecordedHost compares everything else that a recorded host gives. Its one broken file system
+// affects nothing else.
 func TestRecordedHost(t *testing.T) {
 	c, ctx := onRecordedHost(t)
 	ms, err := c.Collect(ctx)
@@ -83,12 +83,12 @@ func TestCPURatioIsOverTheTimeBetweenCalls(t *testing.T) {
 	}
 	// 15.6 of 99.6 seconds since the start: guests are within user.
 	require.InDelta(t, 15.6/99.6, ratio(), 1e-9)
-	// No time has passed: the last one holds, instead of 0/0.
+	// No time has passed: the last ratio holds, instead of 0/0.
 	require.InDelta(t, 15.6/99.6, ratio(), 1e-9)
-	// As if the previous call had been 10 s and 4 busy seconds ago.
+	// As if the previous call was 10 s ago, with 4 busy seconds since.
 	c.lastTotal, c.lastBusy = 99.6-10, 15.6-4
 	require.InDelta(t, 0.4, ratio(), 1e-9)
-	// Busy went down by what the kernel took back: never below 0.
+	// Busy time fell, since the kernel took some back: the ratio is never below 0.
 	c.lastTotal, c.lastBusy = 99.6-10, 15.6+1
 	require.Zero(t, ratio())
 }

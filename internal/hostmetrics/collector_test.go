@@ -12,8 +12,8 @@ import (
 	"github.com/quern/quern/internal/metric"
 )
 
-// TestThisHost asks the machine that the test runs on: whatever it is, the series
-// are unique, the values finite, and a second call gives the same series.
+// TestThisHost measures the machine that runs the test. On any machine the series are unique, the
+// values finite, and a second call returns the same series.
 func TestThisHost(t *testing.T) {
 	c := New()
 	series := func() []string {

@@ -20,9 +20,9 @@ import (
 	"github.com/quern/quern/internal/metric"
 )
 
-// readCPU adds the seconds of all processors together by mode, and the ratio that
-// was not idle. Linux counts guests' time within user and nice, so there is no
-// guest mode: the modes add up to the whole.
+// readCPU adds the seconds of all processors together by mode, and the ratio of time that was not
+// idle. Linux counts guests' time within user and nice, so there is no guest mode: the modes add up
+// to the total.
 func (c *Collector) readCPU(ctx context.Context, add adder) error {
 	all, err := cpu.TimesWithContext(ctx, false)
 	if err != nil {
@@ -51,8 +51,8 @@ func (c *Collector) readCPU(ctx context.Context, add adder) error {
 	}
 	busy := total - t.Idle - t.Iowait
 
-	// Linux may take back a little of iowait and idle, and two calls within one tick
-	// see no time pass: then the last ratio still holds.
+	// Linux may take back a little of iowait and idle, and two calls within one tick see no time
+	// pass. Then the last ratio still holds.
 	if dt := total - c.lastTotal; dt > 0 {
 		c.lastRatio = min(1, max(0, (busy-c.lastBusy)/dt))
 	}
@@ -91,13 +91,13 @@ func readSwap(ctx context.Context, add adder) error {
 	return nil
 }
 
-// readFilesystems adds the usage of each real file system once, at its shortest
-// mount point: containers bind the same one to many places.
+// readFilesystems adds the usage of each real file system once, at its shortest mount point:
+// containers bind one file system to many places.
 func (c *Collector) readFilesystems(ctx context.Context, add adder) error {
 	partitions, err := disk.PartitionsWithContext(ctx, false)
 	var errs []error
 	if err != nil {
-		// The root can be asked all the same.
+		// The root can be read even so.
 		errs = append(errs, err)
 	}
 	for _, mount := range realMounts(partitions) {
@@ -121,8 +121,8 @@ func (c *Collector) readFilesystems(ctx context.Context, add adder) error {
 	return errors.Join(errs...)
 }
 
-// realMounts are the mount points to ask, sorted: one per device, and the root
-// always, which inside a container is an overlay and not listed.
+// realMounts returns the mount points to read, sorted: one per device, and always the root, which
+// inside a container is an overlay and not listed.
 func realMounts(partitions []disk.PartitionStat) []string {
 	byDevice := make(map[string]string)
 	for _, p := range partitions {
@@ -148,8 +148,8 @@ func realMounts(partitions []disk.PartitionStat) []string {
 	return mounts
 }
 
-// Partitions would count twice beside their disk, and memory and loop devices are
-// no disks.
+// notADisk matches partitions, which would count twice beside their disk, and memory and loop
+// devices.
 var notADisk = regexp.MustCompile(`^((z?ram|loop|fd|sr)\d+|(h|s|v|xv)d[a-z]+\d+|(nvme\d+n|mmcblk)\d+p\d+)$`)
 
 func readDisks(ctx context.Context, add adder) error {
@@ -171,9 +171,9 @@ func readDisks(ctx context.Context, add adder) error {
 	return nil
 }
 
-// One end of a container's own link comes and goes with the container, and each
-// would leave its series behind; the traffic shows at the bridge and the host's own
-// interface. Loopback, shapers and dummies leave no host.
+// notAnInterface matches interfaces that are left out. One end of a container's link comes and goes
+// with the container, and each would leave its series behind; the traffic shows at the bridge and
+// at the host's own interface. Loopback, shapers and dummies carry no traffic beyond the host.
 var notAnInterface = regexp.MustCompile(`^(lo\d*|(ifb|dummy)\d+|veth.*|cali.*|lxc.*)$`)
 
 func readNetwork(ctx context.Context, add adder) error {
@@ -219,7 +219,7 @@ func readUptime(ctx context.Context, add adder) error {
 	return nil
 }
 
-// readProcesses counts: one directory listing, no process is looked at.
+// readProcesses counts processes with one directory listing. It does not read the processes.
 func readProcesses(ctx context.Context, add adder) error {
 	pids, err := process.PidsWithContext(ctx)
 	if err != nil {

@@ -2,33 +2,36 @@ package ingest
 
 import "errors"
 
-// Why decoding stops before the end of a body.
+// The reasons why decoding stops before the end of a body.
 var (
-	// ErrTooMany: there are more measurements than a request may have.
+	// ErrTooMany says that the request has too many measurements.
 	ErrTooMany = errors.New("too many measurements")
-	// ErrTooLarge: what is decoded is more than a request may hold.
+	// ErrTooLarge says that the decoded data is larger than a request may hold.
 	ErrTooLarge = errors.New("what is decoded is too large")
-	// ErrNoRoom: other requests hold the memory that is set aside for all.
+	// ErrNoRoom says that other requests hold the shared memory.
 	ErrNoRoom = errors.New("other requests hold the memory")
 )
 
 const (
-	// A request takes memory in steps, so that it seldom asks for some: the first and the largest.
+	// A request takes memory in steps, so that it seldom calls Take: the first step and the
+	// largest.
 	firstStep = 4 << 10
 	lastStep  = 64 << 10
-	// askEvery is how many calls of Grow come between two looks at whether the client has gone.
+	// askEvery is the number of calls of Grow between two checks of whether the client has gone.
 	askEvery = 1 << 10
 )
 
-// Allowance is what decoding one request may take: memory, and time for as long as the client waits. The zero value has no
-// bound. What is decoded may be far larger than the body that it is decoded from, so it is asked for before it is allocated.
+// Allowance limits what decoding one request may use: memory, and time while the client waits. The
+// zero value has no limit. The decoded data may be far larger than its body, so decoders ask before
+// they allocate.
 type Allowance struct {
-	// Max bounds the bytes. The default is no bound.
+	// Max is the maximum number of bytes. The default is no limit.
 	Max int64
-	// Take takes so many bytes of what all requests may hold together. It is false when there is no room. Whoever made the
-	// allowance gives them back when the request ends. The default always has room.
+	// Take reserves n bytes of the memory that all requests share. It returns false if there is no
+	// room. The creator of the allowance releases them when the request ends. The default always
+	// has room.
 	Take func(n int64) bool
-	// Gone is not nil when nobody waits for the result any more. The default is never.
+	// Gone returns an error when no client waits for the result any more. The default never does.
 	Gone func() error
 
 	used, taken int64
@@ -36,7 +39,8 @@ type Allowance struct {
 	err         error
 }
 
-// Grow says whether n bytes more may be used. Once it is false it stays so, see Err.
+// Grow reports whether n more bytes may be used. Once it returns false it always does; Err says
+// why.
 func (a *Allowance) Grow(n int64) bool {
 	if a.err != nil {
 		return false
@@ -64,11 +68,11 @@ func (a *Allowance) Grow(n int64) bool {
 	return a.err == nil
 }
 
-// Err is why no more may be used, nil as long as it may: ErrTooLarge, ErrNoRoom, or what Gone said.
+// Err returns why nothing more may be used, or nil: ErrTooLarge, ErrNoRoom, or the error of Gone.
 func (a *Allowance) Err() error { return a.err }
 
-// Used is how many bytes are used.
+// Used returns the number of bytes in use.
 func (a *Allowance) Used() int64 { return a.used }
 
-// reuse begins anew with what is taken already.
+// reuse begins a new request that keeps the reserved bytes.
 func (a *Allowance) reuse() { a.used, a.err = 0, nil }

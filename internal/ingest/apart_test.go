@@ -22,12 +22,14 @@ import (
 	"github.com/quern/quern/internal/storage/storagetest"
 )
 
-// Reports whose blocks are in reach are acknowledged, though they share a commit with others that are not.
+// TestReportsOutOfReach: reports whose blocks are available are acknowledged, although they share a
+// commit with others that are not.
 func TestReportsOutOfReach(t *testing.T) {
 	testApart(t, fmt.Errorf("%w: its copies are gone", storage.ErrUnavailable), 0)
 }
 
-// The same where the store refuses them for good, which is counted and does not end.
+// TestReportsThatAreRefused: the same if the store refuses the blocks for good. Each refusal is
+// counted.
 func TestReportsThatAreRefused(t *testing.T) {
 	testApart(t, fmt.Errorf("%w: the partition is denied", storage.ErrRefused), 2*128)
 }
@@ -37,7 +39,7 @@ func testApart(t *testing.T, failure error, refused float64) {
 	synctest.Test(t, func(t *testing.T) {
 		clk, metrics := clock.System{}, prometheus.NewRegistry()
 		store := storagetest.NewApart(newStore(clk))
-		// A lease is a block, and a source has one of its own.
+		// A lease of ids is one block, so each source has a block of its own.
 		in := ingest.Start(t.Context(), store, registry.New(store, registry.Options{LeaseSize: 128}), cache.New(store, clk, 1, cache.DefaultTiming()),
 			clk, ingest.Options{Window: 100 * time.Millisecond, Metrics: metrics})
 		send := func(value float64) (errs [3]error) {

@@ -8,28 +8,32 @@ import (
 	"github.com/quern/quern/internal/metric"
 )
 
-// SourceLabels are the labels that may name a series' source, best first: its source is the value of the first of
-// them that it has. metric.SourceLabel comes before all of them.
+// SourceLabels are the labels that may name a series' source, best first: the source is the value
+// of the first of them that the series has. metric.SourceLabel takes precedence over all of them.
 type SourceLabels []string
 
-// Batch gathers the measurements of one request of a protocol that knows only series, each with all of its labels, and
-// puts them together by source. The zero value is empty. What it is given it keeps until Reset, without copying strings.
+// Batch collects the measurements of one request, for protocols that know only series with all of
+// their labels. It groups them by source. The zero value is empty. It does not copy strings, and
+// refers to its input until Reset.
 //
-// Measurements are counted from 0, those that are rejected while decoding too.
+// It counts measurements from 0, including those that are rejected while decoding.
 //
-// It bounds what a hostile body can make of few bytes. Decoders keep to that by three rules: they collect labels by Label,
-// they stop when TooMany says so, and what they build or collect otherwise they ask for by Charge.
+// It bounds the memory that few bytes of a hostile body can cause. Decoders must follow three
+// rules: collect labels with Label, stop when TooMany returns true, and call Charge for all else
+// that they build or collect.
 type Batch struct {
-	// Sources say what the source of a series is.
+	// Sources says which label holds the source of a series.
 	Sources SourceLabels
-	// Max bounds the measurements, and the samples; 0 is no bound.
+	// Max is the maximum number of measurements, and of samples; 0 is no limit.
 	Max int
-	// MaxLabels bounds the labels of a series; the measurements of one that has more are rejected. The default is 128.
+	// MaxLabels is the maximum number of labels of a series. Measurements of a series with more are
+	// rejected. The default is 128.
 	MaxLabels int
-	// MaxText bounds the bytes of names and labels of all series, each counted with all of its labels although many
-	// may share them: that is what ingest reads to find them. 0 is no bound.
+	// MaxText is the maximum number of bytes of names and labels of all series. Each series counts
+	// all of its labels, even shared ones, because ingest reads all of them to find the series. 0
+	// is no limit.
 	MaxText int64
-	// Allowance is what the batch takes its memory of.
+	// Allowance limits the memory of the batch.
 	Allowance Allowance
 
 	reports []span
@@ -37,54 +41,60 @@ type Batch struct {
 	samples []Measurement
 	arena   []metric.Label
 	owned   []byte
-	series  Measurement // the one that samples are added to
-	// excess says that the series has too many labels; labelText are the bytes of its labels.
+	series  Measurement // the series that samples are added to
+	// excess says that the series has too many labels. labelText is the length of its labels in
+	// bytes.
 	excess    bool
 	labelText int64
-	// text are the bytes of the series' labels and name until its first sample, allText those of all series that have one.
+	// text is the length of the series' labels and name, in bytes, until its first sample. allText
+	// is the total over all series with samples.
 	text, allText int64
 
 	n        int   // measurements so far
-	stopped  error // why no more is taken
-	indexed  bool  // samples and measurements are not the same any more
-	indexes  []int // of the samples' measurements, if indexed
+	stopped  error // why the batch accepts no more
+	indexed  bool  // samples and measurements no longer correspond one to one
+	indexes  []int // the measurement of each sample, if indexed
 	rejected []Rejection
 	messages messages
 }
 
-// NoMeasurement is the index of a sample that belongs to no measurement.
+// NoMeasurement is the index for a sample that belongs to no measurement.
 const NoMeasurement = -1
 
 const (
 	defaultMaxLabels = 128
-	// MaxNameBytes bounds the names of metrics that a decoder puts together of several texts. It is above what ingest takes.
+	// MaxNameBytes bounds metric names that a decoder joins from several texts. It exceeds what
+	// ingest accepts.
 	MaxNameBytes = 1 << 10
-	// maxMergedSource is the longest source that is compared with the one before. Longer ones are rejected by ingest.
+	// maxMergedSource is the longest source, in bytes, that is compared with the previous one.
+	// Ingest rejects longer ones.
 	maxMergedSource = 4 << 10
 
-	// measurementBytes are about what a measurement takes: here, as a sample and a rejection of ingest, and in the reply.
+	// measurementBytes is about the memory of a measurement: here, as a sample and a rejection in
+	// ingest, and in the reply.
 	measurementBytes = 128
 	labelBytes       = int64(unsafe.Sizeof(metric.Label{}))
 	spanBytes        = int64(unsafe.Sizeof(span{}) + unsafe.Sizeof(Report{}))
 	rejectionBytes   = 2 * int64(unsafe.Sizeof(Rejection{}))
-	// maxKeptBytes is about what of each of its buffers a batch keeps for the next request.
+	// maxKeptBytes is about how much of each of its buffers a batch keeps for the next request.
 	maxKeptBytes = 8 << 20
 )
 
-// span is a report, with its measurements as a range: samples may still move.
+// span is a report whose measurements are a range of the samples, since samples may still move.
 type span struct {
 	source  string
 	derived bool
 	begin   int
 }
 
-// is says whether series of a source may go on with the span. Long sources count as different: to compare them for each
-// series would cost more than the bytes of the series.
+// is reports whether a series of the source continues the span. Long sources count as different:
+// comparing them for each series would cost more than reading the series.
 func (s *span) is(source string, derived bool) bool {
 	return s.derived == derived && len(source) <= maxMergedSource && s.source == source
 }
 
-// Reset empties the batch for the next request, or for more of the same one. What it has grown stays, unless that is much.
+// Reset empties the batch for the next request, or for more of the same one. It keeps its buffers,
+// unless they are large.
 func (b *Batch) Reset() {
 	b.reports, b.ready = emptied(b.reports), emptied(b.ready)
 	b.samples, b.arena = emptied(b.samples), emptied(b.arena)
@@ -95,7 +105,7 @@ func (b *Batch) Reset() {
 	b.Allowance.reuse()
 }
 
-// emptied is s without what is in it. One that has grown large is let go.
+// emptied returns s without elements, or nil if its buffer is large.
 func emptied[T any](s []T) []T {
 	if uintptr(cap(s))*unsafe.Sizeof(*new(T)) > maxKeptBytes {
 		return nil
@@ -104,8 +114,8 @@ func emptied[T any](s []T) []T {
 	return s[:0]
 }
 
-// Label appends a label of the series that is being read, for Series. Labels that are too many are left out; Series sees
-// that there were some.
+// Label appends a label of the series that is being read, for Series. It keeps one label more than
+// the limit, so that Series sees the excess, and drops the rest.
 func (b *Batch) Label(to []metric.Label, name, value string) []metric.Label {
 	if len(to) > b.maxLabels() {
 		return to
@@ -115,8 +125,8 @@ func (b *Batch) Label(to []metric.Label, name, value string) []metric.Label {
 
 func (b *Batch) maxLabels() int { return cmp.Or(b.MaxLabels, defaultMaxLabels) }
 
-// Charge takes n bytes of the allowance for what a decoder keeps outside of the batch. Without them the batch is full, and
-// it is false.
+// Charge takes n bytes of the allowance, for memory that a decoder keeps outside of the batch. If
+// there is no room, the batch is full and Charge returns false.
 func (b *Batch) Charge(n int64) bool {
 	if b.stopped == nil && !b.Allowance.Grow(n) {
 		b.stopped = b.Allowance.Err()
@@ -124,8 +134,8 @@ func (b *Batch) Charge(n int64) bool {
 	return b.stopped == nil
 }
 
-// Series begins a series: what Add adds belongs to it. Labels hold neither the name nor an order, and are copied. Of a
-// series with too many labels every measurement is rejected.
+// Series begins a series: Add adds samples to it. labels exclude the name, may be in any order, and
+// are copied. If there are too many labels, every measurement of the series is rejected.
 func (b *Batch) Series(name string, labels []metric.Label) {
 	if b.excess = len(labels) > b.maxLabels(); b.excess {
 		b.series = Measurement{Metric: name}
@@ -158,14 +168,14 @@ func (b *Batch) Series(name string, labels []metric.Label) {
 	b.text = b.labelText + int64(len(name))
 }
 
-// Metric begins a series that differs from the one before in nothing but its name. It costs less than Series, here and when
-// the series is looked up.
+// Metric begins a series that differs from the previous one only in its name. It costs less than
+// Series, here and when the series is looked up.
 func (b *Batch) Metric(name string) {
 	b.series.Metric, b.text = name, b.labelText+int64(len(name))
 }
 
-// Own is a copy of s that stays until Reset: for what is not in the body as it has to be, as where something was escaped. When
-// the batch is full it is "".
+// Own returns a copy of s that is valid until Reset, for text that the body does not hold in its
+// final form, such as escaped text. It returns "" if the batch is full.
 func (b *Batch) Own(s []byte) string {
 	if len(s) == 0 || !b.Charge(int64(len(s))) {
 		return ""
@@ -179,7 +189,8 @@ func (b *Batch) Own(s []byte) string {
 	return unsafe.String(&b.owned[begin], len(s))
 }
 
-// source is a series' source. Unless it is derived, the label at that place names it, and the report says it instead.
+// source returns a series' source. Unless the source is derived, the label at index at holds it,
+// and the report replaces that label.
 func (b *Batch) source(labels []metric.Label) (source string, derived bool, at int) {
 	best := len(b.Sources)
 	for i := range labels {
@@ -197,14 +208,15 @@ func (b *Batch) source(labels []metric.Label) (source string, derived bool, at i
 	return source, true, 0
 }
 
-// TooMany says that the batch was too small for the body, or that nobody waits for it any more, so that some of it is
-// missing. Err says why.
+// TooMany reports whether the batch has stopped accepting, so that part of the body is missing. Err
+// says why.
 func (b *Batch) TooMany() bool { return b.stopped != nil }
 
-// Err is why the batch takes no more: ErrTooMany, or an error of its allowance. It is nil as long as it does.
+// Err returns why the batch accepts no more, or nil: ErrTooMany, or an error of its allowance.
 func (b *Batch) Err() error { return b.stopped }
 
-// Add adds a sample of the series. The time is in Unix ms, or NoTime. It is not added, and false, when the batch is full.
+// Add adds a sample to the series. timeMs is in Unix ms, or NoTime. If the batch is full, Add drops
+// the sample and returns false.
 func (b *Batch) Add(timeMs int64, value float64) bool {
 	switch {
 	case b.excess:
@@ -222,9 +234,10 @@ func (b *Batch) Add(timeMs int64, value float64) bool {
 
 const excessMessage = "more than %d labels"
 
-// AddTo adds one more sample of the series to a measurement that is counted already: a histogram is one measurement and
-// many samples, and is rejected when one of them is. With NoMeasurement the sample belongs to none, and its rejection has
-// that index. It is not added, and false, when the batch is full.
+// AddTo adds one more sample of the series to a measurement that is already counted. A histogram,
+// for example, is one measurement with many samples, and is rejected if one of them is. With index
+// NoMeasurement the sample belongs to none, and its rejection has that index. If the batch is full,
+// AddTo drops the sample and returns false.
 func (b *Batch) AddTo(index int, timeMs int64, value float64) bool {
 	switch {
 	case b.excess:
@@ -244,7 +257,7 @@ func (b *Batch) sample(timeMs int64, value float64) {
 	b.samples = append(b.samples, b.series)
 }
 
-// index has the samples' measurements noted from now on. Until now they were the same.
+// index starts to record the measurement of each sample. Until now the two corresponded one to one.
 func (b *Batch) index() {
 	if b.indexed {
 		return
@@ -255,7 +268,7 @@ func (b *Batch) index() {
 	}
 }
 
-// read counts the text that the series' first sample makes ingest read.
+// read counts the text that ingest reads for the series' first sample.
 func (b *Batch) read() bool {
 	b.allText += b.text
 	b.text = 0
@@ -265,7 +278,7 @@ func (b *Batch) read() bool {
 	return b.stopped == nil
 }
 
-// full says whether one more measurement, which takes so many bytes, has no room.
+// full reports whether there is no room for one more measurement of the given size.
 func (b *Batch) full(bytes int64) bool {
 	if b.stopped == nil && b.Max > 0 && max(b.n, len(b.samples), len(b.rejected)) >= b.Max {
 		b.stopped = ErrTooMany
@@ -273,7 +286,8 @@ func (b *Batch) full(bytes int64) bool {
 	return !b.Charge(bytes)
 }
 
-// Reject counts a measurement that could not be decoded. It is not counted, and false, when the batch is full.
+// Reject counts a measurement that could not be decoded. If the batch is full, it does not count it
+// and returns false.
 func (b *Batch) Reject(reason Reason, format string, args ...any) bool {
 	b.index()
 	ok := b.reject(b.n, reason, format, args...)
@@ -287,20 +301,20 @@ func (b *Batch) reject(index int, reason Reason, format string, args ...any) boo
 	if b.full(rejectionBytes) {
 		return false
 	}
-	// Those of one measurement come one after the other.
+	// The rejections of one measurement follow each other.
 	if n := len(b.rejected); n == 0 || b.rejected[n-1].Index != index {
 		b.rejected = append(b.rejected, Rejection{Index: index, Reason: reason, Message: b.messages.of(reason, format, args...)})
 	}
 	return true
 }
 
-// Len is the number of measurements, Rejected how many of them could not be decoded.
+// Len returns the number of measurements, including those that could not be decoded.
 func (b *Batch) Len() int { return b.n }
 
-// Rejected is how many measurements could not be decoded.
+// Rejected returns the number of measurements that could not be decoded.
 func (b *Batch) Rejected() int { return len(b.rejected) }
 
-// Reports are what is to be appended. They are valid until Reset.
+// Reports returns the reports to append. They are valid until Reset.
 func (b *Batch) Reports() []Report {
 	b.ready = b.ready[:0]
 	for i, s := range b.reports {
@@ -315,7 +329,8 @@ func (b *Batch) Reports() []Report {
 	return b.ready
 }
 
-// SeriesOf is the series of a measurement in Prometheus' notation. It is false for one that was rejected while decoding.
+// SeriesOf returns the series of a measurement in Prometheus' notation. It returns false for a
+// measurement that was rejected while decoding.
 func (b *Batch) SeriesOf(index int) (string, bool) {
 	if b.indexed {
 		index = slices.Index(b.indexes, index)
@@ -327,8 +342,8 @@ func (b *Batch) SeriesOf(index int) (string, bool) {
 	return m.Metric + metric.Labels(m.Labels).String(), true
 }
 
-// Result is what became of the batch's measurements: what Append said of its reports, with the
-// rejections of decoding, all counted as the batch counts.
+// Result merges the result of Append with the rejections of decoding. All indexes count as the
+// batch counts.
 func (b *Batch) Result(appended Result) Result {
 	if !b.indexed {
 		return appended

@@ -22,10 +22,11 @@ func labels(pairs ...string) []metric.Label {
 	return out
 }
 
-// The first of the labels that a series has names its source; `source` comes before them, and is the report's then.
+// TestBatchSources: the first of the Sources labels that a series has names its source. The label
+// `source` takes precedence, and moves to the report.
 func TestBatchSources(t *testing.T) {
 	b := ingest.Batch{Sources: ingest.SourceLabels{"instance", "host"}}
-	for range 2 { // what Reset leaves behind shows the second time
+	for range 2 { // the second round shows what Reset leaves behind
 		b.Reset()
 		scratch := labels("host", "h", "instance", "i")
 		b.Series("a", scratch)
@@ -62,8 +63,9 @@ func TestBatchSources(t *testing.T) {
 	}
 }
 
-// Series that differ in nothing but the name share their labels, and each is still itself: also where labels come before the
-// name in order, and when the next request lies where the last one did.
+// TestBatchMetrics: series that differ only in the name share their labels, and each is still
+// stored as itself. This holds if labels sort before the name, and if the next request lies in the
+// same memory.
 func TestBatchMetrics(t *testing.T) {
 	in, g := start(t, ingest.Options{Window: time.Millisecond}, registry.Options{})
 	var b ingest.Batch
@@ -91,7 +93,7 @@ func TestBatchMetrics(t *testing.T) {
 	require.True(t, found)
 }
 
-// stored are the series that the store knows.
+// stored returns the series that the store has.
 func stored(t *testing.T, g *storagetest.Faulty) []string {
 	t.Helper()
 	var out []string
@@ -104,7 +106,7 @@ func stored(t *testing.T, g *storagetest.Faulty) []string {
 	return out
 }
 
-// Text that is the batch's own stays as it was while there comes more of it.
+// TestBatchOwn: text that Own returned stays unchanged while more is added.
 func TestBatchOwn(t *testing.T) {
 	var b ingest.Batch
 	for range 2 {
@@ -123,7 +125,7 @@ func TestBatchOwn(t *testing.T) {
 	}
 }
 
-// Rejections count by the body's order, whoever rejected.
+// TestBatchResult: rejections have the indexes of the body, whoever rejected.
 func TestBatchResult(t *testing.T) {
 	var b ingest.Batch
 	b.Series("a", nil)
@@ -142,7 +144,8 @@ func TestBatchResult(t *testing.T) {
 	require.Equal(t, 2, b.Rejected())
 }
 
-// A measurement of several samples counts as one, and is rejected once; a sample that belongs to none counts nowhere.
+// TestBatchParts: a measurement with several samples counts as one, and is rejected once. A sample
+// of no measurement does not count.
 func TestBatchParts(t *testing.T) {
 	var b ingest.Batch
 	for range 2 {
@@ -167,7 +170,7 @@ func TestBatchParts(t *testing.T) {
 	}
 }
 
-// Samples fill a batch as measurements do.
+// TestBatchFullOfSamples: samples fill a batch as measurements do.
 func TestBatchFullOfSamples(t *testing.T) {
 	b := ingest.Batch{Max: 2}
 	b.Series("h", nil)
@@ -178,7 +181,7 @@ func TestBatchFullOfSamples(t *testing.T) {
 	require.ErrorIs(t, b.Err(), ingest.ErrTooMany)
 }
 
-// A full batch takes nothing more, and says so.
+// TestBatchFull: a full batch accepts nothing more, and says so.
 func TestBatchFull(t *testing.T) {
 	b := ingest.Batch{Max: 2}
 	b.Series("a", nil)
@@ -193,8 +196,8 @@ func TestBatchFull(t *testing.T) {
 	require.False(t, b.TooMany())
 }
 
-// A series of a derived source is stored with its own labels and no others, so that a report of a source of the same name
-// has other series; one that says its source as a label is the report's.
+// TestDerivedSource: a series of a derived source is stored with its own labels only. A report of a
+// source with the same name has other series. A series with a source label belongs to that source.
 func TestDerivedSource(t *testing.T) {
 	in, g := start(t, ingest.Options{Window: time.Millisecond}, registry.Options{})
 	b := ingest.Batch{Sources: ingest.SourceLabels{"instance"}}
@@ -222,7 +225,7 @@ func TestDerivedSource(t *testing.T) {
 		`m{instance="web-1"}`, `m{instance="web-1",source="x"}`, `m{instance="web-1",source="web-1"}`, `m{}`,
 	}, stored(t, g))
 
-	// Another process finds them again.
+	// Another process finds the series again.
 	reg := registry.New(g, registry.Options{})
 	for name, want := range map[string]int{"web-1": 1, "": 1} {
 		src, err := reg.Source(t.Context(), name, true)
@@ -237,7 +240,7 @@ func TestDerivedSource(t *testing.T) {
 	}
 }
 
-// History beyond the age cap is taken as long as raw samples are kept.
+// TestBackFill: samples beyond the age cap are accepted as long as raw samples are kept.
 func TestBackFill(t *testing.T) {
 	in, g := start(t, ingest.Options{Window: time.Millisecond, AgeCap: time.Hour}, registry.Options{})
 	require.NoError(t, g.SetPolicy(t.Context(), storage.Policy{Retention: storage.Retention{48 * time.Hour}}))

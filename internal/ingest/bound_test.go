@@ -14,7 +14,8 @@ import (
 	"github.com/quern/quern/internal/storage/storagetest"
 )
 
-// Invariant 7: however many callers there are, no more samples wait in memory than may.
+// TestPendingIsBounded is invariant 7: the number of samples waiting in memory is bounded, however
+// many callers there are.
 func TestPendingIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const callers, each, bound = 50, 2, 10

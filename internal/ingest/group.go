@@ -10,16 +10,16 @@ import (
 	"github.com/quern/quern/internal/storage"
 )
 
-// grouper sorts a commit's samples into blocks. It keeps its buffers from one
-// commit to the next.
+// grouper sorts a commit's samples into blocks. It reuses its buffers for the next commit.
 type grouper struct {
 	byKey  map[groupKey]int
 	groups []cache.Group
-	// held is how many samples the groups' buffers have room for, most how many the largest commit had.
+	// held is the total capacity of the groups' buffers, in samples. most is the size of the
+	// largest commit.
 	held, most int
 
-	// overwritten are samples of the last commit that another sample of the same series and millisecond replaces, with
-	// another value. At most maxOverwritten are listed.
+	// overwritten lists samples of the last commit that another sample of the same series and
+	// millisecond replaces with another value. It holds at most maxOverwritten samples.
 	overwritten []metric.Sample
 
 	// ends and spare are scratch of inChunkOrder.
@@ -27,11 +27,11 @@ type grouper struct {
 	spare []metric.Sample
 }
 
-// maxHeld bounds the buffers, in largest commits. One by one each could grow to the size of a whole commit, where commits
-// are so unlike that it is another group each time that is large.
+// maxHeld bounds the buffers, as a multiple of the largest commit. Otherwise each buffer could grow
+// to the size of a whole commit, if each commit has another large group.
 const maxHeld = 4
 
-// maxOverwritten bounds the list of overwritten samples in a commit. All of them are counted only up to there.
+// maxOverwritten bounds the list of overwritten samples per commit. Counting stops there too.
 const maxOverwritten = 1 << 10
 
 type groupKey struct {
@@ -39,15 +39,14 @@ type groupKey struct {
 	start   metric.ScheduleID
 }
 
-// keyOf is the block of a slice that a sample goes into.
+// keyOf returns the block and slice that a sample belongs to.
 func keyOf(s *storage.Settings, sample metric.Sample) groupKey {
 	slice := s.Ladder.SliceAt(metric.Raw, sample.TimeMs)
 	return groupKey{slice.StartMs, s.Epochs.BlockAt(sample.Schedule, slice.StartMs).Start}
 }
 
-// group gathers the samples by (slice, block), each group in a chunk's order. Of two
-// samples with the same schedule and time the later one stays. The result is valid
-// until the next call.
+// group sorts the samples into groups by (slice, block), each in the order of a chunk. Of samples
+// with the same schedule and time the last one stays. The result is valid until the next call.
 func (g *grouper) group(ladder metric.Ladder, epochs blocks.Epochs, samples []metric.Sample) []cache.Group {
 	if g.byKey == nil {
 		g.byKey = make(map[groupKey]int)
@@ -60,7 +59,7 @@ func (g *grouper) group(ladder metric.Ladder, epochs blocks.Epochs, samples []me
 		g.held = 0
 	}
 	n := 0
-	at := -1 // the group of the sample before: neighbours mostly share it
+	at := -1 // the group of the previous sample, which neighbours mostly share
 	for _, s := range samples {
 		if at < 0 || !g.groups[at].Slice.Contains(s.TimeMs) || !g.groups[at].Block.Contains(s.Schedule) {
 			slice := ladder.SliceAt(metric.Raw, s.TimeMs)
@@ -90,10 +89,10 @@ func (g *grouper) group(ladder metric.Ladder, epochs blocks.Epochs, samples []me
 	return groups
 }
 
-// inChunkOrder sorts a group's samples by schedule, then time; of two with the same
-// schedule and time the later one stays. Samples of several reports come report after
-// report, so they are dealt out to their schedules, which keeps each schedule's
-// order, and then only those schedules are sorted that have late samples.
+// inChunkOrder sorts a group's samples by schedule, then time. Of samples with the same schedule
+// and time the last one stays. Samples arrive report by report, so it first deals them out to their
+// schedules, which keeps each schedule's order. Then it sorts only the schedules with samples out
+// of order.
 func (g *grouper) inChunkOrder(block blocks.Range, samples []metric.Sample) []metric.Sample {
 	if ascends(samples) {
 		return samples
@@ -137,8 +136,9 @@ func ascends(samples []metric.Sample) bool {
 	return true
 }
 
-// lastOfEach sorts the samples and drops all but the last of those with the same schedule and time. It lists the
-// dropped ones whose value differs from the one that stays: a sample that was sent again is not among them.
+// lastOfEach sorts the samples of one schedule and keeps the last of those with the same time. It
+// lists the dropped samples whose value differs from the one that stays, so a sample that was sent
+// twice is not listed.
 func (g *grouper) lastOfEach(samples []metric.Sample) []metric.Sample {
 	slices.SortStableFunc(samples, metric.CompareSamples)
 	out := samples[:0]

@@ -13,8 +13,8 @@ import (
 	"github.com/quern/quern/internal/metric"
 )
 
-// TestGroup compares what groups make of random commits, one after the other in the
-// same buffers, with the rule in plain words.
+// TestGroup compares the groups of random commits, made one after the other in the same buffers,
+// with a plain implementation.
 func TestGroup(t *testing.T) {
 	ladder := metric.DefaultLadder()
 	epochs := blocks.Epochs{{FromMs: 0, BlockSize: 8}, {FromMs: 2 * time.Hour.Milliseconds(), BlockSize: 16}}
@@ -40,7 +40,8 @@ func TestGroup(t *testing.T) {
 	}
 }
 
-// Invariant 7: the buffers do not grow with the number of commits, however unlike these are.
+// TestGroupBuffersAreBounded is invariant 7: the buffers do not grow with the number of commits,
+// however different these are.
 func TestGroupBuffersAreBounded(t *testing.T) {
 	const commits, large = 200, 1000
 	epochs := blocks.Epochs{{BlockSize: 1}}
@@ -62,7 +63,8 @@ func TestGroupBuffersAreBounded(t *testing.T) {
 	}
 }
 
-// plainGroups sorts into groups; the last of samples with the same schedule and time stays.
+// plainGroups sorts samples into groups. Of samples with the same schedule and time the last one
+// stays.
 func plainGroups(ladder metric.Ladder, epochs blocks.Epochs, samples []metric.Sample) map[groupKey][]metric.Sample {
 	last := map[metric.Sample]metric.Sample{}
 	for _, s := range samples {

@@ -15,7 +15,7 @@ import (
 	"github.com/quern/quern/internal/registry"
 )
 
-// namedLabels are n labels called by name.
+// namedLabels returns n labels with the given names.
 func namedLabels(n int, name func(i int) string) []metric.Label {
 	out := make([]metric.Label, n)
 	for i := range out {
@@ -24,7 +24,8 @@ func namedLabels(n int, name func(i int) string) []metric.Label {
 	return out
 }
 
-// TestHostileIsLinear: whatever a report consists of, what is not taken of it takes time and memory in proportion to its size.
+// TestHostileIsLinear: rejecting parts of a report takes time and memory in proportion to its size,
+// whatever the report contains.
 func TestHostileIsLinear(t *testing.T) {
 	in, _ := start(t, ingest.Options{}, registry.Options{})
 	defer func() { require.NoError(t, in.Close()) }()
@@ -65,7 +66,8 @@ func TestHostileIsLinear(t *testing.T) {
 	}
 }
 
-// Beyond a thousand of a reason a rejection has no message of its own.
+// TestMessagesAreBounded: beyond a thousand rejections per reason, a rejection has no message of
+// its own.
 func TestMessagesAreBounded(t *testing.T) {
 	in, _ := start(t, ingest.Options{}, registry.Options{})
 	defer func() { require.NoError(t, in.Close()) }()
@@ -79,7 +81,8 @@ func TestMessagesAreBounded(t *testing.T) {
 	require.Equal(t, "metric name is empty", result.Rejected[2000].Message, "of another reason it is the first")
 }
 
-// New series that share long labels are copied a part at a time, and get ids that lie together all the same.
+// TestManyNewSeriesOfLongLabels: new series that share long labels are copied part by part, and
+// still get ids that lie together.
 func TestManyNewSeriesOfLongLabels(t *testing.T) {
 	in, g := start(t, ingest.Options{}, registry.Options{MaxSeries: 5000})
 	defer func() { require.NoError(t, in.Close()) }()
@@ -106,7 +109,7 @@ func TestManyNewSeriesOfLongLabels(t *testing.T) {
 	require.Equal(t, 5000, n)
 }
 
-// TestBatchBounds: what a batch holds is asked for before it is allocated.
+// TestBatchBounds: a batch takes from the allowance before it allocates.
 func TestBatchBounds(t *testing.T) {
 	labels := namedLabels(100, func(i int) string { return fmt.Sprint(i) })
 	fill := func(b *ingest.Batch) (n int) {

@@ -18,31 +18,34 @@ import (
 	"github.com/quern/quern/internal/throttle"
 )
 
-// Options tune and limit ingest.
+// Options tunes and limits ingest.
 type Options struct {
-	// Window is how long the first sample of a commit waits for others, beside those that come while the commit before is
-	// under way. The default is 0, not at all.
+	// Window is how long the first sample of a commit waits for others. Samples that arrive while
+	// the previous commit is under way join it anyway. The default is 0: no wait.
 	Window time.Duration
-	// FlushSamples end the window early. The default is 131072.
+	// FlushSamples is the number of samples that ends the window early. The default is 131072.
 	FlushSamples int
-	// MaxPending is the number of samples that may wait or be under way; more are
-	// answered with ErrBusy. It bounds ingest's memory at about 50 bytes each. The default is 2097152.
+	// MaxPending is the number of samples that may wait or be under way. Further samples are
+	// answered with ErrBusy. It bounds ingest's memory at about 50 bytes per sample. The default is
+	// 2097152.
 	MaxPending int
-	// AgeCap is how old a sample may be; exactly that old is taken. The default is 24h.
+	// AgeCap is the maximum age of a sample, inclusive. The default is 24h.
 	AgeCap time.Duration
-	// FutureLimit is how far ahead of this process's clock a sample may be. The default is 10m.
+	// FutureLimit is the maximum time by which a sample may be ahead of this process's clock. The
+	// default is 10m.
 	FutureLimit time.Duration
-	// OnSamples is told of samples that are durable, or may be, before they are acknowledged. It keeps nothing of its argument.
-	// The default is nobody.
+	// OnSamples receives samples that are durable, or may be, before they are acknowledged. It must
+	// not keep its argument. The default does nothing.
 	OnSamples func(samples []metric.Sample)
-	// Unfit says why nothing may be written now, because this process's clock or settings are in doubt: what it takes to be on
-	// time may belong to a slice that is ground. The default is that nothing is in doubt.
+	// Unfit returns why nothing may be written now: this process's clock or settings are in doubt,
+	// so data that seems on time may belong to a slice that is already ground. The default returns
+	// nil.
 	Unfit func() error
-	// Limits bound names, labels and values.
+	// Limits bounds names, labels and values.
 	Limits Limits
-	// Logger takes what an operator should know. The default discards.
+	// Logger receives what an operator should know. The default discards it.
 	Logger *slog.Logger
-	// Metrics takes ingest's own metrics. The default is nobody.
+	// Metrics registers ingest's own metrics. The default is none.
 	Metrics prometheus.Registerer
 }
 
@@ -71,16 +74,17 @@ func (o *Options) ensureDefaults() {
 	o.Limits.ensureDefaults()
 }
 
-// warnEvery is how often a failing commit is logged.
+// warnEvery is the minimum time between two log messages about failing commits.
 const warnEvery = 10 * time.Second
 
-// ErrClosed says that ingest is draining: nothing was taken.
+// ErrClosed says that ingest is draining. Nothing was stored.
 var ErrClosed = fmt.Errorf("shutting down: %w", storage.ErrUnavailable)
 
-// errForgotten: the samples are stored, but the store may have forgotten their series, or the samples too.
+// errForgotten says that the samples were written, but the store may have forgotten their series,
+// or the samples too.
 var errForgotten = fmt.Errorf("samples not known to be stored: %w for a moment, and may have forgotten what it had", storage.ErrUnavailable)
 
-// Ingest takes reports. Many goroutines may Append; one goroutine commits what they brought
+// Ingest accepts reports. Many goroutines may call Append. One goroutine commits their samples
 // together, one commit after the other.
 type Ingest struct {
 	store    storage.Store
@@ -91,11 +95,11 @@ type Ingest struct {
 	metrics  *metrics
 	scratch  sync.Pool
 
-	// While the store takes nothing every commit fails.
+	// warnings limits the log: while the store is away, every commit fails.
 	warnings *throttle.Throttle
 
 	mu      sync.Mutex
-	open    *commit // takes samples
+	open    *commit // accepts samples
 	pending int     // samples in open and in the commit under way
 	closed  bool
 
@@ -105,21 +109,22 @@ type Ingest struct {
 	stopped chan struct{}
 }
 
-// commit is the samples that become durable together.
+// commit holds the samples that become durable together.
 type commit struct {
 	samples  []metric.Sample
 	openedAt time.Duration // by the clock's Elapsed
 	full     chan struct{} // closed when waiting for more gains nothing
 	done     chan struct{} // closed when err is final
 	err      error
-	// overwritten is what the grouper lists. It is final with err, and not changed afterwards.
+	// overwritten is the grouper's list. It is final when done is closed.
 	overwritten []metric.Sample
-	// failed is why, by block, nil where err is about all. settings are those that they were cut by.
+	// failed holds the error of each failed block; nil if err concerns all samples. settings are
+	// the settings that the blocks were cut by.
 	failed   map[groupKey]error
 	settings storage.Settings
 }
 
-// outcome is what has become of some of the commit's samples.
+// outcome returns the error for some of the commit's samples.
 func (c *commit) outcome(samples []metric.Sample) error {
 	if c.err == nil || c.failed == nil {
 		return c.err
@@ -143,8 +148,8 @@ func newCommit(buf []metric.Sample) *commit {
 	return &commit{samples: buf[:0], full: make(chan struct{}), done: make(chan struct{})}
 }
 
-// Start makes an Ingest and starts its committing goroutine. Cancelling ctx breaks
-// off the commit under way; Close drains instead and must be called in any case.
+// Start returns an Ingest and starts its committing goroutine. Cancelling ctx aborts the commit
+// under way. Close drains instead, and must be called in any case.
 func Start(ctx context.Context, store storage.Store, reg *registry.Registry, c *cache.Cache, clk clock.Clock, opts Options) *Ingest {
 	opts.ensureDefaults()
 	in := &Ingest{
@@ -165,21 +170,21 @@ func Start(ctx context.Context, store storage.Store, reg *registry.Registry, c *
 	return in
 }
 
-// Append takes the reports and returns when each measurement is durable or rejected.
-// It keeps nothing of its argument. The error is not nil when nothing at all may be
-// taken as accepted: ErrBusy when the queue is full, one that wraps a
-// storage error when the store failed. The caller may then send all of it again; a
-// sample that was stored after all counts once.
+// Append returns when each measurement of the reports is durable or rejected. It does not keep its
+// argument. If the error is not nil, the caller must take nothing as accepted and may send
+// everything again: a sample that was stored after all counts once. The error is ErrBusy if the
+// queue is full, and wraps a storage error if the store failed.
 func (in *Ingest) Append(ctx context.Context, reports []Report) (Result, error) {
 	return in.append(ctx, reports, in.opts.AgeCap)
 }
 
-// BackFill is Append for history: what is older than the age cap is taken too, for as long as raw samples are kept.
+// BackFill is Append for history: it also accepts samples beyond the age cap, as long as raw
+// samples are kept.
 func (in *Ingest) BackFill(ctx context.Context, reports []Report) (Result, error) {
 	return in.append(ctx, reports, 0)
 }
 
-// append takes samples that are not older than the cap, 0 for any age, nor than what is kept.
+// append accepts samples up to the age cap, 0 for any age, and within the raw retention.
 func (in *Ingest) append(ctx context.Context, reports []Report, ageCap time.Duration) (Result, error) {
 	if err := in.unfit(); err != nil {
 		return Result{}, err
@@ -207,8 +212,9 @@ func (in *Ingest) append(ctx context.Context, reports []Report, ageCap time.Dura
 	return result, nil
 }
 
-// Delete takes back the samples that have the schedules and times of those given; their values are overwritten. It returns
-// when that is durable, and keeps nothing of its argument. The error is as of Append.
+// Delete overwrites the samples that have the given schedules and times with tombstones. It
+// modifies the values of its argument, does not keep it, and returns when the tombstones are
+// durable. The error is as for Append.
 func (in *Ingest) Delete(ctx context.Context, samples []metric.Sample) error {
 	for i := range samples {
 		samples[i].Value = metric.Tombstone()
@@ -226,7 +232,7 @@ func (in *Ingest) Delete(ctx context.Context, samples []metric.Sample) error {
 	return nil
 }
 
-// unfit is why nothing may be written, as callers are told.
+// unfit returns why nothing may be written, as an error for callers.
 func (in *Ingest) unfit() error {
 	if err := in.opts.Unfit(); err != nil {
 		return fmt.Errorf("%w: %w", storage.ErrUnavailable, err)
@@ -234,8 +240,8 @@ func (in *Ingest) unfit() error {
 	return nil
 }
 
-// wait returns when the samples are durable. With them may be samples of others: overwritten are those of the commit that
-// others of the same series and time replace.
+// wait returns when the samples are durable. The commit may hold samples of other calls:
+// overwritten lists those of all calls that another sample of the same series and time replaced.
 func (in *Ingest) wait(ctx context.Context, samples []metric.Sample) (overwritten []metric.Sample, err error) {
 	if len(samples) == 0 {
 		return nil, nil
@@ -277,7 +283,7 @@ func (in *Ingest) enqueue(samples []metric.Sample) (*commit, error) {
 	return c, nil
 }
 
-// commits makes one commit after the other durable until Close, then what is left.
+// commits makes one commit after the other durable. On Close it commits what is left and returns.
 func (in *Ingest) commits(ctx context.Context) {
 	var g grouper
 	var spare []metric.Sample
@@ -312,7 +318,7 @@ func (in *Ingest) commits(ctx context.Context) {
 	}
 }
 
-// take waits out the window of the open commit and puts a new one in its place.
+// take waits for the end of the open commit's window and opens a new commit.
 func (in *Ingest) take(ctx context.Context, spare []metric.Sample) *commit {
 	in.mu.Lock()
 	c := in.open
@@ -332,7 +338,7 @@ func (in *Ingest) take(ctx context.Context, spare []metric.Sample) *commit {
 }
 
 func (in *Ingest) commit(ctx context.Context, g *grouper, c *commit) {
-	if c.err = in.unfit(); c.err != nil { // it was not when the samples came
+	if c.err = in.unfit(); c.err != nil { // fitness may have changed since the samples arrived
 		return
 	}
 	c.settings = in.store.Settings()
@@ -360,8 +366,8 @@ func (in *Ingest) commit(ctx context.Context, g *grouper, c *commit) {
 	}
 }
 
-// Seal lets the runs of slices that have closed use the cache; see cache.Writer.Seal.
-// It is to be called when the grace of a slice has passed.
+// Seal lets the runs of closed slices use the cache; see cache.Writer.Seal. Call it when the grace
+// of a slice has passed.
 func (in *Ingest) Seal(ctx context.Context) error {
 	return in.between(ctx, func(ctx context.Context) error {
 		if err := in.unfit(); err != nil {
@@ -371,8 +377,8 @@ func (in *Ingest) Seal(ctx context.Context) error {
 	})
 }
 
-// Settle writes again what commits that failed may have left on some copies, so that it is in the store for good. The next
-// commit does so too, but there may be none for long: it is to be called now and again.
+// Settle writes the chunks of failed commits again, so that they are stored for good; see
+// cache.Writer.Settle. Call it regularly: the next commit does the same, but may be far away.
 func (in *Ingest) Settle(ctx context.Context) error { return in.between(ctx, in.settle) }
 
 func (in *Ingest) settle(ctx context.Context) error {
@@ -385,13 +391,13 @@ func (in *Ingest) settle(ctx context.Context) error {
 	return in.writer.Settle(ctx)
 }
 
-// task is done between two commits.
+// task is work that runs between two commits.
 type task struct {
 	do    func(context.Context) error
 	reply chan error
 }
 
-// between has something done between two commits.
+// between runs do between two commits.
 func (in *Ingest) between(ctx context.Context, do func(context.Context) error) error {
 	t := task{do, make(chan error, 1)}
 	select {
@@ -409,8 +415,8 @@ func (in *Ingest) between(ctx context.Context, do func(context.Context) error) e
 	}
 }
 
-// Close takes no more reports, makes those under way durable, and waits until that
-// is done. It is called once.
+// Close rejects new reports, makes those under way durable, and waits until that is done. It is
+// called once.
 func (in *Ingest) Close() error {
 	in.mu.Lock()
 	if in.closed {

@@ -49,7 +49,7 @@ func storedSamples(t *testing.T, s storage.Store) map[metric.Sample]bool {
 
 func start(t *testing.T, opts ingest.Options, limits registry.Options) (*ingest.Ingest, *storagetest.Faulty) {
 	t.Helper()
-	clk := clock.System{} // synctest's within a bubble
+	clk := clock.System{} // synctest's clock within a bubble
 	g := newStore(clk)
 	opts.Metrics = prometheus.NewRegistry()
 	in := ingest.Start(t.Context(), g, registry.New(g, limits), cache.New(g, clk, 1, cache.DefaultTiming()), clk, opts)
@@ -64,7 +64,8 @@ func report(values ...float64) []ingest.Report {
 	return []ingest.Report{r}
 }
 
-// Without a window a report waits for nobody, and those that come while a commit is under way share the next one.
+// TestNoWindow: without a window a report does not wait. Reports that arrive during a commit share
+// the next one.
 func TestNoWindow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		in, g := start(t, ingest.Options{}, registry.Options{})
@@ -88,8 +89,8 @@ func TestNoWindow(t *testing.T) {
 	})
 }
 
-// Reports that come within the window become durable together, and each is answered
-// only then.
+// TestGroupCommit: reports that arrive within the window become durable together, and each is
+// answered only then.
 func TestGroupCommit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		in, g := start(t, ingest.Options{Window: 100 * time.Millisecond}, registry.Options{})
@@ -115,7 +116,7 @@ func TestGroupCommit(t *testing.T) {
 	})
 }
 
-// A window ends when enough samples wait.
+// TestFlushSamplesEndTheWindow: a window ends when enough samples wait.
 func TestFlushSamplesEndTheWindow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		in, g := start(t, ingest.Options{Window: time.Hour, FlushSamples: 4}, registry.Options{})
@@ -136,8 +137,8 @@ func TestFlushSamplesEndTheWindow(t *testing.T) {
 	})
 }
 
-// What is beyond MaxPending is turned away at once, wholly; when the queue has room again it
-// is taken.
+// TestBusy: a report beyond MaxPending is rejected at once, as a whole. When the queue has room
+// again, it is accepted.
 func TestBusy(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		in, g := start(t, ingest.Options{MaxPending: 4}, registry.Options{})
@@ -152,7 +153,7 @@ func TestBusy(t *testing.T) {
 			})
 		}
 		synctest.Wait()
-		time.Sleep(time.Second) // the commit is under way, and counts
+		time.Sleep(time.Second) // the commit is under way, and its samples count
 		_, err := in.Append(t.Context(), report(1))
 		require.ErrorIs(t, err, ingest.ErrBusy)
 		close(hold)
@@ -165,7 +166,7 @@ func TestBusy(t *testing.T) {
 	})
 }
 
-// Close makes what was taken durable, and then nothing is taken any more.
+// TestCloseDrains: Close makes accepted samples durable, and nothing is accepted after it.
 func TestCloseDrains(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		in, g := start(t, ingest.Options{Window: time.Hour}, registry.Options{})
@@ -192,7 +193,7 @@ func TestCloseDrains(t *testing.T) {
 	})
 }
 
-// Cancelling breaks off: the commit under way fails, and its reports with it.
+// TestCancelBreaksOff: after a cancel the commit under way fails, and its reports with it.
 func TestCancelBreaksOff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancelCause(t.Context())
@@ -216,7 +217,8 @@ func TestCancelBreaksOff(t *testing.T) {
 	})
 }
 
-// A caller who gives up gets its context's error, and the commit goes on for the others.
+// TestCallerGivesUp: a caller that gives up gets its context's error, and the commit goes on for
+// the others.
 func TestCallerGivesUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		in, g := start(t, ingest.Options{Window: time.Second}, registry.Options{})
@@ -229,8 +231,8 @@ func TestCallerGivesUp(t *testing.T) {
 	})
 }
 
-// A failed commit fails every report in it, says what kind of failure it was, and leaves ingest
-// usable.
+// TestFailedCommit: a failed commit fails every report in it, names the kind of failure, and leaves
+// ingest usable.
 func TestFailedCommit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		in, g := start(t, ingest.Options{}, registry.Options{})
@@ -253,8 +255,8 @@ func TestFailedCommit(t *testing.T) {
 	})
 }
 
-// Ingest 23: each bad measurement is named by its index over all reports of the call,
-// with its reason; the good ones are stored.
+// TestPartlyInvalid is Ingest 23: each bad measurement is named by its index over all reports of
+// the call, with its reason. The good ones are stored.
 func TestPartlyInvalid(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		in, g := start(t, ingest.Options{
@@ -317,8 +319,8 @@ func TestPartlyInvalid(t *testing.T) {
 	})
 }
 
-// Series beyond the limit are refused, the others of the same report are taken, in their
-// places; and a series that is known needs no room.
+// TestSeriesLimit: series beyond the limit are rejected, and the others of the same report are
+// accepted, in their places. A known series needs no room.
 func TestSeriesLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		in, g := start(t, ingest.Options{}, registry.Options{MaxSeriesPerSource: 2})
@@ -341,7 +343,8 @@ func TestSeriesLimit(t *testing.T) {
 	})
 }
 
-// What a commit that failed over its slice's end may have left is marked, though no other commit follows.
+// TestFailureIsSettled: the chunks of a commit that failed over its slice's end are written again
+// with marks, though no other commit follows.
 func TestFailureIsSettled(t *testing.T) {
 	eleven := time.Date(2025, time.November, 21, 11, 0, 0, 0, time.UTC)
 	for name, settle := range map[string]func(context.Context, *ingest.Ingest) error{
@@ -374,7 +377,7 @@ func TestFailureIsSettled(t *testing.T) {
 	}
 }
 
-// The order of labels, and labels without a value, do not make another series.
+// TestSameSeries: the order of labels, and labels without a value, make no other series.
 func TestSameSeries(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		in, g := start(t, ingest.Options{}, registry.Options{})
@@ -406,7 +409,7 @@ func TestSameSeries(t *testing.T) {
 	})
 }
 
-// Of values for the same moment the one that came last is read, within a commit too.
+// TestLastValueWins: of values at the same time the last one is read, even within a commit.
 func TestLastValueWins(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		in, g := start(t, ingest.Options{}, registry.Options{})
@@ -423,8 +426,8 @@ func TestLastValueWins(t *testing.T) {
 	})
 }
 
-// Many callers, commits that fail now and then, and an end in the middle of it: whoever was told
-// so finds every sample.
+// TestManyCallers: many callers, occasional failing commits, and an end in the middle. Every
+// acknowledged sample is stored.
 func TestManyCallers(t *testing.T) {
 	in, g := start(t, ingest.Options{Window: time.Millisecond, MaxPending: 64}, registry.Options{})
 	var wg sync.WaitGroup
@@ -465,8 +468,8 @@ func TestManyCallers(t *testing.T) {
 	}
 }
 
-// A store keeps one sample of a series in a millisecond. The caller learns which of its samples another value replaced; the
-// same value sent twice replaces nothing.
+// TestOverwritten: a store keeps one sample per series and millisecond. The caller learns which of
+// its samples another value replaced. The same value sent twice replaces nothing.
 func TestOverwritten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		in, _ := start(t, ingest.Options{}, registry.Options{})
@@ -493,7 +496,8 @@ func TestOverwritten(t *testing.T) {
 	})
 }
 
-// Of two callers whose samples share a commit, the one hears of it whose sample does not stay.
+// TestOverwrittenByAnother: the samples of two callers share a commit. The caller whose sample is
+// replaced learns of it.
 func TestOverwrittenByAnother(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		in, _ := start(t, ingest.Options{Window: time.Second}, registry.Options{})

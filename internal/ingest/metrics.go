@@ -61,7 +61,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 			Buckets: prometheus.ExponentialBuckets(1, 4, 11),
 		}),
 	}
-	// There from the start, so that an alert sees the first event as an increase.
+	// Created at the start, so that an alert sees the first event as an increase.
 	for _, r := range reasons {
 		m.rejected.WithLabelValues(string(r))
 	}

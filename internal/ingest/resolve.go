@@ -16,16 +16,17 @@ import (
 	"github.com/quern/quern/internal/storage"
 )
 
-// Limits bound what names a series. How many labels there are, and how long names and values, is checked always, the rest
-// once, when the series is new.
+// Limits bounds the parts of a series. The number of labels and the length of names and values are
+// checked always. The rest is checked once, when the series is new.
 type Limits struct {
-	// SourceBytes bounds a source's name. The default is 256.
+	// SourceBytes is the maximum length of a source's name. The default is 256.
 	SourceBytes int
-	// NameBytes bounds the names of metrics and labels. The default is 256.
+	// NameBytes is the maximum length of metric and label names. The default is 256.
 	NameBytes int
-	// ValueBytes bounds label values. The default is 4096.
+	// ValueBytes is the maximum length of label values. The default is 4096.
 	ValueBytes int
-	// Labels bounds the labels of a series, name and source not counted. The default is 64.
+	// Labels is the maximum number of labels of a series, without name and source. The default is
+	// 64.
 	Labels int
 }
 
@@ -44,11 +45,11 @@ func (l *Limits) ensureDefaults() {
 	}
 }
 
-// resolver turns reports into samples: it validates, and finds or registers schedule
-// ids. It is scratch of one Append at a time.
+// resolver turns reports into samples: it validates them, and finds or registers schedule ids. It
+// is scratch memory for one Append at a time.
 type resolver struct {
 	ageCap time.Duration // 0 is none
-	// wholeFromMs is from when on raw is whole: what is older is not filled in afterwards.
+	// wholeFromMs is the time from which raw is whole. Older samples are rejected.
 	wholeFromMs int64
 	samples     []metric.Sample
 	rejected    []Rejection
@@ -56,13 +57,15 @@ type resolver struct {
 	messages messages
 
 	key []byte
-	// labels are those of the measurement of which the key was built last, in order and without the empty ones. Other
-	// measurements may share them: shared is where they came from, rest is their part of the key, and the name's goes into it at nameAt.
+	// labels are the labels of the measurement whose key was built last, sorted and without empty
+	// values. Other measurements may share them: shared is the slice that they came from. rest is
+	// their part of the key, and the metric's name is inserted at nameAt.
 	labels []metric.Label
 	shared []metric.Label
 	rest   []byte
 	nameAt int
-	// excess is why the labels are not even looked up, flaw why they cannot be of a new series, once that is checked.
+	// excess is why the labels are too large to look up. flaw is why a new series cannot have them;
+	// it is set once checked is true.
 	excess, flaw flaw
 	checked      bool
 
@@ -71,24 +74,24 @@ type resolver struct {
 	freshBytes int // of the labels in series
 }
 
-// flaw is why something cannot be taken. Without a reason there is none.
+// flaw is why labels are rejected. The zero value means no flaw.
 type flaw struct {
 	reason  Reason
 	message string
 }
 
 const (
-	// maxFreshBytes of labels of new series are registered together: what is not stored yet is copied, and a body may
-	// name its labels once for very many series.
+	// maxFreshBytes bounds the labels of new series that are registered together. Labels of new
+	// series are copied, and a body may name its labels once for very many series.
 	maxFreshBytes = 4 << 20
-	// lookEvery is how many measurements come between two looks at whether the caller has gone.
+	// lookEvery is the number of measurements between two checks of whether the caller has gone.
 	lookEvery = 1 << 10
 )
 
 // unregistered is a sample whose series has no id yet.
 type unregistered struct {
 	index  int
-	sample int // where in samples its place is kept
+	sample int // index in samples
 }
 
 func (r *resolver) resolve(ctx context.Context, in *Ingest, reports []Report, ageCap time.Duration) error {
@@ -96,7 +99,7 @@ func (r *resolver) resolve(ctx context.Context, in *Ingest, reports []Report, ag
 	r.samples = r.samples[:0]
 	r.rejected = r.rejected[:0]
 	clear(r.messages)
-	r.takeLabels(nil, &in.opts.Limits) // what lies where the last reports lay is not the same
+	r.takeLabels(nil, &in.opts.Limits) // the old reports' memory may hold other labels now
 	nowMs := clock.NowMs(in.clk)
 	r.wholeFromMs = in.store.WholeFrom(metric.Raw, nowMs)
 	index := 0
@@ -109,8 +112,8 @@ func (r *resolver) resolve(ctx context.Context, in *Ingest, reports []Report, ag
 	return nil
 }
 
-// takeRejected gives the rejections away, by index; the resolver's next user starts
-// a new list.
+// takeRejected returns the rejections, sorted by index, and hands over the slice: the next call
+// starts a new one.
 func (r *resolver) takeRejected() []Rejection {
 	if len(r.rejected) == 0 {
 		return nil
@@ -121,7 +124,8 @@ func (r *resolver) takeRejected() []Rejection {
 	return out
 }
 
-// overwritten finds the call's samples among those of its commit that were overwritten. There are hardly ever any.
+// overwritten counts those of the call's samples that are among the overwritten samples of the
+// commit. There are hardly ever any.
 func (r *resolver) overwritten(reports []Report, rejected []Rejection, lost []metric.Sample) (o Overwritten) {
 	if len(lost) == 0 {
 		return o
@@ -149,7 +153,8 @@ func (r *resolver) overwritten(reports []Report, rejected []Rejection, lost []me
 	return o
 }
 
-// measurementOf is the index of the measurement that the i-th sample is of: those that were rejected have none.
+// measurementOf returns the index of the measurement of the i-th sample. Rejected measurements have
+// no sample.
 func measurementOf(i int, rejected []Rejection) int {
 	for _, rej := range rejected {
 		if rej.Index > i {
@@ -160,7 +165,7 @@ func measurementOf(i int, rejected []Rejection) int {
 	return i
 }
 
-// seriesAt is the series of the measurement with an index, in Prometheus' notation.
+// seriesAt returns the series of the measurement at index, in Prometheus' notation.
 func seriesAt(reports []Report, index int) string {
 	for _, rep := range reports {
 		if index >= len(rep.Measurements) {
@@ -250,7 +255,7 @@ func (r *resolver) report(ctx context.Context, in *Ingest, rep Report, base int,
 	return r.register(ctx, source)
 }
 
-// reported is a value as it may be stored: what stands for a deletion is an ordinary NaN when it comes from outside.
+// reported returns v as it is stored. A tombstone from outside becomes an ordinary NaN.
 func reported(v float64) float64 {
 	if metric.IsTombstone(v) {
 		return math.NaN()
@@ -258,7 +263,8 @@ func reported(v float64) float64 {
 	return v
 }
 
-// time is the measurement's time if that may be taken.
+// time returns the measurement's time, in Unix ms, if it is allowed, and rejects the measurement
+// otherwise.
 func (r *resolver) time(in *Ingest, m *Measurement, index int, nowMs int64) (int64, bool) {
 	if m.TimeMs == NoTime {
 		return nowMs, true
@@ -270,7 +276,7 @@ func (r *resolver) time(in *Ingest, m *Measurement, index int, nowMs int64) (int
 		r.reject(index, ReasonTooOld, "time %d (%s) is %s old, more than the age cap of %s",
 			m.TimeMs, date(m.TimeMs), beyond(nowMs-m.TimeMs, r.ageCap), metric.SpanText(r.ageCap))
 	case m.TimeMs < r.wholeFromMs:
-		// Beside it may be samples that have expired, so that nothing could be computed from it.
+		// Samples beside it may have expired, so a roll-up could not be computed.
 		r.reject(index, ReasonTooOld, "time %d (%s) is before %s, from when on raw samples are kept",
 			m.TimeMs, date(m.TimeMs), date(r.wholeFromMs))
 	case m.TimeMs-nowMs > in.opts.FutureLimit.Milliseconds():
@@ -282,8 +288,8 @@ func (r *resolver) time(in *Ingest, m *Measurement, index int, nowMs int64) (int
 	return 0, false
 }
 
-// beyond is a span that is longer than a limit as text, exact where it would read as the limit otherwise. Spans beyond what
-// a Duration holds are cut to that.
+// beyond formats a span that exceeds a limit. It is exact if the rounded text would equal that of
+// the limit. A span longer than a Duration can hold is cut to the longest Duration.
 func beyond(ms int64, limit time.Duration) string {
 	const most = int64(1<<63-1) / int64(time.Millisecond)
 	d := time.Duration(min(ms, most)) * time.Millisecond
@@ -293,23 +299,22 @@ func beyond(ms int64, limit time.Duration) string {
 	return d.String()
 }
 
-// date is a moment in Unix ms, as people read it, so that a time in another unit stands out.
+// date is a time in Unix ms. Its text is readable, so that a time in another unit stands out.
 type date int64
 
 // String implements fmt.Stringer.
 func (d date) String() string { return time.UnixMilli(int64(d)).UTC().Format(time.RFC3339) }
 
-// seriesKey builds the key under which the registry knows the series: its labels and
-// name in order. Whether they are valid does not matter here: only valid series are
-// registered, so no invalid one is found.
+// seriesKey builds the registry's key of the series: its labels and name in order. It does not
+// validate them: only valid series are registered, so no invalid one is found.
 func (r *resolver) seriesKey(m *Measurement) {
 	r.key = append(r.key[:0], r.rest[:r.nameAt]...)
 	r.key = metric.Label{Name: metric.NameLabel, Value: m.Metric}.AppendKey(r.key)
 	r.key = append(r.key, r.rest[r.nameAt:]...)
 }
 
-// takeLabels puts labels in order. Before that it looks at how many and how long they are: what is too much costs no more
-// than to pass over it.
+// takeLabels sorts the labels. It checks their number and length first, so that labels beyond the
+// limits cost no more than reading past them.
 func (r *resolver) takeLabels(labels []metric.Label, limits *Limits) {
 	r.shared, r.labels = labels, r.labels[:0]
 	r.checked, r.flaw = false, flaw{}
@@ -331,7 +336,7 @@ func (r *resolver) takeLabels(labels []metric.Label, limits *Limits) {
 	}
 }
 
-// unknown notes a new series for registration, or rejects it.
+// unknown queues a new series for registration, or rejects the measurement.
 func (r *resolver) unknown(in *Ingest, m *Measurement, derived bool, index int) bool {
 	limits := &in.opts.Limits
 	if msg := limits.checkName("metric name", m.Metric, limits.NameBytes); msg != "" {
@@ -361,8 +366,8 @@ func (r *resolver) unknown(in *Ingest, m *Measurement, derived bool, index int) 
 	return true
 }
 
-// register gives new series of the source their ids, as many as there are in one go so that they lie
-// together, and takes out the samples of those that got none.
+// register assigns ids to the new series of the source, in one call so that the ids lie together.
+// It drops the samples of series without an id.
 func (r *resolver) register(ctx context.Context, source *registry.Source) error {
 	if len(r.fresh) == 0 {
 		return nil
@@ -381,7 +386,7 @@ func (r *resolver) register(ctx context.Context, source *registry.Source) error 
 		}
 	}
 	if refused {
-		first := r.fresh[0].sample // before it all have ids
+		first := r.fresh[0].sample // all samples before it have ids
 		kept := r.samples[:first]
 		for _, s := range r.samples[first:] {
 			if s.Schedule != registry.NoID {
@@ -395,7 +400,7 @@ func (r *resolver) register(ctx context.Context, source *registry.Source) error 
 	return nil
 }
 
-// checkSize says why labels are too many or too long to be looked at, without looking at them.
+// checkSize returns the flaw of labels that are too many or too long. It does not read their text.
 func (l *Limits) checkSize(labels []metric.Label) flaw {
 	if len(labels) > l.Labels {
 		return flaw{ReasonLimit, fmt.Sprintf("%d labels, more than the limit of %d", len(labels), l.Labels)}
@@ -412,7 +417,8 @@ func (l *Limits) checkSize(labels []metric.Label) flaw {
 	return flaw{}
 }
 
-// check says why labels cannot be of a new series. They are given as they came, and in order without the empty ones.
+// check returns why a new series cannot have the labels. labels are as received; sorted are the
+// same in order, without empty values.
 func (l *Limits) check(labels, sorted []metric.Label, derived bool) flaw {
 	for _, lb := range labels {
 		if msg := l.checkName("label name", lb.Name, l.NameBytes); msg != "" {
@@ -435,8 +441,8 @@ func (l *Limits) check(labels, sorted []metric.Label, derived bool) flaw {
 	return flaw{}
 }
 
-// checkSource says why nothing of a source can be taken, an empty reason if it can. A derived one is a label's
-// value, or none.
+// checkSource returns why no measurement of a source can be accepted, or an empty reason. A derived
+// source is the value of a label, or empty.
 func (l *Limits) checkSource(rep *Report) (Reason, string) {
 	if !rep.Derived {
 		if msg := l.checkName("source", rep.Source, l.SourceBytes); msg != "" {
@@ -453,8 +459,8 @@ func (l *Limits) checkSource(rep *Report) (Reason, string) {
 	return "", ""
 }
 
-// checkName says what is wrong with a name, "" if nothing is. Any UTF-8 without
-// control characters will do, as in Prometheus 3.
+// checkName returns what is wrong with a name, or "". It accepts any UTF-8 without control
+// characters, as Prometheus 3 does.
 func (l *Limits) checkName(what, name string, maxBytes int) string {
 	switch {
 	case name == "":

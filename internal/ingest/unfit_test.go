@@ -19,8 +19,8 @@ import (
 	"github.com/quern/quern/internal/storage/storagetest"
 )
 
-// A process whose clock is in doubt writes nothing at all: no report, no deletion, nothing that waits to be written again or
-// that waited in the queue, no seal, also when it ends.
+// TestUnfit: a process whose clock is in doubt writes nothing at all: no report, no deletion, no
+// torn chunks, no queued samples, and no seal, even at its end.
 func TestUnfit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var wrong atomic.Bool
@@ -62,7 +62,7 @@ func TestUnfit(t *testing.T) {
 	})
 }
 
-// doubtful may have forgotten something when a test says so.
+// doubtful is a store that may have forgotten something when a test says so.
 type doubtful struct {
 	storage.Store
 	doubts atomic.Int64
@@ -70,7 +70,7 @@ type doubtful struct {
 
 func (d *doubtful) Doubts() int64 { return d.doubts.Load() }
 
-// What the store may have forgotten is not acknowledged, be it a report or a deletion.
+// TestForgotten: a report or a deletion that the store may have forgotten is not acknowledged.
 func TestForgotten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		clk := clock.System{}

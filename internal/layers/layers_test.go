@@ -1,10 +1,10 @@
-// Package layers holds no code: its test keeps the direction of imports. They point
-// one way, from what is put together to what it is made of:
+// Package layers holds no code: its test enforces the direction of imports. They point one way,
+// from the wiring down to its parts:
 //
 //	cmd → app → {api → ingest, query}, {rollup, recovery → cache} → registry, storage → blocks → metric
 //
-// A new package begins with a row in rules; an import that has no place there is
-// either a mistake or a change of the architecture, which the row then shows.
+// A new package begins with a row in rules. An import that no row allows is either a mistake or a
+// change of the architecture, which the row then shows.
 package layers
 
 import (
@@ -28,15 +28,15 @@ const module = "github.com/quern/quern"
 
 // rule says what the packages at Path may import of Quern.
 type rule struct {
-	// Path is relative to the module. "bench/..." stands for bench and everything
-	// below; the most specific rule is the one that counts.
+	// Path is relative to the module. "bench/..." means bench and everything below. The most
+	// specific rule applies.
 	Path string
-	// May are relative to the module, in the same form. Everything below a package
-	// that is named alone is not included.
+	// May are paths relative to the module, in the same form. A package without "/..." does not
+	// include what is below it.
 	May []string
 }
 
-// The stack that most packages stand on, bottom up.
+// The stack that most packages build on, bottom up.
 var (
 	nouns   = []string{"internal/metric", "internal/clock"}
 	blocks  = with(nouns, "internal/blocks")
@@ -44,8 +44,8 @@ var (
 	cache   = with(storage, "internal/cache")
 )
 
-// everywhere may be imported by all packages: they are about how the code is
-// written, not about what it does.
+// everywhere may be imported by all packages: these are about how the code is written, not about
+// what it does.
 var everywhere = []string{"internal/invariants", "internal/throttle"}
 
 var rules = []rule{
@@ -62,14 +62,14 @@ var rules = []rule{
 	{"schema", nil},
 	{"internal/legacy", nil},
 
-	// Settings are said in the nouns: a ladder, a width, a store's policy.
+	// Settings use the nouns: a ladder, a width, a store's policy.
 	{"internal/config", []string{"internal/metric", "internal/storage"}},
 
-	// What is stored, as bytes: no I/O and no clock.
+	// Stored bytes: no I/O and no clock.
 	{"internal/blocks", []string{"internal/metric"}},
 	{"internal/sketch", []string{"internal/metric"}},
 
-	// The contract, and what keeps it. A store knows nothing of who uses it.
+	// The contract and its implementations. A store knows nothing of its users.
 	{"internal/storage", blocks},
 	{"internal/storage/pebble", with(storage, "internal/sketch")},
 	{"internal/storage/cassandra", with(storage, "internal/sketch", "internal/legacy", "schema")},
@@ -84,7 +84,7 @@ var rules = []rule{
 	{"internal/rollup", with(cache, "internal/recovery", "internal/shards", "internal/sketch")},
 	{"internal/ingest", with(cache, "internal/registry")},
 
-	// Copying from where others have ground.
+	// The migration from a legacy keyspace.
 	{"internal/migrate", with(cache, "internal/legacy", "internal/pace", "internal/registry", "internal/rollup", "internal/sketch")},
 
 	// Reading goes past the cache: raw is the truth, roll-ups are in their tables.
@@ -92,12 +92,12 @@ var rules = []rule{
 	{"internal/query", with(storage, "internal/admission", "internal/errand", "internal/late", "internal/registry", "internal/sketch")},
 	{"internal/promquery", with(storage, "internal/query", "internal/sketch")},
 
-	// What operators ask for: both look at what the runs look at, for series that a selector names.
+	// Requests of operators: these read what the runs read, for series that a selector names.
 	{"internal/reaggregate", with(cache, "internal/query")},
 	{"internal/deletion", with(nouns, "internal/ingest", "internal/query")},
 	{"internal/explain", with(cache, "internal/recovery", "internal/shards", "internal/rollup", "internal/query")},
 
-	// Decoding in, encoding out: of storage only the types.
+	// Decoding in, encoding out. They use only the types of storage.
 	{"internal/api/promapi", with(nouns, "internal/admission", "internal/deletion", "internal/query", "internal/storage")},
 	{"internal/api/graphite", with(nouns, "internal/ingest")},
 	{"internal/graphite", with(nouns, "internal/api/graphite", "internal/ingest", "internal/storage")},
@@ -106,22 +106,23 @@ var rules = []rule{
 	{"internal/api/remotewrite", with(nouns, "internal/ingest")},
 	{"internal/api", with(nouns, "internal/admission", "internal/api/otlp", "internal/api/remotewrite", "internal/api/influx", "internal/ingest", "internal/query", "internal/reaggregate", "internal/explain", "internal/storage")},
 
-	// The other end of the wire: no part of the server.
+	// The other end of the wire, which is no part of the server.
 	{"internal/hostmetrics", []string{"internal/metric"}},
-	// Nor is what checks it: it shares no code with the grinding, only how percentiles are stored.
+	// Nor is the verification: it shares no code with the grinding, only the storage format of
+	// percentiles.
 	{"internal/client", nil},
 	{"internal/verify", []string{"internal/client", "internal/metric", "internal/sketch"}},
 	{"internal/transfer", []string{"internal/client", "internal/clock", "internal/pace"}},
 	{"internal/agent", with(nouns, "internal/hostmetrics")},
 	{"internal/demo", []string{"internal/metric", "internal/ingest"}},
 
-	// The only wiring, and what starts it.
+	// The only wiring, and its programs.
 	{"internal/app", []string{"internal/...", "schema"}},
 	{"internal/program", nil},
 	{"internal/program/programtest", []string{"internal/program"}},
 	{"cmd/...", []string{"internal/app", "internal/client", "internal/config", "internal/program", "internal/program/programtest"}},
 
-	// Programs and tests that look at everything.
+	// Programs and tests that may import everything.
 	{"bench/...", []string{"..."}},
 	{"integration/...", []string{"..."}},
 	{"internal/acceptance", []string{"..."}},
@@ -130,8 +131,8 @@ var rules = []rule{
 	{"internal/explore", nil},
 }
 
-// drivers stay where they are wrapped, so that another store, or another version
-// of a driver, is a change in one package.
+// drivers may be imported only where they are wrapped, so that another store, or another version of
+// a driver, is a change in one package.
 var drivers = []struct {
 	Prefix string
 	Within []string
@@ -145,7 +146,7 @@ var drivers = []struct {
 func TestImportsPointOneWay(t *testing.T) {
 	packages, err := readPackages(os.DirFS("../.."))
 	require.NoError(t, err)
-	// A walk that found nothing would find nothing wrong.
+	// A walk that finds no packages would find no problems either.
 	require.Contains(t, packages, "internal/metric")
 
 	for _, problem := range check(packages) {
@@ -153,7 +154,7 @@ func TestImportsPointOneWay(t *testing.T) {
 	}
 }
 
-// TestCheck holds the checker itself to a few trees that must fail.
+// TestCheck runs the checker on a few trees that must fail.
 func TestCheck(t *testing.T) {
 	for _, c := range []struct {
 		name    string
@@ -206,7 +207,7 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-// check names each import that no rule allows, and each package without a rule.
+// check returns each import that no rule allows, and each package without a rule.
 func check(packages map[string][]string) []string {
 	var problems []string
 	for _, pkg := range slices.Sorted(maps.Keys(packages)) {
@@ -218,7 +219,7 @@ func check(packages map[string][]string) []string {
 		}
 		for _, imp := range packages[pkg] {
 			if own, ok := withinModule(imp); ok {
-				// Parts of a tree that has one rule, such as bench, are one thing.
+				// Parts of a tree with one rule, such as bench, may import each other.
 				within := strings.HasSuffix(r.Path, "/...") && matches(r.Path, own)
 				if !within && !slices.ContainsFunc(with(r.May, everywhere...), func(p string) bool { return matches(p, own) }) {
 					problems = append(problems, fmt.Sprintf(
@@ -240,9 +241,9 @@ func check(packages map[string][]string) []string {
 	return problems
 }
 
-// readPackages finds the packages below root and what their files import. Test
-// files are left out: a test may stand on anything. Files of every platform and
-// build tag are in, since the rules hold for all of them.
+// readPackages returns the packages below root and what their files import. It leaves out test
+// files, which may import anything. It includes files of every platform and build tag, since the
+// rules hold for all.
 func readPackages(root fs.FS) (map[string][]string, error) {
 	packages := make(map[string][]string)
 	err := fs.WalkDir(root, ".", func(file string, d fs.DirEntry, err error) error {
@@ -250,7 +251,7 @@ func readPackages(root fs.FS) (map[string][]string, error) {
 			return err
 		}
 		if d.IsDir() {
-			// As the go command does, which does not see these either.
+			// The go command does not see these directories either.
 			if name := d.Name(); name != "." &&
 				(name == "testdata" || strings.HasPrefix(name, ".") || strings.HasPrefix(name, "_")) {
 				return fs.SkipDir
@@ -285,7 +286,7 @@ func readPackages(root fs.FS) (map[string][]string, error) {
 	return packages, err
 }
 
-// ruleFor finds the most specific rule for a package.
+// ruleFor returns the most specific rule for a package.
 func ruleFor(pkg string) (rule, bool) {
 	best, found := rule{}, false
 	for _, r := range rules {
@@ -296,8 +297,8 @@ func ruleFor(pkg string) (rule, bool) {
 	return best, found
 }
 
-// matches says whether pkg is what pattern names: "a/b" alone, or with "a/b/..."
-// a/b and all below.
+// matches reports whether pattern covers pkg: "a/b" covers only itself, "a/b/..." also everything
+// below.
 func matches(pattern, pkg string) bool {
 	if pattern == "..." {
 		return true
@@ -313,7 +314,7 @@ func withinModule(imp string) (string, bool) {
 	return strings.CutPrefix(imp, module+"/")
 }
 
-// with is base and more, in a slice of its own.
+// with returns base and more in a new slice.
 func with(base []string, more ...string) []string {
 	return append(slices.Clone(base), more...)
 }

@@ -1,5 +1,5 @@
-// Package legacy is the nouns of the schema that Quern's descends from, that of RHQ: its
-// tables and what their rows hold. It is what reads such a keyspace and what copies it have in common.
+// Package legacy holds the nouns of RHQ's schema, from which Quern's descends: its tables and what
+// their rows hold. The reader of such a keyspace and the migration share it.
 package legacy
 
 import (
@@ -18,31 +18,32 @@ const (
 	Day
 )
 
-// Levels are all of them.
+// Levels lists all levels.
 var Levels = []Level{OneHour, SixHours, Day}
 
-// Table is the name of the level's table, by which the index calls it too.
+// Table returns the name of the level's table. The index uses the same name.
 func (l Level) Table() string {
 	return [...]string{"one_hour_metrics", "six_hour_metrics", "twenty_four_hour_metrics"}[l]
 }
 
-// Width is the time that a row of the level stands for.
+// Width returns the time span of a row of the level.
 func (l Level) Width() time.Duration {
 	return [...]time.Duration{time.Hour, 6 * time.Hour, 24 * time.Hour}[l]
 }
 
-// The tables beside the roll-ups.
+// The tables besides the roll-ups.
 const (
 	RawTable   = "raw_metrics"
 	IndexTable = "metrics_index"
 )
 
-// Tables are all that a keyspace of RHQ's has.
+// Tables returns the names of all tables of an RHQ keyspace.
 func Tables() []string {
 	return []string{RawTable, OneHour.Table(), SixHours.Table(), Day.Table(), IndexTable}
 }
 
-// Kind is which value of a roll-up a row holds: the column type, in the order of RHQ's AggregateType.
+// Kind says which value of a roll-up a row holds: the column type, in the order of RHQ's
+// AggregateType.
 type Kind int
 
 // The kinds.
@@ -56,36 +57,37 @@ const (
 type Sample struct {
 	TimeMs int64
 	Value  float64
-	// Null says that there is no value.
+	// Null means that there is no value.
 	Null bool
 }
 
-// Value is a row of a roll-up table: one of the three that make a roll-up.
+// Value is a row of a roll-up table. Three of them make a roll-up.
 type Value struct {
 	TimeMs int64
 	Kind   Kind
 	Value  float64
-	// Null says that there is no value.
+	// Null means that there is no value.
 	Null bool
 }
 
-// Waiting is a partition of metrics_index: finer data of schedules, in the slice of the
-// level that starts at TimeMs, that has yet to be aggregated into that level.
+// Waiting is a partition of metrics_index. It names schedules with finer data in the slice of the
+// level that starts at TimeMs. That data has yet to be aggregated into the level.
 type Waiting struct {
 	Level  Level
 	TimeMs int64
 }
 
-// Reader reads such a keyspace, page by page.
+// Reader reads an RHQ keyspace, page by page.
 type Reader interface {
-	// Schedules yields the schedules that a table has rows of, in no order.
+	// Schedules yields the schedules with rows in a table, in no order.
 	Schedules(ctx context.Context, table string) iter.Seq2[int32, error]
 	// Samples yields the raw rows of a schedule by time.
 	Samples(ctx context.Context, schedule int32) iter.Seq2[Sample, error]
 	// Values yields the rows of a schedule's roll-ups by time, then kind.
 	Values(ctx context.Context, level Level, schedule int32) iter.Seq2[Value, error]
-	// Waiting are the partitions of the index; one of a name that is no level's is left out.
+	// Waiting returns the partitions of the index. It leaves out partitions whose name is not a
+	// level's.
 	Waiting(ctx context.Context) ([]Waiting, error)
-	// WaitingOf are those of the schedules that an index partition has.
+	// WaitingOf returns those of the schedules that are in an index partition.
 	WaitingOf(ctx context.Context, w Waiting, schedules []int32) ([]int32, error)
 }

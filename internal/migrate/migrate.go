@@ -1,18 +1,18 @@
-// Package migrate copies a keyspace of RHQ's into a store of Quern's: raw samples, roll-ups, and
-// what was waiting to be aggregated.
+// Package migrate copies a keyspace of RHQ into a store: raw samples, roll-ups, and what was
+// waiting to be aggregated.
 //
-// What it keeps:
+// Its invariants:
 //
-//  1. Repeatable: a chunk's id follows from what is in it, and a roll-up that is there is
-//     left alone. So there is no record of progress to be lost or to be wrong: whoever
-//     begins again finds what is there by reading it, and writes what is missing.
-//  2. Held against: whatever is copied is read back from the store, and counted.
-//  3. Nothing is made up: a roll-up gets a count only where the legacy raw samples, or finer roll-ups, give that
-//     very row. All others count as one.
-//  4. Order: samples, then roll-ups, then the marks that have them ground. A run never
-//     finds a mark before its samples.
-//  5. Bounded: of each group of series that is being copied one day of raw samples is
-//     held, and one roll-up for each hour that has raw samples; of all others the id.
+//  1. Repeatable: a chunk's id follows from its content, and an existing roll-up is left alone. So
+//     there is no record of progress that could be lost or wrong: a new run finds what is there by
+//     reading it, and writes what is missing.
+//  2. Verified: whatever is copied is read back from the store, and counted.
+//  3. Nothing is made up: a roll-up gets a count only if the legacy raw samples, or finer roll-ups,
+//     give exactly that row. All others count as one sample.
+//  4. Order: samples, then roll-ups, then the marks that have them ground. A run never finds a mark
+//     before its samples.
+//  5. Bounded: for each group of series under way, memory holds one day of raw samples, and one
+//     roll-up per hour with raw samples. For all other series it holds only the id.
 package migrate
 
 import (
@@ -37,21 +37,21 @@ import (
 	"github.com/quern/quern/internal/storage"
 )
 
-// Options say what is copied, and how.
+// Options says what is copied, and how.
 type Options struct {
-	// Source is the source of the schedules that Names do not name. The default is rhq.
+	// Source is the source of the schedules that Names does not name. The default is rhq.
 	Source string
 	// Names are the series of schedules, by their ids in the legacy keyspace.
 	Names map[int32]Series
-	// Rate bounds the rows copied in a second; 0 does not.
+	// Rate is the maximum number of rows copied per second; 0 is no limit.
 	Rate int
 	// Parallel is the number of groups copied at once. The default is 4.
 	Parallel int
-	// Shared says that other processes write to the store meanwhile.
+	// Shared says that other processes write to the store at the same time.
 	Shared bool
-	// Logger takes what an operator should know. The default discards.
+	// Logger receives what an operator should know. The default discards it.
 	Logger *slog.Logger
-	// Progress hears how many of the schedules are done. The default is nobody.
+	// Progress receives the number of schedules done. The default does nothing.
 	Progress func(done, total int)
 }
 
@@ -70,32 +70,32 @@ func (o *Options) ensureDefaults() {
 	}
 }
 
-// tables are what rows are counted by: raw, then the levels.
+// tables is the number of tables that rows are counted by: raw, then the levels.
 const tables = 4
 
-// Report is what a migration found and did.
+// Report says what a migration found and did.
 type Report struct {
 	Schedules int
-	// Read are the rows to be copied, of raw and of each level, Found those of them that were read
-	// back, Written those that were not there before. A roll-up is one row.
+	// Read counts the rows to copy, of raw and of each level. Found counts those of them that were
+	// read back, and Written those that were not there before. A roll-up is one row.
 	Read, Found, Written [tables]int64
-	// Exact are the roll-ups whose count was found out.
+	// Exact is the number of roll-ups whose count could be determined.
 	Exact int64
-	// Marked are the schedules of slices that are to be ground, Expired those that waited for
-	// it and whose input does not rest until then.
+	// Marked is the number of (schedule, slice) pairs to grind. Expired is the number whose input
+	// expires before they could be ground.
 	Marked, Expired int64
-	// NotFinite are the roll-ups that hold NaN or an infinity, and are left out.
+	// NotFinite is the number of roll-ups that hold NaN or an infinity. They are left out.
 	NotFinite int64
-	// Bad are the rows that cannot be copied; a schedule with a negative id counts as one.
+	// Bad is the number of rows that cannot be copied. A schedule with a negative id counts as one.
 	Bad int64
-	// BadRows names the first of them.
+	// BadRows describes the first of them.
 	BadRows []string
 }
 
 // maxNamed bounds Report.BadRows.
 const maxNamed = 20
 
-// Equal says whether all that was to be copied is there.
+// Equal reports whether everything to be copied is in the store.
 func (r *Report) Equal() bool { return r.Read == r.Found }
 
 func (r *Report) bad(format string, args ...any) {
@@ -120,7 +120,7 @@ func (r *Report) add(o *Report) {
 	r.BadRows = append(r.BadRows, o.BadRows[:min(len(o.BadRows), maxNamed-len(r.BadRows))]...)
 }
 
-// TableOf names what the report counts at i.
+// TableOf returns the name of the table that the report counts at i.
 func TableOf(i int) string {
 	if i == 0 {
 		return legacy.RawTable
@@ -139,14 +139,15 @@ type Migration struct {
 	pace   *pace.Pace
 	ladder metric.Ladder
 
-	// buckets are those of the levels, 0 where the ladder has none.
+	// buckets are the buckets of the levels, 0 if the ladder has none.
 	buckets [tables]metric.Bucket
 	waiting []legacy.Waiting
-	// endMs is where times begin that are ahead of the clock by more than a slice.
+	// endMs is the end of the current raw slice, in Unix ms. Rows from this time on are ahead of
+	// the clock and cannot be copied.
 	endMs int64
 }
 
-// New makes a migration. The cache is the process's only one over the store.
+// New returns a migration. The process must have no other cache over the store.
 func New(from legacy.Reader, to storage.Store, c *cache.Cache, clk clock.Clock, opts Options) *Migration {
 	opts.ensureDefaults()
 	m := &Migration{
@@ -168,10 +169,11 @@ type series struct {
 	id     metric.ScheduleID
 }
 
-// registerAtOnce is how many series are registered together. They get consecutive ids.
+// registerAtOnce is the number of series registered together. They get consecutive ids.
 const registerAtOnce = 1024
 
-// Run copies all that is not there yet. The report is of what was done, also with an error.
+// Run copies everything that is not there yet. With an error it also returns the report of what was
+// done.
 func (m *Migration) Run(ctx context.Context) (*Report, error) {
 	total := new(Report)
 	ids, err := m.schedules(ctx, total)
@@ -228,8 +230,8 @@ func (m *Migration) Run(ctx context.Context) (*Report, error) {
 	return total, err
 }
 
-// schedules are those that any table has rows of, in the order of their series: neighbours
-// get neighbouring ids.
+// schedules returns the schedules with rows in any table, in the order of their series, so that
+// neighbours get neighbouring ids.
 func (m *Migration) schedules(ctx context.Context, r *Report) ([]int32, error) {
 	var ids []int32
 	for i := range tables {
@@ -268,7 +270,7 @@ func (m *Migration) seriesOf(id int32) Series {
 	return unnamed(m.opts.Source, id)
 }
 
-// register finds the ids of schedules of one source, and claims those that have none.
+// register returns the ids of schedules of one source, and claims ids for those that have none.
 func (m *Migration) register(ctx context.Context, ids []int32) ([]series, error) {
 	src, err := m.reg.Source(ctx, m.seriesOf(ids[0]).Source, false)
 	if err != nil {
@@ -289,7 +291,7 @@ func (m *Migration) register(ctx context.Context, ids []int32) ([]series, error)
 	return out, nil
 }
 
-// pieces cuts series into those of one storage group each, sorted by id.
+// pieces cuts series into one piece per storage group, sorted by id.
 func (m *Migration) pieces(some []series) [][]series {
 	slices.SortFunc(some, func(a, b series) int { return cmp.Compare(a.id, b.id) })
 	size := m.store.Settings().GroupSize
@@ -311,7 +313,7 @@ const (
 	lastWait  = 30 * time.Second
 )
 
-// whileAway tries until the clusters answer: what it tries may be repeated.
+// whileAway retries until the clusters answer. try must be repeatable.
 func (m *Migration) whileAway(ctx context.Context, try func() error) error {
 	for wait := firstWait; ; wait = min(2*wait, lastWait) {
 		err := try()

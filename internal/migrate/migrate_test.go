@@ -115,7 +115,7 @@ func at(hour, minute int) time.Time {
 	return time.Date(2025, time.November, 21, hour, minute, 0, 0, time.UTC)
 }
 
-// morning is two schedules that reported since ten, of which the hour of ten is aggregated.
+// morning returns two schedules that have reported since ten; the hour of ten is aggregated.
 func morning() *memory {
 	m := newMemory()
 	for _, id := range []int32{7, 9} {
@@ -145,7 +145,7 @@ func (w *world) migrate(t *testing.T, from legacy.Reader) (*Report, error) {
 	return New(from, w.store, cache.New(w.store, w.clk, 1, cache.DefaultTiming()), w.clk, w.opts).Run(t.Context())
 }
 
-// dump is the content in words, by the names of schedules.
+// dump returns the contents as text, by the names of schedules.
 func (w *world) dump(t *testing.T) (data, marks []string) {
 	t.Helper()
 	ids, err := w.store.LeasedIDs(t.Context())
@@ -194,7 +194,7 @@ func (w *world) dump(t *testing.T) (data, marks []string) {
 func TestCopy(t *testing.T) {
 	from := morning()
 	from.waiting[legacy.Waiting{Level: legacy.OneHour, TimeMs: at(10, 0).UnixMilli()}] = []int32{9}
-	// RHQ says that it has aggregated, and the raw samples say something else.
+	// RHQ has aggregated this, but the raw samples differ.
 	from.rollup(legacy.OneHour, 7, at(11, 0), 100, 0, 50)
 	w := newWorld()
 	report, err := w.migrate(t, from)
@@ -232,7 +232,7 @@ func TestCopy(t *testing.T) {
 	assert.Equal(t, marks, m)
 }
 
-// TestLostMeanwhile: rows that RHQ's TTL has taken since the first time stay copied.
+// TestLostMeanwhile: rows that RHQ's TTL has removed since the first migration stay copied.
 func TestLostMeanwhile(t *testing.T) {
 	w := newWorld()
 	_, err := w.migrate(t, morning())
@@ -249,7 +249,7 @@ func TestLostMeanwhile(t *testing.T) {
 	require.Equal(t, data, slices.Compact(d), "some samples are there twice, which counts once")
 }
 
-// TestBrokenOff fails each of the steps that it takes in the store, and then goes on.
+// TestBrokenOff fails each step of the migration in the store, and then continues.
 func TestBrokenOff(t *testing.T) {
 	whole := newWorld()
 	_, err := whole.migrate(t, morning())
@@ -276,7 +276,7 @@ func TestBrokenOff(t *testing.T) {
 	}
 }
 
-// failing is a store that fails from some write on, some of them after they took effect.
+// failing is a store that fails from some write on. Some of the failed writes take effect.
 type failing struct {
 	storage.Store
 	left int
@@ -286,7 +286,7 @@ type failing struct {
 func (f *failing) step(do func() error) error {
 	if f.left--; f.left < 0 {
 		if f.left%2 == 0 {
-			_ = do() // nobody hears how it went
+			_ = do() // the result is lost
 		}
 		return f.err
 	}
@@ -309,7 +309,8 @@ func (f *failing) WriteRollups(ctx context.Context, fence storage.Fence, level m
 	return f.step(func() error { return f.Store.WriteRollups(ctx, fence, level, rows) })
 }
 
-// TestExpired: what a run would not take, since its input has expired by then, is copied, counted and not marked.
+// TestExpired: if input expires before a run could grind it, it is copied and counted, and not
+// marked.
 func TestExpired(t *testing.T) {
 	for _, c := range []struct {
 		name            string
@@ -335,7 +336,7 @@ func TestExpired(t *testing.T) {
 	}
 }
 
-// TestDifference: a store that has lost what it acknowledged is found out.
+// TestDifference: a store that has lost acknowledged data is detected.
 func TestDifference(t *testing.T) {
 	w := newWorld()
 	w.store = forgetful{w.store}

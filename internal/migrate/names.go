@@ -13,13 +13,13 @@ import (
 	"github.com/quern/quern/internal/metric"
 )
 
-// Series is what a schedule is in the store. Labels do not hold the source.
+// Series is the series of a schedule in the store. Labels exclude the source.
 type Series struct {
 	Source string
 	Labels metric.Labels
 }
 
-// unnamed is the series of a schedule that has no name.
+// unnamed returns the series of a schedule without a name.
 func unnamed(source string, id int32) Series {
 	return Series{source, metric.Labels{
 		{Name: metric.NameLabel, Value: "rhq_schedule"},
@@ -27,9 +27,9 @@ func unnamed(source string, id int32) Series {
 	}}
 }
 
-// ReadNames reads the lines of a CSV file: schedule_id,source,metric[,label=value…]. An empty
-// line, one that begins with # and a heading are passed over. What is wrong with a line is in
-// bad, with its number; all others are used.
+// ReadNames reads the lines of a CSV file: schedule_id,source,metric[,label=value…]. It skips empty
+// lines, lines that begin with #, and a heading. bad lists the faulty lines with their numbers; all
+// others are used.
 func ReadNames(r io.Reader) (names map[int32]Series, bad []string, err error) {
 	names = make(map[int32]Series)
 	lines := make(map[int32]int)
@@ -102,7 +102,7 @@ func parseName(line string) (int32, Series, error) {
 	return int32(id), Series{fields[1], sorted}, err
 }
 
-// checkName is what ingest asks of a name.
+// checkName validates a name as ingest does.
 func checkName(what, name string) error {
 	switch {
 	case name == "":

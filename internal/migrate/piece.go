@@ -29,7 +29,7 @@ const (
 	chunksAtOnce    = 64
 )
 
-// piece is the copying of the series of one storage group.
+// piece copies the series of one storage group.
 type piece struct {
 	*Migration
 	report *Report
@@ -37,13 +37,13 @@ type piece struct {
 	ids    blocks.Range
 
 	grinder rollup.Grinder
-	// hours is what each series' raw samples of an hour are ground into, raw the
-	// starts of the raw slices that it has samples in.
+	// hours holds, per series and hour, the roll-up of the raw samples. raw holds the starts of the
+	// raw slices with samples, per series.
 	hours []map[int64]metric.Rollup
 	raw   [][]int64
-	// marks are the schedules to be ground.
+	// marks are the schedules to grind.
 	marks map[markKey][]metric.ScheduleID
-	// indexed are the index partitions that each series waits in.
+	// indexed are the legacy index partitions that contain each series.
 	indexed []map[legacy.Waiting]bool
 }
 
@@ -77,7 +77,7 @@ func (m *Migration) piece(ctx context.Context, some []series) (*Report, error) {
 	return p.report, err
 }
 
-// source is the samples of one series that are still to come.
+// source yields the remaining samples of one series.
 type source struct {
 	next func() (legacy.Sample, error, bool)
 	stop func()
@@ -85,7 +85,7 @@ type source struct {
 	ok   bool
 }
 
-// samples copies the raw samples, a day of all series after the other.
+// samples copies the raw samples, day by day, each day for all series.
 func (p *piece) samples(ctx context.Context) error {
 	sources := make([]source, len(p.series))
 	defer func() {
@@ -138,7 +138,7 @@ func (p *piece) samples(ctx context.Context) error {
 	}
 }
 
-// advance goes on to the next sample that can be copied.
+// advance moves to the next sample that can be copied.
 func (p *piece) advance(src *source, s series) error {
 	for {
 		var err error
@@ -168,7 +168,7 @@ func (p *piece) badTime(tMs int64) string {
 
 func (p *piece) slice(b metric.Bucket, tMs int64) metric.Slice { return p.ladder.SliceAt(b, tMs) }
 
-// grind keeps what each hour of one series' samples is ground into.
+// grind stores the roll-up of each hour of one series' samples.
 func (p *piece) grind(i int, samples []metric.Sample) {
 	p.grinder.Reset()
 	for len(samples) > 0 {
@@ -237,11 +237,11 @@ type chunkKey struct {
 	id      blocks.ID
 }
 
-// chunkID follows from what is in the chunk, so that one which is there in whole is known by its
-// id. Its time is the slice's start: of a sample that comes by a report too, that one wins.
+// chunkID derives the id from the content, so that a chunk which is stored intact can be recognised
+// by its id. The id's time is the slice's start, so that samples of reports win over it.
 func chunkID(sliceMs int64, data []byte) blocks.ID { return blocks.KeyID(sliceMs, xxhash.Sum64(data)) }
 
-// there is which of the wanted chunks the store gives back as they should be.
+// there returns which of the wanted chunks the store holds intact.
 func (p *piece) there(ctx context.Context, fromMs, toMs int64, wanted map[chunkKey]int) (map[chunkKey]bool, error) {
 	out := make(map[chunkKey]bool)
 	for c, err := range p.store.RawChunks(ctx, p.ids, fromMs, toMs) {
@@ -256,7 +256,7 @@ func (p *piece) there(ctx context.Context, fromMs, toMs int64, wanted map[chunkK
 	return out, nil
 }
 
-// row is a roll-up as the legacy tables have it.
+// row is a roll-up as in the legacy tables.
 type row struct {
 	timeMs        int64
 	max, min, avg float64
@@ -266,7 +266,7 @@ type row struct {
 func (p *piece) rows(ctx context.Context, level legacy.Level, s series) ([]row, error) {
 	var out []row
 	var cur row
-	seen := 0 // a bit for each kind
+	seen := 0 // one bit per kind
 	widthMs := level.Width().Milliseconds()
 	bad := func(tMs int64, msg string) {
 		p.report.bad("%s: schedule %d at %d: %s", level.Table(), s.legacy, tMs, msg)
@@ -317,34 +317,33 @@ func (p *piece) rows(ctx context.Context, level legacy.Level, s series) ([]row, 
 
 func finite(v float64) bool { return math.Abs(v) <= math.MaxFloat64 }
 
-// like says whether a roll-up is what the legacy row says. The average was computed in another
-// order there, value by value.
+// like reports whether a roll-up equals the legacy row. RHQ computed the average in another order,
+// value by value, so it may differ slightly.
 func (r *row) like(g *metric.Rollup, avg float64) bool {
 	return g.Max == r.max && g.Min == r.min &&
 		math.Abs(avg-r.avg) <= 1e-9*max(math.Abs(r.max), math.Abs(r.min))
 }
 
-// noValues is a sketch without values: of a roll-up whose samples nobody knows, nothing is known of
-// percentiles.
+// noValues is an empty sketch, for roll-ups whose samples, and so percentiles, are unknown.
 var noValues = new(sketch.Sketch).AppendEncoded(nil)
 
-// plain is a roll-up of which no more is known than the three values. It counts as one sample, as
-// every roll-up did for RHQ, whose averages of 6 h and 24 h are means of means.
+// plain returns a roll-up with only the three known values. It counts as one sample, as every
+// roll-up did in RHQ, whose averages of 6 h and 24 h are means of means.
 func (r *row) plain() metric.Rollup {
 	return metric.Rollup{Count: 1, Sum: r.avg, Min: r.min, Max: r.max, First: r.avg, Last: r.avg, Sketch: noValues}
 }
 
-// finer is a roll-up of the level below, for finding out what the next is made of.
+// finer is a roll-up of the level below. It serves to find out what the next level is made of.
 type finer struct {
 	row
 	exact *metric.Rollup
 }
 
-// rollups copies one series' roll-ups, level by level, and notes what waits to be ground.
+// rollups copies one series' roll-ups, level by level, and records what waits to be ground.
 func (p *piece) rollups(ctx context.Context, i int) error {
 	s := p.series[i]
 	var below []finer
-	times := p.raw[i] // of the data below
+	times := p.raw[i] // times of the data below
 	for _, level := range legacy.Levels {
 		found, err := p.rows(ctx, level, s)
 		if err != nil {
@@ -381,8 +380,8 @@ func (p *piece) rollups(ctx context.Context, i int) error {
 	return nil
 }
 
-// merge is the roll-up of those below, nil unless they give the legacy row as RHQ made it: its
-// average is the mean of theirs.
+// merge merges the roll-ups below. It returns nil unless they give the legacy row as RHQ made it,
+// with an average that is the mean of theirs.
 func (p *piece) merge(level legacy.Level, r row, below []finer) (*metric.Rollup, error) {
 	var rows []metric.RollupRow
 	sum := 0.0
@@ -405,8 +404,8 @@ func (p *piece) merge(level legacy.Level, r row, below []finer) (*metric.Rollup,
 	return &g, nil
 }
 
-// writeRollups stores the rows that are not there, and reads them back. What it returns are the rows that
-// were there before, of all times that data below lies in.
+// writeRollups stores the missing rows and reads them back. It returns the rows that were there
+// before, for the times of found and of the data below.
 func (p *piece) writeRollups(
 	ctx context.Context, level legacy.Level, id metric.ScheduleID, found []row, want map[int64]metric.Rollup, times []int64,
 ) (map[int64]metric.Rollup, error) {
@@ -437,7 +436,8 @@ func (p *piece) writeRollups(
 		}
 		var fence storage.Fence
 		if p.opts.Shared {
-			// As old as the data: whatever a run writes, now or at the same time, wins.
+			// The fence is as old as the data, so that whatever a run writes, before or after,
+			// wins.
 			fence = storage.Fence(max(1, 1000*(missing[0].TimeMs+widthMs)))
 		}
 		if err := p.store.WriteRollups(ctx, fence, bucket, missing); err != nil {
@@ -493,9 +493,9 @@ func (p *piece) readIndex(ctx context.Context) error {
 	return nil
 }
 
-// pending notes the slices of a series, of the data below level, that have yet to be ground: those
-// in the index, and those after the newest row. there are the rows that were
-// stored already: one that is not the legacy one is what a run has made of it.
+// pending records the slices of a series, of the data below level, that have yet to be ground:
+// those in the legacy index, and those after the newest row. there are the rows that were in the
+// store before: if one differs from the legacy row, a run has already ground it.
 func (p *piece) pending(i int, level legacy.Level, times []int64, found []row, want, there map[int64]metric.Rollup) {
 	bucket := metric.Raw
 	if level > 0 {
@@ -538,14 +538,14 @@ func (p *piece) pending(i int, level legacy.Level, times []int64, found []row, w
 
 func same(a, b *metric.Rollup) bool { return a.Count == b.Count && a.Sum == b.Sum }
 
-// expired says whether a run could not grind the slice any more: its input must still rest when the current
-// slice, which the mark goes into, is run.
+// expired reports whether no run can grind the slice any more. The mark goes into the current
+// slice, and the input must still exist when that slice is run.
 func (p *piece) expired(b metric.Bucket, s metric.Slice, nowMs int64) bool {
 	run := p.slice(b, nowMs).EndMs + p.cache.Timing().Delay.Milliseconds()
 	return s.StartMs < p.store.WholeFrom(b, run)
 }
 
-// mark has what is pending ground by the next runs.
+// mark puts marks for what is pending, so that the next runs grind it.
 func (p *piece) mark(ctx context.Context) error {
 	byBucket := make(map[metric.Bucket][]storage.Mark)
 	for k, ids := range p.marks {

@@ -9,7 +9,7 @@ import (
 	"github.com/quern/quern/internal/clock"
 )
 
-// Pace bounds how much is done in a second. It is safe for concurrent use.
+// Pace limits the work per second. It is safe for concurrent use.
 type Pace struct {
 	clk       clock.Clock
 	perSecond int
@@ -18,10 +18,10 @@ type Pace struct {
 	next time.Duration // by the clock's Elapsed
 }
 
-// New makes a pace of so many pieces of work in a second; 0 does not bound them.
+// New returns a pace of perSecond pieces of work; 0 is no limit.
 func New(clk clock.Clock, perSecond int) *Pace { return &Pace{clk: clk, perSecond: perSecond} }
 
-// Wait waits until n more may be done. The error is that ctx is done.
+// Wait waits until n more pieces may be done. It returns an error only if ctx is done.
 func (p *Pace) Wait(ctx context.Context, n int) error {
 	if p.perSecond <= 0 || n == 0 {
 		return context.Cause(ctx)

@@ -10,7 +10,7 @@ import (
 	"github.com/quern/quern/internal/clock"
 )
 
-// waits is a clock that notes how long it was asked to wait, and moves on by that.
+// waits is a clock that records how long it was asked to sleep, and moves on by that.
 type waits struct {
 	*clock.Simulated
 	slept time.Duration

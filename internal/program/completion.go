@@ -7,10 +7,10 @@ import (
 	"github.com/urfave/cli/v2"
 )
 
-// completions ask the program itself: it lists commands, or the flags that begin as the
-// argument before does, when its last argument is --generate-bash-completion. It takes
-// "--" for the end of the flags and then lists nothing, so "-" is asked in its place.
-// NAME stands for the name of the program.
+// completions are scripts that ask the program itself. If its last argument is
+// --generate-bash-completion, the program lists commands, or the flags that begin like the argument
+// before. It takes "--" as the end of the flags and then lists nothing, so the scripts pass "-"
+// instead. NAME stands for the program's name.
 var completions = map[string]string{
 	"bash": `_NAME() {
   local cur="${COMP_WORDS[COMP_CWORD]}" words

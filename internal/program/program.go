@@ -1,5 +1,5 @@
-// Package program is what Quern's programs have in common: signals, exit codes, what is
-// said about mistakes on the command line, and completion.
+// Package program holds what Quern's programs share: signals, exit codes, messages about mistakes
+// on the command line, and completion.
 package program
 
 import (
@@ -22,16 +22,16 @@ const (
 	exitUsage  = 2
 )
 
-// Main runs a program with the process's arguments until it is done or a signal comes,
-// and ends the process.
+// Main runs a program with the process's arguments until it is done or a signal comes, then exits.
 func Main(app *cli.App) {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	// The first signal drains. After it the default holds again: the second ends at once.
+	// The first signal drains. After it the default behaviour is back: the second signal ends the
+	// process at once.
 	context.AfterFunc(ctx, stop)
 	os.Exit(exitCode(Run(ctx, app, os.Args, os.Stdout, os.Stderr), app.Name, os.Stderr))
 }
 
-// exitCode says what went wrong, and the code for it.
+// exitCode prints what went wrong, and returns the exit code.
 func exitCode(err error, name string, stderr io.Writer) int {
 	if err == nil {
 		return 0
@@ -47,18 +47,18 @@ func exitCode(err error, name string, stderr io.Writer) int {
 // UsageError is a mistake on the command line or in the configuration.
 type UsageError struct {
 	error
-	// Command is the one whose help has more, in full, such as "quern serve".
+	// Command is the full name of the command whose help explains more, such as "quern serve".
 	Command string
 }
 
-// Unwrap is the mistake itself.
+// Unwrap returns the mistake.
 func (e UsageError) Unwrap() error { return e.error }
 
-// BadUsage makes err a mistake in the usage of c's command.
+// BadUsage wraps err as a usage error of c's command.
 func BadUsage(c *cli.Context, err error) error { return UsageError{err, c.Command.HelpName} }
 
-// onUsageError says what the flag package says of an unknown flag in the form in which
-// flags are given here, and with the name that may have been meant.
+// onUsageError rewrites the flag package's message about an unknown flag: with two dashes, and with
+// a suggestion.
 func onUsageError(c *cli.Context, err error, _ bool) error {
 	name, unknown := strings.CutPrefix(err.Error(), "flag provided but not defined: -")
 	if !unknown {
@@ -67,8 +67,9 @@ func onUsageError(c *cli.Context, err error, _ bool) error {
 	return BadUsage(c, fmt.Errorf("there is no flag --%s%s", name, nearest(c.Command.Flags, name)))
 }
 
-// nearest is the end of a sentence about an unknown flag: the one that was meant. The
-// library always finds some; one that does not even begin alike was hardly meant.
+// nearest returns the end of a sentence about an unknown flag, with the flag that was probably
+// meant. The library always suggests one; nearest drops a suggestion whose first two letters
+// differ.
 func nearest(flags []cli.Flag, unknown string) string {
 	found := cli.SuggestFlag(flags, unknown, true)
 	if len(unknown) < 2 || !strings.HasPrefix(found, "--"+unknown[:2]) {
@@ -77,21 +78,20 @@ func nearest(flags []cli.Flag, unknown string) string {
 	return fmt.Sprintf("; did you mean %s?", found)
 }
 
-// Run runs a program. It adds to it what all have: completion, a version, and errors in
-// one form.
+// Run runs a program. It adds what all programs have: completion, a version, and uniform errors.
 func Run(ctx context.Context, app *cli.App, args []string, stdout, stderr io.Writer) error {
 	app.Version = Version()
 	app.Writer, app.ErrWriter = stdout, stderr
 	app.EnableBashCompletion = true
-	app.DisableSliceFlagSeparator = true // a selector has commas of its own
+	app.DisableSliceFlagSeparator = true // selectors contain commas
 	app.Commands = append(app.Commands, completionCommand(app.Name))
 	app.OnUsageError = onUsageError
 	app.ExitErrHandler = func(*cli.Context, error) {}
-	// One that does nothing by itself shows what it can do.
+	// A command without an action of its own shows its help.
 	app.Action = group(app.Action, cli.ShowAppHelp)
 	prepare(app.Commands)
 	err := app.RunContext(ctx, args)
-	var noTopic cli.ExitCoder // only the library's help makes one
+	var noTopic cli.ExitCoder // only the library's help returns one
 	if errors.As(err, &noTopic) {
 		return UsageError{err, app.Name}
 	}
@@ -101,7 +101,7 @@ func Run(ctx context.Context, app *cli.App, args []string, stdout, stderr io.Wri
 func prepare(commands []*cli.Command) {
 	for _, c := range commands {
 		c.OnUsageError = onUsageError
-		c.HideHelpCommand = true // `quern help serve` and `quern serve --help` are enough
+		c.HideHelpCommand = true // the other forms of help are enough
 		if len(c.Subcommands) > 0 {
 			c.Action = group(c.Action, cli.ShowSubcommandHelp)
 			prepare(c.Subcommands)
@@ -111,7 +111,7 @@ func prepare(commands []*cli.Command) {
 	}
 }
 
-// group is the action of what has commands: it is run when none of them is named.
+// group is the action of a command with subcommands, for when none is named.
 func group(action, help cli.ActionFunc) cli.ActionFunc {
 	return func(c *cli.Context) error {
 		switch {
@@ -124,7 +124,7 @@ func group(action, help cli.ActionFunc) cli.ActionFunc {
 	}
 }
 
-// noArguments rejects what no command takes, so that a forgotten -- is not overlooked.
+// noArguments rejects arguments of commands that take none, so that a forgotten -- is noticed.
 func noArguments(c *cli.Context) error {
 	if c.Args().Present() {
 		return BadUsage(c, fmt.Errorf("unexpected argument %q", c.Args().First()))
@@ -132,7 +132,7 @@ func noArguments(c *cli.Context) error {
 	return nil
 }
 
-// Version is the module's version as the toolchain recorded it.
+// Version returns the module's version as recorded by the toolchain.
 func Version() string {
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
@@ -141,7 +141,7 @@ func Version() string {
 	return strings.TrimPrefix(info.Main.Version, "v")
 }
 
-// Action is what a command does: do, with what read made of the flags.
+// Action returns a command's action: it reads the flags with read and calls do with the result.
 func Action[T any](
 	read func(*cli.Context) (T, error), do func(ctx context.Context, cfg T, stdout, stderr io.Writer) error,
 ) cli.ActionFunc {

@@ -14,32 +14,33 @@ import (
 	"github.com/quern/quern/internal/throttle"
 )
 
-// The waits between attempts while the store is away: short enough that a slice is
-// ground soon after the store answers, long enough not to hammer it.
+// The waits between attempts while the store is away: short enough to grind a slice soon after the
+// store answers, long enough not to flood it.
 const (
 	firstRetry = time.Second
 	lastRetry  = 30 * time.Second
-	// lookEvery is how often is looked whether the clock was set, and clockSet by how much more than it runs it must have been.
+	// lookEvery is how often Run checks whether the clock was set. clockSet is the minimum change
+	// that counts as a set clock.
 	lookEvery = time.Minute
 	clockSet  = time.Minute
-	// sharedRetry is how often is looked whether other workers are done, or gone.
+	// sharedRetry is how often Run checks whether other workers are done or gone.
 	sharedRetry = time.Second
 )
 
-// Aggregator drives a Runner: at start for what was missed, then by cron whenever a
-// slice is due, and again soon after a run that was aborted.
+// Aggregator drives a Runner: at start for missed slices, then by cron whenever a slice is due, and
+// again soon after an aborted run.
 type Aggregator struct {
 	runner *Runner
 	due    dueTimes
 	clk    clock.Clock
 	log    *slog.Logger
 	after  func(ctx context.Context) error
-	// unkept is about housekeeping that fails while a slice waits for other workers.
+	// unkept limits the messages about housekeeping that fails while a slice waits for other
+	// workers.
 	unkept *throttle.Throttle
 }
 
-// NewAggregator makes the driver. after is called after each
-// pass: the time for housekeeping.
+// NewAggregator returns the driver of r. It calls after for housekeeping after each pass.
 func NewAggregator(r *Runner, timing cache.Timing, after func(ctx context.Context) error) *Aggregator {
 	return &Aggregator{
 		runner: r,
@@ -51,7 +52,7 @@ func NewAggregator(r *Runner, timing cache.Timing, after func(ctx context.Contex
 	}
 }
 
-// Run drives until ctx is done. Slices that are then under way stay open.
+// Run drives the Runner until ctx is done. Slices under way then stay open.
 func (a *Aggregator) Run(ctx context.Context) {
 	wake := make(chan struct{}, 1)
 	schedule := func() *cron.Cron {
@@ -59,7 +60,7 @@ func (a *Aggregator) Run(ctx context.Context) {
 		c.Schedule(a.due, cron.FuncJob(func() {
 			select {
 			case wake <- struct{}{}:
-			default: // a run is under way, and looks for more when it is done
+			default: // a run is under way and looks for more when it is done
 			}
 		}))
 		c.Start()
@@ -67,8 +68,8 @@ func (a *Aggregator) Run(ctx context.Context) {
 	}
 	c := schedule()
 	defer func() { <-c.Stop().Done() }()
-	// cron keeps the next time that it has computed. If a clock that was ahead is put right, that time is as far away as the
-	// clock was, so the schedule is made anew.
+	// cron computes the next time once and keeps it. If a clock that was ahead is set right, that
+	// time is as far away as the clock was ahead, so the schedule is made anew.
 	set := a.clockSets()
 
 	wait := firstRetry
@@ -101,9 +102,9 @@ func (a *Aggregator) Run(ctx context.Context) {
 	}
 }
 
-// clockSets says at each call whether the clock was set since the last.
+// clockSets returns a function that reports whether the clock was set since its last call.
 func (a *Aggregator) clockSets() func() bool {
-	// Without the monotonic reading, by which times are compared otherwise.
+	// Round(0) strips the monotonic reading, which Sub would use instead of the wall time.
 	wall, elapsed := a.clk.Now().Round(0), a.clk.Elapsed()
 	return func() bool {
 		nowWall, nowElapsed := a.clk.Now().Round(0), a.clk.Elapsed()
@@ -118,10 +119,10 @@ func (a *Aggregator) pass(ctx context.Context) error {
 	if ctx.Err() != nil {
 		return err
 	}
-	// Also after a run that was aborted: housekeeping may free the space that it lacked.
+	// Also after an aborted run: housekeeping may free the space that the run lacked.
 	kept := a.after(ctx)
 	if kept != nil && ctx.Err() == nil && errors.Is(err, ErrShared) {
-		// To wait for others is no failure, and Run says nothing of it.
+		// Waiting for others is no failure, and Run does not log it.
 		if skipped, ok := a.unkept.Pass(); ok {
 			a.log.Warn("housekeeping failed", "more_since_last", skipped, "err", kept)
 		}
@@ -129,8 +130,8 @@ func (a *Aggregator) pass(ctx context.Context) error {
 	return errors.Join(err, kept)
 }
 
-// dueTimes is the cron schedule of the runs: every end of a slice of the finest
-// width, at which those of coarser ones end too, plus the delay.
+// dueTimes is the cron schedule of the runs: each end of a slice of the finest width, plus the
+// delay. Coarser slices end at the same times.
 type dueTimes struct {
 	ladder metric.Ladder
 	delay  time.Duration

@@ -38,8 +38,8 @@ func TestDueTimes(t *testing.T) {
 	}
 }
 
-// TestAggregator: a pass at start, one whenever a slice is due, soon after one that
-// failed, and housekeeping after each, also after the failed.
+// TestAggregator: a pass runs at start, whenever a slice is due, and soon after a failed pass.
+// Housekeeping follows each pass, even a failed one.
 func TestAggregator(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := storagetest.NewModel(storagetest.TestSettings(), nil, clock.System{})
@@ -82,7 +82,7 @@ func TestAggregator(t *testing.T) {
 	})
 }
 
-// setClock is the machine's clock with what it is off by.
+// setClock is the machine's clock plus an offset.
 type setClock struct {
 	clock.System
 
@@ -91,8 +91,9 @@ type setClock struct {
 
 func (c *setClock) Now() time.Time { return c.System.Now().Add(time.Duration(c.off.Load())) }
 
-// A clock that is set has the aggregator look at once, and compute anew when it looks next: cron would wait for a time that it has
-// computed by the old one, days away if that was ahead by days.
+// TestAggregatorWhenTheClockIsSet: after the clock is set, the aggregator looks at once, and
+// computes the next time anew. cron would wait for a time computed by the old clock, which may be
+// days away.
 func TestAggregatorWhenTheClockIsSet(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		clk := &setClock{}
@@ -118,8 +119,8 @@ func TestAggregatorWhenTheClockIsSet(t *testing.T) {
 	})
 }
 
-// TestHousekeepingWhileShared: that housekeeping fails is logged also while a slice waits for other workers, and not
-// each second.
+// TestHousekeepingWhileShared: failing housekeeping is logged even while a slice waits for other
+// workers, but not every second.
 func TestHousekeepingWhileShared(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		clk := clock.System{}
@@ -129,7 +130,7 @@ func TestHousekeepingWhileShared(t *testing.T) {
 		c := cache.New(store, clk, 1, cache.DefaultTiming())
 		slice := store.Settings().Ladder.SliceAt(metric.Raw, time.Now().UnixMilli())
 		w := cache.NewWriter(c)
-		for block := range 64 { // in every shard some
+		for block := range 64 { // some in every shard
 			id := metric.ScheduleID(block * store.Settings().Epochs[0].BlockSize)
 			require.NoError(t, w.Flush(t.Context(), []cache.Group{{
 				Slice: slice, Block: store.Settings().Epochs.BlockAt(id, slice.StartMs),

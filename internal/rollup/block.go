@@ -14,10 +14,10 @@ import (
 	"github.com/quern/quern/internal/storage"
 )
 
-// grind is a workplace: the scratch that blocks are ground in, one after the other.
+// grind is a workplace: the scratch memory in which blocks are ground one after the other.
 type grind struct {
 	run     *Runner
-	lease   *shards.Lease // that of the block's shard
+	lease   *shards.Lease // of the block's shard
 	tally   *tally
 	samples blocks.SampleSet
 	rollups blocks.RollupSet
@@ -27,9 +27,9 @@ type grind struct {
 
 func newGrind(r *Runner, t *tally) *grind { return &grind{run: r, tally: t} }
 
-// block grinds one block, or gives it up where its input has expired. Each step may be repeated, and the marks go last, so that
-// wherever it ends early the next run does the same again. Before each step it asks whether
-// the shard is still this worker's.
+// block grinds one block, or gives the block up if its input has expired. Each step may be
+// repeated, and the marks are deleted last: if block ends early, the next run does the same again.
+// Before each write it checks that this worker still holds the shard.
 func (g *grind) block(ctx context.Context, w *cache.Work, v recovery.Verdict) error {
 	if err := g.compute(ctx, w, v); err != nil {
 		return err
@@ -67,9 +67,9 @@ func (g *grind) block(ctx context.Context, w *cache.Work, v recovery.Verdict) er
 	return nil
 }
 
-// compute fills g.rows with the block's rows. Where nothing finite is left of a
-// schedule that may have had a row before, its row is the zero one, which takes the
-// old one back: it stands for "no data" and readers skip it.
+// compute fills g.rows with the block's rows. A schedule that may have had a row, but has no finite
+// sample left, gets a zero row. The zero row takes the old row back: it means "no data", and
+// readers skip it.
 func (g *grind) compute(ctx context.Context, w *cache.Work, v recovery.Verdict) error {
 	if n := w.Damaged(); n > 0 {
 		g.run.damaged(ctx, w, tableIndex, n, fmt.Errorf(
@@ -212,9 +212,10 @@ func (g *grind) fromRollups(ctx context.Context, w *cache.Work) error {
 	return g.closeGaps(ctx, w)
 }
 
-// readRollups reads the rows of the block. Those that are damaged stand for ones that may have had samples.
+// readRollups reads the block's rows. A damaged row becomes a partial row without samples, since it
+// may have had samples.
 func (g *grind) readRollups(ctx context.Context, w *cache.Work, left *damage) error {
-	g.rows = g.rows[:0] // scratch until the block's own rows go there
+	g.rows = g.rows[:0] // scratch, until the block's own rows replace these
 	for row, err := range g.run.store.Rollups(ctx, w.Bucket(), w.Block, w.Slice.StartMs, w.Slice.EndMs) {
 		if err != nil {
 			return fmt.Errorf("read %s rows of block %d: %w", g.run.ladder.Name(w.Bucket()), w.Block.Start, err)
@@ -231,7 +232,7 @@ func (g *grind) readRollups(ctx context.Context, w *cache.Work, left *damage) er
 	return nil
 }
 
-// asked says whether a schedule is among those asked for; nil asks for all.
+// asked reports whether only, which is sorted, names the schedule; nil names all.
 func asked(only []metric.ScheduleID, id metric.ScheduleID) bool {
 	if only == nil {
 		return true

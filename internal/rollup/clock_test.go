@@ -23,8 +23,9 @@ func marks(t *testing.T, s storage.Store, k storage.SliceKey) (n int) {
 	return n
 }
 
-// TestNothingIsDroppedUnfit: by its clock all has expired, which the store does not confirm. Each block is left, and ground when the clock is
-// right. What the store confirms is dropped.
+// TestNothingIsDroppedUnfit: by the process's clock all input has expired, but the store does not
+// confirm the clock. Each block is left, and ground when the clock is right. If the store confirms
+// the clock, the blocks are dropped.
 func TestNothingIsDroppedUnfit(t *testing.T) {
 	for name, refuses := range map[string]error{"another clock": storage.ErrSettings, "no answer": storage.ErrUnavailable, "": nil} {
 		t.Run(name, func(t *testing.T) {
@@ -69,7 +70,7 @@ func TestNothingIsDroppedUnfit(t *testing.T) {
 	}
 }
 
-// TestClockIsSetDuringARun: what is left of the run is not done by the new time, and is done by the next run.
+// TestClockIsSetDuringARun: the rest of the run is not done by the new time. The next run does it.
 func TestClockIsSetDuringARun(t *testing.T) {
 	for name, by := range map[string]time.Duration{"ahead": 9 * 24 * time.Hour, "back": -time.Hour} {
 		t.Run(name, func(t *testing.T) {

@@ -9,7 +9,8 @@ import (
 	"github.com/quern/quern/internal/storage"
 )
 
-// Invariant 6: a block whose cache has lost what its marks tell of is read a second time, and the record says so.
+// TestSecondReadIsRecorded is invariant 6: a block whose cache lacks chunks that its marks count is
+// read a second time, and the record says so.
 func TestSecondReadIsRecorded(t *testing.T) {
 	r, store, _, k := setUp(t, 16, rollup.Options{})
 	sealed := &storage.Batch{}

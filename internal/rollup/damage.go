@@ -13,20 +13,20 @@ import (
 )
 
 const (
-	// maxNamed bounds the damaged chunks or rows that one message names.
+	// maxNamed is the maximum number of damaged chunks or rows that one message names.
 	maxNamed = 5
-	// maxTold bounds the messages that are remembered; beyond it all may be told again.
+	// maxTold bounds the messages that are remembered. Beyond it all may be reported again.
 	maxTold = 1024
 )
 
-// told are the messages about damage that were given already: a damaged chunk is met by each attempt and each run
-// that reads its block, and told of once in a process' life. The zero value is ready.
+// told remembers the messages about damage that were reported. Each attempt and each run that reads
+// a block meets its damaged chunk, but a process reports it once. The zero value is ready.
 type told struct {
 	mu  sync.Mutex
 	all map[string]struct{}
 }
 
-// first says whether message is new.
+// first reports whether message is new.
 func (t *told) first(message string) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -40,7 +40,7 @@ func (t *told) first(message string) bool {
 	return true
 }
 
-// damaged counts n damaged things that a read of a block met in a table, and reports them, once.
+// damaged counts n damaged items that a read of a block met in a table, and reports them once.
 func (r *Runner) damaged(ctx context.Context, w *cache.Work, table string, n int, err error) {
 	r.metrics.damaged.WithLabelValues(table).Add(float64(n))
 	if r.told.first(fmt.Sprintf("%d %v", w.Block.Start, err)) {
@@ -48,7 +48,8 @@ func (r *Runner) damaged(ctx context.Context, w *cache.Work, table string, n int
 	}
 }
 
-// damage is what of a block could not be read: raw chunks, or sketches of rows.
+// damage collects the items of a block that could not be read: raw chunks, rows, or the sketches of
+// rows.
 type damage struct {
 	n      int
 	names  []string
@@ -83,7 +84,7 @@ func (d *damage) name(name string) {
 	}
 }
 
-// String names them.
+// String lists the first maxNamed names and the number of the others.
 func (d *damage) String() string {
 	more := ""
 	if d.n > maxNamed {

@@ -16,7 +16,7 @@ import (
 	"github.com/quern/quern/internal/storage"
 )
 
-// counted is what a registry has of a counter, by the value of its label.
+// counted returns the values of a counter by its label.
 func counted(t *testing.T, reg *prometheus.Registry, name string) map[string]int {
 	t.Helper()
 	families, err := reg.Gather()
@@ -33,8 +33,8 @@ func counted(t *testing.T, reg *prometheus.Registry, name string) map[string]int
 	return out
 }
 
-// However many chunks are damaged, and however often they are met, a block tells of it once and names a few. All are counted,
-// each time.
+// TestDamageDoesNotFlood: however many chunks are damaged, and however often runs meet them, a
+// block is reported once with a few names. Each meeting counts all of them.
 func TestDamageDoesNotFlood(t *testing.T) {
 	reg := prometheus.NewRegistry()
 	r, store, _, k := setUp(t, 4, rollup.Options{Metrics: reg})
@@ -74,7 +74,8 @@ func TestDamageDoesNotFlood(t *testing.T) {
 	require.EqualValues(t, 0, errs[0].Start)
 }
 
-// What the store itself cannot read is not known, and cannot be left out: the block is put off.
+// TestWhatTheStoreCannotRead: chunks that the store itself cannot read are unknown, and cannot be
+// left out. The block is put off.
 func TestWhatTheStoreCannotRead(t *testing.T) {
 	r, store, _, k := setUp(t, 4, rollup.Options{Attempts: 1})
 	store.Fail("RawChunks", blocks.Range{Start: 0, End: 4}, -1, storage.ErrCorrupt)
@@ -84,7 +85,8 @@ func TestWhatTheStoreCannotRead(t *testing.T) {
 	require.Empty(t, rows(t, store))
 }
 
-// A damaged sketch costs the row above its samples' part in the percentiles, and other series of the block nothing.
+// TestDamagedSketch: a damaged sketch removes its samples from the percentiles of the row above,
+// and does not affect other series of the block.
 func TestDamagedSketch(t *testing.T) {
 	reg := prometheus.NewRegistry()
 	r, store, clk, k := setUp(t, 8, rollup.Options{Metrics: reg})
@@ -99,7 +101,7 @@ func TestDamagedSketch(t *testing.T) {
 	require.NoError(t, err)
 	got[2].Sketch = []byte("damaged")
 	require.NoError(t, store.WriteRollups(t.Context(), lease.Fence, 1, got[2:3]))
-	// So that the table is read.
+	// This makes the run read the table.
 	require.NoError(t, store.DeleteCacheBlock(t.Context(), lease.Fence, storage.CacheKey{SliceKey: above}))
 	require.NoError(t, store.ReleaseShard(t.Context(), 0, "by hand"))
 
@@ -124,7 +126,8 @@ func TestDamagedSketch(t *testing.T) {
 	require.Contains(t, errs[0].Message, "1 rows or sketches of rows are left out in slice 2025-11-21T06:00:00Z, whose rows are partial: schedule 2 at")
 }
 
-// A row that cannot be read costs the row above it, which says so, and other series of the block nothing.
+// TestDamagedRow: a row that cannot be read makes the row above partial, and does not affect other
+// series of the block.
 func TestDamagedRow(t *testing.T) {
 	reg := prometheus.NewRegistry()
 	r, store, clk, k := setUp(t, 8, rollup.Options{Metrics: reg})

@@ -9,24 +9,24 @@ import (
 	"github.com/quern/quern/internal/sketch"
 )
 
-// Grinder grinds what one schedule has in one slice into one roll-up. It computes
-// and nothing else: the same input gives the same output, bit by bit. A Grinder is
-// scratch memory for one goroutine; the zero value is ready.
+// Grinder computes one roll-up from the data of one schedule in one slice. It computes and nothing
+// else: the same input gives the same output, bit by bit. A Grinder is scratch memory for one
+// goroutine. The zero value is ready.
 //
-// The sketches of the roll-ups that it returns lie in its memory. They are valid
-// until Reset, so that a block can be ground and written as a whole.
+// The sketches of the returned roll-ups lie in the Grinder's memory. They are valid until Reset, so
+// that a block can be ground and written as a whole.
 type Grinder struct {
 	sketch   sketch.Sketch
 	tried    sketch.Sketch
 	sketches []byte
 }
 
-// Reset takes back the sketches of all roll-ups returned so far.
+// Reset invalidates the sketches of all roll-ups returned so far.
 func (g *Grinder) Reset() { g.sketches = g.sketches[:0] }
 
-// Samples grinds samples, which MUST be of one schedule and ascend in time. It is
-// false when none of them is finite. See metric.Rollup for what the fields are; a
-// sum beyond the range of float64 is an infinity, as IEEE 754 has it.
+// Samples grinds samples, which MUST be of one schedule and ascend in time. It returns false if no
+// sample is finite. metric.Rollup describes the fields. A sum beyond the range of float64 is an
+// infinity, as in IEEE 754.
 func (g *Grinder) Samples(samples []metric.Sample) (metric.Rollup, bool) {
 	g.sketch.Reset()
 	var r metric.Rollup
@@ -54,9 +54,10 @@ func (g *Grinder) Samples(samples []metric.Sample) (metric.Rollup, bool) {
 	return r, true
 }
 
-// Rollups merges finer rows, which MUST be of one schedule and ascend in time; what comes of
-// them is partial if one of them is, also one without samples. It is false when none has samples. The error is sketch.ErrCorrupt and names the rows
-// whose sketches are damaged. What comes of them is partial too: it has their numbers, and lacks their samples in its sketch.
+// Rollups merges finer rows, which MUST be of one schedule and ascend in time. It returns false if
+// no row has samples. The result is partial if one of the rows is partial, even a row without
+// samples. The error is sketch.ErrCorrupt and names the rows whose sketches are damaged. The result
+// then is partial too: its numbers include those rows, its sketch does not.
 func (g *Grinder) Rollups(rows []metric.RollupRow) (metric.Rollup, bool, error) {
 	var r metric.Rollup
 	partial := false
@@ -85,7 +86,8 @@ func (g *Grinder) Rollups(rows []metric.RollupRow) (metric.Rollup, bool, error) 
 	return r, true, err
 }
 
-// merge makes g.sketch that of all rows, but for those whose sketches are damaged, which the error names.
+// merge merges the sketches of all rows into g.sketch. It skips damaged sketches; the error names
+// them.
 func (g *Grinder) merge(rows []metric.RollupRow) error {
 	g.sketch.Reset()
 	for i := range rows {
@@ -96,7 +98,8 @@ func (g *Grinder) merge(rows []metric.RollupRow) error {
 	return nil
 }
 
-// mergeWhole tries each sketch before: a damaged one is merged up to where it is.
+// mergeWhole tries each sketch in scratch memory first, since Merge adds a damaged sketch up to the
+// damage.
 func (g *Grinder) mergeWhole(rows []metric.RollupRow) error {
 	g.sketch.Reset()
 	var damaged error
@@ -117,8 +120,8 @@ func (g *Grinder) mergeWhole(rows []metric.RollupRow) error {
 	return damaged
 }
 
-// step is the growth of a counter from one sample to the next. One that went down
-// was reset in between and has grown from 0.
+// step returns the growth of a counter from one sample to the next. A counter that went down was
+// reset in between and has grown from 0.
 func step(from, to float64) float64 {
 	if to < from {
 		return to

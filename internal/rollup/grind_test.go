@@ -54,8 +54,8 @@ func TestGrind(t *testing.T) {
 	})
 }
 
-// naive computes a roll-up with none of the means of the code under test: by
-// sorting, by looking at every pair, and over whole numbers, whose sums are exact.
+// naive computes a roll-up without any method of the code under test: by sorting, by looking at
+// every pair, and over whole numbers, whose sums are exact.
 func naive(samples []metric.Sample) (r metric.Rollup, ok bool) {
 	var values []float64
 	for _, s := range samples {
@@ -108,8 +108,8 @@ func randomSamples(r *rand.Rand) []metric.Sample {
 	return samples
 }
 
-// Ground in one go or level by level through any ladder, a slice's roll-up is what
-// the naive computation over all its samples says.
+// TestCascadeMatchesNaive: ground in one go, or level by level through any ladder, a slice's
+// roll-up equals the naive computation over all its samples.
 func TestCascadeMatchesNaive(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	var g Grinder
@@ -156,8 +156,8 @@ func TestCascadeMatchesNaive(t *testing.T) {
 	}
 }
 
-// Roll-ups of a whole block are held at once: a later one must not write into the
-// sketch of an earlier one, however the arena grows.
+// TestSketchesStayUntilReset: roll-ups of a whole block are held at once. A later one must not
+// overwrite the sketch of an earlier one, however the arena grows.
 func TestSketchesStayUntilReset(t *testing.T) {
 	var g Grinder
 	r := rand.New(rand.NewPCG(3, 4))
@@ -179,7 +179,7 @@ func TestSketchesStayUntilReset(t *testing.T) {
 	}
 }
 
-// What is made of a partial row is partial, wherever among the others that is.
+// TestPartialRows: a roll-up of rows is partial if one of them is, whatever its position.
 func TestPartialRows(t *testing.T) {
 	var g Grinder
 	for i := range 8 {
@@ -198,7 +198,8 @@ func TestPartialRows(t *testing.T) {
 	}
 }
 
-// A damaged sketch costs what comes of its row the row's samples in its own sketch, and nothing else.
+// TestRollupsWithADamagedSketch: if a row's sketch is damaged, the merged sketch lacks the row's
+// samples. Nothing else is affected.
 func TestRollupsWithADamagedSketch(t *testing.T) {
 	var g Grinder
 	good, _ := g.Samples([]metric.Sample{{Schedule: schedule, TimeMs: 1, Value: 2}, {Schedule: schedule, TimeMs: 2, Value: 7}})
@@ -259,7 +260,7 @@ func TestGrindingDoesNotAllocateInSteadyState(t *testing.T) {
 	assert.Zero(t, testing.AllocsPerRun(10, run))
 }
 
-// An hour of a schedule that reports once a minute.
+// BenchmarkGrinderSamples grinds an hour of a schedule that reports once a minute.
 func BenchmarkGrinderSamples(b *testing.B) {
 	r := rand.New(rand.NewPCG(7, 8))
 	samples := make([]metric.Sample, 60)
@@ -274,7 +275,7 @@ func BenchmarkGrinderSamples(b *testing.B) {
 	b.ReportMetric(60*float64(b.N)/b.Elapsed().Seconds()/1e6, "Msamples/s")
 }
 
-// Six hours of such a schedule.
+// BenchmarkGrinderRollups grinds six hours of such a schedule.
 func BenchmarkGrinderRollups(b *testing.B) {
 	r := rand.New(rand.NewPCG(9, 10))
 	var parts, g Grinder

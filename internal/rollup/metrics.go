@@ -10,11 +10,11 @@ import (
 	"github.com/quern/quern/internal/storage"
 )
 
-// The tables of which damage is counted.
+// The tables whose damage is counted.
 const (
 	tableRaw   = "raw_metrics"
 	tableCache = "metrics_cache"
-	// tableRollups stands for the tables of all levels.
+	// tableRollups stands for the roll-up tables of all levels.
 	tableRollups = "rollups"
 	tableIndex   = "metrics_cache_index"
 )
@@ -64,7 +64,7 @@ func newMetrics(reg prometheus.Registerer, ladder metric.Ladder) *metrics {
 		}, []string{"bucket"}),
 		newestEndMs: make(map[string]int64),
 	}
-	// There from the start, so that an alert sees the first event as an increase.
+	// Created at the start, so that an alert sees the first event as an increase.
 	m.damaged.WithLabelValues(tableRaw)
 	m.damaged.WithLabelValues(tableCache)
 	m.damaged.WithLabelValues(tableRollups)

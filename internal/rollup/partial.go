@@ -11,21 +11,23 @@ import (
 	"github.com/quern/quern/internal/metric"
 )
 
-// giveUp makes the rows of g those that say that the work's input has expired before it was ground: of all that it asks
-// for. They are passed on like any others, and so every coarser row says it too, also when it is ground once more.
+// giveUp fills g.rows with rows that say that the input of the work has expired before it was
+// ground: one for each schedule that the work asks for. Pass hands them on like other rows, so
+// every coarser row becomes partial too, and stays so when it is ground again.
 func (g *grind) giveUp(ctx context.Context, w *cache.Work) error {
 	g.rows = g.rows[:0]
 	return g.keepFuller(ctx, w, func(metric.ScheduleID) bool { return true })
 }
 
-// keepFuller makes the rows of g, which were ground without some of the block's input, those to be stored. It is about
-// the schedules that touched says may have had something there: which of them did cannot be told.
+// keepFuller decides which rows to store when some of the block's input could not be read. touched
+// reports whether a schedule may have had samples in that input; nobody can tell for sure.
 //
-//   - The rows of all of them are partial.
-//   - Where the row that is stored has more samples, it stays, and is partial from now on: what was read of it once is
-//     not given up for what can be read now, and what came since may be missing from it.
-//   - None takes an old row back: that no samples can be read does not say that there are none.
-//   - Where there is no row to say so, one without samples does. Readers pass over it, and the rows above are partial by it.
+//   - The rows of all touched schedules are partial.
+//   - A stored row with more samples stays and becomes partial. It keeps what was read once, and may
+//     lack samples that came since.
+//   - No old row is taken back: samples that cannot be read may still exist.
+//   - A schedule without a row gets a partial row without samples. Readers skip it, and the rows above
+//     become partial.
 func (g *grind) keepFuller(ctx context.Context, w *cache.Work, touched func(metric.ScheduleID) bool) error {
 	stored, err := g.stored(ctx, w)
 	if err != nil {
@@ -58,8 +60,10 @@ func (g *grind) keepFuller(ctx context.Context, w *cache.Work, touched func(metr
 	return nil
 }
 
-// closeGaps adds the zero rows of schedules that late work names and that have no input, all of which could be read: where a
-// row only says that there may have been some, and of those to be taken back, which tells the rows above too.
+// closeGaps adds zero rows for schedules that late work names and that have no input, although all
+// input could be read. Only two kinds of schedule get one: those whose stored row is partial
+// without samples, and those that a mark takes back. The rows above hear of it through the zero
+// row.
 func (g *grind) closeGaps(ctx context.Context, w *cache.Work) error {
 	without := make(map[metric.ScheduleID]bool)
 	for _, m := range w.Marks {
@@ -93,7 +97,8 @@ func (g *grind) sort() {
 	slices.SortFunc(g.rows, func(a, b metric.RollupRow) int { return cmp.Compare(a.Schedule, b.Schedule) })
 }
 
-// stored are the rows that the work is about, as they are. One that is damaged may have had samples.
+// stored returns the stored rows that the work may replace, by schedule. A damaged row counts as
+// partial without samples.
 func (g *grind) stored(ctx context.Context, w *cache.Work) (map[metric.ScheduleID]metric.Rollup, error) {
 	level := w.Bucket() + 1
 	out := make(map[metric.ScheduleID]metric.Rollup)
@@ -110,7 +115,8 @@ func (g *grind) stored(ctx context.Context, w *cache.Work) (map[metric.ScheduleI
 	return out, nil
 }
 
-// schedules are those that the work asks for: where it is the whole block, all that are registered in it or have a row.
+// schedules returns the schedules that the work asks for. If it asks for the whole block, these are
+// all schedules that are registered in the block or have a row.
 func (g *grind) schedules(ctx context.Context, w *cache.Work, stored map[metric.ScheduleID]metric.Rollup) ([]metric.ScheduleID, error) {
 	if only := w.Schedules(); only != nil {
 		return only, nil

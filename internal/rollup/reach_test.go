@@ -23,7 +23,8 @@ import (
 
 var errAway = fmt.Errorf("%w: its copies are gone", storage.ErrUnavailable)
 
-// A block whose data is out of reach is put off, and holds up no other.
+// TestBlockOutOfReachIsPutOff: a block with unavailable data is put off, and does not hold up
+// others.
 func TestBlockOutOfReachIsPutOff(t *testing.T) {
 	for _, op := range []string{"RawChunks", "WriteRollups", "DeleteCacheBlock"} {
 		t.Run(op, func(t *testing.T) {
@@ -47,7 +48,8 @@ func TestBlockOutOfReachIsPutOff(t *testing.T) {
 	}
 }
 
-// Where its mark cannot be put off either, it stays, and the slice stays open. Other blocks, slices and shards go on.
+// TestBlockThatCannotBePutOffIsLeft: if a block's mark cannot be put off either, it stays, and the
+// slice stays open. Other blocks, slices and shards go on.
 func TestBlockThatCannotBePutOffIsLeft(t *testing.T) {
 	r, store, clk, k := setUp(t, 80, rollup.Options{})
 	bad := blocks.Of(8, 4)
@@ -81,7 +83,8 @@ func TestBlockThatCannotBePutOffIsLeft(t *testing.T) {
 	require.Len(t, rows(t, store), 80)
 }
 
-// A shard whose index is out of reach leaves the slice open, and the other shard is ground.
+// TestIndexOutOfReach: a shard with an unavailable index leaves the slice open, and the other shard
+// is ground.
 func TestIndexOutOfReach(t *testing.T) {
 	r, store, _, k := setUp(t, 80, rollup.Options{Parallel: 1})
 	store.Fail("Marks", blocks.Range{}, 1, errAway)
@@ -95,7 +98,8 @@ func TestIndexOutOfReach(t *testing.T) {
 	require.Len(t, rows(t, store), 80)
 }
 
-// Where nothing is in reach, a run ends after a few blocks, however many there are.
+// TestStoreThatIsAwayIsNotHammered: if nothing is available, a run ends after a few blocks, however
+// many there are.
 func TestStoreThatIsAwayIsNotHammered(t *testing.T) {
 	cost := func(series int) int {
 		r, store, _, k := setUp(t, series, rollup.Options{Parallel: 2})
@@ -112,7 +116,8 @@ func TestStoreThatIsAwayIsNotHammered(t *testing.T) {
 	require.Less(t, cost(4000), 2*cost(200))
 }
 
-// part is a store one index partition of which cannot be read: that fails with err, or if that is nil its marks are damaged.
+// part is a store with one index partition that cannot be read: reading fails with err, or returns
+// damaged marks if err is nil.
 type part struct {
 	storage.Store
 
@@ -148,7 +153,8 @@ func (p *part) FirstMark(ctx context.Context, at storage.IndexPartition, from st
 
 const hoursOfWorkers = 6
 
-// workers are several on a store where 50 blocks have a sample in each of six hours, from ten on, all of which are over.
+// workers are several workers on one store. 50 blocks have a sample in each of six hours, from ten
+// on, all of which are over.
 type workers struct {
 	*testing.T
 	store   *storagetest.Faulty
@@ -158,7 +164,7 @@ type workers struct {
 	reg     *prometheus.Registry
 }
 
-// startWorkers has the store changed by wrap.
+// startWorkers starts the named workers over a store that wrap changes.
 func startWorkers(t *testing.T, names []string, wrap func(storage.Store) storage.Store) *workers {
 	t.Helper()
 	w := &workers{T: t, clk: clock.NewSimulated(hour.Add(30 * time.Minute)), reg: prometheus.NewRegistry()}
@@ -197,7 +203,7 @@ func (w *workers) beat() {
 	}
 }
 
-// pass has each of them look for what is due, and gives back what the last one was told.
+// pass makes each worker run what is due, and returns the error of the last one.
 func (w *workers) pass() (err error) {
 	w.Helper()
 	w.beat()
@@ -208,7 +214,7 @@ func (w *workers) pass() (err error) {
 	return err
 }
 
-// opened are the hours that are not complete.
+// opened returns the hours that are not complete.
 func (w *workers) opened() (out []int) {
 	w.Helper()
 	states, err := w.store.Slices(w.Context(), metric.Raw, 0, w.clk.Now().UnixMilli())
@@ -224,7 +230,8 @@ func (w *workers) opened() (out []int) {
 
 var severalWorkers = [][]string{{"a"}, {"a", "b"}, {"a", "b", "c"}}
 
-// However many workers there are, an index partition that cannot be read holds up its own slice, and those that this lies within.
+// TestWorkersAndAnIndexOutOfReach: however many workers there are, an unreadable index partition
+// holds up only its own slice and the slices around it.
 func TestWorkersAndAnIndexOutOfReach(t *testing.T) {
 	gone := storage.IndexPartition{SliceKey: storage.SliceKey{StartMs: hour.Add(time.Hour).UnixMilli()}, Shard: 3}
 	for _, names := range severalWorkers {
@@ -253,7 +260,7 @@ func TestWorkersAndAnIndexOutOfReach(t *testing.T) {
 	}
 }
 
-// block is a store that takes no rows of one block and hour, nor marks for them.
+// block is a store that accepts no rows of one block and hour, and no marks for them.
 type block struct {
 	storage.Store
 
@@ -280,7 +287,8 @@ func (b *block) Write(ctx context.Context, batch *storage.Batch) error {
 	return b.Store.Write(ctx, batch)
 }
 
-// A block that can be neither ground nor put off is another's to wait for, and holds up no other slice.
+// TestWorkersAndABlockThatIsLeft: other workers wait for a block that can be neither ground nor put
+// off. It holds up no other slice.
 func TestWorkersAndABlockThatIsLeft(t *testing.T) {
 	for _, names := range severalWorkers {
 		t.Run(fmt.Sprint(len(names)), func(t *testing.T) {
@@ -306,7 +314,7 @@ func TestWorkersAndABlockThatIsLeft(t *testing.T) {
 	}
 }
 
-// Marks that are damaged are told of, and stand for their blocks.
+// TestWorkersAndDamagedMarks: damaged marks are reported, and stand for their blocks.
 func TestWorkersAndDamagedMarks(t *testing.T) {
 	for _, names := range severalWorkers {
 		t.Run(fmt.Sprint(len(names)), func(t *testing.T) {
@@ -330,8 +338,9 @@ func TestWorkersAndDamagedMarks(t *testing.T) {
 	}
 }
 
-// While others are behind, a worker looks at the oldest slice only, each second; at all when half a minute is over, and when the
-// others are gone it does what is theirs.
+// TestWorkersThatAreBehind: while other workers are behind, a worker looks only at the oldest
+// slice, each second, and at all slices every half minute. When the others are gone, it does their
+// work.
 func TestWorkersThatAreBehind(t *testing.T) {
 	w := startWorkers(t, []string{"a", "b"}, func(s storage.Store) storage.Store { return s })
 	behind := w.members[1]
@@ -363,7 +372,8 @@ func TestWorkersThatAreBehind(t *testing.T) {
 	require.Len(t, rows(t, w.store), 50*hoursOfWorkers)
 }
 
-// However many blocks are out of reach, no more than a few are tried again: the others do not wait for it. An error of another kind is.
+// TestFewBlocksOutOfReachAreTriedAgain: only a few unavailable blocks are retried, however many
+// there are, so that the others do not wait. A block with another error is always retried.
 func TestFewBlocksOutOfReachAreTriedAgain(t *testing.T) {
 	tries := func(series int, err error) int {
 		r, store, _, k := setUp(t, series, rollup.Options{Parallel: 2})
@@ -379,7 +389,8 @@ func TestFewBlocksOutOfReachAreTriedAgain(t *testing.T) {
 	require.Equal(t, 3*100, tries(400, storage.ErrCorrupt))
 }
 
-// A pass that goes on for long, as after an outage, looks again at what it has set aside, and not only when all else is done.
+// TestLongPassLooksAgain: a long pass, as after an outage, looks again at what it has set aside
+// before everything else is done.
 func TestLongPassLooksAgain(t *testing.T) {
 	var p *part
 	w := startWorkers(t, []string{"a"}, func(s storage.Store) storage.Store {

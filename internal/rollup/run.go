@@ -1,13 +1,13 @@
-// Package rollup grinds: it turns the samples of a slice into one roll-up row per
-// schedule (Grinder, a pure function), and runs that over the blocks of a slice.
+// Package rollup grinds: it computes one roll-up row per schedule from the samples of a slice
+// (Grinder, a pure function), and does so for all blocks of a slice.
 //
 // A run keeps these invariants, numbered as in docs/architecture.md:
 //
-//  3. No lost mark: a block's marks are deleted last, after its rows are stored and
-//     passed on to the next bucket.
+//  3. No lost mark: a block's marks are deleted last, after its rows are stored and handed on to
+//     the next bucket.
 //  5. One winner: every write carries the fence of the shard's lease.
 //  6. Cost: without late data a run reads each block once and each index partition once.
-//  7. Bounded: a run holds the blocks that it is grinding, and no more of N.
+//  7. Bounded: a run holds only the blocks that it is grinding, whatever N is.
 package rollup
 
 import (
@@ -35,11 +35,11 @@ import (
 	"github.com/quern/quern/internal/storage"
 )
 
-// ErrShared says that this worker's part of a slice is ground, and another's is not yet.
+// ErrShared says that this worker has ground its part of a slice, and another worker has not.
 var ErrShared = errors.New("other workers are not done with the slice")
 
-// errLeft says that blocks of a slice could neither be ground nor put off: what they need of the store is out of reach, and
-// other parts of it are not.
+// errLeft says that blocks of a slice could be neither ground nor put off: the part of the store
+// that they need is away, while other parts answer.
 var errLeft = errors.New("is left for a later run")
 
 // errGaveUp says that too many blocks of a shard are left.
@@ -49,13 +49,13 @@ var errGaveUp = errors.New("too many blocks in a row are left")
 // store is away, the lease of the next shard cannot be had either.
 const mostLeft = 8
 
-// mostAway is how many blocks that are out of reach a run tries again, with pauses. Of the others it is believed at once, so
-// that however many they are, those in reach do not wait for the pauses.
+// mostAway is how many unavailable blocks a run retries with pauses. After that it does not retry
+// such blocks, so that blocks in reach do not wait for the pauses.
 const mostAway = 8
 
-// Options tune a run.
+// Options tunes a run.
 type Options struct {
-	// Parallel is the number of blocks ground at once. The default is one for each processor.
+	// Parallel is the number of blocks ground at once. The default is one per processor.
 	Parallel int
 	// Samples is how many samples of a block are held at a time; a block with more is ground in parts, for each of which its
 	// table is read again. The default is 4 million, which take some 200 MB, and fewer where more than 8 blocks are ground at
@@ -63,11 +63,12 @@ type Options struct {
 	Samples int
 	// Attempts is how often a block is tried within a run before it is put off. The default is 3.
 	Attempts int
-	// Backoff is the wait before the second attempt; it doubles. The default is 100ms.
+	// Backoff is the wait before the second attempt. It doubles with each attempt. The default is
+	// 100ms.
 	Backoff time.Duration
-	// Logger takes what an operator should know. The default discards.
+	// Logger receives what an operator should know. The default discards it.
 	Logger *slog.Logger
-	// Metrics takes the runs' own metrics. The default is nobody.
+	// Metrics registers the metrics of the runs. The default is none.
 	Metrics prometheus.Registerer
 }
 
@@ -89,7 +90,7 @@ func (o *Options) ensureDefaults() {
 	}
 }
 
-// Runner runs slices. One Runner runs one slice at a time.
+// Runner runs slices, one at a time.
 type Runner struct {
 	store    storage.Store
 	member   *shards.Member
@@ -101,20 +102,22 @@ type Runner struct {
 	metrics  *metrics
 	told     told
 
-	// known is what was found out about slices that could not be completed, and mine are the shards that were this worker's.
+	// known holds the progress of slices that could not be completed. mine are the shards of this
+	// worker.
 	known map[storage.SliceKey]*known
 	mine  []int
-	// aside are the slices that are not looked at for now. moved: something has changed in this pass for those too.
+	// aside are the slices that passes skip for now. moved says that something changed in this pass
+	// that may concern them.
 	aside []aside
 	moved bool
 }
 
-// known is what a worker knows of a slice that it could not complete.
+// known is the progress of a slice that this worker could not complete.
 type known struct {
-	// ended are the shards in which no mark was left.
+	// ended says of each shard whether no mark was left in it.
 	ended []bool
-	// left is, by shard, the first mark that the last look has found there, from which the next goes on: all before it are
-	// gone, and the shard's worker has to be past it too before it is done.
+	// left is, by shard, the first mark that the last look found. The next look starts there: all
+	// marks before it are gone, and the shard is not done before that mark is gone too.
 	left []storage.MarkKey
 	// cut is, by shard, the mark up to which the last run had come when it ended early. The next goes on after it, and does
 	// what is before it last: so each is tried in its turn.
@@ -123,19 +126,19 @@ type known struct {
 	waits int
 }
 
-// aside is a slice that was set aside in a pass, and why.
+// aside is a slice that a pass set aside, and the reason.
 type aside struct {
 	storage.SliceKey
 
 	err error
-	// at is when it was looked at, by the clock's Elapsed.
+	// at is the time of the look, by the clock's Elapsed.
 	at time.Duration
 }
 
-// asideFor is for how long a slice is left aside at most.
+// asideFor is the maximum time for which a slice is set aside.
 const asideFor = 30 * time.Second
 
-// NewRunner makes a runner over a store, for a member of those that share it.
+// NewRunner returns a runner over a store, for one member of the workers that share it.
 func NewRunner(store storage.Store, m *shards.Member, c *cache.Cache, r *recovery.Recovery, clk clock.Clock, opts Options) *Runner {
 	opts.ensureDefaults()
 	return &Runner{
@@ -152,8 +155,13 @@ func NewRunner(store storage.Store, m *shards.Member, c *cache.Cache, r *recover
 // error says why. What has been set aside for longer is looked at again in turn with slices that this pass has not looked at yet:
 // neither keeps the other waiting, and the pass ends when there are no more of the latter, however long a look takes.
 //
-// While some wait for others, passes follow each other closely. Each looks at the oldest of those that wait, and leaves the rest
-// aside, unless something has changed: whoever ends a slice last completes it.
+// A slice does not stop the pass if it waits for other workers, or if part of its index is damaged
+// or away. RunDue sets such a slice aside for half a minute, together with the slices around it,
+// and runs later slices. The error says why.
+//
+// While slices wait for other workers, passes follow each other closely. Each pass looks only at
+// the oldest waiting slice, unless something has changed: the worker that ends a slice last
+// completes it.
 func (r *Runner) RunDue(ctx context.Context) (int, error) {
 	began := r.clk.Elapsed()
 	set := slices.DeleteFunc(r.aside, func(a aside) bool { return began-a.at >= asideFor })
@@ -228,24 +236,24 @@ func why(set []aside) error {
 	return errors.Join(errs...)
 }
 
-// tally counts what a run does, and is what its blocks, which are ground side by
-// side, have in common.
+// tally holds the counts of a run, and the state that its blocks share while they are ground side
+// by side.
 type tally struct {
 	blocks, schedules          atomic.Int64
 	blockQueries, indexQueries atomic.Int64
 	late, rescheduled, dropped atomic.Int64
-	// away are the blocks that were out of reach at each attempt.
+	// away counts the blocks that were unavailable at each attempt.
 	away  atomic.Int64
 	began clock.Reading
 
 	mu sync.Mutex
-	// nextOpen is what cache.NextOpen said when the run had begun.
+	// begun says that the run has begun, and nextOpen is what cache.NextOpen returned then.
 	begun, nextOpen bool
-	// left is the first error of those because of which something was left.
+	// left is the first error that left something for a later run.
 	left error
 }
 
-// leave notes that something is left for a later run.
+// leave records that something is left for a later run.
 func (t *tally) leave(err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -254,9 +262,9 @@ func (t *tally) leave(err error) {
 	}
 }
 
-// Run runs one slice over the shards that are this worker's, and completes it when none is left to
-// another; ErrShared when one is. The record says what was done, also when
-// the run was aborted and the error is not nil.
+// Run runs one slice over this worker's shards. It completes the slice if no other worker has work
+// left in it, and returns ErrShared otherwise. The record says what was done, also if the run was
+// aborted and the error is not nil.
 func (r *Runner) Run(ctx context.Context, k storage.SliceKey) (storage.Run, error) {
 	started := r.clk.Now()
 	rec := storage.Run{SliceKey: k, Worker: r.member.ID(), StartedMs: started.UnixMilli()}
@@ -274,7 +282,7 @@ func (r *Runner) Run(ctx context.Context, k storage.SliceKey) (storage.Run, erro
 		err = fmt.Errorf("run of %s slice %s: %w", r.ladder.Name(k.Bucket), r.slice(k), err)
 		waits := errors.Is(err, ErrShared)
 		if ctx.Err() != nil || waits && rec.Blocks+rec.Rescheduled+rec.Dropped == 0 {
-			return rec, err // told to stop, or waiting: nothing went wrong, and the slice stays open
+			return rec, err // stopped or waiting: nothing went wrong, and the slice stays open
 		}
 		if !waits {
 			rec.Err = err.Error()
@@ -283,7 +291,7 @@ func (r *Runner) Run(ctx context.Context, k storage.SliceKey) (storage.Run, erro
 	}
 	r.metrics.run(r.ladder.Name(k.Bucket), r.slice(k), rec, err)
 	if rerr := r.store.RecordRun(ctx, rec); rerr != nil && err == nil {
-		// The slice is complete; that its record is missing is no reason to run it again.
+		// The slice is complete. A missing record is no reason to run it again.
 		r.opts.Logger.Warn("run not recorded", "slice", r.slice(k), "err", rerr)
 	}
 	level := slog.LevelInfo
@@ -299,14 +307,19 @@ func (r *Runner) Run(ctx context.Context, k storage.SliceKey) (storage.Run, erro
 
 func (r *Runner) slice(k storage.SliceKey) metric.Slice { return r.ladder.SliceAt(k.Bucket, k.StartMs) }
 
-// mostWaits is how many looks in a row a worker relies on what it knows of a slice's shards: at one a second, for about as
-// long as a lease lasts.
+// mostWaits is how many looks in a row rely on the cached shard progress. At one look per second
+// this is about as long as a lease lasts.
 const mostWaits = 30
 
-// waited has what is known of a slice's shards forgotten, unless it waits for other workers or for what is out of reach, and for
-// long then. A closed slice gets no new marks, but there may be some in a shard that has ended all the same: written on time, by a
-// clock that has gone back since, or so late that no delete under the shard's lease covered them, by a writer that
-// died before it took them back. Two workers that each had such marks would wait for each other.
+// waited drops the cached progress of a slice's shards, unless the run waits for other workers or
+// for an unavailable part of the store, and has not waited for long. A closed slice gets no new
+// marks, but a shard that has ended may still hold some:
+//
+//   - a mark that was written on time, by a clock that has gone back since;
+//   - a mark so late that no delete under the shard's lease covered it, by a writer that died
+//     before it deleted the mark.
+//
+// Two workers that each relied on such a shard would wait for each other.
 func (r *Runner) waited(k storage.SliceKey, err error) {
 	about := r.known[k]
 	if about != nil && (errors.Is(err, ErrShared) || errors.Is(err, errLeft)) && about.waits < mostWaits {
@@ -328,8 +341,8 @@ func (r *Runner) know(k storage.SliceKey) *known {
 	return r.known[k]
 }
 
-// shardsAtOnce are held at the same time, so that while one is taken or given back, or its last blocks are
-// ground, there is work from the other.
+// shardsAtOnce is the number of shards held at the same time. While one shard is acquired or
+// released, or its last blocks are ground, the other provides work.
 const shardsAtOnce = 2
 
 func (r *Runner) shards(ctx context.Context, k storage.SliceKey, t *tally) error {
@@ -366,7 +379,7 @@ func (r *Runner) shards(ctx context.Context, k storage.SliceKey, t *tally) error
 			}
 			if (errors.Is(err, errLeft) || errors.Is(err, storage.ErrCorrupt)) && held.Err() == nil {
 				t.leave(err)
-				return nil // the other shards are elsewhere
+				return nil // the other shards lie in other partitions, which may be available
 			}
 			about.ended[shard] = err == nil
 			return err
@@ -427,9 +440,9 @@ func (r *Runner) hold(ctx context.Context, p storage.IndexPartition, t *tally, f
 	})
 }
 
-// begin looks, under a shard's lease, whether others have completed the slice since it was found to be due. If so, a
-// mark that is in it came too late, and is about to be taken back by who wrote it. If not, no slice that it lies
-// within has been run.
+// begin checks, under a shard's lease, whether others have completed the slice since it was found
+// due. If so, a mark in it came too late, and its writer is about to delete it. If not, no slice
+// around it has been run.
 func (r *Runner) begin(ctx context.Context, k storage.SliceKey, t *tally) (done bool, err error) {
 	if done, err = r.cache.Complete(ctx, k); done || err != nil {
 		return done, err
@@ -444,9 +457,9 @@ func (r *Runner) begin(ctx context.Context, k storage.SliceKey, t *tally) (done 
 	return false, err
 }
 
-// othersEnded looks for marks in the shards that this worker has not ground. A closed slice gets no new ones,
-// so whoever of several workers ends last finds none. The error is ErrShared when there are, and errLeft when a shard is out of
-// reach.
+// othersEnded looks for marks in the shards that this worker has not ground. A closed slice gets no
+// new marks, so the worker that ends last finds none. It returns ErrShared if there are marks, and
+// errLeft if a shard is unavailable.
 func (r *Runner) othersEnded(ctx context.Context, k storage.SliceKey, about *known, t *tally) error {
 	for shard := range about.ended {
 		if about.ended[shard] {
@@ -466,13 +479,13 @@ func (r *Runner) othersEnded(ctx context.Context, k storage.SliceKey, about *kno
 	return nil
 }
 
-// lost says whether err means that a shard is another worker's.
+// lost reports whether err means that another worker holds the shard.
 func lost(err error) bool {
 	return errors.Is(err, storage.ErrFenced) || errors.Is(err, storage.ErrConflict)
 }
 
-// checkComplete asserts what the cascade relies on: a slice is completed only after
-// all slices that lie within it (see cache.Pass).
+// checkComplete asserts what the cascade relies on: a slice is completed only after all slices
+// within it (see cache.Pass).
 func (r *Runner) checkComplete(ctx context.Context, k storage.SliceKey) error {
 	s := r.slice(k)
 	for b := metric.Raw; b < k.Bucket; b++ {
@@ -576,8 +589,8 @@ func last(w *cache.Work) storage.MarkKey { return w.Marks[len(w.Marks)-1].Key() 
 // leftOver makes of an error of the store's why something is left.
 func leftOver(err error) error { return fmt.Errorf("%w: %w", errLeft, err) }
 
-// settle brings one block to an end: ground, put off, or given up. An error means
-// that the run cannot go on.
+// settle brings one block to an end: ground, put off, or given up. An error means that the run
+// cannot go on.
 func (r *Runner) settle(ctx context.Context, g *grind, w *cache.Work) error {
 	if err := ctx.Err(); err != nil {
 		return context.Cause(ctx)
@@ -590,7 +603,8 @@ func (r *Runner) settle(ctx context.Context, g *grind, w *cache.Work) error {
 	}
 	v := r.recovery.Judge(w)
 	if v == recovery.Expired {
-		// What is dropped is gone, and by a clock that has gone wrong since the last heartbeat everything is to be dropped.
+		// A drop is final, and if the clock has gone wrong since the last heartbeat all work looks
+		// expired.
 		if err := r.store.CheckFit(ctx); err != nil {
 			return leftOver(fmt.Errorf("%d marks of slice %s are not dropped: %w", len(w.Marks), w.Slice, err))
 		}
@@ -617,8 +631,8 @@ func (r *Runner) settle(ctx context.Context, g *grind, w *cache.Work) error {
 	if storage.IsAway(err) {
 		g.tally.away.Add(1)
 	}
-	// One block that always times out, or whose copies are gone, must not hold up all others. Where the mark cannot be
-	// put off either, it stays where it is, and the slice open.
+	// A block that always times out, or whose copies are gone, must not hold up the others. If its
+	// mark cannot be put off either, the mark stays where it is, and the slice stays open.
 	if rerr := r.recovery.Reschedule(ctx, g.lease.Fence, w, err); rerr != nil {
 		return r.orLeave(ctx, fmt.Errorf("%w, because of %w", rerr, err))
 	}
@@ -627,7 +641,7 @@ func (r *Runner) settle(ctx context.Context, g *grind, w *cache.Work) error {
 	return nil
 }
 
-// orLeave is err, as why a block is left if only what that needs of the store is out of reach.
+// orLeave wraps err in errLeft if only the part of the store that a block needs is away.
 func (r *Runner) orLeave(ctx context.Context, err error) error {
 	if storage.IsAway(err) && !stops(ctx, err) {
 		return leftOver(err)
@@ -635,12 +649,12 @@ func (r *Runner) orLeave(ctx context.Context, err error) error {
 	return err
 }
 
-// stops says whether err ends the run at once: another attempt cannot help.
+// stops reports whether err ends the run at once: another attempt cannot help.
 func stops(ctx context.Context, err error) bool {
 	return ctx.Err() != nil || lost(err)
 }
 
-// report logs an error and keeps it among the last ones that the status shows.
+// report logs an error and stores it among the last errors that the status shows.
 func (r *Runner) report(ctx context.Context, k storage.SliceKey, start metric.ScheduleID, err error) {
 	r.opts.Logger.Warn("aggregation", "bucket", r.ladder.Name(k.Bucket), "slice", r.slice(k), "block", start, "err", err)
 	if rerr := r.store.RecordError(ctx, storage.ComponentError{

@@ -24,14 +24,15 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// onRows has f called before rows are written.
+// onRows calls f before rows are written.
 func onRows(s *storagetest.Faulty, f func() error) {
 	s.Add(storagetest.Rule{Op: "WriteRollups", Times: -1, Before: f})
 }
 
 var hour = time.Date(2025, time.November, 21, 10, 0, 0, 0, time.UTC)
 
-// setUp makes a store where n schedules in blocks of 4 have a sample in the hour, which is over.
+// setUp returns a store with n schedules in blocks of 4, each with a sample in the hour, which is
+// over.
 func setUp(t *testing.T, n int, opts rollup.Options) (*rollup.Runner, *storagetest.Faulty, *clock.Simulated, storage.SliceKey) {
 	t.Helper()
 	return setUpTimed(t, n, opts, cache.DefaultTiming())
@@ -78,7 +79,8 @@ func open(t *testing.T, s storage.Store, k storage.SliceKey) bool {
 	return !states[0].Complete
 }
 
-// Many blocks side by side give what one after the other gives, and the record counts all.
+// TestBlocksSideBySide: blocks ground in parallel give the same result as in sequence, and the
+// record counts all.
 func TestBlocksSideBySide(t *testing.T) {
 	for _, parallel := range []int{1, 2, 16} {
 		r, store, _, k := setUp(t, 403, rollup.Options{Parallel: parallel})
@@ -97,7 +99,8 @@ func TestBlocksSideBySide(t *testing.T) {
 	}
 }
 
-// Another worker has the lease: nothing is read or written, and the slice stays open.
+// TestShardHeldByAnother: if another worker has the lease, nothing is read or written, and the
+// slice stays open.
 func TestShardHeldByAnother(t *testing.T) {
 	r, store, clk, k := setUp(t, 8, rollup.Options{})
 	for shard := range 2 {
@@ -115,7 +118,7 @@ func TestShardHeldByAnother(t *testing.T) {
 	require.NoError(t, err)
 	require.Empty(t, errs, "nothing is wrong")
 
-	// Its lease runs out.
+	// The other worker's lease expires.
 	clk.Set(clk.Now().Add(2 * time.Minute))
 	n, err := r.RunDue(t.Context())
 	require.NoError(t, err)
@@ -123,7 +126,8 @@ func TestShardHeldByAnother(t *testing.T) {
 	require.Len(t, rows(t, store), 8)
 }
 
-// Fenced off in the middle, a run leaves the shard at once: it tries nothing again and puts nothing off.
+// TestFencedOff: a run that is fenced off in the middle leaves the shard at once. It retries
+// nothing and puts nothing off.
 func TestFencedOff(t *testing.T) {
 	r, store, clk, k := setUp(t, 8, rollup.Options{Parallel: 1})
 	tries := 0
@@ -145,7 +149,7 @@ func TestFencedOff(t *testing.T) {
 	require.True(t, open(t, store, k))
 }
 
-// Told to stop, a run stops: that is no failure to record, and the next run does the rest.
+// TestCancelled: a stopped run is no failure to record, and the next run does the rest.
 func TestCancelled(t *testing.T) {
 	r, store, _, k := setUp(t, 80, rollup.Options{Parallel: 4})
 	ctx, cancel := context.WithCancelCause(t.Context())
@@ -173,8 +177,8 @@ func TestCancelled(t *testing.T) {
 	require.False(t, open(t, store, k))
 }
 
-// One block that fails is tried as often as is said, named among the errors, and put
-// off; the record says so.
+// TestBlockPutOff: a failing block is tried as often as Attempts says, named among the errors, and
+// put off. The record says so.
 func TestBlockPutOff(t *testing.T) {
 	r, store, _, k := setUp(t, 4, rollup.Options{Attempts: 5})
 	tries := 0
@@ -193,8 +197,8 @@ func TestBlockPutOff(t *testing.T) {
 	require.True(t, open(t, store, next))
 }
 
-// Invariant 7: a run holds the marks of the blocks under way, and waits with the index
-// until there is room for more.
+// TestIndexIsReadAsBlocksAreGround is invariant 7: a run holds the marks of the blocks under way,
+// and stops reading the index until there is room for more.
 func TestIndexIsReadAsBlocksAreGround(t *testing.T) {
 	r, store, _, k := setUp(t, 400, rollup.Options{Parallel: 2})
 	var read, ground, ahead atomic.Int64
@@ -212,6 +216,6 @@ func TestIndexIsReadAsBlocksAreGround(t *testing.T) {
 	require.NoError(t, err)
 	require.EqualValues(t, 100, ground.Load())
 	require.EqualValues(t, 100, read.Load())
-	// Two being ground, one on its way to them, one gathered, and the mark that ended it.
+	// Two being ground, one about to be, one being collected, and the mark that ended it.
 	require.LessOrEqual(t, ahead.Load(), int64(6))
 }

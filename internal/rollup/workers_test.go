@@ -19,7 +19,7 @@ import (
 	"github.com/quern/quern/internal/storage/storagetest"
 )
 
-// join is another worker on the store, which has said that it lives.
+// join returns another worker on the store, after its first heartbeat.
 func join(t *testing.T, store *storagetest.Faulty, clk clock.Clock, id string) *rollup.Runner {
 	t.Helper()
 	m := shards.New(store, clk, storage.Worker{ID: id, Aggregates: true}, 0)
@@ -28,7 +28,8 @@ func join(t *testing.T, store *storagetest.Faulty, clk clock.Clock, id string) *
 	return rollup.NewRunner(store, m, c, recovery.New(store, c, clk, recovery.Options{}), clk, rollup.Options{})
 }
 
-// Two share a slice: each grinds its own, no block is read twice, and whoever ends last completes it.
+// TestTwoWorkers: two workers share a slice. Each grinds its own shards, no block is read twice,
+// and the one that ends last completes the slice.
 func TestTwoWorkers(t *testing.T) {
 	_, store, clk, k := setUp(t, 400, rollup.Options{})
 	a, b := join(t, store, clk, "a"), join(t, store, clk, "b")
@@ -59,7 +60,7 @@ func TestTwoWorkers(t *testing.T) {
 	require.Empty(t, leases)
 }
 
-// A worker that has died is replaced when its heartbeat and its leases have ended.
+// TestWorkerDies: a dead worker is replaced when its heartbeat and its leases have ended.
 func TestWorkerDies(t *testing.T) {
 	_, store, clk, k := setUp(t, 400, rollup.Options{Parallel: 1})
 	a, b := join(t, store, clk, "a"), join(t, store, clk, "b")
@@ -79,7 +80,7 @@ func TestWorkerDies(t *testing.T) {
 	require.False(t, open(t, store, k))
 }
 
-// A worker that joins takes its share of the next slice.
+// TestWorkerJoins: a worker that joins takes its share of the next slice.
 func TestWorkerJoins(t *testing.T) {
 	one, store, clk, k := setUp(t, 400, rollup.Options{})
 	store.Add(storagetest.Rule{Op: "WriteRollups", Times: 1, Before: func() error {
@@ -91,7 +92,8 @@ func TestWorkerJoins(t *testing.T) {
 	require.Equal(t, 100, rec.Blocks, "what it holds, it goes on with")
 }
 
-// Two that both take a shard for theirs, because they see different heartbeats, do not both grind it.
+// TestWorkersOfTwoMinds: two workers that both claim a shard, because they see different
+// heartbeats, do not both grind it.
 func TestWorkersOfTwoMinds(t *testing.T) {
 	one, store, clk, k := setUp(t, 40, rollup.Options{})
 	other := join(t, store, clk, "other")
@@ -112,8 +114,8 @@ func TestWorkersOfTwoMinds(t *testing.T) {
 	require.False(t, open(t, store, k))
 }
 
-// Marks that came when each of two had ended its shards, from a writer that stalled and died: neither waits for the
-// other for ever.
+// TestWorkersDoNotWaitForEachOther: a writer that stalled and died left marks after two workers had
+// each ended their shards. The workers do not wait for each other for ever.
 func TestWorkersDoNotWaitForEachOther(t *testing.T) {
 	_, store, clk, k := setUp(t, 40, rollup.Options{})
 	a, b := join(t, store, clk, "a"), join(t, store, clk, "b")
@@ -139,7 +141,7 @@ func TestWorkersDoNotWaitForEachOther(t *testing.T) {
 	require.False(t, open(t, store, k))
 }
 
-// looks notes from where others' shards are looked into.
+// looks records from which mark the shards of others are searched.
 type looks struct {
 	storage.Store
 	from []storage.MarkKey
@@ -150,8 +152,8 @@ func (l *looks) FirstMark(ctx context.Context, p storage.IndexPartition, from st
 	return l.Store.FirstMark(ctx, p, from)
 }
 
-// Who waits for another looks on from the mark that it has seen last: what the other has deleted before that costs nothing. It
-// goes by that mark until it is gone.
+// TestLooksGoOn: a worker that waits for another continues its look from the last mark that it has
+// seen, until that mark is gone. So marks deleted before it cost nothing.
 func TestLooksGoOn(t *testing.T) {
 	_, store, clk, k := setUp(t, 400, rollup.Options{})
 	l := &looks{Store: store}
@@ -186,7 +188,7 @@ func TestLooksGoOn(t *testing.T) {
 	require.False(t, open(t, store, k))
 }
 
-// A worker whose name is another's grinds nothing, and that is no failed run.
+// TestNamesake: a worker with the name of another grinds nothing, and that is no failed run.
 func TestNamesake(t *testing.T) {
 	_, store, clk, k := setUp(t, 40, rollup.Options{})
 	join(t, store, clk, "same")
@@ -202,8 +204,9 @@ func TestNamesake(t *testing.T) {
 	require.Empty(t, runs)
 }
 
-// A worker that has found a slice due, and then had to wait for a lease, leaves it alone when others have completed
-// it: what is in it then came too late, and the slices that it lies within may have been run.
+// TestSliceCompletedMeanwhile: a worker finds a slice due, waits for a lease, and meanwhile others
+// complete the slice. It then leaves the slice alone: marks in it came too late, and the slices
+// around it may have been run.
 func TestSliceCompletedMeanwhile(t *testing.T) {
 	one, store, clk, k := setUp(t, 40, rollup.Options{})
 	waited := false
@@ -214,7 +217,7 @@ func TestSliceCompletedMeanwhile(t *testing.T) {
 			recovery.New(store, c, clk, recovery.Options{}), clk, rollup.Options{})
 		_, err := other.Run(t.Context(), k)
 		require.NoError(t, err)
-		// Somebody who stalled, and takes it back in a moment.
+		// A stalled writer, which deletes its mark in a moment.
 		return store.Write(t.Context(), &storage.Batch{Open: []storage.SliceKey{k}, Marks: []storage.PlacedMark{
 			{Partition: storage.IndexPartition{SliceKey: k}, Mark: storage.Mark{TimeMs: k.StartMs, Kind: storage.MarkOpen}},
 		}})
@@ -225,8 +228,9 @@ func TestSliceCompletedMeanwhile(t *testing.T) {
 	require.Zero(t, rec.Blocks)
 }
 
-// A worker whose clock was ahead for a moment took a lease, and the fences after it are ahead too. What ingest
-// writes is deleted all the same when it has been ground, and two workers come to an end.
+// TestFencesAheadOfTheClock: a worker with its clock ahead for a moment took a lease, so later
+// fences are ahead too. Even so, what ingest writes is deleted once it is ground, and two workers
+// come to an end.
 func TestFencesAheadOfTheClock(t *testing.T) {
 	clk := clock.NewSimulated(hour.Add(30 * time.Minute))
 	place := storagetest.NewLWWModel(storage.Settings{
@@ -264,8 +268,8 @@ func TestFencesAheadOfTheClock(t *testing.T) {
 	}
 }
 
-// While a slice waits for another worker, which is looked at each second, one whose index is damaged is not tried
-// again as often.
+// TestDamagedIndexWhileShared: a slice that waits for another worker is looked at each second. A
+// slice with a damaged index is retried less often.
 func TestDamagedIndexWhileShared(t *testing.T) {
 	_, store, clk, k := setUp(t, 400, rollup.Options{})
 	a, b := join(t, store, clk, "a"), join(t, store, clk, "b")

@@ -19,44 +19,45 @@ import (
 	"github.com/quern/quern/internal/client"
 )
 
-// Export is what is exported, and where to.
+// Export says what to export, and where to.
 type Export struct {
 	Client client.Client
 	// Match are selectors.
 	Match []string
-	// Start and End are the range as it was asked for: they say whether another run is of the same export. A time that counts back from
-	// now is that of the first run.
+	// Start and End are the range as requested. They say whether another run continues this export.
+	// A time that counts back from now refers to the first run.
 	Start, End string
 	// StartMs and EndMs are the range [StartMs, EndMs) in Unix ms.
 	StartMs, EndMs int64
-	// Part is the range of one request.
+	// Part is the length of the range of one request.
 	Part time.Duration
-	// Path is the file, compressed if it is called .gz or .zst.
+	// Path is the file, compressed if its name ends in .gz or .zst.
 	Path string
-	// Stdout is written to if there is no Path, without a state to go on from.
+	// Stdout is the output if Path is empty. Such an export cannot be continued.
 	Stdout io.Writer
-	// Overwrite begins anew whatever is there.
+	// Overwrite starts from the beginning, whatever the file holds.
 	Overwrite bool
-	// Progress hears of what has been exported so far, the last part not whole. The default is nobody.
+	// Progress receives what has been exported so far, including the unfinished part. The default
+	// does nothing.
 	Progress func(Exported)
-	// Warn hears of damaged data that is left out. The default is nobody.
+	// Warn receives messages about damaged data that is left out. The default does nothing.
 	Warn func(string)
 }
 
-// Exported is what an export comes to.
+// Exported is the result of an export.
 type Exported struct {
 	StartMs int64 `json:"start_ms"`
 	EndMs   int64 `json:"end_ms"`
 	// NextMs is the end of the last whole part.
 	NextMs  int64 `json:"next_ms"`
 	Samples int64 `json:"samples"`
-	// Bytes are as in the file.
+	// Bytes is the size of the file.
 	Bytes int64 `json:"bytes"`
-	// Damaged counts the warnings: of each something is not in the export.
+	// Damaged counts the warnings. Each stands for data that is missing from the export.
 	Damaged int `json:"damaged"`
 }
 
-// exportState is kept beside the file until the export is done.
+// exportState is stored beside the file until the export is done.
 type exportState struct {
 	URL   string   `json:"url"`
 	Match []string `json:"match"`
@@ -67,7 +68,7 @@ type exportState struct {
 
 const exportSuffix = ".quern-export"
 
-// Run exports. What it has exported so far it returns with an error too.
+// Run exports. With an error it also returns what it has exported so far.
 func (e *Export) Run(ctx context.Context) (Exported, error) {
 	st := exportState{
 		URL: e.Client.Name(), Match: e.Match, Start: e.Start, End: e.End,
@@ -89,7 +90,8 @@ func (e *Export) Run(ctx context.Context) (Exported, error) {
 	return st.Exported, errors.Join(err, f.Close())
 }
 
-// open opens the file, cut to its last whole part, and puts into the state what that says. Until it is closed nobody else does.
+// open locks the file, cuts it to its last whole part, and loads its state into st. No other export
+// can open the file until it is closed.
 func (e *Export) open(st *exportState) (f *os.File, err error) {
 	defer func() {
 		if err != nil && f != nil {
@@ -126,7 +128,8 @@ func (e *Export) open(st *exportState) (f *os.File, err error) {
 	} else if err := save(path, st); err != nil {
 		return f, fmt.Errorf("what is needed to go on cannot be kept: %w", err)
 	}
-	// After the state, so that a file without one is not of an export that is under way.
+	// The state is written first, so that a file without a state never belongs to an export under
+	// way.
 	if f == nil {
 		if f, err = e.take(os.O_CREATE); err != nil {
 			return f, err
@@ -139,7 +142,7 @@ func (e *Export) open(st *exportState) (f *os.File, err error) {
 	return f, err
 }
 
-// take opens the file, unless another export writes it.
+// take opens the file, unless another export is writing it.
 func (e *Export) take(flags int) (*os.File, error) {
 	f, err := os.OpenFile(e.Path, os.O_WRONLY|flags, 0o644)
 	if err == nil && !lock(f) {
@@ -148,7 +151,7 @@ func (e *Export) take(flags int) (*os.File, error) {
 	return f, err
 }
 
-// parts exports what is left, and has each part kept before the next begins.
+// parts exports what is left, and calls keep after each part.
 func (e *Export) parts(ctx context.Context, st *exportState, to io.Writer, keep func() error) error {
 	for st.NextMs < st.EndMs {
 		next := st.Exported
@@ -171,14 +174,14 @@ func (e *Export) tell(x Exported) {
 	}
 }
 
-// toldLines is how many lines come between two calls of Progress.
+// toldLines is the number of lines between two calls of Progress.
 const toldLines = 256
 
-// part exports from startMs until x.NextMs, and adds to x.
+// part exports from startMs until x.NextMs, and adds to the counts in x.
 func (e *Export) part(ctx context.Context, startMs int64, x *Exported, to io.Writer) error {
 	resp, err := e.Client.Do(ctx, http.MethodPost, "/api/v1/export", url.Values{
 		"match[]": e.Match, "start": {unixMs(startMs)}, "end": {unixMs(x.NextMs)},
-		"exact": {"true"}, // stale markers stay what they are
+		"exact": {"true"}, // so that stale markers are exported unchanged
 	})
 	if err != nil {
 		return err
@@ -222,10 +225,11 @@ func (e *Export) part(ctx context.Context, startMs int64, x *Exported, to io.Wri
 	}
 }
 
-// warningHeader says what is left out of an answer.
+// warningHeader names what is missing from a response.
 const warningHeader = "Quern-Warning"
 
-// samplesOf counts the samples of a line as servers write it: the times come last. A line may say instead why there are no more.
+// samplesOf counts the samples of a line as servers write it, with the times last. If the line is
+// an error message instead, it returns the error.
 func samplesOf(line []byte) (int64, error) {
 	if bytes.HasPrefix(line, []byte(`{"metric"`)) {
 		times := line[bytes.LastIndexByte(line, '[')+1:]
@@ -238,7 +242,7 @@ func samplesOf(line []byte) (int64, error) {
 	return 0, errors.New(said.Error)
 }
 
-// unixMs is a time as requests have it. Below 1e11 a number would be seconds.
+// unixMs formats a time for requests. Servers read a number below 1e11 as seconds.
 func unixMs(ms int64) string {
 	if ms < 1e11 {
 		return strconv.FormatFloat(float64(ms)/1000, 'f', 3, 64)
@@ -246,7 +250,7 @@ func unixMs(ms int64) string {
 	return strconv.FormatInt(ms, 10)
 }
 
-// counter counts what is written.
+// counter counts the bytes written.
 type counter struct {
 	to io.Writer
 	n  *int64

@@ -24,7 +24,8 @@ import (
 	"github.com/quern/quern/internal/client"
 )
 
-// exporter is a server whose only series has a sample each second. It answers so many parts, and breaks off in the next.
+// exporter is a server whose only series has a sample each second. It serves a number of parts, and
+// breaks off in the next.
 type exporter struct {
 	*httptest.Server
 	left, asked atomic.Int64
@@ -67,7 +68,7 @@ func export(s *exporter, path string) *Export {
 	}
 }
 
-// plainText is what is in an export.
+// plainText returns the decompressed contents of an export.
 func plainText(t *testing.T, path string) string {
 	t.Helper()
 	f, err := os.Open(path)
@@ -89,7 +90,8 @@ func plainText(t *testing.T, path string) string {
 	return string(text)
 }
 
-// TestExportGoesOn: after a part that broke off, and after bytes that no state knows of, the file is as if nothing had been.
+// TestExportGoesOn: after a part that broke off, or bytes that the state does not know, the result
+// equals that of an uninterrupted export.
 func TestExportGoesOn(t *testing.T) {
 	var want bytes.Buffer
 	for at := int64(startMs); at < endMs; at += 1000 {
@@ -113,7 +115,7 @@ func TestExportGoesOn(t *testing.T) {
 			s.left.Store(100)
 			s.asked.Store(0)
 			e := export(s, path)
-			e.StartMs, e.EndMs = startMs+5000, endMs+5000 // now has moved on
+			e.StartMs, e.EndMs = startMs+5000, endMs+5000 // the current time has moved on
 			var told []Exported
 			e.Progress = func(x Exported) { told = append(told, x) }
 			x, err = e.Run(t.Context())
@@ -138,7 +140,7 @@ func TestExportGoesOn(t *testing.T) {
 	}
 }
 
-// TestExportGoesOnWithItself: what another export began stays as it is.
+// TestExportGoesOnWithItself: what another export began stays unchanged.
 func TestExportGoesOnWithItself(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "x")
 	s := newExporter(t, 1)
@@ -174,7 +176,7 @@ func TestExportGoesOnWithItself(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// TestExportAlone: while an export writes a file no other does, and its state is its own.
+// TestExportAlone: while an export writes a file, no other does, and its state is its own.
 func TestExportAlone(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "x")
 	s := newExporter(t, 100)
@@ -201,7 +203,8 @@ func TestExportAlone(t *testing.T) {
 	assert.NoFileExists(t, path+exportSuffix)
 }
 
-// TestExportKeepsNoPassword: what lies beside the file is for everybody to read.
+// TestExportKeepsNoPassword: the state beside the file may be read by anybody, so it holds no
+// password.
 func TestExportKeepsNoPassword(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "x")
 	s := newExporter(t, 1)
@@ -217,7 +220,7 @@ func TestExportKeepsNoPassword(t *testing.T) {
 	}
 }
 
-// TestExportToStdout: only whole lines, and no word of the server's on what is wrong.
+// TestExportToStdout: the output has only whole lines, without the server's error message.
 func TestExportToStdout(t *testing.T) {
 	var out bytes.Buffer
 	e := export(newExporter(t, 0), "")
@@ -247,7 +250,8 @@ func TestExportToStdout(t *testing.T) {
 	require.ErrorIs(t, err, context.Canceled)
 }
 
-// TestExportOfDamaged: what is left out is told and counted, in the header as at the end.
+// TestExportOfDamaged: missing data is reported and counted, whether the header or the trailer
+// names it.
 func TestExportOfDamaged(t *testing.T) {
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set(warningHeader, "one")

@@ -21,60 +21,66 @@ import (
 )
 
 const (
-	// requestBytes is what lines come to that are sent together, before compression.
+	// requestBytes is the maximum size of the lines of one request, before compression.
 	requestBytes = 4 << 20
-	// sampleBytes is about what a sample has of a line: with a rate, a request is that of about a second.
+	// sampleBytes is about the size of a sample in a line. With a rate, a request holds about a
+	// second's samples.
 	sampleBytes = 16
-	// requestTime is how long a request may take before its connection counts as dead. A server that is busy takes half a minute
-	// for each 20,000 samples.
+	// requestTime is how long a request may take before its connection counts as dead. A busy
+	// server takes half a minute for each 20,000 samples.
 	requestTime = 10 * time.Minute
 	// The waits between attempts while the server is away.
 	firstWait = time.Second
 	lastWait  = 30 * time.Second
-	// toldProblems is how many lines are named that the server did not take.
+	// toldProblems is the maximum number of rejected lines that are named.
 	toldProblems = 10
-	// headBytes of a file tell it from another of the same name.
+	// headBytes is the length of the start of a file that tells it from another of the same name.
 	headBytes = 64 << 10
 
 	importSuffix = ".quern-import"
 )
 
-// Import is what is imported, and where to.
+// Import says what to import, and where to.
 type Import struct {
 	Client client.Client
-	// Files are imported one after the other. "-" is Stdin, which has no state to go on from; nor has what is no regular file.
+	// Files are imported one after the other. "-" is Stdin. An import of Stdin, or of anything but
+	// a regular file, cannot be continued.
 	Files []string
 	Stdin io.Reader
-	// Rate bounds the samples sent in a second; 0 does not.
+	// Rate is the maximum number of samples sent per second; 0 is no limit.
 	Rate int
-	// GiveUp is how long a server that is busy or away is waited for, since it last took something; 0 is not at all.
+	// GiveUp is how long to wait for a busy or unavailable server, since it last accepted
+	// something; 0 is no wait.
 	GiveUp time.Duration
 	Clock  clock.Clock
-	// Tell hears of what is not taken. The default is nobody.
+	// Tell receives messages about lines that are not accepted. The default does nothing.
 	Tell func(string)
-	// Waiting hears of attempts that failed, and how long it is until the next. The default is nobody.
+	// Waiting receives failed attempts, and the wait until the next. The default does nothing.
 	Waiting func(err error, wait time.Duration)
-	// Progress hears how many bytes of the files are read, as they are in them, of how many, which is -1 where that is not known, and
-	// how many samples were accepted. The default is nobody.
+	// Progress receives the bytes of the files read so far, their total, and the samples accepted.
+	// The bytes are counted as stored in the files, and total is -1 if it is not known. The default
+	// does nothing.
 	Progress func(done, total, accepted int64)
 }
 
-// Imported is what an import comes to.
+// Imported is the result of an import.
 type Imported struct {
-	// Lines are those that were dealt with.
+	// Lines is the number of lines processed.
 	Lines int64 `json:"lines"`
-	// Accepted are samples. Those of a line that was sent in part and again count twice, as far as they were sent twice.
+	// Accepted is the number of samples accepted. If a line is sent in part and then again, its
+	// repeated samples count twice.
 	Accepted int64 `json:"accepted"`
-	// Rejected are samples by reason. A reply names so many; the rest is Other.
+	// Rejected counts rejected samples by reason. A reply names a limited number; the rest counts
+	// as Other.
 	Rejected map[string]int64 `json:"rejected"`
-	// Malformed are lines.
+	// Malformed is the number of malformed lines.
 	Malformed int64 `json:"malformed"`
 }
 
-// Other is the reason of rejected samples that the server counts and does not name.
+// Other is the reason of rejected samples that the server counts but does not name.
 const Other = "other"
 
-// RejectedTotal counts the samples that were rejected.
+// RejectedTotal returns the number of rejected samples.
 func (x *Imported) RejectedTotal() (n int64) {
 	for _, of := range x.Rejected {
 		n += of
@@ -98,13 +104,13 @@ func (x *Imported) add(y Imported) {
 	}
 }
 
-// importState is kept beside a file until all files are done.
+// importState is stored beside a file until all files are done.
 type importState struct {
 	URL string `json:"url"`
-	// Size and Head, a SHA-256 of its first bytes, say which file it is.
+	// Size and Head identify the file. Head is the SHA-256 of its first bytes.
 	Size int64  `json:"size"`
 	Head string `json:"head"`
-	// Bytes have been dealt with, as they are when decompressed.
+	// Bytes is the offset up to which lines are processed, in decompressed bytes.
 	Bytes int64 `json:"bytes"`
 	Done  bool  `json:"done"`
 	Imported
@@ -128,13 +134,13 @@ type importReply struct {
 	Error          string
 }
 
-// whole says whether the server has dealt with all n lines, although it says what is wrong with some.
+// whole reports whether the server has processed all n lines, although it reports errors in some.
 func (r *importReply) whole(n int) bool {
 	return r.Lines == n && r.RejectedTotal+r.MalformedTotal > 0
 }
 
-// Run imports. What has become of the files so far it returns with an error too. When ctx is done it ends after the request that is
-// under way.
+// Run imports. With an error it also returns what it has done so far. When ctx is done, it ends
+// after the request under way.
 func (im *Import) Run(ctx context.Context) (Imported, error) {
 	r := importRun{Import: im, pace: pace.New(im.Clock, im.Rate), most: requestBytes}
 	if im.Rate > 0 {
@@ -175,19 +181,19 @@ type importRun struct {
 	*Import
 	pace *pace.Pace
 	zstd *zstd.Encoder
-	// most is what a request may have, and size what the next has, or one line: fewer after a refusal, until it is found what was
-	// refused.
+	// most is the maximum size of a request in bytes. size is the limit for the next request, which
+	// holds at least one line. It shrinks after a refusal until the refused line is found.
 	most, size  int
-	sent        int      // samples of the request before, as far as it is known
+	sent        int      // samples of the previous request, as far as known
 	total, read int64    // bytes of files
-	sum         Imported // of the files that are left behind
+	sum         Imported // of the files that are done
 	told        int
 
 	path    string
 	st      importState
 	keep    bool
-	pending []byte  // lines that are not dealt with
-	sizes   []int64 // of each of them
+	pending []byte  // lines not yet processed
+	sizes   []int64 // length of each of them
 }
 
 // file imports one file.
@@ -239,7 +245,7 @@ func (r *importRun) file(ctx context.Context, path string) error {
 	return r.save()
 }
 
-// stopped says what to do after a signal.
+// stopped returns what to do after a signal.
 func (r *importRun) stopped() error {
 	if r.keep {
 		return fmt.Errorf("stopped after line %d of %s: the same command goes on from there", r.st.Lines, r.path)
@@ -247,7 +253,7 @@ func (r *importRun) stopped() error {
 	return fmt.Errorf("stopped after line %d of %s: what was sent is kept, and to send it again does no harm", r.st.Lines, r.path)
 }
 
-// goOn takes up the state of a file, or begins one.
+// goOn loads the state of a file, or creates one.
 func (r *importRun) goOn(f *os.File) error {
 	info, err := f.Stat()
 	if err != nil || !info.Mode().IsRegular() {
@@ -288,7 +294,7 @@ func (r *importRun) save() error {
 	if r.Progress != nil {
 		done := r.read
 		if !r.st.Done && done == r.total {
-			done-- // it is read, and not dealt with
+			done-- // it is read, but not fully processed
 		}
 		r.Progress(done, r.total, r.sum.Accepted+r.st.Accepted)
 	}
@@ -317,7 +323,7 @@ func (r *importRun) lines(ctx context.Context, in *lines) error {
 				r.sizes = append(r.sizes, int64(len(r.pending)-had))
 			}
 		}
-		// What comes before a line that is too long is dealt with before it.
+		// Lines before a line that is too long are sent first.
 		for len(r.sizes) > 0 && (end || tooLong > 0 || len(r.pending) >= r.most) {
 			if err := r.send(ctx); err != nil {
 				return err
@@ -339,7 +345,7 @@ func (r *importRun) lines(ctx context.Context, in *lines) error {
 	}
 }
 
-// dealt counts the first n of the pending lines as dealt with.
+// dealt counts the first n pending lines as processed.
 func (r *importRun) dealt(n int) error {
 	size := int64(0)
 	for _, s := range r.sizes[:n] {
@@ -371,7 +377,8 @@ func (r *importRun) problem(line int64, what string) {
 	}
 }
 
-// send sends a request of pending lines, until the server has dealt with some of them or has refused them.
+// send sends pending lines in one request, until the server has processed some of them or has
+// refused them.
 func (r *importRun) send(ctx context.Context) error {
 	if err := r.pace.Wait(ctx, r.sent); err != nil {
 		return err
@@ -390,7 +397,7 @@ func (r *importRun) send(ctx context.Context) error {
 		}
 		r.count(&reply)
 		tooLarge := status == http.StatusRequestEntityTooLarge
-		// What is in between may say so too, but knows nothing of lines.
+		// A proxy may answer so too, but its reply says nothing of lines.
 		refused := reply.Error != "" && (tooLarge || status == http.StatusBadRequest)
 		var away *client.AwayError
 		switch {
@@ -400,7 +407,8 @@ func (r *importRun) send(ctx context.Context) error {
 			r.malformed(strings.TrimPrefix(reply.Error, "line 1: "))
 			reply.Lines = 1
 		case refused, tooLarge && n > 1:
-			// The line at fault comes next and alone, so that no damage on the way counts as the file's.
+			// The line at fault is first and is sent alone next. So damage on the way does not
+			// count as the file's.
 			r.size = 0
 		case !errors.As(err, &away):
 			return errors.Join(r.dealt(reply.Lines), err)
@@ -420,7 +428,7 @@ func (r *importRun) send(ctx context.Context) error {
 	}
 }
 
-// request sends a body. It is not broken off when ctx is done.
+// request sends a body. The end of ctx does not abort it.
 func (r *importRun) request(ctx context.Context, body []byte) (reply importReply, status int, err error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), requestTime)
 	defer cancel()
@@ -436,7 +444,7 @@ func (r *importRun) count(reply *importReply) {
 	for _, rej := range reply.Rejected {
 		rest -= rej.Samples
 		if rej.Line > reply.Lines {
-			continue // it comes again
+			continue // it is sent again
 		}
 		r.st.reject(rej.Reason, rej.Samples)
 		r.problem(r.st.Lines+int64(rej.Line), fmt.Sprintf("%d rejected, %s: %s", rej.Samples, rej.Reason, rej.Message))
@@ -452,7 +460,7 @@ func (r *importRun) count(reply *importReply) {
 	r.sent = int(reply.Accepted + reply.RejectedTotal)
 }
 
-// interruptible reads until ctx is done, also while nothing comes, as from a pipe that nobody writes to.
+// interruptible reads until ctx is done, even while no data comes, as from a pipe without a writer.
 func interruptible(ctx context.Context, from io.Reader) io.ReadCloser {
 	out, in := io.Pipe()
 	context.AfterFunc(ctx, func() { _ = in.CloseWithError(context.Cause(ctx)) })
@@ -463,7 +471,7 @@ func interruptible(ctx context.Context, from io.Reader) io.ReadCloser {
 	return out
 }
 
-// reader counts what is read.
+// reader counts the bytes read.
 type reader struct {
 	from io.Reader
 	n    *int64

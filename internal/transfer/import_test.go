@@ -28,13 +28,13 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// importer is a server that takes lines of one sample: "bad" is malformed, "old" is rejected.
+// importer is a server for lines of one sample: "bad" is malformed, "old" is rejected.
 type importer struct {
 	*httptest.Server
 	mu       sync.Mutex
 	lines    []string
-	requests []int // how many lines each had
-	// before, unless it is nil, may answer in its place, when so many requests came before.
+	requests []int // number of lines of each
+	// before, unless nil, may reply instead, given the number of earlier requests.
 	before func(w http.ResponseWriter, request int, lines []string) bool
 }
 
@@ -97,7 +97,7 @@ func reply(w http.ResponseWriter, code, accepted int, rejected []rejection, line
 	})
 }
 
-// file writes lines to a file.
+// file writes lines to a new file.
 func file(t *testing.T, name string, lines ...string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), name)
@@ -132,7 +132,8 @@ func (s *importer) took() []string {
 	return out
 }
 
-// TestImportAround: what is malformed or rejected is named by its line, and what is around it is imported, once.
+// TestImportAround: malformed or rejected lines are named, and the lines around them are imported
+// once.
 func TestImportAround(t *testing.T) {
 	all := numbered(0, 100)
 	want := append(append(append([]string(nil), all[:30]...), all[31:50]...), all[53:]...)
@@ -159,14 +160,15 @@ func TestImportAround(t *testing.T) {
 	assert.Equal(t, "… and more", told[toldProblems])
 }
 
-// TestImportWaits: whatever a server that is busy or away has dealt with is not sent again, and all else is.
+// TestImportWaits: what a busy or unavailable server has processed is not sent again, and
+// everything else is.
 func TestImportWaits(t *testing.T) {
 	s := newImporter(t)
 	s.before = func(w http.ResponseWriter, request int, lines []string) bool {
 		switch request {
 		case 1:
 			s.lines = append(s.lines, lines[:5]...)
-			// That of line 6 comes again.
+			// The rejection of line 6 comes again.
 			reply(w, 429, 5, []rejection{{6, "too_old", "", 1}}, 5, "busy")
 		case 2:
 			reply(w, 503, 0, nil, 0, "away")
@@ -213,7 +215,7 @@ func TestImportWaits(t *testing.T) {
 	require.ErrorContains(t, err, "not Quern's")
 }
 
-// passing is a clock on which sleeping takes its time.
+// passing is a clock on which a sleep moves the time.
 type passing struct{ *clock.Simulated }
 
 func (c passing) Sleep(ctx context.Context, d time.Duration) error {
@@ -221,14 +223,15 @@ func (c passing) Sleep(ctx context.Context, d time.Duration) error {
 	return context.Cause(ctx)
 }
 
-// TestImportGoesOn: the request under way is waited for, the next run begins behind it, and a file that is done is not read again.
+// TestImportGoesOn: a stopped import waits for the request under way. The next run begins after
+// that request, and does not read a finished file again.
 func TestImportGoesOn(t *testing.T) {
 	for _, name := range []string{"x", "x.gz", "x.zst"} {
 		t.Run(name, func(t *testing.T) {
 			first := file(t, "first", "a", "old")
 			path := filepath.Join(t.TempDir(), name)
 			var text bytes.Buffer
-			// In several members or frames, as an export has them.
+			// In several members or frames, as exports have.
 			for i := 0; i < 100; i += 25 {
 				z, err := compressor(path, &text)
 				require.NoError(t, err)
@@ -261,7 +264,7 @@ func TestImportGoesOn(t *testing.T) {
 	}
 }
 
-// TestImportOfAnother: a state is of one file and one server.
+// TestImportOfAnother: a state belongs to one file and one server.
 func TestImportOfAnother(t *testing.T) {
 	path := file(t, "x", numbered(0, 100)...)
 	s := newImporter(t)
@@ -287,8 +290,8 @@ func TestImportOfAnother(t *testing.T) {
 	assert.Equal(t, numbered(0, 100), s.took())
 }
 
-// TestImportThroughAnother: what a proxy refuses in its own words says nothing about a line, but a body that is too large for it may be
-// sent in parts.
+// TestImportThroughAnother: a proxy's refusal says nothing about a line, but a body that is too
+// large for the proxy may be sent in parts.
 func TestImportThroughAnother(t *testing.T) {
 	for _, c := range []struct {
 		name    string
@@ -345,7 +348,7 @@ func TestImportOfBroken(t *testing.T) {
 	require.ErrorIs(t, err, os.ErrNotExist)
 }
 
-// TestImportAlone: of two imports of a file only one keeps how far it is.
+// TestImportAlone: of two imports of a file only one keeps a state.
 func TestImportAlone(t *testing.T) {
 	s := newImporter(t)
 	path := file(t, "x", numbered(0, 100)...)
@@ -364,7 +367,7 @@ func TestImportAlone(t *testing.T) {
 	assert.NoFileExists(t, path+importSuffix)
 }
 
-// silent is a pipe that nobody writes to.
+// silent is a pipe without a writer.
 type silent struct{ read, end chan struct{} }
 
 func (s silent) Read([]byte) (int, error) {
@@ -373,7 +376,7 @@ func (s silent) Read([]byte) (int, error) {
 	return 0, io.EOF
 }
 
-// TestImportStopsWaiting: nothing has to come for an import to hear that it is to stop.
+// TestImportStopsWaiting: an import stops even if no data comes.
 func TestImportStopsWaiting(t *testing.T) {
 	s := newImporter(t)
 	for _, before := range []string{"", "line 1\nline 2\n"} {
@@ -393,7 +396,8 @@ func TestImportStopsWaiting(t *testing.T) {
 	}
 }
 
-// TestImportOfLongLines: one above what servers take is read over, and one within that comes in a request of its own.
+// TestImportOfLongLines: a line beyond the server's limit is skipped, and one just within it is
+// sent in a request of its own.
 func TestImportOfLongLines(t *testing.T) {
 	s := newImporter(t)
 	im := Import{

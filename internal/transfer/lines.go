@@ -6,14 +6,15 @@ import (
 	"io"
 )
 
-// maxLine is what servers take of a line.
+// maxLine is the maximum length of a line, in bytes, that servers accept.
 const maxLine = 32 << 20
 
 // lines reads lines.
 type lines struct{ *bufio.Reader }
 
-// next appends the next line to buf, with the newline that it ends with; the last line of all may have none. One above maxLine is not
-// appended, but read over. size is what it has. After an error nothing is appended.
+// next appends the next line to buf, with its newline; the last line may have none. It skips a line
+// longer than maxLine. size is the length of the line in both cases. After an error it appends
+// nothing.
 func (l *lines) next(buf []byte) (_ []byte, size int64, err error) {
 	begin := len(buf)
 	for {

@@ -8,7 +8,8 @@ import (
 	"syscall"
 )
 
-// lock takes a file for as long as it is open, and says whether nobody else has it. Where the file system knows no locks, nobody has.
+// lock locks a file for as long as it is open, and returns false if another process holds the lock.
+// It succeeds where the file system has no locks.
 func lock(f *os.File) bool {
 	return !errors.Is(syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB), syscall.EWOULDBLOCK)
 }

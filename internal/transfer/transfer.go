@@ -1,12 +1,15 @@
-// Package transfer moves raw samples between servers and files, as the NDJSON that servers export and import.
+// Package transfer moves raw samples between servers and files, as the NDJSON that servers export
+// and import.
 //
-// What it keeps:
+// Its invariants:
 //
-//  1. Whole parts: a file's state names an offset only when all before it is on the disk, is an export of everything until a time,
-//     and ends with a line, and with a gzip member or a zstd frame where it is compressed.
-//  2. Nothing is left out: an import's state counts a line only when the server has acknowledged or rejected all of its samples,
-//     or has refused the line when it came alone.
-//  3. At any point it may be killed, and the same command goes on: an import may send again what was sent, which counts once.
+//  1. Whole parts: the state of an exported file names an offset only if everything before it is on
+//     the disk, holds all samples up to some time, and ends with a whole line. In a compressed file
+//     it also ends with a whole gzip member or zstd frame.
+//  2. Nothing is left out: an import's state counts a line only if the server has acknowledged or
+//     rejected all of its samples, or has refused the line when it was sent alone.
+//  3. Restartable: the process may be killed at any point, and the same command continues. An
+//     import may send samples twice, which count once.
 package transfer
 
 import (
@@ -23,7 +26,7 @@ import (
 	"github.com/klauspost/compress/zstd"
 )
 
-// load reads the state at path. There may be none.
+// load reads the state at path, if there is one.
 func load(path string, state any) (found bool, err error) {
 	text, err := os.ReadFile(path)
 	if errors.Is(err, os.ErrNotExist) {
@@ -38,7 +41,8 @@ func load(path string, state any) (found bool, err error) {
 	return true, nil
 }
 
-// save puts the state at path. It is on the disk when this returns; a crash before that leaves the one before.
+// save writes the state to path. When it returns, the state is on the disk. A crash before that
+// leaves the previous state.
 func save(path string, state any) error {
 	text, err := json.Marshal(state)
 	if err != nil {
@@ -71,7 +75,8 @@ func remove(path string) error {
 	return nil
 }
 
-// compressor is by the name's end what the file is compressed with. What it makes ends with its Close, and another may follow.
+// compressor returns a writer that compresses as the end of path says. Its output ends with Close,
+// and another may follow in the same file.
 func compressor(path string, to io.Writer) (io.WriteCloser, error) {
 	switch {
 	case strings.HasSuffix(path, ".gz"):
@@ -86,7 +91,7 @@ type plain struct{ io.Writer }
 
 func (plain) Close() error { return nil }
 
-// decompressor finds by its first bytes what a stream is compressed with.
+// decompressor detects the compression of a stream from its first bytes.
 func decompressor(from peeker) (io.ReadCloser, error) {
 	magic, err := from.Peek(4)
 	if err != nil && !errors.Is(err, io.EOF) {

@@ -1,5 +1,5 @@
-// Command cqlsh stands in for Cassandra's own, which is written in Python: it runs
-// statements and prints what they give, as far as testcontainers needs it.
+// Command cqlsh replaces Cassandra's own, which is written in Python. It runs statements and prints
+// their results, as far as testcontainers needs it.
 //
 //	cqlsh [-u name -p password] [-e statements | -f file] [host [port]]
 package main
@@ -72,12 +72,12 @@ func run(args []string, stdout io.Writer) error {
 	return nil
 }
 
-// tokens are what a semicolon may be within (strings, names, bodies of functions,
-// comments), a semicolon, and all else. A quote that is doubled within a string ends
-// one token and begins the next, which comes to the same.
+// tokens matches what may contain a semicolon (strings, names, bodies of functions, comments), a
+// semicolon, and anything else. A doubled quote within a string ends one token and begins the next,
+// which has the same effect.
 var tokens = regexp.MustCompile(`(?s)'[^']*'|"[^"]*"|\$\$.*?\$\$|(?:--|//)[^\n]*|/\*.*?\*/|.`)
 
-// split cuts at the semicolons between statements, and leaves out comments.
+// split splits the text at the semicolons between statements, and removes comments.
 func split(text string) []string {
 	var statements []string
 	var statement strings.Builder
@@ -97,7 +97,7 @@ func split(text string) []string {
 	return statements
 }
 
-// show prints a table of what a statement gives.
+// show prints the result of a statement as a table.
 func show(stdout io.Writer, rows *gocql.Iter) error {
 	table := tabwriter.NewWriter(stdout, 0, 0, 2, ' ', 0)
 	var names []string

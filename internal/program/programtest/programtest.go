@@ -14,7 +14,7 @@ import (
 	"github.com/quern/quern/internal/program"
 )
 
-// Main runs the tests of a package without what the tester's own shell has set.
+// Main runs a package's tests without the QUERN_ variables of the tester's shell.
 func Main(m *testing.M) int {
 	for _, v := range os.Environ() {
 		if name, _, _ := strings.Cut(v, "="); strings.HasPrefix(name, "QUERN_") {
@@ -35,8 +35,8 @@ func Run(t *testing.T, app *cli.App, args ...string) (stdout string, err error) 
 	return out.String(), err
 }
 
-// Refused holds a program to refusing arguments, which are separated by spaces, as a mistake in
-// the usage of command: exit code 2, with a word on what to do.
+// Refused asserts that a program rejects arguments, which are separated by spaces, as a usage error
+// of command: exit code 2, with a hint on what to do.
 func Refused(t *testing.T, app *cli.App, args, command, want string) {
 	t.Helper()
 	out, err := Run(t, app, strings.Fields(args)...)
