@@ -499,12 +499,12 @@ func TestBlocksBehindManyOutOfReach(t *testing.T) {
 				require.ErrorIs(t, err, storage.ErrUnavailable)
 				clk.Set(clk.Now().Add(31 * time.Second))
 			}
-			require.Equal(t, series-4*gone, len(rows(t, store)))
+			require.Len(t, rows(t, store), series-4*gone)
 			require.True(t, open(t, store, k))
 			store.Heal()
 			_, err := r.RunDue(t.Context())
 			require.NoError(t, err)
-			require.Equal(t, series, len(rows(t, store)), "at once, wherever the last run gave up")
+			require.Len(t, rows(t, store), series, "at once, wherever the last run gave up")
 		})
 	}
 }

@@ -119,7 +119,7 @@ type known struct {
 	// left is, by shard, the first mark that the last look found. The next look starts there: all
 	// marks before it are gone, and the shard is not done before that mark is gone too.
 	left []storage.MarkKey
-	// cut is, by shard, the mark up to which the last run had come when it ended early. The next goes on after it, and does
+	// cut is, by shard, the mark up to which a run had come when it gave up. The next goes on after it, and does
 	// what is before it last: so each is tried in its turn.
 	cut []storage.MarkKey
 	// waits is how often in a row it could not be completed.
@@ -533,7 +533,7 @@ func (r *Runner) shard(ctx context.Context, p storage.IndexPartition, l *shards.
 			inRow = 0
 		}
 	}
-	from := *cut
+	from, last := *cut, *cut
 	// read takes the work that is after from, or that which is not, and says whether there is other work.
 	read := func(after bool) (others bool, _ error) {
 		for w, err := range r.cache.Read(ctx, p) {
@@ -543,7 +543,8 @@ func (r *Runner) shard(ctx context.Context, p storage.IndexPartition, l *shards.
 			if err != nil {
 				return others, err
 			}
-			if (last(w).Compare(from) > 0) != after {
+			at := w.Marks[len(w.Marks)-1].Key()
+			if (at.Compare(from) > 0) != after {
 				others = true
 				continue
 			}
@@ -553,7 +554,7 @@ func (r *Runner) shard(ctx context.Context, p storage.IndexPartition, l *shards.
 					free <- g
 					return others, errGaveUp
 				}
-				*cut = last(w)
+				last = at
 				wg.Go(func() {
 					g.lease = l
 					settled(r.settle(ctx, g, w))
@@ -567,6 +568,7 @@ func (r *Runner) shard(ctx context.Context, p storage.IndexPartition, l *shards.
 	}
 	before, err := read(true)
 	if before && err == nil {
+		wg.Wait()
 		_, err = read(false)
 	}
 	wg.Wait()
@@ -578,6 +580,7 @@ func (r *Runner) shard(ctx context.Context, p storage.IndexPartition, l *shards.
 		*cut = storage.MarkKey{}
 		return left
 	case errors.Is(err, errGaveUp):
+		*cut = last
 		return left
 	}
 	return err
