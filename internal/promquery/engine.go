@@ -158,7 +158,9 @@ func (q *planned) Exec(ctx context.Context) *promql.Result {
 	for _, w := range q.plan.warnings.List() {
 		r.Warnings.Add(fmt.Errorf("%w: %s", annotations.PromQLWarning, w))
 	}
-	// A result is sent as slowly as its client reads: what the expression was compiled to is not held as long.
+	// A result is sent as slowly as its client reads: what the expression was compiled to is not held as long. The engine's query
+	// holds the storage that it was given, and that the plan.
+	q.plan.weigher, q.plan.readings = nil, nil
 	q.Query.Statement().(*parser.EvalStmt).Expr, q.plan = nil, nil
 	return r
 }
