@@ -163,8 +163,8 @@ func TestGroundBeforeItIsOverAndAway(t *testing.T) {
 				}
 				return nil
 			}})
-			for _, minute := range []time.Duration{61, 63} {
-				clk.Set(eleven.Add(minute * time.Minute))
+			for _, after := range []time.Duration{61 * time.Minute, 63 * time.Minute} {
+				clk.Set(eleven.Add(after))
 				require.ErrorIs(t, w.Settle(t.Context()), storage.ErrUnavailable)
 				require.ErrorIs(t, w.Seal(t.Context()), storage.ErrUnavailable)
 				require.Equal(t, op == "Write", w.Owes())

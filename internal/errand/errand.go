@@ -13,7 +13,7 @@ type Beside func(work func(context.Context))
 // Group is errands that are told apart by a key. It is safe for concurrent use.
 type Group[K comparable, V any] struct {
 	beside Beside
-	max    int
+	most   int
 
 	mu    sync.Mutex
 	under map[K]*underWay[V]
@@ -28,9 +28,9 @@ type underWay[V any] struct {
 	err   error
 }
 
-// NewGroup makes one of which no more than max are done at once; 0 is no limit.
-func NewGroup[K comparable, V any](beside Beside, max int) *Group[K, V] {
-	return &Group[K, V]{beside: beside, max: max, under: make(map[K]*underWay[V]), ended: make(chan struct{})}
+// NewGroup makes one of which no more than most are done at once; 0 is no limit.
+func NewGroup[K comparable, V any](beside Beside, most int) *Group[K, V] {
+	return &Group[K, V]{beside: beside, most: most, under: make(map[K]*underWay[V]), ended: make(chan struct{})}
 }
 
 // Do has work done, unless the same is under way, and waits for what comes of it until ctx is done. All who wait get the same value.
@@ -67,7 +67,7 @@ func (g *Group[K, V]) begin(
 	if u := g.under[key]; u != nil {
 		return u, nil
 	}
-	if g.max > 0 && len(g.under) >= g.max {
+	if g.most > 0 && len(g.under) >= g.most {
 		return nil, g.ended
 	}
 	if !due() {

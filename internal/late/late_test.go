@@ -303,8 +303,7 @@ func TestReadingOutlastsRequests(t *testing.T) {
 		w.advance(readEvery)
 		ended := make(chan error)
 		go func() {
-			v, err := w.View(t.Context())
-			require.Nil(t, v)
+			_, err := w.View(t.Context())
 			ended <- err
 		}()
 		synctest.Wait()

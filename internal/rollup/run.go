@@ -586,9 +586,6 @@ func (r *Runner) shard(ctx context.Context, p storage.IndexPartition, l *shards.
 	return err
 }
 
-// last is the last mark of what is to be done.
-func last(w *cache.Work) storage.MarkKey { return w.Marks[len(w.Marks)-1].Key() }
-
 // leftOver makes of an error of the store's why something is left.
 func leftOver(err error) error { return fmt.Errorf("%w: %w", errLeft, err) }
 
