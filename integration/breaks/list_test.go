@@ -335,7 +335,7 @@ var list = []brk{
 		var all []*cache.Work
 		for w, err := range r.cache.Read(ctx, p) {
 			if err != nil {
-				return err
+				return others, err
 			}
 			all = append(all, w)
 		}
