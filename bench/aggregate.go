@@ -78,7 +78,7 @@ func loadStore(ctx context.Context, b *bench, schedules int, interval time.Durat
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, e.close()) }()
+	defer func() { err = errors.Join(err, e.Close()) }()
 	took, err := b.timed(func() error {
 		return loadHour(ctx, b, e, clk, b.scaled(schedules/perSource, 1), interval)
 	})
@@ -93,7 +93,7 @@ func measureRun(ctx context.Context, b *bench, schedules, blockSize int) (err er
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, e.close()) }()
+	defer func() { err = errors.Join(err, e.Close()) }()
 
 	want := b.scaled(schedules/perSource, 1) * perSource
 	wantBlocks := (want + blockSize - 1) / blockSize
@@ -101,7 +101,7 @@ func measureRun(ctx context.Context, b *bench, schedules, blockSize int) (err er
 	defer e.ground.end()
 	var rec storage.Run
 	took, err := b.timed(func() error {
-		rec, err = e.runner.Run(ctx, storage.SliceKey{Bucket: metric.Raw, StartMs: historyStart.UnixMilli()})
+		rec, err = e.Runner.Run(ctx, storage.SliceKey{Bucket: metric.Raw, StartMs: historyStart.UnixMilli()})
 		return err
 	})
 	if err != nil {
@@ -122,15 +122,15 @@ func measureRun(ctx context.Context, b *bench, schedules, blockSize int) (err er
 // measureStart times the start of a process until it is ready. Series ids are read later, source by
 // source, when each source first reports.
 func measureStart(ctx context.Context, b *bench) (err error) {
-	var e *engine
+	var e *measured
 	took, err := b.timed(func() error {
 		if e, err = openEngine(ctx, b, clock.NewSimulated(historyStart.Add(time.Hour))); err != nil {
 			return err
 		}
-		return query.NewIndex().Refresh(ctx, e.store)
+		return query.NewIndex().Refresh(ctx, e.Store)
 	})
 	if e != nil {
-		err = errors.Join(err, e.close())
+		err = errors.Join(err, e.Close())
 	}
 	b.figures["seconds"] = took.Seconds()
 	return err

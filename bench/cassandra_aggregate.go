@@ -88,20 +88,20 @@ func loadUnregistered(ctx context.Context, b *bench, schedules int, interval tim
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, e.close()) }()
-	w := cache.NewWriter(e.cache)
+	defer func() { err = errors.Join(err, e.Close()) }()
+	w := cache.NewWriter(e.Cache)
 	f := newFleet(0, b.scaled(schedules/perSource, 1))
 	schedules = len(f.names) * perSource
 	slice := metric.DefaultLadder().SliceAt(metric.Raw, historyStart.UnixMilli())
 	const perFlush = 1024
-	groups := make([]cache.Group, 0, perFlush)
+	groups := make([]cache.BlockSamples, 0, perFlush)
 	p := b.bar(schedules*int(time.Hour/interval), "samples loaded")
 	defer p.end()
 	for at := time.Duration(0); at < time.Hour; at += interval {
 		clk.Set(historyStart.Add(at))
 		for start := 0; start < schedules; start += blockSize {
 			block := blocks.Of(metric.ScheduleID(start), blockSize)
-			g := cache.Group{Slice: slice, Block: block}
+			g := cache.BlockSamples{Slice: slice, Block: block}
 			for id := start; id < min(start+blockSize, schedules); id++ {
 				g.Samples = append(g.Samples, metric.Sample{
 					Schedule: metric.ScheduleID(id), TimeMs: clock.NowMs(clk),

@@ -119,7 +119,7 @@ func measureClusterIngest(ctx context.Context, b *bench, sources, callers, round
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, e.close()) }()
+	defer func() { err = errors.Join(err, e.Close()) }()
 	c, err := newCallers(ctx, e, sources, callers)
 	if err != nil {
 		return err

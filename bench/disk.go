@@ -39,12 +39,12 @@ func loadDisk(ctx context.Context, b *bench) (err error) {
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, e.close()) }()
+	defer func() { err = errors.Join(err, e.Close()) }()
 	if err := loadHour(ctx, b, e, clk, b.scaled(diskSchedules/perSource, 1), diskInterval); err != nil {
 		return err
 	}
 	clk.Set(historyStart.Add(time.Hour + 2*time.Minute))
-	_, err = e.runner.RunDue(ctx)
+	_, err = e.Runner.RunDue(ctx)
 	return err
 }
 

@@ -2,21 +2,17 @@ package main
 
 import (
 	"context"
-	"errors"
 	"log/slog"
-	"math/rand/v2"
 	"path/filepath"
 	"time"
 
 	"github.com/quern/quern/internal/blocks"
-	"github.com/quern/quern/internal/cache"
 	"github.com/quern/quern/internal/clock"
+	"github.com/quern/quern/internal/engine"
 	"github.com/quern/quern/internal/ingest"
 	"github.com/quern/quern/internal/metric"
-	"github.com/quern/quern/internal/recovery"
 	"github.com/quern/quern/internal/registry"
 	"github.com/quern/quern/internal/rollup"
-	"github.com/quern/quern/internal/shards"
 	"github.com/quern/quern/internal/storage"
 	"github.com/quern/quern/internal/storage/pebble"
 )
@@ -33,12 +29,10 @@ const worker = "bench"
 
 var retention = storage.Retention{7 * 24 * time.Hour, 90 * 24 * time.Hour, 365 * 24 * time.Hour, 5 * 365 * 24 * time.Hour}
 
-// engine is the store with ingest and aggregation, wired as in `quern serve`.
-type engine struct {
-	store  storage.Store
-	cache  *cache.Cache
-	ingest *ingest.Ingest
-	runner *rollup.Runner
+// measured is an engine wired as in `quern serve`.
+type measured struct {
+	*engine.Engine
+
 	// ground counts each block that a run has finished.
 	ground *bar
 }
@@ -46,7 +40,7 @@ type engine struct {
 // watched is the store that a run uses. It counts finished blocks.
 type watched struct {
 	storage.Store
-	engine *engine
+	engine *measured
 }
 
 // DeleteCacheBlock implements storage.Runs. It is nearly the last step for a block.
@@ -75,23 +69,19 @@ func (b *bench) openStore(ctx context.Context, clk clock.Clock, log *slog.Logger
 	})
 }
 
-func openEngine(ctx context.Context, b *bench, clk clock.Clock) (*engine, error) {
+func openEngine(ctx context.Context, b *bench, clk clock.Clock) (*measured, error) {
 	log := slog.New(slog.NewTextHandler(b.stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
 	st, err := b.openStore(ctx, clk, log)
 	if err != nil {
 		return nil, err
 	}
-	e := &engine{store: st}
-	e.cache = cache.New(watched{st, e}, clk, rand.Uint64(), cache.DefaultTiming())
-	rec := recovery.New(st, e.cache, clk, recovery.Options{})
 	runs, takes := rollup.Options{Logger: log}, ingest.Options{Logger: log}
 	if b.cluster.keyspace != "" {
 		// As the programs do over Cassandra.
 		runs.Parallel, takes.Window = blocksInFlight, 100*time.Millisecond
 	}
-	e.ingest = ingest.Start(ctx, st, registry.New(st, registry.Options{}), e.cache, clk, takes)
-	e.runner = rollup.NewRunner(st, shards.New(st, clk, storage.Worker{ID: worker}, 0), e.cache, rec, clk, runs)
+	e := new(measured)
+	e.Engine = engine.New(engine.Options{Store: watched{st, e}, Clock: clk, Worker: storage.Worker{ID: worker}, Rollup: &runs})
+	e.Start(ctx, registry.Options{}, takes)
 	return e, nil
 }
-
-func (e *engine) close() error { return errors.Join(e.ingest.Close(), e.store.Close()) }

@@ -116,14 +116,14 @@ var historyStart = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
 // loadHour makes the sources report for one raw slice under a simulated clock, every interval,
 // through ingest as in production. The rate excludes the first reports, which register the series.
-func loadHour(ctx context.Context, b *bench, e *engine, clk *clock.Simulated, sources int, interval time.Duration) error {
+func loadHour(ctx context.Context, b *bench, e *measured, clk *clock.Simulated, sources int, interval time.Duration) error {
 	f := newFleet(0, sources)
 	p := b.bar(sources*perSource*int(time.Hour/interval), "samples loaded")
 	defer p.end()
 	var registered time.Time
 	for at := time.Duration(0); at < time.Hour; at += interval {
 		clk.Set(historyStart.Add(at))
-		if err := f.report(ctx, e.ingest, clk); err != nil {
+		if err := f.report(ctx, e.Ingest, clk); err != nil {
 			return err
 		}
 		if at == 0 {
@@ -135,5 +135,5 @@ func loadHour(ctx context.Context, b *bench, e *engine, clk *clock.Simulated, so
 	// As in production: when the grace has passed, the blocks are sealed, so that they are ground
 	// from the cache.
 	clk.Set(historyStart.Add(time.Hour + time.Minute))
-	return e.ingest.Seal(ctx)
+	return e.Ingest.Seal(ctx)
 }

@@ -73,7 +73,7 @@ func latencyMeasurement() measurement {
 
 // server is an engine behind HTTP on a loopback port.
 type server struct {
-	*engine
+	*measured
 	http   *http.Server
 	client *http.Client
 	url    string
@@ -85,18 +85,18 @@ func openServer(ctx context.Context, b *bench, connections int) (*server, error)
 		return nil, err
 	}
 	handler, err := api.New(api.Options{
-		Clock: clock.System{}, Logger: slog.New(slog.NewTextHandler(b.stderr, nil)), Appender: e.ingest,
+		Clock: clock.System{}, Logger: slog.New(slog.NewTextHandler(b.stderr, nil)), Appender: e.Ingest,
 	})
 	if err != nil {
-		return nil, errors.Join(err, e.close())
+		return nil, errors.Join(err, e.Close())
 	}
 	var lc net.ListenConfig
 	l, err := lc.Listen(ctx, "tcp", "127.0.0.1:0")
 	if err != nil {
-		return nil, errors.Join(err, e.close())
+		return nil, errors.Join(err, e.Close())
 	}
 	s := &server{
-		engine: e, http: handler.HTTPServer(),
+		measured: e, http: handler.HTTPServer(),
 		client: &http.Client{Transport: &http.Transport{MaxConnsPerHost: connections, MaxIdleConnsPerHost: connections}},
 		url:    "http://" + l.Addr().String() + "/api/v1/reports",
 	}
@@ -110,7 +110,7 @@ func openServer(ctx context.Context, b *bench, connections int) (*server, error)
 
 func (s *server) close(ctx context.Context) error {
 	s.client.CloseIdleConnections()
-	return errors.Join(s.http.Shutdown(ctx), s.engine.close())
+	return errors.Join(s.http.Shutdown(ctx), s.measured.Close())
 }
 
 // post sends a body. It returns an error unless all measurements are accepted.

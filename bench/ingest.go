@@ -42,7 +42,7 @@ func measureIngest(ctx context.Context, b *bench) (err error) {
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, e.close()) }()
+	defer func() { err = errors.Join(err, e.Close()) }()
 	callers, err := newCallers(ctx, e, ingestSources, ingestCallers)
 	if err != nil {
 		return err
@@ -65,12 +65,12 @@ type callers struct {
 }
 
 // newCallers makes all sources report once, which registers their series.
-func newCallers(ctx context.Context, e *engine, sources, n int) (*callers, error) {
-	c := &callers{ingest: e.ingest, fleets: make([]*fleet, n)}
+func newCallers(ctx context.Context, e *measured, sources, n int) (*callers, error) {
+	c := &callers{ingest: e.Ingest, fleets: make([]*fleet, n)}
 	var register errgroup.Group
 	for i := range c.fleets {
 		c.fleets[i] = newFleet(i*sources/n, sources/n)
-		register.Go(func() error { return c.fleets[i].report(ctx, e.ingest, clock.System{}) })
+		register.Go(func() error { return c.fleets[i].report(ctx, e.Ingest, clock.System{}) })
 	}
 	return c, register.Wait()
 }

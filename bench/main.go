@@ -90,7 +90,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	}
 	if len(ran) == 0 {
 		if len(failed) == 0 {
-			return fmt.Errorf("-run %s: no measurement has such a name", opts.only)
+			return fmt.Errorf("-run %s: no measurement has a matching name", opts.only)
 		}
 		return errors.Join(failed...)
 	}
@@ -112,9 +112,9 @@ func parse(args []string, stderr io.Writer) (options, error) {
 	fs.SetOutput(stderr)
 	fs.StringVar(&opts.store, "store", storePebble, "`STORE` to measure: "+storePebble+" or "+storeCassandra)
 	fs.StringVar(&hosts, "hosts", "", "`HOSTS` of the Cassandra to measure, host:port,…; without, one is started")
-	fs.BoolVar(&opts.cluster.direct, "direct", false, "connect to no others than these hosts")
-	fs.StringVar(&opts.dir, "dir", os.TempDir(), "`DIRECTORY` on the disk to measure; what is put there is removed")
-	fs.Float64Var(&opts.scale, "scale", 1, "size of the measurements, of the schedules or of the time taken")
+	fs.BoolVar(&opts.cluster.direct, "direct", false, "connect only to these hosts")
+	fs.StringVar(&opts.dir, "dir", os.TempDir(), "`DIRECTORY` on the disk to measure; the program removes what it writes there")
+	fs.Float64Var(&opts.scale, "scale", 1, "scale factor of the measurements: of their schedules or of their duration")
 	fs.StringVar(&opts.profile, "profile", "", "`DIRECTORY` for a CPU and a heap profile of each step")
 	only := fs.String("run", ".", "`REGEXP` of the measurements to run")
 	fs.BoolVar(&opts.asJSON, "json", false, "print JSON with all figures")

@@ -98,7 +98,7 @@ func runStep(ctx context.Context, opts options, stdout, stderr io.Writer) error 
 			return json.NewEncoder(stdout).Encode(b.figures)
 		}
 	}
-	return fmt.Errorf("-step %s: there is no such step", opts.step)
+	return fmt.Errorf("-step %s: unknown step", opts.step)
 }
 
 // measure is the parent's side: it runs a measurement's steps in sequence, each in its own process.

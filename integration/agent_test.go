@@ -40,7 +40,7 @@ func TestAgent(t *testing.T) {
 
 	a := start(t, "agent", "--url", front.URL, "--interval", "500ms", "--source", "it-host")
 	a.Wrote(`msg=measuring source=it-host`)
-	a.Wrote(`the server did not take a report; it is sent again`)
+	a.Wrote(`the server did not accept a report; retrying`)
 	process.Eventually(t, "several attempts", func() error {
 		if n := refused.Load(); n < 3 {
 			return fmt.Errorf("%d", n)

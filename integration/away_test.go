@@ -73,7 +73,7 @@ func TestSchemaWithoutCassandra(t *testing.T) {
 	p.Wrote(`msg="no Cassandra node of ` + hosts + ` answers; trying again in 2s"`)
 	p.Signal(syscall.SIGTERM)
 	assert.Equal(t, 1, p.ExitCode())
-	assert.Contains(t, p.Stderr.String(), "quern: stopped before the schema was complete: run it again")
+	assert.Contains(t, p.Stderr.String(), "quern: stopped before the schema was complete: run the command again")
 }
 
 // TestPrograms tests what all programs have in common.
@@ -96,7 +96,7 @@ func TestPrograms(t *testing.T) {
 			assert.True(t, strings.HasPrefix(p.Stdout.String(), name+" version "), p.Stdout.String())
 			p = run("--bogus")
 			assert.Equal(t, 2, p.ExitCode())
-			assert.Equal(t, name+": there is no flag --bogus\nSee '"+name+" --help'.\n", p.Stderr.String())
+			assert.Equal(t, name+": unknown flag --bogus\nSee '"+name+" --help'.\n", p.Stderr.String())
 
 			script := `source <("$1" completion bash)
 				COMP_WORDS=("$1" "$2"); COMP_CWORD=1; _` + name + `; echo "${COMPREPLY[*]}"`
@@ -115,7 +115,7 @@ func TestPrograms(t *testing.T) {
 			assert.Contains(t, p.Stdout.String(), "Examples:")
 			p = run("--store", "pebble")
 			assert.Equal(t, 2, p.ExitCode())
-			assert.Equal(t, name+": --store pebble: the embedded store has one process, which does everything: use `quern serve`\n"+
+			assert.Equal(t, name+": --store pebble: only one process can open the embedded store: use `quern serve`\n"+
 				"See '"+name+" --help'.\n", p.Stderr.String())
 		})
 	}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/quern/quern/integration/process"
 	"github.com/quern/quern/internal/demo"
+	"github.com/quern/quern/internal/wire"
 )
 
 // TestDemo looks at the demo as a new user does.
@@ -21,7 +22,7 @@ func TestDemo(t *testing.T) {
 	ready := time.Now().UTC()
 	for _, want := range []string{
 		"Generating 26 h of reports of 2000 series", "samples were made durable and",
-		"Quern is serving on " + p.URL, p.URL + "/api/v1/rollups", "-d level=1h", "-d level=24h", "Ctrl-C stops it; data rests in " + dir,
+		"Quern is serving on " + p.URL, p.URL + "/api/v1/rollups", "-d level=1h", "-d level=24h", "Ctrl-C stops it; the data is in " + dir,
 	} {
 		assert.Contains(t, p.Stdout.String(), want)
 	}
@@ -39,7 +40,7 @@ func TestDemo(t *testing.T) {
 		assert.Regexp(t, process.LevelName(width)+`: [1-9]\d* rows compared, 0 differ`, checked)
 		query := process.Within(selector, 72*hour)
 		query.Set("level", process.LevelName(width))
-		rows, err := process.Lines[process.Row](p, "/api/v1/rollups", query)
+		rows, err := process.Lines[wire.Row](p, "/api/v1/rollups", query)
 		require.NoError(t, err)
 		low, high := slicesOver(begin.Add(-26*hour), begin.Add(-2*time.Minute), width), slicesOver(begin.Add(-26*hour), time.Now().Add(time.Minute), width)
 		assert.GreaterOrEqual(t, len(rows), low, "level %s", process.LevelName(width))
@@ -49,7 +50,7 @@ func TestDemo(t *testing.T) {
 	p.Stop()
 
 	p = serve(t, dir, "--demo")
-	assert.Contains(t, p.Stdout.String(), "the demo goes on from there")
+	assert.Contains(t, p.Stdout.String(), "the demo continues from there")
 	assert.NotContains(t, p.Stdout.String(), "Generating 26 h")
 	assert.Contains(t, p.Stdout.String(), "Quern is serving on")
 	again, err := p.Export(selector, 28*time.Hour)

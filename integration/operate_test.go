@@ -86,7 +86,7 @@ func TestExplainAndReaggregate(t *testing.T) {
 	smuggle(t, dir, second.UnixMilli()+int64(sent)+1)
 	sent++
 	p = serve(t, dir, args...)
-	assert.Contains(t, explain(), "is not what its input comes to")
+	assert.Contains(t, explain(), "differs from its input")
 
 	x := start(t, "reaggregate", "--url", p.URL, "--match", "it_late",
 		"--start", strconv.FormatInt(second.UnixMilli(), 10), "--end", strconv.FormatInt(second.UnixMilli()+1000, 10))

@@ -165,7 +165,7 @@ func TestSecondSignal(t *testing.T) {
 		return err
 	})
 	p.Signal(os.Interrupt)
-	p.Wrote("draining; a second signal ends at once")
+	p.Wrote("draining; a second signal stops at once")
 	// The log line comes just before or after the signal's default behaviour is back.
 	process.Eventually(t, "the end", func() error {
 		_ = p.Cmd.Process.Signal(os.Interrupt)
@@ -198,16 +198,16 @@ func TestRefusals(t *testing.T) {
 		want []string
 	}{
 		{"directory in use", serveArgs(filepath.Join(dir, "running")), 1, []string{filepath.Join(dir, "running"), "is in use by another process"}},
-		{"another ladder", serveArgs(made, "--rollups", "1h,6h,24h"), 1, []string{made, "roll-ups 1s,2s,4s", "1h,6h,24h is asked for"}},
-		{"another group size", serveArgs(made, append(slices.Clone(seconds), "--group-size", "64")...), 1, []string{"group size of 128", "64 is asked for"}},
-		{"other partitions", serveArgs(made, append(slices.Clone(seconds), "--index-partitions", "4")...), 1, []string{"index partitions 16", "4 is asked for"}},
+		{"another ladder", serveArgs(made, "--rollups", "1h,6h,24h"), 1, []string{made, "roll-ups 1s,2s,4s", "not the requested 1h,6h,24h"}},
+		{"another group size", serveArgs(made, append(slices.Clone(seconds), "--group-size", "64")...), 1, []string{"group size of 128", "not the requested 64"}},
+		{"other partitions", serveArgs(made, append(slices.Clone(seconds), "--index-partitions", "4")...), 1, []string{"index partitions 16", "not the requested 4"}},
 		{"port taken", []string{"serve", "--listen", strings.TrimPrefix(running.URL, "http://"), "--data-dir", filepath.Join(dir, "new")}, 1, []string{"cannot listen on --listen 127.0.0.1:", "address already in use"}},
 		{"directory is a file", serveArgs(file), 1, []string{file}},
 		{"directory below a file", serveArgs(filepath.Join(file, "sub")), 1, []string{file, "not a directory"}},
 		{"directory may not be written", serveArgs(filepath.Join(readOnly, "sub")), 1, []string{readOnly, "permission denied"}},
 		{"bad value", []string{"serve", "--block-size", "0"}, 2, []string{"--block-size 0: must be between 1 and 4096", "See 'quern serve --help'"}},
-		{"unknown flag", []string{"serve", "--lisen", ":1"}, 2, []string{"there is no flag --lisen; did you mean --listen?"}},
-		{"unknown command", []string{"grind"}, 2, []string{`there is no command "grind"`}},
+		{"unknown flag", []string{"serve", "--lisen", ":1"}, 2, []string{"unknown flag --lisen; did you mean --listen?"}},
+		{"unknown command", []string{"grind"}, 2, []string{`unknown command "grind"`}},
 		{"demo over a cluster", []string{"serve", "--store", "cassandra", "--demo"}, 2, []string{"--demo: needs --store pebble", "See 'quern serve --help'"}},
 		{"copies nowhere", []string{"schema", "apply", "--replication", "3"}, 2, []string{"--replication 3: must be DC=COPIES", "See 'quern schema apply --help'"}},
 		{"agent without a server's URL", []string{"agent", "--url", "there"}, 2, []string{"--url there: must be like"}},
@@ -254,7 +254,7 @@ func TestBlockSize(t *testing.T) {
 	p.Stop()
 
 	p = serve(t, dir, append(args, "--block-size", "8")...)
-	change := p.Wrote(`msg="the block size changes" from=128 to=8 at=(\S+)`)
+	change := p.Wrote(`msg="block size will change" from=128 to=8 at=(\S+)`)
 	at, err := time.Parse(time.RFC3339, change[1])
 	require.NoError(t, err)
 	assert.Greater(t, at, time.Now().Add(-time.Second), "not in the past")
@@ -270,7 +270,7 @@ func TestBlockSize(t *testing.T) {
 
 	// The same size again is no change.
 	p = serve(t, dir, append(args, "--block-size", "8")...)
-	assert.NotContains(t, p.Stderr.String(), "the block size changes")
+	assert.NotContains(t, p.Stderr.String(), "block size will change")
 	require.NoError(t, sent.Check(p))
 	p.Stop()
 }
@@ -290,7 +290,7 @@ func TestConfigFile(t *testing.T) {
 	require.NoError(t, os.WriteFile(path, []byte("listen: 127.0.0.1:0\n\nblocksize: 8\n"), 0o600))
 	p = start(t, "serve", "--config", path)
 	assert.Equal(t, 2, p.ExitCode())
-	assert.Contains(t, p.Stderr.String(), `line 3: no option "blocksize"`)
+	assert.Contains(t, p.Stderr.String(), `line 3: unknown option "blocksize"`)
 }
 
 // TestCompletionInBash runs completion in bash itself, as after `source <(quern completion bash)`.

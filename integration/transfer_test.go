@@ -88,7 +88,7 @@ func TestTransfer(t *testing.T) {
 			im.Signal(syscall.SIGINT)
 			held.goOn()
 			require.Equal(t, 1, im.ExitCode())
-			require.Regexp(t, `stopped after line \d+ of .*: the same command goes on from there`, im.Stderr.String())
+			require.Regexp(t, `stopped after line \d+ of .*: run the same command to continue`, im.Stderr.String())
 			im, held = begin(0.6)
 			to.Kill()
 			held.goOn()
@@ -168,7 +168,7 @@ func TestImportOfWhatIsRefused(t *testing.T) {
 	assert.Contains(t, said, file+":3: malformed: ")
 	assert.Contains(t, said, "there are 2 values and 1 timestamps")
 	assert.True(t, strings.HasSuffix(said, "\n3 samples accepted, 3 rejected (3 too_old); 4 lines, 1 malformed\n"), said)
-	assert.Contains(t, im.Stderr.String(), "3 samples and 1 malformed line were not taken; all else is imported")
+	assert.Contains(t, im.Stderr.String(), "3 samples and 1 malformed line were not imported; all the rest was")
 	got, err := p.Export(process.OfTests, time.Hour)
 	require.NoError(t, err)
 	assert.Len(t, got, 3)
@@ -176,5 +176,5 @@ func TestImportOfWhatIsRefused(t *testing.T) {
 
 	im = start(t, "import", "--url", p.URL, "--give-up", "0", file)
 	assert.Equal(t, 1, im.ExitCode())
-	assert.Contains(t, im.Stderr.String(), "given up: the server is not there")
+	assert.Contains(t, im.Stderr.String(), "gave up: the server is unavailable")
 }

@@ -81,8 +81,8 @@ func TestVerify(t *testing.T) {
 	assert.Contains(t, verified(t, p, 1, "--start", "-1h", "--limit", "1"), "… and more: --limit is 1\n")
 
 	said = verified(t, p, 1, "--start", "-1h", "--repair")
-	assert.Contains(t, said, "3 series in 3 slices are ground again; their rows are right: 1s with the run after ")
-	assert.Contains(t, said, "1 rows have no samples in raw, and stay: --repair --take-back takes such rows back, from a server with --enable-admin-api\n")
+	assert.Contains(t, said, "3 series in 3 slices will be ground again; their rows will be right: 1s with the run after ")
+	assert.Contains(t, said, "1 rows have no raw samples, and stay: to take them back, use --repair --take-back on a server with --enable-admin-api\n")
 	process.Eventually(t, "the repair of all but one", func() error {
 		if err := sent.Check(p); err == nil || strings.Count(err.Error(), "\n") > 0 || !strings.Contains(err.Error(), "surplus") {
 			return fmt.Errorf("not yet: %w", err)

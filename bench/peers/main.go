@@ -53,10 +53,10 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	var opts options
 	flags := flag.NewFlagSet("peers", flag.ContinueOnError)
 	flags.SetOutput(stderr)
-	flags.IntVar(&opts.runs, "runs", 3, "how often each is measured; the table has the medians")
+	flags.IntVar(&opts.runs, "runs", 3, "number of runs of each measurement; the table shows the medians")
 	flags.StringVar(&opts.only, "only", "", "names, or parts of names, of those to measure, separated by commas")
-	flags.IntVar(&opts.series, "series", 10_000, "series of the load by remote write")
-	flags.StringVar(&opts.dir, "dir", "", "where data goes (default: the directory of temporary files)")
+	flags.IntVar(&opts.series, "series", 10_000, "number of series sent by remote write")
+	flags.StringVar(&opts.dir, "dir", "", "data directory (default: the directory for temporary files)")
 	flags.StringVar(&opts.cpu, "cpu-profile", "", "directory for CPU profiles of Quern during the loads")
 	if err := flags.Parse(args); err != nil {
 		return err
@@ -66,7 +66,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		return err
 	}
 	end := time.Now().Truncate(time.Hour)
-	fmt.Fprintln(stderr, "making up requests")
+	fmt.Fprintln(stderr, "generating requests")
 	loads := []load{remoteWrite(opts.series, 60, end), influx(50, 24*time.Hour-20*time.Minute, time.Now())}
 
 	got := table{}

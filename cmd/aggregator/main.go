@@ -15,9 +15,9 @@ func aggregator() *cli.App {
 	return &cli.App{
 		Name:  "aggregator",
 		Usage: "grind reports into roll-ups over Cassandra",
-		Description: `Grinds what 'ingest' processes have taken into roll-ups whenever a slice of time has
-ended, makes up for slices that were missed, and tells over HTTP how far it is. Its
---aggregation-delay, --late-grace and --age-cap must be those of the ingest processes.
+		Description: `Grinds the samples of 'ingest' processes into roll-ups whenever a slice of time has
+ended, catches up on missed slices, and reports its progress over HTTP. Its
+--aggregation-delay, --late-grace and --age-cap must equal those of the ingest processes.
 
 Examples:
 
@@ -26,8 +26,9 @@ Examples:
    aggregator --config aggregator.yaml             options from a file: listen: ":9096"
    curl -s http://127.0.0.1:9096/api/v1/status/aggregation
 
-While no node answers, it tries again. SIGTERM or Ctrl-C drains: blocks under way are
-finished or left for the next run, leases are released. A second one ends at once.`,
+While no Cassandra node answers, it keeps trying. SIGTERM or Ctrl-C drains: it finishes
+the current blocks or leaves them for the next run, and releases its leases. A second
+signal stops it at once.`,
 		Flags:  config.AggregatorFlags(),
 		Action: program.Action(config.FromAggregator, app.Aggregate),
 	}

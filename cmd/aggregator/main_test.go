@@ -28,10 +28,10 @@ func TestHelp(t *testing.T) {
 // TestUsage: each case is exit code 2, with a hint on what to do.
 func TestUsage(t *testing.T) {
 	for _, c := range []struct{ args, command, want string }{
-		{"serve", "aggregator", `there is no command "serve"`},
+		{"serve", "aggregator", `unknown command "serve"`},
 		{"--store pebble", "aggregator", "use `quern serve`"},
-		{"--lisen :1", "aggregator", `there is no flag --lisen; did you mean --listen?`},
-		{"--data-dir x", "aggregator", `there is no flag --data-dir`},
+		{"--lisen :1", "aggregator", `unknown flag --lisen; did you mean --listen?`},
+		{"--data-dir x", "aggregator", `unknown flag --data-dir`},
 		{"--cassandra-hosts :", "aggregator", `--cassandra-hosts :: must be HOST or HOST:PORT`},
 		{"--config /does/not/exist", "aggregator", `--config: open /does/not/exist`},
 		{"completion tcsh", "aggregator completion", `name one shell: bash, zsh or fish`},

@@ -14,10 +14,10 @@ func main() { program.Main(ingest()) }
 func ingest() *cli.App {
 	return &cli.App{
 		Name:  "ingest",
-		Usage: "take measurement reports and answer queries over Cassandra",
-		Description: `Takes measurement reports over HTTP, makes them durable in a Cassandra cluster that
-'quern schema apply' has made ready, and answers queries. Run as many as the load needs,
-and at least one 'aggregator', which grinds what they take into roll-ups.
+		Usage: "accept measurement reports and answer queries over Cassandra",
+		Description: `Accepts measurement reports over HTTP, makes them durable in a Cassandra cluster that
+'quern schema apply' has prepared, and answers queries. Run as many as the load needs,
+and at least one 'aggregator', which grinds their samples into roll-ups.
 
 Examples:
 
@@ -26,9 +26,9 @@ Examples:
    QUERN_CASSANDRA_PASSWORD_FILE=/run/secrets/cassandra ingest --cassandra-username quern
    ingest --config ingest.yaml                     options from a file: listen: ":9095"
 
-While no node answers, reports are answered 503 with Retry-After, and it tries again.
-SIGTERM or Ctrl-C drains: no new reports, what was taken is made durable. A second one
-ends at once; nothing acknowledged is lost.`,
+While no Cassandra node answers, it answers reports 503 with Retry-After and keeps trying.
+SIGTERM or Ctrl-C drains: it refuses new reports and makes the accepted ones durable. A
+second signal stops it at once; nothing acknowledged is lost.`,
 		Flags:  config.IngestFlags(),
 		Action: program.Action(config.FromIngest, app.Ingest),
 	}

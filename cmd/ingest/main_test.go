@@ -28,10 +28,10 @@ func TestHelp(t *testing.T) {
 // TestUsage: each case is exit code 2, with a hint on what to do.
 func TestUsage(t *testing.T) {
 	for _, c := range []struct{ args, command, want string }{
-		{"serve", "ingest", `there is no command "serve"`},
+		{"serve", "ingest", `unknown command "serve"`},
 		{"--store pebble", "ingest", "use `quern serve`"},
-		{"--lisen :1", "ingest", `there is no flag --lisen; did you mean --listen?`},
-		{"--data-dir x", "ingest", `there is no flag --data-dir`},
+		{"--lisen :1", "ingest", `unknown flag --lisen; did you mean --listen?`},
+		{"--data-dir x", "ingest", `unknown flag --data-dir`},
 		{"--cassandra-hosts :", "ingest", `--cassandra-hosts :: must be HOST or HOST:PORT`},
 		{"--config /does/not/exist", "ingest", `--config: open /does/not/exist`},
 		{"completion tcsh", "ingest completion", `name one shell: bash, zsh or fish`},

@@ -12,9 +12,9 @@ func agentCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "agent",
 		Usage: "measure this host and send reports to a server",
-		Description: `Reads processor, memory, disk, network and load at a fixed interval and sends what it
-read as measurement reports. While the server is away reports wait in memory, up to a
-limit, and are sent again.
+		Description: `Reads processor, memory, disk, network and load at a fixed interval and sends the
+readings as measurement reports. While the server is unavailable, reports wait in memory,
+up to a limit, and are sent later.
 
 Examples:
 

@@ -17,8 +17,8 @@ func quern() *cli.App {
 
    quern serve --demo
 
-which fills a store with 26 hours of generated data and serves it together with
-this host's own metrics on http://127.0.0.1:9095.`,
+to fill a store with 26 hours of generated data and serve it, together with
+this host's own metrics, on http://127.0.0.1:9095.`,
 		Commands: []*cli.Command{serveCommand(), agentCommand(), schemaCommand(), verifyCommand(), migrateCommand(), exportCommand(), importCommand(), salvageCommand(), reaggregateCommand(), explainCommand(), statusCommand(), settingsCommand()},
 	}
 }

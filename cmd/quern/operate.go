@@ -3,8 +3,8 @@ package main
 import (
 	"github.com/urfave/cli/v2"
 
-	"github.com/quern/quern/internal/app"
 	"github.com/quern/quern/internal/client"
+	"github.com/quern/quern/internal/commands"
 	"github.com/quern/quern/internal/config"
 	"github.com/quern/quern/internal/program"
 )
@@ -12,11 +12,11 @@ import (
 func reaggregateCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "reaggregate",
-		Usage: "have a server compute roll-up rows again",
-		Description: `Marks the slices between --start and --end of all series that match, so that the next run
-computes their rows again from the raw samples, and then those of the coarser levels. Slices
-that are not closed yet are ground anyway; slices whose samples have expired in part keep
-the rows that they have. It may be repeated.
+		Usage: "have a server recompute roll-up rows",
+		Description: `Marks the slices between --start and --end of all matching series, so that the next run
+recomputes their rows from the raw samples, and then the rows of the coarser levels. Open slices
+need no mark: they are ground when they close. Slices whose samples have partly expired keep
+their rows. The command may be repeated.
 
 Examples:
 
@@ -24,18 +24,18 @@ Examples:
    quern reaggregate --match '{__name__!=""}' --start 2025-11-21T08:00:00Z --end 2025-11-21T12:00:00Z
    quern reaggregate --url http://metrics.example:9095 --match cpu --match mem --start -2d
 
-It ends with 1 when no series match.`,
+Its exit code is 1 when no series match.`,
 		Flags:  config.ReaggregateFlags(),
-		Action: asking(program.Action(config.FromReaggregate, app.Reaggregate)),
+		Action: asking(program.Action(config.FromReaggregate, commands.Reaggregate)),
 	}
 }
 
 func statusCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "status",
-		Usage: "show how far aggregation is, who does it, and what went wrong",
-		Description: `Asks a server, an ingest or an aggregator: what is outstanding and how far behind each bucket is, the
-workers with their shards and last heartbeats, the last runs, the last errors of each component.
+		Usage: "show the progress, workers and errors of aggregation",
+		Description: `Asks a server, an ingest or an aggregator for the outstanding slices and the lag of each bucket, the
+workers with their shards and last heartbeats, the last runs, and the last errors of each component.
 
 Examples:
 
@@ -43,16 +43,16 @@ Examples:
    quern status --url http://metrics.example:9096
    quern status --json`,
 		Flags:  config.StatusFlags(),
-		Action: asking(program.Action(config.FromStatus, app.Status)),
+		Action: asking(program.Action(config.FromStatus, commands.Status)),
 	}
 }
 
 func explainCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "explain",
-		Usage: "say why a roll-up row is there, missing or late",
-		Description: `Asks a server about the rows around a time: for each level whose slice contains it, what there
-is to make the row of, the row itself, what is still to be done and when, and what went wrong.
+		Usage: "explain why a roll-up row is there, missing or late",
+		Description: `Asks a server about the rows around a time. For each level whose slice contains that time, it shows
+the row's input, the row itself, the outstanding work and when it is due, and the errors.
 
 Examples:
 
@@ -60,9 +60,9 @@ Examples:
    quern explain --match 'cpu{source="web-1"}' --time 2025-11-21T10:30:00Z
    quern explain --url http://metrics.example:9095 --match cpu --limit 100 --json
 
-It ends with 1 when no series match.`,
+Its exit code is 1 when no series match.`,
 		Flags:  config.ExplainFlags(),
-		Action: asking(program.Action(config.FromExplain, app.Explain)),
+		Action: asking(program.Action(config.FromExplain, commands.Explain)),
 	}
 }
 

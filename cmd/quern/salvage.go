@@ -3,7 +3,7 @@ package main
 import (
 	"github.com/urfave/cli/v2"
 
-	"github.com/quern/quern/internal/app"
+	"github.com/quern/quern/internal/commands"
 	"github.com/quern/quern/internal/config"
 	"github.com/quern/quern/internal/program"
 )
@@ -11,13 +11,13 @@ import (
 func salvageCommand() *cli.Command {
 	return &cli.Command{
 		Name:      "salvage",
-		Usage:     "write what can be read of a damaged store to a file",
+		Usage:     "write the readable samples of a damaged store to a file",
 		ArgsUsage: "DIR OUT",
-		Description: `Reads the embedded store in DIR, which no server may have open, and writes all raw samples that can
-be read to OUT, as lines that 'quern import' takes, compressed if it is called .gz or .zst. Nothing
-in DIR is changed. What cannot be read is left out and named: schedules and slices.
+		Description: `Reads the embedded store in DIR, which no server may have open, and writes all readable raw samples
+to OUT, as lines that 'quern import' accepts, compressed if the name of OUT ends in .gz or .zst. It
+changes nothing in DIR. It skips what cannot be read, and names the schedules and slices skipped.
 
-Roll-ups are not written: the import grinds them again.
+It does not write roll-ups: the server that imports OUT grinds them again.
 
 Examples:
 
@@ -25,8 +25,8 @@ Examples:
    quern salvage --overwrite ./quern-data saved.ndjson
    quern import saved.ndjson.zst
 
-It ends with 1 when something could not be read; all else is in OUT then.`,
+Its exit code is 1 when something could not be read; OUT then holds all the rest.`,
 		Flags:  config.SalvageFlags(),
-		Action: program.Action(config.FromSalvage, app.Salvage),
+		Action: program.Action(config.FromSalvage, commands.Salvage),
 	}
 }

@@ -3,7 +3,7 @@ package main
 import (
 	"github.com/urfave/cli/v2"
 
-	"github.com/quern/quern/internal/app"
+	"github.com/quern/quern/internal/commands"
 	"github.com/quern/quern/internal/config"
 	"github.com/quern/quern/internal/program"
 )
@@ -11,16 +11,16 @@ import (
 func schemaCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "schema",
-		Usage: "make a Cassandra cluster ready for Quern",
+		Usage: "prepare a Cassandra cluster for Quern",
 		Subcommands: []*cli.Command{{
 			Name:  "apply",
-			Usage: "create or update keyspace and tables",
-			Description: `Creates the keyspace and its tables where they are missing, and updates those of an older
-version. It may be repeated, and run while processes serve. While no node answers it
-tries again.
+			Usage: "create or update the keyspace and its tables",
+			Description: `Creates the keyspace and its tables if they are missing, and updates those of an older
+version. It may be repeated, and run while processes serve. While no Cassandra node answers,
+it keeps trying.
 
-The ladder, the group size and the number of index partitions are recorded for good when
-the schema is made; processes take them from there.
+The ladder, the group size and the number of index partitions are fixed when the schema is
+created; processes read them from the keyspace.
 
 Examples:
 
@@ -29,7 +29,7 @@ Examples:
    quern schema apply --replication dc1=3,dc2=3
    quern schema apply --keyspace trial --rollups 10s,1m,5m`,
 			Flags:  config.SchemaFlags(),
-			Action: program.Action(config.FromSchema, app.ApplySchema),
+			Action: program.Action(config.FromSchema, commands.ApplySchema),
 		}},
 	}
 }

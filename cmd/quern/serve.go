@@ -11,10 +11,10 @@ import (
 func serveCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "serve",
-		Usage: "run everything in this process: ingest, aggregation, reading",
-		Description: `Takes measurement reports over HTTP, makes them durable, grinds them into roll-ups when
-a slice of time has ended, and answers queries. Data rests in an embedded store, or in
-a Cassandra cluster that 'quern schema apply' has made ready.
+		Usage: "run ingest, aggregation and queries in one process",
+		Description: `Accepts measurement reports over HTTP, makes them durable, grinds them into roll-ups when
+a slice of time has ended, and answers queries. It stores data in an embedded store, or in
+a Cassandra cluster that 'quern schema apply' has prepared.
 
 Examples:
 
@@ -26,8 +26,8 @@ Examples:
    quern serve --store cassandra --cassandra-hosts 10.0.0.1,10.0.0.2
    quern serve --config quern.yaml                 options from a file: listen: ":9095"
 
-SIGTERM or Ctrl-C drains: no new reports, what was taken is made durable, blocks
-under way are released. A second one ends at once; nothing acknowledged is lost.`,
+SIGTERM or Ctrl-C drains: it refuses new reports, makes the accepted ones durable, and
+releases the current blocks. A second signal stops it at once; nothing acknowledged is lost.`,
 		Flags:  config.ServeFlags(),
 		Action: program.Action(config.FromServe, app.Serve),
 	}

@@ -3,7 +3,7 @@ package main
 import (
 	"github.com/urfave/cli/v2"
 
-	"github.com/quern/quern/internal/app"
+	"github.com/quern/quern/internal/commands"
 	"github.com/quern/quern/internal/config"
 	"github.com/quern/quern/internal/program"
 )
@@ -12,12 +12,12 @@ func exportCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "export",
 		Usage: "write raw samples to a file",
-		Description: `Writes the raw samples of the series that match, by default of all of the last seven days, as
-lines of JSON that 'quern import' takes.
+		Description: `Writes the raw samples of the matching series, by default of all series over the last seven days,
+as lines of JSON that 'quern import' accepts.
 
-They are asked for a part of the time at once. Whoever stops it loses the part under way: the
-same command goes on behind the last whole one, by what FILE.quern-export says, which is there
-until all is done.
+It asks for one part of the time range after the other. An export that is stopped loses the current
+part: the same command continues after the last complete part, which it reads from FILE.quern-export.
+That file exists until the export is complete.
 
 Examples:
 
@@ -26,7 +26,7 @@ Examples:
    quern export --start 2026-11-01T00:00:00Z --end 2026-11-08T00:00:00Z --part 6h --output first.ndjson.gz
    quern export --start -1d | quern import --url http://other.example:9095 -`,
 		Flags:  config.ExportFlags(),
-		Action: asking(program.Action(config.FromExport, app.Export)),
+		Action: asking(program.Action(config.FromExport, commands.Export)),
 	}
 }
 
@@ -35,12 +35,12 @@ func importCommand() *cli.Command {
 		Name:      "import",
 		Usage:     "send files of raw samples to a server",
 		ArgsUsage: "FILE…",
-		Description: `Sends files that 'quern export' has written, or others of that form, compressed by gzip or zstd or
-not, to a server; - is standard input. Samples may be as old as raw samples are kept there.
+		Description: `Sends files written by 'quern export', or others of that form, plain or compressed with gzip or zstd,
+to a server; - is standard input. The server accepts samples that are within its retention of raw.
 
-A server that is busy or away is waited for. Whoever stops it may start it again: the same command
-goes on where the server had taken everything, by what FILE.quern-import says, which is there until
-all is done. What is sent twice counts once.
+It waits for a server that is busy or unavailable. After a stop, the same command continues after
+the last line that the server has accepted, which it reads from FILE.quern-import. That file exists
+until the import is complete. Samples sent twice count once.
 
 Examples:
 
@@ -48,8 +48,8 @@ Examples:
    quern import --url http://other.example:9095 --rate 100000 november.gz december.gz
    zcat week.ndjson.gz | quern import -
 
-It ends with 1 when a sample was rejected or a line is malformed; all else is imported then.`,
+Its exit code is 1 when a sample was rejected or a line is malformed; all the rest is imported.`,
 		Flags:  config.ImportFlags(),
-		Action: program.Action(config.FromImport, app.Import),
+		Action: program.Action(config.FromImport, commands.Import),
 	}
 }

@@ -34,15 +34,15 @@ func TestTransferUsage(t *testing.T) {
 
 	for args, want := range map[string]string{
 		"export x":                         `unexpected argument "x"`,
-		"export --outptu x":                `there is no flag --outptu; did you mean --output?`,
+		"export --outptu x":                `unknown flag --outptu; did you mean --output?`,
 		"export --start now --end -1h":     `--start now: must be before --end, which is -1h`,
-		"export --start 4000000000":        `--start is not before --end`,
+		"export --start 4000000000":        `--start must be before --end`,
 		"export --part 0":                  `--part 0: must be whole milliseconds, at least 1ms`,
 		"export --output= ":                `--output: must not be empty`,
 		"export --overwrite":               `--overwrite: needs --output FILE`,
 		"import":                           `name the files to import, or - for standard input`,
-		"import - x":                       `-: standard input is imported alone`,
-		"import x --rate 5":                `"--rate" is no file's name: flags come before the files`,
+		"import - x":                       `-: standard input cannot be combined with files`,
+		"import x --rate 5":                `"--rate" is not a file name: put flags before the files`,
 		"import --rate -1 x":               `--rate -1: must be between 0 and`,
 		"import --give-up -1s x":           `--give-up -1s: must not be negative`,
 		"import --url there --give-up y x": `--url there: must be like http://127.0.0.1:9095`,
@@ -67,10 +67,10 @@ func TestTransferFailure(t *testing.T) {
 	require.ErrorIs(t, err, os.ErrNotExist)
 	require.NoError(t, os.WriteFile(path, []byte("{}\n"), 0o600))
 	_, err = programtest.Run(t, quern(), "export", "--output", path)
-	require.ErrorContains(t, err, "is there already")
+	require.ErrorContains(t, err, "already exists")
 	assert.NotErrorAs(t, err, new(program.UsageError))
 	out, err := programtest.Run(t, quern(), "import", "--url", "http://127.0.0.1:1", "--give-up", "0", path)
-	require.ErrorContains(t, err, path+", after line 0: given up: the server is not there")
+	require.ErrorContains(t, err, path+", after line 0: gave up: the server is unavailable")
 	assert.NotErrorAs(t, err, new(program.UsageError))
 	assert.Equal(t, "0 samples accepted, 0 rejected; 0 lines, 0 malformed\n", out)
 }

@@ -5,7 +5,7 @@
 // A break is a line or two of source, replaced in a copy that `go test -overlay` builds instead of
 // the file: the tree stays unchanged. A break is small enough for a reader to agree that it breaks
 // the invariant. A test of a nearby package catches it within seconds. Breaks of the protocol that
-// show only in some order of several workers' steps are in internal/explore (mutants_test.go),
+// show only in some order of several workers' steps are in integration/explore (mutants_test.go),
 // between a worker and its store, and are not repeated here.
 //
 // If an entry of the list is out of date, because its line has changed, the test says so. Then

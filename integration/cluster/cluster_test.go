@@ -141,6 +141,12 @@ func (pl place) applied(t *testing.T, p *process.Process) {
 	}
 	require.Equal(t, 0, p.ExitCode(), "%s", &p.Stderr)
 	require.Contains(t, p.Stdout.String(), "Keyspace "+pl.keyspace+" is ready")
+	for _, host := range pl.hosts {
+		one := pl
+		one.hosts, one.direct = []string{host}, true
+		// A node that lacks a table refuses this.
+		require.NoError(t, one.connect(t).Query("SELECT * FROM "+pl.keyspace+".runs LIMIT 1").Consistency(gocql.One).Exec(), "at %s", host)
+	}
 }
 
 // ready waits until all of the processes are ready.

@@ -18,6 +18,7 @@ import (
 	"github.com/quern/quern/integration/faults"
 	"github.com/quern/quern/integration/oracle"
 	"github.com/quern/quern/integration/process"
+	"github.com/quern/quern/internal/wire"
 )
 
 // A ladder on which a day takes 16 seconds.
@@ -201,7 +202,7 @@ func runsOfLastSlices(t *testing.T, p *process.Process) int64 {
 func rowTimes(p *process.Process, width time.Duration) (map[int64]bool, error) {
 	query := process.Within(process.OfTests, time.Hour)
 	query.Set("level", process.LevelName(width))
-	rows, err := process.Lines[process.Row](p, "/api/v1/rollups", query)
+	rows, err := process.Lines[wire.Row](p, "/api/v1/rollups", query)
 	out := map[int64]bool{}
 	for _, r := range rows {
 		out[r.Time] = true

@@ -123,7 +123,7 @@ func TestFaults(t *testing.T) {
 				p := pl.ingest(t, "--late-grace", "100ms")
 				return func() {
 					assert.Equal(t, 1, p.ExitCode())
-					assert.Contains(t, p.Stderr.String(), ", and 100ms is asked for: leave the options out, or stop all processes")
+					assert.Contains(t, p.Stderr.String(), " (100ms requested): leave the options out, or stop all processes")
 				}
 			}},
 		})

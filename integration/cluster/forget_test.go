@@ -72,7 +72,7 @@ func TestForgottenIDs(t *testing.T) {
 	sameIDs(t, pl, 5+10*5)
 	process.Eventually(t, "everything", func() error { return sent.Raw(third) })
 	running(t, ingests...)
-	assert.NotContains(t, ingests[0].Stderr.String(), "there is one copy of each row")
+	assert.NotContains(t, ingests[0].Stderr.String(), "there is only one copy of each row")
 }
 
 // TestOneCopyThatForgets: schema apply and each process warn of a single copy that acknowledges
@@ -85,6 +85,6 @@ func TestOneCopyThatForgets(t *testing.T) {
 	p := pl.ingest(t)
 	p.Ready()
 	for _, p := range []*process.Process{apply, p} {
-		assert.Contains(t, p.Stderr.String(), "there is one copy of each row, and the servers acknowledge before it is on disk")
+		assert.Contains(t, p.Stderr.String(), "there is only one copy of each row, and the servers acknowledge it before it is on disk")
 	}
 }

@@ -51,6 +51,18 @@ func TestOneNodeOfThree(t *testing.T) {
 	const enough = 200 // reports, at some 40 a second
 	s.grows(t, enough)
 	s.says(t, "all nodes well")
+	for _, p := range []*process.Process{ingest, aggregator} {
+		process.Eventually(t, "the clock of each node to be read", func() error {
+			r, err := p.Get("/metrics", nil)
+			for i := range 3 {
+				want := fmt.Sprintf(`quern_cassandra_node_clock_offset_seconds{node=%q} `, nodes.Node(i).Announced())
+				if err == nil && !strings.Contains(string(r.Body), want) {
+					err = fmt.Errorf("no %s in %s", want, r.Body)
+				}
+			}
+			return err
+		})
+	}
 
 	frozen := nodes.Node(1)
 	for round := range 2 {
@@ -75,7 +87,7 @@ func TestOneNodeOfThree(t *testing.T) {
 		})
 		s.says(t, "node back")
 	}
-	assert.Contains(t, ingest.Stderr.String(), `is asked last until it does" component=cassandra node=`+frozen.Announced())
+	assert.Contains(t, ingest.Stderr.String(), `it is asked last until it recovers" component=cassandra node=`+frozen.Announced())
 	assert.Contains(t, ingest.Stderr.String(), `msg="a Cassandra node answers again" component=cassandra node=`+frozen.Announced())
 
 	for _, kind := range []string{"late", "lossy"} {

@@ -88,14 +88,14 @@ func TestRefusals(t *testing.T) {
 	capitals.keyspace = "Quern"
 
 	noTables := func(pl place) string {
-		return fmt.Sprintf("keyspace %q has no tables of Quern's: make them with `quern schema apply --keyspace %s`, or name another --keyspace",
+		return fmt.Sprintf("keyspace %q has no Quern tables: create them with `quern schema apply --keyspace %s`, or name another --keyspace",
 			pl.keyspace, pl.keyspace)
 	}
 	madeWith := func(flag, made, asked string) string {
-		return fmt.Sprintf("keyspace %q was made with %s %s, and %s was asked for: leave the option out, or name another --keyspace",
+		return fmt.Sprintf("keyspace %q was created with %s %s, not the requested %s: leave the option out, or name another --keyspace",
 			pl.keyspace, flag, made, asked)
 	}
-	otherHome := fmt.Sprintf("ids and leases of keyspace %q are given out in data centre mars, and this process is in %s: give --local-dc mars, or name another --keyspace",
+	otherHome := fmt.Sprintf("ids and leases of keyspace %q are assigned in data centre mars, but this process is in %s: give --local-dc mars, or name another --keyspace",
 		pl.keyspace, dc)
 	newer := fmt.Sprintf("the schema in keyspace %q has version %d, this program knows %d: use a newer program", pl.keyspace, version+1, version)
 	noMars := fmt.Sprintf("the cluster has no data centre \"mars\", only %s", dc)
@@ -113,8 +113,8 @@ func TestRefusals(t *testing.T) {
 		{name: "no keyspace", pl: absent, command: aggregatorCmd, why: noTables(absent)},
 		{name: "no keyspace", pl: absent, command: serveCommand, why: noTables(absent)},
 		{name: "no tables", pl: bare, command: ingestCommand, why: noTables(bare)},
-		{name: "capitals", pl: capitals, command: ingestCommand, why: `--keyspace "Quern": must be small letters, digits and underscores`},
-		{name: "capitals", pl: capitals, command: applyCommand, why: `--keyspace "Quern": must be small letters, digits and underscores`},
+		{name: "capitals", pl: capitals, command: ingestCommand, why: `--keyspace "Quern": must be lower-case letters, digits and underscores`},
+		{name: "capitals", pl: capitals, command: applyCommand, why: `--keyspace "Quern": must be lower-case letters, digits and underscores`},
 
 		{name: "no such data centre", pl: pl, command: ingestCommand, args: []string{"--local-dc", "mars"}, why: noMars + ": check --local-dc"},
 		{name: "no such data centre", pl: absent, command: applyCommand, args: []string{"--local-dc", "mars"}, why: noMars + ": check --local-dc"},
@@ -127,7 +127,7 @@ func TestRefusals(t *testing.T) {
 		},
 		{
 			name: "other copies", pl: pl, command: applyCommand, args: []string{"--replication", dc + "=2"},
-			why: fmt.Sprintf("keyspace %q is there with the replication %s=1: change that by ALTER KEYSPACE and a repair of every node, and leave --replication out", pl.keyspace, dc),
+			why: fmt.Sprintf("keyspace %q already has the replication %s=1: to change it, use ALTER KEYSPACE and repair every node, and leave --replication out", pl.keyspace, dc),
 		},
 
 		{
@@ -163,8 +163,8 @@ func TestRefusals(t *testing.T) {
 				Clock: clock.NewSimulated(time.Now().Add(off)), Policy: config.Policy{}.New, Timeout: time.Minute,
 			})
 			require.ErrorIs(t, err, storage.ErrSettings)
-			assert.Regexp(t, `^this machine's clock is \S+ `+direction+` the servers', more than the 30s that data may come late by: `+
-				`set the clocks \(NTP\), or allow more by `+"`quern settings set`"+` with --late-grace and --aggregation-delay$`, err)
+			assert.Regexp(t, `^this machine's clock is \S+ `+direction+` the servers' \(\S+\), more than the limit of 30s: `+
+				`set the clocks \(NTP\), or raise the limit by changing --late-grace and --aggregation-delay with `+"`quern settings set`$", err)
 		}
 	})
 
@@ -177,7 +177,7 @@ func TestRefusals(t *testing.T) {
 
 	t.Run("a weak consistency is only warned of", func(t *testing.T) {
 		p := pl.ingest(t, "--consistency", "ONE")
-		p.Wrote(`level=WARN msg="with this consistency a read may miss what was acknowledged.*; use LOCAL_QUORUM .*" .*consistency=ONE`)
+		p.Wrote(`level=WARN msg="with this consistency a read may miss acknowledged samples.*; use LOCAL_QUORUM .*" .*consistency=ONE`)
 		p.Ready()
 		p.Stop()
 	})
@@ -244,22 +244,22 @@ func TestLoginsAndCertificates(t *testing.T) {
 	}
 
 	const notTrusted = "the servers' certificate is not trusted: check --cassandra-ca, and that the certificate names the addresses of --cassandra-hosts ("
-	const wrongLogin = "the servers do not take this user name and password: check --cassandra-username and --cassandra-password ("
+	const wrongLogin = "the servers rejected the user name and password: check --cassandra-username and --cassandra-password ("
 	for _, c := range []struct {
 		name  string
 		flags [][]string
 		why   string
 	}{
-		{"no login", [][]string{trust, own}, "the servers ask for a user name and a password: set --cassandra-username and --cassandra-password"},
+		{"no login", [][]string{trust, own}, "the servers require a user name and a password: set --cassandra-username and --cassandra-password"},
 		{"wrong password", [][]string{trust, own, {"--cassandra-username", cassandratest.Username, "--cassandra-password", "hunter2"}}, wrongLogin},
 		{"unknown user", [][]string{trust, own, {"--cassandra-username", "stranger", "--cassandra-password", "hunter2"}}, wrongLogin},
-		{"no password", [][]string{trust, own, {"--cassandra-username", cassandratest.Username}}, "the servers ask for a password too: set --cassandra-password or --cassandra-password-file ("},
-		{"no user", [][]string{trust, own, {"--cassandra-username", "group", "--cassandra-password", "nothing"}}, "the servers do not let this user log in: ALTER ROLE … WITH LOGIN = true"},
+		{"no password", [][]string{trust, own, {"--cassandra-username", cassandratest.Username}}, "the servers also require a password: set --cassandra-password or --cassandra-password-file ("},
+		{"no user", [][]string{trust, own, {"--cassandra-username", "group", "--cassandra-password", "nothing"}}, "the servers do not allow this user to log in: run ALTER ROLE … WITH LOGIN = true"},
 		{"another authority", [][]string{{"--cassandra-ca", files.Cert}, own, login}, notTrusted},
 		{"the system's authorities", [][]string{{"--cassandra-tls"}, own, login}, notTrusted},
 		{"no file", [][]string{{"--cassandra-ca", noFile}, own, login}, "--cassandra-ca: open " + noFile + ": no such file or directory"},
 		{"a directory", [][]string{{"--cassandra-ca", dir}, own, login}, "--cassandra-ca: read " + dir + ": is a directory"},
-		{"no certificate in it", [][]string{{"--cassandra-ca", empty}, own, login}, "--cassandra-ca " + empty + ": there is no certificate in it"},
+		{"no certificate in it", [][]string{{"--cassandra-ca", empty}, own, login}, "--cassandra-ca " + empty + ": the file contains no certificate"},
 		{
 			"another's key",
 			[][]string{trust, {"--cassandra-cert", files.CA, "--cassandra-key", files.Key}, login},
@@ -280,7 +280,7 @@ func TestLoginsAndCertificates(t *testing.T) {
 		// attempt may also look like one at a server that is shutting down.
 		for _, command := range []string{ingestCommand, applyCommand} {
 			p := with(trust, login).run(t, command)
-			refusedInTheEnd(t, p, "no TLS with these servers: check --cassandra-tls, --cassandra-ca, --cassandra-cert and --cassandra-key (")
+			refusedInTheEnd(t, p, "TLS with these servers failed: check --cassandra-tls, --cassandra-ca, --cassandra-cert and --cassandra-key (")
 			assert.NotContains(t, p.Stderr.String(), "hunter2")
 		}
 	})
@@ -297,7 +297,7 @@ func TestLoginsAndCertificates(t *testing.T) {
 		// Servers that require TLS close the connection, as servers that stop do. So the program
 		// retries, with a hint.
 		p := with(login).ingest(t)
-		p.Wrote(`level=WARN .* trying again in 1s" err=".*; if the servers ask for TLS, set --cassandra-tls`)
+		p.Wrote(`level=WARN .* trying again in 1s" err=".*; if the servers require TLS, set --cassandra-tls`)
 		p.Stop()
 	})
 

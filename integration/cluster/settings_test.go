@@ -31,7 +31,7 @@ func TestSettings(t *testing.T) {
 		require.Equal(t, 0, p.ExitCode(), p.Stderr.String())
 		return p.Stdout.String()
 	}
-	assert.Contains(t, shown(), "recorded by the first process that opens the store")
+	assert.Contains(t, shown(), "set by the first process that opens the store")
 
 	short := append(slices.Clone(patient), "--heartbeat-timeout", "3s")
 	first := pl.ingest(t, append(slices.Clone(short), "--worker-id", "first", "--late-grace", "1s", "--aggregation-delay", "2s", "--retention", "raw=2d")...)
@@ -50,16 +50,16 @@ func TestSettings(t *testing.T) {
 		"retention":         {"raw=2d,4s=90d,8s=90d,16s=90d", "raw=3d", "raw=3d,4s=90d,8s=90d,16s=90d"},
 	} {
 		refused(t, pl.run(t, aggregatorCmd, "--"+flag, c.asked), fmt.Sprintf(
-			"keyspace %q has --%s %s, and %s is asked for: leave the options out, or stop all processes and change them for all by `quern settings set --keyspace %s --%s %s`",
+			"keyspace %q has --%s %s (%s requested): leave the options out, or stop all processes and change them for all with `quern settings set --keyspace %s --%s %s`",
 			pl.keyspace, flag, c.has, c.set, pl.keyspace, flag, c.set))
 	}
-	refused(t, pl.run(t, ingestCommand, "--future-limit", "1h"), fmt.Sprintf("keyspace %q has --future-limit 10m, and 1h is asked for: ", pl.keyspace))
+	refused(t, pl.run(t, ingestCommand, "--future-limit", "1h"), fmt.Sprintf("keyspace %q has --future-limit 10m (1h requested): ", pl.keyspace))
 
 	// Nothing is changed while processes are alive.
 	change := append([]string{"set", "--late-grace", "500ms", "--retention", "raw=5d"}, patient...)
 	p := settings(change...)
 	require.Equal(t, 1, p.ExitCode())
-	assert.Regexp(t, `these processes run: first on host \S+, last heard of at \S+; second on host .*: stop them first`, p.Stderr.String())
+	assert.Regexp(t, `these processes are running: first on host \S+, last heartbeat at \S+; second on host .*: stop them first`, p.Stderr.String())
 	assert.Regexp(t, `(?m)^--late-grace +1s *$`, shown())
 	second.Stop()
 	first.Stop()
@@ -85,7 +85,7 @@ func TestSettings(t *testing.T) {
 	require.NoError(t, st.SetPolicy(t.Context(), other), "of two changes by one process the later counts")
 	require.NoError(t, st.SetPolicy(t.Context(), policy))
 	require.NoError(t, st.Close())
-	why := regexp.MustCompile(`the settings of the store were changed while this process ran, --late-grace from 500ms to 700ms: start it again`)
+	why := regexp.MustCompile(`the settings of the store were changed while this process ran, --late-grace from 500ms to 700ms: restart the process`)
 	process.Eventually(t, "reports to be refused", func() error {
 		r, err := stale.Report(t.Context(), []process.Sample{{Source: "a", Metric: "it", Ms: time.Now().UnixMilli(), Value: 1}})
 		if r.Code == http.StatusServiceUnavailable && why.Match(r.Body) {

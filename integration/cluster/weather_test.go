@@ -123,7 +123,7 @@ func become(t *testing.T, want int, ps ...*process.Process) {
 
 // attemptsThatFailed returns how often the aggregator has postponed its work.
 func attemptsThatFailed(p *process.Process) int {
-	return strings.Count(p.Stderr.String(), "aggregation goes on later")
+	return strings.Count(p.Stderr.String(), "run aborted; retrying later")
 }
 
 // stream sends reports to the current process, each until it is acknowledged.

@@ -11,6 +11,7 @@ import (
 
 	"github.com/quern/quern/integration/process"
 	"github.com/quern/quern/internal/storage"
+	"github.com/quern/quern/internal/wire"
 )
 
 // TestWorkers runs two aggregators that share the work. One is paused until others have its shards,
@@ -77,7 +78,7 @@ func TestNamesakes(t *testing.T) {
 	first.Wrote(`msg=run .*bucket=raw`)
 	second := pl.aggregator(t, args...)
 	second.Ready()
-	second.Wrote(`goes by the name same too: give each its own --worker-id`)
+	second.Wrote(`uses the worker id same too: give each process its own --worker-id`)
 	process.Eventually(t, "an error in the status", func() error {
 		st, err := ingest.Status()
 		if err == nil && len(st.Errors) == 0 {
@@ -127,7 +128,7 @@ func runsOn(t *testing.T, p *process.Process) {
 	})
 }
 
-func newestRun(st process.Status) (sliceMs int64) {
+func newestRun(st wire.Status) (sliceMs int64) {
 	for _, r := range st.Runs {
 		if r.Bucket == "raw" {
 			sliceMs = max(sliceMs, r.Slice)

@@ -15,6 +15,7 @@ import (
 
 	"github.com/quern/quern/integration/oracle"
 	"github.com/quern/quern/integration/process"
+	"github.com/quern/quern/internal/wire"
 )
 
 // Senders report to a process of the test's choice. Each report is sent until it is acknowledged.
@@ -140,11 +141,7 @@ func (s *Senders) deliver(t testing.TB, rng *rand.Rand, samples []process.Sample
 
 // tooOld reports whether a reply rejects samples only for their age.
 func tooOld(body []byte) bool {
-	var said struct {
-		Rejected []struct {
-			Reason string `json:"reason"`
-		} `json:"rejected"`
-	}
+	var said wire.Report
 	if json.Unmarshal(body, &said) != nil || len(said.Rejected) == 0 {
 		return false
 	}

@@ -27,12 +27,11 @@ import (
 	"github.com/quern/quern/internal/blocks"
 	"github.com/quern/quern/internal/cache"
 	"github.com/quern/quern/internal/clock"
+	"github.com/quern/quern/internal/engine"
 	"github.com/quern/quern/internal/legacy"
 	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/migrate"
-	"github.com/quern/quern/internal/recovery"
 	"github.com/quern/quern/internal/rollup"
-	"github.com/quern/quern/internal/shards"
 	"github.com/quern/quern/internal/storage"
 	"github.com/quern/quern/internal/storage/cassandra"
 )
@@ -316,11 +315,11 @@ func (g *target) content() content {
 // run lets time pass, and grinds whatever is due.
 func (g *target) run(until time.Time) {
 	g.t.Helper()
-	c := g.protocol()
-	runner := rollup.NewRunner(g.store, shards.New(g.store, g.clk, storage.Worker{ID: "worker"}, 24*time.Hour), c,
-		recovery.New(g.store, c, g.clk, recovery.Options{}), g.clk, rollup.Options{})
+	e := engine.New(engine.Options{
+		Store: g.store, Clock: g.clk, Worker: storage.Worker{ID: "worker"}, Timeout: 24 * time.Hour, Rollup: &rollup.Options{},
+	})
 	g.clk.Set(until)
-	_, err := runner.RunDue(g.t.Context())
+	_, err := e.Runner.RunDue(g.t.Context())
 	require.NoError(g.t, err)
 }
 
@@ -539,18 +538,18 @@ func TestProgram(t *testing.T) {
 
 	wrong := k.quern(t, to, "migrate", "--from-keyspace", to+"x")
 	require.Equal(t, 1, wrong.ExitCode())
-	require.Contains(t, wrong.Stderr.String(), `has not the tables of RHQ`)
+	require.Contains(t, wrong.Stderr.String(), `lacks the tables of RHQ`)
 
 	slow := k.quern(t, to, append(args, "--rate", "100")...)
 	slow.Wrote("msg=copying .*schedules=0 of=60")
 	slow.Signal(syscall.SIGTERM)
 	require.Equal(t, 1, slow.ExitCode())
-	require.Contains(t, slow.Stderr.String(), "stopped before all was copied: run it again")
+	require.Contains(t, slow.Stderr.String(), "stopped before all rows were copied: run the command again")
 
 	whole := k.quern(t, to, args...)
 	require.Equal(t, 0, whole.ExitCode())
 	require.Contains(t, whole.Stdout.String(), "line 3: ")
-	require.Contains(t, whole.Stdout.String(), "All that was read is in the store.")
+	require.Contains(t, whole.Stdout.String(), "All rows that were read are in the store.")
 	t.Log(whole.Stdout.String())
 	for _, table := range legacy.Tables() {
 		require.NoError(t, k.session.Query("SELECT * FROM "+k.Keyspace+"."+table+" LIMIT 1").Exec(), "it is not touched")
@@ -570,7 +569,7 @@ func TestProgram(t *testing.T) {
 	}
 	gone := k.quern(t, to, args...)
 	require.Equal(t, 1, gone.ExitCode())
-	assert.Contains(t, gone.Stderr.String(), "has not the tables of RHQ")
+	assert.Contains(t, gone.Stderr.String(), "lacks the tables of RHQ")
 }
 
 // TestBadRows: rows that cannot be copied are named, and prevent the drop of the legacy tables.
@@ -599,7 +598,7 @@ func TestBadRows(t *testing.T) {
 	require.EqualValues(t, 7, report.Bad, "%q", report.BadRows)
 	for _, want := range []string{
 		"schedule 10000 at -1: the time is before 1970", "the time is ahead of this clock", "there is no value", "schedule -3, with all of its rows",
-		"one of max, min and avg is missing", "type 7 is not known", "no roll-up of UTC begins then",
+		"one of max, min and avg is missing", "unknown type 7", "no roll-up slice (UTC) begins at this time",
 	} {
 		assert.True(t, slices.ContainsFunc(report.BadRows, func(s string) bool { return strings.Contains(s, want) }), "%s in %q", want, report.BadRows)
 	}
@@ -620,9 +619,9 @@ func TestRefused(t *testing.T) {
 	defer store.Close()
 	clk := clock.NewSimulated(now)
 	_, err = migrate.New(open(t, k), store, cache.New(store, clk, 1, cache.DefaultTiming()), clk, migrate.Options{}).Run(t.Context())
-	require.ErrorContains(t, err, "six_hour_metrics has rows, and the store has no roll-ups of 6h to take them, only 1h,24h")
+	require.ErrorContains(t, err, "six_hour_metrics has rows, but the store has no roll-ups of 6h for them, only 1h,24h")
 
 	_, err = cassandra.OpenLegacy(t.Context(), opts)
-	require.ErrorContains(t, err, "has not the tables of RHQ", "Quern's own have some of the same names")
+	require.ErrorContains(t, err, "lacks the tables of RHQ", "Quern's own have some of the same names")
 	require.NotErrorIs(t, err, storage.ErrUnavailable)
 }

@@ -20,6 +20,7 @@ import (
 	"github.com/quern/quern/internal/client"
 	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/verify"
+	"github.com/quern/quern/internal/wire"
 )
 
 // Oracle records what was sent. The zero value is empty and ready. Several senders may use it at
@@ -97,10 +98,8 @@ func (o *Oracle) Unknown(samples ...process.Sample) {
 func (o *Oracle) Report(ctx context.Context, p *process.Process, samples []process.Sample) (process.Reply, error) {
 	r, err := p.Report(ctx, samples)
 	var said struct {
-		Accepted *int `json:"accepted"`
-		Rejected []struct {
-			Index int `json:"index"`
-		} `json:"rejected"`
+		wire.Report
+		Accepted *int `json:"accepted"` // nil if the reply does not say
 	}
 	switch r.Code {
 	case http.StatusTooManyRequests, http.StatusRequestEntityTooLarge, http.StatusUnsupportedMediaType:

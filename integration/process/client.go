@@ -11,6 +11,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/quern/quern/internal/wire"
 )
 
 // Client keeps no connections open: a server that drains would wait for new ones.
@@ -128,51 +130,19 @@ func Lines[T any](p *Process, path string, query url.Values) ([]T, error) {
 
 // Export returns all raw samples that match.
 func (p *Process) Export(selector string, back time.Duration) ([]Sample, error) {
-	type line struct {
-		Metric     map[string]string `json:"metric"`
-		Values     []float64         `json:"values"`
-		Timestamps []int64           `json:"timestamps"`
-	}
-	ls, err := Lines[line](p, "/api/v1/export", Within(selector, back))
+	ls, err := Lines[wire.Samples](p, "/api/v1/export", Within(selector, back))
 	var out []Sample
 	for _, l := range ls {
 		for i, v := range l.Values {
-			out = append(out, Sample{l.Metric["source"], l.Metric["__name__"], l.Timestamps[i], v})
+			out = append(out, Sample{l.Metric["source"], l.Metric["__name__"], l.Timestamps[i], float64(v)})
 		}
 	}
 	return out, err
 }
 
-// Status is the part of the aggregation status that tests read.
-type Status struct {
-	Buckets []struct {
-		Bucket      string `json:"bucket"`
-		Outstanding []struct {
-			Slice int64 `json:"slice"`
-			Marks int   `json:"marks"`
-		} `json:"outstanding"`
-		LagSeconds float64 `json:"lag_seconds"`
-	} `json:"buckets"`
-	Runs []struct {
-		Bucket  string `json:"bucket"`
-		Slice   int64  `json:"slice"`
-		Started int64  `json:"started"`
-		Late    int    `json:"late"`
-		Error   string `json:"error"`
-	} `json:"runs"`
-	Shards []struct {
-		Shard  int    `json:"shard"`
-		Worker string `json:"worker"`
-	} `json:"shards"`
-	Errors []struct {
-		Worker  string `json:"worker"`
-		Message string `json:"message"`
-	} `json:"errors"`
-}
-
 // Status returns the aggregation status. A server whose store is away returns an error.
-func (p *Process) Status() (Status, error) {
-	var st Status
+func (p *Process) Status() (wire.Status, error) {
+	var st wire.Status
 	r, err := p.Get("/api/v1/status/aggregation", nil)
 	if err != nil {
 		return st, err
@@ -184,7 +154,7 @@ func (p *Process) Status() (Status, error) {
 }
 
 // AwaitStatus retries until the server answers.
-func (p *Process) AwaitStatus() (st Status) {
+func (p *Process) AwaitStatus() (st wire.Status) {
 	p.t.Helper()
 	Eventually(p.t, "the aggregation status", func() (err error) {
 		st, err = p.Status()

@@ -24,7 +24,8 @@ type noted struct {
 }
 
 func (n *noted) Export(ctx context.Context, rm *metricdata.ResourceMetrics) error {
-	if err := n.Exporter.Export(ctx, rm); err != nil {
+	// The end of the program cancels the export under way, and leaves open whether it was stored.
+	if err := n.Exporter.Export(context.WithoutCancel(ctx), rm); err != nil {
 		return err
 	}
 	// A deep copy: the SDK reuses everything, down to the points.

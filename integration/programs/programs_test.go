@@ -17,7 +17,6 @@ import (
 	"os/exec"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -29,6 +28,7 @@ import (
 
 	"github.com/quern/quern/integration/debian"
 	"github.com/quern/quern/integration/process"
+	"github.com/quern/quern/internal/wire"
 )
 
 var quern string
@@ -128,39 +128,14 @@ func requireSame(t *testing.T, sent, stored points) {
 
 // exported returns all stored points.
 func exported(p *process.Process) (points, error) {
-	type line struct {
-		Metric     map[string]string `json:"metric"`
-		Values     []any             `json:"values"`
-		Timestamps []int64           `json:"timestamps"`
-	}
 	query := process.Within(`{__name__!=""}`, time.Hour)
 	query.Set("exact", "true")
-	lines, err := process.Lines[line](p, "/api/v1/export", query)
+	lines, err := process.Lines[wire.Samples](p, "/api/v1/export", query)
 	out := points{}
 	for _, l := range lines {
 		series := labels.FromMap(l.Metric)
 		for i, v := range l.Values {
-			at := l.Timestamps[i]
-			switch v := v.(type) {
-			case nil:
-				out.add(series, at, math.NaN())
-			case float64:
-				out.add(series, at, v)
-			case string: // see docs/query.md
-				if bits, ok := strings.CutPrefix(v, "NaN:"); ok {
-					n, err := strconv.ParseUint(bits, 16, 64)
-					if err != nil {
-						return nil, err
-					}
-					out[point{series.String(), at}] = n
-					continue
-				}
-				f, err := strconv.ParseFloat(v, 64)
-				if err != nil {
-					return nil, err
-				}
-				out.add(series, at, f)
-			}
+			out.add(series, l.Timestamps[i], float64(v))
 		}
 		if len(l.Values) != len(l.Timestamps) {
 			return nil, fmt.Errorf("%s has %d values, and %d times", series, len(l.Values), len(l.Timestamps))

@@ -14,8 +14,8 @@ import (
 	"go.uber.org/goleak"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/quern/quern/integration/acceptance"
 	"github.com/quern/quern/integration/cassandratest"
-	"github.com/quern/quern/internal/acceptance"
 	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/storage"
 	"github.com/quern/quern/internal/storage/cassandra"
@@ -55,7 +55,7 @@ func openBoth(t *testing.T, s storage.Settings, r storage.Retention, clk clock.C
 }
 
 func TestAcceptance(t *testing.T) {
-	acceptance.Run(t, acceptance.Backend{Open: openAny, Stride: 41, Histories: 2, ManyWriters: true})
+	acceptance.Run(t, acceptance.Backend{Open: openAny, Stride: 83, Histories: 1, ManyWriters: true})
 }
 
 // openAny prepares an empty store. The returned function opens it, each time for another process.

@@ -115,6 +115,7 @@ func TestTimeToLive(t *testing.T) {
 			Schedule: 1, TimeMs: metric.AlignDown(hour, day.Milliseconds()), Rollup: metric.Rollup{Count: 1, Sketch: []byte("x")},
 		}}))
 	}
+	require.NoError(t, store.BeginSlice(ctx, raw))
 	require.NoError(t, store.CompleteSlice(ctx, raw))
 	require.NoError(t, store.RecordRun(ctx, storage.Run{SliceKey: raw, Worker: "a", StartedMs: nowMs, Err: "x"}))
 	require.NoError(t, store.RecordError(ctx, storage.ComponentError{Component: "c", Worker: "a", TimeMs: nowMs, SliceKey: raw, Message: "x"}))
@@ -135,6 +136,7 @@ func TestTimeToLive(t *testing.T) {
 		// have expired.
 		{"marks of raw", "SELECT TTL(last_error) FROM metrics_cache_index WHERE bucket = 0", (31+60)*day + 4*time.Hour},
 		{"marks of 1h, whose rows are kept for ever", "SELECT TTL(schedule_ids) FROM metrics_cache_index WHERE bucket = 1", 0},
+		{"begun slices", "SELECT TTL(begun) FROM slices WHERE bucket = 0", (31+60)*day + 4*time.Hour},
 		{"complete slices", "SELECT TTL(complete) FROM slices WHERE bucket = 0", (31+60)*day + 4*time.Hour},
 		{"runs", "SELECT TTL(error) FROM runs", 30 * day},
 		{"errors", "SELECT TTL(message) FROM errors", 7 * day},

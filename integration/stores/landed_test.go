@@ -11,10 +11,9 @@ import (
 	"github.com/quern/quern/internal/blocks"
 	"github.com/quern/quern/internal/cache"
 	"github.com/quern/quern/internal/clock"
+	"github.com/quern/quern/internal/engine"
 	"github.com/quern/quern/internal/metric"
-	"github.com/quern/quern/internal/recovery"
 	"github.com/quern/quern/internal/rollup"
-	"github.com/quern/quern/internal/shards"
 	"github.com/quern/quern/internal/storage"
 	"github.com/quern/quern/internal/storage/cassandra"
 )
@@ -31,7 +30,10 @@ func TestLandedOnOneCopy(t *testing.T) {
 	ten := time.Date(2025, time.November, 21, 10, 0, 0, 0, time.UTC)
 	clk := clock.NewSimulated(ten.Add(30 * time.Minute))
 	settings := storage.Settings{Ladder: metric.DefaultLadder(), GroupSize: 4, IndexPartitions: 1, Epochs: blocks.Epochs{{BlockSize: 4}}}
-	openAt(t, cassandra.Options{Hosts: c.Hosts(), Timeout: timeout}, settings, nil, clk) // creates the keyspace, with three copies
+	// A node that has just started may not know all others yet, from which the default takes the number of copies.
+	require.NoError(t, cassandra.ApplySchema(t.Context(), cassandra.Options{
+		Hosts: c.Hosts(), Timeout: timeout, Settings: settings, Clock: clk, Policy: storage.Policy{}.Always,
+	}, "datacenter1=3", func(int, int, string) {}))
 	at := func(node int) storage.Store {
 		s, err := cassandra.Open(t.Context(), cassandra.Options{
 			Hosts: []string{c.Node(node).Addr()}, DirectHosts: true, Timeout: timeout, Settings: settings, Clock: clk,
@@ -45,13 +47,13 @@ func TestLandedOnOneCopy(t *testing.T) {
 	slice := metric.DefaultLadder().SliceAt(metric.Raw, ten.UnixMilli())
 	w := cache.NewWriter(cache.New(ingest, clk, 1, cache.DefaultTiming()))
 	flush := func(minute int) error {
-		return w.Flush(t.Context(), []cache.Group{{Slice: slice, Block: blocks.Of(0, 4), Samples: []metric.Sample{
+		return w.Flush(t.Context(), []cache.BlockSamples{{Slice: slice, Block: blocks.Of(0, 4), Samples: []metric.Sample{
 			{Schedule: 1, TimeMs: ten.Add(time.Duration(minute) * time.Minute).UnixMilli(), Value: float64(minute)},
 		}}})
 	}
-	member := shards.New(aggregator, clk, storage.Worker{ID: "worker"}, time.Hour)
-	protocol := cache.New(aggregator, clk, 2, cache.DefaultTiming())
-	runner := rollup.NewRunner(aggregator, member, protocol, recovery.New(aggregator, protocol, clk, recovery.Options{}), clk, rollup.Options{})
+	runner := engine.New(engine.Options{
+		Store: aggregator, Clock: clk, Writer: 2, Worker: storage.Worker{ID: "worker"}, Timeout: time.Hour, Rollup: &rollup.Options{},
+	}).Runner
 	run := func() {
 		t.Helper()
 		_, err := runner.RunDue(t.Context())
@@ -77,7 +79,9 @@ func TestLandedOnOneCopy(t *testing.T) {
 		for _, other := range []int{1, 2} {
 			require.NoError(t, c.Node(other).Pause())
 		}
-		require.ErrorIs(t, flush(10+sent), storage.ErrTimeout)
+		err := flush(10 + sent)
+		// Under load the driver may give up the connection to the node that has the data instead of the request.
+		require.True(t, storage.IsAway(err), "%v", err)
 		sent++
 		// The node that has the data pauses, and the others continue.
 		require.NoError(t, c.Node(0).Pause())

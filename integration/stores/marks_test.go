@@ -12,10 +12,9 @@ import (
 	"github.com/quern/quern/internal/blocks"
 	"github.com/quern/quern/internal/cache"
 	"github.com/quern/quern/internal/clock"
+	"github.com/quern/quern/internal/engine"
 	"github.com/quern/quern/internal/metric"
-	"github.com/quern/quern/internal/recovery"
 	"github.com/quern/quern/internal/rollup"
-	"github.com/quern/quern/internal/shards"
 	"github.com/quern/quern/internal/storage"
 	"github.com/quern/quern/internal/storage/cassandra"
 	"github.com/quern/quern/internal/storage/storagetest"
@@ -47,10 +46,10 @@ func TestManyMarks(t *testing.T) {
 	// Each series comes alone, as in an import of one file after the other.
 	w := cache.NewWriter(cache.New(first, clk, 1, cache.DefaultTiming()))
 	for id := range metric.ScheduleID(series) {
-		var groups []cache.Group
+		var groups []cache.BlockSamples
 		for h := range hours {
 			s := metric.DefaultLadder().SliceAt(metric.Raw, clk.Now().Add(-time.Duration(h+1)*time.Hour).UnixMilli())
-			groups = append(groups, cache.Group{
+			groups = append(groups, cache.BlockSamples{
 				Slice: s, Block: blocks.Of(id, block),
 				Samples: []metric.Sample{{Schedule: id, TimeMs: s.StartMs, Value: float64(h)}},
 			})
@@ -73,10 +72,11 @@ func TestManyMarks(t *testing.T) {
 	clk.Set(clk.Now().Truncate(time.Hour).Add(time.Hour + 2*time.Minute))
 	worker := func(id string) (*rollup.Runner, *storagetest.Faulty) {
 		store := storagetest.NewFaulty(open())
-		m := shards.New(store, clk, storage.Worker{ID: id, Aggregates: true}, time.Hour)
-		require.NoError(t, m.Beat(t.Context()))
-		c := cache.New(store, clk, 7, cache.DefaultTiming())
-		return rollup.NewRunner(store, m, c, recovery.New(store, c, clk, recovery.Options{}), clk, rollup.Options{}), store
+		e := engine.New(engine.Options{
+			Store: store, Clock: clk, Writer: 7, Worker: storage.Worker{ID: id, Aggregates: true}, Timeout: time.Hour, Rollup: &rollup.Options{},
+		})
+		require.NoError(t, e.Member.Beat(t.Context()))
+		return e.Runner, store
 	}
 	a, broken := worker("a")
 	b, _ := worker("b")
@@ -110,7 +110,7 @@ func TestManyMarks(t *testing.T) {
 	require.Equal(t, series*hours, rows)
 	states, err := first.Slices(t.Context(), metric.Raw, k.StartMs, k.StartMs+1)
 	require.NoError(t, err)
-	require.Equal(t, []storage.SliceState{{SliceKey: k, Complete: true}}, states)
+	require.Equal(t, []storage.SliceState{{SliceKey: k, Begun: true, Complete: true}}, states)
 
 	// This is the case that the workers met: a partition with nothing but tombstones, and a server
 	// that aborts the read.

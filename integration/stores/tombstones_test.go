@@ -13,8 +13,8 @@ import (
 	"github.com/gocql/gocql"
 	"github.com/stretchr/testify/require"
 
+	"github.com/quern/quern/integration/acceptance"
 	"github.com/quern/quern/integration/cassandratest"
-	"github.com/quern/quern/internal/acceptance"
 	"github.com/quern/quern/internal/blocks"
 	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/storage"

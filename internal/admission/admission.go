@@ -9,6 +9,7 @@
 package admission
 
 import (
+	"context"
 	"net/netip"
 )
 
@@ -54,6 +55,19 @@ func (c *Clients) Of(address string) Client {
 		return Client{}
 	}
 	return Client{prefix: prefix}
+}
+
+type clientKey struct{}
+
+// WithClient returns the context of a client's request.
+func WithClient(ctx context.Context, c Client) context.Context {
+	return context.WithValue(ctx, clientKey{}, c)
+}
+
+// ClientOf returns the client whose request a context is of. By default, it is unknown.
+func ClientOf(ctx context.Context) Client {
+	c, _ := ctx.Value(clientKey{}).(Client)
+	return c
 }
 
 // holdings counts what is held of one resource, in total and by client. It is not safe for

@@ -55,15 +55,32 @@ func TestBudget(t *testing.T) {
 	require.Zero(t, budget.held.all)
 	require.Empty(t, budget.held.of)
 
-	large := NewBudget(100, 80)
+	large := NewBudget(100, 50)
 	c := large.Claim(a)
-	require.True(t, c.Grow(80), "the largest request finds room")
-	require.False(t, c.Grow(1))
+	require.True(t, c.Grow(50), "the largest request finds room")
+	require.Panics(t, func() { NewBudget(100, 51) }, "the largest request would need more than half")
+}
 
-	small := NewBudget(10, 80)
-	c = small.Claim(a)
-	require.False(t, c.Grow(11))
-	require.True(t, c.Grow(10))
+// TestSharedBudget: the largest request fits for one client, if it fits at all.
+func TestSharedBudget(t *testing.T) {
+	a := NewClients(nil).Of("192.0.2.1:1")
+	for _, c := range []struct{ limit, largest, share int64 }{{100, 10, 50}, {100, 80, 80}, {100, 1000, 100}} {
+		budget := NewSharedBudget(c.limit, c.largest)
+		claim := budget.Claim(a)
+		require.Equal(t, c.share, claim.Share())
+		require.True(t, claim.Grow(c.share))
+		require.False(t, claim.Grow(1))
+		claim.Shrink(c.share)
+		require.Equal(t, c.share, claim.Held())
+		claim.Shrink(3)
+		require.Equal(t, int64(3), claim.Held())
+		require.True(t, claim.Grow(c.share-3))
+		claim.Shrink(0)
+		require.Zero(t, budget.held.all)
+		require.Empty(t, budget.held.of)
+		anybody := budget.Claim(Client{})
+		require.Equal(t, c.limit, anybody.Share())
+	}
 }
 
 func TestTurns(t *testing.T) {

@@ -3,12 +3,13 @@ package admission
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 )
 
 // ErrNoRoom means that other requests, or other requests of this client, hold the memory that a
 // request needs.
-var ErrNoRoom = errors.New("other requests hold the memory that is set aside for what is asked for, try again")
+var ErrNoRoom = errors.New("other requests hold the memory for such requests, try again")
 
 // Budget bounds the memory that requests of one kind hold together. It is safe for concurrent use.
 type Budget struct {
@@ -16,10 +17,29 @@ type Budget struct {
 	held holdings
 }
 
-// NewBudget returns a budget of limit bytes. One client holds up to half of them, or up to largest
-// bytes if that is more: a request of that size must fit when nobody else holds any.
+// NewBudget returns a budget of limit bytes, of which one client holds up to half. A request of
+// largest bytes must fit into the half: NewBudget panics if it does not. To let one client hold more
+// would leave less than half, or nothing, to all others.
 func NewBudget(limit, largest int64) *Budget {
-	return &Budget{held: newHoldings(limit, max(half(limit), largest))}
+	if largest > half(limit) {
+		panic(fmt.Sprintf("admission: a request of %d bytes does not fit into half of %d", largest, limit))
+	}
+	return &Budget{held: newHoldings(limit, half(limit))}
+}
+
+// NewSharedBudget returns a budget of limit bytes, of which one client holds up to half, but always
+// the largest request that fits into the budget. It is for requests that may be larger than half of
+// what the machine has for them.
+func NewSharedBudget(limit, largest int64) *Budget {
+	return &Budget{held: newHoldings(limit, max(half(limit), min(largest, limit)))}
+}
+
+// Share returns how much a client may hold.
+func (b *Budget) Share(c Client) int64 {
+	if (c == Client{}) {
+		return b.held.limit
+	}
+	return b.held.share
 }
 
 // Claim starts a claim of a request to the budget. The claim holds nothing yet.
@@ -42,6 +62,23 @@ func (c *Claim) Grow(n int64) bool {
 	}
 	c.held += n
 	return true
+}
+
+// Held returns the bytes that the claim holds.
+func (c *Claim) Held() int64 { return c.held }
+
+// Share returns how many bytes all claims of the client may hold together.
+func (c *Claim) Share() int64 { return c.budget.Share(c.client) }
+
+// Shrink gives back all but n bytes, if the claim holds more.
+func (c *Claim) Shrink(n int64) {
+	if c.held <= n {
+		return
+	}
+	c.budget.mu.Lock()
+	defer c.budget.mu.Unlock()
+	c.budget.held.give(c.client, c.held-n)
+	c.held = n
 }
 
 // Release gives back all bytes that the claim holds.

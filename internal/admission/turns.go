@@ -13,9 +13,9 @@ import (
 
 var (
 	// ErrQueueFull means that the queue for turns is full: one more request would wait in vain.
-	ErrQueueFull = errors.New("too many requests wait for their turn, try again")
+	ErrQueueFull = errors.New("too many requests are queued, try again")
 	// ErrWaited means that no turn came in time.
-	ErrWaited = errors.New("too many requests are answered at the moment, and none ended in time: try again")
+	ErrWaited = errors.New("too many requests are in progress, and none ended in time: try again")
 )
 
 // waitingPerTurn is the number of requests that may wait, for each turn.
@@ -52,16 +52,16 @@ func NewTurns(n int, name string, wait time.Duration, clients *Clients, metrics 
 		taken: newHoldings(most, half(most)), queued: newHoldings(queue, half(queue)),
 		inUse: f.NewGauge(prometheus.GaugeOpts{
 			Name: "quern_turns", ConstLabels: labels,
-			Help: "Requests that have a turn now, by what they read.",
+			Help: "Requests in progress, by what they read.",
 		}),
 		inQueue: f.NewGauge(prometheus.GaugeOpts{
 			Name: "quern_turns_waiting", ConstLabels: labels,
-			Help: "Requests that wait for a turn, by what they read.",
+			Help: "Requests in the queue, by what they read.",
 		}),
 	}
 	f.NewGauge(prometheus.GaugeOpts{
 		Name: "quern_turns_limit", ConstLabels: labels,
-		Help: "Requests that may have a turn at once, by what they read.",
+		Help: "Maximum number of requests in progress, by what they read.",
 	}).Set(float64(n))
 	return t
 }

@@ -17,6 +17,14 @@ import (
 	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/hostmetrics"
 	"github.com/quern/quern/internal/metric"
+	"github.com/quern/quern/internal/throttle"
+)
+
+const (
+	// topicEvery is the minimum time between two log lines on the same topic.
+	topicEvery = time.Minute
+	// maxTopics bounds the memory, since reasons come from the server.
+	maxTopics = 64
 )
 
 // Measurement is one measured value. It has the fields of the server's own type, in
@@ -57,7 +65,7 @@ type Sender interface {
 // The errors of a sender for a report that the server cannot accept as it is.
 var (
 	// ErrRefused: the server will never accept this report.
-	ErrRefused = errors.New("the server refuses the report")
+	ErrRefused = errors.New("the server refused the report")
 	// ErrTooLarge: the server may accept a smaller report.
 	ErrTooLarge = errors.New("the report is too large for the server")
 )
@@ -149,7 +157,7 @@ func setDefault[T comparable](field *T, value T) {
 func (o *Options) Validate() error {
 	switch {
 	case o.Source == "":
-		return errors.New("the agent needs a source: the name of this host")
+		return errors.New("the source must not be empty: give the name of this host")
 	case o.Interval < time.Millisecond || o.Interval%time.Millisecond != 0:
 		return fmt.Errorf("interval %s: must be whole milliseconds", o.Interval)
 	case o.QueueLimit < 1 || o.QueueLimitBytes < 1 || o.RequestLimit < 1:
@@ -179,7 +187,7 @@ type Agent struct {
 	sender    Sender
 	clock     clock.Clock
 	log       *slog.Logger
-	topics    topics
+	topics    *throttle.Topics
 
 	queue *queue
 	// wake holds a token when the queue may have something to send.
@@ -213,7 +221,7 @@ func New(o Options, collector Collector, sender Sender, c clock.Clock, log *slog
 		sender:    sender,
 		clock:     c,
 		log:       log,
-		topics:    newTopics(c),
+		topics:    throttle.NewTopics(c, topicEvery, maxTopics),
 		queue:     newQueue(o.QueueLimit, o.QueueLimitBytes),
 		wake:      make(chan struct{}, 1),
 	}, nil
@@ -261,7 +269,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	<-collected
 
 	if left := a.queue.clear(); left > 0 {
-		return fmt.Errorf("%d measurements are lost: %w", left, cause)
+		return fmt.Errorf("%d measurements lost: %w", left, cause)
 	}
 	return nil
 }
@@ -298,8 +306,8 @@ func (a *Agent) collect(ctx context.Context, tMs int64) {
 		return
 	}
 	if err != nil {
-		if n, ok := a.topics.allow("collect"); ok {
-			a.log.Warn("some of the host's metrics cannot be read", "error", err, "suppressed", n)
+		if n, ok := a.topics.Pass("collect"); ok {
+			a.log.Warn("some host metrics cannot be read", "err", err, "suppressed", n)
 		}
 	}
 	ms := make([]Measurement, 0, len(measured))
@@ -310,8 +318,8 @@ func (a *Agent) collect(ctx context.Context, tMs int64) {
 		}
 	}
 	if dropped := a.queue.push(ms); dropped > 0 {
-		if n, ok := a.topics.allow("full"); ok {
-			a.log.Warn("the queue is full: the oldest measurements are dropped", "dropped", dropped, "suppressed", n)
+		if n, ok := a.topics.Pass("full"); ok {
+			a.log.Warn("queue full; dropped the oldest measurements", "dropped", dropped, "suppressed", n)
 		}
 	}
 	select {

@@ -16,6 +16,7 @@ import (
 	"github.com/klauspost/compress/gzip"
 
 	"github.com/quern/quern/internal/clock"
+	"github.com/quern/quern/internal/wire"
 )
 
 const (
@@ -47,7 +48,7 @@ func NewHTTPSender(baseURL string, client *http.Client, c clock.Clock) (*HTTPSen
 		return nil, fmt.Errorf("server URL: %w", err)
 	}
 	if u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
-		return nil, fmt.Errorf("server URL %q: must be such as http://127.0.0.1:9095", u.Redacted())
+		return nil, fmt.Errorf("server URL %q: must be like http://127.0.0.1:9095", u.Redacted())
 	}
 	own := *client
 	own.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
@@ -125,13 +126,13 @@ func (s *HTTPSender) judge(resp *http.Response, sent int) error {
 	switch code := resp.StatusCode; {
 	case code/100 == 2:
 		if err != nil {
-			return fmt.Errorf("reading the reply: %w", err) // it may have been accepted; twice counts once
+			return fmt.Errorf("read the reply: %w", err) // it may have been accepted; twice counts once
 		}
 		return r.rejections()
 	case code == http.StatusRequestEntityTooLarge:
 		return fmt.Errorf("%w: %s", ErrTooLarge, message(resp, &r, body))
 	case code == http.StatusTooManyRequests, code == http.StatusRequestTimeout, code >= 500:
-		err := fmt.Errorf("the server says %s", message(resp, &r, body))
+		err := fmt.Errorf("the server answered %s", message(resp, &r, body))
 		if after, ok := s.retryAfter(resp.Header.Get("Retry-After")); ok {
 			return &RetryError{After: after, Err: err}
 		}
@@ -148,16 +149,11 @@ func (s *HTTPSender) judge(resp *http.Response, sent int) error {
 	}
 }
 
-// reply is the part of a server's reply that the agent reads.
+// reply is a server's reply.
 type reply struct {
-	Error    string `json:"error"`
-	Accepted *int   `json:"accepted"`
-	Rejected []struct {
-		Index   int    `json:"index"`
-		Reason  string `json:"reason"`
-		Message string `json:"message"`
-	} `json:"rejected"`
-	RejectedTotal int `json:"rejected_total"`
+	wire.Report
+	// Accepted shadows that of the report: it is nil if the answer is not Quern's.
+	Accepted *int `json:"accepted"`
 }
 
 // parseReply reads a reply. A reply that is not JSON, such as a proxy's, counts as empty: its
@@ -210,7 +206,7 @@ func message(resp *http.Response, r *reply, body []byte) string {
 	}
 	text = strings.TrimSpace(strings.ToValidUTF8(text[:min(len(text), maxMessageBytes)], ""))
 	if to := resp.Header.Get("Location"); to != "" {
-		text = "it is at " + to
+		text = "redirect to " + to
 	}
 	if text == "" {
 		return resp.Status

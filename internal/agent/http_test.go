@@ -70,7 +70,7 @@ func TestRequest(t *testing.T) {
 }
 
 func TestReplies(t *testing.T) {
-	const busy, away = "the server says 429 Too Many Requests", "the server says 503 Service Unavailable"
+	const busy, away = "the server answered 429 Too Many Requests", "the server answered 503 Service Unavailable"
 	again := errors.New("tried again, when the agent likes")
 	later := func(after time.Duration) error { return &RetryError{After: after} }
 	for _, c := range []struct {
@@ -99,14 +99,14 @@ func TestReplies(t *testing.T) {
 		{
 			name: "broken off", code: 400,
 			body: `{"error":"the body breaks off","accepted":0,"rejected":[{"index":0,"reason":"too_old","message":"m"}]}`,
-			want: ErrRefused, says: "the server refuses the report: 400 Bad Request: the body breaks off",
+			want: ErrRefused, says: "the server refused the report: 400 Bad Request: the body breaks off",
 		},
-		{name: "not understood", code: 400, body: "what?\n", want: ErrRefused, says: "the server refuses the report: 400 Bad Request: what?"},
-		{name: "no such place", code: 404, want: ErrRefused, says: "the server refuses the report: 404 Not Found"},
-		{name: "forbidden", code: 403, body: strings.Repeat("x", 1000), want: ErrRefused, says: "the server refuses the report: 403 Forbidden: " + strings.Repeat("x", 300)},
+		{name: "not understood", code: 400, body: "what?\n", want: ErrRefused, says: "the server refused the report: 400 Bad Request: what?"},
+		{name: "no such place", code: 404, want: ErrRefused, says: "the server refused the report: 404 Not Found"},
+		{name: "forbidden", code: 403, body: strings.Repeat("x", 1000), want: ErrRefused, says: "the server refused the report: 403 Forbidden: " + strings.Repeat("x", 300)},
 		{
 			name: "moved", code: 302, header: [2]string{"Location", "http://other/"},
-			want: ErrRefused, says: "the server refuses the report: 302 Found: it is at http://other/",
+			want: ErrRefused, says: "the server refused the report: 302 Found: redirect to http://other/",
 		},
 		{name: "too large", code: 413, want: ErrTooLarge, says: "the report is too large for the server: 413 Request Entity Too Large"},
 		{name: "busy, no time given", code: 429, want: again, says: busy},
@@ -130,9 +130,9 @@ func TestReplies(t *testing.T) {
 			name: "no time at all", code: 503, header: [2]string{"Retry-After", "soon"},
 			want: again, says: away,
 		},
-		{name: "a server's mistake", code: 500, body: `{"error":"sorry"}`, want: again, says: "the server says 500 Internal Server Error: sorry"},
-		{name: "a proxy's server is down", code: 502, want: again, says: "the server says 502 Bad Gateway"},
-		{name: "too slow", code: 408, want: again, says: "the server says 408 Request Timeout"},
+		{name: "a server's mistake", code: 500, body: `{"error":"sorry"}`, want: again, says: "the server answered 500 Internal Server Error: sorry"},
+		{name: "a proxy's server is down", code: 502, want: again, says: "the server answered 502 Bad Gateway"},
+		{name: "too slow", code: 408, want: again, says: "the server answered 408 Request Timeout"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {

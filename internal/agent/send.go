@@ -32,7 +32,7 @@ func (a *Agent) sendLoop(ctx, sendCtx context.Context, collected <-chan struct{}
 			small.halve(len(batch), end)
 			continue
 		}
-		if final, reason := a.settle(err, len(batch)); final {
+		if final, reason := a.count(err, len(batch)); final {
 			if reason != "" {
 				a.warn(reason, err, len(batch))
 			}
@@ -47,10 +47,10 @@ func (a *Agent) sendLoop(ctx, sendCtx context.Context, collected <-chan struct{}
 
 		wait := a.backoff(failures, err)
 		failures++
-		if n, ok := a.topics.allow("retry"); ok {
+		if n, ok := a.topics.Pass("retry"); ok {
 			queued, _ := a.queue.state()
-			a.log.Warn("the server did not take a report; it is sent again",
-				"error", err, "wait", wait, "queued", queued, "suppressed", n)
+			a.log.Warn("the server did not accept a report; retrying",
+				"err", err, "wait", wait, "queued", queued, "suppressed", n)
 		}
 		if ctx.Err() == nil {
 			// The stop also ends this wait: the agent retries at once. It also starts with a short
@@ -75,9 +75,9 @@ func (a *Agent) sendOnce(ctx context.Context, batch []Measurement) error {
 	return err
 }
 
-// settle counts what became of n measurements. It returns whether that is final, and the reason to
+// count counts what became of n measurements. It returns whether that is final, and the reason to
 // log unless it has logged already.
-func (a *Agent) settle(err error, n int) (final bool, reason string) {
+func (a *Agent) count(err error, n int) (final bool, reason string) {
 	var rejected *RejectedError
 	switch {
 	case err == nil:
@@ -91,17 +91,17 @@ func (a *Agent) settle(err error, n int) (final bool, reason string) {
 		return true, ""
 	case errors.Is(err, ErrTooLarge):
 		a.refused.Add(uint64(n))
-		return true, "a single measurement is too large for the server: dropped"
+		return true, "dropped a measurement that is too large for the server"
 	case errors.Is(err, ErrRefused):
 		a.refused.Add(uint64(n))
-		return true, "the server refused a report: dropped"
+		return true, "dropped a report that the server refused"
 	}
 	return false, ""
 }
 
 func (a *Agent) warn(reason string, err error, n int) {
-	if suppressed, ok := a.topics.allow(reason); ok {
-		a.log.Error(reason, "error", err, "measurements", n, "suppressed", suppressed)
+	if suppressed, ok := a.topics.Pass(reason); ok {
+		a.log.Error(reason, "err", err, "measurements", n, "suppressed", suppressed)
 	}
 }
 
@@ -113,7 +113,7 @@ func (a *Agent) logRejected(e *RejectedError) {
 			continue
 		}
 		seen[r.Reason] = true
-		if suppressed, ok := a.topics.allow("rejected " + r.Reason); ok {
+		if suppressed, ok := a.topics.Pass("rejected " + r.Reason); ok {
 			a.log.Warn("the server rejected measurements",
 				"reason", r.Reason, "example", r.Message, "rejected", e.Total, "suppressed", suppressed)
 		}
@@ -138,7 +138,7 @@ func (a *Agent) backoff(failures int, err error) time.Duration {
 }
 
 // smallerReports remembers that reports up to a number in the queue must be smaller, after the
-// server found one too large. They grow again with each settled report, since a single measurement
+// server found one too large. They grow again with each delivered report, since a single measurement
 // may have been too large. Beyond that number the full size is tried.
 type smallerReports struct {
 	n     int

@@ -6,6 +6,9 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+
+	"github.com/quern/quern/internal/api/respond"
+	"github.com/quern/quern/internal/wire"
 )
 
 // ConfirmClockPath is the path at which an operator confirms the server's clock.
@@ -31,18 +34,16 @@ func (h *ConfirmClock) Register(mux *http.ServeMux) { mux.Handle("POST "+Confirm
 func (h *ConfirmClock) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	switch {
 	case h.confirm == nil:
-		replyError(w, http.StatusBadRequest, "rows of this store expire by the clocks of Cassandra's servers: there is nothing to confirm here")
+		respond.Error(w, http.StatusBadRequest, "rows of this store expire by the clocks of the Cassandra servers: there is nothing to confirm here")
 	case !h.anyone && !fromThisMachine(r):
-		replyError(w, http.StatusForbidden, fmt.Sprintf(
-			"%s is for programs on the server's own machine: ask there, or start the server with --enable-admin-api", r.URL.Path))
+		respond.Error(w, http.StatusForbidden, fmt.Sprintf(
+			"%s is open only to programs on the server's own machine: ask from there, or start the server with --enable-admin-api", r.URL.Path))
 	default:
 		if err := h.confirm(r.Context()); err != nil {
-			replyError(w, http.StatusServiceUnavailable, err.Error())
+			respond.Error(w, http.StatusServiceUnavailable, err.Error())
 			return
 		}
-		replyJSON(w, http.StatusOK, struct {
-			Status string `json:"status"`
-		}{"success"})
+		respond.JSON(w, http.StatusOK, wire.Done{Status: wire.Success})
 	}
 }
 

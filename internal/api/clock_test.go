@@ -1,4 +1,4 @@
-package api
+package api_test
 
 import (
 	"context"
@@ -9,6 +9,9 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/quern/quern/internal/api"
+	"github.com/quern/quern/internal/api/apitest"
 )
 
 // Confirming the clock can make rows expire. By default only clients on the server's machine may do
@@ -52,13 +55,13 @@ func TestConfirmClock(t *testing.T) {
 		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			h := newServer(t, func(o *Options) { o.Extra = []Registrar{NewConfirmClock(c.confirm, c.anyone)} })
+			h := apitest.Server(t, func(o *api.Options) { o.Extra = []api.Registrar{api.NewConfirmClock(c.confirm, c.anyone)} })
 			method := c.method
 			if method == "" {
 				method = http.MethodPost
 			}
 			listens := &net.TCPAddr{IP: net.IPv4(192, 0, 2, 1), Port: 9095}
-			r := httptest.NewRequestWithContext(context.WithValue(t.Context(), http.LocalAddrContextKey, listens), method, ConfirmClockPath, http.NoBody)
+			r := httptest.NewRequestWithContext(context.WithValue(t.Context(), http.LocalAddrContextKey, listens), method, api.ConfirmClockPath, http.NoBody)
 			r.RemoteAddr = c.peer
 			for name, values := range c.headers {
 				r.Header[name] = values

@@ -1,4 +1,4 @@
-package api
+package api_test
 
 import (
 	"bytes"
@@ -16,22 +16,18 @@ import (
 	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/encoding/protowire"
 
+	"github.com/quern/quern/internal/api"
+	"github.com/quern/quern/internal/api/apitest"
+	"github.com/quern/quern/internal/api/collectd"
+	"github.com/quern/quern/internal/api/importer"
+	"github.com/quern/quern/internal/api/push"
+	"github.com/quern/quern/internal/api/remotewrite"
+	"github.com/quern/quern/internal/api/reports"
 	"github.com/quern/quern/internal/linear"
 	"github.com/quern/quern/internal/metric"
 )
 
-// times repeats format up to about n bytes; format may print the number of the repetition.
-func times(n int, format string) string {
-	var sb strings.Builder
-	for i := 0; sb.Len() < n; i++ {
-		if strings.Contains(format, "%") {
-			fmt.Fprintf(&sb, format, i)
-		} else {
-			sb.WriteString(format)
-		}
-	}
-	return sb.String()
-}
+func times(n int, format string) string { return linear.Times(n, format) }
 
 // descending is times with decreasing numbers.
 func descending(n int, format string) string {
@@ -40,15 +36,6 @@ func descending(n int, format string) string {
 		fmt.Fprintf(&sb, format, i)
 	}
 	return sb.String()
-}
-
-// pb encodes a field of a protobuf message from parts.
-func pb[T string | []byte](field protowire.Number, parts ...T) string {
-	var all []byte
-	for _, p := range parts {
-		all = append(all, p...)
-	}
-	return string(protowire.AppendBytes(protowire.AppendTag(nil, field, protowire.BytesType), all))
 }
 
 func pbDouble(field protowire.Number, v float64) string {
@@ -60,7 +47,7 @@ func pbRefs(refs ...uint64) string {
 	for _, r := range refs {
 		b = protowire.AppendVarint(b, r)
 	}
-	return pb(1, b)
+	return apitest.Proto(1, b)
 }
 
 // each concatenates parts up to about n bytes.
@@ -74,19 +61,23 @@ func each(n int, part func(i int) string) string {
 
 // hostile returns, by path, bodies whose cost could be far out of proportion to their size.
 func hostile() map[string]map[string]func(n int) string {
-	sample := pb(2, pbDouble(1, 1))
-	label := func(name, value string) string { return pb(1, pb(1, name), pb(2, value)) }
+	sample := apitest.Proto(2, pbDouble(1, 1))
+	label := func(name, value string) string {
+		return apitest.Proto(1, apitest.Proto(1, name), apitest.Proto(2, value))
+	}
 	symbols := func(all ...string) (out string) {
 		for _, s := range all {
-			out += pb(4, s)
+			out += apitest.Proto(4, s)
 		}
 		return out
 	}
-	attribute := func(key, value string) string { return pb(1, key) + pb(2, pb(1, value)) }
-	gauge := func(points string) string { return pb(2, pb(1, "m"), pb(5, points)) }
-	point := func(attributes string) string { return pb(1, attributes, pbDouble(4, 1)) }
+	attribute := func(key, value string) string {
+		return apitest.Proto(1, key) + apitest.Proto(2, apitest.Proto(1, value))
+	}
+	gauge := func(points string) string { return apitest.Proto(2, apitest.Proto(1, "m"), apitest.Proto(5, points)) }
+	point := func(attributes string) string { return apitest.Proto(1, attributes, pbDouble(4, 1)) }
 	otlpRequest := func(resource, scope, metrics string) string {
-		return pb(1, pb(1, resource), pb(2, pb(1, scope), metrics))
+		return apitest.Proto(1, apitest.Proto(1, resource), apitest.Proto(2, apitest.Proto(1, scope), metrics))
 	}
 	long := strings.Repeat("x", 100)
 	return map[string]map[string]func(n int) string{
@@ -108,92 +99,98 @@ func hostile() map[string]map[string]func(n int) string {
 			"a string without end":   func(n int) string { return `m f="` + times(n, "\nm f=\\") },
 		},
 		"/api/v1/write": {
-			"equal labels": func(n int) string { return pb(1, times(n, label("b", "1")), sample) },
+			"equal labels": func(n int) string { return apitest.Proto(1, times(n, label("b", "1")), sample) },
 			"ascending labels": func(n int) string {
-				return pb(1, each(n, func(i int) string { return label(fmt.Sprintf("l%07d", i), "1") }), sample)
+				return apitest.Proto(1, each(n, func(i int) string { return label(fmt.Sprintf("l%07d", i), "1") }), sample)
 			},
 			"descending labels": func(n int) string {
-				return pb(1, each(n, func(i int) string { return label(fmt.Sprintf("l%07d", 9_999_999-i), "1") }), sample)
+				return apitest.Proto(1, each(n, func(i int) string { return label(fmt.Sprintf("l%07d", 9_999_999-i), "1") }), sample)
 			},
 			"samples of many labels": func(n int) string {
-				return pb(1, strings.Repeat(label("b", "1"), 150), times(n, sample))
+				return apitest.Proto(1, strings.Repeat(label("b", "1"), 150), times(n, sample))
 			},
 			"series": func(n int) string {
-				return each(n, func(i int) string { return pb(1, label("a", fmt.Sprint(i)), sample) })
+				return each(n, func(i int) string { return apitest.Proto(1, label("a", fmt.Sprint(i)), sample) })
 			},
-			"empty series":   func(n int) string { return times(n, pb(1, "")) },
-			"empty metadata": func(n int) string { return times(n, pb(3, "")) },
-			"histograms":     func(n int) string { return pb(1, times(n, pb(4, ""))) },
+			"empty series":   func(n int) string { return times(n, apitest.Proto(1, "")) },
+			"empty metadata": func(n int) string { return times(n, apitest.Proto(3, "")) },
+			"histograms":     func(n int) string { return apitest.Proto(1, times(n, apitest.Proto(4, ""))) },
 			"a long source": func(n int) string {
-				return each(n, func(int) string { return pb(1, label(metric.SourceLabel, times(n/4, "x")), sample) })
+				return each(n, func(int) string { return apitest.Proto(1, label(metric.SourceLabel, times(n/4, "x")), sample) })
 			},
-			"metadata of one": func(n int) string { return times(n, pb(3, pb(2, "m"), pb(4, long))) },
+			"metadata of one": func(n int) string { return times(n, apitest.Proto(3, apitest.Proto(2, "m"), apitest.Proto(4, long))) },
 		},
 		"/api/v1/write 2": {
-			"empty symbols": func(n int) string { return times(n, pb(4, "")) },
-			"references":    func(n int) string { return symbols("", "a") + pb(5, pb(1, times(n, "\x01\x01")), sample) },
+			"empty symbols": func(n int) string { return times(n, apitest.Proto(4, "")) },
+			"references": func(n int) string {
+				return symbols("", "a") + apitest.Proto(5, apitest.Proto(1, times(n, "\x01\x01")), sample)
+			},
 			"series that share labels": func(n int) string {
-				return symbols("", "a", long) + times(n, pb(5, pbRefs(slices.Repeat([]uint64{1, 2}, 50)...), sample))
+				return symbols("", "a", long) + times(n, apitest.Proto(5, pbRefs(slices.Repeat([]uint64{1, 2}, 50)...), sample))
 			},
 			"two equal long texts": func(n int) string {
 				help := times(n/4, "x")
 				return symbols("", "a", help, help) + each(n/2, func(i int) string {
 					md := protowire.AppendVarint(protowire.AppendTag(nil, 3, protowire.VarintType), uint64(2+i%2))
-					return pb(5, pb(5, md), sample)
+					return apitest.Proto(5, apitest.Proto(5, md), sample)
 				})
 			},
 			"two equal long sources": func(n int) string {
 				source := times(n/4, "x")
 				return symbols("", metric.SourceLabel, source, source) + each(n/2, func(i int) string {
-					return pb(5, pbRefs(1, uint64(2+i%2)), sample)
+					return apitest.Proto(5, pbRefs(1, uint64(2+i%2)), sample)
 				})
 			},
 			"two equal long names": func(n int) string {
 				name := times(n/4, "x")
 				return symbols("", metric.NameLabel, name, name) + each(n/2, func(i int) string {
-					return pb(5, pbRefs(1, uint64(2+i%2)), sample)
+					return apitest.Proto(5, pbRefs(1, uint64(2+i%2)), sample)
 				})
 			},
 		},
 		"/v1/metrics": {
-			"equal attributes": func(n int) string { return otlpRequest("", "", gauge(point(times(n, pb(7, attribute("b", "1")))))) },
+			"equal attributes": func(n int) string {
+				return otlpRequest("", "", gauge(point(times(n, apitest.Proto(7, attribute("b", "1"))))))
+			},
 			"ascending attributes": func(n int) string {
-				return otlpRequest("", "", gauge(point(each(n, func(i int) string { return pb(7, attribute(fmt.Sprintf("a%07d", i), "1")) }))))
+				return otlpRequest("", "", gauge(point(each(n, func(i int) string { return apitest.Proto(7, attribute(fmt.Sprintf("a%07d", i), "1")) }))))
 			},
 			"points of many": func(n int) string {
-				return otlpRequest("", "", gauge(times(n, point(strings.Repeat(pb(7, attribute("b", "1")), 150)))))
+				return otlpRequest("", "", gauge(times(n, point(strings.Repeat(apitest.Proto(7, attribute("b", "1")), 150)))))
 			},
-			"attributes of resource": func(n int) string { return otlpRequest(times(n, pb(1, attribute("b", "1"))), "", gauge(point(""))) },
+			"attributes of resource": func(n int) string {
+				return otlpRequest(times(n, apitest.Proto(1, attribute("b", "1"))), "", gauge(point("")))
+			},
 			"services": func(n int) string {
-				return otlpRequest(times(n, pb(1, attribute("service.name", "1"))), "", gauge(point("")))
+				return otlpRequest(times(n, apitest.Proto(1, attribute("service.name", "1"))), "", gauge(point("")))
 			},
 			"empty attributes": func(n int) string {
-				return otlpRequest(times(n, pb(1, "")), times(n, pb(3, "")), gauge(point(times(n, pb(7, "")))))
+				return otlpRequest(times(n, apitest.Proto(1, "")), times(n, apitest.Proto(3, "")), gauge(point(times(n, apitest.Proto(7, "")))))
 			},
 			"points that share many": func(n int) string {
-				return otlpRequest(pb(1, attribute("service.name", "s")), each(3000, func(i int) string { return pb(3, attribute(fmt.Sprint("a", i), long)) }), gauge(times(n, point(""))))
+				return otlpRequest(apitest.Proto(1, attribute("service.name", "s")), each(3000, func(i int) string { return apitest.Proto(3, attribute(fmt.Sprint("a", i), long)) }), gauge(times(n, point(""))))
 			},
 			"names that collide": func(n int) string {
-				return otlpRequest("", strings.Repeat(pb(3, attribute("a.b", times(n/100, "x"))), 100), gauge(point("")))
+				return otlpRequest("", strings.Repeat(apitest.Proto(3, attribute("a.b", times(n/100, "x"))), 100), gauge(point("")))
 			},
 			"a long key": func(n int) string {
-				return otlpRequest("", pb(3, attribute(times(n/2, "x"), "1")), gauge(times(n/2, point(""))))
+				return otlpRequest("", apitest.Proto(3, attribute(times(n/2, "x"), "1")), gauge(times(n/2, point(""))))
 			},
 			"a long name": func(n int) string {
-				return otlpRequest("", "", pb(2, pb(1, times(n/2, "x.")), pb(5, times(n/2, point("")))))
+				return otlpRequest("", "", apitest.Proto(2, apitest.Proto(1, times(n/2, "x.")), apitest.Proto(5, times(n/2, point("")))))
 			},
 			"deltas": func(n int) string {
-				return otlpRequest("", "", pb(2, pb(1, times(n/2, "x")), pb(7, times(n/2, point("")))))
+				return otlpRequest("", "", apitest.Proto(2, apitest.Proto(1, times(n/2, "x")), apitest.Proto(7, times(n/2, point("")))))
 			},
 			"nesting": func(n int) string {
 				v := ""
 				for len(v) < n {
-					v = pb(5, pb(1, v))
+					v = apitest.Proto(5, apitest.Proto(1, v))
 				}
-				return otlpRequest("", "", gauge(point(pb(7, pb(1, "a"), pb(2, v)))))
+				return otlpRequest("", "", gauge(point(apitest.Proto(7, apitest.Proto(1, "a"), apitest.Proto(2, v)))))
 			},
 			"lists of values": func(n int) string {
-				return otlpRequest("", "", gauge(point(times(n, pb(7, pb(1, "a"), pb(2, pb(5, strings.Repeat(pb(1, ""), 100))))))))
+				return otlpRequest("", "", gauge(point(times(n, apitest.Proto(7, apitest.Proto(1, "a"), apitest.Proto(2, apitest.Proto(5, strings.Repeat(apitest.Proto(1, ""), 100))))))))
 			},
 			"buckets": func(n int) string {
 				var counts, bounds []byte
@@ -203,12 +200,14 @@ func hostile() map[string]map[string]func(n int) string {
 				}
 				counts = protowire.AppendFixed64(counts, 1)
 				cumulative := string(protowire.AppendVarint(protowire.AppendTag(nil, 2, protowire.VarintType), 2))
-				attributes := each(500, func(i int) string { return pb(9, attribute(fmt.Sprint("a", i), "1")) })
-				return otlpRequest("", "", pb(2, pb(1, "m"), pb(9, pb(1, attributes, pb(6, counts), pb(7, bounds)), cumulative)))
+				attributes := each(500, func(i int) string { return apitest.Proto(9, attribute(fmt.Sprint("a", i), "1")) })
+				return otlpRequest("", "", apitest.Proto(2, apitest.Proto(1, "m"), apitest.Proto(9, apitest.Proto(1, attributes, apitest.Proto(6, counts), apitest.Proto(7, bounds)), cumulative)))
 			},
-			"quantiles":       func(n int) string { return otlpRequest("", "", pb(2, pb(1, "m"), pb(11, pb(1, times(n, pb(6, "")))))) },
-			"empty points":    func(n int) string { return otlpRequest("", "", gauge(times(n, pb(1, "")))) },
-			"empty resources": func(n int) string { return times(n, pb(1, "")) },
+			"quantiles": func(n int) string {
+				return otlpRequest("", "", apitest.Proto(2, apitest.Proto(1, "m"), apitest.Proto(11, apitest.Proto(1, times(n, apitest.Proto(6, ""))))))
+			},
+			"empty points":    func(n int) string { return otlpRequest("", "", gauge(times(n, apitest.Proto(1, "")))) },
+			"empty resources": func(n int) string { return times(n, apitest.Proto(1, "")) },
 		},
 		"/v1/metrics json": {
 			"objects": func(n int) string { return `{"resourceMetrics":[` + times(n, `{},`) + `{}]}` },
@@ -218,7 +217,7 @@ func hostile() map[string]map[string]func(n int) string {
 			"nesting": func(n int) string { return strings.Repeat(`{"x":`, n/6) + "1" + strings.Repeat("}", n/6) },
 			"space":   func(n int) string { return times(n, " ") + "{}" },
 		},
-		collectdPath: {
+		collectd.Path: {
 			"a long plugin": func(n int) string {
 				k := n / 20
 				return `[{"plugin":"` + times(n/2, "x") + `","type":"t","values":[1` + strings.Repeat(",1", k) + `],"dstypes":["gauge"` + strings.Repeat(`,"gauge"`, k) +
@@ -231,7 +230,7 @@ func hostile() map[string]map[string]func(n int) string {
 			},
 			"names": func(n int) string { return `[{"dsnames":["a"` + times(n, `,"a"`) + `]}]` },
 		},
-		reportsPath: {
+		reports.Path: {
 			"equal labels": func(n int) string {
 				return `{"source":"s","measurements":[{"metric":"m","labels":{"a":"1"` + times(n, `,"b":"1"`) + `},"value":1}]}`
 			},
@@ -262,7 +261,7 @@ func hostile() map[string]map[string]func(n int) string {
 				return `{"source":"s","measurements":[{"metric":"m","value":1` + times(n, "0") + `,"time":1` + times(n, "0") + `}]}`
 			},
 		},
-		importPath: {
+		importer.Path: {
 			"blank lines":     func(n int) string { return times(n, "\n") },
 			"spaces":          func(n int) string { return times(n, " \n") },
 			"malformed lines": func(n int) string { return times(n, "x\n") },
@@ -273,7 +272,7 @@ func hostile() map[string]map[string]func(n int) string {
 				return `{"metric":{"__name__":"m"` + times(n, `,"l%07d":"1"`) + `},"values":[1],"timestamps":[1]}`
 			},
 			"empty lines": func(n int) string { return times(n, `{"metric":{},"values":[],"timestamps":[]}`+"\n") },
-			"lines":       func(n int) string { return times(n, importLine+"\n") },
+			"lines":       func(n int) string { return times(n, apitest.ImportLine+"\n") },
 			"values": func(n int) string {
 				return `{"metric":{"__name__":"m"},"values":[1` + times(n/2, `,1`) + `],"timestamps":[1` + times(n/2, `,1`) + `]}`
 			},
@@ -290,11 +289,11 @@ func hostileTo(s http.Handler, path string, body io.Reader, headers ...string) *
 	case form == "2":
 		r.Header.Set("Content-Type", "application/x-protobuf;proto=io.prometheus.write.v2.Request")
 	case form == "json":
-		r.Header.Set("Content-Type", otlpJSON)
+		r.Header.Set("Content-Type", "application/json")
 	case path == "/v1/metrics":
-		r.Header.Set("Content-Type", otlpProtobuf)
+		r.Header.Set("Content-Type", "application/x-protobuf")
 	}
-	if path == remoteWritePath {
+	if path == remotewrite.Path {
 		r.Header.Set("Content-Encoding", "identity")
 	}
 	for i := 0; i < len(headers); i += 2 {
@@ -308,7 +307,7 @@ func hostileTo(s http.Handler, path string, body io.Reader, headers ...string) *
 // TestHostileIsLinear: whatever the body, decoding and answering takes time and memory in
 // proportion to its size.
 func TestHostileIsLinear(t *testing.T) {
-	s := newServer(t, func(o *Options) { o.Appender, o.BackFiller = acceptAll{}, acceptAll{} })
+	s := apitest.Server(t, func(o *api.Options) { o.Appender, o.BackFiller = apitest.AcceptAll{}, apitest.AcceptAll{} })
 	for path, bodies := range hostile() {
 		for name, body := range bodies {
 			t.Run(path+"/"+name, func(t *testing.T) {
@@ -326,13 +325,13 @@ func TestHostileIsLinear(t *testing.T) {
 
 // TestHostileStreamsAreLinear: the same holds for the encoding of a body.
 func TestHostileStreamsAreLinear(t *testing.T) {
-	s := newServer(t, func(o *Options) { o.Appender, o.BackFiller = acceptAll{}, acceptAll{} })
+	s := apitest.Server(t, func(o *api.Options) { o.Appender, o.BackFiller = apitest.AcceptAll{}, apitest.AcceptAll{} })
 	for name, encoding := range map[string]string{"gzip": "gzip", "zstd": "zstd", "snappy-framed": "snappy"} {
-		empty := compressed(t, name, nil)
+		empty := apitest.Compressed(t, name, nil)
 		if name == "snappy-framed" {
-			empty = []byte(snappyStreamID) // padding of zero bytes, over and over
+			empty = []byte("\xff\x06\x00\x00sNaPpY") // a stream of snappy: padding of zero bytes, over and over
 		}
-		paths := []string{reportsPath, importPath}
+		paths := []string{reports.Path, importer.Path}
 		if encoding == "snappy" {
 			paths = paths[:1]
 		}
@@ -345,7 +344,7 @@ func TestHostileStreamsAreLinear(t *testing.T) {
 		}
 	}
 	t.Run("byte by byte", func(t *testing.T) {
-		for _, path := range []string{reportsPath, importPath} {
+		for _, path := range []string{reports.Path, importer.Path} {
 			linear.Check(t, 8<<10, func(n int) string { return times(n, "x") }, func(body string) {
 				hostileTo(s, path, iotest.OneByteReader(strings.NewReader(body)))
 			})
@@ -357,7 +356,7 @@ func TestHostileStreamsAreLinear(t *testing.T) {
 // its own limit, and decoding stops when the client has gone.
 func TestDecodedIsBounded(t *testing.T) {
 	for path, bodies := range hostile() {
-		if path == importPath {
+		if path == importer.Path {
 			continue // an import holds only a part at a time
 		}
 		t.Run(path, func(t *testing.T) {
@@ -365,13 +364,13 @@ func TestDecodedIsBounded(t *testing.T) {
 			for name, body := range bodies {
 				const n = 8 << 10
 				text := body(n)
-				s := newServer(t, func(o *Options) { o.Appender, o.Limits = acceptAll{}, Limits{DecodedBytes: 1} })
+				s := apitest.Server(t, func(o *api.Options) { o.Appender, o.Limits = apitest.AcceptAll{}, push.Limits{DecodedBytes: 1} })
 				w := hostileTo(s, path, strings.NewReader(text))
 				if w.Code != http.StatusRequestEntityTooLarge {
 					continue // it decodes to nothing
 				}
 				refused++
-				s = newServer(t, func(o *Options) { o.Appender, o.MaxInFlightBytes = acceptAll{}, int64(len(text)) })
+				s = apitest.Server(t, func(o *api.Options) { o.Appender, o.Bodies = apitest.AcceptAll{}, apitest.Share(int64(len(text))) })
 				w = hostileTo(s, path, strings.NewReader(text))
 				require.Contains(t, []int{http.StatusTooManyRequests, http.StatusServiceUnavailable}, w.Code, "%s: %.200s", name, w.Body)
 				require.Equal(t, "1", w.Header().Get("Retry-After"), name)

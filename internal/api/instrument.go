@@ -10,6 +10,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/quern/quern/internal/api/push"
+	"github.com/quern/quern/internal/api/respond"
 	"github.com/quern/quern/internal/clock"
 )
 
@@ -47,24 +49,12 @@ func newInstruments(reg prometheus.Registerer, c clock.Clock, logger *slog.Logge
 			Help: "Requests that ended in a panic, which is a bug.",
 		}),
 	}
-	return in, register(reg, in.requests, in.seconds, in.inFlight, in.panics)
-}
-
-func register(reg prometheus.Registerer, cs ...prometheus.Collector) error {
-	if reg == nil {
-		return nil
-	}
-	for _, c := range cs {
-		if err := reg.Register(c); err != nil {
-			return err
-		}
-	}
-	return nil
+	return in, push.Register(reg, in.requests, in.seconds, in.inFlight, in.panics)
 }
 
 func (in *instruments) wrap(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		start := in.clock.Now()
+		start := in.clock.Elapsed()
 		in.inFlight.Inc()
 		rec := &recorder{ResponseWriter: w}
 		// This runs on every way out, also when http.ErrAbortHandler passes through.
@@ -84,7 +74,7 @@ func (in *instruments) wrap(next http.Handler) http.Handler {
 				code = http.StatusOK
 			}
 			in.requests.WithLabelValues(path, strconv.Itoa(code)).Inc()
-			in.seconds.WithLabelValues(path).Observe(in.clock.Now().Sub(start).Seconds())
+			in.seconds.WithLabelValues(path).Observe((in.clock.Elapsed() - start).Seconds())
 		}()
 		defer in.recover(rec, r)
 		next.ServeHTTP(rec, r)
@@ -102,12 +92,12 @@ func (in *instruments) recover(rec *recorder, r *http.Request) {
 		panic(http.ErrAbortHandler)
 	}
 	in.panics.Inc()
-	in.logger.ErrorContext(r.Context(), "a request ended in a panic",
+	in.logger.ErrorContext(r.Context(), "request panicked",
 		"method", r.Method, "path", r.URL.Path, "panic", v, "stack", string(debug.Stack()))
 	if rec.code != 0 {
 		panic(http.ErrAbortHandler)
 	}
-	replyError(rec, http.StatusInternalServerError, "an internal error, which the log has in full")
+	respond.Error(rec, http.StatusInternalServerError, "internal error: see the server's log")
 }
 
 // recorder records the status code of a reply.

@@ -8,6 +8,9 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+
+	"github.com/quern/quern/internal/api/reading"
+	"github.com/quern/quern/internal/api/respond"
 )
 
 // Origins say what web pages may do. A browser sends requests on behalf of any page that it shows,
@@ -45,8 +48,8 @@ type doorkeeper struct {
 // admits returns whether a request may go on; if not, it has answered the request.
 func (d *doorkeeper) admits(w http.ResponseWriter, r *http.Request) bool {
 	if d.CheckHost && !d.knows(r.Host) {
-		replyError(w, http.StatusMisdirectedRequest, fmt.Sprintf(
-			"this server is not known as %q: if it should be, start it with --allowed-hosts", r.Host))
+		respond.Error(w, http.StatusMisdirectedRequest, fmt.Sprintf(
+			"this server does not accept the host name %q: to allow it, start the server with --allowed-hosts", r.Host))
 		return false
 	}
 	reads := r.Method == http.MethodGet || r.Method == http.MethodHead || readPaths[r.URL.Path]
@@ -57,7 +60,7 @@ func (d *doorkeeper) admits(w http.ResponseWriter, r *http.Request) bool {
 	}
 	if welcome || d.preflight(r, origin) {
 		w.Header().Set("Access-Control-Allow-Origin", origin)
-		w.Header().Set("Access-Control-Expose-Headers", "Date, Retry-After, "+warningHeader)
+		w.Header().Set("Access-Control-Expose-Headers", "Date, Retry-After, "+reading.WarningHeader)
 	}
 	if d.preflight(r, origin) {
 		w.Header().Set("Access-Control-Allow-Methods", "GET, POST, OPTIONS")
@@ -67,8 +70,8 @@ func (d *doorkeeper) admits(w http.ResponseWriter, r *http.Request) bool {
 		return false
 	}
 	if !welcome && !visit(r) && d.foreign(r) {
-		replyError(w, http.StatusForbidden, fmt.Sprintf(
-			"a web page of another origin, %q, may not send %s to %s: pages that --cors-origin names may read, and no page may write",
+		respond.Error(w, http.StatusForbidden, fmt.Sprintf(
+			"a web page of another origin, %q, may not send %s to %s: pages of the origins in --cors-origin may read, and no page may write",
 			origin, r.Method, r.URL.Path))
 		return false
 	}

@@ -1,4 +1,4 @@
-package api
+package api_test
 
 import (
 	"net/http"
@@ -8,23 +8,33 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/quern/quern/internal/api"
+	"github.com/quern/quern/internal/api/apitest"
+	"github.com/quern/quern/internal/api/collectd"
+	"github.com/quern/quern/internal/api/importer"
+	"github.com/quern/quern/internal/api/push"
+	"github.com/quern/quern/internal/api/reading"
+	"github.com/quern/quern/internal/api/remotewrite"
+	"github.com/quern/quern/internal/api/reports"
+	"github.com/quern/quern/internal/api/respond"
 )
 
 // everything makes a server with an endpoint of each kind.
-func everything(t *testing.T, origins Origins) (*Server, *backFiller) {
+func everything(t *testing.T, origins api.Origins) (*api.Server, *apitest.BackFiller) {
 	t.Helper()
-	b := &backFiller{}
-	return newServer(t, func(o *Options) {
+	b := &apitest.BackFiller{}
+	return apitest.Server(t, func(o *api.Options) {
 		o.Origins, o.Appender, o.BackFiller = origins, b, b
-		o.Extra = []Registrar{registrar(func(mux *http.ServeMux) {
-			for _, p := range []string{"GET /api/v1/query", "POST /api/v1/query", "POST " + reaggregatePath, "POST /api/v1/admin/tsdb/delete_series", "PUT /api/v1/admin/tsdb/delete_series"} {
-				mux.HandleFunc(p, func(w http.ResponseWriter, _ *http.Request) { replyText(w, 200, "done") })
+		o.Extra = []api.Registrar{apitest.Registrar(func(mux *http.ServeMux) {
+			for _, p := range []string{"GET /api/v1/query", "POST /api/v1/query", "POST " + reading.ReaggregatePath, "POST /api/v1/admin/tsdb/delete_series", "PUT /api/v1/admin/tsdb/delete_series"} {
+				mux.HandleFunc(p, func(w http.ResponseWriter, _ *http.Request) { respond.Text(w, 200, "done") })
 			}
 		})}
 	}), b
 }
 
-func ask(t *testing.T, s *Server, method, url, body string, headers ...string) *httptest.ResponseRecorder {
+func ask(t *testing.T, s *api.Server, method, url, body string, headers ...string) *httptest.ResponseRecorder {
 	t.Helper()
 	r := httptest.NewRequestWithContext(t.Context(), method, url, strings.NewReader(body))
 	for i := 0; i < len(headers); i += 2 {
@@ -42,9 +52,9 @@ const (
 
 // TestPagesOfOthers: a browser's requests for a page of another origin change nothing.
 func TestPagesOfOthers(t *testing.T) {
-	s, b := everything(t, Origins{})
+	s, b := everything(t, api.Origins{})
 	for _, path := range []string{
-		importPath, reaggregatePath, reportsPath, "/write", "/influx/write", "/api/v2/write", remoteWritePath, "/v1/metrics", collectdPath,
+		importer.Path, reading.ReaggregatePath, reports.Path, "/write", "/influx/write", "/api/v2/write", remotewrite.Path, "/v1/metrics", collectd.Path,
 		"/api/v1/admin/tsdb/delete_series", "/api/v1/query", "/query",
 	} {
 		for name, headers := range map[string][]string{
@@ -60,12 +70,12 @@ func TestPagesOfOthers(t *testing.T) {
 			require.Empty(t, w.Header().Get("Access-Control-Allow-Origin"))
 		}
 	}
-	require.Zero(t, b.calls)
+	require.Zero(t, b.Calls)
 	require.Equal(t, http.StatusForbidden, ask(t, s, http.MethodPut, here+"/api/v1/admin/tsdb/delete_series", "", "Origin", "http://evil.example").Code)
 
 	// Agents send no Origin, and this server's own pages send its own.
-	require.Equal(t, 200, ask(t, s, http.MethodPost, here+importPath, erasing).Code)
-	require.Equal(t, 200, ask(t, s, http.MethodPost, here+importPath, erasing, "Origin", here, "Sec-Fetch-Site", "same-origin").Code)
+	require.Equal(t, 200, ask(t, s, http.MethodPost, here+importer.Path, erasing).Code)
+	require.Equal(t, 200, ask(t, s, http.MethodPost, here+importer.Path, erasing, "Origin", here, "Sec-Fetch-Site", "same-origin").Code)
 	require.Equal(t, 200, ask(t, s, http.MethodPost, here+"/api/v1/query", "query=1").Code)
 }
 
@@ -73,8 +83,8 @@ func TestPagesOfOthers(t *testing.T) {
 // cost nothing: not for an image, a frame, a script or a new window. The page could not see the
 // answers, anyway.
 func TestReadsForPagesOfOthers(t *testing.T) {
-	tools := Origins{CORS: regexp.MustCompile(`^(?s:https://tools\.example)$`)}
-	for _, origins := range []Origins{{}, tools} {
+	tools := api.Origins{CORS: regexp.MustCompile(`^(?s:https://tools\.example)$`)}
+	for _, origins := range []api.Origins{{}, tools} {
 		s, _ := everything(t, origins)
 		for _, c := range []struct {
 			what    string
@@ -113,7 +123,7 @@ func TestReadsForPagesOfOthers(t *testing.T) {
 
 // TestCORS: pages of the configured origins may read, but change nothing.
 func TestCORS(t *testing.T) {
-	s, b := everything(t, Origins{CORS: regexp.MustCompile(`^(?s:https://tools\.example)$`)})
+	s, b := everything(t, api.Origins{CORS: regexp.MustCompile(`^(?s:https://tools\.example)$`)})
 	const tools = "https://tools.example"
 	preflight := func(path, method, origin string) *httptest.ResponseRecorder {
 		return ask(t, s, http.MethodOptions, here+path, "", "Origin", origin, "Access-Control-Request-Method", method, "Access-Control-Request-Headers", "content-type")
@@ -129,9 +139,9 @@ func TestCORS(t *testing.T) {
 		w = ask(t, s, method, here+"/api/v1/query?query=1", "", "Origin", tools, "Sec-Fetch-Site", "cross-site")
 		require.Equal(t, 200, w.Code)
 		require.Equal(t, tools, w.Header().Get("Access-Control-Allow-Origin"))
-		require.Contains(t, w.Header().Get("Access-Control-Expose-Headers"), warningHeader)
+		require.Contains(t, w.Header().Get("Access-Control-Expose-Headers"), reading.WarningHeader)
 	}
-	for _, path := range []string{importPath, reaggregatePath, reportsPath, "/api/v1/admin/tsdb/delete_series"} {
+	for _, path := range []string{importer.Path, reading.ReaggregatePath, reports.Path, "/api/v1/admin/tsdb/delete_series"} {
 		w := preflight(path, "POST", tools)
 		require.Equal(t, 405, w.Code, path)
 		require.Empty(t, w.Header().Get("Access-Control-Allow-Origin"))
@@ -141,12 +151,12 @@ func TestCORS(t *testing.T) {
 		require.Equal(t, 405, preflight("/api/v1/query", "POST", origin).Code)
 		require.Equal(t, 403, ask(t, s, "POST", here+"/api/v1/query", "query=1", "Origin", origin).Code)
 	}
-	require.Zero(t, b.calls)
+	require.Zero(t, b.Calls)
 }
 
 // TestHosts: a page whose name resolves to this machine is not one of this server's.
 func TestHosts(t *testing.T) {
-	s, b := everything(t, Origins{CheckHost: true, Hosts: []string{"Quern.example"}})
+	s, b := everything(t, api.Origins{CheckHost: true, Hosts: []string{"Quern.example"}})
 	for host, want := range map[string]int{
 		"localhost:9095": 200, "LOCALHOST": 200, "localhost.:9095": 200, "a.localhost": 200, "127.0.0.1:9095": 200, "127.0.0.1": 200,
 		"[::1]:9095": 200, "[::1]": 200, "192.0.2.1:9095": 200, "quern.example": 200, "QUERN.example:9095": 200, "": 200,
@@ -162,20 +172,22 @@ func TestHosts(t *testing.T) {
 		}
 	}
 	// To a browser, this is the page's own origin.
-	w := ask(t, s, "POST", "http://evil.example:9095"+importPath, erasing, "Origin", "http://evil.example:9095", "Sec-Fetch-Site", "same-origin")
+	w := ask(t, s, "POST", "http://evil.example:9095"+importer.Path, erasing, "Origin", "http://evil.example:9095", "Sec-Fetch-Site", "same-origin")
 	require.Equal(t, 421, w.Code)
-	require.Zero(t, b.calls)
+	require.Zero(t, b.Calls)
 }
 
 // TestSwitchedOff: an endpoint that a flag turns off says so.
 func TestSwitchedOff(t *testing.T) {
-	s := reportServer(t, &recordingAppender{}, Limits{})
-	w := ask(t, s, "POST", here+importPath, erasing)
+	s := apitest.ReportServer(t, &apitest.Appender{}, push.Limits{})
+	w := ask(t, s, "POST", here+importer.Path, erasing)
 	require.Equal(t, 403, w.Code)
 	require.Contains(t, w.Body.String(), "--enable-import")
 
-	s = newServer(t, func(o *Options) { o.Extra = []Registrar{NewOperate(nil, nil, false, o.Clock, Turns{})} })
-	w = ask(t, s, "POST", here+reaggregatePath, "match[]=x")
+	s = apitest.Server(t, func(o *api.Options) {
+		o.Extra = []api.Registrar{reading.NewOperate(nil, nil, false, o.Clock, reading.Turns{})}
+	})
+	w = ask(t, s, "POST", here+reading.ReaggregatePath, "match[]=x")
 	require.Equal(t, 403, w.Code)
 	require.Contains(t, w.Body.String(), "--enable-reaggregate")
 }

@@ -7,6 +7,7 @@ import (
 	"os"
 	"time"
 
+	"github.com/quern/quern/internal/api/respond"
 	"github.com/quern/quern/internal/clock"
 )
 
@@ -17,11 +18,8 @@ const progressBytes = 64 << 10
 // replyRate is how many bytes of a reply have it a second longer, where it must end by some time.
 const replyRate = 256 << 10
 
-// errStalled is answered 408.
-var errStalled = errors.New("the body stopped coming, or comes too slowly")
-
 // progress gives one direction of a connection the time that it may wait for its client: a window for each stretch of
-// progressBytes. What the server takes in between does not count. Unless whole is zero, all that is moved must be so by then, and
+// progressBytes. What the server takes in between does not count. If ends is true, all that is moved must be so by whole, and
 // has a second more for each replyRate bytes.
 type progress struct {
 	clk      clock.Clock
@@ -31,7 +29,8 @@ type progress struct {
 	left  time.Duration // of the window
 	bytes int           // of the stretch
 	moved int64
-	whole time.Time
+	ends  bool
+	whole time.Duration // by the clock's Elapsed
 }
 
 func newProgress(clk clock.Clock, window time.Duration, deadline func(time.Time) error) progress {
@@ -41,11 +40,11 @@ func newProgress(clk clock.Clock, window time.Duration, deadline func(time.Time)
 // move runs do, which waits for the client.
 func (p *progress) move(do func() (int, error)) (int, error) {
 	began := p.clk.Elapsed()
-	by := p.clk.Now().Add(p.left)
-	if last := p.whole.Add(time.Duration(p.moved/replyRate) * time.Second); !p.whole.IsZero() && last.Before(by) {
-		by = last
+	left := p.left
+	if p.ends {
+		left = min(left, p.whole+time.Duration(p.moved/replyRate)*time.Second-began)
 	}
-	_ = p.deadline(by) // a test's ResponseWriter may have no deadlines
+	_ = p.deadline(p.clk.Now().Add(left)) // a test's ResponseWriter may have no deadlines
 	n, err := do()
 	p.moved += int64(n)
 	if p.bytes += n; p.bytes >= progressBytes {
@@ -57,7 +56,7 @@ func (p *progress) move(do func() (int, error)) (int, error) {
 }
 
 // demandProgress gives up connections whose client neither sends the body that it announced nor
-// reads the reply. A stalled body ends with errStalled; writes of a stalled reply fail.
+// reads the reply. A stalled body ends with respond.ErrStalled; writes of a stalled reply fail.
 func demandProgress(next http.Handler, clk clock.Clock, window time.Duration) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		conn := http.NewResponseController(w)
@@ -94,7 +93,7 @@ func (b *progressBody) Read(p []byte) (n int, err error) {
 	}
 	n, err = b.move(func() (int, error) { return b.ReadCloser.Read(p) })
 	if errors.Is(err, os.ErrDeadlineExceeded) {
-		err = errStalled
+		err = respond.ErrStalled
 	}
 	b.ended = err
 	return n, err
@@ -120,8 +119,8 @@ func (w *progressWriter) Write(p []byte) (written int, err error) {
 
 // SetWriteDeadline has the reply end soon after t, for http.ResponseController: a handler says by when what it holds must be free.
 func (w *progressWriter) SetWriteDeadline(t time.Time) error {
-	if w.whole = t; !t.IsZero() {
-		w.whole = t.Add(w.window)
+	if w.ends = !t.IsZero(); w.ends {
+		w.whole = w.clk.Elapsed() + t.Sub(w.clk.Now()) + w.window
 	}
 	return nil
 }

@@ -1,4 +1,4 @@
-package api
+package api_test
 
 import (
 	"bufio"
@@ -17,6 +17,13 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/quern/quern/internal/admission"
+	"github.com/quern/quern/internal/api"
+	"github.com/quern/quern/internal/api/apitest"
+	"github.com/quern/quern/internal/api/collectd"
+	"github.com/quern/quern/internal/api/importer"
+	"github.com/quern/quern/internal/api/remotewrite"
+	"github.com/quern/quern/internal/api/reports"
+	"github.com/quern/quern/internal/api/respond"
 	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/ingest"
 )
@@ -55,10 +62,10 @@ func (p *pipes) dial() net.Conn {
 }
 
 // inBubble runs a test with a server on pipes. Time advances only when everything is blocked.
-func inBubble(t *testing.T, set func(*Options), test func(t *testing.T, dial func() net.Conn)) {
+func inBubble(t *testing.T, set func(*api.Options), test func(t *testing.T, dial func() net.Conn)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		s := newServer(t, func(o *Options) {
+		s := apitest.Server(t, func(o *api.Options) {
 			o.Clock = clock.System{}
 			set(o)
 		})
@@ -92,11 +99,11 @@ func reply(t *testing.T, conn net.Conn) (code int, body string) {
 	return resp.StatusCode, string(text)
 }
 
-func takesAll(o *Options) {
-	b := &backFiller{}
+func takesAll(o *api.Options) {
+	b := &apitest.BackFiller{}
 	o.Appender, o.BackFiller = b, b
-	o.Extra = []Registrar{registrar(func(mux *http.ServeMux) {
-		mux.HandleFunc("POST /form", func(w http.ResponseWriter, r *http.Request) { replyText(w, 200, r.FormValue("x")) })
+	o.Extra = []api.Registrar{apitest.Registrar(func(mux *http.ServeMux) {
+		mux.HandleFunc("POST /form", func(w http.ResponseWriter, r *http.Request) { respond.Text(w, 200, r.FormValue("x")) })
 	})}
 }
 
@@ -109,21 +116,21 @@ func TestSilentBodies(t *testing.T) {
 			body         []byte
 			code         int
 		}{
-			{reportsPath, "Content-Length: 1000", []byte(oneReport), 408},
-			{reportsPath, "Content-Length: 1000", nil, 408},
-			{reportsPath, "Transfer-Encoding: chunked", []byte("4\r\n[   \r\n"), 408},
-			{reportsPath, "Content-Encoding: gzip\r\nContent-Length: 1000", compressed(t, "gzip", []byte(oneReport))[:20], 408},
-			{remoteWritePath, "Content-Length: 1000", []byte("x"), 408},
+			{reports.Path, "Content-Length: 1000", []byte(apitest.OneReport), 408},
+			{reports.Path, "Content-Length: 1000", nil, 408},
+			{reports.Path, "Transfer-Encoding: chunked", []byte("4\r\n[   \r\n"), 408},
+			{reports.Path, "Content-Encoding: gzip\r\nContent-Length: 1000", apitest.Compressed(t, "gzip", []byte(apitest.OneReport))[:20], 408},
+			{remotewrite.Path, "Content-Length: 1000", []byte("x"), 408},
 			{"/write", "Content-Length: 1000", []byte("m v=1\n"), 503},
 			{"/api/v2/write", "Content-Length: 1000", []byte("m v=1\n"), 408},
 			{"/v1/metrics", "Content-Type: application/json\r\nContent-Length: 1000", []byte("{"), 408},
-			{collectdPath, "Content-Length: 1000", []byte("["), 408},
-			{importPath, "Content-Length: 1000", []byte("{"), 408},
-			{importPath, "Content-Encoding: gzip\r\nContent-Length: 1000", compressed(t, "gzip", plainBody(100))[:20], 408},
-			{importPath, "Content-Encoding: zstd\r\nContent-Length: 1000", compressed(t, "zstd", plainBody(100))[:20], 408},
+			{collectd.Path, "Content-Length: 1000", []byte("["), 408},
+			{importer.Path, "Content-Length: 1000", []byte("{"), 408},
+			{importer.Path, "Content-Encoding: gzip\r\nContent-Length: 1000", apitest.Compressed(t, "gzip", apitest.PlainBody(100))[:20], 408},
+			{importer.Path, "Content-Encoding: zstd\r\nContent-Length: 1000", apitest.Compressed(t, "zstd", apitest.PlainBody(100))[:20], 408},
 			{"/form", "Content-Type: application/x-www-form-urlencoded\r\nContent-Length: 1000", []byte("x="), 408},
 			// No handler reads these bodies; the HTTP server reads them before it answers.
-			{reportsPath, "Content-Encoding: lzma\r\nContent-Length: 1000", []byte("x"), 415},
+			{reports.Path, "Content-Encoding: lzma\r\nContent-Length: 1000", []byte("x"), 415},
 			{"/nothing", "Content-Length: 1000", []byte("x"), 404},
 		} {
 			conn := dial()
@@ -140,7 +147,7 @@ func TestSilentBodies(t *testing.T) {
 func TestSlowBodies(t *testing.T) {
 	inBubble(t, takesAll, func(t *testing.T, dial func() net.Conn) {
 		send := func(piece int, pause time.Duration) int {
-			body := append([]byte(oneReport), bytes.Repeat([]byte("\n"), 1<<20)...)
+			body := append([]byte(apitest.OneReport), bytes.Repeat([]byte("\n"), 1<<20)...)
 			conn := dial()
 			answered := make(chan int, 1)
 			go func() {
@@ -154,7 +161,7 @@ func TestSlowBodies(t *testing.T) {
 				_ = resp.Body.Close()
 				answered <- resp.StatusCode
 			}()
-			fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n", reportsPath, len(body))
+			fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n", reports.Path, len(body))
 			for len(body) > 0 {
 				n := min(piece, len(body))
 				if _, err := conn.Write(body[:n]); err != nil {
@@ -165,9 +172,9 @@ func TestSlowBodies(t *testing.T) {
 			}
 			return <-answered
 		}
-		require.Equal(t, 200, send(progressBytes, 29*time.Second))
-		require.Equal(t, 200, send(progressBytes/16, time.Second))
-		require.Equal(t, 408, send(progressBytes/32, time.Second))
+		require.Equal(t, 200, send(api.ProgressBytes, 29*time.Second))
+		require.Equal(t, 200, send(api.ProgressBytes/16, time.Second))
+		require.Equal(t, 408, send(api.ProgressBytes/32, time.Second))
 	})
 }
 
@@ -178,13 +185,13 @@ func TestContinue(t *testing.T) {
 		conn := dial()
 		in := bufio.NewReader(conn)
 		for range 2 {
-			fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: localhost\r\nExpect: 100-continue\r\nContent-Length: %d\r\n\r\n", reportsPath, len(oneReport))
+			fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: localhost\r\nExpect: 100-continue\r\nContent-Length: %d\r\n\r\n", reports.Path, len(apitest.OneReport))
 			line, err := in.ReadString('\n')
 			require.NoError(t, err)
 			require.Contains(t, line, "100 Continue")
 			_, err = in.ReadString('\n')
 			require.NoError(t, err)
-			_, err = io.WriteString(conn, oneReport)
+			_, err = io.WriteString(conn, apitest.OneReport)
 			require.NoError(t, err)
 			resp, err := http.ReadResponse(in, nil)
 			require.NoError(t, err)
@@ -208,19 +215,19 @@ func TestSlowAppender(t *testing.T) {
 			return context.Cause(ctx)
 		}
 	}
-	inBubble(t, func(o *Options) {
+	inBubble(t, func(o *api.Options) {
 		takesAll(o)
 		o.Appender = &slowAppender{wait: slow}
 	}, func(t *testing.T, dial func() net.Conn) {
 		conn := dial()
-		fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n%s", reportsPath, len(oneReport), oneReport)
+		fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n%s", reports.Path, len(apitest.OneReport), apitest.OneReport)
 		code, body := reply(t, conn)
 		require.Equal(t, 200, code, body)
 	})
 }
 
 type slowAppender struct {
-	acceptAll
+	apitest.AcceptAll
 	wait func(context.Context) error
 }
 
@@ -228,23 +235,23 @@ func (a *slowAppender) Append(ctx context.Context, reports []ingest.Report) (ing
 	if err := a.wait(ctx); err != nil {
 		return ingest.Result{}, err
 	}
-	return a.acceptAll.Append(ctx, reports)
+	return a.AcceptAll.Append(ctx, reports)
 }
 
 // TestSilentImports: bodies without line ends fill the memory of imports until the server gives
 // them up; other requests are served meanwhile.
 func TestSilentImports(t *testing.T) {
 	line := bytes.Repeat([]byte("x"), 4<<20)
-	inBubble(t, func(o *Options) {
+	inBubble(t, func(o *api.Options) {
 		takesAll(o)
-		o.MaxImportBytes = importBytes(identity) + 9<<20
+		o.Imports = admission.NewBudget(importer.MaxBytes()-31<<20, 0) // without zstd, and for lines of 9 MiB in total
 	}, func(t *testing.T, dial func() net.Conn) {
 		var silent []net.Conn
 		for range 1 {
 			conn := dial()
 			silent = append(silent, conn)
 			fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n%s",
-				importPath, len(line)+1000, line)
+				importer.Path, len(line)+1000, line)
 		}
 		synctest.Wait()
 		ask := func(path, body string) int {
@@ -255,14 +262,14 @@ func TestSilentImports(t *testing.T) {
 			return code
 		}
 		const imported = `{"metric":{"__name__":"m"},"values":[1],"timestamps":[1]}`
-		require.Equal(t, 429, ask(importPath, imported))
-		require.Equal(t, 200, ask(reportsPath, oneReport))
+		require.Equal(t, 429, ask(importer.Path, imported))
+		require.Equal(t, 200, ask(reports.Path, apitest.OneReport))
 		require.Equal(t, 200, ask("/form", "x=1"))
 		for _, conn := range silent {
 			code, _ := reply(t, conn)
 			require.Equal(t, 408, code)
 		}
-		require.Equal(t, 200, ask(importPath, imported))
+		require.Equal(t, 200, ask(importer.Path, imported))
 	})
 }
 
@@ -271,9 +278,9 @@ func TestSilentImports(t *testing.T) {
 func TestUnreadReplies(t *testing.T) {
 	const size = 4 << 20
 	var ended chan error
-	set := func(o *Options) {
+	set := func(o *api.Options) {
 		ended = make(chan error, 1)
-		o.Extra = []Registrar{registrar(func(mux *http.ServeMux) {
+		o.Extra = []api.Registrar{apitest.Registrar(func(mux *http.ServeMux) {
 			mux.HandleFunc("GET /long", func(w http.ResponseWriter, _ *http.Request) {
 				_, err := io.WriteString(w, strings.Repeat("x", size))
 				ended <- err
@@ -317,64 +324,9 @@ func TestUnreadReplies(t *testing.T) {
 		}
 		require.Error(t, err, "it has been given up")
 
-		read(t, dial, progressBytes/32, time.Second)
+		read(t, dial, api.ProgressBytes/32, time.Second)
 		require.Error(t, <-ended)
-		read(t, dial, progressBytes, 10*time.Second)
+		read(t, dial, api.ProgressBytes, 10*time.Second)
 		require.NoError(t, <-ended)
-	})
-}
-
-// TestSlowReadersOfQueries: the turn of a query is not held for as long as a client cares to read: the reply ends soon after the
-// query's time, unless it is read well.
-func TestSlowReadersOfQueries(t *testing.T) {
-	const timeout = 10 * time.Second
-	turns := Turns{Queries: admission.NewTurns(1, "queries", 0, admission.NewClients(nil), nil), QueryTimeout: timeout}
-	const count = 40
-	line := strings.Repeat("x", 1<<20)
-	var ended chan error
-	set := func(o *Options) {
-		ended = make(chan error, 1)
-		answer := func(out *lines, _ *http.Request) (err error) {
-			defer func() { ended <- err }()
-			for range count {
-				out.RawStr(line)
-				if err := out.end(); err != nil {
-					return err
-				}
-			}
-			return nil
-		}
-		o.Extra = []Registrar{registrar(func(mux *http.ServeMux) { mux.Handle("GET /query", turns.query(answer)) })}
-	}
-	inBubble(t, set, func(t *testing.T, dial func() net.Conn) {
-		read := func(piece int, pause time.Duration) (took time.Duration, err error) {
-			began := time.Now()
-			conn := dial()
-			fmt.Fprintf(conn, "GET /query HTTP/1.1\r\nHost: localhost\r\n\r\n")
-			go func() {
-				buf := make([]byte, piece)
-				for {
-					if _, err := io.ReadFull(conn, buf); err != nil {
-						return
-					}
-					time.Sleep(pause)
-				}
-			}()
-			err = <-ended
-			took = time.Since(began)
-			give, turned := turns.Queries.Take(t.Context(), "")
-			require.NoError(t, turned)
-			give()
-			_ = conn.Close()
-			return took, err
-		}
-		for _, pause := range []time.Duration{25 * time.Second, time.Second} {
-			took, err := read(progressBytes, pause)
-			require.Error(t, err)
-			require.Less(t, took, 2*(timeout+30*time.Second), pause)
-		}
-		took, err := read(progressBytes, 100*time.Millisecond)
-		require.NoError(t, err)
-		require.Greater(t, took, timeout+30*time.Second, "it has longer than that as long as it is read")
 	})
 }

@@ -1,4 +1,4 @@
-package api
+package api_test
 
 import (
 	"bytes"
@@ -20,6 +20,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/quern/quern/internal/admission"
+	"github.com/quern/quern/internal/api"
+	"github.com/quern/quern/internal/api/reading"
 	"github.com/quern/quern/internal/blocks"
 	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/metric"
@@ -42,11 +44,11 @@ type readServer struct {
 }
 
 func newReadServer(t *testing.T, wrap func(storage.Store) query.Store) *readServer {
-	return newReadServerWith(t, wrap, Turns{}, nil)
+	return newReadServerWith(t, wrap, reading.Turns{}, nil)
 }
 
 func newReadServerWith(
-	t *testing.T, wrap func(storage.Store) query.Store, turns Turns, serve func(*Server) string,
+	t *testing.T, wrap func(storage.Store) query.Store, turns reading.Turns, serve func(*api.Server) string,
 ) *readServer {
 	clk := clock.NewSimulated(readNow)
 	settings := storage.Settings{
@@ -59,9 +61,9 @@ func newReadServerWith(
 	if wrap != nil {
 		st = wrap(s.store)
 	}
-	server, err := New(Options{
+	server, err := api.New(api.Options{
 		Clock: clk, Logger: slog.New(slog.DiscardHandler),
-		Extra: []Registrar{NewRead(query.New(st, s.index, settings, nil, clk, query.Options{}), clk, turns)},
+		Extra: []api.Registrar{reading.New(query.New(query.Parts{Store: st, Index: s.index, Settings: settings, Clock: clk}, query.Options{}), clk, turns)},
 	})
 	require.NoError(t, err)
 	if serve != nil {
@@ -265,9 +267,9 @@ func TestPatternsOfARequest(t *testing.T) {
 	}
 
 	// Memory charged for compiling in one request is not available to others.
-	var server *Server
-	newReadServerWith(t, nil, Turns{}, func(it *Server) string { server = it; return "" })
-	claim := server.forms.Claim(admission.Client{})
+	var server *api.Server
+	newReadServerWith(t, nil, reading.Turns{}, func(it *api.Server) string { server = it; return "" })
+	claim := server.Opts().Forms.Claim(admission.Client{})
 	require.True(t, claim.Grow(120<<20))
 	require.Equal(t, http.StatusTooManyRequests, ask(t, server, http.MethodGet, "/api/v1/export?match[]="+url.QueryEscape(some), "").Code)
 	claim.Release()
@@ -283,7 +285,7 @@ func TestQueriesHaveATimeout(t *testing.T) {
 	give, err := turns.Take(t.Context(), "")
 	require.NoError(t, err)
 	defer give()
-	s := newReadServerWith(t, nil, Turns{Queries: turns, QueryTimeout: time.Millisecond}, nil)
+	s := newReadServerWith(t, nil, reading.Turns{Queries: turns, QueryTimeout: time.Millisecond}, nil)
 	s.series(1, "__name__", "cpu")
 	s.put(1, 5)
 	for _, path := range []string{"points", "latest", "summary", "baseline"} {
@@ -306,10 +308,10 @@ func TestBadReadRequests(t *testing.T) {
 		code   int
 		want   string
 	}{
-		{"GET", "/api/v1/export", "", 400, "no series are asked for"},
+		{"GET", "/api/v1/export", "", 400, "no series are selected"},
 		{"GET", "/api/v1/export", strings.Repeat("match[]=cpu&", 1001), 400, "1001 selectors, more than the 1000"},
 		{"GET", "/api/v1/export", "match[]=cpu{", 400, `selector "cpu{"`},
-		{"GET", "/api/v1/export", "match[]={}", 400, "at least one label"},
+		{"GET", "/api/v1/export", "match[]={}", 400, "at least one matcher"},
 		{"GET", "/api/v1/export", "match[]=cpu&exact=maybe", 400, `exact="maybe": must be true or false`},
 		{"GET", "/api/v1/export", "match[]=cpu&start=yesterday", 400, `start="yesterday": must be a time such as`},
 		{"GET", "/api/v1/export", "match[]=cpu&end=NaN", 400, `end="NaN"`},
@@ -317,9 +319,9 @@ func TestBadReadRequests(t *testing.T) {
 		{"GET", "/api/v1/export", "match[]=cpu&end=1e16", 400, "years 1 to 9999"},
 		{"GET", "/api/v1/export", "match[]=cpu&start=now&end=now", 400, "start must be before end"},
 		{"GET", "/api/v1/export", "match[]=cpu&start=-1month", 400, `start="-1month"`},
-		{"GET", "/api/v1/export", "match[]=cpu&from=-1h", 400, `unknown parameter "from": /api/v1/export has match[], start, end`},
+		{"GET", "/api/v1/export", "match[]=cpu&from=-1h", 400, `unknown parameter "from": /api/v1/export accepts match[], start, end`},
 		{"GET", "/api/v1/rollups", "match[]=cpu&level=1h&step=1h", 400, `unknown parameter "step"`},
-		{"POST", "/api/v1/latest", "match[]=cpu&start=-1h", 400, `unknown parameter "start": /api/v1/latest has match[], lookback`},
+		{"POST", "/api/v1/latest", "match[]=cpu&start=-1h", 400, `unknown parameter "start": /api/v1/latest accepts match[], lookback`},
 		{"GET", "/api/v1/export", "a=%zz", 400, "parameters"},
 		{"GET", "/api/v1/rollups", "match[]=cpu&level=raw", 400, `level "raw": there are 1h,6h,24h`},
 		{"GET", "/api/v1/rollups", "match[]=cpu&level=2h", 400, `level "2h"`},
@@ -327,8 +329,8 @@ func TestBadReadRequests(t *testing.T) {
 		{"GET", "/api/v1/points", "match[]=cpu&buckets=0", 400, "between 1 and 11000"},
 		{"GET", "/api/v1/latest", "match[]=cpu&lookback=-1h", 400, "lookback must be more than 0"},
 		{"GET", "/api/v1/latest", "match[]=cpu&lookback=1month", 400, `lookback="1month"`},
-		{"DELETE", "/api/v1/export", "match[]=cpu", 405, "/api/v1/export is for GET and POST, not for DELETE"},
-		{"PUT", "/api/v1/summary", "", 405, "not for PUT"},
+		{"DELETE", "/api/v1/export", "match[]=cpu", 405, "/api/v1/export accepts GET and POST, not DELETE"},
+		{"PUT", "/api/v1/summary", "", 405, "not PUT"},
 	} {
 		req, err := http.NewRequestWithContext(t.Context(), c.method, s.url+c.path, http.NoBody)
 		require.NoError(t, err)
@@ -395,7 +397,7 @@ func TestReadFailsHalfWay(t *testing.T) {
 		values[i] = math.Pi * float64(i)
 	}
 	for id := range metric.ScheduleID(8) {
-		s.series(id, "__name__", "cpu", "long", strings.Repeat("x", linesBytes/4))
+		s.series(id, "__name__", "cpu", "long", strings.Repeat("x", 16<<10))
 		s.put(id, values...)
 	}
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, s.url+"/api/v1/export?match[]=cpu", http.NoBody)
@@ -455,19 +457,4 @@ func TestClientThatGoesAwayEndsTheRead(t *testing.T) {
 	cancel()
 	require.ErrorIs(t, <-done, context.Canceled)
 	require.ErrorIs(t, <-ended, context.Canceled)
-}
-
-func BenchmarkWriteSamples(b *testing.B) {
-	s := query.Samples{Labels: metric.Labels{{Name: "__name__", Value: "cpu"}, {Name: "source", Value: "web-1"}}}
-	for i := range 8640 {
-		s.Samples = append(s.Samples, metric.Sample{TimeMs: readNow.UnixMilli() + int64(i)*10_000, Value: float64(i%1000) / 10})
-	}
-	out := newLines(httptest.NewRecorder())
-	writeSamples(out, &s)
-	b.SetBytes(int64(len(out.Buf)))
-	b.ReportAllocs()
-	for b.Loop() {
-		out.Buf = out.Buf[:0]
-		writeSamples(out, &s)
-	}
 }

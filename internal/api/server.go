@@ -6,7 +6,7 @@
 //
 //  1. No input ends the process: a panic becomes a 500 and a log line.
 //  2. Memory is bounded: for one request by the Limits, for all requests together by
-//     MaxInFlightBytes. The server never allocates a size just because a header claims it.
+//     budgets. The server never allocates a size just because a header claims it.
 //  3. No measurement is lost silently: each is accepted, rejected with a reason, or located after
 //     the byte that the error names.
 package api
@@ -30,19 +30,20 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/quern/quern/internal/admission"
+	"github.com/quern/quern/internal/api/collectd"
+	"github.com/quern/quern/internal/api/importer"
+	"github.com/quern/quern/internal/api/influx"
+	"github.com/quern/quern/internal/api/otlp"
+	"github.com/quern/quern/internal/api/push"
+	"github.com/quern/quern/internal/api/reading"
+	"github.com/quern/quern/internal/api/remotewrite"
+	"github.com/quern/quern/internal/api/reports"
+	"github.com/quern/quern/internal/api/respond"
 	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/ingest"
 	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/query"
 )
-
-// Appender ingests decoded reports.
-type Appender interface {
-	// Append returns when every measurement is durable or rejected. Rejections number the
-	// measurements over all reports, from 0. After it returns, it MUST NOT keep any string or slice
-	// of reports: they are views into a buffer that the next request reuses.
-	Append(ctx context.Context, reports []ingest.Report) (ingest.Result, error)
-}
 
 // Metadata receives what protocols say about metrics.
 type Metadata interface {
@@ -71,9 +72,9 @@ type Options struct {
 
 	// Appender ingests what the endpoints for pushed data decode. Without one there are no such
 	// endpoints.
-	Appender Appender
+	Appender push.Appender
 	// BackFiller ingests the history of POST /api/v1/import. Without one, imports are refused.
-	BackFiller BackFiller
+	BackFiller importer.BackFiller
 	// Metadata receives metric metadata. The default discards it.
 	Metadata Metadata
 	// Sources define the source of a series in protocols that know only series.
@@ -87,10 +88,10 @@ type Options struct {
 	InfluxBucketLabel string
 
 	// Status answers GET /api/v1/status/aggregation; Ladder names its buckets.
-	Status StatusProvider
+	Status reading.StatusProvider
 	Ladder metric.Ladder
 	// Turns are those at reading, of which a status takes one. The default bounds nothing.
-	Turns Turns
+	Turns reading.Turns
 	// Ready returns why the process cannot serve, nil if it can. The default is always ready.
 	Ready func(ctx context.Context) error
 	// Gatherer provides the metrics of GET /metrics. Registerer receives the request metrics. The
@@ -101,21 +102,10 @@ type Options struct {
 	Extra []Registrar
 
 	// Limits bound one ingest request.
-	Limits Limits
+	Limits push.Limits
 	// Clients tells clients apart, so that none gets more than its share. By default, the loopback
 	// address stands for many clients.
 	Clients *admission.Clients
-	// MaxInFlightBytes bounds the memory of all ingest requests together, except imports: their
-	// bodies, compressed and decompressed, and the decoded data. A request beyond it is answered
-	// with 429. The default is 256 MiB, or the most that one request within Limits may need if that
-	// is more: otherwise such a request would never fit.
-	MaxInFlightBytes int64
-	// MaxImportBytes bounds the memory of all imports together. The default is 128 MiB.
-	MaxImportBytes int64
-	// MaxFormBytes bounds the forms of all requests together, and the data parsed from forms and
-	// URLs; see query.Admit. The default is 128 MiB, or the most that one request may need if that
-	// is more.
-	MaxFormBytes int64
 	// MaxBodyBytes bounds the form of one request to an endpoint that does not ingest. The default
 	// is 1 MiB.
 	MaxBodyBytes int64
@@ -123,22 +113,51 @@ type Options struct {
 	Origins Origins
 	// Stall is the time in which a client must send, or read, 64 KiB. The default is 30s.
 	Stall time.Duration
+
+	// Budgets follow from the limits; tests set smaller ones.
+	Budgets
+}
+
+// Budgets bound the memory of all requests of a kind together. A request beyond them is answered
+// with 429. In each, the largest request that the limits allow fits into the half of one client:
+// otherwise it would never fit, or would leave nothing to others.
+type Budgets struct {
+	// Bodies are for all ingest requests except imports: their bodies, compressed and decompressed,
+	// and the decoded data.
+	Bodies *admission.Budget
+	// Imports are for lines, decompressors and batches; see importer.MaxBytes.
+	Imports *admission.Budget
+	// Forms are for forms, and the data parsed from forms and URLs; see query.Admit.
+	Forms *admission.Budget
+}
+
+// newBudget returns a budget of least bytes, or more if the largest request needs more.
+func newBudget(least, largest int64) *admission.Budget {
+	return admission.NewBudget(max(least, 2*largest), largest)
 }
 
 // EnsureDefaults fills in unset fields.
 func (o *Options) EnsureDefaults() {
 	o.Limits.EnsureDefaults()
-	if o.MaxInFlightBytes == 0 {
-		o.MaxInFlightBytes = max(256<<20, o.Limits.requestBytes())
-	}
 	if o.MaxBodyBytes == 0 {
 		o.MaxBodyBytes = 1 << 20
 	}
-	o.MaxImportBytes = cmp.Or(o.MaxImportBytes, 128<<20)
-	o.MaxFormBytes = cmp.Or(o.MaxFormBytes, max(128<<20, o.formBytes()))
 	o.Stall = cmp.Or(o.Stall, 30*time.Second)
 	if o.Clients == nil {
 		o.Clients = admission.NewClients(admission.Loopback())
+	}
+}
+
+// ensureBudgets makes the budgets that are not set. The limits are valid.
+func (o *Options) ensureBudgets() {
+	if o.Bodies == nil {
+		o.Bodies = newBudget(256<<20, o.Limits.RequestBytes())
+	}
+	if o.Imports == nil {
+		o.Imports = newBudget(128<<20, importer.MaxBytes())
+	}
+	if o.Forms == nil {
+		o.Forms = newBudget(128<<20, o.formBytes())
 	}
 }
 
@@ -155,7 +174,7 @@ func (o *Options) Validate() error {
 		return errors.New("api: a logger is required")
 	case o.Status != nil && o.Ladder.Top() == 0:
 		return errors.New("api: a ladder is required to name the buckets of the status")
-	case o.MaxInFlightBytes < 1 || o.MaxImportBytes < 1 || o.MaxFormBytes < 1 || o.MaxBodyBytes < 1 || o.Stall <= 0:
+	case o.MaxBodyBytes < 1 || o.Stall <= 0:
 		return errors.New("api: limits must be positive")
 	}
 	return o.Limits.Validate()
@@ -166,10 +185,8 @@ type Server struct {
 	opts    Options
 	mux     *http.ServeMux
 	handler http.Handler
-	forms   *admission.Budget
 	bounded map[string]bool // paths whose handlers read and limit their bodies themselves
 	door    doorkeeper
-	unkept  *unkept // nil in a process that does not ingest
 
 	mu       sync.Mutex
 	active   int // requests that Drain waits for
@@ -183,7 +200,8 @@ func New(opts Options) (*Server, error) {
 	if err := opts.Validate(); err != nil {
 		return nil, err
 	}
-	s := &Server{opts: opts, mux: http.NewServeMux(), forms: admission.NewBudget(opts.MaxFormBytes, opts.formBytes()), bounded: make(map[string]bool), door: doorkeeper{Origins: opts.Origins}, idle: make(chan struct{})}
+	opts.ensureBudgets()
+	s := &Server{opts: opts, mux: http.NewServeMux(), bounded: make(map[string]bool), door: doorkeeper{Origins: opts.Origins}, idle: make(chan struct{})}
 
 	s.mux.HandleFunc("GET /-/healthy", healthy)
 	s.mux.HandleFunc("GET /-/ready", s.ready)
@@ -196,28 +214,41 @@ func New(opts Options) (*Server, error) {
 			ErrorHandling: promhttp.ContinueOnError,
 		}))
 	}
+	var lost *push.Ledger // nil in a process that does not ingest
 	if opts.Appender != nil {
-		in, err := newIntake(&s.opts, s.drains)
+		in, err := push.NewIntake(push.Options{
+			Clock: opts.Clock, Logger: opts.Logger, Appender: opts.Appender,
+			Limits: opts.Limits, Budget: opts.Bodies, Clients: opts.Clients,
+			Draining: s.drains, Registerer: opts.Registerer,
+		})
 		if err != nil {
 			return nil, err
 		}
-		s.unkept = in.unkept
-		s.take(in, &reportsHandler{intake: in}, reportsPath)
-		if opts.BackFiller != nil {
-			s.mux.Handle("POST "+importPath, newImportHandler(in, &s.opts))
-			s.bounded[importPath] = true
-		} else {
-			s.mux.Handle("POST "+importPath, switchedOff("enable-import"))
+		take := func(h http.Handler, paths ...string) { s.take(in, h, paths...) }
+		var note func(metric.Metadata)
+		if opts.Metadata != nil {
+			note = opts.Metadata.Note
 		}
-		s.take(in, newCollectdHandler(in, &s.opts), collectdPath)
-		if err := s.registerInflux(in); err != nil {
+		lost = in.Unkept
+		take(reports.New(in), reports.Path)
+		if opts.BackFiller != nil {
+			s.mux.Handle("POST "+importer.Path, importer.New(in, opts.BackFiller, opts.Sources.Prometheus, opts.Imports, opts.Clock))
+			s.bounded[importer.Path] = true
+		} else {
+			s.mux.Handle("POST "+importer.Path, respond.SwitchedOff("enable-import"))
+		}
+		take(collectd.New(in, opts.Sources.Graphite), collectd.Path)
+		if err := influx.Register(in, influx.Options{
+			Sources: opts.Sources.Influx, BucketLabel: opts.InfluxBucketLabel,
+			Unready: s.unready, Registerer: opts.Registerer,
+		}, s.mux, take); err != nil {
 			return nil, err
 		}
-		s.take(in, newRemoteWriteHandler(in, &s.opts), remoteWritePath)
-		s.take(in, newOTLPHandler(in, &s.opts), "/v1/metrics", "/api/v1/otlp/v1/metrics")
+		take(remotewrite.New(in, opts.Sources.Prometheus, note), remotewrite.Path)
+		take(otlp.New(in, opts.Sources.OTLP, opts.OTLPPromote, note), "/v1/metrics", "/api/v1/otlp/v1/metrics")
 	}
 	if opts.Status != nil {
-		s.mux.HandleFunc("GET /api/v1/status/aggregation", s.aggregation)
+		reading.NewAggregation(opts.Status, opts.Ladder, opts.Turns, lost, opts.Logger).Register(s.mux)
 	}
 	for _, r := range opts.Extra {
 		r.Register(s.mux)
@@ -232,9 +263,9 @@ func New(opts Options) (*Server, error) {
 }
 
 // take registers an ingest handler at paths.
-func (s *Server) take(in *intake, h http.Handler, paths ...string) {
+func (s *Server) take(in *push.Intake, h http.Handler, paths ...string) {
 	for _, p := range paths {
-		in.rejects(p, 0) // rates need an initial sample
+		in.Rejects(p, 0) // rates need an initial sample
 		s.mux.Handle("POST "+p, h)
 		s.bounded[p] = true
 	}
@@ -309,7 +340,7 @@ func NewHTTPServer(h http.Handler, clk clock.Clock, stall time.Duration, logger 
 // RefuseConnection answers on a connection beyond the limit. It does not wait for the client.
 func RefuseConnection(conn net.Conn) {
 	// The buffer of a new connection holds this much, so the write does not block.
-	_, _ = io.WriteString(conn, "HTTP/1.1 503 Service Unavailable\r\nRetry-After: "+retryAwaySeconds+
+	_, _ = io.WriteString(conn, "HTTP/1.1 503 Service Unavailable\r\nRetry-After: "+respond.RetryAway+
 		"\r\nConnection: close\r\nContent-Type: text/plain; charset=utf-8\r\n\r\ntoo many connections\n")
 }
 
@@ -326,9 +357,9 @@ func (s *Server) route(w http.ResponseWriter, r *http.Request) {
 		case s.bounded[r.URL.Path]:
 			// The handler refuses it in the form of its protocol.
 		default:
-			w.Header().Set("Retry-After", retryAwaySeconds)
+			w.Header().Set("Retry-After", respond.RetryAway)
 			w.Header().Set("Connection", "close")
-			replyError(w, http.StatusServiceUnavailable, drainingMessage)
+			respond.Error(w, http.StatusServiceUnavailable, respond.Draining)
 			return
 		}
 	}
@@ -341,17 +372,18 @@ func (s *Server) route(w http.ResponseWriter, r *http.Request) {
 		s.mux.ServeHTTP(w, r)
 		return
 	}
-	claim := s.forms.Claim(s.opts.Clients.Of(r.RemoteAddr))
+	client := s.opts.Clients.Of(r.RemoteAddr)
+	claim := s.opts.Forms.Claim(client)
 	defer claim.Release()
-	r = r.WithContext(admission.WithClaim(r.Context(), &claim))
+	r = r.WithContext(admission.WithClient(admission.WithClaim(r.Context(), &claim), client))
 	if r.Body != nil && r.Body != http.NoBody {
 		form, err := s.readForm(r.Body, &claim)
 		if err != nil {
-			code := readFailure(w, err)
+			code := respond.BodyFailure(w, err)
 			if code == 0 {
 				code = http.StatusBadRequest
 			}
-			replyError(w, code, err.Error())
+			respond.Error(w, code, err.Error())
 			return
 		}
 		r.Body = io.NopCloser(bytes.NewReader(form))
@@ -366,7 +398,7 @@ func (s *Server) readForm(from io.Reader, claim *admission.Claim) ([]byte, error
 		if len(form) == cap(form) {
 			size := max(2*cap(form), 4<<10)
 			if !claim.Grow(int64(size - cap(form))) {
-				return nil, errNoRoom
+				return nil, respond.ErrNoRoom
 			}
 			form = append(make([]byte, 0, size), form...)
 		}
@@ -374,7 +406,7 @@ func (s *Server) readForm(from io.Reader, claim *admission.Claim) ([]byte, error
 		form = form[:len(form)+n]
 		switch {
 		case int64(len(form)) > s.opts.MaxBodyBytes:
-			return nil, &tooLargeError{fmt.Sprintf("the form is larger than the limit of %d bytes", s.opts.MaxBodyBytes)}
+			return nil, &respond.TooLargeError{Message: fmt.Sprintf("the form is larger than the limit of %d bytes", s.opts.MaxBodyBytes)}
 		case errors.Is(err, io.EOF):
 			return form, nil
 		case err != nil:
@@ -388,22 +420,24 @@ func (s *Server) unmatched(w http.ResponseWriter, r *http.Request, h http.Handle
 	h.ServeHTTP(&probe, r)
 	if allow := probe.header.Get("Allow"); allow != "" {
 		w.Header().Set("Allow", allow)
-		replyError(w, http.StatusMethodNotAllowed, fmt.Sprintf("%s is not for %s, use %s",
+		respond.Error(w, http.StatusMethodNotAllowed, fmt.Sprintf("%s does not accept %s, use %s",
 			r.URL.Path, r.Method, strings.ReplaceAll(allow, ", ", " or ")))
 		return
 	}
-	replyError(w, http.StatusNotFound, fmt.Sprintf("there is nothing at %s; GET / lists the endpoints", r.URL.Path))
+	respond.Error(w, http.StatusNotFound, fmt.Sprintf("there is nothing at %s; GET / lists the endpoints", r.URL.Path))
 }
 
 // headerProbe records only the headers of a reply.
 type headerProbe struct{ header http.Header }
 
-func (p *headerProbe) Header() http.Header         { return p.header }
+func (p *headerProbe) Header() http.Header { return p.header }
+
 func (p *headerProbe) Write(b []byte) (int, error) { return len(b), nil }
-func (p *headerProbe) WriteHeader(int)             {}
+
+func (p *headerProbe) WriteHeader(int) {}
 
 func healthy(w http.ResponseWriter, _ *http.Request) {
-	replyText(w, http.StatusOK, "Quern is healthy.\n")
+	respond.Text(w, http.StatusOK, "Quern is healthy.\n")
 }
 
 func (s *Server) ready(w http.ResponseWriter, r *http.Request) {
@@ -411,13 +445,13 @@ func (s *Server) ready(w http.ResponseWriter, r *http.Request) {
 		notReady(w, reason)
 		return
 	}
-	replyText(w, http.StatusOK, "Quern is ready.\n")
+	respond.Text(w, http.StatusOK, "Quern is ready.\n")
 }
 
 // unready returns why the process cannot serve, "" if it can.
 func (s *Server) unready(ctx context.Context) string {
 	if s.drains() {
-		return drainingMessage
+		return respond.Draining
 	}
 	if s.opts.Ready != nil {
 		if err := s.opts.Ready(ctx); err != nil {
@@ -428,7 +462,7 @@ func (s *Server) unready(ctx context.Context) string {
 }
 
 func notReady(w http.ResponseWriter, reason string) {
-	replyText(w, http.StatusServiceUnavailable, "Quern is not ready: "+reason+".\n")
+	respond.Text(w, http.StatusServiceUnavailable, "Quern is not ready: "+reason+".\n")
 }
 
 // index lists the endpoints of this process. It asks the mux, so that the list cannot name a
@@ -455,24 +489,17 @@ func (s *Server) index(w http.ResponseWriter, _ *http.Request) {
 		{"GET", "/api/v1/summary", "count, min, max, average and percentiles over a range"},
 		{"GET", "/api/v1/baseline", "min, max and mean of roll-up rows"},
 		{"GET", "/api/v1/explain", "why a roll-up row is there, missing or late"},
-		{"POST", "/api/v1/reaggregate", "has roll-up rows computed again"},
+		{"POST", "/api/v1/reaggregate", "recompute roll-up rows"},
 		{"GET", "/api/v1/status/aggregation", "outstanding slices, runs, workers, shards, errors"},
 		{"GET", "/api/v1/status/buildinfo", "version"},
 		{"GET", "/metrics", "this process's own metrics"},
-		{"GET", "/-/healthy", "does the process run"},
-		{"GET", "/-/ready", "can it serve"},
+		{"GET", "/-/healthy", "whether the process runs"},
+		{"GET", "/-/ready", "whether it can serve"},
 	} {
 		probe := http.Request{Method: e.method, URL: &url.URL{Path: e.path}}
 		if _, pattern := s.mux.Handler(&probe); pattern != "" {
 			fmt.Fprintf(&sb, "%-4s  %-28s  %s\n", e.method, e.path, e.what)
 		}
 	}
-	replyText(w, http.StatusOK, sb.String())
-}
-
-func replyText(w http.ResponseWriter, code int, text string) {
-	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
-	w.WriteHeader(code)
-	// A client that has gone cannot be told.
-	_, _ = io.WriteString(w, text)
+	respond.Text(w, http.StatusOK, sb.String())
 }

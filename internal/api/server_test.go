@@ -1,4 +1,4 @@
-package api
+package api_test
 
 import (
 	"bytes"
@@ -15,35 +15,41 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
 
 	"github.com/quern/quern/internal/admission"
+	"github.com/quern/quern/internal/api"
+	"github.com/quern/quern/internal/api/apitest"
+	"github.com/quern/quern/internal/api/importer"
+	"github.com/quern/quern/internal/api/push"
+	"github.com/quern/quern/internal/api/reading"
+	"github.com/quern/quern/internal/api/reports"
+	"github.com/quern/quern/internal/api/respond"
 	"github.com/quern/quern/internal/ingest"
 	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/storage"
 )
 
-type registrar func(mux *http.ServeMux)
-
-func (r registrar) Register(mux *http.ServeMux) { r(mux) }
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func TestOptionsAreChecked(t *testing.T) {
-	for name, spoil := range map[string]func(o *Options){
-		"clock":  func(o *Options) { o.Clock = nil },
-		"logger": func(o *Options) { o.Logger = nil },
-		"ladder": func(o *Options) { o.Status, o.Ladder = statusOf{}, metric.Ladder{} },
-		"limits": func(o *Options) { o.Limits.Labels = -1 },
-		"depth":  func(o *Options) { o.Limits.Depth = 1 << 20 },
-		"bytes":  func(o *Options) { o.MaxBodyBytes = -1 },
-		"metrics": func(o *Options) {
+	for name, spoil := range map[string]func(o *api.Options){
+		"clock":  func(o *api.Options) { o.Clock = nil },
+		"logger": func(o *api.Options) { o.Logger = nil },
+		"ladder": func(o *api.Options) { o.Status, o.Ladder = apitest.Status{}, metric.Ladder{} },
+		"limits": func(o *api.Options) { o.Limits.Labels = -1 },
+		"depth":  func(o *api.Options) { o.Limits.Depth = 1 << 20 },
+		"bytes":  func(o *api.Options) { o.MaxBodyBytes = -1 },
+		"metrics": func(o *api.Options) {
 			reg := prometheus.NewRegistry()
 			reg.MustRegister(prometheus.NewGauge(prometheus.GaugeOpts{Name: "quern_http_requests_total", Help: "x"}))
 			o.Registerer = reg
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			opts := testOptions(t)
+			opts := apitest.Options(t)
 			spoil(&opts)
-			_, err := New(opts)
+			_, err := api.New(opts)
 			require.Error(t, err)
 		})
 	}
@@ -51,51 +57,51 @@ func TestOptionsAreChecked(t *testing.T) {
 
 func TestHealthAndReadiness(t *testing.T) {
 	var reason error
-	s := newServer(t, func(o *Options) { o.Ready = func(context.Context) error { return reason } })
-	require.Equal(t, 200, get(t, s, "GET", "/-/healthy").Code)
-	require.Equal(t, 200, get(t, s, "HEAD", "/-/ready").Code)
+	s := apitest.Server(t, func(o *api.Options) { o.Ready = func(context.Context) error { return reason } })
+	require.Equal(t, 200, apitest.Get(t, s, "GET", "/-/healthy").Code)
+	require.Equal(t, 200, apitest.Get(t, s, "HEAD", "/-/ready").Code)
 
 	reason = errors.New("the store does not answer")
-	w := get(t, s, "GET", "/-/ready")
+	w := apitest.Get(t, s, "GET", "/-/ready")
 	require.Equal(t, 503, w.Code)
 	require.Contains(t, w.Body.String(), "the store does not answer")
-	require.Equal(t, 200, get(t, s, "GET", "/-/healthy").Code)
+	require.Equal(t, 200, apitest.Get(t, s, "GET", "/-/healthy").Code)
 }
 
 func TestDrain(t *testing.T) {
-	a := &recordingAppender{}
-	s := reportServer(t, a, Limits{})
-	require.Equal(t, 200, get(t, s, "GET", "/-/ready").Code)
+	a := &apitest.Appender{}
+	s := apitest.ReportServer(t, a, push.Limits{})
+	require.Equal(t, 200, apitest.Get(t, s, "GET", "/-/ready").Code)
 	s.Drain()
-	require.Equal(t, 503, get(t, s, "GET", "/-/ready").Code)
-	require.Equal(t, 200, get(t, s, "GET", "/-/healthy").Code)
-	w := post(t, s, strings.NewReader(oneReport))
+	require.Equal(t, 503, apitest.Get(t, s, "GET", "/-/ready").Code)
+	require.Equal(t, 200, apitest.Get(t, s, "GET", "/-/healthy").Code)
+	w := apitest.Post(t, s, strings.NewReader(apitest.OneReport))
 	require.Equal(t, 503, w.Code)
 	require.NotEmpty(t, w.Header().Get("Retry-After"))
-	require.Zero(t, a.calls)
+	require.Zero(t, a.Calls)
 }
 
 // TestDrainEnds: earlier requests finish, later requests are refused, and the monitoring paths are
 // served.
 func TestDrainEnds(t *testing.T) {
 	within, leave := make(chan struct{}), make(chan struct{})
-	s := newServer(t, func(o *Options) {
-		o.Extra = []Registrar{registrar(func(mux *http.ServeMux) {
+	s := apitest.Server(t, func(o *api.Options) {
+		o.Extra = []api.Registrar{apitest.Registrar(func(mux *http.ServeMux) {
 			mux.HandleFunc("GET /slow", func(w http.ResponseWriter, _ *http.Request) {
 				close(within)
 				<-leave
-				replyText(w, 200, "done")
+				respond.Text(w, 200, "done")
 			})
-			mux.HandleFunc("GET /api/v1/query", func(w http.ResponseWriter, _ *http.Request) { replyText(w, 200, "done") })
+			mux.HandleFunc("GET /api/v1/query", func(w http.ResponseWriter, _ *http.Request) { respond.Text(w, 200, "done") })
 		})}
 	})
 	slow := make(chan int)
-	go func() { slow <- get(t, s, "GET", "/slow").Code }()
+	go func() { slow <- apitest.Get(t, s, "GET", "/slow").Code }()
 	<-within
 	ended := s.Drain()
-	require.Equal(t, 503, get(t, s, "GET", "/-/ready").Code)
-	require.Equal(t, 200, get(t, s, "GET", "/-/healthy").Code)
-	w := get(t, s, "GET", "/api/v1/query")
+	require.Equal(t, 503, apitest.Get(t, s, "GET", "/-/ready").Code)
+	require.Equal(t, 200, apitest.Get(t, s, "GET", "/-/healthy").Code)
+	w := apitest.Get(t, s, "GET", "/api/v1/query")
 	require.Equal(t, 503, w.Code)
 	require.Equal(t, "5", w.Header().Get("Retry-After"))
 	require.Equal(t, "close", w.Header().Get("Connection"))
@@ -108,22 +114,22 @@ func TestDrainEnds(t *testing.T) {
 	require.Equal(t, 200, <-slow)
 	<-ended
 	<-s.Drain()
-	<-newServer(t, nil).Drain()
+	<-apitest.Server(t, nil).Drain()
 }
 
 func TestNotFoundAndMethods(t *testing.T) {
-	s := reportServer(t, &recordingAppender{}, Limits{})
-	w := get(t, s, "GET", "/api/v1/nothing")
+	s := apitest.ReportServer(t, &apitest.Appender{}, push.Limits{})
+	w := apitest.Get(t, s, "GET", "/api/v1/nothing")
 	require.Equal(t, 404, w.Code)
 	require.JSONEq(t, `{"status":"error","error":"there is nothing at /api/v1/nothing; GET / lists the endpoints"}`, w.Body.String())
 
 	for _, method := range []string{"GET", "PUT", "DELETE", "PATCH", "OPTIONS"} {
-		w = get(t, s, method, reportsPath)
+		w = apitest.Get(t, s, method, reports.Path)
 		require.Equal(t, 405, w.Code, method)
 		require.Equal(t, "POST", w.Header().Get("Allow"))
 		require.Contains(t, w.Body.String(), "use POST")
 	}
-	w = get(t, s, "POST", "/-/healthy")
+	w = apitest.Get(t, s, "POST", "/-/healthy")
 	require.Equal(t, 405, w.Code)
 	require.Equal(t, "GET, HEAD", w.Header().Get("Allow"))
 	require.Contains(t, w.Body.String(), "use GET or HEAD")
@@ -131,13 +137,13 @@ func TestNotFoundAndMethods(t *testing.T) {
 
 // TestIndex: the index lists exactly the endpoints that exist.
 func TestIndex(t *testing.T) {
-	s := newServer(t, func(o *Options) {
-		o.Appender = &recordingAppender{}
-		o.Extra = []Registrar{registrar(func(mux *http.ServeMux) {
+	s := apitest.Server(t, func(o *api.Options) {
+		o.Appender = &apitest.Appender{}
+		o.Extra = []api.Registrar{apitest.Registrar(func(mux *http.ServeMux) {
 			mux.HandleFunc("GET /api/v1/query", func(http.ResponseWriter, *http.Request) {})
 		})}
 	})
-	w := get(t, s, "GET", "/")
+	w := apitest.Get(t, s, "GET", "/")
 	require.Equal(t, 200, w.Code)
 	require.Contains(t, w.Body.String(), "/api/v1/reports")
 	require.Contains(t, w.Body.String(), "/api/v1/query ")
@@ -146,23 +152,66 @@ func TestIndex(t *testing.T) {
 	require.NotContains(t, w.Body.String(), "query_range")
 }
 
-// A request that uses all of its limits fits into the memory.
-func TestRoomForTheLargestBody(t *testing.T) {
-	for _, size := range []int64{1 << 20, 100 << 20, 1 << 30} {
-		o := Options{Limits: Limits{CompressedBytes: size, BodyBytes: 4 * size}}
-		o.EnsureDefaults()
-		require.GreaterOrEqual(t, o.MaxInFlightBytes, 5*size)
+// TestHalfOfEachBudgetRemains: by default, as with other limits, one client holds at most half of
+// each budget, and its largest request fits into that.
+func TestHalfOfEachBudgetRemains(t *testing.T) {
+	var all admission.Clients
+	for _, size := range []int64{0, 1 << 20, 100 << 20, 1 << 30} {
+		o := apitest.Options(t)
+		o.Limits = push.Limits{CompressedBytes: size, BodyBytes: 4 * size}
+		o.MaxBodyBytes = size
+		s, err := api.New(o)
+		require.NoError(t, err)
+		for name, c := range map[string]struct {
+			budget  *admission.Budget
+			largest int64
+		}{
+			"bodies":  {s.Opts().Bodies, s.Opts().Limits.RequestBytes()},
+			"imports": {s.Opts().Imports, importer.MaxBytes()},
+			"forms":   {s.Opts().Forms, s.Opts().FormBytes()},
+		} {
+			greedy, other := c.budget.Claim(all.Of("192.0.2.1:1")), c.budget.Claim(all.Of("192.0.2.2:1"))
+			require.True(t, greedy.Grow(c.largest), "%s, %d bytes", name, size)
+			for step := c.largest; step > 0; step /= 2 {
+				for greedy.Grow(step) {
+				}
+			}
+			require.True(t, other.Grow(c.largest), "%s, %d bytes", name, size)
+		}
 	}
+}
+
+// TestOneClientLeavesRoom: with the default limits, a client that holds all that it may is refused,
+// and other clients' reports are taken.
+func TestOneClientLeavesRoom(t *testing.T) {
+	s := apitest.Server(t, func(o *api.Options) { o.Appender = apitest.AcceptAll{} })
+	from := func(address string) int {
+		r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, reports.Path, strings.NewReader(apitest.OneReport))
+		r.RemoteAddr = address
+		w := httptest.NewRecorder()
+		s.ServeHTTP(w, r)
+		return w.Code
+	}
+	greedy := s.Opts().Bodies.Claim(s.Opts().Clients.Of("192.0.2.1:1"))
+	for step := s.Opts().Limits.BodyBytes; step > 0; step /= 2 {
+		for greedy.Grow(step) {
+		}
+	}
+	require.Equal(t, http.StatusTooManyRequests, from("192.0.2.1:2"))
+	require.Equal(t, http.StatusOK, from("192.0.2.2:1"))
+	require.Equal(t, http.StatusOK, from("198.51.100.7:1"))
+	greedy.Release()
+	require.Equal(t, http.StatusOK, from("192.0.2.1:2"))
 }
 
 func TestMetrics(t *testing.T) {
 	reg := prometheus.NewRegistry()
-	s := newServer(t, func(o *Options) { o.Gatherer, o.Registerer, o.Appender = reg, reg, &recordingAppender{} })
-	post(t, s, strings.NewReader(`{"source":"a","measurements":[{"metric":"m","value":1},{}]}`))
-	post(t, s, strings.NewReader("{"))
-	send(t, s, "/api/v2/write", strings.NewReader("m v=1\nm,\nm v=x\n"))
-	get(t, s, "GET", "/made/up")
-	w := get(t, s, "GET", "/metrics")
+	s := apitest.Server(t, func(o *api.Options) { o.Gatherer, o.Registerer, o.Appender = reg, reg, &apitest.Appender{} })
+	apitest.Post(t, s, strings.NewReader(`{"source":"a","measurements":[{"metric":"m","value":1},{}]}`))
+	apitest.Post(t, s, strings.NewReader("{"))
+	apitest.Send(t, s, "/api/v2/write", strings.NewReader("m v=1\nm,\nm v=x\n"))
+	apitest.Get(t, s, "GET", "/made/up")
+	w := apitest.Get(t, s, "GET", "/metrics")
 	require.Equal(t, 200, w.Code)
 	for _, line := range []string{
 		`quern_http_requests_total{code="200",path="/api/v1/reports"} 1`,
@@ -181,10 +230,10 @@ func TestMetrics(t *testing.T) {
 func TestPanics(t *testing.T) {
 	var log bytes.Buffer
 	reg := prometheus.NewRegistry()
-	s := newServer(t, func(o *Options) {
+	s := apitest.Server(t, func(o *api.Options) {
 		o.Registerer = reg
 		o.Logger = slog.New(slog.NewTextHandler(&log, nil))
-		o.Extra = []Registrar{registrar(func(mux *http.ServeMux) {
+		o.Extra = []api.Registrar{apitest.Registrar(func(mux *http.ServeMux) {
 			mux.HandleFunc("GET /early", func(http.ResponseWriter, *http.Request) { panic("oh") })
 			mux.HandleFunc("GET /late", func(w http.ResponseWriter, _ *http.Request) {
 				_, _ = io.WriteString(w, "half")
@@ -193,16 +242,16 @@ func TestPanics(t *testing.T) {
 			mux.HandleFunc("GET /abort", func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) })
 		})}
 	})
-	w := get(t, s, "GET", "/early")
+	w := apitest.Get(t, s, "GET", "/early")
 	require.Equal(t, 500, w.Code)
 	require.Contains(t, w.Body.String(), `"error"`)
 	require.Contains(t, log.String(), "server_test.go")
 
 	// Half an answer must not look complete, so the connection is cut.
-	require.PanicsWithValue(t, http.ErrAbortHandler, func() { get(t, s, "GET", "/late") })
-	require.PanicsWithValue(t, http.ErrAbortHandler, func() { get(t, s, "GET", "/abort") })
-	require.InDelta(t, 2, counterValue(t, reg, "quern_http_panics_total"), 0)
-	require.InDelta(t, 3, counterValue(t, reg, "quern_http_requests_total"), 0)
+	require.PanicsWithValue(t, http.ErrAbortHandler, func() { apitest.Get(t, s, "GET", "/late") })
+	require.PanicsWithValue(t, http.ErrAbortHandler, func() { apitest.Get(t, s, "GET", "/abort") })
+	require.InDelta(t, 2, apitest.Counter(t, reg, "quern_http_panics_total"), 0)
+	require.InDelta(t, 3, apitest.Counter(t, reg, "quern_http_requests_total"), 0)
 }
 
 type panickingAppender struct{}
@@ -213,19 +262,21 @@ func (panickingAppender) Append(context.Context, []ingest.Report) (ingest.Result
 
 // TestPanicGivesTheBudgetBack: otherwise, after some panics, every report would be refused.
 func TestPanicGivesTheBudgetBack(t *testing.T) {
-	s := newServer(t, func(o *Options) { o.Appender, o.MaxInFlightBytes = panickingAppender{}, int64(len(oneReport))+4<<10 })
+	s := apitest.Server(t, func(o *api.Options) {
+		o.Appender, o.Bodies = panickingAppender{}, apitest.Share(int64(len(apitest.OneReport))+4<<10)
+	})
 	for range 3 {
-		require.Equal(t, 500, post(t, s, strings.NewReader(oneReport)).Code)
+		require.Equal(t, 500, apitest.Post(t, s, strings.NewReader(apitest.OneReport)).Code)
 	}
 }
 
 // TestFormLimit: a handler runs only after its form has been read completely.
 func TestFormLimit(t *testing.T) {
 	var got string
-	s := newServer(t, func(o *Options) {
+	s := apitest.Server(t, func(o *api.Options) {
 		o.MaxBodyBytes = 100
-		o.MaxFormBytes = 8 << 10
-		o.Extra = []Registrar{registrar(func(mux *http.ServeMux) {
+		o.Forms = apitest.Share(4 << 10)
+		o.Extra = []api.Registrar{apitest.Registrar(func(mux *http.ServeMux) {
 			mux.HandleFunc("POST /form", func(w http.ResponseWriter, r *http.Request) {
 				got = r.FormValue("x")
 				w.(http.Flusher).Flush()
@@ -244,7 +295,7 @@ func TestFormLimit(t *testing.T) {
 		require.Len(t, got, 98)
 		require.Equal(t, 413, send(101))
 	}
-	claim := s.forms.Claim(admission.Client{})
+	claim := s.Opts().Forms.Claim(admission.Client{})
 	require.True(t, claim.Grow(5<<10))
 	require.Equal(t, 429, send(10))
 	claim.Release()
@@ -252,7 +303,7 @@ func TestFormLimit(t *testing.T) {
 }
 
 func TestHTTPServer(t *testing.T) {
-	h := newServer(t, nil).HTTPServer()
+	h := apitest.Server(t, nil).HTTPServer()
 	require.NotZero(t, h.ReadHeaderTimeout)
 	require.NotZero(t, h.IdleTimeout)
 	require.NotZero(t, h.MaxHeaderBytes)
@@ -261,33 +312,26 @@ func TestHTTPServer(t *testing.T) {
 	require.Zero(t, h.WriteTimeout)
 }
 
-type statusOf struct {
-	status Status
-	err    error
-}
-
-func (s statusOf) AggregationStatus(context.Context, bool) (Status, error) { return s.status, s.err }
-
 // endlessStatus has marks without end.
 type endlessStatus struct{}
 
-func (endlessStatus) AggregationStatus(ctx context.Context, _ bool) (Status, error) {
+func (endlessStatus) AggregationStatus(ctx context.Context, _ bool) (reading.Status, error) {
 	<-ctx.Done()
-	return Status{}, ctx.Err()
+	return reading.Status{}, ctx.Err()
 }
 
 func TestAggregationStatus(t *testing.T) {
-	serve := func(p statusOf) *httptest.ResponseRecorder {
-		return get(t, newServer(t, func(o *Options) { o.Status = p }), "GET", "/api/v1/status/aggregation")
+	serve := func(p apitest.Status) *httptest.ResponseRecorder {
+		return apitest.Get(t, apitest.Server(t, func(o *api.Options) { o.Status = p }), "GET", "/api/v1/status/aggregation")
 	}
-	w := serve(statusOf{})
+	w := serve(apitest.Status{})
 	require.Equal(t, 200, w.Code)
 	require.JSONEq(t, `{"levels":[],"buckets":[],"runs":[],"workers":[],"shards":[],"errors":[]}`, w.Body.String())
 
-	w = serve(statusOf{status: Status{
-		Levels: []LevelStatus{{Bucket: metric.Raw, Retention: 7 * 24 * time.Hour, WholeFromMs: 17}, {Bucket: 3, WholeFromMs: math.MinInt64}},
-		Buckets: []BucketStatus{
-			{Bucket: metric.Raw, Outstanding: []OutstandingSlice{{StartMs: 3600000, Marks: 7}}, Lag: 90500 * time.Millisecond},
+	w = serve(apitest.Status{Reply: reading.Status{
+		Levels: []reading.LevelStatus{{Bucket: metric.Raw, Retention: 7 * 24 * time.Hour, WholeFromMs: 17}, {Bucket: 3, WholeFromMs: math.MinInt64}},
+		Buckets: []reading.BucketStatus{
+			{Bucket: metric.Raw, Outstanding: []reading.OutstandingSlice{{StartMs: 3600000, Marks: 7}}, Lag: 90500 * time.Millisecond},
 			{Bucket: 1},
 		},
 		Runs: []storage.Run{
@@ -298,10 +342,10 @@ func TestAggregationStatus(t *testing.T) {
 			{},
 		},
 		Workers: []storage.Worker{{ID: "w1", Host: "h", StartedMs: 1, SeenMs: 2}},
-		Shards:  []ShardStatus{{Shard: 3, Worker: "w1", Lease: storage.Lease{Shard: 3, Owner: "w1", Fence: 1732161600000000, ExpiresMs: 9}}, {Shard: 4, Worker: "w2"}},
+		Shards:  []reading.ShardStatus{{Shard: 3, Worker: "w1", Lease: storage.Lease{Shard: 3, Owner: "w1", Fence: 1732161600000000, ExpiresMs: 9}}, {Shard: 4, Worker: "w2"}},
 		Errors: []storage.ComponentError{
 			{Component: "run", Worker: "w1", TimeMs: 4, SliceKey: storage.SliceKey{Bucket: 2, StartMs: 6}, Start: 128, Message: "no"},
-			{Component: "lease", Start: -1, SliceKey: storage.SliceKey{Bucket: 9}},
+			{Component: "lease", Start: -1},
 		},
 	}})
 	require.Equal(t, 200, w.Code)
@@ -319,52 +363,52 @@ func TestAggregationStatus(t *testing.T) {
 		"shards":[{"shard":3,"worker":"w1","owner":"w1","fence":1732161600000000,"expires":9},{"shard":4,"worker":"w2"}],
 		"errors":[
 			{"component":"run","worker":"w1","time":4,"bucket":"6h","slice":6,"start":128,"message":"no"},
-			{"component":"lease","worker":"","time":0,"bucket":"bucket-9","slice":0,"message":""}]}`, w.Body.String())
+			{"component":"lease","worker":"","time":0,"bucket":"raw","slice":0,"message":""}]}`, w.Body.String())
 
-	waiting := newServer(t, func(o *Options) {
-		o.Status = statusOf{status: Status{Buckets: []BucketStatus{{Waiting: []OutstandingSlice{{StartMs: 7200000, Marks: 3}}}, {Bucket: 1}}}}
+	waiting := apitest.Server(t, func(o *api.Options) {
+		o.Status = apitest.Status{Reply: reading.Status{Buckets: []reading.BucketStatus{{Waiting: []reading.OutstandingSlice{{StartMs: 7200000, Marks: 3}}}, {Bucket: 1}}}}
 	})
-	w = get(t, waiting, "GET", "/api/v1/status/aggregation?waiting=true")
+	w = apitest.Get(t, waiting, "GET", "/api/v1/status/aggregation?waiting=true")
 	require.JSONEq(t, `{"levels":[],"buckets":[
 		{"bucket":"raw","outstanding":[],"waiting":[{"slice":7200000,"marks":3}],"lag_seconds":0},
 		{"bucket":"1h","outstanding":[],"waiting":[],"lag_seconds":0}],"runs":[],"workers":[],"shards":[],"errors":[]}`, w.Body.String())
-	require.NotContains(t, get(t, waiting, "GET", "/api/v1/status/aggregation").Body.String(), "waiting")
-	require.Equal(t, 400, get(t, waiting, "GET", "/api/v1/status/aggregation?waiting=perhaps").Code)
+	require.NotContains(t, apitest.Get(t, waiting, "GET", "/api/v1/status/aggregation").Body.String(), "waiting")
+	require.Equal(t, 400, apitest.Get(t, waiting, "GET", "/api/v1/status/aggregation?waiting=perhaps").Code)
 
 	// Waiting work is read from all marks. That takes a turn and releases it.
 	turns := admission.NewTurns(1, "queries", 0, admission.NewClients(nil), nil)
-	busy := newServer(t, func(o *Options) {
-		o.Status, o.Turns = statusOf{}, Turns{Queries: turns, QueryTimeout: time.Millisecond}
+	busy := apitest.Server(t, func(o *api.Options) {
+		o.Status, o.Turns = apitest.Status{}, reading.Turns{Queries: turns, QueryTimeout: time.Millisecond}
 	})
 	give, err := turns.Take(t.Context(), "")
 	require.NoError(t, err)
-	require.Equal(t, 503, get(t, busy, "GET", "/api/v1/status/aggregation?waiting=true").Code)
-	require.Equal(t, 200, get(t, busy, "GET", "/api/v1/status/aggregation").Code)
+	require.Equal(t, 503, apitest.Get(t, busy, "GET", "/api/v1/status/aggregation?waiting=true").Code)
+	require.Equal(t, 200, apitest.Get(t, busy, "GET", "/api/v1/status/aggregation").Code)
 	give()
 	for range 3 {
-		free := newServer(t, func(o *Options) { o.Status, o.Turns = statusOf{}, Turns{Queries: turns} })
-		require.Equal(t, 200, get(t, free, "GET", "/api/v1/status/aggregation?waiting=true").Code)
+		free := apitest.Server(t, func(o *api.Options) { o.Status, o.Turns = apitest.Status{}, reading.Turns{Queries: turns} })
+		require.Equal(t, 200, apitest.Get(t, free, "GET", "/api/v1/status/aggregation?waiting=true").Code)
 	}
 
 	// So has what is outstanding, of which the marks are read too: one of its own, so that it can be seen while all queries are busy.
 	own := admission.NewTurns(1, "status", 0, admission.NewClients(nil), nil)
 	give, err = own.Take(t.Context(), "")
 	require.NoError(t, err)
-	limited := Turns{Queries: turns, Status: own, QueryTimeout: time.Millisecond}
-	queued := newServer(t, func(o *Options) { o.Status, o.Turns = statusOf{}, limited })
-	require.Equal(t, 503, get(t, queued, "GET", "/api/v1/status/aggregation").Code)
-	require.Equal(t, 200, get(t, queued, "GET", "/api/v1/status/aggregation?waiting=true").Code)
+	limited := reading.Turns{Queries: turns, Status: own, QueryTimeout: time.Millisecond}
+	queued := apitest.Server(t, func(o *api.Options) { o.Status, o.Turns = apitest.Status{}, limited })
+	require.Equal(t, 503, apitest.Get(t, queued, "GET", "/api/v1/status/aggregation").Code)
+	require.Equal(t, 200, apitest.Get(t, queued, "GET", "/api/v1/status/aggregation?waiting=true").Code)
 	give()
 	for range 3 {
-		require.Equal(t, 200, get(t, queued, "GET", "/api/v1/status/aggregation").Code)
+		require.Equal(t, 200, apitest.Get(t, queued, "GET", "/api/v1/status/aggregation").Code)
 	}
-	endless := newServer(t, func(o *Options) { o.Status, o.Turns = endlessStatus{}, limited })
+	endless := apitest.Server(t, func(o *api.Options) { o.Status, o.Turns = endlessStatus{}, limited })
 	for range 2 {
-		w = get(t, endless, "GET", "/api/v1/status/aggregation")
+		w = apitest.Get(t, endless, "GET", "/api/v1/status/aggregation")
 		require.Equal(t, 503, w.Code)
 		require.Contains(t, w.Body.String(), "took longer")
 	}
 
-	require.Equal(t, 503, serve(statusOf{err: storage.ErrUnavailable}).Code)
-	require.Equal(t, 500, serve(statusOf{err: storage.ErrCorrupt}).Code)
+	require.Equal(t, 503, serve(apitest.Status{Err: storage.ErrUnavailable}).Code)
+	require.Equal(t, 500, serve(apitest.Status{Err: storage.ErrCorrupt}).Code)
 }

@@ -1,4 +1,4 @@
-package api
+package api_test
 
 import (
 	"fmt"
@@ -13,6 +13,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/quern/quern/internal/admission"
+	"github.com/quern/quern/internal/api"
+	"github.com/quern/quern/internal/api/reading"
+	"github.com/quern/quern/internal/api/respond"
 	"github.com/quern/quern/internal/blocks"
 	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/metric"
@@ -59,12 +62,12 @@ func TestStalledExports(t *testing.T) {
 		l, err := lc.Listen(t.Context(), "tcp", "127.0.0.1:0")
 		require.NoError(t, err)
 		var web *http.Server
-		s := newReadServerWith(t, nil, Turns{
+		s := newReadServerWith(t, nil, reading.Turns{
 			Queries: admission.NewTurns(turns, "queries", time.Minute, clients, metrics),
 			Exports: admission.NewTurns(turns, "exports", time.Minute, clients, metrics),
-		}, func(s *Server) string {
-			web = NewHTTPServer(s, clock.System{}, stall, s.opts.Logger)
-			go func() { _ = web.Serve(admission.Limit(l, 1000, clients, RefuseConnection)) }()
+		}, func(s *api.Server) string {
+			web = api.NewHTTPServer(s, clock.System{}, stall, s.Opts().Logger)
+			go func() { _ = web.Serve(admission.Limit(l, 1000, clients, api.RefuseConnection)) }()
 			return "http://" + l.Addr().String()
 		})
 		defer web.Close()
@@ -116,17 +119,17 @@ func TestTooManyWait(t *testing.T) {
 	exports := admission.NewTurns(1, "exports", time.Millisecond, clients, nil)
 	give, err := exports.Take(t.Context(), "")
 	require.NoError(t, err)
-	s := newReadServerWith(t, nil, Turns{Exports: exports}, nil)
+	s := newReadServerWith(t, nil, reading.Turns{Exports: exports}, nil)
 	s.series(1, "__name__", "cpu")
 	code, body, header := s.get("/api/v1/export", "match[]", "cpu")
 	require.Equal(t, http.StatusServiceUnavailable, code)
-	require.Equal(t, retryAwaySeconds, header.Get("Retry-After"))
+	require.Equal(t, respond.RetryAway, header.Get("Retry-After"))
 	require.Contains(t, body, "try again")
 	give()
 	code, _, _ = s.get("/api/v1/export", "match[]", "cpu")
 	require.Equal(t, http.StatusOK, code)
 
-	code, after := failure(t.Context(), admission.ErrQueueFull)
+	code, after := respond.Failure(t.Context(), admission.ErrQueueFull)
 	require.Equal(t, http.StatusTooManyRequests, code)
 	require.NotEmpty(t, after)
 }

@@ -1,6 +1,10 @@
 package api
 
-import "net/http"
+import (
+	"net/http"
+
+	"github.com/quern/quern/internal/api/respond"
+)
 
 // NewWaiting replaces a Server while there is no store yet. The process is healthy but not ready,
 // and all other requests get 503 with Retry-After. reason returns the cause.
@@ -11,8 +15,8 @@ func NewWaiting(reason func() error) http.Handler {
 		notReady(w, reason().Error())
 	})
 	mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) {
-		w.Header().Set("Retry-After", retryAwaySeconds)
-		replyError(w, http.StatusServiceUnavailable, "the store is not there yet: "+reason().Error())
+		w.Header().Set("Retry-After", respond.RetryAway)
+		respond.Error(w, http.StatusServiceUnavailable, "the store is not available yet: "+reason().Error())
 	})
 	return mux
 }

@@ -16,7 +16,7 @@ import (
 
 // Agent measures this host and sends reports to a server until ctx is done.
 func Agent(ctx context.Context, cfg config.Agent, _, stderr io.Writer) error {
-	log := newLogger(stderr, cfg.Log)
+	log := cfg.Logger(stderr)
 	clk := clock.System{}
 	sender, err := agent.NewHTTPSender(cfg.URL, http.DefaultClient, clk)
 	if err != nil {
@@ -39,12 +39,12 @@ func Agent(ctx context.Context, cfg config.Agent, _, stderr io.Writer) error {
 func (s *server) hostMetrics(ctx context.Context) {
 	a, err := agent.New(agent.Options{
 		Source: orHostName(s.cfg.Source), Interval: s.cfg.HostMetricsInterval,
-	}, hostmetrics.New(), &localSender{ingest: s.engine.ingest}, s.clk, s.log)
+	}, hostmetrics.New(), &localSender{ingest: s.engine.Ingest}, s.clk, s.log)
 	if err == nil {
 		err = a.Run(ctx)
 	}
 	if err != nil {
-		s.log.Warn("host metrics", "err", err)
+		s.log.Warn("host metrics stopped", "err", err)
 	}
 }
 
@@ -62,7 +62,7 @@ func (l *localSender) Send(ctx context.Context, r agent.Report) error {
 	}
 	res, err := l.ingest.Append(ctx, []ingest.Report{{Source: r.Source, Measurements: l.buf}})
 	if err != nil {
-		return fmt.Errorf("own ingest: %w", err)
+		return fmt.Errorf("append host metrics: %w", err)
 	}
 	if len(res.Rejected) == 0 {
 		return nil

@@ -1,35 +1,9 @@
 package app
 
 import (
-	"context"
 	"errors"
 	"sync/atomic"
-	"time"
-
-	"github.com/quern/quern/internal/clock"
-	"github.com/quern/quern/internal/storage"
 )
-
-// The waits between attempts to reach a store that is away.
-const (
-	firstWait = time.Second
-	lastWait  = 30 * time.Second
-)
-
-// whileAway calls try until the store answers. Any error for which storage.IsAway is false ends it.
-// tell receives each failed attempt, and the wait until the next.
-func whileAway(ctx context.Context, clk clock.Clock, try func(context.Context) error, tell func(err error, wait time.Duration)) error {
-	for wait := firstWait; ; wait = min(2*wait, lastWait) {
-		err := try(ctx)
-		if err == nil || !storage.IsAway(err) || ctx.Err() != nil {
-			return err
-		}
-		tell(err, wait)
-		if err := clk.Sleep(ctx, wait); err != nil {
-			return err
-		}
-	}
-}
 
 // condition holds why the process cannot serve now, or nil.
 type condition struct{ err atomic.Pointer[error] }

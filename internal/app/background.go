@@ -24,37 +24,35 @@ const (
 func (s *server) aggregation(ctx context.Context) {
 	// If this worker's name belongs to another process, the worker must learn so before its first
 	// run. heartbeats logs failures.
-	_ = s.engine.member.Beat(ctx)
-	rollup.NewAggregator(s.engine.runner, s.engine.timing, func(ctx context.Context) error {
-		return s.engine.store.Expire(ctx, clock.NowMs(s.clk))
-	}).Run(ctx)
+	_ = s.engine.Member.Beat(ctx)
+	rollup.NewAggregator(s.engine.Runner, s.engine.Cache.Timing(), s.engine.Store.Expire).Run(ctx)
 }
 
 // seals seals the blocks of a slice when its grace has passed. The rest of the delay remains before
 // the run.
 func (s *server) seals(ctx context.Context) {
-	ladder, grace := s.engine.ladder, s.engine.timing.Grace
+	ladder, grace := s.engine.ladder, s.engine.Cache.Timing().Grace
 	for {
 		now := s.clk.Now()
 		next := time.UnixMilli(ladder.SliceAt(metric.Raw, now.Add(-grace).UnixMilli()).EndMs).Add(grace)
 		if s.clk.Sleep(ctx, next.Sub(now)) != nil {
 			return
 		}
-		if err := s.engine.ingest.Seal(ctx); err != nil && ctx.Err() == nil {
-			s.log.Warn("blocks not sealed: they are ground from raw", "err", err)
+		if err := s.engine.Ingest.Seal(ctx); err != nil && ctx.Err() == nil {
+			s.log.Warn("seal failed; blocks will be ground from raw", "err", err)
 		}
 	}
 }
 
 // settles writes the chunks of failed commits again, even if no other commit follows.
 func (s *server) settles(ctx context.Context) {
-	s.every(ctx, settleEvery, "what a commit that failed may have left is not written again yet", s.engine.ingest.Settle)
+	s.every(ctx, settleEvery, "cannot yet rewrite the chunks of a failed commit", s.engine.Ingest.Settle)
 }
 
 // refreshes adds the series that other processes register to the label index.
 func (s *server) refreshes(ctx context.Context) {
-	s.every(ctx, query.RefreshEvery, "series of other processes not read", func(ctx context.Context) error {
-		return s.engine.index.Refresh(ctx, s.engine.store)
+	s.every(ctx, query.RefreshEvery, "label index refresh failed", func(ctx context.Context) error {
+		return s.engine.index.Refresh(ctx, s.engine.Store)
 	})
 }
 
@@ -63,8 +61,8 @@ func (s *server) refreshes(ctx context.Context) {
 // still be read.
 func (s *server) heartbeats(ctx context.Context) {
 	told, doubts := false, s.doubts()
-	s.every(ctx, s.engine.member.Every(), "no heartbeat", func(ctx context.Context) error {
-		err := s.engine.member.Beat(ctx)
+	s.every(ctx, s.engine.Member.Every(), "heartbeat failed", func(ctx context.Context) error {
+		err := s.engine.Member.Beat(ctx)
 		doubts()
 		unfit := errors.Is(err, storage.ErrConflict) || errors.Is(err, storage.ErrSettings)
 		if unfit && !told {
@@ -93,8 +91,8 @@ func (s *server) heartbeats(ctx context.Context) {
 	})
 	leave, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 	defer cancel()
-	if err := s.engine.member.Leave(leave); err != nil {
-		s.log.Debug("no last heartbeat", "err", err)
+	if err := s.engine.Member.Leave(leave); err != nil {
+		s.log.Debug("last heartbeat failed", "err", err)
 	}
 }
 
@@ -113,10 +111,10 @@ func (s *server) metadata(ctx context.Context) {
 
 // recordError stores an error among those that the status shows.
 func (s *server) recordError(ctx context.Context, component string, err error) {
-	if rerr := s.engine.store.RecordError(ctx, storage.ComponentError{
-		Component: component, Worker: s.engine.member.ID(), TimeMs: clock.NowMs(s.clk), Start: -1, Message: err.Error(),
+	if rerr := s.engine.Store.RecordError(ctx, storage.ComponentError{
+		Component: component, Worker: s.engine.Member.ID(), TimeMs: clock.NowMs(s.clk), Start: -1, Message: err.Error(),
 	}); rerr != nil {
-		s.log.Warn("error not recorded", "err", rerr)
+		s.log.Warn("cannot record an error", "err", rerr)
 	}
 }
 

@@ -8,8 +8,8 @@ import (
 
 	"github.com/quern/quern/internal/api"
 	"github.com/quern/quern/internal/blocks"
-	"github.com/quern/quern/internal/cache"
 	"github.com/quern/quern/internal/clock"
+	"github.com/quern/quern/internal/engine"
 	"github.com/quern/quern/internal/ingest"
 	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/registry"
@@ -27,11 +27,11 @@ func benchServer(b *testing.B, sources api.Sources) (s *api.Server, stop func())
 		Clock:    clk, Logger: log, OnFatal: func(err error) { panic(err) },
 	})
 	require.NoError(b, err)
-	in := ingest.Start(b.Context(), st, registry.New(st, registry.Options{}), cache.New(st, clk, 1, cache.DefaultTiming()), clk, ingest.Options{})
-	s, err = api.New(api.Options{Clock: clk, Logger: log, Appender: in, Sources: sources})
+	e := engine.New(engine.Options{Store: st, Clock: clk, Writer: 1})
+	e.Start(b.Context(), registry.Options{}, ingest.Options{})
+	s, err = api.New(api.Options{Clock: clk, Logger: log, Appender: e.Ingest, Sources: sources})
 	require.NoError(b, err)
 	return s, func() {
-		require.NoError(b, in.Close())
-		require.NoError(b, st.Close())
+		require.NoError(b, e.Close())
 	}
 }

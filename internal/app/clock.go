@@ -2,12 +2,9 @@ package app
 
 import (
 	"context"
-	"fmt"
-	"io"
 	"time"
 
 	"github.com/quern/quern/internal/api"
-	"github.com/quern/quern/internal/config"
 	"github.com/quern/quern/internal/throttle"
 )
 
@@ -25,7 +22,7 @@ const sayDoubtEvery = time.Hour
 // doubts returns a function that logs now and then that the clock is doubted, and once that it is
 // believed again.
 func (s *server) doubts() func() {
-	keeper, ok := s.engine.store.(clockKeeper)
+	keeper, ok := s.engine.Store.(clockKeeper)
 	if !ok {
 		return func() {}
 	}
@@ -34,11 +31,11 @@ func (s *server) doubts() func() {
 		err := keeper.ClockDoubt()
 		if err != nil {
 			if _, pass := said.Pass(); pass {
-				s.log.Warn("nothing expires: set the clock, or confirm it by `quern settings confirm-clock`; "+
-					"while it is ahead, samples with right times may be rejected as too old", "err", err)
+				s.log.Warn("clock not trusted, nothing expires: set the clock, or confirm it with `quern settings confirm-clock`; "+
+					"while it is ahead, samples with correct times may be rejected as too old", "err", err)
 			}
 		} else if doubted {
-			s.log.Info("the clock is believed again")
+			s.log.Info("clock trusted again")
 		}
 		doubted = err != nil
 	}
@@ -47,19 +44,8 @@ func (s *server) doubts() func() {
 // confirms returns the endpoint that confirms the clock.
 func (s *server) confirms() api.Registrar {
 	var confirm func(context.Context) error
-	if keeper, ok := s.engine.store.(clockKeeper); ok {
+	if keeper, ok := s.engine.Store.(clockKeeper); ok {
 		confirm = keeper.ConfirmClock
 	}
 	return api.NewConfirmClock(confirm, s.cfg.EnableAdminAPI)
-}
-
-// ConfirmClock tells a server of the embedded store that its clock is right.
-func ConfirmClock(ctx context.Context, cfg config.Status, stdout, _ io.Writer) error {
-	reply, err := ask(ctx, cfg.URL, api.ConfirmClockPath, nil)
-	if err != nil {
-		return stopped(ctx, err, "stopped")
-	}
-	defer reply.Close()
-	fmt.Fprintln(stdout, "The clock is confirmed: rows expire by it.")
-	return nil
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/quern/quern/internal/clock"
+	"github.com/quern/quern/internal/commands"
 	"github.com/quern/quern/internal/config"
 	"github.com/quern/quern/internal/shards"
 )
@@ -85,23 +86,23 @@ func TestClockIsConfirmed(t *testing.T) {
 	}
 	status := func() string {
 		var out strings.Builder
-		require.NoError(t, Status(t.Context(), config.Status{URL: addr}, &out, io.Discard))
+		require.NoError(t, commands.Status(t.Context(), config.Status{URL: addr}, &out, io.Discard))
 		return out.String()
 	}
 	clk.beat <- struct{}{} // so that at least one heartbeat has ended
-	require.Contains(t, log.String(), `level=WARN msg="nothing expires: set the clock, or confirm it by `+"`quern settings confirm-clock`")
+	require.Contains(t, log.String(), `level=WARN msg="clock not trusted, nothing expires: set the clock, or confirm it with `+"`quern settings confirm-clock`")
 	require.Equal(t, 1, strings.Count(log.String(), "nothing expires"))
 	require.Contains(t, shows("/metrics"), "\nquern_pebble_clock_doubted 1\n")
 	require.Contains(t, status(), "NOTHING EXPIRES: the clock says ")
 
 	var out strings.Builder
-	require.NoError(t, ConfirmClock(t.Context(), config.Status{URL: addr}, &out, io.Discard))
-	require.Equal(t, "The clock is confirmed: rows expire by it.\n", out.String())
+	require.NoError(t, commands.ConfirmClock(t.Context(), config.Status{URL: addr}, &out, io.Discard))
+	require.Equal(t, "The clock is confirmed: rows expire again.\n", out.String())
 	require.Contains(t, shows("/metrics"), "\nquern_pebble_clock_doubted 0\n")
 	require.NotContains(t, status(), "NOTHING EXPIRES")
 	clk.beat <- struct{}{}
 	clk.beat <- struct{}{} // the previous one has ended
-	require.Contains(t, log.String(), "the clock is believed again")
+	require.Contains(t, log.String(), "clock trusted again")
 
 	end()
 	addr, end = start()
@@ -112,7 +113,7 @@ func TestClockIsConfirmed(t *testing.T) {
 func TestNoClockToConfirm(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	addr, end := serving(ctx, t, sharedServer(t, roles{ingest: true}, newSharedStore("1h,6h,24h", clock.System{})))
-	require.ErrorContains(t, ConfirmClock(t.Context(), config.Status{URL: addr}, io.Discard, io.Discard), "there is nothing to confirm")
+	require.ErrorContains(t, commands.ConfirmClock(t.Context(), config.Status{URL: addr}, io.Discard, io.Discard), "there is nothing to confirm")
 	cancel()
 	require.NoError(t, <-end)
 }

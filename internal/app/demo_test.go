@@ -43,10 +43,10 @@ func TestDemoResumes(t *testing.T) {
 	require.ErrorIs(t, err, context.Canceled)
 	said, err = fill(t.Context(), end)
 	require.NoError(t, err)
-	require.Contains(t, said, "has reports up to 2026-11-21T14:20:00Z: the demo goes on from there.\nGenerating 19 h 59 min of reports")
+	require.Contains(t, said, "has reports up to 2026-11-21T14:20:00Z: the demo continues from there.\nGenerating 19 h 59 min of reports")
 	said, err = fill(t.Context(), end)
 	require.NoError(t, err)
-	require.Contains(t, said, "has data already")
+	require.Contains(t, said, "already has data")
 
 	g, err := demo.New(opts)
 	require.NoError(t, err)

@@ -6,28 +6,24 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
-	"math/rand/v2"
-	"os"
 	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
 
-	"github.com/quern/quern/internal/cache"
+	"github.com/quern/quern/internal/backend"
 	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/config"
+	"github.com/quern/quern/internal/engine"
 	"github.com/quern/quern/internal/ingest"
 	"github.com/quern/quern/internal/late"
 	"github.com/quern/quern/internal/metadata"
 	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/query"
-	"github.com/quern/quern/internal/recovery"
 	"github.com/quern/quern/internal/registry"
 	"github.com/quern/quern/internal/rollup"
-	"github.com/quern/quern/internal/shards"
 	"github.com/quern/quern/internal/storage"
 )
 
@@ -50,24 +46,18 @@ type roles struct {
 // shared reports whether other processes use the store too.
 func (s *setup) shared() bool { return s.cfg.Store == config.Cassandra }
 
-// engine holds the parts of a process over one store, on one clock.
-type engine struct {
-	store    storage.Store
-	ladder   metric.Ladder
-	policy   storage.Policy
-	member   *shards.Member
-	timing   cache.Timing
-	cache    *cache.Cache
-	recovery *recovery.Recovery
-
-	runner *rollup.Runner // only with the aggregate role
+// process is an engine over one store, and what answers queries beside it.
+type process struct {
+	// Engine has a Runner only with the aggregate role. It tracks late data, and is started, only
+	// with the ingest role.
+	*engine.Engine
+	ladder metric.Ladder
+	policy storage.Policy
 
 	index   *query.Index // only with the ingest role, as the fields below
-	late    *late.Tracker
 	seen    *query.Sightings
 	catalog *metadata.Catalog
 	reader  *query.Querier // set by startIngest
-	ingest  *ingest.Ingest // set by startIngest
 	beside  beside
 }
 
@@ -81,42 +71,37 @@ type beside struct {
 func (b *beside) run(work func(context.Context)) { b.Go(func() { work(b.ctx) }) }
 
 // newEngine makes the engine and fills its label index. Nothing runs yet.
-func (s *setup) newEngine(ctx context.Context, st storage.Store) (*engine, error) {
+func (s *setup) newEngine(ctx context.Context, st storage.Store) (*process, error) {
 	settings := st.Settings()
-	e := &engine{
-		store: st, ladder: settings.Ladder, policy: settings.Policy,
-		member: shards.New(st, s.clk, storage.Worker{
-			ID: cmp.Or(s.cfg.WorkerID, workerName()), Host: hostName(), StartedMs: clock.NowMs(s.clk), Aggregates: s.roles.aggregate,
-		}, s.cfg.HeartbeatTimeout),
-		timing: cache.Timing{Grace: settings.Policy.Grace, Delay: settings.Policy.Delay},
+	p := &process{ladder: settings.Ladder, policy: settings.Policy}
+	opts := engine.Options{
+		Store: st, Clock: s.clk, Policy: p.policy,
+		Worker: storage.Worker{
+			ID: cmp.Or(s.cfg.WorkerID, backend.WorkerName()), Host: hostName(), StartedMs: clock.NowMs(s.clk), Aggregates: s.roles.aggregate,
+		},
+		Timeout: s.cfg.HeartbeatTimeout,
 	}
 	if s.roles.ingest {
-		e.index, e.seen = query.NewIndex(), query.NewSightings(s.shared())
-		if err := e.index.Refresh(ctx, st); err != nil {
+		p.index, p.seen = query.NewIndex(), query.NewSightings(s.shared())
+		if err := p.index.Refresh(ctx, st); errors.As(err, new(*query.UnreadError)) {
+			s.log.Warn("started with a part of the series: queries lack the others until they can be read", "err", err)
+		} else if err != nil {
 			return nil, err
 		}
-		e.catalog = metadata.New(st, s.clk, metadata.Options{Logger: component(s.log, "metadata")})
-		if err := e.catalog.Refresh(ctx); err != nil {
+		p.catalog = metadata.New(st, s.clk, metadata.Options{Logger: component(s.log, "metadata")})
+		if err := p.catalog.Refresh(ctx); err != nil {
 			return nil, err
 		}
-	}
-	e.cache = cache.New(st, s.clk, rand.Uint64(), e.timing)
-	e.recovery = recovery.New(st, e.cache, s.clk, recovery.Options{AgeCap: e.policy.AgeCap})
-	if s.roles.ingest {
-		e.late = late.New(st, s.clk, late.Options{Outstanding: e.recovery.Outstanding, Shared: s.shared(), Beside: e.beside.run})
-		e.cache.OnLate(e.late.Note)
+		opts.Late = &late.Options{Shared: s.shared(), Beside: p.beside.run}
 	}
 	if s.roles.aggregate {
-		opts := rollup.Options{Logger: component(s.log, "aggregator"), Metrics: s.metrics}
+		opts.Rollup = &rollup.Options{Logger: component(s.log, "aggregator"), Metrics: s.metrics}
 		if s.shared() {
-			opts.Parallel = blocksInFlight
-		}
-		e.runner = rollup.NewRunner(st, e.member, e.cache, e.recovery, s.clk, opts)
-		if s.metrics != nil {
-			s.metrics.MustRegister(append(e.member.Collectors(), e.recovery.Collector())...)
+			opts.Rollup.Parallel = blocksInFlight
 		}
 	}
-	return e, nil
+	p.Engine = engine.New(opts)
+	return p, nil
 }
 
 // blocksInFlight is the number of blocks ground at once if each waits for a network rather than for
@@ -125,56 +110,56 @@ const blocksInFlight = 32
 
 // startIngest starts to accept reports. Cancelling ctx aborts what is under way. unfit returns why
 // nothing may be written; see ingest.Options.
-func (s *setup) startIngest(ctx context.Context, e *engine, unfit func() error) {
-	e.beside.ctx, e.beside.end = context.WithCancel(ctx)
-	e.reader = query.New(e.store, e.index, e.store.Settings(), e.store.WholeFrom, s.clk, query.Options{
-		Outstanding: e.recovery.Outstanding, FutureLimit: e.policy.FutureLimit, Late: e.late, Sightings: e.seen, Beside: e.beside.run, Metrics: s.metrics,
+func (s *setup) startIngest(ctx context.Context, p *process, unfit func() error) {
+	p.beside.ctx, p.beside.end = context.WithCancel(ctx)
+	p.reader = query.New(query.Parts{
+		Store: p.Store, Index: p.index, Settings: p.Store.Settings(), WholeFrom: p.Store.WholeFrom, Clock: s.clk,
+	}, query.Options{
+		Outstanding: p.Recovery.Outstanding, FutureLimit: p.policy.FutureLimit, Late: p.Late, Sightings: p.seen, Beside: p.beside.run, Metrics: s.metrics,
+		MaxSamples: s.cfg.Query.MaxSamples,
 	})
 	leaseAge := time.Duration(0)
 	if s.shared() {
 		leaseAge = registry.LeaseAge
 	}
-	reg := registry.New(e.store, registry.Options{
-		MaxSeries: s.cfg.MaxSeries, MaxSeriesPerSource: s.cfg.MaxSeriesPerSource, OnNew: e.index.Add,
-		Gone: e.reader.Gone, Clock: s.clk, LeaseAge: leaseAge,
-		Beside: e.beside.run,
-	})
-	s.countSeries(e.index, reg)
-	e.ingest = ingest.Start(ctx, e.store, reg, e.cache, s.clk, ingest.Options{
+	maxBytes := s.cfg.MaxSeriesBytes
+	if maxBytes == config.HalfOfMemory {
+		maxBytes = memory(ctx) / 2
+	}
+	p.Start(ctx, registry.Options{
+		MaxSeries: s.cfg.MaxSeries, MaxSeriesPerSource: s.cfg.MaxSeriesPerSource, OnNew: p.index.Add,
+		MaxBytes: maxBytes, Memory: p.index,
+		Gone: p.reader.Gone, LeaseAge: leaseAge,
+		Beside: p.beside.run,
+	}, ingest.Options{
 		Window: s.cfg.GroupCommit, MaxPending: s.cfg.MaxPendingSamples,
-		AgeCap: e.policy.AgeCap, FutureLimit: e.policy.FutureLimit,
-		OnSamples: e.seen.Saw, Unfit: unfit,
+		OnSamples: p.seen.Saw, Unfit: unfit,
 		Logger: component(s.log, "ingest"), Metrics: s.metrics,
 	})
+	s.countSeries(p.index, p.Registry, maxBytes)
 }
 
-// countSeries registers metrics for the number of series and its limit.
-func (s *setup) countSeries(index *query.Index, reg *registry.Registry) {
+// countSeries registers metrics for the series, in number and in bytes, and their limits.
+func (s *setup) countSeries(index *query.Index, reg *registry.Registry, maxBytes int64) {
 	gauge := func(name, help string, value func() int) {
 		promauto.With(s.metrics).NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, func() float64 { return float64(value()) })
 	}
-	gauge("quern_registry_series", "Series that the store knows, also those of which nothing is left.", index.Len)
-	gauge("quern_registry_series_gone", "Series of which nothing was left when --max-series was last reached: they do not count.", reg.Gone)
-	gauge("quern_registry_series_limit", "Series that the store may have, by --max-series; 0 is no limit.", func() int { return s.cfg.MaxSeries })
+	gauge("quern_registry_series", "Series in the store, including those without any data left.", index.Len)
+	gauge("quern_registry_series_gone", "Series without any data left when --max-series was last reached; they do not count against it.", reg.Gone)
+	gauge("quern_registry_series_limit", "Maximum number of series in the store (--max-series); 0 is no limit.", func() int { return s.cfg.MaxSeries })
+	gauge("quern_registry_series_bytes", "Estimated memory for the labels of all series, including those without any data left, and for their sources.", func() int { return int(reg.Bytes()) })
+	gauge("quern_registry_series_bytes_limit", "Maximum memory for the labels of all series (--max-series-bytes); 0 is no limit.", func() int { return int(maxBytes) })
 }
 
-// close makes the samples in ingest durable. It is called once.
-func (e *engine) close(ctx context.Context) error {
-	if e.ingest == nil {
+// finish waits for the work beside requests, and makes durable what ingest and the catalog have
+// accepted. It is called once, before Close.
+func (p *process) finish(ctx context.Context) error {
+	if p.Ingest == nil {
 		return nil
 	}
-	e.beside.end()
-	e.beside.Wait()
+	p.beside.end()
+	p.beside.Wait()
 	ctx, cancel := context.WithTimeout(ctx, drainTime)
 	defer cancel()
-	return errors.Join(e.ingest.Close(), e.catalog.Flush(ctx))
-}
-
-// workerName returns a name that no other process has, not even an earlier one on this host.
-func workerName() string {
-	host, err := os.Hostname()
-	if err != nil {
-		host = "unknown"
-	}
-	return fmt.Sprintf("%s-%08x", host, rand.Uint32())
+	return errors.Join(p.Drain(), p.catalog.Flush(ctx))
 }

@@ -18,6 +18,9 @@ import (
 
 	"github.com/quern/quern/internal/admission"
 	"github.com/quern/quern/internal/api"
+	"github.com/quern/quern/internal/api/push"
+	"github.com/quern/quern/internal/api/reading"
+	"github.com/quern/quern/internal/backend"
 	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/config"
 	"github.com/quern/quern/internal/demo"
@@ -53,7 +56,7 @@ func Aggregate(ctx context.Context, cfg config.Config, stdout, stderr io.Writer)
 }
 
 func serve(ctx context.Context, cfg config.Config, does roles, stdout, stderr io.Writer) error {
-	log := newLogger(stderr, cfg.Log)
+	log := cfg.Logger(stderr)
 	// Open the port first: if it is in use, that should be known before 26 hours are generated.
 	var lc net.ListenConfig
 	listener, err := lc.Listen(ctx, "tcp", cfg.Listen)
@@ -79,7 +82,7 @@ func serve(ctx context.Context, cfg config.Config, does roles, stdout, stderr io
 	}
 	return s.run(ctx, listener, func(addr string) {
 		if cfg.Demo {
-			printNext(stdout, s.engine.ladder, cfg.DataDir, addr)
+			demo.PrintNext(stdout, s.engine.ladder, hostName(), cfg.DataDir, addr)
 		}
 	})
 }
@@ -102,7 +105,7 @@ type server struct {
 	away, unfit condition
 
 	// These are set once the store is open.
-	engine   *engine
+	engine   *process
 	http     *api.Server
 	graphite *graphite.Server // nil without --graphite-listen
 
@@ -168,7 +171,7 @@ func (s *server) run(stopped context.Context, l net.Listener, started func(addr 
 		return err
 	}
 	if err := s.build(hard); err != nil {
-		return errors.Join(err, s.engine.close(hard), s.engine.store.Close())
+		return errors.Join(err, s.engine.finish(hard), s.engine.Close())
 	}
 	s.start(ctx)
 	if !s.shared() {
@@ -205,9 +208,9 @@ func (s *server) openEngine(ctx context.Context, onFatal func(error)) error {
 	if !s.shared() {
 		return try(ctx)
 	}
-	return whileAway(ctx, s.clk, try, func(err error, wait time.Duration) {
+	return backend.WhileAway(ctx, s.clk, try, func(err error, wait time.Duration) {
 		s.away.set(err)
-		s.log.Warn(noNode(&s.cfg.Cluster, wait), "err", err)
+		s.log.Warn(backend.NoNode(&s.cfg.Cluster, wait), "err", err)
 	})
 }
 
@@ -226,7 +229,7 @@ func (s *server) build(ctx context.Context) error {
 		Status: status{s.engine, s.clk}, Ladder: s.engine.ladder,
 		Ready:    func(context.Context) error { return s.ready() },
 		Gatherer: s.gathered, Registerer: s.metrics,
-		Limits: api.Limits{CompressedBytes: s.cfg.MaxBodyBytes, BodyBytes: 4 * s.cfg.MaxBodyBytes},
+		Limits: push.Limits{CompressedBytes: s.cfg.MaxBodyBytes, BodyBytes: 4 * s.cfg.MaxBodyBytes},
 		Sources: api.Sources{
 			Prometheus: s.cfg.Sources.Prometheus, Influx: s.cfg.Sources.Influx,
 			OTLP: s.cfg.Sources.OTLP, Graphite: s.cfg.Sources.Graphite,
@@ -243,7 +246,7 @@ func (s *server) build(ctx context.Context) error {
 	turnsAt := func(name string, n int) *admission.Turns {
 		return admission.NewTurns(max(n, 1), name, timeout, s.clients, s.metrics)
 	}
-	turns := api.Turns{
+	turns := reading.Turns{
 		Queries: turnsAt("queries", s.cfg.Query.Concurrency), Exports: turnsAt("exports", s.cfg.Query.Exports), Status: turnsAt("status", statusTurns),
 
 		QueryTimeout: timeout,
@@ -252,9 +255,9 @@ func (s *server) build(ctx context.Context) error {
 	if s.roles.ingest {
 		s.startIngest(ctx, s.engine, s.unfit.get)
 		reader := s.engine.reader
-		opts.Appender = s.engine.ingest
+		opts.Appender = s.engine.Ingest
 		if s.cfg.EnableImport {
-			opts.BackFiller = s.engine.ingest
+			opts.BackFiller = s.engine.Ingest
 		}
 		if s.lines != nil {
 			s.graphite = graphite.New(ctx, opts.Appender, s.clk, graphite.Options{
@@ -262,7 +265,7 @@ func (s *server) build(ctx context.Context) error {
 			})
 		}
 		opts.Metadata = s.engine.catalog
-		opts.Extra = []api.Registrar{api.NewRead(reader, s.clk, turns), s.operate(s.engine, turns), s.prometheusAPI(reader, turns)}
+		opts.Extra = []api.Registrar{reading.New(reader, s.clk, turns), s.operate(s.engine, turns), s.prometheusAPI(ctx, reader, turns)}
 	}
 	opts.Extra = append(opts.Extra, s.confirms())
 	if s.cfg.Pprof {
@@ -295,7 +298,7 @@ func (s *server) start(ctx context.Context) {
 		s.log.Info("serving Graphite", "graphite_address", s.lines.Addr().String())
 		s.background.Go(func() {
 			if err := s.graphite.Serve(admission.Limit(s.lines, graphite.Connections, s.clients, nil)); err != nil {
-				s.log.Error("Graphite is not served", "err", err)
+				s.log.Error("Graphite server failed", "err", err)
 			}
 		})
 	}
@@ -312,7 +315,7 @@ func (s *server) start(ctx context.Context) {
 // tells a load balancer, or the next client, nothing.
 func (s *server) drain(ctx context.Context, web *http.Server, announce time.Duration, breakOff func()) error {
 	ended := s.http.Drain()
-	s.log.Info("draining; a second signal ends at once")
+	s.log.Info("draining; a second signal stops at once")
 	grace, cancel := context.WithTimeout(ctx, announce+drainTime)
 	defer cancel()
 	if s.graphite != nil {
@@ -327,17 +330,18 @@ func (s *server) drain(ctx context.Context, web *http.Server, announce time.Dura
 	case <-grace.Done():
 	}
 	if err := web.Shutdown(grace); err != nil && !errors.Is(err, http.ErrServerClosed) {
-		s.log.Warn("requests broken off", "err", err)
+		s.log.Warn("cut off open requests", "err", err)
 		_ = web.Close()
 	}
 	s.background.Wait()
 	// Ingest commits what waits in it, even if the clients have gone.
 	hard := time.AfterFunc(drainTime, breakOff)
-	err := s.engine.close(ctx)
+	err := s.engine.finish(ctx)
 	hard.Stop()
 	breakOff()
 	s.gate.close()
-	err = errors.Join(err, s.engine.store.Close())
+	s.engine.beside.Wait() // what the last requests have begun
+	err = errors.Join(err, s.engine.Close())
 	s.log.Info("stopped")
 	return err
 }

@@ -2,7 +2,6 @@ package app
 
 import (
 	"bufio"
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -11,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"runtime/debug"
 	"strings"
 	"sync"
 	"testing"
@@ -196,6 +196,36 @@ func TestCutOffBodies(t *testing.T) {
 	require.NoError(t, <-end)
 }
 
+// TestMemoryOfSeries: a series whose labels do not fit is refused by itself, and the reply says so.
+func TestMemoryOfSeries(t *testing.T) {
+	s := testServer(t)
+	s.cfg.MaxSeriesBytes = 20_000
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	addr, end := serving(ctx, t, s)
+	long := strings.Repeat("x", 4000)
+	body := fmt.Sprintf(`{"source":"a","measurements":[{"metric":"small","value":1},`+
+		`{"metric":"large","labels":{"a":"%[1]s1","b":"%[1]s2","c":"%[1]s3"},"value":2},{"metric":"other","value":3}]}`, long)
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, addr+"/api/v1/reports", strings.NewReader(body))
+	require.NoError(t, err)
+	resp, err := http.DefaultClient.Do(req)
+	require.NoError(t, err)
+	reply, err := io.ReadAll(resp.Body)
+	require.NoError(t, err)
+	require.NoError(t, resp.Body.Close())
+	require.JSONEq(t, `{"accepted":2,"rejected":[{"index":1,"reason":"limit_exceeded",`+
+		`"message":"1 new series refused: all series may take no more than 20000 bytes of memory"}]}`, string(reply))
+	http.DefaultClient.CloseIdleConnections()
+	cancel()
+	require.NoError(t, <-end)
+
+	most := memory(t.Context())
+	require.Positive(t, most)
+	before := debug.SetMemoryLimit(1 << 30)
+	defer debug.SetMemoryLimit(before)
+	require.LessOrEqual(t, memory(t.Context()), int64(1<<30))
+}
+
 // TestGate: the gate closes only when no request is inside, and no request enters afterwards.
 func TestGate(t *testing.T) {
 	var g gate
@@ -226,39 +256,12 @@ func TestGate(t *testing.T) {
 	assert.PanicsWithValue(t, http.ErrAbortHandler, ask)
 }
 
-// TestLog: an error is one line for people, whatever else a library keeps in it.
-func TestLog(t *testing.T) {
-	for _, format := range []string{"text", "json"} {
-		var buf bytes.Buffer
-		log := newLogger(&buf, config.Log{LogFormat: format})
-		log.Debug("not seen")
-		log.Info("run", "blocks", 3, "err", nil)
-		log.Warn("failed", "error", verbose{})
-		assert.NotContains(t, buf.String(), "not seen")
-		assert.NotContains(t, buf.String(), "nil")
-		assert.NotContains(t, buf.String(), "null")
-		assert.NotContains(t, buf.String(), "stack")
-		assert.Contains(t, buf.String(), "in short")
-		assert.Equal(t, 2, bytes.Count(buf.Bytes(), []byte("\n")))
-	}
-}
-
-// verbose is an error with more text for %+v, as some libraries have.
-type verbose struct{}
-
-func (verbose) Error() string { return "in short" }
-
-// Format implements fmt.Formatter.
-func (verbose) Format(s fmt.State, _ rune) {
-	_, _ = io.WriteString(s, "in short\nstack")
-}
-
 // TestLocalSender: the agent in this process gets ingest's rejections.
 func TestLocalSender(t *testing.T) {
 	s := testServer(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	_, end := serving(ctx, t, s)
-	sender := &localSender{ingest: s.engine.ingest}
+	sender := &localSender{ingest: s.engine.Ingest}
 	now := time.Now().UnixMilli()
 	report := agent.Report{Source: "me", Measurements: []agent.Measurement{{Metric: "good", TimeMs: now, Value: 1}}}
 	require.NoError(t, sender.Send(ctx, report))
@@ -279,7 +282,4 @@ func TestLocalSender(t *testing.T) {
 func TestSource(t *testing.T) {
 	assert.Equal(t, "db-7", orHostName("db-7"))
 	assert.NotEmpty(t, orHostName(""))
-	first, second := workerName(), workerName()
-	assert.NotEqual(t, first, second, "a process that ran here before is another worker")
-	assert.False(t, isTerminal(new(bytes.Buffer)))
 }

@@ -3,7 +3,6 @@ package app
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -37,7 +36,6 @@ type sharedStore struct {
 	*storagetest.Model
 	away     atomic.Bool
 	clockOff atomic.Bool
-	addEpoch func(blocks.Epoch) error
 }
 
 func newSharedStore(ladder string, clk clock.Clock) *sharedStore {
@@ -76,15 +74,6 @@ func (s *sharedStore) CheckFit(ctx context.Context) error {
 		return errClock
 	}
 	return s.Model.CheckFit(ctx)
-}
-
-func (s *sharedStore) AddEpoch(ctx context.Context, e blocks.Epoch) error {
-	if s.addEpoch != nil {
-		if err := s.addEpoch(e); err != nil {
-			return err
-		}
-	}
-	return s.Model.AddEpoch(ctx, e)
 }
 
 var errClock = fmt.Errorf("it is late: %w", storage.ErrSettings)
@@ -131,7 +120,7 @@ type pausing struct {
 }
 
 func (p pausing) Sleep(ctx context.Context, d time.Duration) error {
-	if d < firstWait || d > lastWait {
+	if d < time.Second || d > 30*time.Second { // the waits of backend.WhileAway
 		return p.System.Sleep(ctx, d)
 	}
 	select {
@@ -147,44 +136,13 @@ func (p pausing) Sleep(ctx context.Context, d time.Duration) error {
 	}
 }
 
-func TestWhileAway(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		begin := time.Now()
-		var at, waits []time.Duration
-		try := func(context.Context) error {
-			at = append(at, time.Since(begin))
-			if len(at) < 8 {
-				return errAway
-			}
-			return nil
-		}
-		tell := func(err error, wait time.Duration) {
-			assert.ErrorIs(t, err, errAway)
-			waits = append(waits, wait/time.Second)
-		}
-		require.NoError(t, whileAway(t.Context(), clock.System{}, try, tell))
-		assert.Equal(t, []time.Duration{1, 2, 4, 8, 16, 30, 30}, waits)
-		assert.Equal(t, 91*time.Second, at[7])
-
-		refusal := errors.New("another ladder")
-		require.ErrorIs(t, whileAway(t.Context(), clock.System{}, func(context.Context) error { return refusal }, nil), refusal)
-
-		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
-		defer cancel()
-		begin = time.Now()
-		err := whileAway(ctx, clock.System{}, func(context.Context) error { return errAway }, func(error, time.Duration) {})
-		require.ErrorIs(t, err, context.DeadlineExceeded)
-		assert.Equal(t, 10*time.Second, time.Since(begin), "in the middle of a wait")
-	})
-}
-
 // TestWaiting: while no node answers, the process says so. It continues when a node answers.
 func TestWaiting(t *testing.T) {
 	var log lockedBuffer
 	clk := pausing{slept: make(chan time.Duration), wake: make(chan struct{})}
 	st := newSharedStore("1h,6h,24h", clk)
 	s := sharedServer(t, roles{ingest: true, aggregate: true}, st)
-	s.clk, s.log = clk, newLogger(&log, config.Log{})
+	s.clk, s.log = clk, config.Log{}.Logger(&log)
 	var there atomic.Bool
 	s.open = func(context.Context, func(error)) (store, error) {
 		if !there.Load() {
@@ -211,7 +169,7 @@ func TestWaiting(t *testing.T) {
 		code, header, body := get(t, url+path)
 		assert.Equal(t, 503, code, path)
 		assert.Equal(t, "5", header.Get("Retry-After"), path)
-		assert.JSONEq(t, `{"status":"error","error":"the store is not there yet: nobody at home: the store is unavailable"}`, body)
+		assert.JSONEq(t, `{"status":"error","error":"the store is not available yet: nobody at home: the store is unavailable"}`, body)
 	}
 	clk.wake <- struct{}{}
 	assert.Equal(t, 2*time.Second, <-clk.slept)
@@ -340,15 +298,15 @@ func TestReadyFollowsTheCluster(t *testing.T) {
 		synctest.Wait()
 		require.NoError(t, s.away.get())
 		st.away.Store(true)
-		time.Sleep(s.engine.member.Every() + time.Second)
+		time.Sleep(s.engine.Member.Every() + time.Second)
 		require.ErrorIs(t, s.away.get(), errAway)
 		st.away.Store(false)
-		time.Sleep(s.engine.member.Every())
+		time.Sleep(s.engine.Member.Every())
 		require.NoError(t, s.away.get())
 
 		s.cfg.Store = config.Pebble
 		st.away.Store(true)
-		time.Sleep(s.engine.member.Every())
+		time.Sleep(s.engine.Member.Every())
 		require.NoError(t, s.away.get())
 	})
 }
@@ -377,50 +335,50 @@ func TestClockGoesWrong(t *testing.T) {
 		require.Equal(t, http.StatusOK, report().Code)
 
 		st.clockOff.Store(true)
-		time.Sleep(s.engine.member.Every())
+		time.Sleep(s.engine.Member.Every())
 		w := report()
 		require.Equal(t, http.StatusServiceUnavailable, w.Code)
 		require.NotEmpty(t, w.Header().Get("Retry-After"))
 		require.Contains(t, w.Body.String(), "it is late")
 		require.ErrorIs(t, s.ready(), errClock)
-		_, err = s.engine.member.Mine(t.Context())
+		_, err = s.engine.Member.Mine(t.Context())
 		require.ErrorIs(t, err, shards.ErrUnfit)
 
 		st.away.Store(true) // a heartbeat without an answer does not mend a clock
-		time.Sleep(s.engine.member.Every())
+		time.Sleep(s.engine.Member.Every())
 		require.Equal(t, http.StatusServiceUnavailable, report().Code)
 		require.ErrorIs(t, s.unfit.get(), errClock)
 		st.away.Store(false)
-		time.Sleep(5 * s.engine.member.Every())
+		time.Sleep(5 * s.engine.Member.Every())
 		errs, err := st.RecentErrors(t.Context())
 		require.NoError(t, err)
 		require.Len(t, errs, 1, "once, however long it lasts")
 
 		st.clockOff.Store(false)
-		time.Sleep(s.engine.member.Every())
+		time.Sleep(s.engine.Member.Every())
 		require.Equal(t, http.StatusOK, report().Code)
 		require.NoError(t, s.ready())
 
 		// Another process has the same name, which must not hide a wrong clock.
-		namesake := storage.Worker{ID: s.engine.member.ID(), Host: "another", StartedMs: 1}
+		namesake := storage.Worker{ID: s.engine.Member.ID(), Host: "another", StartedMs: 1}
 		require.NoError(t, st.Model.Heartbeat(t.Context(), namesake, time.Hour))
-		time.Sleep(s.engine.member.Every())
+		time.Sleep(s.engine.Member.Every())
 		require.Equal(t, http.StatusOK, report().Code, "it may take reports")
 		st.clockOff.Store(true)
-		time.Sleep(s.engine.member.Every())
+		time.Sleep(s.engine.Member.Every())
 		require.Equal(t, http.StatusServiceUnavailable, report().Code)
 		require.ErrorIs(t, s.ready(), errClock)
 		st.away.Store(true)
-		time.Sleep(s.engine.member.Every())
+		time.Sleep(s.engine.Member.Every())
 		require.ErrorIs(t, s.unfit.get(), errClock)
 		st.away.Store(false)
 		st.clockOff.Store(false)
-		time.Sleep(s.engine.member.Every())
+		time.Sleep(s.engine.Member.Every())
 		require.Equal(t, http.StatusOK, report().Code)
 		require.NoError(t, s.ready())
 		cancel()
 		synctest.Wait()
-		require.NoError(t, s.engine.close(t.Context()))
+		require.NoError(t, s.engine.finish(t.Context()))
 	})
 }
 
@@ -447,42 +405,4 @@ func TestSeriesOfOthers(t *testing.T) {
 		synctest.Wait()
 		assert.Equal(t, 1, s.engine.index.Len())
 	})
-}
-
-func TestChangeBlockSize(t *testing.T) {
-	last := func(st storage.Store) blocks.Epoch {
-		epochs := st.Settings().Epochs
-		return epochs[len(epochs)-1]
-	}
-	clk := clock.NewSimulated(time.Date(2025, 11, 21, 12, 30, 0, 0, time.UTC))
-	s := sharedSetup(t, roles{ingest: true})
-	s.clk = clk
-
-	st := newSharedStore("1h,6h,24h", clk)
-	require.NoError(t, s.changeBlockSize(t.Context(), st))
-	assert.Equal(t, 64, last(st).BlockSize, "not asked for")
-
-	s.cfg.BlockSize = 8
-	require.NoError(t, s.changeBlockSize(t.Context(), st))
-	want := blocks.Epoch{FromMs: time.Date(2025, 11, 21, 14, 0, 0, 0, time.UTC).UnixMilli(), BlockSize: 8}
-	assert.Equal(t, want, last(st))
-	require.NoError(t, s.changeBlockSize(t.Context(), st))
-	assert.Len(t, st.Settings().Epochs, 2, "the same again is no change")
-
-	// Another process is faster, with the same size or with another.
-	for _, others := range []int{8, 16} {
-		st := newSharedStore("1h,6h,24h", clk)
-		st.addEpoch = func(e blocks.Epoch) error {
-			st.addEpoch = nil
-			require.NoError(t, st.Model.AddEpoch(t.Context(), blocks.Epoch{FromMs: e.FromMs, BlockSize: others}))
-			return storage.ErrConflict
-		}
-		require.NoError(t, s.changeBlockSize(t.Context(), st))
-		assert.Equal(t, 8, last(st).BlockSize)
-	}
-
-	// A permanent conflict does not hang.
-	st.addEpoch = func(blocks.Epoch) error { return storage.ErrConflict }
-	s.cfg.BlockSize = 16
-	require.ErrorIs(t, s.changeBlockSize(t.Context(), st), storage.ErrConflict)
 }

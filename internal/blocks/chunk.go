@@ -376,7 +376,7 @@ func decodeSamples(dst []metric.Sample, chunk []byte, lo, hi metric.ScheduleID) 
 		n++
 	}
 	if pos != end {
-		return dst, fmt.Errorf("%w: %d bytes behind the last sample", ErrCorrupt, end-pos)
+		return dst, fmt.Errorf("%w: %d bytes after the last sample", ErrCorrupt, end-pos)
 	}
 	return out[:len(out)+n], nil
 }

@@ -39,7 +39,7 @@ func DecodeIDs(b []byte) ([]metric.ScheduleID, error) {
 		last = ids[i]
 	}
 	if len(d.b) != 0 {
-		return nil, fmt.Errorf("%w: %d bytes behind the last id", ErrCorrupt, len(d.b))
+		return nil, fmt.Errorf("%w: %d bytes after the last id", ErrCorrupt, len(d.b))
 	}
 	return ids, nil
 }

@@ -21,7 +21,7 @@ type SampleSet struct {
 	added    []metric.Sample
 	distinct int // of added, after duplicates were last dropped
 	total    int
-	groups   groups[metric.Sample]
+	groups   bySchedule[metric.Sample]
 }
 
 // only is what a set keeps of its schedules.
@@ -110,7 +110,7 @@ func compareSampleTimes(a, b metric.Sample) int         { return cmp.Compare(a.T
 type RollupSet struct {
 	ids    Range
 	added  []metric.RollupRow
-	groups groups[metric.RollupRow]
+	groups bySchedule[metric.RollupRow]
 }
 
 // Reset empties the set and sets the schedules that it keeps; see SampleSet.Reset.
@@ -156,15 +156,15 @@ func (s *RollupSet) Series() iter.Seq2[metric.ScheduleID, []metric.RollupRow] {
 func rollupSchedule(r *metric.RollupRow) metric.ScheduleID { return r.Schedule }
 func compareRollupTimes(a, b metric.RollupRow) int         { return cmp.Compare(a.TimeMs, b.TimeMs) }
 
-// groups is the working memory of a set. It groups by schedule with a counting sort, which is
+// bySchedule is the working memory of a set. It groups by schedule with a counting sort, which is
 // stable, and linear because a block is small. Then it checks the times of each schedule, which
 // already ascend unless data came late or twice.
-type groups[T any] struct {
+type bySchedule[T any] struct {
 	sorted []T
 	ends   []int
 }
 
-func (g *groups[T]) series(
+func (g *bySchedule[T]) series(
 	ids Range, added []T, schedule func(*T) metric.ScheduleID, compareTimes func(a, b T) int,
 ) iter.Seq2[metric.ScheduleID, []T] {
 	return func(yield func(metric.ScheduleID, []T) bool) {

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/quern/quern/internal/linear"
 	"github.com/quern/quern/internal/metric"
 )
 
@@ -87,21 +88,13 @@ func TestSampleSetKeepsTheLastAdded(t *testing.T) {
 	}
 }
 
-// heapOf is what is in use once what nobody refers to is gone.
-func heapOf() uint64 {
-	var m runtime.MemStats
-	runtime.GC()
-	runtime.ReadMemStats(&m)
-	return m.HeapAlloc
-}
-
 // A sender may repeat itself without end. The set's memory grows with what differs, and the last
 // one added wins wherever duplicates were dropped in between.
 func TestSampleSetMemoryOfDuplicates(t *testing.T) {
 	const distinct = 20_000
 	samples := make([]metric.Sample, distinct)
 	held := func(repetitions int) (bytes uint64) {
-		before := heapOf()
+		before := linear.Heap()
 		var set SampleSet
 		set.Reset(Range{0, 128})
 		var chunk []byte
@@ -131,7 +124,7 @@ func TestSampleSetMemoryOfDuplicates(t *testing.T) {
 			}
 		}
 		require.Equal(t, distinct, n)
-		bytes = heapOf() - before
+		bytes = linear.Heap() - before
 		runtime.KeepAlive(&set)
 		runtime.KeepAlive(chunk)
 		return bytes

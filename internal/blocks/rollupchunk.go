@@ -124,7 +124,7 @@ func DecodeRollups(dst []metric.RollupRow, chunk []byte) ([]metric.RollupRow, er
 		out = append(out, r)
 	}
 	if len(d.b) != 0 {
-		return dst, fmt.Errorf("%w: %d bytes behind the last row", ErrCorrupt, len(d.b))
+		return dst, fmt.Errorf("%w: %d bytes after the last row", ErrCorrupt, len(d.b))
 	}
 	return out, nil
 }

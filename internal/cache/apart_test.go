@@ -2,8 +2,10 @@ package cache_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"testing"
 	"time"
 
@@ -38,14 +40,14 @@ func TestBlocksOutOfReach(t *testing.T) {
 	}, nil, clk))
 	w := cache.NewWriter(cache.New(store, clk, 1, cache.DefaultTiming()))
 	good, bad, other := blocks.Of(0, 4), blocks.Of(4, 4), blocks.Of(8, 4)
-	of := func(bs ...blocks.Range) (out []cache.Group) {
+	of := func(bs ...blocks.Range) (out []cache.BlockSamples) {
 		for _, b := range bs {
 			out = append(out, group(eleven, b, 2))
 		}
 		return out
 	}
 	failed := func(err error) []int {
-		var some *cache.GroupsError
+		var some *cache.BlocksError
 		require.ErrorAs(t, err, &some)
 		require.ErrorIs(t, err, storage.ErrUnavailable)
 		return some.Failed
@@ -82,7 +84,7 @@ func TestSealOutOfReach(t *testing.T) {
 		Ladder: metric.DefaultLadder(), GroupSize: 4, IndexPartitions: 1, Epochs: blocks.Epochs{{BlockSize: 4}},
 	}, nil, clk))
 	w := cache.NewWriter(cache.New(store, clk, 1, cache.DefaultTiming()))
-	require.NoError(t, w.Flush(t.Context(), []cache.Group{group(eleven, blocks.Of(0, 4), 1), group(eleven, blocks.Of(4, 4), 1)}))
+	require.NoError(t, w.Flush(t.Context(), []cache.BlockSamples{group(eleven, blocks.Of(0, 4), 1), group(eleven, blocks.Of(4, 4), 1)}))
 	store.Away(blocks.Of(0, 4).Contains, errGone)
 	clk.Set(eleven.Add(time.Hour + time.Minute))
 	require.ErrorIs(t, w.Seal(t.Context()), storage.ErrUnavailable)
@@ -107,7 +109,7 @@ var errRefused = fmt.Errorf("%w: too large", storage.ErrRefused)
 func TestRefusedForGood(t *testing.T) {
 	w, store, clk := refusing()
 	good, bad, away := blocks.Of(0, 4), blocks.Of(4, 4), blocks.Of(8, 4)
-	all := []cache.Group{group(eleven, good, 1), group(eleven, bad, 1), group(eleven, away, 1)}
+	all := []cache.BlockSamples{group(eleven, good, 1), group(eleven, bad, 1), group(eleven, away, 1)}
 	require.NoError(t, w.Flush(t.Context(), all))
 	store.Fail(func(id metric.ScheduleID) error {
 		switch {
@@ -118,7 +120,7 @@ func TestRefusedForGood(t *testing.T) {
 		}
 		return nil
 	})
-	var some *cache.GroupsError
+	var some *cache.BlocksError
 	require.ErrorAs(t, w.Flush(t.Context(), all), &some)
 	require.Equal(t, []int{1, 2}, some.Failed)
 	require.Equal(t, []error{errRefused, errGone}, some.Errs)
@@ -147,13 +149,16 @@ func TestRefusedWhenWrittenAgain(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			w, store, _ := refusing()
 			good, bad, away := blocks.Of(0, 4), blocks.Of(4, 4), blocks.Of(8, 4)
-			of := func(b blocks.Range) []cache.Group { return []cache.Group{group(eleven, b, 1)} }
+			of := func(b blocks.Range) []cache.BlockSamples { return []cache.BlockSamples{group(eleven, b, 1)} }
 			store.Fail(func(metric.ScheduleID) error { return errGone })
 			require.ErrorIs(t, w.Flush(t.Context(), append(of(bad), of(away)...)), errGone)
 			store.Away(bad.Contains, err)
 			require.NoError(t, w.Flush(t.Context(), of(good)))
 			require.Equal(t, 1, rawOf(t, store, away, eleven), "written again")
 			require.ErrorIs(t, w.Flush(t.Context(), of(bad)), storage.ErrUnavailable, "not yet")
+			serr := w.Settle(t.Context())
+			require.Error(t, serr)
+			require.NotErrorIs(t, serr, storage.ErrRefused, "it is not given up: with too much of it, all reports get this error")
 			require.NoError(t, w.Flush(t.Context(), of(away)))
 			store.Fail(nil)
 			require.NoError(t, w.Flush(t.Context(), of(bad)))
@@ -183,7 +188,7 @@ func TestManyTornBlocksStopNoOthers(t *testing.T) {
 		}
 		store.Away(away, errGone)
 		clk.Set(hour.Add(30 * time.Minute))
-		var gs []cache.Group
+		var gs []cache.BlockSamples
 		var lost []int
 		for b := range blocksN {
 			g := group(hour, blocks.Of(metric.ScheduleID(4*b), 4), 1)
@@ -195,7 +200,7 @@ func TestManyTornBlocksStopNoOthers(t *testing.T) {
 			}
 			gs = append(gs, g)
 		}
-		var some *cache.GroupsError
+		var some *cache.BlocksError
 		require.ErrorAs(t, w.Flush(t.Context(), gs), &some, "hour %d", h)
 		require.Equal(t, lost, some.Failed, "hour %d", h)
 	}
@@ -239,13 +244,70 @@ func TestRefusedInAFlushThatFails(t *testing.T) {
 		}
 		return errGone
 	}})
-	require.ErrorIs(t, w.Flush(t.Context(), []cache.Group{group(eleven, good, 1), group(eleven, bad, 1)}), errGone)
+	require.ErrorIs(t, w.Flush(t.Context(), []cache.BlockSamples{group(eleven, good, 1), group(eleven, bad, 1)}), errGone)
 	require.True(t, late)
 	require.NoError(t, w.Settle(t.Context()))
 	require.Equal(t, 1, rawOf(t, store, good, eleven))
 	require.Zero(t, rawOf(t, store, bad, eleven))
 	apart.Fail(nil)
-	require.NoError(t, w.Flush(t.Context(), []cache.Group{group(eleven, bad, 1)}))
+	require.NoError(t, w.Flush(t.Context(), []cache.BlockSamples{group(eleven, bad, 1)}))
+}
+
+// TestLateMarksFailAlone: a flush takes so long that the run of its slice may have begun. A late mark
+// that the store does not accept then concerns its own block only.
+func TestLateMarksFailAlone(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		// before is the error of the block's writes during the flush, after that of its late mark.
+		before, after error
+		raw           int
+	}{
+		{"away", nil, errGone, 1},
+		{"mark refused", nil, errRefused, 1},
+		{"refused", errRefused, errRefused, 0},
+		{"refused, then away", errRefused, errGone, 0},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			_, apart, clk := refusing()
+			store := storagetest.NewFaulty(apart)
+			w := cache.NewWriter(cache.New(store, clk, 1, cache.DefaultTiming()))
+			noon := eleven.Add(time.Hour)
+			good, bad, next := blocks.Of(0, 4), blocks.Of(4, 4), blocks.Of(8, 4)
+			apart.Away(bad.Contains, c.before)
+			store.Add(storagetest.Rule{Op: "Write", Times: 1, Before: func() error {
+				clk.Set(noon.Add(2 * time.Minute))
+				store.Add(storagetest.Rule{Op: "Write", Times: 1, Before: func() error {
+					apart.Away(bad.Contains, c.after)
+					return nil
+				}})
+				return nil
+			}})
+			var some *cache.BlocksError
+			require.ErrorAs(t, w.Flush(t.Context(), []cache.BlockSamples{group(eleven, good, 1), group(eleven, bad, 1), group(noon, next, 1)}), &some)
+			require.Equal(t, []int{1}, some.Failed)
+			require.Equal(t, c.before != nil, errors.Is(some, storage.ErrRefused), "the samples are refused for good only if they are not there")
+			require.Equal(t, c.before == nil, storage.IsAway(some))
+			late := func() (starts []metric.ScheduleID) {
+				for _, m := range marksOf(t, store, noon) {
+					if m.Kind == storage.MarkLate {
+						require.Equal(t, eleven.UnixMilli(), m.TimeMs)
+						starts = append(starts, m.Start)
+					}
+				}
+				return starts
+			}
+			require.Equal(t, []metric.ScheduleID{good.Start}, late())
+			for _, m := range marksOf(t, store, eleven) {
+				require.Equal(t, bad.Start, m.Start, "the other mark is taken back")
+			}
+
+			apart.Fail(nil)
+			require.NoError(t, w.Settle(t.Context()))
+			require.Equal(t, []metric.ScheduleID{good.Start, bad.Start}, late())
+			require.Empty(t, marksOf(t, store, eleven))
+			require.Equal(t, []int{1, c.raw, 1}, []int{rawOf(t, store, good, eleven), rawOf(t, store, bad, eleven), rawOf(t, store, next, noon)})
+		})
+	}
 }
 
 // A store that fails a batch as one fails what is written again block by block.
@@ -254,12 +316,95 @@ func TestMendedOneByOne(t *testing.T) {
 	w := cache.NewWriter(c)
 	store.Fail("Write", blocks.Range{}, 1, errBoom)
 	bad := blocks.Of(4, 4)
-	require.ErrorIs(t, w.Flush(t.Context(), []cache.Group{group(eleven, blocks.Of(0, 4), 1), group(eleven, bad, 1), group(eleven, blocks.Of(8, 4), 1)}), errBoom)
+	require.ErrorIs(t, w.Flush(t.Context(), []cache.BlockSamples{group(eleven, blocks.Of(0, 4), 1), group(eleven, bad, 1), group(eleven, blocks.Of(8, 4), 1)}), errBoom)
 	store.Fail("Write", bad, -1, errBoom)
-	require.NoError(t, w.Flush(t.Context(), []cache.Group{group(eleven, blocks.Of(12, 4), 1)}))
+	require.NoError(t, w.Flush(t.Context(), []cache.BlockSamples{group(eleven, blocks.Of(12, 4), 1)}))
 	for start, n := range map[metric.ScheduleID]int{0: 1, 4: 0, 8: 1, 12: 1} {
 		require.Equal(t, n, rawOf(t, store, blocks.Of(start, 4), eleven), "%d", start)
 	}
+}
+
+// slowApart is an Apart whose writes to the blocks that are away take five seconds to fail.
+type slowApart struct {
+	*storagetest.Apart
+
+	clk  *clock.Simulated
+	away func(metric.ScheduleID) bool // nil if all are in reach
+	// tried are the times of these writes, by the clock's Elapsed.
+	tried []time.Duration
+}
+
+func (s *slowApart) Write(ctx context.Context, b *storage.Batch) error {
+	s.Away(s.away, errGone)
+	if s.away != nil && slices.ContainsFunc(b.Raw, func(c storage.RawChunk) bool { return s.away(c.Group) }) {
+		s.tried = append(s.tried, s.clk.Elapsed())
+		s.clk.Set(s.clk.Now().Add(5 * time.Second))
+	}
+	return s.Apart.Write(ctx, b)
+}
+
+// TestMendPauses: after a failed attempt to write torn chunks again, commits of other blocks do not
+// wait for the next one before a pause is over. When the block is in reach again, it is mended soon
+// after.
+func TestMendPauses(t *testing.T) {
+	const pause = 30 * time.Second
+	_, apart, clk := refusing()
+	clk.Set(eleven)
+	store := &slowApart{Apart: apart, clk: clk}
+	w := cache.NewWriter(cache.New(store, clk, 1, cache.DefaultTiming()))
+	good, bad := group(eleven, blocks.Of(0, 4), 1), group(eleven, blocks.Of(4, 4), 1)
+	second := func() {
+		clk.Set(clk.Now().Add(time.Second))
+		require.NoError(t, w.Flush(t.Context(), []cache.BlockSamples{good}))
+		_ = w.Settle(t.Context())
+	}
+	store.away = bad.Block.Contains
+	require.ErrorIs(t, w.Flush(t.Context(), []cache.BlockSamples{good, bad}), errGone)
+	require.Len(t, store.tried, 1)
+	second()
+	require.Len(t, store.tried, 2, "the first attempt is made at once")
+	for range 300 {
+		second()
+	}
+	require.Greater(t, len(store.tried), 5)
+	for i, at := range store.tried[2:] {
+		require.GreaterOrEqual(t, at-store.tried[i+1], pause)
+	}
+
+	n := len(store.tried)
+	for len(store.tried) == n { // until the next pause begins
+		second()
+	}
+	n++
+	var some *cache.BlocksError
+	require.ErrorAs(t, w.Flush(t.Context(), []cache.BlockSamples{good, bad}), &some)
+	require.Equal(t, []int{1}, some.Failed)
+	require.ErrorIs(t, some, storage.ErrUnavailable)
+	require.Len(t, store.tried, n, "the other block does not wait")
+	require.ErrorIs(t, w.Flush(t.Context(), []cache.BlockSamples{bad}), storage.ErrUnavailable)
+	require.Len(t, store.tried, n+1, "no other block waits")
+
+	store.away = nil
+	back := clk.Elapsed()
+	for rawOf(t, store, bad.Block, eleven) == 0 {
+		second()
+	}
+	require.LessOrEqual(t, clk.Elapsed()-back, pause+time.Second)
+	require.NoError(t, w.Flush(t.Context(), []cache.BlockSamples{good, bad}))
+	require.Equal(t, 2, rawOf(t, store, bad.Block, eleven))
+}
+
+// TestNoPauseForCheapAttempts: the pause is in proportion to what the attempt has cost.
+func TestNoPauseForCheapAttempts(t *testing.T) {
+	w, store, _ := refusing()
+	good, bad := group(eleven, blocks.Of(0, 4), 1), group(eleven, blocks.Of(4, 4), 1)
+	store.Away(bad.Block.Contains, errGone)
+	for range 3 {
+		require.ErrorIs(t, w.Flush(t.Context(), []cache.BlockSamples{good, bad}), storage.ErrUnavailable)
+	}
+	store.Away(nil, nil)
+	require.NoError(t, w.Flush(t.Context(), []cache.BlockSamples{good, bad}))
+	require.Equal(t, 2, rawOf(t, store, bad.Block, eleven))
 }
 
 // dayAway is a store that cannot answer for the slices from some time on.
@@ -289,17 +434,17 @@ func TestNextDayOutOfReach(t *testing.T) {
 	w := cache.NewWriter(cache.New(store, clk, 1, cache.DefaultTiming()))
 	last := midnight.Add(-time.Hour)
 	today, tomorrow := group(last, blocks.Of(0, 4), 2), group(midnight, blocks.Of(4, 4), 2)
-	var some *cache.GroupsError
-	require.ErrorAs(t, w.Flush(t.Context(), []cache.Group{tomorrow, today, group(midnight, blocks.Of(8, 4), 1)}), &some)
+	var some *cache.BlocksError
+	require.ErrorAs(t, w.Flush(t.Context(), []cache.BlockSamples{tomorrow, today, group(midnight, blocks.Of(8, 4), 1)}), &some)
 	require.Equal(t, []int{0, 2}, some.Failed)
 	require.ErrorIs(t, some, storage.ErrUnavailable)
 	require.Equal(t, 1, store.asked)
-	require.NoError(t, w.Flush(t.Context(), []cache.Group{today}))
+	require.NoError(t, w.Flush(t.Context(), []cache.BlockSamples{today}))
 	require.Equal(t, 2, rawOf(t, store, blocks.Of(0, 4), last))
-	require.ErrorIs(t, w.Flush(t.Context(), []cache.Group{tomorrow}), storage.ErrUnavailable)
+	require.ErrorIs(t, w.Flush(t.Context(), []cache.BlockSamples{tomorrow}), storage.ErrUnavailable)
 
 	store.fromMs = midnight.AddDate(1, 0, 0).UnixMilli()
-	require.NoError(t, w.Flush(t.Context(), []cache.Group{tomorrow, today}))
+	require.NoError(t, w.Flush(t.Context(), []cache.BlockSamples{tomorrow, today}))
 	require.Equal(t, 1, rawOf(t, store, blocks.Of(4, 4), midnight), "nothing was written of it before")
 }
 
@@ -313,11 +458,11 @@ func TestMendWhileTheNextDayIsOutOfReach(t *testing.T) {
 	}, nil, clk)), fromMs: midnight.AddDate(1, 0, 0).UnixMilli()}
 	w := cache.NewWriter(cache.New(store, clk, 1, cache.DefaultTiming()))
 	last := midnight.Add(-time.Hour)
-	today := func(start metric.ScheduleID) cache.Group { return group(last, blocks.Of(start, 4), 1) }
+	today := func(start metric.ScheduleID) cache.BlockSamples { return group(last, blocks.Of(start, 4), 1) }
 	tomorrow := group(midnight, blocks.Of(8, 4), 1)
-	require.NoError(t, w.Flush(t.Context(), []cache.Group{today(0), tomorrow}))
+	require.NoError(t, w.Flush(t.Context(), []cache.BlockSamples{today(0), tomorrow}))
 	store.Store.(*storagetest.Faulty).Fail("Write", blocks.Range{}, 1, errGone)
-	require.Error(t, w.Flush(t.Context(), []cache.Group{today(4), group(midnight, blocks.Of(12, 4), 1)}))
+	require.Error(t, w.Flush(t.Context(), []cache.BlockSamples{today(4), group(midnight, blocks.Of(12, 4), 1)}))
 
 	store.fromMs = midnight.UnixMilli()
 	require.ErrorIs(t, w.Settle(t.Context()), storage.ErrUnavailable, "one block's slice")

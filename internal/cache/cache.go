@@ -6,7 +6,8 @@
 //  1. Acknowledged means durable. Writer.Flush returns nil only when the raw chunks are durable,
 //     together with marks that lead a run to each of them. That run has not begun yet.
 //  3. No lost mark. A mark is put only into a slice whose run has not begun: Put checks the clock
-//     again after the write. Only marks that were read are deleted.
+//     again after the write, and a run records that it begins (ADR 34). Only marks that were read are
+//     deleted.
 //  4. The closing race. Data is on time if it is durable before the slice's end plus the grace.
 //     Data that takes longer gets a late mark before it is acknowledged.
 //
@@ -19,7 +20,12 @@ package cache
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"sync"
 	"time"
 
 	"github.com/quern/quern/internal/blocks"
@@ -51,12 +57,18 @@ func (t Timing) Due(s metric.Slice, nowMs int64) bool {
 	return nowMs >= s.EndMs+t.Delay.Milliseconds()
 }
 
-// MostStep is by how much a clock may be set back while a run goes on. By less than that what is put meanwhile does not go into
-// the slice that is being ground, or is seen to be too late there (see Cache.Put).
+// Ahead reports whether, at nowMs, the slice begins so much later that only a clock that was ahead
+// has put late marks into it: the clocks of processes that are fit differ by less.
+func (t Timing) Ahead(s metric.Slice, nowMs int64) bool {
+	return s.StartMs > nowMs+t.MostStep().Milliseconds()
+}
+
+// MostStep is the largest step back of the clock that a run tolerates. After a smaller step, marks put
+// during the run do not go into the slice that is being ground, or Cache.Put sees that they are late
+// there.
 func (t Timing) MostStep() time.Duration { return min(clock.MostStep, t.Delay-t.Grace) }
 
-// Cache places what is written into cache and index, and tells the time by one
-// clock. It holds no state of its own and may be shared.
+// Cache decides where marks and cache chunks go, by one clock. It is safe for concurrent use.
 type Cache struct {
 	store  storage.Store
 	ladder metric.Ladder
@@ -66,6 +78,15 @@ type Cache struct {
 	timing Timing
 	// onLate receives the marks for closed slices; see OnLate.
 	onLate func([]storage.PlacedMark)
+
+	mu sync.Mutex
+	// furthest is, by bucket, the start of the latest slice into which this process has put late
+	// marks.
+	furthest []int64
+	// opened are the slices that this process has opened since the last TakeOpened.
+	opened map[storage.SliceKey]bool
+	// broughtBack are the index partitions ahead of the clock that BringBack has copied.
+	broughtBack map[storage.IndexPartition]bool
 }
 
 // New returns the protocol over a store. writer is a random number that tells this writer from
@@ -77,6 +98,9 @@ func New(store storage.Store, clk clock.Clock, writer uint64, timing Timing) *Ca
 	return &Cache{
 		store: store, ladder: s.Ladder, shards: s.IndexPartitions,
 		clk: clk, ids: ids, timing: timing, onLate: func([]storage.PlacedMark) {},
+		furthest:    slices.Repeat([]int64{math.MinInt64}, int(s.Ladder.Top())),
+		opened:      make(map[storage.SliceKey]bool),
+		broughtBack: make(map[storage.IndexPartition]bool),
 	}
 }
 
@@ -84,6 +108,46 @@ func New(store storage.Store, clk clock.Clock, writer uint64, timing Timing) *Ca
 // marks may have been written, and before their data is acknowledged or the marks that they replace
 // are deleted. OnLate must be called before the cache is used.
 func (c *Cache) OnLate(tell func([]storage.PlacedMark)) { c.onLate = tell }
+
+// placed notes late marks that may have been written.
+func (c *Cache) placed(marks []storage.PlacedMark) {
+	c.mu.Lock()
+	for i := range marks {
+		k := marks[i].Partition.SliceKey
+		c.furthest[k.Bucket] = max(c.furthest[k.Bucket], k.StartMs)
+		delete(c.broughtBack, marks[i].Partition)
+	}
+	c.mu.Unlock()
+	c.onLate(marks)
+}
+
+// Furthest returns the start of the latest slice of a bucket into which this process has put late
+// marks, math.MinInt64 for none. It is ahead of the clock if that was ahead and has gone back.
+func (c *Cache) Furthest(b metric.Bucket) int64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.furthest[b]
+}
+
+// noteOpened notes slices that a write may have opened.
+func (c *Cache) noteOpened(open []storage.SliceKey) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, k := range open {
+		c.opened[k] = true
+	}
+}
+
+// TakeOpened returns the slices that this process has opened for marks since the last call, in no order.
+// They are far behind the clock if that was behind for a moment. Slices around the one that a run grinds are left
+// out: who knows of the latter finds them.
+func (c *Cache) TakeOpened() []storage.SliceKey {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	out := slices.Collect(maps.Keys(c.opened))
+	clear(c.opened)
+	return out
+}
 
 // Timing returns when slices close and when their runs begin.
 func (c *Cache) Timing() Timing { return c.timing }
@@ -107,92 +171,55 @@ func (c *Cache) own(kind storage.MarkKind, b metric.Bucket, s metric.Slice, star
 }
 
 // current returns the slice that marks for closed slices go into at nowMs: the slice that contains
-// nowMs, or the first later slice that is not complete. No run reads a complete slice again, and
-// after the clock was set back the slice at nowMs may be complete.
-func (c *Cache) current(b metric.Bucket, nowMs int64, complete func(metric.Slice) (bool, error)) (metric.Slice, error) {
+// nowMs, or the first later slice whose run has not begun. After the clock was set back, the run of
+// the slice at nowMs may have begun.
+func (c *Cache) current(b metric.Bucket, nowMs int64, begun func(metric.Slice) (bool, error)) (metric.Slice, error) {
 	for s := c.ladder.SliceAt(b, nowMs); ; s = c.ladder.SliceAt(b, s.EndMs) {
-		done, err := complete(s)
-		if err != nil || !done {
+		over, err := begun(s)
+		if err != nil || !over {
 			return s, err
 		}
 	}
 }
 
-// Complete reports whether a slice has been ground.
-func (c *Cache) Complete(ctx context.Context, k storage.SliceKey) (bool, error) {
-	return c.complete(ctx, k.Bucket, c.ladder.SliceAt(k.Bucket, k.StartMs))
-}
-
-func (c *Cache) complete(ctx context.Context, b metric.Bucket, s metric.Slice) (bool, error) {
-	states, err := c.store.Slices(ctx, b, s.StartMs, s.StartMs+1)
+// State returns what is recorded of a slice.
+func (c *Cache) State(ctx context.Context, k storage.SliceKey) (storage.SliceState, error) {
+	states, err := c.store.Slices(ctx, k.Bucket, k.StartMs, k.StartMs+1)
 	if err != nil {
-		return false, fmt.Errorf("read the state of slice %s: %w", s, err)
+		return storage.SliceState{}, fmt.Errorf("read the state of slice %s: %w", c.ladder.SliceAt(k.Bucket, k.StartMs), err)
 	}
-	return len(states) > 0 && states[0].Complete, nil
+	if len(states) == 0 {
+		return storage.SliceState{SliceKey: k}, nil
+	}
+	return states[0], nil
 }
 
-// Put writes marks for slices that may be closed into the index of the bucket's current slice. If
-// that slice closes before the write is done, Put writes the marks again into the newer current
-// slice, until the write is done in time: a run that begins later reads them. Then Put deletes the
-// marks that it wrote to slices that closed meanwhile: their runs may be over. A mark without an id
-// gets one. A mark with an id replaces the stored mark with the same key, which must ask for the
-// same work. A DueMs of 0 becomes the end of the slice that the mark is put into.
-func (c *Cache) Put(ctx context.Context, fence storage.Fence, b metric.Bucket, marks []storage.Mark) error {
-	if len(marks) == 0 {
-		return nil
-	}
-	var late []storage.PlacedMark
-	for {
-		current, err := c.current(b, clock.NowMs(c.clk), func(s metric.Slice) (bool, error) { return c.complete(ctx, b, s) })
-		if err != nil {
-			return err
-		}
-		placed := c.place(b, current, marks)
-		err = c.store.Write(ctx, &storage.Batch{
-			Fence: fence,
-			Open:  []storage.SliceKey{{Bucket: b, StartMs: current.StartMs}},
-			Marks: placed,
-		})
-		c.onLate(placed)
-		if err != nil {
-			return fmt.Errorf("put %d marks into slice %s: %w", len(marks), current, err)
-		}
-		now := clock.NowMs(c.clk)
-		if !c.timing.Closed(current, now) {
-			return c.takeBack(ctx, fence, late)
-		}
-		late = append(late, placed...)
-	}
+// begun reports whether the run of a slice has begun, by whatever clock.
+func (c *Cache) begun(ctx context.Context, b metric.Bucket, s metric.Slice) (bool, error) {
+	state, err := c.State(ctx, storage.SliceKey{Bucket: b, StartMs: s.StartMs})
+	return state.Over(), err
 }
 
-// takeBack deletes marks from slices that are over, where no run may look again. The caller must
-// have written other marks for the same work. A failed delete does not stop the others, unless the
-// store is away or ctx ends.
-func (c *Cache) takeBack(ctx context.Context, fence storage.Fence, marks []storage.PlacedMark) error {
-	var failed error
-	for _, m := range marks {
-		if err := c.store.DeleteMarks(ctx, fence, m.Partition, []storage.Mark{m.Mark}); err != nil {
-			failed = fmt.Errorf("take back the mark of block %d: %w", m.Start, err)
-			if storage.IsAway(err) || ctx.Err() != nil {
-				break
-			}
-		}
-	}
-	return failed
-}
+// mostAhead is how far after a slice begunAround looks for runs that have begun.
+const mostAhead = 7 * 24 * time.Hour
 
-// place assigns marks to the index of slice s. It gives an id to each mark without one.
-func (c *Cache) place(b metric.Bucket, s metric.Slice, marks []storage.Mark) []storage.PlacedMark {
-	now := clock.NowMs(c.clk)
-	out := make([]storage.PlacedMark, len(marks))
-	for i, m := range marks {
-		if m.ID == (blocks.ID{}) {
-			m.ID = c.ids.Next(now)
-		}
-		if m.DueMs == 0 {
-			m.DueMs = s.EndMs
-		}
-		out[i] = storage.PlacedMark{Partition: c.partition(b, s, m.Start), Mark: m}
+// begunAround is begun. It also reports whether the run of a later slice has begun, or may have: such
+// a run grinds late data of this slice, and deletes what the cache has of it.
+func (c *Cache) begunAround(ctx context.Context, b metric.Bucket, s metric.Slice) (begun, later bool, err error) {
+	states, err := c.store.Slices(ctx, b, s.StartMs, s.EndMs+mostAhead.Milliseconds())
+	var some *storage.GapsError
+	if errors.As(err, &some) && !slices.ContainsFunc(some.Gaps, func(g storage.Gap) bool { return g.FromMs <= s.StartMs && s.StartMs < g.ToMs }) {
+		later, err = true, nil
 	}
-	return out
+	if err != nil {
+		return false, false, fmt.Errorf("read the state of slice %s: %w", s, err)
+	}
+	for _, state := range states {
+		if state.StartMs == s.StartMs {
+			begun = state.Over()
+		} else {
+			later = later || state.Over()
+		}
+	}
+	return begun, later, nil
 }

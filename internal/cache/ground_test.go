@@ -15,6 +15,17 @@ import (
 	"github.com/quern/quern/internal/storage/storagetest"
 )
 
+// grindEleven does at the store what a run of the hour does in the end: it deletes the marks and
+// completes the slice.
+func grindEleven(t *testing.T, s storage.Store) error {
+	t.Helper()
+	k := storage.SliceKey{StartMs: eleven.UnixMilli()}
+	if err := s.DeleteMarks(t.Context(), 0, storage.IndexPartition{SliceKey: k}, marksOf(t, s, eleven)); err != nil {
+		return err
+	}
+	return s.CompleteSlice(t.Context(), k)
+}
+
 // TestMendOfASliceThatIsGround: a clock that is behind the others takes a slice for open that
 // others have ground. Chunks that are then written again get a late mark, even if the others finish
 // the slice only during the write.
@@ -23,21 +34,14 @@ func TestMendOfASliceThatIsGround(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			c, store, _ := setUp(4)
 			w := cache.NewWriter(c)
-			g := []cache.Group{group(eleven, blocks.Of(4, 4), 1)}
+			g := []cache.BlockSamples{group(eleven, blocks.Of(4, 4), 1)}
 			require.NoError(t, w.Flush(t.Context(), g))
 			store.Fail("Write", blocks.Range{}, 1, storage.ErrTimeout)
 			require.ErrorIs(t, w.Flush(t.Context(), g), storage.ErrTimeout)
-			ground := func() error {
-				k := storage.SliceKey{StartMs: eleven.UnixMilli()}
-				if err := store.DeleteMarks(t.Context(), 0, storage.IndexPartition{SliceKey: k}, marksOf(t, store, eleven)); err != nil {
-					return err
-				}
-				return store.CompleteSlice(t.Context(), k)
-			}
 			if during {
-				store.Add(storagetest.Rule{Op: "Write", Times: 1, After: ground})
+				store.Add(storagetest.Rule{Op: "Write", Times: 1, After: func() error { return grindEleven(t, store) }})
 			} else {
-				require.NoError(t, ground())
+				require.NoError(t, grindEleven(t, store))
 			}
 			require.NoError(t, w.Settle(t.Context()))
 			require.Equal(t, 2, rawOf(t, store, blocks.Of(4, 4), eleven))
@@ -54,7 +58,7 @@ func TestMendOfASliceThatIsGround(t *testing.T) {
 			require.Equal(t, map[metric.ScheduleID]bool{4: true}, late())
 
 			// Later data for the slice gets a late mark too.
-			require.NoError(t, w.Flush(t.Context(), []cache.Group{group(eleven, blocks.Of(0, 4), 1)}))
+			require.NoError(t, w.Flush(t.Context(), []cache.BlockSamples{group(eleven, blocks.Of(0, 4), 1)}))
 			require.Equal(t, map[metric.ScheduleID]bool{0: true, 4: true}, late())
 		})
 	}
@@ -67,19 +71,12 @@ func TestSealOfASliceThatIsGround(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			c, store, clk := setUp(4)
 			w := cache.NewWriter(c)
-			require.NoError(t, w.Flush(t.Context(), []cache.Group{group(eleven, blocks.Of(4, 4), 1)}))
+			require.NoError(t, w.Flush(t.Context(), []cache.BlockSamples{group(eleven, blocks.Of(4, 4), 1)}))
 			clk.Set(eleven.Add(time.Hour + time.Minute)) // closed, and not yet due
-			ground := func() error {
-				k := storage.SliceKey{StartMs: eleven.UnixMilli()}
-				if err := store.DeleteMarks(t.Context(), 0, storage.IndexPartition{SliceKey: k}, marksOf(t, store, eleven)); err != nil {
-					return err
-				}
-				return store.CompleteSlice(t.Context(), k)
-			}
 			if during {
-				store.Add(storagetest.Rule{Op: "Write", Times: 1, Before: ground})
+				store.Add(storagetest.Rule{Op: "Write", Times: 1, Before: func() error { return grindEleven(t, store) }})
 			} else {
-				require.NoError(t, ground())
+				require.NoError(t, grindEleven(t, store))
 			}
 			require.NoError(t, w.Seal(t.Context()))
 			require.Empty(t, marksOf(t, store, eleven))
@@ -103,7 +100,7 @@ func TestGroundBeforeItIsOver(t *testing.T) {
 		},
 		"due": func(w *cache.Writer, clk *clock.Simulated) error {
 			clk.Set(eleven.Add(time.Hour + 2*time.Minute))
-			return errors.Join(w.Flush(t.Context(), []cache.Group{group(eleven.Add(time.Hour), blocks.Of(16, 4), 1)}), w.Settle(t.Context()))
+			return errors.Join(w.Flush(t.Context(), []cache.BlockSamples{group(eleven.Add(time.Hour), blocks.Of(16, 4), 1)}), w.Settle(t.Context()))
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -111,13 +108,11 @@ func TestGroundBeforeItIsOver(t *testing.T) {
 			w := cache.NewWriter(c)
 			before := eleven.Add(-3 * time.Hour)
 			flush := func(hour time.Time, start metric.ScheduleID) {
-				require.NoError(t, w.Flush(t.Context(), []cache.Group{group(hour, blocks.Of(start, 4), 1)}))
+				require.NoError(t, w.Flush(t.Context(), []cache.BlockSamples{group(hour, blocks.Of(start, 4), 1)}))
 			}
 			flush(eleven, 4)
 			flush(before, 8)
-			k := storage.SliceKey{StartMs: eleven.UnixMilli()}
-			require.NoError(t, store.DeleteMarks(t.Context(), 0, storage.IndexPartition{SliceKey: k}, marksOf(t, store, eleven)))
-			require.NoError(t, store.CompleteSlice(t.Context(), k))
+			require.NoError(t, grindEleven(t, store))
 			flush(eleven, 4)
 			flush(before, 8)
 			flush(eleven, 12)
@@ -134,7 +129,7 @@ func TestGroundBeforeItIsOver(t *testing.T) {
 					require.Equal(t, m.TimeMs == eleven.UnixMilli(), len(m.Schedules) == 0, "whole blocks, but what was late before")
 				}
 			}
-			require.Equal(t, map[late]bool{{k.StartMs, 4}: true, {k.StartMs, 12}: true, {before.UnixMilli(), 8}: true}, got)
+			require.Equal(t, map[late]bool{{eleven.UnixMilli(), 4}: true, {eleven.UnixMilli(), 12}: true, {before.UnixMilli(), 8}: true}, got)
 
 			// Once.
 			n := len(marksOf(t, store, eleven.Add(time.Hour)))
@@ -151,11 +146,9 @@ func TestGroundBeforeItIsOverAndAway(t *testing.T) {
 		t.Run(op, func(t *testing.T) {
 			c, store, clk := setUp(4)
 			w := cache.NewWriter(c)
-			require.NoError(t, w.Flush(t.Context(), []cache.Group{group(eleven, blocks.Of(4, 4), 1)}))
-			k := storage.SliceKey{StartMs: eleven.UnixMilli()}
-			require.NoError(t, store.DeleteMarks(t.Context(), 0, storage.IndexPartition{SliceKey: k}, marksOf(t, store, eleven)))
-			require.NoError(t, store.CompleteSlice(t.Context(), k))
-			require.NoError(t, w.Flush(t.Context(), []cache.Group{group(eleven, blocks.Of(4, 4), 1)}))
+			require.NoError(t, w.Flush(t.Context(), []cache.BlockSamples{group(eleven, blocks.Of(4, 4), 1)}))
+			require.NoError(t, grindEleven(t, store))
+			require.NoError(t, w.Flush(t.Context(), []cache.BlockSamples{group(eleven, blocks.Of(4, 4), 1)}))
 			gone := true
 			store.Add(storagetest.Rule{Op: op, Times: -1, Before: func() error {
 				if gone {
@@ -169,7 +162,7 @@ func TestGroundBeforeItIsOverAndAway(t *testing.T) {
 				require.ErrorIs(t, w.Seal(t.Context()), storage.ErrUnavailable)
 				require.Equal(t, op == "Write", w.Owes())
 			}
-			require.Error(t, w.Flush(t.Context(), []cache.Group{group(eleven.Add(time.Hour), blocks.Of(4, 4), 1)}))
+			require.Error(t, w.Flush(t.Context(), []cache.BlockSamples{group(eleven.Add(time.Hour), blocks.Of(4, 4), 1)}))
 			gone = false
 			require.NoError(t, w.Settle(t.Context()))
 			var late []int64
@@ -178,18 +171,182 @@ func TestGroundBeforeItIsOverAndAway(t *testing.T) {
 					late = append(late, m.TimeMs)
 				}
 			}
-			require.Contains(t, late, k.StartMs)
+			require.Contains(t, late, eleven.UnixMilli())
 		})
 	}
 }
 
-// A run that was begun before the slice was over, and aborted, has deleted marks of a slice that stays open. Sealing writes them
-// again: those of late data too, and of blocks whose cache is not to be used.
-func TestSealAfterAnAbortedRun(t *testing.T) {
+// TestGroundBeforeItIsOverInPart: a late mark that the store does not accept delays its own block only.
+func TestGroundBeforeItIsOverInPart(t *testing.T) {
+	w, store, _ := refusing()
+	good, bad := blocks.Of(0, 4), blocks.Of(4, 4)
+	require.NoError(t, w.Flush(t.Context(), []cache.BlockSamples{group(eleven, good, 1), group(eleven, bad, 1)}))
+	require.NoError(t, store.CompleteSlice(t.Context(), storage.SliceKey{StartMs: eleven.UnixMilli()}))
+	late := func() (starts []metric.ScheduleID) {
+		for _, m := range marksOf(t, store, eleven.Add(time.Hour)) {
+			starts = append(starts, m.Start)
+		}
+		return starts
+	}
+	store.Away(bad.Contains, errGone)
+	for range 3 {
+		require.ErrorIs(t, w.Settle(t.Context()), errGone)
+		require.True(t, w.Owes())
+		require.Equal(t, []metric.ScheduleID{good.Start}, late(), "once")
+		marks := marksOf(t, store, eleven)
+		require.Len(t, marks, 1)
+		require.Equal(t, bad.Start, marks[0].Start)
+	}
+	store.Away(nil, nil)
+	require.NoError(t, w.Settle(t.Context()))
+	require.False(t, w.Owes())
+	require.Equal(t, []metric.ScheduleID{good.Start, bad.Start}, late())
+	require.Empty(t, marksOf(t, store, eleven))
+}
+
+// TestStrayMarksAreKept: a mark that could not be deleted is deleted later, also if other marks of
+// its partition were deleted meanwhile.
+func TestStrayMarksAreKept(t *testing.T) {
+	c, store, clk := setUp(4)
+	w := cache.NewWriter(c)
+	require.NoError(t, w.Flush(t.Context(), []cache.BlockSamples{group(eleven, blocks.Of(0, 4), 1)}))
+	store.Add(storagetest.Rule{Op: "Write", Times: 1, After: func() error {
+		clk.Set(eleven.Add(time.Hour + 2*time.Minute))
+		return nil
+	}})
+	store.Fail("DeleteMarks", blocks.Range{}, 1, errBoom)
+	require.NoError(t, w.Flush(t.Context(), []cache.BlockSamples{group(eleven, blocks.Of(4, 4), 1)}))
+	require.Len(t, marksOf(t, store, eleven), 2)
+	require.NoError(t, store.CompleteSlice(t.Context(), storage.SliceKey{StartMs: eleven.UnixMilli()}))
+	require.NoError(t, w.Settle(t.Context()))
+	marks := marksOf(t, store, eleven)
+	require.Len(t, marks, 1)
+	require.EqualValues(t, 4, marks[0].Start)
+	require.NoError(t, w.Flush(t.Context(), []cache.BlockSamples{group(eleven.Add(time.Hour), blocks.Of(0, 4), 1)}))
+	require.Empty(t, marksOf(t, store, eleven))
+}
+
+// TestStrayMarksPause: commits do not wait for each attempt to delete a mark that is out of reach.
+func TestStrayMarksPause(t *testing.T) {
+	c, store, clk := setUp(4)
+	w := cache.NewWriter(c)
+	store.Add(storagetest.Rule{Op: "Write", Times: 1, After: func() error {
+		clk.Set(eleven.Add(time.Hour + 2*time.Minute))
+		return nil
+	}})
+	away := true
+	store.Add(storagetest.Rule{Op: "DeleteMarks", Times: -1, Before: func() error {
+		if !away {
+			return nil
+		}
+		clk.Set(clk.Now().Add(5 * time.Second))
+		return storage.ErrTimeout
+	}})
+	require.NoError(t, w.Flush(t.Context(), []cache.BlockSamples{group(eleven, blocks.Of(4, 4), 1)}))
+	flushes := func(n int) {
+		for range n {
+			clk.Set(clk.Now().Add(time.Second))
+			require.NoError(t, w.Flush(t.Context(), []cache.BlockSamples{group(eleven.Add(time.Hour), blocks.Of(0, 4), 1)}))
+		}
+	}
+	flushes(300)
+	tries := store.Count("DeleteMarks")
+	require.Greater(t, tries, 5)
+	require.Less(t, tries, 15)
+	away = false
+	flushes(30)
+	require.Empty(t, marksOf(t, store, eleven))
+}
+
+// TestStrayMarksOfASeal: a sealed mark that could not be deleted is deleted by the next flush.
+func TestStrayMarksOfASeal(t *testing.T) {
+	c, store, clk := setUp(4)
+	w := cache.NewWriter(c)
+	require.NoError(t, w.Flush(t.Context(), []cache.BlockSamples{group(eleven, blocks.Of(4, 4), 1)}))
+	clk.Set(eleven.Add(time.Hour + time.Minute))
+	store.Add(storagetest.Rule{Op: "Write", Times: 1, After: func() error {
+		clk.Set(eleven.Add(time.Hour + 2*time.Minute))
+		return store.BeginSlice(t.Context(), storage.SliceKey{StartMs: eleven.UnixMilli()})
+	}})
+	store.Fail("DeleteMarks", blocks.Range{}, 1, errBoom)
+	require.NoError(t, w.Seal(t.Context()))
+	require.Len(t, marksOf(t, store, eleven), 1)
+	require.NoError(t, w.Flush(t.Context(), []cache.BlockSamples{group(eleven.Add(time.Hour), blocks.Of(0, 4), 1)}))
+	require.Empty(t, marksOf(t, store, eleven))
+}
+
+// A run that began before the slice was over, and was aborted, has deleted marks of a slice that stays open. The next look finds that it
+// has begun, and all blocks get late marks in a later slice, until that succeeds. The slice gets no more marks.
+func TestAfterAnAbortedRun(t *testing.T) {
+	c, store, _ := setUp(4)
+	w := cache.NewWriter(c)
+	before := eleven.Add(-3 * time.Hour)
+	all := []cache.BlockSamples{group(eleven, blocks.Of(0, 4), 1), group(before, blocks.Of(8, 4), 1)}
+	require.NoError(t, w.Flush(t.Context(), all))
+	k := storage.IndexPartition{SliceKey: storage.SliceKey{StartMs: eleven.UnixMilli()}}
+	require.NoError(t, store.BeginSlice(t.Context(), k.SliceKey))
+	require.NoError(t, store.DeleteMarks(t.Context(), 0, k, marksOf(t, store, eleven)))
+	require.NoError(t, w.Flush(t.Context(), all))
+	store.Fail("Write", blocks.Range{}, 1, storage.ErrUnavailable)
+	require.ErrorIs(t, w.Settle(t.Context()), storage.ErrUnavailable)
+	require.True(t, w.Owes())
+	require.NoError(t, w.Settle(t.Context()))
+	require.False(t, w.Owes())
+	late := func() map[metric.ScheduleID]int64 {
+		out := make(map[metric.ScheduleID]int64)
+		for _, m := range marksOf(t, store, eleven.Add(time.Hour)) {
+			require.Equal(t, storage.MarkLate, m.Kind)
+			out[m.Start] = m.TimeMs
+		}
+		return out
+	}
+	require.Equal(t, map[metric.ScheduleID]int64{0: eleven.UnixMilli(), 8: before.UnixMilli()}, late())
+	require.NoError(t, w.Flush(t.Context(), []cache.BlockSamples{group(eleven, blocks.Of(4, 4), 1)}))
+	require.Equal(t, map[metric.ScheduleID]int64{0: eleven.UnixMilli(), 4: eleven.UnixMilli(), 8: before.UnixMilli()}, late())
+	require.Empty(t, marksOf(t, store, eleven))
+}
+
+// After a later slice was ground, by a clock that was ahead, blocks are not sealed: the run of that slice may have ground late data that the
+// cache lacks. The same holds while nobody can say.
+func TestSealBehindALaterRun(t *testing.T) {
+	for name, c := range map[string]struct {
+		ahead time.Duration
+		away  bool
+		want  storage.MarkKind
+	}{
+		"none":           {0, false, storage.MarkFresh},
+		"the next":       {time.Hour, false, storage.MarkOpen},
+		"days later":     {5 * 24 * time.Hour, false, storage.MarkOpen},
+		"out of reach":   {0, true, storage.MarkOpen},
+		"the one before": {-time.Hour, false, storage.MarkFresh},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, store, clk := setUp(4)
+			days := storagetest.NewDays(store, 0)
+			w := cache.NewWriter(cache.New(days, clk, 1, cache.DefaultTiming()))
+			require.NoError(t, w.Flush(t.Context(), []cache.BlockSamples{group(eleven, blocks.Of(0, 4), 1)}))
+			if c.ahead != 0 {
+				require.NoError(t, store.BeginSlice(t.Context(), storage.SliceKey{StartMs: eleven.Add(c.ahead).UnixMilli()}))
+			}
+			if c.away {
+				days.Away(storagetest.DayAt(storage.SliceKey{StartMs: eleven.Add(24 * time.Hour).UnixMilli()}), storage.ErrUnavailable)
+			}
+			clk.Set(eleven.Add(time.Hour + time.Minute))
+			require.NoError(t, w.Seal(t.Context()))
+			marks := marksOf(t, store, eleven)
+			require.Len(t, marks, 1)
+			require.Equal(t, c.want, marks[0].Kind)
+		})
+	}
+}
+
+// Sealing writes all marks again: those of late data too, and of blocks whose cache is not to be used. An aggregator with a wrong clock may
+// have moved them.
+func TestSealWritesAllMarks(t *testing.T) {
 	c, store, clk := setUp(4)
 	w := cache.NewWriter(c)
 	before := eleven.Add(-3 * time.Hour)
-	all := []cache.Group{group(eleven, blocks.Of(0, 4), 1), group(eleven, blocks.Of(4, 4), 1), group(before, blocks.Of(8, 4), 1)}
+	all := []cache.BlockSamples{group(eleven, blocks.Of(0, 4), 1), group(eleven, blocks.Of(4, 4), 1), group(before, blocks.Of(8, 4), 1)}
 	require.NoError(t, w.Flush(t.Context(), all))
 	store.Fail("Write", blocks.Of(4, 4), 1, storage.ErrTimeout)
 	require.ErrorIs(t, w.Flush(t.Context(), all[1:2]), storage.ErrTimeout)

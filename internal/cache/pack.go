@@ -15,22 +15,22 @@ import (
 // and a sample takes up to 20 bytes.
 const maxChunkSamples = 64 << 10
 
-// part is the input of one chunk: a group, or a piece of a group that is too large.
+// part is the input of one chunk: the samples of a block, or a piece of them if they are too many.
 type part struct {
-	*Group
+	*BlockSamples
 	of      *unit
 	samples []metric.Sample
 	id      blocks.ID
 }
 
-// chunks returns the number of parts that a group is cut into.
-func (g *Group) chunks() int { return (len(g.Samples) + maxChunkSamples - 1) / maxChunkSamples }
+// chunks returns the number of parts that the samples are cut into.
+func (g *BlockSamples) chunks() int { return (len(g.Samples) + maxChunkSamples - 1) / maxChunkSamples }
 
-// encode packs each group into its chunks. Packing is the costly part of a flush, so encode spreads
+// encode packs the samples of each block into chunks. Packing is the costly part of a flush, so encode spreads
 // the parts over the processors.
 func (w *Writer) encode(f *flush) {
 	var parts []part
-	for u, g := range f.groups() {
+	for u, g := range f.samples() {
 		for samples := range slices.Chunk(g.Samples, maxChunkSamples) {
 			parts = append(parts, part{&g, u, samples, w.cache.ids.Next(f.startedMs)})
 		}
@@ -46,7 +46,7 @@ func (w *Writer) encode(f *flush) {
 		wg.Go(func() {
 			for i := n; i < len(parts); i += workers {
 				out[i].raw = w.rawChunks(&parts[i])
-				if !w.late(f, parts[i].Slice) {
+				if !f.late[parts[i].Slice.StartMs] {
 					out[i].cache = []storage.CacheChunk{parts[i].cacheChunk(out[i].raw)}
 				}
 			}

@@ -30,8 +30,8 @@ func setUp(blockSize int) (*cache.Cache, *storagetest.Faulty, *clock.Simulated) 
 }
 
 // group returns a group with one sample of the hour for each of n schedules of a block.
-func group(hour time.Time, block blocks.Range, n int) cache.Group {
-	g := cache.Group{Slice: metric.DefaultLadder().SliceAt(metric.Raw, hour.UnixMilli()), Block: block}
+func group(hour time.Time, block blocks.Range, n int) cache.BlockSamples {
+	g := cache.BlockSamples{Slice: metric.DefaultLadder().SliceAt(metric.Raw, hour.UnixMilli()), Block: block}
 	for i := range n {
 		g.Samples = append(g.Samples, metric.Sample{Schedule: block.Start + metric.ScheduleID(i), TimeMs: hour.UnixMilli(), Value: 1})
 	}
@@ -59,7 +59,7 @@ func failOverTheRun(t *testing.T) (*cache.Writer, *storagetest.Faulty) {
 		clk.Set(eleven.Add(time.Hour + 2*time.Minute))
 		return errBoom
 	}})
-	require.ErrorIs(t, w.Flush(t.Context(), []cache.Group{group(eleven, blocks.Of(4, 4), 1)}), errBoom)
+	require.ErrorIs(t, w.Flush(t.Context(), []cache.BlockSamples{group(eleven, blocks.Of(4, 4), 1)}), errBoom)
 	return w, store
 }
 
@@ -70,13 +70,13 @@ func TestFailureOverTheRunIsMarked(t *testing.T) {
 	w, store := failOverTheRun(t)
 
 	noon := eleven.Add(time.Hour)
-	require.NoError(t, w.Flush(t.Context(), []cache.Group{group(noon, blocks.Of(0, 4), 1)}))
+	require.NoError(t, w.Flush(t.Context(), []cache.BlockSamples{group(noon, blocks.Of(0, 4), 1)}))
 	marks := marksOf(t, store, noon)
 	require.Len(t, marks, 2)
 	late := marks[1]
 	require.Equal(t, storage.Mark{Start: 4, TimeMs: eleven.UnixMilli(), Kind: storage.MarkLate, ID: late.ID, DueMs: noon.Add(time.Hour).UnixMilli()}, late)
 
-	require.NoError(t, w.Flush(t.Context(), []cache.Group{group(noon, blocks.Of(0, 4), 1)}))
+	require.NoError(t, w.Flush(t.Context(), []cache.BlockSamples{group(noon, blocks.Of(0, 4), 1)}))
 	require.Len(t, marksOf(t, store, noon), 2, "once")
 	require.Empty(t, marksOf(t, store, eleven), "nobody may look there again")
 }
@@ -107,7 +107,7 @@ func TestFailureToTakeBackIsMadeGood(t *testing.T) {
 				store.Add(storagetest.Rule{Op: op, Times: 1, Before: func() error { return errBoom }})
 				return nil
 			}})
-			g := []cache.Group{group(eleven, blocks.Of(4, 4), 1)}
+			g := []cache.BlockSamples{group(eleven, blocks.Of(4, 4), 1)}
 			err := w.Flush(t.Context(), g)
 			if op == "Write" {
 				require.ErrorIs(t, err, errBoom)
@@ -127,12 +127,12 @@ func TestFailureToTakeBackIsMadeGood(t *testing.T) {
 func TestSealOverTheRunIsTakenBack(t *testing.T) {
 	c, store, clk := setUp(4)
 	w := cache.NewWriter(c)
-	require.NoError(t, w.Flush(t.Context(), []cache.Group{group(eleven, blocks.Of(4, 4), 1)}))
+	require.NoError(t, w.Flush(t.Context(), []cache.BlockSamples{group(eleven, blocks.Of(4, 4), 1)}))
 	noon := eleven.Add(time.Hour)
 	clk.Set(noon.Add(time.Minute))
 	store.Add(storagetest.Rule{Op: "Write", Times: 1, After: func() error {
 		clk.Set(noon.Add(2 * time.Minute))
-		return nil
+		return store.BeginSlice(t.Context(), storage.SliceKey{StartMs: eleven.UnixMilli()})
 	}})
 	require.NoError(t, w.Seal(t.Context()))
 	require.Empty(t, marksOf(t, store, eleven))
@@ -148,7 +148,7 @@ func TestLateSchedulesAreForgotten(t *testing.T) {
 	const block, bound = 32, 1 << 18
 	c, store, _ := setUp(block)
 	w := cache.NewWriter(c)
-	var groups []cache.Group
+	var groups []cache.BlockSamples
 	for start := 0; len(groups)*(block+1) <= bound+block; start += block {
 		groups = append(groups, group(eleven.Add(-time.Hour), blocks.Of(metric.ScheduleID(start), block), block))
 	}
@@ -170,10 +170,10 @@ func TestLateMarksAreOnePerBlock(t *testing.T) {
 			c, store, clk := setUp(size)
 			w := cache.NewWriter(c)
 			hour := eleven.Add(-7 * 24 * time.Hour)
-			late := func(id int) []cache.Group {
+			late := func(id int) []cache.BlockSamples {
 				g := group(hour, blocks.Of(0, size), 1)
 				g.Samples[0].Schedule = metric.ScheduleID(id)
-				return []cache.Group{g}
+				return []cache.BlockSamples{g}
 			}
 			for id := range series {
 				require.NoError(t, w.Flush(t.Context(), late(series-1-id)))
@@ -220,8 +220,8 @@ func TestMarkWrittenAgainOverTheRun(t *testing.T) {
 			c, store, clk := setUp(4)
 			w := cache.NewWriter(c)
 			hour, noon := eleven.Add(-time.Hour), eleven.Add(time.Hour)
-			require.NoError(t, w.Flush(t.Context(), []cache.Group{group(hour, blocks.Of(0, 4), 1)}))
-			again := []cache.Group{group(hour, blocks.Of(0, 4), 2)}
+			require.NoError(t, w.Flush(t.Context(), []cache.BlockSamples{group(hour, blocks.Of(0, 4), 1)}))
+			again := []cache.BlockSamples{group(hour, blocks.Of(0, 4), 2)}
 			again[0].Samples = again[0].Samples[1:]
 			store.Add(storagetest.Rule{Op: "Write", Times: 1, After: func() error {
 				clk.Set(noon.Add(2 * time.Minute))
@@ -251,12 +251,12 @@ func TestMarkWrittenAgainOverTheRun(t *testing.T) {
 func TestFailedChunksAreWrittenAgain(t *testing.T) {
 	c, store, clk := setUp(4)
 	w := cache.NewWriter(c)
-	first := []cache.Group{group(eleven, blocks.Of(0, 4), 2), group(eleven, blocks.Of(4, 4), 1)}
+	first := []cache.BlockSamples{group(eleven, blocks.Of(0, 4), 2), group(eleven, blocks.Of(4, 4), 1)}
 	store.Fail("Write", blocks.Range{}, 2, storage.ErrTimeout)
 	require.ErrorIs(t, w.Flush(t.Context(), first), storage.ErrTimeout)
 	require.ErrorIs(t, w.Settle(t.Context()), storage.ErrTimeout)
 	clk.Set(clk.Now().Add(time.Second))
-	require.NoError(t, w.Flush(t.Context(), []cache.Group{group(eleven, blocks.Of(12, 4), 1)}))
+	require.NoError(t, w.Flush(t.Context(), []cache.BlockSamples{group(eleven, blocks.Of(12, 4), 1)}))
 
 	var writes []*storage.Batch
 	for _, s := range store.Log() {
@@ -288,7 +288,7 @@ func TestFailedChunksOfABlockThatIsCutAnew(t *testing.T) {
 	w := cache.NewWriter(c)
 	noon := eleven.Add(time.Hour) // a slice that is still to come
 	store.Fail("Write", blocks.Range{}, 1, errBoom)
-	require.ErrorIs(t, w.Flush(t.Context(), []cache.Group{group(noon, blocks.Of(0, 8), 8)}), errBoom)
+	require.ErrorIs(t, w.Flush(t.Context(), []cache.BlockSamples{group(noon, blocks.Of(0, 8), 8)}), errBoom)
 	require.NoError(t, store.AddEpoch(t.Context(), blocks.Epoch{FromMs: noon.UnixMilli(), BlockSize: 4}))
 	require.NoError(t, w.Settle(t.Context()))
 	var starts []metric.ScheduleID
@@ -340,7 +340,7 @@ func TestTornChunksAreBounded(t *testing.T) {
 			g.Samples[i].Schedule = g.Block.Start
 		}
 		store.Forget()
-		require.ErrorIs(t, w.Flush(t.Context(), []cache.Group{g}), storage.ErrTimeout)
+		require.ErrorIs(t, w.Flush(t.Context(), []cache.BlockSamples{g}), storage.ErrTimeout)
 		if n%10 == 0 {
 			require.ErrorIs(t, w.Settle(t.Context()), storage.ErrTimeout)
 		}
@@ -363,7 +363,7 @@ func TestTornChunksAreBounded(t *testing.T) {
 	require.Less(t, most, bound+bound/10)
 	store.Heal()
 	require.NoError(t, w.Settle(t.Context()))
-	require.NoError(t, w.Flush(t.Context(), []cache.Group{g}))
+	require.NoError(t, w.Flush(t.Context(), []cache.BlockSamples{g}))
 	for i := range n {
 		require.Equal(t, 1, rawOf(t, store, blocks.Of(metric.ScheduleID(4*i), 4), eleven))
 	}

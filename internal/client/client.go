@@ -11,6 +11,8 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
+
+	"github.com/quern/quern/internal/wire"
 )
 
 // Client sends requests to one server.
@@ -87,7 +89,7 @@ func (c *Client) send(req *http.Request) (*http.Response, error) {
 	}
 	resp, err := asked.Do(req)
 	if err != nil {
-		return nil, &AwayError{fmt.Errorf("the server is not there: %w", err)}
+		return nil, &AwayError{fmt.Errorf("the server is unavailable: %w", err)}
 	}
 	return resp, nil
 }
@@ -111,11 +113,11 @@ func (c *Client) Post(ctx context.Context, path string, header http.Header, body
 	defer resp.Body.Close()
 	text, err := io.ReadAll(io.LimitReader(resp.Body, 16<<20))
 	if err != nil {
-		return 0, &AwayError{fmt.Errorf("the answer broke off: %w", err)}
+		return 0, &AwayError{fmt.Errorf("the answer ended early: %w", err)}
 	}
 	if resp.StatusCode == http.StatusOK {
 		if err := json.Unmarshal(text, reply); err != nil {
-			return resp.StatusCode, fmt.Errorf("the answer of %s is not Quern's: %w", c.Name(), err)
+			return resp.StatusCode, fmt.Errorf("the answer of %s is not a Quern response: %w", c.Name(), err)
 		}
 		return resp.StatusCode, nil
 	}
@@ -130,15 +132,15 @@ func (c *Client) Post(ctx context.Context, path string, header http.Header, body
 }
 
 func (c *Client) failure(resp *http.Response) error {
-	var reply struct{ Error string }
+	var reply wire.Error
 	if err := json.NewDecoder(io.LimitReader(resp.Body, 1<<20)).Decode(&reply); err != nil || reply.Error == "" {
-		return fmt.Errorf("%s answers %s, which is not Quern's", c.Name(), resp.Status)
+		return fmt.Errorf("%s answered %s, which is not a Quern response: check the URL", c.Name(), resp.Status)
 	}
 	switch after := resp.Header.Get("Retry-After"); {
 	case resp.StatusCode == http.StatusBadRequest:
 		return &RefusedError{reply.Error}
 	case resp.StatusCode == http.StatusNotFound:
-		return fmt.Errorf("%s takes no reports and answers no queries, or is older than this program: %s", c.Name(), reply.Error)
+		return fmt.Errorf("%s does not serve this request: it is an aggregator, or older than this program: %s", c.Name(), reply.Error)
 	case after != "":
 		return fmt.Errorf("%s; try again in %s s", reply.Error, after)
 	}

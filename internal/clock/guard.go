@@ -29,6 +29,14 @@ type Reading struct {
 // Read takes a reading of a clock.
 func Read(c Clock) Reading { return Reading{c.Now(), c.Elapsed()} }
 
+// Since returns how long ago the reading was, by the wall clock or the monotonic one, whichever says
+// more: the wall clock may have been set back, and the monotonic one stands still while the machine
+// sleeps.
+func (r Reading) Since(c Clock) time.Duration {
+	now := Read(c)
+	return max(now.now.Sub(r.now), now.at-r.at)
+}
+
 // Step returns by how much the clock has been set since the reading: ahead if positive, back if
 // negative.
 func (r Reading) Step(c Clock) time.Duration {
@@ -92,7 +100,7 @@ func (g *Guard) Check() error {
 	return err
 }
 
-// Now is the clock's time, and Check of it.
+// Now returns the clock's time, and what Check says of exactly that time.
 func (g *Guard) Now() (time.Time, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -118,7 +126,7 @@ func (g *Guard) Now() (time.Time, error) {
 	if off < 0 {
 		return r.now, nil
 	}
-	return r.now, fmt.Errorf("the clock says %s, %s ahead of the newest time that was seen before: it is confirmed, or has run on for another %s, before anything expires by it",
+	return r.now, fmt.Errorf("the clock says %s, %s ahead of the newest time seen before: it must be confirmed, or run on for another %s, before data expires",
 		r.now.Format(time.RFC3339), off.Round(time.Minute), left.Round(time.Minute))
 }
 

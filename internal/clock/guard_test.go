@@ -21,7 +21,7 @@ func TestGuard(t *testing.T) {
 		}},
 		{"a short outage", noon.Add(-MostAhead), func(t *testing.T, _ *Simulated, g *Guard) { require.NoError(t, g.Check()) }},
 		{"ahead at start, and right again", noon.Add(-9 * 24 * time.Hour), func(t *testing.T, clk *Simulated, g *Guard) {
-			require.ErrorContains(t, g.Check(), "the clock says 2025-11-21T12:00:00Z, 216h0m0s ahead of the newest time that was seen before")
+			require.ErrorContains(t, g.Check(), "the clock says 2025-11-21T12:00:00Z, 216h0m0s ahead of the newest time seen before")
 			clk.Jump(-9 * 24 * time.Hour)
 			require.NoError(t, g.Check())
 			require.Equal(t, noon.Add(-9*24*time.Hour), g.Memory().Newest)
@@ -165,4 +165,16 @@ func TestGuardOverRestarts(t *testing.T) {
 			}
 		})
 	}
+}
+
+// What has passed since a reading is known although the clock is set, or the machine sleeps.
+func TestSince(t *testing.T) {
+	c := NewSimulated(time.Date(2025, 11, 21, 12, 0, 0, 0, time.UTC))
+	r := Read(c)
+	c.Set(c.Now().Add(time.Hour))
+	require.Equal(t, time.Hour, r.Since(c))
+	c.Jump(-2 * time.Hour)
+	require.Equal(t, time.Hour, r.Since(c))
+	c.Jump(10 * time.Hour)
+	require.Equal(t, 9*time.Hour, r.Since(c))
 }

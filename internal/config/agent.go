@@ -20,10 +20,10 @@ type Agent struct {
 func AgentFlags() []cli.Flag {
 	return append([]cli.Flag{
 		configFlag(),
-		str(catServer, "url", "http://127.0.0.1:9095", "`URL` of the Quern server that takes the reports"),
-		str(catServer, "source", "", "what this host is called (default: the host's name)"),
+		str(catServer, "url", "http://127.0.0.1:9095", "`URL` of the Quern server to send reports to"),
+		str(catServer, "source", "", "source name of this host (default: the host's name)"),
 		span(catServer, "interval", 10*time.Second, "time between two collections"),
-		integer(catServer, "queue-limit", 200_000, "measurements that wait while the server is away; beyond that the oldest are dropped"),
+		integer(catServer, "queue-limit", 200_000, "maximum number of measurements queued while the server is unavailable; beyond it the oldest are dropped"),
 	}, LogFlags()...)
 }
 

@@ -84,7 +84,7 @@ func (p *parser) hosts(flag string) []string {
 			}
 		}
 		if n, err := strconv.ParseUint(port, 10, 16); name == "" || err != nil || n == 0 {
-			p.fail(flag, "must be HOST or HOST:PORT, several of them with commas between")
+			p.fail(flag, "must be HOST or HOST:PORT, or several of them separated by commas")
 			return nil
 		}
 		out = append(out, host)
@@ -97,7 +97,7 @@ func (p *parser) password() Secret {
 	switch {
 	case file == "":
 	case password != "":
-		p.fail("cassandra-password-file", "there is --cassandra-password too: give one of them")
+		p.fail("cassandra-password-file", "conflicts with --cassandra-password: give only one of them")
 	default:
 		text, err := os.ReadFile(file)
 		if err != nil {
@@ -106,7 +106,7 @@ func (p *parser) password() Secret {
 		password = strings.TrimRight(string(text), "\r\n")
 	}
 	if password != "" && p.c.String("cassandra-username") == "" {
-		p.add(errors.New("--cassandra-username: must not be empty with a password"))
+		p.add(errors.New("--cassandra-username: must not be empty when a password is given"))
 	}
 	return Secret(password)
 }

@@ -140,7 +140,7 @@ func TestWrongCluster(t *testing.T) {
 		args []string
 		want string
 	}{
-		{[]string{"--store", "pebble"}, "--store pebble: the embedded store has one process, which does everything: use `quern serve`"},
+		{[]string{"--store", "pebble"}, "--store pebble: only one process can open the embedded store: use `quern serve`"},
 		{[]string{"--store", "files"}, "--store files: must be pebble or cassandra"},
 		{[]string{"--cassandra-hosts", ""}, "--cassandra-hosts: must not be empty"},
 		{[]string{"--cassandra-hosts", "a,,b"}, "--cassandra-hosts a,,b: must be HOST or HOST:PORT"},
@@ -151,9 +151,9 @@ func TestWrongCluster(t *testing.T) {
 		{[]string{"--consistency", "ANY"}, "--consistency ANY: must be ONE, TWO, THREE, QUORUM, ALL, LOCAL_ONE, LOCAL_QUORUM or EACH_QUORUM"},
 		{[]string{"--cassandra-timeout", "0"}, "--cassandra-timeout 0: must be more than 0"},
 		{[]string{"--cassandra-max-in-flight", "0"}, "--cassandra-max-in-flight 0: must be between 1 and"},
-		{[]string{"--cassandra-password", "x"}, "--cassandra-username: must not be empty with a password"},
+		{[]string{"--cassandra-password", "x"}, "--cassandra-username: must not be empty when a password is given"},
 		{[]string{"--cassandra-username", "u", "--cassandra-password-file", none}, "--cassandra-password-file " + none + ": open " + none},
-		{[]string{"--cassandra-username", "u", "--cassandra-password", "x", "--cassandra-password-file", none}, "there is --cassandra-password too: give one of them"},
+		{[]string{"--cassandra-username", "u", "--cassandra-password", "x", "--cassandra-password-file", none}, "conflicts with --cassandra-password: give only one of them"},
 		{[]string{"--cassandra-cert", "c.pem"}, "--cassandra-cert c.pem: must be given together with --cassandra-key"},
 	} {
 		t.Run(strings.Join(c.args, " "), func(t *testing.T) {

@@ -72,7 +72,9 @@ type Config struct {
 	MaxPendingSamples  int
 	MaxSeries          int
 	MaxSeriesPerSource int
-	MaxBodyBytes       int64
+	// MaxSeriesBytes is the memory that series may take, 0 for any, HalfOfMemory for the default.
+	MaxSeriesBytes int64
+	MaxBodyBytes   int64
 
 	Query Query
 
@@ -133,7 +135,7 @@ func FromServe(c *cli.Context) (Config, error) {
 			return
 		}
 		if cfg.Store != Pebble {
-			p.add(errors.New("--demo: needs --store pebble: its history is made on a simulated clock, and a cluster has its own"))
+			p.add(errors.New("--demo: needs --store pebble: the demo's history is generated on a simulated clock, and a cluster has a clock of its own"))
 		}
 		if !c.IsSet("data-dir") {
 			// Generated data must not mix with a user's own.
@@ -223,7 +225,7 @@ func (p *parser) store(cfg *Config) {
 // sharedStore rejects a store that only one process can use.
 func (p *parser) sharedStore(cfg *Config) {
 	if cfg.Store = p.oneOf("store", Pebble, Cassandra); cfg.Store == Pebble {
-		p.fail("store", "the embedded store has one process, which does everything: use `quern serve`")
+		p.fail("store", "only one process can open the embedded store: use `quern serve`")
 	}
 }
 
@@ -237,7 +239,7 @@ func (p *parser) ingest(cfg *Config) {
 	}
 	cfg.OTLPPromote = p.list("otlp-promote-resource-attributes")
 	if cfg.InfluxBucketLabel = p.c.String("influx-bucket-label"); cfg.InfluxBucketLabel == "db" {
-		p.fail("influx-bucket-label", "must not be db, which is the label of the database")
+		p.fail("influx-bucket-label", "must not be db: that label holds the database")
 	}
 	cfg.EnableAdminAPI = p.c.Bool("enable-admin-api")
 	cfg.EnableImport = p.c.Bool("enable-import")
@@ -253,6 +255,7 @@ func (p *parser) ingest(cfg *Config) {
 	cfg.MaxPendingSamples = p.within("max-pending-samples", 1, 1<<30)
 	cfg.MaxSeries = p.within("max-series", 0, 1<<40)
 	cfg.MaxSeriesPerSource = p.within("max-series-per-source", 0, 1<<40)
+	cfg.MaxSeriesBytes = int64(p.within("max-series-bytes", HalfOfMemory, 1<<50))
 	cfg.MaxBodyBytes = int64(p.within("max-body-bytes", 1, 1<<30))
 	cfg.Query = Query{
 		Timeout: p.positive("query-timeout"), MaxSamples: p.within("query-max-samples", 1, 1<<40),

@@ -30,7 +30,7 @@ func ApplyFile(c *cli.Context) error {
 	for key, value := range keys {
 		switch {
 		case known[key] == nil || key == "config":
-			return fmt.Errorf("--config %s, line %d: no option %q; the keys are the names of the flags, see --help", path, value.Line, key)
+			return fmt.Errorf("--config %s, line %d: unknown option %q; the keys are the names of the flags, see --help", path, value.Line, key)
 		case value.Kind != yaml.ScalarNode || value.Tag == "!!null":
 			return fmt.Errorf("--config %s, line %d: %s must be a single value", path, value.Line, key)
 		case c.IsSet(key):
@@ -51,5 +51,5 @@ func kind(f cli.Flag) string {
 	case *cli.BoolFlag:
 		return "true or false"
 	}
-	return "a text"
+	return "a string"
 }

@@ -51,11 +51,11 @@ func ServeFlags() []cli.Flag {
 	return slices.Concat(
 		processFlags("127.0.0.1:9095"),
 		[]cli.Flag{
-			boolean(catServer, "host-metrics", true, "take this host's own metrics"),
+			boolean(catServer, "host-metrics", true, "collect this host's own metrics"),
 			span(catServer, "host-metrics-interval", 10*time.Second, "time between two collections of this host's metrics"),
-			str(catServer, "source", "", "source of this host's metrics (default: the host's name)"),
-			boolean(catServer, "demo", false, "fill an empty store with 26 hours of generated reports first, and go on generating"),
-			str(catStore, "store", Pebble, "where data rests: pebble (embedded) or cassandra"),
+			str(catServer, "source", "", "source name of this host's metrics (default: the host's name)"),
+			boolean(catServer, "demo", false, "fill an empty store with 26 hours of generated reports, then keep generating"),
+			str(catStore, "store", Pebble, "store to use: pebble (embedded) or cassandra"),
 			str(catStore, "data-dir", "./quern-data", "`DIRECTORY` of the embedded store"),
 		},
 		cassandraFlags(), madeFlags(), keptFlags(), blockSizeFlags(), ingestFlags(), timingFlags(), LogFlags(),
@@ -83,7 +83,7 @@ func SchemaFlags() []cli.Flag {
 	return slices.Concat(
 		[]cli.Flag{
 			configFlag(),
-			str(catStore, "replication", "", "copies in each data centre: `DC=COPIES,…` (default: 3 in the local one, fewer where it has fewer nodes)"),
+			str(catStore, "replication", "", "copies in each data centre, as `DC=COPIES,…` (default: 3 in the local one, or one per node if it has fewer nodes)"),
 		},
 		cassandraFlags(), madeFlags(), keptFlags(), blockSizeFlags(), LogFlags(),
 	)
@@ -96,8 +96,8 @@ func configFlag() cli.Flag {
 // LogFlags returns the flags of every command that logs.
 func LogFlags() []cli.Flag {
 	return []cli.Flag{
-		str(catServer, "log-level", "info", "what is logged: debug, info, warn or error"),
-		str(catServer, "log-format", "text", "form of the log on standard error: text or json"),
+		str(catServer, "log-level", "info", "lowest level to log: debug, info, warn or error"),
+		str(catServer, "log-format", "text", "format of the log on standard error: text or json"),
 	}
 }
 
@@ -105,93 +105,97 @@ func LogFlags() []cli.Flag {
 func processFlags(listen string) []cli.Flag {
 	return []cli.Flag{
 		configFlag(),
-		str(catServer, "listen", listen, "`ADDRESS` that HTTP is served on"),
-		str(catServer, "worker-id", "", "`NAME` of this process among those that share a store (default: the host's and a random number)"),
-		boolean(catServer, "pprof", false, "serve profiles of this process at /debug/pprof/"),
-		span(catServer, "stall-timeout", 30*time.Second, "how long a client may take to send, or to read, 64 KiB"),
-		integer(catServer, "max-connections", 8192, "connections of HTTP that are open at once; one client has up to half of them"),
-		str(catServer, "proxies", "127.0.0.0/8,::1", "`ADDRESS,…` that stand for many clients, so that what one client may hold does not bound them"),
-		str(catServer, "allowed-hosts", "", "`NAME,…` under which this server is asked; others are refused (default: localhost where --listen is on it, else any)"),
-		str(catServer, "cors-origin", "", "regular `EXPRESSION` for whole origins, such as https://tools\\.example, whose web pages may read"),
-		span(catServer, "drain-delay", time.Second, "how long at least a process that ends answers 503 before it closes its port"),
-		span(catServer, "heartbeat-timeout", 30*time.Second, "how long this process may be silent before others take its shards"),
+		str(catServer, "listen", listen, "`ADDRESS` to serve HTTP on"),
+		str(catServer, "worker-id", "", "`NAME` of this process, unique among those that share a store (default: the host's name and a random number)"),
+		boolean(catServer, "pprof", false, "serve this process's profiles at /debug/pprof/"),
+		span(catServer, "stall-timeout", 30*time.Second, "maximum time for a client to send or read 64 KiB"),
+		integer(catServer, "max-connections", 8192, "maximum number of open HTTP connections; one client may hold up to half of them"),
+		str(catServer, "proxies", "127.0.0.0/8,::1", "`ADDRESS,…` of proxies that forward for many clients and are exempt from the limits for one client"),
+		str(catServer, "allowed-hosts", "", "`NAME,…` that requests may use for this server; other names are refused (default: localhost if --listen is a loopback address, else any)"),
+		str(catServer, "cors-origin", "", "regular `EXPRESSION` for the whole origins whose web pages may read, such as https://tools\\.example"),
+		span(catServer, "drain-delay", time.Second, "minimum time that a stopping process answers 503 before it closes its port"),
+		span(catServer, "heartbeat-timeout", 30*time.Second, "time without a heartbeat after which other processes take this one's shards"),
 	}
 }
 
 // sharedStoreFlags returns the flags of processes that share their store.
 func sharedStoreFlags() []cli.Flag {
-	return []cli.Flag{str(catStore, "store", Cassandra, "where data rests: cassandra")}
+	return []cli.Flag{str(catStore, "store", Cassandra, "store to use: cassandra")}
 }
 
 func cassandraFlags() []cli.Flag {
 	return []cli.Flag{
-		str(catStore, "cassandra-hosts", "127.0.0.1:9042", "`HOST:PORT,…` of the first nodes to ask; the others are found through them"),
+		str(catStore, "cassandra-hosts", "127.0.0.1:9042", "`HOST:PORT,…` of the first nodes to contact; the others are found through them"),
 		str(catStore, "keyspace", "quern", "keyspace that holds the tables"),
-		str(catStore, "consistency", "LOCAL_QUORUM", "how many copies answer a read or a write: "+strings.Join(consistencies, ", ")),
-		str(catStore, "local-dc", "", "data centre that is read from and written to (default: the cluster's only one)"),
-		str(catStore, "cassandra-username", "", "user to log in as"),
-		str(catStore, "cassandra-password", "", "password of that user"),
-		str(catStore, "cassandra-password-file", "", "`FILE` that holds the password"),
-		boolean(catStore, "cassandra-tls", false, "encrypt connections; implied by the files below"),
-		str(catStore, "cassandra-ca", "", "PEM `FILE` of whom to trust (default: whom this system trusts)"),
-		str(catStore, "cassandra-cert", "", "PEM `FILE` of the certificate to show"),
-		str(catStore, "cassandra-key", "", "PEM `FILE` of that certificate's key"),
-		boolean(catStore, "cassandra-tls-skip-verify", false, "take any certificate from a server"),
-		span(catStore, "cassandra-timeout", 5*time.Second, "how long the answer to one request may take"),
-		integer(catStore, "cassandra-max-in-flight", 128, "requests that wait for an answer at once"),
-		boolean(catStore, "cassandra-direct", false, "connect to the named hosts only, as through published ports"),
+		str(catStore, "consistency", "LOCAL_QUORUM", "how many copies must answer a read or a write: "+strings.Join(consistencies, ", ")),
+		str(catStore, "local-dc", "", "data centre to read from and write to (default: the cluster's only one)"),
+		str(catStore, "cassandra-username", "", "Cassandra user to log in as"),
+		str(catStore, "cassandra-password", "", "password of the Cassandra user"),
+		str(catStore, "cassandra-password-file", "", "`FILE` that holds the Cassandra user's password"),
+		boolean(catStore, "cassandra-tls", false, "encrypt connections; implied by --cassandra-ca, --cassandra-cert and --cassandra-key"),
+		str(catStore, "cassandra-ca", "", "PEM `FILE` of trusted certificate authorities (default: those of this system)"),
+		str(catStore, "cassandra-cert", "", "PEM `FILE` of the client certificate"),
+		str(catStore, "cassandra-key", "", "PEM `FILE` of the client certificate's key"),
+		boolean(catStore, "cassandra-tls-skip-verify", false, "accept any server certificate"),
+		span(catStore, "cassandra-timeout", 5*time.Second, "maximum time to wait for the answer to one request"),
+		integer(catStore, "cassandra-max-in-flight", 128, "maximum number of requests awaiting an answer at once"),
+		boolean(catStore, "cassandra-direct", false, "connect only to the named hosts, for example through published ports"),
 	}
 }
 
 // madeFlags returns the flags for what a store is made with for good.
 func madeFlags() []cli.Flag {
 	return []cli.Flag{
-		str(catAggregation, "rollups", "1h,6h,24h", "the ladder of roll-ups, each a multiple of the one before; fixed when the store is created"),
-		integer(catStore, "group-size", 128, "schedules in one storage partition; fixed when the store is created"),
-		integer(catStore, "index-partitions", 16, "shards of the index; fixed when the store is created"),
+		str(catAggregation, "rollups", "1h,6h,24h", "widths of the roll-ups, each a multiple of the one before; fixed when the store is created"),
+		integer(catStore, "group-size", 128, "number of schedules in one storage partition; fixed when the store is created"),
+		integer(catStore, "index-partitions", 16, "number of shards of the index; fixed when the store is created"),
 	}
 }
 
 func keptFlags() []cli.Flag {
 	return []cli.Flag{
-		str(catStore, "retention", "raw=7d,1h=90d,6h=1y,24h=5y", "how long each level is kept: LEVEL=SPAN,…; 0 is for ever"),
+		str(catStore, "retention", "raw=7d,1h=90d,6h=1y,24h=5y", "retention of each level, as LEVEL=SPAN,…; 0 keeps a level for ever"),
 	}
 }
 
 func blockSizeFlags() []cli.Flag {
 	return []cli.Flag{
-		integer(catIngest, "block-size", 128, "schedules in one partition block; a change takes effect from the slice after the next"),
+		integer(catIngest, "block-size", 128, "number of schedules in one block; a change takes effect from the slice after the next"),
 	}
 }
 
 func ingestFlags() []cli.Flag {
 	return []cli.Flag{
-		boolean(catServer, "enable-import", true, "let clients import history, which overwrites samples as old as they are kept"),
-		boolean(catServer, "enable-reaggregate", true, "let clients have roll-ups computed again"),
-		boolean(catServer, "enable-admin-api", false, "let clients delete series, by Prometheus' administrative API, take back rows that have no raw samples, and confirm the clock from other machines"),
+		boolean(catServer, "enable-import", true, "allow clients to import history, which can overwrite any raw sample that is still kept"),
+		boolean(catServer, "enable-reaggregate", true, "allow clients to have roll-ups recomputed"),
+		boolean(catServer, "enable-admin-api", false, "allow clients to delete series through Prometheus' administrative API, to take back rows without raw samples, and to confirm the clock from other machines"),
 		futureLimitFlag(),
-		str(catIngest, "group-commit", "", "how long a report waits for others to be made durable together with (default: 100ms over Cassandra, else 0)"),
-		str(catIngest, "prometheus-source", "instance,host,node,pod,job", "`LABEL,…` of remote write and import that name a series' source, best first"),
-		str(catIngest, "influx-source", "host,hostname,instance,server", "`TAG,…` of line protocol that name a series' source, best first"),
-		str(catIngest, "influx-bucket-label", "", "`LABEL` that has the bucket of a series written as to InfluxDB 2, or its retention policy as in InfluxDB 1 (default: none, and equal series of several buckets overwrite each other)"),
-		str(catIngest, "otlp-source", "instance,host_name,k8s_node_name,job", "`LABEL,…` of OTLP, as they are stored, that name a series' source, best first"),
+		str(catIngest, "group-commit", "", "time that a report waits for others to share its commit (default: 100ms over Cassandra, else 0)"),
+		str(catIngest, "prometheus-source", "instance,host,node,pod,job", "`LABEL,…` of remote write and import that name a series' source, in order of preference"),
+		str(catIngest, "influx-source", "host,hostname,instance,server", "`TAG,…` of line protocol that name a series' source, in order of preference"),
+		str(catIngest, "influx-bucket-label", "", "`LABEL` that stores the InfluxDB 2 bucket or InfluxDB 1 retention policy of a series (default: none, so that equal series of several buckets overwrite each other)"),
+		str(catIngest, "otlp-source", "instance,host_name,k8s_node_name,job", "`LABEL,…` of OTLP, by their stored names, that name a series' source, in order of preference"),
 		str(catIngest, "otlp-promote-resource-attributes", "host.name,k8s.cluster.name,k8s.namespace.name,k8s.node.name,k8s.pod.name,k8s.container.name", "`ATTRIBUTE,…` of an OTLP resource that become labels of all its series"),
-		str(catIngest, "graphite-listen", "", "`ADDRESS` that Graphite's plaintext protocol is taken on over TCP, such as :2003 (default: none)"),
-		str(catIngest, "graphite-source", "host,hostname,instance,server", "`TAG,…` of Graphite that name a series' source, best first"),
-		integer(catIngest, "max-pending-samples", 2<<20, "samples that may wait to be written before reports are answered 429"),
-		integer(catIngest, "max-series", 0, "series that the store may hold; 0 is no limit"),
-		integer(catIngest, "max-series-per-source", 0, "series that one source may have; 0 is no limit"),
-		integer(catIngest, "max-body-bytes", 16<<20, "size of a compressed body before it is answered 413; uncompressed it may be four times that"),
-		span(catQuery, "query-timeout", 2*time.Minute, "how long a PromQL query may take"),
-		integer(catQuery, "query-max-samples", 50_000_000, "samples that a PromQL query may hold at a time"),
-		integer(catQuery, "query-concurrency", 20, "queries that are answered at the same time; others wait"),
-		integer(catQuery, "export-concurrency", 8, "exports and reads of roll-up rows that are answered at the same time; others wait"),
-		span(catQuery, "query-lookback", 5*time.Minute, "how old the sample may be that stands for a series at a time"),
+		str(catIngest, "graphite-listen", "", "`ADDRESS` to accept Graphite's plaintext protocol on over TCP, such as :2003 (default: none)"),
+		str(catIngest, "graphite-source", "host,hostname,instance,server", "`TAG,…` of Graphite that name a series' source, in order of preference"),
+		integer(catIngest, "max-pending-samples", 2<<20, "maximum number of samples waiting to be written before reports are answered 429"),
+		integer(catIngest, "max-series", 0, "maximum number of series in the store; 0 is no limit"),
+		integer(catIngest, "max-series-per-source", 0, "maximum number of series of one source; 0 is no limit"),
+		integer(catIngest, "max-series-bytes", HalfOfMemory, "maximum memory for the labels of all series, those without data included; 0 is no limit, -1 is half of the memory that the process may use"),
+		integer(catIngest, "max-body-bytes", 16<<20, "maximum size of a compressed body, and four times that decompressed; larger ones are answered 413"),
+		span(catQuery, "query-timeout", 2*time.Minute, "maximum duration of a PromQL query"),
+		integer(catQuery, "query-max-samples", 50_000_000, "maximum number of samples that a PromQL query may hold at once"),
+		integer(catQuery, "query-concurrency", 20, "maximum number of queries answered at once; others wait"),
+		integer(catQuery, "export-concurrency", 8, "maximum number of exports and reads of roll-up rows answered at once; others wait"),
+		span(catQuery, "query-lookback", 5*time.Minute, "maximum age of the sample that represents a series at a given time"),
 	}
 }
 
+// HalfOfMemory stands for half of the memory that the process may use.
+const HalfOfMemory = -1
+
 func futureLimitFlag() cli.Flag {
-	return span(catIngest, "future-limit", defaultFutureLimit, "how far ahead of the clock a report may be")
+	return span(catIngest, "future-limit", defaultFutureLimit, "maximum time that a sample may be ahead of the clock")
 }
 
 // timingFlags returns the flags for when data enters a slice and when the slice is ground. They are
@@ -199,8 +203,8 @@ func futureLimitFlag() cli.Flag {
 // agree.
 func timingFlags() []cli.Flag {
 	return []cli.Flag{
-		span(catAggregation, "age-cap", defaultAgeCap, "how old a report may be"),
-		span(catAggregation, "aggregation-delay", defaultDelay, "how long after its end a slice is ground"),
-		span(catAggregation, "late-grace", defaultGrace, "how long after its end data still enters a slice on time"),
+		span(catAggregation, "age-cap", defaultAgeCap, "maximum age of a sample"),
+		span(catAggregation, "aggregation-delay", defaultDelay, "time between the end of a slice and its run"),
+		span(catAggregation, "late-grace", defaultGrace, "time after the end of a slice during which data still enters it on time"),
 	}
 }

@@ -30,11 +30,11 @@ func MigrateFlags() []cli.Flag {
 			configFlag(),
 			str(catLegacy, "from-keyspace", "rhq", "keyspace to copy from"),
 			str(catLegacy, "from-hosts", "", "`HOST:PORT,…` of the cluster to copy from (default: that of --cassandra-hosts)"),
-			str(catLegacy, "source", "rhq", "source of the schedules that have no name"),
+			str(catLegacy, "source", "rhq", "source of schedules that --names does not name"),
 			str(catLegacy, "names", "", "CSV `FILE` with the names of schedules: schedule_id,source,metric[,label=value…]"),
-			integer(catLegacy, "rate", 0, "rows copied in a second; 0 is no limit"),
-			boolean(catLegacy, "drop", false, "drop the legacy tables in the end, if all that is in them has been copied"),
-			str(catStore, "store", Cassandra, "where to copy to: cassandra, or pebble (embedded)"),
+			integer(catLegacy, "rate", 0, "maximum number of rows copied per second; 0 is no limit"),
+			boolean(catLegacy, "drop", false, "drop the legacy tables at the end, if all their rows have been copied"),
+			str(catStore, "store", Cassandra, "store to copy to: cassandra or pebble (embedded)"),
 			str(catStore, "data-dir", "./quern-data", "`DIRECTORY` of the embedded store"),
 		},
 		cassandraFlags(), madeFlags(), keptFlags(), blockSizeFlags(), timingFlags(), LogFlags(),
@@ -57,7 +57,7 @@ func FromMigrate(c *cli.Context) (Migrate, error) {
 		if c.String("from-hosts") != "" {
 			m.From.Hosts, m.From.LocalDC = p.hosts("from-hosts"), ""
 		} else if m.Store == Cassandra && m.From.Keyspace != "" && m.From.Keyspace == m.Cluster.Keyspace {
-			p.fail("from-keyspace", "is the keyspace to copy into, of --keyspace")
+			p.fail("from-keyspace", "must differ from --keyspace, the keyspace to copy into")
 		}
 	})
 }

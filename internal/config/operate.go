@@ -40,17 +40,17 @@ func FromStatus(c *cli.Context) (Status, error) {
 }
 
 func jsonFlag() cli.Flag {
-	return boolean(catRequest, "json", false, "print the server's answer as it is")
+	return boolean(catRequest, "json", false, "print the server's answer unchanged, as JSON")
 }
 
 func urlFlag() cli.Flag {
-	return str(catServer, "url", "http://127.0.0.1:9095", "`URL` of the Quern server that is asked")
+	return str(catServer, "url", "http://127.0.0.1:9095", "`URL` of the Quern server to ask")
 }
 
 func matchFlag() cli.Flag {
 	return &cli.StringSliceFlag{
 		Name: "match", Category: catRequest, EnvVars: env("match"),
-		Usage: "`SELECTOR` of series, as in Prometheus; given several times, series that match any",
+		Usage: "`SELECTOR` of series, as in Prometheus; repeat the flag to add the series that match another selector",
 	}
 }
 
@@ -60,14 +60,14 @@ func ReaggregateFlags() []cli.Flag {
 		configFlag(),
 		urlFlag(),
 		matchFlag(),
-		str(catRequest, "start", "", "`TIME` from which on: 2025-11-21T12:00:00Z, Unix seconds or ms, or a span back from now such as -6h"),
-		str(catRequest, "end", "now", "`TIME` until which, itself not included"),
+		str(catRequest, "start", "", "start `TIME`: 2025-11-21T12:00:00Z, Unix seconds or ms, or a span back from now such as -6h"),
+		str(catRequest, "end", "now", "end `TIME`, not included"),
 		takeBackFlag(catRequest),
 	}
 }
 
 func takeBackFlag(category string) cli.Flag {
-	return boolean(category, "take-back", false, "take back the rows of series that have no raw samples there; the server wants --enable-admin-api for it")
+	return boolean(category, "take-back", false, "take back the rows of series without raw samples in the range; the server must run with --enable-admin-api")
 }
 
 // ExplainFlags returns the flags of `quern explain`.
@@ -77,7 +77,7 @@ func ExplainFlags() []cli.Flag {
 		urlFlag(),
 		matchFlag(),
 		str(catRequest, "time", "now", "`TIME` within the rows to explain: 2025-11-21T12:00:00Z, Unix seconds or ms, or a span back from now such as -6h"),
-		integer(catRequest, "limit", 10, "how many of the series that match are explained"),
+		integer(catRequest, "limit", 10, "maximum number of matching series to explain"),
 		jsonFlag(),
 	}
 }

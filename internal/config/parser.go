@@ -82,7 +82,7 @@ func (p *parser) addresses(flag string) []netip.Prefix {
 			}
 		}
 		if err != nil {
-			p.fail(flag, "must be addresses such as 192.0.2.1 or 192.0.2.0/24, with commas between")
+			p.fail(flag, "must be addresses such as 192.0.2.1 or 192.0.2.0/24, separated by commas")
 			return nil
 		}
 		out = append(out, prefix)

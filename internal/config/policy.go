@@ -35,7 +35,7 @@ func checkGrace(grace, delay time.Duration) error {
 	if grace < delay {
 		return nil
 	}
-	return fmt.Errorf("--late-grace %s: must be shorter than --aggregation-delay, which is %s: a slice may be ground only when nothing enters it any more",
+	return fmt.Errorf("--late-grace %s: must be shorter than --aggregation-delay, which is %s: a slice may be ground only after data has stopped entering it",
 		metric.FormatSpan(grace), metric.FormatSpan(delay))
 }
 
@@ -112,7 +112,7 @@ func (p Policy) Over(base storage.Policy, l metric.Ladder) (storage.Policy, erro
 		least += width + base.Delay
 		if keep[b] != 0 && keep[b] < least+width {
 			errs = append(errs, fmt.Errorf(
-				"--retention %s=%s: is too short: late data needs it for --age-cap, the slices up to %s and their --aggregation-delay, %s in all",
+				"--retention %s=%s: is too short: late data needs --age-cap plus the slices up to %s plus their --aggregation-delay, %s in all",
 				l.Name(b), metric.FormatSpan(keep[b]), l.Name(b+1), metric.FormatSpan(least+width)))
 		}
 	}

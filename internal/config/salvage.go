@@ -17,7 +17,7 @@ type Salvage struct {
 func SalvageFlags() []cli.Flag {
 	return []cli.Flag{
 		configFlag(),
-		boolean(catTransfer, "overwrite", false, "begin anew, whatever OUT has"),
+		boolean(catTransfer, "overwrite", false, "start over, even if OUT exists"),
 	}
 }
 

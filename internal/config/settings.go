@@ -21,8 +21,8 @@ func SettingsFlags() []cli.Flag {
 	return slices.Concat(
 		[]cli.Flag{
 			configFlag(),
-			str(catStore, "store", Cassandra, "where data rests: cassandra or pebble (embedded)"),
-			str(catStore, "data-dir", "./quern-data", "`DIRECTORY` of the embedded store, which no process serves"),
+			str(catStore, "store", Cassandra, "store to use: cassandra or pebble (embedded)"),
+			str(catStore, "data-dir", "./quern-data", "`DIRECTORY` of the embedded store, which no process may be serving"),
 		},
 		cassandraFlags(), LogFlags(),
 	)

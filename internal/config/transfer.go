@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/urfave/cli/v2"
+
+	"github.com/quern/quern/internal/metric"
 )
 
 // catTransfer is the category of the flags for exports and imports.
@@ -17,7 +19,7 @@ const catTransfer = "Transfer"
 type Export struct {
 	URL        string
 	Match      []string
-	Start, End Moment
+	Start, End metric.Moment
 	Part       time.Duration
 	// Output is empty for standard output.
 	Output    string
@@ -38,11 +40,11 @@ func ExportFlags() []cli.Flag {
 		configFlag(),
 		urlFlag(),
 		matchFlag(),
-		str(catRequest, "start", "-7d", "from when on: a `TIME` such as 2026-11-21T12:00:00Z, 1795262400 or -6h"),
-		str(catRequest, "end", "now", "until when: a `TIME`, as for --start"),
-		str(catTransfer, "output", "-", "`FILE` that is written, compressed if it is called .gz or .zst; - is standard output"),
-		span(catTransfer, "part", day, "range of time that is asked for at once: what is lost when it is stopped"),
-		boolean(catTransfer, "overwrite", false, "begin anew, whatever FILE has"),
+		str(catRequest, "start", "-7d", "start `TIME`, such as 2026-11-21T12:00:00Z, 1795262400 or -6h"),
+		str(catRequest, "end", "now", "end `TIME`, in the forms of --start"),
+		str(catTransfer, "output", "-", "`FILE` to write, compressed if its name ends in .gz or .zst; - is standard output"),
+		span(catTransfer, "part", day, "time range of one request; a stopped export loses at most one of them"),
+		boolean(catTransfer, "overwrite", false, "start over, even if FILE exists"),
 	}
 }
 
@@ -50,9 +52,9 @@ func ExportFlags() []cli.Flag {
 func ImportFlags() []cli.Flag {
 	return []cli.Flag{
 		configFlag(),
-		str(catServer, "url", "http://127.0.0.1:9095", "`URL` of the Quern server that takes the samples"),
-		integer(catTransfer, "rate", 0, "samples sent in a second; 0 is no limit"),
-		span(catTransfer, "give-up", 10*time.Minute, "how long a server that is busy or away is waited for"),
+		str(catServer, "url", "http://127.0.0.1:9095", "`URL` of the Quern server to send samples to"),
+		integer(catTransfer, "rate", 0, "maximum number of samples sent per second; 0 is no limit"),
+		span(catTransfer, "give-up", 10*time.Minute, "maximum time to wait for a server that is busy or unavailable"),
 	}
 }
 
@@ -85,11 +87,11 @@ func FromImport(c *cli.Context) (Import, error) {
 		case len(i.Files) == 0:
 			p.add(errors.New("name the files to import, or - for standard input"))
 		case len(i.Files) > 1 && slices.Contains(i.Files, "-"):
-			p.add(errors.New("-: standard input is imported alone"))
+			p.add(errors.New("-: standard input cannot be combined with files"))
 		}
 		for _, f := range i.Files {
 			if f == "" || strings.HasPrefix(f, "-") && f != "-" {
-				p.add(fmt.Errorf("%q is no file's name: flags come before the files, and ./ before a name that begins with -", f))
+				p.add(fmt.Errorf("%q is not a file name: put flags before the files, and ./ before a file name that begins with -", f))
 			}
 		}
 	})

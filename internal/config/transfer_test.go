@@ -14,8 +14,8 @@ func TestTransfer(t *testing.T) {
 	e, err := export()
 	require.NoError(t, err)
 	assert.Equal(t, []string{`{__name__!=""}`}, e.Match)
-	assert.Equal(t, now.Add(-7*day).UnixMilli(), e.Start.Ms(now))
-	assert.Equal(t, now.UnixMilli(), e.End.Ms(now))
+	assert.Equal(t, now.Add(-7*day).UnixMilli(), e.Start.Ms(now.UnixMilli()))
+	assert.Equal(t, now.UnixMilli(), e.End.Ms(now.UnixMilli()))
 	assert.Equal(t, day, e.Part)
 	assert.Empty(t, e.Output)
 

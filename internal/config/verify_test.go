@@ -14,8 +14,8 @@ func TestVerify(t *testing.T) {
 	v, err := verify()
 	require.NoError(t, err)
 	assert.Equal(t, `{__name__!=""}`, v.Match)
-	assert.Equal(t, now.Add(-48*time.Hour).UnixMilli(), v.Start.Ms(now))
-	assert.Equal(t, now.UnixMilli(), v.End.Ms(now))
+	assert.Equal(t, now.Add(-48*time.Hour).UnixMilli(), v.Start.Ms(now.UnixMilli()))
+	assert.Equal(t, now.UnixMilli(), v.End.Ms(now.UnixMilli()))
 	assert.Equal(t, 100, v.Limit)
 	assert.False(t, v.Repair)
 
@@ -31,7 +31,7 @@ func TestVerify(t *testing.T) {
 	} {
 		v, err := verify("--start", text)
 		require.NoError(t, err, text)
-		assert.Equal(t, want.UnixMilli(), v.Start.Ms(now), text)
+		assert.Equal(t, want.UnixMilli(), v.Start.Ms(now.UnixMilli()), text)
 	}
 	for _, bad := range []string{"yesterday", "6h", "--6h", "1e300", "NaN", "1969-12-31T00:00:00Z", "-", ""} {
 		_, err := verify("--start=" + bad)

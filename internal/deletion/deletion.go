@@ -57,10 +57,19 @@ type Deleter struct {
 	log    *slog.Logger
 }
 
-// New makes a Deleter for what a querier reads. Each deletion is logged, since nothing else says
-// where the samples went.
-func New(q *query.Querier, in Ingest, kept Kept, clk clock.Clock, log *slog.Logger) *Deleter {
-	return &Deleter{q: q, ingest: in, kept: kept, clk: clk, log: log}
+// Parts are what a Deleter works with. All are required.
+type Parts struct {
+	Querier *query.Querier
+	Ingest  Ingest
+	Kept    Kept
+	Clock   clock.Clock
+	// Logger receives each deletion, since nothing else says where the samples went.
+	Logger *slog.Logger
+}
+
+// New makes a Deleter for what a querier reads.
+func New(p Parts) *Deleter {
+	return &Deleter{q: p.Querier, ingest: p.Ingest, kept: p.Kept, clk: p.Clock, log: p.Logger}
 }
 
 // Result is the outcome of a deletion.
@@ -82,6 +91,9 @@ func (d *Deleter) Delete(ctx context.Context, startMs, endMs int64, sets ...[]*l
 	sels := make([]query.Selector, len(sets))
 	for i, set := range sets {
 		sels[i] = set
+	}
+	if err := d.q.Index().Unread(); err != nil {
+		return Result{}, err // the selectors may match some of these series
 	}
 	groups, err := d.q.Groups(ctx, sels...)
 	if err != nil {
@@ -140,7 +152,7 @@ func (j *job) stay(ctx context.Context, sels []query.Selector, startMs, endMs in
 		}
 		if n > 0 {
 			j.Warnings = append(j.Warnings, fmt.Sprintf(
-				"the rows of level %s from %s to %s, %d in number, stay until their own retention ends: the raw samples that they were made of have expired",
+				"the rows of level %s from %s to %s (%d rows) stay until their own retention ends: the raw samples they were made from have expired",
 				l.Name(level), metric.Slice{StartMs: first}, metric.Slice{StartMs: last + width}, n))
 		}
 	}

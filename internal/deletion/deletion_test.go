@@ -17,9 +17,9 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/quern/quern/internal/blocks"
-	"github.com/quern/quern/internal/cache"
 	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/deletion"
+	"github.com/quern/quern/internal/engine"
 	"github.com/quern/quern/internal/ingest"
 	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/query"
@@ -32,7 +32,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 var noon = time.Date(2025, time.November, 21, 12, 0, 0, 0, time.UTC)
 
-// internal/acceptance tests what happens to rows, to closed slices, and when processes die.
+// integration/acceptance tests what happens to rows, to closed slices, and when processes die.
 type world struct {
 	*testing.T
 	store  *storagetest.Faulty
@@ -49,10 +49,11 @@ func newWorld(t *testing.T, clk clock.Clock, opts query.Options) *world {
 	w.store = storagetest.NewFaulty(storagetest.NewModel(storage.Settings{
 		Ladder: metric.DefaultLadder(), GroupSize: 128, IndexPartitions: 4, Epochs: blocks.Epochs{{BlockSize: 128}},
 	}, nil, clk))
-	reg := registry.New(w.store, registry.Options{OnNew: w.index.Add})
-	w.ingest = ingest.Start(t.Context(), w.store, reg, cache.New(w.store, clk, 1, cache.DefaultTiming()), clk, ingest.Options{})
-	t.Cleanup(func() { require.NoError(t, w.ingest.Close()) })
-	w.q = query.New(w.store, w.index, w.store.Settings(), nil, clk, opts)
+	e := engine.New(engine.Options{Store: w.store, Clock: clk, Writer: 1})
+	e.Start(t.Context(), registry.Options{OnNew: w.index.Add}, ingest.Options{})
+	t.Cleanup(func() { require.NoError(t, e.Drain()) })
+	w.ingest = e.Ingest
+	w.q = query.New(query.Parts{Store: w.store, Index: w.index, Settings: w.store.Settings(), Clock: clk}, opts)
 	return w
 }
 
@@ -72,7 +73,7 @@ type always struct{}
 func (always) KeptFrom(int64) int64 { return math.MinInt64 }
 
 func (w *world) deleter(in deletion.Ingest) *deletion.Deleter {
-	return deletion.New(w.q, in, always{}, w.clk, slog.New(slog.NewTextHandler(&w.log, nil)))
+	return deletion.New(deletion.Parts{Querier: w.q, Ingest: in, Kept: always{}, Clock: w.clk, Logger: slog.New(slog.NewTextHandler(&w.log, nil))})
 }
 
 func set(t *testing.T, selector string) []*labels.Matcher {
@@ -158,14 +159,13 @@ func TestDeletedSeriesDoNotCount(t *testing.T) {
 	for _, limits := range []registry.Options{{MaxSeries: 2}, {MaxSeriesPerSource: 2}} {
 		clk := clock.NewSimulated(noon)
 		w := newWorld(t, clk, query.Options{})
-		limits.Clock, limits.OnNew = clk, w.index.Add
-		limits.Gone = w.q.Gone
-		reg := registry.New(w.store, limits)
-		in := ingest.Start(t.Context(), w.store, reg, cache.New(w.store, clk, 2, cache.DefaultTiming()), clk, ingest.Options{})
-		t.Cleanup(func() { require.NoError(t, in.Close()) })
+		limits.OnNew, limits.Gone = w.index.Add, w.q.Gone
+		e := engine.New(engine.Options{Store: w.store, Clock: clk, Writer: 2})
+		e.Start(t.Context(), limits, ingest.Options{})
+		t.Cleanup(func() { require.NoError(t, e.Drain()) })
 		taken := func(name string) int {
 			t.Helper()
-			res, err := in.Append(t.Context(), []ingest.Report{{Source: "web-1", Measurements: []ingest.Measurement{
+			res, err := e.Ingest.Append(t.Context(), []ingest.Report{{Source: "web-1", Measurements: []ingest.Measurement{
 				{Metric: name, TimeMs: clk.Now().UnixMilli(), Value: 1},
 			}}})
 			require.NoError(t, err)
@@ -174,7 +174,7 @@ func TestDeletedSeriesDoNotCount(t *testing.T) {
 		require.Equal(t, 1, taken("a"))
 		require.Equal(t, 1, taken("b"))
 		require.Zero(t, taken("c"))
-		_, err := w.deleter(in).Delete(t.Context(), math.MinInt64/1000, math.MaxInt64/1000, set(t, "a"))
+		_, err := w.deleter(e.Ingest).Delete(t.Context(), math.MinInt64/1000, math.MaxInt64/1000, set(t, "a"))
 		require.NoError(t, err)
 		require.Zero(t, taken("c"), "it was counted less than a minute ago")
 		clk.Set(clk.Now().Add(time.Minute))

@@ -1,5 +1,6 @@
-// Package errand has work done that requests want, and that may take longer than any of them has time: were it to end with the
-// request that began it, it might never come to an end. So it goes on beside them, and whoever wants the same meanwhile waits for it.
+// Package errand runs work that several requests want and that may take longer than any of them may
+// wait. The work does not end with the request that began it, or it might never be finished. Requests
+// that want the same work meanwhile wait for the same result.
 package errand
 
 import (
@@ -7,38 +8,40 @@ import (
 	"sync"
 )
 
-// Beside runs work under a context that ends with the process, and returns at once. Nil is a goroutine that ends with its work only.
+// Beside starts work under a context that ends with the process, and returns at once. Nil starts a
+// goroutine that ends only with its work.
 type Beside func(work func(context.Context))
 
-// Group is errands that are told apart by a key. It is safe for concurrent use.
-type Group[K comparable, V any] struct {
+// Keyed runs errands that a key tells apart. It is safe for concurrent use.
+type Keyed[K comparable, V any] struct {
 	beside Beside
 	most   int
 
 	mu    sync.Mutex
 	under map[K]*underWay[V]
-	// ended is closed, and made anew, whenever an errand ends.
+	// ended is closed and replaced whenever an errand ends.
 	ended chan struct{}
 }
 
 type underWay[V any] struct {
 	done chan struct{}
-	// What came of it; final when done is closed.
+	// value and err are the result. They are set before done is closed.
 	value V
 	err   error
 }
 
-// NewGroup makes one of which no more than most are done at once; 0 is no limit.
-func NewGroup[K comparable, V any](beside Beside, most int) *Group[K, V] {
-	return &Group[K, V]{beside: beside, most: most, under: make(map[K]*underWay[V]), ended: make(chan struct{})}
+// NewKeyed returns a Keyed that runs at most most errands at once; 0 is no limit.
+func NewKeyed[K comparable, V any](beside Beside, most int) *Keyed[K, V] {
+	return &Keyed[K, V]{beside: beside, most: most, under: make(map[K]*underWay[V]), ended: make(chan struct{})}
 }
 
-// Do has work done, unless the same is under way, and waits for what comes of it until ctx is done. All who wait get the same value.
-func (g *Group[K, V]) Do(ctx context.Context, key K, work func(context.Context) (V, error)) (V, error) {
+// Do starts work unless an errand with the same key is under way, and waits for the result until ctx is
+// done. All callers that wait get the same result.
+func (g *Keyed[K, V]) Do(ctx context.Context, key K, work func(context.Context) (V, error)) (V, error) {
 	return g.do(ctx, key, func() bool { return true }, work)
 }
 
-func (g *Group[K, V]) do(ctx context.Context, key K, due func() bool, work func(context.Context) (V, error)) (value V, err error) {
+func (g *Keyed[K, V]) do(ctx context.Context, key K, due func() bool, work func(context.Context) (V, error)) (value V, err error) {
 	for {
 		u, wait := g.begin(ctx, key, due, work)
 		if u == nil && wait == nil {
@@ -58,8 +61,9 @@ func (g *Group[K, V]) do(ctx context.Context, key K, due func() bool, work func(
 	}
 }
 
-// begin returns what is to be waited for: an errand, or that there is room for it, or neither if it is not due.
-func (g *Group[K, V]) begin(
+// begin returns the errand to wait for, or the channel that is closed when there may be room for one, or
+// neither if the errand is not due.
+func (g *Keyed[K, V]) begin(
 	ctx context.Context, key K, due func() bool, work func(context.Context) (V, error),
 ) (u *underWay[V], room chan struct{}) {
 	g.mu.Lock()
@@ -92,23 +96,24 @@ func (g *Group[K, V]) begin(
 	return u, nil
 }
 
-// Errand is work of which there is one kind. It is safe for concurrent use.
+// Errand runs one kind of work, once at a time. It is safe for concurrent use.
 type Errand struct {
-	group *Group[struct{}, struct{}]
+	one *Keyed[struct{}, struct{}]
 }
 
-// New makes one.
-func New(beside Beside) Errand { return Errand{NewGroup[struct{}, struct{}](beside, 0)} }
+// New returns an Errand.
+func New(beside Beside) Errand { return Errand{NewKeyed[struct{}, struct{}](beside, 0)} }
 
-// Do has it done if it is due and not under way, and waits for it until ctx is done. What comes of it is for work to keep.
+// Do starts work if it is due and not under way, and waits for it until ctx is done. work itself keeps
+// its result.
 func (e Errand) Do(ctx context.Context, due func() bool, work func(context.Context) error) error {
-	_, err := e.group.do(ctx, struct{}{}, due, func(ctx context.Context) (struct{}, error) { return struct{}{}, work(ctx) })
+	_, err := e.one.do(ctx, struct{}{}, due, func(ctx context.Context) (struct{}, error) { return struct{}{}, work(ctx) })
 	return err
 }
 
-// Busy says whether it is under way.
+// Busy reports whether the work is under way.
 func (e Errand) Busy() bool {
-	e.group.mu.Lock()
-	defer e.group.mu.Unlock()
-	return len(e.group.under) > 0
+	e.one.mu.Lock()
+	defer e.one.mu.Unlock()
+	return len(e.one.under) > 0
 }

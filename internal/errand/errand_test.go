@@ -21,7 +21,7 @@ func always() bool { return true }
 // Work goes on when the request that began it has gone. Who wants the same meanwhile gets what comes of it.
 func TestWorkOutlastsRequests(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		g := errand.NewGroup[string, int](nil, 0)
+		g := errand.NewKeyed[string, int](nil, 0)
 		began := 0
 		work := func(ctx context.Context) (int, error) {
 			began++
@@ -55,7 +55,7 @@ func TestWorkOutlastsRequests(t *testing.T) {
 // No more are done at once than are allowed, and who waits for room may leave.
 func TestGroupIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		g := errand.NewGroup[int, int](nil, 2)
+		g := errand.NewKeyed[int, int](nil, 2)
 		now, most := 0, 0
 		var mu sync.Mutex
 		work := func(context.Context) (int, error) {

@@ -62,9 +62,9 @@ type Conclusion struct {
 func at(ms int64) string { return time.UnixMilli(ms).UTC().Format(time.RFC3339Nano) }
 
 // staysPartial says what becomes of work that is given up.
-const staysPartial = "nothing: a row that is there stays and is partial, and so are those above it"
+const staysPartial = "nothing: an existing row stays and is partial, and so are the rows above it"
 
-const byHand = "`quern reaggregate` has it computed again"
+const byHand = "`quern reaggregate` recomputes it"
 
 func (x *Explainer) conclude(f *found, a *around, now int64) Conclusion {
 	if now < f.slice.EndMs {
@@ -76,8 +76,8 @@ func (x *Explainer) conclude(f *found, a *around, now int64) Conclusion {
 	if f.fence > f.newest && (!f.ok || !f.hasRow || !same(&f.row, &f.should)) {
 		until := int64(f.fence)/1000 + 1
 		return Conclusion{
-			Ahead, fmt.Sprintf("the row was written with the timestamp %d, which is %s and ahead of all runs: what they write is not read beside it", f.fence, at(until)),
-			"after that time " + byHand + "; docs/operations.md, What is written by hand, has what can be done before", 0,
+			Ahead, fmt.Sprintf("the row was written with the timestamp %d, which is %s and ahead of all runs: it hides what they write", f.fence, at(until)),
+			"after that time " + byHand + "; for what to do before, see What is written by hand in docs/cassandra.md", 0,
 		}
 	}
 	if len(f.marks) > 0 {
@@ -107,7 +107,7 @@ func (x *Explainer) below(f *found, now int64) Conclusion {
 		run = "the run that was due at " + at(b.runAt) + " and has not ended"
 	}
 	return Conclusion{
-		Below, fmt.Sprintf("the %s row of %s, which it is made of, is computed by %s", x.ladder.Name(b.level), b.slice, run),
+		Below, fmt.Sprintf("the %s row of %s, which it is made from, is computed by %s", x.ladder.Name(b.level), b.slice, run),
 		fmt.Sprintf("the row follows by the run at %s", at(b.byMs)), b.byMs,
 	}
 }
@@ -127,7 +127,7 @@ func (x *Explainer) marked(f *found, a *around, now int64) Conclusion {
 	run := x.cache.Timing().RunAtMs(first)
 	if x.recovery.JudgeAt(&work, max(now, run)) == recovery.Expired {
 		return Conclusion{
-			Expired, fmt.Sprintf("its input has expired in part by the run at %s, and a row is not computed from what is left", at(run)),
+			Expired, fmt.Sprintf("its input has partly expired by the run at %s, and a row is not computed from the rest", at(run)),
 			staysPartial, 0,
 		}
 	}
@@ -153,7 +153,7 @@ func (x *Explainer) marked(f *found, a *around, now int64) Conclusion {
 func (x *Explainer) due(f *found, a *around, in metric.Slice, run int64) Conclusion {
 	c := Conclusion{
 		Verdict: Due, Why: fmt.Sprintf("the run that was due at %s has not ended", at(run)),
-		Next: "it is under way, or tried again within 30 s",
+		Next: "it is in progress, or will be retried within 30 s",
 	}
 	for _, r := range a.runs {
 		if r.Bucket == f.bucket() && r.StartMs == in.StartMs && r.Err != "" {
@@ -162,8 +162,8 @@ func (x *Explainer) due(f *found, a *around, in metric.Slice, run int64) Conclus
 		}
 	}
 	if a.workers[f.shard] == "" {
-		c.Why += "; no worker that aggregates is alive"
-		c.Next = "it begins when an aggregator is started"
+		c.Why += "; no aggregating worker is alive"
+		c.Next = "it starts when an aggregator is started"
 	}
 	return c
 }
@@ -173,10 +173,10 @@ func (x *Explainer) withRow(f *found, a *around, now int64) Conclusion {
 	switch {
 	case f.row.Partial:
 		return x.partial(f, a, now)
-	case f.slice.StartMs < x.store.WholeFrom(f.bucket(), now):
-		return Conclusion{Done, "complete; its input has expired, so that it cannot be compared any more", nothing, 0}
+	case !storage.Whole(x.store, f.bucket(), f.slice, now):
+		return Conclusion{Done, "complete; its input has expired, so it can no longer be compared", nothing, 0}
 	case f.input.Damaged > 0:
-		return Conclusion{Done, "complete; part of its input is damaged, so that it cannot be compared", nothing, 0}
+		return Conclusion{Done, "complete; part of its input is damaged, so it cannot be compared", nothing, 0}
 	case f.ok && same(&f.row, &f.should):
 		return Conclusion{Done, "complete and up to date", nothing, 0}
 	}
@@ -185,12 +185,12 @@ func (x *Explainer) withRow(f *found, a *around, now int64) Conclusion {
 	}
 	if f.input.Samples == 0 {
 		return Conclusion{
-			Differs, fmt.Sprintf("the row is of %s, and its input has none; no mark leads a run to it", samples(f.row.Count)),
-			"nothing: a run leaves the row of a series without input as it is", 0,
+			Differs, fmt.Sprintf("the row is of %s, but its input has none; no mark leads a run to it", samples(f.row.Count)),
+			"nothing: a run leaves the row of a series without input unchanged", 0,
 		}
 	}
 	return Conclusion{
-		Differs, fmt.Sprintf("the row, of %s, is not what its input comes to, of %s; no mark leads a run to it",
+		Differs, fmt.Sprintf("the row (%s) differs from its input (%s); no mark leads a run to it",
 			samples(f.row.Count), samples(f.should.Count)), byHand, 0,
 	}
 }
@@ -203,20 +203,20 @@ func (x *Explainer) partial(f *found, a *around, now int64) Conclusion {
 	}
 	below := x.ladder.Name(f.bucket())
 	switch {
-	case f.slice.StartMs < x.store.WholeFrom(f.bucket(), now):
+	case !storage.Whole(x.store, f.bucket(), f.slice, now):
 		return Conclusion{
-			Partial, "partial: samples may be missing, and its input has expired, so that it cannot be computed any more",
+			Partial, "partial: samples may be missing, and its input has expired, so it can no longer be computed",
 			"nothing: the row stays as it is", 0,
 		}
 	case f.input.Damaged > 0 && f.bucket() > metric.Raw:
 		return Conclusion{
-			Partial, fmt.Sprintf("partial: a %s row that it is made of, or its sketch, is damaged, and percentiles lack its samples", below),
-			fmt.Sprintf("the row follows when the %s row is computed again", below), 0,
+			Partial, fmt.Sprintf("partial: a %s row that it is made from, or the sketch of that row, is damaged, so percentiles lack its samples", below),
+			fmt.Sprintf("the row follows when the %s row is recomputed", below), 0,
 		}
 	case f.should.Partial:
 		return Conclusion{
-			Partial, fmt.Sprintf("partial: so is the %s row of %s, which it is made of, and samples may be missing", below, at(f.partial)),
-			fmt.Sprintf("the row follows when the %s row is computed again from all of its samples; `quern explain --time %s` says whether it can be",
+			Partial, fmt.Sprintf("partial: the %s row of %s, which it is made from, is partial, so samples may be missing", below, at(f.partial)),
+			fmt.Sprintf("the row follows when the %s row is recomputed from all of its samples; `quern explain --time %s` says whether it can be",
 				below, at(f.partial)), 0,
 		}
 	case f.input.Damaged > 0:
@@ -230,33 +230,33 @@ func (x *Explainer) partial(f *found, a *around, now int64) Conclusion {
 
 func (x *Explainer) withoutRow(f *found, a *around, now int64) Conclusion {
 	nothing := "nothing: there will be no row"
-	if keep := x.store.Settings().Policy.Retention.Of(f.level); keep > 0 && f.slice.StartMs < now-keep.Milliseconds() {
-		return Conclusion{RowExpired, fmt.Sprintf("rows of this level are kept until %s", at(f.slice.StartMs+keep.Milliseconds())), nothing, 0}
+	if keep := x.store.Settings().Policy.Retention; f.slice.StartMs < keep.From(f.level, now) {
+		return Conclusion{RowExpired, fmt.Sprintf("rows of this level are kept until %s", at(keep.Until(f.level, f.slice.StartMs))), nothing, 0}
 	}
 	if from := x.store.WholeFrom(f.level, now); f.slice.StartMs < from {
-		return Conclusion{RowExpired, fmt.Sprintf("rows of this level are there from %s on; what was before has expired", at(from)), nothing, 0}
+		return Conclusion{RowExpired, fmt.Sprintf("rows of this level exist from %s on; earlier ones have expired", at(from)), nothing, 0}
 	}
 	if c, ok := dropped(f, a); ok {
 		return c
 	}
 	switch {
-	case f.slice.StartMs < x.store.WholeFrom(f.bucket(), now):
-		return Conclusion{Expired, "there is no row, and its input has expired, so that it cannot be computed any more", nothing, 0}
+	case !storage.Whole(x.store, f.bucket(), f.slice, now):
+		return Conclusion{Expired, "there is no row, and its input has expired, so it can no longer be computed", nothing, 0}
 	case f.damaged && (f.ok || f.input.Damaged == 0):
-		return Conclusion{Missing, "the row that is stored is damaged and cannot be read; no mark leads a run to it", byHand, 0}
+		return Conclusion{Missing, "the stored row is damaged and cannot be read; no mark leads a run to it", byHand, 0}
 	case f.ok && !f.done && now < x.cache.Timing().RunAtMs(f.slice):
 		return x.waiting(f)
 	case f.ok:
-		return Conclusion{Missing, fmt.Sprintf("no row is there for %s, and no mark leads a run to it", samples(f.should.Count)), byHand, 0}
+		return Conclusion{Missing, fmt.Sprintf("there is no row for %s, and no mark leads a run to it", samples(f.should.Count)), byHand, 0}
 	case f.input.Damaged > 0:
 		return Conclusion{Missing, "the input is damaged", "restore it from a backup", 0}
 	case f.gap && f.should.Partial:
 		return Conclusion{
-			Partial, fmt.Sprintf("no row: the %s row of %s, which it would be made of, could not be computed", x.ladder.Name(f.bucket()), at(f.partial)),
+			Partial, fmt.Sprintf("no row: the %s row of %s, which it would be made from, could not be computed", x.ladder.Name(f.bucket()), at(f.partial)),
 			fmt.Sprintf("`quern explain --time %s` says why", at(f.partial)), 0,
 		}
 	case f.input.NotFinite > 0:
-		return Conclusion{NoSamples, fmt.Sprintf("no samples: all %d are NaN or infinite, which roll-ups leave out", f.input.NotFinite), nothing, 0}
+		return Conclusion{NoSamples, fmt.Sprintf("no samples: all %d are NaN or infinite, which roll-ups skip", f.input.NotFinite), nothing, 0}
 	case f.bucket() > metric.Raw:
 		return Conclusion{NoSamples, fmt.Sprintf("no samples: there is no %s row in the slice", x.ladder.Name(f.bucket())), nothing, 0}
 	}

@@ -6,7 +6,8 @@
 //  2. Work under way never makes a row look wrong. Explain reads in the order in which a row is
 //     made (samples, marks, row), and reads everything again before it calls a row missing or
 //     different.
-//  3. Bounded: a request reads a few series, and keeps few of the marks that it finds.
+//  3. Bounded: a request reads a few series, keeps few of the marks that it finds, and refuses a
+//     series with too many samples.
 package explain
 
 import (
@@ -45,12 +46,24 @@ type Explainer struct {
 	cache    *cache.Cache
 	recovery *recovery.Recovery
 	clk      clock.Clock
+	// maxSamples is the number of samples of one slice that a request may hold.
+	maxSamples int
 }
 
-// New returns an Explainer for the series of an index.
-func New(store storage.Store, index *query.Index, c *cache.Cache, r *recovery.Recovery, clk clock.Clock) *Explainer {
+// Parts are what an Explainer works with. All are required.
+type Parts struct {
+	Store    storage.Store
+	Index    *query.Index
+	Cache    *cache.Cache
+	Recovery *recovery.Recovery
+	Clock    clock.Clock
+}
+
+// New returns an Explainer for the series of an index. It refuses a series that has more than
+// maxSamples in the slice of a row.
+func New(p Parts, maxSamples int) *Explainer {
 	return &Explainer{
-		store: store, ladder: store.Settings().Ladder, index: index, cache: c, recovery: r, clk: clk,
+		store: p.Store, ladder: p.Store.Settings().Ladder, index: p.Index, cache: p.Cache, recovery: p.Recovery, clk: p.Clock, maxSamples: maxSamples,
 	}
 }
 
@@ -223,6 +236,10 @@ func (x *Explainer) readInput(ctx context.Context, id metric.ScheduleID, f *foun
 			} else if set.Added() > before {
 				f.input.Chunks++
 			}
+			if set.Distinct() > x.maxSamples {
+				return &query.RequestError{Message: fmt.Sprintf("%s has more than %d samples in the slice of %s, the most that a request may hold (--query-max-samples)",
+					x.index.Labels(id), x.maxSamples, f.slice)}
+			}
 		}
 		for _, samples := range set.Series() {
 			samples = slices.DeleteFunc(samples, func(s metric.Sample) bool { return metric.IsTombstone(s.Value) })
@@ -302,7 +319,7 @@ func (x *Explainer) readMarks(ctx context.Context, id metric.ScheduleID, levels 
 	// The widest slice contains all others, so its blocks give all the shards to read.
 	widest := levels[len(levels)-1].slice
 	for _, k := range open {
-		for _, shard := range x.shards(id, widest) {
+		for _, shard := range x.shardsOf(id, widest) {
 			for m, err := range x.store.Marks(ctx, storage.IndexPartition{SliceKey: k, Shard: shard}) {
 				if err != nil {
 					return fmt.Errorf("read the index of %s slice %s: %w", x.ladder.Name(k.Bucket), x.ladder.SliceAt(k.Bucket, k.StartMs), err)
@@ -314,8 +331,8 @@ func (x *Explainer) readMarks(ctx context.Context, id metric.ScheduleID, levels 
 	return nil
 }
 
-// shards returns the shards that may hold marks of a series, for any slice within the given one.
-func (x *Explainer) shards(id metric.ScheduleID, within metric.Slice) []int {
+// shardsOf returns the shards that may hold marks of a series, for any slice within the given one.
+func (x *Explainer) shardsOf(id metric.ScheduleID, within metric.Slice) []int {
 	set := x.store.Settings()
 	out := []int{blocks.ShardOf(set.Epochs.BlockAt(id, within.StartMs).Start, set.IndexPartitions)}
 	for _, e := range set.Epochs {
@@ -372,14 +389,10 @@ func (x *Explainer) level(f *found, a *around) Level {
 	}
 	l.Input.Bucket = x.ladder.Name(f.bucket())
 	retention := x.store.Settings().Policy.Retention
-	if keep := retention.Of(f.bucket()); keep > 0 {
-		l.Input.Expires = f.slice.StartMs + keep.Milliseconds()
-	}
+	l.Input.Expires = retention.Until(f.bucket(), f.slice.StartMs)
 	if f.hasRow {
 		l.Row = &Row{Count: f.row.Count, Sum: finite(f.row.Sum), Min: f.row.Min, Max: f.row.Max, Partial: f.row.Partial}
-		if keep := retention.Of(f.level); keep > 0 {
-			l.Row.Expires = f.slice.StartMs + keep.Milliseconds()
-		}
+		l.Row.Expires = retention.Until(f.level, f.slice.StartMs)
 	}
 	for _, m := range f.marks {
 		l.Marks = append(l.Marks, Mark{

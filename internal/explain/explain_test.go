@@ -17,10 +17,10 @@ import (
 	"github.com/quern/quern/internal/blocks"
 	"github.com/quern/quern/internal/cache"
 	"github.com/quern/quern/internal/clock"
+	"github.com/quern/quern/internal/engine"
 	"github.com/quern/quern/internal/explain"
 	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/query"
-	"github.com/quern/quern/internal/recovery"
 	"github.com/quern/quern/internal/rollup"
 	"github.com/quern/quern/internal/shards"
 	"github.com/quern/quern/internal/storage"
@@ -53,17 +53,21 @@ type world struct {
 	x      *explain.Explainer
 }
 
+// maxSamples is how many samples a test's request may hold.
+const maxSamples = 100_000
+
 func newWorld(t *testing.T, wrap func(storage.Store) storage.Store) *world {
 	w := &world{T: t, clk: clock.NewSimulated(clockAt(10, 30)), index: query.NewIndex()}
 	settings := storage.Settings{
 		Ladder: metric.DefaultLadder(), GroupSize: 8, IndexPartitions: 4, Epochs: blocks.Epochs{{BlockSize: 4}},
 	}
 	w.store = storagetest.NewFaulty(storagetest.NewModel(settings, keep, w.clk))
-	w.cache = cache.New(w.store, w.clk, 1, cache.DefaultTiming())
+	e := engine.New(engine.Options{
+		Store: w.store, Clock: w.clk, Writer: 1,
+		Worker: storage.Worker{ID: "one", Aggregates: true}, Timeout: time.Hour, Rollup: &rollup.Options{Attempts: 1},
+	})
+	w.cache, w.member, w.runner = e.Cache, e.Member, e.Runner
 	w.writer = cache.NewWriter(w.cache)
-	r := recovery.New(w.store, w.cache, w.clk, recovery.Options{})
-	w.member = shards.New(w.store, w.clk, storage.Worker{ID: "one", Aggregates: true}, time.Hour)
-	w.runner = rollup.NewRunner(w.store, w.member, w.cache, r, w.clk, rollup.Options{Attempts: 1})
 	for id, name := range []string{"a", "b"} {
 		w.index.Add([]storage.Schedule{{ID: metric.ScheduleID(id), Labels: metric.Labels{
 			{Name: metric.NameLabel, Value: name}, {Name: metric.SourceLabel, Value: "web-1"},
@@ -73,7 +77,7 @@ func newWorld(t *testing.T, wrap func(storage.Store) storage.Store) *world {
 	if wrap != nil {
 		st = wrap(st)
 	}
-	w.x = explain.New(st, w.index, w.cache, r, w.clk)
+	w.x = explain.New(explain.Parts{Store: st, Index: w.index, Cache: w.cache, Recovery: e.Recovery, Clock: w.clk}, maxSamples)
 	return w
 }
 
@@ -81,7 +85,7 @@ func newWorld(t *testing.T, wrap func(storage.Store) storage.Store) *world {
 func (w *world) report(t time.Time, v float64) {
 	w.Helper()
 	slice := metric.DefaultLadder().SliceAt(metric.Raw, t.UnixMilli())
-	require.NoError(w, w.writer.Flush(w.Context(), []cache.Group{{
+	require.NoError(w, w.writer.Flush(w.Context(), []cache.BlockSamples{{
 		Slice: slice, Block: blocks.Range{Start: 0, End: 4}, Samples: []metric.Sample{{TimeMs: t.UnixMilli(), Value: v}},
 	}}))
 }
@@ -167,7 +171,7 @@ func TestDue(t *testing.T) {
 	w.report(clockAt(10, 10), 1)
 	w.set(11, 5)
 	ls := w.explain(clockAt(10, 20))
-	w.expect(ls[0], explain.Due, "the run that was due at 2025-11-21T11:02:00Z has not ended; no worker that aggregates is alive", time.Time{})
+	w.expect(ls[0], explain.Due, "the run that was due at 2025-11-21T11:02:00Z has not ended; no aggregating worker is alive", time.Time{})
 	require.NoError(t, w.member.Beat(t.Context()))
 	w.expect(w.explain(clockAt(10, 20))[0], explain.Due, "the run that was due at 2025-11-21T11:02:00Z has not ended", time.Time{})
 
@@ -182,7 +186,7 @@ func TestDue(t *testing.T) {
 	// The row above that waits for it says so.
 	w.set(13, 0)
 	w.expect(w.explain(clockAt(10, 20))[1], explain.Below,
-		"the 1h row of 2025-11-21T10:00:00Z, which it is made of, is computed by the run that was due at 2025-11-21T11:02:00Z and has not ended", clockAt(12, 2))
+		"the 1h row of 2025-11-21T10:00:00Z, which it is made from, is computed by the run that was due at 2025-11-21T11:02:00Z and has not ended", clockAt(12, 2))
 }
 
 func TestComplete(t *testing.T) {
@@ -208,7 +212,7 @@ func TestComplete(t *testing.T) {
 
 	// When the input has expired, the row stays.
 	w.clk.Set(clockAt(11, 0).Add(7 * day))
-	w.expect(w.explain(clockAt(10, 50))[0], explain.Done, "complete; its input has expired, so that it cannot be compared any more", time.Time{})
+	w.expect(w.explain(clockAt(10, 50))[0], explain.Done, "complete; its input has expired, so it can no longer be compared", time.Time{})
 }
 
 func TestLate(t *testing.T) {
@@ -222,13 +226,13 @@ func TestLate(t *testing.T) {
 	w.report(clockAt(10, 20), 2)
 	ls := w.explain(clockAt(10, 50))
 	w.expect(ls[0], explain.Late, "late data: will be recomputed by the run at 2025-11-21T15:02:00Z", clockAt(15, 2))
-	w.expect(ls[1], explain.Below, "the 1h row of 2025-11-21T10:00:00Z, which it is made of, is computed by the run at 2025-11-21T15:02:00Z", clockAt(18, 2))
+	w.expect(ls[1], explain.Below, "the 1h row of 2025-11-21T10:00:00Z, which it is made from, is computed by the run at 2025-11-21T15:02:00Z", clockAt(18, 2))
 	require.Equal(t, "late", ls[0].Marks[0].Kind)
 	require.Equal(t, 1, ls[0].Marks[0].Schedules)
 	require.Equal(t, clockAt(14, 0).UnixMilli(), ls[0].Marks[0].Slice)
 	require.EqualValues(t, 1, ls[0].Row.Count, "the old one")
 	// The 6h row says so for another of its hours too.
-	w.expect(w.explain(clockAt(7, 0))[1], explain.Below, "the 1h row of 2025-11-21T10:00:00Z, which it is made of, is computed by the run at 2025-11-21T15:02:00Z", clockAt(18, 2))
+	w.expect(w.explain(clockAt(7, 0))[1], explain.Below, "the 1h row of 2025-11-21T10:00:00Z, which it is made from, is computed by the run at 2025-11-21T15:02:00Z", clockAt(18, 2))
 	// The run does what was predicted.
 	w.set(15, 2)
 	w.run()
@@ -295,10 +299,10 @@ func TestExpired(t *testing.T) {
 	w := newWorld(t, nil)
 	w.smuggle(clockAt(10, 10), 1)
 	w.clk.Set(clockAt(10, 1).Add(7 * day))
-	w.expect(w.explain(clockAt(10, 0))[0], explain.Expired, "there is no row, and its input has expired, so that it cannot be computed any more", time.Time{})
+	w.expect(w.explain(clockAt(10, 0))[0], explain.Expired, "there is no row, and its input has expired, so it can no longer be computed", time.Time{})
 	require.NoError(t, w.cache.Put(t.Context(), 0, metric.Raw, []storage.Mark{{TimeMs: clockAt(10, 0).UnixMilli(), Kind: storage.MarkLate}}))
 	w.expect(w.explain(clockAt(10, 0))[0], explain.Expired,
-		"its input has expired in part by the run at 2025-11-28T11:02:00Z, and a row is not computed from what is left", time.Time{})
+		"its input has partly expired by the run at 2025-11-28T11:02:00Z, and a row is not computed from the rest", time.Time{})
 	w.clk.Set(clockAt(11, 2).Add(7 * day))
 	w.run()
 	w.expect(w.explain(clockAt(10, 0))[0], explain.Expired, "given up at 2025-11-28T11:02:00Z: its input has expired", time.Time{})
@@ -330,11 +334,11 @@ func TestAhead(t *testing.T) {
 	w.smuggle(clockAt(10, 20), 2)
 	l := w.explain(clockAt(10, 0))[0]
 	w.expect(l, explain.Ahead, fmt.Sprintf(
-		"the row was written with the timestamp %d, which is 2025-11-21T15:00:00.001Z and ahead of all runs: what they write is not read beside it", written.row), time.Time{})
+		"the row was written with the timestamp %d, which is 2025-11-21T15:00:00.001Z and ahead of all runs: it hides what they write", written.row), time.Time{})
 	require.Contains(t, l.Next, "quern reaggregate")
 	w.set(15, 1)
 	w.expect(w.explain(clockAt(10, 0))[0], explain.Differs,
-		"the row, of 1 sample, is not what its input comes to, of 2 samples; no mark leads a run to it", time.Time{})
+		"the row (1 sample) differs from its input (2 samples); no mark leads a run to it", time.Time{})
 }
 
 // TestGap: a row that can no longer be computed makes the rows above partial, and they say where it
@@ -351,7 +355,7 @@ func TestGap(t *testing.T) {
 	w.expect(levels[0], explain.Expired, "given up at 2025-11-28T11:30:00Z: its input has expired", time.Time{})
 	require.Nil(t, levels[0].Row)
 	for i, below := range []string{"the 1h row of 2025-11-21T10:00:00Z", "the 6h row of 2025-11-21T06:00:00Z"} {
-		w.expect(levels[i+1], explain.Partial, "no row: "+below+", which it would be made of, could not be computed", time.Time{})
+		w.expect(levels[i+1], explain.Partial, "no row: "+below+", which it would be made from, could not be computed", time.Time{})
 		require.Nil(t, levels[i+1].Row)
 	}
 }
@@ -363,7 +367,7 @@ func TestNoSamples(t *testing.T) {
 	w.expect(l, explain.NoSamples, "no samples: the series has none in the slice", time.Time{})
 	require.Equal(t, explain.NeverOpened, l.State)
 	w.smuggle(clockAt(10, 0), math.Inf(1))
-	w.expect(w.explain(clockAt(10, 0))[0], explain.NoSamples, "no samples: all 1 are NaN or infinite, which roll-ups leave out", time.Time{})
+	w.expect(w.explain(clockAt(10, 0))[0], explain.NoSamples, "no samples: all 1 are NaN or infinite, which roll-ups skip", time.Time{})
 	w.set(12, 10)
 	w.expect(w.explain(clockAt(10, 0))[1], explain.NoSamples, "no samples: there is no 1h row in the slice", time.Time{})
 }
@@ -375,9 +379,9 @@ func TestMissingAndDiffers(t *testing.T) {
 	w.set(11, 2)
 	w.run()
 	w.smuggle(clockAt(10, 10), 2)
-	w.expect(w.explain(clockAt(8, 0))[0], explain.Missing, "no row is there for 1 sample, and no mark leads a run to it", time.Time{})
+	w.expect(w.explain(clockAt(8, 0))[0], explain.Missing, "there is no row for 1 sample, and no mark leads a run to it", time.Time{})
 	l := w.explain(clockAt(10, 0))[0]
-	w.expect(l, explain.Differs, "the row, of 1 sample, is not what its input comes to, of 1 sample; no mark leads a run to it", time.Time{})
+	w.expect(l, explain.Differs, "the row (1 sample) differs from its input (1 sample); no mark leads a run to it", time.Time{})
 	require.Contains(t, l.Next, "quern reaggregate")
 }
 
@@ -400,7 +404,7 @@ func TestPartial(t *testing.T) {
 	bad := storage.RawChunk{SliceMs: clockAt(10, 0).UnixMilli(), Chunk: storage.Chunk{ID: blocks.NewIDs(3).Next(1), Data: []byte("damaged")}}
 	put := func() { require.NoError(t, w.store.Write(t.Context(), &storage.Batch{Raw: []storage.RawChunk{bad}})) }
 	put()
-	w.expect(w.explain(clockAt(10, 0))[0], explain.Done, "complete; part of its input is damaged, so that it cannot be compared", time.Time{})
+	w.expect(w.explain(clockAt(10, 0))[0], explain.Done, "complete; part of its input is damaged, so it cannot be compared", time.Time{})
 	w.report(clockAt(10, 20), 2)
 	w.set(18, 2)
 	w.run()
@@ -408,7 +412,7 @@ func TestPartial(t *testing.T) {
 	w.expect(levels[0], explain.Partial, "partial: 1 of the raw chunks are damaged, and samples may be missing", time.Time{})
 	require.Contains(t, levels[0].Next, "quern reaggregate")
 	require.True(t, levels[0].Row.Partial)
-	w.expect(levels[1], explain.Partial, "partial: so is the 1h row of 2025-11-21T10:00:00Z, which it is made of, and samples may be missing", time.Time{})
+	w.expect(levels[1], explain.Partial, "partial: the 1h row of 2025-11-21T10:00:00Z, which it is made from, is partial, so samples may be missing", time.Time{})
 	var text strings.Builder
 	require.NoError(t, (&explain.Answer{Series: []explain.Series{{Levels: levels}}}).WriteText(&text))
 	require.Contains(t, text.String(), "count 2, sum 3, min 1, max 2, partial")
@@ -438,8 +442,8 @@ func TestDamagedSketch(t *testing.T) {
 	w.set(12, 2)
 	w.run()
 	l := w.explain(clockAt(10, 0))[1]
-	w.expect(l, explain.Partial, "partial: a 1h row that it is made of, or its sketch, is damaged, and percentiles lack its samples", time.Time{})
-	require.Equal(t, "the row follows when the 1h row is computed again", l.Next)
+	w.expect(l, explain.Partial, "partial: a 1h row that it is made from, or the sketch of that row, is damaged, so percentiles lack its samples", time.Time{})
+	require.Equal(t, "the row follows when the 1h row is recomputed", l.Next)
 	require.EqualValues(t, 1, l.Row.Count)
 }
 
@@ -509,6 +513,30 @@ func TestSeveral(t *testing.T) {
 	require.ErrorAs(t, err, &bad)
 	_, err = ask(1, math.MaxInt64)
 	require.ErrorAs(t, err, &bad)
+}
+
+// TestTooManySamples: a series with more samples in an hour than a request may hold is refused.
+func TestTooManySamples(t *testing.T) {
+	w := newWorld(t, nil)
+	slice := metric.DefaultLadder().SliceAt(metric.Raw, clockAt(10, 0).UnixMilli())
+	ids := blocks.NewIDs(2)
+	for i := range int64(2) {
+		samples := make([]metric.Sample, 0, maxSamples)
+		for n := range int64(maxSamples) {
+			samples = append(samples, metric.Sample{TimeMs: slice.StartMs + i*maxSamples + n, Value: 1})
+		}
+		require.NoError(t, w.store.Write(t.Context(), &storage.Batch{Raw: []storage.RawChunk{{
+			SliceMs: slice.StartMs, Chunk: storage.Chunk{ID: ids.Next(clock.NowMs(w.clk)), Data: blocks.AppendSamples(nil, samples)},
+		}}}))
+	}
+	sels, err := query.ParseSelectors(t.Context(), []string{"a"})
+	require.NoError(t, err)
+	_, err = w.x.Explain(t.Context(), sels, clockAt(10, 10).UnixMilli(), 1)
+	var bad *query.RequestError
+	require.ErrorAs(t, err, &bad)
+	require.ErrorContains(t, err, "--query-max-samples")
+	_, err = w.x.Explain(t.Context(), sels, clockAt(9, 10).UnixMilli(), 1)
+	require.NoError(t, err)
 }
 
 // TestAway: an error of any store operation is the answer.

@@ -68,7 +68,7 @@ func (l *Level) write(t io.Writer) {
 	case l.Row == nil:
 		row("row", "none")
 	default:
-		sum := "beyond the numbers"
+		sum := "out of range"
 		if l.Row.Sum != nil {
 			sum = strconv.FormatFloat(*l.Row.Sum, 'g', -1, 64)
 		}

@@ -1,4 +1,5 @@
-// Package graphite listens for Graphite's plaintext protocol over TCP.
+// Package graphite listens for Graphite's plaintext protocol over TCP, and decodes it. Each line has
+// a path, a value and a time, and becomes one sample.
 //
 // The protocol has no replies. The only way to hold up a sender is to stop reading from it.
 // Invariants:
@@ -26,7 +27,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
 
-	decoder "github.com/quern/quern/internal/api/graphite"
 	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/ingest"
 	"github.com/quern/quern/internal/storage"
@@ -108,7 +108,7 @@ type Server struct {
 
 // batch holds the memory for decoding.
 type batch struct {
-	decoder.Decoder
+	decoder
 	ingest.Batch
 }
 
@@ -127,19 +127,19 @@ func New(ctx context.Context, to Appender, clk clock.Clock, opts Options) *Serve
 		metrics: metrics{
 			lines: f.NewCounter(prometheus.CounterOpts{
 				Name: "quern_graphite_lines_total",
-				Help: "Lines received, those that could not be taken among them.",
+				Help: "Lines received, including those that were not accepted.",
 			}),
 			invalid: f.NewCounter(prometheus.CounterOpts{
 				Name: "quern_graphite_lines_invalid_total",
-				Help: "Lines that could not be decoded, which ingest never saw.",
+				Help: "Lines that could not be decoded, and so did not reach ingest.",
 			}),
 			retries: f.NewCounter(prometheus.CounterOpts{
 				Name: "quern_graphite_retries_total",
-				Help: "Times that ingest did not take lines, so that their connection was held up.",
+				Help: "Failed appends, each of which blocked its connection until a retry.",
 			}),
 			refused: f.NewCounter(prometheus.CounterOpts{
 				Name: "quern_graphite_lines_refused_total",
-				Help: "Lines that were given up since the store refuses them, or others that were written with them, for good.",
+				Help: "Lines dropped because the store permanently refuses them, or others written with them.",
 			}),
 			connections: f.NewGauge(prometheus.GaugeOpts{
 				Name: "quern_graphite_connections",
@@ -181,7 +181,7 @@ func (s *Server) Serve(l net.Listener) error {
 				return nil
 			}
 			// For example, too many open files: connections that end make room.
-			s.opts.Logger.Warn("connections cannot be accepted", "err", err, "again_in", wait)
+			s.opts.Logger.Warn("cannot accept connections; retrying", "err", err, "again_in", wait)
 			// The select above notices if ctx has ended.
 			_ = s.clk.Sleep(s.ctx, wait)
 			wait = min(2*wait, lastWait)
@@ -313,7 +313,7 @@ func (s *Server) bad(from net.Addr, n int, what string) {
 // say logs rejected lines.
 func (s *Server) say(from net.Addr, n int, first string) {
 	if skipped, ok := s.badLines.Pass(); ok {
-		s.opts.Logger.Warn("lines not taken", "from", from, "lines", n, "first", first, "more_since_last", skipped)
+		s.opts.Logger.Warn("lines rejected", "from", from, "lines", n, "first", first, "more_since_last", skipped)
 	}
 }
 
@@ -334,7 +334,7 @@ func (s *Server) take(from net.Addr, lines []byte) bool {
 		}
 		s.metrics.retries.Inc()
 		if skipped, ok := s.refusals.Pass(); ok {
-			s.opts.Logger.Warn("lines wait, and their senders", "from", from, "lines", n, "more_since_last", skipped, "err", err)
+			s.opts.Logger.Warn("append failed; retrying, senders are blocked", "from", from, "lines", n, "more_since_last", skipped, "err", err)
 		}
 		// If ctx ends meanwhile, the last attempt below reports it.
 		_ = s.clk.Sleep(s.ctx, wait)
@@ -348,7 +348,7 @@ func (s *Server) refused(from net.Addr, n int, err error) {
 	s.metrics.lines.Add(float64(n))
 	s.metrics.refused.Add(float64(n))
 	if skipped, ok := s.givenUp.Pass(); ok {
-		s.opts.Logger.Error("lines lost: the store refuses them, or some of them, for good", "from", from, "lines", n, "more_since_last", skipped, "err", err)
+		s.opts.Logger.Error("lines lost: the store permanently refuses some or all of them", "from", from, "lines", n, "more_since_last", skipped, "err", err)
 	}
 }
 
@@ -373,7 +373,7 @@ func (s *Server) try(from net.Addr, lines []byte, nowMs int64) error {
 	}
 	defer func() { s.batches <- b }()
 	b.Reset()
-	b.Decode(lines, nowMs, &b.Batch)
+	b.decode(lines, nowMs, &b.Batch)
 	var result ingest.Result
 	if reports := b.Reports(); len(reports) > 0 {
 		var err error
@@ -395,5 +395,5 @@ func (s *Server) try(from net.Addr, lines []byte, nowMs int64) error {
 
 // lost logs lines that were read but cannot be stored.
 func (s *Server) lost(from net.Addr, n int, err error) {
-	s.opts.Logger.Error("lines lost: the process ends and they cannot be written", "from", from, "lines", n, "err", err)
+	s.opts.Logger.Error("lines lost: append failed while the process stops", "from", from, "lines", n, "err", err)
 }

@@ -190,8 +190,8 @@ func TestLines(t *testing.T) {
 	require.NoError(t, c.Close())
 	eventually(t, "the end", func() bool { return testutil.ToFloat64(l.metrics.connections) == 0 })
 	require.NoError(t, l.Shutdown(t.Context()))
-	assert.Contains(t, l.log.String(), `msg="lines not taken"`)
-	assert.Contains(t, l.log.String(), `lines=2 first="\"bad line here\": the value is no number"`)
+	assert.Contains(t, l.log.String(), `msg="lines rejected"`)
+	assert.Contains(t, l.log.String(), `lines=2 first="\"bad line here\": the value is not a number"`)
 }
 
 // A line may arrive slowly in pieces; a partial line at the end is dropped.
@@ -285,7 +285,7 @@ func TestFlood(t *testing.T) {
 		require.Equal(t, 1, n, line)
 	}
 	assert.InDelta(t, senders*each, testutil.ToFloat64(l.metrics.lines), 0)
-	assert.Contains(t, l.log.String(), `msg="lines wait, and their senders"`)
+	assert.Contains(t, l.log.String(), `msg="append failed; retrying, senders are blocked"`)
 }
 
 // Senders that are refused for ever, even more of them than decode at once, hold up nobody else:
@@ -323,7 +323,7 @@ func TestLinesRefusedForGood(t *testing.T) {
 	eventually(t, "what comes next", func() bool { return l.len() == 1 })
 	require.InDelta(t, 0, testutil.ToFloat64(l.metrics.retries), 0)
 	require.NoError(t, l.Shutdown(t.Context()))
-	assert.Contains(t, l.log.String(), `msg="lines lost: the store refuses them, or some of them, for good"`)
+	assert.Contains(t, l.log.String(), `msg="lines lost: the store permanently refuses some or all of them"`)
 }
 
 // What was read when the server is to end is appended first.
@@ -356,6 +356,6 @@ func TestShutdownInVain(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	require.ErrorIs(t, l.Shutdown(ctx), context.Canceled)
-	assert.Contains(t, l.log.String(), `msg="lines lost: the process ends and they cannot be written"`)
+	assert.Contains(t, l.log.String(), `msg="lines lost: append failed while the process stops"`)
 	assert.Contains(t, l.log.String(), "lines=2")
 }

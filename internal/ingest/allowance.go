@@ -7,7 +7,7 @@ var (
 	// ErrTooMany says that the request has too many measurements.
 	ErrTooMany = errors.New("too many measurements")
 	// ErrTooLarge says that the decoded data is larger than a request may hold.
-	ErrTooLarge = errors.New("what is decoded is too large")
+	ErrTooLarge = errors.New("the decoded data is too large")
 	// ErrNoRoom says that other requests hold the shared memory.
 	ErrNoRoom = errors.New("other requests hold the memory")
 )

@@ -14,7 +14,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/quern/quern/internal/blocks"
-	"github.com/quern/quern/internal/cache"
 	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/ingest"
 	"github.com/quern/quern/internal/registry"
@@ -40,8 +39,7 @@ func testApart(t *testing.T, failure error, refused float64) {
 		clk, metrics := clock.System{}, prometheus.NewRegistry()
 		store := storagetest.NewApart(newStore(clk))
 		// A lease of ids is one block, so each source has a block of its own.
-		in := ingest.Start(t.Context(), store, registry.New(store, registry.Options{LeaseSize: 128}), cache.New(store, clk, 1, cache.DefaultTiming()),
-			clk, ingest.Options{Window: 100 * time.Millisecond, Metrics: metrics})
+		in := ingest.Start(t.Context(), parts(store, clk, registry.Options{LeaseSize: 128}), ingest.Options{Window: 100 * time.Millisecond, Metrics: metrics})
 		send := func(value float64) (errs [3]error) {
 			var wg sync.WaitGroup
 			for i := range errs {
@@ -100,7 +98,7 @@ func (d damagedSource) SourceSchedules(ctx context.Context, source string) iter.
 func TestDamagedSource(t *testing.T) {
 	clk := clock.System{}
 	store := damagedSource{newStore(clk), "bad"}
-	in := ingest.Start(t.Context(), store, registry.New(store, registry.Options{}), cache.New(store, clk, 1, cache.DefaultTiming()), clk, ingest.Options{})
+	in := ingest.Start(t.Context(), parts(store, clk, registry.Options{}), ingest.Options{})
 	report := func(source string) ingest.Report {
 		return ingest.Report{Source: source, Measurements: []ingest.Measurement{{Metric: "m", TimeMs: ingest.NoTime, Value: 1}}}
 	}

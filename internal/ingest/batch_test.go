@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/ingest"
 	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/registry"
@@ -240,6 +241,32 @@ func TestDerivedSource(t *testing.T) {
 	}
 }
 
+// A sample without a time is rejected too when the server's clock is behind what has been removed: a
+// row would be computed from it alone.
+func TestOwnTimeBeforeWhatIsKept(t *testing.T) {
+	clk := clock.NewSimulated(time.Date(2025, 11, 16, 12, 30, 0, 0, time.UTC))
+	g := newStore(clk)
+	require.NoError(t, g.SetPolicy(t.Context(), storage.Policy{Retention: storage.Retention{48 * time.Hour}}))
+	in := ingest.Start(t.Context(), parts(g, clk, registry.Options{}), ingest.Options{})
+	send := func() ingest.Result {
+		t.Helper()
+		res, err := in.Append(t.Context(), report(1))
+		require.NoError(t, err)
+		return res
+	}
+	require.Equal(t, 1, send().Accepted)
+	clk.Set(clk.Now().Add(5 * 24 * time.Hour))
+	require.NoError(t, g.Expire(t.Context()))
+	require.Equal(t, 1, send().Accepted)
+	clk.Jump(-4 * 24 * time.Hour)
+	res := send()
+	require.Zero(t, res.Accepted)
+	require.Equal(t, ingest.ReasonTooOld, res.Rejected[0].Reason)
+	require.Contains(t, res.Rejected[0].Message, "the server's own time")
+	require.NoError(t, in.Close())
+	require.Len(t, storedSamples(t, g), 1)
+}
+
 // TestBackFill: samples beyond the age cap are accepted as long as raw samples are kept.
 func TestBackFill(t *testing.T) {
 	in, g := start(t, ingest.Options{Window: time.Millisecond, AgeCap: time.Hour}, registry.Options{})
@@ -251,7 +278,7 @@ func TestBackFill(t *testing.T) {
 	res, err := in.BackFill(t.Context(), reports)
 	require.NoError(t, err)
 	require.Equal(t, 2, res.Accepted)
-	require.Contains(t, res.Rejected[0].Message, "from when on raw samples are kept")
+	require.Contains(t, res.Rejected[0].Message, "the start of the raw samples that are kept")
 	res, err = in.Append(t.Context(), reports)
 	require.NoError(t, err)
 	require.Equal(t, 1, res.Accepted)

@@ -13,7 +13,7 @@ import (
 // grouper sorts a commit's samples into blocks. It reuses its buffers for the next commit.
 type grouper struct {
 	byKey  map[groupKey]int
-	groups []cache.Group
+	groups []cache.BlockSamples
 	// held is the total capacity of the groups' buffers, in samples. most is the size of the
 	// largest commit.
 	held, most int
@@ -47,7 +47,7 @@ func keyOf(s *storage.Settings, sample metric.Sample) groupKey {
 
 // group sorts the samples into groups by (slice, block), each in the order of a chunk. Of samples
 // with the same schedule and time the last one stays. The result is valid until the next call.
-func (g *grouper) group(ladder metric.Ladder, epochs blocks.Epochs, samples []metric.Sample) []cache.Group {
+func (g *grouper) group(ladder metric.Ladder, epochs blocks.Epochs, samples []metric.Sample) []cache.BlockSamples {
 	if g.byKey == nil {
 		g.byKey = make(map[groupKey]int)
 	}
@@ -70,7 +70,7 @@ func (g *grouper) group(ladder metric.Ladder, epochs blocks.Epochs, samples []me
 				i = n
 				n++
 				if i == len(g.groups) {
-					g.groups = append(g.groups, cache.Group{})
+					g.groups = append(g.groups, cache.BlockSamples{})
 				}
 				g.byKey[k] = i
 				g.groups[i].Slice, g.groups[i].Block = slice, block

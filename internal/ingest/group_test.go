@@ -82,7 +82,7 @@ func plainGroups(ladder metric.Ladder, epochs blocks.Epochs, samples []metric.Sa
 	return out
 }
 
-var grouped []cache.Group
+var grouped []cache.BlockSamples
 
 func BenchmarkGroup(b *testing.B) {
 	const schedules, rounds = 10_000, 13

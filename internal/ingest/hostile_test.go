@@ -77,7 +77,7 @@ func TestMessagesAreBounded(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, result.Rejected, 2001)
 	require.Contains(t, result.Rejected[999].Message, "time 1 ")
-	require.Equal(t, "as others before it", result.Rejected[1000].Message)
+	require.Equal(t, "for the same reason as earlier ones", result.Rejected[1000].Message)
 	require.Equal(t, "metric name is empty", result.Rejected[2000].Message, "of another reason it is the first")
 }
 

@@ -18,6 +18,22 @@ import (
 	"github.com/quern/quern/internal/throttle"
 )
 
+// Store is what ingest itself asks a store. All that it writes goes through the cache's protocol.
+type Store interface {
+	// Settings returns the current settings of the store; see storage.Store.
+	Settings() storage.Settings
+	// WholeFrom returns the time from which a bucket's rows have not expired; see storage.Store.
+	WholeFrom(b metric.Bucket, nowMs int64) int64
+}
+
+// Parts are what ingest works with. All are required.
+type Parts struct {
+	Store    Store
+	Registry *registry.Registry
+	Cache    *cache.Cache
+	Clock    clock.Clock
+}
+
 // Options tunes and limits ingest.
 type Options struct {
 	// Window is how long the first sample of a commit waits for others. Samples that arrive while
@@ -82,12 +98,12 @@ var ErrClosed = fmt.Errorf("shutting down: %w", storage.ErrUnavailable)
 
 // errForgotten says that the samples were written, but the store may have forgotten their series,
 // or the samples too.
-var errForgotten = fmt.Errorf("samples not known to be stored: %w for a moment, and may have forgotten what it had", storage.ErrUnavailable)
+var errForgotten = fmt.Errorf("samples may not be stored: %w for a moment, and may have lost recent writes", storage.ErrUnavailable)
 
 // Ingest accepts reports. Many goroutines may call Append. One goroutine commits their samples
 // together, one commit after the other.
 type Ingest struct {
-	store    storage.Store
+	store    Store
 	registry *registry.Registry
 	writer   *cache.Writer
 	clk      clock.Clock
@@ -100,7 +116,7 @@ type Ingest struct {
 
 	mu      sync.Mutex
 	open    *commit // accepts samples
-	pending int     // samples in open and in the commit under way
+	pending int     // samples in open and in the commit under way, and those that room is kept for
 	closed  bool
 
 	wake    chan struct{} // has a value when open holds samples
@@ -150,12 +166,12 @@ func newCommit(buf []metric.Sample) *commit {
 
 // Start returns an Ingest and starts its committing goroutine. Cancelling ctx aborts the commit
 // under way. Close drains instead, and must be called in any case.
-func Start(ctx context.Context, store storage.Store, reg *registry.Registry, c *cache.Cache, clk clock.Clock, opts Options) *Ingest {
+func Start(ctx context.Context, p Parts, opts Options) *Ingest {
 	opts.ensureDefaults()
 	in := &Ingest{
-		store: store, registry: reg, writer: cache.NewWriter(c), clk: clk, opts: opts,
+		store: p.Store, registry: p.Registry, writer: cache.NewWriter(p.Cache), clk: p.Clock, opts: opts,
 		metrics:  newMetrics(opts.Metrics),
-		warnings: throttle.New(clk, warnEvery),
+		warnings: throttle.New(p.Clock, warnEvery),
 		open:     newCommit(nil),
 		wake:     make(chan struct{}, 1),
 		tasks:    make(chan task),
@@ -174,6 +190,9 @@ func Start(ctx context.Context, store storage.Store, reg *registry.Registry, c *
 // argument. If the error is not nil, the caller must take nothing as accepted and may send
 // everything again: a sample that was stored after all counts once. The error is ErrBusy if the
 // queue is full, and wraps a storage error if the store failed.
+//
+// Once Append registers new series, it goes on after the end of ctx, see Outlive, until their samples
+// are queued. So a client that hangs up leaves no series without samples.
 func (in *Ingest) Append(ctx context.Context, reports []Report) (Result, error) {
 	return in.append(ctx, reports, in.opts.AgeCap)
 }
@@ -192,10 +211,15 @@ func (in *Ingest) append(ctx context.Context, reports []Report, ageCap time.Dura
 	r := in.scratch.Get().(*resolver)
 	defer in.scratch.Put(r)
 	doubts := in.registry.Doubts()
-	if err := r.resolve(ctx, in, reports, ageCap); err != nil {
+	held := hold{in: in, ctx: ctx}
+	for _, rep := range reports {
+		held.most += len(rep.Measurements)
+	}
+	defer held.release()
+	if err := r.resolve(&held, in, reports, ageCap); err != nil {
 		return Result{}, err
 	}
-	overwritten, err := in.wait(ctx, r.samples)
+	overwritten, err := in.wait(ctx, r.samples, &held)
 	if err != nil {
 		return Result{}, err
 	}
@@ -223,7 +247,7 @@ func (in *Ingest) Delete(ctx context.Context, samples []metric.Sample) error {
 		return err
 	}
 	doubts := in.registry.Doubts()
-	if _, err := in.wait(ctx, samples); err != nil {
+	if _, err := in.wait(ctx, samples, new(hold)); err != nil {
 		return err
 	}
 	if in.registry.Doubts() != doubts {
@@ -242,11 +266,12 @@ func (in *Ingest) unfit() error {
 
 // wait returns when the samples are durable. The commit may hold samples of other calls:
 // overwritten lists those of all calls that another sample of the same series and time replaced.
-func (in *Ingest) wait(ctx context.Context, samples []metric.Sample) (overwritten []metric.Sample, err error) {
+// The samples take the room that is held.
+func (in *Ingest) wait(ctx context.Context, samples []metric.Sample, held *hold) (overwritten []metric.Sample, err error) {
 	if len(samples) == 0 {
 		return nil, nil
 	}
-	c, err := in.enqueue(samples)
+	c, err := in.enqueue(samples, held)
 	if err != nil {
 		return nil, err
 	}
@@ -258,18 +283,14 @@ func (in *Ingest) wait(ctx context.Context, samples []metric.Sample) (overwritte
 	}
 }
 
-func (in *Ingest) enqueue(samples []metric.Sample) (*commit, error) {
+func (in *Ingest) enqueue(samples []metric.Sample, held *hold) (*commit, error) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
-	if in.closed {
-		return nil, ErrClosed
+	in.pending -= held.room
+	held.room = 0
+	if err := in.admit(len(samples)); err != nil {
+		return nil, err
 	}
-	if in.pending > 0 && in.pending+len(samples) > in.opts.MaxPending {
-		in.metrics.busy.Inc()
-		return nil, ErrBusy
-	}
-	in.pending += len(samples)
-	in.metrics.pending.Set(float64(in.pending))
 	c := in.open
 	first, below := len(c.samples) == 0, len(c.samples) < in.opts.FlushSamples
 	c.samples = append(c.samples, samples...)
@@ -281,6 +302,20 @@ func (in *Ingest) enqueue(samples []metric.Sample) (*commit, error) {
 		close(c.full)
 	}
 	return c, nil
+}
+
+// admit counts n samples as pending if there is room for them. The caller holds mu.
+func (in *Ingest) admit(n int) error {
+	if in.closed {
+		return ErrClosed
+	}
+	if in.pending > 0 && in.pending+n > in.opts.MaxPending {
+		in.metrics.busy.Inc()
+		return ErrBusy
+	}
+	in.pending += n
+	in.metrics.pending.Set(float64(in.pending))
+	return nil
 }
 
 // commits makes one commit after the other durable. On Close it commits what is left and returns.
@@ -297,8 +332,9 @@ func (in *Ingest) commits(ctx context.Context) {
 			select {
 			case <-in.wake:
 			default:
+				in.writer.Hurry()
 				if err := in.settle(ctx); err != nil {
-					in.opts.Logger.Warn("what a failed commit may have left is not written again", "err", err)
+					in.opts.Logger.Warn("cannot rewrite the chunks of a failed commit", "err", err)
 				}
 				return
 			}
@@ -350,7 +386,7 @@ func (in *Ingest) commit(ctx context.Context, g *grouper, c *commit) {
 	}
 	c.err = notStored(err)
 	refused := 0
-	var some *cache.GroupsError
+	var some *cache.BlocksError
 	if errors.As(err, &some) {
 		c.failed = make(map[groupKey]error, len(some.Failed))
 		for n, i := range some.Failed {
@@ -373,12 +409,13 @@ func (in *Ingest) Seal(ctx context.Context) error {
 		if err := in.unfit(); err != nil {
 			return err
 		}
+		in.writer.Hurry()
 		return errors.Join(in.settle(ctx), in.writer.Seal(ctx))
 	})
 }
 
 // Settle writes the chunks of failed commits again, so that they are stored for good; see
-// cache.Writer.Settle. Call it regularly: the next commit does the same, but may be far away.
+// cache.Writer.Settle. Call it regularly: the next commit may be far away.
 func (in *Ingest) Settle(ctx context.Context) error { return in.between(ctx, in.settle) }
 
 func (in *Ingest) settle(ctx context.Context) error {

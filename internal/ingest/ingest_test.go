@@ -52,8 +52,13 @@ func start(t *testing.T, opts ingest.Options, limits registry.Options) (*ingest.
 	clk := clock.System{} // synctest's clock within a bubble
 	g := newStore(clk)
 	opts.Metrics = prometheus.NewRegistry()
-	in := ingest.Start(t.Context(), g, registry.New(g, limits), cache.New(g, clk, 1, cache.DefaultTiming()), clk, opts)
+	in := ingest.Start(t.Context(), parts(g, clk, limits), opts)
 	return in, g
+}
+
+// parts returns what ingest works with over a store.
+func parts(store storage.Store, clk clock.Clock, series registry.Options) ingest.Parts {
+	return ingest.Parts{Store: store, Registry: registry.New(store, series), Cache: cache.New(store, clk, 1, cache.DefaultTiming()), Clock: clk}
 }
 
 func report(values ...float64) []ingest.Report {
@@ -203,8 +208,7 @@ func TestCancelBreaksOff(t *testing.T) {
 			<-ctx.Done()
 			return context.Cause(ctx)
 		}})
-		in := ingest.Start(ctx, g, registry.New(g, registry.Options{}),
-			cache.New(g, clk, 1, cache.DefaultTiming()), clk, ingest.Options{})
+		in := ingest.Start(ctx, parts(g, clk, registry.Options{}), ingest.Options{})
 		stop := errors.New("stop at once")
 		go func() {
 			time.Sleep(time.Second)
@@ -355,7 +359,7 @@ func TestFailureIsSettled(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			clk := clock.NewSimulated(eleven.Add(-time.Minute))
 			g := newStore(clk)
-			in := ingest.Start(t.Context(), g, registry.New(g, registry.Options{}), cache.New(g, clk, 1, cache.DefaultTiming()), clk, ingest.Options{})
+			in := ingest.Start(t.Context(), parts(g, clk, registry.Options{}), ingest.Options{})
 			g.Add(storagetest.Rule{Op: "Write", Times: 1, After: func() error {
 				clk.Set(eleven.Add(2 * time.Minute))
 				return storage.ErrTimeout
@@ -373,6 +377,35 @@ func TestFailureIsSettled(t *testing.T) {
 				}
 			}
 			require.Equal(t, 1, marks)
+		})
+	}
+}
+
+// TestNoPauseAtTheEnd: before a slice is sealed and before the process ends, the chunks of a failed
+// commit are written again, although the pause after a failed attempt is not over.
+func TestNoPauseAtTheEnd(t *testing.T) {
+	for name, end := range map[string]func(context.Context, *ingest.Ingest) error{
+		"sealed": func(ctx context.Context, in *ingest.Ingest) error { return in.Seal(ctx) },
+		"closed": func(_ context.Context, in *ingest.Ingest) error { return in.Close() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			clk := clock.NewSimulated(time.Date(2025, time.November, 21, 10, 59, 0, 0, time.UTC))
+			g := newStore(clk)
+			in := ingest.Start(t.Context(), parts(g, clk, registry.Options{}), ingest.Options{})
+			g.Add(storagetest.Rule{Op: "Write", Times: 2, Before: func() error {
+				clk.Set(clk.Now().Add(time.Second))
+				return storage.ErrTimeout
+			}})
+			_, err := in.Append(t.Context(), report(1))
+			require.ErrorIs(t, err, storage.ErrTimeout)
+			require.ErrorIs(t, in.Settle(t.Context()), storage.ErrTimeout)
+			require.NoError(t, in.Settle(t.Context()))
+			require.Empty(t, storedSamples(t, g), "there is a pause")
+			require.NoError(t, end(t.Context(), in))
+			require.Len(t, storedSamples(t, g), 1)
+			if name != "closed" {
+				require.NoError(t, in.Close())
+			}
 		})
 	}
 }

@@ -28,15 +28,15 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		}),
 		rejected: f.NewCounterVec(prometheus.CounterOpts{
 			Name: "quern_ingest_samples_rejected_total",
-			Help: "Measurements that were not taken, by reason.",
+			Help: "Measurements rejected, by reason.",
 		}, []string{"reason"}),
 		refused: f.NewCounter(prometheus.CounterOpts{
 			Name: "quern_ingest_samples_refused_total",
-			Help: "Samples that the store refused for good. Their senders were answered with its error.",
+			Help: "Samples that the store permanently refused. Their senders got its error.",
 		}),
 		overwritten: f.NewCounter(prometheus.CounterOpts{
 			Name: "quern_ingest_samples_overwritten_total",
-			Help: "Accepted samples that another one of the same series and millisecond replaced at once, with another value.",
+			Help: "Accepted samples replaced by another one of the same series, millisecond and commit, with another value.",
 		}),
 		busy: f.NewCounter(prometheus.CounterOpts{
 			Name: "quern_ingest_busy_total",
@@ -52,7 +52,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		}, []string{"outcome"}),
 		seconds: f.NewHistogram(prometheus.HistogramOpts{
 			Name:    "quern_ingest_commit_seconds",
-			Help:    "Time that a group commit took, from its end of gathering to durable.",
+			Help:    "Duration of a group commit, from the end of gathering until it was durable.",
 			Buckets: prometheus.ExponentialBuckets(0.001, 2, 14),
 		}),
 		size: f.NewHistogram(prometheus.HistogramOpts{

@@ -86,7 +86,7 @@ const (
 	// maxMessages is the maximum number of messages per reason and call. Nobody reads more, and a
 	// message takes far more memory than its measurement.
 	maxMessages = 1000
-	oneOfMany   = "as others before it"
+	oneOfMany   = "for the same reason as earlier ones"
 )
 
 func (m *messages) of(reason Reason, format string, args ...any) string {

@@ -94,7 +94,7 @@ type unregistered struct {
 	sample int // index in samples
 }
 
-func (r *resolver) resolve(ctx context.Context, in *Ingest, reports []Report, ageCap time.Duration) error {
+func (r *resolver) resolve(held *hold, in *Ingest, reports []Report, ageCap time.Duration) error {
 	r.ageCap = ageCap
 	r.samples = r.samples[:0]
 	r.rejected = r.rejected[:0]
@@ -104,7 +104,7 @@ func (r *resolver) resolve(ctx context.Context, in *Ingest, reports []Report, ag
 	r.wholeFromMs = in.store.WholeFrom(metric.Raw, nowMs)
 	index := 0
 	for _, rep := range reports {
-		if err := r.report(ctx, in, rep, index, nowMs); err != nil {
+		if err := r.report(held, in, rep, index, nowMs); err != nil {
 			return err
 		}
 		index += len(rep.Measurements)
@@ -186,7 +186,7 @@ func (r *resolver) reject(index int, reason Reason, format string, args ...any) 
 	r.rejected = append(r.rejected, Rejection{Index: index, Reason: reason, Message: r.messages.of(reason, format, args...)})
 }
 
-func (r *resolver) report(ctx context.Context, in *Ingest, rep Report, base int, nowMs int64) error {
+func (r *resolver) report(held *hold, in *Ingest, rep Report, base int, nowMs int64) error {
 	if reason, msg := in.opts.Limits.checkSource(&rep); reason != "" {
 		for i := range rep.Measurements {
 			r.reject(base+i, reason, "%s", msg)
@@ -198,8 +198,8 @@ func (r *resolver) report(ctx context.Context, in *Ingest, rep Report, base int,
 	// It is looked up, and kept in memory, for a measurement that may be taken only.
 	var source *registry.Source
 	for i := range rep.Measurements {
-		if (base+i)%lookEvery == lookEvery-1 && ctx.Err() != nil {
-			return context.Cause(ctx)
+		if (base+i)%lookEvery == lookEvery-1 && held.ctx.Err() != nil {
+			return context.Cause(held.ctx)
 		}
 		m := &rep.Measurements[i]
 		timeMs, ok := r.time(in, m, base+i, nowMs)
@@ -223,7 +223,7 @@ func (r *resolver) report(ctx context.Context, in *Ingest, rep Report, base int,
 		}
 		if source == nil {
 			var err error
-			source, err = in.registry.Source(ctx, rep.Source, rep.Derived)
+			source, err = in.registry.Source(held.ctx, rep.Source, rep.Derived)
 			if errors.Is(err, storage.ErrCorrupt) {
 				// To try again is of no use, and others that are sent along are not to wait for it.
 				for ; i < len(rep.Measurements); i++ {
@@ -247,12 +247,12 @@ func (r *resolver) report(ctx context.Context, in *Ingest, rep Report, base int,
 		}
 		r.samples = append(r.samples, metric.Sample{Schedule: id, TimeMs: timeMs, Value: reported(m.Value)})
 		if r.freshBytes > maxFreshBytes {
-			if err := r.register(ctx, source); err != nil {
+			if err := r.register(held, source); err != nil {
 				return err
 			}
 		}
 	}
-	return r.register(ctx, source)
+	return r.register(held, source)
 }
 
 // reported returns v as it is stored. A tombstone from outside becomes an ordinary NaN.
@@ -264,26 +264,28 @@ func reported(v float64) float64 {
 }
 
 // time returns the measurement's time, in Unix ms, if it is allowed, and rejects the measurement
-// otherwise.
+// otherwise. A measurement without a time gets the server's, which a clock that is behind may put
+// before what raw holds.
 func (r *resolver) time(in *Ingest, m *Measurement, index int, nowMs int64) (int64, bool) {
-	if m.TimeMs == NoTime {
-		return nowMs, true
+	timeMs, what := m.TimeMs, "time"
+	if timeMs == NoTime {
+		timeMs, what = nowMs, "the server's own time"
 	}
 	switch {
-	case m.TimeMs < 0:
-		r.reject(index, ReasonInvalidTime, "time %d: must be Unix milliseconds, 0 or later", m.TimeMs)
-	case r.ageCap > 0 && nowMs-m.TimeMs > r.ageCap.Milliseconds():
-		r.reject(index, ReasonTooOld, "time %d (%s) is %s old, more than the age cap of %s",
-			m.TimeMs, date(m.TimeMs), beyond(nowMs-m.TimeMs, r.ageCap), metric.SpanText(r.ageCap))
-	case m.TimeMs < r.wholeFromMs:
+	case timeMs < 0:
+		r.reject(index, ReasonInvalidTime, "%s %d: must be Unix milliseconds, 0 or later", what, timeMs)
+	case r.ageCap > 0 && nowMs-timeMs > r.ageCap.Milliseconds():
+		r.reject(index, ReasonTooOld, "%s %d (%s) is %s old, more than the age cap of %s",
+			what, timeMs, date(timeMs), beyond(nowMs-timeMs, r.ageCap), metric.SpanText(r.ageCap))
+	case timeMs < r.wholeFromMs:
 		// Samples beside it may have expired, so a roll-up could not be computed.
-		r.reject(index, ReasonTooOld, "time %d (%s) is before %s, from when on raw samples are kept",
-			m.TimeMs, date(m.TimeMs), date(r.wholeFromMs))
-	case m.TimeMs-nowMs > in.opts.FutureLimit.Milliseconds():
-		r.reject(index, ReasonTooFarAhead, "time %d (%s) is %s ahead of the server's clock, more than %s",
-			m.TimeMs, date(m.TimeMs), beyond(m.TimeMs-nowMs, in.opts.FutureLimit), metric.SpanText(in.opts.FutureLimit))
+		r.reject(index, ReasonTooOld, "%s %d (%s) is before %s, the start of the raw samples that are kept",
+			what, timeMs, date(timeMs), date(r.wholeFromMs))
+	case timeMs-nowMs > in.opts.FutureLimit.Milliseconds():
+		r.reject(index, ReasonTooFarAhead, "%s %d (%s) is %s ahead of the server's clock, more than %s",
+			what, timeMs, date(timeMs), beyond(timeMs-nowMs, in.opts.FutureLimit), metric.SpanText(in.opts.FutureLimit))
 	default:
-		return m.TimeMs, true
+		return timeMs, true
 	}
 	return 0, false
 }
@@ -368,11 +370,14 @@ func (r *resolver) unknown(in *Ingest, m *Measurement, derived bool, index int) 
 
 // register assigns ids to the new series of the source, in one call so that the ids lie together.
 // It drops the samples of series without an id.
-func (r *resolver) register(ctx context.Context, source *registry.Source) error {
+func (r *resolver) register(held *hold, source *registry.Source) error {
 	if len(r.fresh) == 0 {
 		return nil
 	}
-	ids, err := source.Register(ctx, r.series)
+	if err := held.begin(); err != nil {
+		return err
+	}
+	ids, err := source.Register(held.ctx, r.series)
 	var limit *registry.LimitError
 	if err != nil && !errors.As(err, &limit) {
 		return fmt.Errorf("register series: %w", err)

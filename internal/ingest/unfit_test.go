@@ -10,7 +10,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/quern/quern/internal/blocks"
-	"github.com/quern/quern/internal/cache"
 	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/ingest"
 	"github.com/quern/quern/internal/metric"
@@ -76,7 +75,7 @@ func TestForgotten(t *testing.T) {
 		clk := clock.System{}
 		model := newStore(clk)
 		store := &doubtful{Store: model}
-		in := ingest.Start(t.Context(), store, registry.New(store, registry.Options{}), cache.New(store, clk, 1, cache.DefaultTiming()), clk, ingest.Options{})
+		in := ingest.Start(t.Context(), parts(store, clk, registry.Options{}), ingest.Options{})
 		_, err := in.Append(t.Context(), report(1))
 		require.NoError(t, err)
 		for name, do := range map[string]func() error{
@@ -90,7 +89,7 @@ func TestForgotten(t *testing.T) {
 			}})
 			err := do()
 			require.ErrorIs(t, err, storage.ErrUnavailable, name)
-			require.ErrorContains(t, err, "may have forgotten", name)
+			require.ErrorContains(t, err, "may have lost recent writes", name)
 		}
 		require.NoError(t, in.Close())
 	})

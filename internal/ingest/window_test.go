@@ -8,7 +8,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/quern/quern/internal/cache"
 	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/ingest"
 	"github.com/quern/quern/internal/registry"
@@ -31,8 +30,7 @@ func TestWindowWhenTheClockIsSet(t *testing.T) {
 				const window = 100 * time.Millisecond
 				clk := &settable{}
 				store := newStore(clk)
-				in := ingest.Start(t.Context(), store, registry.New(store, registry.Options{}), cache.New(store, clk, 1, cache.DefaultTiming()),
-					clk, ingest.Options{Window: window})
+				in := ingest.Start(t.Context(), parts(store, clk, registry.Options{}), ingest.Options{Window: window})
 				_, err := in.Append(t.Context(), report(1)) // so that the next need no ids
 				require.NoError(t, err)
 

@@ -17,6 +17,7 @@ package late
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"iter"
 	"maps"
@@ -39,6 +40,8 @@ const (
 	// maxBlocks bounds the memory, at about 20 bytes per block. Beyond it all blocks of a further
 	// slice count as late.
 	maxBlocks = 1 << 18
+	// mostLost is how many index partitions of a reading may be out of reach before it tries no more.
+	mostLost = 8
 )
 
 // Store is what a Tracker reads.
@@ -132,7 +135,7 @@ func (t *Tracker) Note(marks []storage.PlacedMark) {
 	}
 }
 
-// View returns what is late now. After an error it is what was known before.
+// View returns what is late now. With an error it is what was known before, and what could be read.
 func (t *Tracker) View(ctx context.Context) (*View, error) {
 	if due, wait := t.due(); due && (wait || !t.reading.Busy()) {
 		if err := t.reading.Do(ctx, func() bool { due, _ := t.due(); return due }, t.refresh); err != nil {
@@ -181,9 +184,12 @@ func (t *Tracker) refresh(ctx context.Context) error {
 	now := t.clk.Now()
 	t.readMs = now.UnixMilli()
 	t.nextMs = now.Add(max(readEvery, restFactor*now.Sub(began))).UnixMilli()
-	if t.err = err; err != nil {
-		t.read = true
+	t.read = true
+	if t.err = err; fresh == nil {
 		return nil
+	}
+	if err != nil {
+		fresh.keep(t.view, epochs) // what could not be read may still be late
 	}
 	for k, note := range own {
 		if t.own[k] == note && !fresh.from[k] {
@@ -193,7 +199,7 @@ func (t *Tracker) refresh(ctx context.Context) error {
 	for _, p := range *noted {
 		fresh.add(p, epochs)
 	}
-	t.view, t.lent, t.read = fresh, false, true
+	t.view, t.lent = fresh, false
 	return nil
 }
 
@@ -202,10 +208,17 @@ func (t *Tracker) refresh(ctx context.Context) error {
 // Work moves on only to a later slice or a coarser bucket, and its new mark is put before the old
 // one is deleted, so readAll meets one of the two. If slices were opened meanwhile, marks may have
 // moved into them, and readAll starts again.
+//
+// If parts of the store are out of reach, readAll returns what it found elsewhere, and an error.
 func (t *Tracker) readAll(ctx context.Context, own map[storage.SliceKey]int) (*View, error) {
 	s := t.store.Settings()
+	var away error
 	outstanding := func() ([]storage.SliceKey, error) {
 		known, err := t.opts.Outstanding(ctx)
+		var gaps *storage.GapsError
+		if errors.As(err, &gaps) {
+			away, err = fmt.Errorf("read the late marks: %w", err), nil
+		}
 		for k := range own {
 			if !slices.Contains(known, k) {
 				known = append(known, k)
@@ -215,35 +228,54 @@ func (t *Tracker) readAll(ctx context.Context, own map[storage.SliceKey]int) (*V
 	}
 	known, err := outstanding()
 	if err != nil {
-		return nil, fmt.Errorf("read what is late: %w", err)
+		return nil, fmt.Errorf("read the late marks: %w", err)
 	}
 	for {
 		slices.SortFunc(known, func(a, b storage.SliceKey) int {
 			return cmp.Or(cmp.Compare(a.Bucket, b.Bucket), cmp.Compare(a.StartMs, b.StartMs))
 		})
-		v := newView()
+		v, lost := newView(), 0
 		for _, k := range known {
 			for shard := range s.IndexPartitions {
-				for m, err := range t.store.Marks(ctx, storage.IndexPartition{SliceKey: k, Shard: shard}) {
-					if err != nil {
-						return nil, fmt.Errorf("read what is late, in the index of %s: %w", t.ladder.SliceAt(k.Bucket, k.StartMs), err)
-					}
-					if p, ok := t.late(k, &m); ok {
-						v.add(p, s.Epochs)
-						v.from[k] = true
-					}
+				if lost >= mostLost {
+					v.from[k] = true // it may still have marks
+					break
 				}
+				err := t.readShard(ctx, storage.IndexPartition{SliceKey: k, Shard: shard}, v, s.Epochs)
+				if err == nil {
+					continue
+				}
+				err = fmt.Errorf("read the late marks in the index of %s: %w", t.ladder.SliceAt(k.Bucket, k.StartMs), err)
+				if !storage.IsAway(err) || ctx.Err() != nil {
+					return nil, err
+				}
+				lost++
+				away, v.from[k] = err, true
 			}
 		}
 		now, err := outstanding()
 		if err != nil {
-			return nil, fmt.Errorf("read what is late: %w", err)
+			return nil, fmt.Errorf("read the late marks: %w", err)
 		}
 		if !slices.ContainsFunc(now, func(k storage.SliceKey) bool { return !slices.Contains(known, k) }) {
-			return v, nil
+			return v, away
 		}
 		known = now
 	}
+}
+
+// readShard adds to v what is late by the marks of an index partition.
+func (t *Tracker) readShard(ctx context.Context, p storage.IndexPartition, v *View, epochs blocks.Epochs) error {
+	for m, err := range t.store.Marks(ctx, p) {
+		if err != nil {
+			return err
+		}
+		if at, ok := t.late(p.SliceKey, &m); ok {
+			v.add(at, epochs)
+			v.from[p.SliceKey] = true
+		}
+	}
+	return nil
 }
 
 // View is what is late at some time. It does not change once it is handed out.
@@ -274,6 +306,18 @@ func newView() *View {
 // clone shares the sets with v: add copies a set before it changes it.
 func (v *View) clone() *View {
 	return &View{late: maps.Clone(v.late), n: v.n, edition: v.edition + 1}
+}
+
+// keep adds all that is late in an older view.
+func (v *View) keep(old *View, epochs blocks.Epochs) {
+	for k, s := range old.late {
+		if s.all {
+			v.late[k] = &blockSet{size: s.size, all: true, edition: v.edition}
+		}
+		for start := range s.starts {
+			v.add(place{k, start}, epochs)
+		}
+	}
 }
 
 func (v *View) has(p place) bool {

@@ -267,6 +267,55 @@ func TestIndexCannotBeRead(t *testing.T) {
 	_ = w.view()
 }
 
+// If parts of the index, or of the slices, are out of reach, the error comes with what the others
+// have, and with what was known before of those.
+func TestIndexIsReadInPart(t *testing.T) {
+	w := newWorld(t, true)
+	known, other := w.mark(0, 0, at(0), at(3)), w.mark(0, 0, at(1), at(5))
+	require.NotEqual(t, known.Partition, other.Partition)
+	w.put(known)
+	_ = w.view()
+	w.put(other)
+	w.before = func(p storage.IndexPartition) error {
+		if p == known.Partition {
+			return storage.ErrUnavailable
+		}
+		return nil
+	}
+	w.advance(readEvery)
+	v, err := w.View(t.Context())
+	require.ErrorIs(t, err, storage.ErrUnavailable)
+	require.Equal(t, []int64{at(5), at(3)}, slicesOf(v, 0))
+
+	w.before = nil
+	all := w.opts.Outstanding
+	w.opts.Outstanding = func(ctx context.Context) ([]storage.SliceKey, error) {
+		out, _ := all(ctx)
+		return slices.DeleteFunc(out, func(k storage.SliceKey) bool { return k == known.Partition.SliceKey }),
+			&storage.GapsError{Gaps: []storage.Gap{{FromMs: at(0), ToMs: at(-1), Err: storage.ErrUnavailable}}}
+	}
+	w.take(other)
+	w.advance(readEvery)
+	v, err = w.View(t.Context())
+	require.ErrorIs(t, err, storage.ErrUnavailable)
+	require.Equal(t, []int64{at(5), at(3)}, slicesOf(v, 0), "too much is right")
+
+	w.opts.Outstanding = all
+	w.advance(readEvery)
+	require.Equal(t, []int64{at(3)}, slicesOf(w.view(), 0))
+
+	// Where much is away, few partitions are tried.
+	for h := range int64(30) {
+		w.put(w.mark(0, 0, at(h), at(40)))
+	}
+	w.before = func(storage.IndexPartition) error { return storage.ErrUnavailable }
+	w.advance(readEvery)
+	before := w.marks
+	_, err = w.View(t.Context())
+	require.ErrorIs(t, err, storage.ErrUnavailable)
+	require.Equal(t, before+mostLost, w.marks)
+}
+
 // TestReadingOutlastsRequests: reading the index takes longer than any request has. It goes on when the one that began it has gone, others
 // wait for the same reading, and it ends with the process, which says nothing about the index.
 func TestReadingOutlastsRequests(t *testing.T) {

@@ -1,7 +1,7 @@
 // Package layers holds no code: its test enforces the direction of imports. They point one way,
 // from the wiring down to its parts:
 //
-//	cmd → app → {api → ingest, query}, {rollup, recovery → cache} → registry, storage → blocks → metric
+//	cmd → {app, commands} → {api → ingest, query}, engine → {ingest, rollup, recovery → cache} → registry, storage → blocks → metric
 //
 // A new package begins with a row in rules. An import that no row allows is either a mistake or a
 // change of the architecture, which the row then shows.
@@ -44,6 +44,9 @@ var (
 	cache   = with(storage, "internal/cache")
 )
 
+// protocol is what a protocol that pushes over HTTP needs.
+var protocol = with(nouns, "internal/api/jsonscan", "internal/api/push", "internal/api/respond", "internal/ingest", "internal/wire")
+
 // everywhere may be imported by all packages: these are about how the code is written, not about
 // what it does.
 var everywhere = []string{"internal/invariants", "internal/throttle"}
@@ -58,7 +61,9 @@ var rules = []rule{
 	{"internal/invariants", nil},
 	{"internal/errand", nil},
 	{"internal/layers", nil},
+	{"internal/links", nil},
 	{"internal/linear", nil},
+	{"internal/wire", nil},
 	{"schema", nil},
 	{"internal/legacy", nil},
 
@@ -83,6 +88,7 @@ var rules = []rule{
 	{"internal/shards", storage},
 	{"internal/rollup", with(cache, "internal/recovery", "internal/shards", "internal/sketch")},
 	{"internal/ingest", with(cache, "internal/registry")},
+	{"internal/engine", with(cache, "internal/ingest", "internal/late", "internal/recovery", "internal/registry", "internal/rollup", "internal/shards")},
 
 	// The migration from a legacy keyspace.
 	{"internal/migrate", with(cache, "internal/legacy", "internal/pace", "internal/registry", "internal/rollup", "internal/sketch")},
@@ -90,46 +96,73 @@ var rules = []rule{
 	// Reading goes past the cache: raw is the truth, roll-ups are in their tables.
 	{"internal/late", with(storage, "internal/errand")},
 	{"internal/query", with(storage, "internal/admission", "internal/errand", "internal/late", "internal/registry", "internal/sketch")},
-	{"internal/promquery", with(storage, "internal/query", "internal/sketch")},
+	{"internal/query/querytest", with(storage, "internal/query", "internal/sketch", "internal/storage/pebble", "internal/storage/storagetest")},
+	{"internal/promquery", with(storage, "internal/admission", "internal/query", "internal/sketch")},
 
 	// Requests of operators: these read what the runs read, for series that a selector names.
 	{"internal/reaggregate", with(cache, "internal/query")},
 	{"internal/deletion", with(nouns, "internal/ingest", "internal/query")},
 	{"internal/explain", with(cache, "internal/recovery", "internal/shards", "internal/rollup", "internal/query")},
 
-	// Decoding in, encoding out. They use only the types of storage.
+	// HTTP: decoding in, encoding out. A protocol knows what pushes share, and no other protocol; only
+	// the server knows them all.
+	{"internal/api/respond", []string{"internal/admission", "internal/ingest", "internal/storage", "internal/wire"}},
+	{"internal/api/jsonscan", nil},
+	{"internal/api/push", with(nouns, "internal/admission", "internal/api/respond", "internal/ingest", "internal/storage", "internal/wire")},
+	{"internal/api/reports", protocol},
+	{"internal/api/collectd", protocol},
+	{"internal/api/importer", with(protocol, "internal/admission")},
+	{"internal/api/influx", protocol},
+	{"internal/api/otlp", protocol},
+	{"internal/api/remotewrite", protocol},
+	{"internal/api/reading", with(nouns, "internal/admission", "internal/api/jsonscan", "internal/api/push", "internal/api/respond", "internal/explain", "internal/query", "internal/reaggregate", "internal/storage", "internal/wire")},
 	{"internal/api/promapi", with(nouns, "internal/admission", "internal/deletion", "internal/query", "internal/storage")},
-	{"internal/api/graphite", with(nouns, "internal/ingest")},
-	{"internal/graphite", with(nouns, "internal/api/graphite", "internal/ingest", "internal/storage")},
-	{"internal/api/influx", with(nouns, "internal/ingest")},
-	{"internal/api/otlp", with(nouns, "internal/ingest")},
-	{"internal/api/remotewrite", with(nouns, "internal/ingest")},
-	{"internal/api", with(nouns, "internal/admission", "internal/api/otlp", "internal/api/remotewrite", "internal/api/influx", "internal/ingest", "internal/query", "internal/reaggregate", "internal/explain", "internal/storage")},
+	{"internal/api", with(nouns, "internal/admission", "internal/api/...", "internal/ingest", "internal/query", "internal/wire")},
+	{"internal/api/apitest", with(nouns, "internal/admission", "internal/api", "internal/api/...", "internal/ingest", "internal/wire")},
+
+	// Graphite's lines, past HTTP.
+	{"internal/graphite", with(nouns, "internal/ingest", "internal/storage")},
 
 	// The other end of the wire, which is no part of the server.
 	{"internal/hostmetrics", []string{"internal/metric"}},
 	// Nor is the verification: it shares no code with the grinding, only the storage format of
 	// percentiles.
-	{"internal/client", nil},
-	{"internal/verify", []string{"internal/client", "internal/metric", "internal/sketch"}},
-	{"internal/transfer", []string{"internal/client", "internal/clock", "internal/pace"}},
-	{"internal/agent", with(nouns, "internal/hostmetrics")},
-	{"internal/demo", []string{"internal/metric", "internal/ingest"}},
+	{"internal/client", []string{"internal/wire"}},
+	{"internal/verify", []string{"internal/client", "internal/metric", "internal/sketch", "internal/wire"}},
+	{"internal/transfer", []string{"internal/client", "internal/clock", "internal/pace", "internal/wire"}},
+	{"internal/agent", with(nouns, "internal/hostmetrics", "internal/wire")},
+	{"internal/demo", with(storage, "internal/ingest", "internal/terminal")},
 
-	// The only wiring, and its programs.
+	// What people see at a terminal.
+	{"internal/terminal", nil},
+
+	// Opening the store that the options name, for the servers and for the commands beside them.
+	{"internal/backend", with(blocks, "internal/config", "internal/storage", "internal/storage/cassandra", "internal/storage/pebble")},
+	{"internal/commands", with(
+		cache, "internal/api", "internal/api/reading", "internal/backend", "internal/client", "internal/config", "internal/explain", "internal/legacy", "internal/migrate", "internal/query",
+		"internal/reaggregate", "internal/storage/cassandra", "internal/storage/pebble", "internal/terminal", "internal/transfer", "internal/verify", "internal/wire",
+	)},
+
+	// The only wiring of servers, and the programs.
 	{"internal/app", []string{"internal/...", "schema"}},
 	{"internal/program", nil},
 	{"internal/program/programtest", []string{"internal/program"}},
-	{"cmd/...", []string{"internal/app", "internal/client", "internal/config", "internal/program", "internal/program/programtest"}},
+	{"cmd/...", []string{"internal/app", "internal/client", "internal/commands", "internal/config", "internal/program", "internal/program/programtest"}},
 
 	// Programs and tests that may import everything.
 	{"bench/...", []string{"..."}},
 	{"integration/...", []string{"..."}},
-	{"internal/acceptance", []string{"..."}},
 
 	// The exploration itself knows nothing of Quern; its tests do.
-	{"internal/explore", nil},
+	{"integration/explore", nil},
 }
+
+// forTests hold what tests share, in files that are not tests. Of the packages outside, only test
+// files may import them, whatever their rows say. The benchmarks are no part of the product either.
+var (
+	forTests  = []string{"integration/...", "internal/query/querytest", "internal/storage/storagetest", "internal/program/programtest", "internal/linear"}
+	noProduct = with(forTests, "bench/...")
+)
 
 // drivers may be imported only where they are wrapped, so that another store, or another version of
 // a driver, is a change in one package.
@@ -137,7 +170,7 @@ var drivers = []struct {
 	Prefix string
 	Within []string
 }{
-	{"github.com/cockroachdb/pebble", []string{"internal/storage/...", "bench/..."}},
+	{"github.com/cockroachdb/pebble", []string{"internal/storage/...", "internal/query/querytest", "bench/..."}},
 	{"github.com/gocql/gocql", []string{"internal/storage/...", "bench/...", "integration/..."}},
 	{"github.com/apache/cassandra-gocql-driver", []string{"internal/storage/...", "bench/..."}},
 	{"github.com/scylladb/", []string{"internal/storage/...", "bench/..."}},
@@ -188,6 +221,17 @@ func TestCheck(t *testing.T) {
 			[]string{"internal/cache imports ., but its row"},
 		},
 		{
+			"what tests share", "internal/app",
+			[]string{module + "/internal/storage/storagetest"},
+			[]string{"internal/app imports internal/storage/storagetest, which only tests may import"},
+		},
+		{
+			"the tests outside", "internal/cache",
+			[]string{module + "/integration/acceptance"},
+			[]string{"internal/cache imports integration/acceptance, but its row", "internal/cache imports integration/acceptance, which only tests may import"},
+		},
+		{"tests outside share too", "integration/acceptance", []string{module + "/internal/storage/storagetest", module + "/integration/oracle"}, nil},
+		{
 			"unknown", "internal/util", nil,
 			[]string{"internal/util has no row in rules"},
 		},
@@ -207,7 +251,8 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-// check returns each import that no rule allows, and each package without a rule.
+// check returns each import that no rule allows, or that only tests may have, and each package
+// without a rule.
 func check(packages map[string][]string) []string {
 	var problems []string
 	for _, pkg := range slices.Sorted(maps.Keys(packages)) {
@@ -221,16 +266,18 @@ func check(packages map[string][]string) []string {
 			if own, ok := withinModule(imp); ok {
 				// Parts of a tree with one rule, such as bench, may import each other.
 				within := strings.HasSuffix(r.Path, "/...") && matches(r.Path, own)
-				if !within && !slices.ContainsFunc(with(r.May, everywhere...), func(p string) bool { return matches(p, own) }) {
+				if !within && !matchesAny(with(r.May, everywhere...), own) {
 					problems = append(problems, fmt.Sprintf(
 						"%s imports %s, but its row (%s) allows only %s",
 						pkg, own, r.Path, orNothing(r.May)))
 				}
+				if matchesAny(forTests, own) && !matchesAny(noProduct, pkg) {
+					problems = append(problems, fmt.Sprintf("%s imports %s, which only tests may import", pkg, own))
+				}
 				continue
 			}
 			for _, d := range drivers {
-				if strings.HasPrefix(imp, d.Prefix) &&
-					!slices.ContainsFunc(d.Within, func(p string) bool { return matches(p, pkg) }) {
+				if strings.HasPrefix(imp, d.Prefix) && !matchesAny(d.Within, pkg) {
 					problems = append(problems, fmt.Sprintf(
 						"%s imports %s, a driver that stays within %s",
 						pkg, imp, strings.Join(d.Within, ", ")))
@@ -305,6 +352,10 @@ func matches(pattern, pkg string) bool {
 	}
 	tree, isTree := strings.CutSuffix(pattern, "/...")
 	return pkg == tree || isTree && strings.HasPrefix(pkg, tree+"/")
+}
+
+func matchesAny(patterns []string, pkg string) bool {
+	return slices.ContainsFunc(patterns, func(p string) bool { return matches(p, pkg) })
 }
 
 func withinModule(imp string) (string, bool) {

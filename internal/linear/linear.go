@@ -1,11 +1,12 @@
 // Package linear is for tests: it checks that the time and memory of code grow no faster than its
-// input. It measures ratios between sizes, so that a slow or busy machine does not change the
+// input. Check measures ratios between sizes, so that a slow or busy machine does not change the
 // result.
 package linear
 
 import (
 	"fmt"
 	"runtime"
+	"strings"
 	"testing"
 	"time"
 )
@@ -26,6 +27,31 @@ const (
 	// freeBytes is the allowance for fixed allocations that do not depend on the input.
 	freeBytes = 1 << 20
 )
+
+// Times repeats format up to about n bytes, as an input for Check. format may print the number of
+// the repetition.
+func Times(n int, format string) string {
+	var sb strings.Builder
+	for i := 0; sb.Len() < n; i++ {
+		if strings.Contains(format, "%") {
+			fmt.Fprintf(&sb, format, i)
+		} else {
+			sb.WriteString(format)
+		}
+	}
+	return sb.String()
+}
+
+// Heap returns the bytes in use after garbage collection. Pools release their contents at the
+// second collection.
+func Heap() uint64 {
+	var m runtime.MemStats
+	for range 3 {
+		runtime.GC()
+	}
+	runtime.ReadMemStats(&m)
+	return m.HeapAlloc
+}
 
 // Cost is the cost of one run.
 type Cost struct {

@@ -122,7 +122,7 @@ func (c *Catalog) change(m metric.Metadata) {
 
 func (c *Catalog) refuse(name string) {
 	if skipped, ok := c.warnings.Pass(); ok {
-		c.opts.Logger.Warn("metadata not kept: there are too many metrics", "metric", name, "max", c.opts.MaxNames, "more_since_last", skipped)
+		c.opts.Logger.Warn("metadata not kept: too many metrics", "metric", name, "max", c.opts.MaxNames, "more_since_last", skipped)
 	}
 }
 

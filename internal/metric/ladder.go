@@ -175,3 +175,6 @@ func AlignDown(t, width int64) int64 {
 	}
 	return t - r
 }
+
+// AlignUp returns the first multiple of width that is not before t.
+func AlignUp(t, width int64) int64 { return AlignDown(t+width-1, width) }

@@ -102,9 +102,9 @@ func TestParseLadder(t *testing.T) {
 	assert.Equal(t, "1h,6h", spaced.String())
 
 	for text, reason := range map[string]string{
-		"":         "no duration",
-		"1h,":      "no duration",
-		"1month":   "no duration",
+		"":         "is not a duration",
+		"1h,":      "is not a duration",
+		"1month":   "is not a duration",
 		"1h,90m":   "multiple",
 		"6h,1h":    "multiple",
 		"1h,1h":    "multiple",

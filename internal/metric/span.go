@@ -20,7 +20,7 @@ const MaxSpan = 100 * oneYear
 // as 7d, 1d12h or 90m. It allows spaces, as in "40 d 6 h". A longer span than MaxSpan gives
 // MaxSpan: 1000y means as long as possible.
 func ParseSpan(s string) (time.Duration, error) {
-	bad := fmt.Errorf("%q is no duration such as 90m, 24h, 7d or 1y", s)
+	bad := fmt.Errorf("%q is not a duration such as 90m, 24h, 7d or 1y", s)
 	text := strings.ReplaceAll(strings.TrimSpace(s), " ", "")
 	if text == "0" {
 		return 0, nil

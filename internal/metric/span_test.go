@@ -28,7 +28,7 @@ func TestParseSpan(t *testing.T) {
 		"", " ", "7", "d", "y", "1.5d", "-1d", "1d-12h", "12h1d", "1d1d", "ten days", "7D", "1month", "+1d1", "+1d", "1y-1h",
 	} {
 		got, err := ParseSpan(in)
-		assert.ErrorContains(t, err, "is no duration such as", "%q gave %s", in, got)
+		assert.ErrorContains(t, err, "is not a duration such as", "%q gave %s", in, got)
 	}
 }
 

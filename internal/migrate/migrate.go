@@ -245,8 +245,8 @@ func (m *Migration) schedules(ctx context.Context, r *Report) ([]int32, error) {
 		}
 		if rows && i > 0 && m.buckets[i] == 0 {
 			width := metric.FormatWidth(legacy.Levels[i-1].Width())
-			return nil, fmt.Errorf("the legacy table %s has rows, and the store has no roll-ups of %s to take them, only %s: "+
-				"make a store with --rollups that have %s among them", TableOf(i), width, m.ladder, width)
+			return nil, fmt.Errorf("the legacy table %s has rows, but the store has no roll-ups of %s for them, only %s: "+
+				"create a store whose --rollups include %s", TableOf(i), width, m.ladder, width)
 		}
 		slices.Sort(ids)
 		ids = slices.Compact(ids)
@@ -320,7 +320,7 @@ func (m *Migration) whileAway(ctx context.Context, try func() error) error {
 		if err == nil || !storage.IsAway(err) || ctx.Err() != nil {
 			return err
 		}
-		m.opts.Logger.Warn("a cluster is away; trying again", "in", wait, "err", err)
+		m.opts.Logger.Warn("a cluster is unavailable; retrying", "in", wait, "err", err)
 		if err := m.clk.Sleep(ctx, wait); err != nil {
 			return err
 		}

@@ -395,10 +395,10 @@ x,db1,cpu
 	assert.Equal(t, `cpu_load{core="1",note="a, b"}`, names[7].Labels.String())
 	assert.Equal(t, "db2", names[8].Source)
 	want := []string{
-		`line 5: "x" is no id of a schedule`, `line 6: "-1" is no id`, `line 7: want schedule_id,source,metric`, `line 8: the source is empty`,
+		`line 5: "x" is not a schedule id`, `line 6: "-1" is not a schedule id`, `line 7: want schedule_id,source,metric`, `line 8: the source is empty`,
 		`line 9: the metric is empty`, `line 10: "core" is not of the form label=value`, `line 11: label "source" has a field of its own`,
 		`line 12: label "core" is given twice`, `line 13: `, `line 14: schedule 7 is named in line 2 already`,
-		`line 15: the series of source "db1" has the schedule of line 2 already`, `line 16: "99999999999" is no id`,
+		`line 15: the series of source "db1" has the schedule of line 2 already`, `line 16: "99999999999" is not a schedule id`,
 	}
 	require.Len(t, bad, len(want), "%q", bad)
 	for i := range want {

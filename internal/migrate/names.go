@@ -73,7 +73,7 @@ func parseName(line string) (int32, Series, error) {
 	}
 	id, err := strconv.ParseInt(strings.TrimSpace(fields[0]), 10, 32)
 	if err != nil || id < 0 {
-		return 0, Series{}, fmt.Errorf("%q is no id of a schedule", fields[0])
+		return 0, Series{}, fmt.Errorf("%q is not a schedule id", fields[0])
 	}
 	if err := checkName("source", fields[1]); err != nil {
 		return 0, Series{}, err

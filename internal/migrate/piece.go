@@ -277,7 +277,7 @@ func (p *piece) rows(ctx context.Context, level legacy.Level, s series) ([]row, 
 		case seen != 1<<legacy.Max|1<<legacy.Min|1<<legacy.Avg:
 			bad(cur.timeMs, "one of max, min and avg is missing")
 		case cur.timeMs%widthMs != 0:
-			bad(cur.timeMs, "no roll-up of UTC begins then")
+			bad(cur.timeMs, "no roll-up slice (UTC) begins at this time")
 		case p.badTime(cur.timeMs) != "":
 			bad(cur.timeMs, p.badTime(cur.timeMs))
 		case !finite(cur.max) || !finite(cur.min) || !finite(cur.avg):
@@ -305,7 +305,7 @@ func (p *piece) rows(ctx context.Context, level legacy.Level, s series) ([]row, 
 		case v.Kind == legacy.Avg:
 			cur.avg = v.Value
 		default:
-			bad(v.TimeMs, fmt.Sprintf("type %d is not known", v.Kind))
+			bad(v.TimeMs, fmt.Sprintf("unknown type %d", v.Kind))
 			continue
 		}
 		cur.timeMs = v.TimeMs
@@ -525,7 +525,7 @@ func (p *piece) pending(i int, level legacy.Level, times []int64, found []row, w
 			continue
 		}
 		last = s.StartMs
-		if p.expired(bucket, s, now) {
+		if s.StartMs < p.cache.KeptFrom(bucket, now) { // no run can grind it any more
 			p.report.Expired++
 			continue
 		}
@@ -537,13 +537,6 @@ func (p *piece) pending(i int, level legacy.Level, times []int64, found []row, w
 }
 
 func same(a, b *metric.Rollup) bool { return a.Count == b.Count && a.Sum == b.Sum }
-
-// expired reports whether no run can grind the slice any more. The mark goes into the current
-// slice, and the input must still exist when that slice is run.
-func (p *piece) expired(b metric.Bucket, s metric.Slice, nowMs int64) bool {
-	run := p.slice(b, nowMs).EndMs + p.cache.Timing().Delay.Milliseconds()
-	return s.StartMs < p.store.WholeFrom(b, run)
-}
 
 // mark puts marks for what is pending, so that the next runs grind it.
 func (p *piece) mark(ctx context.Context) error {

@@ -64,7 +64,7 @@ func onUsageError(c *cli.Context, err error, _ bool) error {
 	if !unknown {
 		return BadUsage(c, err)
 	}
-	return BadUsage(c, fmt.Errorf("there is no flag --%s%s", name, nearest(c.Command.Flags, name)))
+	return BadUsage(c, fmt.Errorf("unknown flag --%s%s", name, nearest(c.Command.Flags, name)))
 }
 
 // nearest returns the end of a sentence about an unknown flag, with the flag that was probably
@@ -116,7 +116,7 @@ func group(action, help cli.ActionFunc) cli.ActionFunc {
 	return func(c *cli.Context) error {
 		switch {
 		case c.Args().Present():
-			return BadUsage(c, fmt.Errorf("there is no command %q", c.Args().First()))
+			return BadUsage(c, fmt.Errorf("unknown command %q", c.Args().First()))
 		case action == nil:
 			return help(c)
 		}

@@ -15,6 +15,7 @@ import (
 	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/query"
+	"github.com/quern/quern/internal/query/querytest"
 	"github.com/quern/quern/internal/storage"
 	"github.com/quern/quern/internal/storage/pebble"
 )
@@ -30,20 +31,20 @@ func newBench(b *testing.B) *world {
 	})
 	require.NoError(b, err)
 	b.Cleanup(func() { require.NoError(b, st.Close()) })
-	return newWorldOn(b, st, retention, clk)
+	return newWorldOn(b, st, clk)
 }
 
 // busy fills a world with n series that have a sample every stepMs, in chunks as ingest writes
 // them: one per time and block.
 func busy(b *testing.B, w *world, n int, fromMs, stepMs int64) {
 	for i := range n {
-		w.id(named("m_total", metric.Label{Name: "source", Value: fmt.Sprintf("host-%d", i/100)},
+		w.ID(querytest.Named("m_total", metric.Label{Name: "source", Value: fmt.Sprintf("host-%d", i/100)},
 			metric.Label{Name: "i", Value: fmt.Sprint(i % 100)}))
 	}
 	samples := make([]metric.Sample, n)
 	batch := &storage.Batch{}
 	write := func() {
-		require.NoError(b, w.store.Write(b.Context(), batch))
+		require.NoError(b, w.Store.Write(b.Context(), batch))
 		*batch = storage.Batch{}
 	}
 	defer write()
@@ -51,14 +52,14 @@ func busy(b *testing.B, w *world, n int, fromMs, stepMs int64) {
 		for i := range samples {
 			samples[i] = metric.Sample{Schedule: metric.ScheduleID(i), TimeMs: t, Value: float64(t/1000+int64(i)) / 8}
 		}
-		if w.flush(batch, samples); len(batch.Raw) > 1000 {
+		if w.Flush(batch, samples); len(batch.Raw) > 1000 {
 			write()
 		}
 	}
 }
 
 func bench(b *testing.B, w *world, series int, ask func(e *Engine) (promql.Query, error)) {
-	engine, _ := New(w.q, Options{})
+	engine, _ := New(w.Querier, Options{})
 	b.ReportAllocs()
 	for b.Loop() {
 		q, err := ask(engine)
@@ -107,12 +108,12 @@ func BenchmarkYear(b *testing.B) {
 	const n = 1000
 	var sample []metric.Sample
 	for i := range n {
-		w.id(named("m", metric.Label{Name: "source", Value: fmt.Sprintf("host-%d", i)}))
+		w.ID(querytest.Named("m", metric.Label{Name: "source", Value: fmt.Sprintf("host-%d", i)}))
 	}
 	for i := range 100 {
 		sample = append(sample, metric.Sample{TimeMs: int64(i), Value: float64(i * i)})
 	}
-	row, _ := rollupOf(sample)
+	row, _ := querytest.RollupOf(sample)
 	var rows []metric.RollupRow
 	for t := midnight - 366*day; t < midnight; t += day {
 		for i := range n {
@@ -120,7 +121,7 @@ func BenchmarkYear(b *testing.B) {
 		}
 	}
 	slices.SortStableFunc(rows, func(a, b metric.RollupRow) int { return cmp.Compare(a.Schedule, b.Schedule) })
-	require.NoError(b, w.store.WriteRollups(b.Context(), 0, 3, rows))
+	require.NoError(b, w.Store.WriteRollups(b.Context(), 0, 3, rows))
 	bench(b, w, n, func(e *Engine) (promql.Query, error) {
 		return e.NewRangeQuery(b.Context(), w.queryable, nil, `max_over_time(m[1d])`,
 			time.UnixMilli(midnight-365*day), time.UnixMilli(midnight), 24*time.Hour)
@@ -140,7 +141,7 @@ func BenchmarkIndex(b *testing.B) {
 		before := heap()
 		x := query.NewIndex()
 		for i := range n {
-			x.Add([]storage.Schedule{{ID: metric.ScheduleID(i), Labels: named(fmt.Sprintf("metric_%d_total", i%100),
+			x.Add([]storage.Schedule{{ID: metric.ScheduleID(i), Labels: querytest.Named(fmt.Sprintf("metric_%d_total", i%100),
 				metric.Label{Name: "source", Value: fmt.Sprintf("host-%d", i/100)}, metric.Label{Name: "instance", Value: fmt.Sprintf("host-%d:9100", i/100)},
 				metric.Label{Name: "job", Value: "node"}, metric.Label{Name: "device", Value: fmt.Sprint(i % 7)})}})
 		}

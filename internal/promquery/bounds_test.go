@@ -2,6 +2,7 @@ package promquery
 
 import (
 	"fmt"
+	"math"
 	"runtime"
 	"strings"
 	"testing"
@@ -10,12 +11,13 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/quern/quern/internal/metric"
+	"github.com/quern/quern/internal/query/querytest"
 )
 
 // TestSubqueryStepIsAMillisecond: the engine divides by the milliseconds of a subquery's step.
 func TestSubqueryStepIsAMillisecond(t *testing.T) {
 	w := newWorld(t, "model", retention, now)
-	engine, queryable := New(w.q, Options{})
+	engine, queryable := New(w.Querier, Options{})
 	for expr, ok := range map[string]bool{
 		"max_over_time(m[1s:0.0001])":                            false,
 		"max_over_time(max_over_time(m[1s:0.0009])[1m:1s])":      false,
@@ -30,13 +32,13 @@ func TestSubqueryStepIsAMillisecond(t *testing.T) {
 			q.Close()
 			continue
 		}
-		require.ErrorContains(t, err, "the step of a subquery is at least one", expr)
+		require.ErrorContains(t, err, "the step of a subquery must be at least 1ms", expr)
 	}
 }
 
 // heavy asks for what takes much, and returns what it allocated.
 func (w *world) heavy(opts Options, expr string, start, end time.Time, step time.Duration) (took int64, err error) {
-	engine, queryable := New(w.q, opts)
+	engine, queryable := New(w.Querier, opts)
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
 	q, err := engine.NewRangeQuery(w.t.Context(), queryable, nil, expr, start, end, step)
@@ -65,7 +67,7 @@ func TestCountedValuesAreBounded(t *testing.T) {
 		}
 		took, err := w.heavy(opts, expr, start, end, time.Second)
 		require.Error(t, err, expr)
-		require.Less(t, took, int64(opts.MaxSamples*sampleBytes), expr)
+		require.Less(t, took, int64(2*opts.MaxSamples*sampleBytes), expr)
 	}
 	var arms []string
 	for i := range 20 {
@@ -73,20 +75,83 @@ func TestCountedValuesAreBounded(t *testing.T) {
 	}
 	took, err := w.heavy(opts, strings.Join(arms, " or "), end.Add(-300*time.Second), end, time.Second)
 	require.ErrorContains(t, err, "larger step")
-	require.Less(t, took, int64(opts.MaxSamples*sampleBytes))
+	require.Less(t, took, int64(2*opts.MaxSamples*sampleBytes))
 	// What is asked for usually.
 	_, err = w.heavy(opts, counted, end.Add(-300*time.Second), end, time.Second)
 	require.NoError(t, err)
+}
+
+// TestCountedSeriesAreCounted: count_values may make a series of each point, and the engine makes room for all steps of each.
+func TestCountedSeriesAreCounted(t *testing.T) {
+	const series, steps = 500, 100
+	w := newWorld(t, "model", retention, now)
+	start := now - day
+	var samples []metric.Sample
+	for i := range series {
+		labels := []metric.Label{{Name: "i", Value: fmt.Sprint(i)}, {Name: "job", Value: fmt.Sprint(i % 3)}}
+		random, version := w.ID(querytest.Named("random", labels...)), w.ID(querytest.Named("version", labels...))
+		tiny := w.ID(querytest.Named("tiny", labels...))
+		for step := range steps {
+			at := start + int64(step)*minute
+			n := float64(i*steps + step)
+			samples = append(samples, metric.Sample{Schedule: random, TimeMs: at, Value: n / 7},
+				metric.Sample{Schedule: version, TimeMs: at, Value: float64(i % 7)},
+				metric.Sample{Schedule: tiny, TimeMs: at, Value: math.SmallestNonzeroFloat64 * n})
+		}
+	}
+	w.Put(samples...)
+	from, to := time.UnixMilli(start), time.UnixMilli(start+(steps-1)*minute)
+	opts := Options{MaxSamples: 500_000}
+	for _, expr := range []string{
+		`count_values("v", random)`,
+		`count_values without (job) ("v", random * 2)`,
+		`sum(count_values by (job) ("v", random))`,
+		`max_over_time(count_values("v", random)[99m:1m])`,
+		`count_values("v", random offset 1h) or count_values("w", random)`,
+	} {
+		start := from
+		if strings.Contains(expr, "[") {
+			start = to
+		}
+		took, err := w.heavy(opts, expr, start, to, time.Minute)
+		require.ErrorContains(t, err, "--query-max-samples", expr)
+		require.Less(t, took, int64(4*opts.MaxSamples*sampleBytes), expr)
+	}
+	for _, expr := range []string{
+		`count_values("v", version)`, `count_values by (job) ("v", version)`, `count_values without (i) ("v", version)`,
+		`count_values("v", version) * 2`, `topk(3, count_values("v", version))`, `count_values("v", round(random / 10000))`,
+	} {
+		_, err := w.heavy(opts, expr, from, to, time.Minute)
+		require.NoError(t, err, expr)
+	}
+	_, err := w.heavy(opts, `count_values("v", random)`, to, to, time.Minute)
+	require.NoError(t, err, "a series of each series at one time")
+	// More steps than a value has room for.
+	_, err = w.heavy(opts, `count_values("v", version{i=~"1.?"})`, from, to, 500*time.Millisecond)
+	require.NoError(t, err)
+	// The text of a value may have hundreds of bytes.
+	_, err = w.heavy(opts, `count_values("v", tiny)`, to, to, time.Minute)
+	require.NoError(t, err)
+	_, err = w.heavy(opts, `label_join(count_values("v", tiny), "w", ""`+strings.Repeat(`, "v"`, 400)+")", to, to, time.Minute)
+	require.ErrorContains(t, err, "made by a function")
+}
+
+// TestExperimentalFunctionsAreRefused: info() selects series that are not in the expression, and are not weighed.
+func TestExperimentalFunctionsAreRefused(t *testing.T) {
+	w := newWorld(t, "model", retention, now)
+	engine, queryable := New(w.Querier, Options{})
+	_, err := engine.NewInstantQuery(t.Context(), queryable, nil, `info(m)`, time.UnixMilli(now))
+	require.ErrorContains(t, err, "is not enabled")
 }
 
 // some has series with a sample each, at times one after the other.
 func (w *world) some(n int, value string) (start, end time.Time) {
 	var samples []metric.Sample
 	for i := range n {
-		id := w.id(named("m", metric.Label{Name: "i", Value: fmt.Sprint(i)}, metric.Label{Name: "job", Value: fmt.Sprint(i % 3)}, metric.Label{Name: "a", Value: value}))
+		id := w.ID(querytest.Named("m", metric.Label{Name: "i", Value: fmt.Sprint(i)}, metric.Label{Name: "job", Value: fmt.Sprint(i % 3)}, metric.Label{Name: "a", Value: value}))
 		samples = append(samples, metric.Sample{Schedule: id, TimeMs: now - day + int64(i)*second, Value: 1})
 	}
-	w.put(samples...)
+	w.Put(samples...)
 	return time.UnixMilli(now - day), time.UnixMilli(now - day + int64(n)*second)
 }
 

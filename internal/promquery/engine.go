@@ -17,6 +17,7 @@ import (
 	"fmt"
 	"log/slog"
 	"time"
+	"unsafe"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/prometheus/model/labels"
@@ -26,6 +27,7 @@ import (
 	"github.com/prometheus/prometheus/storage"
 	"github.com/prometheus/prometheus/util/annotations"
 
+	"github.com/quern/quern/internal/admission"
 	"github.com/quern/quern/internal/query"
 )
 
@@ -36,6 +38,9 @@ type Options struct {
 	// MaxSamples is the maximum number of samples that a query may hold at a time. The default is
 	// 50,000,000.
 	MaxSamples int
+	// Memory is what all queries may hold together, with their results and lists of series. A query
+	// that finds no room ends with admission.ErrNoRoom. The default is no limit.
+	Memory *admission.Budget
 	// Lookback is the maximum age of the sample that an instant selector returns. The default is
 	// 5m.
 	Lookback time.Duration
@@ -71,7 +76,7 @@ var _ promql.QueryEngine = (*Engine)(nil)
 // New makes an engine over a querier, and the storage to pass to its queries.
 func New(q *query.Querier, opts Options) (*Engine, *Queryable) {
 	opts = opts.EnsureDefaults()
-	return newEngine(promql.EngineOpts{
+	return NewEngine(promql.EngineOpts{
 		Logger:                   opts.Logger,
 		Reg:                      opts.Metrics,
 		MaxSamples:               opts.MaxSamples,
@@ -81,10 +86,11 @@ func New(q *query.Querier, opts Options) (*Engine, *Queryable) {
 		EnableAtModifier:         true,
 		EnableNegativeOffset:     true,
 		EnablePerStepStats:       true,
-	}), &Queryable{q: q, maxSamples: int64(opts.MaxSamples)}
+	}), &Queryable{q: q, maxSamples: int64(opts.MaxSamples), memory: opts.Memory}
 }
 
-func newEngine(opts promql.EngineOpts) *Engine {
+// NewEngine makes an engine with options of Prometheus' engine. NoStepSubqueryIntervalFn must be set.
+func NewEngine(opts promql.EngineOpts) *Engine {
 	return &Engine{engine: promql.NewEngine(opts), subqueryStepMs: opts.NoStepSubqueryIntervalFn}
 }
 
@@ -93,7 +99,7 @@ func newEngine(opts promql.EngineOpts) *Engine {
 func (e *Engine) NewInstantQuery(
 	ctx context.Context, q storage.Queryable, opts promql.QueryOpts, qs string, ts time.Time,
 ) (promql.Query, error) {
-	return e.plan(q, func(q storage.Queryable) (promql.Query, error) {
+	return e.prepare(q, func(q storage.Queryable) (promql.Query, error) {
 		return e.engine.NewInstantQuery(ctx, q, opts, qs, ts)
 	})
 }
@@ -102,19 +108,19 @@ func (e *Engine) NewInstantQuery(
 func (e *Engine) NewRangeQuery(
 	ctx context.Context, q storage.Queryable, opts promql.QueryOpts, qs string, start, end time.Time, interval time.Duration,
 ) (promql.Query, error) {
-	return e.plan(q, func(q storage.Queryable) (promql.Query, error) {
+	return e.prepare(q, func(q storage.Queryable) (promql.Query, error) {
 		return e.engine.NewRangeQuery(ctx, q, opts, qs, start, end, interval)
 	})
 }
 
-// plan makes a query and rewrites it.
-func (e *Engine) plan(q storage.Queryable, begin func(storage.Queryable) (promql.Query, error)) (promql.Query, error) {
+// prepare makes a query and rewrites it.
+func (e *Engine) prepare(q storage.Queryable, begin func(storage.Queryable) (promql.Query, error)) (promql.Query, error) {
 	// The check by interface also accepts a storage that embeds a Queryable.
-	own, ok := q.(interface{ during(*plan) *Queryable })
+	own, ok := q.(interface{ during(*preparation) *Queryable })
 	if !ok {
 		return begin(q)
 	}
-	p := newPlan()
+	p := newPreparation()
 	during := own.during(p)
 	inner, err := begin(during)
 	if err != nil {
@@ -122,14 +128,14 @@ func (e *Engine) plan(q storage.Queryable, begin func(storage.Queryable) (promql
 	}
 	stmt := inner.Statement().(*parser.EvalStmt)
 	r := rewriter{
-		plan: p, q: during.q, maxSamples: during.maxSamples,
+		prep: p, q: during.q, maxSamples: during.maxSamples,
 		lookbackMs: stmt.LookbackDelta.Milliseconds(), subqueryStepMs: e.subqueryStepMs,
 	}
 	all := grid{startMs: timestamp.FromTime(stmt.Start), endMs: timestamp.FromTime(stmt.End), stepMs: stmt.Interval.Milliseconds()}
 	stmt.Expr = r.rewrite(stmt.Expr, all)
 	if r.err == nil {
 		p.weigher = &weigher{
-			maxSamples: during.maxSamples, subqueryStepMs: e.subqueryStepMs, expr: stmt.Expr, grid: all,
+			index: during.q.Index(), account: p.account, maxSamples: during.maxSamples, subqueryStepMs: e.subqueryStepMs, expr: stmt.Expr, grid: all,
 			selected: make(map[*labels.Matcher]*selected), instructions: make(map[string]float64),
 			subqueries: make(map[argument]*parser.SubqueryExpr),
 		}
@@ -139,28 +145,52 @@ func (e *Engine) plan(q storage.Queryable, begin func(storage.Queryable) (promql
 		inner.Close()
 		return nil, r.err
 	}
-	return &planned{Query: inner, plan: p}, nil
+	return &preparedQuery{Query: inner, prep: p, account: p.account}, nil
 }
 
-// planned is a query that adds the notes and warnings of its plan to the result.
-type planned struct {
+// preparedQuery is a query that adds the notes and warnings of its preparation to the result.
+type preparedQuery struct {
 	promql.Query
-	plan *plan
+	prep    *preparation
+	account *account
+}
+
+// Close implements promql.Query.
+func (q *preparedQuery) Close() {
+	q.Query.Close()
+	q.account.only(0)
+}
+
+// samplesOf returns what a result takes, in samples.
+func samplesOf(v parser.Value) (n int64) {
+	switch v := v.(type) {
+	case promql.Matrix:
+		for i := range v {
+			n += int64(cap(v[i].Floats) + samplesIn(int(v[i].Metric.ByteSize())) + samplesIn(int(unsafe.Sizeof(v[i]))))
+		}
+	case promql.Vector:
+		for i := range v {
+			n += int64(samplesIn(int(v[i].Metric.ByteSize())) + samplesIn(int(unsafe.Sizeof(v[i]))))
+		}
+	}
+	return n
 }
 
 // Exec implements promql.Query. It may be called once, and leaves a Statement without its expression.
-func (q *planned) Exec(ctx context.Context) *promql.Result {
-	if q.plan.refused != nil {
-		return &promql.Result{Err: q.plan.refused}
+func (q *preparedQuery) Exec(ctx context.Context) *promql.Result {
+	if q.prep.refused != nil {
+		return &promql.Result{Err: q.prep.refused}
 	}
 	r := q.Query.Exec(ctx)
-	r.Warnings.Merge(q.plan.notes)
-	for _, w := range q.plan.warnings.List() {
+	r.Warnings.Merge(q.prep.notes)
+	for _, w := range q.prep.warnings.List() {
 		r.Warnings.Add(fmt.Errorf("%w: %s", annotations.PromQLWarning, w))
 	}
-	// A result is sent as slowly as its client reads: what the expression was compiled to is not held as long. The engine's query
-	// holds the storage that it was given, and that the plan.
-	q.plan.weigher, q.plan.readings = nil, nil
-	q.Query.Statement().(*parser.EvalStmt).Expr, q.plan = nil, nil
+	// A result is sent as slowly as its client reads: what the expression was compiled to, and what
+	// it read last, is not held as long. The engine's query holds the storage that it was given, and
+	// that holds the preparation.
+	q.prep.weigher, q.prep.readings, q.prep.account.now = nil, nil, nil
+	q.Query.Statement().(*parser.EvalStmt).Expr, q.prep = nil, nil
+	q.account.only(samplesOf(r.Value))
 	return r
 }

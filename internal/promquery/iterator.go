@@ -50,8 +50,9 @@ type iterator struct {
 
 // own counts the points that one iterator alone holds, which were made for it: those of a loader are counted where they are read.
 type own struct {
-	in *held
-	n  int
+	in   *account
+	turn int // of the account, whose next turn counts them off
+	n    int
 }
 
 // add counts n more.
@@ -62,7 +63,7 @@ func (o *own) add(n int) error {
 
 // free counts them off.
 func (o *own) free() {
-	if o.in != nil {
+	if o.in != nil && o.turn == o.in.turn {
 		o.in.n.Add(-int64(o.n))
 	}
 	*o = own{}

@@ -2,11 +2,13 @@ package promquery
 
 import (
 	"context"
+	"fmt"
 	"sync"
 	"sync/atomic"
 
 	"github.com/prometheus/prometheus/promql"
 
+	"github.com/quern/quern/internal/admission"
 	"github.com/quern/quern/internal/query"
 )
 
@@ -18,7 +20,8 @@ const readAhead = 4
 //  1. The engine asks for one series after the other, in the order of their groups. The loader
 //     drops the groups before the requested group. So its memory does not grow with the number of
 //     groups; the sample limit bounds it as well.
-//  2. If series are needed in another order, or all together, the loader keeps their groups.
+//  2. If series are needed in another order, or all together, the loader keeps their groups until
+//     another selector has its turn; see account.
 type loader[T any] struct {
 	*held
 	mu    sync.Mutex
@@ -28,20 +31,136 @@ type loader[T any] struct {
 
 // held is the state that loaders of all types have in common.
 type held struct {
+	*account
 	ctx    context.Context //nolint:containedctx // that of Select: an iterator is given none
 	reads  *sync.WaitGroup
 	groups []query.Group
 	keep   bool
-	n      atomic.Int64 // samples held
+}
+
+// account counts the samples that all selectors of a query hold, and their series with their labels,
+// against the query's limit. A storage without a preparation has one account per querier.
+//
+//  1. An Engine evaluates a query in one goroutine. It reads one selector to its end, copies what it
+//     needs, and then reads the next one. So when it begins a selector, the one before gives back
+//     all that it holds. The expression refers to all selectors until the query ends: without this,
+//     each of them would keep the groups that it read last.
+//  2. Other users may read several selectors at once. Selectors then keep their last groups, and
+//     these count until the querier's end.
+//  3. Series and labels are held until the query ends, so they are counted once and for all.
+//  4. What is counted, and what the engine is expected to hold besides, is claimed from the memory
+//     that all queries have together, in steps.
+type account struct {
 	most   int64
+	n      atomic.Int64 // samples held
+	found  atomic.Int64 // what series and labels take, in samples
+	engine atomic.Int64 // what the engine is expected to hold, in samples
+
+	mu      sync.Mutex       // guards claim
+	claim   *admission.Claim // nil bounds nothing
+	claimed atomic.Int64     // samples for which the claim has room
+
+	inTurn bool   // see 1; the fields below are for this case
+	now    source // the selector that is read
+	turn   int    // the number of selectors before it
+}
+
+// begin says that an iterator of s is about to read, and returns what the iterator owns.
+func (a *account) begin(s source) own {
+	if a.inTurn && a.now != s {
+		if a.now != nil {
+			a.now.release()
+		}
+		// What is left are the points of the iterators of the selector before.
+		a.n.Store(0)
+		a.shrink()
+		a.now = s
+		a.turn++
+	}
+	return own{in: a, turn: a.turn}
 }
 
 // hold counts samples that are held.
-func (h *held) hold(n int) error {
-	if h.n.Add(int64(n)) > h.most {
+func (a *account) hold(n int) error {
+	if a.n.Add(int64(n))+a.found.Load() > a.most {
 		return promql.ErrTooManySamples("query execution")
 	}
+	return a.room()
+}
+
+// find counts what series and labels take before they are held, in bytes.
+func (a *account) find(bytes int) error {
+	if a.found.Add(int64(samplesIn(bytes)))+a.n.Load() > a.most {
+		return &query.RequestError{Message: fmt.Sprintf("the series that the selectors match, with their labels, take more memory than the %d samples "+
+			"that a query may hold (--query-max-samples): narrow the selectors, use fewer, or ask in several requests", a.most)}
+	}
+	return a.room()
+}
+
+// expect counts what the engine may hold by now, in samples.
+func (a *account) expect(n float64) error {
+	a.engine.Store(int64(min(n, float64(a.most))))
+	return a.room()
+}
+
+// claims has the memory claimed from a budget, for the client of ctx's request.
+func (a *account) claims(ctx context.Context, memory *admission.Budget) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if memory != nil && a.claim == nil {
+		claim := memory.Claim(admission.ClientOf(ctx))
+		a.claim = &claim
+	}
+}
+
+// claimStep is by how many samples a claim grows: 1 MiB.
+const claimStep = 1 << 20 / sampleBytes
+
+func (a *account) held() int64 { return a.n.Load() + a.found.Load() + a.engine.Load() }
+
+// room claims memory for what is held. The error is admission.ErrNoRoom, or a *query.RequestError
+// if there will never be room.
+func (a *account) room() error {
+	if a.held() <= a.claimed.Load() {
+		return nil
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.claim == nil {
+		return nil
+	}
+	held := a.held()
+	steps := (held + claimStep - 1) / claimStep
+	bytes := steps * claimStep * sampleBytes
+	if bytes > a.claim.Share() {
+		return &query.RequestError{Message: fmt.Sprintf("the query may take more than %d MB, the part of this process's memory that the queries of "+
+			"one client may hold: narrow the selectors, use a larger step, aggregate, or give the process more memory", a.claim.Share()>>20)}
+	}
+	if more := bytes - a.claim.Held(); more > 0 && !a.claim.Grow(more) {
+		return fmt.Errorf("there is no room for %d MB more of a query: %w, or narrow the selectors", more>>20, admission.ErrNoRoom)
+	}
+	a.claimed.Store(steps * claimStep)
 	return nil
+}
+
+// shrink gives back what is held no more.
+func (a *account) shrink() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.claim == nil {
+		return
+	}
+	steps := (a.held() + claimStep - 1) / claimStep
+	a.claim.Shrink(steps * claimStep * sampleBytes)
+	a.claimed.Store(min(a.claimed.Load(), steps*claimStep))
+}
+
+// only counts n samples, of a result that nothing else is held beside.
+func (a *account) only(n int64) {
+	a.n.Store(0)
+	a.found.Store(0)
+	a.engine.Store(n)
+	a.shrink()
 }
 
 // load is a group that is being read, or has been when done is closed.
@@ -52,8 +171,8 @@ type load[T any] struct {
 	err    error
 }
 
-func newHeld(ctx context.Context, reads *sync.WaitGroup, groups []query.Group, most int64, keep bool) *held {
-	return &held{ctx: ctx, reads: reads, groups: groups, most: most, keep: keep}
+func newHeld(ctx context.Context, reads *sync.WaitGroup, groups []query.Group, in *account, keep bool) *held {
+	return &held{account: in, ctx: ctx, reads: reads, groups: groups, keep: keep}
 }
 
 func newLoader[T any](h *held) *loader[T] {
@@ -66,18 +185,14 @@ type reader[T any] func(ctx context.Context, group int, hold func(n int) error) 
 // get returns the data of a group.
 func (l *loader[T]) get(group int, read reader[T]) ([]T, error) {
 	l.mu.Lock()
-	for ; !l.keep && l.first < group; l.first++ {
-		if gone := l.loads[l.first]; gone != nil {
-			<-gone.done // it was requested before, so this ends
-			l.n.Add(-gone.n)
-			l.loads[l.first] = nil
-		}
+	if !l.keep {
+		l.drop(group)
 	}
 	l.first = min(l.first, group)
 	for i := group; i < min(group+readAhead, len(l.groups)); i++ {
 		if l.loads[i] == nil {
 			l.loads[i] = &load[T]{done: make(chan struct{})}
-			l.begin(l.loads[i], i, read)
+			l.load(l.loads[i], i, read)
 		}
 	}
 	mine := l.loads[group]
@@ -86,7 +201,25 @@ func (l *loader[T]) get(group int, read reader[T]) ([]T, error) {
 	return mine.places, mine.err
 }
 
-func (l *loader[T]) begin(into *load[T], group int, read reader[T]) {
+// drop lets go of the groups before the given one, whose reads it waits for. The caller holds mu.
+func (l *loader[T]) drop(group int) {
+	for ; l.first < group; l.first++ {
+		if gone := l.loads[l.first]; gone != nil {
+			<-gone.done // it was requested, or read ahead, so this ends
+			l.n.Add(-gone.n)
+			l.loads[l.first] = nil
+		}
+	}
+}
+
+// release lets go of all groups. A group that is requested again is read again.
+func (l *loader[T]) release() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.drop(len(l.loads))
+}
+
+func (l *loader[T]) load(into *load[T], group int, read reader[T]) {
 	l.reads.Go(func() {
 		defer close(into.done)
 		into.places, into.err = read(l.ctx, group, func(n int) error {

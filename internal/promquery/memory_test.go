@@ -21,8 +21,10 @@ import (
 
 	"github.com/quern/quern/internal/blocks"
 	"github.com/quern/quern/internal/clock"
+	"github.com/quern/quern/internal/linear"
 	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/query"
+	"github.com/quern/quern/internal/query/querytest"
 	"github.com/quern/quern/internal/sketch"
 	"github.com/quern/quern/internal/storage"
 	"github.com/quern/quern/internal/storage/storagetest"
@@ -42,22 +44,12 @@ func (s owning) Rollups(ctx context.Context, level metric.Bucket, ids blocks.Ran
 	}
 }
 
-// heap returns the bytes in use. Pools release their contents at the second collection.
-func heap() uint64 {
-	var m runtime.MemStats
-	for range 3 {
-		runtime.GC()
-	}
-	runtime.ReadMemStats(&m)
-	return m.HeapAlloc
-}
-
 // TestRowsCountAsWhatTheyHold: a row holds a span, and for a quantile a sketch, too. The query's
 // limit counts their bytes in units of samples. Otherwise a query could hold several times its
 // limit.
 func TestRowsCountAsWhatTheyHold(t *testing.T) {
 	clk := clock.NewSimulated(time.UnixMilli(midnight))
-	w := newWorldOn(t, owning{storagetest.NewModel(settings(), retention, clk)}, retention, clk)
+	w := newWorldOn(t, owning{storagetest.NewModel(querytest.Settings(), retention, clk)}, clk)
 	var sk sketch.Sketch
 	for i := range 300 {
 		sk.Add(math.Pow(1.1, float64(i)))
@@ -65,7 +57,7 @@ func TestRowsCountAsWhatTheyHold(t *testing.T) {
 	from, until := midnight-60*day, midnight-8*day
 	var ids []metric.ScheduleID
 	for i := range 64 {
-		ids = append(ids, w.id(named("x", metric.Label{Name: "i", Value: fmt.Sprint(i)})))
+		ids = append(ids, w.ID(querytest.Named("x", metric.Label{Name: "i", Value: fmt.Sprint(i)})))
 	}
 	row := metric.Rollup{Count: 300, Sum: 1, Min: 1, Max: 2, First: 1, Last: 2, Sketch: sk.AppendEncoded(nil)}
 	for _, id := range ids {
@@ -73,20 +65,20 @@ func TestRowsCountAsWhatTheyHold(t *testing.T) {
 		for at := from; at < until; at += hour {
 			rows = append(rows, metric.RollupRow{Schedule: id, TimeMs: at, Rollup: row})
 		}
-		require.NoError(t, w.store.WriteRollups(t.Context(), 0, 1, rows))
+		require.NoError(t, w.Store.WriteRollups(t.Context(), 0, 1, rows))
 	}
 	for _, function := range []string{"max_over_time", "quantile_over_time"} {
 		for _, most := range []int64{50_000, 200_000} {
 			t.Run(fmt.Sprintf("%s/%d", function, most), func(t *testing.T) {
-				groups, err := w.q.Groups(t.Context(), query.Selector{labels.MustNewMatcher(labels.MatchEqual, metric.NameLabel, "x")})
+				groups, err := w.Querier.Groups(t.Context(), query.Selector{labels.MustNewMatcher(labels.MatchEqual, metric.NameLabel, "x")})
 				require.NoError(t, err)
 				var reads sync.WaitGroup
-				src := &rows{
+				src := &rowSource{
 					reading: &reading{function: function, level: 1, rangeMs: until - from, grid: grid{startMs: until, endMs: until}},
-					q:       w.q, warn: new(query.Warnings),
-					loader: newLoader[[]query.Span](newHeld(t.Context(), &reads, groups, most, true)),
+					q:       w.Querier, warn: new(query.Warnings),
+					loader: newLoader[[]query.Span](newHeld(t.Context(), &reads, groups, &account{most: most}, true)),
 				}
-				before := heap()
+				before := linear.Heap()
 				var refused error
 				for i := range groups {
 					if _, refused = src.points([]place{{group: i}}, new(own)); refused != nil {
@@ -94,7 +86,7 @@ func TestRowsCountAsWhatTheyHold(t *testing.T) {
 					}
 				}
 				reads.Wait()
-				after := heap()
+				after := linear.Heap()
 				var tooMany promql.ErrTooManySamples
 				require.ErrorAs(t, refused, &tooMany, "there is more than the limit")
 				held := float64(after) - float64(before)
@@ -110,25 +102,25 @@ func TestRowsCountAsWhatTheyHold(t *testing.T) {
 // TestPointsOfRowsCount: a window of rows has a point for each step, however few the rows are.
 func TestPointsOfRowsCount(t *testing.T) {
 	clk := clock.NewSimulated(time.UnixMilli(midnight))
-	w := newWorldOn(t, storagetest.NewModel(settings(), retention, clk), retention, clk)
+	w := newWorldOn(t, storagetest.NewModel(querytest.Settings(), retention, clk), clk)
 	from, until := midnight-60*day, midnight-8*day
 	for i := range 8 {
-		id := w.id(named("x", metric.Label{Name: "i", Value: fmt.Sprint(i)}))
+		id := w.ID(querytest.Named("x", metric.Label{Name: "i", Value: fmt.Sprint(i)}))
 		var rows []metric.RollupRow
 		for at := from; at < until; at += hour {
 			rows = append(rows, metric.RollupRow{Schedule: id, TimeMs: at, Rollup: metric.Rollup{Count: 300, Sum: 1, Min: 1, Max: 2, First: 1, Last: 2}})
 		}
-		require.NoError(t, w.store.WriteRollups(t.Context(), 0, 1, rows))
+		require.NoError(t, w.Store.WriteRollups(t.Context(), 0, 1, rows))
 	}
 	const most = 300_000
-	groups, err := w.q.Groups(t.Context(), query.Selector{labels.MustNewMatcher(labels.MatchEqual, metric.NameLabel, "x")})
+	groups, err := w.Querier.Groups(t.Context(), query.Selector{labels.MustNewMatcher(labels.MatchEqual, metric.NameLabel, "x")})
 	require.NoError(t, err)
 	for name, step := range map[string]int64{"few": 2 * minute, "many": 10 * second} {
 		var reads sync.WaitGroup
-		src := &rows{
+		src := &rowSource{
 			reading: &reading{function: "max_over_time", level: 1, rangeMs: day, grid: grid{startMs: from + day, endMs: until, stepMs: step}},
-			q:       w.q, warn: new(query.Warnings),
-			loader: newLoader[[]query.Span](newHeld(t.Context(), &reads, groups, most, true)),
+			q:       w.Querier, warn: new(query.Warnings),
+			loader: newLoader[[]query.Span](newHeld(t.Context(), &reads, groups, &account{most: most}, true)),
 		}
 		var it chunkenc.Iterator
 		for i := range groups[0].IDs() {
@@ -154,9 +146,11 @@ func TestSelectorsAreBounded(t *testing.T) {
 	const series = 2000
 	w := newWorld(t, "model", retention, now)
 	for i := range series {
-		w.id(named("m", metric.Label{Name: "i", Value: fmt.Sprint(i)}, metric.Label{Name: "path", Value: "/some/longer/label/value"}))
+		w.ID(querytest.Named("m", metric.Label{Name: "i", Value: fmt.Sprint(i)}, metric.Label{Name: "path", Value: "/some/longer/label/value"}))
 	}
-	few := query.New(w.store, w.index, w.store.Settings(), w.store.WholeFrom, clock.NewSimulated(time.UnixMilli(now)), query.Options{MaxSeries: series})
+	few := query.New(query.Parts{
+		Store: w.Store, Index: w.Index, Settings: w.Store.Settings(), WholeFrom: w.Store.WholeFrom, Clock: clock.NewSimulated(time.UnixMilli(now)),
+	}, query.Options{MaxSeries: series})
 	exec := func(q *query.Querier, expr string) (took int64, err error) {
 		engine, queryable := New(q, Options{})
 		r, err := engine.NewInstantQuery(t.Context(), queryable, nil, expr, time.UnixMilli(now))
@@ -193,7 +187,7 @@ func TestSelectorsAreBounded(t *testing.T) {
 		q, err := w.queryable.Querier(math.MinInt64, now)
 		require.NoError(t, err)
 		var all []promstorage.Series
-		before := heap()
+		before := linear.Heap()
 		for range n {
 			set := q.Select(t.Context(), false, nil, labels.MustNewMatcher(labels.MatchEqual, metric.NameLabel, "m"))
 			for set.Next() {
@@ -202,7 +196,7 @@ func TestSelectorsAreBounded(t *testing.T) {
 			}
 			require.NoError(t, set.Err())
 		}
-		after := heap()
+		after := linear.Heap()
 		runtime.KeepAlive(all)
 		require.NoError(t, q.Close())
 		return after - before
@@ -210,14 +204,53 @@ func TestSelectorsAreBounded(t *testing.T) {
 	require.Less(t, held(100), 30*held(1))
 }
 
+// TestSelectorsShareTheirWork: what all selectors of a querier look at counts together, also if they match nothing.
+func TestSelectorsShareTheirWork(t *testing.T) {
+	w := newWorld(t, "model", retention, now)
+	for i := range 2000 {
+		w.ID(querytest.Named("m", metric.Label{Name: "i", Value: fmt.Sprint(i)}))
+	}
+	matchers := []*labels.Matcher{
+		labels.MustNewMatcher(labels.MatchEqual, metric.NameLabel, "m"), labels.MustNewMatcher(labels.MatchRegexp, "none", "x.*"),
+	}
+	for i := range 2490 {
+		matchers = append(matchers, labels.MustNewMatcher(labels.MatchNotEqual, "i", fmt.Sprint(i)))
+	}
+	for name, ask := range map[string]func(q promstorage.Querier) error{
+		"series": func(q promstorage.Querier) error { return q.Select(t.Context(), false, nil, matchers...).Err() },
+		"names": func(q promstorage.Querier) error {
+			_, _, err := q.LabelNames(t.Context(), nil, matchers...)
+			return err
+		},
+		"values": func(q promstorage.Querier) error {
+			_, _, err := q.LabelValues(t.Context(), "i", nil, matchers...)
+			return err
+		},
+	} {
+		q, err := w.queryable.Querier(math.MinInt64, now)
+		require.NoError(t, err)
+		require.NoError(t, ask(q))
+		for range 200 {
+			matchers[2] = labels.MustNewMatcher(labels.MatchNotEqual, "i", matchers[2].Value+"x") // not a selector that is known
+			if err = ask(q); err != nil {
+				break
+			}
+		}
+		require.ErrorContains(t, err, "the selectors look at more than", name)
+		require.NoError(t, q.Close())
+	}
+}
+
 // TestListsAreBounded: only listed series within the limit count.
 func TestListsAreBounded(t *testing.T) {
 	const series = 2000
 	w := newWorld(t, "model", retention, now)
 	for i := range series {
-		w.id(named("m", metric.Label{Name: "i", Value: fmt.Sprintf("%04d", series-i)}))
+		w.ID(querytest.Named("m", metric.Label{Name: "i", Value: fmt.Sprintf("%04d", series-i)}))
 	}
-	few := query.New(w.store, w.index, w.store.Settings(), w.store.WholeFrom, clock.NewSimulated(time.UnixMilli(now)), query.Options{MaxSeries: series})
+	few := query.New(query.Parts{
+		Store: w.Store, Index: w.Index, Settings: w.Store.Settings(), WholeFrom: w.Store.WholeFrom, Clock: clock.NewSimulated(time.UnixMilli(now)),
+	}, query.Options{MaxSeries: series})
 	_, queryable := New(few, Options{})
 	name := labels.MustNewMatcher(labels.MatchEqual, metric.NameLabel, "m")
 	for limit, ends := range map[int]int{0: 4, 10: 150} {
@@ -245,9 +278,9 @@ func TestListsAreBounded(t *testing.T) {
 func TestSamplesCountAsTheyLoad(t *testing.T) {
 	const perChunk, most, times = 20_000, 100_000, 40
 	clk := clock.NewSimulated(time.UnixMilli(midnight + 2*hour))
-	counting := &countingChunks{Store: storagetest.NewModel(settings(), retention, clk)}
-	w := newWorldOn(t, counting, retention, clk)
-	same, different := w.id(named("same")), w.id(named("different"))
+	counting := &countingChunks{Store: storagetest.NewModel(querytest.Settings(), retention, clk)}
+	w := newWorldOn(t, counting, clk)
+	same, different := w.ID(querytest.Named("same")), w.ID(querytest.Named("different"))
 	for i := range int64(times) {
 		var all []metric.Sample
 		for n := range int64(perChunk) {
@@ -255,11 +288,11 @@ func TestSamplesCountAsTheyLoad(t *testing.T) {
 				metric.Sample{Schedule: same, TimeMs: midnight + 1 + n, Value: float64(i)},
 				metric.Sample{Schedule: different, TimeMs: midnight + 1 + i*perChunk + n, Value: 1})
 		}
-		w.put(all...)
+		w.Put(all...)
 	}
 	exec := func(expr string) (*promql.Result, int) {
 		counting.n.Store(0)
-		engine, queryable := New(w.q, Options{MaxSamples: most})
+		engine, queryable := New(w.Querier, Options{MaxSamples: most})
 		q, err := engine.NewInstantQuery(t.Context(), queryable, nil, expr, time.UnixMilli(midnight+hour))
 		require.NoError(t, err)
 		defer q.Close()
@@ -297,18 +330,88 @@ func (s *countingChunks) RawChunks(ctx context.Context, ids blocks.Range, fromMs
 // TestAnAnswerHoldsNoExpression: what an expression was compiled to is free when it has been evaluated: its answer may be sent slowly.
 func TestAnAnswerHoldsNoExpression(t *testing.T) {
 	w := newWorld(t, "model", retention, midnight)
-	engine, queryable := New(w.q, Options{})
+	engine, queryable := New(w.Querier, Options{})
 	expr := "up{x=~`" + strings.Repeat(`\pL`, 300) + "`}"
-	before := heap()
+	before := linear.Heap()
 	q, err := engine.NewInstantQuery(t.Context(), queryable, nil, expr, time.UnixMilli(midnight))
 	require.NoError(t, err)
-	compiled := heap()
+	compiled := linear.Heap()
 	r := q.Exec(t.Context())
 	require.NoError(t, r.Err)
-	after := heap()
+	after := linear.Heap()
 	t.Logf("%d bytes compiled, %d left", compiled-before, int64(after)-int64(before))
 	require.Greater(t, compiled, before+1<<20)
 	require.Less(t, after, before+(compiled-before)/4)
 	runtime.KeepAlive(r)
 	q.Close()
+}
+
+// TestSelectorsOfAQueryShareItsLimit: what one selector has read is free when the next one is read, and counts no more.
+func TestSelectorsOfAQueryShareItsLimit(t *testing.T) {
+	const perSeries, series, most = 20_000, 8, 400_000
+	clk := clock.NewSimulated(time.UnixMilli(midnight))
+	w := newWorldOn(t, owning{storagetest.NewModel(querytest.Settings(), retention, clk)}, clk)
+	var sk sketch.Sketch
+	for i := range 300 {
+		sk.Add(math.Pow(1.1, float64(i)))
+	}
+	old := midnight - 60*day
+	row := metric.Rollup{Count: 300, Sum: 1, Min: 1, Max: 2, First: 1, Last: 2, Sketch: sk.AppendEncoded(nil)}
+	for i := range series {
+		id := w.ID(querytest.Named("x", metric.Label{Name: "i", Value: fmt.Sprint(i)}))
+		var all []metric.Sample
+		for k := range int64(perSeries) {
+			all = append(all, metric.Sample{Schedule: id, TimeMs: midnight - hour + k*100, Value: float64(k)})
+		}
+		w.Put(all...)
+		var rows []metric.RollupRow
+		for at := old; at < old+10*day; at += hour {
+			rows = append(rows, metric.RollupRow{Schedule: id, TimeMs: at, Rollup: row})
+		}
+		require.NoError(t, w.Store.WriteRollups(t.Context(), 0, 1, rows))
+	}
+	type asked struct {
+		of          string // of a selector's matcher
+		start, end  int64
+		step        time.Duration
+		fewer, more int // selectors
+		everyReads  int // at which the heap is measured
+	}
+	exec := func(t *testing.T, a asked, selectors int) (held int64) {
+		t.Helper()
+		var parts []string
+		for i := range selectors {
+			parts = append(parts, "sum("+strings.ReplaceAll(a.of, "$", fmt.Sprintf(`x{i!="none%d"}`, i))+")")
+		}
+		engine, queryable := New(w.Querier, Options{MaxSamples: most, Timeout: time.Hour})
+		q, err := engine.NewRangeQuery(t.Context(), queryable, nil, strings.Join(parts, " + "), time.UnixMilli(a.start), time.UnixMilli(a.end), a.step)
+		require.NoError(t, err)
+		defer q.Close()
+		before := linear.Heap()
+		var peak uint64
+		reads := 0
+		measure := func() {
+			if reads++; reads%a.everyReads == 0 {
+				peak = max(peak, linear.Heap())
+			}
+		}
+		w.Store.OnRaw, w.Store.OnRollups = measure, measure
+		defer func() { w.Store.OnRaw, w.Store.OnRollups = nil, nil }()
+		r := q.Exec(t.Context())
+		require.NoError(t, r.Err, "a selector counts while it is read")
+		require.NotZero(t, peak)
+		return int64(peak) - int64(before)
+	}
+	for name, a := range map[string]asked{
+		"samples":   {of: "count_over_time($[1h])", start: midnight, end: midnight, step: time.Minute, fewer: 10, more: 80, everyReads: 10},
+		"timestamp": {of: "timestamp($)", start: midnight - hour, end: midnight, step: time.Minute, fewer: 10, more: 80, everyReads: 10},
+		"rows":      {of: "quantile_over_time(0.5, $[2h])", start: old + day, end: old + 9*day, step: time.Hour, fewer: 10, more: 80, everyReads: 10},
+		"points":    {of: "max_over_time($[2h])", start: old + day, end: old + 9*day, step: time.Minute, fewer: 4, more: 40, everyReads: 4},
+	} {
+		t.Run(name, func(t *testing.T) {
+			few, many := exec(t, a, a.fewer), exec(t, a, a.more)
+			t.Logf("%d selectors hold %d bytes, %d hold %d; the limit allows %d", a.fewer, few, a.more, many, most*sampleBytes)
+			require.Less(t, many, int64(2*most*sampleBytes))
+		})
+	}
 }

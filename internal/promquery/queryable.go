@@ -17,34 +17,44 @@ import (
 	"github.com/prometheus/prometheus/tsdb/chunkenc"
 	"github.com/prometheus/prometheus/util/annotations"
 
+	"github.com/quern/quern/internal/admission"
 	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/query"
 )
 
 // Queryable makes Quern readable for Prometheus' engine and API. It returns raw samples, except for
-// selectors that an Engine has planned; for these it returns what the plan says. It is safe for
+// selectors that an Engine has prepared; for these it returns what the preparation says. It is safe for
 // concurrent use.
 type Queryable struct {
 	q          *query.Querier
 	maxSamples int64
-	plan       *plan // nil, except in queries of an Engine
+	memory     *admission.Budget // nil is no limit
+	prep       *preparation      // nil, except in queries of an Engine
 }
 
 var _ storage.Queryable = (*Queryable)(nil)
 
-// during returns the storage for one planned query.
-func (s *Queryable) during(p *plan) *Queryable {
-	return &Queryable{q: s.q, maxSamples: s.maxSamples, plan: p}
+// during returns the storage for one prepared query.
+func (s *Queryable) during(p *preparation) *Queryable {
+	p.account.most = s.maxSamples
+	return &Queryable{q: s.q, maxSamples: s.maxSamples, memory: s.memory, prep: p}
 }
 
 // Querier implements storage.Queryable.
 func (s *Queryable) Querier(mint, maxt int64) (storage.Querier, error) {
-	return &querier{Queryable: s, mint: mint, maxt: maxt}, nil
+	q := &querier{Queryable: s, mint: mint, maxt: maxt}
+	if s.prep != nil {
+		q.account = s.prep.account
+	} else {
+		q.account = &account{most: s.maxSamples}
+	}
+	return q, nil
 }
 
 type querier struct {
 	*Queryable
 	mint, maxt int64
+	account    *account
 
 	mu      sync.Mutex
 	cancels []context.CancelFunc
@@ -53,8 +63,12 @@ type querier struct {
 	// found caches the results of selectors by what they ask for: an expression may repeat a
 	// selector many times.
 	found map[string]*found
+	// named are the labels of series, by those of the index.
+	named map[*metric.Label]*labels.Labels
 	// matches counts the series held for all selectors; see query.Querier.Bound.
 	matches int
+	// work is what all selectors look at.
+	work query.Work
 }
 
 // found is the result of a selector. Selectors with the same matchers share it.
@@ -74,6 +88,9 @@ func (q *querier) Close() error {
 	}
 	q.mu.Unlock()
 	q.reads.Wait()
+	if q.prep == nil { // otherwise the result is held until the query is closed
+		q.account.only(0)
+	}
 	return nil
 }
 
@@ -83,7 +100,7 @@ func (q *querier) LabelValues(
 	ctx context.Context, name string, hints *storage.LabelHints, matchers ...*labels.Matcher,
 ) ([]string, annotations.Annotations, error) {
 	warn := new(query.Warnings)
-	values, err := q.q.LabelValues(ctx, q.mint, warn, name, selectors(matchers)...)
+	values, err := q.q.LabelValues(query.WithWork(ctx, &q.work), q.mint, warn, name, selectors(matchers)...)
 	return atMost(hints, values), annotated(warn), asStored(err)
 }
 
@@ -92,7 +109,7 @@ func (q *querier) LabelNames(
 	ctx context.Context, hints *storage.LabelHints, matchers ...*labels.Matcher,
 ) ([]string, annotations.Annotations, error) {
 	warn := new(query.Warnings)
-	names, err := q.q.LabelNames(ctx, q.mint, warn, selectors(matchers)...)
+	names, err := q.q.LabelNames(query.WithWork(ctx, &q.work), q.mint, warn, selectors(matchers)...)
 	return atMost(hints, names), annotated(warn), asStored(err)
 }
 
@@ -118,9 +135,10 @@ func (q *querier) Select(
 	ctx context.Context, sortSeries bool, hints *storage.SelectHints, matchers ...*labels.Matcher,
 ) storage.SeriesSet {
 	warn := new(query.Warnings)
-	if q.plan != nil {
-		warn = &q.plan.warnings
+	if q.prep != nil {
+		warn = &q.prep.warnings
 	}
+	q.account.claims(ctx, q.memory)
 	found, err := q.find(ctx, hints, warn, matchers)
 	if err != nil {
 		return storage.ErrSeriesSet(err)
@@ -143,12 +161,12 @@ func (q *querier) Select(
 	// For timestamp(), the engine takes the iterators of all series at once.
 	keep := sortSeries || found.scattered || hints != nil && hints.Func == "timestamp"
 	var sel *selected
-	if q.plan != nil && q.plan.weigher != nil {
-		sel = q.plan.weigher.add(matchers, found)
+	if q.prep != nil && q.prep.weigher != nil {
+		sel = q.prep.weigher.add(ctx, &q.work, matchers, found)
 	}
-	held := newHeld(ctx, &q.reads, found.groups, q.maxSamples, keep)
-	if r := q.plan.of(matchers); r != nil {
-		return newSet(series, sel, warn, &rows{reading: r, q: q.q, warn: warn, loader: newLoader[[]query.Span](held), scattered: found.scattered})
+	held := newHeld(ctx, &q.reads, found.groups, q.account, keep)
+	if r := q.prep.of(matchers); r != nil {
+		return newSet(series, sel, warn, &rowSource{reading: r, q: q.q, warn: warn, loader: newLoader[[]query.Span](held), scattered: found.scattered})
 	}
 	return newSet(series, sel, warn, &samples{mint: mint, maxt: maxt, warn: warn, loader: newLoader[points](held)})
 }
@@ -177,26 +195,34 @@ func (q *querier) find(ctx context.Context, hints *storage.SelectHints, warn *qu
 			n = min(n, hints.Limit)
 		}
 		q.matches += n
-		return f, q.q.Bound(q.matches)
+		return f, cmp.Or(q.q.Bound(q.matches), q.account.find(n*againBytes))
 	}
+	q.q.WarnUnread(warn)
 	var groups []query.Group
 	var err error
+	working := query.WithWork(ctx, &q.work)
 	if listed {
-		groups, err = q.q.GroupsSince(ctx, hints.Start, warn, matchers)
+		groups, err = q.q.GroupsSince(working, hints.Start, warn, matchers)
 	} else {
-		groups, err = q.q.Groups(ctx, matchers)
+		groups, err = q.q.Groups(working, matchers)
 	}
 	if err != nil {
 		return nil, err
 	}
 	f := &found{groups: groups}
+	n := 0
 	for _, g := range groups {
-		q.matches += len(g.IDs())
+		n += len(g.IDs())
 	}
-	if err := q.q.Bound(q.matches); err != nil {
+	q.matches += n
+	if err := cmp.Or(q.q.Bound(q.matches), q.account.find(n*matchBytes)); err != nil {
 		return nil, err
 	}
-	if f.series, f.scattered, err = seriesOf(ctx, groups); err != nil {
+	name := q.name
+	if listed { // the labels of one series at a time
+		name = func(metric.Labels) (*labels.Labels, error) { return nil, nil }
+	}
+	if f.series, f.scattered, err = seriesOf(ctx, groups, name); err != nil {
 		return nil, err
 	}
 	if q.found == nil {
@@ -204,6 +230,50 @@ func (q *querier) find(ctx context.Context, hints *storage.SelectHints, warn *qu
 	}
 	q.found[key.String()] = f
 	return f, nil
+}
+
+const (
+	// matchBytes is what a series takes for a selector that finds it, and for the engine's own list,
+	// againBytes for one more selector with the same matchers.
+	matchBytes = 128
+	againBytes = 48
+	// namedBytes is what the labels of a series take once in a query, aside from their text.
+	namedBytes = 80
+)
+
+// name returns where the labels of a series are converted to, for all selectors of a query. It
+// counts them.
+func (q *querier) name(stored metric.Labels) (*labels.Labels, error) {
+	of := unsafe.SliceData(stored)
+	named := q.named[of]
+	if named == nil {
+		if err := q.account.find(namedBytes + labelBytes(stored)); err != nil {
+			return nil, err
+		}
+		if q.named == nil {
+			q.named = make(map[*metric.Label]*labels.Labels)
+		}
+		named = new(labels.Labels)
+		q.named[of] = named
+	}
+	return named, nil
+}
+
+// labelBytes is what labels take as labels.Labels.
+func labelBytes(ls metric.Labels) int {
+	n := 0
+	for _, l := range ls {
+		n += textBytes(len(l.Name)) + textBytes(len(l.Value))
+	}
+	return n
+}
+
+// textBytes is what n bytes of text take in labels.Labels, with their length.
+func textBytes(n int) int {
+	if n < 255 {
+		return 1 + n
+	}
+	return 4 + n
 }
 
 // refs returns pointers to the series, which callers may sort and cut.
@@ -221,20 +291,26 @@ type foundSeries struct {
 	stored metric.Labels // owned by the index
 	places []place
 
-	named labels.Labels // filled by labels
+	named *labels.Labels // filled by labels; nil to keep none
 }
 
-// labels converts the labels once for all selectors that share the series. One goroutine evaluates
-// them.
+// labels converts the labels once for all selectors of a query. One goroutine evaluates them.
 func (f *foundSeries) labels() labels.Labels {
-	if f.named.IsEmpty() {
-		b := labels.NewScratchBuilder(len(f.stored))
-		for _, l := range f.stored {
-			b.Add(l.Name, l.Value)
-		}
-		f.named = b.Labels()
+	if f.named == nil {
+		return converted(f.stored)
 	}
-	return f.named
+	if f.named.IsEmpty() {
+		*f.named = converted(f.stored)
+	}
+	return *f.named
+}
+
+func converted(stored metric.Labels) labels.Labels {
+	b := labels.NewScratchBuilder(len(stored))
+	for _, l := range stored {
+		b.Add(l.Name, l.Value)
+	}
+	return b.Labels()
 }
 
 // compare orders labels as labels.Compare does.
@@ -248,9 +324,11 @@ type place struct {
 	group, i int
 }
 
-// seriesOf returns the distinct series of groups. They are scattered if any of them has several
-// places.
-func seriesOf(ctx context.Context, groups []query.Group) (found []foundSeries, scattered bool, err error) {
+// seriesOf returns the distinct series of groups, with what name returns for their labels. They are
+// scattered if any of them has several places.
+func seriesOf(
+	ctx context.Context, groups []query.Group, name func(metric.Labels) (*labels.Labels, error),
+) (found []foundSeries, scattered bool, err error) {
 	n := 0
 	for _, g := range groups {
 		n += len(g.IDs())
@@ -281,17 +359,23 @@ func seriesOf(ctx context.Context, groups []query.Group) (found []foundSeries, s
 				found[other].places = append(found[other].places, place{gi, i})
 				continue
 			}
+			named, err := name(ls)
+			if err != nil {
+				return nil, false, err
+			}
 			places = append(places, place{gi, i})
 			end := len(places)
-			found = append(found, foundSeries{stored: ls, places: places[end-1 : end : end]})
+			found = append(found, foundSeries{stored: ls, places: places[end-1 : end : end], named: named})
 		}
 	}
 	return found, scattered, nil
 }
 
-// source reads the points of series, and counts those that it makes.
+// source reads the points of a selector's series, and counts those that it makes.
 type source interface {
 	points(places []place, own *own) (points, error)
+	// release lets go of all that has been read.
+	release()
 }
 
 // samples is the source for raw samples in [mint, maxt].
@@ -302,7 +386,7 @@ type samples struct {
 }
 
 func (s *samples) points(places []place, own *own) (points, error) {
-	own.in = s.loader.held
+	*own = s.loader.begin(s)
 	var all points
 	for _, p := range places {
 		found, err := s.loader.get(p.group, func(ctx context.Context, group int, hold func(n int) error) ([]points, error) {
@@ -331,6 +415,8 @@ func (s *samples) points(places []place, own *own) (points, error) {
 	return all, nil
 }
 
+func (s *samples) release() { s.loader.release() }
+
 const (
 	sampleBytes = 16
 	spanBytes   = int(unsafe.Sizeof(query.Span{}))
@@ -340,8 +426,8 @@ const (
 // query's limit.
 func samplesIn(bytes int) int { return (bytes + sampleBytes - 1) / sampleBytes }
 
-// rows is the source for selectors that read roll-ups.
-type rows struct {
+// rowSource is the source for selectors that read roll-ups.
+type rowSource struct {
 	*reading
 	q      *query.Querier
 	warn   *query.Warnings
@@ -356,12 +442,12 @@ type rows struct {
 }
 
 // planOf returns the plan for reading a group.
-func (r *rows) planOf(group int) (*query.Plan, error) {
+func (r *rowSource) planOf(group int) (*query.Plan, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	groups := r.loader.groups
 	if r.planner == nil {
-		p, err := r.plan(r.loader.ctx, r.q, r.warn)
+		p, err := r.newPlanner(r.loader.ctx, r.q, r.warn)
 		if err != nil {
 			return nil, err
 		}
@@ -380,8 +466,8 @@ func (r *rows) planOf(group int) (*query.Plan, error) {
 	return p, nil
 }
 
-func (r *rows) points(places []place, own *own) (points, error) {
-	own.in = r.loader.held
+func (r *rowSource) points(places []place, own *own) (points, error) {
+	*own = r.loader.begin(r)
 	plan, err := r.planOf(places[0].group)
 	if err != nil {
 		return points{}, err
@@ -397,7 +483,7 @@ func (r *rows) points(places []place, own *own) (points, error) {
 			}
 			err = g.Spans(ctx, plan, r.warn, hold, func(i int, s *query.Span) error {
 				if n := len(out[i]); n == cap(out[i]) {
-					size := max(2*n, r.rows(r.q))
+					size := max(2*n, r.rowEstimate(r.q))
 					if err := hold(samplesIn((size - n) * spanBytes)); err != nil {
 						return err
 					}
@@ -430,6 +516,14 @@ func (r *rows) points(places []place, own *own) (points, error) {
 	return r.reading.points(r.loader.ctx, plan, r.q.Ladder().WidthMs(r.level), all, own.add, func(err error) {
 		r.warn.Add("percentiles are missing: %v", err)
 	})
+}
+
+// release also lets go of the plans, which know each slice of the time range.
+func (r *rowSource) release() {
+	r.loader.release()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.planner, r.plans = nil, nil
 }
 
 // set is a storage.SeriesSet.
@@ -482,7 +576,7 @@ func (s *series) Iterator(it chunkenc.Iterator) chunkenc.Iterator {
 	*into = iterator{at: -1}
 	p, err := s.set.source.points(s.places, &into.own)
 	if all := s.set.all; err == nil && s.set.sel != nil {
-		err = s.set.sel.has(len(p.times) > 0, s.foundSeries == all[len(all)-1])
+		err = s.set.sel.has(s.stored, len(p.times) > 0, s.foundSeries == all[len(all)-1])
 	}
 	if err != nil {
 		p = points{}

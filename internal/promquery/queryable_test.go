@@ -10,15 +10,16 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/quern/quern/internal/metric"
+	"github.com/quern/quern/internal/query/querytest"
 )
 
 // TestLabels: label names and values of the matching series, up to the limit.
 func TestLabels(t *testing.T) {
 	w := newWorld(t, "model", retention, now)
 	for i := range 20 {
-		w.id(named([]string{"x", "y"}[i%2], metric.Label{Name: "i", Value: fmt.Sprintf("%02d", 19-i)}))
+		w.ID(querytest.Named([]string{"x", "y"}[i%2], metric.Label{Name: "i", Value: fmt.Sprintf("%02d", 19-i)}))
 	}
-	w.id(named("z", metric.Label{Name: "only", Value: "z"}))
+	w.ID(querytest.Named("z", metric.Label{Name: "only", Value: "z"}))
 	q, err := w.queryable.Querier(math.MinInt64, now)
 	require.NoError(t, err)
 	defer q.Close()
@@ -50,11 +51,11 @@ func TestLabels(t *testing.T) {
 // TestLabelsOfATime: names and values listed for a time range belong to series with samples since
 // the day on which it starts.
 func TestLabelsOfATime(t *testing.T) {
-	for kind := range stores {
+	for kind := range querytest.Stores {
 		w := newWorld(t, kind, retention, now)
-		young, old := w.id(named("young", metric.Label{Name: "a", Value: "1"})), w.id(named("old", metric.Label{Name: "b", Value: "1"}))
-		w.id(named("never", metric.Label{Name: "c", Value: "1"}))
-		w.put(metric.Sample{Schedule: young, TimeMs: now - hour}, metric.Sample{Schedule: old, TimeMs: now - 3*day})
+		young, old := w.ID(querytest.Named("young", metric.Label{Name: "a", Value: "1"})), w.ID(querytest.Named("old", metric.Label{Name: "b", Value: "1"}))
+		w.ID(querytest.Named("never", metric.Label{Name: "c", Value: "1"}))
+		w.Put(metric.Sample{Schedule: young, TimeMs: now - hour}, metric.Sample{Schedule: old, TimeMs: now - 3*day})
 		anyName := labels.MustNewMatcher(labels.MatchNotEqual, metric.NameLabel, "")
 		for mint, want := range map[int64][]string{
 			now - hour: {"young"}, now - 2*day: {"young"}, now - 3*day: {"old", "young"}, math.MinInt64: {"never", "old", "young"},

@@ -25,7 +25,9 @@ import (
 //  4. The increase sums the steps to each sample in the window from the sample before it, unless
 //     they are separated by a gap of more than a row's width. A step down counts as the value after
 //     it. Nothing is extrapolated to the ends of the window.
-//  5. Without a function, a span counts at its last millisecond, and is found in (t-range, t] as
+//  5. The delta, which is read only for extended selectors, is the last value in the window less the
+//     sample before the window, or less the first value if there is a gap as in 4.
+//  6. Without a function, a span counts at its last millisecond, and is found in (t-range, t] as
 //     samples are.
 type reading struct {
 	function string
@@ -33,6 +35,7 @@ type reading struct {
 	grid     grid
 	rangeMs  int64
 	instant  bool
+	extended bool    // the selector is anchored or smoothed: one sample is enough for an increase, of 0
 	rank     float64 // argument of quantile_over_time
 }
 
@@ -48,8 +51,8 @@ func (r *reading) fromMs(q *query.Querier) int64 {
 	return r.grid.startMs - r.rangeMs - around*q.Ladder().WidthMs(r.level)
 }
 
-// plan finds out what there is to read.
-func (r *reading) plan(ctx context.Context, q *query.Querier, warn *query.Warnings) (*query.Planner, error) {
+// newPlanner finds out what there is to read.
+func (r *reading) newPlanner(ctx context.Context, q *query.Querier, warn *query.Warnings) (*query.Planner, error) {
 	toMs := r.grid.last()
 	if r.instant || r.averaged() {
 		toMs++
@@ -57,8 +60,8 @@ func (r *reading) plan(ctx context.Context, q *query.Querier, warn *query.Warnin
 	return q.Planner(ctx, r.level, r.fromMs(q), toMs, warn)
 }
 
-// rows returns roughly how many rows a series may have.
-func (r *reading) rows(q *query.Querier) int {
+// rowEstimate returns roughly how many rows a series may have.
+func (r *reading) rowEstimate(q *query.Querier) int {
 	return int(min((r.grid.last()-r.fromMs(q))/q.Ladder().WidthMs(r.level)+1, 1024))
 }
 
@@ -161,6 +164,8 @@ func (w *window) value() (v float64, ok bool) {
 			return v / (float64(w.longMs) / 1000), ok
 		}
 		return v * w.proportion(), ok
+	case "delta":
+		return w.delta() * w.proportion(), true
 	case "quantile_over_time":
 		return w.quantile(), true
 	}
@@ -186,17 +191,32 @@ func (w *window) value() (v float64, ok bool) {
 // proportion returns the ratio of the range to the length that the window covers.
 func (w *window) proportion() float64 { return float64(w.rangeMs) / float64(w.longMs) }
 
-// increase returns the sum of the steps in the window; ok is false if there is no step.
+// before returns the span before all[i], nil if there is none or a gap of more than a row's width.
+func (w *window) before(i int) *query.Span {
+	if i == 0 || w.all[i].StartMs-w.all[i-1].EndMs > w.widthMs {
+		return nil
+	}
+	return &w.all[i-1]
+}
+
+// delta returns the difference of the last value in the window to the value when it begins.
+func (w *window) delta() float64 {
+	from := w.all[w.lo].First
+	if before := w.before(w.lo); before != nil {
+		from = before.Last
+	}
+	return w.all[w.hi-1].Last - from
+}
+
+// increase returns the sum of the steps in the window; ok is false if there is none and one is needed.
 func (w *window) increase() (sum float64, ok bool) {
+	ok = w.extended
 	for i := w.lo; i < w.hi; i++ {
 		s := &w.all[i]
 		sum += s.Increase
 		ok = ok || s.Count > 1
-		if i == 0 {
-			continue
-		}
-		before := &w.all[i-1]
-		if s.StartMs-before.EndMs > w.widthMs {
+		before := w.before(i)
+		if before == nil {
 			continue
 		}
 		step := s.First - before.Last

@@ -14,9 +14,9 @@ import (
 	"github.com/quern/quern/internal/query"
 )
 
-// plan holds the decisions for the selectors of one query, and the notes and warnings for its
+// preparation holds the decisions for the selectors of one query, and the notes and warnings for its
 // result.
-type plan struct {
+type preparation struct {
 	// readings say what selectors read instead of raw samples. The key is the selector's first
 	// matcher. Each selector has its own, and the engine passes it on. So no marker needs to be
 	// hidden among the labels, where users and absent() would see it.
@@ -24,13 +24,16 @@ type plan struct {
 	notes    annotations.Annotations
 	warnings query.Warnings
 	weigher  *weigher
+	account  *account
 	refused  error // what the query is answered without being evaluated
 }
 
-func newPlan() *plan { return &plan{readings: make(map[*labels.Matcher]*reading)} }
+func newPreparation() *preparation {
+	return &preparation{readings: make(map[*labels.Matcher]*reading), account: &account{inTurn: true}}
+}
 
 // of returns what the selector with the given matchers reads, nil for raw samples.
-func (p *plan) of(matchers []*labels.Matcher) *reading {
+func (p *preparation) of(matchers []*labels.Matcher) *reading {
 	if p == nil || len(matchers) == 0 {
 		return nil
 	}
@@ -96,7 +99,7 @@ var asFunction = map[string]string{
 // rewriter rewrites one expression that the engine has prepared: times are resolved, and
 // step-invariant parts are wrapped.
 type rewriter struct {
-	plan           *plan
+	prep           *preparation
 	q              *query.Querier
 	maxSamples     int64
 	lookbackMs     int64
@@ -117,7 +120,7 @@ func (r *rewriter) rewrite(e parser.Expr, g grid) parser.Expr {
 		rangeMs, stepMs := e.Range.Milliseconds(), e.Step.Milliseconds()
 		switch {
 		case stepMs == 0 && e.Step != 0: // the engine would divide by it
-			r.refuse(fmt.Errorf("%s: times are in milliseconds: the step of a subquery is at least one", e))
+			r.refuse(fmt.Errorf("%s: times have millisecond precision: the step of a subquery must be at least 1ms", e))
 			return e
 		case stepMs == 0:
 			stepMs = r.subqueryStepMs(rangeMs)
@@ -125,13 +128,16 @@ func (r *rewriter) rewrite(e parser.Expr, g grid) parser.Expr {
 		inside := g.at(e.Timestamp, e.OriginalOffset).inside(rangeMs, stepMs)
 		// The engine and a reading both allocate for each step before they count samples.
 		if inside.steps() > r.maxSamples {
-			r.plan.refused = promql.ErrTooManySamples("query preparation")
+			r.prep.refused = promql.ErrTooManySamples("query preparation")
 		}
 		e.Expr = r.rewrite(e.Expr, inside)
 	case *parser.StepInvariantExpr:
 		e.Expr = r.rewrite(e.Expr, grid{startMs: g.startMs, endMs: g.startMs})
 	case *parser.AggregateExpr:
 		e.Expr = r.rewrite(e.Expr, g)
+		if e.Op == parser.COUNT_VALUES {
+			return r.count(e)
+		}
 		if e.Param != nil {
 			e.Param = r.rewrite(e.Param, g)
 		}
@@ -168,7 +174,14 @@ func (r *rewriter) call(e *parser.Call, g grid) parser.Expr {
 			}
 			continue
 		}
-		if as := asFunction[e.Func.Name]; as == "" || extended(sel) {
+		if refused(sel, e.Func.Name) {
+			continue
+		}
+		as := asFunction[e.Func.Name]
+		if e.Func.Name == "delta" && extended(sel) {
+			as = "sum_over_time"
+		}
+		if as == "" {
 			r.stream(sel, g, e.Func.Name, 2)
 		} else if reads := r.window(sel, g, e.Func.Name); reads != nil {
 			if e.Func.Name == "quantile_over_time" {
@@ -216,40 +229,51 @@ func (r *rewriter) window(sel *parser.MatrixSelector, g grid, function string) *
 	vs := sel.VectorSelector.(*parser.VectorSelector)
 	g = g.at(vs.Timestamp, vs.OriginalOffset)
 	rangeMs := sel.Range.Milliseconds()
-	level := r.q.LevelFor(g.startMs-rangeMs+1, func(widthMs int64) bool {
+	level := r.q.LevelFor(r.needs(sel, g), func(widthMs int64) bool {
 		return rangeMs%widthMs == 0 && g.startMs%widthMs == 0 && g.stepMs%widthMs == 0
 	}, upTo(max(g.stepMs, rangeMs/fewRows)))
 	if level == metric.Raw {
 		return nil
 	}
-	reads := &reading{function: function, level: level, grid: g, rangeMs: rangeMs}
+	reads := &reading{function: function, level: level, grid: g, rangeMs: rangeMs, extended: extended(sel)}
 	r.read(vs, reads)
 	return reads
 }
 
 // stream handles a range selector whose function needs single samples. Where raw has expired, it
-// makes the selector see the averages of rows, at least atLeast of them in each window.
+// makes the selector see the averages of rows, at least atLeast of them in each window. An anchored
+// selector also sees the row before its window.
 func (r *rewriter) stream(sel *parser.MatrixSelector, g grid, function string, atLeast int64) {
 	vs := sel.VectorSelector.(*parser.VectorSelector)
 	g = g.at(vs.Timestamp, vs.OriginalOffset)
 	rangeMs := sel.Range.Milliseconds()
-	level := r.q.LevelFor(g.startMs-rangeMs+1, upTo(max(g.stepMs, rangeMs)/atLeast))
+	level := r.q.LevelFor(r.needs(sel, g), upTo(max(g.stepMs, rangeMs)/atLeast))
 	if level == metric.Raw {
 		return
 	}
 	// Use whole rows, so that every window has the same number of them.
 	width := r.q.Ladder().WidthMs(level)
-	rangeMs = max(-metric.AlignDown(-rangeMs, width), atLeast*width)
+	rangeMs = -metric.AlignDown(-rangeMs, width)
+	if vs.Anchored {
+		rangeMs += width
+	}
+	rangeMs = max(rangeMs, atLeast*width)
 	sel.Range = time.Duration(rangeMs) * time.Millisecond
 	r.read(vs, &reading{level: level, grid: g, rangeMs: rangeMs})
 	if function != "" {
-		r.plan.notes.Add(fmt.Errorf("%w: %s sees the averages of roll-up rows in place of their samples", annotations.PromQLInfo, function))
+		r.prep.notes.Add(fmt.Errorf("%w: %s uses the averages of roll-up rows instead of their samples", annotations.PromQLInfo, function))
 	}
 }
 
+// read makes a selector read rows. The engine must not extend the selector any more: the reading
+// yields nothing around its windows.
 func (r *rewriter) read(sel *parser.VectorSelector, reads *reading) {
-	r.plan.readings[sel.LabelMatchers[0]] = reads
-	r.plan.notes.Add(fmt.Errorf("%w: %s roll-ups are read, as raw samples are not kept for all of the time asked for",
+	r.prep.readings[sel.LabelMatchers[0]] = reads
+	if sel.Smoothed {
+		r.prep.notes.Add(fmt.Errorf("%w: smoothed does not interpolate between roll-up rows", annotations.PromQLInfo))
+	}
+	sel.Anchored, sel.Smoothed = false, false
+	r.prep.notes.Add(fmt.Errorf("%w: %s roll-ups are read, since raw samples are not kept for the whole time range",
 		annotations.PromQLInfo, r.q.Ladder().Name(reads.level)))
 }
 
@@ -257,10 +281,10 @@ func (r *rewriter) read(sel *parser.VectorSelector, reads *reading) {
 func (r *rewriter) quantile(e *parser.Call, reads *reading) {
 	rank, ok := constant(e.Args[0])
 	if !ok {
-		r.refuse(fmt.Errorf("%s: the rank must be a number where roll-ups are read", e))
+		r.refuse(fmt.Errorf("%s: the quantile must be a constant number when roll-ups are read", e))
 	}
 	if !(rank >= 0 && rank <= 1) {
-		r.plan.notes.Add(annotations.NewInvalidQuantileWarning(rank, e.Args[0].PositionRange()))
+		r.prep.notes.Add(annotations.NewInvalidQuantileWarning(rank, e.Args[0].PositionRange()))
 	}
 	reads.rank = rank
 }
@@ -302,4 +326,22 @@ func constant(e parser.Expr) (float64, bool) {
 func extended(sel *parser.MatrixSelector) bool {
 	vs := sel.VectorSelector.(*parser.VectorSelector)
 	return vs.Anchored || vs.Smoothed
+}
+
+// refused returns whether the engine refuses a function of an extended selector.
+func refused(sel *parser.MatrixSelector, function string) bool {
+	vs := sel.VectorSelector.(*parser.VectorSelector)
+	_, anchored := promql.AnchoredSafeFunctions[function]
+	_, smoothed := promql.SmoothedSafeFunctions[function]
+	return vs.Anchored && !anchored || vs.Smoothed && !smoothed
+}
+
+// needs returns the time of the earliest sample that a range selector may need on a grid, which its
+// offset has shifted.
+func (r *rewriter) needs(sel *parser.MatrixSelector, g grid) int64 {
+	fromMs := g.startMs - sel.Range.Milliseconds() + 1
+	if extended(sel) {
+		fromMs -= r.lookbackMs
+	}
+	return fromMs
 }

@@ -1,6 +1,7 @@
 package promquery
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"flag"
@@ -22,6 +23,7 @@ import (
 	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/query"
+	"github.com/quern/quern/internal/query/querytest"
 	"github.com/quern/quern/internal/storage"
 	"github.com/quern/quern/internal/storage/storagetest"
 )
@@ -50,18 +52,18 @@ func newPair(t *testing.T, kind string, openMs int64, series map[metric.Schedule
 	p := &pair{
 		rolled: newWorld(t, kind, old, now), raw: newWorld(t, kind, storage.Retention{}, now), samples: samples,
 	}
-	p.engine, _ = New(p.rolled.q, Options{})
+	p.engine, _ = New(p.rolled.Querier, Options{})
 	for _, w := range []*world{p.rolled, p.raw} {
 		first := int64(math.MaxInt64)
 		for id := range metric.ScheduleID(len(series)) {
-			require.Equal(t, id, w.id(series[id]))
-			w.put(samples[id]...)
+			require.Equal(t, id, w.ID(series[id]))
+			w.Put(samples[id]...)
 			first = min(first, samples[id][0].TimeMs)
 		}
 		if w == p.rolled {
-			for _, level := range w.q.Ladder().Levels() {
-				width := w.q.Ladder().WidthMs(level)
-				w.grind(level, metric.AlignDown(first, day), metric.AlignDown(openMs, width), samples)
+			for _, level := range w.Querier.Ladder().Levels() {
+				width := w.Querier.Ladder().WidthMs(level)
+				w.Grind(level, metric.AlignDown(first, day), metric.AlignDown(openMs, width), samples)
 			}
 		}
 	}
@@ -93,7 +95,7 @@ func walks(rng *rand.Rand, fromMs int64) (series map[metric.ScheduleID]metric.La
 	samples = make(map[metric.ScheduleID][]metric.Sample)
 	for id := range metric.ScheduleID(20) {
 		name := []string{"up_total", "level"}[id%2]
-		series[id] = named(name, metric.Label{Name: "i", Value: fmt.Sprint(id)})
+		series[id] = querytest.Named(name, metric.Label{Name: "i", Value: fmt.Sprint(id)})
 		v := rng.NormFloat64() * 100
 		for t := fromMs + rng.Int64N(hour)/second*second + 1; t < now; t += (1 + rng.Int64N(40)) * minute / 2 {
 			switch {
@@ -113,7 +115,7 @@ func walks(rng *rand.Rand, fromMs int64) (series map[metric.ScheduleID]metric.La
 // TestRollupsAreAsRaw compares values computed from rows of all levels, and from the samples after
 // them, with values computed from raw samples, for windows that align with rows.
 func TestRollupsAreAsRaw(t *testing.T) {
-	for kind := range stores {
+	for kind := range querytest.Stores {
 		t.Run(kind, func(t *testing.T) {
 			from := *seed
 			if from == 0 {
@@ -144,8 +146,8 @@ func TestRollupsAreAsRaw(t *testing.T) {
 					}
 				}
 			}
-			require.NotZero(t, p.rolled.store.rollups.Load())
-			require.Zero(t, p.raw.store.rollups.Load())
+			require.NotZero(t, p.rolled.Store.RollupReads.Load())
+			require.Zero(t, p.raw.Store.RollupReads.Load())
 		})
 	}
 }
@@ -153,7 +155,7 @@ func TestRollupsAreAsRaw(t *testing.T) {
 // TestRowsEnds has samples exactly where rows begin. It checks windows of rows, of samples between
 // and after rows, and of both.
 func TestRowsEnds(t *testing.T) {
-	series := map[metric.ScheduleID]metric.Labels{0: named("x")}
+	series := map[metric.ScheduleID]metric.Labels{0: querytest.Named("x")}
 	all := []metric.Sample{}
 	for at := midnight - 9*day; at < now; at += hour {
 		all = append(all, metric.Sample{TimeMs: at, Value: float64(len(all)*len(all)%1009) + 1})
@@ -171,7 +173,7 @@ func TestRowsEnds(t *testing.T) {
 					"last_over_time":  func(in []metric.Sample, _ metric.Sample) float64 { return in[len(in)-1].Value },
 					"increase": func(in []metric.Sample, before metric.Sample) (sum float64) {
 						for _, s := range in {
-							sum += stepTo(before.Value, s.Value)
+							sum += querytest.StepTo(before.Value, s.Value)
 							before = s
 						}
 						return sum
@@ -228,7 +230,7 @@ func TestRowsEnds(t *testing.T) {
 	}
 
 	// An hour that must be ground again is read from samples, as are the rows that contain it.
-	p.rolled.put(all[len(all)-20])
+	p.rolled.Put(all[len(all)-20])
 	checkWindows()
 }
 
@@ -248,7 +250,7 @@ func (p *pair) checkIncrease(t *testing.T, start, stepMs, rangeMs int64) {
 				var want float64
 				for i := 1; i < len(all); i++ {
 					if point.T-rangeMs < all[i].TimeMs && all[i].TimeMs <= point.T {
-						want += stepTo(all[i-1].Value, all[i].Value)
+						want += querytest.StepTo(all[i-1].Value, all[i].Value)
 					}
 				}
 				if f == "rate" {
@@ -339,7 +341,7 @@ func steady(fromMs int64) (series map[metric.ScheduleID]metric.Labels, samples m
 	series = make(map[metric.ScheduleID]metric.Labels)
 	samples = make(map[metric.ScheduleID][]metric.Sample)
 	for id := range metric.ScheduleID(6) {
-		series[id] = named([]string{"x", "y"}[id%2], metric.Label{Name: "job", Value: fmt.Sprint(id / 2)})
+		series[id] = querytest.Named([]string{"x", "y"}[id%2], metric.Label{Name: "job", Value: fmt.Sprint(id / 2)})
 		for t := fromMs + 1; t < now; t += 4 * minute {
 			samples[id] = append(samples[id], metric.Sample{Schedule: id, TimeMs: t, Value: float64(id) + 1})
 		}
@@ -364,12 +366,13 @@ func TestExpressions(t *testing.T) {
 		`min_over_time(x[1h])`, `avg_over_time(x[1h] @ start())`, `last_over_time(x[1h])`, `present_over_time(x[5m])`,
 		`quantile_over_time(1 - 0.5, x[1h])`, `max_over_time((5 * x)[1h:10m])`,
 		`max_over_time(avg_over_time(x[1h])[6h:1h])`, `sum_over_time(x[1d:1h] offset 1h)`, `avg_over_time((x @ start())[6h:2h])`,
+		`max_over_time(x[30m * 2])`, `x offset (1d * 3)`, `rate(x[step()])`, `sum_over_time(x[1d:30m + 30m])`,
 		`max_over_time(max_over_time(rate(x[1h])[6h:1h])[1d:6h] @ start())`, `min_over_time(sum(x)[6h:])`,
 		`histogram_quantile(0.5, x)`, `sort_desc(x)`, `time() > bool x`, `day_of_month(x)`,
 	} {
 		t.Run(expr, func(t *testing.T) {
 			for _, stepMs := range []int64{hour, 12 * hour} {
-				before := p.rolled.store.rollups.Load()
+				before := p.rolled.Store.RollupReads.Load()
 				start, end := midnight-5*day, now
 				if strings.Contains(expr, "offset -1h") {
 					end -= 2 * hour // an instant selector looks back by a row's width, past the last sample
@@ -378,7 +381,7 @@ func TestExpressions(t *testing.T) {
 				// For a constant series, deriv yields only rounding errors.
 				requireSame(t, expr, want, got, 2e-2)
 				if want.Err == nil && got.Value.(promql.Matrix).TotalSamples() > 0 && !strings.HasPrefix(expr, "absent") {
-					require.Greater(t, p.rolled.store.rollups.Load(), before, "no roll-ups were read")
+					require.Greater(t, p.rolled.Store.RollupReads.Load(), before, "no roll-ups were read")
 				}
 			}
 		})
@@ -388,7 +391,7 @@ func TestExpressions(t *testing.T) {
 // TestConstantRate queries the rate of a counter that grows by 3 per second, in unaligned windows
 // up to now. The result must not show where one level ends and the next begins.
 func TestConstantRate(t *testing.T) {
-	series := map[metric.ScheduleID]metric.Labels{0: named("c_total")}
+	series := map[metric.ScheduleID]metric.Labels{0: querytest.Named("c_total")}
 	samples := map[metric.ScheduleID][]metric.Sample{}
 	for at := midnight - 20*day; at < now; at += 10 * second {
 		samples[0] = append(samples[0], metric.Sample{TimeMs: at, Value: float64((at-midnight+20*day)/second) * 3})
@@ -423,10 +426,105 @@ func TestConstantRate(t *testing.T) {
 	}
 }
 
+// TestExtendedSelectors: anchored and smoothed selectors come to the same from rows as from raw
+// samples, as far as rows know the samples at the ends of windows.
+func TestExtendedSelectors(t *testing.T) {
+	from := *seed
+	if from == 0 {
+		from = rand.Uint64()
+	}
+	t.Logf("repeat with -seed %d", from)
+	rng := rand.New(rand.NewPCG(from, 0))
+	series, samples := walks(rng, midnight-9*day)
+	// This one has the same value for whole hours, as rows do.
+	const hourly = 20
+	series[hourly] = querytest.Named("hourly_total")
+	for at, v := midnight-9*day+1, 0.0; at < now; at += hour / 4 {
+		if (at-midnight)%hour == 1 {
+			v = float64(rng.IntN(3))
+		}
+		samples[hourly] = append(samples[hourly], metric.Sample{Schedule: hourly, TimeMs: at, Value: v})
+	}
+	p := newPair(t, "model", metric.AlignDown(now, hour), series, samples)
+	// Rows find the sample before a window however old it is; let the engine find it, too.
+	p.engine, _ = New(p.rolled.Querier, Options{Lookback: time.Hour})
+	start, old := midnight-8*day, midnight-3*day
+
+	for _, stepMs := range []int64{hour, 6 * hour} {
+		for _, rangeMs := range []int64{stepMs, 7 * stepMs} {
+			for _, format := range []string{
+				`increase(up_total[%ds] anchored)`, `rate(up_total[%ds] anchored)`, `delta(level[%ds] anchored)`,
+				`changes(hourly_total[%ds] anchored)`, `resets(hourly_total[%ds] anchored)`,
+				`sum(increase(up_total[%ds] anchored offset 1h))`, `max_over_time(delta(level[%ds] anchored)[12h:6h])`,
+			} {
+				expr, end := fmt.Sprintf(format, rangeMs/second), now
+				if strings.Contains(expr, "hourly") {
+					if rangeMs >= 12*hour {
+						continue // rows of six hours are read, whose averages are others
+					}
+					end = old // only rows of an hour are read
+				}
+				want, got := p.query(t, p.raw, expr, start, end, stepMs), p.query(t, p.rolled, expr, start, end, stepMs)
+				require.NoError(t, want.Err)
+				require.NotEmpty(t, want.Value, expr)
+				requireSame(t, expr, want, got, 1e-9)
+				require.NotEmpty(t, got.Warnings)
+				require.Empty(t, want.Warnings)
+			}
+
+			// What the ends of a window share with the samples around it is at most a step at each end.
+			expr := fmt.Sprintf(`increase(up_total[%ds] smoothed)`, rangeMs/second)
+			want, got := p.query(t, p.raw, expr, start, old, stepMs), p.query(t, p.rolled, expr, start, old, stepMs)
+			require.NoError(t, got.Err)
+			require.Contains(t, fmt.Sprint(got.Warnings), "smoothed does not interpolate")
+			require.Len(t, got.Value, len(want.Value.(promql.Matrix)))
+			for i, s := range want.Value.(promql.Matrix) {
+				have := got.Value.(promql.Matrix)[i]
+				require.Equal(t, s.Metric, have.Metric)
+				require.Len(t, have.Floats, len(s.Floats))
+				all := p.of(t, s.Metric)
+				stepAt := func(tMs int64) float64 { // from the sample before tMs to the one after
+					i, _ := slices.BinarySearchFunc(all, tMs, func(s metric.Sample, t int64) int { return cmp.Compare(s.TimeMs, t) })
+					if i == 0 {
+						return 0
+					}
+					return querytest.StepTo(all[i-1].Value, all[i].Value)
+				}
+				for j, point := range s.Floats {
+					off := stepAt(point.T-rangeMs) + stepAt(point.T)
+					require.InDelta(t, point.F, have.Floats[j].F, off+1e-9, "%s of %s at %d", expr, s.Metric, point.T)
+				}
+			}
+		}
+	}
+
+	// Where nothing is interpolated, a smoothed selector is as another.
+	for _, expr := range []string{`level%s`, `timestamp(level%s)`, `sum(level%s offset 1d)`, `level%s @ start()`} {
+		want := p.query(t, p.rolled, fmt.Sprintf(expr, ""), start, old, hour)
+		require.NotEmpty(t, want.Value)
+		requireSame(t, expr, want, p.query(t, p.rolled, fmt.Sprintf(expr, " smoothed"), start, old, hour), 0)
+	}
+	// What the engine refuses of raw samples, it refuses of rows.
+	for _, expr := range []string{
+		`max_over_time(level[1h] anchored)`, `deriv(level[1h] anchored)`, `changes(level[1h] smoothed)`, `quantile_over_time(0.5, level[1h] smoothed)`,
+	} {
+		want, got := p.query(t, p.raw, expr, start, old, hour), p.query(t, p.rolled, expr, start, old, hour)
+		require.ErrorContains(t, want.Err, "can only be used with")
+		require.EqualError(t, got.Err, want.Err.Error())
+	}
+	// An anchored selector has a delta, of 0, with a sample and none before.
+	first := midnight - 9*day
+	for _, expr := range []string{`increase(hourly_total[1h] anchored)`, `delta(hourly_total[1h] anchored)`} {
+		want, got := p.query(t, p.raw, expr, first, first+hour, hour), p.query(t, p.rolled, expr, first, first+hour, hour)
+		require.Len(t, want.Value, 1)
+		requireSame(t, expr, want, got, 1e-9)
+	}
+}
+
 // TestGaps: the step over a gap of more than a row is unknown, and a series that has ended
 // disappears.
 func TestGaps(t *testing.T) {
-	series := map[metric.ScheduleID]metric.Labels{0: named("c_total")}
+	series := map[metric.ScheduleID]metric.Labels{0: querytest.Named("c_total")}
 	at := func(d, h int64, v float64) metric.Sample {
 		return metric.Sample{TimeMs: midnight - 10*day + d*day + h*hour + 1, Value: v}
 	}
@@ -466,11 +564,11 @@ func TestGaps(t *testing.T) {
 // TestSameLabels: ids with the same labels are one series, whatever is read, even if they have the
 // same samples.
 func TestSameLabels(t *testing.T) {
-	ls := named("c_total")
+	ls := querytest.Named("c_total")
 	series := map[metric.ScheduleID]metric.Labels{}
 	samples := map[metric.ScheduleID][]metric.Sample{}
 	for id := range metric.ScheduleID(30) {
-		series[id] = named("other", metric.Label{Name: "i", Value: fmt.Sprint(id)})
+		series[id] = querytest.Named("other", metric.Label{Name: "i", Value: fmt.Sprint(id)})
 		samples[id] = []metric.Sample{{Schedule: id, TimeMs: midnight - 5*day + 1, Value: 1}}
 	}
 	series[3] = ls
@@ -485,14 +583,14 @@ func TestSameLabels(t *testing.T) {
 		}
 	}
 	// Where values differ, the last id's counts.
-	series[5] = named("level")
+	series[5] = querytest.Named("level")
 	for _, id := range []metric.ScheduleID{5, 27} {
 		samples[id] = []metric.Sample{{Schedule: id, TimeMs: midnight + 12*hour + 30*minute, Value: float64(id)}}
 	}
 	p := newPair(t, "model", metric.AlignDown(now, hour)-3*hour, series, samples)
 	for _, w := range []*world{p.raw, p.rolled} {
 		// The world itself never gives one series several ids.
-		w.index.Add([]storage.Schedule{{ID: 17, Labels: ls}, {ID: 27, Labels: series[5]}, {ID: 29, Labels: ls}})
+		w.Index.Add([]storage.Schedule{{ID: 17, Labels: ls}, {ID: 27, Labels: series[5]}, {ID: 29, Labels: ls}})
 		r := p.query(t, w, `last_over_time(level[1h])`, midnight-4*day, now, hour)
 		require.Equal(t, []promql.FPoint{{T: midnight + 13*hour, F: 27}}, r.Value.(promql.Matrix)[0].Floats)
 		for expr, want := range map[string]float64{`rate(c_total[1h])`: 1, `count_over_time(c_total[1h])`: 6} {
@@ -513,7 +611,7 @@ func TestRankMustBeKnown(t *testing.T) {
 	for at, fails := range map[int64]bool{midnight - 3*day: true, now: false} {
 		q, err := p.engine.NewInstantQuery(t.Context(), p.rolled.queryable, nil, `quantile_over_time(scalar(y{job="0"}), x[1h])`, time.UnixMilli(at))
 		if fails {
-			require.ErrorContains(t, err, "rank")
+			require.ErrorContains(t, err, "the quantile must be a constant number")
 			continue
 		}
 		require.NoError(t, err)
@@ -523,16 +621,16 @@ func TestRankMustBeKnown(t *testing.T) {
 
 // TestBitForBit: values come out bit for bit as they were put in.
 func TestBitForBit(t *testing.T) {
-	for kind := range stores {
+	for kind := range querytest.Stores {
 		t.Run(kind, func(t *testing.T) {
 			w := newWorld(t, kind, retention, now)
-			id := w.id(named("x"))
+			id := w.ID(querytest.Named("x"))
 			bits := []uint64{
 				0x7ff0000000000002, 0x7ff8000000000001, 0x7ff8000000000000, 0xfff8000000000000,
 				math.Float64bits(math.Inf(1)), math.Float64bits(math.Inf(-1)), 1 << 63, 1,
 			}
 			for i, b := range bits {
-				w.put(metric.Sample{Schedule: id, TimeMs: now - int64(len(bits)-i)*second, Value: math.Float64frombits(b)})
+				w.Put(metric.Sample{Schedule: id, TimeMs: now - int64(len(bits)-i)*second, Value: math.Float64frombits(b)})
 			}
 			q, err := w.queryable.Querier(now-minute, now)
 			require.NoError(t, err)
@@ -549,10 +647,10 @@ func TestBitForBit(t *testing.T) {
 			require.NoError(t, q.Close())
 
 			// A stale series disappears at once, not after the lookback.
-			engine, _ := New(w.q, Options{})
-			stale := w.id(named("stale"))
-			w.put(metric.Sample{Schedule: stale, TimeMs: now - minute, Value: 1})
-			w.put(metric.Sample{Schedule: stale, TimeMs: now - 30*second, Value: math.Float64frombits(bits[0])})
+			engine, _ := New(w.Querier, Options{})
+			stale := w.ID(querytest.Named("stale"))
+			w.Put(metric.Sample{Schedule: stale, TimeMs: now - minute, Value: 1})
+			w.Put(metric.Sample{Schedule: stale, TimeMs: now - 30*second, Value: math.Float64frombits(bits[0])})
 			for at, n := range map[int64]int{now - 31*second: 1, now - 30*second: 0} {
 				q, err := engine.NewInstantQuery(t.Context(), w.queryable, nil, "stale", time.UnixMilli(at))
 				require.NoError(t, err)
@@ -567,12 +665,12 @@ func TestBitForBit(t *testing.T) {
 func TestCancelled(t *testing.T) {
 	w := newWorld(t, "model", retention, now)
 	for i := range 200 {
-		id := w.id(named("x", metric.Label{Name: "i", Value: fmt.Sprint(i)}))
-		w.put(metric.Sample{Schedule: id, TimeMs: now - minute, Value: 1})
+		id := w.ID(querytest.Named("x", metric.Label{Name: "i", Value: fmt.Sprint(i)}))
+		w.Put(metric.Sample{Schedule: id, TimeMs: now - minute, Value: 1})
 	}
-	engine, _ := New(w.q, Options{})
+	engine, _ := New(w.Querier, Options{})
 	ctx, cancel := context.WithCancel(t.Context())
-	w.store.onRaw = cancel
+	w.Store.OnRaw = cancel
 	q, err := engine.NewInstantQuery(ctx, w.queryable, nil, "sum(x)", time.UnixMilli(now))
 	require.NoError(t, err)
 	defer q.Close()
@@ -584,7 +682,7 @@ func TestCancelled(t *testing.T) {
 func TestManySteps(t *testing.T) {
 	series, samples := steady(midnight - 5*day)
 	p := newPair(t, "model", midnight, series, samples)
-	engine, queryable := New(p.rolled.q, Options{MaxSamples: 3600})
+	engine, queryable := New(p.rolled.Querier, Options{MaxSamples: 3600})
 	exec := func(expr, step string) error {
 		q, err := engine.NewInstantQuery(t.Context(), queryable, nil, fmt.Sprintf(expr, step), time.UnixMilli(now))
 		require.NoError(t, err, expr)
@@ -606,9 +704,9 @@ func TestCancelledWithin(t *testing.T) {
 	series, samples := steady(midnight - 5*day)
 	p := newPair(t, "model", midnight, series, samples)
 	x := labels.MustNewMatcher(labels.MatchEqual, metric.NameLabel, "x")
-	q, err := p.rolled.queryable.during(&plan{readings: map[*labels.Matcher]*reading{
-		x: {function: "max_over_time", level: 1, rangeMs: hour, grid: grid{startMs: midnight - 2*day}},
-	}}).Querier(0, now)
+	prep := newPreparation()
+	prep.readings[x] = &reading{function: "max_over_time", level: 1, rangeMs: hour, grid: grid{startMs: midnight - 2*day}}
+	q, err := p.rolled.queryable.during(prep).Querier(0, now)
 	require.NoError(t, err)
 	defer q.Close()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -626,10 +724,10 @@ func TestCancelledWithin(t *testing.T) {
 // TestStoreFails: the error says that the store failed, and how.
 func TestStoreFails(t *testing.T) {
 	clk := clock.NewSimulated(time.UnixMilli(now))
-	store := storagetest.NewFaulty(storagetest.NewModel(settings(), retention, clk))
-	w := newWorldOn(t, store, retention, clk)
-	w.put(metric.Sample{Schedule: w.id(named("x")), TimeMs: now - minute, Value: 1})
-	engine, queryable := New(w.q, Options{})
+	store := storagetest.NewFaulty(storagetest.NewModel(querytest.Settings(), retention, clk))
+	w := newWorldOn(t, store, clk)
+	w.Put(metric.Sample{Schedule: w.ID(querytest.Named("x")), TimeMs: now - minute, Value: 1})
+	engine, queryable := New(w.Querier, Options{})
 	for _, fault := range []error{storage.ErrUnavailable, storage.ErrTimeout, storage.ErrCorrupt} {
 		for _, expr := range []string{`x`, `rate(x[5m])`, `max_over_time(x[5m:1m])`, `sum(timestamp(x))`} {
 			store.Fail("RawChunks", blocks.Range{}, 1, fault)
@@ -646,9 +744,9 @@ func TestStoreFails(t *testing.T) {
 func TestLimits(t *testing.T) {
 	w := newWorld(t, "model", retention, now)
 	for i := range 50 {
-		id := w.id(named("x", metric.Label{Name: "i", Value: fmt.Sprint(i)}))
+		id := w.ID(querytest.Named("x", metric.Label{Name: "i", Value: fmt.Sprint(i)}))
 		for at := now - hour; at < now; at += minute {
-			w.put(metric.Sample{Schedule: id, TimeMs: at, Value: 1})
+			w.Put(metric.Sample{Schedule: id, TimeMs: at, Value: 1})
 		}
 	}
 	exec := func(q *query.Querier, opts Options, expr string) error {
@@ -658,15 +756,15 @@ func TestLimits(t *testing.T) {
 		defer r.Close()
 		return r.Exec(t.Context()).Err
 	}
-	require.NoError(t, exec(w.q, Options{MaxSamples: 3000}, `sum(avg_over_time(x[1h]))`))
+	require.NoError(t, exec(w.Querier, Options{MaxSamples: 3000}, `sum(avg_over_time(x[1h]))`))
 	var most promql.ErrTooManySamples
-	require.ErrorAs(t, exec(w.q, Options{MaxSamples: 40}, `sum(avg_over_time(x[1h]))`), &most)
+	require.ErrorAs(t, exec(w.Querier, Options{MaxSamples: 1000}, `sum(avg_over_time(x[1h]))`), &most)
 
 	// For timestamp(), the engine holds the iterators of all series at once, and these hold their
 	// samples.
 	for expr, held := range map[string]bool{`sum(x)`: false, `sum(timestamp(x))`: true} {
-		require.NoError(t, exec(w.q, Options{MaxSamples: 3000, Lookback: time.Hour}, expr))
-		err := exec(w.q, Options{MaxSamples: 2500, Lookback: time.Hour}, expr)
+		require.NoError(t, exec(w.Querier, Options{MaxSamples: 4000, Lookback: time.Hour}, expr))
+		err := exec(w.Querier, Options{MaxSamples: 3500, Lookback: time.Hour}, expr)
 		if held {
 			require.ErrorAs(t, err, &most)
 		} else {
@@ -674,8 +772,9 @@ func TestLimits(t *testing.T) {
 		}
 	}
 
-	few := query.New(w.store, w.index, w.store.Settings(), w.store.WholeFrom,
-		clock.NewSimulated(time.UnixMilli(now)), query.Options{MaxSeries: 49})
+	few := query.New(query.Parts{
+		Store: w.Store, Index: w.Index, Settings: w.Store.Settings(), WholeFrom: w.Store.WholeFrom, Clock: clock.NewSimulated(time.UnixMilli(now)),
+	}, query.Options{MaxSeries: 49})
 	var bad *query.RequestError
 	require.ErrorAs(t, exec(few, Options{}, `x`), &bad)
 }

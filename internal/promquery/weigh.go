@@ -1,13 +1,20 @@
 package promquery
 
 import (
+	"context"
 	"fmt"
+	"iter"
 	"maps"
 	"regexp/syntax"
+	"slices"
 	"strings"
 
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/promql/parser"
+	"github.com/prometheus/prometheus/schema"
+
+	"github.com/quern/quern/internal/metric"
+	"github.com/quern/quern/internal/query"
 )
 
 const (
@@ -16,8 +23,6 @@ const (
 	// maxMatching bounds what label_replace does in one query: the bytes that its patterns look at, for each of their instructions.
 	// It looks at no context. This many take some ten seconds.
 	maxMatching = 200_000_000
-	// maxCountedSteps bounds the steps of count_values: a value that is there at one of them takes the room of all.
-	maxCountedSteps = 2000
 	// mostRoom is the number of points that the engine makes room for where it sees the first one of a series.
 	mostRoom = 5000
 )
@@ -25,19 +30,28 @@ const (
 // weigher bounds what evaluating an expression takes that the engine does not count: it counts points, and neither the room that it
 // makes for more of them, nor labels, nor what a pattern takes. It errs upwards.
 //
+// Labels are those that the engine makes. Those of stored series it shares; the query's account counts them.
+//
 //  1. An expression that is evaluated step by step has room for mostRoom points for each of its series, or one for each step
 //     if they are fewer. What is there at the same time is bounded by the query's samples.
+//     So do the labels that are made for its series, and the keys made of them: 16 bytes are a point.
 //  2. A label that functions make has at most maxMade bytes, and those of all series together as many as samples may have.
 //  3. Matching of patterns takes at most maxMatching.
+//  4. To weigh ends with the query. What it looks at counts with what the selectors look at.
 //
-// It weighs what has been read by then: before evaluation nothing, and again while selectors are read. So an expression is refused
-// before it is evaluated over more than that.
+// It weighs what has been read by then: before evaluation nothing, and again while selectors are read and count_values makes
+// series. So an expression is refused before it is evaluated over more than that.
 type weigher struct {
+	// ctx and work are those of the query, once a selector has been found.
+	ctx            context.Context //nolint:containedctx // the engine passes none to its functions
+	work           *query.Work
+	index          *query.Index
+	account        *account
 	maxSamples     int64
 	subqueryStepMs func(rangeMs int64) int64
 	expr           parser.Expr
 	grid           grid
-	// selected is what selectors have found, by their first matchers; see plan.readings.
+	// selected is what selectors have found, by their first matchers; see preparation.readings.
 	selected map[*labels.Matcher]*selected
 	// instructions are those of patterns, by their texts.
 	instructions map[string]float64
@@ -45,8 +59,8 @@ type weigher struct {
 	subqueries map[argument]*parser.SubqueryExpr
 
 	unread int // selectors
-	// read are the series with samples, next those at which they are weighed again.
-	read, next int
+	// read are the series with samples and their labels, next those at which they are weighed again.
+	read, next amount
 	matching   float64
 	err        error // the first
 }
@@ -56,15 +70,24 @@ type argument struct {
 	i    int
 }
 
+// amount is that of series.
+type amount struct {
+	series int
+	bytes  int // of their labels
+}
+
 // selected is what one selector has found, and of how many series there are samples.
 type selected struct {
 	*found
 	weigher *weigher
-	alive   int
+	alive   amount
+	widest  int // bytes of labels that a series has
+	uncut   int // see weighed
 }
 
 // add is for a selector that has found something.
-func (w *weigher) add(matchers []*labels.Matcher, f *found) *selected {
+func (w *weigher) add(ctx context.Context, work *query.Work, matchers []*labels.Matcher, f *found) *selected {
+	w.ctx, w.work = ctx, work
 	s := &selected{found: f, weigher: w}
 	if len(f.series) > 0 {
 		w.unread++
@@ -76,27 +99,50 @@ func (w *weigher) add(matchers []*labels.Matcher, f *found) *selected {
 }
 
 // has counts a series that has been read. Of an expression with many selectors, not each has all weighed again.
-func (s *selected) has(samples, last bool) error {
+func (s *selected) has(stored metric.Labels, samples, last bool) error {
 	w := s.weigher
 	if samples {
-		s.alive++
-		w.read++
+		bytes := labelBytes(stored)
+		s.alive.series++
+		s.alive.bytes += bytes
+		w.read.series++
+		w.read.bytes += bytes
+		s.widest = max(s.widest, bytes)
+		if !sharedWithoutName(stored) {
+			s.uncut += bytes
+		}
 	}
 	if last {
 		w.unread--
 	}
-	if w.read < w.next && (!last || w.unread > 0 && len(w.selected) > 100) {
+	if w.read.series < w.next.series && w.read.bytes < w.next.bytes && (!last || w.unread > 0 && len(w.selected) > 100) {
 		return nil
 	}
-	const few = 1000
-	w.next = w.read + w.read/8 + few
+	const few, fewBytes = 1000, 64 << 10
+	w.next = amount{series: w.read.series + w.read.series/8 + few, bytes: w.read.bytes + w.read.bytes/8 + fewBytes}
 	return w.weigh()
+}
+
+// sharedWithoutName returns whether the engine can drop the name without a copy of the other labels.
+func sharedWithoutName(stored metric.Labels) bool {
+	for i, l := range stored {
+		switch {
+		case schema.IsMetadataLabel(l.Name):
+			return i == 0 && !slices.ContainsFunc(stored[1:], func(l metric.Label) bool { return schema.IsMetadataLabel(l.Name) })
+		case l.Name[0] > '_':
+			return true
+		}
+	}
+	return true
 }
 
 // weigh is what is wrong with the expression.
 func (w *weigher) weigh() error {
 	w.matching, w.err = 0, nil
-	w.eval(w.expr, w.grid)
+	v := w.eval(w.expr, w.grid)
+	if w.err == nil && w.account != nil {
+		w.err = w.account.expect(v.peak)
+	}
 	return w.err
 }
 
@@ -116,37 +162,80 @@ type weighed struct {
 	series float64
 	// points are those that there is room for, of the part itself; most are those while it is evaluated.
 	points, most float64
+	// bytes are those of the labels of its series, widest of one of them. Of bytes, uncut are of
+	// series that the engine copies to drop their names. Copied were made in evaluating the part,
+	// and are held with it.
+	bytes, widest, uncut, copied float64
+	// cells are its points if each series has one at each step, peak those while it is evaluated,
+	// with labels. The engine bounds them, and they are claimed.
+	cells, peak float64
 	// found are what its series are made of, made the bytes of labels that functions have made.
 	found []*found
 	made  map[string]float64
 }
 
 // longest is how many bytes a label may have.
-func (v *weighed) longest(name string) float64 {
+func (w *weigher) longest(v *weighed, name string) float64 {
 	n := v.made[name]
-	for _, f := range v.found {
-		n = max(n, float64(f.label(name).longest))
+	for of := range w.labels(v, name) {
+		n = max(n, float64(of.longest))
 	}
 	return n
 }
 
 // values is how many a label may have.
-func (v *weighed) values(name string) float64 {
+func (w *weigher) values(v *weighed, name string) float64 {
 	if _, ok := v.made[name]; ok {
 		return v.series
 	}
 	n := 1.0 // none
-	for _, f := range v.found {
-		n += float64(f.label(name).values)
+	for of := range w.labels(v, name) {
+		n += float64(of.values)
 	}
 	return n
 }
 
+// labels yields what there is of a label, until the query may look at no more.
+func (w *weigher) labels(v *weighed, name string) iter.Seq[ofLabel] {
+	return func(yield func(ofLabel) bool) {
+		if len(v.found) == 0 || w.err != nil || !w.index.HasName(name) {
+			return
+		}
+		w.looks(len(v.found))
+		for _, f := range v.found {
+			of, ok := f.labelled[name]
+			if !ok && w.looks(len(f.series)) {
+				of = f.label(name)
+			}
+			if w.err != nil || !yield(of) {
+				return
+			}
+		}
+	}
+}
+
+// looks returns whether the query may look at n series more.
+func (w *weigher) looks(n int) bool {
+	if err := w.work.Add(w.ctx, n); err != nil && w.err == nil {
+		w.err = err
+	}
+	return w.err == nil
+}
+
+// held is what is held of the part after it has been evaluated.
+func (v *weighed) held() float64 { return v.points + v.copied/sampleBytes }
+
 // with adds what is evaluated beside it.
 func (v weighed) with(other weighed) weighed {
-	v.most = max(v.most, v.points+other.most)
+	v.most = max(v.most, v.held()+other.most)
+	v.peak = max(v.peak, v.cells+v.copied/sampleBytes+other.peak)
+	v.cells += other.cells
 	v.points += other.points
 	v.series += other.series
+	v.bytes += other.bytes
+	v.widest = max(v.widest, other.widest)
+	v.uncut += other.uncut
+	v.copied += other.copied
 	v.found = append(v.found, other.found...)
 	if v.made == nil {
 		v.made = other.made
@@ -162,22 +251,63 @@ func (v weighed) with(other weighed) weighed {
 // label has a label made of it, of at most n bytes.
 func (w *weigher) label(v *weighed, name string, n float64) {
 	if n > maxMade {
-		w.refuse("label %q may come to more than the %d bytes that a label which a function makes may have: use shorter texts, or fewer of them", name, maxMade)
+		w.refuse("label %q may exceed %d bytes, the limit for a label made by a function: use shorter texts, or fewer of them", name, maxMade)
 		n = maxMade
 	}
 	v.made = maps.Clone(v.made)
 	if v.made == nil {
 		v.made = make(map[string]float64)
 	}
-	v.made[name] = max(n, v.longest(name))
+	grows := n + float64(textsBytes+len(name))
+	if before, ok := v.made[name]; ok {
+		grows = max(0, n-before)
+	}
+	v.bytes += v.series * grows
+	v.widest += grows
+	if name != "" && name[0] <= '_' { // it may stand before the name, or be one
+		v.uncut = v.bytes
+	}
+	v.made[name] = max(n, w.longest(v, name))
 	sum := 0.0
 	for _, n := range v.made {
 		sum += n
 	}
 	if v.series*sum > float64(w.maxSamples)*sampleBytes {
-		w.refuse("label %q of %.0f series and what else functions make of their labels may take more bytes than the samples of a query "+
+		w.refuse("label %q of %.0f series, together with the other labels made by functions, may take more bytes than the samples of a query "+
 			"(--query-max-samples): narrow the selectors, or use shorter texts", name, v.series)
 	}
+}
+
+// unnamed has the engine drop the names of the series.
+func (w *weigher) unnamed(v *weighed) {
+	w.copies(v, v.uncut, 0)
+	v.uncut = 0
+}
+
+// copies has the engine make labels for the series: some bytes of the result, which also holds what
+// its parts hold, and others while it is evaluated.
+func (w *weigher) copies(v *weighed, made, meanwhile float64) {
+	v.copied += made
+	v.most = max(v.most, v.held()+meanwhile/sampleBytes)
+	v.peak = max(v.peak, v.cells+(v.copied+meanwhile)/sampleBytes)
+	if v.most > float64(w.maxSamples) {
+		w.refuse("the labels that functions, operators and aggregations make for %.0f series may take more memory than the %d samples that a query "+
+			"may hold (--query-max-samples): narrow the selectors, aggregate first, or use fewer of them", v.series, w.maxSamples)
+	}
+}
+
+// instead has all labels of the series made anew: those of its parts end with these.
+func (w *weigher) instead(v *weighed, meanwhile float64) {
+	before := v.copied
+	w.copies(v, v.bytes, meanwhile)
+	v.copied -= before
+}
+
+// result has the engine make points for each step.
+func (v *weighed) result(g grid) {
+	cells := v.series * float64(g.steps())
+	v.peak = max(v.peak, v.cells+v.copied/sampleBytes+cells)
+	v.cells = cells
 }
 
 // stepwise has a part evaluated step by step.
@@ -186,11 +316,12 @@ func (w *weigher) stepwise(v weighed, g grid) weighed {
 	if steps := g.steps(); steps > 1 {
 		room = v.series * float64(min(steps, mostRoom))
 	}
-	v.most = max(v.most, v.points+room)
+	v.most = max(v.most, v.held()+room)
 	v.points = room
+	v.result(g)
 	if v.most > float64(w.maxSamples) {
-		w.refuse("%.0f series at %d steps may take more than the %d samples that a query may hold (--query-max-samples), as the engine makes room for "+
-			"all steps of each: narrow the selectors, aggregate, or take a larger step", v.series, g.steps(), w.maxSamples)
+		w.refuse("%.0f series at %d steps may take more than the %d samples that a query may hold (--query-max-samples), since the engine allocates "+
+			"all steps of each series: narrow the selectors, aggregate, or use a larger step", v.series, g.steps(), w.maxSamples)
 	}
 	return v
 }
@@ -198,9 +329,11 @@ func (w *weigher) stepwise(v weighed, g grid) weighed {
 func (w *weigher) eval(e parser.Expr, g grid) weighed {
 	switch e := e.(type) {
 	case *parser.VectorSelector:
-		return w.selector(e)
-	case *parser.MatrixSelector:
-		return w.eval(e.VectorSelector, g)
+		v := w.selector(e)
+		v.result(g)
+		return v
+	case *parser.MatrixSelector: // a series at a time
+		return w.selector(e.VectorSelector.(*parser.VectorSelector))
 	case *parser.SubqueryExpr:
 		rangeMs, stepMs := e.Range.Milliseconds(), e.Step.Milliseconds()
 		if stepMs == 0 {
@@ -212,7 +345,9 @@ func (w *weigher) eval(e parser.Expr, g grid) weighed {
 	case *parser.ParenExpr:
 		return w.eval(e.Expr, g)
 	case *parser.UnaryExpr:
-		return w.eval(e.Expr, g)
+		v := w.eval(e.Expr, g)
+		w.unnamed(&v)
+		return v
 	case *parser.BinaryExpr:
 		return w.binary(e, g)
 	case *parser.AggregateExpr:
@@ -231,7 +366,10 @@ func (w *weigher) selector(e *parser.VectorSelector) weighed {
 	if s == nil {
 		return weighed{}
 	}
-	return weighed{series: float64(s.alive), found: []*found{s.found}}
+	return weighed{
+		series: float64(s.alive.series), found: []*found{s.found},
+		bytes: float64(s.alive.bytes), widest: float64(s.widest), uncut: float64(s.uncut),
+	}
 }
 
 func (w *weigher) binary(e *parser.BinaryExpr, g grid) weighed {
@@ -247,32 +385,79 @@ func (w *weigher) binary(e *parser.BinaryExpr, g grid) weighed {
 	}
 	v := l.with(r)
 	v.series = series
-	if e.VectorMatching != nil {
-		for _, name := range e.VectorMatching.Include {
-			w.label(&v, name, min(v.longest(name), maxMade))
-		}
+	if e.VectorMatching == nil {
+		w.unnamed(&v)
+	} else {
+		w.match(&v, l, r, e, g)
 	}
 	return w.stepwise(v, g)
 }
 
+// match weighs the labels of v, that a binary operator makes of l's and r's.
+func (w *weigher) match(v *weighed, l, r weighed, e *parser.BinaryExpr, g grid) {
+	how := e.VectorMatching
+	keys := v.bytes // one of each different series
+	if how.On {
+		keys = min(keys, (l.series+r.series)*w.wide(v, how.MatchingLabels))
+	}
+	switch e.Op {
+	case parser.LAND, parser.LUNLESS:
+		v.bytes, v.widest, v.uncut = l.bytes, l.widest, l.uncut
+		fallthrough
+	case parser.LOR:
+		w.copies(v, 0, keys)
+		return
+	}
+	// The engine keeps each pair of series that it has matched, with the labels of the result. At
+	// later times a series may have another partner.
+	pairs, again := v.bytes, 1.0
+	if g.steps() > 1 {
+		again = 2
+		if how.On {
+			others := min(l.series*r.widest+r.series*l.widest, float64(g.steps()-1)*min(l.series, r.series)*(l.widest+r.widest))
+			pairs += others / again
+		}
+	}
+	many, one := l, r
+	if how.Card == parser.CardOneToMany {
+		many, one = r, l
+	}
+	v.bytes, v.widest, v.uncut = many.bytes, many.widest, many.uncut
+	if how.Card == parser.CardOneToOne {
+		if how.On {
+			v.widest = min(v.widest, w.wide(v, how.MatchingLabels))
+			v.bytes = min(v.bytes, v.series*v.widest)
+		}
+	} else {
+		pairs = many.bytes + many.series*one.widest
+		for _, name := range how.Include {
+			w.label(v, name, min(w.longest(v, name), maxMade))
+		}
+	}
+	w.instead(v, keys+again*pairs+(again-1)*v.bytes)
+}
+
+// wide is how many bytes labels of those names may have.
+func (w *weigher) wide(v *weighed, names []string) float64 {
+	n := 0.0
+	for _, name := range names {
+		n += w.longest(v, name) + float64(textsBytes+len(name))
+	}
+	return n
+}
+
+// textsBytes is what a label takes aside from its texts, at most.
+const textsBytes = 8
+
 func (w *weigher) aggregate(e *parser.AggregateExpr, g grid) weighed {
 	v := w.eval(e.Expr, g)
 	if e.Param != nil {
-		series := v.series
+		of := v
 		v = v.with(w.eval(e.Param, g))
-		v.series = series
+		v.series, v.bytes, v.widest, v.uncut = of.series, of.bytes, of.widest, of.uncut
 	}
 	switch e.Op {
 	case parser.TOPK, parser.BOTTOMK, parser.LIMITK, parser.LIMIT_RATIO:
-		return w.stepwise(v, g)
-	case parser.COUNT_VALUES:
-		steps := g.steps()
-		if steps > maxCountedSteps {
-			w.refuse("count_values at %d steps: the most is %d, as each value takes the room of all steps: take a larger step, or a shorter time", steps, maxCountedSteps)
-		}
-		v.series = max(v.series, float64(min(steps, maxCountedSteps)))
-		const digits = 32
-		w.label(&v, text(e.Param), digits)
 		return w.stepwise(v, g)
 	}
 	if !e.Without {
@@ -281,14 +466,21 @@ func (w *weigher) aggregate(e *parser.AggregateExpr, g grid) weighed {
 			if groups >= v.series {
 				break
 			}
-			groups *= v.values(name)
+			groups *= w.values(&v, name)
 		}
 		v.series = min(v.series, groups)
+		v.widest = min(v.widest, w.wide(&v, e.Grouping))
+		v.bytes = min(v.bytes, v.series*v.widest)
 	}
+	v.uncut = v.bytes
+	w.instead(&v, 0)
 	return w.stepwise(v, g)
 }
 
 func (w *weigher) call(e *parser.Call, g grid) weighed {
+	if e.Func.Name == countValues {
+		return countOf(e.Args).weigh(w, w.eval(e.Args[0], g), g)
+	}
 	var v weighed
 	ranges := false
 	for i, arg := range e.Args {
@@ -306,24 +498,31 @@ func (w *weigher) call(e *parser.Call, g grid) weighed {
 			arg = sub
 		}
 		scalar := arg.Type() == parser.ValueTypeScalar
-		series := v.series
+		of := v
 		v = v.with(w.eval(arg, g))
 		if scalar {
-			v.series = series
+			v.series, v.bytes, v.widest, v.uncut = of.series, of.bytes, of.widest, of.uncut
 		}
 	}
 	switch e.Func.Name {
 	case "label_replace":
 		w.replace(&v, e.Args)
+		w.instead(&v, 0)
 		return v
 	case "label_join":
 		w.join(&v, e.Args)
+		w.instead(&v, 0)
 		return v
 	case "vector", "time", "scalar", "absent", "absent_over_time":
 		v.series, v.found, v.made = 1, nil, nil
+		v.bytes, v.widest, v.uncut = 0, 0, 0
+	case "histogram_quantile", "histogram_fraction": // they gather buckets by their labels
+		w.instead(&v, v.bytes)
 	}
+	w.unnamed(&v)
 	if ranges { // it is evaluated series by series
 		v.points = 0
+		v.result(g)
 		return v
 	}
 	v.series = max(v.series, 1) // hour() and its like have one without an argument
@@ -333,7 +532,7 @@ func (w *weigher) call(e *parser.Call, g grid) weighed {
 // replace is label_replace(v, to, by, from, pattern).
 func (w *weigher) replace(v *weighed, args parser.Expressions) {
 	to, by, from, pattern := text(args[1]), text(args[2]), text(args[3]), text(args[4])
-	looked := v.longest(from)
+	looked := w.longest(v, from)
 	n, ok := w.instructions[pattern]
 	if !ok {
 		tree, err := syntax.Parse("^(?s:"+pattern+")$", syntax.Perl)
@@ -358,7 +557,7 @@ func (w *weigher) replace(v *weighed, args parser.Expressions) {
 func (w *weigher) join(v *weighed, args parser.Expressions) {
 	n := 0.0
 	for _, from := range args[3:] {
-		n += v.longest(text(from)) + float64(len(text(args[2])))
+		n += w.longest(v, text(from)) + float64(len(text(args[2])))
 	}
 	w.label(v, text(args[1]), n)
 }
@@ -385,21 +584,18 @@ type ofLabel struct {
 	values  int
 }
 
-// label looks once at all series.
-func (f *found) label(name string) ofLabel {
-	of, ok := f.labelled[name]
-	if !ok {
-		values := make(map[string]struct{})
-		for i := range f.series {
-			v := f.series[i].stored.Get(name)
-			of.longest = max(of.longest, len(v))
-			values[v] = struct{}{}
-		}
-		of.values = len(values)
-		if f.labelled == nil {
-			f.labelled = make(map[string]ofLabel)
-		}
-		f.labelled[name] = of
+// label looks at all series, and keeps what it finds.
+func (f *found) label(name string) (of ofLabel) {
+	values := make(map[string]struct{})
+	for i := range f.series {
+		v := f.series[i].stored.Get(name)
+		of.longest = max(of.longest, len(v))
+		values[v] = struct{}{}
 	}
+	of.values = len(values)
+	if f.labelled == nil {
+		f.labelled = make(map[string]ofLabel)
+	}
+	f.labelled[name] = of
 	return of
 }

@@ -67,7 +67,7 @@ const (
 // add counts bytes and charges them.
 func (w *weigher) add(n int64) error {
 	if w.sum += n; w.sum > MaxParsedBytes {
-		return badRequest("the regular expressions and selectors would take more than %d MB to compile, the most that one request may: "+
+		return badRequest("the regular expressions and selectors would take more than %d MB to compile, the limit for one request: "+
 			"list fewer values, repeat less, use fewer groups or classes such as \\pL, or ask in several requests", MaxParsedBytes>>20)
 	}
 	return admission.Charge(w.ctx, n)

@@ -1,7 +1,6 @@
 package query_test
 
 import (
-	"fmt"
 	"regexp"
 	"runtime"
 	"strconv"
@@ -18,14 +17,7 @@ import (
 
 // list returns a pattern such as a1|a2|a3 of at least the given number of bytes.
 func list(bytes int, format string) string {
-	var b strings.Builder
-	for i := 0; b.Len() < bytes; i++ {
-		if i > 0 {
-			b.WriteByte('|')
-		}
-		fmt.Fprintf(&b, format, i)
-	}
-	return b.String()
+	return strings.TrimSuffix(linear.Times(bytes, format+"|"), "|")
 }
 
 func matching(pattern string) string { return `{a=~` + strconv.Quote(pattern) + `}` }

@@ -33,11 +33,11 @@ func (q *Querier) Export(ctx context.Context, sels []Selector, startMs, endMs in
 	if err := checkRange(startMs, endMs); err != nil {
 		return nil, err
 	}
-	groups, err := q.groups(ctx, sels, math.MaxInt)
+	r := new(Result[Samples])
+	groups, err := q.groups(ctx, sels, math.MaxInt, &r.warnings)
 	if err != nil {
 		return nil, err
 	}
-	r := new(Result[Samples])
 	r.all = func(yield func(Samples, error) bool) {
 		fromMs, toMs := q.sinceMs(metric.Raw, startMs), q.untilMs(ctx, endMs)
 		if fromMs >= toMs {
@@ -70,25 +70,48 @@ type exporter struct {
 
 // group yields the samples of one group; more is false if the consumer wants no more.
 func (e *exporter) group(ctx context.Context, g group) (more bool, err error) {
-	slice := metric.Slice{StartMs: math.MinInt64}
-	g.reset(e.set, e.fromMs, e.toMs)
-	sinceMs := e.q.ladder.SliceAt(metric.Raw, e.fromMs).StartMs
-	for ch, err := range e.q.store.RawChunks(ctx, g.span(), sinceMs, e.toMs) {
-		if err != nil {
-			return false, e.q.readError(metric.Raw, g, err)
+	more = true
+	err = inParts(e.fromMs, e.toMs, func(fromMs, toMs int64) (metric.Slice, error) {
+		if !more {
+			return metric.Slice{}, nil
 		}
-		if ch.SliceMs != slice.StartMs {
-			if e.set.Len() >= exportSamples && !e.flush(g) {
-				return false, nil
-			}
-			slice = e.q.ladder.SliceAt(metric.Raw, ch.SliceMs)
-		}
-		e.q.addChunk(e.set, ch, slice, e.warn)
-	}
-	return e.flush(g), nil
+		var part metric.Slice
+		part, more, err = e.part(ctx, g, fromMs, toMs)
+		return part, err
+	})
+	return more, err
 }
 
-// flush yields the contents of the set and empties it.
+// part yields the samples in [fromMs, toMs), or ends with errTooMany and what it has not yielded of the slices that it has read.
+func (e *exporter) part(ctx context.Context, g group, fromMs, toMs int64) (left metric.Slice, more bool, err error) {
+	most := e.q.opts.MaxSamples
+	slice := metric.Slice{StartMs: math.MinInt64}
+	left.StartMs = fromMs
+	g.reset(e.set, fromMs, toMs)
+	sinceMs := e.q.ladder.SliceAt(metric.Raw, fromMs).StartMs
+	for ch, err := range e.q.store.RawChunks(ctx, g.span(), sinceMs, toMs) {
+		if err != nil {
+			return left, false, e.q.readError(metric.Raw, g, err)
+		}
+		if ch.SliceMs != slice.StartMs {
+			slice = e.q.ladder.SliceAt(metric.Raw, ch.SliceMs)
+			if e.set.Len() >= min(exportSamples, most) {
+				if !e.flush(g) {
+					return left, false, nil
+				}
+				g.reset(e.set, fromMs, toMs)
+				left.StartMs = slice.StartMs
+			}
+		}
+		e.q.addChunk(e.set, ch, slice, e.warn)
+		if left.EndMs = slice.EndMs; e.set.Distinct() > most && toMs-fromMs > 1 {
+			return left, true, errTooMany
+		}
+	}
+	return left, e.flush(g), nil
+}
+
+// flush yields the contents of the set.
 func (e *exporter) flush(g group) (more bool) {
 	for i, samples := range g.in(e.set) {
 		id := g.ids[i]
@@ -98,7 +121,6 @@ func (e *exporter) flush(g group) (more bool) {
 			}
 		}
 	}
-	g.reset(e.set, e.fromMs, e.toMs)
 	return true
 }
 
@@ -122,11 +144,11 @@ func (q *Querier) Rollups(ctx context.Context, sels []Selector, level metric.Buc
 	if level < 1 || level > q.ladder.Top() {
 		return nil, badRequest("there is no level %d", level)
 	}
-	groups, err := q.groups(ctx, sels, math.MaxInt)
+	r := new(Result[Row])
+	groups, err := q.groups(ctx, sels, math.MaxInt, &r.warnings)
 	if err != nil {
 		return nil, err
 	}
-	r := new(Result[Row])
 	r.all = func(yield func(Row, error) bool) {
 		fromMs, toMs := q.sinceMs(level, startMs), q.untilMs(ctx, endMs)
 		if fromMs >= toMs {

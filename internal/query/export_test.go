@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"runtime"
 	"slices"
 	"testing"
 	"time"
@@ -12,6 +13,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 
+	"github.com/quern/quern/internal/blocks"
 	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/query"
 	"github.com/quern/quern/internal/storage"
@@ -80,7 +82,7 @@ func TestSamplesAhead(t *testing.T) {
 	w := newWorld(t, defaultSettings(), nil)
 	w.series(1, "cpu", "web")
 	limit := 48 * time.Hour
-	w.q = query.New(w.store, w.index, defaultSettings(), nil, w.clock, query.Options{FutureLimit: limit})
+	w.q = query.New(query.Parts{Store: w.store, Index: w.index, Settings: defaultSettings(), Clock: w.clock}, query.Options{FutureLimit: limit})
 	want := []metric.Sample{
 		{Schedule: 1, TimeMs: noon, Value: 1}, {Schedule: 1, TimeMs: noon + 30*hour, Value: 2}, {Schedule: 1, TimeMs: noon + limit.Milliseconds(), Value: 3},
 	}
@@ -136,12 +138,18 @@ func TestSamplesBeyondTheLimit(t *testing.T) {
 			return times
 		}
 		settings := w.store.Settings()
-		lowered := query.New(w.store, w.index, settings, nil, w.clock, query.Options{FutureLimit: time.Minute, Sightings: seen})
-		require.Equal(t, []int64{noon, noon + 30*day}, all(query.New(w.store, w.index, settings, nil, w.clock, query.Options{FutureLimit: limit})))
+		lowered := query.New(query.Parts{
+			Store: w.store, Index: w.index, Settings: settings, Clock: w.clock,
+		}, query.Options{FutureLimit: time.Minute, Sightings: seen})
+		require.Equal(t, []int64{noon, noon + 30*day}, all(query.New(query.Parts{
+			Store: w.store, Index: w.index, Settings: settings, Clock: w.clock,
+		}, query.Options{FutureLimit: limit})))
 		require.Equal(t, []int64{noon, noon + 30*day}, all(lowered), "the limit was lowered")
 		w.clock.Set(time.UnixMilli(noon - 20*day))
 		require.Equal(t, []int64{noon, noon + 30*day}, all(lowered), "the clock is set back")
-		require.Equal(t, []int64{noon, noon + 30*day}, all(query.New(w.store, w.index, settings, nil, w.clock, query.Options{})), "and the process started again")
+		require.Equal(t, []int64{noon, noon + 30*day}, all(query.New(query.Parts{
+			Store: w.store, Index: w.index, Settings: settings, Clock: w.clock,
+		}, query.Options{})), "and the process started again")
 
 		// A clock that was ahead accepted it, and is corrected at once.
 		late := metric.Sample{Schedule: 1, TimeMs: noon + 60*day, Value: 3}
@@ -219,7 +227,7 @@ func TestDamagedChunksAreCounted(t *testing.T) {
 		Raw: []storage.RawChunk{{SliceMs: noon, Chunk: storage.Chunk{ID: w.ids.Next(noon), Data: []byte("none")}}},
 	}))
 	reg := prometheus.NewRegistry()
-	q := query.New(w.store, w.index, w.store.Settings(), w.store.WholeFrom, w.clock, query.Options{Metrics: reg})
+	q := query.New(w.parts(), query.Options{Metrics: reg})
 	for range 3 {
 		r, err := q.Latest(t.Context(), w.sel("cpu"), time.Hour)
 		require.Empty(t, collect(t, r, err))
@@ -299,7 +307,7 @@ func TestDamagedRowIsLeftOutAndNamed(t *testing.T) {
 	require.NoError(t, w.store.WriteRollups(t.Context(), 0, 1, []metric.RollupRow{{Schedule: 1, TimeMs: midnight - 20*hour, Damaged: true}}))
 	r, err := w.q.Rollups(t.Context(), w.sel("cpu"), 1, midnight-day, midnight)
 	require.Len(t, collect(t, r, err), 2*24-1)
-	require.Equal(t, []string{`the 1h row at 2025-11-20T04:00:00Z of cpu{source="web"} is damaged, and left out`}, r.Warnings())
+	require.Equal(t, []string{`the 1h row at 2025-11-20T04:00:00Z of cpu{source="web"} is damaged, and was skipped`}, r.Warnings())
 	p, err := w.q.Summary(t.Context(), w.sel(`cpu{source="web"}`), midnight-8*day, midnight)
 	require.Len(t, collect(t, p, err), 1)
 }
@@ -309,11 +317,11 @@ func TestTooManySeries(t *testing.T) {
 	for id := range metric.ScheduleID(20) {
 		w.series(id, "cpu", "web")
 	}
-	q := query.New(w.store, w.index, w.store.Settings(), w.store.WholeFrom, w.clock, query.Options{MaxSeries: 19})
+	q := query.New(w.parts(), query.Options{MaxSeries: 19})
 	_, err := q.Export(t.Context(), w.sel("cpu"), midnight, noon)
 	var bad *query.RequestError
 	require.ErrorAs(t, err, &bad)
-	require.ErrorContains(t, err, "match 20 series, more than the 19")
+	require.ErrorContains(t, err, "match 20 series, more than the limit of 19")
 }
 
 func BenchmarkExportOneSeriesOverADay(b *testing.B) {
@@ -485,4 +493,122 @@ func TestSamplesAreCountedAsTheyLoad(t *testing.T) {
 	part := read(`cpu{source=~"1|2"}`, midnight+minute, midnight+2*minute)
 	require.NoError(t, part.err, "only what is asked for counts")
 	require.EqualValues(t, 2*minute, part.samples)
+}
+
+// TestDenseSlicesAreReadInParts: a slice with more samples than a request may hold is read in parts, and the answer is the same.
+func TestDenseSlicesAreReadInParts(t *testing.T) {
+	const perChunk, chunks, stepMs = 20_000, 40, 6
+	w := newWorld(t, defaultSettings(), retention)
+	for id := range metric.ScheduleID(2) {
+		w.series(id, "cpu", fmt.Sprint(id))
+	}
+	for i := range int64(chunks) {
+		samples := make([]metric.Sample, 0, perChunk)
+		for id := range metric.ScheduleID(2) {
+			for n := range int64(perChunk / 2) {
+				at := i*perChunk/2 + n
+				samples = append(samples, metric.Sample{Schedule: id, TimeMs: midnight + at*stepMs, Value: float64(at % 1000)})
+			}
+		}
+		require.NoError(t, w.store.Write(t.Context(), &storage.Batch{
+			Open: []storage.SliceKey{{Bucket: metric.Raw, StartMs: midnight}},
+			Raw:  []storage.RawChunk{{SliceMs: midnight, Chunk: storage.Chunk{ID: w.ids.Next(midnight), Data: blocks.AppendSamples(nil, samples)}}},
+		}))
+	}
+	from, to := midnight-hour, midnight+2*hour
+	for name, read := range map[string]func(t *testing.T, q *query.Querier) any{
+		"export": func(t *testing.T, q *query.Querier) any {
+			r, err := q.Export(t.Context(), w.sel("cpu"), from, to)
+			require.NoError(t, err)
+			all := make([][]metric.Sample, 2)
+			for s, err := range r.All() {
+				require.NoError(t, err)
+				require.NotEmpty(t, s.Samples)
+				all[s.ID] = append(all[s.ID], s.Samples...)
+			}
+			return all
+		},
+		"points": func(t *testing.T, q *query.Querier) any {
+			return gathered[query.SeriesPoints](t)(q.Points(t.Context(), w.sel("cpu"), query.Range{StartMs: from, EndMs: to, N: 70}))
+		},
+		"summary": func(t *testing.T, q *query.Querier) any {
+			return gathered[query.Summary](t)(q.Summary(t.Context(), w.sel("cpu"), from, to))
+		},
+		"latest": func(t *testing.T, q *query.Querier) any {
+			return gathered[query.Latest](t)(q.Latest(t.Context(), w.sel("cpu"), query.MaxLookback))
+		},
+		"deletion": func(t *testing.T, q *query.Querier) any {
+			groups, err := q.Groups(t.Context(), w.sel("cpu")...)
+			require.NoError(t, err)
+			all := make([][]metric.Sample, 2)
+			require.NoError(t, groups[0].Samples(t.Context(), from, to, new(query.Warnings), nil, func(i int, samples []metric.Sample) error {
+				all[i] = append(all[i], samples...)
+				return nil
+			}))
+			return all
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			ask := func(most int) (answer any, held uint64) {
+				q := query.New(query.Parts{
+					Store: w.store, Index: w.index, Settings: w.store.Settings(), Clock: w.clock,
+				}, query.Options{MaxSamples: most, Parallel: 1})
+				before := inUse()
+				var measure func()
+				measure = func() { // at the end of each read, when most is held
+					held = max(held, inUse()-before)
+					w.store.after = measure
+				}
+				w.store.after = measure
+				answer = read(t, q)
+				w.store.after = nil
+				return answer, held
+			}
+			all, whole := ask(10_000_000)
+			again, inParts := ask(100_000)
+			require.Equal(t, all, again)
+			if name != "export" && name != "deletion" { // of those the test holds the answer
+				t.Logf("%d bytes at a time, %d in parts", whole, inParts)
+				require.Less(t, inParts, whole/2)
+			}
+			some, ok := all.([][]metric.Sample)
+			if !ok {
+				return
+			}
+			for _, samples := range some {
+				require.Len(t, samples, chunks*perChunk/2)
+				for i, s := range samples {
+					if want := midnight + int64(i)*stepMs; s.TimeMs != want {
+						require.Equal(t, want, s.TimeMs)
+					}
+				}
+			}
+		})
+	}
+}
+
+// gathered returns the values of a result.
+func gathered[T any](t *testing.T) func(r *query.Result[T], err error) []T {
+	return func(r *query.Result[T], err error) []T {
+		t.Helper()
+		require.NoError(t, err)
+		var out []T
+		for v, err := range r.All() {
+			require.NoError(t, err)
+			out = append(out, v)
+		}
+		require.Empty(t, r.Warnings())
+		require.NotEmpty(t, out)
+		return out
+	}
+}
+
+// inUse returns the bytes that are in use. Pools release what they have at the second collection.
+func inUse() uint64 {
+	var m runtime.MemStats
+	for range 2 {
+		runtime.GC()
+	}
+	runtime.ReadMemStats(&m)
+	return m.HeapAlloc
 }

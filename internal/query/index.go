@@ -8,6 +8,7 @@ import (
 	"math/bits"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/prometheus/model/labels"
@@ -19,25 +20,29 @@ import (
 	"github.com/quern/quern/internal/storage"
 )
 
-// Index finds series by their labels, in memory. For each value of each label it keeps the sorted
-// ids of the series that have the value. It is safe for concurrent use.
+// Index finds series by their labels, in memory. For each value of each label it keeps the ids of
+// the series that have the value; readers get them sorted. It is safe for concurrent use.
 //
 //  1. The part of a slice that readers may see never changes: values and ids are appended beyond
 //     its end, or go into a new slice. So a reader holds the lock only while it fetches slices, and
 //     a slow expression blocks nobody.
 //  2. Each label string is stored once: series share the strings of the index.
+//  3. The cost of adding series does not depend on the order of their ids, up to a factor.
 type Index struct {
 	mu sync.RWMutex
 	// pages hold the labels by id, pageSize to a page; ids are dense.
 	pages  []*page
 	labels map[string]*label
 	n      int
+	bytes  int64 // see Bytes
 
 	// refreshing serializes calls of Refresh. It guards polls, one per page, and polled, the number
 	// of calls so far.
 	refreshing sync.Mutex
 	polls      []poll
 	polled     int
+	// unread says what the last Refresh could not read; nil if it was nothing.
+	unread atomic.Pointer[UnreadError]
 }
 
 // poll schedules the next look at a page that is not full. Times are poll numbers.
@@ -48,6 +53,30 @@ type poll struct {
 	next     int               // when the next look is due
 	had      int               // series at the last look
 	finished bool              // no more series can come
+	away     error             // why the last look did not read the whole page
+}
+
+// UnreadError says that the labels of some series are out of reach. The index has all others.
+type UnreadError struct {
+	// IDs is how many ids the series may have.
+	IDs int
+	Err error
+}
+
+// Error implements error.
+func (e *UnreadError) Error() string {
+	return fmt.Sprintf("the labels of up to %d series cannot be read: %v", e.IDs, e.Err)
+}
+
+// Unwrap returns the store's error.
+func (e *UnreadError) Unwrap() error { return e.Err }
+
+// Unread returns a *UnreadError while the labels of some series are out of reach, and nil otherwise.
+func (x *Index) Unread() error {
+	if e := x.unread.Load(); e != nil {
+		return e
+	}
+	return nil
 }
 
 const pageSize = 512
@@ -67,7 +96,87 @@ type label struct {
 // postings are the series that have one value of one label.
 type postings struct {
 	value string
-	ids   []metric.ScheduleID
+	// sorted are ids in order. late are those that came when sorted had a higher id, in order of
+	// arrival: each would cost a copy of sorted. They are merged into sorted when there are many, or
+	// when somebody reads; see Index.idsOf. No id is in both.
+	sorted, late []metric.ScheduleID
+}
+
+// lateShare is the least part of sorted that late must be to be merged by a writer. So a late id
+// costs about lateShare copies of an id.
+const lateShare = 8
+
+func (p *postings) count() int { return len(p.sorted) + len(p.late) }
+
+func (p *postings) insert(id metric.ScheduleID) {
+	if n := len(p.sorted); n == 0 || p.sorted[n-1] < id {
+		p.sorted = append(p.sorted, id)
+		return
+	}
+	// A series that has the label twice is in the list already.
+	if _, found := slices.BinarySearch(p.sorted, id); found || len(p.late) > 0 && p.late[len(p.late)-1] == id {
+		return
+	}
+	if p.late = append(p.late, id); len(p.late)*lateShare >= len(p.sorted) {
+		p.sorted, p.late = merge(p.sorted, p.late), nil
+	}
+}
+
+func (p *postings) remove(id metric.ScheduleID) {
+	if i, found := slices.BinarySearch(p.sorted, id); found {
+		p.sorted = slices.Concat(p.sorted[:i], p.sorted[i+1:])
+	} else if i := slices.Index(p.late, id); i >= 0 {
+		p.late = slices.Concat(p.late[:i], p.late[i+1:])
+	}
+}
+
+// merge returns a new slice with all ids, sorted, and with room for some more.
+func merge(sorted, late []metric.ScheduleID) []metric.ScheduleID {
+	n := len(sorted) + len(late)
+	out := make([]metric.ScheduleID, 0, n+n/lateShare)
+	for _, id := range slices.Sorted(slices.Values(late)) {
+		i, _ := slices.BinarySearch(sorted, id)
+		out = append(append(out, sorted[:i]...), id)
+		sorted = sorted[i:]
+	}
+	return append(out, sorted...)
+}
+
+// idsOf returns the ids of each postings, sorted. It merges late ids without the lock.
+func (x *Index) idsOf(all []*postings) [][]metric.ScheduleID {
+	type unmerged struct {
+		at   int
+		late []metric.ScheduleID
+	}
+	var some []unmerged
+	out := make([][]metric.ScheduleID, len(all))
+	x.mu.RLock()
+	for i, p := range all {
+		if out[i] = p.sorted; len(p.late) > 0 {
+			some = append(some, unmerged{i, p.late})
+		}
+	}
+	x.mu.RUnlock()
+	for _, u := range some {
+		out[u.at] = x.merged(all[u.at], out[u.at], u.late)
+	}
+	return out
+}
+
+// merged merges what p had. If p still has the same, it keeps the result.
+func (x *Index) merged(p *postings, sorted, late []metric.ScheduleID) []metric.ScheduleID {
+	out := merge(sorted, late)
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if same(p.sorted, sorted) && same(p.late, late) {
+		p.sorted, p.late = out, nil
+	}
+	return out
+}
+
+// same returns whether two slices, of postings that only grow or move, are the same part of one array.
+func same(a, b []metric.ScheduleID) bool {
+	return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0])
 }
 
 // NewIndex makes an empty index; Refresh fills it.
@@ -79,6 +188,12 @@ const (
 	// finish.
 	refreshIDs      = 8 * pageSize
 	refreshAttempts = 5
+	// What cannot be read in one piece is read in pieces of pieceIDs, the default size of the store's
+	// groups, since different groups lie in different places. If mostPieces fail before any is read,
+	// the whole store is away. A page with a piece out of reach is tried again after awayPolls.
+	pieceIDs   = 128
+	mostPieces = 64
+	awayPolls  = 6
 )
 
 // RefreshEvery is the interval at which to call Refresh where other processes register series.
@@ -98,7 +213,7 @@ const (
 // ids, so it can be called repeatedly for series that other processes register; see RefreshEvery.
 // It looks at the unused rest of a lease ever more rarely, and after about a day never again. So
 // the cost of a call depends on the processes that run now, not on past ones. Errors are those of
-// the store.
+// the store. A *UnreadError says that some series are out of reach, and that all others are there.
 func (x *Index) Refresh(ctx context.Context, store storage.Registry) error {
 	x.refreshing.Lock()
 	defer x.refreshing.Unlock()
@@ -107,6 +222,7 @@ func (x *Index) Refresh(ctx context.Context, store storage.Registry) error {
 	if err != nil {
 		return fmt.Errorf("refresh the label index: %w", err)
 	}
+	read, lost := 0, 0
 	for _, missing := range x.missing(ids) {
 		for _, r := range missing.Cover(refreshIDs) {
 			r = blocks.Range{Start: max(r.Start, missing.Start), End: min(r.End, missing.End)}
@@ -115,13 +231,66 @@ func (x *Index) Refresh(ctx context.Context, store storage.Registry) error {
 					break
 				}
 			}
-			if err != nil {
+			if err == nil {
+				read++
+				x.looked(r)
+				continue
+			}
+			for _, page := range r.Cover(pageSize) {
+				page = blocks.Range{Start: max(r.Start, page.Start), End: min(r.End, page.End)}
+				var away error
+				for _, piece := range page.Cover(pieceIDs) {
+					if !storage.IsAway(err) || ctx.Err() != nil || read == 0 && lost >= mostPieces {
+						return fmt.Errorf("refresh the label index: %w", err)
+					}
+					piece = blocks.Range{Start: max(page.Start, piece.Start), End: min(page.End, piece.End)}
+					if perr := x.read(ctx, store, piece); perr != nil {
+						away, err = perr, perr
+						lost++
+					} else {
+						read++
+					}
+				}
+				if x.looked(page); away != nil {
+					p := &x.polls[page.Start/pageSize]
+					p.away, p.finished, p.next = away, false, x.polled+awayPolls
+				}
+			}
+			if !storage.IsAway(err) || ctx.Err() != nil {
 				return fmt.Errorf("refresh the label index: %w", err)
 			}
-			x.looked(r)
 		}
 	}
-	return nil
+	e := x.unreadPages()
+	x.unread.Store(e)
+	switch {
+	case e == nil:
+		return nil
+	case read == 0 && lost > 0:
+		return fmt.Errorf("refresh the label index: %w", err)
+	}
+	return e
+}
+
+// unreadPages returns what the last looks at all pages could not read, nil if it is nothing.
+func (x *Index) unreadPages() *UnreadError {
+	var out *UnreadError
+	x.mu.RLock()
+	defer x.mu.RUnlock()
+	for i := range x.polls {
+		p := &x.polls[i]
+		if p.away == nil {
+			continue
+		}
+		if out == nil {
+			out = &UnreadError{Err: p.away}
+		}
+		out.IDs += int(p.end) - i*pageSize
+		if i < len(x.pages) && x.pages[i] != nil {
+			out.IDs -= x.pages[i].n
+		}
+	}
+	return out
 }
 
 // looked records that the pages of a range have been read.
@@ -136,6 +305,7 @@ func (x *Index) looked(r blocks.Range) {
 		if n > p.had {
 			p.had, p.grew = n, x.polled
 		}
+		p.away = nil
 		p.finished = x.polled-p.leased >= finishedPolls
 		p.next = x.polled + min(max((x.polled-p.grew)/idleShare, 1), mostPolls)
 	}
@@ -186,11 +356,17 @@ func (x *Index) missing(ids blocks.Range) []blocks.Range {
 }
 
 // Add adds series. If an id is known with other labels, the new labels replace them. Add can serve
-// as a registry's OnNew.
+// as a registry's OnNew. Readers may see a part of the series before the others.
 func (x *Index) Add(schedules []storage.Schedule) {
-	if len(schedules) == 0 {
-		return
+	for some := range slices.Chunk(schedules, addAtOnce) {
+		x.addAll(some)
 	}
+}
+
+// addAtOnce is how many series are added before readers get their turn.
+const addAtOnce = 128
+
+func (x *Index) addAll(schedules []storage.Schedule) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	for _, s := range schedules {
@@ -220,7 +396,9 @@ func (x *Index) add(s storage.Schedule) {
 	} else {
 		// The id was lost in a race that left its row behind, and was then given to another series.
 		x.remove(s.ID, old)
+		x.bytes -= x.weight(old)
 	}
+	x.bytes += x.weight(s.Labels)
 	own := make(metric.Labels, len(s.Labels))
 	for i, l := range s.Labels {
 		own[i] = x.insert(s.ID, l)
@@ -241,21 +419,61 @@ func (x *Index) insert(id metric.ScheduleID, l metric.Label) metric.Label {
 		name.byValue[l.Value] = value
 		name.values = append(name.values, value)
 	}
-	if n := len(value.ids); n == 0 || value.ids[n-1] < id {
-		value.ids = append(value.ids, id)
-	} else if i, found := slices.BinarySearch(value.ids, id); !found {
-		value.ids = slices.Concat(value.ids[:i], []metric.ScheduleID{id}, value.ids[i:])
-	}
+	value.insert(id)
 	return metric.Label{Name: name.name, Value: value.value}
 }
 
 func (x *Index) remove(id metric.ScheduleID, ls metric.Labels) {
 	for _, l := range ls {
-		p := x.labels[l.Name].byValue[l.Value]
-		if i, found := slices.BinarySearch(p.ids, id); found {
-			p.ids = slices.Concat(p.ids[:i], p.ids[i+1:])
+		x.labels[l.Name].byValue[l.Value].remove(id)
+	}
+}
+
+// What a series takes in memory, measured and rounded up; see TestBytesAreWhatIsHeld.
+const (
+	// seriesBytes are for its places in pages, and in the maps of the registry and of Sightings.
+	seriesBytes = 200
+	// labelBytes are for a label of the series and its id among the value's, beside the text, of
+	// which the registry's key has a copy.
+	labelBytes = 64
+	// valueBytes and nameBytes are for a value and a name of which there is no other series, beside
+	// the text.
+	valueBytes = 160
+	nameBytes  = 500
+)
+
+// weight returns what a series takes that the index does not have.
+func (x *Index) weight(ls metric.Labels) int64 {
+	n, text := seriesBytes, 0
+	for _, l := range ls {
+		n += labelBytes
+		text += len(l.Name) + len(l.Value)
+		name := x.labels[l.Name]
+		if name == nil {
+			n += nameBytes
+			text += len(l.Name)
+		}
+		if name == nil || name.byValue[l.Value] == nil || name.byValue[l.Value].count() == 0 {
+			n += valueBytes
+			text += len(l.Value)
 		}
 	}
+	return int64(n + text + text/8) // an eighth is the most that is lost to sizes of allocation
+}
+
+// Bytes returns what all series take in memory, those of the registry included, but not what the
+// registry needs for their sources. It is an estimate that errs upwards; values that several series share count once.
+func (x *Index) Bytes() int64 {
+	x.mu.RLock()
+	defer x.mu.RUnlock()
+	return x.bytes
+}
+
+// Weight returns how many bytes more a new series would take.
+func (x *Index) Weight(ls metric.Labels) int64 {
+	x.mu.RLock()
+	defer x.mu.RUnlock()
+	return x.weight(ls)
 }
 
 // Len returns the number of series.
@@ -273,6 +491,13 @@ func (x *Index) Labels(id metric.ScheduleID) metric.Labels {
 		return nil
 	}
 	return x.pages[id/pageSize].labels[id%pageSize]
+}
+
+// HasName returns whether any series has a label of that name.
+func (x *Index) HasName(name string) bool {
+	x.mu.RLock()
+	defer x.mu.RUnlock()
+	return x.labels[name] != nil
 }
 
 // LabelNames are the names of the labels that series have which match any of the
@@ -380,8 +605,8 @@ type words struct {
 func (w *words) hold(n int, each int64) error {
 	grow := int64(n) * each
 	if w.bytes += grow; w.bytes > maxWordsBytes {
-		return badRequest("there are so many names or values that a list of them takes more than the %d MB that one request may: "+
-			"narrow them by match[]", maxWordsBytes>>20)
+		return badRequest("there are so many names or values that a list of them takes more than %d MB, the limit for one request: "+
+			"narrow them with match[]", maxWordsBytes>>20)
 	}
 	return admission.Charge(w.ctx, grow)
 }
@@ -430,16 +655,51 @@ func (x *Index) matched(ctx context.Context, sels []Selector) ([]metric.Schedule
 	return out, nil
 }
 
+// maxWork bounds what the selectors of one request look at: the series of a selector's first matcher
+// count for each of its matchers, and values for each pattern. This many take some ten seconds.
+const maxWork = 500_000_000
+
+// Work counts what the selectors of one request, and what weighs the request, look at. It is safe for
+// concurrent use.
+type Work struct {
+	done atomic.Int64
+}
+
+type workKey struct{}
+
+// WithWork returns a context in which w counts for all selections. Without it, each call of Select
+// counts for itself.
+func WithWork(ctx context.Context, w *Work) context.Context {
+	return context.WithValue(ctx, workKey{}, w)
+}
+
+// Add counts n more, before they are looked at. The error is a *RequestError or the cause of ctx's
+// end.
+func (w *Work) Add(ctx context.Context, n int) error {
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	if w.done.Add(int64(n)) > maxWork {
+		return badRequest("the selectors look at more than %d million series together, the limit for one request, each counted for every "+
+			"matcher of a selector: use fewer matchers or selectors, or narrow them", maxWork/1_000_000)
+	}
+	return nil
+}
+
 // Select returns the series that match any of the selectors, sorted by id. Whatever the number of
-// selectors, it holds the matches of one of them and one bit per series. The error is the cause of
-// ctx's end.
+// selectors, it holds the matches of one of them and one bit per series. The error is a
+// *RequestError, see maxWork, or the cause of ctx's end.
 func (x *Index) Select(ctx context.Context, sels ...Selector) ([]metric.ScheduleID, error) {
+	work, ok := ctx.Value(workKey{}).(*Work)
+	if !ok {
+		work = new(Work)
+	}
 	if len(sels) == 1 {
-		return x.selectOne(ctx, sels[0])
+		return x.selectOne(ctx, sels[0], work)
 	}
 	var all set
 	for _, sel := range sels {
-		ids, err := x.selectOne(ctx, sel)
+		ids, err := x.selectOne(ctx, sel, work)
 		if err != nil {
 			return nil, err
 		}
@@ -480,37 +740,72 @@ func (s set) ids() []metric.ScheduleID {
 
 // selectOne intersects the series of the matchers one after the other. A matcher that matches the
 // empty string also selects series without the label; for it, selectOne subtracts the series whose
-// value does not match. Equality matchers come first, the rarest value before the others. It stops
-// when no series is left.
-func (x *Index) selectOne(ctx context.Context, sel Selector) ([]metric.ScheduleID, error) {
-	sel = slices.Clone(sel)
-	slices.SortStableFunc(sel, func(a, b *labels.Matcher) int {
-		return cmp.Or(cmp.Compare(rank(a), rank(b)), cmp.Compare(x.count(a), x.count(b)))
-	})
+// value does not match. It stops when no series is left.
+func (x *Index) selectOne(ctx context.Context, sel Selector, work *Work) ([]metric.ScheduleID, error) {
 	var out []metric.ScheduleID
+	sel = x.ordered(sel)
 	for i, m := range sel {
 		absent := m.Matches("")
 		if i == 0 && absent {
 			return nil, nil
 		}
-		found, err := x.matching(ctx, m, !absent)
+		found, err := x.matching(ctx, m, !absent, work)
 		if err != nil {
 			return nil, err
 		}
 		// Take all values at once: a label may have as many values as there are series.
-		switch ids := union(found); {
+		ids, err := union(ctx, found, work)
+		switch {
+		case err != nil:
 		case i == 0:
-			out = slices.Clone(ids)
-		case absent:
-			out = subtract(out, ids)
+			// The other matchers look at no more series than these. A request that may be too much work is
+			// refused before the work is done.
+			if err = work.Add(ctx, len(ids)*len(sel)); err == nil {
+				out = slices.Clone(ids)
+			}
+		case absent && len(ids) == 0:
+		case len(ids) == 0:
+			return nil, nil
 		default:
-			out = intersect(out, ids)
+			out, err = filter(ctx, out, ids, !absent)
+		}
+		if err != nil {
+			return nil, err
 		}
 		if len(out) == 0 {
 			return nil, nil
 		}
 	}
 	return out, nil
+}
+
+// ordered returns the different matchers in the order in which to apply them: equality matchers come
+// first, the rarest value before the others.
+func (x *Index) ordered(sel Selector) Selector {
+	type text struct {
+		of          labels.MatchType
+		name, value string
+	}
+	type place struct {
+		*labels.Matcher
+		rank, count int
+	}
+	known := make(map[text]bool, len(sel))
+	places := make([]place, 0, len(sel))
+	for _, m := range sel {
+		if t := (text{m.Type, m.Name, m.Value}); !known[t] {
+			known[t] = true
+			places = append(places, place{m, rank(m), x.count(m)})
+		}
+	}
+	slices.SortStableFunc(places, func(a, b place) int {
+		return cmp.Or(cmp.Compare(a.rank, b.rank), cmp.Compare(a.count, b.count))
+	})
+	out := make(Selector, len(places))
+	for i, p := range places {
+		out[i] = p.Matcher
+	}
+	return out
 }
 
 // count returns the number of series with the value of an equality matcher, 0 for other matchers.
@@ -521,7 +816,7 @@ func (x *Index) count(m *labels.Matcher) int {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
 	if l := x.labels[m.Name]; l != nil && l.byValue[m.Value] != nil {
-		return len(l.byValue[m.Value].ids)
+		return l.byValue[m.Value].count()
 	}
 	return 0
 }
@@ -539,7 +834,7 @@ func rank(m *labels.Matcher) int {
 
 // matching returns the series of every value that m matches, or does not match if want is false,
 // one slice per value.
-func (x *Index) matching(ctx context.Context, m *labels.Matcher, want bool) ([][]metric.ScheduleID, error) {
+func (x *Index) matching(ctx context.Context, m *labels.Matcher, want bool, work *Work) ([][]metric.ScheduleID, error) {
 	var some []string
 	switch {
 	case m.Type == labels.MatchEqual && want, m.Type == labels.MatchNotEqual && !want:
@@ -551,6 +846,9 @@ func (x *Index) matching(ctx context.Context, m *labels.Matcher, want bool) ([][
 	}
 	var found []*postings
 	if len(some) > 0 {
+		if err := work.Add(ctx, len(some)); err != nil {
+			return nil, err
+		}
 		x.mu.RLock()
 		if l := x.labels[m.Name]; l != nil {
 			for _, v := range some {
@@ -562,21 +860,15 @@ func (x *Index) matching(ctx context.Context, m *labels.Matcher, want bool) ([][
 		x.mu.RUnlock()
 	} else {
 		for _, p := range x.values(m.Name) {
-			if ctx.Err() != nil { // one value may take a pattern a second
-				return nil, context.Cause(ctx)
+			if err := work.Add(ctx, 1); err != nil { // one value may take a pattern a second
+				return nil, err
 			}
 			if m.Matches(p.value) == want {
 				found = append(found, p)
 			}
 		}
 	}
-	out := make([][]metric.ScheduleID, len(found))
-	x.mu.RLock()
-	defer x.mu.RUnlock()
-	for i, p := range found {
-		out[i] = p.ids
-	}
-	return out, nil
+	return x.idsOf(found), nil
 }
 
 func (x *Index) values(name string) []*postings {
@@ -589,37 +881,36 @@ func (x *Index) values(name string) []*postings {
 }
 
 // union merges sorted, disjoint slices. For a single slice it returns that slice itself.
-func union(all [][]metric.ScheduleID) []metric.ScheduleID {
+func union(ctx context.Context, all [][]metric.ScheduleID, work *Work) ([]metric.ScheduleID, error) {
 	if len(all) == 1 {
-		return all[0]
+		return all[0], nil
+	}
+	n := 0
+	for _, ids := range all {
+		n += len(ids)
+	}
+	if err := work.Add(ctx, n); err != nil {
+		return nil, err
 	}
 	out := slices.Concat(all...)
 	slices.Sort(out)
-	return slices.Compact(out)
+	return slices.Compact(out), nil
 }
 
-// intersect keeps, in place, the ids that are also in others. Both are sorted.
-func intersect(ids, others []metric.ScheduleID) []metric.ScheduleID {
+// filter keeps, in place, the ids that are also in others, or with want false those that are not.
+// Both are sorted.
+func filter(ctx context.Context, ids, others []metric.ScheduleID, want bool) ([]metric.ScheduleID, error) {
 	out := ids[:0]
-	for _, id := range ids {
+	for i, id := range ids {
+		if err := ended(ctx, i); err != nil {
+			return nil, err
+		}
 		var found bool
-		if others, found = skipTo(others, id); found {
+		if others, found = skipTo(others, id); found == want {
 			out = append(out, id)
 		}
 	}
-	return out
-}
-
-// subtract keeps, in place, the ids that are not in others. Both are sorted.
-func subtract(ids, others []metric.ScheduleID) []metric.ScheduleID {
-	out := ids[:0]
-	for _, id := range ids {
-		var found bool
-		if others, found = skipTo(others, id); !found {
-			out = append(out, id)
-		}
-	}
-	return out
+	return out, nil
 }
 
 // skipTo cuts off the ids below id. It searches in doubling steps, so finding a few ids among a

@@ -3,6 +3,9 @@ package query_test
 import (
 	"context"
 	"fmt"
+	"iter"
+	"maps"
+	"math"
 	"math/rand/v2"
 	"regexp"
 	"runtime"
@@ -290,6 +293,178 @@ func TestIndexMemory(t *testing.T) {
 	runtime.KeepAlive(x)
 }
 
+// TestBytesAreWhatIsHeld: the index knows what it holds, and what the registry's keys take beside it, rounded up.
+func TestBytesAreWhatIsHeld(t *testing.T) {
+	made := func(labels, bytes int) func(i int) []storage.Schedule {
+		return func(i int) []storage.Schedule {
+			ls := metric.Labels{{Name: metric.NameLabel, Value: "m"}}
+			for l := range labels {
+				ls = append(ls, metric.Label{Name: fmt.Sprintf("l%02d", l), Value: fmt.Sprintf("%0*d", bytes, i*labels+l)})
+			}
+			return []storage.Schedule{{ID: metric.ScheduleID(i), Labels: ls}}
+		}
+	}
+	for name, c := range map[string]struct {
+		n    int
+		some func(i int) []storage.Schedule
+	}{
+		"hosts":  {200, hostSchedules},
+		"short":  {2000, made(60, 8)},
+		"long":   {500, made(60, 1000)},
+		"single": {20_000, made(1, 8)},
+		"late":   {200, func(i int) []storage.Schedule { return hostSchedules(199 - i) }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			before := inUse()
+			x := query.NewIndex()
+			keys := make(map[string]metric.ScheduleID)
+			for i := range c.n {
+				all := c.some(i)
+				for _, s := range all {
+					keys[string(s.Labels.AppendKey(nil))] = s.ID
+				}
+				x.Add(all)
+			}
+			held := float64(inUse() - before)
+			charged := float64(x.Bytes())
+			t.Logf("%d series: %.0f bytes, charged %.2f of it", x.Len(), held, charged/held)
+			require.Greater(t, charged, held)
+			require.Less(t, charged, 2*held)
+			runtime.KeepAlive(x)
+			runtime.KeepAlive(keys)
+
+			// Other labels take the place of those that an id had.
+			all := c.some(0)
+			x.Add([]storage.Schedule{{ID: all[0].ID, Labels: metric.Labels{{Name: metric.NameLabel, Value: "other"}}}})
+			x.Add(all)
+			require.InDelta(t, charged, float64(x.Bytes()), 2000)
+		})
+	}
+}
+
+// fleet returns the series with an id: it shares three labels with all others.
+func fleet(id int) storage.Schedule {
+	return storage.Schedule{ID: metric.ScheduleID(id), Labels: metric.Labels{
+		{Name: metric.NameLabel, Value: "m" + strconv.Itoa(id%500)},
+		{Name: "env", Value: "prod"},
+		{Name: "job", Value: "node"},
+		{Name: "region", Value: "eu"},
+	}}
+}
+
+func fleetOf(ids iter.Seq[int]) (all []storage.Schedule) {
+	for id := range ids {
+		all = append(all, fleet(id))
+	}
+	return all
+}
+
+// upTo yields the numbers from first below end, by steps.
+func upTo(first, end, step int) iter.Seq[int] {
+	return func(yield func(int) bool) {
+		for i := first; i < end && yield(i); i += step {
+		}
+	}
+}
+
+// TestIDsInAnyOrder: whatever the order in which series come, also while others read and while ids
+// get new labels, readers see each id once, and in order.
+func TestIDsInAnyOrder(t *testing.T) {
+	const n = 4000
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	rnd := rand.New(rand.NewPCG(seed, 0))
+	for name, order := range map[string][]int{
+		"up": slices.Collect(upTo(0, n, 1)), "down": slices.Sorted(upTo(0, n, 1)), "random": rnd.Perm(n),
+		"beside each other": slices.AppendSeq(slices.Collect(upTo(0, n, 2)), upTo(1, n, 2)),
+	} {
+		if name == "down" {
+			slices.Reverse(order)
+		}
+		t.Run(name, func(t *testing.T) {
+			x := query.NewIndex()
+			there := make(map[metric.ScheduleID]bool)
+			check := func() {
+				want := slices.Sorted(maps.Keys(there))
+				require.Equal(t, want, selectIDs(t, x, `{job="node"}`))
+				require.Equal(t, want, selectIDs(t, x, `{__name__=~"m.*",other=""}`))
+			}
+			for some := range slices.Chunk(order, 1+rnd.IntN(200)) {
+				if rnd.IntN(2) == 0 {
+					for _, id := range some {
+						x.Add([]storage.Schedule{fleet(id)})
+					}
+				} else {
+					x.Add(fleetOf(slices.Values(some)))
+				}
+				for _, id := range some {
+					there[metric.ScheduleID(id)] = true
+				}
+				if rnd.IntN(3) == 0 {
+					// An id, old or new, leaves the lists of its labels, and may come back.
+					id := metric.ScheduleID(order[rnd.IntN(len(there))])
+					x.Add([]storage.Schedule{{ID: id, Labels: metric.Labels{{Name: "job", Value: "other"}}}})
+					if there[id] = rnd.IntN(2) == 0; there[id] {
+						x.Add([]storage.Schedule{fleet(int(id))})
+					} else {
+						delete(there, id)
+						check()
+						there[id] = true
+						x.Add([]storage.Schedule{fleet(int(id))})
+					}
+				}
+				if rnd.IntN(3) == 0 {
+					check()
+				}
+			}
+			check()
+			require.Equal(t, n, x.Len())
+		})
+	}
+}
+
+// TestLateIDsCopyNoLists: series whose ids are below others cost the same whatever the number of
+// series that share their labels, at once and one by one.
+func TestLateIDsCopyNoLists(t *testing.T) {
+	const more = 500
+	for name, piece := range map[string]int{"at once": more, "one by one": 1} {
+		t.Run(name, func(t *testing.T) {
+			cost := func(n int) int64 {
+				x := query.NewIndex()
+				x.Add(fleetOf(upTo(0, n, 1)))
+				x.Add([]storage.Schedule{fleet(n + more)})
+				late := fleetOf(upTo(n, n+more, 1))
+				return allocated(func() {
+					for some := range slices.Chunk(late, piece) {
+						x.Add(some)
+					}
+				})
+			}
+			few, many := cost(10_000), cost(160_000)
+			t.Logf("among 10,000 series %d bytes, among 160,000 %d", few, many)
+			require.Less(t, many, 2*few)
+		})
+	}
+}
+
+// TestLateIDsAreLinear: adding as many series again, with ids between those that are there, costs in
+// proportion to their number.
+func TestLateIDsAreLinear(t *testing.T) {
+	cost := func(n int) int64 {
+		x := query.NewIndex()
+		x.Add(fleetOf(upTo(0, 2*n, 2)))
+		late := fleetOf(upTo(1, 2*n, 2))
+		return allocated(func() {
+			for _, s := range late {
+				x.Add([]storage.Schedule{s})
+			}
+		})
+	}
+	few, many := cost(5_000), cost(40_000)
+	t.Logf("5,000 series: %d bytes, 40,000: %d", few, many)
+	require.Less(t, many, 12*few)
+}
+
 func BenchmarkSelect(b *testing.B) {
 	x := query.NewIndex()
 	for host := range 10_000 {
@@ -416,7 +591,13 @@ func TestSelectIsLinear(t *testing.T) {
 			}
 			return out
 		},
-		"matchers": func(n int) []string { return []string{"m{" + strings.Repeat(`i=~".+",`, n/4) + "}"} },
+		"matchers": func(n int) []string {
+			var out strings.Builder
+			for i := range n / 4 {
+				fmt.Fprintf(&out, `i=~".+|x%d",`, i)
+			}
+			return []string{"m{" + out.String() + "}"}
+		},
 	} {
 		linear.Check(t, 100, func(n int) []query.Selector {
 			sels, err := query.ParseSelectors(t.Context(), input(n))
@@ -459,6 +640,86 @@ func TestSelectEnds(t *testing.T) {
 		_, err = x.LabelNames(until{t.Context(), &n}, parsed...)
 		require.ErrorIs(t, err, context.Canceled)
 	}
+}
+
+// TestSelectByEqualityEnds: matchers that need no pattern look at the context too, for each of them and within each.
+func TestSelectByEqualityEnds(t *testing.T) {
+	x := same(t, 20_000)
+	for name, c := range map[string]struct {
+		sels  []string
+		looks int // at which the context ends, fewer than there are thousands of series to look at
+	}{
+		"one":       {[]string{`{a="v"}`}, 0},
+		"equal":     {[]string{"{" + strings.Repeat(`a="v",`, 1000) + "}"}, 0},
+		"different": {[]string{`{a="v",b="v"}`}, 100},
+		"left out":  {[]string{`{a="v",i!="1"}`}, 100},
+		"selectors": {slices.Repeat([]string{`{a="v"}`}, 100), 50},
+	} {
+		parsed, err := query.ParseSelectors(t.Context(), c.sels)
+		require.NoError(t, err)
+		_, err = x.Select(until{t.Context(), &c.looks}, parsed...)
+		require.ErrorIs(t, err, context.Canceled, name)
+	}
+}
+
+// same returns an index of n series that share the values of two labels, and differ in the label i.
+func same(t testing.TB, n int) *query.Index {
+	x, series := query.NewIndex(), make([]storage.Schedule, n)
+	for i := range series {
+		series[i] = storage.Schedule{ID: metric.ScheduleID(i), Labels: labelsOf(t, "a", "v", "b", "v", "i", strconv.Itoa(i))}
+	}
+	x.Add(series)
+	return x
+}
+
+// TestEqualMatchersCountOnce: a selector with a matcher a thousand times is as much work as with it once.
+func TestEqualMatchersCountOnce(t *testing.T) {
+	x := same(t, 20_000)
+	sel := func(text string) []query.Selector {
+		parsed, err := query.ParseSelectors(t.Context(), []string{text})
+		require.NoError(t, err)
+		return parsed
+	}
+	looks := func(text string) int {
+		const most = 1 << 30
+		n := most
+		ids, err := x.Select(until{t.Context(), &n}, sel(text)...)
+		require.NoError(t, err)
+		require.Len(t, ids, 20_000)
+		return most - n
+	}
+	once := looks(`{a="v",b=~"v.*",i!="",none!="x"}`)
+	require.Less(t, looks("{"+strings.Repeat(`a="v",b=~"v.*",i!="",none!="x",`, 500)+"}"), 2*once)
+}
+
+// TestSelectsAreBounded: what selectors look at is bounded for one request, in one call or in several, and refused before it is
+// looked at.
+func TestSelectsAreBounded(t *testing.T) {
+	x := same(t, 50_000)
+	// The second matcher leaves nothing for the others.
+	without := func(n int) query.Selector {
+		var text strings.Builder
+		for i := range n {
+			fmt.Fprintf(&text, `,i!="%d"`, i)
+		}
+		parsed, err := query.ParseSelectors(t.Context(), []string{`{a="v",b=~"x.*"` + text.String() + "}"})
+		require.NoError(t, err)
+		return parsed[0]
+	}
+	var bad *query.RequestError
+	much := slices.Repeat([]query.Selector{without(2400)}, 4)
+	_, err := x.Select(t.Context(), append(much, much[0])...)
+	require.ErrorAs(t, err, &bad)
+	require.Contains(t, bad.Message, "fewer matchers")
+	_, err = x.Select(t.Context(), slices.Repeat([]query.Selector{without(3)}, 1000)...)
+	require.NoError(t, err, "many selectors of a few matchers each")
+	one := query.WithWork(t.Context(), new(query.Work))
+	_, err = x.Select(one, much...)
+	require.NoError(t, err)
+	_, err = x.Select(one, much[0])
+	require.ErrorAs(t, err, &bad)
+	_, err = x.Select(t.Context(), much[0])
+	require.NoError(t, err, "another request")
 }
 
 // TestWordsAreCharged: names and values that are found are held on account of the request, and no request may hold any number.
@@ -504,4 +765,84 @@ func TestMatchingLooksAtEachValue(t *testing.T) {
 	n := 40
 	_, err = x.Select(until{t.Context(), &n}, parsed...)
 	require.ErrorIs(t, err, context.Canceled)
+}
+
+// groups is a store of which some groups of 128 series are out of reach.
+type groups struct {
+	storage.Store
+
+	away  func(group metric.ScheduleID) bool
+	reads int
+}
+
+func (g *groups) Schedules(ctx context.Context, ids blocks.Range) iter.Seq2[storage.Schedule, error] {
+	g.reads++
+	return func(yield func(storage.Schedule, error) bool) {
+		for id := ids.Start; id < ids.End; id++ {
+			if g.away(blocks.Of(id, 128).Start) {
+				yield(storage.Schedule{}, storage.ErrUnavailable)
+				return
+			}
+		}
+		for s, err := range g.Store.Schedules(ctx, ids) {
+			if !yield(s, err) {
+				return
+			}
+		}
+	}
+}
+
+// Groups of series that are out of reach leave out their own series, and no others. They are named,
+// and added when they can be read.
+func TestRefreshWithGroupsAway(t *testing.T) {
+	st := &groups{Store: storagetest.NewModel(defaultSettings(), nil, clock.System{}), away: func(g metric.ScheduleID) bool {
+		return slices.Contains([]metric.ScheduleID{0, 5 * 128, 77 * 128}, g)
+	}}
+	src, err := registry.New(st, registry.Options{LeaseSize: 10_240}).Source(t.Context(), "s", false)
+	require.NoError(t, err)
+	var all []metric.Labels
+	for i := range 10_240 {
+		all = append(all, labelsOf(t, "__name__", "m", "i", strconv.Itoa(i)))
+	}
+	_, err = src.Register(t.Context(), all)
+	require.NoError(t, err)
+	x := query.NewIndex()
+	var unread *query.UnreadError
+	require.ErrorAs(t, x.Refresh(t.Context(), st), &unread)
+	require.ErrorIs(t, unread, storage.ErrUnavailable)
+	require.Equal(t, 10_240-3*128, x.Len())
+	require.Equal(t, 3*128, unread.IDs)
+	require.Equal(t, unread, x.Unread())
+
+	q := query.New(query.Parts{Store: st, Index: x, Settings: defaultSettings(), Clock: clock.System{}}, query.Options{})
+	warned := func() []string {
+		var warn query.Warnings
+		_, err = q.LabelNames(t.Context(), math.MinInt64, &warn)
+		require.NoError(t, err)
+		return warn.List()
+	}
+	require.Equal(t, []string{"incomplete: the labels of up to 384 series cannot be read: " + storage.ErrUnavailable.Error()}, warned())
+
+	st.reads = 0
+	require.ErrorAs(t, x.Refresh(t.Context(), st), &unread)
+	require.Zero(t, st.reads, "what is out of reach is not asked for at each call")
+	lost := st.away
+	st.away = func(metric.ScheduleID) bool { return false }
+	for range 10 {
+		_ = x.Refresh(t.Context(), st)
+	}
+	require.NoError(t, x.Unread())
+	require.Empty(t, warned())
+	require.Equal(t, 10_240, x.Len())
+
+	// What is in the index stays, and what is new is out of reach.
+	st.away = lost
+	require.NoError(t, x.Refresh(t.Context(), st))
+
+	// If nothing can be read, the whole store is away, and the caller does not go on with a part.
+	st.away, st.reads = func(metric.ScheduleID) bool { return true }, 0
+	err = query.NewIndex().Refresh(t.Context(), st)
+	require.ErrorIs(t, err, storage.ErrUnavailable)
+	require.NotErrorAs(t, err, &unread)
+	require.Less(t, st.reads, 100)
 }

@@ -2,6 +2,7 @@ package query
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -94,15 +95,16 @@ func (q *Querier) planner(
 }
 
 // outstanding returns the open slices of the buckets below coarsest, at least those that start in
-// [fromMs, toMs).
+// [fromMs, toMs). A slice whose state is out of reach counts as open: the level below is right too.
 func (q *Querier) outstanding(ctx context.Context, coarsest metric.Bucket, fromMs, toMs int64) ([]storage.SliceKey, error) {
 	if q.opts.Outstanding != nil {
-		return q.opts.Outstanding(ctx)
+		out, err := q.opts.Outstanding(ctx)
+		return q.unread(out, err, coarsest, fromMs, toMs)
 	}
 	var out []storage.SliceKey
 	for b := metric.Raw; b < coarsest && fromMs < toMs; b++ {
 		states, err := q.store.Slices(ctx, b, fromMs, toMs)
-		if err != nil {
+		if out, err = q.unread(out, err, coarsest, fromMs, toMs); err != nil {
 			return nil, fmt.Errorf("look for open slices of %s: %w", q.ladder.Name(b), err)
 		}
 		for _, s := range states {
@@ -112,6 +114,30 @@ func (q *Querier) outstanding(ctx context.Context, coarsest metric.Bucket, fromM
 		}
 	}
 	return out, nil
+}
+
+// maxUnread is how many slices of unknown state one request takes for open ones.
+const maxUnread = 1 << 17
+
+// unread adds to open the slices of the buckets below coarsest that start in [fromMs, toMs) and in a
+// gap of err, if that is a *storage.GapsError. It returns any other error, and err if there are more
+// than maxUnread.
+func (q *Querier) unread(open []storage.SliceKey, err error, coarsest metric.Bucket, fromMs, toMs int64) ([]storage.SliceKey, error) {
+	var some *storage.GapsError
+	if !errors.As(err, &some) {
+		return open, err
+	}
+	n := 0
+	for _, g := range some.Gaps {
+		width := q.ladder.WidthMs(g.Bucket + 1)
+		for t := metric.AlignUp(max(fromMs, g.FromMs), width); g.Bucket < coarsest && t < min(toMs, g.ToMs); t += width {
+			if n++; n > maxUnread {
+				return nil, err
+			}
+			open = append(open, storage.SliceKey{Bucket: g.Bucket, StartMs: t})
+		}
+	}
+	return open, nil
 }
 
 // addLate loads the late data into the planner. It MUST run before slice states are read; see
@@ -129,7 +155,7 @@ func (q *Querier) addLate(ctx context.Context, p *planner, startMs, endMs int64,
 	}
 	if !view.Empty() {
 		width := p.ladder.WidthMs(p.ladder.Top())
-		p.late, p.fromMs, p.toMs = view, metric.AlignDown(startMs, width), ceil(endMs, width)
+		p.late, p.fromMs, p.toMs = view, metric.AlignDown(startMs, width), metric.AlignUp(endMs, width)
 	}
 	return nil
 }
@@ -199,7 +225,7 @@ func (p *planner) warnUnground(parts []part, warn *warnings) {
 			for n < len(all) && all[n] < part.toMs && all[n] == all[n-1]+width {
 				n++
 			}
-			warn.add("incomplete: samples from %s to %s have yet to be ground into the %s rows",
+			warn.add("incomplete: samples from %s to %s are not yet ground into the %s rows",
 				metric.Slice{StartMs: all[0]}, metric.Slice{StartMs: all[n-1] + width}, p.ladder.Name(part.bucket))
 			all = all[n:]
 		}
@@ -225,7 +251,7 @@ func (q *Querier) keptMs(nowMs int64) []int64 {
 	out := make([]int64, top+1)
 	for b := metric.Raw; b <= top; b++ {
 		if out[b] = q.wholeFrom(b, nowMs); out[b] != math.MinInt64 {
-			out[b] = ceil(out[b], q.ladder.WidthMs(min(b+1, top)))
+			out[b] = metric.AlignUp(out[b], q.ladder.WidthMs(min(b+1, top)))
 		}
 	}
 	return out
@@ -300,7 +326,7 @@ func (p *planner) fromLeft(t, endMs int64, levels []metric.Bucket) (part, bool) 
 			continue
 		}
 		width := p.ladder.WidthMs(b)
-		from := ceil(t, width)
+		from := metric.AlignUp(t, width)
 		to := min(until, p.nextChance(from, levels))
 		if from > t && to < until {
 			return part{toMs: min(from, until)}, false
@@ -309,7 +335,7 @@ func (p *planner) fromLeft(t, endMs int64, levels []metric.Bucket) (part, bool) 
 			to = metric.AlignDown(to, width)
 		}
 		if from >= to {
-			return part{toMs: min(ceil(from+1, width), until)}, false
+			return part{toMs: min(metric.AlignUp(from+1, width), until)}, false
 		}
 		return part{bucket: b, fromMs: from, toMs: to}, true
 	}
@@ -336,5 +362,3 @@ func (p *planner) nextChance(t int64, levels []metric.Bucket) int64 {
 	}
 	return next
 }
-
-func ceil(t, width int64) int64 { return metric.AlignDown(t+width-1, width) }

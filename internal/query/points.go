@@ -7,7 +7,7 @@ import (
 	"github.com/quern/quern/internal/metric"
 )
 
-// Point aggregates the finite samples of one bucket of a range. Count 0 means a gap; the other
+// Point aggregates the finite samples of one interval of a range. Count 0 means a gap; the other
 // fields then mean nothing.
 type Point struct {
 	Count uint64
@@ -41,25 +41,25 @@ func (p *Point) merge(r *metric.Rollup) {
 
 func finite(v float64) bool { return !math.IsNaN(v) && !math.IsInf(v, 0) }
 
-// Range is [StartMs, EndMs) cut into N buckets of equal width, to within a millisecond.
+// Range is [StartMs, EndMs) cut into N intervals of equal width, to within a millisecond.
 type Range struct {
 	StartMs int64
 	EndMs   int64
 	N       int
 }
 
-// BucketMs returns the start of bucket i.
-func (r Range) BucketMs(i int) int64 {
-	// Rounding up ensures BucketMs(bucket(t)) <= t for every t.
+// IntervalMs returns the start of interval i.
+func (r Range) IntervalMs(i int) int64 {
+	// Rounding up ensures IntervalMs(interval(t)) <= t for every t.
 	return r.StartMs + (int64(i)*(r.EndMs-r.StartMs)+int64(r.N)-1)/int64(r.N)
 }
 
-// bucket returns the index of the bucket that contains tMs.
-func (r Range) bucket(tMs int64) int {
+// interval returns the index of the interval that contains tMs.
+func (r Range) interval(tMs int64) int {
 	return int((tMs - r.StartMs) * int64(r.N) / (r.EndMs - r.StartMs))
 }
 
-// SeriesPoints are the points of one series, one for each bucket of the range.
+// SeriesPoints are the points of one series, one for each interval of the range.
 type SeriesPoints struct {
 	ID     metric.ScheduleID
 	Labels metric.Labels
@@ -67,19 +67,19 @@ type SeriesPoints struct {
 }
 
 const (
-	// MaxPoints bounds the buckets of a request: it is more than any screen shows.
+	// MaxPoints bounds the intervals of a request: it is more than any screen shows.
 	MaxPoints = 11_000
 	// pointCells bounds the points held for one group at a time, to 16 MB.
 	pointCells = 1 << 19
 )
 
-// unalignedRows is the minimum bucket width, in rows of the finest level, for reading rows when
-// buckets are not aligned to them. Raw samples are then read around each border that lies within a
-// row. In narrower buckets, reading all samples is cheaper.
+// unalignedRows is the minimum interval width, in rows of the finest level, for reading rows when
+// intervals are not aligned to them. Raw samples are then read around each border that lies within a
+// row. In narrower intervals, reading all samples is cheaper.
 const unalignedRows = 8
 
-// Points reads min, avg, max and count over the buckets of a range. It leaves out series without
-// samples in the range. It reads the coarsest level whose rows fit into the buckets. It falls back
+// Points reads min, avg, max and count over the intervals of a range. It leaves out series without
+// samples in the range. It reads the coarsest level whose rows fit into the intervals. It falls back
 // to raw where no level fits or is ground yet, and to what is left where raw has expired. The
 // returned error may be a *RequestError; an error from All never is.
 func (q *Querier) Points(ctx context.Context, sels []Selector, rng Range) (*Result[SeriesPoints], error) {
@@ -89,12 +89,12 @@ func (q *Querier) Points(ctx context.Context, sels []Selector, rng Range) (*Resu
 	if rng.N < 1 || rng.N > MaxPoints {
 		return nil, badRequest("buckets must be between 1 and %d", MaxPoints)
 	}
-	groups, err := q.groups(ctx, sels, pointCells/rng.N)
+	r := new(Result[SeriesPoints])
+	groups, err := q.groups(ctx, sels, pointCells/rng.N, &r.warnings)
 	if err != nil {
 		return nil, err
 	}
 	levels, borders := q.fitting(rng)
-	r := new(Result[SeriesPoints])
 	p, err := q.planner(ctx, rng.StartMs, rng.EndMs, levels, &r.warnings)
 	if err != nil {
 		return nil, err
@@ -107,7 +107,7 @@ func (q *Querier) Points(ctx context.Context, sels []Selector, rng Range) (*Resu
 	return r, nil
 }
 
-// fitting returns the levels whose rows may fill the buckets of a range, coarsest first, and a
+// fitting returns the levels whose rows may fill the intervals of a range, coarsest first, and a
 // function that yields the borders that those rows might straddle.
 func (q *Querier) fitting(rng Range) ([]metric.Bucket, func(tMs int64) int64) {
 	var levels []metric.Bucket
@@ -122,7 +122,7 @@ func (q *Querier) fitting(rng Range) ([]metric.Bucket, func(tMs int64) int64) {
 		return levels, nil
 	}
 	return []metric.Bucket{1}, func(tMs int64) int64 {
-		return rng.BucketMs(rng.bucket(tMs) + 1)
+		return rng.IntervalMs(rng.interval(tMs) + 1)
 	}
 }
 
@@ -143,7 +143,7 @@ func (q *Querier) groupPoints(ctx context.Context, g group, rng Range, parts []p
 			if err != nil {
 				return nil, err
 			}
-			cells[row.i*rng.N+rng.bucket(row.TimeMs)].merge(&row.Rollup)
+			cells[row.i*rng.N+rng.interval(row.TimeMs)].merge(&row.Rollup)
 			some[row.i] = true
 		}
 	}
@@ -156,7 +156,7 @@ func (q *Querier) groupPoints(ctx context.Context, g group, rng Range, parts []p
 	return out, nil
 }
 
-// addSamples adds samples, sorted by time, to the points of their buckets. It returns whether any
+// addSamples adds samples, sorted by time, to the points of their intervals. It returns whether any
 // sample is finite.
 func (r Range) addSamples(points []Point, samples []metric.Sample) (some bool) {
 	at, untilMs := 0, int64(math.MinInt64)
@@ -166,8 +166,8 @@ func (r Range) addSamples(points []Point, samples []metric.Sample) (some bool) {
 			continue
 		}
 		if s.TimeMs >= untilMs {
-			at = r.bucket(s.TimeMs)
-			untilMs = r.BucketMs(at + 1)
+			at = r.interval(s.TimeMs)
+			untilMs = r.IntervalMs(at + 1)
 		}
 		points[at].add(s.Value)
 		some = true

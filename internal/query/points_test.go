@@ -1,6 +1,7 @@
 package query_test
 
 import (
+	"context"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -113,6 +114,40 @@ func TestPointsOfSlicesOpenForLong(t *testing.T) {
 		w.checkPoints("cpu", query.Range{StartMs: start, EndMs: start + 2*day, N: 2})
 		require.Equal(t, []metric.Bucket{2, 1, 0, 1, 2, 3}, buckets(w.took()))
 	})
+}
+
+// A slice whose state is out of reach counts as open: its samples are read instead of its row. Where
+// there are too many of these, the request fails as the look did.
+func TestPointsOfSlicesOutOfReach(t *testing.T) {
+	w := newWorld(t, defaultSettings(), retention)
+	w.series(1, "cpu", "web-1")
+	start := midnight - 6*day
+	w.fill([]metric.ScheduleID{1}, start, noon, 10*minute, wave)
+	for level := metric.Bucket(1); level <= 3; level++ {
+		w.grind(level, start, midnight)
+	}
+	gaps := func(gs ...storage.Gap) func(context.Context) ([]storage.SliceKey, error) {
+		return func(context.Context) ([]storage.SliceKey, error) {
+			return nil, &storage.GapsError{Gaps: gs}
+		}
+	}
+	ask := func(outstanding func(context.Context) ([]storage.SliceKey, error)) {
+		w.q = query.New(w.parts(), query.Options{Outstanding: outstanding})
+		w.took()
+	}
+	ask(gaps(
+		storage.Gap{Bucket: 0, FromMs: math.MinInt64, ToMs: start - day, Err: storage.ErrUnavailable},
+		storage.Gap{Bucket: 0, FromMs: start + day, ToMs: start + day + 3*hour, Err: storage.ErrUnavailable},
+		storage.Gap{Bucket: 1, FromMs: start + 2*day, ToMs: start + 3*day, Err: storage.ErrUnavailable},
+	))
+	w.checkPoints("cpu", query.Range{StartMs: start, EndMs: start + 4*day, N: 4})
+	require.Equal(t, []metric.Bucket{3, 0, 1, 2, 1, 3}, buckets(w.took()))
+
+	ask(gaps(storage.Gap{Bucket: 0, FromMs: math.MinInt64, ToMs: start, Err: storage.ErrUnavailable}))
+	sels, err := query.ParseSelectors(t.Context(), []string{"cpu"})
+	require.NoError(t, err)
+	_, err = w.q.Points(t.Context(), sels, query.Range{StartMs: start - 20_000*day, EndMs: midnight, N: 4})
+	require.ErrorIs(t, err, storage.ErrUnavailable)
 }
 
 // While nothing is ground, no run opens slices of the levels above.

@@ -4,11 +4,13 @@
 //
 // Times are in Unix ms, ranges are half open. Answers of raw samples include non-finite values;
 // computed answers leave them out. Memory is bounded by the samples of one group in one slice, or
-// by the number of buckets requested, not by the range.
+// by the number of buckets requested, not by the range. A slice with more samples than a request
+// may hold is read in parts; see Options.MaxSamples.
 package query
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"hash/maphash"
 	"iter"
@@ -49,6 +51,10 @@ type Options struct {
 	// Parallel is the number of groups that one request reads concurrently; streamed answers read
 	// one group at a time. The default is 4.
 	Parallel int
+	// MaxSamples is the number of samples that one request holds at a time. A slice of a group with
+	// more is read in several parts, each of which reads the slice's chunks again. The default is
+	// 50,000,000.
+	MaxSamples int
 	// Sightings record when each series was last seen. The default learns everything from the
 	// store. It suits a process that does not ingest.
 	Sightings *Sightings
@@ -70,6 +76,9 @@ func (o Options) EnsureDefaults() Options {
 	if o.Parallel <= 0 {
 		o.Parallel = 4
 	}
+	if o.MaxSamples <= 0 {
+		o.MaxSamples = 50_000_000
+	}
 	if o.Sightings == nil {
 		o.Sightings = NewSightings(true)
 	}
@@ -87,34 +96,42 @@ type Querier struct {
 	opts      Options
 	damaged   prometheus.Counter
 	ahead     ahead
-	looks     *errand.Group[question, sighted]
+	looks     *errand.Keyed[question, sighted]
 	seed      maphash.Seed
 	// sets are *blocks.SampleSet: what one group's reading has grown serves the next.
 	sets sync.Pool
 }
 
-// New makes a querier on a store with the given settings. WholeFrom returns the time from which a
-// bucket is whole; nil means that all buckets always are.
-func New(
-	store Store, index *Index, settings storage.Settings, wholeFrom func(b metric.Bucket, nowMs int64) int64, clk clock.Clock, opts Options,
-) *Querier {
-	if wholeFrom == nil {
-		wholeFrom = func(metric.Bucket, int64) int64 { return math.MinInt64 }
+// Parts are what a Querier works with. All but WholeFrom are required.
+type Parts struct {
+	Store Store
+	Index *Index
+	// Settings are those of the store.
+	Settings storage.Settings
+	// WholeFrom returns the time from which a bucket is whole; nil means that all buckets always are.
+	WholeFrom func(b metric.Bucket, nowMs int64) int64
+	Clock     clock.Clock
+}
+
+// New makes a querier on a store.
+func New(p Parts, opts Options) *Querier {
+	if p.WholeFrom == nil {
+		p.WholeFrom = func(metric.Bucket, int64) int64 { return math.MinInt64 }
 	}
 	return &Querier{
-		store:     store,
-		index:     index,
-		ladder:    settings.Ladder,
-		groupSize: settings.GroupSize,
-		wholeFrom: wholeFrom,
-		clock:     clk,
+		store:     p.Store,
+		index:     p.Index,
+		ladder:    p.Settings.Ladder,
+		groupSize: p.Settings.GroupSize,
+		wholeFrom: p.WholeFrom,
+		clock:     p.Clock,
 		opts:      opts.EnsureDefaults(),
 		ahead:     ahead{asking: errand.New(opts.Beside)},
-		looks:     errand.NewGroup[question, sighted](opts.Beside, maxLooks),
+		looks:     errand.NewKeyed[question, sighted](opts.Beside, maxLooks),
 		seed:      maphash.MakeSeed(),
 		damaged: promauto.With(opts.Metrics).NewCounter(prometheus.CounterOpts{
 			Name: "quern_query_damaged_chunks_total",
-			Help: "Damaged raw chunks that were left out of answers, each time.",
+			Help: "Damaged raw chunks skipped in answers, counted at each read.",
 		}),
 		sets: sync.Pool{New: func() any { return new(blocks.SampleSet) }},
 	}
@@ -130,7 +147,7 @@ func (q *Querier) Level(name string) (metric.Bucket, error) {
 	}
 	b, err := q.ladder.Bucket(name)
 	if err != nil || b == metric.Raw {
-		return 0, badRequest("level %q: there are %s", name, q.ladder)
+		return 0, badRequest("unknown level %q: there are %s", name, q.ladder)
 	}
 	return b, nil
 }
@@ -223,8 +240,18 @@ func (g group) span() blocks.Range {
 	return blocks.Range{Start: g.ids[0], End: g.ids[len(g.ids)-1] + 1}
 }
 
+// WarnUnread warns if an answer may lack series, because their labels are out of reach.
+func (q *Querier) WarnUnread(warn *Warnings) { q.warnUnread(&warn.warnings) }
+
+func (q *Querier) warnUnread(warn *warnings) {
+	if err := q.index.Unread(); err != nil {
+		warn.add("incomplete: %v", err)
+	}
+}
+
 // groups selects series and splits them into groups of at most maxIDs.
-func (q *Querier) groups(ctx context.Context, sels []Selector, maxIDs int) ([]group, error) {
+func (q *Querier) groups(ctx context.Context, sels []Selector, maxIDs int, warn *warnings) ([]group, error) {
+	q.warnUnread(warn)
 	ids, err := q.selected(ctx, sels)
 	if err != nil {
 		return nil, err
@@ -239,7 +266,7 @@ func (q *Querier) selected(ctx context.Context, sels []Selector) ([]metric.Sched
 		return nil, err
 	}
 	if len(ids) > q.opts.MaxSeries {
-		return nil, badRequest("the selectors match %d series, more than the %d that one request may ask for: narrow them",
+		return nil, badRequest("the selectors match %d series, more than the limit of %d for one request: narrow them",
 			len(ids), q.opts.MaxSeries)
 	}
 	return ids, nil
@@ -276,17 +303,64 @@ func (q *Querier) grouped(ids []metric.ScheduleID, maxIDs int) []group {
 // group, samples are by time and valid during the call.
 //
 // While it puts a slice together it calls loading with how many more samples it holds, duplicates aside, and ends with the
-// error that says that those are too many; with as many less, before it calls with. Nil takes any number.
+// error that says that those are too many; with as many less, before it calls with. With nil it reads a slice that has more
+// samples than the request may hold in parts, and calls with for each of them in turn.
 func (q *Querier) rawSlices(
 	ctx context.Context, g group, fromMs, toMs int64, warn *warnings,
 	loading func(n int) error, with func(i int, samples []metric.Sample),
 ) error {
+	if loading != nil {
+		_, err := q.rawPart(ctx, g, fromMs, toMs, warn, loading, with)
+		return err
+	}
+	most := q.opts.MaxSamples / q.opts.Parallel
+	return inParts(fromMs, toMs, func(fromMs, toMs int64) (metric.Slice, error) {
+		held := 0
+		return q.rawPart(ctx, g, fromMs, toMs, warn, func(n int) error {
+			if held += n; held > most && toMs-fromMs > 1 {
+				return errTooMany
+			}
+			return nil
+		}, with)
+	})
+}
+
+// errTooMany says that a slice has more samples than may be held at a time.
+var errTooMany = errors.New("the slice has too many samples")
+
+// inParts reads [fromMs, toMs). If read ends with errTooMany, it has read what is before the slice that it returns. That slice
+// is then read in two halves, and what is after it as before.
+func inParts(fromMs, toMs int64, read func(fromMs, toMs int64) (metric.Slice, error)) error {
+	for fromMs < toMs {
+		slice, err := read(fromMs, toMs)
+		if !errors.Is(err, errTooMany) {
+			return err
+		}
+		fromMs = max(fromMs, slice.StartMs)
+		endMs := min(toMs, slice.EndMs)
+		halfMs := fromMs + (endMs-fromMs)/2
+		if err := inParts(fromMs, halfMs, read); err != nil {
+			return err
+		}
+		if err := inParts(halfMs, endMs, read); err != nil {
+			return err
+		}
+		fromMs = endMs
+	}
+	return nil
+}
+
+// rawPart is rawSlices within the samples that loading allows. It returns the slice that it read last.
+func (q *Querier) rawPart(
+	ctx context.Context, g group, fromMs, toMs int64, warn *warnings,
+	loading func(n int) error, with func(i int, samples []metric.Sample),
+) (metric.Slice, error) {
 	set := q.sets.Get().(*blocks.SampleSet)
 	defer q.sets.Put(set)
 	slice := metric.Slice{StartMs: math.MinInt64}
 	held := 0
 	load := func(n int) error {
-		if loading == nil || n == held {
+		if n == held {
 			return nil
 		}
 		more := n - held
@@ -308,20 +382,20 @@ func (q *Querier) rawSlices(
 	g.reset(set, fromMs, toMs)
 	for ch, err := range q.store.RawChunks(ctx, g.span(), q.ladder.SliceAt(metric.Raw, fromMs).StartMs, toMs) {
 		if err != nil {
-			return q.readError(metric.Raw, g, err)
+			return slice, q.readError(metric.Raw, g, err)
 		}
 		if ch.SliceMs != slice.StartMs {
 			if err := flush(); err != nil {
-				return err
+				return slice, err
 			}
 			slice = q.ladder.SliceAt(metric.Raw, ch.SliceMs)
 		}
 		q.addChunk(set, ch, slice, warn)
 		if err := load(set.Distinct()); err != nil {
-			return err
+			return slice, err
 		}
 	}
-	return flush()
+	return slice, flush()
 }
 
 // reset has set keep what the group has in [fromMs, toMs).
@@ -381,7 +455,7 @@ func (q *Querier) rows(ctx context.Context, g group, level metric.Bucket, fromMs
 			}
 			i, found := slices.BinarySearch(g.ids, row.Schedule)
 			if found && row.Damaged {
-				warn.add("%s of %s is damaged, and left out", q.rowName(level, row.TimeMs), q.index.Labels(row.Schedule))
+				warn.add("%s of %s is damaged, and was skipped", q.rowName(level, row.TimeMs), q.index.Labels(row.Schedule))
 			}
 			// A zero row takes an earlier row back, or says that there may have been one.
 			if found && row.Count > 0 && !yield(groupRow{i, &row}, nil) {

@@ -191,16 +191,18 @@ func (q *Querier) Left(ctx context.Context, ids []metric.ScheduleID) ([]metric.S
 
 // Gone counts the series of ids, which are sorted, that have no data left. Nil ids stand for all
 // series.
-func (q *Querier) Gone(ctx context.Context, ids []metric.ScheduleID) (int, error) {
+func (q *Querier) Gone(ctx context.Context, ids []metric.ScheduleID) (n int, err error) {
 	if ids == nil {
-		all, err := q.index.matched(ctx, nil)
-		if err != nil {
+		if ids, err = q.index.matched(ctx, nil); err != nil {
 			return 0, err
 		}
-		ids = all
 	}
 	left, err := q.Left(ctx, ids)
-	return len(ids) - len(left), err
+	if err != nil {
+		return 0, err
+	}
+	gone, err := filter(ctx, slices.Clone(ids), left, false)
+	return len(gone), err
 }
 
 // firstDay returns the first day that may have any data.
@@ -388,6 +390,7 @@ func (q *Querier) GroupsSince(ctx context.Context, fromMs int64, warn *Warnings,
 // LabelNames returns the label names of the series that match any of the selectors and have samples
 // on the day of fromMs or later, sorted. Without selectors, all series match. See Since.
 func (q *Querier) LabelNames(ctx context.Context, fromMs int64, warn *Warnings, sels ...Selector) ([]string, error) {
+	q.WarnUnread(warn)
 	if fromMs <= minTimeMs {
 		return q.index.LabelNames(ctx, sels...)
 	}
@@ -400,6 +403,7 @@ func (q *Querier) LabelNames(ctx context.Context, fromMs int64, warn *Warnings, 
 
 // LabelValues returns the values of a label among the series that LabelNames looks at, sorted.
 func (q *Querier) LabelValues(ctx context.Context, fromMs int64, warn *Warnings, name string, sels ...Selector) ([]string, error) {
+	q.WarnUnread(warn)
 	if fromMs <= minTimeMs {
 		return q.index.LabelValues(ctx, name, sels...)
 	}

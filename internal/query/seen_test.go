@@ -22,7 +22,7 @@ import (
 // seeing gives the world's querier new Sightings, as in a process that has just started.
 func (w *world) seeing(shared bool) *query.Sightings {
 	s := query.NewSightings(shared)
-	w.q = query.New(w.store, w.index, w.store.Settings(), w.store.WholeFrom, w.clock, query.Options{Sightings: s})
+	w.q = query.New(w.parts(), query.Options{Sightings: s})
 	return s
 }
 
@@ -273,7 +273,7 @@ func TestLooksOutlastRequests(t *testing.T) {
 // TestLooksAreNotedByGroup: what breaks off has not been in vain.
 func TestLooksAreNotedByGroup(t *testing.T) {
 	w := newWorld(t, defaultSettings(), retention)
-	w.q = query.New(w.store, w.index, w.store.Settings(), w.store.WholeFrom, w.clock, query.Options{Sightings: query.NewSightings(false), Parallel: 1})
+	w.q = query.New(w.parts(), query.Options{Sightings: query.NewSightings(false), Parallel: 1})
 	for id := range metric.ScheduleID(100) { // in 13 groups
 		w.series(id, fmt.Sprint("m", id), "a")
 	}

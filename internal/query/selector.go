@@ -39,7 +39,7 @@ func parseSelector(s string) (Selector, error) {
 			return matchers, nil
 		}
 	}
-	return nil, badRequest(`selector %q: at least one label must be asked to have a value; {__name__!=""} is all series`, s)
+	return nil, badRequest(`selector %q: at least one matcher must require a value; {__name__!=""} matches all series`, s)
 }
 
 // MaxSelectors bounds the selectors of one request: each may scan all series.
@@ -49,7 +49,7 @@ const MaxSelectors = 1000
 // *RequestError, also for an empty list, or admission.ErrNoRoom; see Admit.
 func ParseSelectors(ctx context.Context, all []string) ([]Selector, error) {
 	if len(all) == 0 {
-		return nil, badRequest(`no series are asked for: give match[], such as match[]=cpu{source="web-1"}`)
+		return nil, badRequest(`no series are selected: give match[], such as match[]=cpu{source="web-1"}`)
 	}
 	if err := Admit(ctx, all...); err != nil {
 		return nil, err

@@ -31,13 +31,13 @@ func (q *Querier) Summary(ctx context.Context, sels []Selector, startMs, endMs i
 	if err := checkRange(startMs, endMs); err != nil {
 		return nil, err
 	}
-	groups, err := q.groups(ctx, sels, summaryIDs)
+	r := new(Result[Summary])
+	groups, err := q.groups(ctx, sels, summaryIDs, &r.warnings)
 	if err != nil {
 		return nil, err
 	}
 	levels := q.ladder.Levels()
 	slices.Reverse(levels)
-	r := new(Result[Summary])
 	p, err := q.planner(ctx, startMs, endMs, levels, &r.warnings)
 	if err != nil {
 		return nil, err
@@ -111,12 +111,12 @@ func (q *Querier) Baseline(ctx context.Context, sels []Selector, startMs, endMs 
 	if err := checkRange(startMs, endMs); err != nil {
 		return nil, err
 	}
-	groups, err := q.groups(ctx, sels, math.MaxInt)
+	r := new(Result[Baseline])
+	groups, err := q.groups(ctx, sels, math.MaxInt, &r.warnings)
 	if err != nil {
 		return nil, err
 	}
 	startMs, endMs = q.sinceMs(1, startMs), q.untilMs(ctx, endMs)
-	r := new(Result[Baseline])
 	late, err := q.lateRows(ctx, 1, startMs, endMs, &r.warnings)
 	if err != nil {
 		return nil, err
@@ -164,13 +164,13 @@ func (q *Querier) Latest(ctx context.Context, sels []Selector, lookback time.Dur
 	if lookback <= 0 {
 		return nil, badRequest("lookback must be more than 0")
 	}
-	groups, err := q.groups(ctx, sels, math.MaxInt)
+	r := new(Result[Latest])
+	groups, err := q.groups(ctx, sels, math.MaxInt, &r.warnings)
 	if err != nil {
 		return nil, err
 	}
 	lookback = min(lookback, MaxLookback)
 	nowMs := q.nowMs()
-	r := new(Result[Latest])
 	r.all = inOrder(ctx, groups, q.opts.Parallel, func(ctx context.Context, g group) ([]Latest, error) {
 		found := make([]*metric.Sample, len(g.ids))
 		toMs := q.untilMs(ctx, math.MaxInt64)

@@ -164,7 +164,7 @@ func newWorldOn(t testing.TB, st storage.Store, clk *clock.Simulated, keep stora
 		t: t, store: &spy{Store: st}, clock: clk, index: query.NewIndex(), ids: blocks.NewIDs(1),
 		samples: make(map[metric.ScheduleID]map[int64]float64),
 	}
-	w.q = query.New(w.store, w.index, st.Settings(), st.WholeFrom, clk, query.Options{})
+	w.q = query.New(query.Parts{Store: w.store, Index: w.index, Settings: st.Settings(), WholeFrom: st.WholeFrom, Clock: clk}, query.Options{})
 	return w
 }
 
@@ -173,6 +173,11 @@ func (w *world) series(id metric.ScheduleID, name, source string) {
 	w.index.Add([]storage.Schedule{{ID: id, Labels: metric.Labels{
 		{Name: metric.NameLabel, Value: name}, {Name: metric.SourceLabel, Value: source},
 	}}})
+}
+
+// parts are what a querier of the world works with.
+func (w *world) parts() query.Parts {
+	return query.Parts{Store: w.store, Index: w.index, Settings: w.store.Settings(), WholeFrom: w.store.WholeFrom, Clock: w.clock}
 }
 
 func (w *world) ladder() metric.Ladder { return w.store.Settings().Ladder }

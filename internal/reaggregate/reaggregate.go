@@ -16,7 +16,6 @@ import (
 	"encoding/binary"
 	"fmt"
 	"log/slog"
-	"math"
 	"slices"
 	"sync"
 
@@ -97,6 +96,14 @@ type Summary struct {
 	Rows []Rows `json:"rows"`
 }
 
+// Reply is a line of the reply to a request. Lines of progress have no status. The last line has one: success, with the
+// summary, or error.
+type Reply struct {
+	Status string `json:"status,omitempty"`
+	Error  string `json:"error,omitempty"`
+	Summary
+}
+
 // Slices counts the raw slices of the range by outcome.
 type Slices struct {
 	Marked int64 `json:"marked"`
@@ -123,11 +130,21 @@ type Reaggregator struct {
 	chosen choices
 }
 
-// New makes a Reaggregator for the series of an index. The cache must be the process's only one
-// over the store. Each request is logged, since it gives the next run more to do.
-func New(store storage.Store, index *query.Index, c *cache.Cache, clk clock.Clock, log *slog.Logger) *Reaggregator {
+// Parts are what a Reaggregator works with. All are required.
+type Parts struct {
+	Store storage.Store
+	Index *query.Index
+	// Cache must be the process's only one over the store.
+	Cache *cache.Cache
+	Clock clock.Clock
+	// Logger receives each request, since it gives the next run more to do.
+	Logger *slog.Logger
+}
+
+// New makes a Reaggregator for the series of an index.
+func New(p Parts) *Reaggregator {
 	return &Reaggregator{
-		store: store, ladder: store.Settings().Ladder, index: index, cache: c, clk: clk, log: log,
+		store: p.Store, ladder: p.Store.Settings().Ladder, index: p.Index, cache: p.Cache, clk: p.Clock, log: p.Logger,
 	}
 }
 
@@ -158,6 +175,9 @@ func (r *Reaggregator) run(
 	if startMs >= endMs {
 		return nil, &query.RequestError{Message: "start must be before end, and not in the future"}
 	}
+	if err := r.index.Unread(); err != nil {
+		return nil, err // the selectors may match some of these series
+	}
 	ids, err := r.index.Select(ctx, sels...)
 	if err != nil {
 		return nil, err
@@ -178,11 +198,11 @@ func (r *Reaggregator) run(
 	j.Total = j.count(first, end)
 	if n := j.Total - j.count(first, kept); n > MaxBlocks {
 		return nil, &query.RequestError{Message: fmt.Sprintf(
-			"%d blocks of series and hours are asked for, more than the %d of one request: ask for less time or fewer series at once",
+			"the request covers %d blocks of series and hours, more than the limit of %d: ask for less time or fewer series at once",
 			n, MaxBlocks)}
 	}
 	defer func() {
-		r.log.Info("to be ground again", "from", metric.Slice{StartMs: first}, "to", metric.Slice{StartMs: end}, "series", j.Series, "blocks", j.Blocks)
+		r.log.Info("marked slices to be ground again", "from", metric.Slice{StartMs: first}, "to", metric.Slice{StartMs: end}, "series", j.Series, "blocks", j.Blocks)
 	}()
 	j.skip(&j.Slices.Expired, first, kept)
 	for start := kept; start < end; start += j.width {
@@ -199,24 +219,9 @@ func (r *Reaggregator) run(
 	return j, nil
 }
 
-// runAt is when a run deals with marks that are put at nowMs.
-func (r *Reaggregator) runAt(nowMs int64) int64 {
-	return r.cache.Timing().RunAtMs(r.ladder.SliceAt(metric.Raw, nowMs))
-}
-
-// KeptFrom is the start of the first raw slice that will still be whole when a run deals with marks
-// that are put at nowMs. Rows of earlier slices stay as they are. It is math.MinInt64 if raw is
-// kept for ever.
-func (r *Reaggregator) KeptFrom(nowMs int64) int64 {
-	from := r.store.WholeFrom(metric.Raw, r.runAt(nowMs))
-	if from == math.MinInt64 {
-		return from
-	}
-	if s := r.ladder.SliceAt(metric.Raw, from); s.StartMs < from {
-		return s.EndMs
-	}
-	return from
-}
+// KeptFrom is the start of the first raw slice whose rows can still be computed again by marks that
+// are put at nowMs. Rows of earlier slices stay as they are.
+func (r *Reaggregator) KeptFrom(nowMs int64) int64 { return r.cache.KeptFrom(metric.Raw, nowMs) }
 
 // rows returns when the rows of all levels are there, for marks that have been put by now. Those of
 // the oldest slice come last.

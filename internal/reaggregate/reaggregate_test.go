@@ -12,14 +12,12 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/quern/quern/internal/blocks"
-	"github.com/quern/quern/internal/cache"
 	"github.com/quern/quern/internal/clock"
+	"github.com/quern/quern/internal/engine"
 	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/query"
 	"github.com/quern/quern/internal/reaggregate"
-	"github.com/quern/quern/internal/recovery"
 	"github.com/quern/quern/internal/rollup"
-	"github.com/quern/quern/internal/shards"
 	"github.com/quern/quern/internal/storage"
 	"github.com/quern/quern/internal/storage/storagetest"
 )
@@ -48,13 +46,12 @@ func newWorld(t *testing.T, series int, keep storage.Retention, epochs ...blocks
 	w.store = storagetest.NewFaulty(storagetest.NewModel(storage.Settings{
 		Ladder: metric.DefaultLadder(), GroupSize: 8, IndexPartitions: 4, Epochs: append(blocks.Epochs{{BlockSize: 4}}, epochs...),
 	}, keep, w.clk))
-	c := cache.New(w.store, w.clk, 1, cache.DefaultTiming())
-	rec := recovery.New(w.store, c, w.clk, recovery.Options{})
-	w.runner = rollup.NewRunner(w.store, shards.New(w.store, w.clk, storage.Worker{ID: "one"}, 0), c, rec, w.clk, rollup.Options{})
+	e := engine.New(engine.Options{Store: w.store, Clock: w.clk, Writer: 1, Worker: storage.Worker{ID: "one"}, Rollup: &rollup.Options{}})
+	w.runner = e.Runner
 	for id := range series {
 		w.index.Add([]storage.Schedule{{ID: metric.ScheduleID(id), Labels: metric.Labels{{Name: metric.NameLabel, Value: "cpu"}}}})
 	}
-	w.r = reaggregate.New(w.store, w.index, c, w.clk, slog.New(slog.DiscardHandler))
+	w.r = reaggregate.New(reaggregate.Parts{Store: w.store, Index: w.index, Cache: e.Cache, Clock: w.clk, Logger: slog.New(slog.DiscardHandler)})
 	return w
 }
 

@@ -15,14 +15,17 @@ type collector struct{ recovery *Recovery }
 
 var (
 	descOutstanding = prometheus.NewDesc("quern_aggregation_outstanding_slices",
-		"Slices that have ended and are not completed.", []string{"bucket"}, nil)
+		"Slices that have ended and are not complete.", []string{"bucket"}, nil)
 	descLag = prometheus.NewDesc("quern_aggregation_lag_seconds",
-		"Time since the oldest of the slices that are not completed has ended.", []string{"bucket"}, nil)
+		"Time since the end of the oldest incomplete slice.", []string{"bucket"}, nil)
+	descUnread = prometheus.NewDesc("quern_aggregation_unread_gaps",
+		"Parts of the table of slices that are out of reach: nobody knows what is outstanding there.", []string{"bucket"}, nil)
 )
 
 func (collector) Describe(ch chan<- *prometheus.Desc) {
 	ch <- descOutstanding
 	ch <- descLag
+	ch <- descUnread
 }
 
 func (c collector) Collect(ch chan<- prometheus.Metric) {
@@ -30,6 +33,12 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 	if p := c.recovery.seen.Load(); p != nil {
 		seen = *p
 	}
+	unread := make([]int, c.recovery.ladder.Top())
+	c.recovery.mu.Lock()
+	for _, g := range c.recovery.unread {
+		unread[g.Bucket]++
+	}
+	c.recovery.mu.Unlock()
 	now := clock.NowMs(c.recovery.clk)
 	for _, b := range c.recovery.ladder.Ground() {
 		n, lagMs := 0, int64(0)
@@ -42,5 +51,6 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 		name := c.recovery.ladder.Name(b)
 		ch <- prometheus.MustNewConstMetric(descOutstanding, prometheus.GaugeValue, float64(n), name)
 		ch <- prometheus.MustNewConstMetric(descLag, prometheus.GaugeValue, float64(lagMs)/1000, name)
+		ch <- prometheus.MustNewConstMetric(descUnread, prometheus.GaugeValue, float64(unread[b]), name)
 	}
 }

@@ -105,7 +105,7 @@ func TestLag(t *testing.T) {
 	lag := func(raw string) {
 		t.Helper()
 		require.NoError(t, testutil.CollectAndCompare(r.Collector(), strings.NewReader(`
-# HELP quern_aggregation_lag_seconds Time since the oldest of the slices that are not completed has ended.
+# HELP quern_aggregation_lag_seconds Time since the end of the oldest incomplete slice.
 # TYPE quern_aggregation_lag_seconds gauge
 quern_aggregation_lag_seconds{bucket="1h"} 0
 quern_aggregation_lag_seconds{bucket="6h"} 0
@@ -125,7 +125,7 @@ quern_aggregation_lag_seconds{bucket="raw"} `+raw+"\n"), "quern_aggregation_lag_
 	require.NoError(t, err)
 	lag("3660")
 	require.NoError(t, testutil.CollectAndCompare(r.Collector(), strings.NewReader(`
-# HELP quern_aggregation_outstanding_slices Slices that have ended and are not completed.
+# HELP quern_aggregation_outstanding_slices Slices that have ended and are not complete.
 # TYPE quern_aggregation_outstanding_slices gauge
 quern_aggregation_outstanding_slices{bucket="1h"} 0
 quern_aggregation_outstanding_slices{bucket="6h"} 0

@@ -5,6 +5,7 @@ package recovery
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -35,12 +36,22 @@ type Recovery struct {
 	opts   Options
 
 	mu sync.Mutex
-	// floor is, by bucket, the time before which no slice is or will be outstanding, as long as the
-	// clock does not go back behind lookedMs, the start of the last look. lookBacks counts how
-	// often the clock went back. Floors that a look found before that are dropped.
-	floor     []int64
-	lookedMs  int64
-	lookBacks int
+	// open are, by bucket, the times in which slices may be outstanding. In all other times none is
+	// or will be, as long as no clock goes back behind lookedMs, the start of the last look. The last
+	// span has no end. added counts how often times were added because a clock did go back, or was
+	// ahead. What a look found that began before that is dropped.
+	open     []spans
+	lookedMs int64
+	added    int
+	// ceiling is, by bucket, the time from which on no slice is outstanding, unless it is opened
+	// when the clock has come so far. A clock that was ahead has opened slices after the present.
+	ceiling []int64
+	// unread are the gaps of the last look. Until retryAt, by the clock's Elapsed, looks do not try
+	// to read them.
+	unread  []storage.Gap
+	retryAt time.Duration
+	// surveyAt is when the next survey is due, by the clock's Elapsed.
+	surveyAt time.Duration
 
 	// seen is what was outstanding at the last look.
 	seen atomic.Pointer[[]storage.SliceKey]
@@ -51,76 +62,232 @@ func New(store storage.Store, c *cache.Cache, clk clock.Clock, opts Options) *Re
 	if opts.AgeCap == 0 {
 		opts.AgeCap = 24 * time.Hour
 	}
-	r := &Recovery{store: store, cache: c, ladder: store.Settings().Ladder, clk: clk, opts: opts}
-	r.floor = make([]int64, r.ladder.Top())
-	r.lookBack()
+	r := &Recovery{store: store, cache: c, ladder: store.Settings().Ladder, clk: clk, opts: opts, surveyAt: clk.Elapsed() + surveyEvery}
+	for range r.ladder.Ground() {
+		// The first look covers all slices in the store: those that earlier processes left, however
+		// long ago, or while their clock was ahead. The store keeps the record of a slice for little
+		// longer than there is work for it.
+		r.open = append(r.open, spans{{math.MinInt64, math.MaxInt64}})
+		r.ceiling = append(r.ceiling, math.MaxInt64)
+	}
 	return r
 }
 
-// lookBack lowers the floors so that the next look covers all slices in the store. It finds what
-// earlier processes left, however long ago, and what this process left while its clock was ahead.
-// The store keeps the record of a slice for little longer than there is work to do for it.
-func (r *Recovery) lookBack() {
-	for _, b := range r.ladder.Ground() {
-		r.floor[b] = math.MinInt64
-	}
+// unreadFor is how long a part of the slices table that could not be read is not tried again.
+const unreadFor = 5 * time.Second
+
+// look is one look at the slices of the store.
+type look struct {
+	nowMs int64
+	added int
+	// open is what is searched, by bucket, up to the present or the ceiling. skipped are the gaps in
+	// it that are not tried.
+	open    []spans
+	ceiling []int64
+	skipped []storage.Gap
 }
 
-// Outstanding returns all slices that were opened and not completed, in the order in which they
+// Outstanding returns all slices that were opened and not completed, also those that have not begun, in the order in which they
 // must be run: by end, and at the same end finest first. So every slice comes after all slices that
 // lie within it; the cascade relies on this.
+//
+// If some slices cannot be read, Outstanding returns the others, and a *storage.GapsError.
 func (r *Recovery) Outstanding(ctx context.Context) ([]storage.SliceKey, error) {
-	now, from, lookBacks := r.begin()
+	l := r.begin()
 	var out []storage.SliceKey
-	// Ingest opens no slice that closed long ago, even if the clock goes back between two looks. A
-	// run opens slices only around the slice that it grinds. So the floor of a bucket follows from
-	// what is outstanding in the buckets below it. A slice that is not due is still open, however
-	// low the age cap.
-	floor := now - max(r.opts.AgeCap, r.cache.Timing().Delay).Milliseconds()
-	floors := make([]int64, len(from))
+	var gaps []storage.Gap
+	open, ceiling := r.openable(l.nowMs), make([]int64, len(l.ceiling))
 	for _, b := range r.ladder.Ground() {
-		states, err := r.store.Slices(ctx, b, from[b], now+1)
-		if err != nil {
-			return nil, fmt.Errorf("read the slices of %s: %w", r.ladder.Name(b), err)
+		if b > metric.Raw {
+			// A run opens slices only around the slice that it grinds.
+			open[b] = open[b].with(r.around(b, open[b-1])...)
 		}
-		for _, s := range states {
-			if !s.Complete {
-				out = append(out, s.SliceKey)
-				floor = min(floor, s.StartMs)
+		toMs := max(l.nowMs, l.ceiling[b]-1, r.cache.Furthest(b)) + 1
+		missing := spans{}
+		for _, g := range l.skipped {
+			if g.Bucket == b {
+				gaps = append(gaps, g)
+				missing = missing.with(span{g.FromMs, g.ToMs})
 			}
 		}
-		floor = r.ladder.SliceAt(b, floor).StartMs
-		floors[b] = floor
+		for _, p := range l.open[b].without(missing) {
+			states, err := r.store.Slices(ctx, b, p.fromMs, min(p.toMs, toMs))
+			var some *storage.GapsError
+			if err != nil && !errors.As(err, &some) {
+				return nil, fmt.Errorf("read the slices of %s: %w", r.ladder.Name(b), err)
+			}
+			if some != nil {
+				gaps = append(gaps, some.Gaps...)
+				for _, g := range some.Gaps {
+					missing = missing.with(span{g.FromMs, g.ToMs})
+				}
+			}
+			for _, s := range states {
+				if !s.Complete {
+					out = append(out, s.SliceKey)
+					open[b] = open[b].with(span{s.StartMs, p.toMs})
+					ceiling[b] = max(ceiling[b], s.StartMs+1)
+				}
+			}
+		}
+		open[b] = open[b].with(missing...)
+		if n := len(missing); n > 0 {
+			ceiling[b] = max(ceiling[b], missing[n-1].toMs)
+		}
 	}
-	r.raise(floors, lookBacks)
+	r.looked(l, open, ceiling, gaps)
 	slices.SortFunc(out, r.Order)
 	seen := slices.Clone(out)
 	r.seen.Store(&seen)
+	if len(gaps) > 0 {
+		return out, &storage.GapsError{Gaps: gaps}
+	}
 	return out, nil
 }
 
-// begin returns the time of a look, and the time from which the look searches, by bucket.
-func (r *Recovery) begin() (nowMs int64, from []int64, lookBacks int) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	nowMs = clock.NowMs(r.clk)
-	if nowMs < r.lookedMs {
-		r.lookBack()
-		r.lookBacks++
+// openable returns, by bucket, the times in which slices may be opened from nowMs on. Ingest opens
+// no slice that closed long ago, even if the clock goes back between two looks. A slice that is not
+// due is still open, however low the age cap.
+func (r *Recovery) openable(nowMs int64) []spans {
+	out := make([]spans, r.ladder.Top())
+	fromMs := nowMs - max(r.opts.AgeCap, r.cache.Timing().Delay).Milliseconds()
+	for _, b := range r.ladder.Ground() {
+		fromMs = r.ladder.SliceAt(b, fromMs).StartMs
+		out[b] = spans{{fromMs, math.MaxInt64}}
 	}
-	r.lookedMs = nowMs
-	return nowMs, slices.Clone(r.floor), r.lookBacks
+	return out
 }
 
-// raise takes over the floors that a look found. Concurrent looks may end in any order.
-func (r *Recovery) raise(floors []int64, lookBacks int) {
+// around widens spans to whole slices of bucket b.
+func (r *Recovery) around(b metric.Bucket, of spans) spans {
+	out := slices.Clone(of)
+	for i, p := range of {
+		if p.fromMs != math.MinInt64 {
+			out[i].fromMs = r.ladder.SliceAt(b, p.fromMs).StartMs
+		}
+		if p.toMs != math.MaxInt64 {
+			out[i].toMs = r.ladder.SliceAt(b, p.toMs-1).EndMs
+		}
+	}
+	return out
+}
+
+// add adds the time of a slice to open, with the slices around it, which its run opens.
+func (r *Recovery) add(k storage.SliceKey) {
+	at := spans{{k.StartMs, k.StartMs + 1}}
+	for b := k.Bucket; b < r.ladder.Top(); b++ {
+		if b > k.Bucket {
+			at = r.around(b, at)
+		}
+		if len(at.without(r.open[b])) > 0 {
+			r.open[b] = r.open[b].with(at...)
+			r.added++
+		}
+	}
+}
+
+// begin begins a look. If the clock went back, slices may have been opened by the earlier time, and
+// before, by the later one, after the present.
+func (r *Recovery) begin() look {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if lookBacks != r.lookBacks {
+	l := look{nowMs: clock.NowMs(r.clk)}
+	if l.nowMs < r.lookedMs {
+		for b, o := range r.openable(l.nowMs) {
+			r.open[b] = r.open[b].with(o...)
+			r.ceiling[b] = math.MaxInt64
+		}
+		r.added++
+	}
+	r.lookedMs = l.nowMs
+	for _, k := range r.cache.TakeOpened() { // the clock may have gone back further, and forward again, since the last look
+		r.add(k)
+	}
+	l.added, l.open, l.ceiling = r.added, slices.Clone(r.open), slices.Clone(r.ceiling)
+	if elapsed := r.clk.Elapsed(); elapsed < r.retryAt {
+		for _, g := range r.unread {
+			for _, p := range (spans{{g.FromMs, g.ToMs}}).in(l.open[g.Bucket]) {
+				l.skipped = append(l.skipped, storage.Gap{Bucket: g.Bucket, FromMs: p.fromMs, ToMs: p.toMs, Err: g.Err})
+			}
+		}
+	} else if len(r.unread) > 0 {
+		r.retryAt = elapsed + unreadFor // others need not try while this look does
+	}
+	return l
+}
+
+// looked takes over what a look found. Concurrent looks may end in any order.
+func (r *Recovery) looked(l look, open []spans, ceiling []int64, gaps []storage.Gap) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if l.added == r.added {
+		for b := range r.open {
+			r.open[b] = r.open[b].in(open[b])
+			r.ceiling[b] = min(r.ceiling[b], ceiling[b])
+		}
+	}
+	if r.unread = gaps; len(gaps) > len(l.skipped) {
+		r.retryAt = r.clk.Elapsed() + unreadFor
+	}
+}
+
+// BringBack has the marks done soon that a clock that was ahead has put into slices that have not begun; see
+// cache.BringBack. There, their work waits until the clock has come so far, and its input might expire
+// before. It goes by the last look.
+func (r *Recovery) BringBack(ctx context.Context) error {
+	seen := r.seen.Load()
+	if seen == nil {
+		return nil
+	}
+	var failed error
+	for _, k := range *seen {
+		if err := r.cache.BringBack(ctx, k); err != nil {
+			failed = fmt.Errorf("bring back the marks of %s slice %s, which has not begun: %w", r.ladder.Name(k.Bucket), r.slice(k), err)
+			if storage.IsAway(err) || errors.Is(err, storage.ErrSettings) || ctx.Err() != nil {
+				return failed
+			}
+		}
+	}
+	return failed
+}
+
+const (
+	// surveyEvery is the time between surveys, and surveyAgain that after a survey which could not read
+	// everything.
+	surveyEvery = 24 * time.Hour
+	surveyAgain = time.Hour
+)
+
+// survey looks for open slices at all times, once a day. It finds those that another process has opened
+// while its clock was behind or ahead for a moment, between two looks of this one. What it cannot read makes
+// no gap: what was known of it before still holds.
+func (r *Recovery) survey(ctx context.Context) {
+	r.mu.Lock()
+	due := r.clk.Elapsed() >= r.surveyAt
+	if due {
+		r.surveyAt = r.clk.Elapsed() + surveyEvery // others need not while this one does
+	}
+	r.mu.Unlock()
+	if !due {
 		return
 	}
-	for b := range r.floor {
-		r.floor[b] = max(r.floor[b], floors[b])
+	for _, b := range r.ladder.Ground() {
+		states, err := r.store.Slices(ctx, b, math.MinInt64, math.MaxInt64)
+		r.mu.Lock()
+		for _, s := range states {
+			if s.Complete {
+				continue
+			}
+			r.add(s.SliceKey)
+			if s.StartMs >= r.ceiling[b] {
+				r.ceiling[b] = s.StartMs + 1
+				r.added++
+			}
+		}
+		if err != nil {
+			r.surveyAt = r.clk.Elapsed() + surveyAgain
+		}
+		r.mu.Unlock()
 	}
 }
 
@@ -130,10 +297,14 @@ func (r *Recovery) Order(a, b storage.SliceKey) int {
 }
 
 // NextDue returns the first outstanding slice whose run may begin; ok is false if there is none. It
-// skips the slices in aside. It also skips a slice while an outstanding slice within it is skipped.
+// skips the slices in aside. It also skips a slice while an outstanding slice within it is skipped,
+// or while something cannot be read that the run depends on. If ok is false because, or although,
+// some slices cannot be read, the error is a *storage.GapsError.
 func (r *Recovery) NextDue(ctx context.Context, aside []storage.SliceKey) (k storage.SliceKey, ok bool, err error) {
+	r.survey(ctx)
 	out, err := r.Outstanding(ctx)
-	if err != nil {
+	unread := &storage.GapsError{}
+	if err != nil && !errors.As(err, &unread) {
 		return storage.SliceKey{}, false, err
 	}
 	now := clock.NowMs(r.clk)
@@ -141,13 +312,28 @@ func (r *Recovery) NextDue(ctx context.Context, aside []storage.SliceKey) (k sto
 	for _, k := range out {
 		waits := slices.Contains(aside, k) || slices.ContainsFunc(over, func(a storage.SliceKey) bool {
 			return a.Bucket < k.Bucket && r.slice(k).Contains(a.StartMs)
-		})
+		}) || slices.ContainsFunc(unread.Gaps, func(g storage.Gap) bool { return r.needs(k, g) })
 		if !waits {
-			return k, r.cache.Timing().Due(r.slice(k), now), nil
+			if !r.cache.Timing().Due(r.slice(k), now) {
+				break
+			}
+			return k, true, nil
 		}
 		over = append(over, k)
 	}
-	return storage.SliceKey{}, false, nil
+	return storage.SliceKey{}, false, err
+}
+
+// needs reports whether the run of slice k has to wait until a gap can be read. The gap may hold
+// outstanding slices that lie within k. Or it holds the slice of the next bucket that k lies in,
+// whose state decides where the rows of k go.
+func (r *Recovery) needs(k storage.SliceKey, g storage.Gap) bool {
+	s := r.slice(k)
+	if g.Bucket == k.Bucket+1 {
+		around := r.ladder.SliceAt(g.Bucket, s.StartMs)
+		return g.FromMs <= around.StartMs && around.StartMs < g.ToMs
+	}
+	return g.Bucket < k.Bucket && g.FromMs < s.EndMs && s.StartMs < g.ToMs
 }
 
 // Seen says whether a slice was outstanding at the last look.
@@ -185,7 +371,7 @@ func (r *Recovery) Judge(w *cache.Work) Verdict { return r.JudgeAt(w, clock.NowM
 
 // JudgeAt is Judge at nowMs, for example for a future run.
 func (r *Recovery) JudgeAt(w *cache.Work, nowMs int64) Verdict {
-	if w.Slice.StartMs < r.store.WholeFrom(w.Bucket(), nowMs) {
+	if !storage.Whole(r.store, w.Bucket(), w.Slice, nowMs) {
 		return Expired
 	}
 	return Grind

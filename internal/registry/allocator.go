@@ -44,7 +44,7 @@ type allocator struct {
 	// last lease. Leases ascend.
 	age        time.Duration
 	clk        clock.Clock
-	since      time.Time
+	since      clock.Reading
 	from, next metric.ScheduleID
 }
 
@@ -57,7 +57,7 @@ func newAllocator(store storage.Registry, opts Options) allocator {
 
 // giveUpOld gives up all leased ids once the oldest lease is too old.
 func (a *allocator) giveUpOld() {
-	if a.age > 0 && a.from < a.next && a.clk.Now().Sub(a.since) >= a.age {
+	if a.age > 0 && a.from < a.next && a.since.Since(a.clk) >= a.age {
 		a.free, a.from = nil, a.next
 	}
 }
@@ -70,8 +70,8 @@ func (a *allocator) usable(id metric.ScheduleID) bool {
 	return id >= a.from
 }
 
-// leased adds a lease that was requested at the given time.
-func (a *allocator) leased(r blocks.Range, at time.Time) {
+// leased adds a lease that was requested at the given reading.
+func (a *allocator) leased(r blocks.Range, at clock.Reading) {
 	a.mu.Lock()
 	if a.from == a.next { // all earlier leases are given up, or there are none
 		a.since = at
@@ -81,13 +81,17 @@ func (a *allocator) leased(r blocks.Range, at time.Time) {
 	a.giveBack(r)
 }
 
-// now returns the time, or zero if leases have no maximum age.
-func (a *allocator) now() time.Time {
+// now reads the clock. The reading is zero if leases have no maximum age.
+func (a *allocator) now() clock.Reading {
 	if a.age == 0 {
-		return time.Time{}
+		return clock.Reading{}
 	}
-	return a.clk.Now()
+	return clock.Read(a.clk)
 }
+
+// fewIDs is how many ids are leased when a full lease fails. The store checks that the ids are
+// unused, which takes as many of its partitions as they lie in. Some of these may be out of reach.
+const fewIDs = 128
 
 // take hands out n consecutive ids, starting at next if those are free.
 func (a *allocator) take(ctx context.Context, n int, next metric.ScheduleID) (blocks.Range, error) {
@@ -112,6 +116,9 @@ func (a *allocator) take(ctx context.Context, n int, next metric.ScheduleID) (bl
 		}
 		at := a.now()
 		lease, err := a.store.LeaseIDs(ctx, max(n, a.leaseSize))
+		if storage.IsAway(err) && ctx.Err() == nil && n < a.leaseSize {
+			lease, err = a.store.LeaseIDs(ctx, max(n, fewIDs))
+		}
 		if err != nil {
 			return blocks.Range{}, fmt.Errorf("lease schedule ids: %w", err)
 		}

@@ -12,53 +12,100 @@ import (
 	"github.com/quern/quern/internal/throttle"
 )
 
-// census counts the series of the whole store against their limit. Without a limit it counts
-// nothing. When the limit is reached, series without data do not count.
+// census holds the series of the whole store against their limits, in number and in bytes. Without
+// a limit it counts nothing. Series without data do not count in number. They count in bytes,
+// because they stay in memory.
 type census struct {
-	store   storage.Registry
-	max     int
-	first   errand.Errand
-	leaving *leaving
+	store    storage.Registry
+	max      int
+	maxBytes int64
+	memory   Memory
+	first    errand.Errand
+	leaving  *leaving
+	// sources is what the sources in memory take, beside their series.
+	sources atomic.Int64
 
 	mu      sync.Mutex
 	counted bool
 	n       int
+	// pending are the bytes of granted series that memory need not know yet.
+	pending int64
+}
+
+// grant is what reserve had room for.
+type grant struct {
+	claims []claim
+	bytes  int64
+	// refused says why there are not all; nil if there are.
+	refused *LimitError
 }
 
 func newCensus(store storage.Registry, opts Options) *census {
-	return &census{store: store, max: opts.MaxSeries, first: errand.New(opts.Beside), leaving: newLeaving(opts)}
+	return &census{store: store, max: opts.MaxSeries, maxBytes: opts.MaxBytes, memory: opts.Memory, first: errand.New(opts.Beside), leaving: newLeaving(opts)}
 }
 
-// reserve adds up to n series to the count, and returns how many there was room for.
-func (c *census) reserve(ctx context.Context, n int) (int, error) {
-	if c.max <= 0 || n == 0 {
-		return n, nil
+// reserve counts the claims that there is room for. The caller must release the grant.
+func (c *census) reserve(ctx context.Context, want []claim) (grant, error) {
+	if c.max <= 0 && c.maxBytes <= 0 || len(want) == 0 {
+		return grant{claims: want}, nil
 	}
-	if err := c.first.Do(ctx, func() bool { return !c.isCounted() }, c.count); err != nil {
-		return 0, fmt.Errorf("count the series: %w", err)
-	}
-	if n > c.room() {
-		if err := c.leaving.count(ctx, func() []metric.ScheduleID { return nil }); err != nil {
-			return 0, err
+	if c.max > 0 {
+		if err := c.first.Do(ctx, func() bool { return !c.isCounted() }, c.count); err != nil {
+			return grant{}, fmt.Errorf("count the series: %w", err)
 		}
 	}
+	g := c.grant(want)
+	if g.refused == nil {
+		return g, nil
+	}
+	if g.refused.MaxBytes > 0 {
+		return g, nil // a count frees no memory
+	}
+	c.release(g, 0)
+	if err := c.leaving.count(ctx, func() []metric.ScheduleID { return nil }); err != nil {
+		return grant{}, err
+	}
+	return c.grant(want), nil
+}
+
+// grant counts the claims that there is room for now. One that takes too much is left out, and those
+// after it may fit.
+func (c *census) grant(want []claim) grant {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	n = max(0, min(n, c.max-c.n+c.leaving.gone()))
-	c.n += n
-	return n, nil
+	g := grant{claims: want}
+	if c.max > 0 {
+		if room := max(0, c.max-c.n+c.leaving.gone()); len(want) > room {
+			g.claims = want[:room]
+			g.refused = &LimitError{Max: c.max, Refused: len(want) - room}
+		}
+	}
+	if c.maxBytes > 0 {
+		room := c.maxBytes - c.memory.Bytes() - c.sources.Load() - c.pending
+		var fit []claim
+		for _, cl := range g.claims {
+			if n := c.memory.Weight(cl.labels); g.bytes+n <= room {
+				g.bytes += n
+				fit = append(fit, cl)
+			}
+		}
+		if n := len(g.claims) - len(fit); n > 0 {
+			if g.refused == nil {
+				g.refused = &LimitError{MaxBytes: c.maxBytes}
+			}
+			g.refused.Refused += n
+		}
+		g.claims = fit
+	}
+	c.n += len(g.claims)
+	c.pending += g.bytes
+	return g
 }
 
 func (c *census) isCounted() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.counted
-}
-
-func (c *census) room() int {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.max - c.n + c.leaving.gone()
 }
 
 // count counts the registered series. This process registers none meanwhile.
@@ -80,19 +127,18 @@ func (c *census) count(ctx context.Context) error {
 	return nil
 }
 
-// release takes back n reserved series that turned out not to be new, or could not be registered.
-func (c *census) release(n int) {
-	if c.max <= 0 || n == 0 {
-		return
-	}
+// release ends a grant, of which won series are new and registered. The others turned out not to be
+// new, or could not be registered. Memory knows by now of those that are registered.
+func (c *census) release(g grant, won int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.n -= n
+	c.n -= len(g.claims) - won
+	c.pending -= g.bytes
 }
 
 // leaving counts the registered series that have no data left.
 type leaving struct {
-	ask   func(ctx context.Context, ids []metric.ScheduleID) (int, error) // nil if there is nobody to ask
+	ask   func(ctx context.Context, ids []metric.ScheduleID) (n int, err error) // nil if there is nobody to ask
 	again *throttle.Throttle
 	work  errand.Errand
 	n     atomic.Int64
@@ -128,7 +174,7 @@ func (l *leaving) count(ctx context.Context, ids func() []metric.ScheduleID) err
 		return nil
 	})
 	if err != nil {
-		return fmt.Errorf("count the series of which nothing is left: %w", err)
+		return fmt.Errorf("count the series without any data left: %w", err)
 	}
 	return nil
 }

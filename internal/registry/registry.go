@@ -9,7 +9,6 @@ package registry
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strings"
 	"sync"
@@ -39,12 +38,18 @@ type Options struct {
 	MaxSeries int
 	// MaxSeriesPerSource limits the series of one source; 0 is no limit. The default is 0.
 	MaxSeriesPerSource int
+	// MaxBytes limits the memory that all series, those without data included, and their sources
+	// take in this process, by Memory; 0 is no limit. The default is 0.
+	MaxBytes int64
+	// Memory says what series take. It is required with MaxBytes.
+	Memory Memory
 	// Gone counts those of the given series, or of all if ids is nil, that have no data left. They
-	// do not count against limits. Gone is called when a limit is reached, at most once per recount
-	// for all series and for each source. It requires Clock. By default every series counts as
-	// having data.
-	Gone func(ctx context.Context, ids []metric.ScheduleID) (int, error)
-	// Beside runs what goes on beside requests: counting series may take longer than the request that begins it.
+	// do not count against MaxSeries and MaxSeriesPerSource. Gone is called when one of these is
+	// reached, at most once per recount for all series and for each source. It requires Clock. By
+	// default every series counts as having data.
+	Gone func(ctx context.Context, ids []metric.ScheduleID) (n int, err error)
+	// Beside runs what goes on beside requests: loading a source or counting series may take longer
+	// than the request that begins it.
 	Beside errand.Beside
 	// Clock is the time. It is required with Gone and LeaseAge.
 	Clock clock.Clock
@@ -57,6 +62,14 @@ type Options struct {
 	// goroutines at once. It MUST NOT call the registry, and owns its argument. By default nothing
 	// is called.
 	OnNew func([]storage.Schedule)
+}
+
+// Memory knows what series take in memory.
+type Memory interface {
+	// Bytes is what all series take, those included that OnNew has told of. Sources do not count.
+	Bytes() int64
+	// Weight is how much more a new series would take.
+	Weight(labels metric.Labels) int64
 }
 
 // LeaseAge is how long one of several processes uses a lease of ids. Afterwards the others need not
@@ -82,10 +95,15 @@ type LimitError struct {
 	// Max is the limit, Refused the number of series over it.
 	Max     int
 	Refused int
+	// MaxBytes is the limit if there is too little memory for the series, otherwise 0.
+	MaxBytes int64
 }
 
 // Error implements error.
 func (e *LimitError) Error() string {
+	if e.MaxBytes > 0 {
+		return fmt.Sprintf("%d new series refused: all series may take no more than %d bytes of memory", e.Refused, e.MaxBytes)
+	}
 	if e.Source == "" {
 		return fmt.Sprintf("%d new series refused: the store may hold no more than %d", e.Refused, e.Max)
 	}
@@ -98,6 +116,10 @@ const recount = time.Minute
 // Gone is the number of series that had no data left when the limit was last reached.
 func (r *Registry) Gone() int { return r.census.leaving.gone() }
 
+// Bytes is what all series and the sources in memory take, by an estimate that errs upwards. It
+// requires Memory.
+func (r *Registry) Bytes() int64 { return r.opts.Memory.Bytes() + r.census.sources.Load() }
+
 // Registry finds and registers series. It is safe for concurrent use.
 type Registry struct {
 	store  storage.Registry
@@ -105,8 +127,13 @@ type Registry struct {
 	ids    allocator
 	census *census
 
+	// loads and checks are the reads of sources under way. They go on when the request that began
+	// them ends: a source may take longer to read than any sender waits.
+	loads  *errand.Keyed[sourceKey, *entry]
+	checks *errand.Keyed[*Source, struct{}]
+
 	mu      sync.RWMutex
-	sources map[sourceKey]*entry
+	sources map[sourceKey]*entry // those that are loaded
 	// ring holds the entries of loaded sources for the clock algorithm that evicts them: hand
 	// passes over the ring, and takes the first entry not used since the last visit.
 	ring []*entry
@@ -123,15 +150,22 @@ type sourceKey struct {
 	derived bool
 }
 
-// entry is a source in memory, or one that is being loaded: src and err are set once loaded is
-// closed.
+// sourceBytes is what a source in memory takes, beside its name and its series: measured and rounded
+// up; see TestBytesOfSources.
+const sourceBytes = 800
+
+// bytes is what the source takes, beside its series. The name is in it twice, if it is derived.
+func (k sourceKey) bytes() int64 { return int64(sourceBytes + 2*len(k.name)) }
+
+// entry is a source in memory.
 type entry struct {
-	key    sourceKey
-	used   atomic.Bool
-	loaded chan struct{}
-	src    *Source
-	err    error
+	key  sourceKey
+	used atomic.Bool
+	src  *Source
 }
+
+// maxReads is how many sources are loaded at a time, and how many are checked. More of them wait.
+const maxReads = 1024
 
 // New makes a registry on a store. It does no I/O.
 func New(store storage.Registry, opts Options) *Registry {
@@ -141,6 +175,8 @@ func New(store storage.Registry, opts Options) *Registry {
 		opts:    opts,
 		ids:     newAllocator(store, opts),
 		census:  newCensus(store, opts),
+		loads:   errand.NewKeyed[sourceKey, *entry](opts.Beside, maxReads),
+		checks:  errand.NewKeyed[*Source, struct{}](opts.Beside, maxReads),
 		sources: make(map[sourceKey]*entry),
 	}
 }
@@ -157,46 +193,33 @@ func partition(name string, derived bool) string {
 // Source returns the source of the given name, with the series that the store has for it. Series of
 // a derived source have no source label, and share no ids with a declared source of the same name.
 //
-// The series are read from the store once; callers that come meanwhile wait for that. A call is
-// cheap enough for every report, and keeping the result longer gains nothing. The name is copied if
-// it is kept. Errors are the store's.
+// The series are read from the store once; callers that come meanwhile wait for that. Reading goes
+// on when ctx is done. A call is cheap enough for every report, and keeping the result longer gains
+// nothing. The name is copied if it is kept. Errors are the store's.
 func (r *Registry) Source(ctx context.Context, name string, derived bool) (*Source, error) {
-	key := sourceKey{name, derived}
-	for {
-		r.mu.RLock()
-		e := r.sources[key]
-		r.mu.RUnlock()
-		if e == nil {
-			var mine bool
-			if e, mine = r.addEntry(key); mine {
-				return r.load(ctx, e)
-			}
+	e := r.entry(sourceKey{name, derived})
+	if e == nil {
+		key := sourceKey{strings.Clone(name), derived}
+		var err error
+		e, err = r.loads.Do(ctx, key, func(ctx context.Context) (*entry, error) { return r.load(ctx, key) })
+		if err != nil {
+			return nil, err
 		}
-		select {
-		case <-e.loaded:
-		default:
-			select {
-			case <-e.loaded:
-			case <-ctx.Done():
-				return nil, context.Cause(ctx)
-			}
-		}
-		if e.err == nil {
-			if !e.used.Load() {
-				e.used.Store(true)
-			}
-			if err := e.src.check(ctx); err != nil {
-				return nil, err
-			}
-			return e.src, nil
-		}
-		// The goroutine that was loading may have been cancelled. That is no reason for those that
-		// waited for it to fail.
-		if errors.Is(e.err, errLoadCalledOff) && ctx.Err() == nil {
-			continue
-		}
-		return nil, e.err
 	}
+	if !e.used.Load() {
+		e.used.Store(true)
+	}
+	if err := e.src.check(ctx); err != nil {
+		return nil, err
+	}
+	return e.src, nil
+}
+
+// entry returns the entry of a loaded source, nil if it is not loaded.
+func (r *Registry) entry(key sourceKey) *entry {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	return r.sources[key]
 }
 
 // Doubts counts how often the store may have forgotten what it had acknowledged. After a new doubt,
@@ -204,27 +227,16 @@ func (r *Registry) Source(ctx context.Context, name string, derived bool) (*Sour
 // out.
 func (r *Registry) Doubts() int64 { return r.store.Doubts() }
 
-var errLoadCalledOff = errors.New("loading the source was called off")
-
-func (r *Registry) addEntry(key sourceKey) (e *entry, mine bool) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if e = r.sources[key]; e != nil {
-		return e, false
+// load loads a source, unless it is loaded by now.
+func (r *Registry) load(ctx context.Context, of sourceKey) (*entry, error) {
+	if e := r.entry(of); e != nil {
+		return e, nil
 	}
-	key.name = strings.Clone(key.name)
-	e = &entry{key: key, loaded: make(chan struct{})}
-	r.sources[key] = e
-	return e, true
-}
-
-func (r *Registry) load(ctx context.Context, e *entry) (*Source, error) {
-	defer close(e.loaded)
 	src := &Source{
 		r:         r,
-		name:      e.key.name,
-		derived:   e.key.derived,
-		partition: partition(e.key.name, e.key.derived),
+		name:      of.name,
+		derived:   of.derived,
+		partition: partition(of.name, of.derived),
 		turn:      make(chan struct{}, 1),
 		leaving:   newLeaving(r.opts),
 		ids:       make(map[string]metric.ScheduleID),
@@ -234,29 +246,23 @@ func (r *Registry) load(ctx context.Context, e *entry) (*Source, error) {
 	var key []byte
 	for sch, err := range r.store.SourceSchedules(ctx, src.partition) {
 		if err != nil {
-			err = fmt.Errorf("load the series of source %q: %w", e.key.name, err)
-			e.err = err
-			if ctx.Err() != nil {
-				e.err = fmt.Errorf("%w: %w", errLoadCalledOff, err)
-			}
-			r.mu.Lock()
-			delete(r.sources, e.key)
-			r.mu.Unlock()
-			return nil, err
+			return nil, fmt.Errorf("load the series of source %q: %w", of.name, err)
 		}
 		key = src.appendKey(key[:0], sch.Labels)
 		src.ids[string(key)] = sch.ID
 		src.last = max(src.last, sch.ID)
 	}
-	e.src = src
+	e := &entry{key: of, src: src}
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	r.sources[of] = e
+	r.census.sources.Add(of.bytes())
 	if len(src.ids) > 0 {
 		r.keep(e)
 	} else {
 		r.keepEmpty(e)
 	}
-	return src, nil
+	return e, nil
 }
 
 // maxEmpty is how many sources without series are kept. Those that are about to have some are among them.
@@ -271,10 +277,15 @@ func (r *Registry) keepEmpty(e *entry) {
 	if old := r.empty[r.oldest]; old.src.Len() > 0 {
 		r.keep(old)
 	} else {
-		delete(r.sources, old.key)
+		r.drop(old)
 	}
 	r.empty[r.oldest] = e
 	r.oldest = (r.oldest + 1) % len(r.empty)
+}
+
+func (r *Registry) drop(e *entry) {
+	delete(r.sources, e.key)
+	r.census.sources.Add(-e.key.bytes())
 }
 
 // keep puts a loaded entry into the ring, in the place of another when it is full.
@@ -288,7 +299,7 @@ func (r *Registry) keep(e *entry) {
 	for r.ring[r.hand].used.Swap(false) {
 		r.hand = (r.hand + 1) % len(r.ring)
 	}
-	delete(r.sources, r.ring[r.hand].key)
+	r.drop(r.ring[r.hand])
 	r.ring[r.hand] = e
 	r.hand = (r.hand + 1) % len(r.ring)
 }

@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 	"unsafe"
 
@@ -274,36 +275,56 @@ func TestConcurrentCallersShareOneLoad(t *testing.T) {
 	}
 }
 
-func TestLoadCalledOffOrFailed(t *testing.T) {
+// TestReadsOutlastRequests: a source that takes longer to read than its senders wait is loaded, and
+// checked after a doubt, in the time of one read.
+func TestReadsOutlastRequests(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const takes, patience = 50 * time.Second, 15 * time.Second
+		store := newFakeStore()
+		register(t, source(t, registry.New(store, registry.Options{}), "web-1"), series(t, "cpu", 0, 1))
+		store.loads = 0
+		store.onLoad = func(ctx context.Context) error {
+			select {
+			case <-time.After(takes):
+				return nil
+			case <-ctx.Done():
+				return context.Cause(ctx)
+			}
+		}
+		r := registry.New(store, registry.Options{})
+		ask := func() (*registry.Source, error) {
+			ctx, cancel := context.WithTimeout(t.Context(), patience)
+			defer cancel()
+			return r.Source(ctx, "web-1", false)
+		}
+		began := time.Now()
+		for range 3 {
+			_, err := ask()
+			require.ErrorIs(t, err, context.DeadlineExceeded)
+		}
+		s, err := ask()
+		require.NoError(t, err)
+		require.Equal(t, takes, time.Since(began))
+		require.Equal(t, 1, store.loads)
+		require.Equal(t, 2, s.Len())
+
+		store.forget()
+		began = time.Now()
+		for range 3 {
+			_, err := ask()
+			require.ErrorIs(t, err, context.DeadlineExceeded)
+		}
+		same, err := ask()
+		require.NoError(t, err)
+		require.Same(t, s, same)
+		require.Equal(t, takes, time.Since(began))
+		require.Equal(t, 2, store.loads)
+	})
+}
+
+func TestLoadFails(t *testing.T) {
 	store := newFakeStore()
 	r := registry.New(store, registry.Options{})
-
-	entered := make(chan struct{})
-	store.onLoad = func(ctx context.Context) error {
-		close(entered)
-		<-ctx.Done()
-		return ctx.Err()
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	var wg sync.WaitGroup
-	wg.Go(func() {
-		_, err := r.Source(ctx, "web-1", false)
-		if !errors.Is(err, context.Canceled) {
-			t.Errorf("the loader got %v", err)
-		}
-	})
-	<-entered
-	store.mu.Lock()
-	store.onLoad = nil
-	store.mu.Unlock()
-	wg.Go(func() {
-		if _, err := r.Source(t.Context(), "web-1", false); err != nil {
-			t.Errorf("one who waited got %v", err)
-		}
-	})
-	cancel()
-	wg.Wait()
-
 	store.onLoad = func(context.Context) error { return storage.ErrUnavailable }
 	_, err := r.Source(t.Context(), "web-2", false)
 	require.ErrorIs(t, err, storage.ErrUnavailable)
@@ -397,6 +418,145 @@ func TestLimits(t *testing.T) {
 	require.ErrorAs(t, err, &limit)
 	require.Equal(t, registry.LimitError{Max: 8, Refused: 1}, *limit)
 	require.Equal(t, []metric.ScheduleID{4100, 4101, registry.NoID}, ids)
+}
+
+// texts is a Memory in which a series takes the bytes of its values.
+type texts struct {
+	mu    sync.Mutex
+	bytes int64
+}
+
+func (m *texts) add(schedules []storage.Schedule) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, s := range schedules {
+		m.bytes += m.Weight(s.Labels)
+	}
+}
+
+func (m *texts) Bytes() int64 {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.bytes
+}
+
+func (*texts) Weight(ls metric.Labels) (n int64) {
+	for _, l := range ls {
+		n += int64(len(l.Value))
+	}
+	return n
+}
+
+// ownBytes returns what sources take beside their series.
+func ownBytes(t *testing.T, names ...string) int64 {
+	t.Helper()
+	r := registry.New(newFakeStore(), registry.Options{Memory: new(texts)})
+	for _, name := range names {
+		source(t, r, name)
+	}
+	return r.Bytes()
+}
+
+// TestBytesOfDroppedSources: a source counts as long as it is in memory.
+func TestBytesOfDroppedSources(t *testing.T) {
+	held := &texts{}
+	r := registry.New(newFakeStore(), registry.Options{MaxSources: 3, Memory: held, OnNew: held.add})
+	most := int64(0)
+	for i := range 100 {
+		register(t, source(t, r, fmt.Sprintf("web-%02d", i)), series(t, "cpu", 0))
+		own := r.Bytes() - held.Bytes()
+		if i < 10 {
+			most = max(most, own)
+		}
+		require.Positive(t, own)
+		require.LessOrEqual(t, own, most)
+	}
+}
+
+// TestLimitOfBytes: what does not fit is refused by itself, what is registered is loaded whatever it takes, and of what failed
+// nothing stays counted.
+func TestLimitOfBytes(t *testing.T) {
+	const long = 1000
+	named := func(sizes ...int) []metric.Labels {
+		var out []metric.Labels
+		for i, n := range sizes {
+			out = append(out, series(t, fmt.Sprintf("%0*d", n, i), 0)...)
+		}
+		return out
+	}
+	store := newFakeStore()
+	old := source(t, registry.New(store, registry.Options{}), "old")
+	register(t, old, named(long, long))
+	held := &texts{bytes: 2 * long}
+	limit := 3*long + ownBytes(t, "new")
+	r := registry.New(store, registry.Options{MaxBytes: limit, Memory: held, OnNew: held.add})
+
+	failed := errors.New("failed")
+	store.onClaim = func([]storage.Schedule) error { return failed }
+	s := source(t, r, "new")
+	for range 3 {
+		_, err := s.Register(t.Context(), named(long/2))
+		require.ErrorIs(t, err, failed)
+	}
+	store.onClaim = nil
+
+	ids, err := s.Register(t.Context(), named(long/2, long, 10))
+	var full *registry.LimitError
+	require.ErrorAs(t, err, &full)
+	require.Equal(t, registry.LimitError{MaxBytes: limit, Refused: 1}, *full)
+	require.ErrorContains(t, err, fmt.Sprintf("1 new series refused: all series may take no more than %d bytes of memory", limit))
+	require.NotEqual(t, registry.NoID, ids[0])
+	require.Equal(t, registry.NoID, ids[1])
+	require.NotEqual(t, registry.NoID, ids[2])
+	again, err := s.Register(t.Context(), named(long/2, long, 10))
+	require.ErrorAs(t, err, &full)
+	require.Equal(t, ids, again, "what is known stays known")
+
+	tight := registry.New(store, registry.Options{MaxBytes: 1, Memory: held, OnNew: held.add})
+	require.Equal(t, 2, source(t, tight, "old").Len())
+	_, err = source(t, tight, "old").Register(t.Context(), named(long, long, 1))
+	require.ErrorAs(t, err, &full)
+	require.Equal(t, 1, full.Refused)
+
+	// A series counts while the store is asked for it.
+	held = &texts{}
+	r = registry.New(store, registry.Options{MaxBytes: 3*long/2 + ownBytes(t, "first", "second"), Memory: held, OnNew: held.add})
+	first, second := source(t, r, "first"), source(t, r, "second")
+	store.onClaim = func([]storage.Schedule) error {
+		_, err := second.Register(t.Context(), named(long))
+		require.ErrorAs(t, err, &full)
+		return nil
+	}
+	register(t, first, named(long))
+}
+
+// TestBytesOfSeriesWithoutData: series without data left give back room in number, but not in bytes,
+// since they stay in memory.
+func TestBytesOfSeriesWithoutData(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const limit = 1000
+		held, counts := &texts{}, 0
+		r := registry.New(newFakeStore(), registry.Options{
+			MaxSeries: 4, MaxBytes: limit, Memory: held, OnNew: held.add, Clock: clock.System{},
+			Gone: func(context.Context, []metric.ScheduleID) (int, error) {
+				counts++
+				return 1 << 20, nil // no series has data
+			},
+		})
+		s := source(t, r, "made up")
+		var full *registry.LimitError
+		for i := range 100 {
+			if _, err := s.Register(t.Context(), series(t, "cpu", seq(10*i, 10*i+10)...)); err != nil {
+				require.ErrorAs(t, err, &full)
+			}
+			require.LessOrEqual(t, held.Bytes(), int64(limit))
+			time.Sleep(time.Minute + time.Second)
+		}
+		require.NotNil(t, full)
+		require.EqualValues(t, limit, full.MaxBytes)
+		require.Greater(t, s.Len(), 4, "the limit in number has room")
+		require.Equal(t, 1, counts, "a count frees no memory")
+	})
 }
 
 func TestIdleSourcesAreDropped(t *testing.T) {
@@ -576,4 +736,36 @@ func TestLeasesAge(t *testing.T) {
 	require.Equal(t, idRange(12, 9), register(t, s, series(t, "cpu", seq(5, 14)...)))
 	pass(registry.LeaseAge / 2)
 	require.Equal(t, idRange(30, 1), register(t, s, series(t, "cpu", 14)))
+
+	// Neither a clock that is set back nor a machine that sleeps makes a lease last longer.
+	pass(registry.LeaseAge / 2)
+	clk.Jump(-registry.LeaseAge)
+	pass(registry.LeaseAge / 2)
+	require.Equal(t, idRange(40, 1), register(t, s, series(t, "cpu", 15)))
+	clk.Jump(registry.LeaseAge)
+	require.Equal(t, idRange(50, 1), register(t, s, series(t, "cpu", 16)))
+}
+
+// A full lease takes more groups than are in reach, so that it fails. New series get ids of a small
+// one.
+func TestLeaseWhileGroupsAreAway(t *testing.T) {
+	f := newFakeStore()
+	r := registry.New(f, registry.Options{})
+	var asked []int
+	f.onLeaseOf = func(n int) error {
+		if asked = append(asked, n); n > 200 {
+			return storage.ErrUnavailable
+		}
+		return nil
+	}
+	require.Equal(t, idRange(0, 3), register(t, source(t, r, "a"), series(t, "m", 0, 1, 2)))
+	require.Equal(t, []int{4096, 128}, asked)
+	register(t, source(t, r, "b"), series(t, "m", seq(0, 150)...))
+	require.Equal(t, []int{4096, 128, 4096, 150}, asked)
+	require.Len(t, f.ids(t), 3+150)
+
+	// Any other failure is final.
+	f.onLeaseOf = func(int) error { return storage.ErrCorrupt }
+	_, err := source(t, r, "c").Register(t.Context(), series(t, "m", seq(0, 150)...))
+	require.ErrorIs(t, err, storage.ErrCorrupt)
 }

@@ -45,11 +45,17 @@ type Source struct {
 
 // check compares the known series with the store, if the store may have forgotten some. Forgotten
 // series are claimed again under their ids, so that what was written to them has its labels. If
-// another process may have got these ids since, the series are claimed under new ids.
+// another process may have got these ids since, the series are claimed under new ids. This goes on
+// when ctx is done.
 func (s *Source) check(ctx context.Context) error {
 	if s.checked.Load() == s.r.store.Doubts() {
 		return nil
 	}
+	_, err := s.r.checks.Do(ctx, s, func(ctx context.Context) (struct{}, error) { return struct{}{}, s.compare(ctx) })
+	return err
+}
+
+func (s *Source) compare(ctx context.Context) error {
 	select {
 	case s.turn <- struct{}{}:
 		defer func() { <-s.turn }()
@@ -61,7 +67,7 @@ func (s *Source) check(ctx context.Context) error {
 		return nil
 	}
 	if err := s.reclaim(ctx); err != nil {
-		return fmt.Errorf("check the series of source %q, which the store may have forgotten: %w", s.name, err)
+		return fmt.Errorf("check whether the store still has the series of source %q: %w", s.name, err)
 	}
 	s.checked.Store(doubts)
 	return nil
@@ -251,26 +257,24 @@ func (s *Source) claimAll(ctx context.Context, want []claim) (*LimitError, error
 			want = want[:room]
 		}
 	}
-	granted, err := s.r.census.reserve(ctx, len(want))
+	granted, err := s.r.census.reserve(ctx, want)
 	if err != nil {
 		return nil, err
 	}
-	if len(want) > granted {
-		if refused == nil {
-			refused = &LimitError{Max: s.r.opts.MaxSeries}
-		}
-		refused.Refused += len(want) - granted
-		want = want[:granted]
+	won := 0
+	defer func() { s.r.census.release(granted, won) }()
+	if more := granted.refused; refused == nil {
+		refused = more
+	} else if more != nil {
+		refused.Refused += more.Refused
 	}
-	if len(want) == 0 {
+	if want = granted.claims; len(want) == 0 {
 		return refused, nil
 	}
 
 	if err := s.assign(ctx, want); err != nil {
-		s.r.census.release(granted)
 		return nil, err
 	}
-	won := 0
 	for len(want) > 0 && err == nil {
 		n := min(len(want), claimSize)
 		var w int
@@ -279,7 +283,6 @@ func (s *Source) claimAll(ctx context.Context, want []claim) (*LimitError, error
 		}
 		won += w
 	}
-	s.r.census.release(granted - won)
 	if err != nil {
 		s.keepForRetry(want)
 		return nil, fmt.Errorf("register %d series of source %q: %w", len(want), s.name, err)

@@ -22,6 +22,7 @@ type fakeStore struct {
 	loads     int
 	onLoad    func(ctx context.Context) error
 	onLease   func() error
+	onLeaseOf func(n int) error
 	onClaim   func(want []storage.Schedule) error
 	afterward func() error
 	doubts    int64
@@ -67,6 +68,11 @@ func (f *fakeStore) LeaseIDs(_ context.Context, n int) (blocks.Range, error) {
 	defer f.mu.Unlock()
 	if f.onLease != nil {
 		if err := f.onLease(); err != nil {
+			return blocks.Range{}, err
+		}
+	}
+	if f.onLeaseOf != nil {
+		if err := f.onLeaseOf(n); err != nil {
 			return blocks.Range{}, err
 		}
 	}

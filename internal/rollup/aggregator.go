@@ -81,7 +81,7 @@ func (a *Aggregator) Run(ctx context.Context) {
 		case errors.Is(err, ErrShared):
 			retry = a.clk.After(sharedRetry)
 		default:
-			a.log.Warn("aggregation goes on later", "in", wait, "err", err)
+			a.log.Warn("run aborted; retrying later", "in", wait, "err", err)
 			retry = a.clk.After(wait)
 			wait = min(2*wait, lastRetry)
 		}

@@ -1,4 +1,4 @@
-package rollup
+package rollup_test
 
 import (
 	"bytes"
@@ -19,24 +19,11 @@ import (
 	"github.com/quern/quern/internal/cache"
 	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/metric"
-	"github.com/quern/quern/internal/recovery"
+	"github.com/quern/quern/internal/rollup"
 	"github.com/quern/quern/internal/shards"
 	"github.com/quern/quern/internal/storage"
 	"github.com/quern/quern/internal/storage/storagetest"
 )
-
-func TestDueTimes(t *testing.T) {
-	d := dueTimes{ladder: metric.DefaultLadder(), delay: 2 * time.Minute}
-	day := time.Date(2025, 3, 30, 0, 0, 0, 0, time.UTC)
-	for _, c := range []struct{ at, next time.Duration }{
-		{0, 2 * time.Minute},
-		{2*time.Minute - 1, 2 * time.Minute},
-		{2 * time.Minute, time.Hour + 2*time.Minute},
-		{23*time.Hour + 30*time.Minute, 24*time.Hour + 2*time.Minute},
-	} {
-		require.Equal(t, day.Add(c.next), d.Next(day.Add(c.at)), "%s", c.at)
-	}
-}
 
 // TestAggregator: a pass runs at start, whenever a slice is due, and soon after a failed pass.
 // Housekeeping follows each pass, even a failed one.
@@ -45,8 +32,7 @@ func TestAggregator(t *testing.T) {
 		store := storagetest.NewModel(storagetest.TestSettings(), nil, clock.System{})
 		faulty := storagetest.NewFaulty(store)
 		clk := clock.System{}
-		c := cache.New(faulty, clk, 1, cache.DefaultTiming())
-		r := NewRunner(faulty, shards.New(faulty, clk, storage.Worker{ID: "w"}, 0), c, recovery.New(faulty, c, clk, recovery.Options{}), clk, Options{})
+		r := worker(faulty, clk, 1, storage.Worker{ID: "w"}, rollup.Options{}).Runner
 		var mu sync.Mutex
 		var passes []time.Duration
 		passed := func() []time.Duration {
@@ -56,7 +42,7 @@ func TestAggregator(t *testing.T) {
 			return slices.Clone(passes)
 		}
 		start := time.Now()
-		a := NewAggregator(r, cache.DefaultTiming(), func(context.Context) error {
+		a := rollup.NewAggregator(r, cache.DefaultTiming(), func(context.Context) error {
 			mu.Lock()
 			defer mu.Unlock()
 			passes = append(passes, time.Since(start))
@@ -75,7 +61,7 @@ func TestAggregator(t *testing.T) {
 		time.Sleep(time.Hour + 5*time.Second)
 		synctest.Wait()
 		at := time.Hour + 2*time.Minute
-		require.Equal(t, []time.Duration{0, 2 * time.Minute, at, at + firstRetry, at + 3*firstRetry}, passed(),
+		require.Equal(t, []time.Duration{0, 2 * time.Minute, at, at + rollup.FirstRetry, at + 3*rollup.FirstRetry}, passed(),
 			"soon after one that failed, and less soon after the next")
 		cancel(errors.New("stop"))
 		<-done
@@ -98,10 +84,9 @@ func TestAggregatorWhenTheClockIsSet(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		clk := &setClock{}
 		store := storagetest.NewModel(storagetest.TestSettings(), nil, clk)
-		c := cache.New(store, clk, 1, cache.DefaultTiming())
-		r := NewRunner(store, shards.New(store, clk, storage.Worker{ID: "w"}, 0), c, recovery.New(store, c, clk, recovery.Options{}), clk, Options{})
+		r := worker(store, clk, 1, storage.Worker{ID: "w"}, rollup.Options{}).Runner
 		var passes atomic.Int64
-		a := NewAggregator(r, cache.DefaultTiming(), func(context.Context) error { passes.Add(1); return nil })
+		a := rollup.NewAggregator(r, cache.DefaultTiming(), func(context.Context) error { passes.Add(1); return nil })
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan struct{})
 		go func() { defer close(done); a.Run(ctx) }()
@@ -110,7 +95,7 @@ func TestAggregatorWhenTheClockIsSet(t *testing.T) {
 		before := passes.Load()
 		for _, off := range []time.Duration{9 * 24 * time.Hour, 0, 30 * time.Second} {
 			clk.off.Store(int64(off))
-			time.Sleep(lookEvery)
+			time.Sleep(rollup.LookEvery)
 			synctest.Wait()
 		}
 		require.Equal(t, before+2, passes.Load(), "not when it is put right by seconds")
@@ -127,23 +112,21 @@ func TestHousekeepingWhileShared(t *testing.T) {
 		store := storagetest.NewModel(storagetest.TestSettings(), nil, clk)
 		other := shards.New(store, clk, storage.Worker{ID: "b", Aggregates: true}, 24*time.Hour)
 		require.NoError(t, other.Beat(t.Context()))
-		c := cache.New(store, clk, 1, cache.DefaultTiming())
+		var said bytes.Buffer
+		e := worker(store, clk, 1, storage.Worker{ID: "a"}, rollup.Options{Logger: slog.New(slog.NewTextHandler(&said, nil))})
 		slice := store.Settings().Ladder.SliceAt(metric.Raw, time.Now().UnixMilli())
-		w := cache.NewWriter(c)
+		w := cache.NewWriter(e.Cache)
 		for block := range 64 { // some in every shard
 			id := metric.ScheduleID(block * store.Settings().Epochs[0].BlockSize)
-			require.NoError(t, w.Flush(t.Context(), []cache.Group{{
+			require.NoError(t, w.Flush(t.Context(), []cache.BlockSamples{{
 				Slice: slice, Block: store.Settings().Epochs.BlockAt(id, slice.StartMs),
 				Samples: []metric.Sample{{Schedule: id, TimeMs: slice.StartMs, Value: 1}},
 			}}))
 		}
 		time.Sleep(time.Until(time.UnixMilli(slice.EndMs)) + 3*time.Minute)
 
-		var said bytes.Buffer
-		r := NewRunner(store, shards.New(store, clk, storage.Worker{ID: "a"}, 0), c, recovery.New(store, c, clk, recovery.Options{}), clk,
-			Options{Logger: slog.New(slog.NewTextHandler(&said, nil))})
 		passes := 0
-		a := NewAggregator(r, cache.DefaultTiming(), func(context.Context) error { passes++; return errors.New("no space left") })
+		a := rollup.NewAggregator(e.Runner, cache.DefaultTiming(), func(context.Context) error { passes++; return errors.New("no space left") })
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan struct{})
 		go func() { defer close(done); a.Run(ctx) }()

@@ -45,8 +45,8 @@ func (g *grind) block(ctx context.Context, w *cache.Work, v recovery.Verdict) er
 		if err := g.lease.Check(); err != nil {
 			return err
 		}
-		if err := g.run.cache.Pass(ctx, g.lease.Fence, w, g.rows, g.tally.nextOpen); err != nil {
-			return fmt.Errorf("pass block %d on: %w", w.Block.Start, err)
+		if err := g.run.cache.Pass(ctx, g.lease.Fence, w, g.rows, g.tally.next); err != nil {
+			return fmt.Errorf("pass block %d on to the next bucket: %w", w.Block.Start, err)
 		}
 	}
 	if err := g.lease.Check(); err != nil {
@@ -61,7 +61,7 @@ func (g *grind) block(ctx context.Context, w *cache.Work, v recovery.Verdict) er
 	}
 	g.tally.blocks.Add(1)
 	g.tally.schedules.Add(int64(len(g.rows)))
-	if w.Late() {
+	if w.Late() && w.Slice.StartMs != w.Partition.StartMs { // otherwise these are the first rows of the slice
 		g.tally.late.Add(int64(len(g.rows)))
 	}
 	return nil
@@ -73,7 +73,7 @@ func (g *grind) block(ctx context.Context, w *cache.Work, v recovery.Verdict) er
 func (g *grind) compute(ctx context.Context, w *cache.Work, v recovery.Verdict) error {
 	if n := w.Damaged(); n > 0 {
 		g.run.damaged(ctx, w, tableIndex, n, fmt.Errorf(
-			"%d marks of slice %s are damaged, and stand for the whole block; rows that they were to take back stay", n, w.Slice))
+			"%d marks of slice %s are damaged and count for the whole block; rows that they would take back stay", n, w.Slice))
 	}
 	switch {
 	case v == recovery.Expired:
@@ -96,7 +96,7 @@ func (g *grind) read(ctx context.Context, w *cache.Work, reset func(), fromCache
 	}
 	if errors.Is(err, cache.ErrUseTable) {
 		if errors.Is(err, storage.ErrCorrupt) {
-			g.run.damaged(ctx, w, tableCache, 1, fmt.Errorf("%w, and the table below is read: slice %s", err, w.Slice))
+			g.run.damaged(ctx, w, tableCache, 1, fmt.Errorf("%w; reading the table below instead: slice %s", err, w.Slice))
 		}
 		reset()
 		g.tally.blockQueries.Add(1)
@@ -160,7 +160,7 @@ func (g *grind) fromSamples(ctx context.Context, w *cache.Work) error {
 		return g.closeGaps(ctx, w)
 	}
 	g.run.damaged(ctx, w, tableRaw, left.n,
-		fmt.Errorf("%d raw chunks of slice %s are left out, and the rows of their schedules are partial: %s", left.n, w.Slice, &left))
+		fmt.Errorf("%d raw chunks of slice %s were skipped, so the rows of their schedules are partial: %s", left.n, w.Slice, &left))
 	size := g.run.store.Settings().GroupSize
 	return g.keepFuller(ctx, w, func(id metric.ScheduleID) bool { return slices.Contains(left.groups, blocks.Of(id, size).Start) })
 }
@@ -184,9 +184,10 @@ func (g *grind) readRaw(ctx context.Context, w *cache.Work, part blocks.Range, a
 
 func (g *grind) fromRollups(ctx context.Context, w *cache.Work) error {
 	var left damage
+	missing := make(map[metric.ScheduleID]bool)
 	if err := g.read(ctx, w, func() { g.rollups.Reset(w.Block) },
 		func() error { return g.run.cache.Load(ctx, w, g.rollups.Add) },
-		func() error { return g.readRollups(ctx, w, &left) },
+		func() error { return g.readRollups(ctx, w, &left, missing) },
 	); err != nil {
 		return err
 	}
@@ -207,14 +208,19 @@ func (g *grind) fromRollups(ctx context.Context, w *cache.Work) error {
 	}
 	if left.n > 0 {
 		g.run.damaged(ctx, w, tableRollups, left.n,
-			fmt.Errorf("%d rows or sketches of rows are left out in slice %s, whose rows are partial: %s", left.n, w.Slice, &left))
+			fmt.Errorf("%d rows or sketches of rows were skipped in slice %s, so its rows are partial: %s", left.n, w.Slice, &left))
+	}
+	if len(missing) > 0 {
+		if err := g.keepFuller(ctx, w, func(id metric.ScheduleID) bool { return missing[id] }); err != nil {
+			return err
+		}
 	}
 	return g.closeGaps(ctx, w)
 }
 
 // readRollups reads the block's rows. A damaged row becomes a partial row without samples, since it
-// may have had samples.
-func (g *grind) readRollups(ctx context.Context, w *cache.Work, left *damage) error {
+// may have had samples, and its schedule is added to missing.
+func (g *grind) readRollups(ctx context.Context, w *cache.Work, left *damage, missing map[metric.ScheduleID]bool) error {
 	g.rows = g.rows[:0] // scratch, until the block's own rows replace these
 	for row, err := range g.run.store.Rollups(ctx, w.Bucket(), w.Block, w.Slice.StartMs, w.Slice.EndMs) {
 		if err != nil {
@@ -222,6 +228,7 @@ func (g *grind) readRollups(ctx context.Context, w *cache.Work, left *damage) er
 		}
 		if row.Damaged {
 			row.Rollup = metric.Rollup{Partial: true}
+			missing[row.Schedule] = true
 			if asked(w.Schedules(), row.Schedule) {
 				left.name(fmt.Sprintf("the %s row of schedule %d at %d", g.run.ladder.Name(w.Bucket()), row.Schedule, row.TimeMs))
 			}

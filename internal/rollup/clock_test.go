@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/quern/quern/internal/cache"
+	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/rollup"
 	"github.com/quern/quern/internal/storage"
 	"github.com/quern/quern/internal/storage/storagetest"
@@ -70,6 +71,50 @@ func TestNothingIsDroppedUnfit(t *testing.T) {
 	}
 }
 
+// TestClockAheadForAMoment: one reading of the clock during a run is nine days ahead, each reading
+// in turn. Nothing is dropped, and the next run grinds what is left.
+func TestClockAheadForAMoment(t *testing.T) {
+	for n := 1; ; n++ {
+		var clk *momentarily
+		r, store, k := setUpClocked(t, 8, rollup.Options{Parallel: 1}, cache.DefaultTiming(), func(right *clock.Simulated) clock.Clock {
+			clk = &momentarily{Simulated: right, left: n}
+			return clk
+		})
+		require.NoError(t, store.SetPolicy(t.Context(), storage.Policy{Retention: storage.Retention{48 * time.Hour}}))
+		if _, err := r.RunDue(t.Context()); err != nil {
+			require.ErrorContains(t, err, "the clock was set")
+		}
+		if clk.left > 0 { // it was never ahead
+			require.Greater(t, n, 10)
+			return
+		}
+		_, err := r.RunDue(t.Context())
+		require.NoError(t, err)
+		runs, err := store.RecentRuns(t.Context(), 100)
+		require.NoError(t, err)
+		for _, run := range runs {
+			require.Zero(t, run.Dropped, "reading %d", n)
+		}
+		require.Len(t, rows(t, store), 8, "reading %d", n)
+		require.False(t, open(t, store, k))
+	}
+}
+
+// momentarily is a clock that is ahead at one reading: when left falls to 0.
+type momentarily struct {
+	*clock.Simulated
+	left int
+}
+
+// Now implements clock.Clock.
+func (m *momentarily) Now() time.Time {
+	now := m.Simulated.Now()
+	if m.left--; m.left == 0 {
+		return now.Add(9 * 24 * time.Hour)
+	}
+	return now
+}
+
 // TestClockIsSetDuringARun: the rest of the run is not done by the new time. The next run does it.
 func TestClockIsSetDuringARun(t *testing.T) {
 	for name, by := range map[string]time.Duration{"ahead": 9 * 24 * time.Hour, "back": -time.Hour} {
@@ -88,6 +133,9 @@ func TestClockIsSetDuringARun(t *testing.T) {
 			require.Equal(t, 5, ground)
 			require.Len(t, rows(t, store), 20)
 			require.True(t, open(t, store, k))
+			runs, err := store.RecentRuns(t.Context(), 1)
+			require.NoError(t, err)
+			require.Zero(t, runs[0].Duration, "no time has passed")
 			clk.Jump(-by)
 			_, err = r.RunDue(t.Context())
 			require.NoError(t, err)

@@ -66,7 +66,7 @@ func TestDamageDoesNotFlood(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, errs, 1)
 	said := errs[0].Message
-	require.Contains(t, said, "7 raw chunks of slice 2025-11-21T10:00:00Z are left out")
+	require.Contains(t, said, "7 raw chunks of slice 2025-11-21T10:00:00Z were skipped")
 	require.Contains(t, said, "; and 2 more")
 	for i, ch := range batch.Raw {
 		require.Equal(t, i < 5, strings.Contains(said, fmt.Sprintf("chunk %s of group 0", ch.ID)), said)
@@ -123,7 +123,7 @@ func TestDamagedSketch(t *testing.T) {
 	errs, err := store.RecentErrors(t.Context())
 	require.NoError(t, err)
 	require.Len(t, errs, 1)
-	require.Contains(t, errs[0].Message, "1 rows or sketches of rows are left out in slice 2025-11-21T06:00:00Z, whose rows are partial: schedule 2 at")
+	require.Contains(t, errs[0].Message, "1 rows or sketches of rows were skipped in slice 2025-11-21T06:00:00Z, so its rows are partial: schedule 2 at")
 }
 
 // TestDamagedRow: a row that cannot be read makes the row above partial, and does not affect other
@@ -159,6 +159,39 @@ func TestDamagedRow(t *testing.T) {
 	errs, err := store.RecentErrors(t.Context())
 	require.NoError(t, err)
 	require.Len(t, errs, 1)
-	require.Contains(t, errs[0].Message, "2 rows or sketches of rows are left out in slice 2025-11-21T06:00:00Z")
+	require.Contains(t, errs[0].Message, "2 rows or sketches of rows were skipped in slice 2025-11-21T06:00:00Z")
 	require.Contains(t, errs[0].Message, fmt.Sprintf("the 1h row of schedule 2 at %d", k.StartMs))
+}
+
+// TestDamagedRowKeepsTheRowAbove: late data of other hours has a row computed again, and by now a
+// row below cannot be read. The stored row has more samples: it stays, and says that it is partial.
+func TestDamagedRowKeepsTheRowAbove(t *testing.T) {
+	r, store, clk, k := setUp(t, 8, rollup.Options{})
+	_, err := r.Run(t.Context(), k)
+	require.NoError(t, err)
+	six := metric.DefaultLadder().SliceAt(1, k.StartMs)
+	clk.Set(time.UnixMilli(six.EndMs).Add(10 * time.Minute))
+	_, err = r.Run(t.Context(), storage.SliceKey{Bucket: 1, StartMs: six.StartMs})
+	require.NoError(t, err)
+
+	lease, err := store.AcquireShard(t.Context(), 0, "by hand", time.Minute)
+	require.NoError(t, err)
+	require.NoError(t, store.WriteRollups(t.Context(), lease.Fence, 1, []metric.RollupRow{{Schedule: 2, TimeMs: k.StartMs, Damaged: true}}))
+	require.NoError(t, store.ReleaseShard(t.Context(), 0, "by hand"))
+	next := storage.SliceKey{Bucket: 1, StartMs: six.EndMs}
+	late := storage.Mark{Start: 0, TimeMs: six.StartMs, ID: blocks.KeyID(six.EndMs, 1), Kind: storage.MarkLate, Schedules: []metric.ScheduleID{1, 2}, DueMs: six.EndMs}
+	require.NoError(t, store.Write(t.Context(), &storage.Batch{Open: []storage.SliceKey{next}, Marks: []storage.PlacedMark{
+		{Partition: storage.IndexPartition{SliceKey: next, Shard: blocks.ShardOf(0, 2)}, Mark: late},
+	}}))
+	clk.Set(time.UnixMilli(metric.DefaultLadder().SliceAt(1, six.EndMs).EndMs).Add(10 * time.Minute))
+	_, err = r.Run(t.Context(), next)
+	require.NoError(t, err)
+	n := 0
+	for row, err := range store.Rollups(t.Context(), 2, blocks.Range{End: 8}, six.StartMs, six.EndMs) {
+		require.NoError(t, err)
+		require.EqualValues(t, 1, row.Count, "%+v", row)
+		require.Equal(t, row.Schedule == 2, row.Partial, "%+v", row)
+		n++
+	}
+	require.Equal(t, 8, n)
 }

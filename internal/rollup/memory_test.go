@@ -1,25 +1,17 @@
 package rollup_test
 
 import (
-	"runtime"
 	"testing"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 
 	"github.com/quern/quern/internal/blocks"
+	"github.com/quern/quern/internal/linear"
 	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/rollup"
 	"github.com/quern/quern/internal/storage"
 )
-
-// heap is what is in use.
-func heap() uint64 {
-	var m runtime.MemStats
-	runtime.GC()
-	runtime.ReadMemStats(&m)
-	return m.HeapAlloc
-}
 
 // A sender may repeat the same samples without end, and each time is a chunk. What a run holds of the block does not
 // grow with that, and the last of them count.
@@ -37,9 +29,9 @@ func TestMemoryOfDuplicates(t *testing.T) {
 				SliceMs: k.StartMs, Chunk: storage.Chunk{ID: ids.Next(k.StartMs), Data: blocks.AppendSamples(nil, samples)},
 			}}}))
 		}
-		before := heap()
+		before := linear.Heap()
 		onRows(store, func() error {
-			bytes = heap() - before
+			bytes = linear.Heap() - before
 			return nil
 		})
 		_, err := r.Run(t.Context(), k)

@@ -45,7 +45,7 @@ func newMetrics(reg prometheus.Registerer, ladder metric.Ladder) *metrics {
 		}, []string{"bucket", "outcome"}),
 		seconds: f.NewHistogramVec(prometheus.HistogramOpts{
 			Name:    "quern_aggregation_run_seconds",
-			Help:    "Time that a run of a slice took.",
+			Help:    "Duration of a run of a slice.",
 			Buckets: prometheus.ExponentialBuckets(0.01, 3, 11),
 		}, []string{"bucket"}),
 		blocks:      byBucket("quern_aggregation_blocks_total", "Blocks ground."),
@@ -53,10 +53,10 @@ func newMetrics(reg prometheus.Registerer, ladder metric.Ladder) *metrics {
 		queries:     byBucket("quern_aggregation_queries_total", "Reads of blocks and index partitions."),
 		late:        byBucket("quern_aggregation_late_rows_total", "Roll-up rows recomputed for late data."),
 		rescheduled: byBucket("quern_aggregation_blocks_rescheduled_total", "Blocks that failed and were put off to a later slice."),
-		dropped:     byBucket("quern_aggregation_marks_dropped_total", "Marks given up because their input has expired."),
+		dropped:     byBucket("quern_aggregation_marks_dropped_total", "Marks dropped because their input has expired."),
 		damaged: f.NewCounterVec(prometheus.CounterOpts{
 			Name: "quern_aggregation_damaged_chunks_total",
-			Help: "Damaged chunks that reads of blocks met, each time, by table. A block of metrics_cache counts as one, and so does a series with damaged sketches in its roll-ups, or a mark of metrics_cache_index.",
+			Help: "Damaged chunks found by reads of blocks, counted at each read, by table. A block of metrics_cache, a series with damaged sketches and a mark of metrics_cache_index each count as one.",
 		}, []string{"table"}),
 		completed: f.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "quern_aggregation_completed_slice_end_seconds",

@@ -14,7 +14,6 @@ import (
 	"github.com/quern/quern/internal/cache"
 	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/metric"
-	"github.com/quern/quern/internal/recovery"
 	"github.com/quern/quern/internal/rollup"
 	"github.com/quern/quern/internal/shards"
 	"github.com/quern/quern/internal/storage"
@@ -61,7 +60,7 @@ func TestBlockThatCannotBePutOffIsLeft(t *testing.T) {
 
 	n, err := r.RunDue(t.Context())
 	require.ErrorIs(t, err, storage.ErrUnavailable)
-	require.ErrorContains(t, err, "is left for a later run")
+	require.ErrorContains(t, err, "left for a later run")
 	require.Equal(t, 1, n, "the slice after it")
 	require.True(t, open(t, store, k))
 	require.False(t, open(t, store, next))
@@ -174,23 +173,22 @@ func startWorkers(t *testing.T, names []string, wrap func(storage.Store) storage
 	writer := cache.NewWriter(cache.New(w.store, w.clk, 1, cache.DefaultTiming()))
 	for range hoursOfWorkers {
 		s := metric.DefaultLadder().SliceAt(metric.Raw, w.clk.Now().UnixMilli())
-		var groups []cache.Group
+		var groups []cache.BlockSamples
 		for b := range 50 {
 			id := metric.ScheduleID(4 * b)
-			groups = append(groups, cache.Group{Slice: s, Block: blocks.Of(id, 4), Samples: []metric.Sample{{Schedule: id, TimeMs: s.StartMs + 1, Value: 1}}})
+			groups = append(groups, cache.BlockSamples{Slice: s, Block: blocks.Of(id, 4), Samples: []metric.Sample{{Schedule: id, TimeMs: s.StartMs + 1, Value: 1}}})
 		}
 		require.NoError(t, writer.Flush(t.Context(), groups))
 		w.clk.Set(w.clk.Now().Add(time.Hour))
 	}
 	for i, name := range names {
-		m := shards.New(w.store, w.clk, storage.Worker{ID: name, Aggregates: true}, 0)
-		c := cache.New(w.store, w.clk, uint64(i+2), cache.DefaultTiming())
 		opts := rollup.Options{Parallel: 1}
 		if i == 0 {
 			opts.Metrics = w.reg
 		}
-		w.members = append(w.members, m)
-		w.runners = append(w.runners, rollup.NewRunner(w.store, m, c, recovery.New(w.store, c, w.clk, recovery.Options{}), w.clk, opts))
+		e := worker(w.store, w.clk, uint64(i+2), storage.Worker{ID: name, Aggregates: true}, opts)
+		w.members = append(w.members, e.Member)
+		w.runners = append(w.runners, e.Runner)
 	}
 	w.beat()
 	return w
@@ -228,6 +226,17 @@ func (w *workers) opened() (out []int) {
 	return out
 }
 
+// catchUp runs what is due until everything is ground.
+func (w *workers) catchUp() {
+	w.Helper()
+	for range 3 {
+		_ = w.pass()
+	}
+	require.NoError(w, w.pass())
+	require.Empty(w, w.opened())
+	require.Len(w, rows(w.T, w.store), 50*hoursOfWorkers)
+}
+
 var severalWorkers = [][]string{{"a"}, {"a", "b"}, {"a", "b", "c"}}
 
 // TestWorkersAndAnIndexOutOfReach: however many workers there are, an unreadable index partition
@@ -249,12 +258,7 @@ func TestWorkersAndAnIndexOutOfReach(t *testing.T) {
 				require.Less(t, got, 50*hoursOfWorkers)
 
 				p.back = true
-				for range 3 {
-					_ = w.pass()
-				}
-				require.NoError(t, w.pass())
-				require.Empty(t, w.opened())
-				require.Len(t, rows(t, w.store), 50*hoursOfWorkers)
+				w.catchUp()
 			})
 		}
 	}
@@ -304,12 +308,7 @@ func TestWorkersAndABlockThatIsLeft(t *testing.T) {
 			require.Len(t, rows(t, w.store), 50*hoursOfWorkers-1)
 
 			bad.back = true
-			for range 3 {
-				_ = w.pass()
-			}
-			require.NoError(t, w.pass())
-			require.Empty(t, w.opened())
-			require.Len(t, rows(t, w.store), 50*hoursOfWorkers)
+			w.catchUp()
 		})
 	}
 }
@@ -506,5 +505,83 @@ func TestBlocksBehindManyOutOfReach(t *testing.T) {
 			require.NoError(t, err)
 			require.Len(t, rows(t, store), series, "at once, wherever the last run gave up")
 		})
+	}
+}
+
+// TestStartWhileDaysAreAway: a worker that starts while the states of some days' slices are out of
+// reach grinds what lies in other days. It says what it cannot read, and makes up for it later.
+func TestStartWhileDaysAreAway(t *testing.T) {
+	_, faulty, clk, k := setUp(t, 80, rollup.Options{})
+	store := storagetest.NewDays(faulty, hour.AddDate(0, 0, -30).UnixMilli())
+	old := storage.SliceKey{StartMs: hour.AddDate(0, 0, -3).UnixMilli()}
+	older := storage.SliceKey{StartMs: hour.AddDate(0, 0, -60).UnixMilli()}
+	day := storage.SliceKey{Bucket: 2, StartMs: hour.Truncate(24*time.Hour).AddDate(0, 0, -3).UnixMilli()}
+	require.NoError(t, store.Write(t.Context(), &storage.Batch{Open: []storage.SliceKey{old, older, day}}))
+	store.Away(storagetest.DayAt(old), errAway)
+
+	r := worker(store, clk, 3, storage.Worker{ID: "two"}, rollup.Options{}).Runner
+	n, err := r.RunDue(t.Context())
+	require.ErrorIs(t, err, storage.ErrUnavailable)
+	require.ErrorContains(t, err, "the slices of bucket 0 before 2025-10-22T00:00:00Z cannot be read")
+	require.Equal(t, 1, n)
+	require.False(t, open(t, faulty, k))
+	require.Len(t, rows(t, faulty), 80)
+	require.True(t, open(t, faulty, day), "an hour within it is not known")
+
+	store.Away(storagetest.DayAt(old), nil)
+	clk.Set(clk.Now().Add(time.Minute))
+	n, err = r.RunDue(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, 3, n)
+	for _, k := range []storage.SliceKey{old, older, day} {
+		require.False(t, open(t, faulty, k))
+	}
+}
+
+// states is a store that cannot answer for the state of one slice.
+type states struct {
+	storage.Store
+
+	of   storage.SliceKey
+	back bool
+}
+
+func (s *states) Slices(ctx context.Context, b metric.Bucket, fromMs, toMs int64) ([]storage.SliceState, error) {
+	alone, andLater := toMs == fromMs+1, toMs > fromMs+(7*24*time.Hour).Milliseconds()
+	if b == s.of.Bucket && fromMs == s.of.StartMs && (alone || andLater) && !s.back {
+		return nil, errAway
+	}
+	return s.Store.Slices(ctx, b, fromMs, toMs)
+}
+
+func (s *states) CompleteSlice(ctx context.Context, k storage.SliceKey) error {
+	if k == s.of && !s.back {
+		return errAway
+	}
+	return s.Store.CompleteSlice(ctx, k)
+}
+
+// TestStateGoesAwayDuringARun: a slice whose state, or that of the slice around it, goes out of reach
+// between the look and its run, is left. The pass goes on with the next.
+func TestStateGoesAwayDuringARun(t *testing.T) {
+	around := storage.SliceKey{Bucket: 1, StartMs: metric.DefaultLadder().SliceAt(1, hour.UnixMilli()).StartMs}
+	for _, of := range []storage.SliceKey{{StartMs: hour.UnixMilli()}, around} {
+		_, faulty, clk, k := setUp(t, 80, rollup.Options{})
+		store := &states{Store: faulty, of: of}
+		later := storage.SliceKey{StartMs: hour.Add(3 * time.Hour).UnixMilli()}
+		require.NoError(t, store.Write(t.Context(), &storage.Batch{Open: []storage.SliceKey{later}}))
+		clk.Set(hour.Add(5 * time.Hour))
+		r := worker(store, clk, 3, storage.Worker{ID: "two"}, rollup.Options{}).Runner
+		n, err := r.RunDue(t.Context())
+		require.ErrorIs(t, err, storage.ErrUnavailable)
+		require.Equal(t, 1, n, "the later one")
+		require.True(t, open(t, faulty, k))
+		require.False(t, open(t, faulty, later))
+
+		store.back = true
+		_, err = r.RunDue(t.Context())
+		require.NoError(t, err)
+		require.False(t, open(t, faulty, k))
+		require.Len(t, rows(t, faulty), 80)
 	}
 }

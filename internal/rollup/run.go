@@ -40,10 +40,14 @@ var ErrShared = errors.New("other workers are not done with the slice")
 
 // errLeft says that blocks of a slice could be neither ground nor put off: the part of the store
 // that they need is away, while other parts answer.
-var errLeft = errors.New("is left for a later run")
+var errLeft = errors.New("left for a later run")
+
+// errState says that a slice is left because states of slices are out of reach. Nothing of its
+// progress is kept: the slice stays open, and a clock that goes back may have more marked in it.
+var errState = fmt.Errorf("%w: states of slices are out of reach", errLeft)
 
 // errGaveUp says that too many blocks of a shard are left.
-var errGaveUp = errors.New("too many blocks in a row are left")
+var errGaveUp = errors.New("too many blocks in a row were left for a later run")
 
 // mostLeft is how many blocks in a row are tried in a shard that come to that. The next run goes on after them. Where the whole
 // store is away, the lease of the next shard cannot be had either.
@@ -138,12 +142,22 @@ type aside struct {
 // asideFor is the maximum time for which a slice is set aside.
 const asideFor = 30 * time.Second
 
+// Parts are what a Runner works with. All are required.
+type Parts struct {
+	Store    storage.Store
+	Member   *shards.Member
+	Cache    *cache.Cache
+	Recovery *recovery.Recovery
+	Clock    clock.Clock
+}
+
 // NewRunner returns a runner over a store, for one member of the workers that share it.
-func NewRunner(store storage.Store, m *shards.Member, c *cache.Cache, r *recovery.Recovery, clk clock.Clock, opts Options) *Runner {
+func NewRunner(p Parts, opts Options) *Runner {
 	opts.ensureDefaults()
+	ladder := p.Store.Settings().Ladder
 	return &Runner{
-		store: store, member: m, cache: c, recovery: r, ladder: store.Settings().Ladder,
-		clk: clk, opts: opts, metrics: newMetrics(opts.Metrics, store.Settings().Ladder),
+		store: p.Store, member: p.Member, cache: p.Cache, recovery: p.Recovery, ladder: ladder,
+		clk: p.Clock, opts: opts, metrics: newMetrics(opts.Metrics, ladder),
 		known: make(map[storage.SliceKey]*known),
 	}
 }
@@ -155,8 +169,8 @@ func NewRunner(store storage.Store, m *shards.Member, c *cache.Cache, r *recover
 // error says why. What has been set aside for longer is looked at again in turn with slices that this pass has not looked at yet:
 // neither keeps the other waiting, and the pass ends when there are no more of the latter, however long a look takes.
 //
-// A slice does not stop the pass if it waits for other workers, or if part of its index is damaged
-// or away. RunDue sets such a slice aside for half a minute, together with the slices around it,
+// A slice does not stop the pass if it waits for other workers, or if its state or part of its index
+// is damaged or away. RunDue sets such a slice aside for half a minute, together with the slices around it,
 // and runs later slices. The error says why.
 //
 // While slices wait for other workers, passes follow each other closely. Each pass looks only at
@@ -173,12 +187,17 @@ func (r *Runner) RunDue(ctx context.Context) (int, error) {
 			leave = withoutOldest(set, r.clk.Elapsed()-asideFor)
 		}
 		k, due, err := r.recovery.NextDue(ctx, keys(leave))
-		if err != nil {
+		var unread *storage.GapsError
+		if err != nil && !errors.As(err, &unread) {
 			return n, errors.Join(why(set), err)
+		}
+		// The next pass tries again. If the clock is refused, heartbeats say so.
+		if err := r.recovery.BringBack(ctx); err != nil && !errors.Is(err, storage.ErrSettings) {
+			r.opts.Logger.Warn("aggregation", "err", err)
 		}
 		if !due {
 			set = r.leaveAside(set, began)
-			return n, why(set)
+			return n, errors.Join(why(set), err)
 		}
 		before := len(set)
 		set = slices.DeleteFunc(set, func(a aside) bool { return a.SliceKey == k })
@@ -247,8 +266,9 @@ type tally struct {
 	began clock.Reading
 
 	mu sync.Mutex
-	// begun says that the run has begun, and nextOpen is what cache.NextOpen returned then.
-	begun, nextOpen bool
+	// begun says that the run has begun, and next is what cache.Next returned then.
+	begun bool
+	next  cache.Next
 	// left is the first error that left something for a later run.
 	left error
 }
@@ -266,15 +286,15 @@ func (t *tally) leave(err error) {
 // left in it, and returns ErrShared otherwise. The record says what was done, also if the run was
 // aborted and the error is not nil.
 func (r *Runner) Run(ctx context.Context, k storage.SliceKey) (storage.Run, error) {
-	started := r.clk.Now()
-	rec := storage.Run{SliceKey: k, Worker: r.member.ID(), StartedMs: started.UnixMilli()}
+	started := r.clk.Elapsed()
+	rec := storage.Run{SliceKey: k, Worker: r.member.ID(), StartedMs: clock.NowMs(r.clk)}
 	t := tally{began: clock.Read(r.clk)}
 	if err := r.due(ctx, k, &t); err != nil {
-		return rec, fmt.Errorf("run of %s slice %s not begun: %w", r.ladder.Name(k.Bucket), r.slice(k), err)
+		return rec, fmt.Errorf("run of %s slice %s not started: %w", r.ladder.Name(k.Bucket), r.slice(k), err)
 	}
-	err := r.shards(ctx, k, &t)
+	err := r.grindShards(ctx, k, &t)
 	r.waited(k, err)
-	rec.Duration = r.clk.Now().Sub(started)
+	rec.Duration = r.clk.Elapsed() - started
 	rec.Blocks, rec.Schedules = int(t.blocks.Load()), int(t.schedules.Load())
 	rec.BlockQueries, rec.IndexQueries = int(t.blockQueries.Load()), int(t.indexQueries.Load())
 	rec.Late, rec.Rescheduled, rec.Dropped = int(t.late.Load()), int(t.rescheduled.Load()), int(t.dropped.Load())
@@ -292,7 +312,7 @@ func (r *Runner) Run(ctx context.Context, k storage.SliceKey) (storage.Run, erro
 	r.metrics.run(r.ladder.Name(k.Bucket), r.slice(k), rec, err)
 	if rerr := r.store.RecordRun(ctx, rec); rerr != nil && err == nil {
 		// The slice is complete. A missing record is no reason to run it again.
-		r.opts.Logger.Warn("run not recorded", "slice", r.slice(k), "err", rerr)
+		r.opts.Logger.Warn("cannot record the run", "slice", r.slice(k), "err", rerr)
 	}
 	level := slog.LevelInfo
 	if rec.Err != "" {
@@ -322,7 +342,7 @@ const mostWaits = 30
 // Two workers that each relied on such a shard would wait for each other.
 func (r *Runner) waited(k storage.SliceKey, err error) {
 	about := r.known[k]
-	if about != nil && (errors.Is(err, ErrShared) || errors.Is(err, errLeft)) && about.waits < mostWaits {
+	if about != nil && (errors.Is(err, ErrShared) || errors.Is(err, errLeft) && !errors.Is(err, errState)) && about.waits < mostWaits {
 		about.waits++
 		return
 	}
@@ -345,7 +365,7 @@ func (r *Runner) know(k storage.SliceKey) *known {
 // released, or its last blocks are ground, the other provides work.
 const shardsAtOnce = 2
 
-func (r *Runner) shards(ctx context.Context, k storage.SliceKey, t *tally) error {
+func (r *Runner) grindShards(ctx context.Context, k storage.SliceKey, t *tally) error {
 	mine, err := r.member.Mine(ctx)
 	if errors.Is(err, shards.ErrUnfit) {
 		return fmt.Errorf("%w: %w", ErrShared, err)
@@ -374,7 +394,7 @@ func (r *Runner) shards(ctx context.Context, k storage.SliceKey, t *tally) error
 			}
 			err := r.hold(held, storage.IndexPartition{SliceKey: k, Shard: shard}, t, free, &about.cut[shard])
 			if lost(err) && held.Err() == nil {
-				r.opts.Logger.Info("left to another worker", "bucket", r.ladder.Name(k.Bucket), "slice", r.slice(k), "err", err)
+				r.opts.Logger.Info("shard left to another worker", "bucket", r.ladder.Name(k.Bucket), "slice", r.slice(k), "err", err)
 				return nil
 			}
 			if (errors.Is(err, errLeft) || errors.Is(err, storage.ErrCorrupt)) && held.Err() == nil {
@@ -397,14 +417,14 @@ func (r *Runner) shards(ctx context.Context, k storage.SliceKey, t *tally) error
 	}
 	if invariants.Enabled {
 		if err := r.checkComplete(ctx, k); err != nil {
-			return err
+			return r.orLeaveState(ctx, err)
 		}
 	}
 	// What comes for a slice that is complete is late, also for those whose clock says that it is not over.
 	if err := r.due(ctx, k, t); err != nil {
 		return err
 	}
-	return r.store.CompleteSlice(ctx, k)
+	return r.orLeaveState(ctx, r.store.CompleteSlice(ctx, k))
 }
 
 // due is nil while the slice is to be run, by a clock that the store confirms. It may have been ahead when the slice was chosen.
@@ -424,7 +444,7 @@ func (r *Runner) due(ctx context.Context, k storage.SliceKey, t *tally) error {
 // steady is nil if the clock was not set since the run began.
 func (r *Runner) steady(t *tally) error {
 	if step := t.began.Step(r.clk); step.Abs() > r.cache.Timing().MostStep() {
-		return fmt.Errorf("the clock was set by %s while the run went on: it begins again", step.Round(time.Second))
+		return fmt.Errorf("the clock was set by %s during the run: the run starts again", step.Round(time.Second))
 	}
 	return nil
 }
@@ -433,7 +453,7 @@ func (r *Runner) steady(t *tally) error {
 func (r *Runner) hold(ctx context.Context, p storage.IndexPartition, t *tally, free chan *grind, cut *storage.MarkKey) error {
 	return r.member.Hold(ctx, p.Shard, func(ctx context.Context, l *shards.Lease) error {
 		if done, err := r.begin(ctx, p.SliceKey, t); done || err != nil {
-			return err
+			return r.orLeaveState(ctx, err)
 		}
 		t.indexQueries.Add(1)
 		return r.shard(ctx, p, l, free, cut)
@@ -441,20 +461,29 @@ func (r *Runner) hold(ctx context.Context, p storage.IndexPartition, t *tally, f
 }
 
 // begin checks, under a shard's lease, whether others have completed the slice since it was found
-// due. If so, a mark in it came too late, and its writer is about to delete it. If not, no slice
-// around it has been run.
+// due. If so, a mark in it came too late, and its writer is about to delete it. If not, begin records
+// that the run has begun, before the run reads any mark: from then on nobody relies on marks and cache
+// of the slice (ADR 34).
 func (r *Runner) begin(ctx context.Context, k storage.SliceKey, t *tally) (done bool, err error) {
-	if done, err = r.cache.Complete(ctx, k); done || err != nil {
-		return done, err
+	state, err := r.cache.State(ctx, k)
+	if state.Complete || err != nil {
+		return state.Complete, err
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.begun {
 		return false, nil
 	}
-	t.nextOpen, err = r.cache.NextOpen(ctx, k)
-	t.begun = err == nil
-	return false, err
+	if t.next, err = r.cache.Next(ctx, k); err != nil {
+		return false, err
+	}
+	if !state.Begun {
+		if err := r.store.BeginSlice(ctx, k); err != nil {
+			return false, fmt.Errorf("record the beginning: %w", err)
+		}
+	}
+	t.begun = true
+	return false, nil
 }
 
 // othersEnded looks for marks in the shards that this worker has not ground. A closed slice gets no
@@ -468,7 +497,7 @@ func (r *Runner) othersEnded(ctx context.Context, k storage.SliceKey, about *kno
 		t.indexQueries.Add(1)
 		first, left, err := r.store.FirstMark(ctx, storage.IndexPartition{SliceKey: k, Shard: shard}, about.left[shard])
 		if err != nil {
-			return r.orLeave(ctx, fmt.Errorf("look into the index of shard %d: %w", shard, err))
+			return r.orLeave(ctx, fmt.Errorf("read the index of shard %d: %w", shard, err))
 		}
 		if left {
 			about.left[shard] = first
@@ -518,7 +547,7 @@ func (r *Runner) shard(ctx context.Context, p storage.IndexPartition, l *shards.
 		defer mu.Unlock()
 		return inRow >= mostLeft
 	}
-	settled := func(err error) {
+	finished := func(err error) {
 		mu.Lock()
 		defer mu.Unlock()
 		switch {
@@ -557,7 +586,7 @@ func (r *Runner) shard(ctx context.Context, p storage.IndexPartition, l *shards.
 				last = at
 				wg.Go(func() {
 					g.lease = l
-					settled(r.settle(ctx, g, w))
+					finished(r.finishBlock(ctx, g, w))
 					free <- g
 				})
 			case <-ctx.Done():
@@ -589,9 +618,9 @@ func (r *Runner) shard(ctx context.Context, p storage.IndexPartition, l *shards.
 // leftOver makes of an error of the store's why something is left.
 func leftOver(err error) error { return fmt.Errorf("%w: %w", errLeft, err) }
 
-// settle brings one block to an end: ground, put off, or given up. An error means that the run
+// finishBlock brings one block to an end: ground, put off, or given up. An error means that the run
 // cannot go on.
-func (r *Runner) settle(ctx context.Context, g *grind, w *cache.Work) error {
+func (r *Runner) finishBlock(ctx context.Context, g *grind, w *cache.Work) error {
 	if err := ctx.Err(); err != nil {
 		return context.Cause(ctx)
 	}
@@ -604,10 +633,12 @@ func (r *Runner) settle(ctx context.Context, g *grind, w *cache.Work) error {
 	v := r.recovery.Judge(w)
 	if v == recovery.Expired {
 		// A drop is final, and if the clock has gone wrong since the last heartbeat all work looks
-		// expired.
+		// expired. The clock may be right again by now, so the store's answer holds for a verdict
+		// reached after it.
 		if err := r.store.CheckFit(ctx); err != nil {
 			return leftOver(fmt.Errorf("%d marks of slice %s are not dropped: %w", len(w.Marks), w.Slice, err))
 		}
+		v = r.recovery.Judge(w)
 	}
 	err := g.block(ctx, w, v)
 	for attempt := 1; err != nil && attempt < r.opts.Attempts && !stops(ctx, err); attempt++ {
@@ -649,6 +680,14 @@ func (r *Runner) orLeave(ctx context.Context, err error) error {
 	return err
 }
 
+// orLeaveState wraps err in errState if only the part of the store that has a state is away.
+func (r *Runner) orLeaveState(ctx context.Context, err error) error {
+	if storage.IsAway(err) && !stops(ctx, err) {
+		return fmt.Errorf("%w: %w", errState, err)
+	}
+	return err
+}
+
 // stops reports whether err ends the run at once: another attempt cannot help.
 func stops(ctx context.Context, err error) bool {
 	return ctx.Err() != nil || lost(err)
@@ -656,11 +695,11 @@ func stops(ctx context.Context, err error) bool {
 
 // report logs an error and stores it among the last errors that the status shows.
 func (r *Runner) report(ctx context.Context, k storage.SliceKey, start metric.ScheduleID, err error) {
-	r.opts.Logger.Warn("aggregation", "bucket", r.ladder.Name(k.Bucket), "slice", r.slice(k), "block", start, "err", err)
+	r.opts.Logger.Warn("aggregation error", "bucket", r.ladder.Name(k.Bucket), "slice", r.slice(k), "block", start, "err", err)
 	if rerr := r.store.RecordError(ctx, storage.ComponentError{
 		Component: "aggregator", Worker: r.member.ID(), TimeMs: clock.NowMs(r.clk),
 		SliceKey: k, Start: start, Message: err.Error(),
 	}); rerr != nil {
-		r.opts.Logger.Warn("error not recorded", "err", rerr)
+		r.opts.Logger.Warn("cannot record an error", "err", rerr)
 	}
 }

@@ -14,10 +14,9 @@ import (
 	"github.com/quern/quern/internal/blocks"
 	"github.com/quern/quern/internal/cache"
 	"github.com/quern/quern/internal/clock"
+	"github.com/quern/quern/internal/engine"
 	"github.com/quern/quern/internal/metric"
-	"github.com/quern/quern/internal/recovery"
 	"github.com/quern/quern/internal/rollup"
-	"github.com/quern/quern/internal/shards"
 	"github.com/quern/quern/internal/storage"
 	"github.com/quern/quern/internal/storage/storagetest"
 )
@@ -40,25 +39,44 @@ func setUp(t *testing.T, n int, opts rollup.Options) (*rollup.Runner, *storagete
 
 func setUpTimed(t *testing.T, n int, opts rollup.Options, timing cache.Timing) (*rollup.Runner, *storagetest.Faulty, *clock.Simulated, storage.SliceKey) {
 	t.Helper()
+	var clk *clock.Simulated
+	r, store, k := setUpClocked(t, n, opts, timing, func(own *clock.Simulated) clock.Clock { clk = own; return own })
+	return r, store, clk, k
+}
+
+// setUpClocked is like setUpTimed. The runner goes by the clock that runs returns.
+func setUpClocked(
+	t *testing.T, n int, opts rollup.Options, timing cache.Timing, runs func(*clock.Simulated) clock.Clock,
+) (*rollup.Runner, *storagetest.Faulty, storage.SliceKey) {
+	t.Helper()
 	clk := clock.NewSimulated(hour.Add(30 * time.Minute))
 	store := storagetest.NewFaulty(storagetest.NewModel(storage.Settings{
 		Ladder: metric.DefaultLadder(), GroupSize: 16, IndexPartitions: 2, Epochs: blocks.Epochs{{BlockSize: 4}},
 	}, nil, clk))
 	c := cache.New(store, clk, 1, timing)
 	slice := metric.DefaultLadder().SliceAt(metric.Raw, hour.UnixMilli())
-	var groups []cache.Group
+	var groups []cache.BlockSamples
 	for i := range n {
 		id := metric.ScheduleID(i)
 		if i%4 == 0 {
-			groups = append(groups, cache.Group{Slice: slice, Block: blocks.Of(id, 4)})
+			groups = append(groups, cache.BlockSamples{Slice: slice, Block: blocks.Of(id, 4)})
 		}
 		g := &groups[len(groups)-1]
 		g.Samples = append(g.Samples, metric.Sample{Schedule: id, TimeMs: hour.UnixMilli() + 1, Value: float64(i)})
 	}
 	require.NoError(t, cache.NewWriter(c).Flush(t.Context(), groups))
 	clk.Set(hour.Add(time.Hour + timing.Delay))
-	r := rollup.NewRunner(store, shards.New(store, clk, storage.Worker{ID: "one"}, 0), c, recovery.New(store, c, clk, recovery.Options{}), clk, opts)
-	return r, store, clk, storage.SliceKey{StartMs: hour.UnixMilli()}
+	own := runs(clk)
+	e := engine.New(engine.Options{
+		Store: store, Clock: own, Policy: storage.Policy{Grace: timing.Grace, Delay: timing.Delay}, Writer: 1,
+		Worker: storage.Worker{ID: "one"}, Rollup: &opts,
+	})
+	return e.Runner, store, storage.SliceKey{StartMs: hour.UnixMilli()}
+}
+
+// worker returns an engine that grinds over a store, with a number of its own as a writer.
+func worker(store storage.Store, clk clock.Clock, writer uint64, self storage.Worker, opts rollup.Options) *engine.Engine {
+	return engine.New(engine.Options{Store: store, Clock: clk, Writer: writer, Worker: self, Rollup: &opts})
 }
 
 func rows(t *testing.T, s storage.Store) []metric.RollupRow {

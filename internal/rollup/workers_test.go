@@ -12,7 +12,6 @@ import (
 	"github.com/quern/quern/internal/cache"
 	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/metric"
-	"github.com/quern/quern/internal/recovery"
 	"github.com/quern/quern/internal/rollup"
 	"github.com/quern/quern/internal/shards"
 	"github.com/quern/quern/internal/storage"
@@ -22,10 +21,9 @@ import (
 // join returns another worker on the store, after its first heartbeat.
 func join(t *testing.T, store *storagetest.Faulty, clk clock.Clock, id string) *rollup.Runner {
 	t.Helper()
-	m := shards.New(store, clk, storage.Worker{ID: id, Aggregates: true}, 0)
-	require.NoError(t, m.Beat(t.Context()))
-	c := cache.New(store, clk, 7, cache.DefaultTiming())
-	return rollup.NewRunner(store, m, c, recovery.New(store, c, clk, recovery.Options{}), clk, rollup.Options{})
+	e := worker(store, clk, 7, storage.Worker{ID: id, Aggregates: true}, rollup.Options{})
+	require.NoError(t, e.Member.Beat(t.Context()))
+	return e.Runner
 }
 
 // TestTwoWorkers: two workers share a slice. Each grinds its own shards, no block is read twice,
@@ -157,13 +155,12 @@ func (l *looks) FirstMark(ctx context.Context, p storage.IndexPartition, from st
 func TestLooksGoOn(t *testing.T) {
 	_, store, clk, k := setUp(t, 400, rollup.Options{})
 	l := &looks{Store: store}
-	worker := func(id string, s storage.Store) *rollup.Runner {
-		m := shards.New(s, clk, storage.Worker{ID: id, Aggregates: true}, 0)
-		require.NoError(t, m.Beat(t.Context()))
-		c := cache.New(s, clk, 8, cache.DefaultTiming())
-		return rollup.NewRunner(s, m, c, recovery.New(s, c, clk, recovery.Options{}), clk, rollup.Options{Parallel: 1})
+	start := func(id string, s storage.Store) *rollup.Runner {
+		e := worker(s, clk, 8, storage.Worker{ID: id, Aggregates: true}, rollup.Options{Parallel: 1})
+		require.NoError(t, e.Member.Beat(t.Context()))
+		return e.Runner
 	}
-	a, b := worker("a", l), worker("b", store)
+	a, b := start("a", l), start("b", store)
 	wait := func() error {
 		_, err := a.Run(t.Context(), k)
 		require.ErrorIs(t, err, rollup.ErrShared)
@@ -192,11 +189,9 @@ func TestLooksGoOn(t *testing.T) {
 func TestNamesake(t *testing.T) {
 	_, store, clk, k := setUp(t, 40, rollup.Options{})
 	join(t, store, clk, "same")
-	m := shards.New(store, clk, storage.Worker{ID: "same", Host: "elsewhere", Aggregates: true}, 0)
-	require.ErrorIs(t, m.Beat(t.Context()), storage.ErrConflict)
-	c := cache.New(store, clk, 7, cache.DefaultTiming())
-	r := rollup.NewRunner(store, m, c, recovery.New(store, c, clk, recovery.Options{}), clk, rollup.Options{})
-	_, err := r.Run(t.Context(), k)
+	e := worker(store, clk, 7, storage.Worker{ID: "same", Host: "elsewhere", Aggregates: true}, rollup.Options{})
+	require.ErrorIs(t, e.Member.Beat(t.Context()), storage.ErrConflict)
+	_, err := e.Runner.Run(t.Context(), k)
 	require.ErrorIs(t, err, rollup.ErrShared)
 	require.Empty(t, rows(t, store))
 	runs, err := store.RecentRuns(t.Context(), 10)
@@ -212,10 +207,7 @@ func TestSliceCompletedMeanwhile(t *testing.T) {
 	waited := false
 	store.Add(storagetest.Rule{Op: "AcquireShard", Times: 1, Before: func() error {
 		waited = true
-		c := cache.New(store, clk, 7, cache.DefaultTiming())
-		other := rollup.NewRunner(store, shards.New(store, clk, storage.Worker{ID: "other"}, 0), c,
-			recovery.New(store, c, clk, recovery.Options{}), clk, rollup.Options{})
-		_, err := other.Run(t.Context(), k)
+		_, err := worker(store, clk, 7, storage.Worker{ID: "other"}, rollup.Options{}).Runner.Run(t.Context(), k)
 		require.NoError(t, err)
 		// A stalled writer, which deletes its mark in a moment.
 		return store.Write(t.Context(), &storage.Batch{Open: []storage.SliceKey{k}, Marks: []storage.PlacedMark{
@@ -247,7 +239,7 @@ func TestFencesAheadOfTheClock(t *testing.T) {
 	w := cache.NewWriter(cache.New(place.Session(clk), clk, 1, cache.DefaultTiming()))
 	for i := range 100 {
 		id := metric.ScheduleID(i)
-		require.NoError(t, w.Flush(t.Context(), []cache.Group{{Slice: slice, Block: blocks.Of(id, 4), Samples: []metric.Sample{
+		require.NoError(t, w.Flush(t.Context(), []cache.BlockSamples{{Slice: slice, Block: blocks.Of(id, 4), Samples: []metric.Sample{
 			{Schedule: id, TimeMs: hour.UnixMilli(), Value: 1},
 		}}}))
 	}

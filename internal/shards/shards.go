@@ -67,11 +67,11 @@ func New(store Store, clk clock.Clock, self storage.Worker, timeout time.Duratio
 		store: store, clk: clk, self: self, timeout: cmp.Or(timeout, DefaultTimeout),
 		leases: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "quern_aggregation_leases_total",
-			Help: "Leases of shards that this worker has taken, was refused because another has them, and lost before it was done.",
+			Help: "Shard leases that this worker took, was refused because another worker holds them, or lost before it was done.",
 		}, []string{"outcome"}),
 		held: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "quern_aggregation_shards_held",
-			Help: "Shards whose lease this worker has now.",
+			Help: "Shards whose lease this worker holds now.",
 		}),
 	}
 	for _, o := range []string{"taken", "refused", "lost"} {
@@ -126,7 +126,7 @@ func (m *Member) checkName(ctx context.Context) error {
 	}
 	for _, w := range found {
 		if w.ID == m.self.ID && (w.Host != m.self.Host || w.StartedMs != m.self.StartedMs) {
-			return fmt.Errorf("%w: a process on host %s, started %s, goes by the name %s too: give each its own --worker-id",
+			return fmt.Errorf("%w: a process on host %s, started %s, uses the worker id %s too: give each process its own --worker-id",
 				storage.ErrConflict, w.Host, time.UnixMilli(w.StartedMs).UTC().Format(time.RFC3339), w.ID)
 		}
 	}
@@ -134,7 +134,7 @@ func (m *Member) checkName(ctx context.Context) error {
 }
 
 // ErrUnfit says that this worker may not take part for now. The error wrapped beside it says why.
-var ErrUnfit = errors.New("this worker takes no part")
+var ErrUnfit = errors.New("this worker may not aggregate for now")
 
 // Mine returns the shards that this worker is to grind now, ascending. It returns ErrUnfit and no
 // shards while the last heartbeat was refused.

@@ -128,7 +128,7 @@ func (s *Sketch) AppendEncoded(dst []byte) []byte {
 // part of the values and must be Reset.
 func (s *Sketch) Merge(encoded []byte) error {
 	if len(encoded) == 0 || encoded[0] != version {
-		return fmt.Errorf("%w: no version that is known here", ErrCorrupt)
+		return fmt.Errorf("%w: unknown version", ErrCorrupt)
 	}
 	b := encoded[1:]
 	for len(b) > 0 {
@@ -166,7 +166,7 @@ func plus(a, b uint64) uint64 { return min(a+b, maxCount) }
 func decodeCount(b *[]byte) (uint64, error) {
 	v, err := encoding.DecodeVarfloat64(b)
 	if err != nil || !(v >= 1 && v <= maxCount) || v != math.Trunc(v) {
-		return 0, fmt.Errorf("%w: a bin's count", ErrCorrupt)
+		return 0, fmt.Errorf("%w: invalid bin count", ErrCorrupt)
 	}
 	return uint64(v), nil
 }
@@ -329,7 +329,7 @@ func (s *bins) appendEncoded(dst []byte, sign encoding.FlagType) []byte {
 	return dst
 }
 
-var errBins = fmt.Errorf("%w: its bins", ErrCorrupt)
+var errBins = fmt.Errorf("%w: invalid bins", ErrCorrupt)
 
 // merge decodes one block as appendEncoded writes it: indexes ascend, counts are whole. The library
 // accepts more, and ignores errors here.

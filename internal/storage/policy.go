@@ -114,12 +114,11 @@ func (ps Policies) Set(p Policy, nowMs int64) Policies {
 func (ps Policies) WholeFrom(b metric.Bucket, nowMs int64) int64 {
 	whole := int64(math.MinInt64)
 	for i, e := range ps {
-		keep := e.Retention.Of(b).Milliseconds()
-		if keep == 0 {
+		gone := e.Retention.From(b, nowMs)
+		if gone == math.MinInt64 {
 			continue
 		}
 		early := (e.FutureLimit + e.MaxClockSkew()).Milliseconds()
-		gone := nowMs - keep
 		if i+1 < len(ps) {
 			if i > 0 && gone+early < e.FromMs {
 				continue // no row has expired yet

@@ -29,6 +29,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"math"
 	"time"
 
 	"github.com/quern/quern/internal/blocks"
@@ -47,7 +48,7 @@ var (
 	ErrOverloaded = errors.New("the store is overloaded")
 	// ErrRefused means that the store has answered and will never accept this write, also when it
 	// is repeated. Nothing of the write is stored, not even in part.
-	ErrRefused = errors.New("the store refuses this")
+	ErrRefused = errors.New("the store refused the request")
 	// ErrCorrupt marks stored bytes that cannot be read back. It is the chunk codecs' own error, so
 	// that callers check for only one.
 	ErrCorrupt = blocks.ErrCorrupt
@@ -248,7 +249,62 @@ func (e *PartsError) Unwrap() []error { return e.Errs }
 // SliceState is one row of the slices table.
 type SliceState struct {
 	SliceKey
+	// Begun says that a run of the slice has begun, by whatever clock; see Runs.BeginSlice.
+	Begun    bool
 	Complete bool
+}
+
+// Over reports whether the slice takes no more marks: a run may have passed them already.
+func (s SliceState) Over() bool { return s.Begun || s.Complete }
+
+// Gap is a part of the slices table that could not be read: the slices of Bucket that start in
+// [FromMs, ToMs). math.MinInt64 and math.MaxInt64 mean no bound.
+type Gap struct {
+	Bucket metric.Bucket
+	FromMs int64
+	ToMs   int64
+	// Err is the reason.
+	Err error
+}
+
+// String names the times of the gap.
+func (g Gap) String() string {
+	at := func(ms int64) string { return time.UnixMilli(ms).UTC().Format(time.RFC3339) }
+	switch {
+	case g.FromMs == math.MinInt64 && g.ToMs == math.MaxInt64:
+		return "at all times"
+	case g.FromMs == math.MinInt64:
+		return "before " + at(g.ToMs)
+	case g.ToMs == math.MaxInt64:
+		return "from " + at(g.FromMs) + " on"
+	}
+	return "from " + at(g.FromMs) + " to " + at(g.ToMs)
+}
+
+// GapsError is the error of Slices when some slices could be read and others could not, because
+// they are stored in different places.
+type GapsError struct {
+	// Gaps are not empty.
+	Gaps []Gap
+}
+
+// Error implements error.
+func (e *GapsError) Error() string {
+	more := ""
+	if n := len(e.Gaps) - 1; n > 0 {
+		more = fmt.Sprintf(" (and %d more gaps)", n)
+	}
+	g := e.Gaps[0]
+	return fmt.Sprintf("the slices of bucket %d %s cannot be read%s: %s", g.Bucket, g, more, g.Err)
+}
+
+// Unwrap returns the reasons.
+func (e *GapsError) Unwrap() []error {
+	out := make([]error, len(e.Gaps))
+	for i, g := range e.Gaps {
+		out[i] = g.Err
+	}
+	return out
 }
 
 // Schedule is a series and its id. The labels include the source.
@@ -352,6 +408,31 @@ func (r Retention) Of(b metric.Bucket) time.Duration {
 	return r[b]
 }
 
+// From returns the time from which a bucket keeps its rows at nowMs: what is older expires. It is math.MinInt64 for ever.
+// This is what the retention in force promises; Store.WholeFrom says what is there.
+func (r Retention) From(b metric.Bucket, nowMs int64) int64 {
+	keep := r.Of(b).Milliseconds()
+	if keep <= 0 {
+		return math.MinInt64
+	}
+	return nowMs - keep
+}
+
+// Until returns the time from which a row of a bucket expires, 0 for never.
+func (r Retention) Until(b metric.Bucket, rowMs int64) int64 {
+	keep := r.Of(b).Milliseconds()
+	if keep <= 0 {
+		return 0
+	}
+	return rowMs + keep
+}
+
+// Whole returns whether a slice of a bucket is whole at nowMs: nothing of it can have expired. This is what decides
+// whether it can be ground.
+func Whole(st Store, b metric.Bucket, s metric.Slice, nowMs int64) bool {
+	return s.StartMs >= st.WholeFrom(b, nowMs)
+}
+
 // Store is what a backend implements.
 type Store interface {
 	Registry
@@ -372,7 +453,8 @@ type Store interface {
 	// still there at nowMs. Of the slices and rows that start earlier, some may have expired. The
 	// result is never before what the retention in force leaves. It does not go back when the
 	// retention is raised: expired rows stay gone. It is math.MinInt64 where nothing has expired
-	// and nothing will.
+	// and nothing will. Nothing else decides what has expired: Whole asks it for a slice, and
+	// cache.KeptFrom for the time of the run that marks put now will wait for.
 	WholeFrom(b metric.Bucket, nowMs int64) int64
 	// NewestID returns an id not below those of the raw chunks that were written before the store
 	// was opened. This process continues from there, so that its ids ascend even if its clock went
@@ -383,9 +465,9 @@ type Store interface {
 	// added an epoch since Settings was read.
 	AddEpoch(ctx context.Context, e blocks.Epoch) error
 	// Expire removes rows older than their retention, by whole partitions: a row may stay up to one
-	// partition longer. It records the removal for WholeFrom in the same write. Stores with TTLs do
-	// nothing.
-	Expire(ctx context.Context, nowMs int64) error
+	// partition longer. The store reads its clock itself, so that it acts on the same time that it
+	// checks. It records the removal for WholeFrom in the same write. Stores with TTLs do nothing.
+	Expire(ctx context.Context) error
 	// CheckFit returns nil when this process may act on its clock and policy: accept reports, and
 	// delete what has expired according to WholeFrom. It returns ErrSettings when the clock is too
 	// far from the store's own clock, where the store has one, or when another process has changed
@@ -433,8 +515,14 @@ type Runs interface {
 	RenewShard(ctx context.Context, l Lease, ttl time.Duration) error
 	// ReleaseShard ends owner's lease. It returns no error when owner does not hold the lease.
 	ReleaseShard(ctx context.Context, shard int, owner string) error
-	// Slices returns the slices of a bucket that start in [fromMs, toMs), ordered by start.
+	// Slices returns the slices of a bucket that start in [fromMs, toMs), ordered by start. If some
+	// of them are out of reach and others are not, it returns the others and a *GapsError.
 	Slices(ctx context.Context, b metric.Bucket, fromMs, toMs int64) ([]SliceState, error)
+	// BeginSlice records that a run of the slice has begun. Whoever has written a mark before, and
+	// then finds no such record, knows that the run will read the mark. The slice stays outstanding
+	// until it is complete. BeginSlice may be repeated, and carries no fence. It may become durable
+	// as late as writes with a fence.
+	BeginSlice(ctx context.Context, k SliceKey) error
 	// Marks yields the marks of an index partition by (Start, TimeMs, ID), page by page. It yields
 	// a mark whose values cannot be decoded as damaged, and continues with the next.
 	Marks(ctx context.Context, p IndexPartition) iter.Seq2[Mark, error]
@@ -469,7 +557,8 @@ type Reader interface {
 	RawChunks(ctx context.Context, ids blocks.Range, fromMs, toMs int64) iter.Seq2[RawChunk, error]
 	// Rollups yields the rows of a level with schedules in ids and times in [fromMs, toMs). The
 	// rows of each schedule come in time order; schedules come in any order. Rollups yields a row
-	// whose values cannot be decoded as damaged, and continues with the next.
+	// whose values cannot be decoded as damaged, and continues with the next. Where some rows cannot
+	// be read but others around them can, Rollups yields each row that may be lost as damaged.
 	Rollups(ctx context.Context, level metric.Bucket, ids blocks.Range, fromMs, toMs int64) iter.Seq2[metric.RollupRow, error]
 }
 

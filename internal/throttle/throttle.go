@@ -39,3 +39,33 @@ func (t *Throttle) Pass() (skipped int, ok bool) {
 	t.passed, t.last = true, now
 	return skipped, true
 }
+
+// Topics throttles the messages of each topic by itself. It is safe for concurrent use.
+type Topics struct {
+	clk   clock.Clock
+	every time.Duration
+	most  int
+
+	mu sync.Mutex
+	of map[string]*Throttle
+}
+
+// NewTopics returns Topics that forget all topics when there are more than most.
+func NewTopics(clk clock.Clock, every time.Duration, most int) *Topics {
+	return &Topics{clk: clk, every: every, most: most, of: make(map[string]*Throttle)}
+}
+
+// Pass is Throttle.Pass for a message of a topic.
+func (t *Topics) Pass(topic string) (skipped int, ok bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	th := t.of[topic]
+	if th == nil {
+		if len(t.of) >= t.most {
+			clear(t.of)
+		}
+		th = New(t.clk, t.every)
+		t.of[topic] = th
+	}
+	return th.Pass()
+}

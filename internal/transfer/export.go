@@ -103,7 +103,7 @@ func (e *Export) open(st *exportState) (f *os.File, err error) {
 	found := false
 	if !e.Overwrite {
 		if found, err = load(path, &before); err != nil {
-			return nil, fmt.Errorf("%w; --overwrite begins anew", err)
+			return nil, fmt.Errorf("%w; --overwrite starts over", err)
 		}
 	}
 	info, err := os.Stat(e.Path)
@@ -111,12 +111,12 @@ func (e *Export) open(st *exportState) (f *os.File, err error) {
 	case err != nil && !errors.Is(err, os.ErrNotExist):
 		return nil, err
 	case !found && err == nil && !e.Overwrite:
-		return nil, fmt.Errorf("%s is there already, and there is no %s to go on by; --overwrite begins anew", e.Path, path)
+		return nil, fmt.Errorf("%s already exists, but there is no %s to continue from; --overwrite starts over", e.Path, path)
 	case found && (before.URL != st.URL || !slices.Equal(before.Match, st.Match) || before.Start != st.Start || before.End != st.End):
-		return nil, fmt.Errorf("%s is part of another export, of --url %s --match %q --start %s --end %s: ask for the same to go on, or begin anew by --overwrite",
+		return nil, fmt.Errorf("%s is part of another export, of --url %s --match %q --start %s --end %s: use the same flags to continue, or start over with --overwrite",
 			e.Path, before.URL, before.Match, before.Start, before.End)
 	case found && before.Bytes > 0 && (err != nil || info.Size() < before.Bytes):
-		return nil, fmt.Errorf("%s is shorter than the %d bytes that %s says are there; --overwrite begins anew", e.Path, before.Bytes, path)
+		return nil, fmt.Errorf("%s is shorter than the %d bytes recorded in %s; --overwrite starts over", e.Path, before.Bytes, path)
 	}
 	if err == nil {
 		if f, err = e.take(0); err != nil {
@@ -126,7 +126,7 @@ func (e *Export) open(st *exportState) (f *os.File, err error) {
 	if found {
 		st.Exported = before.Exported
 	} else if err := save(path, st); err != nil {
-		return f, fmt.Errorf("what is needed to go on cannot be kept: %w", err)
+		return f, fmt.Errorf("cannot save the progress: %w", err)
 	}
 	// The state is written first, so that a file without a state never belongs to an export under
 	// way.
@@ -146,7 +146,7 @@ func (e *Export) open(st *exportState) (f *os.File, err error) {
 func (e *Export) take(flags int) (*os.File, error) {
 	f, err := os.OpenFile(e.Path, os.O_WRONLY|flags, 0o644)
 	if err == nil && !lock(f) {
-		err = fmt.Errorf("another export writes %s: wait for its end, or name another file", e.Path)
+		err = fmt.Errorf("another export is writing %s: wait until it ends, or name another file", e.Path)
 	}
 	return f, err
 }
@@ -207,7 +207,7 @@ func (e *Export) part(ctx context.Context, startMs int64, x *Exported, to io.Wri
 			}
 			return out.Close()
 		case err != nil || size > maxLine || line[len(line)-1] != '\n':
-			return fmt.Errorf("the server broke off: %w", cmp.Or(err, io.ErrUnexpectedEOF))
+			return fmt.Errorf("the server's answer ended early: %w", cmp.Or(err, io.ErrUnexpectedEOF))
 		}
 		samples, err := samplesOf(line)
 		if err != nil {
@@ -237,7 +237,7 @@ func samplesOf(line []byte) (int64, error) {
 	}
 	var said struct{ Error string }
 	if err := json.Unmarshal(line, &said); err != nil || said.Error == "" {
-		return 0, fmt.Errorf("the server's answer is not Quern's: %.80q", line)
+		return 0, fmt.Errorf("the server's answer is not a Quern response: %.80q", line)
 	}
 	return 0, errors.New(said.Error)
 }

@@ -102,7 +102,7 @@ func TestExportGoesOn(t *testing.T) {
 			path := filepath.Join(t.TempDir(), name)
 			s := newExporter(t, 2)
 			x, err := export(s, path).Run(t.Context())
-			require.ErrorContains(t, err, "the server broke off")
+			require.ErrorContains(t, err, "the server's answer ended early")
 			assert.Equal(t, int64(startMs+20_000), x.NextMs)
 			assert.Equal(t, int64(40), x.Samples)
 			assert.FileExists(t, path+exportSuffix)
@@ -130,7 +130,7 @@ func TestExportGoesOn(t *testing.T) {
 			assert.NoFileExists(t, path+exportSuffix)
 
 			_, err = export(s, path).Run(t.Context())
-			require.ErrorContains(t, err, "is there already")
+			require.ErrorContains(t, err, "already exists")
 			e = export(s, path)
 			e.Overwrite, e.EndMs = true, startMs+1000
 			_, err = e.Run(t.Context())
@@ -169,7 +169,7 @@ func TestExportGoesOnWithItself(t *testing.T) {
 	require.ErrorContains(t, err, "is shorter than the")
 	require.NoError(t, os.WriteFile(path+exportSuffix, []byte("{"), 0o600))
 	_, err = export(s, path).Run(t.Context())
-	require.ErrorContains(t, err, "--overwrite begins anew")
+	require.ErrorContains(t, err, "--overwrite starts over")
 	e := export(s, path)
 	e.Overwrite = true
 	_, err = e.Run(t.Context())
@@ -189,7 +189,7 @@ func TestExportAlone(t *testing.T) {
 			other := export(s, path)
 			other.Overwrite = overwrite
 			_, err := other.Run(t.Context())
-			assert.ErrorContains(t, err, "another export writes "+path)
+			assert.ErrorContains(t, err, "another export is writing "+path)
 		}
 		after, err := os.ReadFile(path + exportSuffix)
 		assert.NoError(t, err)
@@ -212,7 +212,7 @@ func TestExportKeepsNoPassword(t *testing.T) {
 		e := export(s, path)
 		e.Client.URL = strings.Replace(s.URL, "http://", "http://who:secret@", 1)
 		_, err := e.Run(t.Context())
-		require.ErrorContains(t, err, "the server broke off")
+		require.ErrorContains(t, err, "the server's answer ended early")
 		state, err := os.ReadFile(path + exportSuffix)
 		require.NoError(t, err)
 		assert.Contains(t, string(state), "who")
@@ -226,14 +226,14 @@ func TestExportToStdout(t *testing.T) {
 	e := export(newExporter(t, 0), "")
 	e.Stdout, e.EndMs = &out, startMs+1000
 	_, err := e.Run(t.Context())
-	require.ErrorContains(t, err, "the server broke off")
+	require.ErrorContains(t, err, "the server's answer ended early")
 	assert.Equal(t, lineAt(startMs), out.String())
 
 	for _, c := range []struct {
 		answer, want string
 	}{
 		{`{"status":"error","error":"the store is unavailable"}` + "\n", "the store is unavailable"},
-		{"hello\n", "not Quern's"},
+		{"hello\n", "not a Quern response"},
 	} {
 		out.Reset()
 		s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, lineAt(startMs)+c.answer) }))

@@ -18,6 +18,7 @@ import (
 	"github.com/quern/quern/internal/client"
 	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/pace"
+	"github.com/quern/quern/internal/wire"
 )
 
 const (
@@ -116,26 +117,8 @@ type importState struct {
 	Imported
 }
 
-// importReply is a server's reply to an import.
-type importReply struct {
-	Accepted int64
-	Rejected []struct {
-		Line            int
-		Reason, Message string
-		Samples         int64
-	}
-	RejectedTotal int64 `json:"rejected_total"`
-	Malformed     []struct {
-		Line    int
-		Message string
-	}
-	MalformedTotal int64 `json:"malformed_total"`
-	Lines          int
-	Error          string
-}
-
 // whole reports whether the server has processed all n lines, although it reports errors in some.
-func (r *importReply) whole(n int) bool {
+func whole(r *wire.Import, n int) bool {
 	return r.Lines == n && r.RejectedTotal+r.MalformedTotal > 0
 }
 
@@ -248,9 +231,9 @@ func (r *importRun) file(ctx context.Context, path string) error {
 // stopped returns what to do after a signal.
 func (r *importRun) stopped() error {
 	if r.keep {
-		return fmt.Errorf("stopped after line %d of %s: the same command goes on from there", r.st.Lines, r.path)
+		return fmt.Errorf("stopped after line %d of %s: run the same command to continue", r.st.Lines, r.path)
 	}
-	return fmt.Errorf("stopped after line %d of %s: what was sent is kept, and to send it again does no harm", r.st.Lines, r.path)
+	return fmt.Errorf("stopped after line %d of %s: the lines sent so far are stored, and sending them again is safe", r.st.Lines, r.path)
 }
 
 // goOn loads the state of a file, or creates one.
@@ -260,7 +243,7 @@ func (r *importRun) goOn(f *os.File) error {
 		return err
 	}
 	if !lock(f) {
-		return fmt.Errorf("another import or export is at %s: wait for its end", r.path)
+		return fmt.Errorf("another import or export is using %s: wait until it ends", r.path)
 	}
 	head := make([]byte, headBytes)
 	n, err := f.ReadAt(head, 0)
@@ -275,15 +258,15 @@ func (r *importRun) goOn(f *os.File) error {
 	found, err := load(path, &before)
 	switch {
 	case err != nil:
-		return fmt.Errorf("%w; without it the import begins at the start, which does no harm", err)
+		return fmt.Errorf("%w; if you remove that file, the import starts from the beginning, which is safe", err)
 	case !found:
 		if err := r.save(); err != nil {
-			return fmt.Errorf("what is needed to go on cannot be kept: %w", err)
+			return fmt.Errorf("cannot save the progress: %w", err)
 		}
 	case before.Size != r.st.Size || before.Head != r.st.Head:
 		return fmt.Errorf("%s has changed since its import was stopped: remove %s to import it from the start", r.path, path)
 	case before.URL != r.st.URL:
-		return fmt.Errorf("the import of %s that was stopped was into %s: remove %s to import it from the start", r.path, before.URL, path)
+		return fmt.Errorf("the stopped import of %s was into %s: remove %s to import it from the start", r.path, before.URL, path)
 	default:
 		r.st = before
 	}
@@ -330,7 +313,7 @@ func (r *importRun) lines(ctx context.Context, in *lines) error {
 			}
 		}
 		if tooLong > 0 {
-			r.malformed(fmt.Sprintf("the line is longer than the limit of %d bytes: cut it into several with the same metric", maxLine))
+			r.malformed(fmt.Sprintf("the line is longer than the limit of %d bytes: split it into several lines with the same metric", maxLine))
 			r.sizes = append(r.sizes, tooLong)
 			if err := r.dealt(1); err != nil {
 				return err
@@ -389,11 +372,11 @@ func (r *importRun) send(ctx context.Context) error {
 		n++
 	}
 	body := r.zstd.EncodeAll(r.pending[:size], nil)
-	since := r.Clock.Now()
+	since := r.Clock.Elapsed()
 	for wait := firstWait; ; wait = min(2*wait, lastWait) {
 		reply, status, err := r.request(ctx, body)
 		if reply.Lines < 0 || reply.Lines > n || err == nil && reply.Lines != n {
-			return fmt.Errorf("the answer of %s is not Quern's: it says that it has dealt with %d of %d lines", r.Client.Name(), reply.Lines, n)
+			return fmt.Errorf("the answer of %s is not a Quern response: it reports %d of %d lines as processed", r.Client.Name(), reply.Lines, n)
 		}
 		r.count(&reply)
 		tooLarge := status == http.StatusRequestEntityTooLarge
@@ -401,7 +384,7 @@ func (r *importRun) send(ctx context.Context) error {
 		refused := reply.Error != "" && (tooLarge || status == http.StatusBadRequest)
 		var away *client.AwayError
 		switch {
-		case err == nil, status == http.StatusBadRequest && reply.whole(n):
+		case err == nil, status == http.StatusBadRequest && whole(&reply, n):
 			r.size = min(8*max(r.size, sampleBytes), r.most)
 		case refused && n == 1:
 			r.malformed(strings.TrimPrefix(reply.Error, "line 1: "))
@@ -413,8 +396,8 @@ func (r *importRun) send(ctx context.Context) error {
 		case !errors.As(err, &away):
 			return errors.Join(r.dealt(reply.Lines), err)
 		case reply.Lines == 0:
-			if r.Clock.Now().Add(wait).Sub(since) > r.GiveUp {
-				return fmt.Errorf("given up: %w", err)
+			if r.Clock.Elapsed()+wait-since > r.GiveUp {
+				return fmt.Errorf("gave up: %w", err)
 			}
 			if r.Waiting != nil {
 				r.Waiting(err, wait)
@@ -429,7 +412,7 @@ func (r *importRun) send(ctx context.Context) error {
 }
 
 // request sends a body. The end of ctx does not abort it.
-func (r *importRun) request(ctx context.Context, body []byte) (reply importReply, status int, err error) {
+func (r *importRun) request(ctx context.Context, body []byte) (reply wire.Import, status int, err error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), requestTime)
 	defer cancel()
 	status, err = r.Client.Post(ctx, "/api/v1/import", http.Header{
@@ -439,7 +422,7 @@ func (r *importRun) request(ctx context.Context, body []byte) (reply importReply
 }
 
 // count counts what became of the samples of a request.
-func (r *importRun) count(reply *importReply) {
+func (r *importRun) count(reply *wire.Import) {
 	rest := reply.RejectedTotal
 	for _, rej := range reply.Rejected {
 		rest -= rej.Samples

@@ -24,6 +24,7 @@ import (
 
 	"github.com/quern/quern/internal/client"
 	"github.com/quern/quern/internal/clock"
+	"github.com/quern/quern/internal/wire"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -65,15 +66,8 @@ func newImporter(t *testing.T) *importer {
 	return s
 }
 
-type rejection struct {
-	Line    int    `json:"line"`
-	Reason  string `json:"reason"`
-	Message string `json:"message"`
-	Samples int    `json:"samples"`
-}
-
 func (s *importer) take(w http.ResponseWriter, lines []string) {
-	var rejected []rejection
+	var rejected []wire.RejectedOfLine
 	accepted := 0
 	for i, l := range lines {
 		switch {
@@ -81,7 +75,7 @@ func (s *importer) take(w http.ResponseWriter, lines []string) {
 			reply(w, 400, accepted, rejected, i, fmt.Sprintf("line %d: at byte 0: an object is wanted", i+1))
 			return
 		case strings.HasPrefix(l, "old"):
-			rejected = append(rejected, rejection{i + 1, "too_old", "it is old", 1})
+			rejected = append(rejected, wire.RejectedOfLine{Line: i + 1, Reason: "too_old", Message: "it is old", Samples: 1})
 		default:
 			accepted++
 			s.lines = append(s.lines, l)
@@ -90,7 +84,7 @@ func (s *importer) take(w http.ResponseWriter, lines []string) {
 	reply(w, 200, accepted, rejected, len(lines), "")
 }
 
-func reply(w http.ResponseWriter, code, accepted int, rejected []rejection, lines int, message string) {
+func reply(w http.ResponseWriter, code, accepted int, rejected []wire.RejectedOfLine, lines int, message string) {
 	w.WriteHeader(code)
 	_ = json.NewEncoder(w).Encode(map[string]any{
 		"error": message, "accepted": accepted, "rejected": rejected, "rejected_total": len(rejected), "lines": lines,
@@ -169,7 +163,7 @@ func TestImportWaits(t *testing.T) {
 		case 1:
 			s.lines = append(s.lines, lines[:5]...)
 			// The rejection of line 6 comes again.
-			reply(w, 429, 5, []rejection{{6, "too_old", "", 1}}, 5, "busy")
+			reply(w, 429, 5, []wire.RejectedOfLine{{Line: 6, Reason: "too_old", Samples: 1}}, 5, "busy")
 		case 2:
 			reply(w, 503, 0, nil, 0, "away")
 		case 3:
@@ -198,8 +192,19 @@ func TestImportWaits(t *testing.T) {
 		Clock: passing{clock.NewSimulated(time.UnixMilli(startMs))},
 	}
 	_, err = im.Run(t.Context())
-	require.ErrorContains(t, err, "after line 0: given up: 503 Service Unavailable: away")
+	require.ErrorContains(t, err, "after line 0: gave up: 503 Service Unavailable: away")
 	assert.Len(t, s.requests, 3, "at 0, 1 and 3 seconds")
+
+	clk := clock.NewSimulated(time.UnixMilli(startMs))
+	s.before = func(w http.ResponseWriter, _ int, _ []string) bool {
+		clk.Jump(-time.Hour)
+		reply(w, 503, 0, nil, 0, "away")
+		return true
+	}
+	s.requests, im.Clock = nil, passing{clk}
+	_, err = im.Run(t.Context())
+	require.ErrorContains(t, err, "gave up")
+	assert.Len(t, s.requests, 3, "although the clock was set back")
 
 	s.before = func(w http.ResponseWriter, _ int, _ []string) bool {
 		w.WriteHeader(404)
@@ -212,7 +217,7 @@ func TestImportWaits(t *testing.T) {
 		return true
 	}
 	_, _, err = s.run(t.Context(), file(t, "x", "1"))
-	require.ErrorContains(t, err, "not Quern's")
+	require.ErrorContains(t, err, "not a Quern response")
 }
 
 // passing is a clock on which a sleep moves the time.
@@ -250,7 +255,7 @@ func TestImportGoesOn(t *testing.T) {
 				return false
 			}
 			_, _, err := s.run(ctx, first, path)
-			require.ErrorContains(t, err, "stopped after line 36 of "+path+": the same command goes on from there")
+			require.ErrorContains(t, err, "stopped after line 36 of "+path+": run the same command to continue")
 			assert.Len(t, s.took(), 37)
 
 			s.before = nil
@@ -323,7 +328,7 @@ func TestImportThroughAnother(t *testing.T) {
 				require.NoError(t, err)
 				return
 			}
-			require.ErrorContains(t, err, "which is not Quern's")
+			require.ErrorContains(t, err, "which is not a Quern response")
 			assert.FileExists(t, path+importSuffix, "it can go on")
 		})
 	}
@@ -357,7 +362,7 @@ func TestImportAlone(t *testing.T) {
 	im.Progress = func(int64, int64, int64) {
 		others++
 		_, _, err := s.run(t.Context(), path)
-		assert.ErrorContains(t, err, "another import or export is at "+path)
+		assert.ErrorContains(t, err, "another import or export is using "+path)
 	}
 	x, err := im.Run(t.Context())
 	require.NoError(t, err)

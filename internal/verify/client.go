@@ -16,6 +16,7 @@ import (
 
 	"github.com/quern/quern/internal/client"
 	"github.com/quern/quern/internal/metric"
+	"github.com/quern/quern/internal/wire"
 )
 
 // Client reads from a server over HTTP.
@@ -37,23 +38,10 @@ func (e *damagedError) Error() string {
 
 func (e *damagedError) Unwrap() error { return ErrDamaged }
 
-// reply is the part of an NDJSON line that reports an error.
-type reply struct {
-	Status string `json:"status"`
-	Error  string `json:"error"`
-}
-
-func (r *reply) failure() string {
-	if r.Status != "error" {
-		return ""
-	}
-	return r.Error
-}
-
 // lines reads an NDJSON reply, and calls each with every line in turn.
 func lines[T any, P interface {
 	*T
-	failure() string
+	Failure() string
 }](ctx context.Context, c *Client, path string, form url.Values, each func(*T) error) error {
 	resp, err := c.Do(ctx, http.MethodPost, path, form)
 	if err != nil {
@@ -77,37 +65,13 @@ func lines[T any, P interface {
 		case err != nil:
 			return fmt.Errorf("%s: %w", path, err)
 		}
-		if said := P(&line).failure(); said != "" {
+		if said := P(&line).Failure(); said != "" {
 			return fmt.Errorf("%s: %s", path, said)
 		}
 		if err := each(&line); err != nil {
 			return err
 		}
 	}
-}
-
-// value is a sample's value as exports encode it.
-type value float64
-
-// UnmarshalJSON implements json.Unmarshaler.
-func (v *value) UnmarshalJSON(text []byte) error {
-	switch string(text) {
-	case "null":
-		*v = value(math.NaN())
-	case `"Infinity"`:
-		*v = value(math.Inf(1))
-	case `"-Infinity"`:
-		*v = value(math.Inf(-1))
-	default:
-		if strings.HasPrefix(string(text), `"NaN:`) {
-			*v = value(math.NaN()) // other bits of a NaN make no difference to a roll-up
-			return nil
-		}
-		f, err := strconv.ParseFloat(string(text), 64)
-		*v = value(f)
-		return err
-	}
-	return nil
 }
 
 func labelsOf(m map[string]string) (metric.Labels, error) {
@@ -127,10 +91,8 @@ func rangeForm(selectors []string, startMs, endMs int64) url.Values {
 }
 
 type exportLine struct {
-	reply
-	Metric     map[string]string `json:"metric"`
-	Values     []value           `json:"values"`
-	Timestamps []int64           `json:"timestamps"`
+	wire.Error
+	wire.Samples
 }
 
 // Export reads the raw samples of [startMs, endMs): each series' by time, and possibly in pieces.
@@ -155,21 +117,8 @@ func (c *Client) Export(
 }
 
 type rowLine struct {
-	reply
-	Metric   map[string]string `json:"metric"`
-	Time     int64             `json:"time"`
-	Count    uint64            `json:"count"`
-	Sum      value             `json:"sum"`
-	Min      value             `json:"min"`
-	Max      value             `json:"max"`
-	Avg      value             `json:"avg"`
-	First    value             `json:"first"`
-	Last     value             `json:"last"`
-	Increase value             `json:"increase"`
-	P50      value             `json:"p50"`
-	P90      value             `json:"p90"`
-	P99      value             `json:"p99"`
-	Partial  bool              `json:"partial"`
+	wire.Error
+	wire.Row
 }
 
 // Rollups reads the rows of a level that begin in [startMs, endMs).
@@ -213,21 +162,7 @@ func (c *Client) Status(ctx context.Context) (*Status, error) {
 		return nil, err
 	}
 	defer resp.Body.Close()
-	type sliceLine struct {
-		Slice int64 `json:"slice"`
-	}
-	var said struct {
-		Levels []struct {
-			Level            string  `json:"level"`
-			WidthSeconds     float64 `json:"width_seconds"`
-			RetentionSeconds float64 `json:"retention_seconds"`
-			WholeFrom        *int64  `json:"whole_from"`
-		} `json:"levels"`
-		Buckets []struct {
-			Outstanding []sliceLine  `json:"outstanding"`
-			Waiting     *[]sliceLine `json:"waiting"`
-		} `json:"buckets"`
-	}
+	var said wire.Status
 	if err := json.NewDecoder(resp.Body).Decode(&said); err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
@@ -243,18 +178,18 @@ func (c *Client) Status(ctx context.Context) (*Status, error) {
 		case l.WholeFrom != nil:
 			whole = *l.WholeFrom
 		case l.RetentionSeconds > 0:
-			return nil, fmt.Errorf("%s does not say from when on %s is whole: the server is older than this program", path, l.Level)
+			return nil, fmt.Errorf("%s does not report since when %s is whole: the server is older than this program", path, l.Level)
 		}
 		out.WholeFrom = append(out.WholeFrom, whole)
 	}
 	if out.Ladder, err = metric.NewLadder(widths...); err != nil || len(said.Buckets) != int(out.Ladder.Top()) {
-		return nil, fmt.Errorf("%s does not say what verifying needs: the server is older than this program", path)
+		return nil, fmt.Errorf("%s does not report what verification needs: the server is older than this program", path)
 	}
 	for b, bucket := range said.Buckets {
 		if bucket.Waiting == nil {
-			return nil, fmt.Errorf("%s does not say what waits: the server is older than this program", path)
+			return nil, fmt.Errorf("%s does not report the waiting work: the server is older than this program", path)
 		}
-		in := func(of []sliceLine) (open []metric.Slice) {
+		in := func(of []wire.Slice) (open []metric.Slice) {
 			for _, s := range of {
 				open = append(open, out.Ladder.SliceAt(metric.Bucket(b), s.Slice))
 			}
@@ -328,9 +263,9 @@ func touches(open [][]metric.Slice, level metric.Bucket, slice metric.Slice) boo
 func (c *Client) Reaggregate(ctx context.Context, selectors []string, startMs, endMs int64, takeBack bool) error {
 	last, form := "", rangeForm(selectors, startMs, endMs)
 	form.Set("take_back", strconv.FormatBool(takeBack))
-	err := lines(ctx, c, "api/v1/reaggregate", form, func(r *reply) error { last = r.Status; return nil })
+	err := lines(ctx, c, "api/v1/reaggregate", form, func(r *wire.Error) error { last = r.Status; return nil })
 	if err == nil && last != "success" {
-		err = errors.New("api/v1/reaggregate: the reply breaks off")
+		err = errors.New("api/v1/reaggregate: the reply ends early")
 	}
 	return err
 }

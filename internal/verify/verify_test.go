@@ -66,7 +66,7 @@ func (f *fake) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			"buckets":[{"outstanding":%s,"waiting":%s},{"outstanding":%s,"waiting":%s}]}`, f.keep.Seconds(), whole,
 			list(f.outstanding[0]), list(f.waiting[0]), list(f.outstanding[1]), list(f.waiting[1]))
 	case "/base/api/v1/rollups":
-		w.Header().Set("Quern-Warning", "incomplete: samples from a to b have yet to be ground into the 1h rows") // this is no damage
+		w.Header().Set("Quern-Warning", "incomplete: samples from a to b are not yet ground into the 1h rows") // this is no damage
 		level := metric.Bucket(1)
 		if r.Form.Get("level") == "2h" {
 			level = 2

@@ -6,11 +6,11 @@ import (
 	"sync"
 )
 
-// Clashes remembers the measurement and field that first made each metric, and so finds others that
+// clashMemory remembers the measurement and field that first made each metric, and so finds others that
 // make the same metric. For example, field used of disk_io and field io_used of disk are both
-// disk_io_used, and their samples overwrite each other. The zero value is empty. Clashes is safe
+// disk_io_used, and their samples overwrite each other. The zero value is empty. clashMemory is safe
 // for concurrent use. It forgets everything when it has too many metrics.
-type Clashes struct {
+type clashMemory struct {
 	mu    sync.Mutex
 	first map[string]int // length of the measurement's name, by metric
 }
@@ -29,7 +29,7 @@ func (c *clash) String() string {
 
 // find returns the clash of a metric whose measurement's name has the given length, nil if there is
 // none.
-func (c *Clashes) find(metric string, measurement int) *clash {
+func (c *clashMemory) find(metric string, measurement int) *clash {
 	if c == nil {
 		return nil
 	}

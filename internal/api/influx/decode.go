@@ -1,5 +1,5 @@
-// Package influx decodes Influx line protocol. Each line has a measurement, tags, fields and a
-// time; each numeric field becomes a sample.
+// Package influx serves the write endpoints of InfluxDB. It decodes line protocol: each line has a
+// measurement, tags, fields and a time; each numeric field becomes a sample.
 //
 // The grammar is InfluxDB 2's,
 // https://docs.influxdata.com/influxdb/v2/reference/syntax/line-protocol/. It is more lenient in
@@ -21,20 +21,20 @@ import (
 	"github.com/quern/quern/internal/metric"
 )
 
-// Options are the parameters of a request that apply to all of its lines.
-type Options struct {
-	// Unit is the unit of times; see ParsePrecision. The default is a nanosecond.
+// settings are the parameters of a request that apply to all of its lines.
+type settings struct {
+	// Unit is the unit of times; see parsePrecision. The default is a nanosecond.
 	Unit time.Duration
 	// Labels are added to all series, except where a series has a tag of the same name. There are
 	// at most maxFixed labels.
 	Labels []metric.Label
 }
 
-// maxFixed is the maximum number of Options.Labels: one for the database, one for the bucket.
+// maxFixed is the maximum number of settings.Labels: one for the database, one for the bucket.
 const maxFixed = 2
 
-// Loss counts what Decode skips, and what it stores under a name that clashes with another.
-type Loss struct {
+// losses counts what decode skips, and what it stores under a name that clashes with another.
+type losses struct {
 	// Strings is the number of string fields, which cannot be stored.
 	Strings int
 	// SameName is the number of field values whose metric clashes with a field of another
@@ -43,8 +43,8 @@ type Loss struct {
 	Clash    string
 }
 
-// ParsePrecision parses a request's precision parameter, in the notation of InfluxDB 1 or 2.
-func ParsePrecision(s string) (time.Duration, error) {
+// parsePrecision parses a request's precision parameter, in the notation of InfluxDB 1 or 2.
+func parsePrecision(s string) (time.Duration, error) {
 	switch s {
 	case "", "n", "ns":
 		return time.Nanosecond, nil
@@ -59,28 +59,28 @@ func ParsePrecision(s string) (time.Duration, error) {
 	case "h":
 		return time.Hour, nil
 	}
-	return 0, fmt.Errorf("precision %q is not known: use ns, us, ms, s, m or h", s)
+	return 0, fmt.Errorf("unknown precision %q: use ns, us, ms, s, m or h", s)
 }
 
-// Decoder decodes lines into samples. It is not safe for concurrent use. It caches metric names, so
+// decoder decodes lines into samples. It is not safe for concurrent use. It caches metric names, so
 // repeated metrics decode faster.
-type Decoder struct {
-	opts Options
+type decoder struct {
+	opts settings
 	b    *ingest.Batch
 	s    string // the body
 	line int    // current line number, from 1
 	last int    // line number of the last measurement
 
-	// Clashes finds fields of different measurements that become one metric. Decoders may share it.
+	// clashes finds fields of different measurements that become one metric. Decoders may share it.
 	// The default does not check.
-	Clashes *Clashes
+	clashes *clashMemory
 
 	names   names
 	labels  []metric.Label // labels of the current line
 	fields  []field        // fields of the current line
 	scratch []byte
 	strings int // string fields of the current line
-	loss    Loss
+	loss    losses
 }
 
 // field is a numeric field and its metric.
@@ -103,12 +103,12 @@ func faultf(reason ingest.Reason, format string, args ...any) *fault {
 	return &fault{reason, fmt.Sprintf(format, args...)}
 }
 
-// Decode adds the samples of a body to the batch, which keeps views into the body. A faulty line
-// counts as one rejected measurement, see Line; the other lines are kept. The result counts other
+// decode adds the samples of a body to the batch, which keeps views into the body. A faulty line
+// counts as one rejected measurement, see lineOf; the other lines are kept. The result counts other
 // losses.
-func (d *Decoder) Decode(body []byte, opts Options, b *ingest.Batch) Loss {
+func (d *decoder) decode(body []byte, opts settings, b *ingest.Batch) losses {
 	opts.Unit = cmp.Or(opts.Unit, time.Nanosecond)
-	d.opts, d.b, d.s, d.line, d.loss = opts, b, unsafe.String(unsafe.SliceData(body), len(body)), 1, Loss{}
+	d.opts, d.b, d.s, d.line, d.loss = opts, b, unsafe.String(unsafe.SliceData(body), len(body)), 1, losses{}
 	d.last = 0
 	for i := 0; i < len(d.s) && !b.TooMany(); {
 		i = d.next(i)
@@ -131,7 +131,7 @@ func emptied[T any](s []T) []T {
 }
 
 // next decodes the line at i, or skips what separates lines. It returns the end position.
-func (d *Decoder) next(i int) int {
+func (d *decoder) next(i int) int {
 	switch d.s[i] {
 	case ' ', '\r':
 		return i + 1
@@ -152,11 +152,11 @@ func (d *Decoder) next(i int) int {
 	return d.endOfLine(i)
 }
 
-// Line returns the number, from 1, of the line that has the given measurement, as Decode counts
+// lineOf returns the number, from 1, of the line that has the given measurement, as decode counts
 // measurements. It decodes everything before the measurement again and discards it.
-func Line(body []byte, opts Options, measurement int) int {
+func lineOf(body []byte, opts settings, measurement int) int {
 	var b ingest.Batch
-	d := Decoder{opts: opts, b: &b, s: unsafe.String(unsafe.SliceData(body), len(body)), line: 1}
+	d := decoder{opts: opts, b: &b, s: unsafe.String(unsafe.SliceData(body), len(body)), line: 1}
 	d.opts.Unit = cmp.Or(opts.Unit, time.Nanosecond)
 	for i := 0; i < len(d.s) && measurement >= 0; {
 		i = d.next(i)
@@ -168,14 +168,14 @@ func Line(body []byte, opts Options, measurement int) int {
 	return d.last
 }
 
-// lineBatch is the number of measurements that Line holds at once, apart from those of one line.
+// lineBatch is the number of measurements that lineOf holds at once, apart from those of one line.
 const lineBatch = 1 << 10
 
-// Whole returns the complete lines of a body: the last line may be cut off.
-func Whole(body []byte) []byte { return body[:bytes.LastIndexByte(body, '\n')+1] }
+// wholeLines returns the complete lines of a body: the last line may be cut off.
+func wholeLines(body []byte) []byte { return body[:bytes.LastIndexByte(body, '\n')+1] }
 
 // endOfLine returns the position of the next line feed from i on, or the end.
-func (d *Decoder) endOfLine(i int) int {
+func (d *decoder) endOfLine(i int) int {
 	if n := strings.IndexByte(d.s[i:], '\n'); n >= 0 {
 		return i + n
 	}
@@ -183,11 +183,11 @@ func (d *Decoder) endOfLine(i int) int {
 }
 
 // ends returns whether a line ends at i.
-func (d *Decoder) ends(i int) bool {
+func (d *decoder) ends(i int) bool {
 	return i >= len(d.s) || d.s[i] == '\n' || d.s[i] == '\r' && (i+1 == len(d.s) || d.s[i+1] == '\n')
 }
 
-func (d *Decoder) spaces(i int) int {
+func (d *decoder) spaces(i int) int {
 	for i < len(d.s) && d.s[i] == ' ' {
 		i++
 	}
@@ -195,7 +195,7 @@ func (d *Decoder) spaces(i int) int {
 }
 
 // point decodes the line at i. It returns the end of the line, or the position of the fault.
-func (d *Decoder) point(i int) (int, *fault) {
+func (d *decoder) point(i int) (int, *fault) {
 	line, at := d.line, i
 	measurement, i := d.token(i, measurementEnd)
 	if len(measurement) > ingest.MaxNameBytes {
@@ -238,9 +238,9 @@ func (d *Decoder) point(i int) (int, *fault) {
 	return i, nil
 }
 
-func (d *Decoder) tags(i int) (int, *fault) {
+func (d *decoder) tags(i int) (int, *fault) {
 	d.labels = d.labels[:0]
-	var tagged [maxFixed]bool // which of Options.Labels a tag overrides
+	var tagged [maxFixed]bool // which of settings.Labels a tag overrides
 	for i < len(d.s) && d.s[i] == ',' {
 		var key, value string
 		at := i + 1
@@ -266,7 +266,7 @@ func (d *Decoder) tags(i int) (int, *fault) {
 	return i, nil
 }
 
-func (d *Decoder) readFields(n *fieldNames, i int) (int, *fault) {
+func (d *decoder) readFields(n *fieldNames, i int) (int, *fault) {
 	d.fields, d.strings = d.fields[:0], 0
 	for {
 		at := i
@@ -274,7 +274,7 @@ func (d *Decoder) readFields(n *fieldNames, i int) (int, *fault) {
 		i = next
 		switch {
 		case key == "" && d.ends(i):
-			return i, faultf(ingest.ReasonInvalidValue, "there is no field where one should be")
+			return i, faultf(ingest.ReasonInvalidValue, "a field is missing")
 		case key == "":
 			return at, faultf(ingest.ReasonInvalidMetric, "a field has no name")
 		case i >= len(d.s) || d.s[i] != '=':
@@ -283,20 +283,20 @@ func (d *Decoder) readFields(n *fieldNames, i int) (int, *fault) {
 		if i++; i < len(d.s) && d.s[i] == '"' {
 			end := d.quoted(i)
 			if end < 0 {
-				return i, faultf(ingest.ReasonInvalidValue, "the string of field %q does not end", clip(key))
+				return i, faultf(ingest.ReasonInvalidValue, "the string of field %q has no closing quote", clip(key))
 			}
 			i = end
 			d.strings++
 		} else {
 			v, end, ok := number(d.s, i)
 			if !ok {
-				return i, faultf(ingest.ReasonInvalidValue, "field %q: %s is no number that can be kept", clip(key), d.quote(i))
+				return i, faultf(ingest.ReasonInvalidValue, "field %q: %s is not a number that can be stored", clip(key), d.quote(i))
 			}
 			i = end
 			if !d.b.Charge(fieldBytes) {
 				return i, nil
 			}
-			name, c := d.names.metric(n, len(d.fields), key, d.b, d.Clashes)
+			name, c := d.names.metric(n, len(d.fields), key, d.b, d.clashes)
 			d.fields = append(d.fields, field{name, c, v})
 		}
 		if i >= len(d.s) || d.s[i] != ',' {
@@ -305,14 +305,14 @@ func (d *Decoder) readFields(n *fieldNames, i int) (int, *fault) {
 		i++
 	}
 	if !d.ends(i) && d.s[i] != ' ' {
-		return i, faultf(ingest.ReasonInvalidValue, "%s is behind a value", d.quote(i))
+		return i, faultf(ingest.ReasonInvalidValue, "unexpected %s after a value", d.quote(i))
 	}
 	return i, nil
 }
 
 // quoted returns the position after the string that begins at i, or a negative number if the string
 // does not end. Strings may contain line feeds.
-func (d *Decoder) quoted(i int) int {
+func (d *decoder) quoted(i int) int {
 	lines := 0
 	for i++; i < len(d.s); i++ {
 		switch d.s[i] {
@@ -331,7 +331,7 @@ func (d *Decoder) quoted(i int) int {
 }
 
 // time decodes the rest of a line: a time or nothing.
-func (d *Decoder) time(i int) (int, int64, *fault) {
+func (d *decoder) time(i int) (int, int64, *fault) {
 	if d.ends(i) {
 		return i, ingest.NoTime, nil
 	}
@@ -348,7 +348,7 @@ func (d *Decoder) time(i int) (int, int64, *fault) {
 	end := d.spaces(i)
 	switch {
 	case i == digits || !d.ends(end):
-		return at, 0, faultf(ingest.ReasonInvalidTime, "%s is no time", d.quote(at))
+		return at, 0, faultf(ingest.ReasonInvalidTime, "%s is not a time", d.quote(at))
 	case i-digits > maxDigits || n > math.MaxInt64:
 		return at, 0, faultf(ingest.ReasonInvalidTime, "the time %s is out of range", d.quote(at))
 	}
@@ -381,7 +381,7 @@ func toMs(t int64, unit time.Duration) (int64, bool) {
 }
 
 // quote quotes the text at i for a message, up to its visible end.
-func (d *Decoder) quote(i int) string {
+func (d *decoder) quote(i int) string {
 	if d.ends(i) {
 		return "nothing"
 	}

@@ -19,7 +19,7 @@ import (
 // TestDecode runs testdata/lines. The commands are lines (the literal body) and quoted (the body as
 // a Go string). `go test -rewrite` rewrites the results.
 func TestDecode(t *testing.T) {
-	var d Decoder
+	var d decoder
 	datadriven.RunTest(t, "testdata/lines", func(t *testing.T, c *datadriven.TestData) string {
 		body := c.Input
 		if c.Cmd == "quoted" {
@@ -28,7 +28,7 @@ func TestDecode(t *testing.T) {
 				c.Fatalf(t, "%v: %s", err, c.Input)
 			}
 		}
-		var opts Options
+		var opts settings
 		precision := ""
 		db := ""
 		if c.MaybeScanArgs(t, "db", &db); db != "" {
@@ -36,16 +36,16 @@ func TestDecode(t *testing.T) {
 		}
 		c.MaybeScanArgs(t, "precision", &precision)
 		var err error
-		opts.Unit, err = ParsePrecision(precision)
+		opts.Unit, err = parsePrecision(precision)
 		require.NoError(t, err)
 		return decode(&d, []byte(body), opts)
 	})
 }
 
 // decode returns a line for each sample, and whatever else results.
-func decode(d *Decoder, body []byte, opts Options) string {
+func decode(d *decoder, body []byte, opts settings) string {
 	var b ingest.Batch
-	ignored := d.Decode(body, opts, &b).Strings
+	ignored := d.decode(body, opts, &b).Strings
 	var sb strings.Builder
 	for _, r := range b.Reports() {
 		for _, m := range r.Measurements {
@@ -61,7 +61,7 @@ func decode(d *Decoder, body []byte, opts Options) string {
 		}
 	}
 	for _, r := range b.Result(ingest.Result{}).Rejected {
-		fmt.Fprintf(&sb, "line %d: %s (%s)\n", Line(body, opts, r.Index), r.Message, r.Reason)
+		fmt.Fprintf(&sb, "line %d: %s (%s)\n", lineOf(body, opts, r.Index), r.Message, r.Reason)
 	}
 	if ignored > 0 {
 		fmt.Fprintf(&sb, "strings: %d\n", ignored)
@@ -73,12 +73,12 @@ func TestParsePrecision(t *testing.T) {
 	for s, want := range map[string]time.Duration{
 		"": 1, "n": 1, "ns": 1, "u": 1e3, "us": 1e3, "\u00b5": 1e3, "\u03bc": 1e3, "ms": 1e6, "s": 1e9, "m": 60e9, "h": 3600e9,
 	} {
-		got, err := ParsePrecision(s)
+		got, err := parsePrecision(s)
 		require.NoError(t, err)
 		require.Equal(t, want, got, "%q", s)
 	}
-	_, err := ParsePrecision("d")
-	require.EqualError(t, err, `precision "d" is not known: use ns, us, ms, s, m or h`)
+	_, err := parsePrecision("d")
+	require.EqualError(t, err, `unknown precision "d": use ns, us, ms, s, m or h`)
 }
 
 // Numbers are exactly those that strconv parses.
@@ -112,7 +112,7 @@ func TestNumbersAreExact(t *testing.T) {
 
 // Names are built once. Beyond the bound names are still correct, and the cache grows no further.
 func TestNamesAreBounded(t *testing.T) {
-	var d Decoder
+	var d decoder
 	long := strings.Repeat("x", maxNameBytes)
 	for round := range 3 {
 		var body strings.Builder
@@ -121,7 +121,7 @@ func TestNamesAreBounded(t *testing.T) {
 		}
 		fmt.Fprintf(&body, "%s f=3\nm %s=4\n", long, long)
 		var b ingest.Batch
-		d.Decode([]byte(body.String()), Options{}, &b)
+		d.decode([]byte(body.String()), settings{}, &b)
 		got := b.Reports()[0].Measurements
 		require.Len(t, got, 2*maxNames+2)
 		for i := range maxNames {
@@ -141,10 +141,10 @@ func TestNamesAreBounded(t *testing.T) {
 
 // A full batch stops decoding.
 func TestBatchIsFull(t *testing.T) {
-	var d Decoder
+	var d decoder
 	for _, body := range []string{"m a=1,b=2,c=3\n", "m a=1\nm a=2\nm a=3\n", "m\nm\nm\n"} {
 		b := ingest.Batch{Max: 2}
-		d.Decode([]byte(body), Options{}, &b)
+		d.decode([]byte(body), settings{}, &b)
 		require.True(t, b.TooMany())
 		require.Equal(t, 2, b.Len())
 	}
@@ -152,7 +152,7 @@ func TestBatchIsFull(t *testing.T) {
 
 func TestWhole(t *testing.T) {
 	for body, want := range map[string]string{"": "", "m v=12": "", "m v=1\n": "m v=1\n", "m v=1\nm v=1": "m v=1\n"} {
-		require.Equal(t, want, string(Whole([]byte(body))))
+		require.Equal(t, want, string(wholeLines([]byte(body))))
 	}
 }
 
@@ -202,15 +202,15 @@ func BenchmarkDecode(bench *testing.B) {
 		body []byte
 	}{{"tsbs", tsbs(100, 10)}, {"telegraf", telegraf(1000)}} {
 		bench.Run(c.name, func(bench *testing.B) {
-			var d Decoder
+			var d decoder
 			b := ingest.Batch{Sources: ingest.SourceLabels{"host", "hostname", "instance", "server"}}
-			d.Decode(c.body, Options{}, &b)
+			d.decode(c.body, settings{}, &b)
 			fields := b.Len()
 			bench.SetBytes(int64(len(c.body)))
 			bench.ReportAllocs()
 			for bench.Loop() {
 				b.Reset()
-				d.Decode(c.body, Options{}, &b)
+				d.decode(c.body, settings{}, &b)
 			}
 			if b.Len() != fields || b.Rejected() > 0 {
 				bench.Fatal("not all was read")
@@ -225,25 +225,25 @@ func BenchmarkDecode(bench *testing.B) {
 // Fields of different measurements may make the same metric. The second of them is counted, in
 // whichever decoder.
 func TestClashes(t *testing.T) {
-	var clashes Clashes
-	first, second := Decoder{Clashes: &clashes}, Decoder{Clashes: &clashes}
-	decode := func(d *Decoder, body string) Loss {
+	var clashes clashMemory
+	first, second := decoder{clashes: &clashes}, decoder{clashes: &clashes}
+	decode := func(d *decoder, body string) losses {
 		var b ingest.Batch
-		loss := d.Decode([]byte(body), Options{}, &b)
+		loss := d.decode([]byte(body), settings{}, &b)
 		require.Zero(t, b.Rejected())
 		return loss
 	}
 	require.Zero(t, decode(&first, "disk_io used=1,free=2\ndisk_io used=1"))
-	want := Loss{SameName: 1, Clash: `field "io_used" of "disk" and field "used" of "disk_io" are the same metric "disk_io_used"`}
+	want := losses{SameName: 1, Clash: `field "io_used" of "disk" and field "used" of "disk_io" are the same metric "disk_io_used"`}
 	require.Equal(t, want, decode(&first, "disk used=1,io_used=1"))
 	want.SameName = 2
 	require.Equal(t, want, decode(&second, "disk io_used=1\ndisk_io used=1\ndisk io_used=1"))
 	require.Zero(t, decode(&second, "disk_io used=1"))
 }
 
-// Clashes remembers a bounded number of metrics.
+// clashMemory remembers a bounded number of metrics.
 func TestClashesAreBounded(t *testing.T) {
-	var clashes Clashes
+	var clashes clashMemory
 	for i := range 2*maxNames + 5 {
 		clashes.find(fmt.Sprintf("a_%d", i), 1)
 	}

@@ -29,15 +29,15 @@ func FuzzDecode(f *testing.F) {
 	f.Add(tsbs(1, 1))
 	f.Add(telegraf(9))
 	f.Fuzz(func(t *testing.T, body []byte) {
-		var d Decoder
-		got := decode(&d, body, Options{})
-		require.Equal(t, got, decode(&d, body, Options{}))
+		var d decoder
+		got := decode(&d, body, settings{})
+		require.Equal(t, got, decode(&d, body, settings{}))
 		var held ingest.Batch
-		d.Decode(body, Options{}, &held)
+		d.decode(body, settings{}, &held)
 		require.LessOrEqual(t, held.Allowance.Used(), maxGrowth*int64(len(body)+1), "%q", body)
 		if want, ignored, ok := reference(body); ok {
 			var b ingest.Batch
-			require.Equal(t, ignored, d.Decode(body, Options{}, &b).Strings, "%q", body)
+			require.Equal(t, ignored, d.decode(body, settings{}, &b).Strings, "%q", body)
 			require.Zero(t, b.Rejected(), "%q: %v", body, got)
 			require.Equal(t, want, measurements(&b), "%q", body)
 		}
@@ -152,9 +152,9 @@ func FuzzEncoded(f *testing.F) {
 		if enc.Err() != nil || value == "" || tag == metric.SourceLabel || strings.HasPrefix(measurement, "#") {
 			return
 		}
-		var d Decoder
+		var d decoder
 		var b ingest.Batch
-		require.Equal(t, 1, d.Decode(enc.Bytes(), Options{}, &b).Strings, "%q", enc.Bytes())
+		require.Equal(t, 1, d.decode(enc.Bytes(), settings{}, &b).Strings, "%q", enc.Bytes())
 		ms := time.Unix(0, ns).UnixMilli()
 		require.Equal(t, []ingest.Measurement{
 			{Metric: measurement + "_" + key, Labels: []metric.Label{{Name: tag, Value: value}}, TimeMs: ms, Value: v},

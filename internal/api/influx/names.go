@@ -57,7 +57,7 @@ func (n *names) of(measurement string) *fieldNames {
 
 // metric returns the metric of a field at a position in its line. A name that is not cached is
 // owned by b.
-func (n *names) metric(f *fieldNames, at int, field string, b *ingest.Batch, clashes *Clashes) (string, *clash) {
+func (n *names) metric(f *fieldNames, at int, field string, b *ingest.Batch, clashes *clashMemory) (string, *clash) {
 	if at < len(f.places) && f.places[at].field == field {
 		return f.places[at].metric, f.places[at].clash
 	}

@@ -33,9 +33,9 @@ func TestRecorded(t *testing.T) {
 			require.True(t, ok)
 			require.NotEmpty(t, want)
 
-			var d Decoder
+			var d decoder
 			var b ingest.Batch
-			d.Decode(body, Options{}, &b)
+			d.decode(body, settings{}, &b)
 			require.Zero(t, b.Rejected())
 			require.Equal(t, want, measurements(&b))
 		})

@@ -1,4 +1,4 @@
-// Package otlp decodes OpenTelemetry metrics, an ExportMetricsServiceRequest in protobuf or JSON,
+// Package otlp serves OTLP/HTTP for metrics. It decodes an ExportMetricsServiceRequest in protobuf or JSON,
 // into the series that Prometheus would make of them:
 // https://opentelemetry.io/docs/specs/otel/compatibility/prometheus_and_openmetrics.
 //
@@ -38,8 +38,8 @@ const (
 	maxShown   = 100
 )
 
-// Options configure a Decoder.
-type Options struct {
+// settings configure a decoder.
+type settings struct {
 	// Promote are the resource attributes that become labels of each series of the resource, in
 	// addition to job and instance.
 	Promote []string
@@ -51,9 +51,9 @@ type Options struct {
 	Note func(metric.Metadata)
 }
 
-// Decoder decodes one request at a time. It caches names between requests.
-type Decoder struct {
-	opts  Options
+// decoder decodes one request at a time. It caches names between requests.
+type decoder struct {
+	opts  settings
 	names names
 
 	b *ingest.Batch
@@ -106,17 +106,17 @@ func flawed(reason ingest.Reason, format string, args ...any) flaw {
 // clip shortens client text for a message.
 func clip(s string) string { return s[:min(len(s), maxShown)] }
 
-// NewDecoder makes a decoder.
-func NewDecoder(opts Options) *Decoder {
+// newDecoder makes a decoder.
+func newDecoder(opts settings) *decoder {
 	opts.Labels = cmp.Or(opts.Labels, 128)
-	return &Decoder{opts: opts, names: newNames()}
+	return &decoder{opts: opts, names: newNames()}
 }
 
 // errFull stops decoding: the batch takes no more.
 var errFull = errors.New("the batch is full")
 
-// JSON decodes a request in OTLP's JSON. On error, the batch has nothing of it.
-func (d *Decoder) JSON(body []byte, b *ingest.Batch) error {
+// fromJSON decodes a request in OTLP's JSON. On error, the batch has nothing of it.
+func (d *decoder) fromJSON(body []byte, b *ingest.Batch) error {
 	// The text exists once more in the objects, and then in the protobuf.
 	takes := objectBytes*bytes.Count(body, []byte{'{'}) + commaBytes*bytes.Count(body, []byte{','}) + 2*len(body)
 	if !b.Charge(int64(takes)) {
@@ -131,7 +131,7 @@ func (d *Decoder) JSON(body []byte, b *ingest.Batch) error {
 	if err != nil {
 		return err
 	}
-	return d.Protobuf(body, b)
+	return d.fromProtobuf(body, b)
 }
 
 // These are the fields of the messages down to a metric.
@@ -150,9 +150,9 @@ var (
 	scopeAttributes = bytesTag(3)
 )
 
-// Protobuf decodes a request in protobuf. On error, the batch has what precedes the error. The
+// fromProtobuf decodes a request in protobuf. On error, the batch has what precedes the error. The
 // batch holds views into the body.
-func (d *Decoder) Protobuf(body []byte, b *ingest.Batch) error {
+func (d *decoder) fromProtobuf(body []byte, b *ingest.Batch) error {
 	d.b = b
 	defer func() { d.b = nil }()
 	f := fields{rest: body}
@@ -166,7 +166,7 @@ func (d *Decoder) Protobuf(body []byte, b *ingest.Batch) error {
 	return d.failure(body, f.err)
 }
 
-func (d *Decoder) failure(body []byte, err error) error {
+func (d *decoder) failure(body []byte, err error) error {
 	if errors.Is(err, errFull) {
 		return nil
 	}
@@ -176,7 +176,7 @@ func (d *Decoder) failure(body []byte, err error) error {
 	return err
 }
 
-func (d *Decoder) resourceMetrics(b []byte) error {
+func (d *decoder) resourceMetrics(b []byte) error {
 	d.resource, d.identity, d.taken, d.latestMs = d.resource[:0], d.identity[:0], 0, ingest.NoTime
 	var bad flaw
 	f := fields{rest: b}
@@ -209,7 +209,7 @@ func (d *Decoder) resourceMetrics(b []byte) error {
 }
 
 // onAll returns whether a resource attribute contributes to the labels of all its series.
-func (d *Decoder) onAll(key string) bool {
+func (d *decoder) onAll(key string) bool {
 	return identifies(key) || slices.Contains(d.opts.Promote, key)
 }
 
@@ -217,7 +217,7 @@ func all(string) bool { return true }
 
 // attributes decodes the fields of a message with the given tag. It reports flaws only for keys
 // that matter.
-func (d *Decoder) attributes(to []attribute, message []byte, which tag, matters func(key string) bool) ([]attribute, flaw, error) {
+func (d *decoder) attributes(to []attribute, message []byte, which tag, matters func(key string) bool) ([]attribute, flaw, error) {
 	var bad flaw
 	f := fields{rest: message}
 	for f.next() {
@@ -248,7 +248,7 @@ func (d *Decoder) attributes(to []attribute, message []byte, which tag, matters 
 	return to, bad, f.err
 }
 
-func (d *Decoder) attribute(key string, value []byte) (attribute, flaw, error) {
+func (d *decoder) attribute(key string, value []byte) (attribute, flaw, error) {
 	text, err := d.text(value)
 	if errors.Is(err, errTooComplex) {
 		return attribute{key: key, noText: true}, flawed(ingest.ReasonInvalidLabel, "attribute %q: %s", clip(key), err), nil
@@ -268,7 +268,7 @@ func identifies(key string) bool {
 }
 
 // identify derives job and instance from the resource.
-func (d *Decoder) identify() {
+func (d *decoder) identify() {
 	var name, namespace, instance string
 	for _, a := range d.resource {
 		switch a.key {
@@ -293,7 +293,7 @@ func (d *Decoder) identify() {
 
 // targetInfo adds the target_info sample, which has the resource's attributes as labels, if there
 // are series to join it with.
-func (d *Decoder) targetInfo() error {
+func (d *decoder) targetInfo() error {
 	d.scratch = d.scratch[:0]
 	for _, a := range d.resource {
 		if a.noText {
@@ -323,7 +323,7 @@ func (d *Decoder) targetInfo() error {
 	return nil
 }
 
-func (d *Decoder) scopeMetrics(b []byte, bad flaw) error {
+func (d *decoder) scopeMetrics(b []byte, bad flaw) error {
 	var scope, schemaURL []byte
 	f := fields{rest: b}
 	for f.next() {
@@ -357,7 +357,7 @@ func (d *Decoder) scopeMetrics(b []byte, bad flaw) error {
 
 // scope builds the labels that all series of a scope have. If names collide, the later source wins:
 // first promoted attributes, then job and instance, then the labels of the scope.
-func (d *Decoder) scope(scope, schemaURL []byte) (flaw, error) {
+func (d *decoder) scope(scope, schemaURL []byte) (flaw, error) {
 	d.fixed = d.fixed[:0]
 	d.scratch = d.scratch[:0]
 	for _, a := range d.resource {
@@ -400,7 +400,7 @@ func (d *Decoder) scope(scope, schemaURL []byte) (flaw, error) {
 	return flaw{}, f.err
 }
 
-func (d *Decoder) fix(l metric.Label, strong bool) {
+func (d *decoder) fix(l metric.Label, strong bool) {
 	if l.Value == "" {
 		return
 	}
@@ -414,7 +414,7 @@ func (d *Decoder) fix(l metric.Label, strong bool) {
 }
 
 // translate converts attributes to labels and appends them.
-func (d *Decoder) translate(to []metric.Label, attributes []attribute, prefix string) ([]metric.Label, flaw) {
+func (d *decoder) translate(to []metric.Label, attributes []attribute, prefix string) ([]metric.Label, flaw) {
 	if len(attributes) > d.opts.Labels {
 		return to, flawed(ingest.ReasonLimit, "more than the limit of %d attributes", d.opts.Labels)
 	}
@@ -441,7 +441,7 @@ func (d *Decoder) translate(to []metric.Label, attributes []attribute, prefix st
 
 // join is translate for different keys with the same name: it joins their values in the order of
 // the keys.
-func (d *Decoder) join(to []metric.Label, attributes []attribute, prefix string) ([]metric.Label, flaw) {
+func (d *decoder) join(to []metric.Label, attributes []attribute, prefix string) ([]metric.Label, flaw) {
 	begin := len(to)
 	slices.SortStableFunc(attributes, func(a, b attribute) int { return strings.Compare(a.key, b.key) })
 	for _, a := range attributes {
@@ -465,7 +465,7 @@ func (d *Decoder) join(to []metric.Label, attributes []attribute, prefix string)
 }
 
 // set sets a label of the data point, replacing one of the same name.
-func (d *Decoder) set(l metric.Label) {
+func (d *decoder) set(l metric.Label) {
 	if at := find(d.labels, l.Name); at >= 0 {
 		d.labels[at] = l
 		return
@@ -478,7 +478,7 @@ func find(labels []metric.Label, name string) int {
 }
 
 // series begins a series with the data point's labels.
-func (d *Decoder) series(name string) error {
+func (d *decoder) series(name string) error {
 	d.b.Series(name, d.labels)
 	if d.b.TooMany() {
 		return errFull
@@ -486,7 +486,7 @@ func (d *Decoder) series(name string) error {
 	return nil
 }
 
-func (d *Decoder) note(m metric.Metadata) {
+func (d *decoder) note(m metric.Metadata) {
 	if d.opts.Note != nil {
 		d.opts.Note(m)
 	}

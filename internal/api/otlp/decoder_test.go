@@ -106,7 +106,7 @@ func of(resource []*commonpb.KeyValue, scope *commonpb.InstrumentationScope, met
 	}}}
 }
 
-func options() Options { return Options{Promote: []string{"host.name", "k8s.node.name"}, Labels: 16} }
+func options() settings { return settings{Promote: []string{"host.name", "k8s.node.name"}, Labels: 16} }
 
 func TestDecode(t *testing.T) {
 	anyOf := func(v ...*commonpb.AnyValue) *metricspb.MetricsData {
@@ -257,14 +257,14 @@ func TestDecode(t *testing.T) {
 			require.NoError(t, err)
 			text, err := protojson.Marshal(c.in)
 			require.NoError(t, err)
-			d := NewDecoder(options())
+			d := newDecoder(options())
 			var b ingest.Batch
 			for range 2 { // the second time uses cached names
 				b.Reset()
-				require.NoError(t, d.Protobuf(body, &b))
+				require.NoError(t, d.fromProtobuf(body, &b))
 				assert.Equal(t, c.want, lines(&b))
 				b.Reset()
-				require.NoError(t, d.JSON(text, &b))
+				require.NoError(t, d.fromJSON(text, &b))
 				assert.Equal(t, c.want, lines(&b), "%s", text)
 			}
 		})
@@ -286,7 +286,7 @@ func TestJSON(t *testing.T) {
 			{"name":"nan","gauge":{"dataPoints":[{"asDouble":"NaN","flags":0},{"asDouble":"-Infinity"}]}}
 		]}]}]}`
 	var b ingest.Batch
-	require.NoError(t, NewDecoder(options()).JSON([]byte(body), &b))
+	require.NoError(t, newDecoder(options()).fromJSON([]byte(body), &b))
 	const rest = ` otel_scope_name="my.library" otel_scope_schema_url="https://example.org/1" otel_scope_version="1.0.0" @`
 	assert.Equal(t, []string{
 		`my_counter_total job="my.service" n="7" o="8"` + rest + `1544712660300 5`,
@@ -309,7 +309,7 @@ func TestRecorded(t *testing.T) {
 		body, err := os.ReadFile("testdata/" + td.CmdArgs[0].Key)
 		require.NoError(t, err)
 		var b ingest.Batch
-		require.NoError(t, NewDecoder(options()).Protobuf(body, &b))
+		require.NoError(t, newDecoder(options()).fromProtobuf(body, &b))
 		return strings.Join(lines(&b), "\n") + "\n"
 	})
 }
@@ -319,10 +319,10 @@ func TestBroken(t *testing.T) {
 	whole, err := proto.Marshal(of(attrs("service.name", "cart"), nil, gauge("a", "", number(1))))
 	require.NoError(t, err)
 	two := slices.Concat(whole, whole)
-	d := NewDecoder(options())
+	d := newDecoder(options())
 	for cut := range whole {
 		var b ingest.Batch
-		err := d.Protobuf(two[:len(whole)+cut], &b)
+		err := d.fromProtobuf(two[:len(whole)+cut], &b)
 		if cut == 0 {
 			require.NoError(t, err)
 		} else {
@@ -341,7 +341,7 @@ func TestBroken(t *testing.T) {
 	for _, body := range [][]byte{body, append(body, whole...)} {
 		var b ingest.Batch
 		at := bytes.Index(body, inner) + len(inner) - 2
-		require.EqualError(t, d.Protobuf(body, &b), fmt.Sprintf("at byte %d: unexpected EOF", at))
+		require.EqualError(t, d.fromProtobuf(body, &b), fmt.Sprintf("at byte %d: unexpected EOF", at))
 		require.Equal(t, []string{`a @1700000000123 1`}, lines(&b))
 	}
 
@@ -349,7 +349,7 @@ func TestBroken(t *testing.T) {
 		"", "null", "[]", `{"resourceMetrics":[{]}`, `{"resourceMetrics":[null]}`, `{"resourceMetrics":[{"scopeMetrics":1}]}`, "{} {}",
 	} {
 		var b ingest.Batch
-		err := d.JSON([]byte(body), &b)
+		err := d.fromJSON([]byte(body), &b)
 		require.Error(t, err, "%s", body)
 		require.NotContains(t, err.Error(), "proto:")
 		require.Zero(t, b.Len())
@@ -380,24 +380,24 @@ func TestBounds(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			body, err := proto.Marshal(c.in)
 			require.NoError(t, err)
-			d := NewDecoder(options())
+			d := newDecoder(options())
 			b := ingest.Batch{Max: c.most}
-			require.NoError(t, d.Protobuf(body, &b))
+			require.NoError(t, d.fromProtobuf(body, &b))
 			require.True(t, b.TooMany())
 			b = ingest.Batch{Max: c.most + 1}
-			require.NoError(t, d.Protobuf(body, &b))
+			require.NoError(t, d.fromProtobuf(body, &b))
 			require.False(t, b.TooMany())
 		})
 	}
 	b := ingest.Batch{Allowance: ingest.Allowance{Max: 8 * 32}}
 	body, err := proto.Marshal(wide)
 	require.NoError(t, err)
-	require.NoError(t, NewDecoder(options()).Protobuf(body, &b))
+	require.NoError(t, newDecoder(options()).fromProtobuf(body, &b))
 	require.ErrorIs(t, b.Err(), ingest.ErrTooLarge)
 	for objects, want := range map[int]error{100: nil, 200: ingest.ErrTooLarge} {
 		b := ingest.Batch{Allowance: ingest.Allowance{Max: 150 * objectBytes}}
 		body := `{"resourceMetrics":[` + strings.TrimSuffix(strings.Repeat("{},", objects-1), ",") + `]}`
-		require.NoError(t, NewDecoder(options()).JSON([]byte(body), &b))
+		require.NoError(t, newDecoder(options()).fromJSON([]byte(body), &b))
 		require.Equal(t, want, b.Err(), objects)
 	}
 }
@@ -413,7 +413,7 @@ func TestMetadata(t *testing.T) {
 		histogram("d", cumulative, &metricspb.HistogramDataPoint{}),
 		&metricspb.Metric{Name: "s", Data: &metricspb.Metric_Summary{Summary: &metricspb.Summary{}}}))
 	require.NoError(t, err)
-	require.NoError(t, NewDecoder(opts).Protobuf(body, &ingest.Batch{}))
+	require.NoError(t, newDecoder(opts).fromProtobuf(body, &ingest.Batch{}))
 	require.Equal(t, []metric.Metadata{
 		{Name: "requests_total", Type: metric.TypeCounter, Help: "What was asked.", Unit: ""},
 		{Name: "size_bytes", Type: metric.TypeGauge, Unit: "bytes"},
@@ -456,7 +456,7 @@ func FuzzProtobuf(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, body []byte) {
 		b := ingest.Batch{Max: 1000}
-		err := NewDecoder(options()).Protobuf(body, &b)
+		err := newDecoder(options()).fromProtobuf(body, &b)
 		require.LessOrEqual(t, b.Allowance.Used(), maxGrowth*int64(len(body)+1))
 		if proto.Unmarshal(body, &metricspb.MetricsData{}) == nil {
 			require.NoError(t, err)
@@ -477,7 +477,7 @@ func FuzzJSON(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, body []byte) {
 		b := ingest.Batch{Max: 1000}
-		if err := NewDecoder(options()).JSON(body, &b); err != nil {
+		if err := newDecoder(options()).fromJSON(body, &b); err != nil {
 			require.Zero(t, b.Len())
 		}
 		checkBatch(t, &b)
@@ -515,17 +515,17 @@ func checkBatch(t *testing.T, b *ingest.Batch) {
 func BenchmarkProtobuf(b *testing.B) {
 	body, err := proto.Marshal(typical())
 	require.NoError(b, err)
-	benchmark(b, body, (*Decoder).Protobuf)
+	benchmark(b, body, (*decoder).fromProtobuf)
 }
 
 func BenchmarkJSON(b *testing.B) {
 	body, err := protojson.Marshal(typical())
 	require.NoError(b, err)
-	benchmark(b, body, (*Decoder).JSON)
+	benchmark(b, body, (*decoder).fromJSON)
 }
 
-func benchmark(b *testing.B, body []byte, decode func(*Decoder, []byte, *ingest.Batch) error) {
-	d := NewDecoder(options())
+func benchmark(b *testing.B, body []byte, decode func(*decoder, []byte, *ingest.Batch) error) {
+	d := newDecoder(options())
 	batch := ingest.Batch{Max: 1 << 20, Sources: ingest.SourceLabels{"instance"}}
 	b.ReportAllocs()
 	b.SetBytes(int64(len(body)))

@@ -41,7 +41,7 @@ type series struct {
 	typ  metric.Type
 }
 
-func (d *Decoder) metric(b []byte, bad flaw) error {
+func (d *decoder) metric(b []byte, bad flaw) error {
 	var name, description, unit string
 	var data []byte
 	var m series
@@ -113,7 +113,7 @@ func (d *Decoder) metric(b []byte, bad flaw) error {
 }
 
 // ofJob names the service to reconfigure, if the resource identifies it.
-func (d *Decoder) ofJob() string {
+func (d *decoder) ofJob() string {
 	if at := find(d.identity, "job"); at >= 0 {
 		return fmt.Sprintf(" of job %q", d.identity[at].Value)
 	}
@@ -211,7 +211,7 @@ func emptied[T any](s []T) []T {
 }
 
 // dataPoint adds a data point to the batch, or rejects it.
-func (d *Decoder) dataPoint(m *series, b []byte, bad flaw) error {
+func (d *decoder) dataPoint(m *series, b []byte, bad flaw) error {
 	if bad.reason == "" {
 		d.point.reset()
 		if err := d.read(m.kind, b); err != nil {
@@ -240,7 +240,7 @@ func (d *Decoder) dataPoint(m *series, b []byte, bad flaw) error {
 }
 
 // pointLabels builds the data point's labels.
-func (d *Decoder) pointLabels() flaw {
+func (d *decoder) pointLabels() flaw {
 	labels, bad := d.translate(d.labels[:0], d.point.attributes, "")
 	own := len(labels)
 	for i := range d.fixed {
@@ -258,7 +258,7 @@ func (d *Decoder) pointLabels() flaw {
 
 // sample adds a sample to the series. The first sample of a data point counts as the measurement;
 // further samples belong to it.
-func (d *Decoder) sample(v float64) error {
+func (d *decoder) sample(v float64) error {
 	p := &d.point
 	if p.stale {
 		v = math.Float64frombits(value.StaleNaN)
@@ -279,7 +279,7 @@ func (d *Decoder) sample(v float64) error {
 }
 
 // countAndSum adds the series that histograms and summaries have in common.
-func (d *Decoder) countAndSum(m *series) error {
+func (d *decoder) countAndSum(m *series) error {
 	if err := d.series(m.count); err != nil {
 		return err
 	}
@@ -293,7 +293,7 @@ func (d *Decoder) countAndSum(m *series) error {
 	return d.sample(d.point.sum)
 }
 
-func (d *Decoder) histogram(m *series) error {
+func (d *decoder) histogram(m *series) error {
 	if err := d.countAndSum(m); err != nil {
 		return err
 	}
@@ -317,7 +317,7 @@ func (d *Decoder) histogram(m *series) error {
 	return d.sample(float64(p.count))
 }
 
-func (d *Decoder) summary(m *series) error {
+func (d *decoder) summary(m *series) error {
 	if err := d.countAndSum(m); err != nil {
 		return err
 	}
@@ -335,7 +335,7 @@ func (d *Decoder) summary(m *series) error {
 
 // read decodes a data point. It returns an error for a malformed message only; other faults go into
 // point.bad.
-func (d *Decoder) read(kind tag, b []byte) error {
+func (d *decoder) read(kind tag, b []byte) error {
 	switch kind {
 	case metricHistogram:
 		return d.readHistogram(b)
@@ -345,7 +345,7 @@ func (d *Decoder) read(kind tag, b []byte) error {
 	return d.readNumber(b)
 }
 
-func (d *Decoder) readNumber(b []byte) error {
+func (d *decoder) readNumber(b []byte) error {
 	p := &d.point
 	f := fields{rest: b}
 	for f.next() {
@@ -370,7 +370,7 @@ func (d *Decoder) readNumber(b []byte) error {
 	return f.err
 }
 
-func (d *Decoder) readHistogram(b []byte) error {
+func (d *decoder) readHistogram(b []byte) error {
 	p := &d.point
 	f := fields{rest: b}
 	for f.next() {
@@ -406,7 +406,7 @@ func (d *Decoder) readHistogram(b []byte) error {
 }
 
 // packed decodes packed numbers and charges their memory.
-func (d *Decoder) packed(b []byte, do func(bits uint64)) error {
+func (d *decoder) packed(b []byte, do func(bits uint64)) error {
 	if !d.b.Charge(int64(len(b))) {
 		return errFull
 	}
@@ -428,7 +428,7 @@ func (p *point) checkBuckets() {
 	}
 }
 
-func (d *Decoder) readSummary(b []byte) error {
+func (d *decoder) readSummary(b []byte) error {
 	p := &d.point
 	p.hasSum = true // a sum of 0 is not encoded
 	f := fields{rest: b}
@@ -469,7 +469,7 @@ func (d *Decoder) readSummary(b []byte) error {
 	return f.err
 }
 
-func (d *Decoder) pointAttribute(b []byte) error {
+func (d *decoder) pointAttribute(b []byte) error {
 	if len(d.point.attributes) > d.opts.Labels {
 		return nil // translate will reject it
 	}

@@ -31,7 +31,7 @@ var (
 
 // text returns an AnyValue as text, by OpenTelemetry's rules for protocols with only text: strings
 // as they are, bytes in base64, all else as JSON. An absent value is "".
-func (d *Decoder) text(value []byte) (string, error) {
+func (d *decoder) text(value []byte) (string, error) {
 	v, err := readAny(value)
 	if err != nil {
 		return "", err

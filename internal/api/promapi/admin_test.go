@@ -76,7 +76,7 @@ func TestDeleteSeriesRefuses(t *testing.T) {
 		"match[]=" + url.QueryEscape(`{job=~".*"}`): `{"status":"error","errorType":"bad_data","error":"invalid parameter \"match[]\": match[] must contain at least one non-empty matcher"}`,
 		"match[]=up&start=dawn":                     `{"status":"error","errorType":"bad_data","error":"invalid parameter \"start\": invalid time value for 'start': cannot parse \"dawn\" to a valid timestamp"}`,
 		"match[]=up&end=dusk":                       `{"status":"error","errorType":"bad_data","error":"invalid parameter \"end\": invalid time value for 'end': cannot parse \"dusk\" to a valid timestamp"}`,
-		"match[]=up&from=5":                         `{"status":"error","errorType":"bad_data","error":"unknown parameter \"from\": /api/v1/admin/tsdb/delete_series has match[], start, end"}`,
+		"match[]=up&from=5":                         `{"status":"error","errorType":"bad_data","error":"unknown parameter \"from\": /api/v1/admin/tsdb/delete_series accepts match[], start, end"}`,
 		"match[]=up&start=2&end=1":                  `{"status":"error","errorType":"bad_data","error":"invalid parameter \"end\": end timestamp must not be before start time"}`,
 	} {
 		d := &deleter{}

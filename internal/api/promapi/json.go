@@ -11,6 +11,7 @@ import (
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/promql"
 	"github.com/prometheus/prometheus/promql/parser"
+	promstorage "github.com/prometheus/prometheus/storage"
 	"github.com/prometheus/prometheus/util/annotations"
 	"github.com/prometheus/prometheus/util/stats"
 
@@ -23,8 +24,8 @@ type evaluated struct {
 	stats stats.QueryStats // nil unless requested
 }
 
-// seriesList is the data of a series listing.
-type seriesList []labels.Labels
+// seriesList is the data of a series listing. Labels are converted as they are sent.
+type seriesList []promstorage.Series
 
 // wordList is the data of a list of names or values.
 type wordList []string
@@ -80,7 +81,7 @@ func reply(out http.ResponseWriter, data any, warnings, infos []string) {
 	case evaluated:
 		w.evaluated(v)
 	case seriesList:
-		w.list(len(v), func(i int) { w.b = appendLabels(w.b, v[i]) })
+		w.list(len(v), func(i int) { w.b = appendLabels(w.b, v[i].Labels()) })
 	case wordList:
 		w.list(len(v), func(i int) { w.b = appendString(w.b, v[i]) })
 	case metadataList:

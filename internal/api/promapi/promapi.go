@@ -36,7 +36,7 @@ import (
 
 // compatible is the version of Prometheus whose API this implements. Grafana reads it to decide
 // which features to use.
-const compatible = "3.15.0"
+const compatible = "3.16.0"
 
 // maxPoints bounds the points of one series in an answer, as Prometheus does.
 const maxPoints = 11_000
@@ -200,7 +200,7 @@ func naming(parameters []string, do answerer) answerer {
 func only(parameters []string, do answerer) answerer {
 	return func(r *http.Request) (answer, error) {
 		if names := unknown(r, parameters); len(names) > 0 {
-			return answer{}, badData("unknown parameter %q: %s has %s", names[0], r.URL.Path, strings.Join(parameters, ", "))
+			return answer{}, badData("unknown parameter %q: %s accepts %s", names[0], r.URL.Path, strings.Join(parameters, ", "))
 		}
 		return do(r)
 	}
@@ -290,7 +290,7 @@ func (a *API) handler(do answerer) http.Handler {
 		if err != nil {
 			f := asFailure(err)
 			if f.code == http.StatusInternalServerError {
-				a.opts.Logger.ErrorContext(r.Context(), "a query failed", "path", r.URL.Path, "error", err)
+				a.opts.Logger.ErrorContext(r.Context(), "query failed", "path", r.URL.Path, "err", err)
 			}
 			replyFailure(w, f, ans.warnings)
 			return
@@ -352,7 +352,7 @@ func (a *API) queryRange(r *http.Request) (answer, error) {
 	case step <= 0:
 		return answer{}, invalid("step", errors.New("zero or negative query resolution step widths are not accepted. Try a positive integer"))
 	case step < time.Millisecond:
-		return answer{}, invalid("step", errors.New("times are in milliseconds: a step is at least one"))
+		return answer{}, invalid("step", errors.New("times have millisecond precision: the step must be at least 1ms"))
 	case (end.UnixMilli()-start.UnixMilli())/step.Milliseconds() > maxPoints: // a time.Duration holds at most 292 years
 		return answer{}, badData("exceeded maximum resolution of 11,000 points per timeseries. Try decreasing the query resolution (?step=XX)")
 	}
@@ -380,7 +380,7 @@ func (a *API) evaluate(
 		}
 	}
 	asked := r.FormValue("stats")
-	q, err := begin(r.Context(), promql.NewPrometheusQueryOpts(asked == "all", lookback), expr)
+	q, err := begin(r.Context(), promql.NewPrometheusQueryOpts(asked == "all", lookback, nil), expr)
 	if err != nil {
 		return answer{}, invalid("query", err)
 	}
@@ -461,7 +461,7 @@ func (a *API) formatQuery(r *http.Request) (answer, error) {
 		return answer{}, invalid("query", err)
 	}
 	if deep := depth(expr); deep*deep*len(text) > maxFormatting {
-		return answer{}, invalid("query", fmt.Errorf("it nests %d levels deep, which takes too long to format for a text of its length", deep))
+		return answer{}, invalid("query", fmt.Errorf("it nests %d levels deep, too deep to format an expression of its length", deep))
 	}
 	return answer{data: expr.Pretty(0)}, nil
 }
@@ -542,14 +542,14 @@ func (a *API) series(r *http.Request) (answer, error) {
 	for _, matchers := range s.sets {
 		sets = append(sets, s.querier.Select(r.Context(), true, &s.hints, matchers...))
 	}
-	all := promstorage.NewMergeSeriesSet(sets, 0, promstorage.ChainedSeriesMerge)
+	all := promstorage.NewMergeSeriesSet(sets, 0, func(same ...promstorage.Series) promstorage.Series { return same[0] })
 	found := seriesList{}
 	for all.Next() {
 		if s.limit > 0 && len(found) == s.limit {
 			ans.warnings.Add(errTruncated)
 			break
 		}
-		found = append(found, all.At().Labels())
+		found = append(found, all.At())
 	}
 	ans.warnings.Merge(all.Warnings())
 	if err := all.Err(); err != nil {

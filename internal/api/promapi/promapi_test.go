@@ -21,7 +21,6 @@ import (
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/promql"
 	"github.com/prometheus/prometheus/promql/parser"
-	"github.com/prometheus/prometheus/promql/promqltest"
 	promstorage "github.com/prometheus/prometheus/storage"
 	"github.com/prometheus/prometheus/util/annotations"
 	"github.com/prometheus/prometheus/util/jsonutil"
@@ -30,17 +29,23 @@ import (
 	"github.com/quern/quern/internal/admission"
 	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/metric"
+	"github.com/quern/quern/internal/promquery"
 	"github.com/quern/quern/internal/query"
+	"github.com/quern/quern/internal/query/querytest"
 	"github.com/quern/quern/internal/storage"
 )
 
-const loaded = `
-load 10s
-  up{instance="a",job="web"} 1+0x30
-  up{instance="b",job="web"} 0+0x30
-  requests_total{instance="a",job="web"} 0+5x30
-  odd{instance="a",path="C:\\x \"y\""} 1+0x30
-`
+// loaded are the series of tests. Each has a sample every 10 s from 0 to 300 s, the first of them
+// start, and each greater than the one before by step.
+var loaded = []struct {
+	labels      metric.Labels
+	start, step float64
+}{
+	{labels: querytest.Named("up", metric.Label{Name: "instance", Value: "a"}, metric.Label{Name: "job", Value: "web"}), start: 1},
+	{labels: querytest.Named("up", metric.Label{Name: "instance", Value: "b"}, metric.Label{Name: "job", Value: "web"})},
+	{labels: querytest.Named("requests_total", metric.Label{Name: "instance", Value: "a"}, metric.Label{Name: "job", Value: "web"}), step: 5},
+	{labels: querytest.Named("odd", metric.Label{Name: "instance", Value: "a"}, metric.Label{Name: "path", Value: `C:\x "y"`}), start: 1},
+}
 
 type list []metric.Metadata
 
@@ -56,10 +61,16 @@ func (l list) List(name string, limit int) []metric.Metadata {
 
 func newAPI(t *testing.T, change func(*Options)) http.Handler {
 	t.Helper()
-	st := promqltest.LoadedStorage(t, loaded)
 	clk := clock.NewSimulated(time.Unix(100, 0))
+	w := querytest.New(t, "model", storage.Retention{}, clk.Now().UnixMilli())
+	for _, series := range loaded {
+		for i := range int64(31) {
+			w.Put(metric.Sample{Schedule: w.ID(series.labels), TimeMs: i * 10_000, Value: series.start + float64(i)*series.step})
+		}
+	}
+	engine, queryable := promquery.New(w.Querier, promquery.Options{MaxSamples: 10_000})
 	opts := Options{
-		Engine: promqltest.NewTestEngine(t, false, 0, 10_000), Queryable: st, Clock: clk, Version: "1.2.3",
+		Engine: engine, Queryable: queryable, Clock: clk, Version: "1.2.3",
 		Logger:   slog.New(slog.DiscardHandler),
 		Metadata: list{{Name: "up", Type: metric.TypeGauge, Help: "is it?"}, {Name: "requests_total", Type: metric.TypeCounter, Unit: "requests"}},
 	}
@@ -189,7 +200,7 @@ func TestErrors(t *testing.T) {
 		"/api/v1/query_range?query=1&start=-1e12&end=1&step=1e9":             {400, "bad_data", `invalid parameter "start": expressions can be evaluated from 1677-09-21T00:12:43Z to 2262-04-11T23:47:16Z only`},
 		"/api/v1/query_range?query=1&start=1&end=1e12&step=1e9":              {400, "bad_data", `invalid parameter "end": expressions can be evaluated from 1677-09-21T00:12:43Z to 2262-04-11T23:47:16Z only`},
 		"/api/v1/query_range?query=1&start=-9.2e9&end=9.2e9&step=1.2e6":      {400, "bad_data", `exceeded maximum resolution of 11,000 points per timeseries. Try decreasing the query resolution (?step=XX)`},
-		"/api/v1/query_range?query=1&start=1&end=1&step=0.0001":              {400, "bad_data", `invalid parameter "step": times are in milliseconds: a step is at least one`},
+		"/api/v1/query_range?query=1&start=1&end=1&step=0.0001":              {400, "bad_data", `invalid parameter "step": times have millisecond precision: the step must be at least 1ms`},
 		"/api/v1/query_range?query=1&start=2&end=1&step=1":                   {400, "bad_data", `invalid parameter "end": end timestamp must not be before start time`},
 		"/api/v1/query_range?query=" + q("up[1m]") + "&start=0&end=1&step=1": {400, "bad_data", `invalid parameter "query": invalid expression type "range vector" for range query, must be Scalar or instant Vector`},
 		"/api/v1/series": {400, "bad_data", `no match[] parameter provided`},
@@ -326,6 +337,7 @@ func TestKindsOfErrors(t *testing.T) {
 		{promql.ErrStorage{Err: fmt.Errorf("read: %w", storage.ErrTimeout)}, 503, "unavailable"},
 		{promql.ErrStorage{Err: fmt.Errorf("%w: %w", storage.ErrTimeout, context.DeadlineExceeded)}, 503, "timeout"},
 		{promql.ErrStorage{Err: &query.RequestError{Message: "too many series"}}, 422, "execution"},
+		{fmt.Errorf("expanding series: %w", promql.ErrStorage{Err: admission.ErrNoRoom}), 429, "unavailable"},
 		{promql.ErrTooManySamples("x"), 422, "execution"},
 		{errors.New("x"), 422, "execution"},
 	} {

@@ -32,8 +32,8 @@ func TestRecorded(t *testing.T) {
 
 			var b ingest.Batch
 			var notes []metric.Metadata
-			d := Decoder{Note: func(m metric.Metadata) { notes = append(notes, m) }}
-			require.NoError(t, d.V1(body, &b))
+			d := decoder{Note: func(m metric.Metadata) { notes = append(notes, m) }}
+			require.NoError(t, d.v1(body, &b))
 			require.Zero(t, b.Rejected())
 			require.Equal(t, want, referencesOf(&b))
 			require.Equal(t, wantNotes, notes)

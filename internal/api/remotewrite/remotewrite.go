@@ -1,4 +1,4 @@
-// Package remotewrite decodes the messages of Prometheus remote write: prometheus.WriteRequest of
+// Package remotewrite serves Prometheus remote write. It decodes prometheus.WriteRequest of
 // version 1.0 and io.prometheus.write.v2.Request of version 2.0,
 // https://prometheus.io/docs/specs/prw/remote_write_spec_2_0.
 //
@@ -70,8 +70,8 @@ const refBytes = int64(unsafe.Sizeof(uint32(0)))
 
 const histogramMessage = "native histograms are not stored"
 
-// Decoder decodes one request at a time. It is not safe for concurrent use.
-type Decoder struct {
+// decoder decodes one request at a time. It is not safe for concurrent use.
+type decoder struct {
 	// Note receives metadata. The strings are views into the body. The default discards it.
 	Note func(metric.Metadata)
 
@@ -81,10 +81,10 @@ type Decoder struct {
 	last    metric.Metadata // the last metadata passed to Note
 }
 
-// V1 adds the contents of a prometheus.WriteRequest to the batch; its strings are views into the
-// body. The error concerns the rest of the body: the batch has the series before it. V1 stops early
+// v1 adds the contents of a prometheus.WriteRequest to the batch; its strings are views into the
+// body. The error concerns the rest of the body: the batch has the series before it. v1 stops early
 // if the batch is full.
-func (d *Decoder) V1(body []byte, b *ingest.Batch) error {
+func (d *decoder) v1(body []byte, b *ingest.Batch) error {
 	defer d.release()
 	m := message{b: body}
 	known, foreign := false, false
@@ -127,13 +127,13 @@ func (d *Decoder) V1(body []byte, b *ingest.Batch) error {
 // A message of one version decodes as an empty message of the other, since unknown fields are
 // skipped. These errors prevent that from passing as success.
 var (
-	errIsV1 = errors.New("the message is a prometheus.WriteRequest, and the Content-Type says io.prometheus.write.v2.Request")
-	errIsV2 = errors.New("the message is an io.prometheus.write.v2.Request, and the Content-Type does not say so: " +
+	errIsV1 = errors.New("the message is a prometheus.WriteRequest, but the Content-Type says io.prometheus.write.v2.Request")
+	errIsV2 = errors.New("the message is an io.prometheus.write.v2.Request, but the Content-Type does not say so: " +
 		"application/x-protobuf;proto=io.prometheus.write.v2.Request")
 )
 
 // release drops references to the body.
-func (d *Decoder) release() {
+func (d *decoder) release() {
 	clear(d.labels)
 	clear(d.symbols)
 	d.labels, d.symbols, d.last = d.labels[:0], d.symbols[:0], metric.Metadata{}
@@ -145,7 +145,7 @@ func (d *Decoder) release() {
 	}
 }
 
-func (d *Decoder) series1(b []byte, batch *ingest.Batch) error {
+func (d *decoder) series1(b []byte, batch *ingest.Batch) error {
 	d.labels = d.labels[:0]
 	var named name
 	samples := -1
@@ -197,7 +197,7 @@ type name struct {
 }
 
 // label adds a label to the series. An empty value means no label.
-func (d *Decoder) label(b *ingest.Batch, n *name, key, value string) {
+func (d *decoder) label(b *ingest.Batch, n *name, key, value string) {
 	switch {
 	case key == metric.NameLabel && !n.found:
 		n.value, n.found = value, true
@@ -245,7 +245,7 @@ func add(batch *ingest.Batch, b []byte) (bool, error) {
 	return batch.Add(timeMs, value), nil
 }
 
-func (d *Decoder) metadata1(b []byte) error {
+func (d *decoder) metadata1(b []byte) error {
 	var md metric.Metadata
 	m := message{b: b}
 	for m.more() {
@@ -276,7 +276,7 @@ func metricType(n uint64) metric.Type {
 	return metric.Type(n)
 }
 
-func (d *Decoder) note(m metric.Metadata) {
+func (d *decoder) note(m metric.Metadata) {
 	if len(m.Name) > maxNoted {
 		return
 	}
@@ -287,8 +287,8 @@ func (d *Decoder) note(m metric.Metadata) {
 	}
 }
 
-// V2 is V1 for an io.prometheus.write.v2.Request.
-func (d *Decoder) V2(body []byte, b *ingest.Batch) error {
+// v2 is v1 for an io.prometheus.write.v2.Request.
+func (d *decoder) v2(body []byte, b *ingest.Batch) error {
 	defer d.release()
 	// Symbols may be anywhere in the message, so collect them first.
 	first, end, broken := d.symbolsOf(body, b)
@@ -317,7 +317,7 @@ func (d *Decoder) V2(body []byte, b *ingest.Batch) error {
 
 // symbolsOf collects the symbols. The timeseries lie between first and end, where the message is
 // intact; first is negative if there are none.
-func (d *Decoder) symbolsOf(body []byte, b *ingest.Batch) (first, end int, broken error) {
+func (d *decoder) symbolsOf(body []byte, b *ingest.Batch) (first, end int, broken error) {
 	first = -1
 	m := message{b: body}
 	for m.more() {
@@ -356,7 +356,7 @@ func hasField(body []byte, which ...int) bool {
 	return false
 }
 
-func (d *Decoder) series2(b []byte, batch *ingest.Batch) error {
+func (d *decoder) series2(b []byte, batch *ingest.Batch) error {
 	d.labels, d.refs = d.labels[:0], d.refs[:0]
 	var md metadata2
 	samples := -1
@@ -412,7 +412,7 @@ func (d *Decoder) series2(b []byte, batch *ingest.Batch) error {
 
 // appendRefs decodes references to symbols, packed or not. It returns false if the batch has no
 // room for them.
-func (d *Decoder) appendRefs(m *message, field, typ int, b *ingest.Batch) bool {
+func (d *decoder) appendRefs(m *message, field, typ int, b *ingest.Batch) bool {
 	if typ == varintType {
 		d.refs = append(d.refs, uint32(m.varint()))
 		return b.Charge(refBytes)
@@ -429,23 +429,23 @@ func (d *Decoder) appendRefs(m *message, field, typ int, b *ingest.Batch) bool {
 }
 
 // resolve converts the references to labels, or returns what is wrong with them.
-func (d *Decoder) resolve(batch *ingest.Batch) (series, wrong string) {
+func (d *decoder) resolve(batch *ingest.Batch) (series, wrong string) {
 	if len(d.refs)%2 != 0 {
-		return "", fmt.Sprintf("labels_refs are %d, must be pairs of name and value", len(d.refs))
+		return "", fmt.Sprintf("labels_refs has %d entries, must be pairs of name and value", len(d.refs))
 	}
 	var named name
 	for i := 0; i < len(d.refs); i += 2 {
 		n, ok := d.symbol(d.refs[i])
 		v, ok2 := d.symbol(d.refs[i+1])
 		if !ok || !ok2 {
-			return "", fmt.Sprintf("labels_refs %d and %d: there are %d symbols", d.refs[i], d.refs[i+1], len(d.symbols))
+			return "", fmt.Sprintf("labels_refs %d and %d: there are only %d symbols", d.refs[i], d.refs[i+1], len(d.symbols))
 		}
 		d.label(batch, &named, n, v)
 	}
 	return named.value, ""
 }
 
-func (d *Decoder) symbol(ref uint32) (string, bool) {
+func (d *decoder) symbol(ref uint32) (string, bool) {
 	if uint64(ref) >= uint64(len(d.symbols)) {
 		return "", false
 	}
@@ -477,7 +477,7 @@ func (md *metadata2) read(b []byte) error {
 
 // noteSeries notes the metadata of a series' family. Invalid references drop the metadata, but not
 // the samples.
-func (d *Decoder) noteSeries(series string, md metadata2) {
+func (d *decoder) noteSeries(series string, md metadata2) {
 	help, ok := d.symbol(md.help)
 	unit, ok2 := d.symbol(md.unit)
 	if ok && ok2 && (md.kind != metric.TypeUnknown || help != "" || unit != "") {

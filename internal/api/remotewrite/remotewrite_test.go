@@ -23,10 +23,10 @@ func decoded(t *testing.T, version int, body []byte, limit int) string {
 	t.Helper()
 	b := ingest.Batch{Max: limit}
 	var sb strings.Builder
-	d := Decoder{Note: func(m metric.Metadata) { fmt.Fprintf(&sb, "%s is a %s of %q: %s\n", m.Name, m.Type, m.Unit, m.Help) }}
-	decode := d.V1
+	d := decoder{Note: func(m metric.Metadata) { fmt.Fprintf(&sb, "%s is a %s of %q: %s\n", m.Name, m.Type, m.Unit, m.Help) }}
+	decode := d.v1
 	if version == 2 {
-		decode = d.V2
+		decode = d.v2
 	}
 	err := decode(body, &b)
 	for _, r := range b.Reports() {
@@ -123,29 +123,29 @@ func TestV1(t *testing.T) {
 
 		{
 			"cut within the second series", fields(good, good)[:len(good)+9], 0,
-			"up{job=\"j\"} 1 1\nerror: after 1 timeseries, at byte 41: the message breaks off\n",
+			"up{job=\"j\"} 1 1\nerror: after 1 timeseries, at byte 41: the message ends early\n",
 		},
-		{"cut within a tag", fields(good, []byte{0x80}), 0, "up{job=\"j\"} 1 1\nerror: after 1 timeseries, at byte 41: the message breaks off\n"},
+		{"cut within a tag", fields(good, []byte{0x80}), 0, "up{job=\"j\"} 1 1\nerror: after 1 timeseries, at byte 41: the message ends early\n"},
 		{
 			"a label that claims too much", fields(good, msg(1, []byte{series1Labels<<3 | 2, 50, 1})), 0,
-			"up{job=\"j\"} 1 1\nerror: timeseries 1, at byte 41: the message breaks off\n",
+			"up{job=\"j\"} 1 1\nerror: timeseries 1, at byte 41: the message ends early\n",
 		},
 		{
 			"a length of 2^64-1", fields(good, []byte{1<<3 | 2, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 1}), 0,
-			"up{job=\"j\"} 1 1\nerror: after 1 timeseries, at byte 41: the message breaks off\n",
+			"up{job=\"j\"} 1 1\nerror: after 1 timeseries, at byte 41: the message ends early\n",
 		},
 		{
 			"a varint of 11 bytes", msg(1, up, msg(2, []byte{2 << 3, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 1})), 0,
 			"error: timeseries 0, at byte 0: a varint has more than 64 bits\n",
 		},
-		{"a double of 7 bytes", msg(1, up, msg(2, []byte{1<<3 | 1, 0, 0, 0, 0, 0, 0, 0})), 0, "error: timeseries 0, at byte 0: the message breaks off\n"},
+		{"a double of 7 bytes", msg(1, up, msg(2, []byte{1<<3 | 1, 0, 0, 0, 0, 0, 0, 0})), 0, "error: timeseries 0, at byte 0: the message ends early\n"},
 		{"a value that is a varint", msg(1, up, msg(2, num(1, 1))), 0, "error: timeseries 0, at byte 0: field 1 has wire type 0, must be 1\n"},
 		{"a time that is a double", msg(1, up, msg(2, double(2, 1))), 0, "error: timeseries 0, at byte 0: field 2 has wire type 1, must be 0\n"},
 		{
 			"a series that is a number", fields(good, num(1, 1), good), 0,
 			"up{job=\"j\"} 1 1\nerror: after 1 timeseries, at byte 41: field 1 has wire type 0, must be 2\n",
 		},
-		{"field 0", fields(good, []byte{0, 1}), 0, "up{job=\"j\"} 1 1\nerror: after 1 timeseries, at byte 41: a field has no valid number\n"},
+		{"field 0", fields(good, []byte{0, 1}), 0, "up{job=\"j\"} 1 1\nerror: after 1 timeseries, at byte 41: a field number is invalid\n"},
 		{"a group that ends nowhere", fields(good, []byte{9<<3 | 3}), 0, "up{job=\"j\"} 1 1\nerror: after 1 timeseries, at byte 41: unexpected EOF\n"},
 		{"version 2.0 by mistake", encode2(t, &writev2.Request{Symbols: []string{""}, Timeseries: []writev2.TimeSeries{{}}}), 0, "error: " + errIsV2.Error() + "\n"},
 	} {
@@ -195,13 +195,13 @@ func TestV2(t *testing.T) {
 		{"start times are passed over", fields(table, ts(refs(1, 2), msg(2, double(1, 5), num(2, 9), num(3, 8)), num(6, 7))), "up{} 9 5\n"},
 		{
 			"references behind the table", fields(table, ts(refs(1, 2, 3, 7), smp(2, 1, 1), smp(2, 2, 2)), good),
-			sample + "0: invalid_label: labels_refs 3 and 7: there are 7 symbols\n1: invalid_label: labels_refs 3 and 7: there are 7 symbols\n",
+			sample + "0: invalid_label: labels_refs 3 and 7: there are only 7 symbols\n1: invalid_label: labels_refs 3 and 7: there are only 7 symbols\n",
 		},
 		{
 			"an odd number of references", fields(table, ts(refs(1, 2, 3), smp(2, 1, 1)), good),
-			sample + "0: invalid_label: labels_refs are 3, must be pairs of name and value\n",
+			sample + "0: invalid_label: labels_refs has 3 entries, must be pairs of name and value\n",
 		},
-		{"no table", good, "0: invalid_label: labels_refs 1 and 2: there are 0 symbols\n"},
+		{"no table", good, "0: invalid_label: labels_refs 1 and 2: there are only 0 symbols\n"},
 		{
 			"histograms are rejected, samples beside them taken", fields(table, ts(refs(1, 2, 3, 4), msg(3, num(1, 1)), smp(2, 1, 1), msg(4, num(1, 1)))),
 			sample + "0: unsupported: native histograms are not stored\n",
@@ -218,11 +218,11 @@ func TestV2(t *testing.T) {
 				ts(refs(1, 3), msg(5, num(1, 3)), smp(2, 1, 3)), ts(refs(1, 4), msg(5, num(1, 3)), smp(2, 1, 4))),
 			"h is a histogram of \"\": \nh_bucket{le=\"1\"} 1 1\nh_bucket{le=\"2\"} 1 2\nh_sum{} 1 3\nh_count{} 1 4\n",
 		},
-		{"cut", fields(table, good, good)[:len(table)+len(good)+5], sample + "error: at byte 60: the message breaks off\n"},
+		{"cut", fields(table, good, good)[:len(table)+len(good)+5], sample + "error: at byte 60: the message ends early\n"},
 		{"broken inside", fields(table, good, ts(refs(1, 2), []byte{2 << 3, 1}), good), sample + "error: timeseries 1, at byte 60: field 2 has wire type 0, must be 2\n"},
 		{"a symbol that is a number", fields(table, good, num(4, 1), good), sample + "error: at byte 60: field 4 has wire type 0, must be 2\n"},
 		{"references of a wrong type", fields(table, good, ts(double(1, 1), smp(2, 1, 1))), sample + "error: timeseries 1, at byte 60: field 1 has wire type 1, must be 2\n"},
-		{"a packed reference that breaks off", fields(table, good, ts(msg(1, []byte{0x80}), smp(2, 1, 1))), sample + "error: timeseries 1, at byte 60: the message breaks off\n"},
+		{"a packed reference that breaks off", fields(table, good, ts(msg(1, []byte{0x80}), smp(2, 1, 1))), sample + "error: timeseries 1, at byte 60: the message ends early\n"},
 		{"version 1.0 by mistake", msg(1, up, smp(2, 1, 1)), "error: " + errIsV1.Error() + "\n"},
 		{"metadata of version 1.0 by mistake", msg(3, num(1, 1), str(2, "up")), "error: " + errIsV1.Error() + "\n"},
 	} {
@@ -265,10 +265,10 @@ func TestBounds(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := ingest.Batch{Allowance: ingest.Allowance{Max: most}}
-			var d Decoder
-			read := d.V1
+			var d decoder
+			read := d.v1
 			if c.version == 2 {
-				read = d.V2
+				read = d.v2
 			}
 			require.NoError(t, read(c.body, &b))
 			require.ErrorIs(t, b.Err(), ingest.ErrTooLarge)
@@ -276,7 +276,7 @@ func TestBounds(t *testing.T) {
 	}
 	many := slices.Repeat(lbl("a", "x"), 129)
 	b := ingest.Batch{}
-	require.NoError(t, new(Decoder).V1(fields(msg(1, many, smp(2, 1, 1), smp(2, 1, 2)), msg(1, lbl("b", "x"), smp(2, 1, 1))), &b))
+	require.NoError(t, new(decoder).v1(fields(msg(1, many, smp(2, 1, 1), smp(2, 1, 2)), msg(1, lbl("b", "x"), smp(2, 1, 1))), &b))
 	require.Equal(t, 2, b.Rejected())
 	require.Equal(t, 3, b.Len())
 }
@@ -284,19 +284,19 @@ func TestBounds(t *testing.T) {
 // A reused decoder remembers nothing of the previous request.
 func TestDecoderIsReused(t *testing.T) {
 	var noted int
-	d := Decoder{Note: func(metric.Metadata) { noted++ }}
+	d := decoder{Note: func(metric.Metadata) { noted++ }}
 	table := symbols("", "__name__", "up")
 	ts := msg(request2Timeseries, refs(1, 2), msg(5, num(1, 1)), smp(2, 1, 1))
 	var b ingest.Batch
 	for i := range 3 {
 		b.Reset()
-		require.NoError(t, d.V2(fields(table, ts), &b))
+		require.NoError(t, d.v2(fields(table, ts), &b))
 		require.Equal(t, 1, b.Len())
 		require.Equal(t, i+1, noted)
 		require.Zero(t, b.Rejected())
 	}
 	b.Reset()
-	require.NoError(t, d.V2(ts, &b))
+	require.NoError(t, d.v2(ts, &b))
 	require.Equal(t, 1, b.Rejected(), "the symbols are gone")
 }
 
@@ -332,7 +332,7 @@ func sorted(series string, labels []metric.Label) string {
 // expect adds the samples of a series to want, and counts rejections.
 func expect[S any](want []reference, names, values []string, samples []S, of func(S) (int64, float64)) (_ []reference, rejected int) {
 	var named name
-	var d Decoder
+	var d decoder
 	for i := range names {
 		d.label(new(ingest.Batch), &named, names[i], values[i])
 	}
@@ -438,8 +438,8 @@ func FuzzV1(f *testing.F) {
 		decode := func(body []byte) ([]reference, int, []metric.Metadata, error) {
 			var b ingest.Batch
 			var notes []metric.Metadata
-			d := Decoder{Note: func(m metric.Metadata) { notes = append(notes, m) }}
-			err := d.V1(body, &b)
+			d := decoder{Note: func(m metric.Metadata) { notes = append(notes, m) }}
+			err := d.v1(body, &b)
 			require.LessOrEqual(t, b.Allowance.Used(), maxGrowth*int64(len(body)+1))
 			return referencesOf(&b), b.Rejected(), notes, err
 		}
@@ -483,8 +483,8 @@ func FuzzV2(f *testing.F) {
 	f.Fuzz(func(t *testing.T, body []byte) {
 		decode := func(body []byte) ([]reference, int, error) {
 			var b ingest.Batch
-			d := Decoder{Note: func(m metric.Metadata) { require.NotEmpty(t, m.Name) }}
-			err := d.V2(body, &b)
+			d := decoder{Note: func(m metric.Metadata) { require.NotEmpty(t, m.Name) }}
+			err := d.v2(body, &b)
 			require.LessOrEqual(t, b.Allowance.Used(), maxGrowth*int64(len(body)+1))
 			return referencesOf(&b), b.Rejected(), err
 		}
@@ -549,12 +549,12 @@ func BenchmarkDecode(b *testing.B) {
 	v1, err := request1(series, 1).Marshal()
 	require.NoError(b, err)
 	v2 := encode2(b, request2(series, 1))
-	d := Decoder{Note: func(metric.Metadata) {}}
+	d := decoder{Note: func(metric.Metadata) {}}
 	for _, c := range []struct {
 		name   string
 		body   []byte
 		decode func([]byte, *ingest.Batch) error
-	}{{"v1", v1, d.V1}, {"v2", v2, d.V2}} {
+	}{{"v1", v1, d.v1}, {"v2", v2, d.v2}} {
 		b.Run(c.name, func(b *testing.B) {
 			batch := ingest.Batch{Max: 1_000_000, Sources: ingest.SourceLabels{"instance", "job"}}
 			b.SetBytes(int64(len(c.body)))

@@ -17,7 +17,7 @@ const (
 	bytesType   = int(protowire.BytesType)
 )
 
-var errTruncated = errors.New("the message breaks off")
+var errTruncated = errors.New("the message ends early")
 
 // message decodes the fields of one protobuf message in wire order. After the first error there are
 // no more fields, and values are zero.
@@ -48,7 +48,7 @@ func (m *message) tag() (field, typ int) {
 func (m *message) longTag() (field, typ int) {
 	num, t := protowire.DecodeTag(m.varint())
 	if num < protowire.MinValidNumber {
-		m.fail(errors.New("a field has no valid number"))
+		m.fail(errors.New("a field number is invalid"))
 		return 0, 0
 	}
 	return int(num), int(t)

@@ -32,8 +32,6 @@ const (
 	lockPoll = time.Second
 	// ddlTimeout is longer than other time-outs: all nodes take part in a change of the schema.
 	ddlTimeout = 30 * time.Second
-	// agreementWait is how long nodes may take to agree on a change of the schema.
-	agreementWait = 30 * time.Second
 )
 
 // ApplySchema makes the keyspace and the tables, or migrates them to the version that this program
@@ -87,15 +85,15 @@ func (a *applier) makeKeyspace(ctx context.Context, replication string) error {
 		return err
 	} else if there != nil {
 		if replication != "" && !maps.Equal(there, copies) {
-			return refuse("keyspace %q is there with the replication %s: change that by ALTER KEYSPACE and a repair of every node, and leave --replication out",
+			return refuse("keyspace %q already has the replication %s: to change it, use ALTER KEYSPACE and repair every node, and leave --replication out",
 				a.opts.Keyspace, formatCopies(there, "%s=%s"))
 		}
-		return nil
+		return d.agree(ctx) // another applier may have made it just now
 	}
 	a.progress(0, 1, "keyspace "+a.opts.Keyspace)
 	if err := ddl(ctx, d, fmt.Sprintf(`CREATE KEYSPACE IF NOT EXISTS %s WITH replication = {'class': 'NetworkTopologyStrategy', %s}`,
 		a.opts.Keyspace, formatCopies(copies, "'%s': %s"))); err != nil {
-		return fmt.Errorf("make keyspace %s: %w", a.opts.Keyspace, err)
+		return fmt.Errorf("create keyspace %s: %w", a.opts.Keyspace, err)
 	}
 	return nil
 }
@@ -143,37 +141,19 @@ func keyspaceCopies(ctx context.Context, s session, keyspace string) (map[string
 	return found[0].Replication, nil
 }
 
-// ddl runs a statement that changes the schema, and waits until all servers have it, or
-// agreementWait has passed.
-//
-// The driver asks one server which versions the others have. That server may have noted changes of
-// the others in the wrong order, and then reports an old version until the next change. So ddl
-// ignores a lack of agreement after the wait: a server that still lacks the change refuses the
-// statement that needs it.
-func ddl(ctx context.Context, d *driver, cql string) error {
-	if err := d.ContextQuery(ctx, cql, nil).ExecRelease(); err != nil {
-		return convert(ctx, err)
-	}
-	err := d.AwaitSchemaAgreement(ctx)
-	if err != nil && strings.Contains(err.Error(), "schema versions not consistent") && ctx.Err() == nil {
-		return nil
-	}
-	return convert(ctx, err)
-}
-
 func (a *applier) apply(ctx context.Context) error {
 	if _, err := checkCopies(ctx, a.session, a.opts, a.cluster.localDC); err != nil {
 		return err
 	}
 	if err := ddl(ctx, a.session, schema.SettingsTable(a.opts.Keyspace)); err != nil {
-		return fmt.Errorf("make table settings: %w", err)
+		return fmt.Errorf("create table settings: %w", err)
 	}
 	if err := a.lock(ctx); err != nil {
 		return err
 	}
 	err := a.migrate(ctx)
 	if _, uerr := a.session.cas(context.WithoutCancel(ctx), stmt(cqlReturnLock, a.owner)); err == nil && uerr != nil {
-		return fmt.Errorf("give back the lock of the schema: %w", uerr)
+		return fmt.Errorf("release the lock of the schema: %w", uerr)
 	}
 	return err
 }
@@ -188,14 +168,14 @@ func (a *applier) lock(ctx context.Context) error {
 		}
 		if !ok {
 			if ok, err = a.session.cas(ctx, stmt(cqlKeepLock, ttl(lockTTL), a.owner, a.owner)); err != nil {
-				return fmt.Errorf("keep the lock of the schema: %w", err)
+				return fmt.Errorf("extend the lock of the schema: %w", err)
 			}
 		}
 		if ok {
 			return nil
 		}
 		if !told {
-			a.opts.Logger.Info("another process is at the schema; waiting for it", "keyspace", a.opts.Keyspace, "at_most", lockTTL)
+			a.opts.Logger.Info("another process is changing the schema; waiting for it", "keyspace", a.opts.Keyspace, "at_most", lockTTL)
 		}
 		if err := a.opts.Clock.Sleep(ctx, lockPoll); err != nil {
 			return err
@@ -240,7 +220,7 @@ func (a *applier) migrate(ctx context.Context) error {
 	for i, st := range steps {
 		a.progress(i, len(steps), firstLine(st.cql))
 		if ok, err := a.session.cas(ctx, stmt(cqlKeepLock, ttl(lockTTL), a.owner, a.owner)); err != nil || !ok {
-			return fmt.Errorf("the lock of the schema was lost; apply it again: %w", firstOf(err, storage.ErrConflict))
+			return fmt.Errorf("the lock of the schema was lost; apply the schema again: %w", firstOf(err, storage.ErrConflict))
 		}
 		if err := ddl(ctx, a.session, st.cql); err != nil {
 			return fmt.Errorf("%s: %w", firstLine(st.cql), err)

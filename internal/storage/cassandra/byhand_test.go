@@ -62,12 +62,12 @@ func TestLeasesByHand(t *testing.T) {
 		{
 			"an owner whom nobody knows, without end",
 			"INSERT INTO shards (ring, shard, owner, fence, expires) VALUES (0, %d, 'nobody', 7, 0)",
-			"of \"nobody\", has no end: no worker wrote it; it is taken over",
+			"of \"nobody\", never expires, so no worker wrote it; taking it over",
 		},
-		{"and with nothing but that", "INSERT INTO shards (ring, shard, owner) VALUES (0, %d, 'nobody')", "has no end"},
-		{"for years", "INSERT INTO shards (ring, shard, owner, fence) VALUES (0, %d, 'nobody', 7) USING TTL 100000000", "has no end"},
-		{"no name at all", "INSERT INTO shards (ring, shard, owner) VALUES (0, %d, '')", "of \"\", has no end"},
-		{"conditionally", "INSERT INTO shards (ring, shard, owner) VALUES (0, %d, 'nobody') IF NOT EXISTS", "has no end"},
+		{"and with nothing but that", "INSERT INTO shards (ring, shard, owner) VALUES (0, %d, 'nobody')", "never expires"},
+		{"for years", "INSERT INTO shards (ring, shard, owner, fence) VALUES (0, %d, 'nobody', 7) USING TTL 100000000", "never expires"},
+		{"no name at all", "INSERT INTO shards (ring, shard, owner) VALUES (0, %d, '')", "of \"\", never expires"},
+		{"conditionally", "INSERT INTO shards (ring, shard, owner) VALUES (0, %d, 'nobody') IF NOT EXISTS", "never expires"},
 		{"a fence and no owner", "INSERT INTO shards (ring, shard, fence, expires) VALUES (0, %d, 9223372036854775807, 1)", ""},
 		{"nothing but the key", "INSERT INTO shards (ring, shard) VALUES (0, %d)", ""},
 		{"its own, without end", "INSERT INTO shards (ring, shard, owner) VALUES (0, %d, 'w')", ""},
@@ -142,7 +142,7 @@ func TestShardOutOfRangeByHand(t *testing.T) {
 	require.Len(t, leases, 1)
 	all := p.complaints(t)
 	require.Len(t, all, 4)
-	require.Contains(t, strings.Join(all, "\n"), "table shards has a row for shard 512, and the store's shards are 0 to 511: it is passed over and can be deleted")
+	require.Contains(t, strings.Join(all, "\n"), "table shards has a row for shard 512, but the store's shards are 0 to 511: the row is ignored and can be deleted")
 }
 
 // A fence is the timestamp of what a run writes. The store does not continue from a fence far
@@ -162,7 +162,7 @@ func TestNewestFenceByHand(t *testing.T) {
 		other := start(t, o)
 		require.Less(t, other.stamps.next(), time.Now().Add(time.Hour).UnixMicro(), "nor does ingest write at it")
 
-		_, repair, _ := strings.Cut(err.Error(), "put it right by ")
+		_, repair, _ := strings.Cut(err.Error(), "correct it with ")
 		applied, err := p.session.cas(t.Context(), stmt(repair))
 		require.NoError(t, err)
 		require.True(t, applied, repair)

@@ -142,8 +142,7 @@ func clusterConfig(o *Options) (*gocql.ClusterConfig, error) {
 	config.SerialConsistency = gocql.LocalSerial
 	config.ProtoVersion = 4
 	config.Timeout, config.ConnectTimeout, config.WriteTimeout = o.Timeout, o.Timeout, o.Timeout
-	// Only changes of the schema wait for agreement.
-	config.MaxWaitSchemaAgreement = agreementWait
+	config.MaxWaitSchemaAgreement = 0 // see driver.agree
 	config.NumConns = connsPerNode
 	config.ReconnectInterval = time.Second
 	config.ReconnectionPolicy = &gocql.ConstantReconnectionPolicy{MaxRetries: 1, Interval: 100 * time.Millisecond}
@@ -173,7 +172,7 @@ func (t *TLS) check() error {
 			return fmt.Errorf("--cassandra-ca: %w", err)
 		}
 		if !x509.NewCertPool().AppendCertsFromPEM(text) {
-			return fmt.Errorf("--cassandra-ca %s: there is no certificate in it", t.CAFile)
+			return fmt.Errorf("--cassandra-ca %s: the file contains no certificate", t.CAFile)
 		}
 	}
 	if t.CertFile != "" || t.KeyFile != "" {
@@ -216,11 +215,11 @@ func look(ctx context.Context, o *Options, s session) (cluster, error) {
 		return cluster{}, err
 	}
 	if len(found) != 1 {
-		return cluster{}, fmt.Errorf("%w: a node of %s says nothing of itself", storage.ErrUnavailable, strings.Join(o.Hosts, ", "))
+		return cluster{}, fmt.Errorf("%w: a node of %s returned no information about itself", storage.ErrUnavailable, strings.Join(o.Hosts, ", "))
 	}
 	if major, _, _ := strings.Cut(found[0].Version, "."); major != "" {
 		if n, err := strconv.Atoi(major); err == nil && n < oldest {
-			return cluster{}, refuse("the servers run Cassandra %s, and %d.0 or newer is needed", found[0].Version, oldest)
+			return cluster{}, refuse("the servers run Cassandra %s, but %d.0 or newer is required", found[0].Version, oldest)
 		}
 	}
 	type peer struct {
@@ -237,14 +236,14 @@ func look(ctx context.Context, o *Options, s session) (cluster, error) {
 	c := cluster{localDC: o.LocalDC, nodes: 1 + len(peers), byDC: nodes}
 	switch {
 	case o.LocalDC == "" && len(nodes) > 1:
-		return c, refuse("the cluster has the data centres %s: say by --local-dc which of them this process is in",
+		return c, refuse("the cluster has the data centres %s: name the one of this process with --local-dc",
 			c.dataCentres())
 	case o.LocalDC == "":
 		c.localDC = found[0].DataCenter
 	case nodes[o.LocalDC] == 0:
 		return c, refuse("the cluster has no data centre %q, only %s: check --local-dc", o.LocalDC, c.dataCentres())
 	case o.DirectHosts && o.LocalDC != found[0].DataCenter:
-		return c, refuse("the nodes of --cassandra-hosts are in data centre %s, and with --cassandra-direct no others are asked: check --local-dc %s",
+		return c, refuse("the nodes of --cassandra-hosts are in data centre %s, and with --cassandra-direct no others are contacted: check --local-dc %s",
 			found[0].DataCenter, o.LocalDC)
 	}
 	return c, nil

@@ -42,7 +42,7 @@ func certain(err error, attempts int64) error {
 	if attempts <= 1 || !errors.Is(err, storage.ErrRefused) {
 		return err
 	}
-	return fmt.Errorf("%w from one node, and another one: %s", storage.ErrTimeout, err.Error())
+	return fmt.Errorf("%w from one node, and another node answered: %s", storage.ErrTimeout, err.Error())
 }
 
 var errNotPrepared = fmt.Errorf("preparing a statement: %w", gocql.ErrConnectionClosed)
@@ -101,14 +101,14 @@ var connectionEnds = []string{
 // refused are texts of servers that answer but reject this client, each with advice. gocql passes
 // them on as plain text.
 var refused = []struct{ text, advice string }{
-	{"Provided username", "the servers do not take this user name and password: check --cassandra-username and --cassandra-password"},
-	{"is not permitted to log in", "the servers do not let this user log in: ALTER ROLE … WITH LOGIN = true, or give another --cassandra-username"},
-	{"unexpected authenticator", "the servers ask for another kind of login than by user name and password, which this program does not know"},
-	{"Password must not be null", "the servers ask for a password too: set --cassandra-password or --cassandra-password-file"},
-	{"requires authentication", "the servers ask for a user name and a password: set --cassandra-username and --cassandra-password"},
-	{"authentication required", "the servers ask for a user name and a password: set --cassandra-username and --cassandra-password"},
+	{"Provided username", "the servers rejected the user name and password: check --cassandra-username and --cassandra-password"},
+	{"is not permitted to log in", "the servers do not allow this user to log in: run ALTER ROLE … WITH LOGIN = true, or use another --cassandra-username"},
+	{"unexpected authenticator", "the servers require a login method other than user name and password, which this program does not support"},
+	{"Password must not be null", "the servers also require a password: set --cassandra-password or --cassandra-password-file"},
+	{"requires authentication", "the servers require a user name and a password: set --cassandra-username and --cassandra-password"},
+	{"authentication required", "the servers require a user name and a password: set --cassandra-username and --cassandra-password"},
 	{"x509:", "the servers' certificate is not trusted: check --cassandra-ca, and that the certificate names the addresses of --cassandra-hosts"},
-	{"tls:", "no TLS with these servers: check --cassandra-tls, --cassandra-ca, --cassandra-cert and --cassandra-key"},
+	{"tls:", "TLS with these servers failed: check --cassandra-tls, --cassandra-ca, --cassandra-cert and --cassandra-key"},
 }
 
 // connectError turns the error of a failed connection into one that says what to do.
@@ -127,7 +127,7 @@ func connectError(ctx context.Context, o *Options, err error) error {
 	hint := ""
 	// A server that expects TLS closes a plain connection, and so does a server that stops.
 	if said := err.Error(); !o.TLS.enabled() && (strings.Contains(said, "EOF") || strings.Contains(said, "connection reset")) {
-		hint = "; if the servers ask for TLS, set --cassandra-tls"
+		hint = "; if the servers require TLS, set --cassandra-tls"
 	}
 	return fmt.Errorf("%w: no Cassandra node of %s answers%s (%w)", storage.ErrUnavailable, strings.Join(o.Hosts, ", "), hint, err)
 }
@@ -141,6 +141,6 @@ func (r refusal) Unwrap() error { return storage.ErrSettings }
 func refuse(format string, args ...any) error { return refusal(fmt.Sprintf(format, args...)) }
 
 func noSchema(o *Options) error {
-	return refuse("keyspace %q has no tables of Quern's: make them with `quern schema apply --keyspace %s`, or name another --keyspace",
+	return refuse("keyspace %q has no Quern tables: create them with `quern schema apply --keyspace %s`, or name another --keyspace",
 		o.Keyspace, o.Keyspace)
 }

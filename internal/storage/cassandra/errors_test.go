@@ -142,17 +142,17 @@ func TestConnectError(t *testing.T) {
 		kind error
 	}{
 		{"nobody there", false, "dial tcp 127.0.0.1:9042: connect: connection refused", nobody + " (", storage.ErrUnavailable},
-		{"TLS is asked for", false, "gocql: unable to create session: EOF", nobody + "; if the servers ask for TLS, set --cassandra-tls (", storage.ErrUnavailable},
-		{"TLS is asked for, abruptly", false, "read tcp 127.0.0.1:1->127.0.0.1:9042: read: connection reset by peer", nobody + "; if the servers ask for TLS, set --cassandra-tls (", storage.ErrUnavailable},
+		{"TLS is asked for", false, "gocql: unable to create session: EOF", nobody + "; if the servers require TLS, set --cassandra-tls (", storage.ErrUnavailable},
+		{"TLS is asked for, abruptly", false, "read tcp 127.0.0.1:1->127.0.0.1:9042: read: connection reset by peer", nobody + "; if the servers require TLS, set --cassandra-tls (", storage.ErrUnavailable},
 		{"a broken stream under TLS", true, "EOF", nobody + " (", storage.ErrUnavailable},
 		{"wrong password", false, "Provided username quern and/or password are incorrect", "check --cassandra-username and --cassandra-password (", nil},
 		{"a role that is none to log in with", false, "quern is not permitted to log in", "ALTER ROLE … WITH LOGIN = true", nil},
-		{"another kind of login", false, `unexpected authenticator "com.example.KerberosAuthenticator"`, "another kind of login", nil},
+		{"another kind of login", false, `unexpected authenticator "com.example.KerberosAuthenticator"`, "a login method other than user name and password", nil},
 		{"a user name alone", false, "Password must not be null", "set --cassandra-password or", nil},
 		{"no password", false, `authentication required (using "org.apache.cassandra.auth.PasswordAuthenticator")`, "set --cassandra-username", nil},
 		{"unknown authority", true, "tls: failed to verify certificate: x509: certificate signed by unknown authority", "check --cassandra-ca", nil},
 		{"no certificate of ours", true, "remote error: tls: certificate required", "--cassandra-cert", nil},
-		{"no TLS there", true, "tls: first record does not look like a TLS handshake", "no TLS with these servers", nil},
+		{"no TLS there", true, "tls: first record does not look like a TLS handshake", "TLS with these servers failed", nil},
 		{"no keyspace", false, gocql.ErrKeyspaceDoesNotExist.Error(), "quern schema apply --keyspace quern", storage.ErrSettings},
 		{"no keyspace, in the server's words", false, "Keyspace 'quern' does not exist", "quern schema apply --keyspace quern", storage.ErrSettings},
 	} {

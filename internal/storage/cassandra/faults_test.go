@@ -139,6 +139,14 @@ func (f *flaky) page(ctx context.Context, st statement, size int, from []byte, d
 	return next, err
 }
 
+func (f *flaky) clocks(ctx context.Context, most time.Duration) (found []reading, err error) {
+	err = f.do(ctx, func(ctx context.Context) error {
+		found, err = f.session.clocks(ctx, most)
+		return err
+	})
+	return found, err
+}
+
 // place makes an empty keyspace for one test.
 func place(t *testing.T) Options {
 	t.Helper()
@@ -584,6 +592,11 @@ func TestFaultsOfDeletes(t *testing.T) {
 				return p.DeleteCacheBlock(ctx, lease.Fence, storage.CacheKey{SliceKey: r.part.SliceKey})
 			},
 			func(c *content) { c.Cache = nil },
+		},
+		{
+			"begun slice",
+			func(ctx context.Context, r *round) error { return p.BeginSlice(ctx, r.part.SliceKey) },
+			func(c *content) { c.Slices[0].Begun = true },
 		},
 		{
 			"slice",

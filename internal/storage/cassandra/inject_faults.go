@@ -10,6 +10,7 @@ import (
 	"os"
 	"strconv"
 	"sync"
+	"time"
 
 	"github.com/quern/quern/internal/storage"
 )
@@ -87,4 +88,12 @@ func (f *failing) page(ctx context.Context, st statement, size int, from []byte,
 		return err
 	})
 	return next, err
+}
+
+func (f *failing) clocks(ctx context.Context, most time.Duration) (found []reading, err error) {
+	err = f.do("clocks", func() error {
+		found, err = f.session.clocks(ctx, most)
+		return err
+	})
+	return found, err
 }

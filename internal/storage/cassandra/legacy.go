@@ -76,7 +76,7 @@ func (l *Legacy) check(ctx context.Context, o *Options) error {
 }
 
 func noLegacy(o *Options) error {
-	return refuse("keyspace %q has not the tables of RHQ (%s): check --from-keyspace and --from-hosts",
+	return refuse("keyspace %q lacks the tables of RHQ (%s): check --from-keyspace and --from-hosts",
 		o.Keyspace, strings.Join(legacy.Tables(), ", "))
 }
 
@@ -95,7 +95,7 @@ type legacySchedule struct {
 // Schedules implements legacy.Reader.
 func (l *Legacy) Schedules(ctx context.Context, table string) iter.Seq2[int32, error] {
 	if !slices.Contains(legacy.Tables(), table) {
-		return failed[int32](fmt.Errorf("%q is no table of RHQ's", table))
+		return failed[int32](fmt.Errorf("%q is not a table of RHQ", table))
 	}
 	return func(yield func(int32, error) bool) {
 		for r, err := range rows[legacySchedule](ctx, l.session, manyRows, stmt(l.in(table, cqlLegacySchedules))) {

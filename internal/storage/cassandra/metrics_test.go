@@ -19,7 +19,7 @@ func TestRequestsAreCounted(t *testing.T) {
 	} {
 		require.ErrorIs(t, l.do(t.Context(), func() error { return err }), err)
 	}
-	require.NoError(t, testutil.CollectAndCompare(collector{l, new(nodes)}, strings.NewReader(`
+	require.NoError(t, testutil.CollectAndCompare(collector{limiter: l, nodes: new(nodes), clocks: new(clocks)}, strings.NewReader(`
 # HELP quern_cassandra_requests_total Requests that have ended, after retries, by outcome.
 # TYPE quern_cassandra_requests_total counter
 quern_cassandra_requests_total{outcome="ok"} 2

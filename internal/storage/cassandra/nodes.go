@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"maps"
+	"math/rand/v2"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -91,8 +92,10 @@ type attempt struct {
 	asked *asked
 	// again says that another attempt came before.
 	again bool
-	// probes is the id of the node that a probe is for, "" for other requests.
-	probes string
+	// only is the id of the one node that the request is for, "" for any. probe says that the
+	// request is a probe of that node.
+	only  string
+	probe bool
 }
 
 type attemptKey struct{}
@@ -130,7 +133,7 @@ func (n *nodes) Pick(q gocql.ExecutableQuery) gocql.NextHost {
 	ctx := q.Context()
 	a := attemptOf(ctx)
 	policy := n.HostSelectionPolicy
-	if a.again || a.probes != "" {
+	if a.again || a.only != "" {
 		policy = n.anyOf
 	}
 	n.probeSome(ctx)
@@ -148,8 +151,8 @@ func (n *nodes) Pick(q gocql.ExecutableQuery) gocql.NextHost {
 			}
 			id := h.Info().HostID()
 			switch {
-			case a.probes != "":
-				if id == a.probes {
+			case a.only != "":
+				if id == a.only {
 					return h
 				}
 			case n.isLast(id):
@@ -183,7 +186,7 @@ func (n *nodes) probeSome(ctx context.Context) {
 	for id, x := range n.byID {
 		if x.last && now-x.probed >= probeEvery {
 			x.probed = now
-			go n.probe(context.WithValue(context.WithoutCancel(ctx), attemptKey{}, attempt{probes: id}))
+			go n.probe(context.WithValue(context.WithoutCancel(ctx), attemptKey{}, attempt{only: id, probe: true}))
 		}
 	}
 }
@@ -199,7 +202,7 @@ func (n *nodes) observe(ctx context.Context, h *gocql.HostInfo, took time.Durati
 	var frame gocql.RequestError
 	answered := err == nil || errors.As(err, &frame)
 	switch {
-	case attemptOf(ctx).probes != "":
+	case attemptOf(ctx).probe:
 		if x.last && answered && took < speculateAfter {
 			x.last, x.missed = false, 0
 			n.log.Info("a Cassandra node answers again", "node", x.address)
@@ -210,7 +213,7 @@ func (n *nodes) observe(ctx context.Context, h *gocql.HostInfo, took time.Durati
 		errors.Is(context.Cause(ctx), errBeaten) && took >= speculateAfter: // it had a head start
 		if x.missed++; x.missed >= mostMissed && !x.last {
 			x.last, x.probed = true, n.clk.Elapsed()
-			n.log.Warn("a Cassandra node does not answer, or much later than others, and is asked last until it does", "node", x.address)
+			n.log.Warn("a Cassandra node is slow or does not answer; it is asked last until it recovers", "node", x.address)
 		}
 	}
 }
@@ -282,6 +285,23 @@ func (n *nodes) askedLast() map[string]bool {
 	out := make(map[string]bool, len(n.byID))
 	for x := range maps.Values(n.byID) {
 		out[x.address] = x.last
+	}
+	return out
+}
+
+// some returns up to most nodes that are not asked last, any if there are more, as addresses by id.
+// If all are asked last, it returns some of them.
+func (n *nodes) some(most int) map[string]string {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	ids := slices.Collect(maps.Keys(n.byID))
+	rand.Shuffle(len(ids), func(i, j int) { ids[i], ids[j] = ids[j], ids[i] })
+	if answer := slices.DeleteFunc(slices.Clone(ids), func(id string) bool { return n.byID[id].last }); len(answer) > 0 {
+		ids = answer
+	}
+	out := make(map[string]string)
+	for _, id := range ids[:min(most, len(ids))] {
+		out[id] = n.byID[id].address
 	}
 	return out
 }

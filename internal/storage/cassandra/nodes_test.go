@@ -202,19 +202,19 @@ func TestNodeThatDoesNotAnswer(t *testing.T) {
 			require.Equal(t, map[string]bool{"10.0.0.0:0": false, "10.0.0.1:0": false, "10.0.0.2:0": false}, n.askedLast())
 			n.observe(beaten, hosts[1], speculateAfter, context.Canceled)
 		}
-		require.Contains(t, log.String(), "a Cassandra node does not answer, or much later than others, and is asked last until it does")
+		require.Contains(t, log.String(), "a Cassandra node is slow or does not answer; it is asked last until it recovers")
 		require.Contains(t, log.String(), "10.0.0.1:0")
 		require.Equal(t, map[string]bool{"10.0.0.0:0": false, "10.0.0.1:0": true, "10.0.0.2:0": false}, n.askedLast())
 		for range 10 {
 			require.Equal(t, "1", picked(ctx, n)[2])
 		}
-		require.Equal(t, 1, testutil.CollectAndCount(collector{newLimiter(1), &nodes{byID: map[string]*node{"x": {}}}}, "quern_cassandra_node_asked_last"))
+		require.Equal(t, 1, testutil.CollectAndCount(collector{limiter: newLimiter(1), nodes: &nodes{byID: map[string]*node{"x": {}}}, clocks: new(clocks)}, "quern_cassandra_node_asked_last"))
 		require.Zero(t, probes)
 
 		// An answer to a request that found no other node is no sign, and an answer to a probe must
 		// be fast.
 		n.observe(ctx, hosts[1], time.Millisecond, nil)
-		probe := context.WithValue(ctx, attemptKey{}, attempt{probes: "1"})
+		probe := context.WithValue(ctx, attemptKey{}, attempt{only: "1", probe: true})
 		n.observe(probe, hosts[1], speculateAfter, nil)
 		n.observe(probe, hosts[1], time.Millisecond, gocql.ErrTimeoutNoResponse)
 		require.True(t, n.askedLast()["10.0.0.1:0"])
@@ -255,6 +255,32 @@ func TestAttemptsAskDifferentNodes(t *testing.T) {
 	}
 	require.ElementsMatch(t, []string{"0", "1", "2"}, ids)
 	require.Equal(t, "2", ids[2], "the one that does not answer comes last")
+}
+
+// A request for one node goes to no other. The nodes whose clocks are read are those that answer, if
+// there are any.
+func TestOneNodeIsAsked(t *testing.T) {
+	n, hosts, _ := three(t)
+	only := func(id string) []string {
+		return picked(context.WithValue(t.Context(), attemptKey{}, attempt{only: id}), n)
+	}
+	for _, id := range []string{"0", "1", "2"} {
+		require.Equal(t, []string{id}, only(id))
+	}
+	require.Empty(t, only("gone"))
+	all := map[string]string{"0": "10.0.0.0:0", "1": "10.0.0.1:0", "2": "10.0.0.2:0"}
+	require.Equal(t, all, n.some(5))
+	require.Len(t, n.some(2), 2)
+	for i := range 3 {
+		for range mostMissed {
+			n.observe(t.Context(), hosts[i], time.Second, gocql.ErrTimeoutNoResponse)
+		}
+		if delete(all, fmt.Sprint(i)); len(all) > 0 {
+			require.Equal(t, all, n.some(5))
+		}
+		require.Equal(t, []string{fmt.Sprint(i)}, only(fmt.Sprint(i)))
+	}
+	require.Len(t, n.some(5), 3)
 }
 
 // A node that went down, or is connected to again, may have been restarted. The first connections

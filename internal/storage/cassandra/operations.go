@@ -142,7 +142,7 @@ func (s *Store) Workers(ctx context.Context) ([]storage.Worker, error) {
 			continue
 		}
 		if r.SecondsLeft == nil {
-			s.odd(ctx, r.ID, fmt.Sprintf("the heartbeat of %q in table workers has no end: no worker wrote it; it is passed over and can be deleted", r.ID))
+			s.odd(ctx, r.ID, fmt.Sprintf("the heartbeat of %q in table workers never expires, so no worker wrote it; it is ignored and can be deleted", r.ID))
 			continue
 		}
 		out = append(out, storage.Worker{ID: r.ID, Host: r.Host, StartedMs: r.StartedMs, SeenMs: *r.SeenMs, Aggregates: r.Aggregates})

@@ -77,7 +77,7 @@ var validName = regexp.MustCompile(`^[a-z][a-z0-9_]{0,47}$`)
 
 func (o *Options) validate() error {
 	if !validName.MatchString(o.Keyspace) {
-		return fmt.Errorf("--keyspace %q: must be small letters, digits and underscores, at most 48, beginning with a letter", o.Keyspace)
+		return fmt.Errorf("--keyspace %q: must be lower-case letters, digits and underscores, at most 48, beginning with a letter", o.Keyspace)
 	}
 	return nil
 }

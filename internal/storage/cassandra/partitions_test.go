@@ -121,11 +121,11 @@ func TestSliceDays(t *testing.T) {
 		{"until midnight", 0, dayMs, []int64{0}},
 		{"before 1970", -1, 1, []int64{-dayMs, 0}},
 	} {
-		got, err := s.sliceDays(t.Context(), metric.Raw, c.fromMs, c.toMs)
+		got, _, err := s.sliceDays(t.Context(), metric.Raw, c.fromMs, c.toMs)
 		require.NoError(t, err)
 		require.Equal(t, c.want, got, c.name)
 	}
-	got, err := s.sliceDays(t.Context(), metric.Raw, math.MaxInt64-1, math.MaxInt64)
+	got, _, err := s.sliceDays(t.Context(), metric.Raw, math.MaxInt64-1, math.MaxInt64)
 	require.NoError(t, err)
 	require.LessOrEqual(t, len(got), 1)
 }

@@ -86,7 +86,7 @@ func (s *Store) on(level metric.Bucket, cql string) string {
 
 func (s *Store) checkLevel(level metric.Bucket) error {
 	if level <= metric.Raw || level > s.ladder.Top() {
-		return fmt.Errorf("bucket %d is no roll-up of %s", level, s.ladder)
+		return fmt.Errorf("bucket %d is not a roll-up of %s", level, s.ladder)
 	}
 	return nil
 }

@@ -4,8 +4,8 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"iter"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/gocql/gocql"
@@ -18,7 +18,8 @@ import (
 
 const (
 	cqlListDays      = `SELECT DISTINCT bucket, day FROM slices`
-	cqlReadSlices    = `SELECT time_slice, complete FROM slices WHERE bucket = ? AND day = ? AND time_slice >= ? AND time_slice < ?`
+	cqlReadSlices    = `SELECT time_slice, begun, complete FROM slices WHERE bucket = ? AND day = ? AND time_slice >= ? AND time_slice < ?`
+	cqlBeginSlice    = `INSERT INTO slices (bucket, day, time_slice, begun) VALUES (?, ?, ?, true) USING TTL ?`
 	cqlCompleteSlice = `INSERT INTO slices (bucket, day, time_slice, complete) VALUES (?, ?, ?, true) USING TTL ?`
 
 	cqlReadCache   = `SELECT chunk_id, data FROM metrics_cache WHERE bucket = ? AND time_slice = ? AND start_schedule_id = ?`
@@ -27,65 +28,145 @@ const (
 
 type sliceRow struct {
 	StartMs  int64 `db:"time_slice"`
+	Begun    bool  `db:"begun"`
 	Complete bool  `db:"complete"`
 }
 
-// Slices implements storage.Runs.
+// Slices implements storage.Runs. Each day is a partition. If some days are out of reach, Slices
+// returns those in reach.
 func (s *Store) Slices(ctx context.Context, b metric.Bucket, fromMs, toMs int64) ([]storage.SliceState, error) {
 	const op = "slices"
 	if ctx.Err() != nil {
 		return nil, convert(ctx, ctx.Err())
 	}
-	days, err := s.sliceDays(ctx, b, fromMs, toMs)
+	days, gaps, err := s.sliceDays(ctx, b, fromMs, toMs)
 	if err != nil {
 		return nil, named(op, err)
 	}
-	var out []storage.SliceState
-	for r, err := range spread(ctx, days, func(ctx context.Context, dayMs int64) iter.Seq2[sliceRow, error] {
-		return rows[sliceRow](ctx, s.session, manyRows, stmt(cqlReadSlices, int(b), dayMs, fromMs, toMs))
-	}) {
-		if err != nil {
-			return nil, named(op, err)
+	found, away := make([][]sliceRow, len(days)), make([]error, len(days))
+	var read, lost atomic.Int64
+	if err := each(ctx, len(days), func(inner context.Context, i int) error {
+		if read.Load() == 0 && lost.Load() >= mostDaysLost {
+			away[i] = errLost
+			return nil
 		}
-		out = append(out, storage.SliceState{SliceKey: storage.SliceKey{Bucket: b, StartMs: r.StartMs}, Complete: r.Complete})
+		for r, err := range rows[sliceRow](inner, s.session, manyRows, stmt(cqlReadSlices, int(b), days[i], fromMs, toMs)) {
+			if storage.IsAway(err) && inner.Err() == nil {
+				away[i] = err
+				lost.Add(1)
+				return nil
+			}
+			if err != nil {
+				return err
+			}
+			found[i] = append(found[i], r)
+		}
+		read.Add(1)
+		return nil
+	}); err != nil {
+		return nil, named(op, err)
+	}
+	var out []storage.SliceState
+	for i, day := range days {
+		if away[i] != nil {
+			gaps = append(gaps, storage.Gap{Bucket: b, FromMs: max(day, fromMs), ToMs: min(day+dayMs, toMs), Err: away[i]})
+			continue
+		}
+		for _, r := range found[i] {
+			out = append(out, storage.SliceState{SliceKey: storage.SliceKey{Bucket: b, StartMs: r.StartMs}, Begun: r.Begun, Complete: r.Complete})
+		}
+	}
+	if len(gaps) > 0 {
+		return out, named(op, &storage.GapsError{Gaps: gaps})
 	}
 	return out, nil
 }
 
-// sliceDays returns the days under which slices that start in [fromMs, toMs) may be recorded.
-func (s *Store) sliceDays(ctx context.Context, b metric.Bucket, fromMs, toMs int64) ([]int64, error) {
+// mostDaysLost is how many days are tried while none can be read. Then the whole store is away, and
+// each request may take long to fail.
+const mostDaysLost = 64
+
+var errLost = fmt.Errorf("%w: of many days none can be read", storage.ErrUnavailable)
+
+// sliceDay is the key of a partition of slices.
+type sliceDay struct {
+	Bucket int   `db:"bucket"`
+	DayMs  int64 `db:"day"`
+}
+
+// sliceDays returns the days under which slices that start in [fromMs, toMs) may be recorded. For a
+// long range it lists the days of the table, which needs all token ranges. If one is out of reach,
+// it names the days around the present instead, and returns the rest of the range as gaps.
+func (s *Store) sliceDays(ctx context.Context, b metric.Bucket, fromMs, toMs int64) ([]int64, []storage.Gap, error) {
 	if fromMs >= toMs {
-		return nil, nil
+		return nil, nil, nil
 	}
-	first := metric.AlignDown(clampMs(fromMs), dayMs)
-	toMs = clampMs(toMs)
+	first, end := metric.AlignDown(clampMs(fromMs), dayMs), clampMs(toMs)
+	if (end-first)/dayMs < maxNamed {
+		return namedDays(first, end), nil, nil
+	}
 	var out []int64
-	if (toMs-first)/dayMs < maxNamed {
-		for d := first; d < toMs; d += dayMs {
-			out = append(out, d)
+	for k, err := range rows[sliceDay](ctx, s.session, manyRows, stmt(cqlListDays)) {
+		if storage.IsAway(err) && ctx.Err() == nil {
+			backMs, aheadMs := s.sliceReach(b)
+			today := metric.AlignDown(s.clk.Now().UnixMilli(), dayMs)
+			from, to := max(first, today-backMs), min(end, today+aheadMs)
+			var gaps []storage.Gap
+			if from > first {
+				gaps = append(gaps, storage.Gap{Bucket: b, FromMs: fromMs, ToMs: min(from, toMs), Err: err})
+			}
+			if to < end {
+				gaps = append(gaps, storage.Gap{Bucket: b, FromMs: max(to, fromMs), ToMs: toMs, Err: err})
+			}
+			return namedDays(from, to), gaps, nil
 		}
-		return out, nil
-	}
-	type key struct {
-		Bucket int   `db:"bucket"`
-		DayMs  int64 `db:"day"`
-	}
-	for k, err := range rows[key](ctx, s.session, manyRows, stmt(cqlListDays)) {
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
-		if k.Bucket == int(b) && first <= k.DayMs && k.DayMs < toMs {
+		if k.Bucket == int(b) && first <= k.DayMs && k.DayMs < end {
 			out = append(out, k.DayMs)
 		}
 	}
 	slices.Sort(out)
-	return out, nil
+	return out, nil, nil
+}
+
+// namedDays returns the days from the day first until toMs.
+func namedDays(first, toMs int64) (out []int64) {
+	for d := first; d < toMs; d += dayMs {
+		out = append(out, d)
+	}
+	return out
+}
+
+// mostDaysBack bounds how many days are named where records of slices are kept for very long.
+const mostDaysBack = 2048
+
+// sliceReach returns how far from today the days are named that cannot be listed: back for as long
+// as open slices are recorded, and ahead by keepBeyond. Nothing relies on these numbers: slices
+// beyond are in a gap.
+func (s *Store) sliceReach(b metric.Bucket) (backMs, aheadMs int64) {
+	days := int64(s.workTTL(b, keepBeyond)) * 1000 / dayMs
+	if days == 0 || days > mostDaysBack {
+		days = mostDaysBack
+	}
+	return days * dayMs, keepBeyond.Milliseconds()
+}
+
+// BeginSlice implements storage.Runs.
+func (s *Store) BeginSlice(ctx context.Context, k storage.SliceKey) error {
+	return named("begin slice", s.setState(ctx, cqlBeginSlice, k))
 }
 
 // CompleteSlice implements storage.Runs.
 func (s *Store) CompleteSlice(ctx context.Context, k storage.SliceKey) error {
-	return named("complete slice", s.session.exec(ctx, s.stamps.next(), stmt(cqlCompleteSlice,
-		int(k.Bucket), metric.AlignDown(k.StartMs, dayMs), k.StartMs, s.workTTL(k.Bucket, 2*keepBeyond))))
+	return named("complete slice", s.setState(ctx, cqlCompleteSlice, k))
+}
+
+// setState writes a state of a slice, which stays until the slice cannot be opened again.
+func (s *Store) setState(ctx context.Context, cql string, k storage.SliceKey) error {
+	return s.session.exec(ctx, s.stamps.next(), stmt(cql,
+		int(k.Bucket), metric.AlignDown(k.StartMs, dayMs), k.StartMs, s.workTTL(k.Bucket, 2*keepBeyond)))
 }
 
 type cacheRow struct {
@@ -189,7 +270,7 @@ func (s *Store) AcquireShard(ctx context.Context, shard int, owner string, d tim
 			case *r.Shard == shard:
 				held = r
 			case *r.Shard < 0 || *r.Shard >= s.shards:
-				s.odd(ctx, owner, fmt.Sprintf("table shards has a row for shard %d, and the store's shards are 0 to %d: it is passed over and can be deleted",
+				s.odd(ctx, owner, fmt.Sprintf("table shards has a row for shard %d, but the store's shards are 0 to %d: the row is ignored and can be deleted",
 					*r.Shard, s.shards-1))
 			}
 		}
@@ -197,7 +278,7 @@ func (s *Store) AcquireShard(ctx context.Context, shard int, owner string, d tim
 			if !held.endless(d) {
 				return storage.Lease{}, fmt.Errorf("%s: %w: %s", op, storage.ErrConflict, *held.Owner)
 			}
-			s.odd(ctx, owner, fmt.Sprintf("the lease of shard %d, of %q, has no end: no worker wrote it; it is taken over", shard, *held.Owner))
+			s.odd(ctx, owner, fmt.Sprintf("the lease of shard %d, of %q, never expires, so no worker wrote it; taking it over", shard, *held.Owner))
 		}
 		newest := first.newest()
 		if err := s.plausible(newest); err != nil {
@@ -249,8 +330,8 @@ const longestLead = day
 func (s *Store) plausible(f storage.Fence) error {
 	now := s.clk.Now()
 	if at := time.UnixMicro(int64(f)); at.Sub(now) > longestLead {
-		return fmt.Errorf("newest_fence in table shards is %s, more than %s ahead of the clock: no shard is taken, since what is "+
-			"written from there on could not be replaced before that time; if no clock was that wrong, put it right by "+
+		return fmt.Errorf("newest_fence in table shards is %s, more than %s ahead of the clock: no shard is leased, since rows "+
+			"written with later fences could not be replaced before that time; if no clock was that wrong, correct it with "+
 			"UPDATE shards SET newest_fence = %d WHERE ring = 0 IF newest_fence = %d",
 			at.UTC().Format(time.RFC3339), longestLead, now.UnixMicro(), int64(f))
 	}

@@ -6,6 +6,7 @@ import (
 	"reflect"
 	"slices"
 	"sync/atomic"
+	"time"
 
 	"github.com/gocql/gocql"
 	"github.com/scylladb/gocqlx/v2"
@@ -24,6 +25,10 @@ type session interface {
 	// page reads up to size rows into dest, a pointer to a slice of structs with db tags. It
 	// returns the position of the next page, nil at the end.
 	page(ctx context.Context, st statement, size int, from []byte, dest any) (next []byte, err error)
+	// clocks reads the clocks of several nodes, at least one. It does not wait for slow nodes when
+	// more than half of the nodes agree with this machine's clock up to most, or more than half do
+	// not.
+	clocks(ctx context.Context, most time.Duration) ([]reading, error)
 	close()
 }
 
@@ -158,6 +163,14 @@ func (l *limited) page(ctx context.Context, st statement, size int, from []byte,
 		return err
 	})
 	return next, err
+}
+
+func (l *limited) clocks(ctx context.Context, most time.Duration) (found []reading, err error) {
+	err = l.limiter.do(ctx, func() error {
+		found, err = l.session.clocks(ctx, most)
+		return err
+	})
+	return found, err
 }
 
 // rows yields what a query finds, page by page. No request is open while the loop's body runs.

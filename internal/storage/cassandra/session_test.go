@@ -85,7 +85,8 @@ func (w *watched) cas(context.Context, ...statement) (bool, error) { return true
 func (w *watched) page(context.Context, statement, int, []byte, any) ([]byte, error) {
 	return nil, w.look()
 }
-func (w *watched) close() {}
+func (w *watched) clocks(context.Context, time.Duration) ([]reading, error) { return nil, w.look() }
+func (w *watched) close()                                                   {}
 
 // Every request goes through the limiter.
 func TestEveryRequestIsLimited(t *testing.T) {
@@ -96,7 +97,9 @@ func TestEveryRequestIsLimited(t *testing.T) {
 	require.ErrorIs(t, err, errRequest)
 	_, err = l.page(t.Context(), stmt("SELECT"), 1, nil, nil)
 	require.ErrorIs(t, err, errRequest)
-	require.Equal(t, []int{1, 1, 1}, w.running)
+	_, err = l.clocks(t.Context(), time.Second)
+	require.ErrorIs(t, err, errRequest)
+	require.Equal(t, []int{1, 1, 1, 1}, w.running)
 	_, running, _ := w.limiter.state()
 	require.Zero(t, running)
 }
@@ -198,7 +201,7 @@ func TestLockOfAnEarlierAttempt(t *testing.T) {
 		require.NoError(t, apply("one", func(_, total int) { again = total }))
 	})
 	require.ErrorIs(t, err, storage.ErrConflict)
-	require.ErrorContains(t, err, "the lock of the schema was lost; apply it again")
+	require.ErrorContains(t, err, "the lock of the schema was lost; apply the schema again")
 	require.Equal(t, 3, steps, "nothing after that")
 	require.Greater(t, again, 3)
 	require.NoError(t, apply("another", func(int, int) {}), "it was given back")
@@ -246,7 +249,7 @@ func TestTimestampsAndTimesToLiveOfABatch(t *testing.T) {
 	for fence, want := range map[storage.Fence]int64{0: clk.Now().UnixMicro(), 17: 17} {
 		r := &recorder{}
 		s := &Store{
-			session: r, clk: clk, stamps: &timestamps{clk: clk}, ladder: metric.DefaultLadder(), epochsRead: clk.Now(),
+			session: r, clk: clk, stamps: &timestamps{clk: clk}, ladder: metric.DefaultLadder(), epochsRead: clock.Read(clk),
 			policies: storage.Policies(nil).Set(storage.Policy{Retention: storage.Retention{rawTTL, rowTTL, rowTTL, rowTTL}}, 0),
 		}
 		require.NoError(t, s.Write(t.Context(), newRound(1).batch(fence)))
@@ -320,7 +323,7 @@ func TestCheckRetention(t *testing.T) {
 	}{
 		{"CASSANDRA_4", 0, ""},
 		{"CASSANDRA_4", lastExpiry.Sub(now), ""},
-		{"CASSANDRA_4", lastExpiry.Sub(now) + time.Second, "--retention goes on for 4077 days: make it shorter"},
+		{"CASSANDRA_4", lastExpiry.Sub(now) + time.Second, "--retention reaches 4077 days ahead: shorten it"},
 		{"NONE", 20 * 365 * day, ""},
 	} {
 		err := checkRetention(t.Context(), values{value: c.mode}, storage.Retention{7 * day, c.last}, now)

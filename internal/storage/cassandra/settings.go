@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/quern/quern/internal/blocks"
+	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/storage"
 	"github.com/quern/quern/schema"
@@ -161,7 +162,7 @@ func policies(ctx context.Context, s session, opts *Options, l metric.Ladder) (s
 		return nil, err
 	}
 	if found, _, err = readPolicies(ctx, s); err == nil && found == nil {
-		err = fmt.Errorf("%w: setting %s is gone as soon as it was written", storage.ErrCorrupt, settingPolicy)
+		err = fmt.Errorf("%w: setting %s disappeared right after it was written", storage.ErrCorrupt, settingPolicy)
 	}
 	return found, err
 }
@@ -222,7 +223,7 @@ func (s *Store) checkPolicy(ctx context.Context) error {
 	if len(changed) == 0 {
 		return nil
 	}
-	return refuse("the settings of the store were changed while this process ran, %s: start it again", strings.Join(changed, ", "))
+	return refuse("the settings of the store were changed while this process ran, %s: restart the process", strings.Join(changed, ", "))
 }
 
 func (s *Store) history() storage.Policies {
@@ -287,7 +288,7 @@ func checkHome(ctx context.Context, s session, keyspace, localDC string) error {
 	if err != nil || home == localDC {
 		return err
 	}
-	return refuse("ids and leases of keyspace %q are given out in data centre %s, and this process is in %s: "+
+	return refuse("ids and leases of keyspace %q are assigned in data centre %s, but this process is in %s: "+
 		"give --local-dc %s, or name another --keyspace", keyspace, home, localDC, home)
 }
 
@@ -306,8 +307,8 @@ func checkCopies(ctx context.Context, s session, opts *Options, localDC string) 
 		Value string `db:"value"`
 	}](ctx, s, stmt(cqlCommitlogSync))
 	if err == nil && len(found) == 1 && found[0].Value == "periodic" {
-		opts.Logger.Warn("there is one copy of each row, and the servers acknowledge before it is on disk: one that is killed or loses power "+
-			"forgets the last seconds of what was acknowledged; set commitlog_sync: batch or group in cassandra.yaml, or have three copies",
+		opts.Logger.Warn("there is only one copy of each row, and the servers acknowledge it before it is on disk: a server that is killed or loses power "+
+			"loses the last seconds of acknowledged writes; set commitlog_sync: batch or group in cassandra.yaml, or use three copies",
 			"keyspace", opts.Keyspace)
 	}
 	return copies, err
@@ -329,8 +330,8 @@ func checkRetention(ctx context.Context, s session, retention storage.Retention,
 	if err != nil || len(found) == 0 || !strings.HasPrefix(found[0].Value, "CASSANDRA_") {
 		return err
 	}
-	return refuse("with storage_compatibility_mode %s, which cassandra.yaml has, the servers know no time after %s, and --retention goes on for %d days: "+
-		"make it shorter, or 0 for ever, or set the mode to NONE on every server",
+	return refuse("with storage_compatibility_mode %s in cassandra.yaml, the servers support no time after %s, but --retention reaches %d days ahead: "+
+		"shorten it, or keep data for ever with 0, or set the mode to NONE on every server",
 		found[0].Value, lastExpiry.UTC().Format(time.DateOnly), longest/day)
 }
 
@@ -338,7 +339,7 @@ func checkRetention(ctx context.Context, s session, retention storage.Retention,
 // size is no difference: an epoch changes it.
 func checkSettings(recorded, want *storage.Settings, keyspace string) error {
 	differs := func(what string, recorded, want any) error {
-		return refuse("keyspace %q was made with %s %v, and %v was asked for: leave the option out, or name another --keyspace",
+		return refuse("keyspace %q was created with %s %v, not the requested %v: leave the option out, or name another --keyspace",
 			keyspace, what, recorded, want)
 	}
 	switch {
@@ -431,7 +432,7 @@ func (s *Store) AddEpoch(ctx context.Context, e blocks.Epoch) error {
 }
 
 func (s *Store) setEpochs(e blocks.Epochs) {
-	now := s.clk.Now()
+	now := clock.Read(s.clk)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.epochs, s.epochsRead = e, now
@@ -442,10 +443,10 @@ func (s *Store) setEpochs(e blocks.Epochs) {
 // process that reads twice per slice knows of it in time.
 func (s *Store) refreshEpochs(ctx context.Context) (changed bool, err error) {
 	s.mu.Lock()
-	age := s.clk.Now().Sub(s.epochsRead).Milliseconds()
+	age := s.epochsRead.Since(s.clk).Milliseconds()
 	known := s.epochs
 	s.mu.Unlock()
-	if half := s.ladder.WidthMs(metric.Raw+1) / 2; -half < age && age < half {
+	if age < s.ladder.WidthMs(metric.Raw+1)/2 {
 		return false, nil
 	}
 	epochs, _, err := readEpochs(ctx, s.session)

@@ -65,8 +65,10 @@ type Store struct {
 
 	mu         sync.Mutex
 	epochs     blocks.Epochs
-	epochsRead time.Time
+	epochsRead clock.Reading
 	policies   storage.Policies
+
+	clocks clocks // of the nodes
 
 	told sync.Map // the messages of odd that were logged already
 }
@@ -88,8 +90,8 @@ func Open(ctx context.Context, opts Options) (*Store, error) {
 		return nil, err
 	}
 	if slices.Contains(weak, opts.Consistency) {
-		opts.Logger.Warn("with this consistency a read may miss what was acknowledged, and a run what it has to grind; "+
-			"use LOCAL_QUORUM where there are several copies", "consistency", opts.Consistency)
+		opts.Logger.Warn("with this consistency a read may miss acknowledged samples, and a run may miss marks; "+
+			"use LOCAL_QUORUM if there are several copies", "consistency", opts.Consistency)
 	}
 	limiter := newLimiter(opts.MaxInFlight)
 	st, err := open(ctx, &limited{session: inject(s, opts.Logger), limiter: limiter}, &opts, c.localDC)
@@ -126,7 +128,7 @@ func open(ctx context.Context, session session, opts *Options, localDC string) (
 		session: session, clk: opts.Clock, log: opts.Logger, holder: strconv.FormatUint(rand.Uint64(), 16),
 		stamps: &timestamps{clk: opts.Clock}, policies: policies,
 		ladder: recorded.Ladder, groupSize: recorded.GroupSize, shards: recorded.IndexPartitions,
-		epochs: recorded.Epochs, epochsRead: opts.Clock.Now(),
+		epochs: recorded.Epochs, epochsRead: clock.Read(opts.Clock),
 	}
 	if s.copies, err = checkCopies(ctx, session, opts, localDC); err != nil {
 		return nil, err
@@ -158,7 +160,7 @@ func (s *Store) Close() error {
 func (s *Store) NewestID() blocks.ID { return blocks.ID{} }
 
 // Expire implements storage.Store. It removes nothing: every row expires by its TTL.
-func (s *Store) Expire(ctx context.Context, _ int64) error {
+func (s *Store) Expire(ctx context.Context) error {
 	if ctx.Err() != nil {
 		return convert(ctx, ctx.Err())
 	}
@@ -198,7 +200,7 @@ func each(ctx context.Context, n int, do func(ctx context.Context, i int) error)
 const maxSpread = 256
 
 // Collector exports the few metrics of the client that an operator needs.
-func (s *Store) Collector() prometheus.Collector { return collector{s.limiter, s.nodes} }
+func (s *Store) Collector() prometheus.Collector { return collector{s.limiter, s.nodes, &s.clocks} }
 
 // failed yields one error.
 func failed[T any](err error) iter.Seq2[T, error] {

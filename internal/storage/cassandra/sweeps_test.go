@@ -6,7 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/quern/quern/internal/acceptance"
+	"github.com/quern/quern/integration/acceptance"
 	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/storage"
 	"github.com/quern/quern/schema"

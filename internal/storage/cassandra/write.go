@@ -61,7 +61,7 @@ func (s *Store) Write(ctx context.Context, b *storage.Batch) error {
 	if changed, err := s.refreshEpochs(ctx); err != nil {
 		return named(op, err)
 	} else if changed {
-		return fmt.Errorf("%s: %w until its blocks are cut anew: the block size changes", op, storage.ErrUnavailable)
+		return fmt.Errorf("%s: %w until its blocks are regrouped: the block size has changed", op, storage.ErrUnavailable)
 	}
 	tsUs := s.stamps.of(b.Fence)
 	parts := partsOf(b)

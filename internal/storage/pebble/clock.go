@@ -32,16 +32,17 @@ func (s *Store) loadClock() error {
 	case s.newest != blocks.ID{}:
 		newest = time.UnixMilli(s.newest.TimeMs()).UTC()
 	}
-	s.kept = clock.Memory{Newest: newest}
+	kept := clock.Memory{Newest: newest}
 	doubted, err := s.get(metaKey(metaDoubt))
 	if err != nil {
 		return err
 	}
 	if len(doubted) == doubtBytes {
-		s.kept.Doubted = time.UnixMilli(int64(binary.BigEndian.Uint64(doubted))).UTC()
-		s.kept.Ran = time.Duration(binary.BigEndian.Uint64(doubted[8:])) * time.Millisecond
+		kept.Doubted = time.UnixMilli(int64(binary.BigEndian.Uint64(doubted))).UTC()
+		kept.Ran = time.Duration(binary.BigEndian.Uint64(doubted[8:])) * time.Millisecond
 	}
-	s.guard = clock.NewGuard(s.clk, s.kept)
+	s.kept.Store(&kept)
+	s.guard = clock.NewGuard(s.clk, kept)
 	return nil
 }
 
@@ -63,17 +64,11 @@ func (s *Store) CheckFit(ctx context.Context) error { return s.begin(ctx, "check
 // clock would be doubted if this one were missing.
 func (s *Store) sawTime(ctx context.Context) error {
 	_ = s.guard.Check() // ClockDoubt reports the doubt
-	m, kept := s.guard.Memory(), s.keptClock()
+	m, kept := s.guard.Memory(), s.kept.Load()
 	if m.Newest.Sub(kept.Newest).Abs() < keepClock && (m.Ran-kept.Ran).Abs() < keepClock && m.Doubted.IsZero() == kept.Doubted.IsZero() {
 		return nil
 	}
-	return s.do(ctx, "write down the time", s.keepTime)
-}
-
-func (s *Store) keptClock() clock.Memory {
-	s.clockMu.Lock()
-	defer s.clockMu.Unlock()
-	return s.kept
+	return s.do(ctx, "record the time", s.keepTime)
 }
 
 // keepTime stores the guard's memory.
@@ -81,7 +76,7 @@ func (s *Store) keepTime() error {
 	s.clockMu.Lock()
 	defer s.clockMu.Unlock()
 	m := s.guard.Memory()
-	if m == s.kept {
+	if m == *s.kept.Load() {
 		return nil
 	}
 	batch := s.db.NewBatch()
@@ -100,6 +95,6 @@ func (s *Store) keepTime() error {
 	if err = closed(batch, err); err != nil {
 		return err
 	}
-	s.kept = m
+	s.kept.Store(&m)
 	return nil
 }

@@ -2,15 +2,22 @@ package pebble
 
 import (
 	"context"
+	"math"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/quern/quern/internal/blocks"
+	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/storage"
+	"github.com/quern/quern/internal/storage/storagetest"
 )
 
 // TestStuckWriteHoldsUpNobody covers a write that waits for the disk and keeps its locks. Other
@@ -27,7 +34,7 @@ func TestStuckWriteHoldsUpNobody(t *testing.T) {
 		func(ctx context.Context) error { return st.RenewShard(ctx, lease, time.Hour) },
 		func(ctx context.Context) error { return st.ReleaseShard(ctx, 0, "w") },
 		func(ctx context.Context) error { _, err := st.Leases(ctx); return err }, // the operations before it wait to write
-		func(ctx context.Context) error { _, err := st.LeasedIDs(ctx); return err },
+		func(ctx context.Context) error { _, err := st.LeaseIDs(ctx, 1); return err },
 	} {
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
 		require.ErrorIs(t, op(ctx), storage.ErrTimeout)
@@ -36,6 +43,89 @@ func TestStuckWriteHoldsUpNobody(t *testing.T) {
 	st.registryMu.Unlock()
 	st.fences.mu.RUnlock()
 	require.NoError(t, st.Close())
+}
+
+// TestStuckDisk has the disk keep a sync of the log from returning, for each operation that waits
+// for one. Operations that take no context, and those that need nothing of the disk, still return.
+func TestStuckDisk(t *testing.T) {
+	later := storagetest.TestSettings().Policy
+	later.Retention = storage.Retention{24 * time.Hour}
+	for name, stuck := range map[string]func(ctx context.Context, st *Store) error{
+		"heartbeat": func(ctx context.Context, st *Store) error {
+			return st.Heartbeat(ctx, storage.Worker{ID: "a"}, time.Hour)
+		},
+		"confirm the clock": func(ctx context.Context, st *Store) error { return st.ConfirmClock(ctx) },
+		"set policy":        func(ctx context.Context, st *Store) error { return st.SetPolicy(ctx, later) },
+		"add epoch": func(ctx context.Context, st *Store) error {
+			return st.AddEpoch(ctx, blocks.Epoch{FromMs: benchStart + 100*benchHourMs, BlockSize: 64})
+		},
+		"lease ids": func(ctx context.Context, st *Store) error { _, err := st.LeaseIDs(ctx, 10); return err },
+		"write":     func(ctx context.Context, st *Store) error { return st.Write(ctx, crashBatch(1)) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			noLeaks(t)
+			disk := &stuckSyncs{held: make(chan struct{}), free: make(chan struct{})}
+			clk := newClock()
+			opts := crashOptions(noReuse{errorfs.Wrap(vfs.NewMem(), disk)})
+			opts.Clock = clk
+			st, err := Open("/data", opts)
+			require.NoError(t, err)
+			require.NoError(t, st.Heartbeat(t.Context(), storage.Worker{ID: "b"}, 24*time.Hour))
+			clk.Set(clk.Now().Add(time.Hour)) // a time to write down
+			disk.holds.Store(true)
+			done := make(chan error, 1)
+			go func() { done <- stuck(t.Context(), st) }()
+			<-disk.held
+
+			answered := make(chan struct{})
+			go func() {
+				defer close(answered)
+				workers, err := st.Workers(t.Context())
+				assert.NoError(t, err)
+				assert.NotEmpty(t, workers)
+				ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+				defer cancel()
+				assert.ErrorIs(t, st.Heartbeat(ctx, storage.Worker{ID: "c"}, time.Hour), storage.ErrTimeout)
+				assert.Len(t, st.Settings().Epochs, 1)
+				assert.Empty(t, st.Settings().Policy.Retention)
+				assert.NotZero(t, st.WholeFrom(metric.Raw, benchStart))
+				assert.NoError(t, st.ClockDoubt())
+				_, err = st.LeasedIDs(t.Context())
+				assert.NoError(t, err)
+				assert.NoError(t, first(st.RawChunks(t.Context(), blocks.Range{End: 1000}, 0, math.MaxInt64)))
+			}()
+			select {
+			case <-answered:
+			case <-time.After(time.Minute):
+				assert.Fail(t, "they wait for the disk")
+			}
+			close(disk.free)
+			<-answered
+			require.NoError(t, <-done)
+			require.NoError(t, st.Close())
+		})
+	}
+}
+
+// stuckSyncs holds syncs of logs, once holds is set, until free is closed. The first one closes
+// held.
+type stuckSyncs struct {
+	holds      atomic.Bool
+	once       sync.Once
+	held, free chan struct{}
+}
+
+// String implements errorfs.Injector.
+func (*stuckSyncs) String() string { return "stuck syncs" }
+
+// MaybeError implements errorfs.Injector.
+func (s *stuckSyncs) MaybeError(op errorfs.Op) error {
+	isSync := op.Kind == errorfs.OpFileSync || op.Kind == errorfs.OpFileSyncData || op.Kind == errorfs.OpFileSyncTo
+	if s.holds.Load() && isSync && strings.HasSuffix(op.Path, logSuffix) {
+		s.once.Do(func() { close(s.held) })
+		<-s.free
+	}
+	return nil
 }
 
 // TestCloseUnderUse closes the store while it is read and written. Each call either succeeds or

@@ -9,18 +9,20 @@ import (
 	"path"
 	"strings"
 	"sync"
+	"time"
 
 	lsm "github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/sstable"
 
 	"github.com/quern/quern/internal/blocks"
+	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/storage"
 )
 
 // When the checksum of a table's block fails, a range of keys is lost. The keys before and after it
 // can still be read, so reads skip the range. For raw chunks they report which groups and slices
-// may have lost chunks. The labels of series are stored in two tables, so reads use the other
+// may have lost chunks, for roll-ups which schedules and times may have lost rows. The labels of series are stored in two tables, so reads use the other
 // table.
 
 // aroundFunc is called with a range [from, to) whose rows cannot be read. It returns false to end
@@ -171,7 +173,7 @@ func (s *Store) nextBlock(name string, from, end []byte) (next []byte, err error
 // onLost each time.
 func (s *Store) lost(what string) {
 	if skipped, ok := s.lostSaid.Pass(); ok {
-		s.log.Error("stored data cannot be read and is left out", "what", what, "more_since_last", skipped)
+		s.log.Error("stored data cannot be read and is skipped", "what", what, "more_since_last", skipped)
 	}
 	if s.onLost != nil {
 		s.onLost(what)
@@ -189,6 +191,74 @@ func (s *Store) lostChunks(group metric.ScheduleID, from, to []byte) (chunks []s
 		})
 	}
 	return chunks
+}
+
+// maxLostRows bounds the rows of one damaged block that a read reports. A block holds far fewer
+// rows. It may be any of more rows if the read begins long before the first row that is stored: then
+// the read fails.
+const maxLostRows = 1 << 17
+
+// lostRows yields a damaged row for each row that may lie among the keys [from, to), which cannot be
+// read, and has a schedule in ids and a time in [fromMs, toMs).
+func (s *Store) lostRows(level metric.Bucket, ids blocks.Range, fromMs, toMs int64, from, to []byte, yield func(metric.RollupRow, error) bool) bool {
+	width, periodMs := s.ladder.WidthMs(level), s.periodMs(level)
+	fromMs, toMs = s.plausible(metric.AlignDown(fromMs+width-1, width), toMs)
+	ids.End = min(ids.End, s.leased())
+	// A key that bounds a table may be shorter than the key of a row.
+	at := func(k []byte, i int) int64 {
+		return getInt(append(bytes.Clone(k), make([]byte, rollupKeyBytes)...)[i:])
+	}
+	period := func(k []byte) int64 { return at(k, 2) }
+	schedule := func(k []byte) metric.ScheduleID { return metric.ScheduleID(at(k, 10)) }
+	var lost []metric.RollupRow
+	var key []byte
+	for p := metric.AlignDown(max(period(from), fromMs), periodMs); p <= period(to) && p < toMs; p += periodMs {
+		first, last := ids.Start, ids.End-1
+		if p == period(from) {
+			first = max(first, schedule(from))
+		}
+		if p == period(to) {
+			last = min(last, schedule(to))
+		}
+		for id := first; id <= last; id++ {
+			for t := max(p, fromMs); t < min(p+periodMs, toMs); t += width {
+				key = appendRollupKey(key[:0], level, periodMs, id, t)
+				if bytes.Compare(key, from) < 0 || bytes.Compare(key, to) >= 0 {
+					continue
+				}
+				if len(lost) == maxLostRows {
+					yield(metric.RollupRow{}, damage{fmt.Errorf("roll-ups: some %s rows of schedules %d to %d from %s on cannot be read: ask for a shorter time",
+						s.ladder.Name(level), ids.Start, ids.End-1, time.UnixMilli(lost[0].TimeMs).UTC().Format(time.RFC3339))})
+					return false
+				}
+				lost = append(lost, metric.RollupRow{Schedule: id, TimeMs: t, Damaged: true})
+			}
+		}
+	}
+	if len(lost) == 0 {
+		return true
+	}
+	begin, end := lost[0].TimeMs, lost[0].TimeMs
+	low, high := lost[0].Schedule, lost[0].Schedule
+	for i := range lost {
+		begin, end = min(begin, lost[i].TimeMs), max(end, lost[i].TimeMs)
+		low, high = min(low, lost[i].Schedule), max(high, lost[i].Schedule)
+	}
+	s.lost(fmt.Sprintf("%s rows of the schedules %d to %d from %s to %s", s.ladder.Name(level), low, high,
+		time.UnixMilli(begin).UTC().Format(time.RFC3339), time.UnixMilli(end).UTC().Format(time.RFC3339)))
+	for _, row := range lost {
+		if !yield(row, nil) {
+			return false
+		}
+	}
+	return true
+}
+
+// plausible limits [fromMs, toMs) to the times that data may have which cannot be read: from 1970
+// to two days ahead of the clock.
+func (s *Store) plausible(fromMs, toMs int64) (int64, int64) {
+	newest := max(clock.NowMs(s.clk), s.guard.Memory().Newest.UnixMilli())
+	return max(fromMs, 0), min(toMs, newest+2*dayMs)
 }
 
 // aroundSchedules yields the schedules with the ids of the keys [from, to). It reads them from the
@@ -224,8 +294,8 @@ func (s *Store) aroundSchedules(ctx context.Context, from, to []byte, yield func
 func (s *Store) elsewhere(ctx context.Context, source string, from, to []byte, yield func(storage.Schedule) bool) error {
 	lost, err := s.lostSeries.list(ctx, s)
 	if err != nil {
-		return fmt.Errorf("labels of source %q lie in damaged blocks of two tables; restore a backup, or stop the server and save "+
-			"what can be read by `quern salvage`: %w", source, err)
+		return fmt.Errorf("labels of source %q are in damaged blocks of two tables; restore a backup, or stop the server and save "+
+			"the readable data with `quern salvage`: %w", source, err)
 	}
 	prefix := sourcePrefix(source)
 	derived := strings.HasPrefix(source, storage.DerivedSource)
@@ -264,7 +334,7 @@ func (l *lostSeries) list(ctx context.Context, s *Store) (all []storage.Schedule
 		return l.all, nil
 	}
 	l.all = nil
-	const op = "series that cannot be read by source"
+	const op = "list the series whose source cannot be read"
 	readable := make(map[metric.ScheduleID]struct{})
 	scanAround(ctx, s, op, []byte{tableSeries}, []byte{tableSeries + 1}, nil, parseSeries,
 		func([]byte, []byte) bool { return true },

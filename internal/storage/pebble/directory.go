@@ -73,13 +73,13 @@ func claimDirectory(dir string, files vfs.FS) (exists bool, err error) {
 	if i := slices.IndexFunc(others, isDatabaseFile); i >= 0 {
 		marker := markerPrefix + manifestMarker + ".…"
 		if i := slices.IndexFunc(others, func(name string) bool { return strings.HasPrefix(name, manifestPrefix) }); i >= 0 {
-			marker = fmt.Sprintf("file of no bytes %s%s.000001.%s", markerPrefix, manifestMarker, others[i])
+			marker = fmt.Sprintf("empty file %s%s.000001.%s", markerPrefix, manifestMarker, others[i])
 		}
-		return false, damage{fmt.Errorf("data directory %s has %s and no %s, without which nobody knows which files of a "+
-			"store count: restore the directory from a backup, or choose an empty one; nothing in it was changed",
+		return false, damage{fmt.Errorf("data directory %s has %s but no %s, which says which files belong "+
+			"to the store: restore the directory from a backup, or choose an empty one; nothing in it was changed",
 			dir, someNames(others), marker)}
 	}
-	return false, fmt.Errorf("data directory %s holds no store, but other files: %s: choose an empty directory or one that is not there yet; "+
+	return false, fmt.Errorf("data directory %s holds no store, but other files: %s: choose an empty directory or one that does not exist yet; "+
 		"nothing in it was changed", dir, someNames(others))
 }
 
@@ -162,7 +162,7 @@ func (s *Store) examine(opts *Options) (exists bool, err error) {
 	}
 	for _, name := range d.names {
 		if strings.HasPrefix(name, markerPrefix) && !hasMarker([]string{name}, manifestMarker) && !hasMarker([]string{name}, versionMarker) {
-			return false, s.notWhole(d.names, fmt.Errorf("%s is not of a store: move it away", name)) // Pebble opens no store beside such a file
+			return false, s.notWhole(d.names, fmt.Errorf("%s does not belong to a store: move it away", name)) // Pebble opens no store beside such a file
 		}
 	}
 	desc, err := lsm.Peek(s.dir, opts.FS)
@@ -185,7 +185,7 @@ func (s *Store) examine(opts *Options) (exists bool, err error) {
 	}
 	if d.listed {
 		if err := d.check(s.dir, opts.FS); err != nil {
-			return false, s.notWhole(d.names, fmt.Errorf("%w, as %s has it", err, inventoryName))
+			return false, s.notWhole(d.names, fmt.Errorf("%w, according to %s", err, inventoryName))
 		}
 	} else {
 		d.inventory = d.surmise(s.dir, opts.FS, desc)
@@ -205,7 +205,7 @@ func (s *Store) examine(opts *Options) (exists bool, err error) {
 		return false, fmt.Errorf("data directory %s holds a Pebble database that is not Quern's: choose an empty directory; "+
 			"nothing in it was changed", s.dir)
 	case !d.listed:
-		s.log.Warn("the store has no inventory of its files, it gets a new one", "dir", s.dir, "reason", whyNot)
+		s.log.Warn("the store has no inventory of its files; creating one", "dir", s.dir, "err", whyNot)
 	}
 	for _, name := range live {
 		if _, ok := d.inventory.files[name]; !ok {
@@ -250,7 +250,7 @@ func (s *Store) adopt(names []string, content inventoryContent) {
 		}
 	}
 	if len(foreign) > 0 {
-		s.log.Warn("the data directory has files that look like a store's and are not of this one; they are left where they are",
+		s.log.Warn("the data directory has store files that do not belong to this store; they are left in place",
 			"dir", s.dir, "files", someNames(foreign))
 	}
 	s.disk.inventory.made, s.disk.inventory.files = content.made, files
@@ -271,7 +271,7 @@ func (d *directory) check(dir string, files vfs.FS) error {
 		got, err := extentOf(files, files.PathJoin(dir, name), want.bytes)
 		switch {
 		case errors.Is(err, fs.ErrNotExist):
-			return fmt.Errorf("%s is missing, it held %d bytes", name, want.bytes)
+			return fmt.Errorf("%s is missing; it had %d bytes", name, want.bytes)
 		case err != nil:
 			return err
 		case got.bytes < want.bytes:
@@ -294,10 +294,10 @@ func (d *directory) checkForeign() error {
 	}
 	for _, name := range d.names {
 		if n, _, ok := wal.ParseLogFilename(name); ok && !d.owns(name) && n > oldest {
-			return fmt.Errorf("%s is not of this store, and would be read as a log of it: move it away", name)
+			return fmt.Errorf("%s does not belong to this store, but would be read as its log: move it away", name)
 		}
 		if strings.HasPrefix(name, markerPrefix) && !d.owns(name) {
-			return fmt.Errorf("%s is not of this store, and would be read as a marker of it: move it away", name)
+			return fmt.Errorf("%s does not belong to this store, but would be read as its marker: move it away", name)
 		}
 	}
 	return nil
@@ -314,7 +314,7 @@ func (d *directory) lostMarker(marker string) string {
 	if last == "" {
 		return fmt.Sprintf("there is no file %s%s.…", markerPrefix, marker)
 	}
-	return fmt.Sprintf("%s is missing, a file of no bytes", last)
+	return fmt.Sprintf("the empty file %s is missing", last)
 }
 
 // surmise reconstructs the inventory of a store that has none: an older version made the store, or
@@ -436,6 +436,6 @@ func (s *Store) notWhole(names []string, err error) error {
 	if len(missing) > 0 {
 		err = fmt.Errorf("%s missing: %w", someNames(missing), err)
 	}
-	return damage{fmt.Errorf("the store in %s is not whole: %w; nothing in the directory was changed: "+
-		"put back what is missing, restore it from a backup, or see 'quern salvage --help'", s.dir, err)}
+	return damage{fmt.Errorf("the store in %s is incomplete: %w; nothing in the directory was changed: "+
+		"put back the missing files, restore the directory from a backup, or see 'quern salvage --help'", s.dir, err)}
 }

@@ -228,7 +228,7 @@ func TestNewStoreOnlyInAnEmptyDirectory(t *testing.T) {
 		st, err := Open(dir, opts)
 		require.NoError(t, err)
 		require.NoError(t, st.Close())
-		require.Contains(t, said.String(), `msg="new store" dir=`+dir)
+		require.Contains(t, said.String(), `msg="created a new store" dir=`+dir)
 		said.Reset()
 		st, err = Open(dir, opts)
 		require.NoError(t, err)

@@ -164,7 +164,7 @@ func (d *disk) dropBallast() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if err := d.base.Remove(d.ballastPath()); err == nil {
-		d.log.Error("disk full: the ballast file is given up", "dir", d.dir)
+		d.log.Error("disk full; deleted the ballast file", "dir", d.dir)
 	}
 	d.ballast = false
 }
@@ -183,7 +183,7 @@ func (d *disk) restoreBallast() {
 	}
 	if err := d.writeBallast(); err != nil {
 		_ = d.base.Remove(d.ballastPath())
-		d.log.Warn("no ballast file", "dir", d.dir, "error", err)
+		d.log.Warn("cannot create the ballast file", "dir", d.dir, "err", err)
 	}
 }
 

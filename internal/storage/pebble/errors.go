@@ -72,9 +72,9 @@ func (f *failures) fail(err error) {
 	if f.err != nil {
 		return
 	}
-	f.err = fmt.Errorf("%w: it cannot write its log and must be opened again: %w", storage.ErrUnavailable, err)
+	f.err = fmt.Errorf("%w: it cannot write its log and must be reopened: %w", storage.ErrUnavailable, err)
 	close(f.failed)
-	f.logger.Error("the store has failed and must be opened again", "error", err)
+	f.logger.Error("the store has failed and must be reopened", "err", err)
 	if f.onFatal != nil {
 		go f.onFatal(f.err)
 	}

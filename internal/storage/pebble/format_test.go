@@ -42,7 +42,7 @@ func TestFormat(t *testing.T) {
 	slice := storage.SliceKey{Bucket: metric.Raw, StartMs: start}
 	id := blocks.NewIDs(0x0102030405).Next(start)
 	require.NoError(t, st.Write(ctx, &storage.Batch{Raw: []storage.RawChunk{{SliceMs: start - 10*day.Milliseconds(), Chunk: storage.Chunk{ID: id}}}}))
-	require.NoError(t, st.Expire(ctx, start))
+	require.NoError(t, st.Expire(ctx))
 	ids, err := st.LeaseIDs(ctx, 300)
 	require.NoError(t, err)
 	labels, err := metric.NewLabels(metric.Label{Name: metric.NameLabel, Value: "cpu"}, metric.Label{Name: metric.SourceLabel, Value: "web-1"})
@@ -69,6 +69,7 @@ func TestFormat(t *testing.T) {
 	partial := row
 	partial.Schedule, partial.Partial = 259, true
 	require.NoError(t, st.WriteRollups(ctx, lease.Fence, 1, []metric.RollupRow{row, partial}))
+	require.NoError(t, st.BeginSlice(ctx, slice))
 	require.NoError(t, st.CompleteSlice(ctx, slice))
 	require.NoError(t, st.PutMetadata(ctx, []metric.Metadata{{Name: "cpu", Type: metric.TypeGauge, Help: "How busy.", Unit: "ratio"}}))
 	require.NoError(t, st.RecordRun(ctx, storage.Run{SliceKey: slice, Worker: "w", StartedMs: start, Duration: time.Second, Blocks: 1}))

@@ -226,7 +226,7 @@ func decodeInventory(b []byte) (c inventoryContent, err error) {
 	for first := true; ; first = false {
 		line, after, whole := bytes.Cut(rest, []byte{'\n'})
 		if !whole {
-			return damaged("it has no end")
+			return damaged("its end is missing")
 		}
 		text := string(line)
 		switch sum, isSum := strings.CutPrefix(text, inventorySum); {

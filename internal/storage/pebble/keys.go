@@ -138,12 +138,12 @@ func parseIndexKey(k []byte) (m storage.Mark, err error) {
 	return m, nil
 }
 
-// slices: bucket, slice, state. Completing a slice writes the key of the state complete; opening it
-// writes the key of the state open. The slice is complete when the first key exists. So neither
-// operation reads before it writes, and opening cannot undo completing.
+// slices: bucket, slice, state. Opening a slice, beginning its run and completing it each write the
+// key of their own state. So no operation reads before it writes, and none undoes another.
 const (
 	sliceOpen     = 0
 	sliceComplete = 1
+	sliceBegun    = 2
 	sliceKeyBytes = 1 + 1 + 8 + 1
 )
 

@@ -48,7 +48,7 @@ func TestSettingsAreChecked(t *testing.T) {
 		settings storage.Settings
 		message  []string
 	}{
-		{otherLadder, []string{"was made with roll-ups 1h,6h,24h", "and 1h is asked for", "leave the option out, or use another data directory"}},
+		{otherLadder, []string{"was created with roll-ups 1h,6h,24h", "not the requested 1h", "leave the option out, or use another data directory"}},
 		{otherGroup, []string{"group size of 256", "512"}},
 		{otherShards, []string{"index partitions 4", "16"}},
 	} {

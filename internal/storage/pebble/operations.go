@@ -6,9 +6,10 @@ import (
 	"context"
 	"encoding/binary"
 	"encoding/json"
-	"fmt"
+	"errors"
 	"hash/fnv"
 	"maps"
+	"math"
 	"slices"
 	"sync"
 	"time"
@@ -127,10 +128,14 @@ func (s *Store) Heartbeat(ctx context.Context, w storage.Worker, ttl time.Durati
 	if err := s.begin(ctx, "heartbeat"); err != nil {
 		return err
 	}
-	s.workers.mu.Lock()
-	defer s.workers.mu.Unlock()
-	s.workers.byID[w.ID] = heartbeat{w, s.clk.Now().Add(ttl).UnixMilli()}
+	s.workers.beat(heartbeat{w, s.clk.Now().Add(ttl).UnixMilli()})
 	return s.sawTime(ctx)
+}
+
+func (w *workers) beat(h heartbeat) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.byID[h.ID] = h
 }
 
 // Workers implements storage.Operations.
@@ -175,17 +180,19 @@ func (s *Store) Leases(ctx context.Context) ([]storage.Lease, error) {
 // Expire implements storage.Store. It removes raw data by whole days and roll-ups by whole periods,
 // each when its last row is older than the retention. Each table takes one range tombstone; the
 // same batch stores what WholeFrom returns from then on. Expire also removes runs and completed
-// slices older than keepHistory. While the clock is doubted it removes nothing.
-func (s *Store) Expire(ctx context.Context, nowMs int64) error {
+// slices older than keepHistory. It goes by the time that the guard has confirmed. While the clock
+// is doubted it removes nothing.
+func (s *Store) Expire(ctx context.Context) error {
 	const op = "expire"
 	if err := s.begin(ctx, op); err != nil {
 		return err
 	}
-	if s.guard.Check() != nil {
+	now, err := s.guard.Now()
+	if err != nil {
 		return nil //nolint:nilerr // ClockDoubt says why
 	}
 	batch := s.db.NewBatch()
-	expired, err := s.fillExpire(ctx, batch, nowMs)
+	expired, err := s.fillExpire(ctx, batch, now.UnixMilli())
 	if err != nil {
 		return convert(op, closed(batch, err))
 	}
@@ -220,10 +227,10 @@ func (s *Store) fillExpire(ctx context.Context, batch *lsm.Batch, nowMs int64) (
 		}
 		return err
 	}
-	if keep := retention.Of(metric.Raw).Milliseconds(); keep > 0 {
+	if from := retention.From(metric.Raw, nowMs); from != math.MinInt64 {
 		// The last slice that starts in a day may end after it.
-		day := metric.AlignDown(nowMs-keep, dayMs)
-		for s.ladder.SliceAt(metric.Raw, day-1).EndMs > nowMs-keep {
+		day := metric.AlignDown(from, dayMs)
+		for s.ladder.SliceAt(metric.Raw, day-1).EndMs > from {
 			day -= dayMs
 		}
 		if err := table(metric.Raw, []byte{tableRaw}, rawDayKey(day), s.ladder.SliceAt(metric.Raw, day-1).EndMs); err != nil {
@@ -231,8 +238,8 @@ func (s *Store) fillExpire(ctx context.Context, batch *lsm.Batch, nowMs int64) (
 		}
 	}
 	for _, level := range s.ladder.Levels() {
-		if keep := retention.Of(level).Milliseconds(); keep > 0 {
-			period := metric.AlignDown(nowMs-keep, s.periodMs(level))
+		if from := retention.From(level, nowMs); from != math.MinInt64 {
+			period := metric.AlignDown(from, s.periodMs(level))
 			if err := table(level, []byte{tableRollups, byte(level)}, rollupPeriodKey(level, period), period); err != nil {
 				return nil, err
 			}
@@ -255,33 +262,29 @@ func (s *Store) fillExpire(ctx context.Context, batch *lsm.Batch, nowMs int64) (
 }
 
 // expireBelow deletes [lower, upper) with one range tombstone if it holds any key, and reports
-// whether it does.
+// whether it does. Where a table is damaged, it counts as holding one.
 func (s *Store) expireBelow(batch *lsm.Batch, lower, upper []byte) (bool, error) {
 	first, err := s.firstKey(lower, upper)
-	if err != nil || first == nil {
+	if err != nil && !lsm.IsCorruptionError(err) || err == nil && first == nil {
 		return false, err
 	}
 	return true, batch.DeleteRange(lower, upper, nil)
 }
 
 // expireSlices deletes the completed slices that start before the given time. Open slices stay,
-// however old: they still have to be ground.
-func (s *Store) expireSlices(ctx context.Context, batch *lsm.Batch, beforeMs int64) error {
-	for b := metric.Raw; b < s.ladder.Top(); b++ {
-		states, err := s.Slices(ctx, b, -1<<62, beforeMs)
-		if err != nil {
-			return fmt.Errorf("slices: %w", err)
-		}
-		for _, state := range states {
-			if !state.Complete {
-				continue
-			}
-			for _, k := range [][]byte{sliceKey(state.SliceKey, sliceOpen), sliceKey(state.SliceKey, sliceComplete)} {
-				if err := batch.Delete(k, nil); err != nil {
-					return err
+// however old: they still have to be ground. Slices that cannot be read stay too.
+func (s *Store) expireSlices(ctx context.Context, batch *lsm.Batch, beforeMs int64) (err error) {
+	leave := func([]byte, []byte) bool { return true }
+	for b := metric.Raw; b < s.ladder.Top() && err == nil; b++ {
+		lower, upper := sliceKey(storage.SliceKey{Bucket: b, StartMs: -1 << 62}, 0), sliceKey(storage.SliceKey{Bucket: b, StartMs: beforeMs}, 0)
+		scanAround(ctx, s, "slices", lower, upper, nil, parseSlice, leave, func(state storage.SliceState, e error) bool {
+			if err = e; err == nil && state.Complete {
+				for _, kind := range []byte{sliceOpen, sliceBegun, sliceComplete} {
+					err = errors.Join(err, batch.Delete(sliceKey(state.SliceKey, kind), nil))
 				}
 			}
-		}
+			return err == nil
+		})
 	}
-	return nil
+	return err
 }

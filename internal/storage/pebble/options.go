@@ -139,7 +139,7 @@ func validatePolicy(p *storage.Policy) error {
 func validateSettings(s *storage.Settings) error {
 	switch {
 	case s.Ladder.Top() < 1:
-		return errors.New("settings: there is no roll-up")
+		return errors.New("settings: at least one roll-up is required")
 	case s.Ladder.Top() > math.MaxUint8:
 		return errors.New("settings: there are more than 255 roll-ups")
 	case s.GroupSize < 1:
@@ -164,7 +164,7 @@ func validateSettings(s *storage.Settings) error {
 // becomes an epoch.
 func checkSettings(dir string, recorded, wanted *storage.Settings) error {
 	differ := func(what, has, wants string) error {
-		return fmt.Errorf("%w: data directory %s was made with %s %s, and %s is asked for: "+
+		return fmt.Errorf("%w: data directory %s was created with %s %s, not the requested %s: "+
 			"leave the option out, or use another data directory", storage.ErrSettings, dir, what, has, wants)
 	}
 	switch {

@@ -21,7 +21,8 @@ const pageBytes = 256 << 10
 type page struct {
 	arena []byte
 	rows  []row
-	// next is the key to continue from, nil at the end.
+	// next is the key to continue from, nil at the end. After an error it is the first key that was
+	// not read.
 	next []byte
 }
 
@@ -50,10 +51,12 @@ type skipFunc func(key []byte) []byte
 // readPage copies the rows of [lower, upper) until they hold limit bytes. Before it copies a row,
 // it consults skip, if not nil.
 func (s *Store) readPage(lower, upper []byte, limit int, skip skipFunc) (p page, err error) {
+	var sought []byte // the key of the last seek, unless a row was taken since
 	err = s.iterate(lower, upper, func(it *lsm.Iterator) error {
 		for ok := it.First(); ok; {
 			if skip != nil {
 				if to := skip(it.Key()); to != nil {
+					sought = append(sought[:0], to...)
 					ok = it.SeekGE(to)
 					continue
 				}
@@ -67,10 +70,20 @@ func (s *Store) readPage(lower, upper []byte, limit int, skip skipFunc) (p page,
 				return err
 			}
 			p.add(it.Key(), v)
+			sought = sought[:0]
 			ok = it.Next()
 		}
 		return it.Error()
 	})
+	switch {
+	case err == nil:
+	case len(sought) > 0:
+		p.next = sought
+	case len(p.rows) > 0:
+		p.next = append(bytes.Clone(p.key(len(p.rows)-1)), 0)
+	default:
+		p.next = lower
+	}
 	return p, err
 }
 
@@ -129,12 +142,8 @@ func scanAround[T any](ctx context.Context, s *Store, op string, lower, upper []
 			lower = p.next
 			continue
 		}
-		from := lower
-		if n := len(p.rows); n > 0 {
-			from = append(bytes.Clone(p.key(n-1)), 0)
-		}
-		lower = s.beyond(from, upper, damaged)
-		if !around(from, lower) {
+		lower = s.beyond(p.next, upper, damaged)
+		if !around(p.next, lower) {
 			return false
 		}
 		if bytes.Compare(lower, upper) >= 0 {
@@ -202,7 +211,8 @@ func (s *Store) Slices(ctx context.Context, b metric.Bucket, fromMs, toMs int64)
 		sliceKey(storage.SliceKey{Bucket: b, StartMs: toMs}, 0), parseSlice)
 	for _, state := range states {
 		if n := len(out); n > 0 && out[n-1].StartMs == state.StartMs {
-			out[n-1].Complete = true
+			out[n-1].Complete = out[n-1].Complete || state.Complete
+			out[n-1].Begun = out[n-1].Begun || state.Begun
 			continue
 		}
 		out = append(out, state)
@@ -216,6 +226,7 @@ func parseSlice(k, _ []byte) (storage.SliceState, error) {
 	}
 	return storage.SliceState{
 		SliceKey: storage.SliceKey{Bucket: metric.Bucket(k[1]), StartMs: getInt(k[2:])},
+		Begun:    k[10] == sliceBegun,
 		Complete: k[10] == sliceComplete,
 	}, nil
 }
@@ -346,24 +357,24 @@ func (s *Store) rawDays(fromMs, toMs int64) ([]int64, error) {
 	lower, upper := rawDayKey(fromMs), appendInt([]byte{tableRaw}, toMs)
 	for bytes.Compare(lower, upper) < 0 {
 		k, lost, err := s.firstReadable(lower, upper)
-		if err != nil || k == nil && lost == nil {
+		if err != nil {
 			return days, err
 		}
-		first, last := getInt(lower[1:]), int64(0)
-		switch {
-		case lost == nil:
-			first = getInt(k[1:])
-			last = first
-		case k == nil:
-			last = getInt(lost[1:])
-		default:
-			last = getInt(k[1:])
+		if lost != nil {
+			// Days with unreadable keys may also have chunks that can be read.
+			from, to := s.plausible(getInt(lower[1:]), getInt(lost[1:])+1)
+			if k != nil {
+				to = min(to, getInt(k[1:]))
+			}
+			for day := metric.AlignDown(from, dayMs); day < to; day += dayMs {
+				days = append(days, day)
+			}
 		}
-		// Days with unreadable keys may also have chunks that can be read.
-		for day := first; day <= last && day < toMs; day += dayMs {
-			days = append(days, day)
+		if k == nil {
+			return days, nil
 		}
-		lower = rawDayKey(last + dayMs)
+		days = append(days, getInt(k[1:]))
+		lower = rawDayKey(getInt(k[1:]) + dayMs)
 	}
 	return days, nil
 }
@@ -394,7 +405,8 @@ func (s *Store) nextGroup(days []int64, from, end metric.ScheduleID) (next metri
 }
 
 // Rollups implements storage.Reader. Rows come by period, then schedule, then time. Within a period
-// it seeks past the rows outside the time range.
+// it seeks past the rows outside the time range. Rows that may lie in a damaged block of a table
+// come as damaged rows.
 func (s *Store) Rollups(ctx context.Context, level metric.Bucket, ids blocks.Range, fromMs, toMs int64) iter.Seq2[metric.RollupRow, error] {
 	const op = "roll-ups"
 	return func(yield func(metric.RollupRow, error) bool) {
@@ -422,9 +434,13 @@ func (s *Store) Rollups(ctx context.Context, level metric.Bucket, ids blocks.Ran
 			}
 			return row, err
 		}
-		lower := rollupPeriodKey(level, metric.AlignDown(fromMs, periodMs))
-		upper := rollupPeriodKey(level, toMs)
-		scan(ctx, s, op, lower, upper, rollupSkip(level, periodMs, ids, fromMs, toMs), parse, yield)
+		// The bounds are tight: a damaged block with rows of other schedules must not be read.
+		lower := appendRollupKey(nil, level, periodMs, ids.Start, fromMs)
+		upper := appendInt(rollupPeriodKey(level, metric.AlignDown(toMs-1, periodMs)), int64(ids.End))
+		around := func(from, to []byte) bool {
+			return s.lostRows(level, ids, fromMs, toMs, from, to, yield)
+		}
+		scanAround(ctx, s, op, lower, upper, rollupSkip(level, periodMs, ids, fromMs, toMs), parse, around, yield)
 	}
 }
 

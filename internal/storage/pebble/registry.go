@@ -31,11 +31,11 @@ func (s *Store) LeaseIDs(ctx context.Context, n int) (blocks.Range, error) {
 	err := s.do(ctx, op, func() error {
 		s.registryMu.Lock()
 		defer s.registryMu.Unlock()
-		leased := blocks.Range{Start: s.nextID, End: s.nextID + metric.ScheduleID(n)}
+		leased := blocks.Range{Start: s.leased(), End: s.leased() + metric.ScheduleID(n)}
 		if err := s.putCounter(metaNextID, int64(leased.End)); err != nil {
 			return err
 		}
-		s.nextID = leased.End
+		s.nextID.Store(int64(leased.End))
 		r = leased
 		return nil
 	})
@@ -46,25 +46,14 @@ func (s *Store) LeaseIDs(ctx context.Context, n int) (blocks.Range, error) {
 }
 
 // leased returns the end of the ids that have been leased.
-func (s *Store) leased() metric.ScheduleID {
-	s.registryMu.Lock()
-	defer s.registryMu.Unlock()
-	return s.nextID
-}
+func (s *Store) leased() metric.ScheduleID { return metric.ScheduleID(s.nextID.Load()) }
 
 // LeasedIDs implements storage.Registry.
 func (s *Store) LeasedIDs(ctx context.Context) (blocks.Range, error) {
-	var r blocks.Range
-	err := s.do(ctx, "leased ids", func() error {
-		s.registryMu.Lock()
-		defer s.registryMu.Unlock()
-		r = blocks.Range{End: s.nextID}
-		return nil
-	})
-	if err != nil {
+	if err := s.begin(ctx, "leased ids"); err != nil {
 		return blocks.Range{}, err
 	}
-	return r, nil
+	return blocks.Range{End: s.leased()}, nil
 }
 
 // ClaimSchedules implements storage.Registry. It is not synced: the samples with these ids follow

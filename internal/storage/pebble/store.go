@@ -31,6 +31,7 @@ import (
 	"runtime/debug"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	lsm "github.com/cockroachdb/pebble/v2"
@@ -54,7 +55,8 @@ import (
 //     fences.mu held for writing. So no write with an older fence commits after the lease.
 //  4. Every write runs in a goroutine of its own (do). Pebble ignores contexts: it blocks while
 //     memtables wait for a full disk, and for ever once its log has failed. Locks are taken within
-//     that goroutine, so a caller that gives up does not release a lock early.
+//     that goroutine, so a caller that gives up does not release a lock early. A lock that is taken
+//     anywhere else is never held during a write: whoever waits for it does not wait for the disk.
 //  5. No iterator of Pebble is open while a caller's loop body runs: a slow reader would keep
 //     memtables and deleted files.
 type Store struct {
@@ -79,21 +81,25 @@ type Store struct {
 	groupSize int
 	shards    int
 
-	settingsMu sync.Mutex
-	settings   storage.Settings
+	// settingsWrites is held while changed settings are written, settingsMu while they are copied.
+	settingsWrites sync.Mutex
+	settingsMu     sync.Mutex
+	settings       storage.Settings
 	// expired holds, by the bucket's name, the time below which Expire has removed rows.
 	expired map[string]int64
 
 	registryMu sync.Mutex
-	nextID     metric.ScheduleID
+	// nextID is the first schedule id that is not leased. It changes under registryMu.
+	nextID atomic.Int64
 
 	// newest is the result of NewestID, read when the store was opened.
 	newest blocks.ID
 
-	// guard decides whether the clock is believed. kept is the guard's memory as last stored.
+	// guard decides whether the clock is believed. kept is the guard's memory as last stored. It
+	// changes under clockMu.
 	guard   *clock.Guard
 	clockMu sync.Mutex
-	kept    clock.Memory
+	kept    atomic.Pointer[clock.Memory]
 
 	errorsMu sync.Mutex
 
@@ -144,7 +150,7 @@ func Open(dir string, opts Options) (*Store, error) {
 }
 
 func noStore(dir string) error {
-	return fmt.Errorf("there is no store in %s, and no settings to make one with", dir)
+	return fmt.Errorf("there is no store in %s, and no settings to create one with", dir)
 }
 
 // lockDirectory locks dir. Its error distinguishes a directory that is in use from one that cannot
@@ -224,10 +230,21 @@ func OpenReadOnly(dir string, opts Options) (*Store, error) {
 }
 
 // RawSpan returns the time from the first to the last day that has raw chunks, in Unix ms: [fromMs,
-// toMs).
+// toMs). Chunks before the first that can be read are left out.
 func (s *Store) RawSpan() (fromMs, toMs int64, err error) {
-	days, err := s.rawDays(clampTimes(math.MinInt64, math.MaxInt64))
-	if err != nil || len(days) == 0 {
+	fromMs, toMs = clampTimes(math.MinInt64, math.MaxInt64)
+	first, lost, err := s.firstReadable(rawDayKey(fromMs), appendInt([]byte{tableRaw}, toMs))
+	if err != nil {
+		return 0, 0, convert("raw days", err)
+	}
+	if lost != nil {
+		s.lost("raw chunks before all others")
+	}
+	if first == nil {
+		return 0, 0, nil
+	}
+	days, err := s.rawDays(getInt(first[1:]), toMs)
+	if err != nil {
 		return 0, 0, convert("raw days", err)
 	}
 	return days[0], days[len(days)-1] + dayMs, nil
@@ -243,7 +260,7 @@ func (s *Store) openDB(opts *Options) error {
 		if !opts.wantsSettings() {
 			return noStore(s.dir)
 		}
-		s.log.Info("new store", "dir", s.dir)
+		s.log.Info("created a new store", "dir", s.dir)
 	}
 	if err := s.run("open "+s.dir, func() (err error) {
 		p := s.pebbleOptions(opts)
@@ -286,13 +303,13 @@ func (s *Store) pebbleOptions(o *Options) *lsm.Options {
 		EventListener: &lsm.EventListener{
 			BackgroundError: func(err error) {
 				if skipped, ok := background.Pass(); ok {
-					o.Logger.Error("background work of the store failed, it is tried again",
-						"error", err, "more_since_last", skipped)
+					o.Logger.Error("background work of the store failed; retrying",
+						"err", err, "more_since_last", skipped)
 				}
 			},
 			DataCorruption: func(info lsm.DataCorruptionInfo) {
 				if skipped, ok := corrupt.Pass(); ok {
-					o.Logger.Error("stored data is damaged", "file", info.Path, "error", info.Details, "more_since_last", skipped)
+					o.Logger.Error("stored data is damaged", "file", info.Path, "err", info.Details, "more_since_last", skipped)
 				}
 			},
 		},
@@ -318,12 +335,12 @@ func (s *Store) load(o *Options) error {
 	}
 	if recorded == nil {
 		if err := s.eachKey([]byte{tableSchedule}, []byte{tableSchedule + 1}, func([]byte) error {
-			return fmt.Errorf("%w: the store in %s has schedules and no settings", storage.ErrCorrupt, s.dir)
+			return fmt.Errorf("%w: the store in %s has schedules but no settings", storage.ErrCorrupt, s.dir)
 		}); err != nil {
 			return err
 		}
 		if !o.wantsSettings() {
-			return fmt.Errorf("the store in %s was never finished; give settings to make it", s.dir)
+			return fmt.Errorf("the store in %s was never completed; give settings to create it", s.dir)
 		}
 		s.settings = o.Settings.OrNew()
 		s.settings.Epochs = slices.Clone(s.settings.Epochs)
@@ -364,7 +381,7 @@ func (s *Store) load(o *Options) error {
 	if err != nil {
 		return err
 	}
-	s.nextID = metric.ScheduleID(next)
+	s.nextID.Store(next)
 	newest, err := s.get(metaKey(metaNewestID))
 	if err != nil {
 		return err
@@ -382,8 +399,8 @@ func (s *Store) load(o *Options) error {
 // are not flushed: the next Open replays the log.
 func (s *Store) Close() error {
 	if _ = s.guard.Check(); s.disk.admit(0) == nil && s.failures.check() == nil {
-		if err := s.run("write down the time", s.keepTime); err != nil {
-			s.log.Warn("the time is not written down: a clock that jumps is found by an older one", "err", err)
+		if err := s.run("record the time", s.keepTime); err != nil {
+			s.log.Warn("cannot record the time; a clock that jumps is detected by an older record", "err", err)
 		}
 	}
 	close(s.disk.closing)
@@ -542,9 +559,9 @@ func (s *Store) Settings() storage.Settings {
 // AddEpoch implements storage.Store. Adding the last epoch once more changes nothing.
 func (s *Store) AddEpoch(ctx context.Context, e blocks.Epoch) error {
 	return s.do(ctx, "add epoch", func() error {
-		s.settingsMu.Lock()
-		defer s.settingsMu.Unlock()
-		settings := s.settings
+		s.settingsWrites.Lock()
+		defer s.settingsWrites.Unlock()
+		settings := s.Settings()
 		if settings.Epochs[len(settings.Epochs)-1] == e {
 			return nil
 		}
@@ -556,12 +573,19 @@ func (s *Store) AddEpoch(ctx context.Context, e blocks.Epoch) error {
 			return err
 		}
 		settings.Epochs = epochs
-		if err := s.putSettings(&settings); err != nil {
-			return err
-		}
-		s.settings = settings
-		return nil
+		return s.replaceSettings(&settings)
 	})
+}
+
+// replaceSettings writes settings. Readers see them once they are durable.
+func (s *Store) replaceSettings(settings *storage.Settings) error {
+	if err := s.putSettings(settings); err != nil {
+		return err
+	}
+	s.settingsMu.Lock()
+	defer s.settingsMu.Unlock()
+	s.settings = *settings
+	return nil
 }
 
 // SetPolicy implements storage.Store.
@@ -570,15 +594,11 @@ func (s *Store) SetPolicy(ctx context.Context, p storage.Policy) error {
 		if err := validatePolicy(&p); err != nil {
 			return err
 		}
-		s.settingsMu.Lock()
-		defer s.settingsMu.Unlock()
-		settings := s.settings
+		s.settingsWrites.Lock()
+		defer s.settingsWrites.Unlock()
+		settings := s.Settings()
 		settings.Policy = p
-		if err := s.putSettings(&settings); err != nil {
-			return err
-		}
-		s.settings = settings
-		return nil
+		return s.replaceSettings(&settings)
 	})
 }
 
@@ -587,8 +607,8 @@ func (s *Store) WholeFrom(b metric.Bucket, nowMs int64) int64 {
 	s.settingsMu.Lock()
 	defer s.settingsMu.Unlock()
 	whole := int64(math.MinInt64)
-	if keep := s.settings.Policy.Retention.Of(b).Milliseconds(); keep > 0 && s.guard.Check() == nil {
-		whole = nowMs - keep
+	if from := s.settings.Policy.Retention.From(b, nowMs); from != math.MinInt64 && s.guard.Check() == nil {
+		whole = from
 	}
 	if below, ok := s.expired[s.ladder.Name(b)]; ok {
 		whole = max(whole, below)

@@ -26,7 +26,7 @@ const (
 	rollupFixedBytes = 1 + 7*8
 )
 
-var errValue = errors.New("value is cut short or has bytes too many")
+var errValue = errors.New("value is too short or too long")
 
 // appendRollup appends the version and the partial flag in one byte; count, sum, min, max, first,
 // last and increase in 8 bytes each; and then the sketch.

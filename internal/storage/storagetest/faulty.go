@@ -371,8 +371,8 @@ func (f *Faulty) CheckFit(ctx context.Context) error {
 }
 
 // Expire implements storage.Store.
-func (f *Faulty) Expire(ctx context.Context, nowMs int64) error {
-	return f.do(Step{Op: "Expire", Detail: nowMs}, func() error { return f.Store.Expire(ctx, nowMs) })
+func (f *Faulty) Expire(ctx context.Context) error {
+	return f.do(Step{Op: "Expire"}, func() error { return f.Store.Expire(ctx) })
 }
 
 // LeaseIDs implements storage.Registry.
@@ -456,6 +456,11 @@ func (f *Faulty) DeleteCacheBlock(ctx context.Context, fence storage.Fence, k st
 // DeleteMarks implements storage.Runs.
 func (f *Faulty) DeleteMarks(ctx context.Context, fence storage.Fence, p storage.IndexPartition, marks []storage.Mark) error {
 	return f.do(Step{Op: "DeleteMarks", Fence: fence, Detail: marks}, func() error { return f.Store.DeleteMarks(ctx, fence, p, marks) })
+}
+
+// BeginSlice implements storage.Runs.
+func (f *Faulty) BeginSlice(ctx context.Context, k storage.SliceKey) error {
+	return f.do(Step{Op: "BeginSlice", Detail: k}, func() error { return f.Store.BeginSlice(ctx, k) })
 }
 
 // CompleteSlice implements storage.Runs.

@@ -114,6 +114,7 @@ func (r *historyRun) next() {
 		{12, "write roll-ups", r.writeRollups},
 		{10, "delete marks", r.deleteMarks},
 		{8, "delete cache block", r.deleteCacheBlock},
+		{2, "begin slice", r.beginSlice},
 		{4, "complete slice", r.completeSlice},
 		{8, "lease a shard", r.acquire},
 		{3, "release a shard", r.release},
@@ -308,6 +309,11 @@ func (r *historyRun) deleteCacheBlock() {
 	r.effect(func(i int, st storage.Store) error { return st.DeleteCacheBlock(r.ctx, f[i], k) })
 }
 
+func (r *historyRun) beginSlice() {
+	k := r.slice(r.bucket())
+	r.effect(func(_ int, st storage.Store) error { return st.BeginSlice(r.ctx, k) })
+}
+
 func (r *historyRun) completeSlice() {
 	k := r.slice(r.bucket())
 	r.effect(func(_ int, st storage.Store) error { return st.CompleteSlice(r.ctx, k) })
@@ -419,9 +425,10 @@ func (r *historyRun) advance() {
 	r.clk.Set(r.clk.Now().Add(d))
 }
 
+// expire expires rows, now or up to two days later.
 func (r *historyRun) expire() {
-	now := clock.NowMs(r.clk) + int64(r.rng.IntN(3))*dayMs
-	r.effect(func(_ int, st storage.Store) error { return st.Expire(r.ctx, now) })
+	r.clk.Set(r.clk.Now().Add(time.Duration(r.rng.IntN(3)) * 24 * time.Hour))
+	r.effect(func(_ int, st storage.Store) error { return st.Expire(r.ctx) })
 }
 
 func (r *historyRun) reopen() {

@@ -203,9 +203,7 @@ func (m *LWWModel) Write(ctx context.Context, b *storage.Batch) error {
 
 func (m *LWWModel) open(keys []storage.SliceKey) {
 	for _, k := range keys {
-		if _, ok := m.slices[k]; !ok {
-			m.slices[k] = false
-		}
+		m.setSlice(k, func(*storage.SliceState) {})
 	}
 }
 
@@ -336,7 +334,7 @@ func (m *LWWModel) WriteRollups(ctx context.Context, f storage.Fence, level metr
 	}
 	defer m.mu.Unlock()
 	if level <= metric.Raw || level > m.settings.Ladder.Top() {
-		return fmt.Errorf("bucket %d is no roll-up of %s", level, m.settings.Ladder)
+		return fmt.Errorf("bucket %d is not a roll-up of %s", level, m.settings.Ladder)
 	}
 	at := m.stamp(f)
 	if m.settings.Policy.Retention.Of(level) == 0 {
@@ -411,7 +409,7 @@ func (m *LWWModel) WholeFrom(b metric.Bucket, nowMs int64) int64 {
 }
 
 // Expire implements storage.Store. Rows would expire by their TTL.
-func (m *LWWModel) Expire(ctx context.Context, _ int64) error {
+func (m *LWWModel) Expire(ctx context.Context) error {
 	if err := m.begin(ctx); err != nil {
 		return err
 	}
@@ -437,8 +435,8 @@ func (m *Model) fingerprint() uint64 {
 	for k, v := range m.live {
 		f.add("live", k, v)
 	}
-	for k, complete := range m.slices {
-		f.add("slice", k, complete)
+	for _, state := range m.slices {
+		f.add("slice", state)
 	}
 	for p, marks := range m.marks {
 		for _, v := range marks {

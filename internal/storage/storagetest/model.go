@@ -11,7 +11,6 @@ import (
 	"fmt"
 	"iter"
 	"maps"
-	"math"
 	"slices"
 	"sync"
 	"testing"
@@ -52,7 +51,7 @@ type Model struct {
 	fence   storage.Fence
 	leases  map[int]storage.Lease
 	live    map[int]storage.Fence // newest fence of each shard since the last Reopen
-	slices  map[storage.SliceKey]bool
+	slices  map[storage.SliceKey]storage.SliceState
 	marks   map[storage.IndexPartition]map[modelMark]storage.Mark
 	raw     map[modelRaw][]byte
 	cache   map[storage.CacheKey]map[blocks.ID][]byte
@@ -108,7 +107,7 @@ func NewModel(settings storage.Settings, retention storage.Retention, clk clock.
 		byID:     map[metric.ScheduleID]metric.Labels{},
 		leases:   map[int]storage.Lease{},
 		live:     map[int]storage.Fence{},
-		slices:   map[storage.SliceKey]bool{},
+		slices:   map[storage.SliceKey]storage.SliceState{},
 		marks:    map[storage.IndexPartition]map[modelMark]storage.Mark{},
 		raw:      map[modelRaw][]byte{},
 		cache:    map[storage.CacheKey]map[blocks.ID][]byte{},
@@ -190,9 +189,7 @@ func (m *Model) Write(ctx context.Context, b *storage.Batch) error {
 		return err
 	}
 	for _, k := range b.Open {
-		if _, ok := m.slices[k]; !ok {
-			m.slices[k] = false
-		}
+		m.setSlice(k, func(*storage.SliceState) {})
 	}
 	for _, pm := range b.Marks {
 		p := m.marks[pm.Partition]
@@ -259,11 +256,12 @@ func (m *Model) AddEpoch(ctx context.Context, e blocks.Epoch) error {
 }
 
 // Expire implements storage.Store.
-func (m *Model) Expire(ctx context.Context, nowMs int64) error {
+func (m *Model) Expire(ctx context.Context) error {
 	if err := m.begin(ctx); err != nil {
 		return err
 	}
 	defer m.mu.Unlock()
+	nowMs := clock.NowMs(m.clk)
 	retention := m.settings.Policy.Retention
 	if keep := retention.Of(metric.Raw).Milliseconds(); keep > 0 {
 		day := metric.AlignDown(nowMs-keep, modelDayMs)
@@ -284,8 +282,8 @@ func (m *Model) Expire(ctx context.Context, nowMs int64) error {
 			m.expire(k.level, metric.AlignDown(nowMs-keep, period))
 		}
 	}
-	for k, complete := range m.slices {
-		if complete && k.StartMs < nowMs-modelKeepMs {
+	for k, state := range m.slices {
+		if state.Complete && k.StartMs < nowMs-modelKeepMs {
 			delete(m.slices, k)
 		}
 	}
@@ -329,10 +327,7 @@ func (m *Model) SetPolicy(ctx context.Context, p storage.Policy) error {
 func (m *Model) WholeFrom(b metric.Bucket, nowMs int64) int64 {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	whole := int64(math.MinInt64)
-	if keep := m.settings.Policy.Retention.Of(b).Milliseconds(); keep > 0 {
-		whole = nowMs - keep
-	}
+	whole := m.settings.Policy.Retention.From(b, nowMs)
 	if below, ok := m.expired[b]; ok {
 		whole = max(whole, below)
 	}
@@ -500,13 +495,23 @@ func (m *Model) Slices(ctx context.Context, b metric.Bucket, fromMs, toMs int64)
 	}
 	defer m.mu.Unlock()
 	var out []storage.SliceState
-	for k, complete := range m.slices {
+	for k, state := range m.slices {
 		if k.Bucket == b && fromMs <= k.StartMs && k.StartMs < toMs {
-			out = append(out, storage.SliceState{SliceKey: k, Complete: complete})
+			out = append(out, state)
 		}
 	}
 	slices.SortFunc(out, func(a, b storage.SliceState) int { return cmp.Compare(a.StartMs, b.StartMs) })
 	return out, nil
+}
+
+// BeginSlice implements storage.Runs.
+func (m *Model) BeginSlice(ctx context.Context, k storage.SliceKey) error {
+	if err := m.begin(ctx); err != nil {
+		return err
+	}
+	defer m.mu.Unlock()
+	m.setSlice(k, func(s *storage.SliceState) { s.Begun = true })
+	return nil
 }
 
 // CompleteSlice implements storage.Runs.
@@ -515,8 +520,16 @@ func (m *Model) CompleteSlice(ctx context.Context, k storage.SliceKey) error {
 		return err
 	}
 	defer m.mu.Unlock()
-	m.slices[k] = true
+	m.setSlice(k, func(s *storage.SliceState) { s.Complete = true })
 	return nil
+}
+
+// setSlice changes the state of a slice, which it adds if there is none.
+func (m *Model) setSlice(k storage.SliceKey, set func(*storage.SliceState)) {
+	s := m.slices[k]
+	s.SliceKey = k
+	set(&s)
+	m.slices[k] = s
 }
 
 // Marks implements storage.Runs.
@@ -601,7 +614,7 @@ func (m *Model) WriteRollups(ctx context.Context, f storage.Fence, level metric.
 	}
 	defer m.mu.Unlock()
 	if level <= metric.Raw || level > m.settings.Ladder.Top() {
-		return fmt.Errorf("bucket %d is no roll-up of %s", level, m.settings.Ladder)
+		return fmt.Errorf("bucket %d is not a roll-up of %s", level, m.settings.Ladder)
 	}
 	if err := m.fenced(f); err != nil {
 		return err

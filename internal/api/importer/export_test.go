@@ -1,0 +1,7 @@
+package importer
+
+// These are batchSamples and maxIdleBytes.
+const (
+	BatchSamples = batchSamples
+	MaxIdleBytes = maxIdleBytes
+)

@@ -1,0 +1,588 @@
+// Package importer serves POST /api/v1/import, the back-fill of history.
+package importer
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/quern/quern/internal/admission"
+	"github.com/quern/quern/internal/api/jsonscan"
+	"github.com/quern/quern/internal/api/push"
+	"github.com/quern/quern/internal/api/respond"
+	"github.com/quern/quern/internal/clock"
+	"github.com/quern/quern/internal/ingest"
+	"github.com/quern/quern/internal/metric"
+	"github.com/quern/quern/internal/wire"
+)
+
+// Path is where imports are sent.
+const Path = "/api/v1/import"
+
+const (
+	// batchSamples is the number of samples that are made durable together before more is read.
+	batchSamples = 20_000
+	// batchDecoded is the decoded size at which a batch is made durable even with fewer samples.
+	// Series with many labels reach it.
+	batchDecoded = 1 << 20
+	// maxLine bounds a line.
+	maxLine = 32 << 20
+	// maxIdleBytes bounds the useless bytes of a compressed body, in excess of its useful bytes and
+	// its compressed size. More is not data; only compression makes it large.
+	maxIdleBytes = 4 << 20
+	// lineFrameBytes is roughly the size of a line without its metric, values and timestamps.
+	lineFrameBytes = 64
+	// In the middle of a body, a busy server is retried busyTries times, every busyWait.
+	busyTries = 300
+	busyWait  = 100 * time.Millisecond
+)
+
+// BackFiller ingests history.
+type BackFiller interface {
+	// BackFill is Appender.Append for samples up to the retention of raw samples.
+	BackFill(ctx context.Context, reports []ingest.Report) (ingest.Result, error)
+}
+
+// handler serves POST /api/v1/import.
+type handler struct {
+	*push.Intake
+
+	budget  *admission.Budget // shared by all imports
+	to      BackFiller
+	clock   clock.Clock
+	sources ingest.SourceLabels
+}
+
+// New makes the handler. The budget is shared by all imports; clk times the waits for a
+// busy server.
+func New(in *push.Intake, to BackFiller, sources ingest.SourceLabels, budget *admission.Budget, clk clock.Clock) http.Handler {
+	return &handler{Intake: in, to: to, clock: clk, sources: sources, budget: budget}
+}
+
+// ServeHTTP implements http.Handler.
+func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	im := &importing{
+		h: h, ctx: r.Context(), reply: wire.Import{Rejected: []wire.RejectedOfLine{}},
+		batch: ingest.Batch{Sources: h.sources, MaxLabels: h.Limits.Labels},
+	}
+	im.Depth = h.Limits.Depth
+	if h.Drains(w) {
+		im.answer(w, http.StatusServiceUnavailable, respond.Draining)
+		return
+	}
+	body := &countedBody{ReadCloser: r.Body}
+	im.wire = &body.n
+	enc, err := push.ParseEncoding(r.Header, push.Identity)
+	var src io.ReadCloser
+	if err == nil {
+		src, err = enc.Open(body)
+	}
+	if err != nil {
+		w.Header().Set("Accept-Encoding", "gzip, zstd")
+		im.answer(w, http.StatusUnsupportedMediaType, err.Error())
+		return
+	}
+	defer src.Close()
+	im.claim = h.budget.Claim(h.Clients.Of(r.RemoteAddr))
+	defer im.claim.Release()
+	err = respond.ErrNoRoom
+	if im.claim.Grow(memory(enc)) {
+		err = im.read(src)
+	}
+	im.claim.Release() // the client may take arbitrarily long to read the reply
+	if err == nil {
+		im.answer(w, 0, im.complaint())
+		return
+	}
+	code := http.StatusBadRequest
+	if malformed := (*lineError)(nil); !errors.As(err, &malformed) {
+		if code = respond.BodyFailure(w, err); code == 0 {
+			code = h.Failed(w, r, err)
+		}
+	}
+	im.answer(w, code, err.Error())
+}
+
+// countedBody counts the bytes read of a body as it was sent.
+type countedBody struct {
+	io.ReadCloser
+	n int64
+}
+
+// Read implements io.Reader.
+func (b *countedBody) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	b.n += int64(n)
+	return n, err
+}
+
+// MaxBytes returns the most memory that one import may need.
+func MaxBytes() int64 { return memory(push.Zstd) + maxLine }
+
+// memory returns the memory of an import without its line: the batch and the decompressor.
+func memory(enc push.Encoding) int64 {
+	return batchSamples*200 + batchDecoded + enc.StreamBytes()
+}
+
+// lineError describes an error in a line, or in the body after the last line. It is answered with
+// 400.
+type lineError struct {
+	line    int
+	message string
+}
+
+func (e *lineError) Error() string { return fmt.Sprintf("line %d: %s", e.line, e.message) }
+
+// importing is one import request.
+type importing struct {
+	h     *handler
+	ctx   context.Context
+	claim admission.Claim
+	line  int // number of the current line, from 1
+	whole int // number of the last line that was read to its end
+	reply wire.Import
+
+	wire   *int64 // bytes of the body as it was sent
+	useful int64  // bytes of lines that carry samples
+	idle   int64  // all other bytes
+
+	scanner
+	batch  ingest.Batch
+	name   string
+	labels []metric.Label
+	lines  []int // line number of each sample in the batch
+	known  int   // bytes of a line's metric, values and timestamps
+	// strings is the part of the arena that has been claimed.
+	strings int
+}
+
+// scanner decodes values and times.
+type scanner struct{ jsonscan.Scanner }
+
+// read processes the body line by line. The batch holds views into the buffer, so it is flushed
+// before the buffer moves.
+func (im *importing) read(src io.Reader) error {
+	var buf []byte
+	begin := 0      // start of the unprocessed bytes
+	searched := 0   // no line ends between begin and searched
+	var ended error // why the source has no more data
+	for {
+		for begin < len(buf) && buf[begin] == '\n' { // there may be very many empty lines
+			begin++
+			im.line++
+			im.idle++
+			im.whole = im.line
+		}
+		searched = max(searched, begin)
+		if n := bytes.IndexByte(buf[searched:], '\n'); n >= 0 {
+			end := searched + n
+			if err := im.take(buf[begin:end]); err != nil {
+				return err
+			}
+			begin = end + 1
+			continue
+		}
+		whole := errors.Is(ended, io.EOF)
+		if whole && begin < len(buf) { // the last line has no newline
+			if err := im.take(buf[begin:]); err != nil {
+				return err
+			}
+		}
+		if ended != nil && !whole {
+			return im.breakOff(ended)
+		}
+		if err := im.flush(); err != nil || whole {
+			return err
+		}
+		if im.idle > maxIdleBytes+im.useful+*im.wire {
+			return &respond.TooLargeError{Message: fmt.Sprintf("up to line %d, %d bytes of the body carry no samples: more than the limit of %d, and more than the bytes that do", im.line, im.idle, maxIdleBytes)}
+		}
+		if begin > 0 {
+			buf, begin = buf[:copy(buf, buf[begin:])], 0
+		}
+		searched = len(buf)
+		if len(buf) == cap(buf) {
+			if len(buf) >= maxLine {
+				return &respond.TooLargeError{Message: fmt.Sprintf("line %d is longer than the limit of %d bytes: split it into several lines with the same metric", im.line+1, maxLine)}
+			}
+			size := min(max(2*cap(buf), push.MinBufferBytes), maxLine)
+			if !im.claim.Grow(int64(size - cap(buf))) {
+				return respond.ErrNoRoom
+			}
+			buf = append(make([]byte, 0, size), buf...)
+		}
+		var n int
+		n, ended = src.Read(buf[len(buf):cap(buf)])
+		buf = buf[:len(buf)+n]
+	}
+}
+
+// take processes a line.
+func (im *importing) take(line []byte) error {
+	im.line++
+	useful := 0
+	if len(bytes.TrimSpace(line)) > 0 {
+		if im.batch.Len() == 0 {
+			im.Arena = im.Arena[:0] // no sample refers to it any more
+		}
+		arena := len(im.Arena)
+		im.Text, im.Pos = line, 0
+		valuesAt, timesAt, n, ok := im.outline()
+		switch {
+		case !im.holds(len(im.Arena), arena):
+			return respond.ErrNoRoom
+		case !ok:
+			im.malformed()
+		case n > 0:
+			useful = min(im.known+lineFrameBytes, len(line)+1)
+			if err := im.samples(valuesAt, timesAt, n); err != nil {
+				return err
+			}
+		}
+	}
+	im.useful += int64(useful)
+	im.idle += int64(len(line) + 1 - useful)
+	im.whole = im.line
+	return nil
+}
+
+// holds charges the memory of strings that had escapes. arena is the size of the arena, which
+// stores them; before is its size at the start of the line. It returns false if there is no room.
+func (im *importing) holds(arena, before int) bool {
+	im.batch.Charge(int64(max(0, arena-before)))
+	if arena <= im.strings {
+		return true
+	}
+	n := arena - im.strings
+	im.strings = arena
+	return im.claim.Grow(int64(n))
+}
+
+// malformed records that the line cannot be decoded. Later lines still can.
+func (im *importing) malformed() {
+	im.reply.MalformedTotal++
+	if !im.Quiet {
+		im.reply.Malformed = append(im.reply.Malformed, wire.MalformedLine{Line: im.line, Message: fmt.Sprintf("at byte %d: %s", im.At, im.Fault)})
+	}
+	im.Quiet = len(im.reply.Malformed) >= im.h.Limits.Rejections
+}
+
+// distrust drops all malformed lines, and counts lines as processed only up to the first of them.
+// It is called when the body is broken, since the damage may have caused the malformed lines.
+func (im *importing) distrust() {
+	if len(im.reply.Malformed) > 0 {
+		im.reply.Lines = im.reply.Malformed[0].Line - 1
+	}
+	im.reply.Malformed, im.reply.MalformedTotal = nil, 0
+}
+
+// complaint returns the error message for a body that was read to its end, "" for success.
+func (im *importing) complaint() string {
+	r := &im.reply
+	switch {
+	case r.MalformedTotal > 1:
+		return fmt.Sprintf("line %d: %s; %d lines are malformed, the others were accepted", r.Malformed[0].Line, r.Malformed[0].Message, r.MalformedTotal)
+	case r.MalformedTotal == 1:
+		return fmt.Sprintf("line %d: %s", r.Malformed[0].Line, r.Malformed[0].Message)
+	case r.Accepted == 0 && r.RejectedTotal > 0:
+		var reasons strings.Builder
+		for _, rej := range r.Rejected[:min(len(r.Rejected), push.NamedRejections)] {
+			fmt.Fprintf(&reasons, "; line %d: %s (%s)", rej.Line, rej.Message, rej.Reason)
+		}
+		return fmt.Sprintf("all %d samples were rejected%s", r.RejectedTotal, reasons.String())
+	}
+	return ""
+}
+
+// breakOff handles a body that cannot be read further. It makes the complete lines durable, even if
+// the client has gone.
+func (im *importing) breakOff(cause error) error {
+	ctx, done := ingest.Outlive(im.ctx)
+	defer done()
+	im.ctx = ctx
+	if err := im.flush(); err != nil {
+		return err
+	}
+	if errors.Is(cause, respond.ErrStalled) {
+		return cause
+	}
+	im.distrust()
+	return &lineError{im.line + 1, "cannot read the rest of the body: " + cause.Error()}
+}
+
+// outline checks a whole line. It decodes the name and the labels, and returns where the values and
+// the times begin and how many there are.
+func (im *importing) outline() (valuesAt, timesAt, n int, ok bool) {
+	fail := func(at int, format string, args ...any) (int, int, int, bool) {
+		return 0, 0, 0, im.Fail(at, format, args...)
+	}
+	if im.Space() != '{' {
+		return 0, 0, 0, im.Unexpected("an object")
+	}
+	im.Pos++
+	values, times := -1, -1
+	im.name, im.labels, im.known = "", im.labels[:0], 0
+	for first := true; ; first = false {
+		member, more, ok := im.Member(first)
+		if !ok {
+			return 0, 0, 0, false
+		}
+		if !more {
+			break
+		}
+		at := im.Pos
+		switch member {
+		case "metric":
+			ok = im.metric()
+		case "values":
+			valuesAt = at
+			values, ok = im.count(func() bool { _, ok := im.value(); return ok })
+		case "timestamps":
+			timesAt = at
+			times, ok = im.count(func() bool { _, ok := im.timeMs(); return ok })
+		default:
+			ok = im.Skip()
+			at = im.Pos
+		}
+		if im.known += im.Pos - at; !ok {
+			return 0, 0, 0, false
+		}
+	}
+	if im.Space() != 0 || im.Pos < len(im.Text) {
+		return 0, 0, 0, im.Unexpected("the end of the line")
+	}
+	switch {
+	case values < 0 || times < 0:
+		return fail(0, "a line must have metric, values and timestamps")
+	case values != times:
+		return fail(0, "there are %d values and %d timestamps", values, times)
+	}
+	return valuesAt, timesAt, values, true
+}
+
+// metric decodes the name and the labels of a line.
+func (im *importing) metric() bool {
+	if im.Pos >= len(im.Text) || im.Text[im.Pos] != '{' {
+		return im.Unexpected("an object of labels")
+	}
+	im.Pos++
+	im.name, im.labels = "", im.labels[:0]
+	for first := true; ; first = false {
+		label, more, ok := im.Member(first)
+		if !ok || !more {
+			return ok
+		}
+		if im.Pos >= len(im.Text) || im.Text[im.Pos] != '"' {
+			return im.Unexpected("a label's value in quotes")
+		}
+		value, ok := im.Str()
+		switch {
+		case !ok:
+			return false
+		case label == metric.NameLabel:
+			im.name = value
+		default:
+			im.labels = im.batch.Label(im.labels, label, value)
+		}
+	}
+}
+
+func (im *importing) count(read func() bool) (n int, ok bool) {
+	if im.Pos >= len(im.Text) || im.Text[im.Pos] != '[' {
+		return 0, im.Unexpected("an array")
+	}
+	im.Pos++
+	for first := true; ; first = false {
+		if more, ok := im.Element(first); !ok || !more {
+			return n, ok
+		}
+		if !read() {
+			return 0, false
+		}
+		n++
+	}
+}
+
+// value decodes a value in any form that exports use.
+func (s *scanner) value() (float64, bool) {
+	at := s.Pos
+	if word := s.word(); word != "" {
+		v, ok := wire.ParseNotFinite(word)
+		if !ok {
+			return 0, s.Fail(at, "%s is not a value", respond.Shown(word))
+		}
+		s.Pos += len(word)
+		return v, true
+	}
+	switch s.Kind() {
+	case "a string":
+		text, ok := s.Str()
+		if !ok {
+			return 0, false
+		}
+		if v, ok := wire.ParseNotFinite(text); ok {
+			return v, true
+		}
+		if v, ok := decimal(text); ok {
+			return v, true
+		}
+		return 0, s.Fail(at, "%s is not a value", respond.Shown(text))
+	case "a number":
+		n, ok := s.Number()
+		if !ok {
+			return 0, false
+		}
+		v, ok := n.Float()
+		if !ok {
+			return 0, s.Fail(at, "%s is too large", n.Text)
+		}
+		return v, true
+	}
+	return 0, s.Unexpected("a value")
+}
+
+// word returns an unquoted word such as NaN or +Inf at the place of a value, which JSON does not
+// allow; "" if there is none.
+func (s *scanner) word() string {
+	end := s.Pos
+	if end < len(s.Text) && (s.Text[end] == '+' || s.Text[end] == '-') {
+		end++
+	}
+	first := end
+	for end < len(s.Text) && (s.Text[end]|0x20) >= 'a' && (s.Text[end]|0x20) <= 'z' {
+		end++
+	}
+	if end == first {
+		return ""
+	}
+	return jsonscan.View(s.Text[s.Pos:end])
+}
+
+// decimal decodes a quoted number, the form of values in Prometheus' API.
+func decimal(text string) (float64, bool) {
+	if strings.Trim(text, "0123456789+-.eE") != "" {
+		return 0, false
+	}
+	v, err := strconv.ParseFloat(text, 64)
+	return v, err == nil
+}
+
+func (s *scanner) timeMs() (int64, bool) {
+	at := s.Pos
+	if s.Kind() != "a number" {
+		return 0, s.Unexpected("a time in Unix ms")
+	}
+	n, ok := s.Number()
+	if !ok {
+		return 0, false
+	}
+	ms, ok := n.Int()
+	if !ok || ms == ingest.NoTime {
+		return 0, s.Fail(at, "%s is not a time in Unix ms", n.Text)
+	}
+	return ms, true
+}
+
+// samples adds the samples of a line, which outline has checked, to the batch. It flushes the batch
+// whenever it is large enough.
+func (im *importing) samples(valuesAt, timesAt, n int) error {
+	values := scanner{jsonscan.Scanner{Text: im.Text, Pos: valuesAt + 1}}
+	times := scanner{jsonscan.Scanner{Text: im.Text, Pos: timesAt + 1}}
+	if im.batch.Allowance.Used() > batchDecoded {
+		if err := im.flush(); err != nil {
+			return err
+		}
+	}
+	im.batch.Series(im.name, im.labels)
+	for i := range n {
+		if im.batch.Len() == batchSamples {
+			if err := im.flush(); err != nil {
+				return err
+			}
+			im.batch.Series(im.name, im.labels)
+		}
+		_, _ = values.Element(i == 0)
+		v, _ := values.value()
+		_, _ = times.Element(i == 0)
+		ms, _ := times.timeMs()
+		im.batch.Add(ms, v)
+		im.lines = append(im.lines, im.line)
+	}
+	return nil
+}
+
+// flush makes the batch durable.
+func (im *importing) flush() error {
+	if im.batch.Len() > 0 {
+		result, err := im.backFill()
+		if err != nil {
+			return err
+		}
+		im.h.Rejects(Path, im.batch.Rejected())
+		result = im.batch.Result(result)
+		im.reply.Accepted += int64(result.Accepted)
+		for _, rej := range result.Rejected {
+			im.reject(im.lines[rej.Index], rej)
+		}
+		im.batch.Reset()
+		im.lines = im.lines[:0]
+	}
+	im.reply.Lines = im.whole
+	return nil
+}
+
+// backFill appends the batch. After part of a body has been accepted, it waits while the server is
+// busy. The sender can wait, and otherwise would have to find out where to resume.
+func (im *importing) backFill() (ingest.Result, error) {
+	reports := im.batch.Reports()
+	if len(reports) == 0 {
+		return ingest.Result{}, nil
+	}
+	for try := 0; ; try++ {
+		result, err := im.h.to.BackFill(im.ctx, reports)
+		if !errors.Is(err, ingest.ErrBusy) || im.reply.Accepted == 0 || try == busyTries {
+			return result, err
+		}
+		if err := im.h.clock.Sleep(im.ctx, busyWait); err != nil {
+			return result, err
+		}
+	}
+}
+
+func (im *importing) reject(line int, rej ingest.Rejection) {
+	im.reply.RejectedTotal++
+	all := &im.reply.Rejected
+	// The rejections of a line are adjacent.
+	for i := len(*all) - 1; i >= 0 && (*all)[i].Line == line; i-- {
+		if r := &(*all)[i]; r.Reason == string(rej.Reason) {
+			r.Samples++
+			return
+		}
+	}
+	if len(*all) < im.h.Limits.Rejections {
+		*all = append(*all, wire.RejectedOfLine{Line: line, Reason: string(rej.Reason), Message: rej.Message, Samples: 1})
+	}
+}
+
+// answer replies. Code 0 means that the body was read to its end.
+func (im *importing) answer(w http.ResponseWriter, code int, message string) {
+	if message != "" {
+		im.reply.Status, im.reply.Error = "error", message
+	}
+	switch {
+	case code != 0:
+		// The server does not read the rest of the body, however long it is.
+		w.Header().Set("Connection", "close")
+	case message != "":
+		code = http.StatusBadRequest
+	default:
+		code = http.StatusOK
+	}
+	respond.JSON(w, code, im.reply)
+}

@@ -1,0 +1,29 @@
+package jsonscan
+
+import (
+	"math"
+	"strconv"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// TestFloats compares the fast path for numbers with strconv, bit by bit.
+func TestFloats(t *testing.T) {
+	for _, text := range []string{
+		"0", "-0", "-0.0", "1", "0.1", "0.25", "123.456", "9007199254740992", "9007199254740993",
+		"9007199254740993.5", "4503599627370497.123456", "1e22", "1e23", "1e-22", "1e-23", "123456789012345678", "1234567890123456789",
+		"12345678901234567890", "0.000001", "4503599627370497.5", "8.41", "1.7976931348623157e308",
+		"5e-324", "2.2250738585072011e-308", "0.1e1", "100e-2", "3.14159265358979323846",
+		"0.00000000000000000000000000000001", "1E5", "1e+5",
+	} {
+		s := Scanner{Text: []byte(text)}
+		n, ok := s.Number()
+		require.True(t, ok, text)
+		got, ok := n.Float()
+		require.True(t, ok, text)
+		want, err := strconv.ParseFloat(text, 64)
+		require.NoError(t, err)
+		require.Equal(t, math.Float64bits(want), math.Float64bits(got), text)
+	}
+}

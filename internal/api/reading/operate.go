@@ -1,0 +1,121 @@
+package reading
+
+import (
+	"encoding/json"
+	"net/http"
+	"strconv"
+
+	"github.com/quern/quern/internal/api/respond"
+	"github.com/quern/quern/internal/clock"
+	"github.com/quern/quern/internal/explain"
+	"github.com/quern/quern/internal/query"
+	"github.com/quern/quern/internal/reaggregate"
+	"github.com/quern/quern/internal/wire"
+)
+
+const ReaggregatePath = "/api/v1/reaggregate"
+
+// Operate has the endpoints for operators: explaining a row, and recomputing rows.
+type Operate struct {
+	explainer    *explain.Explainer
+	reaggregator *reaggregate.Reaggregator
+	clock        clock.Clock
+	turns        Turns
+	takeBack     bool
+}
+
+// NewOperate makes the endpoints; clk is what "now" in a request means. Without a Reaggregator nobody may have rows computed again.
+// takeBack lets clients have rows taken back, which may be all that is left of a time: it is as deleting is.
+func NewOperate(x *explain.Explainer, r *reaggregate.Reaggregator, takeBack bool, clk clock.Clock, turns Turns) *Operate {
+	return &Operate{explainer: x, reaggregator: r, clock: clk, turns: turns, takeBack: takeBack}
+}
+
+// Register implements api.Registrar. Endpoints that change data accept POST only.
+func (h *Operate) Register(mux *http.ServeMux) {
+	mux.Handle("/api/v1/explain", h.turns.query(h.explain, "match[]", "time", "limit"))
+	if h.reaggregator == nil {
+		mux.Handle("POST "+ReaggregatePath, respond.SwitchedOff("enable-reaggregate"))
+		return
+	}
+	mux.Handle("POST "+ReaggregatePath, h.turns.export(h.reaggregate, "match[]", "start", "end", "take_back"))
+}
+
+func (h *Operate) explain(out *lines, r *http.Request) error {
+	selectors, err := query.ParseSelectors(r.Context(), r.Form["match[]"])
+	if err != nil {
+		return err
+	}
+	nowMs := clock.NowMs(h.clock)
+	at, err := parseTime(r.Form, "time", nowMs, nowMs)
+	if err != nil {
+		return err
+	}
+	limit := explain.Limit
+	if s := r.Form.Get("limit"); s != "" {
+		if limit, err = strconv.Atoi(s); err != nil {
+			return badParameter("limit", s, "a whole number")
+		}
+	}
+	answer, err := h.explainer.Explain(r.Context(), selectors, at, limit)
+	if err != nil {
+		return err
+	}
+	out.to.Header().Set("Content-Type", "application/json")
+	return out.document(answer)
+}
+
+func (h *Operate) reaggregate(out *lines, r *http.Request) error {
+	selectors, err := query.ParseSelectors(r.Context(), r.Form["match[]"])
+	if err != nil {
+		return err
+	}
+	if r.Form.Get("start") == "" {
+		return &query.RequestError{Message: "start is missing: give the start of the rows to recompute, such as start=-6h"}
+	}
+	nowMs := clock.NowMs(h.clock)
+	startMs, err := parseTime(r.Form, "start", nowMs, 0)
+	if err != nil {
+		return err
+	}
+	endMs, err := parseTime(r.Form, "end", nowMs, nowMs)
+	if err != nil {
+		return err
+	}
+	takeBack := false
+	if s := r.Form.Get("take_back"); s != "" {
+		if takeBack, err = strconv.ParseBool(s); err != nil {
+			return badParameter("take_back", s, "true or false")
+		}
+	}
+	if takeBack && !h.takeBack {
+		return &forbiddenError{"take_back, which deletes rows, is turned off: start the server with --enable-admin-api"}
+	}
+	sum, err := h.reaggregator.Run(r.Context(), selectors, startMs, endMs, takeBack, func(p reaggregate.Progress) error {
+		if err := out.document(p); err != nil {
+			return err
+		}
+		return out.flush()
+	})
+	if err != nil {
+		return err
+	}
+	return out.document(reaggregate.Reply{Status: wire.Success, Summary: sum})
+}
+
+// document writes v as a line of JSON.
+func (l *lines) document(v any) error {
+	text, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	l.Raw(text)
+	return l.end()
+}
+
+// flush sends the buffered lines at once.
+func (l *lines) flush() error {
+	if err := l.send(); err != nil {
+		return err
+	}
+	return http.NewResponseController(l.to).Flush()
+}

@@ -1,0 +1,81 @@
+// Package respond has the replies that endpoints of all kinds share, and the status codes for what
+// fails.
+package respond
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+
+	"github.com/quern/quern/internal/admission"
+	"github.com/quern/quern/internal/ingest"
+	"github.com/quern/quern/internal/storage"
+	"github.com/quern/quern/internal/wire"
+)
+
+// ClientGone is nginx's code for a client that did not wait. Only the request metrics see it,
+// where it does not count as a server error.
+const ClientGone = 499
+
+// Draining says why a process that ends refuses a request.
+const Draining = "the process is shutting down"
+
+// RetryBusy and RetryAway are values of Retry-After. A queue is short and drains within
+// a group commit; an unavailable store takes longer to return.
+const (
+	RetryBusy = "1"
+	RetryAway = "5"
+)
+
+// Error replies with a message in JSON.
+func Error(w http.ResponseWriter, code int, message string) {
+	JSON(w, code, wire.Error{Status: wire.Failure, Error: message})
+}
+
+// JSON sends v, which must be encodable, as the whole reply.
+func JSON(w http.ResponseWriter, code int, v any) {
+	var buf bytes.Buffer
+	enc := json.NewEncoder(&buf)
+	// These replies never become part of HTML, and people read them.
+	enc.SetEscapeHTML(false)
+	if err := enc.Encode(v); err != nil {
+		panic(err) // a value of this package that JSON cannot represent, such as NaN
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(code)
+	// A client that has gone cannot be told.
+	_, _ = w.Write(buf.Bytes())
+}
+
+// Text sends a text as the whole reply.
+func Text(w http.ResponseWriter, code int, text string) {
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	w.WriteHeader(code)
+	// A client that has gone cannot be told.
+	_, _ = io.WriteString(w, text)
+}
+
+// Failure maps an error from behind the API to a status code and, where a retry makes sense, the
+// seconds of Retry-After.
+func Failure(ctx context.Context, err error) (code int, retryAfter string) {
+	switch {
+	case errors.Is(err, ingest.ErrBusy), errors.Is(err, admission.ErrQueueFull), errors.Is(err, admission.ErrNoRoom):
+		return http.StatusTooManyRequests, RetryBusy
+	case storage.IsAway(err), errors.Is(err, admission.ErrWaited), errors.Is(err, ErrTooLong):
+		return http.StatusServiceUnavailable, RetryAway
+	case ctx.Err() != nil:
+		return ClientGone, ""
+	}
+	return http.StatusInternalServerError, ""
+}
+
+// SwitchedOff answers requests to an endpoint that a flag turns off.
+func SwitchedOff(flag string) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		Error(w, http.StatusForbidden, fmt.Sprintf("%s is turned off: the server was started with --%s=false", r.URL.Path, flag))
+	}
+}

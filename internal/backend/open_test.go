@@ -1,0 +1,145 @@
+package backend
+
+import (
+	"bytes"
+	"log/slog"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/quern/quern/internal/blocks"
+	"github.com/quern/quern/internal/clock"
+	"github.com/quern/quern/internal/config"
+	"github.com/quern/quern/internal/metric"
+	"github.com/quern/quern/internal/storage"
+	"github.com/quern/quern/internal/storage/pebble"
+)
+
+// TestSettingsOfTheStore: a restart without the flags that a store was made with changes no stored
+// setting. A restart with other flags changes what can be changed, and the log shows the old and
+// the new value.
+func TestSettingsOfTheStore(t *testing.T) {
+	var log bytes.Buffer
+	s := Opener{Config: embedded(t), Clock: clock.System{}, Logger: slog.New(slog.NewTextHandler(&log, nil))}
+	open := func() storage.Settings {
+		t.Helper()
+		log.Reset()
+		st, err := s.OpenAndAdopt(t.Context(), func(error) {})
+		require.NoError(t, err)
+		defer func() { require.NoError(t, st.Close()) }()
+		return st.Settings()
+	}
+	ladder, err := metric.ParseLadder("10s,1m")
+	require.NoError(t, err)
+	grace, delay, age, ahead := 2*time.Second, 5*time.Second, 30*time.Minute, time.Minute
+	s.Config.Made = config.Made{Ladder: ladder, BlockSize: 64, GroupSize: 32, IndexPartitions: 4}
+	s.Config.Policy = config.Policy{
+		LateGrace: &grace, AggregationDelay: &delay, AgeCap: &age, FutureLimit: &ahead,
+		Retention: config.Retention{"raw": 48 * time.Hour},
+	}
+	made := open()
+	require.Equal(t, 64, made.Epochs[0].BlockSize)
+	require.Equal(t, storage.Policy{
+		Grace: grace, Delay: delay, AgeCap: age, FutureLimit: ahead,
+		Retention: storage.Retention{48 * time.Hour, 90 * 24 * time.Hour, 90 * 24 * time.Hour},
+	}, made.Policy)
+
+	s.Config.Made, s.Config.Policy = config.Made{}, config.Policy{}
+	require.Equal(t, made, open(), "nothing is given")
+	require.NotContains(t, log.String(), "changes")
+
+	grace = 3 * time.Second
+	s.Config.Policy = config.Policy{LateGrace: &grace, Retention: config.Retention{"1m": 0}}
+	want := made.Policy
+	want.Grace, want.Retention = grace, storage.Retention{48 * time.Hour, 90 * 24 * time.Hour, 0}
+	require.Equal(t, want, open().Policy)
+	assert.Contains(t, log.String(), `msg="store setting changed" setting=late-grace from=2s to=3s`)
+	assert.Contains(t, log.String(), `setting=retention from="raw=2d,10s=90d,1m=90d" to="raw=2d,10s=90d,1m=0"`)
+	s.Config.Policy = config.Policy{}
+	require.Equal(t, want, open().Policy)
+
+	grace = 5 * time.Second
+	s.Config.LateGrace = &grace
+	_, err = s.OpenAndAdopt(t.Context(), func(error) {})
+	require.ErrorContains(t, err, "--late-grace 5s: must be shorter than --aggregation-delay, which is 5s", "with what the store has")
+}
+
+// TestStoreWithoutPolicy: a store from before policies existed records the policy of its first
+// start.
+func TestStoreWithoutPolicy(t *testing.T) {
+	s := Opener{Config: embedded(t), Clock: clock.System{}, Logger: slog.New(slog.DiscardHandler)}
+	old, err := pebble.Open(s.Config.DataDir, pebble.Options{Settings: storage.Settings{GroupSize: 64}})
+	require.NoError(t, err)
+	require.NoError(t, old.Close())
+	for _, grace := range []*time.Duration{new(time.Duration), nil} {
+		if grace != nil {
+			*grace = 10 * time.Second
+		}
+		s.Config.LateGrace = grace
+		st, err := s.OpenAndAdopt(t.Context(), func(error) {})
+		require.NoError(t, err)
+		assert.Equal(t, 10*time.Second, st.Settings().Policy.Grace)
+		assert.Equal(t, 2*time.Minute, st.Settings().Policy.Delay)
+		require.NoError(t, st.Close())
+	}
+}
+
+// TestSettingsThatDiffer: of several processes none changes the settings for all. A process with
+// different settings is refused, with both values and the command that changes them.
+func TestSettingsThatDiffer(t *testing.T) {
+	s := shared(clock.System{})
+	st := newModel(t, clock.System{})
+	require.NoError(t, s.Adopt(t.Context(), st), "nothing is given")
+	was := st.Settings().Policy
+	same, other := time.Minute, 30*time.Second
+	s.Config.LateGrace = &same
+	require.NoError(t, s.Adopt(t.Context(), st), "the same is given")
+	s.Config.LateGrace = &other
+	s.Config.Retention = config.Retention{"raw": 14 * 24 * time.Hour}
+	err := s.Adopt(t.Context(), st)
+	require.ErrorIs(t, err, storage.ErrSettings)
+	assert.ErrorContains(t, err, `keyspace "quern" has --late-grace 1m (30s requested); `+
+		`--retention raw=7d,1h=90d,6h=1y,24h=5y (raw=14d,1h=90d,6h=1y,24h=5y requested): `+
+		"leave the options out, or stop all processes and change them for all with "+
+		"`quern settings set --keyspace quern --late-grace 30s --retention raw=14d,1h=90d,6h=1y,24h=5y`")
+	assert.Equal(t, was, st.Settings().Policy)
+}
+
+func TestChangeBlockSize(t *testing.T) {
+	last := func(st storage.Store) blocks.Epoch {
+		epochs := st.Settings().Epochs
+		return epochs[len(epochs)-1]
+	}
+	clk := clock.NewSimulated(time.Date(2025, 11, 21, 12, 30, 0, 0, time.UTC))
+	s := shared(clk)
+
+	st := newModel(t, clk)
+	require.NoError(t, s.changeBlockSize(t.Context(), st))
+	assert.Equal(t, 64, last(st).BlockSize, "not asked for")
+
+	s.Config.BlockSize = 8
+	require.NoError(t, s.changeBlockSize(t.Context(), st))
+	want := blocks.Epoch{FromMs: time.Date(2025, 11, 21, 14, 0, 0, 0, time.UTC).UnixMilli(), BlockSize: 8}
+	assert.Equal(t, want, last(st))
+	require.NoError(t, s.changeBlockSize(t.Context(), st))
+	assert.Len(t, st.Settings().Epochs, 2, "the same again is no change")
+
+	// Another process is faster, with the same size or with another.
+	for _, others := range []int{8, 16} {
+		st := newModel(t, clk)
+		st.addEpoch = func(e blocks.Epoch) error {
+			st.addEpoch = nil
+			require.NoError(t, st.Model.AddEpoch(t.Context(), blocks.Epoch{FromMs: e.FromMs, BlockSize: others}))
+			return storage.ErrConflict
+		}
+		require.NoError(t, s.changeBlockSize(t.Context(), st))
+		assert.Equal(t, 8, last(st).BlockSize)
+	}
+
+	// A permanent conflict does not hang.
+	st.addEpoch = func(blocks.Epoch) error { return storage.ErrConflict }
+	s.Config.BlockSize = 16
+	require.ErrorIs(t, s.changeBlockSize(t.Context(), st), storage.ErrConflict)
+}

@@ -1,0 +1,178 @@
+package cache
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"slices"
+
+	"github.com/quern/quern/internal/blocks"
+	"github.com/quern/quern/internal/metric"
+	"github.com/quern/quern/internal/storage"
+)
+
+// Work is what the marks of one block and slice ask a run to do.
+type Work struct {
+	// Partition is the index partition that holds the marks: a shard of the slice that is being
+	// ground.
+	Partition storage.IndexPartition
+	// Block and Slice say what to grind. Slice is the slice of the partition for data that came on
+	// time, and an earlier slice for all other work.
+	Block blocks.Range
+	Slice metric.Slice
+	// Marks are the marks that were read. Only these are deleted when the work is done.
+	Marks []storage.Mark
+}
+
+// Bucket returns the bucket that is being ground.
+func (w *Work) Bucket() metric.Bucket { return w.Partition.Bucket }
+
+// Fresh reports whether all writers have sealed the block. Then the cache is whole if it has as
+// many chunks as the marks say.
+func (w *Work) Fresh() bool {
+	return !slices.ContainsFunc(w.Marks, func(m storage.Mark) bool { return m.Kind != storage.MarkFresh })
+}
+
+// Late reports whether the work may recompute rows that are already stored.
+func (w *Work) Late() bool {
+	return slices.ContainsFunc(w.Marks, func(m storage.Mark) bool {
+		return m.Kind != storage.MarkFresh && m.Kind != storage.MarkOpen
+	})
+}
+
+// Damaged returns the number of damaged marks.
+func (w *Work) Damaged() int {
+	n := 0
+	for _, m := range w.Marks {
+		if m.Damaged {
+			n++
+		}
+	}
+	return n
+}
+
+// chunks returns the number of chunks that the writers put into the cache, according to the marks.
+func (w *Work) chunks() int {
+	n := 0
+	for _, m := range w.Marks {
+		n += m.Chunks
+	}
+	return n
+}
+
+// Whole reports whether the marks ask for the whole block, not only for some schedules.
+func (w *Work) Whole() bool {
+	return slices.ContainsFunc(w.Marks, func(m storage.Mark) bool { return len(m.Schedules) == 0 })
+}
+
+// Schedules returns the schedules that the marks name, sorted; nil if the marks ask for the whole
+// block.
+func (w *Work) Schedules() []metric.ScheduleID {
+	if w.Whole() {
+		return nil
+	}
+	var ids []metric.ScheduleID
+	for _, m := range w.Marks {
+		ids = append(ids, m.Schedules...)
+	}
+	slices.Sort(ids)
+	return slices.Compact(ids)
+}
+
+// TakesBack returns the schedules whose rows are taken back if they have no input, sorted.
+func (w *Work) TakesBack() []metric.ScheduleID {
+	var ids []metric.ScheduleID
+	for _, m := range w.Marks {
+		if m.Kind == storage.MarkTakeBack {
+			ids = append(ids, m.Schedules...)
+		}
+	}
+	slices.Sort(ids)
+	return slices.Compact(ids)
+}
+
+// DueMs returns the latest DueMs of the marks: the earliest time at which all of the work could
+// have been done, in Unix ms.
+func (w *Work) DueMs() int64 {
+	return slices.MaxFunc(w.Marks, func(a, b storage.Mark) int { return cmp.Compare(a.DueMs, b.DueMs) }).DueMs
+}
+
+// Attempt returns how many runs have failed on the work: the highest count among its marks.
+func (w *Work) Attempt() int {
+	return slices.MaxFunc(w.Marks, func(a, b storage.Mark) int { return a.Attempt - b.Attempt }).Attempt
+}
+
+// CacheKey returns the cache partition of the block.
+func (w *Work) CacheKey() storage.CacheKey {
+	return storage.CacheKey{
+		SliceKey: storage.SliceKey{Bucket: w.Bucket(), StartMs: w.Slice.StartMs},
+		Start:    w.Block.Start,
+	}
+}
+
+// maxMarksPerWork bounds the marks of one Work, so that a flood of marks for one block does not
+// fill the memory. The remaining marks make another Work.
+const maxMarksPerWork = 4096
+
+// Read yields the work of an index partition. The marks of one block and slice are neighbours in
+// the index, so Read holds the marks of one block in memory at a time.
+func (c *Cache) Read(ctx context.Context, p storage.IndexPartition) iter.Seq2[*Work, error] {
+	return func(yield func(*Work, error) bool) {
+		epochs := c.store.Settings().Epochs
+		var w *Work
+		for m, err := range c.store.Marks(ctx, p) {
+			if err != nil {
+				yield(nil, fmt.Errorf("read the index of slice %d, shard %d: %w", p.StartMs, p.Shard, err))
+				return
+			}
+			if w != nil && w.Slice.StartMs == m.TimeMs && w.Block.Start == m.Start && len(w.Marks) < maxMarksPerWork {
+				w.Marks = append(w.Marks, m)
+				continue
+			}
+			if w != nil && !yield(w, nil) {
+				return
+			}
+			w = &Work{
+				Partition: p,
+				Block:     blocks.Range{Start: m.Start, End: m.Start + metric.ScheduleID(epochs.SizeAt(m.TimeMs))},
+				Slice:     c.ladder.SliceAt(p.Bucket, m.TimeMs),
+				Marks:     []storage.Mark{m},
+			}
+		}
+		if w != nil {
+			yield(w, nil)
+		}
+	}
+}
+
+// ErrUseTable says that the cache cannot serve a block: it is gone, damaged, too large, or not
+// known to be whole. The table below holds the same and more. It wraps storage.ErrCorrupt too
+// if it is damaged.
+var ErrUseTable = errors.New("the cache cannot serve the block")
+
+// Load calls add with each chunk that the cache holds for work, by ID. ErrCorrupt is ErrUseTable too; any other error of add
+// ends it, and is returned.
+func (c *Cache) Load(ctx context.Context, w *Work, add func(chunk []byte) error) error {
+	chunks, err := c.store.CacheBlock(ctx, w.CacheKey())
+	if errors.Is(err, storage.ErrCorrupt) || errors.Is(err, storage.ErrTooLarge) {
+		return fmt.Errorf("%w: %w", ErrUseTable, err)
+	}
+	if err == nil && (len(chunks) == 0 || len(chunks) != w.chunks()) {
+		return ErrUseTable
+	}
+	if err != nil {
+		return err
+	}
+	for _, ch := range chunks {
+		err := add(ch.Data)
+		if errors.Is(err, storage.ErrCorrupt) {
+			return fmt.Errorf("%w: chunk %s: %w", ErrUseTable, ch.ID, err)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}

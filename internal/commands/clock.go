@@ -1,0 +1,21 @@
+package commands
+
+import (
+	"context"
+	"fmt"
+	"io"
+
+	"github.com/quern/quern/internal/api"
+	"github.com/quern/quern/internal/config"
+)
+
+// ConfirmClock tells a server of the embedded store that its clock is right.
+func ConfirmClock(ctx context.Context, cfg config.Status, stdout, _ io.Writer) error {
+	reply, err := ask(ctx, cfg.URL, api.ConfirmClockPath, nil)
+	if err != nil {
+		return stopped(ctx, err, "stopped")
+	}
+	defer reply.Close()
+	fmt.Fprintln(stdout, "The clock is confirmed: rows expire again.")
+	return nil
+}

@@ -1,0 +1,45 @@
+package commands
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/url"
+	"strconv"
+	"strings"
+
+	"github.com/quern/quern/internal/config"
+	"github.com/quern/quern/internal/explain"
+)
+
+// Explain asks a server why rows are what they are, and prints the answer in words.
+func Explain(ctx context.Context, cfg config.Explain, stdout, _ io.Writer) error {
+	body, err := ask(ctx, cfg.URL, "/api/v1/explain", url.Values{
+		"match[]": cfg.Match, "time": {cfg.Time}, "limit": {strconv.Itoa(cfg.Limit)},
+	})
+	if err != nil {
+		return stopped(ctx, err, "stopped")
+	}
+	defer body.Close()
+	text, err := io.ReadAll(body)
+	if err != nil {
+		return stopped(ctx, fmt.Errorf("the answer ended early: %w", err), "stopped")
+	}
+	var answer explain.Answer
+	if err := json.Unmarshal(text, &answer); err != nil {
+		return fmt.Errorf("the server's answer is not a Quern response: %w", err)
+	}
+	if cfg.JSON {
+		if _, err := stdout.Write(text); err != nil {
+			return err
+		}
+	}
+	switch {
+	case answer.Matched == 0:
+		return fmt.Errorf("no series match %s", strings.Join(cfg.Match, " "))
+	case cfg.JSON:
+		return nil
+	}
+	return answer.WriteText(stdout)
+}

@@ -1,0 +1,173 @@
+package commands
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"math/rand/v2"
+	"os"
+	"strings"
+
+	"github.com/schollz/progressbar/v3"
+
+	"github.com/quern/quern/internal/backend"
+	"github.com/quern/quern/internal/cache"
+	"github.com/quern/quern/internal/clock"
+	"github.com/quern/quern/internal/config"
+	"github.com/quern/quern/internal/legacy"
+	"github.com/quern/quern/internal/migrate"
+	"github.com/quern/quern/internal/storage"
+	"github.com/quern/quern/internal/storage/cassandra"
+	"github.com/quern/quern/internal/terminal"
+)
+
+// Migrate copies a legacy keyspace into the store. It retries until both clusters answer.
+func Migrate(ctx context.Context, cfg config.Migrate, stdout, stderr io.Writer) error {
+	log := cfg.Logger(stderr)
+	clk := clock.System{}
+	names, err := readNames(cfg.Names, stdout)
+	if err != nil {
+		return err
+	}
+	var from *cassandra.Legacy
+	if err := whenThere(ctx, log, &cfg.From, func(ctx context.Context) (err error) {
+		opts := backend.ClusterOptions(&cfg.From, config.Made{})
+		opts.Logger = log.With("component", "cassandra")
+		from, err = cassandra.OpenLegacy(ctx, opts)
+		return err
+	}); err != nil {
+		return stopped(ctx, err, whenStopped)
+	}
+	defer from.Close()
+
+	opener := backend.Opener{Config: cfg.Config, Clock: clk, Logger: log}
+	ctx, fail := context.WithCancelCause(ctx)
+	defer fail(nil)
+	var to backend.Store
+	if err := whenThere(ctx, log, &cfg.Cluster, func(ctx context.Context) (err error) {
+		to, err = opener.OpenAndAdopt(ctx, fail)
+		return err
+	}); err != nil {
+		return stopped(ctx, err, whenStopped)
+	}
+	report, err := copyAll(ctx, cfg, from, to, names, clk, log.With("component", "migrate"), stdout)
+	err = errors.Join(stopped(ctx, err, whenStopped), to.Close())
+	if report != nil {
+		printReport(stdout, report)
+	}
+	if err != nil {
+		return err
+	}
+	return finish(ctx, cfg, report, from, stdout)
+}
+
+func copyAll(
+	ctx context.Context, cfg config.Migrate, from legacy.Reader, to storage.Store, names map[int32]migrate.Series, clk clock.Clock, log *slog.Logger, stdout io.Writer,
+) (*migrate.Report, error) {
+	policy := to.Settings().Policy
+	seen := progress{out: stdout, log: log}
+	defer seen.end()
+	return migrate.New(from, to, cache.New(to, clk, rand.Uint64(), cache.Timing{Grace: policy.Grace, Delay: policy.Delay}), clk, migrate.Options{
+		Source: cfg.Source, Names: names, Rate: cfg.Rate, Shared: cfg.Store == config.Cassandra,
+		Logger: log, Progress: seen.at,
+	}).Run(ctx)
+}
+
+// readNames reads the file of --names, and prints what is wrong in it.
+func readNames(path string, stdout io.Writer) (map[int32]migrate.Series, error) {
+	if path == "" {
+		return nil, nil
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, fmt.Errorf("--names: %w", err)
+	}
+	defer f.Close() //nolint:errcheck // it is only read
+	names, bad, err := migrate.ReadNames(f)
+	if err != nil {
+		return nil, fmt.Errorf("--names %s: %w", path, err)
+	}
+	for _, b := range bad {
+		fmt.Fprintf(stdout, "%s, %s: skipped\n", path, b)
+	}
+	fmt.Fprintf(stdout, "%s: schedules named: %d; lines skipped: %d\n", path, len(names), len(bad))
+	return names, nil
+}
+
+// progress shows the progress of the copy: a bar on a terminal, a line per tenth in a log.
+type progress struct {
+	out  io.Writer
+	log  *slog.Logger
+	bar  *progressbar.ProgressBar
+	told int
+}
+
+func (p *progress) at(done, total int) {
+	if terminal.Is(p.out) {
+		if p.bar == nil {
+			p.bar = terminal.NewBar(p.out, int64(total), "schedules")
+		}
+		// A bar that cannot be drawn is no reason to stop.
+		_ = p.bar.Set(done)
+		return
+	}
+	if tenth := 10 * done / max(total, 1); tenth > p.told || done == 0 {
+		p.told = tenth
+		p.log.Info("copying", "schedules", done, "of", total)
+	}
+}
+
+func (p *progress) end() {
+	if p.bar != nil {
+		_ = p.bar.Exit()
+		fmt.Fprintln(p.out)
+	}
+}
+
+// whenStopped says what to do after a signal.
+const whenStopped = "stopped before all rows were copied: run the command again to continue"
+
+func printReport(out io.Writer, r *migrate.Report) {
+	fmt.Fprintf(out, "%d schedules\n", r.Schedules)
+	for i := range r.Read {
+		fmt.Fprintf(out, "%-26s %d read, %d written now, %d found in the store\n", migrate.TableOf(i), r.Read[i], r.Written[i], r.Found[i])
+	}
+	fmt.Fprintf(out, "%d of the roll-ups have a count; the others count as one sample each\n", r.Exact)
+	fmt.Fprintf(out, "%d slices of schedules are marked for aggregation; %d more are not, since their input expires first\n", r.Marked, r.Expired)
+	if r.NotFinite > 0 {
+		fmt.Fprintf(out, "%d roll-ups were skipped: they hold NaN or an infinity\n", r.NotFinite)
+	}
+	if r.Bad > 0 {
+		fmt.Fprintf(out, "%d rows could not be copied:\n   %s\n", r.Bad, strings.Join(r.BadRows, "\n   "))
+		if more := r.Bad - int64(len(r.BadRows)); more > 0 {
+			fmt.Fprintf(out, "   and %d more\n", more)
+		}
+	}
+}
+
+// finish compares the copy with its source, and drops the legacy tables if requested.
+func finish(ctx context.Context, cfg config.Migrate, r *migrate.Report, from *cassandra.Legacy, stdout io.Writer) error {
+	if !r.Equal() {
+		var missing []string
+		for i := range r.Read {
+			if n := r.Read[i] - r.Found[i]; n != 0 {
+				missing = append(missing, fmt.Sprintf("%d of %s", n, migrate.TableOf(i)))
+			}
+		}
+		return fmt.Errorf("rows are missing in the store (%s): run the command again", strings.Join(missing, ", "))
+	}
+	fmt.Fprintln(stdout, "All rows that were read are in the store.")
+	if !cfg.Drop {
+		return nil
+	}
+	if r.Bad > 0 {
+		return fmt.Errorf("the legacy tables were not dropped: %d of their rows could not be copied", r.Bad)
+	}
+	fmt.Fprintf(stdout, "Dropping the tables %s of keyspace %s.\n", strings.Join(legacy.Tables(), ", "), cfg.From.Keyspace)
+	if err := from.Drop(ctx); err != nil {
+		return fmt.Errorf("%w; all rows are copied: drop the remaining legacy tables with cqlsh", err)
+	}
+	return nil
+}

@@ -1,0 +1,129 @@
+package commands
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/quern/quern/internal/api/reading"
+	"github.com/quern/quern/internal/client"
+	"github.com/quern/quern/internal/clock"
+	"github.com/quern/quern/internal/config"
+	"github.com/quern/quern/internal/query"
+	"github.com/quern/quern/internal/storage/pebble"
+	"github.com/quern/quern/internal/transfer"
+)
+
+// Salvage writes the readable samples of a store to a file. It returns an error if some cannot be
+// read.
+//
+// It runs an export from a server inside the process, over the store opened read-only.
+func Salvage(ctx context.Context, cfg config.Salvage, stdout, stderr io.Writer) (err error) {
+	bar := transferBar{out: stderr, what: "Salvaging"}
+	defer bar.end()
+	var mu sync.Mutex
+	lost := map[string]bool{}
+	st, err := pebble.OpenReadOnly(cfg.Dir, pebble.Options{
+		Logger: slog.New(slog.DiscardHandler),
+		OnLost: func(what string) {
+			mu.Lock()
+			defer mu.Unlock()
+			lost[what] = true
+		},
+	})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, st.Close()) }()
+	index := query.NewIndex()
+	if err := index.Refresh(ctx, st); err != nil {
+		return err
+	}
+	fromMs, toMs, err := st.RawSpan()
+	if err != nil {
+		return err
+	}
+	// The clock is at the end of the data, so that everything is exported whatever this machine's
+	// time is.
+	clk := clock.NewSimulated(time.UnixMilli(toMs))
+	reader := query.New(query.Parts{Store: st, Index: index, Settings: st.Settings(), Clock: clk}, query.Options{MaxSeries: index.Len()})
+	mux := http.NewServeMux()
+	reading.New(reader, clk, reading.Turns{}).Register(mux)
+	listener := newPipes()
+	server := &http.Server{Handler: mux, ReadHeaderTimeout: time.Minute}
+	served := make(chan struct{})
+	go func() {
+		defer close(served)
+		_ = server.Serve(listener) // until it is closed
+	}()
+	defer func() {
+		_ = server.Close()
+		<-served
+	}()
+	e := transfer.Export{
+		Client: client.Client{URL: "http://salvage", HTTP: &http.Client{Transport: &http.Transport{DialContext: listener.dial}}},
+		Match:  []string{`{__name__!=""}`}, Start: cfg.Dir, End: cfg.Dir, StartMs: fromMs, EndMs: toMs, Part: 24 * time.Hour,
+		Path: cfg.Output, Overwrite: cfg.Overwrite,
+		Progress: func(x transfer.Exported) { bar.at(x.NextMs-x.StartMs, x.EndMs-x.StartMs, x.Samples, x.Bytes) },
+	}
+	x, err := e.Run(ctx)
+	bar.end()
+	if err != nil {
+		return err
+	}
+	for what := range lost {
+		fmt.Fprintln(stdout, "skipped:", what)
+	}
+	fmt.Fprintf(stdout, "%s of %s from %s to %s, %s\n", count(x.Samples, "sample", "samples"), count(int64(index.Len()), "series", "series"),
+		moment(x.StartMs), moment(x.EndMs), count(x.Bytes, "byte", "bytes"))
+	if len(lost) > 0 || x.Damaged > 0 {
+		return errors.New("some data could not be read; the rest is in " + cfg.Output)
+	}
+	return nil
+}
+
+// pipes is a listener within the process.
+type pipes struct {
+	conns  chan net.Conn
+	closed chan struct{}
+	once   sync.Once
+}
+
+func newPipes() *pipes { return &pipes{conns: make(chan net.Conn), closed: make(chan struct{})} }
+
+func (p *pipes) dial(ctx context.Context, _, _ string) (net.Conn, error) {
+	here, there := net.Pipe()
+	select {
+	case p.conns <- there:
+		return here, nil
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	case <-p.closed:
+		return nil, net.ErrClosed
+	}
+}
+
+// Accept implements net.Listener.
+func (p *pipes) Accept() (net.Conn, error) {
+	select {
+	case c := <-p.conns:
+		return c, nil
+	case <-p.closed:
+		return nil, net.ErrClosed
+	}
+}
+
+// Close implements net.Listener.
+func (p *pipes) Close() error {
+	p.once.Do(func() { close(p.closed) })
+	return nil
+}
+
+// Addr implements net.Listener.
+func (p *pipes) Addr() net.Addr { return &net.UnixAddr{Name: "salvage"} }

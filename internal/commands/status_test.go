@@ -1,0 +1,53 @@
+package commands
+
+import (
+	"bytes"
+	"encoding/json"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/quern/quern/internal/config"
+	"github.com/quern/quern/internal/wire"
+)
+
+const statusBody = `{"levels":[{"level":"raw","width_seconds":0,"retention_seconds":604800,"whole_from":1763121600000},{"level":"1h","width_seconds":3600,"retention_seconds":0}],"buckets":[{"bucket":"raw","outstanding":[{"slice":1763719200000,"marks":1},{"slice":1763722800000,"marks":20}],"lag_seconds":3725.4},
+{"bucket":"1h","outstanding":[],"lag_seconds":0}],
+"runs":[{"bucket":"raw","slice":1763715600000,"worker":"a","started":1763719320000,"seconds":0.25,"blocks":3,"schedules":300,"block_queries":3,"index_queries":16,"late":2,"rescheduled":1,"dropped":0,"error":"gone"}],
+"workers":[{"id":"a","host":"h1","started":1763700000000,"seen":1763726397000,"aggregates":true},{"id":"i","host":"h2","started":1763700000000,"seen":1763726400000,"aggregates":false}],
+"shards":[{"shard":0,"worker":"a"},{"shard":1,"worker":"a"},{"shard":2,"worker":"b"},{"shard":3,"worker":"a"}],
+"errors":[{"component":"aggregator","worker":"a","time":1763719320000,"bucket":"raw","slice":1763715600000,"start":128,"message":"oh"},
+{"component":"worker","worker":"b","time":1763719320000,"bucket":"raw","slice":0,"message":"two of a name"}]}`
+
+func TestStatusSays(t *testing.T) {
+	var st wire.Status
+	require.NoError(t, json.Unmarshal([]byte(statusBody), &st))
+	var out bytes.Buffer
+	require.NoError(t, writeStatus(&out, &st, time.UnixMilli(1763726400000)))
+	assert.Equal(t, `BUCKET  BEHIND     OUTSTANDING
+raw     1 h 2 min  2025-11-21T10:00:00Z (1 mark), 2025-11-21T11:00:00Z (20 marks)
+1h      0 s        -
+
+LEVEL  KEPT      WHOLE FROM
+raw    7d        2025-11-14T12:00:00Z
+1h     for ever  -
+
+WORKER  HOST  SINCE                 LAST SEEN  SHARDS
+a       h1    2025-11-21T04:40:00Z  3 s ago    0-1, 3
+i       h2    2025-11-21T04:40:00Z  0 s ago    -
+
+RUN OF                    BY  AT                    TOOK     BLOCKS  ROWS  QUERIES  LATE  PUT OFF  DROPPED  ABORTED
+raw 2025-11-21T09:00:00Z  a   2025-11-21T10:02:00Z  0.250 s  3       300   3 + 16   2     1        0        gone
+
+ERROR AT              OF          BY  IN THE RUN OF             BLOCK  WHAT
+2025-11-21T10:02:00Z  aggregator  a   raw 2025-11-21T09:00:00Z  128    oh
+2025-11-21T10:02:00Z  worker      b   -                         -      two of a name
+`, out.String())
+
+	out.Reset()
+	require.NoError(t, Status(t.Context(), config.Status{URL: answering(t, 200, statusBody), JSON: true}, &out, nil))
+	assert.JSONEq(t, statusBody, out.String())
+	require.ErrorContains(t, Status(t.Context(), config.Status{URL: answering(t, 200, `{}`)}, &out, nil), "is not a Quern status")
+}

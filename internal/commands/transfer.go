@@ -1,0 +1,145 @@
+package commands
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/schollz/progressbar/v3"
+
+	"github.com/quern/quern/internal/client"
+	"github.com/quern/quern/internal/clock"
+	"github.com/quern/quern/internal/config"
+	"github.com/quern/quern/internal/terminal"
+	"github.com/quern/quern/internal/transfer"
+)
+
+// Export writes a server's raw samples to a file or to stdout.
+func Export(ctx context.Context, cfg config.Export, stdout, stderr io.Writer) error {
+	now := clock.NowMs(clock.System{})
+	e := transfer.Export{
+		Client: client.Client{URL: cfg.URL}, Match: cfg.Match, Start: cfg.Start.String(), End: cfg.End.String(),
+		StartMs: cfg.Start.Ms(now), EndMs: cfg.End.Ms(now), Part: cfg.Part,
+		Path: cfg.Output, Stdout: stdout, Overwrite: cfg.Overwrite,
+	}
+	if e.StartMs >= e.EndMs {
+		return &client.RefusedError{Message: "--start must be before --end"}
+	}
+	bar := transferBar{out: stderr, what: "Exporting"}
+	defer bar.end()
+	e.Progress = func(x transfer.Exported) { bar.at(x.NextMs-x.StartMs, x.EndMs-x.StartMs, x.Samples, x.Bytes) }
+	e.Warn = func(w string) { bar.tell(stderr, "skipped: "+w) }
+	x, err := e.Run(ctx)
+	bar.end()
+	switch {
+	case err != nil && ctx.Err() != nil && cfg.Overwrite:
+		return fmt.Errorf("stopped; %s is complete up to %s: run the same command without --overwrite to continue", cfg.Output, moment(x.NextMs))
+	case err != nil && ctx.Err() != nil && cfg.Output != "":
+		return fmt.Errorf("stopped; %s is complete up to %s: run the same command to continue", cfg.Output, moment(x.NextMs))
+	case err != nil && ctx.Err() != nil:
+		return fmt.Errorf("stopped; all samples up to %s are written", moment(x.NextMs))
+	case err != nil:
+		return err
+	}
+	said := stdout
+	if cfg.Output == "" {
+		said = stderr
+	}
+	fmt.Fprintf(said, "%s from %s to %s, %s\n", count(x.Samples, "sample", "samples"), moment(x.StartMs), moment(x.EndMs), count(x.Bytes, "byte", "bytes"))
+	if x.Damaged > 0 {
+		return errors.New("export incomplete: damaged chunks were skipped")
+	}
+	return nil
+}
+
+// Import sends the samples of files to a server. It returns an error if the server does not accept
+// all of them.
+func Import(ctx context.Context, cfg config.Import, stdout, stderr io.Writer) error {
+	bar := transferBar{out: stderr, what: "Importing"}
+	defer bar.end()
+	im := transfer.Import{
+		Client: client.Client{URL: cfg.URL}, Files: cfg.Files, Stdin: os.Stdin, Rate: cfg.Rate, GiveUp: cfg.GiveUp, Clock: clock.System{},
+		Tell: func(line string) { bar.tell(stdout, line) },
+		Waiting: func(err error, wait time.Duration) {
+			bar.tell(stderr, fmt.Sprintf("trying again in %s: %v", wait, err))
+		},
+		Progress: func(done, total, accepted int64) { bar.at(done, total, accepted, done) },
+	}
+	x, err := im.Run(ctx)
+	bar.end()
+	rejected := x.RejectedTotal()
+	fmt.Fprintf(stdout, "%s accepted, %d rejected%s; %s, %d malformed\n", count(x.Accepted, "sample", "samples"), rejected, reasons(x.Rejected),
+		count(x.Lines, "line", "lines"), x.Malformed)
+	switch {
+	case err != nil:
+		return err
+	case rejected+x.Malformed > 0:
+		return fmt.Errorf("%s and %s were not imported; all the rest was",
+			count(rejected, "sample", "samples"), count(x.Malformed, "malformed line", "malformed lines"))
+	}
+	return nil
+}
+
+// reasons lists the reasons of rejections, most frequent first.
+func reasons(of map[string]int64) string {
+	var all []string
+	for reason := range of {
+		all = append(all, reason)
+	}
+	if len(all) == 0 {
+		return ""
+	}
+	slices.SortFunc(all, func(a, b string) int {
+		if of[a] != of[b] {
+			return int(of[b] - of[a])
+		}
+		return strings.Compare(a, b)
+	})
+	for i, reason := range all {
+		all[i] = fmt.Sprintf("%d %s", of[reason], reason)
+	}
+	return " (" + strings.Join(all, ", ") + ")"
+}
+
+// transferBar shows the progress of an export or an import on a terminal.
+type transferBar struct {
+	out  io.Writer
+	what string
+	bar  *progressbar.ProgressBar
+}
+
+func (b *transferBar) at(done, total, samples, bytes int64) {
+	if b.bar == nil {
+		if !terminal.Is(b.out) {
+			return
+		}
+		b.bar = terminal.NewBar(b.out, total, b.what)
+	}
+	if b.bar.IsFinished() {
+		return
+	}
+	// A bar that cannot be drawn is no reason to end.
+	b.bar.Describe(fmt.Sprintf("%s: %d samples, %.1f MB", b.what, samples, float64(bytes)/1e6))
+	_ = b.bar.Set64(done)
+}
+
+// tell prints a line in the place of the bar.
+func (b *transferBar) tell(out io.Writer, line string) {
+	if b.bar != nil {
+		_ = b.bar.Clear()
+	}
+	fmt.Fprintln(out, line)
+}
+
+func (b *transferBar) end() {
+	if b.bar != nil && !b.bar.IsFinished() {
+		_ = b.bar.Exit()
+		fmt.Fprintln(b.out)
+	}
+	b.bar = nil
+}

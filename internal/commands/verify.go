@@ -1,0 +1,116 @@
+package commands
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/schollz/progressbar/v3"
+
+	"github.com/quern/quern/internal/client"
+	"github.com/quern/quern/internal/clock"
+	"github.com/quern/quern/internal/config"
+	"github.com/quern/quern/internal/terminal"
+	"github.com/quern/quern/internal/verify"
+)
+
+// Verify compares a server's roll-ups with its raw samples. It returns an error if they differ.
+func Verify(ctx context.Context, cfg config.Verify, stdout, stderr io.Writer) error {
+	now := clock.NowMs(clock.System{})
+	o := verify.Options{
+		Client: &verify.Client{Client: client.Client{URL: cfg.URL}},
+		Match:  cfg.Match, StartMs: cfg.Start.Ms(now), EndMs: cfg.End.Ms(now),
+		Limit: cfg.Limit, Repair: cfg.Repair, TakeBack: cfg.TakeBack,
+	}
+	if o.StartMs >= o.EndMs {
+		return &client.RefusedError{Message: "--start must be before --end"}
+	}
+	var bar *progressbar.ProgressBar
+	if terminal.Is(stderr) {
+		o.Progress = func(done, total int) {
+			if bar == nil {
+				bar = terminal.NewBar(stderr, int64(total), "Verifying")
+			}
+			// A bar that cannot be drawn is no reason to end.
+			_ = bar.Set(done)
+		}
+	}
+	o.Tell = func(line string) {
+		if bar != nil {
+			_ = bar.Clear()
+		}
+		fmt.Fprintln(stdout, line)
+	}
+	sum, err := verify.Run(ctx, o)
+	if bar != nil && !bar.IsFinished() {
+		_ = bar.Exit()
+	}
+	if sum != nil {
+		printVerified(stdout, sum, cfg.Limit)
+	}
+	switch {
+	case err != nil && sum == nil:
+		return stopped(ctx, err, "stopped before all rows were compared")
+	case err != nil:
+		return stopped(ctx, err, "stopped before all rows were repaired; "+stayMarked)
+	case sum.Differences() > 0:
+		return fmt.Errorf("%d rows differ from their samples", sum.Differences())
+	case sum.Damaged > 0:
+		return fmt.Errorf("%d raw chunks are damaged", sum.Damaged)
+	case sum.DamagedRows > 0:
+		return fmt.Errorf("%d rows are damaged", sum.DamagedRows)
+	case sum.Series == 0:
+		return errors.New("nothing to verify: no matching series has samples or rows in the range")
+	}
+	return nil
+}
+
+func printVerified(out io.Writer, s *verify.Summary, limit int) {
+	at := func(ms int64) string { return time.UnixMilli(ms).UTC().Format(time.RFC3339) }
+	if s.Differences()+s.Damaged+s.DamagedRows > limit {
+		fmt.Fprintf(out, "… and more: --limit is %d\n", limit)
+	}
+	fmt.Fprintf(out, "%d series, %d samples from %s to %s\n", s.Series, s.Samples, at(s.StartMs), at(s.EndMs))
+	for _, l := range s.Levels {
+		line := fmt.Sprintf("%s: %d rows compared, %d differ", l.Name, l.Compared, l.Different)
+		for _, left := range []struct {
+			n    int
+			what string
+		}{
+			{l.Pending, "pending"}, {l.NotGround, "not ground yet"}, {l.Expired, "expired"}, {l.Unreadable, "with damaged samples"},
+		} {
+			if left.n > 0 {
+				line += fmt.Sprintf(", %d %s", left.n, left.what)
+			}
+		}
+		fmt.Fprintln(out, line)
+	}
+	if s.Damaged > 0 {
+		fmt.Fprintf(out, "%d raw chunks are damaged: restore them, then recompute their rows with `quern reaggregate`\n", s.Damaged)
+	}
+	if s.DamagedRows > 0 {
+		fmt.Fprintf(out, "%d rows, or their sketches, are damaged: --repair recomputes those that have samples\n", s.DamagedRows)
+	}
+	r := s.Repaired
+	if r == nil {
+		return
+	}
+	if r.Series > 0 {
+		var when []string
+		for i, ms := range r.RightMs {
+			if ms > 0 {
+				when = append(when, s.Levels[i].Name+" with the run after "+at(ms))
+			}
+		}
+		fmt.Fprintf(out, "%d series in %d slices will be ground again; their rows will be right: %s\n", r.Series, r.Slices, strings.Join(when, ", "))
+	}
+	if r.Ahead > 0 {
+		fmt.Fprintf(out, "%d rows cannot be repaired yet; the first is %s\n", r.Ahead, r.AheadFirst)
+	}
+	if r.Surplus > 0 {
+		fmt.Fprintf(out, "%d rows have no raw samples, and stay: to take them back, use --repair --take-back on a server with --enable-admin-api\n", r.Surplus)
+	}
+}

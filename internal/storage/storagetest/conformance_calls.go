@@ -1,0 +1,285 @@
+package storagetest
+
+import (
+	"context"
+	"errors"
+	"iter"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/quern/quern/internal/blocks"
+	"github.com/quern/quern/internal/metric"
+	"github.com/quern/quern/internal/storage"
+)
+
+// callCases test what holds for all calls: contexts, iterators, repeats and concurrency.
+var callCases = []conformanceCase{
+	{"Cancelled", (*suite).cancelled, nil},
+	{"IteratorsBreakEarly", (*suite).iteratorsBreakEarly, nil},
+	{"Idempotent", (*suite).idempotent, nil},
+	{"Concurrent", (*suite).concurrent, nil},
+}
+
+// operations returns one call of every method that takes a context, by name.
+func operations(st storage.Store, f storage.Fence, id blocks.ID) map[string]func(ctx context.Context) error {
+	everything := blocks.Range{End: 1000}
+	part := storage.IndexPartition{SliceKey: rawSlice(0)}
+	mark := storage.Mark{TimeMs: at(0), ID: id}
+	return map[string]func(ctx context.Context) error{
+		"Write": func(ctx context.Context) error {
+			return st.Write(ctx, &storage.Batch{
+				Open:  []storage.SliceKey{rawSlice(0)},
+				Marks: []storage.PlacedMark{{Partition: part, Mark: mark}},
+				Raw:   []storage.RawChunk{{SliceMs: at(0), Chunk: storage.Chunk{ID: id, Data: []byte("x")}}},
+				Cache: []storage.CacheChunk{{CacheKey: storage.CacheKey{SliceKey: rawSlice(0)}, Chunk: storage.Chunk{ID: id, Data: []byte("x")}}},
+			})
+		},
+		"AddEpoch": func(ctx context.Context) error {
+			return st.AddEpoch(ctx, blocks.Epoch{FromMs: at(1000), BlockSize: 64})
+		},
+		"CheckFit":  st.CheckFit,
+		"SetPolicy": func(ctx context.Context) error { return st.SetPolicy(ctx, made().Policy) },
+		"Expire":    st.Expire,
+		"ClaimSchedules": func(ctx context.Context) error {
+			_, err := st.ClaimSchedules(ctx, "s", []storage.Schedule{{ID: 1, Labels: series("s", "m")}})
+			return err
+		},
+		"SourceSchedules": func(ctx context.Context) error { return drain(st.SourceSchedules(ctx, "s")) },
+		"Schedules":       func(ctx context.Context) error { return drain(st.Schedules(ctx, everything)) },
+		"LeasedIDs":       func(ctx context.Context) error { _, err := st.LeasedIDs(ctx); return err },
+		"LeaseIDs":        func(ctx context.Context) error { _, err := st.LeaseIDs(ctx, 1); return err },
+		"AcquireShard": func(ctx context.Context) error {
+			_, err := st.AcquireShard(ctx, 3, "w", time.Hour)
+			return err
+		},
+		"RenewShard": func(ctx context.Context) error {
+			return st.RenewShard(ctx, storage.Lease{Owner: "w", Fence: f}, time.Hour)
+		},
+		"ReleaseShard": func(ctx context.Context) error { return st.ReleaseShard(ctx, 3, "w") },
+		"Slices": func(ctx context.Context) error {
+			_, err := st.Slices(ctx, metric.Raw, at(0), at(1))
+			return err
+		},
+		"Marks": func(ctx context.Context) error { return drain(st.Marks(ctx, part)) },
+		"FirstMark": func(ctx context.Context) error {
+			_, _, err := st.FirstMark(ctx, part, storage.MarkKey{})
+			return err
+		},
+		"CacheBlock": func(ctx context.Context) error {
+			_, err := st.CacheBlock(ctx, storage.CacheKey{SliceKey: rawSlice(0)})
+			return err
+		},
+		"WriteRollups": func(ctx context.Context) error {
+			return st.WriteRollups(ctx, f, 1, []metric.RollupRow{row(1, at(0), 1)})
+		},
+		"DeleteCacheBlock": func(ctx context.Context) error {
+			return st.DeleteCacheBlock(ctx, f, storage.CacheKey{SliceKey: rawSlice(9)})
+		},
+		"DeleteMarks": func(ctx context.Context) error {
+			return st.DeleteMarks(ctx, f, storage.IndexPartition{SliceKey: rawSlice(9)}, []storage.Mark{mark})
+		},
+		"BeginSlice":    func(ctx context.Context) error { return st.BeginSlice(ctx, rawSlice(0)) },
+		"CompleteSlice": func(ctx context.Context) error { return st.CompleteSlice(ctx, rawSlice(0)) },
+		"RawChunks":     func(ctx context.Context) error { return drain(st.RawChunks(ctx, everything, at(0), at(1))) },
+		"Rollups":       func(ctx context.Context) error { return drain(st.Rollups(ctx, 1, everything, at(0), at(1))) },
+		"PutMetadata":   func(ctx context.Context) error { return st.PutMetadata(ctx, []metric.Metadata{{Name: "m"}}) },
+		"Metadata":      func(ctx context.Context) error { return drain(st.Metadata(ctx)) },
+		"RecordRun":     func(ctx context.Context) error { return st.RecordRun(ctx, storage.Run{StartedMs: at(0)}) },
+		"RecentRuns":    func(ctx context.Context) error { _, err := st.RecentRuns(ctx, 10); return err },
+		"RecordError": func(ctx context.Context) error {
+			return st.RecordError(ctx, storage.ComponentError{Component: "c", TimeMs: at(0)})
+		},
+		"RecentErrors": func(ctx context.Context) error { _, err := st.RecentErrors(ctx); return err },
+		"Heartbeat": func(ctx context.Context) error {
+			return st.Heartbeat(ctx, storage.Worker{ID: "w"}, time.Hour)
+		},
+		"Workers":  func(ctx context.Context) error { _, err := st.Workers(ctx); return err },
+		"RowFence": func(ctx context.Context) error { _, err := st.RowFence(ctx, 1, 1, at(0)); return err },
+		"Leases":   func(ctx context.Context) error { _, err := st.Leases(ctx); return err },
+	}
+}
+
+func drain[T any](seq iter.Seq2[T, error]) error {
+	_, err := gather(seq)
+	return err
+}
+
+func (s *suite) cancelled() {
+	f := s.acquire(0, "w").Fence
+	ops := operations(s.store, f, s.id())
+	cancelled, cancel := context.WithCancel(s.ctx)
+	cancel()
+	for name, op := range ops {
+		require.ErrorIs(s, op(cancelled), context.Canceled, name)
+	}
+	late, cancelLate := context.WithDeadline(s.ctx, time.Unix(0, 0))
+	defer cancelLate()
+	for name, op := range ops {
+		err := op(late)
+		require.True(s, errors.Is(err, storage.ErrTimeout) || errors.Is(err, context.DeadlineExceeded), "%s: %v", name, err)
+	}
+	// None of these calls took effect, or the effect does no harm; the store still works.
+	for name, op := range operations(s.store, f, s.id()) {
+		require.NoError(s, op(s.ctx), name)
+	}
+	// Cancelled in the middle of an iteration.
+	part := storage.IndexPartition{SliceKey: rawSlice(20)}
+	b := &storage.Batch{}
+	for range 3000 {
+		b.Marks = append(b.Marks, storage.PlacedMark{Partition: part, Mark: storage.Mark{ID: s.id(), LastError: string(make([]byte, 1000))}})
+	}
+	s.write(b)
+	ctx, stop := context.WithCancel(s.ctx)
+	defer stop()
+	seen := 0
+	var last error
+	for _, err := range s.store.Marks(ctx, part) {
+		if last = err; err == nil {
+			seen++
+		}
+		stop()
+	}
+	require.ErrorIs(s, last, context.Canceled)
+	require.Less(s, seen, 3000)
+}
+
+func (s *suite) iteratorsBreakEarly() {
+	f := s.acquire(0, "w").Fence
+	for range 10 {
+		for name, op := range operations(s.store, f, s.id()) {
+			require.NoError(s, op(s.ctx), name)
+		}
+	}
+	everything := blocks.Range{End: 1000}
+	breakAtOnce(s.T, s.store.Marks(s.ctx, storage.IndexPartition{SliceKey: rawSlice(0)}))
+	breakAtOnce(s.T, s.store.RawChunks(s.ctx, everything, at(0), at(1)))
+	breakAtOnce(s.T, s.store.Rollups(s.ctx, 1, everything, at(0), at(1)))
+	breakAtOnce(s.T, s.store.Schedules(s.ctx, everything))
+	breakAtOnce(s.T, s.store.SourceSchedules(s.ctx, "s"))
+	// An iterator that still holds something would keep the store from closing.
+	s.reopen()
+	breakAtOnce(s.T, s.store.Marks(s.ctx, storage.IndexPartition{SliceKey: rawSlice(0)}))
+}
+
+func breakAtOnce[T any](t *testing.T, seq iter.Seq2[T, error]) {
+	t.Helper()
+	for range 2 { // a sequence may be ranged over again
+		n := 0
+		for _, err := range seq {
+			require.NoError(t, err)
+			n++
+			break
+		}
+		require.Equal(t, 1, n)
+	}
+}
+
+// idempotent checks rule 6: everything done twice is the same as everything done once.
+func (s *suite) idempotent() {
+	f := s.acquire(0, "w").Fence
+	id := s.id()
+	run := func() (state []any) {
+		for name, op := range operations(s.store, f, id) {
+			if name != "LeaseIDs" && name != "AcquireShard" {
+				require.NoError(s, op(s.ctx), name)
+			}
+		}
+		runs, err := s.store.RecentRuns(s.ctx, 100)
+		require.NoError(s, err)
+		errs, err := s.store.RecentErrors(s.ctx)
+		require.NoError(s, err)
+		return []any{
+			s.slices(metric.Raw, at(-100), at(100)),
+			s.marks(storage.IndexPartition{SliceKey: rawSlice(0)}),
+			s.cacheBlock(storage.CacheKey{SliceKey: rawSlice(0)}),
+			s.rawChunks(0, 1000, at(-100), at(100)),
+			s.rollups(1, 0, 1000, at(-100), at(100)),
+			all(s, s.store.Schedules(s.ctx, blocks.Range{End: 1000})),
+			s.sourceSchedules("s"), runs, errs, s.store.Settings(),
+		}
+	}
+	once := run()
+	equal(s, once, run())
+	s.reopen()
+	f = s.acquire(0, "w").Fence
+	equal(s, once, run())
+}
+
+// concurrent runs ingest and a run at the same time, for the race detector.
+func (s *suite) concurrent() {
+	part := storage.IndexPartition{SliceKey: rawSlice(2)}
+	var wg sync.WaitGroup
+	for w := range 4 {
+		wg.Go(func() {
+			for i := range 50 {
+				start := metric.ScheduleID((w*50 + i) * 128)
+				err := s.store.Write(s.ctx, &storage.Batch{
+					Open:  []storage.SliceKey{rawSlice(2)},
+					Marks: []storage.PlacedMark{{Partition: part, Mark: storage.Mark{Start: start, TimeMs: at(2), ID: s.id()}}},
+					Raw:   []storage.RawChunk{{Group: blocks.Of(start, group).Start, SliceMs: at(2), Chunk: s.chunk("x")}},
+					Cache: []storage.CacheChunk{{CacheKey: storage.CacheKey{SliceKey: rawSlice(2), Start: start}, Chunk: s.chunk("x")}},
+				})
+				if err != nil {
+					s.Errorf("write: %v", err)
+				}
+			}
+		})
+	}
+	ground := map[metric.ScheduleID]bool{}
+	// pass is a run. It takes the lease anew, so that its fence covers what was written before.
+	pass := func() error {
+		l, err := s.store.AcquireShard(s.ctx, 0, "w", time.Hour)
+		if err != nil {
+			return err
+		}
+		for m, err := range s.store.Marks(s.ctx, part) {
+			var done bool
+			if err == nil {
+				done, err = s.grind(l.Fence, part, m)
+			}
+			if err != nil {
+				return err
+			}
+			if done {
+				ground[m.Start] = true
+			}
+		}
+		return nil
+	}
+	wg.Go(func() {
+		for len(ground) < 200 && !s.Failed() {
+			if err := pass(); err != nil {
+				s.Errorf("run: %v", err)
+			}
+		}
+	})
+	wg.Wait()
+	require.NoError(s, pass())
+	require.Len(s, ground, 200)
+	require.Empty(s, s.marks(part))
+	require.Len(s, s.rawChunks(0, 1<<40, at(2), at(3)), 200)
+	require.Len(s, s.rollups(1, 0, 1<<40, at(2), at(3)), 200)
+}
+
+// grind grinds a block if its chunk is there already: marks come before chunks.
+func (s *suite) grind(f storage.Fence, p storage.IndexPartition, m storage.Mark) (done bool, err error) {
+	raw := 0
+	for _, err := range s.store.RawChunks(s.ctx, blocks.Range{Start: m.Start, End: m.Start + 1}, p.StartMs, p.StartMs+1) {
+		if err != nil {
+			return false, err
+		}
+		raw++
+	}
+	if raw == 0 {
+		return false, nil
+	}
+	key := storage.CacheKey{SliceKey: p.SliceKey, Start: m.Start}
+	return true, errors.Join(
+		s.store.WriteRollups(s.ctx, f, 1, []metric.RollupRow{row(m.Start, at(2), 1)}),
+		s.store.DeleteCacheBlock(s.ctx, f, key),
+		s.store.DeleteMarks(s.ctx, f, p, []storage.Mark{m}),
+	)
+}

@@ -1,0 +1,171 @@
+package storagetest
+
+import (
+	"bytes"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/quern/quern/internal/blocks"
+	"github.com/quern/quern/internal/metric"
+	"github.com/quern/quern/internal/storage"
+)
+
+// readerCases test storage.Reader.
+var readerCases = []conformanceCase{
+	{"RawChunksByRange", (*suite).rawChunksByRange, nil},
+	{"RawChunksOfManyGroups", (*suite).rawChunksOfManyGroups, nil},
+	{"RollupsByRange", (*suite).rollupsByRange, nil},
+	{"RollupsAreReplaced", (*suite).rollupsAreReplaced, nil},
+	{"RollupValues", (*suite).rollupValues, nil},
+}
+
+func (s *suite) rawChunksByRange() {
+	// Three groups, slices on both sides of two midnights, one before 1970.
+	hours := []int{-25, -24, -1, 0, 1, 23, 24, 49}
+	b := &storage.Batch{}
+	var want []storage.RawChunk
+	for _, g := range []metric.ScheduleID{0, group, 3 * group} {
+		for _, h := range hours {
+			for range 2 {
+				want = append(want, storage.RawChunk{Group: g, SliceMs: at(h), Chunk: s.chunk(fmt.Sprint(g, h))})
+			}
+		}
+	}
+	for i := range want {
+		b.Raw = append(b.Raw, want[(i*7)%len(want)])
+	}
+	s.write(b)
+	filter := func(from, to metric.ScheduleID, fromMs, toMs int64) (out []storage.RawChunk) {
+		for _, c := range want {
+			if from < to && from < c.Group+group && c.Group < to && fromMs <= c.SliceMs && c.SliceMs < toMs {
+				out = append(out, c)
+			}
+		}
+		return out
+	}
+	check := func() {
+		s.Helper()
+		for _, ids := range []blocks.Range{
+			{Start: 0, End: 4 * group},
+			{Start: 0, End: 1},
+			{Start: group - 1, End: group},
+			{Start: group - 1, End: group + 1},
+			{Start: group + 5, End: group + 6},
+			{Start: 2 * group, End: 3 * group},
+			{Start: 2*group + 1, End: 3*group + 1},
+			{Start: 0, End: 1 << 40},
+			{Start: 5, End: 5},
+		} {
+			for _, span := range [][2]int{{-48, 72}, {0, 24}, {-1, 1}, {0, 1}, {-24, 0}, {23, 25}, {2, 23}, {5, 5}} {
+				equal(s, filter(ids.Start, ids.End, at(span[0]), at(span[1])),
+					s.rawChunks(ids.Start, ids.End, at(span[0]), at(span[1])), ids, span)
+			}
+			// A range that begins within a slice leaves the slice out.
+			equal(s, filter(ids.Start, ids.End, at(0)+1, at(24)+1), s.rawChunks(ids.Start, ids.End, at(0)+1, at(24)+1))
+		}
+	}
+	check()
+	s.reopen()
+	check()
+}
+
+func (s *suite) rawChunksOfManyGroups() {
+	const n = 500
+	data := bytes.Repeat([]byte("0123456789"), 100)
+	b := &storage.Batch{}
+	for g := range n {
+		b.Raw = append(b.Raw,
+			storage.RawChunk{Group: metric.ScheduleID(g * group), SliceMs: at(-1), Chunk: storage.Chunk{ID: s.id(), Data: data}},
+			storage.RawChunk{Group: metric.ScheduleID(g * group), SliceMs: at(0), Chunk: storage.Chunk{ID: s.id(), Data: data}})
+	}
+	s.write(b)
+	equal(s, b.Raw, s.rawChunks(0, n*group, at(-24), at(24)))
+}
+
+func (s *suite) rollupsByRange() {
+	f := s.acquire(0, "w").Fence
+	// 20 days of 1h rows cross the borders of any reasonable partition.
+	var want []metric.RollupRow
+	for _, id := range []metric.ScheduleID{0, 1, 127, 128, group, 5 * group} {
+		for h := -240; h < 240; h++ {
+			want = append(want, row(id, at(h), float64(h)))
+		}
+	}
+	require.NoError(s, s.store.WriteRollups(s.ctx, f, 1, want))
+	require.NoError(s, s.store.WriteRollups(s.ctx, f, 2, []metric.RollupRow{row(1, at(0), 7)}))
+	filter := func(ids blocks.Range, fromMs, toMs int64) (out []metric.RollupRow) {
+		for _, r := range want {
+			if ids.Contains(r.Schedule) && fromMs <= r.TimeMs && r.TimeMs < toMs {
+				out = append(out, r)
+			}
+		}
+		return out
+	}
+	check := func() {
+		s.Helper()
+		for _, ids := range []blocks.Range{
+			{Start: 0, End: 1 << 40},
+			{Start: 1, End: 2},
+			{Start: 2, End: 127},
+			{Start: 127, End: 129},
+			{Start: 0, End: 128},
+			{Start: 5 * group, End: 6 * group},
+			{Start: 6 * group, End: 7 * group},
+			{Start: 3, End: 3},
+		} {
+			for _, span := range [][2]int{{-240, 240}, {0, 1}, {-100, 100}, {-1000, -239}, {239, 1000}, {3, 3}} {
+				equal(s, filter(ids, at(span[0]), at(span[1])), s.rollups(1, ids.Start, ids.End, at(span[0]), at(span[1])), ids, span)
+			}
+		}
+		equal(s, []metric.RollupRow{row(1, at(0), 7)}, s.rollups(2, 0, 1000, at(-1000), at(1000)))
+		require.Empty(s, s.rollups(3, 0, 1000, at(-1000), at(1000)))
+	}
+	check()
+	s.reopen()
+	check()
+}
+
+func (s *suite) rollupsAreReplaced() {
+	f := s.acquire(0, "w").Fence
+	require.NoError(s, s.store.WriteRollups(s.ctx, f, 1, []metric.RollupRow{row(1, at(0), 1), row(2, at(0), 1)}))
+	require.NoError(s, s.store.WriteRollups(s.ctx, f, 1, []metric.RollupRow{row(1, at(0), 2)}))
+	written, err := s.store.RowFence(s.ctx, 1, 1, at(0))
+	require.NoError(s, err)
+	require.Contains(s, []storage.Fence{0, f}, written)
+	written, err = s.store.RowFence(s.ctx, 1, 3, at(0))
+	require.NoError(s, err)
+	require.Zero(s, written)
+	want := []metric.RollupRow{row(1, at(0), 2), row(2, at(0), 1)}
+	equal(s, want, s.rollups(1, 0, 10, at(0), at(1)))
+	s.advance(time.Minute)
+	f = s.acquire(0, "w").Fence
+	require.NoError(s, s.store.WriteRollups(s.ctx, f, 1, []metric.RollupRow{row(2, at(0), 3)}))
+	s.reopen()
+	want[1] = row(2, at(0), 3)
+	equal(s, want, s.rollups(1, 0, 10, at(0), at(1)))
+	s.advance(time.Minute)
+	f = s.acquire(0, "w").Fence
+	require.True(s, want[1].Partial)
+	want[1] = row(2, at(0), 4)
+	require.False(s, want[1].Partial, "it was ground again, from all of its samples")
+	require.NoError(s, s.store.WriteRollups(s.ctx, f, 1, want[1:]))
+	equal(s, want, s.rollups(1, 0, 10, at(0), at(1)))
+}
+
+func (s *suite) rollupValues() {
+	f := s.acquire(0, "w").Fence
+	rows := []metric.RollupRow{
+		{Schedule: 1, TimeMs: at(0), Rollup: metric.Rollup{Count: 1 << 40, Sum: -1.5, Min: -3, Max: 1e300, First: 4, Last: 5, Increase: 6, Sketch: bytes.Repeat([]byte{0xff, 0}, 5000)}},
+		{Schedule: 1, TimeMs: at(1), Rollup: metric.Rollup{Count: 1, Sum: 5e-324}},
+		{Schedule: 1, TimeMs: at(-1_000_000), Rollup: metric.Rollup{Count: 2, Increase: 0.1}},
+		{Schedule: 2, TimeMs: at(0), Rollup: metric.Rollup{Partial: true}}, // no samples are left, but there may have been some
+	}
+	require.NoError(s, s.store.WriteRollups(s.ctx, f, 3, rows))
+	slices.SortFunc(rows, compareRows)
+	equal(s, rows, s.rollups(3, 0, 10, at(-2_000_000), at(2)))
+	require.Error(s, s.store.WriteRollups(s.ctx, f, 0, rows), "raw is no roll-up")
+	require.Error(s, s.store.WriteRollups(s.ctx, f, 4, rows), "no such level")
+}

@@ -1,0 +1,181 @@
+package storagetest
+
+import (
+	"bytes"
+	"slices"
+	"strconv"
+	"sync"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/quern/quern/internal/blocks"
+	"github.com/quern/quern/internal/metric"
+	"github.com/quern/quern/internal/storage"
+)
+
+// registryCases test storage.Registry.
+var registryCases = []conformanceCase{
+	{"LeaseIDs", (*suite).leaseIDs, nil},
+	{"ClaimSchedules", (*suite).claimSchedules, nil},
+	{"ClaimRace", (*suite).claimRace, nil},
+	{"SchedulesByRange", (*suite).schedulesByRange, nil},
+}
+
+func (s *suite) leaseIDs() {
+	var mu sync.Mutex
+	given := map[metric.ScheduleID]bool{}
+	take := func(n int) {
+		r, err := s.store.LeaseIDs(s.ctx, n)
+		assert.NoError(s, err)
+		assert.Equal(s, n, r.Len())
+		assert.GreaterOrEqual(s, r.Start, metric.ScheduleID(0))
+		mu.Lock()
+		defer mu.Unlock()
+		for id := r.Start; id < r.End; id++ {
+			assert.False(s, given[id], "%d was given out twice", id)
+			given[id] = true
+		}
+	}
+	for range 2 {
+		take(1)
+		take(1000)
+		var wg sync.WaitGroup
+		for range 8 {
+			wg.Go(func() {
+				for n := range 10 {
+					take(n + 1)
+				}
+			})
+		}
+		wg.Wait()
+		all, err := s.store.LeasedIDs(s.ctx)
+		require.NoError(s, err)
+		require.Equal(s, metric.ScheduleID(0), all.Start)
+		for id := range given {
+			require.True(s, all.Contains(id))
+		}
+		s.reopen()
+		again, err := s.store.LeasedIDs(s.ctx)
+		require.NoError(s, err)
+		require.Equal(s, all, again)
+	}
+	_, err := s.store.LeaseIDs(s.ctx, 0)
+	require.Error(s, err)
+}
+
+// series returns a series of a source.
+func series(source, name string, more ...string) metric.Labels {
+	ls := []metric.Label{{Name: metric.NameLabel, Value: name}, {Name: metric.SourceLabel, Value: source}}
+	for i := 0; i < len(more); i += 2 {
+		ls = append(ls, metric.Label{Name: more[i], Value: more[i+1]})
+	}
+	out, err := metric.NewLabels(ls...)
+	if err != nil {
+		panic(err)
+	}
+	return out
+}
+
+func (s *suite) sourceSchedules(source string) []storage.Schedule {
+	s.Helper()
+	out := all(s, s.store.SourceSchedules(s.ctx, source))
+	slices.SortFunc(out, compareSchedules)
+	return out
+}
+
+func compareSchedules(a, b storage.Schedule) int { return int(a.ID - b.ID) }
+
+func (s *suite) claimSchedules() {
+	r, err := s.store.LeaseIDs(s.ctx, 20)
+	require.NoError(s, err)
+	first := []storage.Schedule{
+		{ID: r.Start, Labels: series("web-1", "cpu", "core", "0")},
+		{ID: r.Start + 1, Labels: series("web-1", "cpu", "core", "1")},
+	}
+	ids, err := s.store.ClaimSchedules(s.ctx, "web-1", first)
+	require.NoError(s, err)
+	require.Equal(s, []metric.ScheduleID{r.Start, r.Start + 1}, ids)
+	// Known series keep their ids, in the order asked. A new series between them gets its own id,
+	// also when it is wanted twice.
+	ids, err = s.store.ClaimSchedules(s.ctx, "web-1", []storage.Schedule{
+		{ID: r.Start + 2, Labels: first[1].Labels},
+		{ID: r.Start + 3, Labels: series("web-1", "mem")},
+		{ID: r.Start + 4, Labels: first[0].Labels},
+		{ID: r.Start + 5, Labels: series("web-1", "mem")},
+	})
+	require.NoError(s, err)
+	require.Equal(s, []metric.ScheduleID{r.Start + 1, r.Start + 3, r.Start, r.Start + 3}, ids)
+	// Sources whose names begin alike are different.
+	ids, err = s.store.ClaimSchedules(s.ctx, "web-10", []storage.Schedule{{ID: r.Start + 6, Labels: series("web-10", "cpu")}})
+	require.NoError(s, err)
+	require.Equal(s, []metric.ScheduleID{r.Start + 6}, ids)
+	ids, err = s.store.ClaimSchedules(s.ctx, "web-1", nil)
+	require.NoError(s, err)
+	require.Empty(s, ids)
+
+	want := append(slices.Clone(first), storage.Schedule{ID: r.Start + 3, Labels: series("web-1", "mem")})
+	check := func() {
+		s.Helper()
+		equal(s, want, s.sourceSchedules("web-1"))
+		equal(s, []storage.Schedule{{ID: r.Start + 6, Labels: series("web-10", "cpu")}}, s.sourceSchedules("web-10"))
+		require.Empty(s, s.sourceSchedules("web"))
+		require.Len(s, all(s, s.store.Schedules(s.ctx, r)), 4)
+	}
+	check()
+	s.reopen()
+	check()
+}
+
+// claimRace: several processes meet the same new series, and each brings its own ids.
+func (s *suite) claimRace() {
+	const writers, n = 6, 40
+	results := make([][]metric.ScheduleID, writers)
+	var wg sync.WaitGroup
+	for w := range writers {
+		wg.Go(func() {
+			r, err := s.store.LeaseIDs(s.ctx, n)
+			assert.NoError(s, err)
+			want := make([]storage.Schedule, n)
+			for i := range want {
+				want[i] = storage.Schedule{ID: r.Start + metric.ScheduleID(i), Labels: series("db", "m"+strconv.Itoa(i))}
+			}
+			results[w], err = s.store.ClaimSchedules(s.ctx, "db", want)
+			assert.NoError(s, err)
+		})
+	}
+	wg.Wait()
+	for w := range writers {
+		require.Equal(s, results[0], results[w])
+	}
+	got := s.sourceSchedules("db")
+	require.Len(s, got, n)
+	leased, err := s.store.LeasedIDs(s.ctx)
+	require.NoError(s, err)
+	byID := all(s, s.store.Schedules(s.ctx, leased))
+	equal(s, got, byID)
+}
+
+func (s *suite) schedulesByRange() {
+	const n = 3000
+	r, err := s.store.LeaseIDs(s.ctx, n)
+	require.NoError(s, err)
+	var want []storage.Schedule
+	for from := 0; from < n; from += 100 {
+		source := "s" + strconv.Itoa(from)
+		var claim []storage.Schedule
+		for i := from; i < from+100; i++ {
+			claim = append(claim, storage.Schedule{
+				ID:     r.Start + metric.ScheduleID(i),
+				Labels: series(source, "m"+strconv.Itoa(i), "long", string(bytes.Repeat([]byte("x"), 200))),
+			})
+		}
+		_, err := s.store.ClaimSchedules(s.ctx, source, claim)
+		require.NoError(s, err)
+		want = append(want, claim...)
+	}
+	equal(s, want, all(s, s.store.Schedules(s.ctx, r)))
+	equal(s, want[130:1270], all(s, s.store.Schedules(s.ctx, blocks.Range{Start: r.Start + 130, End: r.Start + 1270})))
+	require.Empty(s, all(s, s.store.Schedules(s.ctx, blocks.Range{Start: r.End, End: r.End + 1000})))
+	require.Empty(s, all(s, s.store.Schedules(s.ctx, blocks.Range{Start: r.Start + 5, End: r.Start + 5})))
+}

@@ -1,0 +1,462 @@
+package storagetest
+
+import (
+	"strings"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/quern/quern/internal/metric"
+	"github.com/quern/quern/internal/storage"
+)
+
+// runsCases test storage.Runs.
+var runsCases = []conformanceCase{
+	{"CacheBlockTooLarge", (*suite).cacheBlockTooLarge, nil},
+	{"CacheBlockDeleteIsExact", (*suite).cacheBlockDeleteIsExact, nil},
+	{"MarkFields", (*suite).markFields, nil},
+	{"MarksAreOrderedOverPages", (*suite).marksAreOrderedOverPages, nil},
+	{"FirstMark", (*suite).firstMark, nil},
+	{"MarkDeleteIsExact", (*suite).markDeleteIsExact, nil},
+	{"MarksDeletedWhileRead", (*suite).marksDeletedWhileRead, nil},
+	{"SlicesOpenBegunAndComplete", (*suite).slicesOpenBegunAndComplete, nil},
+	{"LeaseConflictAndRelease", (*suite).leaseConflictAndRelease, nil},
+	{"LeaseRenewed", (*suite).leaseRenewed, nil},
+	{"LeaseExpires", (*suite).leaseExpires, []Missing{MissingTTL}},
+	{"FenceIncreases", (*suite).fenceIncreases, nil},
+	{"HigherFenceWins", (*suite).higherFenceWins, nil},
+	{"OneShardsFenceSparesOthers", (*suite).oneShardsFenceSparesOthers, nil},
+}
+
+func (s *suite) cacheBlockTooLarge() {
+	k := storage.CacheKey{SliceKey: storage.SliceKey{StartMs: at(6)}, Start: 256}
+	data := strings.Repeat("x", 1<<20)
+	for range storage.MaxCacheBytes>>20 - 1 {
+		s.write(&storage.Batch{Cache: []storage.CacheChunk{{CacheKey: k, Chunk: s.chunk(data)}}})
+	}
+	require.Len(s, s.cacheBlock(k), storage.MaxCacheBytes>>20-1)
+	for range 2 {
+		s.write(&storage.Batch{Cache: []storage.CacheChunk{{CacheKey: k, Chunk: s.chunk(data)}}})
+	}
+	_, err := s.store.CacheBlock(s.ctx, k)
+	require.ErrorIs(s, err, storage.ErrTooLarge)
+	require.NoError(s, s.store.DeleteCacheBlock(s.ctx, s.acquire(0, "w").Fence, k))
+	require.Empty(s, s.cacheBlock(k))
+}
+
+func (s *suite) cacheBlockDeleteIsExact() {
+	base := storage.CacheKey{SliceKey: storage.SliceKey{Bucket: 1, StartMs: at(6)}, Start: 256}
+	neighbours := []storage.CacheKey{
+		{SliceKey: base.SliceKey, Start: 128},
+		{SliceKey: base.SliceKey, Start: 257},
+		{SliceKey: base.SliceKey, Start: 384},
+		{SliceKey: storage.SliceKey{Bucket: 1, StartMs: at(0)}, Start: 256},
+		{SliceKey: storage.SliceKey{Bucket: 1, StartMs: at(12)}, Start: 256},
+		{SliceKey: storage.SliceKey{Bucket: 0, StartMs: at(6)}, Start: 256},
+		{SliceKey: storage.SliceKey{Bucket: 2, StartMs: at(6)}, Start: 256},
+	}
+	b := &storage.Batch{}
+	for _, k := range append(neighbours, base) {
+		for range 3 {
+			b.Cache = append(b.Cache, storage.CacheChunk{CacheKey: k, Chunk: s.chunk("x")})
+		}
+	}
+	s.write(b)
+	f := s.acquire(0, "w").Fence
+	require.NoError(s, s.store.DeleteCacheBlock(s.ctx, f, base))
+	check := func() {
+		s.Helper()
+		require.Empty(s, s.cacheBlock(base))
+		for _, k := range neighbours {
+			require.Len(s, s.cacheBlock(k), 3, "%v", k)
+		}
+	}
+	check()
+	s.reopen()
+	check()
+	// A chunk that arrives after the delete stays.
+	late := storage.CacheChunk{CacheKey: base, Chunk: s.chunk("after")}
+	s.write(&storage.Batch{Cache: []storage.CacheChunk{late}})
+	equal(s, []storage.Chunk{late.Chunk}, s.cacheBlock(base))
+}
+
+func (s *suite) markFields() {
+	part := storage.IndexPartition{SliceKey: storage.SliceKey{Bucket: 2, StartMs: at(0)}, Shard: 3}
+	want := []storage.Mark{
+		{Start: 0, TimeMs: at(0), ID: s.id()},
+		{Start: 128, TimeMs: at(-30), ID: s.id(), Kind: storage.MarkLate, Schedules: []metric.ScheduleID{128}, DueMs: at(5)},
+		{
+			Start: 256, TimeMs: at(1), ID: s.id(), Kind: storage.MarkRetry, DueMs: at(2),
+			Attempt: 300, LastError: "it failed: \x00 ünïcode",
+		},
+		{
+			Start: 384, TimeMs: -at(1), ID: s.id(), Kind: storage.MarkFresh, Chunks: 360, DueMs: -1,
+			Schedules: []metric.ScheduleID{384, 385, 400, 511}, Attempt: 1,
+		},
+	}
+	b := &storage.Batch{}
+	for _, m := range want {
+		b.Marks = append(b.Marks, storage.PlacedMark{Partition: part, Mark: m})
+	}
+	s.write(b)
+	equal(s, want, s.marks(part))
+	s.reopen()
+	equal(s, want, s.marks(part))
+	// A second write of the same key replaces what is not in the key.
+	want[2].Attempt, want[2].LastError = 301, "again"
+	s.write(&storage.Batch{Marks: []storage.PlacedMark{{Partition: part, Mark: want[2]}}})
+	equal(s, want, s.marks(part))
+}
+
+func (s *suite) marksAreOrderedOverPages() {
+	part := storage.IndexPartition{SliceKey: rawSlice(4), Shard: 1}
+	const n = 12_000
+	want := make([]storage.Mark, n)
+	for i := range want {
+		// Three marks of each block: two of one time, one of a later time.
+		want[i] = storage.Mark{Start: metric.ScheduleID(i / 3 * 128), TimeMs: at(i % 3 / 2), ID: s.id(), DueMs: at(i)}
+	}
+	for _, batch := range [][]storage.Mark{want[n/2:], want[:n/3], want[n/3 : n/2]} {
+		b := &storage.Batch{}
+		for _, m := range batch {
+			b.Marks = append(b.Marks, storage.PlacedMark{Partition: part, Mark: m})
+		}
+		s.write(b)
+	}
+	equal(s, want, s.marks(part))
+	s.reopen()
+	equal(s, want, s.marks(part))
+	// Deleting them leaves a range of deleted keys, also in front of a mark that is left.
+	f := s.acquire(1, "w").Fence
+	require.NoError(s, s.store.DeleteMarks(s.ctx, f, part, want[:n-1]))
+	equal(s, want[n-1:], s.marks(part))
+}
+
+func (s *suite) firstMark() {
+	part := storage.IndexPartition{SliceKey: rawSlice(4), Shard: 1}
+	var marks []storage.Mark
+	for i := range 12 {
+		marks = append(marks, storage.Mark{Start: metric.ScheduleID(i / 4 * 128), TimeMs: at(i / 2 % 2), ID: s.id()})
+	}
+	look := func(from storage.MarkKey, want ...storage.Mark) {
+		s.Helper()
+		k, ok, err := s.store.FirstMark(s.ctx, part, from)
+		require.NoError(s, err)
+		require.Equal(s, len(want) > 0, ok)
+		if ok {
+			require.Equal(s, want[0].Key(), k)
+		}
+	}
+	look(storage.MarkKey{})
+	b := &storage.Batch{}
+	for _, m := range marks {
+		b.Marks = append(b.Marks, storage.PlacedMark{Partition: part, Mark: m})
+	}
+	other := part
+	other.Shard = 2
+	b.Marks = append(b.Marks, storage.PlacedMark{Partition: other, Mark: storage.Mark{Start: 1000, TimeMs: at(0), ID: s.id()}})
+	s.write(b)
+	look(storage.MarkKey{}, marks...)
+	for i := range marks {
+		look(marks[i].Key(), marks[i:]...)
+	}
+	look(storage.MarkKey{Start: 128}, marks[4:]...)
+	look(storage.MarkKey{Start: 128, TimeMs: at(1)}, marks[6:]...)
+	look(storage.MarkKey{Start: 129}, marks[8:]...)
+	look(storage.MarkKey{Start: 257})
+	f := s.acquire(1, "w").Fence
+	for i := range marks {
+		require.NoError(s, s.store.DeleteMarks(s.ctx, f, part, marks[i:i+1]))
+		look(storage.MarkKey{}, marks[i+1:]...)
+		look(marks[i].Key(), marks[i+1:]...)
+	}
+}
+
+func (s *suite) markDeleteIsExact() {
+	part := storage.IndexPartition{SliceKey: rawSlice(4), Shard: 1}
+	low, mid, high := s.id(), s.id(), s.id()
+	doomed := storage.Mark{Start: 128, TimeMs: at(4), ID: mid}
+	others := []storage.Mark{
+		{Start: 127, TimeMs: at(4), ID: mid},
+		{Start: 128, TimeMs: at(3), ID: mid},
+		{Start: 128, TimeMs: at(4), ID: low},
+		{Start: 128, TimeMs: at(4), ID: high},
+		{Start: 128, TimeMs: at(5), ID: mid},
+		{Start: 129, TimeMs: at(4), ID: mid},
+	}
+	parts := []storage.IndexPartition{
+		part,
+		{SliceKey: part.SliceKey, Shard: 0},
+		{SliceKey: part.SliceKey, Shard: 2},
+		{SliceKey: rawSlice(3), Shard: 1},
+		{SliceKey: rawSlice(5), Shard: 1},
+		{SliceKey: storage.SliceKey{Bucket: 1, StartMs: at(4)}, Shard: 1},
+	}
+	b := &storage.Batch{}
+	for _, p := range parts {
+		b.Marks = append(b.Marks, storage.PlacedMark{Partition: p, Mark: doomed})
+	}
+	for _, m := range others {
+		b.Marks = append(b.Marks, storage.PlacedMark{Partition: part, Mark: m})
+	}
+	s.write(b)
+	f := s.acquire(1, "w").Fence
+	// Only the key counts, and a mark that does not exist is no error.
+	byKey := doomed
+	byKey.Attempt, byKey.LastError = 9, "other"
+	gone := storage.Mark{Start: 999, TimeMs: at(4), ID: s.id()}
+	require.NoError(s, s.store.DeleteMarks(s.ctx, f, part, []storage.Mark{byKey, gone}))
+	check := func() {
+		s.Helper()
+		equal(s, others, s.marks(part))
+		for _, p := range parts[1:] {
+			equal(s, []storage.Mark{doomed}, s.marks(p), p)
+		}
+	}
+	check()
+	s.reopen()
+	check()
+}
+
+// marksDeletedWhileRead does what a run does: it deletes the marks that it has read, while ingest
+// adds marks.
+func (s *suite) marksDeletedWhileRead() {
+	part := storage.IndexPartition{SliceKey: rawSlice(4), Shard: 1}
+	const n = 5000
+	b := &storage.Batch{}
+	for i := range n {
+		m := storage.Mark{Start: metric.ScheduleID(i * 128), TimeMs: at(4), ID: s.id()}
+		b.Marks = append(b.Marks, storage.PlacedMark{Partition: part, Mark: m})
+	}
+	s.write(b)
+	f := s.acquire(1, "w").Fence
+	// Behind the reader: this mark is for the next run.
+	added := storage.Mark{Start: 0, TimeMs: at(3), ID: s.id(), Kind: storage.MarkLate}
+	read := 0
+	for m, err := range s.store.Marks(s.ctx, part) {
+		require.NoError(s, err)
+		require.Equal(s, b.Marks[read].Mark, m)
+		read++
+		require.NoError(s, s.store.DeleteMarks(s.ctx, f, part, []storage.Mark{m}))
+		if read == n/2 {
+			s.write(&storage.Batch{Marks: []storage.PlacedMark{{Partition: part, Mark: added}}})
+		}
+	}
+	require.Equal(s, n, read)
+	equal(s, []storage.Mark{added}, s.marks(part))
+}
+
+func (s *suite) slicesOpenBegunAndComplete() {
+	s.write(&storage.Batch{Open: []storage.SliceKey{rawSlice(5), rawSlice(3), rawSlice(4), {Bucket: 1, StartMs: at(0)}}})
+	f := s.acquire(0, "w").Fence
+	require.NoError(s, s.store.CompleteSlice(s.ctx, rawSlice(4)))
+	want := []storage.SliceState{
+		{SliceKey: rawSlice(3)},
+		{SliceKey: rawSlice(4), Complete: true},
+		{SliceKey: rawSlice(5), Begun: true},
+	}
+	for range 2 { // a beginning may be recorded again
+		require.NoError(s, s.store.BeginSlice(s.ctx, rawSlice(5)))
+		equal(s, want, s.slices(metric.Raw, at(0), at(24)))
+	}
+	equal(s, want[:2], s.slices(metric.Raw, at(3), at(5)), "[from, to)")
+	equal(s, []storage.SliceState{}, s.slices(metric.Raw, at(6), at(24)))
+	equal(s, []storage.SliceState{}, s.slices(metric.Raw, at(4), at(4)))
+	equal(s, []storage.SliceState{{SliceKey: storage.SliceKey{Bucket: 1, StartMs: at(0)}}}, s.slices(1, at(-24), at(24)))
+	equal(s, []storage.SliceState{}, s.slices(2, at(-24), at(24)))
+
+	// A slice that is opened again, with or without a fence, stays begun or complete.
+	s.write(&storage.Batch{Open: []storage.SliceKey{rawSlice(4), rawSlice(5)}})
+	s.write(&storage.Batch{Open: []storage.SliceKey{rawSlice(4), rawSlice(5)}, Fence: f})
+	equal(s, want, s.slices(metric.Raw, at(0), at(24)))
+	s.reopen()
+	equal(s, want, s.slices(metric.Raw, at(0), at(24)))
+
+	// The order of the three does not matter.
+	require.NoError(s, s.store.BeginSlice(s.ctx, rawSlice(4)))
+	want[1].Begun = true
+	require.NoError(s, s.store.CompleteSlice(s.ctx, rawSlice(5)))
+	want[2].Complete = true
+	equal(s, want, s.slices(metric.Raw, at(0), at(24)))
+
+	// Slices of many days, and slices that were never opened.
+	require.NoError(s, s.store.CompleteSlice(s.ctx, rawSlice(-480)))
+	require.NoError(s, s.store.BeginSlice(s.ctx, rawSlice(-479)))
+	s.write(&storage.Batch{Open: []storage.SliceKey{rawSlice(-24)}})
+	want = append([]storage.SliceState{
+		{SliceKey: rawSlice(-480), Complete: true}, {SliceKey: rawSlice(-479), Begun: true}, {SliceKey: rawSlice(-24)},
+	}, want...)
+	equal(s, want, s.slices(metric.Raw, at(-500), at(24)))
+}
+
+func (s *suite) leaseConflictAndRelease() {
+	l := s.acquire(1, "a")
+	require.Equal(s, 1, l.Shard)
+	require.Equal(s, "a", l.Owner)
+	require.Positive(s, l.Fence)
+	_, err := s.store.AcquireShard(s.ctx, 1, "b", time.Hour)
+	require.ErrorIs(s, err, storage.ErrConflict)
+	renewed := s.acquire(1, "a")
+	require.Greater(s, renewed.Fence, l.Fence)
+	s.acquire(2, "b")
+
+	held := func() map[int]string {
+		leases, err := s.store.Leases(s.ctx)
+		require.NoError(s, err)
+		out := map[int]string{}
+		for _, l := range leases {
+			if l.Owner != "" {
+				out[l.Shard] = l.Owner
+			}
+		}
+		return out
+	}
+	require.Equal(s, map[int]string{1: "a", 2: "b"}, held())
+	require.NoError(s, s.store.ReleaseShard(s.ctx, 1, "b"), "not held by b")
+	require.Equal(s, map[int]string{1: "a", 2: "b"}, held())
+	require.NoError(s, s.store.ReleaseShard(s.ctx, 1, "a"))
+	require.NoError(s, s.store.ReleaseShard(s.ctx, 1, "a"))
+	require.NoError(s, s.store.ReleaseShard(s.ctx, 3, "a"), "never held")
+	require.Equal(s, map[int]string{2: "b"}, held())
+	require.Greater(s, s.acquire(1, "b").Fence, renewed.Fence)
+}
+
+// leaseRenewed: the fence stays, and nobody else's lease is touched.
+func (s *suite) leaseRenewed() {
+	l := s.acquire(1, "a")
+	require.NoError(s, s.store.RenewShard(s.ctx, l, 2*time.Hour))
+	leases, err := s.store.Leases(s.ctx)
+	require.NoError(s, err)
+	require.Len(s, leases, 1)
+	require.Equal(s, l.Fence, leases[0].Fence)
+	require.Equal(s, s.clk.Now().Add(2*time.Hour).UnixMilli(), leases[0].ExpiresMs)
+	require.NoError(s, s.store.WriteRollups(s.ctx, l.Fence, 1, []metric.RollupRow{row(1, at(0), 1)}), "the fence is as good as before")
+
+	again := s.acquire(1, "a")
+	require.ErrorIs(s, s.store.RenewShard(s.ctx, l, time.Hour), storage.ErrConflict, "taken anew, by a process of the same name")
+	require.NoError(s, s.store.ReleaseShard(s.ctx, 1, "a"))
+	require.ErrorIs(s, s.store.RenewShard(s.ctx, again, time.Hour), storage.ErrConflict, "given back")
+	other := s.acquire(1, "b")
+	require.ErrorIs(s, s.store.RenewShard(s.ctx, again, time.Hour), storage.ErrConflict, "another's")
+	require.NoError(s, s.store.RenewShard(s.ctx, other, time.Hour))
+	require.ErrorIs(s, s.store.RenewShard(s.ctx, storage.Lease{Shard: 2, Owner: "a", Fence: 1}, time.Hour), storage.ErrConflict, "never held")
+}
+
+func (s *suite) leaseExpires() {
+	l, err := s.store.AcquireShard(s.ctx, 1, "a", 30*time.Second)
+	require.NoError(s, err)
+	require.Equal(s, s.clk.Now().Add(30*time.Second).UnixMilli(), l.ExpiresMs)
+	s.advance(30*time.Second - time.Millisecond)
+	_, err = s.store.AcquireShard(s.ctx, 1, "b", time.Hour)
+	require.ErrorIs(s, err, storage.ErrConflict)
+	s.advance(time.Millisecond)
+	require.Greater(s, s.acquire(1, "b").Fence, l.Fence)
+	_, err = s.store.AcquireShard(s.ctx, 1, "a", time.Hour)
+	require.ErrorIs(s, err, storage.ErrConflict)
+
+	l, err = s.store.AcquireShard(s.ctx, 2, "a", time.Minute)
+	require.NoError(s, err)
+	s.advance(30 * time.Second)
+	require.NoError(s, s.store.RenewShard(s.ctx, l, time.Minute))
+	s.advance(time.Minute - time.Millisecond)
+	_, err = s.store.AcquireShard(s.ctx, 2, "b", time.Hour)
+	require.ErrorIs(s, err, storage.ErrConflict, "a minute from the renewal")
+	s.advance(time.Millisecond)
+	require.ErrorIs(s, s.store.RenewShard(s.ctx, l, time.Minute), storage.ErrConflict, "it has ended")
+}
+
+func (s *suite) fenceIncreases() {
+	first := s.acquire(0, "w")
+	last := first
+	for range 3 {
+		l := s.acquire(0, "w")
+		require.Greater(s, l.Fence, last.Fence)
+		last = l
+	}
+	s.reopen()
+	l := s.acquire(0, "w")
+	require.Greater(s, l.Fence, last.Fence, "after a restart")
+	last = l
+	// The clock steps back an hour: the fence does not.
+	s.advance(-time.Hour)
+	l = s.acquire(0, "w")
+	require.Greater(s, l.Fence, last.Fence, "after the clock stepped back")
+	s.reopen()
+	require.Greater(s, s.acquire(0, "w").Fence, l.Fence)
+}
+
+// row is a roll-up row in which every value is derived from v.
+func row(id metric.ScheduleID, tMs int64, v float64) metric.RollupRow {
+	return metric.RollupRow{Schedule: id, TimeMs: tMs, Rollup: metric.Rollup{
+		Count: 1, Sum: v, Min: v, Max: v, First: v, Last: v, Sketch: []byte{byte(v)}, Partial: int(v)%4 > 1,
+	}}
+}
+
+// higherFenceWins checks rule 4: the lower fence gets ErrFenced, or the row of the higher is read.
+func (s *suite) higherFenceWins() {
+	l1 := s.acquire(0, "a")
+	s.advance(2 * time.Hour)
+	// If leases end by the database's clock, the paused worker's lease has not ended.
+	require.NoError(s, s.store.ReleaseShard(s.ctx, 0, "a"))
+	l2 := s.acquire(0, "b")
+	newer, older := row(1, at(0), 2), row(1, at(0), 1)
+	part := storage.IndexPartition{SliceKey: rawSlice(0), Shard: 0}
+	key := storage.CacheKey{SliceKey: rawSlice(0)}
+	mark := storage.Mark{Start: 0, TimeMs: at(0), ID: s.id(), DueMs: 2}
+	chunk := s.chunk("newer")
+	require.NoError(s, s.store.WriteRollups(s.ctx, l2.Fence, 1, []metric.RollupRow{newer}))
+	s.write(&storage.Batch{
+		Fence: l2.Fence, Marks: []storage.PlacedMark{{Partition: part, Mark: mark}},
+		Cache: []storage.CacheChunk{{CacheKey: key, Chunk: chunk}},
+	})
+	// The paused worker wakes up.
+	stale := mark
+	stale.DueMs = 1
+	for name, op := range map[string]func() error{
+		"roll-ups": func() error {
+			return s.store.WriteRollups(s.ctx, l1.Fence, 1, []metric.RollupRow{older})
+		},
+		"batch": func() error {
+			return s.store.Write(s.ctx, &storage.Batch{
+				Fence: l1.Fence, Marks: []storage.PlacedMark{{Partition: part, Mark: stale}},
+				Cache: []storage.CacheChunk{{CacheKey: key, Chunk: storage.Chunk{ID: chunk.ID, Data: []byte("older")}}},
+			})
+		},
+		"delete marks": func() error { return s.store.DeleteMarks(s.ctx, l1.Fence, part, []storage.Mark{mark}) },
+		"delete cache": func() error { return s.store.DeleteCacheBlock(s.ctx, l1.Fence, key) },
+	} {
+		if err := op(); err != nil {
+			require.ErrorIs(s, err, storage.ErrFenced, name)
+		}
+	}
+	check := func() {
+		s.Helper()
+		equal(s, []metric.RollupRow{newer}, s.rollups(1, 0, 10, at(0), at(1)))
+		equal(s, []storage.Mark{mark}, s.marks(part))
+		equal(s, []storage.Chunk{chunk}, s.cacheBlock(key))
+	}
+	check()
+	s.reopen()
+	check()
+	// The fence of a process that is gone must not win either.
+	l3 := s.acquire(0, "b")
+	newest := row(1, at(0), 3)
+	require.NoError(s, s.store.WriteRollups(s.ctx, l3.Fence, 1, []metric.RollupRow{newest}))
+	if err := s.store.WriteRollups(s.ctx, l2.Fence, 1, []metric.RollupRow{older}); err != nil {
+		require.ErrorIs(s, err, storage.ErrFenced)
+	}
+	equal(s, []metric.RollupRow{newest}, s.rollups(1, 0, 10, at(0), at(1)))
+}
+
+func (s *suite) oneShardsFenceSparesOthers() {
+	l0 := s.acquire(0, "a")
+	s.acquire(1, "b")
+	s.acquire(2, "a")
+	want := []metric.RollupRow{row(5, at(0), 1)}
+	require.NoError(s, s.store.WriteRollups(s.ctx, l0.Fence, 1, want))
+	equal(s, want, s.rollups(1, 0, 10, at(0), at(1)))
+	_, err := s.store.AcquireShard(s.ctx, shards, "a", time.Hour)
+	require.Error(s, err, "no such shard")
+	_, err = s.store.AcquireShard(s.ctx, -1, "a", time.Hour)
+	require.Error(s, err, "no such shard")
+}

@@ -1,0 +1,307 @@
+package storagetest
+
+import (
+	"bytes"
+	"math"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/quern/quern/internal/blocks"
+	"github.com/quern/quern/internal/metric"
+	"github.com/quern/quern/internal/storage"
+)
+
+// storeCases test what a Store has of its own.
+var storeCases = []conformanceCase{
+	{"BatchIsReadBack", (*suite).batchIsReadBack, nil},
+	{"EmptyBatch", (*suite).emptyBatch, nil},
+	{"LargeBatch", (*suite).largeBatch, nil},
+	{"ChunksAreOrdered", (*suite).chunksAreOrdered, nil},
+	{"ReceiverOwnsBytes", (*suite).receiverOwnsBytes, nil},
+	{"Settings", (*suite).settingsAreRecorded, nil},
+	{"NewestID", (*suite).newestID, []Missing{MissingNewestID}},
+	{"Epochs", (*suite).epochsAreAdded, nil},
+	{"ExpireKeepsWhatIsYoung", (*suite).expireKeepsWhatIsYoung, nil},
+	{"ExpireRemovesWhatIsOld", (*suite).expireRemovesWhatIsOld, []Missing{MissingExpire}},
+	{"Policy", (*suite).policyIsChanged, nil},
+	{"WholeFrom", (*suite).wholeFrom, nil},
+	{"WholeFromWhatExpired", (*suite).wholeFromWhatExpired, []Missing{MissingExpire}},
+}
+
+func (s *suite) batchIsReadBack() {
+	part := storage.IndexPartition{SliceKey: rawSlice(11), Shard: 2}
+	key := storage.CacheKey{SliceKey: rawSlice(11), Start: 128}
+	mark := storage.Mark{Start: 128, TimeMs: at(11), ID: s.id(), DueMs: at(12)}
+	raw := storage.RawChunk{Group: 0, SliceMs: at(11), Chunk: s.chunk("raw")}
+	cached := storage.CacheChunk{CacheKey: key, Chunk: s.chunk("cache")}
+	s.write(&storage.Batch{
+		Open:  []storage.SliceKey{rawSlice(11)},
+		Marks: []storage.PlacedMark{{Partition: part, Mark: mark}},
+		Raw:   []storage.RawChunk{raw},
+		Cache: []storage.CacheChunk{cached},
+	})
+	check := func() {
+		s.Helper()
+		equal(s, []storage.SliceState{{SliceKey: rawSlice(11)}}, s.slices(metric.Raw, at(0), at(24)))
+		equal(s, []storage.Mark{mark}, s.marks(part))
+		equal(s, []storage.RawChunk{raw}, s.rawChunks(128, 256, at(11), at(12)))
+		equal(s, []storage.Chunk{cached.Chunk}, s.cacheBlock(key))
+	}
+	check()
+	s.reopen()
+	check()
+}
+
+func (s *suite) emptyBatch() {
+	s.write(&storage.Batch{})
+	f := s.acquire(0, "w").Fence
+	s.write(&storage.Batch{Fence: f})
+	require.NoError(s, s.store.WriteRollups(s.ctx, f, 1, nil))
+	require.NoError(s, s.store.DeleteMarks(s.ctx, f, storage.IndexPartition{SliceKey: rawSlice(1)}, nil))
+	require.Empty(s, s.slices(metric.Raw, 0, at(1000)))
+}
+
+// largeBatch writes more than a memtable or a Cassandra batch holds at once.
+func (s *suite) largeBatch() {
+	const n = 3000
+	b := &storage.Batch{}
+	for i := range n {
+		k := storage.CacheKey{SliceKey: rawSlice(5), Start: metric.ScheduleID(i * 128)}
+		data := bytes.Repeat([]byte{byte(i), byte(i >> 8)}, 700)
+		b.Cache = append(b.Cache, storage.CacheChunk{CacheKey: k, Chunk: storage.Chunk{ID: s.id(), Data: data}})
+		b.Raw = append(b.Raw, storage.RawChunk{
+			Group: blocks.Of(k.Start, group).Start, SliceMs: at(5), Chunk: storage.Chunk{ID: s.id(), Data: data},
+		})
+	}
+	s.write(b)
+	s.reopen()
+	for i := range n {
+		equal(s, []storage.Chunk{b.Cache[i].Chunk}, s.cacheBlock(b.Cache[i].CacheKey))
+	}
+	require.Len(s, s.rawChunks(0, n*128, at(5), at(6)), n)
+}
+
+func (s *suite) chunksAreOrdered() {
+	key := storage.CacheKey{SliceKey: rawSlice(3), Start: 0}
+	var want []storage.Chunk
+	for i := range 20 {
+		want = append(want, s.chunk(strconv.Itoa(i)))
+	}
+	for _, i := range []int{7, 3, 19, 0, 1, 2, 4, 5, 6, 18, 17, 16, 8, 9, 10, 11, 12, 13, 14, 15} {
+		s.write(&storage.Batch{
+			Raw:   []storage.RawChunk{{Group: 0, SliceMs: at(3), Chunk: want[i]}},
+			Cache: []storage.CacheChunk{{CacheKey: key, Chunk: want[i]}},
+		})
+	}
+	equal(s, want, s.cacheBlock(key))
+	var got []storage.Chunk
+	for _, c := range s.rawChunks(0, 1, at(3), at(4)) {
+		got = append(got, c.Chunk)
+	}
+	equal(s, want, got)
+}
+
+// receiverOwnsBytes: what was written may change afterwards, and so may what was read.
+func (s *suite) receiverOwnsBytes() {
+	key := storage.CacheKey{SliceKey: rawSlice(3), Start: 0}
+	data := []byte("before")
+	id := s.id()
+	s.write(&storage.Batch{
+		Raw:   []storage.RawChunk{{Group: 0, SliceMs: at(3), Chunk: storage.Chunk{ID: id, Data: data}}},
+		Cache: []storage.CacheChunk{{CacheKey: key, Chunk: storage.Chunk{ID: id, Data: data}}},
+	})
+	copy(data, "after!")
+	for range 2 {
+		chunks := s.cacheBlock(key)
+		require.Equal(s, "before", string(chunks[0].Data))
+		copy(chunks[0].Data, "spoilt")
+		_ = append(chunks[0].Data, "more"...)
+		raws := s.rawChunks(0, 1, at(3), at(4))
+		require.Equal(s, "before", string(raws[0].Data))
+		copy(raws[0].Data, "spoilt")
+	}
+}
+
+func (s *suite) newestID() {
+	equal(s, blocks.ID{}, s.store.NewestID(), "of an empty store")
+	early, late := s.id(), s.id()
+	for _, id := range []blocks.ID{early, late} {
+		s.write(&storage.Batch{Raw: []storage.RawChunk{{SliceMs: at(0), Chunk: storage.Chunk{ID: id, Data: []byte("x")}}}})
+	}
+	s.reopen()
+	require.GreaterOrEqual(s, s.store.NewestID().Compare(late), 0)
+}
+
+func (s *suite) settingsAreRecorded() {
+	equal(s, made(), s.store.Settings())
+	s.store.Settings().Epochs[0].BlockSize = 1
+	equal(s, made(), s.store.Settings(), "the receiver may change what it got")
+	s.reopen()
+	equal(s, made(), s.store.Settings())
+}
+
+func (s *suite) policyIsChanged() {
+	want := made()
+	want.Policy = storage.Policy{
+		Grace: 3 * time.Minute, Delay: 3 * time.Minute, AgeCap: 36 * time.Hour, FutureLimit: time.Minute,
+		Retention: storage.Retention{24 * time.Hour, 0, time.Hour, 17},
+	}
+	for range 2 {
+		require.NoError(s, s.store.SetPolicy(s.ctx, want.Policy), "idempotent")
+		equal(s, want, s.store.Settings())
+	}
+	s.reopen()
+	equal(s, want, s.store.Settings(), "what the store is opened with is for a new one")
+	require.NoError(s, s.store.SetPolicy(s.ctx, made().Policy))
+	equal(s, made(), s.store.Settings())
+}
+
+// setRetention changes the retention of raw, a day after the last change.
+func (s *suite) setRetention(raw time.Duration) {
+	s.advance(24 * time.Hour)
+	p := s.store.Settings().Policy
+	p.Retention = slices.Clone(p.Retention)
+	p.Retention[metric.Raw] = raw
+	require.NoError(s, s.store.SetPolicy(s.ctx, p))
+}
+
+// wholeFrom: what may have expired does not count as whole, in whichever way rows expire.
+func (s *suite) wholeFrom() {
+	const day = 24 * time.Hour
+	whole := func(b metric.Bucket) time.Time {
+		return time.UnixMilli(s.store.WholeFrom(b, s.clk.Now().UnixMilli())).UTC()
+	}
+	now := s.clk.Now()
+	equal(s, now.Add(-7*day), whole(metric.Raw))
+	equal(s, now.Add(-90*day), whole(1))
+	equal(s, int64(math.MinInt64), s.store.WholeFrom(3, now.UnixMilli()), "kept for ever")
+	equal(s, at(100)-(7*day).Milliseconds(), s.store.WholeFrom(metric.Raw, at(100)), "at whatever time")
+
+	s.setRetention(2 * day)
+	equal(s, s.clk.Now().Add(-2*day), whole(metric.Raw), "no more than what is kept")
+	s.setRetention(30 * day)
+	raised := s.clk.Now()
+	for range 2 {
+		require.False(s, whole(metric.Raw).Before(raised.Add(-30*day)), "not before what is kept")
+		require.False(s, whole(metric.Raw).After(raised.Add(-2*day)), "what was there is there")
+		s.reopen()
+	}
+	equal(s, s.clk.Now().Add(-90*day), whole(1), "of other buckets nothing changes")
+	// If rows expire by the TTL they were written with, earlier rows have expired by now, and rows
+	// written since have not.
+	s.advance(10 * day)
+	require.False(s, whole(metric.Raw).After(raised))
+	s.advance(100 * day)
+	equal(s, s.clk.Now().Add(-30*day), whole(metric.Raw))
+}
+
+// wholeFromWhatExpired: what Expire has removed is no longer whole, even if the retention is raised
+// afterwards.
+func (s *suite) wholeFromWhatExpired() {
+	const day = 24 * time.Hour
+	old, young := at(-5*24), at(0)
+	s.write(&storage.Batch{Raw: []storage.RawChunk{{SliceMs: old, Chunk: s.chunk("old")}, {SliceMs: young, Chunk: s.chunk("young")}}})
+	now := func() int64 { return s.clk.Now().UnixMilli() }
+	require.NoError(s, s.store.Expire(s.ctx))
+	require.LessOrEqual(s, s.store.WholeFrom(metric.Raw, now()), old, "nothing has been removed")
+
+	s.setRetention(day)
+	require.NoError(s, s.store.Expire(s.ctx))
+	require.Empty(s, s.rawChunks(0, 1, old, young))
+	s.setRetention(30 * day)
+	for range 2 {
+		whole := s.store.WholeFrom(metric.Raw, now())
+		require.Greater(s, whole, old)
+		require.LessOrEqual(s, whole, young)
+		require.Len(s, s.rawChunks(0, 1, whole, young+1), 1)
+		require.NoError(s, s.store.Expire(s.ctx))
+		s.reopen()
+	}
+	s.advance(60 * day)
+	equal(s, now()-(30*day).Milliseconds(), s.store.WholeFrom(metric.Raw, now()))
+}
+
+func (s *suite) epochsAreAdded() {
+	first := blocks.Epoch{FromMs: at(24), BlockSize: 64}
+	require.NoError(s, s.store.AddEpoch(s.ctx, first))
+	require.NoError(s, s.store.AddEpoch(s.ctx, first), "idempotent")
+	want := made()
+	want.Epochs = append(want.Epochs, first)
+	equal(s, want, s.store.Settings())
+	require.ErrorIs(s, s.store.AddEpoch(s.ctx, blocks.Epoch{FromMs: at(24), BlockSize: 32}), storage.ErrConflict)
+	require.ErrorIs(s, s.store.AddEpoch(s.ctx, blocks.Epoch{FromMs: at(23), BlockSize: 32}), storage.ErrConflict)
+	require.Error(s, s.store.AddEpoch(s.ctx, blocks.Epoch{FromMs: at(30), BlockSize: 0}))
+	equal(s, want, s.store.Settings())
+	s.reopen()
+	equal(s, want, s.store.Settings())
+	second := blocks.Epoch{FromMs: at(48), BlockSize: 256}
+	require.NoError(s, s.store.AddEpoch(s.ctx, second))
+	want.Epochs = append(want.Epochs, second)
+	equal(s, want, s.store.Settings())
+}
+
+func (s *suite) expireKeepsWhatIsYoung() {
+	// Raw is kept for 7 days, 1h rows for 90, 6h rows for a year, 24h rows for ever.
+	f := s.acquire(0, "w").Fence
+	border := at(-7 * 24)
+	s.write(&storage.Batch{
+		Open: []storage.SliceKey{rawSlice(-24 * 1000), rawSlice(-24 * 999), rawSlice(0)},
+		Raw:  []storage.RawChunk{{SliceMs: border, Chunk: s.chunk("young")}, {SliceMs: at(0), Chunk: s.chunk("new")}},
+	})
+	young := row(1, at(-90*24), 1)
+	require.NoError(s, s.store.WriteRollups(s.ctx, f, 1, []metric.RollupRow{young}))
+	eternal := row(1, at(-24*10_000), 1)
+	require.NoError(s, s.store.WriteRollups(s.ctx, f, 3, []metric.RollupRow{eternal}))
+	require.NoError(s, s.store.BeginSlice(s.ctx, rawSlice(-24*999)))
+	require.NoError(s, s.store.CompleteSlice(s.ctx, rawSlice(0)))
+	s.expireAt(at(0))
+	require.Len(s, s.rawChunks(0, 1, border, at(1)), 2)
+	equal(s, []metric.RollupRow{young}, s.rollups(1, 0, 10, young.TimeMs, at(1)))
+	equal(s, []metric.RollupRow{eternal}, s.rollups(3, 0, 10, eternal.TimeMs, at(1)))
+	equal(s, []storage.SliceState{
+		{SliceKey: rawSlice(-24 * 1000)}, {SliceKey: rawSlice(-24 * 999), Begun: true}, {SliceKey: rawSlice(0), Complete: true},
+	}, s.slices(metric.Raw, at(-24*2000), at(1)), "slices that are not complete stay, however old")
+}
+
+func (s *suite) expireRemovesWhatIsOld() {
+	f := s.acquire(0, "w").Fence
+	// Rows that are older than the retention by a partition must be removed.
+	var raw []storage.RawChunk
+	for _, h := range []int{-7*24 - 49, -7*24 - 25, -7*24 - 1, 0} {
+		raw = append(raw, storage.RawChunk{SliceMs: at(h), Chunk: s.chunk("x")}, storage.RawChunk{Group: group, SliceMs: at(h), Chunk: s.chunk("y")})
+	}
+	s.write(&storage.Batch{Raw: raw})
+	rows := []metric.RollupRow{row(1, at(-200*24), 1), row(1, at(-100*24), 1), row(1, at(-80*24), 1)}
+	require.NoError(s, s.store.WriteRollups(s.ctx, f, 1, rows))
+	require.NoError(s, s.store.WriteRollups(s.ctx, f, 2, rows))
+	require.NoError(s, s.store.BeginSlice(s.ctx, rawSlice(-31*24)))
+	require.NoError(s, s.store.CompleteSlice(s.ctx, rawSlice(-31*24)))
+	require.NoError(s, s.store.CompleteSlice(s.ctx, rawSlice(-29*24)))
+	require.NoError(s, s.store.RecordRun(s.ctx, storage.Run{SliceKey: rawSlice(-31 * 24), StartedMs: at(-31 * 24)}))
+	require.NoError(s, s.store.RecordRun(s.ctx, storage.Run{SliceKey: rawSlice(-29 * 24), StartedMs: at(-29 * 24)}))
+	check := func() {
+		s.Helper()
+		require.Empty(s, s.rawChunks(0, 2*group, at(-1000), at(-7*24-24)))
+		require.Len(s, s.rawChunks(0, 2*group, at(0), at(1)), 2)
+		equal(s, rows[2:], s.rollups(1, 0, 10, at(-1000*24), at(0)))
+		equal(s, rows, s.rollups(2, 0, 10, at(-1000*24), at(0)))
+		equal(s, []storage.SliceState{{SliceKey: rawSlice(-29 * 24), Complete: true}}, s.slices(metric.Raw, at(-1000), at(0)))
+		runs, err := s.store.RecentRuns(s.ctx, 10)
+		require.NoError(s, err)
+		require.Len(s, runs, 1)
+	}
+	for range 2 {
+		s.expireAt(at(0))
+		check()
+	}
+	s.reopen()
+	check()
+	// The exact border: the rows of a day expire together, when the last of them is too old.
+	require.Empty(s, s.rawChunks(0, 1, at(-7*24-1), at(-7*24)))
+	s.write(&storage.Batch{Raw: raw})
+	s.expireAt(at(0) - 1)
+	require.Len(s, s.rawChunks(0, 1, at(-7*24-1), at(-7*24)), 1)
+}
