@@ -77,25 +77,54 @@ func (a *applier) makeKeyspace(ctx context.Context, replication string) error {
 		return err
 	}
 	defer d.close()
+	there, err := keyspaceCopies(ctx, d, a.opts.Keyspace)
+	if err != nil {
+		return err
+	}
+	if there == nil && replication == "" {
+		if c, err = wholeCluster(ctx, a.opts, d, c); err != nil {
+			return err
+		}
+	}
 	copies, err := copiesByDC(replication, &c)
 	if err != nil {
 		return err
 	}
-	if there, err := keyspaceCopies(ctx, d, a.opts.Keyspace); err != nil {
-		return err
-	} else if there != nil {
+	if there != nil {
 		if replication != "" && !maps.Equal(there, copies) {
 			return refuse("keyspace %q already has the replication %s: to change it, use ALTER KEYSPACE and repair every node, and leave --replication out",
 				a.opts.Keyspace, formatCopies(there, "%s=%s"))
 		}
 		return d.agree(ctx) // another applier may have made it just now
 	}
-	a.progress(0, 1, "keyspace "+a.opts.Keyspace)
+	a.progress(0, 1, fmt.Sprintf("keyspace %s with the copies %s", a.opts.Keyspace, formatCopies(copies, "%s=%s")))
 	if err := ddl(ctx, d, fmt.Sprintf(`CREATE KEYSPACE IF NOT EXISTS %s WITH replication = {'class': 'NetworkTopologyStrategy', %s}`,
 		a.opts.Keyspace, formatCopies(copies, "'%s': %s"))); err != nil {
 		return fmt.Errorf("create keyspace %s: %w", a.opts.Keyspace, err)
 	}
 	return nil
+}
+
+// wholeCluster looks at the cluster again until it knows the data centre of each node, and as many
+// nodes as --cassandra-hosts names. A node that has just started may not know all others yet; the
+// default number of copies, which stays, would be too small.
+func wholeCluster(ctx context.Context, o *Options, s session, c cluster) (cluster, error) {
+	begin := o.Clock.Elapsed()
+	for c.known() < max(c.nodes, len(o.Hosts)) {
+		if o.Clock.Elapsed()-begin >= agreementWait {
+			return c, refuse("the number of copies cannot follow from the number of nodes: a node knows %d of %d: "+
+				"if the cluster has just started, try again when `nodetool status` shows all nodes; otherwise choose the copies, as with --replication %s=%d",
+				c.known(), max(c.nodes, len(o.Hosts)), c.localDC, min(3, max(c.nodes, len(o.Hosts))))
+		}
+		err := o.Clock.Sleep(ctx, versionPoll)
+		if err == nil {
+			c, err = look(ctx, o, s)
+		}
+		if err != nil {
+			return c, err
+		}
+	}
+	return c, nil
 }
 
 // copiesByDC parses a replication into the form that Cassandra keeps, by data centre.

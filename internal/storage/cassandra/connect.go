@@ -194,8 +194,18 @@ func (discardLogger) Println(...any)        {}
 type cluster struct {
 	localDC string
 	nodes   int
-	// byDC is the number of nodes in each data centre.
+	// byDC is the number of nodes in each data centre. A node that has just met another one may not
+	// know yet in which one it is.
 	byDC map[string]int
+}
+
+// known is how many nodes have a known data centre.
+func (c *cluster) known() int {
+	n := 0
+	for _, nodes := range c.byDC {
+		n += nodes
+	}
+	return n
 }
 
 func (c *cluster) dataCentres() string {
@@ -231,7 +241,9 @@ func look(ctx context.Context, o *Options, s session) (cluster, error) {
 	}
 	nodes := map[string]int{found[0].DataCenter: 1}
 	for _, p := range peers {
-		nodes[p.DataCenter]++
+		if p.DataCenter != "" {
+			nodes[p.DataCenter]++
+		}
 	}
 	c := cluster{localDC: o.LocalDC, nodes: 1 + len(peers), byDC: nodes}
 	switch {
