@@ -214,13 +214,13 @@ var list = []brk{
 	{
 		name: "a slice is completed while others have marks in it", invariant: 3,
 		file: "internal/rollup/run.go",
-		old:  "err := r.othersEnded(ctx, k, about, t); err != nil {", new: "err := r.othersEnded(ctx, k, about, t); err != nil && !errors.Is(err, ErrShared) {",
+		old:  "err := u.othersEnded(ctx); err != nil {", new: "err := u.othersEnded(ctx); err != nil && !errors.Is(err, ErrShared) {",
 		pkg: "internal/rollup", test: "TestShardHeldByAnother",
 	},
 	{
 		name: "who waits for others goes past the mark that was seen last", invariant: 3,
 		file: "internal/rollup/run.go",
-		old:  "about.left[shard] = first\n", new: "first.Start++\n\t\t\tabout.left[shard] = first\n",
+		old:  "p.left[shard] = first\n", new: "first.Start++\n\t\t\tp.left[shard] = first\n",
 		pkg: "internal/rollup", test: "TestLooksGoOn",
 	},
 	{
@@ -328,13 +328,13 @@ var list = []brk{
 	{
 		name: "each block is read twice", invariant: 6,
 		file: "internal/rollup/block.go",
-		old:  "err = fromCache()", new: "err = errors.Join(fromCache(), fromCache())",
+		old:  "err = g.run.cache.Load(ctx, w, in.add)", new: "err = errors.Join(g.run.cache.Load(ctx, w, in.add), g.run.cache.Load(ctx, w, in.add))",
 		pkg: "integration/acceptance", test: "TestModel/QueryCounts",
 	},
 	{
 		name: "each shard's index is read twice", invariant: 6,
 		file: "internal/rollup/run.go",
-		old:  "about.ended[shard] = err == nil", new: "",
+		old:  "u.reached.ended[shard] = err == nil", new: "",
 		pkg: "integration/acceptance", test: "TestModel/QueryCounts",
 	},
 	{
@@ -352,18 +352,18 @@ var list = []brk{
 	{
 		name: "the record leaves out second reads", invariant: 6,
 		file: "internal/rollup/run.go",
-		old:  "int(t.blockQueries.Load())", new: "rec.Blocks",
+		old:  "int(u.blockQueries.Load())", new: "rec.Blocks",
 		pkg: "internal/rollup", test: "TestSecondReadIsRecorded",
 	},
 
 	// 7. Bounded.
 	{
 		name: "a run gathers all blocks of the index", invariant: 7,
-		file: "internal/rollup/run.go",
-		old:  "for w, err := range r.cache.Read(ctx, p) {",
+		file: "internal/rollup/shard.go",
+		old:  "for w, err := range s.cache.Read(ctx, s.partition) {",
 		new: `
 		var all []*cache.Work
-		for w, err := range r.cache.Read(ctx, p) {
+		for w, err := range s.cache.Read(ctx, s.partition) {
 			if err != nil {
 				return others, err
 			}

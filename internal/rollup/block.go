@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 
 	"github.com/quern/quern/internal/blocks"
@@ -16,16 +17,13 @@ import (
 
 // grind is a workplace: the scratch memory in which blocks are ground one after the other.
 type grind struct {
-	run     *Runner
+	run     *run
 	lease   *shards.Lease // of the block's shard
-	tally   *tally
 	samples blocks.SampleSet
 	rollups blocks.RollupSet
 	grinder Grinder
 	rows    []metric.RollupRow
 }
-
-func newGrind(r *Runner, t *tally) *grind { return &grind{run: r, tally: t} }
 
 // block grinds one block, or gives the block up if its input has expired. Each step may be
 // repeated, and the marks are deleted last: if block ends early, the next run does the same again.
@@ -45,7 +43,7 @@ func (g *grind) block(ctx context.Context, w *cache.Work, v recovery.Verdict) er
 		if err := g.lease.Check(); err != nil {
 			return err
 		}
-		if err := g.run.cache.Pass(ctx, g.lease.Fence, w, g.rows, g.tally.next); err != nil {
+		if err := g.run.cache.Pass(ctx, g.lease.Fence, w, g.rows, g.run.next); err != nil {
 			return fmt.Errorf("pass block %d on to the next bucket: %w", w.Block.Start, err)
 		}
 	}
@@ -56,13 +54,13 @@ func (g *grind) block(ctx context.Context, w *cache.Work, v recovery.Verdict) er
 		return err
 	}
 	if v == recovery.Expired {
-		g.tally.dropped.Add(int64(len(w.Marks)))
+		g.run.dropped.Add(int64(len(w.Marks)))
 		return nil
 	}
-	g.tally.blocks.Add(1)
-	g.tally.schedules.Add(int64(len(g.rows)))
+	g.run.blocks.Add(1)
+	g.run.schedules.Add(int64(len(g.rows)))
 	if w.Late() && w.Slice.StartMs != w.Partition.StartMs { // otherwise these are the first rows of the slice
-		g.tally.late.Add(int64(len(g.rows)))
+		g.run.late.Add(int64(len(g.rows)))
 	}
 	return nil
 }
@@ -84,63 +82,97 @@ func (g *grind) compute(ctx context.Context, w *cache.Work, v recovery.Verdict) 
 	return g.fromRollups(ctx, w)
 }
 
-// read has the block read from its cache, or from the table below where the cache
-// cannot serve. Both count as queries of blocks (invariant 6). That the cache is damaged costs no more
-// than that, but is counted and told of.
-func (g *grind) read(ctx context.Context, w *cache.Work, reset func(), fromCache, fromTable func() error) error {
-	reset()
+// input is what a block is ground from: raw samples, or rows of the level below.
+type input interface {
+	// reset drops what was added, and limits what comes to a part of the block.
+	reset(part blocks.Range)
+	// add adds a chunk of the block's cache.
+	add(chunk []byte) error
+	// addTable adds what the table has of the part.
+	addTable(ctx context.Context, part blocks.Range) error
+}
+
+// read reads the input of a part of a block from the block's cache, or from the table if the cache
+// cannot serve. Only the whole block is in the cache. Both count as queries of blocks (invariant 6).
+func (g *grind) read(ctx context.Context, w *cache.Work, part blocks.Range, in input) error {
+	in.reset(part)
 	err := cache.ErrUseTable
-	if w.Fresh() {
-		g.tally.blockQueries.Add(1)
-		err = fromCache()
+	if w.Fresh() && part == w.Block {
+		g.run.blockQueries.Add(1)
+		err = g.run.cache.Load(ctx, w, in.add)
 	}
-	if errors.Is(err, cache.ErrUseTable) {
-		if errors.Is(err, storage.ErrCorrupt) {
-			g.run.damaged(ctx, w, tableCache, 1, fmt.Errorf("%w; reading the table below instead: slice %s", err, w.Slice))
-		}
-		reset()
-		g.tally.blockQueries.Add(1)
-		err = fromTable()
+	if !errors.Is(err, cache.ErrUseTable) {
+		return err
 	}
-	return err
+	if errors.Is(err, storage.ErrCorrupt) {
+		g.run.damaged(ctx, w, tableCache, 1, fmt.Errorf("%w; reading the table below instead: slice %s", err, w.Slice))
+	}
+	in.reset(part)
+	g.run.blockQueries.Add(1)
+	return in.addTable(ctx, part)
 }
 
 // errTooMany says that a part of a block has more samples than are held at a time.
 var errTooMany = errors.New("too many samples at a time")
 
-// fromSamples grinds a block in one, as the cache or the table has it, unless it has more samples than are held at a time.
-// Then it reads the table once for each part of the block. A part of one schedule is ground whatever it has: at most one sample
-// for each millisecond of the slice, and as much again until duplicates are dropped.
+// sampleInput is the raw samples of a block.
+type sampleInput struct {
+	*grind
+
+	work *cache.Work
+	only []metric.ScheduleID
+	// most is how many samples it holds at a time.
+	most int
+	left damage
+}
+
+func (in *sampleInput) reset(part blocks.Range) {
+	in.samples.Reset(part)
+	if in.only != nil {
+		in.samples.Only(in.only, in.work.Slice.StartMs, in.work.Slice.EndMs)
+	}
+	in.most = in.run.opts.Samples
+	if part.Len() == 1 { // cannot be made smaller
+		in.most = math.MaxInt
+	}
+}
+
+func (in *sampleInput) add(chunk []byte) error {
+	if err := in.samples.Add(chunk); err != nil {
+		return err
+	}
+	if in.samples.Len() > in.most {
+		return errTooMany
+	}
+	return nil
+}
+
+// addTable skips damaged chunks. An error of the store itself stays an error: nobody knows which
+// chunks it concerns, or how many.
+func (in *sampleInput) addTable(ctx context.Context, part blocks.Range) error {
+	for ch, err := range in.run.store.RawChunks(ctx, part, in.work.Slice.StartMs, in.work.Slice.EndMs) {
+		if err != nil {
+			return fmt.Errorf("read raw samples of block %d: %w", in.work.Block.Start, err)
+		}
+		switch err := in.add(ch.Data); {
+		case errors.Is(err, storage.ErrCorrupt):
+			in.left.add(ch.Group, ch.ID, err)
+		case err != nil:
+			return err
+		}
+	}
+	return nil
+}
+
+// fromSamples grinds a block from its raw samples: as a whole, or part by part if it has more
+// samples than are held at a time. A part of one schedule has at most one sample for each
+// millisecond of the slice, and as much again until duplicates are dropped.
 func (g *grind) fromSamples(ctx context.Context, w *cache.Work) error {
 	g.rows = g.rows[:0]
 	g.grinder.Reset()
-	var left damage
-	only := w.Schedules()
+	in := &sampleInput{grind: g, work: w, only: w.Schedules()}
 	for part := w.Block; part.Start < w.Block.End; {
-		reset := func() {
-			g.samples.Reset(part)
-			if only != nil {
-				g.samples.Only(only, w.Slice.StartMs, w.Slice.EndMs)
-			}
-		}
-		add := func(chunk []byte) error {
-			if err := g.samples.Add(chunk); err != nil {
-				return err
-			}
-			if g.samples.Len() > g.run.opts.Samples && part.Len() > 1 {
-				return errTooMany
-			}
-			return nil
-		}
-		fromTable := func() error { return g.readRaw(ctx, w, part, add, &left) }
-		var err error
-		if part == w.Block {
-			err = g.read(ctx, w, reset, func() error { return g.run.cache.Load(ctx, w, add) }, fromTable)
-		} else {
-			reset()
-			g.tally.blockQueries.Add(1)
-			err = fromTable()
-		}
+		err := g.read(ctx, w, part, in)
 		if errors.Is(err, errTooMany) {
 			part.End = part.Start + metric.ScheduleID(part.Len()/2)
 			continue
@@ -156,39 +188,55 @@ func (g *grind) fromSamples(ctx context.Context, w *cache.Work) error {
 		// The next part is tried twice as large: one schedule may have had nearly all.
 		part = blocks.Range{Start: part.End, End: min(part.End+2*metric.ScheduleID(part.Len()), w.Block.End)}
 	}
+	left := &in.left
 	if left.n == 0 {
 		return g.closeGaps(ctx, w)
 	}
 	g.run.damaged(ctx, w, tableRaw, left.n,
-		fmt.Errorf("%d raw chunks of slice %s were skipped, so the rows of their schedules are partial: %s", left.n, w.Slice, &left))
+		fmt.Errorf("%d raw chunks of slice %s were skipped, so the rows of their schedules are partial: %s", left.n, w.Slice, left))
 	size := g.run.store.Settings().GroupSize
 	return g.keepFuller(ctx, w, func(id metric.ScheduleID) bool { return slices.Contains(left.groups, blocks.Of(id, size).Start) })
 }
 
-// readRaw reads the raw chunks of a part of the block, and leaves out those that are damaged. What the store itself cannot read
-// is an error: nobody knows which chunks that are, or how many.
-func (g *grind) readRaw(ctx context.Context, w *cache.Work, part blocks.Range, add func(chunk []byte) error, left *damage) error {
-	for ch, err := range g.run.store.RawChunks(ctx, part, w.Slice.StartMs, w.Slice.EndMs) {
+// rowInput is the rows of the level below a block's own rows.
+type rowInput struct {
+	*grind
+
+	work *cache.Work
+	left damage
+	// missing are the schedules of damaged rows.
+	missing map[metric.ScheduleID]bool
+}
+
+func (in *rowInput) reset(part blocks.Range) { in.rollups.Reset(part) }
+
+func (in *rowInput) add(chunk []byte) error { return in.rollups.Add(chunk) }
+
+// addTable adds a damaged row as a partial row without samples, since it may have had samples.
+func (in *rowInput) addTable(ctx context.Context, part blocks.Range) error {
+	w := in.work
+	in.rows = in.rows[:0] // scratch, until the block's own rows replace these
+	for row, err := range in.run.store.Rollups(ctx, w.Bucket(), part, w.Slice.StartMs, w.Slice.EndMs) {
 		if err != nil {
-			return fmt.Errorf("read raw samples of block %d: %w", w.Block.Start, err)
+			return fmt.Errorf("read %s rows of block %d: %w", in.run.ladder.Name(w.Bucket()), w.Block.Start, err)
 		}
-		switch err := add(ch.Data); {
-		case errors.Is(err, storage.ErrCorrupt):
-			left.add(ch.Group, ch.ID, err)
-		case err != nil:
-			return err
+		if row.Damaged {
+			row.Rollup = metric.Rollup{Partial: true}
+			in.missing[row.Schedule] = true
+			if asked(w.Schedules(), row.Schedule) {
+				in.left.name(fmt.Sprintf("the %s row of schedule %d at %d", in.run.ladder.Name(w.Bucket()), row.Schedule, row.TimeMs))
+			}
 		}
+		in.rows = append(in.rows, row)
 	}
+	in.rollups.AddRows(in.rows)
 	return nil
 }
 
+// fromRollups grinds a block from the rows of the level below.
 func (g *grind) fromRollups(ctx context.Context, w *cache.Work) error {
-	var left damage
-	missing := make(map[metric.ScheduleID]bool)
-	if err := g.read(ctx, w, func() { g.rollups.Reset(w.Block) },
-		func() error { return g.run.cache.Load(ctx, w, g.rollups.Add) },
-		func() error { return g.readRollups(ctx, w, &left, missing) },
-	); err != nil {
+	in := &rowInput{grind: g, work: w, missing: make(map[metric.ScheduleID]bool)}
+	if err := g.read(ctx, w, w.Block, in); err != nil {
 		return err
 	}
 	g.rows = g.rows[:0]
@@ -200,43 +248,22 @@ func (g *grind) fromRollups(ctx context.Context, w *cache.Work) error {
 		}
 		r, ok, err := g.grinder.Rollups(rows)
 		if err != nil {
-			left.name(err.Error())
+			in.left.name(err.Error())
 		}
 		if ok || r.Partial || w.Late() {
 			g.rows = append(g.rows, metric.RollupRow{Schedule: id, TimeMs: w.Slice.StartMs, Rollup: r})
 		}
 	}
-	if left.n > 0 {
+	if left := &in.left; left.n > 0 {
 		g.run.damaged(ctx, w, tableRollups, left.n,
-			fmt.Errorf("%d rows or sketches of rows were skipped in slice %s, so its rows are partial: %s", left.n, w.Slice, &left))
+			fmt.Errorf("%d rows or sketches of rows were skipped in slice %s, so its rows are partial: %s", left.n, w.Slice, left))
 	}
-	if len(missing) > 0 {
-		if err := g.keepFuller(ctx, w, func(id metric.ScheduleID) bool { return missing[id] }); err != nil {
+	if len(in.missing) > 0 {
+		if err := g.keepFuller(ctx, w, func(id metric.ScheduleID) bool { return in.missing[id] }); err != nil {
 			return err
 		}
 	}
 	return g.closeGaps(ctx, w)
-}
-
-// readRollups reads the block's rows. A damaged row becomes a partial row without samples, since it
-// may have had samples, and its schedule is added to missing.
-func (g *grind) readRollups(ctx context.Context, w *cache.Work, left *damage, missing map[metric.ScheduleID]bool) error {
-	g.rows = g.rows[:0] // scratch, until the block's own rows replace these
-	for row, err := range g.run.store.Rollups(ctx, w.Bucket(), w.Block, w.Slice.StartMs, w.Slice.EndMs) {
-		if err != nil {
-			return fmt.Errorf("read %s rows of block %d: %w", g.run.ladder.Name(w.Bucket()), w.Block.Start, err)
-		}
-		if row.Damaged {
-			row.Rollup = metric.Rollup{Partial: true}
-			missing[row.Schedule] = true
-			if asked(w.Schedules(), row.Schedule) {
-				left.name(fmt.Sprintf("the %s row of schedule %d at %d", g.run.ladder.Name(w.Bucket()), row.Schedule, row.TimeMs))
-			}
-		}
-		g.rows = append(g.rows, row)
-	}
-	g.rollups.AddRows(g.rows)
-	return nil
 }
 
 // asked reports whether only, which is sorted, names the schedule; nil names all.

@@ -102,7 +102,7 @@ func (g *grind) sort() {
 func (g *grind) stored(ctx context.Context, w *cache.Work) (map[metric.ScheduleID]metric.Rollup, error) {
 	level := w.Bucket() + 1
 	out := make(map[metric.ScheduleID]metric.Rollup)
-	g.tally.blockQueries.Add(1)
+	g.run.blockQueries.Add(1)
 	for row, err := range g.run.store.Rollups(ctx, level, w.Block, w.Slice.StartMs, w.Slice.StartMs+1) {
 		if err != nil {
 			return nil, fmt.Errorf("read %s rows of block %d: %w", g.run.ladder.Name(level), w.Block.Start, err)
