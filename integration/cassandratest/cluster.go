@@ -107,16 +107,23 @@ func (c *Cluster) start(ctx context.Context, n int, o Options, java, jars string
 	return c.AwaitUp(ctx)
 }
 
-// AwaitUp waits until every node sees all nodes as up, for example after a Restart.
+// AwaitUp waits until every node that runs sees these nodes as up, and no others, for example after
+// a Restart.
 func (c *Cluster) AwaitUp(ctx context.Context) error {
 	if len(c.nodes) == 1 {
 		return nil
 	}
+	var running []*Node
+	for _, node := range c.nodes {
+		if node.runs() {
+			running = append(running, node)
+		}
+	}
 	ctx, cancel := context.WithTimeout(ctx, upLimit)
 	defer cancel()
 	group, ctx := errgroup.WithContext(ctx)
-	for _, node := range c.nodes {
-		group.Go(func() error { return node.awaitUp(ctx, len(c.nodes)) })
+	for _, node := range running {
+		group.Go(func() error { return node.awaitUp(ctx, len(running)) })
 	}
 	return group.Wait()
 }

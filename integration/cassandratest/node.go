@@ -181,9 +181,10 @@ func (n *Node) awaitUp(ctx context.Context, nodes int) error {
 }
 
 // schemaVersion matches a line of nodetool describecluster: a version, and the nodes that have it.
-var schemaVersion = regexp.MustCompile(`(?m)^\s*([0-9a-f-]{36}|UNREACHABLE): \[(.*)\]`)
+// What it says of unreachable nodes does not match.
+var schemaVersion = regexp.MustCompile(`(?m)^\s*([0-9a-f-]{36}): \[(.*)\]`)
 
-// oneSchema reports whether all nodes have the same schema.
+// oneSchema reports whether the given number of nodes is in reach, all with the same schema.
 func oneSchema(describecluster string, nodes int) bool {
 	versions := schemaVersion.FindAllStringSubmatch(describecluster, -1)
 	return len(versions) == 1 && strings.Count(versions[0][2], ",") == nodes-1
@@ -194,6 +195,20 @@ func (n *Node) Announced() string { return net.JoinHostPort(n.config.Announced, 
 
 // Addr returns where the node listens to clients, as host:port.
 func (n *Node) Addr() string { return net.JoinHostPort(n.config.Address, n.config.NativePort) }
+
+// runs reports whether the process runs.
+func (n *Node) runs() bool {
+	p := n.current()
+	if p == nil {
+		return false
+	}
+	select {
+	case <-p.ended:
+		return false
+	default:
+		return true
+	}
+}
 
 func (n *Node) current() *process {
 	n.mu.Lock()
