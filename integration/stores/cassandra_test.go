@@ -24,7 +24,9 @@ import (
 
 func TestMain(m *testing.M) {
 	keyspaces.emptied.L = &keyspaces
-	goleak.VerifyTestMain(cassandratest.Stopping(leavingNone{m}))
+	goleak.VerifyTestMain(cassandratest.Stopping(leavingNone{m}),
+		// gocql waits ten seconds before it connects to a node that has come up, even if the session has been closed.
+		goleak.IgnoreAnyFunction("github.com/gocql/gocql.(*Session).handleNodeUp"))
 }
 
 // leavingNone waits, after the tests, for the keyspaces that are still being emptied.
