@@ -160,17 +160,15 @@ func (n *Node) listens(ctx context.Context) bool {
 	return true
 }
 
-// awaitUp waits until this node sees the given number of nodes as up.
+// awaitUp waits until this node sees the given number of nodes as up, and knows their tables: before
+// that it refuses requests about them.
 func (n *Node) awaitUp(ctx context.Context, nodes int) error {
 	ticker := time.NewTicker(poll)
 	defer ticker.Stop()
 	for {
-		status, err := n.Nodetool(ctx, "status")
-		if err == nil && strings.Count("\n"+status, "\nUN ") == nodes {
-			// A node that has not heard of the others' tables refuses requests about them.
-			if status, err = n.Nodetool(ctx, "describecluster"); err == nil && oneSchema(status, nodes) {
-				return nil
-			}
+		status, err := n.Nodetool(ctx, "describecluster")
+		if err == nil && agreed(status, nodes) {
+			return nil
 		}
 		select {
 		case <-ticker.C:
@@ -180,14 +178,18 @@ func (n *Node) awaitUp(ctx context.Context, nodes int) error {
 	}
 }
 
-// schemaVersion matches a line of nodetool describecluster: a version, and the nodes that have it.
-// What it says of unreachable nodes does not match.
-var schemaVersion = regexp.MustCompile(`(?m)^\s*([0-9a-f-]{36}): \[(.*)\]`)
+// Lines of nodetool describecluster: the number of nodes that are up, and a version of the schema
+// with the nodes that have it. What it says of unreachable nodes does not match.
+var (
+	liveNodes     = regexp.MustCompile(`(?m)^\s*Live: (\d+)$`)
+	schemaVersion = regexp.MustCompile(`(?m)^\s*[0-9a-f-]{36}: \[(.*)\]$`)
+)
 
-// oneSchema reports whether the given number of nodes is in reach, all with the same schema.
-func oneSchema(describecluster string, nodes int) bool {
+// agreed reports whether exactly this number of nodes is up, all with the same schema.
+func agreed(describecluster string, nodes int) bool {
+	live := liveNodes.FindStringSubmatch(describecluster)
 	versions := schemaVersion.FindAllStringSubmatch(describecluster, -1)
-	return len(versions) == 1 && strings.Count(versions[0][2], ",") == nodes-1
+	return live != nil && live[1] == strconv.Itoa(nodes) && len(versions) == 1 && strings.Count(versions[0][1], ",") == nodes-1
 }
 
 // Announced returns where clients connect, as host:port: Addr, unless a proxy is in front of it.
