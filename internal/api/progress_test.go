@@ -9,7 +9,6 @@ import (
 	"net"
 	"net/http"
 	"strings"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -24,69 +23,8 @@ import (
 	"github.com/quern/quern/internal/api/remotewrite"
 	"github.com/quern/quern/internal/api/reports"
 	"github.com/quern/quern/internal/api/respond"
-	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/ingest"
 )
-
-// pipes is a listener whose connections have no buffers: a write returns when the data has been
-// read. Deadlines use the clock of a synctest bubble.
-type pipes struct {
-	conns  chan net.Conn
-	closed chan struct{}
-	close  func()
-}
-
-func newPipes() *pipes {
-	p := &pipes{conns: make(chan net.Conn), closed: make(chan struct{})}
-	p.close = sync.OnceFunc(func() { close(p.closed) })
-	return p
-}
-
-func (p *pipes) Accept() (net.Conn, error) {
-	select {
-	case c := <-p.conns:
-		return c, nil
-	case <-p.closed:
-		return nil, net.ErrClosed
-	}
-}
-
-func (p *pipes) Close() error { p.close(); return nil }
-
-func (p *pipes) Addr() net.Addr { return &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 9095} }
-
-func (p *pipes) dial() net.Conn {
-	client, server := net.Pipe()
-	p.conns <- server
-	return client
-}
-
-// inBubble runs a test with a server on pipes. Time advances only when everything is blocked.
-func inBubble(t *testing.T, set func(*api.Options), test func(t *testing.T, dial func() net.Conn)) {
-	t.Helper()
-	synctest.Test(t, func(t *testing.T) {
-		s := apitest.Server(t, func(o *api.Options) {
-			o.Clock = clock.System{}
-			set(o)
-		})
-		l := newPipes()
-		srv := s.HTTPServer()
-		ended := make(chan struct{})
-		go func() {
-			defer close(ended)
-			_ = srv.Serve(l)
-		}()
-		defer func() {
-			require.NoError(t, srv.Close())
-			<-ended
-		}()
-		test(t, func() net.Conn {
-			c := l.dial()
-			t.Cleanup(func() { _ = c.Close() })
-			return c
-		})
-	})
-}
 
 // reply reads the reply to a request.
 func reply(t *testing.T, conn net.Conn) (code int, body string) {
@@ -110,7 +48,7 @@ func takesAll(o *api.Options) {
 // TestSilentBodies: if a client stops sending an announced body, it gets a reply, and the
 // connection ends.
 func TestSilentBodies(t *testing.T) {
-	inBubble(t, takesAll, func(t *testing.T, dial func() net.Conn) {
+	apitest.InBubble(t, takesAll, func(t *testing.T, dial func() net.Conn) {
 		for _, c := range []struct {
 			path, header string
 			body         []byte
@@ -145,7 +83,7 @@ func TestSilentBodies(t *testing.T) {
 
 // TestSlowBodies: a body may take any time, as long as it progresses.
 func TestSlowBodies(t *testing.T) {
-	inBubble(t, takesAll, func(t *testing.T, dial func() net.Conn) {
+	apitest.InBubble(t, takesAll, func(t *testing.T, dial func() net.Conn) {
 		send := func(piece int, pause time.Duration) int {
 			body := append([]byte(apitest.OneReport), bytes.Repeat([]byte("\n"), 1<<20)...)
 			conn := dial()
@@ -181,7 +119,7 @@ func TestSlowBodies(t *testing.T) {
 // TestContinue: a client that waits for "100 Continue" gets it, even after the connection was idle
 // for long.
 func TestContinue(t *testing.T) {
-	inBubble(t, takesAll, func(t *testing.T, dial func() net.Conn) {
+	apitest.InBubble(t, takesAll, func(t *testing.T, dial func() net.Conn) {
 		conn := dial()
 		in := bufio.NewReader(conn)
 		for range 2 {
@@ -215,7 +153,7 @@ func TestSlowAppender(t *testing.T) {
 			return context.Cause(ctx)
 		}
 	}
-	inBubble(t, func(o *api.Options) {
+	apitest.InBubble(t, func(o *api.Options) {
 		takesAll(o)
 		o.Appender = &slowAppender{wait: slow}
 	}, func(t *testing.T, dial func() net.Conn) {
@@ -242,7 +180,7 @@ func (a *slowAppender) Append(ctx context.Context, reports []ingest.Report) (ing
 // them up; other requests are served meanwhile.
 func TestSilentImports(t *testing.T) {
 	line := bytes.Repeat([]byte("x"), 4<<20)
-	inBubble(t, func(o *api.Options) {
+	apitest.InBubble(t, func(o *api.Options) {
 		takesAll(o)
 		o.Imports = admission.NewBudget(importer.MaxBytes()-31<<20, 0) // without zstd, and for lines of 9 MiB in total
 	}, func(t *testing.T, dial func() net.Conn) {
@@ -308,7 +246,7 @@ func TestUnreadReplies(t *testing.T) {
 			}
 		}
 	}
-	inBubble(t, set, func(t *testing.T, dial func() net.Conn) {
+	apitest.InBubble(t, set, func(t *testing.T, dial func() net.Conn) {
 		for _, path := range []string{"/long", "/flushed"} {
 			fmt.Fprintf(dial(), "GET %s HTTP/1.1\r\nHost: localhost\r\n\r\n", path)
 			require.Error(t, <-ended)

@@ -3,13 +3,10 @@ package reading_test
 import (
 	"fmt"
 	"io"
-	"log/slog"
 	"net"
 	"net/http"
 	"strings"
-	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -17,8 +14,8 @@ import (
 
 	"github.com/quern/quern/internal/admission"
 	"github.com/quern/quern/internal/api"
+	"github.com/quern/quern/internal/api/apitest"
 	"github.com/quern/quern/internal/api/reading"
-	"github.com/quern/quern/internal/clock"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -28,70 +25,6 @@ const progressBytes = 64 << 10
 
 // readNow is the time of the tests: 12:00 UTC.
 var readNow = time.Date(2025, 11, 21, 12, 0, 0, 0, time.UTC)
-
-type registrar func(mux *http.ServeMux)
-
-func (r registrar) Register(mux *http.ServeMux) { r(mux) }
-
-// pipes is a listener whose connections have no buffers: a write returns when the data has been
-// read. Deadlines use the clock of a synctest bubble.
-type pipes struct {
-	conns  chan net.Conn
-	closed chan struct{}
-	close  func()
-}
-
-func newPipes() *pipes {
-	p := &pipes{conns: make(chan net.Conn), closed: make(chan struct{})}
-	p.close = sync.OnceFunc(func() { close(p.closed) })
-	return p
-}
-
-func (p *pipes) Accept() (net.Conn, error) {
-	select {
-	case c := <-p.conns:
-		return c, nil
-	case <-p.closed:
-		return nil, net.ErrClosed
-	}
-}
-
-func (p *pipes) Close() error { p.close(); return nil }
-
-func (p *pipes) Addr() net.Addr { return &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 9095} }
-
-func (p *pipes) dial() net.Conn {
-	client, server := net.Pipe()
-	p.conns <- server
-	return client
-}
-
-// inBubble runs a test with a server on pipes. Time advances only when everything is blocked.
-func inBubble(t *testing.T, set func(*api.Options), test func(t *testing.T, dial func() net.Conn)) {
-	t.Helper()
-	synctest.Test(t, func(t *testing.T) {
-		opts := api.Options{Clock: clock.System{}, Logger: slog.New(slog.DiscardHandler)}
-		set(&opts)
-		s, err := api.New(opts)
-		require.NoError(t, err)
-		l := newPipes()
-		srv := s.HTTPServer()
-		ended := make(chan struct{})
-		go func() {
-			defer close(ended)
-			_ = srv.Serve(l)
-		}()
-		defer func() {
-			require.NoError(t, srv.Close())
-			<-ended
-		}()
-		test(t, func() net.Conn {
-			c := l.dial()
-			t.Cleanup(func() { _ = c.Close() })
-			return c
-		})
-	})
-}
 
 // TestSlowReadersOfQueries: the turn of a query is not held for as long as a client cares to read: the reply ends soon after the
 // query's time, unless it is read well.
@@ -112,9 +45,9 @@ func TestSlowReadersOfQueries(t *testing.T) {
 			}
 			return nil
 		}
-		o.Extra = []api.Registrar{registrar(func(mux *http.ServeMux) { mux.Handle("GET /query", turns.Query(answer)) })}
+		o.Extra = []api.Registrar{apitest.Registrar(func(mux *http.ServeMux) { mux.Handle("GET /query", turns.Query(answer)) })}
 	}
-	inBubble(t, set, func(t *testing.T, dial func() net.Conn) {
+	apitest.InBubble(t, set, func(t *testing.T, dial func() net.Conn) {
 		receive := func(piece int, pause time.Duration) (took time.Duration, err error) {
 			began := time.Now()
 			conn := dial()
