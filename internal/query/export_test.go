@@ -16,6 +16,7 @@ import (
 	"github.com/quern/quern/internal/blocks"
 	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/query"
+	"github.com/quern/quern/internal/query/querytest"
 	"github.com/quern/quern/internal/storage"
 )
 
@@ -79,10 +80,10 @@ func TestExport(t *testing.T) {
 // TestSamplesAhead: samples that ingest may accept can be read, however far they are ahead of the
 // clock.
 func TestSamplesAhead(t *testing.T) {
-	w := newWorld(t, defaultSettings(), nil)
+	w := newWorld(t, querytest.Settings(), nil)
 	w.series(1, "cpu", "web")
 	limit := 48 * time.Hour
-	w.q = query.New(query.Parts{Store: w.store, Index: w.index, Settings: defaultSettings(), Clock: w.clock}, query.Options{FutureLimit: limit})
+	w.q = query.New(query.Parts{Store: w.store, Index: w.index, Settings: querytest.Settings(), Clock: w.clock}, query.Options{FutureLimit: limit})
 	want := []metric.Sample{
 		{Schedule: 1, TimeMs: noon, Value: 1}, {Schedule: 1, TimeMs: noon + 30*hour, Value: 2}, {Schedule: 1, TimeMs: noon + limit.Milliseconds(), Value: 3},
 	}
@@ -161,7 +162,7 @@ func TestSamplesBeyondTheLimit(t *testing.T) {
 
 // TestEndIsAskedForOnce: not every query asks the store how far its samples reach.
 func TestEndIsAskedForOnce(t *testing.T) {
-	w := newWorld(t, defaultSettings(), nil)
+	w := newWorld(t, querytest.Settings(), nil)
 	w.series(1, "cpu", "web")
 	w.put(metric.Sample{Schedule: 1, TimeMs: noon, Value: 1})
 	for range 5 {
@@ -180,7 +181,7 @@ func TestEndIsAskedForOnce(t *testing.T) {
 }
 
 func TestExportInPieces(t *testing.T) {
-	w := newWorld(t, defaultSettings(), nil)
+	w := newWorld(t, querytest.Settings(), nil)
 	w.series(1, "cpu", "web")
 	w.fill([]metric.ScheduleID{1}, midnight, midnight+12*hour, second, wave)
 	r, err := w.q.Export(t.Context(), w.sel("cpu"), midnight, noon)
@@ -221,7 +222,7 @@ func TestDamagedChunkIsLeftOutAndNamed(t *testing.T) {
 }
 
 func TestDamagedChunksAreCounted(t *testing.T) {
-	w := newWorld(t, defaultSettings(), retention)
+	w := newWorld(t, querytest.Settings(), retention)
 	w.series(1, "cpu", "web")
 	require.NoError(t, w.store.Write(t.Context(), &storage.Batch{
 		Raw: []storage.RawChunk{{SliceMs: noon, Chunk: storage.Chunk{ID: w.ids.Next(noon), Data: []byte("none")}}},
@@ -241,7 +242,7 @@ func TestDamagedChunksAreCounted(t *testing.T) {
 }
 
 func TestManyWarningsAreCounted(t *testing.T) {
-	w := newWorld(t, defaultSettings(), retention)
+	w := newWorld(t, querytest.Settings(), retention)
 	w.series(1, "cpu", "web")
 	b := &storage.Batch{}
 	for range 50 {
@@ -278,7 +279,7 @@ func TestRollupRows(t *testing.T) {
 			last := make(map[metric.ScheduleID]int64)
 			n := make(map[metric.ScheduleID]int)
 			for _, row := range collect(t, r, err) {
-				want, _ := rollupOf(w.within(row.Schedule, row.TimeMs, row.TimeMs+w.ladder().WidthMs(c.level)))
+				want, _ := querytest.RollupOf(w.within(row.Schedule, row.TimeMs, row.TimeMs+w.ladder().WidthMs(c.level)))
 				require.Equal(t, want, row.Rollup)
 				require.Greater(t, row.TimeMs, last[row.Schedule])
 				require.Equal(t, "web", row.Labels.Get("source"))
@@ -299,7 +300,7 @@ func TestRollupRows(t *testing.T) {
 
 // A damaged row is left out and named; the rows after it are returned.
 func TestDamagedRowIsLeftOutAndNamed(t *testing.T) {
-	w := newWorld(t, defaultSettings(), retention)
+	w := newWorld(t, querytest.Settings(), retention)
 	w.series(1, "cpu", "web")
 	w.series(2, "cpu", "web-2")
 	w.fill([]metric.ScheduleID{1, 2}, midnight-day, midnight, minute, wave)
@@ -313,7 +314,7 @@ func TestDamagedRowIsLeftOutAndNamed(t *testing.T) {
 }
 
 func TestTooManySeries(t *testing.T) {
-	w := newWorld(t, defaultSettings(), retention)
+	w := newWorld(t, querytest.Settings(), retention)
 	for id := range metric.ScheduleID(20) {
 		w.series(id, "cpu", "web")
 	}
@@ -325,7 +326,7 @@ func TestTooManySeries(t *testing.T) {
 }
 
 func BenchmarkExportOneSeriesOverADay(b *testing.B) {
-	settings := defaultSettings()
+	settings := querytest.Settings()
 	settings.GroupSize = 1024
 	settings.Epochs[0].BlockSize = 128
 	w := newPebbleWorld(b, settings, nil)
@@ -374,7 +375,7 @@ func BenchmarkAverageOf10000Series(b *testing.B) {
 		{"60 hours from rows", hour},
 	} {
 		b.Run(c.name, func(b *testing.B) {
-			settings := defaultSettings()
+			settings := querytest.Settings()
 			settings.GroupSize = 1024
 			settings.Epochs[0].BlockSize = 128
 			w := newPebbleWorld(b, settings, nil)
@@ -433,7 +434,7 @@ func BenchmarkAverageOf10000Series(b *testing.B) {
 // for, does not.
 func TestSamplesAreCountedAsTheyLoad(t *testing.T) {
 	const perChunk, most = 20_000, 130_000
-	w := newWorld(t, defaultSettings(), retention)
+	w := newWorld(t, querytest.Settings(), retention)
 	for id := range metric.ScheduleID(3) {
 		w.series(id, "cpu", fmt.Sprint(id))
 	}
@@ -498,7 +499,7 @@ func TestSamplesAreCountedAsTheyLoad(t *testing.T) {
 // TestDenseSlicesAreReadInParts: a slice with more samples than a request may hold is read in parts, and the answer is the same.
 func TestDenseSlicesAreReadInParts(t *testing.T) {
 	const perChunk, chunks, stepMs = 20_000, 40, 6
-	w := newWorld(t, defaultSettings(), retention)
+	w := newWorld(t, querytest.Settings(), retention)
 	for id := range metric.ScheduleID(2) {
 		w.series(id, "cpu", fmt.Sprint(id))
 	}

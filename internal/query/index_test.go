@@ -24,6 +24,7 @@ import (
 	"github.com/quern/quern/internal/linear"
 	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/query"
+	"github.com/quern/quern/internal/query/querytest"
 	"github.com/quern/quern/internal/registry"
 	"github.com/quern/quern/internal/storage"
 	"github.com/quern/quern/internal/storage/storagetest"
@@ -175,7 +176,7 @@ func TestBadSelectors(t *testing.T) {
 
 // Series of this process are found at once, series of another process after a refresh.
 func TestIndexLearnsOfNewSeries(t *testing.T) {
-	st := storagetest.NewModel(defaultSettings(), nil, clock.System{})
+	st := storagetest.NewModel(querytest.Settings(), nil, clock.System{})
 	register := func(r *registry.Registry, source string, n int) {
 		src, err := r.Source(t.Context(), source, false)
 		require.NoError(t, err)
@@ -209,7 +210,7 @@ func TestIndexLearnsOfNewSeries(t *testing.T) {
 
 // Of many reads some fail. Refresh retries these, and repeats none that succeeded.
 func TestRefreshOverFailures(t *testing.T) {
-	st := storagetest.NewFaulty(storagetest.NewModel(defaultSettings(), nil, clock.System{}))
+	st := storagetest.NewFaulty(storagetest.NewModel(querytest.Settings(), nil, clock.System{}))
 	src, err := registry.New(st, registry.Options{LeaseSize: 20_000}).Source(t.Context(), "s", false)
 	require.NoError(t, err)
 	var all []metric.Labels
@@ -493,7 +494,7 @@ func BenchmarkSelect(b *testing.B) {
 // costs ever less, and in the end nothing. A series that is claimed there later is still found.
 func TestPollingDoesNotGrowWithRestarts(t *testing.T) {
 	clk := clock.NewSimulated(time.UnixMilli(noon))
-	st := storagetest.NewFaulty(storagetest.NewModel(defaultSettings(), nil, clk))
+	st := storagetest.NewFaulty(storagetest.NewModel(querytest.Settings(), nil, clk))
 	register := func(r *registry.Registry, name string) {
 		t.Helper()
 		src, err := r.Source(t.Context(), "s", false)
@@ -795,7 +796,7 @@ func (g *groups) Schedules(ctx context.Context, ids blocks.Range) iter.Seq2[stor
 // Groups of series that are out of reach leave out their own series, and no others. They are named,
 // and added when they can be read.
 func TestRefreshWithGroupsAway(t *testing.T) {
-	st := &groups{Store: storagetest.NewModel(defaultSettings(), nil, clock.System{}), away: func(g metric.ScheduleID) bool {
+	st := &groups{Store: storagetest.NewModel(querytest.Settings(), nil, clock.System{}), away: func(g metric.ScheduleID) bool {
 		return slices.Contains([]metric.ScheduleID{0, 5 * 128, 77 * 128}, g)
 	}}
 	src, err := registry.New(st, registry.Options{LeaseSize: 10_240}).Source(t.Context(), "s", false)
@@ -814,7 +815,7 @@ func TestRefreshWithGroupsAway(t *testing.T) {
 	require.Equal(t, 3*128, unread.IDs)
 	require.Equal(t, unread, x.Unread())
 
-	q := query.New(query.Parts{Store: st, Index: x, Settings: defaultSettings(), Clock: clock.System{}}, query.Options{})
+	q := query.New(query.Parts{Store: st, Index: x, Settings: querytest.Settings(), Clock: clock.System{}}, query.Options{})
 	warned := func() []string {
 		var warn query.Warnings
 		_, err = q.LabelNames(t.Context(), math.MinInt64, &warn)

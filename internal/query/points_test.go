@@ -12,6 +12,7 @@ import (
 
 	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/query"
+	"github.com/quern/quern/internal/query/querytest"
 	"github.com/quern/quern/internal/storage"
 )
 
@@ -119,7 +120,7 @@ func TestPointsOfSlicesOpenForLong(t *testing.T) {
 // A slice whose state is out of reach counts as open: its samples are read instead of its row. Where
 // there are too many of these, the request fails as the look did.
 func TestPointsOfSlicesOutOfReach(t *testing.T) {
-	w := newWorld(t, defaultSettings(), retention)
+	w := newWorld(t, querytest.Settings(), retention)
 	w.series(1, "cpu", "web-1")
 	start := midnight - 6*day
 	w.fill([]metric.ScheduleID{1}, start, noon, 10*minute, wave)
@@ -152,7 +153,7 @@ func TestPointsOfSlicesOutOfReach(t *testing.T) {
 
 // While nothing is ground, no run opens slices of the levels above.
 func TestPointsWhileNothingIsGround(t *testing.T) {
-	w := newWorld(t, defaultSettings(), retention)
+	w := newWorld(t, querytest.Settings(), retention)
 	w.series(1, "cpu", "web-1")
 	w.fill([]metric.ScheduleID{1}, midnight-2*day, noon, minute, wave)
 	w.grind(1, midnight-2*day, midnight-day)
@@ -278,7 +279,7 @@ func TestPointsAgainstSamples(t *testing.T) {
 }
 
 func TestBadPointRequests(t *testing.T) {
-	w := newWorld(t, defaultSettings(), retention)
+	w := newWorld(t, querytest.Settings(), retention)
 	for _, rng := range []query.Range{
 		{StartMs: noon, EndMs: noon, N: 1},
 		{StartMs: noon, EndMs: noon - 1, N: 1},

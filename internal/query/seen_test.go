@@ -16,6 +16,7 @@ import (
 	"github.com/quern/quern/internal/blocks"
 	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/query"
+	"github.com/quern/quern/internal/query/querytest"
 	"github.com/quern/quern/internal/storage"
 )
 
@@ -103,7 +104,7 @@ func TestSince(t *testing.T) {
 
 // Ingested samples show at once, even if the series was known to be unseen.
 func TestSinceIngest(t *testing.T) {
-	w := newWorld(t, defaultSettings(), retention)
+	w := newWorld(t, querytest.Settings(), retention)
 	s := w.seeing(false)
 	w.series(0, "m0", "a")
 	w.series(1, "m1", "a")
@@ -122,7 +123,7 @@ func TestSinceIngest(t *testing.T) {
 // Samples taken by other processes show after a while; known sightings are not looked up again.
 func TestSinceOthers(t *testing.T) {
 	for _, shared := range []bool{true, false} {
-		w := newWorld(t, defaultSettings(), retention)
+		w := newWorld(t, querytest.Settings(), retention)
 		w.seeing(shared)
 		w.series(0, "m0", "a")
 		require.Empty(t, w.since(midnight))
@@ -180,7 +181,7 @@ func BenchmarkSince(b *testing.B) {
 // again once it is restored.
 func TestSinceDamaged(t *testing.T) {
 	for _, shared := range []bool{false, true} {
-		w := newWorld(t, defaultSettings(), retention)
+		w := newWorld(t, querytest.Settings(), retention)
 		w.seeing(shared)
 		for id := range metric.ScheduleID(20) { // in three groups
 			w.series(id, fmt.Sprint("m", id), "a")
@@ -206,7 +207,7 @@ func TestSinceDamaged(t *testing.T) {
 
 // A reading does not record a series that is forgotten meanwhile.
 func TestSinceForgottenMeanwhile(t *testing.T) {
-	w := newWorld(t, defaultSettings(), retention)
+	w := newWorld(t, querytest.Settings(), retention)
 	s := w.seeing(false)
 	w.series(0, "m0", "a")
 	w.put(metric.Sample{Schedule: 0, TimeMs: noon - minute})
@@ -225,7 +226,7 @@ func TestSinceForgottenMeanwhile(t *testing.T) {
 func TestLooksOutlastRequests(t *testing.T) {
 	for _, shared := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
-			w := newWorld(t, defaultSettings(), retention)
+			w := newWorld(t, querytest.Settings(), retention)
 			s := w.seeing(shared)
 			for id := range metric.ScheduleID(100) { // in 13 groups
 				w.series(id, fmt.Sprint("m", id), "a")
@@ -272,7 +273,7 @@ func TestLooksOutlastRequests(t *testing.T) {
 
 // TestLooksAreNotedByGroup: what breaks off has not been in vain.
 func TestLooksAreNotedByGroup(t *testing.T) {
-	w := newWorld(t, defaultSettings(), retention)
+	w := newWorld(t, querytest.Settings(), retention)
 	w.q = query.New(w.parts(), query.Options{Sightings: query.NewSightings(false), Parallel: 1})
 	for id := range metric.ScheduleID(100) { // in 13 groups
 		w.series(id, fmt.Sprint("m", id), "a")
@@ -303,7 +304,7 @@ func TestLooksAreNotedByGroup(t *testing.T) {
 // without for a while.
 func TestAheadIsAskedOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, defaultSettings(), retention)
+		w := newWorld(t, querytest.Settings(), retention)
 		w.series(0, "m", "a")
 		w.put(metric.Sample{Schedule: 0, TimeMs: noon})
 		away := true

@@ -10,6 +10,7 @@ import (
 
 	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/query"
+	"github.com/quern/quern/internal/query/querytest"
 	"github.com/quern/quern/internal/storage"
 )
 
@@ -138,12 +139,12 @@ func TestAcceptance27_BaselineOverHourRows(t *testing.T) {
 }
 
 func TestDamagedSketch(t *testing.T) {
-	w := newWorld(t, defaultSettings(), retention)
+	w := newWorld(t, querytest.Settings(), retention)
 	w.series(1, "cpu", "web-1")
 	w.fill([]metric.ScheduleID{1}, midnight, midnight+2*hour, minute, wave)
 	w.grind(1, midnight, midnight+2*hour)
 	row := metric.RollupRow{Schedule: 1, TimeMs: midnight}
-	row.Rollup, _ = rollupOf(w.within(1, midnight, midnight+hour))
+	row.Rollup, _ = querytest.RollupOf(w.within(1, midnight, midnight+hour))
 	row.Sketch = []byte("damaged")
 	require.NoError(t, w.store.WriteRollups(t.Context(), 0, 1, []metric.RollupRow{row}))
 
@@ -162,7 +163,7 @@ func TestDamagedSketch(t *testing.T) {
 }
 
 func TestErrorsOfTheStore(t *testing.T) {
-	w := newWorld(t, defaultSettings(), retention)
+	w := newWorld(t, querytest.Settings(), retention)
 	for id := range metric.ScheduleID(40) {
 		w.series(id, "cpu", "web")
 	}

@@ -19,7 +19,7 @@ import (
 	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/query"
-	"github.com/quern/quern/internal/sketch"
+	"github.com/quern/quern/internal/query/querytest"
 	"github.com/quern/quern/internal/storage"
 	"github.com/quern/quern/internal/storage/pebble"
 	"github.com/quern/quern/internal/storage/storagetest"
@@ -39,15 +39,6 @@ var (
 	midnight = time.Date(2025, 11, 21, 0, 0, 0, 0, time.UTC).UnixMilli()
 	noon     = midnight + 12*hour + 20*minute
 )
-
-func defaultSettings() storage.Settings {
-	return storage.Settings{
-		Ladder:          metric.DefaultLadder(),
-		GroupSize:       8,
-		IndexPartitions: 4,
-		Epochs:          blocks.Epochs{{BlockSize: 4}},
-	}
-}
 
 // retention is the server's default: raw 7 d, 1h 90 d, 6h 1 y, 24h 5 y.
 var retention = storage.Retention{7 * 24 * time.Hour, 90 * 24 * time.Hour, 365 * 24 * time.Hour, 5 * 365 * 24 * time.Hour}
@@ -126,6 +117,7 @@ func (s *spy) Rollups(ctx context.Context, level metric.Bucket, ids blocks.Range
 // world is a store with samples, a record of these samples, and a querier.
 type world struct {
 	t     testing.TB
+	base  *querytest.World
 	store *spy
 	clock *clock.Simulated
 	index *query.Index
@@ -142,8 +134,8 @@ func onEachStore(t *testing.T, test func(t *testing.T, w *world)) {
 
 // onEachStoreKeeping is onEachStore with a given retention.
 func onEachStoreKeeping(t *testing.T, keep storage.Retention, test func(t *testing.T, w *world)) {
-	t.Run("model", func(t *testing.T) { test(t, newWorld(t, defaultSettings(), keep)) })
-	t.Run("pebble", func(t *testing.T) { test(t, newPebbleWorld(t, defaultSettings(), keep)) })
+	t.Run("model", func(t *testing.T) { test(t, newWorld(t, querytest.Settings(), keep)) })
+	t.Run("pebble", func(t *testing.T) { test(t, newPebbleWorld(t, querytest.Settings(), keep)) })
 }
 
 func newPebbleWorld(t testing.TB, settings storage.Settings, keep storage.Retention) *world {
@@ -160,10 +152,9 @@ func newWorld(t testing.TB, settings storage.Settings, keep storage.Retention) *
 }
 
 func newWorldOn(t testing.TB, st storage.Store, clk *clock.Simulated, keep storage.Retention) *world {
-	w := &world{
-		t: t, store: &spy{Store: st}, clock: clk, index: query.NewIndex(), ids: blocks.NewIDs(1),
-		samples: make(map[metric.ScheduleID]map[int64]float64),
-	}
+	w := &world{t: t, store: &spy{Store: st}, clock: clk, samples: make(map[metric.ScheduleID]map[int64]float64)}
+	w.base = querytest.NewOn(t, w.store, clk)
+	w.index, w.ids = w.base.Index, w.base.Chunks
 	w.q = query.New(query.Parts{Store: w.store, Index: w.index, Settings: st.Settings(), WholeFrom: st.WholeFrom, Clock: clk}, query.Options{})
 	return w
 }
@@ -185,33 +176,13 @@ func (w *world) ladder() metric.Ladder { return w.store.Settings().Ladder }
 // put stores samples in one flush: a chunk for each block and slice.
 func (w *world) put(samples ...metric.Sample) {
 	w.t.Helper()
-	type place struct {
-		sliceMs int64
-		block   metric.ScheduleID
-	}
-	settings := w.store.Settings()
-	byPlace := make(map[place][]metric.Sample)
 	for _, s := range samples {
 		if w.samples[s.Schedule] == nil {
 			w.samples[s.Schedule] = make(map[int64]float64)
 		}
 		w.samples[s.Schedule][s.TimeMs] = s.Value
-		sliceMs := settings.Ladder.SliceAt(metric.Raw, s.TimeMs).StartMs
-		p := place{sliceMs, settings.Epochs.BlockAt(s.Schedule, sliceMs).Start}
-		byPlace[p] = append(byPlace[p], s)
 	}
-	b := &storage.Batch{}
-	for p, all := range byPlace {
-		slices.SortFunc(all, metric.CompareSamples)
-		key := storage.SliceKey{Bucket: metric.Raw, StartMs: p.sliceMs}
-		b.Open = append(b.Open, key)
-		b.Raw = append(b.Raw, storage.RawChunk{
-			Group:   blocks.Of(p.block, settings.GroupSize).Start,
-			SliceMs: p.sliceMs,
-			Chunk:   storage.Chunk{ID: w.ids.Next(w.clock.Now().UnixMilli()), Data: blocks.AppendSamples(nil, all)},
-		})
-	}
-	require.NoError(w.t, w.store.Write(w.t.Context(), b))
+	w.base.Put(samples...)
 }
 
 // fill puts a sample of each series at every step; value returns its value.
@@ -244,41 +215,11 @@ func (w *world) within(id metric.ScheduleID, fromMs, toMs int64) []metric.Sample
 // completes the slices that the rows cover, and opens the slices of the next bucket, as a run does.
 func (w *world) grind(level metric.Bucket, fromMs, toMs int64) {
 	w.t.Helper()
-	width := w.ladder().WidthMs(level)
-	for t := fromMs; t < toMs; t += width {
-		var rows []metric.RollupRow
-		for id := range w.samples {
-			if r, ok := rollupOf(w.within(id, t, t+width)); ok {
-				rows = append(rows, metric.RollupRow{Schedule: id, TimeMs: t, Rollup: r})
-			}
-		}
-		slices.SortFunc(rows, func(a, b metric.RollupRow) int { return cmp.Compare(a.Schedule, b.Schedule) })
-		require.NoError(w.t, w.store.WriteRollups(w.t.Context(), 0, level, rows))
-		if level < w.ladder().Top() {
-			into := storage.SliceKey{Bucket: level, StartMs: w.ladder().SliceAt(level, t).StartMs}
-			require.NoError(w.t, w.store.Write(w.t.Context(), &storage.Batch{Open: []storage.SliceKey{into}}))
-		}
-		require.NoError(w.t, w.store.CompleteSlice(w.t.Context(), storage.SliceKey{Bucket: level - 1, StartMs: t}))
+	all := make(map[metric.ScheduleID][]metric.Sample)
+	for id := range w.samples {
+		all[id] = w.within(id, fromMs, toMs)
 	}
-}
-
-func rollupOf(samples []metric.Sample) (metric.Rollup, bool) {
-	if len(samples) == 0 {
-		return metric.Rollup{}, false
-	}
-	r := metric.Rollup{
-		Count: uint64(len(samples)), Min: math.Inf(1), Max: math.Inf(-1),
-		First: samples[0].Value, Last: samples[len(samples)-1].Value,
-	}
-	var sk sketch.Sketch
-	for _, s := range samples {
-		r.Sum += s.Value
-		r.Min = min(r.Min, s.Value)
-		r.Max = max(r.Max, s.Value)
-		sk.Add(s.Value)
-	}
-	r.Sketch = sk.AppendEncoded(nil)
-	return r, true
+	w.base.Grind(level, fromMs, toMs, all)
 }
 
 func (w *world) sel(s string) []query.Selector {

@@ -71,9 +71,10 @@ type World struct {
 	Store   *Spy
 	Querier *query.Querier
 	Index   *query.Index
+	// Chunks makes the ids of chunks.
+	Chunks *blocks.IDs
 
-	t      testing.TB
-	chunks *blocks.IDs
+	t testing.TB
 
 	mu     sync.Mutex
 	series map[string]metric.ScheduleID
@@ -101,8 +102,8 @@ func New(t testing.TB, kind string, keep storage.Retention, nowMs int64) *World 
 // NewOn makes a world on a store.
 func NewOn(t testing.TB, st storage.Store, clk clock.Clock) *World {
 	w := &World{
-		Store: &Spy{Store: st}, Index: query.NewIndex(),
-		t: t, chunks: blocks.NewIDs(1), series: make(map[string]metric.ScheduleID),
+		Store: &Spy{Store: st}, Index: query.NewIndex(), Chunks: blocks.NewIDs(1),
+		t: t, series: make(map[string]metric.ScheduleID),
 	}
 	w.Querier = query.New(query.Parts{Store: w.Store, Index: w.Index, Settings: st.Settings(), WholeFrom: st.WholeFrom, Clock: clk}, query.Options{})
 	return w
@@ -147,7 +148,7 @@ func (w *World) Flush(b *storage.Batch, samples []metric.Sample) *storage.Batch 
 	byPlace := make(map[place][]metric.Sample)
 	for _, s := range samples {
 		sliceMs := settings.Ladder.SliceAt(metric.Raw, s.TimeMs).StartMs
-		p := place{sliceMs, blocks.Of(s.Schedule, settings.Epochs[0].BlockSize).Start}
+		p := place{sliceMs, settings.Epochs.BlockAt(s.Schedule, sliceMs).Start}
 		byPlace[p] = append(byPlace[p], s)
 	}
 	for p, all := range byPlace {
@@ -157,7 +158,7 @@ func (w *World) Flush(b *storage.Batch, samples []metric.Sample) *storage.Batch 
 		b.Raw = append(b.Raw, storage.RawChunk{
 			Group:   blocks.Of(p.block, settings.GroupSize).Start,
 			SliceMs: p.sliceMs,
-			Chunk:   storage.Chunk{ID: w.chunks.Next(max(0, p.sliceMs)), Data: blocks.AppendSamples(nil, all)},
+			Chunk:   storage.Chunk{ID: w.Chunks.Next(max(0, p.sliceMs)), Data: blocks.AppendSamples(nil, all)},
 		})
 	}
 	return b
