@@ -87,9 +87,8 @@ type Options struct {
 	// buckets are one.
 	InfluxBucketLabel string
 
-	// Status answers GET /api/v1/status/aggregation; Ladder names its buckets.
+	// Status answers GET /api/v1/status/aggregation.
 	Status reading.StatusProvider
-	Ladder metric.Ladder
 	// Turns are those at reading, of which a status takes one. The default bounds nothing.
 	Turns reading.Turns
 	// Ready returns why the process cannot serve, nil if it can. The default is always ready.
@@ -172,8 +171,6 @@ func (o *Options) Validate() error {
 		return errors.New("api: a clock is required")
 	case o.Logger == nil:
 		return errors.New("api: a logger is required")
-	case o.Status != nil && o.Ladder.Top() == 0:
-		return errors.New("api: a ladder is required to name the buckets of the status")
 	case o.MaxBodyBytes < 1 || o.Stall <= 0:
 		return errors.New("api: limits must be positive")
 	}
@@ -248,7 +245,7 @@ func New(opts Options) (*Server, error) {
 		take(otlp.New(in, opts.Sources.OTLP, opts.OTLPPromote, note), "/v1/metrics", "/api/v1/otlp/v1/metrics")
 	}
 	if opts.Status != nil {
-		reading.NewAggregation(opts.Status, opts.Ladder, opts.Turns, lost, opts.Logger).Register(s.mux)
+		reading.NewAggregation(opts.Status, opts.Turns, lost, opts.Logger).Register(s.mux)
 	}
 	for _, r := range opts.Extra {
 		r.Register(s.mux)

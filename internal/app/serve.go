@@ -17,6 +17,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
 	"github.com/quern/quern/internal/admission"
+	"github.com/quern/quern/internal/aggregation"
 	"github.com/quern/quern/internal/api"
 	"github.com/quern/quern/internal/api/push"
 	"github.com/quern/quern/internal/api/reading"
@@ -226,7 +227,7 @@ func (s *server) ready() error {
 func (s *server) build(ctx context.Context) error {
 	opts := api.Options{
 		Clock: s.clk, Logger: component(s.log, "http"),
-		Status: status{s.engine, s.clk}, Ladder: s.engine.ladder,
+		Status:   aggregation.New(s.engine.Store, s.engine.Recovery, s.clk),
 		Ready:    func(context.Context) error { return s.ready() },
 		Gatherer: s.gathered, Registerer: s.metrics,
 		Limits: push.Limits{CompressedBytes: s.cfg.MaxBodyBytes, BodyBytes: 4 * s.cfg.MaxBodyBytes},

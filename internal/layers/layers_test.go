@@ -104,6 +104,9 @@ var rules = []rule{
 	{"internal/deletion", with(nouns, "internal/ingest", "internal/query")},
 	{"internal/explain", with(cache, "internal/recovery", "internal/shards", "internal/rollup", "internal/query")},
 
+	// What operators see of the runs, in the form that they see.
+	{"internal/aggregation", with(storage, "internal/recovery", "internal/shards", "internal/wire")},
+
 	// HTTP: decoding in, encoding out. A protocol knows what pushes share, and no other protocol; only
 	// the server knows them all.
 	{"internal/api/respond", []string{"internal/admission", "internal/ingest", "internal/storage", "internal/wire"}},
@@ -115,7 +118,7 @@ var rules = []rule{
 	{"internal/api/influx", protocol},
 	{"internal/api/otlp", protocol},
 	{"internal/api/remotewrite", protocol},
-	{"internal/api/reading", with(nouns, "internal/admission", "internal/api/jsonscan", "internal/api/push", "internal/api/respond", "internal/explain", "internal/query", "internal/reaggregate", "internal/storage", "internal/wire")},
+	{"internal/api/reading", with(nouns, "internal/admission", "internal/api/jsonscan", "internal/api/push", "internal/api/respond", "internal/explain", "internal/query", "internal/reaggregate", "internal/wire")},
 	{"internal/api/promapi", with(nouns, "internal/admission", "internal/deletion", "internal/query", "internal/storage")},
 	{"internal/api", with(nouns, "internal/admission", "internal/api/...", "internal/ingest", "internal/query", "internal/wire")},
 	{"internal/api/apitest", with(nouns, "internal/admission", "internal/api", "internal/api/...", "internal/ingest", "internal/wire")},

@@ -26,7 +26,6 @@ import (
 	"github.com/quern/quern/internal/admission"
 	"github.com/quern/quern/internal/api"
 	"github.com/quern/quern/internal/api/push"
-	"github.com/quern/quern/internal/api/reading"
 	"github.com/quern/quern/internal/api/reports"
 	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/ingest"
@@ -161,7 +160,6 @@ func Options(tb testing.TB) api.Options {
 	return api.Options{
 		Clock:  clock.NewSimulated(time.UnixMilli(1_732_161_600_000)),
 		Logger: slog.New(slog.NewTextHandler(tb.Output(), nil)),
-		Ladder: metric.DefaultLadder(),
 	}
 }
 
@@ -288,12 +286,12 @@ func (b *BackFiller) BackFill(ctx context.Context, reports []ingest.Report) (ing
 
 // Status is a status provider with one answer.
 type Status struct {
-	Reply reading.Status
+	Reply wire.Status
 	Err   error
 }
 
 // AggregationStatus implements reading.StatusProvider.
-func (s Status) AggregationStatus(context.Context, bool) (reading.Status, error) {
+func (s Status) AggregationStatus(context.Context, bool) (wire.Status, error) {
 	return s.Reply, s.Err
 }
 
