@@ -86,7 +86,7 @@ func (p *Process) Report(ctx context.Context, samples []Sample) (Reply, error) {
 	if err != nil {
 		return Reply{}, err
 	}
-	r, err := p.post(ctx, "/api/v1/reports", text)
+	r, err := p.post(ctx, wire.ReportsPath, text)
 	if err == nil && (r.Code != http.StatusOK || !strings.Contains(string(r.Body), fmt.Sprintf(`"accepted":%d,`, len(samples)))) {
 		err = fmt.Errorf("%d: %s", r.Code, r.Body)
 	}
@@ -130,7 +130,7 @@ func Lines[T any](p *Process, path string, query url.Values) ([]T, error) {
 
 // Export returns all raw samples that match.
 func (p *Process) Export(selector string, back time.Duration) ([]Sample, error) {
-	ls, err := Lines[wire.Samples](p, "/api/v1/export", Within(selector, back))
+	ls, err := Lines[wire.Samples](p, wire.ExportPath, Within(selector, back))
 	var out []Sample
 	for _, l := range ls {
 		for i, v := range l.Values {
@@ -143,7 +143,7 @@ func (p *Process) Export(selector string, back time.Duration) ([]Sample, error) 
 // Status returns the aggregation status. A server whose store is away returns an error.
 func (p *Process) Status() (wire.Status, error) {
 	var st wire.Status
-	r, err := p.Get("/api/v1/status/aggregation", nil)
+	r, err := p.Get(wire.StatusPath, nil)
 	if err != nil {
 		return st, err
 	}

@@ -20,7 +20,6 @@ import (
 )
 
 const (
-	reportsPath = "api/v1/reports"
 	// A reply lists at most every measurement of a report. A longer one is not from Quern.
 	maxReplyBytes = 4 << 20
 	// This much of an error page is enough to recognise it.
@@ -52,7 +51,7 @@ func NewHTTPSender(baseURL string, client *http.Client, c clock.Clock) (*HTTPSen
 	}
 	own := *client
 	own.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
-	s := &HTTPSender{url: u.JoinPath(reportsPath).String(), client: &own, clock: c}
+	s := &HTTPSender{url: u.JoinPath(wire.ReportsPath).String(), client: &own, clock: c}
 	s.gzip = gzip.NewWriter(&s.body)
 	return s, nil
 }

@@ -11,9 +11,6 @@ import (
 	"github.com/quern/quern/internal/wire"
 )
 
-// ConfirmClockPath is the path at which an operator confirms the server's clock.
-const ConfirmClockPath = "/api/v1/clock/confirm"
-
 // ConfirmClock is the endpoint by which an operator confirms that the server's clock is right. Data
 // that has expired by that clock is then gone.
 type ConfirmClock struct {
@@ -28,7 +25,7 @@ func NewConfirmClock(confirm func(context.Context) error, anyone bool) *ConfirmC
 }
 
 // Register implements Registrar.
-func (h *ConfirmClock) Register(mux *http.ServeMux) { mux.Handle("POST "+ConfirmClockPath, h) }
+func (h *ConfirmClock) Register(mux *http.ServeMux) { mux.Handle("POST "+wire.ConfirmClockPath, h) }
 
 // ServeHTTP implements http.Handler.
 func (h *ConfirmClock) ServeHTTP(w http.ResponseWriter, r *http.Request) {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/quern/quern/internal/api"
 	"github.com/quern/quern/internal/api/apitest"
+	"github.com/quern/quern/internal/wire"
 )
 
 // Confirming the clock can make rows expire. By default only clients on the server's machine may do
@@ -61,7 +62,7 @@ func TestConfirmClock(t *testing.T) {
 				method = http.MethodPost
 			}
 			listens := &net.TCPAddr{IP: net.IPv4(192, 0, 2, 1), Port: 9095}
-			r := httptest.NewRequestWithContext(context.WithValue(t.Context(), http.LocalAddrContextKey, listens), method, api.ConfirmClockPath, http.NoBody)
+			r := httptest.NewRequestWithContext(context.WithValue(t.Context(), http.LocalAddrContextKey, listens), method, wire.ConfirmClockPath, http.NoBody)
 			r.RemoteAddr = c.peer
 			for name, values := range c.headers {
 				r.Header[name] = values

@@ -19,12 +19,11 @@ import (
 	"github.com/quern/quern/internal/api"
 	"github.com/quern/quern/internal/api/apitest"
 	"github.com/quern/quern/internal/api/collectd"
-	"github.com/quern/quern/internal/api/importer"
 	"github.com/quern/quern/internal/api/push"
 	"github.com/quern/quern/internal/api/remotewrite"
-	"github.com/quern/quern/internal/api/reports"
 	"github.com/quern/quern/internal/linear"
 	"github.com/quern/quern/internal/metric"
+	"github.com/quern/quern/internal/wire"
 )
 
 func times(n int, format string) string { return linear.Times(n, format) }
@@ -230,7 +229,7 @@ func hostile() map[string]map[string]func(n int) string {
 			},
 			"names": func(n int) string { return `[{"dsnames":["a"` + times(n, `,"a"`) + `]}]` },
 		},
-		reports.Path: {
+		wire.ReportsPath: {
 			"equal labels": func(n int) string {
 				return `{"source":"s","measurements":[{"metric":"m","labels":{"a":"1"` + times(n, `,"b":"1"`) + `},"value":1}]}`
 			},
@@ -261,7 +260,7 @@ func hostile() map[string]map[string]func(n int) string {
 				return `{"source":"s","measurements":[{"metric":"m","value":1` + times(n, "0") + `,"time":1` + times(n, "0") + `}]}`
 			},
 		},
-		importer.Path: {
+		wire.ImportPath: {
 			"blank lines":     func(n int) string { return times(n, "\n") },
 			"spaces":          func(n int) string { return times(n, " \n") },
 			"malformed lines": func(n int) string { return times(n, "x\n") },
@@ -331,7 +330,7 @@ func TestHostileStreamsAreLinear(t *testing.T) {
 		if name == "snappy-framed" {
 			empty = []byte("\xff\x06\x00\x00sNaPpY") // a stream of snappy: padding of zero bytes, over and over
 		}
-		paths := []string{reports.Path, importer.Path}
+		paths := []string{wire.ReportsPath, wire.ImportPath}
 		if encoding == "snappy" {
 			paths = paths[:1]
 		}
@@ -344,7 +343,7 @@ func TestHostileStreamsAreLinear(t *testing.T) {
 		}
 	}
 	t.Run("byte by byte", func(t *testing.T) {
-		for _, path := range []string{reports.Path, importer.Path} {
+		for _, path := range []string{wire.ReportsPath, wire.ImportPath} {
 			linear.Check(t, 8<<10, func(n int) string { return times(n, "x") }, func(body string) {
 				hostileTo(s, path, iotest.OneByteReader(strings.NewReader(body)))
 			})
@@ -356,7 +355,7 @@ func TestHostileStreamsAreLinear(t *testing.T) {
 // its own limit, and decoding stops when the client has gone.
 func TestDecodedIsBounded(t *testing.T) {
 	for path, bodies := range hostile() {
-		if path == importer.Path {
+		if path == wire.ImportPath {
 			continue // an import holds only a part at a time
 		}
 		t.Run(path, func(t *testing.T) {

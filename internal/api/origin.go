@@ -11,6 +11,7 @@ import (
 
 	"github.com/quern/quern/internal/api/reading"
 	"github.com/quern/quern/internal/api/respond"
+	"github.com/quern/quern/internal/wire"
 )
 
 // Origins say what web pages may do. A browser sends requests on behalf of any page that it shows,
@@ -31,8 +32,8 @@ type Origins struct {
 var readPaths = map[string]bool{
 	"/api/v1/query": true, "/api/v1/query_range": true, "/api/v1/query_exemplars": true, "/api/v1/format_query": true,
 	"/api/v1/series": true, "/api/v1/labels": true,
-	"/api/v1/export": true, "/api/v1/rollups": true, "/api/v1/points": true, "/api/v1/latest": true, "/api/v1/summary": true,
-	"/api/v1/baseline": true, "/api/v1/explain": true,
+	wire.ExportPath: true, wire.RollupsPath: true, "/api/v1/points": true, "/api/v1/latest": true, "/api/v1/summary": true,
+	"/api/v1/baseline": true, wire.ExplainPath: true,
 }
 
 // pages are the paths that links on other pages may lead to: people look at them, and they cost

@@ -12,12 +12,11 @@ import (
 	"github.com/quern/quern/internal/api"
 	"github.com/quern/quern/internal/api/apitest"
 	"github.com/quern/quern/internal/api/collectd"
-	"github.com/quern/quern/internal/api/importer"
 	"github.com/quern/quern/internal/api/push"
 	"github.com/quern/quern/internal/api/reading"
 	"github.com/quern/quern/internal/api/remotewrite"
-	"github.com/quern/quern/internal/api/reports"
 	"github.com/quern/quern/internal/api/respond"
+	"github.com/quern/quern/internal/wire"
 )
 
 // everything makes a server with an endpoint of each kind.
@@ -27,7 +26,7 @@ func everything(t *testing.T, origins api.Origins) (*api.Server, *apitest.BackFi
 	return apitest.Server(t, func(o *api.Options) {
 		o.Origins, o.Appender, o.BackFiller = origins, b, b
 		o.Extra = []api.Registrar{apitest.Registrar(func(mux *http.ServeMux) {
-			for _, p := range []string{"GET /api/v1/query", "POST /api/v1/query", "POST " + reading.ReaggregatePath, "POST /api/v1/admin/tsdb/delete_series", "PUT /api/v1/admin/tsdb/delete_series"} {
+			for _, p := range []string{"GET /api/v1/query", "POST /api/v1/query", "POST " + wire.ReaggregatePath, "POST /api/v1/admin/tsdb/delete_series", "PUT /api/v1/admin/tsdb/delete_series"} {
 				mux.HandleFunc(p, func(w http.ResponseWriter, _ *http.Request) { respond.Text(w, 200, "done") })
 			}
 		})}
@@ -54,7 +53,7 @@ const (
 func TestPagesOfOthers(t *testing.T) {
 	s, b := everything(t, api.Origins{})
 	for _, path := range []string{
-		importer.Path, reading.ReaggregatePath, reports.Path, "/write", "/influx/write", "/api/v2/write", remotewrite.Path, "/v1/metrics", collectd.Path,
+		wire.ImportPath, wire.ReaggregatePath, wire.ReportsPath, "/write", "/influx/write", "/api/v2/write", remotewrite.Path, "/v1/metrics", collectd.Path,
 		"/api/v1/admin/tsdb/delete_series", "/api/v1/query", "/query",
 	} {
 		for name, headers := range map[string][]string{
@@ -74,8 +73,8 @@ func TestPagesOfOthers(t *testing.T) {
 	require.Equal(t, http.StatusForbidden, ask(t, s, http.MethodPut, here+"/api/v1/admin/tsdb/delete_series", "", "Origin", "http://evil.example").Code)
 
 	// Agents send no Origin, and this server's own pages send its own.
-	require.Equal(t, 200, ask(t, s, http.MethodPost, here+importer.Path, erasing).Code)
-	require.Equal(t, 200, ask(t, s, http.MethodPost, here+importer.Path, erasing, "Origin", here, "Sec-Fetch-Site", "same-origin").Code)
+	require.Equal(t, 200, ask(t, s, http.MethodPost, here+wire.ImportPath, erasing).Code)
+	require.Equal(t, 200, ask(t, s, http.MethodPost, here+wire.ImportPath, erasing, "Origin", here, "Sec-Fetch-Site", "same-origin").Code)
 	require.Equal(t, 200, ask(t, s, http.MethodPost, here+"/api/v1/query", "query=1").Code)
 }
 
@@ -141,7 +140,7 @@ func TestCORS(t *testing.T) {
 		require.Equal(t, tools, w.Header().Get("Access-Control-Allow-Origin"))
 		require.Contains(t, w.Header().Get("Access-Control-Expose-Headers"), reading.WarningHeader)
 	}
-	for _, path := range []string{importer.Path, reading.ReaggregatePath, reports.Path, "/api/v1/admin/tsdb/delete_series"} {
+	for _, path := range []string{wire.ImportPath, wire.ReaggregatePath, wire.ReportsPath, "/api/v1/admin/tsdb/delete_series"} {
 		w := preflight(path, "POST", tools)
 		require.Equal(t, 405, w.Code, path)
 		require.Empty(t, w.Header().Get("Access-Control-Allow-Origin"))
@@ -172,7 +171,7 @@ func TestHosts(t *testing.T) {
 		}
 	}
 	// To a browser, this is the page's own origin.
-	w := ask(t, s, "POST", "http://evil.example:9095"+importer.Path, erasing, "Origin", "http://evil.example:9095", "Sec-Fetch-Site", "same-origin")
+	w := ask(t, s, "POST", "http://evil.example:9095"+wire.ImportPath, erasing, "Origin", "http://evil.example:9095", "Sec-Fetch-Site", "same-origin")
 	require.Equal(t, 421, w.Code)
 	require.Zero(t, b.Calls)
 }
@@ -180,14 +179,14 @@ func TestHosts(t *testing.T) {
 // TestSwitchedOff: an endpoint that a flag turns off says so.
 func TestSwitchedOff(t *testing.T) {
 	s := apitest.ReportServer(t, &apitest.Appender{}, push.Limits{})
-	w := ask(t, s, "POST", here+importer.Path, erasing)
+	w := ask(t, s, "POST", here+wire.ImportPath, erasing)
 	require.Equal(t, 403, w.Code)
 	require.Contains(t, w.Body.String(), "--enable-import")
 
 	s = apitest.Server(t, func(o *api.Options) {
 		o.Extra = []api.Registrar{reading.NewOperate(nil, nil, false, o.Clock, reading.Turns{})}
 	})
-	w = ask(t, s, "POST", here+reading.ReaggregatePath, "match[]=x")
+	w = ask(t, s, "POST", here+wire.ReaggregatePath, "match[]=x")
 	require.Equal(t, 403, w.Code)
 	require.Contains(t, w.Body.String(), "--enable-reaggregate")
 }

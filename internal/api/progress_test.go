@@ -21,9 +21,9 @@ import (
 	"github.com/quern/quern/internal/api/collectd"
 	"github.com/quern/quern/internal/api/importer"
 	"github.com/quern/quern/internal/api/remotewrite"
-	"github.com/quern/quern/internal/api/reports"
 	"github.com/quern/quern/internal/api/respond"
 	"github.com/quern/quern/internal/ingest"
+	"github.com/quern/quern/internal/wire"
 )
 
 // reply reads the reply to a request.
@@ -54,21 +54,21 @@ func TestSilentBodies(t *testing.T) {
 			body         []byte
 			code         int
 		}{
-			{reports.Path, "Content-Length: 1000", []byte(apitest.OneReport), 408},
-			{reports.Path, "Content-Length: 1000", nil, 408},
-			{reports.Path, "Transfer-Encoding: chunked", []byte("4\r\n[   \r\n"), 408},
-			{reports.Path, "Content-Encoding: gzip\r\nContent-Length: 1000", apitest.Compressed(t, "gzip", []byte(apitest.OneReport))[:20], 408},
+			{wire.ReportsPath, "Content-Length: 1000", []byte(apitest.OneReport), 408},
+			{wire.ReportsPath, "Content-Length: 1000", nil, 408},
+			{wire.ReportsPath, "Transfer-Encoding: chunked", []byte("4\r\n[   \r\n"), 408},
+			{wire.ReportsPath, "Content-Encoding: gzip\r\nContent-Length: 1000", apitest.Compressed(t, "gzip", []byte(apitest.OneReport))[:20], 408},
 			{remotewrite.Path, "Content-Length: 1000", []byte("x"), 408},
 			{"/write", "Content-Length: 1000", []byte("m v=1\n"), 503},
 			{"/api/v2/write", "Content-Length: 1000", []byte("m v=1\n"), 408},
 			{"/v1/metrics", "Content-Type: application/json\r\nContent-Length: 1000", []byte("{"), 408},
 			{collectd.Path, "Content-Length: 1000", []byte("["), 408},
-			{importer.Path, "Content-Length: 1000", []byte("{"), 408},
-			{importer.Path, "Content-Encoding: gzip\r\nContent-Length: 1000", apitest.Compressed(t, "gzip", apitest.PlainBody(100))[:20], 408},
-			{importer.Path, "Content-Encoding: zstd\r\nContent-Length: 1000", apitest.Compressed(t, "zstd", apitest.PlainBody(100))[:20], 408},
+			{wire.ImportPath, "Content-Length: 1000", []byte("{"), 408},
+			{wire.ImportPath, "Content-Encoding: gzip\r\nContent-Length: 1000", apitest.Compressed(t, "gzip", apitest.PlainBody(100))[:20], 408},
+			{wire.ImportPath, "Content-Encoding: zstd\r\nContent-Length: 1000", apitest.Compressed(t, "zstd", apitest.PlainBody(100))[:20], 408},
 			{"/form", "Content-Type: application/x-www-form-urlencoded\r\nContent-Length: 1000", []byte("x="), 408},
 			// No handler reads these bodies; the HTTP server reads them before it answers.
-			{reports.Path, "Content-Encoding: lzma\r\nContent-Length: 1000", []byte("x"), 415},
+			{wire.ReportsPath, "Content-Encoding: lzma\r\nContent-Length: 1000", []byte("x"), 415},
 			{"/nothing", "Content-Length: 1000", []byte("x"), 404},
 		} {
 			conn := dial()
@@ -99,7 +99,7 @@ func TestSlowBodies(t *testing.T) {
 				_ = resp.Body.Close()
 				answered <- resp.StatusCode
 			}()
-			fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n", reports.Path, len(body))
+			fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n", wire.ReportsPath, len(body))
 			for len(body) > 0 {
 				n := min(piece, len(body))
 				if _, err := conn.Write(body[:n]); err != nil {
@@ -123,7 +123,7 @@ func TestContinue(t *testing.T) {
 		conn := dial()
 		in := bufio.NewReader(conn)
 		for range 2 {
-			fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: localhost\r\nExpect: 100-continue\r\nContent-Length: %d\r\n\r\n", reports.Path, len(apitest.OneReport))
+			fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: localhost\r\nExpect: 100-continue\r\nContent-Length: %d\r\n\r\n", wire.ReportsPath, len(apitest.OneReport))
 			line, err := in.ReadString('\n')
 			require.NoError(t, err)
 			require.Contains(t, line, "100 Continue")
@@ -158,7 +158,7 @@ func TestSlowAppender(t *testing.T) {
 		o.Appender = &slowAppender{wait: slow}
 	}, func(t *testing.T, dial func() net.Conn) {
 		conn := dial()
-		fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n%s", reports.Path, len(apitest.OneReport), apitest.OneReport)
+		fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n%s", wire.ReportsPath, len(apitest.OneReport), apitest.OneReport)
 		code, body := reply(t, conn)
 		require.Equal(t, 200, code, body)
 	})
@@ -189,7 +189,7 @@ func TestSilentImports(t *testing.T) {
 			conn := dial()
 			silent = append(silent, conn)
 			fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n%s",
-				importer.Path, len(line)+1000, line)
+				wire.ImportPath, len(line)+1000, line)
 		}
 		synctest.Wait()
 		ask := func(path, body string) int {
@@ -200,14 +200,14 @@ func TestSilentImports(t *testing.T) {
 			return code
 		}
 		const imported = `{"metric":{"__name__":"m"},"values":[1],"timestamps":[1]}`
-		require.Equal(t, 429, ask(importer.Path, imported))
-		require.Equal(t, 200, ask(reports.Path, apitest.OneReport))
+		require.Equal(t, 429, ask(wire.ImportPath, imported))
+		require.Equal(t, 200, ask(wire.ReportsPath, apitest.OneReport))
 		require.Equal(t, 200, ask("/form", "x=1"))
 		for _, conn := range silent {
 			code, _ := reply(t, conn)
 			require.Equal(t, 408, code)
 		}
-		require.Equal(t, 200, ask(importer.Path, imported))
+		require.Equal(t, 200, ask(wire.ImportPath, imported))
 	})
 }
 

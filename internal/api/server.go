@@ -43,6 +43,7 @@ import (
 	"github.com/quern/quern/internal/ingest"
 	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/query"
+	"github.com/quern/quern/internal/wire"
 )
 
 // Metadata receives what protocols say about metrics.
@@ -227,12 +228,12 @@ func New(opts Options) (*Server, error) {
 			note = opts.Metadata.Note
 		}
 		lost = in.Unkept
-		take(reports.New(in), reports.Path)
+		take(reports.New(in), wire.ReportsPath)
 		if opts.BackFiller != nil {
-			s.mux.Handle("POST "+importer.Path, importer.New(in, opts.BackFiller, opts.Sources.Prometheus, opts.Imports, opts.Clock))
-			s.bounded[importer.Path] = true
+			s.mux.Handle("POST "+wire.ImportPath, importer.New(in, opts.BackFiller, opts.Sources.Prometheus, opts.Imports, opts.Clock))
+			s.bounded[wire.ImportPath] = true
 		} else {
-			s.mux.Handle("POST "+importer.Path, respond.SwitchedOff("enable-import"))
+			s.mux.Handle("POST "+wire.ImportPath, respond.SwitchedOff("enable-import"))
 		}
 		take(collectd.New(in, opts.Sources.Graphite), collectd.Path)
 		if err := influx.Register(in, influx.Options{
@@ -468,26 +469,26 @@ func (s *Server) index(w http.ResponseWriter, _ *http.Request) {
 	var sb strings.Builder
 	sb.WriteString("Quern, a time-series store. This process serves:\n\n")
 	for _, e := range []struct{ method, path, what string }{
-		{"POST", "/api/v1/reports", "measurement reports as JSON or NDJSON"},
+		{"POST", wire.ReportsPath, "measurement reports as JSON or NDJSON"},
 		{"POST", "/api/v1/write", "Prometheus remote write"},
 		{"POST", "/api/v2/write", "Influx line protocol, also at /write and /influx/write"},
 		{"POST", "/v1/metrics", "OTLP, also at /api/v1/otlp/v1/metrics"},
 		{"POST", "/api/v1/push/collectd", "collectd's write_http, as JSON"},
-		{"POST", "/api/v1/import", "back-fill from NDJSON"},
+		{"POST", wire.ImportPath, "back-fill from NDJSON"},
 		{"GET", "/api/v1/query", "PromQL at one time"},
 		{"GET", "/api/v1/query_range", "PromQL over a range"},
 		{"GET", "/api/v1/series", "series that match a selector"},
 		{"GET", "/api/v1/labels", "label names; values at /api/v1/label/NAME/values"},
 		{"GET", "/api/v1/metadata", "metric metadata"},
-		{"GET", "/api/v1/export", "raw samples as NDJSON"},
-		{"GET", "/api/v1/rollups", "roll-up rows as NDJSON"},
+		{"GET", wire.ExportPath, "raw samples as NDJSON"},
+		{"GET", wire.RollupsPath, "roll-up rows as NDJSON"},
 		{"GET", "/api/v1/points", "min, average and max over a range, in so many points"},
 		{"GET", "/api/v1/latest", "latest values"},
 		{"GET", "/api/v1/summary", "count, min, max, average and percentiles over a range"},
 		{"GET", "/api/v1/baseline", "min, max and mean of roll-up rows"},
-		{"GET", "/api/v1/explain", "why a roll-up row is there, missing or late"},
-		{"POST", "/api/v1/reaggregate", "recompute roll-up rows"},
-		{"GET", "/api/v1/status/aggregation", "outstanding slices, runs, workers, shards, errors"},
+		{"GET", wire.ExplainPath, "why a roll-up row is there, missing or late"},
+		{"POST", wire.ReaggregatePath, "recompute roll-up rows"},
+		{"GET", wire.StatusPath, "outstanding slices, runs, workers, shards, errors"},
 		{"GET", "/api/v1/status/buildinfo", "version"},
 		{"GET", "/metrics", "this process's own metrics"},
 		{"GET", "/-/healthy", "whether the process runs"},

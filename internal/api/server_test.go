@@ -22,7 +22,6 @@ import (
 	"github.com/quern/quern/internal/api/importer"
 	"github.com/quern/quern/internal/api/push"
 	"github.com/quern/quern/internal/api/reading"
-	"github.com/quern/quern/internal/api/reports"
 	"github.com/quern/quern/internal/api/respond"
 	"github.com/quern/quern/internal/ingest"
 	"github.com/quern/quern/internal/storage"
@@ -122,7 +121,7 @@ func TestNotFoundAndMethods(t *testing.T) {
 	require.JSONEq(t, `{"status":"error","error":"there is nothing at /api/v1/nothing; GET / lists the endpoints"}`, w.Body.String())
 
 	for _, method := range []string{"GET", "PUT", "DELETE", "PATCH", "OPTIONS"} {
-		w = apitest.Get(t, s, method, reports.Path)
+		w = apitest.Get(t, s, method, wire.ReportsPath)
 		require.Equal(t, 405, w.Code, method)
 		require.Equal(t, "POST", w.Header().Get("Allow"))
 		require.Contains(t, w.Body.String(), "use POST")
@@ -184,7 +183,7 @@ func TestHalfOfEachBudgetRemains(t *testing.T) {
 func TestOneClientLeavesRoom(t *testing.T) {
 	s := apitest.Server(t, func(o *api.Options) { o.Appender = apitest.AcceptAll{} })
 	from := func(address string) int {
-		r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, reports.Path, strings.NewReader(apitest.OneReport))
+		r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, wire.ReportsPath, strings.NewReader(apitest.OneReport))
 		r.RemoteAddr = address
 		w := httptest.NewRecorder()
 		s.ServeHTTP(w, r)

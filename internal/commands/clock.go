@@ -5,13 +5,13 @@ import (
 	"fmt"
 	"io"
 
-	"github.com/quern/quern/internal/api"
 	"github.com/quern/quern/internal/config"
+	"github.com/quern/quern/internal/wire"
 )
 
 // ConfirmClock tells a server of the embedded store that its clock is right.
 func ConfirmClock(ctx context.Context, cfg config.Status, stdout, _ io.Writer) error {
-	reply, err := ask(ctx, cfg.URL, api.ConfirmClockPath, nil)
+	reply, err := ask(ctx, cfg.URL, wire.ConfirmClockPath, nil)
 	if err != nil {
 		return stopped(ctx, err, "stopped")
 	}

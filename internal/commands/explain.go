@@ -11,11 +11,12 @@ import (
 
 	"github.com/quern/quern/internal/config"
 	"github.com/quern/quern/internal/explain"
+	"github.com/quern/quern/internal/wire"
 )
 
 // Explain asks a server why rows are what they are, and prints the answer in words.
 func Explain(ctx context.Context, cfg config.Explain, stdout, _ io.Writer) error {
-	body, err := ask(ctx, cfg.URL, "/api/v1/explain", url.Values{
+	body, err := ask(ctx, cfg.URL, wire.ExplainPath, url.Values{
 		"match[]": cfg.Match, "time": {cfg.Time}, "limit": {strconv.Itoa(cfg.Limit)},
 	})
 	if err != nil {

@@ -25,7 +25,7 @@ const shownLately = 8
 // Status prints how far a server's aggregation is.
 func Status(ctx context.Context, cfg config.Status, stdout, _ io.Writer) error {
 	server := client.Client{URL: cfg.URL}
-	resp, err := server.Do(ctx, http.MethodGet, "/api/v1/status/aggregation", nil)
+	resp, err := server.Do(ctx, http.MethodGet, wire.StatusPath, nil)
 	if err != nil {
 		return stopped(ctx, err, "stopped")
 	}

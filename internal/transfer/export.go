@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/quern/quern/internal/client"
+	"github.com/quern/quern/internal/wire"
 )
 
 // Export says what to export, and where to.
@@ -179,7 +180,7 @@ const toldLines = 256
 
 // part exports from startMs until x.NextMs, and adds to the counts in x.
 func (e *Export) part(ctx context.Context, startMs int64, x *Exported, to io.Writer) error {
-	resp, err := e.Client.Do(ctx, http.MethodPost, "/api/v1/export", url.Values{
+	resp, err := e.Client.Do(ctx, http.MethodPost, wire.ExportPath, url.Values{
 		"match[]": e.Match, "start": {unixMs(startMs)}, "end": {unixMs(x.NextMs)},
 		"exact": {"true"}, // so that stale markers are exported unchanged
 	})

@@ -415,7 +415,7 @@ func (r *importRun) send(ctx context.Context) error {
 func (r *importRun) request(ctx context.Context, body []byte) (reply wire.Import, status int, err error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), requestTime)
 	defer cancel()
-	status, err = r.Client.Post(ctx, "/api/v1/import", http.Header{
+	status, err = r.Client.Post(ctx, wire.ImportPath, http.Header{
 		"Content-Type": {"application/x-ndjson"}, "Content-Encoding": {"zstd"},
 	}, body, &reply)
 	return reply, status, err

@@ -99,7 +99,7 @@ type exportLine struct {
 func (c *Client) Export(
 	ctx context.Context, selectors []string, startMs, endMs int64, each func(labels metric.Labels, ms int64, v float64) error,
 ) error {
-	return lines(ctx, c, "api/v1/export", rangeForm(selectors, startMs, endMs), func(l *exportLine) error {
+	return lines(ctx, c, wire.ExportPath, rangeForm(selectors, startMs, endMs), func(l *exportLine) error {
 		labels, err := labelsOf(l.Metric)
 		if err != nil {
 			return err
@@ -127,7 +127,7 @@ func (c *Client) Rollups(
 ) error {
 	form := rangeForm(selectors, startMs, endMs)
 	form.Set("level", level)
-	return lines(ctx, c, "api/v1/rollups", form, func(l *rowLine) error {
+	return lines(ctx, c, wire.RollupsPath, form, func(l *rowLine) error {
 		labels, err := labelsOf(l.Metric)
 		if err != nil {
 			return err
@@ -156,7 +156,7 @@ type Status struct {
 
 // Status reads the status. It refuses a server that does not report waiting slices.
 func (c *Client) Status(ctx context.Context) (*Status, error) {
-	const path = "api/v1/status/aggregation"
+	const path = wire.StatusPath
 	resp, err := c.Do(ctx, http.MethodGet, path, url.Values{"waiting": {"true"}})
 	if err != nil {
 		return nil, err
@@ -263,16 +263,16 @@ func touches(open [][]metric.Slice, level metric.Bucket, slice metric.Slice) boo
 func (c *Client) Reaggregate(ctx context.Context, selectors []string, startMs, endMs int64, takeBack bool) error {
 	last, form := "", rangeForm(selectors, startMs, endMs)
 	form.Set("take_back", strconv.FormatBool(takeBack))
-	err := lines(ctx, c, "api/v1/reaggregate", form, func(r *wire.Error) error { last = r.Status; return nil })
+	err := lines(ctx, c, wire.ReaggregatePath, form, func(r *wire.Error) error { last = r.Status; return nil })
 	if err == nil && last != "success" {
-		err = errors.New("api/v1/reaggregate: the reply ends early")
+		err = errors.New(wire.ReaggregatePath + ": the reply ends early")
 	}
 	return err
 }
 
 // Ahead returns why no run can write a row of a series, "" if a run can.
 func (c *Client) Ahead(ctx context.Context, labels metric.Labels, level string, ms int64) (string, error) {
-	const path = "api/v1/explain"
+	const path = wire.ExplainPath
 	form := url.Values{"match[]": {Selector(labels)}, "time": {time.UnixMilli(ms).UTC().Format(time.RFC3339Nano)}, "limit": {"100"}}
 	resp, err := c.Do(ctx, http.MethodGet, path, form)
 	if err != nil {

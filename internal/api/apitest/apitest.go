@@ -26,7 +26,6 @@ import (
 	"github.com/quern/quern/internal/admission"
 	"github.com/quern/quern/internal/api"
 	"github.com/quern/quern/internal/api/push"
-	"github.com/quern/quern/internal/api/reports"
 	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/ingest"
 	"github.com/quern/quern/internal/metric"
@@ -187,7 +186,7 @@ func ReportServer(tb testing.TB, a push.Appender, limits push.Limits) *api.Serve
 // Post sends a body to POST /api/v1/reports; headers come in pairs.
 func Post(tb testing.TB, h http.Handler, body io.Reader, headers ...string) *httptest.ResponseRecorder {
 	tb.Helper()
-	r := httptest.NewRequestWithContext(tb.Context(), http.MethodPost, reports.Path, body)
+	r := httptest.NewRequestWithContext(tb.Context(), http.MethodPost, wire.ReportsPath, body)
 	for i := 0; i < len(headers); i += 2 {
 		r.Header.Set(headers[i], headers[i+1])
 	}

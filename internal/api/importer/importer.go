@@ -22,9 +22,6 @@ import (
 	"github.com/quern/quern/internal/wire"
 )
 
-// Path is where imports are sent.
-const Path = "/api/v1/import"
-
 const (
 	// batchSamples is the number of samples that are made durable together before more is read.
 	batchSamples = 20_000
@@ -524,7 +521,7 @@ func (im *importing) flush() error {
 		if err != nil {
 			return err
 		}
-		im.h.Rejects(Path, im.batch.Rejected())
+		im.h.Rejects(wire.ImportPath, im.batch.Rejected())
 		result = im.batch.Result(result)
 		im.reply.Accepted += int64(result.Accepted)
 		for _, rej := range result.Rejected {

@@ -19,6 +19,7 @@ import (
 	"github.com/quern/quern/internal/api/apitest"
 	"github.com/quern/quern/internal/api/importer"
 	"github.com/quern/quern/internal/ingest"
+	"github.com/quern/quern/internal/wire"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -29,7 +30,7 @@ func importTo(tb testing.TB, b *apitest.BackFiller, body io.Reader, headers ...s
 		o.Appender, o.BackFiller, o.Limits.Rejections = b, b, 3
 		o.Sources.Prometheus = ingest.SourceLabels{"instance"}
 	})
-	r := httptest.NewRequestWithContext(tb.Context(), http.MethodPost, importer.Path, body)
+	r := httptest.NewRequestWithContext(tb.Context(), http.MethodPost, wire.ImportPath, body)
 	for i := 0; i < len(headers); i += 2 {
 		r.Header.Set(headers[i], headers[i+1])
 	}

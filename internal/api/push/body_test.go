@@ -20,7 +20,6 @@ import (
 	"github.com/quern/quern/internal/api"
 	"github.com/quern/quern/internal/api/apitest"
 	"github.com/quern/quern/internal/api/push"
-	"github.com/quern/quern/internal/api/reports"
 	"github.com/quern/quern/internal/api/respond"
 	"github.com/quern/quern/internal/ingest"
 	"github.com/quern/quern/internal/storage"
@@ -248,7 +247,7 @@ func TestHangUp(t *testing.T) {
 	conn, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", srv.Listener.Addr().String())
 	require.NoError(t, err)
 	defer conn.Close()
-	fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n%s\n{\"sour", reports.Path, apitest.OneReport)
+	fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n%s\n{\"sour", wire.ReportsPath, apitest.OneReport)
 	require.NoError(t, conn.(*net.TCPConn).CloseWrite())
 	reply, err := io.ReadAll(conn)
 	require.NoError(t, err)
@@ -263,7 +262,7 @@ func TestCancelled(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	s := apitest.ReportServer(t, &apitest.Appender{Err: context.Canceled}, push.Limits{})
-	r := httptest.NewRequestWithContext(ctx, http.MethodPost, reports.Path, strings.NewReader(apitest.OneReport))
+	r := httptest.NewRequestWithContext(ctx, http.MethodPost, wire.ReportsPath, strings.NewReader(apitest.OneReport))
 	w := httptest.NewRecorder()
 	s.ServeHTTP(w, r)
 	require.Equal(t, respond.ClientGone, w.Code)

@@ -20,6 +20,7 @@ import (
 	"github.com/quern/quern/internal/ingest"
 	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/query"
+	"github.com/quern/quern/internal/wire"
 )
 
 // readNow is the time of the tests.
@@ -74,7 +75,7 @@ func TestImportOfExport(t *testing.T) {
 	})
 	require.NoError(t, err)
 	imported := httptest.NewRecorder()
-	r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, importer.Path, w.Body)
+	r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, wire.ImportPath, w.Body)
 	importer.New(in, b, ingest.SourceLabels{"instance"}, budget, clk).ServeHTTP(imported, r)
 	require.Equal(t, 200, imported.Code)
 	assert.Equal(t, want, b.bits)

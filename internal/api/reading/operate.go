@@ -13,8 +13,6 @@ import (
 	"github.com/quern/quern/internal/wire"
 )
 
-const ReaggregatePath = "/api/v1/reaggregate"
-
 // Operate has the endpoints for operators: explaining a row, and recomputing rows.
 type Operate struct {
 	explainer    *explain.Explainer
@@ -32,12 +30,12 @@ func NewOperate(x *explain.Explainer, r *reaggregate.Reaggregator, takeBack bool
 
 // Register implements api.Registrar. Endpoints that change data accept POST only.
 func (h *Operate) Register(mux *http.ServeMux) {
-	mux.Handle("/api/v1/explain", h.turns.query(h.explain, "match[]", "time", "limit"))
+	mux.Handle(wire.ExplainPath, h.turns.query(h.explain, "match[]", "time", "limit"))
 	if h.reaggregator == nil {
-		mux.Handle("POST "+ReaggregatePath, respond.SwitchedOff("enable-reaggregate"))
+		mux.Handle("POST "+wire.ReaggregatePath, respond.SwitchedOff("enable-reaggregate"))
 		return
 	}
-	mux.Handle("POST "+ReaggregatePath, h.turns.export(h.reaggregate, "match[]", "start", "end", "take_back"))
+	mux.Handle("POST "+wire.ReaggregatePath, h.turns.export(h.reaggregate, "match[]", "start", "end", "take_back"))
 }
 
 func (h *Operate) explain(out *lines, r *http.Request) error {

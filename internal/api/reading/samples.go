@@ -19,6 +19,7 @@ import (
 	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/query"
+	"github.com/quern/quern/internal/wire"
 )
 
 // Endpoints are those that read samples and roll-ups. Every successful reply is streamed NDJSON;
@@ -54,8 +55,8 @@ func New(querier *query.Querier, clk clock.Clock, turns Turns) *Endpoints {
 
 // Register implements api.Registrar.
 func (h *Endpoints) Register(mux *http.ServeMux) {
-	mux.Handle("/api/v1/export", h.turns.export(h.export, "match[]", "start", "end", "exact"))
-	mux.Handle("/api/v1/rollups", h.turns.export(h.rollups, "match[]", "start", "end", "level"))
+	mux.Handle(wire.ExportPath, h.turns.export(h.export, "match[]", "start", "end", "exact"))
+	mux.Handle(wire.RollupsPath, h.turns.export(h.rollups, "match[]", "start", "end", "level"))
 	mux.Handle("/api/v1/points", h.turns.query(h.points, "match[]", "start", "end", "buckets"))
 	mux.Handle("/api/v1/latest", h.turns.query(h.latest, "match[]", "lookback"))
 	mux.Handle("/api/v1/summary", h.turns.query(h.summary, "match[]", "start", "end"))

@@ -34,7 +34,7 @@ func NewAggregation(provider StatusProvider, turns Turns, lost *push.Ledger, log
 
 // Register implements api.Registrar.
 func (h *Aggregation) Register(mux *http.ServeMux) {
-	mux.Handle("GET /api/v1/status/aggregation", h)
+	mux.Handle("GET "+wire.StatusPath, h)
 }
 
 // ServeHTTP implements http.Handler. The parameter waiting=true adds the waiting slices.

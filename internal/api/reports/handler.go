@@ -16,9 +16,6 @@ import (
 	"github.com/quern/quern/internal/wire"
 )
 
-// Path is where reports are sent.
-const Path = "/api/v1/reports"
-
 // handler serves POST /api/v1/reports.
 type handler struct {
 	*push.Intake

@@ -1,0 +1,13 @@
+package wire
+
+// The paths at which Quern's own clients call a server, below its address.
+const (
+	ReportsPath      = "/api/v1/reports"
+	ImportPath       = "/api/v1/import"
+	ExportPath       = "/api/v1/export"
+	RollupsPath      = "/api/v1/rollups"
+	StatusPath       = "/api/v1/status/aggregation"
+	ExplainPath      = "/api/v1/explain"
+	ReaggregatePath  = "/api/v1/reaggregate"
+	ConfirmClockPath = "/api/v1/clock/confirm"
+)
