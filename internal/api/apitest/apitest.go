@@ -13,6 +13,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"testing/iotest"
 	"time"
 	"unicode/utf8"
 
@@ -74,6 +75,11 @@ func (AcceptAll) Append(_ context.Context, reports []ingest.Report) (ingest.Resu
 // BackFill implements importer.BackFiller.
 func (a AcceptAll) BackFill(ctx context.Context, reports []ingest.Report) (ingest.Result, error) {
 	return a.Append(ctx, reports)
+}
+
+// CutOff returns a body that breaks off behind b, as that of a client that disconnects.
+func CutOff(b []byte) io.Reader {
+	return io.MultiReader(bytes.NewReader(b), iotest.ErrReader(io.ErrUnexpectedEOF))
 }
 
 // HeaderOf returns the Content-Encoding of an encoding of Compressed.

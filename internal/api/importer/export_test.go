@@ -1,7 +1,8 @@
 package importer
 
-// These are batchSamples and maxIdleBytes.
+// These are batchSamples, heldBytes and maxIdleBytes.
 const (
 	BatchSamples = batchSamples
+	HeldBytes    = heldBytes
 	MaxIdleBytes = maxIdleBytes
 )

@@ -33,6 +33,9 @@ const (
 	// maxIdleBytes bounds the useless bytes of a compressed body, in excess of its useful bytes and
 	// its compressed size. More is not data; only compression makes it large.
 	maxIdleBytes = 4 << 20
+	// heldBytes is how much of a compressed body is decompressed before a line of it is taken: whether
+	// a shorter body is damaged has shown by then.
+	heldBytes = 4 << 20
 	// lineFrameBytes is roughly the size of a line without its metric, values and timestamps.
 	lineFrameBytes = 64
 	// In the middle of a body, a busy server is retried busyTries times, every busyWait.
@@ -90,7 +93,11 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	defer im.claim.Release()
 	err = respond.ErrNoRoom
 	if im.claim.Grow(memory(enc)) {
-		err = im.read(src)
+		held := 0
+		if enc != push.Identity {
+			held = heldBytes
+		}
+		err = im.read(src, held)
 	}
 	im.claim.Release() // the client may take arbitrarily long to read the reply
 	if err == nil {
@@ -162,14 +169,23 @@ type importing struct {
 // scanner decodes values and times.
 type scanner struct{ jsonscan.Scanner }
 
-// read processes the body line by line. The batch holds views into the buffer, so it is flushed
-// before the buffer moves.
-func (im *importing) read(src io.Reader) error {
+// read processes the body line by line, and begins when it has held bytes of it or all. The batch holds
+// views into the buffer, so it is flushed before the buffer moves.
+func (im *importing) read(src io.Reader, held int) error {
 	var buf []byte
 	begin := 0      // start of the unprocessed bytes
 	searched := 0   // no line ends between begin and searched
 	var ended error // why the source has no more data
+	for ended == nil && len(buf) < held {
+		var err error
+		if buf, ended, err = im.more(buf, src); err != nil {
+			return err
+		}
+	}
 	for {
+		if errors.Is(ended, push.ErrUntrusted) {
+			return im.damaged(ended)
+		}
 		for begin < len(buf) && buf[begin] == '\n' { // there may be very many empty lines
 			begin++
 			im.line++
@@ -204,20 +220,27 @@ func (im *importing) read(src io.Reader) error {
 			buf, begin = buf[:copy(buf, buf[begin:])], 0
 		}
 		searched = len(buf)
-		if len(buf) == cap(buf) {
-			if len(buf) >= maxLine {
-				return &respond.TooLargeError{Message: fmt.Sprintf("line %d is longer than the limit of %d bytes: split it into several lines with the same metric", im.line+1, maxLine)}
-			}
-			size := min(max(2*cap(buf), push.MinBufferBytes), maxLine)
-			if !im.claim.Grow(int64(size - cap(buf))) {
-				return respond.ErrNoRoom
-			}
-			buf = append(make([]byte, 0, size), buf...)
+		var err error
+		if buf, ended, err = im.more(buf, src); err != nil {
+			return err
 		}
-		var n int
-		n, ended = src.Read(buf[len(buf):cap(buf)])
-		buf = buf[:len(buf)+n]
 	}
+}
+
+// more appends the next bytes of the body to buf. ended is why there are no others.
+func (im *importing) more(buf []byte, src io.Reader) (_ []byte, ended, err error) {
+	if len(buf) == cap(buf) {
+		if len(buf) >= maxLine {
+			return nil, nil, &respond.TooLargeError{Message: fmt.Sprintf("line %d is longer than the limit of %d bytes: split it into several lines with the same metric", im.line+1, maxLine)}
+		}
+		size := min(max(2*cap(buf), push.MinBufferBytes), maxLine)
+		if !im.claim.Grow(int64(size - cap(buf))) {
+			return nil, nil, respond.ErrNoRoom
+		}
+		buf = append(make([]byte, 0, size), buf...)
+	}
+	n, ended := src.Read(buf[len(buf):cap(buf)])
+	return buf[:len(buf)+n], ended, nil
 }
 
 // take processes a line.
@@ -311,6 +334,16 @@ func (im *importing) breakOff(cause error) error {
 	}
 	im.distrust()
 	return &lineError{im.line + 1, "cannot read the rest of the body: " + cause.Error()}
+}
+
+// damaged handles a body that cannot be decompressed. What of it was not yet made durable is dropped.
+func (im *importing) damaged(cause error) error {
+	im.distrust()
+	kept := "nothing of it was kept"
+	if n := im.reply.Accepted; n > 0 {
+		kept = fmt.Sprintf("%d samples were kept before that showed, and may be wrong: send the undamaged body", n)
+	}
+	return &lineError{im.reply.Lines + 1, fmt.Sprintf("%v; %s", cause, kept)}
 }
 
 // outline checks a whole line. It decodes the name and the labels, and returns where the values and

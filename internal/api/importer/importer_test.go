@@ -2,6 +2,7 @@ package importer_test
 
 import (
 	"bytes"
+	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
@@ -130,8 +131,46 @@ func TestImportBrokenStream(t *testing.T) {
 	body[len(body)-5]++ // of the checksum
 	w := importTo(t, new(apitest.BackFiller), bytes.NewReader(body), "Content-Encoding", "gzip")
 	require.Equal(t, 400, w.Code)
-	require.Contains(t, w.Body.String(), `"lines":1}`)
+	require.Contains(t, w.Body.String(), `"lines":0}`)
 	require.NotContains(t, w.Body.String(), "malformed")
+	require.Contains(t, w.Body.String(), "line 1: the body cannot be decompressed: gzip: invalid checksum; nothing of it was kept")
+
+	w = importTo(t, new(apitest.BackFiller), apitest.CutOff(body[:len(body)-5]), "Content-Encoding", "gzip")
+	require.Equal(t, 400, w.Code)
+	require.Contains(t, w.Body.String(), `"accepted":4,"rejected":[],"lines":1}`)
+	require.NotContains(t, w.Body.String(), "malformed")
+}
+
+// TestImportDamaged: nothing is kept of a damaged body that is held until it is decompressed. Of a
+// longer one, nothing is kept of the part that is read when the damage shows, and the reply says so.
+func TestImportDamaged(t *testing.T) {
+	line := strings.Replace(apitest.ImportLine, "web-1", strings.Repeat("w", 100), 1) + "\n"
+	for _, enc := range []string{"gzip", "zstd"} {
+		for _, size := range []int{importer.HeldBytes - len(line), 3 * importer.HeldBytes} {
+			n := size / len(line)
+			body := apitest.Compressed(t, enc, []byte(strings.Repeat(line, n)))
+			// Of the checksum: gzip has the length behind it.
+			body[len(body)-map[string]int{"gzip": 5, "zstd": 1}[enc]] ^= 1
+			b := new(apitest.BackFiller)
+			w := importTo(t, b, bytes.NewReader(body), "Content-Encoding", enc)
+			require.Equal(t, 400, w.Code, enc)
+			if size < importer.HeldBytes {
+				require.Zero(t, b.Calls, enc)
+				require.Contains(t, w.Body.String(), "nothing of it was kept")
+				continue
+			}
+			var reply wire.Import
+			require.NoError(t, json.Unmarshal(w.Body.Bytes(), &reply))
+			require.Positive(t, reply.Lines, enc)
+			require.Less(t, reply.Lines, n, enc)
+			kept := 0
+			for _, size := range b.Sizes {
+				kept += size
+			}
+			require.EqualValues(t, kept, reply.Accepted)
+			require.Contains(t, reply.Error, fmt.Sprintf("%d samples were kept before that showed, and may be wrong", kept))
+		}
+	}
 }
 
 // TestImportIdle: a body that only its compression makes large, and that brings no samples, is

@@ -158,7 +158,7 @@ func TestInfluxErrors(t *testing.T) {
 
 	// Of a body that breaks off, the complete lines are kept, but not the cut line.
 	a := &apitest.Appender{}
-	w := apitest.Send(t, influxServer(t, a, nil), "/write", bytes.NewReader(broken[:len(broken)-9]), "Content-Encoding", "gzip")
+	w := apitest.Send(t, influxServer(t, a, nil), "/write", apitest.CutOff(broken[:len(broken)-9]), "Content-Encoding", "gzip")
 	require.Equal(t, http.StatusBadRequest, w.Code)
 	require.Contains(t, w.Body.String(), "accepted, cannot read the body to its end: unexpected EOF")
 	cut := &cutReader{data: "m v=1\nm v=23", err: io.ErrUnexpectedEOF}

@@ -280,7 +280,7 @@ func TestOTLPRefusals(t *testing.T) {
 		message    string
 	}{
 		{name: "broken", wire: append(bytes.Clone(wire), 0xff), text: append(bytes.Clone(text), '}'), code: http.StatusBadRequest, message: "the body is malformed: "},
-		{name: "gzip that breaks off", wire: nil, text: nil, headers: []string{"Content-Encoding", "gzip"}, code: http.StatusBadRequest, message: "the body is malformed: unexpected EOF"},
+		{name: "gzip that ends early", wire: nil, text: nil, headers: []string{"Content-Encoding", "gzip"}, code: http.StatusBadRequest, message: "the body cannot be decompressed: it ends early; nothing of it was kept"},
 		{name: "an encoding nobody knows", wire: wire, text: text, headers: []string{"Content-Encoding", "br"}, code: http.StatusUnsupportedMediaType, message: "is not supported"},
 		{name: "too large", wire: wire, text: text, limits: push.Limits{BodyBytes: 10}, code: http.StatusRequestEntityTooLarge, message: "larger than the limit of 10 bytes"},
 		{name: "too many", wire: wire, text: text, limits: push.Limits{Measurements: 3}, code: http.StatusRequestEntityTooLarge, message: "more than the limit of 3 measurements"},

@@ -71,9 +71,68 @@ func ParseEncoding(h http.Header, unsaid Encoding) (Encoding, error) {
 	return 0, fmt.Errorf("the Content-Encoding %q is not supported: use one of gzip, zstd, snappy, identity", v)
 }
 
-// ErrUntrusted means that the body's checksum is wrong. The checksum does not say where the damage is,
-// so no value of the body can be trusted.
-var ErrUntrusted = errors.New("the checksum does not match")
+// ErrUntrusted means that a compressed body did not break off, and yet cannot be decompressed. Damage
+// shows only where decompression fails, at the latest by the checksum behind all data. So no value of
+// the body can be trusted. A body that breaks off is good up to there.
+var ErrUntrusted = errors.New("the body cannot be decompressed")
+
+// arriving is a compressed body as it arrives.
+type arriving struct {
+	from io.Reader
+	// broke is why the body does not arrive whole, nil while it does.
+	broke error
+}
+
+// Read implements io.Reader.
+func (w *arriving) Read(p []byte) (int, error) {
+	if w.broke != nil {
+		return 0, w.broke
+	}
+	n, err := w.from.Read(p)
+	if err != nil && !errors.Is(err, io.EOF) {
+		w.broke = err
+	}
+	return n, err
+}
+
+// judge returns why the body cannot be decompressed to its end, given the decompressor's error: that
+// it broke off, or ErrUntrusted.
+func (w *arriving) judge(err error) error {
+	switch {
+	case w.broke != nil && (err == nil || errors.Is(err, w.broke) || errors.Is(err, snappy.ErrCorrupt)):
+		// Zstd takes a body that breaks off between two frames for a whole one, snappy for a damaged
+		// one: its frames up to there are whole.
+		return w.broke
+	case err == nil:
+		return nil
+	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
+		return fmt.Errorf("%w: it ends early", ErrUntrusted)
+	}
+	return fmt.Errorf("%w: %w", ErrUntrusted, err)
+}
+
+// unpacked reads what a decompressor makes of a body.
+type unpacked struct {
+	from io.Reader
+	wire *arriving
+}
+
+// Read implements io.Reader.
+func (u unpacked) Read(p []byte) (int, error) {
+	n, err := u.from.Read(p)
+	switch {
+	case err == nil:
+		return n, nil
+	case errors.Is(err, zstd.ErrWindowSizeExceeded), errors.Is(err, zstd.ErrDecoderSizeExceeded):
+		return n, err // a limit, no damage
+	case errors.Is(err, io.EOF):
+		if err := u.wire.judge(nil); err != nil {
+			return n, err
+		}
+		return n, io.EOF
+	}
+	return n, u.wire.judge(err)
+}
 
 // bodies reads request bodies into buffers that are reused.
 type bodies struct {
@@ -90,8 +149,8 @@ type body struct {
 	claim admission.Claim
 }
 
-// read fills b.data with the decompressed body. On error, b.data holds the bytes decoded before the
-// error. They are good if the body was merely cut off.
+// read fills b.Data with the decompressed body. If the body breaks off, b.Data holds what was decoded
+// before that. With any other error b.Data is not to be used.
 func (s *bodies) read(w http.ResponseWriter, r *http.Request, enc Encoding, b *body) error {
 	limit, what := s.limits.CompressedBytes, "compressed body"
 	if enc == Identity {
@@ -110,48 +169,41 @@ func (s *bodies) read(w http.ResponseWriter, r *http.Request, enc Encoding, b *b
 	return err
 }
 
-func (s *bodies) decode(wire io.Reader, enc Encoding, b *body) (err error) {
+func (s *bodies) decode(from io.Reader, enc Encoding, b *body) (err error) {
 	b.wire, b.Data = b.wire[:0], b.Data[:0]
 	switch enc {
 	case gzipped:
-		return s.gunzip(wire, b)
+		return s.gunzip(&arriving{from: from}, b)
 	case Zstd:
-		return s.unzstd(wire, b)
+		return s.unzstd(&arriving{from: from}, b)
 	case Snappy:
-		return s.unsnappy(wire, b)
+		return s.unsnappy(&arriving{from: from}, b)
 	case Identity:
 	}
-	b.Data, err = s.fill(b, b.Data, wire, s.limits.BodyBytes)
+	b.Data, err = s.fill(b, b.Data, from, s.limits.BodyBytes)
 	return err
 }
 
-func (s *bodies) gunzip(wire io.Reader, b *body) error {
+func (s *bodies) gunzip(from *arriving, b *body) error {
 	zr, ok := s.gzips.Get().(*gzip.Reader)
 	if !ok {
 		zr = new(gzip.Reader)
 	}
 	defer s.gzips.Put(zr)
-	if err := zr.Reset(wire); err != nil {
-		if errors.Is(err, io.EOF) {
-			return io.ErrUnexpectedEOF
-		}
-		return err
+	if err := zr.Reset(from); err != nil {
+		return from.judge(err)
 	}
 	var err error
-	b.Data, err = s.fill(b, b.Data, zr, s.limits.BodyBytes)
-	if errors.Is(err, gzip.ErrChecksum) {
-		return ErrUntrusted
-	}
+	b.Data, err = s.fill(b, b.Data, unpacked{zr, from}, s.limits.BodyBytes)
 	return err
 }
 
-func (s *bodies) unzstd(wire io.Reader, b *body) error {
+func (s *bodies) unzstd(from *arriving, b *body) error {
 	var start [zstd.HeaderMaxSize]byte
-	n, err := io.ReadFull(wire, start[:])
+	n, err := io.ReadFull(from, start[:])
 	if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
 		return err
 	}
-	wire = io.MultiReader(bytes.NewReader(start[:n]), wire)
 	// A few bytes can request a full window.
 	window, pool := zstdWindow(start[:n]), &s.smallZstds
 	if window > zstdSmallBytes {
@@ -179,17 +231,14 @@ func (s *bodies) unzstd(wire io.Reader, b *body) error {
 			pool.Put(zr)
 		}
 	}()
-	if err := zr.Reset(wire); err != nil {
+	if err := zr.Reset(io.MultiReader(bytes.NewReader(start[:n]), from)); err != nil {
 		return err
 	}
-	b.Data, err = s.fill(b, b.Data, zr, s.limits.BodyBytes)
-	switch {
-	case errors.Is(err, zstd.ErrWindowSizeExceeded) || errors.Is(err, zstd.ErrDecoderSizeExceeded):
+	b.Data, err = s.fill(b, b.Data, unpacked{zr, from}, s.limits.BodyBytes)
+	if errors.Is(err, zstd.ErrWindowSizeExceeded) || errors.Is(err, zstd.ErrDecoderSizeExceeded) {
 		return &respond.TooLargeError{Message: fmt.Sprintf(
 			"the zstd body needs a window above %d bytes, the limit that follows from its first frame and RFC 9659: compress without --long or --ultra",
 			window)}
-	case errors.Is(err, zstd.ErrCRCMismatch):
-		return ErrUntrusted
 	}
 	return err
 }
@@ -211,26 +260,32 @@ func zstdWindow(start []byte) int64 {
 	return zstdSmallBytes
 }
 
-func (s *bodies) unsnappy(wire io.Reader, b *body) error {
+func (s *bodies) unsnappy(from *arriving, b *body) error {
 	var err error
-	// The reader wire enforces the same limit.
-	if b.wire, err = s.fill(b, b.wire, wire, s.limits.CompressedBytes); err != nil {
+	// The reader from enforces the same limit.
+	if b.wire, err = s.fill(b, b.wire, from, s.limits.CompressedBytes); err != nil && !errors.Is(err, from.broke) {
 		return err
 	}
 	if bytes.HasPrefix(b.wire, []byte(snappyStreamID)) {
-		// Each frame has its own checksum and is yielded only if it matches.
-		b.Data, err = s.fill(b, b.Data, snappy.NewReader(bytes.NewReader(b.wire)), s.limits.BodyBytes)
+		if hidesFrame(b.wire) {
+			return from.judge(snappy.ErrCorrupt)
+		}
+		// The reader yields a frame only if it is whole and its checksum matches.
+		b.Data, err = s.fill(b, b.Data, unpacked{snappy.NewReader(bytes.NewReader(b.wire)), from}, s.limits.BodyBytes)
 		return err
+	}
+	if from.broke != nil {
+		return from.broke // the beginning of a block is useless without its end
 	}
 	n, err := snappy.DecodedLen(b.wire)
 	if err != nil {
-		return err
+		return from.judge(err)
 	}
 	if int64(n) > s.limits.BodyBytes {
 		return s.bomb()
 	}
 	if int64(n) > snappyMaxRatio*int64(len(b.wire)) {
-		return snappy.ErrCorrupt
+		return from.judge(snappy.ErrCorrupt)
 	}
 	if !b.claim.Grow(int64(n)) {
 		return respond.ErrNoRoom
@@ -238,9 +293,23 @@ func (s *bodies) unsnappy(wire io.Reader, b *body) error {
 	if cap(b.Data) < n {
 		b.Data = make([]byte, n)
 	}
-	// The beginning of a block is useless without its end: errors show only there.
 	b.Data, err = snappy.Decode(b.Data[:cap(b.Data)], b.wire)
-	return err
+	return from.judge(err)
+}
+
+// hidesFrame returns whether a framed snappy stream has a frame of a kind that readers skip, other than
+// padding. No encoder writes one: it is a frame with data whose kind is damaged, and no checksum would
+// miss it.
+func hidesFrame(stream []byte) bool {
+	const head = 4 // the kind, and three bytes of length
+	for len(stream) >= head {
+		if kind := stream[0]; kind >= 0x80 && kind < 0xfe {
+			return true
+		}
+		size := head + (int(stream[1]) | int(stream[2])<<8 | int(stream[3])<<16)
+		stream = stream[min(size, len(stream)):]
+	}
+	return false
 }
 
 // fill appends the data of src to dst, up to limit. The buffer grows with the data received, not

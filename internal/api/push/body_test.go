@@ -183,40 +183,31 @@ func TestBodyAtTheLimit(t *testing.T) {
 	}
 }
 
-// TestCutOff cuts bodies at all kinds of positions. The part that arrived is kept if the encoding
-// can be decoded from its beginning; the reply is always 400.
+// TestCutOff cuts bodies off. The part that arrived is kept if the encoding can be decoded from its
+// beginning; the reply is always 400.
 func TestCutOff(t *testing.T) {
 	body := apitest.PlainBody(5000)
 	for _, c := range []struct {
 		enc string
-		cut func(b []byte) []byte
+		// without is how many bytes do not arrive.
+		without int
 		// keeps means that some, but not all, measurements are kept.
 		keeps bool
-		says  string
 	}{
-		{"gzip", func(b []byte) []byte { return b[:len(b)*3/4] }, true, "the gzip body ends early"},
-		{"gzip", func(b []byte) []byte { return b[:5] }, false, "the gzip body ends early"},
-		{"gzip", func([]byte) []byte { return nil }, false, "the gzip body ends early"},
-		{"gzip", func([]byte) []byte { return []byte("not gzip at all, but long enough") }, false, "cannot be read"},
-		{"zstd", func([]byte) []byte { return []byte("not zstd at all, but long enough") }, false, "cannot be read"},
-		{"zstd", func(b []byte) []byte { return b[:len(b)-100] }, true, "the zstd body ends early"},
-		{"zstd", func([]byte) []byte { return nil }, false, "empty"},
-		{"snappy", func(b []byte) []byte { return b[:len(b)/2] }, false, "cannot be read"},
-		{"snappy", func([]byte) []byte { return nil }, false, "cannot be read"},
-		{"snappy", func(b []byte) []byte { return append([]byte{0xff}, b[1:]...) }, false, "cannot be read"},
-		{"snappy-framed", func(b []byte) []byte { return b[:len(b)-1000] }, true, "cannot be read to its end"},
-		{"snappy-framed", func(b []byte) []byte { b[len(b)-1000] ^= 1; return b }, true, "cannot be read to its end"},
-		// These checksums show that the data is wrong, but not where.
-		{"gzip", func(b []byte) []byte { b[len(b)-6] ^= 1; return b }, false, "the checksum does not match"},
-		{"zstd", func(b []byte) []byte { b[len(b)-1] ^= 1; return b }, false, "the checksum does not match"},
+		{"", 1000, true},
+		{"gzip", 1000, true},
+		{"zstd", 100, true},
+		{"snappy-framed", 1000, true},
+		{"snappy", 1, false}, // a block is read whole or not at all
 	} {
-		t.Run(c.enc+" "+c.says, func(t *testing.T) {
+		t.Run(c.enc, func(t *testing.T) {
 			a := &apitest.Appender{}
-			cut := c.cut(apitest.Compressed(t, c.enc, body))
-			w := apitest.Post(t, apitest.ReportServer(t, a, push.Limits{}), bytes.NewReader(cut), "Content-Encoding", apitest.HeaderOf(c.enc))
+			s := apitest.ReportServer(t, a, push.Limits{})
+			whole := apitest.Compressed(t, c.enc, body)
+			w := apitest.Post(t, s, apitest.CutOff(whole[:len(whole)-c.without]), "Content-Encoding", apitest.HeaderOf(c.enc))
 			require.Equal(t, http.StatusBadRequest, w.Code, "%s", w.Body)
 			reply := apitest.DecodeReply(t, w)
-			require.Contains(t, reply.Error, c.says)
+			require.Contains(t, reply.Error, "body ends early")
 			if c.keeps {
 				require.Positive(t, reply.Accepted)
 				require.Less(t, reply.Accepted, 5000)
@@ -224,18 +215,67 @@ func TestCutOff(t *testing.T) {
 			} else {
 				require.Zero(t, a.Calls)
 			}
+
+			a.Calls = 0
+			w = apitest.Post(t, s, apitest.CutOff(nil), "Content-Encoding", apitest.HeaderOf(c.enc))
+			require.Equal(t, http.StatusBadRequest, w.Code)
+			require.Contains(t, apitest.DecodeReply(t, w).Error, "body ends early")
+			require.Zero(t, a.Calls)
 		})
 	}
 
 	t.Run("gzip without its trailer", func(t *testing.T) {
 		a := &apitest.Appender{}
-		cut := apitest.Compressed(t, "gzip", body)
-		w := apitest.Post(t, apitest.ReportServer(t, a, push.Limits{}), bytes.NewReader(cut[:len(cut)-8]), "Content-Encoding", "gzip")
+		whole := apitest.Compressed(t, "gzip", body)
+		w := apitest.Post(t, apitest.ReportServer(t, a, push.Limits{}), apitest.CutOff(whole[:len(whole)-8]), "Content-Encoding", "gzip")
 		require.Equal(t, http.StatusBadRequest, w.Code)
 		reply := apitest.DecodeReply(t, w)
 		require.Equal(t, 5000, reply.Accepted)
 		require.Contains(t, reply.Error, "after measurement 4999")
 	})
+}
+
+// TestDamaged: nothing is kept of a compressed body that arrives whole and cannot be decompressed.
+// What was decoded before the fault may be wrong, too.
+func TestDamaged(t *testing.T) {
+	body := apitest.PlainBody(5000)
+	for _, c := range []struct {
+		enc    string
+		damage func(b []byte) []byte
+		says   string
+	}{
+		{"gzip", func(b []byte) []byte { return b[:len(b)*3/4] }, "it ends early"},
+		{"gzip", func(b []byte) []byte { return b[:len(b)-8] }, "it ends early"},
+		{"gzip", func(b []byte) []byte { return b[:5] }, "it ends early"},
+		{"gzip", func([]byte) []byte { return nil }, "it ends early"},
+		{"gzip", func([]byte) []byte { return []byte("not gzip at all, but long enough") }, "gzip: invalid header"},
+		{"gzip", func(b []byte) []byte { b[len(b)-6] ^= 1; return b }, "gzip: invalid checksum"},
+		{"gzip", func(b []byte) []byte { b[len(b)/2] ^= 1; return b }, ""},
+		{"gzip", func(b []byte) []byte { return append(b, "more"...) }, "it ends early"},
+		{"zstd", func([]byte) []byte { return []byte("not zstd at all, but long enough") }, "magic number mismatch"},
+		{"zstd", func(b []byte) []byte { return b[:len(b)-100] }, "it ends early"},
+		{"zstd", func(b []byte) []byte { b[len(b)-1] ^= 1; return b }, "CRC check failed"},
+		{"zstd", func(b []byte) []byte { b[len(b)/2] ^= 1; return b }, ""},
+		{"snappy", func(b []byte) []byte { return b[:len(b)/2] }, "corrupt input"},
+		{"snappy", func([]byte) []byte { return nil }, "corrupt input"},
+		{"snappy", func(b []byte) []byte { return append([]byte{0xff}, b[1:]...) }, "corrupt input"},
+		{"snappy-framed", func(b []byte) []byte { return b[:len(b)-1000] }, "corrupt input"},
+		{"snappy-framed", func(b []byte) []byte { b[len(b)-1000] ^= 1; return b }, ""},
+		// Readers skip frames of this kind.
+		{"snappy-framed", func(b []byte) []byte { b[10] |= 0x80; return b }, "corrupt input"},
+	} {
+		t.Run(c.enc+" "+c.says, func(t *testing.T) {
+			a := &apitest.Appender{}
+			damaged := c.damage(apitest.Compressed(t, c.enc, body))
+			w := apitest.Post(t, apitest.ReportServer(t, a, push.Limits{}), bytes.NewReader(damaged), "Content-Encoding", apitest.HeaderOf(c.enc))
+			require.Equal(t, http.StatusBadRequest, w.Code, "%s", w.Body)
+			reply := apitest.DecodeReply(t, w)
+			require.Contains(t, reply.Error, "the body cannot be decompressed: ")
+			require.Contains(t, reply.Error, c.says)
+			require.Contains(t, reply.Error, "nothing of it was kept")
+			require.Zero(t, a.Calls)
+		})
+	}
 }
 
 // TestHangUp: over a real connection, a client announces more than it sends and closes its side.

@@ -87,7 +87,7 @@ type Received struct {
 	body
 
 	Encoding Encoding
-	// Broken is the error that cut the body off, nil if there is none. The data before it is good.
+	// Broken is why the body broke off, nil if it did not. The data before that is good.
 	Broken error
 }
 
@@ -126,12 +126,16 @@ func (in *Intake) Receive(w http.ResponseWriter, r *http.Request, accepts func(h
 	}()
 	b.Encoding, b.claim = enc, in.budget.Claim(in.Clients.Of(r.RemoteAddr))
 	b.Broken = in.bodies.read(w, r, enc, &b.body)
-	if errors.Is(b.Broken, ErrUntrusted) {
-		b.Data = b.Data[:0]
+	code, message := respond.BodyFailure(w, b.Broken), ""
+	switch {
+	case errors.Is(b.Broken, ErrUntrusted):
+		code, message = http.StatusBadRequest, fmt.Sprintf("%s; nothing of it was kept", b.Broken)
+	case code != 0:
+		message = b.Broken.Error()
 	}
-	if code := respond.BodyFailure(w, b.Broken); code != 0 {
+	if code != 0 {
 		b.claim.Release() // the client may take arbitrarily long to read the reply
-		refuse(w, r, code, b.Broken.Error())
+		refuse(w, r, code, message)
 	} else {
 		do(b)
 	}

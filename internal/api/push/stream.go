@@ -16,17 +16,20 @@ func (e Encoding) StreamBytes() int64 {
 	return 0
 }
 
-// Open decompresses a body of any length as it is read.
+// Open decompresses a body of any length as it is read. Its Read returns ErrUntrusted at the latest
+// behind all data.
 func (e Encoding) Open(body io.ReadCloser) (io.ReadCloser, error) {
+	from := &arriving{from: body}
 	switch e {
 	case gzipped:
-		return &lazyGzip{from: body}, nil
+		zr := &lazyGzip{from: from}
+		return stream{unpacked{zr, from}, body.Close}, nil
 	case Zstd:
-		zr, err := zstd.NewReader(body, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true), zstd.WithDecoderMaxWindow(zstdWindowBytes))
+		zr, err := zstd.NewReader(from, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true), zstd.WithDecoderMaxWindow(zstdWindowBytes))
 		if err != nil {
 			return nil, err
 		}
-		return zr.IOReadCloser(), nil
+		return stream{unpacked{zr, from}, zr.IOReadCloser().Close}, nil
 	case Identity:
 		return body, nil
 	case Snappy:
@@ -34,9 +37,19 @@ func (e Encoding) Open(body io.ReadCloser) (io.ReadCloser, error) {
 	return nil, fmt.Errorf("the Content-Encoding %q is not supported here: use gzip or zstd", e)
 }
 
+// stream is a body that is decompressed as it is read.
+type stream struct {
+	unpacked
+
+	end func() error
+}
+
+// Close implements io.Closer.
+func (s stream) Close() error { return s.end() }
+
 // lazyGzip reads the gzip header at the first Read, not before.
 type lazyGzip struct {
-	from io.ReadCloser
+	from io.Reader
 	*gzip.Reader
 }
 
@@ -50,5 +63,3 @@ func (z *lazyGzip) Read(p []byte) (int, error) {
 	}
 	return z.Reader.Read(p)
 }
-
-func (z *lazyGzip) Close() error { return z.from.Close() }

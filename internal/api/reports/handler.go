@@ -96,8 +96,6 @@ func (h *handler) complaint(d *decoder, enc push.Encoding, broken error, whole b
 	}
 	cause := ""
 	switch {
-	case errors.Is(broken, push.ErrUntrusted):
-		return body + " is damaged, nothing of it was kept: " + broken.Error()
 	case errors.Is(broken, io.ErrUnexpectedEOF):
 		cause = body + " ends early"
 	case broken != nil:
