@@ -118,8 +118,8 @@ var rules = []rule{
 	{"internal/api/influx", protocol},
 	{"internal/api/otlp", protocol},
 	{"internal/api/remotewrite", protocol},
-	{"internal/api/reading", with(nouns, "internal/admission", "internal/api/jsonscan", "internal/api/push", "internal/api/respond", "internal/explain", "internal/query", "internal/reaggregate", "internal/wire")},
-	{"internal/api/promapi", with(nouns, "internal/admission", "internal/deletion", "internal/query", "internal/storage")},
+	{"internal/api/reading", with(nouns, "internal/admission", "internal/api/jsonscan", "internal/api/push", "internal/api/respond", "internal/explain", "internal/query", "internal/reaggregate", "internal/storage", "internal/wire")},
+	{"internal/api/promapi", with(nouns, "internal/admission", "internal/api/respond", "internal/deletion", "internal/query", "internal/storage")},
 	{"internal/api", with(nouns, "internal/admission", "internal/api/...", "internal/ingest", "internal/query", "internal/wire")},
 	{"internal/api/apitest", with(nouns, "internal/admission", "internal/api", "internal/api/...", "internal/ingest", "internal/wire")},
 

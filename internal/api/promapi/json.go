@@ -15,6 +15,7 @@ import (
 	"github.com/prometheus/prometheus/util/annotations"
 	"github.com/prometheus/prometheus/util/stats"
 
+	"github.com/quern/quern/internal/api/respond"
 	"github.com/quern/quern/internal/metric"
 )
 
@@ -101,24 +102,32 @@ func reply(out http.ResponseWriter, data any, warnings, infos []string) {
 	}
 }
 
-func replyFailure(out http.ResponseWriter, f *failure, found annotations.Annotations) {
+func encodeFailure(f *failure, found annotations.Annotations) []byte {
 	warnings, infos := found.AsStrings("", 10, 10)
-	b := appendJSON(nil, struct {
+	for _, said := range [][]string{warnings, infos} {
+		for i := range said {
+			said[i] = respond.Message(said[i])
+		}
+	}
+	return appendJSON(nil, struct {
 		Status    string   `json:"status"`
 		ErrorType string   `json:"errorType"`
 		Error     string   `json:"error"`
 		Warnings  []string `json:"warnings,omitempty"`
 		Infos     []string `json:"infos,omitempty"`
-	}{"error", f.kind, f.err.Error(), warnings, infos})
+	}{"error", f.kind, respond.Message(f.err.Error()), warnings, infos})
+}
+
+func replyFailure(out http.ResponseWriter, code int, message []byte) {
 	out.Header().Set("Content-Type", "application/json")
-	switch f.code {
+	switch code {
 	case http.StatusServiceUnavailable:
-		out.Header().Set("Retry-After", "5")
+		out.Header().Set("Retry-After", respond.RetryAway)
 	case http.StatusTooManyRequests:
-		out.Header().Set("Retry-After", "1")
+		out.Header().Set("Retry-After", respond.RetryBusy)
 	}
-	out.WriteHeader(f.code)
-	_, _ = out.Write(b)
+	out.WriteHeader(code)
+	_, _ = out.Write(message)
 }
 
 func appendJSON(b []byte, v any) []byte {

@@ -27,6 +27,7 @@ import (
 	"github.com/prometheus/prometheus/util/stats"
 
 	"github.com/quern/quern/internal/admission"
+	"github.com/quern/quern/internal/api/respond"
 	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/deletion"
 	"github.com/quern/quern/internal/metric"
@@ -280,20 +281,20 @@ func asFailure(err error) *failure {
 func (a *API) handler(do answerer) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if err := r.ParseForm(); err != nil {
-			replyFailure(w, &failure{http.StatusBadRequest, "bad_data", fmt.Errorf("error parsing form values: %w", err)}, nil)
+			fail(w, r, &failure{http.StatusBadRequest, "bad_data", fmt.Errorf("error parsing form values: %w", err)}, answer{})
 			return
 		}
 		ans, err := do(r)
-		if ans.close != nil {
-			defer ans.close()
-		}
 		if err != nil {
 			f := asFailure(err)
 			if f.code == http.StatusInternalServerError {
 				a.opts.Logger.ErrorContext(r.Context(), "query failed", "path", r.URL.Path, "err", err)
 			}
-			replyFailure(w, f, ans.warnings)
+			fail(w, r, f, ans)
 			return
+		}
+		if ans.close != nil {
+			defer ans.close()
 		}
 		for _, name := range ans.ignored {
 			w.Header().Add(warningHeader, fmt.Sprintf("unknown parameter %+q is ignored", name))
@@ -315,6 +316,16 @@ func (a *API) handler(do answerer) http.Handler {
 		}
 		reply(w, ans.data, warnings, infos)
 	})
+}
+
+// fail replies with a failure, once it has let go of what the request holds.
+func fail(w http.ResponseWriter, r *http.Request, f *failure, ans answer) {
+	message := encodeFailure(f, ans.warnings)
+	if ans.close != nil {
+		ans.close()
+	}
+	respond.LetGo(r)
+	replyFailure(w, f.code, message)
 }
 
 func (a *API) query(r *http.Request) (answer, error) {

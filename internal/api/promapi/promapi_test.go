@@ -12,11 +12,14 @@ import (
 	"net/http/httptest"
 	"net/url"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	jsoniter "github.com/json-iterator/go"
+	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
 	"github.com/prometheus/prometheus/model/histogram"
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/promql"
@@ -61,6 +64,11 @@ func (l list) List(name string, limit int) []metric.Metadata {
 
 func newAPI(t *testing.T, change func(*Options)) http.Handler {
 	t.Helper()
+	return newAPIWith(t, promquery.Options{}, change)
+}
+
+func newAPIWith(t *testing.T, limits promquery.Options, change func(*Options)) http.Handler {
+	t.Helper()
 	clk := clock.NewSimulated(time.Unix(100, 0))
 	w := querytest.New(t, "model", storage.Retention{}, clk.Now().UnixMilli())
 	for _, series := range loaded {
@@ -68,7 +76,8 @@ func newAPI(t *testing.T, change func(*Options)) http.Handler {
 			w.Put(metric.Sample{Schedule: w.ID(series.labels), TimeMs: i * 10_000, Value: series.start + float64(i)*series.step})
 		}
 	}
-	engine, queryable := promquery.New(w.Querier, promquery.Options{MaxSamples: 10_000})
+	limits.MaxSamples = 10_000
+	engine, queryable := promquery.New(w.Querier, limits)
 	opts := Options{
 		Engine: engine, Queryable: queryable, Clock: clk, Version: "1.2.3",
 		Logger:   slog.New(slog.DiscardHandler),
@@ -585,4 +594,65 @@ func TestWhatAReplyHolds(t *testing.T) {
 		require.True(t, read)
 		require.WithinRange(t, w.by, before, time.Now().Add(time.Hour), path)
 	}
+}
+
+// TestWhatAFailureHolds: while a failure is sent, the request has no turn, and nothing is charged for
+// it. Its message is short.
+func TestWhatAFailureHolds(t *testing.T) {
+	const room = 1 << 30
+	metrics := prometheus.NewRegistry()
+	memory := admission.NewSharedBudget(room, room)
+	h := newAPIWith(t, promquery.Options{Memory: memory}, func(o *Options) {
+		o.Queries = admission.NewTurns(1, "queries", 0, admission.NewClients(nil), metrics)
+	})
+	long := strings.Repeat("\u00e4", 20_000)
+	for name, c := range map[string]struct {
+		path string
+		form url.Values
+		code int
+		cut  bool
+	}{
+		"too many samples":    {"query", url.Values{"query": {`sum_over_time(up[4m:1ms])`}}, http.StatusUnprocessableEntity, false},
+		"a syntax error":      {"query", url.Values{"query": {`up{instance="` + long + `"} )`}}, http.StatusBadRequest, false},
+		"an unknown function": {"query", url.Values{"query": {strings.Repeat("a", len(long)) + "(up)"}}, http.StatusBadRequest, true},
+		"a bad pattern":       {"series", url.Values{"match[]": {`up{instance=~"(` + long + `"}`}}, http.StatusBadRequest, true},
+		"no format":           {"format_query", url.Values{"query": {`up{instance=~"(` + long + `"}`}}, http.StatusBadRequest, true},
+		"a bad limit":         {"labels", url.Values{"match[]": {"up"}, "limit": {long}}, http.StatusBadRequest, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			forms := admission.NewBudget(room, 0)
+			claim, other := forms.Claim(admission.Client{}), forms.Claim(admission.Client{})
+			all := memory.Claim(admission.Client{})
+			text := c.form.Encode()
+			r := httptest.NewRequestWithContext(admission.WithClaim(t.Context(), &claim), http.MethodPost, "/api/v1/"+c.path, strings.NewReader(text))
+			r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+			require.True(t, claim.Grow(int64(len(text))))
+			read := false
+			w := &slow{ResponseRecorder: httptest.NewRecorder(), reading: func() {
+				read = true
+				require.Zero(t, gaugeOf(t, metrics, "quern_turns"), "the turn")
+				require.True(t, other.Grow(room), "the form")
+				require.True(t, all.Grow(room), "the samples")
+				require.Nil(t, r.Form)
+			}}
+			h.ServeHTTP(w, r)
+			all.Release()
+			require.Equal(t, c.code, w.Code, "%.300s", w.Body)
+			require.True(t, read)
+			require.Less(t, w.Body.Len(), 6<<10)
+			require.NotContains(t, w.Body.String(), "\ufffd")
+			if c.cut {
+				require.Contains(t, w.Body.String(), "bytes more)")
+			}
+		})
+	}
+}
+
+func gaugeOf(t *testing.T, g prometheus.Gatherer, name string) float64 {
+	t.Helper()
+	families, err := g.Gather()
+	require.NoError(t, err)
+	i := slices.IndexFunc(families, func(f *dto.MetricFamily) bool { return f.GetName() == name })
+	require.GreaterOrEqual(t, i, 0)
+	return families[i].GetMetric()[0].GetGauge().GetValue()
 }

@@ -64,9 +64,9 @@ func (l *lines) warn(all []string) {
 }
 
 // error sends a last line with the reason why the reply ends here.
-func (l *lines) error(err error) {
+func (l *lines) error(message string) {
 	l.RawStr(`{"status":"error","error":`)
-	l.Str(err.Error())
+	l.Str(message)
 	l.RawStr("}\n")
 	// If the client has gone, there is nobody to tell. Without a flush, the line would be lost when
 	// the connection is cut.

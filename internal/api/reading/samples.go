@@ -86,12 +86,12 @@ func answering(turns *admission.Turns, timeout time.Duration, answer answerer, p
 			return
 		}
 		if err := onlyParameters(r, parameters...); err != nil {
-			replyFailure(w, r, err)
+			failureOf(r, err).reply(w, r)
 			return
 		}
 		r, end, err := begin(w, r, turns, timeout)
 		if err != nil {
-			replyFailure(w, r, err)
+			failureOf(r, err).reply(w, r)
 			return
 		}
 		defer end()
@@ -101,11 +101,17 @@ func answering(turns *admission.Turns, timeout time.Duration, answer answerer, p
 		case err == nil:
 			err = out.finish()
 		case !out.sent:
+			f := failureOf(r, err)
 			// Discard the unsent lines; the reply becomes an error.
-			replyFailure(w, r, err)
+			out = nil
+			end()
+			f.reply(w, r)
 			return
 		default:
-			out.error(err)
+			message := respond.Message(err.Error())
+			end()
+			respond.LetGo(r)
+			out.error(message)
 		}
 		if err != nil {
 			// Part of the reply has been sent. A clean end would make half an answer look complete,
@@ -152,22 +158,34 @@ func onlyParameters(r *http.Request, names ...string) error {
 	return nil
 }
 
-func replyFailure(w http.ResponseWriter, r *http.Request, err error) {
-	var bad *query.RequestError
-	if errors.As(err, &bad) {
-		respond.Error(w, http.StatusBadRequest, bad.Message)
-		return
+// failure is a reply to a request that fails.
+type failure struct {
+	code                int
+	retryAfter, message string
+}
+
+// failureOf returns the reply for an error. What the request holds may be let go of before the reply is
+// sent.
+func failureOf(r *http.Request, err error) failure {
+	f := failure{message: respond.Message(err.Error())}
+	bad, forbidden := (*query.RequestError)(nil), (*forbiddenError)(nil)
+	switch {
+	case errors.As(err, &bad):
+		f.code, f.message = http.StatusBadRequest, respond.Message(bad.Message)
+	case errors.As(err, &forbidden):
+		f.code, f.message = http.StatusForbidden, forbidden.message
+	default:
+		f.code, f.retryAfter = respond.Failure(r.Context(), err)
 	}
-	var forbidden *forbiddenError
-	if errors.As(err, &forbidden) {
-		respond.Error(w, http.StatusForbidden, forbidden.message)
-		return
+	return f
+}
+
+func (f failure) reply(w http.ResponseWriter, r *http.Request) {
+	respond.LetGo(r)
+	if f.retryAfter != "" {
+		w.Header().Set("Retry-After", f.retryAfter)
 	}
-	code, retryAfter := respond.Failure(r.Context(), err)
-	if retryAfter != "" {
-		w.Header().Set("Retry-After", retryAfter)
-	}
-	respond.Error(w, code, err.Error())
+	respond.Error(w, f.code, f.message)
 }
 
 // forbiddenError is about what a flag has turned off.

@@ -44,7 +44,7 @@ func (h *Aggregation) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if err := onlyParameters(r, "waiting"); err != nil {
-		replyFailure(w, r, err)
+		failureOf(r, err).reply(w, r)
 		return
 	}
 	waiting := false
@@ -61,20 +61,18 @@ func (h *Aggregation) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	r, end, err := begin(w, r, turns, h.turns.QueryTimeout)
 	if err != nil {
-		replyFailure(w, r, err)
+		failureOf(r, err).reply(w, r)
 		return
 	}
 	defer end()
 	reply, err := h.provider.AggregationStatus(r.Context(), waiting)
 	if err = tookTooLong(r, err); err != nil {
-		code, retryAfter := respond.Failure(r.Context(), err)
-		if retryAfter != "" {
-			w.Header().Set("Retry-After", retryAfter)
-		}
-		if code == http.StatusInternalServerError {
+		f := failureOf(r, err)
+		if f.code == http.StatusInternalServerError {
 			h.logger.ErrorContext(r.Context(), "cannot read the aggregation status", "err", err)
 		}
-		respond.Error(w, code, err.Error())
+		end()
+		f.reply(w, r)
 		return
 	}
 	if h.lost != nil {

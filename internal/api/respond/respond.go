@@ -31,9 +31,17 @@ const (
 	RetryAway = "5"
 )
 
-// Error replies with a message in JSON.
+// Error replies with a message in JSON, which it shortens if it is very long.
 func Error(w http.ResponseWriter, code int, message string) {
-	JSON(w, code, wire.Error{Status: wire.Failure, Error: message})
+	JSON(w, code, wire.Error{Status: wire.Failure, Error: Message(message)})
+}
+
+// LetGo drops the parameters of a request, and gives back what was charged for them and for what was
+// parsed from them. Handlers call it before they write a failure, since the client may take arbitrarily
+// long to read it.
+func LetGo(r *http.Request) {
+	r.Form, r.PostForm, r.Body = nil, nil, http.NoBody
+	admission.Discharge(r.Context())
 }
 
 // JSON sends v, which must be encodable, as the whole reply.
