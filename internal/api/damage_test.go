@@ -13,10 +13,9 @@ import (
 	"github.com/quern/quern/internal/api"
 	"github.com/quern/quern/internal/api/apitest"
 	"github.com/quern/quern/internal/api/collectd"
-	"github.com/quern/quern/internal/api/importer"
 	"github.com/quern/quern/internal/api/remotewrite"
-	"github.com/quern/quern/internal/api/reports"
 	"github.com/quern/quern/internal/metric"
+	"github.com/quern/quern/internal/wire"
 )
 
 // fewSamples returns, by path as hostileTo takes it, a body with samples of a few series.
@@ -37,10 +36,10 @@ func fewSamples() map[string]string {
 		points.WriteString(apitest.Proto(1, apitest.Proto(7, attribute), pbDouble(4, v)))
 	}
 	return map[string]string{
-		reports.Path:     `{"source":"s","measurements":[` + reported.String() + `]}`,
+		wire.ReportsPath: `{"source":"s","measurements":[` + reported.String() + `]}`,
 		"/write":         lines.String(),
 		"/api/v2/write":  lines.String(),
-		importer.Path:    imported.String(),
+		wire.ImportPath:  imported.String(),
 		remotewrite.Path: written.String(),
 		collectd.Path:    "[" + lists.String() + "]",
 		"/v1/metrics":    apitest.Proto(1, apitest.Proto(2, apitest.Proto(2, apitest.Proto(1, "m"), apitest.Proto(5, points.String())))),
@@ -52,7 +51,7 @@ func forEachDoor(t *testing.T, test func(t *testing.T, body []byte, send func(io
 	t.Helper()
 	for path, plain := range fewSamples() {
 		for _, enc := range []string{"gzip", "zstd", "snappy-framed"} {
-			if path == importer.Path && enc == "snappy-framed" {
+			if path == wire.ImportPath && enc == "snappy-framed" {
 				continue // it takes none
 			}
 			t.Run(enc+path, func(t *testing.T) {
