@@ -16,8 +16,8 @@ import (
 	"github.com/quern/quern/internal/storage"
 )
 
-// Limits bounds the parts of a series. The number of labels and the length of names and values are
-// checked always. The rest is checked once, when the series is new.
+// Limits bounds the parts of a series. The source, the number of labels and all lengths are checked
+// always. The rest is checked only when the series is new.
 type Limits struct {
 	// SourceBytes is the maximum length of a source's name. The default is 256.
 	SourceBytes int
@@ -195,7 +195,7 @@ func (r *resolver) report(held *hold, in *Ingest, rep Report, base int, nowMs in
 	}
 	r.fresh, r.series, r.freshBytes = r.fresh[:0], r.series[:0], 0
 	id, of := registry.NoID, (*Measurement)(nil) // the series that was found last
-	// It is looked up, and kept in memory, for a measurement that may be taken only.
+	// It is looked up only if a measurement may be taken, since it stays in memory.
 	var source *registry.Source
 	for i := range rep.Measurements {
 		if (base+i)%lookEvery == lookEvery-1 && held.ctx.Err() != nil {
@@ -225,7 +225,7 @@ func (r *resolver) report(held *hold, in *Ingest, rep Report, base int, nowMs in
 			var err error
 			source, err = in.registry.Source(held.ctx, rep.Source, rep.Derived)
 			if errors.Is(err, storage.ErrCorrupt) {
-				// To try again is of no use, and others that are sent along are not to wait for it.
+				// A retry does not help, and other reports of the request must not wait for it.
 				for ; i < len(rep.Measurements); i++ {
 					r.reject(base+i, ReasonDamaged, "the series of the source cannot be read: %v", err)
 				}
@@ -264,7 +264,7 @@ func reported(v float64) float64 {
 }
 
 // time returns the measurement's time, in Unix ms, if it is allowed, and rejects the measurement
-// otherwise. A measurement without a time gets the server's, which a clock that is behind may put
+// otherwise. A measurement without a time gets the server's. A clock that is behind may put that
 // before what raw holds.
 func (r *resolver) time(in *Ingest, m *Measurement, index int, nowMs int64) (int64, bool) {
 	timeMs, what := m.TimeMs, "time"

@@ -20,27 +20,27 @@ import (
 const (
 	// maxMade bounds one label that a function makes, in bytes.
 	maxMade = 64 << 10
-	// maxMatching bounds what label_replace does in one query: the bytes that its patterns look at, for each of their instructions.
-	// It looks at no context. This many take some ten seconds.
+	// maxMatching bounds the matching of label_replace in one query: bytes that a pattern looks at, times its instructions.
+	// Matching ignores the context. This many take some ten seconds.
 	maxMatching = 200_000_000
-	// mostRoom is the number of points that the engine makes room for where it sees the first one of a series.
+	// mostRoom is the number of points that the engine allocates at the first one of a series.
 	mostRoom = 5000
 )
 
-// weigher bounds what evaluating an expression takes that the engine does not count: it counts points, and neither the room that it
-// makes for more of them, nor labels, nor what a pattern takes. It errs upwards.
+// weigher bounds what evaluating an expression takes beyond what the engine counts: the engine counts points, but not the
+// room that it makes for more of them, labels, or matching. It errs upwards.
 //
 // Labels are those that the engine makes. Those of stored series it shares; the query's account counts them.
 //
-//  1. An expression that is evaluated step by step has room for mostRoom points for each of its series, or one for each step
-//     if they are fewer. What is there at the same time is bounded by the query's samples.
-//     So do the labels that are made for its series, and the keys made of them: 16 bytes are a point.
-//  2. A label that functions make has at most maxMade bytes, and those of all series together as many as samples may have.
+//  1. A part that is evaluated step by step takes room for mostRoom points for each of its series, or for one per step if
+//     there are fewer steps. Labels made for its series, and keys made of labels, take a point for 16 bytes. All
+//     that is held at the same time is at most the query's samples.
+//  2. A label that functions make has at most maxMade bytes. Together they take at most what the query's samples take.
 //  3. Matching of patterns takes at most maxMatching.
-//  4. To weigh ends with the query. What it looks at counts with what the selectors look at.
+//  4. Weighing ends with the query. What it looks at counts with what the selectors look at.
 //
-// It weighs what has been read by then: before evaluation nothing, and again while selectors are read and count_values makes
-// series. So an expression is refused before it is evaluated over more than that.
+// It weighs before evaluation, when nothing has been read, and again while selectors are read and count_values makes
+// series. So an expression is refused before it takes more.
 type weigher struct {
 	// ctx and work are those of the query, once a selector has been found.
 	ctx            context.Context //nolint:containedctx // the engine passes none to its functions
@@ -53,13 +53,13 @@ type weigher struct {
 	grid           grid
 	// selected is what selectors have found, by their first matchers; see preparation.readings.
 	selected map[*labels.Matcher]*selected
-	// instructions are those of patterns, by their texts.
+	// instructions counts those of a pattern, by text.
 	instructions map[string]float64
-	// subqueries are those that were arguments, in whose place the engine puts what they come to.
+	// subqueries are arguments that the engine replaces by their results.
 	subqueries map[argument]*parser.SubqueryExpr
 
 	unread int // selectors
-	// read are the series with samples and their labels, next those at which they are weighed again.
+	// read counts the series with samples and their labels. At next weigh runs again.
 	read, next amount
 	matching   float64
 	err        error // the first
@@ -70,13 +70,13 @@ type argument struct {
 	i    int
 }
 
-// amount is that of series.
+// amount counts series.
 type amount struct {
 	series int
 	bytes  int // of their labels
 }
 
-// selected is what one selector has found, and of how many series there are samples.
+// selected is what one selector has found, and how many of its series have samples.
 type selected struct {
 	*found
 	weigher *weigher
@@ -85,7 +85,7 @@ type selected struct {
 	uncut   int // see weighed
 }
 
-// add is for a selector that has found something.
+// add notes what a selector has found.
 func (w *weigher) add(ctx context.Context, work *query.Work, matchers []*labels.Matcher, f *found) *selected {
 	w.ctx, w.work = ctx, work
 	s := &selected{found: f, weigher: w}
@@ -98,7 +98,7 @@ func (w *weigher) add(ctx context.Context, work *query.Work, matchers []*labels.
 	return s
 }
 
-// has counts a series that has been read. Of an expression with many selectors, not each has all weighed again.
+// has counts a series that has been read. With more than 100 selectors, not each has all weighed again.
 func (s *selected) has(stored metric.Labels, samples, last bool) error {
 	w := s.weigher
 	if samples {
@@ -136,7 +136,7 @@ func sharedWithoutName(stored metric.Labels) bool {
 	return true
 }
 
-// weigh is what is wrong with the expression.
+// weigh returns why the query is refused.
 func (w *weigher) weigh() error {
 	w.matching, w.err = 0, nil
 	v := w.eval(w.expr, w.grid)
@@ -157,17 +157,17 @@ type weightError struct{ text string }
 
 func (e *weightError) Error() string { return e.text }
 
-// weighed is what a part of an expression comes to.
+// weighed is what a part of an expression takes.
 type weighed struct {
 	series float64
-	// points are those that there is room for, of the part itself; most are those while it is evaluated.
+	// points are those that the part itself has room for, most the peak while it is evaluated.
 	points, most float64
-	// bytes are those of the labels of its series, widest of one of them. Of bytes, uncut are of
-	// series that the engine copies to drop their names. Copied were made in evaluating the part,
-	// and are held with it.
+	// bytes are those of the labels of its series, widest the most of one series. uncut is the part
+	// of bytes that the engine copies to drop names. copied were made in evaluating the part, and
+	// are held with it.
 	bytes, widest, uncut, copied float64
-	// cells are its points if each series has one at each step, peak those while it is evaluated,
-	// with labels. The engine bounds them, and they are claimed.
+	// cells are its points if each series has one at each step, peak the most while it is evaluated,
+	// with labels. The engine bounds cells; peak is claimed.
 	cells, peak float64
 	// found are what its series are made of, made the bytes of labels that functions have made.
 	found []*found
@@ -225,7 +225,7 @@ func (w *weigher) looks(n int) bool {
 // held is what is held of the part after it has been evaluated.
 func (v *weighed) held() float64 { return v.points + v.copied/sampleBytes }
 
-// with adds what is evaluated beside it.
+// with adds a part evaluated after v.
 func (v weighed) with(other weighed) weighed {
 	v.most = max(v.most, v.held()+other.most)
 	v.peak = max(v.peak, v.cells+v.copied/sampleBytes+other.peak)
@@ -248,7 +248,7 @@ func (v weighed) with(other weighed) weighed {
 	return v
 }
 
-// label has a label made of it, of at most n bytes.
+// label adds a made label of at most n bytes to v.
 func (w *weigher) label(v *weighed, name string, n float64) {
 	if n > maxMade {
 		w.refuse("label %q may exceed %d bytes, the limit for a label made by a function: use shorter texts, or fewer of them", name, maxMade)
@@ -264,7 +264,7 @@ func (w *weigher) label(v *weighed, name string, n float64) {
 	}
 	v.bytes += v.series * grows
 	v.widest += grows
-	if name != "" && name[0] <= '_' { // it may stand before the name, or be one
+	if name != "" && name[0] <= '_' { // it may sort before the name, or be it
 		v.uncut = v.bytes
 	}
 	v.made[name] = max(n, w.longest(v, name))
@@ -278,14 +278,14 @@ func (w *weigher) label(v *weighed, name string, n float64) {
 	}
 }
 
-// unnamed has the engine drop the names of the series.
+// unnamed weighs that the engine drops the names.
 func (w *weigher) unnamed(v *weighed) {
 	w.copies(v, v.uncut, 0)
 	v.uncut = 0
 }
 
-// copies has the engine make labels for the series: some bytes of the result, which also holds what
-// its parts hold, and others while it is evaluated.
+// copies weighs labels that the engine makes: made bytes, held with the result and what its parts
+// hold, and meanwhile bytes, held during evaluation.
 func (w *weigher) copies(v *weighed, made, meanwhile float64) {
 	v.copied += made
 	v.most = max(v.most, v.held()+meanwhile/sampleBytes)
@@ -296,21 +296,21 @@ func (w *weigher) copies(v *weighed, made, meanwhile float64) {
 	}
 }
 
-// instead has all labels of the series made anew: those of its parts end with these.
+// instead weighs new labels for all series, which replace those of the parts.
 func (w *weigher) instead(v *weighed, meanwhile float64) {
 	before := v.copied
 	w.copies(v, v.bytes, meanwhile)
 	v.copied -= before
 }
 
-// result has the engine make points for each step.
+// result weighs one point per series and step.
 func (v *weighed) result(g grid) {
 	cells := v.series * float64(g.steps())
 	v.peak = max(v.peak, v.cells+v.copied/sampleBytes+cells)
 	v.cells = cells
 }
 
-// stepwise has a part evaluated step by step.
+// stepwise weighs an evaluation by steps.
 func (w *weigher) stepwise(v weighed, g grid) weighed {
 	room := 0.0
 	if steps := g.steps(); steps > 1 {
@@ -393,7 +393,7 @@ func (w *weigher) binary(e *parser.BinaryExpr, g grid) weighed {
 	return w.stepwise(v, g)
 }
 
-// match weighs the labels of v, that a binary operator makes of l's and r's.
+// match weighs the labels that a binary operator makes of l's and r's.
 func (w *weigher) match(v *weighed, l, r weighed, e *parser.BinaryExpr, g grid) {
 	how := e.VectorMatching
 	keys := v.bytes // one of each different series
@@ -562,7 +562,7 @@ func (w *weigher) join(v *weighed, args parser.Expressions) {
 	w.label(v, text(args[1]), n)
 }
 
-// text is that of a string, which cannot be computed.
+// text returns a string: all strings are literals.
 func text(e parser.Expr) string {
 	for {
 		switch in := e.(type) {

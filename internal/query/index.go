@@ -27,7 +27,7 @@ import (
 //     its end, or go into a new slice. So a reader holds the lock only while it fetches slices, and
 //     a slow expression blocks nobody.
 //  2. Each label string is stored once: series share the strings of the index.
-//  3. The cost of adding series does not depend on the order of their ids, up to a factor.
+//  3. Adding series costs the same in any order of their ids, up to a constant factor.
 type Index struct {
 	mu sync.RWMutex
 	// pages hold the labels by id, pageSize to a page; ids are dense.
@@ -102,8 +102,8 @@ type postings struct {
 	sorted, late []metric.ScheduleID
 }
 
-// lateShare is the least part of sorted that late must be to be merged by a writer. So a late id
-// costs about lateShare copies of an id.
+// lateShare: a writer merges late when it has 1/lateShare as many ids as sorted. So a late id costs
+// about lateShare copies of an id.
 const lateShare = 8
 
 func (p *postings) count() int { return len(p.sorted) + len(p.late) }
@@ -163,7 +163,7 @@ func (x *Index) idsOf(all []*postings) [][]metric.ScheduleID {
 	return out
 }
 
-// merged merges what p had. If p still has the same, it keeps the result.
+// merged merges p as it was read. If p is unchanged, it keeps the result.
 func (x *Index) merged(p *postings, sorted, late []metric.ScheduleID) []metric.ScheduleID {
 	out := merge(sorted, late)
 	x.mu.Lock()
@@ -174,7 +174,7 @@ func (x *Index) merged(p *postings, sorted, late []metric.ScheduleID) []metric.S
 	return out
 }
 
-// same returns whether two slices, of postings that only grow or move, are the same part of one array.
+// same returns whether a and b are the same part of one array. Postings only grow or move.
 func same(a, b []metric.ScheduleID) bool {
 	return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0])
 }
@@ -184,13 +184,12 @@ func NewIndex() *Index { return &Index{labels: make(map[string]*label)} }
 
 const (
 	// Refresh reads refreshIDs ids at a time and retries each read up to refreshAttempts times. Of
-	// thousands of reads, one or the other fails; a Refresh that began anew each time would never
-	// finish.
+	// thousands of reads some fail; a Refresh that started over each time would never finish.
 	refreshIDs      = 8 * pageSize
 	refreshAttempts = 5
-	// What cannot be read in one piece is read in pieces of pieceIDs, the default size of the store's
-	// groups, since different groups lie in different places. If mostPieces fail before any is read,
-	// the whole store is away. A page with a piece out of reach is tried again after awayPolls.
+	// What cannot be read at once is read in pieces of pieceIDs, the default size of the store's
+	// groups, since groups lie in different places. If mostPieces fail before any is read, the whole
+	// store is away. A page with a failed piece is tried again after awayPolls.
 	pieceIDs   = 128
 	mostPieces = 64
 	awayPolls  = 6
@@ -394,7 +393,7 @@ func (x *Index) add(s storage.Schedule) {
 		p.n++
 		x.n++
 	} else {
-		// The id was lost in a race that left its row behind, and was then given to another series.
+		// A writer that lost a race left a row with this id, which now belongs to another series.
 		x.remove(s.ID, old)
 		x.bytes -= x.weight(old)
 	}
@@ -436,8 +435,7 @@ const (
 	// labelBytes are for a label of the series and its id among the value's, beside the text, of
 	// which the registry's key has a copy.
 	labelBytes = 64
-	// valueBytes and nameBytes are for a value and a name of which there is no other series, beside
-	// the text.
+	// valueBytes and nameBytes are for a value and a name that no other series has, beside the text.
 	valueBytes = 160
 	nameBytes  = 500
 )
@@ -458,7 +456,7 @@ func (x *Index) weight(ls metric.Labels) int64 {
 			text += len(l.Value)
 		}
 	}
-	return int64(n + text + text/8) // an eighth is the most that is lost to sizes of allocation
+	return int64(n + text + text/8) // size classes of the allocator waste an eighth at most
 }
 
 // Bytes returns what all series take in memory, those of the registry included, but not what the
@@ -500,9 +498,8 @@ func (x *Index) HasName(name string) bool {
 	return x.labels[name] != nil
 }
 
-// LabelNames are the names of the labels that series have which match any of the
-// selectors, of all series when there is none, sorted. The error is why ctx is done, or that
-// of words.hold.
+// LabelNames returns the label names of the series that match any of the selectors, of all
+// series when there is none, sorted. The error is why ctx is done, or that of words.hold.
 func (x *Index) LabelNames(ctx context.Context, sels ...Selector) ([]string, error) {
 	if len(sels) > 0 {
 		ids, err := x.Select(ctx, sels...)
@@ -526,9 +523,8 @@ func (x *Index) names(ctx context.Context) ([]string, error) {
 	return slices.AppendSeq(make([]string, 0, len(x.labels)), maps.Keys(x.labels)), nil
 }
 
-// LabelValues are the values of a label that series have which match any of the
-// selectors, of all series when there is none, sorted. The error is why ctx is done, or that
-// of words.hold.
+// LabelValues returns the values of a label of the series that match any of the selectors, of
+// all series when there is none, sorted. The error is as for LabelNames.
 func (x *Index) LabelValues(ctx context.Context, name string, sels ...Selector) ([]string, error) {
 	if len(sels) > 0 {
 		ids, err := x.Select(ctx, sels...)
@@ -586,11 +582,11 @@ func (x *Index) valuesOf(ctx context.Context, name string, ids []metric.Schedule
 }
 
 const (
-	// headerBytes is what a list of words takes for each: the words themselves are the index's own.
+	// headerBytes is what a list takes for each word: the texts are the index's own.
 	headerBytes = 16
-	// wordInSetBytes is what a set takes for each of its words until they are sorted, when it grows.
+	// wordInSetBytes is the most that a set takes for each word: when it grows, until it is sorted.
 	wordInSetBytes = 96
-	// maxWordsBytes bounds what is held of one selector's words.
+	// maxWordsBytes bounds what the words of one selector take.
 	maxWordsBytes = 64 << 20
 )
 
@@ -625,7 +621,7 @@ func (w *words) add(word string) error {
 	return nil
 }
 
-// ended is why ctx is done, looked at each few turns of a loop.
+// ended returns why ctx is done. It asks every 64th turn i.
 func ended(ctx context.Context, i int) error {
 	if i%64 == 0 && ctx.Err() != nil {
 		return context.Cause(ctx)
@@ -655,8 +651,8 @@ func (x *Index) matched(ctx context.Context, sels []Selector) ([]metric.Schedule
 	return out, nil
 }
 
-// maxWork bounds what the selectors of one request look at: the series of a selector's first matcher
-// count for each of its matchers, and values for each pattern. This many take some ten seconds.
+// maxWork bounds what the selectors of one request look at: the series of a selector's first matcher,
+// times its matchers, and the values for each pattern. This many take some ten seconds.
 const maxWork = 500_000_000
 
 // Work counts what the selectors of one request, and what weighs the request, look at. It is safe for
@@ -860,7 +856,7 @@ func (x *Index) matching(ctx context.Context, m *labels.Matcher, want bool, work
 		x.mu.RUnlock()
 	} else {
 		for _, p := range x.values(m.Name) {
-			if err := work.Add(ctx, 1); err != nil { // one value may take a pattern a second
+			if err := work.Add(ctx, 1); err != nil { // a match may take a second
 				return nil, err
 			}
 			if m.Matches(p.value) == want {

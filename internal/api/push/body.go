@@ -21,8 +21,8 @@ const (
 	// zstdWindowBytes is the largest window that a zstd body may request. RFC 9659 sets this limit
 	// for Content-Encoding, so that a decoder's memory is known in advance.
 	zstdWindowBytes = 8 << 20
-	// zstdSmallBytes is the window reserved for a zstd body whose first frame needs no more, as
-	// that of a small body does. Later frames of that body get no larger window.
+	// zstdSmallBytes is the window reserved for a zstd body whose first frame needs no more, such as
+	// a small body. Later frames of that body get no larger window.
 	zstdSmallBytes = 1 << 20
 	// snappyMaxRatio is more than a snappy block can expand: its densest element is a copy of 64
 	// bytes, encoded in 3. A block that claims more is damaged or hostile.
@@ -33,8 +33,8 @@ const (
 	MaxPooledBytes = 8 << 20
 )
 
-// snappyStreamID starts the framed form of snappy. Read as a block, it would claim a length of 895
-// bytes and begin with two one-byte literals, which no encoder writes.
+// snappyStreamID starts the framed form of snappy. No block starts like that: after one literal it
+// would copy from before its own beginning.
 const snappyStreamID = "\xff\x06\x00\x00sNaPpY"
 
 // Encoding is the compression of a body.
