@@ -38,7 +38,10 @@ func startContainer(ctx context.Context, o Options) (*container, error) {
 	running, err := cassandra.Run(
 		ctx, image,
 		testcontainers.WithLogger(tclog.NewNoopLogger()),
-		testcontainers.WithEnv(map[string]string{"MAX_HEAP_SIZE": fmt.Sprintf("%dM", o.HeapMB)}),
+		testcontainers.WithEnv(map[string]string{
+			"MAX_HEAP_SIZE": fmt.Sprintf("%dM", o.HeapMB),
+			"JVM_OPTS":      "-XX:TieredStopAtLevel=1", // as for the nodes that are processes
+		}),
 		// The module's own conditions, with more time for a loaded machine.
 		testcontainers.WithWaitStrategyAndDeadline(
 			readyLimit,

@@ -56,13 +56,11 @@ func TestArguments(t *testing.T) {
 	one, err := render(daemonArgsName, config)
 	require.NoError(t, err)
 	require.Contains(t, one, "\n-Xmx1024M\n")
-	require.NotContains(t, one, "SerialGC")
 
 	config.Options, config.Nodes = Options{}.withDefaults(3), 3
 	many, err := render(daemonArgsName, config)
 	require.NoError(t, err)
 	require.Contains(t, many, "\n-Xmx640M\n")
-	require.Contains(t, many, "\n-XX:+UseSerialGC\n")
 }
 
 func TestInitialToken(t *testing.T) {
