@@ -259,7 +259,7 @@ func (g *target) protocol() *cache.Cache {
 
 // migrate copies as a separate process would.
 func (g *target) migrate(ctx context.Context, from legacy.Reader) (*migrate.Report, error) {
-	return migrate.New(from, g.store, g.protocol(), g.clk, migrate.Options{Shared: true}).Run(ctx)
+	return migrate.New(migrate.Parts{From: from, To: g.store, Cache: g.protocol(), Clock: g.clk}, migrate.Options{Shared: true}).Run(ctx)
 }
 
 func open(t *testing.T, k *rhq) *cassandra.Legacy {
@@ -618,7 +618,9 @@ func TestRefused(t *testing.T) {
 	require.NoError(t, err)
 	defer store.Close()
 	clk := clock.NewSimulated(now)
-	_, err = migrate.New(open(t, k), store, cache.New(store, clk, 1, cache.DefaultTiming()), clk, migrate.Options{}).Run(t.Context())
+	_, err = migrate.New(migrate.Parts{
+		From: open(t, k), To: store, Cache: cache.New(store, clk, 1, cache.DefaultTiming()), Clock: clk,
+	}, migrate.Options{}).Run(t.Context())
 	require.ErrorContains(t, err, "six_hour_metrics has rows, but the store has no roll-ups of 6h for them, only 1h,24h")
 
 	_, err = cassandra.OpenLegacy(t.Context(), opts)

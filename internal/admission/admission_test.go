@@ -86,7 +86,7 @@ func TestSharedBudget(t *testing.T) {
 func TestTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const a, b = "192.0.2.1:1", "192.0.2.2:1"
-		turns := NewTurns(2, "queries", time.Minute, NewClients(nil), prometheus.NewRegistry())
+		turns := NewTurns(TurnOptions{N: 2, Name: "queries", Wait: time.Minute, Clients: NewClients(nil), Metrics: prometheus.NewRegistry()})
 		first, err := turns.Take(t.Context(), a)
 		require.NoError(t, err)
 
@@ -124,7 +124,7 @@ func TestTurns(t *testing.T) {
 
 func TestQueueIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		turns := NewTurns(1, "queries", 0, NewClients(nil), nil)
+		turns := NewTurns(TurnOptions{N: 1, Name: "queries", Clients: NewClients(nil)})
 		give, err := turns.Take(t.Context(), "pipe")
 		require.NoError(t, err)
 		ctx, cancel := context.WithCancel(t.Context())
@@ -146,7 +146,7 @@ func TestQueueIsBounded(t *testing.T) {
 // TestWaitIsBounded covers a turn that does not come in time: the request stops waiting.
 func TestWaitIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		turns := NewTurns(1, "queries", time.Minute, NewClients(nil), nil)
+		turns := NewTurns(TurnOptions{N: 1, Name: "queries", Wait: time.Minute, Clients: NewClients(nil)})
 		give, err := turns.Take(t.Context(), "pipe")
 		require.NoError(t, err)
 		_, err = turns.Take(t.Context(), "pipe")

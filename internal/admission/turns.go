@@ -42,13 +42,26 @@ type waiter struct {
 	ready  chan struct{}
 }
 
-// NewTurns returns n turns at the named work, and exports their use as metrics. No request waits
-// longer than wait, unless wait is 0.
-func NewTurns(n int, name string, wait time.Duration, clients *Clients, metrics prometheus.Registerer) *Turns {
-	most, queue := int64(n), int64(n)*waitingPerTurn
-	f, labels := promauto.With(metrics), prometheus.Labels{"kind": name}
+// TurnOptions configure Turns.
+type TurnOptions struct {
+	// N is the number of turns. Required.
+	N int
+	// Name says at what work, as a label of the metrics.
+	Name string
+	// Wait is the longest time that a request waits. The default, 0, is as long as the request lives.
+	Wait time.Duration
+	// Clients tells clients apart. Required.
+	Clients *Clients
+	// Metrics registers the metrics; nil for none.
+	Metrics prometheus.Registerer
+}
+
+// NewTurns returns turns, and exports their use as metrics.
+func NewTurns(o TurnOptions) *Turns {
+	most, queue := int64(o.N), int64(o.N)*waitingPerTurn
+	f, labels := promauto.With(o.Metrics), prometheus.Labels{"kind": o.Name}
 	t := &Turns{
-		clients: clients, wait: wait,
+		clients: o.Clients, wait: o.Wait,
 		taken: newHoldings(most, half(most)), queued: newHoldings(queue, half(queue)),
 		inUse: f.NewGauge(prometheus.GaugeOpts{
 			Name: "quern_turns", ConstLabels: labels,
@@ -62,7 +75,7 @@ func NewTurns(n int, name string, wait time.Duration, clients *Clients, metrics 
 	f.NewGauge(prometheus.GaugeOpts{
 		Name: "quern_turns_limit", ConstLabels: labels,
 		Help: "Maximum number of requests in progress, by what they read.",
-	}).Set(float64(n))
+	}).Set(float64(o.N))
 	return t
 }
 

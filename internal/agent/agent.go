@@ -209,19 +209,27 @@ type Stats struct {
 	Queued int
 }
 
+// Parts are what an Agent works with. All are required.
+type Parts struct {
+	Collector Collector
+	Sender    Sender
+	Clock     clock.Clock
+	Logger    *slog.Logger
+}
+
 // New returns an agent. Run starts it.
-func New(o Options, collector Collector, sender Sender, c clock.Clock, log *slog.Logger) (*Agent, error) {
+func New(p Parts, o Options) (*Agent, error) {
 	o.EnsureDefaults()
 	if err := o.Validate(); err != nil {
 		return nil, err
 	}
 	return &Agent{
 		opts:      o,
-		collector: collector,
-		sender:    sender,
-		clock:     c,
-		log:       log,
-		topics:    throttle.NewTopics(c, topicEvery, maxTopics),
+		collector: p.Collector,
+		sender:    p.Sender,
+		clock:     p.Clock,
+		log:       p.Logger,
+		topics:    throttle.NewTopics(p.Clock, topicEvery, maxTopics),
 		queue:     newQueue(o.QueueLimit, o.QueueLimitBytes),
 		wake:      make(chan struct{}, 1),
 	}, nil

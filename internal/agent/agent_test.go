@@ -111,7 +111,7 @@ func start(t *testing.T, o Options, c Collector, s Sender) *running {
 	}
 	r := &running{done: make(chan error, 1)}
 	var err error
-	r.Agent, err = New(o, c, s, clock.System{}, slog.New(slog.NewTextHandler(&r.log, nil)))
+	r.Agent, err = New(Parts{Collector: c, Sender: s, Clock: clock.System{}, Logger: slog.New(slog.NewTextHandler(&r.log, nil))}, o)
 	require.NoError(t, err)
 	ctx, end := context.WithCancel(t.Context())
 	r.end = end
@@ -238,7 +238,7 @@ func TestRetryAfter(t *testing.T) {
 func TestBackoffDoublesAndIsSpread(t *testing.T) {
 	for _, jitter := range []float64{0, 0.5, math.Nextafter(1, 0)} {
 		o := Options{Source: "s", Jitter: func() float64 { return jitter }}
-		a, err := New(o, counting(1), &server{}, clock.System{}, slog.New(slog.DiscardHandler))
+		a, err := New(Parts{Collector: counting(1), Sender: &server{}, Clock: clock.System{}, Logger: slog.New(slog.DiscardHandler)}, o)
 		require.NoError(t, err)
 		for failures, step := range []time.Duration{
 			500 * time.Millisecond, time.Second, 2 * time.Second, 4 * time.Second,
@@ -420,7 +420,7 @@ func TestClockSetBack(t *testing.T) {
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			s, clk := &server{}, &setBack{}
-			a, err := New(Options{Source: "s"}, counting(1), s, clk, slog.New(slog.DiscardHandler))
+			a, err := New(Parts{Collector: counting(1), Sender: s, Clock: clk, Logger: slog.New(slog.DiscardHandler)}, Options{Source: "s"})
 			require.NoError(t, err)
 			ctx, end := context.WithCancel(t.Context())
 			done := make(chan error, 1)
@@ -451,7 +451,7 @@ func TestOptions(t *testing.T) {
 		{Source: "s", MinBackoff: time.Hour},
 		{Source: "s", Grace: -1},
 	} {
-		_, err := New(o, counting(1), &server{}, clock.System{}, slog.New(slog.DiscardHandler))
+		_, err := New(Parts{Collector: counting(1), Sender: &server{}, Clock: clock.System{}, Logger: slog.New(slog.DiscardHandler)}, o)
 		require.Error(t, err, "%+v", o)
 	}
 }

@@ -184,7 +184,7 @@ func TestSwitchedOff(t *testing.T) {
 	require.Contains(t, w.Body.String(), "--enable-import")
 
 	s = apitest.Server(t, func(o *api.Options) {
-		o.Extra = []api.Registrar{reading.NewOperate(nil, nil, false, o.Clock, reading.Turns{})}
+		o.Extra = []api.Registrar{reading.NewOperate(reading.OperateOptions{Clock: o.Clock})}
 	})
 	w = ask(t, s, "POST", here+wire.ReaggregatePath, "match[]=x")
 	require.Equal(t, 403, w.Code)

@@ -11,7 +11,6 @@ import (
 	"log/slog"
 	"math"
 	"net/http"
-	"net/http/httptest"
 	"net/url"
 	"strings"
 	"testing"
@@ -21,6 +20,7 @@ import (
 
 	"github.com/quern/quern/internal/admission"
 	"github.com/quern/quern/internal/api"
+	"github.com/quern/quern/internal/api/apitest"
 	"github.com/quern/quern/internal/api/reading"
 	"github.com/quern/quern/internal/blocks"
 	"github.com/quern/quern/internal/clock"
@@ -28,11 +28,7 @@ import (
 	"github.com/quern/quern/internal/query"
 	"github.com/quern/quern/internal/sketch"
 	"github.com/quern/quern/internal/storage"
-	"github.com/quern/quern/internal/storage/storagetest"
 )
-
-// readNow is the current time of the tests: 12:00 UTC.
-var readNow = time.Date(2025, 11, 21, 12, 0, 0, 0, time.UTC)
 
 // readServer serves the data of a store over real HTTP.
 type readServer struct {
@@ -50,29 +46,22 @@ func newReadServer(t *testing.T, wrap func(storage.Store) query.Store) *readServ
 func newReadServerWith(
 	t *testing.T, wrap func(storage.Store) query.Store, turns reading.Turns, serve func(*api.Server) string,
 ) *readServer {
-	clk := clock.NewSimulated(readNow)
-	settings := storage.Settings{
-		Ladder: metric.DefaultLadder(), GroupSize: 8, IndexPartitions: 1, Epochs: blocks.Epochs{{BlockSize: 8}},
-	}
-	s := &readServer{
-		t: t, store: storagetest.NewModel(settings, nil, clk), ids: blocks.NewIDs(1), index: query.NewIndex(),
-	}
+	clk := clock.NewSimulated(apitest.Now)
+	s := &readServer{t: t, store: apitest.Store(clk), ids: blocks.NewIDs(1), index: query.NewIndex()}
 	st := query.Store(s.store)
 	if wrap != nil {
 		st = wrap(s.store)
 	}
-	server, err := api.New(api.Options{
-		Clock: clk, Logger: slog.New(slog.DiscardHandler),
-		Extra: []api.Registrar{reading.New(query.New(query.Parts{Store: st, Index: s.index, Settings: settings, Clock: clk}, query.Options{}), clk, turns)},
+	reader := query.New(query.Parts{Store: st, Index: s.index, Settings: s.store.Settings(), Clock: clk}, query.Options{})
+	server := apitest.Server(t, func(o *api.Options) {
+		// Connections may end after the test.
+		o.Logger = slog.New(slog.DiscardHandler)
+		o.Clock, o.Extra = clk, []api.Registrar{reading.New(reader, clk, turns)}
 	})
-	require.NoError(t, err)
-	if serve != nil {
-		s.url = serve(server)
-		return s
+	if serve == nil {
+		serve = func(server *api.Server) string { return apitest.Listen(t, server) }
 	}
-	hs := httptest.NewServer(server)
-	t.Cleanup(hs.Close)
-	s.url = hs.URL
+	s.url = serve(server)
 	return s
 }
 
@@ -88,7 +77,7 @@ func (s *readServer) series(id metric.ScheduleID, pairs ...string) {
 
 // put stores values of a series, one per minute from 11:00 on.
 func (s *readServer) put(id metric.ScheduleID, values ...float64) {
-	sliceMs := readNow.Add(-time.Hour).UnixMilli()
+	sliceMs := apitest.Now.Add(-time.Hour).UnixMilli()
 	var samples []metric.Sample
 	for i, v := range values {
 		samples = append(samples, metric.Sample{Schedule: id, TimeMs: sliceMs + int64(i)*60_000, Value: v})
@@ -97,7 +86,7 @@ func (s *readServer) put(id metric.ScheduleID, values ...float64) {
 		Open: []storage.SliceKey{{StartMs: sliceMs}},
 		Raw: []storage.RawChunk{{
 			Group: id - id%8, SliceMs: sliceMs,
-			Chunk: storage.Chunk{ID: s.ids.Next(readNow.UnixMilli()), Data: blocks.AppendSamples(nil, samples)},
+			Chunk: storage.Chunk{ID: s.ids.Next(apitest.Now.UnixMilli()), Data: blocks.AppendSamples(nil, samples)},
 		}},
 	}))
 }
@@ -111,18 +100,7 @@ func (s *readServer) get(path string, params ...string) (code int, body string, 
 	}
 	req, err := http.NewRequestWithContext(s.t.Context(), http.MethodGet, s.url+path+"?"+form.Encode(), http.NoBody)
 	require.NoError(s.t, err)
-	return s.do(req)
-}
-
-func (s *readServer) do(req *http.Request) (code int, body string, header http.Header) {
-	s.t.Helper()
-	resp, err := http.DefaultClient.Do(req)
-	require.NoError(s.t, err)
-	defer resp.Body.Close()
-	all, err := io.ReadAll(resp.Body)
-	require.NoError(s.t, err)
-	http.DefaultClient.CloseIdleConnections()
-	return resp.StatusCode, string(all), resp.Header
+	return apitest.Do(s.t, req)
 }
 
 func TestReadLines(t *testing.T) {
@@ -136,14 +114,14 @@ func TestReadLines(t *testing.T) {
 	for _, v := range []float64{2, 2, 2} {
 		sk.Add(v)
 	}
-	hour := readNow.Add(-2 * time.Hour).UnixMilli()
+	hour := apitest.Now.Add(-2 * time.Hour).UnixMilli()
 	require.NoError(t, s.store.WriteRollups(t.Context(), 0, 1, []metric.RollupRow{
 		{Schedule: 9, TimeMs: hour, Rollup: metric.Rollup{
 			Count: 3, Sum: 6, Min: 2, Max: 2, First: 2, Last: 2, Increase: 0.5, Sketch: sk.AppendEncoded(nil),
 		}},
 	}))
 	require.NoError(t, s.store.WriteRollups(t.Context(), 0, 2, []metric.RollupRow{
-		{Schedule: 9, TimeMs: readNow.Add(-12 * time.Hour).UnixMilli(), Rollup: metric.Rollup{
+		{Schedule: 9, TimeMs: apitest.Now.Add(-12 * time.Hour).UnixMilli(), Rollup: metric.Rollup{
 			Count: 1, Sum: math.Inf(1), Min: 1, Max: 1, First: 1, Last: 1, Sketch: []byte("damaged"), Partial: true,
 		}},
 	}))
@@ -232,7 +210,7 @@ func TestReadByPost(t *testing.T) {
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, s.url+"/api/v1/export", strings.NewReader(form.Encode()))
 	require.NoError(t, err)
 	req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
-	code, body, _ := s.do(req)
+	code, body, _ := apitest.Do(t, req)
 	require.Equal(t, http.StatusOK, code)
 	require.JSONEq(t, `{"metric":{"__name__":"cpu"},"values":[5],"timestamps":[1763722800000]}`, body)
 }
@@ -247,7 +225,7 @@ func TestLargeForms(t *testing.T) {
 		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, s.url+"/api/v1/export", strings.NewReader(form.Encode()))
 		require.NoError(t, err)
 		req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
-		code, body, _ := s.do(req)
+		code, body, _ := apitest.Do(t, req)
 		require.Equal(t, want, code, "%.200s", body)
 	}
 }
@@ -281,7 +259,7 @@ func TestPatternsOfARequest(t *testing.T) {
 // TestQueriesHaveATimeout: the timeout covers all queries, including their wait for a turn. Exports
 // wait for their turn, but then have no timeout.
 func TestQueriesHaveATimeout(t *testing.T) {
-	turns := admission.NewTurns(1, "queries", 0, admission.NewClients(nil), nil)
+	turns := admission.NewTurns(admission.TurnOptions{N: 1, Name: "queries", Clients: admission.NewClients(nil)})
 	give, err := turns.Take(t.Context(), "")
 	require.NoError(t, err)
 	defer give()
@@ -335,7 +313,7 @@ func TestBadReadRequests(t *testing.T) {
 		req, err := http.NewRequestWithContext(t.Context(), c.method, s.url+c.path, http.NoBody)
 		require.NoError(t, err)
 		req.URL.RawQuery = c.query
-		code, body, header := s.do(req)
+		code, body, header := apitest.Do(t, req)
 		require.Equal(t, c.code, code, "%s?%s: %s", c.path, c.query, body)
 		require.Equal(t, "application/json", header.Get("Content-Type"))
 		var reply struct{ Status, Error string }

@@ -230,7 +230,9 @@ func New(opts Options) (*Server, error) {
 		lost = in.Unkept
 		take(reports.New(in), wire.ReportsPath)
 		if opts.BackFiller != nil {
-			s.mux.Handle("POST "+wire.ImportPath, importer.New(in, opts.BackFiller, opts.Sources.Prometheus, opts.Imports, opts.Clock))
+			s.mux.Handle("POST "+wire.ImportPath, importer.New(in, importer.Options{
+				To: opts.BackFiller, Sources: opts.Sources.Prometheus, Budget: opts.Imports, Clock: opts.Clock,
+			}))
 			s.bounded[wire.ImportPath] = true
 		} else {
 			s.mux.Handle("POST "+wire.ImportPath, respond.SwitchedOff("enable-import"))

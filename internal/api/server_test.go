@@ -376,7 +376,7 @@ func TestAggregationStatus(t *testing.T) {
 	require.Equal(t, 400, apitest.Get(t, waiting, "GET", "/api/v1/status/aggregation?waiting=perhaps").Code)
 
 	// Waiting work is read from all marks. That takes a turn and releases it.
-	turns := admission.NewTurns(1, "queries", 0, admission.NewClients(nil), nil)
+	turns := admission.NewTurns(admission.TurnOptions{N: 1, Name: "queries", Clients: admission.NewClients(nil)})
 	busy := apitest.Server(t, func(o *api.Options) {
 		o.Status, o.Turns = apitest.Status{}, reading.Turns{Queries: turns, QueryTimeout: time.Millisecond}
 	})
@@ -391,7 +391,7 @@ func TestAggregationStatus(t *testing.T) {
 	}
 
 	// So has what is outstanding, of which the marks are read too: one of its own, so that it can be seen while all queries are busy.
-	own := admission.NewTurns(1, "status", 0, admission.NewClients(nil), nil)
+	own := admission.NewTurns(admission.TurnOptions{N: 1, Name: "status", Clients: admission.NewClients(nil)})
 	give, err = own.Take(t.Context(), "")
 	require.NoError(t, err)
 	limited := reading.Turns{Queries: turns, Status: own, QueryTimeout: time.Millisecond}

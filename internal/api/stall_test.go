@@ -14,6 +14,7 @@ import (
 
 	"github.com/quern/quern/internal/admission"
 	"github.com/quern/quern/internal/api"
+	"github.com/quern/quern/internal/api/apitest"
 	"github.com/quern/quern/internal/api/reading"
 	"github.com/quern/quern/internal/api/respond"
 	"github.com/quern/quern/internal/blocks"
@@ -24,7 +25,7 @@ import (
 
 // long stores an hour of samples of a series, some MB of an export.
 func (s *readServer) long(id metric.ScheduleID) {
-	sliceMs := readNow.Add(-time.Hour).UnixMilli()
+	sliceMs := apitest.Now.Add(-time.Hour).UnixMilli()
 	samples := make([]metric.Sample, 200_000)
 	for i := range samples {
 		samples[i] = metric.Sample{Schedule: id, TimeMs: sliceMs + int64(i), Value: float64(i)}
@@ -33,7 +34,7 @@ func (s *readServer) long(id metric.ScheduleID) {
 		Open: []storage.SliceKey{{StartMs: sliceMs}},
 		Raw: []storage.RawChunk{{
 			Group: id - id%8, SliceMs: sliceMs,
-			Chunk: storage.Chunk{ID: s.ids.Next(readNow.UnixMilli()), Data: blocks.AppendSamples(nil, samples)},
+			Chunk: storage.Chunk{ID: s.ids.Next(apitest.Now.UnixMilli()), Data: blocks.AppendSamples(nil, samples)},
 		}},
 	}))
 }
@@ -63,8 +64,8 @@ func TestStalledExports(t *testing.T) {
 		require.NoError(t, err)
 		var web *http.Server
 		s := newReadServerWith(t, nil, reading.Turns{
-			Queries: admission.NewTurns(turns, "queries", time.Minute, clients, metrics),
-			Exports: admission.NewTurns(turns, "exports", time.Minute, clients, metrics),
+			Queries: admission.NewTurns(admission.TurnOptions{N: turns, Name: "queries", Wait: time.Minute, Clients: clients, Metrics: metrics}),
+			Exports: admission.NewTurns(admission.TurnOptions{N: turns, Name: "exports", Wait: time.Minute, Clients: clients, Metrics: metrics}),
 		}, func(s *api.Server) string {
 			web = api.NewHTTPServer(s, clock.System{}, stall, s.Opts().Logger)
 			go func() { _ = web.Serve(admission.Limit(l, 1000, clients, api.RefuseConnection)) }()
@@ -81,7 +82,7 @@ func TestStalledExports(t *testing.T) {
 			require.NoError(t, err)
 			t.Cleanup(func() { _ = conn.Close() })
 			require.NoError(t, conn.(*net.TCPConn).SetReadBuffer(4<<10))
-			fmt.Fprintf(conn, "GET /api/v1/export?match[]=cpu&start=%d HTTP/1.1\r\nHost: localhost\r\n\r\n", readNow.Add(-2*time.Hour).UnixMilli())
+			fmt.Fprintf(conn, "GET /api/v1/export?match[]=cpu&start=%d HTTP/1.1\r\nHost: localhost\r\n\r\n", apitest.Now.Add(-2*time.Hour).UnixMilli())
 		}
 		do(s, metrics)
 		runtime.GC()
@@ -106,7 +107,7 @@ func TestStalledExports(t *testing.T) {
 
 	held(turns, 5*time.Second, func(s *readServer, metrics *prometheus.Registry) {
 		require.Eventually(t, func() bool { return gauge(t, metrics, "quern_turns", "exports") == turns }, time.Minute, time.Millisecond)
-		code, body, _ := s.get("/api/v1/export", "match[]", "cpu", "start", readNow.Add(-2*time.Hour).Format(time.RFC3339))
+		code, body, _ := s.get("/api/v1/export", "match[]", "cpu", "start", apitest.Now.Add(-2*time.Hour).Format(time.RFC3339))
 		require.Equal(t, 200, code, body)
 		require.Equal(t, 20, strings.Count(body, "\n"), "it has all lines")
 		require.Eventually(t, func() bool { return gauge(t, metrics, "quern_turns", "exports") == 0 }, time.Minute, time.Millisecond)
@@ -116,7 +117,7 @@ func TestStalledExports(t *testing.T) {
 // TestTooManyWait: requests beyond the queue do not wait.
 func TestTooManyWait(t *testing.T) {
 	clients := admission.NewClients(admission.Loopback())
-	exports := admission.NewTurns(1, "exports", time.Millisecond, clients, nil)
+	exports := admission.NewTurns(admission.TurnOptions{N: 1, Name: "exports", Wait: time.Millisecond, Clients: clients})
 	give, err := exports.Take(t.Context(), "")
 	require.NoError(t, err)
 	s := newReadServerWith(t, nil, reading.Turns{Exports: exports}, nil)

@@ -22,9 +22,9 @@ func Agent(ctx context.Context, cfg config.Agent, _, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
-	a, err := agent.New(agent.Options{
+	a, err := agent.New(agent.Parts{Collector: hostmetrics.New(), Sender: sender, Clock: clk, Logger: log}, agent.Options{
 		Source: orHostName(cfg.Source), Interval: cfg.Interval, QueueLimit: cfg.QueueLimit,
-	}, hostmetrics.New(), sender, clk, log)
+	})
 	if err != nil {
 		return err
 	}
@@ -37,9 +37,11 @@ func Agent(ctx context.Context, cfg config.Agent, _, stderr io.Writer) error {
 
 // hostMetrics runs the agent inside the server's process.
 func (s *server) hostMetrics(ctx context.Context) {
-	a, err := agent.New(agent.Options{
+	a, err := agent.New(agent.Parts{
+		Collector: hostmetrics.New(), Sender: &localSender{ingest: s.engine.Ingest}, Clock: s.clk, Logger: s.log,
+	}, agent.Options{
 		Source: orHostName(s.cfg.Source), Interval: s.cfg.HostMetricsInterval,
-	}, hostmetrics.New(), &localSender{ingest: s.engine.Ingest}, s.clk, s.log)
+	})
 	if err == nil {
 		err = a.Run(ctx)
 	}

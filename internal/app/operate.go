@@ -13,10 +13,12 @@ func (s *setup) operate(e *process, turns reading.Turns) api.Registrar {
 	if s.cfg.EnableReaggregate {
 		again = s.reaggregator(e)
 	}
-	return reading.NewOperate(
-		explain.New(explain.Parts{Store: e.Store, Index: e.index, Cache: e.Cache, Recovery: e.Recovery, Clock: s.clk}, s.cfg.Query.MaxSamples),
-		again, s.cfg.EnableAdminAPI, s.clk, turns,
-	)
+	return reading.NewOperate(reading.OperateOptions{
+		Explainer: explain.New(explain.Parts{
+			Store: e.Store, Index: e.index, Cache: e.Cache, Recovery: e.Recovery, Clock: s.clk,
+		}, s.cfg.Query.MaxSamples),
+		Reaggregator: again, TakeBack: s.cfg.EnableAdminAPI, Clock: s.clk, Turns: turns,
+	})
 }
 
 func (s *setup) reaggregator(e *process) *reaggregate.Reaggregator {

@@ -245,7 +245,7 @@ func (s *server) build(ctx context.Context) error {
 	// An aggregator has no flags for queries, and beside those at the status one turn: at reading what waits.
 	timeout := cmp.Or(s.cfg.Query.Timeout, aggregatorTimeout)
 	turnsAt := func(name string, n int) *admission.Turns {
-		return admission.NewTurns(max(n, 1), name, timeout, s.clients, s.metrics)
+		return admission.NewTurns(admission.TurnOptions{N: max(n, 1), Name: name, Wait: timeout, Clients: s.clients, Metrics: s.metrics})
 	}
 	turns := reading.Turns{
 		Queries: turnsAt("queries", s.cfg.Query.Concurrency), Exports: turnsAt("exports", s.cfg.Query.Exports), Status: turnsAt("status", statusTurns),

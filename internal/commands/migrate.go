@@ -69,7 +69,9 @@ func copyAll(
 	policy := to.Settings().Policy
 	seen := progress{out: stdout, log: log}
 	defer seen.end()
-	return migrate.New(from, to, cache.New(to, clk, rand.Uint64(), cache.Timing{Grace: policy.Grace, Delay: policy.Delay}), clk, migrate.Options{
+	return migrate.New(migrate.Parts{
+		From: from, To: to, Cache: cache.New(to, clk, rand.Uint64(), cache.Timing{Grace: policy.Grace, Delay: policy.Delay}), Clock: clk,
+	}, migrate.Options{
 		Source: cfg.Source, Names: names, Rate: cfg.Rate, Shared: cfg.Store == config.Cassandra,
 		Logger: log, Progress: seen.at,
 	}).Run(ctx)

@@ -121,7 +121,7 @@ var rules = []rule{
 	{"internal/api/reading", with(nouns, "internal/admission", "internal/api/jsonscan", "internal/api/push", "internal/api/respond", "internal/explain", "internal/query", "internal/reaggregate", "internal/storage", "internal/wire")},
 	{"internal/api/promapi", with(nouns, "internal/admission", "internal/api/respond", "internal/deletion", "internal/query", "internal/storage")},
 	{"internal/api", with(nouns, "internal/admission", "internal/api/...", "internal/ingest", "internal/query", "internal/wire")},
-	{"internal/api/apitest", with(nouns, "internal/admission", "internal/api", "internal/api/...", "internal/ingest", "internal/wire")},
+	{"internal/api/apitest", with(storage, "internal/storage/storagetest", "internal/admission", "internal/api", "internal/api/...", "internal/ingest", "internal/wire")},
 
 	// Graphite's lines, past HTTP.
 	{"internal/graphite", with(nouns, "internal/ingest", "internal/storage")},
@@ -163,7 +163,7 @@ var rules = []rule{
 // forTests hold what tests share, in files that are not tests. Of the packages outside, only test
 // files may import them, whatever their rows say. The benchmarks are no part of the product either.
 var (
-	forTests  = []string{"integration/...", "internal/query/querytest", "internal/storage/storagetest", "internal/program/programtest", "internal/linear"}
+	forTests  = []string{"integration/...", "internal/api/apitest", "internal/query/querytest", "internal/storage/storagetest", "internal/program/programtest", "internal/linear"}
 	noProduct = with(forTests, "bench/...")
 )
 

@@ -147,13 +147,22 @@ type Migration struct {
 	endMs int64
 }
 
-// New returns a migration. The process must have no other cache over the store.
-func New(from legacy.Reader, to storage.Store, c *cache.Cache, clk clock.Clock, opts Options) *Migration {
+// Parts are what a Migration works with. All are required.
+type Parts struct {
+	From legacy.Reader
+	To   storage.Store
+	// Cache is the only one of the process over To.
+	Cache *cache.Cache
+	Clock clock.Clock
+}
+
+// New returns a migration.
+func New(p Parts, opts Options) *Migration {
 	opts.ensureDefaults()
 	m := &Migration{
-		from: from, store: to, cache: c, clk: clk, opts: opts, ladder: to.Settings().Ladder,
-		reg:  registry.New(to, registry.Options{MaxSources: 64}),
-		pace: pace.New(clk, opts.Rate),
+		from: p.From, store: p.To, cache: p.Cache, clk: p.Clock, opts: opts, ladder: p.To.Settings().Ladder,
+		reg:  registry.New(p.To, registry.Options{MaxSources: 64}),
+		pace: pace.New(p.Clock, opts.Rate),
 	}
 	for _, l := range legacy.Levels {
 		if b, err := m.ladder.Bucket(metric.FormatWidth(l.Width())); err == nil {

@@ -142,7 +142,7 @@ func newWorld() *world {
 }
 
 func (w *world) migrate(t *testing.T, from legacy.Reader) (*Report, error) {
-	return New(from, w.store, cache.New(w.store, w.clk, 1, cache.DefaultTiming()), w.clk, w.opts).Run(t.Context())
+	return New(Parts{From: from, To: w.store, Cache: cache.New(w.store, w.clk, 1, cache.DefaultTiming()), Clock: w.clk}, w.opts).Run(t.Context())
 }
 
 // dump returns the contents as text, by the names of schedules.

@@ -53,23 +53,29 @@ type BackFiller interface {
 type handler struct {
 	*push.Intake
 
-	budget  *admission.Budget // shared by all imports
-	to      BackFiller
-	clock   clock.Clock
-	sources ingest.SourceLabels
+	opts Options
 }
 
-// New makes the handler. The budget is shared by all imports; clk times the waits for a
-// busy server.
-func New(in *push.Intake, to BackFiller, sources ingest.SourceLabels, budget *admission.Budget, clk clock.Clock) http.Handler {
-	return &handler{Intake: in, to: to, clock: clk, sources: sources, budget: budget}
+// Options configure the handler. All but Sources are required.
+type Options struct {
+	// To takes the samples.
+	To BackFiller
+	// Sources define how to find the source of a series.
+	Sources ingest.SourceLabels
+	// Budget is shared by all imports.
+	Budget *admission.Budget
+	// Clock times the waits for a busy server.
+	Clock clock.Clock
 }
+
+// New makes the handler.
+func New(in *push.Intake, opts Options) http.Handler { return &handler{in, opts} }
 
 // ServeHTTP implements http.Handler.
 func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	im := &importing{
 		h: h, ctx: r.Context(), reply: wire.Import{Rejected: []wire.RejectedOfLine{}},
-		batch: ingest.Batch{Sources: h.sources, MaxLabels: h.Limits.Labels},
+		batch: ingest.Batch{Sources: h.opts.Sources, MaxLabels: h.Limits.Labels},
 	}
 	im.Depth = h.Limits.Depth
 	if h.Drains(w) {
@@ -89,7 +95,7 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	defer src.Close()
-	im.claim = h.budget.Claim(h.Clients.Of(r.RemoteAddr))
+	im.claim = h.opts.Budget.Claim(h.Clients.Of(r.RemoteAddr))
 	defer im.claim.Release()
 	err = respond.ErrNoRoom
 	if im.claim.Grow(memory(enc)) {
@@ -575,11 +581,11 @@ func (im *importing) backFill() (ingest.Result, error) {
 		return ingest.Result{}, nil
 	}
 	for try := 0; ; try++ {
-		result, err := im.h.to.BackFill(im.ctx, reports)
+		result, err := im.h.opts.To.BackFill(im.ctx, reports)
 		if !errors.Is(err, ingest.ErrBusy) || im.reply.Accepted == 0 || try == busyTries {
 			return result, err
 		}
-		if err := im.h.clock.Sleep(im.ctx, busyWait); err != nil {
+		if err := im.h.opts.Clock.Sleep(im.ctx, busyWait); err != nil {
 			return result, err
 		}
 	}

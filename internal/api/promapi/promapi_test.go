@@ -359,7 +359,7 @@ func TestKindsOfErrors(t *testing.T) {
 
 func TestWaitForATurn(t *testing.T) {
 	turns := func(wait time.Duration) *admission.Turns {
-		return admission.NewTurns(1, "queries", wait, admission.NewClients(nil), nil)
+		return admission.NewTurns(admission.TurnOptions{N: 1, Name: "queries", Wait: wait, Clients: admission.NewClients(nil)})
 	}
 	for _, c := range []struct {
 		bound, wait time.Duration

@@ -15,27 +15,35 @@ import (
 
 // Operate has the endpoints for operators: explaining a row, and recomputing rows.
 type Operate struct {
-	explainer    *explain.Explainer
-	reaggregator *reaggregate.Reaggregator
-	clock        clock.Clock
-	turns        Turns
-	takeBack     bool
+	opts OperateOptions
 }
 
-// NewOperate makes the endpoints; clk is what "now" in a request means. Without a Reaggregator nobody may have rows computed again.
-// takeBack lets clients have rows taken back, which may be all that is left of a time: it is as deleting is.
-func NewOperate(x *explain.Explainer, r *reaggregate.Reaggregator, takeBack bool, clk clock.Clock, turns Turns) *Operate {
-	return &Operate{explainer: x, reaggregator: r, clock: clk, turns: turns, takeBack: takeBack}
+// OperateOptions configure Operate.
+type OperateOptions struct {
+	// Explainer explains rows. Required.
+	Explainer *explain.Explainer
+	// Reaggregator recomputes rows. Without one, nobody may have rows recomputed.
+	Reaggregator *reaggregate.Reaggregator
+	// TakeBack lets clients have rows taken back. Such a row may be all that is left of its time, so
+	// this is like deleting.
+	TakeBack bool
+	// Clock is what "now" in a request means. Required.
+	Clock clock.Clock
+	// Turns bound how many requests are answered at once. The default bounds nothing.
+	Turns Turns
 }
+
+// NewOperate makes the endpoints.
+func NewOperate(opts OperateOptions) *Operate { return &Operate{opts} }
 
 // Register implements api.Registrar. Endpoints that change data accept POST only.
 func (h *Operate) Register(mux *http.ServeMux) {
-	mux.Handle(wire.ExplainPath, h.turns.query(h.explain, "match[]", "time", "limit"))
-	if h.reaggregator == nil {
+	mux.Handle(wire.ExplainPath, h.opts.Turns.query(h.explain, "match[]", "time", "limit"))
+	if h.opts.Reaggregator == nil {
 		mux.Handle("POST "+wire.ReaggregatePath, respond.SwitchedOff("enable-reaggregate"))
 		return
 	}
-	mux.Handle("POST "+wire.ReaggregatePath, h.turns.export(h.reaggregate, "match[]", "start", "end", "take_back"))
+	mux.Handle("POST "+wire.ReaggregatePath, h.opts.Turns.export(h.reaggregate, "match[]", "start", "end", "take_back"))
 }
 
 func (h *Operate) explain(out *lines, r *http.Request) error {
@@ -43,7 +51,7 @@ func (h *Operate) explain(out *lines, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	nowMs := clock.NowMs(h.clock)
+	nowMs := clock.NowMs(h.opts.Clock)
 	at, err := parseTime(r.Form, "time", nowMs, nowMs)
 	if err != nil {
 		return err
@@ -54,7 +62,7 @@ func (h *Operate) explain(out *lines, r *http.Request) error {
 			return badParameter("limit", s, "a whole number")
 		}
 	}
-	answer, err := h.explainer.Explain(r.Context(), selectors, at, limit)
+	answer, err := h.opts.Explainer.Explain(r.Context(), selectors, at, limit)
 	if err != nil {
 		return err
 	}
@@ -70,7 +78,7 @@ func (h *Operate) reaggregate(out *lines, r *http.Request) error {
 	if r.Form.Get("start") == "" {
 		return &query.RequestError{Message: "start is missing: give the start of the rows to recompute, such as start=-6h"}
 	}
-	nowMs := clock.NowMs(h.clock)
+	nowMs := clock.NowMs(h.opts.Clock)
 	startMs, err := parseTime(r.Form, "start", nowMs, 0)
 	if err != nil {
 		return err
@@ -85,10 +93,10 @@ func (h *Operate) reaggregate(out *lines, r *http.Request) error {
 			return badParameter("take_back", s, "true or false")
 		}
 	}
-	if takeBack && !h.takeBack {
+	if takeBack && !h.opts.TakeBack {
 		return &forbiddenError{"take_back, which deletes rows, is turned off: start the server with --enable-admin-api"}
 	}
-	sum, err := h.reaggregator.Run(r.Context(), selectors, startMs, endMs, takeBack, func(p reaggregate.Progress) error {
+	sum, err := h.opts.Reaggregator.Run(r.Context(), selectors, startMs, endMs, takeBack, func(p reaggregate.Progress) error {
 		if err := out.document(p); err != nil {
 			return err
 		}

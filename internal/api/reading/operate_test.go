@@ -3,9 +3,7 @@ package reading_test
 import (
 	"encoding/json"
 	"io"
-	"log/slog"
 	"net/http"
-	"net/http/httptest"
 	"net/url"
 	"slices"
 	"strings"
@@ -15,9 +13,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/quern/quern/internal/api"
+	"github.com/quern/quern/internal/api/apitest"
 	"github.com/quern/quern/internal/api/reading"
 	"github.com/quern/quern/internal/api/respond"
-	"github.com/quern/quern/internal/blocks"
 	"github.com/quern/quern/internal/cache"
 	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/explain"
@@ -29,29 +27,25 @@ import (
 	"github.com/quern/quern/internal/storage/storagetest"
 )
 
-// operateServer serves an empty store with one series, cpu, at readNow.
-func operateServer(t *testing.T) (*httptest.Server, *storagetest.Faulty) {
+// operateServer serves an empty store with one series, cpu, at apitest.Now.
+func operateServer(t *testing.T) (string, *storagetest.Faulty) {
 	return operateServerWith(t, false)
 }
 
-func operateServerWith(t *testing.T, takeBack bool) (*httptest.Server, *storagetest.Faulty) {
-	clk := clock.NewSimulated(readNow)
-	store := storagetest.NewFaulty(storagetest.NewModel(storage.Settings{
-		Ladder: metric.DefaultLadder(), GroupSize: 8, IndexPartitions: 1, Epochs: blocks.Epochs{{BlockSize: 8}},
-	}, nil, clk))
+func operateServerWith(t *testing.T, takeBack bool) (string, *storagetest.Faulty) {
+	clk := clock.NewSimulated(apitest.Now)
+	store := storagetest.NewFaulty(apitest.Store(clk))
 	index := query.NewIndex()
 	index.Add([]storage.Schedule{{ID: 1, Labels: metric.Labels{{Name: "__name__", Value: "cpu"}, {Name: "source", Value: "a<b"}}}})
 	c := cache.New(store, clk, 1, cache.DefaultTiming())
 	r := recovery.New(store, c, clk, recovery.Options{})
-	server, err := api.New(api.Options{Clock: clk, Logger: slog.New(slog.DiscardHandler), Extra: []api.Registrar{
-		reading.NewOperate(explain.New(explain.Parts{Store: store, Index: index, Cache: c, Recovery: r, Clock: clk}, 1_000_000), reaggregate.New(reaggregate.Parts{
-			Store: store, Index: index, Cache: c, Clock: clk, Logger: slog.New(slog.DiscardHandler),
-		}), takeBack, clk, reading.Turns{}),
-	}})
-	require.NoError(t, err)
-	hs := httptest.NewServer(server)
-	t.Cleanup(hs.Close)
-	return hs, store
+	return apitest.Listen(t, apitest.Server(t, func(o *api.Options) {
+		o.Clock, o.Extra = clk, []api.Registrar{reading.NewOperate(reading.OperateOptions{
+			Explainer:    explain.New(explain.Parts{Store: store, Index: index, Cache: c, Recovery: r, Clock: clk}, 1_000_000),
+			Reaggregator: reaggregate.New(reaggregate.Parts{Store: store, Index: index, Cache: c, Clock: clk, Logger: o.Logger}),
+			TakeBack:     takeBack, Clock: clk,
+		})}
+	})), store
 }
 
 func request(t *testing.T, method, target, body string) (code int, text string, header http.Header) {
@@ -61,18 +55,12 @@ func request(t *testing.T, method, target, body string) (code int, text string, 
 	if body != "" {
 		req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
 	}
-	resp, err := http.DefaultClient.Do(req)
-	require.NoError(t, err)
-	defer resp.Body.Close()
-	all, err := io.ReadAll(resp.Body)
-	require.NoError(t, err)
-	http.DefaultClient.CloseIdleConnections()
-	return resp.StatusCode, string(all), resp.Header
+	return apitest.Do(t, req)
 }
 
 func marksIn(t *testing.T, st storage.Store) (out []storage.Mark) {
 	t.Helper()
-	for m, err := range st.Marks(t.Context(), storage.IndexPartition{SliceKey: storage.SliceKey{StartMs: readNow.UnixMilli()}}) {
+	for m, err := range st.Marks(t.Context(), storage.IndexPartition{SliceKey: storage.SliceKey{StartMs: apitest.Now.UnixMilli()}}) {
 		require.NoError(t, err)
 		out = append(out, m)
 	}
@@ -80,10 +68,10 @@ func marksIn(t *testing.T, st storage.Store) (out []storage.Mark) {
 }
 
 func TestReaggregate(t *testing.T) {
-	hs, store := operateServer(t)
+	server, store := operateServer(t)
 	form := url.Values{"match[]": {"cpu"}, "start": {"-3h"}, "end": {"-1h"}}.Encode()
 	for _, c := range []struct{ target, body string }{{"?" + form, ""}, {"", form}} {
-		code, body, header := request(t, http.MethodPost, hs.URL+"/api/v1/reaggregate"+c.target, c.body)
+		code, body, header := request(t, http.MethodPost, server+"/api/v1/reaggregate"+c.target, c.body)
 		require.Equal(t, http.StatusOK, code, body)
 		require.Equal(t, "application/x-ndjson", header.Get("Content-Type"))
 		lines := strings.Split(strings.TrimSuffix(body, "\n"), "\n")
@@ -98,24 +86,24 @@ func TestReaggregate(t *testing.T) {
 
 // TestTakeBackIsForAdmins: rows that are taken back may be all that is left, so strangers cannot.
 func TestTakeBackIsForAdmins(t *testing.T) {
-	hs, store := operateServer(t)
-	ask := func(hs *httptest.Server, takeBack string) (int, string) {
+	server, store := operateServer(t)
+	ask := func(server, takeBack string) (int, string) {
 		form := url.Values{"match[]": {"cpu"}, "start": {"-3h"}, "end": {"-1h"}, "take_back": {takeBack}}
-		code, body, _ := request(t, http.MethodPost, hs.URL+"/api/v1/reaggregate", form.Encode())
+		code, body, _ := request(t, http.MethodPost, server+"/api/v1/reaggregate", form.Encode())
 		return code, body
 	}
-	code, body := ask(hs, "true")
+	code, body := ask(server, "true")
 	require.Equal(t, http.StatusForbidden, code, body)
 	require.Contains(t, body, "--enable-admin-api")
 	require.Empty(t, marksIn(t, store))
-	code, body = ask(hs, "false")
+	code, body = ask(server, "false")
 	require.Equal(t, http.StatusOK, code, body)
 	for _, m := range marksIn(t, store) {
 		require.Equal(t, storage.MarkLate, m.Kind)
 	}
 
-	hs, store = operateServerWith(t, true)
-	code, body = ask(hs, "true")
+	server, store = operateServerWith(t, true)
+	code, body = ask(server, "true")
 	require.Equal(t, http.StatusOK, code, body)
 	require.Len(t, marksIn(t, store), 2)
 	for _, m := range marksIn(t, store) {
@@ -125,9 +113,9 @@ func TestTakeBackIsForAdmins(t *testing.T) {
 
 // GET, which anything may do without being asked, changes nothing.
 func TestReaggregateIsForPost(t *testing.T) {
-	hs, store := operateServer(t)
+	server, store := operateServer(t)
 	for _, method := range []string{http.MethodGet, http.MethodHead, http.MethodPut, http.MethodDelete} {
-		code, _, header := request(t, method, hs.URL+"/api/v1/reaggregate?match[]=cpu&start=-2h", "")
+		code, _, header := request(t, method, server+"/api/v1/reaggregate?match[]=cpu&start=-2h", "")
 		require.Equal(t, http.StatusMethodNotAllowed, code, method)
 		require.Equal(t, http.MethodPost, header.Get("Allow"))
 	}
@@ -135,7 +123,7 @@ func TestReaggregateIsForPost(t *testing.T) {
 }
 
 func TestOperateRefuses(t *testing.T) {
-	hs, store := operateServer(t)
+	server, store := operateServer(t)
 	for _, c := range []struct{ path, params, want string }{
 		{"reaggregate", "", "no series are selected"},
 		{"reaggregate", "match[]=cpu{&start=-1h", `selector \"cpu{\"`},
@@ -151,7 +139,7 @@ func TestOperateRefuses(t *testing.T) {
 		{"explain", "match[]=cpu&limit=all", `limit=\"all\": must be a whole number`},
 		{"explain", "match[]=cpu&limit=0", "limit=0: must be between 1 and 100"},
 	} {
-		code, body, _ := request(t, http.MethodPost, hs.URL+"/api/v1/"+c.path, strings.ReplaceAll(c.params, "{", "%7B"))
+		code, body, _ := request(t, http.MethodPost, server+"/api/v1/"+c.path, strings.ReplaceAll(c.params, "{", "%7B"))
 		require.Equal(t, http.StatusBadRequest, code, c.params)
 		require.Contains(t, body, c.want)
 	}
@@ -160,10 +148,10 @@ func TestOperateRefuses(t *testing.T) {
 
 func TestOperateWhileTheStoreIsAway(t *testing.T) {
 	for path, op := range map[string]string{"reaggregate?start=-3h&": "Write", "explain?": "Marks"} {
-		hs, store := operateServer(t)
-		require.NoError(t, store.Write(t.Context(), &storage.Batch{Open: []storage.SliceKey{{StartMs: readNow.UnixMilli()}}}))
+		server, store := operateServer(t)
+		require.NoError(t, store.Write(t.Context(), &storage.Batch{Open: []storage.SliceKey{{StartMs: apitest.Now.UnixMilli()}}}))
 		store.Add(storagetest.Rule{Op: op, Times: -1, Before: func() error { return storage.ErrUnavailable }})
-		code, body, header := request(t, http.MethodPost, hs.URL+"/api/v1/"+path+"match[]=cpu", "")
+		code, body, header := request(t, http.MethodPost, server+"/api/v1/"+path+"match[]=cpu", "")
 		require.Equal(t, http.StatusServiceUnavailable, code, body)
 		require.Equal(t, respond.RetryAway, header.Get("Retry-After"))
 	}
@@ -171,7 +159,7 @@ func TestOperateWhileTheStoreIsAway(t *testing.T) {
 
 // A reply that breaks off does not look complete.
 func TestReaggregateBreaksOff(t *testing.T) {
-	hs, store := operateServer(t)
+	server, store := operateServer(t)
 	writes := 0
 	store.Add(storagetest.Rule{Op: "Write", Times: -1, Before: func() error {
 		if writes++; writes > 1 {
@@ -179,7 +167,7 @@ func TestReaggregateBreaksOff(t *testing.T) {
 		}
 		return nil
 	}})
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, hs.URL+"/api/v1/reaggregate?match[]=cpu&start=-2001h&end=-1h", http.NoBody)
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, server+"/api/v1/reaggregate?match[]=cpu&start=-2001h&end=-1h", http.NoBody)
 	require.NoError(t, err)
 	resp, err := http.DefaultClient.Do(req)
 	require.NoError(t, err)
@@ -194,9 +182,9 @@ func TestReaggregateBreaksOff(t *testing.T) {
 }
 
 func TestExplain(t *testing.T) {
-	hs, _ := operateServer(t)
+	server, _ := operateServer(t)
 	for _, method := range []string{http.MethodGet, http.MethodPost} {
-		code, body, header := request(t, method, hs.URL+"/api/v1/explain?match[]=cpu&time="+readNow.Add(-time.Hour).Format(time.RFC3339), "")
+		code, body, header := request(t, method, server+"/api/v1/explain?match[]=cpu&time="+apitest.Now.Add(-time.Hour).Format(time.RFC3339), "")
 		require.Equal(t, http.StatusOK, code, body)
 		require.Equal(t, "application/json", header.Get("Content-Type"))
 		var answer struct {
@@ -208,8 +196,8 @@ func TestExplain(t *testing.T) {
 			}
 		}
 		require.NoError(t, json.Unmarshal([]byte(body), &answer))
-		require.Equal(t, readNow.UnixMilli(), answer.Now)
-		require.Equal(t, readNow.Add(-time.Hour).UnixMilli(), answer.Time)
+		require.Equal(t, apitest.Now.UnixMilli(), answer.Now)
+		require.Equal(t, apitest.Now.Add(-time.Hour).UnixMilli(), answer.Time)
 		require.Equal(t, 1, answer.Matched)
 		require.Equal(t, "a<b", answer.Series[0].Metric["source"])
 		require.Len(t, answer.Series[0].Levels, 3)
@@ -225,6 +213,6 @@ func TestExplain(t *testing.T) {
 		}, keys)
 		require.Equal(t, "no_samples", answer.Series[0].Levels[0]["verdict"])
 	}
-	_, body, _ := request(t, http.MethodGet, hs.URL+"/api/v1/explain?match[]=mem", "")
+	_, body, _ := request(t, http.MethodGet, server+"/api/v1/explain?match[]=mem", "")
 	require.JSONEq(t, `{"time":1763726400000,"now":1763726400000,"matched":0,"series":[]}`, body)
 }

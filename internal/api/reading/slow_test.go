@@ -23,14 +23,11 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // progressBytes is what a client must read in each window.
 const progressBytes = 64 << 10
 
-// readNow is the time of the tests: 12:00 UTC.
-var readNow = time.Date(2025, 11, 21, 12, 0, 0, 0, time.UTC)
-
 // TestSlowReadersOfQueries: the turn of a query is not held for as long as a client cares to read: the reply ends soon after the
 // query's time, unless it is read well.
 func TestSlowReadersOfQueries(t *testing.T) {
 	const timeout = 10 * time.Second
-	turns := reading.Turns{Queries: admission.NewTurns(1, "queries", 0, admission.NewClients(nil), nil), QueryTimeout: timeout}
+	turns := reading.Turns{Queries: admission.NewTurns(admission.TurnOptions{N: 1, Name: "queries", Clients: admission.NewClients(nil)}), QueryTimeout: timeout}
 	const count = 40
 	line := strings.Repeat("x", 1<<20)
 	var ended chan error
