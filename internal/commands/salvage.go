@@ -52,7 +52,7 @@ func Salvage(ctx context.Context, cfg config.Salvage, stdout, stderr io.Writer) 
 	// The clock is at the end of the data, so that everything is exported whatever this machine's
 	// time is.
 	clk := clock.NewSimulated(time.UnixMilli(toMs))
-	reader := query.New(query.Parts{Store: st, Index: index, Settings: st.Settings(), Clock: clk}, query.Options{MaxSeries: index.Len()})
+	reader := query.New(query.Parts{Store: st, Index: index, Settings: st.Settings(), Clock: clk}, query.Options{})
 	mux := http.NewServeMux()
 	reading.New(reader, clk, reading.Turns{}).Register(mux)
 	listener := newPipes()

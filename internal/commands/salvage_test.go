@@ -20,13 +20,13 @@ import (
 	"github.com/quern/quern/internal/storage/storagetest"
 )
 
-// TestSalvageOfManySeries: a store with more series than a request to a server may match is saved as a whole.
+// TestSalvageOfManySeries: a store with more series than most requests may match is saved as a whole.
 func TestSalvageOfManySeries(t *testing.T) {
 	ctx := t.Context()
 	dir := filepath.Join(t.TempDir(), "data")
 	st, err := pebble.Open(dir, pebble.Options{Settings: storagetest.TestSettings(), ReserveBytes: 1, Logger: slog.New(slog.DiscardHandler)})
 	require.NoError(t, err)
-	const most = 300_000 // of a request
+	const most = 300_000 // of requests that are no exports
 	ids, err := st.LeaseIDs(ctx, most+1)
 	require.NoError(t, err)
 	var series []storage.Schedule

@@ -34,7 +34,7 @@ func (q *Querier) Export(ctx context.Context, sels []Selector, startMs, endMs in
 		return nil, err
 	}
 	r := new(Result[Samples])
-	groups, err := q.groups(ctx, sels, math.MaxInt, &r.warnings)
+	groups, err := q.streamed(ctx, sels, &r.warnings)
 	if err != nil {
 		return nil, err
 	}
@@ -145,7 +145,7 @@ func (q *Querier) Rollups(ctx context.Context, sels []Selector, level metric.Buc
 		return nil, badRequest("there is no level %d", level)
 	}
 	r := new(Result[Row])
-	groups, err := q.groups(ctx, sels, math.MaxInt, &r.warnings)
+	groups, err := q.streamed(ctx, sels, &r.warnings)
 	if err != nil {
 		return nil, err
 	}

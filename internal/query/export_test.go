@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"runtime"
 	"slices"
+	"strconv"
 	"testing"
 	"time"
 
@@ -17,6 +18,7 @@ import (
 	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/query"
 	"github.com/quern/quern/internal/query/querytest"
+	"github.com/quern/quern/internal/sketch"
 	"github.com/quern/quern/internal/storage"
 )
 
@@ -319,10 +321,103 @@ func TestTooManySeries(t *testing.T) {
 		w.series(id, "cpu", "web")
 	}
 	q := query.New(w.parts(), query.Options{MaxSeries: 19})
-	_, err := q.Export(t.Context(), w.sel("cpu"), midnight, noon)
-	var bad *query.RequestError
-	require.ErrorAs(t, err, &bad)
-	require.ErrorContains(t, err, "match 20 series, more than the limit of 19")
+	for name, ask := range map[string]func() error{
+		"points": func() error {
+			_, err := q.Points(t.Context(), w.sel("cpu"), query.Range{StartMs: midnight, EndMs: noon, N: 2})
+			return err
+		},
+		"summary":  func() error { _, err := q.Summary(t.Context(), w.sel("cpu"), midnight, noon); return err },
+		"baseline": func() error { _, err := q.Baseline(t.Context(), w.sel("cpu"), midnight, noon); return err },
+		"latest":   func() error { _, err := q.Latest(t.Context(), w.sel("cpu"), time.Hour); return err },
+		"groups":   func() error { _, err := q.Groups(t.Context(), w.sel("cpu")...); return err },
+	} {
+		var bad *query.RequestError
+		err := ask()
+		require.ErrorAs(t, err, &bad, name)
+		require.ErrorContains(t, err, "match 20 series, more than the limit of 19", name)
+	}
+}
+
+// TestStreamsOfManySeries: raw samples and rows are read of any number of series. What a stream holds
+// does not grow with what it reads, but by a few bytes for each series.
+func TestStreamsOfManySeries(t *testing.T) {
+	settings := querytest.Settings()
+	settings.GroupSize, settings.Epochs[0].BlockSize = 128, 128
+	w := newPebbleWorld(t, settings, nil)
+	const few, many = 31_000, 310_000
+	var all []storage.Schedule
+	for id := range metric.ScheduleID(many) {
+		size := "many"
+		if id < few {
+			size = "few"
+		}
+		all = append(all, storage.Schedule{ID: id, Labels: metric.Labels{{Name: metric.NameLabel, Value: "cpu"}, {Name: "in", Value: size}, {Name: "n", Value: strconv.Itoa(int(id))}}})
+	}
+	w.index.Add(all)
+	var sk sketch.Sketch
+	sk.Add(1)
+	encoded := sk.AppendEncoded(nil)
+	for start := metric.ScheduleID(0); start < many; start += 128 {
+		var samples []metric.Sample
+		var rows []metric.RollupRow
+		for id := start; id < min(start+128, many); id++ {
+			samples = append(samples, metric.Sample{Schedule: id, TimeMs: midnight, Value: 1})
+			rows = append(rows, metric.RollupRow{Schedule: id, TimeMs: midnight, Rollup: metric.Rollup{Count: 1, Sum: 1, Min: 1, Max: 1, First: 1, Last: 1, Sketch: encoded}})
+		}
+		require.NoError(t, w.store.Write(t.Context(), &storage.Batch{Raw: []storage.RawChunk{{
+			Group: start, SliceMs: midnight,
+			Chunk: storage.Chunk{ID: w.ids.Next(midnight), Data: blocks.AppendSamples(nil, samples)},
+		}}}))
+		require.NoError(t, w.store.WriteRollups(t.Context(), 0, 1, rows))
+	}
+	heap := func() int64 {
+		runtime.GC()
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return int64(m.HeapAlloc)
+	}
+	// read returns how many series there are, and the most that the stream holds when it is looked at.
+	read := func(sel string, stream func(sel string, each func()) error) (n int, held int64) {
+		before := heap()
+		require.NoError(t, stream(sel, func() {
+			if n++; n%(few/2) == 1 {
+				held = max(held, heap()-before)
+			}
+		}))
+		return n, held
+	}
+	for name, stream := range map[string]func(sel string, each func()) error{
+		"samples": func(sel string, each func()) error {
+			r, err := w.q.Export(t.Context(), w.sel(sel), midnight, noon)
+			return drain(r, err, each)
+		},
+		"rows": func(sel string, each func()) error {
+			r, err := w.q.Rollups(t.Context(), w.sel(sel), 1, midnight, noon)
+			return drain(r, err, each)
+		},
+	} {
+		n, ofFew := read(`cpu{in="few"}`, stream)
+		require.Equal(t, few, n)
+		n, ofMany := read("cpu", stream)
+		require.Equal(t, many, n)
+		perSeries := float64(ofMany-ofFew) / (many - few)
+		t.Logf("%s: %d kB of %d series, %d kB of %d: %.1f bytes for each more", name, ofFew>>10, few, ofMany>>10, many, perSeries)
+		require.Less(t, perSeries, 24.0, name)
+	}
+}
+
+// drain calls each with each value of a result.
+func drain[T any](r *query.Result[T], err error, each func()) error {
+	if err != nil {
+		return err
+	}
+	for _, err := range r.All() {
+		if err != nil {
+			return err
+		}
+		each()
+	}
+	return nil
 }
 
 func BenchmarkExportOneSeriesOverADay(b *testing.B) {

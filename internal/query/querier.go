@@ -39,7 +39,8 @@ type Store interface {
 
 // Options configure a Querier; the zero value selects the defaults.
 type Options struct {
-	// MaxSeries is the maximum number of series that one request may match. The default is 300000.
+	// MaxSeries is the maximum number of series that one request may match, other than for raw samples
+	// or rows, which may be of any number of series. The default is 300000.
 	MaxSeries int
 	// Outstanding returns the slices that have been opened but not ground. The default asks the
 	// store about the whole range of each request, which over Cassandra costs one read per day.
@@ -249,7 +250,18 @@ func (q *Querier) warnUnread(warn *warnings) {
 	}
 }
 
-// groups selects series and splits them into groups of at most maxIDs.
+// streamed selects any number of series and splits them into groups. It is for answers that hold one
+// group at a time: beside that, a series takes the few bytes of its id.
+func (q *Querier) streamed(ctx context.Context, sels []Selector, warn *warnings) ([]group, error) {
+	q.warnUnread(warn)
+	ids, err := q.index.Select(ctx, sels...)
+	if err != nil {
+		return nil, err
+	}
+	return q.grouped(ids, math.MaxInt), nil
+}
+
+// groups selects series, up to the limit of a request, and splits them into groups of at most maxIDs.
 func (q *Querier) groups(ctx context.Context, sels []Selector, maxIDs int, warn *warnings) ([]group, error) {
 	q.warnUnread(warn)
 	ids, err := q.selected(ctx, sels)
@@ -259,7 +271,8 @@ func (q *Querier) groups(ctx context.Context, sels []Selector, maxIDs int, warn 
 	return q.grouped(ids, maxIDs), nil
 }
 
-// selected returns the series that match any of the selectors, sorted by id.
+// selected returns the series that match any of the selectors, up to the limit of a request, sorted by
+// id.
 func (q *Querier) selected(ctx context.Context, sels []Selector) ([]metric.ScheduleID, error) {
 	ids, err := q.index.Select(ctx, sels...)
 	if err != nil {

@@ -603,7 +603,7 @@ func TestWhatAFailureHolds(t *testing.T) {
 	metrics := prometheus.NewRegistry()
 	memory := admission.NewSharedBudget(room, room)
 	h := newAPIWith(t, promquery.Options{Memory: memory}, func(o *Options) {
-		o.Queries = admission.NewTurns(1, "queries", 0, admission.NewClients(nil), metrics)
+		o.Queries = admission.NewTurns(admission.TurnOptions{N: 1, Name: "queries", Clients: admission.NewClients(nil), Metrics: metrics})
 	})
 	long := strings.Repeat("\u00e4", 20_000)
 	for name, c := range map[string]struct {

@@ -35,7 +35,7 @@ func TestWhatAFailureHolds(t *testing.T) {
 	for name, sent := range map[string]string{"at once": "", "in the middle": strings.Repeat("x", 100_000)} {
 		t.Run(name, func(t *testing.T) {
 			metrics := prometheus.NewRegistry()
-			turns := reading.Turns{Queries: admission.NewTurns(1, "queries", 0, admission.NewClients(nil), metrics)}
+			turns := reading.Turns{Queries: admission.NewTurns(admission.TurnOptions{N: 1, Name: "queries", Clients: admission.NewClients(nil), Metrics: metrics})}
 			forms := admission.NewBudget(room, 0)
 			claim, other := forms.Claim(admission.Client{}), forms.Claim(admission.Client{})
 			require.True(t, claim.Grow(1))
@@ -74,7 +74,7 @@ func TestWhatAFailureHolds(t *testing.T) {
 
 	hs, _ := operateServer(t)
 	form := url.Values{"match[]": {`cpu{a=~"(` + strings.Repeat("\u00e4", 100_000) + `"}`}}
-	code, text, _ := request(t, http.MethodPost, hs.URL+"/api/v1/explain", form.Encode())
+	code, text, _ := request(t, http.MethodPost, hs+"/api/v1/explain", form.Encode())
 	require.Equal(t, http.StatusBadRequest, code)
 	require.Less(t, len(text), 6<<10)
 	require.Contains(t, text, "bytes more)")
