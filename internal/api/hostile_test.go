@@ -369,7 +369,7 @@ func TestDecodedIsBounded(t *testing.T) {
 					continue // it decodes to nothing
 				}
 				refused++
-				s = apitest.Server(t, func(o *api.Options) { o.Appender, o.Bodies = apitest.AcceptAll{}, apitest.Share(int64(len(text))) })
+				s = apitest.Server(t, func(o *api.Options) { o.Appender, o.Bodies = apitest.AcceptAll{}, apitest.Share(push.MinBufferBytes) })
 				w = hostileTo(s, path, strings.NewReader(text))
 				require.Contains(t, []int{http.StatusTooManyRequests, http.StatusServiceUnavailable}, w.Code, "%s: %.200s", name, w.Body)
 				require.Equal(t, "1", w.Header().Get("Retry-After"), name)

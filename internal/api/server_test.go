@@ -260,7 +260,7 @@ func (panickingAppender) Append(context.Context, []ingest.Report) (ingest.Result
 // TestPanicGivesTheBudgetBack: otherwise, after some panics, every report would be refused.
 func TestPanicGivesTheBudgetBack(t *testing.T) {
 	s := apitest.Server(t, func(o *api.Options) {
-		o.Appender, o.Bodies = panickingAppender{}, apitest.Share(int64(len(apitest.OneReport))+4<<10)
+		o.Appender, o.Bodies = panickingAppender{}, apitest.Share(push.MinBufferBytes+4<<10)
 	})
 	for range 3 {
 		require.Equal(t, 500, apitest.Post(t, s, strings.NewReader(apitest.OneReport)).Code)

@@ -28,8 +28,12 @@ const (
 	// bytes, encoded in 3. A block that claims more is damaged or hostile.
 	snappyMaxRatio = 32
 	// MinBufferBytes is the initial size of a body buffer. A buffer that has grown beyond
-	// MaxPooledBytes is not pooled, so a rare huge request does not hold its memory for ever.
+	// maxPooledBody is not pooled: a request is charged for the whole buffer that it gets, and a small
+	// one should not be charged for what a large one has grown.
 	MinBufferBytes = 64 << 10
+	maxPooledBody  = 256 << 10
+	// MaxPooledBytes is the same limit for what is decoded from a body, so that a rare huge request does
+	// not hold its memory for ever.
 	MaxPooledBytes = 8 << 20
 )
 
@@ -171,6 +175,9 @@ func (s *bodies) read(w http.ResponseWriter, r *http.Request, enc Encoding, b *b
 
 func (s *bodies) decode(from io.Reader, enc Encoding, b *body) (err error) {
 	b.wire, b.Data = b.wire[:0], b.Data[:0]
+	if !b.claim.Grow(int64(cap(b.wire) + cap(b.Data))) {
+		b.wire, b.Data = nil, nil // a smaller one may do
+	}
 	switch enc {
 	case gzipped:
 		return s.gunzip(&arriving{from: from}, b)
@@ -287,10 +294,10 @@ func (s *bodies) unsnappy(from *arriving, b *body) error {
 	if int64(n) > snappyMaxRatio*int64(len(b.wire)) {
 		return from.judge(snappy.ErrCorrupt)
 	}
-	if !b.claim.Grow(int64(n)) {
-		return respond.ErrNoRoom
-	}
-	if cap(b.Data) < n {
+	if more := n - cap(b.Data); more > 0 {
+		if !b.claim.Grow(int64(more)) {
+			return respond.ErrNoRoom
+		}
 		b.Data = make([]byte, n)
 	}
 	b.Data, err = snappy.Decode(b.Data[:cap(b.Data)], b.wire)
@@ -313,7 +320,7 @@ func hidesFrame(stream []byte) bool {
 }
 
 // fill appends the data of src to dst, up to limit. The buffer grows with the data received, not
-// with the announced length.
+// with the announced length, and is charged before it does.
 func (s *bodies) fill(b *body, dst []byte, src io.Reader, limit int64) ([]byte, error) {
 	for {
 		if len(dst) == cap(dst) {
@@ -321,6 +328,9 @@ func (s *bodies) fill(b *body, dst []byte, src io.Reader, limit int64) ([]byte, 
 			if int64(size) >= limit {
 				// The extra byte shows whether there is more data than the limit.
 				size = int(limit) + 1
+			}
+			if !b.claim.Grow(int64(size - cap(dst))) {
+				return dst, respond.ErrNoRoom
 			}
 			grown := make([]byte, len(dst), size)
 			copy(grown, dst)
@@ -330,9 +340,6 @@ func (s *bodies) fill(b *body, dst []byte, src io.Reader, limit int64) ([]byte, 
 		dst = dst[:len(dst)+n]
 		if int64(len(dst)) > limit {
 			return dst, s.bomb()
-		}
-		if !b.claim.Grow(int64(n)) {
-			return dst, respond.ErrNoRoom
 		}
 		if err != nil {
 			if errors.Is(err, io.EOF) {
@@ -353,10 +360,10 @@ func (s *bodies) bomb() error {
 func (b *body) release() {
 	b.claim.Release()
 	b.wire, b.Data = b.wire[:0], b.Data[:0]
-	if cap(b.wire) > MaxPooledBytes {
+	if cap(b.wire) > maxPooledBody {
 		b.wire = nil
 	}
-	if cap(b.Data) > MaxPooledBytes {
+	if cap(b.Data) > maxPooledBody {
 		b.Data = nil
 	}
 }

@@ -365,7 +365,7 @@ func (a *blockingAppender) Append(context.Context, []ingest.Report) (ingest.Resu
 // memory is available again when the request that holds it ends.
 func TestInFlightBytes(t *testing.T) {
 	a := &blockingAppender{entered: make(chan struct{}), release: make(chan struct{})}
-	s := apitest.Server(t, func(o *api.Options) { o.Appender, o.Bodies = a, apitest.Share(int64(len(apitest.OneReport))+4<<10+10) })
+	s := apitest.Server(t, func(o *api.Options) { o.Appender, o.Bodies = a, apitest.Share(push.MinBufferBytes+4<<10) })
 	first := make(chan int)
 	go func() { first <- apitest.Post(t, s, strings.NewReader(apitest.OneReport)).Code }()
 	<-a.entered

@@ -44,7 +44,8 @@ func (l *Limits) EnsureDefaults() {
 
 // RequestBytes returns the maximum memory of one request.
 func (l *Limits) RequestBytes() int64 {
-	return l.CompressedBytes + l.BodyBytes + l.DecodedBytes + zstdWindowBytes
+	const beyond = 2 // a byte of each buffer shows whether there is more than the limit
+	return l.CompressedBytes + l.BodyBytes + beyond + l.DecodedBytes + zstdWindowBytes
 }
 
 // Validate checks the limits after EnsureDefaults.

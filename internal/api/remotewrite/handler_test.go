@@ -236,7 +236,7 @@ func TestRemoteWriteErrors(t *testing.T) {
 		},
 		{
 			name: "no snappy", request: both(up), enc: "gzip", headers: []string{"Content-Encoding", "snappy"}, code: 400, written: "0",
-			message: "0 samples stored, 0 rejected; cannot read the message to its end: s2: corrupt input",
+			message: "the body cannot be decompressed: s2: corrupt input; nothing of it was kept",
 		},
 		{
 			name: "an encoding", request: both(up), headers: []string{"Content-Encoding", "lz4"}, code: 415, written: "0",
