@@ -35,6 +35,7 @@ func Run(t *testing.T, b Backend) {
 	t.Run("scripts", func(t *testing.T) { runScripts(t, b) })
 	Sweep(t, b)
 	EarlyRuns(t, b)
+	Past(t, b)
 	for _, c := range []testCase{
 		{"QueryCounts", testQueryCounts},
 		{"LateReads", testLateReads},

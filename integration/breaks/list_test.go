@@ -74,8 +74,50 @@ var list = []brk{
 	{
 		name: "a block is sealed although late data of it was ground in a later slice", invariant: 2,
 		file: "internal/cache/seal.go",
-		old:  "&& !later", new: "&& (!later || s.EndMs > 0)",
-		pkg: "integration/acceptance", test: "TestModel/LateGroundFirst",
+		old:  "!o.torn && newest < s.StartMs {", new: "!o.torn && newest != s.StartMs {",
+		pkg: "internal/cache", test: "TestSealBehindALaterRun",
+	},
+	{
+		name: "a store does not keep the newest slice that a run has begun", invariant: 2,
+		file: "internal/storage/pebble/write.go",
+		old:  "err = batch.Set(begunKey(k.Bucket), appendInt(nil, k.StartMs), nil)", new: "err = nil",
+		pkg: "integration/acceptance", test: "TestPebble/WeeksAhead",
+	},
+	{
+		name: "the newest slice that a run has begun goes back with the clock", invariant: 2,
+		file: "internal/storage/pebble/write.go",
+		old:  "(!ok || newest < k.StartMs)", new: "(!ok || newest != k.StartMs)",
+		pkg: "internal/storage/pebble", test: "TestConformanceInMemory/NewestBegunIsKept",
+	},
+	{
+		name: "a block is sealed although its slice was ground and the record is gone", invariant: 2,
+		file: "internal/cache/seal.go",
+		old:  "!o.torn && newest < s.StartMs {", new: "!o.torn && newest <= s.StartMs {",
+		pkg: "integration/acceptance", test: "TestModel/RecordOfTheNewestRemoved",
+	},
+	{
+		name: "a run relies on a cache although a later slice was ground", invariant: 2,
+		file: "internal/rollup/block.go",
+		old:  "if w.Fresh() && part == w.Block && g.run.trusts {", new: "if w.Fresh() && part == w.Block {",
+		pkg: "internal/rollup", test: "TestTrustsNoCacheBehindALaterRun",
+	},
+	{
+		name: "a run relies on its cache although the record that another has begun is gone", invariant: 2,
+		file: "internal/cache/cache.go",
+		old:  "newest == state.StartMs && state.Begun, err", new: "newest == state.StartMs, err",
+		pkg: "internal/rollup", test: "TestTrustsNoCacheBehindALaterRun",
+	},
+	{
+		name: "what nobody can say counts as whole", invariant: 2,
+		file: "internal/cache/cache.go",
+		old:  "return math.MaxInt64, nil", new: "return math.MinInt64, nil",
+		pkg: "internal/cache", test: "TestSealBehindALaterRun",
+	},
+	{
+		name: "rows are passed on as chunks into a slice of which late rows were ground before", invariant: 2,
+		file: "internal/cache/pass.go",
+		old:  "chunks: !begun && newest < around.StartMs}", new: "chunks: !begun && newest <= around.StartMs}",
+		pkg: "integration/acceptance", test: "TestModel/RecordOfTheNewestRemoved",
 	},
 	{
 		name: "late data is passed on as a chunk beside the one of its slice", invariant: 2,
@@ -86,7 +128,7 @@ var list = []brk{
 	{
 		name: "rows are passed on into a coarser slice whose run was aborted", invariant: 2,
 		file: "internal/cache/pass.go",
-		old:  "return Next{marks: !begun, chunks: !begun && !later}, err", new: "return Next{marks: !begun || !later, chunks: !begun || !later}, err",
+		old:  "return Next{marks: !begun, chunks: !begun && newest < around.StartMs}, err", new: "return Next{marks: !begun || newest <= around.StartMs, chunks: !begun || newest <= around.StartMs}, err",
 		pkg: "integration/acceptance", test: "TestModel/CoarseEarlyInPart",
 	},
 	{

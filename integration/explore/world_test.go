@@ -758,6 +758,15 @@ func (g *gate) BeginSlice(ctx context.Context, k storage.SliceKey) error {
 	return passed(ctx, g, op, func(ctx context.Context) error { return g.Store.BeginSlice(ctx, k) })
 }
 
+func (g *gate) NewestBegun(ctx context.Context, b metric.Bucket) (startMs int64, ok bool, err error) {
+	startMs, err = pass(ctx, g, "NewestBegun "+ladder.Name(b), func(ctx context.Context) (int64, error) {
+		startMs, ok, err = g.Store.NewestBegun(ctx, b)
+		return startMs, err
+	})
+	g.p.told(ok)
+	return startMs, ok, err
+}
+
 func (g *gate) CompleteSlice(ctx context.Context, k storage.SliceKey) error {
 	op := fmt.Sprintf("CompleteSlice %s %s", ladder.Name(k.Bucket), clockOf(k.StartMs))
 	return passed(ctx, g, op, func(ctx context.Context) error { return g.Store.CompleteSlice(ctx, k) })

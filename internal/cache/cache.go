@@ -20,7 +20,6 @@ package cache
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"math"
@@ -200,26 +199,26 @@ func (c *Cache) begun(ctx context.Context, b metric.Bucket, s metric.Slice) (boo
 	return state.Over(), err
 }
 
-// mostAhead is how far after a slice begunAround looks for runs that have begun.
-const mostAhead = 7 * 24 * time.Hour
+// newestBegun returns the start of the newest slice of a bucket whose run has ever begun. What is put into the cache
+// of this slice, or of an earlier one, from now on may not be all that there is of its block (ADR 36): runs grind late
+// data of earlier slices and delete their cache, and the record that an earlier slice has begun may be gone. It is
+// math.MinInt64 if no run has begun, and math.MaxInt64 if nobody can say.
+func (c *Cache) newestBegun(ctx context.Context, b metric.Bucket) (int64, error) {
+	startMs, ok, err := c.store.NewestBegun(ctx, b)
+	switch {
+	case storage.IsAway(err) && ctx.Err() == nil:
+		return math.MaxInt64, nil
+	case err != nil:
+		return 0, fmt.Errorf("read the newest slice of %s that a run has begun: %w", c.ladder.Name(b), err)
+	case !ok:
+		return math.MinInt64, nil
+	}
+	return startMs, nil
+}
 
-// begunAround is begun. It also reports whether the run of a later slice has begun, or may have: such
-// a run grinds late data of this slice, and deletes what the cache has of it.
-func (c *Cache) begunAround(ctx context.Context, b metric.Bucket, s metric.Slice) (begun, later bool, err error) {
-	states, err := c.store.Slices(ctx, b, s.StartMs, s.EndMs+mostAhead.Milliseconds())
-	var some *storage.GapsError
-	if errors.As(err, &some) && !slices.ContainsFunc(some.Gaps, func(g storage.Gap) bool { return g.FromMs <= s.StartMs && s.StartMs < g.ToMs }) {
-		later, err = true, nil
-	}
-	if err != nil {
-		return false, false, fmt.Errorf("read the state of slice %s: %w", s, err)
-	}
-	for _, state := range states {
-		if state.StartMs == s.StartMs {
-			begun = state.Over()
-		} else {
-			later = later || state.Over()
-		}
-	}
-	return begun, later, nil
+// Trusts reports whether a run of a slice may rely on its cache. state is what was recorded of the slice before this
+// run. If another run of the slice has begun, and no later one, the marks were sealed before that.
+func (c *Cache) Trusts(ctx context.Context, state storage.SliceState) (bool, error) {
+	newest, err := c.newestBegun(ctx, state.Bucket)
+	return newest < state.StartMs || newest == state.StartMs && state.Begun, err
 }

@@ -32,8 +32,13 @@ func (c *Cache) Next(ctx context.Context, k storage.SliceKey) (Next, error) {
 	if next == c.ladder.Top() {
 		return Next{}, nil
 	}
-	begun, later, err := c.begunAround(ctx, next, c.ladder.SliceAt(next, k.StartMs))
-	return Next{marks: !begun, chunks: !begun && !later}, err
+	around := c.ladder.SliceAt(next, k.StartMs)
+	begun, err := c.begun(ctx, next, around)
+	if err != nil {
+		return Next{}, err
+	}
+	newest, err := c.newestBegun(ctx, next)
+	return Next{marks: !begun, chunks: !begun && newest < around.StartMs}, err
 }
 
 // RunAtMs returns the time at which the run of a slice begins, in Unix ms.

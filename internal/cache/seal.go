@@ -22,8 +22,8 @@ import (
 // are there, since the run had not begun when Seal asked the store. If it had begun, by whatever clock, Seal
 // puts late marks until that succeeds.
 //
-// Seal does not seal blocks of a slice if a later one has been ground, by a clock that was ahead: the cache
-// lacks late data that was ground there.
+// Seal does not seal blocks of a slice if it, or a later one, has ever been ground: the cache may lack what was
+// ground then (ADR 36).
 func (w *Writer) Seal(ctx context.Context) error {
 	away := w.look(ctx)
 	unknown := w.catchUp(ctx)
@@ -43,13 +43,13 @@ func (w *Writer) Seal(ctx context.Context) error {
 		if w.cache.timing.Due(s, now) || x.begun {
 			continue // its run may be reading the marks, or there are none
 		}
-		_, later, err := w.cache.begunAround(ctx, metric.Raw, s)
+		newest, err := w.cache.newestBegun(ctx, metric.Raw)
 		if err != nil {
 			unknown = err // its blocks stay open
 			continue
 		}
 		for _, m := range w.marksIn(s, x) {
-			if o := x.open[m.Start]; m.Kind == storage.MarkOpen && !o.torn && !later {
+			if o := x.open[m.Start]; m.Kind == storage.MarkOpen && !o.torn && newest < s.StartMs {
 				m.Kind, m.Chunks = storage.MarkFresh, o.chunks
 			}
 			b.Marks = append(b.Marks, m)

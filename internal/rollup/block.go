@@ -97,7 +97,7 @@ type input interface {
 func (g *grind) read(ctx context.Context, w *cache.Work, part blocks.Range, in input) error {
 	in.reset(part)
 	err := cache.ErrUseTable
-	if w.Fresh() && part == w.Block {
+	if w.Fresh() && part == w.Block && g.run.trusts {
 		g.run.blockQueries.Add(1)
 		err = g.run.cache.Load(ctx, w, in.add)
 	}

@@ -56,6 +56,8 @@ type run struct {
 	// begun says that the run has begun, and next is what cache.Next returned then.
 	begun bool
 	next  cache.Next
+	// trusts is what cache.Trusts returned before the run began.
+	trusts bool
 	// left is the first error that left something for a later run.
 	left error
 }
@@ -235,6 +237,9 @@ func (u *run) begin(ctx context.Context) (done bool, err error) {
 		return false, nil
 	}
 	if u.next, err = u.cache.Next(ctx, u.key); err != nil {
+		return false, err
+	}
+	if u.trusts, err = u.cache.Trusts(ctx, state); err != nil {
 		return false, err
 	}
 	if !state.Begun {

@@ -523,6 +523,10 @@ type Runs interface {
 	// until it is complete. BeginSlice may be repeated, and carries no fence. It may become durable
 	// as late as writes with a fence.
 	BeginSlice(ctx context.Context, k SliceKey) error
+	// NewestBegun returns the start of the newest slice of a bucket whose run has begun, in Unix ms; ok
+	// is false if none has. It counts what BeginSlice has ever recorded: it never goes back, and it
+	// stays when the records of slices are removed or expire. It is never older than what Slices says.
+	NewestBegun(ctx context.Context, b metric.Bucket) (startMs int64, ok bool, err error)
 	// Marks yields the marks of an index partition by (Start, TimeMs, ID), page by page. It yields
 	// a mark whose values cannot be decoded as damaged, and continues with the next.
 	Marks(ctx context.Context, p IndexPartition) iter.Seq2[Mark, error]

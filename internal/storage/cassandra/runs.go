@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"math"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -17,9 +18,14 @@ import (
 )
 
 const (
-	cqlListDays      = `SELECT DISTINCT bucket, day FROM slices`
-	cqlReadSlices    = `SELECT time_slice, begun, complete FROM slices WHERE bucket = ? AND day = ? AND time_slice >= ? AND time_slice < ?`
-	cqlBeginSlice    = `INSERT INTO slices (bucket, day, time_slice, begun) VALUES (?, ?, ?, true) USING TTL ?`
+	cqlListDays   = `SELECT DISTINCT bucket, day FROM slices`
+	cqlReadSlices = `SELECT time_slice, begun, complete FROM slices WHERE bucket = ? AND day = ? AND time_slice >= ? AND time_slice < ?`
+	cqlBeginSlice = `INSERT INTO slices (bucket, day, time_slice, begun) VALUES (?, ?, ?, true) USING TTL ?`
+	// The newest slice of each bucket whose run has begun is a row of the reserved partition (-1, 0), with the
+	// bucket as its time_slice. Its write timestamp is the start of the slice: so the newest slice wins, in any
+	// order of writes and of clocks.
+	cqlNewestBegun   = `SELECT WRITETIME(begun) AS newest FROM slices WHERE bucket = -1 AND day = 0 AND time_slice = ?`
+	cqlKeepBegun     = `INSERT INTO slices (bucket, day, time_slice, begun) VALUES (-1, 0, ?, true) USING TTL 0 AND TIMESTAMP ?`
 	cqlCompleteSlice = `INSERT INTO slices (bucket, day, time_slice, complete) VALUES (?, ?, ?, true) USING TTL ?`
 
 	cqlReadCache   = `SELECT chunk_id, data FROM metrics_cache WHERE bucket = ? AND time_slice = ? AND start_schedule_id = ?`
@@ -153,9 +159,35 @@ func (s *Store) sliceReach(b metric.Bucket) (backMs, aheadMs int64) {
 	return days * dayMs, keepBeyond.Milliseconds()
 }
 
-// BeginSlice implements storage.Runs.
+// BeginSlice implements storage.Runs. The newest begun slice comes first: once the slice has its record, it is not
+// begun again.
 func (s *Store) BeginSlice(ctx context.Context, k storage.SliceKey) error {
-	return named("begin slice", s.setState(ctx, cqlBeginSlice, k))
+	const op = "begin slice"
+	us := begunUs(k.StartMs)
+	if err := s.session.exec(ctx, us, stmt(cqlKeepBegun, int64(k.Bucket), us)); err != nil {
+		return named(op, err)
+	}
+	return named(op, s.setState(ctx, cqlBeginSlice, k))
+}
+
+// begunUs returns the write timestamp for a slice, in µs since 1970 as all others. The statement names it, since the
+// driver takes 0 for the present.
+func begunUs(startMs int64) int64 {
+	const most = math.MaxInt64 / 1000
+	return 1000 * max(-most, min(startMs, most))
+}
+
+// NewestBegun implements storage.Runs.
+func (s *Store) NewestBegun(ctx context.Context, b metric.Bucket) (startMs int64, ok bool, err error) {
+	found, err := all[begunRow](ctx, s.session, stmt(cqlNewestBegun, int64(b)))
+	if err != nil || len(found) == 0 || found[0].NewestUs == nil {
+		return 0, false, named("newest begun slice", err)
+	}
+	return *found[0].NewestUs / 1000, true, nil
+}
+
+type begunRow struct {
+	NewestUs *int64 `db:"newest"`
 }
 
 // CompleteSlice implements storage.Runs.

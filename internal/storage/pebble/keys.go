@@ -27,6 +27,7 @@ const (
 
 // The keys of tableMeta.
 const (
+	metaBegun    = "begun" // followed by the byte of a bucket
 	metaClock    = "clock"
 	metaDoubt    = "clock_doubt"
 	metaExpired  = "expired"
@@ -72,6 +73,8 @@ func after(prefix []byte) []byte {
 }
 
 func metaKey(name string) []byte { return append([]byte{tableMeta}, name...) }
+
+func begunKey(b metric.Bucket) []byte { return append(metaKey(metaBegun), byte(b)) }
 
 // raw: day, group, slice, chunk id. The day comes first so that expiry is one range.
 func rawDayKey(sliceMs int64) []byte {

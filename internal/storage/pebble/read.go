@@ -231,6 +231,31 @@ func parseSlice(k, _ []byte) (storage.SliceState, error) {
 	}, nil
 }
 
+// NewestBegun implements storage.Runs.
+func (s *Store) NewestBegun(ctx context.Context, b metric.Bucket) (startMs int64, ok bool, err error) {
+	const op = "newest begun slice"
+	if err := s.begin(ctx, op); err != nil {
+		return 0, false, err
+	}
+	page, err := s.readPage(begunKey(b), after(begunKey(b)), 1, nil)
+	if err != nil || len(page.rows) == 0 {
+		return 0, false, convert(op, err)
+	}
+	startMs, ok, err = parseBegun(page.value(0))
+	return startMs, ok, convert(op, err)
+}
+
+// parseBegun decodes the value of begunKey; nil means that there is none.
+func parseBegun(v []byte) (startMs int64, ok bool, err error) {
+	if v == nil {
+		return 0, false, nil
+	}
+	if len(v) != 8 {
+		return 0, false, fmt.Errorf("%w: the newest begun slice has %d bytes", storage.ErrCorrupt, len(v))
+	}
+	return getInt(v), true, nil
+}
+
 // Marks implements storage.Runs.
 func (s *Store) Marks(ctx context.Context, p storage.IndexPartition) iter.Seq2[storage.Mark, error] {
 	return func(yield func(storage.Mark, error) bool) {

@@ -88,6 +88,9 @@ type Store struct {
 	// expired holds, by the bucket's name, the time below which Expire has removed rows.
 	expired map[string]int64
 
+	// begunMu is held while the newest begun slice is read and replaced.
+	begunMu sync.Mutex
+
 	registryMu sync.Mutex
 	// nextID is the first schedule id that is not leased. It changes under registryMu.
 	nextID atomic.Int64

@@ -190,7 +190,27 @@ func (s *Store) ReleaseShard(ctx context.Context, shard int, owner string) error
 
 // BeginSlice implements storage.Runs.
 func (s *Store) BeginSlice(ctx context.Context, k storage.SliceKey) error {
-	return s.do(ctx, "begin slice", func() error { return s.db.Set(sliceKey(k, sliceBegun), nil, lsm.NoSync) })
+	return s.do(ctx, "begin slice", func() error {
+		s.begunMu.Lock()
+		defer s.begunMu.Unlock()
+		v, err := s.get(begunKey(k.Bucket))
+		if err != nil {
+			return err
+		}
+		newest, ok, err := parseBegun(v)
+		if err != nil {
+			return err
+		}
+		batch := s.db.NewBatch()
+		err = batch.Set(sliceKey(k, sliceBegun), nil, nil)
+		if err == nil && (!ok || newest < k.StartMs) {
+			err = batch.Set(begunKey(k.Bucket), appendInt(nil, k.StartMs), nil)
+		}
+		if err == nil {
+			err = batch.Commit(lsm.NoSync)
+		}
+		return closed(batch, err)
+	})
 }
 
 // CompleteSlice implements storage.Runs.

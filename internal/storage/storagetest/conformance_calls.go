@@ -82,6 +82,7 @@ func operations(st storage.Store, f storage.Fence, id blocks.ID) map[string]func
 			return st.DeleteMarks(ctx, f, storage.IndexPartition{SliceKey: rawSlice(9)}, []storage.Mark{mark})
 		},
 		"BeginSlice":    func(ctx context.Context) error { return st.BeginSlice(ctx, rawSlice(0)) },
+		"NewestBegun":   func(ctx context.Context) error { _, _, err := st.NewestBegun(ctx, metric.Raw); return err },
 		"CompleteSlice": func(ctx context.Context) error { return st.CompleteSlice(ctx, rawSlice(0)) },
 		"RawChunks":     func(ctx context.Context) error { return drain(st.RawChunks(ctx, everything, at(0), at(1))) },
 		"Rollups":       func(ctx context.Context) error { return drain(st.Rollups(ctx, 1, everything, at(0), at(1))) },

@@ -1,6 +1,7 @@
 package storagetest
 
 import (
+	"math"
 	"strings"
 	"time"
 
@@ -20,6 +21,7 @@ var runsCases = []conformanceCase{
 	{"MarkDeleteIsExact", (*suite).markDeleteIsExact, nil},
 	{"MarksDeletedWhileRead", (*suite).marksDeletedWhileRead, nil},
 	{"SlicesOpenBegunAndComplete", (*suite).slicesOpenBegunAndComplete, nil},
+	{"NewestBegunIsKept", (*suite).newestBegunIsKept, nil},
 	{"LeaseConflictAndRelease", (*suite).leaseConflictAndRelease, nil},
 	{"LeaseRenewed", (*suite).leaseRenewed, nil},
 	{"LeaseExpires", (*suite).leaseExpires, []Missing{MissingTTL}},
@@ -287,6 +289,49 @@ func (s *suite) slicesOpenBegunAndComplete() {
 		{SliceKey: rawSlice(-480), Complete: true}, {SliceKey: rawSlice(-479), Begun: true}, {SliceKey: rawSlice(-24)},
 	}, want...)
 	equal(s, want, s.slices(metric.Raw, at(-500), at(24)))
+}
+
+func (s *suite) newestBegunIsKept() {
+	newest := func(b metric.Bucket, want ...int64) {
+		s.Helper()
+		startMs, ok, err := s.store.NewestBegun(s.ctx, b)
+		require.NoError(s, err)
+		require.Equal(s, len(want) > 0, ok)
+		if ok {
+			require.Equal(s, want[0], startMs)
+		}
+	}
+	begin := func(b metric.Bucket, startMs int64) {
+		s.Helper()
+		require.NoError(s, s.store.BeginSlice(s.ctx, storage.SliceKey{Bucket: b, StartMs: startMs}))
+	}
+	s.write(&storage.Batch{Open: []storage.SliceKey{rawSlice(5)}})
+	require.NoError(s, s.store.CompleteSlice(s.ctx, rawSlice(4)))
+	newest(metric.Raw)
+	// Buckets do not mix, and no order of the beginnings takes it back, nor does a time before 1970 or one far ahead.
+	for _, startMs := range []int64{-at(1), 0, at(-9), at(3), at(2)} {
+		begin(1, startMs)
+	}
+	newest(metric.Raw)
+	newest(1, at(3))
+	newest(2)
+	begin(2, -at(1))
+	newest(2, -at(1))
+	for range 2 {
+		begin(metric.Raw, at(24*365*200))
+		begin(metric.Raw, at(7))
+	}
+	newest(metric.Raw, at(24*365*200))
+	newest(1, at(3))
+	s.reopen()
+	newest(metric.Raw, at(24*365*200))
+	newest(1, at(3))
+	newest(2, -at(1))
+	equal(s, []storage.SliceState{{SliceKey: rawSlice(4), Complete: true}, {SliceKey: rawSlice(5)}, {SliceKey: rawSlice(7), Begun: true}},
+		s.slices(metric.Raw, at(0), at(24)), "it is no slice")
+	states, err := s.store.Slices(s.ctx, 2, math.MinInt64, math.MaxInt64)
+	require.NoError(s, err)
+	equal(s, []storage.SliceState{{SliceKey: storage.SliceKey{Bucket: 2, StartMs: -at(1)}, Begun: true}}, states)
 }
 
 func (s *suite) leaseConflictAndRelease() {

@@ -278,6 +278,13 @@ func (s *suite) expireRemovesWhatIsOld() {
 	require.NoError(s, s.store.WriteRollups(s.ctx, f, 1, rows))
 	require.NoError(s, s.store.WriteRollups(s.ctx, f, 2, rows))
 	require.NoError(s, s.store.BeginSlice(s.ctx, rawSlice(-31*24)))
+	begun := func() {
+		s.Helper()
+		newest, ok, err := s.store.NewestBegun(s.ctx, metric.Raw)
+		require.NoError(s, err)
+		require.True(s, ok)
+		require.Equal(s, at(-31*24), newest, "it stays when the record of the slice is removed")
+	}
 	require.NoError(s, s.store.CompleteSlice(s.ctx, rawSlice(-31*24)))
 	require.NoError(s, s.store.CompleteSlice(s.ctx, rawSlice(-29*24)))
 	require.NoError(s, s.store.RecordRun(s.ctx, storage.Run{SliceKey: rawSlice(-31 * 24), StartedMs: at(-31 * 24)}))
@@ -292,6 +299,7 @@ func (s *suite) expireRemovesWhatIsOld() {
 		runs, err := s.store.RecentRuns(s.ctx, 10)
 		require.NoError(s, err)
 		require.Len(s, runs, 1)
+		begun()
 	}
 	for range 2 {
 		s.expireAt(at(0))

@@ -463,6 +463,15 @@ func (f *Faulty) BeginSlice(ctx context.Context, k storage.SliceKey) error {
 	return f.do(Step{Op: "BeginSlice", Detail: k}, func() error { return f.Store.BeginSlice(ctx, k) })
 }
 
+// NewestBegun implements storage.Runs.
+func (f *Faulty) NewestBegun(ctx context.Context, b metric.Bucket) (startMs int64, ok bool, err error) {
+	err = f.do(Step{Op: "NewestBegun", Detail: b}, func() error {
+		startMs, ok, err = f.Store.NewestBegun(ctx, b)
+		return err
+	})
+	return startMs, ok, err
+}
+
 // CompleteSlice implements storage.Runs.
 func (f *Faulty) CompleteSlice(ctx context.Context, k storage.SliceKey) error {
 	return f.do(Step{Op: "CompleteSlice", Detail: k}, func() error { return f.Store.CompleteSlice(ctx, k) })

@@ -487,6 +487,13 @@ func (r *historyRun) compareAll() {
 	everything := blocks.Range{End: 1 << 40}
 	for b := metric.Raw; b < r.Settings.Ladder.Top(); b++ {
 		same(r, func(st storage.Store) ([]storage.SliceState, error) { return st.Slices(r.ctx, b, -everMs, everMs) })
+		same(r, func(st storage.Store) ([]int64, error) {
+			newest, ok, err := st.NewestBegun(r.ctx, b)
+			if !ok {
+				return nil, err
+			}
+			return []int64{newest}, err
+		})
 	}
 	same(r, func(st storage.Store) ([]storage.RawChunk, error) {
 		return gather(st.RawChunks(r.ctx, everything, -everMs, everMs))

@@ -438,6 +438,9 @@ func (m *Model) fingerprint() uint64 {
 	for _, state := range m.slices {
 		f.add("slice", state)
 	}
+	for b, startMs := range m.begun {
+		f.add("begun", b, startMs)
+	}
 	for p, marks := range m.marks {
 		for _, v := range marks {
 			f.add("mark", p, v)

@@ -52,6 +52,7 @@ type Model struct {
 	leases  map[int]storage.Lease
 	live    map[int]storage.Fence // newest fence of each shard since the last Reopen
 	slices  map[storage.SliceKey]storage.SliceState
+	begun   map[metric.Bucket]int64 // the newest slice whose run has begun
 	marks   map[storage.IndexPartition]map[modelMark]storage.Mark
 	raw     map[modelRaw][]byte
 	cache   map[storage.CacheKey]map[blocks.ID][]byte
@@ -108,6 +109,7 @@ func NewModel(settings storage.Settings, retention storage.Retention, clk clock.
 		leases:   map[int]storage.Lease{},
 		live:     map[int]storage.Fence{},
 		slices:   map[storage.SliceKey]storage.SliceState{},
+		begun:    map[metric.Bucket]int64{},
 		marks:    map[storage.IndexPartition]map[modelMark]storage.Mark{},
 		raw:      map[modelRaw][]byte{},
 		cache:    map[storage.CacheKey]map[blocks.ID][]byte{},
@@ -511,7 +513,20 @@ func (m *Model) BeginSlice(ctx context.Context, k storage.SliceKey) error {
 	}
 	defer m.mu.Unlock()
 	m.setSlice(k, func(s *storage.SliceState) { s.Begun = true })
+	if newest, ok := m.begun[k.Bucket]; !ok || newest < k.StartMs {
+		m.begun[k.Bucket] = k.StartMs
+	}
 	return nil
+}
+
+// NewestBegun implements storage.Runs.
+func (m *Model) NewestBegun(ctx context.Context, b metric.Bucket) (startMs int64, ok bool, err error) {
+	if err := m.begin(ctx); err != nil {
+		return 0, false, err
+	}
+	defer m.mu.Unlock()
+	startMs, ok = m.begun[b]
+	return startMs, ok, nil
 }
 
 // CompleteSlice implements storage.Runs.
