@@ -78,13 +78,13 @@ func without[T any](s []T, at []int) []T {
 	return out
 }
 
-// BringBack copies the marks in the index of a slice that has not begun into the current slice, where their
-// work is done sooner. A clock that was ahead has put them there. BringBack leaves out marks for slices after
+// BringBack copies the marks in the index of a future slice into the current slice, whose run does their
+// work sooner. A clock that was ahead has put them there. BringBack leaves out marks for slices after
 // the current one, which are not over yet, and marks whose input has expired.
 //
-// It deletes nothing. The marks that it read stand for all that their writer relies on them for, also for
-// samples that come later, and the run of the slice does their work once more. So it does no harm if the
-// clock of this process is the wrong one, or if a writer extends a mark meanwhile.
+// It deletes nothing: a writer may extend a mark meanwhile, or rely on it for samples that come later. The
+// run of the slice does the work once more. So BringBack does no harm if this process's clock is the wrong
+// one.
 //
 // A process copies an index partition once, and again when it has put more marks there.
 func (c *Cache) BringBack(ctx context.Context, k storage.SliceKey) error {
@@ -101,7 +101,7 @@ func (c *Cache) BringBack(ctx context.Context, k storage.SliceKey) error {
 	if len(left) == 0 {
 		return nil
 	}
-	if err := c.store.CheckFit(ctx); err != nil { // spares work if the clock is behind: the slice may be the current one
+	if err := c.store.CheckFit(ctx); err != nil { // if this clock is behind, the slice may be the current one
 		return fmt.Errorf("the clock is not confirmed: %w", err)
 	}
 	now := clock.NowMs(c.clk)
@@ -110,7 +110,7 @@ func (c *Cache) BringBack(ctx context.Context, k storage.SliceKey) error {
 		return err
 	}
 	for _, p := range left {
-		c.setBroughtBack(p, true) // before it is read: marks that are put from now on unset it
+		c.setBroughtBack(p, true) // before the read: a mark put from now on unsets it
 		if err := c.copyMarks(ctx, p, current, now); err != nil {
 			c.setBroughtBack(p, false)
 			return err
@@ -154,7 +154,7 @@ func (c *Cache) setBroughtBack(p storage.IndexPartition, to bool) {
 	}
 }
 
-// takeBack deletes marks from slices that are over, where no run may look again. The caller must
+// takeBack deletes marks from slices that are over, whose run may miss them. The caller must
 // have written other marks for the same work. A failed delete does not stop the others, unless the
 // store is away or ctx ends. takeBack returns the marks that may still be there. It reorders marks.
 func (c *Cache) takeBack(ctx context.Context, fence storage.Fence, marks []storage.PlacedMark) (left []storage.PlacedMark, failed error) {
@@ -215,8 +215,8 @@ func (l *lateMarks) add(m storage.Mark) {
 	l.marks = append(l.marks, m)
 }
 
-// failed returns the errors of the marks that are not there after Put has returned err, by block and
-// slice.
+// failed returns, by block and slice, the errors of the marks that Put, which returned err, did not
+// write.
 func (l *lateMarks) failed(err error) map[blockKey]error {
 	if err == nil {
 		return nil
@@ -248,8 +248,8 @@ func lateMark(g BlockSamples) storage.Mark {
 	return m
 }
 
-// widen adds schedules to a late mark; with none, the mark stands for the whole block. It does not
-// modify the slice m.Schedules in place, which others may share.
+// widen adds schedules to a late mark; none means the whole block. It does not modify m.Schedules in
+// place, since others may share it.
 func widen(m *storage.Mark, schedules []metric.ScheduleID) {
 	if len(m.Schedules) == 0 || len(schedules) == 0 {
 		m.Schedules = nil

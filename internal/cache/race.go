@@ -14,7 +14,7 @@ import (
 	"github.com/quern/quern/internal/storage"
 )
 
-// missed reports whether the run that samples of the slice rely on may have begun by nowMs.
+// missed reports whether the slice whose run samples of s rely on is over at nowMs.
 func (w *Writer) missed(f *flush, s metric.Slice, nowMs int64) bool {
 	if f.late[s.StartMs] {
 		s = f.current
@@ -24,9 +24,8 @@ func (w *Writer) missed(f *flush, s metric.Slice, nowMs int64) bool {
 
 // closeRace closes the race with the runs (invariant 4). If the slice that samples rely on has
 // closed before the write was done, its run may have read the index without the mark, or the raw
-// table without the chunk. closeRace then puts a late mark for their block, and deletes the mark that no
-// run may read. If the deleted mark was a lateRow that was written again, the new mark covers all
-// of its schedules.
+// table without the chunk. closeRace then puts a late mark for their block, and deletes the mark in the
+// closed slice. If that was a lateRow that was written again, the new mark names all of its schedules.
 //
 // closeRace returns the units whose late mark could not be put. Their other marks stay, and unit.err
 // says why. An error concerns all units.
@@ -64,7 +63,7 @@ func (w *Writer) closeRace(ctx context.Context, f *flush) (unmarked map[*unit]bo
 			if unmarked == nil {
 				unmarked = make(map[*unit]bool)
 			}
-			if errors.Is(err, storage.ErrRefused) { // the unit itself is not given up
+			if errors.Is(err, storage.ErrRefused) { // only the mark is refused: retry
 				err = fmt.Errorf("%w: %s", errUnmarked, err.Error())
 			}
 			unmarked[u], u.err = true, cmp.Or(u.err, err)
@@ -106,9 +105,9 @@ func (w *Writer) takeBack(ctx context.Context, marks []storage.PlacedMark) error
 	return err
 }
 
-// look asks the store again of which of the remembered slices the run has begun: the clock of another
-// process may be ahead of this one's, or this one's may have been. It returns, by start, the error for each slice that the store
-// cannot answer for.
+// look asks the store again which remembered slices have a run that has begun: the clock of another
+// process may be ahead of this one's, or this one's may have been. It returns, by start, the error for
+// each slice that the store cannot answer for.
 func (w *Writer) look(ctx context.Context) (away map[int64]error) {
 	for _, start := range slices.Sorted(maps.Keys(w.written)) {
 		if err := w.lookAt(ctx, w.cache.ladder.SliceAt(metric.Raw, start), w.written[start]); err != nil {
@@ -132,8 +131,8 @@ func (w *Writer) lookAt(ctx context.Context, s metric.Slice, x *written) (err er
 func (x *written) overtaken() bool { return x.begun && len(x.open)+len(x.late) > 0 }
 
 // catchUp puts late marks for all blocks that this process has marked in slices whose run began before
-// they were over, by a clock that was ahead, its own or another's. Samples written after the run had read
-// a block are in no row, and the run has deleted the block's mark, whether it came to its end or not.
+// they were over, by any clock that was ahead. No row has the samples that came after the run read their
+// block, and the run may have deleted the block's mark, even if it was aborted.
 func (w *Writer) catchUp(ctx context.Context) error {
 	var again lateMarks
 	var back []storage.PlacedMark
@@ -163,7 +162,7 @@ func (w *Writer) catchUp(ctx context.Context) error {
 	return nil
 }
 
-// marksIn are the marks that this process has in the index of a slice: of open blocks as they are, and late ones.
+// marksIn returns the marks of this process in the index of a slice: those of open blocks, and late ones.
 func (w *Writer) marksIn(s metric.Slice, x *written) (out []storage.PlacedMark) {
 	for _, id := range slices.Sorted(maps.Keys(x.open)) {
 		out = append(out, w.cache.own(storage.MarkOpen, metric.Raw, s, id, x.open[id].mark, 0))

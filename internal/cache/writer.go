@@ -43,13 +43,12 @@ func (g *BlockSamples) check() {
 //     Samples for a slice that is over get a late mark in the current slice.
 //  3. encode packs the raw chunks and, unless the slice is over, the cache chunks.
 //  4. write stores everything as one batch, in the order slices, marks, chunks. A mark without data
-//     costs one empty read. Data without a mark is never ground.
+//     costs one empty read. No run grinds data without a mark.
 //  5. closeRace checks the clock again. If the slice that samples rely on has closed meanwhile, its
 //     run may have missed the mark or the chunk. closeRace puts a late mark first, then deletes the
-//     mark that no run may read.
-//  6. succeeded or failed records the outcome of each unit. The chunks of a failed unit are kept in
-//     torn for step 1 (ADR 27). The mark of its block stays open, so that the run reads the raw
-//     table.
+//     mark in the closed slice.
+//  6. succeeded or failed records the outcome of each block. The chunks of a failed one stay in torn
+//     for step 1 (ADR 27), and its mark stays open, so that the run reads the raw table.
 //
 // When the slice has closed, Seal replaces the open marks by fresh ones with the number of cache
 // chunks (ADR 3).
@@ -69,9 +68,8 @@ type Writer struct {
 	tornBytes int
 	// rest is the pause after an attempt to mend that left blocks torn.
 	rest pause
-	// stray are marks in slices that are over, which could not be deleted yet. Other marks stand
-	// for the same work. Flushes try again once strayRest is over, the pause after a failed
-	// attempt.
+	// stray are marks in slices that are over, still to be deleted. Other marks lead a run to the
+	// same work. Flushes try again after strayRest, the pause after a failed attempt.
 	stray     []storage.PlacedMark
 	strayRest pause
 }
@@ -97,8 +95,8 @@ func (k blockKey) compare(o blockKey) int {
 
 // written is what this process has written to the index of one slice.
 type written struct {
-	// begun: the slice's run has begun, whatever the clock says. It may have passed the marks in open
-	// and late, and catchUp puts them elsewhere.
+	// begun: the slice's run has begun, whatever the clock says. The run may have missed the marks in
+	// open and late, so catchUp puts late ones.
 	begun bool
 	open  map[metric.ScheduleID]*openBlock
 	late  map[blockKey]lateRow
@@ -124,8 +122,8 @@ type lateRow struct {
 }
 
 // maxNamed is the maximum number of schedules that a late mark names. A mark with more stands for
-// the whole block (ADR 26). The run then computes rows that do not change, but ingest does not
-// write the mark again for each schedule.
+// the whole block (ADR 26). The run then recomputes unchanged rows, but ingest does not rewrite
+// the mark for each schedule.
 const maxNamed = 32
 
 // maxRememberedLate bounds the memory of late marks per slice, in blocks plus schedules. Beyond it
@@ -152,7 +150,7 @@ func (w *Writer) in(ctx context.Context, s metric.Slice, nowMs int64) (*written,
 	return x, nil
 }
 
-// over says whether a run of the slice may have begun, or has.
+// over says whether the slice is closed or its run has begun.
 func (w *Writer) over(s metric.Slice, nowMs int64) bool {
 	x := w.written[s.StartMs]
 	return w.cache.timing.Closed(s, nowMs) || x != nil && x.begun
@@ -194,9 +192,9 @@ func (x *written) drop(m storage.PlacedMark) {
 	delete(x.late, k)
 }
 
-// forget drops the entries of slices whose run is due. It looks at each slice first: if its run has
-// not begun, all marks are in place, and the run reads them. Otherwise the run may have begun long
-// before the slice was over. forget keeps an entry if the store does not answer.
+// forget drops the entries of slices whose run is due. It asks the store first: a run that
+// has not begun will read all marks. One that has may have begun long before the slice was over;
+// then catchUp needs the entry. forget keeps an entry if the store does not answer.
 func (w *Writer) forget(ctx context.Context, nowMs int64) {
 	for _, start := range slices.Sorted(maps.Keys(w.written)) {
 		s, x := w.cache.ladder.SliceAt(metric.Raw, start), w.written[start]

@@ -36,15 +36,15 @@ type Recovery struct {
 	opts   Options
 
 	mu sync.Mutex
-	// open are, by bucket, the times in which slices may be outstanding. In all other times none is
-	// or will be, as long as no clock goes back behind lookedMs, the start of the last look. The last
-	// span has no end. added counts how often times were added because a clock did go back, or was
-	// ahead. What a look found that began before that is dropped.
+	// open are, by bucket, the times in which slices may be outstanding. At other times none is or
+	// will be, unless a clock goes back before lookedMs, the start of the last look. The last span has
+	// no end. added counts how often times were added because a clock did go back, or was ahead. A look
+	// that began before that does not narrow open.
 	open     []spans
 	lookedMs int64
 	added    int
-	// ceiling is, by bucket, the time from which on no slice is outstanding, unless it is opened
-	// when the clock has come so far. A clock that was ahead has opened slices after the present.
+	// ceiling is, by bucket, the time from which on no slice is outstanding until the clock gets
+	// there. It lies ahead if a clock that was ahead has opened slices after the present.
 	ceiling []int64
 	// unread are the gaps of the last look. Until retryAt, by the clock's Elapsed, looks do not try
 	// to read them.
@@ -65,8 +65,8 @@ func New(store storage.Store, c *cache.Cache, clk clock.Clock, opts Options) *Re
 	r := &Recovery{store: store, cache: c, ladder: store.Settings().Ladder, clk: clk, opts: opts, surveyAt: clk.Elapsed() + surveyEvery}
 	for range r.ladder.Ground() {
 		// The first look covers all slices in the store: those that earlier processes left, however
-		// long ago, or while their clock was ahead. The store keeps the record of a slice for little
-		// longer than there is work for it.
+		// long ago, or while their clock was ahead. The store drops the record of a slice soon
+		// after its work has expired.
 		r.open = append(r.open, spans{{math.MinInt64, math.MaxInt64}})
 		r.ceiling = append(r.ceiling, math.MaxInt64)
 	}
@@ -87,9 +87,9 @@ type look struct {
 	skipped []storage.Gap
 }
 
-// Outstanding returns all slices that were opened and not completed, also those that have not begun, in the order in which they
-// must be run: by end, and at the same end finest first. So every slice comes after all slices that
-// lie within it; the cascade relies on this.
+// Outstanding returns all slices that were opened and not completed, also future ones, in the order in
+// which they must be run: by end, and at the same end finest first. So every slice comes after all slices
+// that lie within it; the cascade relies on this.
 //
 // If some slices cannot be read, Outstanding returns the others, and a *storage.GapsError.
 func (r *Recovery) Outstanding(ctx context.Context) ([]storage.SliceKey, error) {
@@ -186,8 +186,8 @@ func (r *Recovery) add(k storage.SliceKey) {
 	}
 }
 
-// begin begins a look. If the clock went back, slices may have been opened by the earlier time, and
-// before, by the later one, after the present.
+// begin begins a look. If the clock went back, slices may have been opened at the earlier time since,
+// and after the present before that.
 func (r *Recovery) begin() look {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -200,7 +200,7 @@ func (r *Recovery) begin() look {
 		r.added++
 	}
 	r.lookedMs = l.nowMs
-	for _, k := range r.cache.TakeOpened() { // the clock may have gone back further, and forward again, since the last look
+	for _, k := range r.cache.TakeOpened() { // the clock may have been further back for a moment between two looks
 		r.add(k)
 	}
 	l.added, l.open, l.ceiling = r.added, slices.Clone(r.open), slices.Clone(r.ceiling)
@@ -231,9 +231,9 @@ func (r *Recovery) looked(l look, open []spans, ceiling []int64, gaps []storage.
 	}
 }
 
-// BringBack has the marks done soon that a clock that was ahead has put into slices that have not begun; see
-// cache.BringBack. There, their work waits until the clock has come so far, and its input might expire
-// before. It goes by the last look.
+// BringBack copies marks that a clock that was ahead has put into future slices to the current one; see
+// cache.BringBack. Otherwise their work waits until the clock gets there, and its input might expire before.
+// It goes by the last look.
 func (r *Recovery) BringBack(ctx context.Context) error {
 	seen := r.seen.Load()
 	if seen == nil {
@@ -252,7 +252,7 @@ func (r *Recovery) BringBack(ctx context.Context) error {
 }
 
 const (
-	// surveyEvery is the time between surveys, and surveyAgain that after a survey which could not read
+	// surveyEvery is the time between surveys, and surveyAgain after a survey that could not read
 	// everything.
 	surveyEvery = 24 * time.Hour
 	surveyAgain = time.Hour
@@ -298,8 +298,8 @@ func (r *Recovery) Order(a, b storage.SliceKey) int {
 
 // NextDue returns the first outstanding slice whose run may begin; ok is false if there is none. It
 // skips the slices in aside. It also skips a slice while an outstanding slice within it is skipped,
-// or while something cannot be read that the run depends on. If ok is false because, or although,
-// some slices cannot be read, the error is a *storage.GapsError.
+// or while something cannot be read that the run depends on. If ok is false and some
+// slices cannot be read, the error is a *storage.GapsError.
 func (r *Recovery) NextDue(ctx context.Context, aside []storage.SliceKey) (k storage.SliceKey, ok bool, err error) {
 	r.survey(ctx)
 	out, err := r.Outstanding(ctx)
@@ -365,8 +365,8 @@ func (v Verdict) String() string {
 	return "to be ground"
 }
 
-// Judge says whether work is still to be done. It is as long as its input is whole, however long
-// the work has waited and however often it failed.
+// Judge says whether work is still to be done: yes while its input is whole, however long the work
+// has waited and however often it failed.
 func (r *Recovery) Judge(w *cache.Work) Verdict { return r.JudgeAt(w, clock.NowMs(r.clk)) }
 
 // JudgeAt is Judge at nowMs, for example for a future run.
@@ -378,7 +378,7 @@ func (r *Recovery) JudgeAt(w *cache.Work, nowMs int64) Verdict {
 }
 
 // Reschedule puts failed work off to the bucket's current slice. First it writes a mark with the
-// original time, and a second one for what the work takes back. Then it deletes the marks that were
+// original time, and a second one for the rows to take back. Then it deletes the marks that were
 // read. The cache block stays.
 func (r *Recovery) Reschedule(ctx context.Context, fence storage.Fence, w *cache.Work, cause error) error {
 	m := storage.Mark{

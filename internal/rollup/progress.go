@@ -34,7 +34,7 @@ type progress struct {
 
 // sliceProgress is the progress of a slice that this worker could not complete.
 type sliceProgress struct {
-	// ended says of each shard whether no mark was left in it.
+	// ended says, by shard, that no mark was left.
 	ended []bool
 	// left is, by shard, the first mark that the last look found. The next look starts there: all
 	// marks before it are gone, and the shard is not done before that mark is gone too.
@@ -42,7 +42,7 @@ type sliceProgress struct {
 	// cut is, by shard, the mark at which a run gave up. The next run begins after it, and comes to
 	// the marks before it last, so each mark gets its turn.
 	cut []storage.MarkKey
-	// waits is how often in a row the slice could not be completed.
+	// waits counts in a row the failures to complete the slice.
 	waits int
 }
 
@@ -72,8 +72,8 @@ func (p *progress) own(mine []int) {
 // marks, but a shard that has ended may still hold some:
 //
 //   - a mark that was written on time, by a clock that has gone back since;
-//   - a mark so late that no delete under the shard's lease covered it, by a writer that died
-//     before it deleted the mark.
+//   - a mark with a timestamp above the lease's fence, by a writer that stalled, and died before
+//     it deleted the mark.
 //
 // Two workers that each relied on such a shard would wait for each other.
 func (p *progress) ran(k storage.SliceKey, err error) {
@@ -86,7 +86,7 @@ func (p *progress) ran(k storage.SliceKey, err error) {
 		return
 	}
 	delete(p.slices, k)
-	if errors.Is(err, errLeft) { // where a run goes on says nothing about what there is
+	if errors.Is(err, errLeft) { // cut tells where to go on, not which marks exist
 		p.of(k).cut = was.cut
 	}
 }
@@ -98,9 +98,9 @@ func (p *progress) skipped(since time.Duration) asides {
 	return set
 }
 
-// skip chooses what the next pass skips of what is set aside at the end of the pass that began at
-// the given time: all but the oldest slice that waits for other workers, if one does. What was set
-// aside by an earlier pass is looked at again if something has changed.
+// skip chooses which slices of set the next pass skips, at the end of the pass that began at began:
+// if some wait for other workers, all but the oldest of these; else none. What an earlier pass set
+// aside is looked at again if something has changed.
 func (p *progress) skip(set asides, began time.Duration, order func(a, b storage.SliceKey) int) {
 	maps.DeleteFunc(p.slices, func(k storage.SliceKey, _ *sliceProgress) bool { return !slices.Contains(set.keys(), k) })
 	slices.SortFunc(set, func(a, b aside) int { return order(a.SliceKey, b.SliceKey) })
@@ -117,7 +117,7 @@ type aside struct {
 	storage.SliceKey
 
 	err error
-	// at is the time of the look, by the clock's Elapsed.
+	// at is when that was, by the clock's Elapsed.
 	at time.Duration
 }
 

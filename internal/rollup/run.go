@@ -20,15 +20,15 @@ import (
 	"github.com/quern/quern/internal/storage"
 )
 
-// ErrShared says that this worker has ground its part of a slice, and another worker has not.
+// ErrShared says that this worker is done with a slice, or unfit, and others are not done.
 var ErrShared = errors.New("other workers are not done with the slice")
 
 // errLeft says that blocks of a slice could be neither ground nor put off: the part of the store
 // that they need is away, while other parts answer.
 var errLeft = errors.New("left for a later run")
 
-// errState says that a slice is left because states of slices are out of reach. Nothing of its
-// progress is kept: the slice stays open, and a clock that goes back may have more marked in it.
+// errState says that a slice is left because states of slices are out of reach. Its progress is
+// forgotten: the slice stays open, and if a clock goes back, it may get more marks.
 var errState = fmt.Errorf("%w: states of slices are out of reach", errLeft)
 
 // shardsAtOnce is the number of shards held at the same time. While one shard is acquired or

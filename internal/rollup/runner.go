@@ -7,7 +7,7 @@
 //     the next bucket.
 //  5. One winner: every write carries the fence of the shard's lease.
 //  6. Cost: without late data a run reads each block once and each index partition once.
-//  7. Bounded: a run holds only the blocks that it is grinding, whatever N is.
+//  7. Bounded: a run holds only the blocks being ground, not the whole slice.
 package rollup
 
 import (

@@ -14,8 +14,7 @@ import (
 
 const (
 	// mostLeft is how many blocks in a row a run of a shard leaves before it gives up. The next run
-	// begins after them. If the whole store is away, the lease of the next shard cannot be had
-	// either.
+	// begins after them. If the whole store is away, the next shard cannot be leased either.
 	mostLeft = 8
 	// mostAway is how many unavailable blocks a run retries with pauses. After that it does not retry
 	// such blocks, so that blocks in reach do not wait for the pauses.
@@ -147,8 +146,8 @@ func (s *shardRun) finish(ctx context.Context, g *grind, w *cache.Work) error {
 	v := s.recovery.Judge(w)
 	if v == recovery.Expired {
 		// A drop is final, and if the clock has gone wrong since the last heartbeat all work looks
-		// expired. The clock may be right again by now, so the store's answer holds for a verdict
-		// reached after it.
+		// expired. So the store confirms the clock first, and Judge decides again by a confirmed
+		// clock.
 		if err := s.store.CheckFit(ctx); err != nil {
 			return leftOver(fmt.Errorf("%d marks of slice %s are not dropped: %w", len(w.Marks), w.Slice, err))
 		}

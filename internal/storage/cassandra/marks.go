@@ -85,8 +85,7 @@ func (s *Store) FirstMark(ctx context.Context, p storage.IndexPartition, from st
 }
 
 // markSpan is a range of mark keys: from key from up to the first key of block end at time endMs,
-// exclusive. endMs is math.MinInt64 unless the span ends inside its only block; then from.Start ==
-// end.
+// exclusive. If endMs is not math.MinInt64, the span lies in one block: from.Start == end.
 type markSpan struct {
 	from  storage.MarkKey
 	end   metric.ScheduleID
@@ -184,7 +183,7 @@ func after(k storage.MarkKey) storage.MarkKey {
 }
 
 // manyTombstones says whether a server gave up a read because it met too many tombstones. The
-// protocol has no code for it, so the message is searched.
+// protocol has no code for it, only a message.
 func manyTombstones(err error) bool {
 	var frame gocql.RequestError
 	return errors.As(err, &frame) && frame.Code() == gocql.ErrCodeReadFailure && strings.Contains(strings.ToLower(frame.Message()), "tombstone")
