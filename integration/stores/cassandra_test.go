@@ -4,6 +4,7 @@ package stores
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"testing"
@@ -17,6 +18,7 @@ import (
 	"github.com/quern/quern/integration/acceptance"
 	"github.com/quern/quern/integration/cassandratest"
 	"github.com/quern/quern/internal/clock"
+	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/storage"
 	"github.com/quern/quern/internal/storage/cassandra"
 	"github.com/quern/quern/internal/storage/storagetest"
@@ -63,14 +65,14 @@ func TestAcceptance(t *testing.T) {
 // openAny prepares an empty store. The returned function opens it, each time for another process.
 func openAny(t testing.TB, s storage.Settings, r storage.Retention, clk clock.Clock) func() storage.Store {
 	t.Helper()
-	return openAt(t, place(t), s, r, clk)
+	return openAt(t, place(t, s.Ladder), s, r, clk)
 }
 
 // open prepares an empty store. The returned function opens it. A later call closes the store and
 // opens it again.
 func open(t testing.TB, s storage.Settings, r storage.Retention, clk clock.Clock) func() storage.Store {
 	t.Helper()
-	another := openAt(t, place(t), s, r, clk)
+	another := openAt(t, place(t, s.Ladder), s, r, clk)
 	last := func() error { return nil }
 	return func() storage.Store {
 		_ = last()
@@ -111,10 +113,18 @@ func (c *closing) Close() (err error) {
 var keyspaces struct {
 	sync.Mutex
 	made, dirty int // dirty ones are being emptied
-	ready       []string
+	ready       []*keyspace
 	emptying    sync.WaitGroup
 	emptied     sync.Cond // dirty has changed
 	err         error
+}
+
+// keyspace keeps its tables, and the version of its schema, when it is emptied: to apply the schema
+// again takes longer than most tests.
+type keyspace struct {
+	name string
+	// ladders are those for whose levels there are tables.
+	ladders map[string]bool
 }
 
 // enoughKeyspaces is the number of keyspaces from which on a test waits for one that is being
@@ -124,8 +134,8 @@ const enoughKeyspaces = 3
 // timeout is long: a request fails where a test makes it fail, and not because the server is busy.
 const timeout = 30 * time.Second
 
-// place returns an empty keyspace for one test.
-func place(t testing.TB) cassandra.Options {
+// place returns an empty keyspace for one test. The test must apply the schema, with this ladder.
+func place(t testing.TB, ladder metric.Ladder) cassandra.Options {
 	t.Helper()
 	server := cassandratest.Shared(t)
 	opts := cassandra.Options{Hosts: server.Hosts(), DirectHosts: server.Way() == cassandratest.WayDocker, Timeout: timeout}
@@ -136,13 +146,20 @@ func place(t testing.TB) cassandra.Options {
 		ks.emptied.Wait()
 	}
 	require.NoError(t, ks.err, "empty a keyspace")
+	var k *keyspace
 	if n := len(ks.ready); n > 0 {
-		opts.Keyspace, ks.ready = ks.ready[n-1], ks.ready[:n-1]
+		k, ks.ready = ks.ready[n-1], ks.ready[:n-1]
+		opts.Keyspace = k.name
+		if !k.ladders[ladder.String()] {
+			unversion(t, opts)
+		}
 	} else {
 		ks.made++
-		opts.Keyspace = fmt.Sprintf("quern_test_%d", ks.made)
+		k = &keyspace{fmt.Sprintf("quern_test_%d", ks.made), map[string]bool{}}
+		opts.Keyspace = k.name
 		create(t, opts)
 	}
+	k.ladders[ladder.String()] = true
 	t.Cleanup(func() {
 		ks.Lock()
 		defer ks.Unlock()
@@ -155,7 +172,7 @@ func place(t testing.TB) cassandra.Options {
 			if err != nil {
 				ks.err = err
 			} else {
-				ks.ready = append(ks.ready, opts.Keyspace)
+				ks.ready = append(ks.ready, k)
 			}
 			ks.emptied.Broadcast()
 		})
@@ -189,12 +206,24 @@ func create(t testing.TB, opts cassandra.Options) {
 		" WITH replication = {'class': 'SimpleStrategy', 'replication_factor': 1} AND durable_writes = false").Exec())
 }
 
+// unversion forgets the version of the schema, so that applying it makes all tables that are missing.
+func unversion(t testing.TB, opts cassandra.Options) {
+	t.Helper()
+	s := connect(t, opts, opts.Keyspace)
+	defer s.Close()
+	require.NoError(t, s.Query("DELETE FROM settings WHERE name = 'schema_version'").Exec())
+}
+
 func empty(opts cassandra.Options) error {
 	s, err := session(opts, opts.Keyspace)
 	if err != nil {
 		return err
 	}
 	defer s.Close()
+	var version string
+	if err := s.Query("SELECT value FROM settings WHERE name = 'schema_version'").Scan(&version); err != nil && !errors.Is(err, gocql.ErrNotFound) {
+		return err
+	}
 	var tables []string
 	it := s.Query("SELECT table_name FROM system_schema.tables WHERE keyspace_name = ?", opts.Keyspace).Iter()
 	for name := ""; it.Scan(&name); {
@@ -208,5 +237,8 @@ func empty(opts cassandra.Options) error {
 	for _, name := range tables {
 		g.Go(func() error { return s.Query("TRUNCATE " + name).Exec() })
 	}
-	return g.Wait()
+	if err := g.Wait(); err != nil || version == "" {
+		return err
+	}
+	return s.Query("INSERT INTO settings (name, value) VALUES ('schema_version', ?)", version).Exec()
 }

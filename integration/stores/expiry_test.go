@@ -85,7 +85,7 @@ func TestHeartbeatFades(t *testing.T) {
 func TestTimeToLive(t *testing.T) {
 	const day = 24 * time.Hour
 	retention := storage.Retention{14 * day, 31 * day, 0, 2 * 365 * day}
-	opts := place(t)
+	opts := place(t, storagetest.TestSettings().Ladder)
 	store := openAt(t, opts, storagetest.TestSettings(), retention, clock.System{})()
 	session := connect(t, opts, opts.Keyspace)
 	defer session.Close()

@@ -17,8 +17,9 @@ import (
 // allowed.
 func TestLinearizable(t *testing.T) {
 	storagetest.Linearizable(t, func(t *testing.T) []storage.Store {
-		opts := place(t)
-		opts.Settings = storagetest.LinearizableSettings()
+		settings := storagetest.LinearizableSettings()
+		opts := place(t, settings.Ladder)
+		opts.Settings = settings
 		opts.Policy = storage.Policy{}.Always
 		opts.Clock = clock.System{}
 		require.NoError(t, cassandra.ApplySchema(t.Context(), opts, "", func(int, int, string) {}))
