@@ -131,10 +131,14 @@ func (l Ladder) SliceAt(b Bucket, tMs int64) Slice {
 	return Slice{StartMs: start, EndMs: start + w}
 }
 
-// Name returns "raw" or the bucket's width, such as "6h".
+// Name returns "raw" or the bucket's width, such as "6h". A bucket that the ladder does not have, as a
+// damaged record may name one, is "level" and its number.
 func (l Ladder) Name(b Bucket) string {
-	if b == Raw {
+	switch {
+	case b == Raw:
 		return "raw"
+	case b < Raw || b > l.Top():
+		return "level " + strconv.Itoa(int(b))
 	}
 	return FormatWidth(time.Duration(l.widthsMs[b-1]) * time.Millisecond)
 }

@@ -129,6 +129,8 @@ func TestBucketNames(t *testing.T) {
 		require.NoError(t, err)
 		assert.Equal(t, b, got)
 	}
+	assert.Equal(t, "level 4", l.Name(l.Top()+1))
+	assert.Equal(t, "level -1", l.Name(-1))
 	for name, want := range map[string]Bucket{"60m": 1, "1d": 3, "1 d": 3} {
 		got, err := l.Bucket(name)
 		require.NoError(t, err)
