@@ -11,6 +11,7 @@ import (
 
 	"github.com/quern/quern/internal/config"
 	"github.com/quern/quern/internal/explain"
+	"github.com/quern/quern/internal/terminal"
 	"github.com/quern/quern/internal/wire"
 )
 
@@ -31,6 +32,7 @@ func Explain(ctx context.Context, cfg config.Explain, stdout, _ io.Writer) error
 	if err := json.Unmarshal(text, &answer); err != nil {
 		return fmt.Errorf("the server's answer is not a Quern response: %w", err)
 	}
+	stdout = terminal.Plain(stdout)
 	if cfg.JSON {
 		if _, err := stdout.Write(text); err != nil {
 			return err

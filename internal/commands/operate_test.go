@@ -3,10 +3,13 @@ package commands
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"path/filepath"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -180,5 +183,44 @@ func TestInterrupted(t *testing.T) {
 			}()
 			require.EqualError(t, c.do(ctx), c.want)
 		})
+	}
+}
+
+// TestTextOfServersIsEscaped: what a server says does not control the terminal.
+func TestTextOfServersIsEscaped(t *testing.T) {
+	const evil = `\u001b[2J\u009b31m\u202e`
+	var st map[string]any
+	require.NoError(t, json.Unmarshal([]byte(statusBody), &st))
+	st["runs"].([]any)[0].(map[string]any)["error"] = "\x1b[2J\u009b31m\u202e"
+	status, err := json.Marshal(st)
+	require.NoError(t, err)
+	for name, run := range map[string]func(stdout, stderr io.Writer) error{
+		"status": func(stdout, stderr io.Writer) error {
+			return Status(t.Context(), config.Status{URL: answering(t, 200, string(status))}, stdout, stderr)
+		},
+		"status as JSON": func(stdout, stderr io.Writer) error {
+			return Status(t.Context(), config.Status{URL: answering(t, 200, string(status)), JSON: true}, stdout, stderr)
+		},
+		"explain": func(stdout, stderr io.Writer) error {
+			return Explain(t.Context(), config.Explain{URL: answering(t, 200, `{"matched":1,"series":[{"metric":{},"source":"`+evil+`","levels":[]}]}`)}, stdout, stderr)
+		},
+		"reaggregate": func(stdout, stderr io.Writer) error {
+			body := `{"status":"success","blocks":1,"series":1,"rows":[{"level":"` + evil + `","by":1}]}`
+			return Reaggregate(t.Context(), config.Reaggregate{URL: answering(t, 200, body)}, stdout, stderr)
+		},
+		"import": func(stdout, stderr io.Writer) error {
+			file := filepath.Join(t.TempDir(), "lines")
+			require.NoError(t, os.WriteFile(file, []byte("{}\n"), 0o600))
+			body := `{"status":"error","error":"x","accepted":0,"lines":1,"rejected":[{"line":1,"reason":"` + evil + `","message":"` + evil + `","samples":1}],"rejected_total":1}`
+			err := Import(t.Context(), config.Import{URL: answering(t, 200, body), Files: []string{file}}, stdout, stderr)
+			require.ErrorContains(t, err, "1 sample")
+			return nil
+		},
+	} {
+		var out bytes.Buffer
+		require.NoError(t, run(&out, &out), name)
+		require.Contains(t, out.String(), `[2J\u009b31m\u202e`, name)
+		require.NotContains(t, out.String(), "\x1b", name)
+		require.NotContains(t, out.String(), "\u009b", name)
 	}
 }

@@ -39,7 +39,7 @@ func Reaggregate(ctx context.Context, cfg config.Reaggregate, stdout, stderr io.
 	case sum.Series == 0:
 		return fmt.Errorf("no series match %s", strings.Join(cfg.Match, " "))
 	}
-	sayMarked(stdout, sum)
+	sayMarked(terminal.Plain(stdout), sum)
 	return nil
 }
 

@@ -17,6 +17,7 @@ import (
 	"github.com/quern/quern/internal/config"
 	"github.com/quern/quern/internal/query"
 	"github.com/quern/quern/internal/storage/pebble"
+	"github.com/quern/quern/internal/terminal"
 	"github.com/quern/quern/internal/transfer"
 )
 
@@ -78,7 +79,7 @@ func Salvage(ctx context.Context, cfg config.Salvage, stdout, stderr io.Writer) 
 		return err
 	}
 	for what := range lost {
-		fmt.Fprintln(stdout, "skipped:", what)
+		fmt.Fprintln(terminal.Plain(stdout), "skipped:", what)
 	}
 	fmt.Fprintf(stdout, "%s of %s from %s to %s, %s\n", count(x.Samples, "sample", "samples"), count(int64(index.Len()), "series", "series"),
 		moment(x.StartMs), moment(x.EndMs), count(x.Bytes, "byte", "bytes"))

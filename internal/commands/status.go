@@ -16,6 +16,7 @@ import (
 	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/config"
 	"github.com/quern/quern/internal/metric"
+	"github.com/quern/quern/internal/terminal"
 	"github.com/quern/quern/internal/wire"
 )
 
@@ -38,6 +39,7 @@ func Status(ctx context.Context, cfg config.Status, stdout, _ io.Writer) error {
 	if err := json.Unmarshal(text, &st); err != nil || len(st.Buckets) == 0 {
 		return fmt.Errorf("the answer of %s is not a Quern status", server.Name())
 	}
+	stdout = terminal.Plain(stdout)
 	if cfg.JSON {
 		_, err := stdout.Write(text)
 		return err

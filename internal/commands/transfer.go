@@ -27,6 +27,9 @@ func Export(ctx context.Context, cfg config.Export, stdout, stderr io.Writer) er
 		StartMs: cfg.Start.Ms(now), EndMs: cfg.End.Ms(now), Part: cfg.Part,
 		Path: cfg.Output, Stdout: stdout, Overwrite: cfg.Overwrite,
 	}
+	if terminal.Is(stdout) { // otherwise every byte counts
+		e.Stdout = terminal.Plain(stdout)
+	}
 	if e.StartMs >= e.EndMs {
 		return &client.RefusedError{Message: "--start must be before --end"}
 	}
@@ -73,7 +76,7 @@ func Import(ctx context.Context, cfg config.Import, stdout, stderr io.Writer) er
 	x, err := im.Run(ctx)
 	bar.end()
 	rejected := x.RejectedTotal()
-	fmt.Fprintf(stdout, "%s accepted, %d rejected%s; %s, %d malformed\n", count(x.Accepted, "sample", "samples"), rejected, reasons(x.Rejected),
+	fmt.Fprintf(terminal.Plain(stdout), "%s accepted, %d rejected%s; %s, %d malformed\n", count(x.Accepted, "sample", "samples"), rejected, reasons(x.Rejected),
 		count(x.Lines, "line", "lines"), x.Malformed)
 	switch {
 	case err != nil:
@@ -133,7 +136,7 @@ func (b *transferBar) tell(out io.Writer, line string) {
 	if b.bar != nil {
 		_ = b.bar.Clear()
 	}
-	fmt.Fprintln(out, line)
+	fmt.Fprintln(terminal.Plain(out), line)
 }
 
 func (b *transferBar) end() {

@@ -19,6 +19,7 @@ import (
 
 // Verify compares a server's roll-ups with its raw samples. It returns an error if they differ.
 func Verify(ctx context.Context, cfg config.Verify, stdout, stderr io.Writer) error {
+	stdout = terminal.Plain(stdout)
 	now := clock.NowMs(clock.System{})
 	o := verify.Options{
 		Client: &verify.Client{Client: client.Client{URL: cfg.URL}},

@@ -148,7 +148,7 @@ var rules = []rule{
 
 	// The only wiring of servers, and the programs.
 	{"internal/app", []string{"internal/...", "schema"}},
-	{"internal/program", nil},
+	{"internal/program", []string{"internal/terminal"}},
 	{"internal/program/programtest", []string{"internal/program"}},
 	{"cmd/...", []string{"internal/app", "internal/client", "internal/commands", "internal/config", "internal/program", "internal/program/programtest"}},
 

@@ -14,6 +14,8 @@ import (
 	"syscall"
 
 	"github.com/urfave/cli/v2"
+
+	"github.com/quern/quern/internal/terminal"
 )
 
 // The exit codes that scripts may rely on.
@@ -36,7 +38,8 @@ func exitCode(err error, name string, stderr io.Writer) int {
 	if err == nil {
 		return 0
 	}
-	fmt.Fprintf(stderr, "%s: %v\n", name, err)
+	// The error may have text of a server.
+	fmt.Fprintf(terminal.Plain(stderr), "%s: %v\n", name, err)
 	if usage := (UsageError{}); errors.As(err, &usage) {
 		fmt.Fprintf(stderr, "See '%s --help'.\n", usage.Command)
 		return exitUsage

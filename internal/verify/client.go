@@ -1,11 +1,12 @@
 package verify
 
 import (
+	"bufio"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"math"
 	"net/http"
 	"net/url"
@@ -38,6 +39,9 @@ func (e *damagedError) Error() string {
 
 func (e *damagedError) Unwrap() error { return ErrDamaged }
 
+// maxLine is the maximum length of a line of a reply, in bytes: the lines of servers stay far below.
+const maxLine = 32 << 20
+
 // lines reads an NDJSON reply, and calls each with every line in turn.
 func lines[T any, P interface {
 	*T
@@ -48,22 +52,12 @@ func lines[T any, P interface {
 		return err
 	}
 	defer resp.Body.Close()
-	d := json.NewDecoder(resp.Body)
-	for {
+	in := bufio.NewScanner(resp.Body)
+	in.Buffer(nil, maxLine)
+	for in.Scan() {
 		var line T
-		switch err := d.Decode(&line); {
-		case errors.Is(err, io.EOF):
-			const header = "Quern-Warning"
-			w := append(resp.Header.Values(header), resp.Trailer.Values(header)...)
-			// Rows that late data has left behind are not damaged: the status reports the marks for
-			// them.
-			w = slices.DeleteFunc(w, func(text string) bool { return strings.HasPrefix(text, "incomplete: ") })
-			if len(w) > 0 {
-				return &damagedError{path, w}
-			}
-			return nil
-		case err != nil:
-			return fmt.Errorf("%s: %w", path, err)
+		if err := json.Unmarshal(in.Bytes(), &line); err != nil {
+			return fmt.Errorf("%s: %w", path, cmp.Or(in.Err(), err)) // a line that breaks off is no JSON
 		}
 		if said := P(&line).Failure(); said != "" {
 			return fmt.Errorf("%s: %s", path, said)
@@ -72,6 +66,20 @@ func lines[T any, P interface {
 			return err
 		}
 	}
+	switch err := in.Err(); {
+	case errors.Is(err, bufio.ErrTooLong):
+		return fmt.Errorf("%s: a line of the answer is longer than %d bytes: it is not a Quern response", path, maxLine)
+	case err != nil:
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	const header = "Quern-Warning"
+	w := append(resp.Header.Values(header), resp.Trailer.Values(header)...)
+	// Rows that late data has left behind are not damaged: the status reports the marks for them.
+	w = slices.DeleteFunc(w, func(text string) bool { return strings.HasPrefix(text, "incomplete: ") })
+	if len(w) > 0 {
+		return &damagedError{path, w}
+	}
+	return nil
 }
 
 func labelsOf(m map[string]string) (metric.Labels, error) {
