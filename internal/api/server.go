@@ -50,7 +50,7 @@ import (
 type Metadata interface {
 	// Note is called concurrently, for every series of every request. It MUST NOT keep any string
 	// of m: they are views into a buffer that the next request reuses.
-	Note(m metric.Metadata)
+	Note(from admission.Client, m metric.Metadata)
 }
 
 // Registrar adds its own endpoints.
@@ -223,9 +223,12 @@ func New(opts Options) (*Server, error) {
 			return nil, err
 		}
 		take := func(h http.Handler, paths ...string) { s.take(in, h, paths...) }
-		var note func(metric.Metadata)
+		var notes func(*http.Request) func(metric.Metadata)
 		if opts.Metadata != nil {
-			note = opts.Metadata.Note
+			notes = func(r *http.Request) func(metric.Metadata) {
+				from := opts.Clients.Of(r.RemoteAddr)
+				return func(m metric.Metadata) { opts.Metadata.Note(from, m) }
+			}
 		}
 		lost = in.Unkept
 		take(reports.New(in), wire.ReportsPath)
@@ -244,8 +247,8 @@ func New(opts Options) (*Server, error) {
 		}, s.mux, take); err != nil {
 			return nil, err
 		}
-		take(remotewrite.New(in, opts.Sources.Prometheus, note), remotewrite.Path)
-		take(otlp.New(in, opts.Sources.OTLP, opts.OTLPPromote, note), "/v1/metrics", "/api/v1/otlp/v1/metrics")
+		take(remotewrite.New(in, opts.Sources.Prometheus, notes), remotewrite.Path)
+		take(otlp.New(in, opts.Sources.OTLP, opts.OTLPPromote, notes), "/v1/metrics", "/api/v1/otlp/v1/metrics")
 	}
 	if opts.Status != nil {
 		reading.NewAggregation(opts.Status, opts.Turns, lost, opts.Logger).Register(s.mux)

@@ -82,7 +82,7 @@ var rules = []rule{
 
 	// Ingest and aggregation meet in the cache's protocol and nowhere else.
 	{"internal/registry", with(storage, "internal/errand")},
-	{"internal/metadata", storage},
+	{"internal/metadata", with(storage, "internal/admission")},
 	{"internal/cache", storage},
 	{"internal/recovery", cache},
 	{"internal/shards", storage},

@@ -13,6 +13,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/quern/quern/internal/admission"
 	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/storage"
@@ -32,8 +33,8 @@ const (
 
 // Options configure a Catalog; the zero value selects the defaults.
 type Options struct {
-	// MaxNames bounds the number of metrics; metadata of further metrics is dropped. The default is
-	// 100000.
+	// MaxNames bounds the number of metrics; metadata of further metrics is dropped. One client brings
+	// up to half of them. The default is 100000.
 	MaxNames int
 	// Logger receives messages for the operator. The default discards them.
 	Logger *slog.Logger
@@ -44,6 +45,8 @@ type Options struct {
 //  1. Note does no I/O and never waits for I/O.
 //  2. Metadata that was noted but not stored yet is dirty; Refresh does not overwrite it.
 //  3. A name is dirty until a Flush has stored its latest metadata.
+//  4. One client, by names that it makes up, leaves half of the room to others: the names that it was
+//     the first to report to this process are at most half of all.
 type Catalog struct {
 	store    storage.Metadata
 	opts     Options
@@ -54,6 +57,9 @@ type Catalog struct {
 	mu    sync.RWMutex
 	known map[string]metric.Metadata
 	dirty map[string]struct{}
+	// first counts the names that each client was the first to report. Those that were read from the
+	// store, and those of addresses that stand for many clients, count for nobody.
+	first map[admission.Client]int
 }
 
 // New makes an empty catalog. It does no I/O.
@@ -67,25 +73,31 @@ func New(store storage.Metadata, clk clock.Clock, opts Options) *Catalog {
 	return &Catalog{
 		store: store, opts: opts, warnings: throttle.New(clk, warnEvery),
 		known: make(map[string]metric.Metadata), dirty: make(map[string]struct{}),
+		first: make(map[admission.Client]int),
 	}
 }
 
-// Note records metadata from a sender; the latest wins. It keeps no string of m, and costs one map
+// Note records metadata from a client; the latest wins. It keeps no string of m, and costs one map
 // lookup if nothing has changed.
-func (c *Catalog) Note(m metric.Metadata) {
+func (c *Catalog) Note(from admission.Client, m metric.Metadata) {
 	c.mu.RLock()
 	old, known := c.known[m.Name]
-	full := len(c.known) >= c.opts.MaxNames
+	room := known || c.room(from)
 	c.mu.RUnlock()
 	switch {
 	case known && old == m:
-	case !known && full:
+	case !room:
 		c.refuse(m.Name)
 	default:
 		if m, ok := bounded(m); ok && m != old {
-			c.change(m)
+			c.change(from, m)
 		}
 	}
+}
+
+// room returns whether a client may bring one more name. The caller holds mu.
+func (c *Catalog) room(from admission.Client) bool {
+	return len(c.known) < c.opts.MaxNames && (from == admission.Client{} || c.first[from] < (c.opts.MaxNames+1)/2)
 }
 
 // bounded returns m as it is kept, with copies of the strings; false if m is dropped.
@@ -110,19 +122,24 @@ func text(s string, limit int) string {
 	return strings.Clone(strings.ToValidUTF8(s, "�"))
 }
 
-func (c *Catalog) change(m metric.Metadata) {
+func (c *Catalog) change(from admission.Client, m metric.Metadata) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	// Another goroutine may have changed it meanwhile.
-	if old, known := c.known[m.Name]; old != m && (known || len(c.known) < c.opts.MaxNames) {
-		c.known[m.Name] = m
-		c.dirty[m.Name] = struct{}{}
+	old, known := c.known[m.Name]
+	switch {
+	case known && old == m, !known && !c.room(from):
+		return
+	case !known && from != admission.Client{}:
+		c.first[from]++
 	}
+	c.known[m.Name] = m
+	c.dirty[m.Name] = struct{}{}
 }
 
 func (c *Catalog) refuse(name string) {
 	if skipped, ok := c.warnings.Pass(); ok {
-		c.opts.Logger.Warn("metadata not kept: too many metrics", "metric", name, "max", c.opts.MaxNames, "more_since_last", skipped)
+		c.opts.Logger.Warn("metadata not kept: too many metrics, of all senders or of one", "metric", name, "max", c.opts.MaxNames, "more_since_last", skipped)
 	}
 }
 

@@ -12,12 +12,16 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/quern/quern/internal/admission"
 	"github.com/quern/quern/internal/blocks"
 	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/storage"
 	"github.com/quern/quern/internal/storage/storagetest"
 )
+
+// anybody stands for many clients.
+var anybody admission.Client
 
 var up = metric.Metadata{Name: "up", Type: metric.TypeGauge, Help: "Is it?", Unit: "ratio"}
 
@@ -33,9 +37,9 @@ func TestWhatIsNotedIsListedAndStored(t *testing.T) {
 	st, open := newStore(t)
 	c := open(Options{})
 	require.Empty(t, c.List("", 0))
-	c.Note(up)
+	c.Note(anybody, up)
 	down := metric.Metadata{Name: "down"} // nothing but its name is known
-	c.Note(down)
+	c.Note(anybody, down)
 	require.Equal(t, []metric.Metadata{down, up}, c.List("", 0))
 	require.Equal(t, []metric.Metadata{down}, c.List("", 1))
 	require.Equal(t, []metric.Metadata{up}, c.List("up", 1))
@@ -52,8 +56,8 @@ func TestWhatIsNotedIsListedAndStored(t *testing.T) {
 	// The same metadata again, in either catalog, is not a change.
 	st.Forget()
 	for _, c := range []*Catalog{c, other} {
-		c.Note(up)
-		c.Note(down)
+		c.Note(anybody, up)
+		c.Note(anybody, down)
 		require.NoError(t, c.Flush(t.Context()))
 	}
 	require.Zero(t, st.Count("PutMetadata"))
@@ -61,7 +65,7 @@ func TestWhatIsNotedIsListedAndStored(t *testing.T) {
 	// The latest metadata counts.
 	changed := up
 	changed.Help = "Is it still?"
-	other.Note(changed)
+	other.Note(anybody, changed)
 	require.NoError(t, other.Flush(t.Context()))
 	require.Equal(t, []metric.Metadata{changed}, st.Log()[0].Detail)
 	require.NoError(t, c.Refresh(t.Context()))
@@ -76,7 +80,7 @@ func TestStoreFails(t *testing.T) {
 	old.Unit = ""
 	require.NoError(t, st.PutMetadata(t.Context(), []metric.Metadata{old}))
 	require.NoError(t, c.Refresh(t.Context()))
-	c.Note(up)
+	c.Note(anybody, up)
 	st.Fail("PutMetadata", blocks.Range{}, 1, storage.ErrUnavailable)
 	require.ErrorIs(t, c.Flush(t.Context()), storage.ErrUnavailable)
 	require.NoError(t, c.Refresh(t.Context()))
@@ -96,8 +100,8 @@ func TestNotedWhileStoring(t *testing.T) {
 	c := open(Options{})
 	newer := up
 	newer.Type = metric.TypeInfo
-	c.Note(up)
-	st.Add(storagetest.Rule{Op: "PutMetadata", Times: 1, Before: func() error { c.Note(newer); return nil }})
+	c.Note(anybody, up)
+	st.Add(storagetest.Rule{Op: "PutMetadata", Times: 1, Before: func() error { c.Note(anybody, newer); return nil }})
 	require.NoError(t, c.Flush(t.Context()))
 	require.NoError(t, c.Refresh(t.Context()))
 	require.Equal(t, []metric.Metadata{newer}, c.List("", 0))
@@ -112,13 +116,13 @@ func TestBounds(t *testing.T) {
 	var log bytes.Buffer
 	c := open(Options{MaxNames: 3, Logger: slog.New(slog.NewTextHandler(&log, nil))})
 	for _, name := range []string{"", "bad\xff", strings.Repeat("n", nameBytes+1)} {
-		c.Note(metric.Metadata{Name: name, Help: "x"})
+		c.Note(anybody, metric.Metadata{Name: name, Help: "x"})
 	}
 	require.Empty(t, c.List("", 0))
 	// Texts are truncated between characters.
 	long := metric.Metadata{Name: "long", Help: "a" + strings.Repeat("é", helpBytes), Unit: strings.Repeat("u", 1000), Type: 99}
-	c.Note(long)
-	c.Note(metric.Metadata{Name: "odd", Help: "bad \xff help"})
+	c.Note(anybody, long)
+	c.Note(anybody, metric.Metadata{Name: "odd", Help: "bad \xff help"})
 	for range 2 {
 		got := c.List("", 0)
 		require.Equal(t, "a"+strings.Repeat("é", helpBytes/2-1), got[0].Help)
@@ -126,16 +130,16 @@ func TestBounds(t *testing.T) {
 		require.Equal(t, metric.TypeUnknown, got[0].Type)
 		require.Equal(t, "bad � help", got[1].Help)
 		require.NoError(t, c.Flush(t.Context()))
-		c.Note(long)
+		c.Note(anybody, long)
 	}
 	require.Equal(t, 1, st.Count("PutMetadata"), "what is cut the same is the same")
 	for i := range 5 {
-		c.Note(metric.Metadata{Name: "m" + strconv.Itoa(i)})
+		c.Note(anybody, metric.Metadata{Name: "m" + strconv.Itoa(i)})
 	}
 	require.Len(t, c.List("", 0), 3)
 	require.Equal(t, 1, strings.Count(log.String(), "too many metrics"), log.String())
 	// Metadata of known metrics can still change.
-	c.Note(metric.Metadata{Name: "m0", Unit: "bytes"})
+	c.Note(anybody, metric.Metadata{Name: "m0", Unit: "bytes"})
 	require.Equal(t, "bytes", c.List("m0", 0)[0].Unit)
 	// Refresh keeps no more names from the store either.
 	small := open(Options{MaxNames: 1})
@@ -144,13 +148,40 @@ func TestBounds(t *testing.T) {
 	require.Len(t, small.List("", 0), 1)
 }
 
+// One client, of names that it makes up, leaves half of the room to others.
+func TestShareOfAClient(t *testing.T) {
+	_, open := newStore(t)
+	var log bytes.Buffer
+	c := open(Options{MaxNames: 10, Logger: slog.New(slog.NewTextHandler(&log, nil))})
+	clients := admission.NewClients(nil)
+	one, other := clients.Of("192.0.2.1:1"), clients.Of("192.0.2.2:1")
+	c.Note(one, up)
+	for i := range 100 {
+		c.Note(one, metric.Metadata{Name: "made_up_" + strconv.Itoa(i)})
+	}
+	require.Len(t, c.List("", 0), 5)
+	require.Contains(t, log.String(), "too many metrics")
+	c.Note(other, metric.Metadata{Name: "down", Help: "x"})
+	require.Len(t, c.List("", 0), 6)
+	// It goes on to describe what is known, whoever brought it.
+	for _, name := range []string{"up", "down"} {
+		c.Note(one, metric.Metadata{Name: name, Help: "changed"})
+		require.Equal(t, "changed", c.List(name, 0)[0].Help)
+	}
+	// No share binds what stands for many.
+	for i := range 100 {
+		c.Note(anybody, metric.Metadata{Name: "m" + strconv.Itoa(i)})
+	}
+	require.Len(t, c.List("", 0), 10)
+}
+
 // Note's strings are views into a buffer that is reused.
 func TestNothingOfTheRequestIsKept(t *testing.T) {
 	_, open := newStore(t)
 	c := open(Options{})
 	buf := []byte("name help unit")
 	view := func(from, to int) string { return unsafe.String(&buf[from], to-from) }
-	c.Note(metric.Metadata{Name: view(0, 4), Help: view(5, 9), Unit: view(10, 14)})
+	c.Note(anybody, metric.Metadata{Name: view(0, 4), Help: view(5, 9), Unit: view(10, 14)})
 	clear(buf)
 	require.Equal(t, []metric.Metadata{{Name: "name", Help: "help", Unit: "unit"}}, c.List("name", 0))
 }
@@ -162,7 +193,7 @@ func TestConcurrent(t *testing.T) {
 	for range 4 {
 		wg.Go(func() {
 			for i := range 1000 {
-				c.Note(metric.Metadata{Name: "m" + strconv.Itoa(i%50), Help: strconv.Itoa(i / 500)})
+				c.Note(anybody, metric.Metadata{Name: "m" + strconv.Itoa(i%50), Help: strconv.Itoa(i / 500)})
 			}
 		})
 		wg.Go(func() {
@@ -186,9 +217,9 @@ func TestConcurrent(t *testing.T) {
 // BenchmarkNote measures Note for a series with known metadata.
 func BenchmarkNote(b *testing.B) {
 	c := New(nil, clock.System{}, Options{})
-	c.Note(up)
+	c.Note(anybody, up)
 	b.ReportAllocs()
 	for b.Loop() {
-		c.Note(up)
+		c.Note(anybody, up)
 	}
 }

@@ -25,13 +25,15 @@ const (
 // https://opentelemetry.io/docs/specs/otlp/#otlphttp.
 type handler struct {
 	opts     settings
+	notes    func(*http.Request) func(metric.Metadata)
 	decoders sync.Pool // *decoder
 }
 
 // New makes the handler. promote are the resource attributes that become labels of all
-// series of the resource. note receives metric metadata, unless it is nil.
-func New(in *push.Intake, sources ingest.SourceLabels, promote []string, note func(metric.Metadata)) http.Handler {
-	h := &handler{opts: settings{Promote: promote, Labels: in.Limits.Labels, Note: note}}
+// series of the resource. notes, unless it is nil, returns what receives the metric metadata of a
+// request.
+func New(in *push.Intake, sources ingest.SourceLabels, promote []string, notes func(*http.Request) func(metric.Metadata)) http.Handler {
+	h := &handler{opts: settings{Promote: promote, Labels: in.Limits.Labels}, notes: notes}
 	return &push.Endpoint{
 		Intake: in, Sources: sources,
 		Accepts: checkType, Decode: h.decode, Refuse: refuse, Explain: nameFirst, Reply: answer,
@@ -60,6 +62,9 @@ func (h *handler) decode(r *http.Request, body []byte, b *ingest.Batch) error {
 	d, ok := h.decoders.Get().(*decoder)
 	if !ok {
 		d = newDecoder(h.opts)
+	}
+	if h.notes != nil {
+		d.opts.Note = h.notes(r)
 	}
 	defer h.decoders.Put(d)
 	if mediaType(r.Header) == mediaJSON {

@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
+	"github.com/quern/quern/internal/admission"
 	"github.com/quern/quern/internal/api"
 	"github.com/quern/quern/internal/api/apitest"
 
@@ -39,7 +40,9 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 type notes []string
 
-func (n *notes) Note(m metric.Metadata) { *n = append(*n, m.Name+" "+m.Type.String()) }
+func (n *notes) Note(_ admission.Client, m metric.Metadata) {
+	*n = append(*n, m.Name+" "+m.Type.String())
+}
 
 // otlpStatus is the form of errors.
 type otlpStatus struct {

@@ -20,13 +20,14 @@ const Path = "/api/v1/write"
 
 // handler serves POST /api/v1/write, https://prometheus.io/docs/specs/prw/remote_write_spec_2_0.
 type handler struct {
-	note     func(metric.Metadata)
+	notes    func(*http.Request) func(metric.Metadata)
 	decoders sync.Pool // *decoder
 }
 
-// New makes the handler. note receives metric metadata, unless it is nil.
-func New(in *push.Intake, sources ingest.SourceLabels, note func(metric.Metadata)) http.Handler {
-	h := &handler{note: note}
+// New makes the handler. notes, unless it is nil, returns what receives the metric metadata of a
+// request.
+func New(in *push.Intake, sources ingest.SourceLabels, notes func(*http.Request) func(metric.Metadata)) http.Handler {
+	h := &handler{notes: notes}
 	return &push.Endpoint{
 		Intake: in, Sources: sources,
 		Accepts: func(h http.Header) error {
@@ -63,7 +64,10 @@ func versionOf(h http.Header) (protocolVersion, error) {
 func (h *handler) decode(r *http.Request, body []byte, b *ingest.Batch) error {
 	d, ok := h.decoders.Get().(*decoder)
 	if !ok {
-		d = &decoder{Note: h.note}
+		d = new(decoder)
+	}
+	if h.notes != nil {
+		d.Note = h.notes(r)
 	}
 	defer h.decoders.Put(d)
 	if version, _ := versionOf(r.Header); version == 2 {

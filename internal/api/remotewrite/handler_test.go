@@ -14,6 +14,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/prometheus/prometheus/prompb"
 
+	"github.com/quern/quern/internal/admission"
 	"github.com/quern/quern/internal/api"
 	"github.com/quern/quern/internal/api/apitest"
 
@@ -37,7 +38,7 @@ type catalog struct {
 	notes []metric.Metadata
 }
 
-func (c *catalog) Note(m metric.Metadata) {
+func (c *catalog) Note(_ admission.Client, m metric.Metadata) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.notes = append(c.notes, metric.Metadata{Name: strings.Clone(m.Name), Type: m.Type, Help: strings.Clone(m.Help), Unit: strings.Clone(m.Unit)})
