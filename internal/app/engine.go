@@ -116,7 +116,7 @@ func (s *setup) startIngest(ctx context.Context, p *process, unfit func() error)
 		Store: p.Store, Index: p.index, Settings: p.Store.Settings(), WholeFrom: p.Store.WholeFrom, Clock: s.clk,
 	}, query.Options{
 		Outstanding: p.Recovery.Outstanding, FutureLimit: p.policy.FutureLimit, Late: p.Late, Sightings: p.seen, Beside: p.beside.run, Metrics: s.metrics,
-		MaxSamples: s.cfg.Query.MaxSamples,
+		MaxSamples: s.cfg.Query.MaxSamples, Memory: queryMemory(memory(ctx), s.cfg.Query.MaxSamples),
 	})
 	leaseAge := time.Duration(0)
 	if s.shared() {

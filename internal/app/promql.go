@@ -1,8 +1,6 @@
 package app
 
 import (
-	"context"
-
 	"github.com/quern/quern/internal/admission"
 	"github.com/quern/quern/internal/api/promapi"
 	"github.com/quern/quern/internal/api/reading"
@@ -13,10 +11,10 @@ import (
 )
 
 // prometheusAPI returns the handler that answers PromQL over a querier.
-func (s *server) prometheusAPI(ctx context.Context, q *query.Querier, turns reading.Turns) *promapi.API {
+func (s *server) prometheusAPI(q *query.Querier, turns reading.Turns) *promapi.API {
 	engine, queryable := promquery.New(q, promquery.Options{
 		Timeout: s.cfg.Query.Timeout, MaxSamples: s.cfg.Query.MaxSamples,
-		Lookback: s.cfg.Query.Lookback, Memory: queryMemory(memory(ctx), s.cfg.Query.MaxSamples),
+		Lookback: s.cfg.Query.Lookback, Memory: q.Memory(),
 		Logger: component(s.log, "promql"), Metrics: s.metrics,
 	})
 	opts := promapi.Options{

@@ -266,7 +266,7 @@ func (s *server) build(ctx context.Context) error {
 			})
 		}
 		opts.Metadata = s.engine.catalog
-		opts.Extra = []api.Registrar{reading.New(reader, s.clk, turns), s.operate(s.engine, turns), s.prometheusAPI(ctx, reader, turns)}
+		opts.Extra = []api.Registrar{reading.New(reader, s.clk, turns), s.operate(s.engine, turns), s.prometheusAPI(reader, turns)}
 	}
 	opts.Extra = append(opts.Extra, s.confirms())
 	if s.cfg.Pprof {

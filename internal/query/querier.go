@@ -22,6 +22,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
 
+	"github.com/quern/quern/internal/admission"
 	"github.com/quern/quern/internal/blocks"
 	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/errand"
@@ -56,6 +57,8 @@ type Options struct {
 	// more is read in several parts, each of which reads the slice's chunks again. The default is
 	// 50,000,000.
 	MaxSamples int
+	// Memory is what all queries may hold together. The default is no limit.
+	Memory *admission.Budget
 	// Sightings record when each series was last seen. The default learns everything from the
 	// store. It suits a process that does not ingest.
 	Sightings *Sightings
@@ -137,6 +140,9 @@ func New(p Parts, opts Options) *Querier {
 		sets: sync.Pool{New: func() any { return new(blocks.SampleSet) }},
 	}
 }
+
+// Memory returns what all queries may hold together, nil without a limit.
+func (q *Querier) Memory() *admission.Budget { return q.opts.Memory }
 
 // Ladder returns the ladder whose levels requests may name.
 func (q *Querier) Ladder() metric.Ladder { return q.ladder }

@@ -21,12 +21,14 @@ type Summary struct {
 	P99 float64
 }
 
-// summaryIDs bounds the series that are summarized at a time: each has a sketch of up to 150 kB.
+// summaryIDs bounds the series of a group, which are summarized at a time: each has a sketch of up to
+// 150 kB.
 const summaryIDs = 128
 
 // Summary aggregates each series over [startMs, endMs). It reads the inner part from the coarsest
 // rows available, and both ends from finer rows and samples. It leaves out series without samples
-// in the range. The returned error may be a *RequestError; an error from All never is.
+// in the range. The returned error may be a *RequestError; an error from All is one only if the sketches
+// do not fit into what queries may hold, and admission.ErrNoRoom if they do not for now.
 func (q *Querier) Summary(ctx context.Context, sels []Selector, startMs, endMs int64) (*Result[Summary], error) {
 	if err := checkRange(startMs, endMs); err != nil {
 		return nil, err
@@ -44,26 +46,47 @@ func (q *Querier) Summary(ctx context.Context, sels []Selector, startMs, endMs i
 	}
 	untilMs := q.untilMs(ctx, endMs)
 	parts := p.forGroups(&r.warnings, func(p *planner) []part { return p.plan(startMs, untilMs, levels, nil) })
-	r.all = inOrder(ctx, groups, q.opts.Parallel, func(ctx context.Context, g group) ([]Summary, error) {
-		return q.groupSummary(ctx, g, parts(g), &r.warnings)
+	held := q.memory(ctx)
+	all := inOrder(ctx, groups, q.opts.Parallel, func(ctx context.Context, g group) ([]Summary, error) {
+		return q.groupSummary(ctx, g, parts(g), held, &r.warnings)
 	})
+	r.all = func(yield func(Summary, error) bool) {
+		defer held.release() // after an error, groups have not given back what they held
+		all(yield)
+	}
 	return r, nil
 }
 
-func (q *Querier) groupSummary(ctx context.Context, g group, parts []part, warn *warnings) ([]Summary, error) {
+func (q *Querier) groupSummary(ctx context.Context, g group, parts []part, memory *memory, warn *warnings) ([]Summary, error) {
 	points := make([]Point, len(g.ids))
 	sketches := make([]sketch.Sketch, len(g.ids))
 	damaged := make([]bool, len(g.ids))
+	sizes, held := make([]int, len(g.ids)), 0
+	// count counts what the sketch of a series takes by now.
+	count := func(i int) error {
+		more := sketches[i].Bytes() - sizes[i]
+		sizes[i] += more
+		held += more
+		return memory.hold(more)
+	}
 	for _, part := range parts {
 		if part.bucket == metric.Raw {
-			err := q.rawSlices(ctx, g, part.fromMs, part.toMs, warn, nil, func(i int, samples []metric.Sample) {
+			reading, stop := context.WithCancelCause(ctx)
+			err := q.rawSlices(reading, g, part.fromMs, part.toMs, warn, nil, func(i int, samples []metric.Sample) {
 				for _, s := range samples {
 					if finite(s.Value) {
 						points[i].add(s.Value)
 						sketches[i].Add(s.Value)
 					}
 				}
+				if err := count(i); err != nil {
+					stop(err)
+				}
 			})
+			if cause := context.Cause(reading); cause != nil {
+				err = cause
+			}
+			stop(nil)
 			if err != nil {
 				return nil, err
 			}
@@ -79,6 +102,9 @@ func (q *Querier) groupSummary(ctx context.Context, g group, parts []part, warn 
 				warn.add("%s of %s: percentiles are missing: %v",
 					q.rowName(part.bucket, row.TimeMs), q.index.Labels(row.Schedule), err)
 			}
+			if err := count(row.i); err != nil {
+				return nil, err
+			}
 		}
 	}
 	var out []Summary
@@ -89,10 +115,13 @@ func (q *Querier) groupSummary(ctx context.Context, g group, parts []part, warn 
 		s := Summary{ID: id, Labels: q.index.Labels(id), Point: points[i], P50: math.NaN(), P90: math.NaN(), P99: math.NaN()}
 		if !damaged[i] {
 			s.P50, s.P90, s.P99 = percentiles(&sketches[i], s.Min, s.Max)
+			if err := count(i); err != nil {
+				return nil, err
+			}
 		}
 		out = append(out, s)
 	}
-	return out, nil
+	return out, memory.hold(-held)
 }
 
 // Baseline says what is usual for a series: the aggregate of its finest roll-up rows, and their

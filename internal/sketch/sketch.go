@@ -13,6 +13,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"unsafe"
 
 	"github.com/DataDog/sketches-go/ddsketch/encoding"
 	"github.com/DataDog/sketches-go/ddsketch/mapping"
@@ -63,6 +64,9 @@ func (s *Sketch) Reset() {
 	s.positive.reset()
 	s.negative.reset()
 }
+
+// Bytes returns the memory that the sketch holds.
+func (s *Sketch) Bytes() int { return s.positive.bytes() + s.negative.bytes() }
 
 // Add adds a value. sketches-go's mapping ends at about ±1.25e308; values beyond it, and the
 // infinities, count as that limit. Add ignores NaN.
@@ -188,6 +192,10 @@ type bins struct {
 
 // maxNoted bounds the number of noted values.
 const maxNoted = 1024
+
+func (s *bins) bytes() int {
+	return cap(s.noted)*int(unsafe.Sizeof(int32(0))) + (cap(s.sorted)+cap(s.merged))*int(unsafe.Sizeof(bin{}))
+}
 
 func (s *bins) reset() {
 	s.noted = s.noted[:0]
