@@ -120,6 +120,24 @@ var list = []brk{
 		pkg: "integration/acceptance", test: "TestModel/RecordOfTheNewestRemoved",
 	},
 	{
+		name: "a new block size begins where slices are in use", invariant: 2,
+		file: "internal/storage/pebble/store.go",
+		old:  "cmp.Or(unused, s.guard.Behind())", new: "cmp.Or(s.guard.Behind())",
+		pkg: "internal/storage/pebble", test: "TestConformanceInMemory/EpochsLeaveWhatIsUsed",
+	},
+	{
+		name: "a new block size begins by a clock of 1970", invariant: 2,
+		file: "internal/storage/pebble/store.go",
+		old:  "cmp.Or(unused, s.guard.Behind())", new: "cmp.Or(unused)",
+		pkg: "internal/backend", test: "TestNoBlockSizeByAClockBehind",
+	},
+	{
+		name: "a new block size is chosen without a look at what is in use", invariant: 2,
+		file: "internal/backend/open.go",
+		old:  "from = max(from, ladder.SliceAt(metric.Raw, used).EndMs)", new: "_ = used",
+		pkg: "internal/backend", test: "TestBlockSizeAfterWhatIsUsed",
+	},
+	{
 		name: "late data is passed on as a chunk beside the one of its slice", invariant: 2,
 		file: "internal/cache/pass.go",
 		old:  "w.Slice.StartMs == w.Partition.StartMs && w.Whole()", new: "true",
@@ -250,8 +268,14 @@ var list = []brk{
 	{
 		name: "a mark stays where the run may have been", invariant: 3,
 		file: "internal/cache/marks.go",
-		old:  "if c.timing.Closed(current, now) {", new: "if c.timing.Closed(current, now) && false {",
+		old:  "over := c.timing.Closed(current, clock.NowMs(c.clk))", new: "over := false",
 		pkg: "internal/cache", test: "TestPutTakesBack",
+	},
+	{
+		name: "a mark stays where a run has begun while it was written", invariant: 3,
+		file: "internal/cache/marks.go",
+		old:  "if !over { // a run", new: "if over { // a run",
+		pkg: "internal/cache", test: "TestPutOverABeginning",
 	},
 	{
 		name: "a slice is completed while others have marks in it", invariant: 3,

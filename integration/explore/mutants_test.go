@@ -228,6 +228,10 @@ var mutants = []struct {
 		p.w.forgets = true
 		return s
 	}},
+	{name: "ingest does not ask again when it has put marks", caught: []string{"put and a beginning"}, mutate: func(p *process, s storage.Store) storage.Store {
+		p.w.asksOnce = true
+		return s
+	}},
 	{name: "what is passed on has new ids", caught: []string{"takeover", "takeover torn"}, mutate: breaks(func(m *mutant, s storage.Store) {
 		ids := blocks.NewIDs(uint64(m.p.name[0]) << 16)
 		m.write = func(ctx context.Context, b *storage.Batch) error {

@@ -99,6 +99,8 @@ type world struct {
 	gone bool
 	// forgets: ingest does not write the chunks of a failed flush again.
 	forgets bool
+	// asksOnce: after it has put marks, ingest does not learn that the run of their slice has begun.
+	asksOnce bool
 }
 
 // actor is a process whose steps at the store each wait to be granted.
@@ -601,6 +603,8 @@ func add(rows map[string]metric.Rollup, key string, raw map[metric.Sample]bool, 
 type gate struct {
 	storage.Store
 	p *process
+	// put: the last write had marks alone.
+	put bool
 }
 
 func pass[T any](ctx context.Context, g *gate, op string, do func(context.Context) (T, error)) (T, error) {
@@ -645,6 +649,7 @@ func passAll[T any](ctx context.Context, g *gate, op string, do func(context.Con
 }
 
 func (g *gate) Write(ctx context.Context, b *storage.Batch) error {
+	g.put = g.p.name == "I" && len(b.Raw) == 0 && len(b.Cache) == 0
 	do := func(ctx context.Context) error {
 		if g.p.stall != nil {
 			g.p.stall()
@@ -696,9 +701,14 @@ func (g *gate) Slices(ctx context.Context, b metric.Bucket, fromMs, toMs int64) 
 		// same without the assertions.
 		return g.Store.Slices(ctx, b, fromMs, toMs)
 	}
-	return pass(ctx, g, "Slices "+ladder.Name(b), func(ctx context.Context) ([]storage.SliceState, error) {
+	states, err := pass(ctx, g, "Slices "+ladder.Name(b), func(ctx context.Context) ([]storage.SliceState, error) {
 		return g.Store.Slices(ctx, b, fromMs, toMs)
 	})
+	if g.put && g.p.w.asksOnce {
+		states = nil
+	}
+	g.put = false
+	return states, err
 }
 
 func (g *gate) Marks(ctx context.Context, p storage.IndexPartition) iter.Seq2[storage.Mark, error] {

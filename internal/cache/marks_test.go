@@ -46,6 +46,30 @@ func TestPutTakesBack(t *testing.T) {
 	}
 }
 
+// TestPutOverABeginning: a run of the slice begins while marks are written to it, by a clock that is ahead. The marks go to a slice
+// whose run has not begun. If nobody can say whether it has, Put fails.
+func TestPutOverABeginning(t *testing.T) {
+	noon := time.Date(2025, time.November, 21, 12, 0, 0, 0, time.UTC)
+	clk := clock.NewSimulated(noon.Add(30 * time.Minute))
+	store := storagetest.NewFaulty(storagetest.NewModel(storage.Settings{
+		Ladder: metric.DefaultLadder(), GroupSize: 4, IndexPartitions: 1, Epochs: blocks.Epochs{{BlockSize: 4}},
+	}, nil, clk))
+	c := cache.New(store, clk, 1, cache.DefaultTiming())
+	store.Add(storagetest.Rule{Op: "Write", Times: 1, After: func() error {
+		return store.BeginSlice(t.Context(), storage.SliceKey{StartMs: noon.UnixMilli()})
+	}})
+	late := storage.Mark{Start: 4, TimeMs: noon.Add(-3 * time.Hour).UnixMilli(), Kind: storage.MarkLate}
+	require.NoError(t, c.Put(t.Context(), 0, metric.Raw, []storage.Mark{late}))
+	require.Empty(t, marksOf(t, store, noon))
+	require.Len(t, marksOf(t, store, noon.Add(time.Hour)), 1)
+
+	store.Add(storagetest.Rule{Op: "Write", Times: 1, After: func() error {
+		store.Fail("Slices", blocks.Range{}, 1, storage.ErrUnavailable)
+		return nil
+	}})
+	require.ErrorIs(t, c.Put(t.Context(), 0, metric.Raw, []storage.Mark{late}), storage.ErrUnavailable)
+}
+
 // TestBringBack: marks ahead of the clock are copied once, and again when this process has put more
 // into the same index partition. Marks for slices that are not over yet are not copied, nor marks
 // whose input has expired.
