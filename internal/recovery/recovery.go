@@ -38,14 +38,14 @@ type Recovery struct {
 	mu sync.Mutex
 	// open are, by bucket, the times in which slices may be outstanding. At other times none is or
 	// will be, unless a clock goes back before lookedMs, the start of the last look. The last span has
-	// no end. added counts how often times were added because a clock did go back, or was ahead. A look
-	// that began before that does not narrow open.
+	// no end.
 	open     []spans
 	lookedMs int64
-	added    int
 	// ceiling is, by bucket, the time from which on no slice is outstanding until the clock gets
 	// there. It lies ahead if a clock that was ahead has opened slices after the present.
 	ceiling []int64
+	// under are the looks under way. Each notes what is added to open and ceiling meanwhile.
+	under map[*look]struct{}
 	// unread are the gaps of the last look. Until retryAt, by the clock's Elapsed, looks do not try
 	// to read them.
 	unread  []storage.Gap
@@ -62,7 +62,7 @@ func New(store storage.Store, c *cache.Cache, clk clock.Clock, opts Options) *Re
 	if opts.AgeCap == 0 {
 		opts.AgeCap = 24 * time.Hour
 	}
-	r := &Recovery{store: store, cache: c, ladder: store.Settings().Ladder, clk: clk, opts: opts, surveyAt: clk.Elapsed() + surveyEvery}
+	r := &Recovery{store: store, cache: c, ladder: store.Settings().Ladder, clk: clk, opts: opts, surveyAt: clk.Elapsed() + surveyEvery, under: make(map[*look]struct{})}
 	for range r.ladder.Ground() {
 		// The first look covers all slices in the store: those that earlier processes left, however
 		// long ago, or while their clock was ahead. The store drops the record of a slice soon
@@ -79,12 +79,14 @@ const unreadFor = 5 * time.Second
 // look is one look at the slices of the store.
 type look struct {
 	nowMs int64
-	added int
 	// open is what is searched, by bucket, up to the present or the ceiling. skipped are the gaps in
 	// it that are not tried.
 	open    []spans
 	ceiling []int64
 	skipped []storage.Gap
+	// added and raised are what was added since the look began, by bucket: it may have read these times before.
+	added  []spans
+	raised []int64
 }
 
 // Outstanding returns all slices that were opened and not completed, also future ones, in the order in
@@ -94,6 +96,7 @@ type look struct {
 // If some slices cannot be read, Outstanding returns the others, and a *storage.GapsError.
 func (r *Recovery) Outstanding(ctx context.Context) ([]storage.SliceKey, error) {
 	l := r.begin()
+	defer r.end(l)
 	var out []storage.SliceKey
 	var gaps []storage.Gap
 	open, ceiling := r.openable(l.nowMs), make([]int64, len(l.ceiling))
@@ -179,31 +182,44 @@ func (r *Recovery) add(k storage.SliceKey) {
 		if b > k.Bucket {
 			at = r.around(b, at)
 		}
-		if len(at.without(r.open[b])) > 0 {
-			r.open[b] = r.open[b].with(at...)
-			r.added++
-		}
+		r.widen(b, at)
+	}
+}
+
+// widen adds times to open.
+func (r *Recovery) widen(b metric.Bucket, at spans) {
+	r.open[b] = r.open[b].with(at...)
+	for l := range r.under {
+		l.added[b] = l.added[b].with(at...)
+	}
+}
+
+// raise raises the ceiling.
+func (r *Recovery) raise(b metric.Bucket, toMs int64) {
+	r.ceiling[b] = max(r.ceiling[b], toMs)
+	for l := range r.under {
+		l.raised[b] = max(l.raised[b], toMs)
 	}
 }
 
 // begin begins a look. If the clock went back, slices may have been opened at the earlier time since,
 // and after the present before that.
-func (r *Recovery) begin() look {
+func (r *Recovery) begin() *look {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	l := look{nowMs: clock.NowMs(r.clk)}
+	l := &look{nowMs: clock.NowMs(r.clk), added: make([]spans, len(r.open)), raised: make([]int64, len(r.open))}
 	if l.nowMs < r.lookedMs {
 		for b, o := range r.openable(l.nowMs) {
-			r.open[b] = r.open[b].with(o...)
-			r.ceiling[b] = math.MaxInt64
+			r.widen(metric.Bucket(b), o)
+			r.raise(metric.Bucket(b), math.MaxInt64)
 		}
-		r.added++
 	}
 	r.lookedMs = l.nowMs
 	for _, k := range r.cache.TakeOpened() { // the clock may have been further back for a moment between two looks
 		r.add(k)
 	}
-	l.added, l.open, l.ceiling = r.added, slices.Clone(r.open), slices.Clone(r.ceiling)
+	r.under[l] = struct{}{}
+	l.open, l.ceiling = slices.Clone(r.open), slices.Clone(r.ceiling)
 	if elapsed := r.clk.Elapsed(); elapsed < r.retryAt {
 		for _, g := range r.unread {
 			for _, p := range (spans{{g.FromMs, g.ToMs}}).in(l.open[g.Bucket]) {
@@ -216,15 +232,20 @@ func (r *Recovery) begin() look {
 	return l
 }
 
-// looked takes over what a look found. Concurrent looks may end in any order.
-func (r *Recovery) looked(l look, open []spans, ceiling []int64, gaps []storage.Gap) {
+// end ends a look, whether it could read what it wanted or not.
+func (r *Recovery) end(l *look) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if l.added == r.added {
-		for b := range r.open {
-			r.open[b] = r.open[b].in(open[b])
-			r.ceiling[b] = min(r.ceiling[b], ceiling[b])
-		}
+	delete(r.under, l)
+}
+
+// looked takes over what a look found. Concurrent looks may end in any order.
+func (r *Recovery) looked(l *look, open []spans, ceiling []int64, gaps []storage.Gap) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for b := range r.open {
+		r.open[b] = r.open[b].in(open[b].with(l.added[b]...))
+		r.ceiling[b] = min(r.ceiling[b], max(ceiling[b], l.raised[b]))
 	}
 	if r.unread = gaps; len(gaps) > len(l.skipped) {
 		r.retryAt = r.clk.Elapsed() + unreadFor
@@ -279,10 +300,7 @@ func (r *Recovery) survey(ctx context.Context) {
 				continue
 			}
 			r.add(s.SliceKey)
-			if s.StartMs >= r.ceiling[b] {
-				r.ceiling[b] = s.StartMs + 1
-				r.added++
-			}
+			r.raise(b, s.StartMs+1)
 		}
 		if err != nil {
 			r.surveyAt = r.clk.Elapsed() + surveyAgain

@@ -1,6 +1,7 @@
 package recovery_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"math"
@@ -225,6 +226,45 @@ func TestOpenedBehindTheLooksOfAnother(t *testing.T) {
 		require.NotEqual(t, int64(math.MinInt64), a.FromMs, "a look at all days")
 	}
 	w.look(0, ahead)
+}
+
+// A slice that is opened while the first look is under way is not lost when that look ends: it has read the times before the slice was
+// opened, and another look that began later has found it.
+func TestOpenedDuringTheFirstLook(t *testing.T) {
+	for name, inside := range map[string]func(w *world){
+		"another look":  func(w *world) { _, err := w.r.Outstanding(t.Context()); require.NoError(t, err) },
+		"no other look": func(*world) {},
+		"another look fails": func(w *world) {
+			ctx, cancel := context.WithCancel(t.Context())
+			cancel()
+			_, err := w.r.Outstanding(ctx)
+			require.ErrorIs(t, err, context.Canceled)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			var old storage.SliceKey
+			once := true
+			w.During(func() {
+				if !once {
+					return
+				}
+				once = false
+				back := 900 * time.Hour
+				w.clk.Jump(-back)
+				old = storage.SliceKey{StartMs: w.clk.Now().Truncate(time.Hour).UnixMilli()}
+				require.NoError(t, w.c.Put(t.Context(), 0, metric.Raw, []storage.Mark{{Start: 4, TimeMs: old.StartMs - 1, Kind: storage.MarkLate}}))
+				w.clk.Jump(back)
+				inside(w)
+			})
+			_, err := w.r.Outstanding(t.Context())
+			require.NoError(t, err)
+			w.During(nil)
+			for range 3 {
+				w.look(0, old)
+			}
+		})
+	}
 }
 
 // What this process opened by such a clock is found by the next look, also if another one begins before and ends after that.
