@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"math/rand/v2"
 	"os"
 	"strings"
@@ -197,17 +198,20 @@ func (o *Opener) changeBlockSize(ctx context.Context, st storage.Store) error {
 }
 
 // unusedFrom returns the start of a slice, in Unix ms, that no process has written to, nor will
-// within a slice's width.
+// within a slice's width. It goes by a clock that the store confirms.
 func (o *Opener) unusedFrom(ctx context.Context, st storage.Store, last blocks.Epoch) (int64, error) {
+	if err := st.CheckFit(ctx); err != nil {
+		return 0, fmt.Errorf("the clock is not confirmed: %w", err)
+	}
 	ladder := st.Settings().Ladder
 	from := ladder.SliceAt(metric.Raw, o.Clock.Now().Add(st.Settings().Policy.FutureLimit).UnixMilli()).EndMs
-	// Another future limit, or a clock that was ahead, may have opened slices further ahead.
-	opened, err := st.Slices(ctx, metric.Raw, from, from+(30*24*time.Hour).Milliseconds())
+	// Another future limit, or a clock that was ahead, may have used slices further ahead.
+	used, ok, err := storage.NewestUsed(ctx, st, ladder, math.MinInt64)
 	if err != nil {
 		return 0, err
 	}
-	for _, o := range opened {
-		from = max(from, ladder.SliceAt(metric.Raw, o.StartMs).EndMs)
+	if ok {
+		from = max(from, ladder.SliceAt(metric.Raw, used).EndMs)
 	}
 	return max(from, last.FromMs) + ladder.WidthMs(metric.Raw+1), nil
 }

@@ -143,3 +143,79 @@ func TestChangeBlockSize(t *testing.T) {
 	s.Config.BlockSize = 16
 	require.ErrorIs(t, s.changeBlockSize(t.Context(), st), storage.ErrConflict)
 }
+
+// A new block size begins after all that is in use, however far ahead, and with or without a record.
+func TestBlockSizeAfterWhatIsUsed(t *testing.T) {
+	clk := clock.NewSimulated(time.Date(2025, 11, 21, 12, 30, 0, 0, time.UTC))
+	at := func(days int) int64 {
+		return time.Date(2025, 11, 21, 12, 0, 0, 0, time.UTC).AddDate(0, 0, days).UnixMilli()
+	}
+	day := func(days int) int64 { return metric.AlignDown(at(days), 24*3_600_000) }
+	for name, use := range map[string]func(st *model) (int64, error){
+		"opened": func(st *model) (int64, error) {
+			return at(40), st.Write(t.Context(), &storage.Batch{Open: []storage.SliceKey{{StartMs: at(40)}}})
+		},
+		"a level": func(st *model) (int64, error) {
+			return day(50), st.Write(t.Context(), &storage.Batch{Open: []storage.SliceKey{{Bucket: 2, StartMs: day(50)}}})
+		},
+		"begun, the record is gone": func(st *model) (int64, error) {
+			k := storage.SliceKey{StartMs: at(1)}
+			require.NoError(t, st.BeginSlice(t.Context(), k))
+			require.NoError(t, st.CompleteSlice(t.Context(), k))
+			clk.Set(time.UnixMilli(at(50)))
+			defer clk.Set(time.UnixMilli(at(-9)))
+			return at(1), st.Expire(t.Context())
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := shared(clk)
+			st := newModel(t, clk)
+			used, err := use(st)
+			require.NoError(t, err)
+			s.Config.BlockSize = 8
+			require.NoError(t, s.changeBlockSize(t.Context(), st))
+			require.Equal(t, blocks.Epochs{{BlockSize: 64}, {FromMs: used + 2*3_600_000, BlockSize: 8}}, st.Settings().Epochs)
+		})
+	}
+}
+
+// A new block size is refused by a clock of 1970, or any that is behind what the store has seen. It would cut the blocks of what
+// is stored, or of what waits until the clock is right.
+func TestNoBlockSizeByAClockBehind(t *testing.T) {
+	now := time.Date(2025, 11, 21, 12, 30, 0, 0, time.UTC)
+	clk := clock.NewSimulated(now)
+	s := Opener{Config: embedded(t), Clock: clk, Logger: slog.New(slog.DiscardHandler)}
+	open := func() (epochs blocks.Epochs, err error) {
+		st, err := s.OpenAndAdopt(t.Context(), func(error) {})
+		if err != nil {
+			return nil, err
+		}
+		k := storage.SliceKey{StartMs: metric.AlignDown(clk.Now().UnixMilli(), 3_600_000)}
+		require.NoError(t, st.Write(t.Context(), &storage.Batch{Open: []storage.SliceKey{k}}))
+		require.NoError(t, st.CheckFit(t.Context()))
+		_, err = st.AcquireShard(t.Context(), 0, "w", time.Minute)
+		require.NoError(t, err)
+		return st.Settings().Epochs, st.Close()
+	}
+	first, err := open()
+	require.NoError(t, err)
+	for name, behind := range map[string]time.Time{
+		"1970": time.Unix(60, 0), "two days": now.AddDate(0, 0, -2), "an hour": now.Add(-time.Hour),
+	} {
+		clk.Jump(behind.Sub(clk.Now()))
+		s.Config.BlockSize = 8
+		_, err = open()
+		require.ErrorContains(t, err, "behind the newest time seen before", name)
+		require.ErrorContains(t, err, "change the block size from 128 to 8", name)
+		s.Config.BlockSize = 0
+		clk.Jump(now.Sub(clk.Now()))
+		epochs, err := open()
+		require.NoError(t, err)
+		require.Equal(t, first, epochs)
+	}
+	s.Config.BlockSize = 8
+	clk.Jump(-30 * time.Second) // as a clock is put right
+	epochs, err := open()
+	require.NoError(t, err)
+	require.Equal(t, blocks.Epochs{{BlockSize: 128}, {FromMs: time.Date(2025, 11, 21, 14, 0, 0, 0, time.UTC).UnixMilli(), BlockSize: 8}}, epochs)
+}

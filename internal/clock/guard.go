@@ -100,6 +100,19 @@ func (g *Guard) Check() error {
 	return err
 }
 
+// Behind returns an error if the clock is behind the newest believed time by more than MostStep. Check has no doubt of such
+// a clock, since nothing expires by it. But what is decided for the time after the present may then be for a time that is over.
+func (g *Guard) Behind() error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	r := Read(g.clk)
+	behind := g.newest.Add(r.at - g.seen).Sub(r.now)
+	if g.newest.IsZero() || behind <= MostStep {
+		return nil
+	}
+	return fmt.Errorf("the clock says %s, %s behind the newest time seen before: put it right, or confirm it", r.now.Format(time.RFC3339), behind.Round(time.Second))
+}
+
 // Now returns the clock's time, and what Check says of exactly that time.
 func (g *Guard) Now() (time.Time, error) {
 	g.mu.Lock()

@@ -427,6 +427,40 @@ func (r Retention) Until(b metric.Bucket, rowMs int64) int64 {
 	return rowMs + keep
 }
 
+// NewestUsed returns the start of the newest slice of any bucket, from fromMs on, that may have data: it was opened, or
+// its run has begun. ok is false if there is none. An error means that some slices cannot be read.
+func NewestUsed(ctx context.Context, st Runs, l metric.Ladder, fromMs int64) (startMs int64, ok bool, err error) {
+	for _, b := range l.Ground() {
+		states, err := st.Slices(ctx, b, fromMs, math.MaxInt64)
+		if err != nil {
+			return 0, false, err
+		}
+		begun, has, err := st.NewestBegun(ctx, b)
+		if err != nil {
+			return 0, false, err
+		}
+		if has && begun >= fromMs {
+			states = append(states, SliceState{SliceKey: SliceKey{Bucket: b, StartMs: begun}})
+		}
+		for _, s := range states {
+			if !ok || startMs < s.StartMs {
+				startMs, ok = s.StartMs, true
+			}
+		}
+	}
+	return startMs, ok, nil
+}
+
+// CheckUnused returns ErrRefused if an epoch would change the blocks of slices that may have data.
+func CheckUnused(ctx context.Context, st Runs, l metric.Ladder, e blocks.Epoch) error {
+	used, ok, err := NewestUsed(ctx, st, l, e.FromMs)
+	if err == nil && ok {
+		at := func(ms int64) string { return time.UnixMilli(ms).UTC().Format(time.RFC3339) }
+		err = fmt.Errorf("%w: blocks of another size cannot begin at %s, since slices up to %s are in use", ErrRefused, at(e.FromMs), at(used))
+	}
+	return err
+}
+
 // Whole returns whether a slice of a bucket is whole at nowMs: nothing of it can have expired. This is what decides
 // whether it can be ground.
 func Whole(st Store, b metric.Bucket, s metric.Slice, nowMs int64) bool {
@@ -462,7 +496,9 @@ type Store interface {
 	// chunks.
 	NewestID() blocks.ID
 	// AddEpoch appends an epoch by compare-and-set. It returns ErrConflict when another process has
-	// added an epoch since Settings was read.
+	// added an epoch since Settings was read, and ErrRefused when the epoch begins at or before
+	// NewestUsed: it would cut blocks that have data. A store that checks the clock by itself also
+	// refuses while the clock is behind what the store has seen.
 	AddEpoch(ctx context.Context, e blocks.Epoch) error
 	// Expire removes rows older than their retention, by whole partitions: a row may stay up to one
 	// partition longer. The store reads its clock itself, so that it acts on the same time that it

@@ -416,6 +416,9 @@ func (s *Store) AddEpoch(ctx context.Context, e blocks.Epoch) error {
 	if err != nil {
 		return named(op, err)
 	}
+	if err := storage.CheckUnused(ctx, s, s.ladder, e); err != nil {
+		return named(op, err)
+	}
 	nextText, err := encodeEpochs(next)
 	if err != nil {
 		return named(op, err)

@@ -21,6 +21,7 @@
 package pebble
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -561,7 +562,9 @@ func (s *Store) Settings() storage.Settings {
 
 // AddEpoch implements storage.Store. Adding the last epoch once more changes nothing.
 func (s *Store) AddEpoch(ctx context.Context, e blocks.Epoch) error {
-	return s.do(ctx, "add epoch", func() error {
+	const op = "add epoch"
+	unused := storage.CheckUnused(ctx, s, s.ladder, e)
+	return s.do(ctx, op, func() error {
 		s.settingsWrites.Lock()
 		defer s.settingsWrites.Unlock()
 		settings := s.Settings()
@@ -573,6 +576,9 @@ func (s *Store) AddEpoch(ctx context.Context, e blocks.Epoch) error {
 			return fmt.Errorf("%w: %w", storage.ErrConflict, err)
 		}
 		if err != nil {
+			return err
+		}
+		if err := cmp.Or(unused, s.guard.Behind()); err != nil {
 			return err
 		}
 		settings.Epochs = epochs

@@ -24,6 +24,7 @@ var storeCases = []conformanceCase{
 	{"Settings", (*suite).settingsAreRecorded, nil},
 	{"NewestID", (*suite).newestID, []Missing{MissingNewestID}},
 	{"Epochs", (*suite).epochsAreAdded, nil},
+	{"EpochsLeaveWhatIsUsed", (*suite).epochsLeaveWhatIsUsed, nil},
 	{"ExpireKeepsWhatIsYoung", (*suite).expireKeepsWhatIsYoung, nil},
 	{"ExpireRemovesWhatIsOld", (*suite).expireRemovesWhatIsOld, []Missing{MissingExpire}},
 	{"Policy", (*suite).policyIsChanged, nil},
@@ -241,6 +242,20 @@ func (s *suite) epochsAreAdded() {
 	require.NoError(s, s.store.AddEpoch(s.ctx, second))
 	want.Epochs = append(want.Epochs, second)
 	equal(s, want, s.store.Settings())
+}
+
+// epochsLeaveWhatIsUsed: the blocks of slices that were opened, or whose run has begun, are not cut anew.
+func (s *suite) epochsLeaveWhatIsUsed() {
+	s.write(&storage.Batch{Open: []storage.SliceKey{rawSlice(30), {Bucket: 1, StartMs: at(36)}}})
+	require.NoError(s, s.store.BeginSlice(s.ctx, storage.SliceKey{Bucket: 2, StartMs: at(48)}))
+	require.NoError(s, s.store.CompleteSlice(s.ctx, rawSlice(20)))
+	for _, h := range []int{-1000, 20, 21, 30, 31, 36, 37, 48} {
+		require.ErrorIs(s, s.store.AddEpoch(s.ctx, blocks.Epoch{FromMs: at(h), BlockSize: 64}), storage.ErrRefused, "%d", h)
+	}
+	equal(s, made(), s.store.Settings())
+	require.NoError(s, s.store.AddEpoch(s.ctx, blocks.Epoch{FromMs: at(49), BlockSize: 64}))
+	s.write(&storage.Batch{Open: []storage.SliceKey{rawSlice(60)}})
+	require.NoError(s, s.store.AddEpoch(s.ctx, blocks.Epoch{FromMs: at(49), BlockSize: 64}), "it is there")
 }
 
 func (s *suite) expireKeepsWhatIsYoung() {

@@ -239,6 +239,7 @@ func (m *Model) Settings() storage.Settings {
 
 // AddEpoch implements storage.Store. Adding the last epoch once more changes nothing.
 func (m *Model) AddEpoch(ctx context.Context, e blocks.Epoch) error {
+	unused := storage.CheckUnused(ctx, m, m.settings.Ladder, e)
 	if err := m.begin(ctx); err != nil {
 		return err
 	}
@@ -252,6 +253,9 @@ func (m *Model) AddEpoch(ctx context.Context, e blocks.Epoch) error {
 	}
 	if err != nil {
 		return err
+	}
+	if unused != nil {
+		return unused
 	}
 	m.settings.Epochs = es
 	return nil
