@@ -6,19 +6,17 @@ import (
 	"time"
 
 	"github.com/quern/quern/internal/clock"
-	"github.com/quern/quern/internal/metric"
+	"github.com/quern/quern/internal/ingest"
+	"github.com/quern/quern/internal/metadata"
 	"github.com/quern/quern/internal/query"
 	"github.com/quern/quern/internal/rollup"
+	"github.com/quern/quern/internal/shards"
 	"github.com/quern/quern/internal/storage"
 	"github.com/quern/quern/internal/throttle"
 )
 
-const (
-	// settleEvery is how soon the chunks of a failed commit are written again.
-	settleEvery = time.Second
-	// warnEvery is the minimum time between two log lines about a failure that lasts.
-	warnEvery = time.Minute
-)
+// warnEvery is the minimum time between two log lines about a failure that lasts.
+const warnEvery = time.Minute
 
 // aggregation grinds what is due, and expires rows after each pass.
 func (s *server) aggregation(ctx context.Context) {
@@ -28,16 +26,9 @@ func (s *server) aggregation(ctx context.Context) {
 	rollup.NewAggregator(s.engine.Runner, s.engine.Cache.Timing(), s.engine.Store.Expire).Run(ctx)
 }
 
-// seals seals the blocks of a slice when its grace has passed. The rest of the delay remains before
-// the run.
+// seals seals the blocks of each slice.
 func (s *server) seals(ctx context.Context) {
-	ladder, grace := s.engine.ladder, s.engine.Cache.Timing().Grace
-	for {
-		now := s.clk.Now()
-		next := time.UnixMilli(ladder.SliceAt(metric.Raw, now.Add(-grace).UnixMilli()).EndMs).Add(grace)
-		if s.clk.Sleep(ctx, next.Sub(now)) != nil {
-			return
-		}
+	for s.clk.Sleep(ctx, s.engine.Ingest.UntilSeal()) == nil {
 		if err := s.engine.Ingest.Seal(ctx); err != nil && ctx.Err() == nil {
 			s.log.Warn("seal failed; blocks will be ground from raw", "err", err)
 		}
@@ -46,7 +37,7 @@ func (s *server) seals(ctx context.Context) {
 
 // settles writes the chunks of failed commits again, even if no other commit follows.
 func (s *server) settles(ctx context.Context) {
-	s.every(ctx, settleEvery, "cannot yet rewrite the chunks of a failed commit", s.engine.Ingest.Settle)
+	s.every(ctx, ingest.SettleEvery, "cannot yet rewrite the chunks of a failed commit", s.engine.Ingest.Settle)
 }
 
 // refreshes adds the series that other processes register to the label index.
@@ -71,14 +62,9 @@ func (s *server) heartbeats(ctx context.Context) {
 		if unfit || err == nil {
 			told = unfit
 		}
-		// A wrong clock would put samples into slices that are already ground. A heartbeat without
-		// an answer did not check the clock, so the last result stays. A heartbeat that is refused
-		// only for the worker's name did check it.
-		switch {
-		case errors.Is(err, storage.ErrSettings):
-			s.unfit.set(err)
-		case err == nil, errors.Is(err, storage.ErrConflict) && !storage.IsAway(err):
-			s.unfit.set(nil)
+		// A wrong clock would put samples into slices that are already ground.
+		if misfit, checked := shards.Misfit(err); checked {
+			s.unfit.set(misfit)
 		}
 		switch {
 		case !s.shared() || ctx.Err() != nil:
@@ -96,17 +82,9 @@ func (s *server) heartbeats(ctx context.Context) {
 	}
 }
 
-// metadataEvery is how often this process stores its metadata of metrics and reads that of others.
-const metadataEvery = time.Minute
-
+// metadata stores what this process has learnt of metrics, and reads what others have.
 func (s *server) metadata(ctx context.Context) {
-	s.every(ctx, metadataEvery, "metadata", func(ctx context.Context) error {
-		err := s.engine.catalog.Flush(ctx)
-		if s.shared() {
-			err = errors.Join(err, s.engine.catalog.Refresh(ctx))
-		}
-		return err
-	})
+	s.every(ctx, metadata.SyncEvery, "metadata", s.engine.catalog.Sync)
 }
 
 // recordError stores an error among those that the status shows.

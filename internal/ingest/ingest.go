@@ -93,6 +93,9 @@ func (o *Options) ensureDefaults() {
 // warnEvery is the minimum time between two log messages about failing commits.
 const warnEvery = 10 * time.Second
 
+// SettleEvery is how often to call Settle: how soon the chunks of a failed commit are written again.
+const SettleEvery = time.Second
+
 // ErrClosed says that ingest is draining. Nothing was stored.
 var ErrClosed = fmt.Errorf("shutting down: %w", storage.ErrUnavailable)
 
@@ -106,6 +109,7 @@ type Ingest struct {
 	store    Store
 	registry *registry.Registry
 	writer   *cache.Writer
+	grace    time.Duration
 	clk      clock.Clock
 	opts     Options
 	metrics  *metrics
@@ -169,7 +173,7 @@ func newCommit(buf []metric.Sample) *commit {
 func Start(ctx context.Context, p Parts, opts Options) *Ingest {
 	opts.ensureDefaults()
 	in := &Ingest{
-		store: p.Store, registry: p.Registry, writer: cache.NewWriter(p.Cache), clk: p.Clock, opts: opts,
+		store: p.Store, registry: p.Registry, writer: cache.NewWriter(p.Cache), grace: p.Cache.Timing().Grace, clk: p.Clock, opts: opts,
 		metrics:  newMetrics(opts.Metrics),
 		warnings: throttle.New(p.Clock, warnEvery),
 		open:     newCommit(nil),
@@ -402,8 +406,16 @@ func (in *Ingest) commit(ctx context.Context, g *grouper, c *commit) {
 	}
 }
 
-// Seal lets the runs of closed slices use the cache; see cache.Writer.Seal. Call it when the grace
-// of a slice has passed.
+// UntilSeal returns the time until the grace of the current slice has passed, which is when to call
+// Seal. The rest of the delay then remains before the run.
+func (in *Ingest) UntilSeal() time.Duration {
+	now := in.clk.Now()
+	slice := in.store.Settings().Ladder.SliceAt(metric.Raw, now.Add(-in.grace).UnixMilli())
+	return time.UnixMilli(slice.EndMs).Add(in.grace).Sub(now)
+}
+
+// Seal lets the runs of closed slices use the cache; see cache.Writer.Seal. See UntilSeal for when to
+// call it.
 func (in *Ingest) Seal(ctx context.Context) error {
 	return in.between(ctx, func(ctx context.Context) error {
 		if err := in.unfit(); err != nil {
@@ -415,7 +427,7 @@ func (in *Ingest) Seal(ctx context.Context) error {
 }
 
 // Settle writes the chunks of failed commits again, so that they are stored for good; see
-// cache.Writer.Settle. Call it regularly: the next commit may be far away.
+// cache.Writer.Settle. Call it each SettleEvery: the next commit may be far away.
 func (in *Ingest) Settle(ctx context.Context) error { return in.between(ctx, in.settle) }
 
 func (in *Ingest) settle(ctx context.Context) error {

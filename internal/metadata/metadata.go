@@ -4,6 +4,7 @@ package metadata
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -36,6 +37,8 @@ type Options struct {
 	// MaxNames bounds the number of metrics; metadata of further metrics is dropped. One client brings
 	// up to half of them. The default is 100000.
 	MaxNames int
+	// Shared says that other processes store metadata too.
+	Shared bool
 	// Logger receives messages for the operator. The default discards them.
 	Logger *slog.Logger
 }
@@ -186,6 +189,18 @@ func (c *Catalog) Refresh(ctx context.Context) error {
 		c.mu.Unlock()
 	}
 	return nil
+}
+
+// SyncEvery is how often to call Sync.
+const SyncEvery = time.Minute
+
+// Sync stores the changed metadata, and reads that of other processes.
+func (c *Catalog) Sync(ctx context.Context) error {
+	err := c.Flush(ctx)
+	if c.opts.Shared {
+		err = errors.Join(err, c.Refresh(ctx))
+	}
+	return err
 }
 
 // Flush stores the changed metadata. Errors are the store's; the next Flush then retries.

@@ -221,41 +221,10 @@ func (x *Index) Refresh(ctx context.Context, store storage.Registry) error {
 	if err != nil {
 		return fmt.Errorf("refresh the label index: %w", err)
 	}
-	read, lost := 0, 0
+	r := refresh{index: x, store: store}
 	for _, missing := range x.missing(ids) {
-		for _, r := range missing.Cover(refreshIDs) {
-			r = blocks.Range{Start: max(r.Start, missing.Start), End: min(r.End, missing.End)}
-			for range refreshAttempts {
-				if err = x.read(ctx, store, r); !storage.IsAway(err) || ctx.Err() != nil {
-					break
-				}
-			}
-			if err == nil {
-				read++
-				x.looked(r)
-				continue
-			}
-			for _, page := range r.Cover(pageSize) {
-				page = blocks.Range{Start: max(r.Start, page.Start), End: min(r.End, page.End)}
-				var away error
-				for _, piece := range page.Cover(pieceIDs) {
-					if !storage.IsAway(err) || ctx.Err() != nil || read == 0 && lost >= mostPieces {
-						return fmt.Errorf("refresh the label index: %w", err)
-					}
-					piece = blocks.Range{Start: max(page.Start, piece.Start), End: min(page.End, piece.End)}
-					if perr := x.read(ctx, store, piece); perr != nil {
-						away, err = perr, perr
-						lost++
-					} else {
-						read++
-					}
-				}
-				if x.looked(page); away != nil {
-					p := &x.polls[page.Start/pageSize]
-					p.away, p.finished, p.next = away, false, x.polled+awayPolls
-				}
-			}
-			if !storage.IsAway(err) || ctx.Err() != nil {
+		for _, part := range parts(missing, refreshIDs) {
+			if err := r.part(ctx, part); err != nil {
 				return fmt.Errorf("refresh the label index: %w", err)
 			}
 		}
@@ -265,11 +234,84 @@ func (x *Index) Refresh(ctx context.Context, store storage.Registry) error {
 	switch {
 	case e == nil:
 		return nil
-	case read == 0 && lost > 0:
-		return fmt.Errorf("refresh the label index: %w", err)
+	case r.read == 0 && r.lost > 0:
+		return fmt.Errorf("refresh the label index: %w", r.err)
 	}
 	return e
 }
+
+// parts returns r in parts that are aligned to multiples of size.
+func parts(r blocks.Range, size int) []blocks.Range {
+	out := r.Cover(size)
+	if n := len(out); n > 0 {
+		out[0].Start, out[n-1].End = r.Start, r.End
+	}
+	return out
+}
+
+// refresh is a Refresh under way.
+type refresh struct {
+	index *Index
+	store storage.Registry
+	// read and lost count the reads that succeeded, and the pieces that are out of reach.
+	read, lost int
+	// err is the last error.
+	err error
+}
+
+// part reads ids at once or, if some of them are out of reach, piece by piece. It returns an error
+// if the refresh cannot go on.
+func (r *refresh) part(ctx context.Context, ids blocks.Range) error {
+	err := r.try(ctx, ids)
+	if err == nil {
+		r.read++
+		r.index.looked(ids)
+		return nil
+	}
+	r.err = err
+	for _, page := range parts(ids, pageSize) {
+		if err := r.page(ctx, page); err != nil {
+			return err
+		}
+	}
+	if r.broken(ctx) {
+		return r.err
+	}
+	return nil
+}
+
+// try reads ids, and repeats that while they are out of reach.
+func (r *refresh) try(ctx context.Context, ids blocks.Range) (err error) {
+	for range refreshAttempts {
+		if err = r.index.read(ctx, r.store, ids); !storage.IsAway(err) || ctx.Err() != nil {
+			return err
+		}
+	}
+	return err
+}
+
+// page reads a page, or a part of one, piece by piece. A page with a piece out of reach is put off.
+func (r *refresh) page(ctx context.Context, ids blocks.Range) error {
+	var away error
+	for _, piece := range parts(ids, pieceIDs) {
+		if r.broken(ctx) || r.read == 0 && r.lost >= mostPieces {
+			return r.err
+		}
+		if err := r.index.read(ctx, r.store, piece); err != nil {
+			away, r.err = err, err
+			r.lost++
+		} else {
+			r.read++
+		}
+	}
+	if r.index.looked(ids); away != nil {
+		r.index.putOff(ids, away)
+	}
+	return nil
+}
+
+// broken returns whether the last error is more than that some ids are out of reach.
+func (r *refresh) broken(ctx context.Context) bool { return !storage.IsAway(r.err) || ctx.Err() != nil }
 
 // unreadPages returns what the last looks at all pages could not read, nil if it is nothing.
 func (x *Index) unreadPages() *UnreadError {
@@ -310,6 +352,12 @@ func (x *Index) looked(r blocks.Range) {
 	}
 }
 
+// putOff has the next polls pass over the page of ids, of which something is out of reach.
+func (x *Index) putOff(ids blocks.Range, away error) {
+	p := &x.polls[ids.Start/pageSize]
+	p.away, p.finished, p.next = away, false, x.polled+awayPolls
+}
+
 // read adds the series with ids in r.
 func (x *Index) read(ctx context.Context, store storage.Registry, r blocks.Range) error {
 	var found []storage.Schedule
@@ -329,8 +377,7 @@ func (x *Index) missing(ids blocks.Range) []blocks.Range {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
 	var out []blocks.Range
-	for _, r := range ids.Cover(pageSize) {
-		r = blocks.Range{Start: max(r.Start, ids.Start), End: min(r.End, ids.End)}
+	for _, r := range parts(ids, pageSize) {
 		i := int(r.Start / pageSize)
 		if i < len(x.pages) && x.pages[i] != nil && x.pages[i].n == pageSize {
 			continue

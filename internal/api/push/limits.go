@@ -51,11 +51,11 @@ func (l *Limits) RequestBytes() int64 {
 // Validate checks the limits after EnsureDefaults.
 func (l *Limits) Validate() error {
 	if l.CompressedBytes < 1 || l.BodyBytes < 1 || l.DecodedBytes < 1 || l.TextBytes < 1 || l.Measurements < 1 || l.Labels < 1 || l.Depth < 1 || l.Rejections < 1 {
-		return errors.New("api: limits must be positive")
+		return errors.New("push: limits must be positive")
 	}
 	// The decoder recurses for nested values.
 	if l.Depth > 10_000 {
-		return fmt.Errorf("api: a depth of %d is above 10000", l.Depth)
+		return fmt.Errorf("push: a depth of %d is above 10000", l.Depth)
 	}
 	return nil
 }

@@ -57,19 +57,9 @@ func (d *driver) agree(ctx context.Context) error {
 func (d *driver) schemaVersions(ctx context.Context) ([]string, error) {
 	in, cancel := context.WithTimeout(ctx, versionWait)
 	defer cancel()
-	type answer struct {
-		version string
-		err     error
-	}
-	asked := d.nodes.some(math.MaxInt)
-	answers := make(chan answer, len(asked))
-	for id := range asked {
-		go func() {
-			var a answer
-			q := d.ContextQuery(context.WithValue(in, attemptKey{}, attempt{only: id}), cqlSchemaVersion, nil)
-			a.err = q.Query.Idempotent(true).Scan(&a.version)
-			answers <- a
-		}()
+	answers, asked, err := askEach[string](in, d, math.MaxInt, cqlSchemaVersion)
+	if err != nil {
+		return nil, err
 	}
 	var versions []string
 	var errs []error
@@ -79,7 +69,7 @@ func (d *driver) schemaVersions(ctx context.Context) ([]string, error) {
 			errs = append(errs, a.err)
 			continue
 		}
-		versions = append(versions, a.version)
+		versions = append(versions, a.value)
 	}
 	if len(versions) == 0 {
 		return nil, convert(ctx, telling(errs))

@@ -9,8 +9,6 @@ import (
 	"strings"
 	"sync"
 	"time"
-
-	"github.com/quern/quern/internal/storage"
 )
 
 const cqlNow = `SELECT toUnixTimestamp(now()) FROM system.local`
@@ -212,37 +210,23 @@ func list(found []reading) string {
 
 // clocks implements session. It asks several nodes at once, each for its own clock.
 func (d *driver) clocks(ctx context.Context, most time.Duration) ([]reading, error) {
-	asked := d.nodes.some(mostClocks)
-	if len(asked) == 0 {
-		return nil, fmt.Errorf("%w: no Cassandra node is known", storage.ErrUnavailable)
-	}
-	type answer struct {
-		reading
-		err error
-	}
 	in, cancel := context.WithCancelCause(ctx)
 	defer cancel(errBeaten)
-	answers := make(chan answer, len(asked))
-	for id, address := range asked {
-		go func() {
-			var ms int64
-			begin := d.nodes.clk.Now()
-			q := d.ContextQuery(context.WithValue(in, attemptKey{}, attempt{only: id}), cqlNow, nil)
-			err := q.Query.Idempotent(true).Scan(&ms)
-			answers <- answer{readingOf(address, ms, begin, d.nodes.clk.Now()), err}
-		}()
+	answers, asked, err := askEach[int64](in, d, mostClocks, cqlNow)
+	if err != nil {
+		return nil, err
 	}
 	var found []reading
 	var errs []error
 	waited, late := false, d.nodes.clk.After(speculateAfter)
-	for len(found)+len(errs) < len(asked) && !(waited && enough(found, len(asked), most)) {
+	for len(found)+len(errs) < asked && !(waited && enough(found, asked, most)) {
 		select {
 		case a := <-answers:
 			if a.err != nil {
 				errs = append(errs, a.err)
 				continue
 			}
-			found = append(found, a.reading)
+			found = append(found, readingOf(a.node, a.value, a.asked, a.answered))
 		case <-late:
 			waited, late = true, nil
 		case <-ctx.Done():

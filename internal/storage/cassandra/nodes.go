@@ -3,6 +3,7 @@ package cassandra
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"maps"
 	"math/rand/v2"
@@ -14,6 +15,7 @@ import (
 	"github.com/gocql/gocql"
 
 	"github.com/quern/quern/internal/clock"
+	"github.com/quern/quern/internal/storage"
 )
 
 const (
@@ -373,6 +375,34 @@ func speculate[T any](ctx context.Context, n *nodes, ask func(context.Context) (
 			return zero, ctx.Err()
 		}
 	}
+}
+
+// answer is what one node says of itself.
+type answer[T any] struct {
+	node            string // its address
+	asked, answered time.Time
+	value           T
+	err             error
+}
+
+// askEach asks up to most nodes at once, each for a value of its own. It returns the number of
+// nodes, of which each sends one answer.
+func askEach[T any](ctx context.Context, d *driver, most int, cql string) (answers <-chan answer[T], asked int, err error) {
+	nodes := d.nodes.some(most)
+	if len(nodes) == 0 {
+		return nil, 0, fmt.Errorf("%w: no Cassandra node is known", storage.ErrUnavailable)
+	}
+	out := make(chan answer[T], len(nodes))
+	for id, address := range nodes {
+		go func() {
+			a := answer[T]{node: address, asked: d.nodes.clk.Now()}
+			q := d.ContextQuery(context.WithValue(ctx, attemptKey{}, attempt{only: id}), cql, nil)
+			a.err = q.Query.Idempotent(true).Scan(&a.value)
+			a.answered = d.nodes.clk.Now()
+			out <- a
+		}()
+	}
+	return out, len(nodes), nil
 }
 
 // telling returns the error that says most. An error that found no other node to ask says least.
