@@ -27,6 +27,7 @@ func TestLastWriteWins(t *testing.T) {
 		}
 	}}
 	EarlyRuns(t, b)
+	Wander(t, b)
 	t.Run("WeeksAhead", func(t *testing.T) { testWeeksAhead(t, b) })
 	t.Run("EarlyRunStopsAtEveryStep", func(t *testing.T) { testEarlyRunStopsAtEveryStep(t, b) })
 }

@@ -2,7 +2,6 @@ package acceptance
 
 import (
 	"fmt"
-	"math/rand/v2"
 	"testing"
 	"time"
 
@@ -274,77 +273,6 @@ func testEarlyRunStopsAtEveryStep(t *testing.T, b Backend) {
 	}
 }
 
-// testClocksAtRandom: made-up lives with runs that begin too early, by minutes or hours, and end anywhere; with late samples while the clock
-// is ahead and after; with restarts. Ingest settles before a restart, as it does each second.
-func testClocksAtRandom(t *testing.T, b Backend) {
-	skipIfClocksAreChecked(t, b)
-	lives := 40
-	if raceEnabled || testing.Short() {
-		lives = 10
-	}
-	for n := range uint64(lives) {
-		t.Run(fmt.Sprintf("seed=%d", seed(t)+n), func(t *testing.T) {
-			r := rand.New(rand.NewPCG(seed(t)+n, 1))
-			minutes := func(most int) time.Duration { return time.Duration(r.IntN(most)) * time.Minute }
-			s := startAt(t, b, 12, r.IntN(59))
-			note := func(did string, err error) { t.Logf("%s: %s, %v", s.Clock.Now().UTC().Format("02 15:04:05"), did, err) }
-			report := func() {
-				var points []Point
-				for range 1 + r.IntN(4) {
-					age := minutes(20)
-					if r.IntN(5) == 0 {
-						age = minutes(300)
-					}
-					points = append(points, Point{
-						Series: string(rune('A' + r.IntN(6))), TimeMs: s.Clock.Now().Add(-age).UnixMilli(), Value: float64(r.IntN(100)),
-					})
-				}
-				_, err := s.Report(points...)
-				note(fmt.Sprintf("report %v", points), err)
-			}
-			run := func() {
-				runs, err := s.Run()
-				note(fmt.Sprintf("%d runs", len(runs)), err)
-			}
-			for range 3 + r.IntN(8) {
-				report()
-				if r.IntN(2) == 0 {
-					ahead := minutes([]int{90, 300, 1000}[r.IntN(3)])
-					s.Clock.Jump(ahead)
-					if r.IntN(2) == 0 {
-						report()
-					}
-					if r.IntN(3) > 0 {
-						s.Steps.CrashAt(r.IntN(60))
-					}
-					run()
-					s.Steps.CrashAt(never)
-					s.Store.Heal()
-					if r.IntN(3) == 0 {
-						s.Advance(minutes(120))
-						run()
-					}
-					s.Clock.Jump(-ahead)
-					require.NoError(t, s.engine.Ingest.Settle(t.Context()))
-					report()
-				}
-				if r.IntN(4) == 0 {
-					require.NoError(t, s.engine.Ingest.Settle(t.Context()))
-					s.Restart()
-					note("restart", nil)
-				}
-				if r.IntN(2) == 0 {
-					s.Advance(minutes(150))
-					run()
-				}
-			}
-			s.Drain()
-			s.MustCheck(Raw)
-			s.End()
-		})
-	}
-}
-
 // EarlyRuns runs the cases in which a run begins too early.
 func EarlyRuns(t *testing.T, b Backend) {
 	for _, c := range []testCase{
@@ -357,7 +285,6 @@ func EarlyRuns(t *testing.T, b Backend) {
 		{"EarlyInPartOtherSeries", testEarlyInPartOtherSeries},
 		{"SealAfterEarlyRun", testSealAfterEarlyRun},
 		{"AsleepOverTheHour", testAsleepOverTheHour},
-		{"ClocksAtRandom", testClocksAtRandom},
 	} {
 		t.Run(c.name, func(t *testing.T) { c.run(t, b) })
 	}

@@ -36,6 +36,7 @@ func Run(t *testing.T, b Backend) {
 	Sweep(t, b)
 	EarlyRuns(t, b)
 	Past(t, b)
+	Wander(t, b)
 	for _, c := range []testCase{
 		{"QueryCounts", testQueryCounts},
 		{"LateReads", testLateReads},

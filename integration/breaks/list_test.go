@@ -138,6 +138,12 @@ var list = []brk{
 		pkg: "internal/backend", test: "TestBlockSizeAfterWhatIsUsed",
 	},
 	{
+		name: "what is opened while a look is under way is lost when that look ends", invariant: 2,
+		file: "internal/recovery/recovery.go",
+		old:  "l.added[b] = l.added[b].with(at...)", new: "_ = l",
+		pkg: "internal/recovery", test: "TestOpenedDuringTheFirstLook",
+	},
+	{
 		name: "late data is passed on as a chunk beside the one of its slice", invariant: 2,
 		file: "internal/cache/pass.go",
 		old:  "w.Slice.StartMs == w.Partition.StartMs && w.Whole()", new: "true",
