@@ -121,11 +121,14 @@ func (c *Cluster) AwaitUp(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, upLimit)
 	defer cancel()
-	group, ctx := errgroup.WithContext(ctx)
+	// One after the other: most of the wait is over when the first sees all, and nodetool takes as much of the
+	// processors as a node that starts.
 	for _, node := range running {
-		group.Go(func() error { return node.awaitUp(ctx, len(running)) })
+		if err := node.awaitUp(ctx, len(running)); err != nil {
+			return err
+		}
 	}
-	return group.Wait()
+	return nil
 }
 
 // Node returns the i-th node, from 0.

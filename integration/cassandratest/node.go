@@ -24,6 +24,9 @@ const readyLimit = 3 * time.Minute
 // poll is the interval between two checks for an awaited event.
 const poll = 50 * time.Millisecond
 
+// nodetoolPoll is that interval where a check takes nodetool.
+const nodetoolPoll = time.Second
+
 // What a node logs just before clients can connect, and when its user exists.
 const (
 	logsReady = "Starting listening for CQL clients"
@@ -163,7 +166,7 @@ func (n *Node) listens(ctx context.Context) bool {
 // awaitUp waits until this node sees the given number of nodes as up, and knows their tables: before
 // that it refuses requests about them.
 func (n *Node) awaitUp(ctx context.Context, nodes int) error {
-	ticker := time.NewTicker(poll)
+	ticker := time.NewTicker(nodetoolPoll)
 	defer ticker.Stop()
 	for {
 		status, err := n.Nodetool(ctx, "describecluster")
