@@ -18,9 +18,9 @@ import (
 //go:embed *.cql
 var files embed.FS
 
-// SettingsTable makes the table that comes before all migrations: it holds the number of the
-// last one that was applied, and the lock of the one who applies. Its id follows from the keyspace's name, so that two who
-// create it at the same moment create the same table.
+// SettingsTable makes the table that comes before all migrations: it holds the number of the last
+// one that was applied, and the lock of the one who applies. Its id follows from the keyspace's
+// name, so that two who create it at the same moment create the same table.
 func SettingsTable(keyspace string) string {
 	id := uuid.NewSHA1(uuid.NameSpaceURL, []byte("https://github.com/quern/quern/schema/"+keyspace))
 	return `CREATE TABLE IF NOT EXISTS settings (name text PRIMARY KEY, value text)

@@ -9,8 +9,9 @@ import (
 	"github.com/quern/quern/internal/storage/storagetest"
 )
 
-// testMarkAheadGrows: a flush that began while the clock was ahead adds a series to a late mark. The clock is put right, and a
-// pass brings that mark back: it reads the mark before the flush has written it, and ends after that.
+// testMarkAheadGrows: a flush that began while the clock was ahead adds a series to a late mark.
+// The clock is put right, and a pass brings that mark back: it reads the mark before the flush has
+// written it, and ends after that.
 func testMarkAheadGrows(t *testing.T, b Backend) {
 	skipIfClocksAreChecked(t, b)
 	s := startAt(t, b, 8, 30)

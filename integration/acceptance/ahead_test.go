@@ -12,8 +12,9 @@ import (
 	"github.com/quern/quern/internal/storage/storagetest"
 )
 
-// TestMarksAheadOfAnother: the clock of another aggregator goes back, so it takes the current slice for one that has not begun. Ingest's
-// clock is right all the time, and ingest relies on its late marks there; it is restarted before it seals. The last write wins, as on Cassandra.
+// TestMarksAheadOfAnother: the clock of another aggregator goes back, so it takes the current slice
+// for one that has not begun. Ingest's clock is right all the time, and ingest relies on its late
+// marks there; it is restarted before it seals. The last write wins, as on Cassandra.
 func TestMarksAheadOfAnother(t *testing.T) {
 	for name, refused := range map[string]bool{"confirmed": false, "refused": true} {
 		t.Run(name, func(t *testing.T) {

@@ -15,7 +15,8 @@ import (
 // aheadFor is by how much the clock is ahead in these cases. The slice that it should be in is due by it.
 const aheadFor = 2 * time.Hour
 
-// abortEarlyRun has a pass begin by a clock that is ahead. The pass ends before it has completed the slice, and the clock is right again.
+// abortEarlyRun has a pass begin by a clock that is ahead. The pass ends before it has completed
+// the slice, and the clock is right again.
 func abortEarlyRun(s *System) {
 	s.t.Helper()
 	s.Clock.Jump(aheadFor)
@@ -43,8 +44,9 @@ func correctDuringRun(s *System, by time.Duration, when func() bool) {
 	s.MustRun()
 }
 
-// testRebootWithClockAhead: a machine is rebooted in the middle of an hour. Its clock is ahead until the time is synchronised, while
-// the first pass is grinding. Nothing fails, and nothing is restarted after that.
+// testRebootWithClockAhead: a machine is rebooted in the middle of an hour. Its clock is ahead
+// until the time is synchronised, while the first pass is grinding. Nothing fails, and nothing is
+// restarted after that.
 func testRebootWithClockAhead(t *testing.T, b Backend) {
 	skipIfClocksAreChecked(t, b)
 	s := startAt(t, b, 12, 20)
@@ -57,7 +59,8 @@ func testRebootWithClockAhead(t *testing.T, b Backend) {
 	s.DrainAndCheck()
 }
 
-// testReportWhileAhead: the clock of a running server is ahead for some seconds, in which a report comes and a pass begins.
+// testReportWhileAhead: the clock of a running server is ahead for some seconds, in which a report
+// comes and a pass begins.
 func testReportWhileAhead(t *testing.T, b Backend) {
 	skipIfClocksAreChecked(t, b)
 	s := startAt(t, b, 12, 20)
@@ -72,8 +75,8 @@ func testReportWhileAhead(t *testing.T, b Backend) {
 	s.DrainAndCheck()
 }
 
-// testRestartAfterEarlyRun: the slice that the clock should be in is ground in part. Then the process ends, and its successor knows
-// nothing of that but what is stored.
+// testRestartAfterEarlyRun: the slice that the clock should be in is ground in part. Then the
+// process ends, and its successor knows nothing of that but what is stored.
 func testRestartAfterEarlyRun(t *testing.T, b Backend) {
 	skipIfClocksAreChecked(t, b)
 	s := startAt(t, b, 12, 20)
@@ -84,7 +87,8 @@ func testRestartAfterEarlyRun(t *testing.T, b Backend) {
 	s.DrainAndCheck()
 }
 
-// testKilledAfterEarlyRun: ingest is killed before it seals, and more than a second after a run that was too early has begun.
+// testKilledAfterEarlyRun: ingest is killed before it seals, and more than a second after a run
+// that was too early has begun.
 func testKilledAfterEarlyRun(t *testing.T, b Backend) {
 	skipIfClocksAreChecked(t, b)
 	s := startAt(t, b, 12, 20)
@@ -97,8 +101,8 @@ func testKilledAfterEarlyRun(t *testing.T, b Backend) {
 	s.DrainAndCheck()
 }
 
-// testCoarseEarlyInPart: the run of a slice of 6 h begins by a clock that is ahead, and is aborted since the clock is put right. The
-// hours that are ground after that have rows in it too.
+// testCoarseEarlyInPart: the run of a slice of 6 h begins by a clock that is ahead, and is aborted
+// since the clock is put right. The hours that are ground after that have rows in it too.
 func testCoarseEarlyInPart(t *testing.T, b Backend) {
 	skipIfClocksAreChecked(t, b)
 	const ahead = 8 * time.Hour
@@ -150,8 +154,9 @@ func testCoarseEarlyInPart(t *testing.T, b Backend) {
 	}
 }
 
-// testLateGroundFirst: the clock is ahead for some minutes, over the run of a later slice, which grinds what was late by this clock. The
-// slice of the samples is ground after that, by the right clock.
+// testLateGroundFirst: the clock is ahead for some minutes, over the run of a later slice, which
+// grinds what was late by this clock. The slice of the samples is ground after that, by the right
+// clock.
 func testLateGroundFirst(t *testing.T, b Backend) {
 	skipIfClocksAreChecked(t, b)
 	for name, c := range map[string]struct {
@@ -182,8 +187,8 @@ func testLateGroundFirst(t *testing.T, b Backend) {
 	}
 }
 
-// testEarlyInPartOtherSeries: after a run that was too early, other series of the same block report. Their hash orders what was passed
-// on in any way.
+// testEarlyInPartOtherSeries: after a run that was too early, other series of the same block
+// report. Their hash orders what was passed on in any way.
 func testEarlyInPartOtherSeries(t *testing.T, b Backend) {
 	skipIfClocksAreChecked(t, b)
 	for _, series := range []string{"B", "C", "D"} {
@@ -202,7 +207,8 @@ func testEarlyInPartOtherSeries(t *testing.T, b Backend) {
 	}
 }
 
-// testSealAfterEarlyRun: after a run that was too early, the write of the seal fails, or the seal comes when the slice is due.
+// testSealAfterEarlyRun: after a run that was too early, the write of the seal fails, or the seal
+// comes when the slice is due.
 func testSealAfterEarlyRun(t *testing.T, b Backend) {
 	for _, how := range []string{"fails", "late"} {
 		t.Run(how, func(t *testing.T) {
@@ -221,8 +227,8 @@ func testSealAfterEarlyRun(t *testing.T, b Backend) {
 	}
 }
 
-// testAsleepOverTheHour: a machine sleeps over the end of an hour, until the hour is due. Nothing has begun, so nothing is marked late, and
-// the hour is ground once.
+// testAsleepOverTheHour: a machine sleeps over the end of an hour, until the hour is due. Nothing
+// has begun, so nothing is marked late, and the hour is ground once.
 func testAsleepOverTheHour(t *testing.T, b Backend) {
 	skipIfClocksAreChecked(t, b)
 	s := startAt(t, b, 12, 20)
@@ -243,8 +249,8 @@ func testAsleepOverTheHour(t *testing.T, b Backend) {
 	}
 }
 
-// testEarlyRunStopsAtEveryStep: a run that began too early ends at any of its steps. The samples that come after that, to the same process or its
-// successor, are in the rows in the end.
+// testEarlyRunStopsAtEveryStep: a run that began too early ends at any of its steps. The samples
+// that come after that, to the same process or its successor, are in the rows in the end.
 func testEarlyRunStopsAtEveryStep(t *testing.T, b Backend) {
 	skipIfClocksAreChecked(t, b)
 	for _, restart := range variants(t, b, false, true) {

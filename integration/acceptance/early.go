@@ -30,8 +30,9 @@ func startBeforeJump(t *testing.T, b Backend) *System {
 	return s
 }
 
-// testGroundEarly: the clock jumps ahead, the slice that it was in is ground, and the clock is put right. All that comes for the
-// slice then is in its row in the end, and what came late into it in others.
+// testGroundEarly: the clock jumps ahead, the slice that it was in is ground, and the clock is put
+// right. All that comes for the slice then is in its row in the end, and what came late into it in
+// others.
 func testGroundEarly(t *testing.T, b Backend) {
 	for _, jump := range []time.Duration{2 * time.Hour, 9 * 24 * time.Hour} {
 		t.Run(jump.String(), func(t *testing.T) {
@@ -58,7 +59,8 @@ func testGroundEarlyInPart(t *testing.T, b Backend) {
 	s.DrainAndCheck()
 }
 
-// testGroundEarlyByAnother: another worker's clock is ahead for a moment, in which it begins a pass. Ingest's is right all the time.
+// testGroundEarlyByAnother: another worker's clock is ahead for a moment, in which it begins a
+// pass. Ingest's is right all the time.
 func testGroundEarlyByAnother(t *testing.T, b Backend) {
 	skipIfClocksAreChecked(t, b)
 	s := startAt(t, b, 10, 5)

@@ -109,7 +109,8 @@ func Charge(ctx context.Context, n int64) error {
 	return nil
 }
 
-// Discharge gives back what the request that a context is of was charged, when it is not held any more but the request goes on.
+// Discharge gives back what the request that a context is of was charged, when it is not held any
+// more but the request goes on.
 func Discharge(ctx context.Context) {
 	if c, ok := ctx.Value(claimKey{}).(*Claim); ok {
 		c.Release()

@@ -18,9 +18,9 @@ const progressBytes = 64 << 10
 // replyRate is how many bytes of a reply have it a second longer, where it must end by some time.
 const replyRate = 256 << 10
 
-// progress gives one direction of a connection the time that it may wait for its client: a window for each stretch of
-// progressBytes. What the server takes in between does not count. If ends is true, all that is moved must be so by whole, and
-// has a second more for each replyRate bytes.
+// progress gives one direction of a connection the time that it may wait for its client: a window
+// for each stretch of progressBytes. What the server takes in between does not count. If ends is
+// true, all that is moved must be so by whole, and has a second more for each replyRate bytes.
 type progress struct {
 	clk      clock.Clock
 	window   time.Duration
@@ -117,7 +117,8 @@ func (w *progressWriter) Write(p []byte) (written int, err error) {
 	}
 }
 
-// SetWriteDeadline has the reply end soon after t, for http.ResponseController: a handler says by when what it holds must be free.
+// SetWriteDeadline has the reply end soon after t, for http.ResponseController: a handler says by
+// when what it holds must be free.
 func (w *progressWriter) SetWriteDeadline(t time.Time) error {
 	if w.ends = !t.IsZero(); w.ends {
 		w.whole = w.clk.Elapsed() + t.Sub(w.clk.Now()) + w.window

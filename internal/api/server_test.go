@@ -390,7 +390,8 @@ func TestAggregationStatus(t *testing.T) {
 		require.Equal(t, 200, apitest.Get(t, free, "GET", "/api/v1/status/aggregation?waiting=true").Code)
 	}
 
-	// So has what is outstanding, of which the marks are read too: one of its own, so that it can be seen while all queries are busy.
+	// So has what is outstanding, of which the marks are read too: one of its own, so that it can be
+	// seen while all queries are busy.
 	own := admission.NewTurns(admission.TurnOptions{N: 1, Name: "status", Clients: admission.NewClients(nil)})
 	give, err = own.Take(t.Context(), "")
 	require.NoError(t, err)

@@ -14,8 +14,8 @@ import (
 	"github.com/quern/quern/internal/ingest"
 )
 
-// fillDemo sends the generated reports that the store lacks through ingest and aggregation, as they would have arrived, on a
-// simulated clock.
+// fillDemo sends the generated reports that the store lacks through ingest and aggregation, as they
+// would have arrived, on a simulated clock.
 func fillDemo(ctx context.Context, cfg config.Config, g *demo.Generator, end time.Time, log *slog.Logger, out io.Writer) (err error) {
 	clk := clock.NewSimulated(g.Begin(end))
 	s := setup{cfg: cfg, roles: roles{ingest: true, aggregate: true}, clk: clk, log: log}

@@ -50,12 +50,14 @@ func (r Reading) Step(c Clock) time.Duration {
 // being set back, or somebody has confirmed it. The guard cannot distinguish such a jump from a
 // process that was off for as long.
 //
-// How long a doubted clock has run on is counted over restarts, as far as processes saw it run: a machine that is off every night would
-// never come to SteadyFor in one go. Whoever puts a clock right that is ahead sets it back, and then the count begins anew; so it does when the
-// clock is further ahead than MostOff explains, since little is known then of where it is now.
+// How long a doubted clock has run on is counted over restarts, as far as processes saw it run: a
+// machine that is off every night would never come to SteadyFor in one go. Whoever puts a clock
+// right that is ahead sets it back, and then the count begins anew; so it does when the clock is
+// further ahead than MostOff explains, since little is known then of where it is now.
 //
-// A clock that is further than MostAhead behind what was believed is acted on, since nothing expires by it. When it has run on for
-// SteadyFor, counted in the same way, it is what was believed that was wrong: it is the newest time then, and guarded like any other.
+// A clock that is further than MostAhead behind what was believed is acted on, since nothing
+// expires by it. When it has run on for SteadyFor, counted in the same way, it is what was believed
+// that was wrong: it is the newest time then, and guarded like any other.
 type Guard struct {
 	clk Clock
 
@@ -79,8 +81,8 @@ type doubt struct {
 type Memory struct {
 	// Newest is the newest believed time, zero for none.
 	Newest time.Time
-	// Doubted is the time of a clock that was far ahead of Newest, or far behind, when it was last looked at, zero for none, and Ran
-	// how long it had run on.
+	// Doubted is the time of a clock that was far ahead of Newest, or far behind, when it was last
+	// looked at, zero for none, and Ran how long it had run on.
 	Doubted time.Time
 	Ran     time.Duration
 }

@@ -1,5 +1,5 @@
-// Package commands holds the commands of the program quern that are no servers, and all that they print: those that ask a
-// server over HTTP, and those that open a store themselves.
+// Package commands holds the commands of the program quern that are no servers, and all that they
+// print: those that ask a server over HTTP, and those that open a store themselves.
 package commands
 
 import (

@@ -54,7 +54,8 @@ type Config struct {
 	Made
 	Policy
 
-	// EnableAdminAPI lets clients delete, take rows back, and confirm the clock from other machines, EnableImport fill in history, EnableReaggregate have rows computed again.
+	// EnableAdminAPI lets clients delete, take rows back, and confirm the clock from other machines,
+	// EnableImport fill in history, EnableReaggregate have rows computed again.
 	EnableAdminAPI    bool
 	EnableImport      bool
 	EnableReaggregate bool

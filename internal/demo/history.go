@@ -38,9 +38,9 @@ type History struct {
 	last time.Time // of the reports in the store
 }
 
-// Missing returns what the store lacks of the history that ends at a time: all after the last report of the demo that it
-// has, whether an earlier fill was interrupted or the server was stopped for a while. A store with other samples lacks
-// nothing.
+// Missing returns what the store lacks of the history that ends at a time: all after the last
+// report of the demo that it has, whether an earlier fill was interrupted or the server was stopped
+// for a while. A store with other samples lacks nothing.
 func (g *Generator) Missing(ctx context.Context, st storage.Store, end time.Time) (*History, error) {
 	h := &History{From: g.Begin(end), g: g, end: end}
 	var err error
@@ -60,8 +60,8 @@ func (h *History) Nothing() bool {
 	return true
 }
 
-// Fill has step take the reports of each time in turn. Step returns the samples that were made durable and the slices that
-// were ground. The clock shows the time of the reports.
+// Fill has step take the reports of each time in turn. Step returns the samples that were made
+// durable and the slices that were ground. The clock shows the time of the reports.
 func (h *History) Fill(
 	ctx context.Context, clk *clock.Simulated, step func(context.Context, []ingest.Report) (accepted, ground int, err error),
 ) error {

@@ -4,11 +4,12 @@
 // The protocol has no replies. The only way to hold up a sender is to stop reading from it.
 // Invariants:
 //
-//  1. Nothing that was read is lost while the process lives: what ingest does not take is tried again, unless the store refuses it for
-//     good, and until then no more is read from that connection. What the sender has sent meanwhile waits in the kernels, and in the sender.
+//  1. Nothing that was read is lost while the process lives: what ingest does not take is tried
+//     again, unless the store refuses it for good, and until then no more is read from that
+//     connection. What the sender has sent meanwhile waits in the kernels, and in the sender.
 //  2. Bounded: the connections, what each holds of its lines, and how many are decoded at once.
-//  3. Lines that ingest does not take hold up their own connection and no other: they give up what decoding takes while they
-//     wait, and those that are tried again use half of it at most.
+//  3. Lines that ingest does not take hold up their own connection and no other: they give up what
+//     decoding takes while they wait, and those that are tried again use half of it at most.
 //  4. A line that cannot be taken is counted and told of, and the others are kept.
 package graphite
 

@@ -94,7 +94,8 @@ func (d damagedSource) SourceSchedules(ctx context.Context, source string) iter.
 	}
 }
 
-// TestDamagedSource: what it sends is rejected, which tells the sender not to send it again, and what others send along is kept.
+// TestDamagedSource: what it sends is rejected, which tells the sender not to send it again, and
+// what others send along is kept.
 func TestDamagedSource(t *testing.T) {
 	clk := clock.System{}
 	store := damagedSource{newStore(clk), "bad"}

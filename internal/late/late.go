@@ -2,13 +2,16 @@
 // index of another slice, whose run is still to come. Readers of rows read the level below in their
 // place.
 //
-//  1. Own marks at once: what this process has put, and acknowledged, before a View is taken is in it, until a run has taken it.
-//     The slice into which it was put may be ahead of the clock, which may have gone back.
+//  1. Own marks at once: what this process has put, and acknowledged, before a View is taken is in
+//     it, until a run has taken it. The slice into which it was put may be ahead of the clock,
+//     which may have gone back.
 //  2. Others' soon: a View has what other processes put before its last reading began, which is readEvery ago, or
 //     ten times as long as a reading takes if that is more.
-//  3. No gap on the way up: work whose mark was deleted while a View was read has its next mark in it, or lies in a slice
-//     that is not complete. So a View is to be taken before the states of slices are asked for.
-//  4. Reading the index goes on when the request that began it has gone, and who comes meanwhile waits for the same reading.
+//  3. No gap on the way up: work whose mark was deleted while a View was read has its next mark in
+//     it, or lies in a slice that is not complete. So a View is to be taken before the states of
+//     slices are asked for.
+//  4. Reading the index goes on when the request that began it has gone, and who comes meanwhile
+//     waits for the same reading.
 //  5. A View may name a slice that has been ground since: reading the level below is slower, and as right.
 //
 // Times are in Unix ms, ranges half open.

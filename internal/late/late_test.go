@@ -316,8 +316,9 @@ func TestIndexIsReadInPart(t *testing.T) {
 	require.Equal(t, before+mostLost, w.marks)
 }
 
-// TestReadingOutlastsRequests: reading the index takes longer than any request has. It goes on when the one that began it has gone, others
-// wait for the same reading, and it ends with the process, which says nothing about the index.
+// TestReadingOutlastsRequests: reading the index takes longer than any request has. It goes on when
+// the one that began it has gone, others wait for the same reading, and it ends with the process,
+// which says nothing about the index.
 func TestReadingOutlastsRequests(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		process, stop := context.WithCancelCause(t.Context())

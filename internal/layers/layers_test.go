@@ -1,7 +1,8 @@
 // Package layers holds no code: its test enforces the direction of imports. They point one way,
 // from the wiring down to its parts:
 //
-//	cmd → {app, commands} → {api → ingest, query}, engine → {ingest, rollup, recovery → cache} → registry, storage → blocks → metric
+//	cmd → {app, commands} → {api → ingest, query}, engine
+//	    → {ingest, rollup, recovery → cache} → registry, storage → blocks → metric
 //
 // A new package begins with a row in rules. An import that no row allows is either a mistake or a
 // change of the architecture, which the row then shows.

@@ -24,8 +24,8 @@ const (
 	maxNumber = 1e17
 )
 
-// ParseMoment parses a time in any form listed in docs/query.md: now, a span before now such as -6h, a number of seconds or
-// milliseconds since 1970, or a date as ParseDate accepts it.
+// ParseMoment parses a time in any form listed in docs/query.md: now, a span before now such as
+// -6h, a number of seconds or milliseconds since 1970, or a date as ParseDate accepts it.
 func ParseMoment(s string) (Moment, bool) {
 	if s == "now" {
 		return Moment{ago: true, text: s}, true

@@ -81,7 +81,8 @@ func TestCountedValuesAreBounded(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// TestCountedSeriesAreCounted: count_values may make a series of each point, and the engine makes room for all steps of each.
+// TestCountedSeriesAreCounted: count_values may make a series of each point, and the engine makes
+// room for all steps of each.
 func TestCountedSeriesAreCounted(t *testing.T) {
 	const series, steps = 500, 100
 	w := newWorld(t, "model", retention, now)

@@ -48,7 +48,8 @@ type iterator struct {
 	own own
 }
 
-// own counts the points that one iterator alone holds, which were made for it: those of a loader are counted where they are read.
+// own counts the points that one iterator alone holds, which were made for it: those of a loader
+// are counted where they are read.
 type own struct {
 	in   *account
 	turn int // of the account, whose next turn counts them off

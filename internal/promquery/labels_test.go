@@ -116,8 +116,8 @@ func names(n int) string {
 	return strings.Join(all, ",")
 }
 
-// TestLabelsAreWeighedNearly: what is weighed of labels is no less than what is held, and little more, so that queries over many series
-// run.
+// TestLabelsAreWeighedNearly: what is weighed of labels is no less than what is held, and little
+// more, so that queries over many series run.
 func TestLabelsAreWeighedNearly(t *testing.T) {
 	w := newWorld(t, "model", retention, now)
 	size := float64(w.wide("m", 30))

@@ -179,7 +179,8 @@ func newLoader[T any](h *held) *loader[T] {
 	return &loader[T]{held: h, loads: make([]*load[T], len(h.groups))}
 }
 
-// reader reads a group, by its place: for each series what it has. It calls hold for what it holds more, also on the way, or less.
+// reader reads a group, by its place: for each series what it has. It calls hold for what it holds
+// more, also on the way, or less.
 type reader[T any] func(ctx context.Context, group int, hold func(n int) error) ([]T, error)
 
 // get returns the data of a group.

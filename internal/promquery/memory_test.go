@@ -141,7 +141,8 @@ func TestPointsOfRowsCount(t *testing.T) {
 	}
 }
 
-// TestSelectorsAreBounded: an expression may have thousands of selectors, of which each holds what it matches until the end.
+// TestSelectorsAreBounded: an expression may have thousands of selectors, of which each holds what
+// it matches until the end.
 func TestSelectorsAreBounded(t *testing.T) {
 	const series = 2000
 	w := newWorld(t, "model", retention, now)
@@ -274,7 +275,8 @@ func TestListsAreBounded(t *testing.T) {
 	}
 }
 
-// TestSamplesCountAsTheyLoad: the limit ends a query before all of an hour is in memory, and what is repeated does not count.
+// TestSamplesCountAsTheyLoad: the limit ends a query before all of an hour is in memory, and what
+// is repeated does not count.
 func TestSamplesCountAsTheyLoad(t *testing.T) {
 	const perChunk, most, times = 20_000, 100_000, 40
 	clk := clock.NewSimulated(time.UnixMilli(midnight + 2*hour))
@@ -327,7 +329,8 @@ func (s *countingChunks) RawChunks(ctx context.Context, ids blocks.Range, fromMs
 	}
 }
 
-// TestAnAnswerHoldsNoExpression: what an expression was compiled to is free when it has been evaluated: its answer may be sent slowly.
+// TestAnAnswerHoldsNoExpression: what an expression was compiled to is free when it has been
+// evaluated: its answer may be sent slowly.
 func TestAnAnswerHoldsNoExpression(t *testing.T) {
 	w := newWorld(t, "model", retention, midnight)
 	engine, queryable := New(w.Querier, Options{})

@@ -82,7 +82,8 @@ func (e *exporter) group(ctx context.Context, g group) (more bool, err error) {
 	return more, err
 }
 
-// part yields the samples in [fromMs, toMs), or ends with errTooMany and what it has not yielded of the slices that it has read.
+// part yields the samples in [fromMs, toMs), or ends with errTooMany and what it has not yielded of
+// the slices that it has read.
 func (e *exporter) part(ctx context.Context, g group, fromMs, toMs int64) (left metric.Slice, more bool, err error) {
 	most := e.q.opts.MaxSamples
 	slice := metric.Slice{StartMs: math.MinInt64}

@@ -525,8 +525,8 @@ func BenchmarkAverageOf10000Series(b *testing.B) {
 	}
 }
 
-// What a reader may hold bounds a slice while it is put together: what differs counts, and what is repeated, or is not asked
-// for, does not.
+// What a reader may hold bounds a slice while it is put together: what differs counts, and what is
+// repeated, or is not asked for, does not.
 func TestSamplesAreCountedAsTheyLoad(t *testing.T) {
 	const perChunk, most = 20_000, 130_000
 	w := newWorld(t, querytest.Settings(), retention)
@@ -591,7 +591,8 @@ func TestSamplesAreCountedAsTheyLoad(t *testing.T) {
 	require.EqualValues(t, 2*minute, part.samples)
 }
 
-// TestDenseSlicesAreReadInParts: a slice with more samples than a request may hold is read in parts, and the answer is the same.
+// TestDenseSlicesAreReadInParts: a slice with more samples than a request may hold is read in
+// parts, and the answer is the same.
 func TestDenseSlicesAreReadInParts(t *testing.T) {
 	const perChunk, chunks, stepMs = 20_000, 40, 6
 	w := newWorld(t, querytest.Settings(), retention)

@@ -693,8 +693,8 @@ func TestEqualMatchersCountOnce(t *testing.T) {
 	require.Less(t, looks("{"+strings.Repeat(`a="v",b=~"v.*",i!="",none!="x",`, 500)+"}"), 2*once)
 }
 
-// TestSelectsAreBounded: what selectors look at is bounded for one request, in one call or in several, and refused before it is
-// looked at.
+// TestSelectsAreBounded: what selectors look at is bounded for one request, in one call or in
+// several, and refused before it is looked at.
 func TestSelectsAreBounded(t *testing.T) {
 	x := same(t, 50_000)
 	// The second matcher leaves nothing for the others.
@@ -723,7 +723,8 @@ func TestSelectsAreBounded(t *testing.T) {
 	require.NoError(t, err, "another request")
 }
 
-// TestWordsAreCharged: names and values that are found are held on account of the request, and no request may hold any number.
+// TestWordsAreCharged: names and values that are found are held on account of the request, and no
+// request may hold any number.
 func TestWordsAreCharged(t *testing.T) {
 	const n = 10_000
 	x := query.NewIndex()

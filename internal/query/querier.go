@@ -65,7 +65,8 @@ type Options struct {
 	// Late knows the roll-up rows that late data has made stale. The default is that no data is
 	// late.
 	Late *late.Tracker
-	// Beside runs what goes on beside requests: to look when series were seen may take longer than the request that begins it.
+	// Beside runs what goes on beside requests: to look when series were seen may take longer than the
+	// request that begins it.
 	Beside errand.Beside
 	// Metrics takes the querier's own metrics. The default is nobody.
 	Metrics prometheus.Registerer
@@ -321,9 +322,10 @@ func (q *Querier) grouped(ids []metric.ScheduleID, maxIDs int) []group {
 // bounds its memory, and calls with for each series in each slice: i is its place in the
 // group, samples are by time and valid during the call.
 //
-// While it puts a slice together it calls loading with how many more samples it holds, duplicates aside, and ends with the
-// error that says that those are too many; with as many less, before it calls with. With nil it reads a slice that has more
-// samples than the request may hold in parts, and calls with for each of them in turn.
+// While it puts a slice together it calls loading with how many more samples it holds, duplicates
+// aside, and ends with the error that says that those are too many; with as many less, before it
+// calls with. With nil it reads a slice that has more samples than the request may hold in parts,
+// and calls with for each of them in turn.
 func (q *Querier) rawSlices(
 	ctx context.Context, g group, fromMs, toMs int64, warn *warnings,
 	loading func(n int) error, with func(i int, samples []metric.Sample),
@@ -347,8 +349,8 @@ func (q *Querier) rawSlices(
 // errTooMany says that a slice has more samples than may be held at a time.
 var errTooMany = errors.New("the slice has too many samples")
 
-// inParts reads [fromMs, toMs). If read ends with errTooMany, it has read what is before the slice that it returns. That slice
-// is then read in two halves, and what is after it as before.
+// inParts reads [fromMs, toMs). If read ends with errTooMany, it has read what is before the slice
+// that it returns. That slice is then read in two halves, and what is after it as before.
 func inParts(fromMs, toMs int64, read func(fromMs, toMs int64) (metric.Slice, error)) error {
 	for fromMs < toMs {
 		slice, err := read(fromMs, toMs)

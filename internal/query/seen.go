@@ -16,14 +16,15 @@ import (
 // series with samples since some time: ingest reports what it takes, and the store is asked once
 // for the rest. They are safe for concurrent use.
 //
-//  1. A series was seen on its last day, or has been deleted since. It may have been seen later, unless it is known that it
-//     was not.
+//  1. A series was seen on its last day, or has been deleted since. It may have been seen later,
+//     unless it is known that it was not.
 //  2. It is known when a reading found nothing from a day on, and ingest has told of nothing since. Samples are durable
 //     before ingest tells of them: so whoever reads finds them, or hears of them after.
 //     Nothing is noted where stored data is damaged, or what was known has been forgotten meanwhile.
-//  3. What other processes take nobody tells of: there, that nothing was found serves for unseenFor from when the reading began.
-//  4. What a reading comes to is noted group by group, and it goes on when the request that began it has gone. Who asks the
-//     same meanwhile waits for it.
+//  3. What other processes take nobody tells of: there, that nothing was found serves for unseenFor
+//     from when the reading began.
+//  4. What a reading comes to is noted group by group, and it goes on when the request that began
+//     it has gone. Who asks the same meanwhile waits for it.
 type Sightings struct {
 	shared bool
 
@@ -40,7 +41,8 @@ type Sightings struct {
 }
 
 const (
-	// unseenFor is how long it may take until a series shows that came back by another process, or as long as a reading takes if that is more.
+	// unseenFor is how long it may take until a series shows that came back by another process, or as
+	// long as a reading takes if that is more.
 	unseenFor = time.Minute
 	// maxLooks are the readings under way at once, each of up to Options.Parallel groups at a time.
 	maxLooks = 4
@@ -146,8 +148,8 @@ func (s *Sightings) since(ids []metric.ScheduleID, day int32, nowMs int64) (seen
 // unsure marks a series whose data could not be read: it may have samples.
 const unsure int32 = -1
 
-// found notes what a reading from a day on came to that began at beganMs: for each series the day on which it was found, 0 for not,
-// which is only believed of a whole one.
+// found notes what a reading from a day on came to that began at beganMs: for each series the day
+// on which it was found, 0 for not, which is only believed of a whole one.
 func (s *Sightings) found(ids []metric.ScheduleID, on []int32, from int32, whole bool, beganMs, nowMs int64, edition int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -269,8 +271,9 @@ type stretch struct {
 	plan  *warnings
 }
 
-// look looks for samples of series, which are sorted, from a day on and before untilMs. For each group it tells of a day on which each series has
-// some, 0 for none. That is not whole if something in there has yet to be ground, or cannot be told.
+// look looks for samples of series, which are sorted, from a day on and before untilMs. For each
+// group it tells of a day on which each series has some, 0 for none. That is not whole if something
+// in there has yet to be ground, or cannot be told.
 func (q *Querier) look(
 	ctx context.Context, ids []metric.ScheduleID, day int32, untilMs int64, tell func(ids []metric.ScheduleID, on []int32, whole bool),
 ) (sighted, error) {

@@ -221,8 +221,9 @@ func TestSinceForgottenMeanwhile(t *testing.T) {
 	require.Empty(t, w.since(midnight))
 }
 
-// TestLooksOutlastRequests: to look takes longer than any request has. It goes on when the one that began it has gone, others who ask the
-// same wait for it, and what other processes hold is told although it would serve no longer than it took.
+// TestLooksOutlastRequests: to look takes longer than any request has. It goes on when the one that
+// began it has gone, others who ask the same wait for it, and what other processes hold is told
+// although it would serve no longer than it took.
 func TestLooksOutlastRequests(t *testing.T) {
 	for _, shared := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
@@ -300,8 +301,8 @@ func TestLooksAreNotedByGroup(t *testing.T) {
 	require.Equal(t, 13+tries-1, reads)
 }
 
-// TestAheadIsAskedOnce: while the store does not answer, requests wait for one question, no longer than they have time, and then do
-// without for a while.
+// TestAheadIsAskedOnce: while the store does not answer, requests wait for one question, no longer
+// than they have time, and then do without for a while.
 func TestAheadIsAskedOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, querytest.Settings(), retention)

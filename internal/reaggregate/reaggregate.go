@@ -4,11 +4,12 @@
 //  1. A slice that is not closed gets no mark: it will be ground anyway.
 //  2. A slice whose raw samples may have expired in part by the time of that run gets none: its rows are better than
 //     what could be computed from what is left.
-//  3. A series without samples in a slice keeps the row that it has, unless it is asked for to be taken back: raw may have lost
-//     samples, or never have had those that a migrated row is of.
-//  4. Bounded: one batch of marks is in memory at a time, and the ids of the series. Who asks again for what has not been
-//     ground since adds no marks, and whatever choices of a block's series are asked for, it has a few marks for each slice:
-//     then one that stands for the whole block. Marks by which rows are taken back name what they are for, always.
+//  3. A series without samples in a slice keeps the row that it has, unless it is asked for to be
+//     taken back: raw may have lost samples, or never have had those that a migrated row is of.
+//  4. Bounded: one batch of marks is in memory at a time, and the ids of the series. Who asks again
+//     for what has not been ground since adds no marks, and whatever choices of a block's series
+//     are asked for, it has a few marks for each slice: then one that stands for the whole block.
+//     Marks by which rows are taken back name what they are for, always.
 package reaggregate
 
 import (
@@ -38,8 +39,9 @@ const (
 )
 
 const (
-	// maxChoices are the choices of series of a block and slice that have a mark each, and maxPlaces the blocks and slices of which
-	// they are known, 48 bytes each. Beyond either the whole block is marked.
+	// maxChoices are the choices of series of a block and slice that have a mark each, and maxPlaces
+	// the blocks and slices of which they are known, 48 bytes each. Beyond either the whole block is
+	// marked.
 	maxChoices = 4
 	maxPlaces  = 1 << 18
 )
@@ -57,7 +59,8 @@ type choices struct {
 	ids map[place][]blocks.ID
 }
 
-// narrow says whether a mark may name its schedules, rather than stand for the whole block. in is the slice that is current.
+// narrow says whether a mark may name its schedules, rather than stand for the whole block. in is
+// the slice that is current.
 func (c *choices) narrow(in int64, m *storage.Mark) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -190,8 +190,9 @@ func TestAskedAgain(t *testing.T) {
 	require.EqualValues(t, 2, w.rows(1)[0].Count)
 }
 
-// TestMarksOfABlockAreBounded: however many choices of a block's series are asked for, a few have marks of their own, and for the others one
-// stands for the whole block; all that was asked for is ground.
+// TestMarksOfABlockAreBounded: however many choices of a block's series are asked for, a few have
+// marks of their own, and for the others one stands for the whole block; all that was asked for is
+// ground.
 func TestMarksOfABlockAreBounded(t *testing.T) {
 	w := newWorld(t, 4, nil)
 	for id := range metric.ScheduleID(4) {

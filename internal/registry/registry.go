@@ -53,9 +53,9 @@ type Options struct {
 	Beside errand.Beside
 	// Clock is the time. It is required with Gone and LeaseAge.
 	Clock clock.Clock
-	// MaxSources is the number of sources kept in memory. Beyond it, one that was not
-	// used for a while is dropped, and loaded again when it reports. The default is 262144. Of those without series only the last
-	// 1024 are kept, since anybody may make up names.
+	// MaxSources is the number of sources kept in memory. Beyond it, one that was not used for a while
+	// is dropped, and loaded again when it reports. The default is 262144. Of those without series
+	// only the last 1024 are kept, since anybody may make up names.
 	MaxSources int
 	// OnNew gets every series whose id a registration has found out, whether this process or
 	// another claimed the id. It is called before Register returns the id, and from several
@@ -138,8 +138,8 @@ type Registry struct {
 	// passes over the ring, and takes the first entry not used since the last visit.
 	ring []*entry
 	hand int
-	// empty holds, beside the ring, the entries that had no series when they were loaded, the latest of them; oldest is the one
-	// that goes next: into the ring if it has series by then.
+	// empty holds, beside the ring, the entries that had no series when they were loaded, the latest
+	// of them; oldest is the one that goes next: into the ring if it has series by then.
 	empty  []*entry
 	oldest int
 }

@@ -473,8 +473,8 @@ func TestBytesOfDroppedSources(t *testing.T) {
 	}
 }
 
-// TestLimitOfBytes: what does not fit is refused by itself, what is registered is loaded whatever it takes, and of what failed
-// nothing stays counted.
+// TestLimitOfBytes: what does not fit is refused by itself, what is registered is loaded whatever
+// it takes, and of what failed nothing stays counted.
 func TestLimitOfBytes(t *testing.T) {
 	const long = 1000
 	named := func(sizes ...int) []metric.Labels {

@@ -408,8 +408,9 @@ func (r Retention) Of(b metric.Bucket) time.Duration {
 	return r[b]
 }
 
-// From returns the time from which a bucket keeps its rows at nowMs: what is older expires. It is math.MinInt64 for ever.
-// This is what the retention in force promises; Store.WholeFrom says what is there.
+// From returns the time from which a bucket keeps its rows at nowMs: what is older expires. It is
+// math.MinInt64 for ever. This is what the retention in force promises; Store.WholeFrom says what
+// is there.
 func (r Retention) From(b metric.Bucket, nowMs int64) int64 {
 	keep := r.Of(b).Milliseconds()
 	if keep <= 0 {
@@ -570,8 +571,9 @@ type Runs interface {
 	// is false if there is none. The zero from lies before all marks. The marks before from and
 	// after the result do not add to the cost.
 	FirstMark(ctx context.Context, p IndexPartition, from MarkKey) (k MarkKey, ok bool, err error)
-	// CacheBlock is the chunks of a cache partition by ID; none is no error. ErrTooLarge when they have more than about
-	// MaxCacheBytes, as nothing bounds how often the same samples are sent: the table, which has them too, is read chunk by chunk.
+	// CacheBlock is the chunks of a cache partition by ID; none is no error. ErrTooLarge when they
+	// have more than about MaxCacheBytes, as nothing bounds how often the same samples are sent: the
+	// table, which has them too, is read chunk by chunk.
 	CacheBlock(ctx context.Context, k CacheKey) ([]Chunk, error)
 	// WriteRollups upserts rows of a roll-up table. The rows are sorted by schedule, then time.
 	WriteRollups(ctx context.Context, f Fence, level metric.Bucket, rows []metric.RollupRow) error

@@ -14,8 +14,8 @@ type Value float64
 // nanPrefix precedes the bits of a NaN other than the usual one, such as Prometheus' stale marker.
 const nanPrefix = "NaN:"
 
-// NotFinite returns the form of a value that JSON cannot express as a number; ok is false for a finite value. Unless exact
-// is set, any NaN has the form that all readers of exports understand.
+// NotFinite returns the form of a value that JSON cannot express as a number; ok is false for a
+// finite value. Unless exact is set, any NaN has the form that all readers of exports understand.
 func NotFinite(v float64, exact bool) (form string, ok bool) {
 	switch {
 	case math.IsNaN(v) && (!exact || math.Float64bits(v) == math.Float64bits(math.NaN())):

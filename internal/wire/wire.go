@@ -16,8 +16,8 @@ type Done struct {
 	Status string `json:"status"`
 }
 
-// Error is the reply to a request that fails, and the last line of one that fails in the middle. The status serves clients
-// of Prometheus' API, whose errors have one.
+// Error is the reply to a request that fails, and the last line of one that fails in the middle.
+// The status serves clients of Prometheus' API, whose errors have one.
 type Error struct {
 	Status string `json:"status"`
 	Error  string `json:"error"`

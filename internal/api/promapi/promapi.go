@@ -477,8 +477,9 @@ func (a *API) formatQuery(r *http.Request) (answer, error) {
 	return answer{data: expr.Pretty(0)}, nil
 }
 
-// maxFormatting bounds the square of an expression's depth times its length. Formatting writes the text of each node again for
-// each node above it, and that for each node above once more, to see whether it fits on a line.
+// maxFormatting bounds the square of an expression's depth times its length. Formatting writes the
+// text of each node again for each node above it, and that for each node above once more, to see
+// whether it fits on a line.
 const maxFormatting = 100_000_000
 
 // depth is the number of nodes on the longest way down an expression.

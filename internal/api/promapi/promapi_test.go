@@ -571,7 +571,8 @@ func (s *slow) Write(p []byte) (int, error) {
 	return s.ResponseRecorder.Write(p)
 }
 
-// TestWhatAReplyHolds: while a reply is sent nothing is charged for what was parsed, and it must end with the query's time.
+// TestWhatAReplyHolds: while a reply is sent nothing is charged for what was parsed, and it must
+// end with the query's time.
 func TestWhatAReplyHolds(t *testing.T) {
 	const room = 1 << 20
 	h := newAPI(t, func(o *Options) { o.Timeout = time.Hour })

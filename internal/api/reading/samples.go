@@ -121,7 +121,8 @@ func answering(turns *admission.Turns, timeout time.Duration, answer answerer, p
 	})
 }
 
-// begin takes a turn for a request, until end, within the timeout unless that is 0. Then the reply must end with it, or soon after.
+// begin takes a turn for a request, until end, within the timeout unless that is 0. Then the reply
+// must end with it, or soon after.
 func begin(w http.ResponseWriter, r *http.Request, turns *admission.Turns, timeout time.Duration) (limited *http.Request, end func(), err error) {
 	cancel := func() {}
 	if timeout > 0 {

@@ -23,8 +23,8 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // progressBytes is what a client must read in each window.
 const progressBytes = 64 << 10
 
-// TestSlowReadersOfQueries: the turn of a query is not held for as long as a client cares to read: the reply ends soon after the
-// query's time, unless it is read well.
+// TestSlowReadersOfQueries: the turn of a query is not held for as long as a client cares to read:
+// the reply ends soon after the query's time, unless it is read well.
 func TestSlowReadersOfQueries(t *testing.T) {
 	const timeout = 10 * time.Second
 	turns := reading.Turns{Queries: admission.NewTurns(admission.TurnOptions{N: 1, Name: "queries", Clients: admission.NewClients(nil)}), QueryTimeout: timeout}

@@ -22,8 +22,8 @@ import (
 
 // When the checksum of a table's block fails, a range of keys is lost. The keys before and after it
 // can still be read, so reads skip the range. For raw chunks they report which groups and slices
-// may have lost chunks, for roll-ups which schedules and times may have lost rows. The labels of series are stored in two tables, so reads use the other
-// table.
+// may have lost chunks, for roll-ups which schedules and times may have lost rows. The labels of
+// series are stored in two tables, so reads use the other table.
 
 // aroundFunc is called with a range [from, to) whose rows cannot be read. It returns false to end
 // the scan.

@@ -144,8 +144,8 @@ func TestLeasesOfADeadProcessAreVoid(t *testing.T) {
 	require.ErrorIs(t, st.DeleteMarks(t.Context(), after.Fence, part, nil), storage.ErrUnavailable)
 }
 
-// TestDamageIsTold spoils a value of each table whose readers get an error for it. Marks and roll-ups have TestDamagedMark and
-// TestDamagedRollup.
+// TestDamageIsTold spoils a value of each table whose readers get an error for it. Marks and
+// roll-ups have TestDamagedMark and TestDamagedRollup.
 func TestDamageIsTold(t *testing.T) {
 	noLeaks(t)
 	ctx := t.Context()
