@@ -12,7 +12,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-func TestModel(t *testing.T) { Run(t, Backend{Open: OpenModel, Believes: true}) }
+func TestModel(t *testing.T) { Run(t, Backend{Open: openModel, Believes: true}) }
 
 // TestLastWriteWins: runs that begin too early, over a store where deletes and rows carry timestamps, as in Cassandra.
 func TestLastWriteWins(t *testing.T) {
@@ -26,7 +26,7 @@ func TestLastWriteWins(t *testing.T) {
 			return place.Session(clk)
 		}
 	}}
-	EarlyRuns(t, b)
+	earlyRuns(t, b)
 	Wander(t, b)
 	t.Run("WeeksAhead", func(t *testing.T) { testWeeksAhead(t, b) })
 	t.Run("EarlyRunStopsAtEveryStep", func(t *testing.T) { testEarlyRunStopsAtEveryStep(t, b) })

@@ -279,8 +279,8 @@ func testEarlyRunStopsAtEveryStep(t *testing.T, b Backend) {
 	}
 }
 
-// EarlyRuns runs the cases in which a run begins too early.
-func EarlyRuns(t *testing.T, b Backend) {
+// earlyRuns runs the cases in which a run begins too early.
+func earlyRuns(t *testing.T, b Backend) {
 	for _, c := range []testCase{
 		{"RebootWithClockAhead", testRebootWithClockAhead},
 		{"ReportWhileAhead", testReportWhileAhead},

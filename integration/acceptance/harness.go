@@ -138,7 +138,7 @@ type System struct {
 func Start(t testing.TB, b Backend, cfg Config) *System {
 	t.Helper()
 	cfg.ensureDefaults()
-	s := &System{t: t, cfg: cfg, manyWriters: b.ManyWriters, Clock: clock.NewSimulated(cfg.Start), Oracle: NewOracle(cfg.Ladder)}
+	s := &System{t: t, cfg: cfg, manyWriters: b.ManyWriters, Clock: clock.NewSimulated(cfg.Start), Oracle: newOracle(cfg.Ladder)}
 	s.first = cfg.Start.Add(-72 * time.Hour).UnixMilli()
 	s.scope.TB = t
 	s.open = b.Open(&s.scope, storage.Settings{

@@ -27,8 +27,8 @@ var (
 	stepsFlag  = flag.Int("acceptance.steps", 0, "operations in each history")
 )
 
-// OpenModel is the OpenFunc of the in-memory model.
-func OpenModel(_ testing.TB, s storage.Settings, r storage.Retention, clk clock.Clock) func() storage.Store {
+// openModel is the OpenFunc of the in-memory model.
+func openModel(_ testing.TB, s storage.Settings, r storage.Retention, clk clock.Clock) func() storage.Store {
 	m := storagetest.NewModel(s, r, clk)
 	return func() storage.Store { return m.Reopen() }
 }
@@ -70,7 +70,7 @@ func testMetamorphic(t *testing.T, b Backend) {
 		first = 1
 	}
 	for seed := first; seed < first+uint64(seeds); seed++ {
-		t.Run(fmt.Sprintf("seed=%d", seed), func(t *testing.T) { live(t, seed, steps, 1, Backend{Open: OpenModel}, b) })
+		t.Run(fmt.Sprintf("seed=%d", seed), func(t *testing.T) { live(t, seed, steps, 1, Backend{Open: openModel}, b) })
 		if seed%4 == 1 {
 			// Blocks ground in parallel meet the faults in another order each time, so only the
 			// oracle can judge the result.

@@ -31,8 +31,8 @@ type moment struct {
 	tried []float64
 }
 
-// NewOracle returns an empty oracle.
-func NewOracle(l metric.Ladder) *Oracle {
+// newOracle returns an empty oracle.
+func newOracle(l metric.Ladder) *Oracle {
 	return &Oracle{ladder: l, points: map[string]map[int64]*moment{}}
 }
 
@@ -392,7 +392,7 @@ func (s *System) clockOf(ms int64) string {
 
 // Clone returns a copy of the oracle.
 func (o *Oracle) Clone() *Oracle {
-	c := NewOracle(o.ladder)
+	c := newOracle(o.ladder)
 	for series, moments := range o.points {
 		c.points[series] = map[int64]*moment{}
 		for ms, m := range moments {

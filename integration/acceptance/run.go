@@ -34,7 +34,7 @@ func Sweep(t *testing.T, b Backend) {
 func Run(t *testing.T, b Backend) {
 	t.Run("scripts", func(t *testing.T) { runScripts(t, b) })
 	Sweep(t, b)
-	EarlyRuns(t, b)
+	earlyRuns(t, b)
 	Past(t, b)
 	Wander(t, b)
 	for _, c := range []testCase{

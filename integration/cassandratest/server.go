@@ -140,8 +140,8 @@ func unavailable(format string, args ...any) error {
 	return &UnavailableError{Why: []string{fmt.Sprintf(format, args...)}}
 }
 
-// ErrWay says that a server of this Way does not support the call.
-var ErrWay = errors.New("not with a Cassandra that is had this way")
+// errWay says that a server of this Way does not support the call.
+var errWay = errors.New("not with a Cassandra that is had this way")
 
 // Server is a Cassandra to test with. It runs until Stop, or until the process that started it ends
 // in any way.
@@ -243,34 +243,34 @@ func (s *Server) TLSFiles() *TLSFiles {
 	return s.cluster.TLSFiles()
 }
 
-// Kill ends the server as a power cut would. It returns ErrWay unless the way is WayJVM.
+// Kill ends the server as a power cut would. It returns errWay unless the way is WayJVM.
 func (s *Server) Kill() error {
 	if s.cluster == nil {
-		return fmt.Errorf("kill: %w: %s", ErrWay, s.way)
+		return fmt.Errorf("kill: %w: %s", errWay, s.way)
 	}
 	s.cluster.Node(0).Kill()
 	return nil
 }
 
-// Keep is Node.Keep for a server that was killed. It returns ErrWay unless the way is WayJVM.
+// Keep is Node.Keep for a server that was killed. It returns errWay unless the way is WayJVM.
 func (s *Server) Keep() (rewind func() error, err error) {
 	if s.cluster == nil {
-		return nil, fmt.Errorf("keep: %w: %s", ErrWay, s.way)
+		return nil, fmt.Errorf("keep: %w: %s", errWay, s.way)
 	}
 	return s.cluster.Node(0).Keep()
 }
 
-// Restart starts the server again after Kill, with its data on disk. It returns ErrWay unless the
+// Restart starts the server again after Kill, with its data on disk. It returns errWay unless the
 // way is WayJVM.
 func (s *Server) Restart(ctx context.Context) error {
 	if s.cluster == nil {
-		return fmt.Errorf("restart: %w: %s", ErrWay, s.way)
+		return fmt.Errorf("restart: %w: %s", errWay, s.way)
 	}
 	return s.cluster.Node(0).Restart(ctx)
 }
 
 // Nodetool runs nodetool against the server and returns its output. With WayHosts it returns
-// ErrWay.
+// errWay.
 func (s *Server) Nodetool(ctx context.Context, args ...string) (string, error) {
 	switch {
 	case s.cluster != nil:
@@ -278,7 +278,7 @@ func (s *Server) Nodetool(ctx context.Context, args ...string) (string, error) {
 	case s.container != nil:
 		return s.container.nodetool(ctx, args...)
 	}
-	return "", fmt.Errorf("nodetool: %w: %s", ErrWay, s.way)
+	return "", fmt.Errorf("nodetool: %w: %s", errWay, s.way)
 }
 
 // Log returns what the server has logged so far. With WayHosts it is empty.

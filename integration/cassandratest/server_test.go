@@ -60,8 +60,8 @@ func TestHostsAreTaken(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, WayHosts, s.Way())
 	require.Equal(t, []string{"db1:9042", "db2:9043", "[::1]:9042", "[::1]:9043"}, s.Hosts())
-	require.ErrorIs(t, s.Kill(), ErrWay)
-	require.ErrorIs(t, s.Restart(t.Context()), ErrWay)
+	require.ErrorIs(t, s.Kill(), errWay)
+	require.ErrorIs(t, s.Restart(t.Context()), errWay)
 	require.Nil(t, s.TLSFiles())
 	s.Stop()
 }
@@ -106,7 +106,7 @@ func TestShared(t *testing.T) {
 
 	status, err := s.Nodetool(t.Context(), "status")
 	if s.Way() == WayHosts {
-		require.ErrorIs(t, err, ErrWay)
+		require.ErrorIs(t, err, errWay)
 		return
 	}
 	require.NoError(t, err)

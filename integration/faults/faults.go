@@ -72,8 +72,8 @@ func Plan(seed uint64, length time.Duration, kinds []Kind) []Fault {
 
 func below(rng *rand.Rand, d time.Duration) time.Duration { return time.Duration(rng.Int64N(int64(d))) }
 
-// Format formats a schedule for people.
-func Format(plan []Fault, kinds []Kind) string {
+// format formats a schedule for people.
+func format(plan []Fault, kinds []Kind) string {
 	var b strings.Builder
 	for _, f := range plan {
 		name := kinds[f.Kind].Name
@@ -91,7 +91,7 @@ func Live(t testing.TB, kinds []Kind) map[string]int {
 	t.Helper()
 	ctx := t.Context()
 	plan := Plan(*Seed, *Length, kinds)
-	t.Logf("-faults.seed=%d -faults.length=%s:\n%s", *Seed, *Length, Format(plan, kinds))
+	t.Logf("-faults.seed=%d -faults.length=%s:\n%s", *Seed, *Length, format(plan, kinds))
 	count := map[string]int{}
 	for _, f := range plan {
 		count[kinds[f.Kind].Name]++

@@ -117,7 +117,7 @@ func exampleRollups() []metric.RollupRow {
 func TestRollupsRoundTrip(t *testing.T) {
 	rows := exampleRollups()
 	chunk := AppendRollups([]byte{9}, rows)[1:]
-	got, err := DecodeRollups(nil, chunk)
+	got, err := decodeRollups(nil, chunk)
 	require.NoError(t, err)
 	requireSameRollups(t, rows, got)
 	for _, row := range got {
@@ -136,7 +136,7 @@ var decoders = map[string]func(b []byte) error{
 		return err
 	},
 	"rollups": func(b []byte) error {
-		out, err := DecodeRollups(make([]metric.RollupRow, 1), b)
+		out, err := decodeRollups(make([]metric.RollupRow, 1), b)
 		if err != nil && len(out) != 1 {
 			panic("a failed decode changed its destination")
 		}
@@ -252,7 +252,7 @@ func TestCodecsDoNotAllocateInSteadyState(t *testing.T) {
 		chunk = AppendSamples(chunk[:0], samples)
 		decoded, _ = DecodeSamples(decoded[:0], chunk)
 		chunk = AppendRollups(chunk[:0], rows)
-		rollups, _ = DecodeRollups(rollups[:0], chunk)
+		rollups, _ = decodeRollups(rollups[:0], chunk)
 	}
 	run()
 	assert.Zero(t, testing.AllocsPerRun(10, run))
@@ -350,7 +350,7 @@ func FuzzDecodeRollups(f *testing.F) {
 	f.Add(AppendRollups(nil, exampleRollups()[117:])[headerSize:])
 	f.Fuzz(func(t *testing.T, body []byte) {
 		chunk := seal(formatRollups, body...)
-		got, err := DecodeRollups(nil, chunk)
+		got, err := decodeRollups(nil, chunk)
 		r := reader{b: chunk}
 		var want []metric.RollupRow
 		ok := r.read(func() { want = r.rollups() })
@@ -360,7 +360,7 @@ func FuzzDecodeRollups(f *testing.F) {
 			return
 		}
 		requireSameRollups(t, want, got)
-		again, err := DecodeRollups(nil, AppendRollups(nil, got))
+		again, err := decodeRollups(nil, AppendRollups(nil, got))
 		require.NoError(t, err)
 		requireSameRollups(t, got, again)
 	})

@@ -316,7 +316,7 @@ func TestGolden(t *testing.T) {
 				in := parseRollups(t, d.Input)
 				r.b = AppendRollups(nil, in)
 				requireSameRollups(t, in, r.rollups())
-				out, err := DecodeRollups(nil, r.b)
+				out, err := decodeRollups(nil, r.b)
 				require.NoError(t, err)
 				requireSameRollups(t, in, out)
 			case "ids":

@@ -55,14 +55,14 @@ func ShardOf(start metric.ScheduleID, n int) int {
 	return int(xxhash.Sum64(b[:]) % uint64(n))
 }
 
-// MaxBlockSize bounds the PBS, so that a chunk of one timestamp stays far below the limit of a
+// maxBlockSize bounds the PBS, so that a chunk of one timestamp stays far below the limit of a
 // Cassandra row.
-const MaxBlockSize = 4096
+const maxBlockSize = 4096
 
 // ValidBlockSize returns why a block size cannot be used, nil if it can.
 func ValidBlockSize(n int) error {
-	if n < 1 || n > MaxBlockSize {
-		return fmt.Errorf("block size %d: must be between 1 and %d", n, MaxBlockSize)
+	if n < 1 || n > maxBlockSize {
+		return fmt.Errorf("block size %d: must be between 1 and %d", n, maxBlockSize)
 	}
 	return nil
 }

@@ -70,7 +70,7 @@ func TestShardOfSpreads(t *testing.T) {
 }
 
 func TestValidBlockSize(t *testing.T) {
-	for n, valid := range map[int]bool{-1: false, 0: false, 1: true, 128: true, MaxBlockSize: true, MaxBlockSize + 1: false} {
+	for n, valid := range map[int]bool{-1: false, 0: false, 1: true, 128: true, maxBlockSize: true, maxBlockSize + 1: false} {
 		assert.Equal(t, valid, ValidBlockSize(n) == nil, "%d", n)
 	}
 }

@@ -126,7 +126,7 @@ func (s *RollupSet) Reset(ids Range) {
 // ErrCorrupt and leaves the set unchanged.
 func (s *RollupSet) Add(chunk []byte) error {
 	before := len(s.added)
-	all, err := DecodeRollups(s.added, chunk)
+	all, err := decodeRollups(s.added, chunk)
 	if err != nil {
 		return err
 	}

@@ -15,7 +15,7 @@ const minRowBytes = 3 + 4
 
 // AppendRollups appends a chunk of roll-up rows to dst. The rows MUST be sorted by schedule, then
 // time. No two may have the same schedule and time, and none a negative schedule. Without rows
-// nothing is appended. DecodeRollups restores all floats bit by bit. docs/format/chunk.md has the
+// nothing is appended. decodeRollups restores all floats bit by bit. docs/format/chunk.md has the
 // bytes.
 func AppendRollups(dst []byte, rows []metric.RollupRow) []byte {
 	if len(rows) == 0 {
@@ -75,9 +75,9 @@ func appendValue(dst []byte, v float64, x uint64) (_ []byte, kind byte) {
 	return append(dst, b[:k]...), byte(k)
 }
 
-// DecodeRollups appends the rows of a chunk to dst. Their sketches alias chunk, which must not
-// change while they are used. On error DecodeRollups returns ErrCorrupt and dst unchanged.
-func DecodeRollups(dst []metric.RollupRow, chunk []byte) ([]metric.RollupRow, error) {
+// decodeRollups appends the rows of a chunk to dst. Their sketches alias chunk, which must not
+// change while they are used. On error decodeRollups returns ErrCorrupt and dst unchanged.
+func decodeRollups(dst []metric.RollupRow, chunk []byte) ([]metric.RollupRow, error) {
 	b, count, err := unseal(chunk, formatRollups)
 	if err != nil {
 		return dst, err

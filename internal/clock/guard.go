@@ -7,15 +7,15 @@ import (
 )
 
 const (
-	// MostAhead is how far a believed clock may be ahead of the newest believed time, beyond the
+	// mostAhead is how far a believed clock may be ahead of the newest believed time, beyond the
 	// time that has elapsed since.
-	MostAhead = 24 * time.Hour
-	// SteadyFor is how long, in total, a clock that is further ahead has to run steadily before the
+	mostAhead = 24 * time.Hour
+	// steadyFor is how long, in total, a clock that is further ahead has to run steadily before the
 	// guard believes it.
-	SteadyFor = 24 * time.Hour
-	// MostOff is how far such a clock may move ahead unobserved between two checks: the machine may
+	steadyFor = 24 * time.Hour
+	// mostOff is how far such a clock may move ahead unobserved between two checks: the machine may
 	// be off or asleep.
-	MostOff = 7 * 24 * time.Hour
+	mostOff = 7 * 24 * time.Hour
 	// MostStep is how far such a clock may be set back in one step and still count as steady.
 	MostStep = time.Minute
 )
@@ -46,17 +46,17 @@ func (r Reading) Step(c Clock) time.Duration {
 
 // Guard decides whether to believe a clock before something irreversible is done by it. It doubts a
 // clock that has jumped ahead, over a restart or while the process ran. It believes the clock again
-// in any of three cases: the clock is back at a plausible time, it has run for SteadyFor without
+// in any of three cases: the clock is back at a plausible time, it has run for steadyFor without
 // being set back, or somebody has confirmed it. The guard cannot distinguish such a jump from a
 // process that was off for as long.
 //
 // How long a doubted clock has run on is counted over restarts, as far as processes saw it run: a
-// machine that is off every night would never come to SteadyFor in one go. Whoever puts a clock
+// machine that is off every night would never come to steadyFor in one go. Whoever puts a clock
 // right that is ahead sets it back, and then the count begins anew; so it does when the clock is
-// further ahead than MostOff explains, since little is known then of where it is now.
+// further ahead than mostOff explains, since little is known then of where it is now.
 //
-// A clock that is further than MostAhead behind what was believed is acted on, since nothing
-// expires by it. When it has run on for SteadyFor, counted in the same way, it is what was believed
+// A clock that is further than mostAhead behind what was believed is acted on, since nothing
+// expires by it. When it has run on for steadyFor, counted in the same way, it is what was believed
 // that was wrong: it is the newest time then, and guarded like any other.
 type Guard struct {
 	clk Clock
@@ -122,7 +122,7 @@ func (g *Guard) Now() (time.Time, error) {
 	r := Read(g.clk)
 	expected := g.newest.Add(r.at - g.seen)
 	off := r.now.Sub(expected)
-	if g.newest.IsZero() || off.Abs() <= MostAhead {
+	if g.newest.IsZero() || off.Abs() <= mostAhead {
 		if r.now.After(g.newest) {
 			g.newest, g.seen = r.now, r.at
 		}
@@ -133,7 +133,7 @@ func (g *Guard) Now() (time.Time, error) {
 		g.doubt = &doubt{last: r, behind: off < 0}
 	}
 	g.doubt.saw(r)
-	left := SteadyFor - g.doubt.ran
+	left := steadyFor - g.doubt.ran
 	if left <= 0 {
 		g.believe(r)
 		return r.now, nil
@@ -150,7 +150,7 @@ func (g *Guard) Now() (time.Time, error) {
 func (d *doubt) saw(r Reading) {
 	ran := r.at - d.last.at
 	step := r.now.Sub(d.last.now) - ran
-	if step < -MostStep || step > MostOff {
+	if step < -MostStep || step > mostOff {
 		d.ran = 0
 	} else {
 		d.ran += ran

@@ -19,7 +19,7 @@ func TestGuard(t *testing.T) {
 			require.NoError(t, g.Check())
 			require.Equal(t, noon, g.Memory().Newest)
 		}},
-		{"a short outage", noon.Add(-MostAhead), func(t *testing.T, _ *Simulated, g *Guard) { require.NoError(t, g.Check()) }},
+		{"a short outage", noon.Add(-mostAhead), func(t *testing.T, _ *Simulated, g *Guard) { require.NoError(t, g.Check()) }},
 		{"ahead at start, and right again", noon.Add(-9 * 24 * time.Hour), func(t *testing.T, clk *Simulated, g *Guard) {
 			require.ErrorContains(t, g.Check(), "the clock says 2025-11-21T12:00:00Z, 216h0m0s ahead of the newest time seen before")
 			clk.Jump(-9 * 24 * time.Hour)
@@ -29,11 +29,11 @@ func TestGuard(t *testing.T) {
 		{"ahead in the middle", noon, func(t *testing.T, clk *Simulated, g *Guard) {
 			clk.Set(noon.Add(240 * time.Hour)) // counts as elapsed time
 			require.NoError(t, g.Check())
-			clk.Jump(MostAhead)
+			clk.Jump(mostAhead)
 			require.NoError(t, g.Check())
-			clk.Jump(MostAhead + time.Second)
+			clk.Jump(mostAhead + time.Second)
 			require.Error(t, g.Check())
-			require.Equal(t, noon.Add(240*time.Hour+MostAhead), g.Memory().Newest, "what is doubted is not remembered")
+			require.Equal(t, noon.Add(240*time.Hour+mostAhead), g.Memory().Newest, "what is doubted is not remembered")
 		}},
 		{"behind, and right again", noon, func(t *testing.T, clk *Simulated, g *Guard) {
 			clk.Jump(-50 * 365 * 24 * time.Hour)
@@ -41,7 +41,7 @@ func TestGuard(t *testing.T) {
 			require.Equal(t, noon, g.Memory().Newest)
 			clk.Set(clk.Now().Add(time.Hour))
 			require.NoError(t, g.Check())
-			clk.Jump(50*365*24*time.Hour + MostAhead)
+			clk.Jump(50*365*24*time.Hour + mostAhead)
 			require.NoError(t, g.Check())
 			clk.Jump(time.Minute)
 			require.NoError(t, g.Check(), "the newest is what was seen last")
@@ -54,7 +54,7 @@ func TestGuard(t *testing.T) {
 			}
 			require.NoError(t, g.Check())
 			require.Equal(t, noon.Add(24*time.Hour), g.Memory().Newest, "that was ahead")
-			clk.Jump(MostAhead + time.Minute)
+			clk.Jump(mostAhead + time.Minute)
 			require.Error(t, g.Check(), "it is guarded again")
 			clk.Jump(-2 * time.Minute)
 			require.NoError(t, g.Check())
@@ -69,11 +69,11 @@ func TestGuard(t *testing.T) {
 			require.Equal(t, noon.Add(9*24*time.Hour), g.Memory().Newest, "as at each boot without a clock")
 		}},
 		{"behind, and ahead", noon, func(t *testing.T, clk *Simulated, g *Guard) {
-			clk.Jump(-MostAhead - time.Minute)
+			clk.Jump(-mostAhead - time.Minute)
 			require.NoError(t, g.Check())
 			clk.Set(clk.Now().Add(23 * time.Hour))
 			require.NoError(t, g.Check())
-			clk.Jump(2*MostAhead + 2*time.Hour)
+			clk.Jump(2*mostAhead + 2*time.Hour)
 			require.Error(t, g.Check())
 			clk.Set(clk.Now().Add(23 * time.Hour))
 			require.Error(t, g.Check(), "what it ran while it was behind does not count")
@@ -84,7 +84,7 @@ func TestGuard(t *testing.T) {
 				clk.Set(clk.Now().Add(time.Hour))
 			}
 			require.NoError(t, g.Check())
-			clk.Jump(MostAhead + time.Minute)
+			clk.Jump(mostAhead + time.Minute)
 			require.Error(t, g.Check(), "once is not for ever")
 		}},
 		{"put back again and again", noon.Add(-72 * time.Hour), func(t *testing.T, clk *Simulated, g *Guard) {
@@ -98,7 +98,7 @@ func TestGuard(t *testing.T) {
 			for range 30 {
 				require.Error(t, g.Check())
 				clk.Set(clk.Now().Add(23 * time.Hour))
-				clk.Jump(MostOff + time.Second)
+				clk.Jump(mostOff + time.Second)
 			}
 		}},
 		{"asleep every night", noon.Add(-72 * time.Hour), func(t *testing.T, clk *Simulated, g *Guard) {
@@ -146,8 +146,8 @@ func TestGuardOverRestarts(t *testing.T) {
 		{"wrong at each boot, and put right", slices.Repeat([]day{{0, 216 * hour, 12 * hour, true}, {0, -216 * hour, hour, false}}, 20)},
 		{"the same wrong time at each boot", slices.Repeat([]day{{0, 216 * hour, 12 * hour, true}, {0, -228 * hour, 0, false}}, 20)},
 		{"put back while it was off, not far enough", []day{{0, 216 * hour, 23 * hour, true}, {0, -hour, 23 * hour, true}, {0, 0, hour, false}}},
-		{"ahead once more", []day{{0, 216 * hour, 23 * hour, true}, {0, MostOff + hour, 23 * hour, true}, {0, 0, hour, false}}},
-		{"off for weeks", []day{{72 * hour, 0, 23 * hour, true}, {MostOff + hour, 0, 23 * hour, true}, {0, 0, hour, false}}},
+		{"ahead once more", []day{{0, 216 * hour, 23 * hour, true}, {0, mostOff + hour, 23 * hour, true}, {0, 0, hour, false}}},
+		{"off for weeks", []day{{72 * hour, 0, 23 * hour, true}, {mostOff + hour, 0, 23 * hour, true}, {0, 0, hour, false}}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			now, memory := begin, Memory{Newest: begin}

@@ -24,7 +24,7 @@ func AgentFlags() []cli.Flag {
 		str(catServer, "source", "", "source name of this host (default: the host's name)"),
 		span(catServer, "interval", 10*time.Second, "time between two collections"),
 		integer(catServer, "queue-limit", 200_000, "maximum number of measurements queued while the server is unavailable; beyond it the oldest are dropped"),
-	}, LogFlags()...)
+	}, logFlags()...)
 }
 
 // FromAgent reads the flags of `quern agent`. The error names all mistakes at once.

@@ -190,7 +190,7 @@ func FromSchema(c *cli.Context) (Schema, error) {
 
 // read reads the flags of a command: first the file of --config, then flags.
 func read[T any](c *cli.Context, flags func(*parser, *T)) (out T, err error) {
-	if err := ApplyFile(c); err != nil {
+	if err := applyFile(c); err != nil {
 		return out, err
 	}
 	p := parser{c: c}

@@ -8,9 +8,9 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// ApplyFile sets the flags from the file of --config that are given neither on the command line nor
+// applyFile sets the flags from the file of --config that are given neither on the command line nor
 // in the environment.
-func ApplyFile(c *cli.Context) error {
+func applyFile(c *cli.Context) error {
 	path := c.String("config")
 	if path == "" {
 		return nil

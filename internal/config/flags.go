@@ -58,7 +58,7 @@ func ServeFlags() []cli.Flag {
 			str(catStore, "store", Pebble, "store to use: pebble (embedded) or cassandra"),
 			str(catStore, "data-dir", "./quern-data", "`DIRECTORY` of the embedded store"),
 		},
-		cassandraFlags(), madeFlags(), keptFlags(), blockSizeFlags(), ingestFlags(), timingFlags(), LogFlags(),
+		cassandraFlags(), madeFlags(), keptFlags(), blockSizeFlags(), ingestFlags(), timingFlags(), logFlags(),
 	)
 }
 
@@ -66,7 +66,7 @@ func ServeFlags() []cli.Flag {
 func IngestFlags() []cli.Flag {
 	return slices.Concat(
 		processFlags("127.0.0.1:9095"), sharedStoreFlags(),
-		cassandraFlags(), madeFlags(), keptFlags(), blockSizeFlags(), ingestFlags(), timingFlags(), LogFlags(),
+		cassandraFlags(), madeFlags(), keptFlags(), blockSizeFlags(), ingestFlags(), timingFlags(), logFlags(),
 	)
 }
 
@@ -74,7 +74,7 @@ func IngestFlags() []cli.Flag {
 func AggregatorFlags() []cli.Flag {
 	return slices.Concat(
 		processFlags("127.0.0.1:9096"), sharedStoreFlags(),
-		cassandraFlags(), madeFlags(), keptFlags(), timingFlags(), LogFlags(),
+		cassandraFlags(), madeFlags(), keptFlags(), timingFlags(), logFlags(),
 	)
 }
 
@@ -85,7 +85,7 @@ func SchemaFlags() []cli.Flag {
 			configFlag(),
 			str(catStore, "replication", "", "copies in each data centre, as `DC=COPIES,…` (default: 3 in the local one, or one per node if it has fewer nodes)"),
 		},
-		cassandraFlags(), madeFlags(), keptFlags(), blockSizeFlags(), LogFlags(),
+		cassandraFlags(), madeFlags(), keptFlags(), blockSizeFlags(), logFlags(),
 	)
 }
 
@@ -93,8 +93,8 @@ func configFlag() cli.Flag {
 	return str(catServer, "config", "", "YAML `FILE` whose keys are the names of these flags")
 }
 
-// LogFlags returns the flags of every command that logs.
-func LogFlags() []cli.Flag {
+// logFlags returns the flags of every command that logs.
+func logFlags() []cli.Flag {
 	return []cli.Flag{
 		str(catServer, "log-level", "info", "lowest level to log: debug, info, warn or error"),
 		str(catServer, "log-format", "text", "format of the log on standard error: text or json"),

@@ -37,7 +37,7 @@ func MigrateFlags() []cli.Flag {
 			str(catStore, "store", Cassandra, "store to copy to: cassandra or pebble (embedded)"),
 			str(catStore, "data-dir", "./quern-data", "`DIRECTORY` of the embedded store"),
 		},
-		cassandraFlags(), madeFlags(), keptFlags(), blockSizeFlags(), timingFlags(), LogFlags(),
+		cassandraFlags(), madeFlags(), keptFlags(), blockSizeFlags(), timingFlags(), logFlags(),
 	)
 }
 

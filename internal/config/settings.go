@@ -24,7 +24,7 @@ func SettingsFlags() []cli.Flag {
 			str(catStore, "store", Cassandra, "store to use: cassandra or pebble (embedded)"),
 			str(catStore, "data-dir", "./quern-data", "`DIRECTORY` of the embedded store, which no process may be serving"),
 		},
-		cassandraFlags(), LogFlags(),
+		cassandraFlags(), logFlags(),
 	)
 }
 

@@ -15,11 +15,11 @@ type Level int
 const (
 	OneHour Level = iota
 	SixHours
-	Day
+	day
 )
 
 // Levels lists all levels.
-var Levels = []Level{OneHour, SixHours, Day}
+var Levels = []Level{OneHour, SixHours, day}
 
 // Table returns the name of the level's table. The index uses the same name.
 func (l Level) Table() string {
@@ -39,7 +39,7 @@ const (
 
 // Tables returns the names of all tables of an RHQ keyspace.
 func Tables() []string {
-	return []string{RawTable, OneHour.Table(), SixHours.Table(), Day.Table(), IndexTable}
+	return []string{RawTable, OneHour.Table(), SixHours.Table(), day.Table(), IndexTable}
 }
 
 // Kind says which value of a roll-up a row holds: the column type, in the order of RHQ's

@@ -12,13 +12,13 @@ const (
 	oneYear = 365 * oneDay
 )
 
-// MaxSpan is the longest span that ParseSpan returns. It can be added to any plausible time without
+// maxSpan is the longest span that ParseSpan returns. It can be added to any plausible time without
 // overflow.
-const MaxSpan = 100 * oneYear
+const maxSpan = 100 * oneYear
 
 // ParseSpan parses a duration that may also use days (d), weeks (w) and years (y, 365 days), such
-// as 7d, 1d12h or 90m. It allows spaces, as in "40 d 6 h". A longer span than MaxSpan gives
-// MaxSpan: 1000y means as long as possible.
+// as 7d, 1d12h or 90m. It allows spaces, as in "40 d 6 h". A longer span than maxSpan gives
+// maxSpan: 1000y means as long as possible.
 func ParseSpan(s string) (time.Duration, error) {
 	bad := fmt.Errorf("%q is not a duration such as 90m, 24h, 7d or 1y", s)
 	text := strings.ReplaceAll(strings.TrimSpace(s), " ", "")
@@ -38,7 +38,7 @@ func ParseSpan(s string) (time.Duration, error) {
 		if err != nil || strings.HasPrefix(number, "+") {
 			return 0, bad
 		}
-		total = min(total+time.Duration(min(n, uint64(MaxSpan/u.span)))*u.span, MaxSpan)
+		total = min(total+time.Duration(min(n, uint64(maxSpan/u.span)))*u.span, maxSpan)
 		rest = after
 	}
 	if rest != text && rest == "" {
@@ -48,7 +48,7 @@ func ParseSpan(s string) (time.Duration, error) {
 	if err != nil || rest != text && d < 0 {
 		return 0, bad
 	}
-	return max(min(total+min(d, MaxSpan), MaxSpan), -MaxSpan), nil
+	return max(min(total+min(d, maxSpan), maxSpan), -maxSpan), nil
 }
 
 // FormatSpan formats a duration as flags show it, in the units that ParseSpan accepts: whole units

@@ -16,8 +16,8 @@ func TestParseSpan(t *testing.T) {
 		"100y": 100 * oneYear, "-5m": -5 * time.Minute, // callers that need a positive span check it
 		" 1d ": oneDay, "7 d": 7 * oneDay, "40 d 6 h": 40*oneDay + 6*time.Hour, "1 d12h": 36 * time.Hour,
 		// A span longer than any data may be is as long as possible.
-		"1000y": MaxSpan, "101y": MaxSpan, "1000000h": MaxSpan, "-1000000h": -MaxSpan, "100y5200w36500d": MaxSpan, "100y1s": MaxSpan,
-		"999999999999999999d": MaxSpan,
+		"1000y": maxSpan, "101y": maxSpan, "1000000h": maxSpan, "-1000000h": -maxSpan, "100y5200w36500d": maxSpan, "100y1s": maxSpan,
+		"999999999999999999d": maxSpan,
 	} {
 		got, err := ParseSpan(in)
 		if assert.NoError(t, err, in) {

@@ -34,8 +34,8 @@ const (
 	// batchMarks and batchSchedules bound one write: about what a flush of ingest writes.
 	batchMarks     = 1000
 	batchSchedules = 1 << 16
-	// MaxBlocks bounds one request: a run can read and delete that many marks in a few minutes.
-	MaxBlocks = 4_000_000
+	// maxBlocks bounds one request: a run can read and delete that many marks in a few minutes.
+	maxBlocks = 4_000_000
 )
 
 const (
@@ -199,10 +199,10 @@ func (r *Reaggregator) run(
 	// Expired slices are only counted, however far back the range begins.
 	kept := min(max(first, r.KeptFrom(now)), end)
 	j.Total = j.count(first, end)
-	if n := j.Total - j.count(first, kept); n > MaxBlocks {
+	if n := j.Total - j.count(first, kept); n > maxBlocks {
 		return nil, &query.RequestError{Message: fmt.Sprintf(
 			"the request covers %d blocks of series and hours, more than the limit of %d: ask for less time or fewer series at once",
-			n, MaxBlocks)}
+			n, maxBlocks)}
 	}
 	defer func() {
 		r.log.Info("marked slices to be ground again", "from", metric.Slice{StartMs: first}, "to", metric.Slice{StartMs: end}, "series", j.Series, "blocks", j.Blocks)

@@ -72,14 +72,14 @@ type Imported struct {
 	// repeated samples count twice.
 	Accepted int64 `json:"accepted"`
 	// Rejected counts rejected samples by reason. A reply names a limited number; the rest counts
-	// as Other.
+	// as other.
 	Rejected map[string]int64 `json:"rejected"`
 	// Malformed is the number of malformed lines.
 	Malformed int64 `json:"malformed"`
 }
 
-// Other is the reason of rejected samples that the server counts but does not name.
-const Other = "other"
+// other is the reason of rejected samples that the server counts but does not name.
+const other = "other"
 
 // RejectedTotal returns the number of rejected samples.
 func (x *Imported) RejectedTotal() (n int64) {
@@ -433,7 +433,7 @@ func (r *importRun) count(reply *wire.Import) {
 		r.problem(r.st.Lines+int64(rej.Line), fmt.Sprintf("%d rejected, %s: %s", rej.Samples, rej.Reason, rej.Message))
 	}
 	if rest > 0 {
-		r.st.reject(Other, rest)
+		r.st.reject(other, rest)
 	}
 	for _, m := range reply.Malformed {
 		r.problem(r.st.Lines+int64(m.Line), "malformed: "+m.Message)

@@ -70,9 +70,6 @@ func (c *Checker) Series(labels metric.Labels) *Series {
 	return s
 }
 
-// Len is the number of series.
-func (c *Checker) Len() int { return len(c.series) }
-
 // Samples is the number of samples given, including those that are not finite.
 func (c *Checker) Samples() int { return c.samples }
 

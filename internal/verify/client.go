@@ -281,7 +281,7 @@ func (c *Client) Reaggregate(ctx context.Context, selectors []string, startMs, e
 // Ahead returns why no run can write a row of a series, "" if a run can.
 func (c *Client) Ahead(ctx context.Context, labels metric.Labels, level string, ms int64) (string, error) {
 	const path = wire.ExplainPath
-	form := url.Values{"match[]": {Selector(labels)}, "time": {time.UnixMilli(ms).UTC().Format(time.RFC3339Nano)}, "limit": {"100"}}
+	form := url.Values{"match[]": {selector(labels)}, "time": {time.UnixMilli(ms).UTC().Format(time.RFC3339Nano)}, "limit": {"100"}}
 	resp, err := c.Do(ctx, http.MethodGet, path, form)
 	if err != nil {
 		return "", err
@@ -314,8 +314,8 @@ func (c *Client) Ahead(ctx context.Context, labels metric.Labels, level string, 
 	return "", nil
 }
 
-// Selector selects the series with exactly these labels, and series that have more.
-func Selector(labels metric.Labels) string {
+// selector selects the series with exactly these labels, and series that have more.
+func selector(labels metric.Labels) string {
 	var sb strings.Builder
 	sb.WriteByte('{')
 	for i, l := range labels {

@@ -251,7 +251,7 @@ func requests(selectors []string) (out [][]string) {
 func (v *verifier) again(ctx context.Context, w metric.Slice, suspects map[suspect]Result) (map[suspect]Result, error) {
 	named := map[string]string{}
 	for k, r := range suspects {
-		named[k.series] = Selector(r.Series)
+		named[k.series] = selector(r.Series)
 	}
 	selectors := []string{v.Match}
 	if parts := requests(slices.Sorted(maps.Values(named))); len(parts) == 1 {
@@ -421,7 +421,7 @@ func (v *verifier) repairAll(ctx context.Context) error {
 		for _, s := range of.slices {
 			if !slices.ContainsFunc(kept, func(k metric.Slice) bool { return k.Contains(s.StartMs) }) {
 				kept = append(kept, s)
-				bySlice[s] = append(bySlice[s], Selector(of.labels))
+				bySlice[s] = append(bySlice[s], selector(of.labels))
 			}
 		}
 		done.Series++

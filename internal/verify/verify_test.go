@@ -428,7 +428,7 @@ func TestPartial(t *testing.T) {
 func TestSelector(t *testing.T) {
 	ls, err := metric.NewLabels(metric.Label{Name: "__name__", Value: "x"}, metric.Label{Name: "a.b", Value: "\"\\\n"})
 	require.NoError(t, err)
-	assert.Equal(t, `{"__name__"="x","a.b"="\"\\\n"}`, Selector(ls))
+	assert.Equal(t, `{"__name__"="x","a.b"="\"\\\n"}`, selector(ls))
 }
 
 // longSeries returns series whose selectors are six times as long in a form.
@@ -455,7 +455,7 @@ func TestRequests(t *testing.T) {
 	} {
 		var all []string
 		for _, ls := range longSeries(t, c.n, c.size) {
-			all = append(all, Selector(ls))
+			all = append(all, selector(ls))
 		}
 		parts := requests(all)
 		var got []int

@@ -102,8 +102,8 @@ func (m *LWWModel) Session(clk clock.Clock) *LWWModel {
 	return s
 }
 
-// OpenLWWModel is the OpenFunc of the model.
-func OpenLWWModel(_ *testing.T, s storage.Settings, r storage.Retention, clk clock.Clock) (storage.Store, func() storage.Store) {
+// openLWWModel is the OpenFunc of the model.
+func openLWWModel(_ *testing.T, s storage.Settings, r storage.Retention, clk clock.Clock) (storage.Store, func() storage.Store) {
 	m := NewLWWModel(s, r, clk)
 	return m, func() storage.Store {
 		_ = m.Close()

@@ -13,7 +13,7 @@ import (
 )
 
 func TestLWWModelConformance(t *testing.T) {
-	Run(t, OpenLWWModel, MissingExpire, MissingNewestID)
+	Run(t, openLWWModel, MissingExpire, MissingNewestID)
 }
 
 // TestLWWModelHistory: without stale fences and with a clock that does not go back, it is the
@@ -22,7 +22,7 @@ func TestLWWModelHistory(t *testing.T) {
 	for seed := range uint64(8) {
 		t.Run(fmt.Sprintf("seed=%d", seed), func(t *testing.T) {
 			h := History{Seed: seed, Steps: 400, NoExpire: true, ManyWriters: true}
-			h.Run(t, OpenModel, OpenLWWModel)
+			h.Run(t, OpenModel, openLWWModel)
 		})
 	}
 }
