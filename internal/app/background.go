@@ -63,7 +63,7 @@ func (s *server) heartbeats(ctx context.Context) {
 			told = unfit
 		}
 		// A wrong clock would put samples into slices that are already ground.
-		if misfit, checked := shards.Misfit(err); checked {
+		if checked, misfit := shards.Misfit(err); checked {
 			s.unfit.set(misfit)
 		}
 		switch {

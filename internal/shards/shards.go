@@ -98,11 +98,11 @@ func (m *Member) Beat(ctx context.Context) error { return m.beat(ctx, m.timeout)
 // Misfit returns why this process must not use the store, going by the error of Beat: its clock is
 // wrong, or its settings are not the store's. A heartbeat without an answer has not checked that,
 // and checked is then false. One that is refused only for the worker's name has.
-func Misfit(err error) (misfit error, checked bool) {
-	if errors.Is(err, storage.ErrSettings) {
-		return err, true
+func Misfit(beat error) (checked bool, misfit error) {
+	if errors.Is(beat, storage.ErrSettings) {
+		return true, beat
 	}
-	return nil, err == nil || errors.Is(err, storage.ErrConflict) && !storage.IsAway(err)
+	return beat == nil || errors.Is(beat, storage.ErrConflict) && !storage.IsAway(beat), nil
 }
 
 // Leave lets the heartbeat expire soon, so that the others take over before they would miss this
