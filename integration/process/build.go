@@ -48,7 +48,8 @@ func build(ctx context.Context, tags []string) (*Programs, error) {
 		Quern: filepath.Join(dir, "quern"), Ingest: filepath.Join(dir, "ingest"), Aggregator: filepath.Join(dir, "aggregator"),
 		dir: dir,
 	}
-	args := slices.Concat([]string{"build", "-o", dir}, buildFlags)
+	// Each package links the programs anew. Without what only debuggers read, that takes half as long.
+	args := slices.Concat([]string{"build", "-ldflags=-w", "-o", dir}, buildFlags)
 	if len(tags) > 0 {
 		args = append(args, "-tags="+strings.Join(tags, ","))
 	}
