@@ -360,24 +360,33 @@ func (s *System) DrainAndCheck() {
 	require.Empty(s.t, s.Leftovers())
 }
 
+// toNextDue sets the clock to when the next open slice is due. It returns false if none is open.
+func (s *System) toNextDue() bool {
+	s.t.Helper()
+	next := int64(0)
+	for _, b := range s.cfg.Ladder.Ground() {
+		for _, st := range s.Slices(b) {
+			if end := s.cfg.Ladder.SliceAt(b, st.StartMs).EndMs; !st.Complete && (next == 0 || end < next) {
+				next = end
+			}
+		}
+	}
+	if next == 0 {
+		return false
+	}
+	s.SetClock(time.UnixMilli(next).Add(s.cfg.Timing.Delay))
+	return true
+}
+
 // Settle lets time pass, and runs what becomes due, until no slice is open. If nothing is wrong, it
 // has the effect of Drain in far fewer runs.
 func (s *System) Settle() {
 	s.t.Helper()
 	for range 100 {
 		s.MustRun()
-		next := int64(0)
-		for _, b := range s.cfg.Ladder.Ground() {
-			for _, st := range s.Slices(b) {
-				if end := s.cfg.Ladder.SliceAt(b, st.StartMs).EndMs; !st.Complete && (next == 0 || end < next) {
-					next = end
-				}
-			}
-		}
-		if next == 0 {
+		if !s.toNextDue() {
 			return
 		}
-		s.SetClock(time.UnixMilli(next).Add(s.cfg.Timing.Delay))
 	}
 	require.Fail(s.t, "slices stay open")
 }

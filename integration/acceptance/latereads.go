@@ -186,18 +186,9 @@ func testLateReads(t *testing.T, b Backend) {
 		corrected(own)
 		s.Advance(6 * time.Second)
 		corrected(others)
-		next := int64(0)
-		for _, b := range s.cfg.Ladder.Ground() {
-			for _, st := range s.Slices(b) {
-				if end := s.cfg.Ladder.SliceAt(b, st.StartMs).EndMs; !st.Complete && (next == 0 || end < next) {
-					next = end
-				}
-			}
-		}
-		if next == 0 {
+		if !s.toNextDue() {
 			break
 		}
-		s.SetClock(time.UnixMilli(next).Add(s.cfg.Timing.Delay))
 	}
 	require.Empty(t, s.Leftovers())
 	s.Store.Forget()

@@ -98,11 +98,11 @@ func (m *Member) Beat(ctx context.Context) error { return m.beat(ctx, m.timeout)
 // Misfit returns why this process must not use the store, going by the error of Beat: its clock is
 // wrong, or its settings are not the store's. A heartbeat without an answer has not checked that,
 // and checked is then false. One that is refused only for the worker's name has.
-func Misfit(beat error) (checked bool, misfit error) {
-	if errors.Is(beat, storage.ErrSettings) {
-		return true, beat
+func Misfit(err error) (checked bool, misfit error) {
+	if errors.Is(err, storage.ErrSettings) {
+		return true, err
 	}
-	return beat == nil || errors.Is(beat, storage.ErrConflict) && !storage.IsAway(beat), nil
+	return err == nil || errors.Is(err, storage.ErrConflict) && !storage.IsAway(err), nil
 }
 
 // Leave lets the heartbeat expire soon, so that the others take over before they would miss this

@@ -192,13 +192,7 @@ func ReportServer(tb testing.TB, a push.Appender, limits push.Limits) *api.Serve
 // Post sends a body to POST /api/v1/reports; headers come in pairs.
 func Post(tb testing.TB, h http.Handler, body io.Reader, headers ...string) *httptest.ResponseRecorder {
 	tb.Helper()
-	r := httptest.NewRequestWithContext(tb.Context(), http.MethodPost, wire.ReportsPath, body)
-	for i := 0; i < len(headers); i += 2 {
-		r.Header.Set(headers[i], headers[i+1])
-	}
-	w := httptest.NewRecorder()
-	h.ServeHTTP(w, r)
-	return w
+	return Send(tb, h, wire.ReportsPath, body, headers...)
 }
 
 // Get sends a request without a body.
@@ -251,10 +245,10 @@ func PlainBody(n int) []byte {
 	return buf.Bytes()
 }
 
-// Send sends lines; headers come in pairs.
-func Send(t *testing.T, h http.Handler, path string, body io.Reader, headers ...string) *httptest.ResponseRecorder {
-	t.Helper()
-	r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, path, body)
+// Send sends a body to a path; headers come in pairs.
+func Send(tb testing.TB, h http.Handler, path string, body io.Reader, headers ...string) *httptest.ResponseRecorder {
+	tb.Helper()
+	r := httptest.NewRequestWithContext(tb.Context(), http.MethodPost, path, body)
 	for i := 0; i < len(headers); i += 2 {
 		r.Header.Set(headers[i], headers[i+1])
 	}

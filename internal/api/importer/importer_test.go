@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
@@ -31,13 +30,7 @@ func importTo(tb testing.TB, b *apitest.BackFiller, body io.Reader, headers ...s
 		o.Appender, o.BackFiller, o.Limits.Rejections = b, b, 3
 		o.Sources.Prometheus = ingest.SourceLabels{"instance"}
 	})
-	r := httptest.NewRequestWithContext(tb.Context(), http.MethodPost, wire.ImportPath, body)
-	for i := 0; i < len(headers); i += 2 {
-		r.Header.Set(headers[i], headers[i+1])
-	}
-	w := httptest.NewRecorder()
-	s.ServeHTTP(w, r)
-	return w
+	return apitest.Send(tb, s, wire.ImportPath, body, headers...)
 }
 
 func TestImport(t *testing.T) {
