@@ -1,8 +1,10 @@
 package query_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"math"
 	"math/rand/v2"
 	"runtime"
@@ -338,38 +340,56 @@ func TestTooManySeries(t *testing.T) {
 	}
 }
 
+// everySample is a store that has one sample and one row of each series, and holds none of them.
+type everySample struct {
+	query.Store
+	sketch []byte
+}
+
+func (s everySample) RawChunks(_ context.Context, ids blocks.Range, _, _ int64) iter.Seq2[storage.RawChunk, error] {
+	return func(yield func(storage.RawChunk, error) bool) {
+		var samples []metric.Sample
+		for id := ids.Start; id < ids.End; id++ {
+			samples = append(samples, metric.Sample{Schedule: id, TimeMs: midnight, Value: 1})
+		}
+		yield(storage.RawChunk{Group: ids.Start, SliceMs: midnight, Chunk: storage.Chunk{Data: blocks.AppendSamples(nil, samples)}}, nil)
+	}
+}
+
+func (s everySample) Rollups(_ context.Context, _ metric.Bucket, ids blocks.Range, _, _ int64) iter.Seq2[metric.RollupRow, error] {
+	return func(yield func(metric.RollupRow, error) bool) {
+		for id := ids.Start; id < ids.End; id++ {
+			row := metric.RollupRow{Schedule: id, TimeMs: midnight, Rollup: metric.Rollup{Count: 1, Sum: 1, Min: 1, Max: 1, First: 1, Last: 1, Sketch: s.sketch}}
+			if !yield(row, nil) {
+				return
+			}
+		}
+	}
+}
+
 // TestStreamsOfManySeries: raw samples and rows are read of any number of series. What a stream holds
 // does not grow with what it reads, but by a few bytes for each series.
 func TestStreamsOfManySeries(t *testing.T) {
 	settings := querytest.Settings()
 	settings.GroupSize, settings.Epochs[0].BlockSize = 128, 128
-	w := newPebbleWorld(t, settings, nil)
+	w := newWorld(t, settings, nil)
 	const few, many = 31_000, 310_000
-	var all []storage.Schedule
-	for id := range metric.ScheduleID(many) {
+	all := make([]storage.Schedule, many)
+	for id := range all {
 		size := "many"
 		if id < few {
 			size = "few"
 		}
-		all = append(all, storage.Schedule{ID: id, Labels: metric.Labels{{Name: metric.NameLabel, Value: "cpu"}, {Name: "in", Value: size}, {Name: "n", Value: strconv.Itoa(int(id))}}})
+		all[id] = storage.Schedule{ID: metric.ScheduleID(id), Labels: metric.Labels{
+			{Name: metric.NameLabel, Value: "cpu"}, {Name: "in", Value: size}, {Name: "n", Value: strconv.Itoa(id)},
+		}}
 	}
 	w.index.Add(all)
 	var sk sketch.Sketch
 	sk.Add(1)
-	encoded := sk.AppendEncoded(nil)
-	for start := metric.ScheduleID(0); start < many; start += 128 {
-		var samples []metric.Sample
-		var rows []metric.RollupRow
-		for id := start; id < min(start+128, many); id++ {
-			samples = append(samples, metric.Sample{Schedule: id, TimeMs: midnight, Value: 1})
-			rows = append(rows, metric.RollupRow{Schedule: id, TimeMs: midnight, Rollup: metric.Rollup{Count: 1, Sum: 1, Min: 1, Max: 1, First: 1, Last: 1, Sketch: encoded}})
-		}
-		require.NoError(t, w.store.Write(t.Context(), &storage.Batch{Raw: []storage.RawChunk{{
-			Group: start, SliceMs: midnight,
-			Chunk: storage.Chunk{ID: w.ids.Next(midnight), Data: blocks.AppendSamples(nil, samples)},
-		}}}))
-		require.NoError(t, w.store.WriteRollups(t.Context(), 0, 1, rows))
-	}
+	parts := w.parts()
+	parts.Store = everySample{w.store, sk.AppendEncoded(nil)}
+	q := query.New(parts, query.Options{})
 	heap := func() int64 {
 		runtime.GC()
 		var m runtime.MemStats
@@ -388,11 +408,11 @@ func TestStreamsOfManySeries(t *testing.T) {
 	}
 	for name, stream := range map[string]func(sel string, each func()) error{
 		"samples": func(sel string, each func()) error {
-			r, err := w.q.Export(t.Context(), w.sel(sel), midnight, noon)
+			r, err := q.Export(t.Context(), w.sel(sel), midnight, noon)
 			return drain(r, err, each)
 		},
 		"rows": func(sel string, each func()) error {
-			r, err := w.q.Rollups(t.Context(), w.sel(sel), 1, midnight, noon)
+			r, err := q.Rollups(t.Context(), w.sel(sel), 1, midnight, noon)
 			return drain(r, err, each)
 		},
 	} {
