@@ -53,6 +53,16 @@ test: ## Vet and test everything, with assertions and the race detector
 	for module in $(MODULES); do $(GO) -C $$module vet -tags $(TAGS) ./...; done; \
 	for module in $(MODULES); do $(GO) -C $$module test -count=1 $$race -tags $(TAGS) -timeout $(TEST_TIMEOUT) ./...; done
 
+# Outside integration no test needs more than Go, apart from those that -short leaves out. The
+# acceptance tests run on the model and the embedded store.
+UNIT_PACKAGES  = $$($(GO) list ./... | grep -v /integration) ./integration/acceptance
+
+# Without -count=1 and the race detector: what has not changed has passed already.
+.PHONY: check
+check: lint ## Lint, and test what needs no server and no other program, in minutes
+	$(GO) vet -tags $(TAGS) ./...
+	$(GO) test -short -tags $(TAGS) $(UNIT_PACKAGES)
+
 .PHONY: soak
 soak: ## Live through faults for SOAK (10m), with SEED or another each time
 	@seed=$(SEED); set -ex; \

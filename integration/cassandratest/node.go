@@ -192,7 +192,7 @@ var (
 func agreed(describecluster string, nodes int) bool {
 	live := liveNodes.FindStringSubmatch(describecluster)
 	versions := schemaVersion.FindAllStringSubmatch(describecluster, -1)
-	return len(live) > 1 && live[1] == strconv.Itoa(nodes) && len(versions) == 1 && strings.Count(versions[0][1], ",") == nodes-1
+	return len(live) == 2 && live[1] == strconv.Itoa(nodes) && len(versions) == 1 && strings.Count(versions[0][1], ",") == nodes-1
 }
 
 // Announced returns where clients connect, as host:port: Addr, unless a proxy is in front of it.

@@ -11,7 +11,7 @@
 //
 // QUERN_TEST_CASSANDRA=docker or =jvm insists on one way. A cluster, and a server with options that
 // only a node of our own has, are always processes. If there is no way, an error says what to
-// install: these tests are never skipped.
+// install. Only -short, which `make check` passes, leaves these tests out.
 package cassandratest
 
 import (

@@ -21,9 +21,13 @@ var shared struct {
 }
 
 // Shared returns a server with the default options, which all tests of a package share. The first
-// call starts it. The package's TestMain calls Main, which stops it.
+// call starts it. The package's TestMain calls Main, which stops it. With -short, the test is
+// skipped.
 func Shared(t testing.TB) *Server {
 	t.Helper()
+	if testing.Short() {
+		t.Skip("it takes a Cassandra, and -short is for tests without")
+	}
 	shared.Lock()
 	defer shared.Unlock()
 	if !shared.stops {
