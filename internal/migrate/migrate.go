@@ -18,8 +18,10 @@ package migrate
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"slices"
 	"strings"
 	"sync"
@@ -142,6 +144,9 @@ type Migration struct {
 	// buckets are the buckets of the levels, 0 if the ladder has none.
 	buckets [tables]metric.Bucket
 	waiting []legacy.Waiting
+	// outstanding are the slices, by bucket, whose runs were not over when the migration began, and startMs is when that was.
+	outstanding [][]metric.Slice
+	startMs     int64
 	// endMs is the end of the current raw slice, in Unix ms. Rows from this time on are ahead of
 	// the clock and cannot be copied.
 	endMs int64
@@ -192,7 +197,11 @@ func (m *Migration) Run(ctx context.Context) (*Report, error) {
 	if m.waiting, err = m.from.Waiting(ctx); err != nil {
 		return total, err
 	}
-	m.endMs = m.ladder.SliceAt(metric.Raw, clock.NowMs(m.clk)).EndMs
+	m.startMs = clock.NowMs(m.clk)
+	m.endMs = m.ladder.SliceAt(metric.Raw, m.startMs).EndMs
+	if err := m.whileAway(ctx, func() error { return m.readSlices(ctx) }); err != nil {
+		return total, err
+	}
 
 	var mu sync.Mutex
 	done, all := 0, len(ids)
@@ -237,6 +246,43 @@ func (m *Migration) Run(ctx context.Context) (*Report, error) {
 		err = context.Cause(ctx)
 	}
 	return total, err
+}
+
+// readSlices finds out which slices are outstanding. What cannot be read may be.
+func (m *Migration) readSlices(ctx context.Context) error {
+	m.outstanding = make([][]metric.Slice, m.ladder.Top())
+	for _, b := range m.ladder.Ground() {
+		states, err := m.store.Slices(ctx, b, math.MinInt64, math.MaxInt64)
+		var gaps *storage.GapsError
+		if errors.As(err, &gaps) && !storage.IsAway(err) {
+			for _, g := range gaps.Gaps {
+				m.outstanding[b] = append(m.outstanding[b], metric.Slice{StartMs: g.FromMs, EndMs: g.ToMs})
+			}
+		} else if err != nil {
+			return err
+		}
+		for _, s := range states {
+			if !s.Complete {
+				m.outstanding[b] = append(m.outstanding[b], m.ladder.SliceAt(b, s.StartMs))
+			}
+		}
+	}
+	return nil
+}
+
+// unfinished reports whether a run of a slice may trust a cache that lacks what is copied: it was not due, or it or a
+// slice within it was outstanding, when the migration began. After the runs of all these, data comes late, and a run
+// of late data does not trust the cache.
+func (m *Migration) unfinished(b metric.Bucket, s metric.Slice) bool {
+	if !m.cache.Timing().Due(s, m.startMs) {
+		return true
+	}
+	for _, finer := range m.outstanding[:b+1] {
+		if slices.ContainsFunc(finer, func(o metric.Slice) bool { return o.StartMs < s.EndMs && s.StartMs < o.EndMs }) {
+			return true
+		}
+	}
+	return false
 }
 
 // schedules returns the schedules with rows in any table, in the order of their series, so that

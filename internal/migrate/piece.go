@@ -1,6 +1,7 @@
 package migrate
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"iter"
@@ -41,6 +42,8 @@ type piece struct {
 	// raw slices with samples, per series.
 	hours []map[int64]metric.Rollup
 	raw   [][]int64
+	// others holds, per series, the starts of those raw slices in which somebody else has samples too.
+	others []map[int64]bool
 	// marks are the schedules to grind.
 	marks map[markKey][]metric.ScheduleID
 	// indexed are the legacy index partitions that contain each series.
@@ -59,6 +62,7 @@ func (m *Migration) piece(ctx context.Context, some []series) (*Report, error) {
 		ids:     blocks.Range{Start: some[0].id, End: some[len(some)-1].id + 1},
 		hours:   make([]map[int64]metric.Rollup, len(some)),
 		raw:     make([][]int64, len(some)),
+		others:  make([]map[int64]bool, len(some)),
 		marks:   make(map[markKey][]metric.ScheduleID),
 		indexed: make([]map[legacy.Waiting]bool, len(some)),
 	}
@@ -96,7 +100,7 @@ func (p *piece) samples(ctx context.Context) error {
 		}
 	}()
 	for i, s := range p.series {
-		p.hours[i] = make(map[int64]metric.Rollup)
+		p.hours[i], p.others[i] = make(map[int64]metric.Rollup), make(map[int64]bool)
 		sources[i].next, sources[i].stop = iter.Pull2(p.from.Samples(ctx, s.legacy))
 		if err := p.advance(&sources[i], s); err != nil {
 			return err
@@ -241,7 +245,8 @@ type chunkKey struct {
 // by its id. The id's time is the slice's start, so that samples of reports win over it.
 func chunkID(sliceMs int64, data []byte) blocks.ID { return blocks.KeyID(sliceMs, xxhash.Sum64(data)) }
 
-// there returns which of the wanted chunks the store holds intact.
+// there returns which of the wanted chunks the store holds intact, and notes which series have samples
+// in chunks that no migration has written.
 func (p *piece) there(ctx context.Context, fromMs, toMs int64, wanted map[chunkKey]int) (map[chunkKey]bool, error) {
 	out := make(map[chunkKey]bool)
 	for c, err := range p.store.RawChunks(ctx, p.ids, fromMs, toMs) {
@@ -249,11 +254,23 @@ func (p *piece) there(ctx context.Context, fromMs, toMs int64, wanted map[chunkK
 			return nil, err
 		}
 		k := chunkKey{c.SliceMs, c.ID}
-		if _, ok := wanted[k]; ok && chunkID(c.SliceMs, c.Data) == c.ID {
+		if chunkID(c.SliceMs, c.Data) != c.ID {
+			p.noteOthers(c)
+		} else if _, ok := wanted[k]; ok {
 			out[k] = true
 		}
 	}
 	return out, nil
+}
+
+// noteOthers notes the series of a chunk. No run can grind more of a damaged chunk than what is noted.
+func (p *piece) noteOthers(c storage.RawChunk) {
+	samples, _ := blocks.DecodeSamplesIn(nil, c.Data, p.ids)
+	for _, smp := range samples {
+		if i, ok := slices.BinarySearchFunc(p.series, smp.Schedule, func(s series, id metric.ScheduleID) int { return cmp.Compare(s.id, id) }); ok {
+			p.others[i][c.SliceMs] = true
+		}
+	}
 }
 
 // row is a roll-up as in the legacy tables.
@@ -343,7 +360,7 @@ type finer struct {
 func (p *piece) rollups(ctx context.Context, i int) error {
 	s := p.series[i]
 	var below []finer
-	times := p.raw[i] // times of the data below
+	times, others := p.raw[i], p.others[i] // times of the data below: what is copied, and what others have written
 	for _, level := range legacy.Levels {
 		found, err := p.rows(ctx, level, s)
 		if err != nil {
@@ -367,14 +384,19 @@ func (p *piece) rollups(ctx context.Context, i int) error {
 			}
 			now = append(now, f)
 		}
-		there, err := p.writeRollups(ctx, level, s.id, found, want, times)
+		there, after, err := p.writeRollups(ctx, level, s.id, found, want, times)
 		if err != nil {
 			return err
 		}
-		p.pending(i, level, times, found, want, there)
-		below, times = now, times[:0:0]
+		p.pending(i, level, times, others, found, want, there)
+		below, times, others = now, times[:0:0], make(map[int64]bool)
 		for _, r := range found {
 			times = append(times, r.timeMs)
+		}
+		for t, r := range after {
+			if w, ok := want[t]; !ok || !same(&r, &w) {
+				others[t] = true
+			}
 		}
 	}
 	return nil
@@ -404,11 +426,11 @@ func (p *piece) merge(level legacy.Level, r row, below []finer) (*metric.Rollup,
 	return &g, nil
 }
 
-// writeRollups stores the missing rows and reads them back. It returns the rows that were there
-// before, for the times of found and of the data below.
+// writeRollups stores the missing rows and reads them back. It returns the rows that were there before, and those that
+// are there after, of all slices of the next bucket that contain found or data below.
 func (p *piece) writeRollups(
 	ctx context.Context, level legacy.Level, id metric.ScheduleID, found []row, want map[int64]metric.Rollup, times []int64,
-) (map[int64]metric.Rollup, error) {
+) (there, after map[int64]metric.Rollup, err error) {
 	bucket, widthMs := p.buckets[level+1], level.Width().Milliseconds()
 	from, to := int64(math.MaxInt64), int64(math.MinInt64)
 	for _, r := range found {
@@ -418,11 +440,14 @@ func (p *piece) writeRollups(
 		from, to = min(from, metric.AlignDown(t, widthMs)), max(to, t+1)
 	}
 	if bucket == 0 || from >= to {
-		return nil, nil
+		return nil, nil, nil
 	}
-	there, err := p.stored(ctx, bucket, id, from, to)
+	if bucket < p.ladder.Top() {
+		from, to = p.slice(bucket, from).StartMs, p.slice(bucket, to-1).EndMs
+	}
+	there, err = p.stored(ctx, bucket, id, from, to)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	var missing []metric.RollupRow
 	for _, r := range found {
@@ -432,7 +457,7 @@ func (p *piece) writeRollups(
 	}
 	if len(missing) > 0 {
 		if err := p.pace.Wait(ctx, len(missing)); err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		var fence storage.Fence
 		if p.opts.Shared {
@@ -441,14 +466,14 @@ func (p *piece) writeRollups(
 			fence = storage.Fence(max(1, 1000*(missing[0].TimeMs+widthMs)))
 		}
 		if err := p.store.WriteRollups(ctx, fence, bucket, missing); err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		p.report.Written[level+1] += int64(len(missing))
 	}
-	after := there
+	after = there
 	if len(missing) > 0 {
 		if after, err = p.stored(ctx, bucket, id, from, to); err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 	}
 	for _, r := range found {
@@ -456,7 +481,7 @@ func (p *piece) writeRollups(
 			p.report.Found[level+1]++
 		}
 	}
-	return there, nil
+	return there, after, nil
 }
 
 func (p *piece) stored(ctx context.Context, b metric.Bucket, id metric.ScheduleID, fromMs, toMs int64) (map[int64]metric.Rollup, error) {
@@ -493,10 +518,14 @@ func (p *piece) readIndex(ctx context.Context) error {
 	return nil
 }
 
-// pending records the slices of a series, of the data below level, that have yet to be ground:
-// those in the legacy index, and those after the newest row. there are the rows that were in the
-// store before: if one differs from the legacy row, a run has already ground it.
-func (p *piece) pending(i int, level legacy.Level, times []int64, found []row, want, there map[int64]metric.Rollup) {
+// pending records the slices of a series, of the data below level, that have yet to be ground. times are those of the
+// copied data below, others those of what others have written there; there are the rows that the store had before.
+//
+// RHQ has not ground what its index lists, and what is newer than its newest row. Besides, a run of this store may have
+// ground, or may still grind, what others have written without what is copied: it reads the cache, or it has read the
+// store before the copy. Its row wins over the copied one. So a slice is ground again if others have data in it, if a
+// run may still trust its cache, or if its row differs from the copied one.
+func (p *piece) pending(i int, level legacy.Level, times []int64, others map[int64]bool, found []row, want, there map[int64]metric.Rollup) {
 	bucket := metric.Raw
 	if level > 0 {
 		if bucket = p.buckets[level]; bucket == 0 || bucket == p.ladder.Top() {
@@ -508,20 +537,28 @@ func (p *piece) pending(i int, level legacy.Level, times []int64, found []row, w
 		newest = found[len(found)-1].timeMs
 	}
 	widthMs, now := level.Width().Milliseconds(), clock.NowMs(p.clk)
+	shared := make(map[int64]bool)
+	for t := range others {
+		shared[metric.AlignDown(t, widthMs)] = true
+	}
 	epochs := p.store.Settings().Epochs
 	last := int64(math.MinInt64)
 	for _, t := range times {
-		start := metric.AlignDown(t, widthMs)
-		if start <= newest && !p.indexed[i][legacy.Waiting{Level: level, TimeMs: start}] {
-			continue
-		}
-		if done, ok := there[start]; ok {
-			if w, ok := want[start]; !ok || !same(&done, &w) {
-				continue
-			}
-		}
 		s := p.slice(bucket, t)
 		if s.StartMs == last {
+			continue
+		}
+		start := metric.AlignDown(t, widthMs)
+		stored, isStored := there[start]
+		copied, isCopied := want[start]
+		ground := p.hours[i][start]
+		switch {
+		case shared[start] || p.unfinished(bucket, s):
+		case isStored && level == legacy.OneHour && same(&stored, &ground):
+			continue // a run has read all that is copied
+		case isStored && !(isCopied && same(&stored, &copied)):
+		case start > newest || p.indexed[i][legacy.Waiting{Level: level, TimeMs: start}]:
+		default:
 			continue
 		}
 		last = s.StartMs
