@@ -423,7 +423,7 @@ func TestMigrate(t *testing.T) {
 		}
 	}
 
-	// A repeated migration undoes nothing of that, and marks nothing to be ground again.
+	// A repeated migration undoes nothing of that.
 	final, err := g.migrate(t.Context(), from)
 	require.NoError(t, err)
 	require.True(t, final.Equal())
