@@ -12,8 +12,8 @@ import (
 	"github.com/quern/quern/internal/storage/storagetest"
 )
 
-// outdated is a store whose restored tables of rows are older than its other tables: snapshots of a cluster are made table by
-// table. What is written to those tables while taken is set is not in the backup.
+// outdated is a store whose restored tables of rows are older than its other tables: snapshots of a cluster are made
+// table by table. What is written to those tables while taken is set is not in the backup.
 type outdated struct {
 	storage.Store
 	taken *bool
@@ -26,8 +26,8 @@ func (o *outdated) WriteRollups(ctx context.Context, f storage.Fence, level metr
 	return o.Store.WriteRollups(ctx, f, level, rows)
 }
 
-// TestSnapshotBesideARun: a snapshot made beside a run has neither the rows nor the marks of what was ground meanwhile. Only a
-// request has these rows ground again.
+// TestSnapshotBesideARun: a snapshot made beside a run has neither the rows nor the marks of what was ground meanwhile.
+// Only a request has these rows ground again.
 func TestSnapshotBesideARun(t *testing.T) {
 	var taken bool
 	s := startAt(t, Backend{Believes: true, Open: func(_ testing.TB, st storage.Settings, r storage.Retention, clk clock.Clock) func() storage.Store {

@@ -161,8 +161,8 @@ func (m *moving) check() {
 	require.Equal(m.t, want, got, "rows and the number of their samples")
 }
 
-// TestBesideRuns: agents report a series to Quern before it is copied. The rows of the slices with samples from both are
-// ground from all of them, whenever the copy is made, and also if it breaks off before its marks and is repeated.
+// TestBesideRuns: agents report a series to Quern before it is copied. The rows of the slices with samples from both
+// are ground from all of them, whenever the copy is made, and also if it breaks off before its marks and is repeated.
 func TestBesideRuns(t *testing.T) {
 	midnight := at(0, 0).Add(24 * time.Hour)
 	for _, c := range []struct {
@@ -268,7 +268,7 @@ func TestBesideLateRun(t *testing.T) {
 	}
 }
 
-// TestBesideGrace copies an hour that RHQ has aggregated before Quern's first sample of it arrives, which is still on time.
+// TestBesideGrace copies an hour that RHQ has aggregated before Quern's first sample of it arrives, still on time.
 func TestBesideGrace(t *testing.T) {
 	m := newMoving(t)
 	m.rhq(at(11, 20), 12)

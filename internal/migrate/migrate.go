@@ -144,7 +144,7 @@ type Migration struct {
 	// buckets are the buckets of the levels, 0 if the ladder has none.
 	buckets [tables]metric.Bucket
 	waiting []legacy.Waiting
-	// outstanding are the slices, by bucket, whose runs were not over when the migration began, and startMs is when that was.
+	// outstanding are the slices, by bucket, whose runs were not over when the migration began, at startMs.
 	outstanding [][]metric.Slice
 	startMs     int64
 	// endMs is the end of the current raw slice, in Unix ms. Rows from this time on are ahead of
