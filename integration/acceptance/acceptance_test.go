@@ -14,17 +14,32 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func TestModel(t *testing.T) { Run(t, Backend{Open: openModel, Believes: true}) }
 
-// TestLastWriteWins: runs that begin too early, over a store where deletes and rows carry timestamps, as in Cassandra.
-func TestLastWriteWins(t *testing.T) {
-	b := Backend{Believes: true, Open: func(_ testing.TB, s storage.Settings, r storage.Retention, clk clock.Clock) func() storage.Store {
-		var place *storagetest.LWWModel
-		return func() storage.Store {
-			if place == nil {
-				place = storagetest.NewLWWModel(s, r, clk)
-				return place
-			}
-			return place.Session(clk)
+// lastWriteWins opens stores where rows and deletes carry timestamps, as in Cassandra. All are sessions on one place.
+type lastWriteWins struct {
+	place *storagetest.LWWModel
+	// wrap, if set, is put around each store.
+	wrap func(storage.Store) storage.Store
+}
+
+func (l *lastWriteWins) open(_ testing.TB, s storage.Settings, r storage.Retention, clk clock.Clock) func() storage.Store {
+	return func() (st storage.Store) {
+		if l.place == nil {
+			l.place = storagetest.NewLWWModel(s, r, clk)
+			st = l.place
+		} else {
+			st = l.place.Session(clk)
 		}
+		if l.wrap != nil {
+			st = l.wrap(st)
+		}
+		return st
+	}
+}
+
+// TestLastWriteWins: runs that begin too early, over a store where deletes and rows carry timestamps.
+func TestLastWriteWins(t *testing.T) {
+	b := Backend{Believes: true, Open: func(t testing.TB, s storage.Settings, r storage.Retention, clk clock.Clock) func() storage.Store {
+		return new(lastWriteWins).open(t, s, r, clk)
 	}}
 	earlyRuns(t, b)
 	Wander(t, b)

@@ -18,16 +18,8 @@ import (
 func TestMarksAheadOfAnother(t *testing.T) {
 	for name, refused := range map[string]bool{"confirmed": false, "refused": true} {
 		t.Run(name, func(t *testing.T) {
-			var place *storagetest.LWWModel
-			s := startAt(t, Backend{ManyWriters: true, Open: func(_ testing.TB, st storage.Settings, r storage.Retention, clk clock.Clock) func() storage.Store {
-				return func() storage.Store {
-					if place == nil {
-						place = storagetest.NewLWWModel(st, r, clk)
-						return place
-					}
-					return place.Session(clk)
-				}
-			}}, 8, 30)
+			var stores lastWriteWins
+			s := startAt(t, Backend{ManyWriters: true, Open: stores.open}, 8, 30)
 			s.MustReport(s.point("A", 8, 10, 1))
 			s.setClock(10, 30)
 			s.MustRun()
@@ -37,7 +29,7 @@ func TestMarksAheadOfAnother(t *testing.T) {
 
 			s.Advance(10 * time.Second)
 			theirs := clock.NewSimulated(s.Clock.Now())
-			session := place.Session(theirs)
+			session := stores.place.Session(theirs)
 			_, err := session.AcquireShard(t.Context(), 0, "other", time.Second) // in place of heartbeats, which advance its timestamps
 			require.NoError(t, err)
 			require.NoError(t, session.ReleaseShard(t.Context(), 0, "other"))

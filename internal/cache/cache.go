@@ -216,9 +216,10 @@ func (c *Cache) newestBegun(ctx context.Context, b metric.Bucket) (int64, error)
 	return startMs, nil
 }
 
-// Trusts reports whether a run of a slice may rely on its cache. state is what was recorded of the slice before this
-// run. If another run of the slice has begun, and no later one, the marks were sealed before that.
-func (c *Cache) Trusts(ctx context.Context, state storage.SliceState) (bool, error) {
-	newest, err := c.newestBegun(ctx, state.Bucket)
-	return newest < state.StartMs || newest == state.StartMs && state.Begun, err
+// Trusts reports whether a run of slice k, which has not begun yet, may rely on the cache. If another run of the slice has
+// begun, it may not: over Cassandra that run's deletes leave what was written with a higher timestamp, and take the rest,
+// so sealed marks and chunks that are left may agree and be a part.
+func (c *Cache) Trusts(ctx context.Context, k storage.SliceKey) (bool, error) {
+	newest, err := c.newestBegun(ctx, k.Bucket)
+	return newest < k.StartMs, err
 }

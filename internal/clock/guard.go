@@ -37,12 +37,12 @@ func (r Reading) Since(c Clock) time.Duration {
 	return max(now.now.Sub(r.now), now.at-r.at)
 }
 
-// Step returns by how much the clock has been set since the reading: ahead if positive, back if
-// negative.
-func (r Reading) Step(c Clock) time.Duration {
-	now := Read(c)
-	return now.now.Sub(r.now) - (now.at - r.at)
-}
+// Time returns what the wall clock said.
+func (r Reading) Time() time.Time { return r.now }
+
+// Step returns by how much the clock has been set between the reading and a later one: ahead if
+// positive, back if negative.
+func (r Reading) Step(later Reading) time.Duration { return later.now.Sub(r.now) - (later.at - r.at) }
 
 // Guard decides whether to believe a clock before something irreversible is done by it. It doubts a
 // clock that has jumped ahead, over a restart or while the process ran. It believes the clock again
@@ -148,12 +148,10 @@ func (g *Guard) Now() (time.Time, error) {
 // saw adds the time since the last reading, or starts the count again if the clock was set
 // meanwhile.
 func (d *doubt) saw(r Reading) {
-	ran := r.at - d.last.at
-	step := r.now.Sub(d.last.now) - ran
-	if step < -MostStep || step > mostOff {
+	if step := d.last.Step(r); step < -MostStep || step > mostOff {
 		d.ran = 0
 	} else {
-		d.ran += ran
+		d.ran += r.at - d.last.at
 	}
 	d.last = r
 }

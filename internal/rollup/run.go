@@ -204,7 +204,7 @@ func (u *run) due(ctx context.Context) error {
 
 // steady is nil if the clock was not set since the run began.
 func (u *run) steady() error {
-	if step := u.began.Step(u.clk); step.Abs() > u.cache.Timing().MostStep() {
+	if step := u.began.Step(clock.Read(u.clk)); step.Abs() > u.cache.Timing().MostStep() {
 		return fmt.Errorf("the clock was set by %s during the run: the run starts again", step.Round(time.Second))
 	}
 	return nil
@@ -239,7 +239,7 @@ func (u *run) begin(ctx context.Context) (done bool, err error) {
 	if u.next, err = u.cache.Next(ctx, u.key); err != nil {
 		return false, err
 	}
-	if u.trusts, err = u.cache.Trusts(ctx, state); err != nil {
+	if u.trusts, err = u.cache.Trusts(ctx, u.key); err != nil {
 		return false, err
 	}
 	if !state.Begun {

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/quern/quern/internal/clock"
 )
 
 const cqlNow = `SELECT toUnixTimestamp(now()) FROM system.local`
@@ -31,11 +33,16 @@ func (s *Store) checkClock(ctx context.Context) error {
 	if most == 0 {
 		return ctx.Err()
 	}
+	now := clock.Read(s.clk) // first: if the clock is set during the check, timestamps are not taken by it
 	found, err := s.session.clocks(ctx, most)
 	if err != nil {
 		return err
 	}
-	return s.clocks.check(found, most, s.log)
+	if err := s.clocks.check(found, most, s.log); err != nil {
+		return err
+	}
+	s.stamps.confirm(now)
+	return nil
 }
 
 // reading is what one node's clock said. The node read its clock at some moment between the

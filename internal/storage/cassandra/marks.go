@@ -191,6 +191,7 @@ func manyTombstones(err error) bool {
 
 // DeleteMarks implements storage.Runs.
 func (s *Store) DeleteMarks(ctx context.Context, f storage.Fence, p storage.IndexPartition, marks []storage.Mark) error {
+	const op = "delete marks"
 	if ctx.Err() != nil {
 		return convert(ctx, ctx.Err())
 	}
@@ -200,8 +201,11 @@ func (s *Store) DeleteMarks(ctx context.Context, f storage.Fence, p storage.Inde
 		stmts[i] = stmt(cqlDeleteMark, int(p.Bucket), p.StartMs, p.Shard, int64(m.Start), m.TimeMs, gocql.UUID(m.ID))
 	}
 	batches := cut(stmts)
-	tsUs := s.stamps.of(f)
-	return named("delete marks", each(ctx, len(batches), func(ctx context.Context, i int) error {
+	tsUs, err := s.timestamp(ctx, f)
+	if err != nil {
+		return named(op, err)
+	}
+	return named(op, each(ctx, len(batches), func(ctx context.Context, i int) error {
 		return s.session.exec(ctx, tsUs, batches[i]...)
 	}))
 }

@@ -29,7 +29,12 @@ func (s *Store) PutMetadata(ctx context.Context, ms []metric.Metadata) error {
 			stmts = append(stmts, stmt(cqlWriteMetadata, m.Name, m.Type.String(), m.Help, m.Unit))
 		}
 	}
-	return named("put metadata", s.inBatches(ctx, s.stamps.next(), stmts))
+	const op = "put metadata"
+	tsUs, err := s.timestamp(ctx, 0)
+	if err != nil {
+		return named(op, err)
+	}
+	return named(op, s.inBatches(ctx, tsUs, stmts))
 }
 
 type metadataRow struct {

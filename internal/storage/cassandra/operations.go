@@ -43,7 +43,7 @@ type runRow struct {
 
 // RecordRun implements storage.Operations.
 func (s *Store) RecordRun(ctx context.Context, r storage.Run) error {
-	return named("record run", s.session.exec(ctx, s.stamps.next(), stmt(cqlWriteRun,
+	return named("record run", s.writeOne(ctx, 0, stmt(cqlWriteRun,
 		int(r.Bucket), r.StartedMs, r.StartMs, r.Worker, int64(r.Duration), r.Blocks, r.Schedules,
 		r.BlockQueries, r.IndexQueries, r.Late, r.Rescheduled, r.Dropped, r.Err, ttl(keepRun))))
 }
@@ -85,7 +85,7 @@ type errorRow struct {
 // RecordError implements storage.Operations. Of two errors of one worker at the same block in the
 // same millisecond, the later one is kept.
 func (s *Store) RecordError(ctx context.Context, e storage.ComponentError) error {
-	return named("record error", s.session.exec(ctx, s.stamps.next(), stmt(cqlWriteError,
+	return named("record error", s.writeOne(ctx, 0, stmt(cqlWriteError,
 		e.Component, e.TimeMs, e.Worker, int(e.Bucket), e.StartMs, int64(e.Start), e.Message, ttl(keepError))))
 }
 
@@ -122,7 +122,7 @@ func (s *Store) Heartbeat(ctx context.Context, w storage.Worker, d time.Duration
 	if err := s.CheckFit(ctx); err != nil {
 		return err
 	}
-	return named("heartbeat", s.session.exec(ctx, s.stamps.next(), stmt(cqlWriteWorker,
+	return named("heartbeat", s.writeOne(ctx, 0, stmt(cqlWriteWorker,
 		w.ID, w.Host, w.StartedMs, w.SeenMs, w.Aggregates, ttl(d))))
 }
 

@@ -117,7 +117,10 @@ func (s *Store) WriteRollups(ctx context.Context, f storage.Fence, level metric.
 	for _, stmts := range byPartition {
 		batches = append(batches, cut(stmts)...)
 	}
-	tsUs := s.stamps.of(f)
+	tsUs, err := s.timestamp(ctx, f)
+	if err != nil {
+		return named(op, err)
+	}
 	return named(op, each(ctx, len(batches), func(ctx context.Context, i int) error {
 		return s.session.exec(ctx, tsUs, batches[i]...)
 	}))

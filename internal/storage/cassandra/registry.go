@@ -168,7 +168,10 @@ func (s *Store) list(ctx context.Context, source string, claims []*claim) error 
 		byBlock[start] = append(byBlock[start], stmt(cqlListSchedule, int64(start), int64(c.id), c.labels))
 		notes = append(notes, stmt(cqlMarkListed, source, c.key[:]))
 	}
-	tsUs := s.stamps.next()
+	tsUs, err := s.timestamp(ctx, 0)
+	if err != nil {
+		return err
+	}
 	for _, stmts := range byBlock {
 		if err := s.inBatches(ctx, tsUs, stmts); err != nil {
 			return err

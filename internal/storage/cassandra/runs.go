@@ -197,7 +197,7 @@ func (s *Store) CompleteSlice(ctx context.Context, k storage.SliceKey) error {
 
 // setState writes a state of a slice, which stays until the slice cannot be opened again.
 func (s *Store) setState(ctx context.Context, cql string, k storage.SliceKey) error {
-	return s.session.exec(ctx, s.stamps.next(), stmt(cql,
+	return s.writeOne(ctx, 0, stmt(cql,
 		int(k.Bucket), metric.AlignDown(k.StartMs, dayMs), k.StartMs, s.workTTL(k.Bucket, 2*keepBeyond)))
 }
 
@@ -225,8 +225,7 @@ func (s *Store) CacheBlock(ctx context.Context, k storage.CacheKey) ([]storage.C
 
 // DeleteCacheBlock implements storage.Runs.
 func (s *Store) DeleteCacheBlock(ctx context.Context, f storage.Fence, k storage.CacheKey) error {
-	return named("delete cache block", s.session.exec(ctx, s.stamps.of(f),
-		stmt(cqlDeleteCache, int(k.Bucket), k.StartMs, int64(k.Start))))
+	return named("delete cache block", s.writeOne(ctx, f, stmt(cqlDeleteCache, int(k.Bucket), k.StartMs, int64(k.Start))))
 }
 
 const (
@@ -318,8 +317,12 @@ func (s *Store) AcquireShard(ctx context.Context, shard int, owner string, d tim
 		}
 		s.sawFence(newest) // on its own, since what least adds may make it implausible
 		s.sawFence(first.least(s.clk.Now().UnixMicro()))
+		fence, err := s.timestamp(ctx, 0)
+		if err != nil {
+			return storage.Lease{}, named(op, err)
+		}
 		l := storage.Lease{
-			Shard: shard, Owner: owner, Fence: storage.Fence(s.stamps.next()),
+			Shard: shard, Owner: owner, Fence: storage.Fence(fence),
 			ExpiresMs: s.clk.Now().Add(d).UnixMilli(),
 		}
 		advance := stmt(cqlNextFence, int64(l.Fence), int64(newest))

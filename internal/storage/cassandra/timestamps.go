@@ -1,7 +1,10 @@
 package cassandra
 
 import (
+	"context"
+	"fmt"
 	"sync"
+	"time"
 
 	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/storage"
@@ -15,26 +18,58 @@ type timestamps struct {
 
 	mu   sync.Mutex
 	last int64
+	// confirmed is a reading of the clock that the servers' clocks have confirmed.
+	confirmed clock.Reading
 }
 
-func (t *timestamps) next() int64 {
-	now := t.clk.Now().UnixMicro()
+// next returns the next timestamp, unless the clock was set by more than mostStep since it was confirmed. A clock that is
+// ahead for a moment must leave no timestamp: later ones ascend from there, so the deletes of runs would not cover what
+// this process writes until the true time has come so far. A mostStep of 0 means any.
+func (t *timestamps) next(mostStep time.Duration) (us int64, ok bool) {
+	now := clock.Read(t.clk)
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.last = max(t.last+1, now)
-	return t.last
-}
-
-// of returns the write timestamp of a write with the fence f.
-func (t *timestamps) of(f storage.Fence) int64 {
-	if f != 0 {
-		return int64(f)
+	if mostStep > 0 && t.confirmed.Step(now).Abs() > mostStep {
+		return 0, false
 	}
-	return t.next()
+	t.last = max(t.last+1, now.Time().UnixMicro())
+	return t.last, true
 }
 
 func (t *timestamps) observe(f storage.Fence) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.last = max(t.last, int64(f))
+}
+
+// confirm notes that the servers' clocks have confirmed a reading.
+func (t *timestamps) confirm(r clock.Reading) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.confirmed = r
+}
+
+// timestamp returns the write timestamp of a write with the fence f, 0 for none. If the clock was set, timestamp compares it
+// with those of the nodes first.
+func (s *Store) timestamp(ctx context.Context, f storage.Fence) (int64, error) {
+	if f != 0 {
+		return int64(f), nil
+	}
+	for {
+		if us, ok := s.stamps.next(s.policy().MaxClockSkew()); ok {
+			return us, nil
+		}
+		if err := s.checkClock(ctx); err != nil {
+			return 0, fmt.Errorf("%w: the clock was set: %w", storage.ErrUnavailable, err)
+		}
+	}
+}
+
+// writeOne executes one statement at the write timestamp for the fence f, 0 for none.
+func (s *Store) writeOne(ctx context.Context, f storage.Fence, st statement) error {
+	tsUs, err := s.timestamp(ctx, f)
+	if err != nil {
+		return err
+	}
+	return s.session.exec(ctx, tsUs, st)
 }

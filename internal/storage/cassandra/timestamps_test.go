@@ -1,6 +1,7 @@
 package cassandra
 
 import (
+	"context"
 	"sync"
 	"testing"
 	"time"
@@ -8,15 +9,22 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/quern/quern/internal/clock"
+	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/storage"
 )
 
 var noon = time.Date(2025, time.November, 21, 12, 0, 0, 0, time.UTC)
 
+// always returns the next timestamp, whatever the clock was set to.
+func (t *timestamps) always() int64 {
+	us, _ := t.next(0)
+	return us
+}
+
 func TestTimestampsAscend(t *testing.T) {
 	clk := clock.NewSimulated(noon)
 	ts := &timestamps{clk: clk}
-	last := ts.next()
+	last := ts.always()
 	require.Equal(t, noon.UnixMicro(), last, "µs since 1970")
 	for _, step := range []struct {
 		name string
@@ -29,13 +37,13 @@ func TestTimestampsAscend(t *testing.T) {
 	} {
 		clk.Set(step.to)
 		for range 5 {
-			next := ts.next()
+			next := ts.always()
 			require.Equal(t, last+1, next, step.name)
 			last = next
 		}
 	}
 	clk.Set(noon.Add(time.Hour))
-	require.Equal(t, noon.Add(time.Hour).UnixMicro(), ts.next(), "it is right again")
+	require.Equal(t, noon.Add(time.Hour).UnixMicro(), ts.always(), "it is right again")
 }
 
 // What is written after a run's fence was seen is not covered by the run's deletes.
@@ -44,21 +52,95 @@ func TestTimestampsLieAboveFences(t *testing.T) {
 	ts := &timestamps{clk: clk}
 	ahead := storage.Fence(noon.Add(time.Hour).UnixMicro()) // of a worker whose clock is ahead
 	ts.observe(ahead)
-	require.Equal(t, int64(ahead)+1, ts.next())
+	require.Equal(t, int64(ahead)+1, ts.always())
 	ts.observe(ahead) // seen again
-	require.Equal(t, int64(ahead)+2, ts.next())
+	require.Equal(t, int64(ahead)+2, ts.always())
 	ts.observe(0)
 	ts.observe(storage.Fence(noon.UnixMicro()))
-	require.Equal(t, int64(ahead)+3, ts.next())
+	require.Equal(t, int64(ahead)+3, ts.always())
 }
 
 func TestTimestampOfAFence(t *testing.T) {
-	clk := clock.NewSimulated(noon)
-	ts := &timestamps{clk: clk}
-	require.EqualValues(t, 42, ts.of(42), "a run writes with its fence, whatever the time")
-	first := ts.of(0)
+	s := storeOver(t, &recorder{})
+	of := func(f storage.Fence) int64 {
+		us, err := s.timestamp(t.Context(), f)
+		require.NoError(t, err)
+		return us
+	}
+	require.EqualValues(t, 42, of(42), "a run writes with its fence, whatever the time")
+	s.stamps.clk = clock.NewSimulated(noon)
+	first := of(0)
 	require.Equal(t, noon.UnixMicro(), first)
-	require.Equal(t, first+1, ts.of(0))
+	require.Equal(t, first+1, of(0))
+}
+
+// timed is a recorder over a server with a clock.
+type timed struct {
+	recorder
+	server, clk *clock.Simulated
+	away        error
+}
+
+func (s *timed) clocks(context.Context, time.Duration) ([]reading, error) {
+	now := s.clk.Now()
+	return []reading{readingOf("a", s.server.Now().UnixMilli(), now, now)}, s.away
+}
+
+// TestNoTimestampByAClockThatWasSet: the clock is ahead for a moment between two heartbeats. Nothing is written then, so
+// what comes after that has timestamps of its time, and the deletes of runs cover it.
+func TestNoTimestampByAClockThatWasSet(t *testing.T) {
+	slice := storage.SliceKey{StartMs: noon.UnixMilli()}
+	writes := map[string]func(context.Context, *Store) error{
+		"a batch": func(ctx context.Context, s *Store) error {
+			return s.Write(ctx, &storage.Batch{Open: []storage.SliceKey{slice}})
+		},
+		"marks deleted": func(ctx context.Context, s *Store) error {
+			return s.DeleteMarks(ctx, 0, storage.IndexPartition{SliceKey: slice}, []storage.Mark{{}})
+		},
+		"a series": func(ctx context.Context, s *Store) error { return s.list(ctx, "host", []*claim{{}}) },
+		"metadata": func(ctx context.Context, s *Store) error { return s.PutMetadata(ctx, []metric.Metadata{{Name: "m"}}) },
+		"a state":  func(ctx context.Context, s *Store) error { return s.CompleteSlice(ctx, slice) },
+	}
+	for _, c := range []struct {
+		name         string
+		ours, theirs time.Duration // by how much the clocks are set
+		away         error
+		refused      bool
+	}{
+		{name: "it goes on"},
+		{name: "as much as clocks may differ", ours: 30 * time.Second},
+		{name: "3 h ahead", ours: 3 * time.Hour, refused: true},
+		{name: "3 h behind", ours: -3 * time.Hour, refused: true},
+		{name: "nobody can say", ours: 3 * time.Hour, away: storage.ErrTimeout, refused: true},
+		{name: "the machine slept", ours: 3 * time.Hour, theirs: 3 * time.Hour},
+	} {
+		for name, write := range writes {
+			t.Run(c.name+"/"+name, func(t *testing.T) {
+				clk := clock.NewSimulated(noon)
+				servers := &timed{server: clock.NewSimulated(noon), clk: clk}
+				s := storeOver(t, servers)
+				s.clk, s.stamps = clk, &timestamps{clk: clk}
+				s.epochsRead = clock.Read(clock.NewSimulated(noon.Add(day))) // no jump is a reason to read them again
+				s.policies = storage.Policies(nil).Set(storage.Policy{Grace: time.Minute, Delay: 2 * time.Minute}, 0)
+				require.NoError(t, s.checkClock(t.Context()))
+
+				clk.Jump(c.ours)
+				servers.server.Jump(c.theirs)
+				servers.away = c.away
+				err := write(t.Context(), s)
+				if c.refused {
+					require.ErrorIs(t, err, storage.ErrUnavailable)
+					require.ErrorContains(t, err, "the clock was set")
+					require.Empty(t, servers.written)
+					clk.Jump(-c.ours)
+					require.NoError(t, write(t.Context(), s), "it is as it was confirmed: nobody is asked")
+				} else {
+					require.NoError(t, err)
+				}
+				require.Equal(t, clk.Now().UnixMicro(), servers.written[0].tsUs)
+			})
+		}
+	}
 }
 
 func TestTimestampsOfMany(t *testing.T) {
@@ -71,7 +153,7 @@ func TestTimestampsOfMany(t *testing.T) {
 		wg.Go(func() {
 			last := int64(0)
 			for range each {
-				next := ts.next()
+				next := ts.always()
 				if next <= last {
 					t.Errorf("%d after %d", next, last)
 				}

@@ -63,7 +63,10 @@ func (s *Store) Write(ctx context.Context, b *storage.Batch) error {
 	} else if changed {
 		return fmt.Errorf("%s: %w until its blocks are regrouped: the block size has changed", op, storage.ErrUnavailable)
 	}
-	tsUs := s.stamps.of(b.Fence)
+	tsUs, err := s.timestamp(ctx, b.Fence)
+	if err != nil {
+		return named(op, err)
+	}
 	parts := partsOf(b)
 	if err := parts.each(ctx, len(b.Open), func(i int) []int { return parts.in(b.Open[i]) }, func(ctx context.Context, i int) error {
 		k := b.Open[i]
