@@ -236,6 +236,12 @@ var list = []brk{
 
 	// 3. No lost mark.
 	{
+		name: "a seal does not open its slice again", invariant: 3,
+		file: "internal/cache/seal.go",
+		old:  "b.Open = slicesOf(b.Marks)", new: "b.Open = nil",
+		pkg: "integration/acceptance", test: "TestForgottenOpening",
+	},
+	{
 		name: "all marks of the partition are deleted, those that nobody has read too", invariant: 3,
 		file: "internal/storage/pebble/write.go",
 		old:  "for i := range marks {\n\t\tif err := batch.Delete(indexKey(partition, &marks[i]), nil)", new: "for range marks {\n\t\tif err := batch.DeleteRange(partition, after(partition), nil)",

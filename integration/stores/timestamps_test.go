@@ -24,7 +24,7 @@ func TestTimestampsAhead(t *testing.T) {
 	start := time.Date(2026, time.November, 21, 9, 30, 0, 0, time.UTC)
 	one, two := clock.NewSimulated(start), clock.NewSimulated(start)
 	settings := storage.Settings{Ladder: metric.DefaultLadder(), GroupSize: 4, IndexPartitions: 4, Epochs: blocks.Epochs{{BlockSize: 4}}}
-	opts := place(t)
+	opts := place(t, settings.Ladder)
 	store := storagetest.NewFaulty(openAt(t, opts, settings, nil, one)())
 	second := openAt(t, opts, settings, nil, two)()
 	a := engine.New(engine.Options{Store: store, Clock: one, Worker: storage.Worker{ID: "a", Aggregates: true}, Timeout: time.Minute, Rollup: &rollup.Options{Parallel: 1}})

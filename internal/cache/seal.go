@@ -14,8 +14,8 @@ import (
 )
 
 // Seal seals the blocks of this process in every slice that has closed since the last call, so that the
-// slice's run may use the cache. It writes all other marks of this process in that slice again: a process
-// with a wrong clock may have moved them (BringBack).
+// slice's run may use the cache. It writes all other marks of this process in that slice again, and opens the
+// slice again: a single copy may have forgotten the marks and that the slice was opened (ADR 25).
 //
 // Call it after a slice's end plus the grace, and before the run. Sealing is a hint: blocks that are sealed
 // too late, or not at all, are ground from the raw table. So a seal that fails is not repeated. The marks
@@ -60,6 +60,7 @@ func (w *Writer) Seal(ctx context.Context) error {
 		return unknown
 	}
 	b.Parts = slices.Repeat([]storage.Part{{Marks: 1}}, len(b.Marks))
+	b.Open = slicesOf(b.Marks)
 	err := w.cache.store.Write(ctx, b)
 	var some *storage.PartsError
 	if err != nil && !errors.As(err, &some) {
