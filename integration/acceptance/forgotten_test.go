@@ -7,8 +7,11 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/quern/quern/internal/blocks"
 	"github.com/quern/quern/internal/ingest"
+	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/storage"
+	"github.com/quern/quern/internal/storage/storagetest"
 )
 
 // forgetful is the only copy of the data, on a server that is killed before it has synced what it acknowledged.
@@ -16,24 +19,62 @@ type forgetful struct {
 	storage.Store
 	// forgets says that the server will have forgotten what it acknowledges now.
 	forgets bool
+	// doubts counts how often it was restarted.
+	doubts int64
 }
 
-func (f *forgetful) Write(ctx context.Context, b *storage.Batch) error {
+// Doubts implements storage.Registry.
+func (f *forgetful) Doubts() int64 { return f.doubts }
+
+// write does what is acknowledged, unless it will have been forgotten.
+func (f *forgetful) write(do func() error) error {
 	if f.forgets {
 		return nil
 	}
-	return f.Store.Write(ctx, b)
+	return do()
 }
 
-// TestForgottenOpening: the server forgets the seconds in which the slice of 11:00 was opened, and with them the first
-// marks. Ingest believes that both are there. What is acknowledged after that is ground with the hour.
-func TestForgottenOpening(t *testing.T) {
+// Write implements storage.Store.
+func (f *forgetful) Write(ctx context.Context, b *storage.Batch) error {
+	return f.write(func() error { return f.Store.Write(ctx, b) })
+}
+
+// WriteRollups implements storage.Runs.
+func (f *forgetful) WriteRollups(ctx context.Context, fence storage.Fence, level metric.Bucket, rows []metric.RollupRow) error {
+	return f.write(func() error { return f.Store.WriteRollups(ctx, fence, level, rows) })
+}
+
+// DeleteCacheBlock implements storage.Runs.
+func (f *forgetful) DeleteCacheBlock(ctx context.Context, fence storage.Fence, k storage.CacheKey) error {
+	return f.write(func() error { return f.Store.DeleteCacheBlock(ctx, fence, k) })
+}
+
+// DeleteMarks implements storage.Runs.
+func (f *forgetful) DeleteMarks(ctx context.Context, fence storage.Fence, p storage.IndexPartition, marks []storage.Mark) error {
+	return f.write(func() error { return f.Store.DeleteMarks(ctx, fence, p, marks) })
+}
+
+// BeginSlice implements storage.Runs.
+func (f *forgetful) BeginSlice(ctx context.Context, k storage.SliceKey) error {
+	return f.write(func() error { return f.Store.BeginSlice(ctx, k) })
+}
+
+// startForgetful starts a system at 10:30 over such a server.
+func startForgetful(t *testing.T, cfg Config) (*System, *forgetful) {
 	var server forgetful
 	stores := lastWriteWins{wrap: func(st storage.Store) storage.Store {
 		server.Store = st
 		return &server
 	}}
-	s := startAt(t, Backend{Believes: true, Open: stores.open}, 10, 30)
+	s := Start(t, Backend{Believes: true, Open: stores.open}, cfg)
+	s.Clock.Set(time.UnixMilli(at(s, 10, 30)))
+	return s, &server
+}
+
+// TestForgottenOpening: the server forgets the seconds in which the slice of 11:00 was opened, and with them the first
+// marks. Ingest believes that both are there. What is acknowledged after that is ground with the hour.
+func TestForgottenOpening(t *testing.T) {
+	s, server := startForgetful(t, Config{})
 	s.MustReport(s.point("A", 10, 29, 1))
 	s.setClock(11, 0)
 	s.Advance(2 * time.Second)
@@ -42,7 +83,7 @@ func TestForgottenOpening(t *testing.T) {
 		{Metric: "A", TimeMs: at(s, 11, 0), Value: 5},
 	}}})
 	require.NoError(t, err) // it is lost, as docs/cassandra.md says
-	server.forgets = false
+	server.forgets, server.doubts = false, 1
 	for minute := 1; minute < 60; minute += 10 {
 		s.setClock(11, minute)
 		require.NoError(t, s.engine.Ingest.Settle(t.Context()))
@@ -50,4 +91,48 @@ func TestForgottenOpening(t *testing.T) {
 	}
 	s.Drain()
 	s.MustCheck(Raw)
+}
+
+// TestForgottenRun: the server is killed while a run grinds its last shard, and forgets what the run has written in the
+// shards before: rows, and that their marks are deleted. The marks are back, and are ground again.
+func TestForgottenRun(t *testing.T) {
+	for name, inRun := range map[string]bool{"it is back for the next run": false, "it is back before the run gives up": true} {
+		t.Run(name, func(t *testing.T) {
+			s, server := startForgetful(t, Config{BlockSize: 1})
+			names := []string{"A", "B", "C", "D", "E", "F", "G", "H"} // each in a block of its own, in all shards
+			for _, n := range names {
+				s.MustReport(s.point(n, 10, 29, 1))
+			}
+			before := 0 // blocks in the shards before the last
+			for _, id := range s.IDs() {
+				if blocks.ShardOf(id, s.cfg.IndexPartitions) < s.cfg.IndexPartitions-1 {
+					before++
+				}
+			}
+			require.Positive(t, before)
+			require.Less(t, before, len(names))
+			s.setClock(11, 2)
+			server.forgets = true
+			read := 0
+			s.Store.Add(storagetest.Rule{Op: "CacheBlock", Times: -1, Before: func() error {
+				if read++; read != before+1 {
+					return nil
+				}
+				if inRun {
+					server.forgets, server.doubts = false, 1
+					return nil
+				}
+				s.Store.Fail("CacheBlock", blocks.Range{}, -1, storage.ErrUnavailable)
+				s.Store.Fail("Write", blocks.Range{}, -1, storage.ErrUnavailable)
+				return storage.ErrUnavailable
+			}})
+			_, err := s.Run()
+			require.ErrorIs(t, err, storage.ErrUnavailable)
+			s.Store.Heal()
+			server.forgets, server.doubts = false, 1
+			s.MustRun()
+			s.Drain()
+			s.MustCheck(Raw)
+		})
+	}
 }

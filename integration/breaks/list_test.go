@@ -242,6 +242,18 @@ var list = []brk{
 		pkg: "integration/acceptance", test: "TestForgottenOpening",
 	},
 	{
+		name: "an aggregator goes on in a slice of which the only copy has forgotten a part", invariant: 3,
+		file: "internal/rollup/progress.go",
+		old:  "clear(p.slices)", new: "_ = p.slices",
+		pkg: "integration/acceptance", test: "TestForgottenRun/it_is_back_for_the_next_run",
+	},
+	{
+		name: "a run completes a slice of which the only copy has forgotten a part", invariant: 3,
+		file: "internal/rollup/run.go",
+		old:  "if u.store.Doubts() != u.progress.doubts {", new: "if false {",
+		pkg: "integration/acceptance", test: "TestForgottenRun/it_is_back_before_the_run_gives_up",
+	},
+	{
 		name: "all marks of the partition are deleted, those that nobody has read too", invariant: 3,
 		file: "internal/storage/pebble/write.go",
 		old:  "for i := range marks {\n\t\tif err := batch.Delete(indexKey(partition, &marks[i]), nil)", new: "for range marks {\n\t\tif err := batch.DeleteRange(partition, after(partition), nil)",
