@@ -101,6 +101,46 @@ func TestQueriesShareMemory(t *testing.T) {
 	}
 }
 
+// TestQueriesClaimBeforeTheyAreEvaluated: a query without series takes memory as well, for its steps and for those of
+// its subqueries.
+func TestQueriesClaimBeforeTheyAreEvaluated(t *testing.T) {
+	const mb = 1 << 20
+	w := newWorld(t, "model", retention, now)
+	memory := admission.NewBudget(48*mb, 24*mb)
+	engine, queryable := New(w.Querier, Options{Memory: memory})
+	begin := func(expr string) promql.Query {
+		q, err := engine.NewInstantQuery(t.Context(), queryable, nil, expr, time.UnixMilli(now))
+		require.NoError(t, err)
+		return q
+	}
+	free := func(bytes int64) bool {
+		claim := memory.Claim(admission.Client{})
+		defer claim.Release()
+		return claim.Grow(bytes)
+	}
+	for _, expr := range []string{"max_over_time(vector(1)[600s:1ms])", "max_over_time(vector(time())[600s:1ms])", "max_over_time(none[600s:1ms]) or max_over_time(none[1200s:1ms])"} {
+		first := begin(expr)
+		require.False(t, free(40*mb), "claimed before it is evaluated: %s", expr)
+		second, third := begin(expr), begin(expr)
+		for _, q := range []promql.Query{second, third} {
+			q.Close()
+		}
+		require.NoError(t, first.Exec(t.Context()).Err, expr)
+		first.Close()
+		require.True(t, free(40*mb), expr)
+	}
+	held := memory.Claim(admission.Client{})
+	require.True(t, held.Grow(40*mb))
+	q := begin("max_over_time(vector(time())[800s:1ms])")
+	require.ErrorIs(t, q.Exec(t.Context()).Err, admission.ErrNoRoom)
+	q.Close()
+	held.Release()
+	q = begin("max_over_time(vector(time())[2000s:1ms])")
+	require.ErrorContains(t, q.Exec(t.Context()).Err, "one client may hold")
+	q.Close()
+	require.True(t, free(40*mb))
+}
+
 // TestListsShareMemory: a list of series has its part of the memory until it is closed.
 func TestListsShareMemory(t *testing.T) {
 	w := newWorld(t, "model", retention, now)

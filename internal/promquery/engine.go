@@ -14,6 +14,7 @@ package promquery
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"time"
@@ -99,7 +100,7 @@ func NewEngine(opts promql.EngineOpts) *Engine {
 func (e *Engine) NewInstantQuery(
 	ctx context.Context, q storage.Queryable, opts promql.QueryOpts, qs string, ts time.Time,
 ) (promql.Query, error) {
-	return e.prepare(q, func(q storage.Queryable) (promql.Query, error) {
+	return e.prepare(ctx, q, func(q storage.Queryable) (promql.Query, error) {
 		return e.engine.NewInstantQuery(ctx, q, opts, qs, ts)
 	})
 }
@@ -108,13 +109,15 @@ func (e *Engine) NewInstantQuery(
 func (e *Engine) NewRangeQuery(
 	ctx context.Context, q storage.Queryable, opts promql.QueryOpts, qs string, start, end time.Time, interval time.Duration,
 ) (promql.Query, error) {
-	return e.prepare(q, func(q storage.Queryable) (promql.Query, error) {
+	return e.prepare(ctx, q, func(q storage.Queryable) (promql.Query, error) {
 		return e.engine.NewRangeQuery(ctx, q, opts, qs, start, end, interval)
 	})
 }
 
-// prepare makes a query and rewrites it.
-func (e *Engine) prepare(q storage.Queryable, begin func(storage.Queryable) (promql.Query, error)) (promql.Query, error) {
+// prepare makes a query, rewrites it, and claims what its evaluation takes, as far as that is known before anything is read.
+func (e *Engine) prepare(
+	ctx context.Context, q storage.Queryable, begin func(storage.Queryable) (promql.Query, error),
+) (promql.Query, error) {
 	// The check by interface also accepts a storage that embeds a Queryable.
 	own, ok := q.(interface{ during(*preparation) *Queryable })
 	if !ok {
@@ -128,8 +131,7 @@ func (e *Engine) prepare(q storage.Queryable, begin func(storage.Queryable) (pro
 	}
 	stmt := inner.Statement().(*parser.EvalStmt)
 	r := rewriter{
-		prep: p, q: during.q, maxSamples: during.maxSamples,
-		lookbackMs: stmt.LookbackDelta.Milliseconds(), subqueryStepMs: e.subqueryStepMs,
+		prep: p, q: during.q, lookbackMs: stmt.LookbackDelta.Milliseconds(), subqueryStepMs: e.subqueryStepMs,
 	}
 	all := grid{startMs: timestamp.FromTime(stmt.Start), endMs: timestamp.FromTime(stmt.End), stepMs: stmt.Interval.Milliseconds()}
 	stmt.Expr = r.rewrite(stmt.Expr, all)
@@ -139,13 +141,18 @@ func (e *Engine) prepare(q storage.Queryable, begin func(storage.Queryable) (pro
 			selected: make(map[*labels.Matcher]*selected), instructions: make(map[string]float64),
 			subqueries: make(map[argument]*parser.SubqueryExpr),
 		}
-		r.err = p.weigher.weigh()
+		p.account.claims(ctx, during.memory)
+		p.refused = p.weigher.weigh()
+		if heavy := (*weightError)(nil); errors.As(p.refused, &heavy) { // Exec answers the others
+			r.err = heavy
+		}
 	}
+	prepared := &preparedQuery{Query: inner, prep: p, account: p.account}
 	if r.err != nil {
-		inner.Close()
+		prepared.Close()
 		return nil, r.err
 	}
-	return &preparedQuery{Query: inner, prep: p, account: p.account}, nil
+	return prepared, nil
 }
 
 // preparedQuery is a query that adds the notes and warnings of its preparation to the result.

@@ -99,7 +99,7 @@ func (a *account) find(bytes int) error {
 
 // expect counts what the engine may hold by now, in samples.
 func (a *account) expect(n float64) error {
-	a.engine.Store(int64(min(n, float64(a.most))))
+	a.engine.Store(int64(n))
 	return a.room()
 }
 

@@ -101,7 +101,6 @@ var asFunction = map[string]string{
 type rewriter struct {
 	prep           *preparation
 	q              *query.Querier
-	maxSamples     int64
 	lookbackMs     int64
 	subqueryStepMs func(rangeMs int64) int64
 	err            error // the first error
@@ -126,10 +125,6 @@ func (r *rewriter) rewrite(e parser.Expr, g grid) parser.Expr {
 			stepMs = r.subqueryStepMs(rangeMs)
 		}
 		inside := g.at(e.Timestamp, e.OriginalOffset).inside(rangeMs, stepMs)
-		// The engine and a reading both allocate for each step before they count samples.
-		if inside.steps() > r.maxSamples {
-			r.prep.refused = promql.ErrTooManySamples("query preparation")
-		}
 		e.Expr = r.rewrite(e.Expr, inside)
 	case *parser.StepInvariantExpr:
 		e.Expr = r.rewrite(e.Expr, grid{startMs: g.startMs, endMs: g.startMs})

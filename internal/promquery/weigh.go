@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/prometheus/promql"
 	"github.com/prometheus/prometheus/promql/parser"
 	"github.com/prometheus/prometheus/schema"
 
@@ -28,13 +29,14 @@ const (
 )
 
 // weigher bounds what evaluating an expression takes beyond what the engine counts: the engine counts points, but not the
-// room that it makes for more of them, labels, or matching. It errs upwards.
+// room that it makes for more of them, the steps of subqueries, labels, or matching. It errs upwards.
 //
 // Labels are those that the engine makes. Those of stored series it shares; the query's account counts them.
 //
 //  1. A part that is evaluated step by step takes room for mostRoom points for each of its series, or for one per step if
-//     there are fewer steps. Labels made for its series, and keys made of labels, take a point for 16 bytes. All
-//     that is held at the same time is at most the query's samples.
+//     there are fewer steps. A subquery takes a point for each of its steps, whether there are series or not. Labels made
+//     for its series, and keys made of labels, take a point for 16 bytes. All that is held at the same time is at most the
+//     query's samples.
 //  2. A label that functions make has at most maxMade bytes. Together they take at most what the query's samples take.
 //  3. Matching of patterns takes at most maxMatching.
 //  4. Weighing ends with the query. What it looks at counts with what the selectors look at.
@@ -141,7 +143,7 @@ func (w *weigher) weigh() error {
 	w.matching, w.err = 0, nil
 	v := w.eval(w.expr, w.grid)
 	if w.err == nil && w.account != nil {
-		w.err = w.account.expect(v.peak)
+		w.err = w.account.expect(min(v.peak, float64(w.maxSamples)) + v.beside)
 	}
 	return w.err
 }
@@ -166,9 +168,9 @@ type weighed struct {
 	// of bytes that the engine copies to drop names. copied were made in evaluating the part, and
 	// are held with it.
 	bytes, widest, uncut, copied float64
-	// cells are its points if each series has one at each step, peak the most while it is evaluated,
-	// with labels. The engine bounds cells; peak is claimed.
-	cells, peak float64
+	// cells are its points if each series has one at each step, peak the most while it is evaluated. The engine bounds
+	// them. beside is the most that is held beside them. What the engine lets happen of peak is claimed, and beside.
+	cells, peak, beside float64
 	// found are what its series are made of, made the bytes of labels that functions have made.
 	found []*found
 	made  map[string]float64
@@ -228,7 +230,8 @@ func (v *weighed) held() float64 { return v.points + v.copied/sampleBytes }
 // with adds a part evaluated after v.
 func (v weighed) with(other weighed) weighed {
 	v.most = max(v.most, v.held()+other.most)
-	v.peak = max(v.peak, v.cells+v.copied/sampleBytes+other.peak)
+	v.peak = max(v.peak, v.cells+other.peak)
+	v.beside = max(v.beside, v.copied/sampleBytes+other.beside)
 	v.cells += other.cells
 	v.points += other.points
 	v.series += other.series
@@ -289,7 +292,7 @@ func (w *weigher) unnamed(v *weighed) {
 func (w *weigher) copies(v *weighed, made, meanwhile float64) {
 	v.copied += made
 	v.most = max(v.most, v.held()+meanwhile/sampleBytes)
-	v.peak = max(v.peak, v.cells+(v.copied+meanwhile)/sampleBytes)
+	v.beside = max(v.beside, (v.copied+meanwhile)/sampleBytes)
 	if v.most > float64(w.maxSamples) {
 		w.refuse("the labels that functions, operators and aggregations make for %.0f series may take more memory than the %d samples that a query "+
 			"may hold (--query-max-samples): narrow the selectors, aggregate first, or use fewer of them", v.series, w.maxSamples)
@@ -306,7 +309,7 @@ func (w *weigher) instead(v *weighed, meanwhile float64) {
 // result weighs one point per series and step.
 func (v *weighed) result(g grid) {
 	cells := v.series * float64(g.steps())
-	v.peak = max(v.peak, v.cells+v.copied/sampleBytes+cells)
+	v.peak = max(v.peak, v.cells+cells)
 	v.cells = cells
 }
 
@@ -339,7 +342,8 @@ func (w *weigher) eval(e parser.Expr, g grid) weighed {
 		if stepMs == 0 {
 			stepMs = w.subqueryStepMs(rangeMs)
 		}
-		return w.eval(e.Expr, g.at(e.Timestamp, e.OriginalOffset).inside(rangeMs, stepMs))
+		inside := g.at(e.Timestamp, e.OriginalOffset).inside(rangeMs, stepMs)
+		return w.tracked(w.eval(e.Expr, inside), inside)
 	case *parser.StepInvariantExpr:
 		return w.eval(e.Expr, grid{startMs: g.startMs, endMs: g.startMs})
 	case *parser.ParenExpr:
@@ -354,8 +358,22 @@ func (w *weigher) eval(e parser.Expr, g grid) weighed {
 		return w.aggregate(e, g)
 	case *parser.Call:
 		return w.call(e, g)
+	case *parser.NumberLiteral:
+		return w.stepwise(weighed{series: 1}, g)
 	}
 	return weighed{series: 1}
+}
+
+// tracked weighs what the engine notes of each step of a subquery while it evaluates it: two numbers of 8 bytes. Where
+// subqueries nest, it holds those of all.
+func (w *weigher) tracked(v weighed, g grid) weighed {
+	v.most += float64(g.steps())
+	v.beside += float64(g.steps())
+	if v.most > float64(w.maxSamples) && w.err == nil {
+		w.err = promql.ErrTooManySamples("the steps of its subqueries, which count as samples together with those of the subqueries inside them " +
+			"(--query-max-samples): use larger steps or shorter ranges")
+	}
+	return v
 }
 
 func (w *weigher) selector(e *parser.VectorSelector) weighed {

@@ -104,3 +104,30 @@ func selectorsOf(q promql.Query) iter.Seq[*labels.Matcher] {
 		})
 	}
 }
+
+// TestSubqueriesCountTheirSteps: the engine keeps something of each step of a subquery, also where there are no series.
+func TestSubqueriesCountTheirSteps(t *testing.T) {
+	w := newWorld(t, "model", retention, now)
+	opts := Options{MaxSamples: 1_000_000}
+	at := time.UnixMilli(now)
+	nested := func(depth, steps int) string {
+		expr := "none @ 0"
+		for range depth - 1 {
+			expr = "(none @ 0) or max_over_time((" + expr + ")[1ms:1ms])"
+		}
+		return fmt.Sprintf("max_over_time((%s)[%dms:1ms])", expr, steps)
+	}
+	beside := func(op string, n int) string {
+		return strings.Repeat("max_over_time(none[400s:1ms]) "+op+" ", n-1) + "max_over_time(none[400s:1ms])"
+	}
+	for _, expr := range []string{nested(3, 400_000), nested(20, 60_000), nested(1, 1_000_001), "-(" + nested(3, 400_000) + ")"} {
+		took, err := w.heavy(opts, expr, at, at, 0)
+		require.ErrorContains(t, err, "use larger steps", "%.100s", expr)
+		require.Less(t, took, int64(opts.MaxSamples*sampleBytes/4), "%.100s", expr)
+	}
+	// Those that are evaluated one after the other are not held together.
+	for _, expr := range []string{nested(1, 900_000), nested(2, 400_000), beside("or", 10), beside("+", 10)} {
+		_, err := w.heavy(opts, expr, at, at, 0)
+		require.NoError(t, err, "%.100s", expr)
+	}
+}
