@@ -139,6 +139,12 @@ func TestQueriesClaimBeforeTheyAreEvaluated(t *testing.T) {
 	require.ErrorContains(t, q.Exec(t.Context()).Err, "one client may hold")
 	q.Close()
 	require.True(t, free(40*mb))
+
+	// What the engine does not count has no part in the limit at which it ends a query.
+	engine, queryable = New(w.Querier, Options{Memory: memory, MaxSamples: 1_200_000})
+	q = begin("max_over_time(vector(time())[1000s:1ms])")
+	require.False(t, free(20*mb))
+	q.Close()
 }
 
 // TestListsShareMemory: a list of series has its part of the memory until it is closed.

@@ -137,8 +137,9 @@ func (e *Engine) prepare(
 	stmt.Expr = r.rewrite(stmt.Expr, all)
 	if r.err == nil {
 		p.weigher = &weigher{
-			index: during.q.Index(), account: p.account, maxSamples: during.maxSamples, subqueryStepMs: e.subqueryStepMs, expr: stmt.Expr, grid: all,
-			selected: make(map[*labels.Matcher]*selected), instructions: make(map[string]float64),
+			index: during.q.Index(), account: p.account, maxSamples: during.maxSamples, lookbackMs: r.lookbackMs, subqueryStepMs: e.subqueryStepMs,
+			expr: stmt.Expr, grid: all,
+			smoothed: make(map[*labels.Matcher]grid), selected: make(map[*labels.Matcher]*selected), instructions: make(map[string]float64),
 			subqueries: make(map[argument]*parser.SubqueryExpr),
 		}
 		p.account.claims(ctx, during.memory)

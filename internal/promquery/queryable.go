@@ -576,7 +576,7 @@ func (s *series) Iterator(it chunkenc.Iterator) chunkenc.Iterator {
 	*into = iterator{at: -1}
 	p, err := s.set.source.points(s.places, &into.own)
 	if all := s.set.all; err == nil && s.set.sel != nil {
-		err = s.set.sel.has(s.stored, len(p.times) > 0, s.foundSeries == all[len(all)-1])
+		err = s.set.sel.has(s.stored, len(p.times), s.foundSeries == all[len(all)-1])
 	}
 	if err != nil {
 		p = points{}

@@ -26,6 +26,11 @@ const (
 	maxMatching = 200_000_000
 	// mostRoom is the number of points that the engine allocates at the first one of a series.
 	mostRoom = 5000
+	// growth is how much room a long list has that grew point by point.
+	growth = 1.25
+	// maxSmoothing bounds what the engine does to one series of a smoothed selector: the points in each window, which it
+	// moves at each step. This many take some ten seconds, in which it ignores the context.
+	maxSmoothing = 5_000_000_000
 )
 
 // weigher bounds what evaluating an expression takes beyond what the engine counts: the engine counts points, but not the
@@ -37,6 +42,8 @@ const (
 //     there are fewer steps. A subquery takes a point for each of its steps, whether there are series or not. Labels made
 //     for its series, and keys made of labels, take a point for 16 bytes. All that is held at the same time is at most the
 //     query's samples.
+//     Points that the engine copies from one step to all others, and those of smoothed selectors, take what they are: the
+//     engine counts them late, or not at all.
 //  2. A label that functions make has at most maxMade bytes. Together they take at most what the query's samples take.
 //  3. Matching of patterns takes at most maxMatching.
 //  4. Weighing ends with the query. What it looks at counts with what the selectors look at.
@@ -50,9 +57,12 @@ type weigher struct {
 	index          *query.Index
 	account        *account
 	maxSamples     int64
+	lookbackMs     int64
 	subqueryStepMs func(rangeMs int64) int64
 	expr           parser.Expr
 	grid           grid
+	// smoothed has the grids of smoothed selectors, by their first matchers.
+	smoothed map[*labels.Matcher]grid
 	// selected is what selectors have found, by their first matchers; see preparation.readings.
 	selected map[*labels.Matcher]*selected
 	// instructions counts those of a pattern, by text.
@@ -85,6 +95,10 @@ type selected struct {
 	alive   amount
 	widest  int // bytes of labels that a series has
 	uncut   int // see weighed
+
+	// These are for a smoothed selector. Its series have a point at each of steps. A point of the store is in as many as
+	// windows of them. unweighed are the points since the query was weighed.
+	steps, windows, unweighed int64
 }
 
 // add notes what a selector has found.
@@ -96,14 +110,22 @@ func (w *weigher) add(ctx context.Context, work *query.Work, matchers []*labels.
 	}
 	if len(matchers) > 0 {
 		w.selected[matchers[0]] = s
+		if g, ok := w.smoothed[matchers[0]]; ok {
+			s.steps = g.steps()
+			s.windows = min(s.steps, 2*w.lookbackMs/max(g.stepMs, 1)+1)
+		}
 	}
 	return s
 }
 
-// has counts a series that has been read. With more than 100 selectors, not each has all weighed again.
-func (s *selected) has(stored metric.Labels, samples, last bool) error {
+// has counts a series that has been read, and its points. With more than 100 selectors, not each has all weighed again.
+func (s *selected) has(stored metric.Labels, points int, last bool) error {
 	w := s.weigher
-	if samples {
+	if float64(points)*float64(s.windows) > maxSmoothing {
+		w.refuse("smoothing %d samples of one series at %d steps would take too long: use a larger step, or a shorter lookback", points, s.steps)
+		return w.err
+	}
+	if points > 0 {
 		bytes := labelBytes(stored)
 		s.alive.series++
 		s.alive.bytes += bytes
@@ -113,13 +135,15 @@ func (s *selected) has(stored metric.Labels, samples, last bool) error {
 		if !sharedWithoutName(stored) {
 			s.uncut += bytes
 		}
+		s.unweighed += s.steps
 	}
 	if last {
 		w.unread--
 	}
-	if w.read.series < w.next.series && w.read.bytes < w.next.bytes && (!last || w.unread > 0 && len(w.selected) > 100) {
+	if w.read.series < w.next.series && w.read.bytes < w.next.bytes && s.unweighed < claimStep && (!last || w.unread > 0 && len(w.selected) > 100) {
 		return nil
 	}
+	s.unweighed = 0
 	const few, fewBytes = 1000, 64 << 10
 	w.next = amount{series: w.read.series + w.read.series/8 + few, bytes: w.read.bytes + w.read.bytes/8 + fewBytes}
 	return w.weigh()
@@ -319,9 +343,23 @@ func (w *weigher) stepwise(v weighed, g grid) weighed {
 	if steps := g.steps(); steps > 1 {
 		room = v.series * float64(min(steps, mostRoom))
 	}
+	v.result(g)
+	return w.room(v, g, room)
+}
+
+// appended weighs points that the engine makes at all steps of g, one after the other.
+func (w *weigher) appended(v weighed, g grid) weighed {
+	v.result(g)
+	made := v.cells
+	v.cells *= growth
+	v.peak = max(v.peak, v.cells)
+	return w.room(v, g, made)
+}
+
+// room weighs the room that the result has for points.
+func (w *weigher) room(v weighed, g grid, room float64) weighed {
 	v.most = max(v.most, v.held()+room)
 	v.points = room
-	v.result(g)
 	if v.most > float64(w.maxSamples) {
 		w.refuse("%.0f series at %d steps may take more than the %d samples that a query may hold (--query-max-samples), since the engine allocates "+
 			"all steps of each series: narrow the selectors, aggregate, or use a larger step", v.series, g.steps(), w.maxSamples)
@@ -333,6 +371,10 @@ func (w *weigher) eval(e parser.Expr, g grid) weighed {
 	switch e := e.(type) {
 	case *parser.VectorSelector:
 		v := w.selector(e)
+		if e.Smoothed {
+			w.smoothed[e.LabelMatchers[0]] = g
+			return w.appended(v, g)
+		}
 		v.result(g)
 		return v
 	case *parser.MatrixSelector: // a series at a time
@@ -345,7 +387,12 @@ func (w *weigher) eval(e parser.Expr, g grid) weighed {
 		inside := g.at(e.Timestamp, e.OriginalOffset).inside(rangeMs, stepMs)
 		return w.tracked(w.eval(e.Expr, inside), inside)
 	case *parser.StepInvariantExpr:
-		return w.eval(e.Expr, grid{startMs: g.startMs, endMs: g.startMs})
+		v := w.eval(e.Expr, grid{startMs: g.startMs, endMs: g.startMs})
+		switch e.Expr.(type) {
+		case *parser.MatrixSelector, *parser.SubqueryExpr: // the same for all steps
+			return v
+		}
+		return w.appended(v, g)
 	case *parser.ParenExpr:
 		return w.eval(e.Expr, g)
 	case *parser.UnaryExpr:

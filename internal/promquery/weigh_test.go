@@ -13,6 +13,7 @@ import (
 	"github.com/prometheus/prometheus/promql/parser"
 	"github.com/stretchr/testify/require"
 
+	"github.com/quern/quern/internal/admission"
 	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/query"
 	"github.com/quern/quern/internal/query/querytest"
@@ -130,4 +131,62 @@ func TestSubqueriesCountTheirSteps(t *testing.T) {
 		_, err := w.heavy(opts, expr, at, at, 0)
 		require.NoError(t, err, "%.100s", expr)
 	}
+}
+
+// TestCopiedPointsAreCounted: of a part that is the same at all steps, the engine makes a copy for each step.
+func TestCopiedPointsAreCounted(t *testing.T) {
+	const mb = 1 << 20
+	w := newWorld(t, "model", retention, now)
+	_, end := w.some(100, "x")
+	start := end.Add(-9_999 * time.Millisecond)
+	at := fmt.Sprintf("m @ %d", end.Unix())
+	opts := Options{MaxSamples: 900_000, Lookback: time.Hour}
+	for _, expr := range []string{at, "sum(" + at + ") or " + at, "max_over_time((" + at + ")[10s:1ms])"} {
+		took, err := w.heavy(opts, expr, start, end, time.Millisecond)
+		require.ErrorContains(t, err, "larger step", expr)
+		require.Less(t, took, int64(opts.MaxSamples*sampleBytes), expr)
+	}
+	for _, expr := range []string{at, "sum(" + at + ")", "max_over_time(m[1h] @ " + fmt.Sprint(end.Unix()) + ")", at + " + " + at} {
+		_, err := w.heavy(Options{MaxSamples: 4_000_000, Lookback: time.Hour}, expr, start, end, time.Millisecond)
+		require.NoError(t, err, expr)
+		_, err = w.heavy(opts, expr, start, start, time.Millisecond)
+		require.NoError(t, err, expr)
+	}
+	// The limit allows it, but the memory does not.
+	memory := admission.NewSharedBudget(12*mb, mb)
+	took, err := w.heavy(Options{Lookback: time.Hour, Memory: memory}, at, start, end, time.Millisecond)
+	require.ErrorContains(t, err, "one client may hold")
+	require.Less(t, took, int64(12*mb))
+}
+
+// TestSmoothedSelectorsAreBounded: the engine counts no points of these, and smooths a series without a look at the context.
+func TestSmoothedSelectorsAreBounded(t *testing.T) {
+	w := newWorld(t, "model", retention, now)
+	_, end := w.some(200, "x")
+	opts := Options{MaxSamples: 1_000_000, Lookback: time.Hour}
+	for _, expr := range []string{
+		"count(max_over_time((m smoothed)[20s:1ms]))", "max_over_time((m smoothed)[900s:1ms])",
+		"max_over_time((m smoothed)[4s:1ms]) + on (i) max_over_time((m{a=~'x|y'} smoothed + m smoothed)[4s:1ms])",
+	} {
+		took, err := w.heavy(opts, expr, end, end, 0)
+		require.ErrorContains(t, err, "larger step", expr)
+		require.Less(t, took, int64(8*opts.MaxSamples*sampleBytes), "%s: with what growing lists leave", expr)
+	}
+	_, err := w.heavy(opts, "count(max_over_time((m smoothed)[4s:1ms]))", end, end, 0)
+	require.NoError(t, err)
+	_, err = w.heavy(opts, "rate(m[1h] smoothed)", end.Add(-time.Second), end, time.Millisecond)
+	require.NoError(t, err)
+
+	id := w.ID(querytest.Named("dense"))
+	var samples []metric.Sample
+	for i := range int64(2000) {
+		samples = append(samples, metric.Sample{Schedule: id, TimeMs: now - day - 2000 + i, Value: 1})
+	}
+	w.Put(samples...)
+	end = time.UnixMilli(now - day + hour)
+	opts = Options{Lookback: 2 * time.Hour}
+	_, err = w.heavy(opts, "max_over_time((dense smoothed)[4000s:1ms])", end, end, 0)
+	require.ErrorContains(t, err, "smoothing 2000 samples")
+	_, err = w.heavy(opts, "max_over_time((dense smoothed)[4000s:1s])", end, end, 0)
+	require.NoError(t, err)
 }
