@@ -67,7 +67,8 @@ func (o Options) EnsureDefaults() Options {
 
 // Engine evaluates PromQL. It is safe for concurrent use.
 type Engine struct {
-	engine *promql.Engine
+	engine  *promql.Engine
+	timeout time.Duration
 	// subqueryStepMs returns the step, given the range, of a subquery without an explicit step.
 	subqueryStepMs func(rangeMs int64) int64
 }
@@ -92,7 +93,7 @@ func New(q *query.Querier, opts Options) (*Engine, *Queryable) {
 
 // NewEngine makes an engine with options of Prometheus' engine. NoStepSubqueryIntervalFn must be set.
 func NewEngine(opts promql.EngineOpts) *Engine {
-	return &Engine{engine: promql.NewEngine(opts), subqueryStepMs: opts.NoStepSubqueryIntervalFn}
+	return &Engine{engine: promql.NewEngine(opts), timeout: opts.Timeout, subqueryStepMs: opts.NoStepSubqueryIntervalFn}
 }
 
 // NewInstantQuery implements promql.QueryEngine. It rewrites a query only if q is a Queryable of
@@ -148,7 +149,7 @@ func (e *Engine) prepare(
 			r.err = heavy
 		}
 	}
-	prepared := &preparedQuery{Query: inner, prep: p, account: p.account}
+	prepared := &preparedQuery{Query: inner, prep: p, account: p.account, timeout: e.timeout}
 	if r.err != nil {
 		prepared.Close()
 		return nil, r.err
@@ -161,6 +162,7 @@ type preparedQuery struct {
 	promql.Query
 	prep    *preparation
 	account *account
+	timeout time.Duration
 }
 
 // Close implements promql.Query.
@@ -189,6 +191,9 @@ func (q *preparedQuery) Exec(ctx context.Context) *promql.Result {
 	if q.prep.refused != nil {
 		return &promql.Result{Err: q.prep.refused}
 	}
+	ctx, cancel := context.WithTimeout(ctx, q.timeout) // the engine has one of its own, which it does not tell
+	defer cancel()
+	q.prep.ctx = ctx
 	r := q.Query.Exec(ctx)
 	r.Warnings.Merge(q.prep.notes)
 	for _, w := range q.prep.warnings.List() {

@@ -124,7 +124,7 @@ func TestPointsOfRowsCount(t *testing.T) {
 		}
 		var it chunkenc.Iterator
 		for i := range groups[0].IDs() {
-			s := series{foundSeries: &foundSeries{places: []place{{group: 0, i: i}}}, set: &set{source: src}}
+			s := series{foundSeries: &foundSeries{places: []place{{group: 0, i: i}}}, set: &set{ctx: t.Context(), source: src}}
 			it = s.Iterator(it) // as the engine does: what the one before had is let go
 			var tooMany promql.ErrTooManySamples
 			if name == "many" {

@@ -166,9 +166,9 @@ func (q *querier) Select(
 	}
 	held := newHeld(ctx, &q.reads, found.groups, q.account, keep)
 	if r := q.prep.of(matchers); r != nil {
-		return newSet(series, sel, warn, &rowSource{reading: r, q: q.q, warn: warn, loader: newLoader[[]query.Span](held), scattered: found.scattered})
+		return newSet(ctx, series, sel, warn, &rowSource{reading: r, q: q.q, warn: warn, loader: newLoader[[]query.Span](held), scattered: found.scattered})
 	}
-	return newSet(series, sel, warn, &samples{mint: mint, maxt: maxt, warn: warn, loader: newLoader[points](held)})
+	return newSet(ctx, series, sel, warn, &samples{mint: mint, maxt: maxt, warn: warn, loader: newLoader[points](held)})
 }
 
 // find returns the series that the matchers select and the hints allow. The error is a
@@ -528,6 +528,7 @@ func (r *rowSource) release() {
 
 // set is a storage.SeriesSet.
 type set struct {
+	ctx    context.Context //nolint:containedctx // that of Select
 	all    []*foundSeries
 	at     int
 	sel    *selected // nil where nothing is evaluated
@@ -535,8 +536,8 @@ type set struct {
 	source source
 }
 
-func newSet(all []*foundSeries, sel *selected, warn *query.Warnings, src source) *set {
-	return &set{all: all, at: -1, sel: sel, warn: warn, source: src}
+func newSet(ctx context.Context, all []*foundSeries, sel *selected, warn *query.Warnings, src source) *set {
+	return &set{ctx: ctx, all: all, at: -1, sel: sel, warn: warn, source: src}
 }
 
 func (s *set) Next() bool {
@@ -573,10 +574,13 @@ func (s *series) Iterator(it chunkenc.Iterator) chunkenc.Iterator {
 		into = new(iterator)
 	}
 	into.own.free()
-	*into = iterator{at: -1}
+	*into = iterator{at: -1, ctx: s.set.ctx}
 	p, err := s.set.source.points(s.places, &into.own)
 	if all := s.set.all; err == nil && s.set.sel != nil {
 		err = s.set.sel.has(s.stored, len(p.times), s.foundSeries == all[len(all)-1])
+	}
+	if err == nil {
+		err = s.set.ctx.Err()
 	}
 	if err != nil {
 		p = points{}

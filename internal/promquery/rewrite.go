@@ -1,6 +1,7 @@
 package promquery
 
 import (
+	"context"
 	"fmt"
 	"math"
 	"time"
@@ -26,10 +27,15 @@ type preparation struct {
 	weigher  *weigher
 	account  *account
 	refused  error // what the query is answered without being evaluated
+
+	ctx       context.Context     //nolint:containedctx // that of Exec: the engine passes none to its functions
+	annotated map[string]struct{} // the annotations of functions, by text
 }
 
 func newPreparation() *preparation {
-	return &preparation{readings: make(map[*labels.Matcher]*reading), account: &account{inTurn: true}}
+	return &preparation{
+		readings: make(map[*labels.Matcher]*reading), annotated: make(map[string]struct{}), account: &account{inTurn: true},
+	}
 }
 
 // of returns what the selector with the given matchers reads, nil for raw samples.
@@ -114,7 +120,9 @@ func (r *rewriter) rewrite(e parser.Expr, g grid) parser.Expr {
 	case *parser.MatrixSelector:
 		r.stream(e, g, "", 1)
 	case *parser.Call:
-		return r.call(e, g)
+		call := r.call(e, g)
+		r.prep.guardCall(call)
+		return call
 	case *parser.SubqueryExpr:
 		rangeMs, stepMs := e.Range.Milliseconds(), e.Step.Milliseconds()
 		switch {
@@ -154,7 +162,7 @@ func (r *rewriter) refuse(err error) {
 	}
 }
 
-func (r *rewriter) call(e *parser.Call, g grid) parser.Expr {
+func (r *rewriter) call(e *parser.Call, g grid) *parser.Call {
 	if e.Func.Name == "timestamp" {
 		// The engine itself asks such a selector for the times of its samples.
 		if sel, ok := e.Args[0].(*parser.VectorSelector); ok && r.instant(sel, g, "timestamp") {
