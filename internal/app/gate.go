@@ -1,13 +1,14 @@
 package app
 
 import (
+	"context"
 	"net/http"
 	"sync"
 	"sync/atomic"
 )
 
-// gate passes requests to a handler, which may be replaced. close waits for the requests inside and
-// rejects later ones.
+// gate passes requests to a handler, which may be replaced. close waits for the requests inside, and
+// lets no later ones in.
 type gate struct {
 	handler atomic.Pointer[http.Handler]
 
@@ -28,8 +29,19 @@ func (g *gate) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	(*g.handler.Load()).ServeHTTP(w, r)
 }
 
-func (g *gate) close() {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.closed = true
+// close returns whether all requests have left before ctx is done. Otherwise it goes on waiting for them.
+func (g *gate) close(ctx context.Context) bool {
+	closed := make(chan struct{})
+	go func() {
+		defer close(closed)
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		g.closed = true
+	}()
+	select {
+	case <-closed:
+		return true
+	case <-ctx.Done():
+		return false
+	}
 }

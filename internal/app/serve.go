@@ -32,6 +32,10 @@ import (
 // enough that it ends.
 const drainTime = 10 * time.Second
 
+// patience is how long requests may take after they have been broken off. They look at their context all the time, so
+// only a mistake, or a machine that hardly runs, makes this too short.
+const patience = 3 * time.Second
+
 const (
 	// statusTurns is how many statuses are read at once: two, so that one client leaves room for another.
 	statusTurns = 2
@@ -100,8 +104,10 @@ type server struct {
 	// open is setup.openBackend; tests replace it.
 	open func(ctx context.Context, onFatal func(error)) (store, error)
 
-	// gate is closed before the store, so that the store is not closed under requests.
-	gate gate
+	// gate is closed before the store, so that the store is not closed under requests. patience is how long requests may
+	// take to leave that have been broken off.
+	gate     gate
+	patience time.Duration
 	// away is why the store cannot be used. unfit is why this process must not use it.
 	away, unfit condition
 
@@ -114,7 +120,7 @@ type server struct {
 }
 
 func newServer(with setup) *server {
-	s := &server{setup: with, gathered: prometheus.NewRegistry(), clients: admission.NewClients(with.cfg.Proxies)}
+	s := &server{setup: with, patience: patience, gathered: prometheus.NewRegistry(), clients: admission.NewClients(with.cfg.Proxies)}
 	s.gathered.MustRegister(
 		collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
@@ -340,7 +346,13 @@ func (s *server) drain(ctx context.Context, web *http.Server, announce time.Dura
 	err := s.engine.finish(ctx)
 	hard.Stop()
 	breakOff()
-	s.gate.close()
+	leaving, cancel := context.WithTimeout(ctx, s.patience)
+	defer cancel()
+	if !s.gate.close(leaving) {
+		// The process ends as by a second signal: all that was acknowledged is durable.
+		return errors.Join(err, fmt.Errorf("a request has not ended %v after it was broken off: the process ends without closing the store, "+
+			"and nothing that was acknowledged is lost", s.patience))
+	}
 	s.engine.beside.Wait() // what the last requests have begun
 	err = errors.Join(err, s.engine.Close())
 	s.log.Info("stopped")

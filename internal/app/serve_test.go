@@ -13,6 +13,7 @@ import (
 	"runtime/debug"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -226,6 +227,50 @@ func TestMemoryOfSeries(t *testing.T) {
 	require.LessOrEqual(t, memory(t.Context()), int64(1<<30))
 }
 
+// TestDrainEnds: a request that does not end, whatever it is told, keeps the process no longer than it promises. The
+// store is not closed under it.
+func TestDrainEnds(t *testing.T) {
+	s := testServer(t)
+	s.patience = 0
+	var closed atomic.Bool
+	var kept store
+	s.open = func(ctx context.Context, onFatal func(error)) (store, error) {
+		st, err := s.openStore(ctx, onFatal)
+		kept = st
+		return closingStore{st, &closed}, err
+	}
+	within, leave := make(chan struct{}), make(chan struct{})
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	_, end := serving(ctx, t, s)
+	s.gate.lead(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+		close(within)
+		<-leave
+	}))
+	var request sync.WaitGroup
+	request.Go(func() {
+		s.gate.ServeHTTP(httptest.NewRecorder(), httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/", nil))
+	})
+	<-within
+	cancel()
+	assert.ErrorContains(t, <-end, "nothing that was acknowledged is lost")
+	assert.False(t, closed.Load())
+	close(leave)
+	request.Wait()
+	require.NoError(t, kept.Close())
+}
+
+// closingStore tells that it is closed.
+type closingStore struct {
+	store
+	closed *atomic.Bool
+}
+
+func (s closingStore) Close() error {
+	s.closed.Store(true)
+	return s.store.Close()
+}
+
 // TestGate: the gate closes only when no request is inside, and no request enters afterwards.
 func TestGate(t *testing.T) {
 	var g gate
@@ -242,7 +287,7 @@ func TestGate(t *testing.T) {
 	<-within
 	closed := make(chan struct{})
 	go func() {
-		g.close()
+		assert.True(t, g.close(t.Context()))
 		close(closed)
 	}()
 	select {
