@@ -15,7 +15,7 @@ func (s *setup) operate(e *process, turns reading.Turns) api.Registrar {
 	}
 	return reading.NewOperate(reading.OperateOptions{
 		Explainer: explain.New(explain.Parts{
-			Store: e.Store, Index: e.index, Cache: e.Cache, Recovery: e.Recovery, Clock: s.clk,
+			Store: e.Store, Index: e.index, Cache: e.Cache, Recovery: e.Recovery, Clock: s.clk, Memory: e.reader.Memory(),
 		}, s.cfg.Query.MaxSamples),
 		Reaggregator: again, TakeBack: s.cfg.EnableAdminAPI, Clock: s.clk, Turns: turns,
 	})

@@ -58,6 +58,16 @@ func unseal(chunk []byte, format byte) (body []byte, count int, err error) {
 	return body[w:], int(n), nil
 }
 
+// countIn returns the count of a chunk, without a check of the chunk; 0 if it cannot be right.
+func countIn(chunk []byte) int {
+	body := chunk[min(headerSize, len(chunk)):]
+	n, w := binary.Uvarint(body)
+	if w <= 0 || n > uint64(len(body)-w) {
+		return 0
+	}
+	return int(n)
+}
+
 // The control byte before each sample:
 //
 //	bits 7-6  schedule  0 the same, 1 the next id, 2 the difference follows

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"iter"
 	"slices"
+	"unsafe"
 
 	"github.com/quern/quern/internal/metric"
 )
@@ -75,6 +76,19 @@ func (s *SampleSet) Add(chunk []byte) error {
 		s.compact()
 	}
 	return nil
+}
+
+// Needs returns the bytes that the set takes at most once chunk is added and Series has been called:
+// two arrays, which grow by a quarter at a time.
+func (s *SampleSet) Needs(chunk []byte) int {
+	n := len(s.added) + countIn(chunk)
+	n += n/4 + 256
+	return int(unsafe.Sizeof(metric.Sample{})) * (max(n, cap(s.added)) + max(n, cap(s.groups.sorted)))
+}
+
+// Bytes returns the bytes that the set takes now.
+func (s *SampleSet) Bytes() int {
+	return int(unsafe.Sizeof(metric.Sample{})) * (cap(s.added) + cap(s.groups.sorted))
 }
 
 // compact drops duplicates. What is left precedes whatever is added later, so that the

@@ -7,7 +7,8 @@
 //     made (samples, marks, row), and reads everything again before it calls a row missing or
 //     different.
 //  3. Bounded: a request reads a few series, keeps few of the marks that it finds, and refuses a
-//     series with too many samples.
+//     series with too many samples. It holds the samples of one slice of a series at a time, of the
+//     memory that all queries have together.
 package explain
 
 import (
@@ -15,6 +16,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/quern/quern/internal/admission"
 	"github.com/quern/quern/internal/blocks"
 	"github.com/quern/quern/internal/cache"
 	"github.com/quern/quern/internal/clock"
@@ -48,15 +50,18 @@ type Explainer struct {
 	clk      clock.Clock
 	// maxSamples is the number of samples of one slice that a request may hold.
 	maxSamples int
+	memory     *admission.Budget
 }
 
-// Parts are what an Explainer works with. All are required.
+// Parts are what an Explainer works with. All but Memory are required.
 type Parts struct {
 	Store    storage.Store
 	Index    *query.Index
 	Cache    *cache.Cache
 	Recovery *recovery.Recovery
 	Clock    clock.Clock
+	// Memory is what all queries may hold together. The default is no limit.
+	Memory *admission.Budget
 }
 
 // New returns an Explainer for the series of an index. It refuses a series that has more than
@@ -64,6 +69,7 @@ type Parts struct {
 func New(p Parts, maxSamples int) *Explainer {
 	return &Explainer{
 		store: p.Store, ladder: p.Store.Settings().Ladder, index: p.Index, cache: p.Cache, recovery: p.Recovery, clk: p.Clock, maxSamples: maxSamples,
+		memory: p.Memory,
 	}
 }
 
@@ -226,10 +232,17 @@ func (x *Explainer) readInput(ctx context.Context, id metric.ScheduleID, f *foun
 	if f.bucket() == metric.Raw {
 		var set blocks.SampleSet
 		set.Reset(one(id))
+		memory, held := query.NewMemory(ctx, x.memory, 1), 0
+		defer memory.Release()
 		for ch, err := range x.store.RawChunks(ctx, one(id), f.slice.StartMs, f.slice.EndMs) {
 			if err != nil {
 				return fmt.Errorf("read raw samples of series %d: %w", id, err)
 			}
+			more := set.Needs(ch.Data) - held
+			if err := memory.Hold(more); err != nil {
+				return err
+			}
+			held += more
 			before := set.Added()
 			if set.Add(ch.Data) != nil {
 				f.input.Damaged++

@@ -103,7 +103,7 @@ var rules = []rule{
 	// Requests of operators: these read what the runs read, for series that a selector names.
 	{"internal/reaggregate", with(cache, "internal/query")},
 	{"internal/deletion", with(nouns, "internal/ingest", "internal/query")},
-	{"internal/explain", with(cache, "internal/recovery", "internal/shards", "internal/rollup", "internal/query")},
+	{"internal/explain", with(cache, "internal/admission", "internal/recovery", "internal/shards", "internal/rollup", "internal/query")},
 
 	// What operators see of the runs, in the form that they see.
 	{"internal/aggregation", with(storage, "internal/recovery", "internal/shards", "internal/wire")},

@@ -6,7 +6,6 @@ import (
 	"math"
 	"slices"
 
-	"github.com/quern/quern/internal/blocks"
 	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/sketch"
 )
@@ -18,9 +17,9 @@ type Samples struct {
 	Samples []metric.Sample
 }
 
-// exportSamples is the number of samples of a group, about 24 MB, that are collected slice by slice
-// before they are yielded.
-const exportSamples = 1 << 20
+// exportSamples is the number of samples of a group, about 8 MB, that are collected slice by slice
+// before they are yielded. A slow client holds them for as long as it reads.
+const exportSamples = 1 << 17
 
 // pieceSamples bounds the samples of one piece. As a line of an export, a piece stays below 1 MB,
 // which every importer accepts.
@@ -28,7 +27,7 @@ const pieceSamples = 10_000
 
 // Export reads the raw samples in [startMs, endMs). A series with many samples comes in several
 // pieces, in order of time, with pieces of other series between them. The returned error may be a
-// *RequestError; an error from All never is.
+// *RequestError.
 func (q *Querier) Export(ctx context.Context, sels []Selector, startMs, endMs int64) (*Result[Samples], error) {
 	if err := checkRange(startMs, endMs); err != nil {
 		return nil, err
@@ -43,9 +42,7 @@ func (q *Querier) Export(ctx context.Context, sels []Selector, startMs, endMs in
 		if fromMs >= toMs {
 			return
 		}
-		e := exporter{q: q, fromMs: fromMs, toMs: toMs, warn: &r.warnings, yield: yield}
-		e.set = q.sets.Get().(*blocks.SampleSet)
-		defer q.sets.Put(e.set)
+		e := exporter{q: q, fromMs: fromMs, toMs: toMs, warn: &r.warnings, memory: NewMemory(ctx, q.opts.Memory, 1), yield: yield}
 		for _, g := range groups {
 			more, err := e.group(ctx, g)
 			if err != nil {
@@ -64,8 +61,8 @@ type exporter struct {
 	fromMs int64
 	toMs   int64
 	warn   *warnings
+	memory *Memory
 	yield  func(Samples, error) bool
-	set    *blocks.SampleSet
 }
 
 // group yields the samples of one group; more is false if the consumer wants no more.
@@ -88,7 +85,9 @@ func (e *exporter) part(ctx context.Context, g group, fromMs, toMs int64) (left 
 	most := e.q.opts.MaxSamples
 	slice := metric.Slice{StartMs: math.MinInt64}
 	left.StartMs = fromMs
-	g.reset(e.set, fromMs, toMs)
+	set := e.q.set(e.memory)
+	defer set.close()
+	g.reset(set, fromMs, toMs)
 	sinceMs := e.q.ladder.SliceAt(metric.Raw, fromMs).StartMs
 	for ch, err := range e.q.store.RawChunks(ctx, g.span(), sinceMs, toMs) {
 		if err != nil {
@@ -96,25 +95,29 @@ func (e *exporter) part(ctx context.Context, g group, fromMs, toMs int64) (left 
 		}
 		if ch.SliceMs != slice.StartMs {
 			slice = e.q.ladder.SliceAt(metric.Raw, ch.SliceMs)
-			if e.set.Len() >= min(exportSamples, most) {
-				if !e.flush(g) {
+			if set.Len() >= min(exportSamples, most) {
+				if !e.flush(g, set) {
 					return left, false, nil
 				}
-				g.reset(e.set, fromMs, toMs)
+				g.reset(set, fromMs, toMs)
 				left.StartMs = slice.StartMs
 			}
 		}
-		e.q.addChunk(e.set, ch, slice, e.warn)
-		if left.EndMs = slice.EndMs; e.set.Distinct() > most && toMs-fromMs > 1 {
+		left.EndMs = slice.EndMs
+		if err := set.admit(ch.Data, fromMs, toMs); err != nil {
+			return left, true, err
+		}
+		e.q.addChunk(set, ch, slice, e.warn)
+		if set.Distinct() > most && toMs-fromMs > 1 {
 			return left, true, errTooMany
 		}
 	}
-	return left, e.flush(g), nil
+	return left, e.flush(g, set), nil
 }
 
 // flush yields the contents of the set.
-func (e *exporter) flush(g group) (more bool) {
-	for i, samples := range g.in(e.set) {
+func (e *exporter) flush(g group, set *countedSet) (more bool) {
+	for i, samples := range g.in(set) {
 		id := g.ids[i]
 		for piece := range slices.Chunk(samples, pieceSamples) {
 			if !e.yield(Samples{ID: id, Labels: e.q.index.Labels(id), Samples: piece}, nil) {
@@ -137,7 +140,7 @@ type Row struct {
 
 // Rollups reads the stored rows of a level that start in [startMs, endMs). The rows of each series
 // are sorted by time; the series of a group come in no particular order. A warning names rows that
-// lack late samples. The returned error may be a *RequestError; an error from All never is.
+// lack late samples. The returned error may be a *RequestError.
 func (q *Querier) Rollups(ctx context.Context, sels []Selector, level metric.Bucket, startMs, endMs int64) (*Result[Row], error) {
 	if err := checkRange(startMs, endMs); err != nil {
 		return nil, err

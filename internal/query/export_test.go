@@ -611,20 +611,24 @@ func TestSamplesAreCountedAsTheyLoad(t *testing.T) {
 	require.EqualValues(t, 2*minute, part.samples)
 }
 
-// TestDenseSlicesAreReadInParts: a slice with more samples than a request may hold is read in
-// parts, and the answer is the same.
-func TestDenseSlicesAreReadInParts(t *testing.T) {
-	const perChunk, chunks, stepMs = 20_000, 40, 6
+// A dense slice has many samples: of two series, 6 ms apart.
+const (
+	densePerChunk, denseChunks = 20_000, 40
+	denseStepMs                = 6
+)
+
+// newDenseWorld makes a world with a dense slice.
+func newDenseWorld(t testing.TB) *world {
 	w := newWorld(t, querytest.Settings(), retention)
 	for id := range metric.ScheduleID(2) {
 		w.series(id, "cpu", fmt.Sprint(id))
 	}
-	for i := range int64(chunks) {
-		samples := make([]metric.Sample, 0, perChunk)
+	for i := range int64(denseChunks) {
+		samples := make([]metric.Sample, 0, densePerChunk)
 		for id := range metric.ScheduleID(2) {
-			for n := range int64(perChunk / 2) {
-				at := i*perChunk/2 + n
-				samples = append(samples, metric.Sample{Schedule: id, TimeMs: midnight + at*stepMs, Value: float64(at % 1000)})
+			for n := range int64(densePerChunk / 2) {
+				at := i*densePerChunk/2 + n
+				samples = append(samples, metric.Sample{Schedule: id, TimeMs: midnight + at*denseStepMs, Value: float64(at % 1000)})
 			}
 		}
 		require.NoError(t, w.store.Write(t.Context(), &storage.Batch{
@@ -632,39 +636,49 @@ func TestDenseSlicesAreReadInParts(t *testing.T) {
 			Raw:  []storage.RawChunk{{SliceMs: midnight, Chunk: storage.Chunk{ID: w.ids.Next(midnight), Data: blocks.AppendSamples(nil, samples)}}},
 		}))
 	}
+	return w
+}
+
+// denseReads read the dense slice in each way that there is. They end with the error of the read.
+func (w *world) denseReads() map[string]func(ctx context.Context, q *query.Querier) (any, error) {
 	from, to := midnight-hour, midnight+2*hour
-	for name, read := range map[string]func(t *testing.T, q *query.Querier) any{
-		"export": func(t *testing.T, q *query.Querier) any {
-			r, err := q.Export(t.Context(), w.sel("cpu"), from, to)
-			require.NoError(t, err)
+	return map[string]func(ctx context.Context, q *query.Querier) (any, error){
+		"export": func(ctx context.Context, q *query.Querier) (any, error) {
+			pieces, err := gathered(q.Export(ctx, w.sel("cpu"), from, to))
 			all := make([][]metric.Sample, 2)
-			for s, err := range r.All() {
-				require.NoError(t, err)
-				require.NotEmpty(t, s.Samples)
+			for _, s := range pieces {
 				all[s.ID] = append(all[s.ID], s.Samples...)
 			}
-			return all
+			return all, err
 		},
-		"points": func(t *testing.T, q *query.Querier) any {
-			return gathered[query.SeriesPoints](t)(q.Points(t.Context(), w.sel("cpu"), query.Range{StartMs: from, EndMs: to, N: 70}))
+		"points": func(ctx context.Context, q *query.Querier) (any, error) {
+			return gathered(q.Points(ctx, w.sel("cpu"), query.Range{StartMs: from, EndMs: to, N: 70}))
 		},
-		"summary": func(t *testing.T, q *query.Querier) any {
-			return gathered[query.Summary](t)(q.Summary(t.Context(), w.sel("cpu"), from, to))
+		"summary": func(ctx context.Context, q *query.Querier) (any, error) {
+			return gathered(q.Summary(ctx, w.sel("cpu"), from, to))
 		},
-		"latest": func(t *testing.T, q *query.Querier) any {
-			return gathered[query.Latest](t)(q.Latest(t.Context(), w.sel("cpu"), query.MaxLookback))
+		"latest": func(ctx context.Context, q *query.Querier) (any, error) {
+			return gathered(q.Latest(ctx, w.sel("cpu"), query.MaxLookback))
 		},
-		"deletion": func(t *testing.T, q *query.Querier) any {
-			groups, err := q.Groups(t.Context(), w.sel("cpu")...)
-			require.NoError(t, err)
+		"deletion": func(ctx context.Context, q *query.Querier) (any, error) {
+			groups, err := q.Groups(ctx, w.sel("cpu")...)
+			if err != nil {
+				return nil, err
+			}
 			all := make([][]metric.Sample, 2)
-			require.NoError(t, groups[0].Samples(t.Context(), from, to, new(query.Warnings), nil, func(i int, samples []metric.Sample) error {
+			return all, groups[0].Samples(ctx, from, to, new(query.Warnings), nil, func(i int, samples []metric.Sample) error {
 				all[i] = append(all[i], samples...)
 				return nil
-			}))
-			return all
+			})
 		},
-	} {
+	}
+}
+
+// TestDenseSlicesAreReadInParts: a slice with more samples than a request may hold is read in
+// parts, and the answer is the same.
+func TestDenseSlicesAreReadInParts(t *testing.T) {
+	w := newDenseWorld(t)
+	for name, read := range w.denseReads() {
 		t.Run(name, func(t *testing.T) {
 			ask := func(most int) (answer any, held uint64) {
 				q := query.New(query.Parts{
@@ -677,7 +691,8 @@ func TestDenseSlicesAreReadInParts(t *testing.T) {
 					w.store.after = measure
 				}
 				w.store.after = measure
-				answer = read(t, q)
+				answer, err := read(t.Context(), q)
+				require.NoError(t, err)
 				w.store.after = nil
 				return answer, held
 			}
@@ -693,9 +708,9 @@ func TestDenseSlicesAreReadInParts(t *testing.T) {
 				return
 			}
 			for _, samples := range some {
-				require.Len(t, samples, chunks*perChunk/2)
+				require.Len(t, samples, denseChunks*densePerChunk/2)
 				for i, s := range samples {
-					if want := midnight + int64(i)*stepMs; s.TimeMs != want {
+					if want := midnight + int64(i)*denseStepMs; s.TimeMs != want {
 						require.Equal(t, want, s.TimeMs)
 					}
 				}
@@ -704,20 +719,26 @@ func TestDenseSlicesAreReadInParts(t *testing.T) {
 	}
 }
 
-// gathered returns the values of a result.
-func gathered[T any](t *testing.T) func(r *query.Result[T], err error) []T {
-	return func(r *query.Result[T], err error) []T {
-		t.Helper()
-		require.NoError(t, err)
-		var out []T
-		for v, err := range r.All() {
-			require.NoError(t, err)
-			out = append(out, v)
-		}
-		require.Empty(t, r.Warnings())
-		require.NotEmpty(t, out)
-		return out
+// gathered returns the values of a result. The samples of exports are copied, as they are valid only until
+// the next value.
+func gathered[T any](r *query.Result[T], err error) ([]T, error) {
+	if err != nil {
+		return nil, err
 	}
+	var out []T
+	for v, err := range r.All() {
+		if err != nil {
+			return nil, err
+		}
+		if piece, ok := any(&v).(*query.Samples); ok {
+			piece.Samples = slices.Clone(piece.Samples)
+		}
+		out = append(out, v)
+	}
+	if said := r.Warnings(); len(said) > 0 || len(out) == 0 {
+		return nil, fmt.Errorf("%d values, with warnings: %q", len(out), said)
+	}
+	return out, nil
 }
 
 // inUse returns the bytes that are in use. Pools release what they have at the second collection.

@@ -65,7 +65,8 @@ func (g Group) Samples(
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	err := g.q.rawSlices(ctx, g.group, fromMs, toMs, &warn.warnings, loading, func(i int, samples []metric.Sample) {
+	memory := NewMemory(ctx, g.q.opts.Memory, g.q.opts.Parallel)
+	err := g.q.rawSlices(ctx, g.group, fromMs, toMs, &warn.warnings, memory, loading, func(i int, samples []metric.Sample) {
 		if err := with(i, samples); err != nil {
 			cancel(err)
 		}

@@ -3,60 +3,121 @@ package query
 import (
 	"context"
 	"fmt"
+	"math"
 	"sync"
 
 	"github.com/quern/quern/internal/admission"
+	"github.com/quern/quern/internal/blocks"
 )
 
-// claimStep is by how many bytes the claim of a request grows.
-const claimStep = 1 << 20
+// claimStep is by how many bytes a claim grows.
+const claimStep = 256 << 10
 
-// memory is what one request holds of the memory that all queries have together. It is safe for
-// concurrent use.
-type memory struct {
+// Memory is what a request, or a part of it, holds of the memory that all queries have together. It is
+// safe for concurrent use.
+type Memory struct {
 	mu    sync.Mutex
 	claim *admission.Claim // nil bounds nothing
+	share int64
 	held  int64
 }
 
-// memory begins to count what the request of ctx holds.
-func (q *Querier) memory(ctx context.Context) *memory {
-	if q.opts.Memory == nil {
-		return new(memory)
+// NewMemory begins to count what one of n parts holds that the request of ctx works on at the same time.
+// Each may hold as much as fits n times, so that a request that is alone is not in its own way. A nil
+// budget bounds nothing.
+func NewMemory(ctx context.Context, all *admission.Budget, n int) *Memory {
+	if all == nil {
+		return new(Memory)
 	}
-	claim := q.opts.Memory.Claim(admission.ClientOf(ctx))
-	return &memory{claim: &claim}
+	claim := all.Claim(admission.ClientOf(ctx))
+	return &Memory{claim: &claim, share: claim.Share() / int64(n)}
 }
 
-// hold counts n bytes more, or less. The error is admission.ErrNoRoom, or a *RequestError if there will
-// never be room.
-func (m *memory) hold(n int) error {
-	if n == 0 {
+// Hold counts n bytes more, or less. The error is admission.ErrNoRoom, or a *RequestError if there will
+// never be room. Nothing more is then counted.
+func (m *Memory) Hold(n int) error {
+	if n == 0 || m.claim == nil {
 		return nil
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.held += int64(n); m.claim == nil {
-		return nil
-	}
-	want := (m.held + claimStep - 1) / claimStep * claimStep
+	held := m.held + int64(n)
+	want := min((held+claimStep-1)/claimStep*claimStep, max(held, m.share))
 	switch more := want - m.claim.Held(); {
-	case want > m.claim.Share():
+	case held > m.share:
 		return badRequest("the request may take more than %d MB, the part of this process's memory that the queries of one client may hold: "+
 			"narrow the selectors, or give the process more memory", m.claim.Share()>>20)
 	case more > 0 && !m.claim.Grow(more):
-		return fmt.Errorf("there is no room for %d MB more of a query: %w, or narrow the selectors", more>>20, admission.ErrNoRoom)
+		return fmt.Errorf("there is no room for %d kB more of a query: %w, or narrow the selectors", more>>10, admission.ErrNoRoom)
 	}
+	m.held = held
 	m.claim.Shrink(want)
 	return nil
 }
 
-// release gives back all.
-func (m *memory) release() {
+// half returns half of what may be held: what is read is to leave room for what is computed from it.
+func (m *Memory) half() int {
+	if m.claim == nil {
+		return math.MaxInt
+	}
+	return int(m.share / 2)
+}
+
+// Release gives back all.
+func (m *Memory) Release() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.claim != nil {
 		m.claim.Release()
 	}
 	m.held = 0
+}
+
+const (
+	// leastPart is the memory that a part is given at least, unless there is no room: for two of the
+	// largest chunks. Each part reads all chunks of its slice, so there should be few.
+	leastPart = 8 << 20
+	// pooledBytes bounds the sets that are kept for the next request.
+	pooledBytes = 4 << 20
+)
+
+// countedSet is a SampleSet that holds memory.
+type countedSet struct {
+	*blocks.SampleSet
+	q    *Querier
+	in   *Memory
+	held int
+}
+
+// set returns a set, until close.
+func (q *Querier) set(in *Memory) *countedSet {
+	return &countedSet{SampleSet: q.sets.Get().(*blocks.SampleSet), q: q, in: in}
+}
+
+// admit holds what the set takes with a chunk of [fromMs, toMs) more, before it is added. The error is
+// errTooMany if a smaller part may fit, otherwise that of Hold.
+func (s *countedSet) admit(chunk []byte, fromMs, toMs int64) error {
+	needs := s.Needs(chunk)
+	smaller := needs > leastPart && toMs-fromMs > 1
+	if smaller && needs > s.in.half() {
+		return errTooMany
+	}
+	// What the set has grown to it keeps when it is reset.
+	more := max(needs-s.held, 0)
+	if err := s.in.Hold(more); err != nil {
+		if smaller {
+			return errTooMany
+		}
+		return err
+	}
+	s.held += more
+	return nil
+}
+
+// close lets go of the set.
+func (s *countedSet) close() {
+	_ = s.in.Hold(-s.held) // less always fits
+	if s.Bytes() <= pooledBytes {
+		s.q.sets.Put(s.SampleSet)
+	}
 }

@@ -3,6 +3,7 @@ package query
 import (
 	"context"
 	"math"
+	"unsafe"
 
 	"github.com/quern/quern/internal/metric"
 )
@@ -71,6 +72,7 @@ const (
 	MaxPoints = 11_000
 	// pointCells bounds the points held for one group at a time, to 16 MB.
 	pointCells = 1 << 19
+	pointBytes = int(unsafe.Sizeof(Point{}))
 )
 
 // unalignedRows is the minimum interval width, in rows of the finest level, for reading rows when
@@ -81,7 +83,7 @@ const unalignedRows = 8
 // Points reads min, avg, max and count over the intervals of a range. It leaves out series without
 // samples in the range. It reads the coarsest level whose rows fit into the intervals. It falls back
 // to raw where no level fits or is ground yet, and to what is left where raw has expired. The
-// returned error may be a *RequestError; an error from All never is.
+// returned error may be a *RequestError.
 func (q *Querier) Points(ctx context.Context, sels []Selector, rng Range) (*Result[SeriesPoints], error) {
 	if err := checkRange(rng.StartMs, rng.EndMs); err != nil {
 		return nil, err
@@ -90,7 +92,8 @@ func (q *Querier) Points(ctx context.Context, sels []Selector, rng Range) (*Resu
 		return nil, badRequest("buckets must be between 1 and %d", MaxPoints)
 	}
 	r := new(Result[SeriesPoints])
-	groups, err := q.groups(ctx, sels, pointCells/rng.N, &r.warnings)
+	cells := min(pointCells, NewMemory(ctx, q.opts.Memory, q.opts.Parallel).half()/pointBytes)
+	groups, err := q.groups(ctx, sels, cells/rng.N, &r.warnings)
 	if err != nil {
 		return nil, err
 	}
@@ -101,8 +104,8 @@ func (q *Querier) Points(ctx context.Context, sels []Selector, rng Range) (*Resu
 	}
 	untilMs := q.untilMs(ctx, rng.EndMs)
 	parts := p.forGroups(&r.warnings, func(p *planner) []part { return p.plan(rng.StartMs, untilMs, levels, borders) })
-	r.all = inOrder(ctx, groups, q.opts.Parallel, func(ctx context.Context, g group) ([]SeriesPoints, error) {
-		return q.groupPoints(ctx, g, rng, parts(g), &r.warnings)
+	r.all = inOrder(ctx, q, groups, func(ctx context.Context, g group, memory *Memory) ([]SeriesPoints, error) {
+		return q.groupPoints(ctx, g, rng, parts(g), memory, &r.warnings)
 	})
 	return r, nil
 }
@@ -126,12 +129,15 @@ func (q *Querier) fitting(rng Range) ([]metric.Bucket, func(tMs int64) int64) {
 	}
 }
 
-func (q *Querier) groupPoints(ctx context.Context, g group, rng Range, parts []part, warn *warnings) ([]SeriesPoints, error) {
+func (q *Querier) groupPoints(ctx context.Context, g group, rng Range, parts []part, memory *Memory, warn *warnings) ([]SeriesPoints, error) {
+	if err := memory.Hold(len(g.ids) * rng.N * pointBytes); err != nil {
+		return nil, err
+	}
 	cells := make([]Point, len(g.ids)*rng.N)
 	some := make([]bool, len(g.ids))
 	for _, part := range parts {
 		if part.bucket == metric.Raw {
-			err := q.rawSlices(ctx, g, part.fromMs, part.toMs, warn, nil, func(i int, samples []metric.Sample) {
+			err := q.rawSlices(ctx, g, part.fromMs, part.toMs, warn, memory, nil, func(i int, samples []metric.Sample) {
 				some[i] = rng.addSamples(cells[i*rng.N:(i+1)*rng.N], samples) || some[i]
 			})
 			if err != nil {

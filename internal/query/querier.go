@@ -166,8 +166,9 @@ type Result[T any] struct {
 	warnings warnings
 }
 
-// All yields the answer's values. It yields at most one error, as the last pair. A value is valid
-// until the next one.
+// All yields the answer's values. It yields at most one error, as the last pair: admission.ErrNoRoom if other
+// requests hold the memory for queries, a *RequestError if the answer would not fit into it alone. A value
+// is valid until the next one.
 func (r *Result[T]) All() iter.Seq2[T, error] { return r.all }
 
 // Warnings say what the answer lacks or may have wrong because stored data is damaged or not ground
@@ -322,27 +323,28 @@ func (q *Querier) grouped(ids []metric.ScheduleID, maxIDs int) []group {
 // bounds its memory, and calls with for each series in each slice: i is its place in the
 // group, samples are by time and valid during the call.
 //
+// It holds what it puts together of memory. A slice that has more samples than the request may hold, or
+// than there is room for, is read in parts, and with is called for each of them in turn.
+//
 // While it puts a slice together it calls loading with how many more samples it holds, duplicates
 // aside, and ends with the error that says that those are too many; with as many less, before it
-// calls with. With nil it reads a slice that has more samples than the request may hold in parts,
-// and calls with for each of them in turn.
+// calls with. With nil, Options.MaxSamples bounds them.
 func (q *Querier) rawSlices(
-	ctx context.Context, g group, fromMs, toMs int64, warn *warnings,
+	ctx context.Context, g group, fromMs, toMs int64, warn *warnings, memory *Memory,
 	loading func(n int) error, with func(i int, samples []metric.Sample),
 ) error {
-	if loading != nil {
-		_, err := q.rawPart(ctx, g, fromMs, toMs, warn, loading, with)
-		return err
-	}
 	most := q.opts.MaxSamples / q.opts.Parallel
 	return inParts(fromMs, toMs, func(fromMs, toMs int64) (metric.Slice, error) {
-		held := 0
-		return q.rawPart(ctx, g, fromMs, toMs, warn, func(n int) error {
-			if held += n; held > most && toMs-fromMs > 1 {
-				return errTooMany
+		limit := loading
+		if held := 0; limit == nil {
+			limit = func(n int) error {
+				if held += n; held > most && toMs-fromMs > 1 {
+					return errTooMany
+				}
+				return nil
 			}
-			return nil
-		}, with)
+		}
+		return q.rawPart(ctx, g, fromMs, toMs, warn, memory, limit, with)
 	})
 }
 
@@ -371,13 +373,14 @@ func inParts(fromMs, toMs int64, read func(fromMs, toMs int64) (metric.Slice, er
 	return nil
 }
 
-// rawPart is rawSlices within the samples that loading allows. It returns the slice that it read last.
+// rawPart is rawSlices within the samples that memory and loading allow. It returns the slice that it
+// read last.
 func (q *Querier) rawPart(
-	ctx context.Context, g group, fromMs, toMs int64, warn *warnings,
+	ctx context.Context, g group, fromMs, toMs int64, warn *warnings, memory *Memory,
 	loading func(n int) error, with func(i int, samples []metric.Sample),
 ) (metric.Slice, error) {
-	set := q.sets.Get().(*blocks.SampleSet)
-	defer q.sets.Put(set)
+	set := q.set(memory)
+	defer set.close()
 	slice := metric.Slice{StartMs: math.MinInt64}
 	held := 0
 	load := func(n int) error {
@@ -411,6 +414,9 @@ func (q *Querier) rawPart(
 			}
 			slice = q.ladder.SliceAt(metric.Raw, ch.SliceMs)
 		}
+		if err := set.admit(ch.Data, fromMs, toMs); err != nil {
+			return slice, errors.Join(err, load(0))
+		}
 		q.addChunk(set, ch, slice, warn)
 		if err := load(set.Distinct()); err != nil {
 			return slice, err
@@ -420,14 +426,14 @@ func (q *Querier) rawPart(
 }
 
 // reset has set keep what the group has in [fromMs, toMs).
-func (g group) reset(set *blocks.SampleSet, fromMs, toMs int64) {
+func (g group) reset(set *countedSet, fromMs, toMs int64) {
 	set.Reset(g.span())
 	set.Only(g.ids, fromMs, toMs)
 }
 
 // addChunk adds a raw chunk to the set. It skips a damaged chunk, counts it, and names it in a
 // warning.
-func (q *Querier) addChunk(set *blocks.SampleSet, ch storage.RawChunk, slice metric.Slice, warn *warnings) {
+func (q *Querier) addChunk(set *countedSet, ch storage.RawChunk, slice metric.Slice, warn *warnings) {
 	if err := set.Add(ch.Data); err != nil {
 		q.damaged.Inc()
 		warn.add("samples are missing: raw chunk %s of group %d in the slice of %s: %v", ch.ID, ch.Group, slice, err)
@@ -440,7 +446,7 @@ func (q *Querier) readError(b metric.Bucket, g group, err error) error {
 
 // in yields the index of each series in the group that has samples in the set, with its samples.
 // Tombstones are left out.
-func (g group) in(set *blocks.SampleSet) iter.Seq2[int, []metric.Sample] {
+func (g group) in(set *countedSet) iter.Seq2[int, []metric.Sample] {
 	return func(yield func(int, []metric.Sample) bool) {
 		i := 0
 		for id, samples := range set.Series() {
@@ -486,40 +492,56 @@ func (q *Querier) rows(ctx context.Context, g group, level metric.Bucket, fromMs
 	}
 }
 
-// inOrder runs work for each group, n at a time, and yields the results in the order of the groups.
-// It returns when all work has ended.
-func inOrder[T any](ctx context.Context, groups []group, n int, work func(context.Context, group) ([]T, error)) iter.Seq2[T, error] {
+// inOrder runs work for each group, as many at a time as a request may, and yields the results in the
+// order of the groups. What work holds of memory counts until its results have been yielded. It returns
+// when all work has ended.
+func inOrder[T any](ctx context.Context, q *Querier, groups []group, work func(context.Context, group, *Memory) ([]T, error)) iter.Seq2[T, error] {
 	return func(yield func(T, error) bool) {
+		type outcome struct {
+			all    []T
+			err    error
+			memory *Memory
+		}
 		ctx, cancel := context.WithCancel(ctx)
 		var wg sync.WaitGroup
-		defer wg.Wait()
-		defer cancel()
-
-		type outcome struct {
-			all []T
-			err error
-		}
 		var running []chan outcome
+		defer func() {
+			cancel()
+			wg.Wait()
+			for _, done := range running {
+				(<-done).memory.Release()
+			}
+		}()
+
+		deliver := func(o outcome) (more bool) {
+			defer o.memory.Release()
+			if o.err != nil {
+				var none T
+				yield(none, o.err)
+				return false
+			}
+			for _, v := range o.all {
+				if !yield(v, nil) {
+					return false
+				}
+			}
+			return true
+		}
+		n := min(q.opts.Parallel, len(groups))
 		for len(groups) > 0 || len(running) > 0 {
 			for len(groups) > 0 && len(running) < n {
 				g, done := groups[0], make(chan outcome, 1)
 				groups, running = groups[1:], append(running, done)
 				wg.Go(func() {
-					all, err := work(ctx, g)
-					done <- outcome{all, err}
+					memory := NewMemory(ctx, q.opts.Memory, n)
+					all, err := work(ctx, g, memory)
+					done <- outcome{all, err, memory}
 				})
 			}
 			o := <-running[0]
 			running = running[1:]
-			if o.err != nil {
-				var none T
-				yield(none, o.err)
+			if !deliver(o) {
 				return
-			}
-			for _, v := range o.all {
-				if !yield(v, nil) {
-					return
-				}
 			}
 		}
 	}

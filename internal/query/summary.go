@@ -27,8 +27,7 @@ const summaryIDs = 128
 
 // Summary aggregates each series over [startMs, endMs). It reads the inner part from the coarsest
 // rows available, and both ends from finer rows and samples. It leaves out series without samples
-// in the range. The returned error may be a *RequestError; an error from All is one only if the sketches
-// do not fit into what queries may hold, and admission.ErrNoRoom if they do not for now.
+// in the range. The returned error may be a *RequestError.
 func (q *Querier) Summary(ctx context.Context, sels []Selector, startMs, endMs int64) (*Result[Summary], error) {
 	if err := checkRange(startMs, endMs); err != nil {
 		return nil, err
@@ -46,33 +45,27 @@ func (q *Querier) Summary(ctx context.Context, sels []Selector, startMs, endMs i
 	}
 	untilMs := q.untilMs(ctx, endMs)
 	parts := p.forGroups(&r.warnings, func(p *planner) []part { return p.plan(startMs, untilMs, levels, nil) })
-	held := q.memory(ctx)
-	all := inOrder(ctx, groups, q.opts.Parallel, func(ctx context.Context, g group) ([]Summary, error) {
-		return q.groupSummary(ctx, g, parts(g), held, &r.warnings)
+	r.all = inOrder(ctx, q, groups, func(ctx context.Context, g group, memory *Memory) ([]Summary, error) {
+		return q.groupSummary(ctx, g, parts(g), memory, &r.warnings)
 	})
-	r.all = func(yield func(Summary, error) bool) {
-		defer held.release() // after an error, groups have not given back what they held
-		all(yield)
-	}
 	return r, nil
 }
 
-func (q *Querier) groupSummary(ctx context.Context, g group, parts []part, memory *memory, warn *warnings) ([]Summary, error) {
+func (q *Querier) groupSummary(ctx context.Context, g group, parts []part, memory *Memory, warn *warnings) ([]Summary, error) {
 	points := make([]Point, len(g.ids))
 	sketches := make([]sketch.Sketch, len(g.ids))
 	damaged := make([]bool, len(g.ids))
-	sizes, held := make([]int, len(g.ids)), 0
+	sizes := make([]int, len(g.ids))
 	// count counts what the sketch of a series takes by now.
 	count := func(i int) error {
 		more := sketches[i].Bytes() - sizes[i]
 		sizes[i] += more
-		held += more
-		return memory.hold(more)
+		return memory.Hold(more)
 	}
 	for _, part := range parts {
 		if part.bucket == metric.Raw {
 			reading, stop := context.WithCancelCause(ctx)
-			err := q.rawSlices(reading, g, part.fromMs, part.toMs, warn, nil, func(i int, samples []metric.Sample) {
+			err := q.rawSlices(reading, g, part.fromMs, part.toMs, warn, memory, nil, func(i int, samples []metric.Sample) {
 				for _, s := range samples {
 					if finite(s.Value) {
 						points[i].add(s.Value)
@@ -121,7 +114,8 @@ func (q *Querier) groupSummary(ctx context.Context, g group, parts []part, memor
 		}
 		out = append(out, s)
 	}
-	return out, memory.hold(-held)
+	memory.Release() // the sketches
+	return out, nil
 }
 
 // Baseline says what is usual for a series: the aggregate of its finest roll-up rows, and their
@@ -135,7 +129,7 @@ type Baseline struct {
 
 // Baseline reads the baseline from the rows of the finest level that start in [startMs, endMs). It
 // leaves out series without rows. A warning names rows that lack late samples. The returned error
-// may be a *RequestError; an error from All never is.
+// may be a *RequestError.
 func (q *Querier) Baseline(ctx context.Context, sels []Selector, startMs, endMs int64) (*Result[Baseline], error) {
 	if err := checkRange(startMs, endMs); err != nil {
 		return nil, err
@@ -150,7 +144,7 @@ func (q *Querier) Baseline(ctx context.Context, sels []Selector, startMs, endMs 
 	if err != nil {
 		return nil, err
 	}
-	r.all = inOrder(ctx, groups, q.opts.Parallel, func(ctx context.Context, g group) ([]Baseline, error) {
+	r.all = inOrder(ctx, q, groups, func(ctx context.Context, g group, _ *Memory) ([]Baseline, error) {
 		if startMs >= endMs {
 			return nil, nil
 		}
@@ -188,7 +182,7 @@ const MaxLookback = 7 * 24 * time.Hour
 // Latest finds the latest raw sample of each series. Lookback limits its age, as do MaxLookback and
 // raw's retention. It reads the last hour first, which serves all series that still report, and
 // looks further back only for the others. It leaves out series without a sample. The returned error
-// may be a *RequestError; an error from All never is.
+// may be a *RequestError.
 func (q *Querier) Latest(ctx context.Context, sels []Selector, lookback time.Duration) (*Result[Latest], error) {
 	if lookback <= 0 {
 		return nil, badRequest("lookback must be more than 0")
@@ -200,12 +194,12 @@ func (q *Querier) Latest(ctx context.Context, sels []Selector, lookback time.Dur
 	}
 	lookback = min(lookback, MaxLookback)
 	nowMs := q.nowMs()
-	r.all = inOrder(ctx, groups, q.opts.Parallel, func(ctx context.Context, g group) ([]Latest, error) {
+	r.all = inOrder(ctx, q, groups, func(ctx context.Context, g group, memory *Memory) ([]Latest, error) {
 		found := make([]*metric.Sample, len(g.ids))
 		toMs := q.untilMs(ctx, math.MaxInt64)
 		for _, back := range []time.Duration{time.Hour, 24 * time.Hour, MaxLookback} {
 			fromMs := q.sinceMs(metric.Raw, nowMs-min(back, lookback).Milliseconds())
-			if err := q.latestIn(ctx, g, found, fromMs, toMs, &r.warnings); err != nil {
+			if err := q.latestIn(ctx, g, found, fromMs, toMs, memory, &r.warnings); err != nil {
 				return nil, err
 			}
 			if toMs = fromMs; back >= lookback {
@@ -224,7 +218,7 @@ func (q *Querier) Latest(ctx context.Context, sels []Selector, lookback time.Dur
 }
 
 // latestIn fills the empty places of found with the latest samples in [fromMs, toMs).
-func (q *Querier) latestIn(ctx context.Context, g group, found []*metric.Sample, fromMs, toMs int64, warn *warnings) error {
+func (q *Querier) latestIn(ctx context.Context, g group, found []*metric.Sample, fromMs, toMs int64, memory *Memory, warn *warnings) error {
 	var rest group
 	var places []int
 	for i, s := range found {
@@ -236,7 +230,7 @@ func (q *Querier) latestIn(ctx context.Context, g group, found []*metric.Sample,
 	if len(places) == 0 || fromMs >= toMs {
 		return nil
 	}
-	return q.rawSlices(ctx, rest, fromMs, toMs, warn, nil, func(i int, samples []metric.Sample) {
+	return q.rawSlices(ctx, rest, fromMs, toMs, warn, memory, nil, func(i int, samples []metric.Sample) {
 		// Slices come in order, so that the last one is the latest.
 		last := samples[len(samples)-1]
 		found[places[i]] = &last
