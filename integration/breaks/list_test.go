@@ -69,7 +69,7 @@ var list = []brk{
 		name: "ingest relies on the marks and the cache of a slice whose run was aborted", invariant: 2,
 		file: "internal/storage/storage.go",
 		old:  "return s.Begun || s.Complete", new: "return s.Complete",
-		pkg: "integration/acceptance", test: "TestModel/RebootWithClockAhead",
+		pkg: "integration/acceptance", test: "TestModel/KilledAfterEarlyRun",
 	},
 	{
 		name: "a block is sealed although late data of it was ground in a later slice", invariant: 2,
@@ -128,7 +128,7 @@ var list = []brk{
 	{
 		name: "a new block size begins where slices are in use", invariant: 2,
 		file: "internal/storage/pebble/store.go",
-		old:  "cmp.Or(unused, s.guard.Behind())", new: "cmp.Or(s.guard.Behind())",
+		old:  "unused := storage.CheckUnused(ctx, s, s.ladder, e)", new: "var unused error",
 		pkg: "internal/storage/pebble", test: "TestConformanceInMemory/EpochsLeaveWhatIsUsed",
 	},
 	{
