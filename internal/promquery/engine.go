@@ -131,6 +131,10 @@ func (e *Engine) prepare(
 		return nil, err
 	}
 	stmt := inner.Statement().(*parser.EvalStmt)
+	if err := query.AdmitDepth(stmt.Expr, inner.String()); err != nil {
+		inner.Close()
+		return nil, err
+	}
 	r := rewriter{
 		prep: p, q: during.q, lookbackMs: stmt.LookbackDelta.Milliseconds(), subqueryStepMs: e.subqueryStepMs,
 	}

@@ -190,3 +190,19 @@ func TestSmoothedSelectorsAreBounded(t *testing.T) {
 	_, err = w.heavy(opts, "max_over_time((dense smoothed)[4000s:1s])", end, end, 0)
 	require.NoError(t, err)
 }
+
+// TestDeepExpressionsAreBounded: the engine writes the text of an expression once for each of its levels.
+func TestDeepExpressionsAreBounded(t *testing.T) {
+	w := newWorld(t, "model", retention, now)
+	at := time.UnixMilli(now)
+	deep := func(levels, bytes int) string {
+		return strings.Repeat("-", levels) + `none{i="` + strings.Repeat("x", bytes) + `"}`
+	}
+	took, err := w.heavy(Options{}, deep(9000, 200_000), at, at, 0)
+	require.ErrorContains(t, err, "levels deep")
+	require.Less(t, took, int64(100<<20))
+	for _, expr := range []string{deep(9000, 1000), deep(10, 1_000_000), strings.Repeat("none{i=\"x\"} or ", 999) + "none"} {
+		_, err := w.heavy(Options{}, expr, at, at, 0)
+		require.NoError(t, err, "%.100s", expr)
+	}
+}

@@ -40,6 +40,27 @@ func Admit(ctx context.Context, texts ...string) error {
 	return nil
 }
 
+// maxCopying bounds the depth of an expression times its length. An engine writes the text of each node again for each node
+// above it. A thousand selectors one after the other may have all the length of a form.
+const maxCopying = 1 << 30
+
+// AdmitDepth checks whether the expression that a text was parsed to may be evaluated. The error is a *RequestError.
+func AdmitDepth(e parser.Node, text string) error {
+	if deep := Depth(e); deep*len(text) > maxCopying {
+		return badRequest("it nests %d levels deep, too deep for an expression of its length", deep)
+	}
+	return nil
+}
+
+// Depth is the number of nodes on the longest way down an expression.
+func Depth(e parser.Node) int {
+	deepest := 0
+	for child := range parser.ChildrenIter(e) {
+		deepest = max(deepest, Depth(child))
+	}
+	return deepest + 1
+}
+
 // weigher estimates the memory that parsing the texts of a request takes. The constants are the
 // total allocations of labels.NewMatcher, rounded up, measured on patterns that consist of one
 // construct each. TestWeightIsEnough checks them.

@@ -471,7 +471,7 @@ func (a *API) formatQuery(r *http.Request) (answer, error) {
 	if err != nil {
 		return answer{}, invalid("query", err)
 	}
-	if deep := depth(expr); deep*deep*len(text) > maxFormatting {
+	if deep := query.Depth(expr); deep*deep*len(text) > maxFormatting {
 		return answer{}, invalid("query", fmt.Errorf("it nests %d levels deep, too deep to format an expression of its length", deep))
 	}
 	return answer{data: expr.Pretty(0)}, nil
@@ -481,15 +481,6 @@ func (a *API) formatQuery(r *http.Request) (answer, error) {
 // text of each node again for each node above it, and that for each node above once more, to see
 // whether it fits on a line.
 const maxFormatting = 100_000_000
-
-// depth is the number of nodes on the longest way down an expression.
-func depth(e parser.Node) int {
-	deepest := 0
-	for child := range parser.ChildrenIter(e) {
-		deepest = max(deepest, depth(child))
-	}
-	return deepest + 1
-}
 
 // selection is what the endpoints that list series and labels are asked for.
 type selection struct {
