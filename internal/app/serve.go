@@ -104,8 +104,8 @@ type server struct {
 	// open is setup.openBackend; tests replace it.
 	open func(ctx context.Context, onFatal func(error)) (store, error)
 
-	// gate is closed before the store, so that the store is not closed under requests. patience is how long requests may
-	// take to leave that have been broken off.
+	// gate is closed before the store, so that the store is not closed under requests. patience is how long requests
+	// may take to leave that have been broken off.
 	gate     gate
 	patience time.Duration
 	// away is why the store cannot be used. unfit is why this process must not use it.

@@ -115,7 +115,8 @@ func (e *Engine) NewRangeQuery(
 	})
 }
 
-// prepare makes a query, rewrites it, and claims what its evaluation takes, as far as that is known before anything is read.
+// prepare makes a query, rewrites it, and claims what its evaluation takes, as far as that is known before anything is
+// read.
 func (e *Engine) prepare(
 	ctx context.Context, q storage.Queryable, begin func(storage.Queryable) (promql.Query, error),
 ) (promql.Query, error) {

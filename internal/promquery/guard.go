@@ -9,9 +9,9 @@ import (
 	"github.com/prometheus/prometheus/util/annotations"
 )
 
-// guard is behind the arguments of each call of a prepared query, as a valueCount is. The engine looks at the context once
-// for each series of a range function, which may have millions of windows, and counts no annotations, which may have
-// another text at each step.
+// guard is behind the arguments of each call of a prepared query, as a valueCount is. The engine looks at the context
+// once for each series of a range function, which may have millions of windows, and counts no annotations, which may
+// have another text at each step.
 type guard struct {
 	parser.Expr // none: the engine does not look behind the arguments
 	prep        *preparation

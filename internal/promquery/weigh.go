@@ -28,22 +28,21 @@ const (
 	mostRoom = 5000
 	// growth is how much room a long list has that grew point by point.
 	growth = 1.25
-	// maxSmoothing bounds what the engine does to one series of a smoothed selector: the points in each window, which it
-	// moves at each step. This many take some ten seconds, in which it ignores the context.
+	// maxSmoothing bounds what the engine does to one series of a smoothed selector: the points in each window, which
+	// it moves at each step. This many take some ten seconds, in which it ignores the context.
 	maxSmoothing = 5_000_000_000
 )
 
-// weigher bounds what evaluating an expression takes beyond what the engine counts: the engine counts points, but not the
-// room that it makes for more of them, the steps of subqueries, labels, or matching. It errs upwards.
+// weigher bounds what evaluating an expression takes beyond what the engine counts: the engine counts points, but not
+// the room that it makes for more of them, the steps of subqueries, labels, or matching. It errs upwards.
 //
 // Labels are those that the engine makes. Those of stored series it shares; the query's account counts them.
 //
-//  1. A part that is evaluated step by step takes room for mostRoom points for each of its series, or for one per step if
-//     there are fewer steps. A subquery takes a point for each of its steps, whether there are series or not. Labels made
-//     for its series, and keys made of labels, take a point for 16 bytes. All that is held at the same time is at most the
-//     query's samples.
-//     Points that the engine copies from one step to all others, and those of smoothed selectors, take what they are: the
-//     engine counts them late, or not at all.
+//  1. A part that is evaluated step by step takes room for mostRoom points for each of its series, or for one per step
+//     if there are fewer steps. A subquery takes a point for each of its steps, whether there are series or not. Labels
+//     made for its series, and keys made of labels, take a point for 16 bytes. Points that the engine copies from one
+//     step to all others, and those of smoothed selectors, take what they are: the engine counts them late, or not at
+//     all. All that is held at the same time is at most the query's samples.
 //  2. A label that functions make has at most maxMade bytes. Together they take at most what the query's samples take.
 //  3. Matching of patterns takes at most maxMatching.
 //  4. Weighing ends with the query. What it looks at counts with what the selectors look at.
@@ -96,8 +95,8 @@ type selected struct {
 	widest  int // bytes of labels that a series has
 	uncut   int // see weighed
 
-	// These are for a smoothed selector. Its series have a point at each of steps. A point of the store is in as many as
-	// windows of them. unweighed are the points since the query was weighed.
+	// These are for a smoothed selector. Its series have a point at each of steps. A point of the store is in as many
+	// as windows of them. unweighed are the points since the query was weighed.
 	steps, windows, unweighed int64
 }
 

@@ -159,7 +159,8 @@ func TestCopiedPointsAreCounted(t *testing.T) {
 	require.Less(t, took, int64(12*mb))
 }
 
-// TestSmoothedSelectorsAreBounded: the engine counts no points of these, and smooths a series without a look at the context.
+// TestSmoothedSelectorsAreBounded: the engine counts no points of these, and smooths a series without a look at the
+// context.
 func TestSmoothedSelectorsAreBounded(t *testing.T) {
 	w := newWorld(t, "model", retention, now)
 	_, end := w.some(200, "x")

@@ -40,8 +40,8 @@ func Admit(ctx context.Context, texts ...string) error {
 	return nil
 }
 
-// maxCopying bounds the depth of an expression times its length. An engine writes the text of each node again for each node
-// above it. A thousand selectors one after the other may have all the length of a form.
+// maxCopying bounds the depth of an expression times its length. The engine writes the text of each node again for each
+// node above it. A thousand selectors one after the other may have all the length of a form.
 const maxCopying = 1 << 30
 
 // AdmitDepth checks whether the expression that a text was parsed to may be evaluated. The error is a *RequestError.
