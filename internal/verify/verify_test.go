@@ -480,7 +480,7 @@ func TestLongLines(t *testing.T) {
 	name := strings.Repeat("x", maxLine/2)
 	require.NoError(t, read(strings.NewReader(`{"metric":{"__name__":"`+name+`"},"values":[1],"timestamps":[1]}`+"\n")))
 	require.EqualError(t, read(strings.NewReader(`{"metric":{"__name__":"`+name+name+`"},"values":[1],"timestamps":[1]}`+"\n")),
-		"api/v1/export: a line of the answer is longer than 33554432 bytes: it is not a Quern response")
+		"/api/v1/export: a line of the answer is longer than 33554432 bytes: it is not a Quern response")
 }
 
 // TestLongLabels: a request is no larger than the form that a server accepts.
