@@ -151,8 +151,40 @@ func (s *HTTPSender) judge(resp *http.Response, sent int) error {
 // reply is a server's reply.
 type reply struct {
 	wire.Report
-	// Accepted shadows that of the report: it is nil if the answer is not Quern's.
-	Accepted *int `json:"accepted"`
+	// These shadow those of the report. Accepted is nil if the answer is not Quern's.
+	Accepted *int       `json:"accepted"`
+	Rejected rejections `json:"rejected"`
+}
+
+// maxRejections is how many rejections a server lists.
+const maxRejections = 1000
+
+// rejections are those that a reply lists. More than maxRejections are not from Quern: they are counted
+// without being kept, since a reply has room for a million empty ones.
+type rejections struct {
+	first []wire.Rejection
+	n     int
+}
+
+// UnmarshalJSON implements json.Unmarshaler.
+func (r *rejections) UnmarshalJSON(text []byte) error {
+	d := jx.DecodeBytes(text)
+	if d.Next() == jx.Null {
+		return nil
+	}
+	return d.Arr(func(d *jx.Decoder) error {
+		if r.n++; r.n > maxRejections {
+			return d.Skip()
+		}
+		one, err := d.Raw()
+		if err != nil {
+			return err
+		}
+		var rejected wire.Rejection
+		err = json.Unmarshal(one, &rejected)
+		r.first = append(r.first, rejected)
+		return err
+	})
 }
 
 // parseReply reads a reply. A reply that is not JSON, such as a proxy's, counts as empty: its
@@ -168,18 +200,18 @@ func parseReply(body []byte) reply {
 // accountsFor reports whether the reply covers n measurements. The reply to a truncated body does
 // not.
 func (r *reply) accountsFor(n int) bool {
-	return len(r.Rejected) > 0 && r.Accepted != nil && *r.Accepted+r.rejectedTotal() >= n
+	return r.Rejected.n > 0 && r.Accepted != nil && *r.Accepted+r.rejectedTotal() >= n
 }
 
-func (r *reply) rejectedTotal() int { return max(len(r.Rejected), r.RejectedTotal) }
+func (r *reply) rejectedTotal() int { return max(r.Rejected.n, r.RejectedTotal) }
 
 // rejections returns an error that names the rejected measurements, or nil.
 func (r *reply) rejections() error {
-	if len(r.Rejected) == 0 {
+	if r.Rejected.n == 0 {
 		return nil
 	}
 	e := &RejectedError{Total: r.rejectedTotal()}
-	for _, rej := range r.Rejected {
+	for _, rej := range r.Rejected.first {
 		e.Rejected = append(e.Rejected, Rejection{Index: rej.Index, Reason: rej.Reason, Message: rej.Message})
 	}
 	return e

@@ -131,6 +131,22 @@ func (c *Client) Post(ctx context.Context, path string, header http.Header, body
 	return resp.StatusCode, err
 }
 
+// maxAnswer bounds an answer that is read at once. The longest are those of explain about a hundred
+// series, each with the longest labels.
+const maxAnswer = 32 << 20
+
+// ReadAll reads an answer at once.
+func ReadAll(body io.Reader) ([]byte, error) {
+	text, err := io.ReadAll(io.LimitReader(body, maxAnswer+1))
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("the answer ended early: %w", err)
+	case len(text) > maxAnswer:
+		return nil, fmt.Errorf("the answer is longer than %d MiB: it is not a Quern response", maxAnswer>>20)
+	}
+	return text, nil
+}
+
 func (c *Client) failure(resp *http.Response) error {
 	var reply wire.Error
 	if err := json.NewDecoder(io.LimitReader(resp.Body, 1<<20)).Decode(&reply); err != nil || reply.Error == "" {

@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/quern/quern/internal/client"
 	"github.com/quern/quern/internal/config"
 	"github.com/quern/quern/internal/explain"
 	"github.com/quern/quern/internal/terminal"
@@ -24,9 +25,9 @@ func Explain(ctx context.Context, cfg config.Explain, stdout, _ io.Writer) error
 		return stopped(ctx, err, "stopped")
 	}
 	defer body.Close()
-	text, err := io.ReadAll(body)
+	text, err := client.ReadAll(body)
 	if err != nil {
-		return stopped(ctx, fmt.Errorf("the answer ended early: %w", err), "stopped")
+		return stopped(ctx, err, "stopped")
 	}
 	var answer explain.Answer
 	if err := json.Unmarshal(text, &answer); err != nil {

@@ -31,9 +31,9 @@ func Status(ctx context.Context, cfg config.Status, stdout, _ io.Writer) error {
 		return stopped(ctx, err, "stopped")
 	}
 	defer resp.Body.Close()
-	text, err := io.ReadAll(resp.Body)
+	text, err := client.ReadAll(resp.Body)
 	if err != nil {
-		return stopped(ctx, fmt.Errorf("the answer ended early: %w", err), "stopped")
+		return stopped(ctx, err, "stopped")
 	}
 	var st wire.Status
 	if err := json.Unmarshal(text, &st); err != nil || len(st.Buckets) == 0 {

@@ -3,13 +3,19 @@ package commands
 import (
 	"bytes"
 	"encoding/json"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/quern/quern/internal/client"
 	"github.com/quern/quern/internal/config"
+	"github.com/quern/quern/internal/verify"
 	"github.com/quern/quern/internal/wire"
 )
 
@@ -50,4 +56,29 @@ ERROR AT              OF          BY  IN THE RUN OF             BLOCK  WHAT
 	require.NoError(t, Status(t.Context(), config.Status{URL: answering(t, 200, statusBody), JSON: true}, &out, nil))
 	assert.JSONEq(t, statusBody, out.String())
 	require.ErrorContains(t, Status(t.Context(), config.Status{URL: answering(t, 200, `{}`)}, &out, nil), "is not a Quern status")
+}
+
+// TestHostileServers: what a server sends is bounded, and no terminal obeys it.
+func TestHostileServers(t *testing.T) {
+	endless := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = io.WriteString(w, `{"buckets":[`)
+		spaces := bytes.Repeat([]byte(" "), 1<<20)
+		for range 64 { // a client that reads more finds that the answer ended early
+			if _, err := w.Write(spaces); err != nil {
+				return
+			}
+		}
+	}))
+	defer endless.Close()
+	var out bytes.Buffer
+	require.ErrorContains(t, Status(t.Context(), config.Status{URL: endless.URL}, &out, nil), "the answer is longer than 32 MiB")
+	require.ErrorContains(t, Explain(t.Context(), config.Explain{URL: endless.URL}, &out, nil), "the answer is longer than 32 MiB")
+	_, err := (&verify.Client{Client: client.Client{URL: endless.URL}}).Status(t.Context())
+	require.ErrorContains(t, err, "the answer is longer than 32 MiB")
+	require.Empty(t, out.String())
+
+	stranger := strings.Replace(statusBody, `"runs":`, `"unkept":[{"count":1,"reason":"r","path":"/p","sender":"a`+"\u009b31m\x7f"+`b","last":0,"message":"m"}],"runs":`, 1)
+	require.NoError(t, Status(t.Context(), config.Status{URL: answering(t, 200, stranger)}, &out, nil))
+	require.Contains(t, out.String(), `a\u009b31m\u007fb`)
+	require.NotContains(t, out.String(), "\u009b")
 }

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"math"
 	"net/http"
 	"net/url"
@@ -80,6 +81,15 @@ func lines[T any, P interface {
 		return &damagedError{path, w}
 	}
 	return nil
+}
+
+// decode reads a reply that is a single JSON value.
+func decode(body io.Reader, said any) error {
+	text, err := client.ReadAll(body)
+	if err != nil {
+		return err
+	}
+	return json.Unmarshal(text, said)
 }
 
 func labelsOf(m map[string]string) (metric.Labels, error) {
@@ -171,7 +181,7 @@ func (c *Client) Status(ctx context.Context) (*Status, error) {
 	}
 	defer resp.Body.Close()
 	var said wire.Status
-	if err := json.NewDecoder(resp.Body).Decode(&said); err != nil {
+	if err := decode(resp.Body, &said); err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
 	seconds := func(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
@@ -298,7 +308,7 @@ func (c *Client) Ahead(ctx context.Context, labels metric.Labels, level string, 
 			} `json:"levels"`
 		} `json:"series"`
 	}
-	if err := json.NewDecoder(resp.Body).Decode(&said); err != nil {
+	if err := decode(resp.Body, &said); err != nil {
 		return "", fmt.Errorf("%s: %w", path, err)
 	}
 	for _, s := range said.Series {
