@@ -125,7 +125,8 @@ func (m *LWWModel) begin(ctx context.Context) error {
 	return m.Model.begin(ctx)
 }
 
-// Timestamps are as in package cassandra: those of ingest ascend, and a run's is its fence.
+// Timestamps are as in package cassandra: those of ingest ascend, and a run's is its fence. But nobody compares
+// clocks, so a clock that is ahead for a moment leaves timestamps ahead.
 func (m *LWWModel) next() int64 {
 	for {
 		last := m.last.Load()
