@@ -120,8 +120,8 @@ next:
 
 // number parses a decimal number, or a word for a non-finite value.
 func number(s string) (float64, bool) {
-	if strings.ContainsAny(s, "xX_") {
-		return 0, false // notations of Go only
+	if strings.ContainsAny(s, "0123456789") {
+		return metric.ParseDecimal(s)
 	}
 	v, err := strconv.ParseFloat(s, 64)
 	return v, err == nil

@@ -111,7 +111,7 @@ var rules = []rule{
 	// HTTP: decoding in, encoding out. A protocol knows what pushes share, and no other protocol; only
 	// the server knows them all.
 	{"internal/api/respond", []string{"internal/admission", "internal/ingest", "internal/storage", "internal/wire"}},
-	{"internal/api/jsonscan", nil},
+	{"internal/api/jsonscan", []string{"internal/metric"}},
 	{"internal/api/push", with(nouns, "internal/admission", "internal/api/respond", "internal/ingest", "internal/storage", "internal/wire")},
 	{"internal/api/reports", protocol},
 	{"internal/api/collectd", protocol},

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"strconv"
 	"strings"
 	"time"
 
@@ -465,7 +464,7 @@ func (s *scanner) value() (float64, bool) {
 		if v, ok := wire.ParseNotFinite(text); ok {
 			return v, true
 		}
-		if v, ok := decimal(text); ok {
+		if v, ok := metric.ParseDecimal(text); ok { // the form of values in Prometheus' API
 			return v, true
 		}
 		return 0, s.Fail(at, "%s is not a value", respond.Shown(text))
@@ -498,15 +497,6 @@ func (s *scanner) word() string {
 		return ""
 	}
 	return jsonscan.View(s.Text[s.Pos:end])
-}
-
-// decimal decodes a quoted number, the form of values in Prometheus' API.
-func decimal(text string) (float64, bool) {
-	if strings.Trim(text, "0123456789+-.eE") != "" {
-		return 0, false
-	}
-	v, err := strconv.ParseFloat(text, 64)
-	return v, err == nil
 }
 
 func (s *scanner) timeMs() (int64, bool) {

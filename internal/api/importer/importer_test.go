@@ -34,6 +34,7 @@ func importTo(tb testing.TB, b *apitest.BackFiller, body io.Reader, headers ...s
 }
 
 func TestImport(t *testing.T) {
+	zeros := strings.Repeat("0", 5000)
 	for _, c := range []struct {
 		name, body string
 		code       int
@@ -82,6 +83,10 @@ func TestImport(t *testing.T) {
 			"the dialects of others", `{"metric":{"__name__":"m"},"values":[NaN,nan,Infinity,+Inf,-Inf,inf,"+Infinity","-inf","nan","1.5","-2e3"],"timestamps":[1,2,3,4,5,6,7,8,9,10,11]}`, 200,
 			": \"m\" @1 NaN\n: \"m\" @2 NaN\n: \"m\" @3 +Inf\n: \"m\" @4 +Inf\n: \"m\" @5 -Inf\n: \"m\" @6 +Inf\n: \"m\" @7 +Inf\n: \"m\" @8 -Inf\n: \"m\" @9 NaN\n: \"m\" @10 1.5\n: \"m\" @11 -2000\n",
 			`"accepted":11`,
+		},
+		{
+			"many digits", `{"metric":{"__name__":"m"},"values":[1` + zeros + `e-5000,"1` + zeros + `e-5000"],"timestamps":[1,2]}`, 200,
+			": \"m\" @1 1\n: \"m\" @2 1\n", `"accepted":2`,
 		},
 		{"a word that is no value", `{"metric":{},"values":[true],"timestamps":[1]}`, 400, "", `\"true\" is not a value`},
 		{"a number that is too large, in quotes", `{"metric":{},"values":["1e999"],"timestamps":[1]}`, 400, "", `\"1e999\" is not a value`},

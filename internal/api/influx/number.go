@@ -1,8 +1,9 @@
 package influx
 
 import (
-	"math"
 	"strconv"
+
+	"github.com/quern/quern/internal/metric"
 )
 
 const (
@@ -92,12 +93,6 @@ func slowNumber(s string, i int) (v float64, next int, ok bool) {
 		n, err := strconv.ParseUint(text[:last], 10, 64)
 		return float64(n), next, err == nil
 	}
-	// strconv accepts more than the protocol: names, hexadecimals and underscores.
-	for _, c := range []byte(text) {
-		if !isDigit(c) && c != '.' && c != '-' && c != '+' && c != 'e' && c != 'E' {
-			return 0, next, false
-		}
-	}
-	v, err := strconv.ParseFloat(text, 64)
-	return v, next, err == nil && !math.IsInf(v, 0)
+	v, ok = metric.ParseDecimal(text)
+	return v, next, ok
 }

@@ -8,6 +8,8 @@ import (
 	"unicode/utf16"
 	"unicode/utf8"
 	"unsafe"
+
+	"github.com/quern/quern/internal/metric"
 )
 
 // Scanner reads JSON (RFC 8259) from a byte slice, front to back, once. It is strict. Decoders need
@@ -456,8 +458,7 @@ func (n *Number) Float() (float64, bool) {
 		}
 		return v, true
 	}
-	v, err := strconv.ParseFloat(View(n.Text), 64)
-	return v, err == nil
+	return metric.ParseDecimal(View(n.Text))
 }
 
 // Int returns the number as an int64 in any notation: 1e3 and 1000.0 are integers too. It returns

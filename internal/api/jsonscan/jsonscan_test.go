@@ -3,6 +3,7 @@ package jsonscan
 import (
 	"math"
 	"strconv"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -25,5 +26,18 @@ func TestFloats(t *testing.T) {
 		want, err := strconv.ParseFloat(text, 64)
 		require.NoError(t, err)
 		require.Equal(t, math.Float64bits(want), math.Float64bits(got), text)
+	}
+}
+
+// TestLongFloats: a number may have any number of digits.
+func TestLongFloats(t *testing.T) {
+	zeros := strings.Repeat("0", 99_999)
+	for text, want := range map[string]float64{"1" + zeros + "e-99999": 1, "-0." + zeros + "1e100001": -10} {
+		s := Scanner{Text: []byte(text)}
+		n, ok := s.Number()
+		require.True(t, ok)
+		got, ok := n.Float()
+		require.True(t, ok)
+		require.Equal(t, want, got)
 	}
 }
