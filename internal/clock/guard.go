@@ -109,7 +109,7 @@ func (g *Guard) Behind() error {
 	defer g.mu.Unlock()
 	r := Read(g.clk)
 	behind := g.newest.Add(r.at - g.seen).Sub(r.now)
-	if g.newest.IsZero() || behind <= MostStep {
+	if g.newest.IsZero() || behind <= MostStep || !r.now.Before(g.newest) {
 		return nil
 	}
 	return fmt.Errorf("the clock says %s, %s behind the newest time seen before: put it right, or confirm it", r.now.Format(time.RFC3339), behind.Round(time.Second))

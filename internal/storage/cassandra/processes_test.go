@@ -93,7 +93,7 @@ func TestEpochsOfAnotherProcess(t *testing.T) {
 	p := start(t, o)
 	next := func() blocks.Epochs {
 		n := len(other.Settings().Epochs)
-		require.NoError(t, other.AddEpoch(t.Context(), blocks.Epoch{FromMs: int64(n) * dayMs, BlockSize: 4 << (n % 2)}))
+		require.NoError(t, other.AddEpoch(t.Context(), blocks.Epoch{FromMs: int64(n+1) * dayMs, BlockSize: 4 << (n % 2)}))
 		return other.Settings().Epochs
 	}
 	write := func() error { return p.Write(t.Context(), newRound(1).batch(0)) }

@@ -72,6 +72,9 @@ func (h History) Run(t *testing.T, want, got OpenFunc) {
 	}
 	for step := range h.Steps {
 		run.step = step
+		if now := run.clk.Now(); now.After(run.newest) {
+			run.newest = now
+		}
 		run.next()
 		if step%checkEvery == checkEvery-1 {
 			run.compareAll()
@@ -86,6 +89,7 @@ type historyRun struct {
 	ctx    context.Context
 	rng    *rand.Rand
 	clk    *clock.Simulated
+	newest time.Time // that the clock has shown
 	ids    *blocks.IDs
 	stores [2]historyStore
 	step   int
@@ -380,7 +384,12 @@ func (r *historyRun) claim() {
 	same(r, func(st storage.Store) ([]metric.ScheduleID, error) { return st.ClaimSchedules(r.ctx, source, want) })
 }
 
+// addEpoch adds an epoch when the clock is past what it has shown before: by a clock that went back, a
+// store may refuse.
 func (r *historyRun) addEpoch() {
+	if r.clk.Now().Before(r.newest) {
+		r.clk.Set(r.newest.Add(time.Second))
+	}
 	e := blocks.Epoch{FromMs: clock.NowMs(r.clk) + r.rng.Int64N(10*hourMs), BlockSize: 64 << r.rng.IntN(3)}
 	r.effect(func(_ int, st storage.Store) error { return st.AddEpoch(r.ctx, e) })
 }
