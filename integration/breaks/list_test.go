@@ -90,12 +90,6 @@ var list = []brk{
 		pkg: "internal/storage/pebble", test: "TestConformanceInMemory/NewestBegunIsKept",
 	},
 	{
-		name: "a block is sealed although its slice was ground and the record is gone", invariant: 2,
-		file: "internal/cache/seal.go",
-		old:  "!o.torn && newest < s.StartMs {", new: "!o.torn && newest <= s.StartMs {",
-		pkg: "integration/acceptance", test: "TestModel/RecordOfTheNewestRemoved",
-	},
-	{
 		name: "a run relies on a cache although a later slice was ground", invariant: 2,
 		file: "internal/rollup/block.go",
 		old:  "if w.Fresh() && part == w.Block && g.run.trusts {", new: "if w.Fresh() && part == w.Block {",
@@ -118,12 +112,6 @@ var list = []brk{
 		file: "internal/cache/cache.go",
 		old:  "return math.MaxInt64, nil", new: "return math.MinInt64, nil",
 		pkg: "internal/cache", test: "TestSealBehindALaterRun",
-	},
-	{
-		name: "rows are passed on as chunks into a slice of which late rows were ground before", invariant: 2,
-		file: "internal/cache/pass.go",
-		old:  "chunks: !begun && newest < around.StartMs}", new: "chunks: !begun && newest <= around.StartMs}",
-		pkg: "integration/acceptance", test: "TestModel/RecordOfTheNewestRemoved",
 	},
 	{
 		name: "a new block size begins where slices are in use", invariant: 2,
@@ -154,12 +142,6 @@ var list = []brk{
 		file: "internal/cache/pass.go",
 		old:  "w.Slice.StartMs == w.Partition.StartMs && w.Whole()", new: "true",
 		pkg: "integration/acceptance", test: "TestModel/scripts/aggregation_2_late",
-	},
-	{
-		name: "rows are passed on into a coarser slice whose run was aborted", invariant: 2,
-		file: "internal/cache/pass.go",
-		old:  "return Next{marks: !begun, chunks: !begun && newest < around.StartMs}, err", new: "return Next{marks: !begun || newest <= around.StartMs, chunks: !begun || newest <= around.StartMs}, err",
-		pkg: "integration/acceptance", test: "TestModel/CoarseEarlyInPart",
 	},
 	{
 		name: "what a flush that failed may have left on one copy is not written again", invariant: 2,
