@@ -63,18 +63,8 @@ func (g Group) Samples(
 	if fromMs >= toMs {
 		return nil
 	}
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
 	memory := NewMemory(ctx, g.q.opts.Memory, g.q.opts.Parallel)
-	err := g.q.rawSlices(ctx, g.group, fromMs, toMs, &warn.warnings, memory, loading, func(i int, samples []metric.Sample) {
-		if err := with(i, samples); err != nil {
-			cancel(err)
-		}
-	})
-	if cause := context.Cause(ctx); cause != nil {
-		return cause
-	}
-	return err
+	return g.q.rawSlices(ctx, g.group, fromMs, toMs, &warn.warnings, memory, loading, with)
 }
 
 // Span is an aggregate of the samples of one series in [StartMs, EndMs). It is either a roll-up row

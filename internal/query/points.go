@@ -137,8 +137,9 @@ func (q *Querier) groupPoints(ctx context.Context, g group, rng Range, parts []p
 	some := make([]bool, len(g.ids))
 	for _, part := range parts {
 		if part.bucket == metric.Raw {
-			err := q.rawSlices(ctx, g, part.fromMs, part.toMs, warn, memory, nil, func(i int, samples []metric.Sample) {
+			err := q.rawSlices(ctx, g, part.fromMs, part.toMs, warn, memory, nil, func(i int, samples []metric.Sample) error {
 				some[i] = rng.addSamples(cells[i*rng.N:(i+1)*rng.N], samples) || some[i]
+				return nil
 			})
 			if err != nil {
 				return nil, err

@@ -321,7 +321,7 @@ func (q *Querier) grouped(ids []metric.ScheduleID, maxIDs int) []group {
 
 // rawSlices reads the group's samples in [fromMs, toMs), slice by slice, which is what
 // bounds its memory, and calls with for each series in each slice: i is its place in the
-// group, samples are by time and valid during the call.
+// group, samples are by time and valid during the call. An error of with ends the reading.
 //
 // It holds what it puts together of memory. A slice that has more samples than the request may hold, or
 // than there is room for, is read in parts, and with is called for each of them in turn.
@@ -331,7 +331,7 @@ func (q *Querier) grouped(ids []metric.ScheduleID, maxIDs int) []group {
 // calls with. With nil, Options.MaxSamples bounds them.
 func (q *Querier) rawSlices(
 	ctx context.Context, g group, fromMs, toMs int64, warn *warnings, memory *Memory,
-	loading func(n int) error, with func(i int, samples []metric.Sample),
+	loading func(n int) error, with func(i int, samples []metric.Sample) error,
 ) error {
 	most := q.opts.MaxSamples / q.opts.Parallel
 	return inParts(fromMs, toMs, func(fromMs, toMs int64) (metric.Slice, error) {
@@ -377,7 +377,7 @@ func inParts(fromMs, toMs int64, read func(fromMs, toMs int64) (metric.Slice, er
 // read last.
 func (q *Querier) rawPart(
 	ctx context.Context, g group, fromMs, toMs int64, warn *warnings, memory *Memory,
-	loading func(n int) error, with func(i int, samples []metric.Sample),
+	loading func(n int) error, with func(i int, samples []metric.Sample) error,
 ) (metric.Slice, error) {
 	set := q.set(memory)
 	defer set.close()
@@ -396,8 +396,11 @@ func (q *Querier) rawPart(
 			return err
 		}
 		for i, samples := range g.in(set) {
-			if len(samples) > 0 {
-				with(i, samples)
+			if len(samples) == 0 {
+				continue
+			}
+			if err := with(i, samples); err != nil {
+				return err
 			}
 		}
 		g.reset(set, fromMs, toMs)

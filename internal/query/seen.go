@@ -368,8 +368,9 @@ func (q *Querier) lookAt(ctx context.Context, g group, on []int32, parts []part,
 		if part.bucket != metric.Raw || !missing(on) {
 			continue
 		}
-		if err := q.rawSlices(ctx, g, part.fromMs, part.toMs, warn, memory, nil, func(i int, samples []metric.Sample) {
+		if err := q.rawSlices(ctx, g, part.fromMs, part.toMs, warn, memory, nil, func(i int, samples []metric.Sample) error {
 			on[i] = max(on[i], dayOf(samples[len(samples)-1].TimeMs))
+			return nil
 		}); err != nil {
 			return err
 		}

@@ -64,22 +64,15 @@ func (q *Querier) groupSummary(ctx context.Context, g group, parts []part, memor
 	}
 	for _, part := range parts {
 		if part.bucket == metric.Raw {
-			reading, stop := context.WithCancelCause(ctx)
-			err := q.rawSlices(reading, g, part.fromMs, part.toMs, warn, memory, nil, func(i int, samples []metric.Sample) {
+			err := q.rawSlices(ctx, g, part.fromMs, part.toMs, warn, memory, nil, func(i int, samples []metric.Sample) error {
 				for _, s := range samples {
 					if finite(s.Value) {
 						points[i].add(s.Value)
 						sketches[i].Add(s.Value)
 					}
 				}
-				if err := count(i); err != nil {
-					stop(err)
-				}
+				return count(i)
 			})
-			if cause := context.Cause(reading); cause != nil {
-				err = cause
-			}
-			stop(nil)
 			if err != nil {
 				return nil, err
 			}
@@ -230,10 +223,11 @@ func (q *Querier) latestIn(ctx context.Context, g group, found []*metric.Sample,
 	if len(places) == 0 || fromMs >= toMs {
 		return nil
 	}
-	return q.rawSlices(ctx, rest, fromMs, toMs, warn, memory, nil, func(i int, samples []metric.Sample) {
+	return q.rawSlices(ctx, rest, fromMs, toMs, warn, memory, nil, func(i int, samples []metric.Sample) error {
 		// Slices come in order, so that the last one is the latest.
 		last := samples[len(samples)-1]
 		found[places[i]] = &last
+		return nil
 	})
 }
 
