@@ -19,6 +19,7 @@ FUZZTIME      ?= 30s
 ARGS          ?=
 SOAK          ?= 10m
 SEED          ?=
+LIVES         ?= 1000
 # 0 leaves out the tests with programs of others, which come from Debian packages.
 PROGRAMS      ?= 1
 
@@ -39,6 +40,10 @@ run: ## Serve on 127.0.0.1:9095 with demo data (ARGS="--flag ..." adds flags)
 .PHONY: build
 build: ## Build bin/quern, bin/ingest and bin/aggregator
 	$(GO) build -trimpath -o bin/ ./cmd/...
+
+.PHONY: page
+page: ## Build the page from web/ into internal/page/dist (needs Node.js and npm)
+	cd web && npm ci && npm run check && npm run build
 
 .PHONY: test
 test: ## Vet and test everything, with assertions and the race detector
@@ -64,10 +69,12 @@ check: lint ## Lint, and test what needs no server and no other program, in minu
 	$(GO) test -short -tags $(TAGS) $(UNIT_PACKAGES)
 
 .PHONY: soak
-soak: ## Live through faults for SOAK (10m), with SEED or another each time
+soak: ## Live through faults for SOAK (10m) and through LIVES (1000), with SEED or another each time
 	@seed=$(SEED); set -ex; \
 	$(GO) test -count=1 -tags $(TAGS) -timeout 0 -v -run '^TestFaults$$' ./integration ./integration/cluster \
-		-args -faults.length=$(SOAK) -faults.seed=$${seed:-$$(date +%s)}
+		-args -faults.length=$(SOAK) -faults.seed=$${seed:-$$(date +%s)}; \
+	$(GO) test -count=1 -tags $(TAGS) -timeout 0 -run 'AtRandom$$' ./integration/acceptance \
+		-args -acceptance.seeds=$(LIVES) -acceptance.seed=$${seed:-$$(date +%s)}
 
 .PHONY: bench
 bench: ## Run the benchmark program (ARGS="..." passes arguments)

@@ -22,8 +22,8 @@ ended, catches up on missed slices, and reports its progress over HTTP. Its
 Examples:
 
    aggregator                                      on 127.0.0.1:9096, Cassandra on 127.0.0.1:9042
-   aggregator --listen :9096 --cassandra-hosts 10.0.0.1,10.0.0.2 --local-dc dc1
-   aggregator --config aggregator.yaml             options from a file: listen: ":9096"
+   aggregator --listen :9096 --web.config.file web.yaml --cassandra-hosts 10.0.0.1,10.0.0.2 --local-dc dc1
+   aggregator --config aggregator.yaml             options from a file: listen: 127.0.0.1:9096
    curl -s http://127.0.0.1:9096/api/v1/status/aggregation
 
 While no Cassandra node answers, it keeps trying. SIGTERM or Ctrl-C drains: it finishes

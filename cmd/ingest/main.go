@@ -22,9 +22,9 @@ and at least one 'aggregator', which grinds their samples into roll-ups.
 Examples:
 
    ingest                                          on 127.0.0.1:9095, Cassandra on 127.0.0.1:9042
-   ingest --listen :9095 --cassandra-hosts 10.0.0.1,10.0.0.2 --local-dc dc1
+   ingest --listen :9095 --web.config.file web.yaml --cassandra-hosts 10.0.0.1,10.0.0.2 --local-dc dc1
    QUERN_CASSANDRA_PASSWORD_FILE=/run/secrets/cassandra ingest --cassandra-username quern
-   ingest --config ingest.yaml                     options from a file: listen: ":9095"
+   ingest --config ingest.yaml                     options from a file: listen: 127.0.0.1:9095
 
 While no Cassandra node answers, it answers reports 503 with Retry-After and keeps trying.
 SIGTERM or Ctrl-C drains: it refuses new reports and makes the accepted ones durable. A

@@ -17,7 +17,8 @@ func salvageCommand() *cli.Command {
 to OUT, as lines that 'quern import' accepts, compressed if the name of OUT ends in .gz or .zst. It
 changes nothing in DIR. It skips what cannot be read, and names the schedules and slices skipped.
 
-It does not write roll-ups: the server that imports OUT grinds them again.
+It does not write roll-ups: the server that imports OUT grinds them again. Nor does it write documents and
+annotations; it says how many there are.
 
 Examples:
 

@@ -20,11 +20,11 @@ Examples:
 
    quern serve                                     on 127.0.0.1:9095, in ./quern-data
    quern serve --demo                              with 26 hours of generated data
-   quern serve --listen :9095 --data-dir /var/lib/quern
+   quern serve --listen :9095 --web.config.file web.yaml --data-dir /var/lib/quern
    quern serve --rollups 10s,1m,5m --aggregation-delay 3s --late-grace 1s
                                                    hours tried in a minute
    quern serve --store cassandra --cassandra-hosts 10.0.0.1,10.0.0.2
-   quern serve --config quern.yaml                 options from a file: listen: ":9095"
+   quern serve --config quern.yaml                 options from a file: listen: 127.0.0.1:9095
 
 SIGTERM or Ctrl-C drains: it refuses new reports, makes the accepted ones durable, and
 releases the current blocks. A second signal stops it at once; nothing acknowledged is lost.`,

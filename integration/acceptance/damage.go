@@ -332,3 +332,52 @@ func testSurplusPutOff(t *testing.T, b Backend) {
 	s.allWhole()
 	s.rowIs(1, "A", at(s, 10, 0), 1, 1, false)
 }
+
+// testDamagedIndex: the index of one slice cannot be read. Later slices are ground even so, and
+// this slice is ground once it can be read.
+func testDamagedIndex(t *testing.T, b Backend) {
+	s := startAt(t, b, 10, 30)
+	s.MustReport(s.point("A", 10, 30, 1))
+	s.Clock.Set(time.UnixMilli(at(s, 11, 30)))
+	s.MustReport(s.point("A", 11, 30, 2))
+	s.setClock(12, 2)
+	// One failure in each shard of the first slice.
+	s.Store.Add(storagetest.Rule{Op: "Marks", Times: s.cfg.IndexPartitions, Before: func() error { return storage.ErrCorrupt }})
+	_, err := s.Run()
+	require.ErrorIs(t, err, storage.ErrCorrupt)
+	rows := s.Rows(1)
+	require.Len(t, rows, 1)
+	require.Equal(t, at(s, 11, 0), rows[0].TimeMs)
+	require.Empty(t, s.Rows(2), "a slice is not run before its parts are complete")
+	s.DrainAndCheck()
+}
+
+// testGapClosed: a row says that samples may be missing, and has none. A mark that stands for its whole block, or that
+// names it, has it computed again. All of its input is there, and it has no samples, so nothing is missing.
+func testGapClosed(t *testing.T, b Backend) {
+	for name, names := range map[string]bool{"the mark is for the block": false, "the mark names it": true} {
+		t.Run(name, func(t *testing.T) {
+			s := startAt(t, b, 10, 30)
+			s.MustReport(s.point("A", 10, 29, 1))
+			s.setClock(11, 10)
+			s.MustReport(s.point("B", 11, 9, 1))
+			s.setClock(12, 2)
+			s.MustRun()
+			hour := at(s, 10, 0)
+			gap := metric.RollupRow{Schedule: s.IDs()["B"], TimeMs: hour, Rollup: metric.Rollup{Partial: true}}
+			lease, err := s.inspect().AcquireShard(t.Context(), 0, "another", time.Minute)
+			require.NoError(t, err)
+			require.NoError(t, s.inspect().WriteRollups(t.Context(), lease.Fence, 1, []metric.RollupRow{gap}))
+			require.NoError(t, s.inspect().ReleaseShard(t.Context(), 0, "another"))
+			require.NotEmpty(t, s.Check(Raw))
+			block := s.inspect().Settings().Epochs.BlockAt(gap.Schedule, hour)
+			require.True(t, block.Contains(s.IDs()["A"]))
+			mark := storage.Mark{Start: block.Start, TimeMs: hour, Kind: storage.MarkLate}
+			if names {
+				mark.Schedules = []metric.ScheduleID{gap.Schedule}
+			}
+			require.NoError(t, s.engine.Cache.Put(t.Context(), 0, metric.Raw, []storage.Mark{mark}))
+			s.DrainAndCheck()
+		})
+	}
+}

@@ -1,15 +1,20 @@
 package acceptance
 
 import (
+	"context"
 	"fmt"
 	"log/slog"
 	"math"
+	"strings"
+	"testing"
 	"time"
 
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/stretchr/testify/require"
 
+	"github.com/quern/quern/internal/blocks"
 	"github.com/quern/quern/internal/deletion"
+	"github.com/quern/quern/internal/ingest"
 	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/query"
 	"github.com/quern/quern/internal/reaggregate"
@@ -18,19 +23,76 @@ import (
 // Delete deletes the samples of a series, "" for all, in [from, to), and tells the oracle.
 func (s *System) Delete(series string, from, to time.Time) (warnings []string, err error) {
 	s.t.Helper()
+	warnings, err = s.deleteBy(s.engine.Ingest, series, from, to)
+	s.Oracle.deleted(series, from.UnixMilli(), to.UnixMilli(), err)
+	return warnings, err
+}
+
+func (s *System) deleteBy(in deletion.Ingest, series string, from, to time.Time) (warnings []string, err error) {
+	s.t.Helper()
 	s.Advance(time.Millisecond) // as in Report
 	q, index := s.querier()
 	kept := reaggregate.New(reaggregate.Parts{
 		Store: s.Store, Index: index, Cache: s.engine.Cache, Clock: s.Clock, Logger: slog.New(slog.DiscardHandler),
 	})
-	d := deletion.New(deletion.Parts{Querier: q, Ingest: s.engine.Ingest, Kept: kept, Clock: s.Clock, Logger: slog.New(slog.DiscardHandler)})
+	d := deletion.New(deletion.Parts{Querier: q, Ingest: in, Kept: kept, Clock: s.Clock, Logger: slog.New(slog.DiscardHandler)})
 	matcher := labels.MustNewMatcher(labels.MatchEqual, metric.NameLabel, series)
 	if series == "" {
 		matcher = labels.MustNewMatcher(labels.MatchNotEqual, metric.NameLabel, "")
 	}
 	res, err := d.Delete(s.t.Context(), from.UnixMilli(), to.UnixMilli(), []*labels.Matcher{matcher})
-	s.Oracle.deleted(series, from.UnixMilli(), to.UnixMilli(), err)
 	return res.Warnings, err
+}
+
+// meeting is ingest that something happens to after a deletion has read, and before its tombstones are written.
+type meeting struct {
+	*ingest.Ingest
+	happens func()
+}
+
+// Delete implements deletion.Ingest.
+func (m meeting) Delete(ctx context.Context, at *blocks.Place, samples []metric.Sample) error {
+	m.happens()
+	return m.Ingest.Delete(ctx, at, samples)
+}
+
+// testDeletionMeetsReports: what is acknowledged while its series is being deleted stays, by whichever process it comes and
+// wherever its slice stands, and is in the rows.
+func testDeletionMeetsReports(t *testing.T, b Backend) {
+	for who, report := range map[string]func(s *System, points ...Point){
+		"this process": func(s *System, points ...Point) { s.MustReport(points...) },
+		"another":      func(s *System, points ...Point) { s.elsewhere(points) },
+	} {
+		for when, hour := range map[string]int{"an open slice": 10, "a slice that was ground": 12} {
+			for then, next := range map[string]func(s *System){
+				"":                  func(*System) {},
+				", then it dies":    (*System).Restart,
+				", then an old one": func(s *System) { s.MustReport(s.point("A", 9, 50, 3)) },
+			} {
+				t.Run(who+", "+when+then, func(t *testing.T) {
+					s := Start(t, b, Config{BlockSize: 2})
+					s.Clock.Set(time.UnixMilli(at(s, 10, 30)))
+					s.MustReport(s.point("A", 10, 10, 1), s.point("A", 10, 20, 2), s.point("B", 10, 10, 3))
+					s.SetClock(time.UnixMilli(at(s, hour, 40)))
+					if hour > 10 {
+						s.MustRun()
+					}
+					from, to := time.UnixMilli(at(s, 10, 0)), time.UnixMilli(at(s, 11, 0))
+					_, err := s.deleteBy(meeting{s.engine.Ingest, func() {
+						s.Oracle.deleted("", from.UnixMilli(), to.UnixMilli(), nil)
+						report(s, s.point("A", 10, 10, 42), s.point("B", 10, 20, 43))
+					}}, "", from, to)
+					require.NoError(t, err)
+					next(s)
+					s.MustShow()
+					require.Contains(t, strings.Join(s.export(), "\n"), "=42")
+					require.Contains(t, strings.Join(s.export(), "\n"), "=43")
+					s.DrainAndCheck()
+					s.MustShow()
+				})
+			}
+		}
+	}
 }
 
 // querier returns what reads the store as any reader does. Series are listed without counting and

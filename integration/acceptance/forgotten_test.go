@@ -71,6 +71,17 @@ func startForgetful(t *testing.T, cfg Config) (*System, *forgetful) {
 	return s, &server
 }
 
+// loses has the server forget one report, which it acknowledges.
+func (f *forgetful) loses(s *System, p Point) {
+	f.forgets = true
+	_, err := s.engine.Ingest.Append(s.t.Context(), []ingest.Report{{Source: source, Measurements: []ingest.Measurement{
+		{Metric: p.Series, TimeMs: p.TimeMs, Value: p.Value},
+	}}})
+	require.NoError(s.t, err) // it is lost, as docs/cassandra.md says
+	f.forgets = false
+	f.doubts++
+}
+
 // TestForgottenOpening: the server forgets the seconds in which the slice of 11:00 was opened, and with them the first
 // marks. Ingest believes that both are there. What is acknowledged after that is ground with the hour.
 func TestForgottenOpening(t *testing.T) {
@@ -78,12 +89,7 @@ func TestForgottenOpening(t *testing.T) {
 	s.MustReport(s.point("A", 10, 29, 1))
 	s.setClock(11, 0)
 	s.Advance(2 * time.Second)
-	server.forgets = true
-	_, err := s.engine.Ingest.Append(t.Context(), []ingest.Report{{Source: source, Measurements: []ingest.Measurement{
-		{Metric: "A", TimeMs: at(s, 11, 0), Value: 5},
-	}}})
-	require.NoError(t, err) // it is lost, as docs/cassandra.md says
-	server.forgets, server.doubts = false, 1
+	server.loses(s, s.point("A", 11, 0, 5))
 	for minute := 1; minute < 60; minute += 10 {
 		s.setClock(11, minute)
 		require.NoError(t, s.engine.Ingest.Settle(t.Context()))
@@ -91,6 +97,54 @@ func TestForgottenOpening(t *testing.T) {
 	}
 	s.Drain()
 	s.MustCheck(Raw)
+}
+
+// TestForgottenMark: the server forgets the first mark of a block, of samples on time or late. What is acknowledged for
+// the block after that is ground, although ingest ends in order long before the hour does, or the seal fails.
+func TestForgottenMark(t *testing.T) {
+	for name, late := range map[string]bool{"on time": false, "late": true} {
+		for how, then := range map[string]func(*System){
+			"it goes on": func(*System) {},
+			"it ends before it settles": func(s *System) {
+				s.Restart()
+			},
+			"it ends later": func(s *System) {
+				require.NoError(s.t, s.engine.Ingest.Settle(s.t.Context()))
+				s.setClock(11, 40)
+				s.Restart()
+			},
+			"the seal fails": func(s *System) {
+				require.NoError(s.t, s.engine.Ingest.Settle(s.t.Context()))
+				s.setClock(12, 0)
+				s.Store.Fail("Write", blocks.Range{}, 1, storage.ErrTimeout)
+				s.setClock(12, 1)
+			},
+			"each write fails until the hour has ended": func(s *System) {
+				s.Store.Fail("Write", blocks.Range{}, -1, storage.ErrTimeout)
+				require.ErrorIs(s.t, s.engine.Ingest.Settle(s.t.Context()), storage.ErrTimeout)
+				s.setClock(12, 1)
+				s.Store.Heal()
+				require.NoError(s.t, s.engine.Ingest.Settle(s.t.Context()))
+			},
+		} {
+			t.Run(name+"/"+how, func(t *testing.T) {
+				s, server := startForgetful(t, Config{})
+				hour := 11
+				if late {
+					hour = 9
+				}
+				s.MustReport(s.point("A", 10, 29, 1))
+				s.setClock(11, 20)
+				s.MustRun()
+				server.loses(s, s.point("A", hour, 10, 5))
+				s.setClock(11, 25)
+				s.MustReport(s.point("A", hour, 15, 7))
+				then(s)
+				s.Drain()
+				s.MustCheck(Raw)
+			})
+		}
+	}
 }
 
 // TestForgottenRun: the server is killed while a run grinds its last shard, and forgets what the run has written in the

@@ -3,8 +3,9 @@
 // what the acknowledged samples require.
 //
 // Each case runs on every store (Run). Cases that a reader should be able to check by hand are
-// scripts in testdata. Sweeps over every step, and random histories, are in Go. Only tests import
-// this package.
+// scripts in testdata. Sweeps over every step, and random histories, are in Go. Files are named
+// after what happens in them. CONTRIBUTING.md lists the behaviours with their numbers and tests.
+// Only tests import this package.
 package acceptance
 
 import (
@@ -272,6 +273,18 @@ func (s *System) SetClock(t time.Time) {
 	if t.After(s.Clock.Now()) { // sealing may have taken long
 		s.Clock.Set(t)
 	}
+}
+
+// at returns a time of the first day, in Unix ms.
+func at(s *System, hour, minute int) int64 {
+	return s.cfg.Start.Truncate(24 * time.Hour).Add(time.Duration(hour)*time.Hour + time.Duration(minute)*time.Minute).UnixMilli()
+}
+
+// setClock moves the clock to hour:minute of the first day. Hours beyond 23 are on later days.
+func (s *System) setClock(hour, minute int) { s.SetClock(time.UnixMilli(at(s, hour, minute))) }
+
+func (s *System) point(series string, hour, minute int, v float64) Point {
+	return Point{Series: series, TimeMs: at(s, hour, minute), Value: v}
 }
 
 // Point is one measurement of a schedule, which is named by its metric.

@@ -22,7 +22,7 @@ import (
 
 var (
 	seedFlag   = flag.Uint64("acceptance.seed", 0, "replay the history of this seed, and begin sweeps elsewhere; also QUERN_ACCEPTANCE_SEED")
-	seedsFlag  = flag.Int("acceptance.seeds", 0, "number of histories to make up")
+	seedsFlag  = flag.Int("acceptance.seeds", 0, "number of histories, or lives, to make up")
 	strideFlag = flag.Int("acceptance.stride", 0, "how many steps a sweep goes on at a time")
 	stepsFlag  = flag.Int("acceptance.steps", 0, "operations in each history")
 )

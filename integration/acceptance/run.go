@@ -59,12 +59,16 @@ func Run(t *testing.T, b Backend) {
 		{"ClockBackBetweenLooks", testClockBackBetweenLooks},
 		{"ClockFarBackBetweenLooks", testClockFarBackBetweenLooks},
 		{"CorrectionAfterRestart", testCorrectionAfterRestart},
+		{"CorrectionAfterMend", testCorrectionAfterMend},
+		{"DeletedAfterMigration", testDeletedAfterMigration},
 		{"ClockLeap", testClockLeap},
 		{"GroundEarly", testGroundEarly},
 		{"GroundEarlyInPart", testGroundEarlyInPart},
 		{"GroundEarlyByAnother", testGroundEarlyByAnother},
 		{"MarksAhead", testMarksAhead},
 		{"MarkAheadGrows", testMarkAheadGrows},
+		{"MarkAheadToCome", testMarkAheadToCome},
+		{"ExpiredAhead", testExpiredAhead},
 		{"RetentionRaised", testRetentionRaised},
 		{"RetentionLowered", testRetentionLowered},
 		{"GraceRaised", testGraceRaised},
@@ -73,6 +77,8 @@ func Run(t *testing.T, b Backend) {
 		{"DamagedBlock", testDamagedBlock},
 		{"DamagedCache", testDamagedCache},
 		{"DamagedSketches", testDamagedSketches},
+		{"DeletionMeetsReports", testDeletionMeetsReports},
+		{"GapClosed", testGapClosed},
 		{"Surplus", testSurplus},
 		{"SurplusPutOff", testSurplusPutOff},
 	} {
@@ -81,7 +87,7 @@ func Run(t *testing.T, b Backend) {
 }
 
 // clockAhead is the script about a wrong clock, for stores that detect one.
-const clockAhead = "aggregation_7_clock_ahead"
+const clockAhead = "clock_ahead"
 
 // runScripts runs the files of testdata, whichever package the test is in.
 func runScripts(t *testing.T, b Backend) {

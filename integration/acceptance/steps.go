@@ -100,6 +100,19 @@ func (f fate) befall(p Steps, k int, meanwhile func()) {
 // never is a step number at which nothing happens.
 const never = -1
 
+// stride returns the number of steps by which a sweep advances.
+func (b Backend) stride() int {
+	switch {
+	case *strideFlag > 0:
+		return *strideFlag
+	case b.Stride > 0:
+		return b.Stride
+	case raceEnabled || testing.Short():
+		return 7
+	}
+	return 1
+}
+
 // bySeed returns a number below n that depends on the test and the seed.
 func bySeed(t *testing.T, n int) int {
 	t.Helper()

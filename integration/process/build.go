@@ -54,6 +54,13 @@ func build(ctx context.Context, tags []string) (*Programs, error) {
 		args = append(args, "-tags="+strings.Join(tags, ","))
 	}
 	cmd := exec.CommandContext(ctx, "go", append(args, "github.com/quern/quern/cmd/...")...)
+	// Tests of another module know Quern's, but not what its programs are built from.
+	root, err := exec.CommandContext(ctx, "go", "list", "-m", "-f={{.Dir}}", "github.com/quern/quern").Output()
+	if err != nil {
+		p.remove()
+		return nil, fmt.Errorf("where Quern's module is: %w", err)
+	}
+	cmd.Dir = strings.TrimSpace(string(root))
 	if out, err := cmd.CombinedOutput(); err != nil {
 		p.remove()
 		return nil, fmt.Errorf("%s: %w\n%s", cmd, err, out)

@@ -79,6 +79,32 @@ func TestHeartbeatFades(t *testing.T) {
 	require.Equal(t, []storage.Worker{here}, workers)
 }
 
+func TestAnnotationsFade(t *testing.T) {
+	store := open(t, storagetest.TestSettings(), nil, clock.System{})()
+	const dayMs = int64(24 * time.Hour / time.Millisecond)
+	short, long, stays := storage.Annotation{ID: "short"}, storage.Annotation{ID: "long", EndMs: 40 * dayMs}, storage.Annotation{ID: "stays", EndMs: 40 * dayMs}
+	require.NoError(t, store.PutAnnotations(t.Context(), []storage.Annotation{short, long}, shortTTL))
+	require.NoError(t, store.PutAnnotations(t.Context(), []storage.Annotation{stays}, shortTTL))
+	require.NoError(t, store.PutAnnotations(t.Context(), []storage.Annotation{stays}, 0))
+	at := func(ms int64) (ids []string) {
+		for a, err := range store.Annotations(t.Context(), ms, ms) {
+			require.NoError(t, err)
+			ids = append(ids, a.ID)
+		}
+		return ids
+	}
+	require.Equal(t, []string{"long", "short", "stays"}, at(0))
+	require.Equal(t, []string{"long", "stays"}, at(39*dayMs))
+	process.Eventually(t, "two to be gone", func() error {
+		if ids := at(0); len(ids) > 1 {
+			return fmt.Errorf("%v", ids)
+		}
+		return nil
+	})
+	require.Equal(t, []string{"stays"}, at(0))
+	require.Equal(t, []string{"stays"}, at(39*dayMs))
+}
+
 // TestTimeToLive: every row that becomes useless with time is written with a TTL. For samples and
 // roll-ups it is the configured retention. For the rows that runs need it is long after the last
 // run that can read them.
@@ -120,6 +146,10 @@ func TestTimeToLive(t *testing.T) {
 	require.NoError(t, store.RecordRun(ctx, storage.Run{SliceKey: raw, Worker: "a", StartedMs: nowMs, Err: "x"}))
 	require.NoError(t, store.RecordError(ctx, storage.ComponentError{Component: "c", Worker: "a", TimeMs: nowMs, SliceKey: raw, Message: "x"}))
 	require.NoError(t, store.Heartbeat(ctx, storage.Worker{ID: "a", Host: "h"}, time.Hour))
+	require.NoError(t, store.PutAnnotations(ctx, []storage.Annotation{{ID: "a", StartMs: hour, EndMs: hour + 40*day.Milliseconds()}}, 20*day))
+	require.NoError(t, store.PutDocument(ctx, storage.Document{DocumentHead: storage.DocumentHead{
+		DocumentKey: storage.DocumentKey{Kind: "dashboard", ID: "hosts"}, Version: 1,
+	}}, 1))
 
 	for _, c := range []struct {
 		name, cql string
@@ -142,6 +172,10 @@ func TestTimeToLive(t *testing.T) {
 		{"errors", "SELECT TTL(message) FROM errors", 7 * day},
 		{"workers", "SELECT TTL(host) FROM workers", time.Hour},
 		{"leases", "SELECT TTL(owner) FROM shards", time.Hour},
+		{"annotations", "SELECT TTL(content) FROM annotations", 20 * day},
+		{"spans of annotations", "SELECT TTL(end_time) FROM annotation_spans", 20 * day},
+		{"documents", "SELECT TTL(title) FROM documents", 0},
+		{"versions of documents", "SELECT TTL(body) FROM document_versions", 0},
 		{"the newest fence stays", "SELECT TTL(newest_fence) FROM shards", 0},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -83,6 +83,24 @@ func TestSharedBudget(t *testing.T) {
 	}
 }
 
+// TestCover: a claim grows and shrinks in steps, up to what is given, and stays as it is where there is no room.
+func TestCover(t *testing.T) {
+	budget := NewBudget(100, 10)
+	a, b := budget.Claim(Client{}), budget.Claim(Client{})
+	for _, c := range []struct{ n, more, held int64 }{{1, 10, 10}, {10, 0, 10}, {11, 10, 20}, {65, 46, 66}, {9, -56, 10}, {70, 60, 70}, {0, -70, 0}} {
+		more, ok := a.Cover(c.n, 10, 66)
+		require.True(t, ok)
+		require.Equal(t, c.more, more, "%+v", c)
+		require.Equal(t, c.held, a.Held(), "%+v", c)
+	}
+	require.True(t, b.Grow(70))
+	more, ok := a.Cover(31, 10, 66)
+	require.False(t, ok)
+	require.Equal(t, int64(40), more)
+	require.Zero(t, a.Held())
+	require.Equal(t, int64(70), budget.held.all)
+}
+
 func TestTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const a, b = "192.0.2.1:1", "192.0.2.2:1"

@@ -64,6 +64,18 @@ func (c *Claim) Grow(n int64) bool {
 	return true
 }
 
+// Cover has the claim hold n bytes, rounded up to whole steps, if that is no more than most. If there is
+// no room for the difference, more, it returns false and changes nothing.
+func (c *Claim) Cover(n, step, most int64) (more int64, ok bool) {
+	want := min((n+step-1)/step*step, max(n, most))
+	more = want - c.held
+	if more > 0 {
+		return more, c.Grow(more)
+	}
+	c.Shrink(want)
+	return more, true
+}
+
 // Held returns the bytes that the claim holds.
 func (c *Claim) Held() int64 { return c.held }
 

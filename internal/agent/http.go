@@ -127,10 +127,16 @@ func (s *HTTPSender) judge(resp *http.Response, sent int) error {
 		if err != nil {
 			return fmt.Errorf("read the reply: %w", err) // it may have been accepted; twice counts once
 		}
+		if code != http.StatusNoContent && !r.accountsFor(sent) {
+			return stranger(resp, &r, body)
+		}
 		return r.rejections()
+	case code/100 == 3:
+		return stranger(resp, &r, body)
 	case code == http.StatusRequestEntityTooLarge:
 		return fmt.Errorf("%w: %s", ErrTooLarge, message(resp, &r, body))
-	case code == http.StatusTooManyRequests, code == http.StatusRequestTimeout, code >= 500:
+	case code == http.StatusTooManyRequests, code == http.StatusRequestTimeout, code == http.StatusUnauthorized, code >= 500:
+		// A 401 ends when somebody puts a valid token into the file.
 		err := fmt.Errorf("the server answered %s", message(resp, &r, body))
 		if after, ok := s.retryAfter(resp.Header.Get("Retry-After")); ok {
 			return &RetryError{After: after, Err: err}
@@ -139,13 +145,19 @@ func (s *HTTPSender) judge(resp *http.Response, sent int) error {
 	default:
 		// A 400 that lists every measurement means that the server processed the report and
 		// accepted none.
-		if r.accountsFor(sent) {
+		if r.Rejected.n > 0 && r.accountsFor(sent) {
 			return r.rejections()
 		}
 		// What is wrong now will be wrong again, be it the report, the address or the permission.
 		// The queue's memory is better kept for what can be delivered.
 		return fmt.Errorf("%w: %s", ErrRefused, message(resp, &r, body))
 	}
+}
+
+// stranger is the error for an answer of somebody else, such as a network that wants its users to log in first. The report
+// has not reached its server, which may answer later.
+func stranger(resp *http.Response, r *reply, body []byte) error {
+	return fmt.Errorf("the answer is not a Quern server's: %s", message(resp, r, body))
 }
 
 // reply is a server's reply.
@@ -187,8 +199,7 @@ func (r *rejections) UnmarshalJSON(text []byte) error {
 	})
 }
 
-// parseReply reads a reply. A reply that is not JSON, such as a proxy's, counts as empty: its
-// status decides.
+// parseReply reads a reply. A reply that is not JSON, such as a proxy's, counts as empty.
 func parseReply(body []byte) reply {
 	var r reply
 	if json.Unmarshal(body, &r) != nil {
@@ -200,7 +211,7 @@ func parseReply(body []byte) reply {
 // accountsFor reports whether the reply covers n measurements. The reply to a truncated body does
 // not.
 func (r *reply) accountsFor(n int) bool {
-	return r.Rejected.n > 0 && r.Accepted != nil && *r.Accepted+r.rejectedTotal() >= n
+	return r.Accepted != nil && *r.Accepted+r.rejectedTotal() >= n
 }
 
 func (r *reply) rejectedTotal() int { return max(r.Rejected.n, r.RejectedTotal) }

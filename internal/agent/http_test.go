@@ -1,7 +1,9 @@
 package agent
 
 import (
+	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -11,6 +13,7 @@ import (
 	"time"
 
 	"github.com/klauspost/compress/gzip"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/quern/quern/internal/clock"
@@ -49,6 +52,7 @@ func TestRequest(t *testing.T) {
 		if err != nil {
 			w.WriteHeader(http.StatusBadRequest)
 		}
+		_, _ = io.WriteString(w, `{"accepted":2,"rejected":[]}`)
 	}))
 	defer srv.Close()
 
@@ -83,7 +87,13 @@ func TestReplies(t *testing.T) {
 	}{
 		{name: "taken", code: 200, body: `{"accepted":2,"rejected":[]}`},
 		{name: "taken without a word", code: 204},
-		{name: "taken, in another form", code: 200, body: "<p>thanks</p>"},
+		{
+			name: "a page to log in", code: 200, body: "<html>Please log in</html>",
+			want: again, says: "the answer is not a Quern server's: 200 OK: <html>Please log in</html>",
+		},
+		{name: "another server", code: 200, body: `{"status":"ok"}`, want: again, says: `the answer is not a Quern server's: 200 OK: {"status":"ok"}`},
+		{name: "a reply without words", code: 200, want: again, says: "the answer is not a Quern server's: 200 OK"},
+		{name: "a reply for fewer", code: 200, body: `{"accepted":1,"rejected":[]}`, want: again, says: `the answer is not a Quern server's: 200 OK: {"accepted":1,"rejected":[]}`},
 		{
 			name: "taken in part", code: 200,
 			body: `{"accepted":1,"rejected":[{"index":1,"reason":"too_old","message":"a day late"}]}`,
@@ -106,7 +116,7 @@ func TestReplies(t *testing.T) {
 		{name: "forbidden", code: 403, body: strings.Repeat("x", 1000), want: ErrRefused, says: "the server refused the report: 403 Forbidden: " + strings.Repeat("x", 300)},
 		{
 			name: "moved", code: 302, header: [2]string{"Location", "http://other/"},
-			want: ErrRefused, says: "the server refused the report: 302 Found: redirect to http://other/",
+			want: again, says: "the answer is not a Quern server's: 302 Found: redirect to http://other/",
 		},
 		{name: "too large", code: 413, want: ErrTooLarge, says: "the report is too large for the server: 413 Request Entity Too Large"},
 		{name: "busy, no time given", code: 429, want: again, says: busy},
@@ -213,8 +223,12 @@ func TestOverHTTP(t *testing.T) {
 				w.WriteHeader(http.StatusTooManyRequests)
 				return
 			}
+			z, err := gzip.NewReader(r.Body)
+			assert.NoError(t, err)
+			var sent struct{ Measurements []struct{} }
+			assert.NoError(t, json.NewDecoder(z).Decode(&sent))
 			reports++
-			_, _ = io.WriteString(w, `{"accepted":2,"rejected":[]}`)
+			_, _ = fmt.Fprintf(w, `{"accepted":%d,"rejected":[]}`, len(sent.Measurements))
 		})
 		sender, err := NewHTTPSender("http://quern", &http.Client{Transport: direct{handler}}, clock.System{})
 		require.NoError(t, err)

@@ -154,17 +154,9 @@ func (r *Reader) fault(of storage.ComponentError) wire.Fault {
 // moves from one slice to a later one or to a coarser bucket, and leaves its old place last. So this
 // order does not miss work under way. What is outstanding in slices that cannot be read is missing.
 func (s *state) readBuckets(ctx context.Context, waiting bool) error {
-	outstanding, err := s.recovery.Outstanding(ctx)
-	var gaps *storage.GapsError
-	if err != nil && !errors.As(err, &gaps) {
+	outstanding, err := s.readOutstanding(ctx)
+	if err != nil {
 		return err
-	}
-	if gaps != nil {
-		for _, g := range gaps.Gaps {
-			if err := s.without(ctx, fmt.Sprintf("the slices of %s %s", s.ladder.Name(g.Bucket), g), g.Err); err != nil {
-				return err
-			}
-		}
 	}
 	nowMs := clock.NowMs(s.clk)
 	for _, b := range s.ladder.Ground() {
@@ -176,6 +168,23 @@ func (s *state) readBuckets(ctx context.Context, waiting bool) error {
 		s.Buckets = append(s.Buckets, bucket)
 	}
 	return nil
+}
+
+// readOutstanding returns the slices that are outstanding, without those that cannot be read.
+func (s *state) readOutstanding(ctx context.Context) ([]storage.SliceKey, error) {
+	outstanding, err := s.recovery.Outstanding(ctx)
+	var gaps *storage.GapsError
+	if err != nil && !errors.As(err, &gaps) {
+		return nil, err
+	}
+	if gaps != nil {
+		for _, g := range gaps.Gaps {
+			if err := s.without(ctx, fmt.Sprintf("the slices of %s %s", s.ladder.Name(g.Bucket), g), g.Err); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return outstanding, nil
 }
 
 // bucket returns the work that is left in the outstanding slices of bucket b, oldest first. The

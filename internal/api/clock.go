@@ -3,11 +3,11 @@ package api
 import (
 	"context"
 	"fmt"
-	"net"
 	"net/http"
-	"net/netip"
 
+	"github.com/quern/quern/internal/access"
 	"github.com/quern/quern/internal/api/respond"
+	"github.com/quern/quern/internal/api/route"
 	"github.com/quern/quern/internal/wire"
 )
 
@@ -18,21 +18,23 @@ type ConfirmClock struct {
 	anyone  bool
 }
 
-// NewConfirmClock makes the endpoint. Only clients on this machine may use it, unless anyone is
-// set. confirm is nil where rows expire by the clocks of other machines.
+// NewConfirmClock makes the endpoint. Of clients that have not shown who they are, only those on this
+// machine may use it, unless anyone is set. confirm is nil where rows expire by the clocks of other machines.
 func NewConfirmClock(confirm func(context.Context) error, anyone bool) *ConfirmClock {
 	return &ConfirmClock{confirm, anyone}
 }
 
 // Register implements Registrar.
-func (h *ConfirmClock) Register(mux *http.ServeMux) { mux.Handle("POST "+wire.ConfirmClockPath, h) }
+func (h *ConfirmClock) Register(to *route.Table) {
+	to.Handle(access.Admin, "POST "+wire.ConfirmClockPath, h)
+}
 
 // ServeHTTP implements http.Handler.
 func (h *ConfirmClock) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	switch {
 	case h.confirm == nil:
 		respond.Error(w, http.StatusBadRequest, "rows of this store expire by the clocks of the Cassandra servers: there is nothing to confirm here")
-	case !h.anyone && !fromThisMachine(r):
+	case !h.anyone && access.FromContext(r.Context()).Name == "" && !access.FromThisMachine(r):
 		respond.Error(w, http.StatusForbidden, fmt.Sprintf(
 			"%s is open only to programs on the server's own machine: ask from there, or start the server with --enable-admin-api", r.URL.Path))
 	default:
@@ -42,28 +44,4 @@ func (h *ConfirmClock) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 		respond.JSON(w, http.StatusOK, wire.Done{Status: wire.Success})
 	}
-}
-
-// fromThisMachine returns whether the client runs on this machine. Requests that a local proxy
-// forwards do not count, if the proxy adds its headers.
-func fromThisMachine(r *http.Request) bool {
-	for _, name := range []string{"Forwarded", "X-Forwarded-For", "Via"} {
-		if len(r.Header.Values(name)) > 0 {
-			return false
-		}
-	}
-	peer, err := netip.ParseAddrPort(r.RemoteAddr)
-	if err != nil {
-		return false
-	}
-	from := peer.Addr().Unmap()
-	if from.IsLoopback() {
-		return true
-	}
-	at, ok := r.Context().Value(http.LocalAddrContextKey).(net.Addr)
-	if !ok {
-		return false
-	}
-	local, err := netip.ParseAddrPort(at.String())
-	return err == nil && local.Addr().Unmap() == from
 }

@@ -9,9 +9,11 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/quern/quern/internal/access"
 	"github.com/quern/quern/internal/api/reading"
 	"github.com/quern/quern/internal/api/respond"
-	"github.com/quern/quern/internal/wire"
+	"github.com/quern/quern/internal/api/route"
+	"github.com/quern/quern/internal/page"
 )
 
 // Origins say what web pages may do. A browser sends requests on behalf of any page that it shows,
@@ -27,22 +29,14 @@ type Origins struct {
 	CORS *regexp.Regexp
 }
 
-// readPaths are the endpoints that change nothing, although they also accept POST. Only pages of
-// this server may POST to other endpoints.
-var readPaths = map[string]bool{
-	"/api/v1/query": true, "/api/v1/query_range": true, "/api/v1/query_exemplars": true, "/api/v1/format_query": true,
-	"/api/v1/series": true, "/api/v1/labels": true,
-	wire.ExportPath: true, wire.RollupsPath: true, "/api/v1/points": true, "/api/v1/latest": true, "/api/v1/summary": true,
-	"/api/v1/baseline": true, wire.ExplainPath: true,
-}
-
-// pages are the paths that links on other pages may lead to: people look at them, and they cost
-// almost nothing.
-var pages = map[string]bool{"/": true, "/metrics": true, "/health": true, "/-/healthy": true, "/-/ready": true}
+// pages are the paths that links on other pages may lead to, beside those of the page: people look at them, and they
+// cost almost nothing.
+var pages = map[string]bool{"/metrics": true, "/health": true, "/-/healthy": true, "/-/ready": true}
 
 // doorkeeper enforces Origins.
 type doorkeeper struct {
 	Origins
+	routes     *route.Table
 	protection http.CrossOriginProtection
 }
 
@@ -53,9 +47,8 @@ func (d *doorkeeper) admits(w http.ResponseWriter, r *http.Request) bool {
 			"this server does not accept the host name %q: to allow it, start the server with --allowed-hosts", r.Host))
 		return false
 	}
-	reads := r.Method == http.MethodGet || r.Method == http.MethodHead || readPaths[r.URL.Path]
 	origin := r.Header.Get("Origin")
-	welcome := reads && origin != "" && d.CORS != nil && d.CORS.MatchString(origin)
+	welcome := d.reads(r, r.Method) && origin != "" && d.CORS != nil && d.CORS.MatchString(origin)
 	if d.CORS != nil {
 		w.Header().Add("Vary", "Origin")
 	}
@@ -94,7 +87,7 @@ func (d *doorkeeper) foreign(r *http.Request) bool {
 
 // visit returns whether somebody follows a link to one of the pages.
 func visit(r *http.Request) bool {
-	return r.Method == http.MethodGet && pages[r.URL.Path] && r.Header.Get("Sec-Fetch-Mode") == "navigate" && r.Header.Get("Sec-Fetch-Dest") == "document"
+	return r.Method == http.MethodGet && (pages[r.URL.Path] || page.IsView(r.URL.Path)) && r.Header.Get("Sec-Fetch-Mode") == "navigate" && r.Header.Get("Sec-Fetch-Dest") == "document"
 }
 
 // preflight returns whether the request is an allowed CORS preflight for a read.
@@ -103,7 +96,19 @@ func (d *doorkeeper) preflight(r *http.Request, origin string) bool {
 		return false
 	}
 	asked := r.Header.Get("Access-Control-Request-Method")
-	return asked == http.MethodGet || asked == http.MethodHead || asked == http.MethodPost && readPaths[r.URL.Path]
+	return (asked == http.MethodPost || asked == http.MethodGet || asked == http.MethodHead) && d.reads(r, asked)
+}
+
+// reads returns whether a request with a method, to the endpoint that r is for, changes nothing. Endpoints for
+// readers change nothing by POST either.
+func (d *doorkeeper) reads(r *http.Request, method string) bool {
+	if method == http.MethodGet || method == http.MethodHead {
+		return true
+	}
+	as := *r
+	as.Method = method
+	to, _, ok := d.routes.Find(&as)
+	return ok && to.Role == access.Read
 }
 
 // knows returns whether host names this server. An IP address always does: no name can redirect a

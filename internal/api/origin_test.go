@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/quern/quern/internal/access"
 	"github.com/quern/quern/internal/api"
 	"github.com/quern/quern/internal/api/apitest"
 	"github.com/quern/quern/internal/api/collectd"
@@ -16,6 +17,7 @@ import (
 	"github.com/quern/quern/internal/api/reading"
 	"github.com/quern/quern/internal/api/remotewrite"
 	"github.com/quern/quern/internal/api/respond"
+	"github.com/quern/quern/internal/api/route"
 	"github.com/quern/quern/internal/wire"
 )
 
@@ -25,9 +27,12 @@ func everything(t *testing.T, origins api.Origins) (*api.Server, *apitest.BackFi
 	b := &apitest.BackFiller{}
 	return apitest.Server(t, func(o *api.Options) {
 		o.Origins, o.Appender, o.BackFiller = origins, b, b
-		o.Extra = []api.Registrar{apitest.Registrar(func(mux *http.ServeMux) {
-			for _, p := range []string{"GET /api/v1/query", "POST /api/v1/query", "POST " + wire.ReaggregatePath, "POST /api/v1/admin/tsdb/delete_series", "PUT /api/v1/admin/tsdb/delete_series"} {
-				mux.HandleFunc(p, func(w http.ResponseWriter, _ *http.Request) { respond.Text(w, 200, "done") })
+		o.Extra = []api.Registrar{apitest.Registrar(func(to *route.Table) {
+			for p, role := range map[string]access.Role{
+				"GET /api/v1/query": access.Read, "POST /api/v1/query": access.Read, "POST " + wire.ReaggregatePath: access.Admin,
+				"POST /api/v1/admin/tsdb/delete_series": access.Admin, "PUT /api/v1/admin/tsdb/delete_series": access.Admin,
+			} {
+				to.HandleFunc(role, p, func(w http.ResponseWriter, _ *http.Request) { respond.Text(w, 200, "done") })
 			}
 		})}
 	}), b

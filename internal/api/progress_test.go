@@ -15,6 +15,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/quern/quern/internal/access"
 	"github.com/quern/quern/internal/admission"
 	"github.com/quern/quern/internal/api"
 	"github.com/quern/quern/internal/api/apitest"
@@ -22,6 +23,7 @@ import (
 	"github.com/quern/quern/internal/api/importer"
 	"github.com/quern/quern/internal/api/remotewrite"
 	"github.com/quern/quern/internal/api/respond"
+	"github.com/quern/quern/internal/api/route"
 	"github.com/quern/quern/internal/ingest"
 	"github.com/quern/quern/internal/wire"
 )
@@ -40,8 +42,8 @@ func reply(t *testing.T, conn net.Conn) (code int, body string) {
 func takesAll(o *api.Options) {
 	b := &apitest.BackFiller{}
 	o.Appender, o.BackFiller = b, b
-	o.Extra = []api.Registrar{apitest.Registrar(func(mux *http.ServeMux) {
-		mux.HandleFunc("POST /form", func(w http.ResponseWriter, r *http.Request) { respond.Text(w, 200, r.FormValue("x")) })
+	o.Extra = []api.Registrar{apitest.Registrar(func(to *route.Table) {
+		to.HandleFunc(access.Read, "POST /form", func(w http.ResponseWriter, r *http.Request) { respond.Text(w, 200, r.FormValue("x")) })
 	})}
 }
 
@@ -218,12 +220,12 @@ func TestUnreadReplies(t *testing.T) {
 	var ended chan error
 	set := func(o *api.Options) {
 		ended = make(chan error, 1)
-		o.Extra = []api.Registrar{apitest.Registrar(func(mux *http.ServeMux) {
-			mux.HandleFunc("GET /long", func(w http.ResponseWriter, _ *http.Request) {
+		o.Extra = []api.Registrar{apitest.Registrar(func(to *route.Table) {
+			to.HandleFunc(access.Read, "GET /long", func(w http.ResponseWriter, _ *http.Request) {
 				_, err := io.WriteString(w, strings.Repeat("x", size))
 				ended <- err
 			})
-			mux.HandleFunc("GET /flushed", func(w http.ResponseWriter, _ *http.Request) {
+			to.HandleFunc(access.Read, "GET /flushed", func(w http.ResponseWriter, _ *http.Request) {
 				_, _ = io.WriteString(w, "x")
 				w.(http.Flusher).Flush()
 				_, err := io.WriteString(w, strings.Repeat("x", 64<<10))

@@ -369,13 +369,13 @@ func TestReadFails(t *testing.T) {
 func TestReadFailsHalfWay(t *testing.T) {
 	s := newReadServer(t, func(st storage.Store) query.Store { return failingStore{st, storage.ErrUnavailable} })
 	s.series(1, "__name__", "cpu")
-	s.series(9, "__name__", "cpu")
+	s.series(9, "__name__", "cpu", "i", "9")
 	values := make([]float64, 60)
 	for i := range values {
 		values[i] = math.Pi * float64(i)
 	}
 	for id := range metric.ScheduleID(8) {
-		s.series(id, "__name__", "cpu", "long", strings.Repeat("x", 16<<10))
+		s.series(id, "__name__", "cpu", "i", fmt.Sprint(id), "long", strings.Repeat("x", 16<<10))
 		s.put(id, values...)
 	}
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, s.url+"/api/v1/export?match[]=cpu", http.NoBody)

@@ -29,6 +29,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"github.com/quern/quern/internal/access"
 	"github.com/quern/quern/internal/admission"
 	"github.com/quern/quern/internal/api/collectd"
 	"github.com/quern/quern/internal/api/importer"
@@ -39,9 +40,10 @@ import (
 	"github.com/quern/quern/internal/api/remotewrite"
 	"github.com/quern/quern/internal/api/reports"
 	"github.com/quern/quern/internal/api/respond"
+	"github.com/quern/quern/internal/api/route"
 	"github.com/quern/quern/internal/clock"
-	"github.com/quern/quern/internal/ingest"
 	"github.com/quern/quern/internal/metric"
+	"github.com/quern/quern/internal/page"
 	"github.com/quern/quern/internal/query"
 	"github.com/quern/quern/internal/wire"
 )
@@ -55,12 +57,22 @@ type Metadata interface {
 
 // Registrar adds its own endpoints.
 type Registrar interface {
-	Register(mux *http.ServeMux)
+	Register(to *route.Table)
 }
 
-// Sources are, per protocol, the labels that name a source; see ingest.Batch.
-type Sources struct {
-	Prometheus, Influx, OTLP, Graphite ingest.SourceLabels
+// Door tells who sends a request.
+type Door interface {
+	// Identify returns what the client of a request may do, or an *access.Refusal if the client shows a credential
+	// that is not valid.
+	Identify(r *http.Request) (access.Grant, error)
+}
+
+// open lets everybody do everything.
+type open struct{}
+
+// Identify implements Door.
+func (open) Identify(*http.Request) (access.Grant, error) {
+	return access.Grant{Roles: access.Admin}, nil
 }
 
 // Options configure a Server. Handlers whose dependency is nil are left out, so a process serves
@@ -78,8 +90,8 @@ type Options struct {
 	BackFiller importer.BackFiller
 	// Metadata receives metric metadata. The default discards it.
 	Metadata Metadata
-	// Sources define the source of a series in protocols that know only series.
-	Sources Sources
+	// Sources say which label holds the source of a series, in protocols that know only series.
+	Sources metric.SourceLabels
 	// OTLPPromote are the OTLP resource attributes that become labels of all series of the
 	// resource.
 	OTLPPromote []string
@@ -88,7 +100,7 @@ type Options struct {
 	// buckets are one.
 	InfluxBucketLabel string
 
-	// Status answers GET /api/v1/status/aggregation.
+	// Status answers what is asked of the state of aggregation.
 	Status reading.StatusProvider
 	// Turns are those at reading, of which a status takes one. The default bounds nothing.
 	Turns reading.Turns
@@ -111,6 +123,10 @@ type Options struct {
 	MaxBodyBytes int64
 	// Origins say what web pages may do.
 	Origins Origins
+	// Door tells clients apart. The default lets everybody do everything.
+	Door Door
+	// Audit records what is done at endpoints for administrators. The default records nothing.
+	Audit *access.Audit
 	// Stall is the time in which a client must send, or read, 64 KiB. The default is 30s.
 	Stall time.Duration
 
@@ -143,6 +159,12 @@ func (o *Options) EnsureDefaults() {
 		o.MaxBodyBytes = 1 << 20
 	}
 	o.Stall = cmp.Or(o.Stall, 30*time.Second)
+	if o.Door == nil {
+		o.Door = open{}
+	}
+	if o.Audit == nil && o.Clock != nil {
+		o.Audit = access.NewAudit(slog.New(slog.DiscardHandler), o.Clock)
+	}
 	if o.Clients == nil {
 		o.Clients = admission.NewClients(admission.Loopback())
 	}
@@ -181,10 +203,10 @@ func (o *Options) Validate() error {
 // Server is the HTTP interface of one process.
 type Server struct {
 	opts    Options
-	mux     *http.ServeMux
+	routes  *route.Table
 	handler http.Handler
 	bounded map[string]bool // paths whose handlers read and limit their bodies themselves
-	door    doorkeeper
+	origins doorkeeper
 
 	mu       sync.Mutex
 	active   int // requests that Drain waits for
@@ -199,13 +221,22 @@ func New(opts Options) (*Server, error) {
 		return nil, err
 	}
 	opts.ensureBudgets()
-	s := &Server{opts: opts, mux: http.NewServeMux(), bounded: make(map[string]bool), door: doorkeeper{Origins: opts.Origins}, idle: make(chan struct{})}
+	routes := route.NewTable()
+	s := &Server{
+		opts: opts, routes: routes, bounded: make(map[string]bool), idle: make(chan struct{}),
+		origins: doorkeeper{Origins: opts.Origins, routes: routes},
+	}
 
-	s.mux.HandleFunc("GET /-/healthy", healthy)
-	s.mux.HandleFunc("GET /-/ready", s.ready)
-	s.mux.HandleFunc("GET /{$}", s.index)
+	routes.HandleFunc(access.Anyone, "GET /-/healthy", healthy)
+	routes.HandleFunc(access.Anyone, "GET /-/ready", s.ready)
+	routes.HandleFunc(access.Anyone, "GET /{$}", s.index)
+	routes.HandleFunc(access.Anyone, "GET /assets/", page.Assets)
+	for _, view := range page.Views {
+		routes.HandleFunc(access.Anyone, "GET "+view, page.Document)
+		routes.HandleFunc(access.Anyone, "GET "+view+"/", page.Document)
+	}
 	if opts.Gatherer != nil {
-		s.mux.Handle("GET /metrics", promhttp.HandlerFor(opts.Gatherer, promhttp.HandlerOpts{
+		routes.Handle(access.Read, "GET /metrics", promhttp.HandlerFor(opts.Gatherer, promhttp.HandlerOpts{
 			ErrorLog:          slog.NewLogLogger(opts.Logger.Handler(), slog.LevelError),
 			EnableOpenMetrics: true,
 			// One failing collector must not hide the others.
@@ -216,7 +247,7 @@ func New(opts Options) (*Server, error) {
 	if opts.Appender != nil {
 		in, err := push.NewIntake(push.Options{
 			Clock: opts.Clock, Logger: opts.Logger, Appender: opts.Appender,
-			Limits: opts.Limits, Budget: opts.Bodies, Clients: opts.Clients,
+			Limits: opts.Limits, Budget: opts.Bodies, Clients: opts.Clients, Sources: opts.Sources,
 			Draining: s.drains, Registerer: opts.Registerer,
 		})
 		if err != nil {
@@ -233,35 +264,35 @@ func New(opts Options) (*Server, error) {
 		lost = in.Unkept
 		take(reports.New(in), wire.ReportsPath)
 		if opts.BackFiller != nil {
-			s.mux.Handle("POST "+wire.ImportPath, importer.New(in, importer.Options{
-				To: opts.BackFiller, Sources: opts.Sources.Prometheus, Budget: opts.Imports, Clock: opts.Clock,
+			routes.Handle(access.Admin, "POST "+wire.ImportPath, importer.New(in, importer.Options{
+				To: opts.BackFiller, Budget: opts.Imports, Clock: opts.Clock,
 			}))
 			s.bounded[wire.ImportPath] = true
 		} else {
-			s.mux.Handle("POST "+wire.ImportPath, respond.SwitchedOff("enable-import"))
+			routes.Handle(access.Admin, "POST "+wire.ImportPath, respond.SwitchedOff("enable-import"))
 		}
-		take(collectd.New(in, opts.Sources.Graphite), collectd.Path)
+		take(collectd.New(in), collectd.Path)
 		if err := influx.Register(in, influx.Options{
-			Sources: opts.Sources.Influx, BucketLabel: opts.InfluxBucketLabel,
-			Unready: s.unready, Registerer: opts.Registerer,
-		}, s.mux, take); err != nil {
+			BucketLabel: opts.InfluxBucketLabel,
+			Unready:     s.unready, Registerer: opts.Registerer,
+		}, routes, take); err != nil {
 			return nil, err
 		}
-		take(remotewrite.New(in, opts.Sources.Prometheus, notes), remotewrite.Path)
-		take(otlp.New(in, opts.Sources.OTLP, opts.OTLPPromote, notes), "/v1/metrics", "/api/v1/otlp/v1/metrics")
+		take(remotewrite.New(in, notes), remotewrite.Path)
+		take(otlp.New(in, opts.OTLPPromote, notes), "/v1/metrics", "/api/v1/otlp/v1/metrics")
 	}
 	if opts.Status != nil {
-		reading.NewAggregation(opts.Status, opts.Turns, lost, opts.Logger).Register(s.mux)
+		reading.NewAggregation(opts.Status, opts.Clock, opts.Turns, lost, opts.Logger).Register(routes)
 	}
 	for _, r := range opts.Extra {
-		r.Register(s.mux)
+		r.Register(routes)
 	}
 
 	inst, err := newInstruments(opts.Registerer, opts.Clock, opts.Logger)
 	if err != nil {
 		return nil, err
 	}
-	s.handler = inst.wrap(http.HandlerFunc(s.route))
+	s.handler = inst.wrap(boundHeaders(http.HandlerFunc(s.route)))
 	return s, nil
 }
 
@@ -269,10 +300,13 @@ func New(opts Options) (*Server, error) {
 func (s *Server) take(in *push.Intake, h http.Handler, paths ...string) {
 	for _, p := range paths {
 		in.Rejects(p, 0) // rates need an initial sample
-		s.mux.Handle("POST "+p, h)
+		s.routes.Handle(access.Write, "POST "+p, h)
 		s.bounded[p] = true
 	}
 }
+
+// Routes returns all endpoints, each with the role that it needs.
+func (s *Server) Routes() []route.Route { return s.routes.Routes() }
 
 // ServeHTTP implements http.Handler.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) { s.handler.ServeHTTP(w, r) }
@@ -335,7 +369,7 @@ func NewHTTPServer(h http.Handler, clk clock.Clock, stall time.Duration, logger 
 		// ReadTimeout and WriteTimeout are unset: an import or export may take hours, as long as it
 		// progresses.
 		IdleTimeout:    2 * time.Minute,
-		MaxHeaderBytes: 64 << 10,
+		MaxHeaderBytes: maxHeaderBytes, // of HTTP/2, too
 		ErrorLog:       slog.NewLogLogger(logger.Handler(), slog.LevelWarn),
 	}
 }
@@ -347,10 +381,10 @@ func RefuseConnection(conn net.Conn) {
 		"\r\nConnection: close\r\nContent-Type: text/plain; charset=utf-8\r\n\r\ntoo many connections\n")
 }
 
-// route is the mux, with JSON replies where nothing matches. A catch-all pattern would hide from
-// the mux which methods a path has, so route asks the mux first.
+// route is the table, with JSON replies where nothing matches. A catch-all pattern would hide from
+// the table which methods a path has, so route asks the table first.
 func (s *Server) route(w http.ResponseWriter, r *http.Request) {
-	if !s.door.admits(w, r) {
+	if !s.origins.admits(w, r) {
 		return
 	}
 	if !watched[r.URL.Path] {
@@ -366,21 +400,30 @@ func (s *Server) route(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 	}
-	h, pattern := s.mux.Handler(r)
-	if pattern == "" {
+	to, h, ok := s.routes.Find(r)
+	if !ok {
 		s.unmatched(w, r, h)
 		return
 	}
+	r.Pattern = to.Pattern // for the metrics, which see no copy of r
+	grant, err := s.authorize(r, to)
+	if err != nil {
+		s.refuse(w, r, to, grant, err)
+		return
+	}
+	r = r.WithContext(access.WithGrant(r.Context(), grant))
 	if s.bounded[r.URL.Path] {
-		s.mux.ServeHTTP(w, r)
+		s.routes.ServeHTTP(w, r)
+		s.audit(w, r, to, grant, "")
 		return
 	}
 	client := s.opts.Clients.Of(r.RemoteAddr)
 	claim := s.opts.Forms.Claim(client)
 	defer claim.Release()
 	r = r.WithContext(admission.WithClient(admission.WithClaim(r.Context(), &claim), client))
+	var form []byte
 	if r.Body != nil && r.Body != http.NoBody {
-		form, err := s.readForm(r.Body, &claim)
+		form, err = s.readForm(r.Body, &claim)
 		if err != nil {
 			code := respond.BodyFailure(w, err)
 			if code == 0 {
@@ -391,7 +434,12 @@ func (s *Server) route(w http.ResponseWriter, r *http.Request) {
 		}
 		r.Body = io.NopCloser(bytes.NewReader(form))
 	}
-	s.mux.ServeHTTP(w, r)
+	sent := ""
+	if to.Role == access.Admin {
+		sent = string(form[:min(len(form), audited)])
+	}
+	s.routes.ServeHTTP(w, r)
+	s.audit(w, r, to, grant, sent)
 }
 
 // readForm reads the body of a request to an endpoint that does not ingest.
@@ -445,6 +493,9 @@ func healthy(w http.ResponseWriter, _ *http.Request) {
 
 func (s *Server) ready(w http.ResponseWriter, r *http.Request) {
 	if reason := s.unready(r.Context()); reason != "" {
+		if !access.FromContext(r.Context()).Roles.Has(access.Read) {
+			reason = "log in to see why" // it may name machines and directories
+		}
 		notReady(w, reason)
 		return
 	}
@@ -468,11 +519,17 @@ func notReady(w http.ResponseWriter, reason string) {
 	respond.Text(w, http.StatusServiceUnavailable, "Quern is not ready: "+reason+".\n")
 }
 
-// index lists the endpoints of this process. It asks the mux, so that the list cannot name a
-// missing endpoint.
-func (s *Server) index(w http.ResponseWriter, _ *http.Request) {
+// index shows browsers the page. For other programs it lists the endpoints of this process that the client may use. It
+// asks the table, so that the list cannot name a missing endpoint.
+func (s *Server) index(w http.ResponseWriter, r *http.Request) {
+	w.Header().Add("Vary", "Accept")
+	if page.Wanted(r) {
+		page.Document(w, r)
+		return
+	}
 	var sb strings.Builder
 	sb.WriteString("Quern, a time-series store. This process serves:\n\n")
+	roles := access.FromContext(r.Context()).Roles
 	for _, e := range []struct{ method, path, what string }{
 		{"POST", wire.ReportsPath, "measurement reports as JSON or NDJSON"},
 		{"POST", "/api/v1/write", "Prometheus remote write"},
@@ -491,16 +548,20 @@ func (s *Server) index(w http.ResponseWriter, _ *http.Request) {
 		{"GET", "/api/v1/latest", "latest values"},
 		{"GET", "/api/v1/summary", "count, min, max, average and percentiles over a range"},
 		{"GET", "/api/v1/baseline", "min, max and mean of roll-up rows"},
+		{"GET", wire.CardinalityPath, "series per metric, label, value and source, and by day"},
+		{"GET", wire.SourcesPath, "the sources with their last report, and their metrics"},
 		{"GET", wire.ExplainPath, "why a roll-up row is there, missing or late"},
 		{"POST", wire.ReaggregatePath, "recompute roll-up rows"},
 		{"GET", wire.StatusPath, "outstanding slices, runs, workers, shards, errors"},
+		{"GET", wire.SlicesPath, "the slices of a time: what is ground, and by which runs"},
 		{"GET", "/api/v1/status/buildinfo", "version"},
+		{"GET", "/api/v1/status/tsdb", "the metrics, labels and values with the most series, as Prometheus has it"},
 		{"GET", "/metrics", "this process's own metrics"},
 		{"GET", "/-/healthy", "whether the process runs"},
 		{"GET", "/-/ready", "whether it can serve"},
 	} {
 		probe := http.Request{Method: e.method, URL: &url.URL{Path: e.path}}
-		if _, pattern := s.mux.Handler(&probe); pattern != "" {
+		if to, _, ok := s.routes.Find(&probe); ok && roles.Has(to.Role) {
 			fmt.Fprintf(&sb, "%-4s  %-28s  %s\n", e.method, e.path, e.what)
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -16,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
+	"github.com/quern/quern/internal/access"
 	"github.com/quern/quern/internal/admission"
 	"github.com/quern/quern/internal/api"
 	"github.com/quern/quern/internal/api/apitest"
@@ -23,6 +25,7 @@ import (
 	"github.com/quern/quern/internal/api/push"
 	"github.com/quern/quern/internal/api/reading"
 	"github.com/quern/quern/internal/api/respond"
+	"github.com/quern/quern/internal/api/route"
 	"github.com/quern/quern/internal/ingest"
 	"github.com/quern/quern/internal/storage"
 	"github.com/quern/quern/internal/wire"
@@ -83,13 +86,13 @@ func TestDrain(t *testing.T) {
 func TestDrainEnds(t *testing.T) {
 	within, leave := make(chan struct{}), make(chan struct{})
 	s := apitest.Server(t, func(o *api.Options) {
-		o.Extra = []api.Registrar{apitest.Registrar(func(mux *http.ServeMux) {
-			mux.HandleFunc("GET /slow", func(w http.ResponseWriter, _ *http.Request) {
+		o.Extra = []api.Registrar{apitest.Registrar(func(to *route.Table) {
+			to.HandleFunc(access.Read, "GET /slow", func(w http.ResponseWriter, _ *http.Request) {
 				close(within)
 				<-leave
 				respond.Text(w, 200, "done")
 			})
-			mux.HandleFunc("GET /api/v1/query", func(w http.ResponseWriter, _ *http.Request) { respond.Text(w, 200, "done") })
+			to.HandleFunc(access.Read, "GET /api/v1/query", func(w http.ResponseWriter, _ *http.Request) { respond.Text(w, 200, "done") })
 		})}
 	})
 	slow := make(chan int)
@@ -136,8 +139,8 @@ func TestNotFoundAndMethods(t *testing.T) {
 func TestIndex(t *testing.T) {
 	s := apitest.Server(t, func(o *api.Options) {
 		o.Appender = &apitest.Appender{}
-		o.Extra = []api.Registrar{apitest.Registrar(func(mux *http.ServeMux) {
-			mux.HandleFunc("GET /api/v1/query", func(http.ResponseWriter, *http.Request) {})
+		o.Extra = []api.Registrar{apitest.Registrar(func(to *route.Table) {
+			to.HandleFunc(access.Read, "GET /api/v1/query", func(http.ResponseWriter, *http.Request) {})
 		})}
 	})
 	w := apitest.Get(t, s, "GET", "/")
@@ -230,13 +233,13 @@ func TestPanics(t *testing.T) {
 	s := apitest.Server(t, func(o *api.Options) {
 		o.Registerer = reg
 		o.Logger = slog.New(slog.NewTextHandler(&log, nil))
-		o.Extra = []api.Registrar{apitest.Registrar(func(mux *http.ServeMux) {
-			mux.HandleFunc("GET /early", func(http.ResponseWriter, *http.Request) { panic("oh") })
-			mux.HandleFunc("GET /late", func(w http.ResponseWriter, _ *http.Request) {
+		o.Extra = []api.Registrar{apitest.Registrar(func(to *route.Table) {
+			to.HandleFunc(access.Read, "GET /early", func(http.ResponseWriter, *http.Request) { panic("oh") })
+			to.HandleFunc(access.Read, "GET /late", func(w http.ResponseWriter, _ *http.Request) {
 				_, _ = io.WriteString(w, "half")
 				panic("oh")
 			})
-			mux.HandleFunc("GET /abort", func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) })
+			to.HandleFunc(access.Read, "GET /abort", func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) })
 		})}
 	})
 	w := apitest.Get(t, s, "GET", "/early")
@@ -273,8 +276,8 @@ func TestFormLimit(t *testing.T) {
 	s := apitest.Server(t, func(o *api.Options) {
 		o.MaxBodyBytes = 100
 		o.Forms = apitest.Share(4 << 10)
-		o.Extra = []api.Registrar{apitest.Registrar(func(mux *http.ServeMux) {
-			mux.HandleFunc("POST /form", func(w http.ResponseWriter, r *http.Request) {
+		o.Extra = []api.Registrar{apitest.Registrar(func(to *route.Table) {
+			to.HandleFunc(access.Read, "POST /form", func(w http.ResponseWriter, r *http.Request) {
 				got = r.FormValue("x")
 				w.(http.Flusher).Flush()
 			})
@@ -310,7 +313,7 @@ func TestHTTPServer(t *testing.T) {
 }
 
 // endlessStatus has marks without end.
-type endlessStatus struct{}
+type endlessStatus struct{ apitest.Status }
 
 func (endlessStatus) AggregationStatus(ctx context.Context, _ bool) (wire.Status, error) {
 	<-ctx.Done()
@@ -318,7 +321,7 @@ func (endlessStatus) AggregationStatus(ctx context.Context, _ bool) (wire.Status
 }
 
 // askedStatus has a bucket of which nothing waits, if that is asked.
-type askedStatus struct{}
+type askedStatus struct{ apitest.Status }
 
 func (askedStatus) AggregationStatus(_ context.Context, waiting bool) (wire.Status, error) {
 	b := wire.Bucket{}
@@ -412,4 +415,77 @@ func TestAggregationStatus(t *testing.T) {
 
 	require.Equal(t, 503, serve(apitest.Status{Err: storage.ErrUnavailable}).Code)
 	require.Equal(t, 500, serve(apitest.Status{Err: storage.ErrCorrupt}).Code)
+}
+
+// rangedStatus has a time line that begins and ends as asked.
+type rangedStatus struct{ apitest.Status }
+
+func (rangedStatus) Slices(_ context.Context, fromMs, toMs int64) (wire.Slices, error) {
+	return wire.Slices{Buckets: []wire.BucketSlices{{Bucket: "raw", Start: fromMs, End: toMs, Slices: []wire.SliceState{}}}}, nil
+}
+
+func TestSlices(t *testing.T) {
+	const path = "/api/v1/status/slices"
+	s := apitest.Server(t, func(o *api.Options) { o.Status = rangedStatus{} })
+	for query, want := range map[string]string{
+		"": `"start":1732075200000,"end":1732161600000`, "?start=-1h": `"start":1732158000000,"end":1732161600000`,
+		"?start=1732100000&end=1732200000000": `"start":1732100000000,"end":1732200000000`,
+	} {
+		w := apitest.Get(t, s, "GET", path+query)
+		require.Equal(t, 200, w.Code)
+		require.JSONEq(t, `{"buckets":[{"bucket":"raw",`+want+`,"slices":[]}]}`, w.Body.String())
+	}
+	for query, want := range map[string]string{
+		"?start=soon": "start=", "?end=soon": "end=", "?start=now&end=-1h": "start must be before end",
+		"?end=9999999999999999": "years 1 to 9999", "?form=-1h": `unknown parameter \"form\"`,
+	} {
+		w := apitest.Get(t, s, "GET", path+query)
+		require.Equal(t, 400, w.Code, query)
+		require.Contains(t, w.Body.String(), want)
+	}
+	require.Equal(t, 405, apitest.Get(t, s, "DELETE", path).Code)
+
+	// It reads all marks, so it takes a turn of the queries.
+	turns := admission.NewTurns(admission.TurnOptions{N: 1, Name: "queries", Clients: admission.NewClients(nil)})
+	busy := apitest.Server(t, func(o *api.Options) {
+		o.Status, o.Turns = rangedStatus{}, reading.Turns{Queries: turns, QueryTimeout: time.Millisecond}
+	})
+	give, err := turns.Take(t.Context(), "")
+	require.NoError(t, err)
+	require.Equal(t, 503, apitest.Get(t, busy, "GET", path).Code)
+	give()
+	for range 3 {
+		require.Equal(t, 200, apitest.Get(t, busy, "GET", path).Code)
+	}
+	failing := func(err error) int {
+		return apitest.Get(t, apitest.Server(t, func(o *api.Options) { o.Status = apitest.Status{Err: err} }), "GET", path).Code
+	}
+	require.Equal(t, 503, failing(storage.ErrUnavailable))
+	require.Equal(t, 500, failing(storage.ErrCorrupt))
+	require.Equal(t, 429, failing(admission.ErrNoRoom))
+}
+
+// TestPage: browsers get the page at its addresses, from links of others too, and other programs get what they always
+// got.
+func TestPage(t *testing.T) {
+	s, _ := everything(t, api.Origins{CORS: regexp.MustCompile("^https://pages.example$")})
+	const browser = "text/html,*/*;q=0.8"
+	visit := []string{"Accept", browser, "Sec-Fetch-Site", "cross-site", "Sec-Fetch-Mode", "navigate", "Sec-Fetch-Dest", "document"}
+	for _, path := range []string{"/", "/explore?q=up", "/grinding", "/metrics-explorer", "/dashboards/one", "/send"} {
+		w := ask(t, s, http.MethodGet, here+path, "", visit...)
+		require.Equal(t, 200, w.Code, path)
+		require.Contains(t, w.Body.String(), `<div id="page">`)
+		require.Contains(t, w.Header().Values("Vary"), "Origin")
+	}
+	require.Contains(t, ask(t, s, http.MethodGet, here+"/", "", visit...).Header().Values("Vary"), "Accept")
+	text := ask(t, s, http.MethodGet, here+"/", "", "Accept", "*/*")
+	require.True(t, strings.HasPrefix(text.Body.String(), "Quern, a time-series store."), text.Body)
+	require.Contains(t, text.Header().Values("Vary"), "Accept")
+
+	// Pages of others neither frame it nor take its files, and nobody else's addresses become visits.
+	framed := []string{"Accept", browser, "Sec-Fetch-Site", "cross-site", "Sec-Fetch-Mode", "navigate", "Sec-Fetch-Dest", "iframe"}
+	require.Equal(t, http.StatusForbidden, ask(t, s, http.MethodGet, here+"/explore", "", framed...).Code)
+	require.Equal(t, http.StatusForbidden, ask(t, s, http.MethodGet, here+"/assets/main.js", "", "Sec-Fetch-Site", "cross-site").Code)
+	require.Equal(t, http.StatusForbidden, ask(t, s, http.MethodGet, here+"/api/v1/query", "", visit...).Code)
+	require.Equal(t, http.StatusMethodNotAllowed, ask(t, s, http.MethodPost, here+"/explore", "").Code)
 }

@@ -4,10 +4,8 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"net/http"
 
 	"github.com/quern/quern/internal/agent"
-	"github.com/quern/quern/internal/client"
 	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/config"
 	"github.com/quern/quern/internal/hostmetrics"
@@ -17,8 +15,12 @@ import (
 // Agent measures this host and sends reports to a server until ctx is done.
 func Agent(ctx context.Context, cfg config.Agent, _, stderr io.Writer) error {
 	log := cfg.Logger(stderr)
+	server, err := cfg.Client(stderr)
+	if err != nil {
+		return err
+	}
 	clk := clock.System{}
-	sender, err := agent.NewHTTPSender(cfg.URL, http.DefaultClient, clk)
+	sender, err := agent.NewHTTPSender(cfg.URL, server.HTTP, clk)
 	if err != nil {
 		return err
 	}
@@ -28,7 +30,7 @@ func Agent(ctx context.Context, cfg config.Agent, _, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
-	log.Info("measuring", "source", orHostName(cfg.Source), "interval", cfg.Interval, "url", (&client.Client{URL: cfg.URL}).Name())
+	log.Info("measuring", "source", orHostName(cfg.Source), "interval", cfg.Interval, "url", server.Name())
 	err = a.Run(ctx)
 	st := a.Stats()
 	log.Info("stopped", "delivered", st.Delivered, "rejected", st.Rejected, "refused", st.Refused, "dropped", st.Dropped)

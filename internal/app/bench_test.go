@@ -19,7 +19,7 @@ import (
 
 // benchServer returns a server that accepts all protocols into a store on disk, and a function that
 // stops it.
-func benchServer(b *testing.B, sources api.Sources) (s *api.Server, stop func()) {
+func benchServer(b *testing.B, sources metric.SourceLabels) (s *api.Server, stop func()) {
 	b.Helper()
 	clk, log := clock.System{}, slog.New(slog.DiscardHandler)
 	st, err := pebble.Open(b.TempDir(), pebble.Options{

@@ -86,7 +86,7 @@ func TestClockIsConfirmed(t *testing.T) {
 	}
 	status := func() string {
 		var out strings.Builder
-		require.NoError(t, commands.Status(t.Context(), config.Status{URL: addr}, &out, io.Discard))
+		require.NoError(t, commands.Status(t.Context(), config.Status{Connection: config.Connection{URL: addr}}, &out, io.Discard))
 		return out.String()
 	}
 	clk.beat <- struct{}{} // so that at least one heartbeat has ended
@@ -96,7 +96,7 @@ func TestClockIsConfirmed(t *testing.T) {
 	require.Contains(t, status(), "NOTHING EXPIRES: the clock says ")
 
 	var out strings.Builder
-	require.NoError(t, commands.ConfirmClock(t.Context(), config.Status{URL: addr}, &out, io.Discard))
+	require.NoError(t, commands.ConfirmClock(t.Context(), config.Status{Connection: config.Connection{URL: addr}}, &out, io.Discard))
 	require.Equal(t, "The clock is confirmed: rows expire again.\n", out.String())
 	require.Contains(t, shows("/metrics"), "\nquern_pebble_clock_doubted 0\n")
 	require.NotContains(t, status(), "NOTHING EXPIRES")
@@ -113,7 +113,7 @@ func TestClockIsConfirmed(t *testing.T) {
 func TestNoClockToConfirm(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	addr, end := serving(ctx, t, sharedServer(t, roles{ingest: true}, newSharedStore("1h,6h,24h", clock.System{})))
-	require.ErrorContains(t, commands.ConfirmClock(t.Context(), config.Status{URL: addr}, io.Discard, io.Discard), "there is nothing to confirm")
+	require.ErrorContains(t, commands.ConfirmClock(t.Context(), config.Status{Connection: config.Connection{URL: addr}}, io.Discard, io.Discard), "there is nothing to confirm")
 	cancel()
 	require.NoError(t, <-end)
 }

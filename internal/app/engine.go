@@ -88,6 +88,7 @@ func (s *setup) newEngine(ctx context.Context, st storage.Store) (*process, erro
 		} else if err != nil {
 			return nil, err
 		}
+		p.index.CountNew(s.clk)
 		p.catalog = metadata.New(st, s.clk, metadata.Options{Shared: s.shared(), Logger: component(s.log, "metadata")})
 		if err := p.catalog.Refresh(ctx); err != nil {
 			return nil, err

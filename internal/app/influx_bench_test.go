@@ -15,9 +15,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/quern/quern/internal/api"
 	"github.com/quern/quern/internal/clock"
-	"github.com/quern/quern/internal/ingest"
+	"github.com/quern/quern/internal/metric"
 )
 
 // BenchmarkInflux measures line protocol from a request to the disk, without a network. Concurrent
@@ -25,7 +24,7 @@ import (
 func BenchmarkInflux(b *testing.B) {
 	const hosts, fields = 1000, 10
 	clk := clock.System{}
-	s, stop := benchServer(b, api.Sources{Influx: ingest.SourceLabels{"host", "hostname", "instance", "server"}})
+	s, stop := benchServer(b, metric.SourceLabels{"host", "instance", "hostname", "server"})
 
 	senders := make([]*tsbsSender, 8)
 	for i := range senders {

@@ -3,6 +3,7 @@ package app
 import (
 	"github.com/quern/quern/internal/api"
 	"github.com/quern/quern/internal/api/reading"
+	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/explain"
 	"github.com/quern/quern/internal/reaggregate"
 )
@@ -18,6 +19,13 @@ func (s *setup) operate(e *process, turns reading.Turns) api.Registrar {
 			Store: e.Store, Index: e.index, Cache: e.Cache, Recovery: e.Recovery, Clock: s.clk, Memory: e.reader.Memory(),
 		}, s.cfg.Query.MaxSamples),
 		Reaggregator: again, TakeBack: s.cfg.EnableAdminAPI, Clock: s.clk, Turns: turns,
+	})
+}
+
+// catalog returns the endpoints that say what series and sources there are.
+func (s *setup) catalog(e *process, turns reading.Turns) api.Registrar {
+	return reading.NewCatalog(reading.CatalogOptions{
+		Querier: e.reader, Registry: e.Registry, SinceMs: clock.NowMs(s.clk), Turns: turns, Logger: component(s.log, "http"),
 	})
 }
 

@@ -1,18 +1,20 @@
 package app
 
 import (
-	"net/http"
 	"net/http/pprof"
+
+	"github.com/quern/quern/internal/access"
+	"github.com/quern/quern/internal/api/route"
 )
 
 // profiles serves the profiles of this process, for `go tool pprof`.
 type profiles struct{}
 
 // Register implements api.Registrar.
-func (profiles) Register(mux *http.ServeMux) {
-	mux.HandleFunc("GET /debug/pprof/", pprof.Index)
-	mux.HandleFunc("GET /debug/pprof/cmdline", pprof.Cmdline)
-	mux.HandleFunc("GET /debug/pprof/profile", pprof.Profile)
-	mux.HandleFunc("GET /debug/pprof/symbol", pprof.Symbol)
-	mux.HandleFunc("GET /debug/pprof/trace", pprof.Trace)
+func (profiles) Register(to *route.Table) {
+	to.HandleFunc(access.Admin, "GET /debug/pprof/", pprof.Index)
+	to.HandleFunc(access.Admin, "GET /debug/pprof/cmdline", pprof.Cmdline)
+	to.HandleFunc(access.Admin, "GET /debug/pprof/profile", pprof.Profile)
+	to.HandleFunc(access.Admin, "GET /debug/pprof/symbol", pprof.Symbol)
+	to.HandleFunc(access.Admin, "GET /debug/pprof/trace", pprof.Trace)
 }

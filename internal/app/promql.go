@@ -18,7 +18,7 @@ func (s *server) prometheusAPI(q *query.Querier, turns reading.Turns) *promapi.A
 		Logger: component(s.log, "promql"), Metrics: s.metrics,
 	})
 	opts := promapi.Options{
-		Engine: engine, Timeout: s.cfg.Query.Timeout, Queries: turns.Queries, Deletions: turns.Exports, Queryable: queryable, Metadata: s.engine.catalog, Clock: s.clk,
+		Engine: engine, Timeout: s.cfg.Query.Timeout, Queries: turns.Queries, Deletions: turns.Exports, Queryable: queryable, Metadata: s.engine.catalog, Querier: q, Clock: s.clk,
 		Logger: component(s.log, "http"), Version: program.Version(),
 	}
 	if s.cfg.EnableAdminAPI {

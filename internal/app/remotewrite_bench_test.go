@@ -14,9 +14,8 @@ import (
 	"github.com/prometheus/prometheus/prompb"
 	"github.com/stretchr/testify/require"
 
-	"github.com/quern/quern/internal/api"
 	"github.com/quern/quern/internal/clock"
-	"github.com/quern/quern/internal/ingest"
+	"github.com/quern/quern/internal/metric"
 )
 
 // BenchmarkRemoteWrite measures remote write from a request to the disk, without a network.
@@ -25,7 +24,7 @@ import (
 func BenchmarkRemoteWrite(b *testing.B) {
 	const series = 2000
 	clk := clock.System{}
-	s, stop := benchServer(b, api.Sources{Prometheus: ingest.SourceLabels{"instance", "job"}})
+	s, stop := benchServer(b, metric.SourceLabels{"instance", "job"})
 	send := func(body []byte) {
 		w := httptest.NewRecorder()
 		s.ServeHTTP(w, httptest.NewRequestWithContext(b.Context(), http.MethodPost, "/api/v1/write", bytes.NewReader(body)))

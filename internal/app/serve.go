@@ -8,7 +8,6 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"net/netip"
 	"strings"
 	"sync"
 	"time"
@@ -16,6 +15,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
+	"github.com/quern/quern/internal/access"
 	"github.com/quern/quern/internal/admission"
 	"github.com/quern/quern/internal/aggregation"
 	"github.com/quern/quern/internal/api"
@@ -26,6 +26,7 @@ import (
 	"github.com/quern/quern/internal/config"
 	"github.com/quern/quern/internal/demo"
 	"github.com/quern/quern/internal/graphite"
+	"github.com/quern/quern/internal/webconfig"
 )
 
 // drainTime is how long requests under way may take, after the process has announced for long
@@ -71,6 +72,9 @@ func serve(ctx context.Context, cfg config.Config, does roles, stdout, stderr io
 	defer listener.Close() //nolint:errcheck // the server has closed it by then
 
 	s := newServer(setup{cfg: cfg, roles: does, clk: clock.System{}, log: log})
+	if err := s.openWebConfig(); err != nil {
+		return err
+	}
 	if cfg.GraphiteListen != "" {
 		if s.lines, err = lc.Listen(ctx, "tcp", cfg.GraphiteListen); err != nil {
 			return fmt.Errorf("cannot listen on --graphite-listen %s: %w", cfg.GraphiteListen, err)
@@ -87,7 +91,7 @@ func serve(ctx context.Context, cfg config.Config, does roles, stdout, stderr io
 	}
 	return s.run(ctx, listener, func(addr string) {
 		if cfg.Demo {
-			demo.PrintNext(stdout, s.engine.ladder, hostName(), cfg.DataDir, addr)
+			demo.PrintNext(stdout, s.engine.ladder, hostName(), cfg.DataDir, s.scheme()+addr)
 		}
 	})
 }
@@ -99,8 +103,10 @@ type server struct {
 	demo     *demo.Generator // nil without --demo
 	lines    net.Listener    // for Graphite, nil without --graphite-listen
 	clients  *admission.Clients
-	// onLoopback: only this machine can reach the port.
+	web      *webconfig.Config // nil without --web.config.file
+	// onLoopback: only this machine can reach the port. locks says whom the server lets in.
 	onLoopback bool
+	locks      access.Lock
 	// open is setup.openBackend; tests replace it.
 	open func(ctx context.Context, onFatal func(error)) (store, error)
 
@@ -115,6 +121,8 @@ type server struct {
 	engine   *process
 	http     *api.Server
 	graphite *graphite.Server // nil without --graphite-listen
+	tokens   *access.Tokens
+	sessions *access.Sessions
 
 	background sync.WaitGroup
 }
@@ -129,7 +137,7 @@ func newServer(with setup) *server {
 	s.metrics = s.gathered
 	s.open = s.openBackend
 	s.away.set(errOpening)
-	s.gate.lead(api.NewWaiting(s.away.get))
+	s.gate.lead(api.NewWaiting(s.awayFor))
 	return s
 }
 
@@ -143,12 +151,17 @@ func (s *server) run(stopped context.Context, l net.Listener, started func(addr 
 	hard, breakOff := context.WithCancel(context.WithoutCancel(stopped))
 	defer breakOff()
 
-	web := api.NewHTTPServer(&s.gate, s.clk, s.cfg.Stall, s.log)
+	s.onLoopback = onLoopback(l)
+	var err error
+	if s.locks, err = s.lock(l); err != nil {
+		return err
+	}
+	web := api.NewHTTPServer(s.guarded(&s.gate), s.clk, s.cfg.Stall, s.log)
 	web.BaseContext = func(net.Listener) context.Context { return hard }
 	var serving sync.WaitGroup
 	answer := func() {
 		serving.Go(func() {
-			if err := web.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+			if err := s.serveOn(web, l); !errors.Is(err, http.ErrServerClosed) {
 				fail(fmt.Errorf("serve HTTP: %w", err))
 			}
 		})
@@ -157,11 +170,14 @@ func (s *server) run(stopped context.Context, l net.Listener, started func(addr 
 	defer web.Close() //nolint:errcheck // shut down by then, if all went well
 
 	addr := l.Addr().String()
-	// The bound address decides, not the name in --listen.
-	if at, err := netip.ParseAddrPort(addr); err == nil {
-		s.onLoopback = at.Addr().IsLoopback()
+	refuse := api.RefuseConnection
+	if s.scheme() == "https://" {
+		refuse = nil // it speaks no TLS
 	}
-	l = admission.Limit(l, s.cfg.MaxConnections, s.clients, api.RefuseConnection)
+	l = admission.Limit(l, s.cfg.MaxConnections, s.clients, refuse)
+	if s.web != nil {
+		s.background.Go(func() { s.watchWebConfig(ctx) })
+	}
 	if s.shared() {
 		// The store may take long to answer, and whoever watches must see why.
 		s.log.Info("listening", "address", addr)
@@ -188,7 +204,6 @@ func (s *server) run(stopped context.Context, l net.Listener, started func(addr 
 	started(addr)
 
 	<-ctx.Done()
-	var err error
 	announce := s.cfg.DrainDelay
 	if stopped.Err() == nil {
 		err, announce = context.Cause(ctx), 0
@@ -229,21 +244,30 @@ func (s *server) ready() error {
 	return s.away.get()
 }
 
+// mayNotWrite returns why ingest may write nothing, or nil.
+func (s *server) mayNotWrite() error {
+	if err := s.unfit.get(); err != nil || !s.shared() {
+		return err
+	}
+	return s.engine.Member.Lapsed()
+}
+
 // build makes the request handlers and opens the gate to them. ctx is the context of ingest.
 func (s *server) build(ctx context.Context) error {
+	s.openTokens(ctx)
+	audit := s.audit()
+	door := s.door(audit)
 	opts := api.Options{
 		Clock: s.clk, Logger: component(s.log, "http"),
 		Status:   aggregation.New(s.engine.Store, s.engine.Recovery, s.clk),
 		Ready:    func(context.Context) error { return s.ready() },
 		Gatherer: s.gathered, Registerer: s.metrics,
-		Limits: push.Limits{CompressedBytes: s.cfg.MaxBodyBytes, BodyBytes: 4 * s.cfg.MaxBodyBytes},
-		Sources: api.Sources{
-			Prometheus: s.cfg.Sources.Prometheus, Influx: s.cfg.Sources.Influx,
-			OTLP: s.cfg.Sources.OTLP, Graphite: s.cfg.Sources.Graphite,
-		},
+		Limits:      push.Limits{CompressedBytes: s.cfg.MaxBodyBytes, BodyBytes: 4 * s.cfg.MaxBodyBytes},
+		Sources:     s.engine.policy.SourceLabels,
 		OTLPPromote: s.cfg.OTLPPromote, InfluxBucketLabel: s.cfg.InfluxBucketLabel,
 		Clients: s.clients,
 		Stall:   s.cfg.Stall,
+		Door:    door, Audit: audit,
 		Origins: api.Origins{
 			CheckHost: s.onLoopback || len(s.cfg.AllowedHosts) > 0, Hosts: s.cfg.AllowedHosts, CORS: s.cfg.CORSOrigin,
 		},
@@ -260,7 +284,7 @@ func (s *server) build(ctx context.Context) error {
 	}
 	opts.Turns = turns
 	if s.roles.ingest {
-		s.startIngest(ctx, s.engine, s.unfit.get)
+		s.startIngest(ctx, s.engine, s.mayNotWrite)
 		reader := s.engine.reader
 		opts.Appender = s.engine.Ingest
 		if s.cfg.EnableImport {
@@ -268,13 +292,13 @@ func (s *server) build(ctx context.Context) error {
 		}
 		if s.lines != nil {
 			s.graphite = graphite.New(ctx, opts.Appender, s.clk, graphite.Options{
-				Sources: s.cfg.Sources.Graphite, Logger: component(s.log, "graphite"), Metrics: s.metrics,
+				Sources: s.engine.policy.SourceLabels, Logger: component(s.log, "graphite"), Metrics: s.metrics,
 			})
 		}
 		opts.Metadata = s.engine.catalog
-		opts.Extra = []api.Registrar{reading.New(reader, s.clk, turns), s.operate(s.engine, turns), s.prometheusAPI(reader, turns)}
+		opts.Extra = []api.Registrar{reading.New(reader, s.clk, turns), s.operate(s.engine, turns), s.catalog(s.engine, turns), s.prometheusAPI(reader, turns)}
 	}
-	opts.Extra = append(opts.Extra, s.confirms())
+	opts.Extra = append(opts.Extra, s.confirms(), api.NewLogin(door, audit), api.NewTokens(s.tokens))
 	if s.cfg.Pprof {
 		opts.Extra = append(opts.Extra, profiles{})
 	}
@@ -301,10 +325,13 @@ func (s *server) start(ctx context.Context) {
 			s.background.Go(func() { s.refreshes(ctx) })
 		}
 	}
+	s.background.Go(func() {
+		s.every(ctx, access.RefreshEvery, "cannot learn of changed tokens; the known ones stay valid", s.refreshTokens)
+	})
 	if s.graphite != nil {
 		s.log.Info("serving Graphite", "graphite_address", s.lines.Addr().String())
 		s.background.Go(func() {
-			if err := s.graphite.Serve(admission.Limit(s.lines, graphite.Connections, s.clients, nil)); err != nil {
+			if err := s.graphite.Serve(s.linesOverTLS(admission.Limit(s.lines, graphite.Connections, s.clients, nil))); err != nil {
 				s.log.Error("Graphite server failed", "err", err)
 			}
 		})

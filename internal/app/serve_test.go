@@ -28,7 +28,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-func testConfig(t *testing.T) config.Config {
+func testConfig(t testing.TB) config.Config {
 	t.Helper()
 	return config.Config{
 		Store: config.Pebble, DataDir: t.TempDir(), Listen: "127.0.0.1:0",
@@ -39,7 +39,7 @@ func testConfig(t *testing.T) config.Config {
 	}
 }
 
-func testServer(t *testing.T) *server {
+func testServer(t testing.TB) *server {
 	t.Helper()
 	return newServer(setup{
 		cfg: testConfig(t), roles: roles{ingest: true, aggregate: true},
@@ -48,7 +48,7 @@ func testServer(t *testing.T) *server {
 }
 
 // serving runs s. It returns the address when s has started, and a channel for its end.
-func serving(ctx context.Context, t *testing.T, s *server) (addr string, end <-chan error) {
+func serving(ctx context.Context, t testing.TB, s *server) (addr string, end <-chan error) {
 	t.Helper()
 	var lc net.ListenConfig
 	l, err := lc.Listen(ctx, "tcp", s.cfg.Listen)

@@ -376,8 +376,16 @@ func TestClockGoesWrong(t *testing.T) {
 		time.Sleep(s.engine.Member.Every())
 		require.Equal(t, http.StatusOK, report().Code)
 		require.NoError(t, s.ready())
+
+		// Nothing is written after a time without heartbeats, as when the process was suspended.
 		cancel()
 		synctest.Wait()
+		time.Sleep(5 * s.engine.Member.Every())
+		w = report()
+		require.Equal(t, http.StatusServiceUnavailable, w.Code)
+		require.Contains(t, w.Body.String(), "no heartbeat")
+		require.ErrorIs(t, s.engine.Member.Beat(t.Context()), storage.ErrConflict) // answered
+		require.Equal(t, http.StatusOK, report().Code)
 		require.NoError(t, s.engine.finish(t.Context()))
 	})
 }

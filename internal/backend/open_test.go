@@ -17,6 +17,9 @@ import (
 	"github.com/quern/quern/internal/storage/pebble"
 )
 
+// defaultLabels are the source labels of a store whose first process names none.
+var defaultLabels = metric.SourceLabels{"host", "instance", "hostname", "host_name", "node", "k8s_node_name", "pod", "server", "job"}
+
 // TestSettingsOfTheStore: a restart without the flags that a store was made with changes no stored
 // setting. A restart with other flags changes what can be changed, and the log shows the old and
 // the new value.
@@ -43,7 +46,8 @@ func TestSettingsOfTheStore(t *testing.T) {
 	require.Equal(t, 64, made.Epochs[0].BlockSize)
 	require.Equal(t, storage.Policy{
 		Grace: grace, Delay: delay, AgeCap: age, FutureLimit: ahead,
-		Retention: storage.Retention{48 * time.Hour, 90 * 24 * time.Hour, 90 * 24 * time.Hour},
+		Retention:    storage.Retention{48 * time.Hour, 90 * 24 * time.Hour, 90 * 24 * time.Hour},
+		SourceLabels: defaultLabels,
 	}, made.Policy)
 
 	s.Config.Made, s.Config.Policy = config.Made{}, config.Policy{}
@@ -51,12 +55,15 @@ func TestSettingsOfTheStore(t *testing.T) {
 	require.NotContains(t, log.String(), "changes")
 
 	grace = 3 * time.Second
-	s.Config.Policy = config.Policy{LateGrace: &grace, Retention: config.Retention{"1m": 0}}
+	s.Config.Policy = config.Policy{LateGrace: &grace, Retention: config.Retention{"1m": 0}, SourceLabels: metric.SourceLabels{"rack", "host"}}
 	want := made.Policy
 	want.Grace, want.Retention = grace, storage.Retention{48 * time.Hour, 90 * 24 * time.Hour, 0}
+	want.SourceLabels = metric.SourceLabels{"rack", "host"}
 	require.Equal(t, want, open().Policy)
 	assert.Contains(t, log.String(), `msg="store setting changed" setting=late-grace from=2s to=3s`)
 	assert.Contains(t, log.String(), `setting=retention from="raw=2d,10s=90d,1m=90d" to="raw=2d,10s=90d,1m=0"`)
+	assert.Contains(t, log.String(), `setting=source-labels from=host,instance,hostname,host_name,node,k8s_node_name,pod,server,job to=rack,host`)
+	assert.Contains(t, log.String(), storage.SourceLabelsChange)
 	s.Config.Policy = config.Policy{}
 	require.Equal(t, want, open().Policy)
 
@@ -86,6 +93,24 @@ func TestStoreWithoutPolicy(t *testing.T) {
 	}
 }
 
+// TestStoreWithoutSourceLabels: a store whose policy is from before there were source labels records those of its first
+// start, and nothing else of it.
+func TestStoreWithoutSourceLabels(t *testing.T) {
+	s := Opener{Config: embedded(t), Clock: clock.System{}, Logger: slog.New(slog.DiscardHandler)}
+	policy := storage.Policy{Grace: 10 * time.Second, Delay: time.Minute, AgeCap: time.Hour, FutureLimit: time.Minute, Retention: storage.Retention{0, 0, 0, 0}}
+	old, err := pebble.Open(s.Config.DataDir, pebble.Options{Policy: policy.Always})
+	require.NoError(t, err)
+	require.NoError(t, old.Close())
+	policy.SourceLabels = metric.SourceLabels{"rack"}
+	for _, given := range []metric.SourceLabels{policy.SourceLabels, nil} {
+		s.Config.SourceLabels = given
+		st, err := s.OpenAndAdopt(t.Context(), func(error) {})
+		require.NoError(t, err)
+		assert.Equal(t, policy, st.Settings().Policy)
+		require.NoError(t, st.Close())
+	}
+}
+
 // TestSettingsThatDiffer: of several processes none changes the settings for all. A process with
 // different settings is refused, with both values and the command that changes them.
 func TestSettingsThatDiffer(t *testing.T) {
@@ -104,6 +129,15 @@ func TestSettingsThatDiffer(t *testing.T) {
 		`--retention raw=7d,1h=90d,6h=1y,24h=5y (raw=14d,1h=90d,6h=1y,24h=5y requested): `+
 		"leave the options out, or stop all processes and change them for all with "+
 		"`quern settings set --keyspace quern --late-grace 30s --retention raw=14d,1h=90d,6h=1y,24h=5y`")
+	assert.Equal(t, was, st.Settings().Policy)
+
+	s.Config.Policy = config.Policy{SourceLabels: defaultLabels}
+	require.NoError(t, s.Adopt(t.Context(), st), "the same is given")
+	s.Config.SourceLabels = metric.SourceLabels{"rack", "host"}
+	err = s.Adopt(t.Context(), st)
+	require.ErrorIs(t, err, storage.ErrSettings)
+	assert.ErrorContains(t, err, `keyspace "quern" has --source-labels host,instance,hostname,host_name,node,k8s_node_name,pod,server,job (rack,host requested): `+
+		"leave the options out, or stop all processes and change them for all with `quern settings set --keyspace quern --source-labels rack,host`")
 	assert.Equal(t, was, st.Settings().Policy)
 }
 
@@ -179,8 +213,8 @@ func TestBlockSizeAfterWhatIsUsed(t *testing.T) {
 	}
 }
 
-// A new block size is refused by a clock of 1970, or any that is behind what the store has seen. It would cut the blocks of what
-// is stored, or of what waits until the clock is right.
+// A new block size is refused by a clock of 1970, or any that is behind what the store has seen. It would cut the
+// blocks of what is stored, or of what waits until the clock is right.
 func TestNoBlockSizeByAClockBehind(t *testing.T) {
 	now := time.Date(2025, 11, 21, 12, 30, 0, 0, time.UTC)
 	clk := clock.NewSimulated(now)

@@ -66,6 +66,23 @@ func (s *IDs) Next(nowMs int64) ID {
 	return makeID(s.ms, s.seq, s.writer)
 }
 
+// Place returns the writer's next place in the order, taken at nowMs.
+func (s *IDs) Place(nowMs int64) *Place {
+	next := s.Next(nowMs)
+	return &Place{next}
+}
+
+// Place is a place in the order of a writer's ids that was taken before its chunks were known. All ids of a place are above
+// the ids that the writer has made before it, and below those that it makes later. Place is not safe for concurrent use.
+type Place struct{ last ID }
+
+// Next returns the next id of the place.
+func (p *Place) Next() ID {
+	hi, tail := binary.BigEndian.Uint64(p.last[:8]), binary.BigEndian.Uint64(p.last[8:])
+	p.last = makeID(int64(hi>>16), uint16(hi&0xfff), tail+1)
+	return p.last
+}
+
 // KeyID returns an id that is derived from its subject: a time in Unix ms, which orders it, and a
 // hash of the rest.
 func KeyID(ms int64, hash uint64) ID { return makeID(ms, 0, hash) }

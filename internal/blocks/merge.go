@@ -63,14 +63,36 @@ func (o *only) wanted(samples []metric.Sample) []metric.Sample {
 // Add adds the samples of a chunk, except those of schedules that the set does not keep. On error
 // it returns ErrCorrupt and leaves the set unchanged. The set does not keep a reference to chunk.
 func (s *SampleSet) Add(chunk []byte) error {
+	return s.add(chunk, s.ids, func(samples []metric.Sample) []metric.Sample {
+		if s.only == nil {
+			return samples
+		}
+		return s.only.wanted(samples)
+	})
+}
+
+// AddAs is Add for samples of other schedules that count as the set's: those of ids[i], which are sorted, as those of
+// as[i], which the set keeps. The set has been told by Only at which times.
+func (s *SampleSet) AddAs(chunk []byte, ids, as []metric.ScheduleID) error {
+	from := only{ids: ids, fromMs: s.only.fromMs, toMs: s.only.toMs}
+	return s.add(chunk, Range{Start: ids[0], End: ids[len(ids)-1] + 1}, func(samples []metric.Sample) []metric.Sample {
+		samples = from.wanted(samples)
+		for i := range samples {
+			at, _ := slices.BinarySearch(ids, samples[i].Schedule)
+			samples[i].Schedule = as[at]
+		}
+		return samples
+	})
+}
+
+// add adds what keep leaves, in place, of the samples of a chunk with ids in a range.
+func (s *SampleSet) add(chunk []byte, ids Range, keep func([]metric.Sample) []metric.Sample) error {
 	before := len(s.added)
 	var err error
-	if s.added, err = DecodeSamplesIn(s.added, chunk, s.ids); err != nil {
+	if s.added, err = DecodeSamplesIn(s.added, chunk, ids); err != nil {
 		return err
 	}
-	if s.only != nil {
-		s.added = s.added[:before+len(s.only.wanted(s.added[before:]))]
-	}
+	s.added = s.added[:before+len(keep(s.added[before:]))]
 	s.total += len(s.added) - before
 	if len(s.added) >= max(minCompact, 2*s.distinct) {
 		s.compact()

@@ -167,7 +167,8 @@ func TestRefusedWhenWrittenAgain(t *testing.T) {
 	}
 }
 
-// However much waits to be written again to blocks that are out of reach, for however many hours, others go on, and what waits is bounded.
+// However much waits to be written again to blocks that are out of reach, for however many hours, others go on, and
+// what waits is bounded.
 func TestManyTornBlocksStopNoOthers(t *testing.T) {
 	clk := clock.NewSimulated(eleven)
 	store := storagetest.NewApart(storagetest.NewModel(storage.Settings{
@@ -225,7 +226,8 @@ func TestManyTornBlocksStopNoOthers(t *testing.T) {
 	require.Less(t, waited, bound+bound/2)
 }
 
-// What is refused for good does not wait either when the flush that it was part of comes to nothing: what came beside it does.
+// What is refused for good does not wait either when the flush that it was part of comes to nothing: what came beside
+// it does.
 func TestRefusedInAFlushThatFails(t *testing.T) {
 	clk := clock.NewSimulated(eleven.Add(59 * time.Minute))
 	apart := storagetest.NewApart(storagetest.NewModel(storage.Settings{

@@ -51,6 +51,9 @@ func (t Timing) Closed(s metric.Slice, nowMs int64) bool {
 	return nowMs >= s.EndMs+t.Grace.Milliseconds()
 }
 
+// RunAtMs returns the time at which the run of a slice begins, in Unix ms.
+func (t Timing) RunAtMs(s metric.Slice) int64 { return s.EndMs + t.Delay.Milliseconds() }
+
 // Due reports whether, at nowMs, the slice's run may begin.
 func (t Timing) Due(s metric.Slice, nowMs int64) bool {
 	return nowMs >= s.EndMs+t.Delay.Milliseconds()
@@ -84,8 +87,9 @@ type Cache struct {
 	furthest []int64
 	// opened are the slices that this process has opened since the last TakeOpened.
 	opened map[storage.SliceKey]bool
-	// broughtBack are the index partitions ahead of the clock that BringBack has copied.
-	broughtBack map[storage.IndexPartition]bool
+	// broughtBack are the index partitions ahead of the clock that BringBack has copied. The value is the
+	// start of the first slice whose marks it left out because the slice was to come, or noneLeftOut.
+	broughtBack map[storage.IndexPartition]int64
 }
 
 // New returns the protocol over a store. writer is a random number that tells this writer from
@@ -99,9 +103,12 @@ func New(store storage.Store, clk clock.Clock, writer uint64, timing Timing) *Ca
 		clk: clk, ids: ids, timing: timing, onLate: func([]storage.PlacedMark) {},
 		furthest:    slices.Repeat([]int64{math.MinInt64}, int(s.Ladder.Top())),
 		opened:      make(map[storage.SliceKey]bool),
-		broughtBack: make(map[storage.IndexPartition]bool),
+		broughtBack: make(map[storage.IndexPartition]int64),
 	}
 }
+
+// Place takes a place in the order of what this process writes, for Writer.FlushAt.
+func (c *Cache) Place() *blocks.Place { return c.ids.Place(clock.NowMs(c.clk)) }
 
 // OnLate registers a callback that receives all marks for closed slices. The callback runs once the
 // marks may have been written, and before their data is acknowledged or the marks that they replace
@@ -199,27 +206,17 @@ func (c *Cache) begun(ctx context.Context, b metric.Bucket, s metric.Slice) (boo
 	return state.Over(), err
 }
 
-// newestBegun returns the start of the newest slice of a bucket whose run has ever begun. What is put into the cache
-// of this slice, or of an earlier one, from now on may not be all that there is of its block (ADR 36): runs grind late
-// data of earlier slices and delete their cache, and the record that an earlier slice has begun may be gone. It is
-// math.MinInt64 if no run has begun, and math.MaxInt64 if nobody can say.
-func (c *Cache) newestBegun(ctx context.Context, b metric.Bucket) (int64, error) {
-	startMs, ok, err := c.store.NewestBegun(ctx, b)
+// Trusts reports whether the cache of slice k may be relied on, now or later: whether no run of k, or of a later slice
+// of the bucket, has ever begun (ADR 36). Such a run has ground late data of k, and deleted its cache, and the record
+// that k itself has begun may be gone. Over Cassandra its deletes leave what was written with a higher timestamp, and
+// take the rest, so sealed marks and chunks that are left may agree and be a part. If nobody can say, the answer is no.
+func (c *Cache) Trusts(ctx context.Context, k storage.SliceKey) (bool, error) {
+	newestMs, ok, err := c.store.NewestBegun(ctx, k.Bucket)
 	switch {
 	case storage.IsAway(err) && ctx.Err() == nil:
-		return math.MaxInt64, nil
+		return false, nil
 	case err != nil:
-		return 0, fmt.Errorf("read the newest slice of %s that a run has begun: %w", c.ladder.Name(b), err)
-	case !ok:
-		return math.MinInt64, nil
+		return false, fmt.Errorf("read the newest slice of %s that a run has begun: %w", c.ladder.Name(k.Bucket), err)
 	}
-	return startMs, nil
-}
-
-// Trusts reports whether a run of slice k, which has not begun yet, may rely on the cache. If another run of the slice has
-// begun, it may not: over Cassandra that run's deletes leave what was written with a higher timestamp, and take the rest,
-// so sealed marks and chunks that are left may agree and be a part.
-func (c *Cache) Trusts(ctx context.Context, k storage.SliceKey) (bool, error) {
-	newest, err := c.newestBegun(ctx, k.Bucket)
-	return newest < k.StartMs, err
+	return !ok || newestMs < k.StartMs, nil
 }

@@ -7,6 +7,7 @@ import (
 	"iter"
 	"slices"
 
+	"github.com/quern/quern/internal/blocks"
 	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/invariants"
 	"github.com/quern/quern/internal/metric"
@@ -47,6 +48,9 @@ func blocksError(errs []error) error {
 // errTorn says that the chunks of an earlier failed flush come first, and cannot be written now.
 var errTorn = fmt.Errorf("%w: an earlier write of the block failed and cannot be repeated yet", storage.ErrUnavailable)
 
+// errForgotten says that a flush waits until marks that the store may have forgotten are written again.
+var errForgotten = fmt.Errorf("%w: it may have forgotten marks, which cannot be written again yet", storage.ErrUnavailable)
+
 // errUnmarked says that a unit waits because the store refuses its late mark.
 var errUnmarked = fmt.Errorf("%w: the block cannot be marked", storage.ErrUnavailable)
 
@@ -59,6 +63,12 @@ var errUnmarked = fmt.Errorf("%w: the block cannot be marked", storage.ErrUnavai
 // accepts nothing else for the block, so memory holds at most one flush of each block and slice.
 // Samples that the store has refused for good are dropped, and not written again.
 func (w *Writer) Flush(ctx context.Context, samples []BlockSamples) error {
+	return w.FlushAt(ctx, samples, nil)
+}
+
+// FlushAt is Flush for samples that count as written when the place was taken: of two samples with the same schedule and
+// time, one that was flushed since stays. nil is the place of a Flush.
+func (w *Writer) FlushAt(ctx context.Context, samples []BlockSamples, at *blocks.Place) error {
 	if invariants.Enabled {
 		for _, g := range samples {
 			g.check()
@@ -74,7 +84,7 @@ func (w *Writer) Flush(ctx context.Context, samples []BlockSamples) error {
 	}
 	errs := make([]error, len(samples))
 	var units []*unit
-	var at []int // the index in samples of each unit
+	var index []int // in samples, of each unit
 	away := w.outOfReach(ctx, samples)
 	for i, g := range samples {
 		if lost.has(g) {
@@ -84,7 +94,7 @@ func (w *Writer) Flush(ctx context.Context, samples []BlockSamples) error {
 		if errs[i] = away[g.Slice.StartMs]; errs[i] != nil {
 			continue
 		}
-		at, units = append(at, i), append(units, &unit{samples: samples[i : i+1]})
+		index, units = append(index, i), append(units, &unit{samples: samples[i : i+1]})
 	}
 	if len(units) == 0 && len(samples) > 0 {
 		return errs[0]
@@ -93,17 +103,18 @@ func (w *Writer) Flush(ctx context.Context, samples []BlockSamples) error {
 	if err != nil {
 		return err
 	}
-	w.encode(f)
+	w.encode(f, at)
 	if err := w.finish(ctx, f); err != nil {
 		return err
 	}
 	for i, u := range units {
-		errs[at[i]] = u.err
+		errs[index[i]] = u.err
 	}
 	return blocksError(errs)
 }
 
-// outOfReach returns, by start, the error for each slice whose state the store cannot answer now. The states of different days lie in different partitions, so some may be away.
+// outOfReach returns, by start, the error for each slice whose state the store cannot answer now. The states of
+// different days lie in different partitions, so some may be away.
 func (w *Writer) outOfReach(ctx context.Context, samples []BlockSamples) (away map[int64]error) {
 	now := clock.NowMs(w.cache.clk)
 	for _, g := range samples {
@@ -138,6 +149,8 @@ type unit struct {
 	opened []storage.PlacedMark
 	late   []storage.Mark
 	placed []storage.PlacedMark
+	// again are the open marks of blocks that were written to before. The store may have forgotten them.
+	again  []storage.PlacedMark
 	raw    []storage.RawChunk
 	cached []storage.CacheChunk
 }
@@ -150,6 +163,7 @@ func (u *unit) key() blockKey {
 	return blockKey{u.samples[0].Slice.StartMs, u.samples[0].Block.Start}
 }
 
+// marks returns the marks that lead to the samples of this unit alone, or to more as well.
 func (u *unit) marks() []storage.PlacedMark { return slices.Concat(u.opened, u.placed) }
 
 // flush is the state of one flush.
@@ -202,7 +216,11 @@ func (w *Writer) begin(ctx context.Context, units []*unit) (*flush, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := w.makeRoom(ctx, current, w.written[current.StartMs]); err != nil {
+		return nil, err
+	}
 	f := &flush{startedMs: now, current: current, units: units, late: make(map[int64]bool)}
+	doubtful := w.doubtful()
 	for u, g := range f.samples() {
 		if _, err := w.in(ctx, g.Slice, now); err != nil {
 			return nil, err
@@ -210,11 +228,16 @@ func (w *Writer) begin(ctx context.Context, units []*unit) (*flush, error) {
 		late := w.over(g.Slice, now)
 		f.late[g.Slice.StartMs] = late
 		if late {
-			if m, ok := w.written[current.StartMs].unmarked(lateMark(g)); ok {
+			if m, ok := w.written[current.StartMs].unmarked(lateMark(g)); ok || doubtful {
 				u.late = append(u.late, m)
 			}
-		} else if w.written[g.Slice.StartMs].open[g.Block.Start] == nil {
+			continue
+		}
+		switch o := w.written[g.Slice.StartMs].open[g.Block.Start]; {
+		case o == nil:
 			u.opened = append(u.opened, w.cache.own(storage.MarkOpen, metric.Raw, g.Slice, g.Block.Start, w.cache.ids.Next(now), 0))
+		case doubtful:
+			u.again = append(u.again, w.cache.own(storage.MarkOpen, metric.Raw, g.Slice, g.Block.Start, o.mark, 0))
 		}
 	}
 	return f, nil
@@ -226,9 +249,9 @@ func (w *Writer) write(ctx context.Context, f *flush) error {
 	var b storage.Batch
 	for _, u := range f.units {
 		u.placed = w.cache.place(metric.Raw, f.current, u.late)
-		b.Marks = append(b.Marks, u.marks()...)
+		b.Marks = append(append(b.Marks, u.marks()...), u.again...)
 		b.Raw, b.Cache = append(b.Raw, u.raw...), append(b.Cache, u.cached...)
-		b.Parts = append(b.Parts, storage.Part{Marks: len(u.opened) + len(u.placed), Raw: len(u.raw), Cache: len(u.cached)})
+		b.Parts = append(b.Parts, storage.Part{Marks: len(u.opened) + len(u.placed) + len(u.again), Raw: len(u.raw), Cache: len(u.cached)})
 	}
 	b.Open = slicesOf(b.Marks)
 	err := w.cache.store.Write(ctx, &b)

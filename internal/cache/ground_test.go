@@ -1,6 +1,7 @@
 package cache_test
 
 import (
+	"context"
 	"errors"
 	"testing"
 	"time"
@@ -88,8 +89,9 @@ func TestSealOfASliceThatIsGround(t *testing.T) {
 	}
 }
 
-// What this process has marked in a slice that others have ground long before it is over is marked late, whether it looks
-// every second, when it seals, or never before the slice is due: what was late there, too, and what was opened after they had read the marks.
+// What this process has marked in a slice that others have ground long before it is over is marked late, whether it
+// looks every second, when it seals, or never before the slice is due: what was late there, too, and what was opened
+// after they had read the marks.
 func TestGroundBeforeItIsOver(t *testing.T) {
 	for name, look := range map[string]func(*cache.Writer, *clock.Simulated) error{
 		"settle": func(w *cache.Writer, _ *clock.Simulated) error { return w.Settle(t.Context()) },
@@ -140,7 +142,8 @@ func TestGroundBeforeItIsOver(t *testing.T) {
 	}
 }
 
-// While the store cannot be asked, or takes nothing, what is to be marked late is not forgotten, also when the slice is long due.
+// While the store cannot be asked, or takes nothing, what is to be marked late is not forgotten, also when the slice is
+// long due.
 func TestGroundBeforeItIsOverAndAway(t *testing.T) {
 	for _, op := range []string{"Slices", "Write"} {
 		t.Run(op, func(t *testing.T) {
@@ -275,8 +278,9 @@ func TestStrayMarksOfASeal(t *testing.T) {
 	require.Empty(t, marksOf(t, store, eleven))
 }
 
-// A run that began before the slice was over, and was aborted, has deleted marks of a slice that stays open. The next look finds that it
-// has begun, and all blocks get late marks in a later slice, until that succeeds. The slice gets no more marks.
+// A run that began before the slice was over, and was aborted, has deleted marks of a slice that stays open. The next
+// look finds that it has begun, and all blocks get late marks in a later slice, until that succeeds. The slice gets no
+// more marks.
 func TestAfterAnAbortedRun(t *testing.T) {
 	c, store, _ := setUp(4)
 	w := cache.NewWriter(c)
@@ -306,8 +310,8 @@ func TestAfterAnAbortedRun(t *testing.T) {
 	require.Empty(t, marksOf(t, store, eleven))
 }
 
-// After a later slice was ground, by a clock that was ahead, blocks are not sealed: the run of that slice may have ground late data that the
-// cache lacks. The same holds while nobody can say.
+// After a later slice was ground, by a clock that was ahead, blocks are not sealed: the run of that slice may have
+// ground late data that the cache lacks. The same holds while nobody can say.
 func TestSealBehindALaterRun(t *testing.T) {
 	for name, tc := range map[string]struct {
 		ahead time.Duration
@@ -339,26 +343,81 @@ func TestSealBehindALaterRun(t *testing.T) {
 	}
 }
 
-// Sealing writes all marks again: those of late data too, and of blocks whose cache is not to be used. An aggregator with a wrong clock may
-// have moved them.
-func TestSealWritesAllMarks(t *testing.T) {
-	c, store, clk := setUp(4)
+// forgetful is a store that may have forgotten writes.
+type forgetful struct {
+	storage.Store
+	doubts int64
+}
+
+// Doubts implements storage.Registry.
+func (f *forgetful) Doubts() int64 { return f.doubts }
+
+// forget deletes all marks of the slice of eleven.
+func (f *forgetful) forget(t *testing.T) {
+	t.Helper()
+	k := storage.IndexPartition{SliceKey: storage.SliceKey{StartMs: eleven.UnixMilli()}}
+	require.NoError(t, f.DeleteMarks(t.Context(), 0, k, marksOf(t, f, eleven)))
+	f.doubts++
+}
+
+// TestMarksAreWrittenAgain: the store has forgotten all marks. They are written again by the first attempt that
+// succeeds, and nothing is sealed before. A flush in the meantime relies on none of them.
+func TestMarksAreWrittenAgain(t *testing.T) {
+	_, faulty, clk := setUp(4)
+	store := &forgetful{Store: faulty}
+	c := cache.New(store, clk, 1, cache.DefaultTiming())
 	w := cache.NewWriter(c)
 	before := eleven.Add(-3 * time.Hour)
-	all := []cache.BlockSamples{group(eleven, blocks.Of(0, 4), 1), group(eleven, blocks.Of(4, 4), 1), group(before, blocks.Of(8, 4), 1)}
-	require.NoError(t, w.Flush(t.Context(), all))
-	store.Fail("Write", blocks.Of(4, 4), 1, storage.ErrTimeout)
-	require.ErrorIs(t, w.Flush(t.Context(), all[1:2]), storage.ErrTimeout)
-	require.NoError(t, w.Settle(t.Context()))
-	k := storage.IndexPartition{SliceKey: storage.SliceKey{StartMs: eleven.UnixMilli()}}
-	require.NoError(t, store.DeleteMarks(t.Context(), 0, k, marksOf(t, store, eleven)))
-	require.NoError(t, w.Flush(t.Context(), all))
-	require.Empty(t, marksOf(t, store, eleven), "each is known to be there")
-	clk.Set(eleven.Add(time.Hour + time.Minute))
-	require.NoError(t, w.Seal(t.Context()))
-	kinds := make(map[metric.ScheduleID]storage.MarkKind)
-	for _, m := range marksOf(t, store, eleven) {
-		kinds[m.Start] = m.Kind
+	all := []cache.BlockSamples{
+		group(eleven, blocks.Of(0, 4), 1), group(eleven, blocks.Of(4, 4), 1),
+		group(before, blocks.Of(8, 4), 1), group(before, blocks.Of(12, 4), 1),
 	}
-	require.Equal(t, map[metric.ScheduleID]storage.MarkKind{0: storage.MarkFresh, 4: storage.MarkOpen, 8: storage.MarkLate}, kinds)
+	require.NoError(t, w.Flush(t.Context(), all))
+	marks := marksOf(t, store, eleven)
+	require.Len(t, marks, len(all))
+	store.forget(t)
+
+	for _, attempt := range []func(context.Context) error{w.Settle, w.Seal} {
+		faulty.Fail("Write", blocks.Range{}, 1, storage.ErrTimeout)
+		require.ErrorIs(t, attempt(t.Context()), storage.ErrTimeout)
+		require.True(t, w.Owes())
+		require.Empty(t, marksOf(t, store, eleven))
+	}
+	require.NoError(t, w.Flush(t.Context(), []cache.BlockSamples{all[0], all[2]}))
+	require.Equal(t, []storage.Mark{marks[0], marks[2]}, marksOf(t, store, eleven))
+	clk.Set(eleven.Add(time.Hour + time.Minute))
+	faulty.Fail("Write", blocks.Range{}, 1, storage.ErrTimeout)
+	require.ErrorIs(t, w.Seal(t.Context()), storage.ErrTimeout)
+	require.Equal(t, []storage.Mark{marks[0], marks[2]}, marksOf(t, store, eleven))
+	require.NoError(t, w.Settle(t.Context()))
+	require.Equal(t, marks, marksOf(t, store, eleven))
+	require.False(t, w.Owes())
+	require.NoError(t, w.Seal(t.Context()))
+	marks[0].Kind, marks[0].Chunks = storage.MarkFresh, 2
+	marks[1].Kind, marks[1].Chunks = storage.MarkFresh, 1
+	require.Equal(t, marks, marksOf(t, store, eleven))
+}
+
+// TestForgottenMarkOverTheEnd: a flush that writes the mark of a block again, since the store may have forgotten it,
+// ends after the slice. The mark stays: what was there before relies on it.
+func TestForgottenMarkOverTheEnd(t *testing.T) {
+	_, faulty, clk := setUp(4)
+	store := &forgetful{Store: faulty}
+	c := cache.New(store, clk, 1, cache.DefaultTiming())
+	w := cache.NewWriter(c)
+	two := group(eleven, blocks.Of(0, 4), 2)
+	first, second := two, two
+	first.Samples, second.Samples = two.Samples[:1], two.Samples[1:]
+	require.NoError(t, w.Flush(t.Context(), []cache.BlockSamples{first}))
+	marks := marksOf(t, store, eleven)
+	store.forget(t)
+	faulty.Add(storagetest.Rule{Op: "Write", Times: 1, After: func() error {
+		clk.Set(eleven.Add(time.Hour + time.Minute))
+		return nil
+	}})
+	require.NoError(t, w.Flush(t.Context(), []cache.BlockSamples{second}))
+	require.Equal(t, marks, marksOf(t, store, eleven))
+	late := marksOf(t, store, eleven.Add(time.Hour))
+	require.Len(t, late, 1)
+	require.Equal(t, []metric.ScheduleID{1}, late[0].Schedules)
 }

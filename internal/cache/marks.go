@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 
 	"github.com/quern/quern/internal/blocks"
@@ -13,12 +14,12 @@ import (
 	"github.com/quern/quern/internal/storage"
 )
 
-// Put writes marks for slices that may be closed into the index of the bucket's current slice. If
-// that slice closes before the write is done, or its run begins by a clock that is ahead, Put writes the marks again into the newer current
-// slice, until the write is done in time: a run that begins later reads them. Then Put deletes the
-// marks that it wrote to slices that closed meanwhile: their runs may be over. A mark without an id
-// gets one. A mark with an id replaces the stored mark with the same key, which must ask for the
-// same work. A DueMs of 0 becomes the end of the slice that the mark is put into.
+// Put writes marks for slices that may be closed into the index of the bucket's current slice. If that slice closes
+// before the write is done, or its run begins by a clock that is ahead, Put writes the marks again into the newer
+// current slice, until the write is done in time: a run that begins later reads them. Then Put deletes the marks that
+// it wrote to slices that closed meanwhile: their runs may be over. A mark without an id gets one. A mark with an id
+// replaces the stored mark with the same key, which must ask for the same work. A DueMs of 0 becomes the end of the
+// slice that the mark is put into.
 //
 // Each mark is a part of its own: a *storage.PartsError names the marks that may not be there, and
 // all others are.
@@ -85,77 +86,103 @@ func without[T any](s []T, at []int) []T {
 
 // BringBack copies the marks in the index of a future slice into the current slice, whose run does their
 // work sooner. A clock that was ahead has put them there. BringBack leaves out marks for slices after
-// the current one, which are not over yet, and marks whose input has expired.
+// the current one, which are not over yet.
 //
 // It deletes nothing: a writer may extend a mark meanwhile, or rely on it for samples that come later. The
 // run of the slice does the work once more. So BringBack does no harm if this process's clock is the wrong
 // one.
 //
-// A process copies an index partition once, and again when it has put more marks there.
+// A process copies an index partition once, and again when it has put more marks there, or when the current
+// slice has come to one whose marks it has left out.
 func (c *Cache) BringBack(ctx context.Context, k storage.SliceKey) error {
 	s := c.ladder.SliceAt(k.Bucket, k.StartMs)
-	if !c.timing.Ahead(s, clock.NowMs(c.clk)) {
+	now := clock.NowMs(c.clk)
+	if !c.timing.Ahead(s, now) {
 		return nil
 	}
-	var left []storage.IndexPartition
-	for shard := range c.shards {
-		if p := (storage.IndexPartition{SliceKey: k, Shard: shard}); !c.isBroughtBack(p) {
-			left = append(left, p)
-		}
-	}
+	left := c.notBroughtBack(k, c.ladder.SliceAt(k.Bucket, now))
 	if len(left) == 0 {
 		return nil
 	}
 	if err := c.store.CheckFit(ctx); err != nil { // if this clock is behind, the slice may be the current one
 		return fmt.Errorf("the clock is not confirmed: %w", err)
 	}
-	now := clock.NowMs(c.clk)
+	now = clock.NowMs(c.clk)
 	current, err := c.current(k.Bucket, now, func(s metric.Slice) (bool, error) { return c.begun(ctx, k.Bucket, s) })
 	if err != nil || current.StartMs >= s.StartMs || !c.timing.Ahead(s, now) {
 		return err
 	}
 	for _, p := range left {
-		c.setBroughtBack(p, true) // before the read: a mark put from now on unsets it
-		if err := c.copyMarks(ctx, p, current, now); err != nil {
-			c.setBroughtBack(p, false)
+		c.bringsBack(p) // before the read: a mark put from now on undoes it
+		toCome, err := c.copyMarks(ctx, p, current)
+		c.hasBroughtBack(p, toCome, err)
+		if err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// copyMarks copies an index partition for BringBack.
-func (c *Cache) copyMarks(ctx context.Context, p storage.IndexPartition, current metric.Slice, nowMs int64) error {
+// noneLeftOut says that no mark was left out because its slice was to come.
+const noneLeftOut = math.MaxInt64
+
+// copyMarks copies an index partition for BringBack. It returns the start of the first slice after the current
+// one for which there are marks.
+func (c *Cache) copyMarks(ctx context.Context, p storage.IndexPartition, current metric.Slice) (toComeMs int64, err error) {
+	toComeMs = noneLeftOut
 	var found []storage.Mark
 	for m, err := range c.store.Marks(ctx, p) {
 		if err != nil {
-			return fmt.Errorf("read the index of slice %d, shard %d: %w", p.StartMs, p.Shard, err)
+			return 0, fmt.Errorf("read the index of slice %d, shard %d: %w", p.StartMs, p.Shard, err)
 		}
-		if s := c.ladder.SliceAt(p.Bucket, m.TimeMs); m.Damaged || s.StartMs > current.StartMs || !storage.Whole(c.store, p.Bucket, s, nowMs) {
+		if m.Damaged {
+			continue
+		}
+		if s := c.ladder.SliceAt(p.Bucket, m.TimeMs); s.StartMs > current.StartMs {
+			toComeMs = min(toComeMs, s.StartMs)
 			continue
 		}
 		m.ID, m.DueMs = blocks.ID{}, 0
 		if found = append(found, m); len(found) == maxMarksPerWork {
 			if err := c.Put(ctx, 0, p.Bucket, found); err != nil {
-				return err
+				return 0, err
 			}
 			found = nil
 		}
 	}
-	return c.Put(ctx, 0, p.Bucket, found)
+	return toComeMs, c.Put(ctx, 0, p.Bucket, found)
 }
 
-func (c *Cache) isBroughtBack(p storage.IndexPartition) bool {
+// notBroughtBack returns the index partitions of slice k that BringBack has not copied as far as it could at the
+// time of the current slice.
+func (c *Cache) notBroughtBack(k storage.SliceKey, current metric.Slice) (left []storage.IndexPartition) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.broughtBack[p]
+	for shard := range c.shards {
+		p := storage.IndexPartition{SliceKey: k, Shard: shard}
+		if toComeMs, ok := c.broughtBack[p]; !ok || toComeMs <= current.StartMs {
+			left = append(left, p)
+		}
+	}
+	return left
 }
 
-func (c *Cache) setBroughtBack(p storage.IndexPartition, to bool) {
+// bringsBack notes that BringBack is about to copy a partition.
+func (c *Cache) bringsBack(p storage.IndexPartition) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if delete(c.broughtBack, p); to {
-		c.broughtBack[p] = true
+	c.broughtBack[p] = noneLeftOut
+}
+
+// hasBroughtBack notes what copyMarks has returned, unless marks were put there meanwhile.
+func (c *Cache) hasBroughtBack(p storage.IndexPartition, toComeMs int64, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if _, ok := c.broughtBack[p]; ok {
+		c.broughtBack[p] = toComeMs
+	}
+	if err != nil {
+		delete(c.broughtBack, p)
 	}
 }
 

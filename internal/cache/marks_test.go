@@ -46,8 +46,8 @@ func TestPutTakesBack(t *testing.T) {
 	}
 }
 
-// TestPutOverABeginning: a run of the slice begins while marks are written to it, by a clock that is ahead. The marks go to a slice
-// whose run has not begun. If nobody can say whether it has, Put fails.
+// TestPutOverABeginning: a run of the slice begins while marks are written to it, by a clock that is ahead. The marks
+// go to a slice whose run has not begun. If nobody can say whether it has, Put fails.
 func TestPutOverABeginning(t *testing.T) {
 	noon := time.Date(2025, time.November, 21, 12, 0, 0, 0, time.UTC)
 	clk := clock.NewSimulated(noon.Add(30 * time.Minute))
@@ -71,8 +71,7 @@ func TestPutOverABeginning(t *testing.T) {
 }
 
 // TestBringBack: marks ahead of the clock are copied once, and again when this process has put more
-// into the same index partition. Marks for slices that are not over yet are not copied, nor marks
-// whose input has expired.
+// into the same index partition. Marks for slices to come are copied when those have come.
 func TestBringBack(t *testing.T) {
 	noon := time.Date(2025, time.November, 21, 12, 0, 0, 0, time.UTC)
 	clk := clock.NewSimulated(noon.Add(30 * time.Minute))
@@ -117,6 +116,7 @@ func TestBringBack(t *testing.T) {
 		start += 4
 	}
 	a, b, over, expired := late(start, 3), late(start+4, 3), late(start, -5), late(start, 96)
+	later := noon.Add(5 * time.Hour)
 	at := func(m storage.Mark) place { return place{m.Start, m.TimeMs} }
 	put(a, over, expired)
 
@@ -133,11 +133,11 @@ func TestBringBack(t *testing.T) {
 	require.ErrorIs(t, c.BringBack(t.Context(), ahead), storage.ErrUnavailable, "the second shard is away")
 	bringBack()
 	bringBack()
-	require.Equal(t, map[place]int{at(a): 1}, marks(noon))
+	require.Equal(t, map[place]int{at(a): 1, at(expired): 1}, marks(noon))
 	put(b)
 	bringBack()
 	bringBack()
-	require.Equal(t, map[place]int{at(a): 1, at(b): 1}, marks(noon))
+	require.Equal(t, map[place]int{at(a): 1, at(b): 1, at(expired): 1}, marks(noon))
 
 	// A mark that is written while the others are read is brought back the next time.
 	store.Add(storagetest.Rule{Op: "Marks", Times: 1, After: func() error {
@@ -150,6 +150,14 @@ func TestBringBack(t *testing.T) {
 	bringBack()
 	require.Greater(t, marks(noon)[at(a)], n)
 	require.Equal(t, map[place]int{at(a): 2, at(b): 1, at(over): 2, at(expired): 1}, marks(noon.Add(20*time.Hour)), "nothing is deleted")
+
+	clk.Set(later.Add(-time.Minute))
+	bringBack()
+	require.Empty(t, marks(later.Add(-time.Hour)))
+	clk.Set(later)
+	bringBack()
+	bringBack()
+	require.Equal(t, 2, marks(later)[at(over)])
 
 	// A slice that is about to begin is run soon.
 	clk.Set(noon.Add(19*time.Hour + 59*time.Minute))

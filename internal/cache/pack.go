@@ -26,13 +26,17 @@ type part struct {
 // chunks returns the number of parts that the samples are cut into.
 func (g *BlockSamples) chunks() int { return (len(g.Samples) + maxChunkSamples - 1) / maxChunkSamples }
 
-// encode packs the samples of each block into chunks. Packing is the costly part of a flush, so encode spreads
-// the parts over the processors.
-func (w *Writer) encode(f *flush) {
+// encode packs the samples of each block into chunks, in the writer's order or at a place in it. Packing is the costly
+// part of a flush, so encode spreads the parts over the processors.
+func (w *Writer) encode(f *flush, at *blocks.Place) {
+	next := func() blocks.ID { return w.cache.ids.Next(f.startedMs) }
+	if at != nil {
+		next = at.Next
+	}
 	var parts []part
 	for u, g := range f.samples() {
 		for samples := range slices.Chunk(g.Samples, maxChunkSamples) {
-			parts = append(parts, part{&g, u, samples, w.cache.ids.Next(f.startedMs)})
+			parts = append(parts, part{&g, u, samples, next()})
 		}
 	}
 	type packed struct {

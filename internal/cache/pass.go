@@ -3,7 +3,6 @@ package cache
 import (
 	"context"
 	"encoding/binary"
-	"fmt"
 	"math"
 	"slices"
 
@@ -37,16 +36,13 @@ func (c *Cache) Next(ctx context.Context, k storage.SliceKey) (Next, error) {
 	if err != nil {
 		return Next{}, err
 	}
-	newest, err := c.newestBegun(ctx, next)
-	return Next{marks: !begun, chunks: !begun && newest < around.StartMs}, err
+	trusted, err := c.Trusts(ctx, storage.SliceKey{Bucket: next, StartMs: around.StartMs})
+	return Next{marks: !begun, chunks: !begun && trusted}, err
 }
 
-// RunAtMs returns the time at which the run of a slice begins, in Unix ms.
-func (t Timing) RunAtMs(s metric.Slice) int64 { return s.EndMs + t.Delay.Milliseconds() }
-
-// KeptFrom returns the start of the first slice of bucket b that will still be whole when a run deals with marks that are
-// put at nowMs. Marks for earlier slices are in vain: the run drops them. It is math.MinInt64 if the bucket is kept for
-// ever.
+// KeptFrom returns the start of the first slice of bucket b that will still be whole when a run deals with marks that
+// are put at nowMs. Marks for earlier slices are in vain: the run drops them. It is math.MinInt64 if the bucket is kept
+// for ever.
 func (c *Cache) KeptFrom(b metric.Bucket, nowMs int64) int64 {
 	from := c.store.WholeFrom(b, c.timing.RunAtMs(c.ladder.SliceAt(b, nowMs)))
 	if from == math.MinInt64 {
@@ -147,21 +143,4 @@ func passedID(w *Work, schedules []metric.ScheduleID) blocks.ID {
 		key = binary.BigEndian.AppendUint64(key, uint64(id))
 	}
 	return blocks.KeyID(w.Partition.StartMs, xxhash.Sum64(key))
-}
-
-// Done deletes the input of work, once its rows are stored and passed on: first the cache of the
-// block, then exactly the marks that were read.
-func (c *Cache) Done(ctx context.Context, fence storage.Fence, w *Work) error {
-	if err := c.store.DeleteCacheBlock(ctx, fence, w.CacheKey()); err != nil {
-		return fmt.Errorf("delete cache of block %d: %w", w.Block.Start, err)
-	}
-	return c.Unmark(ctx, fence, w)
-}
-
-// Unmark deletes exactly the marks that were read.
-func (c *Cache) Unmark(ctx context.Context, fence storage.Fence, w *Work) error {
-	if err := c.store.DeleteMarks(ctx, fence, w.Partition, w.Marks); err != nil {
-		return fmt.Errorf("delete marks of block %d: %w", w.Block.Start, err)
-	}
-	return nil
 }

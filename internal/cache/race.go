@@ -127,8 +127,11 @@ func (w *Writer) lookAt(ctx context.Context, s metric.Slice, x *written) (err er
 	return err
 }
 
+// marked reports whether the slice's index holds marks of this process.
+func (x *written) marked() bool { return len(x.open)+len(x.late) > 0 }
+
 // overtaken reports whether a run of the slice began while its index held marks of this process.
-func (x *written) overtaken() bool { return x.begun && len(x.open)+len(x.late) > 0 }
+func (x *written) overtaken() bool { return x.begun && x.marked() }
 
 // catchUp puts late marks for all blocks that this process has marked in slices whose run began before
 // they were over, by any clock that was ahead. No row has the samples that came after the run read their

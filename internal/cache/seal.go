@@ -14,19 +14,23 @@ import (
 )
 
 // Seal seals the blocks of this process in every slice that has closed since the last call, so that the
-// slice's run may use the cache. It writes all other marks of this process in that slice again, and opens the
-// slice again: a single copy may have forgotten the marks and that the slice was opened (ADR 25).
+// slice's run may use the cache.
 //
 // Call it after a slice's end plus the grace, and before the run. Sealing is a hint: blocks that are sealed
 // too late, or not at all, are ground from the raw table. So a seal that fails is not repeated. The marks
 // are there, since the run had not begun when Seal asked the store. If it had begun, by whatever clock, Seal
-// puts late marks until that succeeds.
+// puts late marks until that succeeds. If the store may have forgotten the marks, Seal writes them again
+// first, and seals nothing until that has succeeded.
 //
 // Seal does not seal blocks of a slice if it, or a later one, has ever been ground: the cache may lack what was
 // ground then (ADR 36).
 func (w *Writer) Seal(ctx context.Context) error {
+	unknown := w.remark(ctx)
 	away := w.look(ctx)
-	unknown := w.catchUp(ctx)
+	unknown = errors.Join(unknown, w.catchUp(ctx))
+	if w.doubtful() {
+		return unknown
+	}
 	now := clock.NowMs(w.cache.clk)
 	b := &storage.Batch{}
 	sealed := make(map[int64]*written)
@@ -43,16 +47,18 @@ func (w *Writer) Seal(ctx context.Context) error {
 		if w.cache.timing.Due(s, now) || x.begun {
 			continue // its run may be reading the marks, or there are none
 		}
-		newest, err := w.cache.newestBegun(ctx, metric.Raw)
+		trusted, err := w.cache.Trusts(ctx, storage.SliceKey{Bucket: metric.Raw, StartMs: s.StartMs})
 		if err != nil {
 			unknown = err // its blocks stay open
 			continue
 		}
-		for _, m := range w.marksIn(s, x) {
-			if o := x.open[m.Start]; m.Kind == storage.MarkOpen && !o.torn && newest < s.StartMs {
-				m.Kind, m.Chunks = storage.MarkFresh, o.chunks
+		if !trusted {
+			continue
+		}
+		for _, id := range slices.Sorted(maps.Keys(x.open)) {
+			if o := x.open[id]; !o.torn {
+				b.Marks = append(b.Marks, w.cache.own(storage.MarkFresh, metric.Raw, s, id, o.mark, o.chunks))
 			}
-			b.Marks = append(b.Marks, m)
 		}
 		sealed[start] = x
 	}
@@ -60,7 +66,6 @@ func (w *Writer) Seal(ctx context.Context) error {
 		return unknown
 	}
 	b.Parts = slices.Repeat([]storage.Part{{Marks: 1}}, len(b.Marks))
-	b.Open = slicesOf(b.Marks)
 	err := w.cache.store.Write(ctx, b)
 	var some *storage.PartsError
 	if err != nil && !errors.As(err, &some) {

@@ -152,8 +152,8 @@ func (c *Cache) Read(ctx context.Context, p storage.IndexPartition) iter.Seq2[*W
 // if it is damaged.
 var ErrUseTable = errors.New("the cache cannot serve the block")
 
-// Load calls add with each chunk that the cache holds for work, by ID. ErrCorrupt is ErrUseTable too; any other error of add
-// ends it, and is returned.
+// Load calls add with each chunk that the cache holds for work, by ID. ErrCorrupt is ErrUseTable too; any other error
+// of add ends it, and is returned.
 func (c *Cache) Load(ctx context.Context, w *Work, add func(chunk []byte) error) error {
 	chunks, err := c.store.CacheBlock(ctx, w.CacheKey())
 	if errors.Is(err, storage.ErrCorrupt) || errors.Is(err, storage.ErrTooLarge) {

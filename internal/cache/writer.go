@@ -51,7 +51,7 @@ func (g *BlockSamples) check() {
 //     for step 1 (ADR 27), and its mark stays open, so that the run reads the raw table.
 //
 // When the slice has closed, Seal replaces the open marks by fresh ones with the number of cache
-// chunks (ADR 3).
+// chunks (ADR 3). If the store may have forgotten marks, Settle writes all of them again (remark).
 type Writer struct {
 	cache     *Cache
 	groupSize int
@@ -72,6 +72,10 @@ type Writer struct {
 	// same work. Flushes try again after strayRest, the pause after a failed attempt.
 	stray     []storage.PlacedMark
 	strayRest pause
+	// doubts is what the store counted when the marks in written were last known to be there. remarkRest
+	// is the pause after an attempt to write them again that failed.
+	doubts     int64
+	remarkRest pause
 }
 
 // NewWriter returns the writer of one ingest process.
@@ -81,6 +85,7 @@ func NewWriter(c *Cache) *Writer {
 		groupSize: c.store.Settings().GroupSize,
 		written:   make(map[int64]*written),
 		torn:      make(map[blockKey]*torn),
+		doubts:    c.store.Doubts(),
 	}
 }
 
@@ -126,8 +131,8 @@ type lateRow struct {
 // the mark for each schedule.
 const maxNamed = 32
 
-// maxRememberedLate bounds the memory of late marks per slice, in blocks plus schedules. Beyond it
-// the writer forgets them and writes new marks, which costs only rows.
+// maxRememberedLate is the number of late marks per slice, in blocks plus schedules, from which the next
+// flush forgets them and writes new marks, which costs only rows.
 const maxRememberedLate = 1 << 18
 
 // in returns what this process has written to the index of a slice, nil for a closed slice that it
@@ -171,14 +176,30 @@ func (x *written) unmarked(m storage.Mark) (storage.Mark, bool) {
 // remember records late marks that the slice's index now holds.
 func (x *written) remember(placed []storage.PlacedMark) {
 	for _, m := range placed {
-		if len(x.late)+x.named >= maxRememberedLate {
-			clear(x.late)
-			x.named = 0
-		}
 		k := blockKey{m.TimeMs, m.Start}
 		x.named += len(m.Schedules) - len(x.late[k].schedules)
 		x.late[k] = lateRow{m.ID, m.Schedules}
 	}
+}
+
+// makeRoom forgets the late marks in the index of slice s if there are too many, and if they are there for the
+// slice's run to read. If the run has begun, catchUp needs them.
+func (w *Writer) makeRoom(ctx context.Context, s metric.Slice, x *written) error {
+	if len(x.late)+x.named < maxRememberedLate {
+		return nil
+	}
+	if err := w.remark(ctx); err != nil {
+		return err
+	}
+	if w.doubtful() {
+		return errForgotten
+	}
+	if err := w.lookAt(ctx, s, x); err != nil || x.begun {
+		return err
+	}
+	clear(x.late)
+	x.named = 0
+	return nil
 }
 
 // drop forgets a mark of marksIn.
@@ -194,8 +215,12 @@ func (x *written) drop(m storage.PlacedMark) {
 
 // forget drops the entries of slices whose run is due. It asks the store first: a run that
 // has not begun will read all marks. One that has may have begun long before the slice was over;
-// then catchUp needs the entry. forget keeps an entry if the store does not answer.
+// then catchUp needs the entry. forget keeps an entry if the store does not answer, or may have forgotten
+// the marks.
 func (w *Writer) forget(ctx context.Context, nowMs int64) {
+	if w.doubtful() {
+		return
+	}
 	for _, start := range slices.Sorted(maps.Keys(w.written)) {
 		s, x := w.cache.ladder.SliceAt(metric.Raw, start), w.written[start]
 		if w.cache.timing.Due(s, nowMs) && w.lookAt(ctx, s, x) == nil && !x.overtaken() {

@@ -155,6 +155,8 @@ func (c *Client) failure(resp *http.Response) error {
 	switch after := resp.Header.Get("Retry-After"); {
 	case resp.StatusCode == http.StatusBadRequest:
 		return &RefusedError{reply.Error}
+	case resp.StatusCode == http.StatusUnauthorized:
+		return fmt.Errorf("%s; give --token-file, or QUERN_TOKEN", reply.Error)
 	case resp.StatusCode == http.StatusNotFound:
 		return fmt.Errorf("%s does not serve this request: it is an aggregator, or older than this program: %s", c.Name(), reply.Error)
 	case after != "":

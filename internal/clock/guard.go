@@ -102,8 +102,9 @@ func (g *Guard) Check() error {
 	return err
 }
 
-// Behind returns an error if the clock is behind the newest believed time by more than MostStep. Check has no doubt of such
-// a clock, since nothing expires by it. But what is decided for the time after the present may then be for a time that is over.
+// Behind returns an error if the clock is behind the newest believed time by more than MostStep. Check has no doubt of
+// such a clock, since nothing expires by it. But what is decided for the time after the present may then be for a time
+// that is over.
 func (g *Guard) Behind() error {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -10,8 +10,8 @@ import (
 )
 
 // ConfirmClock tells a server of the embedded store that its clock is right.
-func ConfirmClock(ctx context.Context, cfg config.Status, stdout, _ io.Writer) error {
-	reply, err := ask(ctx, cfg.URL, wire.ConfirmClockPath, nil)
+func ConfirmClock(ctx context.Context, cfg config.Status, stdout, stderr io.Writer) error {
+	reply, err := ask(ctx, &cfg.Connection, stderr, wire.ConfirmClockPath, nil)
 	if err != nil {
 		return stopped(ctx, err, "stopped")
 	}

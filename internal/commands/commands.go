@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/quern/quern/internal/backend"
-	"github.com/quern/quern/internal/client"
 	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/config"
 )
@@ -30,8 +29,12 @@ func stopped(ctx context.Context, err error, say string) error {
 const stayMarked = "slices marked so far stay marked, and repeating the request is safe"
 
 // ask posts a form to a server. The caller must close the returned body.
-func ask(ctx context.Context, server, path string, form url.Values) (io.ReadCloser, error) {
-	resp, err := (&client.Client{URL: server}).Do(ctx, http.MethodPost, path, form)
+func ask(ctx context.Context, server *config.Connection, stderr io.Writer, path string, form url.Values) (io.ReadCloser, error) {
+	to, err := server.Client(stderr)
+	if err != nil {
+		return nil, err
+	}
+	resp, err := to.Do(ctx, http.MethodPost, path, form)
 	if err != nil {
 		return nil, err
 	}

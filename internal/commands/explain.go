@@ -17,8 +17,8 @@ import (
 )
 
 // Explain asks a server why rows are what they are, and prints the answer in words.
-func Explain(ctx context.Context, cfg config.Explain, stdout, _ io.Writer) error {
-	body, err := ask(ctx, cfg.URL, wire.ExplainPath, url.Values{
+func Explain(ctx context.Context, cfg config.Explain, stdout, stderr io.Writer) error {
+	body, err := ask(ctx, &cfg.Connection, stderr, wire.ExplainPath, url.Values{
 		"match[]": cfg.Match, "time": {cfg.Time}, "limit": {strconv.Itoa(cfg.Limit)},
 	})
 	if err != nil {

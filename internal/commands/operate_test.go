@@ -69,7 +69,7 @@ There is nothing to recompute.
 			// The table breaks long lines for readability.
 			body := bytes.ReplaceAll([]byte(c.body), []byte(",\n\t\t\t"), []byte(","))
 			var out, errs bytes.Buffer
-			err := Reaggregate(t.Context(), config.Reaggregate{URL: answering(t, 200, string(body)), Match: []string{"cpu"}}, &out, &errs)
+			err := Reaggregate(t.Context(), config.Reaggregate{Connection: config.Connection{URL: answering(t, 200, string(body))}, Match: []string{"cpu"}}, &out, &errs)
 			if c.fail != "" {
 				require.ErrorContains(t, err, c.fail)
 			} else {
@@ -90,7 +90,7 @@ func TestExplainSays(t *testing.T) {
 "attempt":1,"last_error":"no"}],"more_marks":4,"runs":[{"worker":"w","started":1763726520000,"seconds":0.5,"blocks":1,"error":"gone"}],
 "errors":[{"time":1763726520000,"slice":1763722800000,"worker":"w","message":"oh"}]}]}]}`
 	var out bytes.Buffer
-	cfg := config.Explain{URL: answering(t, 200, body), Match: []string{"cpu"}}
+	cfg := config.Explain{Connection: config.Connection{URL: answering(t, 200, body)}, Match: []string{"cpu"}}
 	require.NoError(t, Explain(t.Context(), cfg, &out, nil))
 	assert.Equal(t, `at 2025-11-21T11:00:00Z, as seen at 2025-11-21T12:00:00Z
 
@@ -117,7 +117,7 @@ schedule 7 of source a
 	assert.Equal(t, body, out.String())
 
 	out.Reset()
-	cfg = config.Explain{URL: answering(t, 200, `{"matched":0,"series":[]}`), Match: []string{"cpu"}}
+	cfg = config.Explain{Connection: config.Connection{URL: answering(t, 200, `{"matched":0,"series":[]}`)}, Match: []string{"cpu"}}
 	require.ErrorContains(t, Explain(t.Context(), cfg, &out, nil), "no series match cpu")
 	assert.Empty(t, out.String())
 	cfg.JSON = true
@@ -136,11 +136,11 @@ func TestRefusalOfAServer(t *testing.T) {
 		{answering(t, 502, `<html>`), "answered 502 Bad Gateway, which is not a Quern response"},
 		{"http://127.0.0.1:1", "the server is unavailable: "},
 	} {
-		err := Explain(t.Context(), config.Explain{URL: c.url}, nil, nil)
+		err := Explain(t.Context(), config.Explain{Connection: config.Connection{URL: c.url}}, nil, nil)
 		require.ErrorContains(t, err, c.want)
 		assert.False(t, client.Refused(err))
 	}
-	err := Explain(t.Context(), config.Explain{URL: answering(t, 400, `{"status":"error","error":"selector"}`)}, nil, nil)
+	err := Explain(t.Context(), config.Explain{Connection: config.Connection{URL: answering(t, 400, `{"status":"error","error":"selector"}`)}}, nil, nil)
 	require.True(t, client.Refused(err))
 }
 
@@ -166,13 +166,13 @@ func TestInterrupted(t *testing.T) {
 			return app.RunContext(ctx, []string{"verify", "--url", server.URL})
 		}, "stopped before all rows were compared"},
 		"status": {func(ctx context.Context) error {
-			return Status(ctx, config.Status{URL: server.URL}, io.Discard, io.Discard)
+			return Status(ctx, config.Status{Connection: config.Connection{URL: server.URL}}, io.Discard, io.Discard)
 		}, "stopped"},
 		"explain": {func(ctx context.Context) error {
-			return Explain(ctx, config.Explain{URL: server.URL}, io.Discard, io.Discard)
+			return Explain(ctx, config.Explain{Connection: config.Connection{URL: server.URL}}, io.Discard, io.Discard)
 		}, "stopped"},
 		"reaggregate": {func(ctx context.Context) error {
-			return Reaggregate(ctx, config.Reaggregate{URL: server.URL}, io.Discard, io.Discard)
+			return Reaggregate(ctx, config.Reaggregate{Connection: config.Connection{URL: server.URL}}, io.Discard, io.Discard)
 		}, "stopped; slices marked so far stay marked, and repeating the request is safe"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -196,23 +196,23 @@ func TestTextOfServersIsEscaped(t *testing.T) {
 	require.NoError(t, err)
 	for name, run := range map[string]func(stdout, stderr io.Writer) error{
 		"status": func(stdout, stderr io.Writer) error {
-			return Status(t.Context(), config.Status{URL: answering(t, 200, string(status))}, stdout, stderr)
+			return Status(t.Context(), config.Status{Connection: config.Connection{URL: answering(t, 200, string(status))}}, stdout, stderr)
 		},
 		"status as JSON": func(stdout, stderr io.Writer) error {
-			return Status(t.Context(), config.Status{URL: answering(t, 200, string(status)), JSON: true}, stdout, stderr)
+			return Status(t.Context(), config.Status{Connection: config.Connection{URL: answering(t, 200, string(status))}, JSON: true}, stdout, stderr)
 		},
 		"explain": func(stdout, stderr io.Writer) error {
-			return Explain(t.Context(), config.Explain{URL: answering(t, 200, `{"matched":1,"series":[{"metric":{},"source":"`+evil+`","levels":[]}]}`)}, stdout, stderr)
+			return Explain(t.Context(), config.Explain{Connection: config.Connection{URL: answering(t, 200, `{"matched":1,"series":[{"metric":{},"source":"`+evil+`","levels":[]}]}`)}}, stdout, stderr)
 		},
 		"reaggregate": func(stdout, stderr io.Writer) error {
 			body := `{"status":"success","blocks":1,"series":1,"rows":[{"level":"` + evil + `","by":1}]}`
-			return Reaggregate(t.Context(), config.Reaggregate{URL: answering(t, 200, body)}, stdout, stderr)
+			return Reaggregate(t.Context(), config.Reaggregate{Connection: config.Connection{URL: answering(t, 200, body)}}, stdout, stderr)
 		},
 		"import": func(stdout, stderr io.Writer) error {
 			file := filepath.Join(t.TempDir(), "lines")
 			require.NoError(t, os.WriteFile(file, []byte("{}\n"), 0o600))
 			body := `{"status":"error","error":"x","accepted":0,"lines":1,"rejected":[{"line":1,"reason":"` + evil + `","message":"` + evil + `","samples":1}],"rejected_total":1}`
-			err := Import(t.Context(), config.Import{URL: answering(t, 200, body), Files: []string{file}}, stdout, stderr)
+			err := Import(t.Context(), config.Import{Connection: config.Connection{URL: answering(t, 200, body)}, Files: []string{file}}, stdout, stderr)
 			require.ErrorContains(t, err, "1 sample")
 			return nil
 		},

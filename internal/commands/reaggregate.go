@@ -25,7 +25,7 @@ var errBrokenOff = errors.New("the server's answer ended early; " + stayMarked)
 // Reaggregate asks a server to mark slices to be ground again, shows the progress and prints the
 // result.
 func Reaggregate(ctx context.Context, cfg config.Reaggregate, stdout, stderr io.Writer) error {
-	body, err := ask(ctx, cfg.URL, wire.ReaggregatePath, url.Values{
+	body, err := ask(ctx, &cfg.Connection, stderr, wire.ReaggregatePath, url.Values{
 		"match[]": cfg.Match, "start": {cfg.Start}, "end": {cfg.End}, "take_back": {strconv.FormatBool(cfg.TakeBack)},
 	})
 	if err != nil {

@@ -6,15 +6,16 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"net"
 	"net/http"
 	"sync"
 	"time"
 
 	"github.com/quern/quern/internal/api/reading"
+	"github.com/quern/quern/internal/api/route"
 	"github.com/quern/quern/internal/client"
 	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/config"
+	"github.com/quern/quern/internal/pipes"
 	"github.com/quern/quern/internal/query"
 	"github.com/quern/quern/internal/storage/pebble"
 	"github.com/quern/quern/internal/terminal"
@@ -54,9 +55,9 @@ func Salvage(ctx context.Context, cfg config.Salvage, stdout, stderr io.Writer) 
 	// time is.
 	clk := clock.NewSimulated(time.UnixMilli(toMs))
 	reader := query.New(query.Parts{Store: st, Index: index, Settings: st.Settings(), Clock: clk}, query.Options{})
-	mux := http.NewServeMux()
+	mux := route.NewTable()
 	reading.New(reader, clk, reading.Turns{}).Register(mux)
-	listener := newPipes()
+	listener := pipes.Listen()
 	server := &http.Server{Handler: mux, ReadHeaderTimeout: time.Minute}
 	served := make(chan struct{})
 	go func() {
@@ -68,7 +69,7 @@ func Salvage(ctx context.Context, cfg config.Salvage, stdout, stderr io.Writer) 
 		<-served
 	}()
 	e := transfer.Export{
-		Client: client.Client{URL: "http://salvage", HTTP: &http.Client{Transport: &http.Transport{DialContext: listener.dial}}},
+		Client: client.Client{URL: "http://salvage", HTTP: &http.Client{Transport: &http.Transport{DialContext: listener.Dial}}},
 		Match:  []string{`{__name__!=""}`}, Start: cfg.Dir, End: cfg.Dir, StartMs: fromMs, EndMs: toMs, Part: 24 * time.Hour,
 		Path: cfg.Output, Overwrite: cfg.Overwrite,
 		Progress: func(x transfer.Exported) { bar.at(x.NextMs-x.StartMs, x.EndMs-x.StartMs, x.Samples, x.Bytes) },
@@ -83,48 +84,14 @@ func Salvage(ctx context.Context, cfg config.Salvage, stdout, stderr io.Writer) 
 	}
 	fmt.Fprintf(stdout, "%s of %s from %s to %s, %s\n", count(x.Samples, "sample", "samples"), count(int64(index.Len()), "series", "series"),
 		moment(x.StartMs), moment(x.EndMs), count(x.Bytes, "byte", "bytes"))
+	// The file is for an import of samples, which takes nothing else.
+	if documents, annotations, err := st.CountKept(ctx); err != nil {
+		fmt.Fprintf(terminal.Plain(stdout), "not in the file: documents and annotations, which cannot be counted: %s\n", err)
+	} else if documents+annotations > 0 {
+		fmt.Fprintf(stdout, "not in the file: %s, %s\n", count(int64(documents), "document", "documents"), count(int64(annotations), "annotation", "annotations"))
+	}
 	if len(lost) > 0 || x.Damaged > 0 {
 		return errors.New("some data could not be read; the rest is in " + cfg.Output)
 	}
 	return nil
 }
-
-// pipes is a listener within the process.
-type pipes struct {
-	conns  chan net.Conn
-	closed chan struct{}
-	once   sync.Once
-}
-
-func newPipes() *pipes { return &pipes{conns: make(chan net.Conn), closed: make(chan struct{})} }
-
-func (p *pipes) dial(ctx context.Context, _, _ string) (net.Conn, error) {
-	here, there := net.Pipe()
-	select {
-	case p.conns <- there:
-		return here, nil
-	case <-ctx.Done():
-		return nil, context.Cause(ctx)
-	case <-p.closed:
-		return nil, net.ErrClosed
-	}
-}
-
-// Accept implements net.Listener.
-func (p *pipes) Accept() (net.Conn, error) {
-	select {
-	case c := <-p.conns:
-		return c, nil
-	case <-p.closed:
-		return nil, net.ErrClosed
-	}
-}
-
-// Close implements net.Listener.
-func (p *pipes) Close() error {
-	p.once.Do(func() { close(p.closed) })
-	return nil
-}
-
-// Addr implements net.Listener.
-func (p *pipes) Addr() net.Addr { return &net.UnixAddr{Name: "salvage"} }

@@ -1,6 +1,7 @@
 package commands
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -35,6 +36,10 @@ func Settings(ctx context.Context, cfg config.Settings, stdout, stderr io.Writer
 			return w.Flush()
 		}
 		for _, v := range s.Policy.Values(s.Ladder) {
+			if v.Text == "" {
+				fmt.Fprintf(w, "--%s\t-\tset by the next process that opens the store\n", v.Flag)
+				continue
+			}
 			fmt.Fprintf(w, "--%s\t%s\t\n", v.Flag, v.Text)
 		}
 		return w.Flush()
@@ -68,7 +73,10 @@ func SetSettings(ctx context.Context, cfg config.Settings, stdout, stderr io.Wri
 			return err
 		}
 		for _, d := range differences {
-			fmt.Fprintf(stdout, "--%s: %s, was %s\n", d[0].Flag, d[1].Text, d[0].Text)
+			fmt.Fprintf(stdout, "--%s: %s, was %s\n", d[0].Flag, d[1].Text, cmp.Or(d[0].Text, "not set"))
+			if d[0].Flag == storage.SourceLabelsFlag {
+				fmt.Fprintf(stdout, "  %s\n", storage.SourceLabelsChange)
+			}
 		}
 		if err := nobodyRuns(ctx, st); err != nil {
 			return fmt.Errorf("the settings were changed, but a process started meanwhile and will not ingest or aggregate until it is restarted: %w", err)

@@ -24,8 +24,11 @@ import (
 const shownLately = 8
 
 // Status prints how far a server's aggregation is.
-func Status(ctx context.Context, cfg config.Status, stdout, _ io.Writer) error {
-	server := client.Client{URL: cfg.URL}
+func Status(ctx context.Context, cfg config.Status, stdout, stderr io.Writer) error {
+	server, err := cfg.Client(stderr)
+	if err != nil {
+		return err
+	}
 	resp, err := server.Do(ctx, http.MethodGet, wire.StatusPath, nil)
 	if err != nil {
 		return stopped(ctx, err, "stopped")

@@ -53,9 +53,9 @@ ERROR AT              OF          BY  IN THE RUN OF             BLOCK  WHAT
 `, out.String())
 
 	out.Reset()
-	require.NoError(t, Status(t.Context(), config.Status{URL: answering(t, 200, statusBody), JSON: true}, &out, nil))
+	require.NoError(t, Status(t.Context(), config.Status{Connection: config.Connection{URL: answering(t, 200, statusBody)}, JSON: true}, &out, nil))
 	assert.JSONEq(t, statusBody, out.String())
-	require.ErrorContains(t, Status(t.Context(), config.Status{URL: answering(t, 200, `{}`)}, &out, nil), "is not a Quern status")
+	require.ErrorContains(t, Status(t.Context(), config.Status{Connection: config.Connection{URL: answering(t, 200, `{}`)}}, &out, nil), "is not a Quern status")
 }
 
 // TestHostileServers: what a server sends is bounded, and no terminal obeys it.
@@ -71,14 +71,14 @@ func TestHostileServers(t *testing.T) {
 	}))
 	defer endless.Close()
 	var out bytes.Buffer
-	require.ErrorContains(t, Status(t.Context(), config.Status{URL: endless.URL}, &out, nil), "the answer is longer than 32 MiB")
-	require.ErrorContains(t, Explain(t.Context(), config.Explain{URL: endless.URL}, &out, nil), "the answer is longer than 32 MiB")
+	require.ErrorContains(t, Status(t.Context(), config.Status{Connection: config.Connection{URL: endless.URL}}, &out, nil), "the answer is longer than 32 MiB")
+	require.ErrorContains(t, Explain(t.Context(), config.Explain{Connection: config.Connection{URL: endless.URL}}, &out, nil), "the answer is longer than 32 MiB")
 	_, err := (&verify.Client{Client: client.Client{URL: endless.URL}}).Status(t.Context())
 	require.ErrorContains(t, err, "the answer is longer than 32 MiB")
 	require.Empty(t, out.String())
 
 	stranger := strings.Replace(statusBody, `"runs":`, `"unkept":[{"count":1,"reason":"r","path":"/p","sender":"a`+"\u009b31m\x7f"+`b","last":0,"message":"m"}],"runs":`, 1)
-	require.NoError(t, Status(t.Context(), config.Status{URL: answering(t, 200, stranger)}, &out, nil))
+	require.NoError(t, Status(t.Context(), config.Status{Connection: config.Connection{URL: answering(t, 200, stranger)}}, &out, nil))
 	require.Contains(t, out.String(), `a\u009b31m\u007fb`)
 	require.NotContains(t, out.String(), "\u009b")
 }

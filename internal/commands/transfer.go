@@ -22,8 +22,12 @@ import (
 // Export writes a server's raw samples to a file or to stdout.
 func Export(ctx context.Context, cfg config.Export, stdout, stderr io.Writer) error {
 	now := clock.NowMs(clock.System{})
+	server, err := cfg.Client(stderr)
+	if err != nil {
+		return err
+	}
 	e := transfer.Export{
-		Client: client.Client{URL: cfg.URL}, Match: cfg.Match, Start: cfg.Start.String(), End: cfg.End.String(),
+		Client: server, Match: cfg.Match, Start: cfg.Start.String(), End: cfg.End.String(),
 		StartMs: cfg.Start.Ms(now), EndMs: cfg.End.Ms(now), Part: cfg.Part,
 		Path: cfg.Output, Stdout: stdout, Overwrite: cfg.Overwrite,
 	}
@@ -63,10 +67,14 @@ func Export(ctx context.Context, cfg config.Export, stdout, stderr io.Writer) er
 // Import sends the samples of files to a server. It returns an error if the server does not accept
 // all of them.
 func Import(ctx context.Context, cfg config.Import, stdout, stderr io.Writer) error {
+	server, err := cfg.Client(stderr)
+	if err != nil {
+		return err
+	}
 	bar := transferBar{out: stderr, what: "Importing"}
 	defer bar.end()
 	im := transfer.Import{
-		Client: client.Client{URL: cfg.URL}, Files: cfg.Files, Stdin: os.Stdin, Rate: cfg.Rate, GiveUp: cfg.GiveUp, Clock: clock.System{},
+		Client: server, Files: cfg.Files, Stdin: os.Stdin, Rate: cfg.Rate, GiveUp: cfg.GiveUp, Clock: clock.System{},
 		Tell: func(line string) { bar.tell(stdout, line) },
 		Waiting: func(err error, wait time.Duration) {
 			bar.tell(stderr, fmt.Sprintf("trying again in %s: %v", wait, err))

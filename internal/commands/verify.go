@@ -21,8 +21,12 @@ import (
 func Verify(ctx context.Context, cfg config.Verify, stdout, stderr io.Writer) error {
 	stdout = terminal.Plain(stdout)
 	now := clock.NowMs(clock.System{})
+	server, err := cfg.Client(stderr)
+	if err != nil {
+		return err
+	}
 	o := verify.Options{
-		Client: &verify.Client{Client: client.Client{URL: cfg.URL}},
+		Client: &verify.Client{Client: server},
 		Match:  cfg.Match, StartMs: cfg.Start.Ms(now), EndMs: cfg.End.Ms(now),
 		Limit: cfg.Limit, Repair: cfg.Repair, TakeBack: cfg.TakeBack,
 	}

@@ -2,6 +2,7 @@ package config
 
 import (
 	"net/url"
+	"slices"
 	"time"
 
 	"github.com/urfave/cli/v2"
@@ -9,7 +10,7 @@ import (
 
 // Agent holds the validated options of `quern agent`.
 type Agent struct {
-	URL        string
+	Connection
 	Source     string
 	Interval   time.Duration
 	QueueLimit int
@@ -18,19 +19,19 @@ type Agent struct {
 
 // AgentFlags returns the flags of `quern agent`.
 func AgentFlags() []cli.Flag {
-	return append([]cli.Flag{
+	return slices.Concat([]cli.Flag{
 		configFlag(),
 		str(catServer, "url", "http://127.0.0.1:9095", "`URL` of the Quern server to send reports to"),
 		str(catServer, "source", "", "source name of this host (default: the host's name)"),
 		span(catServer, "interval", 10*time.Second, "time between two collections"),
 		integer(catServer, "queue-limit", 200_000, "maximum number of measurements queued while the server is unavailable; beyond it the oldest are dropped"),
-	}, logFlags()...)
+	}, connectionFlags(), logFlags())
 }
 
 // FromAgent reads the flags of `quern agent`. The error names all mistakes at once.
 func FromAgent(c *cli.Context) (Agent, error) {
 	return read(c, func(p *parser, a *Agent) {
-		a.URL = p.url()
+		a.Connection = p.connection()
 		a.Source = p.c.String("source")
 		a.Interval = p.interval("interval")
 		a.QueueLimit = p.within("queue-limit", 1, 1<<30)

@@ -28,6 +28,10 @@ type Config struct {
 	DataDir string
 	Cluster Cluster
 	Listen  string
+	// WebConfig is the web config file, empty for none.
+	WebConfig string
+	// Insecure lets the process serve on other addresses than loopback without a web config file.
+	Insecure bool
 	// Pprof enables profiles.
 	Pprof bool
 	// Stall is the maximum time in which a client must send, or read, 64 KiB.
@@ -60,8 +64,6 @@ type Config struct {
 	EnableImport      bool
 	EnableReaggregate bool
 
-	// Sources are, by protocol, the labels that name a series' source, best first.
-	Sources Sources
 	// GraphiteListen is the address for Graphite's plaintext protocol, empty for none.
 	GraphiteListen string
 	// OTLPPromote are the OTLP resource attributes that become labels.
@@ -93,12 +95,6 @@ type Made struct {
 	BlockSize       int
 	GroupSize       int
 	IndexPartitions int
-}
-
-// Sources are the labels that name a series' source, best first, for protocols that know only
-// series.
-type Sources struct {
-	Prometheus, Influx, OTLP, Graphite []string
 }
 
 // Query limits queries.
@@ -201,6 +197,11 @@ func read[T any](c *cli.Context, flags func(*parser, *T)) (out T, err error) {
 // process reads the flags of every process that serves.
 func (p *parser) process(cfg *Config) {
 	cfg.Listen = p.address("listen")
+	cfg.WebConfig = p.c.String("web.config.file")
+	if cfg.Insecure = p.c.Bool("insecure"); cfg.Insecure && cfg.WebConfig != "" {
+		p.add(errors.New("--insecure: conflicts with --web.config.file: give only one of them"))
+	}
+	p.locked(cfg, "listen", cfg.Listen)
 	cfg.WorkerID = p.c.String("worker-id")
 	cfg.Pprof = p.c.Bool("pprof")
 	cfg.Stall = p.positive("stall-timeout")
@@ -231,12 +232,11 @@ func (p *parser) sharedStore(cfg *Config) {
 }
 
 func (p *parser) ingest(cfg *Config) {
-	cfg.Sources = Sources{
-		Prometheus: p.list("prometheus-source"), Influx: p.list("influx-source"),
-		OTLP: p.list("otlp-source"), Graphite: p.list("graphite-source"),
-	}
+	cfg.SourceLabels = p.sourceLabels()
+	p.refuseGone()
 	if p.c.String("graphite-listen") != "" {
 		cfg.GraphiteListen = p.address("graphite-listen")
+		p.locked(cfg, "graphite-listen", cfg.GraphiteListen)
 	}
 	cfg.OTLPPromote = p.list("otlp-promote-resource-attributes")
 	if cfg.InfluxBucketLabel = p.c.String("influx-bucket-label"); cfg.InfluxBucketLabel == "db" {

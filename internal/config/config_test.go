@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -78,7 +79,8 @@ func TestDefaults(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, storage.Policy{
 		Grace: time.Minute, Delay: 2 * time.Minute, AgeCap: day, FutureLimit: 10 * time.Minute,
-		Retention: storage.Retention{7 * day, 90 * day, year, 5 * year},
+		Retention:    storage.Retention{7 * day, 90 * day, year, 5 * year},
+		SourceLabels: metric.SourceLabels{"host", "instance", "hostname", "host_name", "node", "k8s_node_name", "pod", "server", "job"},
 	}, policy)
 	assert.Equal(t, Config{
 		Store: "pebble", DataDir: "./quern-data", Listen: "127.0.0.1:9095",
@@ -90,12 +92,6 @@ func TestDefaults(t *testing.T) {
 		Proxies:      []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("::1/128")},
 		EnableImport: true, EnableReaggregate: true,
 		HeartbeatTimeout: 30 * time.Second,
-		Sources: Sources{
-			Prometheus: []string{"instance", "host", "node", "pod", "job"},
-			Influx:     []string{"host", "hostname", "instance", "server"},
-			OTLP:       []string{"instance", "host_name", "k8s_node_name", "job"},
-			Graphite:   []string{"host", "hostname", "instance", "server"},
-		},
 		OTLPPromote: []string{
 			"host.name", "k8s.cluster.name", "k8s.namespace.name", "k8s.node.name", "k8s.pod.name", "k8s.container.name",
 		},
@@ -108,7 +104,7 @@ func TestDefaults(t *testing.T) {
 	a, err := agent(t)
 	require.NoError(t, err)
 	assert.Equal(t, Agent{
-		URL: "http://127.0.0.1:9095", Interval: 10 * time.Second, QueueLimit: 200_000,
+		Connection: Connection{URL: "http://127.0.0.1:9095"}, Interval: 10 * time.Second, QueueLimit: 200_000,
 		Log: Log{LogLevel: slog.LevelInfo, LogFormat: "text"},
 	}, a)
 }
@@ -146,13 +142,16 @@ func TestFlags(t *testing.T) {
 			seen := map[string]bool{}
 			for _, f := range flags {
 				flag := f.Names()[0]
+				if v, ok := f.(cli.VisibleFlag); ok && !v.IsVisible() {
+					continue // it is known only to be refused
+				}
 				assert.False(t, seen[flag], "--%s is there twice", flag)
 				seen[flag] = true
 				assert.Len(t, f.Names(), 1, "--%s: the key in the file has one name", flag)
 				doc, ok := f.(cli.DocGenerationFlag)
 				require.True(t, ok, "--%s", flag)
 				assert.NotEmpty(t, doc.GetUsage(), "--%s", flag)
-				variable := "QUERN_" + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
+				variable := "QUERN_" + strings.ToUpper(strings.NewReplacer("-", "_", ".", "_").Replace(flag))
 				assert.Equal(t, []string{variable}, doc.GetEnvVars(), "--%s", flag)
 				category, ok := f.(cli.CategorizableFlag)
 				require.True(t, ok, "--%s", flag)
@@ -228,6 +227,13 @@ func TestWrong(t *testing.T) {
 		{[]string{"--group-size", "-1"}, `--group-size -1: must be between 1 and 4096`},
 		{[]string{"--index-partitions", "0"}, `--index-partitions 0: must be between 1 and 1024`},
 		{[]string{"--graphite-listen", "2003"}, `--graphite-listen 2003: must be HOST:PORT`},
+		{[]string{"--listen", ":9095"}, `--listen :9095: other machines reach this address, and nobody would have to log in: give --web.config.file`},
+		{[]string{"--listen", "0.0.0.0:9095"}, `--listen 0.0.0.0:9095: other machines reach`},
+		{[]string{"--listen", "[::]:9095"}, `--listen [::]:9095: other machines reach`},
+		{[]string{"--listen", "192.0.2.1:9095"}, `let everybody in with --insecure`},
+		{[]string{"--listen", "quern.example:9095"}, `--listen quern.example:9095: other machines reach`},
+		{[]string{"--graphite-listen", ":2003"}, `--graphite-listen :2003: other machines reach`},
+		{[]string{"--insecure", "--web.config.file", "web.yaml"}, `--insecure: conflicts with --web.config.file`},
 		{[]string{"--max-pending-samples", "0"}, `--max-pending-samples 0: must be between 1 and`},
 		{[]string{"--max-series", "-1"}, `--max-series -1: must be between 0 and`},
 		{[]string{"--max-series-bytes", "-2"}, `--max-series-bytes -2: must be between -1 and`},
@@ -261,6 +267,13 @@ func TestWrong(t *testing.T) {
 		{[]string{"--retention", "raw=long"}, `--retention raw=long: "long" is not a duration`},
 		{[]string{"--retention", "24h=-1h"}, `-1h of 24h: must not be negative`},
 		{[]string{"--retention", "12h=2d"}, `--retention 12h=2d: no bucket "12h": there are raw,1h,6h,24h`},
+		{[]string{"--source-labels", ""}, `--source-labels : must name at least one label`},
+		{[]string{"--source-labels", "host, rack,host"}, `--source-labels host, rack,host: must not name host twice`},
+		{[]string{"--source-labels", "source"}, `--source-labels source: must not name source: it is no label that may stand for the source`},
+		{[]string{"--prometheus-source", "a"}, `--prometheus-source a: is no option any more: all protocols share the list --source-labels, which is stored with the store`},
+		{[]string{"--influx-source", "a"}, `--influx-source a: is no option any more`},
+		{[]string{"--otlp-source", "a"}, `--otlp-source a: is no option any more`},
+		{[]string{"--graphite-source", "a"}, `--graphite-source a: is no option any more`},
 		{[]string{"--retention", "raw=1d"}, `--retention raw=24h: is too short: `},
 	} {
 		t.Run(strings.Join(c.args, " "), func(t *testing.T) {
@@ -327,8 +340,10 @@ func TestEnvironment(t *testing.T) {
 	t.Setenv("QUERN_HOST_METRICS", "false")
 	t.Setenv("QUERN_RETENTION", "raw=9d")
 	t.Setenv("QUERN_SOURCE", "db-7")
+	t.Setenv("QUERN_SOURCE_LABELS", "rack, host")
 	cfg, err := serve(t)
 	require.NoError(t, err)
+	assert.Equal(t, metric.SourceLabels{"rack", "host"}, cfg.SourceLabels)
 	assert.Equal(t, 64, cfg.BlockSize)
 	assert.False(t, cfg.HostMetrics)
 	assert.Equal(t, 9*day, retention(t, cfg)[0])
@@ -356,6 +371,7 @@ func TestFile(t *testing.T) {
 	path := file(t, `
 # comments are fine
 listen: ":9095"
+web.config.file: /etc/quern/web.yaml
 block-size: 64
 index-partitions: 8
 group-size: 32
@@ -369,6 +385,7 @@ retention: raw=9d
 		cfg, err := serve(t, "--config", path)
 		require.NoError(t, err)
 		assert.Equal(t, ":9095", cfg.Listen)
+		assert.Equal(t, "/etc/quern/web.yaml", cfg.WebConfig)
 		assert.Equal(t, 64, cfg.BlockSize)
 		assert.Equal(t, "/var/lib/quern", cfg.DataDir, "also with demo, which has a directory of its own otherwise")
 		assert.True(t, cfg.Demo)
@@ -427,4 +444,24 @@ retention: raw=9d
 		require.ErrorIs(t, err, os.ErrNotExist)
 		require.ErrorContains(t, err, "--config: open ")
 	})
+}
+
+// TestLocked: addresses that only this machine reaches need no login, and others say whether they have one.
+func TestLocked(t *testing.T) {
+	for _, args := range [][]string{
+		{"--listen", "localhost:9095"},
+		{"--listen", "127.0.0.2:9095"},
+		{"--listen", "[::1]:9095"},
+		{"--listen", "[::ffff:127.0.0.1]:9095", "--graphite-listen", "127.0.0.1:2003"},
+		{"--listen", ":9095", "--graphite-listen", ":2003", "--insecure"},
+		{"--listen", ":9095", "--graphite-listen", ":2003", "--web.config.file", "web.yaml"},
+	} {
+		cfg, err := serve(t, args...)
+		require.NoError(t, err, args)
+		require.Equal(t, slices.Contains(args, "--insecure"), cfg.Insecure)
+	}
+	t.Setenv("QUERN_WEB_CONFIG_FILE", "by-variable.yaml")
+	cfg, err := serve(t, "--listen", ":9095")
+	require.NoError(t, err)
+	require.Equal(t, "by-variable.yaml", cfg.WebConfig)
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/quern/quern/internal/metric"
+	"github.com/quern/quern/internal/storage"
 )
 
 const (
@@ -27,7 +28,7 @@ const (
 
 // env returns the environment variable of a flag.
 func env(name string) []string {
-	return []string{"QUERN_" + strings.ToUpper(strings.ReplaceAll(name, "-", "_"))}
+	return []string{"QUERN_" + strings.ToUpper(strings.NewReplacer("-", "_", ".", "_").Replace(name))}
 }
 
 func str(cat, name, value, usage string) cli.Flag {
@@ -106,6 +107,8 @@ func processFlags(listen string) []cli.Flag {
 	return []cli.Flag{
 		configFlag(),
 		str(catServer, "listen", listen, "`ADDRESS` to serve HTTP on"),
+		str(catServer, "web.config.file", "", "`FILE` with TLS, client certificates and users, in the format of Prometheus' programs; with it, all clients must log in (default: none)"),
+		boolean(catServer, "insecure", false, "serve without a login on addresses that other machines reach: all who reach them may read and write"),
 		str(catServer, "worker-id", "", "`NAME` of this process, unique among those that share a store (default: the host's name and a random number)"),
 		boolean(catServer, "pprof", false, "serve this process's profiles at /debug/pprof/"),
 		span(catServer, "stall-timeout", 30*time.Second, "maximum time for a client to send or read 64 KiB"),
@@ -165,19 +168,16 @@ func blockSizeFlags() []cli.Flag {
 }
 
 func ingestFlags() []cli.Flag {
-	return []cli.Flag{
+	return append([]cli.Flag{
 		boolean(catServer, "enable-import", true, "allow clients to import history, which can overwrite any raw sample that is still kept"),
 		boolean(catServer, "enable-reaggregate", true, "allow clients to have roll-ups recomputed"),
 		boolean(catServer, "enable-admin-api", false, "allow clients to delete series through Prometheus' administrative API, to take back rows without raw samples, and to confirm the clock from other machines"),
 		futureLimitFlag(),
+		sourceLabelsFlag(),
 		str(catIngest, "group-commit", "", "time that a report waits for others to share its commit (default: 100ms over Cassandra, else 0)"),
-		str(catIngest, "prometheus-source", "instance,host,node,pod,job", "`LABEL,…` of remote write and import that name a series' source, in order of preference"),
-		str(catIngest, "influx-source", "host,hostname,instance,server", "`TAG,…` of line protocol that name a series' source, in order of preference"),
 		str(catIngest, "influx-bucket-label", "", "`LABEL` that stores the InfluxDB 2 bucket or InfluxDB 1 retention policy of a series (default: none, so that equal series of several buckets overwrite each other)"),
-		str(catIngest, "otlp-source", "instance,host_name,k8s_node_name,job", "`LABEL,…` of OTLP, by their stored names, that name a series' source, in order of preference"),
 		str(catIngest, "otlp-promote-resource-attributes", "host.name,k8s.cluster.name,k8s.namespace.name,k8s.node.name,k8s.pod.name,k8s.container.name", "`ATTRIBUTE,…` of an OTLP resource that become labels of all its series"),
 		str(catIngest, "graphite-listen", "", "`ADDRESS` to accept Graphite's plaintext protocol on over TCP, such as :2003 (default: none)"),
-		str(catIngest, "graphite-source", "host,hostname,instance,server", "`TAG,…` of Graphite that name a series' source, in order of preference"),
 		integer(catIngest, "max-pending-samples", 2<<20, "maximum number of samples waiting to be written before reports are answered 429"),
 		integer(catIngest, "max-series", 0, "maximum number of series in the store; 0 is no limit"),
 		integer(catIngest, "max-series-per-source", 0, "maximum number of series of one source; 0 is no limit"),
@@ -188,7 +188,7 @@ func ingestFlags() []cli.Flag {
 		integer(catQuery, "query-concurrency", 20, "maximum number of queries answered at once; others wait"),
 		integer(catQuery, "export-concurrency", 8, "maximum number of exports and reads of roll-up rows answered at once; others wait"),
 		span(catQuery, "query-lookback", 5*time.Minute, "maximum age of the sample that represents a series at a given time"),
-	}
+	}, goneFlags()...)
 }
 
 // HalfOfMemory stands for half of the memory that the process may use.
@@ -198,9 +198,35 @@ func futureLimitFlag() cli.Flag {
 	return span(catIngest, "future-limit", defaultFutureLimit, "maximum time that a sample may be ahead of the clock")
 }
 
+// goneSources are flags of earlier versions, in place of which there is --source-labels.
+var goneSources = []string{"prometheus-source", "influx-source", "otlp-source", "graphite-source"}
+
+// goneFlags returns the flags that are known only to say what to use in their place.
+func goneFlags() []cli.Flag {
+	var out []cli.Flag
+	for _, name := range goneSources {
+		out = append(out, &cli.StringFlag{Name: name, Hidden: true, EnvVars: env(name)})
+	}
+	return out
+}
+
+// refuseGone refuses the flags of earlier versions.
+func (p *parser) refuseGone() {
+	for _, name := range goneSources {
+		if p.c.IsSet(name) {
+			p.fail(name, "is no option any more: all protocols share the list --%s, which is stored with the store", storage.SourceLabelsFlag)
+		}
+	}
+}
+
+func sourceLabelsFlag() cli.Flag {
+	return str(catIngest, storage.SourceLabelsFlag, strings.Join(defaultSourceLabels, ","),
+		"`LABEL,…` that may name the source of a series without a label source, in order of preference; the same for all protocols")
+}
+
 // timingFlags returns the flags for when data enters a slice and when the slice is ground. They are
-// stored with the store, as are the retention and the future limit, so that all its processes
-// agree.
+// stored with the store, as are the retention, the future limit and the source labels, so that
+// all its processes agree.
 func timingFlags() []cli.Flag {
 	return []cli.Flag{
 		span(catAggregation, "age-cap", defaultAgeCap, "maximum age of a sample"),

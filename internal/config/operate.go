@@ -8,7 +8,7 @@ import (
 
 // Reaggregate holds the options of `quern reaggregate`. The server validates series and times.
 type Reaggregate struct {
-	URL        string
+	Connection
 	Match      []string
 	Start, End string
 	TakeBack   bool
@@ -16,7 +16,7 @@ type Reaggregate struct {
 
 // Explain holds the options of `quern explain`.
 type Explain struct {
-	URL   string
+	Connection
 	Match []string
 	Time  string
 	Limit int
@@ -25,18 +25,18 @@ type Explain struct {
 
 // Status holds the options of `quern status`.
 type Status struct {
-	URL  string
+	Connection
 	JSON bool
 }
 
 // StatusFlags returns the flags of `quern status`.
 func StatusFlags() []cli.Flag {
-	return []cli.Flag{configFlag(), urlFlag(), jsonFlag()}
+	return append(connectionFlags(), configFlag(), urlFlag(), jsonFlag())
 }
 
 // FromStatus reads the flags of `quern status`.
 func FromStatus(c *cli.Context) (Status, error) {
-	return read(c, func(p *parser, s *Status) { s.URL, s.JSON = p.url(), c.Bool("json") })
+	return read(c, func(p *parser, s *Status) { s.Connection, s.JSON = p.connection(), c.Bool("json") })
 }
 
 func jsonFlag() cli.Flag {
@@ -56,14 +56,14 @@ func matchFlag() cli.Flag {
 
 // ReaggregateFlags returns the flags of `quern reaggregate`.
 func ReaggregateFlags() []cli.Flag {
-	return []cli.Flag{
+	return append(connectionFlags(), []cli.Flag{
 		configFlag(),
 		urlFlag(),
 		matchFlag(),
 		str(catRequest, "start", "", "start `TIME`: 2025-11-21T12:00:00Z, Unix seconds or ms, or a span back from now such as -6h"),
 		str(catRequest, "end", "now", "end `TIME`, not included"),
 		takeBackFlag(catRequest),
-	}
+	}...)
 }
 
 func takeBackFlag(category string) cli.Flag {
@@ -72,20 +72,20 @@ func takeBackFlag(category string) cli.Flag {
 
 // ExplainFlags returns the flags of `quern explain`.
 func ExplainFlags() []cli.Flag {
-	return []cli.Flag{
+	return append(connectionFlags(), []cli.Flag{
 		configFlag(),
 		urlFlag(),
 		matchFlag(),
 		str(catRequest, "time", "now", "`TIME` within the rows to explain: 2025-11-21T12:00:00Z, Unix seconds or ms, or a span back from now such as -6h"),
 		integer(catRequest, "limit", 10, "maximum number of matching series to explain"),
 		jsonFlag(),
-	}
+	}...)
 }
 
 // FromReaggregate reads the flags of `quern reaggregate`. The error names all mistakes at once.
 func FromReaggregate(c *cli.Context) (Reaggregate, error) {
 	return read(c, func(p *parser, r *Reaggregate) {
-		r.URL, r.Match = p.url(), p.match()
+		r.Connection, r.Match = p.connection(), p.match()
 		r.Start, r.End = p.required("start"), p.required("end")
 		r.TakeBack = c.Bool("take-back")
 	})
@@ -94,7 +94,7 @@ func FromReaggregate(c *cli.Context) (Reaggregate, error) {
 // FromExplain reads the flags of `quern explain`. The error names all mistakes at once.
 func FromExplain(c *cli.Context) (Explain, error) {
 	return read(c, func(p *parser, x *Explain) {
-		x.URL, x.Match = p.url(), p.match()
+		x.Connection, x.Match = p.connection(), p.match()
 		x.Time = p.required("time")
 		x.Limit = p.within("limit", 1, 100)
 		x.JSON = c.Bool("json")

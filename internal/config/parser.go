@@ -70,6 +70,23 @@ func (p *parser) address(flag string) string {
 	return text
 }
 
+// locked rejects an address that other machines reach, if nobody would have to log in there.
+func (p *parser) locked(cfg *Config, flag, address string) {
+	host, _, err := net.SplitHostPort(address)
+	if err != nil || cfg.WebConfig != "" || cfg.Insecure || strings.EqualFold(host, "localhost") {
+		return
+	}
+	if ip, err := netip.ParseAddr(host); err != nil || !ip.Unmap().IsLoopback() {
+		p.add(Exposed(flag, address))
+	}
+}
+
+// Exposed is the error for an address on which strangers would be let in.
+func Exposed(flag, address string) error {
+	return fmt.Errorf("--%s %s: other machines reach this address, and nobody would have to log in: "+
+		"give --web.config.file FILE with TLS and users (docs/security.md), listen on 127.0.0.1, or let everybody in with --insecure", flag, address)
+}
+
 // addresses reads a list of IP addresses and networks.
 func (p *parser) addresses(flag string) []netip.Prefix {
 	var out []netip.Prefix

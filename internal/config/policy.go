@@ -16,6 +16,7 @@ import (
 type Policy struct {
 	LateGrace, AggregationDelay, AgeCap, FutureLimit *time.Duration
 	Retention                                        Retention
+	SourceLabels                                     metric.SourceLabels
 }
 
 func (p *parser) policy() Policy {
@@ -57,7 +58,7 @@ func (p *parser) given(flag string, valid func(time.Duration) bool) *time.Durati
 func (p Policy) New(l metric.Ladder) (storage.Policy, error) {
 	base := storage.Policy{
 		Grace: defaultGrace, Delay: defaultDelay, AgeCap: defaultAgeCap, FutureLimit: defaultFutureLimit,
-		Retention: make(storage.Retention, l.Top()+1),
+		Retention: make(storage.Retention, l.Top()+1), SourceLabels: slices.Clone(defaultSourceLabels),
 	}
 	for b := range base.Retention {
 		switch w := time.Duration(l.WidthMs(metric.Bucket(b))) * time.Millisecond; {
@@ -82,6 +83,32 @@ const (
 	defaultFutureLimit = 10 * time.Minute
 )
 
+// defaultSourceLabels serve all protocols. Labels that name a machine come before those that name a part of it or a
+// service. Telegraf's host is before Prometheus' instance because plugins of Telegraf and collectd have both, and call
+// a disk or a processor the instance.
+var defaultSourceLabels = metric.SourceLabels{"host", "instance", "hostname", "host_name", "node", "k8s_node_name", "pod", "server", "job"}
+
+// sourceLabels reads the labels that may name a source, nil if they are not given.
+func (p *parser) sourceLabels() metric.SourceLabels {
+	const flag = storage.SourceLabelsFlag
+	if !p.c.IsSet(flag) {
+		return nil
+	}
+	out := p.list(flag)
+	if len(out) == 0 {
+		p.fail(flag, "must name at least one label")
+	}
+	for i, name := range out {
+		switch {
+		case slices.Contains(out[:i], name):
+			p.fail(flag, "must not name %s twice", name)
+		case name == metric.SourceLabel || name == metric.NameLabel:
+			p.fail(flag, "must not name %s: it is no label that may stand for the source", name)
+		}
+	}
+	return out
+}
+
 // Over returns the store's policy with the given values in their place. The error says which values
 // conflict on the ladder.
 func (p Policy) Over(base storage.Policy, l metric.Ladder) (storage.Policy, error) {
@@ -95,6 +122,9 @@ func (p Policy) Over(base storage.Policy, l metric.Ladder) (storage.Policy, erro
 	keep := make(storage.Retention, l.Top()+1)
 	copy(keep, base.Retention)
 	base.Retention = keep
+	if p.SourceLabels != nil {
+		base.SourceLabels = p.SourceLabels
+	}
 	errs := []error{checkGrace(base.Grace, base.Delay)}
 	for _, name := range slices.Sorted(maps.Keys(p.Retention)) {
 		b, err := l.Bucket(name)

@@ -30,7 +30,7 @@ func SettingsFlags() []cli.Flag {
 
 // SetSettingsFlags returns the flags of `quern settings set`.
 func SetSettingsFlags() []cli.Flag {
-	return slices.Concat(SettingsFlags(), keptFlags(), timingFlags(), []cli.Flag{futureLimitFlag()})
+	return slices.Concat(SettingsFlags(), keptFlags(), timingFlags(), []cli.Flag{futureLimitFlag(), sourceLabelsFlag()})
 }
 
 // FromSettings reads the flags of `quern settings`.
@@ -42,15 +42,16 @@ func FromSetSettings(c *cli.Context) (Settings, error) {
 		p.settings(s)
 		s.Policy = p.policy()
 		s.FutureLimit = p.given("future-limit", positive)
+		s.SourceLabels = p.sourceLabels()
 	})
 }
 
 // ConfirmClockFlags returns the flags of `quern settings confirm-clock`.
-func ConfirmClockFlags() []cli.Flag { return []cli.Flag{configFlag(), urlFlag()} }
+func ConfirmClockFlags() []cli.Flag { return append(connectionFlags(), configFlag(), urlFlag()) }
 
 // FromConfirmClock reads the flags of `quern settings confirm-clock`.
 func FromConfirmClock(c *cli.Context) (Status, error) {
-	return read(c, func(p *parser, s *Status) { s.URL = p.url() })
+	return read(c, func(p *parser, s *Status) { s.Connection = p.connection() })
 }
 
 func (p *parser) settings(s *Settings) {

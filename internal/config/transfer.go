@@ -17,7 +17,7 @@ const catTransfer = "Transfer"
 
 // Export holds the validated options of `quern export`.
 type Export struct {
-	URL        string
+	Connection
 	Match      []string
 	Start, End metric.Moment
 	Part       time.Duration
@@ -28,7 +28,7 @@ type Export struct {
 
 // Import holds the validated options of `quern import`.
 type Import struct {
-	URL    string
+	Connection
 	Files  []string
 	Rate   int
 	GiveUp time.Duration
@@ -36,7 +36,7 @@ type Import struct {
 
 // ExportFlags returns the flags of `quern export`.
 func ExportFlags() []cli.Flag {
-	return []cli.Flag{
+	return append(connectionFlags(), []cli.Flag{
 		configFlag(),
 		urlFlag(),
 		matchFlag(),
@@ -45,23 +45,23 @@ func ExportFlags() []cli.Flag {
 		str(catTransfer, "output", "-", "`FILE` to write, compressed if its name ends in .gz or .zst; - is standard output"),
 		span(catTransfer, "part", day, "time range of one request; a stopped export loses at most one of them"),
 		boolean(catTransfer, "overwrite", false, "start over, even if FILE exists"),
-	}
+	}...)
 }
 
 // ImportFlags returns the flags of `quern import`.
 func ImportFlags() []cli.Flag {
-	return []cli.Flag{
+	return append(connectionFlags(), []cli.Flag{
 		configFlag(),
 		str(catServer, "url", "http://127.0.0.1:9095", "`URL` of the Quern server to send samples to"),
 		integer(catTransfer, "rate", 0, "maximum number of samples sent per second; 0 is no limit"),
 		span(catTransfer, "give-up", 10*time.Minute, "maximum time to wait for a server that is busy or unavailable"),
-	}
+	}...)
 }
 
 // FromExport reads the flags of `quern export`. The error names all mistakes at once.
 func FromExport(c *cli.Context) (Export, error) {
 	return read(c, func(p *parser, e *Export) {
-		e.URL = p.url()
+		e.Connection = p.connection()
 		if e.Match = p.c.StringSlice("match"); len(e.Match) == 0 {
 			e.Match = []string{`{__name__!=""}`}
 		}
@@ -80,7 +80,7 @@ func FromExport(c *cli.Context) (Export, error) {
 // FromImport reads the flags of `quern import`. The error names all mistakes at once.
 func FromImport(c *cli.Context) (Import, error) {
 	return read(c, func(p *parser, i *Import) {
-		i.URL, i.Files = p.url(), p.c.Args().Slice()
+		i.Connection, i.Files = p.connection(), p.c.Args().Slice()
 		i.Rate = p.within("rate", 0, 1<<40)
 		i.GiveUp = p.notNegative("give-up")
 		switch {

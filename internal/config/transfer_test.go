@@ -30,7 +30,7 @@ func TestTransfer(t *testing.T) {
 
 	i, err := parse(t, ImportFlags(), FromImport, []string{"--rate", "5", "--give-up", "0", "a", "b"})
 	require.NoError(t, err)
-	assert.Equal(t, Import{URL: "http://127.0.0.1:9095", Files: []string{"a", "b"}, Rate: 5}, i)
+	assert.Equal(t, Import{Connection: Connection{URL: "http://127.0.0.1:9095"}, Files: []string{"a", "b"}, Rate: 5}, i)
 	i, err = parse(t, ImportFlags(), FromImport, []string{"-"})
 	require.NoError(t, err)
 	assert.Equal(t, []string{"-"}, i.Files)

@@ -8,7 +8,7 @@ import (
 
 // Verify holds the validated options of `quern verify`.
 type Verify struct {
-	URL        string
+	Connection
 	Match      string
 	Start, End metric.Moment
 	Limit      int
@@ -20,7 +20,7 @@ const catVerify = "Verifying"
 
 // VerifyFlags returns the flags of `quern verify`.
 func VerifyFlags() []cli.Flag {
-	return []cli.Flag{
+	return append(connectionFlags(), []cli.Flag{
 		configFlag(),
 		urlFlag(),
 		str(catVerify, "match", `{__name__!=""}`, "`SELECTOR` of the series, as in queries"),
@@ -29,13 +29,13 @@ func VerifyFlags() []cli.Flag {
 		integer(catVerify, "limit", 100, "maximum number of differences to list; all are counted"),
 		boolean(catVerify, "repair", false, "have slices that differ ground again"),
 		takeBackFlag(catVerify),
-	}
+	}...)
 }
 
 // FromVerify reads the flags of `quern verify`. The error names all mistakes at once.
 func FromVerify(c *cli.Context) (Verify, error) {
 	return read(c, func(p *parser, v *Verify) {
-		v.URL = p.url()
+		v.Connection = p.connection()
 		v.Match = p.required("match")
 		v.Start, v.End = p.rangeOf("start", "end")
 		v.Limit = p.within("limit", 0, 1<<30)

@@ -8,12 +8,13 @@
 //     The caller gets a warning that names them.
 //  3. A repeat does no harm: samples that are already taken back are not read, so nothing is
 //     written for them.
-//  4. Bounded: memory holds one group's samples of one slice, and one batch of tombstones.
+//  4. A sample that arrives after the deletion has begun stays, also if it replaces one that is being
+//     taken back.
+//  5. Bounded: memory holds one group's samples of one slice, and one batch of tombstones.
 package deletion
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"math"
@@ -21,26 +22,24 @@ import (
 
 	"github.com/prometheus/prometheus/model/labels"
 
+	"github.com/quern/quern/internal/blocks"
 	"github.com/quern/quern/internal/clock"
-	"github.com/quern/quern/internal/ingest"
 	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/query"
 	"github.com/quern/quern/internal/throttle"
 )
 
 const (
-	// batchSamples is the number of tombstones written at a time: half of what ends a group
-	// commit's window, so that reports fit in beside them.
+	// batchSamples is the number of tombstones written at a time. Reports wait meanwhile.
 	batchSamples = 1 << 16
-	// busyWait is how long to wait while ingest's queue is full.
-	busyWait = 100 * time.Millisecond
 	// sayEvery is how often a deletion under way is logged.
 	sayEvery = 10 * time.Second
 )
 
 // Ingest takes samples back; see ingest.Ingest.
 type Ingest interface {
-	Delete(ctx context.Context, samples []metric.Sample) error
+	Place(ctx context.Context) (*blocks.Place, error)
+	Delete(ctx context.Context, at *blocks.Place, samples []metric.Sample) error
 }
 
 // Kept knows the time from which on rows will be computed again; see reaggregate.Reaggregator.
@@ -116,6 +115,10 @@ func (d *Deleter) Delete(ctx context.Context, startMs, endMs int64, sets ...[]*l
 }
 
 func (j *job) run(ctx context.Context, groups []query.Group, startMs, endMs int64) error {
+	var err error
+	if j.at, err = j.ingest.Place(ctx); err != nil {
+		return err
+	}
 	for _, g := range groups {
 		if err := j.group(ctx, g, startMs, endMs); err != nil {
 			return err
@@ -166,6 +169,8 @@ type job struct {
 	said *throttle.Throttle
 
 	Result
+	// at was taken before the first sample was read: the tombstone for a sample that has been replaced since must not count.
+	at         *blocks.Place
 	tombstones []metric.Sample
 	touched    []metric.ScheduleID // the series that had samples
 	done, all  int                 // groups
@@ -208,22 +213,10 @@ func (j *job) group(ctx context.Context, g query.Group, startMs, endMs int64) er
 	return err
 }
 
-// write makes the batch durable. It waits while ingest's queue is full, so that the caller need not
-// retry.
+// write makes the batch durable.
 func (j *job) write(ctx context.Context) error {
-	for {
-		err := j.ingest.Delete(ctx, j.tombstones)
-		if err == nil {
-			break
-		}
-		if !errors.Is(err, ingest.ErrBusy) {
-			return err
-		}
-		select {
-		case <-j.clk.After(busyWait):
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		}
+	if err := j.ingest.Delete(ctx, j.at, j.tombstones); err != nil {
+		return err
 	}
 	j.Samples += int64(len(j.tombstones))
 	j.tombstones = j.tombstones[:0]

@@ -209,10 +209,12 @@ func TestReportsTakeNothingBack(t *testing.T) {
 type fake struct {
 	batches []int
 	err     error
-	times   int // how often it fails; below 0 means always
+	times   int // how often it fails
 }
 
-func (f *fake) Delete(_ context.Context, samples []metric.Sample) error {
+func (f *fake) Place(context.Context) (*blocks.Place, error) { return blocks.NewIDs(1).Place(0), nil }
+
+func (f *fake) Delete(_ context.Context, _ *blocks.Place, samples []metric.Sample) error {
 	if f.times != 0 {
 		f.times--
 		return f.err
@@ -243,7 +245,65 @@ func TestBatches(t *testing.T) {
 	require.Equal(t, []int{65536, 65536, 140_000 - 2*65536}, f.batches)
 }
 
-// A failure ends a deletion at the first batch. A full queue only delays it.
+// interrupted is ingest that does something before each batch of tombstones.
+type interrupted struct {
+	*ingest.Ingest
+	meanwhile func()
+}
+
+func (i interrupted) Delete(ctx context.Context, at *blocks.Place, samples []metric.Sample) error {
+	i.meanwhile()
+	return i.Ingest.Delete(ctx, at, samples)
+}
+
+// A sample that is acknowledged while its series is being deleted stays, whatever batch the tombstone for the one that it
+// replaces is in. All others go.
+func TestSamplesThatArriveMeanwhile(t *testing.T) {
+	w := newWorld(t, clock.NewSimulated(noon), query.Options{})
+	w.many(70_000)
+	kept := map[string]map[int64]float64{"cpu": {}, "mem": {}}
+	n := 0
+	res, err := w.deleter(interrupted{w.ingest, func() {
+		for _, name := range []string{"cpu", "mem"} {
+			for _, i := range []int{n, 69_999 - n} {
+				at := noon.Add(-time.Duration(i+1) * 100 * time.Millisecond)
+				w.report(name, map[time.Time]float64{at: -1})
+				kept[name][at.UnixMilli()] = -1
+			}
+		}
+		n++
+	}}).Delete(t.Context(), 0, noon.UnixMilli(), set(t, `{source="web-1"}`))
+	require.NoError(t, err)
+	require.EqualValues(t, 140_000, res.Samples)
+	require.Equal(t, 3, n)
+	require.Equal(t, kept, w.samples())
+
+	// What is left goes with the next deletion.
+	_, err = w.deleter(w.ingest).Delete(t.Context(), 0, noon.UnixMilli(), set(t, `{source="web-1"}`))
+	require.NoError(t, err)
+	require.Empty(t, w.samples())
+}
+
+// samples returns what readers see, by metric and time.
+func (w *world) samples() map[string]map[int64]float64 {
+	w.Helper()
+	found, err := w.q.Export(w.Context(), []query.Selector{set(w.T, `{source="web-1"}`)}, 0, noon.UnixMilli()+1)
+	require.NoError(w, err)
+	got := map[string]map[int64]float64{}
+	for piece, err := range found.All() {
+		require.NoError(w, err)
+		name := piece.Labels.Get(metric.NameLabel)
+		for _, s := range piece.Samples {
+			if got[name] == nil {
+				got[name] = map[int64]float64{}
+			}
+			got[name][s.TimeMs] = s.Value
+		}
+	}
+	return got
+}
+
+// A failure ends a deletion at the first batch.
 func TestFailures(t *testing.T) {
 	broken := errors.New("broken")
 	synctest.Test(t, func(t *testing.T) {
@@ -256,15 +316,6 @@ func TestFailures(t *testing.T) {
 		}
 		require.ErrorIs(t, del(t.Context(), &fake{times: 1, err: broken}), broken)
 		require.Contains(t, w.log.String(), "err=broken")
-
-		busy := &fake{times: 3, err: ingest.ErrBusy}
-		require.NoError(t, del(t.Context(), busy))
-		require.Equal(t, []int{1}, busy.batches)
-		require.Equal(t, 300*time.Millisecond, time.Since(now).Truncate(100*time.Millisecond))
-
-		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-		defer cancel()
-		require.ErrorIs(t, del(ctx, &fake{times: -1, err: ingest.ErrBusy}), context.DeadlineExceeded)
 
 		fail := func() error { return broken }
 		w.store.Add(storagetest.Rule{Op: "RawChunks", Times: 1, Before: fail})

@@ -8,13 +8,13 @@ import (
 )
 
 // PrintNext prints what to try with the running demo.
-func PrintNext(out io.Writer, ladder metric.Ladder, source, dir, addr string) {
-	base := "http://" + addr
+func PrintNext(out io.Writer, ladder metric.Ladder, source, dir, base string) {
 	lo := ladder.Name(metric.Raw + 1)
 	hi := ladder.Name(ladder.Top())
 	fmt.Fprintf(out, `
 Quern is serving on %[1]s. Try:
 
+  in a browser               %[1]s/explore?q=avg+by+(role)+(cpu_usage_ratio)&range=1d
   status of aggregation      curl -s %[1]s/api/v1/status/aggregation
   roll-ups of %-15[2]scurl -s -G %[1]s/api/v1/rollups -d 'match[]={source="web-001"}' -d level=%[2]s -d start=-26h
   the same for %-14[3]scurl -s -G %[1]s/api/v1/rollups -d 'match[]={source="web-001"}' -d level=%[3]s -d start=-48h

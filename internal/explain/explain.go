@@ -238,11 +238,9 @@ func (x *Explainer) readInput(ctx context.Context, id metric.ScheduleID, f *foun
 			if err != nil {
 				return fmt.Errorf("read raw samples of series %d: %w", id, err)
 			}
-			more := set.Needs(ch.Data) - held
-			if err := memory.Hold(more); err != nil {
+			if held, err = memory.Raise(held, set.Needs(ch.Data)); err != nil {
 				return err
 			}
-			held += more
 			before := set.Added()
 			if set.Add(ch.Data) != nil {
 				f.input.Damaged++

@@ -7,12 +7,10 @@ import (
 	"strings"
 	"unsafe"
 
+	"github.com/quern/quern/internal/excerpt"
 	"github.com/quern/quern/internal/ingest"
 	"github.com/quern/quern/internal/metric"
 )
-
-// maxShownBytes limits how much of a line a message repeats.
-const maxShownBytes = 80
 
 // decoder decodes lines into samples. It is not safe for concurrent use.
 //
@@ -50,26 +48,26 @@ func (d *decoder) line(line string, nowMs int64, b *ingest.Batch) {
 	at, rest := field(rest)
 	more, _ := field(rest)
 	if value == "" || more != "" {
-		b.Reject(ingest.ReasonInvalidValue, "%s: a line must be a path, a value and a time", shown(line))
+		b.Reject(ingest.ReasonInvalidValue, "%s: a line must be a path, a value and a time", excerpt.Quoted(strings.TrimRight(line, "\r")))
 		return
 	}
 	name, ok := d.tags(path, b)
 	if !ok {
-		b.Reject(ingest.ReasonInvalidLabel, "%s: a path must be NAME or NAME;TAG=VALUE;TAG=VALUE…", shown(line))
+		b.Reject(ingest.ReasonInvalidLabel, "%s: a path must be NAME or NAME;TAG=VALUE;TAG=VALUE…", excerpt.Quoted(strings.TrimRight(line, "\r")))
 		return
 	}
 	v, ok := number(value)
 	switch {
 	case !ok:
-		b.Reject(ingest.ReasonInvalidValue, "%s: the value is not a number", shown(line))
+		b.Reject(ingest.ReasonInvalidValue, "%s: the value is not a number", excerpt.Quoted(strings.TrimRight(line, "\r")))
 		return
 	case math.IsNaN(v):
-		b.Reject(ingest.ReasonInvalidValue, "%s: NaN is not a value in Graphite", shown(line))
+		b.Reject(ingest.ReasonInvalidValue, "%s: NaN is not a value in Graphite", excerpt.Quoted(strings.TrimRight(line, "\r")))
 		return
 	}
 	timeMs, ok := unixMs(at, nowMs)
 	if !ok {
-		b.Reject(ingest.ReasonInvalidTime, "%s: the time is not a number of Unix seconds", shown(line))
+		b.Reject(ingest.ReasonInvalidTime, "%s: the time is not a number of Unix seconds", excerpt.Quoted(strings.TrimRight(line, "\r")))
 		return
 	}
 	b.Series(name, d.labels)
@@ -166,13 +164,4 @@ func thousandths(digits string) (int64, bool) {
 		}
 	}
 	return ms, true
-}
-
-// shown quotes a line for a message.
-func shown(line string) string {
-	line = strings.TrimRight(line, "\r")
-	if len(line) > maxShownBytes {
-		return strconv.Quote(line[:maxShownBytes]) + "…"
-	}
-	return strconv.Quote(line)
 }

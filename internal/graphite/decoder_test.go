@@ -13,6 +13,7 @@ import (
 
 	"github.com/quern/quern/internal/ingest"
 	"github.com/quern/quern/internal/linear"
+	"github.com/quern/quern/internal/metric"
 )
 
 const nowMs = 1_732_161_600_500
@@ -147,7 +148,7 @@ func TestHostileIsLinear(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			linear.Check(t, 16<<10, lines, func(lines string) {
 				var d decoder
-				d.decode([]byte(lines), nowMs, &ingest.Batch{Sources: ingest.SourceLabels{"host"}})
+				d.decode([]byte(lines), nowMs, &ingest.Batch{Sources: metric.SourceLabels{"host"}})
 			})
 		})
 	}

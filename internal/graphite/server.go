@@ -11,12 +11,14 @@
 //  3. Lines that ingest does not take hold up their own connection and no other: they give up what
 //     decoding takes while they wait, and those that are tried again use half of it at most.
 //  4. A line that cannot be taken is counted and told of, and the others are kept.
+//  5. Nothing is taken of a connection that begins as one of a browser does.
 package graphite
 
 import (
 	"bytes"
 	"cmp"
 	"context"
+	"crypto/tls"
 	"errors"
 	"io"
 	"log/slog"
@@ -30,6 +32,7 @@ import (
 
 	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/ingest"
+	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/storage"
 	"github.com/quern/quern/internal/throttle"
 )
@@ -46,6 +49,8 @@ const (
 	// firstWait and lastWait are the first and the longest wait before a retry.
 	firstWait = 100 * time.Millisecond
 	lastWait  = 5 * time.Second
+	// handshake is the maximum time for the handshake of TLS.
+	handshake = 10 * time.Second
 )
 
 // Appender ingests decoded lines; see ingest.Ingest.Append.
@@ -55,8 +60,8 @@ type Appender interface {
 
 // Options configure a Server.
 type Options struct {
-	// Sources are the tags that name a series' source, best first.
-	Sources ingest.SourceLabels
+	// Sources say which tag holds the source of a series.
+	Sources metric.SourceLabels
 	// Connections bounds the open connections; others wait to be accepted. The default is 1024.
 	Connections int
 	// Idle is the maximum time for which a connection may be silent. The default is 30m.
@@ -98,7 +103,7 @@ type Server struct {
 	batches chan *batch   // idle batches
 	retries chan struct{} // has a value for each batch in use by a retry
 
-	badLines, refusals, givenUp *throttle.Throttle
+	badLines, refusals, givenUp, strangers *throttle.Throttle
 
 	mu       sync.Mutex
 	listener net.Listener
@@ -114,8 +119,8 @@ type batch struct {
 }
 
 type metrics struct {
-	lines, invalid, retries, refused prometheus.Counter
-	connections                      prometheus.Gauge
+	lines, invalid, retries, refused, strangers prometheus.Counter
+	connections                                 prometheus.Gauge
 }
 
 // New makes a server that appends to an appender. When ctx is done, pending appends are cancelled;
@@ -142,6 +147,10 @@ func New(ctx context.Context, to Appender, clk clock.Clock, opts Options) *Serve
 				Name: "quern_graphite_lines_refused_total",
 				Help: "Lines dropped because the store permanently refuses them, or others written with them.",
 			}),
+			strangers: f.NewCounter(prometheus.CounterOpts{
+				Name: "quern_graphite_strangers_total",
+				Help: "Connections closed because they began as HTTP or TLS.",
+			}),
 			connections: f.NewGauge(prometheus.GaugeOpts{
 				Name: "quern_graphite_connections",
 				Help: "Open connections.",
@@ -151,7 +160,8 @@ func New(ctx context.Context, to Appender, clk clock.Clock, opts Options) *Serve
 		batches:  make(chan *batch, opts.Batches),
 		retries:  make(chan struct{}, max(1, opts.Batches/2)),
 		badLines: throttle.New(clk, logEvery), refusals: throttle.New(clk, logEvery), givenUp: throttle.New(clk, logEvery),
-		conns: make(map[net.Conn]bool),
+		strangers: throttle.New(clk, logEvery),
+		conns:     make(map[net.Conn]bool),
 	}
 	s.ctx, s.breakUp = context.WithCancel(ctx)
 	for range opts.Batches {
@@ -254,15 +264,42 @@ func (s *Server) mayRead(conn net.Conn) bool {
 	return !s.closing && conn.SetReadDeadline(s.clk.Now().Add(s.opts.Idle)) == nil
 }
 
+// shakeHands completes the handshake of TLS, if the connection has it, in a time in which nothing else is allowed.
+func (s *Server) shakeHands(conn net.Conn) error {
+	over, ok := conn.(*tls.Conn)
+	if !ok {
+		return nil
+	}
+	if err := conn.SetDeadline(s.clk.Now().Add(handshake)); err != nil {
+		return err
+	}
+	if err := over.HandshakeContext(s.ctx); err != nil {
+		return err
+	}
+	return conn.SetDeadline(time.Time{})
+}
+
 // serve ingests the lines of a connection until it ends.
 func (s *Server) serve(conn net.Conn) {
 	from := conn.RemoteAddr()
+	if err := s.shakeHands(conn); err != nil {
+		s.opts.Logger.Debug("no TLS connection", "from", from, "err", err)
+		return
+	}
 	buf := make([]byte, 0, minBufferBytes)
 	skipping := false // inside a line that is too long
+	known := false    // whether this is Graphite's protocol
 	for s.mayRead(conn) {
 		n, err := conn.Read(buf[len(buf):cap(buf)])
 		full := len(buf)+n == cap(buf)
 		buf = buf[:len(buf)+n]
+		if !known {
+			var protocol string
+			if protocol, known = stranger(buf); protocol != "" {
+				s.turnAway(from, protocol)
+				return
+			}
+		}
 		if skipping {
 			end := bytes.IndexByte(buf, '\n')
 			if skipping = end < 0; skipping {
@@ -289,6 +326,14 @@ func (s *Server) serve(conn net.Conn) {
 		if full && cap(buf) < s.opts.BatchBytes {
 			buf = append(make([]byte, 0, min(2*cap(buf), s.opts.BatchBytes)), buf...)
 		}
+	}
+}
+
+// turnAway counts a connection of another protocol, of which nothing is taken.
+func (s *Server) turnAway(from net.Addr, protocol string) {
+	s.metrics.strangers.Inc()
+	if skipped, ok := s.strangers.Pass(); ok {
+		s.opts.Logger.Warn("connection closed, nothing of it is stored: it speaks another protocol than Graphite's", "from", from, "protocol", protocol, "more_since_last", skipped)
 	}
 }
 

@@ -21,6 +21,7 @@ import (
 
 	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/ingest"
+	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/storage"
 )
 
@@ -178,7 +179,7 @@ func ends(t *testing.T, c net.Conn) {
 }
 
 func TestLines(t *testing.T) {
-	l := listen(t, Options{Sources: ingest.SourceLabels{"host"}})
+	l := listen(t, Options{Sources: metric.SourceLabels{"host"}})
 	c := l.dial(t)
 	send(t, c, "a.b 1 2\nd;host=web1;x=y 3.5 4\r\n\nbad line here\nrefused 1 1\n")
 	eventually(t, "the lines", func() bool { return l.len() == 2 })
@@ -358,4 +359,46 @@ func TestShutdownInVain(t *testing.T) {
 	require.ErrorIs(t, l.Shutdown(ctx), context.Canceled)
 	assert.Contains(t, l.log.String(), `msg="lines lost: append failed while the process stops"`)
 	assert.Contains(t, l.log.String(), "lines=2")
+}
+
+// TestStrangers: a connection that begins as HTTP or TLS is closed at once, however its bytes arrive. A web page can make
+// a browser open one, with lines of its choice in the body or in the URL.
+func TestStrangers(t *testing.T) {
+	const line = "evil 1 2\n"
+	for name, c := range map[string]struct{ pieces []string }{
+		"HTTP":                   {[]string{"POST / HTTP/1.1\r\nHost: a\r\n\r\n" + line}},
+		"HTTP in pieces":         {[]string{"P", "OST", " ", "/x", " HTTP/1.1\r\n\r\n" + line}},
+		"a long URL":             {[]string{"GET /" + strings.Repeat("x", 100<<10) + " HTTP/1.1\r\n\r\n" + line}},
+		"the start of a TLS":     {[]string{"\x16\x03\x01\x02\x00\n" + line}},
+		"a TLS, in single bytes": {[]string{"\x16", "\x03", "\x01\n" + line}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := listen(t, Options{})
+			conn := l.dial(t)
+			for _, piece := range c.pieces {
+				if _, err := io.WriteString(conn, piece); err != nil {
+					break // the server has closed the connection
+				}
+			}
+			_, err := conn.Read(make([]byte, 1))
+			require.Error(t, err, "the server ends the connection")
+			require.NoError(t, l.Shutdown(t.Context()))
+			require.Zero(t, l.len())
+			require.Zero(t, testutil.ToFloat64(l.metrics.lines))
+			require.InDelta(t, 1, testutil.ToFloat64(l.metrics.strangers), 0)
+			require.Contains(t, l.log.String(), "connection closed")
+		})
+	}
+}
+
+// TestNoStrangers: lines that begin as a method does are lines.
+func TestNoStrangers(t *testing.T) {
+	l := listen(t, Options{})
+	c := l.dial(t)
+	send(t, c, "P")
+	send(t, c, "OST 1 2\nPOST /x 2\nGET\nGET / HTTP/1.1\nX 3 4\n")
+	eventually(t, "the lines", func() bool { return l.len() == 2 })
+	require.True(t, l.has("|POST[] 1 2000"))
+	require.True(t, l.has("|X[] 3 4000"))
+	require.NoError(t, c.Close())
 }

@@ -8,10 +8,6 @@ import (
 	"github.com/quern/quern/internal/metric"
 )
 
-// SourceLabels are the labels that may name a series' source, best first: the source is the value
-// of the first of them that the series has. metric.SourceLabel takes precedence over all of them.
-type SourceLabels []string
-
 // Batch collects the measurements of one request, for protocols that know only series with all of
 // their labels. It groups them by source. The zero value is empty. It does not copy strings, and
 // refers to its input until Reset.
@@ -22,8 +18,9 @@ type SourceLabels []string
 // rules: collect labels with Label, stop when TooMany returns true, and call Charge for all else
 // that they build or collect.
 type Batch struct {
-	// Sources says which label holds the source of a series.
-	Sources SourceLabels
+	// Sources says which label holds the source of a series. It is the same for all batches of a store, since a series
+	// has one id per source.
+	Sources metric.SourceLabels
 	// Max is the maximum number of measurements, and of samples; 0 is no limit.
 	Max int
 	// MaxLabels is the maximum number of labels of a series. Measurements of a series with more are
@@ -148,7 +145,7 @@ func (b *Batch) Series(name string, labels []metric.Label) {
 	for i := range labels {
 		b.labelText += int64(len(labels[i].Name) + len(labels[i].Value))
 	}
-	source, derived, at := b.source(labels)
+	source, derived, at := b.Sources.SourceOf(labels)
 	if n := len(b.reports); n == 0 || !b.reports[n-1].is(source, derived) {
 		if !b.Charge(spanBytes) {
 			return
@@ -161,7 +158,7 @@ func (b *Batch) Series(name string, labels []metric.Label) {
 	}
 	begin := len(b.arena)
 	b.arena = append(b.arena, labels...)
-	if !derived {
+	if !derived { // the report has the source in place of the label
 		b.arena = slices.Delete(b.arena, begin+at, begin+at+1)
 	}
 	b.series = Measurement{Metric: name, Labels: b.arena[begin:len(b.arena):len(b.arena)]}
@@ -187,25 +184,6 @@ func (b *Batch) Own(s []byte) string {
 	begin := len(b.owned)
 	b.owned = append(b.owned, s...)
 	return unsafe.String(&b.owned[begin], len(s))
-}
-
-// source returns a series' source. Unless the source is derived, the label at index at holds it,
-// and the report replaces that label.
-func (b *Batch) source(labels []metric.Label) (source string, derived bool, at int) {
-	best := len(b.Sources)
-	for i := range labels {
-		l := &labels[i]
-		if l.Value == "" {
-			continue
-		}
-		if l.Name == metric.SourceLabel {
-			return l.Value, false, i
-		}
-		if rank := slices.Index(b.Sources[:best], l.Name); rank >= 0 {
-			source, best = l.Value, rank
-		}
-	}
-	return source, true, 0
 }
 
 // TooMany reports whether the batch has stopped accepting, so that part of the body is missing. Err

@@ -26,7 +26,7 @@ func labels(pairs ...string) []metric.Label {
 // TestBatchSources: the first of the Sources labels that a series has names its source. The label
 // `source` takes precedence, and moves to the report.
 func TestBatchSources(t *testing.T) {
-	b := ingest.Batch{Sources: ingest.SourceLabels{"instance", "host"}}
+	b := ingest.Batch{Sources: metric.SourceLabels{"instance", "host"}}
 	for range 2 { // the second round shows what Reset leaves behind
 		b.Reset()
 		scratch := labels("host", "h", "instance", "i")
@@ -201,7 +201,7 @@ func TestBatchFull(t *testing.T) {
 // source with the same name has other series. A series with a source label belongs to that source.
 func TestDerivedSource(t *testing.T) {
 	in, g := start(t, ingest.Options{Window: time.Millisecond}, registry.Options{})
-	b := ingest.Batch{Sources: ingest.SourceLabels{"instance"}}
+	b := ingest.Batch{Sources: metric.SourceLabels{"instance"}}
 	b.Series("m", labels("instance", "web-1"))
 	b.Add(ingest.NoTime, 1)
 	b.Series("m", labels("instance", "web-1", "source", "x"))

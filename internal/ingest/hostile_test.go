@@ -24,6 +24,29 @@ func namedLabels(n int, name func(i int) string) []metric.Label {
 	return out
 }
 
+// TestMessagesAreShort: a message repeats only the beginning of a name. A call has a thousand of them for each reason.
+func TestMessagesAreShort(t *testing.T) {
+	in, _ := start(t, ingest.Options{}, registry.Options{})
+	defer func() { require.NoError(t, in.Close()) }()
+	long := strings.Repeat("\x01", 250)
+	shown := `"` + strings.Repeat(`\x01`, 80) + `"…`
+	for message, rep := range map[string]ingest.Report{
+		"source " + shown + " has a control character":      {Source: long, Measurements: []ingest.Measurement{{Metric: "m", TimeMs: ingest.NoTime}}},
+		"metric name " + shown + " has a control character": {Source: "s", Measurements: []ingest.Measurement{{Metric: long, TimeMs: ingest.NoTime}}},
+		"label name " + shown + " has a control character": {Source: "s", Measurements: []ingest.Measurement{
+			{Metric: "m", Labels: []metric.Label{{Name: long, Value: "v"}}, TimeMs: ingest.NoTime},
+		}},
+		`the label that names the source, "` + strings.Repeat(`\xff`, 80) + `"…, is not valid UTF-8`: {
+			Source: strings.Repeat("\xff", 4000), Derived: true, Measurements: []ingest.Measurement{{Metric: "m", TimeMs: ingest.NoTime}},
+		},
+	} {
+		result, err := in.Append(t.Context(), []ingest.Report{rep})
+		require.NoError(t, err)
+		require.Len(t, result.Rejected, 1)
+		require.Equal(t, message, result.Rejected[0].Message)
+	}
+}
+
 // TestHostileIsLinear: rejecting parts of a report takes time and memory in proportion to its size,
 // whatever the report contains.
 func TestHostileIsLinear(t *testing.T) {

@@ -5,11 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/quern/quern/internal/blocks"
 	"github.com/quern/quern/internal/cache"
 	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/metric"
@@ -109,6 +111,7 @@ type Ingest struct {
 	store    Store
 	registry *registry.Registry
 	writer   *cache.Writer
+	places   *cache.Cache
 	grace    time.Duration
 	clk      clock.Clock
 	opts     Options
@@ -132,6 +135,7 @@ type Ingest struct {
 // commit holds the samples that become durable together.
 type commit struct {
 	samples  []metric.Sample
+	at       *blocks.Place // nil unless the samples count as written earlier
 	openedAt time.Duration // by the clock's Elapsed
 	full     chan struct{} // closed when waiting for more gains nothing
 	done     chan struct{} // closed when err is final
@@ -173,7 +177,7 @@ func newCommit(buf []metric.Sample) *commit {
 func Start(ctx context.Context, p Parts, opts Options) *Ingest {
 	opts.ensureDefaults()
 	in := &Ingest{
-		store: p.Store, registry: p.Registry, writer: cache.NewWriter(p.Cache), grace: p.Cache.Timing().Grace, clk: p.Clock, opts: opts,
+		store: p.Store, registry: p.Registry, writer: cache.NewWriter(p.Cache), places: p.Cache, grace: p.Cache.Timing().Grace, clk: p.Clock, opts: opts,
 		metrics:  newMetrics(opts.Metrics),
 		warnings: throttle.New(p.Clock, warnEvery),
 		open:     newCommit(nil),
@@ -231,6 +235,10 @@ func (in *Ingest) append(ctx context.Context, reports []Report, ageCap time.Dura
 		return Result{}, errForgotten
 	}
 	in.metrics.accepted.Add(float64(len(r.samples)))
+	nowMs := clock.NowMs(in.clk)
+	for _, t := range r.taken {
+		t.source.Took(t.samples, t.bytes, nowMs)
+	}
 	for _, rej := range r.rejected {
 		in.metrics.rejected.WithLabelValues(string(rej.Reason)).Inc()
 	}
@@ -240,18 +248,45 @@ func (in *Ingest) append(ctx context.Context, reports []Report, ageCap time.Dura
 	return result, nil
 }
 
-// Delete overwrites the samples that have the given schedules and times with tombstones. It
-// modifies the values of its argument, does not keep it, and returns when the tombstones are
-// durable. The error is as for Append.
-func (in *Ingest) Delete(ctx context.Context, samples []metric.Sample) error {
-	for i := range samples {
-		samples[i].Value = metric.Tombstone()
+// Place takes a place in the order of what this process writes, for Delete. What was acknowledged before is below it, and
+// what arrives later is above it.
+func (in *Ingest) Place(ctx context.Context) (at *blocks.Place, err error) {
+	if err := in.unfit(); err != nil {
+		return nil, err
 	}
+	// A commit under way has made its chunks, and they cannot be read yet.
+	err = in.between(ctx, func(context.Context) error {
+		at = in.places.Place()
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return at, nil
+}
+
+// Delete overwrites the samples that have the given schedules and times with tombstones. A sample that arrives after the
+// place was taken stays. So samples must have been read after that. Delete does not keep its argument, and returns when
+// the tombstones are durable. It wraps a storage error if the store failed.
+func (in *Ingest) Delete(ctx context.Context, at *blocks.Place, samples []metric.Sample) error {
 	if err := in.unfit(); err != nil {
 		return err
 	}
+	if len(samples) == 0 {
+		return nil
+	}
 	doubts := in.registry.Doubts()
-	if _, err := in.wait(ctx, samples, new(hold)); err != nil {
+	// The commit may go on after the end of ctx.
+	c := &commit{samples: slices.Clone(samples), at: at}
+	for i := range c.samples {
+		c.samples[i].Value = metric.Tombstone()
+	}
+	// They are a commit of their own: within one commit the last sample stays, and a chunk has one place.
+	err := in.between(ctx, func(ctx context.Context) error {
+		in.commit(ctx, new(grouper), c)
+		return c.outcome(c.samples)
+	})
+	if err != nil {
 		return err
 	}
 	if in.registry.Doubts() != doubts {
@@ -344,10 +379,8 @@ func (in *Ingest) commits(ctx context.Context) {
 			}
 		}
 		c := in.take(ctx, spare)
-		started := in.clk.Elapsed()
 		in.commit(ctx, &g, c)
 		c.overwritten = g.overwritten
-		in.metrics.flush(in.clk.Elapsed()-started, len(c.samples), c.err)
 		close(c.done)
 
 		in.mu.Lock()
@@ -378,12 +411,14 @@ func (in *Ingest) take(ctx context.Context, spare []metric.Sample) *commit {
 }
 
 func (in *Ingest) commit(ctx context.Context, g *grouper, c *commit) {
+	started := in.clk.Elapsed()
+	defer func() { in.metrics.flush(in.clk.Elapsed()-started, len(c.samples), c.err) }()
 	if c.err = in.unfit(); c.err != nil { // fitness may have changed since the samples arrived
 		return
 	}
 	c.settings = in.store.Settings()
 	groups := g.group(c.settings.Ladder, c.settings.Epochs, c.samples)
-	err := in.writer.Flush(ctx, groups)
+	err := in.writer.FlushAt(ctx, groups, c.at)
 	in.opts.OnSamples(c.samples)
 	if err == nil {
 		return

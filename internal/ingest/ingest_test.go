@@ -259,7 +259,7 @@ func TestFailedCommit(t *testing.T) {
 	})
 }
 
-// TestPartlyInvalid is Ingest 23: each bad measurement is named by its index over all reports of
+// TestPartlyInvalid is behaviour 23: each bad measurement is named by its index over all reports of
 // the call, with its reason. The good ones are stored.
 func TestPartlyInvalid(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"math"
 
+	"github.com/quern/quern/internal/excerpt"
 	"github.com/quern/quern/internal/metric"
 )
 
@@ -89,6 +90,7 @@ const (
 	oneOfMany   = "for the same reason as earlier ones"
 )
 
+// of formats a message. The arguments that are text of a client are excerpts.
 func (m *messages) of(reason Reason, format string, args ...any) string {
 	if *m == nil {
 		*m = make(messages)
@@ -96,7 +98,7 @@ func (m *messages) of(reason Reason, format string, args ...any) string {
 	if (*m)[reason]++; (*m)[reason] > maxMessages {
 		return oneOfMany
 	}
-	return fmt.Sprintf(format, args...)
+	return excerpt.Message(fmt.Sprintf(format, args...))
 }
 
 // Result says what became of a call's measurements: each is accepted and durable, or rejected.

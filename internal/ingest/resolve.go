@@ -11,6 +11,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/quern/quern/internal/clock"
+	"github.com/quern/quern/internal/excerpt"
 	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/registry"
 	"github.com/quern/quern/internal/storage"
@@ -72,6 +73,16 @@ type resolver struct {
 	fresh      []unregistered
 	series     []metric.Labels
 	freshBytes int // of the labels in series
+
+	// taken are the samples by source, in the order of the reports.
+	taken []taken
+}
+
+// taken is what samples of a source are, and what they and the names of their series are in bytes.
+type taken struct {
+	source  *registry.Source
+	samples int
+	bytes   int64
 }
 
 // flaw is why labels are rejected. The zero value means no flaw.
@@ -92,12 +103,15 @@ const (
 type unregistered struct {
 	index  int
 	sample int // index in samples
+	bytes  int64
 }
 
 func (r *resolver) resolve(held *hold, in *Ingest, reports []Report, ageCap time.Duration) error {
 	r.ageCap = ageCap
 	r.samples = r.samples[:0]
 	r.rejected = r.rejected[:0]
+	clear(r.taken) // a source may have been dropped
+	r.taken = r.taken[:0]
 	clear(r.messages)
 	r.takeLabels(nil, &in.opts.Limits) // the old reports' memory may hold other labels now
 	nowMs := clock.NowMs(in.clk)
@@ -197,6 +211,7 @@ func (r *resolver) report(held *hold, in *Ingest, rep Report, base int, nowMs in
 	id, of := registry.NoID, (*Measurement)(nil) // the series that was found last
 	// It is looked up only if a measurement may be taken, since it stays in memory.
 	var source *registry.Source
+	before, bytes := len(r.samples), int64(0)
 	for i := range rep.Measurements {
 		if (base+i)%lookEvery == lookEvery-1 && held.ctx.Err() != nil {
 			return context.Cause(held.ctx)
@@ -207,6 +222,7 @@ func (r *resolver) report(held *hold, in *Ingest, rep Report, base int, nowMs in
 			continue
 		}
 		if of != nil && m.sameSeries(of) {
+			bytes += r.bytes()
 			r.samples = append(r.samples, metric.Sample{Schedule: id, TimeMs: timeMs, Value: reported(m.Value)})
 			continue
 		}
@@ -245,15 +261,26 @@ func (r *resolver) report(held *hold, in *Ingest, rep Report, base int, nowMs in
 			}
 			id = registry.NoID
 		}
+		bytes += r.bytes()
 		r.samples = append(r.samples, metric.Sample{Schedule: id, TimeMs: timeMs, Value: reported(m.Value)})
 		if r.freshBytes > maxFreshBytes {
-			if err := r.register(held, source); err != nil {
+			refused, err := r.register(held, source)
+			if err != nil {
 				return err
 			}
+			bytes -= refused
 		}
 	}
-	return r.register(held, source)
+	refused, err := r.register(held, source)
+	if n := len(r.samples) - before; err == nil && n > 0 {
+		r.taken = append(r.taken, taken{source, n, bytes - refused})
+	}
+	return err
 }
+
+// bytes returns what a sample of the series counts whose key was built last: its time, its value, and the names and
+// values of its labels.
+func (r *resolver) bytes() int64 { return int64(16 + len(r.key)) }
 
 // reported returns v as it is stored. A tombstone from outside becomes an ordinary NaN.
 func reported(v float64) float64 {
@@ -362,31 +389,32 @@ func (r *resolver) unknown(in *Ingest, m *Measurement, derived bool, index int) 
 		r.reject(index, ReasonInvalidLabel, "%s", err)
 		return false
 	}
-	r.fresh = append(r.fresh, unregistered{index: index, sample: len(r.samples)})
+	r.fresh = append(r.fresh, unregistered{index: index, sample: len(r.samples), bytes: r.bytes()})
 	r.series = append(r.series, labels)
 	r.freshBytes += len(r.key) + cap(own)*int(labelBytes)
 	return true
 }
 
 // register assigns ids to the new series of the source, in one call so that the ids lie together.
-// It drops the samples of series without an id.
-func (r *resolver) register(held *hold, source *registry.Source) error {
+// It drops the samples of series without an id, and returns what they count in bytes.
+func (r *resolver) register(held *hold, source *registry.Source) (refusedBytes int64, err error) {
 	if len(r.fresh) == 0 {
-		return nil
+		return 0, nil
 	}
 	if err := held.begin(); err != nil {
-		return err
+		return 0, err
 	}
 	ids, err := source.Register(held.ctx, r.series)
 	var limit *registry.LimitError
 	if err != nil && !errors.As(err, &limit) {
-		return fmt.Errorf("register series: %w", err)
+		return 0, fmt.Errorf("register series: %w", err)
 	}
 	refused := false
 	for i, u := range r.fresh {
 		r.samples[u.sample].Schedule = ids[i]
 		if ids[i] == registry.NoID {
 			refused = true
+			refusedBytes += u.bytes
 			r.reject(u.index, ReasonLimit, "%s", limit)
 		}
 	}
@@ -402,7 +430,7 @@ func (r *resolver) register(held *hold, source *registry.Source) error {
 	}
 	clear(r.series)
 	r.fresh, r.series, r.freshBytes = r.fresh[:0], r.series[:0], 0
-	return nil
+	return refusedBytes, nil
 }
 
 // checkSize returns the flaw of labels that are too many or too long. It does not read their text.
@@ -416,7 +444,7 @@ func (l *Limits) checkSize(labels []metric.Label) flaw {
 			return flaw{ReasonInvalidLabel, l.checkName("label name", lb.Name, l.NameBytes)}
 		}
 		if len(lb.Value) > l.ValueBytes {
-			return flaw{ReasonLimit, fmt.Sprintf("value of label %q has %d bytes, more than the limit of %d", lb.Name, len(lb.Value), l.ValueBytes)}
+			return flaw{ReasonLimit, fmt.Sprintf("value of label %s has %d bytes, more than the limit of %d", excerpt.Quoted(lb.Name), len(lb.Value), l.ValueBytes)}
 		}
 	}
 	return flaw{}
@@ -435,12 +463,12 @@ func (l *Limits) check(labels, sorted []metric.Label, derived bool) flaw {
 		case lb.Name == metric.SourceLabel && !derived:
 			return flaw{ReasonInvalidLabel, "label " + metric.SourceLabel + " is the report's source; give it as such"}
 		case !utf8.ValidString(lb.Value):
-			return flaw{ReasonInvalidLabel, fmt.Sprintf("value of label %q is not valid UTF-8", lb.Name)}
+			return flaw{ReasonInvalidLabel, fmt.Sprintf("value of label %s is not valid UTF-8", excerpt.Quoted(lb.Name))}
 		}
 	}
 	for i := 1; i < len(sorted); i++ {
 		if sorted[i].Name == sorted[i-1].Name {
-			return flaw{ReasonInvalidLabel, fmt.Sprintf("label %q is given twice", sorted[i].Name)}
+			return flaw{ReasonInvalidLabel, fmt.Sprintf("label %s is given twice", excerpt.Quoted(sorted[i].Name))}
 		}
 	}
 	return flaw{}
@@ -459,7 +487,7 @@ func (l *Limits) checkSource(rep *Report) (Reason, string) {
 	case len(rep.Source) > l.ValueBytes:
 		return ReasonLimit, fmt.Sprintf("the label that names the source has %d bytes, more than the limit of %d", len(rep.Source), l.ValueBytes)
 	case !utf8.ValidString(rep.Source):
-		return ReasonInvalidLabel, fmt.Sprintf("the label that names the source, %q, is not valid UTF-8", rep.Source)
+		return ReasonInvalidLabel, fmt.Sprintf("the label that names the source, %s, is not valid UTF-8", excerpt.Quoted(rep.Source))
 	}
 	return "", ""
 }
@@ -473,9 +501,9 @@ func (l *Limits) checkName(what, name string, maxBytes int) string {
 	case len(name) > maxBytes:
 		return fmt.Sprintf("%s has %d bytes, more than the limit of %d", what, len(name), maxBytes)
 	case !utf8.ValidString(name):
-		return fmt.Sprintf("%s %q is not valid UTF-8", what, name)
+		return fmt.Sprintf("%s %s is not valid UTF-8", what, excerpt.Quoted(name))
 	case strings.ContainsFunc(name, func(c rune) bool { return c < ' ' || c == 0x7f }):
-		return fmt.Sprintf("%s %q has a control character", what, name)
+		return fmt.Sprintf("%s %s has a control character", what, excerpt.Quoted(name))
 	}
 	return ""
 }

@@ -7,6 +7,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/quern/quern/internal/blocks"
@@ -48,7 +49,7 @@ func TestUnfit(t *testing.T) {
 		for name, try := range map[string]func() error{
 			"append":   func() error { _, err := in.Append(t.Context(), report(4)); return err },
 			"backfill": func() error { _, err := in.BackFill(t.Context(), report(4)); return err },
-			"delete":   func() error { return in.Delete(t.Context(), []metric.Sample{{TimeMs: time.Now().UnixMilli()}}) },
+			"delete":   func() error { return in.Delete(t.Context(), nil, []metric.Sample{{TimeMs: time.Now().UnixMilli()}}) },
 			"settle":   func() error { return in.Settle(t.Context()) },
 			"seal":     func() error { return in.Seal(t.Context()) },
 		} {
@@ -80,7 +81,7 @@ func TestForgotten(t *testing.T) {
 		require.NoError(t, err)
 		for name, do := range map[string]func() error{
 			"append": func() error { _, err := in.Append(t.Context(), report(1)); return err },
-			"delete": func() error { return in.Delete(t.Context(), []metric.Sample{{TimeMs: time.Now().UnixMilli()}}) },
+			"delete": func() error { return in.Delete(t.Context(), nil, []metric.Sample{{TimeMs: time.Now().UnixMilli()}}) },
 		} {
 			require.NoError(t, do(), name)
 			model.Add(storagetest.Rule{Op: "Write", Times: 1, After: func() error {
@@ -92,5 +93,34 @@ func TestForgotten(t *testing.T) {
 			require.ErrorContains(t, err, "may have lost recent writes", name)
 		}
 		require.NoError(t, in.Close())
+	})
+}
+
+// TestPlaceFollowsCommits: a place in the order is taken behind the commit under way, whose samples cannot be read yet.
+func TestPlaceFollowsCommits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		clk := clock.System{}
+		store := newStore(clk)
+		in := ingest.Start(t.Context(), parts(store, clk, registry.Options{}), ingest.Options{})
+		written, taken := make(chan struct{}), make(chan struct{})
+		store.Add(storagetest.Rule{Op: "Write", Times: 1, Before: func() error { <-written; return nil }})
+		go func() { _, _ = in.Append(t.Context(), report(1)) }()
+		synctest.Wait()
+		go func() {
+			defer close(taken)
+			_, err := in.Place(t.Context())
+			assert.NoError(t, err)
+		}()
+		synctest.Wait()
+		select {
+		case <-taken:
+			t.Error("the place was taken before the commit was over")
+		default:
+		}
+		close(written)
+		<-taken
+		require.NoError(t, in.Close())
+		_, err := in.Place(t.Context())
+		require.ErrorIs(t, err, ingest.ErrClosed)
 	})
 }

@@ -50,7 +50,7 @@ var protocol = with(nouns, "internal/api/jsonscan", "internal/api/push", "intern
 
 // everywhere may be imported by all packages: these are about how the code is written, not about
 // what it does.
-var everywhere = []string{"internal/invariants", "internal/throttle"}
+var everywhere = []string{"internal/excerpt", "internal/invariants", "internal/throttle"}
 
 var rules = []rule{
 	// Leaves.
@@ -59,17 +59,23 @@ var rules = []rule{
 	{"internal/throttle", []string{"internal/clock"}},
 	{"internal/pace", []string{"internal/clock"}},
 	{"internal/admission", nil},
+	{"internal/excerpt", nil},
 	{"internal/invariants", nil},
 	{"internal/errand", nil},
 	{"internal/layers", nil},
 	{"internal/links", nil},
 	{"internal/linear", nil},
 	{"internal/wire", nil},
+	{"internal/pipes", nil},
+	{"internal/page", nil},
 	{"schema", nil},
+	{"internal/access", []string{"internal/admission", "internal/clock", "internal/storage"}},
+	{"internal/access/accesstest", []string{"internal/storage"}},
+	{"internal/webconfig", []string{"internal/clock"}},
 	{"internal/legacy", nil},
 
 	// Settings use the nouns: a ladder, a width, a store's policy.
-	{"internal/config", []string{"internal/metric", "internal/storage"}},
+	{"internal/config", []string{"internal/client", "internal/metric", "internal/storage"}},
 
 	// Stored bytes: no I/O and no clock.
 	{"internal/blocks", []string{"internal/metric"}},
@@ -102,27 +108,28 @@ var rules = []rule{
 
 	// Requests of operators: these read what the runs read, for series that a selector names.
 	{"internal/reaggregate", with(cache, "internal/query")},
-	{"internal/deletion", with(nouns, "internal/ingest", "internal/query")},
+	{"internal/deletion", with(blocks, "internal/query")},
 	{"internal/explain", with(cache, "internal/admission", "internal/recovery", "internal/shards", "internal/rollup", "internal/query")},
 
 	// What operators see of the runs, in the form that they see.
-	{"internal/aggregation", with(storage, "internal/recovery", "internal/shards", "internal/wire")},
+	{"internal/aggregation", with(storage, "internal/admission", "internal/recovery", "internal/shards", "internal/wire")},
 
 	// HTTP: decoding in, encoding out. A protocol knows what pushes share, and no other protocol; only
 	// the server knows them all.
 	{"internal/api/respond", []string{"internal/admission", "internal/ingest", "internal/storage", "internal/wire"}},
 	{"internal/api/jsonscan", []string{"internal/metric"}},
+	{"internal/api/route", []string{"internal/access"}},
 	{"internal/api/push", with(nouns, "internal/admission", "internal/api/respond", "internal/ingest", "internal/storage", "internal/wire")},
 	{"internal/api/reports", protocol},
 	{"internal/api/collectd", protocol},
 	{"internal/api/importer", with(protocol, "internal/admission")},
-	{"internal/api/influx", protocol},
+	{"internal/api/influx", with(protocol, "internal/access", "internal/api/route")},
 	{"internal/api/otlp", protocol},
 	{"internal/api/remotewrite", protocol},
-	{"internal/api/reading", with(nouns, "internal/admission", "internal/api/jsonscan", "internal/api/push", "internal/api/respond", "internal/explain", "internal/query", "internal/reaggregate", "internal/storage", "internal/wire")},
-	{"internal/api/promapi", with(nouns, "internal/admission", "internal/api/respond", "internal/deletion", "internal/query", "internal/storage")},
-	{"internal/api", with(nouns, "internal/admission", "internal/api/...", "internal/ingest", "internal/query", "internal/wire")},
-	{"internal/api/apitest", with(storage, "internal/storage/storagetest", "internal/admission", "internal/api", "internal/api/...", "internal/ingest", "internal/wire")},
+	{"internal/api/reading", with(nouns, "internal/access", "internal/admission", "internal/api/route", "internal/api/jsonscan", "internal/api/push", "internal/api/respond", "internal/explain", "internal/query", "internal/reaggregate", "internal/registry", "internal/storage", "internal/wire")},
+	{"internal/api/promapi", with(nouns, "internal/access", "internal/admission", "internal/api/route", "internal/api/respond", "internal/deletion", "internal/query", "internal/storage")},
+	{"internal/api", with(nouns, "internal/access", "internal/admission", "internal/api/...", "internal/ingest", "internal/page", "internal/query", "internal/wire")},
+	{"internal/api/apitest", with(storage, "internal/storage/storagetest", "internal/admission", "internal/api", "internal/api/...", "internal/ingest", "internal/pipes", "internal/wire")},
 
 	// Graphite's lines, past HTTP.
 	{"internal/graphite", with(nouns, "internal/ingest", "internal/storage")},
@@ -143,7 +150,7 @@ var rules = []rule{
 	// Opening the store that the options name, for the servers and for the commands beside them.
 	{"internal/backend", with(blocks, "internal/config", "internal/storage", "internal/storage/cassandra", "internal/storage/pebble")},
 	{"internal/commands", with(
-		cache, "internal/api/reading", "internal/backend", "internal/client", "internal/config", "internal/explain", "internal/legacy", "internal/migrate", "internal/query",
+		cache, "internal/api/reading", "internal/api/route", "internal/backend", "internal/client", "internal/config", "internal/explain", "internal/legacy", "internal/migrate", "internal/pipes", "internal/query",
 		"internal/reaggregate", "internal/storage/cassandra", "internal/storage/pebble", "internal/terminal", "internal/transfer", "internal/verify", "internal/wire",
 	)},
 
@@ -164,7 +171,7 @@ var rules = []rule{
 // forTests hold what tests share, in files that are not tests. Of the packages outside, only test
 // files may import them, whatever their rows say. The benchmarks are no part of the product either.
 var (
-	forTests  = []string{"integration/...", "internal/api/apitest", "internal/query/querytest", "internal/storage/storagetest", "internal/program/programtest", "internal/linear"}
+	forTests  = []string{"integration/...", "internal/access/accesstest", "internal/api/apitest", "internal/query/querytest", "internal/storage/storagetest", "internal/program/programtest", "internal/linear"}
 	noProduct = with(forTests, "bench/...")
 )
 

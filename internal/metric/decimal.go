@@ -6,9 +6,9 @@ import (
 	"strings"
 )
 
-// shortDecimal is the length up to which strconv rounds any decimal number correctly. Of a longer one it
+// ShortDecimal is the length up to which strconv rounds any decimal number correctly. Of a longer one it
 // forgets how large it is, as of Go 1.26: it keeps 800 digits, and exponents below 10,000.
-const shortDecimal = 800
+const ShortDecimal = 800
 
 // maxExponent is more than the digits of any text.
 const maxExponent = 1 << 30
@@ -22,7 +22,7 @@ func ParseDecimal(text string) (float64, bool) {
 			return 0, false
 		}
 	}
-	if len(text) > shortDecimal {
+	if len(text) > ShortDecimal {
 		var ok bool
 		if text, ok = shortened(text); !ok {
 			return 0, false
@@ -59,8 +59,8 @@ func shortened(text string) (string, bool) {
 	digits = strings.TrimLeft(digits, "0")
 	exp -= all - len(digits)
 	digits = strings.TrimRight(digits, "0")
-	if len(digits) > shortDecimal {
-		digits = digits[:shortDecimal-1] + "1" // what follows is not 0
+	if len(digits) > ShortDecimal {
+		digits = digits[:ShortDecimal-1] + "1" // what follows is not 0
 	}
 	return sign + "0." + digits + "0e" + strconv.Itoa(exp), true
 }

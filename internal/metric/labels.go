@@ -8,6 +8,8 @@ import (
 	"strconv"
 	"strings"
 	"unicode/utf8"
+
+	"github.com/quern/quern/internal/excerpt"
 )
 
 const (
@@ -40,10 +42,33 @@ func NewLabels(ls ...Label) (Labels, error) {
 	slices.SortFunc(out, func(a, b Label) int { return strings.Compare(a.Name, b.Name) })
 	for i := 1; i < len(out); i++ {
 		if out[i].Name == out[i-1].Name {
-			return nil, fmt.Errorf("label %q is given twice", out[i].Name)
+			return nil, fmt.Errorf("label %s is given twice", excerpt.Quoted(out[i].Name))
 		}
 	}
 	return out, nil
+}
+
+// SourceLabels are the labels that may name the source of a series that has no label SourceLabel, best first.
+type SourceLabels []string
+
+// SourceOf returns the source of a series, whose labels may be in any order. If a label SourceLabel names it, that is
+// the label at index at. Otherwise the source is derived: it is the value of the first label of the list that the series
+// has, or empty. Labels with an empty value count as absent.
+func (s SourceLabels) SourceOf(labels []Label) (source string, derived bool, at int) {
+	best := len(s)
+	for i := range labels {
+		l := &labels[i]
+		if l.Value == "" {
+			continue
+		}
+		if l.Name == SourceLabel {
+			return l.Value, false, i
+		}
+		if rank := slices.Index(s[:best], l.Name); rank >= 0 {
+			source, best = l.Value, rank
+		}
+	}
+	return source, true, 0
 }
 
 // Get returns the value of the named label, "" when absent.

@@ -6,6 +6,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/quern/quern/internal/excerpt"
 )
 
 // Bucket is a level of the ladder: 0 is raw, 1 the finest roll-up, and so on.
@@ -156,7 +158,7 @@ func (l Ladder) Bucket(name string) (Bucket, error) {
 			}
 		}
 	}
-	return 0, fmt.Errorf("no bucket %q: there are raw,%s", name, l)
+	return 0, fmt.Errorf("no bucket %s: there are raw,%s", excerpt.Quoted(name), l)
 }
 
 // FormatWidth formats a width in its largest whole unit up to hours: 90s, 5m, 24h.

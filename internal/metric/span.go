@@ -5,6 +5,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/quern/quern/internal/excerpt"
 )
 
 const (
@@ -20,7 +22,7 @@ const maxSpan = 100 * oneYear
 // as 7d, 1d12h or 90m. It allows spaces, as in "40 d 6 h". A longer span than maxSpan gives
 // maxSpan: 1000y means as long as possible.
 func ParseSpan(s string) (time.Duration, error) {
-	bad := fmt.Errorf("%q is not a duration such as 90m, 24h, 7d or 1y", s)
+	bad := fmt.Errorf("%s is not a duration such as 90m, 24h, 7d or 1y", excerpt.Quoted(s))
 	text := strings.ReplaceAll(strings.TrimSpace(s), " ", "")
 	if text == "0" {
 		return 0, nil

@@ -125,7 +125,7 @@ func (e *Engine) prepare(
 	if !ok {
 		return begin(q)
 	}
-	p := newPreparation()
+	p := newPreparation(ctx)
 	during := own.during(p)
 	inner, err := begin(during)
 	if err != nil {
@@ -140,6 +140,7 @@ func (e *Engine) prepare(
 		prep: p, q: during.q, lookbackMs: stmt.LookbackDelta.Milliseconds(), subqueryStepMs: e.subqueryStepMs,
 	}
 	all := grid{startMs: timestamp.FromTime(stmt.Start), endMs: timestamp.FromTime(stmt.End), stepMs: stmt.Interval.Milliseconds()}
+	r.err = p.name(stmt.Expr)
 	stmt.Expr = r.rewrite(stmt.Expr, all)
 	if r.err == nil {
 		p.weigher = &weigher{
@@ -207,8 +208,9 @@ func (q *preparedQuery) Exec(ctx context.Context) *promql.Result {
 	// A result is sent as slowly as its client reads: what the expression was compiled to, and what
 	// it read last, is not held as long. The engine's query holds the storage that it was given, and
 	// that holds the preparation.
-	q.prep.weigher, q.prep.readings, q.prep.account.now = nil, nil, nil
+	recorded := int64(samplesIn(q.prep.levels.Bytes()))
+	q.prep.weigher, q.prep.readings, q.prep.texts, q.prep.account.now = nil, nil, nil, nil
 	q.Query.Statement().(*parser.EvalStmt).Expr, q.prep = nil, nil
-	q.account.only(samplesOf(r.Value))
+	q.account.only(samplesOf(r.Value) + recorded)
 	return r
 }

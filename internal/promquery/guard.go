@@ -3,7 +3,13 @@ package promquery
 import (
 	"context"
 	"errors"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
 
+	"github.com/prometheus/common/model"
+	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/promql"
 	"github.com/prometheus/prometheus/promql/parser"
 	"github.com/prometheus/prometheus/util/annotations"
@@ -21,13 +27,15 @@ type guard struct {
 func init() {
 	for name, call := range promql.FunctionCalls {
 		if call != nil { // the engine itself evaluates the others
-			promql.FunctionCalls[name] = guarded(call)
+			promql.FunctionCalls[name] = guarded(name, call)
 		}
 	}
 }
 
 // guarded panics with an error, as the engine's own functions do.
-func guarded(call promql.FunctionCall) promql.FunctionCall {
+func guarded(name string, call promql.FunctionCall) promql.FunctionCall {
+	rates := name == "rate" || name == "increase"
+	buckets := name == "histogram_quantile" || name == "histogram_quantiles" || name == "histogram_fraction"
 	return func(
 		vectors []promql.Vector, matrix promql.Matrix, args parser.Expressions, enh *promql.EvalNodeHelper,
 	) (promql.Vector, annotations.Annotations) {
@@ -38,7 +46,14 @@ func guarded(call promql.FunctionCall) promql.FunctionCall {
 		if err := g.prep.ctx.Err(); err != nil {
 			panic(ended(err))
 		}
+		if buckets {
+			vectors = fewerMalformed(vectors)
+		}
 		out, annos := call(vectors, matrix, args, enh)
+		if rates && len(out) > 0 {
+			// Behind the call the engine itself notes the name of the series that it has put here.
+			matrix[0].Metric = g.prep.noted(matrix[0].Metric)
+		}
 		return out, g.prep.fewer(annos)
 	}
 }
@@ -68,6 +83,50 @@ func ended(err error) error {
 	return promql.ErrQueryCanceled(when)
 }
 
+// fewerMalformed returns vectors of which none has many buckets whose le is no number. The functions that take
+// buckets use none of these, and note each.
+func fewerMalformed(vectors []promql.Vector) []promql.Vector {
+	for i, v := range vectors {
+		n := 0
+		malformed := func(s promql.Sample) bool {
+			if s.H != nil {
+				return false
+			}
+			bound, err := strconv.ParseFloat(s.Metric.Get(model.BucketLabel), 64)
+			if err == nil && !math.IsNaN(bound) {
+				return false
+			}
+			n++
+			return n > mostAnnotations
+		}
+		if slices.ContainsFunc(v, malformed) {
+			n = 0
+			vectors = slices.Clone(vectors) // the engine's own stay
+			vectors[i] = slices.DeleteFunc(slices.Clone(v), malformed)
+		}
+	}
+	return vectors
+}
+
+// noted returns the labels of a series whose rate was computed, without a name if the engine would note it beyond the first
+// annotations of the query.
+func (p *preparation) noted(series labels.Labels) labels.Labels {
+	name := series.Get(model.MetricNameLabel)
+	for _, counters := range []string{"_total", "_sum", "_count", "_bucket"} { // of which the engine notes nothing
+		if strings.HasSuffix(name, counters) {
+			return series
+		}
+	}
+	if _, ok := p.rated[name]; ok || name == "" {
+		return series
+	}
+	if len(p.annotated)+len(p.rated) >= mostAnnotations {
+		return labels.EmptyLabels()
+	}
+	p.rated[strings.Clone(name)] = struct{}{}
+	return series
+}
+
 // mostAnnotations is how many different annotations the functions of a query may leave. A reply has fewer.
 const mostAnnotations = 100
 
@@ -77,7 +136,7 @@ func (p *preparation) fewer(annos annotations.Annotations) annotations.Annotatio
 		if _, ok := p.annotated[text]; ok {
 			continue
 		}
-		if len(p.annotated) == mostAnnotations {
+		if len(p.annotated)+len(p.rated) >= mostAnnotations {
 			delete(annos, text)
 			continue
 		}

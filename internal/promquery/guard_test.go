@@ -2,7 +2,11 @@ package promquery
 
 import (
 	"context"
+	"fmt"
 	"math"
+	"slices"
+	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -60,7 +64,7 @@ func TestAllFunctionsAreGuarded(t *testing.T) {
 		for ctx, want := range map[context.Context]error{
 			ended: promql.ErrQueryCanceled("expression evaluation"), late: promql.ErrQueryTimeout("expression evaluation"),
 		} {
-			prep := newPreparation()
+			prep := newPreparation(t.Context())
 			prep.ctx = ctx
 			e := &parser.Call{Args: parser.Expressions{&parser.NumberLiteral{}}}
 			prep.guardCall(e)
@@ -106,6 +110,88 @@ func TestIteratorsEnd(t *testing.T) {
 		require.ErrorIs(t, it.Err(), context.Canceled, name)
 		require.NoError(t, q.Close())
 	}
+}
+
+// TestRatesOfManyNames: the engine itself notes each name of a metric that might not be a counter.
+func TestRatesOfManyNames(t *testing.T) {
+	const names = 3 * mostAnnotations
+	w := newWorld(t, "model", retention, now)
+	for i := range names {
+		for suffix, last := range map[string]float64{"": 1, "_total": 2} {
+			id := w.ID(querytest.Named(fmt.Sprintf("m%03d%s", i, suffix), metric.Label{Name: "i", Value: fmt.Sprint(i, suffix)}))
+			w.Put(metric.Sample{Schedule: id, TimeMs: now - 30_000}, metric.Sample{Schedule: id, TimeMs: now, Value: last})
+		}
+	}
+	engine, queryable := New(w.Querier, Options{})
+	for expr, want := range map[string]struct{ series, infos int }{
+		`increase({__name__=~"m.*"}[1m])`:                    {2 * names, mostAnnotations},
+		`rate({__name__=~"m.*"}[1m])`:                        {2 * names, mostAnnotations},
+		`rate({__name__=~"m.*"}[1m:10s])`:                    {2 * names, mostAnnotations},
+		`rate({__name__=~"m.*_total"}[1m])`:                  {names, 0},
+		`rate({__name__=~"m00[0-6]"}[1m])`:                   {7, 7},
+		`last_over_time(rate({__name__=~"m.*"}[1m])[1m:1s])`: {2 * names, mostAnnotations},
+	} {
+		q, err := engine.NewRangeQuery(t.Context(), queryable, nil, expr, time.UnixMilli(now-5000), time.UnixMilli(now), time.Second)
+		require.NoError(t, err)
+		r := q.Exec(t.Context())
+		require.NoError(t, r.Err, expr)
+		require.Len(t, r.Warnings, want.infos, expr)
+		series, err := r.Matrix()
+		require.NoError(t, err)
+		require.Len(t, series, want.series, expr)
+		for _, s := range series {
+			require.Positive(t, s.Floats[len(s.Floats)-1].F, "%s of %s", expr, s.Metric)
+		}
+		q.Close()
+	}
+}
+
+// TestMalformedBuckets: a histogram's function notes each le that is no number, in the same call. It gets few of them, and
+// the result stays.
+func TestMalformedBuckets(t *testing.T) {
+	const most = 3 * mostAnnotations
+	vector := promql.Vector{{F: 1, Metric: labels.FromStrings("le", "1")}}
+	for i := range most {
+		vector = append(vector, promql.Sample{F: 1, Metric: labels.FromStrings("le", strings.Repeat("\x01", 4000)+strconv.Itoa(i))})
+	}
+	vector = append(vector, promql.Sample{F: 2, Metric: labels.FromStrings("le", "+Inf")})
+	ranks := promql.Vector{{F: 0.5}}
+	for name, args := range map[string][]promql.Vector{
+		"histogram_quantile":  {ranks, vector},
+		"histogram_fraction":  {ranks, ranks, vector},
+		"histogram_quantiles": {vector, nil, ranks},
+	} {
+		given := slices.Clone(vector)
+		got := 0
+		call := guarded(name, func(vectors []promql.Vector, _ promql.Matrix, _ parser.Expressions, _ *promql.EvalNodeHelper) (promql.Vector, annotations.Annotations) {
+			got = len(vectors[slices.IndexFunc(args, func(v promql.Vector) bool { return len(v) == len(vector) })])
+			return nil, nil
+		})
+		prep := newPreparation(t.Context())
+		prep.ctx = t.Context()
+		e := &parser.Call{}
+		prep.guardCall(e)
+		call(args, nil, e.Args, new(promql.EvalNodeHelper))
+		require.Equal(t, 2+mostAnnotations, got, name)
+		require.Equal(t, given, vector, "the engine's own vector is unchanged")
+	}
+
+	w := newWorld(t, "model", retention, now)
+	for _, s := range vector {
+		id := w.ID(querytest.Named("h", metric.Label{Name: "le", Value: s.Metric.Get("le")}))
+		w.Put(metric.Sample{Schedule: id, TimeMs: now, Value: s.F})
+	}
+	engine, queryable := New(w.Querier, Options{})
+	q, err := engine.NewInstantQuery(t.Context(), queryable, nil, "histogram_quantile(0.5, h)", time.UnixMilli(now))
+	require.NoError(t, err)
+	defer q.Close()
+	r := q.Exec(t.Context())
+	require.NoError(t, r.Err)
+	require.Len(t, r.Warnings, mostAnnotations)
+	v, err := r.Vector()
+	require.NoError(t, err)
+	require.Len(t, v, 1)
+	require.InDelta(t, 1, v[0].F, 0)
 }
 
 // TestAnnotationsAreBounded: a warning may have another text at each step.

@@ -19,28 +19,6 @@ func (p *points) add(tMs int64, v float64) {
 	p.values = append(p.values, v)
 }
 
-// merge combines two series of points. Where both have a point at the same time, b's wins.
-func merge(a, b points) points {
-	if len(a.times) == 0 {
-		return b
-	}
-	var out points
-	for i, j := 0, 0; i < len(a.times) || j < len(b.times); {
-		switch {
-		case j == len(b.times) || i < len(a.times) && a.times[i] < b.times[j]:
-			out.add(a.times[i], a.values[i])
-			i++
-		default:
-			if i < len(a.times) && a.times[i] == b.times[j] {
-				i++
-			}
-			out.add(b.times[j], b.values[j])
-			j++
-		}
-	}
-	return out
-}
-
 // iterator is a chunkenc.Iterator over points, or carries the error of reading them.
 type iterator struct {
 	points

@@ -113,8 +113,8 @@ func (a *account) claims(ctx context.Context, memory *admission.Budget) {
 	}
 }
 
-// claimStep is by how many samples a claim grows: 1 MiB.
-const claimStep = 1 << 20 / sampleBytes
+// claimStep is by how many bytes a claim grows.
+const claimStep = 1 << 20
 
 func (a *account) held() int64 { return a.n.Load() + a.found.Load() + a.engine.Load() }
 
@@ -129,30 +129,31 @@ func (a *account) room() error {
 	if a.claim == nil {
 		return nil
 	}
-	held := a.held()
-	steps := (held + claimStep - 1) / claimStep
-	bytes := steps * claimStep * sampleBytes
+	bytes := a.held() * sampleBytes
 	if bytes > a.claim.Share() {
 		return &query.RequestError{Message: fmt.Sprintf("the query may take more than %d MB, the part of this process's memory that the queries of "+
 			"one client may hold: narrow the selectors, use a larger step, aggregate, or give the process more memory", a.claim.Share()>>20)}
 	}
-	if more := bytes - a.claim.Held(); more > 0 && !a.claim.Grow(more) {
+	if more, ok := a.cover(bytes); !ok {
 		return fmt.Errorf("there is no room for %d MB more of a query: %w, or narrow the selectors", more>>20, admission.ErrNoRoom)
 	}
-	a.claimed.Store(steps * claimStep)
 	return nil
+}
+
+// cover has the claim hold the given bytes.
+func (a *account) cover(bytes int64) (more int64, ok bool) {
+	more, ok = a.claim.Cover(bytes, claimStep, a.claim.Share())
+	a.claimed.Store(a.claim.Held() / sampleBytes)
+	return more, ok
 }
 
 // shrink gives back what is held no more.
 func (a *account) shrink() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.claim == nil {
-		return
+	if a.claim != nil {
+		a.cover(a.held() * sampleBytes)
 	}
-	steps := (a.held() + claimStep - 1) / claimStep
-	a.claim.Shrink(steps * claimStep * sampleBytes)
-	a.claimed.Store(min(a.claimed.Load(), steps*claimStep))
 }
 
 // only counts n samples, of a result that nothing else is held beside.

@@ -81,7 +81,7 @@ func TestRowsCountAsWhatTheyHold(t *testing.T) {
 				before := linear.Heap()
 				var refused error
 				for i := range groups {
-					if _, refused = src.points([]place{{group: i}}, new(own)); refused != nil {
+					if _, refused = src.points(place{group: i}, new(own)); refused != nil {
 						break
 					}
 				}
@@ -124,7 +124,7 @@ func TestPointsOfRowsCount(t *testing.T) {
 		}
 		var it chunkenc.Iterator
 		for i := range groups[0].IDs() {
-			s := series{foundSeries: &foundSeries{places: []place{{group: 0, i: i}}}, set: &set{ctx: t.Context(), source: src}}
+			s := series{foundSeries: &foundSeries{place: place{group: 0, i: i}}, set: &set{ctx: t.Context(), source: src}}
 			it = s.Iterator(it) // as the engine does: what the one before had is let go
 			var tooMany promql.ErrTooManySamples
 			if name == "many" {

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"hash/maphash"
 	"slices"
 	"strings"
 	"sync"
@@ -73,9 +72,8 @@ type querier struct {
 
 // found is the result of a selector. Selectors with the same matchers share it.
 type found struct {
-	groups    []query.Group
-	series    []foundSeries
-	scattered bool
+	groups []query.Group
+	series []foundSeries
 
 	labelled map[string]ofLabel // those that were asked for
 }
@@ -159,14 +157,15 @@ func (q *querier) Select(
 	q.cancels = append(q.cancels, cancel)
 	q.mu.Unlock()
 	// For timestamp(), the engine takes the iterators of all series at once.
-	keep := sortSeries || found.scattered || hints != nil && hints.Func == "timestamp"
+	keep := sortSeries || hints != nil && hints.Func == "timestamp"
 	var sel *selected
 	if q.prep != nil && q.prep.weigher != nil {
 		sel = q.prep.weigher.add(ctx, &q.work, matchers, found)
 	}
 	held := newHeld(ctx, &q.reads, found.groups, q.account, keep)
+	warn = q.prep.reads(matchers, len(found.groups)).Warnings(warn)
 	if r := q.prep.of(matchers); r != nil {
-		return newSet(ctx, series, sel, warn, &rowSource{reading: r, q: q.q, warn: warn, loader: newLoader[[]query.Span](held), scattered: found.scattered})
+		return newSet(ctx, series, sel, warn, &rowSource{reading: r, q: q.q, warn: warn, loader: newLoader[[]query.Span](held)})
 	}
 	return newSet(ctx, series, sel, warn, &samples{mint: mint, maxt: maxt, warn: warn, loader: newLoader[points](held)})
 }
@@ -222,7 +221,7 @@ func (q *querier) find(ctx context.Context, hints *storage.SelectHints, warn *qu
 	if listed { // the labels of one series at a time
 		name = func(metric.Labels) (*labels.Labels, error) { return nil, nil }
 	}
-	if f.series, f.scattered, err = seriesOf(ctx, groups, name); err != nil {
+	if f.series, err = seriesOf(ctx, groups, name); err != nil {
 		return nil, err
 	}
 	if q.found == nil {
@@ -285,11 +284,10 @@ func (f *found) refs() []*foundSeries {
 	return out
 }
 
-// foundSeries is a series and its places in groups. It has several places if it has several ids,
-// for example because the labels that name its source have changed.
+// foundSeries is a series and its place in the groups.
 type foundSeries struct {
+	place
 	stored metric.Labels // owned by the index
-	places []place
 
 	named *labels.Labels // filled by labels; nil to keep none
 }
@@ -324,56 +322,32 @@ type place struct {
 	group, i int
 }
 
-// seriesOf returns the distinct series of groups, with what name returns for their labels. They are
-// scattered if any of them has several places.
-func seriesOf(
-	ctx context.Context, groups []query.Group, name func(metric.Labels) (*labels.Labels, error),
-) (found []foundSeries, scattered bool, err error) {
+// seriesOf returns the series of groups, with what name returns for their labels.
+func seriesOf(ctx context.Context, groups []query.Group, name func(metric.Labels) (*labels.Labels, error)) ([]foundSeries, error) {
 	n := 0
 	for _, g := range groups {
 		n += len(g.IDs())
 	}
-	found = make([]foundSeries, 0, n)
-	places := make([]place, 0, n)
-	at := make(map[uint64]int, n)
-	seed := maphash.MakeSeed()
-	var key []byte
+	found := make([]foundSeries, 0, n)
 	for gi, g := range groups {
 		if err := ctx.Err(); err != nil {
-			return nil, false, err
+			return nil, err
 		}
 		for i := range g.IDs() {
 			ls := g.Labels(i)
-			key = ls.AppendKey(key[:0])
-			hash := maphash.Bytes(seed, key)
-			other, hit := at[hash]
-			if hit && !slices.Equal(found[other].stored, ls) {
-				// Two series share a hash: too rare for the cost to matter.
-				other = slices.IndexFunc(found, func(f foundSeries) bool { return slices.Equal(f.stored, ls) })
-				hit = other >= 0
-			} else if !hit {
-				at[hash] = len(found)
-			}
-			if hit {
-				scattered = true
-				found[other].places = append(found[other].places, place{gi, i})
-				continue
-			}
 			named, err := name(ls)
 			if err != nil {
-				return nil, false, err
+				return nil, err
 			}
-			places = append(places, place{gi, i})
-			end := len(places)
-			found = append(found, foundSeries{stored: ls, places: places[end-1 : end : end], named: named})
+			found = append(found, foundSeries{place: place{gi, i}, stored: ls, named: named})
 		}
 	}
-	return found, scattered, nil
+	return found, nil
 }
 
 // source reads the points of a selector's series, and counts those that it makes.
 type source interface {
-	points(places []place, own *own) (points, error)
+	points(at place, own *own) (points, error)
 	// release lets go of all that has been read.
 	release()
 }
@@ -385,34 +359,25 @@ type samples struct {
 	loader     *loader[points]
 }
 
-func (s *samples) points(places []place, own *own) (points, error) {
+func (s *samples) points(at place, own *own) (points, error) {
 	*own = s.loader.begin(s)
-	var all points
-	for _, p := range places {
-		found, err := s.loader.get(p.group, func(ctx context.Context, group int, hold func(n int) error) ([]points, error) {
-			g := s.loader.groups[group]
-			out := make([]points, len(g.IDs()))
-			err := g.Samples(ctx, s.mint, s.maxt+1, s.warn, hold, func(i int, samples []metric.Sample) error {
-				out[i].times = slices.Grow(out[i].times, len(samples))
-				out[i].values = slices.Grow(out[i].values, len(samples))
-				for _, s := range samples {
-					out[i].add(s.TimeMs, s.Value)
-				}
-				return hold(len(samples))
-			})
-			return out, err
-		})
-		if err != nil {
-			return points{}, err
-		}
-		if n := len(all.times); n > 0 {
-			if err := own.add(n + len(found[p.i].times)); err != nil {
-				return points{}, err
+	found, err := s.loader.get(at.group, func(ctx context.Context, group int, hold func(n int) error) ([]points, error) {
+		g := s.loader.groups[group]
+		out := make([]points, len(g.IDs()))
+		err := g.Samples(ctx, s.mint, s.maxt+1, s.warn, hold, func(i int, samples []metric.Sample) error {
+			out[i].times = slices.Grow(out[i].times, len(samples))
+			out[i].values = slices.Grow(out[i].values, len(samples))
+			for _, s := range samples {
+				out[i].add(s.TimeMs, s.Value)
 			}
-		}
-		all = merge(all, found[p.i])
+			return hold(len(samples))
+		})
+		return out, err
+	})
+	if err != nil {
+		return points{}, err
 	}
-	return all, nil
+	return found[at.i], nil
 }
 
 func (s *samples) release() { s.loader.release() }
@@ -433,9 +398,6 @@ type rowSource struct {
 	warn   *query.Warnings
 	loader *loader[[]query.Span]
 
-	// scattered means that all groups share one plan, because spans of several groups are combined.
-	scattered bool
-
 	mu      sync.Mutex
 	planner *query.Planner
 	plans   map[int]*query.Plan // by index of the group
@@ -445,7 +407,6 @@ type rowSource struct {
 func (r *rowSource) planOf(group int) (*query.Plan, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	groups := r.loader.groups
 	if r.planner == nil {
 		p, err := r.newPlanner(r.loader.ctx, r.q, r.warn)
 		if err != nil {
@@ -453,67 +414,45 @@ func (r *rowSource) planOf(group int) (*query.Plan, error) {
 		}
 		r.planner, r.plans = p, make(map[int]*query.Plan)
 	}
-	if r.scattered {
-		group = 0
-	} else {
-		groups = groups[group : group+1]
-	}
 	p := r.plans[group]
 	if p == nil {
-		p = r.planner.For(groups...)
+		p = r.planner.For(r.loader.groups[group])
 		r.plans[group] = p
 	}
 	return p, nil
 }
 
-func (r *rowSource) points(places []place, own *own) (points, error) {
+func (r *rowSource) points(at place, own *own) (points, error) {
 	*own = r.loader.begin(r)
-	plan, err := r.planOf(places[0].group)
+	plan, err := r.planOf(at.group)
 	if err != nil {
 		return points{}, err
 	}
-	var all []query.Span
-	for _, p := range slices.Backward(places) {
-		found, err := r.loader.get(p.group, func(ctx context.Context, group int, hold func(n int) error) ([][]query.Span, error) {
-			g := r.loader.groups[group]
-			out := make([][]query.Span, len(g.IDs()))
-			plan, err := r.planOf(group)
-			if err != nil {
-				return nil, err
-			}
-			err = g.Spans(ctx, plan, r.warn, hold, func(i int, s *query.Span) error {
-				if n := len(out[i]); n == cap(out[i]) {
-					size := max(2*n, r.rowEstimate(r.q))
-					if err := hold(samplesIn((size - n) * spanBytes)); err != nil {
-						return err
-					}
-					out[i] = append(make([]query.Span, 0, size), out[i]...)
-				}
-				kept := r.keep(s)
-				out[i] = append(out[i], kept)
-				return hold(samplesIn(len(kept.Sketch)))
-			})
-			return out, err
-		})
+	found, err := r.loader.get(at.group, func(ctx context.Context, group int, hold func(n int) error) ([][]query.Span, error) {
+		g := r.loader.groups[group]
+		out := make([][]query.Span, len(g.IDs()))
+		plan, err := r.planOf(group)
 		if err != nil {
-			return points{}, err
+			return nil, err
 		}
-		if all == nil {
-			all = slices.Clip(found[p.i])
-		} else {
-			all = append(all, found[p.i]...)
-		}
-	}
-	if len(places) > 1 {
-		all = slices.Clone(all) // it may still alias the spans of one place
-		// Places may share samples or rows. Of two spans with the same end, keep the span with more
-		// samples; if both have as many, keep the span of the later place, which comes first here.
-		slices.SortStableFunc(all, func(a, b query.Span) int {
-			return cmp.Or(cmp.Compare(a.EndMs, b.EndMs), cmp.Compare(b.Count, a.Count))
+		err = g.Spans(ctx, plan, r.warn, hold, func(i int, s *query.Span) error {
+			if n := len(out[i]); n == cap(out[i]) {
+				size := max(2*n, r.rowEstimate(r.q))
+				if err := hold(samplesIn((size - n) * spanBytes)); err != nil {
+					return err
+				}
+				out[i] = append(make([]query.Span, 0, size), out[i]...)
+			}
+			kept := r.keep(s)
+			out[i] = append(out[i], kept)
+			return hold(samplesIn(len(kept.Sketch)))
 		})
-		all = slices.CompactFunc(all, func(a, b query.Span) bool { return a.EndMs == b.EndMs })
+		return out, err
+	})
+	if err != nil {
+		return points{}, err
 	}
-	return r.reading.points(r.loader.ctx, plan, r.q.Ladder().WidthMs(r.level), all, own.add, func(err error) {
+	return r.reading.points(r.loader.ctx, plan, r.q.Ladder().WidthMs(r.level), found[at.i], own.add, func(err error) {
 		r.warn.Add("percentiles are missing: %v", err)
 	})
 }
@@ -575,7 +514,7 @@ func (s *series) Iterator(it chunkenc.Iterator) chunkenc.Iterator {
 	}
 	into.own.free()
 	*into = iterator{at: -1, ctx: s.set.ctx}
-	p, err := s.set.source.points(s.places, &into.own)
+	p, err := s.set.source.points(s.place, &into.own)
 	if all := s.set.all; err == nil && s.set.sel != nil {
 		err = s.set.sel.has(s.stored, len(p.times), s.foundSeries == all[len(all)-1])
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/prometheus/prometheus/promql/parser"
 	"github.com/prometheus/prometheus/util/annotations"
 
+	"github.com/quern/quern/internal/excerpt"
 	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/query"
 )
@@ -28,14 +29,59 @@ type preparation struct {
 	account  *account
 	refused  error // what the query is answered without being evaluated
 
+	// levels record what the selectors are read from, by their texts, whose key is as that of readings. Both are nil
+	// unless that was asked for.
+	levels *query.Levels
+	texts  map[*labels.Matcher]string
+
 	ctx       context.Context     //nolint:containedctx // that of Exec: the engine passes none to its functions
 	annotated map[string]struct{} // the annotations of functions, by text
+	rated     map[string]struct{} // the names in the engine's annotations of rate and increase
 }
 
-func newPreparation() *preparation {
+func newPreparation(ctx context.Context) *preparation {
 	return &preparation{
-		readings: make(map[*labels.Matcher]*reading), annotated: make(map[string]struct{}), account: &account{inTurn: true},
+		readings: make(map[*labels.Matcher]*reading), annotated: make(map[string]struct{}), rated: make(map[string]struct{}),
+		account: &account{inTurn: true}, levels: query.LevelsOf(ctx),
 	}
+}
+
+// name keeps the texts of all selectors as they were asked, if their levels are recorded.
+func (p *preparation) name(e parser.Expr) error {
+	if p.levels == nil {
+		return nil
+	}
+	p.texts = make(map[*labels.Matcher]string)
+	var err error
+	parser.Inspect(e, func(node parser.Node, _ []parser.Node) error {
+		of, text := (*parser.VectorSelector)(nil), ""
+		switch node := node.(type) {
+		case *parser.MatrixSelector:
+			of, text = node.VectorSelector.(*parser.VectorSelector), node.String()
+		case *parser.VectorSelector:
+			of, text = node, node.String()
+		}
+		// A range selector comes before its own selector, which has the same key.
+		if of == nil || len(of.LabelMatchers) == 0 || p.texts[of.LabelMatchers[0]] != "" {
+			return nil
+		}
+		p.texts[of.LabelMatchers[0]] = text
+		err = p.account.find(namedBytes + len(text))
+		return err
+	})
+	return err
+}
+
+// reads returns where what a selector with the given matchers is read from is recorded, nil for nowhere.
+func (p *preparation) reads(matchers []*labels.Matcher, groups int) *query.Reads {
+	if p == nil || p.levels == nil || len(matchers) == 0 {
+		return nil
+	}
+	text, ok := p.texts[matchers[0]]
+	if !ok { // the engine's own, such as that of info
+		text = (&parser.VectorSelector{LabelMatchers: matchers}).String()
+	}
+	return p.levels.Selector(text, groups, p.account.find)
 }
 
 // of returns what the selector with the given matchers reads, nil for raw samples.
@@ -127,7 +173,7 @@ func (r *rewriter) rewrite(e parser.Expr, g grid) parser.Expr {
 		rangeMs, stepMs := e.Range.Milliseconds(), e.Step.Milliseconds()
 		switch {
 		case stepMs == 0 && e.Step != 0: // the engine would divide by it
-			r.refuse(fmt.Errorf("%s: times have millisecond precision: the step of a subquery must be at least 1ms", e))
+			r.refuse(fmt.Errorf("%s: times have millisecond precision: the step of a subquery must be at least 1ms", excerpt.Of(e.String())))
 			return e
 		case stepMs == 0:
 			stepMs = r.subqueryStepMs(rangeMs)
@@ -284,7 +330,7 @@ func (r *rewriter) read(sel *parser.VectorSelector, reads *reading) {
 func (r *rewriter) quantile(e *parser.Call, reads *reading) {
 	rank, ok := constant(e.Args[0])
 	if !ok {
-		r.refuse(fmt.Errorf("%s: the quantile must be a constant number when roll-ups are read", e))
+		r.refuse(fmt.Errorf("%s: the quantile must be a constant number when roll-ups are read", excerpt.Of(e.String())))
 	}
 	if !(rank >= 0 && rank <= 1) {
 		r.prep.notes.Add(annotations.NewInvalidQuantileWarning(rank, e.Args[0].PositionRange()))

@@ -21,8 +21,8 @@ import (
 const (
 	// maxMade bounds one label that a function makes, in bytes.
 	maxMade = 64 << 10
-	// maxMatching bounds the matching of label_replace in one query: bytes that a pattern looks at, times its instructions.
-	// Matching ignores the context. This many take some ten seconds.
+	// maxMatching bounds the matching of label_replace in one query: bytes that a pattern looks at, times its
+	// instructions. Matching ignores the context. This many take some ten seconds.
 	maxMatching = 200_000_000
 	// mostRoom is the number of points that the engine allocates at the first one of a series.
 	mostRoom = 5000
@@ -139,7 +139,7 @@ func (s *selected) has(stored metric.Labels, points int, last bool) error {
 	if last {
 		w.unread--
 	}
-	if w.read.series < w.next.series && w.read.bytes < w.next.bytes && s.unweighed < claimStep && (!last || w.unread > 0 && len(w.selected) > 100) {
+	if w.read.series < w.next.series && w.read.bytes < w.next.bytes && s.unweighed < claimStep/sampleBytes && (!last || w.unread > 0 && len(w.selected) > 100) {
 		return nil
 	}
 	s.unweighed = 0

@@ -78,8 +78,8 @@ const (
 	runeBytes      = 72        // per bound of a range in a class
 	unicodeBytes   = 256 << 10 // per class such as \pL, which is costly when case is ignored
 	wideRangeBytes = 1 << 20
-	// captureBytes is what matching holds of a group for each instruction: where it begins and ends. Each way through a pattern
-	// has its own.
+	// captureBytes is what matching holds of a group for each instruction: where it begins and ends. Each way through a
+	// pattern has its own.
 	captureBytes = 16
 	// mostSets is how many strings a pattern may stand for and still be kept as those.
 	mostSets = 256
@@ -125,8 +125,8 @@ func (w *weigher) quoted(text string, captures bool) error {
 	return w.pattern(pattern, captures)
 }
 
-// pattern counts a regular expression. What is seen of its text bounds what its syntax tree takes, which tells the rest.
-// Captures says that it is asked where its groups match, as functions do.
+// pattern counts a regular expression. What is seen of its text bounds what its syntax tree takes, which tells the
+// rest. Captures says that it is asked where its groups match, as functions do.
 func (w *weigher) pattern(pattern string, captures bool) error {
 	if !strings.ContainsAny(pattern, `\.+*?()[]{}^$`) {
 		return w.add(listedBytes * int64(len(pattern)))

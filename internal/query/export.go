@@ -29,7 +29,7 @@ const pieceSamples = 10_000
 // pieces, in order of time, with pieces of other series between them. The returned error may be a
 // *RequestError.
 func (q *Querier) Export(ctx context.Context, sels []Selector, startMs, endMs int64) (*Result[Samples], error) {
-	if err := checkRange(startMs, endMs); err != nil {
+	if err := CheckRange(startMs, endMs); err != nil {
 		return nil, err
 	}
 	r := new(Result[Samples])
@@ -89,7 +89,7 @@ func (e *exporter) part(ctx context.Context, g group, fromMs, toMs int64) (left 
 	defer set.close()
 	g.reset(set, fromMs, toMs)
 	sinceMs := e.q.ladder.SliceAt(metric.Raw, fromMs).StartMs
-	for ch, err := range e.q.store.RawChunks(ctx, g.span(), sinceMs, toMs) {
+	for ch, err := range e.q.chunks(ctx, g, sinceMs, toMs) {
 		if err != nil {
 			return left, false, e.q.readError(metric.Raw, g, err)
 		}
@@ -142,7 +142,7 @@ type Row struct {
 // are sorted by time; the series of a group come in no particular order. A warning names rows that
 // lack late samples. The returned error may be a *RequestError.
 func (q *Querier) Rollups(ctx context.Context, sels []Selector, level metric.Bucket, startMs, endMs int64) (*Result[Row], error) {
-	if err := checkRange(startMs, endMs); err != nil {
+	if err := CheckRange(startMs, endMs); err != nil {
 		return nil, err
 	}
 	if level < 1 || level > q.ladder.Top() {

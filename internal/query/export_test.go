@@ -45,7 +45,7 @@ func TestExport(t *testing.T) {
 		t.Logf("seed %d", seed)
 		rnd := rand.New(rand.NewPCG(seed, 1))
 		for id := range metric.ScheduleID(20) {
-			w.series(id, "cpu", "web")
+			w.series(id, "cpu", fmt.Sprint("web-", id))
 		}
 		for range 300 {
 			var all []metric.Sample
@@ -261,7 +261,7 @@ func TestManyWarningsAreCounted(t *testing.T) {
 func TestRollupRows(t *testing.T) {
 	onEachStore(t, func(t *testing.T, w *world) {
 		for id := range metric.ScheduleID(20) {
-			w.series(id, "cpu", "web")
+			w.series(id, "cpu", fmt.Sprint("web-", id))
 		}
 		w.fill([]metric.ScheduleID{0, 7, 8, 19}, midnight-day, midnight+12*hour, minute, wave)
 		w.grind(1, midnight-day, midnight+12*hour)
@@ -286,7 +286,7 @@ func TestRollupRows(t *testing.T) {
 				want, _ := querytest.RollupOf(w.within(row.Schedule, row.TimeMs, row.TimeMs+w.ladder().WidthMs(c.level)))
 				require.Equal(t, want, row.Rollup)
 				require.Greater(t, row.TimeMs, last[row.Schedule])
-				require.Equal(t, "web", row.Labels.Get("source"))
+				require.Equal(t, fmt.Sprint("web-", row.Schedule), row.Labels.Get("source"))
 				last[row.Schedule] = row.TimeMs
 				n[row.Schedule]++
 			}
@@ -320,7 +320,7 @@ func TestDamagedRowIsLeftOutAndNamed(t *testing.T) {
 func TestTooManySeries(t *testing.T) {
 	w := newWorld(t, querytest.Settings(), retention)
 	for id := range metric.ScheduleID(20) {
-		w.series(id, "cpu", "web")
+		w.series(id, "cpu", fmt.Sprint("web-", id))
 	}
 	q := query.New(w.parts(), query.Options{MaxSeries: 19})
 	for name, ask := range map[string]func() error{
@@ -496,7 +496,7 @@ func BenchmarkAverageOf10000Series(b *testing.B) {
 			w := newPebbleWorld(b, settings, nil)
 			var ids []metric.ScheduleID
 			for id := range metric.ScheduleID(10_000) {
-				w.series(id, "cpu", "web")
+				w.series(id, "cpu", fmt.Sprint("web-", id))
 				ids = append(ids, id)
 			}
 			from := midnight - 60*c.width

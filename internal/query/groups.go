@@ -13,6 +13,8 @@ import (
 type Group struct {
 	group
 	q *Querier
+	// place is that among the groups of the selection.
+	place int
 }
 
 // Groups finds the series that match any of the selectors. The error is a *RequestError or the
@@ -26,15 +28,15 @@ func (q *Querier) Groups(ctx context.Context, sels ...Selector) ([]Group, error)
 }
 
 func (q *Querier) asGroups(ids []metric.ScheduleID) []Group {
-	groups := q.grouped(ids, math.MaxInt)
+	groups := q.joined(ids, math.MaxInt)
 	out := make([]Group, len(groups))
 	for i, g := range groups {
-		out[i] = Group{group: g, q: q}
+		out[i] = Group{group: g, q: q, place: i}
 	}
 	return out
 }
 
-// IDs returns the ids of the series, sorted. Callers MUST NOT change them.
+// IDs returns one id of each series, sorted. Callers MUST NOT change them.
 func (g Group) IDs() []metric.ScheduleID { return g.ids }
 
 // Labels returns the labels of the series at index i. Callers MUST NOT change them.
@@ -59,10 +61,18 @@ func (g Group) Samples(
 	ctx context.Context, fromMs, toMs int64, warn *Warnings,
 	loading func(n int) error, with func(i int, samples []metric.Sample) error,
 ) error {
+	return g.samples(ctx, fromMs, toMs, warn, warn.reads.of(g), loading, with)
+}
+
+func (g Group) samples(
+	ctx context.Context, fromMs, toMs int64, warn *Warnings, reads *Reads,
+	loading func(n int) error, with func(i int, samples []metric.Sample) error,
+) error {
 	fromMs, toMs = g.q.sinceMs(metric.Raw, max(fromMs, minTimeMs)), g.q.untilMs(ctx, min(toMs, maxTimeMs))
 	if fromMs >= toMs {
 		return nil
 	}
+	reads.add(metric.Raw, fromMs, toMs, len(g.ids))
 	memory := NewMemory(ctx, g.q.opts.Memory, g.q.opts.Parallel)
 	return g.q.rawSlices(ctx, g.group, fromMs, toMs, &warn.warnings, memory, loading, with)
 }
@@ -117,15 +127,8 @@ type Planner struct {
 	parts  func(groups ...group) []part
 }
 
-// For returns the plan for groups. Late data can make the plans of two groups differ, and then
-// their spans do not line up. Groups whose spans are to be combined need one common plan.
-func (p *Planner) For(groups ...Group) *Plan {
-	all := make([]group, len(groups))
-	for i, g := range groups {
-		all[i] = g.group
-	}
-	return &Plan{ladder: p.ladder, parts: p.parts(all...)}
-}
+// For returns the plan for a group. Late data can make the plans of two groups differ.
+func (p *Planner) For(g Group) *Plan { return &Plan{ladder: p.ladder, parts: p.parts(g.group)} }
 
 // Planner finds out what there is to read in [fromMs, toMs), at a level and below. Warnings say
 // what is missing.
@@ -164,9 +167,10 @@ func (g Group) Spans(
 	ctx context.Context, p *Plan, warn *Warnings, loading func(n int) error, with func(i int, s *Span) error,
 ) error {
 	span := new(Span)
+	reads := warn.reads.of(g)
 	for _, part := range p.parts {
 		if part.bucket == metric.Raw {
-			err := g.Samples(ctx, part.fromMs, part.toMs, warn, loading, func(i int, samples []metric.Sample) error {
+			err := g.samples(ctx, part.fromMs, part.toMs, warn, reads, loading, func(i int, samples []metric.Sample) error {
 				for _, s := range samples {
 					if !finite(s.Value) {
 						continue
@@ -186,6 +190,7 @@ func (g Group) Spans(
 			continue
 		}
 		width := p.ladder.WidthMs(part.bucket)
+		reads.add(part.bucket, part.fromMs, part.toMs, len(g.ids))
 		for row, err := range g.q.rows(ctx, g.group, part.bucket, part.fromMs, part.toMs, &warn.warnings) {
 			if err != nil {
 				return err
@@ -193,6 +198,7 @@ func (g Group) Spans(
 			if row.Partial {
 				warn.add("%s of %s is partial: samples may be missing from it",
 					g.q.rowName(part.bucket, row.TimeMs), g.q.index.Labels(row.Schedule))
+				warn.reads.partial(part.bucket, row.TimeMs, row.TimeMs+width)
 			}
 			*span = Span{StartMs: row.TimeMs, EndMs: row.TimeMs + width, Rollup: row.Rollup}
 			if err := with(row.i, span); err != nil {

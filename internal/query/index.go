@@ -13,6 +13,7 @@ import (
 	"github.com/prometheus/prometheus/model/labels"
 
 	"github.com/quern/quern/internal/admission"
+	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/storage"
 )
@@ -32,6 +33,11 @@ type Index struct {
 	labels map[string]*label
 	n      int
 	bytes  int64 // see Bytes
+	// clock is set when CountNew has been called, at sinceMs. met are the days on which series were met since.
+	clock   clock.Clock
+	sinceMs int64
+	met     days
+	twins   twins
 
 	// refreshing serializes calls of Refresh. It guards polls, one per page, and polled, the number
 	// of calls so far.
@@ -177,30 +183,41 @@ func same(a, b []metric.ScheduleID) bool {
 }
 
 // NewIndex makes an empty index; Refresh fills it.
-func NewIndex() *Index { return &Index{labels: make(map[string]*label)} }
+func NewIndex() *Index { return &Index{labels: make(map[string]*label), twins: newTwins()} }
 
 // Add adds series. If an id is known with other labels, the new labels replace them. Add can serve
 // as a registry's OnNew. Readers may see a part of the series before the others.
 func (x *Index) Add(schedules []storage.Schedule) {
 	for some := range slices.Chunk(schedules, addAtOnce) {
-		x.addAll(some)
+		x.addAll(some, true)
 	}
+}
+
+// CountNew has the index note the UTC day on which it meets each series that is new to it from now on. Call it when the
+// index has the series of the store. Those that were out of reach until now are not new.
+func (x *Index) CountNew(clk clock.Clock) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.clock, x.sinceMs = clk, clock.NowMs(clk)
 }
 
 // addAtOnce is how many series are added before readers get their turn.
 const addAtOnce = 128
 
-func (x *Index) addAll(schedules []storage.Schedule) {
+func (x *Index) addAll(schedules []storage.Schedule, fresh bool) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	for _, s := range schedules {
-		x.add(s)
+		if x.add(s) && fresh && x.clock != nil {
+			x.met.set(s.ID, dayOf(clock.NowMs(x.clock)))
+		}
 	}
 }
 
-func (x *Index) add(s storage.Schedule) {
+// add returns whether the id is new.
+func (x *Index) add(s storage.Schedule) bool {
 	if s.ID < 0 {
-		return
+		return false
 	}
 	if n := int(s.ID/pageSize) + 1; n > len(x.pages) {
 		x.pages = append(x.pages, make([]*page, n-len(x.pages))...)
@@ -212,7 +229,7 @@ func (x *Index) add(s storage.Schedule) {
 	}
 	old := p.labels[s.ID%pageSize]
 	if slices.Equal(old, s.Labels) {
-		return
+		return false
 	}
 	if old == nil {
 		p.n++
@@ -220,6 +237,7 @@ func (x *Index) add(s storage.Schedule) {
 	} else {
 		// A writer that lost a race left a row with this id, which now belongs to another series.
 		x.remove(s.ID, old)
+		x.twins.remove(s.ID, old, x.at)
 		x.bytes -= x.weight(old)
 	}
 	x.bytes += x.weight(s.Labels)
@@ -228,6 +246,29 @@ func (x *Index) add(s storage.Schedule) {
 		own[i] = x.insert(s.ID, l)
 	}
 	p.labels[s.ID%pageSize] = own
+	x.twins.add(s.ID, own, x.at)
+	return old == nil
+}
+
+// several splits sorted ids into those that are the only ids of their series, and all ids of the other series.
+func (x *Index) several(ids []metric.ScheduleID) (single []metric.ScheduleID, several [][]metric.ScheduleID) {
+	x.mu.RLock()
+	defer x.mu.RUnlock()
+	if len(x.twins.of) == 0 {
+		return ids, nil
+	}
+	first := map[metric.ScheduleID]bool{} // the first ids of the series in several
+	for _, id := range ids {
+		all := x.twins.of[id]
+		switch {
+		case all == nil:
+			single = append(single, id)
+		case !first[all[0]]:
+			first[all[0]] = true
+			several = append(several, all)
+		}
+	}
+	return single, several
 }
 
 // insert puts id into the postings of l and returns l with the index's own strings.
@@ -310,6 +351,10 @@ func (x *Index) Len() int {
 func (x *Index) Labels(id metric.ScheduleID) metric.Labels {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
+	return x.at(id)
+}
+
+func (x *Index) at(id metric.ScheduleID) metric.Labels {
 	if id < 0 || int(id/pageSize) >= len(x.pages) || x.pages[id/pageSize] == nil {
 		return nil
 	}
@@ -494,6 +539,14 @@ func WithWork(ctx context.Context, w *Work) context.Context {
 	return context.WithValue(ctx, workKey{}, w)
 }
 
+// workOf returns what counts the work of a request, or of one call without one.
+func workOf(ctx context.Context) *Work {
+	if work, ok := ctx.Value(workKey{}).(*Work); ok {
+		return work
+	}
+	return new(Work)
+}
+
 // Add counts n more, before they are looked at. The error is a *RequestError or the cause of ctx's
 // end.
 func (w *Work) Add(ctx context.Context, n int) error {
@@ -511,10 +564,7 @@ func (w *Work) Add(ctx context.Context, n int) error {
 // selectors, it holds the matches of one of them and one bit per series. The error is a
 // *RequestError, see maxWork, or the cause of ctx's end.
 func (x *Index) Select(ctx context.Context, sels ...Selector) ([]metric.ScheduleID, error) {
-	work, ok := ctx.Value(workKey{}).(*Work)
-	if !ok {
-		work = new(Work)
-	}
+	work := workOf(ctx)
 	if len(sels) == 1 {
 		return x.selectOne(ctx, sels[0], work)
 	}

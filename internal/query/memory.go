@@ -26,12 +26,24 @@ type Memory struct {
 // Each may hold as much as fits n times, so that a request that is alone is not in its own way. A nil
 // budget bounds nothing.
 func NewMemory(ctx context.Context, all *admission.Budget, n int) *Memory {
-	if all == nil {
-		return new(Memory)
+	m := &Memory{share: share(ctx, all, n)}
+	if all != nil {
+		claim := all.Claim(admission.ClientOf(ctx))
+		m.claim = &claim
 	}
-	claim := all.Claim(admission.ClientOf(ctx))
-	return &Memory{claim: &claim, share: claim.Share() / int64(n)}
+	return m
 }
+
+// share returns what each of n parts may hold that the request of ctx works on at the same time.
+func share(ctx context.Context, all *admission.Budget, n int) int64 {
+	if all == nil {
+		return math.MaxInt64
+	}
+	return all.Share(admission.ClientOf(ctx)) / int64(n)
+}
+
+// toRead returns how much of a share may be read: what is computed from it needs room too.
+func toRead(share int64) int { return int(share / 2) }
 
 // Hold counts n bytes more, or less. The error is admission.ErrNoRoom, or a *RequestError if there will
 // never be room. Nothing more is then counted.
@@ -42,25 +54,25 @@ func (m *Memory) Hold(n int) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	held := m.held + int64(n)
-	want := min((held+claimStep-1)/claimStep*claimStep, max(held, m.share))
-	switch more := want - m.claim.Held(); {
-	case held > m.share:
+	if held > m.share {
 		return badRequest("the request may take more than %d MB, the part of this process's memory that the queries of one client may hold: "+
 			"narrow the selectors, or give the process more memory", m.claim.Share()>>20)
-	case more > 0 && !m.claim.Grow(more):
+	}
+	if more, ok := m.claim.Cover(held, claimStep, m.share); !ok {
 		return fmt.Errorf("there is no room for %d kB more of a query: %w, or narrow the selectors", more>>10, admission.ErrNoRoom)
 	}
 	m.held = held
-	m.claim.Shrink(want)
 	return nil
 }
 
-// half returns half of what may be held: what is read is to leave room for what is computed from it.
-func (m *Memory) half() int {
-	if m.claim == nil {
-		return math.MaxInt
+// Raise holds needs bytes instead of held, if these are more, and returns what is held. The error is that
+// of Hold.
+func (m *Memory) Raise(held, needs int) (int, error) {
+	needs = max(needs, held)
+	if err := m.Hold(needs - held); err != nil {
+		return held, err
 	}
-	return int(m.share / 2)
+	return needs, nil
 }
 
 // Release gives back all.
@@ -99,19 +111,15 @@ func (q *Querier) set(in *Memory) *countedSet {
 func (s *countedSet) admit(chunk []byte, fromMs, toMs int64) error {
 	needs := s.Needs(chunk)
 	smaller := needs > leastPart && toMs-fromMs > 1
-	if smaller && needs > s.in.half() {
+	if smaller && needs > toRead(s.in.share) {
 		return errTooMany
 	}
+	var err error
 	// What the set has grown to it keeps when it is reset.
-	more := max(needs-s.held, 0)
-	if err := s.in.Hold(more); err != nil {
-		if smaller {
-			return errTooMany
-		}
-		return err
+	if s.held, err = s.in.Raise(s.held, needs); err != nil && smaller {
+		return errTooMany
 	}
-	s.held += more
-	return nil
+	return err
 }
 
 // close lets go of the set.

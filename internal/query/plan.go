@@ -152,6 +152,9 @@ func (q *Querier) addLate(ctx context.Context, p *planner, startMs, endMs int64,
 		return err
 	case err != nil:
 		warn.add("incomplete: late samples may be missing from roll-up rows: %v", err)
+		for _, b := range p.ladder.Levels() {
+			warn.reads.late(b, startMs, endMs)
+		}
 	}
 	if !view.Empty() {
 		width := p.ladder.WidthMs(p.ladder.Top())
@@ -175,7 +178,9 @@ func (p *planner) of(groups ...group) *planner {
 			lateMs[i] = metric.AlignDown(t, width)
 		}
 		for _, g := range groups {
-			lateMs = append(lateMs, p.late.Slices(level-1, g.span(), p.fromMs, p.toMs)...)
+			for _, ids := range g.spans() {
+				lateMs = append(lateMs, p.late.Slices(level-1, ids, p.fromMs, p.toMs)...)
+			}
 		}
 		if len(lateMs) == 0 {
 			continue
@@ -227,6 +232,7 @@ func (p *planner) warnUnground(parts []part, warn *warnings) {
 			}
 			warn.add("incomplete: samples from %s to %s are not yet ground into the %s rows",
 				metric.Slice{StartMs: all[0]}, metric.Slice{StartMs: all[n-1] + width}, p.ladder.Name(part.bucket))
+			warn.reads.late(part.bucket, all[0], all[n-1]+width)
 			all = all[n:]
 		}
 	}

@@ -85,14 +85,14 @@ const unalignedRows = 8
 // to raw where no level fits or is ground yet, and to what is left where raw has expired. The
 // returned error may be a *RequestError.
 func (q *Querier) Points(ctx context.Context, sels []Selector, rng Range) (*Result[SeriesPoints], error) {
-	if err := checkRange(rng.StartMs, rng.EndMs); err != nil {
+	if err := CheckRange(rng.StartMs, rng.EndMs); err != nil {
 		return nil, err
 	}
 	if rng.N < 1 || rng.N > MaxPoints {
 		return nil, badRequest("buckets must be between 1 and %d", MaxPoints)
 	}
 	r := new(Result[SeriesPoints])
-	cells := min(pointCells, NewMemory(ctx, q.opts.Memory, q.opts.Parallel).half()/pointBytes)
+	cells := min(pointCells, toRead(share(ctx, q.opts.Memory, q.opts.Parallel))/pointBytes)
 	groups, err := q.groups(ctx, sels, cells/rng.N, &r.warnings)
 	if err != nil {
 		return nil, err
@@ -135,24 +135,16 @@ func (q *Querier) groupPoints(ctx context.Context, g group, rng Range, parts []p
 	}
 	cells := make([]Point, len(g.ids)*rng.N)
 	some := make([]bool, len(g.ids))
-	for _, part := range parts {
-		if part.bucket == metric.Raw {
-			err := q.rawSlices(ctx, g, part.fromMs, part.toMs, warn, memory, nil, func(i int, samples []metric.Sample) error {
-				some[i] = rng.addSamples(cells[i*rng.N:(i+1)*rng.N], samples) || some[i]
-				return nil
-			})
-			if err != nil {
-				return nil, err
-			}
-			continue
-		}
-		for row, err := range q.rows(ctx, g, part.bucket, part.fromMs, part.toMs, warn) {
-			if err != nil {
-				return nil, err
-			}
-			cells[row.i*rng.N+rng.interval(row.TimeMs)].merge(&row.Rollup)
-			some[row.i] = true
-		}
+	err := q.read(ctx, g, parts, memory, warn, func(i int, samples []metric.Sample) error {
+		some[i] = rng.addSamples(cells[i*rng.N:(i+1)*rng.N], samples) || some[i]
+		return nil
+	}, func(_ metric.Bucket, row groupRow) error {
+		cells[row.i*rng.N+rng.interval(row.TimeMs)].merge(&row.Rollup)
+		some[row.i] = true
+		return nil
+	})
+	if err != nil {
+		return nil, err
 	}
 	var out []SeriesPoints
 	for i, id := range g.ids {

@@ -16,9 +16,9 @@ import (
 	"github.com/quern/quern/internal/storage"
 )
 
-// Acceptance 26: min, avg and max per bucket, gaps are empty; raw is read where no level is as fine
+// TestPointsFromRaw is behaviour 26: min, avg and max per bucket, gaps are empty; raw is read where no level is as fine
 // as requested.
-func TestAcceptance26_PointsFromRaw(t *testing.T) {
+func TestPointsFromRaw(t *testing.T) {
 	onEachStore(t, func(t *testing.T, w *world) {
 		for id := range metric.ScheduleID(20) {
 			w.series(id, "cpu", fmt.Sprint("web-", id))
@@ -48,8 +48,8 @@ func TestAcceptance26_PointsFromRaw(t *testing.T) {
 	})
 }
 
-// Acceptance 26: Points reads the coarsest level with the requested resolution.
-func TestAcceptance26_CoarsestLevelThatFits(t *testing.T) {
+// TestCoarsestLevelThatFits is behaviour 26: Points reads the coarsest level with the requested resolution.
+func TestCoarsestLevelThatFits(t *testing.T) {
 	onEachStore(t, func(t *testing.T, w *world) {
 		w.series(1, "cpu", "web-1")
 		w.fill([]metric.ScheduleID{1}, midnight-3*day, noon, minute, wave)
@@ -164,9 +164,9 @@ func TestPointsWhileNothingIsGround(t *testing.T) {
 	require.Equal(t, []metric.Bucket{3, 0}, buckets(w.took()))
 }
 
-// Acceptance 28: a range beyond the retention of raw, 1h and 24h is answered from the best data
-// left for each part, and no sample counts twice.
-func TestAcceptance28_RangeOverRetentions(t *testing.T) {
+// TestRangeOverRetentions is behaviour 28: a range beyond the retention of raw, 1h and 24h is answered from the best
+// data left for each part, and no sample counts twice.
+func TestRangeOverRetentions(t *testing.T) {
 	keep := storage.Retention{2 * 24 * time.Hour, 4 * 24 * time.Hour, 6 * 24 * time.Hour, 0}
 	onEachStoreKeeping(t, keep, func(t *testing.T, w *world) {
 		w.series(1, "cpu", "web-1")

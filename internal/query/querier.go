@@ -182,9 +182,17 @@ type warnings struct {
 	mu   sync.Mutex
 	all  []string
 	more int
+	// with are warnings that take all of these, if that is set. reads takes what these say of the times
+	// of rows and samples, unless it is nil.
+	with  *warnings
+	reads *Reads
 }
 
 func (w *warnings) add(format string, args ...any) {
+	if w.with != nil {
+		w.with.add(format, args...)
+		return
+	}
 	text := fmt.Sprintf(format, args...)
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -205,6 +213,9 @@ func (w *warnings) merge(said []string) {
 }
 
 func (w *warnings) list() []string {
+	if w.with != nil {
+		return w.with.list()
+	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	out := slices.Clone(w.all)
@@ -221,7 +232,8 @@ const (
 	maxTimeMs = 253_402_300_799_999
 )
 
-func checkRange(startMs, endMs int64) error {
+// CheckRange returns a *RequestError unless [startMs, endMs) is a range of times that requests may have.
+func CheckRange(startMs, endMs int64) error {
 	switch {
 	case startMs < minTimeMs || endMs > maxTimeMs:
 		return badRequest("start and end must lie in the years 1 to 9999")
@@ -239,15 +251,15 @@ func (q *Querier) sinceMs(b metric.Bucket, startMs int64) int64 {
 	return max(startMs, q.wholeFrom(b, q.nowMs()))
 }
 
-// group is a set of series in the same storage group, sorted by id.
+// group is a set of series in the same storage group, sorted by id. also has the further ids of series that have
+// several.
 type group struct {
-	ids []metric.ScheduleID
+	ids  []metric.ScheduleID
+	also []also
 }
 
 // span returns the id range from the first series to the last.
-func (g group) span() blocks.Range {
-	return blocks.Range{Start: g.ids[0], End: g.ids[len(g.ids)-1] + 1}
-}
+func (g group) span() blocks.Range { return spanOf(g.ids) }
 
 // WarnUnread warns if an answer may lack series, because their labels are out of reach.
 func (q *Querier) WarnUnread(warn *Warnings) { q.warnUnread(&warn.warnings) }
@@ -266,7 +278,7 @@ func (q *Querier) streamed(ctx context.Context, sels []Selector, warn *warnings)
 	if err != nil {
 		return nil, err
 	}
-	return q.grouped(ids, math.MaxInt), nil
+	return q.joined(ids, math.MaxInt), nil
 }
 
 // groups selects series, up to the limit of a request, and splits them into groups of at most maxIDs.
@@ -276,7 +288,7 @@ func (q *Querier) groups(ctx context.Context, sels []Selector, maxIDs int, warn 
 	if err != nil {
 		return nil, err
 	}
-	return q.grouped(ids, maxIDs), nil
+	return q.joined(ids, maxIDs), nil
 }
 
 // selected returns the series that match any of the selectors, up to the limit of a request, sorted by
@@ -306,7 +318,8 @@ func (q *Querier) Bound(matches int) error {
 	return nil
 }
 
-// grouped splits series, sorted by id, into groups of at most maxIDs.
+// grouped splits series, sorted by id, into groups of at most maxIDs. It takes series with equal labels for different
+// ones; see joined.
 func (q *Querier) grouped(ids []metric.ScheduleID, maxIDs int) []group {
 	var out []group
 	for len(ids) > 0 {
@@ -407,7 +420,7 @@ func (q *Querier) rawPart(
 		return nil
 	}
 	g.reset(set, fromMs, toMs)
-	for ch, err := range q.store.RawChunks(ctx, g.span(), q.ladder.SliceAt(metric.Raw, fromMs).StartMs, toMs) {
+	for ch, err := range q.chunks(ctx, g, q.ladder.SliceAt(metric.Raw, fromMs).StartMs, toMs) {
 		if err != nil {
 			return slice, q.readError(metric.Raw, g, err)
 		}
@@ -436,10 +449,17 @@ func (g group) reset(set *countedSet, fromMs, toMs int64) {
 
 // addChunk adds a raw chunk to the set. It skips a damaged chunk, counts it, and names it in a
 // warning.
-func (q *Querier) addChunk(set *countedSet, ch storage.RawChunk, slice metric.Slice, warn *warnings) {
-	if err := set.Add(ch.Data); err != nil {
+func (q *Querier) addChunk(set *countedSet, ch groupChunk, slice metric.Slice, warn *warnings) {
+	var err error
+	if ch.of == nil {
+		err = set.Add(ch.Data)
+	} else {
+		err = set.AddAs(ch.Data, ch.of.ids, ch.of.as)
+	}
+	if err != nil {
 		q.damaged.Inc()
 		warn.add("samples are missing: raw chunk %s of group %d in the slice of %s: %v", ch.ID, ch.Group, slice, err)
+		warn.reads.partial(metric.Raw, slice.StartMs, slice.EndMs)
 	}
 }
 
@@ -474,9 +494,37 @@ type groupRow struct {
 	*metric.RollupRow
 }
 
+// read reads the parts of a group in order: it calls samples as rawSlices does, or row with each row of the part's level.
+func (q *Querier) read(
+	ctx context.Context, g group, parts []part, memory *Memory, warn *warnings,
+	samples func(i int, samples []metric.Sample) error, row func(level metric.Bucket, row groupRow) error,
+) error {
+	for _, part := range parts {
+		if part.bucket == metric.Raw {
+			if err := q.rawSlices(ctx, g, part.fromMs, part.toMs, warn, memory, nil, samples); err != nil {
+				return err
+			}
+			continue
+		}
+		for r, err := range q.rows(ctx, g, part.bucket, part.fromMs, part.toMs, warn) {
+			if err != nil {
+				return err
+			}
+			if err := row(part.bucket, r); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
 // rows yields the group's rows of a level that start in [fromMs, toMs); the rows of each series are
-// sorted by time. A row is valid until the next one. It skips a damaged row with a warning.
+// sorted by time. A row is valid until the next one. It skips a damaged row with a warning. The rows of a series with
+// several ids are added up, with a warning.
 func (q *Querier) rows(ctx context.Context, g group, level metric.Bucket, fromMs, toMs int64, warn *warnings) iter.Seq2[groupRow, error] {
+	if len(g.also) > 0 {
+		return q.joinedRows(ctx, g, level, fromMs, toMs, warn)
+	}
 	return func(yield func(groupRow, error) bool) {
 		for row, err := range q.store.Rollups(ctx, level, g.span(), fromMs, toMs) {
 			if err != nil {
@@ -486,6 +534,7 @@ func (q *Querier) rows(ctx context.Context, g group, level metric.Bucket, fromMs
 			i, found := slices.BinarySearch(g.ids, row.Schedule)
 			if found && row.Damaged {
 				warn.add("%s of %s is damaged, and was skipped", q.rowName(level, row.TimeMs), q.index.Labels(row.Schedule))
+				warn.reads.partial(level, row.TimeMs, row.TimeMs+q.ladder.WidthMs(level))
 			}
 			// A zero row takes an earlier row back, or says that there may have been one.
 			if found && row.Count > 0 && !yield(groupRow{i, &row}, nil) {

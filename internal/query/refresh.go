@@ -3,6 +3,7 @@ package query
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/quern/quern/internal/blocks"
@@ -186,16 +187,23 @@ func (x *Index) putOff(ids blocks.Range, away error) {
 	p.away, p.finished, p.next = away, false, x.polled+awayPolls
 }
 
-// read adds the series with ids in r.
+// read adds the series with ids in r. Those of pages that were out of reach are not new.
 func (x *Index) read(ctx context.Context, store storage.Registry, r blocks.Range) error {
-	var found []storage.Schedule
+	var found, late []storage.Schedule
 	for s, err := range store.Schedules(ctx, r) {
 		if err != nil {
 			return err
 		}
-		found = append(found, s)
+		if x.polls[s.ID/pageSize].away != nil {
+			late = append(late, s)
+		} else {
+			found = append(found, s)
+		}
 	}
 	x.Add(found)
+	for some := range slices.Chunk(late, addAtOnce) {
+		x.addAll(some, false)
+	}
 	return nil
 }
 

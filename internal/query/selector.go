@@ -6,6 +6,8 @@ import (
 
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/promql/parser"
+
+	"github.com/quern/quern/internal/excerpt"
 )
 
 // Selector names series by their labels in Prometheus' notation: cpu{core="0"},
@@ -22,8 +24,9 @@ type RequestError struct {
 // Error implements error.
 func (e *RequestError) Error() string { return e.Message }
 
+// badRequest makes a RequestError. Of a text of the client its message has the beginning.
 func badRequest(format string, args ...any) error {
-	return &RequestError{Message: fmt.Sprintf(format, args...)}
+	return &RequestError{Message: fmt.Sprintf(format, excerpt.Args(args)...)}
 }
 
 // parseSelector parses a selector. At least one matcher must reject the empty string, so that

@@ -29,7 +29,7 @@ const summaryIDs = 128
 // rows available, and both ends from finer rows and samples. It leaves out series without samples
 // in the range. The returned error may be a *RequestError.
 func (q *Querier) Summary(ctx context.Context, sels []Selector, startMs, endMs int64) (*Result[Summary], error) {
-	if err := checkRange(startMs, endMs); err != nil {
+	if err := CheckRange(startMs, endMs); err != nil {
 		return nil, err
 	}
 	r := new(Result[Summary])
@@ -62,36 +62,24 @@ func (q *Querier) groupSummary(ctx context.Context, g group, parts []part, memor
 		sizes[i] += more
 		return memory.Hold(more)
 	}
-	for _, part := range parts {
-		if part.bucket == metric.Raw {
-			err := q.rawSlices(ctx, g, part.fromMs, part.toMs, warn, memory, nil, func(i int, samples []metric.Sample) error {
-				for _, s := range samples {
-					if finite(s.Value) {
-						points[i].add(s.Value)
-						sketches[i].Add(s.Value)
-					}
-				}
-				return count(i)
-			})
-			if err != nil {
-				return nil, err
-			}
-			continue
-		}
-		for row, err := range q.rows(ctx, g, part.bucket, part.fromMs, part.toMs, warn) {
-			if err != nil {
-				return nil, err
-			}
-			points[row.i].merge(&row.Rollup)
-			if err := sketches[row.i].Merge(row.Sketch); err != nil {
-				damaged[row.i] = true
-				warn.add("%s of %s: percentiles are missing: %v",
-					q.rowName(part.bucket, row.TimeMs), q.index.Labels(row.Schedule), err)
-			}
-			if err := count(row.i); err != nil {
-				return nil, err
+	err := q.read(ctx, g, parts, memory, warn, func(i int, samples []metric.Sample) error {
+		for _, s := range samples {
+			if finite(s.Value) {
+				points[i].add(s.Value)
+				sketches[i].Add(s.Value)
 			}
 		}
+		return count(i)
+	}, func(level metric.Bucket, row groupRow) error {
+		points[row.i].merge(&row.Rollup)
+		if err := sketches[row.i].Merge(row.Sketch); err != nil {
+			damaged[row.i] = true
+			warn.add("%s of %s: percentiles are missing: %v", q.rowName(level, row.TimeMs), q.index.Labels(row.Schedule), err)
+		}
+		return count(row.i)
+	})
+	if err != nil {
+		return nil, err
 	}
 	var out []Summary
 	for i, id := range g.ids {
@@ -124,7 +112,7 @@ type Baseline struct {
 // leaves out series without rows. A warning names rows that lack late samples. The returned error
 // may be a *RequestError.
 func (q *Querier) Baseline(ctx context.Context, sels []Selector, startMs, endMs int64) (*Result[Baseline], error) {
-	if err := checkRange(startMs, endMs); err != nil {
+	if err := CheckRange(startMs, endMs); err != nil {
 		return nil, err
 	}
 	r := new(Result[Baseline])
@@ -212,18 +200,16 @@ func (q *Querier) Latest(ctx context.Context, sels []Selector, lookback time.Dur
 
 // latestIn fills the empty places of found with the latest samples in [fromMs, toMs).
 func (q *Querier) latestIn(ctx context.Context, g group, found []*metric.Sample, fromMs, toMs int64, memory *Memory, warn *warnings) error {
-	var rest group
 	var places []int
 	for i, s := range found {
 		if s == nil {
-			rest.ids = append(rest.ids, g.ids[i])
 			places = append(places, i)
 		}
 	}
 	if len(places) == 0 || fromMs >= toMs {
 		return nil
 	}
-	return q.rawSlices(ctx, rest, fromMs, toMs, warn, memory, nil, func(i int, samples []metric.Sample) error {
+	return q.rawSlices(ctx, g.only(places), fromMs, toMs, warn, memory, nil, func(i int, samples []metric.Sample) error {
 		// Slices come in order, so that the last one is the latest.
 		last := samples[len(samples)-1]
 		found[places[i]] = &last

@@ -1,6 +1,7 @@
 package query_test
 
 import (
+	"fmt"
 	"math"
 	"slices"
 	"strconv"
@@ -17,11 +18,11 @@ import (
 	"github.com/quern/quern/internal/storage"
 )
 
-// Acceptance 27: the latest value.
-func TestAcceptance27_LatestValue(t *testing.T) {
+// TestLatestValue is behaviour 27: the latest value.
+func TestLatestValue(t *testing.T) {
 	onEachStore(t, func(t *testing.T, w *world) {
 		for id := range metric.ScheduleID(6) {
-			w.series(id, "cpu", "web")
+			w.series(id, "cpu", fmt.Sprint("web", id))
 		}
 		w.put(
 			metric.Sample{Schedule: 0, TimeMs: noon - 30*second, Value: 1},
@@ -49,7 +50,7 @@ func TestAcceptance27_LatestValue(t *testing.T) {
 
 		w.put(metric.Sample{Schedule: 0, TimeMs: noon + 30*second, Value: 9})
 		w.took()
-		r, err := w.q.Latest(t.Context(), w.sel(`cpu{source="web"}`), time.Hour)
+		r, err := w.q.Latest(t.Context(), w.sel(`cpu{source="web0"}`), time.Hour)
 		require.InDelta(t, 9, collect(t, r, err)[0].Value, 0, "sent again: the later counts")
 		require.Len(t, w.took(), 1)
 
@@ -59,8 +60,8 @@ func TestAcceptance27_LatestValue(t *testing.T) {
 	})
 }
 
-// Acceptance 27: the summary over a range.
-func TestAcceptance27_SummaryOverARange(t *testing.T) {
+// TestSummaryOverARange is behaviour 27: the summary over a range.
+func TestSummaryOverARange(t *testing.T) {
 	onEachStore(t, func(t *testing.T, w *world) {
 		w.series(1, "cpu", "web-1")
 		w.series(2, "cpu", "web-2")
@@ -107,8 +108,8 @@ func TestAcceptance27_SummaryOverARange(t *testing.T) {
 	})
 }
 
-// Acceptance 27: the baseline over 1h rows; series without rows have none.
-func TestAcceptance27_BaselineOverHourRows(t *testing.T) {
+// TestBaselineOverHourRows is behaviour 27: the baseline over 1h rows; series without rows have none.
+func TestBaselineOverHourRows(t *testing.T) {
 	onEachStore(t, func(t *testing.T, w *world) {
 		w.series(1, "cpu", "web-1")
 		w.series(2, "cpu", "web-2")
@@ -168,7 +169,7 @@ func TestDamagedSketch(t *testing.T) {
 func TestErrorsOfTheStore(t *testing.T) {
 	w := newWorld(t, querytest.Settings(), retention)
 	for id := range metric.ScheduleID(40) {
-		w.series(id, "cpu", "web")
+		w.series(id, "cpu", fmt.Sprint("web-", id))
 	}
 	w.fill([]metric.ScheduleID{1, 9, 17, 25, 33}, midnight, midnight+2*hour, minute, wave)
 	rng := query.Range{StartMs: midnight, EndMs: midnight + 2*hour, N: 120}

@@ -36,16 +36,16 @@ type Recovery struct {
 	opts   Options
 
 	mu sync.Mutex
-	// open are, by bucket, the times in which slices may be outstanding. At other times none is or
+	// search are, by bucket, the times in which slices may be outstanding. At other times none is or
 	// will be, unless a clock goes back before lookedMs, the start of the last look. The last span has
 	// no end.
-	open     []spans
+	search   []spans
 	lookedMs int64
-	// ceiling is, by bucket, the time from which on no slice is outstanding until the clock gets
+	// searchToMs is, by bucket, the time from which on no slice is outstanding until the clock gets
 	// there. It lies ahead if a clock that was ahead has opened slices after the present.
-	ceiling []int64
-	// under are the looks under way. Each notes what is added to open and ceiling meanwhile.
-	under map[*look]struct{}
+	searchToMs []int64
+	// looks are the looks under way. Each notes what is added to search and searchToMs meanwhile.
+	looks map[*look]struct{}
 	// unread are the gaps of the last look. Until retryAt, by the clock's Elapsed, looks do not try
 	// to read them.
 	unread  []storage.Gap
@@ -62,13 +62,13 @@ func New(store storage.Store, c *cache.Cache, clk clock.Clock, opts Options) *Re
 	if opts.AgeCap == 0 {
 		opts.AgeCap = 24 * time.Hour
 	}
-	r := &Recovery{store: store, cache: c, ladder: store.Settings().Ladder, clk: clk, opts: opts, surveyAt: clk.Elapsed() + surveyEvery, under: make(map[*look]struct{})}
+	r := &Recovery{store: store, cache: c, ladder: store.Settings().Ladder, clk: clk, opts: opts, surveyAt: clk.Elapsed() + surveyEvery, looks: make(map[*look]struct{})}
 	for range r.ladder.Ground() {
 		// The first look covers all slices in the store: those that earlier processes left, however
 		// long ago, or while their clock was ahead. The store drops the record of a slice soon
 		// after its work has expired.
-		r.open = append(r.open, spans{{math.MinInt64, math.MaxInt64}})
-		r.ceiling = append(r.ceiling, math.MaxInt64)
+		r.search = append(r.search, spans{{math.MinInt64, math.MaxInt64}})
+		r.searchToMs = append(r.searchToMs, math.MaxInt64)
 	}
 	return r
 }
@@ -79,14 +79,15 @@ const unreadFor = 5 * time.Second
 // look is one look at the slices of the store.
 type look struct {
 	nowMs int64
-	// open is what is searched, by bucket, up to the present or the ceiling. skipped are the gaps in
-	// it that are not tried.
-	open    []spans
-	ceiling []int64
-	skipped []storage.Gap
-	// added and raised are what was added since the look began, by bucket: it may have read these times before.
-	added  []spans
-	raised []int64
+	// search is what is searched, by bucket, up to the present, or to searchToMs if that lies ahead.
+	// skipped are the gaps in it that are not tried.
+	search     []spans
+	searchToMs []int64
+	skipped    []storage.Gap
+	// added and addedToMs are what was added since the look began, by bucket: it may have read these
+	// times before.
+	added     []spans
+	addedToMs []int64
 }
 
 // Outstanding returns all slices that were opened and not completed, also future ones, in the order in
@@ -99,13 +100,14 @@ func (r *Recovery) Outstanding(ctx context.Context) ([]storage.SliceKey, error) 
 	defer r.end(l)
 	var out []storage.SliceKey
 	var gaps []storage.Gap
-	open, ceiling := r.openable(l.nowMs), make([]int64, len(l.ceiling))
+	// next and nextToMs are what the next look has to search.
+	next, nextToMs := r.openable(l.nowMs), make([]int64, len(l.searchToMs))
 	for _, b := range r.ladder.Ground() {
 		if b > metric.Raw {
 			// A run opens slices only around the slice that it grinds.
-			open[b] = open[b].with(r.around(b, open[b-1])...)
+			next[b] = next[b].with(r.around(b, next[b-1])...)
 		}
-		toMs := max(l.nowMs, l.ceiling[b]-1, r.cache.Furthest(b)) + 1
+		toMs := max(l.nowMs, l.searchToMs[b]-1, r.cache.Furthest(b)) + 1
 		missing := spans{}
 		for _, g := range l.skipped {
 			if g.Bucket == b {
@@ -113,7 +115,7 @@ func (r *Recovery) Outstanding(ctx context.Context) ([]storage.SliceKey, error) 
 				missing = missing.with(span{g.FromMs, g.ToMs})
 			}
 		}
-		for _, p := range l.open[b].without(missing) {
+		for _, p := range l.search[b].without(missing) {
 			states, err := r.store.Slices(ctx, b, p.fromMs, min(p.toMs, toMs))
 			var some *storage.GapsError
 			if err != nil && !errors.As(err, &some) {
@@ -128,17 +130,17 @@ func (r *Recovery) Outstanding(ctx context.Context) ([]storage.SliceKey, error) 
 			for _, s := range states {
 				if !s.Complete {
 					out = append(out, s.SliceKey)
-					open[b] = open[b].with(span{s.StartMs, p.toMs})
-					ceiling[b] = max(ceiling[b], s.StartMs+1)
+					next[b] = next[b].with(span{s.StartMs, p.toMs})
+					nextToMs[b] = max(nextToMs[b], s.StartMs+1)
 				}
 			}
 		}
-		open[b] = open[b].with(missing...)
+		next[b] = next[b].with(missing...)
 		if n := len(missing); n > 0 {
-			ceiling[b] = max(ceiling[b], missing[n-1].toMs)
+			nextToMs[b] = max(nextToMs[b], missing[n-1].toMs)
 		}
 	}
-	r.looked(l, open, ceiling, gaps)
+	r.looked(l, next, nextToMs, gaps)
 	slices.SortFunc(out, r.Order)
 	seen := slices.Clone(out)
 	r.seen.Store(&seen)
@@ -175,7 +177,7 @@ func (r *Recovery) around(b metric.Bucket, of spans) spans {
 	return out
 }
 
-// add adds the time of a slice to open, with the slices around it, which its run opens.
+// add adds the time of a slice to search, with the slices around it, which its run opens.
 func (r *Recovery) add(k storage.SliceKey) {
 	at := spans{{k.StartMs, k.StartMs + 1}}
 	for b := k.Bucket; b < r.ladder.Top(); b++ {
@@ -186,19 +188,19 @@ func (r *Recovery) add(k storage.SliceKey) {
 	}
 }
 
-// widen adds times to open.
+// widen adds times to search.
 func (r *Recovery) widen(b metric.Bucket, at spans) {
-	r.open[b] = r.open[b].with(at...)
-	for l := range r.under {
+	r.search[b] = r.search[b].with(at...)
+	for l := range r.looks {
 		l.added[b] = l.added[b].with(at...)
 	}
 }
 
-// raise raises the ceiling.
-func (r *Recovery) raise(b metric.Bucket, toMs int64) {
-	r.ceiling[b] = max(r.ceiling[b], toMs)
-	for l := range r.under {
-		l.raised[b] = max(l.raised[b], toMs)
+// extend moves searchToMs ahead.
+func (r *Recovery) extend(b metric.Bucket, toMs int64) {
+	r.searchToMs[b] = max(r.searchToMs[b], toMs)
+	for l := range r.looks {
+		l.addedToMs[b] = max(l.addedToMs[b], toMs)
 	}
 }
 
@@ -207,22 +209,22 @@ func (r *Recovery) raise(b metric.Bucket, toMs int64) {
 func (r *Recovery) begin() *look {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	l := &look{nowMs: clock.NowMs(r.clk), added: make([]spans, len(r.open)), raised: make([]int64, len(r.open))}
+	l := &look{nowMs: clock.NowMs(r.clk), added: make([]spans, len(r.search)), addedToMs: make([]int64, len(r.search))}
 	if l.nowMs < r.lookedMs {
 		for b, o := range r.openable(l.nowMs) {
 			r.widen(metric.Bucket(b), o)
-			r.raise(metric.Bucket(b), math.MaxInt64)
+			r.extend(metric.Bucket(b), math.MaxInt64)
 		}
 	}
 	r.lookedMs = l.nowMs
 	for _, k := range r.cache.TakeOpened() { // the clock may have been further back for a moment between two looks
 		r.add(k)
 	}
-	r.under[l] = struct{}{}
-	l.open, l.ceiling = slices.Clone(r.open), slices.Clone(r.ceiling)
+	r.looks[l] = struct{}{}
+	l.search, l.searchToMs = slices.Clone(r.search), slices.Clone(r.searchToMs)
 	if elapsed := r.clk.Elapsed(); elapsed < r.retryAt {
 		for _, g := range r.unread {
-			for _, p := range (spans{{g.FromMs, g.ToMs}}).in(l.open[g.Bucket]) {
+			for _, p := range (spans{{g.FromMs, g.ToMs}}).in(l.search[g.Bucket]) {
 				l.skipped = append(l.skipped, storage.Gap{Bucket: g.Bucket, FromMs: p.fromMs, ToMs: p.toMs, Err: g.Err})
 			}
 		}
@@ -236,16 +238,16 @@ func (r *Recovery) begin() *look {
 func (r *Recovery) end(l *look) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	delete(r.under, l)
+	delete(r.looks, l)
 }
 
 // looked takes over what a look found. Concurrent looks may end in any order.
-func (r *Recovery) looked(l *look, open []spans, ceiling []int64, gaps []storage.Gap) {
+func (r *Recovery) looked(l *look, next []spans, nextToMs []int64, gaps []storage.Gap) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for b := range r.open {
-		r.open[b] = r.open[b].in(open[b].with(l.added[b]...))
-		r.ceiling[b] = min(r.ceiling[b], max(ceiling[b], l.raised[b]))
+	for b := range r.search {
+		r.search[b] = r.search[b].in(next[b].with(l.added[b]...))
+		r.searchToMs[b] = min(r.searchToMs[b], max(nextToMs[b], l.addedToMs[b]))
 	}
 	if r.unread = gaps; len(gaps) > len(l.skipped) {
 		r.retryAt = r.clk.Elapsed() + unreadFor
@@ -300,7 +302,7 @@ func (r *Recovery) survey(ctx context.Context) {
 				continue
 			}
 			r.add(s.SliceKey)
-			r.raise(b, s.StartMs+1)
+			r.extend(b, s.StartMs+1)
 		}
 		if err != nil {
 			r.surveyAt = r.clk.Elapsed() + surveyAgain
@@ -359,6 +361,9 @@ func (r *Recovery) Seen(k storage.SliceKey) bool {
 	seen := r.seen.Load()
 	return seen != nil && slices.Contains(*seen, k)
 }
+
+// RunAtMs returns the time at which a slice is due, in Unix ms.
+func (r *Recovery) RunAtMs(k storage.SliceKey) int64 { return r.cache.Timing().RunAtMs(r.slice(k)) }
 
 func (r *Recovery) slice(k storage.SliceKey) metric.Slice {
 	return r.ladder.SliceAt(k.Bucket, k.StartMs)

@@ -197,8 +197,8 @@ func TestClockGoesBack(t *testing.T) {
 	w.look(3 + 1)
 }
 
-// What another process opened by a clock that was wrong for a moment, between two looks, is found within a day. What is out of
-// reach then makes no gap, since it was known to be complete, and is tried again after an hour.
+// What another process opened by a clock that was wrong for a moment, between two looks, is found within a day. What is
+// out of reach then makes no gap, since it was known to be complete, and is tried again after an hour.
 func TestOpenedBehindTheLooksOfAnother(t *testing.T) {
 	w := newWorld(t)
 	w.look(0)
@@ -228,8 +228,8 @@ func TestOpenedBehindTheLooksOfAnother(t *testing.T) {
 	w.look(0, ahead)
 }
 
-// A slice that is opened while the first look is under way is not lost when that look ends: it has read the times before the slice was
-// opened, and another look that began later has found it.
+// A slice that is opened while the first look is under way is not lost when that look ends: it has read the times
+// before the slice was opened, and another look that began later has found it.
 func TestOpenedDuringTheFirstLook(t *testing.T) {
 	for name, inside := range map[string]func(w *world){
 		"another look":  func(w *world) { _, err := w.r.Outstanding(t.Context()); require.NoError(t, err) },
@@ -267,7 +267,8 @@ func TestOpenedDuringTheFirstLook(t *testing.T) {
 	}
 }
 
-// What this process opened by such a clock is found by the next look, also if another one begins before and ends after that.
+// What this process opened by such a clock is found by the next look, also if another one begins before and ends after
+// that.
 func TestOpenedBehindTheLooks(t *testing.T) {
 	w := newWorld(t)
 	w.look(0)

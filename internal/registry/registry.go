@@ -17,6 +17,7 @@ import (
 
 	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/errand"
+	"github.com/quern/quern/internal/excerpt"
 	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/storage"
 )
@@ -107,7 +108,7 @@ func (e *LimitError) Error() string {
 	if e.Source == "" {
 		return fmt.Sprintf("%d new series refused: the store may hold no more than %d", e.Refused, e.Max)
 	}
-	return fmt.Sprintf("%d new series refused: source %q may have no more than %d", e.Refused, e.Source, e.Max)
+	return fmt.Sprintf("%d new series refused: source %s may have no more than %d", e.Refused, excerpt.Quoted(e.Source), e.Max)
 }
 
 // recount is how long a count of series without data serves.
@@ -142,6 +143,8 @@ type Registry struct {
 	// of them; oldest is the one that goes next: into the ring if it has series by then.
 	empty  []*entry
 	oldest int
+	// forgotten counts the sources that were dropped with what was counted of them.
+	forgotten int
 }
 
 // sourceKey identifies a source.
@@ -285,6 +288,9 @@ func (r *Registry) keepEmpty(e *entry) {
 
 func (r *Registry) drop(e *entry) {
 	delete(r.sources, e.key)
+	if e.src.samples.Load() > 0 {
+		r.forgotten++
+	}
 	r.census.sources.Add(-e.key.bytes())
 }
 

@@ -136,8 +136,8 @@ func TestReloadAfterRestart(t *testing.T) {
 	require.Equal(t, metric.ScheduleID(4096), fresh[0], "the first process's lease may be in use still")
 }
 
-// Acceptance 24: two ingest processes meet the same new series at once.
-func TestAcceptance24_TwoProcessesOneID(t *testing.T) {
+// TestTwoProcessesOneID is behaviour 24: two ingest processes meet the same new series at once.
+func TestTwoProcessesOneID(t *testing.T) {
 	store := newFakeStore()
 	const sources, perSource = 20, 150
 	ls := series(t, "cpu", seq(0, perSource)...)

@@ -36,6 +36,9 @@ type Source struct {
 	doubt   map[string]metric.ScheduleID
 	leaving *leaving
 
+	// What this process has taken of the source since it was loaded, and when it last took some, in Unix ms.
+	samples, bytes, lastMs atomic.Int64
+
 	// checked is the store's Doubts when the known series were last read or checked.
 	checked atomic.Int64
 

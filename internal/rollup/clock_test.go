@@ -145,8 +145,8 @@ func TestClockIsSetDuringARun(t *testing.T) {
 	}
 }
 
-// TestNoRunByAClockThatIsRefused: nothing is ground by a clock that the store refuses when the slice is chosen. One that it refuses when
-// all is ground does not complete the slice.
+// TestNoRunByAClockThatIsRefused: nothing is ground by a clock that the store refuses when the slice is chosen. One
+// that it refuses when all is ground does not complete the slice.
 func TestNoRunByAClockThatIsRefused(t *testing.T) {
 	for name, passes := range map[string]int{"before the run": 0, "before the slice is complete": 1} {
 		t.Run(name, func(t *testing.T) {
@@ -175,8 +175,9 @@ func TestNoRunByAClockThatIsRefused(t *testing.T) {
 	}
 }
 
-// TestClockIsSetBackBeforeOrAfterARun: a clock that was ahead is put right when the slice has been chosen, or when its last block
-// has been ground. The slice is not completed before it is due, nor after a step by which marks may have been put into it meanwhile.
+// TestClockIsSetBackBeforeOrAfterARun: a clock that was ahead is put right when the slice has been chosen, or when its
+// last block has been ground. The slice is not completed before it is due, nor after a step by which marks may have
+// been put into it meanwhile.
 func TestClockIsSetBackBeforeOrAfterARun(t *testing.T) {
 	short := cache.Timing{Grace: 10 * time.Second, Delay: 30 * time.Second}
 	for name, c := range map[string]struct {

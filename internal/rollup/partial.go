@@ -9,6 +9,7 @@ import (
 
 	"github.com/quern/quern/internal/cache"
 	"github.com/quern/quern/internal/metric"
+	"github.com/quern/quern/internal/storage"
 )
 
 // giveUp fills g.rows with rows that say that the input of the work has expired before it was
@@ -60,32 +61,40 @@ func (g *grind) keepFuller(ctx context.Context, w *cache.Work, touched func(metr
 	return nil
 }
 
-// closeGaps adds zero rows for schedules that late work names and that have no input, although all
+// closeGaps adds zero rows for schedules that late work asks for and that have no input, although all
 // input could be read. Only two kinds of schedule get one: those whose stored row is partial
 // without samples, and those that a mark takes back. The rows above hear of it through the zero
 // row.
 func (g *grind) closeGaps(ctx context.Context, w *cache.Work) error {
-	without := make(map[metric.ScheduleID]bool)
+	has := make(map[metric.ScheduleID]bool, len(g.rows))
+	for i := range g.rows {
+		has[g.rows[i].Schedule] = true
+	}
+	named, all := make(map[metric.ScheduleID]bool), false
 	for _, m := range w.Marks {
 		for _, id := range m.Schedules {
-			without[id] = true
+			if !has[id] {
+				named[id] = true
+			}
 		}
+		all = all || len(m.Schedules) == 0 && m.Kind == storage.MarkLate
 	}
-	for i := range g.rows {
-		delete(without, g.rows[i].Schedule)
-	}
-	if len(without) == 0 {
+	if len(named) == 0 && !all {
 		return nil
 	}
 	stored, err := g.stored(ctx, w)
 	if err != nil {
 		return err
 	}
-	takesBack := w.TakesBack()
-	for id := range without {
-		was, there := stored[id]
-		_, back := slices.BinarySearch(takesBack, id)
-		if back || there && was.Count == 0 && was.Partial {
+	for id, was := range stored {
+		if !has[id] && was.Count == 0 && was.Partial && (all || named[id]) {
+			has[id] = true
+			g.rows = append(g.rows, metric.RollupRow{Schedule: id, TimeMs: w.Slice.StartMs})
+		}
+	}
+	for _, id := range w.TakesBack() {
+		if !has[id] {
+			has[id] = true
 			g.rows = append(g.rows, metric.RollupRow{Schedule: id, TimeMs: w.Slice.StartMs})
 		}
 	}

@@ -414,7 +414,8 @@ func TestLongPassLooksAgain(t *testing.T) {
 	require.Empty(t, w.opened())
 }
 
-// slowly is a store that takes a second to read an index partition, and of which the index of some hours is out of reach.
+// slowly is a store that takes a second to read an index partition, and of which the index of some hours is out of
+// reach.
 type slowly struct {
 	storage.Store
 

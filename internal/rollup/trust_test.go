@@ -28,8 +28,8 @@ func (n *newestIs) NewestBegun(context.Context, metric.Bucket) (int64, bool, err
 	return n.startMs, n.ok, n.err
 }
 
-// TestTrustsNoCacheBehindAnotherRun: a sealed block is ground from its table if another run of this slice or of a later one has
-// ever begun.
+// TestTrustsNoCacheBehindAnotherRun: a sealed block is ground from its table if another run of this slice or of a later
+// one has ever begun.
 func TestTrustsNoCacheBehindAnotherRun(t *testing.T) {
 	for name, c := range map[string]struct {
 		newest  time.Duration // after the slice

@@ -58,13 +58,17 @@ type Member struct {
 	mu sync.Mutex // not held while the store is asked: Mine must not wait for it
 	// unfit is why this worker may not take part, nil when it may.
 	unfit error
+	// triedAt is when the last heartbeat began or ended, by the clock's Elapsed. lapsed: the one before had been
+	// longer ago than the timeout, and none has been answered since.
+	triedAt time.Duration
+	lapsed  bool
 }
 
 // New makes a member. The timeout is both how long the others wait for its heartbeat and how long
 // its leases last unless renewed; 0 means DefaultTimeout. clk gives only times that people read.
 func New(store Store, clk clock.Clock, self storage.Worker, timeout time.Duration) *Member {
 	m := &Member{
-		store: store, clk: clk, self: self, timeout: cmp.Or(timeout, DefaultTimeout),
+		store: store, clk: clk, self: self, timeout: cmp.Or(timeout, DefaultTimeout), triedAt: clk.Elapsed(),
 		leases: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "quern_aggregation_leases_total",
 			Help: "Shard leases that this worker took, was refused because another worker holds them, or lost before it was done.",
@@ -109,7 +113,28 @@ func Misfit(err error) (checked bool, misfit error) {
 // worker.
 func (m *Member) Leave(ctx context.Context) error { return m.beat(ctx, time.Second) }
 
+// Lapsed returns why this process must not write for now although its last heartbeat was accepted: it has tried
+// none for longer than the timeout, as after it was suspended. Meanwhile others may have taken it for dead, and
+// changed the settings. A process that tries and gets no answer has not lapsed: parts of a cluster may be away.
+func (m *Member) Lapsed() error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if silent := m.clk.Elapsed() - m.triedAt; m.lapsed || silent > m.timeout {
+		return fmt.Errorf("this process made no heartbeat for longer than %s; the next one decides whether it may go on", m.timeout)
+	}
+	return nil
+}
+
+func (m *Member) tries() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	now := m.clk.Elapsed()
+	m.lapsed = m.lapsed || now-m.triedAt > m.timeout
+	m.triedAt = now
+}
+
 func (m *Member) beat(ctx context.Context, ttl time.Duration) error {
+	m.tries()
 	err := m.checkName(ctx)
 	switch {
 	case err == nil:
@@ -123,6 +148,10 @@ func (m *Member) beat(ctx context.Context, ttl time.Duration) error {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	m.triedAt = m.clk.Elapsed()
+	if checked, _ := Misfit(err); checked {
+		m.lapsed = false
+	}
 	if err == nil || errors.Is(err, storage.ErrConflict) || errors.Is(err, storage.ErrSettings) {
 		m.unfit = err
 	}

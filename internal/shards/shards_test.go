@@ -289,3 +289,29 @@ func TestHoldIsTakenAway(t *testing.T) {
 		require.Len(t, leases, 1, "it does not give back what is another's")
 	})
 }
+
+// TestLapsed: a process that was suspended for longer than the timeout must not write before a heartbeat is answered.
+// One whose heartbeats get no answer goes on.
+func TestLapsed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := newStore()
+		m := aggregator(store, "a")
+		require.NoError(t, m.Beat(t.Context()))
+		time.Sleep(DefaultTimeout)
+		require.NoError(t, m.Lapsed())
+		time.Sleep(time.Second)
+		require.ErrorContains(t, m.Lapsed(), "no heartbeat for longer than 30s")
+		store.Fail("Workers", blocks.Range{}, 1, storage.ErrUnavailable)
+		require.ErrorIs(t, m.Beat(t.Context()), storage.ErrUnavailable)
+		require.Error(t, m.Lapsed(), "nobody has answered")
+		require.NoError(t, m.Beat(t.Context()))
+		require.NoError(t, m.Lapsed())
+
+		for range 10 {
+			time.Sleep(m.Every())
+			store.Fail("Workers", blocks.Range{}, 1, storage.ErrUnavailable)
+			require.ErrorIs(t, m.Beat(t.Context()), storage.ErrUnavailable)
+			require.NoError(t, m.Lapsed())
+		}
+	})
+}

@@ -22,7 +22,14 @@ type Policy struct {
 	AgeCap      time.Duration `json:"age_cap_ns"`
 	FutureLimit time.Duration `json:"future_limit_ns"`
 	Retention   Retention     `json:"retention_ns"`
+	// SourceLabels are the labels that may name the source of a series without the label source, best
+	// first; see metric.SourceLabels. It is nil in a policy that a version without them has recorded.
+	SourceLabels metric.SourceLabels `json:"source_labels,omitempty"`
 }
+
+// SourceLabelsChange says what a change of the source labels does to series that are known.
+const SourceLabelsChange = "a series whose source the new list derives otherwise gets a new id with its next sample; " +
+	"queries merge what it has under both ids"
 
 // Always returns p for every ladder. It has the form that a store's options ask for.
 func (p Policy) Always(metric.Ladder) (Policy, error) { return p, nil }
@@ -30,10 +37,23 @@ func (p Policy) Always(metric.Ladder) (Policy, error) { return p, nil }
 // Equal reports whether two policies are the same.
 func (p Policy) Equal(o Policy) bool {
 	return p.Grace == o.Grace && p.Delay == o.Delay && p.AgeCap == o.AgeCap && p.FutureLimit == o.FutureLimit &&
-		slices.Equal(p.Retention, o.Retention)
+		slices.Equal(p.Retention, o.Retention) && slices.Equal(p.SourceLabels, o.SourceLabels)
 }
 
-// Value is one setting of a policy, under the name of its flag.
+// Completed returns p with the settings that a policy of an earlier version lacks, from first. It returns false if p
+// lacks none.
+func (p Policy) Completed(first Policy) (Policy, bool) {
+	if p.SourceLabels != nil || first.SourceLabels == nil {
+		return p, false
+	}
+	p.SourceLabels = first.SourceLabels
+	return p, true
+}
+
+// SourceLabelsFlag is the flag of Policy.SourceLabels.
+const SourceLabelsFlag = "source-labels"
+
+// Value is one setting of a policy, under the name of its flag. Its text is empty if the policy lacks it.
 type Value struct {
 	Flag, Text string
 }
@@ -55,6 +75,7 @@ func (p Policy) Values(l metric.Ladder) []Value {
 		{"age-cap", span(p.AgeCap)},
 		{"future-limit", span(p.FutureLimit)},
 		{"retention", strings.Join(kept, ",")},
+		{SourceLabelsFlag, strings.Join(p.SourceLabels, ",")},
 	}
 }
 
@@ -94,6 +115,19 @@ type PolicyEpoch struct {
 
 // Now returns the policy in force.
 func (ps Policies) Now() Policy { return ps[len(ps)-1].Policy }
+
+// Completed returns the history with the settings that its last policy lacks, from first; see Policy.Completed. Rows
+// are written as before, so this begins no epoch.
+func (ps Policies) Completed(first Policy) (Policies, bool) {
+	last := len(ps) - 1
+	p, changed := ps[last].Policy.Completed(first)
+	if !changed {
+		return ps, false
+	}
+	out := slices.Clone(ps)
+	out[last].Policy = p
+	return out, true
+}
 
 // Set returns the history with another policy from nowMs on.
 func (ps Policies) Set(p Policy, nowMs int64) Policies {

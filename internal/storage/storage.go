@@ -475,6 +475,8 @@ type Store interface {
 	Reader
 	Metadata
 	Operations
+	Documents
+	Annotations
 
 	// Write stores a batch; see the package's rules 1 to 3.
 	Write(ctx context.Context, b *Batch) error

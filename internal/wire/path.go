@@ -7,7 +7,12 @@ const (
 	ExportPath       = "/api/v1/export"
 	RollupsPath      = "/api/v1/rollups"
 	StatusPath       = "/api/v1/status/aggregation"
+	SlicesPath       = "/api/v1/status/slices"
+	CardinalityPath  = "/api/v1/cardinality"
+	SourcesPath      = "/api/v1/sources"
 	ExplainPath      = "/api/v1/explain"
 	ReaggregatePath  = "/api/v1/reaggregate"
 	ConfirmClockPath = "/api/v1/clock/confirm"
+	TokensPath       = "/api/v1/tokens"
+	RevokeTokenPath  = "/api/v1/tokens/revoke"
 )

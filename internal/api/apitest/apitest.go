@@ -27,6 +27,7 @@ import (
 	"github.com/quern/quern/internal/admission"
 	"github.com/quern/quern/internal/api"
 	"github.com/quern/quern/internal/api/push"
+	"github.com/quern/quern/internal/api/route"
 	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/ingest"
 	"github.com/quern/quern/internal/metric"
@@ -286,8 +287,12 @@ func (b *BackFiller) BackFill(ctx context.Context, reports []ingest.Report) (ing
 // Status is a status provider with one answer.
 type Status struct {
 	Reply wire.Status
+	Lines wire.Slices
 	Err   error
 }
+
+// Slices implements reading.StatusProvider.
+func (s Status) Slices(context.Context, int64, int64) (wire.Slices, error) { return s.Lines, s.Err }
 
 // AggregationStatus implements reading.StatusProvider.
 func (s Status) AggregationStatus(context.Context, bool) (wire.Status, error) {
@@ -303,10 +308,10 @@ func Unkept(t *testing.T, s http.Handler) string {
 }
 
 // Registrar registers endpoints.
-type Registrar func(mux *http.ServeMux)
+type Registrar func(to *route.Table)
 
 // Register implements api.Registrar.
-func (r Registrar) Register(mux *http.ServeMux) { r(mux) }
+func (r Registrar) Register(to *route.Table) { r(to) }
 
 // Zip returns a text compressed by gzip.
 func Zip(t *testing.T, body string) []byte {

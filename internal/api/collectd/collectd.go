@@ -20,9 +20,9 @@ const Path = "/api/v1/push/collectd"
 // New serves collectd's write_http plugin with Format JSON:
 // https://www.collectd.org/documentation/manpages/collectd.conf.html. Series have the names that
 // collectd's write_prometheus plugin gives them.
-func New(in *push.Intake, sources ingest.SourceLabels) http.Handler {
+func New(in *push.Intake) http.Handler {
 	return &push.Endpoint{
-		Intake: in, Sources: sources,
+		Intake:  in,
 		Accepts: push.CheckJSON,
 		Decode: func(_ *http.Request, body []byte, b *ingest.Batch) error {
 			d := &decoder{batch: b}

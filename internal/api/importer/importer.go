@@ -35,6 +35,10 @@ const (
 	// heldBytes is how much of a compressed body is decompressed before a line of it is taken: whether
 	// a shorter body is damaged has shown by then.
 	heldBytes = 4 << 20
+	// complaintBytes is roughly the memory of a malformed line or a rejection, here and in the reply, without its
+	// message. The message is there, in the reply, and once more in the reply as it is sent.
+	complaintBytes = 256
+	messageCopies  = 3
 	// lineFrameBytes is roughly the size of a line without its metric, values and timestamps.
 	lineFrameBytes = 64
 	// In the middle of a body, a busy server is retried busyTries times, every busyWait.
@@ -55,12 +59,10 @@ type handler struct {
 	opts Options
 }
 
-// Options configure the handler. All but Sources are required.
+// Options configure the handler. All are required.
 type Options struct {
 	// To takes the samples.
 	To BackFiller
-	// Sources define how to find the source of a series.
-	Sources ingest.SourceLabels
 	// Budget is shared by all imports.
 	Budget *admission.Budget
 	// Clock times the waits for a busy server.
@@ -74,7 +76,7 @@ func New(in *push.Intake, opts Options) http.Handler { return &handler{in, opts}
 func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	im := &importing{
 		h: h, ctx: r.Context(), reply: wire.Import{Rejected: []wire.RejectedOfLine{}},
-		batch: ingest.Batch{Sources: h.opts.Sources, MaxLabels: h.Limits.Labels},
+		batch: ingest.Batch{Sources: h.Sources, MaxLabels: h.Limits.Labels},
 	}
 	im.Depth = h.Limits.Depth
 	if h.Drains(w) {
@@ -104,7 +106,7 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 		err = im.read(src, held)
 	}
-	im.claim.Release() // the client may take arbitrarily long to read the reply
+	im.claim.Shrink(im.complaints) // the client may take arbitrarily long to read the reply
 	if err == nil {
 		im.answer(w, 0, im.complaint())
 		return
@@ -167,8 +169,10 @@ type importing struct {
 	labels []metric.Label
 	lines  []int // line number of each sample in the batch
 	known  int   // bytes of a line's metric, values and timestamps
-	// strings is the part of the arena that has been claimed.
-	strings int
+	// strings is the part of the arena that has been claimed; complaints is what has been claimed for the lists in
+	// the reply.
+	strings    int
+	complaints int64
 }
 
 // scanner decodes values and times.
@@ -262,8 +266,9 @@ func (im *importing) take(line []byte) error {
 		switch {
 		case !im.holds(len(im.Arena), arena):
 			return respond.ErrNoRoom
+		case !ok && !im.malformed():
+			return respond.ErrNoRoom
 		case !ok:
-			im.malformed()
 		case n > 0:
 			useful = min(im.known+lineFrameBytes, len(line)+1)
 			if err := im.samples(valuesAt, timesAt, n); err != nil {
@@ -289,13 +294,30 @@ func (im *importing) holds(arena, before int) bool {
 	return im.claim.Grow(int64(n))
 }
 
-// malformed records that the line cannot be decoded. Later lines still can.
-func (im *importing) malformed() {
+// malformed records that the line cannot be decoded. Later lines still can. It returns false if there is no room.
+func (im *importing) malformed() bool {
 	im.reply.MalformedTotal++
-	if !im.Quiet {
-		im.reply.Malformed = append(im.reply.Malformed, wire.MalformedLine{Line: im.line, Message: fmt.Sprintf("at byte %d: %s", im.At, im.Fault)})
+	if im.Quiet {
+		return true
 	}
+	message := fmt.Sprintf("at byte %d: %s", im.At, im.Fault)
+	if !im.complains(message) {
+		return false
+	}
+	im.reply.Malformed = append(im.reply.Malformed, wire.MalformedLine{Line: im.line, Message: message})
 	im.Quiet = len(im.reply.Malformed) >= im.h.Limits.Rejections
+	return true
+}
+
+// complains charges the memory of a malformed line, or of a rejection, in the reply. It returns false if there is no
+// room.
+func (im *importing) complains(message string) bool {
+	n := complaintBytes + messageCopies*int64(len(message))
+	if !im.claim.Grow(n) {
+		return false
+	}
+	im.complaints += n
+	return true
 }
 
 // distrust drops all malformed lines, and counts lines as processed only up to the first of them.
@@ -450,7 +472,7 @@ func (s *scanner) value() (float64, bool) {
 	if word := s.word(); word != "" {
 		v, ok := wire.ParseNotFinite(word)
 		if !ok {
-			return 0, s.Fail(at, "%s is not a value", respond.Shown(word))
+			return 0, s.Fail(at, "%q is not a value", word)
 		}
 		s.Pos += len(word)
 		return v, true
@@ -467,7 +489,7 @@ func (s *scanner) value() (float64, bool) {
 		if v, ok := metric.ParseDecimal(text); ok { // the form of values in Prometheus' API
 			return v, true
 		}
-		return 0, s.Fail(at, "%s is not a value", respond.Shown(text))
+		return 0, s.Fail(at, "%q is not a value", text)
 	case "a number":
 		n, ok := s.Number()
 		if !ok {
@@ -554,7 +576,9 @@ func (im *importing) flush() error {
 		result = im.batch.Result(result)
 		im.reply.Accepted += int64(result.Accepted)
 		for _, rej := range result.Rejected {
-			im.reject(im.lines[rej.Index], rej)
+			if !im.reject(im.lines[rej.Index], rej) {
+				return respond.ErrNoRoom
+			}
 		}
 		im.batch.Reset()
 		im.lines = im.lines[:0]
@@ -581,19 +605,25 @@ func (im *importing) backFill() (ingest.Result, error) {
 	}
 }
 
-func (im *importing) reject(line int, rej ingest.Rejection) {
+// reject records a rejected sample. It returns false if there is no room.
+func (im *importing) reject(line int, rej ingest.Rejection) bool {
 	im.reply.RejectedTotal++
 	all := &im.reply.Rejected
 	// The rejections of a line are adjacent.
 	for i := len(*all) - 1; i >= 0 && (*all)[i].Line == line; i-- {
 		if r := &(*all)[i]; r.Reason == string(rej.Reason) {
 			r.Samples++
-			return
+			return true
 		}
 	}
-	if len(*all) < im.h.Limits.Rejections {
-		*all = append(*all, wire.RejectedOfLine{Line: line, Reason: string(rej.Reason), Message: rej.Message, Samples: 1})
+	if len(*all) == im.h.Limits.Rejections {
+		return true
 	}
+	if !im.complains(rej.Message) {
+		return false
+	}
+	*all = append(*all, wire.RejectedOfLine{Line: line, Reason: string(rej.Reason), Message: rej.Message, Samples: 1})
+	return true
 }
 
 // answer replies. Code 0 means that the body was read to its end.

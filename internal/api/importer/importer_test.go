@@ -15,10 +15,12 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
+	"github.com/quern/quern/internal/admission"
 	"github.com/quern/quern/internal/api"
 	"github.com/quern/quern/internal/api/apitest"
 	"github.com/quern/quern/internal/api/importer"
-	"github.com/quern/quern/internal/ingest"
+	"github.com/quern/quern/internal/api/push"
+	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/wire"
 )
 
@@ -28,13 +30,13 @@ func importTo(tb testing.TB, b *apitest.BackFiller, body io.Reader, headers ...s
 	tb.Helper()
 	s := apitest.Server(tb, func(o *api.Options) {
 		o.Appender, o.BackFiller, o.Limits.Rejections = b, b, 3
-		o.Sources.Prometheus = ingest.SourceLabels{"instance"}
+		o.Sources = metric.SourceLabels{"instance"}
 	})
 	return apitest.Send(tb, s, wire.ImportPath, body, headers...)
 }
 
 func TestImport(t *testing.T) {
-	zeros := strings.Repeat("0", 5000)
+	zeros, digits := strings.Repeat("0", 5000), strings.Repeat("1", 5000)
 	for _, c := range []struct {
 		name, body string
 		code       int
@@ -90,6 +92,9 @@ func TestImport(t *testing.T) {
 		},
 		{"a word that is no value", `{"metric":{},"values":[true],"timestamps":[1]}`, 400, "", `\"true\" is not a value`},
 		{"a number that is too large, in quotes", `{"metric":{},"values":["1e999"],"timestamps":[1]}`, 400, "", `\"1e999\" is not a value`},
+		{"a long number that is too large", `{"metric":{},"values":[` + digits + `],"timestamps":[1]}`, 400, "", `"error":"line 1: at byte 23: ` + digits[:80] + `… is too large"`},
+		{"a long number that is no time", `{"metric":{},"values":[1],"timestamps":[` + digits + `]}`, 400, "", `"error":"line 1: at byte 40: ` + digits[:80] + `… is not a time in Unix ms"`},
+		{"a long text that is no value", `{"metric":{},"values":["` + digits + `"],"timestamps":[1]}`, 400, "", digits[:80] + `…\" is not a value"`},
 		{"lengths", `{"metric":{},"values":[1],"timestamps":[]}`, 400, "", "there are 1 values and 0 timestamps"},
 		{"members", `{"metric":{},"values":[1]}`, 400, "", "a line must have metric, values and timestamps"},
 		{"a value", `{"metric":{},"values":["one"],"timestamps":[1]}`, 400, "", `\"one\" is not a value`},
@@ -242,6 +247,59 @@ func TestImportStreams(t *testing.T) {
 		assert.Equal(t, 400, w.Code, enc)
 	}
 	assert.Equal(t, 415, importTo(t, new(apitest.BackFiller), bytes.NewReader(nil), "Content-Encoding", "snappy").Code)
+}
+
+// TestImportClaimsComplaints: what is kept of malformed lines and of rejections is charged until the client has read the
+// reply. A body whose complaints find no room is refused.
+func TestImportClaimsComplaints(t *testing.T) {
+	const lines = 1000
+	for name, line := range map[string]string{
+		"malformed": `{"metric":{},"values":[` + strings.Repeat("1", 400) + `],"timestamps":[1]}`,
+		"rejected":  `{"metric":{"a":"b"},"values":[1],"timestamps":[1]}`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			plain := strings.Repeat(line+"\n", lines)
+			budget := admission.NewBudget(1<<40, 0)
+			s := importServer(t, budget)
+			w := &slowReader{ResponseRecorder: httptest.NewRecorder(), budget: budget}
+			s.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), "POST", wire.ImportPath, strings.NewReader(plain)))
+			require.Equal(t, 400, w.Code)
+			require.GreaterOrEqual(t, w.held, int64(w.Body.Len()))
+			require.Less(t, w.held, int64(5*w.Body.Len()), "neither the body nor a batch is charged any more")
+			all := budget.Claim(admission.Client{})
+			require.True(t, all.Grow(1<<40), "all is given back")
+
+			budget = admission.NewBudget(importer.LeastBytes+push.MinBufferBytes+100_000, 0)
+			r := apitest.Send(t, importServer(t, budget), wire.ImportPath, strings.NewReader(plain))
+			require.Equal(t, 429, r.Code, "%.200s", r.Body)
+		})
+	}
+}
+
+// slowReader is a client that looks, before it reads the reply, at what the budget has for others.
+type slowReader struct {
+	*httptest.ResponseRecorder
+	budget *admission.Budget
+	held   int64
+}
+
+// Write implements http.ResponseWriter.
+func (s *slowReader) Write(b []byte) (int, error) {
+	others := s.budget.Claim(admission.Client{})
+	defer others.Release()
+	for n := int64(1 << 39); n > 0; n /= 2 {
+		others.Grow(n)
+	}
+	s.held = 1<<40 - 1 - others.Held()
+	return s.ResponseRecorder.Write(b)
+}
+
+func importServer(tb testing.TB, budget *admission.Budget) *api.Server {
+	tb.Helper()
+	return apitest.Server(tb, func(o *api.Options) {
+		b := new(apitest.BackFiller)
+		o.Appender, o.BackFiller, o.Imports = b, b, budget
+	})
 }
 
 // TestImportBusy: a busy server is reported at the beginning of a body, and waited for later on.

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+
+	"github.com/quern/quern/internal/excerpt"
 )
 
 // clashMemory remembers the measurement and field that first made each metric, and so finds others that
@@ -23,8 +25,10 @@ type clash struct {
 
 // String describes both fields.
 func (c *clash) String() string {
-	field := func(n int) string { return fmt.Sprintf("field %q of %q", clip(c.metric[n+1:]), clip(c.metric[:n])) }
-	return fmt.Sprintf("%s and %s are the same metric %q", field(c.other), field(c.first), clip(c.metric))
+	field := func(n int) string {
+		return fmt.Sprintf("field %s of %s", excerpt.Quoted(c.metric[n+1:]), excerpt.Quoted(c.metric[:n]))
+	}
+	return fmt.Sprintf("%s and %s are the same metric %s", field(c.other), field(c.first), excerpt.Quoted(c.metric))
 }
 
 // find returns the clash of a metric whose measurement's name has the given length, nil if there is

@@ -17,6 +17,7 @@ import (
 	"time"
 	"unsafe"
 
+	"github.com/quern/quern/internal/excerpt"
 	"github.com/quern/quern/internal/ingest"
 	"github.com/quern/quern/internal/metric"
 )
@@ -59,7 +60,7 @@ func parsePrecision(s string) (time.Duration, error) {
 	case "h":
 		return time.Hour, nil
 	}
-	return 0, fmt.Errorf("unknown precision %q: use ns, us, ms, s, m or h", s)
+	return 0, fmt.Errorf("unknown precision %s: use ns, us, ms, s, m or h", excerpt.Quoted(s))
 }
 
 // decoder decodes lines into samples. It is not safe for concurrent use. It caches metric names, so
@@ -248,7 +249,7 @@ func (d *decoder) tags(i int) (int, *fault) {
 			return at, faultf(ingest.ReasonInvalidLabel, "a tag has no name")
 		}
 		if i >= len(d.s) || d.s[i] != '=' {
-			return i, faultf(ingest.ReasonInvalidLabel, "tag %q has no value", clip(key))
+			return i, faultf(ingest.ReasonInvalidLabel, "tag %s has no value", excerpt.Quoted(key))
 		}
 		if value, i = d.token(i+1, keyEnd); value == "" {
 			continue
@@ -278,19 +279,19 @@ func (d *decoder) readFields(n *fieldNames, i int) (int, *fault) {
 		case key == "":
 			return at, faultf(ingest.ReasonInvalidMetric, "a field has no name")
 		case i >= len(d.s) || d.s[i] != '=':
-			return i, faultf(ingest.ReasonInvalidValue, "field %q has no value", clip(key))
+			return i, faultf(ingest.ReasonInvalidValue, "field %s has no value", excerpt.Quoted(key))
 		}
 		if i++; i < len(d.s) && d.s[i] == '"' {
 			end := d.quoted(i)
 			if end < 0 {
-				return i, faultf(ingest.ReasonInvalidValue, "the string of field %q has no closing quote", clip(key))
+				return i, faultf(ingest.ReasonInvalidValue, "the string of field %s has no closing quote", excerpt.Quoted(key))
 			}
 			i = end
 			d.strings++
 		} else {
 			v, end, ok := number(d.s, i)
 			if !ok {
-				return i, faultf(ingest.ReasonInvalidValue, "field %q: %s is not a number that can be stored", clip(key), d.quote(i))
+				return i, faultf(ingest.ReasonInvalidValue, "field %s: %s is not a number that can be stored", excerpt.Quoted(key), d.quote(i))
 			}
 			i = end
 			if !d.b.Charge(fieldBytes) {
@@ -389,14 +390,5 @@ func (d *decoder) quote(i int) string {
 	for end < len(d.s) && classes[d.s[end]]&keyEnd == 0 {
 		end++
 	}
-	return fmt.Sprintf("%q", clip(d.s[i:end]))
-}
-
-// clip shortens text for a message.
-func clip(s string) string {
-	const most = 64
-	if len(s) > most {
-		return strings.ToValidUTF8(s[:most], "") + "…"
-	}
-	return s
+	return excerpt.Quoted(d.s[i:end])
 }

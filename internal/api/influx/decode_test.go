@@ -206,7 +206,7 @@ func BenchmarkDecode(bench *testing.B) {
 	}{{"tsbs", tsbs(100, 10)}, {"telegraf", telegraf(1000)}} {
 		bench.Run(c.name, func(bench *testing.B) {
 			var d decoder
-			b := ingest.Batch{Sources: ingest.SourceLabels{"host", "hostname", "instance", "server"}}
+			b := ingest.Batch{Sources: metric.SourceLabels{"host", "hostname", "instance", "server"}}
 			d.decode(c.body, settings{}, &b)
 			fields := b.Len()
 			bench.SetBytes(int64(len(c.body)))

@@ -11,8 +11,11 @@ import (
 	"github.com/cespare/xxhash/v2"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/quern/quern/internal/access"
 	"github.com/quern/quern/internal/api/push"
 	"github.com/quern/quern/internal/api/respond"
+	"github.com/quern/quern/internal/api/route"
+	"github.com/quern/quern/internal/excerpt"
 	"github.com/quern/quern/internal/ingest"
 	"github.com/quern/quern/internal/metric"
 )
@@ -39,7 +42,7 @@ const (
 type place struct{ org, bucket string }
 
 func (p place) String() string {
-	return fmt.Sprintf("bucket or retention policy %s of organization %s", respond.Shown(p.bucket), respond.Shown(p.org))
+	return fmt.Sprintf("bucket or retention policy %s of organization %s", excerpt.Quoted(p.bucket), excerpt.Quoted(p.org))
 }
 
 // buckets detects writes to several buckets whose series are stored as those of one, so that
@@ -76,8 +79,6 @@ type requestKey struct{}
 
 // Options configure the endpoints of InfluxDB. All but BucketLabel and Registerer are required.
 type Options struct {
-	// Sources define how to find the source of a series.
-	Sources ingest.SourceLabels
 	// BucketLabel is the label that holds the bucket of an InfluxDB 2 write, or the retention policy
 	// of an InfluxDB 1 write. By default there is no such label, and series of several buckets are
 	// one.
@@ -90,7 +91,7 @@ type Options struct {
 // Register registers the write endpoints of InfluxDB 1 and 2, and the endpoints that clients
 // query before they write. Any credentials are accepted. take registers a handler that reads its body
 // itself.
-func Register(in *push.Intake, opts Options, mux *http.ServeMux, take func(h http.Handler, paths ...string)) error {
+func Register(in *push.Intake, opts Options, to *route.Table, take func(h http.Handler, paths ...string)) error {
 	ignored := prometheus.NewCounter(prometheus.CounterOpts{
 		Name: "quern_influx_string_fields_ignored_total",
 		Help: "String fields of line protocol, which are not stored.",
@@ -104,7 +105,6 @@ func Register(in *push.Intake, opts Options, mux *http.ServeMux, take func(h htt
 	write := func(refuse push.Refusal) http.Handler {
 		return opts.parse(refuse, &push.Endpoint{
 			Intake:  in,
-			Sources: opts.Sources,
 			Accepts: func(http.Header) error { return nil }, // clients send lines under many content types
 			Whole:   wholeLines,
 			Decode: func(r *http.Request, body []byte, b *ingest.Batch) error {
@@ -137,10 +137,10 @@ func Register(in *push.Intake, opts Options, mux *http.ServeMux, take func(h htt
 	take(write(refuse2), "/api/v2/write")
 	// Clients derive these URLs from the write URL.
 	for _, prefix := range []string{"", "/influx"} {
-		mux.HandleFunc(prefix+"/query", answerQuery)
-		mux.HandleFunc("GET "+prefix+"/ping", ping)
+		to.HandleFunc(access.Write, prefix+"/query", answerQuery)
+		to.HandleFunc(access.Anyone, "GET "+prefix+"/ping", ping)
 	}
-	mux.HandleFunc("GET /health", opts.health)
+	to.HandleFunc(access.Anyone, "GET /health", opts.health)
 	return nil
 }
 

@@ -22,6 +22,7 @@ import (
 	"github.com/quern/quern/internal/api/push"
 	"github.com/quern/quern/internal/api/respond"
 	"github.com/quern/quern/internal/ingest"
+	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/storage"
 )
 
@@ -44,7 +45,7 @@ type (
 func influxServer(t *testing.T, a push.Appender, set func(*api.Options)) *api.Server {
 	t.Helper()
 	return apitest.Server(t, func(o *api.Options) {
-		o.Appender, o.Sources.Influx = a, ingest.SourceLabels{"host"}
+		o.Appender, o.Sources = a, metric.SourceLabels{"host"}
 		if set != nil {
 			set(o)
 		}

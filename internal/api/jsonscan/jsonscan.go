@@ -4,11 +4,11 @@ package jsonscan
 import (
 	"fmt"
 	"math"
-	"strconv"
 	"unicode/utf16"
 	"unicode/utf8"
 	"unsafe"
 
+	"github.com/quern/quern/internal/excerpt"
 	"github.com/quern/quern/internal/metric"
 )
 
@@ -44,10 +44,10 @@ func (s *Scanner) Reset(b []byte, depth int) {
 	s.Fault, s.At = "", 0
 }
 
-// Fail reports a fault at an offset. It returns false.
+// Fail reports a fault at an offset. It returns false. Of a text among the arguments the fault repeats the beginning.
 func (s *Scanner) Fail(at int, format string, args ...any) bool {
 	if s.At = at; !s.Quiet {
-		s.Fault = fmt.Sprintf(format, args...)
+		s.Fault = fmt.Sprintf(format, excerpt.Args(args)...)
 	}
 	return false
 }
@@ -358,6 +358,9 @@ func (s *Scanner) hex4(j int) (rune, bool) {
 	return r, true
 }
 
+// maxDigits is the number of decimal digits that always fit a uint64.
+const maxDigits = 19
+
 // Number is a JSON number. Its value is mantissa × 10^exp if exact; otherwise only text is valid.
 type Number struct {
 	Text     []byte
@@ -428,8 +431,7 @@ func (s *Scanner) Number() (Number, bool) {
 		}
 		n.exp += exp
 	}
-	// 19 digits always fit a uint64.
-	n.exact = digits <= 19
+	n.exact = digits <= maxDigits
 	n.Text = b[s.Pos:i]
 	s.Pos = i
 	return n, true
@@ -476,35 +478,45 @@ func (n *Number) Int() (int64, bool) {
 // parseIntegral is the slow path of Int. It works on the digits, so that no float rounds a time.
 // exp is the exponent of the last digit.
 func parseIntegral(text []byte, exp int) (int64, bool) {
-	neg := text[0] == '-'
-	digits := make([]byte, 0, len(text))
+	var n uint64
+	digits, zeros := 0, 0 // digits that n has, from the first one that is not 0; zeros behind them
 	for _, c := range text {
-		if c == 'e' || c == 'E' {
-			break
-		}
-		if isDigit(c) && (len(digits) > 0 || c != '0') {
-			digits = append(digits, c)
+		switch {
+		case c == 'e' || c == 'E':
+			return integral(text[0] == '-', n, digits, exp+zeros)
+		case !isDigit(c):
+		case c == '0' && digits == 0:
+		case c == '0':
+			zeros++
+		case digits+zeros >= maxDigits: // n would be too large, or is not whole
+			return 0, false
+		default:
+			for ; zeros >= 0; zeros-- {
+				n *= 10
+				digits++
+			}
+			n += uint64(c - '0')
+			zeros = 0
 		}
 	}
-	for len(digits) > 0 && digits[len(digits)-1] == '0' {
-		digits = digits[:len(digits)-1]
-		exp++
-	}
-	if len(digits) == 0 {
+	return integral(text[0] == '-', n, digits, exp+zeros)
+}
+
+// integral returns ±n × 10^exp. n has so many digits, and does not end in 0 unless it is 0.
+func integral(neg bool, n uint64, digits, exp int) (int64, bool) {
+	if n == 0 {
 		return 0, true
 	}
-	if exp < 0 || len(digits)+exp > 19 {
+	if exp < 0 || digits+exp > maxDigits {
 		return 0, false
 	}
 	for range exp {
-		digits = append(digits, '0')
+		n *= 10
 	}
-	sign := ""
 	if neg {
-		sign = "-"
+		return -int64(n), n <= -math.MinInt64
 	}
-	v, err := strconv.ParseInt(sign+string(digits), 10, 64)
-	return v, err == nil
+	return int64(n), n <= math.MaxInt64
 }
 
 func isDigit(c byte) bool { return c-'0' <= 9 }

@@ -29,6 +29,39 @@ func TestFloats(t *testing.T) {
 	}
 }
 
+// TestLongIntegers: whether a number of any length is an integer is decided without another copy of it.
+func TestLongIntegers(t *testing.T) {
+	zeros := strings.Repeat("0", 99_999)
+	for text, want := range map[string]string{
+		"12": "12", "-0": "0", "1e3": "1000", "1000.0": "1000", "1200e-2": "12", "-1.5e1": "-15", "0.00": "0", "0e99": "0",
+		"9223372036854775807": "9223372036854775807", "-9223372036854775808": "-9223372036854775808",
+		"922337203685477580.7e1": "9223372036854775807", "9223372036854775.807e+3": "9223372036854775807",
+		"9223372036854775808": "", "-9223372036854775809": "", "12345678901234567890": "", "1e19": "", "1e-1": "", "1.5": "",
+		"10000000000000000000e-1": "1000000000000000000", "10000000000000000001e-1": "",
+		"1" + zeros + "e-99999": "1", "-0." + zeros + "1e100001": "-10", "1" + zeros: "", "1." + zeros + "1": "", "0." + zeros + "1": "",
+	} {
+		s := Scanner{Text: []byte(text)}
+		n, ok := s.Number()
+		require.True(t, ok, text)
+		got, ok := n.Int()
+		require.Equal(t, want != "", ok, text)
+		if ok {
+			require.Equal(t, want, strconv.FormatInt(got, 10), text)
+		}
+	}
+}
+
+// TestFaultsAreShort: a fault that names a text of the input repeats only its beginning.
+func TestFaultsAreShort(t *testing.T) {
+	long := strings.Repeat("1", 100_000)
+	for _, arg := range []any{long, []byte(long), View([]byte(long))} {
+		var s Scanner
+		require.False(t, s.Fail(7, "%s is too large", arg))
+		require.Equal(t, long[:80]+"… is too large", s.Fault)
+		require.Equal(t, 7, s.At)
+	}
+}
+
 // TestLongFloats: a number may have any number of digits.
 func TestLongFloats(t *testing.T) {
 	zeros := strings.Repeat("0", 99_999)

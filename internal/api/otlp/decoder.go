@@ -21,6 +21,7 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/quern/quern/internal/excerpt"
 	"github.com/quern/quern/internal/ingest"
 	"github.com/quern/quern/internal/metric"
 )
@@ -30,12 +31,6 @@ import (
 const (
 	objectBytes = 256
 	commaBytes  = 16
-)
-
-// maxMessage bounds a message; maxShown bounds the client's text in it.
-const (
-	maxMessage = 400
-	maxShown   = 100
 )
 
 // settings configure a decoder.
@@ -94,17 +89,10 @@ type flaw struct {
 	message string
 }
 
-// flawed makes a flaw. Its message is stored for each data point, so it is truncated.
+// flawed makes a flaw. The arguments that are text of the client are excerpts.
 func flawed(reason ingest.Reason, format string, args ...any) flaw {
-	message := fmt.Sprintf(format, args...)
-	if len(message) > maxMessage {
-		message = message[:maxMessage] + "…"
-	}
-	return flaw{reason, strings.ToValidUTF8(message, "?")}
+	return flaw{reason, strings.ToValidUTF8(fmt.Sprintf(format, args...), "?")}
 }
-
-// clip shortens client text for a message.
-func clip(s string) string { return s[:min(len(s), maxShown)] }
 
 // newDecoder makes a decoder.
 func newDecoder(opts settings) *decoder {
@@ -122,10 +110,13 @@ func (d *decoder) fromJSON(body []byte, b *ingest.Batch) error {
 	if !b.Charge(int64(takes)) {
 		return nil
 	}
+	if err := checkNumbers(body); err != nil {
+		return err
+	}
 	var request metricspb.MetricsData // same fields as the request, whose service package is not needed
 	if err := (protojson.UnmarshalOptions{DiscardUnknown: true}).Unmarshal(body, &request); err != nil {
-		// The library varies the prefix of its messages.
-		return errors.New(strings.TrimLeft(strings.TrimPrefix(err.Error(), "proto:"), " \u00a0"))
+		// The library varies the prefix of its messages, which repeat a whole number or text.
+		return errors.New(excerpt.Message(strings.TrimLeft(strings.TrimPrefix(err.Error(), "proto:"), " \u00a0")))
 	}
 	body, err := proto.Marshal(&request)
 	if err != nil {
@@ -251,7 +242,7 @@ func (d *decoder) attributes(to []attribute, message []byte, which tag, matters 
 func (d *decoder) attribute(key string, value []byte) (attribute, flaw, error) {
 	text, err := d.text(value)
 	if errors.Is(err, errTooComplex) {
-		return attribute{key: key, noText: true}, flawed(ingest.ReasonInvalidLabel, "attribute %q: %s", clip(key), err), nil
+		return attribute{key: key, noText: true}, flawed(ingest.ReasonInvalidLabel, "attribute %s: %s", excerpt.Quoted(key), err), nil
 	}
 	return attribute{key: key, value: text}, flaw{}, err
 }
@@ -421,7 +412,7 @@ func (d *decoder) translate(to []metric.Label, attributes []attribute, prefix st
 	begin, collide := len(to), false
 	for _, a := range attributes {
 		if n := len(prefix) + len(a.key); n > ingest.MaxNameBytes {
-			return to, flawed(ingest.ReasonInvalidLabel, "attribute %q…: its key has %d bytes, more than the limit of %d", clip(a.key), n, ingest.MaxNameBytes)
+			return to, flawed(ingest.ReasonInvalidLabel, "attribute %s: its key has %d bytes, more than the limit of %d", excerpt.Quoted(a.key), n, ingest.MaxNameBytes)
 		}
 		name, err := d.names.label(prefix + a.key)
 		if err != nil {
@@ -456,7 +447,7 @@ func (d *decoder) join(to []metric.Label, attributes []attribute, prefix string)
 		case to[begin+at].Value == "":
 			to[begin+at].Value = a.value
 		case len(to[begin+at].Value)+len(a.value) > maxBytes:
-			return to, flawed(ingest.ReasonLimit, "the values of all attributes that become label %q are too long together", clip(name))
+			return to, flawed(ingest.ReasonLimit, "the values of all attributes that become label %s are too long together", excerpt.Quoted(name))
 		case a.value != "":
 			to[begin+at].Value += ";" + a.value
 		}

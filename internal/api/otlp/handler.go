@@ -11,6 +11,7 @@ import (
 
 	"github.com/quern/quern/internal/api/push"
 	"github.com/quern/quern/internal/api/respond"
+	"github.com/quern/quern/internal/excerpt"
 	"github.com/quern/quern/internal/ingest"
 	"github.com/quern/quern/internal/metric"
 )
@@ -32,10 +33,10 @@ type handler struct {
 // New makes the handler. promote are the resource attributes that become labels of all
 // series of the resource. notes, unless it is nil, returns what receives the metric metadata of a
 // request.
-func New(in *push.Intake, sources ingest.SourceLabels, promote []string, notes func(*http.Request) func(metric.Metadata)) http.Handler {
+func New(in *push.Intake, promote []string, notes func(*http.Request) func(metric.Metadata)) http.Handler {
 	h := &handler{opts: settings{Promote: promote, Labels: in.Limits.Labels}, notes: notes}
 	return &push.Endpoint{
-		Intake: in, Sources: sources,
+		Intake:  in,
 		Accepts: checkType, Decode: h.decode, Refuse: refuse, Explain: nameFirst, Reply: answer,
 		// The SDKs ignore partial_success.
 		Unread: func(*http.Request, ingest.Rejection) bool { return true },
@@ -44,7 +45,7 @@ func New(in *push.Intake, sources ingest.SourceLabels, promote []string, notes f
 
 func checkType(h http.Header) error {
 	if mediaType(h) == "" {
-		return fmt.Errorf("the Content-Type %q is not supported: use %s or %s", h.Get("Content-Type"), mediaProtobuf, mediaJSON)
+		return fmt.Errorf("the Content-Type %s is not supported: use %s or %s", excerpt.Quoted(h.Get("Content-Type")), mediaProtobuf, mediaJSON)
 	}
 	return nil
 }
@@ -82,7 +83,7 @@ func refuse(w http.ResponseWriter, r *http.Request, code int, message string) {
 	if code == http.StatusUnsupportedMediaType {
 		w.Header().Set("Accept", mediaProtobuf+", "+mediaJSON)
 	}
-	message = strings.ToValidUTF8(message, "?")
+	message = strings.ToValidUTF8(excerpt.Message(message), "?")
 	if mediaType(r.Header) != mediaProtobuf {
 		respond.JSON(w, code, status{message})
 		return

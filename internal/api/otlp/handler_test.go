@@ -53,7 +53,7 @@ func otlpServer(tb testing.TB, a push.Appender, limits push.Limits) *api.Server 
 	tb.Helper()
 	return apitest.Server(tb, func(o *api.Options) {
 		o.Appender, o.Limits = a, limits
-		o.Sources.OTLP = ingest.SourceLabels{"instance", "host_name", "job"}
+		o.Sources = metric.SourceLabels{"instance", "host_name", "job"}
 		o.OTLPPromote = []string{"host.name"}
 	})
 }
@@ -330,6 +330,21 @@ func TestOTLPBroken(t *testing.T) {
 	require.Equal(t, fmt.Sprintf("the body is malformed: at byte %d: unexpected EOF; of the data points before that, 2 were stored and 2 rejected", len(wire)),
 		rpcStatus(t, w.Body.Bytes()))
 	require.Equal(t, otlpStored, a.String())
+}
+
+// TestOTLPLongTexts: a reply repeats little of a text that cannot be read.
+func TestOTLPLongTexts(t *testing.T) {
+	long := strings.Repeat("1", 1<<20)
+	for name, body := range map[string]string{
+		"a number":  `{"resourceMetrics":[{"scopeMetrics":[{"metrics":[{"name":"a","gauge":{"dataPoints":[{"asInt":` + long + `}]}}]}]}]}`,
+		"a text":    `{"resourceMetrics":[{"scopeMetrics":[{"metrics":[{"name":"a","gauge":{"dataPoints":[{"asInt":"` + long + `"}]}}]}]}]}`,
+		"a time":    `{"resourceMetrics":[{"scopeMetrics":[{"metrics":[{"name":"a","gauge":{"dataPoints":[{"timeUnixNano":"` + long + `"}]}}]}]}]}`,
+		"one value": long, "a name": `{"resourceMetrics":{"` + long + `":1}}`,
+	} {
+		w := postOTLP(t, otlpServer(t, &apitest.Appender{}, push.Limits{}), "/v1/metrics", "application/json", []byte(body))
+		require.Equal(t, http.StatusBadRequest, w.Code, name)
+		require.Less(t, w.Body.Len(), 5<<10, name)
+	}
 }
 
 func TestOTLPMetadata(t *testing.T) {

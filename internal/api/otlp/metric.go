@@ -1,12 +1,12 @@
 package otlp
 
 import (
-	"fmt"
 	"math"
 
 	"github.com/prometheus/otlptranslator"
 	"github.com/prometheus/prometheus/model/value"
 
+	"github.com/quern/quern/internal/excerpt"
 	"github.com/quern/quern/internal/ingest"
 	"github.com/quern/quern/internal/metric"
 )
@@ -83,18 +83,18 @@ func (d *decoder) metric(b []byte, bad flaw) error {
 	switch {
 	case bad.reason != "":
 	case n > ingest.MaxNameBytes:
-		bad = flawed(ingest.ReasonInvalidMetric, "metric %q…: its name and unit have %d bytes, more than the limit of %d", clip(name), n, ingest.MaxNameBytes)
+		bad = flawed(ingest.ReasonInvalidMetric, "metric %s: its name and unit have %d bytes, more than the limit of %d", excerpt.Quoted(name), n, ingest.MaxNameBytes)
 	case m.kind == metricExponential:
-		bad = flawed(ingest.ReasonUnsupported, "metric %q%s is an exponential histogram, which is not stored: have the SDK "+
-			"use explicit buckets (OTEL_EXPORTER_OTLP_METRICS_DEFAULT_HISTOGRAM_AGGREGATION=explicit_bucket_histogram)", name, d.ofJob())
+		bad = flawed(ingest.ReasonUnsupported, "metric %s%s is an exponential histogram, which is not stored: have the SDK "+
+			"use explicit buckets (OTEL_EXPORTER_OTLP_METRICS_DEFAULT_HISTOGRAM_AGGREGATION=explicit_bucket_histogram)", excerpt.Quoted(name), d.ofJob())
 	case (m.kind == metricSum || m.kind == metricHistogram) && temporality != temporalityCumulative:
 		what := "no temporality"
 		if temporality == temporalityDelta {
 			what = "delta temporality"
 		}
-		bad = flawed(ingest.ReasonUnsupported, "metric %q%s has %s, only cumulative is stored: "+
+		bad = flawed(ingest.ReasonUnsupported, "metric %s%s has %s, only cumulative is stored: "+
 			"set OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE=cumulative for the SDK, or use the collector's deltatocumulative processor",
-			name, d.ofJob(), what)
+			excerpt.Quoted(name), d.ofJob(), what)
 	case m.err != nil:
 		bad = flawed(ingest.ReasonInvalidMetric, "%s", m.err)
 	default:
@@ -115,7 +115,7 @@ func (d *decoder) metric(b []byte, bad flaw) error {
 // ofJob names the service to reconfigure, if the resource identifies it.
 func (d *decoder) ofJob() string {
 	if at := find(d.identity, "job"); at >= 0 {
-		return fmt.Sprintf(" of job %q", d.identity[at].Value)
+		return " of job " + excerpt.Quoted(d.identity[at].Value)
 	}
 	return ""
 }

@@ -16,7 +16,9 @@ import (
 	"github.com/prometheus/prometheus/util/stats"
 
 	"github.com/quern/quern/internal/api/respond"
+	"github.com/quern/quern/internal/excerpt"
 	"github.com/quern/quern/internal/metric"
+	"github.com/quern/quern/internal/query"
 )
 
 // evaluated is the data of a query's answer.
@@ -74,11 +76,11 @@ func (w *writer) between(begin, end byte, n int, one func(i int)) {
 }
 
 // reply sends an answer. Large answers are encoded by hand, the rest by encoding/json.
-func reply(out http.ResponseWriter, data any, warnings, infos []string) {
+func reply(out http.ResponseWriter, ans answer, querier *query.Querier, warnings, infos []string) {
 	out.Header().Set("Content-Type", "application/json")
 	w := &writer{out: out}
 	w.b = append(w.b, `{"status":"success","data":`...)
-	switch v := data.(type) {
+	switch v := ans.data.(type) {
 	case evaluated:
 		w.evaluated(v)
 	case seriesList:
@@ -89,6 +91,9 @@ func reply(out http.ResponseWriter, data any, warnings, infos []string) {
 		w.metadata(v)
 	default:
 		w.b = appendJSON(w.b, v)
+	}
+	if ans.levels != nil && !w.gone {
+		w.levels(ans.levels, querier.Ladder())
 	}
 	if len(warnings) > 0 {
 		w.b = appendJSON(append(w.b, `,"warnings":`...), warnings)
@@ -106,7 +111,7 @@ func encodeFailure(f *failure, found annotations.Annotations) []byte {
 	warnings, infos := found.AsStrings("", 10, 10)
 	for _, said := range [][]string{warnings, infos} {
 		for i := range said {
-			said[i] = respond.Message(said[i])
+			said[i] = excerpt.Message(said[i])
 		}
 	}
 	return appendJSON(nil, struct {
@@ -115,7 +120,7 @@ func encodeFailure(f *failure, found annotations.Annotations) []byte {
 		Error     string   `json:"error"`
 		Warnings  []string `json:"warnings,omitempty"`
 		Infos     []string `json:"infos,omitempty"`
-	}{"error", f.kind, respond.Message(f.err.Error()), warnings, infos})
+	}{"error", f.kind, excerpt.Message(f.err.Error()), warnings, infos})
 }
 
 func replyFailure(out http.ResponseWriter, code int, message []byte) {
@@ -158,6 +163,34 @@ func (w *writer) evaluated(e evaluated) {
 		w.b = appendJSON(w.b, e.stats)
 	}
 	w.b = append(w.b, '}')
+}
+
+// levels writes from where each selector was read. Times are in seconds, as those of samples.
+func (w *writer) levels(of *query.Levels, ladder metric.Ladder) {
+	all, more := of.List()
+	w.b = append(w.b, `,"levels":`...)
+	w.list(len(all), func(i int) {
+		s := &all[i]
+		w.b = appendString(append(w.b, `{"selector":`...), s.Selector)
+		w.b = append(w.b, `,"parts":`...)
+		w.list(len(s.Parts), func(i int) {
+			p := &s.Parts[i]
+			w.b = appendString(append(w.b, `{"level":`...), ladder.Name(p.Bucket))
+			w.b = appendTime(append(w.b, `,"start":`...), p.StartMs)
+			w.b = appendTime(append(w.b, `,"end":`...), p.EndMs)
+			w.b = strconv.AppendInt(append(w.b, `,"series":`...), int64(p.Series), 10)
+			w.b = strconv.AppendBool(append(w.b, `,"late":`...), p.Late)
+			w.b = strconv.AppendBool(append(w.b, `,"partial":`...), p.Partial)
+			w.b = append(w.b, '}')
+		})
+		if s.Cut {
+			w.b = append(w.b, `,"cut":true`...)
+		}
+		w.b = append(w.b, '}')
+	})
+	if more > 0 {
+		w.b = strconv.AppendInt(append(w.b, `,"levelsCut":`...), int64(more), 10)
+	}
 }
 
 func (w *writer) metadata(all metadataList) {

@@ -26,10 +26,13 @@ import (
 	"github.com/prometheus/prometheus/util/annotations"
 	"github.com/prometheus/prometheus/util/stats"
 
+	"github.com/quern/quern/internal/access"
 	"github.com/quern/quern/internal/admission"
 	"github.com/quern/quern/internal/api/respond"
+	"github.com/quern/quern/internal/api/route"
 	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/deletion"
+	"github.com/quern/quern/internal/excerpt"
 	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/query"
 	"github.com/quern/quern/internal/storage"
@@ -67,6 +70,8 @@ type Options struct {
 	Queries, Deletions *admission.Turns
 	// Deleter is nil if the administrative endpoints are turned off.
 	Deleter Deleter
+	// Querier names the levels that a query was read from, and counts series.
+	Querier *query.Querier
 	Clock   clock.Clock
 	Logger  *slog.Logger
 	// Version is the version of this program.
@@ -84,21 +89,21 @@ func New(opts Options) *API {
 	return &API{opts: opts, parser: parser.NewParser(parser.Options{})}
 }
 
-// Register adds the endpoints to a mux.
-func (a *API) Register(mux *http.ServeMux) {
+// Register adds the endpoints to a table.
+func (a *API) Register(to *route.Table) {
 	for path, e := range map[string]struct {
 		answer     answerer
 		parameters []string
 	}{
-		"/api/v1/query":           {a.inTurn(a.query), []string{"query", "time", "timeout", "limit", "lookback_delta", "stats"}},
-		"/api/v1/query_range":     {a.inTurn(a.queryRange), []string{"query", "start", "end", "step", "timeout", "limit", "lookback_delta", "stats"}},
+		"/api/v1/query":           {a.inTurn(a.query), []string{"query", "time", "timeout", "limit", "lookback_delta", "stats", "levels"}},
+		"/api/v1/query_range":     {a.inTurn(a.queryRange), []string{"query", "start", "end", "step", "timeout", "limit", "lookback_delta", "stats", "levels"}},
 		"/api/v1/format_query":    {a.inTurn(a.formatQuery), []string{"query", "timeout"}},
 		"/api/v1/series":          {a.inTurn(a.series), []string{"match[]", "start", "end", "limit", "timeout"}},
 		"/api/v1/labels":          {a.inTurn(a.labelNames), []string{"match[]", "start", "end", "limit", "timeout"}},
 		"/api/v1/query_exemplars": {a.inTurn(a.exemplars), []string{"query", "start", "end", "timeout"}},
 	} {
-		mux.Handle("GET "+path, a.handler(naming(e.parameters, e.answer)))
-		mux.Handle("POST "+path, a.handler(naming(e.parameters, e.answer)))
+		to.Handle(access.Read, "GET "+path, a.handler(naming(e.parameters, e.answer)))
+		to.Handle(access.Read, "POST "+path, a.handler(naming(e.parameters, e.answer)))
 	}
 	for path, answer := range map[string]answerer{
 		"/api/v1/label/{name}/values": naming([]string{"match[]", "start", "end", "limit", "timeout"}, a.inTurn(a.labelValues)),
@@ -107,13 +112,15 @@ func (a *API) Register(mux *http.ServeMux) {
 			"version": compatible, "revision": "", "branch": "", "buildUser": "", "buildDate": "",
 			"goVersion": runtime.Version(), "application": "Quern", "applicationVersion": a.opts.Version,
 		}),
+		"/api/v1/status/tsdb": naming([]string{"limit", "timeout"}, a.inTurn(a.tsdb)),
+
 		"/api/v1/rules":  constant(map[string][]any{"groups": {}}),
 		"/api/v1/alerts": constant(map[string][]any{"alerts": {}}),
 	} {
-		mux.Handle("GET "+path, a.handler(answer))
+		to.Handle(access.Read, "GET "+path, a.handler(answer))
 	}
 	for _, method := range []string{http.MethodPost, http.MethodPut} {
-		mux.Handle(method+" /api/v1/admin/tsdb/delete_series", a.handler(only([]string{"match[]", "start", "end"}, a.deleteSeries)))
+		to.Handle(access.Admin, method+" /api/v1/admin/tsdb/delete_series", a.handler(only([]string{"match[]", "start", "end"}, a.deleteSeries)))
 	}
 }
 
@@ -126,6 +133,8 @@ type answer struct {
 	data     any
 	deleted  string
 	warnings annotations.Annotations
+	// levels are from where a query was read, nil unless that was asked for.
+	levels *query.Levels
 	// ignored are the parameters of the request that the endpoint does not know.
 	ignored []string
 	close   func()
@@ -314,7 +323,7 @@ func (a *API) handler(do answerer) http.Handler {
 		if !ans.by.IsZero() {
 			_ = http.NewResponseController(w).SetWriteDeadline(ans.by) // a test's ResponseWriter may have no deadlines
 		}
-		reply(w, ans.data, warnings, infos)
+		reply(w, ans, a.opts.Querier, warnings, infos)
 	})
 }
 
@@ -390,12 +399,25 @@ func (a *API) evaluate(
 			return answer{}, badData("error parsing lookback delta duration: %w", err)
 		}
 	}
+	ctx, levels := r.Context(), (*query.Levels)(nil)
+	if s := r.FormValue("levels"); s != "" {
+		wanted, err := strconv.ParseBool(s)
+		if err != nil {
+			return answer{}, invalid("levels", errors.New("it must be true or false"))
+		}
+		if wanted {
+			levels = new(query.Levels)
+			ctx = query.WithLevels(ctx, levels)
+		}
+	}
 	asked := r.FormValue("stats")
-	q, err := begin(r.Context(), promql.NewPrometheusQueryOpts(asked == "all", lookback, nil), expr)
+	q, err := begin(ctx, promql.NewPrometheusQueryOpts(asked == "all", lookback, nil), expr)
 	if err != nil {
 		return answer{}, invalid("query", err)
 	}
-	return execute(r.Context(), q, limit, asked != "")
+	ans, err := execute(ctx, q, limit, asked != "")
+	ans.levels = levels
+	return ans, err
 }
 
 // execute runs a query.
@@ -743,7 +765,7 @@ func parseTime(s string) (time.Time, error) {
 		if ms := math.Round(sec * 1000); math.Abs(ms) <= math.MaxInt64/2 {
 			return time.UnixMilli(int64(ms)).UTC(), nil
 		}
-		return time.Time{}, fmt.Errorf("cannot parse %q to a valid timestamp", s)
+		return time.Time{}, fmt.Errorf("cannot parse %s to a valid timestamp", excerpt.Quoted(s))
 	}
 	if t, ok := metric.ParseDate(s); ok {
 		return t, nil
@@ -753,7 +775,7 @@ func parseTime(s string) (time.Time, error) {
 			return end, nil
 		}
 	}
-	return time.Time{}, fmt.Errorf("cannot parse %q to a valid timestamp", s)
+	return time.Time{}, fmt.Errorf("cannot parse %s to a valid timestamp", excerpt.Quoted(s))
 }
 
 // duration parses seconds, or a span such as 1h30m.
@@ -761,13 +783,13 @@ func duration(s string) (time.Duration, error) {
 	if sec, err := strconv.ParseFloat(s, 64); err == nil {
 		ns := sec * float64(time.Second)
 		if !(math.Abs(ns) <= math.MaxInt64) {
-			return 0, fmt.Errorf("cannot parse %q to a valid duration. It overflows int64", s)
+			return 0, fmt.Errorf("cannot parse %s to a valid duration. It overflows int64", excerpt.Quoted(s))
 		}
 		return time.Duration(ns), nil
 	}
 	d, err := model.ParseDuration(s)
 	if err != nil {
-		return 0, fmt.Errorf("cannot parse %q to a valid duration", s)
+		return 0, fmt.Errorf("cannot parse %s to a valid duration", excerpt.Quoted(s))
 	}
 	return time.Duration(d), nil
 }

@@ -30,6 +30,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/quern/quern/internal/admission"
+	"github.com/quern/quern/internal/api/route"
 	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/promquery"
@@ -81,12 +82,13 @@ func newAPIWith(t *testing.T, limits promquery.Options, change func(*Options)) h
 	opts := Options{
 		Engine: engine, Queryable: queryable, Clock: clk, Version: "1.2.3",
 		Logger:   slog.New(slog.DiscardHandler),
+		Querier:  w.Querier,
 		Metadata: list{{Name: "up", Type: metric.TypeGauge, Help: "is it?"}, {Name: "requests_total", Type: metric.TypeCounter, Unit: "requests"}},
 	}
 	if change != nil {
 		change(&opts)
 	}
-	mux := http.NewServeMux()
+	mux := route.NewTable()
 	New(opts).Register(mux)
 	return mux
 }
@@ -109,13 +111,13 @@ func ask(t *testing.T, h http.Handler, method, target string) (code int, body st
 func TestUnknownParameters(t *testing.T) {
 	h := newAPI(t, nil)
 	for target, want := range map[string][]string{
-		"/api/v1/query?query=1&time=1&timeout=1s&limit=1&lookback_delta=1m&stats=all":  nil,
-		"/api/v1/query_range?query=1&start=1&end=2&step=1":                             nil,
-		"/api/v1/query?query=1&tiem=5&dedup=true":                                      {`unknown parameter "dedup" is ignored`, `unknown parameter "tiem" is ignored`},
-		"/api/v1/series?match[]=up&from=1":                                             {`unknown parameter "from" is ignored`},
-		"/api/v1/label/job/values?matchers[]=up":                                       {`unknown parameter "matchers[]" is ignored`},
-		"/api/v1/metadata?name=up":                                                     {`unknown parameter "name" is ignored`},
-		"/api/v1/labels?" + url.QueryEscape("a\r\nX: é"+strings.Repeat("x", 99)) + "=": {`unknown parameter "a\r\nX: \u00e9` + strings.Repeat("x", 56) + `" is ignored`},
+		"/api/v1/query?query=1&time=1&timeout=1s&limit=1&lookback_delta=1m&stats=all&levels=1": nil,
+		"/api/v1/query_range?query=1&start=1&end=2&step=1":                                     nil,
+		"/api/v1/query?query=1&tiem=5&dedup=true":                                              {`unknown parameter "dedup" is ignored`, `unknown parameter "tiem" is ignored`},
+		"/api/v1/series?match[]=up&from=1":                                                     {`unknown parameter "from" is ignored`},
+		"/api/v1/label/job/values?matchers[]=up":                                               {`unknown parameter "matchers[]" is ignored`},
+		"/api/v1/metadata?name=up":                                                             {`unknown parameter "name" is ignored`},
+		"/api/v1/labels?" + url.QueryEscape("a\r\nX: é"+strings.Repeat("x", 99)) + "=":         {`unknown parameter "a\r\nX: \u00e9` + strings.Repeat("x", 56) + `" is ignored`},
 	} {
 		w := httptest.NewRecorder()
 		h.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, target, nil))
@@ -491,7 +493,7 @@ func TestLongAnswer(t *testing.T) {
 		m = append(m, s)
 	}
 	w := httptest.NewRecorder()
-	reply(w, evaluated{value: m}, nil, nil)
+	reply(w, answer{data: evaluated{value: m}}, nil, nil, nil)
 	var got struct {
 		Data struct {
 			ResultType parser.ValueType

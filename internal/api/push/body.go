@@ -15,6 +15,7 @@ import (
 
 	"github.com/quern/quern/internal/admission"
 	"github.com/quern/quern/internal/api/respond"
+	"github.com/quern/quern/internal/excerpt"
 )
 
 const (
@@ -72,7 +73,7 @@ func ParseEncoding(h http.Header, unsaid Encoding) (Encoding, error) {
 	case "snappy":
 		return Snappy, nil
 	}
-	return 0, fmt.Errorf("the Content-Encoding %q is not supported: use one of gzip, zstd, snappy, identity", v)
+	return 0, fmt.Errorf("the Content-Encoding %s is not supported: use one of gzip, zstd, snappy, identity", excerpt.Quoted(v))
 }
 
 // ErrUntrusted means that a compressed body did not break off, and yet cannot be decompressed. Damage

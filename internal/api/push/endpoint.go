@@ -13,8 +13,6 @@ import (
 type Endpoint struct {
 	*Intake
 
-	// Sources define how to find the source of a series.
-	Sources ingest.SourceLabels
 	// Accepts checks the headers of a request, except for Content-Encoding.
 	Accepts func(http.Header) error
 	// Unsaid is the compression of a body without a Content-Encoding. The default is none.

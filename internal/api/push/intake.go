@@ -16,6 +16,7 @@ import (
 	"github.com/quern/quern/internal/api/respond"
 	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/ingest"
+	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/storage"
 )
 
@@ -34,6 +35,8 @@ type Intake struct {
 	Limits Limits
 	// Clients tells clients apart.
 	Clients *admission.Clients
+	// Sources says which label holds the source of a series, for protocols that know only series.
+	Sources metric.SourceLabels
 	// Unkept has what senders lose without learning of it.
 	Unkept *Ledger
 
@@ -46,7 +49,7 @@ type Intake struct {
 	undecodable *prometheus.CounterVec // by path
 }
 
-// Options configure an Intake. All but Registerer are required.
+// Options configure an Intake. All but Sources and Registerer are required.
 type Options struct {
 	Clock    clock.Clock
 	Logger   *slog.Logger
@@ -55,6 +58,8 @@ type Options struct {
 	Limits  Limits
 	Budget  *admission.Budget
 	Clients *admission.Clients
+	// Sources are those of the store.
+	Sources metric.SourceLabels
 	// Draining returns whether the process shuts down.
 	Draining   func() bool
 	Registerer prometheus.Registerer
@@ -69,7 +74,7 @@ func NewIntake(opts Options) (*Intake, error) {
 	in := &Intake{
 		Unkept:   lost,
 		appender: opts.Appender, Limits: opts.Limits, logger: opts.Logger, draining: opts.Draining,
-		bodies: bodies{limits: &opts.Limits}, Clients: opts.Clients,
+		bodies: bodies{limits: &opts.Limits}, Clients: opts.Clients, Sources: opts.Sources,
 		budget: opts.Budget,
 		undecodable: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "quern_http_undecodable_measurements_total",

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/quern/quern/internal/api/respond"
+	"github.com/quern/quern/internal/excerpt"
 	"github.com/quern/quern/internal/ingest"
 	"github.com/quern/quern/internal/wire"
 )
@@ -46,10 +47,10 @@ func CheckJSON(h http.Header) error {
 	media, params, err := mime.ParseMediaType(v)
 	// Also accept what curl -d sends with any body: whoever tries the endpoint by hand means JSON.
 	if err != nil || (media != "application/json" && media != "application/x-ndjson" && media != "application/x-www-form-urlencoded") {
-		return fmt.Errorf("the Content-Type %q is not supported: %s", v, want)
+		return fmt.Errorf("the Content-Type %s is not supported: %s", excerpt.Quoted(v), want)
 	}
 	if cs := params["charset"]; cs != "" && !strings.EqualFold(cs, "utf-8") {
-		return fmt.Errorf("charset %q is not supported: JSON is UTF-8", cs)
+		return fmt.Errorf("charset %s is not supported: JSON is UTF-8", excerpt.Quoted(cs))
 	}
 	return nil
 }

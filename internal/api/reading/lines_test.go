@@ -76,7 +76,7 @@ func TestImportOfExport(t *testing.T) {
 	require.NoError(t, err)
 	imported := httptest.NewRecorder()
 	r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, wire.ImportPath, w.Body)
-	importer.New(in, importer.Options{To: b, Sources: ingest.SourceLabels{"instance"}, Budget: budget, Clock: clk}).ServeHTTP(imported, r)
+	importer.New(in, importer.Options{To: b, Budget: budget, Clock: clk}).ServeHTTP(imported, r)
 	require.Equal(t, 200, imported.Code)
 	assert.Equal(t, want, b.bits)
 	assert.Equal(t, metric.Label{Name: "a", Value: "\"\\\n\u00e4\u2028"}, b.label)

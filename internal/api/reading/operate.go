@@ -5,7 +5,9 @@ import (
 	"net/http"
 	"strconv"
 
+	"github.com/quern/quern/internal/access"
 	"github.com/quern/quern/internal/api/respond"
+	"github.com/quern/quern/internal/api/route"
 	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/explain"
 	"github.com/quern/quern/internal/query"
@@ -37,13 +39,13 @@ type OperateOptions struct {
 func NewOperate(opts OperateOptions) *Operate { return &Operate{opts} }
 
 // Register implements api.Registrar. Endpoints that change data accept POST only.
-func (h *Operate) Register(mux *http.ServeMux) {
-	mux.Handle(wire.ExplainPath, h.opts.Turns.query(h.explain, "match[]", "time", "limit"))
+func (h *Operate) Register(to *route.Table) {
+	to.Handle(access.Read, wire.ExplainPath, h.opts.Turns.query(h.explain, "match[]", "time", "limit"))
 	if h.opts.Reaggregator == nil {
-		mux.Handle("POST "+wire.ReaggregatePath, respond.SwitchedOff("enable-reaggregate"))
+		to.Handle(access.Admin, "POST "+wire.ReaggregatePath, respond.SwitchedOff("enable-reaggregate"))
 		return
 	}
-	mux.Handle("POST "+wire.ReaggregatePath, h.opts.Turns.export(h.reaggregate, "match[]", "start", "end", "take_back"))
+	to.Handle(access.Admin, "POST "+wire.ReaggregatePath, h.opts.Turns.export(h.reaggregate, "match[]", "start", "end", "take_back"))
 }
 
 func (h *Operate) explain(out *lines, r *http.Request) error {

@@ -14,9 +14,12 @@ import (
 	"strings"
 	"time"
 
+	"github.com/quern/quern/internal/access"
 	"github.com/quern/quern/internal/admission"
 	"github.com/quern/quern/internal/api/respond"
+	"github.com/quern/quern/internal/api/route"
 	"github.com/quern/quern/internal/clock"
+	"github.com/quern/quern/internal/excerpt"
 	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/query"
 	"github.com/quern/quern/internal/wire"
@@ -54,13 +57,13 @@ func New(querier *query.Querier, clk clock.Clock, turns Turns) *Endpoints {
 }
 
 // Register implements api.Registrar.
-func (h *Endpoints) Register(mux *http.ServeMux) {
-	mux.Handle(wire.ExportPath, h.turns.export(h.export, "match[]", "start", "end", "exact"))
-	mux.Handle(wire.RollupsPath, h.turns.export(h.rollups, "match[]", "start", "end", "level"))
-	mux.Handle("/api/v1/points", h.turns.query(h.points, "match[]", "start", "end", "buckets"))
-	mux.Handle("/api/v1/latest", h.turns.query(h.latest, "match[]", "lookback"))
-	mux.Handle("/api/v1/summary", h.turns.query(h.summary, "match[]", "start", "end"))
-	mux.Handle("/api/v1/baseline", h.turns.query(h.baseline, "match[]", "start", "end"))
+func (h *Endpoints) Register(to *route.Table) {
+	to.Handle(access.Read, wire.ExportPath, h.turns.export(h.export, "match[]", "start", "end", "exact"))
+	to.Handle(access.Read, wire.RollupsPath, h.turns.export(h.rollups, "match[]", "start", "end", "level"))
+	to.Handle(access.Read, "/api/v1/points", h.turns.query(h.points, "match[]", "start", "end", "buckets"))
+	to.Handle(access.Read, "/api/v1/latest", h.turns.query(h.latest, "match[]", "lookback"))
+	to.Handle(access.Read, "/api/v1/summary", h.turns.query(h.summary, "match[]", "start", "end"))
+	to.Handle(access.Read, "/api/v1/baseline", h.turns.query(h.baseline, "match[]", "start", "end"))
 }
 
 // answerer writes the answer to a request as lines to out. Its error may occur before or while it
@@ -108,7 +111,7 @@ func answering(turns *admission.Turns, timeout time.Duration, answer answerer, p
 			f.reply(w, r)
 			return
 		default:
-			message := respond.Message(err.Error())
+			message := excerpt.Message(err.Error())
 			end()
 			respond.LetGo(r)
 			out.error(message)
@@ -153,7 +156,7 @@ func tookTooLong(r *http.Request, err error) error {
 func onlyParameters(r *http.Request, names ...string) error {
 	for _, name := range slices.Sorted(maps.Keys(r.Form)) {
 		if !slices.Contains(names, name) {
-			return &query.RequestError{Message: fmt.Sprintf("unknown parameter %s: %s accepts %s", respond.Shown(name), r.URL.Path, strings.Join(names, ", "))}
+			return &query.RequestError{Message: fmt.Sprintf("unknown parameter %s: %s accepts %s", excerpt.Quoted(name), r.URL.Path, strings.Join(names, ", "))}
 		}
 	}
 	return nil
@@ -168,11 +171,11 @@ type failure struct {
 // failureOf returns the reply for an error. What the request holds may be let go of before the reply is
 // sent.
 func failureOf(r *http.Request, err error) failure {
-	f := failure{message: respond.Message(err.Error())}
+	f := failure{message: excerpt.Message(err.Error())}
 	bad, forbidden := (*query.RequestError)(nil), (*forbiddenError)(nil)
 	switch {
 	case errors.As(err, &bad):
-		f.code, f.message = http.StatusBadRequest, respond.Message(bad.Message)
+		f.code, f.message = http.StatusBadRequest, excerpt.Message(bad.Message)
 	case errors.As(err, &forbidden):
 		f.code, f.message = http.StatusForbidden, forbidden.message
 	default:
@@ -345,5 +348,5 @@ func parseTime(form url.Values, name string, nowMs, absentMs int64) (int64, erro
 }
 
 func badParameter(name, value, want string) error {
-	return &query.RequestError{Message: fmt.Sprintf("%s=%q: must be %s", name, value, want)}
+	return &query.RequestError{Message: fmt.Sprintf("%s=%s: must be %s", name, excerpt.Quoted(value), want)}
 }

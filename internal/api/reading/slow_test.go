@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"net/http"
 	"strings"
 	"testing"
 	"time"
@@ -12,10 +11,12 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
+	"github.com/quern/quern/internal/access"
 	"github.com/quern/quern/internal/admission"
 	"github.com/quern/quern/internal/api"
 	"github.com/quern/quern/internal/api/apitest"
 	"github.com/quern/quern/internal/api/reading"
+	"github.com/quern/quern/internal/api/route"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -42,7 +43,7 @@ func TestSlowReadersOfQueries(t *testing.T) {
 			}
 			return nil
 		}
-		o.Extra = []api.Registrar{apitest.Registrar(func(mux *http.ServeMux) { mux.Handle("GET /query", turns.Query(answer)) })}
+		o.Extra = []api.Registrar{apitest.Registrar(func(to *route.Table) { to.Handle(access.Read, "GET /query", turns.Query(answer)) })}
 	}
 	apitest.InBubble(t, set, func(t *testing.T, dial func() net.Conn) {
 		receive := func(piece int, pause time.Duration) (took time.Duration, err error) {

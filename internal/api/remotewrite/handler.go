@@ -11,6 +11,7 @@ import (
 
 	"github.com/quern/quern/internal/api/push"
 	"github.com/quern/quern/internal/api/respond"
+	"github.com/quern/quern/internal/excerpt"
 	"github.com/quern/quern/internal/ingest"
 	"github.com/quern/quern/internal/metric"
 )
@@ -26,10 +27,10 @@ type handler struct {
 
 // New makes the handler. notes, unless it is nil, returns what receives the metric metadata of a
 // request.
-func New(in *push.Intake, sources ingest.SourceLabels, notes func(*http.Request) func(metric.Metadata)) http.Handler {
+func New(in *push.Intake, notes func(*http.Request) func(metric.Metadata)) http.Handler {
 	h := &handler{notes: notes}
 	return &push.Endpoint{
-		Intake: in, Sources: sources,
+		Intake: in,
 		Accepts: func(h http.Header) error {
 			_, err := versionOf(h)
 			return err
@@ -57,8 +58,8 @@ func versionOf(h http.Header) (protocolVersion, error) {
 			return 2, nil
 		}
 	}
-	return 0, fmt.Errorf("the Content-Type %q is not supported: use application/x-protobuf with proto=prometheus.WriteRequest, "+
-		"which is the default, or proto=io.prometheus.write.v2.Request", v)
+	return 0, fmt.Errorf("the Content-Type %s is not supported: use application/x-protobuf with proto=prometheus.WriteRequest, "+
+		"which is the default, or proto=io.prometheus.write.v2.Request", excerpt.Quoted(v))
 }
 
 func (h *handler) decode(r *http.Request, body []byte, b *ingest.Batch) error {

@@ -94,7 +94,7 @@ func write2(tb testing.TB, series ...prompb.TimeSeries) []byte {
 func writeServer(t *testing.T, a push.Appender, set func(*api.Options)) *api.Server {
 	t.Helper()
 	return apitest.Server(t, func(o *api.Options) {
-		o.Appender, o.Sources.Prometheus = a, ingest.SourceLabels{"instance"}
+		o.Appender, o.Sources = a, metric.SourceLabels{"instance"}
 		if set != nil {
 			set(o)
 		}

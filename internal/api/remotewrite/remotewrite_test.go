@@ -556,7 +556,7 @@ func BenchmarkDecode(b *testing.B) {
 		decode func([]byte, *ingest.Batch) error
 	}{{"v1", v1, d.v1}, {"v2", v2, d.v2}} {
 		b.Run(c.name, func(b *testing.B) {
-			batch := ingest.Batch{Max: 1_000_000, Sources: ingest.SourceLabels{"instance", "job"}}
+			batch := ingest.Batch{Max: 1_000_000, Sources: metric.SourceLabels{"instance", "job"}}
 			b.SetBytes(int64(len(c.body)))
 			b.ReportAllocs()
 			for b.Loop() {

@@ -6,7 +6,7 @@ import (
 
 	"github.com/quern/quern/internal/api/jsonscan"
 	"github.com/quern/quern/internal/api/push"
-	"github.com/quern/quern/internal/api/respond"
+	"github.com/quern/quern/internal/excerpt"
 	"github.com/quern/quern/internal/ingest"
 	"github.com/quern/quern/internal/metric"
 )
@@ -429,7 +429,7 @@ func (d *decoder) labelSet() (reason ingest.Reason, fault string, ok bool) {
 		return ingest.ReasonLimit, fmt.Sprintf("more than %d labels", d.limits.Labels), true
 	}
 	if len(d.badLabels) > 0 {
-		return ingest.ReasonInvalidLabel, fmt.Sprintf("the value of label %s is not a string", respond.Shown(d.badLabels[0])), true
+		return ingest.ReasonInvalidLabel, fmt.Sprintf("the value of label %s is not a string", excerpt.Quoted(d.badLabels[0])), true
 	}
 	return "", "", true
 }
@@ -474,7 +474,7 @@ func (d *decoder) time() (ms int64, fault string, ok bool) {
 	// NoTime is reserved; a client must not set it by accident.
 	ms, isInt := n.Int()
 	if !isInt || ms == ingest.NoTime {
-		return 0, "time " + respond.Clip(jsonscan.View(n.Text)) + " is not Unix milliseconds as a 64-bit integer", true
+		return 0, "time " + excerpt.Of(jsonscan.View(n.Text)) + " is not Unix milliseconds as a 64-bit integer", true
 	}
 	return ms, "", true
 }
@@ -497,7 +497,7 @@ func (d *decoder) value() (v float64, has bool, fault string, ok bool) {
 	}
 	v, finite := n.Float()
 	if !finite {
-		return 0, false, "value " + respond.Clip(jsonscan.View(n.Text)) + " is beyond what a 64-bit float holds", true
+		return 0, false, "value " + excerpt.Of(jsonscan.View(n.Text)) + " is beyond what a 64-bit float holds", true
 	}
 	return v, true, "", true
 }

@@ -1,4 +1,12 @@
 // Package reports serves POST /api/v1/reports, the measurement reports that are Quern's own format.
+//
+// Unlike the other protocols, it does not decode into an ingest.Batch. Both ways end in the same
+// ingest.Reports, which ingest resolves in one way. A Batch takes the source from the labels of each
+// series. A report names it once, perhaps after its measurements, and of two lists of measurements
+// the last counts. A Batch that allows this was tried: the code was 58 lines shorter, but the Batch
+// had six more methods, for this protocol alone. A request took 4 % more time. A body of rejected
+// measurements took 15 times the time and 21 times the memory, since a Batch keeps every rejection,
+// and the decoder only those that a reply may list.
 package reports
 
 import (

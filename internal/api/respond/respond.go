@@ -12,6 +12,7 @@ import (
 	"net/http"
 
 	"github.com/quern/quern/internal/admission"
+	"github.com/quern/quern/internal/excerpt"
 	"github.com/quern/quern/internal/ingest"
 	"github.com/quern/quern/internal/storage"
 	"github.com/quern/quern/internal/wire"
@@ -33,7 +34,7 @@ const (
 
 // Error replies with a message in JSON, which it shortens if it is very long.
 func Error(w http.ResponseWriter, code int, message string) {
-	JSON(w, code, wire.Error{Status: wire.Failure, Error: Message(message)})
+	JSON(w, code, wire.Error{Status: wire.Failure, Error: excerpt.Message(message)})
 }
 
 // LetGo drops the parameters of a request, and gives back what was charged for them and for what was

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -38,7 +39,11 @@ func (s *Store) checkClock(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := s.clocks.check(found, most, s.log); err != nil {
+	err = s.clocks.check(found, most, s.log)
+	if s.nodes != nil {
+		s.nodes.distrust(s.clocks.contradicted())
+	}
+	if err != nil {
 		return err
 	}
 	s.stamps.confirm(now)
@@ -118,7 +123,7 @@ func (c *clocks) check(found []reading, most time.Duration, log *slog.Logger) er
 		case is == c.wrong[r.node]:
 		case is:
 			c.wrong[r.node] = true
-			log.Warn("the clock of a Cassandra node differs from those of most other nodes: set it (NTP)",
+			log.Warn("the clock of a Cassandra node differs from those of most other nodes: set it (NTP); it is asked last until then",
 				"node", r.node, "ahead_of_this_machine", r.ahead().Round(time.Millisecond))
 		default:
 			delete(c.wrong, r.node)
@@ -126,6 +131,13 @@ func (c *clocks) check(found []reading, most time.Duration, log *slog.Logger) er
 		}
 	}
 	return err
+}
+
+// contradicted returns the addresses of the nodes whose clock a majority has contradicted.
+func (c *clocks) contradicted() map[string]bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return maps.Clone(c.wrong)
 }
 
 // offsets returns by how much each node's clock was ahead of this machine's when it was last read,

@@ -141,24 +141,34 @@ func readPolicies(ctx context.Context, s session) (storage.Policies, string, err
 	return out, text, nil
 }
 
-// policies returns the recorded policies. If there are none, it records those of this process.
+// policies returns the recorded policies. If there are none, or the last one lacks settings that an earlier version
+// did not have, it records those of this process.
 func policies(ctx context.Context, s session, opts *Options, l metric.Ladder) (storage.Policies, error) {
-	found, _, err := readPolicies(ctx, s)
-	if err != nil || found != nil {
-		return found, err
-	}
-	if opts.Policy == nil {
+	found, old, err := readPolicies(ctx, s)
+	switch {
+	case err != nil:
+		return nil, err
+	case opts.Policy == nil && found == nil:
 		return storage.Policies(nil).Set(storage.Policy{}, 0), nil
+	case opts.Policy == nil || found != nil && found.Now().SourceLabels != nil:
+		return found, nil
 	}
 	first, err := opts.Policy(l)
 	if err != nil {
 		return nil, err
 	}
-	text, err := json.Marshal(storage.Policies(nil).Set(first, 0))
+	next := storage.Policies(nil).Set(first, 0)
+	if found != nil {
+		var lacks bool
+		if next, lacks = found.Completed(first); !lacks {
+			return found, nil
+		}
+	}
+	text, err := json.Marshal(next)
 	if err != nil {
 		return nil, err
 	}
-	if _, err := swapSetting(ctx, s, settingPolicy, "", string(text)); err != nil {
+	if _, err := swapSetting(ctx, s, settingPolicy, old, string(text)); err != nil {
 		return nil, err
 	}
 	if found, _, err = readPolicies(ctx, s); err == nil && found == nil {

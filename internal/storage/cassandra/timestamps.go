@@ -22,9 +22,9 @@ type timestamps struct {
 	confirmed clock.Reading
 }
 
-// next returns the next timestamp, unless the clock was set by more than mostStep since it was confirmed. A clock that is
-// ahead for a moment must leave no timestamp: later ones ascend from there, so the deletes of runs would not cover what
-// this process writes until the true time has come so far. A mostStep of 0 means any.
+// next returns the next timestamp, unless the clock was set by more than mostStep since it was confirmed. A clock that
+// is ahead for a moment must leave no timestamp: later ones ascend from there, so the deletes of runs would not cover
+// what this process writes until the true time has come so far. A mostStep of 0 means any.
 func (t *timestamps) next(mostStep time.Duration) (us int64, ok bool) {
 	now := clock.Read(t.clk)
 	t.mu.Lock()
@@ -49,8 +49,8 @@ func (t *timestamps) confirm(r clock.Reading) {
 	t.confirmed = r
 }
 
-// timestamp returns the write timestamp of a write with the fence f, 0 for none. If the clock was set, timestamp compares it
-// with those of the nodes first.
+// timestamp returns the write timestamp of a write with the fence f, 0 for none. If the clock was set, timestamp
+// compares it with those of the nodes first.
 func (s *Store) timestamp(ctx context.Context, f storage.Fence) (int64, error) {
 	if f != 0 {
 		return int64(f), nil
@@ -68,6 +68,25 @@ func (s *Store) timestamp(ctx context.Context, f storage.Fence) (int64, error) {
 // writeOne executes one statement at the write timestamp for the fence f, 0 for none.
 func (s *Store) writeOne(ctx context.Context, f storage.Fence, st statement) error {
 	tsUs, err := s.timestamp(ctx, f)
+	if err != nil {
+		return err
+	}
+	return s.session.exec(ctx, tsUs, st)
+}
+
+// timestampAfter returns a write timestamp above the one of the row that is replaced, nil if there is none: its writer's
+// clock may be ahead. Only this write goes by it, so that a clock that was wrong does not spread.
+func (s *Store) timestampAfter(ctx context.Context, writtenUs *int64) (int64, error) {
+	us, err := s.timestamp(ctx, 0)
+	if writtenUs != nil {
+		us = max(us, *writtenUs+1)
+	}
+	return us, err
+}
+
+// writeAfter executes one statement at the timestamp of timestampAfter.
+func (s *Store) writeAfter(ctx context.Context, writtenUs *int64, st statement) error {
+	tsUs, err := s.timestampAfter(ctx, writtenUs)
 	if err != nil {
 		return err
 	}

@@ -76,7 +76,7 @@ func TestTimestampOfAFence(t *testing.T) {
 
 // timed is a recorder over a server with a clock.
 type timed struct {
-	recorder
+	recordedReads
 	server, clk *clock.Simulated
 	away        error
 }
@@ -86,8 +86,8 @@ func (s *timed) clocks(context.Context, time.Duration) ([]reading, error) {
 	return []reading{readingOf("a", s.server.Now().UnixMilli(), now, now)}, s.away
 }
 
-// TestNoTimestampByAClockThatWasSet: the clock is ahead for a moment between two heartbeats. Nothing is written then, so
-// what comes after that has timestamps of its time, and the deletes of runs cover it.
+// TestNoTimestampByAClockThatWasSet: the clock is ahead for a moment between two heartbeats. Nothing is written then,
+// so what comes after that has timestamps of its time, and the deletes of runs cover it.
 func TestNoTimestampByAClockThatWasSet(t *testing.T) {
 	slice := storage.SliceKey{StartMs: noon.UnixMilli()}
 	writes := map[string]func(context.Context, *Store) error{
@@ -99,7 +99,14 @@ func TestNoTimestampByAClockThatWasSet(t *testing.T) {
 		},
 		"a series": func(ctx context.Context, s *Store) error { return s.list(ctx, "host", []*claim{{}}) },
 		"metadata": func(ctx context.Context, s *Store) error { return s.PutMetadata(ctx, []metric.Metadata{{Name: "m"}}) },
-		"a state":  func(ctx context.Context, s *Store) error { return s.CompleteSlice(ctx, slice) },
+		"an annotation": func(ctx context.Context, s *Store) error {
+			return s.PutAnnotations(ctx, []storage.Annotation{{ID: "a"}}, 0)
+		},
+		"an annotation deleted": func(ctx context.Context, s *Store) error {
+			return s.DeleteAnnotations(ctx, []storage.AnnotationKey{{ID: "a"}})
+		},
+		"a document": func(ctx context.Context, s *Store) error { return s.PutDocument(ctx, faultDocument(1, 1, "x"), 1) },
+		"a state":    func(ctx context.Context, s *Store) error { return s.CompleteSlice(ctx, slice) },
 	}
 	for _, c := range []struct {
 		name         string
@@ -166,4 +173,20 @@ func TestTimestampsOfMany(t *testing.T) {
 	}
 	wg.Wait()
 	require.Len(t, seen, writers*each)
+}
+
+// What replaces a row lies above its write timestamp, and nothing else does.
+func TestTimestampAfterTheRow(t *testing.T) {
+	s := storeOver(t, &recorder{})
+	s.stamps.clk = clock.NewSimulated(noon)
+	ahead := noon.Add(time.Hour).UnixMicro()
+	behind := ahead - 2*time.Hour.Microseconds()
+	for _, c := range []struct {
+		written *int64
+		want    int64
+	}{{nil, noon.UnixMicro()}, {&ahead, ahead + 1}, {&behind, noon.UnixMicro() + 2}} {
+		us, err := s.timestampAfter(t.Context(), c.written)
+		require.NoError(t, err)
+		require.Equal(t, c.want, us)
+	}
 }

@@ -29,8 +29,8 @@ func (s *Store) loadClock() error {
 	switch {
 	case ms != 0:
 		newest = time.UnixMilli(ms).UTC()
-	case s.newest != blocks.ID{}:
-		newest = time.UnixMilli(s.newest.TimeMs()).UTC()
+	case s.NewestID() != blocks.ID{}:
+		newest = time.UnixMilli(s.NewestID().TimeMs()).UTC()
 	}
 	kept := clock.Memory{Newest: newest}
 	doubted, err := s.get(metaKey(metaDoubt))

@@ -35,7 +35,7 @@ func TestFormat(t *testing.T) {
 		Settings: storagetest.TestSettings(), FS: vfs.NewMem(), Clock: newClock(),
 		Policy: storage.Policy{
 			Grace: time.Minute, Delay: 2 * time.Minute, AgeCap: day, FutureLimit: 10 * time.Minute,
-			Retention: storage.Retention{7 * day, 90 * day, 0, 0},
+			Retention: storage.Retention{7 * day, 90 * day, 0, 0}, SourceLabels: metric.SourceLabels{"host", "instance"},
 		}.Always,
 	})
 	const start = benchStart
@@ -72,6 +72,8 @@ func TestFormat(t *testing.T) {
 	require.NoError(t, st.BeginSlice(ctx, slice))
 	require.NoError(t, st.CompleteSlice(ctx, slice))
 	require.NoError(t, st.PutMetadata(ctx, []metric.Metadata{{Name: "cpu", Type: metric.TypeGauge, Help: "How busy.", Unit: "ratio"}}))
+	putDocuments(t, st, start)
+	putAnnotations(t, st, start)
 	require.NoError(t, st.RecordRun(ctx, storage.Run{SliceKey: slice, Worker: "w", StartedMs: start, Duration: time.Second, Blocks: 1}))
 	require.NoError(t, st.RecordError(ctx, storage.ComponentError{Component: "run", Worker: "w", TimeMs: start, SliceKey: slice, Start: -1, Message: "boom"}))
 

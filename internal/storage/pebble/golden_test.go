@@ -89,6 +89,13 @@ func describe(t *testing.T, st *Store) string {
 	var out bytes.Buffer
 	settings := st.Settings()
 	fmt.Fprintf(&out, "settings %s %d %d %v\n", settings.Ladder, settings.GroupSize, settings.IndexPartitions, settings.Epochs)
+	if !settings.Policy.Equal(storage.Policy{}) {
+		for _, v := range settings.Policy.Values(settings.Ladder) {
+			if v.Text != "" { // what the store's version has
+				fmt.Fprintf(&out, "setting %s %s\n", v.Flag, v.Text)
+			}
+		}
+	}
 	for s, err := range st.Schedules(ctx, all) {
 		require.NoError(t, err)
 		fmt.Fprintf(&out, "series %d %s\n", s.ID, s.Labels)
@@ -130,6 +137,21 @@ func describe(t *testing.T, st *Store) string {
 		require.NoError(t, err)
 		fmt.Fprintf(&out, "metadata %s %s %q %q\n", about.Name, about.Type, about.Unit, about.Help)
 	}
+	for _, kind := range []string{"dashboard", "token"} {
+		for head, err := range st.Documents(ctx, kind) {
+			require.NoError(t, err)
+			for h, err := range st.Versions(ctx, head.DocumentKey) {
+				require.NoError(t, err)
+				d, err := st.Document(ctx, h.DocumentKey, h.Version)
+				require.NoError(t, err)
+				fmt.Fprintf(&out, "document %s %d %v %d %q %q %d %q\n", h.DocumentKey, h.Version, h.Deleted, h.UpdatedMs, h.Author, h.Title, h.Bytes, d.Body)
+			}
+		}
+	}
+	for a, err := range st.Annotations(ctx, math.MinInt64, math.MaxInt64) {
+		require.NoError(t, err)
+		fmt.Fprintf(&out, "annotation %+v\n", a)
+	}
 	fmt.Fprintf(&out, "newest %s\n", st.NewestID())
 	return out.String()
 }
@@ -139,7 +161,12 @@ func makeGoldenStore(t *testing.T, name string) {
 	t.Helper()
 	ctx := t.Context()
 	dir := t.TempDir()
-	st := mustOpen(t, dir, Options{Settings: storagetest.TestSettings(), Clock: newClock(), ReserveBytes: 1})
+	policy := storage.Policy{
+		Grace: time.Minute, Delay: 2 * time.Minute, AgeCap: 24 * time.Hour, FutureLimit: 10 * time.Minute,
+		Retention:    storage.Retention{7 * 24 * time.Hour, 90 * 24 * time.Hour, 0, 0},
+		SourceLabels: metric.SourceLabels{"host", "instance"},
+	}
+	st := mustOpen(t, dir, Options{Settings: storagetest.TestSettings(), Policy: policy.Always, Clock: newClock(), ReserveBytes: 1})
 	ids, err := st.LeaseIDs(ctx, 300)
 	require.NoError(t, err)
 	lease, err := st.AcquireShard(ctx, 0, "w", time.Hour)
@@ -184,9 +211,11 @@ func makeGoldenStore(t *testing.T, name string) {
 		case 0:
 			require.NoError(t, st.PutMetadata(ctx, []metric.Metadata{{Name: "cpu", Type: metric.TypeGauge, Help: "How busy.", Unit: "ratio"}}))
 			require.NoError(t, st.CompleteSlice(ctx, storage.SliceKey{Bucket: metric.Raw, StartMs: goldenStart - benchHourMs}))
+			putDocuments(t, st, goldenStart)
 			require.NoError(t, st.db.Flush())
 			require.NoError(t, st.db.Compact(ctx, []byte{0}, []byte{255}, false))
 		case 1:
+			putAnnotations(t, st, goldenStart)
 			require.NoError(t, st.db.Flush())
 		}
 	}

@@ -12,17 +12,21 @@ import (
 // The first byte of a key names its table; docs/format/pebble.md has all of them
 // byte for byte. They are letters so that a hex dump can be read.
 const (
-	tableCache    = 'c'
-	tableErrors   = 'e'
-	tableIndex    = 'i'
-	tableMeta     = 'm'
-	tableMetadata = 'd' // metric_metadata
-	tableRaw      = 'r'
-	tableRollups  = 'u'
-	tableRuns     = 'n'
-	tableSchedule = 'b' // schedules_by_block
-	tableSeries   = 's' // schedules
-	tableSlices   = 'l'
+	tableAnnotations = 'a'
+	tableCache       = 'c'
+	tableDocuments   = 'o'
+	tableErrors      = 'e'
+	tableIndex       = 'i'
+	tableMeta        = 'm'
+	tableMetadata    = 'd' // metric_metadata
+	tableRaw         = 'r'
+	tableRollups     = 'u'
+	tableRuns        = 'n'
+	tableSchedule    = 'b' // schedules_by_block
+	tableSeries      = 's' // schedules
+	tableSlices      = 'l'
+	tableSpans       = 'p' // annotation_spans
+	tableVersions    = 'v' // document_versions
 )
 
 // The keys of tableMeta.

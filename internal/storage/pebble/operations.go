@@ -7,6 +7,7 @@ import (
 	"encoding/binary"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"hash/fnv"
 	"maps"
 	"math"
@@ -180,7 +181,8 @@ func (s *Store) Leases(ctx context.Context) ([]storage.Lease, error) {
 // Expire implements storage.Store. It removes raw data by whole days and roll-ups by whole periods,
 // each when its last row is older than the retention. Each table takes one range tombstone; the
 // same batch stores what WholeFrom returns from then on. Expire also removes runs and completed
-// slices older than keepHistory. It goes by the time that the guard has confirmed. While the clock
+// slices older than keepHistory. It removes annotations one by one, when
+// they have expired. It goes by the time that the guard has confirmed. While the clock
 // is doubted it removes nothing.
 func (s *Store) Expire(ctx context.Context) error {
 	const op = "expire"
@@ -190,6 +192,9 @@ func (s *Store) Expire(ctx context.Context) error {
 	now, err := s.guard.Now()
 	if err != nil {
 		return nil //nolint:nilerr // ClockDoubt says why
+	}
+	if err := s.expireAnnotations(ctx, now.UnixMilli()); err != nil {
+		return fmt.Errorf("%s: %w", op, err)
 	}
 	batch := s.db.NewBatch()
 	expired, err := s.fillExpire(ctx, batch, now.UnixMilli())

@@ -13,6 +13,8 @@
 //	metrics_cache_index       'i' bucket, slice, shard, start, time, mark id
 //	roll-up tables            'u' level, period, schedule, time
 //	slices                    'l' bucket, slice, state
+//	documents                 'o' kind, id, version; 'v' for the versions with their bodies
+//	annotations               'a' start, id; 'p' span, start, id for long ones
 //	runs, errors              'n' start, bucket, slice, worker; 'e' component, time, …
 //	settings, ids, fence      'm' name
 //
@@ -96,8 +98,9 @@ type Store struct {
 	// nextID is the first schedule id that is not leased. It changes under registryMu.
 	nextID atomic.Int64
 
-	// newest is the result of NewestID, read when the store was opened.
-	newest blocks.ID
+	// newest is the result of NewestID. It changes under newestMu, which is held while a batch that raises it commits.
+	newest   atomic.Pointer[blocks.ID]
+	newestMu sync.Mutex
 
 	// guard decides whether the clock is believed. kept is the guard's memory as last stored. It
 	// changes under clockMu.
@@ -106,6 +109,9 @@ type Store struct {
 	kept    atomic.Pointer[clock.Memory]
 
 	errorsMu sync.Mutex
+	// documentsMu is held while the newest version of a document is read and the next one written, annotationsMu
+	// while annotations are read and replaced.
+	documentsMu, annotationsMu sync.Mutex
 
 	readerOptions sstable.ReaderOptions
 	unreadable    keyRanges
@@ -126,13 +132,7 @@ var _ storage.Store = (*Store)(nil)
 // storage.ErrSettings if the wanted settings differ from those recorded, and storage.ErrCorrupt if
 // the store is not whole. A refused directory is not changed.
 func Open(dir string, opts Options) (*Store, error) {
-	if err := opts.Validate(); err != nil {
-		return nil, err
-	}
-	if opts.FS == nil {
-		opts.FS = vfs.Default
-	}
-	exists, err := claimDirectory(dir, opts.FS)
+	exists, err := opts.claim(dir)
 	if err != nil {
 		return nil, err
 	}
@@ -151,6 +151,17 @@ func Open(dir string, opts Options) (*Store, error) {
 		return nil, errors.Join(err, lock.Close())
 	}
 	return s, nil
+}
+
+// claim validates the options, and reports whether a store is in dir. It fails if dir holds anything else.
+func (o *Options) claim(dir string) (exists bool, err error) {
+	if err := o.Validate(); err != nil {
+		return false, err
+	}
+	if o.FS == nil {
+		o.FS = vfs.Default
+	}
+	return claimDirectory(dir, o.FS)
 }
 
 func noStore(dir string) error {
@@ -202,13 +213,7 @@ func newStore(dir string, opts *Options, lock *lsm.Lock) *Store {
 // OpenReadOnly opens the store in dir to read what can be read, even if the store is not whole. It
 // writes nothing to the directory, and writes to the store fail.
 func OpenReadOnly(dir string, opts Options) (*Store, error) {
-	if err := opts.Validate(); err != nil {
-		return nil, err
-	}
-	if opts.FS == nil {
-		opts.FS = vfs.Default
-	}
-	exists, err := claimDirectory(dir, opts.FS)
+	exists, err := opts.claim(dir)
 	if err != nil {
 		return nil, err
 	}
@@ -362,13 +367,8 @@ func (s *Store) load(o *Options) error {
 		if err := checkSettings(s.dir, &s.settings, &o.Settings); err != nil {
 			return err
 		}
-		if !policy && o.Policy != nil {
-			if s.settings.Policy, err = o.policy(s.settings.Ladder); err != nil {
-				return err
-			}
-			if err := s.putSettings(&s.settings); err != nil {
-				return err
-			}
+		if err := s.completePolicy(o, policy); err != nil {
+			return err
 		}
 	}
 	expired, err := s.get(metaKey(metaExpired))
@@ -390,13 +390,34 @@ func (s *Store) load(o *Options) error {
 	if err != nil {
 		return err
 	}
-	copy(s.newest[:], newest)
+	var id blocks.ID
+	copy(id[:], newest)
+	s.newest.Store(&id)
 	if err := s.loadClock(); err != nil {
 		return err
 	}
 	fence, err := s.getCounter(metaFence)
 	s.fences.last = storage.Fence(fence)
 	return err
+}
+
+// completePolicy records the policy, or what it lacks, in a store of an earlier version.
+func (s *Store) completePolicy(o *Options, recorded bool) error {
+	if o.Policy == nil || recorded && s.settings.Policy.SourceLabels != nil {
+		return nil
+	}
+	first, err := o.policy(s.settings.Ladder)
+	if err != nil {
+		return err
+	}
+	if recorded {
+		var lacks bool
+		if first, lacks = s.settings.Policy.Completed(first); !lacks {
+			return nil
+		}
+	}
+	s.settings.Policy = first
+	return s.putSettings(&s.settings)
 }
 
 // Close waits for the writes under way, syncs the log and closes the store. Memtables
@@ -549,7 +570,7 @@ func (s *Store) putSettings(settings *storage.Settings) error {
 }
 
 // NewestID implements storage.Store.
-func (s *Store) NewestID() blocks.ID { return s.newest }
+func (s *Store) NewestID() blocks.ID { return *s.newest.Load() }
 
 // Settings implements storage.Store.
 func (s *Store) Settings() storage.Settings {

@@ -9,6 +9,7 @@ import (
 
 	lsm "github.com/cockroachdb/pebble/v2"
 
+	"github.com/quern/quern/internal/blocks"
 	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/storage"
 )
@@ -36,7 +37,11 @@ func (s *Store) Write(ctx context.Context, b *storage.Batch) error {
 	if err := fillBatch(batch, b); err != nil {
 		return convert(op, closed(batch, err))
 	}
-	return s.commit(ctx, op, b.Fence, batch)
+	if b.Fence != 0 || len(b.Raw) == 0 {
+		return s.commit(ctx, op, b.Fence, batch)
+	}
+	newest := slices.MaxFunc(b.Raw, func(x, y storage.RawChunk) int { return x.ID.Compare(y.ID) }).ID
+	return s.do(ctx, op, func() error { return s.commitRaw(batch, newest) })
 }
 
 func fillBatch(batch *lsm.Batch, b *storage.Batch) error {
@@ -58,14 +63,6 @@ func fillBatch(batch *lsm.Batch, b *storage.Batch) error {
 			return err
 		}
 	}
-	if b.Fence == 0 && len(b.Raw) > 0 {
-		// Of two concurrent batches either one's id will do: the next process needs an id that is
-		// not far behind its clock, and ids only grow.
-		newest := slices.MaxFunc(b.Raw, func(x, y storage.RawChunk) int { return x.ID.Compare(y.ID) }).ID
-		if err := batch.Set(metaKey(metaNewestID), newest[:], nil); err != nil {
-			return err
-		}
-	}
 	for i := range b.Cache {
 		c := &b.Cache[i]
 		if err := batch.Set(append(cacheBlockKey(c.CacheKey), c.ID[:]...), c.Data, nil); err != nil {
@@ -80,7 +77,7 @@ func fillBatch(batch *lsm.Batch, b *storage.Batch) error {
 func (s *Store) commit(ctx context.Context, op string, f storage.Fence, batch *lsm.Batch) error {
 	return s.do(ctx, op, func() error {
 		if f == 0 {
-			return closed(batch, batch.Commit(lsm.Sync))
+			return commitSynced(batch)
 		}
 		s.fences.mu.RLock()
 		defer s.fences.mu.RUnlock()
@@ -90,6 +87,29 @@ func (s *Store) commit(ctx context.Context, op string, f storage.Fence, batch *l
 		return closed(batch, batch.Commit(lsm.NoSync))
 	})
 }
+
+// commitRaw commits and closes a batch with raw chunks, of which newest is the greatest id. Not every batch has greater
+// ids than the one before: what failed is written again, and a migration writes ids as old as its samples. Batches that
+// raise NewestID commit one after the other, so the greatest id is the last on the disk. Only one process at a time takes
+// new ids, and its commits follow one another anyway.
+func (s *Store) commitRaw(batch *lsm.Batch, newest blocks.ID) error {
+	s.newestMu.Lock()
+	if s.NewestID().Compare(newest) >= 0 {
+		s.newestMu.Unlock()
+		return commitSynced(batch)
+	}
+	defer s.newestMu.Unlock()
+	if err := batch.Set(metaKey(metaNewestID), newest[:], nil); err != nil {
+		return closed(batch, err)
+	}
+	err := commitSynced(batch)
+	if err == nil {
+		s.newest.Store(&newest)
+	}
+	return err
+}
+
+func commitSynced(batch *lsm.Batch) error { return closed(batch, batch.Commit(lsm.Sync)) }
 
 func closed(batch *lsm.Batch, err error) error {
 	if closeErr := batch.Close(); err == nil {

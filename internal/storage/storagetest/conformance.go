@@ -69,7 +69,7 @@ type conformanceCase struct {
 // independent: each opens its own store.
 func Run(t *testing.T, open OpenFunc, missing ...Missing) {
 	t.Helper()
-	for _, tc := range slices.Concat(storeCases, registryCases, runsCases, readerCases, metadataCases, operationsCases, callCases) {
+	for _, tc := range slices.Concat(storeCases, registryCases, runsCases, readerCases, metadataCases, documentCases, annotationCases, operationsCases, callCases) {
 		t.Run(tc.name, func(t *testing.T) {
 			for _, m := range tc.needs {
 				if slices.Contains(missing, m) {

@@ -96,11 +96,7 @@ func (s *suite) markFields() {
 			Schedules: []metric.ScheduleID{384, 385, 400, 511}, Attempt: 1,
 		},
 	}
-	b := &storage.Batch{}
-	for _, m := range want {
-		b.Marks = append(b.Marks, storage.PlacedMark{Partition: part, Mark: m})
-	}
-	s.write(b)
+	s.write(&storage.Batch{Marks: placed(part, want)})
 	equal(s, want, s.marks(part))
 	s.reopen()
 	equal(s, want, s.marks(part))
@@ -108,6 +104,15 @@ func (s *suite) markFields() {
 	want[2].Attempt, want[2].LastError = 301, "again"
 	s.write(&storage.Batch{Marks: []storage.PlacedMark{{Partition: part, Mark: want[2]}}})
 	equal(s, want, s.marks(part))
+}
+
+// placed puts marks into a partition.
+func placed(p storage.IndexPartition, marks []storage.Mark) []storage.PlacedMark {
+	out := make([]storage.PlacedMark, len(marks))
+	for i, m := range marks {
+		out[i] = storage.PlacedMark{Partition: p, Mark: m}
+	}
+	return out
 }
 
 func (s *suite) marksAreOrderedOverPages() {
@@ -119,11 +124,7 @@ func (s *suite) marksAreOrderedOverPages() {
 		want[i] = storage.Mark{Start: metric.ScheduleID(i / 3 * 128), TimeMs: at(i % 3 / 2), ID: s.id(), DueMs: at(i)}
 	}
 	for _, batch := range [][]storage.Mark{want[n/2:], want[:n/3], want[n/3 : n/2]} {
-		b := &storage.Batch{}
-		for _, m := range batch {
-			b.Marks = append(b.Marks, storage.PlacedMark{Partition: part, Mark: m})
-		}
-		s.write(b)
+		s.write(&storage.Batch{Marks: placed(part, batch)})
 	}
 	equal(s, want, s.marks(part))
 	s.reopen()
@@ -150,10 +151,7 @@ func (s *suite) firstMark() {
 		}
 	}
 	look(storage.MarkKey{})
-	b := &storage.Batch{}
-	for _, m := range marks {
-		b.Marks = append(b.Marks, storage.PlacedMark{Partition: part, Mark: m})
-	}
+	b := &storage.Batch{Marks: placed(part, marks)}
 	other := part
 	other.Shard = 2
 	b.Marks = append(b.Marks, storage.PlacedMark{Partition: other, Mark: storage.Mark{Start: 1000, TimeMs: at(0), ID: s.id()}})
@@ -194,12 +192,9 @@ func (s *suite) markDeleteIsExact() {
 		{SliceKey: rawSlice(5), Shard: 1},
 		{SliceKey: storage.SliceKey{Bucket: 1, StartMs: at(4)}, Shard: 1},
 	}
-	b := &storage.Batch{}
+	b := &storage.Batch{Marks: placed(part, others)}
 	for _, p := range parts {
 		b.Marks = append(b.Marks, storage.PlacedMark{Partition: p, Mark: doomed})
-	}
-	for _, m := range others {
-		b.Marks = append(b.Marks, storage.PlacedMark{Partition: part, Mark: m})
 	}
 	s.write(b)
 	f := s.acquire(1, "w").Fence

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/quern/quern/internal/blocks"
 	"github.com/quern/quern/internal/metric"
@@ -128,12 +129,32 @@ func (s *suite) receiverOwnsBytes() {
 
 func (s *suite) newestID() {
 	equal(s, blocks.ID{}, s.store.NewestID(), "of an empty store")
-	early, late := s.id(), s.id()
-	for _, id := range []blocks.ID{early, late} {
-		s.write(&storage.Batch{Raw: []storage.RawChunk{{SliceMs: at(0), Chunk: storage.Chunk{ID: id, Data: []byte("x")}}}})
+	write := func(ids ...blocks.ID) error {
+		for _, id := range ids {
+			b := &storage.Batch{Raw: []storage.RawChunk{{SliceMs: at(0), Chunk: storage.Chunk{ID: id, Data: []byte("x")}}}}
+			if err := s.store.Write(s.ctx, b); err != nil {
+				return err
+			}
+		}
+		return nil
 	}
+	first, early, late := s.id(), s.id(), s.id()
+	require.NoError(s, write(first, late))
 	s.reopen()
 	require.GreaterOrEqual(s, s.store.NewestID().Compare(late), 0)
+	require.NoError(s, write(early)) // as a chunk that failed and is written again
+	s.reopen()
+	require.GreaterOrEqual(s, s.store.NewestID().Compare(late), 0, "after an earlier id was written")
+
+	var all errgroup.Group
+	for range 8 {
+		ids := []blocks.ID{s.id(), s.id(), s.id()}
+		late = ids[2]
+		all.Go(func() error { return write(ids...) })
+	}
+	require.NoError(s, all.Wait())
+	s.reopen()
+	require.GreaterOrEqual(s, s.store.NewestID().Compare(late), 0, "after writes at the same time")
 }
 
 func (s *suite) settingsAreRecorded() {
@@ -148,7 +169,8 @@ func (s *suite) policyIsChanged() {
 	want := made()
 	want.Policy = storage.Policy{
 		Grace: 3 * time.Minute, Delay: 3 * time.Minute, AgeCap: 36 * time.Hour, FutureLimit: time.Minute,
-		Retention: storage.Retention{24 * time.Hour, 0, time.Hour, 17},
+		Retention:    storage.Retention{24 * time.Hour, 0, time.Hour, 17},
+		SourceLabels: metric.SourceLabels{"rack", "host"},
 	}
 	for range 2 {
 		require.NoError(s, s.store.SetPolicy(s.ctx, want.Policy), "idempotent")

@@ -497,6 +497,41 @@ func (f *Faulty) Metadata(ctx context.Context) iter.Seq2[metric.Metadata, error]
 	return sequence(f, Step{Op: "Metadata"}, f.Store.Metadata(ctx))
 }
 
+// Document implements storage.Documents.
+func (f *Faulty) Document(ctx context.Context, key storage.DocumentKey, version int64) (storage.Document, error) {
+	return ask(f, Step{Op: "Document", Detail: key}, func() (storage.Document, error) { return f.Store.Document(ctx, key, version) })
+}
+
+// Documents implements storage.Documents.
+func (f *Faulty) Documents(ctx context.Context, kind string) iter.Seq2[storage.DocumentHead, error] {
+	return sequence(f, Step{Op: "Documents", Detail: kind}, f.Store.Documents(ctx, kind))
+}
+
+// Versions implements storage.Documents.
+func (f *Faulty) Versions(ctx context.Context, key storage.DocumentKey) iter.Seq2[storage.DocumentHead, error] {
+	return sequence(f, Step{Op: "Versions", Detail: key}, f.Store.Versions(ctx, key))
+}
+
+// PutDocument implements storage.Documents.
+func (f *Faulty) PutDocument(ctx context.Context, d storage.Document, keep int) error {
+	return f.do(Step{Op: "PutDocument", Detail: d}, func() error { return f.Store.PutDocument(ctx, d, keep) })
+}
+
+// PutAnnotations implements storage.Annotations.
+func (f *Faulty) PutAnnotations(ctx context.Context, as []storage.Annotation, ttl time.Duration) error {
+	return f.do(Step{Op: "PutAnnotations", Detail: as}, func() error { return f.Store.PutAnnotations(ctx, as, ttl) })
+}
+
+// DeleteAnnotations implements storage.Annotations.
+func (f *Faulty) DeleteAnnotations(ctx context.Context, keys []storage.AnnotationKey) error {
+	return f.do(Step{Op: "DeleteAnnotations", Detail: keys}, func() error { return f.Store.DeleteAnnotations(ctx, keys) })
+}
+
+// Annotations implements storage.Annotations.
+func (f *Faulty) Annotations(ctx context.Context, fromMs, toMs int64) iter.Seq2[storage.Annotation, error] {
+	return sequence(f, Step{Op: "Annotations"}, f.Store.Annotations(ctx, fromMs, toMs))
+}
+
 // RecordRun implements storage.Operations.
 func (f *Faulty) RecordRun(ctx context.Context, r storage.Run) error {
 	return f.do(Step{Op: "RecordRun", Detail: r}, func() error { return f.Store.RecordRun(ctx, r) })

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"strconv"
@@ -126,6 +127,10 @@ func (r *historyRun) next() {
 		{6, "claim schedules", r.claim},
 		{1, "add epoch", r.addEpoch},
 		{2, "put metadata", r.putMetadata},
+		{4, "put document", r.putDocument},
+		{4, "put annotations", r.putAnnotations},
+		{2, "delete annotations", r.deleteAnnotations},
+		{3, "read annotations", r.readAnnotations},
 		{3, "record run", r.recordRun},
 		{4, "record error", r.recordError},
 		{6, "advance the clock", r.advance},
@@ -183,7 +188,7 @@ func errorKind(err error) error {
 	}
 	for _, kind := range []error{
 		storage.ErrUnavailable, storage.ErrTimeout, storage.ErrOverloaded, storage.ErrCorrupt,
-		storage.ErrConflict, storage.ErrFenced, storage.ErrSettings,
+		storage.ErrConflict, storage.ErrFenced, storage.ErrSettings, storage.ErrRefused, storage.ErrNoDocument,
 	} {
 		if errors.Is(err, kind) {
 			return kind
@@ -404,6 +409,79 @@ func (r *historyRun) putMetadata() {
 	r.effect(func(_ int, st storage.Store) error { return st.PutMetadata(r.ctx, ms) })
 }
 
+// putDocument puts the next version of a document, sometimes another one.
+func (r *historyRun) putDocument() {
+	key := r.docKey(r.rng.IntN(5))
+	newest, err := r.stores[0].Document(r.ctx, key, 0)
+	if err != nil {
+		require.ErrorIs(r.t, err, storage.ErrNoDocument)
+	}
+	d := storage.Document{
+		DocumentHead: storage.DocumentHead{
+			DocumentKey: key, Version: newest.Version + 1, Deleted: r.rng.IntN(6) == 0,
+			UpdatedMs: clock.NowMs(r.clk), Author: "a", Title: strconv.Itoa(r.step),
+		},
+	}
+	if !d.Deleted {
+		d.Body = r.data()
+	}
+	switch r.rng.IntN(8) {
+	case 0:
+		d.Version += r.rng.Int64N(4) - 2
+	case 1:
+		d = newest // once more
+	}
+	keep := 1 + r.rng.IntN(5)
+	out := both(r, func(_ int, st storage.Store) (int64, error) {
+		err := st.PutDocument(r.ctx, d, keep)
+		var conflict *storage.ConflictError
+		if errors.As(err, &conflict) {
+			return conflict.Newest, err
+		}
+		return 0, err
+	})
+	require.Equal(r.t, out[0], out[1], "seed %d, step %d", r.Seed, r.step)
+}
+
+func (r *historyRun) docKey(n int) storage.DocumentKey {
+	return storage.DocumentKey{Kind: "kind" + strconv.Itoa(n%2), ID: "id-" + strconv.Itoa(n)}
+}
+
+func (r *historyRun) annotation() storage.Annotation {
+	startMs := metric.AlignDown(clock.NowMs(r.clk), dayMs) - r.rng.Int64N(40)*dayMs/2
+	return storage.Annotation{
+		ID: strconv.Itoa(r.rng.IntN(4)), StartMs: startMs, EndMs: startMs + []int64{0, hourMs, dayMs, 20 * dayMs, 100 * dayMs, 1000 * dayMs}[r.rng.IntN(6)],
+		Text: strconv.Itoa(r.step), Tags: []string{"a", "b=c"}[:r.rng.IntN(3)],
+	}
+}
+
+func (r *historyRun) putAnnotations() {
+	var as []storage.Annotation
+	for range r.rng.IntN(6) {
+		as = append(as, r.annotation())
+	}
+	r.effect(func(_ int, st storage.Store) error { return st.PutAnnotations(r.ctx, as, 0) })
+}
+
+func (r *historyRun) deleteAnnotations() {
+	var keys []storage.AnnotationKey
+	for a, err := range r.stores[0].Annotations(r.ctx, math.MinInt64, math.MaxInt64) {
+		require.NoError(r.t, err)
+		if r.rng.IntN(8) == 0 {
+			keys = append(keys, a.Key())
+		}
+	}
+	a := r.annotation()
+	keys = append(keys, a.Key())
+	r.effect(func(_ int, st storage.Store) error { return st.DeleteAnnotations(r.ctx, keys) })
+}
+
+func (r *historyRun) readAnnotations() {
+	from := clock.NowMs(r.clk) - r.rng.Int64N(60*dayMs)
+	to := from + r.rng.Int64N(20*dayMs)
+	same(r, func(st storage.Store) ([]storage.Annotation, error) { return gather(st.Annotations(r.ctx, from, to)) })
+}
+
 func (r *historyRun) recordRun() {
 	run := storage.Run{
 		SliceKey: r.slice(r.bucket()), Worker: "w", StartedMs: clock.NowMs(r.clk)*1000 + int64(r.step),
@@ -522,6 +600,29 @@ func (r *historyRun) compareAll() {
 	same(r, func(st storage.Store) (blocks.Range, error) { return st.LeasedIDs(r.ctx) })
 	same(r, func(st storage.Store) (storage.Settings, error) { return st.Settings(), nil })
 	same(r, func(st storage.Store) ([]metric.Metadata, error) { return gather(st.Metadata(r.ctx)) })
+	for n := range 2 {
+		same(r, func(st storage.Store) ([]storage.DocumentHead, error) {
+			return gather(st.Documents(r.ctx, r.docKey(n).Kind))
+		})
+	}
+	for n := range 5 {
+		same(r, func(st storage.Store) (out []storage.Document, err error) {
+			for head, err := range st.Versions(r.ctx, r.docKey(n)) {
+				if err != nil {
+					return nil, err
+				}
+				d, err := st.Document(r.ctx, head.DocumentKey, head.Version)
+				if err != nil {
+					return nil, err
+				}
+				out = append(out, d)
+			}
+			return out, nil
+		})
+	}
+	same(r, func(st storage.Store) ([]storage.Annotation, error) {
+		return gather(st.Annotations(r.ctx, math.MinInt64, math.MaxInt64))
+	})
 	same(r, func(st storage.Store) ([]storage.Run, error) { return st.RecentRuns(r.ctx, 1000) })
 	same(r, func(st storage.Store) ([]storage.ComponentError, error) { return st.RecentErrors(r.ctx) })
 	same(r, func(st storage.Store) (map[int]string, error) {

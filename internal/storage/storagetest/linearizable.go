@@ -22,7 +22,7 @@ import (
 )
 
 // Linearizability has concurrent clients do what processes decide between them: leases of shards,
-// ids, claims of series. It records when each call began and returned, and with what result. Then
+// ids, claims of series, versions of a document. It records when each call began and returned, and with what result. Then
 // it asks whether some order of the calls, one after the other, explains what every client saw. A
 // call without an answer may have taken effect at any time after it began, or never.
 type Linearizability struct {
@@ -95,7 +95,7 @@ func (l Linearizability) Check(ctx context.Context, stores []storage.Store) erro
 		for _, m := range []struct {
 			what  string
 			model porcupine.Model
-		}{{"leases", leaseModel(round, newest)}, {"ids", idModel(next)}, {"claims", claimModel()}} {
+		}{{"leases", leaseModel(round, newest)}, {"ids", idModel(next)}, {"claims", claimModel()}, {"documents", documentModel()}} {
 			if !porcupine.CheckOperations(m.model, h.calls[m.what]) {
 				return fmt.Errorf("seed %d, round %d: %s are not linearizable:\n%s", l.Seed, round, m.what, describe(m.model, h.calls[m.what]))
 			}
@@ -173,6 +173,8 @@ type client struct {
 
 	held   []storage.Lease // all leases that it got, including lost ones
 	leased blocks.Range
+	seen   int64 // the newest version of the round's document that it knows of
+	puts   int
 }
 
 // ask makes a call. Some calls get no answer: they fail before they begin or after they are done,
@@ -207,7 +209,11 @@ func (c *client) ask(ctx context.Context, call func(context.Context) error) (out
 }
 
 func (c *client) call(ctx context.Context) error {
-	switch n := c.rng.IntN(20); {
+	switch n := c.rng.IntN(26); {
+	case n >= 23:
+		return c.readDocument(ctx)
+	case n >= 20:
+		return c.putDocument(ctx)
 	case n < 6:
 		return c.acquire(ctx)
 	case n < 8 && len(c.held) > 0:
@@ -368,6 +374,51 @@ func (c *client) series(ctx context.Context) error {
 	return nil
 }
 
+func (c *client) document() storage.DocumentKey {
+	return storage.DocumentKey{Kind: "linear", ID: fmt.Sprintf("round-%d", c.round)}
+}
+
+// putDocument puts the version after the newest one that the client has seen. Each put has a title of its own.
+func (c *client) putDocument(ctx context.Context) error {
+	c.puts++
+	in := documentCall{version: c.seen + 1, title: fmt.Sprintf("put %d of client %d", c.puts, c.n)}
+	d := storage.Document{DocumentHead: storage.DocumentHead{DocumentKey: c.document(), Version: in.version, Title: in.title}, Body: []byte(in.title)}
+	var newest int64
+	began := c.ticks.Add(1)
+	out, err := c.ask(ctx, func(ctx context.Context) error {
+		err := c.store.PutDocument(ctx, d, storage.MaxDocumentVersions)
+		if conflict := (*storage.ConflictError)(nil); errors.As(err, &conflict) {
+			newest = conflict.Newest
+		}
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	switch out {
+	case succeeded:
+		c.seen = in.version
+	case conflicted:
+		c.seen = newest
+	}
+	c.note("documents", c.n, began, in, documentAnswer{known: out != unknown, conflict: out == conflicted, version: newest}, out != unknown)
+	return nil
+}
+
+func (c *client) readDocument(ctx context.Context) error {
+	began := c.ticks.Add(1)
+	d, err := c.store.Document(ctx, c.document(), 0)
+	if err != nil && !errors.Is(err, storage.ErrNoDocument) {
+		return err
+	}
+	if d.Title != string(d.Body) {
+		return fmt.Errorf("version %d has the title %q and the body %q", d.Version, d.Title, d.Body)
+	}
+	c.seen = d.Version
+	c.note("documents", c.n, began, documentCall{}, documentAnswer{known: true, version: d.Version, title: d.Title}, true)
+	return nil
+}
+
 type leaseCall struct {
 	op    string
 	shard int
@@ -482,6 +533,41 @@ func claimModel() porcupine.Model {
 				id = in.want
 			}
 			return !out.known || out.id == id, id
+		},
+		DescribeOperation: func(input, output any) string { return fmt.Sprintf("%+v -> %+v", input, output) },
+	}
+}
+
+// documentCall is PutDocument, or Document if version is 0.
+type documentCall struct {
+	version int64
+	title   string
+}
+
+type documentAnswer struct {
+	known, conflict bool
+	version         int64 // the newest one
+	title           string
+}
+
+type documentState struct {
+	version int64
+	title   string
+}
+
+// documentModel is a register that is written only by who knows the number of its last write.
+func documentModel() porcupine.Model {
+	return porcupine.Model{
+		Init: func() any { return documentState{} },
+		Step: func(state, input, output any) (bool, any) {
+			s, in, out := state.(documentState), input.(documentCall), output.(documentAnswer)
+			switch {
+			case in.version == 0:
+				return out.version == s.version && out.title == s.title, s
+			case in.version != s.version+1:
+				return !out.known || out.conflict && out.version == s.version, s
+			}
+			return !out.conflict, documentState(in)
 		},
 		DescribeOperation: func(input, output any) string { return fmt.Sprintf("%+v -> %+v", input, output) },
 	}

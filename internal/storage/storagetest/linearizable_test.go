@@ -40,6 +40,14 @@ type broken struct {
 	ids     func(ctx context.Context, n int) (blocks.Range, error)
 	claim   func(ctx context.Context, source string, want []storage.Schedule) ([]metric.ScheduleID, error)
 	series  func(ctx context.Context, source string) iter.Seq2[storage.Schedule, error]
+	put     func(ctx context.Context, d storage.Document, keep int) error
+}
+
+func (b *broken) PutDocument(ctx context.Context, d storage.Document, keep int) error {
+	if b.put != nil {
+		return b.put(ctx, d, keep)
+	}
+	return b.Store.PutDocument(ctx, d, keep)
 }
 
 func (b *broken) AcquireShard(ctx context.Context, shard int, owner string, ttl time.Duration) (storage.Lease, error) {
@@ -103,6 +111,15 @@ func TestLinearizableFindsBreaks(t *testing.T) {
 		want string
 		make func(m *Model) *broken
 	}{
+		{"a document is put over another's version", "documents are not", func(m *Model) *broken {
+			return &broken{put: func(ctx context.Context, d storage.Document, keep int) error {
+				err := m.PutDocument(ctx, d, keep)
+				if errors.Is(err, storage.ErrConflict) {
+					err = nil
+				}
+				return err
+			}}
+		}},
 		{"a fence is given out twice", "leases are not", func(m *Model) *broken {
 			var mu sync.Mutex
 			var last storage.Fence

@@ -58,6 +58,8 @@ type Model struct {
 	cache   map[storage.CacheKey]map[blocks.ID][]byte
 	rollups map[modelRow]metric.RollupRow
 	names   map[string]metric.Metadata
+	docs    map[storage.DocumentKey][]storage.Document // the kept versions, oldest first
+	notes   map[modelNote]modelAnnotation
 	runs    map[modelRun]storage.Run
 	errs    []storage.ComponentError
 	workers map[string]modelWorker
@@ -115,6 +117,8 @@ func NewModel(settings storage.Settings, retention storage.Retention, clk clock.
 		cache:    map[storage.CacheKey]map[blocks.ID][]byte{},
 		rollups:  map[modelRow]metric.RollupRow{},
 		names:    map[string]metric.Metadata{},
+		docs:     map[storage.DocumentKey][]storage.Document{},
+		notes:    map[modelNote]modelAnnotation{},
 		runs:     map[modelRun]storage.Run{},
 		workers:  map[string]modelWorker{},
 	}
@@ -293,6 +297,7 @@ func (m *Model) Expire(ctx context.Context) error {
 			delete(m.slices, k)
 		}
 	}
+	maps.DeleteFunc(m.notes, func(_ modelNote, a modelAnnotation) bool { return a.expired(nowMs) })
 	for id, w := range m.workers {
 		if w.expiresMs <= nowMs {
 			delete(m.workers, id)

@@ -1,0 +1,54 @@
+package main
+
+import (
+	"github.com/urfave/cli/v2"
+
+	"github.com/quern/quern/internal/commands"
+	"github.com/quern/quern/internal/config"
+	"github.com/quern/quern/internal/program"
+)
+
+func tokenCommand() *cli.Command {
+	return &cli.Command{
+		Name:  "token",
+		Usage: "make, list and revoke the tokens by which programs log in",
+		Description: `Tokens are for servers with a web config file (see docs/security.md). The commands ask a server,
+as a user of that file or with a token that has the role admin:
+
+   quern token create --url https://admin:PASSWORD@metrics.example:9095 --name web-1 --role write`,
+		Subcommands: []*cli.Command{{
+			Name:  "create",
+			Usage: "make a token, and print it once",
+			Description: `Prints the token on standard output, and what it may do on standard error. The server keeps only
+a hash, so nobody can learn the token later.
+
+Examples:
+
+   quern token create --token-file admin.token --name web-1 --role write > web-1.token
+   quern token create --token-file admin.token --name grafana --role read --expires 1y`,
+			Flags:  config.NewTokenFlags(),
+			Action: asking(program.Action(config.FromNewToken, commands.CreateToken)),
+		}, {
+			Name:  "list",
+			Usage: "list the tokens that are not revoked",
+			Description: `Lists ids, names and roles, never the tokens themselves.
+
+Example:
+
+   quern token list --token-file admin.token`,
+			Flags:  config.TokensFlags(),
+			Action: asking(program.Action(config.FromTokens, commands.ListTokens)),
+		}, {
+			Name:      "revoke",
+			ArgsUsage: "ID",
+			Usage:     "end a token",
+			Description: `Ends a token, and the logins of pages that it began, on all processes of the store within ten seconds.
+
+Example:
+
+   quern token revoke --token-file admin.token aaaabbbbccccdddd`,
+			Flags:  config.TokensFlags(),
+			Action: asking(program.Action(config.FromRevokeToken, commands.RevokeToken)),
+		}},
+	}
+}

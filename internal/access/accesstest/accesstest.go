@@ -1,0 +1,100 @@
+// Package accesstest has what tests of tokens and sessions share.
+package accesstest
+
+import (
+	"context"
+	"iter"
+	"maps"
+	"slices"
+	"sync"
+
+	"github.com/quern/quern/internal/storage"
+)
+
+// Memory keeps the newest versions, as storage.Documents says.
+type Memory struct {
+	mu sync.Mutex
+	// Of has the newest versions.
+	Of map[storage.DocumentKey]storage.Document
+	// Err is the error of everything, Reads the number of documents read.
+	Err   error
+	Reads int
+	// Before runs before a put, which may lose against what it puts.
+	Before func()
+	// After runs after a document was read, before the reader has it.
+	After func()
+}
+
+// NewMemory returns a store without documents.
+func NewMemory() *Memory {
+	return &Memory{Of: make(map[storage.DocumentKey]storage.Document)}
+}
+
+// Document implements access.Documents.
+func (d *Memory) Document(_ context.Context, key storage.DocumentKey, _ int64) (storage.Document, error) {
+	d.mu.Lock()
+	d.Reads++
+	doc, ok := d.Of[key]
+	d.mu.Unlock()
+	if after := d.After; after != nil {
+		d.After = nil
+		after()
+	}
+	switch {
+	case d.Err != nil:
+		return storage.Document{}, d.Err
+	case !ok:
+		return storage.Document{}, storage.ErrNoDocument
+	case doc.Damaged:
+		return storage.Document{}, storage.ErrCorrupt
+	}
+	return doc, nil
+}
+
+// Documents implements access.Documents.
+func (d *Memory) Documents(_ context.Context, kind string) iter.Seq2[storage.DocumentHead, error] {
+	d.mu.Lock()
+	of, err := maps.Clone(d.Of), d.Err
+	d.mu.Unlock()
+	return func(yield func(storage.DocumentHead, error) bool) {
+		if err != nil {
+			yield(storage.DocumentHead{}, err)
+			return
+		}
+		for _, key := range slices.SortedFunc(maps.Keys(of), func(a, b storage.DocumentKey) int { return slices.Compare([]byte(a.ID), []byte(b.ID)) }) {
+			if key.Kind == kind && !yield(of[key].DocumentHead, nil) {
+				return
+			}
+		}
+	}
+}
+
+// PutDocument implements access.Documents.
+func (d *Memory) PutDocument(_ context.Context, doc storage.Document, keep int) error {
+	if before := d.Before; before != nil {
+		d.Before = nil
+		before()
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.Err != nil {
+		return d.Err
+	}
+	if err := storage.CheckDocument(&doc, keep); err != nil {
+		return err
+	}
+	if newest := d.Of[doc.DocumentKey].Version; doc.Version != newest+1 {
+		return &storage.ConflictError{Key: doc.DocumentKey, Newest: newest}
+	}
+	d.Of[doc.DocumentKey] = doc
+	return nil
+}
+
+// Change replaces what is stored, as no writer could.
+func (d *Memory) Change(key storage.DocumentKey, do func(*storage.Document)) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	doc := d.Of[key]
+	do(&doc)
+	d.Of[key] = doc
+}

@@ -1,0 +1,272 @@
+package access
+
+import (
+	"fmt"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/quern/quern/internal/admission"
+	"github.com/quern/quern/internal/clock"
+)
+
+// Lock says whom a server lets in.
+type Lock int
+
+// The locks.
+const (
+	// Open lets all clients do everything. It is for a server that only its own machine reaches.
+	Open Lock = iota
+	// Insecure lets all clients read and write. Only those on the server's machine may administer.
+	Insecure
+	// Locked lets in who shows a credential.
+	Locked
+)
+
+// Users are people with passwords. They are administrators.
+type Users interface {
+	// Knows returns whether a user's password was found right before, without taking any time.
+	Knows(user, password string) bool
+	// Check returns whether a user has a password, and takes as long for a user who does not exist. An error means
+	// that it cannot tell now.
+	Check(user, password string) (bool, error)
+	// HasUsers returns whether there is any user.
+	HasUsers() bool
+	// Fingerprint changes with a user's password. ok is false if there is no such user.
+	Fingerprint(user string) (mark string, ok bool)
+}
+
+// Options configure a Door.
+type Options struct {
+	// Lock says whom the server lets in. The default is everybody.
+	Lock Lock
+	// Clock times attempts. Required.
+	Clock clock.Clock
+	// Clients tells clients apart. Required.
+	Clients *admission.Clients
+	// Audit receives what fails. Required.
+	Audit *Audit
+	// Users are required for Locked, and ignored otherwise.
+	Users Users
+	// Tokens and Sessions are those of the store. A store that keeps no documents has neither.
+	Tokens   *Tokens
+	Sessions *Sessions
+}
+
+// Door tells who sends a request.
+type Door struct {
+	opts     Options
+	attempts *attempts
+}
+
+// NewDoor returns a door.
+func NewDoor(opts Options) *Door {
+	return &Door{opts: opts, attempts: newAttempts(opts.Clock)}
+}
+
+// Refusal is why a request is not served, with the status code to answer.
+type Refusal struct {
+	Code    int
+	Message string
+	// After is when it makes sense to try again, 0 for never.
+	After time.Duration
+}
+
+// Error implements error.
+func (r *Refusal) Error() string { return r.Message }
+
+func unauthorized(format string, args ...any) *Refusal {
+	return &Refusal{Code: http.StatusUnauthorized, Message: fmt.Sprintf(format, args...)}
+}
+
+// Identify returns what the client of a request may do. A client that shows nothing gets a grant without roles. One
+// that shows a credential that is not valid gets a *Refusal.
+func (d *Door) Identify(r *http.Request) (Grant, error) {
+	switch d.opts.Lock {
+	case Open:
+		return Grant{Roles: Admin}, nil
+	case Insecure:
+		if FromThisMachine(r) {
+			return Grant{Roles: Admin}, nil
+		}
+		return Grant{Roles: Read | Write}, nil
+	}
+	if header := r.Header.Get("Authorization"); header != "" {
+		return d.credential(r, header)
+	}
+	if cookie, err := r.Cookie(cookieName(r)); err == nil && d.opts.Sessions != nil {
+		return d.session(r, cookie.Value)
+	}
+	if cert := certificate(r); cert != "" && !d.opts.Users.HasUsers() {
+		return Grant{Name: "certificate " + cert, Roles: Read | Write}, nil
+	}
+	return Grant{}, nil
+}
+
+// credential judges the header Authorization.
+func (d *Door) credential(r *http.Request, header string) (Grant, error) {
+	scheme, text, _ := strings.Cut(header, " ")
+	switch {
+	case strings.EqualFold(scheme, "Bearer"), strings.EqualFold(scheme, "Token"): // the latter from clients of InfluxDB
+		return d.token(r, strings.TrimSpace(text))
+	case !strings.EqualFold(scheme, "Basic"):
+		return Grant{}, unauthorized("the header Authorization is of a kind that this server does not know: send Bearer or Basic")
+	}
+	user, password, ok := r.BasicAuth()
+	switch {
+	case !ok:
+		return Grant{}, unauthorized("the header Authorization is malformed")
+	case isToken(password):
+		return d.token(r, password)
+	}
+	return d.password(r, user, password)
+}
+
+// token judges a token.
+func (d *Door) token(r *http.Request, text string) (Grant, error) {
+	if d.opts.Tokens == nil {
+		return Grant{}, unauthorized("the store of this server keeps no tokens")
+	}
+	token, err := d.opts.Tokens.Verify(r.Context(), text)
+	if err != nil {
+		id, _, _ := split(text)
+		d.opts.Audit.Failed(r, "token "+id, err.Error())
+		return Grant{}, err
+	}
+	return token.grant(), nil
+}
+
+func (t *Token) grant() Grant {
+	return Grant{Name: fmt.Sprintf("token %s (%s)", t.Name, t.ID), Roles: t.Roles}
+}
+
+// session judges a cookie. Only the server's own pages may change anything by it: a browser sends it on behalf of
+// others that share the host's name, too.
+func (d *Door) session(r *http.Request, cookie string) (Grant, error) {
+	is, err := d.opts.Sessions.check(cookie)
+	if err != nil {
+		return Grant{}, err
+	}
+	if r.Method != http.MethodGet && r.Method != http.MethodHead && !ownPage(r) {
+		return Grant{}, &Refusal{Code: http.StatusForbidden, Message: "a login by cookie is only for the pages of this server"}
+	}
+	return d.holder(r, &is)
+}
+
+// holder returns what a session is granted: what began it is granted now.
+func (d *Door) holder(r *http.Request, is *session) (Grant, error) {
+	if is.Token != "" {
+		token, err := d.opts.Tokens.ByID(r.Context(), is.Token)
+		if err != nil {
+			return Grant{}, err
+		}
+		return token.grant(), nil
+	}
+	if mark, ok := d.opts.Users.Fingerprint(is.User); !ok || mark != is.Mark {
+		return Grant{}, errNoSession
+	}
+	return Grant{Name: "user " + is.User, Roles: Admin}, nil
+}
+
+// Login begins a session of a user with a password, or of a token as the password. It returns what is granted, and
+// the cookie.
+func (d *Door) Login(r *http.Request, user, password string) (Grant, *http.Cookie, error) {
+	if d.opts.Lock != Locked || d.opts.Sessions == nil {
+		return Grant{}, nil, &Refusal{Code: http.StatusBadRequest, Message: "nobody needs to log in here"}
+	}
+	grant, with, err := d.begin(r, user, password)
+	if err != nil {
+		return Grant{}, nil, err
+	}
+	text, ends, err := d.opts.Sessions.begin(r.Context(), with)
+	if err != nil {
+		return Grant{}, nil, err
+	}
+	return grant, cookie(r, text, ends), nil
+}
+
+func (d *Door) begin(r *http.Request, user, password string) (Grant, session, error) {
+	if !isToken(password) {
+		grant, err := d.password(r, user, password)
+		mark, _ := d.opts.Users.Fingerprint(user)
+		return grant, session{User: user, Mark: mark}, err
+	}
+	id, _, _ := split(password)
+	at := d.from(r)
+	if err := d.mayTry(r, at, "token "+id); err != nil {
+		return Grant{}, session{}, err
+	}
+	succeeded := d.attempts.take(at, "token "+id)
+	grant, err := d.token(r, password)
+	if err == nil {
+		succeeded()
+	}
+	return grant, session{Token: id}, err
+}
+
+// Logout ends the session of a request. It returns what was granted, and the cookie that replaces the session's.
+func (d *Door) Logout(r *http.Request) (Grant, *http.Cookie, error) {
+	gone := cookie(r, "", time.Unix(1, 0))
+	gone.MaxAge = -1
+	if sent, err := r.Cookie(cookieName(r)); err == nil && d.opts.Sessions != nil {
+		if is, ended := d.opts.Sessions.check(sent.Value); ended == nil {
+			grant, _ := d.holder(r, &is)
+			return grant, gone, d.opts.Sessions.end(r.Context(), is)
+		}
+	}
+	return Grant{}, gone, nil
+}
+
+// password judges a user's password.
+func (d *Door) password(r *http.Request, user, password string) (Grant, error) {
+	at := d.from(r)
+	if err := d.mayTry(r, at, user); err != nil {
+		return Grant{}, err
+	}
+	admin := Grant{Name: "user " + user, Roles: Admin}
+	if d.opts.Users.Knows(user, password) {
+		return admin, nil
+	}
+	succeeded := d.attempts.take(at, user)
+	right, err := d.opts.Users.Check(user, password)
+	switch {
+	case err != nil:
+		succeeded() // nothing was learned
+		return Grant{}, &Refusal{Code: http.StatusTooManyRequests, Message: err.Error(), After: time.Second}
+	case !right:
+		d.opts.Audit.Failed(r, user, "wrong user or password")
+		return Grant{}, unauthorized("wrong user or password")
+	}
+	succeeded()
+	return admin, nil
+}
+
+// mayTry returns an error while a name, or an address, has failed too often.
+func (d *Door) mayTry(r *http.Request, at from, name string) error {
+	wait := d.attempts.wait(at, name)
+	if wait == 0 {
+		return nil
+	}
+	d.opts.Audit.Failed(r, name, "too many failed logins")
+	return &Refusal{
+		Code: http.StatusTooManyRequests, After: wait,
+		Message: fmt.Sprintf("too many failed logins: wait %s", wait.Round(time.Second)),
+	}
+}
+
+func (d *Door) from(r *http.Request) from {
+	client := d.opts.Clients.Of(r.RemoteAddr)
+	if client != (admission.Client{}) {
+		return from{client: client}
+	}
+	return from{shared: host(r)}
+}
+
+// certificate returns the name in the client's certificate, "" if the client has shown none that a CA of the web
+// config has signed.
+func certificate(r *http.Request) string {
+	if r.TLS == nil || len(r.TLS.VerifiedChains) == 0 {
+		return ""
+	}
+	return r.TLS.VerifiedChains[0][0].Subject.String()
+}

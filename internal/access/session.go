@@ -1,0 +1,241 @@
+package access
+
+import (
+	"context"
+	"crypto/hmac"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"maps"
+	"net/http"
+	"net/url"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/quern/quern/internal/clock"
+	"github.com/quern/quern/internal/storage"
+)
+
+const (
+	// sessionLasts is how long a login lasts, whatever is done with it.
+	sessionLasts = 12 * time.Hour
+	// clockError is how far the clocks of processes may differ.
+	clockError = 10 * time.Minute
+	// maxRevoked bounds the sessions that are remembered as ended. Beyond it all sessions are ended.
+	maxRevoked = 10_000
+	// maxCookieBytes bounds a cookie.
+	maxCookieBytes = 1 << 10
+)
+
+// sessionKey names the one document of all sessions: the key that signs them, and those that have ended.
+var sessionKey = storage.DocumentKey{Kind: "session", ID: "state"}
+
+// session is what a cookie says. It has no roles: what began it, a user or a token, is looked up each time. So a
+// session ends with the token, or the password, that began it.
+type session struct {
+	ID       string `json:"id"`
+	User     string `json:"user,omitempty"`
+	Mark     string `json:"mark,omitempty"` // of the user's password
+	Token    string `json:"token,omitempty"`
+	BeginsMs int64  `json:"begins_ms"`
+	EndsMs   int64  `json:"ends_ms"`
+}
+
+// state is the content of the document, as JSON.
+type state struct {
+	Key []byte `json:"key"`
+	// Revoked has the sessions that were ended, until they would have ended anyway.
+	Revoked map[string]int64 `json:"revoked"`
+}
+
+// Sessions are the logins of pages.
+//
+//  1. A session's id is new and random with each login. No id that a client sends is taken.
+//  2. A session that was ended is not accepted again: at once by this process, by others within RefreshEvery.
+type Sessions struct {
+	docs Documents
+	clk  clock.Clock
+
+	mu      sync.Mutex
+	loaded  bool
+	version int64 // 0 if there is no document
+	now     state
+}
+
+// NewSessions returns the sessions in docs.
+func NewSessions(docs Documents, clk clock.Clock) *Sessions { return &Sessions{docs: docs, clk: clk} }
+
+// Refresh learns what other processes have done. After an error, what was known still holds.
+func (s *Sessions) Refresh(ctx context.Context) error {
+	_, err := s.read(ctx)
+	if err != nil && !errors.Is(err, storage.ErrNoDocument) { // without a document nobody has logged in yet
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.loaded = true
+	return nil
+}
+
+// read reads the document, and returns its version. The state that it leaves is not changed any more.
+func (s *Sessions) read(ctx context.Context) (int64, error) {
+	doc, err := s.docs.Document(ctx, sessionKey, 0)
+	if errors.Is(err, storage.ErrCorrupt) {
+		// All sessions have ended, and the next login replaces the document.
+		doc.DocumentHead, err = headOf(ctx, s.docs, sessionKey)
+	}
+	if err != nil {
+		return 0, err
+	}
+	var next state
+	if doc.Deleted || json.Unmarshal(doc.Body, &next) != nil || len(next.Key) != sha256.Size {
+		next = state{} // all sessions have ended; the next login makes another key
+	}
+	s.keep(doc.Version, next)
+	return doc.Version, nil
+}
+
+// change changes the state in the store.
+func (s *Sessions) change(ctx context.Context, do func(state) state) error {
+	for {
+		version, err := s.read(ctx)
+		if err != nil && !errors.Is(err, storage.ErrNoDocument) {
+			return err
+		}
+		s.mu.Lock()
+		next := do(s.now)
+		s.mu.Unlock()
+		text, err := json.Marshal(next)
+		if err != nil {
+			return err
+		}
+		err = s.docs.PutDocument(ctx, storage.Document{
+			DocumentHead: storage.DocumentHead{DocumentKey: sessionKey, Version: version + 1, UpdatedMs: clock.NowMs(s.clk)}, Body: text,
+		}, 1)
+		switch {
+		case errors.Is(err, storage.ErrConflict) && ctx.Err() == nil:
+			continue // another process was faster
+		case err != nil:
+			return err
+		}
+		s.keep(version+1, next)
+		return nil
+	}
+}
+
+// keep remembers a version of the state, unless a later one is known.
+func (s *Sessions) keep(version int64, next state) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if version > s.version {
+		s.version, s.now = version, next
+	}
+}
+
+// begin returns the cookie of a new session.
+func (s *Sessions) begin(ctx context.Context, with session) (text string, ends time.Time, err error) {
+	if len(s.state().Key) == 0 {
+		err := s.change(ctx, func(now state) state {
+			if len(now.Key) > 0 {
+				return now
+			}
+			key := make([]byte, sha256.Size)
+			_, _ = rand.Read(key) // never fails
+			return state{Key: key}
+		})
+		if err != nil {
+			return "", ends, err
+		}
+	}
+	ends = s.clk.Now().Add(sessionLasts)
+	with.ID, with.BeginsMs, with.EndsMs = rand.Text(), clock.NowMs(s.clk), ends.UnixMilli()
+	body, err := json.Marshal(with)
+	if err != nil {
+		return "", ends, err
+	}
+	text = base64.RawURLEncoding.EncodeToString(body) + "." + base64.RawURLEncoding.EncodeToString(sign(s.state().Key, body))
+	if len(text) > maxCookieBytes {
+		return "", ends, &InvalidError{"the user's name is too long for a login"}
+	}
+	return text, ends, nil
+}
+
+func (s *Sessions) state() state {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.now
+}
+
+func sign(key, body []byte) []byte {
+	mac := hmac.New(sha256.New, key)
+	_, _ = mac.Write(body)
+	return mac.Sum(nil)
+}
+
+var errNoSession = unauthorized("the login has ended: log in again")
+
+// check returns the session that a cookie is, or a *Refusal.
+func (s *Sessions) check(cookie string) (session, error) {
+	s.mu.Lock()
+	now, loaded := s.now, s.loaded
+	s.mu.Unlock()
+	if !loaded {
+		return session{}, &Refusal{Code: http.StatusServiceUnavailable, Message: "logins cannot be looked up now: the store does not answer", After: 5 * time.Second}
+	}
+	first, second, _ := strings.Cut(cookie, ".")
+	body, err := base64.RawURLEncoding.DecodeString(first)
+	mac, err2 := base64.RawURLEncoding.DecodeString(second)
+	var is session
+	nowMs := clock.NowMs(s.clk)
+	switch {
+	case len(cookie) > maxCookieBytes, err != nil, err2 != nil, len(now.Key) == 0, !hmac.Equal(mac, sign(now.Key, body)), json.Unmarshal(body, &is) != nil:
+		return session{}, errNoSession
+	case now.Revoked[is.ID] != 0, nowMs >= is.EndsMs, nowMs < is.BeginsMs-clockError.Milliseconds():
+		return session{}, errNoSession
+	}
+	return is, nil
+}
+
+// end ends a session.
+func (s *Sessions) end(ctx context.Context, is session) error {
+	return s.change(ctx, func(now state) state {
+		next := state{Key: now.Key, Revoked: maps.Clone(now.Revoked)}
+		nowMs := clock.NowMs(s.clk)
+		maps.DeleteFunc(next.Revoked, func(_ string, endsMs int64) bool { return endsMs+clockError.Milliseconds() < nowMs })
+		if next.Revoked == nil {
+			next.Revoked = make(map[string]int64)
+		}
+		if len(next.Revoked) >= maxRevoked {
+			return state{} // the next login makes another key, with which no earlier session is valid
+		}
+		next.Revoked[is.ID] = is.EndsMs
+		return next
+	})
+}
+
+// cookieName returns the name of the cookie. Over TLS browsers take it only from this host, and send it only there.
+func cookieName(r *http.Request) string {
+	if r.TLS != nil {
+		return "__Host-quern"
+	}
+	return "quern"
+}
+
+func cookie(r *http.Request, value string, ends time.Time) *http.Cookie {
+	return &http.Cookie{
+		Name: cookieName(r), Value: value, Path: "/", Expires: ends,
+		HttpOnly: true, Secure: r.TLS != nil, SameSite: http.SameSiteStrictMode,
+	}
+}
+
+// ownPage returns whether a browser says that a page of this server itself sends the request.
+func ownPage(r *http.Request) bool {
+	if site := r.Header.Get("Sec-Fetch-Site"); site != "" {
+		return site == "same-origin"
+	}
+	origin, err := url.Parse(r.Header.Get("Origin"))
+	return err == nil && origin.Host != "" && origin.Host == r.Host
+}

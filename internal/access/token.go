@@ -1,0 +1,434 @@
+package access
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/subtle"
+	"encoding/base32"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"iter"
+	"log/slog"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/quern/quern/internal/clock"
+	"github.com/quern/quern/internal/storage"
+)
+
+const (
+	// tokenKind is the kind of the documents that hold tokens.
+	tokenKind = "token"
+	// tokenPrefix begins each token, so that people and programs recognise one.
+	tokenPrefix = "quern_"
+	idBytes     = 10
+	secretBytes = 20 // 160 bits
+	// maxTokens bounds the tokens ever made in a store: revoked ones leave their ids.
+	maxTokens = 10_000
+	// maxNameBytes bounds the name of a token.
+	maxNameBytes = 64
+
+	// RefreshEvery is the time after which a process learns what others have done to tokens and sessions.
+	RefreshEvery = 3 * time.Second
+	// lookUps is how many unknown tokens are looked up in the store at once, and one more each lookUpEvery.
+	lookUps     = 10
+	lookUpEvery = 200 * time.Millisecond
+	lookUpTime  = 5 * time.Second
+)
+
+// Documents are what tokens and sessions are kept in; see storage.Documents.
+type Documents interface {
+	Document(ctx context.Context, key storage.DocumentKey, version int64) (storage.Document, error)
+	Documents(ctx context.Context, kind string) iter.Seq2[storage.DocumentHead, error]
+	PutDocument(ctx context.Context, d storage.Document, keep int) error
+}
+
+// Token is what is known of a token. The secret is known only to who holds it.
+type Token struct {
+	ID, Name  string
+	Roles     Role
+	Author    string
+	CreatedMs int64
+	// ExpiresMs is when the token ends, 0 for never.
+	ExpiresMs int64
+	// Match are selectors of the series that the token is bound to. Such a token is not accepted: nothing enforces
+	// them yet.
+	Match []string
+
+	sum [sha256.Size]byte // of the secret
+}
+
+// body is the form in which a token is stored, as JSON. A field that is not known here may restrict the token, so
+// that such a token is refused.
+type body struct {
+	Name      string   `json:"name"`
+	Roles     []string `json:"roles"`
+	SHA256    string   `json:"sha256"`
+	Author    string   `json:"author"`
+	CreatedMs int64    `json:"created_ms"`
+	ExpiresMs int64    `json:"expires_ms,omitempty"`
+	Match     []string `json:"match,omitempty"`
+}
+
+// NewToken says what a token is made with.
+type NewToken struct {
+	Name   string
+	Roles  Role
+	Author string
+	// Lasts is how long the token is valid, 0 for ever.
+	Lasts time.Duration
+	Match []string
+}
+
+// InvalidError says why a token cannot be made as it was asked for, or which token there is none of.
+type InvalidError struct{ Message string }
+
+// Error implements error.
+func (e *InvalidError) Error() string { return e.Message }
+
+func (n *NewToken) validate() error {
+	switch {
+	case n.Name == "" || len(n.Name) > maxNameBytes || !utf8.ValidString(n.Name) || strings.ContainsFunc(n.Name, func(c rune) bool { return !unicode.IsPrint(c) }):
+		return &InvalidError{fmt.Sprintf("a token needs a name of 1 to %d bytes of printable text, such as that of the agent that uses it", maxNameBytes)}
+	case n.Roles == 0:
+		return &InvalidError{"a token needs a role: read, write or admin"}
+	case n.Lasts < 0:
+		return &InvalidError{"a token cannot have expired before it is made"}
+	case len(n.Match) > 0:
+		return &InvalidError{"tokens cannot be bound to series yet: nothing would enforce it"}
+	}
+	return nil
+}
+
+// Tokens are the tokens of a store, as this process knows them. It holds:
+//
+//  1. The store and the memory have a hash of each secret. The secret has 160 random bits, so that a fast hash is
+//     enough. Hashes are compared in constant time.
+//  2. A version of a token that was seen is never replaced by an earlier one. So what this process has revoked stays
+//     revoked.
+//  3. While the store does not answer, known tokens go on. Unknown ones are neither accepted nor called wrong.
+type Tokens struct {
+	docs Documents
+	clk  clock.Clock
+	log  *slog.Logger
+
+	mu      sync.Mutex
+	of      map[string]*stored
+	lookups time.Duration // when all lookups are forgotten, by the clock's Elapsed
+}
+
+// stored is the newest version seen of a token.
+type stored struct {
+	version int64
+	// token is nil if it is revoked, or cannot be used as refused says.
+	token   *Token
+	refused string
+}
+
+// NewTokens returns the tokens in docs. None is known before Refresh.
+func NewTokens(docs Documents, clk clock.Clock, log *slog.Logger) *Tokens {
+	return &Tokens{docs: docs, clk: clk, log: log, of: make(map[string]*stored)}
+}
+
+// Refresh learns what has changed in the store. After an error, what was known still holds.
+func (t *Tokens) Refresh(ctx context.Context) error {
+	for head, err := range t.docs.Documents(ctx, tokenKind) {
+		if err != nil {
+			return err
+		}
+		t.mu.Lock()
+		known := t.of[head.ID]
+		t.mu.Unlock()
+		if known != nil && known.version >= head.Version {
+			continue
+		}
+		if head.Deleted || head.Damaged {
+			t.keep(head.ID, parse(&storage.Document{DocumentHead: head}))
+			continue
+		}
+		if _, err := t.read(ctx, head.ID); err != nil && !errors.Is(err, storage.ErrCorrupt) {
+			return err
+		}
+	}
+	return nil
+}
+
+// read reads a token from the store.
+func (t *Tokens) read(ctx context.Context, id string) (*stored, error) {
+	doc, err := t.docs.Document(ctx, storage.DocumentKey{Kind: tokenKind, ID: id}, 0)
+	if err != nil {
+		return nil, err
+	}
+	return t.keep(id, parse(&doc)), nil
+}
+
+// keep remembers a version of a token, unless a later one is known. It returns the later one.
+func (t *Tokens) keep(id string, s *stored) *stored {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if known := t.of[id]; known != nil && known.version >= s.version {
+		return known
+	}
+	t.of[id] = s
+	if s.refused != "" && s.refused != revoked {
+		t.log.Error("token cannot be used", "id", id, "reason", s.refused)
+	}
+	return s
+}
+
+const revoked = "the token is revoked"
+
+// parse returns what a document says of a token.
+func parse(d *storage.Document) *stored {
+	s := &stored{version: d.Version}
+	switch {
+	case d.Deleted:
+		s.refused = revoked
+		return s
+	case d.Damaged:
+		s.refused = "the token is damaged in the store"
+		return s
+	}
+	var b body
+	strict := json.NewDecoder(bytes.NewReader(d.Body))
+	strict.DisallowUnknownFields()
+	err := strict.Decode(&b)
+	roles, err2 := ParseRoles(b.Roles)
+	sum, err3 := hex.DecodeString(b.SHA256)
+	if err := errors.Join(err, err2, err3); err != nil || len(sum) != sha256.Size {
+		s.refused = "the token was made by a later version, or is damaged in the store"
+		return s
+	}
+	s.token = &Token{
+		ID: d.ID, Name: b.Name, Roles: roles, Author: b.Author, CreatedMs: b.CreatedMs, ExpiresMs: b.ExpiresMs,
+		Match: b.Match, sum: [sha256.Size]byte(sum),
+	}
+	if len(b.Match) > 0 {
+		s.refused = "the token is bound to series, which this version does not enforce yet"
+	}
+	return s
+}
+
+// Verify returns the token that a text is, or a *Refusal.
+func (t *Tokens) Verify(ctx context.Context, text string) (*Token, error) {
+	id, secret, ok := split(text)
+	if !ok {
+		return nil, unauthorized("this is not a token: tokens begin with %s", tokenPrefix)
+	}
+	known, err := t.lookUp(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	var want [sha256.Size]byte
+	if known.token != nil {
+		want = known.token.sum
+	}
+	got := sha256.Sum256([]byte(secret))
+	if subtle.ConstantTimeCompare(got[:], want[:]) != 1 {
+		return nil, errUnknown
+	}
+	return t.valid(known)
+}
+
+// errUnknown does not say whether there is a token with that id.
+var errUnknown = unauthorized("the token is not valid: it is unknown or revoked")
+
+// valid returns a token that is known, unless it must not be used now.
+func (t *Tokens) valid(known *stored) (*Token, error) {
+	switch nowMs := clock.NowMs(t.clk); {
+	case known.refused == revoked || known.token == nil:
+		return nil, errUnknown
+	case known.refused != "":
+		return nil, unauthorized("%s", known.refused)
+	case known.token.ExpiresMs != 0 && nowMs >= known.token.ExpiresMs:
+		return nil, unauthorized("the token %q expired at %s; it is %s by the server's clock",
+			known.token.Name, stamp(known.token.ExpiresMs), stamp(nowMs))
+	}
+	return known.token, nil
+}
+
+func stamp(ms int64) string { return time.UnixMilli(ms).UTC().Format(time.RFC3339) }
+
+// lookUp returns what is known of an id, from the store if this process has not met it.
+func (t *Tokens) lookUp(ctx context.Context, id string) (*stored, error) {
+	t.mu.Lock()
+	known := t.of[id]
+	may := known != nil || t.mayLookUp()
+	t.mu.Unlock()
+	switch {
+	case known != nil:
+		return known, nil
+	case !may:
+		return nil, &Refusal{Code: http.StatusTooManyRequests, Message: "too many unknown tokens, try again", After: time.Second}
+	}
+	ctx, cancel := context.WithTimeout(ctx, lookUpTime)
+	defer cancel()
+	known, err := t.read(ctx, id)
+	switch {
+	case errors.Is(err, storage.ErrNoDocument):
+		return nil, errUnknown
+	case err != nil:
+		return nil, &Refusal{Code: http.StatusServiceUnavailable, Message: "this token cannot be looked up now: the store does not answer", After: 5 * time.Second}
+	}
+	return known, nil
+}
+
+// mayLookUp limits how often the store is asked about tokens that nobody may have made.
+func (t *Tokens) mayLookUp() bool {
+	now := t.clk.Elapsed()
+	if t.lookups-now > (lookUps-1)*lookUpEvery {
+		return false
+	}
+	t.lookups = max(t.lookups, now) + lookUpEvery
+	return true
+}
+
+// ByID returns a token that is known and valid, for a session that it began.
+func (t *Tokens) ByID(ctx context.Context, id string) (*Token, error) {
+	known, err := t.lookUp(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	return t.valid(known)
+}
+
+// Create makes a token. It returns the whole token, which nobody can learn later. It returns an *InvalidError if the
+// token must not be made.
+func (t *Tokens) Create(ctx context.Context, n NewToken) (*Token, string, error) {
+	if err := n.validate(); err != nil {
+		return nil, "", err
+	}
+	if err := t.Refresh(ctx); err != nil {
+		return nil, "", err
+	}
+	t.mu.Lock()
+	count := len(t.of)
+	t.mu.Unlock()
+	if count >= maxTokens {
+		return nil, "", &InvalidError{fmt.Sprintf("the store has had %d tokens, revoked ones included, and takes no more", maxTokens)}
+	}
+	id, secret := random(idBytes), random(secretBytes)
+	sum := sha256.Sum256([]byte(secret))
+	b := body{Name: n.Name, Roles: n.Roles.Names(), SHA256: hex.EncodeToString(sum[:]), Author: n.Author, CreatedMs: clock.NowMs(t.clk)}
+	if n.Lasts > 0 {
+		b.ExpiresMs = b.CreatedMs + n.Lasts.Milliseconds()
+	}
+	text, err := json.Marshal(b)
+	if err != nil {
+		return nil, "", err
+	}
+	doc := storage.Document{DocumentHead: storage.DocumentHead{
+		DocumentKey: storage.DocumentKey{Kind: tokenKind, ID: id}, Version: 1, UpdatedMs: b.CreatedMs, Author: author(n.Author), Title: n.Name,
+	}, Body: text}
+	if err := t.docs.PutDocument(ctx, doc, 1); err != nil {
+		return nil, "", err
+	}
+	return t.keep(id, parse(&doc)).token, tokenPrefix + id + "_" + secret, nil
+}
+
+// Revoke ends a token: in this process at once, in others within RefreshEvery. To revoke it again changes nothing.
+// It returns an *InvalidError if there is no such token.
+func (t *Tokens) Revoke(ctx context.Context, id, by string) error {
+	key := storage.DocumentKey{Kind: tokenKind, ID: id}
+	for {
+		doc, err := t.docs.Document(ctx, key, 0)
+		switch {
+		case errors.Is(err, storage.ErrNoDocument):
+			return &InvalidError{fmt.Sprintf("there is no token with the id %.40q", id)}
+		case errors.Is(err, storage.ErrCorrupt):
+			if doc.DocumentHead, err = headOf(ctx, t.docs, key); err != nil {
+				return err
+			}
+		case err != nil:
+			return err
+		}
+		if doc.Deleted {
+			t.keep(id, parse(&doc))
+			return nil
+		}
+		gone := storage.Document{DocumentHead: storage.DocumentHead{
+			DocumentKey: key, Version: doc.Version + 1, Deleted: true, UpdatedMs: clock.NowMs(t.clk), Author: author(by), Title: doc.Title,
+		}}
+		err = t.docs.PutDocument(ctx, gone, 1)
+		switch {
+		case errors.Is(err, storage.ErrConflict) && ctx.Err() == nil:
+			continue // somebody else was faster
+		case err != nil:
+			return err
+		}
+		t.keep(id, parse(&gone))
+		return nil
+	}
+}
+
+// headOf returns the head of a document that is damaged, so that it can be replaced.
+func headOf(ctx context.Context, docs Documents, key storage.DocumentKey) (storage.DocumentHead, error) {
+	for head, err := range docs.Documents(ctx, key.Kind) {
+		if err != nil || head.DocumentKey == key {
+			return head, err
+		}
+	}
+	return storage.DocumentHead{}, fmt.Errorf("%s: %w", key, storage.ErrNoDocument)
+}
+
+// List returns the tokens that are not revoked, by name. Expired ones are among them.
+func (t *Tokens) List(ctx context.Context) ([]Token, error) {
+	if err := t.Refresh(ctx); err != nil {
+		return nil, err
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	all := []Token{}
+	for id, s := range t.of {
+		switch {
+		case s.token != nil:
+			all = append(all, *s.token)
+		case s.refused != revoked:
+			all = append(all, Token{ID: id, Name: s.refused})
+		}
+	}
+	slices.SortFunc(all, func(a, b Token) int { return strings.Compare(a.Name+"\x00"+a.ID, b.Name+"\x00"+b.ID) })
+	return all, nil
+}
+
+// split returns the parts of a token.
+func split(text string) (id, secret string, ok bool) {
+	rest, ok := strings.CutPrefix(text, tokenPrefix)
+	if !ok || len(text) > 100 {
+		return "", "", false
+	}
+	id, secret, ok = strings.Cut(rest, "_")
+	if !ok || len(id) != letters.EncodedLen(idBytes) || !(storage.DocumentKey{Kind: tokenKind, ID: id}).Valid() {
+		return "", "", false // not even as an id: it may be a part of a secret
+	}
+	return id, secret, true
+}
+
+// isToken returns whether a password is meant as a token.
+func isToken(password string) bool { return strings.HasPrefix(password, tokenPrefix) }
+
+var letters = base32.NewEncoding("abcdefghijklmnopqrstuvwxyz234567").WithPadding(base32.NoPadding)
+
+// random returns n random bytes as letters and digits.
+func random(n int) string {
+	b := make([]byte, n)
+	_, _ = rand.Read(b) // never fails
+	return letters.EncodeToString(b)
+}
+
+// author fits a name into the field of a document.
+func author(name string) string {
+	if len(name) > storage.MaxDocumentAuthor {
+		name = name[:storage.MaxDocumentAuthor]
+	}
+	return strings.ToValidUTF8(name, "")
+}

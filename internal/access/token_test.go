@@ -1,0 +1,449 @@
+package access_test
+
+import (
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/quern/quern/internal/access"
+	"github.com/quern/quern/internal/storage"
+)
+
+func (e *entrance) create(n access.NewToken) (*access.Token, string) {
+	e.t.Helper()
+	token, text, err := e.tokens.Create(e.t.Context(), n)
+	require.NoError(e.t, err)
+	return token, text
+}
+
+// by returns the grant of an Authorization, and the code and message of a refusal.
+func (e *entrance) by(header string) (access.Grant, int, string) {
+	e.t.Helper()
+	g, err := e.Identify(e.request(far, "Authorization", header))
+	if err == nil {
+		return g, 200, ""
+	}
+	var refusal *access.Refusal
+	require.ErrorAs(e.t, err, &refusal)
+	require.Zero(e.t, g)
+	return g, refusal.Code, refusal.Message
+}
+
+func basic(user, password string) string {
+	return "Basic " + base64.StdEncoding.EncodeToString([]byte(user+":"+password))
+}
+
+func TestToken(t *testing.T) {
+	e := newEntrance(t, access.Locked)
+	token, text := e.create(access.NewToken{Name: "web-1", Roles: access.Write, Author: "user admin", Lasts: time.Hour})
+	require.Regexp(t, `^quern_[a-z2-7]{16}_[a-z2-7]{32}$`, text)
+	want := access.Grant{Name: "token web-1 (" + token.ID + ")", Roles: access.Write}
+	for _, header := range []string{"Bearer " + text, "bearer  " + text, "Token " + text, basic("anybody", text), basic("", text)} {
+		g, code, message := e.by(header)
+		require.Equal(t, 200, code, message)
+		require.Equal(t, want, g, header)
+	}
+	_, other := e.create(access.NewToken{Name: "other", Roles: access.Read})
+	for name, wrong := range map[string]string{
+		"another secret":     text[:len(text)-1] + string("ab"[(text[len(text)-1]-'a'+1)%2]),
+		"secret of another":  text[:strings.LastIndex(text, "_")] + other[strings.LastIndex(other, "_"):],
+		"no secret":          text[:strings.LastIndex(text, "_")+1],
+		"half a secret":      text[:len(text)-16],
+		"only an id":         text[:strings.LastIndex(text, "_")],
+		"unknown id":         "quern_aaaaaaaaaaaaaaaa_" + text[len(text)-32:],
+		"id of another kind": "quern_../session/state_x",
+		"no token":           "secret",
+		"nothing":            "",
+		"long":               text + strings.Repeat("a", 1<<10),
+		"the hash":           "quern_" + token.ID + "_" + fmt.Sprintf("%x", e.docs.Of[storage.DocumentKey{Kind: "token", ID: token.ID}].Body),
+	} {
+		_, code, _ := e.by("Bearer " + wrong)
+		require.Equal(t, 401, code, name)
+	}
+	// Neither the store nor the log has the secret.
+	secret := text[strings.LastIndex(text, "_")+1:]
+	for _, doc := range e.docs.Of {
+		require.NotContains(t, string(doc.Body), secret)
+	}
+	require.NotContains(t, e.log.String(), secret)
+	require.NotContains(t, e.log.String(), secret[:16])
+
+	e.clk.Set(start.Add(time.Hour - time.Millisecond))
+	_, code, _ := e.by("Bearer " + text)
+	require.Equal(t, 200, code)
+	e.clk.Set(start.Add(time.Hour))
+	_, code, message := e.by("Bearer " + text)
+	require.Equal(t, 401, code)
+	require.Contains(t, message, `the token "web-1" expired at 2026-11-21T13:00:00Z; it is 2026-11-21T13:00:00Z by the server's clock`)
+}
+
+// TestTokenOfAnotherProcess: a token is known elsewhere at its first use, and revoked there after a refresh.
+func TestTokenOfAnotherProcess(t *testing.T) {
+	e := newEntrance(t, access.Locked)
+	other := newEntranceOver(t, access.Locked, e.docs)
+	require.NoError(t, other.tokens.Refresh(t.Context()))
+	token, text := e.create(access.NewToken{Name: "a", Roles: access.Read})
+	_, code, _ := other.by("Bearer " + text)
+	require.Equal(t, 200, code)
+
+	require.NoError(t, e.tokens.Revoke(t.Context(), token.ID, "user admin"))
+	_, code, _ = e.by("Bearer " + text)
+	require.Equal(t, 401, code, "at once")
+	require.NoError(t, other.tokens.Refresh(t.Context()))
+	_, code, message := other.by("Bearer " + text)
+	require.Equal(t, 401, code)
+	_, _, unknown := other.by("Bearer quern_aaaaaaaaaaaaaaaa_" + text[len(text)-32:])
+	require.Equal(t, unknown, message, "whether it ever existed is not said")
+
+	require.NoError(t, e.tokens.Revoke(t.Context(), token.ID, "user admin"), "again")
+	var invalid *access.InvalidError
+	require.ErrorAs(t, e.tokens.Revoke(t.Context(), "aaaaaaaaaaaaaaaa", ""), &invalid)
+	all, err := e.tokens.List(t.Context())
+	require.NoError(t, err)
+	require.Empty(t, all)
+}
+
+// TestRevokedWhileRead: what is read before a revocation, and arrives after it, does not bring the token back.
+func TestRevokedWhileRead(t *testing.T) {
+	made := newEntrance(t, access.Locked)
+	token, text := made.create(access.NewToken{Name: "a", Roles: access.Read})
+	e := newEntranceOver(t, access.Locked, made.docs)
+	e.docs.After = func() { require.NoError(t, e.tokens.Revoke(t.Context(), token.ID, "user admin")) }
+	require.NoError(t, e.tokens.Refresh(t.Context()))
+	_, code, _ := e.by("Bearer " + text)
+	require.Equal(t, 401, code)
+}
+
+// TestTokensWhileTheStoreIsAway: known tokens go on, and unknown ones are not called wrong.
+func TestTokensWhileTheStoreIsAway(t *testing.T) {
+	e := newEntrance(t, access.Locked)
+	_, text := e.create(access.NewToken{Name: "a", Roles: access.Read})
+	e.docs.Err = errors.New("away")
+	require.Error(t, e.tokens.Refresh(t.Context()))
+	_, code, _ := e.by("Bearer " + text)
+	require.Equal(t, 200, code)
+	_, code, message := e.by("Bearer quern_aaaaaaaaaaaaaaaa_" + text[len(text)-32:])
+	require.Equal(t, 503, code)
+	require.NotContains(t, message, "away")
+
+	// A process that starts meanwhile knows none yet.
+	late := newEntranceOver(t, access.Locked, e.docs)
+	_, code, _ = late.by("Bearer " + text)
+	require.Equal(t, 503, code)
+	e.docs.Err = nil
+	_, code, _ = late.by("Bearer " + text)
+	require.Equal(t, 200, code)
+}
+
+// TestUnknownTokensAskTheStoreSeldom: whoever invents tokens does not load the store.
+func TestUnknownTokensAskTheStoreSeldom(t *testing.T) {
+	e := newEntrance(t, access.Locked)
+	_, known := e.create(access.NewToken{Name: "a", Roles: access.Read})
+	before, codes := e.docs.Reads, map[int]int{}
+	invented := func(i int) int {
+		_, code, _ := e.by(fmt.Sprintf("Bearer quern_aaaaaaaaaaaa%c%c%c%c_%032d", 'a'+i%26, 'a'+i/26%26, 'a', 'a', i))
+		return code
+	}
+	for i := range 200 {
+		codes[invented(i)]++
+	}
+	require.Equal(t, map[int]int{401: 10, 429: 190}, codes)
+	require.Equal(t, 10, e.docs.Reads-before)
+	_, code, _ := e.by("Bearer " + known)
+	require.Equal(t, 200, code)
+	e.clk.Set(start.Add(time.Second))
+	require.Equal(t, 401, invented(300))
+}
+
+// TestTokensThatCannotBeUsed: what this version does not understand, or cannot read, lets nobody in, and is named.
+func TestTokensThatCannotBeUsed(t *testing.T) {
+	for name, c := range map[string]struct {
+		change func(*storage.Document)
+		says   string
+	}{
+		"bound to series": {func(d *storage.Document) {
+			d.Body = []byte(strings.Replace(string(d.Body), "}", `,"match":["{team=\"a\"}"]}`, 1))
+		}, "bound to series"},
+		"with limits":  {func(d *storage.Document) { d.Body = []byte(strings.Replace(string(d.Body), "}", `,"limits":{}}`, 1)) }, "a later version"},
+		"another role": {func(d *storage.Document) { d.Body = []byte(strings.Replace(string(d.Body), `"read"`, `"root"`, 1)) }, "a later version"},
+		"no JSON":      {func(d *storage.Document) { d.Body = []byte("{") }, "a later version"},
+		"no hash":      {func(d *storage.Document) { d.Body = []byte(`{"name":"a","roles":["admin"],"sha256":""}`) }, "a later version"},
+		"damaged":      {func(d *storage.Document) { d.Damaged, d.Body = true, nil }, "damaged in the store"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			made := newEntrance(t, access.Locked)
+			token, text := made.create(access.NewToken{Name: "a", Roles: access.Read})
+			made.docs.Change(storage.DocumentKey{Kind: "token", ID: token.ID}, c.change)
+			e := newEntranceOver(t, access.Locked, made.docs)
+			require.NoError(t, e.tokens.Refresh(t.Context()))
+			_, code, _ := e.by("Bearer " + text)
+			require.Equal(t, 401, code)
+			require.Contains(t, e.log.String(), c.says)
+			all, err := e.tokens.List(t.Context())
+			require.NoError(t, err)
+			require.Len(t, all, 1)
+			require.NoError(t, e.tokens.Revoke(t.Context(), token.ID, "user admin"))
+			all, err = e.tokens.List(t.Context())
+			require.NoError(t, err)
+			require.Empty(t, all)
+		})
+	}
+}
+
+func TestInvalidTokens(t *testing.T) {
+	e := newEntrance(t, access.Locked)
+	for want, n := range map[string]access.NewToken{
+		"needs a name":             {Roles: access.Read},
+		"1 to 64 bytes":            {Name: strings.Repeat("a", 65), Roles: access.Read},
+		"printable":                {Name: "a\nb", Roles: access.Read},
+		"needs a role":             {Name: "a"},
+		"expired":                  {Name: "a", Roles: access.Read, Lasts: -1},
+		"nothing would enforce it": {Name: "a", Roles: access.Write, Match: []string{`{team="a"}`}},
+	} {
+		_, _, err := e.tokens.Create(t.Context(), n)
+		var invalid *access.InvalidError
+		require.ErrorAs(t, err, &invalid)
+		require.ErrorContains(t, err, want)
+	}
+	require.Empty(t, e.docs.Of)
+	e.docs.Err = errors.New("away")
+	_, _, err := e.tokens.Create(t.Context(), access.NewToken{Name: "a", Roles: access.Read})
+	require.ErrorIs(t, err, e.docs.Err)
+}
+
+// TestSecretsAreComparedInConstantTime: no code of the package compares a secret, or what follows from one, in a way
+// that ends at the first difference.
+func TestSecretsAreComparedInConstantTime(t *testing.T) {
+	for file, want := range map[string][]string{
+		"token.go":   {"subtle.ConstantTimeCompare(got[:], want[:]) != 1"},
+		"session.go": {"!hmac.Equal(mac, sign(now.Key, body))"},
+	} {
+		text, err := os.ReadFile(file)
+		require.NoError(t, err)
+		for _, w := range want {
+			require.Contains(t, string(text), w)
+		}
+		require.NotContains(t, string(text), "bytes.Equal")
+		require.NotRegexp(t, `(?i)(sum|secret|mac|password)\w* [!=]= [^nil"]`, string(text))
+	}
+}
+
+// login begins a session, and returns its cookie.
+func (e *entrance) begin(user, password string) *http.Cookie {
+	e.t.Helper()
+	_, cookie, err := e.Login(e.request(far), user, password)
+	require.NoError(e.t, err)
+	return cookie
+}
+
+// with returns the grant of a request with a cookie, and the code of a refusal.
+func (e *entrance) with(c *http.Cookie, method string, headers ...string) (access.Grant, int) {
+	e.t.Helper()
+	r := e.request(far, headers...)
+	r.Method = method
+	r.AddCookie(c)
+	g, err := e.Identify(r)
+	var refusal *access.Refusal
+	if errors.As(err, &refusal) {
+		require.Zero(e.t, g)
+		return g, refusal.Code
+	}
+	require.NoError(e.t, err)
+	return g, 200
+}
+
+// TestSessions: a login by cookie lasts for a while, and ends when it is ended, here and elsewhere.
+func TestSessions(t *testing.T) {
+	e := newEntrance(t, access.Locked)
+	require.NoError(t, e.sessions.Refresh(t.Context()))
+	cookie := e.begin("admin", "right")
+	require.True(t, cookie.HttpOnly)
+	require.Equal(t, http.SameSiteStrictMode, cookie.SameSite)
+	require.Equal(t, "/", cookie.Path)
+	require.Empty(t, cookie.Domain)
+	require.Equal(t, start.Add(12*time.Hour), cookie.Expires)
+	g, code := e.with(cookie, http.MethodGet)
+	require.Equal(t, 200, code)
+	require.Equal(t, access.Grant{Name: "user admin", Roles: access.Admin}, g)
+
+	other := newEntranceOver(t, access.Locked, e.docs)
+	_, code = other.with(cookie, http.MethodGet)
+	require.Equal(t, 503, code, "before the process knows of any")
+	require.NoError(t, other.sessions.Refresh(t.Context()))
+	_, code = other.with(cookie, http.MethodGet)
+	require.Equal(t, 200, code)
+
+	// Each login is another session, and none takes the id of a client.
+	again := e.begin("admin", "right")
+	require.NotEqual(t, cookie.Value, again.Value)
+	r := e.request(far)
+	r.AddCookie(&http.Cookie{Name: "quern", Value: "chosen-by-somebody"})
+	_, fixed, err := e.Login(r, "admin", "right")
+	require.NoError(t, err)
+	require.NotContains(t, fixed.Value, "chosen")
+
+	// A session that was ended is of no use to who has kept its cookie.
+	r = e.request(far)
+	r.AddCookie(cookie)
+	_, gone, err := e.Logout(r)
+	require.NoError(t, err)
+	require.Negative(t, gone.MaxAge)
+	require.Empty(t, gone.Value)
+	_, code = e.with(cookie, http.MethodGet)
+	require.Equal(t, 401, code)
+	require.NoError(t, other.sessions.Refresh(t.Context()))
+	_, code = other.with(cookie, http.MethodGet)
+	require.Equal(t, 401, code)
+	_, code = e.with(again, http.MethodGet)
+	require.Equal(t, 200, code)
+	_, _, err = e.Logout(r)
+	require.NoError(t, err, "again")
+
+	e.clk.Set(start.Add(12*time.Hour - time.Millisecond))
+	_, code = e.with(again, http.MethodGet)
+	require.Equal(t, 200, code)
+	e.clk.Set(start.Add(12 * time.Hour))
+	_, code = e.with(again, http.MethodGet)
+	require.Equal(t, 401, code)
+	e.clk.Set(start.Add(-time.Hour))
+	_, code = e.with(again, http.MethodGet)
+	require.Equal(t, 401, code, "from the future")
+}
+
+// TestForgedSessions: only what this server has signed is taken.
+func TestForgedSessions(t *testing.T) {
+	e := newEntrance(t, access.Locked)
+	require.NoError(t, e.sessions.Refresh(t.Context()))
+	body := base64.RawURLEncoding.EncodeToString([]byte(`{"id":"a","user":"admin","mark":"admin","begins_ms":0,"ends_ms":9999999999999}`))
+	nobody := &http.Cookie{Name: "quern", Value: body + "."}
+	_, code := e.with(nobody, http.MethodGet)
+	require.Equal(t, 401, code, "before there is a key")
+	cookie := e.begin("admin", "right")
+	_, mac, _ := strings.Cut(cookie.Value, ".")
+	for _, value := range []string{"", ".", body, body + ".", body + "." + mac, cookie.Value[1:], cookie.Value + "a", cookie.Value[:len(cookie.Value)-2], strings.Repeat("a", 1<<20)} {
+		_, code = e.with(&http.Cookie{Name: "quern", Value: value}, http.MethodGet)
+		require.Equal(t, 401, code)
+	}
+}
+
+// TestSessionsEndWithTheirReason: with the token, the user, or the password that began it.
+func TestSessionsEndWithTheirReason(t *testing.T) {
+	e := newEntrance(t, access.Locked)
+	require.NoError(t, e.sessions.Refresh(t.Context()))
+	token, text := e.create(access.NewToken{Name: "a", Roles: access.Read, Lasts: time.Hour})
+	byToken, byUser := e.begin("", text), e.begin("admin", "right")
+	g, _ := e.with(byToken, http.MethodGet)
+	require.Equal(t, access.Read, g.Roles)
+	e.clk.Set(start.Add(time.Hour))
+	_, code := e.with(byToken, http.MethodGet)
+	require.Equal(t, 401, code, "the token has expired")
+	e.clk.Set(start)
+	require.NoError(t, e.tokens.Revoke(t.Context(), token.ID, ""))
+	_, code = e.with(byToken, http.MethodGet)
+	require.Equal(t, 401, code)
+
+	e.users.mark = "another password"
+	_, code = e.with(byUser, http.MethodGet)
+	require.Equal(t, 401, code)
+	e.users.mark, e.users.names = "", nil
+	_, code = e.with(byUser, http.MethodGet)
+	require.Equal(t, 401, code)
+}
+
+// TestCookiesAreForOwnPages: a browser sends the cookie for pages that share the host's name, too. Those change nothing.
+func TestCookiesAreForOwnPages(t *testing.T) {
+	e := newEntrance(t, access.Locked)
+	require.NoError(t, e.sessions.Refresh(t.Context()))
+	cookie := e.begin("admin", "right")
+	for _, c := range []struct {
+		method  string
+		headers []string
+		want    int
+	}{
+		{http.MethodGet, nil, 200},
+		{http.MethodHead, nil, 200},
+		{http.MethodPost, nil, 403},
+		{http.MethodDelete, nil, 403},
+		{http.MethodPost, []string{"Origin", "http://example.com"}, 200},
+		{http.MethodPost, []string{"Origin", "http://example.com", "Sec-Fetch-Site", "same-origin"}, 200},
+		{http.MethodPost, []string{"Origin", "http://example.com:8080"}, 403},
+		{http.MethodPost, []string{"Origin", "http://example.com", "Sec-Fetch-Site", "same-site"}, 403},
+		{http.MethodPost, []string{"Sec-Fetch-Site", "none"}, 403},
+		{http.MethodPost, []string{"Origin", "null"}, 403},
+		{http.MethodPost, []string{"Origin", "http://evil.example"}, 403},
+	} {
+		_, code := e.with(cookie, c.method, c.headers...)
+		require.Equal(t, c.want, code, c)
+	}
+}
+
+// TestLoginsAtOnce: processes that make the key at the same time agree on one, and no end of a session is lost.
+func TestLoginsAtOnce(t *testing.T) {
+	e := newEntrance(t, access.Locked)
+	other := newEntranceOver(t, access.Locked, e.docs)
+	var first *http.Cookie
+	e.docs.Before = func() { first = other.begin("admin", "right") }
+	second := e.begin("admin", "right")
+	for _, c := range []*http.Cookie{first, second} {
+		require.NoError(t, e.sessions.Refresh(t.Context()))
+		_, code := e.with(c, http.MethodGet)
+		require.Equal(t, 200, code)
+	}
+	end := func(at *entrance, c *http.Cookie) {
+		r := at.request(far)
+		r.AddCookie(c)
+		_, _, err := at.Logout(r)
+		require.NoError(t, err)
+	}
+	require.NoError(t, other.sessions.Refresh(t.Context()))
+	e.docs.Before = func() { end(other, first) }
+	end(e, second)
+	for _, c := range []*http.Cookie{first, second} {
+		_, code := e.with(c, http.MethodGet)
+		require.Equal(t, 401, code)
+	}
+	// A document that cannot be read ends all sessions, and the next login replaces it.
+	e.docs.Change(storage.DocumentKey{Kind: "session", ID: "state"}, func(d *storage.Document) { d.Damaged, d.Version, d.Body = true, d.Version+1, nil })
+	require.NoError(t, e.sessions.Refresh(t.Context()))
+	third := e.begin("admin", "right")
+	_, code := e.with(third, http.MethodGet)
+	require.Equal(t, 200, code)
+}
+
+// TestGuessingAtLogin: tokens and passwords may be guessed as often there as elsewhere.
+func TestGuessingAtLogin(t *testing.T) {
+	e := newEntrance(t, access.Locked)
+	require.NoError(t, e.sessions.Refresh(t.Context()))
+	_, text := e.create(access.NewToken{Name: "a", Roles: access.Read})
+	code := func(user, password string) int {
+		_, c, err := e.Login(e.request(far), user, password)
+		var refusal *access.Refusal
+		if errors.As(err, &refusal) {
+			require.Nil(t, c)
+			return refusal.Code
+		}
+		require.NoError(t, err)
+		return 200
+	}
+	for range 50 {
+		require.Equal(t, 200, code("", text))
+	}
+	for i := range 10 {
+		require.Equal(t, 401, code([]string{"admin", ""}[i%2], []string{"wrong", text[:len(text)-1] + "1"}[i%2]))
+	}
+	require.Equal(t, 429, code("admin", "right"))
+	require.Equal(t, 429, code("", text))
+	_, api, _ := e.by("Bearer " + text)
+	require.Equal(t, 200, api, "agents of the same address go on")
+
+	open := newEntrance(t, access.Open)
+	_, _, err := open.Login(open.request(local), "admin", "right")
+	require.ErrorContains(t, err, "nobody needs to log in here")
+}

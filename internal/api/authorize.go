@@ -1,0 +1,77 @@
+package api
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"net/http"
+	"strconv"
+	"strings"
+
+	"github.com/quern/quern/internal/access"
+	"github.com/quern/quern/internal/api/respond"
+	"github.com/quern/quern/internal/api/route"
+)
+
+// audited is how much of a form the audit log repeats.
+const audited = 400
+
+// authorize returns what the client of a request is granted, and an error if the route needs more.
+func (s *Server) authorize(r *http.Request, to route.Route) (access.Grant, error) {
+	grant, err := s.opts.Door.Identify(r)
+	if to.Role == access.Anyone {
+		// Who is wrong about the password is a stranger here.
+		return grant, nil
+	}
+	switch {
+	case err != nil:
+		return access.Grant{}, err
+	case grant.Roles.Has(to.Role):
+		return grant, nil
+	case grant.Roles == 0 && grant.Name == "":
+		return grant, &access.Refusal{Code: http.StatusUnauthorized, Message: fmt.Sprintf(
+			"%s needs a login with the role %s: send a token as Authorization: Bearer, or a user and password by Basic authentication", r.URL.Path, to.Role)}
+	case grant.Name == "":
+		return grant, &access.Refusal{Code: http.StatusForbidden, Message: fmt.Sprintf(
+			"%s is only for administrators: ask from the server's own machine, or start the server with --web.config.file and log in", r.URL.Path)}
+	}
+	return grant, &access.Refusal{Code: http.StatusForbidden, Message: fmt.Sprintf(
+		"%s needs the role %s, and %s has only %s", r.URL.Path, to.Role, grant.Name, grant.Roles)}
+}
+
+// refuse answers a request that is not authorized.
+func (s *Server) refuse(w http.ResponseWriter, r *http.Request, to route.Route, grant access.Grant, err error) {
+	refusal := &access.Refusal{Code: http.StatusInternalServerError, Message: err.Error()}
+	errors.As(err, &refusal)
+	refuse(w, r, refusal)
+	if grant.Name != "" || to.Role == access.Admin && refusal.Code == http.StatusForbidden {
+		s.opts.Audit.Did(r, grant, to.Pattern, refusal.Code)
+	}
+}
+
+// refuse answers with a refusal.
+func refuse(w http.ResponseWriter, r *http.Request, refusal *access.Refusal) {
+	if refusal.Code == http.StatusUnauthorized {
+		w.Header().Add("WWW-Authenticate", `Bearer realm="Quern"`)
+		// A browser would ask for a password by itself, over the page's own form.
+		if !strings.Contains(r.UserAgent(), "Mozilla") {
+			w.Header().Add("WWW-Authenticate", `Basic realm="Quern", charset="UTF-8"`)
+		}
+	}
+	if refusal.After > 0 {
+		w.Header().Set("Retry-After", strconv.Itoa(int(math.Ceil(refusal.After.Seconds()))))
+	}
+	respond.Error(w, refusal.Code, refusal.Message)
+}
+
+// audit records what was done at an endpoint for administrators. sent is the beginning of the form, if there is one.
+func (s *Server) audit(w http.ResponseWriter, r *http.Request, to route.Route, grant access.Grant, sent string) {
+	if to.Role != access.Admin {
+		return
+	}
+	code := http.StatusOK
+	if rec, ok := w.(*recorder); ok && rec.code != 0 {
+		code = rec.code
+	}
+	s.opts.Audit.Did(r, grant, to.Pattern, code, "query", r.URL.RawQuery, "form", sent)
+}

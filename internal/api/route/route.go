@@ -1,0 +1,64 @@
+// Package route is the table of all endpoints, each with the role that it needs.
+package route
+
+import (
+	"fmt"
+	"maps"
+	"net/http"
+	"slices"
+
+	"github.com/quern/quern/internal/access"
+)
+
+// Route is one endpoint.
+type Route struct {
+	// Pattern is that of http.ServeMux, such as "POST /api/v1/reports".
+	Pattern string
+	// Role is what a client must have to use the endpoint.
+	Role access.Role
+}
+
+// Table routes requests to endpoints. There is no other way to register an endpoint, so none lacks a role.
+type Table struct {
+	mux *http.ServeMux
+	of  map[string]Route // by pattern
+}
+
+// NewTable returns an empty table.
+func NewTable() *Table { return &Table{mux: http.NewServeMux(), of: make(map[string]Route)} }
+
+// Handle registers an endpoint for clients that have a role, which is a single one, or access.Anyone.
+func (t *Table) Handle(role access.Role, pattern string, h http.Handler) {
+	switch role {
+	case access.Anyone, access.Read, access.Write, access.Admin:
+	default:
+		panic(fmt.Sprintf("route %s needs several roles: %s", pattern, role))
+	}
+	t.mux.Handle(pattern, h)
+	t.of[pattern] = Route{pattern, role}
+}
+
+// HandleFunc is Handle for a function.
+func (t *Table) HandleFunc(role access.Role, pattern string, h http.HandlerFunc) {
+	t.Handle(role, pattern, h)
+}
+
+// Find returns the route of a request. If there is none, ok is false, and the handler answers why.
+func (t *Table) Find(r *http.Request) (route Route, h http.Handler, ok bool) {
+	h, pattern := t.mux.Handler(r)
+	route, ok = t.of[pattern]
+	return route, h, ok
+}
+
+// ServeHTTP implements http.Handler. It checks no role: the server does that before, and a program that asks
+// itself needs none.
+func (t *Table) ServeHTTP(w http.ResponseWriter, r *http.Request) { t.mux.ServeHTTP(w, r) }
+
+// Routes returns all routes by pattern.
+func (t *Table) Routes() []Route {
+	var all []Route
+	for _, pattern := range slices.Sorted(maps.Keys(t.of)) {
+		all = append(all, t.of[pattern])
+	}
+	return all
+}

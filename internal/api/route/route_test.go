@@ -1,0 +1,41 @@
+package route_test
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/quern/quern/internal/access"
+	"github.com/quern/quern/internal/api/route"
+)
+
+func nothing(http.ResponseWriter, *http.Request) {}
+
+// TestFind: a request finds the role of the endpoint that answers it.
+func TestFind(t *testing.T) {
+	table := route.NewTable()
+	table.HandleFunc(access.Read, "GET /things/{name}", nothing)
+	table.HandleFunc(access.Admin, "POST /things/{name}", nothing)
+	table.HandleFunc(access.Anyone, "/open", nothing)
+	for _, c := range []struct {
+		method, path string
+		found        bool
+		role         access.Role
+	}{
+		{"GET", "/things/a", true, access.Read},
+		{"HEAD", "/things/a", true, access.Read},
+		{"POST", "/things/a", true, access.Admin},
+		{"DELETE", "/things/a", false, 0},
+		{"GET", "/things", false, 0},
+		{"PUT", "/open", true, access.Anyone},
+		{"GET", "//things/a", true, access.Read}, // is redirected to the clean path
+	} {
+		found, _, ok := table.Find(httptest.NewRequestWithContext(t.Context(), c.method, "http://x"+c.path, nil))
+		require.Equal(t, c.found, ok, c)
+		require.Equal(t, c.role, found.Role, c)
+	}
+	require.Equal(t, []route.Route{{"/open", access.Anyone}, {"GET /things/{name}", access.Read}, {"POST /things/{name}", access.Admin}}, table.Routes())
+	require.Panics(t, func() { table.HandleFunc(access.Read|access.Write, "/both", nothing) })
+}

@@ -1,0 +1,99 @@
+package api
+
+import (
+	"errors"
+	"net/http"
+	"strings"
+
+	"github.com/quern/quern/internal/access"
+	"github.com/quern/quern/internal/api/respond"
+	"github.com/quern/quern/internal/api/route"
+	"github.com/quern/quern/internal/metric"
+	"github.com/quern/quern/internal/wire"
+)
+
+// Tokens has the endpoints that make, list and revoke tokens.
+type Tokens struct{ tokens *access.Tokens }
+
+// NewTokens makes the endpoints.
+func NewTokens(tokens *access.Tokens) *Tokens { return &Tokens{tokens} }
+
+// Register implements Registrar.
+func (t *Tokens) Register(to *route.Table) {
+	to.HandleFunc(access.Admin, "GET "+wire.TokensPath, t.list)
+	to.HandleFunc(access.Admin, "POST "+wire.TokensPath, t.create)
+	to.HandleFunc(access.Admin, "POST "+wire.RevokeTokenPath, t.revoke)
+}
+
+func (t *Tokens) list(w http.ResponseWriter, r *http.Request) {
+	all, err := t.tokens.List(r.Context())
+	if err != nil {
+		fail(w, r, err)
+		return
+	}
+	reply := wire.Tokens{Tokens: []wire.Token{}}
+	for i := range all {
+		reply.Tokens = append(reply.Tokens, wireToken(&all[i]))
+	}
+	respond.JSON(w, http.StatusOK, reply)
+}
+
+func wireToken(t *access.Token) wire.Token {
+	return wire.Token{ID: t.ID, Name: t.Name, Roles: t.Roles.Names(), Author: t.Author, Created: t.CreatedMs, Expires: t.ExpiresMs}
+}
+
+func (t *Tokens) create(w http.ResponseWriter, r *http.Request) {
+	if err := r.ParseForm(); err != nil {
+		respond.Error(w, http.StatusBadRequest, err.Error())
+		return
+	}
+	var names []string
+	for _, list := range r.Form["role"] {
+		names = append(names, strings.Split(list, ",")...)
+	}
+	want := access.NewToken{Name: r.Form.Get("name"), Author: access.FromContext(r.Context()).Name, Match: r.Form["match[]"]}
+	var err error
+	if want.Roles, err = access.ParseRoles(names); err != nil {
+		respond.Error(w, http.StatusBadRequest, err.Error())
+		return
+	}
+	if lasts := r.Form.Get("expires"); lasts != "" {
+		if want.Lasts, err = metric.ParseSpan(lasts); err != nil || want.Lasts <= 0 {
+			respond.Error(w, http.StatusBadRequest, "expires must be a span such as 90d, or be left out for a token that does not expire")
+			return
+		}
+	}
+	token, secret, err := t.tokens.Create(r.Context(), want)
+	if err != nil {
+		fail(w, r, err)
+		return
+	}
+	w.Header().Set("Cache-Control", "no-store")
+	respond.JSON(w, http.StatusOK, wire.NewToken{Status: wire.Success, Token: wireToken(token), Secret: secret})
+}
+
+func (t *Tokens) revoke(w http.ResponseWriter, r *http.Request) {
+	if err := t.tokens.Revoke(r.Context(), r.FormValue("id"), access.FromContext(r.Context()).Name); err != nil {
+		fail(w, r, err)
+		return
+	}
+	respond.JSON(w, http.StatusOK, wire.Done{Status: wire.Success})
+}
+
+// fail answers what access returns.
+func fail(w http.ResponseWriter, r *http.Request, err error) {
+	var refusal *access.Refusal
+	var invalid *access.InvalidError
+	switch {
+	case errors.As(err, &refusal):
+		refuse(w, r, refusal)
+	case errors.As(err, &invalid):
+		respond.Error(w, http.StatusBadRequest, invalid.Message)
+	default:
+		code, after := respond.Failure(r.Context(), err)
+		if after != "" {
+			w.Header().Set("Retry-After", after)
+		}
+		respond.Error(w, code, err.Error())
+	}
+}

@@ -1,0 +1,159 @@
+package app
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/quern/quern/internal/access"
+	"github.com/quern/quern/internal/api/respond"
+	"github.com/quern/quern/internal/config"
+	"github.com/quern/quern/internal/webconfig"
+)
+
+// openWebConfig reads the web config file, if there is one.
+func (s *server) openWebConfig() (err error) {
+	if s.cfg.WebConfig == "" {
+		return nil
+	}
+	s.web, err = webconfig.Open(s.cfg.WebConfig, webconfig.Options{Clock: s.clk, Logger: component(s.log, "web"), Metrics: s.metrics})
+	return err
+}
+
+// watchWebConfig keeps the web config as its files are until ctx is done. SIGHUP has them read at once.
+func (s *server) watchWebConfig(ctx context.Context) {
+	again := make(chan os.Signal, 1)
+	signal.Notify(again, syscall.SIGHUP)
+	defer signal.Stop(again)
+	s.web.Watch(ctx, again)
+}
+
+// lock says whom the server lets in. It returns an error if that would be strangers.
+func (s *server) lock(l net.Listener) (access.Lock, error) {
+	loopback := onLoopback(l)
+	switch {
+	case s.web != nil:
+		return access.Locked, s.lockLines()
+	case loopback && (s.lines == nil || onLoopback(s.lines) || s.cfg.Insecure):
+		return access.Open, nil
+	case s.cfg.Insecure:
+		return access.Insecure, nil
+	case loopback:
+		return 0, config.Exposed("graphite-listen", s.cfg.GraphiteListen)
+	}
+	// Here a name has led to another address than it seemed to.
+	return 0, config.Exposed("listen", s.cfg.Listen)
+}
+
+// lockLines returns an error if strangers could send Graphite's lines, which carry no password.
+func (s *server) lockLines() error {
+	if s.lines == nil || onLoopback(s.lines) || s.web.CertificateRequired() {
+		return nil
+	}
+	return fmt.Errorf("--graphite-listen %s: other machines reach this address, and Graphite's lines carry no password: "+
+		"demand client certificates in the web config file (client_auth_type: RequireAndVerifyClientCert), or listen on 127.0.0.1", s.cfg.GraphiteListen)
+}
+
+// awayFor returns why there is no store yet, for whoever asks. Strangers learn no names of machines.
+func (s *server) awayFor() error {
+	if s.web != nil {
+		return errOpening
+	}
+	return s.away.get()
+}
+
+// scheme returns what the server's URL begins with.
+func (s *server) scheme() string {
+	if s.web != nil && s.web.TLS() != nil {
+		return "https://"
+	}
+	return "http://"
+}
+
+// audit returns the log of who did what.
+func (s *server) audit() *access.Audit { return access.NewAudit(component(s.log, "audit"), s.clk) }
+
+// door returns what tells clients apart.
+func (s *server) door(audit *access.Audit) *access.Door {
+	opts := access.Options{Lock: s.locks, Clock: s.clk, Clients: s.clients, Audit: audit, Tokens: s.tokens, Sessions: s.sessions}
+	if s.web != nil {
+		opts.Users = s.web
+	}
+	return access.NewDoor(opts)
+}
+
+// openTokens reads the tokens and sessions of the store.
+func (s *server) openTokens(ctx context.Context) {
+	s.tokens, s.sessions = access.NewTokens(s.engine.Store, s.clk, component(s.log, "access")), access.NewSessions(s.engine.Store, s.clk)
+	if err := s.refreshTokens(ctx); err != nil {
+		s.log.Warn("tokens cannot be read yet; each is looked up when it is used", "err", err)
+	}
+}
+
+// refreshTokens learns what other processes have done to tokens and sessions.
+func (s *server) refreshTokens(ctx context.Context) error {
+	// What is revoked elsewhere must be so here within seconds, also where the store is slow.
+	ctx, cancel := context.WithTimeout(ctx, access.RefreshEvery)
+	defer cancel()
+	return errors.Join(s.tokens.Refresh(ctx), s.sessions.Refresh(ctx))
+}
+
+// linesOverTLS adds TLS to the listener for Graphite's lines, if the web config has it.
+func (s *server) linesOverTLS(l net.Listener) net.Listener {
+	if s.web == nil {
+		return l
+	}
+	if conf := s.web.TLS(); conf != nil {
+		return tls.NewListener(l, conf)
+	}
+	return l
+}
+
+// onLoopback returns whether only this machine reaches a listener. The bound address decides, not a name.
+func onLoopback(l net.Listener) bool {
+	at, err := netip.ParseAddrPort(l.Addr().String())
+	return err == nil && at.Addr().Unmap().IsLoopback()
+}
+
+// guarded adds what the web config file demands of every reply.
+func (s *server) guarded(next http.Handler) http.Handler {
+	if s.web == nil {
+		return next
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		for name, value := range s.web.Headers() {
+			w.Header().Set(name, value)
+		}
+		if !s.web.Allow() {
+			w.Header().Set("Retry-After", respond.RetryBusy)
+			respond.Error(w, http.StatusTooManyRequests, "more requests than the rate_limit of the web config file allows")
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+// serveOn answers on a listener, over TLS if the web config says so, until the server is shut down.
+func (s *server) serveOn(web *http.Server, l net.Listener) error {
+	if s.web == nil {
+		return web.Serve(l)
+	}
+	protocols := []string{"http/1.1"}
+	if s.web.HTTP2() {
+		protocols = []string{"h2", "http/1.1"}
+	} else {
+		web.Protocols = new(http.Protocols)
+		web.Protocols.SetHTTP1(true)
+	}
+	if web.TLSConfig = s.web.TLS(protocols...); web.TLSConfig == nil {
+		return web.Serve(l)
+	}
+	return web.ServeTLS(l, "", "")
+}

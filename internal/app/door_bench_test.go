@@ -1,0 +1,60 @@
+package app
+
+import (
+	"context"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/quern/quern/internal/access"
+	"github.com/quern/quern/internal/access/accesstest"
+)
+
+// BenchmarkQueryByToken asks a locked server by token, and an open one, in turns. It reports what the token costs as
+// the ratio of both times.
+func BenchmarkQueryByToken(b *testing.B) {
+	started := func(s *server) {
+		ctx, cancel := context.WithCancel(b.Context())
+		_, end := serving(ctx, b, s)
+		b.Cleanup(func() {
+			cancel()
+			require.NoError(b, <-end)
+		})
+		r := httptest.NewRequestWithContext(b.Context(), http.MethodPost, "http://127.0.0.1/api/v1/reports", strings.NewReader(`{"source":"a","measurements":[{"metric":"m","value":1}]}`))
+		w := httptest.NewRecorder()
+		if s.tokens != nil {
+			_, text, err := s.tokens.Create(b.Context(), access.NewToken{Name: "b", Roles: access.Write})
+			require.NoError(b, err)
+			r.Header.Set("Authorization", "Bearer "+text)
+		}
+		s.http.ServeHTTP(w, r)
+		require.Equal(b, http.StatusOK, w.Code, w.Body)
+	}
+	open := testServer(b)
+	started(open)
+	locked, _ := lockedServer(b, servesTLS)
+	locked.keepDocuments(accesstest.NewMemory())
+	started(locked)
+	_, token, err := locked.tokens.Create(b.Context(), access.NewToken{Name: "a", Roles: access.Read})
+	require.NoError(b, err)
+	ask := func(s *server, header string) time.Duration {
+		r := httptest.NewRequestWithContext(b.Context(), http.MethodGet, "http://127.0.0.1/api/v1/query?query=rate(m[5m])", http.NoBody)
+		r.Header.Set("Authorization", header)
+		w := httptest.NewRecorder()
+		began := s.clk.Elapsed()
+		s.http.ServeHTTP(w, r)
+		took := s.clk.Elapsed() - began
+		require.Equal(b, http.StatusOK, w.Code, w.Body)
+		return took
+	}
+	var with, without time.Duration
+	for b.Loop() {
+		with += ask(locked, "Bearer "+token)
+		without += ask(open, "")
+	}
+	b.ReportMetric(float64(with)/float64(without), "with/without")
+}

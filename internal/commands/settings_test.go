@@ -1,0 +1,51 @@
+package commands_test
+
+import (
+	"bytes"
+	"io"
+	"log/slog"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/quern/quern/internal/clock"
+	"github.com/quern/quern/internal/commands"
+	"github.com/quern/quern/internal/config"
+	"github.com/quern/quern/internal/metric"
+	"github.com/quern/quern/internal/storage"
+	"github.com/quern/quern/internal/storage/pebble"
+)
+
+// TestSourceLabelsAreSet: a change of the source labels says what it means. A store of a version without them says that
+// the next process sets them.
+func TestSourceLabelsAreSet(t *testing.T) {
+	dir := t.TempDir()
+	old := storage.Policy{Grace: time.Minute, Delay: 2 * time.Minute, AgeCap: time.Hour, FutureLimit: time.Minute, Retention: storage.Retention{0, 0, 0, 0}}
+	st, err := pebble.Open(dir, pebble.Options{Policy: old.Always, Clock: clock.System{}, Logger: slog.New(slog.DiscardHandler)})
+	require.NoError(t, err)
+	require.NoError(t, st.Close())
+	cfg := config.Settings{Store: config.Pebble, DataDir: dir}
+	shown := func() string {
+		var out bytes.Buffer
+		require.NoError(t, commands.Settings(t.Context(), config.Settings{Store: config.Pebble, DataDir: dir}, &out, io.Discard))
+		return out.String()
+	}
+	set := func(labels ...string) string {
+		var out bytes.Buffer
+		cfg.SourceLabels = labels
+		require.NoError(t, commands.SetSettings(t.Context(), cfg, &out, io.Discard))
+		return out.String()
+	}
+	assert.Regexp(t, `(?m)^--source-labels +- +set by the next process that opens the store$`, shown())
+	assert.Equal(t, "--source-labels: host,instance, was not set\n  "+storage.SourceLabelsChange+"\n", set("host", "instance"))
+	assert.Equal(t, "--source-labels: rack, was host,instance\n  "+storage.SourceLabelsChange+"\n", set("rack"))
+	assert.Equal(t, "Nothing to change: the store already has these settings.\n", set("rack"))
+	assert.Regexp(t, `(?m)^--source-labels +rack +$`, shown())
+	st, err = pebble.Open(dir, pebble.Options{Clock: clock.System{}, Logger: slog.New(slog.DiscardHandler)})
+	require.NoError(t, err)
+	old.SourceLabels = metric.SourceLabels{"rack"}
+	assert.Equal(t, old, st.Settings().Policy)
+	require.NoError(t, st.Close())
+}

@@ -1,0 +1,1 @@
+"use strict";(()=>{var s="quern.";function o(e){try{return localStorage.getItem(s+e)}catch{return null}}var m=["system","light","dark"],n=()=>m.find(e=>e===o("theme"))??"system";function r(e){let t=document.documentElement;e==="system"?delete t.dataset.theme:t.dataset.theme=e}var a=matchMedia("(prefers-color-scheme: dark)");r(n());})();

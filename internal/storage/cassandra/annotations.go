@@ -1,0 +1,247 @@
+package cassandra
+
+import (
+	"cmp"
+	"context"
+	"iter"
+	"slices"
+	"time"
+
+	"github.com/quern/quern/internal/metric"
+	"github.com/quern/quern/internal/storage"
+)
+
+const (
+	cqlWriteAnnotation = `INSERT INTO annotations (day, start_time, id, end_time, content, tags, selector, author, updated) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) USING TTL ?`
+	cqlReadAnnotations = `SELECT start_time, id, end_time, content, tags, selector, author, updated FROM annotations WHERE day = ? AND start_time >= ? AND start_time <= ?`
+	cqlReadAnnotation  = `SELECT start_time, id, end_time, content, tags, selector, author, updated, WRITETIME(end_time) AS written FROM annotations WHERE day = ? AND start_time = ? AND id = ?`
+	cqlDropAnnotation  = `DELETE FROM annotations WHERE day = ? AND start_time = ? AND id = ?`
+	cqlListAnnotations = `SELECT DISTINCT day FROM annotations`
+	cqlWriteSpan       = `INSERT INTO annotation_spans (span, period, start_time, id, end_time) VALUES (?, ?, ?, ?, ?) USING TTL ?`
+	cqlReadSpans       = `SELECT start_time, id, end_time FROM annotation_spans WHERE span = ? AND period = ? AND start_time >= ? AND start_time < ?`
+	cqlDropSpan        = `DELETE FROM annotation_spans WHERE span = ? AND period = ? AND start_time = ? AND id = ?`
+)
+
+// annotationRow is a row of annotations, or of annotation_spans.
+type annotationRow struct {
+	StartMs   int64    `db:"start_time"`
+	ID        string   `db:"id"`
+	EndMs     *int64   `db:"end_time"` // null between two expiry times of a row that was sent twice; see Workers
+	Text      string   `db:"content"`
+	Tags      []string `db:"tags"`
+	Selector  string   `db:"selector"`
+	Author    string   `db:"author"`
+	UpdatedMs int64    `db:"updated"`
+	WrittenUs *int64   `db:"written"`
+
+	span storage.Span
+}
+
+func (r *annotationRow) annotation() storage.Annotation {
+	return storage.Annotation{
+		ID: r.ID, StartMs: r.StartMs, EndMs: *r.EndMs, Text: r.Text, Tags: r.Tags, Selector: r.Selector, Author: r.Author, UpdatedMs: r.UpdatedMs,
+	}
+}
+
+// periodOf returns the period of annotation_spans that a start lies in. It is as long as the span. SpanAny has one.
+func periodOf(s storage.Span, startMs int64) int64 {
+	if s == storage.SpanAny {
+		return 0
+	}
+	return metric.AlignDown(startMs, s.Ms())
+}
+
+// periods returns the periods that starts in [fromMs, toMs) lie in. The time is never longer than the span, so that
+// there are three at most.
+func periods(s storage.Span, fromMs, toMs int64) []int64 {
+	out := []int64{periodOf(s, fromMs)}
+	for s != storage.SpanAny && out[len(out)-1]+s.Ms() < toMs {
+		out = append(out, out[len(out)-1]+s.Ms())
+	}
+	return out
+}
+
+// stored reads what is stored under an annotation's start and id. It is zero if nothing is.
+func (s *Store) stored(ctx context.Context, startMs int64, id string) (annotationRow, error) {
+	found, err := all[annotationRow](ctx, s.session, stmt(cqlReadAnnotation, metric.AlignDown(startMs, dayMs), startMs, id))
+	if err != nil || len(found) == 0 {
+		return annotationRow{}, err
+	}
+	return found[0], nil
+}
+
+// PutAnnotations implements storage.Annotations. The entry of a long annotation among the spans comes before the
+// annotation, with the same write timestamp: a row that leads to nothing is skipped. The write timestamp lies above
+// that of the row that is replaced, although the clock of its writer may be ahead.
+func (s *Store) PutAnnotations(ctx context.Context, as []storage.Annotation, keep time.Duration) error {
+	const op = "put annotations"
+	if ctx.Err() != nil {
+		return convert(ctx, ctx.Err())
+	}
+	if err := storage.CheckAnnotations(as, keep); err != nil {
+		return named(op, err)
+	}
+	as = storage.LastAnnotations(as)
+	return named(op, each(ctx, len(as), func(ctx context.Context, i int) error { return s.putAnnotation(ctx, &as[i], ttl(keep)) }))
+}
+
+func (s *Store) putAnnotation(ctx context.Context, a *storage.Annotation, seconds int) error {
+	old, err := s.stored(ctx, a.StartMs, a.ID)
+	if err != nil {
+		return err
+	}
+	tsUs, err := s.timestampAfter(ctx, old.WrittenUs)
+	if err != nil {
+		return err
+	}
+	span := storage.SpanOf(a.StartMs, a.EndMs)
+	if span != storage.SpanDay {
+		if err := s.session.exec(ctx, tsUs, stmt(cqlWriteSpan, int(span), periodOf(span, a.StartMs), a.StartMs, a.ID, a.EndMs, seconds)); err != nil {
+			return err
+		}
+	}
+	if err := s.session.exec(ctx, tsUs, stmt(cqlWriteAnnotation, metric.AlignDown(a.StartMs, dayMs), a.StartMs, a.ID, a.EndMs,
+		a.Text, append([]string{}, a.Tags...), a.Selector, a.Author, a.UpdatedMs, seconds)); err != nil {
+		return err
+	}
+	if old.EndMs == nil {
+		return nil
+	}
+	return s.dropSpan(ctx, tsUs, storage.SpanOf(a.StartMs, *old.EndMs), span, a.StartMs, a.ID)
+}
+
+// dropSpan deletes the entry of an annotation under a span, unless it is the one that stays.
+func (s *Store) dropSpan(ctx context.Context, tsUs int64, span, stays storage.Span, startMs int64, id string) error {
+	if span == stays || span == storage.SpanDay {
+		return nil
+	}
+	return s.session.exec(ctx, tsUs, stmt(cqlDropSpan, int(span), periodOf(span, startMs), startMs, id))
+}
+
+// DeleteAnnotations implements storage.Annotations.
+func (s *Store) DeleteAnnotations(ctx context.Context, keys []storage.AnnotationKey) error {
+	if ctx.Err() != nil {
+		return convert(ctx, ctx.Err())
+	}
+	return named("delete annotations", each(ctx, len(keys), func(ctx context.Context, i int) error {
+		k := keys[i]
+		old, err := s.stored(ctx, k.StartMs, k.ID)
+		if err != nil {
+			return err
+		}
+		tsUs, err := s.timestampAfter(ctx, old.WrittenUs)
+		if err != nil {
+			return err
+		}
+		if err := s.session.exec(ctx, tsUs, stmt(cqlDropAnnotation, metric.AlignDown(k.StartMs, dayMs), k.StartMs, k.ID)); err != nil {
+			return err
+		}
+		hint := storage.SpanOf(k.StartMs, k.EndMs)
+		if old.EndMs != nil {
+			if err := s.dropSpan(ctx, tsUs, storage.SpanOf(k.StartMs, *old.EndMs), hint, k.StartMs, k.ID); err != nil {
+				return err
+			}
+		}
+		return s.dropSpan(ctx, tsUs, hint, storage.SpanDay, k.StartMs, k.ID)
+	}))
+}
+
+// Annotations implements storage.Annotations. It reads the days from the one before the range on. The longer
+// annotations that start before these days are found by their spans.
+func (s *Store) Annotations(ctx context.Context, fromMs, toMs int64) iter.Seq2[storage.Annotation, error] {
+	const op = "annotations"
+	return func(yield func(storage.Annotation, error) bool) {
+		if err := convert(ctx, ctx.Err()); err != nil {
+			yield(storage.Annotation{}, named(op, err))
+			return
+		}
+		fromMs, toMs := storage.AnnotationTimes(fromMs, toMs)
+		if fromMs > toMs {
+			return
+		}
+		first := metric.AlignDown(fromMs-dayMs, dayMs)
+		long, err := s.longAnnotations(ctx, fromMs, first)
+		var days []int64
+		if err == nil {
+			days, err = s.annotationDays(ctx, first, toMs)
+		}
+		if err != nil {
+			yield(storage.Annotation{}, named(op, err))
+			return
+		}
+		for _, seq := range []iter.Seq2[annotationRow, error]{
+			spread(ctx, long, func(ctx context.Context, r annotationRow) iter.Seq2[annotationRow, error] {
+				return s.ofSpan(ctx, r)
+			}),
+			spread(ctx, days, func(ctx context.Context, day int64) iter.Seq2[annotationRow, error] {
+				return rows[annotationRow](ctx, s.session, manyRows, stmt(cqlReadAnnotations, day, first, toMs))
+			}),
+		} {
+			for r, err := range seq {
+				if err != nil {
+					yield(storage.Annotation{}, named(op, err))
+					return
+				}
+				if r.EndMs == nil || *r.EndMs < fromMs {
+					continue
+				}
+				if !yield(r.annotation(), nil) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// longAnnotations returns the rows of annotation_spans that start before a time and end at endMs or later, in order.
+func (s *Store) longAnnotations(ctx context.Context, endMs, beforeMs int64) (out []annotationRow, err error) {
+	for _, span := range storage.LongSpans {
+		first := endMs - span.Ms()
+		for _, period := range periods(span, first, beforeMs) {
+			for r, err := range rows[annotationRow](ctx, s.session, manyRows, stmt(cqlReadSpans, int(span), period, first, beforeMs)) {
+				if err != nil {
+					return nil, err
+				}
+				if r.span = span; r.EndMs != nil && *r.EndMs >= endMs {
+					out = append(out, r)
+				}
+			}
+		}
+	}
+	slices.SortFunc(out, func(a, b annotationRow) int {
+		return cmp.Or(cmp.Compare(a.StartMs, b.StartMs), cmp.Compare(a.ID, b.ID))
+	})
+	return out, nil
+}
+
+// ofSpan yields the annotation that a row of annotation_spans leads to, unless it has been deleted, or has become so
+// much longer or shorter that another row leads to it.
+func (s *Store) ofSpan(ctx context.Context, r annotationRow) iter.Seq2[annotationRow, error] {
+	return func(yield func(annotationRow, error) bool) {
+		found, err := s.stored(ctx, r.StartMs, r.ID)
+		if err != nil || found.EndMs != nil && storage.SpanOf(found.StartMs, *found.EndMs) == r.span {
+			yield(found, err)
+		}
+	}
+}
+
+// annotationDays returns the days from first on that may have annotations that start at toMs or before. For a long
+// range it lists the days of the table.
+func (s *Store) annotationDays(ctx context.Context, first, toMs int64) ([]int64, error) {
+	if (toMs-first)/dayMs < maxNamed {
+		return namedDays(first, toMs+1), nil
+	}
+	var out []int64
+	for r, err := range rows[struct {
+		DayMs int64 `db:"day"`
+	}](ctx, s.session, manyRows, stmt(cqlListAnnotations)) {
+		if err != nil {
+			return nil, err
+		}
+		if first <= r.DayMs && r.DayMs <= toMs {
+			out = append(out, r.DayMs)
+		}
+	}
+	slices.Sort(out)
+	return out, nil
+}

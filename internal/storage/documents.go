@@ -1,0 +1,160 @@
+package storage
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"unicode/utf8"
+)
+
+// ErrNoDocument means that there is no document of this name, or not this version of it.
+var ErrNoDocument = errors.New("there is no such document")
+
+// The limits of a document. Lengths are in bytes.
+const (
+	MaxDocumentName   = 128 // of Kind and of ID
+	MaxDocumentBody   = 1 << 20
+	MaxDocumentTitle  = 1 << 10
+	MaxDocumentAuthor = 256
+	// MaxDocumentVersions is how many versions of a document are kept at most.
+	MaxDocumentVersions = 100
+)
+
+// DocumentKey names a document, such as a dashboard, a token or a group of metrics. Both parts have 1 to
+// MaxDocumentName bytes of [a-z0-9_.-]. Another key names no document: reads find none, and writes are refused.
+type DocumentKey struct{ Kind, ID string }
+
+// String returns both parts, as messages name a document.
+func (k DocumentKey) String() string { return fmt.Sprintf("%s %q", k.Kind, k.ID) }
+
+// DocumentHead is what lists show of one version of a document.
+type DocumentHead struct {
+	DocumentKey
+	// Version is 1 for the first version, and one more for each later one. It never goes back: after a deletion the
+	// next version has the number after that of the deletion.
+	Version int64
+	// Deleted says that the version is a deletion. It has no body.
+	Deleted bool
+	// UpdatedMs and Author say when and by whom the version was made. The caller sets them; the store compares
+	// UpdatedMs with no clock. Author has at most MaxDocumentAuthor bytes, Title at most MaxDocumentTitle. Both are
+	// valid UTF-8 and may be empty.
+	UpdatedMs int64
+	Author    string
+	Title     string
+	// Bytes is the length of the body. The store sets it.
+	Bytes int
+	// Damaged says that only the key and the version can be read. Stores set it when they read. A damaged version
+	// can be replaced by the next one.
+	Damaged bool
+}
+
+// Document is one version of a document. The store does not look into the body. It has at most MaxDocumentBody bytes.
+type Document struct {
+	DocumentHead
+	Body []byte
+}
+
+// Documents accesses the tables documents and document_versions. It holds:
+//
+//  1. Of two writers of one version exactly one wins. The other one gets a *ConflictError, and leaves nothing that a
+//     reader finds.
+//  2. A version that was stored never changes. It goes only when newer versions take its place among those to keep.
+//  3. The newest version is never removed, also if it is a deletion. So no number is given twice.
+type Documents interface {
+	// Document returns a version, or the newest one if version is 0. The newest one may be a deletion. It returns
+	// ErrNoDocument if there is none, and ErrCorrupt, with the document's name, if the version cannot be read.
+	Document(ctx context.Context, key DocumentKey, version int64) (Document, error)
+	// Documents yields the heads of the newest versions of a kind, ordered by id, deletions included. A damaged head
+	// comes as damaged, where at least its key can be read.
+	Documents(ctx context.Context, kind string) iter.Seq2[DocumentHead, error]
+	// Versions yields the heads of the versions that are kept of a document, newest first.
+	Versions(ctx context.Context, key DocumentKey) iter.Seq2[DocumentHead, error]
+	// PutDocument stores d as the version d.Version, which must be one above the newest (1 if there is none). If it
+	// is not, PutDocument returns a *ConflictError. To delete a document, put a version with Deleted.
+	//
+	// keep is the number of versions that remain, from 1 to MaxDocumentVersions: the newest ones, deletions counted.
+	//
+	// The version is durable when PutDocument returns nil. To put the same version once more succeeds, as long as it
+	// is kept. It returns ErrTooLarge if the body is too large, and ErrRefused if anything else breaks a limit. After
+	// any other error the version may be stored, and nobody else's version is harmed.
+	PutDocument(ctx context.Context, d Document, keep int) error
+}
+
+// ConflictError is the error of PutDocument when the version is not one above the newest. It is an ErrConflict.
+type ConflictError struct {
+	Key DocumentKey
+	// Newest is the number of the newest version, 0 if there is none.
+	Newest int64
+}
+
+// Error implements error.
+func (e *ConflictError) Error() string {
+	if e.Newest == 0 {
+		return fmt.Sprintf("%s does not exist", e.Key)
+	}
+	return fmt.Sprintf("%s has changed: its newest version is %d", e.Key, e.Newest)
+}
+
+// Is reports whether target is ErrConflict.
+func (e *ConflictError) Is(target error) bool { return target == ErrConflict }
+
+// ValidKind reports whether documents can be of a kind.
+func ValidKind(kind string) bool { return validName(kind) }
+
+// Valid reports whether k can name a document.
+func (k DocumentKey) Valid() bool { return validName(k.Kind) && validName(k.ID) }
+
+func validName(s string) bool {
+	for _, c := range []byte(s) {
+		if (c < 'a' || c > 'z') && (c < '0' || c > '9') && c != '_' && c != '.' && c != '-' {
+			return false
+		}
+	}
+	return s != "" && len(s) <= MaxDocumentName
+}
+
+// CheckDocument returns an error if PutDocument must refuse its arguments, whatever is stored.
+func CheckDocument(d *Document, keep int) error {
+	switch {
+	case !d.Valid():
+		return fmt.Errorf("%w: a document's kind and id have 1 to %d of the characters a-z, 0-9, _, . and -, not %.200q", ErrRefused, MaxDocumentName, d.DocumentKey)
+	case len(d.Body) > MaxDocumentBody:
+		return fmt.Errorf("%s has %d bytes, at most %d are allowed: %w", d.DocumentKey, len(d.Body), MaxDocumentBody, ErrTooLarge)
+	case d.Deleted && len(d.Body) > 0:
+		return fmt.Errorf("%w: %s: a deletion has no body", ErrRefused, d.DocumentKey)
+	case d.Damaged:
+		return fmt.Errorf("%w: %s is damaged", ErrRefused, d.DocumentKey)
+	case d.Version < 1:
+		return fmt.Errorf("%w: %s: versions begin at 1, not at %d", ErrRefused, d.DocumentKey, d.Version)
+	case keep < 1 || keep > MaxDocumentVersions:
+		return fmt.Errorf("%w: %s: 1 to %d versions can be kept, not %d", ErrRefused, d.DocumentKey, MaxDocumentVersions, keep)
+	}
+	for _, t := range []struct {
+		what, text string
+		most       int
+	}{{"title", d.Title, MaxDocumentTitle}, {"author", d.Author, MaxDocumentAuthor}} {
+		if err := checkText(t.what, t.text, t.most); err != nil {
+			return fmt.Errorf("%s: %w", d.DocumentKey, err)
+		}
+	}
+	return nil
+}
+
+func checkText(what, text string, most int) error {
+	if len(text) > most {
+		return fmt.Errorf("%w: the %s has %d bytes, at most %d are allowed", ErrRefused, what, len(text), most)
+	}
+	if !utf8.ValidString(text) {
+		return fmt.Errorf("%w: the %s is not valid UTF-8", ErrRefused, what)
+	}
+	return nil
+}
+
+// Same reports whether both are the same version with the same content. It ignores Bytes.
+func (d *Document) Same(o *Document) bool {
+	a, b := d.DocumentHead, o.DocumentHead
+	a.Bytes, b.Bytes = 0, 0
+	return a == b && bytes.Equal(d.Body, o.Body)
+}

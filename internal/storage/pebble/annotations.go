@@ -1,0 +1,341 @@
+package pebble
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/binary"
+	"fmt"
+	"iter"
+	"slices"
+	"time"
+
+	lsm "github.com/cockroachdb/pebble/v2"
+
+	"github.com/quern/quern/internal/storage"
+)
+
+// annotations: start, id.
+func annotationKey(startMs int64, id string) []byte {
+	return append(appendInt([]byte{tableAnnotations}, startMs), id...)
+}
+
+// annotation_spans: span, start, id. The value is the end.
+func spanKey(s storage.Span, startMs int64, id string) []byte {
+	return append(appendInt([]byte{tableSpans, byte(s)}, startMs), id...)
+}
+
+type spanRow struct {
+	span           storage.Span
+	startMs, endMs int64
+	id             string
+}
+
+// appendAnnotation appends version, the time of expiry (0 for never), time of the update, length, author, selector,
+// text and tags.
+func appendAnnotation(b []byte, a *storage.Annotation, expiresMs int64) []byte {
+	b = append(b, annotationVersion)
+	b = binary.BigEndian.AppendUint64(b, uint64(expiresMs))
+	b = binary.BigEndian.AppendUint64(b, uint64(a.UpdatedMs))
+	b = binary.AppendUvarint(b, uint64(a.EndMs-a.StartMs))
+	for _, text := range []string{a.Author, a.Selector, a.Text} {
+		b = binary.AppendUvarint(b, uint64(len(text)))
+		b = append(b, text...)
+	}
+	for _, tag := range a.Tags {
+		b = binary.AppendUvarint(b, uint64(len(tag)))
+		b = append(b, tag...)
+	}
+	return b
+}
+
+// storedAnnotation is a decoded row of annotations.
+type storedAnnotation struct {
+	storage.Annotation
+	expiresMs int64 // 0 for never
+	damaged   bool  // only the key can be decoded
+}
+
+func (a *storedAnnotation) expired(nowMs int64) bool { return a.expiresMs != 0 && a.expiresMs <= nowMs }
+
+// parseAnnotation decodes what appendAnnotation wrote into a, whose key the caller has set.
+func parseAnnotation(b []byte, a *storedAnnotation) error {
+	if err := checkVersion(b, annotationVersion, 17); err != nil {
+		return fmt.Errorf("annotation: %w", err)
+	}
+	r := varints{rest: b[17:]}
+	length := r.uint()
+	author, selector, text := r.take(r.uint()), []byte(nil), []byte(nil)
+	selector = r.take(r.uint())
+	text = r.take(r.uint())
+	var tags []string
+	for !r.bad && len(r.rest) > 0 {
+		tags = append(tags, string(r.take(r.uint())))
+	}
+	if r.bad || length > 2*storage.MaxAnnotationMs {
+		return fmt.Errorf("annotation: %w: %w", storage.ErrCorrupt, errValue)
+	}
+	a.expiresMs, a.UpdatedMs = int64(binary.BigEndian.Uint64(b[1:])), int64(binary.BigEndian.Uint64(b[9:]))
+	a.EndMs = a.StartMs + int64(length)
+	a.Author, a.Selector, a.Text, a.Tags = string(author), string(selector), string(text), tags
+	return nil
+}
+
+func decodeAnnotation(k, v []byte) (a storedAnnotation, err error) {
+	if len(k) < 1+8 {
+		a.ID, a.damaged = fmt.Sprintf("%x", k), true
+		return a, nil
+	}
+	a.StartMs, a.ID = getInt(k[1:]), string(k[9:])
+	a.damaged = parseAnnotation(v, &a) != nil
+	return a, nil
+}
+
+// PutAnnotations implements storage.Annotations: one synced batch. The ttl counts from the newest time that the store
+// has seen, so that a clock that is behind for a while, as after a boot, shortens none.
+func (s *Store) PutAnnotations(ctx context.Context, as []storage.Annotation, ttl time.Duration) error {
+	const op = "put annotations"
+	if err := s.begin(ctx, op); err != nil {
+		return err
+	}
+	if err := storage.CheckAnnotations(as, ttl); err != nil {
+		return fmt.Errorf("%s: %w", op, err)
+	}
+	expiresMs := int64(0)
+	if ttl > 0 {
+		now, _ := s.guard.Now() // a doubted clock is ahead, and keeps the annotation longer
+		if newest := s.guard.Memory().Newest; newest.After(now) {
+			now = newest
+		}
+		expiresMs = now.Add(ttl).UnixMilli()
+	}
+	as = storage.LastAnnotations(as)
+	size := 0
+	values := make([][]byte, len(as))
+	for i := range as {
+		values[i] = appendAnnotation(nil, &as[i], expiresMs)
+		size += 2*rowOverhead + len(values[i])
+	}
+	if err := s.disk.admit(size); err != nil {
+		return fmt.Errorf("%s: %w", op, err)
+	}
+	return s.do(ctx, op, func() error {
+		s.annotationsMu.Lock()
+		defer s.annotationsMu.Unlock()
+		batch := s.db.NewBatch()
+		for i := range as {
+			a := &as[i]
+			err := s.dropAnnotation(batch, a.StartMs, a.ID, nil)
+			if err == nil && s.unreadable.past(annotationKey(a.StartMs, a.ID)) != nil {
+				err = damage{fmt.Errorf("annotation %q that starts at %s would lie in a damaged block of a table, where it could not be read", a.ID, moment(a.StartMs))}
+			}
+			if err == nil {
+				err = batch.Set(annotationKey(a.StartMs, a.ID), values[i], nil)
+			}
+			if span := storage.SpanOf(a.StartMs, a.EndMs); err == nil && span != storage.SpanDay {
+				err = batch.Set(spanKey(span, a.StartMs, a.ID), appendInt(nil, a.EndMs), nil)
+			}
+			if err != nil {
+				return closed(batch, err)
+			}
+		}
+		if batch.Empty() {
+			return batch.Close()
+		}
+		return closed(batch, batch.Commit(lsm.Sync))
+	})
+}
+
+// annotation reads an annotation, whose key the caller has set. there is false if there is none. If it cannot be read,
+// it comes as damaged, and the range of keys around it is remembered: each attempt to read there takes long.
+func (s *Store) annotation(a *storedAnnotation) (there bool, err error) {
+	key := annotationKey(a.StartMs, a.ID)
+	if a.damaged = s.unreadable.past(key) != nil; a.damaged {
+		return true, nil
+	}
+	next := append(bytes.Clone(key), 0)
+	p, err := s.readPage(key, next, 1, nil)
+	switch {
+	case len(p.rows) > 0: // and there may be an error: the look beyond the row may meet a damaged block
+		a.damaged = parseAnnotation(p.value(0), a) != nil
+	case lsm.IsCorruptionError(err):
+		s.beyond(key, next, err)
+		a.damaged = true
+	default:
+		return false, err
+	}
+	return true, nil
+}
+
+// dropAnnotation adds the deletion of an annotation, and of its entry among the spans, to a batch. If only is not nil,
+// it does so only for an annotation that only accepts. The caller holds annotationsMu.
+func (s *Store) dropAnnotation(batch *lsm.Batch, startMs int64, id string, only func(*storedAnnotation) bool) error {
+	old := storedAnnotation{Annotation: storage.Annotation{ID: id, StartMs: startMs}}
+	key := annotationKey(startMs, id)
+	if there, err := s.annotation(&old); err != nil || !there {
+		return err
+	}
+	if only != nil && !only(&old) {
+		return nil
+	}
+	if err := batch.Delete(key, nil); err != nil {
+		return err
+	}
+	for _, span := range storage.LongSpans {
+		if !old.damaged && span != storage.SpanOf(old.StartMs, old.EndMs) {
+			continue
+		}
+		if err := batch.Delete(spanKey(span, startMs, id), nil); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// DeleteAnnotations implements storage.Annotations: one synced batch.
+func (s *Store) DeleteAnnotations(ctx context.Context, keys []storage.AnnotationKey) error {
+	return s.dropAnnotations(ctx, "delete annotations", keys, nil, lsm.Sync)
+}
+
+func (s *Store) dropAnnotations(ctx context.Context, op string, keys []storage.AnnotationKey, only func(*storedAnnotation) bool, o *lsm.WriteOptions) error {
+	keys = append([]storage.AnnotationKey(nil), keys...) // the caller may give up before they are read
+	return s.do(ctx, op, func() error {
+		s.annotationsMu.Lock()
+		defer s.annotationsMu.Unlock()
+		batch := s.db.NewBatch()
+		for _, k := range keys {
+			if err := s.dropAnnotation(batch, k.StartMs, k.ID, only); err != nil {
+				return closed(batch, err)
+			}
+		}
+		if batch.Empty() {
+			return batch.Close()
+		}
+		return closed(batch, batch.Commit(o))
+	})
+}
+
+// expireAtOnce is how many annotations one batch of expireAnnotations deletes at most.
+const expireAtOnce = 1000
+
+// expireAnnotations deletes the annotations that have expired at nowMs. It reads all annotations. Those that cannot be
+// read stay.
+func (s *Store) expireAnnotations(ctx context.Context, nowMs int64) (err error) {
+	const op = "expire annotations"
+	var old []storage.AnnotationKey
+	leave := func([]byte, []byte) bool { return true }
+	scanAround(ctx, s, op, []byte{tableAnnotations}, []byte{tableAnnotations + 1}, nil, decodeAnnotation, leave, func(a storedAnnotation, e error) bool {
+		if err = e; err == nil && !a.damaged && a.expired(nowMs) {
+			if old = append(old, a.Key()); len(old) == expireAtOnce {
+				err = s.dropExpired(ctx, op, old, nowMs)
+				old = old[:0]
+			}
+		}
+		return err == nil
+	})
+	if err == nil && len(old) > 0 {
+		err = s.dropExpired(ctx, op, old, nowMs)
+	}
+	return err
+}
+
+// dropExpired deletes those of the annotations that have expired at nowMs: one may have been put again since its key was
+// read.
+func (s *Store) dropExpired(ctx context.Context, op string, keys []storage.AnnotationKey, nowMs int64) error {
+	return s.dropAnnotations(ctx, op, keys, func(a *storedAnnotation) bool { return !a.damaged && a.expired(nowMs) }, lsm.NoSync)
+}
+
+// Annotations implements storage.Annotations. Those that start at most a day before the range are in the range's own
+// part of the table; the longer ones before them are found by their spans.
+func (s *Store) Annotations(ctx context.Context, fromMs, toMs int64) iter.Seq2[storage.Annotation, error] {
+	return func(yield func(storage.Annotation, error) bool) {
+		const op = "annotations"
+		if err := s.begin(ctx, op); err != nil {
+			yield(storage.Annotation{}, err)
+			return
+		}
+		fromMs, toMs := storage.AnnotationTimes(fromMs, toMs)
+		if fromMs > toMs {
+			return
+		}
+		now, doubt := s.guard.Now() // while the clock is doubted, nothing has expired
+		shown := func(a *storedAnnotation) bool {
+			if a.damaged {
+				s.lost(fmt.Sprintf("annotation %q that starts at %s", a.ID, moment(a.StartMs)))
+				return false
+			}
+			return a.Overlaps(fromMs, toMs) && (doubt != nil || !a.expired(now.UnixMilli()))
+		}
+		nearMs := fromMs - storage.SpanDay.Ms()
+		if !s.longAnnotations(ctx, op, nearMs, fromMs, shown, yield) {
+			return
+		}
+		lower, upper := annotationKey(nearMs, ""), annotationKey(toMs+1, "")
+		around := func(from, to []byte) bool { return s.lostAnnotations(from, to) }
+		scanAround(ctx, s, op, lower, upper, nil, decodeAnnotation, around, func(a storedAnnotation, err error) bool {
+			if err == nil && !shown(&a) {
+				return true
+			}
+			return yield(a.Annotation, err)
+		})
+	}
+}
+
+// lostAnnotations reports that the annotations or spans with these keys cannot be read.
+func (s *Store) lostAnnotations(from, to []byte) bool {
+	at := func(k []byte) string {
+		start := 1
+		if k[0] == tableSpans {
+			start = 2
+		}
+		return moment(getInt(append(k[min(start, len(k)):len(k):len(k)], make([]byte, 8)...)))
+	}
+	s.lost(fmt.Sprintf("annotations that start from %s to %s", at(from), at(to)))
+	return true
+}
+
+// longAnnotations yields the annotations that are entered in annotation_spans, start before beforeMs, end at endMs or
+// later, and are shown.
+func (s *Store) longAnnotations(ctx context.Context, op string, beforeMs, endMs int64, shown func(*storedAnnotation) bool, yield func(storage.Annotation, error) bool) bool {
+	var rows []spanRow
+	for _, span := range storage.LongSpans {
+		parse := func(k, v []byte) (spanRow, error) {
+			if len(k) < 2+8 {
+				return spanRow{span: storage.SpanDay}, nil // leads to no annotation
+			}
+			if len(v) != 8 {
+				v = appendInt(nil, storage.MaxAnnotationMs) // the annotation itself says
+			}
+			return spanRow{span: span, startMs: getInt(k[2:]), endMs: getInt(v), id: string(k[10:])}, nil
+		}
+		var failed error
+		scanAround(ctx, s, op, spanKey(span, endMs-span.Ms(), ""), spanKey(span, beforeMs, ""), nil, parse, s.lostAnnotations, func(r spanRow, err error) bool {
+			if failed = err; err == nil && r.endMs >= endMs {
+				rows = append(rows, r)
+			}
+			return err == nil
+		})
+		if failed != nil {
+			return yield(storage.Annotation{}, failed) && false
+		}
+	}
+	slices.SortFunc(rows, func(a, b spanRow) int { return cmp.Or(cmp.Compare(a.startMs, b.startMs), cmp.Compare(a.id, b.id)) })
+	for _, r := range rows {
+		if err := s.begin(ctx, op); err != nil {
+			return yield(storage.Annotation{}, err) && false
+		}
+		a := storedAnnotation{Annotation: storage.Annotation{ID: r.id, StartMs: r.startMs}}
+		there, err := s.annotation(&a)
+		if err != nil {
+			return yield(storage.Annotation{}, convert(op, err)) && false
+		}
+		// It may have been deleted or replaced since its span was read.
+		if !there || !a.damaged && storage.SpanOf(a.StartMs, a.EndMs) != r.span || !shown(&a) {
+			continue
+		}
+		if !yield(a.Annotation, nil) {
+			return false
+		}
+	}
+	return true
+}

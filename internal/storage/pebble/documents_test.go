@@ -1,0 +1,575 @@
+package pebble
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
+	"github.com/stretchr/testify/require"
+
+	"github.com/quern/quern/internal/storage"
+	"github.com/quern/quern/internal/storage/storagetest"
+)
+
+// putDocuments puts two documents: one with a history, of which the first version is gone, and a deleted one.
+func putDocuments(t *testing.T, st *Store, nowMs int64) {
+	t.Helper()
+	put := func(kind, id string, version int64, deleted bool, body string) {
+		t.Helper()
+		require.NoError(t, st.PutDocument(t.Context(), storage.Document{DocumentHead: storage.DocumentHead{
+			DocumentKey: storage.DocumentKey{Kind: kind, ID: id}, Version: version, Deleted: deleted,
+			UpdatedMs: nowMs + version, Author: "ann", Title: fmt.Sprint("Hosts ", version),
+		}, Body: []byte(body)}, 2))
+	}
+	put("dashboard", "hosts", 1, false, "{}")
+	put("dashboard", "hosts", 2, false, `{"rows":1}`)
+	put("dashboard", "hosts", 3, false, `{"rows":2}`)
+	put("token", "t-1", 1, false, "secret")
+	put("token", "t-1", 2, true, "")
+}
+
+// putAnnotations puts one annotation of each span. The first one expires.
+func putAnnotations(t *testing.T, st *Store, nowMs int64) {
+	t.Helper()
+	for span, length := range []int64{0, 2 * dayMs, 31 * dayMs, 366 * dayMs} {
+		a := storage.Annotation{
+			ID: fmt.Sprint("span ", span), StartMs: nowMs, EndMs: nowMs + length, Text: "deployed", Tags: []string{"release", "team=web"}[:span%3],
+			Selector: `up{job="x"}`, Author: "ann", UpdatedMs: nowMs - 1,
+		}
+		ttl := time.Duration(0)
+		if span == 0 {
+			ttl = 100 * 365 * 24 * time.Hour
+		}
+		require.NoError(t, st.PutAnnotations(t.Context(), []storage.Annotation{a}, ttl))
+	}
+}
+
+// keeper puts documents and annotations, and knows which are acknowledged.
+type keeper struct {
+	mu       sync.Mutex
+	versions [3]int64 // of each document
+	notes    int64    // how many annotations; those whose number is a multiple of 3 are deleted once there are three more
+	deleted  int64
+}
+
+const keepVersions = 3
+
+func keptDocument(n int, version int64) storage.Document {
+	rng := rand.New(rand.NewPCG(uint64(n), uint64(version)))
+	d := storage.Document{DocumentHead: storage.DocumentHead{
+		DocumentKey: storage.DocumentKey{Kind: "kind", ID: fmt.Sprint(n)}, Version: version, Deleted: version%5 == 0, Title: fmt.Sprint(version),
+	}}
+	if !d.Deleted {
+		for range rng.IntN(3000) {
+			d.Body = append(d.Body, byte(rng.Uint32()))
+		}
+	}
+	d.Bytes = len(d.Body)
+	return d
+}
+
+func keptAnnotation(n int64) storage.Annotation {
+	return storage.Annotation{ID: fmt.Sprint(n), StartMs: n, EndMs: n + []int64{0, 2, 40, 400}[n%4]*dayMs, Text: strings.Repeat("x", 300)}
+}
+
+func (k *keeper) work(t *testing.T, st *Store, rounds int64) {
+	for round := range rounds {
+		for n := range k.versions {
+			require.NoError(t, st.PutDocument(t.Context(), keptDocument(n, round+1), keepVersions))
+			k.mu.Lock()
+			k.versions[n] = round + 1
+			k.mu.Unlock()
+		}
+		require.NoError(t, st.PutAnnotations(t.Context(), []storage.Annotation{keptAnnotation(round)}, 0))
+		k.mu.Lock()
+		k.notes = round + 1
+		k.mu.Unlock()
+		if round >= 3 && round%3 == 0 {
+			a := keptAnnotation(round - 3)
+			require.NoError(t, st.DeleteAnnotations(t.Context(), []storage.AnnotationKey{a.Key()}))
+			k.mu.Lock()
+			k.deleted = round
+			k.mu.Unlock()
+		}
+	}
+}
+
+// check requires what was acknowledged, and that of what was not each step is there as a whole or not at all.
+func (k *keeper) check(t *testing.T, st *Store) {
+	t.Helper()
+	var heads []storage.DocumentHead
+	for n, acked := range k.versions {
+		var found []int64
+		for h, err := range st.Versions(t.Context(), storage.DocumentKey{Kind: "kind", ID: fmt.Sprint(n)}) {
+			require.NoError(t, err)
+			d, err := st.Document(t.Context(), h.DocumentKey, h.Version)
+			require.NoError(t, err)
+			want := keptDocument(n, h.Version)
+			require.True(t, want.Same(&d))
+			require.Equal(t, want.DocumentHead, h)
+			if found = append(found, h.Version); len(found) == 1 {
+				heads = append(heads, h)
+			}
+		}
+		newest := acked
+		if len(found) > 0 {
+			newest = found[0]
+		}
+		require.True(t, newest == acked || newest == acked+1, "version %d after %d was acknowledged", newest, acked)
+		var want []int64
+		for v := newest; v > max(0, newest-keepVersions); v-- {
+			want = append(want, v)
+		}
+		require.Equal(t, want, found)
+		if newest > 0 {
+			require.NoError(t, st.PutDocument(t.Context(), keptDocument(n, newest), keepVersions), "once more")
+		}
+	}
+	var listed []storage.DocumentHead
+	for h, err := range st.Documents(t.Context(), "kind") {
+		require.NoError(t, err)
+		listed = append(listed, h)
+	}
+	require.Equal(t, heads, listed)
+	read := func(fromMs, toMs int64) map[string]storage.Annotation {
+		out := map[string]storage.Annotation{}
+		for a, err := range st.Annotations(t.Context(), fromMs, toMs) {
+			require.NoError(t, err)
+			out[a.ID] = a
+		}
+		return out
+	}
+	all := read(math.MinInt64, math.MaxInt64)
+	for n := range k.notes + 1 {
+		want := keptAnnotation(n)
+		_, there := all[want.ID]
+		switch gone := n%3 == 0 && n+3 <= k.deleted; {
+		case gone:
+			require.False(t, there, "annotation %d was deleted", n)
+		case n < k.notes && (n%3 != 0 || n+3 > k.notes):
+			require.True(t, there, "annotation %d was acknowledged", n)
+		}
+		if there {
+			require.Equal(t, want, all[want.ID])
+		}
+		_, far := read(want.EndMs, want.EndMs)[want.ID]
+		require.Equal(t, there, far, "annotation %d is found from its end", n)
+	}
+}
+
+// TestPowerLossOfDocuments cuts the power at every write to the file system, with none, some or all of the unsynced
+// data lost.
+func TestPowerLossOfDocuments(t *testing.T) {
+	noLeaks(t)
+	for _, percent := range []int{0, 50, 100} {
+		t.Run(fmt.Sprintf("unsynced=%d%%", percent), func(t *testing.T) {
+			type loss struct {
+				fs   *vfs.MemFS
+				then *keeper
+			}
+			base, rng := vfs.NewCrashableMem(), rand.New(rand.NewPCG(uint64(percent), 1))
+			var mu sync.Mutex
+			var losses []loss
+			k, armed := &keeper{}, false
+			opts := crashOptions(errorfs.Wrap(base, errorfs.InjectorFunc(func(o errorfs.Op) error {
+				mu.Lock()
+				defer mu.Unlock()
+				if armed && o.Kind.ReadOrWrite() == errorfs.OpIsWrite {
+					k.mu.Lock()
+					then := &keeper{versions: k.versions, notes: k.notes, deleted: k.deleted}
+					k.mu.Unlock()
+					losses = append(losses, loss{base.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: percent, RNG: rng}), then})
+				}
+				return nil
+			})))
+			st, err := Open("/data", opts)
+			require.NoError(t, err)
+			arm := func(on bool) { mu.Lock(); defer mu.Unlock(); armed = on }
+			arm(true)
+			k.work(t, st, 12)
+			require.NoError(t, st.db.Flush())
+			arm(false)
+			require.NoError(t, st.Close())
+			require.Greater(t, len(losses), 50)
+			for _, l := range losses {
+				st, err := Open("/data", crashOptions(l.fs))
+				require.NoError(t, err)
+				l.then.check(t, st)
+				require.NoError(t, st.Close())
+			}
+		})
+	}
+}
+
+// A document or annotation whose stored bytes are not what this program writes costs itself, and is named.
+func TestForeignDocumentsAndAnnotations(t *testing.T) {
+	noLeaks(t)
+	var said []string
+	opts := Options{Settings: storagetest.TestSettings(), FS: vfs.NewMem(), Clock: newClock(), Logger: quiet(), OnLost: func(what string) { said = append(said, what) }}
+	st := mustOpen(t, "/data", opts)
+	t.Cleanup(func() { require.NoError(t, st.Close()) })
+	ctx := t.Context()
+	doc := func(n int) storage.Document { return keptDocument(n, 1) }
+	var notes []storage.Annotation
+	for n := range 3 {
+		require.NoError(t, st.PutDocument(ctx, doc(n), 5))
+		notes = append(notes, storage.Annotation{ID: fmt.Sprint(n), StartMs: crashStart, EndMs: crashStart + 40*dayMs})
+	}
+	require.NoError(t, st.PutAnnotations(ctx, notes, 0))
+	set := func(k, v []byte) { require.NoError(t, st.db.Set(k, v, nil)) }
+	head := appendHead(nil, &storage.DocumentHead{Title: "t", Bytes: 1})
+	foreignHeads := [][]byte{{}, {documentVersion}, append([]byte{77}, head[1:]...), {1, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}, head[:len(head)-1]}
+	list := func() (heads []storage.DocumentHead) {
+		for h, err := range st.Documents(ctx, "kind") {
+			require.NoError(t, err)
+			heads = append(heads, h)
+		}
+		return heads
+	}
+	for _, bad := range foreignHeads {
+		set(versionKey(tableDocuments, doc(1).DocumentKey, 1), bad)
+		require.Equal(t, []storage.DocumentHead{doc(0).DocumentHead, doc(1).DocumentHead, doc(2).DocumentHead}, list(), "it is read from the other table")
+	}
+	for _, bad := range append(foreignHeads, head, append(slices.Clone(head), "xx"...)) {
+		set(versionKey(tableVersions, doc(1).DocumentKey, 1), bad)
+		require.Equal(t, []storage.DocumentHead{
+			doc(0).DocumentHead, {DocumentKey: doc(1).DocumentKey, Version: 1, Damaged: true}, doc(2).DocumentHead,
+		}, list())
+		_, err := st.Document(ctx, doc(1).DocumentKey, 0)
+		require.ErrorIs(t, err, storage.ErrCorrupt)
+		require.ErrorContains(t, err, `document kind "1", version 1`)
+	}
+	require.ErrorIs(t, st.PutDocument(ctx, doc(1), 5), storage.ErrConflict, "nobody knows that it is the same")
+	require.NoError(t, st.db.Delete(versionKey(tableVersions, doc(1).DocumentKey, 1), nil))
+	_, err := st.Document(ctx, doc(1).DocumentKey, 0)
+	require.ErrorIs(t, err, storage.ErrCorrupt)
+	require.ErrorContains(t, err, "its body is missing")
+	require.NoError(t, st.PutDocument(ctx, keptDocument(1, 2), 5))
+	require.Equal(t, keptDocument(1, 2).DocumentHead, list()[1])
+	set([]byte{tableDocuments, 'k', 'i', 'n', 'd', 0, 'x'}, nil) // no key of a document
+	require.Len(t, list(), 3)
+	require.Contains(t, said[len(said)-1], "a document with the key 6f6b696e640078")
+
+	good := appendAnnotation(nil, &notes[1], 0)
+	for _, bad := range [][]byte{{}, {annotationVersion}, append([]byte{77}, good[1:]...), append(slices.Clone(good), 9), good[:len(good)-1]} {
+		set(annotationKey(crashStart, "1"), bad)
+		for _, atMs := range []int64{crashStart, crashStart + 39*dayMs} {
+			said = nil
+			var got []storage.Annotation
+			for a, err := range st.Annotations(ctx, atMs, atMs) {
+				require.NoError(t, err)
+				got = append(got, a)
+			}
+			require.Equal(t, []storage.Annotation{notes[0], notes[2]}, got)
+			require.Equal(t, []string{`annotation "1" that starts at 2025-11-21T00:00:00Z`}, said)
+		}
+	}
+	require.NoError(t, st.Expire(ctx))
+	notes[1].EndMs = crashStart
+	require.NoError(t, st.PutAnnotations(ctx, notes[1:2], 0), "what is damaged is replaced")
+	p, err := st.readPage([]byte{tableSpans}, []byte{tableSpans + 1}, math.MaxInt, nil)
+	require.NoError(t, err)
+	require.Len(t, p.rows, 2)
+	set(spanKey(storage.SpanYear, crashStart, "0"), []byte("?"))
+	set([]byte{tableSpans, byte(storage.SpanYear), 128, 0, 1}, nil)
+	n := 0
+	for _, err := range st.Annotations(ctx, crashStart+39*dayMs, crashStart+39*dayMs) {
+		require.NoError(t, err)
+		n++
+	}
+	require.Equal(t, 2, n)
+}
+
+// Damaged blocks of the documents' tables cost what lies in them. Heads are read from the other table. The messages say
+// what is lost.
+func TestDamagedBlocksOfDocuments(t *testing.T) {
+	const documents = 100
+	doc := func(n int) storage.Document {
+		rng := rand.New(rand.NewPCG(uint64(n), 3))
+		d := keptDocument(n, 1)
+		d.ID = fmt.Sprintf("%04d", n)
+		for i := range 6000 { // data that does not compress
+			d.Body = append(d.Body, byte(rng.Uint32()), byte(i))
+		}
+		d.Title = fmt.Sprintf("%x", rng.Uint64())
+		d.Bytes = len(d.Body)
+		return d
+	}
+	for name, tables := range map[string][]byte{"heads": {tableDocuments}, "versions": {tableVersions}, "both": {tableDocuments, tableVersions}} {
+		t.Run(name, func(t *testing.T) {
+			noLeaks(t)
+			fs := vfs.NewMem()
+			st := mustOpen(t, "/data", damagedOptions(fs))
+			for n := range documents {
+				require.NoError(t, st.PutDocument(t.Context(), doc(n), 5))
+				require.NoError(t, st.Write(t.Context(), crashBatch(n))) // raw chunks lie between the two tables
+			}
+			for n := range int64(1000) { // so that the settings lie in another block
+				require.NoError(t, st.RecordRun(t.Context(), storage.Run{Worker: "w", StartedMs: crashStart + n}))
+			}
+			var keys [][]byte
+			for _, table := range tables {
+				keys = append(keys, versionKey(table, doc(documents/2).DocumentKey, 1))
+			}
+			damageBlocks(t, st, fs, keys...)
+			var said []string
+			opts := damagedOptions(fs)
+			opts.OnLost = func(what string) { said = append(said, what) }
+			st = mustOpen(t, "/data", opts)
+			listed := map[string]bool{}
+			for h, err := range st.Documents(t.Context(), "kind") {
+				require.NoError(t, err)
+				require.False(t, h.Damaged || listed[h.ID], h.ID)
+				listed[h.ID] = true
+			}
+			readable := 0
+			for n := range documents {
+				_, err := st.Document(t.Context(), doc(n).DocumentKey, 1)
+				if err == nil {
+					readable++
+					require.True(t, listed[doc(n).ID])
+					continue
+				}
+				require.ErrorIs(t, err, storage.ErrCorrupt)
+				require.ErrorContains(t, err, doc(n).String())
+			}
+			switch name {
+			case "heads":
+				require.Len(t, listed, documents)
+				require.Equal(t, documents, readable)
+				require.Empty(t, said)
+			case "versions":
+				require.Len(t, listed, documents)
+				require.Less(t, readable, documents)
+				require.Greater(t, readable, documents-8)
+			case "both":
+				require.Equal(t, len(listed), readable)
+				require.Greater(t, readable, documents-8)
+				require.Len(t, said, 1)
+				require.Regexp(t, `^documents from kind "0\d\d\d" to kind "0\d\d\d"$`, said[0])
+			}
+			// What can be read can be changed, and so can what is lost in one table.
+			for n := range documents {
+				next := doc(n)
+				next.Version = 2
+				err := st.PutDocument(t.Context(), next, 1)
+				if name == "both" && err != nil {
+					require.ErrorIs(t, err, storage.ErrCorrupt)
+					require.ErrorContains(t, err, next.String())
+					continue
+				}
+				require.NoError(t, err)
+				got, err := st.Document(t.Context(), next.DocumentKey, 0)
+				require.NoError(t, err)
+				require.True(t, next.Same(&got))
+			}
+			require.NoError(t, st.Close())
+		})
+	}
+}
+
+// Damaged blocks of annotations cost what lies in them, whether it is read by its start or by its end.
+func TestDamagedBlocksOfAnnotations(t *testing.T) {
+	const count = 4000
+	note := func(n int) storage.Annotation {
+		return storage.Annotation{
+			ID: fmt.Sprintf("%04d", n), StartMs: crashStart + int64(n), EndMs: crashStart + 40*dayMs, Text: fmt.Sprintf("%x%x%x%x", rand.Uint64(), rand.Uint64(), rand.Uint64(), rand.Uint64()),
+		}
+	}
+	for name, key := range map[string][]byte{
+		"annotations": annotationKey(crashStart+count/2, note(count/2).ID), "spans": spanKey(storage.SpanYear, crashStart+count/2, note(count/2).ID),
+	} {
+		t.Run(name, func(t *testing.T) {
+			noLeaks(t)
+			fs := vfs.NewMem()
+			st := mustOpen(t, "/data", damagedOptions(fs))
+			var all []storage.Annotation
+			for n := range count {
+				all = append(all, note(n))
+			}
+			require.NoError(t, st.PutAnnotations(t.Context(), all, 0))
+			for n := range int64(1000) { // so that the settings lie in another block
+				require.NoError(t, st.RecordRun(t.Context(), storage.Run{Worker: "w", StartedMs: crashStart + n}))
+			}
+			damageBlocks(t, st, fs, key)
+			said := map[string]bool{}
+			opts := damagedOptions(fs)
+			opts.OnLost = func(what string) { said[what] = true }
+			st = mustOpen(t, "/data", opts)
+			read := func(fromMs int64) (n int) {
+				for a, err := range st.Annotations(t.Context(), fromMs, fromMs+dayMs) {
+					require.NoError(t, err)
+					require.NotEmpty(t, a.Text)
+					n++
+				}
+				return n
+			}
+			near, far := read(crashStart), read(crashStart+39*dayMs)
+			require.Less(t, far, count)
+			require.Greater(t, far, count/5)
+			require.NotEmpty(t, said)
+			for what := range said {
+				require.Contains(t, what, "2025-11-21T00:00:0")
+			}
+			if name == "spans" {
+				require.Equal(t, count, near)
+			} else {
+				require.Equal(t, far, near)
+			}
+			require.NoError(t, st.Expire(t.Context()))
+			accepted := 0
+			for i := range all {
+				if err := st.PutAnnotations(t.Context(), all[i:i+1], 0); err != nil {
+					require.ErrorIs(t, err, storage.ErrCorrupt)
+					require.ErrorContains(t, err, fmt.Sprintf("annotation %q", all[i].ID))
+					continue
+				}
+				accepted++
+			}
+			require.Equal(t, accepted, read(crashStart), "what is acknowledged is read")
+			require.NoError(t, st.Close())
+		})
+	}
+}
+
+// Annotations do not expire by a clock that has jumped ahead, and a clock that is behind when they are put does not
+// shorten their time.
+func TestAnnotationsOfAWrongClock(t *testing.T) {
+	noLeaks(t)
+	const day = 24 * time.Hour
+	clk, fs := newClock(), vfs.NewMem()
+	open := func() *Store {
+		return mustOpen(t, "/data", Options{Settings: storagetest.TestSettings(), Clock: clk, FS: fs, Logger: quiet()})
+	}
+	st := open()
+	put := func(id string, ttl time.Duration) {
+		require.NoError(t, st.PutAnnotations(t.Context(), []storage.Annotation{{ID: id, StartMs: crashStart, EndMs: crashStart + 2*dayMs}}, ttl))
+	}
+	check := func(want ...string) {
+		t.Helper()
+		for _, expire := range []bool{false, true} {
+			if expire {
+				require.NoError(t, st.Expire(t.Context()))
+			}
+			for _, atMs := range []int64{crashStart, crashStart + 2*dayMs} {
+				var got []string
+				for a, err := range st.Annotations(t.Context(), atMs, atMs) {
+					require.NoError(t, err)
+					got = append(got, a.ID)
+				}
+				require.Equal(t, want, got)
+			}
+		}
+	}
+	put("a", 2*day)
+	require.NoError(t, st.ClockDoubt())
+	for _, restart := range []bool{false, true} {
+		clk.Jump(9 * day)
+		if restart {
+			require.NoError(t, st.Close())
+			st = open()
+		}
+		require.Error(t, st.ClockDoubt())
+		check("a")
+		clk.Jump(-9 * day)
+		check("a")
+	}
+	// A machine boots in 1970.
+	since1970 := time.Duration(clk.Now().UnixNano())
+	clk.Jump(-since1970)
+	put("b", 2*day)
+	check("a", "b")
+	clk.Jump(since1970)
+	check("a", "b")
+	clk.Set(clk.Now().Add(2*day - time.Second))
+	check("a", "b")
+	clk.Set(clk.Now().Add(time.Second))
+	check()
+	require.NoError(t, st.Close())
+}
+
+// An annotation that is put again after Expire has found it expired, and before it deletes it, stays.
+func TestAnnotationPutAgainWhileItExpires(t *testing.T) {
+	noLeaks(t)
+	clk := newClock()
+	st := mustOpen(t, "/data", Options{Settings: storagetest.TestSettings(), Clock: clk, FS: vfs.NewMem()})
+	a := storage.Annotation{ID: "a", StartMs: crashStart, EndMs: crashStart + 2*dayMs}
+	found := func() (n int) {
+		for _, err := range st.Annotations(t.Context(), a.EndMs, a.EndMs) {
+			require.NoError(t, err)
+			n++
+		}
+		return n
+	}
+	require.NoError(t, st.PutAnnotations(t.Context(), []storage.Annotation{a}, time.Minute))
+	clk.Set(clk.Now().Add(time.Minute))
+	require.Zero(t, found())
+	require.NoError(t, st.PutAnnotations(t.Context(), []storage.Annotation{a}, time.Hour))
+	keys := []storage.AnnotationKey{a.Key()}
+	require.NoError(t, st.dropExpired(t.Context(), "expire", keys, clk.Now().UnixMilli()))
+	require.Equal(t, 1, found())
+	clk.Set(clk.Now().Add(time.Hour))
+	require.NoError(t, st.dropExpired(t.Context(), "expire", keys, clk.Now().UnixMilli()))
+	p, err := st.readPage([]byte{tableAnnotations}, []byte{tableAnnotations + 1}, math.MaxInt, nil)
+	require.NoError(t, err)
+	require.Empty(t, p.rows)
+	require.NoError(t, st.Close())
+}
+
+// FuzzDocument decodes arbitrary bytes as a row of document_versions. The result is an error, or a document that
+// survives another round.
+func FuzzDocument(f *testing.F) {
+	f.Add(append(appendHead(nil, &storage.DocumentHead{Author: "a", Title: "t", UpdatedMs: -1, Bytes: 4}), "body"...))
+	f.Add(appendHead(nil, &storage.DocumentHead{Deleted: true}))
+	f.Add([]byte{documentVersion, 0, 0, 0, 0, 0, 0, 0, 0, 0, 5, 9, 'x'})
+	f.Fuzz(func(t *testing.T, b []byte) {
+		d, err := parseDocument(storage.DocumentHead{}, b)
+		if err != nil {
+			require.ErrorIs(t, err, storage.ErrCorrupt)
+			return
+		}
+		again, err := parseDocument(storage.DocumentHead{}, append(appendHead(nil, &d.DocumentHead), d.Body...))
+		require.NoError(t, err)
+		require.True(t, d.Same(&again) && d.Bytes == again.Bytes)
+	})
+}
+
+// FuzzVersionKey: a key of any bytes is refused, or is what its parts make.
+func FuzzVersionKey(f *testing.F) {
+	f.Add(versionKey(tableDocuments, storage.DocumentKey{Kind: "kind", ID: "id"}, 7))
+	f.Add([]byte{tableVersions})
+	f.Add(append([]byte{tableVersions, 'a', 0, 'b', 0}, make([]byte, 8)...))
+	f.Fuzz(func(t *testing.T, k []byte) {
+		if len(k) == 0 {
+			return
+		}
+		h, err := parseVersionKey(k)
+		if err != nil {
+			require.ErrorIs(t, err, storage.ErrCorrupt)
+			return
+		}
+		require.Equal(t, k, versionKey(k[0], h.DocumentKey, h.Version))
+	})
+}
+
+// FuzzAnnotation decodes arbitrary bytes as an annotation. The result is an error, or one that survives another round.
+func FuzzAnnotation(f *testing.F) {
+	f.Add(appendAnnotation(nil, &storage.Annotation{Text: "t", Tags: []string{"a", "b"}, Selector: "s", Author: "x", UpdatedMs: 3, EndMs: 9}, 5))
+	f.Add([]byte{annotationVersion, 0})
+	f.Fuzz(func(t *testing.T, b []byte) {
+		var a, again storedAnnotation
+		if err := parseAnnotation(b, &a); err != nil {
+			require.ErrorIs(t, err, storage.ErrCorrupt)
+			return
+		}
+		require.NoError(t, parseAnnotation(appendAnnotation(nil, &a.Annotation, a.expiresMs), &again))
+		require.Equal(t, a, again)
+	})
+}

@@ -1,0 +1,28 @@
+import type { ComponentType } from "preact";
+import { useEffect, useState } from "preact/hooks";
+
+/** lazy returns a component whose code is fetched when it is first shown. */
+export function lazy(load: () => Promise<ComponentType>): ComponentType {
+  let loaded: ComponentType | undefined;
+  return function Lazy() {
+    const [Shown, show] = useState<ComponentType | undefined>(() => loaded);
+    const [failed, fail] = useState(false);
+    useEffect(() => {
+      if (Shown) return;
+      let left = false;
+      load().then(
+        (c) => {
+          loaded = c;
+          if (!left) show(() => c);
+        },
+        () => !left && fail(true),
+      );
+      return () => {
+        left = true;
+      };
+    }, []);
+    // The server may have been upgraded, and then has other files.
+    if (failed) return <p class="note bad" role="alert">This view cannot be loaded. <button type="button" onClick={() => location.reload()}>Load the page again</button></p>;
+    return Shown ? <Shown /> : <p class="note" role="status">Loading…</p>;
+  };
+}
