@@ -242,6 +242,7 @@ func TestTextIsText(t *testing.T) {
 	p.Go(explore("q", `{say=~"java.*"}`, "q", `sum(`+evil, "range", "5m"))
 	p.See(".legend", "onerror")
 	p.See(".query:nth-child(2) .under", "parse error")
+	p.Drawn("1 series")
 	p.Do(chromedp.Focus(chromedp.CSS(".chart-box")))
 	p.Keys(strings.Repeat(kb.ArrowLeft, 14))
 	p.See(".tip", "onerror")

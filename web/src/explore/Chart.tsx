@@ -80,6 +80,20 @@ export function Chart(props: Props) {
   const plot = useRef<uPlot | undefined>(undefined);
   const hovered = useRef<Hover | undefined>(undefined);
 
+  /** point puts the cursor at a step of the grid and on a line. */
+  const point = (u: uPlot, at: number, line: Line | undefined) => {
+    const { grid, lines } = now.current;
+    const time = grid.start + at * grid.step;
+    const v = line?.values[at];
+    const scale = `y${Math.max(0, [...new Set(lines.map((l) => l.unit.name))].indexOf(line?.unit.name ?? ""))}`;
+    u.setCursor({ left: u.valToPos(time / 1000, "x"), top: typeof v === "number" ? u.valToPos(v, scale) : 10 });
+    // Lines that cross are told apart by the keys, not by which is nearer.
+    if (hovered.current && line) {
+      hovered.current = { ...hovered.current, line: typeof v === "number" ? line : undefined, time, at };
+      setHover(hovered.current);
+    }
+  };
+
   useEffect(() => {
     const seen = new ResizeObserver(([e]) => setWidth(Math.floor(e!.contentRect.width)));
     seen.observe(box.current!);
@@ -94,6 +108,9 @@ export function Chart(props: Props) {
     const size = sizeOf(grid);
     const xs = Array.from({ length: size }, (_, i) => (grid.start + i * grid.step) / 1000);
     const font = `12px ${style.fontFamily}`;
+    const was = hovered.current;
+    hovered.current = undefined;
+    setHover(undefined);
 
     const scales = [...new Set(lines.map((l) => l.unit.name))];
     const scaleOf = (l: Line) => `y${Math.max(0, scales.indexOf(l.unit.name))}`;
@@ -201,6 +218,9 @@ export function Chart(props: Props) {
         ready: [(self) => {
           now.current.placed({ left: self.bbox.left / devicePixelRatio, width: self.bbox.width / devicePixelRatio });
           now.current.drawn(self);
+          // The cursor outlives a chart that is drawn again: units come after the values, and a refresh adds some.
+          const at = was ? Math.round((was.time - grid.start) / grid.step) : -1;
+          if (was && at >= 0 && at < size) point(self, at, was.line && lines.find((l) => l.text === was.line!.text));
         }],
       },
     }, data as uPlot.AlignedData, box.current!);
@@ -218,8 +238,6 @@ export function Chart(props: Props) {
     plot.current = u;
     return () => {
       plot.current = undefined;
-      hovered.current = undefined;
-      setHover(undefined);
       u.destroy();
     };
   }, [props.grid, props.lines, props.start, props.end, width, dark, zone]);
@@ -247,15 +265,7 @@ export function Chart(props: Props) {
       return;
     } else return;
     e.preventDefault();
-    const time = props.grid.start + to * props.grid.step;
-    const v = next?.values[to];
-    const scale = `y${Math.max(0, [...new Set(props.lines.map((l) => l.unit.name))].indexOf(next?.unit.name ?? ""))}`;
-    u.setCursor({ left: u.valToPos(time / 1000, "x"), top: typeof v === "number" ? u.valToPos(v, scale) : 10 });
-    // Lines that cross are told apart by the keys, not by which is nearer.
-    if (hovered.current && next) {
-      hovered.current = { ...hovered.current, line: typeof v === "number" ? next : undefined, time, at: to };
-      setHover(hovered.current);
-    }
+    point(u, to, next);
   };
 
   const h = hover;
