@@ -381,12 +381,13 @@ func (in *Ingest) commits(ctx context.Context) {
 		c := in.take(ctx, spare)
 		in.commit(ctx, &g, c)
 		c.overwritten = g.overwritten
-		close(c.done)
 
+		// Whoever has got an answer finds the room free that its samples took.
 		in.mu.Lock()
 		in.pending -= len(c.samples)
 		in.metrics.pending.Set(float64(in.pending))
 		in.mu.Unlock()
+		close(c.done)
 		spare = c.samples
 	}
 }

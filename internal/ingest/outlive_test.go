@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/quern/quern/internal/cache"
@@ -150,6 +151,20 @@ func TestBusyRegistersNothing(t *testing.T) {
 		res, err := in.Append(t.Context(), other)
 		require.NoError(t, err)
 		require.Equal(t, 3, res.Accepted)
+		require.NoError(t, in.Close())
+	})
+}
+
+// TestAnswerFreesRoom: who has got an answer finds the room free that its samples took.
+func TestAnswerFreesRoom(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		in, _ := start(t, ingest.Options{MaxPending: 3}, registry.Options{})
+		for range 5000 {
+			_, err := in.Append(t.Context(), report(1, 2, 3))
+			if !assert.NoError(t, err) {
+				break
+			}
+		}
 		require.NoError(t, in.Close())
 	})
 }
