@@ -6,6 +6,9 @@ import (
 	"context"
 	"fmt"
 	"strings"
+
+	"github.com/quern/quern/internal/admission"
+	"github.com/quern/quern/internal/bound"
 )
 
 // Role is a set of what somebody may do. A route needs one role, or none.
@@ -74,13 +77,23 @@ type Grant struct {
 	Name string
 	// Roles are what the client may do.
 	Roles Role
+
+	// Token is the id of the client's token, "" if it has none. The others are that of the token.
+	Token string
+	// Bound are the series that the client may write and read, nil for all.
+	Bound *bound.Bound
+	// Rate bounds the samples that the client sends. Nil bounds nothing.
+	Rate *admission.Rate
+	// Limits are those of the client's queries.
+	Limits admission.Limits
 }
 
 type grantKey struct{}
 
-// WithGrant returns the context of a request that is granted g.
+// WithGrant returns the context of a request that is granted g. What finds series, and what takes samples, enforce by
+// this context what the grant's token is bound to.
 func WithGrant(ctx context.Context, g Grant) context.Context {
-	return context.WithValue(ctx, grantKey{}, g)
+	return admission.WithRate(bound.WithBound(context.WithValue(ctx, grantKey{}, g), g.Bound), g.Rate)
 }
 
 // FromContext returns the grant of the request whose context it is. Without one, nothing is granted.

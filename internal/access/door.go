@@ -137,7 +137,10 @@ func (d *Door) token(r *http.Request, text string) (Grant, error) {
 }
 
 func (t *Token) grant() Grant {
-	return Grant{Name: fmt.Sprintf("token %s (%s)", t.Name, t.ID), Roles: t.Roles}
+	return Grant{
+		Name: fmt.Sprintf("token %s (%s)", t.Name, t.ID), Roles: t.Roles,
+		Token: t.ID, Bound: t.bound, Rate: t.rate, Limits: admission.Limits{Turns: t.Limits.Queries, QueryBytes: t.Limits.QueryBytes},
+	}
 }
 
 // session judges a cookie. Only the server's own pages may change anything by it: a browser sends it on behalf of

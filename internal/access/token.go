@@ -21,6 +21,8 @@ import (
 	"unicode"
 	"unicode/utf8"
 
+	"github.com/quern/quern/internal/admission"
+	"github.com/quern/quern/internal/bound"
 	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/storage"
 )
@@ -60,11 +62,26 @@ type Token struct {
 	CreatedMs int64
 	// ExpiresMs is when the token ends, 0 for never.
 	ExpiresMs int64
-	// Match are selectors of the series that the token is bound to. Such a token is not accepted: nothing enforces
-	// them yet.
-	Match []string
+	// Match are selectors of the series that the token is bound to, none for all series; see bound.Bound.
+	Match  []string
+	Limits TokenLimits
 
-	sum [sha256.Size]byte // of the secret
+	sum   [sha256.Size]byte // of the secret
+	bound *bound.Bound
+	rate  *admission.Rate
+}
+
+// TokenLimits are the limits of a token. 0 is no limit of its own.
+type TokenLimits struct {
+	// Series is how many series there may be that match the token's selectors, whoever made them, before the token
+	// makes one more.
+	Series int `json:"max_series,omitempty"`
+	// SamplesPerSecond is how many samples the token sends to one process, over time.
+	SamplesPerSecond int `json:"max_samples_per_second,omitempty"`
+	// Queries is how many queries, exports and so on, of each kind, run at a time in one process.
+	Queries int `json:"max_queries,omitempty"`
+	// QueryBytes is the memory of these in one process.
+	QueryBytes int64 `json:"max_query_bytes,omitempty"`
 }
 
 // body is the form in which a token is stored, as JSON. A field that is not known here may restrict the token, so
@@ -77,6 +94,7 @@ type body struct {
 	CreatedMs int64    `json:"created_ms"`
 	ExpiresMs int64    `json:"expires_ms,omitempty"`
 	Match     []string `json:"match,omitempty"`
+	TokenLimits
 }
 
 // NewToken says what a token is made with.
@@ -86,7 +104,9 @@ type NewToken struct {
 	Author string
 	// Lasts is how long the token is valid, 0 for ever.
 	Lasts time.Duration
-	Match []string
+	// Match and Limits are as those of a Token. An administrator can have neither.
+	Match  []string
+	Limits TokenLimits
 }
 
 // InvalidError says why a token cannot be made as it was asked for, or which token there is none of.
@@ -103,8 +123,28 @@ func (n *NewToken) validate() error {
 		return &InvalidError{"a token needs a role: read, write or admin"}
 	case n.Lasts < 0:
 		return &InvalidError{"a token cannot have expired before it is made"}
+	}
+	return n.enforceable()
+}
+
+// enforceable returns an error if a token would promise what nothing enforces.
+func (n *NewToken) enforceable() error {
+	l := n.Limits
+	switch {
+	case l.Series < 0 || l.SamplesPerSecond < 0 || l.Queries < 0 || l.QueryBytes < 0:
+		return &InvalidError{"a limit of a token must be positive, or be left out for none"}
+	case n.Roles.Has(Admin) && (len(n.Match) > 0 || l != TokenLimits{}):
+		return &InvalidError{"a token with the role admin can make any other token, so nothing would bind or limit it: give it the roles read or write"}
+	case l.Series > 0 && len(n.Match) == 0:
+		return &InvalidError{"a maximum of series counts those that a token is bound to: give it match[] (--match) as well"}
+	case !n.Roles.Has(Write) && (l.Series > 0 || l.SamplesPerSecond > 0):
+		return &InvalidError{"a limit of series or samples is for tokens with the role write"}
+	case !n.Roles.Has(Read) && (l.Queries > 0 || l.QueryBytes > 0):
+		return &InvalidError{"a limit of queries is for tokens with the role read"}
 	case len(n.Match) > 0:
-		return &InvalidError{"tokens cannot be bound to series yet: nothing would enforce it"}
+		if _, err := bound.Parse(n.Match, l.Series); err != nil {
+			return &InvalidError{err.Error()}
+		}
 	}
 	return nil
 }
@@ -152,7 +192,7 @@ func (t *Tokens) Refresh(ctx context.Context) error {
 			continue
 		}
 		if head.Deleted || head.Damaged {
-			t.keep(head.ID, parse(&storage.Document{DocumentHead: head}))
+			t.keep(head.ID, t.parse(&storage.Document{DocumentHead: head}))
 			continue
 		}
 		if _, err := t.read(ctx, head.ID); err != nil && !errors.Is(err, storage.ErrCorrupt) {
@@ -168,7 +208,7 @@ func (t *Tokens) read(ctx context.Context, id string) (*stored, error) {
 	if err != nil {
 		return nil, err
 	}
-	return t.keep(id, parse(&doc)), nil
+	return t.keep(id, t.parse(&doc)), nil
 }
 
 // keep remembers a version of a token, unless a later one is known. It returns the later one.
@@ -188,7 +228,7 @@ func (t *Tokens) keep(id string, s *stored) *stored {
 const revoked = "the token is revoked"
 
 // parse returns what a document says of a token.
-func parse(d *storage.Document) *stored {
+func (t *Tokens) parse(d *storage.Document) *stored {
 	s := &stored{version: d.Version}
 	switch {
 	case d.Deleted:
@@ -210,10 +250,18 @@ func parse(d *storage.Document) *stored {
 	}
 	s.token = &Token{
 		ID: d.ID, Name: b.Name, Roles: roles, Author: b.Author, CreatedMs: b.CreatedMs, ExpiresMs: b.ExpiresMs,
-		Match: b.Match, sum: [sha256.Size]byte(sum),
+		Match: b.Match, Limits: b.TokenLimits, sum: [sha256.Size]byte(sum),
+	}
+	want := NewToken{Roles: roles, Match: b.Match, Limits: b.TokenLimits}
+	if err := want.enforceable(); err != nil {
+		s.refused = "the token is bound as this version does not enforce: " + err.Error()
+		return s
 	}
 	if len(b.Match) > 0 {
-		s.refused = "the token is bound to series, which this version does not enforce yet"
+		s.token.bound, _ = bound.Parse(b.Match, b.Series) // it has just been parsed
+	}
+	if n := b.SamplesPerSecond; n > 0 {
+		s.token.rate = admission.NewRate(n, t.clk.Elapsed)
 	}
 	return s
 }
@@ -318,7 +366,10 @@ func (t *Tokens) Create(ctx context.Context, n NewToken) (*Token, string, error)
 	}
 	id, secret := random(idBytes), random(secretBytes)
 	sum := sha256.Sum256([]byte(secret))
-	b := body{Name: n.Name, Roles: n.Roles.Names(), SHA256: hex.EncodeToString(sum[:]), Author: n.Author, CreatedMs: clock.NowMs(t.clk)}
+	b := body{
+		Name: n.Name, Roles: n.Roles.Names(), SHA256: hex.EncodeToString(sum[:]), Author: n.Author, CreatedMs: clock.NowMs(t.clk),
+		Match: n.Match, TokenLimits: n.Limits,
+	}
 	if n.Lasts > 0 {
 		b.ExpiresMs = b.CreatedMs + n.Lasts.Milliseconds()
 	}
@@ -332,7 +383,7 @@ func (t *Tokens) Create(ctx context.Context, n NewToken) (*Token, string, error)
 	if err := t.docs.PutDocument(ctx, doc, 1); err != nil {
 		return nil, "", err
 	}
-	return t.keep(id, parse(&doc)).token, tokenPrefix + id + "_" + secret, nil
+	return t.keep(id, t.parse(&doc)).token, tokenPrefix + id + "_" + secret, nil
 }
 
 // Revoke ends a token: in this process at once, in others within RefreshEvery. To revoke it again changes nothing.
@@ -352,7 +403,7 @@ func (t *Tokens) Revoke(ctx context.Context, id, by string) error {
 			return err
 		}
 		if doc.Deleted {
-			t.keep(id, parse(&doc))
+			t.keep(id, t.parse(&doc))
 			return nil
 		}
 		gone := storage.Document{DocumentHead: storage.DocumentHead{
@@ -365,7 +416,7 @@ func (t *Tokens) Revoke(ctx context.Context, id, by string) error {
 		case err != nil:
 			return err
 		}
-		t.keep(id, parse(&gone))
+		t.keep(id, t.parse(&gone))
 		return nil
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -44,7 +45,7 @@ func TestToken(t *testing.T) {
 	e := newEntrance(t, access.Locked)
 	token, text := e.create(access.NewToken{Name: "web-1", Roles: access.Write, Author: "user admin", Lasts: time.Hour})
 	require.Regexp(t, `^quern_[a-z2-7]{16}_[a-z2-7]{32}$`, text)
-	want := access.Grant{Name: "token web-1 (" + token.ID + ")", Roles: access.Write}
+	want := access.Grant{Name: "token web-1 (" + token.ID + ")", Roles: access.Write, Token: token.ID}
 	for _, header := range []string{"Bearer " + text, "bearer  " + text, "Token " + text, basic("anybody", text), basic("", text)} {
 		g, code, message := e.by(header)
 		require.Equal(t, 200, code, message)
@@ -168,9 +169,15 @@ func TestTokensThatCannotBeUsed(t *testing.T) {
 		change func(*storage.Document)
 		says   string
 	}{
-		"bound to series": {func(d *storage.Document) {
-			d.Body = []byte(strings.Replace(string(d.Body), "}", `,"match":["{team=\"a\"}"]}`, 1))
-		}, "bound to series"},
+		"bound by what this version cannot parse": {func(d *storage.Document) {
+			d.Body = []byte(strings.Replace(string(d.Body), "}", `,"match":["{team~~\"a\"}"]}`, 1))
+		}, "bound as this version does not enforce"},
+		"bound to nothing": {func(d *storage.Document) {
+			d.Body = []byte(strings.Replace(string(d.Body), "}", `,"match":["{team=\"\"}"]}`, 1))
+		}, "bound as this version does not enforce"},
+		"an administrator that is bound": {func(d *storage.Document) {
+			d.Body = []byte(strings.Replace(strings.Replace(string(d.Body), "}", `,"match":["{team=\"a\"}"]}`, 1), `"read"`, `"admin"`, 1))
+		}, "bound as this version does not enforce"},
 		"with limits":  {func(d *storage.Document) { d.Body = []byte(strings.Replace(string(d.Body), "}", `,"limits":{}}`, 1)) }, "a later version"},
 		"another role": {func(d *storage.Document) { d.Body = []byte(strings.Replace(string(d.Body), `"read"`, `"root"`, 1)) }, "a later version"},
 		"no JSON":      {func(d *storage.Document) { d.Body = []byte("{") }, "a later version"},
@@ -200,12 +207,20 @@ func TestTokensThatCannotBeUsed(t *testing.T) {
 func TestInvalidTokens(t *testing.T) {
 	e := newEntrance(t, access.Locked)
 	for want, n := range map[string]access.NewToken{
-		"needs a name":             {Roles: access.Read},
-		"1 to 64 bytes":            {Name: strings.Repeat("a", 65), Roles: access.Read},
-		"printable":                {Name: "a\nb", Roles: access.Read},
-		"needs a role":             {Name: "a"},
-		"expired":                  {Name: "a", Roles: access.Read, Lasts: -1},
-		"nothing would enforce it": {Name: "a", Roles: access.Write, Match: []string{`{team="a"}`}},
+		"needs a name":         {Roles: access.Read},
+		"1 to 64 bytes":        {Name: strings.Repeat("a", 65), Roles: access.Read},
+		"printable":            {Name: "a\nb", Roles: access.Read},
+		"needs a role":         {Name: "a"},
+		"expired":              {Name: "a", Roles: access.Read, Lasts: -1},
+		"nothing would bind":   {Name: "a", Roles: access.Admin | access.Read, Match: []string{`{team="a"}`}},
+		"or limit it":          {Name: "a", Roles: access.Admin, Limits: access.TokenLimits{Queries: 1}},
+		"must require a value": {Name: "a", Roles: access.Write, Match: []string{`{team="a"}`, `{team!="b"}`}},
+		"unexpected":           {Name: "a", Roles: access.Write, Match: []string{`{team="a"`}},
+		"at most 8 selectors":  {Name: "a", Roles: access.Write, Match: slices.Repeat([]string{`{team="a"}`}, 9)},
+		"counts those":         {Name: "a", Roles: access.Write, Limits: access.TokenLimits{Series: 1}},
+		"with the role write":  {Name: "a", Roles: access.Read, Limits: access.TokenLimits{SamplesPerSecond: 1}},
+		"with the role read":   {Name: "a", Roles: access.Write, Limits: access.TokenLimits{QueryBytes: 1}},
+		"must be positive":     {Name: "a", Roles: access.Read, Limits: access.TokenLimits{Queries: -1}},
 	} {
 		_, _, err := e.tokens.Create(t.Context(), n)
 		var invalid *access.InvalidError

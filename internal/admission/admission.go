@@ -4,7 +4,8 @@
 //  1. Each resource has its own bound: a client that holds all of one resource blocks nobody from
 //     the others.
 //  2. One client holds at most half of each resource, so that the other half remains for others.
-//     Addresses that stand for many clients are exempt; see Clients.
+//     Addresses that stand for many clients are exempt; see Clients. Whoever reads by a token is one
+//     client, from whatever address, and may have smaller limits.
 //  3. What is taken is given back exactly once.
 package admission
 
@@ -15,7 +16,22 @@ import (
 
 // Client identifies who holds a resource. The zero value stands for an unknown client, to which no
 // share applies.
-type Client struct{ prefix netip.Prefix }
+type Client struct {
+	prefix netip.Prefix
+	token  string
+	limits Limits
+}
+
+// Limits are what a client may hold at most. 0 is what any client may hold, its share.
+type Limits struct {
+	// Turns is the number of turns of each kind.
+	Turns int
+	// QueryBytes is the memory of all its queries together.
+	QueryBytes int64
+}
+
+// OfToken returns the client that has a token, by the token's id.
+func OfToken(id string, limits Limits) Client { return Client{token: id, limits: limits} }
 
 // ipv6Bits is the length of the prefix that identifies a client by IPv6: whoever has one address
 // has the whole network.
@@ -57,6 +73,15 @@ func (c *Clients) Of(address string) Client {
 	return Client{prefix: prefix}
 }
 
+// For returns the client whose request a context is of, if it has a token, and otherwise the one that connects from the
+// address.
+func (c *Clients) For(ctx context.Context, address string) Client {
+	if client := ClientOf(ctx); client.token != "" {
+		return client
+	}
+	return c.Of(address)
+}
+
 type clientKey struct{}
 
 // WithClient returns the context of a client's request.
@@ -74,17 +99,32 @@ func ClientOf(ctx context.Context) Client {
 // concurrent use.
 type holdings struct {
 	limit, share int64
-	all          int64
-	of           map[Client]int64
+	// own returns the limit of a client, 0 for none. It may be nil.
+	own func(Limits) int64
+	all int64
+	of  map[Client]int64
 }
 
 func newHoldings(limit, share int64) holdings {
 	return holdings{limit: limit, share: share, of: make(map[Client]int64)}
 }
 
+// shareOf returns how much c may hold.
+func (h *holdings) shareOf(c Client) int64 {
+	if (c == Client{}) {
+		return h.limit
+	}
+	if h.own != nil {
+		if own := h.own(c.limits); own > 0 {
+			return min(own, h.share)
+		}
+	}
+	return h.share
+}
+
 // fits reports whether c may hold n more.
 func (h *holdings) fits(c Client, n int64) bool {
-	return h.all+n <= h.limit && (c == Client{} || h.of[c]+n <= h.share)
+	return h.all+n <= h.limit && (c == Client{} || h.of[c]+n <= h.shareOf(c))
 }
 
 func (h *holdings) take(c Client, n int64) bool {

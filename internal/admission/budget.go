@@ -28,19 +28,16 @@ func NewBudget(limit, largest int64) *Budget {
 }
 
 // NewSharedBudget returns a budget of limit bytes, of which one client holds up to half, but always
-// the largest request that fits into the budget. It is for requests that may be larger than half of
-// what the machine has for them.
+// the largest request that fits into the budget. It is for queries, which may be larger than half of
+// what the machine has for them. Limits.QueryBytes are of this budget.
 func NewSharedBudget(limit, largest int64) *Budget {
-	return &Budget{held: newHoldings(limit, max(half(limit), min(largest, limit)))}
+	b := &Budget{held: newHoldings(limit, max(half(limit), min(largest, limit)))}
+	b.held.own = func(l Limits) int64 { return l.QueryBytes }
+	return b
 }
 
 // Share returns how much a client may hold.
-func (b *Budget) Share(c Client) int64 {
-	if (c == Client{}) {
-		return b.held.limit
-	}
-	return b.held.share
-}
+func (b *Budget) Share(c Client) int64 { return b.held.shareOf(c) }
 
 // Claim starts a claim of a request to the budget. The claim holds nothing yet.
 func (b *Budget) Claim(c Client) Claim { return Claim{budget: b, client: c} }

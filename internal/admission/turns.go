@@ -72,6 +72,7 @@ func NewTurns(o TurnOptions) *Turns {
 			Help: "Requests in the queue, by what they read.",
 		}),
 	}
+	t.taken.own = func(l Limits) int64 { return int64(l.Turns) }
 	f.NewGauge(prometheus.GaugeOpts{
 		Name: "quern_turns_limit", ConstLabels: labels,
 		Help: "Maximum number of requests in progress, by what they read.",
@@ -79,7 +80,7 @@ func NewTurns(o TurnOptions) *Turns {
 	return t
 }
 
-// Take waits for a turn of the client that connects from address; see Clients. give ends the turn,
+// Take waits for a turn of the client that connects from address; see Clients.For. give ends the turn,
 // and may be called more than once. The error is ErrQueueFull, ErrWaited, or the cause of ctx's
 // end.
 func (t *Turns) Take(ctx context.Context, address string) (give func(), err error) {
@@ -91,7 +92,7 @@ func (t *Turns) Take(ctx context.Context, address string) (give func(), err erro
 		defer cancel()
 		ctx = limited
 	}
-	c := t.clients.Of(address)
+	c := t.clients.For(ctx, address)
 	t.mu.Lock()
 	if t.taken.take(c, 1) {
 		t.show()

@@ -3,9 +3,7 @@ package api
 import (
 	"errors"
 	"fmt"
-	"math"
 	"net/http"
-	"strconv"
 	"strings"
 
 	"github.com/quern/quern/internal/access"
@@ -26,6 +24,9 @@ func (s *Server) authorize(r *http.Request, to route.Route) (access.Grant, error
 	switch {
 	case err != nil:
 		return access.Grant{}, err
+	case grant.Roles.Has(to.Role) && grant.Bound != nil && to.Bound == route.Refused:
+		return grant, &access.Refusal{Code: http.StatusForbidden, Message: fmt.Sprintf(
+			"%s is about all series, and %s is bound to %s: use a token that is not bound", r.URL.Path, grant.Name, grant.Bound)}
 	case grant.Roles.Has(to.Role):
 		return grant, nil
 	case grant.Roles == 0 && grant.Name == "":
@@ -59,7 +60,7 @@ func refuse(w http.ResponseWriter, r *http.Request, refusal *access.Refusal) {
 		}
 	}
 	if refusal.After > 0 {
-		w.Header().Set("Retry-After", strconv.Itoa(int(math.Ceil(refusal.After.Seconds()))))
+		w.Header().Set("Retry-After", respond.Seconds(refusal.After))
 	}
 	respond.Error(w, refusal.Code, refusal.Message)
 }

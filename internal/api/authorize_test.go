@@ -52,8 +52,8 @@ func locked(t *testing.T) (*api.Server, *bytes.Buffer) {
 			show := func(w http.ResponseWriter, r *http.Request) {
 				_, _ = fmt.Fprint(w, access.FromContext(r.Context()).Name, r.FormValue("match[]"))
 			}
-			to.HandleFunc(access.Read, "/read", show)
-			to.HandleFunc(access.Admin, "/admin", show)
+			to.HandleFunc(access.Read, route.Filtered, "/read", show)
+			to.HandleFunc(access.Admin, route.Refused, "/admin", show)
 		})}
 	}), &log
 }

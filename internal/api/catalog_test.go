@@ -58,7 +58,7 @@ func newCatalogServer(t *testing.T, series registry.Options, turns reading.Turns
 		o.Clock, o.Appender, o.Turns = s.clk, s.engine.Ingest, turns
 		o.Sources = metric.SourceLabels{"host"}
 		o.Extra = []api.Registrar{reading.NewCatalog(reading.CatalogOptions{
-			Querier: reader, Registry: s.engine.Registry, SinceMs: apitest.Now.UnixMilli(), Turns: turns, Logger: o.Logger,
+			Querier: reader, Registry: s.engine.Registry, Labels: o.Sources, SinceMs: apitest.Now.UnixMilli(), Turns: turns, Logger: o.Logger,
 		})}
 	})
 	return s

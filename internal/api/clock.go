@@ -26,7 +26,7 @@ func NewConfirmClock(confirm func(context.Context) error, anyone bool) *ConfirmC
 
 // Register implements Registrar.
 func (h *ConfirmClock) Register(to *route.Table) {
-	to.Handle(access.Admin, "POST "+wire.ConfirmClockPath, h)
+	to.Handle(access.Admin, route.Refused, "POST "+wire.ConfirmClockPath, h)
 }
 
 // ServeHTTP implements http.Handler.

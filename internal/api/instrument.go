@@ -1,6 +1,7 @@
 package api
 
 import (
+	"context"
 	"errors"
 	"log/slog"
 	"net/http"
@@ -10,6 +11,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/quern/quern/internal/access"
+	"github.com/quern/quern/internal/admission"
 	"github.com/quern/quern/internal/api/push"
 	"github.com/quern/quern/internal/api/respond"
 	"github.com/quern/quern/internal/clock"
@@ -21,6 +24,7 @@ type instruments struct {
 	logger   *slog.Logger
 	requests *prometheus.CounterVec
 	seconds  *prometheus.HistogramVec
+	limited  *prometheus.CounterVec
 	inFlight prometheus.Gauge
 	panics   prometheus.Counter
 }
@@ -40,6 +44,10 @@ func newInstruments(reg prometheus.Registerer, c clock.Clock, logger *slog.Logge
 			// A report waits for a group commit of 100 ms; an export may take minutes.
 			Buckets: []float64{0.001, 0.005, 0.025, 0.1, 0.25, 0.5, 1, 2.5, 10, 60},
 		}, []string{"path"}),
+		limited: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "quern_http_limited_requests_total",
+			Help: "Requests by token that were answered 429, or 503 for Influx: beyond the token's limits, or its share of what the server has. By the token's id.",
+		}, []string{"token"}),
 		inFlight: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "quern_http_requests_in_flight",
 			Help: "Requests being served now.",
@@ -49,7 +57,7 @@ func newInstruments(reg prometheus.Registerer, c clock.Clock, logger *slog.Logge
 			Help: "Requests that ended in a panic, which is a bug.",
 		}),
 	}
-	return in, push.Register(reg, in.requests, in.seconds, in.inFlight, in.panics)
+	return in, push.Register(reg, in.requests, in.seconds, in.limited, in.inFlight, in.panics)
 }
 
 func (in *instruments) wrap(next http.Handler) http.Handler {
@@ -79,6 +87,19 @@ func (in *instruments) wrap(next http.Handler) http.Handler {
 		defer in.recover(rec, r)
 		next.ServeHTTP(rec, r)
 	})
+}
+
+// throttled counts a request by a token that was answered 429, or 503 where clients drop data on any 4xx. A store has a
+// bounded number of tokens.
+func (in *instruments) throttled(ctx context.Context, w http.ResponseWriter) {
+	token := access.FromContext(ctx).Token
+	rec, ok := w.(*recorder)
+	if !ok || token == "" {
+		return
+	}
+	if rec.code == http.StatusTooManyRequests || rec.code == http.StatusServiceUnavailable && admission.MaySpend(ctx) != nil {
+		in.limited.WithLabelValues(token).Inc()
+	}
 }
 
 // recover answers 500 if the handler panicked before it replied. If part of the reply is out,

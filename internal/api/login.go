@@ -21,8 +21,8 @@ func NewLogin(door *access.Door, audit *access.Audit) *Login { return &Login{doo
 
 // Register implements Registrar. Everybody may try to log in.
 func (l *Login) Register(to *route.Table) {
-	to.HandleFunc(access.Anyone, "POST /api/v1/login", l.login)
-	to.HandleFunc(access.Anyone, "POST /api/v1/logout", l.logout)
+	to.HandleFunc(access.Anyone, route.NoData, "POST /api/v1/login", l.login)
+	to.HandleFunc(access.Anyone, route.NoData, "POST /api/v1/logout", l.logout)
 }
 
 // login takes a user and a password, or a token, and sets the cookie of a new session.

@@ -32,7 +32,7 @@ func everything(t *testing.T, origins api.Origins) (*api.Server, *apitest.BackFi
 				"GET /api/v1/query": access.Read, "POST /api/v1/query": access.Read, "POST " + wire.ReaggregatePath: access.Admin,
 				"POST /api/v1/admin/tsdb/delete_series": access.Admin, "PUT /api/v1/admin/tsdb/delete_series": access.Admin,
 			} {
-				to.HandleFunc(role, p, func(w http.ResponseWriter, _ *http.Request) { respond.Text(w, 200, "done") })
+				to.HandleFunc(role, route.Filtered, p, func(w http.ResponseWriter, _ *http.Request) { respond.Text(w, 200, "done") })
 			}
 		})}
 	}), b

@@ -43,7 +43,7 @@ func takesAll(o *api.Options) {
 	b := &apitest.BackFiller{}
 	o.Appender, o.BackFiller = b, b
 	o.Extra = []api.Registrar{apitest.Registrar(func(to *route.Table) {
-		to.HandleFunc(access.Read, "POST /form", func(w http.ResponseWriter, r *http.Request) { respond.Text(w, 200, r.FormValue("x")) })
+		to.HandleFunc(access.Read, route.Filtered, "POST /form", func(w http.ResponseWriter, r *http.Request) { respond.Text(w, 200, r.FormValue("x")) })
 	})}
 }
 
@@ -221,11 +221,11 @@ func TestUnreadReplies(t *testing.T) {
 	set := func(o *api.Options) {
 		ended = make(chan error, 1)
 		o.Extra = []api.Registrar{apitest.Registrar(func(to *route.Table) {
-			to.HandleFunc(access.Read, "GET /long", func(w http.ResponseWriter, _ *http.Request) {
+			to.HandleFunc(access.Read, route.Filtered, "GET /long", func(w http.ResponseWriter, _ *http.Request) {
 				_, err := io.WriteString(w, strings.Repeat("x", size))
 				ended <- err
 			})
-			to.HandleFunc(access.Read, "GET /flushed", func(w http.ResponseWriter, _ *http.Request) {
+			to.HandleFunc(access.Read, route.Filtered, "GET /flushed", func(w http.ResponseWriter, _ *http.Request) {
 				_, _ = io.WriteString(w, "x")
 				w.(http.Flusher).Flush()
 				_, err := io.WriteString(w, strings.Repeat("x", 64<<10))

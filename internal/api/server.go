@@ -53,6 +53,8 @@ type Metadata interface {
 	// Note is called concurrently, for every series of every request. It MUST NOT keep any string
 	// of m: they are views into a buffer that the next request reuses.
 	Note(from admission.Client, m metric.Metadata)
+	// Add is Note for a client that may not replace what others have said.
+	Add(from admission.Client, m metric.Metadata)
 }
 
 // Registrar adds its own endpoints.
@@ -205,6 +207,7 @@ type Server struct {
 	opts    Options
 	routes  *route.Table
 	handler http.Handler
+	inst    *instruments
 	bounded map[string]bool // paths whose handlers read and limit their bodies themselves
 	origins doorkeeper
 
@@ -227,16 +230,16 @@ func New(opts Options) (*Server, error) {
 		origins: doorkeeper{Origins: opts.Origins, routes: routes},
 	}
 
-	routes.HandleFunc(access.Anyone, "GET /-/healthy", healthy)
-	routes.HandleFunc(access.Anyone, "GET /-/ready", s.ready)
-	routes.HandleFunc(access.Anyone, "GET /{$}", s.index)
-	routes.HandleFunc(access.Anyone, "GET /assets/", page.Assets)
+	routes.HandleFunc(access.Anyone, route.NoData, "GET /-/healthy", healthy)
+	routes.HandleFunc(access.Anyone, route.NoData, "GET /-/ready", s.ready)
+	routes.HandleFunc(access.Anyone, route.NoData, "GET /{$}", s.index)
+	routes.HandleFunc(access.Anyone, route.NoData, "GET /assets/", page.Assets)
 	for _, view := range page.Views {
-		routes.HandleFunc(access.Anyone, "GET "+view, page.Document)
-		routes.HandleFunc(access.Anyone, "GET "+view+"/", page.Document)
+		routes.HandleFunc(access.Anyone, route.NoData, "GET "+view, page.Document)
+		routes.HandleFunc(access.Anyone, route.NoData, "GET "+view+"/", page.Document)
 	}
 	if opts.Gatherer != nil {
-		routes.Handle(access.Read, "GET /metrics", promhttp.HandlerFor(opts.Gatherer, promhttp.HandlerOpts{
+		routes.Handle(access.Read, route.Refused, "GET /metrics", promhttp.HandlerFor(opts.Gatherer, promhttp.HandlerOpts{
 			ErrorLog:          slog.NewLogLogger(opts.Logger.Handler(), slog.LevelError),
 			EnableOpenMetrics: true,
 			// One failing collector must not hide the others.
@@ -258,18 +261,21 @@ func New(opts Options) (*Server, error) {
 		if opts.Metadata != nil {
 			notes = func(r *http.Request) func(metric.Metadata) {
 				from := opts.Clients.Of(r.RemoteAddr)
+				if access.FromContext(r.Context()).Bound != nil { // metadata is of names, which all series share
+					return func(m metric.Metadata) { opts.Metadata.Add(from, m) }
+				}
 				return func(m metric.Metadata) { opts.Metadata.Note(from, m) }
 			}
 		}
 		lost = in.Unkept
 		take(reports.New(in), wire.ReportsPath)
 		if opts.BackFiller != nil {
-			routes.Handle(access.Admin, "POST "+wire.ImportPath, importer.New(in, importer.Options{
+			routes.Handle(access.Admin, route.Refused, "POST "+wire.ImportPath, importer.New(in, importer.Options{
 				To: opts.BackFiller, Budget: opts.Imports, Clock: opts.Clock,
 			}))
 			s.bounded[wire.ImportPath] = true
 		} else {
-			routes.Handle(access.Admin, "POST "+wire.ImportPath, respond.SwitchedOff("enable-import"))
+			routes.Handle(access.Admin, route.Refused, "POST "+wire.ImportPath, respond.SwitchedOff("enable-import"))
 		}
 		take(collectd.New(in), collectd.Path)
 		if err := influx.Register(in, influx.Options{
@@ -292,6 +298,7 @@ func New(opts Options) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
+	s.inst = inst
 	s.handler = inst.wrap(boundHeaders(http.HandlerFunc(s.route)))
 	return s, nil
 }
@@ -300,7 +307,7 @@ func New(opts Options) (*Server, error) {
 func (s *Server) take(in *push.Intake, h http.Handler, paths ...string) {
 	for _, p := range paths {
 		in.Rejects(p, 0) // rates need an initial sample
-		s.routes.Handle(access.Write, "POST "+p, h)
+		s.routes.Handle(access.Write, route.Filtered, "POST "+p, h)
 		s.bounded[p] = true
 	}
 }
@@ -412,12 +419,16 @@ func (s *Server) route(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	r = r.WithContext(access.WithGrant(r.Context(), grant))
+	defer s.inst.throttled(r.Context(), w)
 	if s.bounded[r.URL.Path] {
 		s.routes.ServeHTTP(w, r)
 		s.audit(w, r, to, grant, "")
 		return
 	}
 	client := s.opts.Clients.Of(r.RemoteAddr)
+	if grant.Token != "" {
+		client = admission.OfToken(grant.Token, grant.Limits)
+	}
 	claim := s.opts.Forms.Claim(client)
 	defer claim.Release()
 	r = r.WithContext(admission.WithClient(admission.WithClaim(r.Context(), &claim), client))
@@ -493,7 +504,7 @@ func healthy(w http.ResponseWriter, _ *http.Request) {
 
 func (s *Server) ready(w http.ResponseWriter, r *http.Request) {
 	if reason := s.unready(r.Context()); reason != "" {
-		if !access.FromContext(r.Context()).Roles.Has(access.Read) {
+		if grant := access.FromContext(r.Context()); !grant.Roles.Has(access.Read) || grant.Bound != nil {
 			reason = "log in to see why" // it may name machines and directories
 		}
 		notReady(w, reason)
@@ -529,7 +540,7 @@ func (s *Server) index(w http.ResponseWriter, r *http.Request) {
 	}
 	var sb strings.Builder
 	sb.WriteString("Quern, a time-series store. This process serves:\n\n")
-	roles := access.FromContext(r.Context()).Roles
+	grant := access.FromContext(r.Context())
 	for _, e := range []struct{ method, path, what string }{
 		{"POST", wire.ReportsPath, "measurement reports as JSON or NDJSON"},
 		{"POST", "/api/v1/write", "Prometheus remote write"},
@@ -561,7 +572,7 @@ func (s *Server) index(w http.ResponseWriter, r *http.Request) {
 		{"GET", "/-/ready", "whether it can serve"},
 	} {
 		probe := http.Request{Method: e.method, URL: &url.URL{Path: e.path}}
-		if to, _, ok := s.routes.Find(&probe); ok && roles.Has(to.Role) {
+		if to, _, ok := s.routes.Find(&probe); ok && grant.Roles.Has(to.Role) && (grant.Bound == nil || to.Bound != route.Refused) {
 			fmt.Fprintf(&sb, "%-4s  %-28s  %s\n", e.method, e.path, e.what)
 		}
 	}

@@ -87,12 +87,12 @@ func TestDrainEnds(t *testing.T) {
 	within, leave := make(chan struct{}), make(chan struct{})
 	s := apitest.Server(t, func(o *api.Options) {
 		o.Extra = []api.Registrar{apitest.Registrar(func(to *route.Table) {
-			to.HandleFunc(access.Read, "GET /slow", func(w http.ResponseWriter, _ *http.Request) {
+			to.HandleFunc(access.Read, route.Filtered, "GET /slow", func(w http.ResponseWriter, _ *http.Request) {
 				close(within)
 				<-leave
 				respond.Text(w, 200, "done")
 			})
-			to.HandleFunc(access.Read, "GET /api/v1/query", func(w http.ResponseWriter, _ *http.Request) { respond.Text(w, 200, "done") })
+			to.HandleFunc(access.Read, route.Filtered, "GET /api/v1/query", func(w http.ResponseWriter, _ *http.Request) { respond.Text(w, 200, "done") })
 		})}
 	})
 	slow := make(chan int)
@@ -140,7 +140,7 @@ func TestIndex(t *testing.T) {
 	s := apitest.Server(t, func(o *api.Options) {
 		o.Appender = &apitest.Appender{}
 		o.Extra = []api.Registrar{apitest.Registrar(func(to *route.Table) {
-			to.HandleFunc(access.Read, "GET /api/v1/query", func(http.ResponseWriter, *http.Request) {})
+			to.HandleFunc(access.Read, route.Filtered, "GET /api/v1/query", func(http.ResponseWriter, *http.Request) {})
 		})}
 	})
 	w := apitest.Get(t, s, "GET", "/")
@@ -234,12 +234,12 @@ func TestPanics(t *testing.T) {
 		o.Registerer = reg
 		o.Logger = slog.New(slog.NewTextHandler(&log, nil))
 		o.Extra = []api.Registrar{apitest.Registrar(func(to *route.Table) {
-			to.HandleFunc(access.Read, "GET /early", func(http.ResponseWriter, *http.Request) { panic("oh") })
-			to.HandleFunc(access.Read, "GET /late", func(w http.ResponseWriter, _ *http.Request) {
+			to.HandleFunc(access.Read, route.Filtered, "GET /early", func(http.ResponseWriter, *http.Request) { panic("oh") })
+			to.HandleFunc(access.Read, route.Filtered, "GET /late", func(w http.ResponseWriter, _ *http.Request) {
 				_, _ = io.WriteString(w, "half")
 				panic("oh")
 			})
-			to.HandleFunc(access.Read, "GET /abort", func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) })
+			to.HandleFunc(access.Read, route.Filtered, "GET /abort", func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) })
 		})}
 	})
 	w := apitest.Get(t, s, "GET", "/early")
@@ -277,7 +277,7 @@ func TestFormLimit(t *testing.T) {
 		o.MaxBodyBytes = 100
 		o.Forms = apitest.Share(4 << 10)
 		o.Extra = []api.Registrar{apitest.Registrar(func(to *route.Table) {
-			to.HandleFunc(access.Read, "POST /form", func(w http.ResponseWriter, r *http.Request) {
+			to.HandleFunc(access.Read, route.Filtered, "POST /form", func(w http.ResponseWriter, r *http.Request) {
 				got = r.FormValue("x")
 				w.(http.Flusher).Flush()
 			})

@@ -2,13 +2,16 @@ package api
 
 import (
 	"errors"
+	"fmt"
 	"net/http"
+	"strconv"
 	"strings"
 
 	"github.com/quern/quern/internal/access"
 	"github.com/quern/quern/internal/api/respond"
 	"github.com/quern/quern/internal/api/route"
 	"github.com/quern/quern/internal/metric"
+	"github.com/quern/quern/internal/query"
 	"github.com/quern/quern/internal/wire"
 )
 
@@ -20,9 +23,9 @@ func NewTokens(tokens *access.Tokens) *Tokens { return &Tokens{tokens} }
 
 // Register implements Registrar.
 func (t *Tokens) Register(to *route.Table) {
-	to.HandleFunc(access.Admin, "GET "+wire.TokensPath, t.list)
-	to.HandleFunc(access.Admin, "POST "+wire.TokensPath, t.create)
-	to.HandleFunc(access.Admin, "POST "+wire.RevokeTokenPath, t.revoke)
+	to.HandleFunc(access.Admin, route.Refused, "GET "+wire.TokensPath, t.list)
+	to.HandleFunc(access.Admin, route.Refused, "POST "+wire.TokensPath, t.create)
+	to.HandleFunc(access.Admin, route.Refused, "POST "+wire.RevokeTokenPath, t.revoke)
 }
 
 func (t *Tokens) list(w http.ResponseWriter, r *http.Request) {
@@ -39,7 +42,11 @@ func (t *Tokens) list(w http.ResponseWriter, r *http.Request) {
 }
 
 func wireToken(t *access.Token) wire.Token {
-	return wire.Token{ID: t.ID, Name: t.Name, Roles: t.Roles.Names(), Author: t.Author, Created: t.CreatedMs, Expires: t.ExpiresMs}
+	return wire.Token{
+		ID: t.ID, Name: t.Name, Roles: t.Roles.Names(), Author: t.Author, Created: t.CreatedMs, Expires: t.ExpiresMs,
+		Match: t.Match, MaxSeries: t.Limits.Series, MaxSamplesPerSecond: t.Limits.SamplesPerSecond,
+		MaxQueries: t.Limits.Queries, MaxQueryBytes: t.Limits.QueryBytes,
+	}
 }
 
 func (t *Tokens) create(w http.ResponseWriter, r *http.Request) {
@@ -63,6 +70,26 @@ func (t *Tokens) create(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 	}
+	if len(want.Match) > 0 { // each process will compile them
+		if _, err := query.ParseSelectors(r.Context(), want.Match); err != nil {
+			respond.Error(w, http.StatusBadRequest, err.Error())
+			return
+		}
+	}
+	for name, to := range map[string]*int{
+		"max_series": &want.Limits.Series, "max_samples_per_second": &want.Limits.SamplesPerSecond, "max_queries": &want.Limits.Queries,
+	} {
+		n, err := limit(r, name)
+		if err != nil {
+			respond.Error(w, http.StatusBadRequest, err.Error())
+			return
+		}
+		*to = int(n)
+	}
+	if want.Limits.QueryBytes, err = limit(r, "max_query_bytes"); err != nil {
+		respond.Error(w, http.StatusBadRequest, err.Error())
+		return
+	}
 	token, secret, err := t.tokens.Create(r.Context(), want)
 	if err != nil {
 		fail(w, r, err)
@@ -70,6 +97,22 @@ func (t *Tokens) create(w http.ResponseWriter, r *http.Request) {
 	}
 	w.Header().Set("Cache-Control", "no-store")
 	respond.JSON(w, http.StatusOK, wire.NewToken{Status: wire.Success, Token: wireToken(token), Secret: secret})
+}
+
+// maxLimit is the largest limit of a token: more would be none.
+const maxLimit = 1 << 50
+
+// limit parses a limit of a token, 0 for none.
+func limit(r *http.Request, name string) (int64, error) {
+	text := r.Form.Get(name)
+	if text == "" {
+		return 0, nil
+	}
+	n, err := strconv.ParseInt(text, 10, 64)
+	if err != nil || n < 1 || n > maxLimit {
+		return 0, fmt.Errorf("%s must be a whole number from 1 to %d, or be left out for no limit", name, int64(maxLimit))
+	}
+	return n, nil
 }
 
 func (t *Tokens) revoke(w http.ResponseWriter, r *http.Request) {

@@ -146,7 +146,7 @@ func TestRolesOfClients(t *testing.T) {
 			_, _ = io.Copy(io.Discard, resp.Body)
 			require.NoError(t, resp.Body.Close())
 			refused := resp.StatusCode == http.StatusUnauthorized || resp.StatusCode == http.StatusForbidden || resp.StatusCode == http.StatusTooManyRequests
-			require.Equal(t, !role.Has(need), refused, "%s as %q: %s", pattern, role, resp.Status)
+			require.Equal(t, !role.Has(need.role), refused, "%s as %q: %s", pattern, role, resp.Status)
 		}
 	}
 	cancel()

@@ -134,7 +134,7 @@ func (s *setup) startIngest(ctx context.Context, p *process, unfit func() error)
 		Beside: p.beside.run,
 	}, ingest.Options{
 		Window: s.cfg.GroupCommit, MaxPending: s.cfg.MaxPendingSamples,
-		OnSamples: p.seen.Saw, Unfit: unfit,
+		OnSamples: p.seen.Saw, Unfit: unfit, Within: p.index.Within,
 		Logger: component(s.log, "ingest"), Metrics: s.metrics,
 	})
 	s.countSeries(p.index, p.Registry, maxBytes)

@@ -25,7 +25,7 @@ func (s *setup) operate(e *process, turns reading.Turns) api.Registrar {
 // catalog returns the endpoints that say what series and sources there are.
 func (s *setup) catalog(e *process, turns reading.Turns) api.Registrar {
 	return reading.NewCatalog(reading.CatalogOptions{
-		Querier: e.reader, Registry: e.Registry, SinceMs: clock.NowMs(s.clk), Turns: turns, Logger: component(s.log, "http"),
+		Querier: e.reader, Registry: e.Registry, Labels: e.policy.SourceLabels, SinceMs: clock.NowMs(s.clk), Turns: turns, Logger: component(s.log, "http"),
 	})
 }
 

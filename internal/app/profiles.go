@@ -12,9 +12,9 @@ type profiles struct{}
 
 // Register implements api.Registrar.
 func (profiles) Register(to *route.Table) {
-	to.HandleFunc(access.Admin, "GET /debug/pprof/", pprof.Index)
-	to.HandleFunc(access.Admin, "GET /debug/pprof/cmdline", pprof.Cmdline)
-	to.HandleFunc(access.Admin, "GET /debug/pprof/profile", pprof.Profile)
-	to.HandleFunc(access.Admin, "GET /debug/pprof/symbol", pprof.Symbol)
-	to.HandleFunc(access.Admin, "GET /debug/pprof/trace", pprof.Trace)
+	to.HandleFunc(access.Admin, route.Refused, "GET /debug/pprof/", pprof.Index)
+	to.HandleFunc(access.Admin, route.Refused, "GET /debug/pprof/cmdline", pprof.Cmdline)
+	to.HandleFunc(access.Admin, route.Refused, "GET /debug/pprof/profile", pprof.Profile)
+	to.HandleFunc(access.Admin, route.Refused, "GET /debug/pprof/symbol", pprof.Symbol)
+	to.HandleFunc(access.Admin, route.Refused, "GET /debug/pprof/trace", pprof.Trace)
 }

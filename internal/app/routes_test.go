@@ -13,87 +13,93 @@ import (
 	"github.com/quern/quern/internal/storage"
 )
 
-// rows name each endpoint with the role that it needs. A new endpoint begins with its row.
-var rows = map[string]access.Role{
-	"GET /{$}":         access.Anyone,
-	"GET /-/healthy":   access.Anyone,
-	"GET /-/ready":     access.Anyone,
-	"GET /health":      access.Anyone,
-	"GET /ping":        access.Anyone,
-	"GET /influx/ping": access.Anyone,
+// row is what an endpoint needs, and what it is for clients whose tokens are bound to some series.
+type row struct {
+	role  access.Role
+	bound route.Bound
+}
+
+// rows name each endpoint. A new endpoint begins with its row.
+var rows = map[string]row{
+	"GET /{$}":         {access.Anyone, route.NoData},
+	"GET /-/healthy":   {access.Anyone, route.NoData},
+	"GET /-/ready":     {access.Anyone, route.NoData},
+	"GET /health":      {access.Anyone, route.NoData},
+	"GET /ping":        {access.Anyone, route.NoData},
+	"GET /influx/ping": {access.Anyone, route.NoData},
 
 	// The page itself says nothing about what is stored.
-	"GET /assets/":           access.Anyone,
-	"GET /explore":           access.Anyone,
-	"GET /explore/":          access.Anyone,
-	"GET /grinding":          access.Anyone,
-	"GET /grinding/":         access.Anyone,
-	"GET /metrics-explorer":  access.Anyone,
-	"GET /metrics-explorer/": access.Anyone,
-	"GET /dashboards":        access.Anyone,
-	"GET /dashboards/":       access.Anyone,
-	"GET /send":              access.Anyone,
-	"GET /send/":             access.Anyone,
+	"GET /assets/":           {access.Anyone, route.NoData},
+	"GET /explore":           {access.Anyone, route.NoData},
+	"GET /explore/":          {access.Anyone, route.NoData},
+	"GET /grinding":          {access.Anyone, route.NoData},
+	"GET /grinding/":         {access.Anyone, route.NoData},
+	"GET /metrics-explorer":  {access.Anyone, route.NoData},
+	"GET /metrics-explorer/": {access.Anyone, route.NoData},
+	"GET /dashboards":        {access.Anyone, route.NoData},
+	"GET /dashboards/":       {access.Anyone, route.NoData},
+	"GET /send":              {access.Anyone, route.NoData},
+	"GET /send/":             {access.Anyone, route.NoData},
 
-	"POST /api/v1/login":  access.Anyone,
-	"POST /api/v1/logout": access.Anyone,
+	"POST /api/v1/login":  {access.Anyone, route.NoData},
+	"POST /api/v1/logout": {access.Anyone, route.NoData},
 
-	"GET /metrics":                    access.Read,
-	"GET /api/v1/query":               access.Read,
-	"POST /api/v1/query":              access.Read,
-	"GET /api/v1/query_range":         access.Read,
-	"POST /api/v1/query_range":        access.Read,
-	"GET /api/v1/query_exemplars":     access.Read,
-	"POST /api/v1/query_exemplars":    access.Read,
-	"GET /api/v1/format_query":        access.Read,
-	"POST /api/v1/format_query":       access.Read,
-	"GET /api/v1/series":              access.Read,
-	"POST /api/v1/series":             access.Read,
-	"GET /api/v1/labels":              access.Read,
-	"POST /api/v1/labels":             access.Read,
-	"GET /api/v1/label/{name}/values": access.Read,
-	"GET /api/v1/metadata":            access.Read,
-	"GET /api/v1/rules":               access.Read,
-	"GET /api/v1/alerts":              access.Read,
-	"GET /api/v1/status/buildinfo":    access.Read,
-	"GET /api/v1/status/aggregation":  access.Read,
-	"GET /api/v1/status/slices":       access.Read,
-	"GET /api/v1/status/tsdb":         access.Read,
-	"GET /api/v1/cardinality":         access.Read,
-	"POST /api/v1/cardinality":        access.Read,
-	"GET /api/v1/sources":             access.Read,
-	"/api/v1/export":                  access.Read,
-	"/api/v1/rollups":                 access.Read,
-	"/api/v1/points":                  access.Read,
-	"/api/v1/latest":                  access.Read,
-	"/api/v1/summary":                 access.Read,
-	"/api/v1/baseline":                access.Read,
-	"/api/v1/explain":                 access.Read,
+	"GET /metrics":                    {access.Read, route.Refused},
+	"GET /api/v1/query":               {access.Read, route.Filtered},
+	"POST /api/v1/query":              {access.Read, route.Filtered},
+	"GET /api/v1/query_range":         {access.Read, route.Filtered},
+	"POST /api/v1/query_range":        {access.Read, route.Filtered},
+	"GET /api/v1/query_exemplars":     {access.Read, route.NoData},
+	"POST /api/v1/query_exemplars":    {access.Read, route.NoData},
+	"GET /api/v1/format_query":        {access.Read, route.NoData},
+	"POST /api/v1/format_query":       {access.Read, route.NoData},
+	"GET /api/v1/series":              {access.Read, route.Filtered},
+	"POST /api/v1/series":             {access.Read, route.Filtered},
+	"GET /api/v1/labels":              {access.Read, route.Filtered},
+	"POST /api/v1/labels":             {access.Read, route.Filtered},
+	"GET /api/v1/label/{name}/values": {access.Read, route.Filtered},
+	"GET /api/v1/metadata":            {access.Read, route.Filtered},
+	"GET /api/v1/rules":               {access.Read, route.NoData},
+	"GET /api/v1/alerts":              {access.Read, route.NoData},
+	"GET /api/v1/status/buildinfo":    {access.Read, route.NoData},
+	"GET /api/v1/status/aggregation":  {access.Read, route.Refused},
+	"GET /api/v1/status/slices":       {access.Read, route.Refused},
+	"GET /api/v1/status/tsdb":         {access.Read, route.Filtered},
+	"GET /api/v1/cardinality":         {access.Read, route.Filtered},
+	"POST /api/v1/cardinality":        {access.Read, route.Filtered},
+	"GET /api/v1/sources":             {access.Read, route.Filtered},
+	"/api/v1/export":                  {access.Read, route.Filtered},
+	"/api/v1/rollups":                 {access.Read, route.Filtered},
+	"/api/v1/points":                  {access.Read, route.Filtered},
+	"/api/v1/latest":                  {access.Read, route.Filtered},
+	"/api/v1/summary":                 {access.Read, route.Filtered},
+	"/api/v1/baseline":                {access.Read, route.Filtered},
+	"/api/v1/explain":                 {access.Read, route.Filtered},
 
-	"POST /api/v1/reports":         access.Write,
-	"POST /api/v1/write":           access.Write,
-	"POST /write":                  access.Write,
-	"POST /influx/write":           access.Write,
-	"POST /api/v2/write":           access.Write,
-	"/query":                       access.Write, // clients of InfluxDB create their database before they write
-	"/influx/query":                access.Write,
-	"POST /v1/metrics":             access.Write,
-	"POST /api/v1/otlp/v1/metrics": access.Write,
-	"POST /api/v1/push/collectd":   access.Write,
+	"POST /api/v1/reports":         {access.Write, route.Filtered},
+	"POST /api/v1/write":           {access.Write, route.Filtered},
+	"POST /write":                  {access.Write, route.Filtered},
+	"POST /influx/write":           {access.Write, route.Filtered},
+	"POST /api/v2/write":           {access.Write, route.Filtered},
+	"/query":                       {access.Write, route.NoData}, // clients of InfluxDB create their database before they write
+	"/influx/query":                {access.Write, route.NoData},
+	"POST /v1/metrics":             {access.Write, route.Filtered},
+	"POST /api/v1/otlp/v1/metrics": {access.Write, route.Filtered},
+	"POST /api/v1/push/collectd":   {access.Write, route.Filtered},
 
-	"GET /api/v1/tokens":                    access.Admin,
-	"POST /api/v1/tokens":                   access.Admin,
-	"POST /api/v1/tokens/revoke":            access.Admin,
-	"POST /api/v1/import":                   access.Admin,
-	"POST /api/v1/reaggregate":              access.Admin,
-	"POST /api/v1/clock/confirm":            access.Admin,
-	"POST /api/v1/admin/tsdb/delete_series": access.Admin,
-	"PUT /api/v1/admin/tsdb/delete_series":  access.Admin,
-	"GET /debug/pprof/":                     access.Admin,
-	"GET /debug/pprof/cmdline":              access.Admin,
-	"GET /debug/pprof/profile":              access.Admin,
-	"GET /debug/pprof/symbol":               access.Admin,
-	"GET /debug/pprof/trace":                access.Admin,
+	"GET /api/v1/tokens":                    {access.Admin, route.Refused},
+	"POST /api/v1/tokens":                   {access.Admin, route.Refused},
+	"POST /api/v1/tokens/revoke":            {access.Admin, route.Refused},
+	"POST /api/v1/import":                   {access.Admin, route.Refused},
+	"POST /api/v1/reaggregate":              {access.Admin, route.Refused},
+	"POST /api/v1/clock/confirm":            {access.Admin, route.Refused},
+	"POST /api/v1/admin/tsdb/delete_series": {access.Admin, route.Refused},
+	"PUT /api/v1/admin/tsdb/delete_series":  {access.Admin, route.Refused},
+	"GET /debug/pprof/":                     {access.Admin, route.Refused},
+	"GET /debug/pprof/cmdline":              {access.Admin, route.Refused},
+	"GET /debug/pprof/profile":              {access.Admin, route.Refused},
+	"GET /debug/pprof/symbol":               {access.Admin, route.Refused},
+	"GET /debug/pprof/trace":                {access.Admin, route.Refused},
 }
 
 // TestRoutes: every endpoint of a server with all that can be turned on has its row, and every row its endpoint.
@@ -103,9 +109,9 @@ func TestRoutes(t *testing.T) {
 	s.cfg.Pprof, s.cfg.EnableAdminAPI = true, true
 	ctx, cancel := context.WithCancel(t.Context())
 	_, end := serving(ctx, t, s)
-	got := make(map[string]access.Role)
+	got := make(map[string]row)
 	for _, r := range s.http.Routes() {
-		got[r.Pattern] = r.Role
+		got[r.Pattern] = row{r.Role, r.Bound}
 	}
 	require.Equal(t, rows, got)
 	cancel()
@@ -117,7 +123,7 @@ func TestRoutes(t *testing.T) {
 	ctx, cancel = context.WithCancel(t.Context())
 	_, end = serving(ctx, t, closed)
 	for _, r := range closed.http.Routes() {
-		require.Equal(t, route.Route{Pattern: r.Pattern, Role: rows[r.Pattern]}, r)
+		require.Equal(t, route.Route{Pattern: r.Pattern, Role: rows[r.Pattern].role, Bound: rows[r.Pattern].bound}, r)
 		require.Contains(t, rows, r.Pattern)
 	}
 	cancel()

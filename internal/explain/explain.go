@@ -18,6 +18,7 @@ import (
 
 	"github.com/quern/quern/internal/admission"
 	"github.com/quern/quern/internal/blocks"
+	"github.com/quern/quern/internal/bound"
 	"github.com/quern/quern/internal/cache"
 	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/metric"
@@ -119,6 +120,16 @@ type around struct {
 	leases  map[int]storage.Lease
 }
 
+// withheld replaces the text of an error about a block or a run for a request that may not have all series: the text may
+// name the others.
+const withheld = "shown to clients that may see all series"
+
+func withhold(text *string) {
+	if *text != "" {
+		*text = withheld
+	}
+}
+
 func (x *Explainer) look(ctx context.Context) (*around, error) {
 	a := &around{leases: map[int]storage.Lease{}}
 	var err error
@@ -127,6 +138,12 @@ func (x *Explainer) look(ctx context.Context) (*around, error) {
 	}
 	if a.errs, err = x.store.RecentErrors(ctx); err != nil {
 		return nil, err
+	}
+	if bound.Of(ctx) != nil {
+		a.errs = nil
+		for i := range a.runs {
+			withhold(&a.runs[i].Err)
+		}
 	}
 	workers, err := x.store.Workers(ctx)
 	if err != nil {
@@ -334,6 +351,9 @@ func (x *Explainer) readMarks(ctx context.Context, id metric.ScheduleID, levels 
 			for m, err := range x.store.Marks(ctx, storage.IndexPartition{SliceKey: k, Shard: shard}) {
 				if err != nil {
 					return fmt.Errorf("read the index of %s slice %s: %w", x.ladder.Name(k.Bucket), x.ladder.SliceAt(k.Bucket, k.StartMs), err)
+				}
+				if bound.Of(ctx) != nil {
+					withhold(&m.LastError)
 				}
 				x.sort(id, levels, k, m)
 			}

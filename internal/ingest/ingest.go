@@ -11,6 +11,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/quern/quern/internal/admission"
 	"github.com/quern/quern/internal/blocks"
 	"github.com/quern/quern/internal/cache"
 	"github.com/quern/quern/internal/clock"
@@ -59,6 +60,9 @@ type Options struct {
 	// so data that seems on time may belong to a slice that is already ground. The default returns
 	// nil.
 	Unfit func() error
+	// Within returns how many series there are that the request of a context may write; see bound.Of. It is required
+	// where tokens limit that number.
+	Within func(ctx context.Context) (int, error)
 	// Limits bounds names, labels and values.
 	Limits Limits
 	// Logger receives what an operator should know. The default discards it.
@@ -197,7 +201,8 @@ func Start(ctx context.Context, p Parts, opts Options) *Ingest {
 // Append returns when each measurement of the reports is durable or rejected. It does not keep its
 // argument. If the error is not nil, the caller must take nothing as accepted and may send
 // everything again: a sample that was stored after all counts once. The error is ErrBusy if the
-// queue is full, and wraps a storage error if the store failed.
+// queue is full, a *admission.RateError if the client sends more than it may, and wraps a storage
+// error if the store failed. Series that the request may not write, see bound.Of, are rejected.
 //
 // Once Append registers new series, it goes on after the end of ctx, see Outlive, until their samples
 // are queued. So a client that hangs up leaves no series without samples.
@@ -222,6 +227,9 @@ func (in *Ingest) append(ctx context.Context, reports []Report, ageCap time.Dura
 	held := hold{in: in, ctx: ctx}
 	for _, rep := range reports {
 		held.most += len(rep.Measurements)
+	}
+	if err := admission.Spend(ctx, held.most); err != nil {
+		return Result{}, err
 	}
 	defer held.release()
 	if err := r.resolve(&held, in, reports, ageCap); err != nil {

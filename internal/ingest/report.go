@@ -62,6 +62,8 @@ const (
 	ReasonTooFarAhead   Reason = "too_far_ahead"
 	ReasonLimit         Reason = "limit_exceeded"
 	ReasonUnsupported   Reason = "unsupported"
+	// ReasonForbidden: the series is not among those that the sender's token is bound to.
+	ReasonForbidden Reason = "forbidden"
 	// ReasonDamaged: what the store knows of the source is damaged.
 	ReasonDamaged Reason = "damaged"
 )
@@ -69,7 +71,7 @@ const (
 // reasons lists all reasons.
 var reasons = []Reason{
 	ReasonInvalidSource, ReasonInvalidMetric, ReasonInvalidLabel, ReasonInvalidValue,
-	ReasonInvalidTime, ReasonTooOld, ReasonTooFarAhead, ReasonLimit, ReasonUnsupported, ReasonDamaged,
+	ReasonInvalidTime, ReasonTooOld, ReasonTooFarAhead, ReasonLimit, ReasonUnsupported, ReasonForbidden, ReasonDamaged,
 }
 
 // Rejection is one rejected measurement. Index counts the measurements over all reports of the

@@ -10,6 +10,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/quern/quern/internal/bound"
 	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/excerpt"
 	"github.com/quern/quern/internal/metric"
@@ -74,6 +75,12 @@ type resolver struct {
 	series     []metric.Labels
 	freshBytes int // of the labels in series
 
+	// bound is what the request is restricted to, nil for nothing. denied is the measurement that was found last to be
+	// outside of it: a series is not looked at again for each of its samples.
+	bound  *bound.Bound
+	denied *Measurement
+	lacks  string // the label that keeps it out
+
 	// taken are the samples by source, in the order of the reports.
 	taken []taken
 }
@@ -113,6 +120,7 @@ func (r *resolver) resolve(held *hold, in *Ingest, reports []Report, ageCap time
 	clear(r.taken) // a source may have been dropped
 	r.taken = r.taken[:0]
 	clear(r.messages)
+	r.bound, r.denied = bound.Of(held.ctx), nil
 	r.takeLabels(nil, &in.opts.Limits) // the old reports' memory may hold other labels now
 	nowMs := clock.NowMs(in.clk)
 	r.wholeFromMs = in.store.WholeFrom(metric.Raw, nowMs)
@@ -235,6 +243,9 @@ func (r *resolver) report(held *hold, in *Ingest, rep Report, base int, nowMs in
 		}
 		if r.excess.reason != "" {
 			r.reject(base+i, r.excess.reason, "%s", r.excess.message)
+			continue
+		}
+		if r.denies(&rep, m, base+i) {
 			continue
 		}
 		if source == nil {
@@ -404,9 +415,8 @@ func (r *resolver) register(held *hold, source *registry.Source) (refusedBytes i
 	if err := held.begin(); err != nil {
 		return 0, err
 	}
-	ids, err := source.Register(held.ctx, r.series)
-	var limit *registry.LimitError
-	if err != nil && !errors.As(err, &limit) {
+	ids, limit, err := r.assign(held, source)
+	if err != nil {
 		return 0, fmt.Errorf("register series: %w", err)
 	}
 	refused := false

@@ -69,7 +69,8 @@ var rules = []rule{
 	{"internal/pipes", nil},
 	{"internal/page", nil},
 	{"schema", nil},
-	{"internal/access", []string{"internal/admission", "internal/clock", "internal/storage"}},
+	{"internal/bound", []string{"internal/metric"}},
+	{"internal/access", []string{"internal/admission", "internal/bound", "internal/clock", "internal/storage"}},
 	{"internal/access/accesstest", []string{"internal/storage"}},
 	{"internal/webconfig", []string{"internal/clock"}},
 	{"internal/legacy", nil},
@@ -94,7 +95,7 @@ var rules = []rule{
 	{"internal/recovery", cache},
 	{"internal/shards", storage},
 	{"internal/rollup", with(cache, "internal/recovery", "internal/shards", "internal/sketch")},
-	{"internal/ingest", with(cache, "internal/registry")},
+	{"internal/ingest", with(cache, "internal/admission", "internal/bound", "internal/registry")},
 	{"internal/engine", with(cache, "internal/ingest", "internal/late", "internal/recovery", "internal/registry", "internal/rollup", "internal/shards")},
 
 	// The migration from a legacy keyspace.
@@ -102,14 +103,14 @@ var rules = []rule{
 
 	// Reading goes past the cache: raw is the truth, roll-ups are in their tables.
 	{"internal/late", with(storage, "internal/errand")},
-	{"internal/query", with(storage, "internal/admission", "internal/errand", "internal/late", "internal/registry", "internal/sketch")},
+	{"internal/query", with(storage, "internal/admission", "internal/bound", "internal/errand", "internal/late", "internal/registry", "internal/sketch")},
 	{"internal/query/querytest", with(storage, "internal/query", "internal/sketch", "internal/storage/pebble", "internal/storage/storagetest")},
 	{"internal/promquery", with(storage, "internal/admission", "internal/query", "internal/sketch")},
 
 	// Requests of operators: these read what the runs read, for series that a selector names.
 	{"internal/reaggregate", with(cache, "internal/query")},
 	{"internal/deletion", with(blocks, "internal/query")},
-	{"internal/explain", with(cache, "internal/admission", "internal/recovery", "internal/shards", "internal/rollup", "internal/query")},
+	{"internal/explain", with(cache, "internal/admission", "internal/bound", "internal/recovery", "internal/shards", "internal/rollup", "internal/query")},
 
 	// What operators see of the runs, in the form that they see.
 	{"internal/aggregation", with(storage, "internal/admission", "internal/recovery", "internal/shards", "internal/wire")},
@@ -126,9 +127,9 @@ var rules = []rule{
 	{"internal/api/influx", with(protocol, "internal/access", "internal/api/route")},
 	{"internal/api/otlp", protocol},
 	{"internal/api/remotewrite", protocol},
-	{"internal/api/reading", with(nouns, "internal/access", "internal/admission", "internal/api/route", "internal/api/jsonscan", "internal/api/push", "internal/api/respond", "internal/explain", "internal/query", "internal/reaggregate", "internal/registry", "internal/storage", "internal/wire")},
-	{"internal/api/promapi", with(nouns, "internal/access", "internal/admission", "internal/api/route", "internal/api/respond", "internal/deletion", "internal/query", "internal/storage")},
-	{"internal/api", with(nouns, "internal/access", "internal/admission", "internal/api/...", "internal/ingest", "internal/page", "internal/query", "internal/wire")},
+	{"internal/api/reading", with(nouns, "internal/access", "internal/admission", "internal/bound", "internal/api/route", "internal/api/jsonscan", "internal/api/push", "internal/api/respond", "internal/explain", "internal/query", "internal/reaggregate", "internal/registry", "internal/storage", "internal/wire")},
+	{"internal/api/promapi", with(nouns, "internal/access", "internal/admission", "internal/bound", "internal/api/route", "internal/api/respond", "internal/deletion", "internal/query", "internal/storage")},
+	{"internal/api", with(nouns, "internal/access", "internal/admission", "internal/bound", "internal/api/...", "internal/ingest", "internal/page", "internal/query", "internal/wire")},
 	{"internal/api/apitest", with(storage, "internal/storage/storagetest", "internal/admission", "internal/api", "internal/api/...", "internal/ingest", "internal/pipes", "internal/wire")},
 
 	// Graphite's lines, past HTTP.

@@ -98,6 +98,16 @@ func (c *Catalog) Note(from admission.Client, m metric.Metadata) {
 	}
 }
 
+// Add is Note for a client that may not replace what others have said.
+func (c *Catalog) Add(from admission.Client, m metric.Metadata) {
+	c.mu.RLock()
+	_, known := c.known[m.Name]
+	c.mu.RUnlock()
+	if !known {
+		c.Note(from, m)
+	}
+}
+
 // room returns whether a client may bring one more name. The caller holds mu.
 func (c *Catalog) room(from admission.Client) bool {
 	return len(c.known) < c.opts.MaxNames && (from == admission.Client{} || c.first[from] < (c.opts.MaxNames+1)/2)

@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/quern/quern/internal/admission"
+	"github.com/quern/quern/internal/bound"
 	"github.com/quern/quern/internal/metric"
 )
 
@@ -55,22 +56,26 @@ func (q *Querier) Cardinality(ctx context.Context, limit int, label string, warn
 		return nil, err
 	}
 	c := newCounting(limit, label)
-	if len(sels) == 0 {
+	if len(sels) == 0 && bound.Of(ctx) == nil {
 		return c.result(q.index.countAll(ctx, c))
 	}
-	ids, err := q.index.Select(ctx, sels...)
+	ids, err := q.index.matched(ctx, sels)
 	if err != nil {
 		return nil, err
 	}
 	return c.result(q.index.countIDs(ctx, c, ids))
 }
 
-// CardinalityOf is Cardinality of series by their ids.
+// CardinalityOf is Cardinality of series by their ids, of which it keeps none. It counts those that the request may have.
 func (q *Querier) CardinalityOf(ctx context.Context, limit int, ids []metric.ScheduleID) (*Cardinality, error) {
 	if limit < 1 || limit > MaxTop {
 		return nil, badRequest("limit must be between 1 and %d", MaxTop)
 	}
 	if err := admission.Charge(ctx, int64(5*limit*topBytes)); err != nil {
+		return nil, err
+	}
+	ids, err := q.index.within(ctx, slices.Clone(ids))
+	if err != nil {
 		return nil, err
 	}
 	c := newCounting(limit, "")
@@ -143,8 +148,14 @@ func (x *Index) metOn(ids []metric.ScheduleID) (on map[int32]int, sinceMs int64)
 	return on, x.sinceMs
 }
 
-// NewestMs returns the time of the newest sample that this process has taken, 0 if there is none.
-func (q *Querier) NewestMs() int64 { return q.opts.Sightings.newest() }
+// NewestMs returns the time of the newest sample that this process has taken, 0 if there is none, or if the request may
+// not have all series.
+func (q *Querier) NewestMs(ctx context.Context) int64 {
+	if bound.Of(ctx) != nil {
+		return 0
+	}
+	return q.opts.Sightings.newest()
+}
 
 // WholeFromMs returns the time from which all raw samples are kept, math.MinInt64 if none expires.
 func (q *Querier) WholeFromMs() int64 { return q.sinceMs(metric.Raw, math.MinInt64) }
@@ -272,7 +283,14 @@ func (x *Index) countIDs(ctx context.Context, c *counting, ids []metric.Schedule
 // EachValue calls with for each value of a label and the number of series that have it, in no order. The error is as for
 // Cardinality.
 func (q *Querier) EachValue(ctx context.Context, label string, with func(value string, series int)) error {
-	return q.index.eachValue(ctx, label, with)
+	if bound.Of(ctx) == nil {
+		return q.index.eachValue(ctx, label, with)
+	}
+	return countBy(ctx, q.index, func(ls metric.Labels) string { return ls.Get(label) }, func(value string, series int) {
+		if value != "" {
+			with(value, series)
+		}
+	})
 }
 
 func (x *Index) eachValue(ctx context.Context, label string, with func(value string, series int)) error {

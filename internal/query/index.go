@@ -13,6 +13,7 @@ import (
 	"github.com/prometheus/prometheus/model/labels"
 
 	"github.com/quern/quern/internal/admission"
+	"github.com/quern/quern/internal/bound"
 	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/storage"
@@ -371,8 +372,8 @@ func (x *Index) HasName(name string) bool {
 // LabelNames returns the label names of the series that match any of the selectors, of all
 // series when there is none, sorted. The error is why ctx is done, or that of words.hold.
 func (x *Index) LabelNames(ctx context.Context, sels ...Selector) ([]string, error) {
-	if len(sels) > 0 {
-		ids, err := x.Select(ctx, sels...)
+	if len(sels) > 0 || bound.Of(ctx) != nil {
+		ids, err := x.matched(ctx, sels)
 		if err != nil {
 			return nil, err
 		}
@@ -396,8 +397,8 @@ func (x *Index) names(ctx context.Context) ([]string, error) {
 // LabelValues returns the values of a label of the series that match any of the selectors, of
 // all series when there is none, sorted. The error is as for LabelNames.
 func (x *Index) LabelValues(ctx context.Context, name string, sels ...Selector) ([]string, error) {
-	if len(sels) > 0 {
-		ids, err := x.Select(ctx, sels...)
+	if len(sels) > 0 || bound.Of(ctx) != nil {
+		ids, err := x.matched(ctx, sels)
 		if err != nil {
 			return nil, err
 		}
@@ -499,11 +500,14 @@ func ended(ctx context.Context, i int) error {
 	return nil
 }
 
-// matched returns the series that match any of the selectors, or all series if there are none,
-// sorted by id.
+// matched returns the series that match any of the selectors, or all series that the request may have if
+// there are none, sorted by id.
 func (x *Index) matched(ctx context.Context, sels []Selector) ([]metric.ScheduleID, error) {
 	if len(sels) > 0 {
 		return x.Select(ctx, sels...)
+	}
+	if own, ok := all(ctx); ok {
+		return x.selectAny(ctx, own)
 	}
 	x.mu.RLock()
 	defer x.mu.RUnlock()
@@ -561,9 +565,14 @@ func (w *Work) Add(ctx context.Context, n int) error {
 }
 
 // Select returns the series that match any of the selectors, sorted by id. Whatever the number of
-// selectors, it holds the matches of one of them and one bit per series. The error is a
-// *RequestError, see maxWork, or the cause of ctx's end.
+// selectors, it holds the matches of one of them and one bit per series. It finds only series that the
+// request may have; see bound.Of. The error is a *RequestError, see maxWork, or the cause of ctx's end.
 func (x *Index) Select(ctx context.Context, sels ...Selector) ([]metric.ScheduleID, error) {
+	return x.selectAny(ctx, bounded(ctx, sels))
+}
+
+// selectAny is Select without what the request is restricted to.
+func (x *Index) selectAny(ctx context.Context, sels []Selector) ([]metric.ScheduleID, error) {
 	work := workOf(ctx)
 	if len(sels) == 1 {
 		return x.selectOne(ctx, sels[0], work)

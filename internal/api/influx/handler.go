@@ -137,10 +137,10 @@ func Register(in *push.Intake, opts Options, to *route.Table, take func(h http.H
 	take(write(refuse2), "/api/v2/write")
 	// Clients derive these URLs from the write URL.
 	for _, prefix := range []string{"", "/influx"} {
-		to.HandleFunc(access.Write, prefix+"/query", answerQuery)
-		to.HandleFunc(access.Anyone, "GET "+prefix+"/ping", ping)
+		to.HandleFunc(access.Write, route.NoData, prefix+"/query", answerQuery)
+		to.HandleFunc(access.Anyone, route.NoData, "GET "+prefix+"/ping", ping)
 	}
-	to.HandleFunc(access.Anyone, "GET /health", opts.health)
+	to.HandleFunc(access.Anyone, route.NoData, "GET /health", opts.health)
 	return nil
 }
 

@@ -40,6 +40,8 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 type notes []string
 
+func (n *notes) Add(from admission.Client, m metric.Metadata) { n.Note(from, m) }
+
 func (n *notes) Note(_ admission.Client, m metric.Metadata) {
 	*n = append(*n, m.Name+" "+m.Type.String())
 }

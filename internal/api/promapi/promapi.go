@@ -30,6 +30,7 @@ import (
 	"github.com/quern/quern/internal/admission"
 	"github.com/quern/quern/internal/api/respond"
 	"github.com/quern/quern/internal/api/route"
+	"github.com/quern/quern/internal/bound"
 	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/deletion"
 	"github.com/quern/quern/internal/excerpt"
@@ -94,33 +95,37 @@ func (a *API) Register(to *route.Table) {
 	for path, e := range map[string]struct {
 		answer     answerer
 		parameters []string
+		bound      route.Bound
 	}{
-		"/api/v1/query":           {a.inTurn(a.query), []string{"query", "time", "timeout", "limit", "lookback_delta", "stats", "levels"}},
-		"/api/v1/query_range":     {a.inTurn(a.queryRange), []string{"query", "start", "end", "step", "timeout", "limit", "lookback_delta", "stats", "levels"}},
-		"/api/v1/format_query":    {a.inTurn(a.formatQuery), []string{"query", "timeout"}},
-		"/api/v1/series":          {a.inTurn(a.series), []string{"match[]", "start", "end", "limit", "timeout"}},
-		"/api/v1/labels":          {a.inTurn(a.labelNames), []string{"match[]", "start", "end", "limit", "timeout"}},
-		"/api/v1/query_exemplars": {a.inTurn(a.exemplars), []string{"query", "start", "end", "timeout"}},
+		"/api/v1/query":           {a.inTurn(a.query), []string{"query", "time", "timeout", "limit", "lookback_delta", "stats", "levels"}, route.Filtered},
+		"/api/v1/query_range":     {a.inTurn(a.queryRange), []string{"query", "start", "end", "step", "timeout", "limit", "lookback_delta", "stats", "levels"}, route.Filtered},
+		"/api/v1/format_query":    {a.inTurn(a.formatQuery), []string{"query", "timeout"}, route.NoData},
+		"/api/v1/series":          {a.inTurn(a.series), []string{"match[]", "start", "end", "limit", "timeout"}, route.Filtered},
+		"/api/v1/labels":          {a.inTurn(a.labelNames), []string{"match[]", "start", "end", "limit", "timeout"}, route.Filtered},
+		"/api/v1/query_exemplars": {a.inTurn(a.exemplars), []string{"query", "start", "end", "timeout"}, route.NoData},
 	} {
-		to.Handle(access.Read, "GET "+path, a.handler(naming(e.parameters, e.answer)))
-		to.Handle(access.Read, "POST "+path, a.handler(naming(e.parameters, e.answer)))
+		to.Handle(access.Read, e.bound, "GET "+path, a.handler(naming(e.parameters, e.answer)))
+		to.Handle(access.Read, e.bound, "POST "+path, a.handler(naming(e.parameters, e.answer)))
 	}
-	for path, answer := range map[string]answerer{
-		"/api/v1/label/{name}/values": naming([]string{"match[]", "start", "end", "limit", "timeout"}, a.inTurn(a.labelValues)),
-		"/api/v1/metadata":            naming([]string{"metric", "limit", "limit_per_metric", "timeout"}, a.inTurn(a.metadata)),
-		"/api/v1/status/buildinfo": constant(map[string]string{
+	for path, e := range map[string]struct {
+		answer answerer
+		bound  route.Bound
+	}{
+		"/api/v1/label/{name}/values": {naming([]string{"match[]", "start", "end", "limit", "timeout"}, a.inTurn(a.labelValues)), route.Filtered},
+		"/api/v1/metadata":            {naming([]string{"metric", "limit", "limit_per_metric", "timeout"}, a.inTurn(a.metadata)), route.Filtered},
+		"/api/v1/status/buildinfo": {constant(map[string]string{
 			"version": compatible, "revision": "", "branch": "", "buildUser": "", "buildDate": "",
 			"goVersion": runtime.Version(), "application": "Quern", "applicationVersion": a.opts.Version,
-		}),
-		"/api/v1/status/tsdb": naming([]string{"limit", "timeout"}, a.inTurn(a.tsdb)),
+		}), route.NoData},
+		"/api/v1/status/tsdb": {naming([]string{"limit", "timeout"}, a.inTurn(a.tsdb)), route.Filtered},
 
-		"/api/v1/rules":  constant(map[string][]any{"groups": {}}),
-		"/api/v1/alerts": constant(map[string][]any{"alerts": {}}),
+		"/api/v1/rules":  {constant(map[string][]any{"groups": {}}), route.NoData},
+		"/api/v1/alerts": {constant(map[string][]any{"alerts": {}}), route.NoData},
 	} {
-		to.Handle(access.Read, "GET "+path, a.handler(answer))
+		to.Handle(access.Read, e.bound, "GET "+path, a.handler(e.answer))
 	}
 	for _, method := range []string{http.MethodPost, http.MethodPut} {
-		to.Handle(access.Admin, method+" /api/v1/admin/tsdb/delete_series", a.handler(only([]string{"match[]", "start", "end"}, a.deleteSeries)))
+		to.Handle(access.Admin, route.Refused, method+" /api/v1/admin/tsdb/delete_series", a.handler(only([]string{"match[]", "start", "end"}, a.deleteSeries)))
 	}
 }
 
@@ -676,6 +681,27 @@ func (s *selection) words(find func([]*labels.Matcher) ([]string, annotations.An
 	return ans, nil
 }
 
+// suffixes are those of the series whose metadata is that of the name without them.
+var suffixes = []string{"_bucket", "_count", "_sum", "_total", "_created", "_info"}
+
+// ofMetrics returns which names of metadata are of series that the request may have, nil if it may have all.
+func (a *API) ofMetrics(ctx context.Context) (func(name string) bool, error) {
+	if bound.Of(ctx) == nil {
+		return nil, nil //nolint:nilnil // no function is one that allows all
+	}
+	names, err := a.opts.Querier.LabelValues(ctx, math.MinInt64, new(query.Warnings), metric.NameLabel)
+	if err != nil {
+		return nil, promql.ErrStorage{Err: err}
+	}
+	allowed := func(name string) bool {
+		_, found := slices.BinarySearch(names, name)
+		return found
+	}
+	return func(name string) bool {
+		return allowed(name) || slices.ContainsFunc(suffixes, func(suffix string) bool { return allowed(name + suffix) })
+	}, nil
+}
+
 func (a *API) metadata(r *http.Request) (answer, error) {
 	limit, err := limitOf(r, "limit")
 	if err != nil {
@@ -685,7 +711,18 @@ func (a *API) metadata(r *http.Request) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
-	all := a.opts.Metadata.List(r.FormValue("metric"), limit)
+	allowed, err := a.ofMetrics(r.Context())
+	if err != nil {
+		return answer{}, err
+	}
+	listed := limit
+	if allowed != nil {
+		listed = 0 // it bounds what is left
+	}
+	all := a.opts.Metadata.List(r.FormValue("metric"), listed)
+	if allowed != nil {
+		all = slices.DeleteFunc(all, func(m metric.Metadata) bool { return !allowed(m.Name) })
+	}
 	slices.SortStableFunc(all, func(a, b metric.Metadata) int { return strings.Compare(a.Name, b.Name) })
 	var out metadataList
 	for i := 0; i < len(all); {
@@ -699,6 +736,9 @@ func (a *API) metadata(r *http.Request) (answer, error) {
 		}
 		out = append(out, of)
 		i += n
+		if limit > 0 && len(out) == limit {
+			break
+		}
 	}
 	return answer{data: out}, nil
 }

@@ -61,7 +61,7 @@ func (a *API) tsdb(r *http.Request) (answer, error) {
 	status := tsdbStatus{
 		HeadStats: headStats{
 			NumSeries: uint64(c.Series), NumLabelPairs: c.Pairs,
-			MinTime: a.opts.Querier.WholeFromMs(), MaxTime: a.opts.Querier.NewestMs(),
+			MinTime: a.opts.Querier.WholeFromMs(), MaxTime: a.opts.Querier.NewestMs(r.Context()),
 		},
 		SeriesCountByMetricName:     statsOf(c.ByMetric, func(p query.PairCount) (string, int64) { return p.Value, int64(p.Series) }),
 		LabelValueCountByLabelName:  statsOf(c.ByValues, func(l query.LabelCount) (string, int64) { return l.Name, int64(l.Values) }),

@@ -116,6 +116,11 @@ func (in *Intake) Receive(w http.ResponseWriter, r *http.Request, accepts func(h
 		refuse(w, r, http.StatusUnsupportedMediaType, err.Error())
 		return
 	}
+	// What may not be kept is not read either.
+	if err := admission.MaySpend(r.Context()); err != nil {
+		refuse(w, r, in.Failed(w, r, err), err.Error())
+		return
+	}
 	b, ok := in.received.Get().(*Received)
 	if !ok {
 		b = new(Received)

@@ -13,6 +13,7 @@ import (
 	"github.com/quern/quern/internal/access"
 	"github.com/quern/quern/internal/admission"
 	"github.com/quern/quern/internal/api/route"
+	"github.com/quern/quern/internal/bound"
 	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/query"
 	"github.com/quern/quern/internal/registry"
@@ -28,6 +29,8 @@ type Catalog struct {
 type CatalogOptions struct {
 	Querier  *query.Querier
 	Registry *registry.Registry
+	// Labels say which label names the source of a series.
+	Labels metric.SourceLabels
 	// SinceMs is when the process began to take samples, in Unix ms.
 	SinceMs int64
 	// Turns bound how many requests are answered at once. The default bounds nothing.
@@ -41,9 +44,9 @@ func NewCatalog(opts CatalogOptions) *Catalog { return &Catalog{opts} }
 // Register implements api.Registrar.
 func (h *Catalog) Register(to *route.Table) {
 	cardinality := h.opts.Turns.document(h.opts.Logger, h.cardinality, "match[]", "label", "limit", "days")
-	to.Handle(access.Read, "GET "+wire.CardinalityPath, cardinality)
-	to.Handle(access.Read, "POST "+wire.CardinalityPath, cardinality)
-	to.Handle(access.Read, "GET "+wire.SourcesPath, h.opts.Turns.document(h.opts.Logger, h.sources, "source", "derived", "sort", "limit"))
+	to.Handle(access.Read, route.Filtered, "GET "+wire.CardinalityPath, cardinality)
+	to.Handle(access.Read, route.Filtered, "POST "+wire.CardinalityPath, cardinality)
+	to.Handle(access.Read, route.Filtered, "GET "+wire.SourcesPath, h.opts.Turns.document(h.opts.Logger, h.sources, "source", "derived", "sort", "limit"))
 }
 
 // listed is how many entries a list has unless the request says otherwise.
@@ -194,6 +197,13 @@ func (h *Catalog) all(ctx context.Context, limit int, order func(a, b wire.Sourc
 		reply.Total++
 		top.Add(s)
 	}
+	if bound.Of(ctx) != nil {
+		err := h.opts.Querier.EachSource(ctx, h.opts.Labels, func(of query.SourceName, series int) {
+			add(h.bound(of, series))
+		})
+		reply.Sources, reply.Warnings = top.List(), warn.List()
+		return reply, err
+	}
 	reply.Forgotten = reg.Sources(func(t registry.Taken) bool {
 		add(source(t))
 		return ctx.Err() == nil
@@ -210,6 +220,15 @@ func (h *Catalog) all(ctx context.Context, limit int, order func(a, b wire.Sourc
 	}
 	reply.Sources, reply.Warnings = top.List(), warn.List()
 	return reply, nil
+}
+
+// bound returns a source for a client that may have some series of it. What was taken of the source is told if these
+// are all that it has: the numbers are those of the source.
+func (h *Catalog) bound(of query.SourceName, series int) wire.Source {
+	if taken, _, ok := h.opts.Registry.SourceTaken(of.Name, of.Derived); ok && taken.Series == series {
+		return source(taken)
+	}
+	return wire.Source{Name: of.Name, Derived: of.Derived, Series: series}
 }
 
 // one returns a source with its metrics.
@@ -235,6 +254,9 @@ func (h *Catalog) one(ctx context.Context, name string, derived bool, limit int)
 	}
 	if err != nil {
 		return reply, err
+	}
+	if bound.Of(ctx) != nil && taken.Series != c.Series {
+		taken = registry.Taken{Name: name, Derived: derived}
 	}
 	if taken.Series = c.Series; c.Series > 0 {
 		reply.Total, reply.Sources, reply.Metrics = 1, []wire.Source{source(taken)}, named(c.ByMetric)

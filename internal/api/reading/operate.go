@@ -40,12 +40,12 @@ func NewOperate(opts OperateOptions) *Operate { return &Operate{opts} }
 
 // Register implements api.Registrar. Endpoints that change data accept POST only.
 func (h *Operate) Register(to *route.Table) {
-	to.Handle(access.Read, wire.ExplainPath, h.opts.Turns.query(h.explain, "match[]", "time", "limit"))
+	to.Handle(access.Read, route.Filtered, wire.ExplainPath, h.opts.Turns.query(h.explain, "match[]", "time", "limit"))
 	if h.opts.Reaggregator == nil {
-		to.Handle(access.Admin, "POST "+wire.ReaggregatePath, respond.SwitchedOff("enable-reaggregate"))
+		to.Handle(access.Admin, route.Refused, "POST "+wire.ReaggregatePath, respond.SwitchedOff("enable-reaggregate"))
 		return
 	}
-	to.Handle(access.Admin, "POST "+wire.ReaggregatePath, h.opts.Turns.export(h.reaggregate, "match[]", "start", "end", "take_back"))
+	to.Handle(access.Admin, route.Refused, "POST "+wire.ReaggregatePath, h.opts.Turns.export(h.reaggregate, "match[]", "start", "end", "take_back"))
 }
 
 func (h *Operate) explain(out *lines, r *http.Request) error {

@@ -58,12 +58,12 @@ func New(querier *query.Querier, clk clock.Clock, turns Turns) *Endpoints {
 
 // Register implements api.Registrar.
 func (h *Endpoints) Register(to *route.Table) {
-	to.Handle(access.Read, wire.ExportPath, h.turns.export(h.export, "match[]", "start", "end", "exact"))
-	to.Handle(access.Read, wire.RollupsPath, h.turns.export(h.rollups, "match[]", "start", "end", "level"))
-	to.Handle(access.Read, "/api/v1/points", h.turns.query(h.points, "match[]", "start", "end", "buckets"))
-	to.Handle(access.Read, "/api/v1/latest", h.turns.query(h.latest, "match[]", "lookback"))
-	to.Handle(access.Read, "/api/v1/summary", h.turns.query(h.summary, "match[]", "start", "end"))
-	to.Handle(access.Read, "/api/v1/baseline", h.turns.query(h.baseline, "match[]", "start", "end"))
+	to.Handle(access.Read, route.Filtered, wire.ExportPath, h.turns.export(h.export, "match[]", "start", "end", "exact"))
+	to.Handle(access.Read, route.Filtered, wire.RollupsPath, h.turns.export(h.rollups, "match[]", "start", "end", "level"))
+	to.Handle(access.Read, route.Filtered, "/api/v1/points", h.turns.query(h.points, "match[]", "start", "end", "buckets"))
+	to.Handle(access.Read, route.Filtered, "/api/v1/latest", h.turns.query(h.latest, "match[]", "lookback"))
+	to.Handle(access.Read, route.Filtered, "/api/v1/summary", h.turns.query(h.summary, "match[]", "start", "end"))
+	to.Handle(access.Read, route.Filtered, "/api/v1/baseline", h.turns.query(h.baseline, "match[]", "start", "end"))
 }
 
 // answerer writes the answer to a request as lines to out. Its error may occur before or while it

@@ -43,7 +43,7 @@ func TestSlowReadersOfQueries(t *testing.T) {
 			}
 			return nil
 		}
-		o.Extra = []api.Registrar{apitest.Registrar(func(to *route.Table) { to.Handle(access.Read, "GET /query", turns.Query(answer)) })}
+		o.Extra = []api.Registrar{apitest.Registrar(func(to *route.Table) { to.Handle(access.Read, route.Filtered, "GET /query", turns.Query(answer)) })}
 	}
 	apitest.InBubble(t, set, func(t *testing.T, dial func() net.Conn) {
 		receive := func(piece int, pause time.Duration) (took time.Duration, err error) {

@@ -43,8 +43,8 @@ func NewAggregation(provider StatusProvider, clk clock.Clock, turns Turns, lost 
 
 // Register implements api.Registrar.
 func (h *Aggregation) Register(to *route.Table) {
-	to.Handle(access.Read, "GET "+wire.StatusPath, h.turns.document(h.logger, h.status, "waiting"))
-	to.Handle(access.Read, "GET "+wire.SlicesPath, h.turns.document(h.logger, h.slices, "start", "end"))
+	to.Handle(access.Read, route.Refused, "GET "+wire.StatusPath, h.turns.document(h.logger, h.status, "waiting"))
+	to.Handle(access.Read, route.Refused, "GET "+wire.SlicesPath, h.turns.document(h.logger, h.slices, "start", "end"))
 }
 
 // asked is a document that a request asks for: what to read, in which turn.

@@ -38,6 +38,8 @@ type catalog struct {
 	notes []metric.Metadata
 }
 
+func (c *catalog) Add(from admission.Client, m metric.Metadata) { c.Note(from, m) }
+
 func (c *catalog) Note(_ admission.Client, m metric.Metadata) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -9,7 +9,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net/http"
+	"strconv"
+	"time"
 
 	"github.com/quern/quern/internal/admission"
 	"github.com/quern/quern/internal/excerpt"
@@ -68,9 +71,15 @@ func Text(w http.ResponseWriter, code int, text string) {
 	_, _ = io.WriteString(w, text)
 }
 
+// Seconds returns a value of Retry-After.
+func Seconds(after time.Duration) string { return strconv.Itoa(int(math.Ceil(after.Seconds()))) }
+
 // Failure maps an error from behind the API to a status code and, where a retry makes sense, the
 // seconds of Retry-After.
 func Failure(ctx context.Context, err error) (code int, retryAfter string) {
+	if early := (*admission.RateError)(nil); errors.As(err, &early) {
+		return http.StatusTooManyRequests, Seconds(early.After)
+	}
 	switch {
 	case errors.Is(err, ingest.ErrBusy), errors.Is(err, admission.ErrQueueFull), errors.Is(err, admission.ErrNoRoom):
 		return http.StatusTooManyRequests, RetryBusy

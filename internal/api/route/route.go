@@ -1,4 +1,5 @@
-// Package route is the table of all endpoints, each with the role that it needs.
+// Package route is the table of all endpoints, each with the role that it needs, and with what it is for clients whose
+// token is bound to some series.
 package route
 
 import (
@@ -16,9 +17,30 @@ type Route struct {
 	Pattern string
 	// Role is what a client must have to use the endpoint.
 	Role access.Role
+	// Bound is what the endpoint is for a client whose token is bound to some series.
+	Bound Bound
 }
 
-// Table routes requests to endpoints. There is no other way to register an endpoint, so none lacks a role.
+// Bound says what an endpoint is for a client whose token is bound to some series. Every endpoint says it.
+type Bound int
+
+const (
+	// Filtered endpoints tell of the client's series only, or take only these. What finds series and what takes samples
+	// enforces it, see package bound.
+	Filtered Bound = iota + 1
+	// NoData endpoints tell nothing of what is stored.
+	NoData
+	// Refused endpoints tell of all series, or change them.
+	Refused
+)
+
+// String implements fmt.Stringer.
+func (b Bound) String() string {
+	return map[Bound]string{Filtered: "filtered", NoData: "no data", Refused: "refused"}[b]
+}
+
+// Table routes requests to endpoints. There is no other way to register an endpoint, so none lacks a role, or what it is for
+// bound clients.
 type Table struct {
 	mux *http.ServeMux
 	of  map[string]Route // by pattern
@@ -27,20 +49,24 @@ type Table struct {
 // NewTable returns an empty table.
 func NewTable() *Table { return &Table{mux: http.NewServeMux(), of: make(map[string]Route)} }
 
-// Handle registers an endpoint for clients that have a role, which is a single one, or access.Anyone.
-func (t *Table) Handle(role access.Role, pattern string, h http.Handler) {
+// Handle registers an endpoint for clients that have a role, which is a single one, or access.Anyone. bound is what it is
+// for those that are bound to some series.
+func (t *Table) Handle(role access.Role, bound Bound, pattern string, h http.Handler) {
 	switch role {
 	case access.Anyone, access.Read, access.Write, access.Admin:
 	default:
 		panic(fmt.Sprintf("route %s needs several roles: %s", pattern, role))
 	}
+	if bound.String() == "" {
+		panic(fmt.Sprintf("route %s does not say what it is for bound clients", pattern))
+	}
 	t.mux.Handle(pattern, h)
-	t.of[pattern] = Route{pattern, role}
+	t.of[pattern] = Route{pattern, role, bound}
 }
 
 // HandleFunc is Handle for a function.
-func (t *Table) HandleFunc(role access.Role, pattern string, h http.HandlerFunc) {
-	t.Handle(role, pattern, h)
+func (t *Table) HandleFunc(role access.Role, bound Bound, pattern string, h http.HandlerFunc) {
+	t.Handle(role, bound, pattern, h)
 }
 
 // Find returns the route of a request. If there is none, ok is false, and the handler answers why.

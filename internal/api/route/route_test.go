@@ -16,9 +16,9 @@ func nothing(http.ResponseWriter, *http.Request) {}
 // TestFind: a request finds the role of the endpoint that answers it.
 func TestFind(t *testing.T) {
 	table := route.NewTable()
-	table.HandleFunc(access.Read, "GET /things/{name}", nothing)
-	table.HandleFunc(access.Admin, "POST /things/{name}", nothing)
-	table.HandleFunc(access.Anyone, "/open", nothing)
+	table.HandleFunc(access.Read, route.Filtered, "GET /things/{name}", nothing)
+	table.HandleFunc(access.Admin, route.Refused, "POST /things/{name}", nothing)
+	table.HandleFunc(access.Anyone, route.NoData, "/open", nothing)
 	for _, c := range []struct {
 		method, path string
 		found        bool
@@ -36,6 +36,9 @@ func TestFind(t *testing.T) {
 		require.Equal(t, c.found, ok, c)
 		require.Equal(t, c.role, found.Role, c)
 	}
-	require.Equal(t, []route.Route{{"/open", access.Anyone}, {"GET /things/{name}", access.Read}, {"POST /things/{name}", access.Admin}}, table.Routes())
-	require.Panics(t, func() { table.HandleFunc(access.Read|access.Write, "/both", nothing) })
+	require.Equal(t, []route.Route{
+		{"/open", access.Anyone, route.NoData}, {"GET /things/{name}", access.Read, route.Filtered}, {"POST /things/{name}", access.Admin, route.Refused},
+	}, table.Routes())
+	require.Panics(t, func() { table.HandleFunc(access.Read, 0, "/silent", nothing) })
+	require.Panics(t, func() { table.HandleFunc(access.Read|access.Write, route.Filtered, "/both", nothing) })
 }
