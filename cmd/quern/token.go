@@ -15,7 +15,11 @@ func tokenCommand() *cli.Command {
 		Description: `Tokens are for servers with a web config file (see docs/security.md). The commands ask a server,
 as a user of that file or with a token that has the role admin:
 
-   quern token create --url https://admin:PASSWORD@metrics.example:9095 --name web-1 --role write`,
+   quern token create --url https://admin:PASSWORD@metrics.example:9095 --name web-1 --role write
+
+Before there is a server, or where its file has no users, the first token is made in the store:
+
+   quern token create --in-store --store pebble --data-dir /var/lib/quern --name first --role admin`,
 		Subcommands: []*cli.Command{{
 			Name:  "create",
 			Usage: "make a token, and print it once",
@@ -25,7 +29,16 @@ a hash, so nobody can learn the token later.
 Examples:
 
    quern token create --token-file admin.token --name web-1 --role write > web-1.token
-   quern token create --token-file admin.token --name grafana --role read --expires 1y`,
+   quern token create --token-file admin.token --name grafana --role read --expires 1y
+   quern token create --token-file admin.token --name web --role read,write --match '{team="web"}' \
+     --max-match-series 100000 --max-samples-per-second 5000 --max-queries 4
+   quern token create --in-store --keyspace quern --cassandra 10.0.0.1 --name first --role admin
+
+With --match the token writes and reads only series that match, at all endpoints; other samples are
+rejected, each with its reason. A token with the role admin cannot be bound or limited.
+
+With --in-store the command opens the store itself. No process may be serving an embedded store
+meanwhile; over Cassandra the processes may keep running, and know the token within ten seconds.`,
 			Flags:  config.NewTokenFlags(),
 			Action: asking(program.Action(config.FromNewToken, commands.CreateToken)),
 		}, {

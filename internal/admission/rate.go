@@ -21,7 +21,7 @@ type Rate struct {
 
 // NewRate returns a rate. elapsed is the time that the rate goes by, such as a clock's Elapsed.
 func NewRate(perSecond int, elapsed func() time.Duration) *Rate {
-	return &Rate{perSecond: perSecond, elapsed: elapsed}
+	return &Rate{perSecond: perSecond, elapsed: elapsed, next: elapsed() - time.Second}
 }
 
 // RateError says that a client has sent more than it may, and when it may go on.

@@ -8,6 +8,7 @@ import (
 	"net/http/httptest"
 	"net/url"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -321,3 +322,53 @@ func TestSamplesOfTokens(t *testing.T) {
 	require.Contains(t, s.get(other, "/metrics"), `quern_http_limited_requests_total{token="`+id+`"} 5`)
 }
 
+// heldReply is a client that reads its reply when it is told to.
+type heldReply struct {
+	*httptest.ResponseRecorder
+	writes chan<- string
+	name   string
+	read   <-chan struct{}
+}
+
+func (h *heldReply) Write(p []byte) (int, error) {
+	h.writes <- h.name
+	<-h.read
+	return h.ResponseRecorder.Write(p)
+}
+
+// TestQueriesLeaveRoom: the queries of one token, from whatever address, leave turns for those of others. When clients
+// hold all turns, reports are taken as before.
+func TestQueriesLeaveRoom(t *testing.T) {
+	s := newBoundServer(t, func(s *server) { s.cfg.Query.Concurrency = 4 })
+	greedy, other := s.token(access.NewToken{Roles: access.Read}), s.token(access.NewToken{Roles: access.Read})
+	modest := s.token(access.NewToken{Roles: access.Read, Limits: access.TokenLimits{Queries: 1}})
+	writes, read := make(chan string, 20), make(chan struct{})
+	var asking sync.WaitGroup
+	ask := func(token, name, from string) {
+		asking.Go(func() {
+			r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "http://127.0.0.1/api/v1/query?query=1", http.NoBody)
+			r.RemoteAddr = from
+			r.Header.Set("Authorization", "Bearer "+token)
+			s.http.ServeHTTP(&heldReply{httptest.NewRecorder(), writes, name, read}, r)
+		})
+	}
+	ask(greedy, "greedy", "127.0.0.1:1")
+	ask(greedy, "greedy", "192.0.2.1:1")
+	require.Equal(t, "greedy", <-writes)
+	require.Equal(t, "greedy", <-writes)
+	for i := range 5 {
+		ask(greedy, "greedy again", fmt.Sprintf("192.0.2.%d:1", i))
+	}
+	ask(modest, "modest", "192.0.2.1:1")
+	require.Equal(t, "modest", <-writes)
+	ask(modest, "modest again", "127.0.0.1:1")
+	ask(other, "other", "192.0.2.1:1")
+	require.Equal(t, "other", <-writes)
+
+	w := s.send(s.token(access.NewToken{Roles: access.Write}), http.MethodPost, "/api/v1/reports", `{"source":"a","measurements":[{"metric":"m","value":1}]}`)
+	require.Equal(t, http.StatusOK, w.Code, w.Body)
+	require.Empty(t, writes, "nobody else has a turn")
+	close(read)
+	asking.Wait()
+	require.Len(t, writes, 6, "all have had their turn")
+}

@@ -392,6 +392,25 @@ func TestTokenCommands(t *testing.T) {
 	require.NoError(t, commands.Status(t.Context(), config.Status{Connection: user}, io.Discard, io.Discard))
 	require.ErrorContains(t, commands.ListTokens(t.Context(), user, io.Discard, io.Discard), "needs the role admin, and token web-1")
 
+	var said bytes.Buffer
+	require.NoError(t, commands.CreateToken(t.Context(), config.NewToken{
+		Connection: admin, Name: "team", Roles: []string{"read", "write"}, Match: []string{`{team="web"}`, `{team="ops"}`},
+		MaxSeries: 1, MaxSamplesPerSecond: 2, MaxQueries: 3, MaxQueryBytes: 4,
+	}, io.Discard, &said))
+	const bound = `only series of {team="web"} or {team="ops"}, at most 1 series, at most 2 samples a second, at most 3 queries at a time, at most 4 bytes for queries`
+	require.Contains(t, said.String(), "It is for "+bound+". Keep it")
+	var table bytes.Buffer
+	require.NoError(t, commands.ListTokens(t.Context(), admin, &table, io.Discard))
+	require.Contains(t, table.String(), bound+"\n")
+	for want, n := range map[string]config.NewToken{
+		"nothing would bind or limit it": {Roles: []string{"admin"}, Match: []string{`{team="web"}`}},
+		"at least one matcher":           {Roles: []string{"read"}, Match: []string{`{team!="web"}`}},
+		"counts those":                   {Roles: []string{"write"}, MaxSeries: 1},
+	} {
+		n.Connection, n.Name = admin, "x"
+		require.ErrorContains(t, commands.CreateToken(t.Context(), n, io.Discard, io.Discard), want)
+	}
+
 	server, err := user.Client(io.Discard)
 	require.NoError(t, err)
 	sender, err := agent.NewHTTPSender(base, server.HTTP, s.clk)
@@ -402,7 +421,7 @@ func TestTokenCommands(t *testing.T) {
 	var list bytes.Buffer
 	require.NoError(t, commands.ListTokens(t.Context(), admin, &list, io.Discard))
 	id := strings.Split(out.String(), "_")[1]
-	require.Regexp(t, id+` +web-1 +read,write +\S+ +user admin +\S+\n`, list.String())
+	require.Regexp(t, id+` +web-1 +read,write +\S+ +user admin +\S+ +-\n`, list.String())
 	require.NoError(t, commands.RevokeToken(t.Context(), config.RevokeToken{Connection: admin, ID: id}, io.Discard, io.Discard))
 	require.ErrorContains(t, commands.RevokeToken(t.Context(), config.RevokeToken{Connection: admin, ID: "x"}, io.Discard, io.Discard), "there is no token")
 	err = sender.Send(t.Context(), report)

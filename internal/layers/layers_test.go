@@ -151,7 +151,7 @@ var rules = []rule{
 	// Opening the store that the options name, for the servers and for the commands beside them.
 	{"internal/backend", with(blocks, "internal/config", "internal/storage", "internal/storage/cassandra", "internal/storage/pebble")},
 	{"internal/commands", with(
-		cache, "internal/api/reading", "internal/api/route", "internal/backend", "internal/client", "internal/config", "internal/explain", "internal/legacy", "internal/migrate", "internal/pipes", "internal/query",
+		cache, "internal/access", "internal/api/reading", "internal/api/route", "internal/backend", "internal/client", "internal/config", "internal/explain", "internal/legacy", "internal/migrate", "internal/pipes", "internal/query",
 		"internal/reaggregate", "internal/storage/cassandra", "internal/storage/pebble", "internal/terminal", "internal/transfer", "internal/verify", "internal/wire",
 	)},
 
