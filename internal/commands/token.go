@@ -50,8 +50,10 @@ func bounds(t *wire.Token) string {
 		n    int64
 		what string
 	}{
-		{int64(t.MaxSeries), "series"}, {int64(t.MaxSamplesPerSecond), "samples a second"},
-		{int64(t.MaxQueries), "queries at a time"}, {t.MaxQueryBytes, "bytes for queries"},
+		{int64(t.MaxSeries), "series"},
+		{int64(t.MaxSamplesPerSecond), "samples a second"},
+		{int64(t.MaxQueries), "queries at a time"},
+		{t.MaxQueryBytes, "bytes for queries"},
 	} {
 		if l.n > 0 {
 			all = append(all, fmt.Sprintf("at most %d %s", l.n, l.what))
