@@ -81,8 +81,8 @@ const (
 // pack returns the bytes of a profile.
 func (p profile) pack() [profileSize]byte {
 	return [profileSize]byte{
-		byte(p.form) | byte(p.order)<<2 | byte(p.places)<<4,
-		byte(p.shift) | byte(p.table)<<6,
+		byte(p.form) | byte(p.order)<<2 | p.places<<4,
+		p.shift | p.table<<6,
 		byte(p.flags),
 	}
 }

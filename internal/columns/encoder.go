@@ -189,7 +189,7 @@ func appendExceptions(dst []byte, values []float64, at []int) []byte {
 
 // write makes the bytes of the column.
 func (c *column) write(e *Encoder, times bool) {
-	b := append(c.bytes[:0], 0, 0, 0, 0)
+	b := slices.Grow(c.bytes[:0], checksumSize)[:checksumSize]
 	if times {
 		b = binary.AppendUvarint(b, uint64(c.samples))
 	} else if c.flags&part != 0 {

@@ -79,6 +79,7 @@ var rules = []rule{
 
 	// Stored bytes: no I/O and no clock.
 	{"internal/blocks", []string{"internal/metric"}},
+	{"internal/columns", []string{"internal/metric"}},
 	{"internal/sketch", []string{"internal/metric"}},
 
 	// The contract and its implementations. A store knows nothing of its users.
