@@ -31,6 +31,8 @@ import (
 
 	"github.com/quern/quern/internal/access"
 	"github.com/quern/quern/internal/admission"
+	"github.com/quern/quern/internal/annotation"
+	"github.com/quern/quern/internal/api/annotations"
 	"github.com/quern/quern/internal/api/collectd"
 	"github.com/quern/quern/internal/api/importer"
 	"github.com/quern/quern/internal/api/influx"
@@ -88,6 +90,8 @@ type Options struct {
 	Appender push.Appender
 	// BackFiller ingests the history of POST /api/v1/import. Without one, imports are refused.
 	BackFiller importer.BackFiller
+	// Annotations are those beside the series. Without them, and without an Appender, there are no endpoints for them.
+	Annotations *annotation.Book
 	// Metadata receives metric metadata. The default discards it.
 	Metadata Metadata
 	// Sources say which label holds the source of a series, in protocols that know only series.
@@ -205,7 +209,7 @@ type Server struct {
 	opts    Options
 	routes  *route.Table
 	handler http.Handler
-	bounded map[string]bool // paths whose handlers read and limit their bodies themselves
+	bounded map[string]bool // methods and paths whose handlers read and limit their bodies themselves
 	origins doorkeeper
 
 	mu       sync.Mutex
@@ -265,9 +269,9 @@ func New(opts Options) (*Server, error) {
 		take(reports.New(in), wire.ReportsPath)
 		if opts.BackFiller != nil {
 			routes.Handle(access.Admin, "POST "+wire.ImportPath, importer.New(in, importer.Options{
-				To: opts.BackFiller, Budget: opts.Imports, Clock: opts.Clock,
+				To: opts.BackFiller, Annotations: opts.Annotations, Budget: opts.Imports, Clock: opts.Clock,
 			}))
-			s.bounded[wire.ImportPath] = true
+			s.bounded["POST "+wire.ImportPath] = true
 		} else {
 			routes.Handle(access.Admin, "POST "+wire.ImportPath, respond.SwitchedOff("enable-import"))
 		}
@@ -280,6 +284,11 @@ func New(opts Options) (*Server, error) {
 		}
 		take(remotewrite.New(in, notes), remotewrite.Path)
 		take(otlp.New(in, opts.OTLPPromote, notes), "/v1/metrics", "/api/v1/otlp/v1/metrics")
+		if opts.Annotations != nil {
+			annotations.Register(annotations.Options{
+				Book: opts.Annotations, In: in, Turns: opts.Turns.Queries, Timeout: opts.Turns.QueryTimeout,
+			}, routes, take)
+		}
 	}
 	if opts.Status != nil {
 		reading.NewAggregation(opts.Status, opts.Clock, opts.Turns, lost, opts.Logger).Register(routes)
@@ -301,7 +310,7 @@ func (s *Server) take(in *push.Intake, h http.Handler, paths ...string) {
 	for _, p := range paths {
 		in.Rejects(p, 0) // rates need an initial sample
 		s.routes.Handle(access.Write, "POST "+p, h)
-		s.bounded[p] = true
+		s.bounded["POST "+p] = true
 	}
 }
 
@@ -387,11 +396,12 @@ func (s *Server) route(w http.ResponseWriter, r *http.Request) {
 	if !s.origins.admits(w, r) {
 		return
 	}
+	bounded := s.bounded[r.Method+" "+r.URL.Path]
 	if !watched[r.URL.Path] {
 		switch {
 		case s.begin():
 			defer s.end()
-		case s.bounded[r.URL.Path]:
+		case bounded:
 			// The handler refuses it in the form of its protocol.
 		default:
 			w.Header().Set("Retry-After", respond.RetryAway)
@@ -412,7 +422,7 @@ func (s *Server) route(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	r = r.WithContext(access.WithGrant(r.Context(), grant))
-	if s.bounded[r.URL.Path] {
+	if bounded {
 		s.routes.ServeHTTP(w, r)
 		s.audit(w, r, to, grant, "")
 		return
@@ -537,6 +547,8 @@ func (s *Server) index(w http.ResponseWriter, r *http.Request) {
 		{"POST", "/v1/metrics", "OTLP, also at /api/v1/otlp/v1/metrics"},
 		{"POST", "/api/v1/push/collectd", "collectd's write_http, as JSON"},
 		{"POST", wire.ImportPath, "back-fill from NDJSON"},
+		{"POST", wire.AnnotationsPath, "annotations as JSON; Alertmanager's webhook at " + wire.AlertsPath},
+		{"GET", wire.AnnotationsPath, "annotations by time, tag and text"},
 		{"GET", "/api/v1/query", "PromQL at one time"},
 		{"GET", "/api/v1/query_range", "PromQL over a range"},
 		{"GET", "/api/v1/series", "series that match a selector"},

@@ -70,6 +70,12 @@ var rows = map[string]access.Role{
 	"/api/v1/baseline":                access.Read,
 	"/api/v1/explain":                 access.Read,
 
+	"GET /api/v1/annotations": access.Read,
+
+	"POST /api/v1/annotations":              access.Write,
+	"DELETE /api/v1/annotations":            access.Write,
+	"POST /api/v1/annotations/alertmanager": access.Write,
+
 	"POST /api/v1/reports":         access.Write,
 	"POST /api/v1/write":           access.Write,
 	"POST /write":                  access.Write,

@@ -18,6 +18,7 @@ import (
 	"github.com/quern/quern/internal/access"
 	"github.com/quern/quern/internal/admission"
 	"github.com/quern/quern/internal/aggregation"
+	"github.com/quern/quern/internal/annotation"
 	"github.com/quern/quern/internal/api"
 	"github.com/quern/quern/internal/api/push"
 	"github.com/quern/quern/internal/api/reading"
@@ -286,6 +287,7 @@ func (s *server) build(ctx context.Context) error {
 	if s.roles.ingest {
 		s.startIngest(ctx, s.engine, s.mayNotWrite)
 		reader := s.engine.reader
+		opts.Annotations = annotation.New(s.engine.Store, s.clk, s.cfg.AnnotationRetention)
 		opts.Appender = s.engine.Ingest
 		if s.cfg.EnableImport {
 			opts.BackFiller = s.engine.Ingest
@@ -296,7 +298,7 @@ func (s *server) build(ctx context.Context) error {
 			})
 		}
 		opts.Metadata = s.engine.catalog
-		opts.Extra = []api.Registrar{reading.New(reader, s.clk, turns), s.operate(s.engine, turns), s.catalog(s.engine, turns), s.prometheusAPI(reader, turns)}
+		opts.Extra = []api.Registrar{reading.New(reader, opts.Annotations, s.clk, turns), s.operate(s.engine, turns), s.catalog(s.engine, turns), s.prometheusAPI(reader, turns)}
 	}
 	opts.Extra = append(opts.Extra, s.confirms(), api.NewLogin(door, audit), api.NewTokens(s.tokens))
 	if s.cfg.Pprof {

@@ -50,7 +50,7 @@ type AwayError struct{ error }
 // Unwrap returns the cause.
 func (e *AwayError) Unwrap() error { return e.error }
 
-// Do sends a form: in the URL for GET, in the body otherwise. It returns a response only for status
+// Do sends a form: in the URL for GET and DELETE, in the body otherwise. It returns a response only for status
 // 200; the caller closes its body.
 func (c *Client) Do(ctx context.Context, method, path string, form url.Values) (*http.Response, error) {
 	u, err := url.Parse(c.URL)
@@ -59,7 +59,7 @@ func (c *Client) Do(ctx context.Context, method, path string, form url.Values) (
 	}
 	u = u.JoinPath(path)
 	var body io.Reader
-	if method == http.MethodGet {
+	if method == http.MethodGet || method == http.MethodDelete {
 		u.RawQuery = form.Encode()
 	} else {
 		body = strings.NewReader(form.Encode())
@@ -147,6 +147,9 @@ func ReadAll(body io.Reader) ([]byte, error) {
 	return text, nil
 }
 
+// noEndpoint begins the message of a server that has no such endpoint.
+const noEndpoint = "there is nothing at "
+
 func (c *Client) failure(resp *http.Response) error {
 	var reply wire.Error
 	if err := json.NewDecoder(io.LimitReader(resp.Body, 1<<20)).Decode(&reply); err != nil || reply.Error == "" {
@@ -157,6 +160,8 @@ func (c *Client) failure(resp *http.Response) error {
 		return &RefusedError{reply.Error}
 	case resp.StatusCode == http.StatusUnauthorized:
 		return fmt.Errorf("%s; give --token-file, or QUERN_TOKEN", reply.Error)
+	case resp.StatusCode == http.StatusNotFound && !strings.HasPrefix(reply.Error, noEndpoint):
+		return errors.New(reply.Error)
 	case resp.StatusCode == http.StatusNotFound:
 		return fmt.Errorf("%s does not serve this request: it is an aggregator, or older than this program: %s", c.Name(), reply.Error)
 	case after != "":

@@ -58,6 +58,8 @@ type Config struct {
 	Made
 	Policy
 
+	// AnnotationRetention is how long an annotation is kept after it was last written; 0 is for ever.
+	AnnotationRetention time.Duration
 	// EnableAdminAPI lets clients delete, take rows back, and confirm the clock from other machines,
 	// EnableImport fill in history, EnableReaggregate have rows computed again.
 	EnableAdminAPI    bool
@@ -242,6 +244,7 @@ func (p *parser) ingest(cfg *Config) {
 	if cfg.InfluxBucketLabel = p.c.String("influx-bucket-label"); cfg.InfluxBucketLabel == "db" {
 		p.fail("influx-bucket-label", "must not be db: that label holds the database")
 	}
+	cfg.AnnotationRetention = p.notNegative("annotation-retention")
 	cfg.EnableAdminAPI = p.c.Bool("enable-admin-api")
 	cfg.EnableImport = p.c.Bool("enable-import")
 	cfg.EnableReaggregate = p.c.Bool("enable-reaggregate")

@@ -105,6 +105,7 @@ var rules = []rule{
 	{"internal/late", with(storage, "internal/errand")},
 	{"internal/query", with(storage, "internal/admission", "internal/errand", "internal/late", "internal/registry", "internal/sketch")},
 	{"internal/query/querytest", with(storage, "internal/query", "internal/sketch", "internal/storage/pebble", "internal/storage/storagetest")},
+	{"internal/annotation", with(storage, "internal/admission", "internal/query")},
 	{"internal/promquery", with(storage, "internal/admission", "internal/query", "internal/sketch")},
 
 	// Requests of operators: these read what the runs read, for series that a selector names.
@@ -122,14 +123,16 @@ var rules = []rule{
 	{"internal/api/route", []string{"internal/access"}},
 	{"internal/api/push", with(nouns, "internal/admission", "internal/api/respond", "internal/ingest", "internal/storage", "internal/wire")},
 	{"internal/api/reports", protocol},
+	{"internal/api/annotations", with(protocol, "internal/access", "internal/admission", "internal/annotation", "internal/api/route", "internal/storage")},
 	{"internal/api/collectd", protocol},
-	{"internal/api/importer", with(protocol, "internal/admission")},
+	// An export has annotations, too.
+	{"internal/api/importer", with(protocol, "internal/admission", "internal/annotation", "internal/api/annotations")},
 	{"internal/api/influx", with(protocol, "internal/access", "internal/api/route")},
 	{"internal/api/otlp", protocol},
 	{"internal/api/remotewrite", protocol},
-	{"internal/api/reading", with(nouns, "internal/access", "internal/admission", "internal/api/route", "internal/api/jsonscan", "internal/api/push", "internal/api/respond", "internal/explain", "internal/query", "internal/reaggregate", "internal/registry", "internal/storage", "internal/wire")},
+	{"internal/api/reading", with(nouns, "internal/access", "internal/admission", "internal/annotation", "internal/api/annotations", "internal/api/route", "internal/api/jsonscan", "internal/api/push", "internal/api/respond", "internal/explain", "internal/query", "internal/reaggregate", "internal/registry", "internal/storage", "internal/wire")},
 	{"internal/api/promapi", with(nouns, "internal/access", "internal/admission", "internal/api/route", "internal/api/respond", "internal/deletion", "internal/query", "internal/storage")},
-	{"internal/api", with(nouns, "internal/access", "internal/admission", "internal/api/...", "internal/ingest", "internal/page", "internal/query", "internal/wire")},
+	{"internal/api", with(nouns, "internal/access", "internal/admission", "internal/annotation", "internal/api/...", "internal/ingest", "internal/page", "internal/query", "internal/wire")},
 	{"internal/api/apitest", with(storage, "internal/storage/storagetest", "internal/admission", "internal/api", "internal/api/...", "internal/ingest", "internal/pipes", "internal/wire")},
 
 	// Graphite's lines, past HTTP.

@@ -53,10 +53,12 @@ type Rejection struct {
 // Import is the reply to an import.
 type Import struct {
 	// Status is "error" if Error is set.
-	Status   string           `json:"status,omitempty"`
-	Error    string           `json:"error,omitempty"`
-	Accepted int64            `json:"accepted"`
-	Rejected []RejectedOfLine `json:"rejected"`
+	Status   string `json:"status,omitempty"`
+	Error    string `json:"error,omitempty"`
+	Accepted int64  `json:"accepted"`
+	// Annotations is the number of annotations that are durable.
+	Annotations int64            `json:"annotations,omitempty"`
+	Rejected    []RejectedOfLine `json:"rejected"`
 	// RejectedTotal counts the samples that were rejected.
 	RejectedTotal int64 `json:"rejected_total,omitempty"`
 	// Malformed lists the first malformed lines; MalformedTotal counts all of them.

@@ -54,14 +54,17 @@ export function watchLocked(watcher: () => void): () => void {
 
 export const gone = (err: unknown): boolean => err instanceof DOMException && err.name === "AbortError";
 
-export async function request(method: "GET" | "POST", path: string, params: Params, signal?: AbortSignal): Promise<Response> {
+export type Method = "GET" | "POST" | "DELETE";
+
+/** request sends parameters: in the body for POST, in the address otherwise. With a json, that is the body. */
+export async function request(method: Method, path: string, params: Params, signal?: AbortSignal, json?: unknown): Promise<Response> {
   const form = new URLSearchParams(params);
   let answer: Response;
   try {
-    answer = await fetch(method === "GET" && params.length ? `${path}?${form}` : path, {
+    answer = await fetch(method !== "POST" && params.length ? `${path}?${form}` : path, {
       method,
       signal: signal ?? null,
-      ...(method === "POST" ? { body: form } : {}),
+      ...(json !== undefined ? { body: JSON.stringify(json), headers: { "Content-Type": "application/json" } } : method === "POST" ? { body: form } : {}),
     });
   } catch (err) {
     if (gone(err)) throw err;
@@ -86,8 +89,8 @@ async function reason(answer: Response): Promise<string> {
 }
 
 /** ask returns the JSON of an answer. */
-export async function ask<T>(method: "GET" | "POST", path: string, params: Params = [], signal?: AbortSignal): Promise<T> {
-  const answer = await request(method, path, params, signal);
+export async function ask<T>(method: Method, path: string, params: Params = [], signal?: AbortSignal, json?: unknown): Promise<T> {
+  const answer = await request(method, path, params, signal, json);
   try {
     return (await answer.json()) as T;
   } catch (err) {

@@ -24,6 +24,13 @@ export interface Place {
   width: number;
 }
 
+/** TimeMark is a time that the plot shows: a line for a moment, a band for a span. */
+export interface TimeMark {
+  start: number;
+  end: number;
+  alert: boolean;
+}
+
 interface Props {
   grid: Grid;
   /** Times are shown from start to end, in ms. */
@@ -38,6 +45,10 @@ interface Props {
   placed: (p: Place) => void;
   drawn: (u: uPlot) => void;
   label: string;
+  /** marks are drawn behind the lines. */
+  marks?: TimeMark[];
+  /** annotate is called for the key a, with the time of the cursor if there is one. */
+  annotate?: (time: number | undefined) => void;
 }
 
 const pad = (n: number) => String(n).padStart(2, "0");
@@ -58,6 +69,36 @@ function ticks(splits: number[], step: number, zone: Zone): string[] {
 }
 
 const longest = (values: string[] | null): number => Math.max(0, ...(values ?? []).map((v) => v.length));
+
+/** drawMarks draws the marks that lie within the plot. */
+function drawMarks(u: uPlot, marks: TimeMark[], start: number, end: number, colours: { alert: string; note: string }) {
+  const { ctx, bbox } = u;
+  ctx.save();
+  ctx.beginPath();
+  ctx.rect(bbox.left, bbox.top, bbox.width, bbox.height);
+  ctx.clip();
+  for (const m of marks) {
+    if (m.start > end || m.end < start) continue;
+    const from = Math.round(u.valToPos(m.start / 1000, "x", true));
+    const to = Math.round(u.valToPos(m.end / 1000, "x", true));
+    const colour = m.alert ? colours.alert : colours.note;
+    if (to > from) {
+      ctx.globalAlpha = 0.1;
+      ctx.fillStyle = colour;
+      ctx.fillRect(from, bbox.top, to - from, bbox.height);
+    }
+    ctx.globalAlpha = 0.75;
+    ctx.strokeStyle = colour;
+    ctx.lineWidth = devicePixelRatio;
+    ctx.beginPath();
+    for (const x of to > from ? [from, to] : [from]) {
+      ctx.moveTo(x, bbox.top);
+      ctx.lineTo(x, bbox.top + bbox.height);
+    }
+    ctx.stroke();
+  }
+  ctx.restore();
+}
 
 /** Hover is what is under the cursor. */
 interface Hover {
@@ -201,6 +242,7 @@ export function Chart(props: Props) {
           hovered.current = { left: left + self.bbox.left / devicePixelRatio, top, time: xs[idx]! * 1000, line, at: idx };
           setHover(hovered.current);
         }],
+        drawAxes: [(self) => drawMarks(self, now.current.marks ?? [], start, end, { alert: colour("bad"), note: colour("accent") })],
         draw: [(self) => {
           const { marked } = now.current;
           if (marked === undefined || marked < start || marked > end) return;
@@ -244,7 +286,7 @@ export function Chart(props: Props) {
 
   useEffect(() => {
     plot.current?.redraw(false);
-  }, [props.marked]);
+  }, [props.marked, props.marks]);
 
   const onKey = (e: KeyboardEvent) => {
     const u = plot.current;
@@ -263,6 +305,10 @@ export function Chart(props: Props) {
     } else if (e.key === "Enter" && hovered.current) {
       props.pick(hovered.current.time, hovered.current.line ?? line);
       return;
+    } else if (e.key === "a" && props.annotate && !e.ctrlKey && !e.metaKey && !e.altKey) {
+      e.preventDefault();
+      props.annotate(hovered.current?.time);
+      return;
     } else return;
     e.preventDefault();
     point(u, to, next);
@@ -272,7 +318,7 @@ export function Chart(props: Props) {
   return (
     <div class="chart">
       {/* The keys move the cursor, so the box takes the focus like a slider. */}
-      <div ref={box} class="chart-box" tabIndex={0} role="application" aria-label={`${props.label}. Arrow keys move the cursor, Enter explains the point.`} aria-describedby="chart-tip" onKeyDown={onKey} />
+      <div ref={box} class="chart-box" tabIndex={0} role="application" aria-label={`${props.label}. Arrow keys move the cursor, Enter explains the point${props.annotate ? ", a annotates it" : ""}.`} aria-describedby="chart-tip" onKeyDown={onKey} />
       <div id="chart-tip" class={h ? "tip" : "visually-hidden"} role="status" style={h ? { left: `${h.left > width / 2 ? h.left - 14 : h.left + 14}px`, top: `${h.top + 12}px`, transform: h.left > width / 2 ? "translateX(-100%)" : "none" } : {}}>
         {h && <Tip hover={h} zone={zone} dark={dark} quantileName={props.quantileName} />}
       </div>

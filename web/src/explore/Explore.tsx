@@ -1,5 +1,10 @@
 import type uPlot from "uplot";
 import { useCallback, useEffect, useMemo, useRef, useState } from "preact/hooks";
+import { Editor, type Subject } from "../annotations/Editor";
+import { Flags } from "../annotations/Flags";
+import { List } from "../annotations/List";
+import { useAnnotations } from "../annotations/use";
+import { keyOf, type Annotation } from "../annotations/wire";
 import { go, steps, useAddress } from "../address";
 import { ask, Failure, gone, type Answer } from "../api";
 import { Dialog } from "../frame/Dialog";
@@ -148,6 +153,20 @@ export function Explore() {
     go(write(rest));
   };
 
+  const labels = useMemo(() => lines.map((l) => curves.find((c) => c === l)?.curve.labels ?? {}), [lines, curves]);
+  const noted = useAnnotations(state.annotations, shown, labels);
+  const [subject, setSubject] = useState<Subject>();
+  const [picked, setPicked] = useState<string[]>([]);
+  const filter = (a: Partial<State["annotations"]>) => change({ annotations: { ...state.annotations, ...a } }, "replace");
+  const annotate = (time: number | undefined) => {
+    const at = time ?? state.at?.time;
+    if (at !== undefined) setSubject({ start: Math.round(at), end: Math.round(at) });
+    else if ("start" in state.range) setSubject({ start: state.range.start, end: state.range.end });
+    else {
+      const now = Math.floor(Date.now() / second) * second;
+      setSubject({ start: now, end: now });
+    }
+  };
   const [place, setPlace] = useState<Place>({ left: 0, width: 0 });
   const picture = useRef<uPlot | undefined>(undefined);
   const { dark } = usePreferences();
@@ -262,7 +281,8 @@ export function Explore() {
                     <span class="note">where values come from roll-ups, for up to {mostBands} series</span>
                   </header>
                 )}
-                <Chart grid={shown.grid} start={shown.start} end={shown.end} lines={lines} quantileName={quantileName} marked={state.at?.time} zoom={zoom} pick={explain} placed={setPlace}
+                {noted.there && state.annotations.on && <Flags all={noted.here} start={shown.start} end={shown.end} place={place} pick={(some) => setPicked(some.map(keyOf))} />}
+                <Chart grid={shown.grid} start={shown.start} end={shown.end} lines={lines} quantileName={quantileName} marks={noted.marks} {...(noted.there ? { annotate } : {})} marked={state.at?.time} zoom={zoom} pick={explain} placed={setPlace}
                   drawn={(u) => {
                     picture.current = u;
                     // For whoever measures how long drawing takes, in a browser's tools or in a benchmark.
@@ -278,6 +298,12 @@ export function Explore() {
           {state.at && <Explain time={state.at.time} of={state.at.of} choices={choices} choose={(of) => change({ at: { time: state.at!.time, of } })} close={unexplain} />}
         </div>
       )}
+      {some && shown && noted.there && state.view === "chart" && (
+        <List on={state.annotations.on} turn={(on) => filter({ on })} found={noted.found} failure={noted.failure} elsewhere={noted.elsewhere} picked={picked}
+          tags={state.annotations.tags} filterTags={(tags) => filter({ tags })} text={state.annotations.text} filterText={(text) => text !== state.annotations.text && filter({ text })}
+          annotate={() => annotate(undefined)} edit={(a: Annotation) => setSubject({ start: a.start, end: a.end, was: a })} />
+      )}
+      {subject && <Editor subject={subject} choices={choices} close={() => setSubject(undefined)} changed={noted.again} />}
       {copying && <Copy text={commands()} close={() => setCopying(false)} />}
     </div>
   );
