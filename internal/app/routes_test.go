@@ -35,6 +35,7 @@ var rows = map[string]access.Role{
 	"GET /send":              access.Anyone,
 	"GET /send/":             access.Anyone,
 
+	"GET /api/v1/login":   access.Anyone,
 	"POST /api/v1/login":  access.Anyone,
 	"POST /api/v1/logout": access.Anyone,
 

@@ -99,6 +99,21 @@ export async function ask<T>(method: Method, path: string, params: Params = [], 
   }
 }
 
+/** lines returns the JSON of each line of an answer, as they come. */
+export async function* lines<T>(answer: Response): AsyncGenerator<T> {
+  const reader = answer.body!.getReader();
+  const decoder = new TextDecoder();
+  let rest = "";
+  for (;;) {
+    const { done, value } = await reader.read();
+    rest += decoder.decode(value, { stream: !done });
+    const whole = rest.split("\n");
+    rest = whole.pop()!;
+    for (const line of whole) if (line) yield JSON.parse(line) as T;
+    if (done) return;
+  }
+}
+
 /** Answer is what Prometheus' endpoints answer. */
 export interface Answer<T> {
   data: T;

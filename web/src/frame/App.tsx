@@ -26,6 +26,7 @@ const views: View[] = [
   { path: "/explore", name: "Explore", key: "e", show: Explore },
   { path: "/grinding", name: "Grinding", key: "g", show: lazy(() => import("../grinding/Grinding").then((m) => m.Grinding)) },
   { path: "/metrics-explorer", name: "Metrics", key: "m", show: lazy(() => import("../metrics/Metrics").then((m) => m.Metrics)) },
+  { path: "/send", name: "Send", key: "s", show: lazy(() => import("../send/Send").then((m) => m.Send)) },
 ];
 
 const themeNames: Record<Theme, string> = { system: "as the system", light: "light", dark: "dark" };
