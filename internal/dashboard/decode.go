@@ -168,7 +168,7 @@ func list[T any](text json.RawMessage, most int, what string, one func([]byte, *
 	out := make([]T, len(raw))
 	for i, r := range raw {
 		if err := one(r, &out[i]); err != nil {
-			where := fmt.Sprintf("%s %d", strings.TrimSuffix(what, "s"), i+1)
+			where := fmt.Sprintf("%s %d", singular(what), i+1)
 			if n := (*namedError)(nil); errors.As(err, &n) && n.name != "" {
 				where += " " + excerpt.Quoted(n.name)
 			}
@@ -176,6 +176,13 @@ func list[T any](text json.RawMessage, most int, what string, one func([]byte, *
 		}
 	}
 	return out, nil
+}
+
+func singular(what string) string {
+	if begin, ok := strings.CutSuffix(what, "ies"); ok {
+		return begin + "y"
+	}
+	return strings.TrimSuffix(what, "s")
 }
 
 // elements returns the first elements of a list, undecoded. more says that there are others. Nothing and null are an
