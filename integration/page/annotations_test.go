@@ -21,7 +21,7 @@ func TestAnnotations(t *testing.T) {
 	p.Do(chromedp.Focus(chromedp.CSS(".chart-box")))
 	p.Keys(kb.ArrowLeft + kb.ArrowLeft + kb.ArrowLeft + kb.ArrowLeft + kb.ArrowLeft + kb.ArrowLeft)
 	p.See(".tip", "%")
-	p.Keys("a")
+	p.press("a", "KeyA", "a", 65)
 	p.See("dialog h2", "Annotate")
 	p.Wait(`document.activeElement.name === "text"`)
 	p.Keys(`Release <b onclick="x">1.4</b>`)
@@ -30,7 +30,7 @@ func TestAnnotations(t *testing.T) {
 	p.BothThemes("annotate")
 	p.Click("dialog button[type=submit]")
 	p.Wait(`!document.querySelector("dialog") && document.querySelectorAll(".flag").length === 1`)
-	p.See(".notes .said", `Release <b onclick="x">1.4</b>`)
+	require.Equal(t, `Release <b onclick="x">1.4</b>`, p.Text(".notes .said"), "all of it, and nothing of the key that opened the dialog")
 	require.False(t, eval[bool](p, `!!document.querySelector(".said b")`), "a text is text")
 
 	// It is there after a reload, and says what it says to the keyboard.
@@ -90,7 +90,7 @@ func TestAnnotations(t *testing.T) {
 
 	// Many at one time are one flag with their number. A phone shows them, too.
 	for i := range 30 {
-		eval[bool](p, fmt.Sprintf(`fetch("/api/v1/annotations", {method: "POST", body: JSON.stringify({text: "n%d", start: "-10m", end: "-%dm", tags: ["alert"]})}).then((r) => r.ok)`, i, i%9))
+		require.True(t, eval[bool](p, fmt.Sprintf(`fetch("/api/v1/annotations", {method: "POST", headers: {"Content-Type": "application/json"}, body: JSON.stringify({text: "n%d", start: "-10m", end: "-%dm", tags: ["alert"]})}).then((r) => r.ok)`, i, i%9)))
 	}
 	p.Go(explore("q", `cpu_usage_ratio{source="web-001"}`))
 	p.Drawn("1 series")

@@ -265,11 +265,17 @@ func (p *Page) Keys(keys string) {
 	p.Do(chromedp.KeyEvent(keys))
 }
 
-// Enter presses the key as a keyboard does: what handles the key keeps the line break out of the text.
+// Enter presses the key.
 func (p *Page) Enter() {
 	p.t.Helper()
-	for _, e := range []input.DispatchKeyEventParams{{Type: input.DispatchKeyEventTypeKeyDown, Text: "\r"}, {Type: input.DispatchKeyEventTypeKeyUp}} {
-		e.Key, e.Code, e.WindowsVirtualKeyCode, e.NativeVirtualKeyCode = "Enter", "Enter", 13, 13
+	p.press("Enter", "Enter", "\r", 13)
+}
+
+// press presses a key as a keyboard does: what handles the key keeps its text out of the field.
+func (p *Page) press(key, code, text string, n int64) {
+	p.t.Helper()
+	for _, e := range []input.DispatchKeyEventParams{{Type: input.DispatchKeyEventTypeKeyDown, Text: text}, {Type: input.DispatchKeyEventTypeKeyUp}} {
+		e.Key, e.Code, e.WindowsVirtualKeyCode, e.NativeVirtualKeyCode = key, code, n, n
 		call(p, input.DispatchKeyEvent, e)
 	}
 }

@@ -89,7 +89,7 @@ func TestDefaults(t *testing.T) {
 			Timeout: 5 * time.Second, MaxInFlight: 128,
 		},
 		Stall: 30 * time.Second, MaxConnections: 8192, DrainDelay: time.Second,
-		Proxies:      []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("::1/128")},
+		Proxies:             []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("::1/128")},
 		AnnotationRetention: 5 * year, EnableImport: true, EnableReaggregate: true,
 		HeartbeatTimeout: 30 * time.Second,
 		OTLPPromote: []string{

@@ -77,21 +77,29 @@ function drawMarks(u: uPlot, marks: TimeMark[], start: number, end: number, colo
   ctx.beginPath();
   ctx.rect(bbox.left, bbox.top, bbox.width, bbox.height);
   ctx.clip();
-  for (const m of marks) {
-    if (m.start > end || m.end < start) continue;
-    const from = Math.round(u.valToPos(m.start / 1000, "x", true));
-    const to = Math.round(u.valToPos(m.end / 1000, "x", true));
-    const colour = m.alert ? colours.alert : colours.note;
-    if (to > from) {
-      ctx.globalAlpha = 0.1;
-      ctx.fillStyle = colour;
+  for (const alert of [false, true]) {
+    ctx.fillStyle = ctx.strokeStyle = alert ? colours.alert : colours.note;
+    // Bands that overlap are filled once, and each line is drawn once: many would hide the curves.
+    const bands: [from: number, to: number][] = [];
+    const lines = new Set<number>();
+    for (const m of marks) { // by start
+      if (m.alert !== alert || m.start > end || m.end < start) continue;
+      const from = Math.round(u.valToPos(m.start / 1000, "x", true));
+      const to = Math.round(u.valToPos(m.end / 1000, "x", true));
+      const last = bands.at(-1);
+      if (m.end === m.start || to === from) lines.add(from);
+      else if (last && from <= last[1]) last[1] = Math.max(last[1], to);
+      else bands.push([from, to]);
+    }
+    ctx.globalAlpha = 0.1;
+    for (const [from, to] of bands) {
       ctx.fillRect(from, bbox.top, to - from, bbox.height);
+      lines.add(from).add(to);
     }
     ctx.globalAlpha = 0.75;
-    ctx.strokeStyle = colour;
     ctx.lineWidth = devicePixelRatio;
     ctx.beginPath();
-    for (const x of to > from ? [from, to] : [from]) {
+    for (const x of lines) {
       ctx.moveTo(x, bbox.top);
       ctx.lineTo(x, bbox.top + bbox.height);
     }
