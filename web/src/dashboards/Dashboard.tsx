@@ -208,6 +208,7 @@ function Shown({ stored, looking, show }: { stored: Stored; looking: boolean; sh
           <Link href={addressOf(id)}>Show the newest</Link>
         </div>
       )}
+      {stored.problem && <p class="banner warn">{stored.problem}</p>}
       {wrong && <p class="banner bad" role="alert">{wrong}</p>}
       <div class="toolbar" role="toolbar" aria-label="What is shown">
         <RangeBar range={state.range} span={span} choose={changeRange} />

@@ -3,8 +3,14 @@ import { Query } from "../explore/Query";
 import { unitNames } from "../explore/units";
 import { Cross, Plus } from "../frame/icons";
 import { NumberField, TextField } from "./fields";
-import { kindNames, kinds, levelNames, levels, type Kind, type Level, type Panel, type Query as PanelQuery } from "./model";
+import { kindNames, kinds, levelNames, levels, type Kind, type Level, type Panel, type Query as PanelQuery, type Threshold } from "./model";
 import { PanelCard, type Context } from "./PanelCard";
+
+/** above returns a threshold above those that there are. */
+function above(all: Threshold[]): Threshold {
+  const top = Math.max(...all.map((t) => t.from));
+  return all.length ? { from: Number((top + (Math.abs(top) || 1) * 0.2).toPrecision(3)), level: "bad" } : { from: 0, level: "warn" };
+}
 
 /** PanelEditor changes one panel, beside a picture of it. Expressions are asked when they are run or left. */
 export function PanelEditor({ panel: p, context, change, close }: { panel: Panel; context: Context; change: (p: Partial<Panel>, what: string) => void; close: () => void }) {
@@ -52,7 +58,7 @@ export function PanelEditor({ panel: p, context, change, close }: { panel: Panel
             <div class="columns">
               <label><span>Unit</span><input type="text" list="unit-names" value={p.unit} placeholder="of the metric" spellcheck={false} onInput={(e) => set({ unit: e.currentTarget.value.trim() })} /></label>
               <datalist id="unit-names">{unitNames.map((u) => <option key={u} value={u} />)}</datalist>
-              <NumberField label="Decimals" value={p.decimals} set={(n) => set({ decimals: n === undefined ? undefined : Math.min(Math.max(Math.round(n), 0), 15) })} hint="as needed" />
+              <NumberField label="Decimals" value={p.decimals} set={(n) => set({ decimals: n === undefined ? undefined : Math.min(Math.max(Math.round(n), 0), 10) })} hint="as needed" />
               {(curves || p.kind === "gauge") && <NumberField label="Minimum" value={p.min} set={(min) => set({ min })} hint={curves ? "of the values" : "0"} />}
               {(curves || p.kind === "gauge") && <NumberField label="Maximum" value={p.max} set={(max) => set({ max })} hint={curves ? "of the values" : "by the unit"} />}
             </div>
@@ -70,7 +76,7 @@ export function PanelEditor({ panel: p, context, change, close }: { panel: Panel
                     </div>
                   );
                 })}
-                <button type="button" onClick={() => change({ thresholds: [...p.thresholds, { from: p.thresholds.length ? p.thresholds[p.thresholds.length - 1]!.from : 0, level: p.thresholds.length ? "bad" : "warn" }] }, "")}><Plus />Threshold</button>
+                <button type="button" onClick={() => change({ thresholds: [...p.thresholds, above(p.thresholds)] }, "")}><Plus />Threshold</button>
               </fieldset>
             )}
           </>

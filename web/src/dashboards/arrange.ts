@@ -48,7 +48,7 @@ export function move(panels: Panel[], id: number, to: { x: number; y: number }):
   for (const p of [...panels].sort((a, b) => above(a.at, b.at))) {
     if (p === moved) continue;
     const middle = p.at.y + p.at.h / 2;
-    const first = !meet(p.at, at) ? p.at.y <= at.y : above(p.at, from) < 0 ? at.y >= middle : at.y + at.h > middle;
+    const first = !meet(p.at, at) ? p.at.y <= at.y : !meet(p.at, from) || above(p.at, from) < 0 ? at.y >= middle : at.y + at.h > middle;
     (first ? before : after).push(p);
   }
   return inOrder(pile([...before, { ...moved, at }, ...after]), panels);

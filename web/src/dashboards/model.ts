@@ -19,7 +19,7 @@ export interface Query {
   legend: string;
 }
 
-export const levels = ["good", "warn", "bad"] as const;
+export const levels = ["ok", "warn", "bad"] as const;
 export type Level = (typeof levels)[number];
 
 /** Threshold gives values from a number on a level. */
@@ -120,7 +120,7 @@ export function levelOf(value: number, thresholds: Threshold[]): Level | undefin
   return best?.level;
 }
 
-export const levelNames: Record<Level, string> = { good: "good", warn: "warning", bad: "bad" };
+export const levelNames: Record<Level, string> = { ok: "good", warn: "warning", bad: "bad" };
 
 /** idOf makes an id from a title. */
 export const idOf = (title: string): string => title.toLowerCase().replace(/[^a-z0-9_.]+/g, "-").replace(/^-+|-+$/g, "").slice(0, 120) || "dashboard";
@@ -135,5 +135,7 @@ export interface Stored {
   author: string;
   /** origin is "" for one that can be changed. */
   origin: string;
+  /** problem is why what its file has now cannot be used. */
+  problem?: string;
   dashboard: Dashboard;
 }

@@ -39,7 +39,7 @@ export async function load(id: string, version?: number, signal?: AbortSignal): 
 /** inReadingOrder returns what is stored and shown of a dashboard, whatever order its panels were edited in. */
 export function inReadingOrder(d: Sent): Dashboard {
   const all = complete(d);
-  return { ...all, panels: arrange(all.panels) };
+  return { ...all, panels: arrange(all.panels).map((p) => ({ ...p, thresholds: [...p.thresholds].sort((a, b) => a.from - b.from) })) };
 }
 
 export const same = (a: Dashboard, b: Dashboard): boolean => JSON.stringify(inReadingOrder(a)) === JSON.stringify(inReadingOrder(b));
@@ -59,7 +59,9 @@ export async function create(d: Dashboard): Promise<string> {
       await put(id, 0, d);
       return id;
     } catch (err) {
-      if (!(err instanceof Failure) || err.status !== 409 || n === mostNames) throw err;
+      // Those that are built in, or come from files, take their ids too.
+      const taken = err instanceof Failure && (err.status === 409 || (err.status === 403 && (await load(id).then((s) => s.origin !== "", () => false))));
+      if (!taken || n === mostNames) throw err;
     }
   }
 }

@@ -30,7 +30,7 @@ export function TimeSeries({ panel, title, loaded, units, height, zoom }: { pane
     const lines = some.length ? some : all;
     return panel.stack ? stack(lines) : lines;
   }, [all, only, panel.stack]);
-  const limits = useMemo(() => panel.thresholds.map((t) => ({ at: t.from, colour: t.level })), [panel.thresholds]);
+  const limits = useMemo(() => panel.thresholds.map((t) => ({ at: t.from, colour: t.level === "ok" ? "good" as const : t.level })), [panel.thresholds]);
   const left = loaded.parts.reduce((sum, p) => sum + (p.found?.left ?? 0), 0);
   const legend = all.length ? Math.min((all.length + 1) * row + 4, Math.max(2 * row, Math.round(height * 0.32))) : 0;
   return (
