@@ -184,7 +184,7 @@ func (o *Options) ensureBudgets() {
 }
 
 // formBytes returns the most memory that a non-ingest request may need: its form, in a buffer that
-// has doubled, and the data parsed from it.
+// has doubled, and the data parsed from it. An endpoint with larger bodies parses less.
 func (o *Options) formBytes() int64 { return 2*o.MaxBodyBytes + query.MaxParsedBytes }
 
 // Validate checks the options after EnsureDefaults.
@@ -423,7 +423,7 @@ func (s *Server) route(w http.ResponseWriter, r *http.Request) {
 	r = r.WithContext(admission.WithClient(admission.WithClaim(r.Context(), &claim), client))
 	var form []byte
 	if r.Body != nil && r.Body != http.NoBody {
-		form, err = s.readForm(r.Body, &claim)
+		form, err = s.readForm(r.Body, cmp.Or(to.BodyBytes, s.opts.MaxBodyBytes), &claim)
 		if err != nil {
 			code := respond.BodyFailure(w, err)
 			if code == 0 {
@@ -442,8 +442,8 @@ func (s *Server) route(w http.ResponseWriter, r *http.Request) {
 	s.audit(w, r, to, grant, sent)
 }
 
-// readForm reads the body of a request to an endpoint that does not ingest.
-func (s *Server) readForm(from io.Reader, claim *admission.Claim) ([]byte, error) {
+// readForm reads the body of a request to an endpoint that does not ingest, of at most so many bytes.
+func (s *Server) readForm(from io.Reader, most int64, claim *admission.Claim) ([]byte, error) {
 	var form []byte
 	for {
 		if len(form) == cap(form) {
@@ -456,8 +456,8 @@ func (s *Server) readForm(from io.Reader, claim *admission.Claim) ([]byte, error
 		n, err := from.Read(form[len(form):cap(form)])
 		form = form[:len(form)+n]
 		switch {
-		case int64(len(form)) > s.opts.MaxBodyBytes:
-			return nil, &respond.TooLargeError{Message: fmt.Sprintf("the form is larger than the limit of %d bytes", s.opts.MaxBodyBytes)}
+		case int64(len(form)) > most:
+			return nil, &respond.TooLargeError{Message: fmt.Sprintf("the body is larger than the limit of %d bytes", most)}
 		case errors.Is(err, io.EOF):
 			return form, nil
 		case err != nil:
@@ -548,6 +548,9 @@ func (s *Server) index(w http.ResponseWriter, r *http.Request) {
 		{"GET", "/api/v1/latest", "latest values"},
 		{"GET", "/api/v1/summary", "count, min, max, average and percentiles over a range"},
 		{"GET", "/api/v1/baseline", "min, max and mean of roll-up rows"},
+		{"GET", wire.DashboardsPath, "dashboards; one at /api/v1/dashboards/ID, its versions at …/ID/versions"},
+		{"PUT", wire.DashboardsPath + "/id", "store a dashboard: …/ID?base=VERSION; DELETE deletes it"},
+		{"POST", wire.ConvertPath, "make a dashboard of Grafana's JSON, without storing it"},
 		{"GET", wire.CardinalityPath, "series per metric, label, value and source, and by day"},
 		{"GET", wire.SourcesPath, "the sources with their last report, and their metrics"},
 		{"GET", wire.ExplainPath, "why a roll-up row is there, missing or late"},

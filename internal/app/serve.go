@@ -24,6 +24,7 @@ import (
 	"github.com/quern/quern/internal/backend"
 	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/config"
+	"github.com/quern/quern/internal/dashboard"
 	"github.com/quern/quern/internal/demo"
 	"github.com/quern/quern/internal/graphite"
 	"github.com/quern/quern/internal/webconfig"
@@ -75,6 +76,9 @@ func serve(ctx context.Context, cfg config.Config, does roles, stdout, stderr io
 	if err := s.openWebConfig(); err != nil {
 		return err
 	}
+	if err := s.openDashboards(); err != nil {
+		return err
+	}
 	if cfg.GraphiteListen != "" {
 		if s.lines, err = lc.Listen(ctx, "tcp", cfg.GraphiteListen); err != nil {
 			return fmt.Errorf("cannot listen on --graphite-listen %s: %w", cfg.GraphiteListen, err)
@@ -104,6 +108,8 @@ type server struct {
 	lines    net.Listener    // for Graphite, nil without --graphite-listen
 	clients  *admission.Clients
 	web      *webconfig.Config // nil without --web.config.file
+	// dashboards are those of files, nil without --dashboards.
+	dashboards *dashboard.Files
 	// onLoopback: only this machine can reach the port. locks says whom the server lets in.
 	onLoopback bool
 	locks      access.Lock
@@ -296,7 +302,11 @@ func (s *server) build(ctx context.Context) error {
 			})
 		}
 		opts.Metadata = s.engine.catalog
-		opts.Extra = []api.Registrar{reading.New(reader, s.clk, turns), s.operate(s.engine, turns), s.catalog(s.engine, turns), s.prometheusAPI(reader, turns)}
+		boards, err := s.dashboardsAPI(s.engine)
+		if err != nil {
+			return err
+		}
+		opts.Extra = []api.Registrar{boards, reading.New(reader, s.clk, turns), s.operate(s.engine, turns), s.catalog(s.engine, turns), s.prometheusAPI(reader, turns)}
 	}
 	opts.Extra = append(opts.Extra, s.confirms(), api.NewLogin(door, audit), api.NewTokens(s.tokens))
 	if s.cfg.Pprof {
@@ -328,6 +338,9 @@ func (s *server) start(ctx context.Context) {
 	s.background.Go(func() {
 		s.every(ctx, access.RefreshEvery, "cannot learn of changed tokens; the known ones stay valid", s.refreshTokens)
 	})
+	if s.dashboards != nil {
+		s.background.Go(func() { s.watchDashboards(ctx) })
+	}
 	if s.graphite != nil {
 		s.log.Info("serving Graphite", "graphite_address", s.lines.Addr().String())
 		s.background.Go(func() {

@@ -30,6 +30,8 @@ type Config struct {
 	Listen  string
 	// WebConfig is the web config file, empty for none.
 	WebConfig string
+	// Dashboards is a directory of dashboards, empty for none.
+	Dashboards string
 	// Insecure lets the process serve on other addresses than loopback without a web config file.
 	Insecure bool
 	// Pprof enables profiles.
@@ -238,6 +240,7 @@ func (p *parser) ingest(cfg *Config) {
 		cfg.GraphiteListen = p.address("graphite-listen")
 		p.locked(cfg, "graphite-listen", cfg.GraphiteListen)
 	}
+	cfg.Dashboards = p.c.String("dashboards")
 	cfg.OTLPPromote = p.list("otlp-promote-resource-attributes")
 	if cfg.InfluxBucketLabel = p.c.String("influx-bucket-label"); cfg.InfluxBucketLabel == "db" {
 		p.fail("influx-bucket-label", "must not be db: that label holds the database")

@@ -89,6 +89,7 @@ var rules = []rule{
 
 	// Ingest and aggregation meet in the cache's protocol and nowhere else.
 	{"internal/registry", with(storage, "internal/errand")},
+	{"internal/dashboard", []string{"internal/admission", "internal/clock", "internal/metric", "internal/storage"}},
 	{"internal/metadata", with(storage, "internal/admission")},
 	{"internal/cache", storage},
 	{"internal/recovery", cache},
@@ -128,6 +129,7 @@ var rules = []rule{
 	{"internal/api/remotewrite", protocol},
 	{"internal/api/reading", with(nouns, "internal/access", "internal/admission", "internal/api/route", "internal/api/jsonscan", "internal/api/push", "internal/api/respond", "internal/explain", "internal/query", "internal/reaggregate", "internal/registry", "internal/storage", "internal/wire")},
 	{"internal/api/promapi", with(nouns, "internal/access", "internal/admission", "internal/api/route", "internal/api/respond", "internal/deletion", "internal/query", "internal/storage")},
+	{"internal/api/dashboards", []string{"internal/access", "internal/admission", "internal/api/respond", "internal/api/route", "internal/dashboard", "internal/storage", "internal/wire"}},
 	{"internal/api", with(nouns, "internal/access", "internal/admission", "internal/api/...", "internal/ingest", "internal/page", "internal/query", "internal/wire")},
 	{"internal/api/apitest", with(storage, "internal/storage/storagetest", "internal/admission", "internal/api", "internal/api/...", "internal/ingest", "internal/pipes", "internal/wire")},
 
@@ -150,7 +152,7 @@ var rules = []rule{
 	// Opening the store that the options name, for the servers and for the commands beside them.
 	{"internal/backend", with(blocks, "internal/config", "internal/storage", "internal/storage/cassandra", "internal/storage/pebble")},
 	{"internal/commands", with(
-		cache, "internal/api/reading", "internal/api/route", "internal/backend", "internal/client", "internal/config", "internal/explain", "internal/legacy", "internal/migrate", "internal/pipes", "internal/query",
+		cache, "internal/api/reading", "internal/api/route", "internal/backend", "internal/client", "internal/config", "internal/dashboard", "internal/explain", "internal/legacy", "internal/migrate", "internal/pipes", "internal/query",
 		"internal/reaggregate", "internal/storage/cassandra", "internal/storage/pebble", "internal/terminal", "internal/transfer", "internal/verify", "internal/wire",
 	)},
 

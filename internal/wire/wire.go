@@ -20,7 +20,11 @@ type Done struct {
 // The status serves clients of Prometheus' API, whose errors have one.
 type Error struct {
 	Status string `json:"status"`
-	Error  string `json:"error"`
+	// ErrorType is one stable word, where an endpoint says it.
+	ErrorType string `json:"errorType,omitempty"`
+	Error     string `json:"error"`
+	// Newest is the number of the newest version, where a request was for an earlier one.
+	Newest *int64 `json:"newest,omitempty"`
 }
 
 // Failure returns what went wrong, nothing for a line that says no such thing.

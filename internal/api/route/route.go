@@ -16,6 +16,8 @@ type Route struct {
 	Pattern string
 	// Role is what a client must have to use the endpoint.
 	Role access.Role
+	// BodyBytes is the size of the largest body, 0 for the server's default.
+	BodyBytes int64
 }
 
 // Table routes requests to endpoints. There is no other way to register an endpoint, so none lacks a role.
@@ -35,12 +37,19 @@ func (t *Table) Handle(role access.Role, pattern string, h http.Handler) {
 		panic(fmt.Sprintf("route %s needs several roles: %s", pattern, role))
 	}
 	t.mux.Handle(pattern, h)
-	t.of[pattern] = Route{pattern, role}
+	t.of[pattern] = Route{Pattern: pattern, Role: role}
 }
 
 // HandleFunc is Handle for a function.
 func (t *Table) HandleFunc(role access.Role, pattern string, h http.HandlerFunc) {
 	t.Handle(role, pattern, h)
+}
+
+// AllowBody lets an endpoint that is registered take bodies of up to so many bytes.
+func (t *Table) AllowBody(pattern string, bytes int64) {
+	r := t.of[pattern]
+	r.BodyBytes = bytes
+	t.of[pattern] = r
 }
 
 // Find returns the route of a request. If there is none, ok is false, and the handler answers why.

@@ -36,6 +36,11 @@ func TestFind(t *testing.T) {
 		require.Equal(t, c.found, ok, c)
 		require.Equal(t, c.role, found.Role, c)
 	}
-	require.Equal(t, []route.Route{{"/open", access.Anyone}, {"GET /things/{name}", access.Read}, {"POST /things/{name}", access.Admin}}, table.Routes())
+	require.Equal(t, []route.Route{
+		{Pattern: "/open", Role: access.Anyone}, {Pattern: "GET /things/{name}", Role: access.Read}, {Pattern: "POST /things/{name}", Role: access.Admin},
+	}, table.Routes())
+	table.AllowBody("POST /things/{name}", 7)
+	found, _, _ := table.Find(httptest.NewRequestWithContext(t.Context(), http.MethodPost, "http://x/things/a", nil))
+	require.EqualValues(t, 7, found.BodyBytes)
 	require.Panics(t, func() { table.HandleFunc(access.Read|access.Write, "/both", nothing) })
 }
