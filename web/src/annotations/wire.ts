@@ -45,7 +45,7 @@ export function find(start: number, end: number, tags: string[], text: string, s
 
 export function save(d: Draft): Promise<unknown> {
   const { moved_from: was, ...rest } = d;
-  return ask("POST", path, [], undefined, { ...rest, start: stamp(d.start), end: stamp(d.end), ...(was === undefined ? {} : { moved_from: stamp(was) }) });
+  return ask("POST", path, [], undefined, JSON.stringify({ ...rest, start: stamp(d.start), end: stamp(d.end), ...(was === undefined ? {} : { moved_from: stamp(was) }) }));
 }
 
 export function remove(a: Annotation): Promise<unknown> {
