@@ -370,7 +370,9 @@ func NewHTTPServer(h http.Handler, clk clock.Clock, stall time.Duration, logger 
 		// progresses.
 		IdleTimeout:    2 * time.Minute,
 		MaxHeaderBytes: maxHeaderBytes, // of HTTP/2, too
-		ErrorLog:       slog.NewLogLogger(logger.Handler(), slog.LevelWarn),
+		// A deadline of HTTP/2 is that of a stream: it ends no write that waits for the connection.
+		HTTP2:    &http.HTTP2Config{WriteByteTimeout: stall},
+		ErrorLog: slog.NewLogLogger(logger.Handler(), slog.LevelWarn),
 	}
 }
 
