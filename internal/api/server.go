@@ -365,22 +365,45 @@ var watched = map[string]bool{"/-/healthy": true, "/-/ready": true, "/health": t
 
 // HTTPServer returns an http.Server for s; see NewHTTPServer.
 func (s *Server) HTTPServer() *http.Server {
-	return NewHTTPServer(s, s.opts.Clock, s.opts.Stall, s.opts.Logger)
+	return NewHTTPServer(s, Serving{Clock: s.opts.Clock, Logger: s.opts.Logger, Stall: s.opts.Stall, Clients: s.opts.Clients, Requests: 8192})
+}
+
+// streams is how many requests a connection of HTTP/2 may have.
+const streams = 64
+
+// Serving configures an HTTP server. All is required.
+type Serving struct {
+	Clock  clock.Clock
+	Logger *slog.Logger
+	// Stall is as in Options.
+	Stall time.Duration
+	// Requests is how many may be in progress, of which one client has half.
+	Requests int
+	Clients  *admission.Clients
 }
 
 // NewHTTPServer returns an http.Server for a handler, with timeouts and limits that a slow or
-// hostile client cannot evade. For stall, see Options. The caller adds a listener and shuts the
-// server down.
-func NewHTTPServer(h http.Handler, clk clock.Clock, stall time.Duration, logger *slog.Logger) *http.Server {
+// hostile client cannot evade. The caller adds a listener and shuts the server down.
+func NewHTTPServer(h http.Handler, with Serving) *http.Server {
+	requests := admission.NewRequests(with.Requests, with.Clients, http.HandlerFunc(refuseRequest))
 	return &http.Server{
-		Handler:           demandProgress(h, clk, stall),
+		Handler:           demandProgress(requests.Limit(h), with.Clock, with.Stall),
 		ReadHeaderTimeout: 10 * time.Second,
 		// ReadTimeout and WriteTimeout are unset: an import or export may take hours, as long as it
 		// progresses.
 		IdleTimeout:    2 * time.Minute,
 		MaxHeaderBytes: maxHeaderBytes, // of HTTP/2, too
-		ErrorLog:       slog.NewLogLogger(logger.Handler(), slog.LevelWarn),
+		// A deadline of HTTP/2 is that of a stream: it ends no write that waits for the connection.
+		HTTP2:    &http.HTTP2Config{MaxConcurrentStreams: streams, WriteByteTimeout: with.Stall},
+		ErrorLog: slog.NewLogLogger(with.Logger.Handler(), slog.LevelWarn),
 	}
+}
+
+// refuseRequest answers a request beyond the limit, without a body: that would wait for the client.
+func refuseRequest(w http.ResponseWriter, _ *http.Request) {
+	w.Header().Set("Retry-After", respond.RetryAway)
+	w.Header().Set("Content-Length", "0")
+	w.WriteHeader(http.StatusServiceUnavailable)
 }
 
 // RefuseConnection answers on a connection beyond the limit. It does not wait for the client.

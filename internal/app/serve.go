@@ -163,7 +163,9 @@ func (s *server) run(stopped context.Context, l net.Listener, started func(addr 
 	if s.locks, err = s.lock(l); err != nil {
 		return err
 	}
-	web := api.NewHTTPServer(s.guarded(&s.gate), s.clk, s.cfg.Stall, s.log)
+	web := api.NewHTTPServer(s.guarded(&s.gate), api.Serving{
+		Clock: s.clk, Logger: s.log, Stall: s.cfg.Stall, Clients: s.clients, Requests: s.cfg.MaxConnections,
+	})
 	web.BaseContext = func(net.Listener) context.Context { return hard }
 	var serving sync.WaitGroup
 	answer := func() {
