@@ -53,7 +53,9 @@ func asked[T any](t *testing.T, method, url, body string) (code int, data T, fai
 // onEachStore runs a test on a server of each kind.
 func onEachStore(t *testing.T, do func(t *testing.T, s *server)) {
 	t.Run("embedded", func(t *testing.T) { do(t, testServer(t)) })
-	t.Run("shared", func(t *testing.T) { do(t, sharedServer(t, roles{ingest: true}, newSharedStore("1h,6h,24h", clock.System{}))) })
+	t.Run("shared", func(t *testing.T) {
+		do(t, sharedServer(t, roles{ingest: true}, newSharedStore("1h,6h,24h", clock.System{})))
+	})
 }
 
 const shop = `{"format":1,"title":"Shop","panels":[{"id":1,"kind":"text","at":{"x":0,"y":0,"w":4,"h":2},"text":"<b>hi</b>"}]}`
