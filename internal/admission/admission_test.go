@@ -14,6 +14,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 )
@@ -256,7 +257,7 @@ func TestRequests(t *testing.T) {
 	answer := func(code int) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			n, err := strconv.Atoi(r.Header.Get("Left"))
-			require.NoError(t, err)
+			assert.NoError(t, err)
 			nested(n)
 			w.WriteHeader(code)
 		})

@@ -149,6 +149,8 @@ type Budgets struct {
 	Imports *admission.Budget
 	// Forms are for forms, and the data parsed from forms and URLs; see query.Admit.
 	Forms *admission.Budget
+	// Strangers are for forms to endpoints that are open to all.
+	Strangers *admission.Budget
 }
 
 // newBudget returns a budget of least bytes, or more if the largest request needs more.
@@ -185,7 +187,13 @@ func (o *Options) ensureBudgets() {
 	if o.Forms == nil {
 		o.Forms = newBudget(128<<20, o.formBytes())
 	}
+	if o.Strangers == nil {
+		o.Strangers = newBudget(64<<20, 2*strangersForm)
+	}
 }
+
+// strangersForm is the largest form of an endpoint that is open to all.
+const strangersForm = 4 << 10
 
 // formBytes returns the most memory that a non-ingest request may need: its form, in a buffer that
 // has doubled, and the data parsed from it. An endpoint with larger bodies parses less.
@@ -451,12 +459,22 @@ func (s *Server) route(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	client := s.opts.Clients.Of(r.RemoteAddr)
-	claim := s.opts.Forms.Claim(client)
+	budget, most := s.opts.Forms, cmp.Or(to.BodyBytes, s.opts.MaxBodyBytes)
+	if to.Role == access.Anyone {
+		budget, most = s.opts.Strangers, min(most, strangersForm)
+		if r.Method != http.MethodPost {
+			r.Body = http.NoBody
+		}
+		if body, ok := r.Body.(*progressBody); ok {
+			body.endSoon()
+		}
+	}
+	claim := budget.Claim(client)
 	defer claim.Release()
 	r = r.WithContext(admission.WithClient(admission.WithClaim(r.Context(), &claim), client))
 	var form []byte
 	if r.Body != nil && r.Body != http.NoBody {
-		form, err = s.readForm(r.Body, cmp.Or(to.BodyBytes, s.opts.MaxBodyBytes), &claim)
+		form, err = readForm(r.Body, most, &claim)
 		if err != nil {
 			code := respond.BodyFailure(w, err)
 			if code == 0 {
@@ -475,8 +493,8 @@ func (s *Server) route(w http.ResponseWriter, r *http.Request) {
 	s.audit(w, r, to, grant, sent)
 }
 
-// readForm reads the body of a request to an endpoint that does not ingest, of at most so many bytes.
-func (s *Server) readForm(from io.Reader, most int64, claim *admission.Claim) ([]byte, error) {
+// readForm reads the body, of at most so many bytes, of a request to an endpoint that does not ingest.
+func readForm(from io.Reader, most int64, claim *admission.Claim) ([]byte, error) {
 	var form []byte
 	for {
 		if len(form) == cap(form) {
