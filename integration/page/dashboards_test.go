@@ -154,7 +154,8 @@ func TestDashboard(t *testing.T) {
 			p.BothThemes("panel-editor")
 		}
 		p.Press("Done")
-		p.Wait(fmt.Sprintf(`document.querySelector(".dash-grid .kind-%s %s")?.textContent`, k.kind, k.shows))
+		// Below the window it would wait.
+		p.Wait(fmt.Sprintf(`(() => { const e = document.querySelector(".dash-grid .kind-%s"); e?.scrollIntoView(); return e?.querySelector(%q)?.textContent })()`, k.kind, k.shows))
 	}
 	p.Press("Panel")
 	p.Press("Text")
@@ -316,7 +317,7 @@ func TestVariables(t *testing.T) {
 	p.Shown()
 	assert.Equal(t, []string{"cache", "db", "web"}, legend(1))
 	assert.Equal(t, []string{"q"}, legend(2))
-	assert.Equal(t, []string{"cache-000"}, legend(3), "the first, where one must be chosen")
+	assert.Equal(t, []string{"cache-001"}, legend(3), "the first, where one must be chosen")
 	assert.ElementsMatch(t, []string{odd, like}, legend(4))
 	assert.Equal(t, []string{"db"}, legend(5))
 	assert.Equal(t, "by all", p.Text("#panel-1 h2"))
