@@ -197,7 +197,7 @@ func TestDashboard(t *testing.T) {
 	assert.LessOrEqual(t, eval[int](other, `document.documentElement.scrollWidth`), 360)
 	other.Accessible("dashboard on a phone")
 	other.Go("/dashboards/my-hosts-all?edit=1&panel=1")
-	other.Wait(`document.querySelector(".panel-editor .cm-content")`)
+	other.Wait(`document.querySelector(".panel-editor .cm-content") && document.querySelector(".preview canvas")`)
 	other.Shot("panel-editor-phone")
 	assert.LessOrEqual(t, eval[int](other, `document.documentElement.scrollWidth`), 360)
 }
@@ -340,7 +340,7 @@ func TestVariables(t *testing.T) {
 	p.Keys(kb.Escape)
 	p.Wait(`document.querySelectorAll("#panel-4 .legend button.series").length === 1`)
 	assert.Equal(t, []string{odd}, legend(4), "a value is no regular expression")
-	p.Select(".variables select:last-of-type", "0.5")
+	p.Select(".variable:nth-child(3) select", "0.5")
 	p.Fill(".variables input", "web|cache")
 	p.Enter()
 	p.Wait(`document.querySelectorAll("#panel-5 .legend button.series").length === 2`)
