@@ -25,16 +25,29 @@ import (
 // fetch reads the data of an answer.
 func fetch[T any](ctx context.Context, server *client.Client, path string, query url.Values) (T, error) {
 	resp, err := server.Do(ctx, http.MethodGet, path, query)
-	return dataOf[T](resp, err)
-}
-
-func dataOf[T any](resp *http.Response, err error) (T, error) {
-	var out wire.Data[T]
 	if err != nil {
-		return out.Data, err
+		return *new(T), err
 	}
 	defer resp.Body.Close()
-	if err := answerOf(resp.Body, &out); err != nil || out.Status != wire.Success {
+	return dataOf[T](resp.Body)
+}
+
+// change sends a change of a dashboard.
+func change(ctx context.Context, server *client.Client, method, path string, base url.Values, text []byte) (wire.DashboardVersion, error) {
+	resp, err := server.Send(ctx, method, path, base, text)
+	if err != nil {
+		if conflict := (*client.ConflictError)(nil); errors.As(err, &conflict) {
+			err = fmt.Errorf("%w; get it, and make your change again", err)
+		}
+		return wire.DashboardVersion{}, err
+	}
+	defer resp.Body.Close()
+	return dataOf[wire.DashboardVersion](resp.Body)
+}
+
+func dataOf[T any](body io.Reader) (T, error) {
+	var out wire.Data[T]
+	if err := answerOf(body, &out); err != nil || out.Status != wire.Success {
 		return out.Data, errors.Join(errors.New("the answer is not a Quern response"), err)
 	}
 	return out.Data, nil
@@ -150,21 +163,12 @@ func PutDashboard(ctx context.Context, cfg config.DashboardFile, stdout, stderr 
 	if err != nil {
 		return stopped(ctx, err, "stopped; nothing was stored")
 	}
-	resp, err := server.Send(ctx, http.MethodPut, path, base, text)
-	made, err := dataOf[wire.DashboardVersion](resp, err)
+	made, err := change(ctx, &server, http.MethodPut, path, base, text)
 	if err != nil {
-		return stopped(ctx, changed(err), "stopped; `quern dashboard versions "+id+"` says whether it was stored")
+		return stopped(ctx, err, "stopped; `quern dashboard versions "+id+"` says whether it was stored")
 	}
 	fmt.Fprintf(stdout, "Dashboard %s is stored as version %d: %s\n", id, made.Version, server.Name()+"/dashboards/"+id)
 	return nil
-}
-
-// changed says what to do if somebody else was faster.
-func changed(err error) error {
-	if conflict := (*client.ConflictError)(nil); errors.As(err, &conflict) {
-		return fmt.Errorf("%w; get it, and make your change again", err)
-	}
-	return err
 }
 
 // baseOf returns the version that a change replaces, as parameters.
@@ -233,10 +237,9 @@ func DeleteDashboard(ctx context.Context, cfg config.Dashboard, stdout, stderr i
 	if err != nil {
 		return stopped(ctx, err, "stopped; nothing was deleted")
 	}
-	resp, err := server.Send(ctx, http.MethodDelete, path, base, nil)
-	gone, err := dataOf[wire.DashboardVersion](resp, err)
+	gone, err := change(ctx, &server, http.MethodDelete, path, base, nil)
 	if err != nil {
-		return stopped(ctx, changed(err), "stopped; `quern dashboard versions "+cfg.ID+"` says whether it was deleted")
+		return stopped(ctx, err, "stopped; `quern dashboard versions "+cfg.ID+"` says whether it was deleted")
 	}
 	fmt.Fprintf(stdout, "Dashboard %s is deleted, by version %d. Earlier versions are kept: quern dashboard versions %s\n", cfg.ID, gone.Version, cfg.ID)
 	return nil

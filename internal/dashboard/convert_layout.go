@@ -53,6 +53,9 @@ func (c *converter) sections(panels, rows raw) {
 			next.panels = append(next.panels, place(one))
 		}
 		all = append(all, next)
+		if len(within) > 0 {
+			all = append(all, section{}) // what follows a collapsed row has places of its own
+		}
 	}
 	old, too, _ := elements(rows, maxTheirPanels) // of versions before 5
 	for _, one := range old {
