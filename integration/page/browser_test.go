@@ -262,7 +262,7 @@ func (p *Page) Click(selector string) {
 func (p *Page) Press(name string) {
 	p.t.Helper()
 	p.click(fmt.Sprintf(`[...(document.querySelector("dialog[open]") ?? document).querySelectorAll("button, a, label.check")]
-		.find((e) => (e.getAttribute("aria-label") ?? e.innerText.trim()) === %q && !e.disabled && e.getBoundingClientRect().width > 0)`, name))
+		.find((e) => (e.getAttribute("aria-label") ?? e.innerText.trim().replace(/\s+/g, " ")) === %q && !e.disabled && e.getBoundingClientRect().width > 0)`, name))
 }
 
 // Fill types a text instead of the one in a field.

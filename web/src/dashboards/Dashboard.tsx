@@ -11,7 +11,7 @@ import { Link } from "../frame/Link";
 import { useShownShortcuts } from "../frame/shortcuts";
 import { usePreferences } from "../preferences";
 import { formatDuration, formatTime, second, spanOf } from "../time";
-import { append } from "./arrange";
+import { append, arrange } from "./arrange";
 import type { Showing } from "./data";
 import { Confirm, Conflict, Copy, History } from "./dialogs";
 import { forget, useDraft, type Draft } from "./draft";
@@ -221,7 +221,7 @@ function Shown({ stored, looking, show }: { stored: Stored; looking: boolean; sh
           change={(p, what) => setPanels((panels) => panels.map((x) => (x.id === alone.id ? { ...x, ...p } : x)), what)} />
       ) : alone ? <section key={alone.id} class={`card dash-panel alone kind-${alone.kind}`} aria-label={alone.title || "Panel"}>{card(alone)}</section>
         : state.panel !== undefined ? <p class="banner">This dashboard has no panel {state.panel}. <Link href={addressOf(id)}>Show all</Link></p>
-        : d.panels.length ? <Grid panels={d.panels} arranged={editing ? (panels, what) => setPanels(() => panels, what) : undefined} show={card} />
+        : d.panels.length ? <Grid panels={editing ? d.panels : arrange(d.panels)} arranged={editing ? (panels, what) => setPanels(() => panels, what) : undefined} show={card} />
         : <Empty fixed={fixed} add={add} />}
       {asked && <Questions asked={asked} ask={ask} stored={stored} draft={draft} edit={edit} save={save} saveOver={saveOver} saved={saved} leaveFor={leaveFor} />}
     </div>

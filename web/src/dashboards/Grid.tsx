@@ -1,5 +1,5 @@
 import type { ComponentChildren } from "preact";
-import { useEffect, useRef, useState } from "preact/hooks";
+import { useLayoutEffect, useRef, useState } from "preact/hooks";
 import { columns, move, resize, step } from "./arrange";
 import type { Panel, Place } from "./model";
 
@@ -31,7 +31,8 @@ export function Grid({ panels, arranged, show }: { panels: Panel[]; arranged?: (
   const dragged = drag ? at(drag, box.current!) : panels;
   const target = drag && dragged.find((p) => p.id === drag.id)!.at;
 
-  useEffect(() => {
+  // Before the next event, which may be the end already.
+  useLayoutEffect(() => {
     if (!drag) return;
     const end = (e: Event) => {
       if (e instanceof KeyboardEvent && e.key !== "Escape") return;

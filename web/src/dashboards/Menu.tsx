@@ -38,7 +38,8 @@ export function Menu({ label, text, title, children, class: more = "" }: { label
         all[(all.indexOf(document.activeElement as HTMLElement) + step + all.length) % all.length]?.focus();
       }}>
       <button type="button" ref={button} aria-expanded={open} {...(label ? { "aria-label": label } : {})} title={title ?? label} class={label ? "quiet icon" : ""} onClick={() => setOpen(!open)}>{text}</button>
-      {open && <div class="menu">{children(close)}</div>}
+      {/* It takes the focus where a pointer meets no control, so that the focus does not leave it then. */}
+      {open && <div class="menu" tabIndex={-1}>{children(close)}</div>}
     </div>
   );
 }

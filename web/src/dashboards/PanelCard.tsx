@@ -71,16 +71,16 @@ export function PanelCard({ panel, context, handle, menu, level = 2 }: { panel: 
       </header>
       <div class="panel-body" ref={ref} aria-busy={busy}>
         {panel.kind === "text" ? <Text text={inText(panel.text, chosen)} title={title} /> : (
-          <Body panel={panel} title={title} loaded={loaded} units={units} height={height} zoom={zoom} />
+          <Body panel={panel} title={title} loaded={loaded} busy={busy} units={units} height={height} zoom={zoom} />
         )}
       </div>
     </>
   );
 }
 
-function Body({ panel, title, loaded, units, height, zoom }: { panel: Panel; title: string; loaded: Loaded | undefined; units: (n: number) => ReturnType<typeof unitNamed>; height: number; zoom: Context["zoom"] }) {
+function Body({ panel, title, loaded, busy, units, height, zoom }: { panel: Panel; title: string; loaded: Loaded | undefined; busy: boolean; units: (n: number) => ReturnType<typeof unitNamed>; height: number; zoom: Context["zoom"] }) {
   if (!panel.queries.some((q) => q.expr.trim())) return <p class="note panel-note">This panel asks nothing yet. Edit it to give it an expression.</p>;
-  if (!loaded) return <p class="note panel-note" role="status">Asking…</p>;
+  if (!loaded) return busy ? <p class="note panel-note" role="status">Asking…</p> : null;
   const failures = loaded.parts.filter((p) => p.failure);
   const notes = new Set(loaded.parts.flatMap((p) => p.found?.notes ?? []).filter((n) => n.warning).map((n) => n.text));
   // Without values there is a chart nevertheless: it is where one zooms out of what has none.

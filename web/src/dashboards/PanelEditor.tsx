@@ -1,4 +1,4 @@
-import { useEffect, useState } from "preact/hooks";
+import { useEffect, useRef, useState } from "preact/hooks";
 import { Query } from "../explore/Query";
 import { unitNames } from "../explore/units";
 import { Cross, Plus } from "../frame/icons";
@@ -45,7 +45,7 @@ export function PanelEditor({ panel: p, context, change, close }: { panel: Panel
             <div class="queries" role="group" aria-label="Expressions" onFocusOut={run}>
               {p.queries.map((q, n) => (
                 <div key={n} class="panel-query">
-                  <Query n={n} text={q.expr} alone={p.queries.length === 1} mark={undefined} changed={(expr) => setQuery(n, { expr })} run={run} under={null}
+                  <Expression n={n} expr={q.expr} alone={p.queries.length === 1} changed={(expr) => setQuery(n, { expr })} run={run}
                     remove={() => setQueries(p.queries.length > 1 ? p.queries.filter((_, i) => i !== n) : [{ expr: "", legend: "" }])} />
                   <label class="field">Legend <input type="text" class="mono" value={q.legend} placeholder="{{host}}" spellcheck={false} autocomplete="off" onInput={(e) => setQuery(n, { legend: e.currentTarget.value })} /></label>
                 </div>
@@ -84,5 +84,22 @@ export function PanelEditor({ panel: p, context, change, close }: { panel: Panel
         <div class="dialog-end"><button type="button" class="primary" onClick={close}>Done</button></div>
       </section>
     </div>
+  );
+}
+
+/** Expression is an editor of what is changed by typing, and also from outside, such as by undoing. */
+function Expression({ n, expr, alone, changed, run, remove }: { n: number; expr: string; alone: boolean; changed: (expr: string) => void; run: () => void; remove: () => void }) {
+  // What was typed here comes back a moment later, when more may have been typed. Only another text makes another editor.
+  const typed = useRef(expr);
+  const given = useRef({ text: expr, turn: 0 });
+  if (expr !== typed.current) {
+    typed.current = expr;
+    given.current = { text: expr, turn: given.current.turn + 1 };
+  }
+  return (
+    <Query key={given.current.turn} n={n} text={given.current.text} alone={alone} mark={undefined} run={run} remove={remove} under={null} changed={(text) => {
+      typed.current = text;
+      changed(text);
+    }} />
   );
 }

@@ -9,10 +9,11 @@ const nameOf = (v: Variable): string => v.label || v.name;
 
 /** VariableBar chooses the values of variables. */
 export function VariableBar({ variables, values, options, choose }: { variables: Variable[]; values: Chosen; options: Options; choose: (name: string, value: string[]) => void }) {
-  if (!variables.length) return null;
+  const named = variables.filter((v) => v.name);
+  if (!named.length) return null;
   return (
     <div class="toolbar variables" role="group" aria-label="Variables">
-      {variables.map((v) => {
+      {named.map((v) => {
         const now = values.get(v.name) ?? [];
         const found = v.kind === "label" ? options.get(v.name) : { values: v.values };
         const all = [...new Set([...(found?.values ?? []), ...now])];

@@ -75,10 +75,13 @@ export function step(panels: Panel[], id: number, key: string, size: boolean): P
   return next === Infinity ? panels : move(panels, id, { x: at.x, y: Math.floor(next) - at.h + 1 });
 }
 
-/** append puts a panel below all others. */
-export const append = (panels: Panel[], p: Panel): Panel[] => inOrder(arrange([...panels, { ...p, at: { ...p.at, y: bottom(panels) } }]), [...panels, p]);
-
-export const bottom = (panels: Panel[]): number => Math.max(0, ...panels.map((p) => p.at.y + p.at.h));
+/** append puts a panel beside the last one, or below all others if there is no room. */
+export function append(panels: Panel[], p: Panel): Panel[] {
+  const last = [...panels].sort((a, b) => above(a.at, b.at)).at(-1)?.at;
+  const beside = last && last.x + last.w + p.at.w <= columns;
+  const at = beside ? { x: last.x + last.w, y: last.y } : { x: 0, y: Math.max(0, ...panels.map((q) => q.at.y + q.at.h)) };
+  return inOrder(arrange([...panels, { ...p, at: { ...p.at, ...at } }]), [...panels, p]);
+}
 
 /** without takes a panel away. */
 export const without = (panels: Panel[], id: number): Panel[] => {

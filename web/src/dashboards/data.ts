@@ -115,7 +115,7 @@ export function usePanel(p: Panel, s: Showing, seen: boolean, width: number): { 
     );
     return () => stop.abort();
   }, [key, due, seen]);
-  return { loaded: state?.loaded, busy: due };
+  return { loaded: state?.loaded, busy: due && seen };
 }
 
 /** nameOf returns the name of a series: by the legend of its query, else by its labels. */

@@ -356,7 +356,7 @@ export function Chart(props: Props) {
 
   const h = hover;
   return (
-    <div class="chart">
+    <div class="chart" style={props.height ? { height: `${props.height}px` } : {}}>
       {/* The keys move the cursor, so the box takes the focus like a slider. */}
       <div ref={box} class="chart-box" tabIndex={0} role="application" aria-label={`${props.label}. Arrow keys move the cursor${props.pick ? ", Enter explains the point" : ""}${props.annotate ? ", a annotates it" : ""}.`} aria-describedby={tip} onKeyDown={onKey} />
       <div id={tip} class={h ? "tip" : "visually-hidden"} role="status" style={h ? { left: `${h.left > width / 2 ? h.left - 14 : h.left + 14}px`, top: `${h.top + 12}px`, transform: h.left > width / 2 ? "translateX(-100%)" : "none" } : {}}>

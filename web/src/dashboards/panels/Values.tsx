@@ -40,7 +40,7 @@ export function Values({ panel, title, loaded, units }: { panel: Panel; title: s
   return (
     <div class="scroll values-box" tabIndex={0} role="region" aria-label={`Values of ${title}`}>
       <table class="values">
-        <thead><tr>{columns.map((c) => head(`.${c}`, c === "__name__" ? "metric" : c))}{loaded.parts.map((p) => head(`#${p.n}`, p.legend && !p.legend.includes("{{") ? p.legend : loaded.parts.length > 1 ? letter(p.n) : "value", true))}</tr></thead>
+        <thead><tr>{columns.map((c) => head(`.${c}`, c === "__name__" ? "metric" : c))}{loaded.parts.map((p) => head(`#${p.n}`, p.legend.trim() && !p.legend.includes("{{") ? p.legend : loaded.parts.length > 1 ? letter(p.n) : "value", true))}</tr></thead>
         <tbody>
           {sorted.slice(0, most).map((r, i) => (
             <tr key={i}>
