@@ -11,6 +11,7 @@ TAGS          := invariants
 # The module itself comes last. Others are below it, for tests whose requirements are not to be
 # the module's, and ./... does not reach them.
 MODULES       := $(shell find . -name go.mod -not -path './.*' -exec dirname {} \; | sort -r)
+NESTED        := $(filter-out .,$(MODULES))
 
 # Per package. A store under the race detector is about ten times slower than
 # without, so this is far above what a package takes and only catches a hang.
@@ -24,12 +25,29 @@ LIVES         ?= 1000
 PROGRAMS      ?= 1
 
 # -count=1, because the integration tests build the program themselves: go test does
-# not see that they depend on it, and would give an old result for new code.
+# not see that they depend on it, and would give an old result for new code. -vet=off, because
+# `make test` has run all of vet before.
+TESTFLAGS      = -count=1 -vet=off -tags $(TAGS) -timeout $(TEST_TIMEOUT)
 
 # The race detector needs cgo, and cgo a C compiler with its headers. A machine
 # without one still tests everything, just without the detector.
 CC_PROBE       = printf '\#include <stdlib.h>\n\#include <pthread.h>\nint main(void){return 0;}\n' \
                  | $$($(GO) env CC) -x c -o /dev/null - >/dev/null 2>&1
+
+# `make test` runs these without the race detector, which makes them about ten times slower, and all others with it.
+# They go through many cases or seeds, damage each byte in turn, stop before each step, or measure memory, and do so one
+# at a time. What they test is also run by other tests, with the detector: integration/acceptance by TestModel, the
+# stores by their conformance suite, and so on. A name stands for the tests of that name in all packages.
+SWEEPS        := \
+	TestAcceptance TestPebble TestServerAtRandom TestFleetAtRandom TestInterleavings TestMutants \
+	TestSelectorsOfAQueryShareItsLimit TestMadeLabelSetsCount TestLabelsAreWeighedNearly TestRollupsAreAsRaw \
+	TestStreamsOfManySeries TestDenseSlicesAreReadInParts TestLateIDsCopyNoLists TestCapturesWeigh TestAdmitIsLinear \
+	TestPointsAgainstSamples \
+	TestDamagedBlocksOfDocuments TestDamagedBlocksExpire TestDamagedBlockOfRollups TestDamagedCacheBlockIsDeleted \
+	TestEachFileOfAStore TestPowerLoss
+space         := $() $()
+SWEEP          = $(subst $(space),|,$(strip $(SWEEPS)))
+SWEEP_PACKAGES = $$(grep -slE '^func ($(SWEEP))\(' $$($(GO) list -f '{{.Dir}}/*_test.go' ./...) | xargs -n 1 dirname | sort -u)
 
 .DEFAULT_GOAL := help
 
@@ -54,9 +72,13 @@ test: ## Vet and test everything, with assertions and the race detector
 	fi; \
 	if [ "$(PROGRAMS)" = 0 ]; then echo "note: PROGRAMS=0, so no test runs with programs of others"; fi; \
 	set -ex; \
-	export QUERN_TEST_PROGRAMS=$(PROGRAMS); \
+	export QUERN_TEST_PROGRAMS=$(PROGRAMS) QUERN_TEST_BUILT=$$(mktemp -d); \
+	trap 'rm -rf "$$QUERN_TEST_BUILT"' EXIT; \
 	for module in $(MODULES); do $(GO) -C $$module vet -tags $(TAGS) ./...; done; \
-	for module in $(MODULES); do $(GO) -C $$module test -count=1 $$race -tags $(TAGS) -timeout $(TEST_TIMEOUT) ./...; done
+	for module in $(NESTED); do $(GO) -C $$module test $(TESTFLAGS) ./...; done; \
+	if [ -z "$$race" ]; then $(GO) test $(TESTFLAGS) ./...; exit; fi; \
+	$(GO) test $(TESTFLAGS) -run '^($(SWEEP))$$' $(SWEEP_PACKAGES); \
+	$(GO) test $(TESTFLAGS) $$race -skip '^($(SWEEP))$$' ./...
 
 # Outside integration no test needs more than Go, apart from those that -short leaves out. The
 # acceptance tests run on the model and the embedded store.
@@ -69,10 +91,11 @@ check: lint ## Lint, and test what needs no server and no other program, in minu
 	$(GO) test -short -tags $(TAGS) $(UNIT_PACKAGES)
 
 .PHONY: soak
-soak: ## Live through faults for SOAK (10m) and through LIVES (1000), with SEED or another each time
+soak: ## Live through faults for SOAK (10m) and LIVES (1000) with SEED or another, and explore all orders
 	@seed=$(SEED); set -ex; \
 	$(GO) test -count=1 -tags $(TAGS) -timeout 0 -v -run '^TestFaults$$' ./integration ./integration/cluster \
 		-args -faults.length=$(SOAK) -faults.seed=$${seed:-$$(date +%s)}; \
+	$(GO) test -count=1 -tags $(TAGS) -timeout 0 ./integration/explore -args -whole; \
 	$(GO) test -count=1 -tags $(TAGS) -timeout 0 -run 'AtRandom$$' ./integration/acceptance \
 		-args -acceptance.seeds=$(LIVES) -acceptance.seed=$${seed:-$$(date +%s)}
 

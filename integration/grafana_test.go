@@ -194,6 +194,28 @@ func TestMonitoring(t *testing.T) {
 		}
 	})
 
+	t.Run("built in", func(t *testing.T) {
+		r, err := p.Get("/api/v1/dashboards/quern", nil)
+		require.NoError(t, err)
+		var got struct {
+			Data struct {
+				Dashboard struct {
+					Panels []struct {
+						Title   string
+						Queries []struct{ Expr string }
+					}
+				}
+			}
+		}
+		require.NoError(t, json.Unmarshal(r.Body, &got))
+		require.NotEmpty(t, got.Data.Dashboard.Panels)
+		for _, panel := range got.Data.Dashboard.Panels {
+			for _, q := range panel.Queries {
+				require.NoError(t, known.check(strings.NewReplacer("$__rate_interval", "1m", "$job", ".*", "$instance", ".*").Replace(q.Expr)), panel.Title)
+			}
+		}
+	})
+
 	t.Run("alerts", func(t *testing.T) {
 		file, err := os.ReadFile("../docs/grafana/alerts.yml")
 		require.NoError(t, err)

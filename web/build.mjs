@@ -4,7 +4,7 @@ import { createHash } from "node:crypto";
 import { mkdirSync, readFileSync, readdirSync, rmSync, writeFileSync } from "node:fs";
 import path from "node:path";
 import { fileURLToPath } from "node:url";
-import { build } from "esbuild";
+import { build, transform } from "esbuild";
 
 const here = path.dirname(fileURLToPath(import.meta.url));
 const dist = path.resolve(process.argv[2] ?? path.join(here, "../internal/page/dist"));
@@ -12,6 +12,15 @@ const assets = path.join(dist, "assets");
 
 rmSync(dist, { recursive: true, force: true });
 mkdirSync(assets, { recursive: true });
+
+// Style sheets that come with the script that needs them.
+const sheets = {
+  name: "sheets",
+  setup: (b) => b.onLoad({ filter: /\.sheet\.css$/ }, async ({ path: name }) => ({
+    contents: (await transform(readFileSync(name, "utf8"), { loader: "css", minify: true })).code,
+    loader: "text",
+  })),
+};
 
 const common = {
   absWorkingDir: here,
@@ -33,6 +42,7 @@ const { metafile } = await build({
   ...common,
   entryPoints: { main: "src/main.tsx" },
   format: "esm",
+  plugins: [sheets],
   splitting: true, // what is imported dynamically is a file of its own
 });
 

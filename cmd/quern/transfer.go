@@ -11,9 +11,9 @@ import (
 func exportCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "export",
-		Usage: "write raw samples to a file",
+		Usage: "write raw samples and annotations to a file",
 		Description: `Writes the raw samples of the matching series, by default of all series over the last seven days,
-as lines of JSON that 'quern import' accepts.
+and the annotations that start in that time, as lines of JSON that 'quern import' accepts.
 
 It asks for one part of the time range after the other. An export that is stopped loses the current
 part: the same command continues after the last complete part, which it reads from FILE.quern-export.
@@ -33,7 +33,7 @@ Examples:
 func importCommand() *cli.Command {
 	return &cli.Command{
 		Name:      "import",
-		Usage:     "send files of raw samples to a server",
+		Usage:     "send files of raw samples and annotations to a server",
 		ArgsUsage: "FILE…",
 		Description: `Sends files written by 'quern export', or others of that form, plain or compressed with gzip or zstd,
 to a server; - is standard input. The server accepts samples that are within its retention of raw.

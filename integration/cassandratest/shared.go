@@ -69,6 +69,7 @@ func (r runAndStop) Run() int {
 }
 
 func stopShared() {
+	closeKeyspaces()
 	shared.Lock()
 	defer shared.Unlock()
 	if shared.server != nil {

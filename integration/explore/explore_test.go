@@ -21,7 +21,10 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-var replay = flag.String("schedule", "", "run this schedule only, of the scenario that -run picks")
+var (
+	whole  = flag.Bool("whole", false, "give each scenario all of its preemptions, and each mutant all of its scenarios")
+	replay = flag.String("schedule", "", "run this schedule only, of the scenario that -run picks")
+)
 
 // late flushes a sample of the hour being ground, after the end of that hour.
 func late(ctx context.Context, p *process) { p.flush(ctx, sample(0, 11, 5, 1)) }
@@ -89,8 +92,8 @@ func landedLate(ctx context.Context, p *process) {
 
 var errLanded = errors.New("one copy has answered")
 
-// scenarios are explored within a minute. Under the race detector they have one preemption less, if
-// they have more than one.
+// scenarios have one preemption less without -whole, if they have more than one. That takes seconds,
+// and the whole takes minutes.
 var scenarios = []scenario{
 	// A stale worker continues at any point of its successor's run, and of the next bucket's.
 	{name: "takeover", lww: true, leaseEnds: 1, preemptions: 2},
@@ -166,7 +169,7 @@ func explore(t *testing.T, sc *scenario, mutate mutation) (r Result, f *Failure)
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		e := &Explorer{Preemptions: sc.preemptions, Start: func() System { return newWorld(t.Context(), sc, mutate) }}
-		if raceEnabled && mutate == nil {
+		if !*whole && mutate == nil {
 			e.Preemptions = max(1, e.Preemptions-1)
 		}
 		r, f = e.Run()
@@ -188,7 +191,7 @@ func again(t *testing.T, sc *scenario, mutate mutation, schedule string) (f *Fai
 func TestMutants(t *testing.T) {
 	for _, m := range mutants {
 		caught := m.caught
-		if raceEnabled {
+		if !*whole {
 			caught = caught[max(0, len(caught)-1):]
 		}
 		for _, name := range caught {

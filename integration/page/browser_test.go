@@ -27,6 +27,7 @@ import (
 	"github.com/chromedp/cdproto/input"
 	"github.com/chromedp/cdproto/log"
 	"github.com/chromedp/cdproto/network"
+	"github.com/chromedp/cdproto/page"
 	"github.com/chromedp/cdproto/runtime"
 	"github.com/chromedp/chromedp"
 	"github.com/stretchr/testify/assert"
@@ -105,6 +106,7 @@ type Page struct {
 	requests map[network.RequestID]string
 	asked    []string // the paths with parameters, in order
 	received map[string]int64
+	leaving  int // how often the browser has asked whether to leave
 }
 
 // open makes a tab of a desktop's size.
@@ -180,6 +182,12 @@ func (p *Page) see(event any) {
 		case to.Host != "":
 			p.asked = append(p.asked, to.RequestURI())
 		}
+	case *page.EventJavascriptDialogOpening:
+		p.leaving++
+		// The browser waits for the answer, and so would the one who listens.
+		go func() {
+			_, _ = chromedp.Call(p.ctx, page.HandleJavaScriptDialog, page.HandleJavaScriptDialogParams{Accept: true})
+		}()
 	case *network.EventLoadingFinished:
 		p.received[p.requests[e.RequestID]] += int64(e.EncodedDataLength)
 	}
@@ -247,7 +255,34 @@ func (p *Page) See(selector, text string) {
 // Click clicks the middle of the first element that matches, once nothing covers it.
 func (p *Page) Click(selector string) {
 	p.t.Helper()
-	find := fmt.Sprintf(`document.querySelector(%q)`, selector)
+	p.click(fmt.Sprintf(`document.querySelector(%q)`, selector))
+}
+
+// Press clicks the first button, link or labelled box with a name, within the dialog if there is one.
+func (p *Page) Press(name string) {
+	p.t.Helper()
+	p.click(fmt.Sprintf(`[...(document.querySelector("dialog[open]") ?? document).querySelectorAll("button, a, label.check")]
+		.find((e) => (e.getAttribute("aria-label") ?? e.innerText.trim().replace(/\s+/g, " ")) === %q && !e.disabled && e.getBoundingClientRect().width > 0)`, name))
+}
+
+// Fill types a text instead of the one in a field.
+func (p *Page) Fill(selector, text string) {
+	p.t.Helper()
+	p.Wait(fmt.Sprintf(`document.querySelector(%q)`, selector))
+	p.Do(chromedp.Focus(chromedp.CSS(selector)), chromedp.KeyEvent("a", chromedp.KeyModifiers(chromedp.ModifierCtrl)))
+	p.Keys(text)
+}
+
+// Select chooses a value of a list.
+func (p *Page) Select(selector, value string) {
+	p.t.Helper()
+	p.Wait(fmt.Sprintf(`[...document.querySelector(%q)?.options ?? []].some((o) => o.value === %q)`, selector, value))
+	eval[bool](p, fmt.Sprintf(`(() => { const s = document.querySelector(%q); s.value = %q; return s.dispatchEvent(new Event("change", { bubbles: true })) })()`, selector, value))
+}
+
+// click clicks the middle of what a script finds, once nothing covers it.
+func (p *Page) click(find string) {
+	p.t.Helper()
 	p.Wait(`(() => {
 		const e = ` + find + `;
 		if (!e || e.disabled) return false;
@@ -265,11 +300,17 @@ func (p *Page) Keys(keys string) {
 	p.Do(chromedp.KeyEvent(keys))
 }
 
-// Enter presses the key as a keyboard does: what handles the key keeps the line break out of the text.
+// Enter presses the key.
 func (p *Page) Enter() {
 	p.t.Helper()
-	for _, e := range []input.DispatchKeyEventParams{{Type: input.DispatchKeyEventTypeKeyDown, Text: "\r"}, {Type: input.DispatchKeyEventTypeKeyUp}} {
-		e.Key, e.Code, e.WindowsVirtualKeyCode, e.NativeVirtualKeyCode = "Enter", "Enter", 13, 13
+	p.press("Enter", "Enter", "\r", 13)
+}
+
+// press presses a key as a keyboard does: what handles the key keeps its text out of the field.
+func (p *Page) press(key, code, text string, n int64) {
+	p.t.Helper()
+	for _, e := range []input.DispatchKeyEventParams{{Type: input.DispatchKeyEventTypeKeyDown, Text: text}, {Type: input.DispatchKeyEventTypeKeyUp}} {
+		e.Key, e.Code, e.WindowsVirtualKeyCode, e.NativeVirtualKeyCode = key, code, n, n
 		call(p, input.DispatchKeyEvent, e)
 	}
 }

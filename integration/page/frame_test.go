@@ -100,16 +100,16 @@ func TestFrame(t *testing.T) {
 	t.Run("views and steps back", func(t *testing.T) {
 		p := open(t, server.URL)
 		p.Go("/explore")
-		for _, view := range []string{"Grinding", "Metrics"} {
+		for _, view := range []string{"Dashboards", "Grinding", "Metrics", "Send"} {
 			p.Do(chromedp.Click(`//nav/a[text()="` + view + `"]`))
 			p.See("h1", view)
 			p.Wait(`document.title.startsWith("` + view + `")`)
 		}
 		p.Do(chromedp.NavigateBack())
-		p.See("h1", "Grinding")
-		p.Go("/dashboards/none")
+		p.See("h1", "Metrics")
+		p.Go("/explore/none")
 		p.See("h1", "There is nothing here")
-		assert.Equal(t, 1, strings.Count(strings.Join(p.asked, "\n"), "/dashboards/none"))
+		assert.Equal(t, 1, strings.Count(strings.Join(p.asked, "\n"), "/explore/none"))
 	})
 
 	t.Run("keyboard", func(t *testing.T) {
@@ -170,7 +170,7 @@ func TestFrame(t *testing.T) {
 	t.Run("a phone's width", func(t *testing.T) {
 		p := open(t, server.URL)
 		p.Do(chromedp.EmulateViewport(360, 740))
-		for _, path := range []string{"/explore", "/grinding", "/metrics-explorer"} {
+		for _, path := range []string{"/explore", "/dashboards", "/grinding", "/metrics-explorer", "/send"} {
 			p.Go(path)
 			p.Wait(`document.querySelector("h1")`)
 			p.See("footer", "Connected")

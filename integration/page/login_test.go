@@ -1,8 +1,6 @@
 package page
 
 import (
-	"os"
-	"path/filepath"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -10,11 +8,7 @@ import (
 
 // TestLogin: the page of a locked server asks who somebody is, and shows everything after that. The address stays.
 func TestLogin(t *testing.T) {
-	// The password is "open sesame".
-	const hash = "$2a$05$fcSLefz5NXMYvx/qx6jAa.440lg/HKJfq.kB0xWZ1TfR64Bmrf8UC"
-	conf := filepath.Join(t.TempDir(), "web.yml")
-	require.NoError(t, os.WriteFile(conf, []byte("basic_auth_users:\n  ali: "+hash+"\n"), 0o600))
-	server := serve(t, "--demo", "--web.config.file", conf)
+	server := serve(t, "--demo", "--web.config.file", locked(t))
 	p := open(t, server.URL)
 	p.Expect("401")
 

@@ -2,6 +2,7 @@ package process
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -15,11 +16,15 @@ import (
 // are in the build cache, and the program is checked as the test is.
 var buildFlags, buildTags []string
 
+// envBuilt names a directory in which packages of tests find the programs that another has built.
+// `make test` makes it for one run, so that each variant of the programs is linked once.
+const envBuilt = "QUERN_TEST_BUILT"
+
 // Programs holds the paths of the programs under test.
 type Programs struct {
 	Quern, Ingest, Aggregator string
 
-	dir    string
+	own    string    // the directory to remove, if others do not use it
 	others *Programs // set once they are built
 	faulty func() (*Programs, error)
 }
@@ -40,30 +45,27 @@ func Main(run func(*Programs) int) int {
 }
 
 func build(ctx context.Context, tags []string) (*Programs, error) {
-	dir, err := os.MkdirTemp("", "quern-integration-")
-	if err != nil {
-		return nil, err
+	shared := os.Getenv(envBuilt)
+	dir := filepath.Join(shared, strings.Join(slices.Concat([]string{"programs"}, buildFlags, tags), "-"))
+	if _, err := os.Stat(dir); shared == "" || err != nil {
+		made, err := os.MkdirTemp(shared, "quern-integration-")
+		if err != nil {
+			return nil, err
+		}
+		if err := buildInto(ctx, made, tags); err != nil {
+			return nil, errors.Join(err, os.RemoveAll(made))
+		}
+		// The directory gets its name when it is complete. If another package was faster, this one
+		// keeps its own.
+		if shared == "" || os.Rename(made, dir) != nil {
+			dir = made
+		}
 	}
 	p := &Programs{
 		Quern: filepath.Join(dir, "quern"), Ingest: filepath.Join(dir, "ingest"), Aggregator: filepath.Join(dir, "aggregator"),
-		dir: dir,
 	}
-	// Each package links the programs anew. Without what only debuggers read, that takes half as long.
-	args := slices.Concat([]string{"build", "-ldflags=-w", "-o", dir}, buildFlags)
-	if len(tags) > 0 {
-		args = append(args, "-tags="+strings.Join(tags, ","))
-	}
-	cmd := exec.CommandContext(ctx, "go", append(args, "github.com/quern/quern/cmd/...")...)
-	// Tests of another module know Quern's, but not what its programs are built from.
-	root, err := exec.CommandContext(ctx, "go", "list", "-m", "-f={{.Dir}}", "github.com/quern/quern").Output()
-	if err != nil {
-		p.remove()
-		return nil, fmt.Errorf("where Quern's module is: %w", err)
-	}
-	cmd.Dir = strings.TrimSpace(string(root))
-	if out, err := cmd.CombinedOutput(); err != nil {
-		p.remove()
-		return nil, fmt.Errorf("%s: %w\n%s", cmd, err, out)
+	if shared == "" {
+		p.own = dir
 	}
 	// Built on demand, since most tests do not need them.
 	p.faulty = sync.OnceValues(func() (*Programs, error) {
@@ -74,9 +76,30 @@ func build(ctx context.Context, tags []string) (*Programs, error) {
 	return p, nil
 }
 
+func buildInto(ctx context.Context, dir string, tags []string) error {
+	// Each build links the programs anew. Without what only debuggers read, that takes half as long.
+	args := slices.Concat([]string{"build", "-ldflags=-w", "-o", dir}, buildFlags)
+	if len(tags) > 0 {
+		args = append(args, "-tags="+strings.Join(tags, ","))
+	}
+	cmd := exec.CommandContext(ctx, "go", append(args, "github.com/quern/quern/cmd/...")...)
+	// Tests of another module know Quern's, but not what its programs are built from.
+	root, err := exec.CommandContext(ctx, "go", "list", "-m", "-f={{.Dir}}", "github.com/quern/quern").Output()
+	if err != nil {
+		return fmt.Errorf("where Quern's module is: %w", err)
+	}
+	cmd.Dir = strings.TrimSpace(string(root))
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("%s: %w\n%s", cmd, err, out)
+	}
+	return nil
+}
+
 func (p *Programs) remove() {
 	// The system cleans up what is left in the directory of temporary files.
-	_ = os.RemoveAll(p.dir)
+	if p.own != "" {
+		_ = os.RemoveAll(p.own)
+	}
 	if p.others != nil {
 		p.others.remove()
 	}

@@ -4,13 +4,17 @@ import (
 	"context"
 	"io"
 	"net"
+	"net/http"
+	"net/http/httptest"
 	"net/netip"
+	"strconv"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 )
@@ -229,5 +233,42 @@ func TestListener(t *testing.T) {
 	require.NoError(t, l.Close())
 	for range accepted {
 		t.Error("nobody else was there")
+	}
+}
+
+// TestRequests: a request counts until its reply is out. Beyond the limit as many are refused with an answer.
+func TestRequests(t *testing.T) {
+	var nested func(n int)
+	codes := make(map[int]int)
+	var h http.Handler
+	ask := func(n int) {
+		r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/", nil)
+		r.RemoteAddr = "192.0.2.1:1"
+		r.Header.Set("Left", strconv.Itoa(n))
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, r)
+		codes[w.Code]++
+	}
+	nested = func(n int) {
+		if n > 0 {
+			ask(n - 1)
+		}
+	}
+	answer := func(code int) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			n, err := strconv.Atoi(r.Header.Get("Left"))
+			assert.NoError(t, err)
+			nested(n)
+			w.WriteHeader(code)
+		})
+	}
+	q := NewRequests(4, NewClients(nil), answer(503))
+	h = q.Limit(answer(200))
+	ask(3)
+	require.Equal(t, map[int]int{200: 2, 503: 2}, codes)
+	require.PanicsWithValue(t, http.ErrAbortHandler, func() { ask(4) })
+	for _, of := range []holdings{q.served, q.refused} {
+		require.Zero(t, of.all)
+		require.Empty(t, of.of)
 	}
 }

@@ -21,8 +21,16 @@ func NewLogin(door *access.Door, audit *access.Audit) *Login { return &Login{doo
 
 // Register implements Registrar. Everybody may try to log in.
 func (l *Login) Register(to *route.Table) {
+	to.HandleFunc(access.Anyone, route.NoData, "GET /api/v1/login", who)
 	to.HandleFunc(access.Anyone, route.NoData, "POST /api/v1/login", l.login)
 	to.HandleFunc(access.Anyone, route.NoData, "POST /api/v1/logout", l.logout)
+}
+
+// who says as whom a client is known here, and what it may do: nothing for a stranger on a locked server.
+func who(w http.ResponseWriter, r *http.Request) {
+	grant := access.FromContext(r.Context())
+	w.Header().Set("Cache-Control", "no-store")
+	respond.JSON(w, http.StatusOK, wire.Who{Status: wire.Success, Name: grant.Name, Roles: append([]string{}, grant.Roles.Names()...)})
 }
 
 // login takes a user and a password, or a token, and sets the cookie of a new session.

@@ -9,10 +9,12 @@ import (
 	"net"
 	"net/http"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/quern/quern/internal/access"
@@ -24,7 +26,9 @@ import (
 	"github.com/quern/quern/internal/api/remotewrite"
 	"github.com/quern/quern/internal/api/respond"
 	"github.com/quern/quern/internal/api/route"
+	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/ingest"
+	"github.com/quern/quern/internal/pipes"
 	"github.com/quern/quern/internal/wire"
 )
 
@@ -210,6 +214,92 @@ func TestSilentImports(t *testing.T) {
 			require.Equal(t, 408, code)
 		}
 		require.Equal(t, 200, ask(wire.ImportPath, imported))
+	})
+}
+
+// deaf is a client's connection that reads nothing once it is deaf.
+type deaf struct {
+	net.Conn
+	deaf, closed chan struct{}
+	end          func()
+}
+
+func newDeaf(conn net.Conn) *deaf {
+	d := &deaf{Conn: conn, deaf: make(chan struct{}), closed: make(chan struct{})}
+	d.end = sync.OnceFunc(func() { close(d.closed) })
+	return d
+}
+
+// Read implements net.Conn.
+func (d *deaf) Read(p []byte) (int, error) {
+	select {
+	case <-d.deaf:
+		<-d.closed
+		return 0, net.ErrClosed
+	default:
+		return d.Conn.Read(p)
+	}
+}
+
+// Close implements net.Conn.
+func (d *deaf) Close() error {
+	d.end()
+	return d.Conn.Close()
+}
+
+// TestUnreadRepliesHTTP2: all replies on a connection of HTTP/2 end when its client reads nothing any more.
+func TestUnreadRepliesHTTP2(t *testing.T) {
+	const streams = 3
+	synctest.Test(t, func(t *testing.T) {
+		ended := make(chan error, streams)
+		s := apitest.Server(t, func(o *api.Options) {
+			o.Clock = clock.System{}
+			o.Extra = []api.Registrar{apitest.Registrar(func(to *route.Table) {
+				to.HandleFunc(access.Read, route.NoData, "GET /long", func(w http.ResponseWriter, _ *http.Request) {
+					_, err := io.WriteString(w, strings.Repeat("x", 8<<20))
+					ended <- err
+				})
+			})}
+		})
+		l, served := pipes.Listen(), make(chan struct{})
+		srv := s.HTTPServer()
+		srv.Protocols = new(http.Protocols)
+		srv.Protocols.SetUnencryptedHTTP2(true)
+		go func() {
+			defer close(served)
+			_ = srv.Serve(l)
+		}()
+		var conn *deaf
+		client := &http.Transport{Protocols: srv.Protocols, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			c, err := l.Dial(ctx, "", "")
+			conn = newDeaf(c)
+			return conn, err
+		}}
+		ask := func(path string) {
+			r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://localhost"+path, nil)
+			require.NoError(t, err)
+			if resp, err := client.RoundTrip(r); err == nil {
+				_, _ = io.Copy(io.Discard, resp.Body)
+				_ = resp.Body.Close()
+			}
+		}
+		ask("/-/healthy") // the connection is there
+		synctest.Wait()
+		close(conn.deaf)
+		var asked sync.WaitGroup
+		defer func() {
+			assert.NoError(t, conn.Close())
+			asked.Wait()
+			client.CloseIdleConnections()
+			assert.NoError(t, srv.Close())
+			<-served
+		}()
+		for range streams {
+			asked.Go(func() { ask("/long") })
+		}
+		for range streams {
+			require.Error(t, <-ended)
+		}
 	})
 }
 

@@ -56,7 +56,7 @@ func newReadServerWith(
 	server := apitest.Server(t, func(o *api.Options) {
 		// Connections may end after the test.
 		o.Logger = slog.New(slog.DiscardHandler)
-		o.Clock, o.Extra = clk, []api.Registrar{reading.New(reader, clk, turns)}
+		o.Clock, o.Extra = clk, []api.Registrar{reading.New(reader, nil, clk, turns)}
 	})
 	if serve == nil {
 		serve = func(server *api.Server) string { return apitest.Listen(t, server) }

@@ -31,6 +31,8 @@ import (
 
 	"github.com/quern/quern/internal/access"
 	"github.com/quern/quern/internal/admission"
+	"github.com/quern/quern/internal/annotation"
+	"github.com/quern/quern/internal/api/annotations"
 	"github.com/quern/quern/internal/api/collectd"
 	"github.com/quern/quern/internal/api/importer"
 	"github.com/quern/quern/internal/api/influx"
@@ -90,6 +92,8 @@ type Options struct {
 	Appender push.Appender
 	// BackFiller ingests the history of POST /api/v1/import. Without one, imports are refused.
 	BackFiller importer.BackFiller
+	// Annotations are those beside the series. Without them, and without an Appender, there are no endpoints for them.
+	Annotations *annotation.Book
 	// Metadata receives metric metadata. The default discards it.
 	Metadata Metadata
 	// Sources say which label holds the source of a series, in protocols that know only series.
@@ -147,6 +151,8 @@ type Budgets struct {
 	Imports *admission.Budget
 	// Forms are for forms, and the data parsed from forms and URLs; see query.Admit.
 	Forms *admission.Budget
+	// Strangers are for forms to endpoints that are open to all.
+	Strangers *admission.Budget
 }
 
 // newBudget returns a budget of least bytes, or more if the largest request needs more.
@@ -183,10 +189,16 @@ func (o *Options) ensureBudgets() {
 	if o.Forms == nil {
 		o.Forms = newBudget(128<<20, o.formBytes())
 	}
+	if o.Strangers == nil {
+		o.Strangers = newBudget(64<<20, 2*strangersForm)
+	}
 }
 
+// strangersForm is the largest form of an endpoint that is open to all.
+const strangersForm = 4 << 10
+
 // formBytes returns the most memory that a non-ingest request may need: its form, in a buffer that
-// has doubled, and the data parsed from it.
+// has doubled, and the data parsed from it. An endpoint with larger bodies parses less.
 func (o *Options) formBytes() int64 { return 2*o.MaxBodyBytes + query.MaxParsedBytes }
 
 // Validate checks the options after EnsureDefaults.
@@ -208,7 +220,7 @@ type Server struct {
 	routes  *route.Table
 	handler http.Handler
 	inst    *instruments
-	bounded map[string]bool // paths whose handlers read and limit their bodies themselves
+	bounded map[string]bool // methods and paths whose handlers read and limit their bodies themselves
 	origins doorkeeper
 
 	mu       sync.Mutex
@@ -256,7 +268,7 @@ func New(opts Options) (*Server, error) {
 		if err != nil {
 			return nil, err
 		}
-		take := func(h http.Handler, paths ...string) { s.take(in, h, paths...) }
+		take := func(h http.Handler, paths ...string) { s.take(in, route.Filtered, h, paths...) }
 		var notes func(*http.Request) func(metric.Metadata)
 		if opts.Metadata != nil {
 			notes = func(r *http.Request) func(metric.Metadata) {
@@ -271,9 +283,9 @@ func New(opts Options) (*Server, error) {
 		take(reports.New(in), wire.ReportsPath)
 		if opts.BackFiller != nil {
 			routes.Handle(access.Admin, route.Refused, "POST "+wire.ImportPath, importer.New(in, importer.Options{
-				To: opts.BackFiller, Budget: opts.Imports, Clock: opts.Clock,
+				To: opts.BackFiller, Annotations: opts.Annotations, Budget: opts.Imports, Clock: opts.Clock,
 			}))
-			s.bounded[wire.ImportPath] = true
+			s.bounded["POST "+wire.ImportPath] = true
 		} else {
 			routes.Handle(access.Admin, route.Refused, "POST "+wire.ImportPath, respond.SwitchedOff("enable-import"))
 		}
@@ -286,6 +298,11 @@ func New(opts Options) (*Server, error) {
 		}
 		take(remotewrite.New(in, notes), remotewrite.Path)
 		take(otlp.New(in, opts.OTLPPromote, notes), "/v1/metrics", "/api/v1/otlp/v1/metrics")
+		if opts.Annotations != nil {
+			annotations.Register(annotations.Options{
+				Book: opts.Annotations, In: in, Turns: opts.Turns.Queries, Timeout: opts.Turns.QueryTimeout,
+			}, routes, func(h http.Handler, paths ...string) { s.take(in, route.Refused, h, paths...) })
+		}
 	}
 	if opts.Status != nil {
 		reading.NewAggregation(opts.Status, opts.Clock, opts.Turns, lost, opts.Logger).Register(routes)
@@ -304,11 +321,11 @@ func New(opts Options) (*Server, error) {
 }
 
 // take registers an ingest handler at paths.
-func (s *Server) take(in *push.Intake, h http.Handler, paths ...string) {
+func (s *Server) take(in *push.Intake, bound route.Bound, h http.Handler, paths ...string) {
 	for _, p := range paths {
 		in.Rejects(p, 0) // rates need an initial sample
-		s.routes.Handle(access.Write, route.Filtered, "POST "+p, h)
-		s.bounded[p] = true
+		s.routes.Handle(access.Write, bound, "POST "+p, h)
+		s.bounded["POST "+p] = true
 	}
 }
 
@@ -363,22 +380,45 @@ var watched = map[string]bool{"/-/healthy": true, "/-/ready": true, "/health": t
 
 // HTTPServer returns an http.Server for s; see NewHTTPServer.
 func (s *Server) HTTPServer() *http.Server {
-	return NewHTTPServer(s, s.opts.Clock, s.opts.Stall, s.opts.Logger)
+	return NewHTTPServer(s, Serving{Clock: s.opts.Clock, Logger: s.opts.Logger, Stall: s.opts.Stall, Clients: s.opts.Clients, Requests: 8192})
+}
+
+// streams is how many requests a connection of HTTP/2 may have.
+const streams = 64
+
+// Serving configures an HTTP server. All is required.
+type Serving struct {
+	Clock  clock.Clock
+	Logger *slog.Logger
+	// Stall is as in Options.
+	Stall time.Duration
+	// Requests is how many may be in progress, of which one client has half.
+	Requests int
+	Clients  *admission.Clients
 }
 
 // NewHTTPServer returns an http.Server for a handler, with timeouts and limits that a slow or
-// hostile client cannot evade. For stall, see Options. The caller adds a listener and shuts the
-// server down.
-func NewHTTPServer(h http.Handler, clk clock.Clock, stall time.Duration, logger *slog.Logger) *http.Server {
+// hostile client cannot evade. The caller adds a listener and shuts the server down.
+func NewHTTPServer(h http.Handler, with Serving) *http.Server {
+	requests := admission.NewRequests(with.Requests, with.Clients, http.HandlerFunc(refuseRequest))
 	return &http.Server{
-		Handler:           demandProgress(h, clk, stall),
+		Handler:           demandProgress(requests.Limit(h), with.Clock, with.Stall),
 		ReadHeaderTimeout: 10 * time.Second,
 		// ReadTimeout and WriteTimeout are unset: an import or export may take hours, as long as it
 		// progresses.
 		IdleTimeout:    2 * time.Minute,
 		MaxHeaderBytes: maxHeaderBytes, // of HTTP/2, too
-		ErrorLog:       slog.NewLogLogger(logger.Handler(), slog.LevelWarn),
+		// A deadline of HTTP/2 is that of a stream: it ends no write that waits for the connection.
+		HTTP2:    &http.HTTP2Config{MaxConcurrentStreams: streams, WriteByteTimeout: with.Stall},
+		ErrorLog: slog.NewLogLogger(with.Logger.Handler(), slog.LevelWarn),
 	}
+}
+
+// refuseRequest answers a request beyond the limit, without a body: that would wait for the client.
+func refuseRequest(w http.ResponseWriter, _ *http.Request) {
+	w.Header().Set("Retry-After", respond.RetryAway)
+	w.Header().Set("Content-Length", "0")
+	w.WriteHeader(http.StatusServiceUnavailable)
 }
 
 // RefuseConnection answers on a connection beyond the limit. It does not wait for the client.
@@ -394,11 +434,12 @@ func (s *Server) route(w http.ResponseWriter, r *http.Request) {
 	if !s.origins.admits(w, r) {
 		return
 	}
+	bounded := s.bounded[r.Method+" "+r.URL.Path]
 	if !watched[r.URL.Path] {
 		switch {
 		case s.begin():
 			defer s.end()
-		case s.bounded[r.URL.Path]:
+		case bounded:
 			// The handler refuses it in the form of its protocol.
 		default:
 			w.Header().Set("Retry-After", respond.RetryAway)
@@ -420,7 +461,7 @@ func (s *Server) route(w http.ResponseWriter, r *http.Request) {
 	}
 	r = r.WithContext(access.WithGrant(r.Context(), grant))
 	defer s.inst.throttled(r.Context(), w)
-	if s.bounded[r.URL.Path] {
+	if bounded {
 		s.routes.ServeHTTP(w, r)
 		s.audit(w, r, to, grant, "")
 		return
@@ -429,12 +470,22 @@ func (s *Server) route(w http.ResponseWriter, r *http.Request) {
 	if grant.Token != "" {
 		client = admission.OfToken(grant.Token, grant.Limits)
 	}
-	claim := s.opts.Forms.Claim(client)
+	budget, most := s.opts.Forms, cmp.Or(to.BodyBytes, s.opts.MaxBodyBytes)
+	if to.Role == access.Anyone {
+		budget, most = s.opts.Strangers, min(most, strangersForm)
+		if r.Method != http.MethodPost {
+			r.Body = http.NoBody
+		}
+		if body, ok := r.Body.(*progressBody); ok {
+			body.endSoon()
+		}
+	}
+	claim := budget.Claim(client)
 	defer claim.Release()
 	r = r.WithContext(admission.WithClient(admission.WithClaim(r.Context(), &claim), client))
 	var form []byte
 	if r.Body != nil && r.Body != http.NoBody {
-		form, err = s.readForm(r.Body, &claim)
+		form, err = readForm(r.Body, most, &claim)
 		if err != nil {
 			code := respond.BodyFailure(w, err)
 			if code == 0 {
@@ -453,8 +504,8 @@ func (s *Server) route(w http.ResponseWriter, r *http.Request) {
 	s.audit(w, r, to, grant, sent)
 }
 
-// readForm reads the body of a request to an endpoint that does not ingest.
-func (s *Server) readForm(from io.Reader, claim *admission.Claim) ([]byte, error) {
+// readForm reads the body, of at most so many bytes, of a request to an endpoint that does not ingest.
+func readForm(from io.Reader, most int64, claim *admission.Claim) ([]byte, error) {
 	var form []byte
 	for {
 		if len(form) == cap(form) {
@@ -467,8 +518,8 @@ func (s *Server) readForm(from io.Reader, claim *admission.Claim) ([]byte, error
 		n, err := from.Read(form[len(form):cap(form)])
 		form = form[:len(form)+n]
 		switch {
-		case int64(len(form)) > s.opts.MaxBodyBytes:
-			return nil, &respond.TooLargeError{Message: fmt.Sprintf("the form is larger than the limit of %d bytes", s.opts.MaxBodyBytes)}
+		case int64(len(form)) > most:
+			return nil, &respond.TooLargeError{Message: fmt.Sprintf("the body is larger than the limit of %d bytes", most)}
 		case errors.Is(err, io.EOF):
 			return form, nil
 		case err != nil:
@@ -548,6 +599,8 @@ func (s *Server) index(w http.ResponseWriter, r *http.Request) {
 		{"POST", "/v1/metrics", "OTLP, also at /api/v1/otlp/v1/metrics"},
 		{"POST", "/api/v1/push/collectd", "collectd's write_http, as JSON"},
 		{"POST", wire.ImportPath, "back-fill from NDJSON"},
+		{"POST", wire.AnnotationsPath, "annotations as JSON; Alertmanager's webhook at " + wire.AlertsPath},
+		{"GET", wire.AnnotationsPath, "annotations by time, tag and text"},
 		{"GET", "/api/v1/query", "PromQL at one time"},
 		{"GET", "/api/v1/query_range", "PromQL over a range"},
 		{"GET", "/api/v1/series", "series that match a selector"},
@@ -559,6 +612,9 @@ func (s *Server) index(w http.ResponseWriter, r *http.Request) {
 		{"GET", "/api/v1/latest", "latest values"},
 		{"GET", "/api/v1/summary", "count, min, max, average and percentiles over a range"},
 		{"GET", "/api/v1/baseline", "min, max and mean of roll-up rows"},
+		{"GET", wire.DashboardsPath, "dashboards; one at /api/v1/dashboards/ID, its versions at …/ID/versions"},
+		{"PUT", wire.DashboardsPath + "/id", "store a dashboard: …/ID?base=VERSION; DELETE deletes it"},
+		{"POST", wire.ConvertPath, "make a dashboard of Grafana's JSON, without storing it"},
 		{"GET", wire.CardinalityPath, "series per metric, label, value and source, and by day"},
 		{"GET", wire.SourcesPath, "the sources with their last report, and their metrics"},
 		{"GET", wire.ExplainPath, "why a roll-up row is there, missing or late"},

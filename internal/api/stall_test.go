@@ -67,7 +67,9 @@ func TestStalledExports(t *testing.T) {
 			Queries: admission.NewTurns(admission.TurnOptions{N: turns, Name: "queries", Wait: time.Minute, Clients: clients, Metrics: metrics}),
 			Exports: admission.NewTurns(admission.TurnOptions{N: turns, Name: "exports", Wait: time.Minute, Clients: clients, Metrics: metrics}),
 		}, func(s *api.Server) string {
-			web = api.NewHTTPServer(s, clock.System{}, stall, s.Opts().Logger)
+			web = api.NewHTTPServer(s, api.Serving{
+				Clock: clock.System{}, Logger: s.Opts().Logger, Stall: stall, Clients: clients, Requests: 1000,
+			})
 			go func() { _ = web.Serve(admission.Limit(l, 1000, clients, api.RefuseConnection)) }()
 			return "http://" + l.Addr().String()
 		})

@@ -22,6 +22,7 @@ import (
 	"github.com/quern/quern/internal/api/route"
 	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/query"
+	"github.com/quern/quern/internal/wire"
 )
 
 // boundServer is a locked server in this process.
@@ -189,6 +190,12 @@ func TestNothingLeaks(t *testing.T) {
 			require.True(t, seen, "%s: no question finds anything, so this test shows nothing", pattern)
 		}
 	}
+	// An export leaves annotations out, which may tell of any series.
+	w = s.send(all, http.MethodPost, "/api/v1/annotations", `{"text":"hidden note"}`, "Content-Type", "application/json")
+	require.Equal(t, http.StatusOK, w.Code, w.Body)
+	export := []string{"match[]", "cpu", "annotations", "true"}
+	require.Contains(t, s.get(all, wire.ExportPath, export...), "hidden note")
+	require.NotContains(t, s.get(bound, wire.ExportPath, export...), "hidden note")
 	// It has what is its own.
 	require.Contains(t, s.get(bound, "/api/v1/query", "query", "cpu"), `"source":"web-1"`)
 	require.Contains(t, s.get(bound, "/api/v1/sources"), `"web-1"`)

@@ -322,6 +322,11 @@ func TestLogin(t *testing.T) {
 	require.Equal(t, "no-store", resp.Header.Get("Cache-Control"))
 	cookie, _, _ := strings.Cut(set, ";")
 
+	_, body = send("GET", "/api/v1/login", "", "Cookie", cookie)
+	require.JSONEq(t, `{"status":"success","name":"user admin","roles":["admin"]}`, body)
+	_, body = send("GET", "/api/v1/login", "")
+	require.JSONEq(t, `{"status":"success","name":"","roles":[]}`, body, "a stranger is nobody")
+
 	resp, body = send("GET", "/api/v1/query?query=1", "", "Cookie", cookie)
 	require.Equal(t, 200, resp.StatusCode, body)
 	resp, _ = send("GET", "/api/v1/query?query=1", "", "Cookie", strings.Replace(cookie, "__Host-quern", "quern", 1))

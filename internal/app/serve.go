@@ -18,12 +18,14 @@ import (
 	"github.com/quern/quern/internal/access"
 	"github.com/quern/quern/internal/admission"
 	"github.com/quern/quern/internal/aggregation"
+	"github.com/quern/quern/internal/annotation"
 	"github.com/quern/quern/internal/api"
 	"github.com/quern/quern/internal/api/push"
 	"github.com/quern/quern/internal/api/reading"
 	"github.com/quern/quern/internal/backend"
 	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/config"
+	"github.com/quern/quern/internal/dashboard"
 	"github.com/quern/quern/internal/demo"
 	"github.com/quern/quern/internal/graphite"
 	"github.com/quern/quern/internal/webconfig"
@@ -75,6 +77,9 @@ func serve(ctx context.Context, cfg config.Config, does roles, stdout, stderr io
 	if err := s.openWebConfig(); err != nil {
 		return err
 	}
+	if err := s.openDashboards(); err != nil {
+		return err
+	}
 	if cfg.GraphiteListen != "" {
 		if s.lines, err = lc.Listen(ctx, "tcp", cfg.GraphiteListen); err != nil {
 			return fmt.Errorf("cannot listen on --graphite-listen %s: %w", cfg.GraphiteListen, err)
@@ -104,6 +109,8 @@ type server struct {
 	lines    net.Listener    // for Graphite, nil without --graphite-listen
 	clients  *admission.Clients
 	web      *webconfig.Config // nil without --web.config.file
+	// dashboards are those of files, nil without --dashboards.
+	dashboards *dashboard.Files
 	// onLoopback: only this machine can reach the port. locks says whom the server lets in.
 	onLoopback bool
 	locks      access.Lock
@@ -156,7 +163,9 @@ func (s *server) run(stopped context.Context, l net.Listener, started func(addr 
 	if s.locks, err = s.lock(l); err != nil {
 		return err
 	}
-	web := api.NewHTTPServer(s.guarded(&s.gate), s.clk, s.cfg.Stall, s.log)
+	web := api.NewHTTPServer(s.guarded(&s.gate), api.Serving{
+		Clock: s.clk, Logger: s.log, Stall: s.cfg.Stall, Clients: s.clients, Requests: s.cfg.MaxConnections,
+	})
 	web.BaseContext = func(net.Listener) context.Context { return hard }
 	var serving sync.WaitGroup
 	answer := func() {
@@ -286,6 +295,7 @@ func (s *server) build(ctx context.Context) error {
 	if s.roles.ingest {
 		s.startIngest(ctx, s.engine, s.mayNotWrite)
 		reader := s.engine.reader
+		opts.Annotations = annotation.New(s.engine.Store, s.clk, s.cfg.AnnotationRetention)
 		opts.Appender = s.engine.Ingest
 		if s.cfg.EnableImport {
 			opts.BackFiller = s.engine.Ingest
@@ -296,7 +306,11 @@ func (s *server) build(ctx context.Context) error {
 			})
 		}
 		opts.Metadata = s.engine.catalog
-		opts.Extra = []api.Registrar{reading.New(reader, s.clk, turns), s.operate(s.engine, turns), s.catalog(s.engine, turns), s.prometheusAPI(reader, turns)}
+		boards, err := s.dashboardsAPI(s.engine)
+		if err != nil {
+			return err
+		}
+		opts.Extra = []api.Registrar{boards, reading.New(reader, opts.Annotations, s.clk, turns), s.operate(s.engine, turns), s.catalog(s.engine, turns), s.prometheusAPI(reader, turns)}
 	}
 	opts.Extra = append(opts.Extra, s.confirms(), api.NewLogin(door, audit), api.NewTokens(s.tokens))
 	if s.cfg.Pprof {
@@ -328,6 +342,9 @@ func (s *server) start(ctx context.Context) {
 	s.background.Go(func() {
 		s.every(ctx, access.RefreshEvery, "cannot learn of changed tokens; the known ones stay valid", s.refreshTokens)
 	})
+	if s.dashboards != nil {
+		s.background.Go(func() { s.watchDashboards(ctx) })
+	}
 	if s.graphite != nil {
 		s.log.Info("serving Graphite", "graphite_address", s.lines.Addr().String())
 		s.background.Go(func() {

@@ -108,7 +108,23 @@ func New(store storage.Store, clk clock.Clock, writer uint64, timing Timing) *Ca
 }
 
 // Place takes a place in the order of what this process writes, for Writer.FlushAt.
-func (c *Cache) Place() *blocks.Place { return c.ids.Place(clock.NowMs(c.clk)) }
+func (c *Cache) Place(ctx context.Context) (*blocks.Place, error) {
+	now, err := c.confirmedMs(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return c.ids.Place(now), nil
+}
+
+// confirmedMs returns the time in Unix ms, if the store confirms the clock. No id is drawn by another clock: ids ascend, so
+// one drawn by a clock that is ahead for a moment would put all later ones ahead, and what other processes write would lose.
+func (c *Cache) confirmedMs(ctx context.Context) (int64, error) {
+	now := clock.Read(c.clk)
+	if err := c.store.Confirms(ctx, now); err != nil {
+		return 0, err
+	}
+	return now.Time().UnixMilli(), nil
+}
 
 // OnLate registers a callback that receives all marks for closed slices. The callback runs once the
 // marks may have been written, and before their data is acknowledged or the marks that they replace

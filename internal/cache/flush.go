@@ -168,7 +168,7 @@ func (u *unit) marks() []storage.PlacedMark { return slices.Concat(u.opened, u.p
 
 // flush is the state of one flush.
 type flush struct {
-	startedMs int64
+	startedMs int64 // by a clock that the store has confirmed, since ids are drawn at it
 	current   metric.Slice
 	units     []*unit
 	// late says, by its start, whether a slice was over when the flush began.
@@ -206,7 +206,10 @@ func (f *flush) samples() iter.Seq2[*unit, BlockSamples] {
 }
 
 func (w *Writer) begin(ctx context.Context, units []*unit) (*flush, error) {
-	now := clock.NowMs(w.cache.clk)
+	now, err := w.cache.confirmedMs(ctx)
+	if err != nil {
+		return nil, err
+	}
 	w.forget(ctx, now)
 	// Cache.current, with what the store answered remembered.
 	current, err := w.cache.current(metric.Raw, now, func(s metric.Slice) (bool, error) {
@@ -248,7 +251,7 @@ func (w *Writer) begin(ctx context.Context, units []*unit) (*flush, error) {
 func (w *Writer) write(ctx context.Context, f *flush) error {
 	var b storage.Batch
 	for _, u := range f.units {
-		u.placed = w.cache.place(metric.Raw, f.current, u.late)
+		u.placed = w.cache.place(metric.Raw, f.current, u.late, f.startedMs)
 		b.Marks = append(append(b.Marks, u.marks()...), u.again...)
 		b.Raw, b.Cache = append(b.Raw, u.raw...), append(b.Cache, u.cached...)
 		b.Parts = append(b.Parts, storage.Part{Marks: len(u.opened) + len(u.placed) + len(u.again), Raw: len(u.raw), Cache: len(u.cached)})

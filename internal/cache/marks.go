@@ -29,11 +29,15 @@ func (c *Cache) Put(ctx context.Context, fence storage.Fence, b metric.Bucket, m
 	}
 	var late [][]storage.PlacedMark // marks, for each slice that closed meanwhile
 	for {
-		current, err := c.current(b, clock.NowMs(c.clk), func(s metric.Slice) (bool, error) { return c.begun(ctx, b, s) })
+		now, err := c.confirmedMs(ctx)
+		if err != nil {
+			return fmt.Errorf("put %d marks: %w", len(marks), err)
+		}
+		current, err := c.current(b, now, func(s metric.Slice) (bool, error) { return c.begun(ctx, b, s) })
 		if err != nil {
 			return err
 		}
-		placed := c.place(b, current, marks)
+		placed := c.place(b, current, marks, now)
 		open := []storage.SliceKey{{Bucket: b, StartMs: current.StartMs}}
 		err = c.store.Write(ctx, &storage.Batch{
 			Fence: fence,
@@ -212,13 +216,12 @@ func (c *Cache) takeBack(ctx context.Context, fence storage.Fence, marks []stora
 	return left, failed
 }
 
-// place assigns marks to the index of slice s. It gives an id to each mark without one.
-func (c *Cache) place(b metric.Bucket, s metric.Slice, marks []storage.Mark) []storage.PlacedMark {
-	now := clock.NowMs(c.clk)
+// place assigns marks to the index of slice s. It gives an id, drawn at nowMs, to each mark without one.
+func (c *Cache) place(b metric.Bucket, s metric.Slice, marks []storage.Mark, nowMs int64) []storage.PlacedMark {
 	out := make([]storage.PlacedMark, len(marks))
 	for i, m := range marks {
 		if m.ID == (blocks.ID{}) {
-			m.ID = c.ids.Next(now)
+			m.ID = c.ids.Next(nowMs)
 		}
 		if m.DueMs == 0 {
 			m.DueMs = s.EndMs

@@ -126,7 +126,8 @@ func (c *Cache) Pass(ctx context.Context, fence storage.Fence, w *Work, rows []m
 		if !inTime {
 			return c.Put(ctx, fence, next, late)
 		}
-		b.Marks = c.place(next, slice, late)
+		// All of these have ids.
+		b.Marks = c.place(next, slice, late, w.Partition.StartMs)
 	}
 	b.Open = slicesOf(b.Marks)
 	return c.store.Write(ctx, b)

@@ -38,6 +38,12 @@ type RefusedError struct{ Message string }
 // Error implements error.
 func (e *RefusedError) Error() string { return e.Message }
 
+// ConflictError is the server's message for a change of a version that is not the newest any more.
+type ConflictError struct{ Message string }
+
+// Error implements error.
+func (e *ConflictError) Error() string { return e.Message }
+
 // Refused returns whether err means that the request was invalid.
 func Refused(err error) bool {
 	var refused *RefusedError
@@ -50,26 +56,33 @@ type AwayError struct{ error }
 // Unwrap returns the cause.
 func (e *AwayError) Unwrap() error { return e.error }
 
-// Do sends a form: in the URL for GET, in the body otherwise. It returns a response only for status
+// Do sends a form: in the URL for GET and DELETE, in the body otherwise. It returns a response only for status
 // 200; the caller closes its body.
 func (c *Client) Do(ctx context.Context, method, path string, form url.Values) (*http.Response, error) {
+	if method == http.MethodGet || method == http.MethodDelete {
+		return c.ask(ctx, method, path, form, "", nil)
+	}
+	return c.ask(ctx, method, path, nil, "application/x-www-form-urlencoded", strings.NewReader(form.Encode()))
+}
+
+// Send sends JSON, with parameters in the URL. The response is as that of Do.
+func (c *Client) Send(ctx context.Context, method, path string, query url.Values, body []byte) (*http.Response, error) {
+	return c.ask(ctx, method, path, query, "application/json", bytes.NewReader(body))
+}
+
+func (c *Client) ask(ctx context.Context, method, path string, query url.Values, kind string, body io.Reader) (*http.Response, error) {
 	u, err := url.Parse(c.URL)
 	if err != nil {
 		return nil, err
 	}
 	u = u.JoinPath(path)
-	var body io.Reader
-	if method == http.MethodGet {
-		u.RawQuery = form.Encode()
-	} else {
-		body = strings.NewReader(form.Encode())
-	}
+	u.RawQuery = query.Encode()
 	req, err := http.NewRequestWithContext(ctx, method, u.String(), body)
 	if err != nil {
 		return nil, err
 	}
 	if body != nil {
-		req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+		req.Header.Set("Content-Type", kind)
 	}
 	resp, err := c.send(req)
 	if err != nil {
@@ -147,6 +160,9 @@ func ReadAll(body io.Reader) ([]byte, error) {
 	return text, nil
 }
 
+// noEndpoint begins the message of a server that has no such endpoint.
+const noEndpoint = "there is nothing at "
+
 func (c *Client) failure(resp *http.Response) error {
 	var reply wire.Error
 	if err := json.NewDecoder(io.LimitReader(resp.Body, 1<<20)).Decode(&reply); err != nil || reply.Error == "" {
@@ -155,8 +171,14 @@ func (c *Client) failure(resp *http.Response) error {
 	switch after := resp.Header.Get("Retry-After"); {
 	case resp.StatusCode == http.StatusBadRequest:
 		return &RefusedError{reply.Error}
+	case resp.StatusCode == http.StatusConflict:
+		return &ConflictError{reply.Error}
+	case reply.ErrorType == wire.NotFound, reply.ErrorType == wire.Forbidden:
+		return errors.New(reply.Error)
 	case resp.StatusCode == http.StatusUnauthorized:
 		return fmt.Errorf("%s; give --token-file, or QUERN_TOKEN", reply.Error)
+	case resp.StatusCode == http.StatusNotFound && !strings.HasPrefix(reply.Error, noEndpoint):
+		return errors.New(reply.Error)
 	case resp.StatusCode == http.StatusNotFound:
 		return fmt.Errorf("%s does not serve this request: it is an aggregator, or older than this program: %s", c.Name(), reply.Error)
 	case after != "":

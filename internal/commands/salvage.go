@@ -56,7 +56,7 @@ func Salvage(ctx context.Context, cfg config.Salvage, stdout, stderr io.Writer) 
 	clk := clock.NewSimulated(time.UnixMilli(toMs))
 	reader := query.New(query.Parts{Store: st, Index: index, Settings: st.Settings(), Clock: clk}, query.Options{})
 	mux := route.NewTable()
-	reading.New(reader, clk, reading.Turns{}).Register(mux)
+	reading.New(reader, nil, clk, reading.Turns{}).Register(mux)
 	listener := pipes.Listen()
 	server := &http.Server{Handler: mux, ReadHeaderTimeout: time.Minute}
 	served := make(chan struct{})

@@ -29,7 +29,7 @@ func Export(ctx context.Context, cfg config.Export, stdout, stderr io.Writer) er
 	e := transfer.Export{
 		Client: server, Match: cfg.Match, Start: cfg.Start.String(), End: cfg.End.String(),
 		StartMs: cfg.Start.Ms(now), EndMs: cfg.End.Ms(now), Part: cfg.Part,
-		Path: cfg.Output, Stdout: stdout, Overwrite: cfg.Overwrite,
+		Annotations: cfg.Annotations, Path: cfg.Output, Stdout: stdout, Overwrite: cfg.Overwrite,
 	}
 	if terminal.Is(stdout) { // otherwise every byte counts
 		e.Stdout = terminal.Plain(stdout)
@@ -57,7 +57,7 @@ func Export(ctx context.Context, cfg config.Export, stdout, stderr io.Writer) er
 	if cfg.Output == "" {
 		said = stderr
 	}
-	fmt.Fprintf(said, "%s from %s to %s, %s\n", count(x.Samples, "sample", "samples"), moment(x.StartMs), moment(x.EndMs), count(x.Bytes, "byte", "bytes"))
+	fmt.Fprintf(said, "%s%s from %s to %s, %s\n", count(x.Samples, "sample", "samples"), andAnnotations(x.Annotations), moment(x.StartMs), moment(x.EndMs), count(x.Bytes, "byte", "bytes"))
 	if x.Damaged > 0 {
 		return errors.New("export incomplete: damaged chunks were skipped")
 	}
@@ -84,7 +84,7 @@ func Import(ctx context.Context, cfg config.Import, stdout, stderr io.Writer) er
 	x, err := im.Run(ctx)
 	bar.end()
 	rejected := x.RejectedTotal()
-	fmt.Fprintf(terminal.Plain(stdout), "%s accepted, %d rejected%s; %s, %d malformed\n", count(x.Accepted, "sample", "samples"), rejected, reasons(x.Rejected),
+	fmt.Fprintf(terminal.Plain(stdout), "%s%s accepted, %d rejected%s; %s, %d malformed\n", count(x.Accepted, "sample", "samples"), andAnnotations(x.Annotations), rejected, reasons(x.Rejected),
 		count(x.Lines, "line", "lines"), x.Malformed)
 	switch {
 	case err != nil:
@@ -94,6 +94,14 @@ func Import(ctx context.Context, cfg config.Import, stdout, stderr io.Writer) er
 			count(rejected, "sample", "samples"), count(x.Malformed, "malformed line", "malformed lines"))
 	}
 	return nil
+}
+
+// andAnnotations counts annotations, if there are any.
+func andAnnotations(n int64) string {
+	if n == 0 {
+		return ""
+	}
+	return " and " + count(n, "annotation", "annotations")
 }
 
 // reasons lists the reasons of rejections, most frequent first.

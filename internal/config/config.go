@@ -30,6 +30,8 @@ type Config struct {
 	Listen  string
 	// WebConfig is the web config file, empty for none.
 	WebConfig string
+	// Dashboards is a directory of dashboards, empty for none.
+	Dashboards string
 	// Insecure lets the process serve on other addresses than loopback without a web config file.
 	Insecure bool
 	// Pprof enables profiles.
@@ -58,6 +60,8 @@ type Config struct {
 	Made
 	Policy
 
+	// AnnotationRetention is how long an annotation is kept after it was last written; 0 is for ever.
+	AnnotationRetention time.Duration
 	// EnableAdminAPI lets clients delete, take rows back, and confirm the clock from other machines,
 	// EnableImport fill in history, EnableReaggregate have rows computed again.
 	EnableAdminAPI    bool
@@ -238,10 +242,12 @@ func (p *parser) ingest(cfg *Config) {
 		cfg.GraphiteListen = p.address("graphite-listen")
 		p.locked(cfg, "graphite-listen", cfg.GraphiteListen)
 	}
+	cfg.Dashboards = p.c.String("dashboards")
 	cfg.OTLPPromote = p.list("otlp-promote-resource-attributes")
 	if cfg.InfluxBucketLabel = p.c.String("influx-bucket-label"); cfg.InfluxBucketLabel == "db" {
 		p.fail("influx-bucket-label", "must not be db: that label holds the database")
 	}
+	cfg.AnnotationRetention = p.notNegative("annotation-retention")
 	cfg.EnableAdminAPI = p.c.Bool("enable-admin-api")
 	cfg.EnableImport = p.c.Bool("enable-import")
 	cfg.EnableReaggregate = p.c.Bool("enable-reaggregate")

@@ -89,8 +89,8 @@ func TestDefaults(t *testing.T) {
 			Timeout: 5 * time.Second, MaxInFlight: 128,
 		},
 		Stall: 30 * time.Second, MaxConnections: 8192, DrainDelay: time.Second,
-		Proxies:      []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("::1/128")},
-		EnableImport: true, EnableReaggregate: true,
+		Proxies:             []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("::1/128")},
+		AnnotationRetention: 5 * year, EnableImport: true, EnableReaggregate: true,
 		HeartbeatTimeout: 30 * time.Second,
 		OTLPPromote: []string{
 			"host.name", "k8s.cluster.name", "k8s.namespace.name", "k8s.node.name", "k8s.pod.name", "k8s.container.name",

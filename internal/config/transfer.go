@@ -18,9 +18,10 @@ const catTransfer = "Transfer"
 // Export holds the validated options of `quern export`.
 type Export struct {
 	Connection
-	Match      []string
-	Start, End metric.Moment
-	Part       time.Duration
+	Match       []string
+	Start, End  metric.Moment
+	Part        time.Duration
+	Annotations bool
 	// Output is empty for standard output.
 	Output    string
 	Overwrite bool
@@ -42,6 +43,7 @@ func ExportFlags() []cli.Flag {
 		matchFlag(),
 		str(catRequest, "start", "-7d", "start `TIME`, such as 2026-11-21T12:00:00Z, 1795262400 or -6h"),
 		str(catRequest, "end", "now", "end `TIME`, in the forms of --start"),
+		boolean(catTransfer, "annotations", true, "export the annotations of the time range, too"),
 		str(catTransfer, "output", "-", "`FILE` to write, compressed if its name ends in .gz or .zst; - is standard output"),
 		span(catTransfer, "part", day, "time range of one request; a stopped export loses at most one of them"),
 		boolean(catTransfer, "overwrite", false, "start over, even if FILE exists"),
@@ -67,6 +69,7 @@ func FromExport(c *cli.Context) (Export, error) {
 		}
 		e.Start, e.End = p.rangeOf("start", "end")
 		e.Part = p.interval("part")
+		e.Annotations = p.c.Bool("annotations")
 		if e.Output = p.required("output"); e.Output == "-" {
 			e.Output = ""
 		}

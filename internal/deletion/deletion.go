@@ -10,7 +10,9 @@
 //     written for them.
 //  4. A sample that arrives after the deletion has begun stays, also if it replaces one that is being
 //     taken back.
-//  5. Bounded: memory holds one group's samples of one slice, and one batch of tombstones.
+//  5. By id: samples are taken back under the id that they are stored under, since runs grind the ids of a series with
+//     several ids apart. That holds also for samples that readers do not see, because another id hides them.
+//  6. Bounded: memory holds one group's samples of one slice, and one batch of tombstones.
 package deletion
 
 import (
@@ -94,11 +96,11 @@ func (d *Deleter) Delete(ctx context.Context, startMs, endMs int64, sets ...[]*l
 	if err := d.q.Index().Unread(); err != nil {
 		return Result{}, err // the selectors may match some of these series
 	}
-	groups, err := d.q.Groups(ctx, sels...)
+	groups, err := d.q.Apart(ctx, sels...)
 	if err != nil {
 		return Result{}, err
 	}
-	j := &job{Deleter: d, all: len(groups), said: throttle.New(d.clk, sayEvery)}
+	j := &job{Deleter: d, had: make(map[metric.ScheduleID]bool), all: len(groups), said: throttle.New(d.clk, sayEvery)}
 	j.said.Pass()
 	err = j.run(ctx, groups, startMs, endMs)
 	d.q.Forget(j.touched)
@@ -172,9 +174,10 @@ type job struct {
 	// at was taken before the first sample was read: the tombstone for a sample that has been replaced since must not count.
 	at         *blocks.Place
 	tombstones []metric.Sample
-	touched    []metric.ScheduleID // the series that had samples
-	done, all  int                 // groups
-	failed     error               // nothing more is to be written, though samples may still be read
+	touched    []metric.ScheduleID        // the ids that had samples
+	had        map[metric.ScheduleID]bool // the series that had samples, by their lowest ids
+	done, all  int                        // groups
+	failed     error                      // nothing more is to be written, though samples may still be read
 }
 
 func (j *job) group(ctx context.Context, g query.Group, startMs, endMs int64) error {
@@ -188,7 +191,8 @@ func (j *job) group(ctx context.Context, g query.Group, startMs, endMs int64) er
 	err := g.Samples(ctx, startMs, endMs, &j.warn, nil, func(i int, samples []metric.Sample) error {
 		if !had[i] {
 			had[i] = true
-			j.Series++
+			j.had[g.Series(i)] = true
+			j.Series = len(j.had)
 			j.touched = append(j.touched, g.IDs()[i])
 		}
 		for n, level := range l.Levels() {

@@ -263,9 +263,9 @@ func (in *Ingest) Place(ctx context.Context) (at *blocks.Place, err error) {
 		return nil, err
 	}
 	// A commit under way has made its chunks, and they cannot be read yet.
-	err = in.between(ctx, func(context.Context) error {
-		at = in.places.Place()
-		return nil
+	err = in.between(ctx, func(ctx context.Context) (err error) {
+		at, err = in.places.Place(ctx)
+		return err
 	})
 	if err != nil {
 		return nil, err

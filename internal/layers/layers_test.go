@@ -80,6 +80,7 @@ var rules = []rule{
 
 	// Stored bytes: no I/O and no clock.
 	{"internal/blocks", []string{"internal/metric"}},
+	{"internal/columns", []string{"internal/metric"}},
 	{"internal/sketch", []string{"internal/metric"}},
 
 	// The contract and its implementations. A store knows nothing of its users.
@@ -90,6 +91,7 @@ var rules = []rule{
 
 	// Ingest and aggregation meet in the cache's protocol and nowhere else.
 	{"internal/registry", with(storage, "internal/errand")},
+	{"internal/dashboard", []string{"internal/admission", "internal/clock", "internal/metric", "internal/storage"}},
 	{"internal/metadata", with(storage, "internal/admission")},
 	{"internal/cache", storage},
 	{"internal/recovery", cache},
@@ -105,6 +107,7 @@ var rules = []rule{
 	{"internal/late", with(storage, "internal/errand")},
 	{"internal/query", with(storage, "internal/admission", "internal/bound", "internal/errand", "internal/late", "internal/registry", "internal/sketch")},
 	{"internal/query/querytest", with(storage, "internal/query", "internal/sketch", "internal/storage/pebble", "internal/storage/storagetest")},
+	{"internal/annotation", with(storage, "internal/admission", "internal/query")},
 	{"internal/promquery", with(storage, "internal/admission", "internal/query", "internal/sketch")},
 
 	// Requests of operators: these read what the runs read, for series that a selector names.
@@ -122,14 +125,17 @@ var rules = []rule{
 	{"internal/api/route", []string{"internal/access"}},
 	{"internal/api/push", with(nouns, "internal/admission", "internal/api/respond", "internal/ingest", "internal/storage", "internal/wire")},
 	{"internal/api/reports", protocol},
+	{"internal/api/annotations", with(protocol, "internal/access", "internal/admission", "internal/annotation", "internal/api/route", "internal/storage")},
 	{"internal/api/collectd", protocol},
-	{"internal/api/importer", with(protocol, "internal/admission")},
+	// An export has annotations, too.
+	{"internal/api/importer", with(protocol, "internal/admission", "internal/annotation", "internal/api/annotations")},
 	{"internal/api/influx", with(protocol, "internal/access", "internal/api/route")},
 	{"internal/api/otlp", protocol},
 	{"internal/api/remotewrite", protocol},
-	{"internal/api/reading", with(nouns, "internal/access", "internal/admission", "internal/bound", "internal/api/route", "internal/api/jsonscan", "internal/api/push", "internal/api/respond", "internal/explain", "internal/query", "internal/reaggregate", "internal/registry", "internal/storage", "internal/wire")},
+	{"internal/api/reading", with(nouns, "internal/access", "internal/admission", "internal/bound", "internal/annotation", "internal/api/annotations", "internal/api/route", "internal/api/jsonscan", "internal/api/push", "internal/api/respond", "internal/explain", "internal/query", "internal/reaggregate", "internal/registry", "internal/storage", "internal/wire")},
 	{"internal/api/promapi", with(nouns, "internal/access", "internal/admission", "internal/bound", "internal/api/route", "internal/api/respond", "internal/deletion", "internal/query", "internal/storage")},
-	{"internal/api", with(nouns, "internal/access", "internal/admission", "internal/bound", "internal/api/...", "internal/ingest", "internal/page", "internal/query", "internal/wire")},
+	{"internal/api/dashboards", []string{"internal/access", "internal/admission", "internal/api/respond", "internal/api/route", "internal/dashboard", "internal/storage", "internal/wire"}},
+	{"internal/api", with(nouns, "internal/access", "internal/admission", "internal/bound", "internal/annotation", "internal/api/...", "internal/ingest", "internal/page", "internal/query", "internal/wire")},
 	{"internal/api/apitest", with(storage, "internal/storage/storagetest", "internal/admission", "internal/api", "internal/api/...", "internal/ingest", "internal/pipes", "internal/wire")},
 
 	// Graphite's lines, past HTTP.
@@ -151,7 +157,7 @@ var rules = []rule{
 	// Opening the store that the options name, for the servers and for the commands beside them.
 	{"internal/backend", with(blocks, "internal/config", "internal/storage", "internal/storage/cassandra", "internal/storage/pebble")},
 	{"internal/commands", with(
-		cache, "internal/access", "internal/api/reading", "internal/api/route", "internal/backend", "internal/client", "internal/config", "internal/explain", "internal/legacy", "internal/migrate", "internal/pipes", "internal/query",
+		cache, "internal/access", "internal/api/reading", "internal/api/route", "internal/backend", "internal/client", "internal/config", "internal/dashboard", "internal/explain", "internal/legacy", "internal/migrate", "internal/pipes", "internal/query",
 		"internal/reaggregate", "internal/storage/cassandra", "internal/storage/pebble", "internal/terminal", "internal/transfer", "internal/verify", "internal/wire",
 	)},
 

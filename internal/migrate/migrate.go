@@ -190,6 +190,9 @@ const registerAtOnce = 1024
 // done.
 func (m *Migration) Run(ctx context.Context) (*Report, error) {
 	total := new(Report)
+	if err := m.checkLadder(); err != nil {
+		return total, err
+	}
 	ids, err := m.schedules(ctx, total)
 	if err != nil {
 		return total, err
@@ -283,6 +286,21 @@ func (m *Migration) unfinished(b metric.Bucket, s metric.Slice) bool {
 		}
 	}
 	return false
+}
+
+// checkLadder refuses a ladder with a level below the top legacy one that has no legacy table. Nothing would be copied into
+// that level, and no marks lead a run through it, so late data would have coarser copied rows computed again from next to
+// nothing. A level above the top legacy one has all of its rows below it.
+func (m *Migration) checkLadder() error {
+	top := slices.Max(m.buckets[:])
+	for b := metric.Bucket(1); b < top; b++ {
+		if !slices.Contains(m.buckets[:], b) {
+			return fmt.Errorf("the store has roll-ups of %s, which RHQ does not have: rows of %s would be computed again from "+
+				"rows of %s that are not there; create a store whose --rollups have, up to %s, no widths but 1h, 6h and 24h",
+				m.ladder.Name(b), m.ladder.Name(b+1), m.ladder.Name(b), m.ladder.Name(top))
+		}
+	}
+	return nil
 }
 
 // schedules returns the schedules with rows in any table, in the order of their series, so that

@@ -272,6 +272,16 @@ func (x *Index) several(ids []metric.ScheduleID) (single []metric.ScheduleID, se
 	return single, several
 }
 
+// first returns the lowest id of the series that has the given one.
+func (x *Index) first(id metric.ScheduleID) metric.ScheduleID {
+	x.mu.RLock()
+	defer x.mu.RUnlock()
+	if all := x.twins.of[id]; all != nil {
+		return all[0]
+	}
+	return id
+}
+
 // insert puts id into the postings of l and returns l with the index's own strings.
 func (x *Index) insert(id metric.ScheduleID, l metric.Label) metric.Label {
 	name := x.labels[l.Name]

@@ -16,7 +16,7 @@ import (
 )
 
 // A series has several ids if its source was derived by several lists of labels: by another version, or before the
-// list was changed. All reads take them for one series:
+// list was changed. All reads but Apart take them for one series:
 //
 //  1. A group has such a series under its lowest selected id, and has its other ids beside.
 //  2. Of two samples with the same time the one of the later chunk counts, as for one id.

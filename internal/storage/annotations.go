@@ -3,6 +3,7 @@ package storage
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"iter"
 	"time"
@@ -71,27 +72,28 @@ func CheckAnnotations(as []Annotation, ttl time.Duration) error {
 		return fmt.Errorf("%w: annotations cannot be kept for %s", ErrRefused, ttl)
 	}
 	for i := range as {
-		if err := as[i].check(); err != nil {
-			return fmt.Errorf("annotation %.100q: %w", as[i].ID, err)
+		if err := as[i].Check(); err != nil {
+			return fmt.Errorf("annotation %.100q: %w: %w", as[i].ID, ErrRefused, err)
 		}
 	}
 	return nil
 }
 
-func (a *Annotation) check() error {
+// Check returns which limit the annotation breaks, nil if none.
+func (a *Annotation) Check() error {
 	switch {
 	case a.ID == "":
-		return fmt.Errorf("%w: the id is empty", ErrRefused)
+		return errors.New("the id is empty")
 	case a.StartMs < -MaxAnnotationMs || a.EndMs > MaxAnnotationMs:
-		return fmt.Errorf("%w: the time is too far from 1970", ErrRefused)
+		return errors.New("the time is too far from 1970")
 	case a.EndMs < a.StartMs:
-		return fmt.Errorf("%w: the end is before the start", ErrRefused)
+		return errors.New("the end is before the start")
 	case len(a.Tags) > MaxAnnotationTags:
-		return fmt.Errorf("%w: it has %d tags, at most %d are allowed", ErrRefused, len(a.Tags), MaxAnnotationTags)
+		return fmt.Errorf("it has %d tags, at most %d are allowed", len(a.Tags), MaxAnnotationTags)
 	}
 	for i := 1; i < len(a.Tags); i++ {
 		if a.Tags[i-1] >= a.Tags[i] {
-			return fmt.Errorf("%w: the tags are not sorted and unique", ErrRefused)
+			return errors.New("the tags are not sorted and unique")
 		}
 	}
 	for _, t := range []struct {
@@ -103,12 +105,12 @@ func (a *Annotation) check() error {
 		{"selector", a.Selector, MaxAnnotationSelector},
 		{"author", a.Author, MaxAnnotationAuthor},
 	} {
-		if err := checkText(t.what, t.text, t.most); err != nil {
+		if err := textFault(t.what, t.text, t.most); err != nil {
 			return err
 		}
 	}
 	for _, tag := range a.Tags {
-		if err := checkText("tag", tag, MaxAnnotationTag); err != nil {
+		if err := textFault("tag", tag, MaxAnnotationTag); err != nil {
 			return err
 		}
 	}

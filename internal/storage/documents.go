@@ -143,11 +143,19 @@ func CheckDocument(d *Document, keep int) error {
 }
 
 func checkText(what, text string, most int) error {
+	if err := textFault(what, text, most); err != nil {
+		return fmt.Errorf("%w: %w", ErrRefused, err)
+	}
+	return nil
+}
+
+// textFault returns what is wrong with a text, nil if it is valid UTF-8 of at most so many bytes.
+func textFault(what, text string, most int) error {
 	if len(text) > most {
-		return fmt.Errorf("%w: the %s has %d bytes, at most %d are allowed", ErrRefused, what, len(text), most)
+		return fmt.Errorf("the %s has %d bytes, at most %d are allowed", what, len(text), most)
 	}
 	if !utf8.ValidString(text) {
-		return fmt.Errorf("%w: the %s is not valid UTF-8", ErrRefused, what)
+		return fmt.Errorf("the %s is not valid UTF-8", what)
 	}
 	return nil
 }

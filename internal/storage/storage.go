@@ -33,6 +33,7 @@ import (
 	"time"
 
 	"github.com/quern/quern/internal/blocks"
+	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/metric"
 )
 
@@ -513,6 +514,10 @@ type Store interface {
 	// the policy. A store without a clock checks this process's clock by itself. While it doubts
 	// the clock, it expires nothing and WholeFrom does not go by the clock.
 	CheckFit(ctx context.Context) error
+	// Confirms returns nil if ids and times may go by now, a reading of this process's clock. On a cluster the clock
+	// was compared with the servers', and was not set since; if it was, Confirms compares it anew. The error wraps
+	// ErrUnavailable.
+	Confirms(ctx context.Context, now clock.Reading) error
 	// Close makes what was written durable and closes the store. It is called once, after every
 	// other call has returned.
 	Close() error

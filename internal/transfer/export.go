@@ -36,6 +36,8 @@ type Export struct {
 	Path string
 	// Stdout is the output if Path is empty. Such an export cannot be continued.
 	Stdout io.Writer
+	// Annotations exports the annotations that start within the range, too.
+	Annotations bool
 	// Overwrite starts from the beginning, whatever the file holds.
 	Overwrite bool
 	// Progress receives what has been exported so far, including the unfinished part. The default
@@ -52,6 +54,8 @@ type Exported struct {
 	// NextMs is the end of the last whole part.
 	NextMs  int64 `json:"next_ms"`
 	Samples int64 `json:"samples"`
+	// Annotations is the number of annotations.
+	Annotations int64 `json:"annotations"`
 	// Bytes is the size of the file.
 	Bytes int64 `json:"bytes"`
 	// Damaged counts the warnings. Each stands for data that is missing from the export.
@@ -64,6 +68,8 @@ type exportState struct {
 	Match []string `json:"match"`
 	Start string   `json:"start"`
 	End   string   `json:"end"`
+	// Without says that annotations are left out.
+	Without bool `json:"without_annotations,omitempty"`
 	Exported
 }
 
@@ -72,7 +78,7 @@ const exportSuffix = ".quern-export"
 // Run exports. With an error it also returns what it has exported so far.
 func (e *Export) Run(ctx context.Context) (Exported, error) {
 	st := exportState{
-		URL: e.Client.Name(), Match: e.Match, Start: e.Start, End: e.End,
+		URL: e.Client.Name(), Match: e.Match, Start: e.Start, End: e.End, Without: !e.Annotations,
 		Exported: Exported{StartMs: e.StartMs, EndMs: e.EndMs, NextMs: e.StartMs},
 	}
 	if e.Path == "" {
@@ -113,9 +119,9 @@ func (e *Export) open(st *exportState) (f *os.File, err error) {
 		return nil, err
 	case !found && err == nil && !e.Overwrite:
 		return nil, fmt.Errorf("%s already exists, but there is no %s to continue from; --overwrite starts over", e.Path, path)
-	case found && (before.URL != st.URL || !slices.Equal(before.Match, st.Match) || before.Start != st.Start || before.End != st.End):
-		return nil, fmt.Errorf("%s is part of another export, of --url %s --match %q --start %s --end %s: use the same flags to continue, or start over with --overwrite",
-			e.Path, before.URL, before.Match, before.Start, before.End)
+	case found && (before.URL != st.URL || !slices.Equal(before.Match, st.Match) || before.Start != st.Start || before.End != st.End || before.Without != st.Without):
+		return nil, fmt.Errorf("%s is part of another export, of --url %s --match %q --start %s --end %s --annotations=%t: use the same flags to continue, or start over with --overwrite",
+			e.Path, before.URL, before.Match, before.Start, before.End, !before.Without)
 	case found && before.Bytes > 0 && (err != nil || info.Size() < before.Bytes):
 		return nil, fmt.Errorf("%s is shorter than the %d bytes recorded in %s; --overwrite starts over", e.Path, before.Bytes, path)
 	}
@@ -180,10 +186,14 @@ const toldLines = 256
 
 // part exports from startMs until x.NextMs, and adds to the counts in x.
 func (e *Export) part(ctx context.Context, startMs int64, x *Exported, to io.Writer) error {
-	resp, err := e.Client.Do(ctx, http.MethodPost, wire.ExportPath, url.Values{
+	form := url.Values{
 		"match[]": e.Match, "start": {unixMs(startMs)}, "end": {unixMs(x.NextMs)},
 		"exact": {"true"}, // so that stale markers are exported unchanged
-	})
+	}
+	if e.Annotations {
+		form.Set("annotations", "true")
+	}
+	resp, err := e.Client.Do(ctx, http.MethodPost, wire.ExportPath, form)
 	if err != nil {
 		return err
 	}
@@ -210,11 +220,15 @@ func (e *Export) part(ctx context.Context, startMs int64, x *Exported, to io.Wri
 		case err != nil || size > maxLine || line[len(line)-1] != '\n':
 			return fmt.Errorf("the server's answer ended early: %w", cmp.Or(err, io.ErrUnexpectedEOF))
 		}
-		samples, err := samplesOf(line)
-		if err != nil {
-			return err
+		if bytes.HasPrefix(line, []byte(`{"annotation"`)) {
+			x.Annotations++
+		} else {
+			samples, err := samplesOf(line)
+			if err != nil {
+				return err
+			}
+			x.Samples += samples
 		}
-		x.Samples += samples
 		if _, err := out.Write(line); err != nil {
 			return err
 		}

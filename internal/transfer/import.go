@@ -71,6 +71,8 @@ type Imported struct {
 	// Accepted is the number of samples accepted. If a line is sent in part and then again, its
 	// repeated samples count twice.
 	Accepted int64 `json:"accepted"`
+	// Annotations is the number of annotations accepted.
+	Annotations int64 `json:"annotations"`
 	// Rejected counts rejected samples by reason. A reply names a limited number; the rest counts
 	// as other.
 	Rejected map[string]int64 `json:"rejected"`
@@ -99,6 +101,7 @@ func (x *Imported) reject(reason string, n int64) {
 func (x *Imported) add(y Imported) {
 	x.Lines += y.Lines
 	x.Accepted += y.Accepted
+	x.Annotations += y.Annotations
 	x.Malformed += y.Malformed
 	for reason, n := range y.Rejected {
 		x.reject(reason, n)
@@ -440,6 +443,7 @@ func (r *importRun) count(reply *wire.Import) {
 	}
 	r.st.Malformed += reply.MalformedTotal
 	r.st.Accepted += reply.Accepted
+	r.st.Annotations += reply.Annotations
 	r.sent = int(reply.Accepted + reply.RejectedTotal)
 }
 

@@ -1,4 +1,4 @@
-// Package transfer moves raw samples between servers and files, as the NDJSON that servers export
+// Package transfer moves raw samples and annotations between servers and files, as the NDJSON that servers export
 // and import.
 //
 // Its invariants:

@@ -13,6 +13,10 @@ const (
 	ExplainPath      = "/api/v1/explain"
 	ReaggregatePath  = "/api/v1/reaggregate"
 	ConfirmClockPath = "/api/v1/clock/confirm"
-	TokensPath       = "/api/v1/tokens"
-	RevokeTokenPath  = "/api/v1/tokens/revoke"
+	DashboardsPath   = "/api/v1/dashboards"
+	// ConvertPath takes a dashboard of Grafana.
+	ConvertPath = "/api/v1/dashboards/convert"
+
+	TokensPath      = "/api/v1/tokens"
+	RevokeTokenPath = "/api/v1/tokens/revoke"
 )

@@ -40,3 +40,12 @@ type Login struct {
 	// Expires is when the login ends.
 	Expires int64 `json:"expires"`
 }
+
+// Who is what a client is known as.
+type Who struct {
+	Status string `json:"status"`
+	// Name is empty for a client that has not shown who it is, or that need not.
+	Name string `json:"name"`
+	// Roles are what the client may do. The role admin includes the others.
+	Roles []string `json:"roles"`
+}

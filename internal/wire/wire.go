@@ -20,7 +20,11 @@ type Done struct {
 // The status serves clients of Prometheus' API, whose errors have one.
 type Error struct {
 	Status string `json:"status"`
-	Error  string `json:"error"`
+	// ErrorType is one stable word, where an endpoint says it.
+	ErrorType string `json:"errorType,omitempty"`
+	Error     string `json:"error"`
+	// Newest is the number of the newest version, where a request was for an earlier one.
+	Newest *int64 `json:"newest,omitempty"`
 }
 
 // Failure returns what went wrong, nothing for a line that says no such thing.
@@ -53,10 +57,12 @@ type Rejection struct {
 // Import is the reply to an import.
 type Import struct {
 	// Status is "error" if Error is set.
-	Status   string           `json:"status,omitempty"`
-	Error    string           `json:"error,omitempty"`
-	Accepted int64            `json:"accepted"`
-	Rejected []RejectedOfLine `json:"rejected"`
+	Status   string `json:"status,omitempty"`
+	Error    string `json:"error,omitempty"`
+	Accepted int64  `json:"accepted"`
+	// Annotations is the number of annotations that are durable.
+	Annotations int64            `json:"annotations,omitempty"`
+	Rejected    []RejectedOfLine `json:"rejected"`
 	// RejectedTotal counts the samples that were rejected.
 	RejectedTotal int64 `json:"rejected_total,omitempty"`
 	// Malformed lists the first malformed lines; MalformedTotal counts all of them.

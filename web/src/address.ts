@@ -13,15 +13,47 @@ export const address = (): Address => ({ path: location.pathname, query: new URL
 /** steps is how many addresses of this page lie behind the present one, as far as this tab knows. */
 export const steps = (): number => (history.state as { steps?: number } | null)?.steps ?? 0;
 
+/** Guard is asked before a view is left that has something unsaved. It calls leave, now, later or never. */
+export type Guard = (leave: () => void) => void;
+
+let guard: Guard | undefined;
+let shown = location.pathname + location.search;
+
+/** guardLeaving asks the guard whenever another path is to be shown, until the returned function is called. */
+export function guardLeaving(g: Guard): () => void {
+  guard = g;
+  return () => {
+    if (guard === g) guard = undefined;
+  };
+}
+
+const leaves = (to: string): boolean => guard !== undefined && to.split("?")[0] !== shown.split("?")[0];
+
+function leaveBy(leave: () => void): void {
+  guard!(() => {
+    guard = undefined;
+    leave();
+  });
+}
+
 /** go shows an address. A replaced address cannot be stepped back to. */
 export function go(to: string, how: "push" | "replace" = "push"): void {
   if (to === location.pathname + location.search) return;
+  if (leaves(to)) return leaveBy(() => go(to, how));
+  shown = to;
   if (how === "push") history.pushState({ steps: steps() + 1 }, "", to);
   else history.replaceState({ steps: steps() }, "", to);
   for (const changed of listeners) changed();
 }
 
 addEventListener("popstate", () => {
+  const to = location.pathname + location.search;
+  if (leaves(to)) {
+    // The browser is there already, so it returns until the guard has let go.
+    history.pushState({ steps: steps() + 1 }, "", shown);
+    return leaveBy(() => go(to));
+  }
+  shown = to;
   for (const changed of listeners) changed();
 });
 

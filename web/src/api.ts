@@ -3,10 +3,18 @@
 export class Failure extends Error {
   /** status is the code of the answer, 0 if there was none. */
   readonly status: number;
+  /** details is what the answer has beside the text. */
+  readonly details: Record<string, unknown>;
 
-  constructor(message: string, status: number) {
+  constructor(message: string, status: number, details: Record<string, unknown> = {}) {
     super(message);
     this.status = status;
+    this.details = details;
+  }
+
+  /** of makes a Failure of whatever was thrown. */
+  static of(err: unknown): Failure {
+    return err instanceof Failure ? err : new Failure(err instanceof Error ? err.message : String(err), 0);
   }
 
   /** position is where in an expression the server found the mistake, with the first line and column as 1. */
@@ -54,14 +62,18 @@ export function watchLocked(watcher: () => void): () => void {
 
 export const gone = (err: unknown): boolean => err instanceof DOMException && err.name === "AbortError";
 
-export async function request(method: "GET" | "POST", path: string, params: Params, signal?: AbortSignal): Promise<Response> {
+export type Method = "GET" | "POST" | "PUT" | "DELETE";
+
+/** request sends the parameters of a POST as its body, unless there is a body of JSON, and others in the address. */
+export async function request(method: Method, path: string, params: Params, signal?: AbortSignal, json?: string): Promise<Response> {
   const form = new URLSearchParams(params);
+  const inBody = method === "POST" && json === undefined;
   let answer: Response;
   try {
-    answer = await fetch(method === "GET" && params.length ? `${path}?${form}` : path, {
+    answer = await fetch(!inBody && params.length ? `${path}?${form}` : path, {
       method,
       signal: signal ?? null,
-      ...(method === "POST" ? { body: form } : {}),
+      ...(inBody ? { body: form } : json === undefined ? {} : { body: json, headers: { "Content-Type": "application/json" } }),
     });
   } catch (err) {
     if (gone(err)) throw err;
@@ -70,29 +82,44 @@ export async function request(method: "GET" | "POST", path: string, params: Para
   }
   reach("yes");
   if (answer.status === 401 && path !== loginPath) for (const w of locked) w();
-  if (!answer.ok) throw new Failure(await reason(answer), answer.status);
+  if (!answer.ok) throw await failure(answer);
   return answer;
 }
 
-async function reason(answer: Response): Promise<string> {
+async function failure(answer: Response): Promise<Failure> {
   const text = await answer.text();
   try {
-    const { error } = JSON.parse(text) as { error?: unknown };
-    if (typeof error === "string" && error) return error;
+    const details = JSON.parse(text) as Record<string, unknown>;
+    if (typeof details["error"] === "string" && details["error"]) return new Failure(details["error"], answer.status, details);
   } catch {
     // It is no JSON.
   }
-  return text.trim().slice(0, 1000) || `The server answered ${answer.status}.`;
+  return new Failure(text.trim().slice(0, 1000) || `The server answered ${answer.status}.`, answer.status);
 }
 
 /** ask returns the JSON of an answer. */
-export async function ask<T>(method: "GET" | "POST", path: string, params: Params = [], signal?: AbortSignal): Promise<T> {
-  const answer = await request(method, path, params, signal);
+export async function ask<T>(method: Method, path: string, params: Params = [], signal?: AbortSignal, json?: string): Promise<T> {
+  const answer = await request(method, path, params, signal, json);
   try {
     return (await answer.json()) as T;
   } catch (err) {
     if (gone(err)) throw err;
     throw new Failure("The server's answer broke off.", answer.status);
+  }
+}
+
+/** lines returns the JSON of each line of an answer, as they come. */
+export async function* lines<T>(answer: Response): AsyncGenerator<T> {
+  const reader = answer.body!.getReader();
+  const decoder = new TextDecoder();
+  let rest = "";
+  for (;;) {
+    const { done, value } = await reader.read();
+    rest += decoder.decode(value, { stream: !done });
+    const whole = rest.split("\n");
+    rest = whole.pop()!;
+    for (const line of whole) if (line) yield JSON.parse(line) as T;
+    if (done) return;
   }
 }
 

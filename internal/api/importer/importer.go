@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/quern/quern/internal/admission"
+	"github.com/quern/quern/internal/annotation"
+	"github.com/quern/quern/internal/api/annotations"
 	"github.com/quern/quern/internal/api/jsonscan"
 	"github.com/quern/quern/internal/api/push"
 	"github.com/quern/quern/internal/api/respond"
@@ -27,6 +29,8 @@ const (
 	// batchDecoded is the decoded size at which a batch is made durable even with fewer samples.
 	// Series with many labels reach it.
 	batchDecoded = 1 << 20
+	// batchRemarks is the number of annotations that are made durable together.
+	batchRemarks = 256
 	// maxLine bounds a line.
 	maxLine = 32 << 20
 	// maxIdleBytes bounds the useless bytes of a compressed body, in excess of its useful bytes and
@@ -59,10 +63,12 @@ type handler struct {
 	opts Options
 }
 
-// Options configure the handler. All are required.
+// Options configure the handler. All but Annotations are required.
 type Options struct {
 	// To takes the samples.
 	To BackFiller
+	// Annotations take the annotations. Without them, lines with one are malformed.
+	Annotations *annotation.Book
 	// Budget is shared by all imports.
 	Budget *admission.Budget
 	// Clock times the waits for a busy server.
@@ -138,7 +144,7 @@ func MaxBytes() int64 { return memory(push.Zstd) + maxLine }
 
 // memory returns the memory of an import without its line: the batch and the decompressor.
 func memory(enc push.Encoding) int64 {
-	return batchSamples*200 + batchDecoded + enc.StreamBytes()
+	return batchSamples*200 + 3*batchDecoded + enc.StreamBytes() // of which two thirds are for annotations
 }
 
 // lineError describes an error in a line, or in the body after the last line. It is answered with
@@ -169,6 +175,12 @@ type importing struct {
 	labels []metric.Label
 	lines  []int // line number of each sample in the batch
 	known  int   // bytes of a line's metric, values and timestamps
+	// remark is the annotation of the current line, if isRemark. remarks are those of the batch, and remarkBytes is the
+	// size of their lines.
+	remark      annotation.Draft
+	isRemark    bool
+	remarks     []annotation.Draft
+	remarkBytes int
 	// strings is the part of the arena that has been claimed; complaints is what has been claimed for the lists in
 	// the reply.
 	strings    int
@@ -269,6 +281,11 @@ func (im *importing) take(line []byte) error {
 		case !ok && !im.malformed():
 			return respond.ErrNoRoom
 		case !ok:
+		case im.isRemark:
+			useful = len(line) + 1
+			if err := im.keepRemark(len(line)); err != nil {
+				return err
+			}
 		case n > 0:
 			useful = min(im.known+lineFrameBytes, len(line)+1)
 			if err := im.samples(valuesAt, timesAt, n); err != nil {
@@ -384,7 +401,8 @@ func (im *importing) outline() (valuesAt, timesAt, n int, ok bool) {
 	}
 	im.Pos++
 	values, times := -1, -1
-	im.name, im.labels, im.known = "", im.labels[:0], 0
+	im.name, im.labels, im.known, im.isRemark = "", im.labels[:0], 0, false
+	why := ""
 	for first := true; ; first = false {
 		member, more, ok := im.Member(first)
 		if !ok {
@@ -403,6 +421,10 @@ func (im *importing) outline() (valuesAt, timesAt, n int, ok bool) {
 		case "timestamps":
 			timesAt = at
 			times, ok = im.count(func() bool { _, ok := im.timeMs(); return ok })
+		case "annotation":
+			d := annotations.Decoder{Scanner: &im.Scanner, Exact: true}
+			im.remark, why, ok = d.Annotation()
+			im.isRemark = true
 		default:
 			ok = im.Skip()
 			at = im.Pos
@@ -415,12 +437,44 @@ func (im *importing) outline() (valuesAt, timesAt, n int, ok bool) {
 		return 0, 0, 0, im.Unexpected("the end of the line")
 	}
 	switch {
+	case im.isRemark:
+		if why = im.checkRemark(why, values >= 0 || times >= 0 || im.name != ""); why != "" {
+			return fail(0, "annotation %.80q: %s", im.remark.ID, why)
+		}
+		return 0, 0, 0, true
 	case values < 0 || times < 0:
 		return fail(0, "a line must have metric, values and timestamps")
 	case values != times:
 		return fail(0, "there are %d values and %d timestamps", values, times)
 	}
 	return valuesAt, timesAt, values, true
+}
+
+// checkRemark returns why the annotation of a line cannot be stored, "" if it can.
+func (im *importing) checkRemark(why string, samples bool) string {
+	switch {
+	case why != "":
+		return why
+	case im.h.opts.Annotations == nil:
+		return "this server takes no annotations"
+	case samples:
+		return "a line has samples or an annotation, not both"
+	}
+	if err := annotation.Check(im.ctx, &im.remark.Annotation); err != nil {
+		return err.Error()
+	}
+	return ""
+}
+
+// keepRemark adds the annotation of the current line to the batch.
+func (im *importing) keepRemark(size int) error {
+	annotations.Clone(&im.remark.Annotation)
+	im.remark.Moved = false // an import only adds
+	im.remarks = append(im.remarks, im.remark)
+	if im.remarkBytes += size; len(im.remarks) < batchRemarks && im.remarkBytes < batchDecoded {
+		return nil
+	}
+	return im.flush()
 }
 
 // metric decodes the name and the labels of a line.
@@ -582,6 +636,13 @@ func (im *importing) flush() error {
 		}
 		im.batch.Reset()
 		im.lines = im.lines[:0]
+	}
+	if len(im.remarks) > 0 {
+		if err := im.h.opts.Annotations.Put(im.ctx, im.remarks); err != nil {
+			return err
+		}
+		im.reply.Annotations += int64(len(im.remarks))
+		im.remarks, im.remarkBytes = nil, 0
 	}
 	im.reply.Lines = im.whole
 	return nil

@@ -4,6 +4,7 @@ package reading
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -16,8 +17,11 @@ import (
 
 	"github.com/quern/quern/internal/access"
 	"github.com/quern/quern/internal/admission"
+	"github.com/quern/quern/internal/annotation"
+	"github.com/quern/quern/internal/api/annotations"
 	"github.com/quern/quern/internal/api/respond"
 	"github.com/quern/quern/internal/api/route"
+	"github.com/quern/quern/internal/bound"
 	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/excerpt"
 	"github.com/quern/quern/internal/metric"
@@ -28,9 +32,10 @@ import (
 // Endpoints are those that read samples and roll-ups. Every successful reply is streamed NDJSON;
 // docs/query.md describes its lines.
 type Endpoints struct {
-	querier *query.Querier
-	clock   clock.Clock
-	turns   Turns
+	querier     *query.Querier
+	annotations *annotation.Book
+	clock       clock.Clock
+	turns       Turns
 }
 
 // Turns limit concurrent reads. A request holds a turn until its reply has been sent.
@@ -51,14 +56,14 @@ func (t Turns) export(answer answerer, parameters ...string) http.Handler {
 	return answering(t.Exports, 0, answer, parameters...)
 }
 
-// New makes the endpoints on a querier; clk defines "now" in requests.
-func New(querier *query.Querier, clk clock.Clock, turns Turns) *Endpoints {
-	return &Endpoints{querier: querier, clock: clk, turns: turns}
+// New makes the endpoints on a querier; clk defines "now" in requests. Exports have annotations, if they are not nil.
+func New(querier *query.Querier, annotations *annotation.Book, clk clock.Clock, turns Turns) *Endpoints {
+	return &Endpoints{querier: querier, annotations: annotations, clock: clk, turns: turns}
 }
 
 // Register implements api.Registrar.
 func (h *Endpoints) Register(to *route.Table) {
-	to.Handle(access.Read, route.Filtered, wire.ExportPath, h.turns.export(h.export, "match[]", "start", "end", "exact"))
+	to.Handle(access.Read, route.Filtered, wire.ExportPath, h.turns.export(h.export, "match[]", "start", "end", "exact", "annotations"))
 	to.Handle(access.Read, route.Filtered, wire.RollupsPath, h.turns.export(h.rollups, "match[]", "start", "end", "level"))
 	to.Handle(access.Read, route.Filtered, "/api/v1/points", h.turns.query(h.points, "match[]", "start", "end", "buckets"))
 	to.Handle(access.Read, route.Filtered, "/api/v1/latest", h.turns.query(h.latest, "match[]", "lookback"))
@@ -223,11 +228,36 @@ func (h *Endpoints) export(out *lines, r *http.Request) error {
 			return badParameter("exact", s, "true or false")
 		}
 	}
+	annotated := false
+	if s := r.Form.Get("annotations"); s != "" {
+		if annotated, err = strconv.ParseBool(s); err != nil {
+			return badParameter("annotations", s, "true or false")
+		}
+	}
+	if bound.Of(r.Context()) != nil {
+		annotated = false // an annotation may tell of any series
+	}
 	res, err := h.querier.Export(r.Context(), req.selectors, req.startMs, req.endMs)
 	if err != nil {
 		return err
 	}
-	return stream(out, res, writeSamples)
+	if err := stream(out, res, writeSamples); err != nil || !annotated || h.annotations == nil {
+		return err
+	}
+	for a, err := range h.annotations.Starting(r.Context(), req.startMs, req.endMs) {
+		if err != nil {
+			return err
+		}
+		line, err := json.Marshal(wire.AnnotationLine{Annotation: annotations.Wire(&a)})
+		if err != nil {
+			return err
+		}
+		out.Raw(line)
+		if err := out.end(); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func (h *Endpoints) rollups(out *lines, r *http.Request) error {

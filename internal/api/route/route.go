@@ -19,6 +19,8 @@ type Route struct {
 	Role access.Role
 	// Bound is what the endpoint is for a client whose token is bound to some series.
 	Bound Bound
+	// BodyBytes is the size of the largest body, 0 for the server's default.
+	BodyBytes int64
 }
 
 // Bound says what an endpoint is for a client whose token is bound to some series. Every endpoint says it.
@@ -61,12 +63,19 @@ func (t *Table) Handle(role access.Role, bound Bound, pattern string, h http.Han
 		panic(fmt.Sprintf("route %s does not say what it is for bound clients", pattern))
 	}
 	t.mux.Handle(pattern, h)
-	t.of[pattern] = Route{pattern, role, bound}
+	t.of[pattern] = Route{Pattern: pattern, Role: role, Bound: bound}
 }
 
 // HandleFunc is Handle for a function.
 func (t *Table) HandleFunc(role access.Role, bound Bound, pattern string, h http.HandlerFunc) {
 	t.Handle(role, bound, pattern, h)
+}
+
+// AllowBody lets an endpoint that is registered take bodies of up to so many bytes.
+func (t *Table) AllowBody(pattern string, bytes int64) {
+	r := t.of[pattern]
+	r.BodyBytes = bytes
+	t.of[pattern] = r
 }
 
 // Find returns the route of a request. If there is none, ok is false, and the handler answers why.

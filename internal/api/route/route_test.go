@@ -37,8 +37,13 @@ func TestFind(t *testing.T) {
 		require.Equal(t, c.role, found.Role, c)
 	}
 	require.Equal(t, []route.Route{
-		{"/open", access.Anyone, route.NoData}, {"GET /things/{name}", access.Read, route.Filtered}, {"POST /things/{name}", access.Admin, route.Refused},
+		{Pattern: "/open", Role: access.Anyone, Bound: route.NoData},
+		{Pattern: "GET /things/{name}", Role: access.Read, Bound: route.Filtered},
+		{Pattern: "POST /things/{name}", Role: access.Admin, Bound: route.Refused},
 	}, table.Routes())
+	table.AllowBody("POST /things/{name}", 7)
+	found, _, _ := table.Find(httptest.NewRequestWithContext(t.Context(), http.MethodPost, "http://x/things/a", nil))
+	require.EqualValues(t, 7, found.BodyBytes)
 	require.Panics(t, func() { table.HandleFunc(access.Read, 0, "/silent", nothing) })
 	require.Panics(t, func() { table.HandleFunc(access.Read|access.Write, route.Filtered, "/both", nothing) })
 }

@@ -147,27 +147,27 @@ func (f *flaky) clocks(ctx context.Context, most time.Duration) (found []reading
 	return found, err
 }
 
-// place makes an empty keyspace for one test.
+// place returns an empty keyspace with the tables, for one test.
 func place(t *testing.T) Options {
 	t.Helper()
+	o, _ := placeToEmpty(t)
+	return o
+}
+
+// placeToEmpty is place for a test that empties the keyspace itself.
+func placeToEmpty(t *testing.T) (Options, *cassandratest.Keyspace) {
+	t.Helper()
 	server := cassandratest.Shared(t)
+	k := cassandratest.SharedKeyspace(t, metric.DefaultLadder().String())
 	o := Options{
 		Hosts: server.Hosts(), DirectHosts: server.Way() == cassandratest.WayDocker,
-		Keyspace: "quern_" + strings.ToLower(t.Name()),
+		Keyspace: k.Name,
 		Timeout:  ddlTimeout, // long: only the chosen request is to fail
 		Settings: storage.Settings{GroupSize: 4, IndexPartitions: 512, Epochs: blocks.Epochs{{BlockSize: 4}}},
 	}
 	o.ensureDefaults()
-	drop := func(ctx context.Context) {
-		s, _, err := connect(ctx, &o, "")
-		require.NoError(t, err)
-		defer s.close()
-		require.NoError(t, ddl(ctx, s, "DROP KEYSPACE IF EXISTS "+o.Keyspace))
-	}
-	drop(t.Context())
 	require.NoError(t, ApplySchema(t.Context(), o, "", func(int, int, string) {}))
-	t.Cleanup(func() { drop(context.WithoutCancel(t.Context())) })
-	return o
+	return o, k
 }
 
 // process is a store over a session that may fail, as one of several processes has it.

@@ -1,15 +1,14 @@
 package cassandra
 
 import (
-	"strconv"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/quern/quern/integration/acceptance"
+	"github.com/quern/quern/integration/cassandratest"
 	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/storage"
-	"github.com/quern/quern/schema"
 )
 
 // TestSweeps stops processes between single requests to a real server; one operation of the
@@ -24,48 +23,29 @@ func TestSweeps(t *testing.T) {
 // keyspace is emptied for each store made in it, which takes much less time than making a keyspace.
 type keyspace struct {
 	opts    Options
+	shared  *cassandratest.Keyspace
 	session *driver
 	home    string
-	tables  []string
-	version int
 }
 
 func newKeyspace(t *testing.T) *keyspace {
 	t.Helper()
-	k := &keyspace{opts: place(t)}
+	k := &keyspace{}
+	k.opts, k.shared = placeToEmpty(t)
 	d, c, err := connect(t.Context(), &k.opts, k.opts.Keyspace)
 	require.NoError(t, err)
 	t.Cleanup(d.close)
 	k.session, k.home = d, c.localDC
-	// Tables without a commit log are emptied without being flushed first.
-	require.NoError(t, ddl(t.Context(), d, "ALTER KEYSPACE "+k.opts.Keyspace+" WITH durable_writes = false"))
-	found, err := all[struct {
-		Name string `db:"table_name"`
-	}](t.Context(), d, stmt("SELECT table_name FROM system_schema.tables WHERE keyspace_name = ?", k.opts.Keyspace))
-	require.NoError(t, err)
-	require.NotEmpty(t, found)
-	for _, table := range found {
-		if table.Name != "runs" && table.Name != "errors" { // nobody reads these two
-			k.tables = append(k.tables, table.Name)
-		}
-	}
-	migrations, err := schema.Migrations()
-	require.NoError(t, err)
-	k.version = len(migrations)
 	return k
 }
 
 // open is an acceptance.OpenFunc.
 func (k *keyspace) open(t testing.TB, s storage.Settings, r storage.Retention, clk clock.Clock) func() storage.Store {
-	for _, name := range k.tables {
-		require.NoError(t, k.session.ContextQuery(t.Context(), "TRUNCATE "+name, nil).ExecRelease())
-	}
+	require.NoError(t, k.shared.Empty("runs", "errors")) // nobody reads these two
 	o := k.opts
 	o.Settings, o.Clock = s, clk
 	o.Policy = storage.Policy{Retention: r}.Always
-	_, err := swapSetting(t.Context(), k.session, settingVersion, "", strconv.Itoa(k.version))
-	require.NoError(t, err)
-	_, err = recordSettings(t.Context(), k.session, &o, k.home)
+	_, err := recordSettings(t.Context(), k.session, &o, k.home)
 	require.NoError(t, err)
 	return func() storage.Store {
 		f := &flaky{session: kept{k.session}, at: -1, aside: -1}

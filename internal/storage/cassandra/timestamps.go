@@ -27,13 +27,20 @@ type timestamps struct {
 // what this process writes until the true time has come so far. A mostStep of 0 means any.
 func (t *timestamps) next(mostStep time.Duration) (us int64, ok bool) {
 	now := clock.Read(t.clk)
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if mostStep > 0 && t.confirmed.Step(now).Abs() > mostStep {
+	if !t.holds(now, mostStep) {
 		return 0, false
 	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
 	t.last = max(t.last+1, now.Time().UnixMicro())
 	return t.last, true
+}
+
+// holds reports whether the clock was not set by more than mostStep between its confirmation and now.
+func (t *timestamps) holds(now clock.Reading, mostStep time.Duration) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return mostStep == 0 || t.confirmed.Step(now).Abs() <= mostStep
 }
 
 func (t *timestamps) observe(f storage.Fence) {
@@ -63,6 +70,21 @@ func (s *Store) timestamp(ctx context.Context, f storage.Fence) (int64, error) {
 			return 0, fmt.Errorf("%w: the clock was set: %w", storage.ErrUnavailable, err)
 		}
 	}
+}
+
+// Confirms implements storage.Store. Ids ascend as timestamps do, so the same holds for them.
+func (s *Store) Confirms(ctx context.Context, now clock.Reading) error {
+	most := s.policy().MaxClockSkew()
+	if s.stamps.holds(now, most) {
+		return nil
+	}
+	if err := s.checkClock(ctx); err != nil {
+		return fmt.Errorf("%w: the clock was set: %w", storage.ErrUnavailable, err)
+	}
+	if !s.stamps.holds(now, most) { // it was set again since
+		return fmt.Errorf("%w: the clock was set", storage.ErrUnavailable)
+	}
+	return nil
 }
 
 // writeOne executes one statement at the write timestamp for the fence f, 0 for none.

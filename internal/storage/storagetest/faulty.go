@@ -99,7 +99,7 @@ func (r *Rule) matches(s Step) bool {
 var ErrCrashed = fmt.Errorf("%w: the process has crashed", storage.ErrUnavailable)
 
 // Faulty wraps a store. It logs the steps, applies its rules to them, and ends the life of a
-// process at a chosen step. Settings, NewestID and Close are no steps: they go to the wrapped
+// process at a chosen step. Settings, NewestID, Confirms and Close are no steps: they go to the wrapped
 // store, even after a crash.
 type Faulty struct {
 	storage.Store

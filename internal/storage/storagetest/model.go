@@ -345,6 +345,9 @@ func (m *Model) WholeFrom(b metric.Bucket, nowMs int64) int64 {
 	return whole
 }
 
+// Confirms implements storage.Store. There is nothing to compare the clock with.
+func (m *Model) Confirms(context.Context, clock.Reading) error { return nil }
+
 // CheckFit implements storage.Store.
 func (m *Model) CheckFit(ctx context.Context) error {
 	if err := m.begin(ctx); err != nil {

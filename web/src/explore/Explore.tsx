@@ -1,9 +1,14 @@
 import type uPlot from "uplot";
 import { useCallback, useEffect, useMemo, useRef, useState } from "preact/hooks";
+import { Editor, type Subject } from "../annotations/Editor";
+import { Flags } from "../annotations/Flags";
+import { List } from "../annotations/List";
+import { useAnnotations } from "../annotations/use";
+import { keyOf, type Annotation } from "../annotations/wire";
 import { go, steps, useAddress } from "../address";
 import { ask, Failure, gone, type Answer } from "../api";
 import { Dialog } from "../frame/Dialog";
-import { Back, Down, Left, Plus, Refresh, Right, ZoomOut } from "../frame/icons";
+import { Down, Plus } from "../frame/icons";
 import { useShownShortcuts } from "../frame/shortcuts";
 import { usePreferences } from "../preferences";
 import { autoStep, formatDuration, parseDuration, second, spanOf, type Range } from "../time";
@@ -14,7 +19,7 @@ import { Explain } from "./Explain";
 import { Legend } from "./Legend";
 import { metadata } from "./names";
 import { letter, Query, type Mark } from "./Query";
-import { RangePicker } from "./RangePicker";
+import { moved, RangeBar, RefreshPicker, wider, zoomed } from "./RangeBar";
 import { bareSelector, expressionFor, plainSelector, seriesText } from "./selector";
 import { read, write, type State } from "./state";
 import { Strips } from "./Strip";
@@ -46,7 +51,6 @@ interface Shown {
   end: number;
 }
 
-const refreshes = ["5s", "15s", "30s", "1m", "5m", "15m"];
 const percentiles = [50, 75, 90, 95, 99];
 
 export function Explore() {
@@ -148,6 +152,20 @@ export function Explore() {
     go(write(rest));
   };
 
+  const labels = useMemo(() => lines.map((l) => curves.find((c) => c === l)?.curve.labels ?? {}), [lines, curves]);
+  const noted = useAnnotations(state.annotations, shown, labels);
+  const [subject, setSubject] = useState<Subject>();
+  const [picked, setPicked] = useState<string[]>([]);
+  const filter = (a: Partial<State["annotations"]>) => change({ annotations: { ...state.annotations, ...a } }, "replace");
+  const annotate = (time: number | undefined) => {
+    const at = time ?? state.at?.time;
+    if (at !== undefined) setSubject({ start: Math.round(at), end: Math.round(at) });
+    else if ("start" in state.range) setSubject({ start: state.range.start, end: state.range.end });
+    else {
+      const now = Math.floor(Date.now() / second) * second;
+      setSubject({ start: now, end: now });
+    }
+  };
   const [place, setPlace] = useState<Place>({ left: 0, width: 0 });
   const picture = useRef<uPlot | undefined>(undefined);
   const { dark } = usePreferences();
@@ -156,22 +174,16 @@ export function Explore() {
 
   const show = (range: Range) => change({ range });
   const span = shown ?? spanOf(state.range, Date.now());
-  const width = span.end - span.start;
-  const zoomOut = () => {
-    if ("back" in state.range) show({ back: Math.min(state.range.back * 2, 100 * 365 * 86_400_000) });
-    else show({ start: Math.round(span.start - width / 2), end: Math.round(span.end + width / 2) });
-  };
-  const move = (by: number) => show({ start: Math.round(span.start + by * width), end: Math.round(span.end + by * width) });
-  const zoom = (start: number, end: number) => show({ start: Math.floor(start / 1000) * 1000, end: Math.max(Math.ceil(end / 1000), Math.floor(start / 1000) + 10) * 1000 });
+  const zoom = (start: number, end: number) => show(zoomed(start, end));
 
   const focuses = useRef<((() => void) | undefined)[]>([]);
   useShownShortcuts({
     "/": ["Edit the first expression", () => focuses.current[0]?.()],
     r: ["Ask again", () => setTurn((n) => n + 1)],
     b: ["Step back", () => steps() > 0 && history.back()],
-    z: ["Zoom out", zoomOut],
-    "[": ["Earlier", () => move(-0.5)],
-    "]": ["Later", () => move(0.5)],
+    z: ["Zoom out", () => show(wider(state.range, span))],
+    "[": ["Earlier", () => show(moved(span, -0.5))],
+    "]": ["Later", () => show(moved(span, 0.5))],
     v: ["Chart or table", () => change({ view: state.view === "chart" ? "table" : "chart" })],
     a: ["Show all series", () => change({ only: [] })],
     Escape: ["Close the explanation", () => state.at && unexplain()],
@@ -212,23 +224,9 @@ export function Explore() {
       <div class="toolbar" role="toolbar" aria-label="What is shown">
         <button type="button" class="primary" onClick={run}>Run</button>
         <button type="button" onClick={() => setFields((f) => [...f, fieldOf("")])}><Plus />Expression</button>
-        <span class="group">
-          <button type="button" class="icon" aria-label="Earlier" title="Earlier ([)" onClick={() => move(-0.5)}><Left /></button>
-          <button type="button" class="icon" aria-label="Later" title="Later (])" onClick={() => move(0.5)}><Right /></button>
-        </span>
-        <RangePicker range={state.range} choose={show} />
-        <span class="group">
-          <button type="button" class="icon" aria-label="Zoom out" title="Zoom out (z)" onClick={zoomOut}><ZoomOut /></button>
-          <button type="button" class="icon" aria-label="Step back" title="Step back (b)" disabled={steps() === 0} onClick={() => history.back()}><Back /></button>
-        </span>
+        <RangeBar range={state.range} span={span} choose={show} />
         <StepField step={state.step} used={shown?.grid.step} choose={(step) => change({ step })} />
-        <span class="group">
-          <button type="button" class="icon" aria-label="Ask again" title="Ask again (r)" onClick={() => setTurn((n) => n + 1)}><Refresh /></button>
-          <select aria-label="Ask again every" value={state.refresh ? formatDuration(state.refresh) : ""} onChange={(e) => change({ refresh: parseDuration(e.currentTarget.value) ?? 0 }, "replace")}>
-            <option value="">Off</option>
-            {refreshes.map((r) => <option key={r} value={r}>{r}</option>)}
-          </select>
-        </span>
+        <RefreshPicker every={state.refresh} choose={(refresh) => change({ refresh }, "replace")} now={() => setTurn((n) => n + 1)} />
         <span class="group" role="group" aria-label="View">
           <button type="button" aria-pressed={state.view === "chart"} onClick={() => change({ view: "chart" })}>Chart</button>
           <button type="button" aria-pressed={state.view === "table"} onClick={() => change({ view: "table" })}>Table</button>
@@ -262,7 +260,8 @@ export function Explore() {
                     <span class="note">where values come from roll-ups, for up to {mostBands} series</span>
                   </header>
                 )}
-                <Chart grid={shown.grid} start={shown.start} end={shown.end} lines={lines} quantileName={quantileName} marked={state.at?.time} zoom={zoom} pick={explain} placed={setPlace}
+                {noted.there && state.annotations.on && <Flags all={noted.here} start={shown.start} end={shown.end} place={place} pick={(some) => setPicked(some.map(keyOf))} />}
+                <Chart grid={shown.grid} start={shown.start} end={shown.end} lines={lines} quantileName={quantileName} marks={noted.marks} {...(noted.there ? { annotate } : {})} marked={state.at?.time} zoom={zoom} pick={explain} placed={setPlace}
                   drawn={(u) => {
                     picture.current = u;
                     // For whoever measures how long drawing takes, in a browser's tools or in a benchmark.
@@ -278,6 +277,12 @@ export function Explore() {
           {state.at && <Explain time={state.at.time} of={state.at.of} choices={choices} choose={(of) => change({ at: { time: state.at!.time, of } })} close={unexplain} />}
         </div>
       )}
+      {some && shown && noted.there && state.view === "chart" && (
+        <List on={state.annotations.on} turn={(on) => filter({ on })} found={noted.found} failure={noted.failure} elsewhere={noted.elsewhere} picked={picked}
+          tags={state.annotations.tags} filterTags={(tags) => filter({ tags })} text={state.annotations.text} filterText={(text) => text !== state.annotations.text && filter({ text })}
+          annotate={() => annotate(undefined)} edit={(a: Annotation) => setSubject({ start: a.start, end: a.end, was: a })} />
+      )}
+      {subject && <Editor subject={subject} choices={choices} close={() => setSubject(undefined)} changed={noted.again} />}
       {copying && <Copy text={commands()} close={() => setCopying(false)} />}
     </div>
   );

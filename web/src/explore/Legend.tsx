@@ -20,7 +20,7 @@ function statsOf(values: Values) {
 }
 
 /** Legend names the lines. A click shows one alone, with Ctrl or Shift it adds or removes one. */
-export function Legend({ lines, only, show }: { lines: Line[]; only: string[]; show: (only: string[]) => void }) {
+export function Legend({ lines, only, show, label = "Series" }: { lines: Line[]; only: string[]; show: (only: string[]) => void; label?: string }) {
   const { dark } = usePreferences();
   const pick = (text: string, more: boolean) => {
     const has = only.includes(text);
@@ -28,7 +28,7 @@ export function Legend({ lines, only, show }: { lines: Line[]; only: string[]; s
     else show(has && only.length === 1 ? [] : [text]);
   };
   return (
-    <div class="legend" tabIndex={0} role="region" aria-label="Series">
+    <div class="legend" tabIndex={0} role="region" aria-label={label}>
       <table>
         <thead><tr><th>{lines.length === 1 ? "1 series" : `${lines.length} series`}{only.length > 0 && <> · <button type="button" class="sort" onClick={() => show([])}>show all</button></>}</th><th class="n">Last</th><th class="n wide">Min</th><th class="n wide">Average</th><th class="n wide">Max</th></tr></thead>
         <tbody>

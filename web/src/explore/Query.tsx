@@ -29,17 +29,18 @@ interface Props {
   n: number;
   /** text is what the address has. What is typed since then stays here, so that nothing else is drawn for each key. */
   text: string;
-  hidden: boolean;
+  hidden?: boolean;
   alone: boolean;
   mark: Mark | undefined;
   changed: (text: string) => void;
   run: () => void;
-  hide: () => void;
+  /** hide switches whether the expression is evaluated, where that can be chosen. */
+  hide?: () => void;
   remove: () => void;
   /** under is what is said below the expression, as long as it is the one of the address. */
   under: ComponentChildren;
   /** registers a function that moves the focus here */
-  focusBy: (focus: (() => void) | undefined) => void;
+  focusBy?: (focus: (() => void) | undefined) => void;
 }
 
 export const letter = (n: number): string => (n < 26 ? String.fromCharCode(65 + n) : String(n + 1));
@@ -77,12 +78,12 @@ export function Query(props: Props) {
       editor.current.mark(now.current.mark);
       if (focused) editor.current.focus();
     }, () => undefined);
-    now.current.focusBy(() => (editor.current ?? area.current)?.focus());
+    now.current.focusBy?.(() => (editor.current ?? area.current)?.focus());
     return () => {
       left = true;
       editor.current?.destroy();
       editor.current = undefined;
-      now.current.focusBy(undefined);
+      now.current.focusBy?.(undefined);
     };
   }, []);
   useEffect(() => {
@@ -107,7 +108,7 @@ export function Query(props: Props) {
         )}
       </div>
       <span class="acts">
-        <button type="button" class="quiet icon" aria-pressed={props.hidden} aria-label={`${props.hidden ? "Show" : "Hide"} ${label.toLowerCase()}`} title={props.hidden ? "Show" : "Hide"} onClick={props.hide}>{props.hidden ? <EyeOff /> : <Eye />}</button>
+        {props.hide && <button type="button" class="quiet icon" aria-pressed={!!props.hidden} aria-label={`${props.hidden ? "Show" : "Hide"} ${label.toLowerCase()}`} title={props.hidden ? "Show" : "Hide"} onClick={props.hide}>{props.hidden ? <EyeOff /> : <Eye />}</button>}
         <button type="button" class="quiet icon" disabled={props.alone && !draft} aria-label={`Remove ${label.toLowerCase()}`} title="Remove" onClick={props.remove}><Cross /></button>
       </span>
       <div class="under">{draft === props.text && props.under}</div>

@@ -6,7 +6,8 @@ import type { Line } from "./Chart";
 import { sizeOf, type Grid } from "./evaluate";
 import type { TableRow } from "./Table";
 
-function save(name: string, contents: Blob) {
+/** save has the browser save a file. */
+export function save(name: string, contents: Blob) {
   const a = document.createElement("a");
   a.href = URL.createObjectURL(contents);
   a.download = name;

@@ -17,6 +17,8 @@ export interface State {
   band: boolean;
   /** quantile is drawn as well where values come from roll-ups, 0 for none. */
   quantile: number;
+  /** annotations says whether annotations are shown: those with all of the tags, and with the text as a part of theirs. */
+  annotations: { on: boolean; tags: string[]; text: string };
   /** at is the time that is explained, with the selector that it is explained for. */
   at?: { time: number; of: string };
 }
@@ -35,6 +37,7 @@ export function read(query: URLSearchParams): State {
     only: query.getAll("only"),
     band: query.get("band") !== "off",
     quantile: quantile > 0 && quantile < 1 ? quantile : 0,
+    annotations: { on: query.get("annotations") !== "off", tags: query.getAll("tag"), text: query.get("text") ?? "" },
     ...(Number.isFinite(at) ? { at: { time: at, of: query.get("of") ?? "" } } : {}),
   };
 }
@@ -50,6 +53,9 @@ export function write(s: State): string {
     ...s.only.map((text): [string, string] => ["only", text]),
     ["band", s.band ? "" : "off"],
     ["p", s.quantile ? String(Math.round(s.quantile * 1e6) / 1e4) : ""],
+    ["annotations", s.annotations.on ? "" : "off"],
+    ...s.annotations.tags.map((tag): [string, string] => ["tag", tag]),
+    ["text", s.annotations.text],
     ["at", s.at ? String(s.at.time) : ""],
     ["of", s.at?.of],
   ]);

@@ -20,12 +20,16 @@ interface View {
   name: string;
   key: string;
   show: ComponentType;
+  /** below says that the view also shows the addresses below its own. */
+  below?: boolean;
 }
 
 const views: View[] = [
   { path: "/explore", name: "Explore", key: "e", show: Explore },
+  { path: "/dashboards", name: "Dashboards", key: "d", below: true, show: lazy(() => import("../dashboards/Dashboards").then((m) => m.Dashboards)) },
   { path: "/grinding", name: "Grinding", key: "g", show: lazy(() => import("../grinding/Grinding").then((m) => m.Grinding)) },
   { path: "/metrics-explorer", name: "Metrics", key: "m", show: lazy(() => import("../metrics/Metrics").then((m) => m.Metrics)) },
+  { path: "/send", name: "Send", key: "s", show: lazy(() => import("../send/Send").then((m) => m.Send)) },
 ];
 
 const themeNames: Record<Theme, string> = { system: "as the system", light: "light", dark: "dark" };
@@ -33,7 +37,7 @@ const themeIcons: Record<Theme, ComponentType> = { system: System, light: Sun, d
 
 export function App() {
   const { path } = useAddress();
-  const view = views.find((v) => v.path === path || (path === "/" && v.path === "/explore"));
+  const view = views.find((v) => v.path === path || (v.below && path.startsWith(`${v.path}/`)) || (path === "/" && v.path === "/explore"));
 
   const [theme, setTheme] = useState(chosenTheme);
   const [dark, setDark] = useState(() => isDark(theme));

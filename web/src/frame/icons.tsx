@@ -24,4 +24,6 @@ export const ZoomOut = () => <Icon><circle cx="7" cy="7" r="4.6" /><path d="M10.
 export const Refresh = () => <Icon><path d="M13.2 8A5.2 5.2 0 1 1 11.5 4.2L13.4 6M13.4 2.8V6h-3.2" /></Icon>;
 export const Eye = () => <Icon><path d="M1.6 8S4 3.8 8 3.8 14.4 8 14.4 8 12 12.2 8 12.2 1.6 8 1.6 8z" /><circle cx="8" cy="8" r="1.9" /></Icon>;
 export const EyeOff = () => <Icon><path d="M3 3l10 10M6.2 4.1A6.5 6.5 0 0 1 8 3.8C12 3.8 14.4 8 14.4 8a12 12 0 0 1-1.9 2.3M4.2 5.3A11 11 0 0 0 1.6 8S4 12.2 8 12.2a6.3 6.3 0 0 0 2.9-.7" /></Icon>;
+export const Flag = () => <Icon><path d="M4 14V2.6M4 3h8l-2 2.8 2 2.8H4" /></Icon>;
 export const Down = () => <Icon><path d="M8 2.8v7.4M4.8 7.4L8 10.6l3.2-3.2M3 13.2h10" /></Icon>;
+export const Trash = () => <Icon><path d="M2.8 4.4h10.4M6.2 4.2V2.6h3.6v1.6M4.2 4.6l.6 8.8h6.4l.6-8.8M6.7 7v4M9.3 7v4" /></Icon>;

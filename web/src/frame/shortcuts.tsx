@@ -58,6 +58,7 @@ export function Shortcuts({ allowed, allow, close }: { allowed: boolean; allow: 
         ))}
         <div><dt><kbd>Enter</kbd></dt><dd>In an expression: run it</dd></div>
         <div><dt><kbd>←</kbd><kbd>→</kbd></dt><dd>On the chart: move the cursor. Enter explains the point</dd></div>
+        <div><dt><kbd>a</kbd></dt><dd>On the chart: annotate the time of the cursor</dd></div>
       </dl>
       <label class="check"><input type="checkbox" checked={allowed} onChange={(e) => allow(e.currentTarget.checked)} />Shortcuts of single keys</label>
     </Dialog>

@@ -1,5 +1,5 @@
 import { useEffect, useRef, useState } from "preact/hooks";
-import { Failure, gone, request, type Params } from "../api";
+import { Failure, gone, lines, request, type Params } from "../api";
 import { Dialog } from "../frame/Dialog";
 import { usePreferences } from "../preferences";
 import { formatTime, parseDuration, parseTime } from "../time";
@@ -51,18 +51,8 @@ export function Reaggregate({ close }: { close: () => void }) {
     setRunning(true);
     try {
       const answer = await request("POST", "/api/v1/reaggregate", asked!, stop.current.signal);
-      const reader = answer.body!.getReader();
-      const decoder = new TextDecoder();
-      let rest = "";
       let last: Progress | undefined;
-      for (;;) {
-        const { done, value } = await reader.read();
-        rest += decoder.decode(value, { stream: !done });
-        const lines = rest.split("\n");
-        rest = lines.pop()!;
-        for (const line of lines) if (line) setProgress(last = JSON.parse(line) as Progress);
-        if (done) break;
-      }
+      for await (const line of lines<Progress>(answer)) setProgress(last = line);
       if (last?.status !== "success") setWrong(last?.error ?? "The answer broke off: a part may be marked. Ask again to mark all.");
     } catch (err) {
       if (gone(err)) return;

@@ -4,9 +4,11 @@ import { format, go, useAddress } from "../address";
 import { ask, Failure, gone, type Answer, type Params } from "../api";
 import { expressionFor, quote } from "../explore/selector";
 import { noUnit, unitOfMetric, type Metadata } from "../explore/units";
+import { Trash } from "../frame/icons";
 import { Link } from "../frame/Link";
 import { usePreferences } from "../preferences";
 import { ago, formatTime } from "../time";
+import { Delete } from "./Delete";
 
 const tabs = [["metrics", "Metrics"], ["sources", "Sources"], ["cardinality", "Cardinality"]] as const;
 const most = 500; // rows shown at once
@@ -31,10 +33,10 @@ export function Metrics() {
   );
 }
 
-/** useAnswer asks once for each change of what is asked. */
-function useAnswer<T>(path: string, params: Params): { answer?: T; failure?: string } {
+/** useAnswer asks once for each change of what is asked, and of the turn. */
+function useAnswer<T>(path: string, params: Params, turn = 0): { answer?: T; failure?: string } {
   const [state, set] = useState<{ answer?: T; failure?: string }>({});
-  const key = JSON.stringify([path, params]);
+  const key = JSON.stringify([path, params, turn]);
   useEffect(() => {
     const stop = new AbortController();
     ask<T>("GET", path, params, stop.signal).then((answer) => set({ answer }), (err) => {
@@ -71,9 +73,11 @@ interface Counted {
 function Catalogue() {
   const { query } = useAddress();
   const find = query.get("find") ?? "";
-  const names = useAnswer<Answer<string[]>>("/api/v1/label/__name__/values", []);
+  const [turn, setTurn] = useState(0);
+  const [deleting, setDeleting] = useState("");
+  const names = useAnswer<Answer<string[]>>("/api/v1/label/__name__/values", [], turn);
   const known = useAnswer<Answer<Record<string, Metadata[]>>>("/api/v1/metadata", []);
-  const counted = useAnswer<Counted>("/api/v1/cardinality", [["limit", "10000"]]);
+  const counted = useAnswer<Counted>("/api/v1/cardinality", [["limit", "10000"]], turn);
   if (!names.answer) return <State failure={names.failure} />;
   const series = new Map(counted.answer?.metrics.map((m) => [m.name, m.series]));
   const wanted = find.toLowerCase();
@@ -87,7 +91,7 @@ function Catalogue() {
       </header>
       <div class="scroll" tabIndex={0} role="region" aria-label="Metrics, listed">
         <table>
-          <thead><tr><th>Metric</th><th>Type</th><th>Unit</th><th class="n">Series</th><th>Help</th></tr></thead>
+          <thead><tr><th>Metric</th><th>Type</th><th>Unit</th><th class="n">Series</th><th>Help</th><th><span class="visually-hidden">Delete</span></th></tr></thead>
           <tbody>
             {rows.slice(0, most).map(({ name, m }) => (
               <tr key={name}>
@@ -96,13 +100,18 @@ function Catalogue() {
                 <td>{m?.unit || unitOfMetric(name, m).name}</td>
                 <td class="n">{series.has(name) ? n(series.get(name)!) : ""}</td>
                 <td class="text">{m?.help}</td>
+                <td class="n"><button type="button" class="quiet icon" aria-label={`Delete samples of ${name}…`} title="Delete samples…" onClick={() => setDeleting(name)}><Trash /></button></td>
               </tr>
             ))}
           </tbody>
         </table>
       </div>
       {rows.length > most && <p class="note card-body">{n(rows.length - most)} more: find by a part of the name.</p>}
-      {!names.answer.data.length && <p class="note card-body">Nothing is stored yet.</p>}
+      {!names.answer.data.length && <p class="note card-body">Nothing is stored yet. <Link href="/send">Send</Link> says how to begin.</p>}
+      {deleting && <Delete metric={deleting} close={(deleted) => {
+        setDeleting("");
+        if (deleted) setTurn((n) => n + 1);
+      }} />}
     </section>
   );
 }

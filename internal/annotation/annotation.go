@@ -1,0 +1,223 @@
+// Package annotation makes, finds and deletes annotations: remarks about a time, beside the series.
+package annotation
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"iter"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/quern/quern/internal/admission"
+	"github.com/quern/quern/internal/clock"
+	"github.com/quern/quern/internal/query"
+	"github.com/quern/quern/internal/storage"
+)
+
+// The tags of annotations that come from alerts.
+const (
+	AlertTag = "alert"
+	// FiringTag is on an annotation whose end is not known yet.
+	FiringTag = "firing"
+)
+
+const (
+	// DefaultLimit and MaxLimit are numbers of annotations that Find returns at most.
+	DefaultLimit = 1000
+	MaxLimit     = 10_000
+	// maxFound bounds the bytes of the annotations that Find returns.
+	maxFound = 8 << 20
+)
+
+// Book has the annotations of a store. Its methods may be called concurrently.
+type Book struct {
+	store storage.Annotations
+	clock clock.Clock
+	keep  time.Duration
+}
+
+// New returns the annotations of a store. A put keeps an annotation for keep; 0 is for ever.
+func New(store storage.Annotations, clk clock.Clock, keep time.Duration) *Book {
+	return &Book{store: store, clock: clk, keep: keep}
+}
+
+// NowMs returns the time that counts as now, in Unix ms.
+func (b *Book) NowMs() int64 { return clock.NowMs(b.clock) }
+
+// Draft is an annotation as somebody gives it.
+type Draft struct {
+	storage.Annotation
+	// Moved means that the annotation was at WasMs before, from where it is deleted once it is stored.
+	Moved bool
+	WasMs int64
+}
+
+// Complete fills in what the author need not give: an id, tags in order, the author and the time of the update. It
+// returns why the draft cannot be stored, nil if it can.
+func (b *Book) Complete(ctx context.Context, d *Draft, author string) error {
+	if d.ID == "" {
+		d.ID = strings.ToLower(rand.Text()[:16])
+	}
+	d.Author, d.UpdatedMs = author, b.NowMs()
+	return Check(ctx, &d.Annotation)
+}
+
+// Check puts the tags of an annotation in order, and returns why it cannot be stored, nil if it can.
+func Check(ctx context.Context, a *storage.Annotation) error {
+	slices.Sort(a.Tags)
+	a.Tags = slices.Compact(a.Tags)
+	switch err := a.Check(); {
+	case err != nil:
+		return err
+	case a.Text == "" && len(a.Tags) == 0:
+		return errors.New("it has neither a text nor a tag")
+	case len(a.Tags) > 0 && a.Tags[0] == "":
+		return errors.New("a tag is empty")
+	case a.Selector == "":
+		return nil
+	}
+	if _, err := query.ParseSelectors(ctx, []string{a.Selector}); err != nil {
+		return fmt.Errorf("the selector: %w", err)
+	}
+	return nil
+}
+
+// Put stores drafts that are complete. They are durable when Put returns nil. One with the ID and StartMs of another
+// replaces it. After an error some may be stored; it may be repeated.
+func (b *Book) Put(ctx context.Context, drafts []Draft) error {
+	all := make([]storage.Annotation, len(drafts))
+	var moved []storage.AnnotationKey
+	for i := range drafts {
+		d := &drafts[i]
+		all[i] = d.Annotation
+		if d.Moved && d.WasMs != d.StartMs {
+			moved = append(moved, storage.AnnotationKey{ID: d.ID, StartMs: d.WasMs, EndMs: d.WasMs})
+		}
+	}
+	if err := b.store.PutAnnotations(ctx, all, b.keep); err != nil || len(moved) == 0 {
+		return err
+	}
+	return b.store.DeleteAnnotations(ctx, moved) // afterwards: better twice than not at all
+}
+
+// Delete deletes the annotation with an id that starts at startMs. It returns whether there was one.
+func (b *Book) Delete(ctx context.Context, id string, startMs int64) (bool, error) {
+	key := storage.AnnotationKey{ID: id, StartMs: startMs, EndMs: startMs}
+	there := false
+	for a, err := range b.store.Annotations(ctx, startMs, startMs) {
+		if err != nil {
+			return false, err
+		}
+		if a.ID == id && a.StartMs == startMs {
+			key, there = a.Key(), true
+			break
+		}
+	}
+	// One that cannot be read is deleted, too.
+	return there, b.store.DeleteAnnotations(ctx, []storage.AnnotationKey{key})
+}
+
+// Starting yields all annotations that start in [fromMs, toMs), by StartMs, then ID.
+func (b *Book) Starting(ctx context.Context, fromMs, toMs int64) iter.Seq2[storage.Annotation, error] {
+	return func(yield func(storage.Annotation, error) bool) {
+		for a, err := range b.store.Annotations(ctx, fromMs, toMs-1) {
+			if err == nil && a.StartMs < fromMs {
+				continue
+			}
+			if !yield(a, err) || err != nil {
+				return
+			}
+		}
+	}
+}
+
+// Query says which annotations to find.
+type Query struct {
+	// FromMs and ToMs bound the time, both included: an annotation that overlaps it is found.
+	FromMs, ToMs int64
+	// Tags are all on the annotation.
+	Tags []string
+	// Text is a part of the annotation's text; the case of letters does not matter.
+	Text string
+	// Limit is the number of annotations to return at most: the last ones. It is at most MaxLimit.
+	Limit int
+	// Before, unless nil, leaves out the annotation at this position, and all behind it.
+	Before *Position
+}
+
+// Position is a place in the order of annotations.
+type Position struct {
+	StartMs int64
+	ID      string
+}
+
+// Found is the answer to a Query.
+type Found struct {
+	// Annotations are ordered by StartMs, then ID.
+	Annotations []storage.Annotation
+	// More means that others come before them, which Position{} of the first leads to.
+	More bool
+}
+
+// Find returns the last annotations that a query asks for. It holds no more of them than it returns, and charges them
+// to the request. The time that it takes grows with the annotations in the query's time.
+func (b *Book) Find(ctx context.Context, q Query) (Found, error) {
+	text := strings.ToLower(q.Text)
+	if q.Before != nil {
+		q.ToMs = min(q.ToMs, q.Before.StartMs)
+	}
+	var kept []storage.Annotation // the first begin of them are dropped
+	begin, held, charged := 0, int64(0), int64(0)
+	more := false
+	for a, err := range b.store.Annotations(ctx, q.FromMs, q.ToMs) {
+		if err != nil {
+			return Found{}, err
+		}
+		if !q.matches(&a, text) {
+			continue
+		}
+		size := sizeOf(&a)
+		for len(kept) > begin && (len(kept)-begin >= q.Limit || held+size > maxFound) {
+			held -= sizeOf(&kept[begin])
+			kept[begin] = storage.Annotation{}
+			begin, more = begin+1, true
+		}
+		if begin > q.Limit {
+			kept = append(kept[:0], kept[begin:]...)
+			begin = 0
+		}
+		if held += size; held > charged {
+			if err := admission.Charge(ctx, held-charged); err != nil {
+				return Found{}, err
+			}
+			charged = held
+		}
+		kept = append(kept, a)
+	}
+	return Found{Annotations: kept[begin:], More: more}, nil
+}
+
+func (q *Query) matches(a *storage.Annotation, text string) bool {
+	if q.Before != nil && (a.StartMs > q.Before.StartMs || a.StartMs == q.Before.StartMs && a.ID >= q.Before.ID) {
+		return false
+	}
+	for _, tag := range q.Tags {
+		if _, has := slices.BinarySearch(a.Tags, tag); !has {
+			return false
+		}
+	}
+	return text == "" || strings.Contains(strings.ToLower(a.Text), text)
+}
+
+// sizeOf returns about how much memory an annotation takes: itself in a list that has doubled, and its texts.
+func sizeOf(a *storage.Annotation) int64 {
+	const frame, tagFrame = 400, 16
+	n := frame + len(a.ID) + len(a.Text) + len(a.Selector) + len(a.Author)
+	for _, tag := range a.Tags {
+		n += tagFrame + len(tag)
+	}
+	return int64(n)
+}

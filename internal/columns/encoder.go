@@ -1,0 +1,313 @@
+package columns
+
+import (
+	"encoding/binary"
+	"fmt"
+	"hash/crc32"
+	"math"
+	"slices"
+
+	"github.com/quern/quern/internal/metric"
+)
+
+// Encoder writes chunks. It keeps its buffers, and is not for concurrent use.
+type Encoder struct {
+	columns   []column // timelines, then series
+	residuals []int64  // of all columns
+	numbers   numbers
+	tables    []table
+	writer    bitWriter
+	profiles  []profile
+	timelines []timeline
+}
+
+// column is a column between its two passes: the first makes residuals and counts their symbols, the second, with the
+// tables, writes them.
+type column struct {
+	profile
+	stream
+	residuals  []int64
+	counts     [symbols]uint32
+	exceptions []byte
+	bytes      []byte
+}
+
+// stream is what stands before the residuals of a column.
+type stream struct {
+	samples, start int   // start is that of a part
+	first, slope   int64 // see order
+	unit           uint64
+	divisor        float64
+}
+
+// timeline is a column of times that several series have.
+type timeline struct{ times []int64 }
+
+// place is where a series has its times.
+type place struct{ timeline, start int }
+
+// Append appends a chunk of the series to dst. They are at least one, at most MaxSeries, with ascending schedules, and have
+// at most MaxSamples samples. Append does not keep its argument.
+func (e *Encoder) Append(dst []byte, series []Series) []byte {
+	base, total := series[0].Times[0], 0
+	for i := range series {
+		s := &series[i]
+		if len(s.Times) != len(s.Values) || len(s.Times) == 0 || i > 0 && s.Schedule <= series[i-1].Schedule {
+			panic(fmt.Sprintf("series %d of a chunk has %d times, %d values, or comes out of order", s.Schedule, len(s.Times), len(s.Values)))
+		}
+		base = min(base, s.Times[0])
+		total += len(s.Times)
+	}
+	if len(series) > MaxSeries || total > MaxSamples {
+		panic(fmt.Sprintf("a chunk of %d series with %d samples", len(series), total))
+	}
+
+	places := e.place(series)
+	need := total
+	for _, t := range e.timelines {
+		need += len(t.times)
+	}
+	e.residuals = slices.Grow(e.residuals[:0], need)
+	e.columns = slices.Grow(e.columns[:0], len(e.timelines)+len(series))[:len(e.timelines)+len(series)]
+	for j, t := range e.timelines {
+		e.time(&e.columns[j], t.times, base)
+	}
+	for i := range series {
+		c := &e.columns[len(e.timelines)+i]
+		e.value(c, series[i].Values)
+		if len(series[i].Times) < len(e.timelines[places[i].timeline].times) {
+			c.flags |= part
+			c.start = places[i].start
+		}
+	}
+	e.share()
+	for j := range e.columns {
+		e.columns[j].write(e, j < len(e.timelines))
+	}
+	return e.assemble(dst, series, places, base, total)
+}
+
+// place finds the timelines, and where in them each series is.
+func (e *Encoder) place(series []Series) []place {
+	const recent = 8 // timelines that are compared: series of one source are near each other
+	e.timelines = e.timelines[:0]
+	places := make([]place, len(series))
+next:
+	for i := range series {
+		times := series[i].Times
+		for j := len(e.timelines) - 1; j >= max(0, len(e.timelines)-recent); j-- {
+			of := e.timelines[j].times
+			at, ok := slices.BinarySearch(of, times[0])
+			switch {
+			case ok && len(of)-at >= len(times) && slices.Equal(of[at:at+len(times)], times):
+				places[i] = place{j, at}
+				continue next
+			case ok && at == 0 && len(times) >= len(of) && slices.Equal(times[:len(of)], of): // it goes on for longer
+				e.timelines[j].times = times
+				places[i] = place{j, 0}
+				continue next
+			}
+		}
+		places[i] = place{len(e.timelines), 0}
+		e.timelines = append(e.timelines, timeline{times})
+	}
+	return places
+}
+
+func (c *column) reset() {
+	*c = column{bytes: c.bytes[:0], exceptions: c.exceptions[:0]}
+}
+
+// time makes the residuals of a timeline.
+func (e *Encoder) time(c *column, times []int64, base int64) {
+	c.reset()
+	n := &e.numbers
+	n.ints = slices.Grow(n.ints[:0], len(times))[:len(times)]
+	for i, t := range times {
+		n.ints[i] = t - base
+	}
+	n.form, n.places, n.unit, n.exceptions = decimal, 0, 1, n.exceptions[:0]
+	e.predict(c, true)
+}
+
+// value makes the residuals of the values of a series.
+func (e *Encoder) value(c *column, values []float64) {
+	c.reset()
+	n := &e.numbers
+	n.of(values)
+	if len(n.exceptions) > 0 {
+		c.flags |= withExceptions
+		c.exceptions = appendExceptions(c.exceptions, values, n.exceptions)
+	}
+	e.predict(c, false)
+}
+
+// predict makes the residuals of e.numbers.
+func (e *Encoder) predict(c *column, times bool) {
+	n := &e.numbers
+	base := n.ints[0]
+	n.reduce()
+	begin := len(e.residuals)
+	p, all := predict(n.ints, times, e.residuals)
+	c.residuals, e.residuals = all[begin:], all
+	c.samples = len(n.ints)
+	c.form, c.places, c.order, c.shift = n.form, n.places, p.order, p.shift
+	c.slope, c.divisor, c.unit = p.slope, n.divisor, n.unit
+	c.first = n.restored(base, p.first)
+	if c.slope != 0 {
+		c.flags |= withSlope
+	}
+	if c.unit > 1 {
+		c.flags |= withUnit
+	}
+	residuals := int64(0)
+	for _, r := range c.residuals {
+		residuals |= r
+		c.counts[symbolOf(zigzag(r>>p.shift))]++
+	}
+	if residuals == 0 {
+		c.flags |= still
+		c.shift = 0
+	}
+}
+
+func appendExceptions(dst []byte, values []float64, at []int) []byte {
+	dst = binary.AppendUvarint(dst, uint64(len(at)))
+	last := 0
+	for _, i := range at {
+		dst = binary.AppendUvarint(dst, uint64(i-last))
+		last = i
+		b := math.Float64bits(values[i])
+		if k := slices.Index(wellKnown[:], b); k >= 0 {
+			dst = append(dst, byte(k))
+		} else {
+			dst = binary.LittleEndian.AppendUint64(append(dst, otherBits), b)
+		}
+	}
+	return dst
+}
+
+// write makes the bytes of the column.
+func (c *column) write(e *Encoder, times bool) {
+	b := slices.Grow(c.bytes[:0], checksumSize)[:checksumSize]
+	if times {
+		b = binary.AppendUvarint(b, uint64(c.samples))
+	} else if c.flags&part != 0 {
+		b = binary.AppendUvarint(b, uint64(c.start))
+		b = binary.AppendUvarint(b, uint64(c.samples))
+	}
+	if c.form == pattern {
+		b = binary.LittleEndian.AppendUint64(b, uint64(c.first))
+	} else {
+		b = binary.AppendVarint(b, c.first)
+	}
+	if c.flags&withSlope != 0 {
+		b = binary.AppendVarint(b, c.slope)
+	}
+	if c.flags&withUnit != 0 {
+		b = binary.AppendUvarint(b, c.unit)
+	}
+	if c.form == ratio {
+		b = binary.LittleEndian.AppendUint64(b, math.Float64bits(c.divisor))
+	}
+	b = append(b, c.exceptions...)
+	if c.flags&still == 0 {
+		b = append(b, c.code(&e.tables[c.table], &e.writer)...)
+	}
+	binary.LittleEndian.PutUint32(b, crc32.Checksum(b[checksumSize:], castagnoli))
+	c.bytes = b
+}
+
+// code codes the residuals. The bytes are valid until the next call.
+func (c *column) code(t *table, w *bitWriter) []byte {
+	n := len(c.residuals)
+	const most = 20 // bytes for a residual: 8 for the low bits, 8 above, 2 of the state
+	w.reset(n*most + 64)
+	shift, lanes := uint(c.shift), lanes(n)
+	var states [2]uint32
+	for i := n - 1; i >= 0; i-- {
+		r := c.residuals[i]
+		z := zigzag(r >> shift)
+		s := symbolOf(z)
+		if s >= direct {
+			extra := uint(s - direct + directLog)
+			w.putLong(z, extra)
+		}
+		w.putLong(uint64(r), shift)
+		state := &states[i%lanes]
+		if i >= n-lanes {
+			*state = t.first(s)
+			continue
+		}
+		next, bits := t.add(*state, s)
+		w.put(uint64(*state), bits)
+		*state = next
+	}
+	for l := lanes - 1; l >= 0; l-- {
+		w.put(uint64(states[l]), tableLog) // less tableSize
+	}
+	return w.finish()
+}
+
+// assemble appends the chunk of the columns' bytes.
+func (e *Encoder) assemble(dst []byte, series []Series, places []place, base int64, samples int) []byte {
+	begin := len(dst)
+	dst = append(dst, make([]byte, headerSize)...)
+	dst = binary.AppendUvarint(dst, uint64(len(series)))
+	dst = binary.AppendUvarint(dst, uint64(len(e.timelines)))
+	dst = binary.AppendUvarint(dst, uint64(samples))
+	dst = binary.AppendVarint(dst, base)
+	dst = appendSchedules(dst, series)
+	for i := 0; i < len(series); {
+		run := 1
+		for i+run < len(series) && places[i+run].timeline == places[i].timeline {
+			run++
+		}
+		dst = binary.AppendUvarint(dst, uint64(run))
+		dst = binary.AppendUvarint(dst, uint64(places[i].timeline))
+		i += run
+	}
+	dst = append(dst, byte(len(e.tables)))
+	for i := range e.tables {
+		dst = appendTable(dst, &e.tables[i])
+	}
+	e.profiles = e.profiles[:0]
+	for j := range e.columns {
+		if p := e.columns[j].profile; !slices.Contains(e.profiles, p) {
+			e.profiles = append(e.profiles, p)
+		}
+	}
+	dst = binary.AppendUvarint(dst, uint64(len(e.profiles)))
+	for _, p := range e.profiles {
+		b := p.pack()
+		dst = append(dst, b[:]...)
+	}
+	for j := range e.columns {
+		c := &e.columns[j]
+		dst = binary.AppendUvarint(dst, uint64(slices.Index(e.profiles, c.profile)))
+		dst = binary.AppendUvarint(dst, uint64(len(c.bytes)))
+	}
+	dst[begin] = Format
+	binary.LittleEndian.PutUint32(dst[begin+1:], crc32.Checksum(dst[begin+headerSize:], castagnoli))
+	for j := range e.columns {
+		dst = append(dst, e.columns[j].bytes...)
+	}
+	return dst
+}
+
+// appendSchedules appends runs of ids in a row: how many are left out before each, and how long it is.
+func appendSchedules(dst []byte, series []Series) []byte {
+	dst = binary.AppendVarint(dst, int64(series[0].Schedule))
+	next := series[0].Schedule
+	for i := 0; i < len(series); {
+		run := 1
+		for i+run < len(series) && series[i+run].Schedule == series[i].Schedule+metric.ScheduleID(run) {
+			run++
+		}
+		dst = binary.AppendUvarint(dst, uint64(series[i].Schedule-next))
+		dst = binary.AppendUvarint(dst, uint64(run))
+		next = series[i].Schedule + metric.ScheduleID(run)
+		i += run
+	}
+	return dst
+}

@@ -1,0 +1,428 @@
+package columns
+
+import (
+	"encoding/binary"
+	"fmt"
+	"hash/crc32"
+	"math"
+	"slices"
+
+	"github.com/quern/quern/internal/metric"
+)
+
+// Reader reads chunks, one after the other. It keeps its buffers, and is not for concurrent use.
+type Reader struct {
+	streams   []byte // of all columns
+	samples   int
+	base      int64
+	schedules []metric.ScheduleID
+	timeline  []uint16 // of each series
+	tables    []table
+	profiles  []profile
+	entries   []entry   // timelines, then series
+	times     [][]int64 // of the timelines
+	decoded   []bool    // whether times are
+	ints      []int64
+	padded    []byte
+}
+
+// entry is a column in the directory.
+type entry struct {
+	profile  uint16
+	from, to uint32 // in streams
+}
+
+// Open reads the head of a chunk. It returns ErrCorrupt if that is damaged. The chunk must not change as long as the
+// reader is used for it.
+func (r *Reader) Open(chunk []byte) error {
+	if len(chunk) < headerSize || chunk[0] != Format {
+		return fmt.Errorf("%w: not a chunk of columns", ErrCorrupt)
+	}
+	p := parser{b: chunk[headerSize:]}
+	n := int(p.uvarint(MaxSeries))
+	timelines := int(p.uvarint(uint64(n)))
+	r.samples = int(p.uvarint(MaxSamples))
+	r.base = p.varint()
+	if p.bad || n == 0 || timelines == 0 || n > r.samples {
+		return fmt.Errorf("%w: the head names %d series, %d timelines and %d samples", ErrCorrupt, n, timelines, r.samples)
+	}
+	r.readSchedules(&p, n)
+	r.timeline = slices.Grow(r.timeline[:0], n)
+	for len(r.timeline) < n && !p.bad {
+		run := int(p.uvarint(uint64(n - len(r.timeline))))
+		t := uint16(p.uvarint(uint64(timelines - 1)))
+		p.bad = p.bad || run == 0
+		for range run {
+			r.timeline = append(r.timeline, t)
+		}
+	}
+	tables := min(int(p.byte()), maxTables+1)
+	p.bad = p.bad || tables > maxTables
+	r.tables = slices.Grow(r.tables[:0], maxTables)[:min(tables, maxTables)]
+	for i := range r.tables {
+		r.tables[i].read(&p)
+	}
+	r.readDirectory(&p, timelines+n)
+	if p.bad {
+		return fmt.Errorf("%w: the head", ErrCorrupt)
+	}
+	head := chunk[headerSize : len(chunk)-len(p.b)]
+	if crc32.Checksum(head, castagnoli) != binary.LittleEndian.Uint32(chunk[1:]) {
+		return fmt.Errorf("%w: checksum of the head", ErrCorrupt)
+	}
+	r.streams = p.b
+	r.times = slices.Grow(r.times[:0], timelines)[:timelines]
+	r.decoded = slices.Grow(r.decoded[:0], timelines)[:timelines]
+	clear(r.decoded)
+	return nil
+}
+
+func (r *Reader) readSchedules(p *parser, n int) {
+	r.schedules = slices.Grow(r.schedules[:0], n)
+	next := p.varint()
+	for len(r.schedules) < n && !p.bad {
+		gap := p.uvarint(math.MaxInt64)
+		run := p.uvarint(uint64(n - len(r.schedules)))
+		p.bad = p.bad || run == 0 || len(r.schedules) > 0 && gap == 0
+		if next+int64(gap) < next || next+int64(gap)+int64(run) < next {
+			p.bad = true
+			return
+		}
+		next += int64(gap)
+		for range run {
+			r.schedules = append(r.schedules, metric.ScheduleID(next))
+			next++
+		}
+	}
+}
+
+func (r *Reader) readDirectory(p *parser, columns int) {
+	const most = math.MaxInt32
+	n := int(p.uvarint(uint64(columns)))
+	p.bad = p.bad || n == 0
+	r.profiles = slices.Grow(r.profiles[:0], n)
+	for range n {
+		b := p.bytes(profileSize)
+		if p.bad {
+			return
+		}
+		of, ok := unpack([profileSize]byte(b), len(r.tables))
+		p.bad = !ok
+		r.profiles = append(r.profiles, of)
+	}
+	r.entries = slices.Grow(r.entries[:0], columns)
+	at := uint64(0)
+	for range columns {
+		e := entry{profile: uint16(p.uvarint(uint64(n - 1))), from: uint32(at)}
+		at += p.uvarint(most)
+		if p.bad || at > most {
+			p.bad = true
+			return
+		}
+		e.to = uint32(at)
+		r.entries = append(r.entries, e)
+	}
+	p.bad = p.bad || at != uint64(len(p.b))
+}
+
+// Len returns the number of series.
+func (r *Reader) Len() int { return len(r.schedules) }
+
+// Samples returns how many samples all series have together, as the head says. Read returns no more for one series.
+func (r *Reader) Samples() int { return r.samples }
+
+// Schedule returns the schedule of series i. They ascend.
+func (r *Reader) Schedule(i int) metric.ScheduleID { return r.schedules[i] }
+
+// Find returns the series of a schedule.
+func (r *Reader) Find(id metric.ScheduleID) (i int, ok bool) {
+	return slices.BinarySearch(r.schedules, id)
+}
+
+// Read returns the samples of series i. Values are appended to the argument. Times are the reader's, and valid until the
+// next Open. It returns ErrCorrupt if the columns of the series are damaged; others can still be read.
+func (r *Reader) Read(i int, values []float64) (times []int64, _ []float64, err error) {
+	times, all, err := r.read(i, values)
+	if err != nil {
+		return nil, values, fmt.Errorf("schedule %d: %w", r.schedules[i], err)
+	}
+	return times, all, nil
+}
+
+func (r *Reader) read(i int, values []float64) (times []int64, _ []float64, err error) {
+	t := int(r.timeline[i])
+	if times, err = r.readTimes(t); err != nil {
+		return nil, nil, err
+	}
+	c, err := r.open(len(r.times)+i, len(times))
+	if err != nil {
+		return nil, nil, err
+	}
+	times = times[c.start : c.start+c.samples]
+	begin := len(values)
+	values = slices.Grow(values, c.samples)[:begin+c.samples]
+	out := values[begin:]
+	if err := r.decode(&c, out); err != nil {
+		return nil, nil, err
+	}
+	return times, values, nil
+}
+
+func (r *Reader) readTimes(t int) ([]int64, error) {
+	if r.decoded[t] {
+		return r.times[t], nil
+	}
+	c, err := r.open(t, -1)
+	if err != nil {
+		return nil, fmt.Errorf("times: %w", err)
+	}
+	if c.form != decimal || c.places != 0 || c.flags&(withUnit|withExceptions|part) != 0 {
+		return nil, fmt.Errorf("%w: times of another form", ErrCorrupt)
+	}
+	times := slices.Grow(r.times[t][:0], c.samples)[:c.samples]
+	if err := r.integers(&c, times); err != nil {
+		return nil, fmt.Errorf("times: %w", err)
+	}
+	for i := range times {
+		times[i] += r.base
+	}
+	r.times[t], r.decoded[t] = times, true
+	return times, nil
+}
+
+// opened is a column whose stream is read up to the residuals.
+type opened struct {
+	profile
+	stream
+	exceptions parser
+	count      int // of exceptions
+	residuals  []byte
+}
+
+// open reads what stands before the residuals. timeline is the number of samples in the timeline of a series, or -1 for a
+// timeline.
+func (r *Reader) open(column, timeline int) (c opened, err error) {
+	e := r.entries[column]
+	b := r.streams[e.from:e.to]
+	if len(b) < checksumSize || crc32.Checksum(b[checksumSize:], castagnoli) != binary.LittleEndian.Uint32(b) {
+		return c, fmt.Errorf("%w: checksum", ErrCorrupt)
+	}
+	p := parser{b: b[checksumSize:]}
+	c.profile = r.profiles[e.profile]
+	c.unit = 1
+	switch {
+	case timeline < 0:
+		c.samples = int(p.uvarint(uint64(r.samples)))
+	case c.flags&part != 0:
+		c.start = int(p.uvarint(uint64(timeline)))
+		c.samples = int(p.uvarint(uint64(timeline - c.start)))
+	default:
+		c.samples = timeline
+	}
+	if c.form == pattern {
+		c.first = int64(p.word())
+	} else {
+		c.first = p.varint()
+	}
+	if c.flags&withSlope != 0 {
+		c.slope = p.varint()
+	}
+	if c.flags&withUnit != 0 {
+		c.unit = p.uvarint(math.MaxInt64)
+	}
+	if c.form == ratio {
+		c.divisor = p.float()
+	}
+	if c.flags&withExceptions != 0 {
+		c.count = int(p.uvarint(uint64(c.samples)))
+		c.exceptions.b = p.b
+		at := 0
+		for range c.count {
+			at += int(p.uvarint(uint64(c.samples)))
+			p.bad = p.bad || at >= c.samples
+			if k := p.byte(); k == otherBits {
+				p.word()
+			} else if int(k) >= len(wellKnown) {
+				p.bad = true
+			}
+			if p.bad {
+				break
+			}
+		}
+	}
+	if c.residuals = p.b; p.bad || c.samples == 0 {
+		return c, fmt.Errorf("%w: a column of %d samples", ErrCorrupt, c.samples)
+	}
+	return c, nil
+}
+
+// decode fills in the values of a series.
+func (r *Reader) decode(c *opened, out []float64) error {
+	r.ints = slices.Grow(r.ints[:0], len(out))[:len(out)]
+	ints := r.ints
+	if err := r.integers(c, ints); err != nil {
+		return err
+	}
+	switch {
+	case c.form == pattern:
+		for i, m := range ints {
+			out[i] = unordered(m)
+		}
+	case c.form == ratio:
+		for i, m := range ints {
+			out[i] = float64(m) / c.divisor
+		}
+	case c.places == 0:
+		for i, m := range ints {
+			out[i] = float64(m)
+		}
+	default:
+		power := powers[c.places]
+		for i, m := range ints {
+			out[i] = float64(m) / power
+		}
+	}
+	at := 0
+	for range c.count {
+		at += int(c.exceptions.uvarint(math.MaxInt32))
+		if k := c.exceptions.byte(); k == otherBits {
+			out[at] = c.exceptions.float()
+		} else {
+			out[at] = math.Float64frombits(wellKnown[k])
+		}
+	}
+	return nil
+}
+
+// integers fills in the integers of a column.
+func (r *Reader) integers(c *opened, out []int64) error {
+	p := prediction{order: c.order, first: c.first, slope: c.slope}
+	if c.unit > 1 {
+		p.first = 0
+	}
+	if known := min(c.order.known(), len(out)); c.flags&still != 0 {
+		clear(out)
+	} else if err := r.residuals(c, out[known:]); err != nil {
+		return err
+	}
+	p.restore(out)
+	if c.unit > 1 {
+		if c.form == pattern {
+			for i, m := range out {
+				out[i] = c.first + m<<((c.unit-1)&63)
+			}
+		} else {
+			for i, m := range out {
+				out[i] = c.first + m*int64(c.unit)
+			}
+		}
+	}
+	return nil
+}
+
+// residuals decodes the residuals of a column.
+func (r *Reader) residuals(c *opened, out []int64) error {
+	b := c.residuals
+	src, ok := newBitReader(b, r.pad(b))
+	if !ok {
+		return fmt.Errorf("%w: no residuals", ErrCorrupt)
+	}
+	t := &r.tables[c.table]
+	t.forDecoding()
+	n, shift := len(out), uint(c.shift)
+	low := uint64(1)<<shift - 1
+	lanes := lanes(n)
+	var states [2]uint32
+	for l := range lanes {
+		states[l] = uint32(src.read(tableLog))
+	}
+	pos, end := src.pos, src.end
+	i := 0
+	if lanes == 2 && shift <= 56-tableLog {
+		// A word has the bits of a state and the low bits of a residual.
+		s0, s1 := states[0], states[1]
+		for ; i+3 < n; i += 2 {
+			if pos > end {
+				break
+			}
+			e := t.decode[s0%tableSize]
+			word := src.peek(pos)
+			bits := uint(e >> 8 & 15)
+			s0 = e>>16 + uint32(word)&(1<<bits-1)
+			x := word >> bits & low
+			pos += bits + shift
+			y := int64(int8(e))
+			if y >= far {
+				if pos > end {
+					break
+				}
+				src.pos = pos
+				y = farther(&src, uint(y))
+				pos = src.pos
+			}
+			out[i] = y<<shift | int64(x)
+			if pos > end {
+				break
+			}
+			e = t.decode[s1%tableSize]
+			word = src.peek(pos)
+			bits = uint(e >> 8 & 15)
+			s1 = e>>16 + uint32(word)&(1<<bits-1)
+			x = word >> bits & low
+			pos += bits + shift
+			y = int64(int8(e))
+			if y >= far {
+				if pos > end {
+					break
+				}
+				src.pos = pos
+				y = farther(&src, uint(y))
+				pos = src.pos
+			}
+			out[i+1] = y<<shift | int64(x)
+		}
+		states[0], states[1] = s0, s1
+	}
+	src.pos = pos
+	for ; i < n; i++ {
+		if src.pos > end {
+			break
+		}
+		e := t.decode[states[i%lanes]%tableSize]
+		if i < n-lanes {
+			bits := uint(e >> 8 & 15)
+			states[i%lanes] = e>>16 + uint32(src.read(bits))
+			if src.pos > end {
+				break
+			}
+		}
+		x := src.read(shift)
+		y := int64(int8(e))
+		if y >= far {
+			if src.pos > end {
+				break
+			}
+			y = farther(&src, uint(y))
+		}
+		out[i] = y<<shift | int64(x)
+	}
+	if i < n || src.pos != end {
+		return fmt.Errorf("%w: residuals of another length", ErrCorrupt)
+	}
+	return nil
+}
+
+// farther reads the value of a symbol above direct.
+func farther(src *bitReader, y uint) int64 {
+	extra := y - far + directLog
+	return unzigzag(1<<extra | src.read(extra))
+}
+
+// pad returns b with readable bytes behind it.
+func (r *Reader) pad(b []byte) []byte {
+	if cap(b)-len(b) >= padding {
+		return b[:len(b)+padding]
+	}
+	r.padded = append(append(r.padded[:0], b...), make([]byte, padding)...)
+	return r.padded
+}
