@@ -137,7 +137,7 @@ func TestRoutes(t *testing.T) {
 	_, end = serving(ctx, t, closed)
 	for _, r := range closed.http.Routes() {
 		require.Contains(t, rows, r.Pattern)
-		require.Equal(t, rows[r.Pattern], row{r.Role, r.Bound}, r.Pattern)
+		require.Equal(t, row{r.Role, r.Bound}, rows[r.Pattern], r.Pattern)
 	}
 	cancel()
 	require.NoError(t, <-end)
