@@ -1,4 +1,4 @@
-import { useEffect, useState } from "preact/hooks";
+import { useEffect, useLayoutEffect, useState } from "preact/hooks";
 import { format, go, useAddress } from "../address";
 import { Failure, gone } from "../api";
 import { Dialog } from "../frame/Dialog";
@@ -89,7 +89,7 @@ function New({ close }: { close: () => void }) {
   const [title, setTitle] = useState("");
   const [wrong, setWrong] = useState("");
   const [busy, setBusy] = useState(false);
-  useEffect(() => document.getElementById("new-title")?.focus(), []);
+  useLayoutEffect(() => document.getElementById("new-title")?.focus(), []);
   return (
     <Dialog title="New dashboard" close={close}>
       <form class="form" onSubmit={(e) => {

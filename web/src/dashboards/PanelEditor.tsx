@@ -1,4 +1,4 @@
-import { useEffect, useRef, useState } from "preact/hooks";
+import { useLayoutEffect, useRef, useState } from "preact/hooks";
 import { Query } from "../explore/Query";
 import { unitNames } from "../explore/units";
 import { Cross, Plus } from "../frame/icons";
@@ -17,7 +17,7 @@ export function PanelEditor({ panel: p, context, change, close }: { panel: Panel
   const exprs = p.queries.map((q) => q.expr);
   const [ran, setRan] = useState(exprs);
   const run = () => setRan(exprs);
-  useEffect(() => document.getElementById("panel-title")?.focus(), []);
+  useLayoutEffect(() => document.getElementById("panel-title")?.focus(), []);
   const set = (s: Partial<Panel>) => change(s, `panel ${p.id} ${Object.keys(s).join(" ")}`);
   const setQuery = (n: number, q: Partial<PanelQuery>) => change({ queries: p.queries.map((x, i) => (i === n ? { ...x, ...q } : x)) }, `panel ${p.id} query ${n} ${Object.keys(q).join(" ")}`);
   const setQueries = (queries: PanelQuery[]) => {

@@ -1,5 +1,5 @@
 // What is asked before something is done to a dashboard.
-import { useEffect, useState } from "preact/hooks";
+import { useEffect, useLayoutEffect, useState } from "preact/hooks";
 import { Failure, gone } from "../api";
 import { Dialog } from "../frame/Dialog";
 import { usePreferences } from "../preferences";
@@ -65,7 +65,7 @@ export function Conflict({ id, base, newest, look, copy, overwrite, close }: { i
 export function Copy({ title, save, close }: { title: string; save: (title: string) => Promise<unknown>; close: () => void }) {
   const [text, setText] = useState(`${title} (copy)`);
   const { busy, wrong, run } = useDoing();
-  useEffect(() => {
+  useLayoutEffect(() => {
     const field = document.getElementById("copy-title") as HTMLInputElement | null;
     field?.focus();
     field?.select();

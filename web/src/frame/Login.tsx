@@ -1,4 +1,4 @@
-import { useEffect, useState } from "preact/hooks";
+import { useLayoutEffect, useState } from "preact/hooks";
 import { ask, Failure, loginPath, request } from "../api";
 import { keep, kept } from "../kept";
 import { Dialog } from "./Dialog";
@@ -29,7 +29,7 @@ export function Login({ close }: { close: () => void }) {
   const [secret, setSecret] = useState("");
   const [wrong, setWrong] = useState("");
   const [busy, setBusy] = useState(false);
-  useEffect(() => document.getElementById("login-user")?.focus(), []);
+  useLayoutEffect(() => document.getElementById("login-user")?.focus(), []); // before anybody can type
 
   const logIn = async (e: Event) => {
     e.preventDefault();
