@@ -277,10 +277,11 @@ func ask[T any](f *Faulty, step Step, op func() (T, error)) (T, error) {
 		answer, err = op()
 		return err
 	})
-	if err != nil {
+	var gaps *storage.GapsError
+	if err != nil && !errors.As(err, &gaps) {
 		return zero, err
 	}
-	return answer, nil
+	return answer, err // with gaps, the rest of the answer is there
 }
 
 // errLeft stands for a loop that was left before its end.

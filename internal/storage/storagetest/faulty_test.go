@@ -50,6 +50,22 @@ func TestFaultyFails(t *testing.T) {
 	require.Equal(t, rows, read())
 }
 
+// What comes with an error of gaps is passed on, as a store returns it.
+func TestFaultyPassesOnGaps(t *testing.T) {
+	days := NewDays(NewModel(TestSettings(), nil, clock.NewSimulated(day0)), day0.UnixMilli())
+	f := NewFaulty(days)
+	next := rawSlice(0)
+	next.StartMs += modelDayMs
+	require.NoError(t, f.Write(t.Context(), &storage.Batch{Open: []storage.SliceKey{rawSlice(0), next}}))
+	days.Away(DayAt(next), storage.ErrUnavailable)
+	states, err := f.Slices(t.Context(), metric.Raw, at(0), next.StartMs+modelDayMs)
+	var gaps *storage.GapsError
+	require.ErrorAs(t, err, &gaps)
+	require.Len(t, gaps.Gaps, 1)
+	require.Len(t, states, 1)
+	require.Equal(t, at(0), states[0].StartMs)
+}
+
 // A write that landed on one copy has its marks, but no chunks until they surface.
 func TestFaultyLands(t *testing.T) {
 	f := newFaultyModel()
