@@ -486,3 +486,26 @@ func TestMendWhileTheNextDayIsOutOfReach(t *testing.T) {
 	require.NoError(t, w.Settle(t.Context()))
 	require.Equal(t, 1, rawOf(t, store, blocks.Of(12, 4), midnight))
 }
+
+// TestMendOfAnUnknownSlice: of two slices with torn chunks, one has a state that a node fails to tell, by an error that
+// does not mean that the store is away. The chunks of the other are written once, and those of the first as soon as its
+// state is known.
+func TestMendOfAnUnknownSlice(t *testing.T) {
+	c, store, _ := setUp(4)
+	w := cache.NewWriter(c)
+	block, noon := blocks.Of(0, 4), eleven.Add(time.Hour) // within the future limit: it is 11:59
+	store.Fail("Write", blocks.Range{}, 1, errBoom)
+	require.ErrorIs(t, w.Flush(t.Context(), []cache.BlockSamples{group(eleven, block, 1), group(noon, block, 1)}), errBoom)
+
+	store.Add(storagetest.Rule{Op: "Slices", Times: 1}) // the look at 11:00 succeeds, that at noon does not
+	store.Fail("Slices", blocks.Range{}, 1, errBoom)
+	written := store.Count("Write")
+	require.ErrorIs(t, w.Settle(t.Context()), errBoom)
+	require.Equal(t, written+1, store.Count("Write"))
+	require.Equal(t, []int{1, 0}, []int{rawOf(t, store, block, eleven), rawOf(t, store, block, noon)})
+
+	w.Hurry()
+	require.NoError(t, w.Settle(t.Context()))
+	require.Equal(t, []int{1, 1}, []int{rawOf(t, store, block, eleven), rawOf(t, store, block, noon)})
+	require.False(t, w.Owes())
+}

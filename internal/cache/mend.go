@@ -189,7 +189,7 @@ func (w *Writer) mend(ctx context.Context) error {
 	began := w.cache.clk.Elapsed()
 	// Sorted, so that the same history writes the same rows in the same order.
 	keys := slices.SortedFunc(maps.Keys(w.torn), blockKey.compare)
-	err := w.mendBlocks(ctx, keys...)
+	unknown, err := w.mendBlocks(ctx, keys...)
 	var some *storage.PartsError
 	if err != nil && !errors.As(err, &some) && !storage.IsAway(err) && len(keys) > 1 {
 		// The store has failed the whole batch. The cause may be one block, so try each by itself.
@@ -198,9 +198,15 @@ func (w *Writer) mend(ctx context.Context) error {
 			if ctx.Err() != nil || storage.IsAway(err) {
 				break
 			}
-			err = cmp.Or(w.mendBlocks(ctx, k), err)
+			if w.torn[k] == nil {
+				continue
+			}
+			var failed error
+			unknown, failed = w.mendBlocks(ctx, k)
+			err = cmp.Or(failed, unknown, err)
 		}
 	}
+	err = cmp.Or(err, unknown)
 	w.rest = pause{}
 	if len(w.torn) > 0 {
 		w.rest = pauseAfter(w.cache.clk, began)
@@ -215,10 +221,10 @@ func (w *Writer) mend(ctx context.Context) error {
 }
 
 // mendBlocks writes the chunks of the given torn blocks again. A block stays torn if the store
-// cannot say whether its slice is complete; the others are written.
-func (w *Writer) mendBlocks(ctx context.Context, keys ...blockKey) error {
+// cannot say whether its slice is complete: unknown says why, and the others are written all the same. err
+// is that of the write: none of its blocks is written, or those that it does not name are.
+func (w *Writer) mendBlocks(ctx context.Context, keys ...blockKey) (unknown, err error) {
 	var units []*unit
-	var unknown error
 	away := w.look(ctx)
 	epochs := w.cache.store.Settings().Epochs
 	for _, k := range keys {
@@ -237,17 +243,17 @@ func (w *Writer) mendBlocks(ctx context.Context, keys ...blockKey) error {
 		units = append(units, u)
 	}
 	if len(units) == 0 {
-		return unknown
+		return unknown, nil
 	}
 	f, err := w.begin(ctx, units)
-	if err == nil {
-		err = away[f.current.StartMs]
-	}
 	if err != nil {
-		return err
+		return unknown, err
+	}
+	if err := away[f.current.StartMs]; err != nil {
+		return err, nil
 	}
 	if err := w.finish(ctx, f); err != nil {
-		return err
+		return unknown, err
 	}
 	some := &storage.PartsError{}
 	for i, u := range units {
@@ -256,7 +262,7 @@ func (w *Writer) mendBlocks(ctx context.Context, keys ...blockKey) error {
 		}
 	}
 	if len(some.Failed) > 0 {
-		return some
+		return unknown, some
 	}
-	return unknown
+	return unknown, nil
 }
