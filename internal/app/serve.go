@@ -306,7 +306,7 @@ func (s *server) build(ctx context.Context) error {
 			})
 		}
 		opts.Metadata = s.engine.catalog
-		boards, err := s.dashboardsAPI(s.engine)
+		boards, err := s.dashboardsAPI(s.engine, turns.Queries)
 		if err != nil {
 			return err
 		}

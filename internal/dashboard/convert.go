@@ -116,6 +116,9 @@ type converter struct {
 	known  map[string]bool // variables
 	panels []Panel
 	full   bool
+	// looked counts the panels and rows that were looked at, and unlooked means that there are others.
+	looked   int
+	unlooked bool
 }
 
 func (c *converter) note(format string, args ...any) {

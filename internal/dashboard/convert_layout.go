@@ -14,8 +14,8 @@ const (
 	headingHeight = 2
 	// panelHeight is that of a panel that says none.
 	panelHeight = 8
-	// maxTheirPanels bounds the panels that are looked at: some have no counterpart.
-	maxTheirPanels = 2 * MaxPanels
+	// maxTheirPanels bounds the panels and rows that are looked at, of all lists together: some have no counterpart.
+	maxTheirPanels = 4 * MaxPanels
 )
 
 // section is what lies below the title of a row.
@@ -24,50 +24,66 @@ type section struct {
 	panels []placed
 }
 
-// placed is a panel of Grafana at a place, which may reach over the edges.
+// placed is a panel of Grafana at a place, which may reach over the edges. It is not decoded before its section is
+// converted: decoded, the smallest panel takes hundreds of times the memory of its text.
 type placed struct {
-	panel
-	at Rectangle
+	text raw
+	row  bool
+	at   Rectangle
+}
+
+// elements returns the elements of a list of panels or rows, as far as they may still be looked at.
+func (c *converter) elements(text raw) []raw {
+	all, more, _ := elements(text, maxTheirPanels-c.looked)
+	c.looked += len(all)
+	c.unlooked = c.unlooked || more
+	return all
 }
 
 // sections converts all panels. A row with a title becomes a heading. What a collapsed row holds comes below it.
 func (c *converter) sections(panels, rows raw) {
 	all := []section{{}}
-	list, more, _ := elements(panels, maxTheirPanels)
-	parsed := make([]placed, len(list))
-	for i, one := range list {
-		parsed[i] = place(one)
+	var list []placed
+	for _, one := range c.elements(panels) {
+		p, _ := place(one)
+		list = append(list, p)
 	}
-	slices.SortStableFunc(parsed, func(a, b placed) int { return cmp.Or(a.at.Y-b.at.Y, a.at.X-b.at.X) })
-	for _, p := range parsed {
-		if p.Kind.V != "row" {
+	slices.SortStableFunc(list, func(a, b placed) int { return cmp.Or(a.at.Y-b.at.Y, a.at.X-b.at.X) })
+	for _, p := range list {
+		if !p.row {
 			last := &all[len(all)-1]
 			last.panels = append(last.panels, p)
 			continue
 		}
-		c.repeated(&p.panel)
-		next := section{title: p.Title.V}
-		within, too, _ := elements(p.Panels, maxTheirPanels)
-		more = more || too
-		for _, one := range within {
-			next.panels = append(next.panels, place(one))
-		}
+		next, within := c.row(p.text)
 		all = append(all, next)
-		if len(within) > 0 {
+		if within {
 			all = append(all, section{}) // what follows a collapsed row has places of its own
 		}
 	}
-	old, too, _ := elements(rows, maxTheirPanels) // of versions before 5
-	for _, one := range old {
-		all = append(all, oldRow(one))
+	for _, one := range c.elements(rows) { // of versions before 5
+		all = append(all, c.oldRow(one))
 	}
-	if more || too {
-		c.note("the dashboard has too many panels, not all are looked at")
+	if c.unlooked {
+		c.note("the dashboard has too many panels, only the first %d are looked at", maxTheirPanels)
 	}
 	top := 0
 	for _, s := range all {
 		top = c.section(s, top)
 	}
+}
+
+// row reads a row, and the places of what it holds while it is collapsed. within is false if it holds nothing.
+func (c *converter) row(text raw) (s section, within bool) {
+	var from panel
+	_ = json.Unmarshal(text, &from)
+	c.repeated(&from)
+	s.title = from.Title.V
+	for _, one := range c.elements(from.Panels) {
+		p, _ := place(one)
+		s.panels = append(s.panels, p)
+	}
+	return s, len(s.panels) > 0
 }
 
 func (c *converter) repeated(row *panel) {
@@ -76,11 +92,16 @@ func (c *converter) repeated(row *panel) {
 	}
 }
 
-// place reads a panel and its place.
-func place(text raw) placed {
-	var p placed
-	_ = json.Unmarshal(text, &p.panel)
-	g := p.Grid.V
+// place reads the place of a panel, and its width in an old row, in twelfths.
+func place(text raw) (p placed, span float64) {
+	var from struct {
+		Kind words          `json:"type"`
+		Grid loose[grid]    `json:"gridPos"`
+		Span loose[float64] `json:"span"`
+	}
+	_ = json.Unmarshal(text, &from)
+	p.text, p.row = text, from.Kind.V == "row"
+	g := from.Grid.V
 	whole := func(v float64, absent, most int) int {
 		if !(v >= 1) {
 			return absent
@@ -91,11 +112,11 @@ func place(text raw) placed {
 	p.at.X = min(whole(g.X.V, 0, Columns), Columns-p.at.W)
 	p.at.H = whole(g.H.V, panelHeight, MaxHeight)
 	p.at.Y = whole(g.Y.V, 0, MaxRow)
-	return p
+	return p, from.Span.V
 }
 
 // oldRow reads a row of the time before there was a grid: its panels stand side by side, in twelfths of the width.
-func oldRow(text raw) section {
+func (c *converter) oldRow(text raw) section {
 	var from struct {
 		Title     words `json:"title"`
 		ShowTitle flag  `json:"showTitle"`
@@ -106,12 +127,11 @@ func oldRow(text raw) section {
 	if from.ShowTitle.V {
 		s.title = from.Title.V
 	}
-	list, _, _ := elements(from.Panels, maxTheirPanels)
 	x, y := 0, 0
-	for _, one := range list {
-		p := place(one)
+	for _, one := range c.elements(from.Panels) {
+		p, span := place(one)
 		width := Columns / 2
-		if span := p.Span.V; span >= 1 && span <= 12 {
+		if span >= 1 && span <= 12 {
 			width = 2 * int(span)
 		}
 		if x+width > Columns {
@@ -131,12 +151,17 @@ func (c *converter) section(s section, top int) int {
 		top += headingHeight
 	}
 	var good []Panel
-	for i := range s.panels {
+	for _, one := range s.panels {
 		if c.full {
 			return top
 		}
-		if p, ok := c.panel(&s.panels[i].panel); ok {
-			p.At = s.panels[i].at
+		if len(good) > MaxPanels { // more than there is room for
+			break
+		}
+		var from panel
+		_ = json.Unmarshal(one.text, &from)
+		if p, ok := c.panel(&from); ok {
+			p.At = one.at
 			good = append(good, p)
 		}
 	}

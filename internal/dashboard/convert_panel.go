@@ -16,8 +16,6 @@ type panel struct {
 	Kind        words             `json:"type"`
 	Title       words             `json:"title"`
 	Description words             `json:"description"`
-	Grid        loose[grid]       `json:"gridPos"`
-	Span        loose[float64]    `json:"span"` // of old rows, in twelfths
 	Targets     raw               `json:"targets"`
 	Panels      raw               `json:"panels"` // of a row
 	Repeat      words             `json:"repeat"`

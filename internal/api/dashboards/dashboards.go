@@ -25,15 +25,22 @@ const (
 	// dashboard, and its JSON. bodyBytes is what the smallest takes.
 	decodedFactor = 8
 	bodyBytes     = 64 << 10
+	// convertedBytes is what the smallest takes that is converted: many small panels, one at a time, and the notes.
+	convertedBytes = 1 << 20
 	// sentFactor is how many times the memory of a stored dashboard its answer takes.
 	sentFactor = 3
 )
 
 // Handler has the endpoints.
-type Handler struct{ library *dashboard.Library }
+type Handler struct {
+	library *dashboard.Library
+	turns   *admission.Turns
+}
 
-// New makes the endpoints.
-func New(library *dashboard.Library) *Handler { return &Handler{library} }
+// New makes the endpoints. Each conversion takes one of the turns.
+func New(library *dashboard.Library, turns *admission.Turns) *Handler {
+	return &Handler{library, turns}
+}
 
 // Register implements api.Registrar.
 func (h *Handler) Register(to *route.Table) {
@@ -158,14 +165,14 @@ func (h *Handler) versions(w http.ResponseWriter, r *http.Request) {
 	answer(w, out)
 }
 
-// body reads the body, after it has charged what will be made of it.
-func body(r *http.Request) ([]byte, error) {
+// body reads the body, and charges what will be made of it: least for the smallest.
+func body(r *http.Request, least int64) ([]byte, error) {
 	// The server has read and charged the body itself.
 	text, err := io.ReadAll(r.Body)
 	if err != nil {
 		return nil, err
 	}
-	return text, admission.Charge(r.Context(), int64(bodyBytes+decodedFactor*len(text)))
+	return text, admission.Charge(r.Context(), least+int64(decodedFactor*len(text)))
 }
 
 func (h *Handler) put(w http.ResponseWriter, r *http.Request) {
@@ -174,7 +181,7 @@ func (h *Handler) put(w http.ResponseWriter, r *http.Request) {
 		fail(w, r, err)
 		return
 	}
-	text, err := body(r)
+	text, err := body(r, bodyBytes)
 	if err != nil {
 		fail(w, r, err)
 		return
@@ -208,7 +215,13 @@ func (h *Handler) remove(w http.ResponseWriter, r *http.Request) {
 }
 
 func (h *Handler) convert(w http.ResponseWriter, r *http.Request) {
-	text, err := body(r)
+	give, err := h.turns.Take(r.Context(), r.RemoteAddr)
+	if err != nil {
+		fail(w, r, err)
+		return
+	}
+	defer give()
+	text, err := body(r, convertedBytes)
 	if err != nil {
 		fail(w, r, err)
 		return
