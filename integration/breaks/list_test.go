@@ -495,6 +495,12 @@ var list = []brk{
 		pkg: "internal/rollup", test: "TestIndexIsReadAsBlocksAreGround",
 	},
 	{
+		name: "one client takes all that may wait", invariant: 7,
+		file: "internal/ingest/ingest.go",
+		old:  "own > 0 && own+n", new: "own < 0 && own+n",
+		pkg: "internal/ingest", test: "TestPendingOfOneClient",
+	},
+	{
 		name: "ingest takes more than may wait", invariant: 7,
 		file: "internal/ingest/ingest.go",
 		old:  "in.pending > 0 && in.pending+n > in.opts.MaxPending", new: "n > in.opts.MaxPending",
