@@ -479,7 +479,7 @@ func TestWindowsAnywhere(t *testing.T) {
 				case 0:
 					end = now + rng.Int64N(2*future)/second*second
 				case 1:
-					w.rangeMs += rng.Int64N(5 * day / second) * second
+					w.rangeMs += rng.Int64N(5*day/second) * second
 				}
 				start, step := end, second
 				if rng.IntN(2) == 0 {
