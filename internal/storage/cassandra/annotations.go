@@ -25,6 +25,9 @@ const (
 	cqlDropSpan        = `DELETE FROM annotation_spans WHERE span = ? AND period = ? AND start_time = ? AND id = ?`
 )
 
+// spansAhead is how many rows of annotation_spans a page has, and how many annotations they lead to are read together.
+const spansAhead = 1000
+
 // annotationRow is a row of annotations, or of annotation_spans. The row of an annotation that was put before version 5 of
 // the schema has no cell, and the annotation in columns.
 type annotationRow struct {
@@ -73,6 +76,10 @@ func (r *annotationRow) writtenUs() *int64 {
 		return r.BeforeUs
 	}
 	return r.WrittenUs
+}
+
+func (r annotationRow) compare(o annotationRow) int {
+	return cmp.Or(cmp.Compare(r.StartMs, o.StartMs), cmp.Compare(r.ID, o.ID))
 }
 
 func (r *annotationRow) annotation() storage.Annotation {
@@ -204,19 +211,13 @@ func (s *Store) Annotations(ctx context.Context, fromMs, toMs int64) iter.Seq2[s
 			return
 		}
 		first := metric.AlignDown(fromMs-dayMs, dayMs)
-		long, err := s.longAnnotations(ctx, fromMs, first)
-		var days []int64
-		if err == nil {
-			days, err = s.annotationDays(ctx, first, toMs)
-		}
+		days, err := s.annotationDays(ctx, first, toMs)
 		if err != nil {
 			yield(storage.Annotation{}, named(op, err))
 			return
 		}
 		for _, seq := range []iter.Seq2[annotationRow, error]{
-			spread(ctx, long, func(ctx context.Context, r annotationRow) iter.Seq2[annotationRow, error] {
-				return s.ofSpan(ctx, r)
-			}),
+			s.longAnnotations(ctx, fromMs, first),
 			spread(ctx, days, func(ctx context.Context, day int64) iter.Seq2[annotationRow, error] {
 				return rows[annotationRow](ctx, s.session, manyRows, stmt(cqlReadAnnotations, day, first, toMs))
 			}),
@@ -240,25 +241,54 @@ func (s *Store) Annotations(ctx context.Context, fromMs, toMs int64) iter.Seq2[s
 	}
 }
 
-// longAnnotations returns the rows of annotation_spans that start before a time and end at endMs or later, in order.
-func (s *Store) longAnnotations(ctx context.Context, endMs, beforeMs int64) (out []annotationRow, err error) {
-	for _, span := range storage.LongSpans {
+// longAnnotations yields the annotations that annotation_spans leads to, start before a time and end at endMs or later,
+// in order. It holds some pages of that table, and reads some annotations ahead, however many there are.
+func (s *Store) longAnnotations(ctx context.Context, endMs, beforeMs int64) iter.Seq2[annotationRow, error] {
+	streams := make([]iter.Seq2[annotationRow, error], len(storage.LongSpans))
+	for i, span := range storage.LongSpans {
+		streams[i] = s.spanRows(ctx, span, endMs, beforeMs)
+	}
+	return func(yield func(annotationRow, error) bool) {
+		var some []annotationRow
+		read := func() bool {
+			for r, err := range spread(ctx, some, s.ofSpan) {
+				if !yield(r, err) || err != nil {
+					return false
+				}
+			}
+			some = some[:0]
+			return true
+		}
+		for r, err := range storage.InTurn(streams, annotationRow.compare) {
+			if err != nil {
+				if read() { // what comes before
+					yield(annotationRow{}, err)
+				}
+				return
+			}
+			if some = append(some, r); len(some) == spansAhead && !read() {
+				return
+			}
+		}
+		read()
+	}
+}
+
+// spanRows yields the rows of annotation_spans of one span that start before a time and end at endMs or later, in order.
+func (s *Store) spanRows(ctx context.Context, span storage.Span, endMs, beforeMs int64) iter.Seq2[annotationRow, error] {
+	return func(yield func(annotationRow, error) bool) {
 		first := endMs - span.Ms()
 		for _, period := range periods(span, first, beforeMs) {
-			for r, err := range rows[annotationRow](ctx, s.session, manyRows, stmt(cqlReadSpans, int(span), period, first, beforeMs)) {
-				if err != nil {
-					return nil, err
+			for r, err := range rows[annotationRow](ctx, s.session, spansAhead, stmt(cqlReadSpans, int(span), period, first, beforeMs)) {
+				if r.span = span; err == nil && (r.EndMs == nil || *r.EndMs < endMs) {
+					continue
 				}
-				if r.span = span; r.EndMs != nil && *r.EndMs >= endMs {
-					out = append(out, r)
+				if !yield(r, err) || err != nil {
+					return
 				}
 			}
 		}
 	}
-	slices.SortFunc(out, func(a, b annotationRow) int {
-		return cmp.Or(cmp.Compare(a.StartMs, b.StartMs), cmp.Compare(a.ID, b.ID))
-	})
-	return out, nil
 }
 
 // ofSpan yields the annotation that a row of annotation_spans leads to, unless it has been deleted, or has become so

@@ -7,7 +7,6 @@ import (
 	"encoding/binary"
 	"fmt"
 	"iter"
-	"slices"
 	"time"
 
 	lsm "github.com/cockroachdb/pebble/v2"
@@ -29,6 +28,10 @@ type spanRow struct {
 	span           storage.Span
 	startMs, endMs int64
 	id             string
+}
+
+func (r spanRow) compare(o spanRow) int {
+	return cmp.Or(cmp.Compare(r.startMs, o.startMs), cmp.Compare(r.id, o.id))
 }
 
 // appendAnnotation appends version, the time of expiry (0 for never), time of the update, length, author, selector,
@@ -295,33 +298,17 @@ func (s *Store) lostAnnotations(from, to []byte) bool {
 }
 
 // longAnnotations yields the annotations that are entered in annotation_spans, start before beforeMs, end at endMs or
-// later, and are shown.
+// later, and are shown. It holds a page of rows of each span at a time, however many long annotations there are.
 func (s *Store) longAnnotations(ctx context.Context, op string, beforeMs, endMs int64, shown func(*storedAnnotation) bool, yield func(storage.Annotation, error) bool) bool {
-	var rows []spanRow
-	for _, span := range storage.LongSpans {
-		parse := func(k, v []byte) (spanRow, error) {
-			if len(k) < 2+8 {
-				return spanRow{span: storage.SpanDay}, nil // leads to no annotation
-			}
-			if len(v) != 8 {
-				v = appendInt(nil, storage.MaxAnnotationMs) // the annotation itself says
-			}
-			return spanRow{span: span, startMs: getInt(k[2:]), endMs: getInt(v), id: string(k[10:])}, nil
-		}
-		var failed error
-		scanAround(ctx, s, op, spanKey(span, endMs-span.Ms(), ""), spanKey(span, beforeMs, ""), nil, parse, s.lostAnnotations, func(r spanRow, err error) bool {
-			if failed = err; err == nil && r.endMs >= endMs {
-				rows = append(rows, r)
-			}
-			return err == nil
-		})
-		if failed != nil {
-			return yield(storage.Annotation{}, failed) && false
-		}
+	streams := make([]iter.Seq2[spanRow, error], len(storage.LongSpans))
+	for i, span := range storage.LongSpans {
+		streams[i] = s.spanRows(ctx, op, span, beforeMs, endMs)
 	}
-	slices.SortFunc(rows, func(a, b spanRow) int { return cmp.Or(cmp.Compare(a.startMs, b.startMs), cmp.Compare(a.id, b.id)) })
-	for _, r := range rows {
-		if err := s.begin(ctx, op); err != nil {
+	for r, err := range storage.InTurn(streams, spanRow.compare) {
+		if err == nil {
+			err = s.begin(ctx, op)
+		}
+		if err != nil {
 			return yield(storage.Annotation{}, err) && false
 		}
 		a := storedAnnotation{Annotation: storage.Annotation{ID: r.id, StartMs: r.startMs}}
@@ -338,4 +325,25 @@ func (s *Store) longAnnotations(ctx context.Context, op string, beforeMs, endMs 
 		}
 	}
 	return true
+}
+
+// spanRows yields the rows of one span that start before beforeMs and end at endMs or later, in order.
+func (s *Store) spanRows(ctx context.Context, op string, span storage.Span, beforeMs, endMs int64) iter.Seq2[spanRow, error] {
+	parse := func(k, v []byte) (spanRow, error) {
+		if len(k) < 2+8 {
+			return spanRow{span: storage.SpanDay}, nil // leads to no annotation
+		}
+		if len(v) != 8 {
+			v = appendInt(nil, storage.MaxAnnotationMs) // the annotation itself says
+		}
+		return spanRow{span: span, startMs: getInt(k[2:]), endMs: getInt(v), id: string(k[10:])}, nil
+	}
+	return func(yield func(spanRow, error) bool) {
+		scanAround(ctx, s, op, spanKey(span, endMs-span.Ms(), ""), spanKey(span, beforeMs, ""), nil, parse, s.lostAnnotations, func(r spanRow, err error) bool {
+			if err == nil && (r.span != span || r.endMs < endMs) {
+				return true
+			}
+			return yield(r, err)
+		})
+	}
 }
