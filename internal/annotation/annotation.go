@@ -2,11 +2,13 @@
 package annotation
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
 	"fmt"
 	"iter"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -85,22 +87,24 @@ func Check(ctx context.Context, a *storage.Annotation) error {
 	return nil
 }
 
-// Put stores drafts that are complete. They are durable when Put returns nil. One with the ID and StartMs of another
-// replaces it. After an error some may be stored; it may be repeated.
+// Put stores drafts that are complete, as if one after the other: a later one may lie where an earlier one was moved
+// from. They are durable when Put returns nil. One with the ID and StartMs of another replaces it. After an error some
+// may be stored; it may be repeated.
 func (b *Book) Put(ctx context.Context, drafts []Draft) error {
 	all := make([]storage.Annotation, len(drafts))
-	var moved []storage.AnnotationKey
+	left := make(map[storage.AnnotationKey]bool)
 	for i := range drafts {
 		d := &drafts[i]
 		all[i] = d.Annotation
+		delete(left, storage.AnnotationKey{ID: d.ID, StartMs: d.StartMs, EndMs: d.StartMs})
 		if d.Moved && d.WasMs != d.StartMs {
-			moved = append(moved, storage.AnnotationKey{ID: d.ID, StartMs: d.WasMs, EndMs: d.WasMs})
+			left[storage.AnnotationKey{ID: d.ID, StartMs: d.WasMs, EndMs: d.WasMs}] = true
 		}
 	}
-	if err := b.store.PutAnnotations(ctx, all, b.keep); err != nil || len(moved) == 0 {
+	if err := b.store.PutAnnotations(ctx, all, b.keep); err != nil || len(left) == 0 {
 		return err
 	}
-	return b.store.DeleteAnnotations(ctx, moved) // afterwards: better twice than not at all
+	return b.store.DeleteAnnotations(ctx, slices.Collect(maps.Keys(left))) // afterwards: better twice than not at all
 }
 
 // Delete deletes the annotation with an id that starts at startMs. It returns whether there was one.
@@ -166,8 +170,8 @@ type Found struct {
 // to the request. The time that it takes grows with the annotations in the query's time.
 func (b *Book) Find(ctx context.Context, q Query) (Found, error) {
 	text := strings.ToLower(q.Text)
-	if q.Before != nil {
-		q.ToMs = min(q.ToMs, q.Before.StartMs)
+	if q.Before != nil { // which may start before the range, and so may what comes before it
+		q.ToMs = min(q.ToMs, max(q.FromMs, q.Before.StartMs))
 	}
 	var kept []storage.Annotation // the first begin of them are dropped
 	begin, held, charged := 0, int64(0), int64(0)
@@ -175,6 +179,9 @@ func (b *Book) Find(ctx context.Context, q Query) (Found, error) {
 	for a, err := range b.store.Annotations(ctx, q.FromMs, q.ToMs) {
 		if err != nil {
 			return Found{}, err
+		}
+		if q.Before != nil && !q.Before.follows(&a) {
+			break
 		}
 		if !q.matches(&a, text) {
 			continue
@@ -200,10 +207,12 @@ func (b *Book) Find(ctx context.Context, q Query) (Found, error) {
 	return Found{Annotations: kept[begin:], More: more}, nil
 }
 
+// follows reports whether the position is behind an annotation.
+func (p *Position) follows(a *storage.Annotation) bool {
+	return cmp.Or(cmp.Compare(a.StartMs, p.StartMs), cmp.Compare(a.ID, p.ID)) < 0
+}
+
 func (q *Query) matches(a *storage.Annotation, text string) bool {
-	if q.Before != nil && (a.StartMs > q.Before.StartMs || a.StartMs == q.Before.StartMs && a.ID >= q.Before.ID) {
-		return false
-	}
 	for _, tag := range q.Tags {
 		if _, has := slices.BinarySearch(a.Tags, tag); !has {
 			return false

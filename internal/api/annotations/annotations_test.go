@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -168,6 +169,42 @@ func TestMore(t *testing.T) {
 	}
 	require.Len(t, seen, 25)
 	require.IsIncreasing(t, seen)
+}
+
+// TestMoreOfLongOnes: paging goes on among those that start before the range and reach into it.
+func TestMoreOfLongOnes(t *testing.T) {
+	s := serve(t)
+	const day = 86400
+	now := apitest.Now.Unix()
+	var all, want []string
+	for i := range 9 {
+		text := fmt.Sprintf("n%d", i)
+		all = append(all, fmt.Sprintf(`{"id":"n","start":%d,"end":%d,"text":%q}`, now-int64(9-i)*5*day, now, text))
+		want = append(want, text)
+	}
+	code, _ := s.put(t, "["+strings.Join(all, ",")+"]")
+	require.Equal(t, 200, code)
+	start := []string{"limit", "2", "start", strconv.FormatInt(now-12*day, 10)}
+	found := s.find(t, start...)
+	seen := texts(found)
+	for found.More {
+		found = s.find(t, append(start, "before", found.Before)...)
+		seen = append(texts(found), seen...)
+		require.LessOrEqual(t, len(seen), len(all))
+	}
+	require.Equal(t, want, seen)
+}
+
+// TestMovesInOneRequest: the annotations of a request count one after the other.
+func TestMovesInOneRequest(t *testing.T) {
+	s := serve(t)
+	at := func(n int64) int64 { return apitest.Now.Unix() - 100 + n }
+	code, reply := s.put(t, fmt.Sprintf(`[
+		{"id":"a","start":%d,"text":"moved","moved_from":%d}, {"id":"a","start":%d,"text":"new"},
+		{"id":"b","start":%d,"text":"before"}, {"id":"b","start":%d,"text":"after","moved_from":%d}]`, at(2), at(1), at(1), at(3), at(4), at(3)))
+	require.Equal(t, 200, code)
+	require.Len(t, reply.Accepted, 4)
+	require.Equal(t, []string{"new", "moved", "after"}, texts(s.find(t)))
 }
 
 // TestBad: what is bad is refused with a reason, and what is good beside it is kept.
