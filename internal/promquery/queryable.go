@@ -452,9 +452,7 @@ func (r *rowSource) points(at place, own *own) (points, error) {
 	if err != nil {
 		return points{}, err
 	}
-	return r.reading.points(r.loader.ctx, plan, r.q.Ladder().WidthMs(r.level), found[at.i], own.add, func(err error) {
-		r.warn.Add("percentiles are missing: %v", err)
-	})
+	return r.reading.points(r.loader.ctx, plan, r.q.Ladder().WidthMs(r.level), found[at.i], own.add, r.warn.Add)
 }
 
 // release also lets go of the plans, which know each slice of the time range.

@@ -78,7 +78,7 @@ func (r *reading) keep(s *query.Span) query.Span {
 
 // points are what spans, which are by time, come to. It calls hold for what it makes.
 func (r *reading) points(
-	ctx context.Context, p *query.Plan, widthMs int64, spans []query.Span, hold func(n int) error, warn func(error),
+	ctx context.Context, p *query.Plan, widthMs int64, spans []query.Span, hold func(n int) error, warn func(format string, args ...any),
 ) (points, error) {
 	if r.averaged() {
 		return r.averages(spans, hold)
@@ -142,7 +142,7 @@ type window struct {
 	lo, hi  int
 	fromMs  int64
 	sketch  sketch.Sketch
-	warn    func(error)
+	warn    func(format string, args ...any)
 }
 
 // value returns the function's value; ok is false if there is none. The window must not be empty.
@@ -243,7 +243,7 @@ func (w *window) increase() (sum float64, ok bool) {
 }
 
 // quantile computes quantile_over_time, which interpolates between two ranks. The values at these
-// ranks are within the sketch's accuracy.
+// ranks are within the sketch's accuracy; where they may not be, it warns.
 func (w *window) quantile() float64 {
 	switch {
 	case math.IsNaN(w.rank):
@@ -261,7 +261,7 @@ func (w *window) quantile() float64 {
 		if len(s.Sketch) == 0 {
 			w.sketch.Add(s.Last) // the span is a single sample
 		} else if err := w.sketch.Merge(s.Sketch); err != nil {
-			w.warn(err)
+			w.warn("percentiles are missing: %v", err)
 			return math.NaN()
 		}
 	}
@@ -277,6 +277,10 @@ func (w *window) quantile() float64 {
 	}
 	rank := w.rank * float64(n-1)
 	below := min(uint64(rank), n-1)
-	share := rank - float64(below)
-	return at(below)*(1-share) + at(min(below+1, n-1))*share
+	above, share := min(below+1, n-1), rank-float64(below)
+	off := func(rank uint64) bool { return rank > 0 && rank < n-1 && w.sketch.Collapsed(rank) }
+	if off(below) || share > 0 && off(above) {
+		w.warn("quantile_over_time: %v", sketch.ErrCollapsed)
+	}
+	return at(below)*(1-share) + at(above)*share
 }

@@ -967,3 +967,32 @@ func TestLimits(t *testing.T) {
 	var bad *query.RequestError
 	require.ErrorAs(t, exec(few, Options{}, `x`), &bad)
 }
+
+// TestQuantileOfAWideSpan: where a rank falls among values that a row stores as one, a warning says so.
+func TestQuantileOfAWideSpan(t *testing.T) {
+	series := map[metric.ScheduleID]metric.Labels{0: querytest.Named("wide")}
+	samples := make(map[metric.ScheduleID][]metric.Sample)
+	from := midnight - 4*day
+	for i := range int64(2 * day / minute) { // a factor of 10^36 in two days
+		samples[0] = append(samples[0], metric.Sample{TimeMs: from + i*minute + 1, Value: 1e-18 * math.Pow(1.03, float64(i))})
+	}
+	p := newPair(t, "model", midnight, series, samples)
+	of := func(rank string) (v float64, warned bool) {
+		r := p.query(t, p.rolled, `quantile_over_time(`+rank+`, wide[2d])`, from+2*day, from+2*day, minute)
+		require.NoError(t, r.Err)
+		require.Len(t, r.Value, 1)
+		for text := range r.Warnings {
+			warned = warned || strings.Contains(text, "more than a factor of 10^8")
+		}
+		return r.Value.(promql.Matrix)[0].Floats[0].F, warned
+	}
+	at := func(rank float64) float64 { return samples[0][int(rank*float64(len(samples[0])-1))].Value }
+	v, warned := of("0.9")
+	require.False(t, warned)
+	require.InEpsilon(t, at(0.9), v, 0.05)
+	v, warned = of("0.4")
+	require.True(t, warned)
+	require.Greater(t, v, 100*at(0.4))
+	_, warned = of("0")
+	require.False(t, warned, "the least value is known")
+}

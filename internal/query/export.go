@@ -177,7 +177,10 @@ func (q *Querier) Rollups(ctx context.Context, sels []Selector, level metric.Buc
 				if err := sk.Merge(row.Sketch); err != nil {
 					r.warnings.add("%s of %s: percentiles are missing: %v", q.rowName(level, row.TimeMs), out.Labels, err)
 				} else {
-					out.P50, out.P90, out.P99 = percentiles(&sk, row.Min, row.Max)
+					var off error
+					if out.P50, out.P90, out.P99, off = percentiles(&sk, row.Min, row.Max); off != nil {
+						r.warnings.add("%s of %s: percentiles: %v", q.rowName(level, row.TimeMs), out.Labels, off)
+					}
 				}
 				if !yield(out, nil) {
 					return

@@ -88,7 +88,10 @@ func (q *Querier) groupSummary(ctx context.Context, g group, parts []part, memor
 		}
 		s := Summary{ID: id, Labels: q.index.Labels(id), Point: points[i], P50: math.NaN(), P90: math.NaN(), P99: math.NaN()}
 		if !damaged[i] {
-			s.P50, s.P90, s.P99 = percentiles(&sketches[i], s.Min, s.Max)
+			var off error
+			if s.P50, s.P90, s.P99, off = percentiles(&sketches[i], s.Min, s.Max); off != nil {
+				warn.add("percentiles of %s: %v", s.Labels, off)
+			}
 			if err := count(i); err != nil {
 				return nil, err
 			}
@@ -218,8 +221,14 @@ func (q *Querier) latestIn(ctx context.Context, g group, found []*metric.Sample,
 }
 
 // percentiles reads the percentiles of a sketch. A sketch knows values to 1 %, so percentiles
-// clamps them to the extremes, which are exact.
-func percentiles(sk *sketch.Sketch, lowest, highest float64) (p50, p90, p99 float64) {
-	at := func(q float64) float64 { return max(lowest, min(highest, sk.Quantile(q))) }
-	return at(0.5), at(0.9), at(0.99)
+// clamps them to the extremes, which are exact. off is sketch.ErrCollapsed if one of them is not within 1 %.
+func percentiles(sk *sketch.Sketch, lowest, highest float64) (p50, p90, p99 float64, off error) {
+	at := func(q float64) float64 {
+		if sk.Collapsed(sk.Rank(q)) {
+			off = sketch.ErrCollapsed
+		}
+		return max(lowest, min(highest, sk.Quantile(q)))
+	}
+	p50, p90, p99 = at(0.5), at(0.9), at(0.99)
+	return p50, p90, p99, off
 }

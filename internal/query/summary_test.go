@@ -270,3 +270,21 @@ func TestSummaryCountsItsSketches(t *testing.T) {
 	}
 	require.ErrorIs(t, err, admission.ErrNoRoom)
 }
+
+// TestPercentilesOfAWideSpan: where a percentile falls among values that a row stores as one, a warning says so.
+func TestPercentilesOfAWideSpan(t *testing.T) {
+	w := newWorld(t, querytest.Settings(), retention)
+	w.series(1, "wide", "web-1")
+	w.fill([]metric.ScheduleID{1}, midnight, midnight+2*24*hour, minute, func(_ metric.ScheduleID, tMs int64) float64 {
+		return 1e-18 * math.Pow(1.03, float64(tMs-midnight)/float64(minute)) // a factor of 10^36
+	})
+	w.grind(1, midnight, midnight+2*24*hour)
+	warned := func(hours int64) []string {
+		sums, err := w.q.Summary(t.Context(), w.sel("wide"), midnight, midnight+hours*hour)
+		require.Len(t, collect(t, sums, err), 1)
+		return sums.Warnings()
+	}
+	require.Empty(t, warned(3))
+	require.Len(t, warned(48), 1)
+	require.Contains(t, warned(48)[0], `percentiles of wide{source="web-1"}: the values span more than a factor of 10^8`)
+}

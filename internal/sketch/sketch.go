@@ -24,8 +24,11 @@ const RelativeAccuracy = 0.01
 
 // MaxBins bounds the bins of either sign. A bin is 2 % wide, so values that span a factor of 10^8
 // fit, however many there are. Beyond that the bins nearest to 0 are merged, and only quantiles in
-// the merged bins lose their accuracy.
+// the merged bins lose their accuracy; see Collapsed.
 const MaxBins = 1024
+
+// ErrCollapsed says why a quantile is not within RelativeAccuracy.
+var ErrCollapsed = errors.New("the values span more than a factor of 10^8, and those of this rank are among the nearest to 0, which are stored as one")
 
 // ErrCorrupt marks an encoded sketch that does not decode.
 var ErrCorrupt = errors.New("sketch is damaged")
@@ -93,15 +96,38 @@ func (s *Sketch) Count() uint64 {
 // Quantile returns a value within RelativeAccuracy of the value with rank ⌊q·(n-1)⌋ among the n
 // added, counted from 0. It returns NaN when the sketch is empty or q is outside [0, 1].
 func (s *Sketch) Quantile(q float64) float64 {
-	n := s.Count()
-	if n == 0 || !(q >= 0 && q <= 1) {
+	if s.Count() == 0 || !(q >= 0 && q <= 1) {
 		return math.NaN()
 	}
-	return s.Ranked(min(uint64(q*float64(n-1)), n-1))
+	return s.Ranked(s.Rank(q))
 }
 
-// Ranked returns a value within RelativeAccuracy of the value with the given rank. The least value
-// has rank 0; rank must be below Count.
+// Rank returns the rank of the value that Quantile returns. q must lie in [0, 1].
+func (s *Sketch) Rank(q float64) uint64 {
+	n := s.Count()
+	if n == 0 {
+		return 0
+	}
+	return min(uint64(q*float64(n-1)), n-1)
+}
+
+// Collapsed reports whether the value with the given rank may lie in merged bins. Then it is nearer to 0 than what
+// Ranked returns, or there, and RelativeAccuracy does not hold.
+func (s *Sketch) Collapsed(rank uint64) bool {
+	s.positive.fold()
+	s.negative.fold()
+	switch negatives := s.negative.count(); {
+	case rank < negatives:
+		return s.negative.collapsed(negatives - 1 - rank)
+	case rank < negatives+s.zeros:
+		return false
+	default:
+		return s.positive.collapsed(rank - negatives - s.zeros)
+	}
+}
+
+// Ranked returns a value within RelativeAccuracy of the value with the given rank, unless that is Collapsed. The least
+// value has rank 0; rank must be below Count.
 func (s *Sketch) Ranked(rank uint64) float64 {
 	s.positive.fold()
 	s.negative.fold()
@@ -227,6 +253,12 @@ func (s *bins) at(rank uint64) int {
 		rank -= b.count
 	}
 	return 0
+}
+
+// collapsed reports whether the value with the given rank may come from merged bins. collapse leaves MaxBins bins, and
+// merges into the first of them; there are never fewer again. A bin of one value holds no other.
+func (s *bins) collapsed(rank uint64) bool {
+	return len(s.sorted) == MaxBins && rank < s.sorted[0].count && s.sorted[0].count > 1
 }
 
 // fold moves the noted values into the bins.

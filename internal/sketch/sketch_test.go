@@ -322,3 +322,41 @@ func BenchmarkMerge(b *testing.B) {
 		dst = s.AppendEncoded(dst[:0])
 	}
 }
+
+// TestCollapsed: ranks in merged bins say so, and all others are within 1 %, also after sketches are merged.
+func TestCollapsed(t *testing.T) {
+	var values []float64
+	for i := range 2000 { // a factor of 10^17
+		values = append(values, 1e-9*math.Pow(1.02, float64(i)))
+	}
+	whole := of(values...)
+	var parts Sketch
+	for i := range 4 {
+		require.NoError(t, parts.Merge(of(values[i*500:(i+1)*500]...).AppendEncoded(nil)))
+	}
+	for _, s := range []*Sketch{whole, &parts} {
+		collapsed := 0
+		for rank, v := range values {
+			if s.Collapsed(uint64(rank)) {
+				collapsed++
+				require.GreaterOrEqual(t, s.Ranked(uint64(rank)), v*(1-RelativeAccuracy))
+				continue
+			}
+			require.InEpsilon(t, v, s.Ranked(uint64(rank)), RelativeAccuracy*(1+1e-9))
+		}
+		require.Positive(t, collapsed)
+		require.Less(t, collapsed, len(values)-MaxBins/2)
+		require.True(t, s.Collapsed(0))
+		require.Equal(t, uint64(999), s.Rank(0.5))
+	}
+	negative := of(append([]float64{0, 0}, values...)...)
+	for _, v := range values {
+		negative.Add(-v)
+	}
+	require.False(t, negative.Collapsed(0), "the furthest from 0")
+	require.True(t, negative.Collapsed(1999), "the nearest to 0")
+	require.False(t, negative.Collapsed(2000), "a zero")
+	require.True(t, negative.Collapsed(2002))
+	require.False(t, new(Sketch).Collapsed(0))
+	require.False(t, of(values[:1000]...).Collapsed(0), "all fit")
+}
