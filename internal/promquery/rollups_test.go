@@ -973,7 +973,7 @@ func TestQuantileOfAWideSpan(t *testing.T) {
 	series := map[metric.ScheduleID]metric.Labels{0: querytest.Named("wide")}
 	samples := make(map[metric.ScheduleID][]metric.Sample)
 	from := midnight - 4*day
-	for i := range int64(2 * day / minute) { // a factor of 10^36 in two days
+	for i := range 2 * day / minute { // a factor of 10^36 in two days
 		samples[0] = append(samples[0], metric.Sample{TimeMs: from + i*minute + 1, Value: 1e-18 * math.Pow(1.03, float64(i))})
 	}
 	p := newPair(t, "model", midnight, series, samples)
