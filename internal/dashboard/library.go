@@ -22,7 +22,7 @@ const (
 	KeptVersions = 20
 	// BuiltIn is the origin of dashboards that are a part of the program.
 	BuiltIn = "built in"
-	// maxStored bounds the dashboards ever stored: deleted ones leave their ids.
+	// maxStored bounds the ids that are stored. Deleted dashboards keep theirs until another needs the room.
 	maxStored = 10_000
 	// headBytes is about what a head takes in memory, and as JSON.
 	headBytes = 4 << 10
@@ -34,6 +34,7 @@ type Documents interface {
 	Documents(ctx context.Context, kind string) iter.Seq2[storage.DocumentHead, error]
 	Versions(ctx context.Context, key storage.DocumentKey) iter.Seq2[storage.DocumentHead, error]
 	PutDocument(ctx context.Context, d storage.Document, keep int) error
+	ForgetDocument(ctx context.Context, key storage.DocumentKey, version int64) error
 }
 
 // Head is what a list shows of a dashboard, or of one version of it.
@@ -336,18 +337,31 @@ func (l *Library) next(id string, base int64, author string) storage.DocumentHea
 	return storage.DocumentHead{DocumentKey: key(id), Version: base + 1, UpdatedMs: clock.NowMs(l.clk), Author: strings.ToValidUTF8(author, "")}
 }
 
-// roomForOne returns an error if the store has had too many dashboards.
+// roomForOne makes room for a new id: if the store is full, it forgets the dashboard that was deleted first. It returns
+// an error if none is deleted.
 func (l *Library) roomForOne(ctx context.Context) error {
+	var oldest storage.DocumentHead
 	n := 0
-	for _, err := range l.docs.Documents(ctx, Kind) {
+	for head, err := range l.docs.Documents(ctx, Kind) {
 		if err != nil {
 			return err
 		}
-		if n++; n >= maxStored {
-			return invalid("the store has had %d dashboards, deleted ones included, and takes no more: replace one", maxStored)
+		n++
+		if head.Deleted && !head.Damaged && (oldest.Version == 0 || head.UpdatedMs < oldest.UpdatedMs) {
+			oldest = head
 		}
 	}
-	return nil
+	switch {
+	case n < maxStored:
+		return nil
+	case oldest.Version == 0:
+		return invalid("the store has %d dashboards and takes no more: delete one, or replace one", n)
+	}
+	err := l.docs.ForgetDocument(ctx, oldest.DocumentKey, oldest.Version)
+	if errors.Is(err, storage.ErrConflict) {
+		err = nil // it was put again a moment ago, and one more does no harm
+	}
+	return err
 }
 
 // Delete stores the deletion of a dashboard as the version after base, and returns its number. What was stored before

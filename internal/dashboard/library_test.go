@@ -313,3 +313,35 @@ func TestBuiltIn(t *testing.T) {
 	_, err = plain.Get(t.Context(), "demo", 0)
 	require.ErrorAs(t, err, new(*dashboard.MissingError), "only with the demo's data")
 }
+
+// TestRoomForNewOnes: a store that is full of ids takes a new dashboard in place of the one that was deleted first. Full
+// of dashboards that are not deleted, it takes none.
+func TestRoomForNewOnes(t *testing.T) {
+	l, docs := library(t, nil)
+	ctx := t.Context()
+	for i := range 10_000 {
+		doc := storage.Document{DocumentHead: storage.DocumentHead{
+			DocumentKey: storage.DocumentKey{Kind: dashboard.Kind, ID: fmt.Sprint("d", i)}, Version: 1, Deleted: i == 7 || i == 5, UpdatedMs: int64(100 - i),
+		}}
+		if !doc.Deleted {
+			doc.Body = []byte(`{}`)
+		}
+		require.NoError(t, docs.PutDocument(ctx, doc, 20))
+	}
+	ids := func() (all []string) {
+		for head, err := range docs.Documents(ctx, dashboard.Kind) {
+			require.NoError(t, err)
+			all = append(all, head.ID)
+		}
+		return all
+	}
+	for i, gone := range []string{"d7", "d5"} {
+		_, err := l.Put(ctx, fmt.Sprint("new", i), 0, board(t, "New"), "ann")
+		require.NoError(t, err)
+		require.NotContains(t, ids(), gone)
+		require.Len(t, ids(), 10_000)
+	}
+	_, err := l.Put(ctx, "more", 0, board(t, "More"), "ann")
+	require.ErrorAs(t, err, new(*dashboard.InvalidError))
+	require.ErrorContains(t, err, "delete one")
+}

@@ -61,7 +61,8 @@ type Document struct {
 //  1. Of two writers of one version exactly one wins. The other one gets a *ConflictError, and leaves nothing that a
 //     reader finds.
 //  2. A version that was stored never changes. It goes only when newer versions take its place among those to keep.
-//  3. The newest version is never removed, also if it is a deletion. So no number is given twice.
+//  3. The newest version is never removed, also if it is a deletion, until ForgetDocument removes a deleted document as
+//     a whole. So until then no number is given twice.
 type Documents interface {
 	// Document returns a version, or the newest one if version is 0. The newest one may be a deletion. It returns
 	// ErrNoDocument if there is none, and ErrCorrupt, with the document's name, if the version cannot be read.
@@ -80,6 +81,11 @@ type Documents interface {
 	// is kept. It returns ErrTooLarge if the body is too large, and ErrRefused if anything else breaks a limit. After
 	// any other error the version may be stored, and nobody else's version is harmed.
 	PutDocument(ctx context.Context, d Document, keep int) error
+	// ForgetDocument removes all of a document whose newest version is a deletion with this number: its next version
+	// is 1. It is durable when ForgetDocument returns nil. If there is no document, it returns nil. If the newest version
+	// has another number, it returns a *ConflictError, and ErrRefused if it is no deletion. After any other error the
+	// document may be forgotten.
+	ForgetDocument(ctx context.Context, key DocumentKey, version int64) error
 }
 
 // ConflictError is the error of PutDocument when the version is not one above the newest. It is an ErrConflict.
@@ -138,6 +144,17 @@ func CheckDocument(d *Document, keep int) error {
 		if err := checkText(t.what, t.text, t.most); err != nil {
 			return fmt.Errorf("%s: %w", d.DocumentKey, err)
 		}
+	}
+	return nil
+}
+
+// CheckForget returns an error if ForgetDocument must leave a document with this newest version.
+func CheckForget(newest *DocumentHead, version int64) error {
+	switch {
+	case newest.Version != version:
+		return &ConflictError{Key: newest.DocumentKey, Newest: newest.Version}
+	case !newest.Deleted:
+		return fmt.Errorf("%w: %s is not deleted", ErrRefused, newest.DocumentKey)
 	}
 	return nil
 }

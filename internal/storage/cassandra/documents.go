@@ -20,6 +20,7 @@ const (
 	cqlReadVersion    = `SELECT version, nonce, deleted, updated, author, title, bytes, body FROM document_versions WHERE kind = ? AND id = ? AND version = ? AND nonce = ?`
 	cqlListVersions   = `SELECT version, nonce, deleted, updated, author, title, bytes FROM document_versions WHERE kind = ? AND id = ?`
 	cqlWrittenVersion = `SELECT version, nonce, WRITETIME(bytes) AS written FROM document_versions WHERE kind = ? AND id = ? AND version <= ?`
+	cqlForgetDocument = `DELETE FROM documents WHERE kind = ? AND id = ? IF version = ? AND deleted = true`
 	cqlDeleteVersion  = `DELETE FROM document_versions WHERE kind = ? AND id = ? AND version = ? AND nonce = ?`
 )
 
@@ -236,6 +237,51 @@ func (s *Store) PutDocument(ctx context.Context, d storage.Document, keep int) e
 	return nil
 }
 
+// ForgetDocument implements storage.Documents. A conditional delete of the document's row decides. Then the rows of its
+// versions count no more. Only those are removed that the row named: another writer may be at the next first version.
+func (s *Store) ForgetDocument(ctx context.Context, key storage.DocumentKey, version int64) error {
+	op := fmt.Sprintf("forget document %s", key)
+	if ctx.Err() != nil {
+		return convert(ctx, ctx.Err())
+	}
+	if !key.Valid() {
+		return nil
+	}
+	head, err := s.readHead(ctx, key)
+	if err == nil && head.Version > 0 {
+		newest := storage.DocumentHead{DocumentKey: key, Version: head.Version, Deleted: head.Deleted}
+		if err = storage.CheckForget(&newest, version); err == nil {
+			err = s.forget(ctx, key, &head)
+		}
+	}
+	return named(op, err)
+}
+
+func (s *Store) forget(ctx context.Context, key storage.DocumentKey, head *headRow) error {
+	gone := stmt(cqlForgetDocument, key.Kind, key.ID, head.Version).again()
+	won, err := s.session.cas(ctx, gone)
+	if storage.IsAway(err) {
+		won, err = s.session.cas(ctx, gone)
+	}
+	if err == nil && !won { // by the first attempt, or another process was first
+		var now headRow
+		if now, err = s.readHead(ctx, key); err == nil && now.Version > 0 {
+			err = &storage.ConflictError{Key: key, Newest: now.Version}
+		}
+	}
+	if err != nil {
+		return err
+	}
+	found, err := all[versionRow](ctx, s.session, stmt(cqlWrittenVersion, key.Kind, key.ID, head.Version))
+	for i := range found {
+		r := &found[i]
+		if nonce, kept := head.nonce(r.Version); err == nil && kept && nonce == r.Nonce {
+			err = s.writeAfter(ctx, r.WrittenUs, stmt(cqlDeleteVersion, key.Kind, key.ID, r.Version, r.Nonce))
+		}
+	}
+	return err
+}
+
 // repeated returns nil if d is stored already, and otherwise a conflict.
 func (s *Store) repeated(ctx context.Context, d *storage.Document, head *headRow) error {
 	if nonce, kept := head.nonce(d.Version); kept {
@@ -286,14 +332,21 @@ func (s *Store) decide(ctx context.Context, d *storage.Document, nonces []gocql.
 // tidy removes the rows of versions up to the newest that do not count: of versions that are no longer kept, and of
 // writers that lost. None of them can count any more, since a version is decided only once. What cannot be removed
 // now, the next put removes.
+//
+// If the document has been forgotten meanwhile, a row may be one of its next first version, whose writer has found it
+// forgotten before: so the document's row is read after the list, and says what counts.
 func (s *Store) tidy(ctx context.Context, key storage.DocumentKey, head *headRow) {
 	found, err := all[versionRow](ctx, s.session, stmt(cqlWrittenVersion, key.Kind, key.ID, head.Version))
 	if err != nil {
 		return
 	}
+	now, err := s.readHead(ctx, key)
+	if err != nil || now.Version < head.Version {
+		return
+	}
 	for i := range found {
 		r := &found[i]
-		if nonce, kept := head.nonce(r.Version); kept && nonce == r.Nonce {
+		if nonce, kept := now.nonce(r.Version); kept && nonce == r.Nonce {
 			continue
 		}
 		if err := s.writeAfter(ctx, r.WrittenUs, stmt(cqlDeleteVersion, key.Kind, key.ID, r.Version, r.Nonce)); err != nil {

@@ -296,6 +296,45 @@ func (s *Store) PutDocument(ctx context.Context, d storage.Document, keep int) e
 	})
 }
 
+// ForgetDocument implements storage.Documents: one synced batch.
+func (s *Store) ForgetDocument(ctx context.Context, key storage.DocumentKey, version int64) error {
+	op := fmt.Sprintf("forget document %s", key)
+	if err := s.begin(ctx, op); err != nil {
+		return err
+	}
+	if !key.Valid() {
+		return nil
+	}
+	return s.do(ctx, op, func() error {
+		s.documentsMu.Lock()
+		defer s.documentsMu.Unlock()
+		newest, err := s.newestVersion(key)
+		if err != nil || newest == 0 {
+			return err
+		}
+		d, ok, err := s.document(key, newest)
+		if err == nil && !ok {
+			err = damage{fmt.Errorf("%s, version %d: its body is missing", key, newest)}
+		}
+		if err == nil {
+			err = storage.CheckForget(&d.DocumentHead, version)
+		}
+		if err != nil {
+			return err
+		}
+		batch := s.db.NewBatch()
+		for _, table := range []byte{tableDocuments, tableVersions} {
+			if err == nil {
+				err = s.dropVersions(batch, table, key, newest)
+			}
+		}
+		if err == nil {
+			err = batch.Commit(lsm.Sync)
+		}
+		return closed(batch, err)
+	})
+}
+
 // dropVersions deletes the versions up to one. Where they cannot be listed, it takes a range tombstone.
 func (s *Store) dropVersions(batch *lsm.Batch, table byte, key storage.DocumentKey, last int64) error {
 	lower, upper := versionKey(table, key, last), after(versionsPrefix(table, key))

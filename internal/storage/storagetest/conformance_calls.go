@@ -89,6 +89,9 @@ func operations(st storage.Store, f storage.Fence, id blocks.ID) map[string]func
 		"PutMetadata":   func(ctx context.Context) error { return st.PutMetadata(ctx, []metric.Metadata{{Name: "m"}}) },
 		"Metadata":      func(ctx context.Context) error { return drain(st.Metadata(ctx)) },
 		"PutDocument":   func(ctx context.Context) error { return st.PutDocument(ctx, document(1, "x"), 1) },
+		"ForgetDocument": func(ctx context.Context) error {
+			return st.ForgetDocument(ctx, storage.DocumentKey{Kind: docKey.Kind, ID: "nobody"}, 1)
+		},
 		"Document": func(ctx context.Context) error {
 			if _, err := st.Document(ctx, docKey, 0); !errors.Is(err, storage.ErrNoDocument) {
 				return err

@@ -21,6 +21,7 @@ var documentCases = []conformanceCase{
 	{"DocumentVersions", (*suite).documentVersions, nil},
 	{"DocumentsAreRepeated", (*suite).documentsAreRepeated, nil},
 	{"DocumentsAreDeleted", (*suite).documentsAreDeleted, nil},
+	{"DocumentsAreForgotten", (*suite).documentsAreForgotten, nil},
 	{"DocumentWriters", (*suite).documentWriters, nil},
 	{"DocumentLimits", (*suite).documentLimits, nil},
 	{"DocumentsInOrder", (*suite).documentsInOrder, nil},
@@ -208,6 +209,44 @@ func (s *suite) documentsAreDeleted() {
 
 // documentWriters: of several writers of a version exactly one wins. Who reads meanwhile finds whole documents, and
 // versions that do not go back.
+// documentsAreForgotten as a whole, and only while the newest version is the deletion that is named.
+func (s *suite) documentsAreForgotten() {
+	other := document(1, "other")
+	other.ID = "other"
+	s.put(other, 20)
+	require.NoError(s, s.store.ForgetDocument(s.ctx, docKey, 1), "there is none")
+	for _, v := range []int64{1, 2} {
+		s.put(document(v, "x"), 20)
+	}
+	require.ErrorIs(s, s.store.ForgetDocument(s.ctx, docKey, 2), storage.ErrRefused)
+	s.put(deletion(3), 20)
+	for _, v := range []int64{2, 4} {
+		var conflict *storage.ConflictError
+		require.ErrorAs(s, s.store.ForgetDocument(s.ctx, docKey, v), &conflict)
+		require.Equal(s, storage.ConflictError{Key: docKey, Newest: 3}, *conflict)
+	}
+	for range 2 {
+		require.NoError(s, s.store.ForgetDocument(s.ctx, docKey, 3))
+	}
+	for range 2 {
+		require.Equal(s, []storage.DocumentHead{other.DocumentHead}, all(s, s.store.Documents(s.ctx, docKey.Kind)))
+		require.Empty(s, all(s, s.store.Versions(s.ctx, docKey)))
+		for v := range int64(5) {
+			_, err := s.store.Document(s.ctx, docKey, v)
+			require.ErrorIs(s, err, storage.ErrNoDocument)
+		}
+		s.conflicts(document(4, "x"), 0)
+		s.reopen()
+	}
+	again := document(1, "again")
+	s.put(again, 20)
+	got, err := s.store.Document(s.ctx, docKey, 0)
+	require.NoError(s, err)
+	equal(s, again, got)
+	require.Len(s, all(s, s.store.Versions(s.ctx, docKey)), 1)
+	require.ErrorIs(s, s.store.ForgetDocument(s.ctx, docKey, 3), storage.ErrConflict)
+}
+
 func (s *suite) documentWriters() {
 	const writers, versions = 4, 12
 	stop := make(chan struct{})

@@ -518,6 +518,11 @@ func (f *Faulty) PutDocument(ctx context.Context, d storage.Document, keep int) 
 	return f.do(Step{Op: "PutDocument", Detail: d}, func() error { return f.Store.PutDocument(ctx, d, keep) })
 }
 
+// ForgetDocument implements storage.Documents.
+func (f *Faulty) ForgetDocument(ctx context.Context, key storage.DocumentKey, version int64) error {
+	return f.do(Step{Op: "ForgetDocument", Detail: key}, func() error { return f.Store.ForgetDocument(ctx, key, version) })
+}
+
 // PutAnnotations implements storage.Annotations.
 func (f *Faulty) PutAnnotations(ctx context.Context, as []storage.Annotation, ttl time.Duration) error {
 	return f.do(Step{Op: "PutAnnotations", Detail: as}, func() error { return f.Store.PutAnnotations(ctx, as, ttl) })

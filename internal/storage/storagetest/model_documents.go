@@ -98,6 +98,23 @@ func (m *Model) PutDocument(ctx context.Context, d storage.Document, keep int) e
 	return nil
 }
 
+// ForgetDocument implements storage.Documents.
+func (m *Model) ForgetDocument(ctx context.Context, key storage.DocumentKey, version int64) error {
+	if err := m.begin(ctx); err != nil {
+		return err
+	}
+	defer m.mu.Unlock()
+	kept := m.docs[key]
+	if len(kept) == 0 {
+		return nil
+	}
+	if err := storage.CheckForget(&kept[len(kept)-1].DocumentHead, version); err != nil {
+		return err
+	}
+	delete(m.docs, key)
+	return nil
+}
+
 // PutAnnotations implements storage.Annotations.
 func (m *Model) PutAnnotations(ctx context.Context, as []storage.Annotation, ttl time.Duration) error {
 	if err := m.begin(ctx); err != nil {
