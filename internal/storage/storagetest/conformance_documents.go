@@ -207,8 +207,6 @@ func (s *suite) documentsAreDeleted() {
 	s.holds(deletion(5), document(6, "new"))
 }
 
-// documentWriters: of several writers of a version exactly one wins. Who reads meanwhile finds whole documents, and
-// versions that do not go back.
 // documentsAreForgotten as a whole, and only while the newest version is the deletion that is named.
 func (s *suite) documentsAreForgotten() {
 	other := document(1, "other")
@@ -247,6 +245,8 @@ func (s *suite) documentsAreForgotten() {
 	require.ErrorIs(s, s.store.ForgetDocument(s.ctx, docKey, 3), storage.ErrConflict)
 }
 
+// documentWriters: of several writers of a version exactly one wins. Who reads meanwhile finds whole documents, and
+// versions that do not go back.
 func (s *suite) documentWriters() {
 	const writers, versions = 4, 12
 	stop := make(chan struct{})
