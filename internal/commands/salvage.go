@@ -91,7 +91,8 @@ func Salvage(ctx context.Context, cfg config.Salvage, stdout, stderr io.Writer) 
 		fmt.Fprintf(stdout, "not in the file: %s, %s\n", count(int64(documents), "document", "documents"), count(int64(annotations), "annotation", "annotations"))
 	}
 	if len(lost) > 0 || x.Damaged > 0 {
-		return errors.New("some data could not be read; the rest is in " + cfg.Output)
+		return errors.New("some data could not be read; the rest is in " + cfg.Output +
+			": a sample that was written again may be there with its earlier value")
 	}
 	return nil
 }
