@@ -2,9 +2,11 @@ package access_test
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -76,7 +78,7 @@ func newEntranceOver(t *testing.T, lock access.Lock, docs *accesstest.Memory) *e
 	e := &entrance{docs: docs, t: t, clk: clock.NewSimulated(start), users: &users{names: []string{"admin"}, known: make(map[string]bool)}, log: &bytes.Buffer{}}
 	e.tokens, e.sessions = access.NewTokens(docs, e.clk, slog.New(slog.NewTextHandler(e.log, nil))), access.NewSessions(docs, e.clk)
 	e.Door = access.NewDoor(access.Options{
-		Tokens: e.tokens, Sessions: e.sessions,
+		Tokens: e.tokens, Sessions: e.sessions, Hosts: access.Hosts{"Quern.example"},
 		Lock: lock, Clock: e.clk, Clients: admission.NewClients(admission.Loopback()), Users: e.users,
 		Audit: access.NewAudit(slog.New(slog.NewTextHandler(e.log, nil)), e.clk),
 	})
@@ -130,9 +132,37 @@ func TestLocks(t *testing.T) {
 		{access.Locked, local, nil, 0},
 		{access.Locked, far, nil, 0},
 	} {
-		g, err := newEntrance(t, c.lock).Identify(newEntrance(t, c.lock).request(c.from, c.headers...))
+		r := newEntrance(t, c.lock).request(c.from, c.headers...)
+		r.Host = "localhost:9095"
+		g, err := newEntrance(t, c.lock).Identify(r)
 		require.NoError(t, err)
 		require.Equal(t, access.Grant{Roles: c.want}, g, c)
+	}
+}
+
+// TestNamesOfOthers: a page of somebody else, in a browser on the server's machine, whose name was made to lead to the
+// server, administers nothing. Programs there do, by a name or an address of the server's own.
+func TestNamesOfOthers(t *testing.T) {
+	const at = "192.0.2.1"
+	listens := &net.TCPAddr{IP: net.ParseIP(at), Port: 9095}
+	for host, own := range map[string]bool{
+		"localhost:9095": true, "LOCALHOST.": true, "quern.localhost": true, "127.0.0.1:9095": true, "127.0.0.2": true, "[::1]:9095": true,
+		at: true, at + ":9095": true, "[::ffff:" + at + "]:9095": true, "quern.example:9095": true,
+		"": false, "evil.example:9095": false, "localhost.evil.example": false, at + ".evil.example": false, "quern.example.evil.example": false,
+		"192.0.2.2:9095": false, "[2001:db8::1]:9095": false, "0.0.0.0:9095": false,
+	} {
+		for _, from := range []string{local, "[::1]:4711", at + ":4711"} {
+			r := newEntrance(t, access.Insecure).request(from)
+			r.Host = host
+			r = r.WithContext(context.WithValue(r.Context(), http.LocalAddrContextKey, listens))
+			g, err := newEntrance(t, access.Insecure).Identify(r)
+			require.NoError(t, err)
+			want := access.Read | access.Write
+			if own {
+				want = access.Admin
+			}
+			require.Equal(t, access.Grant{Roles: want}, g, "%q from %s", host, from)
+		}
 	}
 }
 

@@ -82,7 +82,7 @@ func (s *server) audit() *access.Audit { return access.NewAudit(component(s.log,
 
 // door returns what tells clients apart.
 func (s *server) door(audit *access.Audit) *access.Door {
-	opts := access.Options{Lock: s.locks, Clock: s.clk, Clients: s.clients, Audit: audit, Tokens: s.tokens, Sessions: s.sessions}
+	opts := access.Options{Lock: s.locks, Clock: s.clk, Hosts: s.cfg.AllowedHosts, Clients: s.clients, Audit: audit, Tokens: s.tokens, Sessions: s.sessions}
 	if s.web != nil {
 		opts.Users = s.web
 	}

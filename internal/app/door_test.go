@@ -243,6 +243,41 @@ type elsewhere struct{ net.Listener }
 
 func (elsewhere) Addr() net.Addr { return &net.TCPAddr{IP: net.IPv4(192, 0, 2, 1), Port: 9095} }
 
+// TestNamesOfOthers: where strangers are let in, a page whose name was made to lead to the server administers nothing,
+// also in a browser on the server's machine.
+func TestNamesOfOthers(t *testing.T) {
+	for _, allowed := range [][]string{nil, {"quern.example"}} {
+		s := testServer(t)
+		s.cfg.Insecure, s.cfg.AllowedHosts = true, allowed
+		l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
+		require.NoError(t, err)
+		ctx, cancel := context.WithCancel(t.Context())
+		started, end := make(chan struct{}), make(chan error, 1)
+		go func() { end <- s.run(ctx, elsewhere{l}, func(string) { close(started) }) }()
+		<-started
+		confirm := func(host string) int {
+			r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+l.Addr().String()+wire.ConfirmClockPath, nil)
+			require.NoError(t, err)
+			r.Host = host
+			r.Header.Set("Origin", "http://"+host)
+			r.Header.Set("Sec-Fetch-Site", "same-origin")
+			resp, err := http.DefaultClient.Do(r)
+			require.NoError(t, err)
+			require.NoError(t, resp.Body.Close())
+			return resp.StatusCode
+		}
+		require.Equal(t, 200, confirm("localhost:9095"))
+		if allowed == nil {
+			require.Equal(t, 403, confirm("evil.example:9095"))
+		} else {
+			require.Equal(t, 421, confirm("evil.example:9095"))
+			require.Equal(t, 200, confirm("quern.example:9095"))
+		}
+		cancel()
+		require.NoError(t, <-end)
+	}
+}
+
 // TestLinesOverTLS: Graphite's lines come over TLS, from who has a certificate.
 func TestLinesOverTLS(t *testing.T) {
 	s, trusted := lockedServer(t, servesTLS+"  client_auth_type: RequireAndVerifyClientCert\n  client_ca_file: cert.pem\n")
