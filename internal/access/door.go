@@ -201,7 +201,7 @@ func (d *Door) begin(r *http.Request, user, password string) (Grant, session, er
 	if err := d.mayTry(r, at, "token "+id); err != nil {
 		return Grant{}, session{}, err
 	}
-	succeeded := d.attempts.take(at, "token "+id)
+	succeeded := d.attempts.take(at)
 	grant, err := d.token(r, password)
 	if err == nil {
 		succeeded()
@@ -232,7 +232,7 @@ func (d *Door) password(r *http.Request, user, password string) (Grant, error) {
 	if d.opts.Users.Knows(user, password) {
 		return admin, nil
 	}
-	succeeded := d.attempts.take(at, user)
+	succeeded := d.attempts.take(at)
 	right, err := d.opts.Users.Check(user, password)
 	switch {
 	case err != nil:
@@ -246,9 +246,9 @@ func (d *Door) password(r *http.Request, user, password string) (Grant, error) {
 	return admin, nil
 }
 
-// mayTry returns an error while a name, or an address, has failed too often.
+// mayTry returns an error while an address has failed too often.
 func (d *Door) mayTry(r *http.Request, at from, name string) error {
-	wait := d.attempts.wait(at, name)
+	wait := d.attempts.wait(at)
 	if wait == 0 {
 		return nil
 	}

@@ -10,6 +10,7 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
+	"fmt"
 	"log/slog"
 	"math/big"
 	"net"
@@ -24,6 +25,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 	"golang.org/x/crypto/bcrypt"
@@ -462,4 +464,33 @@ func TestUsers(t *testing.T) {
 	require.NoError(t, err)
 	require.False(t, ok)
 	require.Equal(t, 0, testutil.CollectAndCount(w.reg, "quern_tls_certificate_not_after_timestamp_seconds"))
+}
+
+// TestGuessesTakeTurns: one password is compared at a time, and few wait. That bounds the guesses of all clients
+// together.
+func TestGuessesTakeTurns(t *testing.T) {
+	w := newWorld(t)
+	w.put("web.yaml", "basic_auth_users:\n  admin: "+hash(t, "right")+"\n")
+	c := w.mustOpen()
+	_, err := c.Check("admin", "right")
+	require.NoError(t, err)
+
+	waiting, release := c.HoldTurn()
+	var guesses sync.WaitGroup
+	for i := range webconfig.MostWaiting {
+		guesses.Go(func() {
+			ok, err := c.Check("admin", fmt.Sprint(i))
+			assert.NoError(t, err)
+			assert.False(t, ok)
+		})
+	}
+	require.Eventually(t, func() bool { return waiting() == webconfig.MostWaiting }, time.Minute, time.Millisecond)
+	_, err = c.Check("admin", "one more")
+	require.ErrorIs(t, err, webconfig.ErrBusy)
+	require.True(t, c.Knows("admin", "right"), "who was found right before does not wait")
+	release()
+	guesses.Wait()
+	ok, err := c.Check("admin", "one more")
+	require.NoError(t, err)
+	require.False(t, ok)
 }
