@@ -332,6 +332,56 @@ func TestSessions(t *testing.T) {
 	require.Equal(t, 401, code, "from the future")
 }
 
+// TestManyLogouts: whoever logs out very often ends the own sessions by that, but none of others. What has ended stays so,
+// and is remembered in bounded memory.
+func TestManyLogouts(t *testing.T) {
+	e := newEntrance(t, access.Locked)
+	require.NoError(t, e.sessions.Refresh(t.Context()))
+	_, text := e.create(access.NewToken{Name: "a", Roles: access.Read})
+	_, quiet := e.create(access.NewToken{Name: "b", Roles: access.Read})
+	byUser, byQuiet, ended := e.begin("admin", "right"), e.begin("", quiet), e.begin("admin", "right")
+	end := func(c *http.Cookie) {
+		r := e.request(far)
+		r.AddCookie(c)
+		_, _, err := e.Logout(r)
+		require.NoError(t, err)
+	}
+	end(ended)
+	open, first := e.begin("", text), e.begin("", text)
+	end(first)
+	var last *http.Cookie
+	for i := range access.MaxRevoked + 10 {
+		if i == access.MaxRevoked/2 {
+			e.clk.Set(start.Add(-5 * time.Minute)) // another process, whose clock is behind, goes on
+		}
+		last = e.begin("", text)
+		end(last)
+	}
+	doc, err := e.docs.Document(t.Context(), storage.DocumentKey{Kind: "session", ID: "state"}, 0)
+	require.NoError(t, err)
+	require.Less(t, len(doc.Body), 100*access.MaxRevoked)
+
+	other := newEntranceOver(t, access.Locked, e.docs)
+	require.NoError(t, other.sessions.Refresh(t.Context()))
+	for what, c := range map[string]struct {
+		cookie *http.Cookie
+		want   int
+	}{
+		"a user": {byUser, 200}, "another token": {byQuiet, 200}, "the token again": {e.begin("", text), 200},
+		"the user's ended one": {ended, 401}, "the first": {first, 401}, "the last": {last, 401}, "that was left open": {open, 401},
+	} {
+		for _, at := range []*entrance{e, other} {
+			_, code := at.with(c.cookie, http.MethodGet)
+			require.Equal(t, c.want, code, what)
+		}
+	}
+	e.clk.Set(start.Add(13 * time.Hour))
+	end(e.begin("admin", "right"))
+	doc, err = e.docs.Document(t.Context(), storage.DocumentKey{Kind: "session", ID: "state"}, 0)
+	require.NoError(t, err)
+	require.Less(t, len(doc.Body), 500, "what has passed is forgotten")
+}
+
 // TestForgedSessions: only what this server has signed is taken.
 func TestForgedSessions(t *testing.T) {
 	e := newEntrance(t, access.Locked)
