@@ -14,6 +14,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/stretchr/testify/require"
 
 	"github.com/quern/quern/internal/access"
@@ -63,6 +65,8 @@ type entrance struct {
 	log   *bytes.Buffer
 	docs  *accesstest.Memory
 
+	metrics *prometheus.Registry
+
 	tokens   *access.Tokens
 	sessions *access.Sessions
 }
@@ -75,12 +79,12 @@ func newEntrance(t *testing.T, lock access.Lock) *entrance {
 // newEntranceOver makes a process over a store.
 func newEntranceOver(t *testing.T, lock access.Lock, docs *accesstest.Memory) *entrance {
 	t.Helper()
-	e := &entrance{docs: docs, t: t, clk: clock.NewSimulated(start), users: &users{names: []string{"admin"}, known: make(map[string]bool)}, log: &bytes.Buffer{}}
+	e := &entrance{docs: docs, t: t, clk: clock.NewSimulated(start), users: &users{names: []string{"admin"}, known: make(map[string]bool)}, log: &bytes.Buffer{}, metrics: prometheus.NewRegistry()}
 	e.tokens, e.sessions = access.NewTokens(docs, e.clk, slog.New(slog.NewTextHandler(e.log, nil))), access.NewSessions(docs, e.clk)
 	e.Door = access.NewDoor(access.Options{
 		Tokens: e.tokens, Sessions: e.sessions, Hosts: access.Hosts{"Quern.example"},
 		Lock: lock, Clock: e.clk, Clients: admission.NewClients(admission.Loopback()), Users: e.users,
-		Audit: access.NewAudit(slog.New(slog.NewTextHandler(e.log, nil)), e.clk),
+		Audit: access.NewAudit(slog.New(slog.NewTextHandler(e.log, nil)), e.clk, e.metrics),
 	})
 	return e
 }
@@ -268,4 +272,35 @@ func TestAuditOfFailures(t *testing.T) {
 	e.clk.Set(start.Add(time.Second))
 	e.login(far, "eve", "secret-guess")
 	require.Contains(t, e.log.String(), "more_since_last=4")
+}
+
+// TestAuditIsBounded: however much strangers are refused, from however many addresses, the log has few lines. What is
+// left out is counted, and hides nothing of those who have shown who they are.
+func TestAuditIsBounded(t *testing.T) {
+	e := newEntrance(t, access.Locked)
+	audit := access.NewAudit(slog.New(slog.NewTextHandler(e.log, nil)), e.clk, prometheus.NewRegistry())
+	for i := range 1000 {
+		audit.Refused(e.request(fmt.Sprintf("198.51.%d.%d:1", i>>8, i&255)), access.Grant{}, "POST /x", 403)
+		audit.Failed(e.request(fmt.Sprintf("[2001:db8::%x]:1", i)), "admin", "wrong")
+	}
+	require.LessOrEqual(t, strings.Count(e.log.String(), "\n"), 20)
+	e.log.Reset()
+	for range 5 {
+		audit.Refused(e.request(far), access.Grant{Name: "token a"}, "POST /x", 403)
+	}
+	audit.Refused(e.request(far), access.Grant{Name: "token b"}, "POST /x", 403)
+	require.Equal(t, 2, strings.Count(e.log.String(), "\n"), e.log)
+	e.log.Reset()
+	e.clk.Set(start.Add(time.Second))
+	audit.Refused(e.request(farther), access.Grant{Name: "token a"}, "POST /x", 403)
+	require.Contains(t, e.log.String(), `who="token a" from=192.0.2.2 action="POST /x" outcome=refused code=403 more_since_last=4`)
+
+	for range 6 {
+		e.login(far, "admin", "wrong")
+	}
+	require.NoError(t, testutil.GatherAndCompare(e.metrics, strings.NewReader(`
+# HELP quern_audit_left_out_total Refused requests and credentials without a line in the audit log, which has one a second for a client.
+# TYPE quern_audit_left_out_total counter
+quern_audit_left_out_total 5
+`)))
 }

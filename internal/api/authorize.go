@@ -47,7 +47,7 @@ func (s *Server) refuse(w http.ResponseWriter, r *http.Request, to route.Route, 
 	errors.As(err, &refusal)
 	refuse(w, r, refusal)
 	if grant.Name != "" || to.Role == access.Admin && refusal.Code == http.StatusForbidden {
-		s.opts.Audit.Did(r, grant, to.Pattern, refusal.Code)
+		s.opts.Audit.Refused(r, grant, to.Pattern, refusal.Code)
 	}
 }
 

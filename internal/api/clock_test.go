@@ -64,7 +64,9 @@ func TestConfirmClock(t *testing.T) {
 		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			h := apitest.Server(t, func(o *api.Options) { o.Extra = []api.Registrar{api.NewConfirmClock(c.confirm, c.anyone, access.Hosts{"quern.example"})} })
+			h := apitest.Server(t, func(o *api.Options) {
+				o.Extra = []api.Registrar{api.NewConfirmClock(c.confirm, c.anyone, access.Hosts{"quern.example"})}
+			})
 			method := c.method
 			if method == "" {
 				method = http.MethodPost

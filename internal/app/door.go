@@ -78,7 +78,9 @@ func (s *server) scheme() string {
 }
 
 // audit returns the log of who did what.
-func (s *server) audit() *access.Audit { return access.NewAudit(component(s.log, "audit"), s.clk) }
+func (s *server) audit() *access.Audit {
+	return access.NewAudit(component(s.log, "audit"), s.clk, s.metrics)
+}
 
 // door returns what tells clients apart.
 func (s *server) door(audit *access.Audit) *access.Door {
