@@ -194,7 +194,7 @@ func TestStalledStreams(t *testing.T) {
 	}
 	// stalls has a client open streams until the test ends. It returns those that are refused.
 	stalls := func(t *testing.T, to string) (refused <-chan struct{}) {
-		all := make(chan struct{}, opened)
+		turned := make(chan struct{}, opened)
 		ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 		var asked sync.WaitGroup
 		silent, never := io.Pipe()
@@ -220,25 +220,27 @@ func TestStalledStreams(t *testing.T) {
 			asked.Go(func() {
 				resp, err := clients[i%connections].Do(r)
 				if err != nil { // broken off, since too many wait to be refused, or the test has ended
-					all <- struct{}{}
+					turned <- struct{}{}
 					return
 				}
 				defer resp.Body.Close()
 				if resp.StatusCode != http.StatusOK {
-					all <- struct{}{}
+					turned <- struct{}{}
 					return
 				}
 				<-ctx.Done() // and reads nothing
 			})
 		}
-		return all
+		return turned
 	}
+	all := func(t *testing.T, refused <-chan struct{}, n int) {
+		require.Eventually(t, func() bool { return len(refused) >= n }, time.Minute, time.Millisecond)
+	}
+
 	t.Run("one", func(t *testing.T) {
 		urls := serve(t, time.Hour)
 		refused := stalls(t, urls[0])
-		for range opened - requests { // those that no server would take
-			<-refused
-		}
+		all(t, refused, opened-requests) // as many as would not be taken without shares
 		other := dials(t)
 		code, lines := get(t, other, urls[1]+"/api/v1/export?match[]=cpu&start="+start)
 		require.Equal(t, 200, code)
@@ -249,10 +251,7 @@ func TestStalledStreams(t *testing.T) {
 	t.Run("many", func(t *testing.T) {
 		urls := serve(t, 2*time.Second)
 		for i := range 2 {
-			refused := stalls(t, urls[i])
-			for range opened - requests/2 {
-				<-refused
-			}
+			all(t, stalls(t, urls[i]), opened-requests/2)
 		}
 		other := dials(t)
 		require.Eventually(t, func() bool {
