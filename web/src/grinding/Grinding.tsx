@@ -1,14 +1,14 @@
 import { useEffect, useState } from "preact/hooks";
 import { format, go, useAddress } from "../address";
-import { ask, Failure, gone } from "../api";
+import { ask } from "../api";
 import { shadeOf } from "../explore/Strip";
 import { useShownShortcuts } from "../frame/shortcuts";
+import { poll } from "../poll";
 import { usePreferences } from "../preferences";
 import { about, ago, day, formatDuration, formatTime, parseDuration, second } from "../time";
 import { Reaggregate } from "./Reaggregate";
 import type { SliceState, Slices, Status } from "./wire";
 
-const every = 15 * second;
 const spans = ["6h", "1d", "3d", "7d", "30d"];
 
 const words: Record<string, string> = {
@@ -32,33 +32,20 @@ export function Grinding() {
   const [turn, setTurn] = useState(0);
   const [now, setNow] = useState(Date.now);
   const [computing, setComputing] = useState(false);
-  useEffect(() => {
-    const stop = new AbortController();
-    let timer = 0;
-    const look = async () => {
-      try {
-        if (!document.hidden) {
-          const [a, b] = await Promise.all([
-            ask<Status>("GET", "/api/v1/status/aggregation", [], stop.signal),
-            ask<Slices>("GET", "/api/v1/status/slices", [["start", `-${formatDuration(back)}`]], stop.signal),
-          ]);
-          setStatus(a);
-          setSlices(b);
-          setFailure("");
-          setNow(Date.now());
-        }
-      } catch (err) {
-        if (gone(err)) return;
-        setFailure(err instanceof Failure ? err.message : String(err));
-      }
-      timer = window.setTimeout(look, every);
-    };
-    void look();
-    return () => {
-      stop.abort();
-      clearTimeout(timer);
-    };
-  }, [back, turn]);
+  useEffect(() => poll({
+    every: 15 * second,
+    look: async (signal) => {
+      const [a, b] = await Promise.all([
+        ask<Status>("GET", "/api/v1/status/aggregation", [], signal),
+        ask<Slices>("GET", "/api/v1/status/slices", [["start", `-${formatDuration(back)}`]], signal),
+      ]);
+      setStatus(a);
+      setSlices(b);
+      setFailure("");
+      setNow(Date.now());
+    },
+    failed: (err) => setFailure(err.message),
+  }), [back, turn]);
   useShownShortcuts({ r: ["Ask again", () => setTurn((n) => n + 1)] });
 
   const at = (ms: number) => <span title={formatTime(ms, zone)}>{ago(ms, now)}</span>;
