@@ -150,7 +150,7 @@ func TestGrinding(t *testing.T) {
 	p.See(".slice", "instead of")
 
 	// A mistake is told before anything is asked, and so is what the server refuses.
-	p.Click("h1 ~ button")
+	p.Press("Compute rows again…")
 	p.See("dialog", "Compute rows again")
 	p.Accessible("reaggregate")
 	p.Click("dialog button[type=submit]")
@@ -175,7 +175,7 @@ func TestGrinding(t *testing.T) {
 		p.Expect("403 (Forbidden)")
 		p.Go("/grinding")
 		p.See(".tiles", "Workers")
-		p.Click("h1 ~ button")
+		p.Press("Compute rows again…")
 		p.Do(chromedp.Focus(chromedp.CSS("dialog input[name=match]")))
 		p.Keys("m")
 		p.Enter()

@@ -462,8 +462,8 @@ func (s *Server) route(w http.ResponseWriter, r *http.Request) {
 	r = r.WithContext(access.WithGrant(r.Context(), grant))
 	defer s.inst.throttled(r.Context(), w)
 	if bounded {
+		defer func() { s.audit(w, r, to, grant, "") }()
 		s.routes.ServeHTTP(w, r)
-		s.audit(w, r, to, grant, "")
 		return
 	}
 	client := s.opts.Clients.Of(r.RemoteAddr)
@@ -500,8 +500,9 @@ func (s *Server) route(w http.ResponseWriter, r *http.Request) {
 	if to.Role == access.Admin {
 		sent = string(form[:min(len(form), audited)])
 	}
+	// Also of a request that breaks off: it may have changed something.
+	defer func() { s.audit(w, r, to, grant, sent) }()
 	s.routes.ServeHTTP(w, r)
-	s.audit(w, r, to, grant, sent)
 }
 
 // readForm reads the body, of at most so many bytes, of a request to an endpoint that does not ingest.
@@ -619,6 +620,7 @@ func (s *Server) index(w http.ResponseWriter, r *http.Request) {
 		{"GET", wire.SourcesPath, "the sources with their last report, and their metrics"},
 		{"GET", wire.ExplainPath, "why a roll-up row is there, missing or late"},
 		{"POST", wire.ReaggregatePath, "recompute roll-up rows"},
+		{"POST", wire.VerifyPath, "compare roll-up rows with their samples"},
 		{"GET", wire.StatusPath, "outstanding slices, runs, workers, shards, errors"},
 		{"GET", wire.SlicesPath, "the slices of a time: what is ground, and by which runs"},
 		{"GET", "/api/v1/status/buildinfo", "version"},

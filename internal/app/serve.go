@@ -42,6 +42,8 @@ const patience = 3 * time.Second
 const (
 	// statusTurns is how many statuses are read at once: two, so that one client leaves room for another.
 	statusTurns = 2
+	// verifyTurns is how many verifications run at once. Each keeps one read busy.
+	verifyTurns = 1
 	// aggregatorTimeout is that of reads where a process has no flags for queries.
 	aggregatorTimeout = 2 * time.Minute
 )
@@ -310,7 +312,7 @@ func (s *server) build(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		opts.Extra = []api.Registrar{boards, reading.New(reader, opts.Annotations, s.clk, turns), s.operate(s.engine, turns), s.catalog(s.engine, turns), s.prometheusAPI(reader, turns)}
+		opts.Extra = []api.Registrar{boards, reading.New(reader, opts.Annotations, s.clk, turns), s.operate(s.engine, turns), s.verify(s.engine, turnsAt("verifications", verifyTurns)), s.catalog(s.engine, turns), s.prometheusAPI(reader, turns)}
 	}
 	opts.Extra = append(opts.Extra, s.confirms(), api.NewLogin(door, audit), api.NewTokens(s.tokens))
 	if s.cfg.Pprof {

@@ -12,6 +12,7 @@ const (
 	SourcesPath      = "/api/v1/sources"
 	ExplainPath      = "/api/v1/explain"
 	ReaggregatePath  = "/api/v1/reaggregate"
+	VerifyPath       = "/api/v1/verify"
 	ConfirmClockPath = "/api/v1/clock/confirm"
 	DashboardsPath   = "/api/v1/dashboards"
 	// ConvertPath takes a dashboard of Grafana.
