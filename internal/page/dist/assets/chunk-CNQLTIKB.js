@@ -1,1 +1,0 @@
-import{d as t,e as r}from"./chunk-ELRSWBGU.js";import{c as s,e as i,g as a}from"./chunk-UP2ARUAF.js";var f=(e,o)=>!!e&&(e.roles.includes(o)||e.roles.includes("admin"));function m(){let[e,o]=t();return r(()=>{let n=new AbortController;return a("GET",s,[],n.signal).then(o,l=>{i(l)||o({name:"",roles:[]})}),()=>n.abort()},[]),e}export{f as a,m as b};
