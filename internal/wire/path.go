@@ -15,6 +15,7 @@ const (
 	VerifyPath       = "/api/v1/verify"
 	ConfirmClockPath = "/api/v1/clock/confirm"
 	DashboardsPath   = "/api/v1/dashboards"
+	GroupsPath       = "/api/v1/groups"
 	// ConvertPath takes a dashboard of Grafana.
 	ConvertPath = "/api/v1/dashboards/convert"
 
