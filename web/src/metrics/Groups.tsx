@@ -23,8 +23,18 @@ const path = "/api/v1/groups";
 const at = (id: string) => `${path}/${encodeURIComponent(id)}`;
 const mostNames = 1000;
 
-/** useGroups returns the names of all groups by id, and the one that is chosen. */
-export function useGroups(chosen: string): { all: [id: string, name: string][]; group?: Stored | undefined; failure: string; again: () => void } {
+export interface Groups {
+  all: [id: string, name: string][];
+  /** group is the chosen one, once it is known. */
+  group: Stored | undefined;
+  failure: string;
+  again: () => void;
+  /** has returns whether a name is shown: nothing is until the chosen group is known. */
+  has: (what: "metrics" | "sources", name: string) => boolean;
+}
+
+/** useGroups returns the groups of the server. */
+export function useGroups(chosen: string): Groups {
   const [all, setAll] = useState<[string, string][]>([]);
   const [group, setGroup] = useState<Stored>();
   const [failure, fail] = useState("");
@@ -45,11 +55,17 @@ export function useGroups(chosen: string): { all: [id: string, name: string][]; 
     ask<Answer<Stored>>("GET", at(chosen), [], stop.signal).then(({ data }) => setGroup(data), failed);
     return () => stop.abort();
   }, [chosen, turn]);
-  return { all, group: group?.id === chosen ? group : undefined, failure, again: () => setTurn((n) => n + 1) };
+  const known = group?.id === chosen ? group : undefined;
+  const has: Groups["has"] = (what, name) => {
+    if (!known) return !chosen || !!failure;
+    const names = known.group[what];
+    return !names.length || names.includes(name);
+  };
+  return { all, group: known, failure, again: () => setTurn((n) => n + 1), has };
 }
 
 /** GroupBar chooses a group. Found are the names that a new one begins with. */
-export function GroupBar({ groups, chosen, choose, found }: { groups: ReturnType<typeof useGroups>; chosen: string; choose: (id: string) => void; found: Omit<Group, "name"> }) {
+export function GroupBar({ groups, chosen, choose, found }: { groups: Groups; chosen: string; choose: (id: string) => void; found: Omit<Group, "name"> }) {
   const who = useWho();
   const [editing, setEditing] = useState<Stored>();
   const { all, group, again } = groups;

@@ -71,9 +71,6 @@ interface Counted {
   warnings?: string[];
 }
 
-/** inGroup returns whether a group that lists some names has one. */
-const inGroup = (names: string[] | undefined, name: string): boolean => !names?.length || names.includes(name);
-
 function Catalogue() {
   const { query } = useAddress();
   const find = query.get("find") ?? "";
@@ -87,7 +84,7 @@ function Catalogue() {
   if (!names.answer) return <State failure={names.failure} />;
   const series = new Map(counted.answer?.metrics.map((m) => [m.name, m.series]));
   const wanted = find.toLowerCase();
-  const rows = names.answer.data.map((name) => ({ name, m: known.answer?.data[name]?.[0] })).filter(({ name }) => inGroup(groups.group?.group.metrics, name)).filter(({ name, m }) => !wanted || name.toLowerCase().includes(wanted) || m?.help.toLowerCase().includes(wanted));
+  const rows = names.answer.data.map((name) => ({ name, m: known.answer?.data[name]?.[0] })).filter(({ name }) => groups.has("metrics", name)).filter(({ name, m }) => !wanted || name.toLowerCase().includes(wanted) || m?.help.toLowerCase().includes(wanted));
   return (
     <section class="card">
       <header>
@@ -145,7 +142,7 @@ function Sources() {
   const groups = useGroups(chosen);
   if (!answer) return <State failure={failure} />;
   const now = Date.now();
-  const rows = answer.sources.filter((s) => inGroup(groups.group?.group.sources, s.name));
+  const rows = answer.sources.filter((s) => groups.has("sources", s.name));
   return (
     <div class={`layout${source ? " with-panel" : ""}`}>
       <section class="card">
@@ -176,7 +173,7 @@ function Sources() {
           {one.answer?.metrics ? (
             <table>
               <thead><tr><th>Metric</th><th class="n">Series</th></tr></thead>
-              <tbody>{one.answer.metrics.filter((m) => inGroup(groups.group?.group.metrics, m.name)).map((m) => <tr key={m.name}><td><Link class="mono" href={format("/explore", [["q", derived ? expressionFor(m.name, undefined) : `{__name__=${quote(m.name)},source=${quote(source)}}`], ["range", "1h"]])}>{m.name}</Link></td><td class="n">{n(m.series)}</td></tr>)}</tbody>
+              <tbody>{one.answer.metrics.filter((m) => groups.has("metrics", m.name)).map((m) => <tr key={m.name}><td><Link class="mono" href={format("/explore", [["q", derived ? expressionFor(m.name, undefined) : `{__name__=${quote(m.name)},source=${quote(source)}}`], ["range", "1h"]])}>{m.name}</Link></td><td class="n">{n(m.series)}</td></tr>)}</tbody>
             </table>
           ) : <div class="card-body"><State failure={one.failure} /></div>}
         </aside>
