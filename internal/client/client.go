@@ -160,9 +160,6 @@ func ReadAll(body io.Reader) ([]byte, error) {
 	return text, nil
 }
 
-// noEndpoint begins the message of a server that has no such endpoint.
-const noEndpoint = "there is nothing at "
-
 func (c *Client) failure(resp *http.Response) error {
 	var reply wire.Error
 	if err := json.NewDecoder(io.LimitReader(resp.Body, 1<<20)).Decode(&reply); err != nil || reply.Error == "" {
@@ -177,8 +174,6 @@ func (c *Client) failure(resp *http.Response) error {
 		return errors.New(reply.Error)
 	case resp.StatusCode == http.StatusUnauthorized:
 		return fmt.Errorf("%s; give --token-file, or QUERN_TOKEN", reply.Error)
-	case resp.StatusCode == http.StatusNotFound && !strings.HasPrefix(reply.Error, noEndpoint):
-		return errors.New(reply.Error)
 	case resp.StatusCode == http.StatusNotFound:
 		return fmt.Errorf("%s does not serve this request: it is an aggregator, or older than this program: %s", c.Name(), reply.Error)
 	case after != "":

@@ -170,7 +170,7 @@ func appendTable(dst []byte, t *table) []byte {
 	return dst
 }
 
-// readTable reads what appendTable wrote.
+// read reads what appendTable wrote.
 func (t *table) read(p *parser) {
 	*t = table{}
 	last := int(p.byte())

@@ -18,7 +18,7 @@ type Encoder struct {
 	tables    []table
 	writer    bitWriter
 	profiles  []profile
-	timelines []timeline
+	timelines [][]int64 // the times that several series have; empty between calls
 }
 
 // column is a column between its two passes: the first makes residuals and counts their symbols, the second, with the
@@ -39,9 +39,6 @@ type stream struct {
 	unit           uint64
 	divisor        float64
 }
-
-// timeline is a column of times that several series have.
-type timeline struct{ times []int64 }
 
 // place is where a series has its times.
 type place struct{ timeline, start int }
@@ -65,17 +62,17 @@ func (e *Encoder) Append(dst []byte, series []Series) []byte {
 	places := e.place(series)
 	need := total
 	for _, t := range e.timelines {
-		need += len(t.times)
+		need += len(t)
 	}
 	e.residuals = slices.Grow(e.residuals[:0], need)
 	e.columns = slices.Grow(e.columns[:0], len(e.timelines)+len(series))[:len(e.timelines)+len(series)]
 	for j, t := range e.timelines {
-		e.time(&e.columns[j], t.times, base)
+		e.time(&e.columns[j], t, base)
 	}
 	for i := range series {
 		c := &e.columns[len(e.timelines)+i]
 		e.value(c, series[i].Values)
-		if len(series[i].Times) < len(e.timelines[places[i].timeline].times) {
+		if len(series[i].Times) < len(e.timelines[places[i].timeline]) {
 			c.flags |= part
 			c.start = places[i].start
 		}
@@ -84,32 +81,34 @@ func (e *Encoder) Append(dst []byte, series []Series) []byte {
 	for j := range e.columns {
 		e.columns[j].write(e, j < len(e.timelines))
 	}
-	return e.assemble(dst, series, places, base, total)
+	dst = e.assemble(dst, series, places, base, total)
+	clear(e.timelines) // they are the caller's
+	e.timelines = e.timelines[:0]
+	return dst
 }
 
 // place finds the timelines, and where in them each series is.
 func (e *Encoder) place(series []Series) []place {
 	const recent = 8 // timelines that are compared: series of one source are near each other
-	e.timelines = e.timelines[:0]
 	places := make([]place, len(series))
 next:
 	for i := range series {
 		times := series[i].Times
 		for j := len(e.timelines) - 1; j >= max(0, len(e.timelines)-recent); j-- {
-			of := e.timelines[j].times
+			of := e.timelines[j]
 			at, ok := slices.BinarySearch(of, times[0])
 			switch {
 			case ok && len(of)-at >= len(times) && slices.Equal(of[at:at+len(times)], times):
 				places[i] = place{j, at}
 				continue next
 			case ok && at == 0 && len(times) >= len(of) && slices.Equal(times[:len(of)], of): // it goes on for longer
-				e.timelines[j].times = times
+				e.timelines[j] = times
 				places[i] = place{j, 0}
 				continue next
 			}
 		}
 		places[i] = place{len(e.timelines), 0}
-		e.timelines = append(e.timelines, timeline{times})
+		e.timelines = append(e.timelines, times)
 	}
 	return places
 }

@@ -53,6 +53,15 @@ func dataOf[T any](body io.Reader) (T, error) {
 	return out.Data, nil
 }
 
+// serverOf returns the server that has a dashboard, and the dashboard's path there.
+func serverOf(cfg config.Dashboard, stderr io.Writer) (server client.Client, path string, err error) {
+	if path, err = pathOf(cfg.ID); err != nil {
+		return server, "", err
+	}
+	server, err = cfg.Client(stderr)
+	return server, path, err
+}
+
 // pathOf returns the path of a dashboard.
 func pathOf(id string) (string, error) {
 	if !dashboard.ValidID(id) {
@@ -109,11 +118,7 @@ func updated(ms int64) string {
 
 // GetDashboard prints a dashboard.
 func GetDashboard(ctx context.Context, cfg config.Dashboard, stdout, stderr io.Writer) error {
-	path, err := pathOf(cfg.ID)
-	if err != nil {
-		return err
-	}
-	server, err := cfg.Client(stderr)
+	server, path, err := serverOf(cfg, stderr)
 	if err != nil {
 		return err
 	}
@@ -225,11 +230,7 @@ func ConvertDashboard(_ context.Context, cfg config.DashboardFile, stdout, stder
 
 // DeleteDashboard deletes a dashboard.
 func DeleteDashboard(ctx context.Context, cfg config.Dashboard, stdout, stderr io.Writer) error {
-	path, err := pathOf(cfg.ID)
-	if err != nil {
-		return err
-	}
-	server, err := cfg.Client(stderr)
+	server, path, err := serverOf(cfg, stderr)
 	if err != nil {
 		return err
 	}
@@ -247,11 +248,7 @@ func DeleteDashboard(ctx context.Context, cfg config.Dashboard, stdout, stderr i
 
 // DashboardVersions prints the versions of a dashboard.
 func DashboardVersions(ctx context.Context, cfg config.Dashboard, stdout, stderr io.Writer) error {
-	path, err := pathOf(cfg.ID)
-	if err != nil {
-		return err
-	}
-	server, err := cfg.Client(stderr)
+	server, path, err := serverOf(cfg, stderr)
 	if err != nil {
 		return err
 	}

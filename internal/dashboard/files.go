@@ -77,15 +77,7 @@ func OpenFiles(dir string, opts FilesOptions) (*Files, error) {
 
 // Watch looks at the files every few seconds until ctx is done, and at once when something is received from again.
 func (f *Files) Watch(ctx context.Context, again <-chan os.Signal) {
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-again:
-		case <-f.opts.Clock.After(Every):
-		}
-		f.Reload()
-	}
+	clock.Repeat(ctx, f.opts.Clock, Every, again, func(bool) { f.Reload() })
 }
 
 // Reload reads the files, and uses those that have changed and can be used.

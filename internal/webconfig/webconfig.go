@@ -129,17 +129,7 @@ func (c *Config) register() {
 
 // Watch looks at the files every few seconds until ctx is done, and at once when something is received from again.
 func (c *Config) Watch(ctx context.Context, again <-chan os.Signal) {
-	for {
-		asked := false
-		select {
-		case <-ctx.Done():
-			return
-		case <-again:
-			asked = true
-		case <-c.opts.Clock.After(Every):
-		}
-		c.Reload(asked)
-	}
+	clock.Repeat(ctx, c.opts.Clock, Every, again, c.Reload)
 }
 
 // Reload reads the files, and uses them if they have changed and can be used. If somebody asked for it, it says so

@@ -192,7 +192,7 @@ func (h *handler) remove(w http.ResponseWriter, r *http.Request) {
 	case err != nil:
 		fail(w, r, err)
 	case !there:
-		respond.Error(w, http.StatusNotFound, fmt.Sprintf("there is no annotation %s that starts at %s",
+		respond.NotFound(w, fmt.Sprintf("there is no annotation %s that starts at %s",
 			excerpt.Quoted(id), time.UnixMilli(startMs).UTC().Format(time.RFC3339Nano)))
 	default:
 		respond.JSON(w, http.StatusOK, wire.Done{Status: wire.Success})

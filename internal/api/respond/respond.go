@@ -40,6 +40,12 @@ func Error(w http.ResponseWriter, code int, message string) {
 	JSON(w, code, wire.Error{Status: wire.Failure, Error: excerpt.Message(message)})
 }
 
+// NotFound replies that an endpoint has nothing of the name that the request gives. A client tells it by its type from a
+// server without the endpoint.
+func NotFound(w http.ResponseWriter, message string) {
+	JSON(w, http.StatusNotFound, wire.Error{Status: wire.Failure, ErrorType: wire.NotFound, Error: excerpt.Message(message)})
+}
+
 // LetGo drops the parameters of a request, and gives back what was charged for them and for what was
 // parsed from them. Handlers call it before they write a failure, since the client may take arbitrarily
 // long to read it.
