@@ -185,6 +185,7 @@ func TestFrame(t *testing.T) {
 		own := serve(t)
 		p := open(t, own.URL)
 		p.Expect("ERR_CONNECTION_REFUSED")
+		p.Expect("503 (Service Unavailable)") // to what the page asks while the server drains
 		p.Go("/metrics-explorer")
 		p.See("footer", "Connected")
 		p.See("main", "Nothing is stored yet")
