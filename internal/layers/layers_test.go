@@ -72,7 +72,7 @@ var rules = []rule{
 	{"internal/bound", []string{"internal/metric"}},
 	{"internal/access", []string{"internal/admission", "internal/bound", "internal/clock", "internal/storage"}},
 	{"internal/access/accesstest", []string{"internal/storage"}},
-	{"internal/webconfig", []string{"internal/clock"}},
+	{"internal/webconfig", []string{"internal/admission", "internal/clock"}},
 	{"internal/legacy", nil},
 
 	// Settings use the nouns: a ladder, a width, a store's policy.
