@@ -28,6 +28,8 @@ const (
 	cqlKeepBegun     = `INSERT INTO slices (bucket, day, time_slice, begun) VALUES (-1, 0, ?, true) USING TTL 0 AND TIMESTAMP ?`
 	cqlCompleteSlice = `INSERT INTO slices (bucket, day, time_slice, complete) VALUES (?, ?, ?, true) USING TTL ?`
 
+	cqlDeleteRaw = `DELETE FROM raw_metrics WHERE start_schedule_id = ? AND day = ? AND time_slice = ? AND chunk_id = ?`
+
 	cqlReadCache   = `SELECT chunk_id, data FROM metrics_cache WHERE bucket = ? AND time_slice = ? AND start_schedule_id = ?`
 	cqlDeleteCache = `DELETE FROM metrics_cache WHERE bucket = ? AND time_slice = ? AND start_schedule_id = ?`
 )
@@ -221,6 +223,22 @@ func (s *Store) CacheBlock(ctx context.Context, k storage.CacheKey) ([]storage.C
 	}
 	slices.SortFunc(out, func(a, b storage.Chunk) int { return a.ID.Compare(b.ID) })
 	return out, nil
+}
+
+// PackRaw implements storage.Runs, as one batch. Its rows are in one partition, so that each copy takes the new chunk and
+// lets go of the others at once.
+func (s *Store) PackRaw(ctx context.Context, f storage.Fence, packed storage.RawChunk, of []blocks.ID) error {
+	group, period := int64(packed.Group), metric.AlignDown(packed.SliceMs, dayMs)
+	stmts := []statement{stmt(cqlWriteRaw, group, period, packed.SliceMs, gocql.UUID(packed.ID), packed.Data, ttl(s.policy().Retention.Of(metric.Raw)))}
+	for _, id := range of {
+		stmts = append(stmts, stmt(cqlDeleteRaw, group, period, packed.SliceMs, gocql.UUID(id)))
+	}
+	const op = "pack raw chunks"
+	tsUs, err := s.timestamp(ctx, f)
+	if err != nil {
+		return named(op, err)
+	}
+	return named(op, s.session.exec(ctx, tsUs, stmts...))
 }
 
 // DeleteCacheBlock implements storage.Runs.
