@@ -54,6 +54,12 @@ var list = []brk{
 		pkg: "integration/acceptance", test: "TestModel/scripts/late_data",
 	},
 	{
+		name: "the cache is trusted by a part of the marks", invariant: 2,
+		file: "internal/cache/work.go",
+		old:  "!w.Part && ", new: "",
+		pkg: "internal/rollup", test: "TestOpenMarkBehindAFlood",
+	},
+	{
 		name: "a block is sealed although a flush into it failed", invariant: 2,
 		file: "internal/cache/seal.go",
 		old:  "!o.torn", new: "o != nil",
@@ -487,6 +493,12 @@ var list = []brk{
 		for _, w := range all {
 			err := ctx.Err()`,
 		pkg: "internal/rollup", test: "TestIndexIsReadAsBlocksAreGround",
+	},
+	{
+		name: "one client takes all that may wait", invariant: 7,
+		file: "internal/ingest/ingest.go",
+		old:  "own > 0 && own+n", new: "own < 0 && own+n",
+		pkg: "internal/ingest", test: "TestPendingOfOneClient",
 	},
 	{
 		name: "ingest takes more than may wait", invariant: 7,

@@ -461,12 +461,12 @@ func (s *Server) route(w http.ResponseWriter, r *http.Request) {
 	}
 	r = r.WithContext(access.WithGrant(r.Context(), grant))
 	defer s.inst.throttled(r.Context(), w)
+	client := s.opts.Clients.Of(r.RemoteAddr)
 	if bounded {
-		s.routes.ServeHTTP(w, r)
+		s.routes.ServeHTTP(w, r.WithContext(admission.WithClient(r.Context(), client)))
 		s.audit(w, r, to, grant, "")
 		return
 	}
-	client := s.opts.Clients.Of(r.RemoteAddr)
 	if grant.Token != "" {
 		client = admission.OfToken(grant.Token, grant.Limits)
 	}

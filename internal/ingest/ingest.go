@@ -44,8 +44,8 @@ type Options struct {
 	Window time.Duration
 	// FlushSamples is the number of samples that ends the window early. The default is 131072.
 	FlushSamples int
-	// MaxPending is the number of samples that may wait or be under way. Further samples are
-	// answered with ErrBusy. It bounds ingest's memory at about 50 bytes per sample. The default is
+	// MaxPending is the number of samples that may wait or be under way, of one client up to half. Further
+	// samples are answered with ErrBusy. It bounds ingest's memory at about 50 bytes per sample. The default is
 	// 2097152.
 	MaxPending int
 	// AgeCap is the maximum age of a sample, inclusive. The default is 24h.
@@ -128,7 +128,9 @@ type Ingest struct {
 	mu      sync.Mutex
 	open    *commit // accepts samples
 	pending int     // samples in open and in the commit under way, and those that room is kept for
-	closed  bool
+	// pendingOf are those of each known client.
+	pendingOf map[admission.Client]int
+	closed    bool
 
 	wake    chan struct{} // has a value when open holds samples
 	tasks   chan task
@@ -139,10 +141,11 @@ type Ingest struct {
 // commit holds the samples that become durable together.
 type commit struct {
 	samples  []metric.Sample
-	at       *blocks.Place // nil unless the samples count as written earlier
-	openedAt time.Duration // by the clock's Elapsed
-	full     chan struct{} // closed when waiting for more gains nothing
-	done     chan struct{} // closed when err is final
+	of       map[admission.Client]int // the number of samples of each known client
+	at       *blocks.Place            // nil unless the samples count as written earlier
+	openedAt time.Duration            // by the clock's Elapsed
+	full     chan struct{}            // closed when waiting for more gains nothing
+	done     chan struct{}            // closed when err is final
 	err      error
 	// overwritten is the grouper's list. It is final when done is closed.
 	overwritten []metric.Sample
@@ -173,7 +176,7 @@ func (c *commit) outcome(samples []metric.Sample) error {
 func notStored(err error) error { return fmt.Errorf("samples not stored: %w", err) }
 
 func newCommit(buf []metric.Sample) *commit {
-	return &commit{samples: buf[:0], full: make(chan struct{}), done: make(chan struct{})}
+	return &commit{samples: buf[:0], of: make(map[admission.Client]int), full: make(chan struct{}), done: make(chan struct{})}
 }
 
 // Start returns an Ingest and starts its committing goroutine. Cancelling ctx aborts the commit
@@ -185,10 +188,12 @@ func Start(ctx context.Context, p Parts, opts Options) *Ingest {
 		metrics:  newMetrics(opts.Metrics),
 		warnings: throttle.New(p.Clock, warnEvery),
 		open:     newCommit(nil),
-		wake:     make(chan struct{}, 1),
-		tasks:    make(chan task),
-		closing:  make(chan struct{}),
-		stopped:  make(chan struct{}),
+
+		pendingOf: make(map[admission.Client]int),
+		wake:      make(chan struct{}, 1),
+		tasks:     make(chan task),
+		closing:   make(chan struct{}),
+		stopped:   make(chan struct{}),
 	}
 	in.scratch.New = func() any { return new(resolver) }
 	go func() {
@@ -224,7 +229,7 @@ func (in *Ingest) append(ctx context.Context, reports []Report, ageCap time.Dura
 	r := in.scratch.Get().(*resolver)
 	defer in.scratch.Put(r)
 	doubts := in.registry.Doubts()
-	held := hold{in: in, ctx: ctx}
+	held := hold{in: in, ctx: ctx, client: admission.ClientOf(ctx)}
 	for _, rep := range reports {
 		held.most += len(rep.Measurements)
 	}
@@ -333,12 +338,15 @@ func (in *Ingest) wait(ctx context.Context, samples []metric.Sample, held *hold)
 func (in *Ingest) enqueue(samples []metric.Sample, held *hold) (*commit, error) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
-	in.pending -= held.room
+	in.leave(held.client, held.room)
 	held.room = 0
-	if err := in.admit(len(samples)); err != nil {
+	if err := in.admit(held.client, len(samples)); err != nil {
 		return nil, err
 	}
 	c := in.open
+	if held.client != (admission.Client{}) {
+		c.of[held.client] += len(samples)
+	}
 	first, below := len(c.samples) == 0, len(c.samples) < in.opts.FlushSamples
 	c.samples = append(c.samples, samples...)
 	if first {
@@ -351,18 +359,35 @@ func (in *Ingest) enqueue(samples []metric.Sample, held *hold) (*commit, error) 
 	return c, nil
 }
 
-// admit counts n samples as pending if there is room for them. The caller holds mu.
-func (in *Ingest) admit(n int) error {
+// admit counts n samples as pending if there is room for them. One client has up to half of the room, so that it does not
+// keep all others out; a report of any size is taken when nothing else waits. The caller holds mu.
+func (in *Ingest) admit(client admission.Client, n int) error {
 	if in.closed {
 		return ErrClosed
 	}
-	if in.pending > 0 && in.pending+n > in.opts.MaxPending {
+	own := in.pendingOf[client]
+	if in.pending > 0 && in.pending+n > in.opts.MaxPending || own > 0 && own+n > (in.opts.MaxPending+1)/2 {
 		in.metrics.busy.Inc()
 		return ErrBusy
+	}
+	if client != (admission.Client{}) {
+		in.pendingOf[client] += n
 	}
 	in.pending += n
 	in.metrics.pending.Set(float64(in.pending))
 	return nil
+}
+
+// leave takes back n samples of a client that admit has counted. The caller holds mu.
+func (in *Ingest) leave(client admission.Client, n int) {
+	in.pending -= n
+	in.metrics.pending.Set(float64(in.pending))
+	if client == (admission.Client{}) {
+		return
+	}
+	if in.pendingOf[client] -= n; in.pendingOf[client] == 0 {
+		delete(in.pendingOf, client)
+	}
 }
 
 // commits makes one commit after the other durable. On Close it commits what is left and returns.
@@ -392,8 +417,12 @@ func (in *Ingest) commits(ctx context.Context) {
 
 		// Whoever has got an answer finds the room free that its samples took.
 		in.mu.Lock()
-		in.pending -= len(c.samples)
-		in.metrics.pending.Set(float64(in.pending))
+		unknown := len(c.samples)
+		for client, n := range c.of {
+			in.leave(client, n)
+			unknown -= n
+		}
+		in.leave(admission.Client{}, unknown)
 		in.mu.Unlock()
 		close(c.done)
 		spare = c.samples

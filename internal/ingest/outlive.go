@@ -3,6 +3,8 @@ package ingest
 import (
 	"context"
 	"time"
+
+	"github.com/quern/quern/internal/admission"
 )
 
 // outliveTime is how long work for a client goes on after it has disconnected.
@@ -29,8 +31,9 @@ func Outlive(ctx context.Context) (context.Context, context.CancelFunc) {
 // caller, and room in the queue. Series that are registered then get their samples, although the
 // caller leaves or the queue fills up meanwhile.
 type hold struct {
-	in  *Ingest
-	ctx context.Context // the caller's own until begin
+	in     *Ingest
+	ctx    context.Context // the caller's own until begin
+	client admission.Client
 	// most is how many samples there may be.
 	most int
 	// room is how many samples the queue has room for, 0 once they are queued.
@@ -49,7 +52,7 @@ func (h *hold) begin() error {
 	}
 	h.in.mu.Lock()
 	defer h.in.mu.Unlock()
-	if err := h.in.admit(h.most); err != nil {
+	if err := h.in.admit(h.client, h.most); err != nil {
 		return err
 	}
 	h.room = h.most
@@ -65,7 +68,6 @@ func (h *hold) release() {
 	h.end()
 	h.in.mu.Lock()
 	defer h.in.mu.Unlock()
-	h.in.pending -= h.room
-	h.in.metrics.pending.Set(float64(h.in.pending))
+	h.in.leave(h.client, h.room)
 	h.room = 0
 }
