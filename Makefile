@@ -42,7 +42,7 @@ SWEEPS        := \
 	TestAcceptance TestPebble TestServerAtRandom TestFleetAtRandom TestInterleavings TestMutants \
 	TestSelectorsOfAQueryShareItsLimit TestMadeLabelSetsCount TestLabelsAreWeighedNearly TestRollupsAreAsRaw \
 	TestStreamsOfManySeries TestDenseSlicesAreReadInParts TestLateIDsCopyNoLists TestCapturesWeigh TestAdmitIsLinear \
-	TestPointsAgainstSamples \
+	TestPointsAgainstSamples TestReadsShareMemory TestOpenSurvivesErrors \
 	TestDamagedBlocksOfDocuments TestDamagedBlocksExpire TestDamagedBlockOfRollups TestDamagedCacheBlockIsDeleted \
 	TestEachFileOfAStore TestPowerLoss
 space         := $() $()

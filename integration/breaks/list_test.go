@@ -461,7 +461,7 @@ var list = []brk{
 	{
 		name: "each mark is work of its own", invariant: 6,
 		file: "internal/cache/work.go",
-		old:  "const maxMarksPerWork = 4096", new: "const maxMarksPerWork = 1",
+		old:  "len(w.Marks) < maxMarksPerWork {", new: "len(w.Marks) < 1 {",
 		pkg: "integration/acceptance", test: "TestModel/QueryCounts",
 	},
 	{
