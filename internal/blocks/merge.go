@@ -77,7 +77,8 @@ func (s *SampleSet) AddAs(chunk []byte, ids, as []metric.ScheduleID) error {
 // of.ids[i] become those of as[i].
 func (s *SampleSet) add(chunk []byte, ids Range, of *only, as []metric.ScheduleID) error {
 	before := len(s.added)
-	all, err := s.added, error(nil)
+	var all []metric.Sample
+	var err error
 	if isColumns(chunk) {
 		all, err = readColumns(s.added, chunk, ids, of)
 	} else if all, err = DecodeSamplesIn(s.added, chunk, ids); err == nil && of != nil {

@@ -55,7 +55,7 @@ func contents(s *blocks.SampleSet) []metric.Sample {
 // sameBits compares samples with the bits of their values: NaN equals itself.
 func sameBits(t *testing.T, want, got []metric.Sample) {
 	t.Helper()
-	require.Equal(t, len(want), len(got))
+	require.Len(t, got, len(want))
 	for i := range want {
 		require.Equal(t, want[i].Schedule, got[i].Schedule, i)
 		require.Equal(t, want[i].TimeMs, got[i].TimeMs, i)
