@@ -171,7 +171,7 @@ func (o *Options) EnsureDefaults() {
 		o.Door = open{}
 	}
 	if o.Audit == nil && o.Clock != nil {
-		o.Audit = access.NewAudit(slog.New(slog.DiscardHandler), o.Clock)
+		o.Audit = access.NewAudit(slog.New(slog.DiscardHandler), o.Clock, nil)
 	}
 	if o.Clients == nil {
 		o.Clients = admission.NewClients(admission.Loopback())
