@@ -104,6 +104,7 @@ func pack(b *testing.B, w *world) {
 			Group: k.group, SliceMs: k.slice, Chunk: storage.Chunk{ID: blocks.PackedID(of), Data: data},
 		}, of))
 	}
+	require.NoError(b, w.Store.CompleteSlice(b.Context(), storage.SliceKey{StartMs: now}))
 }
 
 // BenchmarkOneSeries queries one of the 128 series of a block, with a sample every 10 s, before and after it is packed.

@@ -186,12 +186,11 @@ func TestPackLeaves(t *testing.T) {
 		p.flush(1, 1, 0, 1)
 		p.flush(2, 2, 0, 1)
 		p.clk.Set(ten.Add(62*time.Minute - time.Second))
-		p.flush(3, 3, 0, 1)
-		require.NoError(t, p.writer.Seal(t.Context()))
+		p.flush(3, 3, 0, 1) // late, and not sealed, so raw is read
 		p.clk.Set(ten.Add(62 * time.Minute))
 		_, err := p.engine.Runner.RunDue(t.Context())
 		require.NoError(t, err)
-		require.Len(t, p.chunks(), 2, "the two that are settled are packed")
+		unpacked(p, 3)
 		require.Equal(t, map[int]float64{1: 1, 2: 2, 3: 3}, p.values(1))
 	})
 }

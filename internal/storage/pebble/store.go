@@ -88,7 +88,8 @@ type Store struct {
 	settingsWrites sync.Mutex
 	settingsMu     sync.Mutex
 	settings       storage.Settings
-	outdated       bool // the settings were recorded with an earlier schema
+	packed         atomic.Bool // chunks were packed since the memtable was last flushed for that
+	outdated       bool        // the settings were recorded with an earlier schema
 	// expired holds, by the bucket's name, the time below which Expire has removed rows.
 	expired map[string]int64
 
