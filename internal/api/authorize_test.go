@@ -56,6 +56,7 @@ func locked(t *testing.T) (*api.Server, *bytes.Buffer) {
 			}
 			to.HandleFunc(access.Read, route.Filtered, "/read", show)
 			to.HandleFunc(access.Admin, route.Refused, "/admin", show)
+			to.HandleFunc(access.Admin, route.Refused, "/broken", func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) })
 		})}
 	}), &log
 }
@@ -149,6 +150,16 @@ func TestAudit(t *testing.T) {
 			require.Contains(t, log.String(), want)
 		}
 	}
+}
+
+// TestAuditOfBrokenOff: a request whose answer breaks off may have changed something, so it is in the log.
+func TestAuditOfBrokenOff(t *testing.T) {
+	s, log := locked(t)
+	require.PanicsWithValue(t, http.ErrAbortHandler, func() {
+		ask(t, s, http.MethodPost, "http://127.0.0.1/broken", "a=b", "Authorization", "admin", "Content-Type", "application/x-www-form-urlencoded")
+	})
+	require.Contains(t, log.String(), "action=/broken")
+	require.Contains(t, log.String(), `form="a=b"`)
 }
 
 // TestRefusalsAreThrottled: who is refused again and again does not fill the log.
