@@ -196,6 +196,14 @@ func (a *apart) groups(table string, ids blocks.Range) error {
 	return nil
 }
 
+// PackRaw implements storage.Runs.
+func (a *apart) PackRaw(ctx context.Context, f storage.Fence, packed storage.RawChunk, of []blocks.ID) error {
+	if err := a.gone("raw", packed.Group); err != nil {
+		return err
+	}
+	return a.Store.PackRaw(ctx, f, packed, of)
+}
+
 // RawChunks implements storage.Reader.
 func (a *apart) RawChunks(ctx context.Context, ids blocks.Range, fromMs, toMs int64) iter.Seq2[storage.RawChunk, error] {
 	return unless(a.groups("raw", ids), func() iter.Seq2[storage.RawChunk, error] { return a.Store.RawChunks(ctx, ids, fromMs, toMs) })

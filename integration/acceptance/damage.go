@@ -114,7 +114,7 @@ func (s *System) allWhole() {
 // read the block again. The block is ground even so. Its rows are partial, and lose nothing that
 // they had. Once the chunk is repaired by hand, a request makes the rows whole.
 func testDamagedChunk(t *testing.T, b Backend) {
-	s := Start(t, b, Config{})
+	s := Start(t, b, Config{Unpacked: true}) // several chunks, of which one is damaged
 	at10 := at(s, 10, 0)
 	s.Clock.Set(time.UnixMilli(at(s, 10, 50)))
 	s.MustReport(s.point("A", 10, 10, 1), s.point("B", 10, 10, 1), s.point("C", 10, 11, 1), s.point("D", 9, 30, 1), s.point("E", 10, 10, 1))

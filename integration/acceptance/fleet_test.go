@@ -311,7 +311,7 @@ func (f *fleet) pick(aggregates bool) *member {
 
 var (
 	runSteps = []string{
-		"Marks", "Marks/row", "RawChunks", "CacheBlock", "Rollups", "WriteRollups", "Write", "DeleteCacheBlock", "DeleteMarks",
+		"Marks", "Marks/row", "RawChunks", "CacheBlock", "Rollups", "WriteRollups", "Write", "PackRaw", "DeleteCacheBlock", "DeleteMarks",
 		"BeginSlice", "CompleteSlice", "NewestBegun", "AcquireShard", "Slices", "FirstMark", "ReleaseShard",
 	}
 	ingestSteps = []string{"Write", "Write", "Write", "Write", "Slices", "NewestBegun", "DeleteMarks", "LeaseIDs", "ClaimSchedules"}

@@ -44,6 +44,11 @@ func (f *forgetful) WriteRollups(ctx context.Context, fence storage.Fence, level
 	return f.write(func() error { return f.Store.WriteRollups(ctx, fence, level, rows) })
 }
 
+// PackRaw implements storage.Runs.
+func (f *forgetful) PackRaw(ctx context.Context, fence storage.Fence, packed storage.RawChunk, of []blocks.ID) error {
+	return f.write(func() error { return f.Store.PackRaw(ctx, fence, packed, of) })
+}
+
 // DeleteCacheBlock implements storage.Runs.
 func (f *forgetful) DeleteCacheBlock(ctx context.Context, fence storage.Fence, k storage.CacheKey) error {
 	return f.write(func() error { return f.Store.DeleteCacheBlock(ctx, fence, k) })

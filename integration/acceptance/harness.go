@@ -76,6 +76,8 @@ type Config struct {
 	// Parallel is the number of blocks ground at once. The default is 1, which makes the order of
 	// steps repeatable.
 	Parallel int
+	// Unpacked says that runs leave raw chunks as they were written.
+	Unpacked bool
 	// LeaseSize is the number of ids leased at a time. The default is 16.
 	LeaseSize int
 	// Logger discards by default.
@@ -194,7 +196,7 @@ func (s *System) build() {
 // engine returns an engine with these settings.
 func (c *Config) engine(o engine.Options) *engine.Engine {
 	o.Policy = storage.Policy{Grace: c.Timing.Grace, Delay: c.Timing.Delay, AgeCap: c.AgeCap}
-	o.Rollup = &rollup.Options{Parallel: c.Parallel, Logger: c.Logger}
+	o.Rollup = &rollup.Options{Parallel: c.Parallel, Pack: !c.Unpacked, Logger: c.Logger}
 	return engine.New(o)
 }
 

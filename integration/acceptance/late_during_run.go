@@ -216,7 +216,7 @@ func testLateDuringRun(t *testing.T, b Backend) {
 			}
 			return nil
 		}
-		for _, op := range []string{"AcquireShard", "NewestBegun", "BeginSlice", "Marks", "CacheBlock", "RawChunks", "Rollups", "WriteRollups", "DeleteCacheBlock", "DeleteMarks", "CompleteSlice"} {
+		for _, op := range []string{"AcquireShard", "NewestBegun", "BeginSlice", "Marks", "CacheBlock", "RawChunks", "Rollups", "WriteRollups", "PackRaw", "DeleteCacheBlock", "DeleteMarks", "CompleteSlice"} {
 			s.Store.Add(storagetest.Rule{Op: op, Times: -1, After: step})
 		}
 		s.Store.Add(storagetest.Rule{Op: "Write", Fenced: true, Times: -1, After: step})

@@ -97,8 +97,8 @@ func (l *lone) do(n int, astray bool) {
 		l.crashes()
 	case n < 86:
 		op := []string{
-			"Write", "WriteRollups", "DeleteMarks", "BeginSlice", "CompleteSlice", "RawChunks", "Rollups", "NewestBegun", "Slices", "DeleteCacheBlock",
-		}[l.r.IntN(10)]
+			"Write", "WriteRollups", "DeleteMarks", "BeginSlice", "CompleteSlice", "RawChunks", "Rollups", "NewestBegun", "Slices", "DeleteCacheBlock", "PackRaw",
+		}[l.r.IntN(11)]
 		err := failures[l.r.IntN(len(failures))]
 		l.note("%s fails: %v", op, err)
 		l.Store.Fail(op, blocks.Range{}, 1+l.r.IntN(4), err)

@@ -372,7 +372,7 @@ func (l *life) run() bool {
 
 func (l *life) fault() {
 	op := pick(l.r, "Write", "Write", "Write", "AcquireShard", "Slices", "Marks", "CacheBlock", "RawChunks", "Rollups",
-		"WriteRollups", "WriteRollups", "DeleteCacheBlock", "DeleteMarks", "NewestBegun", "BeginSlice", "CompleteSlice", "RecordRun", "LeaseIDs", "ClaimSchedules", "SourceSchedules")
+		"WriteRollups", "WriteRollups", "PackRaw", "DeleteCacheBlock", "DeleteMarks", "NewestBegun", "BeginSlice", "CompleteSlice", "RecordRun", "LeaseIDs", "ClaimSchedules", "SourceSchedules")
 	err := pick(l.r, errInjected, errInjected, errInjected, storage.ErrUnavailable, storage.ErrTimeout, storage.ErrOverloaded)
 	fail := func() error { return err }
 	times, after := 1+l.r.IntN(6), l.r.IntN(3) == 0

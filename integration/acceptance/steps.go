@@ -59,7 +59,7 @@ func (o operations) Interrupt(n int, do func()) {
 	for _, op := range []string{
 		"LeaseIDs", "LeasedIDs", "ClaimSchedules", "SourceSchedules", "Schedules", "Write", "RawChunks", "Rollups",
 		"Heartbeat", "Workers", "Leases", "AcquireShard", "RenewShard", "ReleaseShard",
-		"Slices", "NewestBegun", "BeginSlice", "Marks", "CacheBlock", "WriteRollups", "DeleteCacheBlock", "DeleteMarks", "CompleteSlice", "RecordRun", "RecordError",
+		"Slices", "NewestBegun", "BeginSlice", "Marks", "CacheBlock", "WriteRollups", "PackRaw", "DeleteCacheBlock", "DeleteMarks", "CompleteSlice", "RecordRun", "RecordError",
 	} {
 		o.Add(storagetest.Rule{Op: op, Times: -1, Before: step})
 	}

@@ -229,6 +229,43 @@ var list = []brk{
 		pkg: "internal/storage/pebble", test: "TestConformanceInMemory/LeaseIDs",
 	},
 
+	{
+		name: "chunks beside a damaged one are packed", invariant: 2,
+		file: "internal/rollup/pack.go",
+		old:  "err != nil || !ok || g.samples.Len()", new: "err == nil && !ok || g.samples.Len()",
+		pkg: "internal/rollup", test: "TestPackLeaves/damaged",
+	},
+	{
+		name: "chunks are packed while others with lower ids may be on their way", invariant: 2,
+		file: "internal/rollup/pack.go",
+		old:  "return id.TimeMs() <= clock.NowMs(g.run.clk)-blocks.Settled.Milliseconds()", new: "return true",
+		pkg: "internal/rollup", test: "TestPackLeaves/not_settled",
+	},
+	{
+		name: "a packed chunk may come before one that it replaces", invariant: 2,
+		file: "internal/blocks/packed.go",
+		old:  "id[8] |= packedVariant", new: "id[8] &= 0x80",
+		pkg: "internal/blocks", test: "TestPackedID",
+	},
+	{
+		name: "a packed chunk is stored and what it replaces stays", invariant: 2,
+		file: "internal/storage/pebble/write.go",
+		old:  "for _, old.ID = range of {", new: "for _, old.ID = range of[:0] {",
+		pkg: "internal/storage/pebble", test: "TestConformanceInMemory/PackRawIsExact",
+	},
+	{
+		name: "tombstones are written at a place that has passed", invariant: 2,
+		file: "internal/cache/flush.go",
+		old:  "return f.at != nil && w.age(f) > maxFlush", new: "return false",
+		pkg: "internal/cache", test: "TestPlaceThatHasPassed",
+	},
+	{
+		name: "a slow flush keeps its ids", invariant: 2,
+		file: "internal/cache/flush.go",
+		old:  "return f.at == nil && w.age(f) > maxFlush", new: "return false && f.at == nil && w.age(f) > maxFlush",
+		pkg: "internal/cache", test: "TestSlowFlush",
+	},
+
 	// 3. No lost mark.
 	{
 		name: "marks that the only copy has forgotten are not written again", invariant: 3,

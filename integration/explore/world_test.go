@@ -272,7 +272,7 @@ func (p *process) worker() {
 	}
 	p.runner = engine.New(engine.Options{
 		Store: p.store, Clock: p.clk, Writer: uint64(p.name[0]) << 8,
-		Worker: storage.Worker{ID: p.name}, Timeout: lasts, Rollup: &rollup.Options{Parallel: 1},
+		Worker: storage.Worker{ID: p.name}, Timeout: lasts, Rollup: &rollup.Options{Parallel: 1, Pack: true},
 	}).Runner
 }
 
@@ -750,6 +750,12 @@ func rowsOf(rows []metric.RollupRow) string {
 		out = append(out, fmt.Sprintf("%s n=%d", rowKey(r.Schedule, r.TimeMs), r.Count))
 	}
 	return strings.Join(out, ", ")
+}
+
+func (g *gate) PackRaw(ctx context.Context, f storage.Fence, packed storage.RawChunk, of []blocks.ID) error {
+	return passed(ctx, g, fmt.Sprintf("PackRaw %s %d, %d chunks", clockOf(packed.SliceMs), packed.Group, len(of)), func(ctx context.Context) error {
+		return g.Store.PackRaw(ctx, f, packed, of)
+	})
 }
 
 func (g *gate) DeleteCacheBlock(ctx context.Context, f storage.Fence, k storage.CacheKey) error {

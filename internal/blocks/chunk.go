@@ -22,6 +22,7 @@ const (
 	formatSamples = 0x01
 	formatRollups = 0x02
 	formatIDs     = 0x03
+	// columns.Format is 0x04.
 )
 
 // headerSize is the size of the format byte and the CRC-32C of all bytes behind the header.
@@ -241,15 +242,21 @@ func AppendSamples(dst []byte, samples []metric.Sample) []byte {
 	return dst
 }
 
-// DecodeSamples appends the samples of a chunk to dst, in the order of metric.CompareSamples. On
-// error it returns ErrCorrupt and dst unchanged.
+// DecodeSamples appends the samples of a chunk of samples or columns to dst, in the order of
+// metric.CompareSamples. On error it returns ErrCorrupt and dst unchanged.
 func DecodeSamples(dst []metric.Sample, chunk []byte) ([]metric.Sample, error) {
+	if isColumns(chunk) {
+		return readColumns(dst, chunk, allIDs, nil)
+	}
 	return decodeSamples(dst, chunk, 0, math.MaxInt64)
 }
 
-// DecodeSamplesIn is DecodeSamples for only the schedules in ids. Except for the checksum, it reads
-// no further than the last of them.
+// DecodeSamplesIn is DecodeSamples for only the schedules in ids. Of a chunk of columns it reads only
+// theirs. Of a chunk of samples it reads no further than the last of them, except for the checksum.
 func DecodeSamplesIn(dst []metric.Sample, chunk []byte, ids Range) ([]metric.Sample, error) {
+	if isColumns(chunk) {
+		return readColumns(dst, chunk, ids, nil)
+	}
 	if ids.End <= ids.Start {
 		_, _, err := unseal(chunk, formatSamples)
 		return dst, err

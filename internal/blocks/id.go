@@ -4,7 +4,9 @@ import (
 	"bytes"
 	"encoding/binary"
 	"encoding/hex"
+	"errors"
 	"sync"
+	"time"
 )
 
 // ID orders chunks and marks. It is a UUIDv7 (RFC 9562). NewIDs and KeyID fill its 48-bit
@@ -20,6 +22,14 @@ func (id ID) String() string { return hex.EncodeToString(id[:]) }
 
 // TimeMs returns the id's time in Unix ms.
 func (id ID) TimeMs() int64 { return int64(binary.BigEndian.Uint64(id[:8]) >> 16) }
+
+// Settled is the age from which on the order of raw chunks is final: what has an id that old is stored, or its sender never gets
+// to know that it is. Writers keep to half of it, and clocks of processes differ by far less than the rest.
+const Settled = time.Minute
+
+// ErrStale says that chunks were not durable soon enough after their ids were drawn: whoever packs raw chunks takes those with
+// settled ids for all that there are. The samples may be written again, with new ids.
+var ErrStale = errors.New("the write took so long that its place in the order has passed")
 
 func makeID(ms int64, seq uint16, tail uint64) ID {
 	var id ID
@@ -75,6 +85,9 @@ func (s *IDs) Place(nowMs int64) *Place {
 // Place is a place in the order of a writer's ids that was taken before its chunks were known. All ids of a place are above
 // the ids that the writer has made before it, and below those that it makes later. Place is not safe for concurrent use.
 type Place struct{ last ID }
+
+// TimeMs returns the time of the ids of the place, in Unix ms.
+func (p *Place) TimeMs() int64 { return p.last.TimeMs() }
 
 // Next returns the next id of the place.
 func (p *Place) Next() ID {

@@ -63,36 +63,35 @@ func (o *only) wanted(samples []metric.Sample) []metric.Sample {
 // Add adds the samples of a chunk, except those of schedules that the set does not keep. On error
 // it returns ErrCorrupt and leaves the set unchanged. The set does not keep a reference to chunk.
 func (s *SampleSet) Add(chunk []byte) error {
-	return s.add(chunk, s.ids, func(samples []metric.Sample) []metric.Sample {
-		if s.only == nil {
-			return samples
-		}
-		return s.only.wanted(samples)
-	})
+	return s.add(chunk, s.ids, s.only, nil)
 }
 
 // AddAs is Add for samples of other schedules that count as the set's: those of ids[i], which are sorted, as those of
 // as[i], which the set keeps. The set has been told by Only at which times.
 func (s *SampleSet) AddAs(chunk []byte, ids, as []metric.ScheduleID) error {
 	from := only{ids: ids, fromMs: s.only.fromMs, toMs: s.only.toMs}
-	return s.add(chunk, Range{Start: ids[0], End: ids[len(ids)-1] + 1}, func(samples []metric.Sample) []metric.Sample {
-		samples = from.wanted(samples)
-		for i := range samples {
-			at, _ := slices.BinarySearch(ids, samples[i].Schedule)
-			samples[i].Schedule = as[at]
-		}
-		return samples
-	})
+	return s.add(chunk, Range{Start: ids[0], End: ids[len(ids)-1] + 1}, &from, as)
 }
 
-// add adds what keep leaves, in place, of the samples of a chunk with ids in a range.
-func (s *SampleSet) add(chunk []byte, ids Range, keep func([]metric.Sample) []metric.Sample) error {
+// add adds the samples of a chunk that are in ids, and of those what of asks for; nil is all. Unless as is nil, samples of
+// of.ids[i] become those of as[i].
+func (s *SampleSet) add(chunk []byte, ids Range, of *only, as []metric.ScheduleID) error {
 	before := len(s.added)
+	var all []metric.Sample
 	var err error
-	if s.added, err = DecodeSamplesIn(s.added, chunk, ids); err != nil {
+	if isColumns(chunk) {
+		all, err = readColumns(s.added, chunk, ids, of)
+	} else if all, err = DecodeSamplesIn(s.added, chunk, ids); err == nil && of != nil {
+		all = all[:before+len(of.wanted(all[before:]))]
+	}
+	if err != nil {
 		return err
 	}
-	s.added = s.added[:before+len(keep(s.added[before:]))]
+	s.added = all
+	for i := before; i < len(s.added) && as != nil; i++ {
+		at, _ := slices.BinarySearch(of.ids, s.added[i].Schedule)
+		s.added[i].Schedule = as[at]
+	}
 	s.total += len(s.added) - before
 	if len(s.added) >= max(minCompact, 2*s.distinct) {
 		s.compact()
@@ -100,12 +99,26 @@ func (s *SampleSet) add(chunk []byte, ids Range, keep func([]metric.Sample) []me
 	return nil
 }
 
-// Needs returns the bytes that the set takes at most once chunk is added and Series has been called:
-// two arrays, which grow by a quarter at a time.
-func (s *SampleSet) Needs(chunk []byte) int {
-	n := len(s.added) + countIn(chunk)
+// Needs returns the bytes that the set takes at most once chunk is added, by Add, and Series has been called:
+// two arrays, which grow by a quarter at a time, and what a column takes while it is decoded.
+func (s *SampleSet) Needs(chunk []byte) int { return s.needs(chunk, s.ids, s.only) }
+
+// NeedsAs is Needs for AddAs with these ids.
+func (s *SampleSet) NeedsAs(chunk []byte, ids []metric.ScheduleID) int {
+	return s.needs(chunk, Range{Start: ids[0], End: ids[len(ids)-1] + 1}, &only{ids: ids, fromMs: s.only.fromMs, toMs: s.only.toMs})
+}
+
+func (s *SampleSet) needs(chunk []byte, ids Range, of *only) int {
+	n, scratch := len(s.added), 0
+	if isColumns(chunk) {
+		count, longest := countColumns(chunk, ids, of)
+		n, scratch = n+count, longest
+	} else {
+		n += countIn(chunk)
+	}
 	n += n/4 + 256
-	return int(unsafe.Sizeof(metric.Sample{})) * (max(n, cap(s.added)) + max(n, cap(s.groups.sorted)))
+	// A column is decoded as a time, an integer and a value for each sample, which take as much as a sample.
+	return int(unsafe.Sizeof(metric.Sample{})) * (max(n, cap(s.added)) + max(n, cap(s.groups.sorted)) + scratch)
 }
 
 // Bytes returns the bytes that the set takes now.

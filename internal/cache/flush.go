@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"iter"
 	"slices"
+	"time"
 
 	"github.com/quern/quern/internal/blocks"
 	"github.com/quern/quern/internal/clock"
@@ -54,6 +55,12 @@ var errForgotten = fmt.Errorf("%w: it may have forgotten marks, which cannot be 
 
 // errUnmarked says that a unit waits because the store refuses its late mark.
 var errUnmarked = fmt.Errorf("%w: the block cannot be marked", storage.ErrUnavailable)
+
+// errStale is the error of flushes that took longer than maxFlush.
+var errStale = fmt.Errorf("%w: %w", storage.ErrTimeout, blocks.ErrStale)
+
+// maxFlush is the time in which chunks must be durable, from when their ids were drawn.
+const maxFlush = blocks.Settled / 2
 
 // Flush makes the samples durable, together with the marks that lead a run to them. It returns nil only
 // if all samples are durable. A *BlocksError names the blocks whose samples are not; any other error
@@ -104,6 +111,10 @@ func (w *Writer) FlushAt(ctx context.Context, samples []BlockSamples, at *blocks
 	if err != nil {
 		return err
 	}
+	f.at = at
+	if w.stale(f) {
+		return errStale
+	}
 	w.encode(f, at)
 	if err := w.finish(ctx, f); err != nil {
 		return err
@@ -111,7 +122,16 @@ func (w *Writer) FlushAt(ctx context.Context, samples []BlockSamples, at *blocks
 	for i, u := range units {
 		errs[index[i]] = u.err
 	}
+	if w.overtakenBySettled(f) {
+		return w.FlushAt(ctx, samples, nil)
+	}
 	return blocksError(errs)
+}
+
+// overtakenBySettled reports whether a flush took so long that another process may have packed chunks with greater ids. Then
+// its samples, which have come after that, must be written again with new ids. A store with one writer has no greater ids.
+func (w *Writer) overtakenBySettled(f *flush) bool {
+	return f.at == nil && w.age(f) > maxFlush && w.cache.store.NewestID() == blocks.ID{}
 }
 
 // outOfReach returns, by start, the error for each slice whose state the store cannot answer now. The states of
@@ -169,9 +189,12 @@ func (u *unit) marks() []storage.PlacedMark { return slices.Concat(u.opened, u.p
 
 // flush is the state of one flush.
 type flush struct {
-	startedMs int64 // by a clock that the store has confirmed, since ids are drawn at it
-	current   metric.Slice
-	units     []*unit
+	startedMs int64         // by a clock that the store has confirmed, since ids are drawn at it
+	began     time.Duration // by clock.Clock.Elapsed
+	// at is the place of the chunks' ids; nil if they are drawn at startedMs.
+	at      *blocks.Place
+	current metric.Slice
+	units   []*unit
 	// late says, by its start, whether a slice was over when the flush began.
 	late map[int64]bool
 	// checkedMs is the time at which closeRace checked the clock. Marks opened in slices that were
@@ -207,6 +230,7 @@ func (f *flush) samples() iter.Seq2[*unit, BlockSamples] {
 }
 
 func (w *Writer) begin(ctx context.Context, units []*unit) (*flush, error) {
+	began := w.cache.clk.Elapsed()
 	now, err := w.cache.confirmedMs(ctx)
 	if err != nil {
 		return nil, err
@@ -223,7 +247,7 @@ func (w *Writer) begin(ctx context.Context, units []*unit) (*flush, error) {
 	if err := w.makeRoom(ctx, current, w.written[current.StartMs]); err != nil {
 		return nil, err
 	}
-	f := &flush{startedMs: now, current: current, units: units, late: make(map[int64]bool)}
+	f := &flush{startedMs: now, began: began, current: current, units: units, late: make(map[int64]bool)}
 	doubtful := w.doubtful()
 	for u, g := range f.samples() {
 		if _, err := w.in(ctx, g.Slice, now); err != nil {
@@ -301,6 +325,9 @@ func (w *Writer) finish(ctx context.Context, f *flush) error {
 	stored, lost := f.split(func(u *unit) bool { return u.err == nil || u.refused })
 	w.failed(lost)
 	unmarked, err := w.closeRace(ctx, stored)
+	if err == nil && w.stale(f) {
+		err = errStale
+	}
 	if err != nil {
 		w.failed(stored)
 		return err
@@ -309,6 +336,18 @@ func (w *Writer) finish(ctx context.Context, f *flush) error {
 	w.failed(lost)
 	w.succeeded(stored)
 	return nil
+}
+
+// stale reports whether the place of a flush has passed.
+func (w *Writer) stale(f *flush) bool { return f.at != nil && w.age(f) > maxFlush }
+
+// age returns how long ago the ids of a flush were drawn, by whichever clock says more.
+func (w *Writer) age(f *flush) time.Duration {
+	drawnMs := f.startedMs
+	if f.at != nil {
+		drawnMs = min(drawnMs, f.at.TimeMs())
+	}
+	return max(w.cache.clk.Elapsed()-f.began, time.Duration(clock.NowMs(w.cache.clk)-drawnMs)*time.Millisecond)
 }
 
 // failed records the units that may be stored in part.

@@ -161,7 +161,7 @@ var ErrUseTable = errors.New("the cache cannot serve the block")
 
 // Load calls add with each chunk that the cache holds for work, by ID. ErrCorrupt is ErrUseTable too; any other error
 // of add ends it, and is returned.
-func (c *Cache) Load(ctx context.Context, w *Work, add func(chunk []byte) error) error {
+func (c *Cache) Load(ctx context.Context, w *Work, add func(storage.Chunk) error) error {
 	chunks, err := c.store.CacheBlock(ctx, w.CacheKey())
 	if errors.Is(err, storage.ErrCorrupt) || errors.Is(err, storage.ErrTooLarge) {
 		return fmt.Errorf("%w: %w", ErrUseTable, err)
@@ -173,7 +173,7 @@ func (c *Cache) Load(ctx context.Context, w *Work, add func(chunk []byte) error)
 		return err
 	}
 	for _, ch := range chunks {
-		err := add(ch.Data)
+		err := add(ch)
 		if errors.Is(err, storage.ErrCorrupt) {
 			return fmt.Errorf("%w: chunk %s: %w", ErrUseTable, ch.ID, err)
 		}

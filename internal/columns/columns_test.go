@@ -26,6 +26,12 @@ func same(t testing.TB, r *Reader, chunk []byte, want []Series) {
 		require.NoError(t, err)
 		require.Equal(t, s.Times, times)
 		require.Len(t, values, 1+len(s.Values))
+		n, err := r.Count(i)
+		require.NoError(t, err)
+		require.Equal(t, len(s.Times), n)
+		times, err = r.Times(i)
+		require.NoError(t, err)
+		require.Equal(t, s.Times, times)
 		for k, v := range values[1:] {
 			if math.Float64bits(v) != math.Float64bits(s.Values[k]) {
 				t.Fatalf("series %d, sample %d: %x (%v) instead of %x (%v)", i, k, math.Float64bits(v), v, math.Float64bits(s.Values[k]), s.Values[k])
@@ -48,6 +54,34 @@ func TestKinds(t *testing.T) {
 				same(t, &r, chunk[6:], block)
 			}
 		}
+	}
+}
+
+// TestOddAmongNumbers: a few values that are no integers, among numbers of all forms.
+func TestOddAmongNumbers(t *testing.T) {
+	random := rand.New(rand.NewPCG(3, 4))
+	odd := []float64{math.Copysign(0, -1), math.NaN(), math.Inf(1), math.MaxFloat64, math.SmallestNonzeroFloat64}
+	var e Encoder
+	var r Reader
+	for form, number := range map[string]func() float64{
+		"integers": func() float64 { return float64(random.IntN(9) - 4) },
+		"decimals": func() float64 { return math.Round(random.NormFloat64()*1e4) / 100 },
+		"ratios":   func() float64 { return float64(random.IntN(2000)-1000) / 8_345_600.5 },
+		"floats":   random.NormFloat64,
+	} {
+		t.Run(form, func(t *testing.T) {
+			for round := range 3000 {
+				s := Series{Schedule: 1}
+				for i := range 1 + random.IntN(60) {
+					s.Times, s.Values = append(s.Times, int64(i)*1000), append(s.Values, number())
+				}
+				for range random.IntN(5) {
+					s.Values[random.IntN(len(s.Values))] = odd[round%len(odd)]
+				}
+				block := []Series{s}
+				same(t, &r, e.Append(nil, block), block)
+			}
+		})
 	}
 }
 

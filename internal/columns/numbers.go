@@ -207,10 +207,14 @@ func (n *numbers) divide(values []float64, step float64) bool {
 func (n *numbers) divided(values []float64, divisor float64) bool {
 	for i, v := range values {
 		x := math.Round(v * divisor)
-		if !(math.Abs(x) < maxInteger) || math.Float64bits(x/divisor) != math.Float64bits(v) {
+		if !(math.Abs(x) < maxInteger) {
 			return false
 		}
-		n.ints[i] = int64(x)
+		m := int64(x)
+		if math.Float64bits(float64(m)/divisor) != math.Float64bits(v) { // also of -0, which no integer is
+			return false
+		}
+		n.ints[i] = m
 	}
 	return true
 }

@@ -139,6 +139,33 @@ func (r *Reader) Find(id metric.ScheduleID) (i int, ok bool) {
 	return slices.BinarySearch(r.schedules, id)
 }
 
+// Count returns the number of samples of series i. It decodes none. It returns ErrCorrupt as Read does.
+func (r *Reader) Count(i int) (int, error) {
+	timeline, err := r.open(int(r.timeline[i]), -1)
+	if err != nil {
+		return 0, fmt.Errorf("schedule %d: times: %w", r.schedules[i], err)
+	}
+	c, err := r.open(len(r.times)+i, timeline.samples)
+	if err != nil {
+		return 0, fmt.Errorf("schedule %d: %w", r.schedules[i], err)
+	}
+	return c.samples, nil
+}
+
+// Times returns the times of series i, which are the reader's and valid until the next Open. It returns ErrCorrupt as Read
+// does.
+func (r *Reader) Times(i int) ([]int64, error) {
+	times, err := r.readTimes(int(r.timeline[i]))
+	if err != nil {
+		return nil, fmt.Errorf("schedule %d: %w", r.schedules[i], err)
+	}
+	c, err := r.open(len(r.times)+i, len(times))
+	if err != nil {
+		return nil, fmt.Errorf("schedule %d: %w", r.schedules[i], err)
+	}
+	return times[c.start : c.start+c.samples], nil
+}
+
 // Read returns the samples of series i. Values are appended to the argument. Times are the reader's, and valid until the
 // next Open. It returns ErrCorrupt if the columns of the series are damaged; others can still be read.
 func (r *Reader) Read(i int, values []float64) (times []int64, _ []float64, err error) {

@@ -8,8 +8,8 @@
 //     The caller gets a warning that names them.
 //  3. A repeat does no harm: samples that are already taken back are not read, so nothing is
 //     written for them.
-//  4. A sample that arrives after the deletion has begun stays, also if it replaces one that is being
-//     taken back.
+//  4. A sample that arrives after its series was read stays, also if it replaces one that is being
+//     taken back. So does one that arrives in the first seconds of a deletion (placeFor).
 //  5. By id: samples are taken back under the id that they are stored under, since runs grind the ids of a series with
 //     several ids apart. That holds also for samples that readers do not see, because another id hides them.
 //  6. Bounded: memory holds one group's samples of one slice, and one batch of tombstones.
@@ -17,6 +17,7 @@ package deletion
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"math"
@@ -34,6 +35,9 @@ import (
 const (
 	// batchSamples is the number of tombstones written at a time. Reports wait meanwhile.
 	batchSamples = 1 << 16
+	// placeFor is how long tombstones are written at one place in the order of writes. Beyond blocks.Settled that place
+	// would come before samples that have been packed since.
+	placeFor = 10 * time.Second
 	// sayEvery is how often a deletion under way is logged.
 	sayEvery = 10 * time.Second
 )
@@ -117,14 +121,34 @@ func (d *Deleter) Delete(ctx context.Context, startMs, endMs int64, sets ...[]*l
 }
 
 func (j *job) run(ctx context.Context, groups []query.Group, startMs, endMs int64) error {
+	for j.done < len(groups) {
+		before, samples := j.done, j.Samples
+		err := j.some(ctx, groups[j.done:], startMs, endMs)
+		if err == nil || errors.Is(err, blocks.ErrStale) && (j.done > before || j.Samples > samples) {
+			continue // what is taken back already is not read again
+		}
+		return err
+	}
+	return nil
+}
+
+// some takes back samples of the first of the groups at one place in the order of writes, as many as it can in placeFor.
+func (j *job) some(ctx context.Context, groups []query.Group, startMs, endMs int64) error {
+	began := j.clk.Elapsed()
 	var err error
 	if j.at, err = j.ingest.Place(ctx); err != nil {
 		return err
 	}
-	for _, g := range groups {
+	j.tombstones, j.failed = j.tombstones[:0], nil
+	j.read = j.done
+	for i, g := range groups {
+		if i > 0 && j.clk.Elapsed()-began >= placeFor {
+			break
+		}
 		if err := j.group(ctx, g, startMs, endMs); err != nil {
 			return err
 		}
+		j.read++
 	}
 	return j.write(ctx)
 }
@@ -171,12 +195,14 @@ type job struct {
 	said *throttle.Throttle
 
 	Result
-	// at was taken before the first sample was read: the tombstone for a sample that has been replaced since must not count.
+	// at was taken before the tombstones' samples were read: the tombstone for a sample that has been replaced since must not
+	// count.
 	at         *blocks.Place
 	tombstones []metric.Sample
 	touched    []metric.ScheduleID        // the ids that had samples
 	had        map[metric.ScheduleID]bool // the series that had samples, by their lowest ids
-	done, all  int                        // groups
+	read       int                        // groups that were read to their end
+	done, all  int                        // groups whose tombstones are written, and all groups
 	failed     error                      // nothing more is to be written, though samples may still be read
 }
 
@@ -213,7 +239,6 @@ func (j *job) group(ctx context.Context, g query.Group, startMs, endMs int64) er
 		}
 		return j.failed
 	})
-	j.done++
 	return err
 }
 
@@ -224,6 +249,7 @@ func (j *job) write(ctx context.Context) error {
 	}
 	j.Samples += int64(len(j.tombstones))
 	j.tombstones = j.tombstones[:0]
+	j.done = j.read
 	if _, ok := j.said.Pass(); ok {
 		j.log.Info("deleting", "groups", j.done, "of", j.all, "series", j.Series, "samples", j.Samples)
 	}

@@ -336,3 +336,36 @@ func TestFailures(t *testing.T) {
 	var wrong *query.RequestError
 	require.ErrorAs(t, err, &wrong)
 }
+
+// slow is ingest whose tombstones take so long, some times, that their place in the order has passed.
+type slow struct {
+	interrupted
+	clk   *clock.Simulated
+	times *int
+}
+
+func (s slow) Delete(ctx context.Context, at *blocks.Place, samples []metric.Sample) error {
+	if *s.times--; *s.times%2 == 0 && *s.times >= 0 {
+		s.clk.Set(s.clk.Now().Add(blocks.Settled))
+	}
+	return s.interrupted.Delete(ctx, at, samples)
+}
+
+// TestPlaceHasPassed: a deletion that is too slow for its place takes a new one, and reads again what it has not deleted. It
+// goes on as long as each place is good for some tombstones.
+func TestPlaceHasPassed(t *testing.T) {
+	clk := clock.NewSimulated(noon)
+	w := newWorld(t, clk, query.Options{})
+	w.many(70_000)
+	times := 4
+	res, err := w.deleter(slow{interrupted{w.ingest, func() {}}, clk, &times}).Delete(t.Context(), 0, noon.UnixMilli(), set(t, `{source="web-1"}`))
+	require.NoError(t, err)
+	require.EqualValues(t, 140_000, res.Samples)
+	require.Empty(t, w.samples())
+
+	w = newWorld(t, clk, query.Options{})
+	w.many(10)
+	times = 1
+	_, err = w.deleter(slow{interrupted{w.ingest, func() {}}, clk, &times}).Delete(t.Context(), 0, noon.UnixMilli(), set(t, `{source="web-1"}`))
+	require.ErrorIs(t, err, blocks.ErrStale)
+}

@@ -79,7 +79,7 @@ var rules = []rule{
 	{"internal/config", []string{"internal/client", "internal/metric", "internal/storage"}},
 
 	// Stored bytes: no I/O and no clock.
-	{"internal/blocks", []string{"internal/metric"}},
+	{"internal/blocks", []string{"internal/columns", "internal/metric"}},
 	{"internal/columns", []string{"internal/metric"}},
 	{"internal/sketch", []string{"internal/metric"}},
 

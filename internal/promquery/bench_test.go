@@ -76,18 +76,71 @@ func bench(b *testing.B, w *world, series int, ask func(e *Engine) (promql.Query
 	}
 }
 
-// BenchmarkOneSeries queries one of the 128 series of a block, with a sample every 10 s.
+// pack packs the raw chunks of each group and slice, as runs do.
+func pack(b *testing.B, w *world) {
+	type key struct {
+		group metric.ScheduleID
+		slice int64
+	}
+	chunks := map[key][]storage.RawChunk{}
+	for c, err := range w.Store.RawChunks(b.Context(), blocks.Range{End: 1 << 30}, now-2*day, now+day) {
+		require.NoError(b, err)
+		k := key{c.Group, c.SliceMs}
+		chunks[k] = append(chunks[k], c)
+	}
+	var set blocks.SampleSet
+	var packer blocks.Packer
+	for k, all := range chunks {
+		group := blocks.Range{Start: k.group, End: k.group + 128}
+		set.Reset(group)
+		var of []blocks.ID
+		for _, c := range all {
+			require.NoError(b, set.Add(c.Data))
+			of = append(of, c.ID)
+		}
+		data, err := packer.Pack(&set, group, 1<<20)
+		require.NoError(b, err)
+		require.NoError(b, w.Store.PackRaw(b.Context(), 0, storage.RawChunk{
+			Group: k.group, SliceMs: k.slice, Chunk: storage.Chunk{ID: blocks.PackedID(of), Data: data},
+		}, of))
+	}
+	require.NoError(b, w.Store.CompleteSlice(b.Context(), storage.SliceKey{StartMs: now}))
+}
+
+// BenchmarkOneSeries queries one of the 128 series of a block, with a sample every 10 s, before and after it is packed.
 func BenchmarkOneSeries(b *testing.B) {
 	w := newBench(b)
 	busy(b, w, 128, now-day-hour, 10*second)
-	for _, c := range []struct {
-		name         string
-		spanMs, step int64
-	}{{"1h", hour, 10 * second}, {"24h", day, minute}} {
-		b.Run(c.name, func(b *testing.B) {
-			bench(b, w, 1, func(e *Engine) (promql.Query, error) {
-				return e.NewRangeQuery(b.Context(), w.queryable, nil, `m_total{i="17",source="host-0"}`,
-					time.UnixMilli(now-c.spanMs), time.UnixMilli(now), time.Duration(c.step)*time.Millisecond)
+	for _, state := range []string{"flushed", "packed"} {
+		if state == "packed" {
+			pack(b, w)
+		}
+		for _, c := range []struct {
+			name         string
+			spanMs, step int64
+		}{{"1h", hour, 10 * second}, {"24h", day, minute}} {
+			b.Run(state+"/"+c.name, func(b *testing.B) {
+				bench(b, w, 1, func(e *Engine) (promql.Query, error) {
+					return e.NewRangeQuery(b.Context(), w.queryable, nil, `m_total{i="17",source="host-0"}`,
+						time.UnixMilli(now-c.spanMs), time.UnixMilli(now), time.Duration(c.step)*time.Millisecond)
+				})
+			})
+		}
+	}
+}
+
+// BenchmarkOneMetric queries one metric of 100 hosts with ten metrics each, by hours over half a day.
+func BenchmarkOneMetric(b *testing.B) {
+	w := newBench(b)
+	busy(b, w, 1000, now-12*hour, 10*second)
+	for _, state := range []string{"flushed", "packed"} {
+		if state == "packed" {
+			pack(b, w)
+		}
+		b.Run(state, func(b *testing.B) {
+			bench(b, w, 10, func(e *Engine) (promql.Query, error) {
+				return e.NewRangeQuery(b.Context(), w.queryable, nil, `avg by (source) (avg_over_time(m_total{i=~".*7"}[1h]))`,
+					time.UnixMilli(now-11*hour), time.UnixMilli(now), time.Hour)
 			})
 		})
 	}

@@ -104,7 +104,7 @@ func (e *exporter) part(ctx context.Context, g group, fromMs, toMs int64) (left 
 			}
 		}
 		left.EndMs = slice.EndMs
-		if err := set.admit(ch.Data, fromMs, toMs); err != nil {
+		if err := set.admit(ch, fromMs, toMs); err != nil {
 			return left, true, err
 		}
 		e.q.addChunk(set, ch, slice, e.warn)

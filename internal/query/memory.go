@@ -106,10 +106,15 @@ func (q *Querier) set(in *Memory) *countedSet {
 	return &countedSet{SampleSet: q.sets.Get().(*blocks.SampleSet), q: q, in: in}
 }
 
-// admit holds what the set takes with a chunk of [fromMs, toMs) more, before it is added. The error is
+// admit holds what the set takes with what it wants of a chunk of [fromMs, toMs) more, before it is added. The error is
 // errTooMany if a smaller part may fit, otherwise that of Hold.
-func (s *countedSet) admit(chunk []byte, fromMs, toMs int64) error {
-	needs := s.Needs(chunk)
+func (s *countedSet) admit(ch groupChunk, fromMs, toMs int64) error {
+	var needs int
+	if ch.of == nil {
+		needs = s.Needs(ch.Data)
+	} else {
+		needs = s.NeedsAs(ch.Data, ch.of.ids)
+	}
 	smaller := needs > leastPart && toMs-fromMs > 1
 	if smaller && needs > toRead(s.in.share) {
 		return errTooMany

@@ -430,7 +430,7 @@ func (q *Querier) rawPart(
 			}
 			slice = q.ladder.SliceAt(metric.Raw, ch.SliceMs)
 		}
-		if err := set.admit(ch.Data, fromMs, toMs); err != nil {
+		if err := set.admit(ch, fromMs, toMs); err != nil {
 			return slice, errors.Join(err, load(0))
 		}
 		q.addChunk(set, ch, slice, warn)

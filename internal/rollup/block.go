@@ -22,6 +22,8 @@ type grind struct {
 	samples blocks.SampleSet
 	rollups blocks.RollupSet
 	grinder Grinder
+	from    sources // of samples
+	packer  blocks.Packer
 	rows    []metric.RollupRow
 }
 
@@ -45,6 +47,11 @@ func (g *grind) block(ctx context.Context, w *cache.Work, v recovery.Verdict) er
 		}
 		if err := g.run.cache.Pass(ctx, g.lease.Fence, w, g.rows, g.run.next); err != nil {
 			return fmt.Errorf("pass block %d on to the next bucket: %w", w.Block.Start, err)
+		}
+	}
+	if v != recovery.Expired {
+		if err := g.pack(ctx, w); err != nil {
+			return err
 		}
 	}
 	if err := g.lease.Check(); err != nil {
@@ -87,7 +94,7 @@ type input interface {
 	// reset drops what was added, and limits what comes to a part of the block.
 	reset(part blocks.Range)
 	// add adds a chunk of the block's cache.
-	add(chunk []byte) error
+	add(chunk storage.Chunk) error
 	// addTable adds what the table has of the part.
 	addTable(ctx context.Context, part blocks.Range) error
 }
@@ -128,6 +135,7 @@ type sampleInput struct {
 
 func (in *sampleInput) reset(part blocks.Range) {
 	in.samples.Reset(part)
+	in.from = sources{known: part == in.work.Block && in.only == nil, chunks: in.from.chunks[:0]}
 	if in.only != nil {
 		in.samples.Only(in.only, in.work.Slice.StartMs, in.work.Slice.EndMs)
 	}
@@ -137,14 +145,17 @@ func (in *sampleInput) reset(part blocks.Range) {
 	}
 }
 
-func (in *sampleInput) add(chunk []byte) error {
-	if err := in.samples.Add(chunk); err != nil {
-		return err
-	}
-	if in.samples.Len() > in.most {
+func (in *sampleInput) add(chunk storage.Chunk) error {
+	in.from.chunks = append(in.from.chunks, source{anyGroup, chunk.ID, len(chunk.Data)})
+	return in.few(in.samples.Add(chunk.Data))
+}
+
+// few returns err, or errTooMany if the samples are too many.
+func (in *sampleInput) few(err error) error {
+	if err == nil && in.samples.Len() > in.most {
 		return errTooMany
 	}
-	return nil
+	return err
 }
 
 // addTable skips damaged chunks. An error of the store itself stays an error: nobody knows which
@@ -154,7 +165,9 @@ func (in *sampleInput) addTable(ctx context.Context, part blocks.Range) error {
 		if err != nil {
 			return fmt.Errorf("read raw samples of block %d: %w", in.work.Block.Start, err)
 		}
-		switch err := in.add(ch.Data); {
+		pure, err := in.addSource(ch)
+		in.from.known = in.from.known && pure
+		switch err = in.few(err); {
 		case errors.Is(err, storage.ErrCorrupt):
 			in.left.add(ch.Group, ch.ID, err)
 		case err != nil:
@@ -210,7 +223,7 @@ type rowInput struct {
 
 func (in *rowInput) reset(part blocks.Range) { in.rollups.Reset(part) }
 
-func (in *rowInput) add(chunk []byte) error { return in.rollups.Add(chunk) }
+func (in *rowInput) add(chunk storage.Chunk) error { return in.rollups.Add(chunk.Data) }
 
 // addTable adds a damaged row as a partial row without samples, since it may have had samples.
 func (in *rowInput) addTable(ctx context.Context, part blocks.Range) error {

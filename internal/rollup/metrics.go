@@ -29,6 +29,7 @@ type metrics struct {
 	rescheduled *prometheus.CounterVec
 	dropped     *prometheus.CounterVec
 	damaged     *prometheus.CounterVec
+	packed      prometheus.Counter
 	completed   *prometheus.GaugeVec
 	newestEndMs map[string]int64
 }
@@ -58,6 +59,10 @@ func newMetrics(reg prometheus.Registerer, ladder metric.Ladder) *metrics {
 			Name: "quern_aggregation_damaged_chunks_total",
 			Help: "Damaged chunks found by reads of blocks, counted at each read, by table. A block of metrics_cache, a series with damaged sketches and a mark of metrics_cache_index each count as one.",
 		}, []string{"table"}),
+		packed: f.NewCounter(prometheus.CounterOpts{
+			Name: "quern_aggregation_packed_chunks_total",
+			Help: "Raw chunks that were replaced by chunks of columns.",
+		}),
 		completed: f.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "quern_aggregation_completed_slice_end_seconds",
 			Help: "End of the newest completed slice, in Unix seconds.",

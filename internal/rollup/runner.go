@@ -41,6 +41,8 @@ type Options struct {
 	// Backoff is the wait before the second attempt. It doubles with each attempt. The default is
 	// 100ms.
 	Backoff time.Duration
+	// Pack says that a run packs the raw samples of each block that it has ground into one chunk of columns.
+	Pack bool
 	// Logger receives what an operator should know. The default discards it.
 	Logger *slog.Logger
 	// Metrics registers the metrics of the runs. The default is none.

@@ -16,8 +16,8 @@
 //  4. One winner: of two writes of the same row with fences, readers see the one with the higher
 //     fence, whatever the order of arrival. An implementation may refuse the lower fence with
 //     ErrFenced instead.
-//  5. Exact delete: DeleteMarks deletes the named marks and no others. With a fence, DeleteMarks
-//     and DeleteCacheBlock may leave rows that were written after the lease was taken.
+//  5. Exact delete: DeleteMarks deletes the named marks and no others, PackRaw the named chunks. With a
+//     fence, these and DeleteCacheBlock may leave rows that were written after the lease was taken.
 //  6. Idempotent: every operation may be repeated with the same outcome.
 //  7. An iterator yields a non-nil error at most once, as its last pair, and holds nothing after
 //     the loop ends. The receiver owns the byte slices that it yields.
@@ -584,6 +584,10 @@ type Runs interface {
 	CacheBlock(ctx context.Context, k CacheKey) ([]Chunk, error)
 	// WriteRollups upserts rows of a roll-up table. The rows are sorted by schedule, then time.
 	WriteRollups(ctx context.Context, f Fence, level metric.Bucket, rows []metric.RollupRow) error
+	// PackRaw stores a raw chunk that has the samples of other raw chunks of its group and slice, and deletes exactly
+	// these. The new chunk is durable before they are gone. A reader sees it, or them, or some of them and it. It has the
+	// id blocks.PackedID of theirs.
+	PackRaw(ctx context.Context, f Fence, packed RawChunk, of []blocks.ID) error
 	// DeleteCacheBlock deletes a cache partition as a whole, whatever it holds.
 	DeleteCacheBlock(ctx context.Context, f Fence, k CacheKey) error
 	// DeleteMarks deletes exactly the given marks, by their keys.

@@ -28,6 +28,9 @@ const (
 	cqlKeepBegun     = `INSERT INTO slices (bucket, day, time_slice, begun) VALUES (-1, 0, ?, true) USING TTL 0 AND TIMESTAMP ?`
 	cqlCompleteSlice = `INSERT INTO slices (bucket, day, time_slice, complete) VALUES (?, ?, ?, true) USING TTL ?`
 
+	cqlRawIDs    = `SELECT chunk_id FROM raw_metrics WHERE start_schedule_id = ? AND day = ? AND time_slice = ?`
+	cqlDeleteRaw = `DELETE FROM raw_metrics WHERE start_schedule_id = ? AND day = ? AND time_slice = ? AND chunk_id >= ? AND chunk_id <= ?`
+
 	cqlReadCache   = `SELECT chunk_id, data FROM metrics_cache WHERE bucket = ? AND time_slice = ? AND start_schedule_id = ?`
 	cqlDeleteCache = `DELETE FROM metrics_cache WHERE bucket = ? AND time_slice = ? AND start_schedule_id = ?`
 )
@@ -221,6 +224,50 @@ func (s *Store) CacheBlock(ctx context.Context, k storage.CacheKey) ([]storage.C
 	}
 	slices.SortFunc(out, func(a, b storage.Chunk) int { return a.ID.Compare(b.ID) })
 	return out, nil
+}
+
+// PackRaw implements storage.Runs, as one batch. Its rows are in one partition, so that each copy takes the new chunk and
+// lets go of the others at once. Chunks that follow each other are deleted as a range: a tombstone for each of them would
+// soon be more than a read of the partition may pass. What is written into a range meanwhile has a timestamp above the fence.
+func (s *Store) PackRaw(ctx context.Context, f storage.Fence, packed storage.RawChunk, of []blocks.ID) error {
+	const op = "pack raw chunks"
+	group, period := int64(packed.Group), metric.AlignDown(packed.SliceMs, dayMs)
+	replaced := make(map[blocks.ID]bool, len(of))
+	for _, id := range of {
+		replaced[id] = true
+	}
+	stmts := []statement{stmt(cqlWriteRaw, group, period, packed.SliceMs, gocql.UUID(packed.ID), packed.Data, ttl(s.policy().Retention.Of(metric.Raw)))}
+	var first, last *blocks.ID // of the range that goes on
+	deleteRange := func() {
+		if first != nil {
+			stmts = append(stmts, stmt(cqlDeleteRaw, group, period, packed.SliceMs, gocql.UUID(*first), gocql.UUID(*last)))
+			first = nil
+		}
+	}
+	for r, err := range rows[rawIDRow](ctx, s.session, manyRows, stmt(cqlRawIDs, group, period, packed.SliceMs)) {
+		if err != nil {
+			return named(op, err)
+		}
+		id := blocks.ID(r.ID)
+		switch {
+		case !replaced[id]:
+			deleteRange()
+		case first == nil:
+			first, last = &id, &id
+		default:
+			last = &id
+		}
+	}
+	deleteRange()
+	tsUs, err := s.timestamp(ctx, f)
+	if err != nil {
+		return named(op, err)
+	}
+	return named(op, s.session.exec(ctx, tsUs, stmts...))
+}
+
+type rawIDRow struct {
+	ID gocql.UUID `db:"chunk_id"`
 }
 
 // DeleteCacheBlock implements storage.Runs.

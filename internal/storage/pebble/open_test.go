@@ -78,12 +78,38 @@ func TestNewerSchemaIsRefused(t *testing.T) {
 	st := mustOpen(t, "/data", Options{Settings: storagetest.TestSettings(), FS: fs})
 	v, err := st.get(metaKey(metaSettings))
 	require.NoError(t, err)
-	newer := strings.Replace(string(v), `"schema":1`, `"schema":2`, 1)
+	newer := strings.Replace(string(v), `"schema":2`, `"schema":3`, 1)
 	require.NoError(t, st.db.Set(metaKey(metaSettings), []byte(newer), lsm.Sync))
 	require.NoError(t, st.Close())
 	_, err = Open("/data", Options{FS: fs, Logger: quiet()})
 	require.ErrorIs(t, err, storage.ErrSettings)
-	require.ErrorContains(t, err, "schema version 2, this program knows 1")
+	require.ErrorContains(t, err, "schema version 3, this program knows 2")
+}
+
+// TestOlderSchemaIsRaised: a store of an earlier version opens. The version that made it then refuses it, since it could not
+// read packed chunks. Reading alone changes nothing.
+func TestOlderSchemaIsRaised(t *testing.T) {
+	noLeaks(t)
+	fs := vfs.NewMem()
+	st := mustOpen(t, "/data", Options{Settings: storagetest.TestSettings(), FS: fs})
+	settings := func() string {
+		v, err := st.get(metaKey(metaSettings))
+		require.NoError(t, err)
+		return string(v)
+	}
+	now := settings()
+	older := strings.Replace(now, `"schema":2`, `"schema":1`, 1)
+	require.NotEqual(t, now, older)
+	require.NoError(t, st.db.Set(metaKey(metaSettings), []byte(older), lsm.Sync))
+	require.NoError(t, st.Close())
+	var err error
+	st, err = OpenReadOnly("/data", Options{FS: fs, Logger: quiet()})
+	require.NoError(t, err)
+	require.Equal(t, older, settings())
+	require.NoError(t, st.Close())
+	st = mustOpen(t, "/data", Options{FS: fs})
+	require.Equal(t, now, settings())
+	require.NoError(t, st.Close())
 }
 
 func TestOptionsAreValidated(t *testing.T) {

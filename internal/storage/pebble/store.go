@@ -88,6 +88,8 @@ type Store struct {
 	settingsWrites sync.Mutex
 	settingsMu     sync.Mutex
 	settings       storage.Settings
+	packed         atomic.Bool // chunks were packed since the memtable was last flushed for that
+	outdated       bool        // the settings were recorded with an earlier schema
 	// expired holds, by the bucket's name, the time below which Expire has removed rows.
 	expired map[string]int64
 
@@ -283,6 +285,11 @@ func (s *Store) openDB(opts *Options) error {
 		if err := s.load(opts); err != nil {
 			return err
 		}
+		if s.outdated { // an earlier program must not open the store any more
+			if err := s.putSettings(&s.settings); err != nil {
+				return err
+			}
+		}
 		return s.disk.inventory.finish()
 	}); err != nil {
 		return errors.Join(err, s.closeDB())
@@ -360,13 +367,14 @@ func (s *Store) load(o *Options) error {
 			return err
 		}
 	} else {
-		policy := false
-		if s.settings, policy, err = decodeSettings(recorded); err != nil {
+		var policy, current bool
+		if s.settings, policy, current, err = decodeSettings(recorded); err != nil {
 			return err
 		}
 		if err := checkSettings(s.dir, &s.settings, &o.Settings); err != nil {
 			return err
 		}
+		s.outdated = !current
 		if err := s.completePolicy(o, policy); err != nil {
 			return err
 		}

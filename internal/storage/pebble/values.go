@@ -20,7 +20,7 @@ const (
 	metadataVersion   = 1
 	documentVersion   = 1
 	annotationVersion = 1
-	schemaVersion     = 1
+	schemaVersion     = 2
 
 	// rollupPartial is the bit that is set in the version byte of a partial row.
 	rollupPartial = 1 << 7
@@ -195,30 +195,31 @@ func encodeSettings(s *storage.Settings) ([]byte, error) {
 	return json.Marshal(v)
 }
 
-// decodeSettings also reports whether a policy is recorded.
-func decodeSettings(b []byte) (s storage.Settings, policy bool, err error) {
+// decodeSettings also reports whether a policy is recorded, and whether the schema is the present one. Version 1 has no packed
+// chunks, which its programs cannot read.
+func decodeSettings(b []byte) (s storage.Settings, policy, current bool, err error) {
 	v, err := decodeJSON[settingsValue]("settings", b)
 	if err != nil {
-		return s, false, err
+		return s, false, false, err
 	}
-	if v.Schema != schemaVersion {
-		return s, false, fmt.Errorf("%w: the store has schema version %d, this program knows %d: "+
+	if v.Schema < 1 || v.Schema > schemaVersion {
+		return s, false, false, fmt.Errorf("%w: the store has schema version %d, this program knows %d: "+
 			"use the program that made it, or a newer one", storage.ErrSettings, v.Schema, schemaVersion)
 	}
 	s = storage.Settings{GroupSize: v.GroupSize, IndexPartitions: v.IndexPartitions}
 	if s.Ladder, err = metric.ParseLadder(v.Ladder); err != nil {
-		return s, false, fmt.Errorf("%w: recorded settings: %w", storage.ErrCorrupt, err)
+		return s, false, false, fmt.Errorf("%w: recorded settings: %w", storage.ErrCorrupt, err)
 	}
 	for _, e := range v.Epochs {
 		s.Epochs = append(s.Epochs, blocks.Epoch(e))
 	}
 	if err := validateSettings(&s); err != nil {
-		return s, false, fmt.Errorf("%w: recorded %w", storage.ErrCorrupt, err)
+		return s, false, false, fmt.Errorf("%w: recorded %w", storage.ErrCorrupt, err)
 	}
 	if v.Policy != nil {
 		s.Policy = *v.Policy
 	}
-	return s, v.Policy != nil, nil
+	return s, v.Policy != nil, v.Schema == schemaVersion, nil
 }
 
 func encodeRun(r *storage.Run) ([]byte, error) {

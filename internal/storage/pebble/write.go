@@ -233,9 +233,16 @@ func (s *Store) BeginSlice(ctx context.Context, k storage.SliceKey) error {
 	})
 }
 
-// CompleteSlice implements storage.Runs.
+// CompleteSlice implements storage.Runs. If chunks were packed, it also has the memtable flushed: there the keys of chunks that
+// are gone stay in the way of every read, and a compaction drops them.
 func (s *Store) CompleteSlice(ctx context.Context, k storage.SliceKey) error {
-	return s.do(ctx, "complete slice", func() error { return s.db.Set(sliceKey(k, sliceComplete), nil, lsm.NoSync) })
+	return s.do(ctx, "complete slice", func() error {
+		err := s.db.Set(sliceKey(k, sliceComplete), nil, lsm.NoSync)
+		if err == nil && s.packed.Swap(false) {
+			_, err = s.db.AsyncFlush()
+		}
+		return err
+	})
 }
 
 // rollupBatchBytes bounds a part of WriteRollups, and so its memory.
@@ -292,6 +299,26 @@ func (s *Store) DeleteMarks(ctx context.Context, f storage.Fence, p storage.Inde
 			return convert(op, closed(batch, err))
 		}
 	}
+	return s.commit(ctx, op, f, batch)
+}
+
+// PackRaw implements storage.Runs, as one batch. It deletes key by key for the same reason as DeleteCacheBlock.
+func (s *Store) PackRaw(ctx context.Context, f storage.Fence, packed storage.RawChunk, of []blocks.ID) error {
+	const op = "pack raw chunks"
+	if err := s.disk.admit(len(packed.Data) + rowOverhead*(1+len(of))); err != nil {
+		return fmt.Errorf("%s: %w", op, err)
+	}
+	batch := s.db.NewBatch()
+	old := packed
+	for _, old.ID = range of {
+		if err := batch.Delete(rawKey(&old), nil); err != nil {
+			return convert(op, closed(batch, err))
+		}
+	}
+	if err := batch.Set(rawKey(&packed), packed.Data, nil); err != nil {
+		return convert(op, closed(batch, err))
+	}
+	s.packed.Store(true)
 	return s.commit(ctx, op, f, batch)
 }
 

@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/quern/quern/internal/blocks"
 	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/storage"
 )
@@ -15,6 +16,8 @@ import (
 var runsCases = []conformanceCase{
 	{"CacheBlockTooLarge", (*suite).cacheBlockTooLarge, nil},
 	{"CacheBlockDeleteIsExact", (*suite).cacheBlockDeleteIsExact, nil},
+	{"PackRawIsExact", (*suite).packRawIsExact, nil},
+	{"PackedAgain", (*suite).packedAgain, nil},
 	{"MarkFields", (*suite).markFields, nil},
 	{"MarksAreOrderedOverPages", (*suite).marksAreOrderedOverPages, nil},
 	{"FirstMark", (*suite).firstMark, nil},
@@ -44,6 +47,80 @@ func (s *suite) cacheBlockTooLarge() {
 	require.ErrorIs(s, err, storage.ErrTooLarge)
 	require.NoError(s, s.store.DeleteCacheBlock(s.ctx, s.acquire(0, "w").Fence, k))
 	require.Empty(s, s.cacheBlock(k))
+}
+
+// rawChunk writes a raw chunk.
+func (s *suite) rawChunk(group metric.ScheduleID, sliceMs int64, data string) storage.RawChunk {
+	s.Helper()
+	c := storage.RawChunk{Group: group, SliceMs: sliceMs, Chunk: s.chunk(data)}
+	s.write(&storage.Batch{Raw: []storage.RawChunk{c}})
+	return c
+}
+
+// packed returns a chunk that replaces others.
+func packed(data string, of ...storage.RawChunk) (storage.RawChunk, []blocks.ID) {
+	var ids []blocks.ID
+	for _, c := range of {
+		ids = append(ids, c.ID)
+	}
+	c := of[0]
+	c.Chunk = storage.Chunk{ID: blocks.PackedID(ids), Data: []byte(data)}
+	return c, ids
+}
+
+// packRawIsExact: exactly the named chunks are gone, also if others have ids between theirs, and the new one stands where
+// the last of them stood.
+func (s *suite) packRawIsExact() {
+	a, between, b := s.rawChunk(0, at(6), "a"), s.rawChunk(0, at(6), "between"), s.rawChunk(0, at(6), "b")
+	later := s.rawChunk(0, at(6), "later")
+	var others []storage.RawChunk
+	for _, c := range []storage.RawChunk{a, b} {
+		for _, o := range []storage.RawChunk{{Group: group, SliceMs: at(6)}, {SliceMs: at(5)}, {SliceMs: at(7)}, {SliceMs: at(30)}} {
+			o.Chunk = storage.Chunk{ID: c.ID, Data: []byte("other")}
+			others = append(others, o)
+		}
+	}
+	s.write(&storage.Batch{Raw: others})
+	of, ids := packed("of a and b", a, b)
+	f := s.acquire(0, "w").Fence
+	check := func() {
+		s.Helper()
+		equal(s, []storage.RawChunk{between, of, later}, s.rawChunks(0, group, at(6), at(7)))
+		n := 0
+		for _, span := range [][2]int{{5, 6}, {7, 8}, {30, 31}} {
+			n += len(s.rawChunks(0, group, at(span[0]), at(span[1])))
+		}
+		require.Equal(s, len(others), n+len(s.rawChunks(group, 2*group, at(5), at(31))))
+	}
+	for range 2 {
+		require.NoError(s, s.store.PackRaw(s.ctx, f, of, ids))
+		check()
+	}
+	s.reopen()
+	check()
+}
+
+// packedAgain: a packed chunk is packed with what came later. A worker that was paused, and packs what it read before, hides
+// nothing and brings nothing else back.
+func (s *suite) packedAgain() {
+	a, b := s.rawChunk(0, at(6), "a"), s.rawChunk(0, at(6), "b")
+	first, ids := packed("of a and b", a, b)
+	l1 := s.acquire(0, "a")
+	require.NoError(s, s.store.PackRaw(s.ctx, l1.Fence, first, ids))
+	late := s.rawChunk(0, at(6), "late")
+	require.NoError(s, s.store.ReleaseShard(s.ctx, 0, "a"))
+	s.advance(time.Second)
+	l2 := s.acquire(0, "b")
+	second, all := packed("of all", first, late)
+	require.NoError(s, s.store.PackRaw(s.ctx, l2.Fence, second, all))
+	if err := s.store.PackRaw(s.ctx, l1.Fence, first, ids); err != nil {
+		require.ErrorIs(s, err, storage.ErrFenced)
+	}
+	got := s.rawChunks(0, group, at(6), at(7))
+	equal(s, second, got[len(got)-1])
+	for _, c := range got[:len(got)-1] {
+		equal(s, first, c)
+	}
 }
 
 func (s *suite) cacheBlockDeleteIsExact() {

@@ -449,6 +449,11 @@ func (f *Faulty) WriteRollups(ctx context.Context, fence storage.Fence, level me
 	return f.do(Step{Op: "WriteRollups", Fence: fence, Detail: rows}, func() error { return f.Store.WriteRollups(ctx, fence, level, rows) })
 }
 
+// PackRaw implements storage.Runs.
+func (f *Faulty) PackRaw(ctx context.Context, fence storage.Fence, packed storage.RawChunk, of []blocks.ID) error {
+	return f.do(Step{Op: "PackRaw", Fence: fence, Detail: packed}, func() error { return f.Store.PackRaw(ctx, fence, packed, of) })
+}
+
 // DeleteCacheBlock implements storage.Runs.
 func (f *Faulty) DeleteCacheBlock(ctx context.Context, fence storage.Fence, k storage.CacheKey) error {
 	return f.do(Step{Op: "DeleteCacheBlock", Fence: fence, Detail: k}, func() error { return f.Store.DeleteCacheBlock(ctx, fence, k) })

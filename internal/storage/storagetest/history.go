@@ -118,6 +118,7 @@ func (r *historyRun) next() {
 		{30, "write", r.write},
 		{12, "write roll-ups", r.writeRollups},
 		{10, "delete marks", r.deleteMarks},
+		{6, "pack raw", r.packRaw},
 		{8, "delete cache block", r.deleteCacheBlock},
 		{2, "begin slice", r.beginSlice},
 		{4, "complete slice", r.completeSlice},
@@ -310,6 +311,25 @@ func (r *historyRun) deleteMarks() {
 	}
 	f := r.fence()
 	r.effect(func(i int, st storage.Store) error { return st.DeleteMarks(r.ctx, f[i], p, doomed) })
+}
+
+// packRaw replaces some of the chunks of a group and slice, as the first store has them.
+func (r *historyRun) packRaw() {
+	group, slice := blocks.Of(r.start(), r.Settings.GroupSize).Start, r.slice(metric.Raw).StartMs
+	var of []blocks.ID
+	for c, err := range r.stores[0].RawChunks(r.ctx, blocks.Range{Start: group, End: group + 1}, slice, slice+1) {
+		require.NoError(r.t, err)
+		if r.rng.IntN(3) > 0 {
+			of = append(of, c.ID)
+		}
+	}
+	if len(of) == 0 {
+		return
+	}
+	c := storage.RawChunk{Group: group, SliceMs: slice, Chunk: storage.Chunk{ID: blocks.PackedID(of), Data: r.data()}}
+	r.acquireAs(0, "a") // a fence above the writes of all of them
+	f := r.fences[len(r.fences)-1]
+	r.effect(func(i int, st storage.Store) error { return st.PackRaw(r.ctx, f[i], c, of) })
 }
 
 func (r *historyRun) deleteCacheBlock() {

@@ -317,6 +317,16 @@ func (m *LWWModel) CacheBlock(ctx context.Context, k storage.CacheKey) ([]storag
 	return out, nil
 }
 
+// PackRaw implements storage.Runs. Rows of raw_metrics are written once, so it need not know when.
+func (m *LWWModel) PackRaw(ctx context.Context, _ storage.Fence, packed storage.RawChunk, of []blocks.ID) error {
+	if err := m.begin(ctx); err != nil {
+		return err
+	}
+	defer m.mu.Unlock()
+	m.packRaw(packed, of)
+	return nil
+}
+
 // DeleteCacheBlock implements storage.Runs.
 func (m *LWWModel) DeleteCacheBlock(ctx context.Context, f storage.Fence, k storage.CacheKey) error {
 	if err := m.begin(ctx); err != nil {

@@ -621,6 +621,26 @@ func (m *Model) CacheBlock(ctx context.Context, k storage.CacheKey) ([]storage.C
 	return out, nil
 }
 
+// PackRaw implements storage.Runs.
+func (m *Model) PackRaw(ctx context.Context, f storage.Fence, packed storage.RawChunk, of []blocks.ID) error {
+	if err := m.begin(ctx); err != nil {
+		return err
+	}
+	defer m.mu.Unlock()
+	if err := m.fenced(f); err != nil {
+		return err
+	}
+	m.packRaw(packed, of)
+	return nil
+}
+
+func (m *Model) packRaw(packed storage.RawChunk, of []blocks.ID) {
+	for _, id := range of {
+		delete(m.raw, modelRaw{packed.Group, packed.SliceMs, id})
+	}
+	m.raw[modelRaw{packed.Group, packed.SliceMs, packed.ID}] = bytes.Clone(packed.Data)
+}
+
 // DeleteCacheBlock implements storage.Runs.
 func (m *Model) DeleteCacheBlock(ctx context.Context, f storage.Fence, k storage.CacheKey) error {
 	if err := m.begin(ctx); err != nil {

@@ -1,0 +1,229 @@
+package blocks
+
+import (
+	"encoding/binary"
+	"fmt"
+	"hash/fnv"
+	"iter"
+	"math"
+	"slices"
+	"sync"
+
+	"github.com/quern/quern/internal/columns"
+	"github.com/quern/quern/internal/metric"
+)
+
+// PackedID returns the id of a chunk that replaces the chunks with the given ids, of which there is at least one. It comes
+// after them in the order, and before all ids that are made later. No writer makes such an id: the variant of the UUID is
+// another one. The tail is a hash of the ids, so equal ids give the same result, and others do not.
+func PackedID(of []ID) ID {
+	h := fnv.New64a()
+	for _, id := range of {
+		_, _ = h.Write(id[:])
+	}
+	last := slices.MaxFunc(of, ID.Compare)
+	id := makeID(last.TimeMs(), binary.BigEndian.Uint16(last[6:8]), h.Sum64())
+	id[8] |= packedVariant
+	return id
+}
+
+// packedVariant is set in byte 8 of the ids of packed chunks.
+const packedVariant = 0xc0
+
+// Packed reports whether the id is one of PackedID.
+func (id ID) Packed() bool { return id[8]&packedVariant == packedVariant }
+
+// fewSamples is the number of samples a series below which a chunk of samples may be shorter than one of columns, which
+// has a directory.
+const fewSamples = 16
+
+// Packer makes chunks of samples at rest. It keeps its buffers, and is not for concurrent use. The zero value is ready.
+type Packer struct {
+	encoder columns.Encoder
+	series  []columns.Series
+	times   []int64
+	values  []float64
+	rows    []metric.Sample
+	columns []byte
+	samples []byte
+}
+
+// Pack returns a chunk of what a set holds of the schedules in ids, nil if that is nothing, or more than most samples. It is a
+// chunk of columns, or of samples if that is shorter. It is valid until the next call. The error says that the chunk does not
+// give back the samples.
+func (p *Packer) Pack(set *SampleSet, ids Range, most int) ([]byte, error) {
+	p.series = p.series[:0]
+	p.times, p.values = slices.Grow(p.times[:0], set.Len()), slices.Grow(p.values[:0], set.Len())
+	for id, samples := range set.Series() {
+		if !ids.Contains(id) {
+			continue
+		}
+		from := len(p.times)
+		for i := range samples {
+			p.times, p.values = append(p.times, samples[i].TimeMs), append(p.values, samples[i].Value)
+		}
+		p.series = append(p.series, columns.Series{Schedule: id, Times: p.times[from:], Values: p.values[from:]})
+	}
+	if len(p.series) == 0 || len(p.series) > columns.MaxSeries || len(p.times) > min(most, columns.MaxSamples) {
+		return nil, nil
+	}
+	p.columns = p.encoder.Append(p.columns[:0], p.series)
+	if len(p.times) >= fewSamples*len(p.series) {
+		return p.columns, p.check(p.columns)
+	}
+	p.rows = p.rows[:0]
+	for _, s := range p.series {
+		for i := range s.Times {
+			p.rows = append(p.rows, metric.Sample{Schedule: s.Schedule, TimeMs: s.Times[i], Value: s.Values[i]})
+		}
+	}
+	p.samples = AppendSamples(p.samples[:0], p.rows)
+	if len(p.samples) < len(p.columns) {
+		return p.samples, p.check(p.samples)
+	}
+	return p.columns, p.check(p.columns)
+}
+
+// check reads a chunk back. It takes a tenth of the time of making the chunk, and whoever has the chunk deletes what it was
+// made of.
+func (p *Packer) check(chunk []byte) error {
+	var err error
+	if p.rows, err = DecodeSamples(p.rows[:0], chunk); err != nil {
+		return fmt.Errorf("a packed chunk cannot be read: %w", err)
+	}
+	rows := p.rows
+	for _, s := range p.series {
+		for i := range s.Times {
+			if len(rows) == 0 || rows[0].Schedule != s.Schedule || rows[0].TimeMs != s.Times[i] ||
+				math.Float64bits(rows[0].Value) != math.Float64bits(s.Values[i]) {
+				return fmt.Errorf("a packed chunk differs from its samples: schedule %d at %d", s.Schedule, s.Times[i])
+			}
+			rows = rows[1:]
+		}
+	}
+	if len(rows) > 0 {
+		return fmt.Errorf("a packed chunk has %d samples more than it was made of", len(rows))
+	}
+	return nil
+}
+
+// Count returns the number of samples of a chunk that can be decoded.
+func Count(chunk []byte) int {
+	if !isColumns(chunk) {
+		return countIn(chunk)
+	}
+	r := columnReaders.Get().(*columnReader)
+	defer r.free()
+	if r.Open(chunk) != nil {
+		return 0
+	}
+	return r.Samples()
+}
+
+// isColumns reports whether a chunk is one of columns, by its first byte.
+func isColumns(chunk []byte) bool { return len(chunk) > 0 && chunk[0] == columns.Format }
+
+// columnReader reads the columns of a chunk as samples.
+type columnReader struct {
+	columns.Reader
+	values []float64
+}
+
+var columnReaders = sync.Pool{New: func() any { return new(columnReader) }}
+
+// allIDs stands for all schedules, also the greatest.
+var allIDs = Range{Start: 0, End: math.MaxInt64}
+
+// readColumns appends to dst the samples of a chunk of columns whose schedules are in ids, and of those what of asks for;
+// nil is all. It reads no other columns. On error it returns ErrCorrupt and dst unchanged.
+func readColumns(dst []metric.Sample, chunk []byte, ids Range, of *only) ([]metric.Sample, error) {
+	r := columnReaders.Get().(*columnReader)
+	defer r.free()
+	if err := r.Open(chunk); err != nil {
+		return dst, fmt.Errorf("%w: %w", ErrCorrupt, err)
+	}
+	out := dst
+	for i := range r.wanted(ids, of) {
+		times, values, err := r.Read(i, r.values[:0])
+		if err != nil {
+			return dst, fmt.Errorf("%w: %w", ErrCorrupt, err)
+		}
+		r.values = values
+		from, to := 0, len(times)
+		if of != nil {
+			from, to = of.within(times)
+		}
+		id := r.Schedule(i)
+		out = slices.Grow(out, to-from)
+		for k := from; k < to; k++ {
+			out = append(out, metric.Sample{Schedule: id, TimeMs: times[k], Value: values[k]})
+		}
+	}
+	return out, nil
+}
+
+// countColumns returns how many samples readColumns appends, and how many the longest column that it reads has; 0 if the
+// chunk is damaged. It counts what lies outside of the times in question only if the columns are so short that this does not
+// matter.
+func countColumns(chunk []byte, ids Range, of *only) (n, longest int) {
+	r := columnReaders.Get().(*columnReader)
+	defer r.free()
+	if r.Open(chunk) != nil {
+		return 0, 0
+	}
+	for i := range r.wanted(ids, of) {
+		count, err := r.Count(i)
+		if err != nil {
+			return 0, 0
+		}
+		longest = max(longest, count)
+		n += count
+	}
+	if n < minCompact || of == nil {
+		return n, longest
+	}
+	n = 0
+	for i := range r.wanted(ids, of) {
+		times, err := r.Times(i)
+		if err != nil {
+			return 0, 0
+		}
+		from, to := of.within(times)
+		n += to - from
+	}
+	return n, longest
+}
+
+// free lets others use the reader, unless it has grown large.
+func (r *columnReader) free() {
+	if cap(r.values) <= minCompact {
+		columnReaders.Put(r)
+	}
+}
+
+// within returns which of the times are asked for: those in [from, to).
+func (o *only) within(times []int64) (from, to int) {
+	from, _ = slices.BinarySearch(times, o.fromMs)
+	to, _ = slices.BinarySearch(times, o.toMs)
+	return from, max(from, to)
+}
+
+// wanted yields the indexes of the series in ids, and of those the ones that of names; nil is all.
+func (r *columnReader) wanted(ids Range, of *only) iter.Seq[int] {
+	return func(yield func(int) bool) {
+		if of == nil {
+			i, _ := r.Find(ids.Start)
+			for ; i < r.Len() && (r.Schedule(i) < ids.End || ids == allIDs); i++ {
+				if !yield(i) {
+					return
+				}
+			}
+			return
+		}
+		for _, id := range of.ids {
+			if i, ok := r.Find(id); ok && ids.Contains(id) && !yield(i) {
+				return
+			}
+		}
+	}
+}

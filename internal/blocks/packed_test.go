@@ -1,0 +1,177 @@
+package blocks_test
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/quern/quern/internal/blocks"
+	"github.com/quern/quern/internal/columns"
+	"github.com/quern/quern/internal/metric"
+)
+
+// TestPackedID: the id comes after those that it replaces, and before each that any writer makes later.
+func TestPackedID(t *testing.T) {
+	ids := blocks.NewIDs(math.MaxUint64)
+	of := []blocks.ID{ids.Next(1000), ids.Next(1000), ids.Next(999)}
+	packed := blocks.PackedID(of)
+	require.True(t, packed.Packed())
+	require.Positive(t, packed.Compare(of[2]))
+	require.Equal(t, packed, blocks.PackedID(of))
+	require.NotEqual(t, packed, blocks.PackedID(of[1:]))
+	later := ids.Next(1)
+	require.Negative(t, packed.Compare(later))
+	require.Negative(t, packed.Compare(blocks.NewIDs(0).Next(1001)))
+	again := blocks.PackedID([]blocks.ID{packed, later})
+	require.Positive(t, again.Compare(later))
+	for _, id := range append(of, later) {
+		require.False(t, id.Packed())
+	}
+}
+
+// samplesAt returns a sample of each schedule at each time.
+func samplesAt(ids blocks.Range, times int, value func(id metric.ScheduleID, i int) float64) []metric.Sample {
+	var out []metric.Sample
+	for id := ids.Start; id < ids.End; id++ {
+		for i := range times {
+			out = append(out, metric.Sample{Schedule: id, TimeMs: int64(i) * 10_000, Value: value(id, i)})
+		}
+	}
+	return out
+}
+
+func contents(s *blocks.SampleSet) []metric.Sample {
+	var out []metric.Sample
+	for _, samples := range s.Series() {
+		out = append(out, samples...)
+	}
+	return out
+}
+
+// sameBits compares samples with the bits of their values: NaN equals itself.
+func sameBits(t *testing.T, want, got []metric.Sample) {
+	t.Helper()
+	require.Len(t, got, len(want))
+	for i := range want {
+		require.Equal(t, want[i].Schedule, got[i].Schedule, i)
+		require.Equal(t, want[i].TimeMs, got[i].TimeMs, i)
+		require.Equal(t, math.Float64bits(want[i].Value), math.Float64bits(got[i].Value), i)
+	}
+}
+
+// TestPackIsWhatWasAdded: a packed chunk gives back what its chunks gave, of whatever they consist, also together with chunks
+// that came later, and in part.
+func TestPackIsWhatWasAdded(t *testing.T) {
+	odd := []float64{
+		math.NaN(), math.Float64frombits(0x7ff0000000000002), metric.Tombstone(), math.Inf(1), math.Inf(-1),
+		math.Copysign(0, -1), math.MaxFloat64, math.SmallestNonzeroFloat64, 0.1, 1e300,
+	}
+	for seed := range uint64(60) {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			rng := rand.New(rand.NewPCG(seed, 1))
+			group := blocks.Range{Start: 128, End: 256}
+			var want, packed, p blocks.SampleSet
+			var packer blocks.Packer
+			want.Reset(group)
+			p.Reset(group)
+			chunk := func() []byte {
+				ids := blocks.Range{Start: group.Start + metric.ScheduleID(rng.IntN(100)), End: group.End}
+				var some []metric.Sample
+				for _, s := range samplesAt(ids, 1+rng.IntN(40), func(metric.ScheduleID, int) float64 { return math.Round(rng.NormFloat64()*1e4) / 100 }) {
+					if rng.IntN(3) == 0 {
+						continue
+					}
+					if rng.IntN(20) == 0 {
+						s.Value = odd[rng.IntN(len(odd))]
+					}
+					some = append(some, s)
+				}
+				return blocks.AppendSamples(nil, some)
+			}
+			for range 1 + rng.IntN(8) {
+				c := chunk()
+				require.NoError(t, want.Add(c))
+				require.NoError(t, p.Add(c))
+			}
+			made, err := packer.Pack(&p, group, math.MaxInt)
+			require.NoError(t, err)
+			packed.Reset(group)
+			require.NoError(t, packed.Add(made))
+			sameBits(t, contents(&want), contents(&packed))
+			require.Equal(t, len(contents(&want)), blocks.Count(made))
+
+			late := chunk()
+			require.NoError(t, want.Add(late))
+			require.NoError(t, packed.Add(late))
+			sameBits(t, contents(&want), contents(&packed))
+
+			// Some schedules at some times, by all the ways there are.
+			only := []metric.ScheduleID{group.Start + metric.ScheduleID(rng.IntN(100)), group.End - 2, group.End + 5}
+			fromMs := int64(rng.IntN(200_000))
+			toMs := fromMs + int64(rng.IntN(300_000))
+			var part, all blocks.SampleSet
+			all.Reset(group)
+			require.NoError(t, all.Add(made))
+			part.Reset(group)
+			part.Only(only, fromMs, toMs)
+			needs := part.Needs(made)
+			require.NoError(t, part.Add(made))
+			wanted := slices.DeleteFunc(contents(&all), func(s metric.Sample) bool {
+				return !slices.Contains(only, s.Schedule) || s.TimeMs < fromMs || s.TimeMs >= toMs
+			})
+			sameBits(t, wanted, contents(&part))
+			require.GreaterOrEqual(t, needs, part.Bytes())
+			as := []metric.ScheduleID{7, 8, 9}
+			part.Reset(blocks.Range{Start: 0, End: 16})
+			part.Only(as, fromMs, toMs)
+			require.NoError(t, part.AddAs(made, only, as))
+			for i := range wanted {
+				wanted[i].Schedule = as[slices.Index(only, wanted[i].Schedule)]
+			}
+			sameBits(t, wanted, contents(&part))
+		})
+	}
+}
+
+// TestPackFormats: many samples become columns, few do not.
+func TestPackFormats(t *testing.T) {
+	var packer blocks.Packer
+	var set blocks.SampleSet
+	for times, format := range map[int]byte{1: 1, 360: columns.Format} {
+		group := blocks.Range{Start: 0, End: 128}
+		set.Reset(group)
+		require.NoError(t, set.Add(blocks.AppendSamples(nil, samplesAt(group, times, func(id metric.ScheduleID, i int) float64 { return float64(int(id)*1000 + i*i%97) }))))
+		chunk, err := packer.Pack(&set, group, 1<<20)
+		require.NoError(t, err)
+		require.Equal(t, format, chunk[0], times)
+		none, err := packer.Pack(&set, blocks.Range{Start: 128, End: 256}, 1<<20)
+		require.NoError(t, err)
+		require.Nil(t, none)
+		none, err = packer.Pack(&set, group, 100)
+		require.NoError(t, err)
+		require.Nil(t, none)
+	}
+}
+
+// TestDamagedColumnCostsItsSeries: other series of the chunk can be read.
+func TestDamagedColumns(t *testing.T) {
+	group := blocks.Range{Start: 0, End: 128}
+	var packer blocks.Packer
+	var set blocks.SampleSet
+	set.Reset(group)
+	require.NoError(t, set.Add(blocks.AppendSamples(nil, samplesAt(group, 60, func(id metric.ScheduleID, i int) float64 { return float64(i * int(id)) }))))
+	chunk, err := packer.Pack(&set, group, 1<<20)
+	require.NoError(t, err)
+	chunk = slices.Clone(chunk)
+	chunk[len(chunk)-1] ^= 1 // the last series
+	set.Reset(group)
+	require.ErrorIs(t, set.Add(chunk), blocks.ErrCorrupt)
+	require.Zero(t, set.Len())
+	set.Only([]metric.ScheduleID{5}, 0, math.MaxInt64)
+	require.NoError(t, set.Add(chunk))
+	require.Equal(t, 60, set.Len())
+}
