@@ -383,8 +383,14 @@ func (s *Server) HTTPServer() *http.Server {
 	return NewHTTPServer(s, Serving{Clock: s.opts.Clock, Logger: s.opts.Logger, Stall: s.opts.Stall, Clients: s.opts.Clients, Requests: 8192})
 }
 
-// streams is how many requests a connection of HTTP/2 may have.
-const streams = 64
+const (
+	// streams is how many requests a connection of HTTP/2 may have.
+	streams = 64
+	// receiveBytes is how much a connection of HTTP/2 holds of bodies that no handler has read, all streams together. It
+	// is not charged to a budget, and a stranger may have a connection: so it is no more than a connection of HTTP/1 has
+	// in the system's buffers.
+	receiveBytes = 64 << 10
+)
 
 // Serving configures an HTTP server. All is required.
 type Serving struct {
@@ -409,7 +415,10 @@ func NewHTTPServer(h http.Handler, with Serving) *http.Server {
 		IdleTimeout:    2 * time.Minute,
 		MaxHeaderBytes: maxHeaderBytes, // of HTTP/2, too
 		// A deadline of HTTP/2 is that of a stream: it ends no write that waits for the connection.
-		HTTP2:    &http.HTTP2Config{MaxConcurrentStreams: streams, WriteByteTimeout: with.Stall},
+		HTTP2: &http.HTTP2Config{
+			MaxConcurrentStreams: streams, WriteByteTimeout: with.Stall,
+			MaxReceiveBufferPerConnection: receiveBytes, MaxReceiveBufferPerStream: receiveBytes,
+		},
 		ErrorLog: slog.NewLogLogger(with.Logger.Handler(), slog.LevelWarn),
 	}
 }
