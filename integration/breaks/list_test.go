@@ -490,8 +490,8 @@ var list = []brk{
 	},
 	{
 		name: "ingest takes more than may wait", invariant: 7,
-		file: "internal/ingest/ingest.go",
-		old:  "in.pending > 0 && in.pending+n > in.opts.MaxPending", new: "n > in.opts.MaxPending",
+		file: "internal/admission/queue.go",
+		old:  "h.all > 0 && h.all+n > h.limit", new: "n > h.limit",
 		pkg: "internal/ingest", test: "TestPendingIsBounded",
 	},
 	{

@@ -19,6 +19,7 @@ import (
 	"github.com/quern/quern/internal/api"
 	"github.com/quern/quern/internal/api/apitest"
 	"github.com/quern/quern/internal/clock"
+	"github.com/quern/quern/internal/ingest"
 )
 
 // TestWindowsOfHTTP2: a client may send little that no handler reads, on one stream or on all of a connection.
@@ -118,4 +119,34 @@ func TestRequestsOfOneConnection(t *testing.T) {
 	code, _ = ask("/")
 	require.Equal(t, http.StatusOK, code)
 	require.Equal(t, 64, ts.Config.HTTP2.MaxConcurrentStreams)
+}
+
+// seenClients is an appender that knows whose the reports were.
+type seenClients struct {
+	apitest.AcceptAll
+	clients []admission.Client
+}
+
+// Append implements push.Appender.
+func (s *seenClients) Append(ctx context.Context, reports []ingest.Report) (ingest.Result, error) {
+	s.clients = append(s.clients, admission.ClientOf(ctx))
+	return s.AcceptAll.Append(ctx, reports)
+}
+
+// TestReportsHaveAClient: ingest learns from whom reports come.
+func TestReportsHaveAClient(t *testing.T) {
+	var to seenClients
+	clients := admission.NewClients(nil)
+	s := apitest.Server(t, func(o *api.Options) { o.Appender, o.Clients = &to, clients })
+	for _, path := range []string{"/api/v1/reports", "/write"} {
+		body := apitest.OneReport
+		if path == "/write" {
+			body = "m v=1"
+		}
+		w := apitest.Send(t, s, path, strings.NewReader(body), "Content-Type", "application/json")
+		require.Less(t, w.Code, 300, w.Body)
+	}
+	one := clients.Of(httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/", nil).RemoteAddr)
+	require.NotZero(t, one)
+	require.Equal(t, []admission.Client{one, one}, to.clients)
 }

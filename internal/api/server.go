@@ -471,6 +471,7 @@ func (s *Server) route(w http.ResponseWriter, r *http.Request) {
 	r = r.WithContext(access.WithGrant(r.Context(), grant))
 	defer s.inst.throttled(r.Context(), w)
 	if bounded {
+		r = r.WithContext(admission.WithClient(r.Context(), s.opts.Clients.Of(r.RemoteAddr)))
 		s.routes.ServeHTTP(w, r)
 		s.audit(w, r, to, grant, "")
 		return

@@ -45,8 +45,8 @@ type Options struct {
 	// FlushSamples is the number of samples that ends the window early. The default is 131072.
 	FlushSamples int
 	// MaxPending is the number of samples that may wait or be under way. Further samples are
-	// answered with ErrBusy. It bounds ingest's memory at about 50 bytes per sample. The default is
-	// 2097152.
+	// answered with ErrBusy. One client has half of it, or one request. It bounds ingest's memory at
+	// about 50 bytes per sample. The default is 2097152.
 	MaxPending int
 	// AgeCap is the maximum age of a sample, inclusive. The default is 24h.
 	AgeCap time.Duration
@@ -126,8 +126,8 @@ type Ingest struct {
 	warnings *throttle.Throttle
 
 	mu      sync.Mutex
-	open    *commit // accepts samples
-	pending int     // samples in open and in the commit under way, and those that room is kept for
+	open    *commit          // accepts samples
+	pending *admission.Queue // samples in open and in the commit under way, and those that room is kept for
 	closed  bool
 
 	wake    chan struct{} // has a value when open holds samples
@@ -139,10 +139,11 @@ type Ingest struct {
 // commit holds the samples that become durable together.
 type commit struct {
 	samples  []metric.Sample
-	at       *blocks.Place // nil unless the samples count as written earlier
-	openedAt time.Duration // by the clock's Elapsed
-	full     chan struct{} // closed when waiting for more gains nothing
-	done     chan struct{} // closed when err is final
+	of       map[admission.Client]int64 // how many are whose
+	at       *blocks.Place              // nil unless the samples count as written earlier
+	openedAt time.Duration              // by the clock's Elapsed
+	full     chan struct{}              // closed when waiting for more gains nothing
+	done     chan struct{}              // closed when err is final
 	err      error
 	// overwritten is the grouper's list. It is final when done is closed.
 	overwritten []metric.Sample
@@ -173,7 +174,9 @@ func (c *commit) outcome(samples []metric.Sample) error {
 func notStored(err error) error { return fmt.Errorf("samples not stored: %w", err) }
 
 func newCommit(buf []metric.Sample) *commit {
-	return &commit{samples: buf[:0], full: make(chan struct{}), done: make(chan struct{})}
+	return &commit{
+		samples: buf[:0], of: make(map[admission.Client]int64), full: make(chan struct{}), done: make(chan struct{}),
+	}
 }
 
 // Start returns an Ingest and starts its committing goroutine. Cancelling ctx aborts the commit
@@ -185,6 +188,7 @@ func Start(ctx context.Context, p Parts, opts Options) *Ingest {
 		metrics:  newMetrics(opts.Metrics),
 		warnings: throttle.New(p.Clock, warnEvery),
 		open:     newCommit(nil),
+		pending:  admission.NewQueue(int64(opts.MaxPending)),
 		wake:     make(chan struct{}, 1),
 		tasks:    make(chan task),
 		closing:  make(chan struct{}),
@@ -200,8 +204,8 @@ func Start(ctx context.Context, p Parts, opts Options) *Ingest {
 
 // Append returns when each measurement of the reports is durable or rejected. It does not keep its
 // argument. If the error is not nil, the caller must take nothing as accepted and may send
-// everything again: a sample that was stored after all counts once. The error is ErrBusy if the
-// queue is full, a *admission.RateError if the client sends more than it may, and wraps a storage
+// everything again: a sample that was stored after all counts once. The error wraps ErrBusy if the
+// queue is full, or the part of it that the context's client may have, is a *admission.RateError if the client sends more than it may, and wraps a storage
 // error if the store failed. Series that the request may not write, see bound.Of, are rejected.
 //
 // Once Append registers new series, it goes on after the end of ctx, see Outlive, until their samples
@@ -224,7 +228,7 @@ func (in *Ingest) append(ctx context.Context, reports []Report, ageCap time.Dura
 	r := in.scratch.Get().(*resolver)
 	defer in.scratch.Put(r)
 	doubts := in.registry.Doubts()
-	held := hold{in: in, ctx: ctx}
+	held := hold{in: in, ctx: ctx, client: admission.ClientOf(ctx)}
 	for _, rep := range reports {
 		held.most += len(rep.Measurements)
 	}
@@ -333,14 +337,14 @@ func (in *Ingest) wait(ctx context.Context, samples []metric.Sample, held *hold)
 func (in *Ingest) enqueue(samples []metric.Sample, held *hold) (*commit, error) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
-	in.pending -= held.room
-	held.room = 0
-	if err := in.admit(len(samples)); err != nil {
+	held.giveRoom()
+	if err := in.admit(held.client, len(samples)); err != nil {
 		return nil, err
 	}
 	c := in.open
 	first, below := len(c.samples) == 0, len(c.samples) < in.opts.FlushSamples
 	c.samples = append(c.samples, samples...)
+	c.of[held.client] += int64(len(samples))
 	if first {
 		c.openedAt = in.clk.Elapsed()
 		in.wake <- struct{}{}
@@ -351,17 +355,20 @@ func (in *Ingest) enqueue(samples []metric.Sample, held *hold) (*commit, error) 
 	return c, nil
 }
 
-// admit counts n samples as pending if there is room for them. The caller holds mu.
-func (in *Ingest) admit(n int) error {
+// admit counts n samples of a client as pending if there is room for them. The caller holds mu.
+func (in *Ingest) admit(client admission.Client, n int) error {
 	if in.closed {
 		return ErrClosed
 	}
-	if in.pending > 0 && in.pending+n > in.opts.MaxPending {
+	if err := in.pending.Take(client, int64(n)); err != nil {
 		in.metrics.busy.Inc()
+		if own := (*admission.ShareError)(nil); errors.As(err, &own) {
+			return fmt.Errorf("%w: %d of this client. One client may have %d, half of --max-pending-samples: send less at once, or try again",
+				ErrBusy, own.Waits, own.Share)
+		}
 		return ErrBusy
 	}
-	in.pending += n
-	in.metrics.pending.Set(float64(in.pending))
+	in.metrics.pending.Set(float64(in.pending.Waits()))
 	return nil
 }
 
@@ -392,8 +399,10 @@ func (in *Ingest) commits(ctx context.Context) {
 
 		// Whoever has got an answer finds the room free that its samples took.
 		in.mu.Lock()
-		in.pending -= len(c.samples)
-		in.metrics.pending.Set(float64(in.pending))
+		for client, n := range c.of {
+			in.pending.Give(client, n)
+		}
+		in.metrics.pending.Set(float64(in.pending.Waits()))
 		in.mu.Unlock()
 		close(c.done)
 		spare = c.samples

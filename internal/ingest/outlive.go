@@ -3,6 +3,8 @@ package ingest
 import (
 	"context"
 	"time"
+
+	"github.com/quern/quern/internal/admission"
 )
 
 // outliveTime is how long work for a client goes on after it has disconnected.
@@ -29,8 +31,9 @@ func Outlive(ctx context.Context) (context.Context, context.CancelFunc) {
 // caller, and room in the queue. Series that are registered then get their samples, although the
 // caller leaves or the queue fills up meanwhile.
 type hold struct {
-	in  *Ingest
-	ctx context.Context // the caller's own until begin
+	in     *Ingest
+	ctx    context.Context // the caller's own until begin
+	client admission.Client
 	// most is how many samples there may be.
 	most int
 	// room is how many samples the queue has room for, 0 once they are queued.
@@ -38,9 +41,9 @@ type hold struct {
 	end  context.CancelFunc // nil until begin
 }
 
-// begin must be called before series are registered. It returns an error if the caller has left, or
-// if there is no room.
-func (h *hold) begin() error {
+// begin must be called before series are registered, of which and of others there may be n samples. It returns an error
+// if the caller has left, or if there is no room.
+func (h *hold) begin(n int) error {
 	if h.end != nil {
 		return nil
 	}
@@ -49,10 +52,10 @@ func (h *hold) begin() error {
 	}
 	h.in.mu.Lock()
 	defer h.in.mu.Unlock()
-	if err := h.in.admit(h.most); err != nil {
+	if err := h.in.admit(h.client, n); err != nil {
 		return err
 	}
-	h.room = h.most
+	h.room = n
 	h.ctx, h.end = Outlive(h.ctx)
 	return nil
 }
@@ -65,7 +68,14 @@ func (h *hold) release() {
 	h.end()
 	h.in.mu.Lock()
 	defer h.in.mu.Unlock()
-	h.in.pending -= h.room
-	h.in.metrics.pending.Set(float64(h.in.pending))
-	h.room = 0
+	h.giveRoom()
+	h.in.metrics.pending.Set(float64(h.in.pending.Waits()))
+}
+
+// giveRoom gives back the room in the queue. The caller holds the queue's mu.
+func (h *hold) giveRoom() {
+	if h.room > 0 {
+		h.in.pending.Give(h.client, int64(h.room))
+		h.room = 0
+	}
 }
