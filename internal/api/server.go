@@ -147,7 +147,7 @@ type Budgets struct {
 	// Bodies are for all ingest requests except imports: their bodies, compressed and decompressed,
 	// and the decoded data.
 	Bodies *admission.Budget
-	// Imports are for lines, decompressors and batches; see importer.MaxBytes.
+	// Imports are for lines, decompressors and batches, see importer.MaxBytes, and for parsed selectors of annotations.
 	Imports *admission.Budget
 	// Forms are for forms, and the data parsed from forms and URLs; see query.Admit.
 	Forms *admission.Budget
@@ -184,7 +184,7 @@ func (o *Options) ensureBudgets() {
 		o.Bodies = newBudget(256<<20, o.Limits.RequestBytes())
 	}
 	if o.Imports == nil {
-		o.Imports = newBudget(128<<20, importer.MaxBytes())
+		o.Imports = newBudget(128<<20, importer.MaxBytes()+query.MaxParsedBytes)
 	}
 	if o.Forms == nil {
 		o.Forms = newBudget(128<<20, o.formBytes())
@@ -283,7 +283,7 @@ func New(opts Options) (*Server, error) {
 		take(reports.New(in), wire.ReportsPath)
 		if opts.BackFiller != nil {
 			routes.Handle(access.Admin, route.Refused, "POST "+wire.ImportPath, importer.New(in, importer.Options{
-				To: opts.BackFiller, Annotations: opts.Annotations, Budget: opts.Imports, Clock: opts.Clock,
+				To: opts.BackFiller, Annotations: opts.Annotations, Budget: opts.Imports, Clock: opts.Clock, Turns: opts.Turns.Queries,
 			}))
 			s.bounded["POST "+wire.ImportPath] = true
 		} else {
