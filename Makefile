@@ -42,7 +42,7 @@ SWEEPS        := \
 	TestAcceptance TestPebble TestServerAtRandom TestFleetAtRandom TestInterleavings TestMutants \
 	TestSelectorsOfAQueryShareItsLimit TestMadeLabelSetsCount TestLabelsAreWeighedNearly TestRollupsAreAsRaw \
 	TestStreamsOfManySeries TestDenseSlicesAreReadInParts TestLateIDsCopyNoLists TestCapturesWeigh TestAdmitIsLinear \
-	TestPointsAgainstSamples \
+	TestPointsAgainstSamples TestReadsShareMemory TestOpenSurvivesErrors \
 	TestDamagedBlocksOfDocuments TestDamagedBlocksExpire TestDamagedBlockOfRollups TestDamagedCacheBlockIsDeleted \
 	TestEachFileOfAStore TestPowerLoss
 space         := $() $()
@@ -62,6 +62,10 @@ build: ## Build bin/quern, bin/ingest and bin/aggregator
 .PHONY: page
 page: ## Build the page from web/ into internal/page/dist (needs Node.js and npm)
 	cd web && npm ci && npm run check && npm run build
+
+.PHONY: pictures
+pictures: ## Take the README's pictures of the page into docs/pictures (needs Chromium)
+	$(GO) -C integration/page test -count=1 -run '^TestPictures$$' . -args -pictures $(CURDIR)/docs/pictures
 
 .PHONY: test
 test: ## Vet and test everything, with assertions and the race detector

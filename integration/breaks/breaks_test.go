@@ -2,9 +2,9 @@
 // in several ways, and checks that a test catches each break. So it finds breaks that would go
 // unnoticed.
 //
-// A break is a line or two of source, replaced in a copy that `go test -overlay` builds instead of
-// the file: the tree stays unchanged. A break is small enough for a reader to agree that it breaks
-// the invariant. A test of a nearby package catches it within seconds. Breaks of the protocol that
+// A break is a line or two within a function. `go test -overlay` builds a copy of the file that has
+// the function with and without the break: the tree stays unchanged. A break is small enough for a
+// reader to agree that it breaks the invariant. A test of a nearby package catches it within seconds. Breaks of the protocol that
 // show only in some order of several workers' steps are in integration/explore (mutants_test.go),
 // between a worker and its store, and are not repeated here.
 //
@@ -13,7 +13,6 @@
 package breaks
 
 import (
-	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
@@ -21,6 +20,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -32,7 +32,7 @@ type brk struct {
 	name string
 	// invariant is its number in docs/architecture.md.
 	invariant int
-	// file contains old exactly once; the break replaces old by new.
+	// file contains old exactly once; the break replaces old by new, within one function.
 	file     string
 	old, new string
 	// test of package pkg must fail with the break, and pass without it. It may be a subtest, such
@@ -55,13 +55,14 @@ func pattern(test string) string {
 // count as caught.
 const limit = "2m"
 
-// run runs the tests of a package that match pattern, with more arguments, and returns their
-// output.
-func run(t *testing.T, pkg, pattern string, args ...string) (out string, passed bool) {
+// run runs the tests of a package that match pattern, whole or with a break, from the directory of
+// build, and returns their output.
+func run(t *testing.T, dir, pkg, pattern, broken string) (out string, passed bool) {
 	t.Helper()
-	args = append([]string{"test", "-count=1", "-vet=off", "-v", "-tags=invariants", "-timeout=" + limit, "-run=" + pattern}, args...)
-	cmd := exec.CommandContext(t.Context(), "go", append(args, "./"+pkg)...)
-	cmd.Dir = root
+	cmd := exec.CommandContext(t.Context(), filepath.Join(dir, filepath.Base(pkg)+".test"),
+		"-test.paniconexit0", "-test.v", "-test.timeout="+limit, "-test.run="+pattern)
+	cmd.Dir = filepath.Join(root, pkg)
+	cmd.Env = append(os.Environ(), envBreak+"="+broken)
 	b, err := cmd.CombinedOutput()
 	var exit *exec.ExitError
 	if err != nil && !errors.As(err, &exit) {
@@ -78,32 +79,34 @@ func ended(out, word, test string) bool {
 // TestBreaks: each break is caught by an assertion of the named test, or by one of
 // internal/invariants.
 func TestBreaks(t *testing.T) {
-	byPackage := map[string][]brk{}
-	for _, b := range list {
-		byPackage[b.pkg] = append(byPackage[b.pkg], b)
+	dir := build(t)
+	byPackage := map[string][]int{}
+	for i, b := range list {
+		byPackage[b.pkg] = append(byPackage[b.pkg], i)
 	}
 	for pkg, breaks := range byPackage {
 		t.Run(pkg, func(t *testing.T) {
 			t.Parallel()
 			ok := t.Run("unbroken", func(t *testing.T) {
 				var patterns []string
-				for _, b := range breaks {
-					patterns = append(patterns, pattern(b.test))
+				for _, i := range breaks {
+					patterns = append(patterns, pattern(list[i].test))
 				}
-				out, passed := run(t, pkg, strings.Join(patterns, "|"))
+				out, passed := run(t, dir, pkg, strings.Join(patterns, "|"), "")
 				require.True(t, passed, "%s", out)
-				for _, b := range breaks {
-					require.True(t, ended(out, "PASS", b.test), "there is no test %s:\n%s", b.test, out)
+				for _, i := range breaks {
+					require.True(t, ended(out, "PASS", list[i].test), "there is no test %s:\n%s", list[i].test, out)
 				}
 			})
 			if !ok {
 				return
 			}
-			for _, b := range breaks {
-				t.Run(b.name, func(t *testing.T) {
-					out, passed := run(t, pkg, pattern(b.test), "-overlay="+b.overlay(t))
+			for _, i := range breaks {
+				t.Run(list[i].name, func(t *testing.T) {
+					t.Parallel()
+					out, passed := run(t, dir, pkg, pattern(list[i].test), strconv.Itoa(i))
 					require.False(t, passed, "nothing notices it")
-					require.NoError(t, caught(out, b.test), "%s", out)
+					require.NoError(t, caught(out, list[i].test), "%s", out)
 				})
 			}
 		})
@@ -125,26 +128,6 @@ func caught(out, test string) error {
 		return errors.New("the test has not failed, and has perhaps not been built")
 	}
 	return nil
-}
-
-// overlay writes the broken copy of the file. It returns the name of the overlay file that makes
-// the go command build the copy.
-func (b *brk) overlay(t *testing.T) string {
-	t.Helper()
-	file, err := filepath.Abs(filepath.Join(root, b.file))
-	require.NoError(t, err)
-	source, err := os.ReadFile(file)
-	require.NoError(t, err)
-	require.Equal(t, 1, strings.Count(string(source), b.old), "the break is out of date: %s has this not once:\n%s", b.file, b.old)
-
-	dir := t.TempDir()
-	broken := filepath.Join(dir, filepath.Base(file))
-	require.NoError(t, os.WriteFile(broken, []byte(strings.Replace(string(source), b.old, b.new, 1)), 0o600))
-	overlay, err := json.Marshal(map[string]map[string]string{"Replace": {file: broken}})
-	require.NoError(t, err)
-	name := filepath.Join(dir, "overlay.json")
-	require.NoError(t, os.WriteFile(name, overlay, 0o600))
-	return name
 }
 
 var rewrite = flag.Bool("rewrite", false, "rewrite the list of docs/reliability.md")

@@ -54,6 +54,12 @@ var list = []brk{
 		pkg: "integration/acceptance", test: "TestModel/scripts/late_data",
 	},
 	{
+		name: "the cache is trusted by a part of the marks", invariant: 2,
+		file: "internal/cache/work.go",
+		old:  "!w.Part && ", new: "",
+		pkg: "internal/rollup", test: "TestOpenMarkBehindAFlood",
+	},
+	{
 		name: "a block is sealed although a flush into it failed", invariant: 2,
 		file: "internal/cache/seal.go",
 		old:  "!o.torn", new: "o != nil",
@@ -221,6 +227,43 @@ var list = []brk{
 		file: "internal/storage/pebble/registry.go",
 		old:  "s.nextID.Store(int64(leased.End))", new: "",
 		pkg: "internal/storage/pebble", test: "TestConformanceInMemory/LeaseIDs",
+	},
+
+	{
+		name: "chunks beside a damaged one are packed", invariant: 2,
+		file: "internal/rollup/pack.go",
+		old:  "err != nil || !ok || g.samples.Len()", new: "err == nil && !ok || g.samples.Len()",
+		pkg: "internal/rollup", test: "TestPackLeaves/damaged",
+	},
+	{
+		name: "chunks are packed while others with lower ids may be on their way", invariant: 2,
+		file: "internal/rollup/pack.go",
+		old:  "return id.TimeMs() <= clock.NowMs(g.run.clk)-blocks.Settled.Milliseconds()", new: "return true",
+		pkg: "internal/rollup", test: "TestPackLeaves/not_settled",
+	},
+	{
+		name: "a packed chunk may come before one that it replaces", invariant: 2,
+		file: "internal/blocks/packed.go",
+		old:  "id[8] |= packedVariant", new: "id[8] &= 0x80",
+		pkg: "internal/blocks", test: "TestPackedID",
+	},
+	{
+		name: "a packed chunk is stored and what it replaces stays", invariant: 2,
+		file: "internal/storage/pebble/write.go",
+		old:  "for _, old.ID = range of {", new: "for _, old.ID = range of[:0] {",
+		pkg: "internal/storage/pebble", test: "TestConformanceInMemory/PackRawIsExact",
+	},
+	{
+		name: "tombstones are written at a place that has passed", invariant: 2,
+		file: "internal/cache/flush.go",
+		old:  "return f.at != nil && w.age(f) > maxFlush", new: "return false",
+		pkg: "internal/cache", test: "TestPlaceThatHasPassed",
+	},
+	{
+		name: "a slow flush keeps its ids", invariant: 2,
+		file: "internal/cache/flush.go",
+		old:  "return f.at == nil && w.age(f) > maxFlush", new: "return false && f.at == nil && w.age(f) > maxFlush",
+		pkg: "internal/cache", test: "TestSlowFlush",
 	},
 
 	// 3. No lost mark.
@@ -455,7 +498,7 @@ var list = []brk{
 	{
 		name: "each mark is work of its own", invariant: 6,
 		file: "internal/cache/work.go",
-		old:  "const maxMarksPerWork = 4096", new: "const maxMarksPerWork = 1",
+		old:  "len(w.Marks) < maxMarksPerWork {", new: "len(w.Marks) < 1 {",
 		pkg: "integration/acceptance", test: "TestModel/QueryCounts",
 	},
 	{
@@ -489,9 +532,15 @@ var list = []brk{
 		pkg: "internal/rollup", test: "TestIndexIsReadAsBlocksAreGround",
 	},
 	{
+		name: "one client takes all that may wait", invariant: 7,
+		file: "internal/ingest/ingest.go",
+		old:  "own > 0 && own+n", new: "own < 0 && own+n",
+		pkg: "internal/ingest", test: "TestPendingOfOneClient",
+	},
+	{
 		name: "ingest takes more than may wait", invariant: 7,
-		file: "internal/admission/queue.go",
-		old:  "h.all > 0 && h.all+n > h.limit", new: "n > h.limit",
+		file: "internal/ingest/ingest.go",
+		old:  "in.pending > 0 && in.pending+n > in.opts.MaxPending", new: "n > in.opts.MaxPending",
 		pkg: "internal/ingest", test: "TestPendingIsBounded",
 	},
 	{

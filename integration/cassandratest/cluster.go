@@ -19,8 +19,7 @@ import (
 // Every node listens at the usual ports of its own address.
 const storagePort = "7000"
 
-// upLimit is how long the nodes of a cluster may take to find each other, once each of them listens
-// to clients.
+// upLimit is how long a node may take to learn of the others, once each of them listens to clients.
 const upLimit = 2 * time.Minute
 
 // Cluster is a cluster of processes on this machine. Data is on disk and clients connect as in
@@ -119,8 +118,6 @@ func (c *Cluster) AwaitUp(ctx context.Context) error {
 			running = append(running, node)
 		}
 	}
-	ctx, cancel := context.WithTimeout(ctx, upLimit)
-	defer cancel()
 	// One after the other: most of the wait is over when the first sees all, and nodetool takes as much of the
 	// processors as a node that starts.
 	for _, node := range running {

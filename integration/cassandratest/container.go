@@ -98,7 +98,7 @@ func (c *container) nodetool(ctx context.Context, args ...string) (string, error
 	}
 	text, err := io.ReadAll(out)
 	if err == nil && code != 0 {
-		err = fmt.Errorf("exit code %d\n%s", code, lastLines(string(text), 10))
+		err = fmt.Errorf("exit code %d\n%s", code, bothEnds(string(text), 10))
 	}
 	if err != nil {
 		return string(text), fmt.Errorf("nodetool %s: %w", strings.Join(args, " "), err)

@@ -153,3 +153,13 @@ func lastLines(s string, n int) string {
 	lines := strings.Split(strings.TrimRight(s, "\n"), "\n")
 	return strings.Join(lines[max(0, len(lines)-n):], "\n")
 }
+
+// bothEnds returns the first and last n lines: an error that Java prints is in the first, and its
+// innermost cause in the last.
+func bothEnds(s string, n int) string {
+	lines := strings.Split(strings.TrimRight(s, "\n"), "\n")
+	if len(lines) <= 2*n {
+		return strings.Join(lines, "\n")
+	}
+	return strings.Join(lines[:n], "\n") + "\n…\n" + strings.Join(lines[len(lines)-n:], "\n")
+}

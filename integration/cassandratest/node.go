@@ -166,17 +166,24 @@ func (n *Node) listens(ctx context.Context) bool {
 // awaitUp waits until this node sees the given number of nodes as up, and knows their tables: before
 // that it refuses requests about them.
 func (n *Node) awaitUp(ctx context.Context, nodes int) error {
+	return n.await(ctx, fmt.Sprintf("%d nodes up", nodes), func(status string) bool { return agreed(status, nodes) }, "describecluster")
+}
+
+// await waits until nodetool says what is awaited.
+func (n *Node) await(ctx context.Context, what string, says func(out string) bool, args ...string) error {
+	ctx, cancel := context.WithTimeout(ctx, upLimit)
+	defer cancel()
 	ticker := time.NewTicker(nodetoolPoll)
 	defer ticker.Stop()
 	for {
-		status, err := n.Nodetool(ctx, "describecluster")
-		if err == nil && agreed(status, nodes) {
+		out, err := n.Nodetool(ctx, args...)
+		if err == nil && says(out) {
 			return nil
 		}
 		select {
 		case <-ticker.C:
 		case <-ctx.Done():
-			return fmt.Errorf("%s waits for %d nodes up: %w; it sees:\n%s", n.Addr(), nodes, errors.Join(ctx.Err(), err), status)
+			return fmt.Errorf("%s waits for %s: %w; it sees:\n%s", n.Addr(), what, errors.Join(ctx.Err(), err), out)
 		}
 	}
 }
@@ -278,7 +285,29 @@ func (n *Node) Nodetool(ctx context.Context, args ...string) (string, error) {
 	cmd.Stderr = &warnings
 	out, err := cmd.Output()
 	if err != nil {
-		return string(out), fmt.Errorf("nodetool %s: %w\n%s", strings.Join(args, " "), err, lastLines(warnings.String(), 10))
+		return string(out), fmt.Errorf("nodetool %s: %w\n%s", strings.Join(args, " "), err, bothEnds(warnings.String(), 10))
 	}
 	return string(out), nil
+}
+
+// Settled waits until the node says of every other node that it is up and neither joins, leaves nor
+// moves. As long as another node moves in this node's eyes, it refuses to move itself, since data
+// may be on its way to it. It hears of the end of a move by gossip, seconds after the mover.
+func (n *Node) Settled(ctx context.Context) error {
+	return n.await(ctx, "all nodes up and normal", func(status string) bool { return settled(status, n.config.Nodes) }, "status")
+}
+
+// nodeState is how a line of nodetool status begins: with U or D for up or down, and N, L, J or M
+// for normal, leaving, joining or moving.
+var nodeState = regexp.MustCompile(`(?m)^([UD][NLJM])  `)
+
+// settled reports whether exactly this number of nodes is there, each up and normal.
+func settled(status string, nodes int) bool {
+	states := nodeState.FindAllStringSubmatch(status, -1)
+	for _, state := range states {
+		if state[1] != "UN" {
+			return false
+		}
+	}
+	return len(states) == nodes
 }

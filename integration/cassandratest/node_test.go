@@ -1,6 +1,7 @@
 package cassandratest
 
 import (
+	"fmt"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -61,6 +62,28 @@ func TestArguments(t *testing.T) {
 	many, err := render(daemonArgsName, config)
 	require.NoError(t, err)
 	require.Contains(t, many, "\n-Xmx640M\n")
+}
+
+// TestSettled: a node that is down, or still moves, is not overlooked, nor one that is missing.
+func TestSettled(t *testing.T) {
+	status := func(states ...string) string {
+		out := "Datacenter: datacenter1\n=======================\nStatus=Up/Down\n|/ State=Normal/Leaving/Joining/Moving\n" +
+			"--  Address      Load       Owns (effective)  Host ID  Token  Rack\n"
+		for i, state := range states {
+			out += fmt.Sprintf("%s  127.0.0.%d    75.68 KiB  100.0%%  ee7e9b45-6a4c-44b4-9b3c-0d4b5e7c0f3d  -3074457345618258603  rack1\n", state, i+1)
+		}
+		return out + "\n"
+	}
+	require.True(t, settled(status("UN", "UN", "UN"), 3))
+	require.False(t, settled(status("UN", "UN"), 3))
+	for _, state := range []string{"DN", "UM", "UJ", "UL"} {
+		require.False(t, settled(status("UN", state, "UN"), 3), state)
+	}
+}
+
+func TestBothEnds(t *testing.T) {
+	require.Equal(t, "1\n2\n3\n4", bothEnds("1\n2\n3\n4\n", 2))
+	require.Equal(t, "1\n2\n…\n4\n5", bothEnds("1\n2\n3\n4\n5\n", 2))
 }
 
 func TestInitialToken(t *testing.T) {

@@ -2,11 +2,15 @@ package page
 
 import (
 	"fmt"
+	"sync"
 	"testing"
 
 	"github.com/chromedp/chromedp"
 	"github.com/chromedp/chromedp/kb"
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/quern/quern/internal/wire"
 )
 
 // TestArrange moves and resizes panels by the mouse and by keys. Those below make room.
@@ -211,4 +215,50 @@ func TestLeaving(t *testing.T) {
 	p.Press("Deleted")
 	p.Press("renamed")
 	p.See("h1", "renamed")
+}
+
+// TestAddToDashboard: a chart of Explore becomes a panel, of a new dashboard or of one that is there, and nothing that
+// others save meanwhile is lost.
+func TestAddToDashboard(t *testing.T) {
+	server := serve(t, "--demo")
+	p := open(t, server.URL)
+	p.Go(explore("q", "avg(cpu_usage_ratio)", "q", "max(cpu_usage_ratio)", "q", "min(cpu_usage_ratio)", "hide", "2", "range", "3h"))
+	p.Drawn("2 series")
+	p.Press("Add to dashboard")
+	p.Fill("dialog input[name=name]", "CPU of all")
+	p.Fill("dialog input[name=title]", "Average and maximum")
+	p.BothThemes("add-to-dashboard")
+	p.Press("Add")
+	p.See("dialog .banner.good", "The panel is on CPU of all")
+	b, _ := stored(t, server, "cpu-of-all", 0)
+	assert.Equal(t, "CPU of all", b.Title)
+	require.Len(t, b.Panels, 1)
+	assert.Equal(t, "Average and maximum", b.Panels[0].Title)
+	assert.Equal(t, "timeseries", b.Panels[0].Kind)
+	require.Len(t, b.Panels[0].Queries, 2, "not what is hidden")
+	assert.Equal(t, "max(cpu_usage_ratio)", b.Panels[0].Queries[1].Expr)
+	p.Press("Close")
+
+	// The second is a table. While it is added somebody else saves: after the page has read the dashboard.
+	b.Title = "CPU of all hosts"
+	var saves sync.Once
+	p = open(t, altered(t, server, wire.DashboardsPath+"/cpu-of-all", func(body []byte) []byte {
+		saves.Do(func() { store(t, server, "cpu-of-all", 1, b) })
+		return body
+	}))
+	p.Expect("409 (Conflict)")
+	p.Go(explore("q", "topk(3, cpu_usage_ratio)", "view", "table"))
+	p.Wait(`document.querySelector("tbody td")`)
+	p.Press("Add to dashboard")
+	p.Select("dialog select[name=dashboard]", "cpu-of-all")
+	p.Press("Add")
+	p.See("dialog .banner.good", "The panel is on")
+	b, version := stored(t, server, "cpu-of-all", 0)
+	assert.EqualValues(t, 3, version)
+	assert.Equal(t, "CPU of all hosts", b.Title, "the other's change stays")
+	require.Len(t, b.Panels, 2)
+	assert.Equal(t, "table", b.Panels[1].Kind)
+	p.Press("CPU of all")
+	p.See("h1", "CPU of all hosts")
+	p.Wait(`document.querySelector(".kind-table td") && document.querySelector(".kind-timeseries canvas")`)
 }

@@ -18,6 +18,7 @@ import (
 	"testing"
 
 	"github.com/chromedp/cdproto/network"
+	"github.com/chromedp/cdproto/page"
 	"github.com/chromedp/chromedp"
 	"github.com/chromedp/chromedp/kb"
 	"github.com/stretchr/testify/assert"
@@ -184,6 +185,7 @@ func TestFrame(t *testing.T) {
 		own := serve(t)
 		p := open(t, own.URL)
 		p.Expect("ERR_CONNECTION_REFUSED")
+		p.Expect("503 (Service Unavailable)") // to what the page asks while the server drains
 		p.Go("/metrics-explorer")
 		p.See("footer", "Connected")
 		p.See("main", "Nothing is stored yet")
@@ -191,6 +193,47 @@ func TestFrame(t *testing.T) {
 		p.Keys("ge")
 		p.See("footer", "does not answer")
 	})
+}
+
+// TestHiddenTabs: a tab that nobody sees asks nothing, but for the first look at what arrives: the later ones are compared
+// with it.
+func TestHiddenTabs(t *testing.T) {
+	server := serve(t)
+	p := open(t, server.URL)
+	// The tab believes that it is hidden until show() is called. It waits little between its looks, and counts them.
+	call(p, page.AddScriptToEvaluateOnNewDocument, page.AddScriptToEvaluateOnNewDocumentParams{Source: `(() => {
+		let hidden = true;
+		Object.defineProperty(Document.prototype, "hidden", { get: () => hidden });
+		window.show = () => { hidden = false };
+		window.looks = 0;
+		const later = window.setTimeout.bind(window);
+		window.setTimeout = (f, ms, ...more) => ms < 2000 ? later(f, ms, ...more) : later(() => { window.looks++; f() }, 20);
+	})()`})
+	asked := func(path string) (n int) {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		for _, a := range p.asked {
+			if strings.HasPrefix(a, path) {
+				n++
+			}
+		}
+		return n
+	}
+	p.Go("/send")
+	p.See(".arrivals", "Waiting for the first report")
+	p.Wait("window.looks > 20")
+	assert.Equal(t, 1, asked("/api/v1/sources"))
+	assert.Zero(t, asked("/-/ready"))
+	eval[bool](p, "window.show(), true")
+	p.Wait(`performance.getEntriesByType("resource").filter((e) => e.name.includes("/api/v1/sources")).length > 2`)
+	p.Wait(`performance.getEntriesByType("resource").some((e) => e.name.endsWith("/-/ready"))`)
+
+	p.Go("/grinding")
+	p.See("main", "Asking")
+	p.Wait("window.looks > 20")
+	assert.Zero(t, asked("/api/v1/status/slices"))
+	eval[bool](p, "window.show(), true")
+	p.See(".tiles", "Workers")
 }
 
 // TestPolicy: the document lets the browser run only what is built in.

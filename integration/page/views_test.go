@@ -150,7 +150,7 @@ func TestGrinding(t *testing.T) {
 	p.See(".slice", "instead of")
 
 	// A mistake is told before anything is asked, and so is what the server refuses.
-	p.Click("h1 ~ button")
+	p.Press("Compute rows again…")
 	p.See("dialog", "Compute rows again")
 	p.Accessible("reaggregate")
 	p.Click("dialog button[type=submit]")
@@ -175,7 +175,7 @@ func TestGrinding(t *testing.T) {
 		p.Expect("403 (Forbidden)")
 		p.Go("/grinding")
 		p.See(".tiles", "Workers")
-		p.Click("h1 ~ button")
+		p.Press("Compute rows again…")
 		p.Do(chromedp.Focus(chromedp.CSS("dialog input[name=match]")))
 		p.Keys("m")
 		p.Enter()
@@ -212,6 +212,60 @@ func TestMetrics(t *testing.T) {
 	p.See(".two", "Series by label")
 	p.See(".tiles", "in all")
 	p.BothThemes("cardinality")
+}
+
+// TestGroups: a group of metrics shows less at once, to all who come.
+func TestGroups(t *testing.T) {
+	server := serve(t, "--demo")
+	p := open(t, server.URL)
+	p.Go("/metrics-explorer?find=cpu")
+	p.Wait(`document.querySelectorAll("tbody tr").length === 1`)
+	p.Press("New group")
+	p.Fill("dialog input[name=name]", "Web: CPU")
+	assert.Equal(t, "cpu_usage_ratio", eval[string](p, `document.querySelector("dialog textarea[name=metrics]").value`), "it begins with what is listed")
+	p.Fill("dialog textarea[name=sources]", "web-001")
+	p.Press("Save")
+	p.Wait(`!document.querySelector("dialog") && new URLSearchParams(location.search).get("group") === "web-cpu"`)
+
+	// Another browser has it, too: its metrics, its sources, and what is shared by a link.
+	other := open(t, server.URL)
+	other.Go("/metrics-explorer")
+	other.Wait(`document.querySelectorAll("tbody tr").length > 1`)
+	other.Select("select[name=group]", "web-cpu")
+	other.Wait(`document.querySelectorAll("tbody tr").length === 1`)
+	other.BothThemes("group")
+	other.Press("Sources")
+	other.See("tbody", "web-001")
+	assert.Equal(t, 1, eval[int](other, `document.querySelectorAll("tbody tr").length`))
+	other.Press("web-001")
+	other.See(".panel", "cpu_usage_ratio")
+	assert.Equal(t, 1, eval[int](other, `document.querySelectorAll(".panel tbody tr").length`))
+	other.Press("Change group…")
+	other.Fill("dialog textarea[name=sources]", "web-002")
+	other.Accessible("group editor")
+	other.Press("Save")
+	other.See("tbody", "web-002")
+
+	// Who has an older version changes nothing, and is told.
+	p.Expect("409 (Conflict)")
+	p.Press("Change group…")
+	p.Fill("dialog input[name=name]", "Mine")
+	p.Press("Save")
+	p.See("dialog [role=alert]", "Somebody else has changed this group")
+	p.Do(chromedp.Reload())
+	p.Press("Change group…")
+	assert.Equal(t, "web-002", eval[string](p, `document.querySelector("dialog textarea[name=sources]").value`))
+	p.Press("Delete the group")
+	p.Wait(`!document.querySelector("dialog") && !new URLSearchParams(location.search).get("group")`)
+	p.Wait(`document.querySelector("select[name=group]").options.length === 1`)
+
+	// The id of a deleted group can be used again.
+	p.Expect("404 (Not Found)")
+	p.Press("New group")
+	p.Fill("dialog input[name=name]", "Web: CPU")
+	p.Press("Save")
+	p.Wait(`!document.querySelector("dialog") && new URLSearchParams(location.search).get("group") === "web-cpu"`)
+	p.See("main", "Change group…")
 }
 
 // TestTextIsText: whatever clients call their metrics, labels and sources, the page shows it and never runs it.

@@ -172,7 +172,7 @@ func TestTimeToLive(t *testing.T) {
 		{"errors", "SELECT TTL(message) FROM errors", 7 * day},
 		{"workers", "SELECT TTL(host) FROM workers", time.Hour},
 		{"leases", "SELECT TTL(owner) FROM shards", time.Hour},
-		{"annotations", "SELECT TTL(content) FROM annotations", 20 * day},
+		{"annotations", "SELECT TTL(annotation) FROM annotations", 20 * day},
 		{"spans of annotations", "SELECT TTL(end_time) FROM annotation_spans", 20 * day},
 		{"documents", "SELECT TTL(title) FROM documents", 0},
 		{"versions of documents", "SELECT TTL(body) FROM document_versions", 0},

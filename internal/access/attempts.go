@@ -2,7 +2,6 @@ package access
 
 import (
 	"container/list"
-	"crypto/sha256"
 	"sync"
 	"time"
 
@@ -20,21 +19,20 @@ type allowance struct {
 var (
 	ofAddress = allowance{10, 6 * time.Second}
 	ofShared  = allowance{100, time.Second}
-	ofName    = allowance{20, 6 * time.Second}
 )
 
-// mostRemembered bounds the addresses and the names that are remembered, each by itself. Beyond it the one that
-// failed longest ago is forgotten.
+// mostRemembered bounds the addresses that are remembered. Beyond it the one that failed longest ago is forgotten.
 const mostRemembered = 4096
 
-// attempts limits how often passwords may be guessed: by one address, and for one name. Who knows a name's password
-// is not locked out by others who guess it: an address that has shown it is limited as an address only.
+// attempts limits how often one address may guess passwords. There is no limit for a name: whoever fails for it, from
+// a few addresses, would keep its owner out. What bounds the guesses of all addresses together is that Users compare
+// one password at a time.
 type attempts struct {
 	clk clock.Clock
 
-	mu               sync.Mutex
-	addresses, names meters
-	welcome          *recent[visitor]
+	mu    sync.Mutex
+	order list.List // of from, the last failed first
+	of    map[from]*meter
 }
 
 // from identifies where an attempt comes from.
@@ -50,89 +48,47 @@ func (f *from) allowance() allowance {
 	return ofAddress
 }
 
-// person is a name, in a form that takes little memory.
-type person [sha256.Size]byte
-
-// visitor is an address that has shown the password of a name.
-type visitor struct {
-	from from
-	name person
+// meter holds the time at which all failures of an address are forgotten.
+type meter struct {
+	until time.Duration
+	place *list.Element
 }
 
 func newAttempts(clk clock.Clock) *attempts {
-	return &attempts{clk: clk, addresses: newMeters(), names: newMeters(), welcome: newRecent[visitor]()}
+	return &attempts{clk: clk, of: make(map[from]*meter)}
 }
 
-// wait returns how long an address must wait before it may show a password for a name; 0 is not at all.
-func (a *attempts) wait(at from, name string) time.Duration {
+// wait returns how long an address must wait before it may show a password; 0 is not at all.
+func (a *attempts) wait(at from) time.Duration {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	now, who := a.clk.Elapsed(), person(sha256.Sum256([]byte(name)))
-	wait := a.addresses.wait(at, at.allowance(), now)
-	if !a.welcome.has(visitor{at, who}) {
-		wait = max(wait, a.names.wait(who, ofName, now))
+	m, is := a.of[at], at.allowance()
+	if m == nil {
+		return 0
 	}
-	return wait
+	// One more failure must keep the whole below the burst.
+	return max(0, m.until-a.clk.Elapsed()-time.Duration(is.burst-1)*is.each)
 }
 
 // take counts an attempt as failed, so that those at the same time are counted too. It returns what takes that back
 // if the attempt succeeds.
-func (a *attempts) take(at from, name string) (succeeded func()) {
+func (a *attempts) take(at from) (succeeded func()) {
+	now := a.clk.Elapsed()
+	a.add(at, at.allowance().each, now)
+	return func() { a.add(at, -at.allowance().each, now) }
+}
+
+func (a *attempts) add(at from, d, now time.Duration) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	now, who := a.clk.Elapsed(), person(sha256.Sum256([]byte(name)))
-	a.addresses.add(at, at.allowance().each, now)
-	a.names.add(who, ofName.each, now)
-	return func() {
-		a.mu.Lock()
-		defer a.mu.Unlock()
-		a.addresses.add(at, -at.allowance().each, now)
-		a.names.add(who, -ofName.each, now)
-		a.welcome.touch(visitor{at, who})
+	m := a.of[at]
+	if m == nil {
+		m = &meter{place: a.order.PushFront(at)}
+		a.of[at] = m
 	}
-}
-
-// meters hold for each key the time at which all its failures are forgotten.
-type meters struct {
-	*recent[any]
-	until map[any]time.Duration
-}
-
-func newMeters() meters { return meters{newRecent[any](), make(map[any]time.Duration)} }
-
-func (m *meters) wait(key any, is allowance, now time.Duration) time.Duration {
-	// One more failure must keep the whole below the burst.
-	return max(0, m.until[key]-now-time.Duration(is.burst-1)*is.each)
-}
-
-func (m *meters) add(key any, d, now time.Duration) {
-	m.until[key] = max(m.until[key], now) + d
-	if forgotten, ok := m.touch(key); ok {
-		delete(m.until, forgotten)
+	m.until = max(m.until, now) + d
+	a.order.MoveToFront(m.place)
+	if a.order.Len() > mostRemembered {
+		delete(a.of, a.order.Remove(a.order.Back()).(from))
 	}
-}
-
-// recent is a set of the keys that were touched last, mostRemembered at most.
-type recent[K comparable] struct {
-	order list.List // of K, the last touched first
-	at    map[K]*list.Element
-}
-
-func newRecent[K comparable]() *recent[K] { return &recent[K]{at: make(map[K]*list.Element)} }
-
-func (r *recent[K]) has(key K) bool { return r.at[key] != nil }
-
-// touch adds a key, or makes it the last. It returns the key that it forgot for that.
-func (r *recent[K]) touch(key K) (forgotten K, ok bool) {
-	if e := r.at[key]; e != nil {
-		r.order.MoveToFront(e)
-		return forgotten, false
-	}
-	r.at[key] = r.order.PushFront(key)
-	if r.order.Len() <= mostRemembered {
-		return forgotten, false
-	}
-	forgotten = r.order.Remove(r.order.Back()).(K)
-	delete(r.at, forgotten)
-	return forgotten, true
 }

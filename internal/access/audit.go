@@ -8,6 +8,9 @@ import (
 	"strings"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
+
 	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/throttle"
 )
@@ -15,21 +18,55 @@ import (
 const (
 	// maxAudited bounds each text of a client in the audit log.
 	maxAudited = 500
-	// failuresEvery is the least time between two lines about failures from one address.
-	failuresEvery = time.Second
-	// failingAddresses bounds the addresses that are told apart for that.
-	failingAddresses = 1024
+	// refusedEvery is the least time between two lines about what one address, or one credential, was refused.
+	refusedEvery = time.Second
+	// toldApart is how many addresses, and how many credentials, are told apart for that. All others share a line.
+	toldApart = 10
 )
 
-// Audit logs who did what: each administrative action with its outcome, logins, and credentials that were refused.
+// Audit logs who did what: each administrative action with its outcome, logins, and what was refused.
+//
+//  1. What was done is logged, each time.
+//  2. What was refused does not fill the disk, from however many addresses it comes.
+//  3. What strangers are refused takes no line from those who have shown who they are.
 type Audit struct {
-	log      *slog.Logger
-	failures *throttle.Topics
+	log *slog.Logger
+	// strangers are told apart by address, known by name.
+	strangers, known *throttle.Topics
+	leftOut          prometheus.Counter
 }
 
-// NewAudit returns an audit log. The logger's handler must escape texts, as those of slog do.
-func NewAudit(log *slog.Logger, clk clock.Clock) *Audit {
-	return &Audit{log: log, failures: throttle.NewTopics(clk, failuresEvery, failingAddresses)}
+// NewAudit returns an audit log. The logger's handler must escape texts, as those of slog do. Metrics may be nil.
+func NewAudit(log *slog.Logger, clk clock.Clock, metrics prometheus.Registerer) *Audit {
+	return &Audit{
+		log:       log,
+		strangers: throttle.NewTopics(clk, refusedEvery, toldApart), known: throttle.NewTopics(clk, refusedEvery, toldApart),
+		leftOut: promauto.With(metrics).NewCounter(prometheus.CounterOpts{
+			Name: "quern_audit_left_out_total",
+			Help: "Refused requests and credentials without a line in the audit log, which has one a second for a client.",
+		}),
+	}
+}
+
+// Refused records that a client may not do what it has tried. Beyond one a second for a client, and some for all, it
+// only counts them.
+func (a *Audit) Refused(r *http.Request, g Grant, action string, code int) {
+	topics, who := a.known, g.Name
+	if who == "" {
+		topics, who = a.strangers, host(r)
+	}
+	if more, pass := a.pass(topics, who); pass {
+		a.Did(r, g, action, code, "more_since_last", more)
+	}
+}
+
+// pass returns whether to log that something was refused, and how much was left out before.
+func (a *Audit) pass(topics *throttle.Topics, who string) (more int, pass bool) {
+	more, pass = topics.Pass(who)
+	if !pass {
+		a.leftOut.Inc()
+	}
+	return more, pass
 }
 
 // Did records what a client did, and how that ended: by the status code of the answer.
@@ -51,13 +88,14 @@ func (a *Audit) Did(r *http.Request, g Grant, action string, code int, details .
 	a.log.InfoContext(r.Context(), "audit", args...)
 }
 
-// Failed records a credential that was refused. Beyond one a second from an address, it only counts them.
+// Failed records a credential that was refused. Beyond one a second from an address, and some from all, it only counts
+// them.
 func (a *Audit) Failed(r *http.Request, name, why string) {
-	skipped, pass := a.failures.Pass(host(r))
+	more, pass := a.pass(a.strangers, host(r))
 	if !pass {
 		return
 	}
-	args := append([]any{"name", clip(name), "from", host(r), "path", clip(r.URL.Path), "why", why, "more_since_last", skipped}, forwarded(r)...)
+	args := append([]any{"name", clip(name), "from", host(r), "path", clip(r.URL.Path), "why", why, "more_since_last", more}, forwarded(r)...)
 	a.log.WarnContext(r.Context(), "credential refused", args...)
 }
 

@@ -17,7 +17,7 @@ type Lock int
 const (
 	// Open lets all clients do everything. It is for a server that only its own machine reaches.
 	Open Lock = iota
-	// Insecure lets all clients read and write. Only those on the server's machine may administer.
+	// Insecure lets all clients read and write. Only those on the server's machine may administer; see FromThisMachine.
 	Insecure
 	// Locked lets in who shows a credential.
 	Locked
@@ -42,6 +42,8 @@ type Options struct {
 	Lock Lock
 	// Clock times attempts. Required.
 	Clock clock.Clock
+	// Hosts are the server's names beside localhost, for Insecure.
+	Hosts Hosts
 	// Clients tells clients apart. Required.
 	Clients *admission.Clients
 	// Audit receives what fails. Required.
@@ -86,7 +88,7 @@ func (d *Door) Identify(r *http.Request) (Grant, error) {
 	case Open:
 		return Grant{Roles: Admin}, nil
 	case Insecure:
-		if FromThisMachine(r) {
+		if FromThisMachine(r, d.opts.Hosts) {
 			return Grant{Roles: Admin}, nil
 		}
 		return Grant{Roles: Read | Write}, nil
@@ -199,7 +201,7 @@ func (d *Door) begin(r *http.Request, user, password string) (Grant, session, er
 	if err := d.mayTry(r, at, "token "+id); err != nil {
 		return Grant{}, session{}, err
 	}
-	succeeded := d.attempts.take(at, "token "+id)
+	succeeded := d.attempts.take(at)
 	grant, err := d.token(r, password)
 	if err == nil {
 		succeeded()
@@ -230,7 +232,7 @@ func (d *Door) password(r *http.Request, user, password string) (Grant, error) {
 	if d.opts.Users.Knows(user, password) {
 		return admin, nil
 	}
-	succeeded := d.attempts.take(at, user)
+	succeeded := d.attempts.take(at)
 	right, err := d.opts.Users.Check(user, password)
 	switch {
 	case err != nil:
@@ -244,9 +246,9 @@ func (d *Door) password(r *http.Request, user, password string) (Grant, error) {
 	return admin, nil
 }
 
-// mayTry returns an error while a name, or an address, has failed too often.
+// mayTry returns an error while an address has failed too often.
 func (d *Door) mayTry(r *http.Request, at from, name string) error {
-	wait := d.attempts.wait(at, name)
+	wait := d.attempts.wait(at)
 	if wait == 0 {
 		return nil
 	}

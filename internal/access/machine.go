@@ -4,11 +4,40 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"slices"
+	"strings"
 )
 
-// FromThisMachine returns whether the client runs on this machine. Requests that a local proxy
-// forwards do not count, if the proxy adds its headers.
-func FromThisMachine(r *http.Request) bool {
+// Hosts are the names of the server that its operator has configured.
+type Hosts []string
+
+// Name returns whether a request's Host is localhost, a name below it, or one of h. No other name is the server's own: a
+// page of somebody else may have a name that leads to this machine.
+func (h Hosts) Name(host string) bool {
+	host = withoutPort(host)
+	return host == "localhost" || strings.HasSuffix(host, ".localhost") ||
+		slices.ContainsFunc(h, func(name string) bool { return strings.EqualFold(name, host) })
+}
+
+// Address returns the IP address that a request's Host is. ok is false if it is none.
+func Address(host string) (addr netip.Addr, ok bool) {
+	addr, err := netip.ParseAddr(withoutPort(host))
+	return addr.Unmap(), err == nil
+}
+
+// withoutPort returns the name or address in a request's Host, in one form.
+func withoutPort(host string) string {
+	if name, _, err := net.SplitHostPort(host); err == nil {
+		host = name
+	}
+	return strings.ToLower(strings.TrimSuffix(strings.Trim(host, "[]"), "."))
+}
+
+// FromThisMachine returns whether a program on this machine sends the request, for the server itself. Requests that a
+// local proxy forwards do not count, if the proxy adds its headers. Nor do those of a browser here for a page whose name
+// was made to lead here (DNS rebinding): the Host must be one of the server's names, a loopback address, or the address
+// that the request came to.
+func FromThisMachine(r *http.Request, own Hosts) bool {
 	for _, name := range []string{"Forwarded", "X-Forwarded-For", "Via"} {
 		if len(r.Header.Values(name)) > 0 {
 			return false
@@ -18,14 +47,20 @@ func FromThisMachine(r *http.Request) bool {
 	if err != nil {
 		return false
 	}
-	from := peer.Addr().Unmap()
-	if from.IsLoopback() {
-		return true
-	}
-	at, ok := r.Context().Value(http.LocalAddrContextKey).(net.Addr)
-	if !ok {
+	from, to := peer.Addr().Unmap(), localAddress(r)
+	if !from.IsLoopback() && from != to {
 		return false
 	}
-	local, err := netip.ParseAddrPort(at.String())
-	return err == nil && local.Addr().Unmap() == from
+	asked, isAddress := Address(r.Host)
+	return own.Name(r.Host) || isAddress && (asked.IsLoopback() || asked == to)
+}
+
+// localAddress returns the server's address of a request's connection, the zero Addr if it is unknown.
+func localAddress(r *http.Request) netip.Addr {
+	at, ok := r.Context().Value(http.LocalAddrContextKey).(net.Addr)
+	if !ok {
+		return netip.Addr{}
+	}
+	local, _ := netip.ParseAddrPort(at.String())
+	return local.Addr().Unmap()
 }

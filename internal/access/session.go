@@ -11,6 +11,7 @@ import (
 	"maps"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -24,8 +25,10 @@ const (
 	sessionLasts = 12 * time.Hour
 	// clockError is how far the clocks of processes may differ.
 	clockError = 10 * time.Minute
-	// maxRevoked bounds the sessions that are remembered as ended. Beyond it all sessions are ended.
-	maxRevoked = 10_000
+	// maxRevoked bounds what is remembered as ended. Beyond it all sessions end of the holder who has ended the most.
+	maxRevoked = 1000
+	// holderBytes is the length of a holder within the id of a session.
+	holderBytes = 11
 	// maxCookieBytes bounds a cookie.
 	maxCookieBytes = 1 << 10
 )
@@ -36,7 +39,7 @@ var sessionKey = storage.DocumentKey{Kind: "session", ID: "state"}
 // session is what a cookie says. It has no roles: what began it, a user or a token, is looked up each time. So a
 // session ends with the token, or the password, that began it.
 type session struct {
-	ID       string `json:"id"`
+	ID       string `json:"id"` // begins with the holder
 	User     string `json:"user,omitempty"`
 	Mark     string `json:"mark,omitempty"` // of the user's password
 	Token    string `json:"token,omitempty"`
@@ -49,12 +52,29 @@ type state struct {
 	Key []byte `json:"key"`
 	// Revoked has the sessions that were ended, until they would have ended anyway.
 	Revoked map[string]int64 `json:"revoked"`
+	// Ended has, for each holder all of whose sessions were ended, when the last of these would have ended anyway.
+	Ended map[string]int64 `json:"ended,omitempty"`
 }
+
+// has returns whether a session was ended.
+func (s *state) has(is *session) bool {
+	return s.Revoked[is.ID] != 0 || is.EndsMs <= s.Ended[holderOf(is.ID)]
+}
+
+// holder returns who has begun a session, in a form of holderBytes.
+func (is *session) holder() string {
+	sum := sha256.Sum256([]byte(is.User + "\n" + is.Token)) // the id of a token has no line break
+	return base64.RawURLEncoding.EncodeToString(sum[:8])
+}
+
+// holderOf returns the holder in the id of a session.
+func holderOf(id string) string { return id[:min(len(id), holderBytes)] }
 
 // Sessions are the logins of pages.
 //
 //  1. A session's id is new and random with each login. No id that a client sends is taken.
 //  2. A session that was ended is not accepted again: at once by this process, by others within RefreshEvery.
+//  3. Whoever ends many sessions ends no session of others: not by filling the list of those that have ended, either.
 type Sessions struct {
 	docs Documents
 	clk  clock.Clock
@@ -151,7 +171,11 @@ func (s *Sessions) begin(ctx context.Context, with session) (text string, ends t
 		}
 	}
 	ends = s.clk.Now().Add(sessionLasts)
-	with.ID, with.BeginsMs, with.EndsMs = rand.Text(), clock.NowMs(s.clk), ends.UnixMilli()
+	by := with.holder()
+	with.ID, with.BeginsMs = by+rand.Text(), clock.NowMs(s.clk)
+	// It must end later than those that were ended with all others of the holder, whose end has another clock.
+	with.EndsMs = max(ends.UnixMilli(), s.state().Ended[by]+1)
+	ends = time.UnixMilli(with.EndsMs).UTC()
 	body, err := json.Marshal(with)
 	if err != nil {
 		return "", ends, err
@@ -193,7 +217,7 @@ func (s *Sessions) check(cookie string) (session, error) {
 	switch {
 	case len(cookie) > maxCookieBytes, err != nil, err2 != nil, len(now.Key) == 0, !hmac.Equal(mac, sign(now.Key, body)), json.Unmarshal(body, &is) != nil:
 		return session{}, errNoSession
-	case now.Revoked[is.ID] != 0, nowMs >= is.EndsMs, nowMs < is.BeginsMs-clockError.Milliseconds():
+	case now.has(&is), nowMs >= is.EndsMs, nowMs < is.BeginsMs-clockError.Milliseconds():
 		return session{}, errNoSession
 	}
 	return is, nil
@@ -202,18 +226,45 @@ func (s *Sessions) check(cookie string) (session, error) {
 // end ends a session.
 func (s *Sessions) end(ctx context.Context, is session) error {
 	return s.change(ctx, func(now state) state {
-		next := state{Key: now.Key, Revoked: maps.Clone(now.Revoked)}
-		nowMs := clock.NowMs(s.clk)
-		maps.DeleteFunc(next.Revoked, func(_ string, endsMs int64) bool { return endsMs+clockError.Milliseconds() < nowMs })
+		next, nowMs := state{Key: now.Key, Revoked: maps.Clone(now.Revoked), Ended: maps.Clone(now.Ended)}, clock.NowMs(s.clk)
 		if next.Revoked == nil {
 			next.Revoked = make(map[string]int64)
 		}
-		if len(next.Revoked) >= maxRevoked {
-			return state{} // the next login makes another key, with which no earlier session is valid
-		}
+		past := func(_ string, endsMs int64) bool { return endsMs+clockError.Milliseconds() < nowMs }
+		maps.DeleteFunc(next.Revoked, past)
+		maps.DeleteFunc(next.Ended, past)
 		next.Revoked[is.ID] = is.EndsMs
+		if len(next.Revoked)+len(next.Ended) > maxRevoked {
+			return next.shorten(nowMs + sessionLasts.Milliseconds())
+		}
 		return next
 	})
+}
+
+// shorten returns a state in which all sessions have ended of the holder with the most that have, up to one that would
+// end at endsMs.
+func (s state) shorten(endsMs int64) state {
+	count, most := make(map[string]int), ""
+	for _, id := range slices.Sorted(maps.Keys(s.Revoked)) {
+		by := holderOf(id)
+		if count[by]++; count[by] > count[most] {
+			most = by
+		}
+	}
+	if count[most] < 2 {
+		return state{} // the next login makes another key, with which no earlier session is valid
+	}
+	for id, at := range s.Revoked {
+		if holderOf(id) == most {
+			endsMs = max(endsMs, at)
+			delete(s.Revoked, id)
+		}
+	}
+	if s.Ended == nil {
+		s.Ended = make(map[string]int64)
+	}
+	s.Ended[most] = endsMs
+	return s
 }
 
 // cookieName returns the name of the cookie. Over TLS browsers take it only from this host, and send it only there.

@@ -2,6 +2,7 @@ package access_test
 
 import (
 	"encoding/base64"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -330,6 +331,75 @@ func TestSessions(t *testing.T) {
 	e.clk.Set(start.Add(-time.Hour))
 	_, code = e.with(again, http.MethodGet)
 	require.Equal(t, 401, code, "from the future")
+}
+
+// decoded returns the session that a cookie is.
+func decoded(t *testing.T, c *http.Cookie) (s struct{ ID string }) {
+	t.Helper()
+	body, _, _ := strings.Cut(c.Value, ".")
+	text, err := base64.RawURLEncoding.DecodeString(body)
+	require.NoError(t, err)
+	require.NoError(t, json.Unmarshal(text, &s))
+	return s
+}
+
+// TestManyLogouts: whoever logs out very often ends the own sessions by that, but none of others. What has ended stays so,
+// and is remembered in bounded memory.
+func TestManyLogouts(t *testing.T) {
+	key := storage.DocumentKey{Kind: "session", ID: "state"}
+	e := newEntrance(t, access.Locked)
+	require.NoError(t, e.sessions.Refresh(t.Context()))
+	_, text := e.create(access.NewToken{Name: "a", Roles: access.Read})
+	_, quiet := e.create(access.NewToken{Name: "b", Roles: access.Read})
+	byUser, byQuiet, ended := e.begin("admin", "right"), e.begin("", quiet), e.begin("admin", "right")
+	end := func(c *http.Cookie) {
+		r := e.request(far)
+		r.AddCookie(c)
+		_, _, err := e.Logout(r)
+		require.NoError(t, err)
+	}
+	end(ended)
+	open, first := e.begin("", text), e.begin("", text)
+	end(first)
+	// Most of the logouts go straight into the list, since each takes as long as all that were before.
+	id := decoded(t, first).ID
+	const list = `"revoked":{`
+	e.docs.Change(key, func(d *storage.Document) {
+		var more strings.Builder
+		for i := range access.MaxRevoked - 20 {
+			fmt.Fprintf(&more, "%q:%d,", id[:len(id)-4]+fmt.Sprintf("%04d", i), start.Add(12*time.Hour).UnixMilli())
+		}
+		d.Version, d.Body = d.Version+1, []byte(strings.Replace(string(d.Body), list, list+more.String(), 1))
+	})
+	e.clk.Set(start.Add(-5 * time.Minute)) // another process, whose clock is behind, goes on
+	var last *http.Cookie
+	for range 40 {
+		last = e.begin("", text)
+		end(last)
+	}
+	doc, err := e.docs.Document(t.Context(), key, 0)
+	require.NoError(t, err)
+	require.Less(t, len(doc.Body), 100*access.MaxRevoked)
+
+	other := newEntranceOver(t, access.Locked, e.docs)
+	require.NoError(t, other.sessions.Refresh(t.Context()))
+	for what, c := range map[string]struct {
+		cookie *http.Cookie
+		want   int
+	}{
+		"a user": {byUser, 200}, "another token": {byQuiet, 200}, "the token again": {e.begin("", text), 200},
+		"the user's ended one": {ended, 401}, "the first": {first, 401}, "the last": {last, 401}, "that was left open": {open, 401},
+	} {
+		for _, at := range []*entrance{e, other} {
+			_, code := at.with(c.cookie, http.MethodGet)
+			require.Equal(t, c.want, code, what)
+		}
+	}
+	e.clk.Set(start.Add(13 * time.Hour))
+	end(e.begin("admin", "right"))
+	doc, err = e.docs.Document(t.Context(), key, 0)
+	require.NoError(t, err)
+	require.Less(t, len(doc.Body), 500, "what has passed is forgotten")
 }
 
 // TestForgedSessions: only what this server has signed is taken.

@@ -131,15 +131,11 @@ func (h *holdings) take(c Client, n int64) bool {
 	if !h.fits(c, n) {
 		return false
 	}
-	h.add(c, n)
-	return true
-}
-
-func (h *holdings) add(c Client, n int64) {
 	h.all += n
 	if (c != Client{}) {
 		h.of[c] += n
 	}
+	return true
 }
 
 func (h *holdings) give(c Client, n int64) {

@@ -112,7 +112,7 @@ func WithClaim(ctx context.Context, c *Claim) context.Context {
 // Charge adds n bytes to the claim of ctx's request. Callers use it where a small request takes
 // much memory. Without a claim Charge bounds nothing. The error is ErrNoRoom.
 func Charge(ctx context.Context, n int64) error {
-	if c, ok := ctx.Value(claimKey{}).(*Claim); ok && !c.Grow(n) {
+	if c, _ := ctx.Value(claimKey{}).(*Claim); c != nil && !c.Grow(n) {
 		return ErrNoRoom
 	}
 	return nil
@@ -121,7 +121,7 @@ func Charge(ctx context.Context, n int64) error {
 // Discharge gives back what the request that a context is of was charged, when it is not held any
 // more but the request goes on.
 func Discharge(ctx context.Context) {
-	if c, ok := ctx.Value(claimKey{}).(*Claim); ok {
+	if c, _ := ctx.Value(claimKey{}).(*Claim); c != nil {
 		c.Release()
 	}
 }

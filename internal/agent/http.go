@@ -127,7 +127,8 @@ func (s *HTTPSender) judge(resp *http.Response, sent int) error {
 		if err != nil {
 			return fmt.Errorf("read the reply: %w", err) // it may have been accepted; twice counts once
 		}
-		if code != http.StatusNoContent && !r.accountsFor(sent) {
+		// No status alone says that the report is stored: a proxy, or a network with a page to log in, answers 204, too.
+		if !r.accountsFor(sent) {
 			return stranger(resp, &r, body)
 		}
 		return r.rejections()

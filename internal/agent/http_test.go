@@ -86,7 +86,7 @@ func TestReplies(t *testing.T) {
 		says   string
 	}{
 		{name: "taken", code: 200, body: `{"accepted":2,"rejected":[]}`},
-		{name: "taken without a word", code: 204},
+		{name: "somebody who takes anything", code: 204, want: again, says: "the answer is not a Quern server's: 204 No Content"},
 		{
 			name: "a page to log in", code: 200, body: "<html>Please log in</html>",
 			want: again, says: "the answer is not a Quern server's: 200 OK: <html>Please log in</html>",

@@ -34,7 +34,8 @@ func (s *Server) authorize(r *http.Request, to route.Route) (access.Grant, error
 			"%s needs a login with the role %s: send a token as Authorization: Bearer, or a user and password by Basic authentication", r.URL.Path, to.Role)}
 	case grant.Name == "":
 		return grant, &access.Refusal{Code: http.StatusForbidden, Message: fmt.Sprintf(
-			"%s is only for administrators: ask from the server's own machine, or start the server with --web.config.file and log in", r.URL.Path)}
+			"%s is only for administrators: ask from the server's own machine, at localhost or a name of --allowed-hosts, "+
+				"or start the server with --web.config.file and log in", r.URL.Path)}
 	}
 	return grant, &access.Refusal{Code: http.StatusForbidden, Message: fmt.Sprintf(
 		"%s needs the role %s, and %s has only %s", r.URL.Path, to.Role, grant.Name, grant.Roles)}
@@ -46,7 +47,7 @@ func (s *Server) refuse(w http.ResponseWriter, r *http.Request, to route.Route, 
 	errors.As(err, &refusal)
 	refuse(w, r, refusal)
 	if grant.Name != "" || to.Role == access.Admin && refusal.Code == http.StatusForbidden {
-		s.opts.Audit.Did(r, grant, to.Pattern, refusal.Code)
+		s.opts.Audit.Refused(r, grant, to.Pattern, refusal.Code)
 	}
 }
 

@@ -27,6 +27,8 @@ func (byHeader) Identify(r *http.Request) (access.Grant, error) {
 	switch said := r.Header.Get("Authorization"); said {
 	case "":
 		return access.Grant{}, nil
+	case "anyone": // where nobody has to log in
+		return access.Grant{Roles: access.Read | access.Write}, nil
 	case "wrong":
 		return access.Grant{}, &access.Refusal{Code: 401, Message: "wrong password"}
 	case "often":
@@ -46,7 +48,7 @@ func locked(t *testing.T) (*api.Server, *bytes.Buffer) {
 	return apitest.Server(t, func(o *api.Options) {
 		o.Appender, o.BackFiller = &apitest.BackFiller{}, &apitest.BackFiller{}
 		o.Door = byHeader{}
-		o.Audit = access.NewAudit(slog.New(slog.NewTextHandler(&log, nil)), clock.System{})
+		o.Audit = access.NewAudit(slog.New(slog.NewTextHandler(&log, nil)), clock.NewSimulated(apitest.Now), nil)
 		o.Ready = func(context.Context) error { return fmt.Errorf("no node of 10.0.0.1 answers") }
 		o.Extra = []api.Registrar{apitest.Registrar(func(to *route.Table) {
 			show := func(w http.ResponseWriter, r *http.Request) {
@@ -54,6 +56,7 @@ func locked(t *testing.T) (*api.Server, *bytes.Buffer) {
 			}
 			to.HandleFunc(access.Read, route.Filtered, "/read", show)
 			to.HandleFunc(access.Admin, route.Refused, "/admin", show)
+			to.HandleFunc(access.Admin, route.Refused, "/broken", func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) })
 		})}
 	}), &log
 }
@@ -137,7 +140,7 @@ func TestAudit(t *testing.T) {
 		{"/admin?match[]=up%0Alevel=INFO", "", "admin", []string{`who="user u"`, "from=192.0.2.1", "action=/admin", "outcome=done", "code=200", `match[]=up%0Alevel=INFO`}},
 		{"/admin", "a=\x1b[2J\n" + strings.Repeat("x", 1<<10), "admin", []string{`form="a=\x1b[2J\n`, "outcome=done"}},
 		{wire.ImportPath, erasing, "admin", []string{"POST /api/v1/import", "code=200"}},
-		{wire.ImportPath, erasing, "write", []string{"POST /api/v1/import", "outcome=refused", "code=403"}},
+		{wire.ImportPath, erasing, "write", []string{"POST /api/v1/import", "outcome=refused", "code=403", "more_since_last=0"}},
 	} {
 		log.Reset()
 		ask(t, s, http.MethodPost, "http://127.0.0.1"+c.path, c.body, "Authorization", c.roles, "Content-Type", "application/x-www-form-urlencoded")
@@ -147,4 +150,32 @@ func TestAudit(t *testing.T) {
 			require.Contains(t, log.String(), want)
 		}
 	}
+}
+
+// TestAuditOfBrokenOff: a request whose answer breaks off may have changed something, so it is in the log.
+func TestAuditOfBrokenOff(t *testing.T) {
+	s, log := locked(t)
+	require.PanicsWithValue(t, http.ErrAbortHandler, func() {
+		ask(t, s, http.MethodPost, "http://127.0.0.1/broken", "a=b", "Authorization", "admin", "Content-Type", "application/x-www-form-urlencoded")
+	})
+	require.Contains(t, log.String(), "action=/broken")
+	require.Contains(t, log.String(), `form="a=b"`)
+}
+
+// TestRefusalsAreThrottled: who is refused again and again does not fill the log.
+func TestRefusalsAreThrottled(t *testing.T) {
+	s, log := locked(t)
+	for _, as := range []string{"anyone", "read"} {
+		log.Reset()
+		for range 100 {
+			require.Equal(t, 403, ask(t, s, http.MethodGet, "http://127.0.0.1/admin", "", "Authorization", as).Code)
+		}
+		require.Equal(t, 1, strings.Count(log.String(), "\n"), log)
+		require.Contains(t, log.String(), "outcome=refused")
+	}
+	log.Reset()
+	for range 100 {
+		require.Equal(t, 200, ask(t, s, http.MethodGet, "http://127.0.0.1/admin", "", "Authorization", "admin").Code)
+	}
+	require.Equal(t, 100, strings.Count(log.String(), "\n"), "what was done is complete")
 }

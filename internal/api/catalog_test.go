@@ -148,6 +148,18 @@ func TestSources(t *testing.T) {
 	require.Equal(t, []wire.Source{web1, old}, get[wire.Sources](s, wire.SourcesPath).Sources)
 }
 
+// TestSourcesOfOneName: a source that has not reported since the start is listed beside a derived one of its name that has.
+func TestSourcesOfOneName(t *testing.T) {
+	s := newCatalogServer(t, registry.Options{}, reading.Turns{})
+	w := apitest.Send(t, s, "/write", strings.NewReader("up,host=old-1 value=1\n"))
+	require.Equal(t, 204, w.Code, w.Body)
+	got := get[wire.Sources](s, wire.SourcesPath, "sort", "name")
+	require.Equal(t, 2, got.Total)
+	require.Equal(t, wire.Source{Name: "old-1", Series: 1}, got.Sources[0])
+	require.Equal(t, "old-1", got.Sources[1].Name)
+	require.True(t, got.Sources[1].Derived)
+}
+
 // TestForgottenSources: the counts of sources that are dropped from memory are, and that is said.
 func TestForgottenSources(t *testing.T) {
 	s := newCatalogServer(t, registry.Options{MaxSources: 2}, reading.Turns{})

@@ -1,6 +1,7 @@
 package api_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"net"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/quern/quern/internal/access"
 	"github.com/quern/quern/internal/api"
 	"github.com/quern/quern/internal/api/apitest"
 	"github.com/quern/quern/internal/wire"
@@ -28,6 +30,7 @@ func TestConfirmClock(t *testing.T) {
 		anyone  bool
 		method  string
 		peer    string
+		host    string // localhost if empty
 		headers http.Header
 		confirm func(context.Context) error
 		want    int
@@ -48,6 +51,11 @@ func TestConfirmClock(t *testing.T) {
 			name: "from a page", peer: "127.0.0.1:4711", headers: http.Header{"Origin": {"http://evil.example"}},
 			confirm: confirm, want: 403, says: "a web page of another origin",
 		},
+		{name: "at a name of the server", peer: "127.0.0.1:4711", host: "quern.example:9095", confirm: confirm, want: 200},
+		{
+			name: "from a page whose name leads here", peer: "127.0.0.1:4711", host: "evil.example:9095",
+			confirm: confirm, want: 403, says: "at localhost or a name of --allowed-hosts",
+		},
 		{name: "by GET", method: http.MethodGet, peer: "127.0.0.1:4711", confirm: confirm, want: 405},
 		{name: "over Cassandra", anyone: true, peer: "127.0.0.1:4711", want: 400, says: "nothing to confirm"},
 		{
@@ -56,14 +64,16 @@ func TestConfirmClock(t *testing.T) {
 		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			h := apitest.Server(t, func(o *api.Options) { o.Extra = []api.Registrar{api.NewConfirmClock(c.confirm, c.anyone)} })
+			h := apitest.Server(t, func(o *api.Options) {
+				o.Extra = []api.Registrar{api.NewConfirmClock(c.confirm, c.anyone, access.Hosts{"quern.example"})}
+			})
 			method := c.method
 			if method == "" {
 				method = http.MethodPost
 			}
 			listens := &net.TCPAddr{IP: net.IPv4(192, 0, 2, 1), Port: 9095}
 			r := httptest.NewRequestWithContext(context.WithValue(t.Context(), http.LocalAddrContextKey, listens), method, wire.ConfirmClockPath, http.NoBody)
-			r.RemoteAddr = c.peer
+			r.RemoteAddr, r.Host = c.peer, cmp.Or(c.host, "localhost:9095")
 			for name, values := range c.headers {
 				r.Header[name] = values
 			}

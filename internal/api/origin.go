@@ -2,12 +2,8 @@ package api
 
 import (
 	"fmt"
-	"net"
 	"net/http"
-	"net/netip"
 	"regexp"
-	"slices"
-	"strings"
 
 	"github.com/quern/quern/internal/access"
 	"github.com/quern/quern/internal/api/reading"
@@ -23,7 +19,7 @@ type Origins struct {
 	// CheckHost refuses requests whose Host is a name other than localhost or one of Hosts.
 	// Otherwise a page whose name resolves to this machine would count as this server's own.
 	CheckHost bool
-	Hosts     []string
+	Hosts     access.Hosts
 	// CORS matches whole origins whose pages may read, but not change anything. Pages of other
 	// origins may do neither. nil matches none.
 	CORS *regexp.Regexp
@@ -112,17 +108,8 @@ func (d *doorkeeper) reads(r *http.Request, method string) bool {
 }
 
 // knows returns whether host names this server. An IP address always does: no name can redirect a
-// page to it.
+// page to it. Nor does a page send a request without a host.
 func (d *doorkeeper) knows(host string) bool {
-	if name, _, err := net.SplitHostPort(host); err == nil {
-		host = name
-	}
-	host = strings.ToLower(strings.TrimSuffix(strings.Trim(host, "[]"), "."))
-	if host == "" || host == "localhost" || strings.HasSuffix(host, ".localhost") {
-		return true
-	}
-	if _, err := netip.ParseAddr(host); err == nil {
-		return true
-	}
-	return slices.ContainsFunc(d.Hosts, func(name string) bool { return strings.EqualFold(name, host) })
+	_, isAddress := access.Address(host)
+	return host == "" || isAddress || d.Hosts.Name(host)
 }

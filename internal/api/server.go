@@ -171,7 +171,7 @@ func (o *Options) EnsureDefaults() {
 		o.Door = open{}
 	}
 	if o.Audit == nil && o.Clock != nil {
-		o.Audit = access.NewAudit(slog.New(slog.DiscardHandler), o.Clock)
+		o.Audit = access.NewAudit(slog.New(slog.DiscardHandler), o.Clock, nil)
 	}
 	if o.Clients == nil {
 		o.Clients = admission.NewClients(admission.Loopback())
@@ -470,13 +470,12 @@ func (s *Server) route(w http.ResponseWriter, r *http.Request) {
 	}
 	r = r.WithContext(access.WithGrant(r.Context(), grant))
 	defer s.inst.throttled(r.Context(), w)
+	client := s.opts.Clients.Of(r.RemoteAddr)
 	if bounded {
-		r = r.WithContext(admission.WithClient(r.Context(), s.opts.Clients.Of(r.RemoteAddr)))
-		s.routes.ServeHTTP(w, r)
-		s.audit(w, r, to, grant, "")
+		defer func() { s.audit(w, r, to, grant, "") }()
+		s.routes.ServeHTTP(w, r.WithContext(admission.WithClient(r.Context(), client)))
 		return
 	}
-	client := s.opts.Clients.Of(r.RemoteAddr)
 	if grant.Token != "" {
 		client = admission.OfToken(grant.Token, grant.Limits)
 	}
@@ -510,8 +509,9 @@ func (s *Server) route(w http.ResponseWriter, r *http.Request) {
 	if to.Role == access.Admin {
 		sent = string(form[:min(len(form), audited)])
 	}
+	// Also of a request that breaks off: it may have changed something.
+	defer func() { s.audit(w, r, to, grant, sent) }()
 	s.routes.ServeHTTP(w, r)
-	s.audit(w, r, to, grant, sent)
 }
 
 // readForm reads the body, of at most so many bytes, of a request to an endpoint that does not ingest.
@@ -624,11 +624,13 @@ func (s *Server) index(w http.ResponseWriter, r *http.Request) {
 		{"GET", "/api/v1/baseline", "min, max and mean of roll-up rows"},
 		{"GET", wire.DashboardsPath, "dashboards; one at /api/v1/dashboards/ID, its versions at …/ID/versions"},
 		{"PUT", wire.DashboardsPath + "/id", "store a dashboard: …/ID?base=VERSION; DELETE deletes it"},
+		{"GET", wire.GroupsPath, "groups of metrics; one at /api/v1/groups/ID, PUT and DELETE with ?base=VERSION"},
 		{"POST", wire.ConvertPath, "make a dashboard of Grafana's JSON, without storing it"},
 		{"GET", wire.CardinalityPath, "series per metric, label, value and source, and by day"},
 		{"GET", wire.SourcesPath, "the sources with their last report, and their metrics"},
 		{"GET", wire.ExplainPath, "why a roll-up row is there, missing or late"},
 		{"POST", wire.ReaggregatePath, "recompute roll-up rows"},
+		{"POST", wire.VerifyPath, "compare roll-up rows with their samples"},
 		{"GET", wire.StatusPath, "outstanding slices, runs, workers, shards, errors"},
 		{"GET", wire.SlicesPath, "the slices of a time: what is ground, and by which runs"},
 		{"GET", "/api/v1/status/buildinfo", "version"},

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"net/http"
@@ -27,6 +28,7 @@ import (
 	"github.com/quern/quern/internal/api/respond"
 	"github.com/quern/quern/internal/api/route"
 	"github.com/quern/quern/internal/ingest"
+	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/storage"
 	"github.com/quern/quern/internal/wire"
 )
@@ -202,6 +204,45 @@ func TestOneClientLeavesRoom(t *testing.T) {
 	require.Equal(t, http.StatusOK, from("198.51.100.7:1"))
 	greedy.Release()
 	require.Equal(t, http.StatusOK, from("192.0.2.1:2"))
+}
+
+// whose is an appender and a back-filler that notes whose the samples are.
+type whose struct {
+	apitest.AcceptAll
+	clients []admission.Client
+}
+
+func (w *whose) Append(ctx context.Context, reports []ingest.Report) (ingest.Result, error) {
+	w.clients = append(w.clients, admission.ClientOf(ctx))
+	return w.AcceptAll.Append(ctx, reports)
+}
+
+func (w *whose) BackFill(ctx context.Context, reports []ingest.Report) (ingest.Result, error) {
+	return w.Append(ctx, reports)
+}
+
+// TestIngestKnowsTheClient: reports and imports are counted for the address that they come from.
+func TestIngestKnowsTheClient(t *testing.T) {
+	for path, body := range map[string]string{
+		wire.ReportsPath: apitest.OneReport,
+		wire.ImportPath:  fmt.Sprintf(`{"metric":{"__name__":"m","source":"a"},"values":[1],"timestamps":[%d]}`, apitest.Now.UnixMilli()),
+		"/write":         "m,host=a value=1\n",
+	} {
+		got := &whose{}
+		s := apitest.Server(t, func(o *api.Options) {
+			o.Appender, o.BackFiller, o.Sources = got, got, metric.SourceLabels{"host"}
+			o.Clients = admission.NewClients(admission.Loopback())
+		})
+		for _, address := range []string{"192.0.2.1:1", "127.0.0.1:1"} {
+			r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, path, strings.NewReader(body))
+			r.RemoteAddr = address
+			w := httptest.NewRecorder()
+			s.ServeHTTP(w, r)
+			require.Less(t, w.Code, 300, "%s: %s", path, w.Body)
+		}
+		require.Equal(t, []admission.Client{s.Opts().Clients.Of("192.0.2.1:2"), {}}, got.clients, path)
+		require.NotEqual(t, got.clients[0], got.clients[1], path)
+	}
 }
 
 func TestMetrics(t *testing.T) {

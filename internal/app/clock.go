@@ -47,5 +47,5 @@ func (s *server) confirms() api.Registrar {
 	if keeper, ok := s.engine.Store.(clockKeeper); ok {
 		confirm = keeper.ConfirmClock
 	}
-	return api.NewConfirmClock(confirm, s.cfg.EnableAdminAPI)
+	return api.NewConfirmClock(confirm, s.cfg.EnableAdminAPI, s.cfg.AllowedHosts)
 }

@@ -21,6 +21,7 @@ import (
 	"github.com/quern/quern/internal/config"
 	"github.com/quern/quern/internal/dashboard"
 	"github.com/quern/quern/internal/demo"
+	"github.com/quern/quern/internal/group"
 	"github.com/quern/quern/internal/hostmetrics"
 	"github.com/quern/quern/internal/ingest"
 	"github.com/quern/quern/internal/metric"
@@ -141,6 +142,51 @@ func TestDashboards(t *testing.T) {
 		code, converted, _ := asked[wire.ConvertedDashboard](t, "POST", base+"/convert", grafana)
 		require.Equal(t, 200, code)
 		require.Equal(t, []string{`panel "Disks": kind piechart is not supported, left out`}, converted.Notes)
+		cancel()
+		require.NoError(t, <-end)
+	})
+}
+
+// TestGroups goes through the life of a group of metrics over HTTP.
+func TestGroups(t *testing.T) {
+	onEachStore(t, func(t *testing.T, s *server) {
+		ctx, cancel := context.WithCancel(t.Context())
+		addr, end := serving(ctx, t, s)
+		base := addr + wire.GroupsPath
+		code, made, _ := asked[wire.GroupVersion](t, "PUT", base+"/cpu?base=0", `{"name":"CPU","metrics":["b","a","b"],"sources":["web-1"]}`)
+		require.Equal(t, 200, code)
+		require.Equal(t, wire.GroupVersion{ID: "cpu", Version: 1}, made)
+		code, got, _ := asked[wire.Group](t, "GET", base+"/cpu", "")
+		require.Equal(t, 200, code)
+		require.JSONEq(t, `{"name":"CPU","metrics":["a","b"],"sources":["web-1"]}`, string(got.Group))
+
+		// Who did not see the newest changes nothing.
+		_, made, _ = asked[wire.GroupVersion](t, "PUT", base+"/cpu?base=1", `{"name":"CPUs","metrics":["a"]}`)
+		require.EqualValues(t, 2, made.Version)
+		code, _, failure := asked[wire.GroupVersion](t, "PUT", base+"/cpu?base=1", `{"name":"Mine","metrics":["a"]}`)
+		require.Equal(t, 409, code)
+		require.EqualValues(t, 2, *failure.Newest)
+		code, _, _ = asked[wire.GroupVersion](t, "DELETE", base+"/cpu?base=1", "")
+		require.Equal(t, 409, code)
+		code, _, failure = asked[wire.GroupVersion](t, "PUT", base+"/cpu?base=2", `{"name":"","metrics":["a"]}`)
+		require.Equal(t, 400, code, failure.Error)
+		code, _, failure = asked[wire.GroupVersion](t, "PUT", base+"/cpu?base=2", `{"name":"`+strings.Repeat("x", group.MaxBytes)+`"}`)
+		require.Equal(t, 413, code, failure.Error)
+		code, all, _ := asked[[]wire.GroupHead](t, "GET", base, "")
+		require.Equal(t, 200, code)
+		require.Len(t, all, 1)
+		require.Equal(t, "CPUs", all[0].Name)
+
+		// Dashboards and groups do not share their ids.
+		code, _, _ = asked[wire.Dashboard](t, "GET", addr+wire.DashboardsPath+"/cpu", "")
+		require.Equal(t, 404, code)
+		code, _, _ = asked[wire.GroupVersion](t, "DELETE", base+"/cpu?base=2", "")
+		require.Equal(t, 200, code)
+		code, _, failure = asked[wire.Group](t, "GET", base+"/cpu", "")
+		require.Equal(t, 404, code)
+		require.Contains(t, failure.Error, `the group "cpu" was deleted; these versions are kept: 1, 2`)
+		_, all, _ = asked[[]wire.GroupHead](t, "GET", base, "")
+		require.Empty(t, all)
 		cancel()
 		require.NoError(t, <-end)
 	})

@@ -78,11 +78,13 @@ func (s *server) scheme() string {
 }
 
 // audit returns the log of who did what.
-func (s *server) audit() *access.Audit { return access.NewAudit(component(s.log, "audit"), s.clk) }
+func (s *server) audit() *access.Audit {
+	return access.NewAudit(component(s.log, "audit"), s.clk, s.metrics)
+}
 
 // door returns what tells clients apart.
 func (s *server) door(audit *access.Audit) *access.Door {
-	opts := access.Options{Lock: s.locks, Clock: s.clk, Clients: s.clients, Audit: audit, Tokens: s.tokens, Sessions: s.sessions}
+	opts := access.Options{Lock: s.locks, Clock: s.clk, Hosts: s.cfg.AllowedHosts, Clients: s.clients, Audit: audit, Tokens: s.tokens, Sessions: s.sessions}
 	if s.web != nil {
 		opts.Users = s.web
 	}
@@ -111,9 +113,42 @@ func (s *server) linesOverTLS(l net.Listener) net.Listener {
 		return l
 	}
 	if conf := s.web.TLS(); conf != nil {
-		return tls.NewListener(l, conf)
+		return &tlsListener{l, conf, s.web}
 	}
 	return l
+}
+
+// tlsListener is a tls.NewListener whose connections end when the web config does not admit their clients any more.
+type tlsListener struct {
+	net.Listener
+	conf *tls.Config
+	web  *webconfig.Config
+}
+
+// Accept implements net.Listener.
+func (l *tlsListener) Accept() (net.Conn, error) {
+	conn, err := l.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	return &admitted{tls.Server(conn, l.conf), l.web}, nil
+}
+
+// admitted is a connection of a tlsListener.
+type admitted struct {
+	*tls.Conn
+	web *webconfig.Config
+}
+
+var errNotAdmitted = errors.New("the authority of client certificates has changed since this client connected")
+
+// Read implements net.Conn.
+func (c *admitted) Read(p []byte) (int, error) {
+	n, err := c.Conn.Read(p)
+	if state := c.ConnectionState(); n > 0 && !c.web.Admits(&state) {
+		return 0, errNotAdmitted
+	}
+	return n, err
 }
 
 // onLoopback returns whether only this machine reaches a listener. The bound address decides, not a name.
@@ -131,7 +166,14 @@ func (s *server) guarded(next http.Handler) http.Handler {
 		for name, value := range s.web.Headers() {
 			w.Header().Set(name, value)
 		}
-		if !s.web.Allow() {
+		if !s.web.Admits(r.TLS) {
+			// 503, so that agents keep what they send, and connect again as the files are now.
+			w.Header().Set("Connection", "close")
+			w.Header().Set("Retry-After", respond.RetryBusy)
+			respond.Error(w, http.StatusServiceUnavailable, "the authority of client certificates has changed since this client connected: it must connect again")
+			return
+		}
+		if !s.web.Allow(s.clients.Of(r.RemoteAddr)) {
 			w.Header().Set("Retry-After", respond.RetryBusy)
 			respond.Error(w, http.StatusTooManyRequests, "more requests than the rate_limit of the web config file allows")
 			return

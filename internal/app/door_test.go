@@ -17,6 +17,7 @@ import (
 	"math/big"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -197,6 +198,105 @@ func TestRateLimit(t *testing.T) {
 	require.NoError(t, <-end)
 }
 
+// TestRateLimitOfOthers: who has used up the file's rate takes nothing from others.
+func TestRateLimitOfOthers(t *testing.T) {
+	s, _ := lockedServer(t, "rate_limit:\n  interval: 1h\n  burst: 1\n")
+	h := s.guarded(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	for _, from := range []string{"192.0.2.1:1", "192.0.2.2:1"} {
+		for _, want := range []int{200, 429} {
+			r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/", nil)
+			r.RemoteAddr = from
+			w := httptest.NewRecorder()
+			h.ServeHTTP(w, r)
+			require.Equal(t, want, w.Code, from)
+		}
+	}
+}
+
+// TestReplacedAuthority: when the authority of client certificates is replaced, who is connected by the earlier one is
+// not served any more, and cannot connect again.
+func TestReplacedAuthority(t *testing.T) {
+	const asks = servesTLS + "  client_auth_type: RequireAndVerifyClientCert\n  client_ca_file: "
+	// replaced returns a server, clients that have a certificate, and what replaces the authority.
+	replaced := func(more string) (s *server, as *tls.Config, replace func()) {
+		s, trusted := lockedServer(t, asks+"cert.pem\n"+more)
+		dir, other := filepath.Dir(s.cfg.WebConfig), t.TempDir()
+		own, err := tls.LoadX509KeyPair(filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem"))
+		require.NoError(t, err)
+		keys(t, other)
+		return s, &tls.Config{RootCAs: trusted, Certificates: []tls.Certificate{own}, MinVersion: tls.VersionTLS12}, func() {
+			text, err := os.ReadFile(s.cfg.WebConfig)
+			require.NoError(t, err)
+			text = bytes.Replace(text, []byte("client_ca_file: cert.pem"), []byte("client_ca_file: "+filepath.Join(other, "cert.pem")), 1)
+			require.NoError(t, os.WriteFile(s.cfg.WebConfig, text, 0o600))
+			s.web.Reload(true)
+		}
+	}
+	listen := func() net.Listener {
+		l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
+		require.NoError(t, err)
+		return l
+	}
+	for protocol, more := range map[int]string{1: "http_server_config:\n  http2: false\n", 2: ""} {
+		s, as, replace := replaced(more)
+		l := listen()
+		web := &http.Server{Handler: s.guarded(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})), ReadHeaderTimeout: time.Minute}
+		web.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelError)
+		ended := make(chan error, 1)
+		go func() { ended <- s.serveOn(web, l) }()
+		client := caller(t, nil)
+		client.Transport.(*http.Transport).TLSClientConfig = as
+		url := "https://" + l.Addr().String()
+		resp, _ := call(t, client, http.MethodPost, url, "")
+		require.Equal(t, 200, resp.StatusCode)
+		require.Equal(t, protocol, resp.ProtoMajor)
+		replace()
+		resp, body := call(t, client, http.MethodPost, url, "")
+		require.Equal(t, 503, resp.StatusCode)
+		require.Contains(t, body, "must connect again")
+		client.CloseIdleConnections()
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url, nil)
+		require.NoError(t, err)
+		_, err = client.Do(r) //nolint:bodyclose // there is none
+		require.Error(t, err, "the handshake fails")
+		require.NoError(t, web.Close())
+		require.ErrorIs(t, <-ended, http.ErrServerClosed)
+	}
+
+	s, as, replace := replaced("")
+	l := listen()
+	defer l.Close()
+	lines := s.linesOverTLS(l)
+	sent, replacedNow := make(chan error, 1), make(chan struct{})
+	go func() {
+		sent <- func() error {
+			conn, err := tls.Dial("tcp", l.Addr().String(), as) //nolint:noctx // loopback
+			if err != nil {
+				return err
+			}
+			defer conn.Close()
+			if _, err = io.WriteString(conn, "a 1 1\n"); err == nil {
+				<-replacedNow
+				_, err = io.WriteString(conn, "b 2 2\n")
+			}
+			return err
+		}()
+	}()
+	conn, err := lines.Accept()
+	require.NoError(t, err)
+	defer conn.Close()
+	buf := make([]byte, 100)
+	n, err := conn.Read(buf)
+	require.NoError(t, err)
+	require.Equal(t, "a 1 1\n", string(buf[:n]))
+	replace()
+	close(replacedNow)
+	n, err = conn.Read(buf)
+	require.ErrorIs(t, err, errNotAdmitted)
+	require.Zero(t, n)
+	require.NoError(t, <-sent)
+}
+
 // TestStrangersAreRefused: a process does not start where strangers would get in.
 func TestStrangersAreRefused(t *testing.T) {
 	everywhere := func(t *testing.T) net.Listener {
@@ -242,6 +342,41 @@ func TestStrangersAreRefused(t *testing.T) {
 type elsewhere struct{ net.Listener }
 
 func (elsewhere) Addr() net.Addr { return &net.TCPAddr{IP: net.IPv4(192, 0, 2, 1), Port: 9095} }
+
+// TestNamesOfOthers: where strangers are let in, a page whose name was made to lead to the server administers nothing,
+// also in a browser on the server's machine.
+func TestNamesOfOthers(t *testing.T) {
+	for _, allowed := range [][]string{nil, {"quern.example"}} {
+		s := testServer(t)
+		s.cfg.Insecure, s.cfg.AllowedHosts = true, allowed
+		l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
+		require.NoError(t, err)
+		ctx, cancel := context.WithCancel(t.Context())
+		started, end := make(chan struct{}), make(chan error, 1)
+		go func() { end <- s.run(ctx, elsewhere{l}, func(string) { close(started) }) }()
+		<-started
+		confirm := func(host string) int {
+			r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+l.Addr().String()+wire.ConfirmClockPath, nil)
+			require.NoError(t, err)
+			r.Host = host
+			r.Header.Set("Origin", "http://"+host)
+			r.Header.Set("Sec-Fetch-Site", "same-origin")
+			resp, err := http.DefaultClient.Do(r)
+			require.NoError(t, err)
+			require.NoError(t, resp.Body.Close())
+			return resp.StatusCode
+		}
+		require.Equal(t, 200, confirm("localhost:9095"))
+		if allowed == nil {
+			require.Equal(t, 403, confirm("evil.example:9095"))
+		} else {
+			require.Equal(t, 421, confirm("evil.example:9095"))
+			require.Equal(t, 200, confirm("quern.example:9095"))
+		}
+		cancel()
+		require.NoError(t, <-end)
+	}
+}
 
 // TestLinesOverTLS: Graphite's lines come over TLS, from who has a certificate.
 func TestLinesOverTLS(t *testing.T) {

@@ -1,6 +1,7 @@
 package app
 
 import (
+	"github.com/quern/quern/internal/admission"
 	"github.com/quern/quern/internal/api"
 	"github.com/quern/quern/internal/api/reading"
 	"github.com/quern/quern/internal/clock"
@@ -19,6 +20,14 @@ func (s *setup) operate(e *process, turns reading.Turns) api.Registrar {
 			Store: e.Store, Index: e.index, Cache: e.Cache, Recovery: e.Recovery, Clock: s.clk, Memory: e.reader.Memory(),
 		}, s.cfg.Query.MaxSamples),
 		Reaggregator: again, TakeBack: s.cfg.EnableAdminAPI, Clock: s.clk, Turns: turns,
+	})
+}
+
+// verify returns the endpoint that compares rows with their samples.
+func (s *setup) verify(e *process, turns *admission.Turns) api.Registrar {
+	return reading.NewVerify(reading.VerifyOptions{
+		Memory: e.reader.Memory(), Repair: s.cfg.EnableReaggregate, TakeBack: s.cfg.EnableAdminAPI,
+		Clock: s.clk, Turns: turns, Logger: component(s.log, "http"),
 	})
 }
 

@@ -20,6 +20,7 @@ import (
 	"github.com/quern/quern/internal/aggregation"
 	"github.com/quern/quern/internal/annotation"
 	"github.com/quern/quern/internal/api"
+	"github.com/quern/quern/internal/api/groups"
 	"github.com/quern/quern/internal/api/push"
 	"github.com/quern/quern/internal/api/reading"
 	"github.com/quern/quern/internal/backend"
@@ -28,6 +29,7 @@ import (
 	"github.com/quern/quern/internal/dashboard"
 	"github.com/quern/quern/internal/demo"
 	"github.com/quern/quern/internal/graphite"
+	"github.com/quern/quern/internal/group"
 	"github.com/quern/quern/internal/webconfig"
 )
 
@@ -42,6 +44,8 @@ const patience = 3 * time.Second
 const (
 	// statusTurns is how many statuses are read at once: two, so that one client leaves room for another.
 	statusTurns = 2
+	// verifyTurns is how many verifications run at once. Each keeps one read busy.
+	verifyTurns = 1
 	// aggregatorTimeout is that of reads where a process has no flags for queries.
 	aggregatorTimeout = 2 * time.Minute
 )
@@ -317,7 +321,7 @@ func (s *server) build(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		opts.Extra = []api.Registrar{boards, reading.New(reader, opts.Annotations, s.clk, turns), s.operate(s.engine, turns), s.catalog(s.engine, turns), s.prometheusAPI(reader, turns)}
+		opts.Extra = []api.Registrar{boards, groups.New(group.NewLibrary(s.engine.Store, s.clk)), reading.New(reader, opts.Annotations, s.clk, turns), s.operate(s.engine, turns), s.verify(s.engine, turnsAt("verifications", verifyTurns)), s.catalog(s.engine, turns), s.prometheusAPI(reader, turns)}
 	}
 	opts.Extra = append(opts.Extra, s.confirms(), api.NewLogin(door, audit), api.NewTokens(s.tokens))
 	if s.cfg.Pprof {

@@ -1,6 +1,7 @@
 package cache
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -232,18 +233,32 @@ func (w *Writer) begin(ctx context.Context, units []*unit) (*flush, error) {
 		f.late[g.Slice.StartMs] = late
 		if late {
 			if m, ok := w.written[current.StartMs].unmarked(lateMark(g)); ok || doubtful {
+				m.ID = cmp.Or(m.ID, w.attempted(u, current, g))
 				u.late = append(u.late, m)
 			}
 			continue
 		}
 		switch o := w.written[g.Slice.StartMs].open[g.Block.Start]; {
 		case o == nil:
-			u.opened = append(u.opened, w.cache.own(storage.MarkOpen, metric.Raw, g.Slice, g.Block.Start, w.cache.ids.Next(now), 0))
+			id := w.attempted(u, g.Slice, g)
+			if id == (blocks.ID{}) {
+				id = w.cache.ids.Next(now)
+			}
+			u.opened = append(u.opened, w.cache.own(storage.MarkOpen, metric.Raw, g.Slice, g.Block.Start, id, 0))
 		case doubtful:
 			u.again = append(u.again, w.cache.own(storage.MarkOpen, metric.Raw, g.Slice, g.Block.Start, o.mark, 0))
 		}
 	}
 	return f, nil
+}
+
+// attempted returns the id of the mark for g that the last attempt to write the unit put into the index of slice in, zero
+// if there is none.
+func (w *Writer) attempted(u *unit, in metric.Slice, g BlockSamples) blocks.ID {
+	if u.mends == nil {
+		return blocks.ID{}
+	}
+	return w.torn[*u.mends].id(w.cache.partition(metric.Raw, in, g.Block.Start), g.Slice.StartMs, g.Block.Start)
 }
 
 // write stores the flush as one batch. If the store tells the units apart, write records why each of
@@ -302,8 +317,7 @@ func (w *Writer) failed(f *flush) {
 		if x := w.written[g.Slice.StartMs]; x != nil && x.open[g.Block.Start] != nil {
 			x.open[g.Block.Start].torn = true
 		}
-		// The next attempt opens the block under a new mark. If the first mark was written, it
-		// stays open, and the run does not use the cache.
+		// The next attempt puts the marks again. They stay open, so the run does not use the cache.
 		if u.mends == nil {
 			t := &torn{slice: g.Slice, block: g.Block, chunks: u.raw}
 			if u.refused { // what is there of it needs marks, and the rest is given up
@@ -316,6 +330,7 @@ func (w *Writer) failed(f *flush) {
 	now := clock.NowMs(w.cache.clk)
 	for _, u := range f.units {
 		t := w.torn[u.key()]
+		t.marks = u.marks()
 		t.stray = append(t.stray, w.placedInOver(u.marks(), now)...)
 	}
 }

@@ -21,9 +21,22 @@ type torn struct {
 	slice  metric.Slice
 	block  blocks.Range
 	chunks []storage.RawChunk
+	// marks are those of the last attempt. They may be there, so the next attempt puts them under the same ids: otherwise
+	// each would leave one more.
+	marks []storage.PlacedMark
 	// stray are marks of those flushes in slices that may be over. They are deleted once other
 	// marks for the same work are written.
 	stray []storage.PlacedMark
+}
+
+// id returns the id under which the last attempt put the mark of a block into an index partition, zero if it put none.
+func (t *torn) id(p storage.IndexPartition, timeMs int64, start metric.ScheduleID) blocks.ID {
+	for i := range t.marks {
+		if m := &t.marks[i]; m.Partition == p && m.TimeMs == timeMs && m.Start == start {
+			return m.ID
+		}
+	}
+	return blocks.ID{}
 }
 
 // bytes returns the size that counts towards maxTornBytes.

@@ -115,9 +115,7 @@ func (c *Cache) Pass(ctx context.Context, fence storage.Fence, w *Work, rows []m
 				ids[i] = rows[i].Schedule
 			}
 			m := storage.Mark{Start: block.Start, TimeMs: slice.StartMs, Kind: storage.MarkLate, Schedules: slices.Compact(ids)}
-			if inTime {
-				m.ID = passedID(w, m.Schedules)
-			}
+			m.ID = passedID(w, m.Schedules)
 			late = append(late, m)
 		}
 		rows = rows[end:]
@@ -134,7 +132,8 @@ func (c *Cache) Pass(ctx context.Context, fence storage.Fence, w *Work, rows []m
 }
 
 // passedID returns the id of what Pass puts into the next bucket's slice: of the chunk and mark of a whole
-// block, or of a late mark, which a repeated run may put with other schedules, beside the first.
+// block, or of a late mark, which a repeated run may put with other schedules, beside the first. So runs that are
+// aborted again and again leave one mark, and not one each.
 func passedID(w *Work, schedules []metric.ScheduleID) blocks.ID {
 	var key []byte
 	for _, n := range [...]int64{w.Slice.StartMs, int64(w.Block.Start)} {

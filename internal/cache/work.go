@@ -24,15 +24,17 @@ type Work struct {
 	Slice metric.Slice
 	// Marks are the marks that were read. Only these are deleted when the work is done.
 	Marks []storage.Mark
+	// Part says that the block and slice have more marks than one Work holds. Other work has the rest.
+	Part bool
 }
 
 // Bucket returns the bucket that is being ground.
 func (w *Work) Bucket() metric.Bucket { return w.Partition.Bucket }
 
 // Fresh reports whether all writers have sealed the block. Then the cache is whole if it has as
-// many chunks as the marks say.
+// many chunks as the marks say. A part of the marks says neither.
 func (w *Work) Fresh() bool {
-	return !slices.ContainsFunc(w.Marks, func(m storage.Mark) bool { return m.Kind != storage.MarkFresh })
+	return !w.Part && !slices.ContainsFunc(w.Marks, func(m storage.Mark) bool { return m.Kind != storage.MarkFresh })
 }
 
 // Late reports whether the work may recompute rows that are already stored.
@@ -113,7 +115,7 @@ func (w *Work) CacheKey() storage.CacheKey {
 }
 
 // maxMarksPerWork bounds the marks of one Work, so that a flood of marks for one block does not
-// fill the memory. The remaining marks make another Work.
+// fill the memory. The remaining marks make another Work, and each of them is a Part.
 const maxMarksPerWork = 4096
 
 // Read yields the work of an index partition. The marks of one block and slice are neighbours in
@@ -127,18 +129,23 @@ func (c *Cache) Read(ctx context.Context, p storage.IndexPartition) iter.Seq2[*W
 				yield(nil, fmt.Errorf("read the index of slice %d, shard %d: %w", p.StartMs, p.Shard, err))
 				return
 			}
-			if w != nil && w.Slice.StartMs == m.TimeMs && w.Block.Start == m.Start && len(w.Marks) < maxMarksPerWork {
+			same := w != nil && w.Slice.StartMs == m.TimeMs && w.Block.Start == m.Start
+			if same && len(w.Marks) < maxMarksPerWork {
 				w.Marks = append(w.Marks, m)
 				continue
 			}
-			if w != nil && !yield(w, nil) {
-				return
+			if w != nil {
+				w.Part = w.Part || same
+				if !yield(w, nil) {
+					return
+				}
 			}
 			w = &Work{
 				Partition: p,
 				Block:     blocks.Range{Start: m.Start, End: m.Start + metric.ScheduleID(epochs.SizeAt(m.TimeMs))},
 				Slice:     c.ladder.SliceAt(p.Bucket, m.TimeMs),
 				Marks:     []storage.Mark{m},
+				Part:      same,
 			}
 		}
 		if w != nil {

@@ -344,6 +344,77 @@ func TestFloodOfMarksIsReadInParts(t *testing.T) {
 	require.Equal(t, flood, n)
 }
 
+// TestFreshByAllMarks: a block of which one Work holds a part of the marks is not fresh, wherever the mark is that is not.
+func TestFreshByAllMarks(t *testing.T) {
+	const most = 4096
+	for name, c := range map[string]struct {
+		marks, open int
+		fresh       bool
+	}{
+		"all that one holds":   {marks: most, open: -1, fresh: true},
+		"the first is open":    {marks: most + 1, open: 0},
+		"the last is open":     {marks: most + 1, open: most},
+		"in the second of two": {marks: 2 * most, open: most + 7},
+		"more than one holds":  {marks: most + 1, open: -1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			proto, store, _ := setUp(4)
+			p := storage.IndexPartition{SliceKey: storage.SliceKey{StartMs: eleven.UnixMilli()}}
+			b := &storage.Batch{}
+			ids := blocks.NewIDs(1)
+			for i := range c.marks {
+				m := storage.Mark{Start: 4, TimeMs: eleven.UnixMilli(), Kind: storage.MarkFresh, Chunks: 1, ID: ids.Next(eleven.UnixMilli())}
+				if i == c.open {
+					m.Kind, m.Chunks = storage.MarkOpen, 0
+				}
+				b.Marks = append(b.Marks, storage.PlacedMark{Partition: p, Mark: m})
+			}
+			// Neighbours have marks of their own.
+			for _, start := range []metric.ScheduleID{0, 8} {
+				b.Marks = append(b.Marks, storage.PlacedMark{Partition: p, Mark: storage.Mark{
+					Start: start, TimeMs: eleven.UnixMilli(), Kind: storage.MarkFresh, Chunks: 1, ID: ids.Next(eleven.UnixMilli()),
+				}})
+			}
+			require.NoError(t, store.Write(t.Context(), b))
+			for w, err := range proto.Read(t.Context(), p) {
+				require.NoError(t, err)
+				require.Equal(t, c.fresh || w.Block.Start != 4, w.Fresh(), "block %d, %d marks", w.Block.Start, len(w.Marks))
+			}
+		})
+	}
+}
+
+// TestTornBlockKeepsItsMarks: however often a block is written in vain, though its marks are there, it has one mark in
+// each index.
+func TestTornBlockKeepsItsMarks(t *testing.T) {
+	const attempts = 20
+	noon := eleven.Add(time.Hour)
+	for name, hour := range map[string]time.Time{"on time": eleven, "late": eleven.Add(-2 * 24 * time.Hour)} {
+		t.Run(name, func(t *testing.T) {
+			proto, store, clk := setUp(4)
+			w := cache.NewWriter(proto)
+			g := group(hour, blocks.Of(4, 4), 1)
+			store.Land(1+2*attempts, errBoom)
+			require.ErrorIs(t, w.Flush(t.Context(), []cache.BlockSamples{g}), errBoom)
+			for range attempts {
+				w.Hurry()
+				require.ErrorIs(t, w.Settle(t.Context()), errBoom)
+			}
+			require.Len(t, marksOf(t, store, eleven), 1)
+			clk.Set(noon.Add(2 * time.Minute))
+			for range attempts {
+				w.Hurry()
+				require.ErrorIs(t, w.Settle(t.Context()), errBoom)
+			}
+			require.Len(t, marksOf(t, store, noon), 1)
+			w.Hurry()
+			require.NoError(t, w.Settle(t.Context()))
+			require.Len(t, marksOf(t, store, noon), 1)
+			require.False(t, w.Owes())
+		})
+	}
+}
+
 // TestTornChunksAreBounded is invariant 7: the chunks that wait to be written again are bounded in
 // bytes, however large the chunks are. All of them are stored in the end.
 func TestTornChunksAreBounded(t *testing.T) {

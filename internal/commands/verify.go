@@ -15,6 +15,7 @@ import (
 	"github.com/quern/quern/internal/config"
 	"github.com/quern/quern/internal/terminal"
 	"github.com/quern/quern/internal/verify"
+	"github.com/quern/quern/internal/wire"
 )
 
 // Verify compares a server's roll-ups with its raw samples. It returns an error if they differ.
@@ -27,7 +28,7 @@ func Verify(ctx context.Context, cfg config.Verify, stdout, stderr io.Writer) er
 	}
 	o := verify.Options{
 		Client: &verify.Client{Client: server},
-		Match:  cfg.Match, StartMs: cfg.Start.Ms(now), EndMs: cfg.End.Ms(now),
+		Match:  cfg.Match, Level: cfg.Level, StartMs: cfg.Start.Ms(now), EndMs: cfg.End.Ms(now),
 		Limit: cfg.Limit, Repair: cfg.Repair, TakeBack: cfg.TakeBack,
 	}
 	if o.StartMs >= o.EndMs {
@@ -43,11 +44,13 @@ func Verify(ctx context.Context, cfg config.Verify, stdout, stderr io.Writer) er
 			_ = bar.Set(done)
 		}
 	}
-	o.Tell = func(line string) {
+	o.Tell = func(d wire.Difference) {
 		if bar != nil {
 			_ = bar.Clear()
 		}
-		fmt.Fprintln(stdout, line)
+		for _, line := range verify.Lines(d) {
+			fmt.Fprintln(stdout, line)
+		}
 	}
 	sum, err := verify.Run(ctx, o)
 	if bar != nil && !bar.IsFinished() {

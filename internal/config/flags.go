@@ -180,7 +180,7 @@ func ingestFlags() []cli.Flag {
 		str(catIngest, "influx-bucket-label", "", "`LABEL` that stores the InfluxDB 2 bucket or InfluxDB 1 retention policy of a series (default: none, so that equal series of several buckets overwrite each other)"),
 		str(catIngest, "otlp-promote-resource-attributes", "host.name,k8s.cluster.name,k8s.namespace.name,k8s.node.name,k8s.pod.name,k8s.container.name", "`ATTRIBUTE,…` of an OTLP resource that become labels of all its series"),
 		str(catIngest, "graphite-listen", "", "`ADDRESS` to accept Graphite's plaintext protocol on over TCP, such as :2003 (default: none)"),
-		integer(catIngest, "max-pending-samples", 2<<20, "maximum number of samples waiting to be written before reports are answered 429"),
+		integer(catIngest, "max-pending-samples", 2<<20, "maximum number of samples waiting to be written before reports are answered 429; one client may have up to half of them"),
 		integer(catIngest, "max-series", 0, "maximum number of series in the store; 0 is no limit"),
 		integer(catIngest, "max-series-per-source", 0, "maximum number of series of one source; 0 is no limit"),
 		integer(catIngest, "max-series-bytes", HalfOfMemory, "maximum memory for the labels of all series, those without data included; 0 is no limit, -1 is half of the memory that the process may use"),

@@ -10,6 +10,7 @@ import (
 type Verify struct {
 	Connection
 	Match      string
+	Level      string
 	Start, End metric.Moment
 	Limit      int
 	Repair     bool
@@ -24,6 +25,7 @@ func VerifyFlags() []cli.Flag {
 		configFlag(),
 		urlFlag(),
 		str(catVerify, "match", `{__name__!=""}`, "`SELECTOR` of the series, as in queries"),
+		str(catVerify, "level", "", "compare the rows of one `LEVEL` only, such as 1h"),
 		str(catVerify, "start", "-2d", "start `TIME`, such as 2026-11-21T12:00:00Z, 1795262400 or -6h"),
 		str(catVerify, "end", "now", "end `TIME`, in the forms of --start"),
 		integer(catVerify, "limit", 100, "maximum number of differences to list; all are counted"),
@@ -37,6 +39,7 @@ func FromVerify(c *cli.Context) (Verify, error) {
 	return read(c, func(p *parser, v *Verify) {
 		v.Connection = p.connection()
 		v.Match = p.required("match")
+		v.Level = p.c.String("level")
 		v.Start, v.End = p.rangeOf("start", "end")
 		v.Limit = p.within("limit", 0, 1<<30)
 		v.Repair, v.TakeBack = p.c.Bool("repair"), p.c.Bool("take-back")

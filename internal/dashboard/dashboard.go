@@ -11,6 +11,7 @@ import (
 	"bytes"
 	"encoding/json"
 
+	"github.com/quern/quern/internal/shelf"
 	"github.com/quern/quern/internal/storage"
 )
 
@@ -141,10 +142,7 @@ type Threshold struct {
 }
 
 // InvalidError says what is wrong with a dashboard, and where.
-type InvalidError struct{ Message string }
-
-// Error implements error.
-func (e *InvalidError) Error() string { return e.Message }
+type InvalidError = shelf.InvalidError
 
 // fill replaces lists that are not there by empty ones, so that each field has one form.
 func (d *Dashboard) fill() {

@@ -13,7 +13,7 @@ import (
 )
 
 func invalid(format string, args ...any) error {
-	return &InvalidError{fmt.Sprintf(format, excerpt.Args(args)...)}
+	return &InvalidError{Message: fmt.Sprintf(format, excerpt.Args(args)...)}
 }
 
 // Decode reads a dashboard in Quern's format, and checks it. The error is an *InvalidError.
@@ -172,7 +172,7 @@ func list[T any](text json.RawMessage, most int, what string, one func([]byte, *
 			if n := (*namedError)(nil); errors.As(err, &n) && n.name != "" {
 				where += " " + excerpt.Quoted(n.name)
 			}
-			return nil, &InvalidError{where + ": " + excerpt.Message(plainly(err))}
+			return nil, &InvalidError{Message: where + ": " + excerpt.Message(plainly(err))}
 		}
 	}
 	return out, nil

@@ -40,7 +40,7 @@ func (p *problems) err() error {
 	if p.more > 0 {
 		text = fmt.Sprintf("%s; and %d more problems", text, p.more)
 	}
-	return &InvalidError{text}
+	return &InvalidError{Message: text}
 }
 
 // size complains about a text that is too long.

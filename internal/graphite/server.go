@@ -18,7 +18,6 @@ import (
 	"bytes"
 	"cmp"
 	"context"
-	"crypto/tls"
 	"errors"
 	"io"
 	"log/slog"
@@ -266,7 +265,9 @@ func (s *Server) mayRead(conn net.Conn) bool {
 
 // shakeHands completes the handshake of TLS, if the connection has it, in a time in which nothing else is allowed.
 func (s *Server) shakeHands(conn net.Conn) error {
-	over, ok := conn.(*tls.Conn)
+	over, ok := conn.(interface {
+		HandshakeContext(ctx context.Context) error
+	})
 	if !ok {
 		return nil
 	}

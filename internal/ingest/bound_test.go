@@ -1,6 +1,7 @@
 package ingest_test
 
 import (
+	"context"
 	"errors"
 	"sync"
 	"sync/atomic"
@@ -9,10 +10,67 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/quern/quern/internal/admission"
 	"github.com/quern/quern/internal/ingest"
 	"github.com/quern/quern/internal/registry"
 	"github.com/quern/quern/internal/storage/storagetest"
 )
+
+// TestPendingOfOneClient: one client has half of the room for samples that wait, however much it sends, and another finds
+// the rest. Its report of any size is taken if none of its own waits. Who is unknown has no share.
+func TestPendingOfOneClient(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		in, g := start(t, ingest.Options{MaxPending: 20}, registry.Options{})
+		clients := admission.NewClients(nil)
+		of := func(address string) context.Context { return admission.WithClient(t.Context(), clients.Of(address)) }
+		greedy, other, third := of("192.0.2.1:1"), of("192.0.2.2:1"), of("192.0.2.3:1")
+		for range 2 { // what has been written is given back
+			hold := make(chan struct{})
+			g.Add(storagetest.Rule{Op: "Write", Times: 1, Before: func() error { <-hold; return nil }})
+			var wg sync.WaitGroup
+			taken := func(ctx context.Context, values ...float64) {
+				t.Helper()
+				wg.Go(func() {
+					if res, err := in.Append(ctx, report(values...)); err != nil || res.Accepted != len(values) {
+						t.Errorf("%+v, %v", res, err)
+					}
+				})
+				synctest.Wait()
+			}
+			refused := func(ctx context.Context, values ...float64) {
+				t.Helper()
+				answer := make(chan error, 1)
+				go func() {
+					_, err := in.Append(ctx, report(values...))
+					answer <- err
+				}()
+				synctest.Wait()
+				select {
+				case err := <-answer:
+					require.ErrorIs(t, err, ingest.ErrBusy)
+				default:
+					require.Fail(t, "it is taken")
+				}
+			}
+			for range 3 {
+				taken(greedy, 1, 2, 3)
+			}
+			refused(greedy, 1, 2)
+			taken(greedy, 1)
+			refused(greedy, 1)
+			taken(other, 1, 2, 3, 4, 5, 6)
+			refused(other, 1, 2, 3, 4, 5)
+			taken(t.Context(), 1, 2)
+			refused(third, 1, 2, 3)
+			taken(third, 1, 2)
+			refused(t.Context(), 1)
+			close(hold)
+			wg.Wait()
+			taken(greedy, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12)
+		}
+		require.NoError(t, in.Close())
+	})
+}
 
 // TestPendingIsBounded is invariant 7: the number of samples waiting in memory is bounded, however
 // many callers there are.

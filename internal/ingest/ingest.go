@@ -44,9 +44,9 @@ type Options struct {
 	Window time.Duration
 	// FlushSamples is the number of samples that ends the window early. The default is 131072.
 	FlushSamples int
-	// MaxPending is the number of samples that may wait or be under way. Further samples are
-	// answered with ErrBusy. One client has half of it, or one request. It bounds ingest's memory at
-	// about 50 bytes per sample. The default is 2097152.
+	// MaxPending is the number of samples that may wait or be under way, of one client up to half. Further
+	// samples are answered with ErrBusy. It bounds ingest's memory at about 50 bytes per sample. The default is
+	// 2097152.
 	MaxPending int
 	// AgeCap is the maximum age of a sample, inclusive. The default is 24h.
 	AgeCap time.Duration
@@ -126,9 +126,11 @@ type Ingest struct {
 	warnings *throttle.Throttle
 
 	mu      sync.Mutex
-	open    *commit          // accepts samples
-	pending *admission.Queue // samples in open and in the commit under way, and those that room is kept for
-	closed  bool
+	open    *commit // accepts samples
+	pending int     // samples in open and in the commit under way, and those that room is kept for
+	// pendingOf are those of each known client.
+	pendingOf map[admission.Client]int
+	closed    bool
 
 	wake    chan struct{} // has a value when open holds samples
 	tasks   chan task
@@ -139,11 +141,11 @@ type Ingest struct {
 // commit holds the samples that become durable together.
 type commit struct {
 	samples  []metric.Sample
-	of       map[admission.Client]int64 // how many are whose
-	at       *blocks.Place              // nil unless the samples count as written earlier
-	openedAt time.Duration              // by the clock's Elapsed
-	full     chan struct{}              // closed when waiting for more gains nothing
-	done     chan struct{}              // closed when err is final
+	of       map[admission.Client]int // the number of samples of each known client
+	at       *blocks.Place            // nil unless the samples count as written earlier
+	openedAt time.Duration            // by the clock's Elapsed
+	full     chan struct{}            // closed when waiting for more gains nothing
+	done     chan struct{}            // closed when err is final
 	err      error
 	// overwritten is the grouper's list. It is final when done is closed.
 	overwritten []metric.Sample
@@ -174,9 +176,7 @@ func (c *commit) outcome(samples []metric.Sample) error {
 func notStored(err error) error { return fmt.Errorf("samples not stored: %w", err) }
 
 func newCommit(buf []metric.Sample) *commit {
-	return &commit{
-		samples: buf[:0], of: make(map[admission.Client]int64), full: make(chan struct{}), done: make(chan struct{}),
-	}
+	return &commit{samples: buf[:0], of: make(map[admission.Client]int), full: make(chan struct{}), done: make(chan struct{})}
 }
 
 // Start returns an Ingest and starts its committing goroutine. Cancelling ctx aborts the commit
@@ -188,11 +188,12 @@ func Start(ctx context.Context, p Parts, opts Options) *Ingest {
 		metrics:  newMetrics(opts.Metrics),
 		warnings: throttle.New(p.Clock, warnEvery),
 		open:     newCommit(nil),
-		pending:  admission.NewQueue(int64(opts.MaxPending)),
-		wake:     make(chan struct{}, 1),
-		tasks:    make(chan task),
-		closing:  make(chan struct{}),
-		stopped:  make(chan struct{}),
+
+		pendingOf: make(map[admission.Client]int),
+		wake:      make(chan struct{}, 1),
+		tasks:     make(chan task),
+		closing:   make(chan struct{}),
+		stopped:   make(chan struct{}),
 	}
 	in.scratch.New = func() any { return new(resolver) }
 	go func() {
@@ -204,8 +205,8 @@ func Start(ctx context.Context, p Parts, opts Options) *Ingest {
 
 // Append returns when each measurement of the reports is durable or rejected. It does not keep its
 // argument. If the error is not nil, the caller must take nothing as accepted and may send
-// everything again: a sample that was stored after all counts once. The error wraps ErrBusy if the
-// queue is full, or the part of it that the context's client may have, is a *admission.RateError if the client sends more than it may, and wraps a storage
+// everything again: a sample that was stored after all counts once. The error is ErrBusy if the
+// queue is full, a *admission.RateError if the client sends more than it may, and wraps a storage
 // error if the store failed. Series that the request may not write, see bound.Of, are rejected.
 //
 // Once Append registers new series, it goes on after the end of ctx, see Outlive, until their samples
@@ -337,14 +338,17 @@ func (in *Ingest) wait(ctx context.Context, samples []metric.Sample, held *hold)
 func (in *Ingest) enqueue(samples []metric.Sample, held *hold) (*commit, error) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
-	held.giveRoom()
+	in.leave(held.client, held.room)
+	held.room = 0
 	if err := in.admit(held.client, len(samples)); err != nil {
 		return nil, err
 	}
 	c := in.open
+	if held.client != (admission.Client{}) {
+		c.of[held.client] += len(samples)
+	}
 	first, below := len(c.samples) == 0, len(c.samples) < in.opts.FlushSamples
 	c.samples = append(c.samples, samples...)
-	c.of[held.client] += int64(len(samples))
 	if first {
 		c.openedAt = in.clk.Elapsed()
 		in.wake <- struct{}{}
@@ -355,21 +359,40 @@ func (in *Ingest) enqueue(samples []metric.Sample, held *hold) (*commit, error) 
 	return c, nil
 }
 
-// admit counts n samples of a client as pending if there is room for them. The caller holds mu.
+// admit counts n samples as pending if there is room for them. One client has up to half of the room, so that it does not
+// keep all others out; a report of any size is taken when nothing else waits. The caller holds mu.
 func (in *Ingest) admit(client admission.Client, n int) error {
 	if in.closed {
 		return ErrClosed
 	}
-	if err := in.pending.Take(client, int64(n)); err != nil {
+	own, share := in.pendingOf[client], (in.opts.MaxPending+1)/2
+	switch {
+	case in.pending > 0 && in.pending+n > in.opts.MaxPending:
 		in.metrics.busy.Inc()
-		if own := (*admission.ShareError)(nil); errors.As(err, &own) {
-			return fmt.Errorf("%w: %d of this client. One client may have %d, half of --max-pending-samples: send less at once, or try again",
-				ErrBusy, own.Waits, own.Share)
-		}
 		return ErrBusy
+	case own > 0 && own+n > share:
+		in.metrics.busy.Inc()
+		return fmt.Errorf("%w: %d of this client. One client may have %d, half of --max-pending-samples: send less at once, or try again",
+			ErrBusy, own, share)
 	}
-	in.metrics.pending.Set(float64(in.pending.Waits()))
+	if client != (admission.Client{}) {
+		in.pendingOf[client] += n
+	}
+	in.pending += n
+	in.metrics.pending.Set(float64(in.pending))
 	return nil
+}
+
+// leave takes back n samples of a client that admit has counted. The caller holds mu.
+func (in *Ingest) leave(client admission.Client, n int) {
+	in.pending -= n
+	in.metrics.pending.Set(float64(in.pending))
+	if client == (admission.Client{}) {
+		return
+	}
+	if in.pendingOf[client] -= n; in.pendingOf[client] == 0 {
+		delete(in.pendingOf, client)
+	}
 }
 
 // commits makes one commit after the other durable. On Close it commits what is left and returns.
@@ -399,10 +422,12 @@ func (in *Ingest) commits(ctx context.Context) {
 
 		// Whoever has got an answer finds the room free that its samples took.
 		in.mu.Lock()
+		unknown := len(c.samples)
 		for client, n := range c.of {
-			in.pending.Give(client, n)
+			in.leave(client, n)
+			unknown -= n
 		}
-		in.metrics.pending.Set(float64(in.pending.Waits()))
+		in.leave(admission.Client{}, unknown)
 		in.mu.Unlock()
 		close(c.done)
 		spare = c.samples

@@ -68,14 +68,6 @@ func (h *hold) release() {
 	h.end()
 	h.in.mu.Lock()
 	defer h.in.mu.Unlock()
-	h.giveRoom()
-	h.in.metrics.pending.Set(float64(h.in.pending.Waits()))
-}
-
-// giveRoom gives back the room in the queue. The caller holds the queue's mu.
-func (h *hold) giveRoom() {
-	if h.room > 0 {
-		h.in.pending.Give(h.client, int64(h.room))
-		h.room = 0
-	}
+	h.in.leave(h.client, h.room)
+	h.room = 0
 }

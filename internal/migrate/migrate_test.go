@@ -232,6 +232,27 @@ func TestCopy(t *testing.T) {
 	assert.Equal(t, marks, m)
 }
 
+// TestLostByRHQ: RHQ has neither aggregated some slices, older than its newest rows, nor listed them in its index.
+func TestLostByRHQ(t *testing.T) {
+	from := newMemory()
+	for _, h := range []int{1, 2, 3} {
+		from.sample(7, at(h, 10), float64(h))
+		from.sample(7, at(h, 20), float64(h+1))
+	}
+	from.sample(7, at(4, 10), math.NaN()) // has no row
+	for _, h := range []int{1, 3} {
+		from.rollup(legacy.OneHour, 7, at(h, 0), float64(h+1), float64(h), float64(h)+.5)
+	}
+	from.rollup(legacy.OneHour, 7, at(9, 0), 9, 9, 9)
+	from.rollup(legacy.SixHours, 7, at(6, 0), 9, 9, 9)
+	w := newWorld()
+	_, err := w.migrate(t, from)
+	require.NoError(t, err)
+	const seven = `rhq_schedule{schedule_id="7",source="rhq"}`
+	_, marks := w.dump(t)
+	require.Equal(t, []string{"late 1h " + seven + " 00:00 in 12:00", "late 6h " + seven + " 00:00 in 00:00", "late raw " + seven + " 02:00 in 13:00"}, marks)
+}
+
 // TestLostMeanwhile: rows that RHQ's TTL has removed since the first migration stay copied.
 func TestLostMeanwhile(t *testing.T) {
 	w := newWorld()

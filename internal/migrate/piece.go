@@ -39,7 +39,7 @@ type piece struct {
 
 	grinder rollup.Grinder
 	// hours holds, per series and hour, the roll-up of the raw samples. raw holds the starts of the
-	// raw slices with samples, per series.
+	// raw slices with finite samples, per series.
 	hours []map[int64]metric.Rollup
 	raw   [][]int64
 	// others holds, per series, the starts of those raw slices in which somebody else has samples too.
@@ -131,7 +131,7 @@ func (p *piece) samples(ctx context.Context) error {
 			for _, smp := range own {
 				start := p.slice(metric.Raw, smp.TimeMs).StartMs
 				bySlice[start] = append(bySlice[start], smp)
-				if n := len(p.raw[i]); n == 0 || p.raw[i][n-1] != start {
+				if n := len(p.raw[i]); finite(smp.Value) && (n == 0 || p.raw[i][n-1] != start) {
 					p.raw[i] = append(p.raw[i], start)
 				}
 			}
@@ -388,7 +388,7 @@ func (p *piece) rollups(ctx context.Context, i int) error {
 		if err != nil {
 			return err
 		}
-		p.pending(i, level, times, others, found, want, there)
+		p.pending(i, level, times, others, want, there)
 		below, times, others = now, times[:0:0], make(map[int64]bool)
 		for _, r := range found {
 			times = append(times, r.timeMs)
@@ -521,20 +521,16 @@ func (p *piece) readIndex(ctx context.Context) error {
 // pending records the slices of a series, of the data below level, that have yet to be ground. times are those of the
 // copied data below, others those of what others have written there; there are the rows that the store had before.
 //
-// RHQ has not ground what its index lists, and what is newer than its newest row. Besides, a run of this store may have
-// ground, or may still grind, what others have written without what is copied: it reads the cache, or it has read the
-// store before the copy. Its row wins over the copied one. So a slice is ground again if others have data in it, if a
-// run may still trust its cache, or if its row differs from the copied one.
-func (p *piece) pending(i int, level legacy.Level, times []int64, others map[int64]bool, found []row, want, there map[int64]metric.Rollup) {
+// RHQ has not ground what its index lists, and what it has no row of: what is new, and what its index has lost. Besides,
+// a run of this store may have ground, or may still grind, what others have written without what is copied: it reads the
+// cache, or it has read the store before the copy. Its row wins over the copied one. So a slice is ground again if others
+// have data in it, if a run may still trust its cache, or if its row differs from the copied one.
+func (p *piece) pending(i int, level legacy.Level, times []int64, others map[int64]bool, want, there map[int64]metric.Rollup) {
 	bucket := metric.Raw
 	if level > 0 {
 		if bucket = p.buckets[level]; bucket == 0 || bucket == p.ladder.Top() {
 			return
 		}
-	}
-	newest := int64(math.MinInt64)
-	if len(found) > 0 {
-		newest = found[len(found)-1].timeMs
 	}
 	widthMs, now := level.Width().Milliseconds(), clock.NowMs(p.clk)
 	shared := make(map[int64]bool)
@@ -557,7 +553,7 @@ func (p *piece) pending(i int, level legacy.Level, times []int64, others map[int
 		case isStored && level == legacy.OneHour && same(&stored, &ground):
 			continue // a run has read all that is copied
 		case isStored && !(isCopied && same(&stored, &copied)):
-		case start > newest || p.indexed[i][legacy.Waiting{Level: level, TimeMs: start}]:
+		case !isCopied || p.indexed[i][legacy.Waiting{Level: level, TimeMs: start}]:
 		default:
 			continue
 		}

@@ -20,8 +20,10 @@ import (
 //  2. A window consists of whole spans. It ends with the last span that ends by t. It begins with
 //     the span that contains the point one range before this end; see query.Plan.Floor. A window
 //     whose ends lie on row borders contains exactly the samples between them.
-//  3. If a window is thus longer than its range, values that grow with its length (sum, count,
-//     increase) are scaled down in proportion.
+//  3. If a window is thus longer than its range, its first row counts in proportion to the part of it
+//     that lies within the range, in all values that grow with the length (sum, count, increase) and
+//     those that are made of them. All other rows, and samples, count as they are. So a window that
+//     begins among samples is exact.
 //  4. The increase sums the steps to each sample in the window from the sample before it, unless
 //     they are separated by a gap of more than a row's width. A step down counts as the value after
 //     it. Nothing is extrapolated to the ends of the window.
@@ -91,9 +93,9 @@ func (r *reading) points(
 		beginMs, endMs := t+1-r.rangeMs, t+1
 		if !r.instant {
 			endMs = p.Floor(t)
-			beginMs = p.Floor(endMs - r.rangeMs)
+			w.fromMs = endMs - r.rangeMs
+			beginMs = p.Floor(w.fromMs)
 		}
-		w.longMs = endMs - beginMs
 		for w.hi < len(spans) && spans[w.hi].EndMs <= endMs {
 			w.hi++
 		}
@@ -132,13 +134,13 @@ func (r *reading) averages(spans []query.Span, hold func(n int) error) (points, 
 	return out, nil
 }
 
-// window is the spans all[lo:hi], which cover longMs.
+// window is the spans all[lo:hi]. Its range begins at fromMs, which may lie within the first of them.
 type window struct {
 	*reading
 	widthMs int64
 	all     []query.Span
 	lo, hi  int
-	longMs  int64
+	fromMs  int64
 	sketch  sketch.Sketch
 	warn    func(error)
 }
@@ -161,19 +163,20 @@ func (w *window) value() (v float64, ok bool) {
 	case "rate", "increase":
 		v, ok := w.increase()
 		if w.function == "rate" {
-			return v / (float64(w.longMs) / 1000), ok
+			return v / (float64(w.rangeMs) / 1000), ok
 		}
-		return v * w.proportion(), ok
+		return v, ok
 	case "delta":
-		return w.delta() * w.proportion(), true
+		return w.delta(), true
 	case "quantile_over_time":
 		return w.quantile(), true
 	}
-	least, most, sum, count := math.Inf(1), math.Inf(-1), 0.0, uint64(0)
+	least, most, sum, count := math.Inf(1), math.Inf(-1), 0.0, 0.0
 	for i := range in {
 		least, most = min(least, in[i].Min), max(most, in[i].Max)
-		sum += in[i].Sum
-		count += in[i].Count
+		share := w.share(w.lo + i)
+		sum += in[i].Sum * share
+		count += float64(in[i].Count) * share
 	}
 	switch w.function {
 	case "min_over_time":
@@ -181,15 +184,21 @@ func (w *window) value() (v float64, ok bool) {
 	case "max_over_time":
 		return most, true
 	case "sum_over_time":
-		return sum * w.proportion(), true
+		return sum, true
 	case "count_over_time":
-		return float64(count) * w.proportion(), true
+		return count, true
 	}
-	return sum / float64(count), true
+	return sum / count, true
 }
 
-// proportion returns the ratio of the range to the length that the window covers.
-func (w *window) proportion() float64 { return float64(w.rangeMs) / float64(w.longMs) }
+// share returns the part of the span all[i] that lies within the range.
+func (w *window) share(i int) float64 {
+	s := &w.all[i]
+	if s.StartMs >= w.fromMs {
+		return 1
+	}
+	return float64(s.EndMs-w.fromMs) / float64(s.EndMs-s.StartMs)
+}
 
 // before returns the span before all[i], nil if there is none or a gap of more than a row's width.
 func (w *window) before(i int) *query.Span {
@@ -199,11 +208,15 @@ func (w *window) before(i int) *query.Span {
 	return &w.all[i-1]
 }
 
-// delta returns the difference of the last value in the window to the value when it begins.
+// delta returns the difference of the last value in the window to the value when its range begins.
 func (w *window) delta() float64 {
-	from := w.all[w.lo].First
+	first := &w.all[w.lo]
+	from := first.First
 	if before := w.before(w.lo); before != nil {
 		from = before.Last
+	}
+	if share := w.share(w.lo); share < 1 {
+		from = first.Last - (first.Last-from)*share
 	}
 	return w.all[w.hi-1].Last - from
 }
@@ -212,8 +225,8 @@ func (w *window) delta() float64 {
 func (w *window) increase() (sum float64, ok bool) {
 	ok = w.extended
 	for i := w.lo; i < w.hi; i++ {
-		s := &w.all[i]
-		sum += s.Increase
+		s, share := &w.all[i], w.share(i)
+		sum += s.Increase * share
 		ok = ok || s.Count > 1
 		before := w.before(i)
 		if before == nil {
@@ -223,7 +236,7 @@ func (w *window) increase() (sum float64, ok bool) {
 		if step < 0 {
 			step = s.First
 		}
-		sum += step
+		sum += step * share
 		ok = true
 	}
 	return sum, ok

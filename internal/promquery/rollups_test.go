@@ -6,6 +6,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"maps"
 	"math"
 	"math/rand/v2"
 	"slices"
@@ -49,8 +50,16 @@ type pair struct {
 
 // newPair makes a pair. Hours from openMs on, and rows that contain them, have not been ground.
 func newPair(t *testing.T, kind string, openMs int64, series map[metric.ScheduleID]metric.Labels, samples map[metric.ScheduleID][]metric.Sample) *pair {
+	return newPairKept(t, kind, old, openMs, series, samples)
+}
+
+// newPairKept is newPair with another retention of rolled.
+func newPairKept(
+	t *testing.T, kind string, keep storage.Retention, openMs int64,
+	series map[metric.ScheduleID]metric.Labels, samples map[metric.ScheduleID][]metric.Sample,
+) *pair {
 	p := &pair{
-		rolled: newWorld(t, kind, old, now), raw: newWorld(t, kind, storage.Retention{}, now), samples: samples,
+		rolled: newWorld(t, kind, keep, now), raw: newWorld(t, kind, storage.Retention{}, now), samples: samples,
 	}
 	p.engine, _ = New(p.rolled.Querier, Options{})
 	for _, w := range []*world{p.rolled, p.raw} {
@@ -424,6 +433,178 @@ func TestConstantRate(t *testing.T) {
 			}
 		}
 	}
+}
+
+// bursts returns random series that have samples now and then, and no rows in between.
+func bursts(rng *rand.Rand, fromMs, toMs int64, firstID metric.ScheduleID, series map[metric.ScheduleID]metric.Labels, samples map[metric.ScheduleID][]metric.Sample) {
+	for id := firstID; id < firstID+10; id++ {
+		series[id] = querytest.Named("burst", metric.Label{Name: "i", Value: fmt.Sprint(id)})
+		for t := fromMs + 1; t < toMs; t += rng.Int64N(10*hour) / second * second {
+			for end := min(t+rng.Int64N(2*hour), toMs); t < end; t += (1 + rng.Int64N(300)) * second {
+				samples[id] = append(samples[id], metric.Sample{Schedule: id, TimeMs: t, Value: rng.NormFloat64() * 100})
+			}
+		}
+		// The newest ones are of the open hour.
+		samples[id] = append(samples[id], metric.Sample{Schedule: id, TimeMs: toMs/second*second + 1, Value: 1})
+	}
+}
+
+// TestWindowsAnywhere compares windows that begin within rows, end in the future, or lie among samples with the samples
+// themselves, whatever has been ground and expired: a sample counts once, a row that the range begins in counts in
+// proportion, and a window without such a row is exact.
+func TestWindowsAnywhere(t *testing.T) {
+	from := *seed
+	if from == 0 {
+		from = rand.Uint64()
+	}
+	t.Logf("repeat with -seed %d", from)
+	rng := rand.New(rand.NewPCG(from, 0))
+	const future = 10 * minute
+	for _, raw := range []int64{0, 1, 3, 36} { // hours before the open one
+		for range 2 {
+			series, samples := walks(rng, midnight-9*day)
+			for _, id := range slices.Sorted(maps.Keys(samples)) { // up to the limit
+				samples[id] = append(samples[id], metric.Sample{Schedule: id, TimeMs: now + rng.Int64N(future)/second*second + 1, Value: 1e6})
+			}
+			bursts(rng, midnight-9*day, now+rng.Int64N(future), metric.ScheduleID(len(series)), series, samples)
+			open := metric.AlignDown(now, hour) - rng.Int64N(raw+1)*hour
+			keep := slices.Clone(old)
+			keep[0] = time.Duration(now-metric.AlignDown(now, hour)+raw*hour) * time.Millisecond
+			p := newPairKept(t, "model", keep, open, series, samples)
+			exact, inPart := 0, 0
+			for range 25 {
+				w := windows{ladder: p.rolled.Querier.Ladder(), open: open, raw: metric.AlignDown(now, hour) - raw*hour, rangeMs: raw*hour + (1+rng.Int64N(10*60*60))*second}
+				end := now - rng.Int64N(2*hour)/second*second
+				switch rng.IntN(3) {
+				case 0:
+					end = now + rng.Int64N(2*future)/second*second
+				case 1:
+					w.rangeMs += rng.Int64N(5*day/second) * second
+				}
+				start, step := end, second
+				if rng.IntN(2) == 0 {
+					step = (1 + rng.Int64N(3*60*60)) * second
+					start = end - rng.Int64N(30)*step
+				}
+				w.last = start + (end-start)/step*step
+				for _, f := range []string{"count_over_time", "sum_over_time", "avg_over_time", "increase", "rate"} {
+					name := `{__name__=~"burst|level"}`
+					if f == "increase" || f == "rate" {
+						name = "up_total"
+					}
+					expr := fmt.Sprintf(`%s(%s[%ds])`, f, name, w.rangeMs/second)
+					r := p.query(t, p.rolled, expr, start, end, step)
+					require.NoError(t, r.Err)
+					level := levelRead(t, p.rolled, r)
+					if level == metric.Raw && (f == "increase" || f == "rate") {
+						continue // the engine extrapolates
+					}
+					points := map[string]float64{}
+					for _, s := range r.Value.(promql.Matrix) {
+						for _, x := range s.Floats {
+							points[fmt.Sprint(s.Metric.Get("i"), " ", x.T)] = x.F
+						}
+					}
+					for id, ls := range series {
+						if strings.Contains(name, ls.Get(metric.NameLabel)) {
+							for at := start; at <= end; at += step {
+								key := fmt.Sprint(id, " ", at)
+								want, share, ok := w.want(f, level, samples[id], at)
+								got, found := points[key]
+								require.Equal(t, ok, found, "%s of %d at %s", expr, id, time.UnixMilli(at).UTC())
+								if ok {
+									require.InDelta(t, want, got, 1e-9*max(1, math.Abs(want)), "%s of %d at %s, open from %s, raw for %d hours, %v of the first row",
+										expr, id, time.UnixMilli(at).UTC(), time.UnixMilli(open).UTC(), raw, share)
+								}
+								if ok && share < 1 {
+									inPart++
+								} else if ok {
+									exact++
+								}
+							}
+						}
+					}
+				}
+			}
+			require.Greater(t, exact, 100)
+			require.Greater(t, inPart, 100)
+		}
+	}
+}
+
+// levelRead returns the level whose rows a result says that it was read from, raw if it says nothing.
+func levelRead(t *testing.T, w *world, r *promql.Result) metric.Bucket {
+	t.Helper()
+	for text := range r.Warnings {
+		if _, what, ok := strings.Cut(text, annotations.PromQLInfo.Error()+": "); ok && strings.Contains(text, "roll-ups are read") {
+			level, err := w.Querier.Ladder().Bucket(strings.Fields(what)[0])
+			require.NoError(t, err)
+			return level
+		}
+	}
+	return metric.Raw
+}
+
+// windows says what windows come to, by the samples alone. Rows are there for what lies before open, and samples from raw
+// on. What is read ends at last.
+type windows struct {
+	ladder          metric.Ladder
+	open, raw, last int64
+	rangeMs         int64
+}
+
+// row returns the row of a level, or of the next finer one that has been ground, that contains a time, and the time itself
+// if only samples do.
+func (w *windows) row(level metric.Bucket, tMs int64) (fromMs, toMs int64) {
+	for ; level > metric.Raw; level-- {
+		width := w.ladder.WidthMs(level)
+		if tMs < metric.AlignDown(min(w.open, w.last), width) || level == 1 && tMs < w.raw {
+			return metric.AlignDown(tMs, width), metric.AlignDown(tMs, width) + width
+		}
+	}
+	return tMs, tMs
+}
+
+// want returns the value at a time, and how much of the first row counts.
+func (w *windows) want(f string, level metric.Bucket, all []metric.Sample, atMs int64) (v, share float64, ok bool) {
+	end, _ := w.row(level, atMs)
+	begin := end - w.rangeMs
+	from, to := w.row(level, begin)
+	share = 1
+	if from < begin {
+		share = float64(to-begin) / float64(to-from)
+	}
+	count, sum, steps := 0.0, 0.0, 0.0
+	first := true
+	for i, s := range all {
+		if s.TimeMs < from || s.TimeMs >= end {
+			continue
+		}
+		part := 1.0
+		if s.TimeMs < to {
+			part = share
+		} else if first && share < 1 {
+			share = 1 // the row is empty
+		}
+		first = false
+		count, sum = count+part, sum+s.Value*part
+		if i > 0 {
+			steps += querytest.StepTo(all[i-1].Value, s.Value) * part
+		}
+	}
+	switch f {
+	case "count_over_time":
+		v = count
+	case "sum_over_time":
+		v = sum
+	case "avg_over_time":
+		v = sum / count
+	case "increase":
+		v = steps
+	case "rate":
+		v = steps / (float64(w.rangeMs) / 1000)
+	}
+	return v, share, !first
 }
 
 // TestExtendedSelectors: anchored and smoothed selectors come to the same from rows as from raw

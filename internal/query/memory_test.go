@@ -64,27 +64,6 @@ func TestReadsShareMemory(t *testing.T) {
 					require.Less(t, more, int64(2*mb))
 				}
 			})
-			t.Run("together", func(t *testing.T) {
-				const room = 32 * mb
-				memory := admission.NewBudget(room, room/2)
-				q := querier(memory)
-				var wg sync.WaitGroup
-				answers, errs := make([]any, 4), make([]error, 4)
-				for i := range answers {
-					wg.Go(func() { answers[i], errs[i] = read(t.Context(), q) })
-				}
-				wg.Wait()
-				answered := 0
-				for i := range answers {
-					if !errors.Is(errs[i], admission.ErrNoRoom) {
-						require.NoError(t, errs[i])
-						require.Equal(t, want, answers[i])
-						answered++
-					}
-				}
-				require.Positive(t, answered, "the last one has all room")
-				require.EqualValues(t, room, left(memory, room))
-			})
 			t.Run("others hold all", func(t *testing.T) {
 				const room = 64 * mb
 				memory := admission.NewBudget(room, room/2)
@@ -103,6 +82,37 @@ func TestReadsShareMemory(t *testing.T) {
 				require.ErrorAs(t, err, &never, "it would not fit if it were alone")
 				require.EqualValues(t, room, left(memory, room))
 			})
+		})
+	}
+}
+
+// TestReadsTogetherShareMemory: of reads at the same time, those that find room answer, and at least
+// one does.
+func TestReadsTogetherShareMemory(t *testing.T) {
+	const room = 32 << 20
+	w := newDenseWorld(t)
+	for name, read := range w.denseReads() {
+		t.Run(name, func(t *testing.T) {
+			want, err := read(t.Context(), query.New(w.parts(), query.Options{}))
+			require.NoError(t, err)
+			memory := admission.NewBudget(room, room/2)
+			q := query.New(w.parts(), query.Options{Memory: memory})
+			var wg sync.WaitGroup
+			answers, errs := make([]any, 4), make([]error, 4)
+			for i := range answers {
+				wg.Go(func() { answers[i], errs[i] = read(t.Context(), q) })
+			}
+			wg.Wait()
+			answered := 0
+			for i := range answers {
+				if !errors.Is(errs[i], admission.ErrNoRoom) {
+					require.NoError(t, errs[i])
+					require.Equal(t, want, answers[i])
+					answered++
+				}
+			}
+			require.Positive(t, answered, "the last one has all room")
+			require.EqualValues(t, room, left(memory, room))
 		})
 	}
 }

@@ -56,14 +56,10 @@ func (r *Registry) SourcesBytes() int64 {
 	return int64(8 * len(r.sources))
 }
 
-// HasSource returns whether a source of that name, derived or not, is in memory with series.
-func (r *Registry) HasSource(name string) bool {
-	for _, derived := range []bool{false, true} {
-		if e := r.entry(sourceKey{name, derived}); e != nil && e.src.Len() > 0 {
-			return true
-		}
-	}
-	return false
+// HasSource returns whether a source is in memory with series.
+func (r *Registry) HasSource(name string, derived bool) bool {
+	e := r.entry(sourceKey{name, derived})
+	return e != nil && e.src.Len() > 0
 }
 
 // SourceTaken returns what was taken of a source in memory, and the ids of its series, sorted; ok is false if it is not

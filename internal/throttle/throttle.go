@@ -31,7 +31,7 @@ func (t *Throttle) Pass() (skipped int, ok bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	now := t.clk.Now()
-	if t.passed && !now.Before(t.last) && now.Sub(t.last) < t.every {
+	if t.holds(now) {
 		t.skipped++
 		return 0, false
 	}
@@ -40,7 +40,13 @@ func (t *Throttle) Pass() (skipped int, ok bool) {
 	return skipped, true
 }
 
-// Topics throttles the messages of each topic by itself. It is safe for concurrent use.
+// holds returns whether a message would be skipped now.
+func (t *Throttle) holds(now time.Time) bool {
+	return t.passed && !now.Before(t.last) && now.Sub(t.last) < t.every
+}
+
+// Topics throttles the messages of each topic by itself, and bounds those of all topics together. It is safe for
+// concurrent use.
 type Topics struct {
 	clk   clock.Clock
 	every time.Duration
@@ -48,24 +54,46 @@ type Topics struct {
 
 	mu sync.Mutex
 	of map[string]*Throttle
+	// rest is for topics beyond most.
+	rest *Throttle
+	// forgotten counts the messages skipped of topics that were forgotten.
+	forgotten int
 }
 
-// NewTopics returns Topics that forget all topics when there are more than most.
+// NewTopics returns Topics that tell most topics apart in each interval. Others together are one topic.
 func NewTopics(clk clock.Clock, every time.Duration, most int) *Topics {
-	return &Topics{clk: clk, every: every, most: most, of: make(map[string]*Throttle)}
+	return &Topics{clk: clk, every: every, most: most, of: make(map[string]*Throttle), rest: New(clk, every)}
 }
 
-// Pass is Throttle.Pass for a message of a topic.
+// Pass is Throttle.Pass for a message of a topic. Those skipped may be of topics that have had no message since.
 func (t *Topics) Pass(topic string) (skipped int, ok bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	th := t.of[topic]
 	if th == nil {
 		if len(t.of) >= t.most {
-			clear(t.of)
+			t.forget()
 		}
-		th = New(t.clk, t.every)
-		t.of[topic] = th
+		if th = t.rest; len(t.of) < t.most {
+			th = New(t.clk, t.every)
+			t.of[topic] = th
+		}
 	}
-	return th.Pass()
+	if skipped, ok = th.Pass(); ok {
+		skipped, t.forgotten = skipped+t.forgotten, 0
+	}
+	return skipped, ok
+}
+
+// forget forgets the topics whose next message would pass.
+func (t *Topics) forget() {
+	now := t.clk.Now()
+	for topic, th := range t.of {
+		th.mu.Lock()
+		if !th.holds(now) {
+			t.forgotten += th.skipped
+			delete(t.of, topic)
+		}
+		th.mu.Unlock()
+	}
 }

@@ -9,8 +9,10 @@ import (
 	"maps"
 	"math"
 	"slices"
+	"strconv"
 
 	"github.com/quern/quern/internal/metric"
+	"github.com/quern/quern/internal/wire"
 )
 
 // Checker compares the rows of roll-ups with samples. All rows of a series must be given first,
@@ -19,6 +21,8 @@ type Checker struct {
 	ladder  metric.Ladder
 	series  map[string]*Series
 	samples int
+	// bytes is about what the series and rows take, with what is noted of rows that differ.
+	bytes int
 	// damaged are the raw slices in which some samples cannot be read.
 	damaged []metric.Slice
 }
@@ -66,8 +70,22 @@ func (c *Checker) Series(labels metric.Labels) *Series {
 	if s == nil {
 		s = &Series{Labels: labels, checker: c, rows: map[rowKey]*row{}, open: make([]*row, c.ladder.Top()+1)}
 		c.series[key] = s
+		c.bytes += seriesBytes + 4*len(key)
 	}
 	return s
+}
+
+const (
+	// rowBytes is about what a row takes: itself, its entry in a map, and what is noted if it differs.
+	rowBytes = 512
+	// seriesBytes is about what a series takes beside the text of its labels.
+	seriesBytes = 512
+)
+
+// add adds a row.
+func (s *Series) add(r *row) {
+	s.rows[r.rowKey] = r
+	s.checker.bytes += rowBytes
 }
 
 // Samples is the number of samples given, including those that are not finite.
@@ -82,7 +100,7 @@ func (s *Series) Row(level metric.Bucket, startMs int64, r Row) {
 	}
 	n := &row{rowKey: k, got: &r}
 	n.must.expect(&r)
-	s.rows[k] = n
+	s.add(n)
 }
 
 // Sample adds the next sample. It returns an error if the sample is not later than the one before:
@@ -103,7 +121,7 @@ func (s *Series) Sample(ms int64, v float64) error {
 			k := rowKey{level, start}
 			if r = s.rows[k]; r == nil {
 				r = &row{rowKey: k}
-				s.rows[k] = r
+				s.add(r)
 			}
 			s.open[level] = r
 		}
@@ -114,10 +132,10 @@ func (s *Series) Sample(ms int64, v float64) error {
 
 // The kinds of differences.
 const (
-	Missing = "missing"
-	Surplus = "surplus"
-	Doubled = "doubled"
-	Wrong   = "wrong"
+	Missing = wire.Missing
+	Surplus = wire.Surplus
+	Doubled = wire.Doubled
+	Wrong   = wire.Wrong
 	// Unreadable is a row of more samples than can be read, because some are damaged: the row may
 	// be right or wrong.
 	Unreadable = "unreadable"
@@ -184,20 +202,48 @@ func (r *row) compare(labels metric.Labels, slice metric.Slice, readable bool) R
 	return out
 }
 
-// Lines describe what is wrong, one thing per line. The ladder gives the names of the levels.
-func (r *Result) Lines(l metric.Ladder) []string {
-	at := fmt.Sprintf("%s %s %s", r.Series, l.Name(r.Level), r.Slice)
+// Difference is a row that is not as it must be, as the HTTP API says it. The ladder gives the names of the levels.
+func (r *Result) Difference(l metric.Ladder) wire.Difference {
+	out := wire.Difference{Kind: r.Kind, Metric: map[string]string{}, Level: l.Name(r.Level), Start: r.Slice.StartMs, End: r.Slice.EndMs}
+	for _, label := range r.Series {
+		out.Metric[label.Name] = label.Value
+	}
 	switch r.Kind {
 	case Missing:
-		return []string{fmt.Sprintf("%s missing: there is no row, the samples say count %d", at, r.Count)}
+		out.Fields = []wire.DifferenceField{{Name: "count", Samples: strconv.FormatUint(r.Count, 10)}}
 	case Surplus:
-		return []string{fmt.Sprintf("%s surplus: the row says count %d, there are no samples", at, r.Got.Count)}
-	case Doubled:
-		return []string{at + " doubled: there are several rows"}
+		out.Fields = []wire.DifferenceField{{Name: "count", Row: strconv.FormatUint(r.Got.Count, 10)}}
+	default:
+		for _, f := range r.Fields {
+			out.Fields = append(out.Fields, wire.DifferenceField{Name: f.Name, Row: f.Got, Samples: f.Want})
+		}
 	}
+	return out
+}
+
+// Lines describe what is wrong, one thing per line. The ladder gives the names of the levels.
+func (r *Result) Lines(l metric.Ladder) []string { return Lines(r.Difference(l)) }
+
+// Lines describe a difference for people, one thing per line.
+func Lines(d wire.Difference) []string {
+	if d.Kind == wire.Damaged {
+		return []string{"damaged: " + d.Message}
+	}
+	labels, _ := labelsOf(d.Metric) // of a difference they are valid
+	at := fmt.Sprintf("%s %s %s", labels, d.Level, metric.Slice{StartMs: d.Start, EndMs: d.End})
 	var out []string
-	for _, f := range r.Fields {
-		out = append(out, fmt.Sprintf("%s wrong %s: the row says %s, the samples say %s", at, f.Name, f.Got, f.Want))
+	for _, f := range d.Fields {
+		switch d.Kind {
+		case wire.Missing:
+			out = append(out, fmt.Sprintf("%s missing: there is no row, the samples say %s %s", at, f.Name, f.Samples))
+		case wire.Surplus:
+			out = append(out, fmt.Sprintf("%s surplus: the row says %s %s, there are no samples", at, f.Name, f.Row))
+		default:
+			out = append(out, fmt.Sprintf("%s wrong %s: the row says %s, the samples say %s", at, f.Name, f.Row, f.Samples))
+		}
+	}
+	if d.Kind == wire.Doubled {
+		out = append(out, at+" doubled: there are several rows")
 	}
 	return out
 }

@@ -11,9 +11,13 @@ import (
 	"regexp"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
+	"github.com/quern/quern/internal/client"
+	"github.com/quern/quern/internal/excerpt"
 	"github.com/quern/quern/internal/metric"
+	"github.com/quern/quern/internal/wire"
 )
 
 // Options say what to verify, and how.
@@ -21,6 +25,8 @@ type Options struct {
 	Client *Client
 	// Match selects the series.
 	Match string
+	// Level is the level whose rows are compared. The default is all.
+	Level string
 	// Rows whose slices lie within [StartMs, EndMs) are compared.
 	StartMs, EndMs int64
 	// Limit is how many differences are reported. All are counted.
@@ -28,10 +34,12 @@ type Options struct {
 	// Repair has the slices that differ ground again. TakeBack then also takes back rows without
 	// samples.
 	Repair, TakeBack bool
-	// Tell gets a line for each difference. Progress, which may be nil, gets how far the comparison
-	// is.
-	Tell     func(line string)
+	// Tell gets each difference. Progress, which may be nil, gets how far the comparison is.
+	Tell     func(wire.Difference)
 	Progress func(done, total int)
+	// Hold is asked for n bytes more, for rows and for what is noted of them. An error ends the run. The default bounds
+	// nothing.
+	Hold func(n int) error
 }
 
 // Level is the outcome for one level, in rows.
@@ -73,6 +81,27 @@ func (s *Summary) Differences() int {
 	return n
 }
 
+// Wire returns the summary as the HTTP API says it.
+func (s *Summary) Wire() *wire.Verified {
+	out := &wire.Verified{
+		Start: s.StartMs, End: s.EndMs, Series: s.Series, Samples: s.Samples, Levels: []wire.VerifiedLevel{}, Damaged: s.Damaged, DamagedRows: s.DamagedRows,
+	}
+	for _, l := range s.Levels {
+		out.Levels = append(out.Levels, wire.VerifiedLevel{
+			Level: l.Name, Compared: l.Compared, Different: l.Different, Pending: l.Pending, NotGround: l.NotGround, Expired: l.Expired, Unreadable: l.Unreadable,
+		})
+	}
+	if r := s.Repaired; r != nil {
+		out.Repaired = &wire.Repaired{Series: r.Series, Slices: r.Slices, Surplus: r.Surplus, Ahead: r.Ahead, AheadFirst: r.AheadFirst, Rows: []wire.RepairedRows{}}
+		for i, ms := range r.RightMs {
+			if ms > 0 {
+				out.Repaired.Rows = append(out.Repaired.Rows, wire.RepairedRows{Level: s.Levels[i].Name, After: ms})
+			}
+		}
+	}
+	return out
+}
+
 // Repaired is what is ground again.
 type Repaired struct {
 	Series, Slices int
@@ -101,6 +130,9 @@ func Run(ctx context.Context, o Options) (*Summary, error) {
 		return nil, err
 	}
 	v.ladder = v.status.Ladder
+	if err = v.choose(); err != nil {
+		return nil, err
+	}
 	for _, level := range v.ladder.Levels() {
 		v.sum.Levels = append(v.sum.Levels, Level{Name: v.ladder.Name(level)})
 	}
@@ -127,15 +159,43 @@ func Run(ctx context.Context, o Options) (*Summary, error) {
 	v.sum.Series = len(v.series)
 	if o.Repair && len(v.repair) > 0 {
 		if err := v.repairAll(ctx); err != nil {
-			return &v.sum, fmt.Errorf("repair: %w", err)
+			return v.outcome(), fmt.Errorf("repair: %w", err)
 		}
 	}
-	return &v.sum, nil
+	return v.outcome(), nil
+}
+
+// choose finds the levels to compare.
+func (v *verifier) choose() error {
+	var names []string
+	for _, level := range v.ladder.Levels() {
+		name := v.ladder.Name(level)
+		if names = append(names, name); v.Level == "" || v.Level == name {
+			v.levels = append(v.levels, level)
+		}
+	}
+	if len(v.levels) == 0 {
+		return &client.RefusedError{Message: fmt.Sprintf("there is no level %s: the levels are %s", excerpt.Quoted(v.Level), strings.Join(names, ", "))}
+	}
+	return nil
+}
+
+// outcome returns the summary, of the chosen levels.
+func (v *verifier) outcome() *Summary {
+	if v.Level != "" {
+		i := v.levels[0] - 1
+		v.sum.Levels = v.sum.Levels[i : i+1]
+		if r := v.sum.Repaired; r != nil {
+			r.RightMs = r.RightMs[i : i+1]
+		}
+	}
+	return &v.sum
 }
 
 type verifier struct {
 	Options
 	ladder metric.Ladder
+	levels []metric.Bucket // those to compare
 	// status is the last one read.
 	status *Status
 	sum    Summary
@@ -147,6 +207,8 @@ type verifier struct {
 	// asked counts the rows that the server was asked about.
 	asked  int
 	repair map[string]*toRepair
+	// noted is about how many bytes series and repair take, held how many Hold has granted.
+	noted, held int
 }
 
 // toRepair is what differs in one series.
@@ -173,20 +235,25 @@ func (v *verifier) window(ctx context.Context, w metric.Slice) error {
 	}
 	for _, warning := range v.damage {
 		v.sum.Damaged += countIn(warning)
-		v.tell("damaged: " + warning)
+		v.tell(wire.Difference{Kind: wire.Damaged, Message: warning})
 	}
 	for _, warning := range v.damagedRows {
 		v.sum.DamagedRows += countIn(warning)
-		v.tell("damaged: " + warning)
+		v.tell(wire.Difference{Kind: wire.Damaged, Message: warning})
 	}
 	v.sum.Samples += read.Samples()
 	for key := range read.series {
-		v.series[key] = struct{}{}
+		if _, known := v.series[key]; !known {
+			v.series[key] = struct{}{}
+			v.noted += noteBytes + len(key)
+		}
 	}
 	suspects := map[suspect]Result{}
 	read.Results(func(level metric.Bucket, s metric.Slice) bool {
 		count := &v.sum.Levels[level-1]
 		switch {
+		case !slices.Contains(v.levels, level):
+			return true
 		case s.StartMs < w.StartMs || s.EndMs > w.EndMs && s.EndMs <= before.NowMs:
 			return true // not asked for
 		case after.Expired(level, s):
@@ -291,10 +358,33 @@ func sameRow(a, b *Row) bool {
 	return (a == nil) == (b == nil) && (a == nil || fmt.Sprint(*a) == fmt.Sprint(*b))
 }
 
-func (v *verifier) tell(line string) {
+func (v *verifier) tell(d wire.Difference) {
 	if v.told++; v.told <= v.Limit {
-		v.Tell(line)
+		v.Tell(d)
 	}
+}
+
+const (
+	// noteBytes is about what one entry of what is kept over all windows takes.
+	noteBytes = 128
+	// holdStep is by how much what is held grows.
+	holdStep = 1 << 20
+)
+
+// hold asks for what a read and the notes take, in steps.
+func (v *verifier) hold(c *Checker) error {
+	if v.Hold == nil {
+		return nil
+	}
+	needs := (v.noted + c.bytes + holdStep - 1) / holdStep * holdStep
+	if needs <= v.held {
+		return nil
+	}
+	err := v.Hold(needs - v.held)
+	if err == nil {
+		v.held = needs
+	}
+	return err
 }
 
 func (l *Level) unreadable() {
@@ -307,9 +397,7 @@ const maxAsked = 1000
 
 // different reports a row that is wrong, and notes it for the repair.
 func (v *verifier) different(ctx context.Context, r *Result) error {
-	for _, line := range r.Lines(v.ladder) {
-		v.tell(line)
-	}
+	v.tell(r.Difference(v.ladder))
 	switch {
 	case !v.Repair:
 		return nil
@@ -337,9 +425,11 @@ func (v *verifier) different(ctx context.Context, r *Result) error {
 	if of == nil {
 		of = &toRepair{labels: r.Series, levels: map[metric.Bucket]bool{}}
 		v.repair[key] = of
+		v.noted += seriesBytes + 2*len(key)
 	}
 	of.slices = append(of.slices, r.Slice)
 	of.levels[r.Level] = true
+	v.noted += noteBytes
 	return nil
 }
 
@@ -348,12 +438,12 @@ func (v *verifier) read(ctx context.Context, selectors []string, w metric.Slice)
 	c := NewChecker(v.ladder)
 	v.damage, v.damagedRows = nil, nil
 	var damaged *damagedError
-	for _, level := range v.ladder.Levels() {
+	for _, level := range v.levels {
 		// A row is found by its start. Rows whose slices cross the window's border are left out
 		// later, by their slices.
 		if err := v.Client.Rollups(ctx, selectors, v.ladder.Name(level), w.StartMs, w.EndMs, func(l metric.Labels, ms int64, r Row) error {
 			c.Series(l).Row(level, ms, r)
-			return nil
+			return v.hold(c)
 		}); errors.As(err, &damaged) {
 			v.damagedRows = append(v.damagedRows, damaged.warnings...) // rows that were left out are missing, the others wrong
 		} else if err != nil {
@@ -361,7 +451,10 @@ func (v *verifier) read(ctx context.Context, selectors []string, w metric.Slice)
 		}
 	}
 	if err := v.Client.Export(ctx, selectors, w.StartMs, w.EndMs, func(l metric.Labels, ms int64, val float64) error {
-		return c.Series(l).Sample(ms, val)
+		if err := c.Series(l).Sample(ms, val); err != nil {
+			return err
+		}
+		return v.hold(c)
 	}); errors.As(err, &damaged) {
 		v.damage = damaged.warnings
 		for _, warning := range damaged.warnings {

@@ -2,6 +2,7 @@ package verify
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -19,6 +20,7 @@ import (
 
 	"github.com/quern/quern/internal/client"
 	"github.com/quern/quern/internal/metric"
+	"github.com/quern/quern/internal/wire"
 )
 
 // fake is a server with one series, x, on the ladder 1h,2h. Before each request for the rows of 1h,
@@ -159,7 +161,7 @@ func (f *fake) run(o Options) (*Summary, []string, error) {
 	}
 	said := []string{}
 	o.Limit = 2
-	o.Tell = func(line string) { said = append(said, line) }
+	o.Tell = func(d wire.Difference) { said = append(said, Lines(d)...) }
 	sum, err := Run(f.t.Context(), o)
 	return sum, said, err
 }
@@ -194,7 +196,8 @@ func TestDifferent(t *testing.T) {
 	assert.Equal(t, []string{
 		"x{} 1h 2026-11-20T00:00:00Z missing: there is no row, the samples say count 2",
 		"x{} 1h 2026-11-20T01:00:00Z wrong count: the row says 3, the samples say 2",
-	}, said, "up to the limit")
+		"x{} 1h 2026-11-20T01:00:00Z wrong sum: the row says 9, the samples say 6",
+	}, said, "two rows, up to the limit")
 	assert.Equal(t, []Level{{Name: "1h", Compared: 4, Different: 2}, {Name: "2h", Compared: 2, Different: 1}}, sum.Levels)
 	assert.Equal(t, 3, sum.Differences())
 	assert.Equal(t, []string{
@@ -204,6 +207,37 @@ func TestDifferent(t *testing.T) {
 	}, f.repaired)
 	// The current hour ends at five; its run marks the two hours that are current then.
 	assert.Equal(t, &Repaired{Series: 1, Slices: 3, RightMs: []int64{day + 5*hour, day + 6*hour}}, sum.Repaired)
+}
+
+// TestOneLevel: only the rows of the level are read, compared and repaired.
+func TestOneLevel(t *testing.T) {
+	f := newFake(t)
+	f.rows[1][day+hour] = flat(3, 3)
+	f.rows[2][day+2*hour] = flat(4, 2)
+	sum, said, err := f.run(Options{Level: "2h", Repair: true})
+	require.NoError(t, err)
+	assert.Contains(t, said[0], "x{} 2h 2026-11-20T02:00:00Z wrong")
+	assert.Equal(t, []Level{{Name: "2h", Compared: 2, Different: 1}}, sum.Levels)
+	assert.Zero(t, f.asked, "no row of another level is read")
+	assert.Equal(t, []string{`{"__name__"="x"} 2026-11-20T02:00:00Z 2026-11-20T04:00:00Z`}, f.repaired)
+	assert.Equal(t, &Repaired{Series: 1, Slices: 1, RightMs: []int64{day + 6*hour}}, sum.Repaired)
+	assert.Equal(t, []wire.RepairedRows{{Level: "2h", After: day + 6*hour}}, sum.Wire().Repaired.Rows)
+
+	_, _, err = f.run(Options{Level: "3h"})
+	require.ErrorContains(t, err, "the levels are 1h, 2h")
+	assert.True(t, client.Refused(err))
+}
+
+// TestHold: what is read is asked for before it is kept, and a refusal ends the run.
+func TestHold(t *testing.T) {
+	f := newFake(t)
+	held := 0
+	_, _, err := f.run(Options{Hold: func(n int) error { held += n; return nil }})
+	require.NoError(t, err)
+	assert.Equal(t, holdStep, held)
+	refused := errors.New("no room")
+	_, _, err = f.run(Options{Hold: func(int) error { return refused }})
+	require.ErrorIs(t, err, refused)
 }
 
 // TestSurplus: rows without samples are taken back only if TakeBack is set.
@@ -394,6 +428,7 @@ func TestDamaged(t *testing.T) {
 	assert.Equal(t, []string{
 		"damaged: " + warning,
 		"x{} 2h 2026-11-20T00:00:00Z wrong count: the row says 3, the samples say 4",
+		"x{} 2h 2026-11-20T00:00:00Z wrong sum: the row says 9, the samples say 12",
 	}, said)
 	assert.Equal(t, 1, sum.Differences())
 }

@@ -13,6 +13,7 @@ import (
 	"crypto/sha256"
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/pem"
 	"errors"
 	"fmt"
 	"io"
@@ -21,6 +22,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -32,6 +34,7 @@ import (
 	"golang.org/x/crypto/bcrypt"
 	"golang.org/x/time/rate"
 
+	"github.com/quern/quern/internal/admission"
 	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/throttle"
 )
@@ -44,6 +47,8 @@ const (
 	sayEvery = 6 * time.Hour
 	// maxFileBytes bounds each file.
 	maxFileBytes = 4 << 20
+	// limitedClients bounds the clients that rate_limit remembers. Beyond it all are forgotten.
+	limitedClients = 4096
 )
 
 // ciphers are those of TLS 1.2 that are offered. TLS 1.3 has no others.
@@ -66,8 +71,10 @@ type Config struct {
 	opts   Options
 	now    atomic.Pointer[content]
 	failed [sha256.Size]byte // what was last found unusable
-	limit  *rate.Limiter     // nil for none
 	cache  passwords
+
+	mu     sync.Mutex
+	limits map[admission.Client]*rate.Limiter
 
 	saysEnd *throttle.Throttle
 	good    prometheus.Gauge
@@ -82,13 +89,15 @@ type content struct {
 	endMs   int64       // when the first certificate of the chain ends; 0 without TLS
 	beginMs int64       // when the last one begins
 	users   map[string]string
+	// authorities are those that must have signed the clients' certificates, in DER.
+	authorities map[string]bool
 	// nobody is what the passwords of users who do not exist are compared with.
 	nobody string
 }
 
 // Open reads a web config file.
 func Open(path string, opts Options) (*Config, error) {
-	c := &Config{path: path, opts: opts, saysEnd: throttle.New(opts.Clock, sayEvery), cache: newPasswords()}
+	c := &Config{path: path, opts: opts, saysEnd: throttle.New(opts.Clock, sayEvery), cache: newPasswords(), limits: make(map[admission.Client]*rate.Limiter)}
 	in, err := c.read()
 	if err != nil {
 		return nil, err
@@ -98,9 +107,6 @@ func Open(path string, opts Options) (*Config, error) {
 		return nil, fmt.Errorf("--web.config.file %s: %w", path, err)
 	}
 	c.now.Store(first)
-	if every := first.file.RateLimiterConfig; every.Interval > 0 {
-		c.limit = rate.NewLimiter(rate.Every(every.Interval), every.Burst)
-	}
 	c.register()
 	c.lookAtEnd()
 	return c, nil
@@ -242,8 +248,37 @@ func (c *Config) HTTP2() bool { return c.now.Load().file.HTTPConfig.HTTP2 }
 // Headers returns the headers that every HTTP reply gets.
 func (c *Config) Headers() map[string]string { return c.now.Load().file.HTTPConfig.Header }
 
-// Allow returns false if the file's rate_limit allows no request now.
-func (c *Config) Allow() bool { return c.limit == nil || c.limit.AllowN(c.opts.Clock.Now(), 1) }
+// Allow returns false if the file's rate_limit allows no request of a client now. The limit is that of each client, so
+// that none takes what is others'. Unknown clients are one.
+func (c *Config) Allow(who admission.Client) bool {
+	most := c.now.Load().file.RateLimiterConfig
+	if most.Interval <= 0 {
+		return true
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	of := c.limits[who]
+	if of == nil {
+		if len(c.limits) >= limitedClients {
+			clear(c.limits)
+		}
+		of = rate.NewLimiter(rate.Every(most.Interval), most.Burst)
+		c.limits[who] = of
+	}
+	return of.AllowN(c.opts.Clock.Now(), 1)
+}
+
+// Admits returns whether the client of a connection could connect now. The files may have changed since it did: the
+// authority that signed its certificate may be gone, or certificates may be demanded. state is nil without TLS.
+func (c *Config) Admits(state *tls.ConnectionState) bool {
+	now := c.now.Load()
+	if state == nil || len(state.VerifiedChains) == 0 {
+		return !now.CertificateRequired()
+	}
+	return slices.ContainsFunc(state.VerifiedChains, func(chain []*x509.Certificate) bool {
+		return now.authorities[string(chain[len(chain)-1].Raw)]
+	})
+}
 
 // CertificateRequired returns whether each client must have a certificate that the file's CA has signed.
 func (c *Config) CertificateRequired() bool { return c.now.Load().CertificateRequired() }
@@ -370,6 +405,7 @@ func (c *content) parseTLS(in *input) error {
 	if in.ca != nil {
 		conf.ClientCAsText, conf.ClientCAs = string(in.ca), ""
 	}
+	c.authorities = authoritiesIn([]byte(conf.ClientCAsText))
 	made, err := web.ConfigToTLSConfig(&conf)
 	if err != nil {
 		return err
@@ -379,7 +415,7 @@ func (c *content) parseTLS(in *input) error {
 		return errors.New("min_version must be TLS12 or TLS13: earlier versions are broken")
 	case made.MaxVersion < made.MinVersion:
 		return errors.New("max_version must not be below min_version")
-	case conf.ClientCAsText != "" && !x509.NewCertPool().AppendCertsFromPEM([]byte(conf.ClientCAsText)):
+	case conf.ClientCAsText != "" && len(c.authorities) == 0:
 		return errors.New("there is no certificate among those that must have signed the clients' (client_ca)")
 	case made.ClientCAs == nil && (made.ClientAuth == tls.RequireAndVerifyClientCert || made.ClientAuth == tls.VerifyClientCertIfGiven):
 		return errors.New("client_auth_type needs client_ca_file: otherwise any certificate that the system trusts would do")
@@ -409,6 +445,23 @@ func (c *content) parseTLS(in *input) error {
 	}
 	c.tls = made
 	return nil
+}
+
+// authoritiesIn returns the certificates in a PEM text, as x509.CertPool.AppendCertsFromPEM takes them from it.
+func authoritiesIn(text []byte) map[string]bool {
+	all := make(map[string]bool)
+	for {
+		var block *pem.Block
+		if block, text = pem.Decode(text); block == nil {
+			return all
+		}
+		if block.Type != "CERTIFICATE" || len(block.Headers) > 0 {
+			continue
+		}
+		if cert, err := x509.ParseCertificate(block.Bytes); err == nil {
+			all[string(cert.Raw)] = true
+		}
+	}
 }
 
 // of13 returns whether a cipher is one of TLS 1.3.

@@ -10,6 +10,7 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
+	"fmt"
 	"log/slog"
 	"math/big"
 	"net"
@@ -24,10 +25,12 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 	"golang.org/x/crypto/bcrypt"
 
+	"github.com/quern/quern/internal/admission"
 	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/webconfig"
 )
@@ -281,6 +284,57 @@ func TestClientCertificates(t *testing.T) {
 	require.ErrorContains(t, try(nil), "certificate required")
 }
 
+// TestRateLimit: what one client has used up is not missing to others, and few clients are remembered.
+func TestRateLimit(t *testing.T) {
+	w := newWorld(t)
+	w.put("web.yaml", "rate_limit:\n  interval: 1s\n  burst: 2\n")
+	c := w.mustOpen()
+	clients := admission.NewClients(nil)
+	for _, from := range []string{"192.0.2.1:1", "192.0.2.2:1", "[2001:db8::1]:1"} {
+		who := clients.Of(from)
+		require.True(t, c.Allow(who))
+		require.True(t, c.Allow(who))
+		require.False(t, c.Allow(who), from)
+	}
+	require.False(t, c.Allow(clients.Of("[2001:db8::2]:1")), "the same network")
+	w.clk.Set(start.Add(time.Second))
+	require.True(t, c.Allow(clients.Of("192.0.2.1:2")))
+	require.False(t, c.Allow(clients.Of("192.0.2.1:3")))
+	for i := range 10_000 {
+		require.True(t, c.Allow(clients.Of(fmt.Sprintf("10.0.%d.%d:1", i>>8, i&255))))
+		require.LessOrEqual(t, c.Limited(), webconfig.LimitedClients)
+	}
+}
+
+// TestAdmits: what connected before a change is judged by what the files say since.
+func TestAdmits(t *testing.T) {
+	ca, other, w := newAuthority(t), newAuthority(t), newWorld(t)
+	w.certificate(ca, "quern.example", start.AddDate(1, 0, 0))
+	w.replace("ca.pem", ca.pem())
+	const asks = withTLS + "  client_ca_file: ca.pem\n  client_auth_type: "
+	w.put("web.yaml", asks+"VerifyClientCertIfGiven\n")
+	c := w.mustOpen()
+	by := func(a authority) *tls.ConnectionState {
+		return &tls.ConnectionState{VerifiedChains: [][]*x509.Certificate{{{Raw: []byte("leaf")}, a.cert}}}
+	}
+	without := &tls.ConnectionState{}
+	admitted := func() []bool { return []bool{c.Admits(by(ca)), c.Admits(by(other)), c.Admits(without)} }
+	require.Equal(t, []bool{true, false, true}, admitted())
+	w.replace("ca.pem", append(other.pem(), ca.pem()...))
+	c.Reload(false)
+	require.Equal(t, []bool{true, true, true}, admitted(), "one authority more")
+	w.replace("ca.pem", other.pem())
+	c.Reload(false)
+	require.Equal(t, []bool{false, true, true}, admitted())
+	w.put("web.yaml", asks+"RequireAndVerifyClientCert\n")
+	c.Reload(false)
+	require.Equal(t, []bool{false, true, false}, admitted(), "from now on each needs a certificate")
+
+	w.reg = prometheus.NewRegistry()
+	w.put("web.yaml", "# no TLS\n")
+	require.True(t, w.mustOpen().Admits(nil))
+}
+
 // TestReload: a change is used if all of it can be; otherwise all stays as it was, and the log and a metric say so.
 func TestReload(t *testing.T) {
 	ca, w := newAuthority(t), newWorld(t)
@@ -462,4 +516,33 @@ func TestUsers(t *testing.T) {
 	require.NoError(t, err)
 	require.False(t, ok)
 	require.Equal(t, 0, testutil.CollectAndCount(w.reg, "quern_tls_certificate_not_after_timestamp_seconds"))
+}
+
+// TestGuessesTakeTurns: one password is compared at a time, and few wait. That bounds the guesses of all clients
+// together.
+func TestGuessesTakeTurns(t *testing.T) {
+	w := newWorld(t)
+	w.put("web.yaml", "basic_auth_users:\n  admin: "+hash(t, "right")+"\n")
+	c := w.mustOpen()
+	_, err := c.Check("admin", "right")
+	require.NoError(t, err)
+
+	waiting, release := c.HoldTurn()
+	var guesses sync.WaitGroup
+	for i := range webconfig.MostWaiting {
+		guesses.Go(func() {
+			ok, err := c.Check("admin", fmt.Sprint(i))
+			assert.NoError(t, err)
+			assert.False(t, ok)
+		})
+	}
+	require.Eventually(t, func() bool { return waiting() == webconfig.MostWaiting }, time.Minute, time.Millisecond)
+	_, err = c.Check("admin", "one more")
+	require.ErrorIs(t, err, webconfig.ErrBusy)
+	require.True(t, c.Knows("admin", "right"), "who was found right before does not wait")
+	release()
+	guesses.Wait()
+	ok, err := c.Check("admin", "one more")
+	require.NoError(t, err)
+	require.False(t, ok)
 }

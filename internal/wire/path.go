@@ -12,8 +12,10 @@ const (
 	SourcesPath      = "/api/v1/sources"
 	ExplainPath      = "/api/v1/explain"
 	ReaggregatePath  = "/api/v1/reaggregate"
+	VerifyPath       = "/api/v1/verify"
 	ConfirmClockPath = "/api/v1/clock/confirm"
 	DashboardsPath   = "/api/v1/dashboards"
+	GroupsPath       = "/api/v1/groups"
 	// ConvertPath takes a dashboard of Grafana.
 	ConvertPath = "/api/v1/dashboards/convert"
 

@@ -2,6 +2,7 @@ package annotations_test
 
 import (
 	"fmt"
+	"log/slog"
 	"slices"
 	"strings"
 	"testing"
@@ -12,7 +13,9 @@ import (
 
 	"github.com/quern/quern/internal/api"
 	"github.com/quern/quern/internal/api/apitest"
+	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/linear"
+	"github.com/quern/quern/internal/storage"
 	"github.com/quern/quern/internal/wire"
 )
 
@@ -131,13 +134,29 @@ func TestLongAlert(t *testing.T) {
 	require.LessOrEqual(t, len(found.Tags[5]), 256)
 }
 
+// kept is what a store has of annotations.
+type kept = storage.Annotations
+
+// emptied returns a function that empties the store of a server, which is the same for all inputs of a fuzz test: to
+// make one takes far longer than to answer.
+func emptied(f *testing.F) func() *server {
+	clk := clock.NewSimulated(apitest.Now)
+	store := &struct{ kept }{}
+	s := serveFrom(f, store, clk, func(o *api.Options) { o.Logger = slog.New(slog.DiscardHandler) }) // f has no output while an input is tried
+	return func() *server {
+		store.kept = apitest.Store(clk)
+		return s
+	}
+}
+
 // FuzzAlerts: whatever is sent, the server answers with what it means, and what it acknowledges is found.
 func FuzzAlerts(f *testing.F) {
 	f.Add(webhook(alert("firing", "2025-11-21T11:30:00Z", "0001-01-01T00:00:00Z", "")))
 	f.Add(webhook(alert("resolved", "2025-11-21T11:30:00Z", "2025-11-21T12:07:00Z", `,"x":[{"a":null}]`), `{}`))
 	f.Add(`{"version":"4","alerts":[{"status":"firing","fingerprint":"\ud800","startsAt":"9999-12-31T23:59:59Z","labels":{"\u0000":"a"}}]}`)
+	empty := emptied(f)
 	f.Fuzz(func(t *testing.T, body string) {
-		s := serve(t)
+		s := empty()
 		code, reply := s.post(t, wire.AlertsPath, body)
 		require.Contains(t, []int{200, 400}, code)
 		require.Equal(t, code == 400, reply.Error != "")
@@ -154,8 +173,9 @@ func FuzzAlerts(f *testing.F) {
 func FuzzAnnotations(f *testing.F) {
 	f.Add(`[{"text":"x","start":"-1h","tags":["a","b"]},{"id":"a","text":"\u00e4","end":1e12}]`)
 	f.Add(`{"text":"x","moved_from":1,"id":"a","selector":"{a=~\"(\"}"}`)
+	empty := emptied(f)
 	f.Fuzz(func(t *testing.T, body string) {
-		s := serve(t)
+		s := empty()
 		code, reply := s.put(t, body)
 		require.Contains(t, []int{200, 400}, code)
 		require.Equal(t, code == 400, reply.Error != "")

@@ -43,9 +43,9 @@ func serve(t *testing.T, set ...func(*api.Options)) *server {
 	return serveFrom(t, apitest.Store(clk), clk, set...)
 }
 
-func serveFrom(t *testing.T, store storage.Annotations, clk *clock.Simulated, set ...func(*api.Options)) *server {
+func serveFrom(tb testing.TB, store storage.Annotations, clk *clock.Simulated, set ...func(*api.Options)) *server {
 	s := &server{clk: clk, store: store}
-	s.Server = apitest.Server(t, func(o *api.Options) {
+	s.Server = apitest.Server(tb, func(o *api.Options) {
 		o.Clock, o.Appender, o.BackFiller, o.Door = clk, apitest.AcceptAll{}, apitest.AcceptAll{}, ali{}
 		o.Annotations = annotation.New(store, clk, 48*time.Hour)
 		for _, f := range set {

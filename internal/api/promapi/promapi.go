@@ -822,7 +822,7 @@ func parseTime(s string) (time.Time, error) {
 func duration(s string) (time.Duration, error) {
 	if sec, err := strconv.ParseFloat(s, 64); err == nil {
 		ns := sec * float64(time.Second)
-		if !(math.Abs(ns) <= math.MaxInt64) {
+		if !(math.Abs(ns) < 1<<63) { // math.MaxInt64 is 1<<63 as a float64
 			return 0, fmt.Errorf("cannot parse %s to a valid duration. It overflows int64", excerpt.Quoted(s))
 		}
 		return time.Duration(ns), nil

@@ -200,8 +200,11 @@ func TestErrors(t *testing.T) {
 		"/api/v1/query?query=1&time=1e300":  {400, "bad_data", `invalid parameter "time": invalid time value for 'time': cannot parse "1e300" to a valid timestamp`},
 		"/api/v1/query?query=1&timeout=x":   {400, "bad_data", `invalid parameter "timeout": cannot parse "x" to a valid duration`},
 		"/api/v1/query?query=1&timeout=NaN": {400, "bad_data", `invalid parameter "timeout": cannot parse "NaN" to a valid duration. It overflows int64`},
-		"/api/v1/query?query=1&limit=-1":    {400, "bad_data", `invalid parameter "limit": limit must be non-negative`},
-		"/api/v1/query?query=1&limit=x":     {400, "bad_data", `invalid parameter "limit": strconv.Atoi: parsing "x": invalid syntax`},
+		// 2^63 ns, one more than a duration has.
+		"/api/v1/query?query=1&timeout=9223372036.854775807": {400, "bad_data", `invalid parameter "timeout": cannot parse "9223372036.854775807" to a valid duration. It overflows int64`},
+		"/api/v1/query?query=1&timeout=293y":                 {400, "bad_data", `invalid parameter "timeout": cannot parse "293y" to a valid duration`},
+		"/api/v1/query?query=1&limit=-1":                     {400, "bad_data", `invalid parameter "limit": limit must be non-negative`},
+		"/api/v1/query?query=1&limit=x":                      {400, "bad_data", `invalid parameter "limit": strconv.Atoi: parsing "x": invalid syntax`},
 		"/api/v1/query?query=" + q("up + on() up"): {422, "execution", "found duplicate series for the match group {} on the right hand-side of the operation: " +
 			"[{__name__=\"up\", instance=\"b\", job=\"web\"}, {__name__=\"up\", instance=\"a\", job=\"web\"}];many-to-many matching not allowed: matching labels must be unique on one side"},
 		"/api/v1/query_range?query=1&start=0&end=1":                          {400, "bad_data", `invalid parameter "step": cannot parse "" to a valid duration`},

@@ -212,7 +212,7 @@ func (h *Catalog) all(ctx context.Context, limit int, order func(a, b wire.Sourc
 		return reply, context.Cause(ctx)
 	}
 	if err := h.opts.Querier.EachValue(ctx, metric.SourceLabel, func(name string, series int) {
-		if !reg.HasSource(name) {
+		if !reg.HasSource(name, false) { // a derived source of that name has no such label, and is another one
 			add(wire.Source{Name: name, Series: series})
 		}
 	}); err != nil {

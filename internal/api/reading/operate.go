@@ -48,6 +48,8 @@ func (h *Operate) Register(to *route.Table) {
 	to.Handle(access.Admin, route.Refused, "POST "+wire.ReaggregatePath, h.opts.Turns.export(h.reaggregate, "match[]", "start", "end", "take_back"))
 }
 
+const takeBackOff = "take_back, which deletes rows, is turned off: start the server with --enable-admin-api"
+
 func (h *Operate) explain(out *lines, r *http.Request) error {
 	selectors, err := query.ParseSelectors(r.Context(), r.Form["match[]"])
 	if err != nil {
@@ -96,7 +98,7 @@ func (h *Operate) reaggregate(out *lines, r *http.Request) error {
 		}
 	}
 	if takeBack && !h.opts.TakeBack {
-		return &forbiddenError{"take_back, which deletes rows, is turned off: start the server with --enable-admin-api"}
+		return &forbiddenError{takeBackOff}
 	}
 	sum, err := h.opts.Reaggregator.Run(r.Context(), selectors, startMs, endMs, takeBack, func(p reaggregate.Progress) error {
 		if err := out.document(p); err != nil {

@@ -3,6 +3,7 @@ package reading_test
 import (
 	"encoding/json"
 	"io"
+	"log/slog"
 	"net/http"
 	"net/url"
 	"slices"
@@ -37,15 +38,20 @@ func operateServerWith(t *testing.T, takeBack bool) (string, *storagetest.Faulty
 	store := storagetest.NewFaulty(apitest.Store(clk))
 	index := query.NewIndex()
 	index.Add([]storage.Schedule{{ID: 1, Labels: metric.Labels{{Name: "__name__", Value: "cpu"}, {Name: "source", Value: "a<b"}}}})
+	return apitest.Listen(t, apitest.Server(t, func(o *api.Options) {
+		o.Clock, o.Extra = clk, []api.Registrar{operate(store, index, clk, takeBack, o.Logger)}
+	})), store
+}
+
+// operate returns the endpoints for operators of a store.
+func operate(store storage.Store, index *query.Index, clk clock.Clock, takeBack bool, logger *slog.Logger) *reading.Operate {
 	c := cache.New(store, clk, 1, cache.DefaultTiming())
 	r := recovery.New(store, c, clk, recovery.Options{})
-	return apitest.Listen(t, apitest.Server(t, func(o *api.Options) {
-		o.Clock, o.Extra = clk, []api.Registrar{reading.NewOperate(reading.OperateOptions{
-			Explainer:    explain.New(explain.Parts{Store: store, Index: index, Cache: c, Recovery: r, Clock: clk}, 1_000_000),
-			Reaggregator: reaggregate.New(reaggregate.Parts{Store: store, Index: index, Cache: c, Clock: clk, Logger: o.Logger}),
-			TakeBack:     takeBack, Clock: clk,
-		})}
-	})), store
+	return reading.NewOperate(reading.OperateOptions{
+		Explainer:    explain.New(explain.Parts{Store: store, Index: index, Cache: c, Recovery: r, Clock: clk}, 1_000_000),
+		Reaggregator: reaggregate.New(reaggregate.Parts{Store: store, Index: index, Cache: c, Clock: clk, Logger: logger}),
+		TakeBack:     takeBack, Clock: clk,
+	})
 }
 
 func request(t *testing.T, method, target, body string) (code int, text string, header http.Header) {

@@ -3,6 +3,9 @@ package cassandra
 import (
 	"cmp"
 	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
 	"iter"
 	"slices"
 	"time"
@@ -12,9 +15,9 @@ import (
 )
 
 const (
-	cqlWriteAnnotation = `INSERT INTO annotations (day, start_time, id, end_time, content, tags, selector, author, updated) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) USING TTL ?`
-	cqlReadAnnotations = `SELECT start_time, id, end_time, content, tags, selector, author, updated FROM annotations WHERE day = ? AND start_time >= ? AND start_time <= ?`
-	cqlReadAnnotation  = `SELECT start_time, id, end_time, content, tags, selector, author, updated, WRITETIME(end_time) AS written FROM annotations WHERE day = ? AND start_time = ? AND id = ?`
+	cqlWriteAnnotation = `INSERT INTO annotations (day, start_time, id, annotation) VALUES (?, ?, ?, ?) USING TTL ?`
+	cqlReadAnnotations = `SELECT start_time, id, annotation, end_time, content, tags, selector, author, updated FROM annotations WHERE day = ? AND start_time >= ? AND start_time <= ?`
+	cqlReadAnnotation  = `SELECT start_time, id, annotation, end_time, content, tags, selector, author, updated, WRITETIME(annotation) AS written, WRITETIME(end_time) AS written_before FROM annotations WHERE day = ? AND start_time = ? AND id = ?`
 	cqlDropAnnotation  = `DELETE FROM annotations WHERE day = ? AND start_time = ? AND id = ?`
 	cqlListAnnotations = `SELECT DISTINCT day FROM annotations`
 	cqlWriteSpan       = `INSERT INTO annotation_spans (span, period, start_time, id, end_time) VALUES (?, ?, ?, ?, ?) USING TTL ?`
@@ -22,10 +25,12 @@ const (
 	cqlDropSpan        = `DELETE FROM annotation_spans WHERE span = ? AND period = ? AND start_time = ? AND id = ?`
 )
 
-// annotationRow is a row of annotations, or of annotation_spans.
+// annotationRow is a row of annotations, or of annotation_spans. The row of an annotation that was put before version 5 of
+// the schema has no cell, and the annotation in columns.
 type annotationRow struct {
 	StartMs   int64    `db:"start_time"`
 	ID        string   `db:"id"`
+	Cell      *string  `db:"annotation"`
 	EndMs     *int64   `db:"end_time"` // null between two expiry times of a row that was sent twice; see Workers
 	Text      string   `db:"content"`
 	Tags      []string `db:"tags"`
@@ -33,8 +38,41 @@ type annotationRow struct {
 	Author    string   `db:"author"`
 	UpdatedMs int64    `db:"updated"`
 	WrittenUs *int64   `db:"written"`
+	BeforeUs  *int64   `db:"written_before"`
 
 	span storage.Span
+}
+
+// annotationCell is the JSON of the column annotation. All of an annotation but its key is in one cell: of two puts with
+// equal write timestamps, which follow on a row of a writer whose clock was ahead, one counts as a whole.
+type annotationCell struct {
+	EndMs     int64    `json:"end"`
+	Text      string   `json:"text,omitempty"`
+	Tags      []string `json:"tags,omitempty"`
+	Selector  string   `json:"selector,omitempty"`
+	Author    string   `json:"author,omitempty"`
+	UpdatedMs int64    `json:"updated"`
+}
+
+// decode takes the annotation from the cell, if there is one.
+func (r *annotationRow) decode() error {
+	if r.Cell == nil {
+		return nil
+	}
+	var c annotationCell
+	if err := json.Unmarshal([]byte(*r.Cell), &c); err != nil {
+		return fmt.Errorf("annotation %q that starts at %d, which a put or a delete replaces: %w: %w", r.ID, r.StartMs, storage.ErrCorrupt, err)
+	}
+	r.EndMs, r.Text, r.Tags, r.Selector, r.Author, r.UpdatedMs = &c.EndMs, c.Text, c.Tags, c.Selector, c.Author, c.UpdatedMs
+	return nil
+}
+
+// writtenUs returns the newest write timestamp of what the row has of an annotation, nil if there is nothing.
+func (r *annotationRow) writtenUs() *int64 {
+	if r.WrittenUs == nil || r.BeforeUs != nil && *r.BeforeUs > *r.WrittenUs {
+		return r.BeforeUs
+	}
+	return r.WrittenUs
 }
 
 func (r *annotationRow) annotation() storage.Annotation {
@@ -67,12 +105,14 @@ func (s *Store) stored(ctx context.Context, startMs int64, id string) (annotatio
 	if err != nil || len(found) == 0 {
 		return annotationRow{}, err
 	}
-	return found[0], nil
+	return found[0], found[0].decode()
 }
 
 // PutAnnotations implements storage.Annotations. The entry of a long annotation among the spans comes before the
 // annotation, with the same write timestamp: a row that leads to nothing is skipped. The write timestamp lies above
-// that of the row that is replaced, although the clock of its writer may be ahead.
+// that of the row that is replaced, although the clock of its writer may be ahead. Another put of the annotation may have
+// the same one. So the annotation is one cell, and the entry of the replaced one is deleted just below this timestamp,
+// which spares an entry of the other put.
 func (s *Store) PutAnnotations(ctx context.Context, as []storage.Annotation, keep time.Duration) error {
 	const op = "put annotations"
 	if ctx.Err() != nil {
@@ -87,10 +127,14 @@ func (s *Store) PutAnnotations(ctx context.Context, as []storage.Annotation, kee
 
 func (s *Store) putAnnotation(ctx context.Context, a *storage.Annotation, seconds int) error {
 	old, err := s.stored(ctx, a.StartMs, a.ID)
+	if err != nil && !errors.Is(err, storage.ErrCorrupt) { // what cannot be read is replaced
+		return err
+	}
+	tsUs, err := s.timestampAfter(ctx, old.writtenUs())
 	if err != nil {
 		return err
 	}
-	tsUs, err := s.timestampAfter(ctx, old.WrittenUs)
+	cell, err := json.Marshal(annotationCell{a.EndMs, a.Text, a.Tags, a.Selector, a.Author, a.UpdatedMs})
 	if err != nil {
 		return err
 	}
@@ -100,14 +144,14 @@ func (s *Store) putAnnotation(ctx context.Context, a *storage.Annotation, second
 			return err
 		}
 	}
-	if err := s.session.exec(ctx, tsUs, stmt(cqlWriteAnnotation, metric.AlignDown(a.StartMs, dayMs), a.StartMs, a.ID, a.EndMs,
-		a.Text, append([]string{}, a.Tags...), a.Selector, a.Author, a.UpdatedMs, seconds)); err != nil {
+	if err := s.session.exec(ctx, tsUs,
+		stmt(cqlWriteAnnotation, metric.AlignDown(a.StartMs, dayMs), a.StartMs, a.ID, string(cell), seconds)); err != nil {
 		return err
 	}
 	if old.EndMs == nil {
 		return nil
 	}
-	return s.dropSpan(ctx, tsUs, storage.SpanOf(a.StartMs, *old.EndMs), span, a.StartMs, a.ID)
+	return s.dropSpan(ctx, tsUs-1, storage.SpanOf(a.StartMs, *old.EndMs), span, a.StartMs, a.ID)
 }
 
 // dropSpan deletes the entry of an annotation under a span, unless it is the one that stays.
@@ -126,10 +170,10 @@ func (s *Store) DeleteAnnotations(ctx context.Context, keys []storage.Annotation
 	return named("delete annotations", each(ctx, len(keys), func(ctx context.Context, i int) error {
 		k := keys[i]
 		old, err := s.stored(ctx, k.StartMs, k.ID)
-		if err != nil {
+		if err != nil && !errors.Is(err, storage.ErrCorrupt) {
 			return err
 		}
-		tsUs, err := s.timestampAfter(ctx, old.WrittenUs)
+		tsUs, err := s.timestampAfter(ctx, old.writtenUs())
 		if err != nil {
 			return err
 		}
@@ -178,6 +222,9 @@ func (s *Store) Annotations(ctx context.Context, fromMs, toMs int64) iter.Seq2[s
 			}),
 		} {
 			for r, err := range seq {
+				if err == nil {
+					err = r.decode()
+				}
 				if err != nil {
 					yield(storage.Annotation{}, named(op, err))
 					return

@@ -186,6 +186,65 @@ func TestFaultsOfAnnotations(t *testing.T) {
 	}
 }
 
+// Two puts of an annotation that replace a row of a writer whose clock was ahead get the same write timestamp. One of them
+// counts, as a whole, and is found by its span.
+func TestPutsWithOneTimestamp(t *testing.T) {
+	o := place(t)
+	p, other, ahead := start(t, o), start(t, o), start(t, o)
+	ahead.stamps.observe(storage.Fence(time.Now().Add(20 * time.Second).UnixMicro()))
+	n := 0
+	for _, before := range []int64{0, 40, 400} {
+		for _, spans := range [][2]int64{{0, 0}, {40, 400}, {400, 40}, {0, 40}, {40, 0}, {40, 50}} {
+			n++
+			startMs := int64(n) * 1000 * dayMs
+			of := func(days int64, text, author string) storage.Annotation {
+				return storage.Annotation{
+					ID: "a", StartMs: startMs, EndMs: startMs + days*dayMs, Text: text, Author: author, Tags: []string{text}, Selector: author, UpdatedMs: days,
+				}
+			}
+			put := func(p *process, a storage.Annotation) {
+				require.NoError(t, p.PutAnnotations(t.Context(), []storage.Annotation{a}, 0))
+			}
+			put(ahead, of(before, "before", "before"))
+			mine, theirs := of(spans[0], "a", "z"), of(spans[1], "z", "a")
+			p.flaky.heal()
+			p.flaky.mu.Lock()
+			p.flaky.aside, p.flaky.meanwhile = 1, func() { put(other, theirs) } // after the read
+			p.flaky.mu.Unlock()
+			put(p, mine)
+			found := gather(t, p.Annotations(t.Context(), startMs, startMs))
+			require.Len(t, found, 1)
+			require.Contains(t, []storage.Annotation{mine, theirs}, found[0])
+			require.Equal(t, found, gather(t, p.Annotations(t.Context(), found[0].EndMs, found[0].EndMs)), "%v after %d", spans, before)
+		}
+	}
+}
+
+// An annotation that somebody has written by hand, and that cannot be read, is named. A put or a delete replaces it.
+func TestAnnotationByHand(t *testing.T) {
+	p := start(t, place(t))
+	for i, replace := range []func(a storage.Annotation) error{
+		func(a storage.Annotation) error {
+			return p.PutAnnotations(t.Context(), []storage.Annotation{a}, 0)
+		},
+		func(a storage.Annotation) error {
+			return p.DeleteAnnotations(t.Context(), []storage.AnnotationKey{a.Key()})
+		},
+	} {
+		a := storage.Annotation{ID: "a", StartMs: int64(i) * dayMs, EndMs: int64(i) * dayMs}
+		require.NoError(t, p.PutAnnotations(t.Context(), []storage.Annotation{a}, 0))
+		p.byHand(t, "UPDATE annotations SET annotation = '{' WHERE day = %d AND start_time = %[1]d AND id = 'a'", a.StartMs)
+		var err error
+		for _, e := range p.Annotations(t.Context(), a.StartMs, a.StartMs) {
+			err = errors.Join(err, e)
+		}
+		require.ErrorIs(t, err, storage.ErrCorrupt)
+		require.ErrorContains(t, err, `annotation "a"`)
+		require.NoError(t, replace(a))
+		require.Len(t, gather(t, p.Annotations(t.Context(), a.StartMs, a.StartMs)), 1-i)
+	}
+}
+
 // Annotations and their entries among the spans have the TTL that they were put with.
 func TestAnnotationTimeToLive(t *testing.T) {
 	r := &recordedReads{}
@@ -256,6 +315,12 @@ func TestUpgrade(t *testing.T) {
 			defer a.session.close()
 			require.NoError(t, a.apply(t.Context()))
 			require.NoError(t, a.session.exec(t.Context(), 1, stmt(cqlWriteMetadata, "cpu", "gauge", "How busy.", "ratio")))
+			old := storage.Annotation{ID: "old", EndMs: 5, Text: "text", Tags: []string{"x"}, Selector: "up", Author: "ann", UpdatedMs: 7}
+			if version == 4 { // annotations were in columns
+				require.NoError(t, a.session.exec(t.Context(), 1, stmt(
+					`INSERT INTO annotations (day, start_time, id, end_time, content, tags, selector, author, updated) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)`,
+					int64(0), old.StartMs, old.ID, old.EndMs, old.Text, old.Tags, old.Selector, old.Author, old.UpdatedMs)))
+			}
 			text, err := readSetting(t.Context(), a.session, settingVersion)
 			require.NoError(t, err)
 			require.Equal(t, strconv.Itoa(version), text)
@@ -267,6 +332,14 @@ func TestUpgrade(t *testing.T) {
 				require.NoError(t, ApplySchema(t.Context(), o, "", func(int, int, string) {}))
 			}
 			p := start(t, o)
+			if version == 4 {
+				require.Equal(t, []storage.Annotation{old}, gather(t, p.Annotations(t.Context(), 0, 0)))
+				old.Text, old.Tags = "again", nil
+				require.NoError(t, p.PutAnnotations(t.Context(), []storage.Annotation{old}, 0))
+				require.Equal(t, []storage.Annotation{old}, gather(t, p.Annotations(t.Context(), 0, 0)))
+				require.NoError(t, p.DeleteAnnotations(t.Context(), []storage.AnnotationKey{old.Key()}))
+				require.Empty(t, gather(t, p.Annotations(t.Context(), 0, 0)))
+			}
 			require.Len(t, gather(t, p.Metadata(t.Context())), 1)
 			require.NoError(t, p.PutDocument(t.Context(), faultDocument(1, 1, "x"), 1))
 			require.NoError(t, p.PutAnnotations(t.Context(), []storage.Annotation{{ID: "a", EndMs: 40 * dayMs}}, 0))

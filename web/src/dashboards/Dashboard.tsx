@@ -16,7 +16,6 @@ import type { Showing } from "./data";
 import { Confirm, Conflict, Copy, History } from "./dialogs";
 import { forget, useDraft, type Draft } from "./draft";
 import { Grid } from "./Grid";
-import { addressOf } from "./List";
 import { Menu } from "./Menu";
 import { idOf, kindNames, kinds, newPanel, nextId, type Dashboard as Board, type Kind, type Panel, type Stored } from "./model";
 import { PanelCard, type Context } from "./PanelCard";
@@ -24,7 +23,7 @@ import { PanelEditor } from "./PanelEditor";
 import { PanelMenu } from "./PanelMenu";
 import { Settings } from "./Settings";
 import { change, changeRange, changeVariable, read, versionOf } from "./state";
-import { create, inReadingOrder, load, put, remove, restore } from "./store";
+import { addressOf, create, inReadingOrder, load, put, remove, restore } from "./store";
 import { VariableBar } from "./VariableBar";
 import { chosen, textsOf, useOptions } from "./variables";
 

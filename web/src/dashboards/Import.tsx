@@ -2,9 +2,8 @@ import { useState } from "preact/hooks";
 import { go } from "../address";
 import { Failure } from "../api";
 import { Dialog } from "../frame/Dialog";
-import { addressOf } from "./List";
 import type { Dashboard } from "./model";
-import { convert, create } from "./store";
+import { addressOf, convert, create } from "./store";
 
 /** Import makes a dashboard from a file or a text, Grafana's or ours. What of it is left out is said before anything is stored. */
 export function Import({ close }: { close: () => void }) {

@@ -8,9 +8,7 @@ import { usePreferences } from "../preferences";
 import { ago, formatTime } from "../time";
 import { emptyDashboard } from "./model";
 import { Import } from "./Import";
-import { create, list, undelete, type Listed } from "./store";
-
-export const addressOf = (id: string): string => `/dashboards/${id}`;
+import { addressOf, create, list, undelete, type Listed } from "./store";
 
 /** List shows which dashboards there are. */
 export function List() {

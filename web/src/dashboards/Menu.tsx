@@ -1,38 +1,18 @@
 import type { ComponentChildren } from "preact";
-import { useLayoutEffect, useRef, useState } from "preact/hooks";
+import { usePopover } from "../frame/popover";
 
 /** Menu shows what can be done below a button, until something else is done. */
 export function Menu({ label, text, title, children, class: more = "" }: { label?: string; text: ComponentChildren; title?: string; children: (close: () => void) => ComponentChildren; class?: string }) {
-  const [open, setOpen] = useState(false);
-  const box = useRef<HTMLDivElement>(null);
-  const button = useRef<HTMLButtonElement>(null);
-  useLayoutEffect(() => {
-    if (!open) return;
-    const outside = (e: Event) => {
-      if (!box.current?.contains(e.target as Node)) setOpen(false);
-    };
-    document.addEventListener("pointerdown", outside);
-    box.current?.querySelector<HTMLElement>(".menu :is(a, button, input)")?.focus();
-    return () => document.removeEventListener("pointerdown", outside);
-  }, [open]);
-  const close = () => {
-    setOpen(false);
-    button.current?.focus();
-  };
+  const { open, setOpen, box, button, close, onKeyDown } = usePopover(".menu :is(a, button, input)");
   return (
     <div class={`menu-box ${more}`} ref={box}
       onFocusOut={(e) => {
         if (e.relatedTarget && !box.current?.contains(e.relatedTarget as Node)) setOpen(false);
       }}
       onKeyDown={(e) => {
-        if (!open) return;
-        if (e.key === "Escape") {
-          e.stopPropagation();
-          e.preventDefault();
-          close();
-        }
+        onKeyDown(e);
         const step = Number(e.key === "ArrowDown") - Number(e.key === "ArrowUp");
-        if (!step) return;
+        if (!open || !step) return;
         e.preventDefault();
         const all = [...box.current!.querySelectorAll<HTMLElement>(".menu :is(a, button, input):not(:disabled)")];
         all[(all.indexOf(document.activeElement as HTMLElement) + step + all.length) % all.length]?.focus();

@@ -4,6 +4,8 @@ import { arrange } from "./arrange";
 import { complete, idOf, type Dashboard, type Sent, type Stored } from "./model";
 
 const path = "/api/v1/dashboards";
+export const addressOf = (id: string): string => `/dashboards/${id}`;
+
 const at = (id: string) => `${path}/${encodeURIComponent(id)}`;
 
 export interface Listed {

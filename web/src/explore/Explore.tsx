@@ -9,6 +9,7 @@ import { go, steps, useAddress } from "../address";
 import { ask, Failure, gone, type Answer } from "../api";
 import { Dialog } from "../frame/Dialog";
 import { Down, Plus } from "../frame/icons";
+import { lazy } from "../frame/lazy";
 import { useShownShortcuts } from "../frame/shortcuts";
 import { usePreferences } from "../preferences";
 import { autoStep, formatDuration, parseDuration, second, spanOf, type Range } from "../time";
@@ -50,6 +51,8 @@ interface Shown {
   start: number;
   end: number;
 }
+
+const AddPanel = lazy(() => import("../dashboards/AddPanel").then((m) => m.AddPanel));
 
 const percentiles = [50, 75, 90, 95, 99];
 
@@ -171,6 +174,7 @@ export function Explore() {
   const { dark } = usePreferences();
   const rows = useRef<{ rows: TableRow[]; columns: string[] }>({ rows: [], columns: [] });
   const [copying, setCopying] = useState(false);
+  const [adding, setAdding] = useState(false);
 
   const show = (range: Range) => change({ range });
   const span = shown ?? spanOf(state.range, Date.now());
@@ -232,6 +236,7 @@ export function Explore() {
           <button type="button" aria-pressed={state.view === "table"} onClick={() => change({ view: "table" })}>Table</button>
         </span>
         <span class="row push">
+          <button type="button" class="quiet" disabled={!live.length || !shown} onClick={() => setAdding(true)}><Plus />Add to dashboard</button>
           <button type="button" class="quiet" disabled={!live.length || !shown} onClick={() => setCopying(true)}>curl</button>
           <button type="button" class="quiet" disabled={!live.length || !shown} onClick={() => (state.view === "table" ? saveRows(rows.current.rows, rows.current.columns) : saveLines(shown!.grid, lines))}><Down />CSV</button>
           {state.view === "chart" && <button type="button" class="quiet" disabled={!lines.length} onClick={() => picture.current && savePicture(picture.current, lines, dark)}><Down />PNG</button>}
@@ -283,6 +288,9 @@ export function Explore() {
           annotate={() => annotate(undefined)} edit={(a: Annotation) => setSubject({ start: a.start, end: a.end, was: a })} />
       )}
       {subject && <Editor subject={subject} choices={choices} close={() => setSubject(undefined)} changed={noted.again} />}
+      {adding && <AddPanel close={() => setAdding(false)} added={{
+        kind: state.view === "table" ? "table" : "timeseries", exprs: live.map(({ text }) => text.trim()), range: "back" in state.range ? formatDuration(state.range.back) : "",
+      }} />}
       {copying && <Copy text={commands()} close={() => setCopying(false)} />}
     </div>
   );

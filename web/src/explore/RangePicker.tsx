@@ -1,5 +1,6 @@
-import { useLayoutEffect, useRef, useState } from "preact/hooks";
+import { useState } from "preact/hooks";
 import { Clock } from "../frame/icons";
+import { usePopover } from "../frame/popover";
 import { usePreferences } from "../preferences";
 import { describeRange, formatDuration, formatTime, parseDuration, parseTime, spanOf, type Range } from "../time";
 
@@ -17,31 +18,13 @@ function readTime(text: string, zone: "utc" | "local"): { back: number } | { tim
 
 export function RangePicker({ range, choose }: { range: Range; choose: (r: Range) => void }) {
   const { zone } = usePreferences();
-  const [open, setOpen] = useState(false);
-  const box = useRef<HTMLDivElement>(null);
-  const button = useRef<HTMLButtonElement>(null);
-  useLayoutEffect(() => {
-    if (!open) return;
-    const outside = (e: Event) => {
-      if (!box.current?.contains(e.target as Node)) setOpen(false);
-    };
-    document.addEventListener("pointerdown", outside);
-    box.current?.querySelector<HTMLElement>(".popover button[aria-pressed=true], .popover button")?.focus();
-    return () => document.removeEventListener("pointerdown", outside);
-  }, [open]);
+  const { open, setOpen, box, button, close, onKeyDown } = usePopover(".popover button[aria-pressed=true]", ".popover button");
   const done = (r: Range) => {
-    setOpen(false);
-    button.current?.focus();
+    close();
     choose(r);
   };
   return (
-    <div class="picker" ref={box} onKeyDown={(e) => {
-      if (e.key === "Escape" && open) {
-        e.stopPropagation();
-        setOpen(false);
-        button.current?.focus();
-      }
-    }}>
+    <div class="picker" ref={box} onKeyDown={onKeyDown}>
       <button type="button" ref={button} aria-haspopup="dialog" aria-expanded={open} onClick={() => setOpen(!open)}><Clock />{describeRange(range, zone)}</button>
       {open && (
         <div class="popover" role="dialog" aria-label="Time range">

@@ -1,36 +1,21 @@
 import { useEffect, useState } from "preact/hooks";
-import { gone, request, Failure, watchReached, type Reached } from "../api";
+import { request, watchReached, type Reached } from "../api";
+import { poll } from "../poll";
 import { second } from "../time";
-
-const every = 15 * second;
 
 /** StatusLine says whether the server answers, and whether it can serve. */
 export function StatusLine() {
   const [reached, reach] = useState<Reached>("unknown");
   const [unready, setUnready] = useState("");
   useEffect(() => watchReached(reach), []);
-  useEffect(() => {
-    const stop = new AbortController();
-    let timer = 0;
-    const look = async () => {
-      try {
-        // A tab that nobody sees asks nothing.
-        if (!document.hidden) {
-          await request("GET", "/-/ready", [], stop.signal);
-          setUnready("");
-        }
-      } catch (err) {
-        if (gone(err)) return;
-        setUnready(err instanceof Failure && err.status ? err.message : "");
-      }
-      timer = window.setTimeout(look, every);
-    };
-    void look();
-    return () => {
-      stop.abort();
-      clearTimeout(timer);
-    };
-  }, []);
+  useEffect(() => poll({
+    every: 15 * second,
+    look: async (signal) => {
+      await request("GET", "/-/ready", [], signal);
+      setUnready("");
+    },
+    failed: (err) => setUnready(err.status ? err.message : ""),
+  }), []);
   const [state, text] = reached === "no" ? ["bad", "The server does not answer"] : unready ? ["warn", unready] : reached === "yes" ? ["good", "Connected"] : ["", "Connecting…"];
   return (
     <footer class="status">

@@ -1,14 +1,16 @@
 import { useEffect, useState } from "preact/hooks";
 import { format, go, useAddress } from "../address";
-import { ask, Failure, gone } from "../api";
+import { ask } from "../api";
 import { shadeOf } from "../explore/Strip";
 import { useShownShortcuts } from "../frame/shortcuts";
+import { may, useWho } from "../frame/who";
+import { poll } from "../poll";
 import { usePreferences } from "../preferences";
 import { about, ago, day, formatDuration, formatTime, parseDuration, second } from "../time";
 import { Reaggregate } from "./Reaggregate";
+import { Verify } from "./Verify";
 import type { SliceState, Slices, Status } from "./wire";
 
-const every = 15 * second;
 const spans = ["6h", "1d", "3d", "7d", "30d"];
 
 const words: Record<string, string> = {
@@ -31,34 +33,26 @@ export function Grinding() {
   const [failure, setFailure] = useState("");
   const [turn, setTurn] = useState(0);
   const [now, setNow] = useState(Date.now);
-  const [computing, setComputing] = useState(false);
-  useEffect(() => {
-    const stop = new AbortController();
-    let timer = 0;
-    const look = async () => {
-      try {
-        if (!document.hidden) {
-          const [a, b] = await Promise.all([
-            ask<Status>("GET", "/api/v1/status/aggregation", [], stop.signal),
-            ask<Slices>("GET", "/api/v1/status/slices", [["start", `-${formatDuration(back)}`]], stop.signal),
-          ]);
-          setStatus(a);
-          setSlices(b);
-          setFailure("");
-          setNow(Date.now());
-        }
-      } catch (err) {
-        if (gone(err)) return;
-        setFailure(err instanceof Failure ? err.message : String(err));
-      }
-      timer = window.setTimeout(look, every);
-    };
-    void look();
-    return () => {
-      stop.abort();
-      clearTimeout(timer);
-    };
-  }, [back, turn]);
+  const who = useWho();
+  const [dialog, setDialog] = useState<"verify" | "reaggregate">();
+  const close = () => {
+    setDialog(undefined);
+    setTurn((n) => n + 1);
+  };
+  useEffect(() => poll({
+    every: 15 * second,
+    look: async (signal) => {
+      const [a, b] = await Promise.all([
+        ask<Status>("GET", "/api/v1/status/aggregation", [], signal),
+        ask<Slices>("GET", "/api/v1/status/slices", [["start", `-${formatDuration(back)}`]], signal),
+      ]);
+      setStatus(a);
+      setSlices(b);
+      setFailure("");
+      setNow(Date.now());
+    },
+    failed: (err) => setFailure(err.message),
+  }), [back, turn]);
   useShownShortcuts({ r: ["Ask again", () => setTurn((n) => n + 1)] });
 
   const at = (ms: number) => <span title={formatTime(ms, zone)}>{ago(ms, now)}</span>;
@@ -75,7 +69,12 @@ export function Grinding() {
         <span class="group" role="group" aria-label="Time shown">
           {spans.map((s) => <button key={s} type="button" aria-pressed={parseDuration(s) === back} onClick={() => show(s, picked)}>{s}</button>)}
         </span>
-        <button type="button" class="push" onClick={() => setComputing(true)}>Compute rows again…</button>
+        {may(who, "admin") && (
+          <span class="group push">
+            <button type="button" onClick={() => setDialog("verify")}>Verify rows…</button>
+            <button type="button" onClick={() => setDialog("reaggregate")}>Compute rows again…</button>
+          </span>
+        )}
       </div>
       {failure && <p class="banner bad" role="alert">{failure}</p>}
       {problems.map((p) => <p key={p} class="banner warn">{p}</p>)}
@@ -173,10 +172,8 @@ export function Grinding() {
           )}
         </>
       )}
-      {computing && <Reaggregate close={() => {
-        setComputing(false);
-        setTurn((n) => n + 1);
-      }} />}
+      {dialog === "verify" && <Verify levels={status?.levels.slice(1).map((l) => l.level) ?? []} close={close} />}
+      {dialog === "reaggregate" && <Reaggregate close={close} />}
     </div>
   );
 }

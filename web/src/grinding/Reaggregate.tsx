@@ -2,7 +2,8 @@ import { useEffect, useRef, useState } from "preact/hooks";
 import { Failure, gone, lines, request, type Params } from "../api";
 import { Dialog } from "../frame/Dialog";
 import { usePreferences } from "../preferences";
-import { formatTime, parseDuration, parseTime } from "../time";
+import { formatTime } from "../time";
+import { RangeFields, useRead } from "./Range";
 
 interface Progress {
   status?: string;
@@ -19,9 +20,8 @@ interface Progress {
 /** Reaggregate has rows computed again from the samples, after a question. */
 export function Reaggregate({ close }: { close: () => void }) {
   const { zone } = usePreferences();
-  const [match, setMatch] = useState("");
-  const [from, setFrom] = useState("-6h");
-  const [to, setTo] = useState("now");
+  const [{ match, from, to }, write] = useState({ match: "", from: "-6h", to: "now" });
+  const read = useRead();
   const [wrong, setWrong] = useState("");
   const [asked, setAsked] = useState<Params>();
   const [running, setRunning] = useState(false);
@@ -29,23 +29,12 @@ export function Reaggregate({ close }: { close: () => void }) {
   const stop = useRef(new AbortController());
   useEffect(() => () => stop.current.abort(), []);
 
-  // A time as the server takes it: relative ones as they are, others in Unix ms.
-  const read = (text: string): string | undefined => {
-    const t = text.trim();
-    if (t === "now" || (t.startsWith("-") && parseDuration(t.slice(1)) !== undefined)) return t;
-    const ms = parseTime(t, zone);
-    return ms === undefined ? undefined : String(ms);
-  };
   const check = (e: Event) => {
     e.preventDefault();
-    const start = read(from);
-    const end = read(to);
-    if (!match.trim()) setWrong("Name the series by a selector, such as cpu_usage_ratio or {__name__!=\"\"} for all.");
-    else if (!start || !end) setWrong("Write times as 2026-01-31 12:00, -6h for six hours ago, or now.");
-    else {
-      setWrong("");
-      setAsked([["match[]", match.trim()], ["start", start], ["end", end]]);
-    }
+    const times = read({ match, from, to });
+    if ("wrong" in times) return setWrong(times.wrong);
+    setWrong("");
+    setAsked([["match[]", match.trim()], ["start", times.start], ["end", times.end]]);
   };
   const run = async () => {
     setRunning(true);
@@ -67,9 +56,7 @@ export function Reaggregate({ close }: { close: () => void }) {
       {!asked ? (
         <form class="form" onSubmit={check}>
           <p class="note">Roll-up rows are computed again from the raw samples by the next runs. It changes nothing where rows and samples agree.</p>
-          <label><span>Series</span><input type="text" name="match" class="mono" value={match} placeholder={'cpu_usage_ratio{source="web-1"}'} spellcheck={false} autocomplete="off" onInput={(e) => setMatch(e.currentTarget.value)} /></label>
-          <label><span>From</span><input type="text" name="from" class="mono" value={from} spellcheck={false} autocomplete="off" onInput={(e) => setFrom(e.currentTarget.value)} /></label>
-          <label><span>To</span><input type="text" name="to" class="mono" value={to} spellcheck={false} autocomplete="off" onInput={(e) => setTo(e.currentTarget.value)} /></label>
+          <RangeFields asked={{ match, from, to }} change={write} />
           {wrong && <p class="banner bad" role="alert">{wrong}</p>}
           <div class="dialog-end"><button type="submit" class="primary">Continue</button></div>
         </form>

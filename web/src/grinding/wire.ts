@@ -18,6 +18,36 @@ export interface Slices {
   unread?: string[];
 }
 
+/** Verification is a line of the answer of /api/v1/verify. */
+export interface Verification {
+  status?: string;
+  error?: string;
+  progress?: { done: number; total: number };
+  difference?: Difference;
+  verified?: Verified;
+}
+
+export interface Difference {
+  kind: string;
+  metric?: Record<string, string>;
+  level?: string;
+  start?: number;
+  end?: number;
+  fields?: { name: string; row: string; samples: string }[];
+  message?: string;
+}
+
+export interface Verified {
+  start: number;
+  end: number;
+  series: number;
+  samples: number;
+  levels: { level: string; compared: number; different: number; pending: number; not_ground: number; expired: number; unreadable: number }[];
+  damaged: number;
+  damaged_rows: number;
+  repaired?: { series: number; slices: number; surplus: number; ahead: number; ahead_first?: string; rows: { level: string; after: number }[] };
+}
+
 export interface SliceState {
   start: number;
   end: number;

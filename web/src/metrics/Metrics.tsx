@@ -9,6 +9,7 @@ import { Link } from "../frame/Link";
 import { usePreferences } from "../preferences";
 import { ago, formatTime } from "../time";
 import { Delete } from "./Delete";
+import { GroupBar, useGroups } from "./Groups";
 
 const tabs = [["metrics", "Metrics"], ["sources", "Sources"], ["cardinality", "Cardinality"]] as const;
 const most = 500; // rows shown at once
@@ -25,7 +26,7 @@ export function Metrics() {
       <div class="row">
         <h1>Metrics</h1>
         <span class="group" role="group" aria-label="What is listed">
-          {tabs.map(([t, name]) => <button key={t} type="button" aria-pressed={t === tab} onClick={() => go(format("/metrics-explorer", [["tab", t === "metrics" ? "" : t]]))}>{name}</button>)}
+          {tabs.map(([t, name]) => <button key={t} type="button" aria-pressed={t === tab} onClick={() => go(format("/metrics-explorer", [["tab", t === "metrics" ? "" : t], ["group", query.get("group") ?? ""]]))}>{name}</button>)}
         </span>
       </div>
       {tab === "metrics" ? <Catalogue /> : tab === "sources" ? <Sources /> : <Cardinality />}
@@ -78,16 +79,19 @@ function Catalogue() {
   const names = useAnswer<Answer<string[]>>("/api/v1/label/__name__/values", [], turn);
   const known = useAnswer<Answer<Record<string, Metadata[]>>>("/api/v1/metadata", []);
   const counted = useAnswer<Counted>("/api/v1/cardinality", [["limit", "10000"]], turn);
+  const chosen = query.get("group") ?? "";
+  const groups = useGroups(chosen);
   if (!names.answer) return <State failure={names.failure} />;
   const series = new Map(counted.answer?.metrics.map((m) => [m.name, m.series]));
   const wanted = find.toLowerCase();
-  const rows = names.answer.data.map((name) => ({ name, m: known.answer?.data[name]?.[0] })).filter(({ name, m }) => !wanted || name.toLowerCase().includes(wanted) || m?.help.toLowerCase().includes(wanted));
+  const rows = names.answer.data.map((name) => ({ name, m: known.answer?.data[name]?.[0] })).filter(({ name }) => groups.has("metrics", name)).filter(({ name, m }) => !wanted || name.toLowerCase().includes(wanted) || m?.help.toLowerCase().includes(wanted));
   return (
     <section class="card">
       <header>
         <label class="field">Find <input type="search" value={find} spellcheck={false} onInput={(e) => set([["find", e.currentTarget.value]])} /></label>
+        <GroupBar groups={groups} chosen={chosen} choose={(id) => set([["group", id]])} found={{ metrics: rows.map((r) => r.name), sources: [] }} />
         <span class="note">{rows.length === names.answer.data.length ? `${n(rows.length)} metrics` : `${n(rows.length)} of ${n(names.answer.data.length)} metrics`}</span>
-        {counted.failure && <span class="note bad">{counted.failure}</span>}
+        {[counted.failure, groups.failure].map((f) => f && <span key={f} class="note bad">{f}</span>)}
       </header>
       <div class="scroll" tabIndex={0} role="region" aria-label="Metrics, listed">
         <table>
@@ -132,22 +136,27 @@ function Sources() {
   const sort = orders.find(([o]) => o === query.get("sort"))?.[0] ?? "samples";
   const source = query.get("source") ?? "";
   const derived = query.get("derived") ?? "";
-  const { answer, failure } = useAnswer<SourceList>("/api/v1/sources", [["sort", sort], ["limit", "200"]]);
+  const chosen = query.get("group") ?? "";
+  const { answer, failure } = useAnswer<SourceList>("/api/v1/sources", [["sort", sort], ["limit", chosen ? "10000" : "200"]]);
   const one = useAnswer<SourceList>("/api/v1/sources", source ? [["source", source], ["limit", "200"], ...(derived ? [["derived", derived] as [string, string]] : [])] : [["limit", "1"]]);
+  const groups = useGroups(chosen);
   if (!answer) return <State failure={failure} />;
   const now = Date.now();
+  const rows = answer.sources.filter((s) => groups.has("sources", s.name));
   return (
     <div class={`layout${source ? " with-panel" : ""}`}>
       <section class="card">
         <header>
           <label class="field">Order <select value={sort} onChange={(e) => set([["sort", e.currentTarget.value]])}>{orders.map(([o, text]) => <option key={o} value={o}>{text}</option>)}</select></label>
-          <span class="note">{answer.sources.length < answer.total ? `${n(answer.sources.length)} of ${n(answer.total)} sources` : `${n(answer.total)} sources`}. Samples, bytes and reports since {formatTime(Math.round(answer.since / 1000) * 1000, zone)}, by this process.</span>
+          <GroupBar groups={groups} chosen={chosen} choose={(id) => set([["group", id]])} found={{ metrics: [], sources: rows.map((s) => s.name) }} />
+          {groups.failure && <span class="note bad">{groups.failure}</span>}
+          <span class="note">{rows.length < answer.total ? `${n(rows.length)} of ${n(answer.total)} sources` : `${n(answer.total)} sources`}. Samples, bytes and reports since {formatTime(Math.round(answer.since / 1000) * 1000, zone)}, by this process.</span>
         </header>
         <div class="scroll" tabIndex={0} role="region" aria-label="Sources, listed">
           <table>
             <thead><tr><th>Source</th><th>Last report</th><th class="n">Series</th><th class="n">Samples</th><th class="n">Bytes</th></tr></thead>
             <tbody>
-              {answer.sources.map((s) => (
+              {rows.map((s) => (
                 <tr key={`${s.name} ${s.derived}`}>
                   <td><button type="button" class="sort link mono" aria-pressed={s.name === source} onClick={() => set([["source", s.name === source ? "" : s.name], ["derived", s.derived && s.name !== source ? "true" : ""]])}>{s.name}</button></td>
                   <td title={s.last === undefined ? "" : formatTime(s.last, zone)}>{s.last === undefined ? <span class="note">none</span> : ago(s.last, now)}</td>
@@ -164,7 +173,7 @@ function Sources() {
           {one.answer?.metrics ? (
             <table>
               <thead><tr><th>Metric</th><th class="n">Series</th></tr></thead>
-              <tbody>{one.answer.metrics.map((m) => <tr key={m.name}><td><Link class="mono" href={format("/explore", [["q", derived ? expressionFor(m.name, undefined) : `{__name__=${quote(m.name)},source=${quote(source)}}`], ["range", "1h"]])}>{m.name}</Link></td><td class="n">{n(m.series)}</td></tr>)}</tbody>
+              <tbody>{one.answer.metrics.filter((m) => groups.has("metrics", m.name)).map((m) => <tr key={m.name}><td><Link class="mono" href={format("/explore", [["q", derived ? expressionFor(m.name, undefined) : `{__name__=${quote(m.name)},source=${quote(source)}}`], ["range", "1h"]])}>{m.name}</Link></td><td class="n">{n(m.series)}</td></tr>)}</tbody>
             </table>
           ) : <div class="card-body"><State failure={one.failure} /></div>}
         </aside>

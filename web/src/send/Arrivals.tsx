@@ -1,13 +1,13 @@
 import { useEffect, useState } from "preact/hooks";
 import { format } from "../address";
-import { ask, Failure, gone, request } from "../api";
+import { ask, request } from "../api";
 import { expressionFor, quote } from "../explore/selector";
 import { Link } from "../frame/Link";
+import { poll } from "../poll";
 import { usePreferences } from "../preferences";
 import { ago, formatTime, second } from "../time";
 import { listensForLines, readCounters, refusals, type Counters } from "./counters";
 
-const every = 2 * second;
 const most = 10_000; // sources that are remembered, which is what the server lists at most
 
 interface Source {
@@ -82,30 +82,21 @@ export function Arrivals({ setListens }: { setListens: (listens: boolean) => voi
   const [metrics, setMetrics] = useState<{ of: string; names: string[]; more: number }>();
 
   useEffect(() => {
-    const stop = new AbortController();
-    let timer = 0;
     let begun = false;
-    const again = async () => {
-      try {
-        if (!document.hidden || !begun) {
-          const seen = await look(begun ? 200 : most, stop.signal);
-          if (!begun) setFirst(seen);
-          begun = true;
-          setNow(seen);
-          setListens(seen.lines);
-          setFailure("");
-        }
-      } catch (err) {
-        if (gone(err)) return;
-        setFailure(err instanceof Failure ? err.message : String(err));
-      }
-      timer = window.setTimeout(again, every);
-    };
-    void again();
-    return () => {
-      stop.abort();
-      clearTimeout(timer);
-    };
+    return poll({
+      every: 2 * second,
+      look: async (signal) => {
+        const seen = await look(begun ? 200 : most, signal);
+        if (!begun) setFirst(seen);
+        begun = true;
+        setNow(seen);
+        setListens(seen.lines);
+        setFailure("");
+      },
+      failed: (err) => setFailure(err.message),
+      // The first look is what the later ones are compared with.
+      asksHidden: () => !begun,
+    });
   }, []);
 
   const list = first && now ? arrived(first.sources, now.sources) : [];

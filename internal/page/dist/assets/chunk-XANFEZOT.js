@@ -1,0 +1,1 @@
+import{a as t,e as n}from"./chunk-UP2ARUAF.js";function u({every:a,look:l,failed:d,asksHidden:s}){let o=new AbortController,e=0,r=async()=>{try{(!document.hidden||s?.())&&await l(o.signal)}catch(i){if(n(i))return;d(t.of(i))}o.signal.aborted||(e=window.setTimeout(r,a))};return r(),()=>{o.abort(),clearTimeout(e)}}export{u as a};

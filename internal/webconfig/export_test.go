@@ -1,0 +1,16 @@
+package webconfig
+
+// MostWaiting is waitingPasswords.
+const MostWaiting = waitingPasswords
+
+// HoldTurn has all passwords wait until release is called. waiting returns how many do.
+func (c *Config) HoldTurn() (waiting func() int, release func()) {
+	c.cache.turn.Lock()
+	return func() int { return len(c.cache.waiting) }, c.cache.turn.Unlock
+}
+
+// LimitedClients is limitedClients.
+const LimitedClients = limitedClients
+
+// Limited returns the number of clients whose rate is remembered.
+func (c *Config) Limited() int { return len(c.limits) }

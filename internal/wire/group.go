@@ -1,0 +1,29 @@
+package wire
+
+import "encoding/json"
+
+// GroupHead is a group of metrics in the list of all.
+type GroupHead struct {
+	ID      string `json:"id"`
+	Name    string `json:"name"`
+	Version int64  `json:"version"`
+	Updated int64  `json:"updated"`
+	Author  string `json:"author"`
+	// Problem is why it cannot be used.
+	Problem string `json:"problem,omitempty"`
+}
+
+// Group is a group of metrics with its content.
+type Group struct {
+	ID      string          `json:"id"`
+	Version int64           `json:"version"`
+	Updated int64           `json:"updated"`
+	Author  string          `json:"author"`
+	Group   json.RawMessage `json:"group"`
+}
+
+// GroupVersion is the reply to a put, or to a deletion.
+type GroupVersion struct {
+	ID      string `json:"id"`
+	Version int64  `json:"version"`
+}
