@@ -35,6 +35,8 @@ func (q *Requests) Limit(next http.Handler) http.Handler {
 		defer give()
 		h.ServeHTTP(w, r)
 		if r.ProtoMajor > 1 {
+			// What has arrived of a body that nobody will read is let go first.
+			_ = r.Body.Close() // it never fails
 			// What is left would wait for the client after the handler, where nobody counts it.
 			_ = http.NewResponseController(w).Flush()
 		}

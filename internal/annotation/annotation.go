@@ -6,7 +6,6 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
-	"fmt"
 	"iter"
 	"maps"
 	"slices"
@@ -57,34 +56,56 @@ type Draft struct {
 	WasMs int64
 }
 
-// Complete fills in what the author need not give: an id, tags in order, the author and the time of the update. It
-// returns why the draft cannot be stored, nil if it can.
-func (b *Book) Complete(ctx context.Context, d *Draft, author string) error {
+// Complete fills in what the author need not give: an id, the author and the time of the update.
+func (b *Book) Complete(d *Draft, author string) {
 	if d.ID == "" {
 		d.ID = strings.ToLower(rand.Text()[:16])
 	}
 	d.Author, d.UpdatedMs = author, b.NowMs()
-	return Check(ctx, &d.Annotation)
 }
 
-// Check puts the tags of an annotation in order, and returns why it cannot be stored, nil if it can.
-func Check(ctx context.Context, a *storage.Annotation) error {
+// Checks checks the annotations of one request, or of one batch of it.
+type Checks struct {
+	turn      func(context.Context) (give func(), err error)
+	selectors query.SelectorChecks
+}
+
+// NewChecks returns the checks of one request. All selectors together may take what one request may have parsed; see
+// query.Admit. turn waits for a turn at heavy work: it is taken for each regular expression.
+func NewChecks(turn func(context.Context) (give func(), err error)) *Checks {
+	return &Checks{turn: turn}
+}
+
+// Check puts the tags of an annotation in order, and returns why it cannot be stored, "" if it can. After an error
+// nobody knows: there is no room or no turn, or ctx is done.
+func (c *Checks) Check(ctx context.Context, a *storage.Annotation) (why string, err error) {
+	if ctx.Err() != nil {
+		return "", context.Cause(ctx)
+	}
 	slices.Sort(a.Tags)
 	a.Tags = slices.Compact(a.Tags)
 	switch err := a.Check(); {
 	case err != nil:
-		return err
+		return err.Error(), nil
 	case a.Text == "" && len(a.Tags) == 0:
-		return errors.New("it has neither a text nor a tag")
+		return "it has neither a text nor a tag", nil
 	case len(a.Tags) > 0 && a.Tags[0] == "":
-		return errors.New("a tag is empty")
+		return "a tag is empty", nil
 	case a.Selector == "":
-		return nil
+		return "", nil
 	}
-	if _, err := query.ParseSelectors(ctx, []string{a.Selector}); err != nil {
-		return fmt.Errorf("the selector: %w", err)
+	if strings.Contains(a.Selector, "~") {
+		give, err := c.turn(ctx)
+		if err != nil {
+			return "", err
+		}
+		defer give()
 	}
-	return nil
+	err = c.selectors.Check(ctx, a.Selector)
+	if wrong := (*query.RequestError)(nil); errors.As(err, &wrong) {
+		return "the selector: " + err.Error(), nil
+	}
+	return "", err
 }
 
 // Put stores drafts that are complete, as if one after the other: a later one may lie where an earlier one was moved

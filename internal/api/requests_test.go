@@ -2,6 +2,8 @@ package api_test
 
 import (
 	"context"
+	"crypto/tls"
+	"encoding/binary"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -17,7 +19,51 @@ import (
 	"github.com/quern/quern/internal/api"
 	"github.com/quern/quern/internal/api/apitest"
 	"github.com/quern/quern/internal/clock"
+	"github.com/quern/quern/internal/ingest"
 )
+
+// TestWindowsOfHTTP2: a client may send little that no handler reads, on one stream or on all of a connection.
+func TestWindowsOfHTTP2(t *testing.T) {
+	s := apitest.Server(t, nil)
+	ts := httptest.NewUnstartedServer(nil)
+	ts.EnableHTTP2 = true
+	ts.Config = s.HTTPServer()
+	ts.StartTLS()
+	defer ts.Close()
+	trust := ts.Client().Transport.(*http.Transport).TLSClientConfig.Clone()
+	trust.NextProtos = []string{"h2"}
+	conn, err := (&tls.Dialer{Config: trust}).DialContext(t.Context(), "tcp", ts.Listener.Addr().String())
+	require.NoError(t, err)
+	defer conn.Close()
+	// No settings, and a ping, which is answered behind what the server says of its windows.
+	_, err = io.WriteString(conn, "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"+
+		"\x00\x00\x00\x04\x00\x00\x00\x00\x00"+"\x00\x00\x08\x06\x00\x00\x00\x00\x0012345678")
+	require.NoError(t, err)
+
+	const settings, ping, windowUpdate, initialWindow = 4, 6, 8, 4 // RFC 9113, section 6
+	stream, all := uint32(65535), uint32(65535)                    // unless the server says otherwise
+	for kind := byte(0); kind != ping; {
+		var head [9]byte
+		_, err := io.ReadFull(conn, head[:])
+		require.NoError(t, err)
+		kind = head[3]
+		payload := make([]byte, binary.BigEndian.Uint32(append([]byte{0}, head[:3]...)))
+		_, err = io.ReadFull(conn, payload)
+		require.NoError(t, err)
+		switch kind {
+		case settings:
+			for ; len(payload) >= 6; payload = payload[6:] {
+				if binary.BigEndian.Uint16(payload) == initialWindow {
+					stream = binary.BigEndian.Uint32(payload[2:])
+				}
+			}
+		case windowUpdate:
+			all += binary.BigEndian.Uint32(payload)
+		}
+	}
+	require.LessOrEqual(t, stream, uint32(64<<10))
+	require.LessOrEqual(t, all, uint32(64<<10))
+}
 
 // TestRequestsOfOneConnection: requests of HTTP/2 are counted like connections, whatever the connections are. A client
 // has half of them. It is refused more, until one of them has ended.
@@ -73,4 +119,34 @@ func TestRequestsOfOneConnection(t *testing.T) {
 	code, _ = ask("/")
 	require.Equal(t, http.StatusOK, code)
 	require.Equal(t, 64, ts.Config.HTTP2.MaxConcurrentStreams)
+}
+
+// seenClients is an appender that knows whose the reports were.
+type seenClients struct {
+	apitest.AcceptAll
+	clients []admission.Client
+}
+
+// Append implements push.Appender.
+func (s *seenClients) Append(ctx context.Context, reports []ingest.Report) (ingest.Result, error) {
+	s.clients = append(s.clients, admission.ClientOf(ctx))
+	return s.AcceptAll.Append(ctx, reports)
+}
+
+// TestReportsHaveAClient: ingest learns from whom reports come.
+func TestReportsHaveAClient(t *testing.T) {
+	var to seenClients
+	clients := admission.NewClients(nil)
+	s := apitest.Server(t, func(o *api.Options) { o.Appender, o.Clients = &to, clients })
+	for _, path := range []string{"/api/v1/reports", "/write"} {
+		body := apitest.OneReport
+		if path == "/write" {
+			body = "m v=1"
+		}
+		w := apitest.Send(t, s, path, strings.NewReader(body), "Content-Type", "application/json")
+		require.Less(t, w.Code, 300, w.Body)
+	}
+	one := clients.Of(httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/", nil).RemoteAddr)
+	require.NotZero(t, one)
+	require.Equal(t, []admission.Client{one, one}, to.clients)
 }

@@ -147,7 +147,7 @@ type Budgets struct {
 	// Bodies are for all ingest requests except imports: their bodies, compressed and decompressed,
 	// and the decoded data.
 	Bodies *admission.Budget
-	// Imports are for lines, decompressors and batches; see importer.MaxBytes.
+	// Imports are for lines, decompressors and batches, see importer.MaxBytes, and for parsed selectors of annotations.
 	Imports *admission.Budget
 	// Forms are for forms, and the data parsed from forms and URLs; see query.Admit.
 	Forms *admission.Budget
@@ -184,7 +184,7 @@ func (o *Options) ensureBudgets() {
 		o.Bodies = newBudget(256<<20, o.Limits.RequestBytes())
 	}
 	if o.Imports == nil {
-		o.Imports = newBudget(128<<20, importer.MaxBytes())
+		o.Imports = newBudget(128<<20, importer.MaxBytes()+query.MaxParsedBytes)
 	}
 	if o.Forms == nil {
 		o.Forms = newBudget(128<<20, o.formBytes())
@@ -283,7 +283,7 @@ func New(opts Options) (*Server, error) {
 		take(reports.New(in), wire.ReportsPath)
 		if opts.BackFiller != nil {
 			routes.Handle(access.Admin, route.Refused, "POST "+wire.ImportPath, importer.New(in, importer.Options{
-				To: opts.BackFiller, Annotations: opts.Annotations, Budget: opts.Imports, Clock: opts.Clock,
+				To: opts.BackFiller, Annotations: opts.Annotations, Budget: opts.Imports, Clock: opts.Clock, Turns: opts.Turns.Queries,
 			}))
 			s.bounded["POST "+wire.ImportPath] = true
 		} else {
@@ -383,8 +383,14 @@ func (s *Server) HTTPServer() *http.Server {
 	return NewHTTPServer(s, Serving{Clock: s.opts.Clock, Logger: s.opts.Logger, Stall: s.opts.Stall, Clients: s.opts.Clients, Requests: 8192})
 }
 
-// streams is how many requests a connection of HTTP/2 may have.
-const streams = 64
+const (
+	// streams is how many requests a connection of HTTP/2 may have.
+	streams = 64
+	// receiveBytes is how much a connection of HTTP/2 holds of bodies that no handler has read, all streams together. It
+	// is not charged to a budget, and a stranger may have a connection: so it is no more than a connection of HTTP/1 has
+	// in the system's buffers.
+	receiveBytes = 64 << 10
+)
 
 // Serving configures an HTTP server. All is required.
 type Serving struct {
@@ -409,7 +415,10 @@ func NewHTTPServer(h http.Handler, with Serving) *http.Server {
 		IdleTimeout:    2 * time.Minute,
 		MaxHeaderBytes: maxHeaderBytes, // of HTTP/2, too
 		// A deadline of HTTP/2 is that of a stream: it ends no write that waits for the connection.
-		HTTP2:    &http.HTTP2Config{MaxConcurrentStreams: streams, WriteByteTimeout: with.Stall},
+		HTTP2: &http.HTTP2Config{
+			MaxConcurrentStreams: streams, WriteByteTimeout: with.Stall,
+			MaxReceiveBufferPerConnection: receiveBytes, MaxReceiveBufferPerStream: receiveBytes,
+		},
 		ErrorLog: slog.NewLogLogger(with.Logger.Handler(), slog.LevelWarn),
 	}
 }

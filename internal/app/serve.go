@@ -120,6 +120,9 @@ type server struct {
 	locks      access.Lock
 	// open is setup.openBackend; tests replace it.
 	open func(ctx context.Context, onFatal func(error)) (store, error)
+	// mayOpen returns how many files the process may open, 0 if that is not known; tests replace it.
+	mayOpen func() uint64
+	accepts connections
 
 	// gate is closed before the store, so that the store is not closed under requests. patience is how long requests
 	// may take to leave that have been broken off.
@@ -146,7 +149,7 @@ func newServer(with setup) *server {
 		collectors.NewBuildInfoCollector(),
 	)
 	s.metrics = s.gathered
-	s.open = s.openBackend
+	s.open, s.mayOpen = s.openBackend, mayOpen
 	s.away.set(errOpening)
 	s.gate.lead(api.NewWaiting(s.awayFor))
 	return s
@@ -165,6 +168,9 @@ func (s *server) run(stopped context.Context, l net.Listener, started func(addr 
 	s.onLoopback = onLoopback(l)
 	var err error
 	if s.locks, err = s.lock(l); err != nil {
+		return err
+	}
+	if err = s.limitConnections(); err != nil {
 		return err
 	}
 	web := api.NewHTTPServer(s.guarded(&s.gate), api.Serving{
@@ -187,7 +193,7 @@ func (s *server) run(stopped context.Context, l net.Listener, started func(addr 
 	if s.scheme() == "https://" {
 		refuse = nil // it speaks no TLS
 	}
-	l = admission.Limit(l, s.cfg.MaxConnections, s.clients, refuse)
+	l = admission.Limit(l, s.accepts.http, s.clients, refuse)
 	if s.web != nil {
 		s.background.Go(func() { s.watchWebConfig(ctx) })
 	}
@@ -307,6 +313,7 @@ func (s *server) build(ctx context.Context) error {
 		if s.lines != nil {
 			s.graphite = graphite.New(ctx, opts.Appender, s.clk, graphite.Options{
 				Sources: s.engine.policy.SourceLabels, Logger: component(s.log, "graphite"), Metrics: s.metrics,
+				Connections: s.accepts.graphite,
 			})
 		}
 		opts.Metadata = s.engine.catalog
@@ -352,7 +359,7 @@ func (s *server) start(ctx context.Context) {
 	if s.graphite != nil {
 		s.log.Info("serving Graphite", "graphite_address", s.lines.Addr().String())
 		s.background.Go(func() {
-			if err := s.graphite.Serve(s.linesOverTLS(admission.Limit(s.lines, graphite.Connections, s.clients, nil))); err != nil {
+			if err := s.graphite.Serve(s.linesOverTLS(admission.Limit(s.lines, s.accepts.graphite, s.clients, nil))); err != nil {
 				s.log.Error("Graphite server failed", "err", err)
 			}
 		})

@@ -16,7 +16,7 @@ import (
 //
 // It bounds the memory that few bytes of a hostile body can cause. Decoders must follow three
 // rules: collect labels with Label, stop when TooMany returns true, and call Charge for all else
-// that they build or collect.
+// that they build or collect, and for each message that may be empty; see MessageBytes.
 type Batch struct {
 	// Sources says which label holds the source of a series. It is the same for all batches of a store, since a series
 	// has one id per source.
@@ -72,7 +72,10 @@ const (
 	measurementBytes = 128
 	labelBytes       = int64(unsafe.Sizeof(metric.Label{}))
 	spanBytes        = int64(unsafe.Sizeof(span{}) + unsafe.Sizeof(Report{}))
-	rejectionBytes   = 2 * int64(unsafe.Sizeof(Rejection{}))
+	// MessageBytes is what a decoder charges for each message that may be empty, such as a series without samples: it costs
+	// time, and bounded they must be as those with samples are.
+	MessageBytes   = 32
+	rejectionBytes = 2 * int64(unsafe.Sizeof(Rejection{}))
 	// maxKeptBytes is about how much of each of its buffers a batch keeps for the next request.
 	maxKeptBytes = 8 << 20
 )

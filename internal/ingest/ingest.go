@@ -365,10 +365,15 @@ func (in *Ingest) admit(client admission.Client, n int) error {
 	if in.closed {
 		return ErrClosed
 	}
-	own := in.pendingOf[client]
-	if in.pending > 0 && in.pending+n > in.opts.MaxPending || own > 0 && own+n > (in.opts.MaxPending+1)/2 {
+	own, share := in.pendingOf[client], (in.opts.MaxPending+1)/2
+	switch {
+	case in.pending > 0 && in.pending+n > in.opts.MaxPending:
 		in.metrics.busy.Inc()
 		return ErrBusy
+	case own > 0 && own+n > share:
+		in.metrics.busy.Inc()
+		return fmt.Errorf("%w: %d of this client. One client may have %d, half of --max-pending-samples: send less at once, or try again",
+			ErrBusy, own, share)
 	}
 	if client != (admission.Client{}) {
 		in.pendingOf[client] += n

@@ -41,9 +41,9 @@ type hold struct {
 	end  context.CancelFunc // nil until begin
 }
 
-// begin must be called before series are registered. It returns an error if the caller has left, or
-// if there is no room.
-func (h *hold) begin() error {
+// begin must be called before series are registered, of which and of others there may be n samples. It returns an error
+// if the caller has left, or if there is no room.
+func (h *hold) begin(n int) error {
 	if h.end != nil {
 		return nil
 	}
@@ -52,10 +52,10 @@ func (h *hold) begin() error {
 	}
 	h.in.mu.Lock()
 	defer h.in.mu.Unlock()
-	if err := h.in.admit(h.client, h.most); err != nil {
+	if err := h.in.admit(h.client, n); err != nil {
 		return err
 	}
-	h.room = h.most
+	h.room = n
 	h.ctx, h.end = Outlive(h.ctx)
 	return nil
 }

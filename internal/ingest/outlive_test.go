@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/quern/quern/internal/admission"
 	"github.com/quern/quern/internal/cache"
 	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/ingest"
@@ -165,6 +166,41 @@ func TestAnswerFreesRoom(t *testing.T) {
 				break
 			}
 		}
+		require.NoError(t, in.Close())
+	})
+}
+
+// TestRoomIsKeptForWhatMayBeTaken: while series are registered, no room is kept for what is rejected already, and all that
+// one client keeps is within its part.
+func TestRoomIsKeptForWhatMayBeTaken(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		clk := clock.System{}
+		g := newStore(clk)
+		stuck := &stuckClaim{Store: g, entered: make(chan struct{})}
+		in := ingest.Start(t.Context(), ingest.Parts{Store: g, Registry: registry.New(stuck, registry.Options{}), Cache: cache.New(g, clk, 1, cache.DefaultTiming()), Clock: clk}, ingest.Options{MaxPending: 4})
+		clients := admission.NewClients(nil)
+		stranger, other := clients.Of("192.0.2.1:1"), clients.Of("192.0.2.2:1")
+		reports := report(1, 2, 3, 4)
+		reports[0].Measurements[0].TimeMs = -7
+		reports[0].Measurements[1].TimeMs = -7
+		ctx, leave := context.WithCancel(admission.WithClient(t.Context(), stranger))
+		ended := make(chan error, 1)
+		go func() {
+			_, err := in.Append(ctx, reports)
+			ended <- err
+		}()
+		<-stuck.entered
+		_, err := in.Append(admission.WithClient(t.Context(), stranger), report(1))
+		require.ErrorIs(t, err, ingest.ErrBusy)
+		require.ErrorContains(t, err, "2 of this client")
+		more := report(1, 2)
+		more[0].Source = "web-2"
+		_, err = in.Append(admission.WithClient(t.Context(), other), more)
+		require.NoError(t, err)
+		leave()
+		require.Error(t, <-ended)
+		_, err = in.Append(admission.WithClient(t.Context(), stranger), report(1, 2))
+		require.NoError(t, err, "the room is free again")
 		require.NoError(t, in.Close())
 	})
 }

@@ -122,5 +122,5 @@ type Overwritten struct {
 	TimeMs int64
 }
 
-// ErrBusy says that the queue is full. Nothing was stored; try again later.
+// ErrBusy says that the queue is full, or a client's part of it. Nothing was stored; try again later.
 var ErrBusy = errors.New("too many samples are waiting to be written")

@@ -412,7 +412,7 @@ func (r *resolver) register(held *hold, source *registry.Source) (refusedBytes i
 	if len(r.fresh) == 0 {
 		return 0, nil
 	}
-	if err := held.begin(); err != nil {
+	if err := held.begin(held.most - len(r.rejected)); err != nil {
 		return 0, err
 	}
 	ids, limit, err := r.assign(held, source)

@@ -87,10 +87,11 @@ const (
 
 // add counts bytes and charges them.
 func (w *weigher) add(n int64) error {
-	if w.sum += n; w.sum > MaxParsedBytes {
+	if w.sum+n > MaxParsedBytes {
 		return badRequest("the regular expressions and selectors would take more than %d MB to compile, the limit for one request: "+
 			"list fewer values, repeat less, use fewer groups or classes such as \\pL, or ask in several requests", MaxParsedBytes>>20)
 	}
+	w.sum += n
 	return admission.Charge(w.ctx, n)
 }
 

@@ -3,6 +3,7 @@ package query
 import (
 	"context"
 	"fmt"
+	"strings"
 
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/promql/parser"
@@ -43,6 +44,28 @@ func parseSelector(s string) (Selector, error) {
 		}
 	}
 	return nil, badRequest(`selector %q: at least one matcher must require a value; {__name__!=""} matches all series`, s)
+}
+
+// SelectorChecks checks the selectors of one request one after the other, and keeps none. Together they may take as much
+// as Admit allows. The zero value is ready. It is used by one goroutine at a time.
+type SelectorChecks struct {
+	weighed weigher
+	last    string // the selector that was checked last, and the result
+	result  error
+}
+
+// Check returns what is wrong with a selector as a *RequestError, nil if nothing is, or admission.ErrNoRoom.
+func (c *SelectorChecks) Check(ctx context.Context, selector string) error {
+	if selector == c.last && selector != "" {
+		return c.result // many in one request are about the same series
+	}
+	c.weighed.ctx = ctx
+	if err := c.weighed.text(selector); err != nil {
+		return err
+	}
+	_, err := parseSelector(selector)
+	c.last, c.result = strings.Clone(selector), err // it may be a view into a body
+	return err
 }
 
 // MaxSelectors bounds the selectors of one request: each may scan all series.

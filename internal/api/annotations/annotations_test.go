@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/quern/quern/internal/access"
+	"github.com/quern/quern/internal/admission"
 	"github.com/quern/quern/internal/annotation"
 	"github.com/quern/quern/internal/api"
 	"github.com/quern/quern/internal/api/apitest"
@@ -302,6 +303,12 @@ func (reader) Identify(*http.Request) (access.Grant, error) {
 	return access.Grant{Name: "user ben", Roles: access.Read}, nil
 }
 
+type admin struct{}
+
+func (admin) Identify(*http.Request) (access.Grant, error) {
+	return access.Grant{Name: "user eve", Roles: access.Read | access.Write | access.Admin}, nil
+}
+
 // TestMemory: what a search returns is bounded in bytes and charged; a request that finds no room is told to try again.
 func TestMemory(t *testing.T) {
 	s := serve(t)
@@ -327,6 +334,68 @@ func TestMemory(t *testing.T) {
 	require.Len(t, full.find(t, "limit", "10").Annotations, 10)
 	code, reply := full.put(t, `{"text":"x"}`)
 	require.Equal(t, 429, code, reply)
+}
+
+// heavy returns a selector that takes most of what the selectors of one request may take. name makes it another one.
+func heavy(name string) string {
+	return fmt.Sprintf(`{"text":"x","selector":"{a=~\"%s\",b=\"%s\"}"}`, strings.Repeat("(?:ab?){900}", 10), name)
+}
+
+// TestSelectorsOfARequest: the selectors of all annotations that a request sends are weighed together.
+func TestSelectorsOfARequest(t *testing.T) {
+	s := serve(t)
+	light := `{"text":"x","selector":"cpu{source=~\"web-.*\"}"}`
+	code, reply := s.put(t, "["+strings.Join([]string{heavy("1"), heavy("1"), heavy("2"), light, heavy("3")}, ",")+"]")
+	require.Equal(t, 200, code, reply)
+	var accepted, rejected []int
+	for _, a := range reply.Accepted {
+		accepted = append(accepted, a.Index)
+	}
+	for _, r := range reply.Rejected {
+		rejected = append(rejected, r.Index)
+		require.Contains(t, r.Message, "more than 64 MB to compile")
+	}
+	require.Equal(t, []int{0, 1, 3}, accepted, "the same again takes nothing")
+	require.Equal(t, []int{2, 4}, rejected)
+	code, reply = s.put(t, heavy("2"))
+	require.Equal(t, 200, code, "in another request: %v", reply)
+}
+
+// TestSelectorsAreAdmitted: what selectors take is charged, regular expressions wait for a turn, and nothing is parsed for
+// a client that has left.
+func TestSelectorsAreAdmitted(t *testing.T) {
+	plain, pattern := `{"text":"x","selector":"cpu{source=\"web-1\"}"}`, `{"text":"x","selector":"cpu{source=~\"web-.*\"}"}`
+	s := serve(t, func(o *api.Options) { o.Bodies = apitest.Share(16 << 20) })
+	code, reply := s.put(t, pattern)
+	require.Equal(t, 200, code, reply)
+	code, reply = s.put(t, "["+plain+","+heavy("1")+"]")
+	require.Equal(t, 429, code, reply)
+	require.Empty(t, reply.Accepted)
+
+	turns := admission.NewTurns(admission.TurnOptions{N: 1, Name: "queries", Wait: time.Millisecond, Clients: admission.NewClients(nil)})
+	s = serve(t, func(o *api.Options) { o.Turns.Queries, o.Door = turns, admin{} })
+	give, err := turns.Take(t.Context(), "")
+	require.NoError(t, err)
+	code, reply = s.put(t, plain)
+	require.Equal(t, 200, code, reply)
+	code, reply = s.put(t, pattern)
+	require.Equal(t, 503, code, reply)
+	line := `{"annotation":{"id":"n","start":1,"end":1,"text":"x","selector":"cpu{source=~\"web-.*\"}"}}`
+	imported := apitest.Send(t, s, wire.ImportPath, strings.NewReader(line))
+	require.Equal(t, 503, imported.Code, imported.Body)
+	give()
+	imported = apitest.Send(t, s, wire.ImportPath, strings.NewReader(line))
+	require.Equal(t, 200, imported.Code, imported.Body)
+	for range 2 { // it gives its turn back
+		code, reply = s.put(t, pattern)
+		require.Equal(t, 200, code, reply)
+	}
+
+	left, leave := context.WithCancel(t.Context())
+	leave()
+	w := httptest.NewRecorder()
+	s.ServeHTTP(w, httptest.NewRequestWithContext(left, http.MethodPost, wire.AnnotationsPath, strings.NewReader(plain)))
+	require.Equal(t, 499, w.Code, w.Body)
 }
 
 // refusing is a store that is away.

@@ -40,7 +40,8 @@ type putting struct {
 	batch  []annotation.Draft
 	index  []int // of each in the batch
 	bytes  int
-	err    error // of the store
+	checks *annotation.Checks
+	err    error // why the request cannot go on, of the store for example
 }
 
 // put takes annotations in JSON: one, or an array.
@@ -104,7 +105,8 @@ func (h *handler) receive(w http.ResponseWriter, r *http.Request, decode func(*p
 			defer done()
 			ctx = lasting
 		}
-		p := &putting{h: h, r: r, ctx: ctx, author: access.FromContext(r.Context()).Name}
+		p := &putting{h: h, r: r, ctx: b.Charged(ctx), author: access.FromContext(r.Context()).Name}
+		p.checks = annotation.NewChecks(func(ctx context.Context) (func(), error) { return h.turns.Take(ctx, r.RemoteAddr) })
 		ok := decode(p, &s)
 		if p.err == nil {
 			p.flush()
@@ -139,13 +141,14 @@ func (p *putting) end(s *jsonscan.Scanner) bool {
 	return true
 }
 
-// take adds an annotation to the batch, or to those that are rejected. It returns false if the store fails.
+// take adds an annotation to the batch, or to those that are rejected. It returns false if the request cannot go on.
 func (p *putting) take(draft *annotation.Draft, why string) bool {
 	index := p.all
 	p.all++
 	if why == "" {
-		if err := p.h.book.Complete(p.ctx, draft, p.author); err != nil {
-			why = err.Error()
+		p.h.book.Complete(draft, p.author)
+		if why, p.err = p.checks.Check(p.ctx, &draft.Annotation); p.err != nil {
+			return false
 		}
 	}
 	if why != "" {

@@ -73,6 +73,8 @@ type Options struct {
 	Budget *admission.Budget
 	// Clock times the waits for a busy server.
 	Clock clock.Clock
+	// Turns limit how many selectors with regular expressions are checked at once; nil is no limit.
+	Turns *admission.Turns
 }
 
 // New makes the handler.
@@ -104,6 +106,10 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	defer src.Close()
 	im.claim = h.opts.Budget.Claim(h.Clients.Of(r.RemoteAddr))
 	defer im.claim.Release()
+	im.parsed = h.opts.Budget.Claim(h.Clients.Of(r.RemoteAddr))
+	defer im.parsed.Release()
+	im.turn = func(ctx context.Context) (func(), error) { return h.opts.Turns.Take(ctx, r.RemoteAddr) }
+	im.checks = annotation.NewChecks(im.turn)
 	err = respond.ErrNoRoom
 	if im.claim.Grow(memory(enc)) {
 		held := 0
@@ -139,7 +145,7 @@ func (b *countedBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// MaxBytes returns the most memory that one import may need.
+// MaxBytes returns the most memory that one import may need besides what selectors are parsed to.
 func MaxBytes() int64 { return memory(push.Zstd) + maxLine }
 
 // memory returns the memory of an import without its line: the batch and the decompressor.
@@ -181,6 +187,12 @@ type importing struct {
 	isRemark    bool
 	remarks     []annotation.Draft
 	remarkBytes int
+	// checks are those of the batch, and parsed is what its selectors take. uncheckable is why the annotation of the
+	// current line could not be checked.
+	checks      *annotation.Checks
+	parsed      admission.Claim
+	turn        func(context.Context) (give func(), err error)
+	uncheckable error
 	// strings is the part of the arena that has been claimed; complaints is what has been claimed for the lists in
 	// the reply.
 	strings    int
@@ -276,6 +288,8 @@ func (im *importing) take(line []byte) error {
 		im.Text, im.Pos = line, 0
 		valuesAt, timesAt, n, ok := im.outline()
 		switch {
+		case im.uncheckable != nil:
+			return im.uncheckable
 		case !im.holds(len(im.Arena), arena):
 			return respond.ErrNoRoom
 		case !ok && !im.malformed():
@@ -460,10 +474,8 @@ func (im *importing) checkRemark(why string, samples bool) string {
 	case samples:
 		return "a line has samples or an annotation, not both"
 	}
-	if err := annotation.Check(im.ctx, &im.remark.Annotation); err != nil {
-		return err.Error()
-	}
-	return ""
+	why, im.uncheckable = im.checks.Check(admission.WithClaim(im.ctx, &im.parsed), &im.remark.Annotation)
+	return why
 }
 
 // keepRemark adds the annotation of the current line to the batch.
@@ -644,6 +656,8 @@ func (im *importing) flush() error {
 		im.reply.Annotations += int64(len(im.remarks))
 		im.remarks, im.remarkBytes = nil, 0
 	}
+	im.parsed.Release()
+	im.checks = annotation.NewChecks(im.turn) // a body may go on for hours
 	im.reply.Lines = im.whole
 	return nil
 }

@@ -53,10 +53,11 @@ type decoder struct {
 
 	b *ingest.Batch
 
-	// State of the current resource: its attributes, its job and instance, the number of samples
-	// taken, and their latest time.
+	// State of the current resource: its attributes, its job and instance, the labels that all of its
+	// series have, the number of samples taken, and their latest time.
 	resource []attribute
 	identity []metric.Label
+	common   []fixedLabel
 	taken    int
 	latestMs int64
 	// State of the current scope: the labels that all of its series have.
@@ -168,6 +169,9 @@ func (d *decoder) failure(body []byte, err error) error {
 }
 
 func (d *decoder) resourceMetrics(b []byte) error {
+	if !d.b.Charge(ingest.MessageBytes) {
+		return errFull
+	}
 	d.resource, d.identity, d.taken, d.latestMs = d.resource[:0], d.identity[:0], 0, ingest.NoTime
 	var bad flaw
 	f := fields{rest: b}
@@ -185,6 +189,9 @@ func (d *decoder) resourceMetrics(b []byte) error {
 		return f.err
 	}
 	d.identify()
+	if problem := d.promote(); bad.reason == "" {
+		bad = problem
+	}
 	f = fields{rest: b}
 	for f.next() {
 		if f.tag == resourceScopes {
@@ -214,6 +221,9 @@ func (d *decoder) attributes(to []attribute, message []byte, which tag, matters 
 	for f.next() {
 		if f.tag != which {
 			continue
+		}
+		if !d.b.Charge(ingest.MessageBytes) {
+			return to, bad, errFull
 		}
 		key, value, err := keyValue(f.bytes)
 		if err != nil {
@@ -315,6 +325,9 @@ func (d *decoder) targetInfo() error {
 }
 
 func (d *decoder) scopeMetrics(b []byte, bad flaw) error {
+	if !d.b.Charge(ingest.MessageBytes) {
+		return errFull
+	}
 	var scope, schemaURL []byte
 	f := fields{rest: b}
 	for f.next() {
@@ -346,10 +359,10 @@ func (d *decoder) scopeMetrics(b []byte, bad flaw) error {
 	return f.err
 }
 
-// scope builds the labels that all series of a scope have. If names collide, the later source wins:
-// first promoted attributes, then job and instance, then the labels of the scope.
-func (d *decoder) scope(scope, schemaURL []byte) (flaw, error) {
-	d.fixed = d.fixed[:0]
+// promote builds the labels that all series of the resource have. If names collide, the later source wins: first
+// promoted attributes, then job and instance, then the labels of the scope.
+func (d *decoder) promote() flaw {
+	d.fixed, d.common = d.fixed[:0], d.common[:0]
 	d.scratch = d.scratch[:0]
 	for _, a := range d.resource {
 		if slices.Contains(d.opts.Promote, a.key) {
@@ -358,7 +371,7 @@ func (d *decoder) scope(scope, schemaURL []byte) (flaw, error) {
 	}
 	labels, bad := d.translate(d.labels[:0], d.scratch, "")
 	if d.labels = labels; bad.reason != "" {
-		return bad, nil
+		return bad
 	}
 	for _, l := range d.labels {
 		d.fix(l, false)
@@ -366,12 +379,19 @@ func (d *decoder) scope(scope, schemaURL []byte) (flaw, error) {
 	for _, l := range d.identity {
 		d.fix(l, true)
 	}
+	d.common = append(d.common, d.fixed...)
+	return flaw{}
+}
 
+// scope builds the labels that all series of a scope have.
+func (d *decoder) scope(scope, schemaURL []byte) (flaw, error) {
+	d.fixed = append(d.fixed[:0], d.common...)
+	var bad flaw
 	var err error
 	if d.scratch, bad, err = d.attributes(d.scratch[:0], scope, scopeAttributes, all); err != nil || bad.reason != "" {
 		return bad, err
 	}
-	labels, bad = d.translate(d.labels[:0], d.scratch, "otel_scope_")
+	labels, bad := d.translate(d.labels[:0], d.scratch, "otel_scope_")
 	if d.labels = labels; bad.reason != "" {
 		return bad, nil
 	}

@@ -2,6 +2,7 @@ package otlp
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"math"
 	"os"
@@ -403,6 +404,53 @@ func TestBounds(t *testing.T) {
 		require.NoError(t, newDecoder(options()).fromJSON([]byte(body), &b))
 		require.Equal(t, want, b.Err(), objects)
 	}
+}
+
+// field encodes a field that is a message.
+func field(number protowire.Number, message ...byte) []byte {
+	return protowire.AppendBytes(protowire.AppendTag(nil, number, protowire.BytesType), message)
+}
+
+// TestEmptyMessages: messages without a data point are bounded, too, and end when the client leaves.
+func TestEmptyMessages(t *testing.T) {
+	const n = 2000
+	for name, body := range map[string][]byte{
+		"resources":  bytes.Repeat(field(1), n),
+		"scopes":     field(1, bytes.Repeat(field(2), n)...),
+		"metrics":    field(1, field(2, bytes.Repeat(field(2), n)...)...),
+		"attributes": field(1, field(1, bytes.Repeat(field(1), n)...)...),
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := ingest.Batch{Allowance: ingest.Allowance{Max: (n - 1) * ingest.MessageBytes}}
+			require.NoError(t, newDecoder(options()).fromProtobuf(body, &b))
+			require.ErrorIs(t, b.Err(), ingest.ErrTooLarge)
+			b = ingest.Batch{Allowance: ingest.Allowance{Max: (n + 2) * ingest.MessageBytes}}
+			require.NoError(t, newDecoder(options()).fromProtobuf(body, &b))
+			require.NoError(t, b.Err())
+			b = ingest.Batch{Allowance: ingest.Allowance{Gone: func() error { return context.Canceled }}}
+			require.NoError(t, newDecoder(options()).fromProtobuf(body, &b))
+			require.ErrorIs(t, b.Err(), context.Canceled)
+		})
+	}
+}
+
+// TestScopesShareLabels: the labels of a resource are made once, not for each of its scopes.
+func TestScopesShareLabels(t *testing.T) {
+	d := newDecoder(settings{Promote: []string{"host.name", "host_name"}})
+	allocations := func(scopes int) float64 {
+		in := of(attrs("host.name", "a", "host_name", "b"), nil) // one label, made of both
+		in.ResourceMetrics[0].ScopeMetrics = make([]*metricspb.ScopeMetrics, scopes)
+		for i := range scopes {
+			in.ResourceMetrics[0].ScopeMetrics[i] = &metricspb.ScopeMetrics{}
+		}
+		body, err := proto.Marshal(in)
+		require.NoError(t, err)
+		return testing.AllocsPerRun(10, func() {
+			var b ingest.Batch
+			require.NoError(t, d.fromProtobuf(body, &b))
+		})
+	}
+	require.InDelta(t, allocations(1), allocations(1000), 10)
 }
 
 func TestMetadata(t *testing.T) {

@@ -42,6 +42,9 @@ type series struct {
 }
 
 func (d *decoder) metric(b []byte, bad flaw) error {
+	if !d.b.Charge(ingest.MessageBytes) {
+		return errFull
+	}
 	var name, description, unit string
 	var data []byte
 	var m series

@@ -174,6 +174,11 @@ func (in *Intake) Append(ctx context.Context, reports []ingest.Report, broken er
 	return in.appender.Append(ctx, reports)
 }
 
+// Charged returns a context whose charges count like the body; see admission.Charge.
+func (b *Received) Charged(ctx context.Context) context.Context {
+	return admission.WithClaim(ctx, &b.claim)
+}
+
 // Allowance limits what decoding a request may take in addition to the body.
 func (in *Intake) Allowance(r *http.Request, b *Received) ingest.Allowance {
 	a := ingest.Allowance{Max: in.Limits.DecodedBytes, Take: b.claim.Grow, Gone: r.Context().Err}

@@ -107,6 +107,9 @@ func (d *decoder) v1(body []byte, b *ingest.Batch) error {
 			if m.err != nil {
 				break
 			}
+			if !b.Charge(ingest.MessageBytes) {
+				return nil
+			}
 			if err := d.metadata1(md); err != nil {
 				return fmt.Errorf("metadata at byte %d: %w", begin, err)
 			}
@@ -146,6 +149,9 @@ func (d *decoder) release() {
 }
 
 func (d *decoder) series1(b []byte, batch *ingest.Batch) error {
+	if !batch.Charge(ingest.MessageBytes) {
+		return nil
+	}
 	d.labels = d.labels[:0]
 	var named name
 	samples := -1
@@ -357,6 +363,9 @@ func hasField(body []byte, which ...int) bool {
 }
 
 func (d *decoder) series2(b []byte, batch *ingest.Batch) error {
+	if !batch.Charge(ingest.MessageBytes) {
+		return nil
+	}
 	d.labels, d.refs = d.labels[:0], d.refs[:0]
 	var md metadata2
 	samples := -1

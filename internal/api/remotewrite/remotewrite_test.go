@@ -1,7 +1,9 @@
 package remotewrite
 
 import (
+	"bytes"
 	"cmp"
+	"context"
 	"fmt"
 	"math"
 	"reflect"
@@ -567,6 +569,32 @@ func BenchmarkDecode(b *testing.B) {
 				batch.Reports()
 			}
 			b.ReportMetric(float64(series*b.N)/b.Elapsed().Seconds(), "samples/s")
+		})
+	}
+}
+
+// TestEmptyMessages: series without samples, and metadata, are bounded, too, and end when the client leaves.
+func TestEmptyMessages(t *testing.T) {
+	const n = 2000
+	for name, c := range map[string]struct {
+		decode func(*decoder, []byte, *ingest.Batch) error
+		field  protowire.Number
+	}{
+		"series":               {(*decoder).v1, request1Timeseries},
+		"metadata":             {(*decoder).v1, request1Metadata},
+		"series of version 2.": {(*decoder).v2, request2Timeseries},
+	} {
+		t.Run(name, func(t *testing.T) {
+			body := bytes.Repeat(msg(c.field), n)
+			b := ingest.Batch{Allowance: ingest.Allowance{Max: (n - 1) * ingest.MessageBytes}}
+			require.NoError(t, c.decode(new(decoder), body, &b))
+			require.ErrorIs(t, b.Err(), ingest.ErrTooLarge)
+			b = ingest.Batch{Allowance: ingest.Allowance{Max: n * ingest.MessageBytes}}
+			require.NoError(t, c.decode(new(decoder), body, &b))
+			require.NoError(t, b.Err())
+			b = ingest.Batch{Allowance: ingest.Allowance{Gone: func() error { return context.Canceled }}}
+			require.NoError(t, c.decode(new(decoder), body, &b))
+			require.ErrorIs(t, b.Err(), context.Canceled)
 		})
 	}
 }

@@ -48,6 +48,9 @@ import (
 	"github.com/quern/quern/internal/throttle"
 )
 
+// MaxOpenFiles is how many tables a store keeps open. It needs some files more.
+const MaxOpenFiles = 512
+
 // Store implements storage.Store. Beyond the contract it guarantees:
 //
 //  1. There is one log. It is written in the order in which batches commit. So a synced batch makes
@@ -315,7 +318,7 @@ func (s *Store) pebbleOptions(o *Options) *lsm.Options {
 		// two keep the page cache from being flushed in one stall.
 		WALBytesPerSync: 512 << 10,
 		BytesPerSync:    1 << 20,
-		MaxOpenFiles:    512,
+		MaxOpenFiles:    MaxOpenFiles,
 		EventListener: &lsm.EventListener{
 			BackgroundError: func(err error) {
 				if skipped, ok := background.Pass(); ok {

@@ -1,0 +1,63 @@
+package app
+
+import (
+	"fmt"
+
+	"github.com/quern/quern/internal/graphite"
+	"github.com/quern/quern/internal/storage/pebble"
+)
+
+const (
+	// otherFiles is how many files and connections the process may need besides those of clients and of an embedded store:
+	// logs, listeners, a refused connection, a backup, and the connections to the nodes of a cluster.
+	otherFiles = 192
+	// leastConnections is how many connections a server must be able to accept, of HTTP and of Graphite each.
+	leastConnections = 16
+)
+
+// connections are how many connections may be open.
+type connections struct{ http, graphite int }
+
+// connectionsFor returns how many connections a process may accept that may open so many files, 0 for any number. Beyond
+// that the store could open no file, which ends the process. What is left besides the store's files is shared.
+func connectionsFor(files uint64, maxHTTP int, embedded, lines bool) (connections, error) {
+	want := connections{http: maxHTTP}
+	least := uint64(leastConnections)
+	if lines {
+		want.graphite = graphite.Connections
+		least += leastConnections
+	}
+	kept := uint64(otherFiles)
+	if embedded {
+		kept += pebble.MaxOpenFiles
+	}
+	needs := kept + uint64(want.http+want.graphite)
+	switch {
+	case files == 0 || files >= needs:
+		return want, nil
+	case files < kept+least:
+		return want, fmt.Errorf("this process may open %d files and needs %d at least: raise its limit of open files to %d, "+
+			"as by LimitNOFILE= in a unit of systemd, or by ulimit -n", files, kept+least, needs)
+	}
+	left := int(files - kept)
+	got := connections{graphite: min(want.graphite, left/2)}
+	got.http = min(want.http, left-got.graphite)
+	return got, nil
+}
+
+// limitConnections decides how many connections may be open, and says so if they are fewer than the settings allow.
+func (s *server) limitConnections() error {
+	files, lines := s.mayOpen(), s.lines != nil
+	got, err := connectionsFor(files, s.cfg.MaxConnections, !s.shared(), lines)
+	if err != nil {
+		return err
+	}
+	if want, _ := connectionsFor(0, s.cfg.MaxConnections, !s.shared(), lines); got != want {
+		s.log.Warn("this process may open too few files for all connections that it could accept: raise its limit of open "+
+			"files, as by LimitNOFILE= in a unit of systemd, or by ulimit -n, or lower --max-connections",
+			"files", files, "http_connections", got.http, "max_connections", want.http,
+			"graphite_connections", got.graphite, "max_graphite_connections", want.graphite)
+	}
+	s.accepts = got
+	return nil
+}
