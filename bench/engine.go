@@ -75,7 +75,7 @@ func openEngine(ctx context.Context, b *bench, clk clock.Clock) (*measured, erro
 	if err != nil {
 		return nil, err
 	}
-	runs, takes := rollup.Options{Logger: log}, ingest.Options{Logger: log}
+	runs, takes := rollup.Options{Logger: log, Pack: true}, ingest.Options{Logger: log}
 	if b.cluster.keyspace != "" {
 		// As the programs do over Cassandra.
 		runs.Parallel, takes.Window = blocksInFlight, 100*time.Millisecond

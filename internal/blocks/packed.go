@@ -52,19 +52,24 @@ type Packer struct {
 // chunk of columns, or of samples if that is shorter. It is valid until the next call. The error says that the chunk does not
 // give back the samples.
 func (p *Packer) Pack(set *SampleSet, ids Range, most int) ([]byte, error) {
+	most = min(most, columns.MaxSamples)
+	room := min(most, set.Len()) // so that what p.series has of these does not move
 	p.series = p.series[:0]
-	p.times, p.values = slices.Grow(p.times[:0], set.Len()), slices.Grow(p.values[:0], set.Len())
+	p.times, p.values = slices.Grow(p.times[:0], room), slices.Grow(p.values[:0], room)
 	for id, samples := range set.Series() {
 		if !ids.Contains(id) {
 			continue
 		}
 		from := len(p.times)
+		if from+len(samples) > most || len(p.series) == columns.MaxSeries {
+			return nil, nil
+		}
 		for i := range samples {
 			p.times, p.values = append(p.times, samples[i].TimeMs), append(p.values, samples[i].Value)
 		}
 		p.series = append(p.series, columns.Series{Schedule: id, Times: p.times[from:], Values: p.values[from:]})
 	}
-	if len(p.series) == 0 || len(p.series) > columns.MaxSeries || len(p.times) > min(most, columns.MaxSamples) {
+	if len(p.series) == 0 {
 		return nil, nil
 	}
 	p.columns = p.encoder.Append(p.columns[:0], p.series)
