@@ -243,7 +243,8 @@ func AppendSamples(dst []byte, samples []metric.Sample) []byte {
 }
 
 // DecodeSamples appends the samples of a chunk of samples or columns to dst, in the order of
-// metric.CompareSamples. On error it returns ErrCorrupt and dst unchanged.
+// metric.CompareSamples. On error it returns ErrCorrupt and dst unchanged, or a *DamagedColumns and the
+// samples of the other columns.
 func DecodeSamples(dst []metric.Sample, chunk []byte) ([]metric.Sample, error) {
 	if isColumns(chunk) {
 		return readColumns(dst, chunk, allIDs, nil)

@@ -2,6 +2,7 @@ package blocks
 
 import (
 	"cmp"
+	"errors"
 	"iter"
 	"slices"
 	"unsafe"
@@ -61,7 +62,7 @@ func (o *only) wanted(samples []metric.Sample) []metric.Sample {
 }
 
 // Add adds the samples of a chunk, except those of schedules that the set does not keep. On error
-// it returns ErrCorrupt and leaves the set unchanged. The set does not keep a reference to chunk.
+// it returns ErrCorrupt and leaves the set unchanged, or a *DamagedColumns and adds the other columns. The set does not keep a reference to chunk.
 func (s *SampleSet) Add(chunk []byte) error {
 	return s.add(chunk, s.ids, s.only, nil)
 }
@@ -85,7 +86,9 @@ func (s *SampleSet) add(chunk []byte, ids Range, of *only, as []metric.ScheduleI
 		all = all[:before+len(of.wanted(all[before:]))]
 	}
 	if err != nil {
-		return err
+		if damaged := (*DamagedColumns)(nil); !errors.As(err, &damaged) {
+			return err
+		}
 	}
 	s.added = all
 	for i := before; i < len(s.added) && as != nil; i++ {
@@ -96,7 +99,7 @@ func (s *SampleSet) add(chunk []byte, ids Range, of *only, as []metric.ScheduleI
 	if len(s.added) >= max(minCompact, 2*s.distinct) {
 		s.compact()
 	}
-	return nil
+	return err
 }
 
 // Needs returns the bytes that the set takes at most once chunk is added, by Add, and Series has been called:

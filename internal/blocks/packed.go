@@ -139,32 +139,59 @@ var columnReaders = sync.Pool{New: func() any { return new(columnReader) }}
 // allIDs stands for all schedules, also the greatest.
 var allIDs = Range{Start: 0, End: math.MaxInt64}
 
+// DamagedColumns is the error for a chunk of which some columns cannot be read, and the others were. It wraps ErrCorrupt.
+type DamagedColumns struct {
+	// Schedules are those of the columns, sorted. The errors say what is wrong with each.
+	Schedules []metric.ScheduleID
+	Errs      []error
+}
+
+// Error implements error.
+func (e *DamagedColumns) Error() string {
+	more := ""
+	if n := len(e.Errs) - 1; n > 0 {
+		more = fmt.Sprintf(", and %d more series", n)
+	}
+	return fmt.Sprintf("%v: %v%s", ErrCorrupt, e.Errs[0], more)
+}
+
+// Unwrap returns ErrCorrupt.
+func (e *DamagedColumns) Unwrap() error { return ErrCorrupt }
+
 // readColumns appends to dst the samples of a chunk of columns whose schedules are in ids, and of those what of asks for;
-// nil is all. It reads no other columns. On error it returns ErrCorrupt and dst unchanged.
+// nil is all. It reads no other columns. The error is ErrCorrupt, with dst unchanged, or a *DamagedColumns, with the samples of
+// the other columns.
 func readColumns(dst []metric.Sample, chunk []byte, ids Range, of *only) ([]metric.Sample, error) {
 	r := columnReaders.Get().(*columnReader)
 	defer r.free()
 	if err := r.Open(chunk); err != nil {
 		return dst, fmt.Errorf("%w: %w", ErrCorrupt, err)
 	}
-	out := dst
+	var damaged *DamagedColumns
 	for i := range r.wanted(ids, of) {
+		id := r.Schedule(i)
 		times, values, err := r.Read(i, r.values[:0])
 		if err != nil {
-			return dst, fmt.Errorf("%w: %w", ErrCorrupt, err)
+			if damaged == nil {
+				damaged = &DamagedColumns{}
+			}
+			damaged.Schedules, damaged.Errs = append(damaged.Schedules, id), append(damaged.Errs, err)
+			continue
 		}
 		r.values = values
 		from, to := 0, len(times)
 		if of != nil {
 			from, to = of.within(times)
 		}
-		id := r.Schedule(i)
-		out = slices.Grow(out, to-from)
+		dst = slices.Grow(dst, to-from)
 		for k := from; k < to; k++ {
-			out = append(out, metric.Sample{Schedule: id, TimeMs: times[k], Value: values[k]})
+			dst = append(dst, metric.Sample{Schedule: id, TimeMs: times[k], Value: values[k]})
 		}
 	}
-	return out, nil
+	if damaged != nil {
+		return dst, damaged
+	}
+	return dst, nil
 }
 
 // countColumns returns how many samples readColumns appends, and how many the longest column that it reads has; 0 if the

@@ -1,6 +1,7 @@
 package blocks_test
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -157,7 +158,8 @@ func TestPackFormats(t *testing.T) {
 	}
 }
 
-// TestDamagedColumnCostsItsSeries: other series of the chunk can be read.
+// TestDamagedColumns: a damaged column costs its series, by name. Damaged times cost the series that share them, and a damaged
+// head all.
 func TestDamagedColumns(t *testing.T) {
 	group := blocks.Range{Start: 0, End: 128}
 	var packer blocks.Packer
@@ -166,12 +168,34 @@ func TestDamagedColumns(t *testing.T) {
 	require.NoError(t, set.Add(blocks.AppendSamples(nil, samplesAt(group, 60, func(id metric.ScheduleID, i int) float64 { return float64(i * int(id)) }))))
 	chunk, err := packer.Pack(&set, group, 1<<20)
 	require.NoError(t, err)
-	chunk = slices.Clone(chunk)
-	chunk[len(chunk)-1] ^= 1 // the last series
+	damaged := slices.Clone(chunk)
+	damaged[len(chunk)-1] ^= 1 // the last series
 	set.Reset(group)
-	require.ErrorIs(t, set.Add(chunk), blocks.ErrCorrupt)
-	require.Zero(t, set.Len())
+	var columns *blocks.DamagedColumns
+	err = set.Add(damaged)
+	require.ErrorAs(t, err, &columns)
+	require.ErrorIs(t, err, blocks.ErrCorrupt)
+	require.Equal(t, []metric.ScheduleID{127}, columns.Schedules)
+	require.ErrorContains(t, err, "schedule 127")
+	require.Equal(t, 127*60, set.Len())
+	set.Reset(group)
 	set.Only([]metric.ScheduleID{5}, 0, math.MaxInt64)
-	require.NoError(t, set.Add(chunk))
+	require.NoError(t, set.Add(damaged))
 	require.Equal(t, 60, set.Len())
+
+	lost := map[int]bool{}
+	for i := range chunk {
+		damaged := slices.Clone(chunk)
+		damaged[i] ^= 0x10
+		set.Reset(group)
+		err := set.Add(damaged)
+		require.ErrorIs(t, err, blocks.ErrCorrupt, "byte %d", i)
+		n := 128
+		if errors.As(err, &columns) {
+			n = len(columns.Schedules)
+		}
+		require.Equal(t, (128-n)*60, set.Len())
+		lost[n] = true
+	}
+	require.Equal(t, map[int]bool{1: true, 128: true}, lost)
 }

@@ -206,9 +206,9 @@ func (g *grind) fromSamples(ctx context.Context, w *cache.Work) error {
 		return g.closeGaps(ctx, w)
 	}
 	g.run.damaged(ctx, w, tableRaw, left.n,
-		fmt.Errorf("%d raw chunks of slice %s were skipped, so the rows of their schedules are partial: %s", left.n, w.Slice, left))
+		fmt.Errorf("%d raw chunks or columns of slice %s were skipped, so the rows of their schedules are partial: %s", left.n, w.Slice, left))
 	size := g.run.store.Settings().GroupSize
-	return g.keepFuller(ctx, w, func(id metric.ScheduleID) bool { return slices.Contains(left.groups, blocks.Of(id, size).Start) })
+	return g.keepFuller(ctx, w, func(id metric.ScheduleID) bool { return left.concerns(id, size) })
 }
 
 // rowInput is the rows of the level below a block's own rows.

@@ -2,6 +2,7 @@ package rollup
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -48,34 +49,57 @@ func (r *Runner) damaged(ctx context.Context, w *cache.Work, table string, n int
 	}
 }
 
-// damage collects the items of a block that could not be read: raw chunks, rows, or the sketches of
+// damage collects the items of a block that could not be read: raw chunks, columns of them, rows, or the sketches of
 // rows.
 type damage struct {
-	n      int
-	names  []string
-	groups []metric.ScheduleID
-	chunks map[damagedChunk]struct{}
+	n     int
+	names []string
+	// groups may have lost samples of any schedule, schedules are those of damaged columns.
+	groups    []metric.ScheduleID
+	schedules []metric.ScheduleID
+	met       map[damagedItem]struct{}
 }
 
-type damagedChunk struct {
-	group metric.ScheduleID
-	id    blocks.ID
+// damagedItem is a damaged chunk, or the column of a schedule in it.
+type damagedItem struct {
+	group    metric.ScheduleID
+	id       blocks.ID
+	schedule metric.ScheduleID // -1 is the chunk
 }
 
-// add adds a chunk, once: it is met for each part of the block that is read.
+// add adds a chunk, or its columns, once: it is met for each part of the block that is read.
 func (d *damage) add(group metric.ScheduleID, id blocks.ID, err error) {
-	c := damagedChunk{group, id}
-	if _, ok := d.chunks[c]; ok {
+	var columns *blocks.DamagedColumns
+	if !errors.As(err, &columns) {
+		if d.first(damagedItem{group, id, -1}) {
+			d.groups = append(d.groups, group)
+			d.name(fmt.Sprintf("chunk %s of group %d: %v", id, group, err))
+		}
 		return
 	}
-	if d.chunks == nil {
-		d.chunks = make(map[damagedChunk]struct{})
+	for i, schedule := range columns.Schedules {
+		if d.first(damagedItem{group, id, schedule}) {
+			d.schedules = append(d.schedules, schedule)
+			d.name(fmt.Sprintf("chunk %s of group %d: %v", id, group, columns.Errs[i]))
+		}
 	}
-	d.chunks[c] = struct{}{}
-	if !slices.Contains(d.groups, group) {
-		d.groups = append(d.groups, group)
+}
+
+// first reports whether an item is met for the first time.
+func (d *damage) first(item damagedItem) bool {
+	if _, ok := d.met[item]; ok {
+		return false
 	}
-	d.name(fmt.Sprintf("chunk %s of group %d: %v", id, group, err))
+	if d.met == nil {
+		d.met = make(map[damagedItem]struct{})
+	}
+	d.met[item] = struct{}{}
+	return true
+}
+
+// concerns reports whether a schedule may have lost samples, in groups of a size.
+func (d *damage) concerns(id metric.ScheduleID, size int) bool {
+	return slices.Contains(d.schedules, id) || slices.Contains(d.groups, blocks.Of(id, size).Start)
 }
 
 func (d *damage) name(name string) {

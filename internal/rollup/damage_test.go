@@ -66,7 +66,7 @@ func TestDamageDoesNotFlood(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, errs, 1)
 	said := errs[0].Message
-	require.Contains(t, said, "7 raw chunks of slice 2025-11-21T10:00:00Z were skipped")
+	require.Contains(t, said, "7 raw chunks or columns of slice 2025-11-21T10:00:00Z were skipped")
 	require.Contains(t, said, "; and 2 more")
 	for i, ch := range batch.Raw {
 		require.Equal(t, i < 5, strings.Contains(said, fmt.Sprintf("chunk %s of group 0", ch.ID)), said)

@@ -207,3 +207,33 @@ func TestNeighboursPackApart(t *testing.T) {
 	require.Len(t, p.values(1), 5)
 	require.Len(t, p.values(5), 5)
 }
+
+// TestDamagedColumn: a damaged column makes the row of its schedule partial when late data has the block ground again, and no
+// other row. The chunk stays as it is.
+func TestDamagedColumn(t *testing.T) {
+	p := startPacking(t, 4, 4)
+	for minute := range 40 {
+		p.flush(minute+1, float64(minute*minute), 0, 1, 2, 3)
+	}
+	p.hour(1)
+	require.Len(t, p.chunks(), 1)
+	damaged := p.chunks()[0]
+	damaged.Data = slices.Clone(damaged.Data)
+	damaged.Data[len(damaged.Data)-1] ^= 1
+	require.NoError(t, p.store.Write(t.Context(), &storage.Batch{Raw: []storage.RawChunk{damaged}}))
+	p.flush(50, 7, 0, 1, 2, 3)
+	p.hour(2)
+	partial := map[metric.ScheduleID]bool{}
+	for r, err := range p.store.Rollups(t.Context(), 1, blocks.Range{End: 4}, ten.UnixMilli(), ten.UnixMilli()+1) {
+		require.NoError(t, err)
+		partial[r.Schedule] = r.Partial
+		want := 41
+		if r.Partial {
+			want = 40 // the row from before has more
+		}
+		require.EqualValues(t, want, r.Count, r.Schedule)
+	}
+	require.Equal(t, map[metric.ScheduleID]bool{0: false, 1: false, 2: false, 3: true}, partial)
+	require.Equal(t, damaged, p.chunks()[0])
+	require.Len(t, p.chunks(), 2)
+}
