@@ -13,6 +13,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/quern/quern/internal/blocks"
 	"github.com/quern/quern/internal/cache"
 	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/metric"
@@ -26,6 +27,19 @@ var (
 	strideFlag = flag.Int("acceptance.stride", 0, "how many steps a sweep goes on at a time")
 	stepsFlag  = flag.Int("acceptance.steps", 0, "operations in each history")
 )
+
+// shared is the model of a store that several processes write to: only their clocks order what they write, and a writer does not
+// know whether others have written since.
+type shared struct{ storage.Store }
+
+// NewestID implements storage.Store.
+func (shared) NewestID() blocks.ID { return blocks.ID{} }
+
+// openShared is openModel for the model of such a store.
+func openShared(_ testing.TB, s storage.Settings, r storage.Retention, clk clock.Clock) func() storage.Store {
+	m := storagetest.NewModel(s, r, clk)
+	return func() storage.Store { return shared{m.Reopen()} }
+}
 
 // openModel is the OpenFunc of the in-memory model.
 func openModel(_ testing.TB, s storage.Settings, r storage.Retention, clk clock.Clock) func() storage.Store {
@@ -69,8 +83,12 @@ func testMetamorphic(t *testing.T, b Backend) {
 	} else {
 		first = 1
 	}
+	model := Backend{Open: openModel}
+	if b.ManyWriters {
+		model.Open = openShared
+	}
 	for seed := first; seed < first+uint64(seeds); seed++ {
-		t.Run(fmt.Sprintf("seed=%d", seed), func(t *testing.T) { live(t, seed, steps, 1, Backend{Open: openModel}, b) })
+		t.Run(fmt.Sprintf("seed=%d", seed), func(t *testing.T) { live(t, seed, steps, 1, model, b) })
 		if seed%4 == 1 {
 			// Blocks ground in parallel meet the faults in another order each time, so only the
 			// oracle can judge the result.
