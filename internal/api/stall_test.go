@@ -197,10 +197,8 @@ func TestStalledStreams(t *testing.T) {
 		turned := make(chan struct{}, opened)
 		ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 		var asked sync.WaitGroup
-		silent, never := io.Pipe()
 		t.Cleanup(func() {
 			cancel()
-			_ = never.Close()
 			asked.Wait()
 		})
 		var clients []*http.Client // of one connection each, since they open less than what it may have
@@ -212,7 +210,8 @@ func TestStalledStreams(t *testing.T) {
 		for i := range opened {
 			method, body := http.MethodGet, io.Reader(nil)
 			if i%2 == 1 {
-				method, body = http.MethodPost, io.NopCloser(silent) // who is refused closes none of others
+				silent, _ := io.Pipe() // its own: a client whose stream is reset waits until it could close the body
+				method, body = http.MethodPost, silent
 			}
 			r, err := http.NewRequestWithContext(ctx, method, to+"/api/v1/export?match[]=cpu&start="+start, body)
 			require.NoError(t, err)
@@ -251,7 +250,7 @@ func TestStalledStreams(t *testing.T) {
 	t.Run("many", func(t *testing.T) {
 		urls := serve(t, 2*time.Second)
 		for i := range 2 {
-			all(t, stalls(t, urls[i]), opened-requests/2)
+			all(t, stalls(t, urls[i]), 1) // its share is full; how many follow depends on when the first are given up
 		}
 		other := dials(t)
 		require.Eventually(t, func() bool {
