@@ -14,18 +14,26 @@ import (
 )
 
 // PackedID returns the id of a chunk that replaces the chunks with the given ids, of which there is at least one. It comes
-// after them in the order, and before all ids that are made later. No writer makes such an id: the variant of the UUID is
-// another one. The tail is a hash of the ids, so equal ids give the same result, and others do not.
+// after them in the order, also if the last of them is packed itself, and before all ids that are made later. No writer makes
+// such an id: the variant of the UUID is another one. Then follow how often the last of them was packed with others, and a hash
+// of the ids, so that equal ids give the same result, and others do not.
 func PackedID(of []ID) ID {
 	h := fnv.New64a()
 	for _, id := range of {
 		_, _ = h.Write(id[:])
 	}
 	last := slices.MaxFunc(of, ID.Compare)
-	id := makeID(last.TimeMs(), binary.BigEndian.Uint16(last[6:8]), h.Sum64())
+	times := uint64(0)
+	if last.Packed() {
+		times = binary.BigEndian.Uint64(last[8:])>>packedHashBits&(1<<(62-packedHashBits)-1) + 1
+	}
+	id := makeID(last.TimeMs(), binary.BigEndian.Uint16(last[6:8]), times<<packedHashBits|h.Sum64()>>(64-packedHashBits))
 	id[8] |= packedVariant
 	return id
 }
+
+// packedHashBits is the number of bits of the hash; those before it count.
+const packedHashBits = 44
 
 // packedVariant is set in byte 8 of the ids of packed chunks.
 const packedVariant = 0xc0

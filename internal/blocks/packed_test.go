@@ -29,6 +29,13 @@ func TestPackedID(t *testing.T) {
 	require.Negative(t, packed.Compare(blocks.NewIDs(0).Next(1001)))
 	again := blocks.PackedID([]blocks.ID{packed, later})
 	require.Positive(t, again.Compare(later))
+	for n := range 1000 { // with chunks that came too late to be packed before
+		next := blocks.PackedID([]blocks.ID{of[0], again, blocks.KeyID(int64(n), 1)})
+		require.Positive(t, next.Compare(again))
+		require.True(t, next.Packed())
+		require.Negative(t, next.Compare(blocks.NewIDs(0).Next(1001)))
+		again = next
+	}
 	for _, id := range append(of, later) {
 		require.False(t, id.Packed())
 	}

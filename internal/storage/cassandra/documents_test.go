@@ -110,11 +110,11 @@ func TestPutDocumentFindsOutWhoWon(t *testing.T) {
 	for n, c := range []struct {
 		kind fault
 		more int
-	}{{lost, 3}, {delayed, 3}, {unanswered, 4}} {
+	}{{lost, 4}, {delayed, 4}, {unanswered, 5}} {
 		d := faultDocument(n, 1, "mine")
 		p.flaky.fail(conditional, c.kind)
 		require.NoError(t, p.PutDocument(t.Context(), d, 1))
-		require.Equal(t, conditional+c.more, p.flaky.heal(), "the write twice, and the rows to remove; the head if the second was refused")
+		require.Equal(t, conditional+c.more, p.flaky.heal(), "the write twice, the rows to remove, and the head again; the head once more if the second was refused")
 		p.flaky.deliver(t)
 		got, err := other.Document(t.Context(), d.DocumentKey, 0)
 		require.NoError(t, err)

@@ -18,6 +18,7 @@ var runsCases = []conformanceCase{
 	{"CacheBlockDeleteIsExact", (*suite).cacheBlockDeleteIsExact, nil},
 	{"PackRawIsExact", (*suite).packRawIsExact, nil},
 	{"PackedAgain", (*suite).packedAgain, nil},
+	{"PackedLast", (*suite).packedLast, nil},
 	{"MarkFields", (*suite).markFields, nil},
 	{"MarksAreOrderedOverPages", (*suite).marksAreOrderedOverPages, nil},
 	{"FirstMark", (*suite).firstMark, nil},
@@ -120,6 +121,19 @@ func (s *suite) packedAgain() {
 	equal(s, second, got[len(got)-1])
 	for _, c := range got[:len(got)-1] {
 		equal(s, first, c)
+	}
+}
+
+// packedLast: of chunks that are packed, the last may be a packed one. The new one stands after it.
+func (s *suite) packedLast() {
+	for hour := range 16 {
+		a, b, c := s.rawChunk(0, at(hour), "a"), s.rawChunk(0, at(hour), "b"), s.rawChunk(0, at(hour), "c")
+		first, ids := packed("of a and c", a, c)
+		s.advance(time.Second)
+		require.NoError(s, s.store.PackRaw(s.ctx, s.acquire(0, "w").Fence, first, ids))
+		second, all := packed("of all", b, first)
+		require.NoError(s, s.store.PackRaw(s.ctx, s.acquire(0, "w").Fence, second, all))
+		equal(s, []storage.RawChunk{second}, s.rawChunks(0, group, at(hour), at(hour+1)))
 	}
 }
 
