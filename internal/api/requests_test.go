@@ -19,7 +19,6 @@ import (
 	"github.com/quern/quern/internal/api"
 	"github.com/quern/quern/internal/api/apitest"
 	"github.com/quern/quern/internal/clock"
-	"github.com/quern/quern/internal/ingest"
 )
 
 // TestWindowsOfHTTP2: a client may send little that no handler reads, on one stream or on all of a connection.
@@ -121,21 +120,9 @@ func TestRequestsOfOneConnection(t *testing.T) {
 	require.Equal(t, 64, ts.Config.HTTP2.MaxConcurrentStreams)
 }
 
-// seenClients is an appender that knows whose the reports were.
-type seenClients struct {
-	apitest.AcceptAll
-	clients []admission.Client
-}
-
-// Append implements push.Appender.
-func (s *seenClients) Append(ctx context.Context, reports []ingest.Report) (ingest.Result, error) {
-	s.clients = append(s.clients, admission.ClientOf(ctx))
-	return s.AcceptAll.Append(ctx, reports)
-}
-
 // TestReportsHaveAClient: ingest learns from whom reports come.
 func TestReportsHaveAClient(t *testing.T) {
-	var to seenClients
+	var to whose
 	clients := admission.NewClients(nil)
 	s := apitest.Server(t, func(o *api.Options) { o.Appender, o.Clients = &to, clients })
 	for _, path := range []string{"/api/v1/reports", "/write"} {

@@ -126,12 +126,7 @@ func walks(rng *rand.Rand, fromMs int64) (series map[metric.ScheduleID]metric.La
 func TestRollupsAreAsRaw(t *testing.T) {
 	for kind := range querytest.Stores {
 		t.Run(kind, func(t *testing.T) {
-			from := *seed
-			if from == 0 {
-				from = rand.Uint64()
-			}
-			t.Logf("repeat with -seed %d", from)
-			rng := rand.New(rand.NewPCG(from, 0))
+			rng := seeded(t)
 			series, samples := walks(rng, midnight-9*day)
 			open := metric.AlignDown(now, hour) - rng.Int64N(9)*hour
 			p := newPair(t, kind, open, series, samples)
@@ -449,16 +444,22 @@ func bursts(rng *rand.Rand, fromMs, toMs int64, firstID metric.ScheduleID, serie
 	}
 }
 
-// TestWindowsAnywhere compares windows that begin within rows, end in the future, or lie among samples with the samples
-// themselves, whatever has been ground and expired: a sample counts once, a row that the range begins in counts in
-// proportion, and a window without such a row is exact.
-func TestWindowsAnywhere(t *testing.T) {
+// seeded returns random numbers, and logs how to get them again.
+func seeded(t *testing.T) *rand.Rand {
+	t.Helper()
 	from := *seed
 	if from == 0 {
 		from = rand.Uint64()
 	}
 	t.Logf("repeat with -seed %d", from)
-	rng := rand.New(rand.NewPCG(from, 0))
+	return rand.New(rand.NewPCG(from, 0))
+}
+
+// TestWindowsAnywhere compares windows that begin within rows, end in the future, or lie among samples with the samples
+// themselves, whatever has been ground and expired: a sample counts once, a row that the range begins in counts in
+// proportion, and a window without such a row is exact.
+func TestWindowsAnywhere(t *testing.T) {
+	rng := seeded(t)
 	const future = 10 * minute
 	for _, raw := range []int64{0, 1, 3, 36} { // hours before the open one
 		for range 2 {
@@ -610,12 +611,7 @@ func (w *windows) want(f string, level metric.Bucket, all []metric.Sample, atMs 
 // TestExtendedSelectors: anchored and smoothed selectors come to the same from rows as from raw
 // samples, as far as rows know the samples at the ends of windows.
 func TestExtendedSelectors(t *testing.T) {
-	from := *seed
-	if from == 0 {
-		from = rand.Uint64()
-	}
-	t.Logf("repeat with -seed %d", from)
-	rng := rand.New(rand.NewPCG(from, 0))
+	rng := seeded(t)
 	series, samples := walks(rng, midnight-9*day)
 	// This one has the same value for whole hours, as rows do.
 	const hourly = 20

@@ -61,6 +61,12 @@ func (p *packing) hour(n int) {
 	p.Helper()
 	p.clk.Set(ten.Add(time.Duration(n)*time.Hour + time.Minute))
 	require.NoError(p, p.writer.Seal(p.Context()))
+	p.run(n)
+}
+
+// run runs what is due once the slice that ended at so many hours after ten is.
+func (p *packing) run(n int) {
+	p.Helper()
 	p.clk.Set(ten.Add(time.Duration(n)*time.Hour + 2*time.Minute))
 	_, err := p.engine.Runner.RunDue(p.Context())
 	require.NoError(p, err)
@@ -165,9 +171,7 @@ func TestPackLeaves(t *testing.T) {
 		p.flush(2, 2, 0, 1)
 		id := blocks.NewIDs(9).Next(ten.UnixMilli())
 		require.NoError(t, p.store.Write(t.Context(), &storage.Batch{Raw: []storage.RawChunk{{SliceMs: ten.UnixMilli(), Chunk: storage.Chunk{ID: id, Data: []byte("damaged")}}}}))
-		p.clk.Set(ten.Add(62 * time.Minute)) // not sealed, so raw is read
-		_, err := p.engine.Runner.RunDue(t.Context())
-		require.NoError(t, err)
+		p.run(1) // not sealed, so raw is read
 		unpacked(p, 3)
 	})
 	t.Run("of two blocks", func(t *testing.T) {
@@ -176,9 +180,7 @@ func TestPackLeaves(t *testing.T) {
 		both := blocks.AppendSamples(nil, []metric.Sample{{Schedule: 1, TimeMs: ten.UnixMilli(), Value: 1}, {Schedule: 5, TimeMs: ten.UnixMilli(), Value: 1}})
 		id := blocks.NewIDs(9).Next(ten.UnixMilli())
 		require.NoError(t, p.store.Write(t.Context(), &storage.Batch{Raw: []storage.RawChunk{{SliceMs: ten.UnixMilli(), Chunk: storage.Chunk{ID: id, Data: both}}}}))
-		p.clk.Set(ten.Add(62 * time.Minute))
-		_, err := p.engine.Runner.RunDue(t.Context())
-		require.NoError(t, err)
+		p.run(1)
 		unpacked(p, 2)
 	})
 	t.Run("not settled", func(t *testing.T) {
@@ -187,9 +189,7 @@ func TestPackLeaves(t *testing.T) {
 		p.flush(2, 2, 0, 1)
 		p.clk.Set(ten.Add(62*time.Minute - time.Second))
 		p.flush(3, 3, 0, 1) // late, and not sealed, so raw is read
-		p.clk.Set(ten.Add(62 * time.Minute))
-		_, err := p.engine.Runner.RunDue(t.Context())
-		require.NoError(t, err)
+		p.run(1)
 		unpacked(p, 3)
 		require.Equal(t, map[int]float64{1: 1, 2: 2, 3: 3}, p.values(1))
 	})
