@@ -174,11 +174,16 @@ type Change struct {
 	May func(newest storage.Document) error
 }
 
-func (c *Change) may(now storage.Document) error {
-	if c.May == nil {
-		return nil
+// changeable returns the newest version of the document that is to be changed, unless c.May forbids that.
+func (s *Shelf) changeable(ctx context.Context, c Change) (storage.Document, error) {
+	if err := admission.Charge(ctx, int64(s.MaxBytes)); err != nil {
+		return storage.Document{}, err
 	}
-	return c.May(now)
+	now, err := s.newest(ctx, c.ID)
+	if err == nil && c.May != nil {
+		err = c.May(now)
+	}
+	return now, err
 }
 
 // Put stores a body as the version after c.Base, and returns its number. If it is what is stored already, Put returns the
@@ -191,13 +196,7 @@ func (s *Shelf) Put(ctx context.Context, c Change, title string, body []byte) (i
 	if len(body) > s.MaxBytes {
 		return 0, fmt.Errorf("the %s has %d bytes with all of its fields, at most %d are allowed: %w", s.Kind, len(body), s.MaxBytes, storage.ErrTooLarge)
 	}
-	if err := admission.Charge(ctx, int64(s.MaxBytes)); err != nil {
-		return 0, err
-	}
-	now, err := s.newest(ctx, c.ID)
-	if err == nil {
-		err = c.may(now)
-	}
+	now, err := s.changeable(ctx, c)
 	switch {
 	case err != nil:
 		return 0, err
@@ -254,13 +253,7 @@ func (s *Shelf) roomForOne(ctx context.Context) error {
 // Delete stores the deletion of a document as the version after c.Base, and returns its number. What was stored before
 // stays among the versions. Errors are those of Put, and a *MissingError.
 func (s *Shelf) Delete(ctx context.Context, c Change) (int64, error) {
-	if err := admission.Charge(ctx, int64(s.MaxBytes)); err != nil {
-		return 0, err
-	}
-	now, err := s.newest(ctx, c.ID)
-	if err == nil {
-		err = c.may(now)
-	}
+	now, err := s.changeable(ctx, c)
 	switch {
 	case err != nil:
 		return 0, err
