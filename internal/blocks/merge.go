@@ -62,7 +62,8 @@ func (o *only) wanted(samples []metric.Sample) []metric.Sample {
 }
 
 // Add adds the samples of a chunk, except those of schedules that the set does not keep. On error
-// it returns ErrCorrupt and leaves the set unchanged, or a *DamagedColumns and adds the other columns. The set does not keep a reference to chunk.
+// it returns ErrCorrupt and leaves the set unchanged, or a *DamagedColumns and adds the other columns. The
+// set does not keep a reference to chunk.
 func (s *SampleSet) Add(chunk []byte) error {
 	return s.add(chunk, s.ids, s.only, nil)
 }
@@ -70,8 +71,13 @@ func (s *SampleSet) Add(chunk []byte) error {
 // AddAs is Add for samples of other schedules that count as the set's: those of ids[i], which are sorted, as those of
 // as[i], which the set keeps. The set has been told by Only at which times.
 func (s *SampleSet) AddAs(chunk []byte, ids, as []metric.ScheduleID) error {
-	from := only{ids: ids, fromMs: s.only.fromMs, toMs: s.only.toMs}
-	return s.add(chunk, Range{Start: ids[0], End: ids[len(ids)-1] + 1}, &from, as)
+	all, of := s.others(ids)
+	return s.add(chunk, all, of, as)
+}
+
+// others returns what is read for AddAs.
+func (s *SampleSet) others(ids []metric.ScheduleID) (Range, *only) {
+	return Range{Start: ids[0], End: ids[len(ids)-1] + 1}, &only{ids: ids, fromMs: s.only.fromMs, toMs: s.only.toMs}
 }
 
 // add adds the samples of a chunk that are in ids, and of those what of asks for; nil is all. Unless as is nil, samples of
@@ -108,7 +114,8 @@ func (s *SampleSet) Needs(chunk []byte) int { return s.needs(chunk, s.ids, s.onl
 
 // NeedsAs is Needs for AddAs with these ids.
 func (s *SampleSet) NeedsAs(chunk []byte, ids []metric.ScheduleID) int {
-	return s.needs(chunk, Range{Start: ids[0], End: ids[len(ids)-1] + 1}, &only{ids: ids, fromMs: s.only.fromMs, toMs: s.only.toMs})
+	all, of := s.others(ids)
+	return s.needs(chunk, all, of)
 }
 
 func (s *SampleSet) needs(chunk []byte, ids Range, of *only) int {

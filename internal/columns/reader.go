@@ -143,56 +143,53 @@ func (r *Reader) Find(id metric.ScheduleID) (i int, ok bool) {
 func (r *Reader) Count(i int) (int, error) {
 	timeline, err := r.open(int(r.timeline[i]), -1)
 	if err != nil {
-		return 0, fmt.Errorf("schedule %d: times: %w", r.schedules[i], err)
+		return 0, r.of(i, fmt.Errorf("times: %w", err))
 	}
 	c, err := r.open(len(r.times)+i, timeline.samples)
-	if err != nil {
-		return 0, fmt.Errorf("schedule %d: %w", r.schedules[i], err)
-	}
-	return c.samples, nil
+	return c.samples, r.of(i, err)
 }
 
 // Times returns the times of series i, which are the reader's and valid until the next Open. It returns ErrCorrupt as Read
 // does.
 func (r *Reader) Times(i int) ([]int64, error) {
-	times, err := r.readTimes(int(r.timeline[i]))
-	if err != nil {
-		return nil, fmt.Errorf("schedule %d: %w", r.schedules[i], err)
-	}
-	c, err := r.open(len(r.times)+i, len(times))
-	if err != nil {
-		return nil, fmt.Errorf("schedule %d: %w", r.schedules[i], err)
-	}
-	return times[c.start : c.start+c.samples], nil
+	times, _, err := r.column(i)
+	return times, r.of(i, err)
 }
 
 // Read returns the samples of series i. Values are appended to the argument. Times are the reader's, and valid until the
 // next Open. It returns ErrCorrupt if the columns of the series are damaged; others can still be read.
 func (r *Reader) Read(i int, values []float64) (times []int64, _ []float64, err error) {
-	times, all, err := r.read(i, values)
-	if err != nil {
-		return nil, values, fmt.Errorf("schedule %d: %w", r.schedules[i], err)
+	times, c, err := r.column(i)
+	begin := len(values)
+	if err == nil {
+		values = slices.Grow(values, c.samples)[:begin+c.samples]
+		err = r.decode(&c, values[begin:])
 	}
-	return times, all, nil
+	if err != nil {
+		return nil, values[:begin], r.of(i, err)
+	}
+	return times, values, nil
 }
 
-func (r *Reader) read(i int, values []float64) (times []int64, _ []float64, err error) {
-	t := int(r.timeline[i])
-	if times, err = r.readTimes(t); err != nil {
-		return nil, nil, err
+// of says of which series an error is.
+func (r *Reader) of(i int, err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("schedule %d: %w", r.schedules[i], err)
+}
+
+// column returns the times of series i, and its column, read up to the residuals.
+func (r *Reader) column(i int) ([]int64, opened, error) {
+	times, err := r.readTimes(int(r.timeline[i]))
+	if err != nil {
+		return nil, opened{}, err
 	}
 	c, err := r.open(len(r.times)+i, len(times))
 	if err != nil {
-		return nil, nil, err
+		return nil, c, err
 	}
-	times = times[c.start : c.start+c.samples]
-	begin := len(values)
-	values = slices.Grow(values, c.samples)[:begin+c.samples]
-	out := values[begin:]
-	if err := r.decode(&c, out); err != nil {
-		return nil, nil, err
-	}
-	return times, values, nil
+	return times[c.start : c.start+c.samples], c, nil
 }
 
 func (r *Reader) readTimes(t int) ([]int64, error) {
