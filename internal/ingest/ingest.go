@@ -128,7 +128,7 @@ type Ingest struct {
 	mu      sync.Mutex
 	open    *commit // accepts samples
 	pending int     // samples in open and in the commit under way, and those that room is kept for
-	// pendingOf are those of each known client.
+	// pendingOf are those of each client. The zero Client stands for all that are unknown.
 	pendingOf map[admission.Client]int
 	closed    bool
 
@@ -141,7 +141,7 @@ type Ingest struct {
 // commit holds the samples that become durable together.
 type commit struct {
 	samples  []metric.Sample
-	of       map[admission.Client]int // the number of samples of each known client
+	of       map[admission.Client]int // the number of samples of each client
 	at       *blocks.Place            // nil unless the samples count as written earlier
 	openedAt time.Duration            // by the clock's Elapsed
 	full     chan struct{}            // closed when waiting for more gains nothing
@@ -344,9 +344,7 @@ func (in *Ingest) enqueue(samples []metric.Sample, held *hold) (*commit, error) 
 		return nil, err
 	}
 	c := in.open
-	if held.client != (admission.Client{}) {
-		c.of[held.client] += len(samples)
-	}
+	c.of[held.client] += len(samples)
 	first, below := len(c.samples) == 0, len(c.samples) < in.opts.FlushSamples
 	c.samples = append(c.samples, samples...)
 	if first {
@@ -370,14 +368,12 @@ func (in *Ingest) admit(client admission.Client, n int) error {
 	case in.pending > 0 && in.pending+n > in.opts.MaxPending:
 		in.metrics.busy.Inc()
 		return ErrBusy
-	case own > 0 && own+n > share:
+	case client != admission.Client{} && own > 0 && own+n > share:
 		in.metrics.busy.Inc()
 		return fmt.Errorf("%w: %d of this client. One client may have %d, half of --max-pending-samples: send less at once, or try again",
 			ErrBusy, own, share)
 	}
-	if client != (admission.Client{}) {
-		in.pendingOf[client] += n
-	}
+	in.pendingOf[client] += n
 	in.pending += n
 	in.metrics.pending.Set(float64(in.pending))
 	return nil
@@ -387,9 +383,6 @@ func (in *Ingest) admit(client admission.Client, n int) error {
 func (in *Ingest) leave(client admission.Client, n int) {
 	in.pending -= n
 	in.metrics.pending.Set(float64(in.pending))
-	if client == (admission.Client{}) {
-		return
-	}
 	if in.pendingOf[client] -= n; in.pendingOf[client] == 0 {
 		delete(in.pendingOf, client)
 	}
@@ -422,12 +415,9 @@ func (in *Ingest) commits(ctx context.Context) {
 
 		// Whoever has got an answer finds the room free that its samples took.
 		in.mu.Lock()
-		unknown := len(c.samples)
 		for client, n := range c.of {
 			in.leave(client, n)
-			unknown -= n
 		}
-		in.leave(admission.Client{}, unknown)
 		in.mu.Unlock()
 		close(c.done)
 		spare = c.samples
