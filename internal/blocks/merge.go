@@ -21,7 +21,8 @@ type SampleSet struct {
 	ids      Range
 	only     *only // of ids; nil is all
 	added    []metric.Sample
-	distinct int // of added, after duplicates were last dropped
+	ordered  bool // whether added is by schedule, as a chunk is
+	distinct int  // of added, after duplicates were last dropped
 	total    int
 	groups   bySchedule[metric.Sample]
 }
@@ -40,7 +41,7 @@ const minCompact = 1 << 16
 // Series grow with ids.Len(), which is meant to be a block's.
 func (s *SampleSet) Reset(ids Range) {
 	s.ids, s.only = ids, nil
-	s.added = s.added[:0]
+	s.added, s.ordered = s.added[:0], true
 	s.distinct, s.total = 0, 0
 }
 
@@ -101,6 +102,9 @@ func (s *SampleSet) add(chunk []byte, ids Range, of *only, as []metric.ScheduleI
 		at, _ := slices.BinarySearch(of.ids, s.added[i].Schedule)
 		s.added[i].Schedule = as[at]
 	}
+	if len(s.added) > before {
+		s.ordered = before == 0 && as == nil
+	}
 	s.total += len(s.added) - before
 	if len(s.added) >= max(minCompact, 2*s.distinct) {
 		s.compact()
@@ -143,7 +147,7 @@ func (s *SampleSet) compact() {
 	for _, samples := range s.Series() {
 		kept = append(kept, samples...)
 	}
-	s.added, s.distinct = kept, len(kept)
+	s.added, s.ordered, s.distinct = kept, true, len(kept)
 }
 
 // Len is the number of samples that the set holds: at most minCompact or twice those
@@ -156,10 +160,10 @@ func (s *SampleSet) Distinct() int { return s.distinct }
 // Added is the number of samples added, duplicates included.
 func (s *SampleSet) Added() int { return s.total }
 
-// Series yields the schedules that have samples, by id. The samples are the set's:
-// they are valid until the next call of Reset, Add or Series.
+// Series yields the schedules that have samples, by id. The samples are the set's: they are valid until the next call of Reset,
+// Add or Series. Whoever changes them MUST call Reset next.
 func (s *SampleSet) Series() iter.Seq2[metric.ScheduleID, []metric.Sample] {
-	return s.groups.series(s.ids, s.added, sampleSchedule, compareSampleTimes)
+	return s.groups.series(s.ids, s.added, s.ordered, sampleSchedule, compareSampleTimes)
 }
 
 func sampleSchedule(s *metric.Sample) metric.ScheduleID { return s.Schedule }
@@ -209,7 +213,7 @@ func (s *RollupSet) Len() int { return len(s.added) }
 
 // Series yields the schedules that have rows, by id; see SampleSet.Series.
 func (s *RollupSet) Series() iter.Seq2[metric.ScheduleID, []metric.RollupRow] {
-	return s.groups.series(s.ids, s.added, rollupSchedule, compareRollupTimes)
+	return s.groups.series(s.ids, s.added, false, rollupSchedule, compareRollupTimes)
 }
 
 func rollupSchedule(r *metric.RollupRow) metric.ScheduleID { return r.Schedule }
@@ -224,10 +228,11 @@ type bySchedule[T any] struct {
 }
 
 func (g *bySchedule[T]) series(
-	ids Range, added []T, schedule func(*T) metric.ScheduleID, compareTimes func(a, b T) int,
+	ids Range, added []T, ordered bool, schedule func(*T) metric.ScheduleID, compareTimes func(a, b T) int,
 ) iter.Seq2[metric.ScheduleID, []T] {
 	return func(yield func(metric.ScheduleID, []T) bool) {
-		if len(added) == 0 {
+		if ordered {
+			g.runs(added, schedule, compareTimes, yield)
 			return
 		}
 		n := ids.Len()
@@ -259,13 +264,40 @@ func (g *bySchedule[T]) series(
 	}
 }
 
+// runs is series for rows that are by schedule already. It copies those of a schedule only to sort them.
+func (g *bySchedule[T]) runs(
+	added []T, schedule func(*T) metric.ScheduleID, compareTimes func(a, b T) int, yield func(metric.ScheduleID, []T) bool,
+) {
+	for start := 0; start < len(added); {
+		id, end := schedule(&added[start]), start+1
+		for end < len(added) && schedule(&added[end]) == id {
+			end++
+		}
+		rows := added[start:end:end]
+		start = end
+		if !ascend(rows, compareTimes) {
+			g.sorted = append(g.sorted[:0], rows...)
+			rows = keepLast(g.sorted, compareTimes)
+		}
+		if !yield(id, rows) {
+			return
+		}
+	}
+}
+
+// ascend returns whether rows are by time, with one of each.
+func ascend[T any](rows []T, compareTimes func(a, b T) int) bool {
+	for i := 1; i < len(rows); i++ {
+		if compareTimes(rows[i-1], rows[i]) >= 0 {
+			return false
+		}
+	}
+	return true
+}
+
 // keepLast sorts rows by time, in place, and keeps the last row of each time.
 func keepLast[T any](rows []T, compareTimes func(a, b T) int) []T {
-	ascends := true
-	for i := 1; i < len(rows) && ascends; i++ {
-		ascends = compareTimes(rows[i-1], rows[i]) < 0
-	}
-	if ascends {
+	if ascend(rows, compareTimes) {
 		return rows
 	}
 	slices.SortStableFunc(rows, compareTimes)

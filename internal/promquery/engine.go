@@ -209,7 +209,7 @@ func (q *preparedQuery) Exec(ctx context.Context) *promql.Result {
 	// it read last, is not held as long. The engine's query holds the storage that it was given, and
 	// that holds the preparation.
 	recorded := int64(samplesIn(q.prep.levels.Bytes()))
-	q.prep.weigher, q.prep.readings, q.prep.texts, q.prep.account.now = nil, nil, nil, nil
+	q.prep.weigher, q.prep.readings, q.prep.windowed, q.prep.texts, q.prep.account.now = nil, nil, nil, nil, nil
 	q.Query.Statement().(*parser.EvalStmt).Expr, q.prep = nil, nil
 	q.account.only(samplesOf(r.Value) + recorded)
 	return r

@@ -21,6 +21,7 @@ import (
 type guard struct {
 	parser.Expr // none: the engine does not look behind the arguments
 	prep        *preparation
+	windows     *windowed // nil if the engine makes the windows
 }
 
 // init has all functions of the engine guarded.
@@ -46,6 +47,9 @@ func guarded(name string, call promql.FunctionCall) promql.FunctionCall {
 		if err := g.prep.ctx.Err(); err != nil {
 			panic(ended(err))
 		}
+		if w := g.windows; w != nil {
+			args, matrix[0].Floats = w.args, w.window(matrix[0].Floats[0].T)
+		}
 		if buckets {
 			vectors = fewerMalformed(vectors)
 		}
@@ -59,9 +63,9 @@ func guarded(name string, call promql.FunctionCall) promql.FunctionCall {
 }
 
 // guardCall puts a guard behind the arguments of a call.
-func (p *preparation) guardCall(e *parser.Call) {
+func (p *preparation) guardCall(e *parser.Call, w *windowed) {
 	n := len(e.Args)
-	e.Args = append(e.Args[:n:n], &guard{prep: p})[:n]
+	e.Args = append(e.Args[:n:n], &guard{prep: p, windows: w})[:n]
 }
 
 // guardOf returns the guard behind arguments, nil if there is none.

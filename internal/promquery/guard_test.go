@@ -67,7 +67,7 @@ func TestAllFunctionsAreGuarded(t *testing.T) {
 			prep := newPreparation(t.Context())
 			prep.ctx = ctx
 			e := &parser.Call{Args: parser.Expressions{&parser.NumberLiteral{}}}
-			prep.guardCall(e)
+			prep.guardCall(e, nil)
 			require.Len(t, e.Args, 1)
 			require.PanicsWithValue(t, want, func() { call(nil, nil, e.Args, new(promql.EvalNodeHelper)) }, name)
 		}
@@ -170,7 +170,7 @@ func TestMalformedBuckets(t *testing.T) {
 		prep := newPreparation(t.Context())
 		prep.ctx = t.Context()
 		e := &parser.Call{}
-		prep.guardCall(e)
+		prep.guardCall(e, nil)
 		call(args, nil, e.Args, new(promql.EvalNodeHelper))
 		require.Equal(t, 2+mostAnnotations, got, name)
 		require.Equal(t, given, vector, "the engine's own vector is unchanged")

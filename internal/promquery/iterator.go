@@ -5,18 +5,25 @@ import (
 	"sort"
 
 	"github.com/prometheus/prometheus/model/histogram"
+	"github.com/prometheus/prometheus/promql"
 	"github.com/prometheus/prometheus/tsdb/chunkenc"
 )
 
 // points are samples of one series, sorted by time.
-type points struct {
-	times  []int64
-	values []float64
-}
+type points []promql.FPoint
 
-func (p *points) add(tMs int64, v float64) {
-	p.times = append(p.times, tMs)
-	p.values = append(p.values, v)
+func (p *points) add(tMs int64, v float64) { *p = append(*p, promql.FPoint{T: tMs, F: v}) }
+
+// after returns the index of the first point later than tMs, which is not before from. It looks at nearby points first, since
+// windows mostly advance in small steps.
+func (p points) after(from int, tMs int64) int {
+	rest := p[min(from, len(p)):]
+	step := 1
+	for step < len(rest) && rest[step].T <= tMs {
+		step *= 2
+	}
+	least := step / 2
+	return from + least + sort.Search(min(step+1, len(rest))-min(least, len(rest)), func(i int) bool { return rest[least+i].T > tMs })
 }
 
 // iterator is a chunkenc.Iterator over points, or carries the error of reading them.
@@ -51,8 +58,8 @@ func (o *own) free() {
 }
 
 func (it *iterator) Next() chunkenc.ValueType {
-	if it.at++; it.at >= len(it.times) {
-		it.at = len(it.times)
+	if it.at++; it.at >= len(it.points) {
+		it.at = len(it.points)
 		return chunkenc.ValNone
 	}
 	const some = 1024
@@ -69,33 +76,25 @@ type unixMs = int64
 func (it *iterator) ended() bool {
 	err := it.ctx.Err()
 	if err != nil {
-		it.points, it.at, it.err = points{}, 0, err
+		it.points, it.at, it.err = nil, 0, err
 	}
 	return err != nil
 }
 
-// Seek looks at nearby points first, since windows mostly advance in small steps.
 func (it *iterator) Seek(tMs unixMs) chunkenc.ValueType {
 	if it.ended() {
 		return chunkenc.ValNone
 	}
-	it.at = max(it.at, 0)
-	rest := it.times[min(it.at, len(it.times)):]
-	step := 1
-	for step < len(rest) && rest[step] < tMs {
-		step *= 2
-	}
-	from := step / 2
-	it.at += from + sort.Search(min(step+1, len(rest))-min(from, len(rest)), func(i int) bool { return rest[from+i] >= tMs })
-	if it.at >= len(it.times) {
+	it.at = it.points.after(max(it.at, 0), tMs-1)
+	if it.at >= len(it.points) {
 		return chunkenc.ValNone
 	}
 	return chunkenc.ValFloat
 }
 
-func (it *iterator) At() (int64, float64) { return it.times[it.at], it.values[it.at] }
+func (it *iterator) At() (int64, float64) { return it.points[it.at].T, it.points[it.at].F }
 
-func (it *iterator) AtT() int64 { return it.times[it.at] }
+func (it *iterator) AtT() int64 { return it.points[it.at].T }
 
 // AtST implements chunkenc.Iterator. Start times are unknown.
 func (*iterator) AtST() int64 { return 0 }

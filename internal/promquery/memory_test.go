@@ -129,7 +129,7 @@ func TestPointsOfRowsCount(t *testing.T) {
 			var tooMany promql.ErrTooManySamples
 			if name == "many" {
 				require.ErrorAs(t, it.Err(), &tooMany)
-				require.Less(t, len(it.(*iterator).times), most)
+				require.Less(t, len(it.(*iterator).points), most)
 				continue
 			}
 			require.NoError(t, it.Err())

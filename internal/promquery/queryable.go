@@ -167,7 +167,12 @@ func (q *querier) Select(
 	if r := q.prep.of(matchers); r != nil {
 		return newSet(ctx, series, sel, warn, &rowSource{reading: r, q: q.q, warn: warn, loader: newLoader[[]query.Span](held)})
 	}
-	return newSet(ctx, series, sel, warn, &samples{mint: mint, maxt: maxt, warn: warn, loader: newLoader[points](held)})
+	raw := samples{mint: mint, maxt: maxt, warn: warn, loader: newLoader[points](held)}
+	if w := q.prep.windowsOf(matchers); w != nil {
+		raw.mint, raw.maxt, raw.fresh = w.grid.startMs-w.rangeMs+1, w.grid.last(), true
+		return newSet(ctx, series, sel, warn, &windowSource{samples: raw, windowed: w})
+	}
+	return newSet(ctx, series, sel, warn, &raw)
 }
 
 // find returns the series that the matchers select and the hints allow. The error is a
@@ -355,29 +360,52 @@ type source interface {
 // samples is the source for raw samples in [mint, maxt].
 type samples struct {
 	mint, maxt int64
+	fresh      bool // only those that do not say that a series has ended
 	warn       *query.Warnings
 	loader     *loader[points]
 }
 
 func (s *samples) points(at place, own *own) (points, error) {
 	*own = s.loader.begin(s)
+	return s.read(at)
+}
+
+func (s *samples) read(at place) (points, error) {
 	found, err := s.loader.get(at.group, func(ctx context.Context, group int, hold func(n int) error) ([]points, error) {
 		g := s.loader.groups[group]
 		out := make([]points, len(g.IDs()))
 		err := g.Samples(ctx, s.mint, s.maxt+1, s.warn, hold, func(i int, samples []metric.Sample) error {
-			out[i].times = slices.Grow(out[i].times, len(samples))
-			out[i].values = slices.Grow(out[i].values, len(samples))
-			for _, s := range samples {
-				out[i].add(s.TimeMs, s.Value)
+			if s.fresh {
+				samples = fresh(samples)
 			}
-			return hold(len(samples))
+			p := out[i]
+			if more := len(samples) - (cap(p) - len(p)); more > 0 {
+				p = slices.Grow(p, s.room(len(p), samples))
+				if err := hold(cap(p) - cap(out[i])); err != nil {
+					return err
+				}
+			}
+			for k := range samples {
+				p = append(p, promql.FPoint{T: samples[k].TimeMs, F: samples[k].Value})
+			}
+			out[i] = p
+			return nil
 		})
 		return out, err
 	})
 	if err != nil {
-		return points{}, err
+		return nil, err
 	}
 	return found[at.i], nil
+}
+
+// room returns how many points to make room for, where a series has n and gets more: also for those that follow at the same
+// rate, up to as many as it has and some, so that most series grow once.
+func (s *samples) room(n int, more []metric.Sample) int {
+	const some = 4096
+	first, last := more[0].TimeMs, more[len(more)-1].TimeMs
+	rest := float64(s.maxt-last) * float64(len(more)-1) / float64(max(last-first, 1))
+	return len(more) + int(max(0, min(rest, float64(n+some))))
 }
 
 func (s *samples) release() { s.loader.release() }
@@ -426,7 +454,7 @@ func (r *rowSource) points(at place, own *own) (points, error) {
 	*own = r.loader.begin(r)
 	plan, err := r.planOf(at.group)
 	if err != nil {
-		return points{}, err
+		return nil, err
 	}
 	found, err := r.loader.get(at.group, func(ctx context.Context, group int, hold func(n int) error) ([][]query.Span, error) {
 		g := r.loader.groups[group]
@@ -450,7 +478,7 @@ func (r *rowSource) points(at place, own *own) (points, error) {
 		return out, err
 	})
 	if err != nil {
-		return points{}, err
+		return nil, err
 	}
 	return r.reading.points(r.loader.ctx, plan, r.q.Ladder().WidthMs(r.level), found[at.i], own.add, r.warn.Add)
 }
@@ -514,13 +542,13 @@ func (s *series) Iterator(it chunkenc.Iterator) chunkenc.Iterator {
 	*into = iterator{at: -1, ctx: s.set.ctx}
 	p, err := s.set.source.points(s.place, &into.own)
 	if all := s.set.all; err == nil && s.set.sel != nil {
-		err = s.set.sel.has(s.stored, len(p.times), s.foundSeries == all[len(all)-1])
+		err = s.set.sel.has(s.stored, len(p), s.foundSeries == all[len(all)-1])
 	}
 	if err == nil {
 		err = s.set.ctx.Err()
 	}
 	if err != nil {
-		p = points{}
+		p = nil
 	}
 	into.points, into.err = p, asStored(err)
 	return into

@@ -88,7 +88,7 @@ func (r *reading) points(
 	shown := false
 	for t, last := r.grid.startMs, r.grid.last(); t <= last; t += max(r.grid.stepMs, 1) {
 		if err := ctx.Err(); err != nil {
-			return points{}, err
+			return nil, err
 		}
 		beginMs, endMs := t+1-r.rangeMs, t+1
 		if !r.instant {
@@ -114,7 +114,7 @@ func (r *reading) points(
 		}
 		shown = ok
 		if err := hold(1); err != nil {
-			return points{}, err
+			return nil, err
 		}
 		out.add(t, v)
 	}
@@ -126,7 +126,7 @@ func (r *reading) averages(spans []query.Span, hold func(n int) error) (points, 
 	for i := range spans {
 		if t := spans[i].LastMs(); t > r.grid.startMs-r.rangeMs && t <= r.grid.last() {
 			if err := hold(1); err != nil {
-				return points{}, err
+				return nil, err
 			}
 			out.add(t, spans[i].Avg())
 		}

@@ -23,6 +23,7 @@ type preparation struct {
 	// matcher. Each selector has its own, and the engine passes it on. So no marker needs to be
 	// hidden among the labels, where users and absent() would see it.
 	readings map[*labels.Matcher]*reading
+	windowed map[*labels.Matcher]*windowed // by the same key
 	notes    annotations.Annotations
 	warnings query.Warnings
 	weigher  *weigher
@@ -41,7 +42,7 @@ type preparation struct {
 
 func newPreparation(ctx context.Context) *preparation {
 	return &preparation{
-		readings: make(map[*labels.Matcher]*reading), annotated: make(map[string]struct{}), rated: make(map[string]struct{}),
+		readings: make(map[*labels.Matcher]*reading), windowed: make(map[*labels.Matcher]*windowed), annotated: make(map[string]struct{}), rated: make(map[string]struct{}),
 		account: &account{inTurn: true}, levels: query.LevelsOf(ctx),
 	}
 }
@@ -90,6 +91,14 @@ func (p *preparation) of(matchers []*labels.Matcher) *reading {
 		return nil
 	}
 	return p.readings[matchers[0]]
+}
+
+// windowsOf returns the windows of the selector with the given matchers, nil if the engine makes them.
+func (p *preparation) windowsOf(matchers []*labels.Matcher) *windowed {
+	if p == nil || len(matchers) == 0 {
+		return nil
+	}
+	return p.windowed[matchers[0]]
 }
 
 // grid is the times at which an expression is evaluated: from startMs to endMs, both included, in
@@ -167,7 +176,7 @@ func (r *rewriter) rewrite(e parser.Expr, g grid) parser.Expr {
 		r.stream(e, g, "", 1)
 	case *parser.Call:
 		call := r.call(e, g)
-		r.prep.guardCall(call)
+		r.prep.guardCall(call, r.windows(call, g))
 		return call
 	case *parser.SubqueryExpr:
 		rangeMs, stepMs := e.Range.Milliseconds(), e.Step.Milliseconds()
