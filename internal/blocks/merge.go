@@ -163,7 +163,32 @@ func (s *SampleSet) Added() int { return s.total }
 // Series yields the schedules that have samples, by id. The samples are the set's: they are valid until the next call of Reset,
 // Add or Series. Whoever changes them MUST call Reset next.
 func (s *SampleSet) Series() iter.Seq2[metric.ScheduleID, []metric.Sample] {
-	return s.groups.series(s.ids, s.added, s.ordered, sampleSchedule, compareSampleTimes)
+	return func(yield func(metric.ScheduleID, []metric.Sample) bool) {
+		if s.ordered {
+			s.runs(yield)
+		} else {
+			s.groups.series(s.ids, s.added, sampleSchedule, compareSampleTimes, yield)
+		}
+	}
+}
+
+// runs yields what is by schedule already. It copies the samples of a schedule only to sort them.
+func (s *SampleSet) runs(yield func(metric.ScheduleID, []metric.Sample) bool) {
+	for start := 0; start < len(s.added); {
+		end, ascend := start+1, true
+		for ; end < len(s.added) && s.added[end].Schedule == s.added[start].Schedule; end++ {
+			ascend = ascend && s.added[end-1].TimeMs < s.added[end].TimeMs
+		}
+		samples := s.added[start:end:end]
+		start = end
+		if !ascend {
+			s.groups.sorted = append(s.groups.sorted[:0], samples...)
+			samples = keepLast(s.groups.sorted, compareSampleTimes)
+		}
+		if !yield(samples[0].Schedule, samples) {
+			return
+		}
+	}
 }
 
 func sampleSchedule(s *metric.Sample) metric.ScheduleID { return s.Schedule }
@@ -213,7 +238,9 @@ func (s *RollupSet) Len() int { return len(s.added) }
 
 // Series yields the schedules that have rows, by id; see SampleSet.Series.
 func (s *RollupSet) Series() iter.Seq2[metric.ScheduleID, []metric.RollupRow] {
-	return s.groups.series(s.ids, s.added, false, rollupSchedule, compareRollupTimes)
+	return func(yield func(metric.ScheduleID, []metric.RollupRow) bool) {
+		s.groups.series(s.ids, s.added, rollupSchedule, compareRollupTimes, yield)
+	}
 }
 
 func rollupSchedule(r *metric.RollupRow) metric.ScheduleID { return r.Schedule }
@@ -228,76 +255,43 @@ type bySchedule[T any] struct {
 }
 
 func (g *bySchedule[T]) series(
-	ids Range, added []T, ordered bool, schedule func(*T) metric.ScheduleID, compareTimes func(a, b T) int,
-) iter.Seq2[metric.ScheduleID, []T] {
-	return func(yield func(metric.ScheduleID, []T) bool) {
-		if ordered {
-			g.runs(added, schedule, compareTimes, yield)
-			return
-		}
-		n := ids.Len()
-		g.ends = slices.Grow(g.ends[:0], n)[:n]
-		clear(g.ends)
-		for i := range added {
-			g.ends[schedule(&added[i])-ids.Start]++
-		}
-		sum := 0
-		for i, count := range g.ends {
-			g.ends[i] = sum
-			sum += count
-		}
-		g.sorted = slices.Grow(g.sorted[:0], len(added))[:len(added)]
-		for i := range added {
-			at := &g.ends[schedule(&added[i])-ids.Start]
-			g.sorted[*at] = added[i]
-			*at++
-		}
-
-		start := 0
-		for i, end := range g.ends {
-			rows := g.sorted[start:end:end]
-			start = end
-			if len(rows) > 0 && !yield(ids.Start+metric.ScheduleID(i), keepLast(rows, compareTimes)) {
-				return
-			}
-		}
-	}
-}
-
-// runs is series for rows that are by schedule already. It copies those of a schedule only to sort them.
-func (g *bySchedule[T]) runs(
-	added []T, schedule func(*T) metric.ScheduleID, compareTimes func(a, b T) int, yield func(metric.ScheduleID, []T) bool,
+	ids Range, added []T, schedule func(*T) metric.ScheduleID, compareTimes func(a, b T) int, yield func(metric.ScheduleID, []T) bool,
 ) {
-	for start := 0; start < len(added); {
-		id, end := schedule(&added[start]), start+1
-		for end < len(added) && schedule(&added[end]) == id {
-			end++
-		}
-		rows := added[start:end:end]
+	n := ids.Len()
+	g.ends = slices.Grow(g.ends[:0], n)[:n]
+	clear(g.ends)
+	for i := range added {
+		g.ends[schedule(&added[i])-ids.Start]++
+	}
+	sum := 0
+	for i, count := range g.ends {
+		g.ends[i] = sum
+		sum += count
+	}
+	g.sorted = slices.Grow(g.sorted[:0], len(added))[:len(added)]
+	for i := range added {
+		at := &g.ends[schedule(&added[i])-ids.Start]
+		g.sorted[*at] = added[i]
+		*at++
+	}
+
+	start := 0
+	for i, end := range g.ends {
+		rows := g.sorted[start:end:end]
 		start = end
-		if !ascend(rows, compareTimes) {
-			g.sorted = append(g.sorted[:0], rows...)
-			rows = keepLast(g.sorted, compareTimes)
-		}
-		if !yield(id, rows) {
+		if len(rows) > 0 && !yield(ids.Start+metric.ScheduleID(i), keepLast(rows, compareTimes)) {
 			return
 		}
 	}
-}
-
-// ascend returns whether rows are by time, with one of each.
-func ascend[T any](rows []T, compareTimes func(a, b T) int) bool {
-	for i := 1; i < len(rows); i++ {
-		if compareTimes(rows[i-1], rows[i]) >= 0 {
-			return false
-		}
-	}
-	return true
 }
 
 // keepLast sorts rows by time, in place, and keeps the last row of each time.
 func keepLast[T any](rows []T, compareTimes func(a, b T) int) []T {
-	if ascend(rows, compareTimes) {
+	ascends := true
+	for i := 1; i < len(rows) && ascends; i++ {
+		ascends = compareTimes(rows[i-1], rows[i]) < 0
+	}
+	if ascends {
 		return rows
 	}
 	slices.SortStableFunc(rows, compareTimes)

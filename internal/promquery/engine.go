@@ -8,6 +8,8 @@
 // computed here from rows; see reading. The engine does everything else: labels, operators,
 // aggregations, and all work on recent data.
 //
+// A function of a range of raw samples gets its windows as parts of what was read; see windowed.
+//
 // Times are in Unix ms. Windows of raw samples are PromQL's, (t-range, t]; windows of rows are
 // [t-range, t), see reading.
 package promquery
@@ -208,6 +210,9 @@ func (q *preparedQuery) Exec(ctx context.Context) *promql.Result {
 	// A result is sent as slowly as its client reads: what the expression was compiled to, and what
 	// it read last, is not held as long. The engine's query holds the storage that it was given, and
 	// that holds the preparation.
+	if now := q.prep.account.now; now != nil {
+		now.release()
+	}
 	recorded := int64(samplesIn(q.prep.levels.Bytes()))
 	q.prep.weigher, q.prep.readings, q.prep.windowed, q.prep.texts, q.prep.account.now = nil, nil, nil, nil, nil
 	q.Query.Statement().(*parser.EvalStmt).Expr, q.prep = nil, nil

@@ -27,6 +27,9 @@ type loader[T any] struct {
 	mu    sync.Mutex
 	first int // groups before this index have been dropped
 	loads []*load[T]
+	// recycle takes what groups that are dropped had, if it is set. Nobody may then hold any of it when series of another group
+	// are asked for.
+	recycle func([]T)
 }
 
 // held is the state that loaders of all types have in common.
@@ -210,6 +213,9 @@ func (l *loader[T]) drop(group int) {
 			<-gone.done // it was requested, or read ahead, so this ends
 			l.n.Add(-gone.n)
 			l.loads[l.first] = nil
+			if l.recycle != nil {
+				l.recycle(gone.places)
+			}
 		}
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"unsafe"
 
 	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/prometheus/model/value"
 	"github.com/prometheus/prometheus/promql"
 	"github.com/prometheus/prometheus/storage"
 	"github.com/prometheus/prometheus/tsdb/chunkenc"
@@ -169,7 +170,8 @@ func (q *querier) Select(
 	}
 	raw := samples{mint: mint, maxt: maxt, warn: warn, loader: newLoader[points](held)}
 	if w := q.prep.windowsOf(matchers); w != nil {
-		raw.mint, raw.maxt, raw.fresh = w.grid.startMs-w.rangeMs+1, w.grid.last(), true
+		raw.mint, raw.maxt, raw.windows = w.grid.startMs-w.rangeMs+1, w.grid.last(), true
+		raw.loader.recycle = recycle
 		return newSet(ctx, series, sel, warn, &windowSource{samples: raw, windowed: w})
 	}
 	return newSet(ctx, series, sel, warn, &raw)
@@ -360,7 +362,7 @@ type source interface {
 // samples is the source for raw samples in [mint, maxt].
 type samples struct {
 	mint, maxt int64
-	fresh      bool // only those that do not say that a series has ended
+	windows    bool // for a windowSource
 	warn       *query.Warnings
 	loader     *loader[points]
 }
@@ -375,18 +377,20 @@ func (s *samples) read(at place) (points, error) {
 		g := s.loader.groups[group]
 		out := make([]points, len(g.IDs()))
 		err := g.Samples(ctx, s.mint, s.maxt+1, s.warn, hold, func(i int, samples []metric.Sample) error {
-			if s.fresh {
-				samples = fresh(samples)
-			}
 			p := out[i]
+			if cap(p) == 0 && s.windows {
+				p = recycled()
+			}
 			if more := len(samples) - (cap(p) - len(p)); more > 0 {
 				p = slices.Grow(p, s.room(len(p), samples))
-				if err := hold(cap(p) - cap(out[i])); err != nil {
-					return err
-				}
+			}
+			if err := hold(cap(p) - cap(out[i])); err != nil {
+				return err
 			}
 			for k := range samples {
-				p = append(p, promql.FPoint{T: samples[k].TimeMs, F: samples[k].Value})
+				if v := samples[k].Value; !s.windows || !value.IsStaleNaN(v) {
+					p = append(p, promql.FPoint{T: samples[k].TimeMs, F: v})
+				}
 			}
 			out[i] = p
 			return nil

@@ -2,13 +2,11 @@ package promquery
 
 import (
 	"context"
+	"sync"
 	"time"
 
-	"github.com/prometheus/prometheus/model/value"
 	"github.com/prometheus/prometheus/promql"
 	"github.com/prometheus/prometheus/promql/parser"
-
-	"github.com/quern/quern/internal/metric"
 )
 
 // windowed is a range selector over raw samples, in a call of a function. The engine would iterate over the samples and copy
@@ -84,7 +82,9 @@ func (w *windowed) window(atMs int64) points {
 	return w.points[w.lo:w.hi:w.hi]
 }
 
-// windowSource is the source for a windowed selector: its points are marks.
+// windowSource is the source for a windowed selector: its points are marks. Samples that say that a series has ended are left
+// out, since windows do not have them. Only the windowed selector refers to the points that were read, and only to those of one
+// series at a time. So those of a group that is dropped are used again, by this query or another.
 type windowSource struct {
 	samples
 	*windowed
@@ -92,6 +92,7 @@ type windowSource struct {
 
 func (s *windowSource) points(at place, own *own) (points, error) {
 	*own = s.loader.begin(s)
+	s.windowed.points = nil
 	p, err := s.read(at)
 	if err != nil {
 		return nil, err
@@ -104,18 +105,27 @@ func (s *windowSource) points(at place, own *own) (points, error) {
 }
 
 func (s *windowSource) release() {
-	s.samples.release()
 	s.windowed.points, s.marks = nil, nil
+	s.samples.release()
 }
 
-// fresh leaves out, in place, the samples that say that a series has ended: windows do not have them.
-func fresh(samples []metric.Sample) []metric.Sample {
-	n := 0
-	for i := range samples {
-		if !value.IsStaleNaN(samples[i].Value) {
-			samples[n] = samples[i]
-			n++
+var spare sync.Pool // of *points
+
+// maxRecycled bounds the points that are kept of a series, for another.
+const maxRecycled = 1 << 14
+
+// recycled returns an empty slice, which may have room.
+func recycled() points {
+	if p, ok := spare.Get().(*points); ok {
+		return (*p)[:0]
+	}
+	return nil
+}
+
+func recycle(all []points) {
+	for _, p := range all {
+		if cap(p) > 0 && cap(p) <= maxRecycled {
+			spare.Put(&p)
 		}
 	}
-	return samples[:n]
 }

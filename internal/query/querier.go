@@ -485,6 +485,13 @@ func (g group) in(set *countedSet) iter.Seq2[int, []metric.Sample] {
 
 // live removes tombstones in place.
 func live(samples []metric.Sample) []metric.Sample {
+	i := 0
+	for i < len(samples) && !math.IsNaN(samples[i].Value) { // as tombstones are
+		i++
+	}
+	if i == len(samples) {
+		return samples
+	}
 	return slices.DeleteFunc(samples, func(s metric.Sample) bool { return metric.IsTombstone(s.Value) })
 }
 
