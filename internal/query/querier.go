@@ -103,6 +103,7 @@ type Querier struct {
 	ahead     ahead
 	looks     *errand.Keyed[question, sighted]
 	seed      maphash.Seed
+	unpacked  *unpacked
 	// sets are *blocks.SampleSet: what one group's reading has grown serves the next.
 	sets sync.Pool
 }
@@ -134,6 +135,7 @@ func New(p Parts, opts Options) *Querier {
 		ahead:     ahead{asking: errand.New(opts.Beside)},
 		looks:     errand.NewKeyed[question, sighted](opts.Beside, maxLooks),
 		seed:      maphash.MakeSeed(),
+		unpacked:  newUnpacked(p.Settings.GroupSize, maxUnpacked, opts.Metrics),
 		damaged: promauto.With(opts.Metrics).NewCounter(prometheus.CounterOpts{
 			Name: "quern_query_damaged_chunks_total",
 			Help: "Damaged raw chunks skipped in answers, counted at each read.",

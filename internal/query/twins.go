@@ -203,7 +203,11 @@ type groupChunk struct {
 func (q *Querier) chunks(ctx context.Context, g group, fromMs, toMs int64) iter.Seq2[groupChunk, error] {
 	from := func(ids blocks.Range, of *also) iter.Seq2[groupChunk, error] {
 		return func(yield func(groupChunk, error) bool) {
-			for ch, err := range q.store.RawChunks(ctx, ids, fromMs, toMs) {
+			all := q.store.RawChunks(ctx, ids, fromMs, toMs)
+			if len(g.also) == 0 { // otherwise chunks of several ids take turns
+				all = q.unpacked.chunks(all)
+			}
+			for ch, err := range all {
 				if !yield(groupChunk{ch, of}, err) {
 					return
 				}

@@ -1,0 +1,274 @@
+package query
+
+import (
+	"container/list"
+	"iter"
+	"slices"
+	"sync"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
+
+	"github.com/quern/quern/internal/blocks"
+	"github.com/quern/quern/internal/metric"
+	"github.com/quern/quern/internal/storage"
+)
+
+// unpacked keeps the chunks of slices that no run has packed yet, packed in memory. A dashboard asks for the last hour every few
+// seconds. Without this, each request decodes the chunk of each flush, which has all series of its group.
+//
+//  1. The first chunks of a slice in a group are packed as a run packs them, and take the place of these chunks in what a reader is
+//     given. The chunks behind them stay as they are, so the order of chunks, by which the later one wins, stays too.
+//  2. The chunks are still listed. What was packed takes their place only if exactly these chunks are still the first ones.
+//     Otherwise the reader is given the listed ones, and what was packed is dropped: a chunk came in between, or a run packed or a
+//     deletion replaced some.
+//  3. A slice is packed when it is read for the second time, and again once a sixteenth more has come. So a request that reads a
+//     range once does not pay for packing it.
+//  4. What is kept is bounded by bytes; the slices that were not read for longest go first. What is packed is a tenth of what
+//     readers decode.
+//
+//  5. One slice at a time is packed; who comes meanwhile does without. So packing takes little memory.
+//
+// Damaged chunks are not packed: readers name them.
+type unpacked struct {
+	groupSize int
+	maxBytes  int
+	gets      *prometheus.CounterVec
+
+	packing sync.Mutex // guards these two
+	set     blocks.SampleSet
+	packer  blocks.Packer
+
+	mu     sync.Mutex
+	slices map[sliceOf]*list.Element
+	used   *list.List // of *firstChunks, the latest first
+	bytes  int
+}
+
+// sliceOf is a raw slice of a storage group.
+type sliceOf struct {
+	group   metric.ScheduleID
+	sliceMs int64
+}
+
+// firstChunks are the first chunks of a slice, packed. It does not change.
+type firstChunks struct {
+	of    sliceOf
+	ids   []blocks.ID // of the chunks; none if the slice was read once
+	data  []byte      // packed; nil if they cannot be
+	bytes int
+}
+
+const (
+	// minUnpacked is the number of chunks of a slice from which on packing them pays.
+	minUnpacked = 16
+	// maxListed and maxPacked bound the bytes of the chunks of a slice that are held until it is known whether they are packed, and
+	// their samples. Packing takes 50 bytes a sample.
+	maxListed = 4 << 20
+	maxPacked = 1 << 19
+	// maxUnpacked bounds the bytes of all slices that are kept: 1,000 groups of 128 series with a sample every 10 s for half an hour.
+	maxUnpacked = 32 << 20
+	// sliceBytes is what a slice takes aside from its data.
+	sliceBytes = 256
+)
+
+func newUnpacked(groupSize, maxBytes int, metrics prometheus.Registerer) *unpacked {
+	u := &unpacked{
+		groupSize: groupSize, maxBytes: maxBytes, slices: make(map[sliceOf]*list.Element), used: list.New(),
+		gets: promauto.With(metrics).NewCounterVec(prometheus.CounterOpts{
+			Name: "quern_query_unpacked_slices_total",
+			Help: "Slices of a group that were read before a run has packed them, by result: hit is that most of their chunks were kept packed in memory.",
+		}, []string{"result"}),
+	}
+	promauto.With(metrics).NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "quern_query_unpacked_slices_bytes", Help: "Memory that slices kept packed take.",
+	}, func() float64 {
+		u.mu.Lock()
+		defer u.mu.Unlock()
+		return float64(u.bytes)
+	})
+	return u
+}
+
+// chunks yields the chunks of a group, which are by slice and ID, with what is kept in place of the first ones of a slice.
+func (u *unpacked) chunks(listed iter.Seq2[storage.RawChunk, error]) iter.Seq2[storage.RawChunk, error] {
+	return func(yield func(storage.RawChunk, error) bool) {
+		s := slice{unpacked: u}
+		for ch, err := range listed {
+			if err != nil {
+				yield(ch, err)
+				return
+			}
+			if at := (sliceOf{ch.Group, ch.SliceMs}); len(s.listed) == 0 && s.n == 0 || at != s.of {
+				if !s.end(yield) {
+					return
+				}
+				s.begin(at)
+			}
+			if !s.next(ch, yield) {
+				return
+			}
+		}
+		s.end(yield)
+	}
+}
+
+// slice is one that is being read.
+type slice struct {
+	*unpacked
+	of     sliceOf
+	kept   *firstChunks // nil unless all chunks so far are the first ones of it
+	given  int          // chunks that the reader was given what is kept for
+	n      int          // chunks listed
+	listed []storage.RawChunk // while they may be needed
+	bytes  int                // of these
+	large  bool               // more than is packed
+}
+
+func (s *slice) begin(of sliceOf) {
+	*s = slice{unpacked: s.unpacked, of: of, kept: s.get(of), listed: s.listed[:0]}
+}
+
+// next lists a chunk more.
+func (s *slice) next(ch storage.RawChunk, yield func(storage.RawChunk, error) bool) bool {
+	s.n++
+	if s.bytes += len(ch.Data); s.bytes > maxListed {
+		s.large = true
+	}
+	first := s.kept != nil && s.given == 0
+	if !s.large || first {
+		s.listed = append(s.listed, ch)
+	}
+	if !first {
+		return yield(ch, nil)
+	}
+	if s.n > len(s.kept.ids) || ch.ID != s.kept.ids[s.n-1] {
+		return s.differs(yield)
+	}
+	if s.n < len(s.kept.ids) {
+		return true
+	}
+	s.given = s.n
+	ch.Data = s.kept.data
+	return yield(ch, nil)
+}
+
+// differs gives the reader the chunks that were listed, instead of what is kept.
+func (s *slice) differs(yield func(storage.RawChunk, error) bool) bool {
+	s.drop(s.kept)
+	s.kept = nil
+	for _, ch := range s.listed {
+		if !yield(ch, nil) {
+			return false
+		}
+	}
+	return true
+}
+
+// end packs the slice if that pays. It returns false if the reader wants no more.
+func (s *slice) end(yield func(storage.RawChunk, error) bool) bool {
+	if s.n == 0 {
+		return true
+	}
+	if s.kept != nil && s.given == 0 && !s.differs(yield) {
+		return false
+	}
+	if s.n < minUnpacked {
+		return true
+	}
+	result := "miss"
+	if s.given > 0 {
+		result = "hit"
+	}
+	s.gets.WithLabelValues(result).Inc()
+	if !s.large && s.n-s.given >= max(minUnpacked, s.given/16) && s.again() && s.packing.TryLock() {
+		s.put(s.pack())
+		s.packing.Unlock()
+	}
+	return true
+}
+
+// get returns what is kept of a slice, nil if that is nothing.
+func (u *unpacked) get(of sliceOf) *firstChunks {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	e := u.slices[of]
+	if e == nil {
+		return nil
+	}
+	u.used.MoveToFront(e)
+	if f := e.Value.(*firstChunks); f.data != nil {
+		return f
+	}
+	return nil
+}
+
+// again returns whether the slice was read before, and may be packed.
+func (s *slice) again() bool {
+	s.mu.Lock()
+	e := s.slices[s.of]
+	s.mu.Unlock()
+	if e == nil {
+		s.put(&firstChunks{of: s.of})
+		return false
+	}
+	f := e.Value.(*firstChunks)
+	// What could not be packed is tried again once it is twice as much.
+	return f.data != nil || s.n >= 2*len(f.ids)
+}
+
+// pack packs the chunks of the slice. The caller holds packing.
+func (s *slice) pack() *firstChunks {
+	f := &firstChunks{of: s.of, ids: make([]blocks.ID, len(s.listed))}
+	rest := make([][]byte, 0, len(s.listed)+1)
+	if s.given > 0 {
+		rest = append(rest, s.kept.data)
+	}
+	for i, ch := range s.listed {
+		if f.ids[i] = ch.ID; i >= s.given {
+			rest = append(rest, ch.Data)
+		}
+	}
+	group := blocks.Range{Start: s.of.group, End: s.of.group + metric.ScheduleID(s.groupSize)}
+	samples := 0
+	s.set.Reset(group)
+	for _, data := range rest {
+		if samples += blocks.Count(data); samples > maxPacked || s.set.Add(data) != nil {
+			return f
+		}
+	}
+	if data, err := s.packer.Pack(&s.set, group, maxPacked); err == nil {
+		f.data = slices.Clone(data)
+	}
+	return f
+}
+
+// put keeps the first chunks of a slice, and drops what is too much.
+func (u *unpacked) put(f *firstChunks) {
+	f.bytes = sliceBytes + len(f.ids)*len(blocks.ID{}) + len(f.data)
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if e := u.slices[f.of]; e != nil {
+		u.remove(e)
+	}
+	u.slices[f.of] = u.used.PushFront(f)
+	for u.bytes += f.bytes; u.bytes > u.maxBytes; {
+		u.remove(u.used.Back())
+	}
+}
+
+// drop forgets the first chunks of a slice, unless others are kept since.
+func (u *unpacked) drop(f *firstChunks) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if e := u.slices[f.of]; e != nil && e.Value == f {
+		u.remove(e)
+	}
+}
+
+// remove removes an element. The caller holds mu.
+func (u *unpacked) remove(e *list.Element) {
+	f := u.used.Remove(e).(*firstChunks)
+	delete(u.slices, f.of)
+	u.bytes -= f.bytes
+}
