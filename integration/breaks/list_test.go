@@ -238,7 +238,7 @@ var list = []brk{
 	{
 		name: "chunks are packed while others with lower ids may be on their way", invariant: 2,
 		file: "internal/rollup/pack.go",
-		old:  "return id.TimeMs() <= clock.NowMs(g.run.clk)-blocks.Settled.Milliseconds()", new: "return true",
+		old:  "return id.TimeMs() < clock.NowMs(g.run.clk)-g.run.cache.Timing().Settled().Milliseconds()", new: "return true",
 		pkg: "internal/rollup", test: "TestPackLeaves/not_settled",
 	},
 	{

@@ -6,7 +6,6 @@ import (
 	"encoding/hex"
 	"errors"
 	"sync"
-	"time"
 )
 
 // ID orders chunks and marks. It is a UUIDv7 (RFC 9562). NewIDs and KeyID fill its 48-bit
@@ -22,10 +21,6 @@ func (id ID) String() string { return hex.EncodeToString(id[:]) }
 
 // TimeMs returns the id's time in Unix ms.
 func (id ID) TimeMs() int64 { return int64(binary.BigEndian.Uint64(id[:8]) >> 16) }
-
-// Settled is the age from which on the order of raw chunks is final: what has an id that old is stored, or its sender never gets
-// to know that it is. Writers keep to half of it, and clocks of processes differ by far less than the rest.
-const Settled = time.Minute
 
 // ErrStale says that chunks were not durable soon enough after their ids were drawn: whoever packs raw chunks takes those with
 // settled ids for all that there are. The samples may be written again, with new ids.

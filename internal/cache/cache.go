@@ -59,6 +59,13 @@ func (t Timing) Due(s metric.Slice, nowMs int64) bool {
 	return nowMs >= s.EndMs+t.Delay.Milliseconds()
 }
 
+// Settled returns the age from which on, by the clock of any process, the order of raw chunks is final: what has an id that old is
+// stored, or its sender never gets to know that it is, or is written again with a new id. Writers draw ids by their clocks and keep to
+// maxFlush. Two clocks differ by at most twice the limit for one (Policy.MaxClockSkew).
+func (t Timing) Settled() time.Duration {
+	return maxFlush + 2*storage.Policy{Grace: t.Grace, Delay: t.Delay}.MaxClockSkew()
+}
+
 // Ahead reports whether, at nowMs, the slice begins so much later that only a clock that was ahead
 // has put late marks into it: the clocks of processes that are fit differ by less.
 func (t Timing) Ahead(s metric.Slice, nowMs int64) bool {

@@ -60,7 +60,7 @@ var errUnmarked = fmt.Errorf("%w: the block cannot be marked", storage.ErrUnavai
 var errStale = fmt.Errorf("%w: %w", storage.ErrTimeout, blocks.ErrStale)
 
 // maxFlush is the time in which chunks must be durable, from when their ids were drawn.
-const maxFlush = blocks.Settled / 2
+const maxFlush = 30 * time.Second
 
 // Flush makes the samples durable, together with the marks that lead a run to them. It returns nil only
 // if all samples are durable. A *BlocksError names the blocks whose samples are not; any other error

@@ -35,7 +35,7 @@ import (
 const (
 	// batchSamples is the number of tombstones written at a time. Reports wait meanwhile.
 	batchSamples = 1 << 16
-	// placeFor is how long tombstones are written at one place in the order of writes. Beyond blocks.Settled that place
+	// placeFor is how long tombstones are written at one place in the order of writes. Beyond cache.Timing.Settled that place
 	// would come before samples that have been packed since.
 	placeFor = 10 * time.Second
 	// sayEvery is how often a deletion under way is logged.

@@ -346,7 +346,7 @@ type slow struct {
 
 func (s slow) Delete(ctx context.Context, at *blocks.Place, samples []metric.Sample) error {
 	if *s.times--; *s.times%2 == 0 && *s.times >= 0 {
-		s.clk.Set(s.clk.Now().Add(blocks.Settled))
+		s.clk.Set(s.clk.Now().Add(time.Minute))
 	}
 	return s.interrupted.Delete(ctx, at, samples)
 }

@@ -64,7 +64,7 @@ func (g *grind) pack(ctx context.Context, w *cache.Work) error {
 
 // isSettled reports whether nothing that has an id before this one is on its way.
 func (g *grind) isSettled(id blocks.ID) bool {
-	return id.TimeMs() <= clock.NowMs(g.run.clk)-blocks.Settled.Milliseconds()
+	return id.TimeMs() < clock.NowMs(g.run.clk)-g.run.cache.Timing().Settled().Milliseconds()
 }
 
 // gather reads all settled raw chunks of the block. It gathers nothing if a chunk is damaged, since that may be repaired and
