@@ -247,7 +247,7 @@ func AppendSamples(dst []byte, samples []metric.Sample) []byte {
 // samples of the other columns.
 func DecodeSamples(dst []metric.Sample, chunk []byte) ([]metric.Sample, error) {
 	if isColumns(chunk) {
-		return readColumns(dst, chunk, allIDs, nil)
+		return readColumns(dst, chunk, allIDs)
 	}
 	return decodeSamples(dst, chunk, 0, math.MaxInt64)
 }
@@ -256,7 +256,7 @@ func DecodeSamples(dst []metric.Sample, chunk []byte) ([]metric.Sample, error) {
 // theirs. Of a chunk of samples it reads no further than the last of them, except for the checksum.
 func DecodeSamplesIn(dst []metric.Sample, chunk []byte, ids Range) ([]metric.Sample, error) {
 	if isColumns(chunk) {
-		return readColumns(dst, chunk, ids, nil)
+		return readColumns(dst, chunk, ids)
 	}
 	if ids.End <= ids.Start {
 		_, _, err := unseal(chunk, formatSamples)

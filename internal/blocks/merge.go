@@ -25,6 +25,7 @@ type SampleSet struct {
 	distinct int  // of added, after duplicates were last dropped
 	total    int
 	groups   bySchedule[metric.Sample]
+	incoming Incoming
 }
 
 // only is what a set keeps of its schedules.
@@ -65,33 +66,62 @@ func (o *only) wanted(samples []metric.Sample) []metric.Sample {
 // Add adds the samples of a chunk, except those of schedules that the set does not keep. On error
 // it returns ErrCorrupt and leaves the set unchanged, or a *DamagedColumns and adds the other columns. The
 // set does not keep a reference to chunk.
-func (s *SampleSet) Add(chunk []byte) error {
-	return s.add(chunk, s.ids, s.only, nil)
+func (s *SampleSet) Add(chunk []byte) error { return s.Open(chunk).Add() }
+
+// Open begins to add a chunk, as Add does, and says what that takes. It is valid until the next call of a method of the set.
+func (s *SampleSet) Open(chunk []byte) *Incoming {
+	return s.open(Incoming{set: s, chunk: chunk, ids: s.ids, only: s.only})
 }
 
-// AddAs is Add for samples of other schedules that count as the set's: those of ids[i], which are sorted, as those of
-// as[i], which the set keeps. The set has been told by Only at which times.
-func (s *SampleSet) AddAs(chunk []byte, ids, as []metric.ScheduleID) error {
-	all, of := s.others(ids)
-	return s.add(chunk, all, of, as)
+// OpenAs is Open for samples of other schedules that count as the set's: those of ids[i], which are sorted, as those of as[i],
+// which the set keeps. The set has been told by Only at which times.
+func (s *SampleSet) OpenAs(chunk []byte, ids, as []metric.ScheduleID) *Incoming {
+	return s.open(Incoming{
+		set: s, chunk: chunk, as: as, ids: Range{Start: ids[0], End: ids[len(ids)-1] + 1},
+		only: &only{ids: ids, fromMs: s.only.fromMs, toMs: s.only.toMs},
+	})
 }
 
-// others returns what is read for AddAs.
-func (s *SampleSet) others(ids []metric.ScheduleID) (Range, *only) {
-	return Range{Start: ids[0], End: ids[len(ids)-1] + 1}, &only{ids: ids, fromMs: s.only.fromMs, toMs: s.only.toMs}
-}
-
-// add adds the samples of a chunk that are in ids, and of those what of asks for; nil is all. Unless as is nil, samples of
-// of.ids[i] become those of as[i].
-func (s *SampleSet) add(chunk []byte, ids Range, of *only, as []metric.ScheduleID) error {
-	before := len(s.added)
-	var all []metric.Sample
-	var err error
-	if isColumns(chunk) {
-		all, err = readColumns(s.added, chunk, ids, of)
-	} else if all, err = DecodeSamplesIn(s.added, chunk, ids); err == nil && of != nil {
-		all = all[:before+len(of.wanted(all[before:]))]
+func (s *SampleSet) open(in Incoming) *Incoming {
+	if before := s.incoming.reader; before != nil { // of one that was not added
+		before.free()
 	}
+	s.incoming = in
+	if isColumns(in.chunk) {
+		s.incoming.reader, s.incoming.err = openColumns(in.chunk)
+	}
+	return &s.incoming
+}
+
+// Incoming is a chunk that is about to be added to a set: its samples that are in ids, and of those what only asks for; nil is
+// all. Unless as is nil, samples of only.ids[i] become those of as[i].
+type Incoming struct {
+	set    *SampleSet
+	chunk  []byte
+	ids    Range
+	only   *only
+	as     []metric.ScheduleID
+	reader *columnReader // of a chunk of columns
+	err    error
+}
+
+// Add adds the chunk; see SampleSet.Add.
+func (in *Incoming) Add() error {
+	s, before := in.set, len(in.set.added)
+	var all []metric.Sample
+	err := in.err
+	switch {
+	case err != nil:
+	case in.reader != nil:
+		all, err = in.reader.read(s.added, in.ids, in.only)
+		in.reader.free()
+	default:
+		if all, err = DecodeSamplesIn(s.added, in.chunk, in.ids); err == nil && in.only != nil {
+			all = all[:before+len(in.only.wanted(all[before:]))]
+		}
+	}
+	only, as := in.only, in.as
+	*in = Incoming{}
 	if err != nil {
 		if damaged := (*DamagedColumns)(nil); !errors.As(err, &damaged) {
 			return err
@@ -99,7 +129,7 @@ func (s *SampleSet) add(chunk []byte, ids Range, of *only, as []metric.ScheduleI
 	}
 	s.added = all
 	for i := before; i < len(s.added) && as != nil; i++ {
-		at, _ := slices.BinarySearch(of.ids, s.added[i].Schedule)
+		at, _ := slices.BinarySearch(only.ids, s.added[i].Schedule)
 		s.added[i].Schedule = as[at]
 	}
 	if len(s.added) > before {
@@ -112,27 +142,25 @@ func (s *SampleSet) add(chunk []byte, ids Range, of *only, as []metric.ScheduleI
 	return err
 }
 
-// Needs returns the bytes that the set takes at most once chunk is added, by Add, and Series has been called:
-// two arrays, which grow by a quarter at a time, and what a column takes while it is decoded.
-func (s *SampleSet) Needs(chunk []byte) int { return s.needs(chunk, s.ids, s.only) }
-
-// NeedsAs is Needs for AddAs with these ids.
-func (s *SampleSet) NeedsAs(chunk []byte, ids []metric.ScheduleID) int {
-	all, of := s.others(ids)
-	return s.needs(chunk, all, of)
+// Scratch returns the bytes that decoding takes, however few of the samples are wanted. It decodes nothing.
+func (in *Incoming) Scratch() int {
+	if in.reader == nil {
+		return 0
+	}
+	return in.reader.scratch(in.ids, in.only)
 }
 
-func (s *SampleSet) needs(chunk []byte, ids Range, of *only) int {
-	n, scratch := len(s.added), 0
-	if isColumns(chunk) {
-		count, longest := countColumns(chunk, ids, of)
-		n, scratch = n+count, longest
-	} else {
-		n += countIn(chunk)
+// Needs returns the bytes that the set takes at most once the chunk is added and Series has been called: two arrays, which
+// grow by a quarter at a time, and Scratch.
+func (in *Incoming) Needs() int {
+	s, n, scratch := in.set, len(in.set.added), 0
+	if in.reader != nil {
+		n, scratch = n+in.reader.count(in.ids, in.only), in.Scratch()
+	} else if in.err == nil {
+		n += countIn(in.chunk)
 	}
 	n += n/4 + 256
-	// A column is decoded as a time, an integer and a value for each sample, which take as much as a sample.
-	return int(unsafe.Sizeof(metric.Sample{})) * (max(n, cap(s.added)) + max(n, cap(s.groups.sorted)) + scratch)
+	return int(unsafe.Sizeof(metric.Sample{}))*(max(n, cap(s.added))+max(n, cap(s.groups.sorted))) + scratch
 }
 
 // Bytes returns the bytes that the set takes now.

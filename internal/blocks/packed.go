@@ -56,7 +56,11 @@ type Packer struct {
 	samples []byte
 }
 
-// Pack returns a chunk of what a set holds of the schedules in ids, nil if that is nothing, or more than most samples. It is a
+// maxColumn is the number of samples of a series up to which it is packed: to read a part of a column, all of it is decoded.
+const maxColumn = 1 << 16
+
+// Pack returns a chunk of what a set holds of the schedules in ids, nil if that is nothing, more than most samples, or more than
+// maxColumn of one schedule. It is a
 // chunk of columns, or of samples if that is shorter. It is valid until the next call. The error says that the chunk does not
 // give back the samples.
 func (p *Packer) Pack(set *SampleSet, ids Range, most int) ([]byte, error) {
@@ -69,7 +73,7 @@ func (p *Packer) Pack(set *SampleSet, ids Range, most int) ([]byte, error) {
 			continue
 		}
 		from := len(p.times)
-		if from+len(samples) > most || len(p.series) == columns.MaxSeries {
+		if from+len(samples) > most || len(samples) > maxColumn || len(p.series) == columns.MaxSeries {
 			return nil, nil
 		}
 		for i := range samples {
@@ -125,11 +129,11 @@ func Count(chunk []byte) int {
 	if !isColumns(chunk) {
 		return countIn(chunk)
 	}
-	r := columnReaders.Get().(*columnReader)
-	defer r.free()
-	if r.Open(chunk) != nil {
+	r, err := openColumns(chunk)
+	if err != nil {
 		return 0
 	}
+	defer r.free()
 	return r.Samples()
 }
 
@@ -139,7 +143,10 @@ func isColumns(chunk []byte) bool { return len(chunk) > 0 && chunk[0] == columns
 // columnReader reads the columns of a chunk as samples.
 type columnReader struct {
 	columns.Reader
-	values []float64
+	values  []float64
+	weighed bool // whether those below are of the open chunk
+	wants   int  // samples of the series in question
+	takes   int  // bytes to decode them
 }
 
 var columnReaders = sync.Pool{New: func() any { return new(columnReader) }}
@@ -166,15 +173,30 @@ func (e *DamagedColumns) Error() string {
 // Unwrap returns ErrCorrupt.
 func (e *DamagedColumns) Unwrap() error { return ErrCorrupt }
 
-// readColumns appends to dst the samples of a chunk of columns whose schedules are in ids, and of those what of asks for;
-// nil is all. It reads no other columns. The error is ErrCorrupt, with dst unchanged, or a *DamagedColumns, with the samples of
-// the other columns.
-func readColumns(dst []metric.Sample, chunk []byte, ids Range, of *only) ([]metric.Sample, error) {
+// openColumns opens a chunk. Whoever has the reader frees it. The error is ErrCorrupt.
+func openColumns(chunk []byte) (*columnReader, error) {
 	r := columnReaders.Get().(*columnReader)
-	defer r.free()
+	r.weighed = false
 	if err := r.Open(chunk); err != nil {
-		return dst, fmt.Errorf("%w: %w", ErrCorrupt, err)
+		r.free()
+		return nil, fmt.Errorf("%w: %w", ErrCorrupt, err)
 	}
+	return r, nil
+}
+
+// readColumns appends to dst the samples of a chunk of columns whose schedules are in ids; see columnReader.read.
+func readColumns(dst []metric.Sample, chunk []byte, ids Range) ([]metric.Sample, error) {
+	r, err := openColumns(chunk)
+	if err != nil {
+		return dst, err
+	}
+	defer r.free()
+	return r.read(dst, ids, nil)
+}
+
+// read appends to dst the samples whose schedules are in ids, and of those what of asks for; nil is all. It reads no other
+// columns. The error is a *DamagedColumns, with the samples of the other columns.
+func (r *columnReader) read(dst []metric.Sample, ids Range, of *only) ([]metric.Sample, error) {
 	var damaged *DamagedColumns
 	for i := range r.wanted(ids, of) {
 		id := r.Schedule(i)
@@ -202,41 +224,58 @@ func readColumns(dst []metric.Sample, chunk []byte, ids Range, of *only) ([]metr
 	return dst, nil
 }
 
-// countColumns returns how many samples readColumns appends, and how many the longest column that it reads has; 0 if the
-// chunk is damaged. It counts what lies outside of the times in question only if the columns are so short that this does not
-// matter.
-func countColumns(chunk []byte, ids Range, of *only) (n, longest int) {
-	r := columnReaders.Get().(*columnReader)
-	defer r.free()
-	if r.Open(chunk) != nil {
-		return 0, 0
+// weigh finds out how many samples the series in question have, at all times, and what it takes to decode them: their times,
+// and for the longest of them an integer and a value for each sample. It decodes nothing, and leaves out damaged columns.
+func (r *columnReader) weigh(ids Range, of *only) {
+	if r.weighed {
+		return
 	}
+	r.weighed, r.wants = true, 0
+	times, longest := 0, 0
 	for i := range r.wanted(ids, of) {
-		count, err := r.Count(i)
+		count, more, err := r.Count(i)
 		if err != nil {
-			return 0, 0
+			continue
 		}
+		r.wants += count
+		times += more
 		longest = max(longest, count)
-		n += count
 	}
-	if n < minCompact || of == nil {
-		return n, longest
+	const word = 8
+	r.takes = word * (times + 2*longest)
+}
+
+// scratch returns the bytes that reading takes meanwhile, whichever times are in question.
+func (r *columnReader) scratch(ids Range, of *only) int {
+	r.weigh(ids, of)
+	return r.takes
+}
+
+// count returns how many samples read appends. It counts what lies outside of the times in question only if there are so few
+// that this does not matter.
+func (r *columnReader) count(ids Range, of *only) int {
+	r.weigh(ids, of)
+	if r.wants < minCompact || of == nil {
+		return r.wants
 	}
-	n = 0
+	n := 0
 	for i := range r.wanted(ids, of) {
 		times, err := r.Times(i)
 		if err != nil {
-			return 0, 0
+			continue
 		}
 		from, to := of.within(times)
 		n += to - from
 	}
-	return n, longest
+	return n
 }
+
+// maxKept bounds the bytes of a reader that is kept for others.
+const maxKept = 1 << 20
 
 // free lets others use the reader, unless it has grown large.
 func (r *columnReader) free() {
-	if cap(r.values) <= minCompact {
+	if r.Bytes()+cap(r.values)*8 <= maxKept {
 		columnReaders.Put(r)
 	}
 }

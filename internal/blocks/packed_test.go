@@ -126,7 +126,7 @@ func TestPackIsWhatWasAdded(t *testing.T) {
 			require.NoError(t, all.Add(made))
 			part.Reset(group)
 			part.Only(only, fromMs, toMs)
-			needs := part.Needs(made)
+			needs := part.Open(made).Needs()
 			require.NoError(t, part.Add(made))
 			wanted := slices.DeleteFunc(contents(&all), func(s metric.Sample) bool {
 				return !slices.Contains(only, s.Schedule) || s.TimeMs < fromMs || s.TimeMs >= toMs
@@ -136,7 +136,7 @@ func TestPackIsWhatWasAdded(t *testing.T) {
 			as := []metric.ScheduleID{7, 8, 9}
 			part.Reset(blocks.Range{Start: 0, End: 16})
 			part.Only(as, fromMs, toMs)
-			require.NoError(t, part.AddAs(made, only, as))
+			require.NoError(t, part.OpenAs(made, only, as).Add())
 			for i := range wanted {
 				wanted[i].Schedule = as[slices.Index(only, wanted[i].Schedule)]
 			}

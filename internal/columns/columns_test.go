@@ -26,7 +26,7 @@ func same(t testing.TB, r *Reader, chunk []byte, want []Series) {
 		require.NoError(t, err)
 		require.Equal(t, s.Times, times)
 		require.Len(t, values, 1+len(s.Values))
-		n, err := r.Count(i)
+		n, _, err := r.Count(i)
 		require.NoError(t, err)
 		require.Equal(t, len(s.Times), n)
 		times, err = r.Times(i)

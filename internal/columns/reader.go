@@ -22,6 +22,7 @@ type Reader struct {
 	entries   []entry   // timelines, then series
 	times     [][]int64 // of the timelines
 	decoded   []bool    // whether times are
+	counted   []bool    // whether Count has said so, or they are
 	ints      []int64
 	padded    []byte
 }
@@ -74,6 +75,8 @@ func (r *Reader) Open(chunk []byte) error {
 	r.times = slices.Grow(r.times[:0], timelines)[:timelines]
 	r.decoded = slices.Grow(r.decoded[:0], timelines)[:timelines]
 	clear(r.decoded)
+	r.counted = slices.Grow(r.counted[:0], timelines)[:timelines]
+	clear(r.counted)
 	return nil
 }
 
@@ -139,14 +142,31 @@ func (r *Reader) Find(id metric.ScheduleID) (i int, ok bool) {
 	return slices.BinarySearch(r.schedules, id)
 }
 
-// Count returns the number of samples of series i. It decodes none. It returns ErrCorrupt as Read does.
-func (r *Reader) Count(i int) (int, error) {
-	timeline, err := r.open(int(r.timeline[i]), -1)
+// Count returns the number of samples of series i, and how many times decoding it adds to those that the reader holds: none if
+// a series that was counted or read before has the same. It decodes none. It returns ErrCorrupt as Read does.
+func (r *Reader) Count(i int) (samples, times int, err error) {
+	t := r.timeline[i]
+	timeline, err := r.open(int(t), -1)
 	if err != nil {
-		return 0, r.of(i, fmt.Errorf("times: %w", err))
+		return 0, 0, r.of(i, fmt.Errorf("times: %w", err))
 	}
 	c, err := r.open(len(r.times)+i, timeline.samples)
-	return c.samples, r.of(i, err)
+	if err != nil {
+		return 0, 0, r.of(i, err)
+	}
+	if !r.counted[t] {
+		r.counted[t], times = true, timeline.samples
+	}
+	return c.samples, times, nil
+}
+
+// Bytes returns the memory that the reader takes for what it has decoded.
+func (r *Reader) Bytes() int {
+	n := cap(r.ints) + cap(r.padded)/8
+	for _, times := range r.times[:cap(r.times)] {
+		n += cap(times)
+	}
+	return 8 * n
 }
 
 // Times returns the times of series i, which are the reader's and valid until the next Open. It returns ErrCorrupt as Read
@@ -210,7 +230,7 @@ func (r *Reader) readTimes(t int) ([]int64, error) {
 	for i := range times {
 		times[i] += r.base
 	}
-	r.times[t], r.decoded[t] = times, true
+	r.times[t], r.decoded[t], r.counted[t] = times, true, true
 	return times, nil
 }
 

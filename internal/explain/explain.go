@@ -255,11 +255,15 @@ func (x *Explainer) readInput(ctx context.Context, id metric.ScheduleID, f *foun
 			if err != nil {
 				return fmt.Errorf("read raw samples of series %d: %w", id, err)
 			}
-			if held, err = memory.Raise(held, set.Needs(ch.Data)); err != nil {
+			in := set.Open(ch.Data)
+			if held, err = memory.Raise(held, set.Bytes()+in.Scratch()); err != nil {
+				return err
+			}
+			if held, err = memory.Raise(held, in.Needs()); err != nil {
 				return err
 			}
 			before := set.Added()
-			if set.Add(ch.Data) != nil {
+			if in.Add() != nil {
 				f.input.Damaged++
 			} else if set.Added() > before {
 				f.input.Chunks++

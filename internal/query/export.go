@@ -104,10 +104,11 @@ func (e *exporter) part(ctx context.Context, g group, fromMs, toMs int64) (left 
 			}
 		}
 		left.EndMs = slice.EndMs
-		if err := set.admit(ch, fromMs, toMs); err != nil {
+		in, err := set.admit(ch, fromMs, toMs)
+		if err != nil {
 			return left, true, err
 		}
-		e.q.addChunk(set, ch, slice, e.warn)
+		e.q.addChunk(in, ch, slice, e.warn)
 		if set.Distinct() > most && toMs-fromMs > 1 {
 			return left, true, errTooMany
 		}

@@ -5,9 +5,11 @@ import (
 	"fmt"
 	"math"
 	"sync"
+	"unsafe"
 
 	"github.com/quern/quern/internal/admission"
 	"github.com/quern/quern/internal/blocks"
+	"github.com/quern/quern/internal/metric"
 )
 
 // claimStep is by how many bytes a claim grows.
@@ -89,6 +91,8 @@ const (
 	// leastPart is the memory that a part is given at least, unless there is no room: for two of the
 	// largest chunks. Each part reads all chunks of its slice, so there should be few.
 	leastPart = 8 << 20
+	// leastWanted is what a part takes at least of that for the samples wanted, beside what it takes to decode a chunk.
+	leastWanted = 1 << 20
 	// pooledBytes bounds the sets that are kept for the next request.
 	pooledBytes = 4 << 20
 )
@@ -107,24 +111,32 @@ func (q *Querier) set(in *Memory) *countedSet {
 }
 
 // admit holds what the set takes with what it wants of a chunk of [fromMs, toMs) more, before it is added. The error is
-// errTooMany if a smaller part may fit, otherwise that of Hold.
-func (s *countedSet) admit(ch groupChunk, fromMs, toMs int64) error {
-	var needs int
+// errTooMany if a smaller part may fit, otherwise that of Hold. What it takes to decode the chunk is the same for a smaller part.
+func (s *countedSet) admit(ch groupChunk, fromMs, toMs int64) (*blocks.Incoming, error) {
+	var in *blocks.Incoming
 	if ch.of == nil {
-		needs = s.Needs(ch.Data)
+		in = s.Open(ch.Data)
 	} else {
-		needs = s.NeedsAs(ch.Data, ch.of.ids)
+		in = s.OpenAs(ch.Data, ch.of.ids, ch.of.as)
 	}
-	smaller := needs > leastPart && toMs-fromMs > 1
-	if smaller && needs > toRead(s.in.share) {
-		return errTooMany
-	}
+	scratch := in.Scratch()
 	var err error
+	if s.held, err = s.in.Raise(s.held, s.Bytes()+scratch); err != nil {
+		if s.Len()*int(unsafe.Sizeof(metric.Sample{})) > leastWanted && toMs-fromMs > 1 {
+			return nil, errTooMany
+		}
+		return nil, err
+	}
+	needs := in.Needs()
+	smaller := needs > leastPart && needs-scratch > leastWanted && toMs-fromMs > 1
+	if smaller && needs > toRead(s.in.share) {
+		return nil, errTooMany
+	}
 	// What the set has grown to it keeps when it is reset.
 	if s.held, err = s.in.Raise(s.held, needs); err != nil && smaller {
-		return errTooMany
+		return nil, errTooMany
 	}
-	return err
+	return in, err
 }
 
 // close lets go of the set.

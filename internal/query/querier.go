@@ -135,7 +135,7 @@ func New(p Parts, opts Options) *Querier {
 		ahead:     ahead{asking: errand.New(opts.Beside)},
 		looks:     errand.NewKeyed[question, sighted](opts.Beside, maxLooks),
 		seed:      maphash.MakeSeed(),
-		unpacked:  newUnpacked(p.Settings.GroupSize, maxUnpacked, opts.Metrics),
+		unpacked:  newUnpacked(p.Settings.GroupSize, maxUnpacked, opts.Memory, opts.Metrics),
 		damaged: promauto.With(opts.Metrics).NewCounter(prometheus.CounterOpts{
 			Name: "quern_query_damaged_chunks_total",
 			Help: "Damaged raw chunks skipped in answers, counted at each read.",
@@ -432,10 +432,11 @@ func (q *Querier) rawPart(
 			}
 			slice = q.ladder.SliceAt(metric.Raw, ch.SliceMs)
 		}
-		if err := set.admit(ch, fromMs, toMs); err != nil {
+		in, err := set.admit(ch, fromMs, toMs)
+		if err != nil {
 			return slice, errors.Join(err, load(0))
 		}
-		q.addChunk(set, ch, slice, warn)
+		q.addChunk(in, ch, slice, warn)
 		if err := load(set.Distinct()); err != nil {
 			return slice, err
 		}
@@ -449,16 +450,10 @@ func (g group) reset(set *countedSet, fromMs, toMs int64) {
 	set.Only(g.ids, fromMs, toMs)
 }
 
-// addChunk adds a raw chunk to the set. It skips a damaged chunk, counts it, and names it in a
+// addChunk adds a raw chunk to its set. It skips a damaged chunk, counts it, and names it in a
 // warning.
-func (q *Querier) addChunk(set *countedSet, ch groupChunk, slice metric.Slice, warn *warnings) {
-	var err error
-	if ch.of == nil {
-		err = set.Add(ch.Data)
-	} else {
-		err = set.AddAs(ch.Data, ch.of.ids, ch.of.as)
-	}
-	if err != nil {
+func (q *Querier) addChunk(in *blocks.Incoming, ch groupChunk, slice metric.Slice, warn *warnings) {
+	if err := in.Add(); err != nil {
 		q.damaged.Inc()
 		warn.add("samples are missing: raw chunk %s of group %d in the slice of %s: %v", ch.ID, ch.Group, slice, err)
 		warn.reads.partial(metric.Raw, slice.StartMs, slice.EndMs)

@@ -9,6 +9,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
 
+	"github.com/quern/quern/internal/admission"
 	"github.com/quern/quern/internal/blocks"
 	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/storage"
@@ -19,11 +20,14 @@ import (
 //
 //  1. The first chunks of a slice in a group are packed as a run packs them, and take the place of these chunks in what a reader is
 //     given. The chunks behind them stay as they are, so the order of chunks, by which the later one wins, stays too.
+//
 //  2. The chunks are still listed. What was packed takes their place only if exactly these chunks are still the first ones.
 //     Otherwise the reader is given the listed ones, and what was packed is dropped: a chunk came in between, or a run packed or a
 //     deletion replaced some.
+//
 //  3. A slice is packed when it is read for the second time, and again once a sixteenth more has come. So a request that reads a
 //     range once does not pay for packing it.
+//
 //  4. What is kept is bounded by bytes; the slices that were not read for longest go first. What is packed is a tenth of what
 //     readers decode.
 //
@@ -33,11 +37,12 @@ import (
 type unpacked struct {
 	groupSize int
 	maxBytes  int
+	memory    *admission.Budget // nil is no limit
 	gets      *prometheus.CounterVec
 
 	packing sync.Mutex // guards these two
-	set     blocks.SampleSet
-	packer  blocks.Packer
+	set     *blocks.SampleSet
+	packer  *blocks.Packer
 
 	mu     sync.Mutex
 	slices map[sliceOf]*list.Element
@@ -63,18 +68,23 @@ const (
 	// minUnpacked is the number of chunks of a slice from which on packing them pays.
 	minUnpacked = 16
 	// maxListed and maxPacked bound the bytes of the chunks of a slice that are held until it is known whether they are packed, and
-	// their samples. Packing takes 50 bytes a sample.
-	maxListed = 4 << 20
-	maxPacked = 1 << 19
+	// their samples. Packing takes packBytes for each sample.
+	maxListed = 1 << 20
+	maxPacked = 1 << 17
+	packBytes = 100
 	// maxUnpacked bounds the bytes of all slices that are kept: 1,000 groups of 128 series with a sample every 10 s for half an hour.
 	maxUnpacked = 32 << 20
 	// sliceBytes is what a slice takes aside from its data.
 	sliceBytes = 256
 )
 
-func newUnpacked(groupSize, maxBytes int, metrics prometheus.Registerer) *unpacked {
+// newUnpacked keeps up to maxBytes, or an eighth of what one client may hold of the memory for queries. Packing claims of that.
+func newUnpacked(groupSize, maxBytes int, memory *admission.Budget, metrics prometheus.Registerer) *unpacked {
+	if memory != nil {
+		maxBytes = int(min(int64(maxBytes), memory.Share(admission.Client{})/8))
+	}
 	u := &unpacked{
-		groupSize: groupSize, maxBytes: maxBytes, slices: make(map[sliceOf]*list.Element), used: list.New(),
+		groupSize: groupSize, maxBytes: maxBytes, memory: memory, slices: make(map[sliceOf]*list.Element), used: list.New(),
 		gets: promauto.With(metrics).NewCounterVec(prometheus.CounterOpts{
 			Name: "quern_query_unpacked_slices_total",
 			Help: "Slices of a group that were read before a run has packed them, by result: hit is that most of their chunks were kept packed in memory.",
@@ -117,9 +127,9 @@ func (u *unpacked) chunks(listed iter.Seq2[storage.RawChunk, error]) iter.Seq2[s
 type slice struct {
 	*unpacked
 	of     sliceOf
-	kept   *firstChunks // nil unless all chunks so far are the first ones of it
-	given  int          // chunks that the reader was given what is kept for
-	n      int          // chunks listed
+	kept   *firstChunks       // nil unless all chunks so far are the first ones of it
+	given  int                // chunks that the reader was given what is kept for
+	n      int                // chunks listed
 	listed []storage.RawChunk // while they may be needed
 	bytes  int                // of these
 	large  bool               // more than is packed
@@ -182,7 +192,9 @@ func (s *slice) end(yield func(storage.RawChunk, error) bool) bool {
 	}
 	s.gets.WithLabelValues(result).Inc()
 	if !s.large && s.n-s.given >= max(minUnpacked, s.given/16) && s.again() && s.packing.TryLock() {
-		s.put(s.pack())
+		if f := s.pack(); f != nil {
+			s.put(f)
+		}
 		s.packing.Unlock()
 	}
 	return true
@@ -217,7 +229,7 @@ func (s *slice) again() bool {
 	return f.data != nil || s.n >= 2*len(f.ids)
 }
 
-// pack packs the chunks of the slice. The caller holds packing.
+// pack packs the chunks of the slice. It returns nil if there is no room to do so now. The caller holds packing.
 func (s *slice) pack() *firstChunks {
 	f := &firstChunks{of: s.of, ids: make([]blocks.ID, len(s.listed))}
 	rest := make([][]byte, 0, len(s.listed)+1)
@@ -229,16 +241,35 @@ func (s *slice) pack() *firstChunks {
 			rest = append(rest, ch.Data)
 		}
 	}
-	group := blocks.Range{Start: s.of.group, End: s.of.group + metric.ScheduleID(s.groupSize)}
 	samples := 0
+	for _, data := range rest {
+		samples += blocks.Count(data)
+	}
+	if samples > maxPacked {
+		return f
+	}
+	if s.memory != nil {
+		claim := s.memory.Claim(admission.Client{})
+		if !claim.Grow(int64(samples * packBytes)) {
+			return nil
+		}
+		defer claim.Release()
+	}
+	if s.set == nil {
+		s.set, s.packer = new(blocks.SampleSet), new(blocks.Packer)
+	}
+	group := blocks.Range{Start: s.of.group, End: s.of.group + metric.ScheduleID(s.groupSize)}
 	s.set.Reset(group)
 	for _, data := range rest {
-		if samples += blocks.Count(data); samples > maxPacked || s.set.Add(data) != nil {
+		if s.set.Add(data) != nil {
 			return f
 		}
 	}
-	if data, err := s.packer.Pack(&s.set, group, maxPacked); err == nil {
+	if data, err := s.packer.Pack(s.set, group, maxPacked); err == nil {
 		f.data = slices.Clone(data)
+	}
+	if s.set.Bytes() > leastWanted {
+		s.set, s.packer = nil, nil
 	}
 	return f
 }
