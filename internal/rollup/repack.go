@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"time"
 
 	"github.com/quern/quern/internal/blocks"
 	"github.com/quern/quern/internal/cache"
@@ -20,8 +21,9 @@ import (
 const (
 	// lookBytes is what looking at a block counts as at least, however little the block has: a request to the store.
 	lookBytes = 4 << 10
-	// keepAfter is the number of blocks after which progress is kept although nothing was packed.
-	keepAfter = 1024
+	// keepEvery is how often progress is kept. A process that dies looks again at what it has done since. Each time adds
+	// a version of a document, which Cassandra remembers for days.
+	keepEvery = 5 * time.Minute
 )
 
 // repacking is what Repack remembers from one call to the next.
@@ -43,7 +45,8 @@ type repackPass struct {
 	ids    blocks.Range
 	// done is, by shard of this worker, the slices that are done. A shard that another worker holds is taken out.
 	done map[int]repack.Span
-	// looked is the number of blocks looked at since progress was kept last.
+	// keptAt is when progress was kept last, by the clock's Elapsed, and looked how many blocks were looked at since.
+	keptAt time.Duration
 	looked int
 	grind  *grind
 }
@@ -73,6 +76,9 @@ func (r *Runner) Repack(ctx context.Context) error {
 		case lost(err) && ctx.Err() == nil: // another worker holds it, and packs what is left of it
 			delete(p.done, shard)
 		case err != nil:
+			if ctx.Err() == nil {
+				_ = p.keep(ctx) // err says more
+			}
 			return fmt.Errorf("pack raw slice %s: %w", slice, err)
 		}
 	}
@@ -107,7 +113,7 @@ func (r *Runner) repackPass(ctx context.Context) (*repackPass, error) {
 		return nil, err
 	}
 	p := &repackPass{
-		Runner: r, ids: ids, done: make(map[int]repack.Span, len(mine)), grind: &grind{},
+		Runner: r, ids: ids, done: make(map[int]repack.Span, len(mine)), keptAt: r.clk.Elapsed(), grind: &grind{},
 		within: repack.RangeOf(r.ladder, *oldest, now-r.cache.Timing().Delay.Milliseconds()),
 	}
 	for _, shard := range mine {
@@ -158,7 +164,7 @@ func (p *repackPass) slice(ctx context.Context, shard int, slice metric.Slice) e
 		}
 	}
 	p.done[shard] = p.done[shard].With(repack.Span{FromMs: slice.StartMs, ToMs: slice.EndMs})
-	if len(loose) == 0 && p.looked < keepAfter {
+	if p.clk.Elapsed()-p.keptAt < keepEvery {
 		return nil
 	}
 	return p.keep(ctx)
@@ -244,6 +250,6 @@ func (p *repackPass) keep(ctx context.Context) error {
 	if p.looked == 0 {
 		return nil
 	}
-	p.looked = 0
+	p.looked, p.keptAt = 0, p.clk.Elapsed()
 	return repack.Keep(ctx, p.store, p.done, p.repacking.oldestMs, clock.NowMs(p.clk))
 }
