@@ -23,7 +23,7 @@ const (
 	lookBytes = 4 << 10
 	// keepEvery is how often progress is kept. A process that dies looks again at what it has done since. Each time adds
 	// a version of a document, which Cassandra remembers for days.
-	keepEvery = 5 * time.Minute
+	keepEvery = time.Minute
 )
 
 // repacking is what Repack remembers from one call to the next.
@@ -45,7 +45,8 @@ type repackPass struct {
 	ids    blocks.Range
 	// done is, by shard of this worker, the slices that are done. A shard that another worker holds is taken out.
 	done map[int]repack.Span
-	// keptAt is when progress was kept last, by the clock's Elapsed, and looked how many blocks were looked at since.
+	// keptAt is when progress was kept last, by the clock's Elapsed, so long ago at first that the status has it soon;
+	// looked is how many blocks were looked at since.
 	keptAt time.Duration
 	looked int
 	grind  *grind
@@ -113,7 +114,7 @@ func (r *Runner) repackPass(ctx context.Context) (*repackPass, error) {
 		return nil, err
 	}
 	p := &repackPass{
-		Runner: r, ids: ids, done: make(map[int]repack.Span, len(mine)), keptAt: r.clk.Elapsed(), grind: &grind{},
+		Runner: r, ids: ids, done: make(map[int]repack.Span, len(mine)), keptAt: r.clk.Elapsed() - keepEvery, grind: &grind{},
 		within: repack.RangeOf(r.ladder, *oldest, now-r.cache.Timing().Delay.Milliseconds()),
 	}
 	for _, shard := range mine {

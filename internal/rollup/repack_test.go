@@ -184,7 +184,7 @@ func TestRepackWaitsForRuns(t *testing.T) {
 func TestRepackIsInterrupted(t *testing.T) {
 	start := func() *packing {
 		p := older(t, 3, rollup.Options{})
-		// Looking at the three blocks of a slice takes more than five minutes.
+		// Looking at the three blocks of a slice takes more than a minute.
 		p.engine = worker(p.store, sleeping{p.clk}, 8, storage.Worker{ID: "one", Aggregates: true}, rollup.Options{Pack: true, RepackRate: 25})
 		return p
 	}
