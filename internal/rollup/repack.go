@@ -113,9 +113,11 @@ func (r *Runner) repackPass(ctx context.Context) (*repackPass, error) {
 	if err != nil {
 		return nil, err
 	}
+	timing := r.cache.Timing()
+	rest := max(timing.Delay, timing.Grace+timing.Settled()) // then all that came on time has settled
 	p := &repackPass{
 		Runner: r, ids: ids, done: make(map[int]repack.Span, len(mine)), keptAt: r.clk.Elapsed() - keepEvery, grind: &grind{},
-		within: repack.RangeOf(r.ladder, *oldest, now-r.cache.Timing().Delay.Milliseconds()),
+		within: repack.RangeOf(r.ladder, *oldest, now-rest.Milliseconds()),
 	}
 	for _, shard := range mine {
 		p.done[shard] = kept.Of(shard)

@@ -52,6 +52,7 @@ func older(t *testing.T, hours int, opts rollup.Options) *packing {
 		p.flush(60*n+2, -7, 1) // a correction
 		p.hour(n + 1)
 	}
+	p.clk.Set(p.clk.Now().Add(5 * time.Minute))
 	p.restart(opts)
 	p.store.Forget()
 	return p
@@ -154,6 +155,9 @@ quern_aggregation_repacked_blocks_total 6
 	p.hour(4)
 	p.store.Forget()
 	p.repack()
+	require.Zero(t, p.store.Count("RawChunks"), "what came on time may not have settled")
+	p.clk.Set(p.clk.Now().Add(time.Minute))
+	p.repack()
 	require.Equal(t, 3, p.store.Count("RawChunks"), "once each block")
 	require.Zero(t, p.store.Count("PackRaw"))
 }
@@ -241,6 +245,27 @@ func TestRepackMeetsWriters(t *testing.T) {
 	}
 }
 
+// TestRepackAfterRun: a run leaves a block whose last chunk has not settled. Once it has, the block is packed as a whole.
+func TestRepackAfterRun(t *testing.T) {
+	p := startPacking(t, 4, 4)
+	_, err := p.store.LeaseIDs(t.Context(), 4)
+	require.NoError(t, err)
+	p.restart(repacks)
+	for minute := range 20 {
+		p.flush(minute+1, float64(minute), 0)
+	}
+	p.clk.Set(ten.Add(time.Hour + 55*time.Second))
+	p.flush(50, 50, 0)
+	want := p.bits()
+	p.hour(1)
+	p.repack()
+	require.Len(t, p.chunks(), 21)
+	p.clk.Set(p.clk.Now().Add(time.Minute))
+	p.repack()
+	require.Len(t, p.chunks(), 1)
+	require.Equal(t, want, p.bits())
+}
+
 // TestRepackSkips: a damaged block stays as it is, and a block whose part of the store is away holds up the others only once.
 func TestRepackSkips(t *testing.T) {
 	t.Run("damaged", func(t *testing.T) {
@@ -280,6 +305,7 @@ func TestRepackOfTwoWorkers(t *testing.T) {
 		}
 	}
 	p.hour(1)
+	clk.Set(clk.Now().Add(5 * time.Minute))
 	want := p.bits()
 	require.Equal(t, 16, p.loose())
 
