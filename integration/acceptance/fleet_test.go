@@ -145,7 +145,9 @@ func (f *fleet) begin(m *member) {
 	m.life++
 	m.clk = clock.NewSimulated(f.now.Add(m.skew))
 	m.store = storagetest.NewFaulty(&apart{f.stores.place.Session(m.clk), f.ranges})
-	m.engine = f.cfg.engine(engine.Options{
+	cfg := f.cfg
+	cfg.Unpacked = m.life%2 == 1 // the version before
+	m.engine = cfg.engine(engine.Options{
 		Store: m.store, Clock: m.clk, Writer: uint64(m.n*1000 + m.life), Timeout: 30 * time.Second,
 		Worker: storage.Worker{ID: fmt.Sprintf("%s-%d", m.name, m.life), Aggregates: m.aggregates, StartedMs: int64(m.life)},
 	})
@@ -296,6 +298,8 @@ func (f *fleet) runs(m *member) {
 		_ = m.engine.Member.Beat(ctx)
 		if n, err := m.engine.Runner.RunDue(ctx); n > 0 || err != nil {
 			f.note("%s runs %d: %v", m.name, n, err)
+		} else if err := m.engine.Runner.Repack(ctx); err != nil {
+			f.note("%s packs: %v", m.name, err)
 		}
 	})
 }

@@ -13,6 +13,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"math"
 	"slices"
 	"strings"
 	"testing"
@@ -196,7 +197,7 @@ func (s *System) build() {
 // engine returns an engine with these settings.
 func (c *Config) engine(o engine.Options) *engine.Engine {
 	o.Policy = storage.Policy{Grace: c.Timing.Grace, Delay: c.Timing.Delay, AgeCap: c.AgeCap}
-	o.Rollup = &rollup.Options{Parallel: c.Parallel, Pack: !c.Unpacked, Logger: c.Logger}
+	o.Rollup = &rollup.Options{Parallel: c.Parallel, Pack: !c.Unpacked, RepackRate: math.MaxInt, Logger: c.Logger}
 	return engine.New(o)
 }
 
@@ -348,6 +349,12 @@ func (s *System) MustRun() []storage.Run {
 	runs, err := s.Run()
 	require.NoError(s.t, err)
 	return runs
+}
+
+// Repack packs the raw chunks of slices that were ground unpacked.
+func (s *System) Repack() error {
+	s.Store.Forget()
+	return s.engine.Runner.Repack(s.t.Context())
 }
 
 // Drain lets time pass, and runs what becomes due, until nothing can be outstanding. That takes the

@@ -83,6 +83,7 @@ func (l *lone) do(n int, astray bool) {
 		l.Stop()
 		l.Clock.Set(l.Clock.Now().Add(d))
 		l.right = l.right.Add(d)
+		l.cfg.Unpacked = l.r.IntN(2) == 0 // another version
 		l.start()
 		if confirms {
 			l.ConfirmClock()
@@ -139,6 +140,9 @@ func (l *lone) runs() {
 		dropped += r.Dropped
 	}
 	l.note("%d runs, %d dropped: %v; expires: %v", len(runs), dropped, err, l.Store.Expire(l.t.Context()))
+	if err == nil {
+		l.note("packs: %v", l.Repack())
+	}
 }
 
 // sends sends samples, most of them new, some late, at the end of the retention, or ahead.

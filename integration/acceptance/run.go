@@ -22,6 +22,7 @@ func Sweep(t *testing.T, b Backend) {
 		{"LandedOnOneCopy", testLandedOnOneCopy},
 		{"CrashAtEveryStep", testCrashAtEveryStep},
 		{"CrashWhilePuttingOff", testCrashWhilePuttingOff},
+		{"RepackStopsAtEveryStep", testRepackStopsAtEveryStep},
 		{"EarlyRunStopsAtEveryStep", testEarlyRunStopsAtEveryStep},
 		{"LeaseChange", testLeaseChange},
 		{"IDs", testIDs},

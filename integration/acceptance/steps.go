@@ -60,6 +60,7 @@ func (o operations) Interrupt(n int, do func()) {
 		"LeaseIDs", "LeasedIDs", "ClaimSchedules", "SourceSchedules", "Schedules", "Write", "RawChunks", "Rollups",
 		"Heartbeat", "Workers", "Leases", "AcquireShard", "RenewShard", "ReleaseShard",
 		"Slices", "NewestBegun", "BeginSlice", "Marks", "CacheBlock", "WriteRollups", "PackRaw", "DeleteCacheBlock", "DeleteMarks", "CompleteSlice", "RecordRun", "RecordError",
+		"Document", "Documents", "PutDocument",
 	} {
 		o.Add(storagetest.Rule{Op: op, Times: -1, Before: step})
 	}

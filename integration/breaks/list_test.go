@@ -254,6 +254,12 @@ var list = []brk{
 		pkg: "internal/storage/pebble", test: "TestConformanceInMemory/PackRawIsExact",
 	},
 	{
+		name: "a block that is packed in the background takes the samples of the one before", invariant: 2,
+		file: "internal/rollup/repack.go",
+		old:  "g.from, g.packed = sources{chunks: g.from.chunks[:0]}, packed{}", new: "g.packed = packed{}",
+		pkg: "internal/rollup", test: "TestRepack",
+	},
+	{
 		name: "tombstones are written at a place that has passed", invariant: 2,
 		file: "internal/cache/flush.go",
 		old:  "return f.at != nil && w.age(f) > maxFlush", new: "return false",
@@ -506,6 +512,18 @@ var list = []brk{
 		file: "internal/cache/flush.go",
 		old:  "o.chunks += g.chunks()", new: "o.chunks++",
 		pkg: "integration/acceptance", test: "TestModel/LargeCommit",
+	},
+	{
+		name: "packing in the background holds up a run", invariant: 6,
+		file: "internal/rollup/aggregator.go",
+		old:  "return func() { cancel(); <-done }", new: "return func() { defer cancel(); <-done }",
+		pkg: "internal/rollup", test: "TestRepackYields",
+	},
+	{
+		name: "what was packed in the background is looked at again by the next process", invariant: 6,
+		file: "internal/rollup/repack.go",
+		old:  "p.done[shard] = kept.Of(shard)", new: "p.done[shard] = kept.Of(1 << 20)",
+		pkg: "internal/rollup", test: "TestRepack",
 	},
 	{
 		name: "the record leaves out second reads", invariant: 6,

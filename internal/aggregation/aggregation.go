@@ -14,6 +14,7 @@ import (
 	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/recovery"
+	"github.com/quern/quern/internal/repack"
 	"github.com/quern/quern/internal/shards"
 	"github.com/quern/quern/internal/storage"
 	"github.com/quern/quern/internal/wire"
@@ -58,6 +59,9 @@ func (r *Reader) AggregationStatus(ctx context.Context, waiting bool) (wire.Stat
 		return s.Status, err
 	}
 	if err := s.readHistory(ctx); err != nil {
+		return s.Status, err
+	}
+	if err := s.readRepack(ctx); err != nil {
 		return s.Status, err
 	}
 	return s.Status, s.readBuckets(ctx, waiting)
@@ -124,6 +128,21 @@ func (s *state) readHistory(ctx context.Context) error {
 		return err
 	}
 	s.Runs, s.Errors = mapped(runs, s.run), mapped(faults, s.fault)
+	return nil
+}
+
+// readRepack fills in how far raw chunks have been packed in the background.
+func (s *state) readRepack(ctx context.Context) error {
+	p, ok, err := repack.Read(ctx, s.store)
+	if err != nil || !ok {
+		return s.without(ctx, "the progress of packing", err)
+	}
+	now, settings := clock.NowMs(s.clk), s.store.Settings()
+	within := repack.RangeOf(s.ladder, max(p.OldestMs, s.store.WholeFrom(metric.Raw, now)), now-settings.Policy.Delay.Milliseconds())
+	s.Repack = &wire.Repack{Slices: within.Slices()}
+	for shard := range settings.IndexPartitions {
+		s.Repack.Left = max(s.Repack.Left, within.Left(p.Of(shard)))
+	}
 	return nil
 }
 

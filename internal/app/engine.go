@@ -96,7 +96,7 @@ func (s *setup) newEngine(ctx context.Context, st storage.Store) (*process, erro
 		opts.Late = &late.Options{Shared: s.shared(), Beside: p.beside.run}
 	}
 	if s.roles.aggregate {
-		opts.Rollup = &rollup.Options{Pack: true, Logger: component(s.log, "aggregator"), Metrics: s.metrics}
+		opts.Rollup = &rollup.Options{Pack: true, RepackRate: s.cfg.RepackRate, Logger: component(s.log, "aggregator"), Metrics: s.metrics}
 		if s.shared() {
 			opts.Rollup.Parallel = blocksInFlight
 		}

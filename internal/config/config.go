@@ -60,6 +60,9 @@ type Config struct {
 	Made
 	Policy
 
+	// RepackRate is how many bytes a second of raw chunks are packed in the background, 0 for none.
+	RepackRate int
+
 	// AnnotationRetention is how long an annotation is kept after it was last written; 0 is for ever.
 	AnnotationRetention time.Duration
 	// EnableAdminAPI lets clients delete, take rows back, and confirm the clock from other machines,
@@ -128,6 +131,7 @@ func FromServe(c *cli.Context) (Config, error) {
 		cfg.DataDir = p.required("data-dir")
 		p.process(cfg)
 		cfg.BlockSize = p.made("block-size", 4096)
+		p.runs(cfg)
 		p.ingest(cfg)
 		cfg.HostMetrics = c.Bool("host-metrics")
 		cfg.HostMetricsInterval = p.interval("host-metrics-interval")
@@ -160,6 +164,7 @@ func FromAggregator(c *cli.Context) (Config, error) {
 	return read(c, func(p *parser, cfg *Config) {
 		p.sharedStore(cfg)
 		p.process(cfg)
+		p.runs(cfg)
 	})
 }
 
@@ -234,6 +239,9 @@ func (p *parser) sharedStore(cfg *Config) {
 		p.fail("store", "only one process can open the embedded store: use `quern serve`")
 	}
 }
+
+// runs reads the flags of every process that grinds.
+func (p *parser) runs(cfg *Config) { cfg.RepackRate = p.within("repack-rate", 0, 1<<40) }
 
 func (p *parser) ingest(cfg *Config) {
 	cfg.SourceLabels = p.sourceLabels()

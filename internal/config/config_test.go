@@ -91,7 +91,7 @@ func TestDefaults(t *testing.T) {
 		Stall: 30 * time.Second, MaxConnections: 8192, DrainDelay: time.Second,
 		Proxies:             []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("::1/128")},
 		AnnotationRetention: 5 * year, EnableImport: true, EnableReaggregate: true,
-		HeartbeatTimeout: 30 * time.Second,
+		HeartbeatTimeout: 30 * time.Second, RepackRate: 4 << 20,
 		OTLPPromote: []string{
 			"host.name", "k8s.cluster.name", "k8s.namespace.name", "k8s.node.name", "k8s.pod.name", "k8s.container.name",
 		},
@@ -237,6 +237,7 @@ func TestWrong(t *testing.T) {
 		{[]string{"--max-pending-samples", "0"}, `--max-pending-samples 0: must be between 1 and`},
 		{[]string{"--max-series", "-1"}, `--max-series -1: must be between 0 and`},
 		{[]string{"--max-series-bytes", "-2"}, `--max-series-bytes -2: must be between -1 and`},
+		{[]string{"--repack-rate", "-1"}, `--repack-rate -1: must be between 0 and`},
 		{[]string{"--max-body-bytes", "0"}, `--max-body-bytes 0: must be between 1 and`},
 		{[]string{"--query-timeout", "0s"}, `--query-timeout 0s: must be more than 0`},
 		{[]string{"--query-max-samples", "0"}, `--query-max-samples 0: must be between 1 and`},

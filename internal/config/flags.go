@@ -59,7 +59,7 @@ func ServeFlags() []cli.Flag {
 			str(catStore, "store", Pebble, "store to use: pebble (embedded) or cassandra"),
 			str(catStore, "data-dir", "./quern-data", "`DIRECTORY` of the embedded store"),
 		},
-		cassandraFlags(), madeFlags(), keptFlags(), blockSizeFlags(), ingestFlags(), timingFlags(), logFlags(),
+		cassandraFlags(), madeFlags(), keptFlags(), blockSizeFlags(), ingestFlags(), timingFlags(), runFlags(), logFlags(),
 	)
 }
 
@@ -75,7 +75,7 @@ func IngestFlags() []cli.Flag {
 func AggregatorFlags() []cli.Flag {
 	return slices.Concat(
 		processFlags("127.0.0.1:9096"), sharedStoreFlags(),
-		cassandraFlags(), madeFlags(), keptFlags(), timingFlags(), logFlags(),
+		cassandraFlags(), madeFlags(), keptFlags(), timingFlags(), runFlags(), logFlags(),
 	)
 }
 
@@ -118,6 +118,13 @@ func processFlags(listen string) []cli.Flag {
 		str(catServer, "cors-origin", "", "regular `EXPRESSION` for the whole origins whose web pages may read, such as https://tools\\.example"),
 		span(catServer, "drain-delay", time.Second, "minimum time that a stopping process answers 503 before it closes its port"),
 		span(catServer, "heartbeat-timeout", 30*time.Second, "time without a heartbeat after which other processes take this one's shards"),
+	}
+}
+
+// runFlags returns the flags of processes that grind.
+func runFlags() []cli.Flag {
+	return []cli.Flag{
+		integer(catAggregation, "repack-rate", 4<<20, "bytes a second of raw chunks that are read and written to pack those of earlier slices in the background; 0 pauses that"),
 	}
 }
 

@@ -97,8 +97,9 @@ var rules = []rule{
 	{"internal/metadata", with(storage, "internal/admission")},
 	{"internal/cache", storage},
 	{"internal/recovery", cache},
+	{"internal/repack", storage},
 	{"internal/shards", storage},
-	{"internal/rollup", with(cache, "internal/recovery", "internal/shards", "internal/sketch")},
+	{"internal/rollup", with(cache, "internal/pace", "internal/recovery", "internal/repack", "internal/shards", "internal/sketch")},
 	{"internal/ingest", with(cache, "internal/admission", "internal/bound", "internal/registry")},
 	{"internal/engine", with(cache, "internal/ingest", "internal/late", "internal/recovery", "internal/registry", "internal/rollup", "internal/shards")},
 
@@ -118,7 +119,7 @@ var rules = []rule{
 	{"internal/explain", with(cache, "internal/admission", "internal/bound", "internal/recovery", "internal/shards", "internal/rollup", "internal/query")},
 
 	// What operators see of the runs, in the form that they see.
-	{"internal/aggregation", with(storage, "internal/admission", "internal/recovery", "internal/shards", "internal/wire")},
+	{"internal/aggregation", with(storage, "internal/admission", "internal/recovery", "internal/repack", "internal/shards", "internal/wire")},
 
 	// HTTP: decoding in, encoding out. A protocol knows what pushes share, and no other protocol; only
 	// the server knows them all.

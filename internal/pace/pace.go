@@ -19,7 +19,9 @@ type Pace struct {
 }
 
 // New returns a pace of perSecond pieces of work; 0 is no limit.
-func New(clk clock.Clock, perSecond int) *Pace { return &Pace{clk: clk, perSecond: perSecond} }
+func New(clk clock.Clock, perSecond int) *Pace {
+	return &Pace{clk: clk, perSecond: perSecond, next: clk.Elapsed()}
+}
 
 // Wait waits until n more pieces may be done. It returns an error only if ctx is done.
 func (p *Pace) Wait(ctx context.Context, n int) error {

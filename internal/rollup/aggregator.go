@@ -85,6 +85,10 @@ func (a *Aggregator) Run(ctx context.Context) {
 			retry = a.clk.After(wait)
 			wait = min(2*wait, lastRetry)
 		}
+		repacked := func() {}
+		if retry == nil {
+			repacked = a.repack(ctx)
+		}
 		for waiting := true; waiting; {
 			select {
 			case <-a.clk.After(lookEvery):
@@ -99,7 +103,28 @@ func (a *Aggregator) Run(ctx context.Context) {
 			}
 			waiting = false
 		}
+		repacked()
 	}
+}
+
+// repack packs raw chunks in the background while no run is due. The returned function ends that at once.
+func (a *Aggregator) repack(ctx context.Context) (end func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for {
+			err := a.runner.Repack(ctx)
+			if err == nil || ctx.Err() != nil {
+				return
+			}
+			a.log.Warn("packing of earlier slices interrupted; going on later", "in", lookEvery, "err", err)
+			if a.clk.Sleep(ctx, lookEvery) != nil {
+				return
+			}
+		}
+	}()
+	return func() { cancel(); <-done }
 }
 
 // clockSets returns a function that reports whether the clock was set since its last call.

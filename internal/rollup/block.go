@@ -24,6 +24,7 @@ type grind struct {
 	grinder Grinder
 	from    sources // of samples
 	packer  blocks.Packer
+	packed  packed
 	rows    []metric.RollupRow
 }
 

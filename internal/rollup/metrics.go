@@ -30,8 +30,12 @@ type metrics struct {
 	dropped     *prometheus.CounterVec
 	damaged     *prometheus.CounterVec
 	packed      prometheus.Counter
-	completed   *prometheus.GaugeVec
-	newestEndMs map[string]int64
+
+	repackedBlocks prometheus.Counter
+	repackedBytes  prometheus.Counter
+	repackLeft     prometheus.Gauge
+	completed      *prometheus.GaugeVec
+	newestEndMs    map[string]int64
 }
 
 func newMetrics(reg prometheus.Registerer, ladder metric.Ladder) *metrics {
@@ -62,6 +66,18 @@ func newMetrics(reg prometheus.Registerer, ladder metric.Ladder) *metrics {
 		packed: f.NewCounter(prometheus.CounterOpts{
 			Name: "quern_aggregation_packed_chunks_total",
 			Help: "Raw chunks that were replaced by chunks of columns.",
+		}),
+		repackedBlocks: f.NewCounter(prometheus.CounterOpts{
+			Name: "quern_aggregation_repacked_blocks_total",
+			Help: "Blocks of slices ground earlier whose raw chunks were packed in the background.",
+		}),
+		repackedBytes: f.NewCounter(prometheus.CounterOpts{
+			Name: "quern_aggregation_repacked_bytes_total",
+			Help: "Bytes of raw chunks that were packed in the background, as they were before.",
+		}),
+		repackLeft: f.NewGauge(prometheus.GaugeOpts{
+			Name: "quern_aggregation_repack_left_slices",
+			Help: "Slices of raw that this worker has not yet looked through for chunks to pack in the background.",
 		}),
 		completed: f.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "quern_aggregation_completed_slice_end_seconds",

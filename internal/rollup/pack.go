@@ -30,6 +30,13 @@ type source struct {
 	bytes int
 }
 
+// packed counts what was packed: how many chunks, of how many bytes, into how many.
+type packed struct{ chunks, before, after int }
+
+func (p *packed) add(chunks, before, after int) {
+	p.chunks, p.before, p.after = p.chunks+chunks, p.before+before, p.after+after
+}
+
 const anyGroup = metric.ScheduleID(-1)
 
 // pack replaces the raw chunks of a block and slice, one for each flush, by a chunk in which each series is a column: that
@@ -125,6 +132,7 @@ func (g *grind) packGroup(ctx context.Context, s metric.Slice, group blocks.Rang
 	}, of)
 	if err == nil {
 		g.run.metrics.packed.Add(float64(len(of)))
+		g.packed.add(len(of), bytes, len(packed))
 	}
 	return err
 }

@@ -33,13 +33,20 @@ var ten = time.Date(2025, time.November, 21, 10, 0, 0, 0, time.UTC)
 
 func startPacking(t *testing.T, size, group int) *packing {
 	t.Helper()
-	p := &packing{T: t, clk: clock.NewSimulated(ten.Add(time.Minute)), reg: prometheus.NewRegistry()}
+	p := &packing{T: t, clk: clock.NewSimulated(ten.Add(time.Minute))}
 	p.store = storagetest.NewFaulty(storagetest.NewModel(storage.Settings{
 		Ladder: metric.DefaultLadder(), GroupSize: group, IndexPartitions: 1, Epochs: blocks.Epochs{{BlockSize: size}},
 	}, nil, p.clk))
-	p.engine = worker(p.store, p.clk, 7, storage.Worker{ID: "one", Aggregates: true}, rollup.Options{Pack: true, Metrics: p.reg})
-	p.writer = cache.NewWriter(p.engine.Cache)
+	p.restart(rollup.Options{Pack: true})
 	return p
+}
+
+// restart starts another process on the store.
+func (p *packing) restart(opts rollup.Options) {
+	p.reg = prometheus.NewRegistry()
+	opts.Metrics = p.reg
+	p.engine = worker(p.store, p.clk, 7, storage.Worker{ID: "one", Aggregates: true}, opts)
+	p.writer = cache.NewWriter(p.engine.Cache)
 }
 
 // flush writes a sample of each schedule, at so many minutes after ten.

@@ -22,6 +22,7 @@ import (
 	"github.com/quern/quern/internal/cache"
 	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/metric"
+	"github.com/quern/quern/internal/pace"
 	"github.com/quern/quern/internal/recovery"
 	"github.com/quern/quern/internal/shards"
 	"github.com/quern/quern/internal/storage"
@@ -43,6 +44,8 @@ type Options struct {
 	Backoff time.Duration
 	// Pack says that a run packs the raw samples of each block that it has ground into one chunk of columns.
 	Pack bool
+	// RepackRate is how many bytes a second of raw chunks Repack reads and writes; 0 has it do nothing.
+	RepackRate int
 	// Logger receives what an operator should know. The default discards it.
 	Logger *slog.Logger
 	// Metrics registers the metrics of the runs. The default is none.
@@ -78,16 +81,17 @@ type Parts struct {
 
 // Runner runs slices, one at a time.
 type Runner struct {
-	store    storage.Store
-	member   *shards.Member
-	cache    *cache.Cache
-	recovery *recovery.Recovery
-	ladder   metric.Ladder
-	clk      clock.Clock
-	opts     Options
-	metrics  *metrics
-	told     told
-	progress progress
+	store     storage.Store
+	member    *shards.Member
+	cache     *cache.Cache
+	recovery  *recovery.Recovery
+	ladder    metric.Ladder
+	clk       clock.Clock
+	opts      Options
+	metrics   *metrics
+	told      told
+	progress  progress
+	repacking repacking
 }
 
 // NewRunner returns a runner over a store, for one member of the workers that share it.
@@ -97,7 +101,7 @@ func NewRunner(p Parts, opts Options) *Runner {
 	return &Runner{
 		store: p.Store, member: p.Member, cache: p.Cache, recovery: p.Recovery, ladder: settings.Ladder,
 		clk: p.Clock, opts: opts, metrics: newMetrics(opts.Metrics, settings.Ladder),
-		progress: newProgress(settings.IndexPartitions),
+		progress: newProgress(settings.IndexPartitions), repacking: repacking{pace: pace.New(p.Clock, opts.RepackRate)},
 	}
 }
 

@@ -10,6 +10,8 @@ type Status struct {
 	Levels  []Level  `json:"levels"`
 	Buckets []Bucket `json:"buckets"`
 	Runs    []Run    `json:"runs"`
+	// Repack is absent until a worker has begun to pack the raw chunks of earlier slices.
+	Repack  *Repack  `json:"repack,omitempty"`
 	Workers []Worker `json:"workers"`
 	Shards  []Shard  `json:"shards"`
 	Errors  []Fault  `json:"errors"`
@@ -69,6 +71,14 @@ type Run struct {
 	Rescheduled  int     `json:"rescheduled"`
 	Dropped      int     `json:"dropped"`
 	Error        string  `json:"error,omitempty"`
+}
+
+// Repack is how far the raw chunks of earlier slices have been packed.
+type Repack struct {
+	// Slices is the number of slices that raw has in whole and that have ended, Left how many of them are left in
+	// the shard that is least far.
+	Slices int `json:"slices"`
+	Left   int `json:"left"`
 }
 
 // Worker is a process that shares the store.

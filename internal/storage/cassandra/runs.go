@@ -236,7 +236,13 @@ func (s *Store) PackRaw(ctx context.Context, f storage.Fence, packed storage.Raw
 	for _, id := range of {
 		replaced[id] = true
 	}
-	stmts := []statement{stmt(cqlWriteRaw, group, period, packed.SliceMs, gocql.UUID(packed.ID), packed.Data, ttl(s.policy().Retention.Of(metric.Raw)))}
+	// The new chunk expires with the last of those that it replaces, however much later it is written.
+	keep := s.policy().Retention.Of(metric.Raw)
+	if keep > 0 {
+		writtenMs := max(packed.ID.TimeMs(), s.ladder.SliceAt(metric.Raw, packed.SliceMs).EndMs)
+		keep = max(keep-time.Duration(max(0, clock.NowMs(s.clk)-writtenMs))*time.Millisecond, time.Second)
+	}
+	stmts := []statement{stmt(cqlWriteRaw, group, period, packed.SliceMs, gocql.UUID(packed.ID), packed.Data, ttl(keep))}
 	var first, last *blocks.ID // of the range that goes on
 	deleteRange := func() {
 		if first != nil {
