@@ -35,7 +35,9 @@ func newShelf(wrap func(*storagetest.Model) shelf.Documents) (*shelf.Shelf, *clo
 	return shelf.New(shelf.Options{Documents: docs, Clock: clk, Kind: "note", MaxBytes: maxBytes, Kept: 3, Most: 3}), clk
 }
 
-func change(id string, base int64) shelf.Change { return shelf.Change{ID: id, Base: base, Author: "ann"} }
+func change(id string, base int64) shelf.Change {
+	return shelf.Change{ID: id, Base: base, Author: "ann"}
+}
 
 func put(t *testing.T, s *shelf.Shelf, id string, base int64, body string) {
 	t.Helper()
@@ -290,7 +292,9 @@ func TestRoom(t *testing.T) {
 	var invalid *shelf.InvalidError
 	require.ErrorAs(t, err, &invalid)
 	require.Equal(t, "the store has 3 notes and takes no more: delete one, or replace one", invalid.Message)
-	put(t, s, "a", 1, "5") // to replace one needs no room
+	_, err = s.Put(t.Context(), change("a", 0), "", []byte("5"))
+	requireConflict(t, err, 1) // it is no new one
+	put(t, s, "a", 1, "5")     // to replace one needs no room
 
 	for _, id := range []string{"c", "b"} {
 		clk.Set(clk.Now().Add(time.Minute))
