@@ -62,7 +62,7 @@ func TestCompressed(t *testing.T) {
 		require.Equal(t, accept, resp.Header.Get("Accepted"), host)
 		require.Equal(t, accept == "zstd", resp.Uncompressed, host)
 
-		_, err = c.Do(t.Context(), http.MethodGet, "/refused", nil)
+		_, err = c.Do(t.Context(), http.MethodGet, "/refused", nil) //nolint:bodyclose // there is none
 		require.True(t, client.Refused(err), "%v", err)
 
 		resp, err = c.Do(t.Context(), http.MethodGet, "/half", nil)

@@ -100,7 +100,7 @@ func TestSizes(t *testing.T) {
 	a := newAnswers(1)
 	text := strings.Repeat(`{"metric":"cpu"},`, 1<<14)
 	for _, coding := range []string{"", Gzip, Zstd} {
-		for _, size := range []int{1, leastBytes - 1, leastBytes, leastBytes + 1, 100_000} {
+		for _, size := range []int{1, leastBytes - 1, leastBytes, leastBytes + 1, 20_000} {
 			for _, piece := range []int{1, 100, leastBytes, 1 << 20} {
 				w := ask(t, a, coding, said(text[:size], piece))
 				want := coding
@@ -120,16 +120,14 @@ func TestSizes(t *testing.T) {
 func TestBudget(t *testing.T) {
 	a := newAnswers(1)
 	long := strings.Repeat("x", 2*leastBytes)
-	inside := 0
+	var other *httptest.ResponseRecorder
 	w := ask(t, a, Zstd, func(w http.ResponseWriter, r *http.Request) {
 		said(long, 1<<20)(w, r)
-		other := ask(t, a, Gzip, said(long, 1<<20))
-		require.Empty(t, other.Header().Get("Content-Encoding"), "half is for other clients")
-		require.Equal(t, long, other.Body.String())
-		inside++
+		other = ask(t, a, Gzip, said(long, 1<<20))
 	})
 	require.Equal(t, long, unpack(t, Zstd, w.Body))
-	require.Equal(t, 1, inside)
+	require.Empty(t, other.Header().Get("Content-Encoding"), "half is for other clients")
+	require.Equal(t, long, other.Body.String())
 	for range 3 {
 		require.PanicsWithValue(t, "oh", func() {
 			ask(t, a, Gzip, func(w http.ResponseWriter, r *http.Request) {
@@ -158,7 +156,7 @@ func TestAtOnce(t *testing.T) {
 	a := newAnswers(4)
 	var all sync.WaitGroup
 	for i := range 8 {
-		text := strings.Repeat(fmt.Sprint(i), 100_000)
+		text := strings.Repeat(fmt.Sprint(i), 20_000)
 		all.Go(func() {
 			for range 10 {
 				coding := []string{Gzip, Zstd}[i%2]
@@ -174,9 +172,9 @@ func TestAtOnce(t *testing.T) {
 
 // TestAnswerBytes: an answer that is being compressed holds no more than what it is charged.
 func TestAnswerBytes(t *testing.T) {
-	const answers = 16
+	const answers = 8
 	var data bytes.Buffer
-	for data.Len() < 4<<20 {
+	for data.Len() < 1<<20 {
 		fmt.Fprintf(&data, `[%d,"%.3f"],`, data.Len(), rand.Float64()) //nolint:gosec // any will do
 	}
 	for _, coding := range []string{Gzip, Zstd} {
