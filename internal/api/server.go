@@ -44,6 +44,7 @@ import (
 	"github.com/quern/quern/internal/api/respond"
 	"github.com/quern/quern/internal/api/route"
 	"github.com/quern/quern/internal/clock"
+	"github.com/quern/quern/internal/coding"
 	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/page"
 	"github.com/quern/quern/internal/query"
@@ -141,7 +142,7 @@ type Options struct {
 }
 
 // Budgets bound the memory of all requests of a kind together. A request beyond them is answered
-// with 429. In each, the largest request that the limits allow fits into the half of one client:
+// with 429, except for Answers. In each, the largest request that the limits allow fits into the half of one client:
 // otherwise it would never fit, or would leave nothing to others.
 type Budgets struct {
 	// Bodies are for all ingest requests except imports: their bodies, compressed and decompressed,
@@ -153,6 +154,8 @@ type Budgets struct {
 	Forms *admission.Budget
 	// Strangers are for forms to endpoints that are open to all.
 	Strangers *admission.Budget
+	// Answers are for the encoders of answers that are being compressed. An answer beyond them is sent as it is.
+	Answers *admission.Budget
 }
 
 // newBudget returns a budget of least bytes, or more if the largest request needs more.
@@ -191,6 +194,9 @@ func (o *Options) ensureBudgets() {
 	}
 	if o.Strangers == nil {
 		o.Strangers = newBudget(64<<20, 2*strangersForm)
+	}
+	if o.Answers == nil {
+		o.Answers = newBudget(64<<20, coding.AnswerBytes)
 	}
 }
 
@@ -255,7 +261,8 @@ func New(opts Options) (*Server, error) {
 			ErrorLog:          slog.NewLogLogger(opts.Logger.Handler(), slog.LevelError),
 			EnableOpenMetrics: true,
 			// One failing collector must not hide the others.
-			ErrorHandling: promhttp.ContinueOnError,
+			ErrorHandling:      promhttp.ContinueOnError,
+			DisableCompression: true, // see coding.Answers
 		}))
 	}
 	var lost *push.Ledger // nil in a process that does not ingest
@@ -316,7 +323,7 @@ func New(opts Options) (*Server, error) {
 		return nil, err
 	}
 	s.inst = inst
-	s.handler = inst.wrap(boundHeaders(http.HandlerFunc(s.route)))
+	s.handler = coding.New(opts.Answers, opts.Clients).Handler(inst.wrap(boundHeaders(http.HandlerFunc(s.route))))
 	return s, nil
 }
 

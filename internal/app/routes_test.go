@@ -2,7 +2,12 @@ package app
 
 import (
 	"context"
+	"io"
 	"iter"
+	"maps"
+	"net/http"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -146,6 +151,55 @@ func TestRoutes(t *testing.T) {
 	}
 	cancel()
 	require.NoError(t, <-end)
+}
+
+// TestAnswersOfRoutes: the answers of all endpoints go through the same door, which compresses those that are long.
+func TestAnswersOfRoutes(t *testing.T) {
+	s := testServer(t)
+	s.keepDocuments(accesstest.NewMemory())
+	s.cfg.Pprof, s.cfg.EnableAdminAPI = true, true
+	ctx, cancel := context.WithCancel(t.Context())
+	addr, end := serving(ctx, t, s)
+	client := &http.Client{Transport: &http.Transport{DisableCompression: true}}
+	compressed := make(map[string]int)
+	for _, pattern := range slices.Sorted(maps.Keys(rows)) {
+		method, path, found := strings.Cut(pattern, " ")
+		if !found {
+			method, path = http.MethodGet, pattern
+		}
+		if path == "/debug/pprof/profile" || path == "/debug/pprof/trace" {
+			continue // these last as long as they are asked to
+		}
+		path = strings.NewReplacer("{$}", "", "{id}", "quern", "{name}", "source").Replace(path)
+		for _, coding := range []string{"gzip", "zstd"} {
+			r, err := http.NewRequestWithContext(ctx, method, addr+path, http.NoBody)
+			require.NoError(t, err)
+			r.Header.Set("Accept-Encoding", coding)
+			resp, err := client.Do(r)
+			require.NoError(t, err, pattern)
+			body, err := io.ReadAll(resp.Body)
+			require.NoError(t, err, pattern)
+			require.NoError(t, resp.Body.Close())
+			require.NotEqual(t, http.StatusInternalServerError, resp.StatusCode, "%s: %s", pattern, body)
+			if resp.StatusCode == http.StatusNoContent {
+				continue
+			}
+			require.Contains(t, resp.Header.Values("Vary"), "Accept-Encoding", pattern)
+			switch got := resp.Header.Get("Content-Encoding"); got {
+			case "":
+				require.Less(t, len(body), 1<<10, pattern)
+			default:
+				require.Equal(t, coding, got, pattern)
+				compressed[pattern]++
+			}
+		}
+	}
+	client.CloseIdleConnections()
+	cancel()
+	require.NoError(t, <-end)
+	for _, pattern := range []string{"GET /{$}", "GET /metrics", "GET /api/v1/dashboards/{id}"} {
+		require.Equal(t, 2, compressed[pattern], pattern)
+	}
 }
 
 // withDocuments is a store whose documents are kept elsewhere.

@@ -2,6 +2,7 @@ package commands
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -44,9 +45,16 @@ func Verify(ctx context.Context, cfg config.Verify, stdout, stderr io.Writer) er
 			_ = bar.Set(done)
 		}
 	}
+	asJSON := json.NewEncoder(stdout)
+	asJSON.SetEscapeHTML(false)
+	var unwritten error
 	o.Tell = func(d wire.Difference) {
 		if bar != nil {
 			_ = bar.Clear()
+		}
+		if cfg.JSON {
+			unwritten = errors.Join(unwritten, asJSON.Encode(wire.Verification{Difference: &d}))
+			return
 		}
 		for _, line := range verify.Lines(d) {
 			fmt.Fprintln(stdout, line)
@@ -56,10 +64,20 @@ func Verify(ctx context.Context, cfg config.Verify, stdout, stderr io.Writer) er
 	if bar != nil && !bar.IsFinished() {
 		_ = bar.Exit()
 	}
-	if sum != nil {
+	switch {
+	case sum == nil:
+	case cfg.JSON:
+		last := wire.Verification{Verified: sum.Wire()}
+		if err == nil {
+			last.Status = wire.Success
+		}
+		unwritten = errors.Join(unwritten, asJSON.Encode(last))
+	default:
 		printVerified(stdout, sum, cfg.Limit)
 	}
 	switch {
+	case unwritten != nil:
+		return unwritten // the output is not whole
 	case err != nil && sum == nil:
 		return stopped(ctx, err, "stopped before all rows were compared")
 	case err != nil:

@@ -15,6 +15,7 @@ type Verify struct {
 	Limit      int
 	Repair     bool
 	TakeBack   bool
+	JSON       bool
 }
 
 const catVerify = "Verifying"
@@ -31,6 +32,7 @@ func VerifyFlags() []cli.Flag {
 		integer(catVerify, "limit", 100, "maximum number of differences to list; all are counted"),
 		boolean(catVerify, "repair", false, "have slices that differ ground again"),
 		takeBackFlag(catVerify),
+		boolean(catVerify, "json", false, "print the differences and the outcome as lines of JSON, as the server's /api/v1/verify answers them"),
 	}...)
 }
 
@@ -42,7 +44,7 @@ func FromVerify(c *cli.Context) (Verify, error) {
 		v.Level = p.c.String("level")
 		v.Start, v.End = p.rangeOf("start", "end")
 		v.Limit = p.within("limit", 0, 1<<30)
-		v.Repair, v.TakeBack = p.c.Bool("repair"), p.c.Bool("take-back")
+		v.Repair, v.TakeBack, v.JSON = p.c.Bool("repair"), p.c.Bool("take-back"), p.c.Bool("json")
 		if v.TakeBack && !v.Repair {
 			p.fail("take-back", "needs --repair")
 		}

@@ -18,6 +18,10 @@ func TestVerify(t *testing.T) {
 	assert.Equal(t, now.UnixMilli(), v.End.Ms(now.UnixMilli()))
 	assert.Equal(t, 100, v.Limit)
 	assert.False(t, v.Repair)
+	assert.False(t, v.JSON)
+	v, err = verify("--json")
+	require.NoError(t, err)
+	assert.True(t, v.JSON)
 
 	for text, want := range map[string]time.Time{
 		"2026-11-20T06:00:00Z":      time.Date(2026, 11, 20, 6, 0, 0, 0, time.UTC),

@@ -67,7 +67,8 @@ var rules = []rule{
 	{"internal/linear", nil},
 	{"internal/wire", nil},
 	{"internal/pipes", nil},
-	{"internal/page", nil},
+	{"internal/coding", []string{"internal/admission"}},
+	{"internal/page", []string{"internal/coding"}},
 	{"schema", nil},
 	{"internal/bound", []string{"internal/metric"}},
 	{"internal/access", []string{"internal/admission", "internal/bound", "internal/clock", "internal/storage"}},
@@ -140,7 +141,7 @@ var rules = []rule{
 	{"internal/api/documents", []string{"internal/admission", "internal/api/respond", "internal/shelf", "internal/storage", "internal/wire"}},
 	{"internal/api/dashboards", []string{"internal/access", "internal/admission", "internal/api/documents", "internal/api/route", "internal/dashboard", "internal/wire"}},
 	{"internal/api/groups", []string{"internal/access", "internal/admission", "internal/api/documents", "internal/api/route", "internal/group", "internal/wire"}},
-	{"internal/api", with(nouns, "internal/access", "internal/admission", "internal/bound", "internal/annotation", "internal/api/...", "internal/ingest", "internal/page", "internal/query", "internal/wire")},
+	{"internal/api", with(nouns, "internal/access", "internal/admission", "internal/bound", "internal/annotation", "internal/api/...", "internal/coding", "internal/ingest", "internal/page", "internal/query", "internal/wire")},
 	{"internal/api/apitest", with(storage, "internal/storage/storagetest", "internal/admission", "internal/api", "internal/api/...", "internal/ingest", "internal/pipes", "internal/wire")},
 
 	// Graphite's lines, past HTTP.

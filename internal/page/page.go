@@ -19,6 +19,8 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+
+	"github.com/quern/quern/internal/coding"
 )
 
 // Views are the addresses of the page. What is below them is the page's, too: it says when there is nothing.
@@ -148,8 +150,8 @@ func secure(h http.Header) {
 
 func send(w http.ResponseWriter, r *http.Request, file asset) {
 	body := file.contents
-	if len(file.zipped) > 0 && len(file.zipped) < len(body) && takesGzip(r) {
-		w.Header().Set("Content-Encoding", "gzip")
+	if len(file.zipped) > 0 && len(file.zipped) < len(body) && coding.Choose(r.Header.Values("Accept-Encoding"), coding.Gzip) == coding.Gzip {
+		w.Header().Set("Content-Encoding", coding.Gzip)
 		body = file.zipped
 	}
 	w.Header().Set("Content-Type", file.mime)
@@ -157,14 +159,4 @@ func send(w http.ResponseWriter, r *http.Request, file asset) {
 	if r.Method != http.MethodHead {
 		_, _ = w.Write(body)
 	}
-}
-
-func takesGzip(r *http.Request) bool {
-	for coding := range strings.SplitSeq(r.Header.Get("Accept-Encoding"), ",") {
-		coding, params, _ := strings.Cut(coding, ";")
-		if strings.EqualFold(strings.TrimSpace(coding), "gzip") && strings.ReplaceAll(params, " ", "") != "q=0" {
-			return true
-		}
-	}
-	return false
 }

@@ -1,0 +1,76 @@
+package client_test
+
+import (
+	"context"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/quern/quern/internal/admission"
+	"github.com/quern/quern/internal/client"
+	"github.com/quern/quern/internal/coding"
+)
+
+// TestCompressed: a client has answers compressed that come over a network, reads them as they were, with their trailers,
+// and sees where they break off.
+func TestCompressed(t *testing.T) {
+	long := strings.Repeat("many words\n", 100_000)
+	answers := coding.New(admission.NewBudget(4<<20, coding.AnswerBytes), admission.NewClients(nil))
+	s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Accepted", r.Header.Get("Accept-Encoding"))
+		answers.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("Content-Type", "text/plain")
+			if r.URL.Path == "/refused" {
+				w.Header().Set("Content-Type", "application/json")
+				w.WriteHeader(http.StatusBadRequest)
+				_, _ = io.WriteString(w, `{"status":"error","error":"`+strings.Repeat("no, ", 1000)+`"}`)
+				return
+			}
+			_, _ = io.WriteString(w, long)
+			if r.URL.Path == "/half" {
+				panic(http.ErrAbortHandler)
+			}
+			w.Header().Set(http.TrailerPrefix+"Quern-Warning", "a part is damaged")
+		})).ServeHTTP(w, r)
+	}))
+	s.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelError)
+	s.Start()
+	defer s.Close()
+	to := &http.Transport{DialContext: func(ctx context.Context, network, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, network, s.Listener.Addr().String())
+	}}
+	defer to.CloseIdleConnections()
+	for host, accept := range map[string]string{
+		"quern.example": "zstd", "192.0.2.1": "zstd", "[2001:db8::1]": "zstd",
+		"localhost": "identity", "127.0.0.2": "identity", "[::1]": "identity", "[::ffff:127.0.0.1]": "identity",
+	} {
+		c := client.Client{URL: "http://" + host, HTTP: &http.Client{Transport: to}}
+		resp, err := c.Do(t.Context(), http.MethodPost, "/", url.Values{"a": {"b"}})
+		require.NoError(t, err)
+		text, err := io.ReadAll(resp.Body)
+		require.NoError(t, err)
+		require.Equal(t, long, string(text))
+		require.Equal(t, "a part is damaged", resp.Trailer.Get("Quern-Warning"), host)
+		require.NoError(t, resp.Body.Close())
+		require.Equal(t, accept, resp.Header.Get("Accepted"), host)
+		require.Equal(t, accept == "zstd", resp.Uncompressed, host)
+
+		_, err = c.Do(t.Context(), http.MethodGet, "/refused", nil) //nolint:bodyclose // there is none
+		require.True(t, client.Refused(err), "%v", err)
+
+		resp, err = c.Do(t.Context(), http.MethodGet, "/half", nil)
+		if err != nil {
+			continue // nothing of it had been sent
+		}
+		_, err = io.ReadAll(resp.Body)
+		require.Error(t, err)
+		require.NoError(t, resp.Body.Close())
+	}
+}
