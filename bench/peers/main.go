@@ -77,6 +77,9 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 }
 
 func measureAll(ctx context.Context, opts options, stdout, stderr io.Writer) error {
+	if !slices.Contains([]string{"", "loads", "reads"}, opts.part) {
+		return fmt.Errorf("-part %s: neither loads nor reads", opts.part)
+	}
 	found, err := peers(ctx, opts)
 	if err != nil {
 		return err

@@ -341,7 +341,7 @@ func hour(opts options, end time.Time) set {
 	}
 	return set{
 		load: remoteWrite("an hour of gauges", end, 20, family{metric: "m", series: opts.series, perHost: 20, samples: samples, every: every}),
-		disk: fmt.Sprintf("a value of a walk of two decimals, %d × %d", opts.series, samples),
+		disk: "a value of a walk of two decimals, 10,000 series × 360",
 		queries: []query{
 			instant("topk(5, m) of 10,000 series", "topk(5, m)", 30),
 			instant("avg by (job) (m) of 10,000 series", "avg by (job) (m)", 30),
