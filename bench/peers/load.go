@@ -18,47 +18,42 @@ import (
 	"github.com/prometheus/prometheus/prompb"
 )
 
-const (
-	rowRemote  = "remote write, 10,000 series × 60: samples/s"
-	rowInflux  = "Influx lines, 50 hosts × 10 fields × 24 h at 10 s: values/s"
-	rowHour    = "one series over 1 h at 1 min: ms"
-	rowAverage = "avg_over_time(m[1h]) of 10,000 series: ms"
-	rowDay     = "one series over 24 h at 10 s: ms"
+var (
+	rowRemote  = rate("remote write, 10,000 series × 60: samples")
+	rowInflux  = rate("Influx lines, 50 hosts × 10 fields × 24 h at 10 s: values")
+	rowHour    = millis("one series over 1 h at 1 min, not ground")
+	rowAverage = millis("avg_over_time(m[1h]) of 10,000 series, not ground")
+	rowDay     = millis("one series over 24 h at 10 s, not ground")
 )
-
-// rows are the rows of the table, in order.
-var rows = []struct {
-	name, format string
-	scale        float64
-}{
-	{rowRemote, "%.0f", 1},
-	{rowInflux, "%.0f", 1},
-	{rowHour, "%.2f", 1e3},
-	{rowAverage, "%.0f", 1e3},
-	{rowDay, "%.1f", 1e3},
-	{"remote write: peak memory", "%.0f MB", 1e-6},
-	{"Influx lines: peak memory", "%.0f MB", 1e-6},
-}
 
 // load is a number of requests, generated beforehand, and the queries that follow.
 type load struct {
 	name   string
-	row    string
+	row    row
 	influx bool
 	header http.Header
 	// byConn are the requests of each connection.
 	byConn [][]request
-	ask    func(ctx context.Context, s *server, got table) error
+	ask    func(ctx context.Context, s *server, got *table) error
 }
 
 type request struct {
 	body   []byte
 	values int
-	step   int // position in time
+}
+
+// values is the number of values in all requests.
+func (l *load) values() (n int) {
+	for _, requests := range l.byConn {
+		for _, r := range requests {
+			n += r.values
+		}
+	}
+	return n
 }
 
 // send sends all requests and measures the rate.
-func (l *load) send(ctx context.Context, s *server, got table) error {
+func (l *load) send(ctx context.Context, s *server, got *table) error {
 	path := s.writePath
 	if l.influx {
 		path = s.influxPath
@@ -72,8 +67,8 @@ func (l *load) send(ctx context.Context, s *server, got table) error {
 	for c, requests := range l.byConn {
 		all.Go(func() {
 			defer at[c].Store(math.MaxInt64)
-			for _, r := range requests {
-				for slowest(at) < int64(r.step)-20 && failed.Load() == nil {
+			for i, r := range requests {
+				for slowest(at) < int64(i)-20 && failed.Load() == nil {
 					time.Sleep(200 * time.Microsecond)
 				}
 				if err := s.deliver(ctx, path, l.header, r.body); err != nil {
@@ -81,7 +76,7 @@ func (l *load) send(ctx context.Context, s *server, got table) error {
 					return
 				}
 				sent.Add(int64(r.values))
-				at[c].Store(int64(r.step))
+				at[c].Store(int64(i))
 			}
 		})
 	}
@@ -128,52 +123,88 @@ func walk(rng *rand.Rand, n int) []float64 {
 	return out
 }
 
-// remoteWrite returns one sample a minute of each series, ordered by time, with 2,000 samples per
-// request over four connections.
-func remoteWrite(series, samples int, end time.Time) load {
+// family is a number of series of one metric, each with a sample every so often.
+type family struct {
+	metric  string
+	series  int
+	perHost int // series of a host
+	samples int
+	every   time.Duration
+	counter bool // else a gauge of two decimals
+}
+
+// remoteWrite returns requests with the samples of the families up to end, ordered by time, over
+// four connections. A request has up to 2,000 samples, and up to per of a series in a row.
+func remoteWrite(name string, end time.Time, per int, families ...family) load {
 	const conns, batch = 4, 2000
-	start := end.Add(-time.Duration(samples) * time.Minute)
 	rng := rand.New(rand.NewPCG(1, 1))
-	values := make([][]float64, series)
-	for i := range values {
-		values[i] = walk(rng, samples)
-	}
-	l := load{name: "remote write", row: rowRemote, header: http.Header{
+	l := load{name: name, header: http.Header{
 		"Content-Type": {"application/x-protobuf"}, "Content-Encoding": {"snappy"}, "X-Prometheus-Remote-Write-Version": {"0.1.0"},
-	}}
-	for c := range conns {
-		var requests []request
-		var w prompb.WriteRequest
-		flush := func(step int) {
-			if n := len(w.Timeseries); n > 0 {
+	}, byConn: make([][]request, conns)}
+	for _, f := range families {
+		values := make([][]float64, f.series)
+		for i := range values {
+			values[i] = walk(rng, f.samples)
+			if f.counter {
+				count(values[i])
+			}
+		}
+		start := end.Add(-time.Duration(f.samples) * f.every)
+		for c := range conns {
+			var w prompb.WriteRequest
+			held := 0
+			flush := func() {
+				if held == 0 {
+					return
+				}
 				raw, err := w.Marshal()
 				if err != nil {
 					panic(err) // cannot happen here
 				}
-				requests = append(requests, request{snappy.Encode(nil, raw), n, step})
-				w.Timeseries = w.Timeseries[:0]
+				l.byConn[c] = append(l.byConn[c], request{snappy.Encode(nil, raw), held})
+				w.Timeseries, held = w.Timeseries[:0], 0
 			}
-		}
-		for j := range samples {
-			for i := c * series / conns; i < (c+1)*series/conns; i++ {
-				w.Timeseries = append(w.Timeseries, prompb.TimeSeries{
-					Labels: []prompb.Label{
-						{Name: "__name__", Value: "m"},
+			for j := 0; j < f.samples; j += per {
+				for i := c * f.series / conns; i < (c+1)*f.series/conns; i++ {
+					host := i / f.perHost
+					series := prompb.TimeSeries{Labels: []prompb.Label{
+						{Name: "__name__", Value: f.metric},
 						{Name: "id", Value: fmt.Sprintf("s%06d", i)},
-						{Name: "instance", Value: fmt.Sprintf("host-%04d", i/20)},
-						{Name: "job", Value: "peers"},
-					},
-					Samples: []prompb.Sample{{Timestamp: start.Add(time.Duration(j) * time.Minute).UnixMilli(), Value: values[i][j]}},
-				})
-				if len(w.Timeseries) == batch {
-					flush(j)
+						{Name: "instance", Value: fmt.Sprintf("host-%04d", host)},
+						{Name: "job", Value: fmt.Sprintf("job-%d", host%10)},
+					}}
+					for k := j; k < min(j+per, f.samples); k++ {
+						series.Samples = append(series.Samples, prompb.Sample{
+							Timestamp: start.Add(time.Duration(k) * f.every).UnixMilli(), Value: values[i][k],
+						})
+					}
+					w.Timeseries = append(w.Timeseries, series)
+					if held += len(series.Samples); held+per > batch {
+						flush()
+					}
 				}
 			}
+			flush()
 		}
-		flush(samples)
-		l.byConn = append(l.byConn, requests)
 	}
-	l.ask = func(ctx context.Context, s *server, got table) error {
+	return l
+}
+
+// count turns gauges into the values of a counter.
+func count(values []float64) {
+	total := 0.0
+	for i, v := range values {
+		total += math.Abs(math.Trunc(v))
+		values[i] = total
+	}
+}
+
+// hourOfGauges returns one sample a minute of each series, each in a request with those of others.
+func hourOfGauges(series, samples int, end time.Time) load {
+	start := end.Add(-time.Duration(samples) * time.Minute)
+	l := remoteWrite("remote write", end, 1, family{metric: "m", series: series, perHost: 20, samples: samples, every: time.Minute})
+	l.row = rowRemote
+	l.ask = func(ctx context.Context, s *server, got *table) error {
 		hour := url.Values{"query": {`m{id="s004242"}`}, "start": {unix(start)}, "end": {unix(end.Add(-time.Second))}, "step": {"60"}, "nocache": {"1"}}
 		if series < 4243 {
 			hour.Set("query", `m{id="s000000"}`)
@@ -242,7 +273,7 @@ func influx(hosts int, span time.Duration, now time.Time) load {
 		flush()
 		l.byConn = append(l.byConn, requests)
 	}
-	l.ask = func(ctx context.Context, s *server, got table) error {
+	l.ask = func(ctx context.Context, s *server, got *table) error {
 		day := url.Values{
 			"query": {`cpu_usage_user{hostname="host_7"}`}, "start": {unix(start)}, "end": {unix(end.Add(-10 * time.Second))}, "step": {"10"}, "nocache": {"1"},
 		}
@@ -255,7 +286,7 @@ func unix(t time.Time) string { return strconv.FormatInt(t.Unix(), 10) }
 
 // timed sends a query n times, and adds the median response time, in seconds. First it waits until
 // the response is complete, with the given numbers of series and points.
-func (s *server) timed(ctx context.Context, got table, row, path string, n, series, points int) error {
+func (s *server) timed(ctx context.Context, got *table, r row, path string, n, series, points int) error {
 	for deadline := time.Now().Add(time.Minute); ; time.Sleep(100 * time.Millisecond) {
 		err := s.whole(ctx, path, series, points)
 		if err == nil {
@@ -268,24 +299,29 @@ func (s *server) timed(ctx context.Context, got table, row, path string, n, seri
 	var took []float64
 	for range n {
 		began := time.Now()
-		code, body, err := s.get(ctx, path)
-		took = append(took, time.Since(began).Seconds())
-		if err != nil {
+		if _, err := s.ask(ctx, path); err != nil {
 			return err
 		}
-		if code != http.StatusOK {
-			return fmt.Errorf("%s: status %d: %.300s", path, code, body)
-		}
+		took = append(took, time.Since(began).Seconds())
 	}
-	got.add(row, s.name, median(took))
+	got.add(r, s.name, median(took))
 	return nil
 }
 
 func (s *server) whole(ctx context.Context, path string, series, points int) error {
-	code, body, err := s.get(ctx, path)
+	body, err := s.ask(ctx, path)
 	if err != nil {
 		return err
 	}
+	foundSeries, foundPoints, err := contents(body)
+	if err == nil && (foundSeries != series || foundPoints != points) {
+		err = fmt.Errorf("%d series with %d points, want %d with %d", foundSeries, foundPoints, series, points)
+	}
+	return err
+}
+
+// contents returns the number of series and points of an answer.
+func contents(body []byte) (series, points int, err error) {
 	var answer struct {
 		Data struct {
 			Result []struct {
@@ -294,15 +330,11 @@ func (s *server) whole(ctx context.Context, path string, series, points int) err
 			}
 		}
 	}
-	if err := json.Unmarshal(body, &answer); err != nil || code != http.StatusOK {
-		return fmt.Errorf("status %d: %.300s", code, body)
+	if err := json.Unmarshal(body, &answer); err != nil {
+		return 0, 0, fmt.Errorf("%w: %.300s", err, body)
 	}
-	found := 0
 	for _, r := range answer.Data.Result {
-		found += max(1, len(r.Values))
+		points += max(1, len(r.Values))
 	}
-	if len(answer.Data.Result) != series || found != points {
-		return fmt.Errorf("%d series with %d points, want %d with %d", len(answer.Data.Result), found, series, points)
-	}
-	return nil
+	return len(answer.Data.Result), points, nil
 }

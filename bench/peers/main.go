@@ -1,13 +1,17 @@
-// Command peers compares Quern with alternatives, one after the other, on this machine and in one
-// run:
+// Command peers compares Quern with alternatives on this machine and in one run:
 //
-//	go run ./bench/peers                      all, three times each
-//	go run ./bench/peers -runs 1 -only quern  a quick look
+//	go run ./bench/peers                                   all
+//	go run ./bench/peers -part loads -runs 1 -only quern   a quick look at the loads
+//	go run ./bench/peers -part reads                       reads and bytes alone
 //
-// VictoriaMetrics and Prometheus are the installed ones, or else those of Debian's packages. Each
-// server starts on an empty directory. Requests are generated before the clock starts, and sent
-// over as many connections as there would be workers. A rate counts from the first request to the
-// last response. Only Quern has data synced to disk before it responds.
+// VictoriaMetrics and Prometheus are the installed ones, or else those of Debian's packages.
+//
+// The loads measure one server after the other, each on an empty directory. Requests are generated
+// before the clock starts, and sent over as many connections as there would be workers. A rate
+// counts from the first request to the last response. Only Quern has data synced to disk before it
+// responds.
+//
+// The reads measure Quern and VictoriaMetrics side by side, on equal data at rest: see set.
 package main
 
 import (
@@ -21,6 +25,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"syscall"
@@ -42,6 +47,7 @@ func main() {
 }
 
 type options struct {
+	part   string
 	runs   int
 	only   string
 	series int
@@ -53,23 +59,61 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	var opts options
 	flags := flag.NewFlagSet("peers", flag.ContinueOnError)
 	flags.SetOutput(stderr)
-	flags.IntVar(&opts.runs, "runs", 3, "number of runs of each measurement; the table shows the medians")
+	flags.StringVar(&opts.part, "part", "", "part to measure: loads or reads (default: both)")
+	flags.IntVar(&opts.runs, "runs", 3, "number of runs of each load; the table shows the medians")
 	flags.StringVar(&opts.only, "only", "", "names, or parts of names, of those to measure, separated by commas")
 	flags.IntVar(&opts.series, "series", 10_000, "number of series sent by remote write")
 	flags.StringVar(&opts.dir, "dir", "", "data directory (default: the directory for temporary files)")
-	flags.StringVar(&opts.cpu, "cpu-profile", "", "directory for CPU profiles of Quern during the loads")
+	flags.StringVar(&opts.cpu, "cpu-profile", "", "directory for CPU profiles of Quern, one of each load and query")
 	if err := flags.Parse(args); err != nil {
 		return err
+	}
+	place, err := os.MkdirTemp(opts.dir, "quern-peers-")
+	if err != nil {
+		return err
+	}
+	opts.dir = place
+	return errors.Join(measureAll(ctx, opts, stdout, stderr), os.RemoveAll(place))
+}
+
+func measureAll(ctx context.Context, opts options, stdout, stderr io.Writer) error {
+	if !slices.Contains([]string{"", "loads", "reads"}, opts.part) {
+		return fmt.Errorf("-part %s: neither loads nor reads", opts.part)
 	}
 	found, err := peers(ctx, opts)
 	if err != nil {
 		return err
 	}
+	fmt.Fprintf(stdout, "%d cores; load average before: %s\n\n", runtime.NumCPU(), loadAverage())
+	got := new(table)
+	if opts.part != "reads" {
+		if err := measureLoads(ctx, opts, found, got, stderr); err != nil {
+			return err
+		}
+	}
+	if opts.part != "loads" {
+		if err := measureReads(ctx, opts, found, got, stderr); err != nil {
+			return err
+		}
+	}
+	got.print(stdout, found)
+	fmt.Fprintf(stdout, "\nload average after: %s\n", loadAverage())
+	return nil
+}
+
+// loadAverage returns the averages over 1, 5 and 15 minutes, which tell how busy others are.
+func loadAverage() string {
+	text, err := os.ReadFile("/proc/loadavg")
+	if fields := strings.Fields(string(text)); err == nil && len(fields) >= 3 {
+		return strings.Join(fields[:3], " ")
+	}
+	return "unknown"
+}
+
+func measureLoads(ctx context.Context, opts options, found []peer, got *table, stderr io.Writer) error {
 	end := time.Now().Truncate(time.Hour)
 	fmt.Fprintln(stderr, "generating requests")
-	loads := []load{remoteWrite(opts.series, 60, end), influx(50, 24*time.Hour-20*time.Minute, time.Now())}
-
-	got := table{}
+	loads := []load{hourOfGauges(opts.series, 60, end), influx(50, 24*time.Hour-20*time.Minute, time.Now())}
 	for r := range opts.runs {
 		for _, p := range found {
 			for i := range loads {
@@ -84,7 +128,6 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 			}
 		}
 	}
-	got.print(stdout, found)
 	return nil
 }
 
@@ -96,6 +139,7 @@ type peer struct {
 	writePath  string
 	influxPath string // "" if it does not accept lines
 	found      debian.Found
+	env        []string
 }
 
 func peers(ctx context.Context, opts options) ([]peer, error) {
@@ -113,7 +157,7 @@ func peers(ctx context.Context, opts options) ([]peer, error) {
 		{
 			name: "VictoriaMetrics", ready: "/health", writePath: "/api/v1/write", influxPath: "/write",
 			args: func(dir, address string) []string {
-				return []string{"-storageDataPath=" + dir, "-httpListenAddr=" + address, "-retentionPeriod=100y", "-search.maxUniqueTimeseries=2000000"}
+				return []string{"-storageDataPath=" + dir, "-httpListenAddr=" + address, "-retentionPeriod=100y", "-search.maxUniqueTimeseries=2000000", "-search.latencyOffset=0"}
 			},
 		},
 		{
@@ -136,7 +180,7 @@ func peers(ctx context.Context, opts options) ([]peer, error) {
 		var err error
 		switch p.name {
 		case "Quern":
-			p.found, err = buildQuern(ctx)
+			p.found, err = buildQuern(ctx, opts.dir)
 		case "VictoriaMetrics":
 			p.found, err = debian.Program{Package: "victoria-metrics", Path: "/usr/bin/victoria-metrics"}.Find(ctx)
 		default:
@@ -150,46 +194,62 @@ func peers(ctx context.Context, opts options) ([]peer, error) {
 	return out, nil
 }
 
-func buildQuern(ctx context.Context) (debian.Found, error) {
-	dir, err := os.MkdirTemp("", "quern-peers-")
-	if err != nil {
-		return debian.Found{}, err
-	}
-	path := filepath.Join(dir, "quern")
-	cmd := exec.CommandContext(ctx, "go", "build", "-o", path, "./cmd/quern")
+// buildQuern builds Quern with the given tags into dir.
+func buildQuern(ctx context.Context, dir string, tags ...string) (debian.Found, error) {
+	path := filepath.Join(dir, strings.Join(append([]string{"quern"}, tags...), "-"))
+	cmd := exec.CommandContext(ctx, "go", "build", "-tags", strings.Join(tags, ","), "-o", path, "./cmd/quern")
 	cmd.Stderr = os.Stderr
 	return debian.Found{Path: path, Root: "/"}, cmd.Run()
 }
 
-// table holds the results of each run, by row and by peer.
-type table map[string]map[string][]float64
-
-func (t table) add(row, peer string, v float64) {
-	if t[row] == nil {
-		t[row] = map[string][]float64{}
-	}
-	t[row][peer] = append(t[row][peer], v)
+// row is what a row of the table measures.
+type row struct {
+	name string
+	// format is that of the figure times scale.
+	format string
+	scale  float64
 }
 
-func (t table) print(out io.Writer, found []peer) {
+func rate(name string) row   { return row{name + "/s", "%.0f", 1} }
+func millis(name string) row { return row{name + ": ms", "%.2f", 1e3} } // of seconds
+func memory(name string) row { return row{name + ": peak memory", "%.0f MB", 1e-6} }
+func each(name string) row   { return row{name + ": bytes", "%.3f", 1} }
+
+// table holds the figures, by row and by peer. Rows are in the order in which they began.
+type table struct {
+	rows    []row
+	figures map[string]map[string][]float64
+}
+
+func (t *table) add(r row, peer string, v float64) {
+	if t.figures == nil {
+		t.figures = map[string]map[string][]float64{}
+	}
+	if t.figures[r.name] == nil {
+		t.figures[r.name] = map[string][]float64{}
+		t.rows = append(t.rows, r)
+	}
+	t.figures[r.name][peer] = append(t.figures[r.name][peer], v)
+}
+
+// print prints the medians.
+func (t *table) print(out io.Writer, found []peer) {
 	fmt.Fprint(out, "| what |")
 	for _, p := range found {
 		fmt.Fprintf(out, " %s |", p.name)
 	}
 	fmt.Fprint(out, " Quern against VictoriaMetrics |\n| --- |"+strings.Repeat(" ---: |", len(found)+1)+"\n")
-	for _, row := range rows {
-		if t[row.name] == nil {
-			continue
-		}
-		fmt.Fprintf(out, "| %s |", row.name)
+	for _, r := range t.rows {
+		got := t.figures[r.name]
+		fmt.Fprintf(out, "| %s |", r.name)
 		for _, p := range found {
-			if v := t[row.name][p.name]; len(v) > 0 {
-				fmt.Fprintf(out, " "+row.format+" |", median(v)*row.scale)
+			if v := got[p.name]; len(v) > 0 {
+				fmt.Fprintf(out, " "+r.format+" |", median(v)*r.scale)
 			} else {
 				fmt.Fprint(out, " |")
 			}
 		}
-		if q, v := t[row.name]["Quern"], t[row.name]["VictoriaMetrics"]; len(q) > 0 && len(v) > 0 {
+		if q, v := got["Quern"], got["VictoriaMetrics"]; len(q) > 0 && len(v) > 0 {
 			fmt.Fprintf(out, " %.2f × |\n", median(q)/median(v))
 		} else {
 			fmt.Fprintln(out, " |")
@@ -203,7 +263,7 @@ func median(v []float64) float64 {
 }
 
 // measure starts a peer on an empty directory, loads it, queries it, and stops it.
-func measure(ctx context.Context, opts options, p peer, l *load, got table) (err error) {
+func measure(ctx context.Context, opts options, p peer, l *load, got *table) (err error) {
 	place, err := os.MkdirTemp(opts.dir, "quern-peers-")
 	if err != nil {
 		return err
@@ -231,7 +291,7 @@ func measure(ctx context.Context, opts options, p peer, l *load, got table) (err
 		return err
 	}
 	if peak, ok := s.peakRSS(); ok {
-		got.add(l.name+": peak memory", p.name, peak)
+		got.add(memory(l.name), p.name, peak)
 	}
 	return nil
 }

@@ -39,6 +39,7 @@ func start(ctx context.Context, p peer, dir string) (*server, error) {
 		http: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 64, DisableCompression: true}},
 	}
 	s.cmd = p.found.Command(ctx, p.args(dir, address)...)
+	s.cmd.Env = append(s.cmd.Environ(), p.env...)
 	s.cmd.Stdout, s.cmd.Stderr = &s.log, &s.log
 	if err := s.cmd.Start(); err != nil {
 		return nil, err
