@@ -52,7 +52,7 @@ func archiveClasses(ctx context.Context, java, jars, archive string) error {
 		return err
 	}
 	if !exists(archive) {
-		return errors.New("Java has archived no classes; the end of its log:\n" + lastLines(node.Log(), 10)) //nolint:staticcheck // Java is a name
+		return errors.New("Java has archived no classes; the end of its log:\n" + lastLines(node.Log(), 10))
 	}
 	return nil
 }

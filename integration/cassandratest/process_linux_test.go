@@ -51,6 +51,12 @@ func TestFilesEndWithTheParent(t *testing.T) {
 	require.Eventually(t, func() bool { return !exists(dir) }, time.Minute, poll)
 }
 
+// TestDataDir: where memory does not hold the files of all nodes, none are there.
+func TestDataDir(t *testing.T) {
+	require.Equal(t, os.TempDir(), dataDir(1<<20))
+	require.Positive(t, availableMemory())
+}
+
 func TestProcessEndsByItself(t *testing.T) {
 	p, log := startTestProcess(t, "sh", "-c", "echo written; exit 3")
 	awaitEnd(t, p)
