@@ -44,7 +44,7 @@ func startServer(ctx context.Context, opts *options, stderr io.Writer) (stop fun
 	how := "as named by -hosts"
 	if len(opts.cluster.hosts) == 0 {
 		fmt.Fprintf(stderr, "starting Cassandra\n")
-		server, err := cassandratest.Start(ctx, cassandratest.Options{Logf: func(format string, args ...any) {
+		server, err := cassandratest.Start(ctx, cassandratest.Options{OnDisk: true, Logf: func(format string, args ...any) {
 			fmt.Fprintf(stderr, format+"\n", args...)
 		}})
 		if err != nil {

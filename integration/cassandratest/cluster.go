@@ -22,8 +22,8 @@ const storagePort = "7000"
 // upLimit is how long a node may take to learn of the others, once each of them listens to clients.
 const upLimit = 2 * time.Minute
 
-// Cluster is a cluster of processes on this machine. Data is on disk and clients connect as in
-// production. The nodes share only the machine's clock and disk.
+// Cluster is a cluster of processes on this machine. Data is in files, which outlive the processes,
+// and clients connect as in production. The nodes share only the machine's clock and file system.
 type Cluster struct {
 	dir   string
 	nodes []*Node
@@ -46,19 +46,34 @@ func StartCluster(ctx context.Context, n int, o Options) (*Cluster, error) {
 	if err != nil {
 		return nil, err
 	}
-	dir, err := os.MkdirTemp("", "quern-cassandra-")
+	classes, err := sharedClasses(ctx, java, jars)
+	if err != nil {
+		o.Logf("nodes start without an archive of classes: %s", err)
+	}
+	return startCluster(ctx, n, o, java, nodeConfig{Jars: jars, Classes: classes})
+}
+
+// startCluster starts n nodes whose configurations have this in common.
+func startCluster(ctx context.Context, n int, o Options, java string, common nodeConfig) (*Cluster, error) {
+	in := os.TempDir()
+	if !o.OnDisk {
+		in = dataDir(n)
+	}
+	dir, err := os.MkdirTemp(in, "quern-cassandra-")
 	if err != nil {
 		return nil, err
 	}
+	common.Options, common.Nodes, common.ClusterDir = o, n, dir
 	c := &Cluster{dir: dir}
-	if err := c.start(ctx, n, o, java, jars); err != nil {
+	if err := c.start(ctx, java, common); err != nil {
 		c.Stop()
 		return nil, err
 	}
 	return c, nil
 }
 
-func (c *Cluster) start(ctx context.Context, n int, o Options, java, jars string) error {
+func (c *Cluster) start(ctx context.Context, java string, common nodeConfig) error {
+	n, o := common.Nodes, common.Options
 	free, err := freeAddresses(ctx, 2*n)
 	if err != nil {
 		return err
@@ -77,20 +92,17 @@ func (c *Cluster) start(ctx context.Context, n int, o Options, java, jars string
 		if err != nil {
 			return err
 		}
-		node, err := newNode(nodeConfig{
-			Options:      o,
-			Nodes:        n,
-			Dir:          filepath.Join(c.dir, fmt.Sprintf("node%d", i)),
-			Jars:         jars,
-			Address:      address,
-			Announced:    announced[i],
-			Seeds:        strings.Join(addresses, ","),
-			InitialToken: initialToken(i, n),
-			StoragePort:  storagePort,
-			NativePort:   nativePort,
-			JMXPort:      jmxPort,
-			TLS:          c.tls.forNode(o.TLS),
-		}, java)
+		config := common
+		config.Dir = filepath.Join(c.dir, fmt.Sprintf("node%d", i))
+		config.Address = address
+		config.Announced = announced[i]
+		config.Seeds = strings.Join(addresses, ",")
+		config.InitialToken = initialToken(i, n)
+		config.StoragePort = storagePort
+		config.NativePort = nativePort
+		config.JMXPort = jmxPort
+		config.TLS = c.tls.forNode(o.TLS)
+		node, err := newNode(config, java)
 		if err != nil {
 			return err
 		}

@@ -50,8 +50,11 @@ var nodeFiles embed.FS
 type nodeConfig struct {
 	Options
 	Nodes        int
+	ClusterDir   string // contains Dir
 	Dir          string
 	Jars         string
+	Classes      string // the archive of classes; "" for none
+	Archives     bool   // the node makes that archive
 	Address      string
 	Announced    string
 	Seeds        string
@@ -111,7 +114,7 @@ func (n *Node) start(ctx context.Context) error {
 	logFile := filepath.Join(n.config.Dir, logName)
 	begin := len(n.Log())
 	p, err := startProcess(
-		logFile, n.java,
+		n.config.ClusterDir, logFile, n.java,
 		"@"+filepath.Join(n.config.Dir, javaArgsName),
 		"@"+filepath.Join(n.config.Dir, pathsArgsName),
 		"@"+filepath.Join(n.config.Dir, daemonArgsName),
@@ -233,6 +236,20 @@ func (n *Node) current() *process {
 func (n *Node) Kill() {
 	if p := n.current(); p != nil {
 		p.kill()
+	}
+}
+
+// end ends the process in order, and waits until it has ended.
+func (n *Node) end(ctx context.Context) error {
+	p := n.current()
+	if err := p.end(); err != nil {
+		return err
+	}
+	select {
+	case <-p.ended:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("the end of Cassandra at %s: %w", n.Addr(), ctx.Err())
 	}
 }
 

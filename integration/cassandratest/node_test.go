@@ -54,6 +54,16 @@ func TestArguments(t *testing.T) {
 	require.Contains(t, paths, "\n"+`-cp "/c d/*"`+"\n")
 	require.Contains(t, paths, "\n"+`-Dcassandra.config="file:/a b/cassandra.yaml"`+"\n")
 
+	require.NotContains(t, paths, "-XX")
+	config.Classes = "/c d/classes.jsa"
+	shared, err := render(pathsArgsName, config)
+	require.NoError(t, err)
+	require.Contains(t, shared, "\n"+`-XX:SharedArchiveFile="/c d/classes.jsa"`+"\n")
+	config.Archives = true
+	archiving, err := render(pathsArgsName, config)
+	require.NoError(t, err)
+	require.Contains(t, archiving, "\n"+`-XX:ArchiveClassesAtExit="/c d/classes.jsa"`+"\n")
+
 	one, err := render(daemonArgsName, config)
 	require.NoError(t, err)
 	require.Contains(t, one, "\n-Xmx1024M\n")

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"os"
 	"os/exec"
+	"regexp"
+	"strconv"
 	"syscall"
 )
 
@@ -11,9 +13,9 @@ import (
 // other end of standard input open, and the kernel closes it at its end. Pdeathsig does not help:
 // it watches the thread that started the command, and Go's threads come and go. The shell becomes
 // the command, so that signals reach the command and its exit status is visible. Only the watchdog
-// stays a shell.
+// stays a shell. It removes the directory $0, which may be in memory, where nothing else cleans up.
 const watched = `exec 3<&0
-( read -r _ <&3; kill -KILL $$ ) >/dev/null 2>&1 &
+( read -r _ <&3; kill -KILL $$; rm -rf "$0" ) >/dev/null 2>&1 &
 exec "$@" </dev/null 3<&-`
 
 // process is a command with its watchdog.
@@ -23,8 +25,9 @@ type process struct {
 	ended chan struct{} // closed when the command has ended
 }
 
-// startProcess starts a command whose output is appended to a file.
-func startProcess(logFile string, command ...string) (*process, error) {
+// startProcess starts a command whose output is appended to a file. If this process ends first, the
+// directory dir is removed.
+func startProcess(dir, logFile string, command ...string) (*process, error) {
 	log, err := os.OpenFile(logFile, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
 	if err != nil {
 		return nil, err
@@ -34,8 +37,8 @@ func startProcess(logFile string, command ...string) (*process, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer r.Close()                                                                                 //nolint:errcheck // the command has it now
-	cmd := exec.Command("/bin/sh", append([]string{"-c", watched, "cassandratest"}, command...)...) //nolint:noctx // it outlives the context of its start
+	defer r.Close()                                                                     //nolint:errcheck // the command has it now
+	cmd := exec.Command("/bin/sh", append([]string{"-c", watched, dir}, command...)...) //nolint:noctx // it outlives the context of its start
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = r, log, log
 	// A group of its own: an interrupt at the terminal reaches only the tests, and the watchdog is
 	// killed with the command.
@@ -65,10 +68,45 @@ func (p *process) kill() {
 	<-p.ended
 }
 
+func (p *process) end() error    { return p.cmd.Process.Signal(syscall.SIGTERM) }
 func (p *process) pause() error  { return p.cmd.Process.Signal(syscall.SIGSTOP) }
 func (p *process) resume() error { return p.cmd.Process.Signal(syscall.SIGCONT) }
 
 func (p *process) state() string { return p.cmd.ProcessState.String() }
+
+// memoryDir is where Linux has a file system in memory, and tmpfs its type in statfs(2).
+const (
+	memoryDir = "/dev/shm"
+	tmpfs     = 0x01021994
+)
+
+// roomPerNode is how many bytes of memory must be free for a node: for its process, and for its
+// files, which take some hundred megabytes in most tests.
+const roomPerNode = 3 << 30
+
+// dataDir returns the directory for the files of n nodes: in memory if there is room, since a node
+// syncs dozens of files to create or empty tables; otherwise the one for temporary files.
+func dataDir(n int) string {
+	var fs syscall.Statfs_t
+	need := uint64(n) * roomPerNode
+	if syscall.Statfs(memoryDir, &fs) != nil || fs.Type != tmpfs || fs.Bavail*uint64(fs.Bsize) < need || availableMemory() < need {
+		return os.TempDir()
+	}
+	return memoryDir
+}
+
+var memAvailable = regexp.MustCompile(`(?m)^MemAvailable: +(\d+) kB$`)
+
+// availableMemory returns how many bytes of memory processes can get, or 0 if that is not known.
+func availableMemory() uint64 {
+	info, _ := os.ReadFile("/proc/meminfo")
+	m := memAvailable.FindSubmatch(info)
+	if m == nil {
+		return 0
+	}
+	kb, _ := strconv.ParseUint(string(m[1]), 10, 64)
+	return kb << 10
+}
 
 // lockFile waits until it has locked the file. The kernel unlocks it when the process ends.
 func lockFile(name string) (unlock func(), err error) {

@@ -2,6 +2,7 @@ package cassandratest
 
 import (
 	"os"
+	"os/exec"
 	"path/filepath"
 	"testing"
 	"time"
@@ -11,8 +12,10 @@ import (
 
 func startTestProcess(t *testing.T, command ...string) (p *process, log string) {
 	t.Helper()
-	log = filepath.Join(t.TempDir(), "log")
-	p, err := startProcess(log, command...)
+	dir := filepath.Join(t.TempDir(), "of the process")
+	require.NoError(t, os.Mkdir(dir, 0o755))
+	log = filepath.Join(dir, "log")
+	p, err := startProcess(dir, log, command...)
 	require.NoError(t, err)
 	t.Cleanup(p.kill)
 	return p, log
@@ -33,6 +36,25 @@ func TestProcessEndsWithItsParent(t *testing.T) {
 	require.NoError(t, p.watch.Close())
 	awaitEnd(t, p)
 	require.Equal(t, "signal: killed", p.state())
+}
+
+// TestFilesEndWithTheParent: what a test that was killed leaves behind takes no memory.
+func TestFilesEndWithTheParent(t *testing.T) {
+	dir := t.TempDir()
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "data"), nil, 0o644))
+	cmd := exec.CommandContext(t.Context(), "/bin/sh", "-c", watched, dir, "sleep", "1000")
+	stdin, err := cmd.StdinPipe()
+	require.NoError(t, err)
+	require.NoError(t, cmd.Start())
+	require.NoError(t, stdin.Close())
+	require.ErrorContains(t, cmd.Wait(), "signal: killed")
+	require.Eventually(t, func() bool { return !exists(dir) }, time.Minute, poll)
+}
+
+// TestDataDir: where memory does not hold the files of all nodes, none are there.
+func TestDataDir(t *testing.T) {
+	require.Equal(t, os.TempDir(), dataDir(1<<20))
+	require.Positive(t, availableMemory())
 }
 
 func TestProcessEndsByItself(t *testing.T) {

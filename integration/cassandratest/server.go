@@ -79,8 +79,11 @@ type Options struct {
 	// must listen there and lead to the node: see Node.Announced and Node.Addr. The default is
 	// false.
 	Proxied bool
-	// Logf receives a line for each way to a server that was not available. The default writes to
-	// standard error.
+	// OnDisk puts the files of nodes on disk, as a benchmark needs. The default is false: they are in
+	// memory if there is room, where they outlive the processes as on disk.
+	OnDisk bool
+	// Logf receives a line for each way to a server that was not available, and if starts are slower
+	// than they could be. The default writes to standard error.
 	Logf func(format string, args ...any)
 }
 
