@@ -88,7 +88,10 @@ func everything(t *testing.T, st *Store) string {
 	for _, part := range [][2][]byte{{{0}, clock}, {after(clock), {255}}} {
 		p, err := st.readPage(part[0], part[1], math.MaxInt, nil)
 		require.NoError(t, err)
-		all.Write(p.arena)
+		for i := range p.rows {
+			all.Write(p.key(i))
+			all.Write(p.value(i))
+		}
 	}
 	return all.String()
 }

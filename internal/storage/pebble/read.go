@@ -19,29 +19,44 @@ const pageBytes = 256 << 10
 
 // page holds copies of consecutive rows, and the key to continue from.
 type page struct {
-	arena []byte
 	rows  []row
+	arena []byte // has room for the rows that come next
+	bytes int    // of all rows
 	// next is the key to continue from, nil at the end. After an error it is the first key that was
 	// not read.
 	next []byte
 }
 
-// row locates a key and a value in a page's arena. It holds offsets, because the arena moves as it
-// grows.
-type row struct{ start, mid, end int }
+// row is a key and a value.
+type row struct{ key, value []byte }
 
-func (p *page) key(i int) []byte { return p.arena[p.rows[i].start:p.rows[i].mid] }
+func (p *page) key(i int) []byte { return p.rows[i].key }
 
 // value returns the value of row i. The caller may keep it and append to it.
-func (p *page) value(i int) []byte {
-	r := p.rows[i]
-	return p.arena[r.mid:r.end:r.end]
-}
+func (p *page) value(i int) []byte { return p.rows[i].value }
 
+// Room for rows is made in steps that double from the least to the most. A row that is larger than largeRow gets room of its own.
+const (
+	leastArena = 1 << 10
+	mostArena  = 64 << 10
+	largeRow   = 8 << 10
+)
+
+// add copies a row. It does not move the rows before it, of which there may be many large ones.
 func (p *page) add(k, v []byte) {
-	start := len(p.arena)
-	p.arena = append(append(p.arena, k...), v...)
-	p.rows = append(p.rows, row{start, start + len(k), len(p.arena)})
+	n := len(k) + len(v)
+	p.bytes += n
+	into := &p.arena
+	switch {
+	case n > largeRow:
+		into = new([]byte)
+		*into = make([]byte, 0, n)
+	case n > cap(p.arena)-len(p.arena):
+		p.arena = make([]byte, 0, max(n, leastArena, min(mostArena, 2*cap(p.arena))))
+	}
+	start, mid := len(*into), len(*into)+len(k)
+	*into = append(append(*into, k...), v...)
+	p.rows = append(p.rows, row{(*into)[start:mid:mid], (*into)[mid : start+n : start+n]})
 }
 
 // skipFunc looks at a key before its value is read. It returns nil to take the row, or else a
@@ -61,7 +76,7 @@ func (s *Store) readPage(lower, upper []byte, limit int, skip skipFunc) (p page,
 					continue
 				}
 			}
-			if len(p.arena) >= limit {
+			if p.bytes >= limit {
 				p.next = append([]byte(nil), it.Key()...)
 				return nil
 			}
