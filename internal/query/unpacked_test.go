@@ -144,7 +144,8 @@ func TestUnpackedSlices(t *testing.T) {
 				require.LessOrEqual(t, u.bytes, u.maxBytes)
 				require.Equal(t, len(u.slices), u.used.Len())
 			}
-			for range u.chunks(listing(chunks)) { // a reader that wants no more
+			for _, err := range u.chunks(listing(chunks)) { // a reader that wants no more
+				require.NoError(t, err)
 				break
 			}
 		}
