@@ -18,6 +18,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
@@ -482,7 +483,18 @@ func TestLogin(t *testing.T) {
 		resp, body = send("POST", "/api/v1/tokens", bad, "Cookie", cookie, "Origin", addr)
 		require.Equal(t, 400, resp.StatusCode, body)
 	}
-	resp, body = send("POST", "/api/v1/tokens/revoke", "id="+made.ID, "Cookie", cookie, "Origin", addr)
+	for _, path := range []string{"/api/v1/tokens", "/api/v1/tokens/revoke"} {
+		resp, body = send("POST", path, "name=a&role=read&id=a&password=hunter2", "Cookie", cookie, "Origin", addr)
+		require.Equal(t, 400, resp.StatusCode, body)
+		require.Contains(t, body, "unknown parameter")
+		require.NotContains(t, body, "hunter2")
+	}
+	resp, body = send("GET", "/api/v1/tokens?p=hunter2", "", "Cookie", cookie)
+	require.Equal(t, 400, resp.StatusCode, body)
+	require.Contains(t, body, `unknown parameter \"p\"`)
+	resp, body = send("POST", "/api/v1/import?p=hunter2", "", "Cookie", cookie, "Origin", addr)
+	require.NotEqual(t, 401, resp.StatusCode, body)
+	resp, body = send("POST", "/api/v1/tokens/revoke", "id="+made.Secret, "Cookie", cookie, "Origin", addr)
 	require.Equal(t, 200, resp.StatusCode, body)
 	resp, _ = send("POST", "/api/v1/reports", `[]`, "Authorization", "Token "+made.Secret)
 	require.Equal(t, 401, resp.StatusCode)
@@ -501,7 +513,7 @@ func TestLogin(t *testing.T) {
 	} {
 		require.Contains(t, log.String(), want)
 	}
-	for _, secret := range []string{"right", made.Secret, strings.TrimPrefix(cookie, "__Host-quern=")} {
+	for _, secret := range []string{"right", "hunter2", strings.TrimPrefix(made.Secret, "quern_"+made.ID+"_"), strings.TrimPrefix(cookie, "__Host-quern=")} {
 		require.NotContains(t, log.String(), secret)
 	}
 }
@@ -562,7 +574,13 @@ func TestTokenCommands(t *testing.T) {
 	require.NoError(t, commands.ListTokens(t.Context(), admin, &list, io.Discard))
 	id := strings.Split(out.String(), "_")[1]
 	require.Regexp(t, id+` +web-1 +read,write +\S+ +user admin +\S+ +-\n`, list.String())
-	require.NoError(t, commands.RevokeToken(t.Context(), config.RevokeToken{Connection: admin, ID: id}, io.Discard, io.Discard))
+	var sent url.Values
+	seen := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { _ = r.ParseForm(); sent = r.Form }))
+	defer seen.Close()
+	whole := strings.TrimSpace(out.String())
+	require.NoError(t, commands.RevokeToken(t.Context(), config.RevokeToken{Connection: config.Connection{URL: seen.URL}, ID: whole}, io.Discard, io.Discard))
+	require.Equal(t, url.Values{"id": {id}}, sent, "the secret stays here")
+	require.NoError(t, commands.RevokeToken(t.Context(), config.RevokeToken{Connection: admin, ID: whole}, io.Discard, io.Discard))
 	require.ErrorContains(t, commands.RevokeToken(t.Context(), config.RevokeToken{Connection: admin, ID: "x"}, io.Discard, io.Discard), "there is no token")
 	err = sender.Send(t.Context(), report)
 	require.ErrorContains(t, err, "unknown or revoked")

@@ -154,9 +154,9 @@ func ListTokens(ctx context.Context, cfg config.Connection, stdout, stderr io.Wr
 	return w.Flush()
 }
 
-// RevokeToken has a server end a token.
+// RevokeToken has a server end a token. A secret is not sent.
 func RevokeToken(ctx context.Context, cfg config.RevokeToken, stdout, stderr io.Writer) error {
-	body, err := ask(ctx, &cfg.Connection, stderr, wire.RevokeTokenPath, url.Values{"id": {cfg.ID}})
+	body, err := ask(ctx, &cfg.Connection, stderr, wire.RevokeTokenPath, url.Values{"id": {access.TokenID(cfg.ID)}})
 	if err != nil {
 		return stopped(ctx, err, "stopped")
 	}
