@@ -71,10 +71,15 @@ func (a *Audit) pass(topics *throttle.Topics, who string) (more int, pass bool) 
 	return more, pass
 }
 
+// CutOff stands for the status code of an answer that was cut off, whatever it began with.
+const CutOff = 0
+
 // Did records what a client did, and how that ended: by the status code of the answer.
 func (a *Audit) Did(r *http.Request, g Grant, action string, code int, details ...any) {
 	outcome := "done"
 	switch {
+	case code == CutOff:
+		outcome = "cut off"
 	case code == http.StatusUnauthorized, code == http.StatusForbidden, code == http.StatusTooManyRequests:
 		outcome = "refused"
 	case code >= http.StatusBadRequest:
