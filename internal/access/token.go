@@ -40,6 +40,9 @@ const (
 	// maxNameBytes bounds the name of a token.
 	maxNameBytes = 64
 
+	// DefaultLasts is how long a token is valid unless its maker says otherwise.
+	DefaultLasts = 90 * 24 * time.Hour
+
 	// RefreshEvery is the time after which a process learns what others have done to tokens and sessions.
 	RefreshEvery = 3 * time.Second
 	// lookUps is how many unknown tokens are looked up in the store at once, and one more each lookUpEvery.

@@ -87,9 +87,10 @@ func (t *Tokens) create(w http.ResponseWriter, r *http.Request) {
 		respond.Error(w, http.StatusBadRequest, err.Error())
 		return
 	}
+	want.Lasts = access.DefaultLasts
 	if lasts := r.Form.Get("expires"); lasts != "" {
-		if want.Lasts, err = metric.ParseSpan(lasts); err != nil || want.Lasts <= 0 {
-			respond.Error(w, http.StatusBadRequest, "expires must be a span such as 90d, or be left out for a token that does not expire")
+		if want.Lasts, err = metric.ParseSpan(lasts); err != nil || want.Lasts < 0 {
+			respond.Error(w, http.StatusBadRequest, "expires must be a span such as 90d, or 0 for a token that does not expire")
 			return
 		}
 	}

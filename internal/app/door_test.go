@@ -476,6 +476,17 @@ func TestLogin(t *testing.T) {
 	require.NoError(t, json.Unmarshal([]byte(body), &made))
 	resp, body = send("POST", "/api/v1/reports", `{"source":"a","measurements":[{"metric":"m","value":1}]}`, "Authorization", "Token "+made.Secret, "Content-Type", "application/json")
 	require.Equal(t, 200, resp.StatusCode, body)
+	for expires, lasts := range map[string]time.Duration{"": 90 * 24 * time.Hour, "&expires=1d": 24 * time.Hour, "&expires=0": 0} {
+		resp, body = send("POST", "/api/v1/tokens", "name=lasting&role=read"+expires, "Cookie", cookie, "Origin", addr)
+		require.Equal(t, 200, resp.StatusCode, body)
+		var lasting wire.NewToken
+		require.NoError(t, json.Unmarshal([]byte(body), &lasting))
+		if lasts == 0 {
+			require.Zero(t, lasting.Expires)
+		} else {
+			require.Equal(t, lasts.Milliseconds(), lasting.Expires-lasting.Created, expires)
+		}
+	}
 	_, body = send("GET", "/api/v1/tokens", "", "Cookie", cookie)
 	require.Contains(t, body, made.ID)
 	require.NotContains(t, body, made.Secret)
@@ -543,6 +554,10 @@ func TestTokenCommands(t *testing.T) {
 	user.TokenFile = file
 	require.NoError(t, commands.Status(t.Context(), config.Status{Connection: user}, io.Discard, io.Discard))
 	require.ErrorContains(t, commands.ListTokens(t.Context(), user, io.Discard, io.Discard), "needs the role admin, and token web-1")
+
+	var lasting bytes.Buffer
+	require.NoError(t, commands.CreateToken(t.Context(), config.NewToken{Connection: admin, Name: "lasting", Roles: []string{"read"}}, io.Discard, &lasting))
+	require.Contains(t, lasting.String(), "valid for ever", "what 0 asks for")
 
 	var said bytes.Buffer
 	require.NoError(t, commands.CreateToken(t.Context(), config.NewToken{

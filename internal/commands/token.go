@@ -98,10 +98,7 @@ func newToken(ctx context.Context, cfg *config.NewToken, stderr io.Writer) (made
 }
 
 func madeByServer(ctx context.Context, cfg *config.NewToken, stderr io.Writer) (made wire.NewToken, err error) {
-	form := url.Values{"name": {cfg.Name}, "role": cfg.Roles, "match[]": cfg.Match}
-	if cfg.Expires > 0 {
-		form.Set("expires", metric.FormatSpan(cfg.Expires))
-	}
+	form := url.Values{"name": {cfg.Name}, "role": cfg.Roles, "match[]": cfg.Match, "expires": {metric.FormatSpan(cfg.Expires)}}
 	for name, n := range map[string]int64{
 		"max_series": int64(cfg.MaxSeries), "max_samples_per_second": int64(cfg.MaxSamplesPerSecond),
 		"max_queries": int64(cfg.MaxQueries), "max_query_bytes": cfg.MaxQueryBytes,
