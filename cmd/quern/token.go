@@ -56,6 +56,7 @@ Example:
 			ArgsUsage: "ID",
 			Usage:     "end a token",
 			Description: `Ends a token, and the logins of pages that it began, on all processes of the store within ten seconds.
+Instead of the id, the whole token does as well; its secret is not sent.
 
 Example:
 

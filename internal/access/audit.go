@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"regexp"
 	"strings"
 	"time"
 
@@ -29,6 +30,7 @@ const (
 //  1. What was done is logged, each time.
 //  2. What was refused does not fill the disk, from however many addresses it comes.
 //  3. What strangers are refused takes no line from those who have shown who they are.
+//  4. No text of a client is logged with a token's secret, or with the value of a parameter that is named like a password.
 type Audit struct {
 	log *slog.Logger
 	// strangers are told apart by address, known by name.
@@ -69,10 +71,15 @@ func (a *Audit) pass(topics *throttle.Topics, who string) (more int, pass bool) 
 	return more, pass
 }
 
+// CutOff stands for the status code of an answer that was cut off, whatever it began with.
+const CutOff = 0
+
 // Did records what a client did, and how that ended: by the status code of the answer.
 func (a *Audit) Did(r *http.Request, g Grant, action string, code int, details ...any) {
 	outcome := "done"
 	switch {
+	case code == CutOff:
+		outcome = "cut off"
 	case code == http.StatusUnauthorized, code == http.StatusForbidden, code == http.StatusTooManyRequests:
 		outcome = "refused"
 	case code >= http.StatusBadRequest:
@@ -115,7 +122,13 @@ func host(r *http.Request) string {
 	return r.RemoteAddr
 }
 
+// passwords matches the parameters that are named like a password, in a query or a form.
+var passwords = regexp.MustCompile(`(?i)((?:^|[?&;\s])(?:p|pass|passwd|password|pwd|secret|token|access_token|api_?key)=)[^&;\s]+`)
+
+// clip returns a text of a client as it may be logged.
 func clip(s string) string {
+	s = wholeTokens.ReplaceAllString(s, "${1}…")
+	s = passwords.ReplaceAllString(s, "${1}…")
 	if len(s) > maxAudited {
 		s = strings.Clone(s[:maxAudited]) + "…"
 	}

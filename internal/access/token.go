@@ -14,6 +14,7 @@ import (
 	"iter"
 	"log/slog"
 	"net/http"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -38,6 +39,9 @@ const (
 	maxTokens = 10_000
 	// maxNameBytes bounds the name of a token.
 	maxNameBytes = 64
+
+	// DefaultLasts is how long a token is valid unless its maker says otherwise.
+	DefaultLasts = 90 * 24 * time.Hour
 
 	// RefreshEvery is the time after which a process learns what others have done to tokens and sessions.
 	RefreshEvery = 3 * time.Second
@@ -386,9 +390,10 @@ func (t *Tokens) Create(ctx context.Context, n NewToken) (*Token, string, error)
 	return t.keep(id, t.parse(&doc)).token, tokenPrefix + id + "_" + secret, nil
 }
 
-// Revoke ends a token: in this process at once, in others within RefreshEvery. To revoke it again changes nothing.
-// It returns an *InvalidError if there is no such token.
+// Revoke ends a token, named by its id or as a whole: in this process at once, in others within RefreshEvery. To revoke it
+// again changes nothing. It returns an *InvalidError if there is no such token.
 func (t *Tokens) Revoke(ctx context.Context, id, by string) error {
+	id = TokenID(id)
 	key := storage.DocumentKey{Kind: tokenKind, ID: id}
 	for {
 		doc, err := t.docs.Document(ctx, key, 0)
@@ -464,10 +469,28 @@ func split(text string) (id, secret string, ok bool) {
 	return id, secret, true
 }
 
+// TokenID returns the id of a whole token. Any other text is taken as an id.
+func TokenID(text string) string {
+	if id, _, ok := split(text); ok {
+		return id
+	}
+	return text
+}
+
+// wholeTokens matches each token in a text, with what shows its id as the first group. The secret may be cut off, and the
+// text may be a form's.
+var wholeTokens = regexp.MustCompile(fmt.Sprintf("(%[1]s[%[2]s]{%[3]d}%[4]s)[%[2]s]+",
+	strings.ReplaceAll(tokenPrefix, "_", formUnderscore), alphabet, letters.EncodedLen(idBytes), formUnderscore))
+
+// formUnderscore matches an underscore in a form.
+const formUnderscore = "(?:_|%5[fF])"
+
 // isToken returns whether a password is meant as a token.
 func isToken(password string) bool { return strings.HasPrefix(password, tokenPrefix) }
 
-var letters = base32.NewEncoding("abcdefghijklmnopqrstuvwxyz234567").WithPadding(base32.NoPadding)
+const alphabet = "abcdefghijklmnopqrstuvwxyz234567"
+
+var letters = base32.NewEncoding(alphabet).WithPadding(base32.NoPadding)
 
 // random returns n random bytes as letters and digits.
 func random(n int) string {

@@ -136,23 +136,20 @@ func (s *HTTPSender) judge(resp *http.Response, sent int) error {
 		return stranger(resp, &r, body)
 	case code == http.StatusRequestEntityTooLarge:
 		return fmt.Errorf("%w: %s", ErrTooLarge, message(resp, &r, body))
-	case code == http.StatusTooManyRequests, code == http.StatusRequestTimeout, code == http.StatusUnauthorized, code >= 500:
-		// A 401 ends when somebody puts a valid token into the file.
-		err := fmt.Errorf("the server answered %s", message(resp, &r, body))
-		if after, ok := s.retryAfter(resp.Header.Get("Retry-After")); ok {
-			return &RetryError{After: after, Err: err}
-		}
-		return err
-	default:
-		// A 400 that lists every measurement means that the server processed the report and
-		// accepted none.
-		if r.Rejected.n > 0 && r.accountsFor(sent) {
-			return r.rejections()
-		}
-		// What is wrong now will be wrong again, be it the report, the address or the permission.
+	case code == http.StatusBadRequest && r.Rejected.n > 0 && r.accountsFor(sent):
+		// It lists every measurement, so the server has processed the report and accepted none.
+		return r.rejections()
+	case r.about(code):
 		// The queue's memory is better kept for what can be delivered.
 		return fmt.Errorf("%w: %s", ErrRefused, message(resp, &r, body))
 	}
+	// Any other answer is not about the report, but about the token, the address or the server, or is a proxy's. It ends when
+	// somebody mends that.
+	err = fmt.Errorf("the server answered %s", message(resp, &r, body))
+	if after, ok := s.retryAfter(resp.Header.Get("Retry-After")); ok {
+		return &RetryError{After: after, Err: err}
+	}
+	return err
 }
 
 // stranger is the error for an answer of somebody else, such as a network that wants its users to log in first. The report
@@ -207,6 +204,16 @@ func parseReply(body []byte) reply {
 		return reply{}
 	}
 	return r
+}
+
+// about reports whether the reply is a Quern server's with a status that is about the content of the report, so that the
+// server would answer the same again.
+func (r *reply) about(code int) bool {
+	switch code {
+	case http.StatusBadRequest, http.StatusUnsupportedMediaType, http.StatusUnprocessableEntity:
+		return r.Status == wire.Failure && r.Error != ""
+	}
+	return false
 }
 
 // accountsFor reports whether the reply covers n measurements. The reply to a truncated body does

@@ -67,13 +67,17 @@ func refuse(w http.ResponseWriter, r *http.Request, refusal *access.Refusal) {
 }
 
 // audit records what was done at an endpoint for administrators. sent is the beginning of the form, if there is one.
-func (s *Server) audit(w http.ResponseWriter, r *http.Request, to route.Route, grant access.Grant, sent string) {
+// whole says that the handler has returned: one that cannot go on cuts its answer off by a panic, after its status was sent.
+func (s *Server) audit(w http.ResponseWriter, r *http.Request, to route.Route, grant access.Grant, whole bool, sent string) {
 	if to.Role != access.Admin {
 		return
 	}
 	code := http.StatusOK
 	if rec, ok := w.(*recorder); ok && rec.code != 0 {
 		code = rec.code
+	}
+	if !whole {
+		code = access.CutOff
 	}
 	s.opts.Audit.Did(r, grant, to.Pattern, code, "query", r.URL.RawQuery, "form", sent)
 }

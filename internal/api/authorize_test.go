@@ -160,6 +160,7 @@ func TestAuditOfBrokenOff(t *testing.T) {
 	})
 	require.Contains(t, log.String(), "action=/broken")
 	require.Contains(t, log.String(), `form="a=b"`)
+	require.Contains(t, log.String(), `outcome="cut off" code=0`)
 }
 
 // TestRefusalsAreThrottled: who is refused again and again does not fill the log.

@@ -479,8 +479,10 @@ func (s *Server) route(w http.ResponseWriter, r *http.Request) {
 	defer s.inst.throttled(r.Context(), w)
 	client := s.opts.Clients.Of(r.RemoteAddr)
 	if bounded {
-		defer func() { s.audit(w, r, to, grant, "") }()
+		whole := false
+		defer func() { s.audit(w, r, to, grant, whole, "") }()
 		s.routes.ServeHTTP(w, r.WithContext(admission.WithClient(r.Context(), client)))
+		whole = true
 		return
 	}
 	if grant.Token != "" {
@@ -517,8 +519,10 @@ func (s *Server) route(w http.ResponseWriter, r *http.Request) {
 		sent = string(form[:min(len(form), audited)])
 	}
 	// Also of a request that breaks off: it may have changed something.
-	defer func() { s.audit(w, r, to, grant, sent) }()
+	whole := false
+	defer func() { s.audit(w, r, to, grant, whole, sent) }()
 	s.routes.ServeHTTP(w, r)
+	whole = true
 }
 
 // readForm reads the body, of at most so many bytes, of a request to an endpoint that does not ingest.

@@ -1,15 +1,19 @@
 package api
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/quern/quern/internal/access"
 	"github.com/quern/quern/internal/api/respond"
 	"github.com/quern/quern/internal/api/route"
+	"github.com/quern/quern/internal/excerpt"
 	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/query"
 	"github.com/quern/quern/internal/wire"
@@ -28,7 +32,27 @@ func (t *Tokens) Register(to *route.Table) {
 	to.HandleFunc(access.Admin, route.Refused, "POST "+wire.RevokeTokenPath, t.revoke)
 }
 
+// knows reads the parameters of a request, and refuses those that are not among names. A message has no values: they may
+// be secrets.
+func knows(w http.ResponseWriter, r *http.Request, names ...string) bool {
+	if err := r.ParseForm(); err != nil {
+		respond.Error(w, http.StatusBadRequest, "the form cannot be read: it must be application/x-www-form-urlencoded")
+		return false
+	}
+	for _, name := range slices.Sorted(maps.Keys(r.Form)) {
+		if !slices.Contains(names, name) {
+			accepts := cmp.Or(strings.Join(names, ", "), "none")
+			respond.Error(w, http.StatusBadRequest, fmt.Sprintf("unknown parameter %s: %s accepts %s", excerpt.Quoted(name), r.URL.Path, accepts))
+			return false
+		}
+	}
+	return true
+}
+
 func (t *Tokens) list(w http.ResponseWriter, r *http.Request) {
+	if !knows(w, r) {
+		return
+	}
 	all, err := t.tokens.List(r.Context())
 	if err != nil {
 		fail(w, r, err)
@@ -50,8 +74,7 @@ func wireToken(t *access.Token) wire.Token {
 }
 
 func (t *Tokens) create(w http.ResponseWriter, r *http.Request) {
-	if err := r.ParseForm(); err != nil {
-		respond.Error(w, http.StatusBadRequest, err.Error())
+	if !knows(w, r, "name", "role", "expires", "match[]", "max_series", "max_samples_per_second", "max_queries", "max_query_bytes") {
 		return
 	}
 	var names []string
@@ -64,9 +87,10 @@ func (t *Tokens) create(w http.ResponseWriter, r *http.Request) {
 		respond.Error(w, http.StatusBadRequest, err.Error())
 		return
 	}
+	want.Lasts = access.DefaultLasts
 	if lasts := r.Form.Get("expires"); lasts != "" {
-		if want.Lasts, err = metric.ParseSpan(lasts); err != nil || want.Lasts <= 0 {
-			respond.Error(w, http.StatusBadRequest, "expires must be a span such as 90d, or be left out for a token that does not expire")
+		if want.Lasts, err = metric.ParseSpan(lasts); err != nil || want.Lasts < 0 {
+			respond.Error(w, http.StatusBadRequest, "expires must be a span such as 90d, or 0 for a token that does not expire")
 			return
 		}
 	}
@@ -116,7 +140,10 @@ func limit(r *http.Request, name string) (int64, error) {
 }
 
 func (t *Tokens) revoke(w http.ResponseWriter, r *http.Request) {
-	if err := t.tokens.Revoke(r.Context(), r.FormValue("id"), access.FromContext(r.Context()).Name); err != nil {
+	if !knows(w, r, "id") {
+		return
+	}
+	if err := t.tokens.Revoke(r.Context(), r.Form.Get("id"), access.FromContext(r.Context()).Name); err != nil {
 		fail(w, r, err)
 		return
 	}

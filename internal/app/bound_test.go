@@ -2,6 +2,7 @@ package app
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
@@ -378,4 +379,25 @@ func TestQueriesLeaveRoom(t *testing.T) {
 	close(read)
 	asking.Wait()
 	require.Len(t, writes, 6, "all have had their turn")
+}
+
+// TestHalvesOfPairs: a measurement with half of a surrogate pair in a label or its name is rejected. It becomes no series of
+// another name, and the others of the report are kept.
+func TestHalvesOfPairs(t *testing.T) {
+	s := newBoundServer(t, nil)
+	all := s.token(access.NewToken{Roles: access.Read | access.Write})
+	w := s.send(all, http.MethodPost, "/api/v1/reports", `[{"source":"a","measurements":[{"metric":"m","labels":{"l":"\ud83d\ude00"},"value":1},
+		{"metric":"m","labels":{"l":"\ud800"},"value":2},{"metric":"m","labels":{"l":"\ud801"},"value":3},
+		{"metric":"m\udc00","value":4},{"metric":"m","labels":{"\udc00":"l"},"value":5}]}]`)
+	require.Equal(t, http.StatusOK, w.Code, w.Body)
+	var reply wire.Report
+	require.NoError(t, json.Unmarshal(w.Body.Bytes(), &reply))
+	require.Equal(t, 1, reply.Accepted)
+	said := make(map[int]string)
+	for _, r := range reply.Rejected {
+		said[r.Index] = r.Reason
+		require.Contains(t, r.Message, "not valid UTF-8")
+	}
+	require.Equal(t, map[int]string{1: "invalid_label", 2: "invalid_label", 3: "invalid_metric", 4: "invalid_label"}, said)
+	require.JSONEq(t, `{"status":"success","data":["😀"]}`, s.get(all, "/api/v1/label/l/values"))
 }

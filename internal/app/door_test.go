@@ -18,6 +18,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
@@ -475,6 +476,17 @@ func TestLogin(t *testing.T) {
 	require.NoError(t, json.Unmarshal([]byte(body), &made))
 	resp, body = send("POST", "/api/v1/reports", `{"source":"a","measurements":[{"metric":"m","value":1}]}`, "Authorization", "Token "+made.Secret, "Content-Type", "application/json")
 	require.Equal(t, 200, resp.StatusCode, body)
+	for expires, lasts := range map[string]time.Duration{"": 90 * 24 * time.Hour, "&expires=1d": 24 * time.Hour, "&expires=0": 0} {
+		resp, body = send("POST", "/api/v1/tokens", "name=lasting&role=read"+expires, "Cookie", cookie, "Origin", addr)
+		require.Equal(t, 200, resp.StatusCode, body)
+		var lasting wire.NewToken
+		require.NoError(t, json.Unmarshal([]byte(body), &lasting))
+		if lasts == 0 {
+			require.Zero(t, lasting.Expires)
+		} else {
+			require.Equal(t, lasts.Milliseconds(), lasting.Expires-lasting.Created, expires)
+		}
+	}
 	_, body = send("GET", "/api/v1/tokens", "", "Cookie", cookie)
 	require.Contains(t, body, made.ID)
 	require.NotContains(t, body, made.Secret)
@@ -482,7 +494,18 @@ func TestLogin(t *testing.T) {
 		resp, body = send("POST", "/api/v1/tokens", bad, "Cookie", cookie, "Origin", addr)
 		require.Equal(t, 400, resp.StatusCode, body)
 	}
-	resp, body = send("POST", "/api/v1/tokens/revoke", "id="+made.ID, "Cookie", cookie, "Origin", addr)
+	for _, path := range []string{"/api/v1/tokens", "/api/v1/tokens/revoke"} {
+		resp, body = send("POST", path, "name=a&role=read&id=a&password=hunter2", "Cookie", cookie, "Origin", addr)
+		require.Equal(t, 400, resp.StatusCode, body)
+		require.Contains(t, body, "unknown parameter")
+		require.NotContains(t, body, "hunter2")
+	}
+	resp, body = send("GET", "/api/v1/tokens?p=hunter2", "", "Cookie", cookie)
+	require.Equal(t, 400, resp.StatusCode, body)
+	require.Contains(t, body, `unknown parameter \"p\"`)
+	resp, body = send("POST", "/api/v1/import?p=hunter2", "", "Cookie", cookie, "Origin", addr)
+	require.NotEqual(t, 401, resp.StatusCode, body)
+	resp, body = send("POST", "/api/v1/tokens/revoke", "id="+made.Secret, "Cookie", cookie, "Origin", addr)
 	require.Equal(t, 200, resp.StatusCode, body)
 	resp, _ = send("POST", "/api/v1/reports", `[]`, "Authorization", "Token "+made.Secret)
 	require.Equal(t, 401, resp.StatusCode)
@@ -501,7 +524,7 @@ func TestLogin(t *testing.T) {
 	} {
 		require.Contains(t, log.String(), want)
 	}
-	for _, secret := range []string{"right", made.Secret, strings.TrimPrefix(cookie, "__Host-quern=")} {
+	for _, secret := range []string{"right", "hunter2", strings.TrimPrefix(made.Secret, "quern_"+made.ID+"_"), strings.TrimPrefix(cookie, "__Host-quern=")} {
 		require.NotContains(t, log.String(), secret)
 	}
 }
@@ -531,6 +554,10 @@ func TestTokenCommands(t *testing.T) {
 	user.TokenFile = file
 	require.NoError(t, commands.Status(t.Context(), config.Status{Connection: user}, io.Discard, io.Discard))
 	require.ErrorContains(t, commands.ListTokens(t.Context(), user, io.Discard, io.Discard), "needs the role admin, and token web-1")
+
+	var lasting bytes.Buffer
+	require.NoError(t, commands.CreateToken(t.Context(), config.NewToken{Connection: admin, Name: "lasting", Roles: []string{"read"}}, io.Discard, &lasting))
+	require.Contains(t, lasting.String(), "valid for ever", "what 0 asks for")
 
 	var said bytes.Buffer
 	require.NoError(t, commands.CreateToken(t.Context(), config.NewToken{
@@ -562,7 +589,13 @@ func TestTokenCommands(t *testing.T) {
 	require.NoError(t, commands.ListTokens(t.Context(), admin, &list, io.Discard))
 	id := strings.Split(out.String(), "_")[1]
 	require.Regexp(t, id+` +web-1 +read,write +\S+ +user admin +\S+ +-\n`, list.String())
-	require.NoError(t, commands.RevokeToken(t.Context(), config.RevokeToken{Connection: admin, ID: id}, io.Discard, io.Discard))
+	var sent url.Values
+	seen := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { _ = r.ParseForm(); sent = r.Form }))
+	defer seen.Close()
+	whole := strings.TrimSpace(out.String())
+	require.NoError(t, commands.RevokeToken(t.Context(), config.RevokeToken{Connection: config.Connection{URL: seen.URL}, ID: whole}, io.Discard, io.Discard))
+	require.Equal(t, url.Values{"id": {id}}, sent, "the secret stays here")
+	require.NoError(t, commands.RevokeToken(t.Context(), config.RevokeToken{Connection: admin, ID: whole}, io.Discard, io.Discard))
 	require.ErrorContains(t, commands.RevokeToken(t.Context(), config.RevokeToken{Connection: admin, ID: "x"}, io.Discard, io.Discard), "there is no token")
 	err = sender.Send(t.Context(), report)
 	require.ErrorContains(t, err, "unknown or revoked")

@@ -98,10 +98,7 @@ func newToken(ctx context.Context, cfg *config.NewToken, stderr io.Writer) (made
 }
 
 func madeByServer(ctx context.Context, cfg *config.NewToken, stderr io.Writer) (made wire.NewToken, err error) {
-	form := url.Values{"name": {cfg.Name}, "role": cfg.Roles, "match[]": cfg.Match}
-	if cfg.Expires > 0 {
-		form.Set("expires", metric.FormatSpan(cfg.Expires))
-	}
+	form := url.Values{"name": {cfg.Name}, "role": cfg.Roles, "match[]": cfg.Match, "expires": {metric.FormatSpan(cfg.Expires)}}
 	for name, n := range map[string]int64{
 		"max_series": int64(cfg.MaxSeries), "max_samples_per_second": int64(cfg.MaxSamplesPerSecond),
 		"max_queries": int64(cfg.MaxQueries), "max_query_bytes": cfg.MaxQueryBytes,
@@ -154,9 +151,9 @@ func ListTokens(ctx context.Context, cfg config.Connection, stdout, stderr io.Wr
 	return w.Flush()
 }
 
-// RevokeToken has a server end a token.
+// RevokeToken has a server end a token. A secret is not sent.
 func RevokeToken(ctx context.Context, cfg config.RevokeToken, stdout, stderr io.Writer) error {
-	body, err := ask(ctx, &cfg.Connection, stderr, wire.RevokeTokenPath, url.Values{"id": {cfg.ID}})
+	body, err := ask(ctx, &cfg.Connection, stderr, wire.RevokeTokenPath, url.Values{"id": {access.TokenID(cfg.ID)}})
 	if err != nil {
 		return stopped(ctx, err, "stopped")
 	}

@@ -28,6 +28,7 @@ type NewToken struct {
 // RevokeToken holds the options of `quern token revoke`.
 type RevokeToken struct {
 	Connection
+	// ID may also be the whole token.
 	ID string
 }
 

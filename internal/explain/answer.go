@@ -15,10 +15,23 @@ type Answer struct {
 
 // Series is one series, with a level for each of its rows around the time, finest first.
 type Series struct {
-	Metric   map[string]string `json:"metric"`
-	Schedule int64             `json:"schedule"`
-	Source   string            `json:"source"`
-	Levels   []Level           `json:"levels"`
+	Metric map[string]string `json:"metric"`
+	// Schedule is absent for a client that is bound to some series: it tells how many there are.
+	Schedule *int64  `json:"schedule,omitempty"`
+	Source   string  `json:"source"`
+	Levels   []Level `json:"levels"`
+}
+
+// withhold leaves out what tells how much others do: they share the numbers of schedules, the blocks and the runs.
+func (s *Series) withhold() {
+	s.Schedule = nil
+	for i := range s.Levels {
+		l := &s.Levels[i]
+		l.Place, l.Runs, l.Input.Chunks = nil, nil, 0
+		for j := range l.Marks {
+			l.Marks[j].Chunks, l.Marks[j].Schedules = nil, nil
+		}
+	}
 }
 
 // The states of a slice.
@@ -37,6 +50,21 @@ type Level struct {
 	SliceEnd int64  `json:"slice_end"`
 	RunAt    int64  `json:"run_at"`
 	State    string `json:"state"`
+	// Place is nil, and its names are absent, for a client that is bound to some series.
+	*Place
+
+	Input Input `json:"input"`
+	// Row is absent if there is no row.
+	Row       *Row   `json:"row,omitempty"`
+	Marks     []Mark `json:"marks"`
+	MoreMarks int    `json:"more_marks,omitempty"`
+	// Runs is absent for a client that is bound to some series.
+	Runs   []Run   `json:"runs,omitzero"`
+	Errors []Error `json:"errors"`
+}
+
+// Place is where a row is ground.
+type Place struct {
 	// Block to BlockEnd are the schedules that are ground together.
 	Block    int64 `json:"block"`
 	BlockEnd int64 `json:"block_end"`
@@ -45,22 +73,15 @@ type Level struct {
 	// empty for none.
 	Worker     string `json:"worker"`
 	LeaseOwner string `json:"lease_owner,omitempty"`
-
-	Input Input `json:"input"`
-	// Row is absent if there is no row.
-	Row       *Row    `json:"row,omitempty"`
-	Marks     []Mark  `json:"marks"`
-	MoreMarks int     `json:"more_marks,omitempty"`
-	Runs      []Run   `json:"runs"`
-	Errors    []Error `json:"errors"`
 }
 
 // Input is what the row is made of: samples for the finest level, rows of the level below for the
 // others.
 type Input struct {
 	Bucket string `json:"bucket"`
-	Chunks int    `json:"chunks,omitempty"`
-	Rows   int    `json:"rows,omitempty"`
+	// Chunks is absent for a client that is bound to some series.
+	Chunks int `json:"chunks,omitempty"`
+	Rows   int `json:"rows,omitempty"`
 	// Samples is the sum of Finite and NotFinite. Samples that were sent twice count once.
 	Samples   int `json:"samples"`
 	Finite    int `json:"finite"`
@@ -97,9 +118,9 @@ type Mark struct {
 	Slice int64  `json:"slice"`
 	RunAt int64  `json:"run_at"`
 	// Chunks is the number of cache chunks that a fresh mark states. Schedules is the number of
-	// schedules that the mark names, 0 for the whole block.
-	Chunks    int `json:"chunks"`
-	Schedules int `json:"schedules"`
+	// schedules that the mark names, 0 for the whole block. Both are absent for a client that is bound to some series.
+	Chunks    *int `json:"chunks,omitempty"`
+	Schedules *int `json:"schedules,omitempty"`
 	// Due is the earliest time at which the work could have been done.
 	Due       int64  `json:"due"`
 	Attempt   int    `json:"attempt"`

@@ -206,7 +206,7 @@ type below struct {
 // more.
 func (x *Explainer) series(ctx context.Context, id metric.ScheduleID, atMs int64, a *around) (s Series, again bool, err error) {
 	labels := x.index.Labels(id)
-	s = Series{Metric: map[string]string{}, Schedule: int64(id), Source: labels.Get(metric.SourceLabel)}
+	s = Series{Metric: map[string]string{}, Schedule: (*int64)(&id), Source: labels.Get(metric.SourceLabel)}
 	for _, l := range labels {
 		s.Metric[l.Name] = l.Value
 	}
@@ -236,6 +236,9 @@ func (x *Explainer) series(ctx context.Context, id metric.ScheduleID, atMs int64
 		l.Conclusion = x.conclude(f, a, now)
 		again = again || l.Verdict == Missing || l.Verdict == Differs
 		s.Levels = append(s.Levels, l)
+	}
+	if bound.Of(ctx) != nil {
+		s.withhold()
 	}
 	return s, again, nil
 }
@@ -412,8 +415,10 @@ func (x *Explainer) level(f *found, a *around) Level {
 	l := Level{
 		Level: x.ladder.Name(f.level), Slice: f.slice.StartMs, SliceEnd: f.slice.EndMs,
 		RunAt: x.cache.Timing().RunAtMs(f.slice), State: NeverOpened,
-		Block: int64(f.block.Start), BlockEnd: int64(f.block.End), Shard: f.shard,
-		Worker: a.workers[f.shard], LeaseOwner: a.leases[f.shard].Owner,
+		Place: &Place{
+			Block: int64(f.block.Start), BlockEnd: int64(f.block.End), Shard: f.shard,
+			Worker: a.workers[f.shard], LeaseOwner: a.leases[f.shard].Owner,
+		},
 		Input: f.input, Marks: []Mark{}, MoreMarks: f.more, Runs: []Run{}, Errors: []Error{},
 	}
 	switch {
@@ -431,8 +436,8 @@ func (x *Explainer) level(f *found, a *around) Level {
 	}
 	for _, m := range f.marks {
 		l.Marks = append(l.Marks, Mark{
-			Kind: m.Kind.String(), Slice: m.in.StartMs, RunAt: x.cache.Timing().RunAtMs(m.in), Chunks: m.Chunks,
-			Schedules: len(m.Schedules), Due: m.DueMs, Attempt: m.Attempt, LastError: m.LastError,
+			Kind: m.Kind.String(), Slice: m.in.StartMs, RunAt: x.cache.Timing().RunAtMs(m.in), Chunks: &m.Chunks,
+			Schedules: new(len(m.Schedules)), Due: m.DueMs, Attempt: m.Attempt, LastError: m.LastError,
 		})
 	}
 	for _, r := range a.runs {

@@ -16,6 +16,7 @@ import (
 
 	"github.com/quern/quern/internal/admission"
 	"github.com/quern/quern/internal/blocks"
+	"github.com/quern/quern/internal/bound"
 	"github.com/quern/quern/internal/cache"
 	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/engine"
@@ -169,6 +170,44 @@ func TestWaiting(t *testing.T) {
 	w.expect(w.explain(clockAt(30, 0))[0], explain.Waiting, "the slice ends at 2025-11-22T07:00:00Z and is ground at 2025-11-22T07:02:00Z", clockAt(31, 2))
 }
 
+// TestBound: a client that is bound to some series gets no name that tells how much others do. Others get them all.
+func TestBound(t *testing.T) {
+	w := newWorld(t, nil)
+	w.report(clockAt(10, 10), 1)
+	require.NoError(t, w.member.Beat(t.Context()))
+	w.set(11, 5)
+	w.run()
+	w.report(clockAt(10, 20), 2) // leaves a late mark
+	sels, err := query.ParseSelectors(t.Context(), []string{"a"})
+	require.NoError(t, err)
+	only, err := bound.Parse([]string{"a"}, 0)
+	require.NoError(t, err)
+	explained := func(ctx context.Context) (text, line string) {
+		answer, err := w.x.Explain(ctx, sels, clockAt(10, 30).UnixMilli(), explain.Limit)
+		require.NoError(t, err)
+		form, err := json.Marshal(answer)
+		require.NoError(t, err)
+		var again explain.Answer // what a command reads
+		require.NoError(t, json.Unmarshal(form, &again))
+		var out bytes.Buffer
+		require.NoError(t, again.WriteText(&out))
+		return out.String(), string(form)
+	}
+	allText, all := explained(t.Context())
+	text, line := explained(bound.WithBound(t.Context(), only))
+	for _, name := range []string{"schedule", "block", "block_end", "shard", "worker", "runs", "blocks", "rescheduled", "dropped", "seconds", "chunks", "schedules"} {
+		require.Contains(t, all, `"`+name+`":`)
+		require.NotContains(t, line, `"`+name+`":`)
+	}
+	for _, word := range []string{"schedule 0 of source web-1", "shard", "worker", "chunks", "1 schedules", "    run "} {
+		require.Contains(t, allText, word)
+		require.NotContains(t, text, word)
+	}
+	for _, word := range []string{"of source web-1", "late data", "2 raw samples, 2 finite", "mark "} {
+		require.Contains(t, text, word)
+	}
+}
+
 func TestDue(t *testing.T) {
 	w := newWorld(t, nil)
 	w.report(clockAt(10, 10), 1)
@@ -231,7 +270,7 @@ func TestLate(t *testing.T) {
 	w.expect(ls[0], explain.Late, "late data: will be recomputed by the run at 2025-11-21T15:02:00Z", clockAt(15, 2))
 	w.expect(ls[1], explain.Below, "the 1h row of 2025-11-21T10:00:00Z, which it is made from, is computed by the run at 2025-11-21T15:02:00Z", clockAt(18, 2))
 	require.Equal(t, "late", ls[0].Marks[0].Kind)
-	require.Equal(t, 1, ls[0].Marks[0].Schedules)
+	require.Equal(t, 1, *ls[0].Marks[0].Schedules)
 	require.Equal(t, clockAt(14, 0).UnixMilli(), ls[0].Marks[0].Slice)
 	require.EqualValues(t, 1, ls[0].Row.Count, "the old one")
 	// The 6h row says so for another of its hours too.

@@ -32,7 +32,10 @@ func (a *Answer) WriteText(out io.Writer) error {
 
 func (s *Series) write(t io.Writer) {
 	fmt.Fprintf(t, "\n%s\n", s.name())
-	fmt.Fprintf(t, "schedule %d of source %s\n", s.Schedule, s.Source)
+	if s.Schedule != nil {
+		fmt.Fprintf(t, "schedule %d ", *s.Schedule)
+	}
+	fmt.Fprintf(t, "of source %s\n", s.Source)
 	for i := range s.Levels {
 		s.Levels[i].write(t)
 	}
@@ -55,14 +58,9 @@ func (l *Level) write(t io.Writer) {
 	fmt.Fprintf(t, "\n  %s row of %s: %s\n", l.Level, at(l.Slice), l.Why)
 	row("next", "%s", l.Next)
 	row("slice", "%s to %s, %s, ground at %s", at(l.Slice), at(l.SliceEnd), l.State, at(l.RunAt))
-	worker := l.Worker
-	if worker == "" {
-		worker = "nobody's"
+	if l.Place != nil {
+		row("block", "%s", l.Place.text())
 	}
-	if l.LeaseOwner != "" {
-		worker += ", held by " + l.LeaseOwner
-	}
-	row("block", "%d to %d, shard %d, worker %s", l.Block, l.BlockEnd-1, l.Shard, worker)
 	row("input", "%s", l.Input.text())
 	switch {
 	case l.Row == nil:
@@ -79,13 +77,17 @@ func (l *Level) write(t io.Writer) {
 		row("row", "count %d, sum %s, min %v, max %v%s%s", l.Row.Count, sum, l.Row.Min, l.Row.Max, partial, expires(l.Row.Expires))
 	}
 	for _, m := range l.Marks {
-		what := "the whole block"
-		if m.Schedules > 0 {
-			what = fmt.Sprintf("%d schedules", m.Schedules)
+		what := ""
+		switch {
+		case m.Schedules == nil:
+		case *m.Schedules == 0:
+			what = ", the whole block"
+		default:
+			what = fmt.Sprintf(", %d schedules", *m.Schedules)
 		}
-		text := fmt.Sprintf("%s, %s, in the slice of %s, run at %s, due since %s", m.Kind, what, at(m.Slice), at(m.RunAt), at(m.Due))
-		if m.Chunks > 0 {
-			text += fmt.Sprintf(", %d chunks in the cache", m.Chunks)
+		text := fmt.Sprintf("%s%s, in the slice of %s, run at %s, due since %s", m.Kind, what, at(m.Slice), at(m.RunAt), at(m.Due))
+		if m.Chunks != nil && *m.Chunks > 0 {
+			text += fmt.Sprintf(", %d chunks in the cache", *m.Chunks)
 		}
 		if m.Attempt > 0 {
 			text += fmt.Sprintf(", failed %d times: %s", m.Attempt, m.LastError)
@@ -107,12 +109,27 @@ func (l *Level) write(t io.Writer) {
 	}
 }
 
+func (p *Place) text() string {
+	worker := p.Worker
+	if worker == "" {
+		worker = "nobody's"
+	}
+	if p.LeaseOwner != "" {
+		worker += ", held by " + p.LeaseOwner
+	}
+	return fmt.Sprintf("%d to %d, shard %d, worker %s", p.Block, p.BlockEnd-1, p.Shard, worker)
+}
+
 func (i *Input) text() string {
 	var text string
 	if i.Rows > 0 || i.Bucket != "raw" {
 		text = fmt.Sprintf("%d %s rows of %d samples", i.Rows, i.Bucket, i.Samples)
 	} else {
-		text = fmt.Sprintf("%d raw samples in %d chunks, %d finite, %d not", i.Samples, i.Chunks, i.Finite, i.NotFinite)
+		in := ""
+		if i.Chunks > 0 || i.Samples == 0 {
+			in = fmt.Sprintf(" in %d chunks", i.Chunks)
+		}
+		text = fmt.Sprintf("%d raw samples%s, %d finite, %d not", i.Samples, in, i.Finite, i.NotFinite)
 	}
 	if i.Damaged > 0 {
 		text += fmt.Sprintf(", %d damaged", i.Damaged)

@@ -140,6 +140,7 @@ func Run(ctx context.Context, o Options) (*Summary, error) {
 	// slice is little for four requests.
 	top := v.ladder.WidthMs(v.ladder.Top())
 	top *= max(1, 3_600_000/top)
+	v.StartMs = max(v.StartMs, 0) // no sample is earlier
 	if from := v.status.WholeFrom[metric.Raw]; from != math.MinInt64 {
 		v.StartMs = max(v.StartMs, metric.AlignDown(from, top))
 	}

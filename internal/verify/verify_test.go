@@ -186,6 +186,15 @@ func TestPartsOfTheRange(t *testing.T) {
 	assert.Equal(t, []Level{{Name: "1h", Compared: 2}, {Name: "2h"}}, sum.Levels)
 }
 
+// TestBeforeAllSamples: nothing is asked about times that no sample has, whose years may not even be ones that a server reads.
+func TestBeforeAllSamples(t *testing.T) {
+	total := 0
+	sum, _, err := newFake(t).run(Options{StartMs: -10 * hour, EndMs: 10 * hour, Progress: func(_, of int) { total = of }})
+	require.NoError(t, err)
+	require.Zero(t, sum.StartMs)
+	require.Equal(t, 5, total, "windows of 2 h")
+}
+
 func TestDifferent(t *testing.T) {
 	f := newFake(t)
 	delete(f.rows[1], day)

@@ -312,7 +312,8 @@ func unescape(c byte) byte {
 }
 
 // unicode decodes the \u escape whose u is at j, together with the second half of a surrogate pair.
-// A lone half becomes U+FFFD, as in encoding/json.
+// A lone half is no character. It becomes bytes that are not valid UTF-8, of its own, so that validation reports it like
+// any: as U+FFFD, strings with different halves would be one.
 func (s *Scanner) unicode(j int) (next int, ok bool) {
 	r, ok := s.hex4(j + 1)
 	if !ok {
@@ -328,9 +329,12 @@ func (s *Scanner) unicode(j int) (next int, ok bool) {
 			}
 			pair = utf16.DecodeRune(r, second)
 		}
-		if r = pair; pair != utf8.RuneError {
-			j += 6
+		if pair == utf8.RuneError {
+			s.Arena = append(s.Arena, 0xe0|byte(r>>12), 0x80|byte(r>>6&0x3f), 0x80|byte(r&0x3f))
+			return j, true
 		}
+		r = pair
+		j += 6
 	}
 	s.Arena = utf8.AppendRune(s.Arena, r)
 	return j, true

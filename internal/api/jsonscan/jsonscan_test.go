@@ -5,6 +5,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"unicode/utf8"
 
 	"github.com/stretchr/testify/require"
 )
@@ -27,6 +28,29 @@ func TestFloats(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, math.Float64bits(want), math.Float64bits(got), text)
 	}
+}
+
+// TestHalvesOfPairs: a pair is its character. A lone half, also one before something else that is escaped, is not valid
+// UTF-8, and differs from other halves and from U+FFFD.
+func TestHalvesOfPairs(t *testing.T) {
+	read := func(text string) string {
+		s := Scanner{Text: []byte(`"` + text + `"`)}
+		got, ok := s.Str()
+		require.True(t, ok, text)
+		require.Equal(t, len(s.Text), s.Pos)
+		return got
+	}
+	require.Equal(t, "a😀b", read(`a\ud83d\ude00b`))
+	require.Equal(t, "\ufffd", read(`\ufffd`))
+	seen := make(map[string]string)
+	for _, lone := range []string{`\ud800`, `\ud801`, `\udbff`, `\udc00`, `\udfff`, `\ud800x`, `\ud83d\u0041`, `\ud83d\n`, `\ude00\ud83d`, `\ud83d\ud83d\ude00`} {
+		got := read(lone)
+		require.False(t, utf8.ValidString(got), lone)
+		require.Empty(t, seen[got], lone)
+		seen[got] = lone
+	}
+	require.True(t, strings.HasSuffix(read(`\ud83d\u0041`), "A"))
+	require.True(t, strings.HasSuffix(read(`\ud83d\ud83d\ude00`), "😀"))
 }
 
 // TestLongIntegers: whether a number of any length is an integer is decided without another copy of it.

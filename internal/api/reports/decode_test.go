@@ -142,6 +142,9 @@ func FuzzDecode(f *testing.F) {
 			return
 		}
 		require.Equal(t, valid, ok, "%s at %d", d.Fault, d.At)
+		if !utf8.Valid(d.Arena) {
+			return // half of a surrogate pair, which encoding/json makes U+FFFD
+		}
 		if !valid {
 			require.NotEmpty(t, d.Fault)
 			require.LessOrEqual(t, d.At, len(body))

@@ -11,7 +11,7 @@ interface Explained {
   time: number;
   now: number;
   matched: number;
-  series: { metric: Labels; schedule: number; source: string; levels: Level[] }[];
+  series: { metric: Labels; schedule?: number; source: string; levels: Level[] }[];
 }
 
 interface Level {
@@ -61,9 +61,9 @@ export function Explain({ time, of, choices, choose, close }: { time: number; of
         {of && !answer && !failure && <p class="note" role="status">Asking…</p>}
         {answer?.matched === 0 && <p>The store knows no series that <code>{of}</code> matches.</p>}
         {answer?.series.map((s) => (
-          <section key={s.schedule}>
+          <section key={seriesText(s.metric)}>
             <h3>{seriesText(s.metric)}</h3>
-            <p class="note">Schedule {s.schedule} of the source {s.source}</p>
+            <p class="note">{s.schedule === undefined ? "Of" : `Schedule ${s.schedule} of`} the source {s.source}</p>
             {s.levels.map((l) => <LevelOf key={l.level} level={l} now={answer.now} />)}
           </section>
         ))}
