@@ -294,7 +294,11 @@ func altered(t *testing.T, server *process.Process, path string, change func(bod
 	t.Helper()
 	to, err := url.Parse(server.URL)
 	require.NoError(t, err)
-	proxy := httputil.NewSingleHostReverseProxy(to)
+	proxy := &httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) {
+		r.SetURL(to)
+		r.Out.Host = r.In.Host
+		r.Out.Header.Del("Accept-Encoding") // change is not given a compressed body
+	}}
 	proxy.ModifyResponse = func(r *http.Response) error {
 		if r.Request.URL.Path != path {
 			return nil
