@@ -29,6 +29,9 @@ const (
 // repacking is what Repack remembers from one call to the next.
 type repacking struct {
 	pace *pace.Pace
+	// done is, by shard, the slices that this process has looked through since it started, kept or not: runs may be due more often
+	// than progress is kept.
+	done map[int]repack.Span
 	// oldestMs is the result of the last repack.Oldest. A store that keeps raw for ever is asked once: it has many slices.
 	oldestMs int64
 	// stuck is the block at which the last call ended because its part of the store was away.
@@ -46,7 +49,7 @@ type repackPass struct {
 	// done is, by shard of this worker, the slices that are done. A shard that another worker holds is taken out.
 	done map[int]repack.Span
 	// keptAt is when progress was kept last, by the clock's Elapsed, so long ago at first that the status has it soon;
-	// looked is how many blocks were looked at since.
+	// looked is how many slices were looked through since.
 	keptAt time.Duration
 	looked int
 	grind  *grind
@@ -119,10 +122,28 @@ func (r *Runner) repackPass(ctx context.Context) (*repackPass, error) {
 		Runner: r, ids: ids, done: make(map[int]repack.Span, len(mine)), keptAt: r.clk.Elapsed() - keepEvery, grind: &grind{},
 		within: repack.RangeOf(r.ladder, *oldest, now-rest.Milliseconds()),
 	}
+	settings := r.store.Settings()
+	used := usedShards(ids, settings.Epochs, settings.IndexPartitions)
 	for _, shard := range mine {
-		p.done[shard] = kept.Of(shard)
+		p.done[shard] = kept.Of(shard).With(r.repacking.done[shard])
+		if !used[shard] {
+			p.done[shard] = p.within.Span // a fine ladder has a million slices
+		}
 	}
 	return p, nil
+}
+
+// usedShards returns which of n shards have blocks, with the block sizes of any time.
+func usedShards(ids blocks.Range, epochs blocks.Epochs, n int) []bool {
+	used := make([]bool, n)
+	for _, e := range epochs {
+		for id := ids.Start; id < ids.End; {
+			block := blocks.Of(id, e.BlockSize)
+			used[blocks.ShardOf(block.Start, n)] = true
+			id = block.End
+		}
+	}
+	return used
 }
 
 // next returns the newest slice that is left, with its shard, and how many slices are left in the shard that has the most.
@@ -142,6 +163,10 @@ func (p *repackPass) next() (shard int, slice metric.Slice, left int) {
 
 // slice packs a slice's blocks of a shard. It takes the shard's lease if there is something to pack.
 func (p *repackPass) slice(ctx context.Context, shard int, slice metric.Slice) error {
+	if ctx.Err() != nil { // where the shard has no block of this time, nothing else ends by it
+		return context.Cause(ctx)
+	}
+	p.looked++
 	u := &run{Runner: p.Runner, key: storage.SliceKey{StartMs: slice.StartMs}, slice: slice, began: clock.Read(p.clk)}
 	p.grind.run = u
 	var loose []*cache.Work
@@ -167,6 +192,7 @@ func (p *repackPass) slice(ctx context.Context, shard int, slice metric.Slice) e
 		}
 	}
 	p.done[shard] = p.done[shard].With(repack.Span{FromMs: slice.StartMs, ToMs: slice.EndMs})
+	p.repacking.done[shard] = p.done[shard]
 	if p.clk.Elapsed()-p.keptAt < keepEvery {
 		return nil
 	}
@@ -175,7 +201,6 @@ func (p *repackPass) slice(ctx context.Context, shard int, slice metric.Slice) e
 
 // isLoose reports whether a storage group of the block has several chunks in the slice.
 func (p *repackPass) isLoose(ctx context.Context, w *cache.Work) (bool, error) {
-	p.looked++
 	bytes := 0
 	var groups []metric.ScheduleID
 	for ch, err := range p.store.RawChunks(ctx, w.Block, w.Slice.StartMs, w.Slice.EndMs) {

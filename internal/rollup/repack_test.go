@@ -2,6 +2,8 @@ package rollup_test
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"log/slog"
 	"math"
 	"slices"
@@ -18,7 +20,9 @@ import (
 	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/engine"
 	"github.com/quern/quern/internal/metric"
+	"github.com/quern/quern/internal/repack"
 	"github.com/quern/quern/internal/rollup"
+	"github.com/quern/quern/internal/shards"
 	"github.com/quern/quern/internal/storage"
 	"github.com/quern/quern/internal/storage/storagetest"
 )
@@ -417,8 +421,10 @@ func TestRepackYields(t *testing.T) {
 		require.Equal(t, 30, p.loose())
 		want := p.bits()
 
+		time.Sleep(3 * time.Minute) // until all three have settled
+
 		// A look at a block takes 4096 bytes: 27 minutes for the ten blocks of a slice. So the third slice is being
-		// looked at when the next run is due. After that come the slice of the run, and the third.
+		// looked at when the next run is due, and again after the run.
 		e := worker(p.store, clk, 8, storage.Worker{ID: "one", Aggregates: true}, rollup.Options{Pack: true, RepackRate: 25})
 		passes := make(chan time.Duration, 10)
 		began := time.Now()
@@ -429,11 +435,11 @@ func TestRepackYields(t *testing.T) {
 		time.Sleep(time.Hour)
 		synctest.Wait()
 		require.Zero(t, <-passes)
-		require.Equal(t, time.Hour, <-passes)
+		require.Equal(t, 57*time.Minute, <-passes)
 		require.Equal(t, 10, p.loose())
 		time.Sleep(time.Hour)
 		synctest.Wait()
-		require.Equal(t, 2*time.Hour, <-passes)
+		require.Equal(t, 117*time.Minute, <-passes)
 		require.Zero(t, p.loose())
 		require.Equal(t, want, p.bits())
 
@@ -441,4 +447,84 @@ func TestRepackYields(t *testing.T) {
 		cancel()
 		<-done
 	})
+}
+
+// ticks is a clock that calls on at each look at Elapsed.
+type ticks struct {
+	clock.Clock
+	on func()
+}
+
+func (c *ticks) Elapsed() time.Duration {
+	c.on()
+	return c.Clock.Elapsed()
+}
+
+// TestRepackWithoutBlocks: with a fine ladder raw has a million slices. Shards that never had a block are not looked through,
+// and a call ends at once also where a shard has no block of the time. What was looked through then counts as done.
+func TestRepackWithoutBlocks(t *testing.T) {
+	const partitions = 5
+	require.NotEqual(t, blocks.ShardOf(0, partitions), blocks.ShardOf(4, partitions))
+	clk := clock.NewSimulated(ten)
+	ladder, err := metric.ParseLadder("1s,2s,4s")
+	require.NoError(t, err)
+	store := storagetest.NewFaulty(storagetest.NewModel(storage.Settings{
+		Ladder: ladder, GroupSize: 4, IndexPartitions: partitions,
+		Epochs: blocks.Epochs{{BlockSize: 8}, {FromMs: ten.Add(time.Hour).UnixMilli(), BlockSize: 4}},
+	}, storage.Retention{14 * 24 * time.Hour}, clk))
+	ctx, cancel := context.WithCancelCause(t.Context())
+	stop, looks, last := errors.New("stop"), 0, 0
+	counted := &ticks{clk, func() {
+		if looks++; looks == last {
+			cancel(stop)
+		}
+	}}
+	start := func(id string, clk clock.Clock) *rollup.Runner {
+		e := worker(store, clk, 7, storage.Worker{ID: id, Aggregates: true}, repacks)
+		require.NoError(t, e.Member.Beat(t.Context()))
+		return e.Runner
+	}
+	one := start("one", counted)
+	require.NoError(t, one.Repack(t.Context()))
+	require.Less(t, looks, 100)
+
+	// The only block of today is in a shard of the other worker. The one that will be another tomorrow is not.
+	_, err = store.LeaseIDs(t.Context(), 8)
+	require.NoError(t, err)
+	other := ""
+	for n := 0; other == ""; n++ {
+		id := fmt.Sprint(n)
+		owners := shards.Assign([]storage.Worker{{ID: "one", Aggregates: true}, {ID: id, Aggregates: true}}, partitions)
+		if owners[blocks.ShardOf(0, partitions)] == id && owners[blocks.ShardOf(4, partitions)] == "one" {
+			other = id
+		}
+	}
+	start(other, clk)
+	last = looks + 1000
+	require.ErrorIs(t, one.Repack(ctx), stop)
+	require.Less(t, looks, last+100)
+	require.Zero(t, store.Count("RawChunks"))
+	p, ok, err := repack.Read(t.Context(), store)
+	require.NoError(t, err)
+	require.True(t, ok)
+	require.NotEqual(t, repack.Span{}, p.Of(blocks.ShardOf(4, partitions)))
+}
+
+// TestRepackGoesOn: runs may be due more often than progress is kept. What this process has looked through since is not looked
+// through again.
+func TestRepackGoesOn(t *testing.T) {
+	p := older(t, 3, repacks)
+	ctx, cancel := context.WithCancel(t.Context())
+	p.store.Add(storagetest.Rule{Op: "RawChunks", Times: -1, Before: func() error {
+		if p.store.Count("PackRaw") == 4 {
+			cancel() // at the third slice: two are done, and the first is kept
+		}
+		return nil
+	}})
+	require.ErrorIs(t, p.engine.Runner.Repack(ctx), context.Canceled)
+	require.Equal(t, 1, p.store.Count("PutDocument"))
+	p.store.Forget()
+	p.repack()
+	require.Zero(t, p.loose())
+	require.Equal(t, 5, p.store.Count("RawChunks"), "of the third slice")
 }

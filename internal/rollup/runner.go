@@ -24,6 +24,7 @@ import (
 	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/pace"
 	"github.com/quern/quern/internal/recovery"
+	"github.com/quern/quern/internal/repack"
 	"github.com/quern/quern/internal/shards"
 	"github.com/quern/quern/internal/storage"
 )
@@ -101,7 +102,7 @@ func NewRunner(p Parts, opts Options) *Runner {
 	return &Runner{
 		store: p.Store, member: p.Member, cache: p.Cache, recovery: p.Recovery, ladder: settings.Ladder,
 		clk: p.Clock, opts: opts, metrics: newMetrics(opts.Metrics, settings.Ladder),
-		progress: newProgress(settings.IndexPartitions), repacking: repacking{pace: pace.New(p.Clock, opts.RepackRate)},
+		progress: newProgress(settings.IndexPartitions), repacking: repacking{pace: pace.New(p.Clock, opts.RepackRate), done: map[int]repack.Span{}},
 	}
 }
 
