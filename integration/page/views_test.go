@@ -132,6 +132,7 @@ func TestGrinding(t *testing.T) {
 	p.See(".tiles", "Grinding of raw")
 	p.See(".tiles", "Up to date")
 	p.See(".tiles", "times as many")
+	p.See(".tiles", "Packing of raw samples")
 	p.Wait(`document.querySelectorAll(".lane").length === 3`)
 	p.BothThemes("grinding")
 

@@ -98,6 +98,13 @@ export function Grinding() {
               <b>{asked.toLocaleString("en")}</b>
               <span>{single > runs.length ? `by single schedules it would be ${single.toLocaleString("en")}, ${(single / Math.max(asked, 1)).toFixed(0)} times as many` : "nothing was ground yet"}</span>
             </div>
+            {status.repack && (
+              <div class="card tile">
+                <span>Packing of raw samples</span>
+                <b>{status.repack.left ? `${count(status.repack.left, "slice")} left` : "Up to date"}</b>
+                <span>{(status.repack.slices - status.repack.left).toLocaleString("en")} of {count(status.repack.slices, "slice")} looked through, newest first, between runs</span>
+              </div>
+            )}
             <div class="card tile">
               <span>Workers</span>
               <b>{status.workers.filter((w) => w.aggregates).length}</b>
