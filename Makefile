@@ -90,7 +90,8 @@ UNIT_PACKAGES  = $$($(GO) list ./... | grep -v /integration) ./integration/accep
 
 # Without -count=1 and the race detector: what has not changed has passed already.
 .PHONY: check
-check: lint ## Lint, and test what needs no server and no other program, in minutes
+check: ## Lint what differs from upstream, and test what needs no server and no other program, in minutes
+	@$(MAKE) --no-print-directory lint SINCE="$$(git merge-base HEAD '@{upstream}' 2>/dev/null || echo HEAD)"
 	$(GO) vet -tags $(TAGS) ./...
 	$(GO) test -short -tags $(TAGS) $(UNIT_PACKAGES)
 
@@ -125,12 +126,20 @@ fuzz: ## Run each fuzz target for FUZZTIME (30s)
 	done
 
 .PHONY: lint
-lint: ## Check the formatting and run the linters
+lint: ## Check the formatting and run the linters (SINCE=main lints only packages that differ from main)
 	@unformatted=$$($(GO) run $(GOFUMPT) -l .) || exit 1; \
 	if [ -n "$$unformatted" ]; then \
 		echo "not gofumpt-clean (make fmt puts it right):"; echo "$$unformatted"; exit 1; \
 	fi
-	set -ex; for module in $(MODULES); do (cd $$module && $(GO) run $(GOLANGCI_LINT) run ./...); done
+	@set -e; for module in $(MODULES); do (cd $$module; \
+		packages=./...; \
+		if [ -n "$(SINCE)" ]; then \
+			packages=$$({ git diff --name-only --relative --diff-filter=d $(SINCE) -- '*.go'; git ls-files --others --exclude-standard -- '*.go'; } \
+				| sed 's|[^/]*$$||; s|^|./|' | sort -u | while read -r dir; do \
+					[ "$$(cd "$$dir" && $(GO) env GOMOD)" != "$$PWD/go.mod" ] || echo "$$dir"; done); \
+			[ -n "$$packages" ] || exit 0; \
+		fi; \
+		set -x; $(GO) run $(GOLANGCI_LINT) run $$packages); done
 
 .PHONY: download
 download: ## Fetch the modules that everything is built from
