@@ -203,7 +203,7 @@ func readHalfDay(b *testing.B, db *lsm.DB, block int) float64 {
 	b.Helper()
 	const half = packedHours / 2
 	key := func(hour int) []byte {
-		slice := int64(benchStart) + int64(hour)*benchHourMs
+		slice := benchStart + int64(hour)*benchHourMs
 		return rawSliceKey(metric.AlignDown(slice, dayMs), metric.ScheduleID(block*benchPBS), slice)
 	}
 	it, err := db.NewIter(&lsm.IterOptions{LowerBound: key(half / 2), UpperBound: key(half/2 + half)})
