@@ -20,7 +20,7 @@ func entropy(counts *[symbols]uint32) float64 {
 }
 
 // share makes the tables and assigns one to each column. Columns are put into groups of like entropy, then each goes to
-// the group that codes it best (k-means by cost), and groups that do not earn their table are joined.
+// the group that codes it best (a round of k-means by cost), and groups that do not earn their table are joined.
 func (e *Encoder) share() {
 	e.tables = e.tables[:0]
 	var coded []*column
@@ -54,11 +54,8 @@ func (e *Encoder) share() {
 		c.table = uint8(k * len(groups) / len(order))
 		add(&groups[c.table], &c.counts)
 	}
-	const rounds = 2
-	for range rounds {
-		if len(groups) > 1 {
-			regroup(coded, groups)
-		}
+	if len(groups) > 1 {
+		regroup(coded, groups)
 	}
 	e.join(coded, groups)
 }
