@@ -1,7 +1,6 @@
 package columns
 
 import (
-	"fmt"
 	"math"
 	"math/rand/v2"
 	"testing"
@@ -140,59 +139,5 @@ func TestAnyBits(t *testing.T) {
 			block[i] = Series{id, times, values}
 		}
 		same(t, &r, e.Append(nil, block), block)
-	}
-}
-
-// BenchmarkColumns prints bytes a sample, and what encoding and decoding take for a sample.
-func BenchmarkColumns(b *testing.B) {
-	for _, k := range kinds {
-		for _, j := range []jitter{regular, ofSource, ofSeries} {
-			for _, n := range []int{360, 60} {
-				block := k.block(1, 128, n, 3_600_000/int64(n), j)
-				samples := 0
-				for i := range block {
-					samples += len(block[i].Times)
-				}
-				var e Encoder
-				chunk := e.Append(nil, block)
-				name := fmt.Sprintf("%s/%d/%s", k.name, n, j)
-				b.Run(name+"/encode", func(b *testing.B) {
-					for b.Loop() {
-						chunk = e.Append(chunk[:0], block)
-					}
-					b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*samples), "ns/sample")
-					b.ReportMetric(float64(len(chunk))/float64(samples), "B/sample")
-				})
-				b.Run(name+"/all", func(b *testing.B) {
-					var r Reader
-					var values []float64
-					for b.Loop() {
-						require.NoError(b, r.Open(chunk))
-						for i := range r.Len() {
-							var err error
-							if _, values, err = r.Read(i, values[:0]); err != nil {
-								b.Fatal(err)
-							}
-						}
-					}
-					b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*samples), "ns/sample")
-				})
-				b.Run(name+"/one", func(b *testing.B) {
-					var r Reader
-					var values []float64
-					i := 0
-					for b.Loop() {
-						if err := r.Open(chunk); err != nil {
-							b.Fatal(err)
-						}
-						var err error
-						if _, values, err = r.Read(i%r.Len(), values[:0]); err != nil {
-							b.Fatal(err)
-						}
-						i += 7
-					}
-				})
-			}
-		}
 	}
 }

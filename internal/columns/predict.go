@@ -42,7 +42,7 @@ type prediction struct {
 }
 
 const (
-	fewSamples  = 31 // to estimate a median from
+	fewSamples  = 15 // to estimate a spread from
 	moreSamples = 48 // to choose an order by
 )
 
@@ -62,7 +62,11 @@ func predict(ints []int64, times bool, to []int64) (prediction, []int64) {
 	if len(rest) == 0 {
 		return p, to
 	}
-	if mean := centre(rest); mean != 0 && p.order != bend {
+	takes := 0.0 // bits
+	if p.order == step {
+		takes = 16
+	}
+	if mean := centre(rest, takes); mean != 0 && p.order != bend {
 		if p.order == step {
 			p.slope = mean
 		} else {
@@ -173,11 +177,9 @@ func chooseOrder(ints []int64, times bool) order {
 	best, least := step, math.MaxInt
 	for k, o := range [...]order{step, flat, bend} {
 		s := some[k][:count]
-		var copied [moreSamples]int64
 		mid := int64(0)
 		if o != bend {
-			copy(copied[:], s)
-			mid = median(copied[:count])
+			mid, _ = middle(s, count)
 		}
 		cost := 0
 		for _, r := range s {
@@ -225,19 +227,14 @@ func pace(ints []int64) int64 {
 	return int64(math.Round(slope))
 }
 
-// centre is the mean of the residuals that are not far from their median, or 0 if it would save nothing.
-func centre(residuals []int64) int64 {
-	var some [fewSamples]int64
-	count := min(fewSamples, len(residuals))
-	for j := range count {
-		some[j] = residuals[j*len(residuals)/count]
+// centre is the mean of the residuals that are not far from their median, or 0 if that saves fewer bits than it takes.
+func centre(residuals []int64, takes float64) int64 {
+	few := min(fewSamples, len(residuals))
+	mid, some := middle(residuals, few)
+	for j, r := range some {
+		some[j] = max(r-mid, mid-r)
 	}
-	s := some[:count]
-	mid := median(s)
-	for j, r := range s {
-		s[j] = max(r-mid, mid-r)
-	}
-	spread := median(s)
+	spread := median(some[:few])
 	if mid == 0 && spread == 0 {
 		return 0
 	}
@@ -253,10 +250,19 @@ func centre(residuals []int64) int64 {
 		}
 	}
 	c := mid + int64(math.Round(sum/float64(max(1, near))))
-	if max(c, -c) <= spread/8 {
+	// Where noise is normal, being off by c takes c² / 2 ln 2 bits a residual, if the deviation is 1, and the spread is 0.67.
+	if off := float64(c) / float64(spread); float64(near)*off*off/3 < takes {
 		return 0
 	}
 	return c
+}
+
+// middle returns the median of count elements of s, and these in some order.
+func middle(s []int64, count int) (mid int64, some [moreSamples]int64) {
+	for j := range count {
+		some[j] = s[j*len(s)/count]
+	}
+	return median(some[:count]), some
 }
 
 // median of s by Hoare's selection. It reorders s.

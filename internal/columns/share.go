@@ -1,9 +1,6 @@
 package columns
 
-import (
-	"math"
-	"slices"
-)
+import "slices"
 
 // entropy is how many bits so many symbols take, and the table itself.
 func entropy(counts *[symbols]uint32) float64 {
@@ -23,7 +20,7 @@ func entropy(counts *[symbols]uint32) float64 {
 }
 
 // share makes the tables and assigns one to each column. Columns are put into groups of like entropy, then each goes to
-// the group that codes it best (k-means by cost), and groups that do not earn their table are joined.
+// the group that codes it best (a round of k-means by cost), and groups that do not earn their table are joined.
 func (e *Encoder) share() {
 	e.tables = e.tables[:0]
 	var coded []*column
@@ -57,42 +54,42 @@ func (e *Encoder) share() {
 		c.table = uint8(k * len(groups) / len(order))
 		add(&groups[c.table], &c.counts)
 	}
-	const rounds = 2
-	for range rounds {
-		if len(groups) > 1 {
-			regroup(coded, groups)
-		}
+	if len(groups) > 1 {
+		regroup(coded, groups)
 	}
 	e.join(coded, groups)
 }
 
 // regroup moves each column to the group whose symbols cost it least.
 func regroup(coded []*column, groups [][symbols]uint32) {
-	costs := make([][symbols]float64, len(groups))
+	var costs [symbols][maxTables]float64
 	for g := range groups {
 		n := 1
 		for _, c := range groups[g] {
 			n += int(c)
 		}
+		all := log2(n)
 		for s, c := range groups[g] {
-			costs[g][s] = log2(n) + 2 // it has none of these
+			costs[s][g] = all + 2 // it has none of these
 			if c > 0 {
-				costs[g][s] = min(tableLog, log2(n)-log2(int(c)))
+				costs[s][g] = min(tableLog, all-log2(int(c)))
 			}
 		}
 		groups[g] = [symbols]uint32{}
 	}
 	for _, c := range coded {
-		least := math.Inf(1)
-		for g := range costs {
-			cost := 0.0
-			for s, n := range c.counts {
-				if n > 0 {
-					cost += float64(n) * costs[g][s]
+		var cost [maxTables]float64
+		for s, n := range c.counts {
+			if n > 0 {
+				for g := range cost {
+					cost[g] += float64(n) * costs[s][g]
 				}
 			}
-			if cost < least {
-				least, c.table = cost, uint8(g)
+		}
+		c.table = 0
+		for g := range groups {
+			if cost[g] < cost[c.table] {
+				c.table = uint8(g)
 			}
 		}
 		add(&groups[c.table], &c.counts)
