@@ -54,7 +54,10 @@ func startServer(ctx context.Context, opts *options, stderr io.Writer) (stop fun
 		if err != nil {
 			return nil, err
 		}
-		stop, opts.cluster.nodetool = server.Stop, server.Nodetool
+		stop = server.Stop
+		if server.Way() != cassandratest.WayHosts {
+			opts.cluster.nodetool = server.Nodetool
+		}
 		opts.cluster.hosts, opts.cluster.direct = server.Hosts(), server.Way() == cassandratest.WayDocker
 		how = map[cassandratest.Way]string{
 			cassandratest.WayHosts:  "that was running",

@@ -83,7 +83,7 @@ func packedMeasurement() measurement {
 }
 
 func packedRows(f figures) (rows []row) {
-	milliseconds := func(x float64) string { return fmt.Sprintf("%.1f ms", x*1000) }
+	millis := func(x float64) string { return fmt.Sprintf("%.1f ms", x*1000) }
 	kilobytes := func(x float64) string { return fmt.Sprintf("%.0f kB", x/1e3) }
 	both := func(figure string, format func(float64) string) string {
 		return fmt.Sprintf("%s → %s", format(f[figure+".flushed"]), format(f[figure+".packed"]))
@@ -92,7 +92,7 @@ func packedRows(f figures) (rows []row) {
 		for i, q := range packedQueries() {
 			figure := state.step + "." + q.name
 			ratio := f[figure+".flushed"] / f[figure+".packed"]
-			what, shown := q.what+", "+state.what, fmt.Sprintf("%s, %.1f times as fast", both(figure, milliseconds), ratio)
+			what, shown := q.what+", "+state.what, fmt.Sprintf("%s, %.1f times as fast", both(figure, millis), ratio)
 			if i == 0 {
 				rows = append(rows, judged(what, shown, "≥ 5 times", ratio >= 5, ratio/5))
 			} else {
@@ -108,11 +108,11 @@ func packedRows(f figures) (rows []row) {
 		rows = append(rows, judged("SSTables of raw, for each sample, "+state.what, fmt.Sprintf("%s, %.2f ×", both(state.step, bytesEach), ratio),
 			"≤ 0.50 ×", ratio <= 0.5, ratio/0.5))
 	}
-	const late = "packed in the background, after the flushed chunks were compacted: "
+	const background = "packed in the background, after the flushed chunks were compacted: "
 	first := packedQueries()[0]
 	return append(rows,
-		info(late+first.what, milliseconds(f["ask-repacked."+first.name+".flushed"])),
-		info(late+"SSTables of raw, for each sample", bytesEach(f["flush-repacked.flushed"])),
+		info(background+first.what, millis(f["ask-repacked."+first.name+".flushed"])),
+		info(background+"SSTables of raw, for each sample", bytesEach(f["flush-repacked.flushed"])),
 		info("the same after nodetool garbagecollect", bytesEach(f["garbagecollect.flushed"])),
 	)
 }
@@ -234,9 +234,6 @@ func nodetoolOnRaw(command string) func(ctx context.Context, b *bench) error {
 }
 
 func (s side) nodetool(ctx context.Context, b *bench, command string) error {
-	if b.cluster.nodetool == nil {
-		return errors.New("only for a server that this program starts")
-	}
 	keyspace := s.of(b).cluster.keyspace
 	if _, err := b.cluster.nodetool(ctx, command, keyspace, "raw_metrics"); err != nil {
 		return err
@@ -325,8 +322,8 @@ func askSide(ctx context.Context, b *bench, s side) (*asked, error) {
 	return a, nil
 }
 
-// ask sends a query, whose answer must be whole, and returns how long it took.
-func (a *asked) ask(ctx context.Context, q packedQuery, i, hosts int) (time.Duration, error) {
+// ask sends a query, whose answer must be whole, and returns the answer as text, and how long it took.
+func (a *asked) ask(ctx context.Context, q packedQuery, i, hosts int) (text string, took time.Duration, err error) {
 	// The first minutes of what may be asked are as many as there are between the loaded and the queried hours.
 	from := historyStart.Add(time.Duration(1+i*37%(int((packedHours*time.Hour-q.span)/time.Minute)-1)) * time.Minute)
 	if from.Minute() == 0 {
@@ -335,53 +332,63 @@ func (a *asked) ask(ctx context.Context, q packedQuery, i, hosts int) (time.Dura
 	began := time.Now()
 	p, err := a.engine.NewRangeQuery(ctx, a.queryable, nil, q.promql(i, hosts), from.Add(q.step), from.Add(q.span), q.step)
 	if err != nil {
-		return 0, err
+		return "", 0, err
 	}
 	defer p.Close()
 	answer := p.Exec(ctx)
 	if answer.Err != nil {
-		return 0, answer.Err
+		return "", 0, answer.Err
 	}
-	took := time.Since(began)
+	took = time.Since(began)
 	m, err := answer.Matrix()
 	if err != nil {
-		return 0, err
+		return "", 0, err
 	}
 	series := q.series
 	if series == 0 {
 		series = hosts
 	}
 	if len(m) != series || slices.ContainsFunc(m, func(s promql.Series) bool { return len(s.Floats) != int(q.span/q.step) }) {
-		return 0, fmt.Errorf("%s: %d series, want %d with %d values each", q.promql(i, hosts), len(m), series, q.span/q.step)
+		return "", 0, fmt.Errorf("%s: %d series, want %d with %d values each", q.promql(i, hosts), len(m), series, q.span/q.step)
 	}
-	return took, nil
+	return m.String(), took, nil
 }
 
-// askSides asks both sides in turns.
+// askSides asks both sides in turns. They must give the same answers.
 func askSides(ctx context.Context, b *bench) (err error) {
 	hosts := b.scaled(packedHosts, 2)
 	var both []*asked
+	defer func() {
+		for _, a := range both {
+			err = errors.Join(err, a.Close())
+		}
+	}()
 	for _, s := range sides {
 		a, err := askSide(ctx, b, s)
 		if err != nil {
 			return err
 		}
-		defer func() { err = errors.Join(err, a.Close()) }()
 		both = append(both, a)
 	}
 	for _, q := range packedQueries() {
 		b.progress("%s", q.what)
 		took := make(map[string][]float64)
 		for i := range packedWarmUps + q.repeats {
+			var first string
 			for turn := range both {
 				a := both[(i+turn)%len(both)]
 				if i == packedWarmUps {
 					a.store.chunks.Store(0)
 					a.store.bytes.Store(0)
 				}
-				d, err := a.ask(ctx, q, i, hosts)
+				answer, d, err := a.ask(ctx, q, i, hosts)
 				if err != nil {
 					return fmt.Errorf("%s: %w", a.name, err)
+				}
+				if turn == 0 {
+					first = answer
+				} else if answer != first {
+					return fmt.Errorf("%s: flushed and packed chunks give different answers", q.promql(i, hosts))
 				}
 				if i >= packedWarmUps {
 					took[a.name] = append(took[a.name], d.Seconds())

@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"runtime/pprof"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -103,6 +104,9 @@ func runStep(ctx context.Context, opts options, stdout, stderr io.Writer) error 
 
 // measure is the parent's side: it runs a measurement's steps in sequence, each in its own process.
 func measure(ctx context.Context, opts options, m measurement, stderr io.Writer) (all figures, err error) {
+	if opts.cluster.nodetool == nil && slices.ContainsFunc(m.steps, func(s step) bool { return s.operate != nil }) {
+		return nil, errors.New("only on a server that this program starts, since it needs nodetool")
+	}
 	place, remove, err := newPlace(ctx, &opts)
 	if err != nil {
 		return nil, err
