@@ -24,10 +24,10 @@ func aggregateMeasurement() measurement {
 	return measurement{
 		name: "aggregate-100k",
 		steps: []step{
-			{"load", func(ctx context.Context, b *bench) error {
+			{name: "load", run: func(ctx context.Context, b *bench) error {
 				return loadStore(ctx, b, hourSchedules, time.Minute)
 			}},
-			{"run", func(ctx context.Context, b *bench) error { return measureRun(ctx, b, hourSchedules, blockSize) }},
+			{name: "run", run: func(ctx context.Context, b *bench) error { return measureRun(ctx, b, hourSchedules, blockSize) }},
 		},
 		rows: func(r results) []row {
 			f := r["aggregate-100k"]
@@ -43,11 +43,11 @@ func millionMeasurement() measurement {
 	return measurement{
 		name: "aggregate-1m",
 		steps: []step{
-			{"load", func(ctx context.Context, b *bench) error {
+			{name: "load", run: func(ctx context.Context, b *bench) error {
 				return loadStore(ctx, b, millionSchedules, 10*time.Minute)
 			}},
-			{"start", measureStart},
-			{"run", func(ctx context.Context, b *bench) error { return measureRun(ctx, b, millionSchedules, blockSize) }},
+			{name: "start", run: measureStart},
+			{name: "run", run: func(ctx context.Context, b *bench) error { return measureRun(ctx, b, millionSchedules, blockSize) }},
 		},
 		rows: func(r results) []row {
 			f := r["aggregate-1m"]

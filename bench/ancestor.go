@@ -31,9 +31,9 @@ func ancestorMeasurement() measurement {
 	return measurement{
 		name: "ancestor-100k",
 		steps: []step{
-			{"load", loadAncestor},
-			{"serial", func(ctx context.Context, b *bench) error { return measureAncestor(ctx, b, 1) }},
-			{"parallel", func(ctx context.Context, b *bench) error { return measureAncestor(ctx, b, 64) }},
+			{name: "load", run: loadAncestor},
+			{name: "serial", run: func(ctx context.Context, b *bench) error { return measureAncestor(ctx, b, 1) }},
+			{name: "parallel", run: func(ctx context.Context, b *bench) error { return measureAncestor(ctx, b, 64) }},
 		},
 		rows: func(r results) []row {
 			f, own := r["ancestor-100k"], r["aggregate-100k"]["run.seconds"]

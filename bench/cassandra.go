@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -26,6 +27,8 @@ type cluster struct {
 	direct   bool // whether to connect only to hosts
 	keyspace string
 	about    string // a description for the report
+	// nodetool operates a server that this program started; nil otherwise, and in the processes of steps.
+	nodetool func(ctx context.Context, args ...string) (string, error)
 }
 
 func cassandraMeasurements() []measurement {
@@ -35,6 +38,7 @@ func cassandraMeasurements() []measurement {
 		insertMeasurement(),
 		cassandraHourMeasurement(),
 		cassandraMillionMeasurement(),
+		packedMeasurement(),
 	}, blockSizeMeasurements()...)
 }
 
@@ -51,6 +55,9 @@ func startServer(ctx context.Context, opts *options, stderr io.Writer) (stop fun
 			return nil, err
 		}
 		stop = server.Stop
+		if server.Way() != cassandratest.WayHosts {
+			opts.cluster.nodetool = server.Nodetool
+		}
 		opts.cluster.hosts, opts.cluster.direct = server.Hosts(), server.Way() == cassandratest.WayDocker
 		how = map[cassandratest.Way]string{
 			cassandratest.WayHosts:  "that was running",
@@ -86,9 +93,11 @@ func about(ctx context.Context, c cluster, how string) (string, error) {
 	return fmt.Sprintf("Cassandra %s %s; nodes: %d; commit log: %s", version, how, 1+peers, commitLog), nil
 }
 
-// newKeyspace names a new keyspace for a measurement. The first step creates it.
-func newKeyspace(ctx context.Context, opts options) (args []string, remove func() error) {
+// newKeyspace names a new keyspace for a measurement, and sets it in opts. The first step creates it, and may create others
+// whose names begin with this one.
+func newKeyspace(ctx context.Context, opts *options) (args []string, remove func() error) {
 	name := fmt.Sprintf("quern_bench_%08x", rand.Uint32())
+	opts.cluster.keyspace = name
 	args = []string{"-store", storeCassandra, "-hosts", strings.Join(opts.cluster.hosts, ","), "-keyspace", name}
 	if opts.cluster.direct {
 		args = append(args, "-direct")
@@ -99,7 +108,10 @@ func newKeyspace(ctx context.Context, opts options) (args []string, remove func(
 			return err
 		}
 		defer s.Close()
-		return s.Query("DROP KEYSPACE IF EXISTS " + name).WithContext(context.WithoutCancel(ctx)).Exec()
+		for _, side := range sides {
+			err = errors.Join(err, s.Query("DROP KEYSPACE IF EXISTS "+name+side.suffix).WithContext(context.WithoutCancel(ctx)).Exec())
+		}
+		return err
 	}
 }
 

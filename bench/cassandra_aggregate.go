@@ -25,13 +25,13 @@ func cassandraHourMeasurement() measurement {
 	return measurement{
 		name: name,
 		steps: []step{
-			{"load", func(ctx context.Context, b *bench) error {
+			{name: "load", run: func(ctx context.Context, b *bench) error {
 				return loadKeyspace(ctx, b, clusterSchedules, blockSize)
 			}},
-			{"run", func(ctx context.Context, b *bench) error { return measureRun(ctx, b, clusterSchedules, blockSize) }},
-			{"load-rows", func(ctx context.Context, b *bench) error { return loadRows(ctx, b, clusterSchedules) }},
-			{"serial", ancestor(1)},
-			{"parallel", ancestor(manyInFlight)},
+			{name: "run", run: func(ctx context.Context, b *bench) error { return measureRun(ctx, b, clusterSchedules, blockSize) }},
+			{name: "load-rows", run: func(ctx context.Context, b *bench) error { return loadRows(ctx, b, clusterSchedules) }},
+			{name: "serial", run: ancestor(1)},
+			{name: "parallel", run: ancestor(manyInFlight)},
 		},
 		rows: func(r results) []row {
 			f := r[name]
@@ -65,10 +65,10 @@ func cassandraMillionMeasurement() measurement {
 	return measurement{
 		name: name,
 		steps: []step{
-			{"load", func(ctx context.Context, b *bench) error {
+			{name: "load", run: func(ctx context.Context, b *bench) error {
 				return loadUnregistered(ctx, b, millionSchedules, 10*time.Minute)
 			}},
-			{"run", func(ctx context.Context, b *bench) error { return measureRun(ctx, b, millionSchedules, blockSize) }},
+			{name: "run", run: func(ctx context.Context, b *bench) error { return measureRun(ctx, b, millionSchedules, blockSize) }},
 		},
 		rows: func(r results) []row {
 			f := r[name]
@@ -136,8 +136,8 @@ func blockSizeMeasurements() []measurement {
 		out = append(out, measurement{
 			name: name(c.size),
 			steps: []step{
-				{"load", func(ctx context.Context, b *bench) error { return loadKeyspace(ctx, b, c.schedules, c.size) }},
-				{"run", func(ctx context.Context, b *bench) error { return measureRun(ctx, b, c.schedules, c.size) }},
+				{name: "load", run: func(ctx context.Context, b *bench) error { return loadKeyspace(ctx, b, c.schedules, c.size) }},
+				{name: "run", run: func(ctx context.Context, b *bench) error { return measureRun(ctx, b, c.schedules, c.size) }},
 			},
 			rows: func(r results) []row {
 				f, standard := r[name(c.size)], r[name(blockSize)]

@@ -27,12 +27,12 @@ func warmUpMeasurement() measurement {
 	return measurement{
 		name: "warm-up", always: true,
 		steps: []step{
-			{"insert", func(ctx context.Context, b *bench) error { return measureInsert(ctx, b, 10*time.Second) }},
-			{"ingest", func(ctx context.Context, b *bench) error {
+			{name: "insert", run: func(ctx context.Context, b *bench) error { return measureInsert(ctx, b, 10*time.Second) }},
+			{name: "ingest", run: func(ctx context.Context, b *bench) error {
 				return measureClusterIngest(ctx, b, clusterSources, clusterCallers, ingestRounds, 5*time.Second)
 			}},
-			{"load", func(ctx context.Context, b *bench) error { return loadRows(ctx, b, warmUpSchedules) }},
-			{"ancestor", func(ctx context.Context, b *bench) error {
+			{name: "load", run: func(ctx context.Context, b *bench) error { return loadRows(ctx, b, warmUpSchedules) }},
+			{name: "ancestor", run: func(ctx context.Context, b *bench) error {
 				return measureAncestorRun(ctx, b, warmUpSchedules, manyInFlight)
 			}},
 		},
@@ -44,8 +44,8 @@ func warmUpRunMeasurement() measurement {
 	return measurement{
 		name: "warm-up-run", always: true,
 		steps: []step{
-			{"load", func(ctx context.Context, b *bench) error { return loadKeyspace(ctx, b, warmUpSchedules, blockSize) }},
-			{"run", func(ctx context.Context, b *bench) error { return measureRun(ctx, b, warmUpSchedules, blockSize) }},
+			{name: "load", run: func(ctx context.Context, b *bench) error { return loadKeyspace(ctx, b, warmUpSchedules, blockSize) }},
+			{name: "run", run: func(ctx context.Context, b *bench) error { return measureRun(ctx, b, warmUpSchedules, blockSize) }},
 		},
 	}
 }
@@ -61,11 +61,11 @@ func insertMeasurement() measurement {
 	return measurement{
 		name: "ingest-insert",
 		steps: []step{
-			{"insert", func(ctx context.Context, b *bench) error { return measureInsert(ctx, b, clusterLength) }},
-			{"ingest", func(ctx context.Context, b *bench) error {
+			{name: "insert", run: func(ctx context.Context, b *bench) error { return measureInsert(ctx, b, clusterLength) }},
+			{name: "ingest", run: func(ctx context.Context, b *bench) error {
 				return measureClusterIngest(ctx, b, clusterSources, clusterCallers, ingestRounds, clusterLength)
 			}},
-			{"single", func(ctx context.Context, b *bench) error {
+			{name: "single", run: func(ctx context.Context, b *bench) error {
 				return measureClusterIngest(ctx, b, singleSources, singleCallers, 1, clusterLength)
 			}},
 		},

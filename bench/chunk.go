@@ -16,7 +16,7 @@ var chunkTimes = []int{1, 60}
 func chunkMeasurement() measurement {
 	return measurement{
 		name:  "chunk",
-		steps: []step{{"run", measureChunks}},
+		steps: []step{{name: "run", run: measureChunks}},
 		rows: func(r results) []row {
 			f := r["chunk"]
 			var rows []row

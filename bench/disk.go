@@ -19,7 +19,7 @@ func diskMeasurement() measurement {
 	const what = "disk for a sample (10,000 gauges of 2 decimals, 1 h at 10 s, ground)"
 	return measurement{
 		name:  "disk",
-		steps: []step{{"load", loadDisk}, {"sizes", measureDisk}},
+		steps: []step{{name: "load", run: loadDisk}, {name: "sizes", run: measureDisk}},
 		rows: func(r results) []row {
 			f := r["disk"]
 			return []row{

@@ -39,8 +39,8 @@ func httpMeasurement() measurement {
 	return measurement{
 		name: "ingest-http",
 		steps: []step{
-			{"few", func(ctx context.Context, b *bench) error { return measureHTTP(ctx, b, fewGateways) }},
-			{"many", func(ctx context.Context, b *bench) error { return measureHTTP(ctx, b, manyGateways) }},
+			{name: "few", run: func(ctx context.Context, b *bench) error { return measureHTTP(ctx, b, fewGateways) }},
+			{name: "many", run: func(ctx context.Context, b *bench) error { return measureHTTP(ctx, b, manyGateways) }},
 		},
 		rows: func(r results) []row {
 			f := r["ingest-http"]
@@ -59,7 +59,7 @@ func httpMeasurement() measurement {
 func latencyMeasurement() measurement {
 	return measurement{
 		name:  "latency-http",
-		steps: []step{{"run", measureLatency}},
+		steps: []step{{name: "run", run: measureLatency}},
 		rows: func(r results) []row {
 			f := r["latency-http"]
 			what := fmt.Sprintf("acknowledgement at %s samples/s", count(latencyRate))

@@ -26,7 +26,7 @@ const (
 func ingestMeasurement() measurement {
 	return measurement{
 		name:  "ingest-go",
-		steps: []step{{"run", measureIngest}},
+		steps: []step{{name: "run", run: measureIngest}},
 		rows: func(r results) []row {
 			f := r["ingest-go"]
 			return []row{

@@ -12,10 +12,11 @@ type measurement struct {
 	rows func(r results) []row
 }
 
-// step runs in its own process.
+// step runs in its own process, or operates the server from the program's own process, which started it.
 type step struct {
-	name string
-	run  func(ctx context.Context, b *bench) error
+	name    string
+	run     func(ctx context.Context, b *bench) error
+	operate func(ctx context.Context, b *bench) error // instead of run
 }
 
 // The stores that can be measured.

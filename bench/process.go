@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"runtime/pprof"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -82,7 +83,7 @@ func (b *bench) heapProfile() (err error) {
 func runStep(ctx context.Context, opts options, stdout, stderr io.Writer) error {
 	for _, m := range measurements(opts.store) {
 		for _, s := range m.steps {
-			if m.name+"."+s.name != opts.step {
+			if m.name+"."+s.name != opts.step || s.run == nil {
 				continue
 			}
 			b := &bench{
@@ -103,7 +104,10 @@ func runStep(ctx context.Context, opts options, stdout, stderr io.Writer) error 
 
 // measure is the parent's side: it runs a measurement's steps in sequence, each in its own process.
 func measure(ctx context.Context, opts options, m measurement, stderr io.Writer) (all figures, err error) {
-	place, remove, err := newPlace(ctx, opts)
+	if opts.cluster.nodetool == nil && slices.ContainsFunc(m.steps, func(s step) bool { return s.operate != nil }) {
+		return nil, errors.New("only on a server that this program starts, since it needs nodetool")
+	}
+	place, remove, err := newPlace(ctx, &opts)
 	if err != nil {
 		return nil, err
 	}
@@ -114,6 +118,14 @@ func measure(ctx context.Context, opts options, m measurement, stderr io.Writer)
 	}
 	all = make(figures)
 	for _, s := range m.steps {
+		if s.operate != nil {
+			b := &bench{cluster: opts.cluster, scale: opts.scale, figures: make(figures), name: m.name + "." + s.name, stderr: stderr}
+			if err := s.operate(ctx, b); err != nil {
+				return all, fmt.Errorf("step %s: %w", s.name, err)
+			}
+			all.add(s.name, b.figures)
+			continue
+		}
 		cmd := exec.CommandContext(ctx, self, append(place,
 			"-step", m.name+"."+s.name,
 			"-scale", strconv.FormatFloat(opts.scale, 'g', -1, 64), "-profile", opts.profile)...)
@@ -128,22 +140,27 @@ func measure(ctx context.Context, opts options, m measurement, stderr io.Writer)
 		if err := json.Unmarshal(out.Bytes(), &got); err != nil {
 			return all, fmt.Errorf("step %s: %w", s.name, err)
 		}
-		for name, x := range got {
-			all[s.name+"."+name] = x
-		}
+		all.add(s.name, got)
 	}
 	return all, nil
 }
 
-// newPlace creates what the steps of one measurement share, a directory or a keyspace. It returns
+// add adds the figures of a step.
+func (f figures) add(step string, of figures) {
+	for name, x := range of {
+		f[step+"."+name] = x
+	}
+}
+
+// newPlace creates what the steps of one measurement share, a directory or a keyspace, which it sets in opts. It returns
 // the arguments that name it, and a function that removes it.
-func newPlace(ctx context.Context, opts options) (args []string, remove func() error, err error) {
+func newPlace(ctx context.Context, opts *options) (args []string, remove func() error, err error) {
 	if opts.store == storeCassandra {
 		args, remove = newKeyspace(ctx, opts)
 		return args, remove, nil
 	}
-	dir, err := os.MkdirTemp(opts.dir, "quern-bench-")
-	return []string{"-dir", dir}, func() error { return os.RemoveAll(dir) }, err
+	opts.dir, err = os.MkdirTemp(opts.dir, "quern-bench-")
+	return []string{"-dir", opts.dir}, func() error { return os.RemoveAll(opts.dir) }, err
 }
 
 // peakRSS returns this process's peak resident memory in bytes. ok is false if the system has no

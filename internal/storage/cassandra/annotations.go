@@ -218,7 +218,7 @@ func (s *Store) Annotations(ctx context.Context, fromMs, toMs int64) iter.Seq2[s
 		}
 		for _, seq := range []iter.Seq2[annotationRow, error]{
 			s.longAnnotations(ctx, fromMs, first),
-			spread(ctx, days, func(ctx context.Context, day int64) iter.Seq2[annotationRow, error] {
+			spread(ctx, days, aheadRows, func(ctx context.Context, day int64) iter.Seq2[annotationRow, error] {
 				return rows[annotationRow](ctx, s.session, manyRows, stmt(cqlReadAnnotations, day, first, toMs))
 			}),
 		} {
@@ -251,7 +251,7 @@ func (s *Store) longAnnotations(ctx context.Context, endMs, beforeMs int64) iter
 	return func(yield func(annotationRow, error) bool) {
 		var some []annotationRow
 		read := func() bool {
-			for r, err := range spread(ctx, some, s.ofSpan) {
+			for r, err := range spread(ctx, some, aheadRows, s.ofSpan) {
 				if !yield(r, err) || err != nil {
 					return false
 				}

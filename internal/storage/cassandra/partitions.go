@@ -75,13 +75,13 @@ func clampMs(t int64) int64 { return max(math.MinInt64/4, min(t, math.MaxInt64/4
 const (
 	// readAhead is how many partitions are read at once.
 	readAhead = 16
-	// aheadRows is how many rows of each partition are kept until its turn.
+	// aheadRows is how many small rows of each partition are kept until its turn.
 	aheadRows = 64
 )
 
 // spread yields what read yields for each key, in the order of keys. It reads up to readAhead keys
-// at once. No goroutine is left when the loop ends.
-func spread[K, T any](ctx context.Context, keys []K, read func(context.Context, K) iter.Seq2[T, error]) iter.Seq2[T, error] {
+// at once, and keeps what was read of each until its turn: one, and up to ahead more. No goroutine is left when the loop ends.
+func spread[K, T any](ctx context.Context, keys []K, ahead int, read func(context.Context, K) iter.Seq2[T, error]) iter.Seq2[T, error] {
 	if len(keys) == 1 {
 		return read(ctx, keys[0])
 	}
@@ -93,7 +93,7 @@ func spread[K, T any](ctx context.Context, keys []K, read func(context.Context, 
 		ctx, cancel := context.WithCancel(ctx)
 		queues := make([]chan item, 0, len(keys))
 		start := func() {
-			key, queue := keys[len(queues)], make(chan item, aheadRows)
+			key, queue := keys[len(queues)], make(chan item, ahead)
 			queues = append(queues, queue)
 			go func() {
 				defer close(queue)

@@ -171,6 +171,9 @@ func keysUpTo(n int) (keys []int) {
 	return keys
 }
 
+// aheads are numbers of rows that are kept ahead.
+var aheads = []int{0, aheadRows}
+
 // manyAndFew returns no rows for some keys, a few for others, and for others more than are kept
 // ahead.
 func manyAndFew(key int) int { return []int{3, 0, 5 * aheadRows, 1}[key%4] }
@@ -186,80 +189,88 @@ func expected(keys []int, rows func(int) int) (out []string) {
 
 func TestSpreadKeepsTheOrder(t *testing.T) {
 	for _, n := range []int{0, 1, 2, readAhead, readAhead + 1, 5 * readAhead} {
-		synctest.Test(t, func(t *testing.T) {
-			r := &reader{rows: manyAndFew, failAt: -1}
-			keys := keysUpTo(n)
-			var got []string
-			for row, err := range spread(t.Context(), keys, r.read) {
-				require.NoError(t, err)
-				got = append(got, row)
-			}
-			require.Equal(t, expected(keys, manyAndFew), got)
-			require.EqualValues(t, n, r.started.Load())
-			require.Zero(t, r.running.Load())
-			require.LessOrEqual(t, r.most.Load(), int64(readAhead))
-			if n >= readAhead {
-				require.Greater(t, r.most.Load(), int64(readAhead/2), "many at once; those without rows end at once")
-			}
-		})
+		for _, ahead := range aheads {
+			synctest.Test(t, func(t *testing.T) {
+				r := &reader{rows: manyAndFew, failAt: -1}
+				keys := keysUpTo(n)
+				var got []string
+				for row, err := range spread(t.Context(), keys, ahead, r.read) {
+					require.NoError(t, err)
+					got = append(got, row)
+				}
+				require.Equal(t, expected(keys, manyAndFew), got)
+				require.EqualValues(t, n, r.started.Load())
+				require.Zero(t, r.running.Load())
+				require.LessOrEqual(t, r.most.Load(), int64(readAhead))
+				if n >= readAhead {
+					require.Greater(t, r.most.Load(), int64(readAhead/2), "many at once; those without rows end at once")
+				}
+			})
+		}
 	}
 }
 
 // A loop that ends early leaves no reader running, whether the readers wait for rows or for room.
 func TestSpreadBreaks(t *testing.T) {
 	for _, rows := range []int{0, 1, 2, 100, 1000} {
-		synctest.Test(t, func(t *testing.T) {
-			r := &reader{rows: manyAndFew, failAt: -1}
-			n := 0
-			for _, err := range spread(t.Context(), keysUpTo(100), r.read) {
-				require.NoError(t, err)
-				if n++; n > rows {
-					time.Sleep(time.Second) // the others read as far as they may
-					break
+		for _, ahead := range aheads {
+			synctest.Test(t, func(t *testing.T) {
+				r := &reader{rows: manyAndFew, failAt: -1}
+				n := 0
+				for _, err := range spread(t.Context(), keysUpTo(100), ahead, r.read) {
+					require.NoError(t, err)
+					if n++; n > rows {
+						time.Sleep(time.Second) // the others read as far as they may
+						break
+					}
 				}
-			}
-			require.Zero(t, r.running.Load(), "when the loop has ended")
-			require.Less(t, r.started.Load(), int64(100), "nobody reads far ahead")
-		})
+				require.Zero(t, r.running.Load(), "when the loop has ended")
+				require.Less(t, r.started.Load(), int64(100), "nobody reads far ahead")
+			})
+		}
 	}
 }
 
 func TestSpreadEndsWithAnError(t *testing.T) {
 	for _, failAt := range []int{0, 1, 2, readAhead, 49} {
-		synctest.Test(t, func(t *testing.T) {
-			r := &reader{rows: manyAndFew, failAt: failAt}
-			var got []string
-			var failed error
-			for row, err := range spread(t.Context(), keysUpTo(50), r.read) {
-				require.NoError(t, failed, "nothing follows an error")
-				if failed = err; err == nil {
-					got = append(got, row)
+		for _, ahead := range aheads {
+			synctest.Test(t, func(t *testing.T) {
+				r := &reader{rows: manyAndFew, failAt: failAt}
+				var got []string
+				var failed error
+				for row, err := range spread(t.Context(), keysUpTo(50), ahead, r.read) {
+					require.NoError(t, failed, "nothing follows an error")
+					if failed = err; err == nil {
+						got = append(got, row)
+					}
 				}
-			}
-			require.ErrorIs(t, failed, errRow)
-			require.Equal(t, expected(keysUpTo(failAt+1), manyAndFew), got, "all before it, and nothing of what lies behind")
-			require.Zero(t, r.running.Load())
-		})
+				require.ErrorIs(t, failed, errRow)
+				require.Equal(t, expected(keysUpTo(failAt+1), manyAndFew), got, "all before it, and nothing of what lies behind")
+				require.Zero(t, r.running.Load())
+			})
+		}
 	}
 }
 
 func TestSpreadEndsWithItsContext(t *testing.T) {
 	for _, after := range []time.Duration{0, time.Millisecond, 50 * time.Millisecond, time.Second} {
-		synctest.Test(t, func(t *testing.T) {
-			ctx, cancel := context.WithCancel(t.Context())
-			time.AfterFunc(after, cancel)
-			r := &reader{rows: manyAndFew, failAt: -1}
-			var got []string
-			var failed error
-			for row, err := range spread(ctx, keysUpTo(200), r.read) {
-				require.NoError(t, failed, "nothing follows an error")
-				if failed = err; err == nil {
-					got = append(got, row)
+		for _, ahead := range aheads {
+			synctest.Test(t, func(t *testing.T) {
+				ctx, cancel := context.WithCancel(t.Context())
+				time.AfterFunc(after, cancel)
+				r := &reader{rows: manyAndFew, failAt: -1}
+				var got []string
+				var failed error
+				for row, err := range spread(ctx, keysUpTo(200), ahead, r.read) {
+					require.NoError(t, failed, "nothing follows an error")
+					if failed = err; err == nil {
+						got = append(got, row)
+					}
 				}
-			}
-			require.ErrorIs(t, failed, context.Canceled, "what is short must not look whole")
-			require.Equal(t, expected(keysUpTo(200), manyAndFew)[:len(got)], append([]string{}, got...))
-			require.Zero(t, r.running.Load())
-		})
+				require.ErrorIs(t, failed, context.Canceled, "what is short must not look whole")
+				require.Equal(t, expected(keysUpTo(200), manyAndFew)[:len(got)], append([]string{}, got...))
+				require.Zero(t, r.running.Load())
+			})
+		}
 	}
 }

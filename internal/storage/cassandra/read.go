@@ -36,29 +36,64 @@ func (s *Store) RawChunks(ctx context.Context, ids blocks.Range, fromMs, toMs in
 			yield(storage.RawChunk{}, named("raw chunks", err))
 			return
 		}
-		for c, err := range spread(ctx, parts, func(ctx context.Context, p partition) iter.Seq2[storage.RawChunk, error] {
-			return s.rawPartition(ctx, p, fromMs, toMs)
+		for page, err := range spread(ctx, parts, 0, func(ctx context.Context, p partition) iter.Seq2[rawPage, error] {
+			return s.rawPages(ctx, p, fromMs, toMs)
 		}) {
-			if !yield(c, named("raw chunks", err)) || err != nil {
+			if err != nil {
+				yield(storage.RawChunk{}, named("raw chunks", err))
+				return
+			}
+			for _, r := range page.rows {
+				if !yield(storage.RawChunk{
+					Group: metric.ScheduleID(page.Group), SliceMs: r.SliceMs,
+					Chunk: storage.Chunk{ID: blocks.ID(r.ID), Data: r.Data},
+				}, nil) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// rawPage is a page of raw chunks of one partition.
+type rawPage struct {
+	partition
+
+	rows []rawRow
+}
+
+const (
+	// firstRows are enough for the packed chunks of a day.
+	firstRows = 32
+	// pageBytes is about what a page of raw chunks has. A chunk has from 200 bytes, of a flush, to 8 MB, so no number of rows is right
+	// for all: each page costs a server as much as hundreds of small chunks, and readAhead pages are in memory at once.
+	pageBytes = 1 << 20
+)
+
+// rawPages reads the raw chunks of a partition. The first page has few rows; those after it have as many as the rows before them lead to
+// expect in pageBytes.
+func (s *Store) rawPages(ctx context.Context, p partition, fromMs, toMs int64) iter.Seq2[rawPage, error] {
+	return func(yield func(rawPage, error) bool) {
+		limit := min(firstRows, rowsIn(pageBytes, s.rawBytes.Load()))
+		for rows, err := range paged[rawRow](ctx, s.session, func() int { return limit }, stmt(cqlReadRaw, p.Group, p.PeriodMs, fromMs, toMs)) {
+			if len(rows) > 0 {
+				each := int64(0)
+				for i := range rows {
+					each += int64(len(rows[i].Data))
+				}
+				each /= int64(len(rows))
+				s.rawBytes.Store(max(each, s.rawBytes.Load()))
+				limit = rowsIn(pageBytes, each)
+			}
+			if !yield(rawPage{p, rows}, err) || err != nil {
 				return
 			}
 		}
 	}
 }
 
-func (s *Store) rawPartition(ctx context.Context, p partition, fromMs, toMs int64) iter.Seq2[storage.RawChunk, error] {
-	return func(yield func(storage.RawChunk, error) bool) {
-		for r, err := range rows[rawRow](ctx, s.session, fewRows, stmt(cqlReadRaw, p.Group, p.PeriodMs, fromMs, toMs)) {
-			c := storage.RawChunk{
-				Group: metric.ScheduleID(p.Group), SliceMs: r.SliceMs,
-				Chunk: storage.Chunk{ID: blocks.ID(r.ID), Data: r.Data},
-			}
-			if !yield(c, err) || err != nil {
-				return
-			}
-		}
-	}
-}
+// rowsIn returns how many rows of so many bytes are in a page.
+func rowsIn(page, each int64) int { return int(max(1, min(manyRows, page/max(1, each)))) }
 
 // The statements of the roll-up tables. %s stands for the name of the table.
 const (
@@ -177,7 +212,7 @@ func (s *Store) Rollups(ctx context.Context, level metric.Bucket, ids blocks.Ran
 				return stmt(s.on(level, cqlOneSchedule), p.Group, p.PeriodMs, int64(ids.Start), fromMs, toMs)
 			}
 		}
-		for r, err := range spread(ctx, parts, func(ctx context.Context, p partition) iter.Seq2[rollupRow, error] {
+		for r, err := range spread(ctx, parts, aheadRows, func(ctx context.Context, p partition) iter.Seq2[rollupRow, error] {
 			return rows[rollupRow](ctx, s.session, manyRows, read(p))
 		}) {
 			if err != nil {

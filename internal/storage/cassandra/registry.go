@@ -234,7 +234,7 @@ func (s *Store) Schedules(ctx context.Context, ids blocks.Range) iter.Seq2[stora
 		return failed[storage.Schedule](named(op, err))
 	}
 	return func(yield func(storage.Schedule, error) bool) {
-		for r, err := range spread(ctx, starts, func(ctx context.Context, start int64) iter.Seq2[listedRow, error] {
+		for r, err := range spread(ctx, starts, aheadRows, func(ctx context.Context, start int64) iter.Seq2[listedRow, error] {
 			return rows[listedRow](ctx, s.session, manyRows, stmt(cqlReadSchedules, start, int64(ids.Start), int64(ids.End)))
 		}) {
 			var sch storage.Schedule

@@ -173,13 +173,30 @@ func (l *limited) clocks(ctx context.Context, most time.Duration) (found []readi
 	return found, err
 }
 
-// rows yields what a query finds, page by page. No request is open while the loop's body runs.
-func rows[R any](ctx context.Context, s session, pageRows int, st statement) iter.Seq2[R, error] {
-	return func(yield func(R, error) bool) {
+// paged yields what a query finds, page by page. No request is open while the loop's body runs. pageRows returns how many
+// rows a page may have at most. It is asked before each page, when the loop's body has seen the page before.
+func paged[R any](ctx context.Context, s session, pageRows func() int, st statement) iter.Seq2[[]R, error] {
+	return func(yield func([]R, error) bool) {
 		var from []byte
 		for {
 			var page []R
-			next, err := s.page(ctx, st, pageRows, from, &page)
+			next, err := s.page(ctx, st, pageRows(), from, &page)
+			if err != nil {
+				yield(nil, err)
+				return
+			}
+			if !yield(page, nil) || next == nil {
+				return
+			}
+			from = next
+		}
+	}
+}
+
+// rows yields what a query finds, row by row, from pages of up to pageRows.
+func rows[R any](ctx context.Context, s session, pageRows int, st statement) iter.Seq2[R, error] {
+	return func(yield func(R, error) bool) {
+		for page, err := range paged[R](ctx, s, func() int { return pageRows }, st) {
 			if err != nil {
 				var zero R
 				yield(zero, err)
@@ -190,10 +207,6 @@ func rows[R any](ctx context.Context, s session, pageRows int, st statement) ite
 					return
 				}
 			}
-			if next == nil {
-				return
-			}
-			from = next
 		}
 	}
 }
@@ -210,7 +223,7 @@ func all[R any](ctx context.Context, s session, st statement) ([]R, error) {
 	return out, nil
 }
 
-// Rows per page: of small rows, and of rows that hold chunks.
+// Rows per page: of small rows, and of rows that hold the chunk of a flush.
 const (
 	manyRows = 5000
 	fewRows  = 200

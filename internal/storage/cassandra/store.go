@@ -29,6 +29,7 @@ import (
 	"slices"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -69,6 +70,9 @@ type Store struct {
 	policies   storage.Policies
 
 	clocks clocks // of the nodes
+
+	// rawBytes is the mean size of the chunks in the page of raw chunks that has the largest so far.
+	rawBytes atomic.Int64
 
 	told sync.Map // the messages of odd that were logged already
 }
