@@ -121,6 +121,7 @@ func (g *registration) prepare(ctx context.Context, seen map[string]*claim) erro
 	g.at = make([]*claim, len(g.Series))
 	var want []*claim
 	var buf []byte
+	claims := make([]claim, 0, len(g.Series)) // it does not grow
 	for i, ls := range g.Series {
 		buf = ls.AppendKey(buf[:0])
 		if id, known := s.Lookup(buf); known {
@@ -130,11 +131,14 @@ func (g *registration) prepare(ctx context.Context, seen map[string]*claim) erro
 		if g.at[i] = seen[string(buf)]; g.at[i] != nil {
 			continue
 		}
-		c, err := s.newClaim(ls, string(buf))
+		key := string(buf)
+		labels, err := s.full(ls, key)
 		if err != nil {
 			return err
 		}
-		g.at[i], seen[c.key] = c, c
+		claims = append(claims, claim{key: key, labels: labels, id: NoID})
+		c := &claims[len(claims)-1]
+		g.at[i], seen[key] = c, c
 		want = append(want, c)
 	}
 	if limit := s.r.opts.MaxSeriesPerSource; limit > 0 {
@@ -160,16 +164,17 @@ func (g *registration) prepare(ctx context.Context, seen map[string]*claim) erro
 	return s.assign(ctx, g.granted.claims)
 }
 
-// newClaim returns a claim without an id.
-func (s *Source) newClaim(series metric.Labels, key string) (*claim, error) {
+// full returns the labels of a series as the store has them, with the text of the series' key.
+func (s *Source) full(series metric.Labels, key string) (metric.Labels, error) {
 	labels := series.In(key)
-	if !s.derived {
-		var err error
-		if labels, err = metric.NewLabels(append(labels, metric.Label{Name: metric.SourceLabel, Value: s.name})...); err != nil {
-			return nil, fmt.Errorf("register %s of source %q: %w", series, s.name, err)
-		}
+	if s.derived {
+		return labels, nil
 	}
-	return &claim{key: key, labels: labels, id: NoID}, nil
+	labels, err := metric.NewLabels(append(labels, metric.Label{Name: metric.SourceLabel, Value: s.name})...)
+	if err != nil {
+		return nil, fmt.Errorf("register %s of source %q: %w", series, s.name, err)
+	}
+	return labels, nil
 }
 
 // part is claims of one source that are made together.

@@ -73,13 +73,15 @@ func (s *Store) ClaimSchedules(ctx context.Context, want []storage.Claim) ([]met
 	const op = "claim schedules"
 	rows := make([]claimRow, len(want))
 	size := 0
-	var prefix []byte
+	var keys []byte // of all rows
 	for i := range want {
 		w := &want[i]
-		if i == 0 || w.Source != want[i-1].Source {
-			prefix = sourcePrefix(w.Source)
-		}
-		rows[i] = claimRow{w.Source, w.Labels.AppendKey(prefix[:len(prefix):len(prefix)]), len(prefix), w.ID}
+		from := len(keys)
+		keys = append(keys, tableSeries)
+		keys = appendString(keys, w.Source)
+		rows[i] = claimRow{source: w.Source, labels: len(keys) - from, id: w.ID}
+		keys = w.Labels.AppendKey(keys)
+		rows[i].key = keys[from:len(keys):len(keys)] // it stays where it is when keys grows
 		size += 2 * (rowOverhead + len(rows[i].key)) // in each of two tables
 	}
 	if err := s.disk.admit(size); err != nil {
