@@ -33,6 +33,7 @@ func cassandraMeasurements() []measurement {
 		warmUpMeasurement(),
 		warmUpRunMeasurement(),
 		insertMeasurement(),
+		newSeriesOfClusterMeasurement(),
 		cassandraHourMeasurement(),
 		cassandraMillionMeasurement(),
 	}, blockSizeMeasurements()...)

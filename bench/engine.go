@@ -11,6 +11,7 @@ import (
 	"github.com/quern/quern/internal/engine"
 	"github.com/quern/quern/internal/ingest"
 	"github.com/quern/quern/internal/metric"
+	"github.com/quern/quern/internal/query"
 	"github.com/quern/quern/internal/registry"
 	"github.com/quern/quern/internal/rollup"
 	"github.com/quern/quern/internal/storage"
@@ -82,6 +83,6 @@ func openEngine(ctx context.Context, b *bench, clk clock.Clock) (*measured, erro
 	}
 	e := new(measured)
 	e.Engine = engine.New(engine.Options{Store: watched{st, e}, Clock: clk, Worker: storage.Worker{ID: worker}, Rollup: &runs})
-	e.Start(ctx, registry.Options{}, takes)
+	e.Start(ctx, registry.Options{OnNew: query.NewIndex().Add}, takes)
 	return e, nil
 }

@@ -18,6 +18,7 @@ import (
 
 	"github.com/quern/quern/internal/api"
 	"github.com/quern/quern/internal/clock"
+	"github.com/quern/quern/internal/metric"
 )
 
 const (
@@ -86,6 +87,7 @@ func openServer(ctx context.Context, b *bench, connections int) (*server, error)
 	}
 	handler, err := api.New(api.Options{
 		Clock: clock.System{}, Logger: slog.New(slog.NewTextHandler(b.stderr, nil)), Appender: e.Ingest,
+		Sources: metric.SourceLabels{"host", "instance"},
 	})
 	if err != nil {
 		return nil, errors.Join(err, e.Close())

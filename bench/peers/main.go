@@ -217,6 +217,7 @@ type row struct {
 
 func rate(name string) row   { return row{name + "/s", "%.0f", 1} }
 func millis(name string) row { return row{name + ": ms", "%.2f", 1e3} } // of seconds
+func micros(name string) row { return row{name + ": µs", "%.1f", 1e6} } // of seconds
 func memory(name string) row { return row{name + ": peak memory", "%.0f MB", 1e-6} }
 func each(name string) row   { return row{name + ": bytes", "%.3f", 1} }
 

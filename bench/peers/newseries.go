@@ -95,6 +95,7 @@ func (x *newSeries) measure(ctx context.Context, opts options, p peer, got *tabl
 		return err
 	}
 	before, _ := s.peakRSS()
+	cpuBefore, _ := s.cpuTime()
 	stopProfile := func() error { return nil }
 	if opts.cpu != "" && p.name == "Quern" {
 		stopProfile = s.profile(ctx, filepath.Join(opts.cpu, x.load.name+".pprof"))
@@ -107,6 +108,9 @@ func (x *newSeries) measure(ctx context.Context, opts options, p peer, got *tabl
 	got.add(rate(what+": series"), p.name, float64(x.series)/took.Seconds())
 	got.add(millis(what+", p99 of requests that bring new ones"), p.name, p99(ofNew))
 	got.add(millis(what+", p99 of requests that bring nothing new meanwhile"), p.name, p99(ofKnown))
+	if cpu, ok := s.cpuTime(); ok {
+		got.add(micros(what+", processor time of each"), p.name, (cpu-cpuBefore)/float64(x.series))
+	}
 	if peak, ok := s.peakRSS(); ok {
 		got.add(each(what+": peak memory of each"), p.name, (peak-before)/float64(x.series))
 	}
