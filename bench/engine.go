@@ -11,7 +11,6 @@ import (
 	"github.com/quern/quern/internal/engine"
 	"github.com/quern/quern/internal/ingest"
 	"github.com/quern/quern/internal/metric"
-	"github.com/quern/quern/internal/query"
 	"github.com/quern/quern/internal/registry"
 	"github.com/quern/quern/internal/rollup"
 	"github.com/quern/quern/internal/storage"
@@ -71,6 +70,10 @@ func (b *bench) openStore(ctx context.Context, clk clock.Clock, log *slog.Logger
 }
 
 func openEngine(ctx context.Context, b *bench, clk clock.Clock) (*measured, error) {
+	return openEngineWith(ctx, b, clk, registry.Options{})
+}
+
+func openEngineWith(ctx context.Context, b *bench, clk clock.Clock, series registry.Options) (*measured, error) {
 	log := slog.New(slog.NewTextHandler(b.stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
 	st, err := b.openStore(ctx, clk, log)
 	if err != nil {
@@ -83,6 +86,6 @@ func openEngine(ctx context.Context, b *bench, clk clock.Clock) (*measured, erro
 	}
 	e := new(measured)
 	e.Engine = engine.New(engine.Options{Store: watched{st, e}, Clock: clk, Worker: storage.Worker{ID: worker}, Rollup: &runs})
-	e.Start(ctx, registry.Options{OnNew: query.NewIndex().Add}, takes)
+	e.Start(ctx, series, takes)
 	return e, nil
 }

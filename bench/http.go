@@ -19,6 +19,8 @@ import (
 	"github.com/quern/quern/internal/api"
 	"github.com/quern/quern/internal/clock"
 	"github.com/quern/quern/internal/metric"
+	"github.com/quern/quern/internal/query"
+	"github.com/quern/quern/internal/registry"
 )
 
 const (
@@ -72,7 +74,7 @@ func latencyMeasurement() measurement {
 	}
 }
 
-// server is an engine behind HTTP on a loopback port.
+// server is an engine with a label index, behind HTTP on a loopback port.
 type server struct {
 	*measured
 	http   *http.Server
@@ -81,7 +83,7 @@ type server struct {
 }
 
 func openServer(ctx context.Context, b *bench, connections int) (*server, error) {
-	e, err := openEngine(ctx, b, clock.System{})
+	e, err := openEngineWith(ctx, b, clock.System{}, registry.Options{OnNew: query.NewIndex().Add})
 	if err != nil {
 		return nil, err
 	}
