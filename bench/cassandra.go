@@ -36,6 +36,7 @@ func cassandraMeasurements() []measurement {
 		warmUpMeasurement(),
 		warmUpRunMeasurement(),
 		insertMeasurement(),
+		newSeriesOfClusterMeasurement(),
 		cassandraHourMeasurement(),
 		cassandraMillionMeasurement(),
 		packedMeasurement(),

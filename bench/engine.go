@@ -70,6 +70,10 @@ func (b *bench) openStore(ctx context.Context, clk clock.Clock, log *slog.Logger
 }
 
 func openEngine(ctx context.Context, b *bench, clk clock.Clock) (*measured, error) {
+	return openEngineWith(ctx, b, clk, registry.Options{})
+}
+
+func openEngineWith(ctx context.Context, b *bench, clk clock.Clock, series registry.Options) (*measured, error) {
 	log := slog.New(slog.NewTextHandler(b.stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
 	st, err := b.openStore(ctx, clk, log)
 	if err != nil {
@@ -82,6 +86,6 @@ func openEngine(ctx context.Context, b *bench, clk clock.Clock) (*measured, erro
 	}
 	e := new(measured)
 	e.Engine = engine.New(engine.Options{Store: watched{st, e}, Clock: clk, Worker: storage.Worker{ID: worker}, Rollup: &runs})
-	e.Start(ctx, registry.Options{}, takes)
+	e.Start(ctx, series, takes)
 	return e, nil
 }

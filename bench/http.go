@@ -18,6 +18,9 @@ import (
 
 	"github.com/quern/quern/internal/api"
 	"github.com/quern/quern/internal/clock"
+	"github.com/quern/quern/internal/metric"
+	"github.com/quern/quern/internal/query"
+	"github.com/quern/quern/internal/registry"
 )
 
 const (
@@ -71,7 +74,7 @@ func latencyMeasurement() measurement {
 	}
 }
 
-// server is an engine behind HTTP on a loopback port.
+// server is an engine with a label index, behind HTTP on a loopback port.
 type server struct {
 	*measured
 	http   *http.Server
@@ -80,12 +83,13 @@ type server struct {
 }
 
 func openServer(ctx context.Context, b *bench, connections int) (*server, error) {
-	e, err := openEngine(ctx, b, clock.System{})
+	e, err := openEngineWith(ctx, b, clock.System{}, registry.Options{OnNew: query.NewIndex().Add})
 	if err != nil {
 		return nil, err
 	}
 	handler, err := api.New(api.Options{
 		Clock: clock.System{}, Logger: slog.New(slog.NewTextHandler(b.stderr, nil)), Appender: e.Ingest,
+		Sources: metric.SourceLabels{"host", "instance"},
 	})
 	if err != nil {
 		return nil, errors.Join(err, e.Close())

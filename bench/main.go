@@ -1,6 +1,6 @@
 // Command bench measures what docs/performance.md promises, on this machine:
 //
-//	go run ./bench                    everything, about two minutes
+//	go run ./bench                    everything, about three minutes
 //	go run ./bench -run aggregate     what matches
 //	go run ./bench -scale 0.1         a quick look, not to be compared with the targets
 //	go run ./bench -store cassandra   the same over a Cassandra that it starts

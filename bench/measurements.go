@@ -33,6 +33,7 @@ func measurements(store string) []measurement {
 		ingestMeasurement(),
 		httpMeasurement(),
 		latencyMeasurement(),
+		newSeriesMeasurement(),
 		aggregateMeasurement(),
 		millionMeasurement(),
 		ancestorMeasurement(),

@@ -2,6 +2,7 @@
 //
 //	go run ./bench/peers                                   all
 //	go run ./bench/peers -part loads -runs 1 -only quern   a quick look at the loads
+//	go run ./bench/peers -part newseries                   series that the servers have never seen
 //	go run ./bench/peers -part reads                       reads and bytes alone
 //
 // VictoriaMetrics and Prometheus are the installed ones, or else those of Debian's packages.
@@ -10,6 +11,8 @@
 // before the clock starts, and sent over as many connections as there would be workers. A rate
 // counts from the first request to the last response. Only Quern has data synced to disk before it
 // responds.
+//
+// New series are sent while another connection sends samples of known ones: see newSeries.
 //
 // The reads measure Quern and VictoriaMetrics side by side, on equal data at rest: see set.
 package main
@@ -51,6 +54,7 @@ type options struct {
 	runs   int
 	only   string
 	series int
+	new    string
 	dir    string
 	cpu    string
 }
@@ -59,10 +63,11 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	var opts options
 	flags := flag.NewFlagSet("peers", flag.ContinueOnError)
 	flags.SetOutput(stderr)
-	flags.StringVar(&opts.part, "part", "", "part to measure: loads or reads (default: both)")
+	flags.StringVar(&opts.part, "part", "", "part to measure: loads, newseries or reads (default: all)")
 	flags.IntVar(&opts.runs, "runs", 3, "number of runs of each load; the table shows the medians")
 	flags.StringVar(&opts.only, "only", "", "names, or parts of names, of those to measure, separated by commas")
 	flags.IntVar(&opts.series, "series", 10_000, "number of series sent by remote write")
+	flags.StringVar(&opts.new, "new", "100000,300000", "numbers of new series to measure, separated by commas")
 	flags.StringVar(&opts.dir, "dir", "", "data directory (default: the directory for temporary files)")
 	flags.StringVar(&opts.cpu, "cpu-profile", "", "directory for CPU profiles of Quern, one of each load and query")
 	if err := flags.Parse(args); err != nil {
@@ -77,8 +82,8 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 }
 
 func measureAll(ctx context.Context, opts options, stdout, stderr io.Writer) error {
-	if !slices.Contains([]string{"", "loads", "reads"}, opts.part) {
-		return fmt.Errorf("-part %s: neither loads nor reads", opts.part)
+	if !slices.Contains([]string{"", "loads", "newseries", "reads"}, opts.part) {
+		return fmt.Errorf("-part %s: neither loads, newseries nor reads", opts.part)
 	}
 	found, err := peers(ctx, opts)
 	if err != nil {
@@ -86,14 +91,14 @@ func measureAll(ctx context.Context, opts options, stdout, stderr io.Writer) err
 	}
 	fmt.Fprintf(stdout, "%d cores; load average before: %s\n\n", runtime.NumCPU(), loadAverage())
 	got := new(table)
-	if opts.part != "reads" {
-		if err := measureLoads(ctx, opts, found, got, stderr); err != nil {
-			return err
-		}
-	}
-	if opts.part != "loads" {
-		if err := measureReads(ctx, opts, found, got, stderr); err != nil {
-			return err
+	for _, part := range []struct {
+		name    string
+		measure func(context.Context, options, []peer, *table, io.Writer) error
+	}{{"loads", measureLoads}, {"newseries", measureNewSeries}, {"reads", measureReads}} {
+		if opts.part == "" || opts.part == part.name {
+			if err := part.measure(ctx, opts, found, got, stderr); err != nil {
+				return err
+			}
 		}
 	}
 	got.print(stdout, found)
@@ -212,6 +217,7 @@ type row struct {
 
 func rate(name string) row   { return row{name + "/s", "%.0f", 1} }
 func millis(name string) row { return row{name + ": ms", "%.2f", 1e3} } // of seconds
+func micros(name string) row { return row{name + ": µs", "%.1f", 1e6} } // of seconds
 func memory(name string) row { return row{name + ": peak memory", "%.0f MB", 1e-6} }
 func each(name string) row   { return row{name + ": bytes", "%.3f", 1} }
 

@@ -1,7 +1,6 @@
 package ingest
 
 import (
-	"errors"
 	"fmt"
 
 	"github.com/quern/quern/internal/bound"
@@ -36,56 +35,73 @@ func (r *resolver) denies(rep *Report, m *Measurement, index int) bool {
 	return true
 }
 
-// assign gives ids to the new series of a source, NoID to those that a limit forbids. limit says which one.
-func (r *resolver) assign(held *hold, source *registry.Source) (ids []metric.ScheduleID, limit, err error) {
-	register := func(series []metric.Labels) ([]metric.ScheduleID, error) {
-		ids, err := source.Register(held.ctx, series)
-		if forbids := (*registry.LimitError)(nil); errors.As(err, &forbids) {
-			limit, err = forbids, nil
-		}
-		return ids, err
-	}
+// assign gives ids to the newcomers, NoID to those that a limit forbids.
+func (r *resolver) assign(held *hold) error {
 	if r.bound == nil || r.bound.MaxSeries() == 0 {
-		ids, err = register(r.series)
-		return ids, limit, err
+		return held.in.registry.Register(held.ctx, r.newcomers)
 	}
 	// A series may be there several times, and takes one place.
-	place := make([]int, len(r.series))
-	places, distinct, key := make(map[string]int), []metric.Labels(nil), []byte(nil)
-	for i, ls := range r.series {
-		key = ls.AppendKey(key[:0])
-		at, known := places[string(key)]
-		if !known {
-			at = len(distinct)
-			places[string(key)], distinct = at, append(distinct, ls)
-		}
-		place[i] = at
+	distinct, places := make([]*registry.Newcomers, len(r.newcomers)), make([][]int, len(r.newcomers))
+	total := 0
+	for i, g := range r.newcomers {
+		distinct[i], places[i] = eachOnce(g)
+		total += len(distinct[i].Series)
 	}
-	room, err := r.bound.Room(len(distinct), held.in.clk.Elapsed(), func() (int, error) { return held.in.opts.Within(held.ctx) })
+	room, err := r.bound.Room(total, held.in.clk.Elapsed(), func() (int, error) { return held.in.opts.Within(held.ctx) })
 	if err != nil {
-		return nil, nil, err
+		return err
+	}
+	left := room
+	for _, d := range distinct {
+		d.Series = d.Series[:min(left, len(d.Series))]
+		left -= len(d.Series)
 	}
 	made := 0
 	defer func() { r.bound.Unused(room - made) }()
-	got, err := register(distinct[:room])
-	if err != nil {
-		return nil, nil, err
+	if err := held.in.registry.Register(held.ctx, distinct); err != nil {
+		return err
 	}
-	for _, id := range got {
-		if id != registry.NoID {
-			made++
+	for i, g := range r.newcomers {
+		d := distinct[i]
+		for _, id := range d.IDs {
+			if id != registry.NoID {
+				made++
+			}
+		}
+		g.Refused = d.Refused
+		for _, at := range places[i] {
+			id := registry.NoID
+			if at < len(d.IDs) {
+				id = d.IDs[at]
+			}
+			g.IDs = append(g.IDs, id)
 		}
 	}
-	if room < len(distinct) && limit == nil {
-		limit = &fullError{r.bound}
-	}
-	ids = make([]metric.ScheduleID, len(r.series))
-	for i, at := range place {
-		if ids[i] = registry.NoID; at < room {
-			ids[i] = got[at]
+	return nil
+}
+
+// eachOnce returns newcomers without those that are there again, and where each has its place.
+func eachOnce(g *registry.Newcomers) (distinct *registry.Newcomers, places []int) {
+	distinct = &registry.Newcomers{Source: g.Source}
+	known, key := make(map[string]int), []byte(nil)
+	for _, ls := range g.Series {
+		key = ls.AppendKey(key[:0])
+		at, ok := known[string(key)]
+		if !ok {
+			at = len(distinct.Series)
+			known[string(key)], distinct.Series = at, append(distinct.Series, ls)
 		}
+		places = append(places, at)
 	}
-	return ids, limit, nil
+	return distinct, places
+}
+
+// limit says why series of some newcomers have no ids.
+func (r *resolver) limit(g *registry.Newcomers) error {
+	if g.Refused != nil {
+		return g.Refused
+	}
+	return &fullError{r.bound}
 }
 
 // fullError says that there are as many series as the token may have.

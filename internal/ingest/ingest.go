@@ -250,6 +250,9 @@ func (in *Ingest) append(ctx context.Context, reports []Report, ageCap time.Dura
 	in.metrics.accepted.Add(float64(len(r.samples)))
 	nowMs := clock.NowMs(in.clk)
 	for _, t := range r.taken {
+		if t.samples == 0 {
+			continue
+		}
 		t.source.Took(t.samples, t.bytes, nowMs)
 	}
 	for _, rej := range r.rejected {

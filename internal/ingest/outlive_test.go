@@ -87,7 +87,7 @@ type stuckClaim struct {
 	entered chan struct{}
 }
 
-func (s *stuckClaim) ClaimSchedules(ctx context.Context, source string, want []storage.Schedule) ([]metric.ScheduleID, error) {
+func (s *stuckClaim) ClaimSchedules(ctx context.Context, want []storage.Claim) ([]metric.ScheduleID, error) {
 	stuck := false
 	s.once.Do(func() { stuck = true })
 	if stuck {
@@ -95,7 +95,7 @@ func (s *stuckClaim) ClaimSchedules(ctx context.Context, source string, want []s
 		<-ctx.Done()
 		return nil, context.Cause(ctx)
 	}
-	return s.Store.ClaimSchedules(ctx, source, want)
+	return s.Store.ClaimSchedules(ctx, want)
 }
 
 // TestHungUpForLong: work for a client that has left ends, though later than the client, and the

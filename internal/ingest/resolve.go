@@ -71,9 +71,13 @@ type resolver struct {
 	excess, flaw flaw
 	checked      bool
 
+	// fresh are the samples of series without an id, and newcomers these series by source. text are
+	// the labels of newcomers; freshBytes is what they and their text take.
 	fresh      []unregistered
-	series     []metric.Labels
-	freshBytes int // of the labels in series
+	newcomers  []*registry.Newcomers
+	of         map[*registry.Source]int // index in newcomers
+	text       []metric.Label
+	freshBytes int
 
 	// bound is what the request is restricted to, nil for nothing. denied is the measurement that was found last to be
 	// outside of it: a series is not looked at again for each of its samples.
@@ -99,8 +103,8 @@ type flaw struct {
 }
 
 const (
-	// maxFreshBytes bounds the labels of new series that are registered together. Labels of new
-	// series are copied, and a body may name its labels once for very many series.
+	// maxFreshBytes bounds the labels of new series that are registered together: a body may name its
+	// labels once for very many series.
 	maxFreshBytes = 4 << 20
 	// lookEvery is the number of measurements between two checks of whether the caller has gone.
 	lookEvery = 1 << 10
@@ -110,7 +114,10 @@ const (
 type unregistered struct {
 	index  int
 	sample int // index in samples
+	taken  int // index in taken
 	bytes  int64
+	// of and at are where the series is among the newcomers.
+	of, at int
 }
 
 func (r *resolver) resolve(held *hold, in *Ingest, reports []Report, ageCap time.Duration) error {
@@ -119,6 +126,7 @@ func (r *resolver) resolve(held *hold, in *Ingest, reports []Report, ageCap time
 	r.rejected = r.rejected[:0]
 	clear(r.taken) // a source may have been dropped
 	r.taken = r.taken[:0]
+	r.forget()
 	clear(r.messages)
 	r.bound, r.denied = bound.Of(held.ctx), nil
 	r.takeLabels(nil, &in.opts.Limits) // the old reports' memory may hold other labels now
@@ -131,7 +139,7 @@ func (r *resolver) resolve(held *hold, in *Ingest, reports []Report, ageCap time
 		}
 		index += len(rep.Measurements)
 	}
-	return nil
+	return r.register(held)
 }
 
 // takeRejected returns the rejections, sorted by index, and hands over the slice: the next call
@@ -215,11 +223,10 @@ func (r *resolver) report(held *hold, in *Ingest, rep Report, base int, nowMs in
 		}
 		return nil
 	}
-	r.fresh, r.series, r.freshBytes = r.fresh[:0], r.series[:0], 0
 	id, of := registry.NoID, (*Measurement)(nil) // the series that was found last
 	// It is looked up only if a measurement may be taken, since it stays in memory.
 	var source *registry.Source
-	before, bytes := len(r.samples), int64(0)
+	var took *taken
 	for i := range rep.Measurements {
 		if (base+i)%lookEvery == lookEvery-1 && held.ctx.Err() != nil {
 			return context.Cause(held.ctx)
@@ -230,7 +237,7 @@ func (r *resolver) report(held *hold, in *Ingest, rep Report, base int, nowMs in
 			continue
 		}
 		if of != nil && m.sameSeries(of) {
-			bytes += r.bytes()
+			took.add(r.bytes())
 			r.samples = append(r.samples, metric.Sample{Schedule: id, TimeMs: timeMs, Value: reported(m.Value)})
 			continue
 		}
@@ -261,32 +268,33 @@ func (r *resolver) report(held *hold, in *Ingest, rep Report, base int, nowMs in
 			if err != nil {
 				return fmt.Errorf("look up source: %w", err)
 			}
+			r.taken = append(r.taken, taken{source: source})
+			took = &r.taken[len(r.taken)-1]
 		}
 		r.seriesKey(m)
 		if id, ok = source.Lookup(r.key); ok {
 			of = m
 		} else {
 			of = nil
-			if !r.unknown(in, m, rep.Derived, base+i) {
+			if !r.unknown(in, m, source, rep.Derived, base+i) {
 				continue
 			}
 			id = registry.NoID
 		}
-		bytes += r.bytes()
+		took.add(r.bytes())
 		r.samples = append(r.samples, metric.Sample{Schedule: id, TimeMs: timeMs, Value: reported(m.Value)})
 		if r.freshBytes > maxFreshBytes {
-			refused, err := r.register(held, source)
-			if err != nil {
+			if err := r.register(held); err != nil {
 				return err
 			}
-			bytes -= refused
 		}
 	}
-	refused, err := r.register(held, source)
-	if n := len(r.samples) - before; err == nil && n > 0 {
-		r.taken = append(r.taken, taken{source, n, bytes - refused})
-	}
-	return err
+	return nil
+}
+
+func (t *taken) add(bytes int64) {
+	t.samples++
+	t.bytes += bytes
 }
 
 // bytes returns what a sample of the series counts whose key was built last: its time, its value, and the names and
@@ -377,7 +385,7 @@ func (r *resolver) takeLabels(labels []metric.Label, limits *Limits) {
 }
 
 // unknown queues a new series for registration, or rejects the measurement.
-func (r *resolver) unknown(in *Ingest, m *Measurement, derived bool, index int) bool {
+func (r *resolver) unknown(in *Ingest, m *Measurement, source *registry.Source, derived bool, index int) bool {
 	limits := &in.opts.Limits
 	if msg := limits.checkName("metric name", m.Metric, limits.NameBytes); msg != "" {
 		r.reject(index, ReasonInvalidMetric, "%s", msg)
@@ -390,42 +398,83 @@ func (r *resolver) unknown(in *Ingest, m *Measurement, derived bool, index int) 
 		r.reject(index, r.flaw.reason, "%s", r.flaw.message)
 		return false
 	}
-	own := make([]metric.Label, 0, len(r.labels)+1)
-	own = append(own, metric.Label{Name: metric.NameLabel, Value: strings.Clone(m.Metric)})
+	first := len(r.text)
+	named := false
 	for _, l := range r.labels {
-		own = append(own, metric.Label{Name: strings.Clone(l.Name), Value: strings.Clone(l.Value)})
+		if !named && l.Name > metric.NameLabel {
+			r.text, named = append(r.text, metric.Label{Name: metric.NameLabel, Value: m.Metric}), true
+		}
+		r.text = append(r.text, l)
 	}
-	labels, err := metric.NewLabels(own...)
-	if err != nil {
-		r.reject(index, ReasonInvalidLabel, "%s", err)
-		return false
+	if !named {
+		r.text = append(r.text, metric.Label{Name: metric.NameLabel, Value: m.Metric})
 	}
-	r.fresh = append(r.fresh, unregistered{index: index, sample: len(r.samples), bytes: r.bytes()})
-	r.series = append(r.series, labels)
-	r.freshBytes += len(r.key) + cap(own)*int(labelBytes)
+	own := r.text[first:len(r.text):len(r.text)] // it stays where it is when text grows
+	of := r.newcomersOf(source)
+	g := r.newcomers[of]
+	r.fresh = append(r.fresh, unregistered{
+		index: index, sample: len(r.samples), taken: len(r.taken) - 1, bytes: r.bytes(), of: of, at: len(g.Series),
+	})
+	g.Series = append(g.Series, own)
+	r.freshBytes += len(r.key) + len(own)*int(labelBytes)
 	return true
 }
 
-// register assigns ids to the new series of the source, in one call so that the ids lie together.
-// It drops the samples of series without an id, and returns what they count in bytes.
-func (r *resolver) register(held *hold, source *registry.Source) (refusedBytes int64, err error) {
+// newcomersOf returns the index of a source's newcomers.
+func (r *resolver) newcomersOf(source *registry.Source) int {
+	if n := len(r.newcomers); n > 0 && r.newcomers[n-1].Source == source {
+		return n - 1
+	}
+	if at, known := r.of[source]; known {
+		return at
+	}
+	at := len(r.newcomers)
+	if at < cap(r.newcomers) && r.newcomers[:at+1][at] != nil {
+		r.newcomers = r.newcomers[:at+1]
+	} else {
+		r.newcomers = append(r.newcomers, new(registry.Newcomers))
+	}
+	r.newcomers[at].Source = source
+	if r.of == nil {
+		r.of = make(map[*registry.Source]int)
+	}
+	r.of[source] = at
+	return at
+}
+
+// forget drops the newcomers. Their text is the request's.
+func (r *resolver) forget() {
+	for _, g := range r.newcomers {
+		clear(g.Series)
+		*g = registry.Newcomers{Series: g.Series[:0], IDs: g.IDs[:0]}
+	}
+	clear(r.of)
+	clear(r.text)
+	r.fresh, r.newcomers, r.text, r.freshBytes = r.fresh[:0], r.newcomers[:0], r.text[:0], 0
+}
+
+// register assigns ids to the new series of all sources so far, in one call so that they are stored
+// together. It drops the samples of series without an id.
+func (r *resolver) register(held *hold) error {
 	if len(r.fresh) == 0 {
-		return 0, nil
+		return nil
 	}
 	if err := held.begin(held.most - len(r.rejected)); err != nil {
-		return 0, err
+		return err
 	}
-	ids, limit, err := r.assign(held, source)
-	if err != nil {
-		return 0, fmt.Errorf("register series: %w", err)
+	if err := r.assign(held); err != nil {
+		return fmt.Errorf("register series: %w", err)
 	}
 	refused := false
-	for i, u := range r.fresh {
-		r.samples[u.sample].Schedule = ids[i]
-		if ids[i] == registry.NoID {
+	for _, u := range r.fresh {
+		g := r.newcomers[u.of]
+		id := g.IDs[u.at]
+		r.samples[u.sample].Schedule = id
+		if id == registry.NoID {
 			refused = true
-			refusedBytes += u.bytes
-			r.reject(u.index, ReasonLimit, "%s", limit)
+			r.taken[u.taken].samples--
+			r.taken[u.taken].bytes -= u.bytes
+			r.reject(u.index, ReasonLimit, "%s", r.limit(g))
 		}
 	}
 	if refused {
@@ -438,9 +487,8 @@ func (r *resolver) register(held *hold, source *registry.Source) (refusedBytes i
 		}
 		r.samples = kept
 	}
-	clear(r.series)
-	r.fresh, r.series, r.freshBytes = r.fresh[:0], r.series[:0], 0
-	return refusedBytes, nil
+	r.forget()
+	return nil
 }
 
 // checkSize returns the flaw of labels that are too many or too long. It does not read their text.

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"math/bits"
 	"slices"
 	"strconv"
 	"strings"
@@ -121,6 +122,24 @@ func (ls Labels) AppendKey(dst []byte) []byte {
 	}
 	return dst
 }
+
+// In returns the labels with the text of key, which AppendKey has made of them. So they take no more
+// memory than it.
+func (ls Labels) In(key string) Labels {
+	out := make(Labels, len(ls), len(ls)+1) // there is room for the label of the source
+	cut := func(n int) (s string) {
+		key = key[uvarintLen(n):]
+		s, key = key[:n], key[n:]
+		return s
+	}
+	for i, l := range ls {
+		out[i].Name = cut(len(l.Name))
+		out[i].Value = cut(len(l.Value))
+	}
+	return out
+}
+
+func uvarintLen(n int) int { return max(1, (bits.Len(uint(n))+6)/7) }
 
 var errLabelKey = errors.New("series key is damaged")
 

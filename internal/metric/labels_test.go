@@ -5,6 +5,7 @@ import (
 	"os"
 	"strings"
 	"testing"
+	"unsafe"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -90,6 +91,24 @@ func TestKeysOfDifferentSeriesDiffer(t *testing.T) {
 		back, err := ParseLabels([]byte(key))
 		require.NoError(t, err)
 		assert.Equal(t, ls, back)
+	}
+}
+
+// TestLabelsInTheirKey: labels that are cut out of their key are the same, and keep no other text.
+func TestLabelsInTheirKey(t *testing.T) {
+	for _, n := range []int{1, 127, 128, 16383, 16384} { // where the length takes another byte
+		text := []byte(strings.Repeat("v", n))
+		ls := Labels{{Name: "a", Value: string(text)}, {Name: strings.Repeat("b", n), Value: "é"}}
+		key := string(ls.AppendKey(nil))
+		got := ls.In(key)
+		require.Equal(t, ls, got)
+		for _, l := range got {
+			for _, s := range []string{l.Name, l.Value} {
+				at := uintptr(unsafe.Pointer(unsafe.StringData(s)))
+				from := uintptr(unsafe.Pointer(unsafe.StringData(key)))
+				require.True(t, from <= at && at+uintptr(len(s)) <= from+uintptr(len(key)))
+			}
+		}
 	}
 }
 

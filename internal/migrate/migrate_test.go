@@ -314,9 +314,9 @@ func (f *failing) step(do func() error) error {
 	return do()
 }
 
-func (f *failing) ClaimSchedules(ctx context.Context, source string, want []storage.Schedule) (ids []metric.ScheduleID, err error) {
+func (f *failing) ClaimSchedules(ctx context.Context, want []storage.Claim) (ids []metric.ScheduleID, err error) {
 	err = f.step(func() error {
-		ids, err = f.Store.ClaimSchedules(ctx, source, want)
+		ids, err = f.Store.ClaimSchedules(ctx, want)
 		return err
 	})
 	return ids, err

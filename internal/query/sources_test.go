@@ -35,7 +35,7 @@ func (*forgetful) SourceSchedules(context.Context, string) iter.Seq2[storage.Sch
 	return func(func(storage.Schedule, error) bool) {}
 }
 
-func (*forgetful) ClaimSchedules(_ context.Context, _ string, want []storage.Schedule) ([]metric.ScheduleID, error) {
+func (*forgetful) ClaimSchedules(_ context.Context, want []storage.Claim) ([]metric.ScheduleID, error) {
 	ids := make([]metric.ScheduleID, len(want))
 	for i, s := range want {
 		ids[i] = s.ID

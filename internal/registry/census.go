@@ -34,7 +34,7 @@ type census struct {
 
 // grant is what reserve had room for.
 type grant struct {
-	claims []claim
+	claims []*claim
 	bytes  int64
 	// refused says why there are not all; nil if there are.
 	refused *LimitError
@@ -45,7 +45,7 @@ func newCensus(store storage.Registry, opts Options) *census {
 }
 
 // reserve counts the claims that there is room for. The caller must release the grant.
-func (c *census) reserve(ctx context.Context, want []claim) (grant, error) {
+func (c *census) reserve(ctx context.Context, want []*claim) (grant, error) {
 	if c.max <= 0 && c.maxBytes <= 0 || len(want) == 0 {
 		return grant{claims: want}, nil
 	}
@@ -70,7 +70,7 @@ func (c *census) reserve(ctx context.Context, want []claim) (grant, error) {
 
 // grant counts the claims that there is room for now. One that takes too much is left out, and those
 // after it may fit.
-func (c *census) grant(want []claim) grant {
+func (c *census) grant(want []*claim) grant {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	g := grant{claims: want}
@@ -82,7 +82,7 @@ func (c *census) grant(want []claim) grant {
 	}
 	if c.maxBytes > 0 {
 		room := c.maxBytes - c.memory.Bytes() - c.sources.Load() - c.pending
-		var fit []claim
+		fit := make([]*claim, 0, len(g.claims))
 		for _, cl := range g.claims {
 			if n := c.memory.Weight(cl.labels); g.bytes+n <= room {
 				g.bytes += n

@@ -95,7 +95,7 @@ func TestNothingForgotten(t *testing.T) {
 	r := registry.New(f, registry.Options{LeaseSize: 8})
 	register(t, source(t, r, "a"), series(t, "m", 0, 1))
 	f.doubts++
-	f.onClaim = func([]storage.Schedule) error { return errors.New("claimed") }
+	f.onClaim = func([]storage.Claim) error { return errors.New("claimed") }
 	require.Equal(t, idRange(0, 2), register(t, source(t, r, "a"), series(t, "m", 0, 1)))
 }
 

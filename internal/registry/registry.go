@@ -133,6 +133,8 @@ type Registry struct {
 	loads  *errand.Keyed[sourceKey, *entry]
 	checks *errand.Keyed[*Source, struct{}]
 
+	numbers atomic.Uint64 // the last Source.number
+
 	mu      sync.RWMutex
 	sources map[sourceKey]*entry // those that are loaded
 	// ring holds the entries of loaded sources for the clock algorithm that evicts them: hand
@@ -237,6 +239,7 @@ func (r *Registry) load(ctx context.Context, of sourceKey) (*entry, error) {
 	}
 	src := &Source{
 		r:         r,
+		number:    r.numbers.Add(1),
 		name:      of.name,
 		derived:   of.derived,
 		partition: partition(of.name, of.derived),

@@ -339,7 +339,7 @@ func TestFailedClaimsUseUpNoIDs(t *testing.T) {
 		apply func(f *fakeStore, err error)
 	}{
 		{"not applied", func(f *fakeStore, err error) {
-			f.onClaim = func([]storage.Schedule) error { return err }
+			f.onClaim = func([]storage.Claim) error { return err }
 		}},
 		{"applied all the same", func(f *fakeStore, err error) {
 			f.afterward = func() error { return err }
@@ -366,11 +366,11 @@ func TestFailedClaimsUseUpNoIDs(t *testing.T) {
 
 func TestClaimFailsHalfWay(t *testing.T) {
 	store := newFakeStore()
-	r := registry.New(store, registry.Options{MaxSeries: 260})
+	r := registry.New(store, registry.Options{MaxSeries: 10_010, LeaseSize: 10_000})
 	s := source(t, r, "web-1")
-	ls := series(t, "cpu", seq(0, 250)...)
+	ls := series(t, "cpu", seq(0, 10_000)...)
 	calls := 0
-	store.onClaim = func([]storage.Schedule) error {
+	store.onClaim = func([]storage.Claim) error {
 		if calls++; calls == 2 {
 			return storage.ErrUnavailable
 		}
@@ -379,7 +379,7 @@ func TestClaimFailsHalfWay(t *testing.T) {
 	_, err := s.Register(t.Context(), ls)
 	require.ErrorIs(t, err, storage.ErrUnavailable)
 	require.Positive(t, s.Len())
-	require.Equal(t, idRange(0, 250), register(t, s, ls))
+	require.Equal(t, idRange(0, 10_000), register(t, s, ls))
 	_, err = s.Register(t.Context(), series(t, "mem", seq(0, 11)...))
 	var limit *registry.LimitError
 	require.ErrorAs(t, err, &limit, "what failed was counted once")
@@ -492,7 +492,7 @@ func TestLimitOfBytes(t *testing.T) {
 	r := registry.New(store, registry.Options{MaxBytes: limit, Memory: held, OnNew: held.add})
 
 	failed := errors.New("failed")
-	store.onClaim = func([]storage.Schedule) error { return failed }
+	store.onClaim = func([]storage.Claim) error { return failed }
 	s := source(t, r, "new")
 	for range 3 {
 		_, err := s.Register(t.Context(), named(long/2))
@@ -522,7 +522,7 @@ func TestLimitOfBytes(t *testing.T) {
 	held = &texts{}
 	r = registry.New(store, registry.Options{MaxBytes: 3*long/2 + ownBytes(t, "first", "second"), Memory: held, OnNew: held.add})
 	first, second := source(t, r, "first"), source(t, r, "second")
-	store.onClaim = func([]storage.Schedule) error {
+	store.onClaim = func([]storage.Claim) error {
 		_, err := second.Register(t.Context(), named(long))
 		require.ErrorAs(t, err, &full)
 		return nil
@@ -616,7 +616,7 @@ func TestWaitingToRegisterCanBeCalledOff(t *testing.T) {
 	r := registry.New(store, registry.Options{})
 	s := source(t, r, "web-1")
 	entered, proceed := make(chan struct{}), make(chan struct{})
-	store.onClaim = func([]storage.Schedule) error {
+	store.onClaim = func([]storage.Claim) error {
 		close(entered)
 		<-proceed
 		return nil
@@ -723,7 +723,7 @@ func TestLeasesAge(t *testing.T) {
 	require.Equal(t, idRange(0, 2), register(t, s, series(t, "cpu", 0, 1)))
 	pass(registry.LeaseAge - time.Second)
 	require.Equal(t, idRange(2, 1), register(t, s, series(t, "cpu", 2)))
-	store.onClaim = func([]storage.Schedule) error { return storage.ErrTimeout }
+	store.onClaim = func([]storage.Claim) error { return storage.ErrTimeout }
 	_, err := s.Register(t.Context(), series(t, "cpu", 3))
 	require.ErrorIs(t, err, storage.ErrTimeout)
 	store.onClaim = nil

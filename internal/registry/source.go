@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 
@@ -14,20 +13,17 @@ import (
 	"github.com/quern/quern/internal/storage"
 )
 
-// claimSize is the number of series claimed at once. A claim is one conditional batch, and
-// Cassandra refuses batches above 50 KiB by default. 100 series of 400 bytes of labels, in two rows
-// each, stay below.
-const claimSize = 100
-
 // Source is the known series of one source. It is safe for concurrent use.
 type Source struct {
 	r         *Registry
+	number    uint64 // no other source of the registry has it
 	name      string
 	derived   bool
 	partition string // its name in the store
 
 	// turn is held while registering, so that one source's goroutines do not claim the same series
-	// with different ids. It is a channel so that waiting can be cancelled.
+	// with different ids. It is a channel so that waiting can be cancelled. Who takes several turns
+	// takes them in the order of number.
 	turn chan struct{}
 	// last is the greatest id, NoID if there is none. doubt holds the ids of claims that failed but
 	// may have taken effect. Such a series is claimed again with the same id, so that retries
@@ -123,11 +119,13 @@ func (s *Source) reclaim(ctx context.Context) error {
 		}
 	}
 	for some := range slices.Chunk(lost, claimSize) {
+		want := make([]storage.Claim, len(some))
 		schedules := make([]storage.Schedule, len(some))
 		for i, c := range some {
 			schedules[i] = storage.Schedule{ID: c.id, Labels: c.labels}
+			want[i] = storage.Claim{Source: s.partition, Schedule: schedules[i]}
 		}
-		ids, err := s.r.store.ClaimSchedules(ctx, s.partition, schedules)
+		ids, err := s.r.store.ClaimSchedules(ctx, want)
 		if err != nil {
 			return err
 		}
@@ -180,130 +178,17 @@ func (s *Source) all() []metric.ScheduleID {
 	return slices.Sorted(maps.Values(s.ids))
 }
 
-// Register returns the ids of the series, and gives an id to each that has none. The labels MUST
-// NOT hold the source unless the source is derived. The same series may be given more than once.
-// Register copies what it keeps: strings may be views into a request's buffer.
-//
-// If a limit forbids a series, its id is NoID and the error is a *LimitError; all other series are
-// registered then. After any other error the ids are nil, and some series may be registered: it is
-// safe to call again.
-func (s *Source) Register(ctx context.Context, series []metric.Labels) ([]metric.ScheduleID, error) {
-	select {
-	case s.turn <- struct{}{}:
-		defer func() { <-s.turn }()
-	case <-ctx.Done():
-		return nil, context.Cause(ctx)
-	}
-
-	keys := make([]string, len(series))
-	var want []claim
-	wanted := make(map[string]bool)
-	var buf []byte
-	for i, ls := range series {
-		buf = ls.AppendKey(buf[:0])
-		keys[i] = string(buf)
-		if _, known := s.Lookup(buf); known || wanted[keys[i]] {
-			continue
-		}
-		full := make([]metric.Label, 0, len(ls)+1)
-		for _, l := range ls {
-			full = append(full, metric.Label{Name: strings.Clone(l.Name), Value: strings.Clone(l.Value)})
-		}
-		if !s.derived {
-			full = append(full, metric.Label{Name: metric.SourceLabel, Value: s.name})
-		}
-		labels, err := metric.NewLabels(full...)
-		if err != nil {
-			return nil, fmt.Errorf("register %s of source %q: %w", ls, s.name, err)
-		}
-		wanted[keys[i]] = true
-		want = append(want, claim{key: keys[i], labels: labels})
-	}
-
-	refused, err := s.claimAll(ctx, want)
-	if err != nil {
-		return nil, err
-	}
-	ids := make([]metric.ScheduleID, len(series))
-	s.mu.RLock()
-	for i, key := range keys {
-		id, ok := s.ids[key]
-		if !ok {
-			id = NoID
-		}
-		ids[i] = id
-	}
-	s.mu.RUnlock()
-	if refused != nil {
-		return ids, refused
-	}
-	return ids, nil
-}
-
-// claim is a series without an id, and the id that it is to get.
-type claim struct {
-	key    string
-	labels metric.Labels
-	id     metric.ScheduleID
-}
-
-func (s *Source) claimAll(ctx context.Context, want []claim) (*LimitError, error) {
-	var refused *LimitError
-	if limit := s.r.opts.MaxSeriesPerSource; limit > 0 {
-		if len(want) > limit-s.Len()+s.leaving.gone() {
-			if err := s.leaving.count(ctx, s.all); err != nil {
-				return nil, err
-			}
-		}
-		if room := max(0, limit-s.Len()+s.leaving.gone()); len(want) > room {
-			refused = &LimitError{Source: s.name, Max: limit, Refused: len(want) - room}
-			want = want[:room]
-		}
-	}
-	granted, err := s.r.census.reserve(ctx, want)
-	if err != nil {
-		return nil, err
-	}
-	won := 0
-	defer func() { s.r.census.release(granted, won) }()
-	if more := granted.refused; refused == nil {
-		refused = more
-	} else if more != nil {
-		refused.Refused += more.Refused
-	}
-	if want = granted.claims; len(want) == 0 {
-		return refused, nil
-	}
-
-	if err := s.assign(ctx, want); err != nil {
-		return nil, err
-	}
-	for len(want) > 0 && err == nil {
-		n := min(len(want), claimSize)
-		var w int
-		if w, err = s.claim(ctx, want[:n]); err == nil {
-			want = want[n:]
-		}
-		won += w
-	}
-	if err != nil {
-		s.keepForRetry(want)
-		return nil, fmt.Errorf("register %d series of source %q: %w", len(want), s.name, err)
-	}
-	return refused, nil
-}
-
 // assign picks the ids to claim: for each series the id of an earlier attempt if there was one, and
 // consecutive new ids for the rest.
-func (s *Source) assign(ctx context.Context, want []claim) error {
+func (s *Source) assign(ctx context.Context, want []*claim) error {
 	fresh := 0
-	for i := range want {
-		id, ok := s.doubt[want[i].key]
+	for _, c := range want {
+		id, ok := s.doubt[c.key]
 		if !ok || !s.r.ids.usable(id) {
 			id = NoID
 			fresh++
 		}
-		want[i].id = id
+		c.id = id
 	}
 	if fresh == 0 {
 		return nil
@@ -312,30 +197,18 @@ func (s *Source) assign(ctx context.Context, want []claim) error {
 	if err != nil {
 		return fmt.Errorf("register %d series of source %q: %w", len(want), s.name, err)
 	}
-	for i := range want {
-		if want[i].id == NoID {
-			want[i].id = got.Start
+	for _, c := range want {
+		if c.id == NoID {
+			c.id = got.Start
 			got.Start++
 		}
 	}
 	return nil
 }
 
-// claim claims the series under their assigned ids, and keeps the ids that they end up with. It
-// returns how many got the assigned id.
-func (s *Source) claim(ctx context.Context, want []claim) (won int, err error) {
-	schedules := make([]storage.Schedule, len(want))
-	for i, c := range want {
-		schedules[i] = storage.Schedule{ID: c.id, Labels: c.labels}
-	}
-	ids, err := s.r.store.ClaimSchedules(ctx, s.partition, schedules)
-	if err != nil {
-		return 0, err
-	}
-	if len(ids) != len(want) {
-		return 0, fmt.Errorf("the store returned %d ids for %d series", len(ids), len(want))
-	}
-
+// claimed keeps the ids that the store has given to some series of the source. It returns how many
+// of them are those that were claimed.
+func (s *Source) claimed(want []*claim, ids []metric.ScheduleID) (won int) {
 	s.mu.Lock()
 	for i, c := range want {
 		s.ids[c.key] = ids[i]
@@ -346,22 +219,20 @@ func (s *Source) claim(ctx context.Context, want []claim) (won int, err error) {
 		delete(s.doubt, c.key)
 		if ids[i] == c.id {
 			won++
-			continue
+		} else {
+			// The series has another id for good. So no attempt to give it this id can take effect any
+			// more, not even one that timed out and is still under way.
+			s.r.ids.giveBack(blocks.Range{Start: c.id, End: c.id + 1})
+			c.id = ids[i]
 		}
-		// The series has another id for good. So no attempt to give it this id can take effect any
-		// more, not even one that timed out and is still under way.
-		s.r.ids.giveBack(blocks.Range{Start: c.id, End: c.id + 1})
-		schedules[i].ID = ids[i]
+		c.done = true
 	}
-	if s.r.opts.OnNew != nil {
-		s.r.opts.OnNew(schedules)
-	}
-	return won, nil
+	return won
 }
 
 // keepForRetry keeps the ids of claims that failed or were not reached, at most LeaseSize of them.
 // With more, a client is not retrying but making up series, and ids are cheaper than memory.
-func (s *Source) keepForRetry(want []claim) {
+func (s *Source) keepForRetry(want []*claim) {
 	if len(s.doubt)+len(want) > s.r.opts.LeaseSize {
 		s.doubt = nil
 	}

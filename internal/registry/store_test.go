@@ -23,7 +23,7 @@ type fakeStore struct {
 	onLoad    func(ctx context.Context) error
 	onLease   func() error
 	onLeaseOf func(n int) error
-	onClaim   func(want []storage.Schedule) error
+	onClaim   func(want []storage.Claim) error
 	afterward func() error
 	doubts    int64
 	onKeep    func(r blocks.Range) error
@@ -82,7 +82,7 @@ func (f *fakeStore) LeaseIDs(_ context.Context, n int) (blocks.Range, error) {
 	return r, nil
 }
 
-func (f *fakeStore) ClaimSchedules(_ context.Context, source string, want []storage.Schedule) ([]metric.ScheduleID, error) {
+func (f *fakeStore) ClaimSchedules(_ context.Context, want []storage.Claim) ([]metric.ScheduleID, error) {
 	if f.onClaim != nil {
 		if err := f.onClaim(want); err != nil {
 			return nil, err
@@ -91,16 +91,18 @@ func (f *fakeStore) ClaimSchedules(_ context.Context, source string, want []stor
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.claims++
-	if f.bySource[source] == nil {
-		f.bySource[source] = make(map[string]storage.Schedule)
-	}
 	out := make([]metric.ScheduleID, len(want))
 	for i, w := range want {
-		key := string(w.Labels.AppendKey(nil))
-		if _, ok := f.bySource[source][key]; !ok {
-			f.bySource[source][key] = storage.Schedule{ID: w.ID, Labels: slices.Clone(w.Labels)}
+		known := f.bySource[w.Source]
+		if known == nil {
+			known = make(map[string]storage.Schedule)
+			f.bySource[w.Source] = known
 		}
-		out[i] = f.bySource[source][key].ID
+		key := string(w.Labels.AppendKey(nil))
+		if _, ok := known[key]; !ok {
+			known[key] = storage.Schedule{ID: w.ID, Labels: slices.Clone(w.Labels)}
+		}
+		out[i] = known[key].ID
 	}
 	if f.afterward != nil {
 		if err := f.afterward(); err != nil {

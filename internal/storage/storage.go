@@ -314,6 +314,22 @@ type Schedule struct {
 	Labels metric.Labels
 }
 
+// Claim asks for an id of a series of a source.
+type Claim struct {
+	// Source is the name of the source's partition. It must not be empty.
+	Source string
+	Schedule
+}
+
+// ClaimsOf returns claims of series that have one source.
+func ClaimsOf(source string, series []Schedule) []Claim {
+	claims := make([]Claim, len(series))
+	for i, s := range series {
+		claims[i] = Claim{source, s}
+	}
+	return claims
+}
+
 // Lease is one row of the shards table.
 type Lease struct {
 	Shard     int
@@ -535,11 +551,11 @@ type Registry interface {
 	// Doubts counts how often the store may have lost acknowledged writes: leases of ids, series,
 	// samples. It returns at once, without I/O. A store that loses nothing always returns 0.
 	Doubts() int64
-	// ClaimSchedules registers series of one source under ids that the caller has leased, and
-	// returns the id that each series has now. A series that has an id already keeps it. The
-	// source's name must not be empty. Ids are decided by conditional writes within the source's
-	// partition.
-	ClaimSchedules(ctx context.Context, source string, want []Schedule) ([]metric.ScheduleID, error)
+	// ClaimSchedules registers series under ids that the caller has leased, and returns the id that
+	// each series has now. A series that has an id already keeps it. A call may name one series
+	// twice. Ids are decided by conditional writes within the partition of each source. After an
+	// error some series may be registered, all of their rows or as good as none.
+	ClaimSchedules(ctx context.Context, want []Claim) ([]metric.ScheduleID, error)
 	// SourceSchedules yields the schedules of one source.
 	SourceSchedules(ctx context.Context, source string) iter.Seq2[Schedule, error]
 	// Schedules yields the schedules with ids in the range, by id.

@@ -7,6 +7,8 @@ import (
 	"iter"
 	"strconv"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/quern/quern/internal/blocks"
 	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/storage"
@@ -51,6 +53,7 @@ type scheduleRow struct {
 // claim is a series that is being registered. Its key in the partition of its source is a hash,
 // because labels may be longer than Cassandra's keys.
 type claim struct {
+	source string
 	key    [sha256.Size]byte
 	wanted metric.ScheduleID
 	labels map[string]string
@@ -59,35 +62,51 @@ type claim struct {
 	listed bool
 }
 
-// ClaimSchedules implements storage.Registry. It writes conditional batches in the source's
-// partition, then the labels by id, then a note in the source's partition that the labels are
+// claimsAtOnce is how many partitions a call of ClaimSchedules writes to at once.
+const claimsAtOnce = 32
+
+// ClaimSchedules implements storage.Registry. It writes conditional batches in the partition of
+// each source, then the labels by id, then a note in the source's partition that the labels are
 // there. SourceSchedules skips a series without the note, so whoever meets the series next
 // completes what a crash left undone.
-func (s *Store) ClaimSchedules(ctx context.Context, source string, want []storage.Schedule) ([]metric.ScheduleID, error) {
-	op := fmt.Sprintf("claim schedules of source %q", source)
+func (s *Store) ClaimSchedules(ctx context.Context, want []storage.Claim) ([]metric.ScheduleID, error) {
+	const op = "claim schedules"
 	if ctx.Err() != nil {
 		return nil, convert(ctx, ctx.Err())
 	}
-	claims := make(map[[sha256.Size]byte]*claim, len(want))
 	order := make([]*claim, len(want))
-	var distinct []*claim
+	bySource := make(map[string]map[[sha256.Size]byte]*claim)
+	distinct := make(map[string][]*claim)
 	for i, w := range want {
+		claims := bySource[w.Source]
+		if claims == nil {
+			claims = make(map[[sha256.Size]byte]*claim)
+			bySource[w.Source] = claims
+		}
 		key := sha256.Sum256(w.Labels.AppendKey(nil))
-		if claims[key] == nil {
-			claims[key] = &claim{key: key, wanted: w.ID, labels: labelMap(w.Labels)}
-			distinct = append(distinct, claims[key])
+		c := claims[key]
+		if c == nil {
+			c = &claim{source: w.Source, key: key, wanted: w.ID, labels: labelMap(w.Labels)}
+			claims[key] = c
+			distinct[w.Source] = append(distinct[w.Source], c)
 		}
-		order[i] = claims[key]
+		order[i] = c
 	}
-	for len(distinct) > 0 {
-		n := claimsPerBatch(source, distinct)
-		if err := s.claim(ctx, source, claims, distinct[:n]); err != nil {
-			return nil, named(op, err)
+	err := together(ctx, distinct, func(ctx context.Context, source string, some []*claim) error {
+		for len(some) > 0 {
+			n := claimsPerBatch(some)
+			if err := s.claim(ctx, source, bySource[source], some[:n]); err != nil {
+				return named(fmt.Sprintf("claim schedules of source %q", source), err)
+			}
+			some = some[n:]
 		}
-		distinct = distinct[n:]
+		return nil
+	})
+	if err == nil {
+		err = named(op, s.list(ctx, distinct))
 	}
-	if err := s.list(ctx, source, order); err != nil {
-		return nil, named(op, err)
+	if err != nil {
+		return nil, err
 	}
 	ids := make([]metric.ScheduleID, len(order))
 	for i, c := range order {
@@ -96,10 +115,26 @@ func (s *Store) ClaimSchedules(ctx context.Context, source string, want []storag
 	return ids, nil
 }
 
-func claimsPerBatch(source string, claims []*claim) int {
+// together calls do for each partition, for claimsAtOnce of them at a time. The error is the first
+// one; it ends the others.
+func together[K comparable, V any](ctx context.Context, parts map[K]V, do func(context.Context, K, V) error) error {
+	if len(parts) == 1 {
+		for k, v := range parts {
+			return do(ctx, k, v)
+		}
+	}
+	g, inner := errgroup.WithContext(ctx)
+	g.SetLimit(claimsAtOnce)
+	for k, v := range parts {
+		g.Go(func() error { return do(inner, k, v) })
+	}
+	return g.Wait()
+}
+
+func claimsPerBatch(claims []*claim) int {
 	size := 0
 	for i, c := range claims {
-		st := c.statement(source)
+		st := c.statement()
 		if size += sizeOf(&st); size > maxBatchBytes && i > 0 {
 			return i
 		}
@@ -107,9 +142,9 @@ func claimsPerBatch(source string, claims []*claim) int {
 	return len(claims)
 }
 
-func (c *claim) statement(source string) statement {
+func (c *claim) statement() statement {
 	// If the insert is refused because of its own effect, claim then reads the id that it asked for.
-	return stmt(cqlClaimSchedule, source, c.key[:], int64(c.wanted), c.labels).again()
+	return stmt(cqlClaimSchedule, c.source, c.key[:], int64(c.wanted), c.labels).again()
 }
 
 // claim finds or decides the id of each series in some. A batch inserts all or none. If it is
@@ -119,7 +154,7 @@ func (s *Store) claim(ctx context.Context, source string, known map[[sha256.Size
 	for {
 		stmts := make([]statement, len(missing))
 		for i, c := range missing {
-			stmts[i] = c.statement(source)
+			stmts[i] = c.statement()
 		}
 		ok, err := s.session.cas(ctx, stmts...)
 		if err != nil {
@@ -156,28 +191,32 @@ func (s *Store) claim(ctx context.Context, source string, known map[[sha256.Size
 	}
 }
 
-// list writes the labels by id, and then the note that they are there.
-func (s *Store) list(ctx context.Context, source string, claims []*claim) error {
+// list writes the labels by id, and then the notes that they are there. Sources share the
+// partitions of labels.
+func (s *Store) list(ctx context.Context, bySource map[string][]*claim) error {
 	byBlock := make(map[metric.ScheduleID][]statement)
-	var notes []statement
-	for _, c := range claims {
-		if c.listed {
-			continue
+	notes := make(map[string][]statement)
+	for source, claims := range bySource {
+		for _, c := range claims {
+			if c.listed {
+				continue
+			}
+			start := blocks.Of(c.id, s.groupSize).Start
+			byBlock[start] = append(byBlock[start], stmt(cqlListSchedule, int64(start), int64(c.id), c.labels))
+			notes[source] = append(notes[source], stmt(cqlMarkListed, source, c.key[:]))
 		}
-		start := blocks.Of(c.id, s.groupSize).Start
-		byBlock[start] = append(byBlock[start], stmt(cqlListSchedule, int64(start), int64(c.id), c.labels))
-		notes = append(notes, stmt(cqlMarkListed, source, c.key[:]))
 	}
 	tsUs, err := s.timestamp(ctx, 0)
 	if err != nil {
 		return err
 	}
-	for _, stmts := range byBlock {
-		if err := s.inBatches(ctx, tsUs, stmts); err != nil {
-			return err
-		}
+	err = together(ctx, byBlock, func(ctx context.Context, _ metric.ScheduleID, stmts []statement) error {
+		return s.inBatches(ctx, tsUs, stmts)
+	})
+	if err != nil {
+		return err
 	}
-	return s.inBatches(ctx, tsUs, notes)
+	return together(ctx, notes, func(ctx context.Context, _ string, stmts []statement) error { return s.inBatches(ctx, tsUs, stmts) })
 }
 
 func labelMap(ls metric.Labels) map[string]string {

@@ -97,7 +97,7 @@ func TestNoTimestampByAClockThatWasSet(t *testing.T) {
 		"marks deleted": func(ctx context.Context, s *Store) error {
 			return s.DeleteMarks(ctx, 0, storage.IndexPartition{SliceKey: slice}, []storage.Mark{{}})
 		},
-		"a series": func(ctx context.Context, s *Store) error { return s.list(ctx, "host", []*claim{{}}) },
+		"a series": func(ctx context.Context, s *Store) error { return s.list(ctx, map[string][]*claim{"host": {{}}}) },
 		"metadata": func(ctx context.Context, s *Store) error { return s.PutMetadata(ctx, []metric.Metadata{{Name: "m"}}) },
 		"an annotation": func(ctx context.Context, s *Store) error {
 			return s.PutAnnotations(ctx, []storage.Annotation{{ID: "a"}}, 0)

@@ -224,7 +224,7 @@ func TestDamagedBlock(t *testing.T) {
 			require.NoError(t, err)
 			series = append(series, storage.Schedule{ID: ids.Start + metric.ScheduleID(n*64+k), Labels: labels})
 		}
-		_, err := st.ClaimSchedules(ctx, source, series)
+		_, err := st.ClaimSchedules(ctx, storage.ClaimsOf(source, series))
 		require.NoError(t, err)
 	}
 	require.NoError(t, st.db.Compact(ctx, []byte{0}, []byte{255}, false))
@@ -333,7 +333,7 @@ func requireSources(t *testing.T, st *Store, sources int, labels map[metric.Sche
 			ids.Start++
 		}
 		for range 2 {
-			got, err := st.ClaimSchedules(t.Context(), source, want)
+			got, err := st.ClaimSchedules(t.Context(), storage.ClaimsOf(source, want))
 			require.NoError(t, err)
 			for i := range series {
 				require.Equal(t, series[i].ID, got[i], "it has one already")
@@ -357,7 +357,7 @@ func TestSeriesDamagedTwice(t *testing.T) {
 	st := mustOpen(t, "/data", Options{Settings: storagetest.TestSettings(), FS: vfs.NewMem()})
 	labels, err := metric.NewLabels(metric.Label{Name: metric.NameLabel, Value: "m"})
 	require.NoError(t, err)
-	_, err = st.ClaimSchedules(t.Context(), storage.DerivedSource+"x", []storage.Schedule{{ID: 1, Labels: labels}})
+	_, err = st.ClaimSchedules(t.Context(), storage.ClaimsOf(storage.DerivedSource+"x", []storage.Schedule{{ID: 1, Labels: labels}}))
 	require.NoError(t, err)
 	prefix := sourcePrefix(storage.DerivedSource + "x")
 	st.unreadable.add(prefix, after(prefix))
@@ -372,7 +372,7 @@ func TestSeriesDamagedTwice(t *testing.T) {
 	err = first(st.SourceSchedules(t.Context(), storage.DerivedSource+"x"))
 	require.ErrorIs(t, err, storage.ErrCorrupt)
 	require.ErrorContains(t, err, "quern salvage")
-	_, err = st.ClaimSchedules(t.Context(), storage.DerivedSource+"x", []storage.Schedule{{ID: 3, Labels: labels}})
+	_, err = st.ClaimSchedules(t.Context(), storage.ClaimsOf(storage.DerivedSource+"x", []storage.Schedule{{ID: 3, Labels: labels}}))
 	require.ErrorIs(t, err, storage.ErrCorrupt)
 	require.NoError(t, first(st.SourceSchedules(t.Context(), "y")), "others are there")
 	require.NoError(t, st.Close())

@@ -4,8 +4,10 @@ import (
 	"bytes"
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"iter"
+	"slices"
 
 	lsm "github.com/cockroachdb/pebble/v2"
 
@@ -56,30 +58,40 @@ func (s *Store) LeasedIDs(ctx context.Context) (blocks.Range, error) {
 	return blocks.Range{End: s.leased()}, nil
 }
 
+// claimRow is a series that is being registered.
+type claimRow struct {
+	source string
+	key    []byte            // of its row in the table schedules
+	labels int               // where the labels begin in key
+	id     metric.ScheduleID // the one that it is to get, then the one that it has
+}
+
 // ClaimSchedules implements storage.Registry. It is not synced: the samples with these ids follow
 // in the same log, so if they are there, the claim is too. If a crash loses the claim, its samples
-// were never acknowledged.
-func (s *Store) ClaimSchedules(ctx context.Context, source string, want []storage.Schedule) ([]metric.ScheduleID, error) {
+// were never acknowledged. All new series of a call are one batch.
+func (s *Store) ClaimSchedules(ctx context.Context, want []storage.Claim) ([]metric.ScheduleID, error) {
 	const op = "claim schedules"
-	prefix := sourcePrefix(source)
-	keys := make([][]byte, len(want))
+	rows := make([]claimRow, len(want))
 	size := 0
+	var keys []byte // of all rows
 	for i := range want {
-		keys[i] = want[i].Labels.AppendKey(prefix[:len(prefix):len(prefix)])
-		size += 2 * (rowOverhead + len(keys[i])) // in each of two tables
+		w := &want[i]
+		from := len(keys)
+		keys = append(keys, tableSeries)
+		keys = appendString(keys, w.Source)
+		rows[i] = claimRow{source: w.Source, labels: len(keys) - from, id: w.ID}
+		keys = w.Labels.AppendKey(keys)
+		rows[i].key = keys[from:len(keys):len(keys)] // it stays where it is when keys grows
+		size += 2 * (rowOverhead + len(rows[i].key)) // in each of two tables
 	}
 	if err := s.disk.admit(size); err != nil {
 		return nil, fmt.Errorf("%s: %w", op, err)
-	}
-	wanted := make([]metric.ScheduleID, len(want))
-	for i := range want {
-		wanted[i] = want[i].ID
 	}
 	var ids []metric.ScheduleID
 	err := s.do(ctx, op, func() error {
 		s.registryMu.Lock()
 		defer s.registryMu.Unlock()
-		claimed, err := s.claim(ctx, source, len(prefix), keys, wanted)
+		claimed, err := s.claim(ctx, rows, size)
 		ids = claimed
 		return err
 	})
@@ -89,44 +101,114 @@ func (s *Store) ClaimSchedules(ctx context.Context, source string, want []storag
 	return ids, nil
 }
 
-func (s *Store) claim(ctx context.Context, source string, prefix int, keys [][]byte, wanted []metric.ScheduleID) ([]metric.ScheduleID, error) {
-	batch := s.db.NewBatch()
-	ids := make([]metric.ScheduleID, len(keys))
-	fresh := map[string]metric.ScheduleID{} // the caller may name one series twice
-	for i, key := range keys {
-		id, ok := fresh[string(key)]
-		if ok {
-			ids[i] = id
-			continue
-		}
-		id, ok, err := s.idOf(ctx, source, key)
-		if err != nil {
-			return nil, closed(batch, err)
-		}
-		if ok {
-			ids[i] = id
-			continue
-		}
-		ids[i] = wanted[i]
-		fresh[string(key)] = wanted[i]
-		if err := batch.Set(key, binary.BigEndian.AppendUint64(nil, uint64(wanted[i])), nil); err != nil {
-			return nil, closed(batch, err)
-		}
-		if err := batch.Set(scheduleKey(wanted[i]), key[prefix:], nil); err != nil {
+// claim decides the ids of the rows, and returns them.
+func (s *Store) claim(ctx context.Context, rows []claimRow, size int) ([]metric.ScheduleID, error) {
+	inOrder := make([]*claimRow, len(rows))
+	for i := range rows {
+		inOrder[i] = &rows[i]
+	}
+	slices.SortStableFunc(inOrder, func(a, b *claimRow) int { return bytes.Compare(a.key, b.key) })
+	fresh, err := s.lookUp(ctx, inOrder)
+	if err != nil {
+		return nil, err
+	}
+	ids := make([]metric.ScheduleID, len(rows))
+	for i := range rows {
+		ids[i] = rows[i].id
+	}
+	if len(fresh) == 0 {
+		return ids, nil
+	}
+	batch := s.db.NewBatchWithSize(size)
+	var id [8]byte
+	for _, r := range fresh {
+		binary.BigEndian.PutUint64(id[:], uint64(r.id))
+		if err := batch.Set(r.key, id[:], nil); err != nil {
 			return nil, closed(batch, err)
 		}
 	}
-	if batch.Empty() {
-		return ids, batch.Close()
+	for _, r := range fresh {
+		if err := batch.Set(scheduleKey(r.id), r.key[r.labels:], nil); err != nil {
+			return nil, closed(batch, err)
+		}
 	}
-	err := closed(batch, batch.Commit(lsm.NoSync))
-	for key := range fresh {
-		if s.unreadable.past([]byte(key)) != nil { // the new row cannot be read either
+	err = closed(batch, batch.Commit(lsm.NoSync))
+	for _, r := range fresh {
+		if s.unreadable.past(r.key) != nil { // the new row cannot be read either
 			s.lostSeries.forget()
 			break
 		}
 	}
 	return ids, err
+}
+
+// lookUp gives each row the id that the store has for it, and returns those that the store does not
+// have. The rows are sorted by key. A row twice gets the first one's id.
+//
+// It goes through the table once, from row to row. So the first row of a new source says of all
+// others that they are not there either.
+func (s *Store) lookUp(ctx context.Context, rows []*claimRow) (fresh []*claimRow, err error) {
+	if len(rows) == 0 {
+		return nil, nil
+	}
+	var it *lsm.Iterator // nil once something cannot be read
+	if s.unreadable.len() == 0 {
+		upper := append(bytes.Clone(rows[len(rows)-1].key), 0)
+		if it, err = s.db.NewIter(&lsm.IterOptions{LowerBound: rows[0].key, UpperBound: upper}); err != nil {
+			return nil, err
+		}
+	}
+	defer func() {
+		if it != nil {
+			err = errors.Join(err, it.Close())
+		}
+	}()
+	there := it != nil && it.First()
+	for i, r := range rows {
+		if i > 0 && bytes.Equal(r.key, rows[i-1].key) {
+			r.id = rows[i-1].id
+			continue
+		}
+		var id metric.ScheduleID
+		var ok bool
+		if it != nil {
+			if there && bytes.Compare(it.Key(), r.key) < 0 {
+				there = it.SeekGE(r.key)
+			}
+			if id, ok, err = idAt(it, there, r.key); lsm.IsCorruptionError(err) {
+				_ = it.Close() // it says the same again
+				it = nil
+			}
+		}
+		if it == nil {
+			id, ok, err = s.idOf(ctx, r.source, r.key)
+		}
+		switch {
+		case err != nil:
+			return nil, err
+		case ok:
+			r.id = id
+		default:
+			fresh = append(fresh, r)
+		}
+	}
+	return fresh, nil
+}
+
+// idAt returns the id in the row at which an iterator is; there is false if it is at none. ok is
+// false if the row has another key.
+func idAt(it *lsm.Iterator, there bool, key []byte) (id metric.ScheduleID, ok bool, err error) {
+	if err := it.Error(); err != nil {
+		return 0, false, err
+	}
+	if !there || !bytes.Equal(it.Key(), key) {
+		return 0, false, nil
+	}
+	v, err := it.ValueAndErr()
+	if err == nil {
+		id, err = parseID(v)
+	}
+	return id, err == nil, err
 }
 
 // idOf returns the id of a source's series by its key. ok is false if the series has none.

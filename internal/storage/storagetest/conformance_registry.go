@@ -2,6 +2,7 @@ package storagetest
 
 import (
 	"bytes"
+	"math/rand/v2"
 	"slices"
 	"strconv"
 	"sync"
@@ -18,6 +19,7 @@ import (
 var registryCases = []conformanceCase{
 	{"LeaseIDs", (*suite).leaseIDs, nil},
 	{"ClaimSchedules", (*suite).claimSchedules, nil},
+	{"ClaimSchedulesOfSources", (*suite).claimSchedulesOfSources, nil},
 	{"ClaimRace", (*suite).claimRace, nil},
 	{"SchedulesByRange", (*suite).schedulesByRange, nil},
 }
@@ -93,24 +95,24 @@ func (s *suite) claimSchedules() {
 		{ID: r.Start, Labels: series("web-1", "cpu", "core", "0")},
 		{ID: r.Start + 1, Labels: series("web-1", "cpu", "core", "1")},
 	}
-	ids, err := s.store.ClaimSchedules(s.ctx, "web-1", first)
+	ids, err := s.store.ClaimSchedules(s.ctx, storage.ClaimsOf("web-1", first))
 	require.NoError(s, err)
 	require.Equal(s, []metric.ScheduleID{r.Start, r.Start + 1}, ids)
 	// Known series keep their ids, in the order asked. A new series between them gets its own id,
 	// also when it is wanted twice.
-	ids, err = s.store.ClaimSchedules(s.ctx, "web-1", []storage.Schedule{
+	ids, err = s.store.ClaimSchedules(s.ctx, storage.ClaimsOf("web-1", []storage.Schedule{
 		{ID: r.Start + 2, Labels: first[1].Labels},
 		{ID: r.Start + 3, Labels: series("web-1", "mem")},
 		{ID: r.Start + 4, Labels: first[0].Labels},
 		{ID: r.Start + 5, Labels: series("web-1", "mem")},
-	})
+	}))
 	require.NoError(s, err)
 	require.Equal(s, []metric.ScheduleID{r.Start + 1, r.Start + 3, r.Start, r.Start + 3}, ids)
 	// Sources whose names begin alike are different.
-	ids, err = s.store.ClaimSchedules(s.ctx, "web-10", []storage.Schedule{{ID: r.Start + 6, Labels: series("web-10", "cpu")}})
+	ids, err = s.store.ClaimSchedules(s.ctx, storage.ClaimsOf("web-10", []storage.Schedule{{ID: r.Start + 6, Labels: series("web-10", "cpu")}}))
 	require.NoError(s, err)
 	require.Equal(s, []metric.ScheduleID{r.Start + 6}, ids)
-	ids, err = s.store.ClaimSchedules(s.ctx, "web-1", nil)
+	ids, err = s.store.ClaimSchedules(s.ctx, storage.ClaimsOf("web-1", nil))
 	require.NoError(s, err)
 	require.Empty(s, ids)
 
@@ -121,6 +123,65 @@ func (s *suite) claimSchedules() {
 		equal(s, []storage.Schedule{{ID: r.Start + 6, Labels: series("web-10", "cpu")}}, s.sourceSchedules("web-10"))
 		require.Empty(s, s.sourceSchedules("web"))
 		require.Len(s, all(s, s.store.Schedules(s.ctx, r)), 4)
+	}
+	check()
+	s.reopen()
+	check()
+}
+
+// claimSchedulesOfSources: one call claims series of many sources, in any order, of which some are
+// known and some are wanted twice.
+func (s *suite) claimSchedulesOfSources() {
+	const sources, each = 60, 5
+	r, err := s.store.LeaseIDs(s.ctx, 4*sources*each)
+	require.NoError(s, err)
+	next := r.Start
+	claim := func(source, i int) storage.Claim {
+		name := "web-" + strconv.Itoa(source)
+		next++
+		return storage.Claim{Source: name, Schedule: storage.Schedule{ID: next - 1, Labels: series(name, "m"+strconv.Itoa(i))}}
+	}
+	want := map[string]metric.ScheduleID{}
+	call := func(claims []storage.Claim) {
+		s.Helper()
+		rand.Shuffle(len(claims), func(i, j int) { claims[i], claims[j] = claims[j], claims[i] })
+		ids, err := s.store.ClaimSchedules(s.ctx, claims)
+		require.NoError(s, err)
+		require.Len(s, ids, len(claims))
+		for i, c := range claims {
+			key := c.Labels.String()
+			if _, known := want[key]; !known {
+				want[key] = c.ID
+			}
+			require.Equal(s, want[key], ids[i], key)
+		}
+	}
+	var some, twice []storage.Claim
+	for source := range sources {
+		for i := range each {
+			if (source+i)%3 == 0 {
+				some = append(some, claim(source, i))
+			}
+			twice = append(twice, claim(source, i), claim(source, i))
+		}
+	}
+	call(some)
+	call(twice)
+	require.Len(s, want, sources*each)
+	check := func() {
+		s.Helper()
+		for source := range sources {
+			got := s.sourceSchedules("web-" + strconv.Itoa(source))
+			require.Len(s, got, each)
+			for _, sc := range got {
+				require.Equal(s, want[sc.Labels.String()], sc.ID)
+			}
+		}
+		byID := all(s, s.store.Schedules(s.ctx, r))
+		require.Len(s, byID, sources*each)
+		for _, sc := range byID {
+			require.Equal(s, want[sc.Labels.String()], sc.ID)
+		}
 	}
 	check()
 	s.reopen()
@@ -140,7 +201,7 @@ func (s *suite) claimRace() {
 			for i := range want {
 				want[i] = storage.Schedule{ID: r.Start + metric.ScheduleID(i), Labels: series("db", "m"+strconv.Itoa(i))}
 			}
-			results[w], err = s.store.ClaimSchedules(s.ctx, "db", want)
+			results[w], err = s.store.ClaimSchedules(s.ctx, storage.ClaimsOf("db", want))
 			assert.NoError(s, err)
 		})
 	}
@@ -170,7 +231,7 @@ func (s *suite) schedulesByRange() {
 				Labels: series(source, "m"+strconv.Itoa(i), "long", string(bytes.Repeat([]byte("x"), 200))),
 			})
 		}
-		_, err := s.store.ClaimSchedules(s.ctx, source, claim)
+		_, err := s.store.ClaimSchedules(s.ctx, storage.ClaimsOf(source, claim))
 		require.NoError(s, err)
 		want = append(want, claim...)
 	}

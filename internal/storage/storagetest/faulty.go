@@ -387,9 +387,9 @@ func (f *Faulty) LeasedIDs(ctx context.Context) (blocks.Range, error) {
 }
 
 // ClaimSchedules implements storage.Registry.
-func (f *Faulty) ClaimSchedules(ctx context.Context, source string, want []storage.Schedule) ([]metric.ScheduleID, error) {
+func (f *Faulty) ClaimSchedules(ctx context.Context, want []storage.Claim) ([]metric.ScheduleID, error) {
 	return ask(f, Step{Op: "ClaimSchedules", Detail: want}, func() ([]metric.ScheduleID, error) {
-		return f.Store.ClaimSchedules(ctx, source, want)
+		return f.Store.ClaimSchedules(ctx, want)
 	})
 }
 

@@ -406,7 +406,9 @@ func (r *historyRun) claim() {
 			Labels: series(source, "m"+strconv.Itoa(r.rng.IntN(20))),
 		}
 	}
-	same(r, func(st storage.Store) ([]metric.ScheduleID, error) { return st.ClaimSchedules(r.ctx, source, want) })
+	same(r, func(st storage.Store) ([]metric.ScheduleID, error) {
+		return st.ClaimSchedules(r.ctx, storage.ClaimsOf(source, want))
+	})
 }
 
 // addEpoch adds an epoch when the clock is past what it has shown before: by a clock that went back, a

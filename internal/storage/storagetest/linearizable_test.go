@@ -38,7 +38,7 @@ type broken struct {
 	renew   func(ctx context.Context, l storage.Lease, ttl time.Duration) error
 	release func(ctx context.Context, shard int, owner string) error
 	ids     func(ctx context.Context, n int) (blocks.Range, error)
-	claim   func(ctx context.Context, source string, want []storage.Schedule) ([]metric.ScheduleID, error)
+	claim   func(ctx context.Context, want []storage.Claim) ([]metric.ScheduleID, error)
 	series  func(ctx context.Context, source string) iter.Seq2[storage.Schedule, error]
 	put     func(ctx context.Context, d storage.Document, keep int) error
 }
@@ -78,11 +78,11 @@ func (b *broken) LeaseIDs(ctx context.Context, n int) (blocks.Range, error) {
 	return b.Store.LeaseIDs(ctx, n)
 }
 
-func (b *broken) ClaimSchedules(ctx context.Context, source string, want []storage.Schedule) ([]metric.ScheduleID, error) {
+func (b *broken) ClaimSchedules(ctx context.Context, want []storage.Claim) ([]metric.ScheduleID, error) {
 	if b.claim != nil {
-		return b.claim(ctx, source, want)
+		return b.claim(ctx, want)
 	}
-	return b.Store.ClaimSchedules(ctx, source, want)
+	return b.Store.ClaimSchedules(ctx, want)
 }
 
 func (b *broken) SourceSchedules(ctx context.Context, source string) iter.Seq2[storage.Schedule, error] {
@@ -237,8 +237,8 @@ func TestLinearizableFindsBreaks(t *testing.T) {
 		}},
 		{"a second id", "claims are not", func(m *Model) *broken {
 			second := every(3)
-			return &broken{claim: func(ctx context.Context, source string, want []storage.Schedule) ([]metric.ScheduleID, error) {
-				ids, err := m.ClaimSchedules(ctx, source, want)
+			return &broken{claim: func(ctx context.Context, want []storage.Claim) ([]metric.ScheduleID, error) {
+				ids, err := m.ClaimSchedules(ctx, want)
 				if err == nil && second() {
 					ids[0] = want[0].ID
 				}
@@ -247,9 +247,9 @@ func TestLinearizableFindsBreaks(t *testing.T) {
 		}},
 		{"a claim is forgotten", "claims are not", func(m *Model) *broken {
 			forget := every(2)
-			return &broken{claim: func(ctx context.Context, source string, want []storage.Schedule) ([]metric.ScheduleID, error) {
+			return &broken{claim: func(ctx context.Context, want []storage.Claim) ([]metric.ScheduleID, error) {
 				if !forget() {
-					return m.ClaimSchedules(ctx, source, want)
+					return m.ClaimSchedules(ctx, want)
 				}
 				ids := make([]metric.ScheduleID, len(want))
 				for i, w := range want {

@@ -381,18 +381,18 @@ func (m *Model) LeasedIDs(ctx context.Context) (blocks.Range, error) {
 }
 
 // ClaimSchedules implements storage.Registry.
-func (m *Model) ClaimSchedules(ctx context.Context, source string, want []storage.Schedule) ([]metric.ScheduleID, error) {
+func (m *Model) ClaimSchedules(ctx context.Context, want []storage.Claim) ([]metric.ScheduleID, error) {
 	if err := m.begin(ctx); err != nil {
 		return nil, err
 	}
 	defer m.mu.Unlock()
-	known := m.series[source]
-	if known == nil {
-		known = map[string]metric.ScheduleID{}
-		m.series[source] = known
-	}
 	ids := make([]metric.ScheduleID, len(want))
 	for i, w := range want {
+		known := m.series[w.Source]
+		if known == nil {
+			known = map[string]metric.ScheduleID{}
+			m.series[w.Source] = known
+		}
 		key := string(w.Labels.AppendKey(nil))
 		id, ok := known[key]
 		if !ok {
