@@ -73,7 +73,7 @@ func newSeriesMeasurement() measurement {
 	m := measurement{name: "new-series"}
 	for i := range newcomersMeasured {
 		n := &newcomersMeasured[i]
-		m.steps = append(m.steps, step{n.step(), n.measure})
+		m.steps = append(m.steps, step{name: n.step(), run: n.measure})
 	}
 	m.rows = func(r results) (rows []row) {
 		f := r["new-series"]
@@ -199,7 +199,7 @@ func newSeriesOfClusterMeasurement() measurement {
 	const callers = 4
 	return measurement{
 		name: "new-series",
-		steps: []step{{"run", func(ctx context.Context, b *bench) (err error) {
+		steps: []step{{name: "run", run: func(ctx context.Context, b *bench) (err error) {
 			if err := applySchema(ctx, b, blockSize); err != nil {
 				return err
 			}
