@@ -412,25 +412,29 @@ func (s *Spool) run() {
 		for !s.pending {
 			s.work.Wait()
 		}
-		s.mu.Unlock()
 		// Those who were just acknowledged get the chance to append again, so that they share this sync.
-		runtime.Gosched()
-		s.mu.Lock()
+		for n := -1; len(s.waiting) > n; {
+			n = len(s.waiting)
+			s.mu.Unlock()
+			runtime.Gosched()
+			s.mu.Lock()
+		}
 		s.pending = false
 		closed := s.closed
 		s.mu.Unlock()
 
 		s.expire()
-		s.release()
 		group, again := s.admit()
 		if again {
 			s.seal()
 		}
+		s.report() // what is dropped, before it is gone from the disk
+		s.release()
 		s.clean()
-		s.report()
 		if len(group) > 0 {
 			s.commit(group)
 		}
+		s.report()
 		if len(group) == 0 && !again && closed {
 			s.mu.Lock()
 			for _, a := range s.waiting {

@@ -378,6 +378,9 @@ func (s *Spool) release() {
 		s.segments = slices.DeleteFunc(s.segments, func(other *segment) bool { return other == g })
 		s.mu.Unlock()
 	}
+	s.mu.Lock()
+	s.pending = s.pending || len(s.waiting) > 0 // there is room
+	s.mu.Unlock()
 	// Before positions forget the numbers of these segments, which must not come back then.
 	if err := wholefile.SyncDir(s.opts.FS, s.dir); err != nil {
 		s.failed(err)
