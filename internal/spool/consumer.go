@@ -154,11 +154,17 @@ func (c *Consumer) segment() (*view, <-chan struct{}, error) {
 // read reads a batch from a segment. At the segment's end it has no records, and the consumer is past it.
 func (c *Consumer) read(v *view, maxBytes int64) (b Batch, err error) {
 	if c.file == nil || c.first != v.header.first || c.generation != v.generation {
-		if err := c.open(v); err != nil {
-			if errors.Is(err, fs.ErrNotExist) && !c.spool.has(v) {
-				return b, nil // it was deleted meanwhile
-			}
+		err := c.open(v)
+		switch {
+		case err == nil:
+		case !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, errDamaged):
 			return b, err
+		case !c.spool.has(v):
+			return b, nil // it was deleted or written anew meanwhile
+		default:
+			c.spool.tellDamage(v.segment, v.generation, &damage{bytes: v.end, records: min(v.records, v.next-c.number)})
+			c.number = v.next
+			return b, nil
 		}
 	}
 	// The active segment has grown since the last call.
@@ -209,7 +215,7 @@ func (c *Consumer) open(v *view) error {
 	}
 	// The file may be of another generation by now. Then its salt is another one, too.
 	var b [headerBytes]byte
-	if _, err := file.ReadAt(b[:], 0); err != nil {
+	if _, err := file.ReadAt(b[:], 0); err != nil && !errors.Is(err, io.EOF) {
 		return errors.Join(err, file.Close())
 	}
 	if h, err := decodeHeader(b[:]); err != nil || h != v.header {

@@ -3,6 +3,7 @@ package spool
 import (
 	"context"
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"strings"
@@ -351,6 +352,25 @@ func TestMissingSegments(t *testing.T) {
 	}
 }
 
+// TestSegmentsVanishWhileOpen removes one segment and damages the header of another under an open spool.
+func TestSegmentsVanishWhileOpen(t *testing.T) {
+	h := newHarness(t, vfs.Default)
+	dir, paths := filled(t, h)
+	s, err := Open(dir, h.options())
+	require.NoError(t, err)
+	require.NoError(t, os.Remove(paths[1]))
+	require.NoError(t, os.WriteFile(paths[2], make([]byte, 1000), 0o600))
+	got := rest(t, consumer(t, s, "a"))
+	s.report()
+	lost := h.lost()[LossKey{"", Damaged}]
+	require.Positive(t, lost)
+	require.Len(t, got, 60-int(lost))
+	require.Len(t, h.losses, 2)
+	require.ErrorContains(t, h.losses[0].Err, paths[1])
+	require.ErrorContains(t, h.losses[1].Err, paths[2])
+	require.NoError(t, s.Close())
+}
+
 // TestNumbersAreNotUsedTwice removes the last segments, whose records a consumer has acknowledged.
 func TestNumbersAreNotUsedTwice(t *testing.T) {
 	h := newHarness(t, vfs.Default)
@@ -466,6 +486,7 @@ func TestAFailedSyncEndsTheSegment(t *testing.T) {
 	require.Empty(t, written, "the file is not touched again")
 	mu.Unlock()
 	lossy := mem.CrashClone(vfs.CrashCloneCfg{})
+	kept := mem.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: 100, RNG: rand.New(rand.NewPCG(1, 2))})
 	require.NoError(t, s.Close())
 
 	h.fs = lossy
@@ -473,4 +494,9 @@ func TestAFailedSyncEndsTheSegment(t *testing.T) {
 	require.Equal(t, append(records("x", 0, 3), records("x", 4, 6)...), rest(t, consumer(t, s, "a")))
 	require.NoError(t, s.Close())
 	require.Empty(t, h.lost(), "the record was never acknowledged")
+
+	h.fs = kept
+	s = h.open()
+	require.Equal(t, records("x", 0, 6), rest(t, consumer(t, s, "a")), "it was written, and has a number of its own")
+	require.NoError(t, s.Close())
 }

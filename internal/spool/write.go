@@ -498,13 +498,15 @@ func (s *Spool) rewrite(g *segment) (err error) {
 	}
 	err = to.Close()
 	to = nil
+	// A consumer that finds the new file waits for mu to learn that it is one.
+	s.mu.Lock()
 	if err == nil {
 		err = s.opts.FS.Rename(path, g.path)
 	}
 	if err != nil {
+		s.mu.Unlock()
 		return errors.Join(err, s.opts.FS.Remove(path))
 	}
-	s.mu.Lock()
 	for stream, t := range g.streams {
 		s.subtract(stream, t)
 	}
