@@ -198,7 +198,7 @@ var drivers = []struct {
 	Within []string
 }{
 	// Pebble's file systems, whose crashes and errors tests choose, also serve what the agent keeps on disk.
-	{"github.com/cockroachdb/pebble/v2/vfs", []string{"internal/storage/...", "internal/wholefile", "internal/spool", "internal/checkpoint", "bench/..."}},
+	{"github.com/cockroachdb/pebble/v2/vfs", []string{"internal/storage/...", "internal/query/querytest", "internal/wholefile", "internal/spool", "internal/checkpoint", "bench/..."}},
 	{"github.com/cockroachdb/pebble", []string{"internal/storage/...", "internal/query/querytest", "bench/..."}},
 	{"github.com/gocql/gocql", []string{"internal/storage/...", "bench/...", "integration/..."}},
 	{"github.com/apache/cassandra-gocql-driver", []string{"internal/storage/...", "bench/..."}},

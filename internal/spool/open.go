@@ -162,7 +162,7 @@ func (s *Spool) load(path string, first uint64, last bool) (*segment, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer file.Close()
+	defer func() { _ = file.Close() }() // it was only read
 	info, err := file.Stat()
 	if err != nil {
 		return nil, err

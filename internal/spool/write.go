@@ -152,7 +152,7 @@ func (s *Spool) unread(g *segment) map[string]tally {
 	if err != nil {
 		return g.streams
 	}
-	defer file.Close()
+	defer func() { _ = file.Close() }() // it was only read
 	sc := newScanner(file, g.header, g.end, g.records, g.durable)
 	for {
 		f, bad, err := sc.next()
@@ -432,7 +432,7 @@ func (s *Spool) rewrite(g *segment) (err error) {
 	if err != nil {
 		return err
 	}
-	defer from.Close()
+	defer func() { _ = from.Close() }() // it was only read
 	path := g.path + ".new"
 	to, err := s.opts.FS.Create(path, vfs.WriteCategoryUnspecified)
 	if err != nil {
