@@ -44,7 +44,7 @@ SWEEPS        := \
 	TestStreamsOfManySeries TestDenseSlicesAreReadInParts TestLateIDsCopyNoLists TestCapturesWeigh TestAdmitIsLinear \
 	TestPointsAgainstSamples TestReadsShareMemory TestOpenSurvivesErrors \
 	TestDamagedBlocksOfDocuments TestDamagedBlocksExpire TestDamagedBlockOfRollups TestDamagedCacheBlockIsDeleted \
-	TestEachFileOfAStore TestPowerLoss
+	TestEachFileOfAStore TestPowerLoss TestCrashAfterEachOperation
 space         := $() $()
 SWEEP          = $(subst $(space),|,$(strip $(SWEEPS)))
 SWEEP_PACKAGES = $$(grep -slE '^func ($(SWEEP))\(' $$($(GO) list -f '{{.Dir}}/*_test.go' ./...) | xargs -n 1 dirname | sort -u)
