@@ -119,6 +119,7 @@ func TestCardinality(t *testing.T) {
 	for _, l := range all.ByBytes {
 		sum += l.Bytes
 	}
+	t.Log(w.index.Bytes(), sum)
 	require.InEpsilon(t, w.index.Bytes(), sum, 0.1)
 }
 
