@@ -85,7 +85,6 @@ func (p *pages) set(id metric.ScheduleID, refs []uint32) (fresh bool, bytes int)
 	to := (*all)[i].Load()
 	if to == nil {
 		to = newPage()
-		(*all)[i].Store(to)
 		bytes += pageBytes
 	}
 	old := to.refsOf(int(id % pageSize))
@@ -94,9 +93,11 @@ func (p *pages) set(id metric.ScheduleID, refs []uint32) (fresh bool, bytes int)
 		to.n++
 	} else if to.unused += len(old); to.unused > to.used/2+len(refs) {
 		to = to.without(int(id % pageSize))
-		(*all)[i].Store(to)
 	}
 	to.put(int(id%pageSize), refs)
+	if (*all)[i].Load() != to {
+		(*all)[i].Store(to) // readers see no page without the series
+	}
 	return old == nil, bytes + 4*len(*to.refs.Load())
 }
 
