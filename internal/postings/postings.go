@@ -175,11 +175,11 @@ func (l *List) parts() []chunk {
 
 // find returns the place of the chunk with a key, or where it would be.
 func (s *chunks) find(key uint32) (at int, found bool) {
-	if n := len(s.all); n > 0 && s.all[n-1].key <= key { // most ids are new, and above all others
-		if s.all[n-1].key == key {
-			return n - 1, true
-		}
-		return n, false
+	if len(s.all) == 0 || key < s.all[0].key {
+		return 0, false
+	}
+	if i := uint64(key - s.all[0].key); i < uint64(len(s.all)) && s.all[i].key == key { // most lists have ids everywhere
+		return int(i), true
 	}
 	return slices.BinarySearchFunc(s.all, key, func(c chunk, key uint32) int { return int(int64(c.key) - int64(key)) })
 }

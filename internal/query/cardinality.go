@@ -191,6 +191,9 @@ func (c *counting) value(of *LabelCount, value string, n int) {
 	of.Values++
 	of.Series += n
 	of.Bytes += int64(valueBytes+len(value)) + int64(n)*int64(labelBytes+len(of.Name)+len(value))
+	if n > 1 {
+		of.Bytes += gapsBytes
+	}
 	c.out.Pairs++
 	p := PairCount{of.Name, value, n}
 	if c.label == "" || c.label == of.Name {

@@ -146,9 +146,10 @@ func (x *Index) add(s storage.Schedule) bool {
 				continue
 			}
 		}
-		number, more := x.symbols.number(l)
-		x.refs = append(x.refs, number)
-		bytes += more
+		number, fresh := x.symbols.number(l)
+		if x.refs = append(x.refs, number); fresh {
+			bytes += nameBytes + len(l.Name) + len(l.Name)/textShare
+		}
 	}
 	x.refs[len(x.refs)-1] |= lastRef
 	bytes += seriesBytes + x.keyBytes(x.refs)
@@ -175,14 +176,22 @@ func (x *Index) has(id metric.ScheduleID, ls metric.Labels) bool {
 	return true
 }
 
-// each changes the lists of the labels of a series, and returns how many bytes more they take.
+// each changes the lists of the labels of a series, and returns how many bytes more they take. A value counts while a
+// series has it.
 func (x *Index) each(refs []uint32, id uint32, change func(*postings.List, uint32)) (bytes int) {
 	for _, ref := range refs {
 		l := x.symbols.of(ref &^ lastRef)
+		had := l.ids.Len()
 		for _, ids := range [...]*postings.List{&l.ids, &l.name.ids} {
 			bytes -= ids.Bytes()
 			change(ids, id)
 			bytes += ids.Bytes()
+		}
+		switch {
+		case had == 0:
+			bytes += valueBytes + len(l.value) + len(l.value)/textShare
+		case l.ids.Len() == 0:
+			bytes -= valueBytes + len(l.value) + len(l.value)/textShare
 		}
 	}
 	return bytes
@@ -225,7 +234,7 @@ func (x *Index) first(id metric.ScheduleID) metric.ScheduleID {
 // What a series takes in memory, measured and rounded up; see TestBytesAreWhatIsHeld. Lists and pages are counted beside.
 const (
 	// seriesBytes are for its places in twins, and in the maps of the registry and of Sightings.
-	seriesBytes = 88
+	seriesBytes = 96
 	// labelBytes are for a label of the series: its number, its share of lists, and what the registry's key has beside the text.
 	labelBytes = 10
 	// refBytes and listBytes are what a label takes of that in a page, and in a list.
@@ -233,6 +242,8 @@ const (
 	// valueBytes and nameBytes are for a value and a name that no other series has, beside the text.
 	valueBytes = 72
 	nameBytes  = 240
+	// gapsBytes is what a list takes at least that has gaps.
+	gapsBytes = 112
 	pageBytes  = 2400
 	// textShare: size classes of the allocator add 1/textShare to texts.
 	textShare = 10
@@ -264,7 +275,7 @@ func (x *Index) Weight(ls metric.Labels) int64 {
 			n += nameBytes
 			text += len(l.Name)
 		}
-		if _, known := x.symbols.lookUp(l.Name, l.Value); !known {
+		if number, known := x.symbols.lookUp(l.Name, l.Value); !known || x.symbols.of(number).ids.Len() == 0 {
 			n += valueBytes
 			text += len(l.Value)
 		}

@@ -77,17 +77,16 @@ func (s *symbols) lookUp(name, value string) (number uint32, ok bool) {
 	return number, ok
 }
 
-// number returns the number of a label, and how many bytes it takes if it is new.
-func (s *symbols) number(l metric.Label) (number uint32, bytes int) {
+// number returns the number of a label, and whether its name is new.
+func (s *symbols) number(l metric.Label) (number uint32, fresh bool) {
 	n := s.names[l.Name]
-	if n == nil {
+	if fresh = n == nil; fresh {
 		n = &name{text: s.texts.keep(l.Name), hash: maphash.Comparable(s.seed, len(s.names))}
 		s.names[n.text] = n
-		bytes += nameBytes + len(l.Name) + len(l.Name)/textShare
 	}
 	at, number, ok := s.find(n, l.Value)
 	if ok {
-		return number, bytes
+		return number, fresh
 	}
 	number = s.n
 	arrays := *s.byNumber.Load()
@@ -100,7 +99,7 @@ func (s *symbols) number(l metric.Label) (number uint32, bytes int) {
 	n.values = append(n.values, number)
 	s.at.put(at, number)
 	s.n++
-	return number, bytes + valueBytes + len(l.Value) + len(l.Value)/textShare
+	return number, fresh
 }
 
 // places find things by the hash of what they are: at the hash, or at a later place if others are there. They hold less

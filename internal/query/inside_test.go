@@ -1,0 +1,4 @@
+package query
+
+// SeriesBytes is what a series takes beside its labels.
+const SeriesBytes = seriesBytes
