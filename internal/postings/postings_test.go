@@ -269,3 +269,33 @@ func FuzzList(f *testing.F) {
 		}
 	})
 }
+
+// BenchmarkAdd adds the ids of 50,000 sources of 20 series, each to the list of its source and to one of all.
+func BenchmarkAdd(b *testing.B) {
+	const n, each = 50_000, 20
+	for name, id := range map[string]func(source, i int) int{
+		"in order":    func(source, i int) int { return source*each + i },
+		"interleaved": func(source, i int) int { return source/8*8*each + source%8 + i*8 },
+		"random":      func(source, i int) int { source = source * 40_503 % n; return source/8*8*each + source%8 + i*8 },
+	} {
+		b.Run(name, func(b *testing.B) {
+			for b.Loop() {
+				b.StopTimer()
+				before, lists := linear.Heap(), make([]postings.List, n)
+				var all postings.List
+				b.StartTimer()
+				for source := range n {
+					for i := range each {
+						lists[source].Add(uint32(id(source, i)))
+						all.Add(uint32(id(source, i)))
+					}
+				}
+				b.StopTimer()
+				b.ReportMetric(float64(linear.Heap()-before)/(n*each), "B/id")
+				runtime.KeepAlive(lists)
+				b.StartTimer()
+			}
+			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*n*each), "ns/id")
+		})
+	}
+}

@@ -244,7 +244,7 @@ const (
 	nameBytes  = 240
 	// gapsBytes is what a list takes at least that has gaps.
 	gapsBytes = 112
-	pageBytes  = 2400
+	pageBytes = 2400
 	// textShare: size classes of the allocator add 1/textShare to texts.
 	textShare = 10
 )

@@ -92,6 +92,11 @@ func userTime(b *testing.B) time.Duration {
 	return time.Duration(use.Utime.Nano())
 }
 
+// perTurn reports the CPU time of each turn since a time.
+func perTurn(b *testing.B, since time.Duration) {
+	b.ReportMetric(float64((userTime(b)-since).Nanoseconds())/float64(b.N), "user-ns/op")
+}
+
 // BenchmarkIndexAdd adds the series of pods. One turn takes minutes in all: give -benchtime=1x.
 func BenchmarkIndexAdd(b *testing.B) {
 	p := newPods()
@@ -144,13 +149,14 @@ func BenchmarkIndexRead(b *testing.B) {
 		require.NoError(b, err)
 		b.Run("select/"+c.name, func(b *testing.B) {
 			b.ReportAllocs()
-			found := 0
+			found, user := 0, userTime(b)
 			for b.Loop() {
 				ids, err := x.Select(b.Context(), sels...)
 				require.NoError(b, err)
 				found = len(ids)
 			}
 			b.ReportMetric(float64(found), "found")
+			perTurn(b, user)
 		})
 	}
 	some, err := query.ParseSelectors(b.Context(), []string{`{namespace="team-07"}`})
@@ -167,20 +173,23 @@ func BenchmarkIndexRead(b *testing.B) {
 	} {
 		b.Run(c.name, func(b *testing.B) {
 			b.ReportAllocs()
+			user := userTime(b)
 			for b.Loop() {
 				_, err := c.list(ctx)
 				require.NoError(b, err)
 			}
+			perTurn(b, user)
 		})
 	}
 	b.Run("labels", func(b *testing.B) {
 		b.ReportAllocs()
-		id := 0
+		id, user := 0, userTime(b)
 		for b.Loop() {
 			if id = (id + 7919) % n; len(x.Labels(metric.ScheduleID(id))) != 10 {
 				b.Fatal(id)
 			}
 		}
+		perTurn(b, user)
 	})
 }
 
