@@ -250,7 +250,11 @@ func (x *Index) candidates(ctx context.Context, m *labels.Matcher, want bool, wo
 		x.mu.RLock()
 		defer x.mu.RUnlock()
 		for _, value := range set {
-			if number, ok := x.symbols.lookUp(m.Name, value); ok {
+			switch number, ok := x.symbols.lookUp(m.Name, value); {
+			case !ok:
+			case len(set) == 1:
+				c.ids = x.symbols.of(number).ids.Snapshot()
+			default:
 				c.values = append(c.values, number)
 			}
 		}
