@@ -119,7 +119,7 @@ func TestIndexAgainstEverySeries(t *testing.T) {
 		}
 		return labelsOf(t, pairs...)
 	}
-	const most = 6000
+	const most = 4000
 	ids := rnd.Perm(most)
 	for len(ids) > 0 {
 		n := min(len(ids), 1+rnd.IntN(1200))
@@ -132,7 +132,7 @@ func TestIndexAgainstEverySeries(t *testing.T) {
 			b.add(storage.Schedule{ID: known[rnd.IntN(len(known))], Labels: labels()})
 		}
 		require.Equal(t, len(b.plain), b.index.Len())
-		for range 15 {
+		for range 8 {
 			texts := []string{sel(rnd.IntN)}
 			for rnd.IntN(3) == 0 {
 				texts = append(texts, sel(rnd.IntN))
