@@ -67,6 +67,7 @@ var rules = []rule{
 	{"internal/linear", nil},
 	{"internal/wire", nil},
 	{"internal/pipes", nil},
+	{"internal/postings", nil},
 	{"internal/coding", []string{"internal/admission"}},
 	{"internal/page", []string{"internal/coding"}},
 	{"schema", nil},
@@ -109,7 +110,7 @@ var rules = []rule{
 
 	// Reading goes past the cache: raw is the truth, roll-ups are in their tables.
 	{"internal/late", with(storage, "internal/errand")},
-	{"internal/query", with(storage, "internal/admission", "internal/bound", "internal/errand", "internal/late", "internal/registry", "internal/sketch")},
+	{"internal/query", with(storage, "internal/admission", "internal/bound", "internal/errand", "internal/late", "internal/postings", "internal/registry", "internal/sketch")},
 	{"internal/query/querytest", with(storage, "internal/query", "internal/sketch", "internal/storage/pebble", "internal/storage/storagetest")},
 	{"internal/annotation", with(storage, "internal/admission", "internal/query")},
 	{"internal/promquery", with(storage, "internal/admission", "internal/query", "internal/sketch")},

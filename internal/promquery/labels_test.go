@@ -7,7 +7,6 @@ import (
 	"strings"
 	"testing"
 	"time"
-	"unsafe"
 
 	"github.com/prometheus/prometheus/model/labels"
 	promstorage "github.com/prometheus/prometheus/storage"
@@ -91,10 +90,10 @@ func (w *world) holds(opts Options, expr string) (held int64, weighed float64, e
 	r := q.Exec(w.t.Context())
 	if r.Err == nil {
 		weighed = weigher.eval(weigher.expr, weigher.grid).most * sampleBytes
-		counted := make(map[*metric.Label]bool)
+		counted := make(map[*labels.Labels]bool)
 		for _, sel := range weigher.selected {
 			for _, f := range sel.series {
-				if of := unsafe.SliceData(f.stored); !counted[of] {
+				if of := f.named; !counted[of] {
 					counted[of] = true
 					weighed += float64(namedBytes + labelBytes(f.stored))
 				}

@@ -63,8 +63,8 @@ type querier struct {
 	// found caches the results of selectors by what they ask for: an expression may repeat a
 	// selector many times.
 	found map[string]*found
-	// named are the labels of series, by those of the index.
-	named map[*metric.Label]*labels.Labels
+	// named are the labels of series, by ids.
+	named map[metric.ScheduleID]*labels.Labels
 	// matches counts the series held for all selectors; see query.Querier.Bound.
 	matches int
 	// work is what all selectors look at.
@@ -148,7 +148,7 @@ func (q *querier) Select(
 	}
 	series := found.refs()
 	if sortSeries {
-		slices.SortFunc(series, func(a, b *foundSeries) int { return compare(a.stored, b.stored) })
+		slices.SortFunc(series, func(a, b *foundSeries) int { return a.stored.Compare(b.stored) })
 	}
 	if limit > 0 && len(series) > limit {
 		series = slices.Clone(series[:limit])
@@ -226,7 +226,7 @@ func (q *querier) find(ctx context.Context, hints *storage.SelectHints, warn *qu
 	}
 	name := q.name
 	if listed { // the labels of one series at a time
-		name = func(metric.Labels) (*labels.Labels, error) { return nil, nil }
+		name = func(metric.ScheduleID, query.Packed) (*labels.Labels, error) { return nil, nil }
 	}
 	if f.series, err = seriesOf(ctx, groups, name); err != nil {
 		return nil, err
@@ -249,15 +249,14 @@ const (
 
 // name returns where the labels of a series are converted to, for all selectors of a query. It
 // counts them.
-func (q *querier) name(stored metric.Labels) (*labels.Labels, error) {
-	of := unsafe.SliceData(stored)
+func (q *querier) name(of metric.ScheduleID, stored query.Packed) (*labels.Labels, error) {
 	named := q.named[of]
 	if named == nil {
 		if err := q.account.find(namedBytes + labelBytes(stored)); err != nil {
 			return nil, err
 		}
 		if q.named == nil {
-			q.named = make(map[*metric.Label]*labels.Labels)
+			q.named = make(map[metric.ScheduleID]*labels.Labels)
 		}
 		named = new(labels.Labels)
 		q.named[of] = named
@@ -266,9 +265,9 @@ func (q *querier) name(stored metric.Labels) (*labels.Labels, error) {
 }
 
 // labelBytes is what labels take as labels.Labels.
-func labelBytes(ls metric.Labels) int {
+func labelBytes(ls query.Packed) int {
 	n := 0
-	for _, l := range ls {
+	for l := range ls.All() {
 		n += textBytes(len(l.Name)) + textBytes(len(l.Value))
 	}
 	return n
@@ -294,7 +293,7 @@ func (f *found) refs() []*foundSeries {
 // foundSeries is a series and its place in the groups.
 type foundSeries struct {
 	place
-	stored metric.Labels // owned by the index
+	stored query.Packed
 
 	named *labels.Labels // filled by labels; nil to keep none
 }
@@ -310,27 +309,22 @@ func (f *foundSeries) labels() labels.Labels {
 	return *f.named
 }
 
-func converted(stored metric.Labels) labels.Labels {
-	b := labels.NewScratchBuilder(len(stored))
-	for _, l := range stored {
+func converted(stored query.Packed) labels.Labels {
+	b := labels.NewScratchBuilder(stored.Len())
+	for l := range stored.All() {
 		b.Add(l.Name, l.Value)
 	}
 	return b.Labels()
-}
-
-// compare orders labels as labels.Compare does.
-func compare(a, b metric.Labels) int {
-	return slices.CompareFunc(a, b, func(a, b metric.Label) int {
-		return cmp.Or(strings.Compare(a.Name, b.Name), strings.Compare(a.Value, b.Value))
-	})
 }
 
 type place struct {
 	group, i int
 }
 
-// seriesOf returns the series of groups, with what name returns for their labels.
-func seriesOf(ctx context.Context, groups []query.Group, name func(metric.Labels) (*labels.Labels, error)) ([]foundSeries, error) {
+// seriesOf returns the series of groups, with what name returns for them.
+func seriesOf(
+	ctx context.Context, groups []query.Group, name func(metric.ScheduleID, query.Packed) (*labels.Labels, error),
+) ([]foundSeries, error) {
 	n := 0
 	for _, g := range groups {
 		n += len(g.IDs())
@@ -340,9 +334,9 @@ func seriesOf(ctx context.Context, groups []query.Group, name func(metric.Labels
 		if err := ctx.Err(); err != nil {
 			return nil, err
 		}
-		for i := range g.IDs() {
-			ls := g.Labels(i)
-			named, err := name(ls)
+		for i, id := range g.IDs() {
+			ls := g.Packed(i)
+			named, err := name(id, ls)
 			if err != nil {
 				return nil, err
 			}

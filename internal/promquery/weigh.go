@@ -6,7 +6,6 @@ import (
 	"iter"
 	"maps"
 	"regexp/syntax"
-	"slices"
 	"strings"
 
 	"github.com/prometheus/prometheus/model/labels"
@@ -14,7 +13,6 @@ import (
 	"github.com/prometheus/prometheus/promql/parser"
 	"github.com/prometheus/prometheus/schema"
 
-	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/query"
 )
 
@@ -118,7 +116,7 @@ func (w *weigher) add(ctx context.Context, work *query.Work, matchers []*labels.
 }
 
 // has counts a series that has been read, and its points. With more than 100 selectors, not each has all weighed again.
-func (s *selected) has(stored metric.Labels, points int, last bool) error {
+func (s *selected) has(stored query.Packed, points int, last bool) error {
 	w := s.weigher
 	if float64(points)*float64(s.windows) > maxSmoothing {
 		w.refuse("smoothing %d samples of one series at %d steps would take too long: use a larger step, or a shorter lookback", points, s.steps)
@@ -149,12 +147,17 @@ func (s *selected) has(stored metric.Labels, points int, last bool) error {
 }
 
 // sharedWithoutName returns whether the engine can drop the name without a copy of the other labels.
-func sharedWithoutName(stored metric.Labels) bool {
-	for i, l := range stored {
-		switch {
-		case schema.IsMetadataLabel(l.Name):
-			return i == 0 && !slices.ContainsFunc(stored[1:], func(l metric.Label) bool { return schema.IsMetadataLabel(l.Name) })
-		case l.Name[0] > '_':
+func sharedWithoutName(stored query.Packed) bool {
+	for i := range stored.Len() {
+		switch name := stored.At(i).Name; {
+		case schema.IsMetadataLabel(name):
+			for j := i + 1; j < stored.Len(); j++ {
+				if schema.IsMetadataLabel(stored.At(j).Name) {
+					return false
+				}
+			}
+			return i == 0
+		case name[0] > '_':
 			return true
 		}
 	}

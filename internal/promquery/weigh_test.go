@@ -62,7 +62,7 @@ func TestWeighingEndsWithTheQuery(t *testing.T) {
 		groups, err := w.Querier.Groups(t.Context(), query.Selector{m})
 		require.NoError(t, err)
 		f := &found{groups: groups}
-		f.series, err = seriesOf(t.Context(), groups, func(metric.Labels) (*labels.Labels, error) { return nil, nil })
+		f.series, err = seriesOf(t.Context(), groups, func(metric.ScheduleID, query.Packed) (*labels.Labels, error) { return nil, nil })
 		require.NoError(t, err)
 		for matcher := range selectorsOf(q) {
 			weigher.add(ctx, work, []*labels.Matcher{matcher}, f)

@@ -191,6 +191,9 @@ func (c *counting) value(of *LabelCount, value string, n int) {
 	of.Values++
 	of.Series += n
 	of.Bytes += int64(valueBytes+len(value)) + int64(n)*int64(labelBytes+len(of.Name)+len(value))
+	if n > 1 {
+		of.Bytes += gapsBytes
+	}
 	c.out.Pairs++
 	p := PairCount{of.Name, value, n}
 	if c.label == "" || c.label == of.Name {
@@ -250,8 +253,9 @@ func (x *Index) countIDs(ctx context.Context, c *counting, ids []metric.Schedule
 	held := words{ctx: ctx}
 	counts := make(map[string]map[string]int)
 	work := workOf(ctx)
+	var ls metric.Labels
 	for _, id := range ids {
-		ls := x.Labels(id)
+		ls = x.Packed(id).appendTo(ls[:0])
 		if err := work.Add(ctx, len(ls)); err != nil {
 			return err
 		}
@@ -296,18 +300,19 @@ func (q *Querier) EachValue(ctx context.Context, label string, with func(value s
 func (x *Index) eachValue(ctx context.Context, label string, with func(value string, series int)) error {
 	work := workOf(ctx)
 	counts := make([]int, countsAtOnce)
-	for some := range slices.Chunk(x.values(label), countsAtOnce) {
+	_, values := x.values(label)
+	for some := range slices.Chunk(values, countsAtOnce) {
 		if err := work.Add(ctx, len(some)); err != nil {
 			return err
 		}
 		x.mu.RLock()
-		for i, p := range some {
-			counts[i] = p.count()
+		for i, number := range some {
+			counts[i] = x.symbols.of(number).ids.Len()
 		}
 		x.mu.RUnlock()
-		for i, p := range some {
+		for i, number := range some {
 			if counts[i] > 0 { // otherwise the series have other labels now
-				with(p.value, counts[i])
+				with(x.symbols.value(number), counts[i])
 			}
 		}
 	}

@@ -115,10 +115,11 @@ func TestCardinality(t *testing.T) {
 	require.Len(t, of.ByMetric, 3)
 
 	// The estimate of the memory is that of the index.
-	sum := int64(200 * n)
+	sum := int64(query.SeriesBytes * n)
 	for _, l := range all.ByBytes {
 		sum += l.Bytes
 	}
+	t.Logf("%d bytes, and %d by labels", w.index.Bytes(), sum)
 	require.InEpsilon(t, w.index.Bytes(), sum, 0.1)
 }
 

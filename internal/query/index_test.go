@@ -770,6 +770,42 @@ func TestMatchingLooksAtEachValue(t *testing.T) {
 	require.ErrorIs(t, err, context.Canceled)
 }
 
+// TestPatternsLookAtFewValues: a pattern with a prefix looks at the values that have it, and one without looks at each value
+// once.
+func TestPatternsLookAtFewValues(t *testing.T) {
+	const n = 5000
+	x := many(t, n)
+	looks := func(text string, found int) int {
+		t.Helper()
+		const most = 1 << 30
+		left := most
+		ids, err := x.Select(until{t.Context(), &left}, parsed(t, text)...)
+		require.NoError(t, err)
+		require.Len(t, ids, found, text)
+		return most - left
+	}
+	require.Less(t, looks(`{i=~"123.*"}`, 11), 50)
+	require.Less(t, looks(`m{i=~"12|34|none"}`, 2), 50)
+	require.Less(t, looks(`{i!=""}`, n), n/64+50)
+	require.Less(t, looks(`m{i=~".*",i=~".+"}`, n), n/64+50)
+	require.GreaterOrEqual(t, looks(`{i=~".*99"}`, 50), n)
+	require.Less(t, looks(`{i=~".*99"}`, 50), 50)
+	require.GreaterOrEqual(t, looks(`{i!~".*99",i!=""}`, n-50), n/64)
+	before := x.Bytes()
+	require.GreaterOrEqual(t, looks(`{i=~".*98"}`, 50), n)
+	require.Greater(t, x.Bytes(), before, "what is remembered is charged")
+
+	var more []storage.Schedule
+	for i := range 20 {
+		more = append(more, storage.Schedule{ID: metric.ScheduleID(n + i), Labels: labelsOf(t, metric.NameLabel, "m", "i", fmt.Sprint("x", i, "99"))})
+	}
+	x.Add(more)
+	require.Less(t, looks(`{i=~".*99"}`, 70), 100)
+
+	// Where few series are left of other matchers, their labels are looked at, and not all values.
+	require.Less(t, looks(`{i="7",i=~".*7"}`, 1), 50)
+}
+
 // groups is a store of which some groups of 128 series are out of reach.
 type groups struct {
 	storage.Store

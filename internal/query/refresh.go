@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/quern/quern/internal/blocks"
+	"github.com/quern/quern/internal/metric"
 	"github.com/quern/quern/internal/registry"
 	"github.com/quern/quern/internal/storage"
 )
@@ -156,9 +157,7 @@ func (x *Index) unreadPages() *UnreadError {
 			out = &UnreadError{Err: p.away}
 		}
 		out.IDs += int(p.end) - i*pageSize
-		if i < len(x.pages) && x.pages[i] != nil {
-			out.IDs -= x.pages[i].n
-		}
+		out.IDs -= x.seriesIn(i)
 	}
 	return out
 }
@@ -168,11 +167,8 @@ func (x *Index) looked(r blocks.Range) {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
 	for i := int(r.Start / pageSize); i <= int((r.End-1)/pageSize); i++ {
-		n, p := 0, &x.polls[i]
-		if i < len(x.pages) && x.pages[i] != nil {
-			n = x.pages[i].n
-		}
-		if n > p.had {
+		p := &x.polls[i]
+		if n := x.seriesIn(i); n > p.had {
 			p.had, p.grew = n, x.polled
 		}
 		p.away = nil
@@ -215,7 +211,7 @@ func (x *Index) missing(ids blocks.Range) []blocks.Range {
 	var out []blocks.Range
 	for _, r := range parts(ids, pageSize) {
 		i := int(r.Start / pageSize)
-		if i < len(x.pages) && x.pages[i] != nil && x.pages[i].n == pageSize {
+		if x.seriesIn(i) == pageSize {
 			continue
 		}
 		if i >= len(x.polls) {
@@ -235,4 +231,12 @@ func (x *Index) missing(ids blocks.Range) []blocks.Range {
 		}
 	}
 	return out
+}
+
+// seriesIn returns the number of series in a page. The caller holds the lock.
+func (x *Index) seriesIn(i int) int {
+	if p := x.pages.page(metric.ScheduleID(i) * pageSize); p != nil {
+		return p.n
+	}
+	return 0
 }

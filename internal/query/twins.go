@@ -3,11 +3,13 @@ package query
 import (
 	"cmp"
 	"context"
+	"encoding/binary"
 	"hash/maphash"
 	"iter"
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 
 	"github.com/quern/quern/internal/blocks"
 	"github.com/quern/quern/internal/metric"
@@ -25,38 +27,34 @@ import (
 // twins finds the ids of series with equal labels.
 type twins struct {
 	seed maphash.Seed
-	// byHash has an id of each series at the hash of its labels, or at a later place if others are there.
-	byHash map[uint64]metric.ScheduleID
-	// of has all ids of each series that has several, sorted, by each of them.
-	of  map[metric.ScheduleID][]metric.ScheduleID
-	key []byte
+	at   places // of an id of each series, by the hash of its labels
+	// of has all ids of each series that has several, sorted, by each of them. several is their number.
+	of      map[metric.ScheduleID][]metric.ScheduleID
+	several atomic.Int64
+	key     []byte
 }
 
-// removed stands in twins.byHash for a series that is gone, so that those at the places after it are found.
-const removed metric.ScheduleID = -1
-
-func newTwins() twins {
-	return twins{seed: maphash.MakeSeed(), byHash: map[uint64]metric.ScheduleID{}, of: map[metric.ScheduleID][]metric.ScheduleID{}}
+func (t *twins) init() {
+	t.seed, t.at, t.of = maphash.MakeSeed(), newPlaces(), make(map[metric.ScheduleID][]metric.ScheduleID)
 }
 
-// find returns the place of a series, and the id that is there; ok is false if there is none.
-func (t *twins) find(ls metric.Labels, labels func(metric.ScheduleID) metric.Labels) (at uint64, id metric.ScheduleID, ok bool) {
-	t.key = ls.AppendKey(t.key[:0])
-	for at = maphash.Bytes(t.seed, t.key); ; at++ {
-		id, ok = t.byHash[at]
-		if !ok || id != removed && slices.Equal(labels(id), ls) {
-			return at, id, ok
-		}
+// find returns the place of a series, by the numbers of its labels, and the id that is there; ok is false if there is none.
+func (t *twins) find(refs []uint32, labels func(metric.ScheduleID) []uint32) (at, id uint32, ok bool) {
+	t.key = t.key[:0]
+	for _, ref := range refs {
+		t.key = binary.NativeEndian.AppendUint32(t.key, ref)
 	}
+	return t.at.find(maphash.Bytes(t.seed, t.key), func(id uint32) bool { return slices.Equal(labels(metric.ScheduleID(id)), refs) })
 }
 
 // add adds a series; labels returns those of the series that were added before.
-func (t *twins) add(id metric.ScheduleID, ls metric.Labels, labels func(metric.ScheduleID) metric.Labels) {
-	at, other, ok := t.find(ls, labels)
+func (t *twins) add(id metric.ScheduleID, refs []uint32, labels func(metric.ScheduleID) []uint32) {
+	at, there, ok := t.find(refs, labels)
 	if !ok {
-		t.byHash[at] = id
+		t.at.put(at, uint32(id))
 		return
 	}
+	other := metric.ScheduleID(there)
 	all := []metric.ScheduleID{other, id}
 	if more := t.of[other]; more != nil {
 		all = append(slices.Clone(more), id) // readers may have the slice
@@ -65,16 +63,15 @@ func (t *twins) add(id metric.ScheduleID, ls metric.Labels, labels func(metric.S
 }
 
 // remove removes a series, whose labels are still known.
-func (t *twins) remove(id metric.ScheduleID, ls metric.Labels, labels func(metric.ScheduleID) metric.Labels) {
-	at, there, _ := t.find(ls, labels)
+func (t *twins) remove(id metric.ScheduleID, refs []uint32, labels func(metric.ScheduleID) []uint32) {
+	at, there, _ := t.find(refs, labels)
 	rest := slices.DeleteFunc(slices.Clone(t.of[id]), func(other metric.ScheduleID) bool { return other == id })
 	delete(t.of, id)
 	switch {
 	case len(rest) == 0:
-		t.byHash[at] = removed
-		return
-	case there == id:
-		t.byHash[at] = rest[0]
+		t.at.put(at, vacant)
+	case metric.ScheduleID(there) == id:
+		t.at.put(at, uint32(rest[0]))
 	}
 	t.set(rest)
 }
@@ -86,6 +83,7 @@ func (t *twins) set(all []metric.ScheduleID) {
 			delete(t.of, id)
 		}
 	}
+	t.several.Store(int64(len(t.of)))
 }
 
 // also are ids, sorted and of one storage group, of series that a group has under another id.

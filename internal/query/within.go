@@ -39,7 +39,7 @@ func (x *Index) within(ctx context.Context, ids []metric.ScheduleID) ([]metric.S
 		if err := work.Add(ctx, 1); err != nil {
 			return nil, err
 		}
-		if b.HasLabels(x.Labels(id)) {
+		if b.Has(x.Packed(id).Get) {
 			out = append(out, id)
 		}
 	}
@@ -89,11 +89,13 @@ func countBy[K comparable](ctx context.Context, x *Index, key func(metric.Labels
 		return err
 	}
 	found, held := make(map[K]int), words{ctx: ctx}
+	var ls metric.Labels
 	for i, id := range ids {
 		if err := ended(ctx, i); err != nil {
 			return err
 		}
-		of := key(x.Labels(id))
+		ls = x.Packed(id).appendTo(ls[:0])
+		of := key(ls)
 		if found[of] == 0 {
 			if err := held.hold(1, wordInSetBytes); err != nil {
 				return err
