@@ -440,7 +440,9 @@ func bursts(rng *rand.Rand, fromMs, toMs int64, firstID metric.ScheduleID, serie
 			}
 		}
 		// The newest ones are of the open hour.
-		samples[id] = append(samples[id], metric.Sample{Schedule: id, TimeMs: toMs/second*second + 1, Value: 1})
+		if last := toMs/second*second + 1; samples[id][len(samples[id])-1].TimeMs < last {
+			samples[id] = append(samples[id], metric.Sample{Schedule: id, TimeMs: last, Value: 1})
+		}
 	}
 }
 
