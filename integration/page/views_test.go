@@ -34,6 +34,8 @@ func TestLevels(t *testing.T) {
 	p.Wait(`document.querySelector(".strip .level-0")`)
 	p.See(".level-key", "1h rows")
 	p.See(".banner", "1h roll-ups are read")
+	// The chart may be laid out once more when its axes are there, and the strip follows it.
+	p.Wait(`(() => { const w = (s) => document.querySelector(s).getBoundingClientRect(); return Math.abs(w(".u-over").right - w(".strip .level-0").right) <= 7 })()`)
 	widths := eval[[]float64](p, `(() => { const w = (s) => document.querySelector(s).getBoundingClientRect(); const rows = w(".strip .level-1"), raw = w(".strip .level-0"), plot = w(".u-over"); return [rows.left - plot.left, plot.right - raw.right, raw.width / plot.width] })()`)
 	assert.InDelta(t, 0, widths[0], 2, "the strip begins where the plot does")
 	assert.InDelta(t, 0, widths[1], 7, "and ends at the last step, which are five minutes")
