@@ -313,7 +313,7 @@ func TestCompletionInBash(t *testing.T) {
 		offered[typed] = strings.Fields(words)
 	}
 	require.Len(t, offered, 8)
-	assert.Equal(t, []string{"serve", "settings"}, offered["se"])
+	assert.Equal(t, []string{"serve", "series", "settings"}, offered["se"])
 	assert.Subset(t, offered[""], []string{"serve", "agent", "completion"})
 	assert.Equal(t, []string{"--late-grace"}, offered["serve --la"])
 	assert.Subset(t, offered["serve --"], []string{"--listen", "--data-dir"})
