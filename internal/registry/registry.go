@@ -157,7 +157,7 @@ type sourceKey struct {
 
 // sourceBytes is what a source in memory takes, beside its name and its series: measured and rounded
 // up; see TestBytesOfSources.
-const sourceBytes = 800
+const sourceBytes = 900
 
 // bytes is what the source takes, beside its series. The name is in it twice, if it is derived.
 func (k sourceKey) bytes() int64 { return int64(sourceBytes + 2*len(k.name)) }
