@@ -1,10 +1,12 @@
-// Package linear is for tests: it checks that the time and memory of code grow no faster than its
-// input. Check measures ratios between sizes, so that a slow or busy machine does not change the
-// result.
+// Package linear is for tests: it checks that the memory of code, and its time, grow no faster than
+// its input. Check measures ratios between sizes. Bytes are counted, which gives the same answer
+// every time. Time counts only if QUERN_TEST_COSTS is 1, as in `make test-costs`: what else runs on
+// the machine fills its caches and takes turns.
 package linear
 
 import (
 	"fmt"
+	"os"
 	"runtime"
 	"strings"
 	"testing"
@@ -61,22 +63,28 @@ type Cost struct {
 	Bytes int64
 }
 
+// envCosts says that time counts.
+const envCosts = "QUERN_TEST_COSTS"
+
 // Check runs do on an input of size n and on one eight times as large. It fails if the larger takes
-// more than 24 times the CPU time or memory. It returns the best cost of the larger. Work in other
-// goroutines counts for memory only.
+// more than 24 times the memory or, where time counts, the CPU time. It returns the best cost of the
+// larger. Work in other goroutines counts for memory only.
 func Check[I any](tb testing.TB, n int, input func(n int) I, do func(I)) Cost {
 	tb.Helper()
-	large, why := check(n, input, do)
+	large, why := check(n, os.Getenv(envCosts) == "1", input, do)
 	if why != "" {
 		tb.Error(why)
 	}
 	return large
 }
 
-func check[I any](n int, input func(n int) I, do func(I)) (large Cost, why string) {
+func check[I any](n int, timed bool, input func(n int) I, do func(I)) (large Cost, why string) {
 	inputs := [2]I{input(n), input(factor * n)}
-	repeat := 1
-	for repeat < mostRepeat {
+	repeat := 0
+	if timed {
+		repeat = 1
+	}
+	for timed && repeat < mostRepeat {
 		took := measure(repeat, func() { do(inputs[0]) }).CPU
 		if cpu() == 0 || took*time.Duration(repeat) >= leastCPU {
 			break
@@ -112,8 +120,8 @@ func excess(n int, best [2]Cost) string {
 	return ""
 }
 
-// measure runs do once for the memory, with empty pools, and then repeat times for the time. It
-// returns the cost of one run.
+// measure runs do once for the memory, with empty pools, and then repeat times for the time, which is
+// zero without. It returns the cost of one run.
 func measure(repeat int, do func()) Cost {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -127,5 +135,5 @@ func measure(repeat int, do func()) Cost {
 	for range repeat {
 		do()
 	}
-	return Cost{CPU: (cpu() - began) / time.Duration(repeat), Bytes: int64(after.TotalAlloc - before.TotalAlloc)}
+	return Cost{CPU: (cpu() - began) / time.Duration(max(1, repeat)), Bytes: int64(after.TotalAlloc - before.TotalAlloc)}
 }

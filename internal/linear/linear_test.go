@@ -22,9 +22,9 @@ func TestLinear(t *testing.T) {
 	require.GreaterOrEqual(t, cost.Bytes, int64(256<<10))
 }
 
-// Check finds quadratic code, both in time and in memory.
-func TestQuadratic(t *testing.T) {
-	_, why := check(400, bytesOf, func(b []byte) {
+// Check finds code that is quadratic in time.
+func TestQuadraticTime(t *testing.T) {
+	_, why := check(400, true, bytesOf, func(b []byte) {
 		for i := range b {
 			for _, c := range b[:i] {
 				sink += int(c)
@@ -34,7 +34,11 @@ func TestQuadratic(t *testing.T) {
 	if cpu() > 0 {
 		require.Contains(t, why, "takes")
 	}
-	_, why = check(4000, bytesOf, func(b []byte) {
+}
+
+// Check finds code that is quadratic in memory.
+func TestQuadraticMemory(t *testing.T) {
+	_, why := check(4000, false, bytesOf, func(b []byte) {
 		for range len(b) / 100 {
 			sink += len(slices.Clone(b))
 		}

@@ -279,16 +279,12 @@ func hostSchedules(host int) []storage.Schedule {
 // An idle series takes less than 1 KB.
 func TestIndexMemory(t *testing.T) {
 	const hosts = 500
-	var before, after runtime.MemStats
-	runtime.GC()
-	runtime.ReadMemStats(&before)
+	before := linear.Heap()
 	x := query.NewIndex()
 	for host := range hosts {
 		x.Add(hostSchedules(host))
 	}
-	runtime.GC()
-	runtime.ReadMemStats(&after)
-	perSeries := float64(after.HeapAlloc-before.HeapAlloc) / float64(x.Len())
+	perSeries := float64(linear.Heap()-before) / float64(x.Len())
 	t.Logf("%.0f bytes a series", perSeries)
 	require.Less(t, perSeries, 1024.0)
 	runtime.KeepAlive(x)
