@@ -29,9 +29,9 @@ type wanderer struct {
 // end the clock is right and later than all of these, and each row is what raw says.
 func testClocksAtRandom(t *testing.T, b Backend) {
 	skipIfClocksAreChecked(t, b)
-	lives := 60
-	if raceEnabled || testing.Short() {
-		lives = 10
+	lives := 10
+	if *wholeFlag {
+		lives = 60
 	}
 	for n := range uint64(lives) {
 		t.Run(fmt.Sprintf("seed=%d", seed(t)+n), func(t *testing.T) { wander(t, b, seed(t)+n) })

@@ -113,7 +113,7 @@ func (j *journal) report(t *testing.T, problems []string) {
 // lives runs the lives of n seeds, or of as many as -acceptance.seeds says, from -acceptance.seed on.
 func lives(t *testing.T, n int, live func(*testing.T, uint64)) {
 	t.Helper()
-	if raceEnabled || testing.Short() {
+	if !*wholeFlag {
 		n /= 6
 	}
 	if *seedsFlag > 0 {

@@ -38,7 +38,7 @@ import (
 type Backend struct {
 	Open OpenFunc
 	// Stride is the number of steps by which a sweep advances, for stores with slow steps. The
-	// default is 1, or 7 under the race detector.
+	// default is 7, or 1 with -acceptance.whole.
 	Stride int
 	// Believes says that the store believes any clock, as the model does. The model defines the
 	// right results only where the clock is right.
@@ -46,7 +46,7 @@ type Backend struct {
 	// Sample limits each sweep to one of its variants and a few steps, chosen by the seed.
 	// -acceptance.stride overrides it.
 	Sample bool
-	// Histories is the number of random histories. The default is 16, or 6 under the race detector.
+	// Histories is the number of random histories. The default is 6, or 16 with -acceptance.whole.
 	Histories int
 	// ManyWriters says that several processes may open the store at once, and that only clocks
 	// order their writes. So a correction may lose after a restart under a clock that has gone

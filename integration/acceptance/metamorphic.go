@@ -24,6 +24,7 @@ import (
 var (
 	seedFlag   = flag.Uint64("acceptance.seed", 0, "replay the history of this seed, and begin sweeps elsewhere; also QUERN_ACCEPTANCE_SEED")
 	seedsFlag  = flag.Int("acceptance.seeds", 0, "number of histories, or lives, to make up")
+	wholeFlag  = flag.Bool("acceptance.whole", false, "stop at every step, and make up more histories and lives")
 	strideFlag = flag.Int("acceptance.stride", 0, "how many steps a sweep goes on at a time")
 	stepsFlag  = flag.Int("acceptance.steps", 0, "operations in each history")
 )
@@ -64,9 +65,9 @@ func seed(t *testing.T) uint64 {
 // the same tables. In the end, when nothing is outstanding, the tables must match the acknowledged
 // samples.
 func testMetamorphic(t *testing.T, b Backend) {
-	seeds, steps := 16, 120
-	if testing.Short() || raceEnabled {
-		seeds, steps = 6, 80
+	seeds, steps := 6, 80
+	if *wholeFlag {
+		seeds, steps = 16, 120
 	}
 	if b.Histories > 0 {
 		seeds = b.Histories

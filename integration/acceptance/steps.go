@@ -108,10 +108,10 @@ func (b Backend) stride() int {
 		return *strideFlag
 	case b.Stride > 0:
 		return b.Stride
-	case raceEnabled || testing.Short():
-		return 7
+	case *wholeFlag:
+		return 1
 	}
-	return 1
+	return 7
 }
 
 // bySeed returns a number below n that depends on the test and the seed.
