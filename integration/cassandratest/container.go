@@ -30,8 +30,10 @@ type container struct {
 	host    string // host:port, where its port is published
 }
 
+func image() string { return cmp.Or(os.Getenv(envImage), defaultImage) }
+
 func startContainer(ctx context.Context, o Options) (*container, error) {
-	image := cmp.Or(os.Getenv(envImage), defaultImage)
+	image := image()
 	if err := haveImage(ctx, image); err != nil {
 		return nil, err
 	}

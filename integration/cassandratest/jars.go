@@ -29,6 +29,30 @@ func jars(ctx context.Context) (string, error) {
 	return dir, fetchOnce(dir, func(into string) error { return fetch(ctx, pom, into) })
 }
 
+// haveJava returns an UnavailableError if something is missing here to run nodes as processes.
+func haveJava(ctx context.Context) error {
+	if !processesWork {
+		return unavailable("Cassandra as a process needs Linux")
+	}
+	if _, err := java17(ctx); err != nil {
+		return err
+	}
+	_, version, err := findPOM()
+	if err != nil {
+		return err
+	}
+	if dir, err := jarsDir(version); err != nil || hasJars(dir) {
+		return err
+	}
+	if _, err := exec.LookPath("mvn"); err != nil {
+		return errNoMaven
+	}
+	return nil
+}
+
+// errNoMaven is an UnavailableError.
+var errNoMaven = unavailable("there is no mvn in PATH")
+
 // jarsDir returns a directory named after the version, so that a newer version is fetched.
 func jarsDir(version string) (string, error) {
 	if dir := os.Getenv(envJars); dir != "" {
@@ -83,7 +107,7 @@ func hasJars(dir string) bool {
 func fetch(ctx context.Context, pom, into string) error {
 	mvn, err := exec.LookPath("mvn")
 	if err != nil {
-		return unavailable("there is no mvn in PATH")
+		return errNoMaven
 	}
 	cmd := exec.CommandContext(ctx, mvn, "-q", "-B", "-f", pom, "dependency:copy-dependencies", "-DoutputDirectory="+into)
 	if out, err := cmd.CombinedOutput(); err != nil {

@@ -19,7 +19,7 @@ import (
 
 // readyLimit is how long a node may take until it listens to clients: several times what it takes
 // on two loaded processors.
-const readyLimit = 3 * time.Minute
+const readyLimit = 10 * time.Minute
 
 // poll is the interval between two checks for an awaited event.
 const poll = 50 * time.Millisecond

@@ -177,6 +177,40 @@ func Start(ctx context.Context, o Options) (*Server, error) {
 	return nil, missing
 }
 
+// Available returns nil if Start will find a way to a server with the default options, and
+// otherwise an UnavailableError. It starts nothing, but pulls an image that is missing.
+func Available(ctx context.Context) error {
+	ways, err := waysFor(Options{})
+	if err != nil {
+		return err
+	}
+	missing := &UnavailableError{}
+	for _, way := range ways {
+		err := lacks(ctx, way)
+		var here *UnavailableError
+		if !errors.As(err, &here) {
+			return err
+		}
+		missing.Why = append(missing.Why, here.Why...)
+	}
+	return missing
+}
+
+// HasProcesses reports whether nodes can be processes of this machine.
+func HasProcesses(ctx context.Context) bool { return lacks(ctx, WayJVM) == nil }
+
+// lacks returns an UnavailableError if a way is not open here.
+func lacks(ctx context.Context, way Way) error {
+	switch way {
+	case WayHosts:
+		return nil
+	case WayDocker:
+		return haveImage(ctx, image())
+	default:
+		return haveJava(ctx)
+	}
+}
+
 // waysFor returns the ways to try, in order.
 func waysFor(o Options) ([]Way, error) {
 	forced := Way(os.Getenv(envWay))

@@ -9,7 +9,7 @@ import (
 
 // startLimit is how long a shared server may take: the fetch of an image or jars, and a start on a
 // loaded machine.
-const startLimit = 10 * time.Minute
+const startLimit = 20 * time.Minute
 
 // shared is the one server of this process, since a start takes longer than most tests.
 var shared struct {

@@ -21,7 +21,7 @@ import (
 
 // Limit is how long to wait for anything before it counts as not happening. A loaded machine under
 // the race detector is slow; a test that succeeds does not wait.
-const Limit = 2 * time.Minute
+const Limit = 10 * time.Minute
 
 // Eventually polls until try succeeds, and fails the test with try's last error.
 func Eventually(t testing.TB, what string, try func() error) {
