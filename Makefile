@@ -11,43 +11,15 @@ TAGS          := invariants
 # The module itself comes last. Others are below it, for tests whose requirements are not to be
 # the module's, and ./... does not reach them.
 MODULES       := $(shell find . -name go.mod -not -path './.*' -exec dirname {} \; | sort -r)
-NESTED        := $(filter-out .,$(MODULES))
 
-# Per package. A store under the race detector is about ten times slower than
-# without, so this is far above what a package takes and only catches a hang.
-TEST_TIMEOUT  ?= 50m
 FUZZTIME      ?= 30s
 ARGS          ?=
 SOAK          ?= 10m
 SEED          ?=
 LIVES         ?= 1000
-# 0 leaves out the tests with programs of others, which come from Debian packages.
-PROGRAMS      ?= 1
 
-# -count=1, because the integration tests build the program themselves: go test does
-# not see that they depend on it, and would give an old result for new code. -vet=off, because
-# `make test` has run all of vet before.
-TESTFLAGS      = -count=1 -vet=off -tags $(TAGS) -timeout $(TEST_TIMEOUT)
-
-# The race detector needs cgo, and cgo a C compiler with its headers. A machine
-# without one still tests everything, just without the detector.
-CC_PROBE       = printf '\#include <stdlib.h>\n\#include <pthread.h>\nint main(void){return 0;}\n' \
-                 | $$($(GO) env CC) -x c -o /dev/null - >/dev/null 2>&1
-
-# `make test` runs these without the race detector, which makes them about ten times slower, and all others with it.
-# They go through many cases or seeds, damage each byte in turn, stop before each step, or measure memory, and do so one
-# at a time. What they test is also run by other tests, with the detector: integration/acceptance by TestModel, the
-# stores by their conformance suite, and so on. A name stands for the tests of that name in all packages.
-SWEEPS        := \
-	TestAcceptance TestPebble TestServerAtRandom TestFleetAtRandom TestInterleavings TestMutants \
-	TestSelectorsOfAQueryShareItsLimit TestMadeLabelSetsCount TestLabelsAreWeighedNearly TestRollupsAreAsRaw \
-	TestStreamsOfManySeries TestDenseSlicesAreReadInParts TestLateIDsCopyNoLists TestCapturesWeigh TestAdmitIsLinear \
-	TestPointsAgainstSamples TestReadsShareMemory TestOpenSurvivesErrors \
-	TestDamagedBlocksOfDocuments TestDamagedBlocksExpire TestDamagedBlockOfRollups TestDamagedCacheBlockIsDeleted \
-	TestEachFileOfAStore TestPowerLoss TestCrashAfterEachOperation
-space         := $() $()
-SWEEP          = $(subst $(space),|,$(strip $(SWEEPS)))
-SWEEP_PACKAGES = $$(grep -slE '^func ($(SWEEP))\(' $$($(GO) list -f '{{.Dir}}/*_test.go' ./...) | xargs -n 1 dirname | sort -u)
+# Runs the tests of a target; integration/tiers/targets.go says what is in which.
+TIERS          = CGO_ENABLED=0 $(GO) run ./integration/tiers
 
 .DEFAULT_GOAL := help
 
@@ -67,26 +39,58 @@ page: ## Build the page from web/ into internal/page/dist (needs Node.js and npm
 pictures: ## Take the README's pictures of the page into docs/pictures (needs Chromium)
 	$(GO) -C integration/page test -count=1 -run '^TestPictures$$' . -args -pictures $(CURDIR)/docs/pictures
 
+# Tier one. The targets test-… are tier two: CONTRIBUTING.md says when to run what.
 .PHONY: test
-test: ## Vet and test everything, with assertions and the race detector
-	@race=-race; \
-	if [ "$$($(GO) env CGO_ENABLED)" != 1 ] || ! { $(CC_PROBE); }; then \
-		race=; export CGO_ENABLED=0; \
-		echo "note: no working C compiler, so the tests run without the race detector"; \
-	fi; \
-	if [ "$(PROGRAMS)" = 0 ]; then echo "note: PROGRAMS=0, so no test runs with programs of others"; fi; \
-	set -ex; \
-	export QUERN_TEST_PROGRAMS=$(PROGRAMS) QUERN_TEST_BUILT=$$(mktemp -d); \
-	trap 'rm -rf "$$QUERN_TEST_BUILT"' EXIT; \
-	for module in $(MODULES); do $(GO) -C $$module vet -tags $(TAGS) ./...; done; \
-	for module in $(NESTED); do $(GO) -C $$module test $(TESTFLAGS) ./...; done; \
-	if [ -z "$$race" ]; then $(GO) test $(TESTFLAGS) ./...; exit; fi; \
-	$(GO) test $(TESTFLAGS) -run '^($(SWEEP))$$' $(SWEEP_PACKAGES); \
-	$(GO) test $(TESTFLAGS) $$race -skip '^($(SWEEP))$$' ./...
+test: ## What every change must pass: minutes, the same answer every time
+	$(TIERS) one
+
+.PHONY: test-cluster
+test-cluster: ## Kill, slow down and refuse clusters of three nodes
+	$(TIERS) cluster
+
+.PHONY: test-stores
+test-stores: ## Test the store and its server over Cassandra's own time, tombstones and copies
+	$(TIERS) stores
+
+.PHONY: test-serve
+test-serve: ## Test the programs on one machine: kills, full disks, wrong clocks, strangers
+	$(TIERS) serve
+
+.PHONY: test-page
+test-page: ## Test every view of the page in Chromium, and that it is built from web/
+	$(TIERS) page
+
+.PHONY: test-programs
+test-programs: ## Take data from programs of others, from Debian packages
+	$(TIERS) programs
+
+.PHONY: test-rhq
+test-rhq: ## Test the migration of an RHQ server
+	$(TIERS) rhq
+
+.PHONY: test-breaks
+test-breaks: ## Break each invariant on purpose, and see that tests find it
+	$(TIERS) breaks
+
+.PHONY: test-sweeps
+test-sweeps: ## Go through every step, byte and seed of what make test samples
+	$(TIERS) sweeps
+
+.PHONY: test-costs
+test-costs: ## Test that time and memory grow no faster than the input; wants an idle machine
+	$(TIERS) costs
+
+.PHONY: test-race
+test-race: ## Test everything under the race detector
+	$(TIERS) race
+
+.PHONY: test-all
+test-all: ## Run all of the above, one after another
+	$(TIERS) all
 
 # Outside integration no test needs more than Go, apart from those that -short leaves out. The
 # acceptance tests run on the model and the embedded store.
-UNIT_PACKAGES  = $$($(GO) list ./... | grep -v /integration) ./integration/acceptance
+UNIT_PACKAGES  = $$($(GO) list ./... | grep -v /integration) ./integration/acceptance ./integration/tiers
 
 # Without -count=1 and the race detector: what has not changed has passed already.
 .PHONY: check
@@ -98,7 +102,7 @@ check: ## Lint what differs from upstream, and test what needs no server and no 
 .PHONY: soak
 soak: ## Live through faults for SOAK (10m) and LIVES (1000) with SEED or another, and explore all orders
 	@seed=$(SEED); set -ex; \
-	$(GO) test -count=1 -tags $(TAGS) -timeout 0 -v -run '^TestFaults$$' ./integration ./integration/cluster \
+	$(GO) test -count=1 -p 1 -tags $(TAGS) -timeout 0 -v -run '^TestFaults$$' ./integration ./integration/cluster \
 		-args -faults.length=$(SOAK) -faults.seed=$${seed:-$$(date +%s)}; \
 	$(GO) test -count=1 -tags $(TAGS) -timeout 0 ./integration/explore -args -whole; \
 	$(GO) test -count=1 -tags $(TAGS) -timeout 0 -run 'AtRandom$$' ./integration/acceptance \
@@ -126,6 +130,8 @@ fuzz: ## Run each fuzz target for FUZZTIME (30s)
 	done
 
 .PHONY: lint
+# As for the tests, which then find compiled what the linters read.
+lint: export CGO_ENABLED=0
 lint: ## Check the formatting and run the linters (SINCE=main lints only packages that differ from main)
 	@unformatted=$$($(GO) run $(GOFUMPT) -l .) || exit 1; \
 	if [ -n "$$unformatted" ]; then \

@@ -3,7 +3,6 @@
 // program does not offer stay at their defaults: these tests show what no specification says.
 //
 // The programs come from Debian packages, see package debian, or are Go libraries.
-// QUERN_TEST_PROGRAMS=0 leaves out the whole package.
 package programs
 
 import (
@@ -34,10 +33,6 @@ import (
 var quern string
 
 func TestMain(m *testing.M) {
-	if os.Getenv("QUERN_TEST_PROGRAMS") == "0" {
-		fmt.Println("no test with programs of others, as QUERN_TEST_PROGRAMS=0 says")
-		return
-	}
 	os.Exit(process.Main(func(p *process.Programs) int {
 		quern = p.Quern
 		return m.Run()
