@@ -22,14 +22,19 @@ import (
 	"time"
 )
 
-const usage = `usage: go run ./integration/tiers TARGET
+const usage = `usage: bin/tiers TARGET
 
 Runs the tests of one target, from the root of the repository. Targets:
 
 `
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	// The tests are in a process group of their own, so what ends a program at a terminal has to be passed on.
+	ends := []os.Signal{os.Interrupt, syscall.SIGTERM, syscall.SIGQUIT}
+	if !signal.Ignored(syscall.SIGHUP) { // by nohup
+		ends = append(ends, syscall.SIGHUP)
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), ends...)
 	code, err := run(ctx, os.Args[1:], os.Stdout)
 	stop()
 	if err != nil {

@@ -12,6 +12,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
 )
 
@@ -70,9 +71,17 @@ func (r *runner) run(ctx context.Context, t goRun) (count, []string) {
 	}
 	cmd.Env = slices.Concat(r.env, t.Env, []string{cgo})
 	cmd.Stderr = r.out
-	// go waits for the test programs; what they have started ends with them.
-	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
+	// go ends no test program, but waits for it. So the whole group gets the interrupt, as it would at a terminal: go, test
+	// programs, and what these have started. Only Cassandra is outside: a node ends when its test program does, and
+	// testcontainers removes a container.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGINT) }
 	cmd.WaitDelay = time.Minute
+	defer func() {
+		if ctx.Err() != nil && cmd.Process != nil {
+			_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) // go has ended; mostly nobody is left
+		}
+	}()
 	j := newJudge(r.out, reasons, t.Must)
 	if t.Vet {
 		cmd.Stdout = r.out

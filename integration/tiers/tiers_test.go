@@ -1,7 +1,12 @@
 package main
 
 import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
 	"io/fs"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -111,6 +116,30 @@ func TestRequirements(t *testing.T) {
 	none, err := requirements("")
 	require.NoError(t, err)
 	assert.Empty(t, none)
+}
+
+// TestInterrupt: nothing is left of an interrupted run, not even what ignores interrupts, as what a shell has in the
+// background does.
+func TestInterrupt(t *testing.T) {
+	dir := t.TempDir()
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "go"), []byte("#!/bin/sh\n(echo started; exec sleep 3000) &\nwait\n"), 0o755))
+	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
+	from, to, err := os.Pipe()
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	go func() {
+		defer to.Close() //nolint:errcheck // nobody reads on
+		r := runner{out: to, env: os.Environ()}
+		_, problems := r.run(ctx, goRun{Vet: true})
+		fmt.Fprint(to, problems)
+	}()
+	lines := bufio.NewReader(from)
+	_, err = lines.ReadString('\n')
+	require.NoError(t, err)
+	cancel()
+	rest, err := io.ReadAll(lines) // until nobody is left who could write
+	require.NoError(t, err)
+	assert.Contains(t, string(rest), "go vet: ")
 }
 
 // TestNamesExist: a name that is mistyped here, or a test that was renamed, would be left out or run by accident.
