@@ -135,7 +135,7 @@ func summarize(out io.Writer, results []result) int {
 	if failed == 0 && left > 0 {
 		fmt.Fprintf(out, "passed what ran; %d of %d parts were left out\n", left, len(results))
 	}
-	// A part can fail without a failed test: a package that does not build, a linter of code.
+	// A part can fail without a failed test: vet, a package that does not build, something required that is missing.
 	if failed > 0 && all.failed == 0 {
 		all.failed = failed
 	}

@@ -170,6 +170,9 @@ func (t goRun) packages(ctx context.Context) ([]string, error) {
 			out = append(out, path)
 		}
 	}
+	if len(out) == 0 { // go would test the current directory
+		return nil, fmt.Errorf("no package has the tests: %q without %q, tests %q", t.Packages, t.Except, t.Only)
+	}
 	return out, nil
 }
 

@@ -142,6 +142,11 @@ func TestInterrupt(t *testing.T) {
 	assert.Contains(t, string(rest), "go vet: ")
 }
 
+func TestNoPackageHasTheTests(t *testing.T) {
+	_, err := goRun{Packages: []string{"."}, Only: []string{"TestMistyped"}}.packages(t.Context())
+	require.ErrorContains(t, err, `no package has the tests: ["."] without [], tests ["TestMistyped"]`)
+}
+
 // TestNamesExist: a name that is mistyped here, or a test that was renamed, would be left out or run by accident.
 func TestNamesExist(t *testing.T) {
 	there := map[string]bool{}
