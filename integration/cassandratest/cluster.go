@@ -35,10 +35,7 @@ type Cluster struct {
 // start.
 func StartCluster(ctx context.Context, n int, o Options) (*Cluster, error) {
 	o = o.withDefaults(n)
-	if !processesWork {
-		return nil, unavailable("Cassandra as a process needs Linux")
-	}
-	java, err := java17(ctx)
+	java, err := haveJava(ctx)
 	if err != nil {
 		return nil, err
 	}

@@ -29,29 +29,27 @@ func jars(ctx context.Context) (string, error) {
 	return dir, fetchOnce(dir, func(into string) error { return fetch(ctx, pom, into) })
 }
 
-// haveJava returns an UnavailableError if something is missing here to run nodes as processes.
-func haveJava(ctx context.Context) error {
+// haveJava returns the java for nodes that are processes, or an UnavailableError if something is missing here to run them.
+func haveJava(ctx context.Context) (string, error) {
 	if !processesWork {
-		return unavailable("Cassandra as a process needs Linux")
+		return "", unavailable("Cassandra as a process needs Linux")
 	}
-	if _, err := java17(ctx); err != nil {
-		return err
+	java, err := java17(ctx)
+	if err != nil {
+		return "", err
 	}
 	_, version, err := findPOM()
 	if err != nil {
-		return err
+		return "", err
 	}
 	if dir, err := jarsDir(version); err != nil || hasJars(dir) {
-		return err
+		return java, err
 	}
 	if _, err := exec.LookPath("mvn"); err != nil {
-		return errNoMaven
+		return "", unavailable("there is no mvn in PATH")
 	}
-	return nil
+	return java, nil
 }
-
-// errNoMaven is an UnavailableError.
-var errNoMaven = unavailable("there is no mvn in PATH")
 
 // jarsDir returns a directory named after the version, so that a newer version is fetched.
 func jarsDir(version string) (string, error) {
@@ -105,11 +103,7 @@ func hasJars(dir string) bool {
 }
 
 func fetch(ctx context.Context, pom, into string) error {
-	mvn, err := exec.LookPath("mvn")
-	if err != nil {
-		return errNoMaven
-	}
-	cmd := exec.CommandContext(ctx, mvn, "-q", "-B", "-f", pom, "dependency:copy-dependencies", "-DoutputDirectory="+into)
+	cmd := exec.CommandContext(ctx, "mvn", "-q", "-B", "-f", pom, "dependency:copy-dependencies", "-DoutputDirectory="+into)
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("fetching Cassandra's jars with Maven: %w\n%s", err, lastLines(string(out), 20))
 	}

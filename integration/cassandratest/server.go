@@ -207,7 +207,8 @@ func lacks(ctx context.Context, way Way) error {
 	case WayDocker:
 		return haveImage(ctx, image())
 	default:
-		return haveJava(ctx)
+		_, err := haveJava(ctx)
+		return err
 	}
 }
 
