@@ -18,10 +18,9 @@ var binary, ingestBinary, aggregatorBinary string
 var faulty func() (*process.Programs, error)
 
 func TestMain(m *testing.M) {
-	os.Exit(process.Main(func(p *process.Programs) int {
+	os.Exit(process.Tests{M: m, Use: func(p *process.Programs) {
 		binary, ingestBinary, aggregatorBinary, faulty = p.Quern, p.Ingest, p.Aggregator, p.Faulty
-		return m.Run()
-	}))
+	}}.Run())
 }
 
 // start starts the program. The program ends with the test at the latest.

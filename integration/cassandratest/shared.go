@@ -14,14 +14,14 @@ const startLimit = 20 * time.Minute
 // shared is the one server of this process, since a start takes longer than most tests.
 var shared struct {
 	sync.Mutex
-	stops   bool // Main runs and will stop the server
+	stops   bool // TestMain will stop the server
 	started bool
 	server  *Server
 	err     error
 }
 
 // Shared returns a server with the default options, which all tests of a package share. The first
-// call starts it. The package's TestMain calls Main, which stops it. With -short, the test is
+// call starts it. The package's TestMain runs Stopping, which stops it. With -short, the test is
 // skipped.
 func Shared(t testing.TB) *Server {
 	t.Helper()
@@ -31,7 +31,7 @@ func Shared(t testing.TB) *Server {
 	shared.Lock()
 	defer shared.Unlock()
 	if !shared.stops {
-		t.Fatal("cassandratest.Shared: nothing would stop the server; call cassandratest.Main in TestMain")
+		t.Fatal("cassandratest.Shared: nothing would stop the server; run cassandratest.Stopping in TestMain")
 	}
 	if !shared.started {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), startLimit)
@@ -48,14 +48,8 @@ func Shared(t testing.TB) *Server {
 // Runner runs tests: *testing.M, or a stand-in.
 type Runner interface{ Run() int }
 
-// Main runs a package's tests and stops the server that they share, if there is one. It returns the
-// exit code. Goroutines that are left then belong to the tests.
-func Main(m Runner) int {
-	return runAndStop{m}.Run()
-}
-
-// Stopping returns m, followed by the stop of the shared server. It is for goleak.VerifyTestMain,
-// which runs the tests itself and then looks for goroutines.
+// Stopping returns m, followed by the stop of the server that its tests share, if there is one. Goroutines that are left
+// then belong to the tests.
 func Stopping(m Runner) Runner { return runAndStop{m} }
 
 type runAndStop struct{ m Runner }

@@ -22,10 +22,7 @@ import (
 var programs *process.Programs
 
 func TestMain(m *testing.M) {
-	os.Exit(process.Main(func(p *process.Programs) int {
-		programs = p
-		return cassandratest.Main(m)
-	}))
+	os.Exit(process.Tests{M: cassandratest.Stopping(m), Use: func(p *process.Programs) { programs = p }}.Run())
 }
 
 // startLimit is how long a server or a cluster may take to start.

@@ -3,8 +3,6 @@
 package gate
 
 import (
-	"fmt"
-	"os"
 	"testing"
 
 	"go.uber.org/goleak"
@@ -19,18 +17,9 @@ import (
 var programs *process.Programs
 
 func TestMain(m *testing.M) {
-	os.Exit(process.Main(func(p *process.Programs) int {
-		programs = p
-		code := cassandratest.Main(m)
-		if code == 0 {
-			// gocql waits ten seconds before it connects to a node that has come up, even if the session has been closed.
-			if err := goleak.Find(goleak.IgnoreAnyFunction("github.com/gocql/gocql.(*Session).handleNodeUp")); err != nil {
-				fmt.Fprintln(os.Stderr, err)
-				return 1
-			}
-		}
-		return code
-	}))
+	goleak.VerifyTestMain(process.Tests{M: cassandratest.Stopping(m), Use: func(p *process.Programs) { programs = p }},
+		// gocql waits ten seconds before it connects to a node that has come up, even if the session has been closed.
+		goleak.IgnoreAnyFunction("github.com/gocql/gocql.(*Session).handleNodeUp"))
 }
 
 func TestConformance(t *testing.T) {

@@ -39,10 +39,7 @@ import (
 var programs *process.Programs
 
 func TestMain(m *testing.M) {
-	os.Exit(process.Main(func(p *process.Programs) int {
-		programs = p
-		return cassandratest.Main(m)
-	}))
+	os.Exit(process.Tests{M: cassandratest.Stopping(m), Use: func(p *process.Programs) { programs = p }}.Run())
 }
 
 // rhq is a keyspace as RHQ leaves it, with its contents.

@@ -57,8 +57,7 @@ func TestMain(m *testing.M) {
 		fmt.Fprintln(os.Stderr, "the tests of the page need Chromium: install Debian's package chromium, or name the program in QUERN_CHROMIUM:", err)
 		os.Exit(1)
 	}
-	os.Exit(process.Main(func(p *process.Programs) int {
-		programs = p
+	os.Exit(func() int {
 		options := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(path),
 			chromedp.Flag("disable-dev-shm-usage", true), // containers have little of it
 			chromedp.Flag("disable-component-update", true),
@@ -76,8 +75,8 @@ func TestMain(m *testing.M) {
 			fmt.Fprintln(os.Stderr, "Chromium does not start:", err)
 			return 1
 		}
-		return m.Run()
-	}))
+		return process.Tests{M: m, Use: func(p *process.Programs) { programs = p }}.Run()
+	}())
 }
 
 // serve starts a server, which ends with the test.

@@ -33,15 +33,22 @@ type Programs struct {
 // to Cassandra fail and the clock be wrong: see internal/storage/cassandra and internal/clock.
 func (p *Programs) Faulty() (*Programs, error) { return p.faulty() }
 
-// Main builds the programs, runs the tests of a package with them, and returns the exit code.
-func Main(run func(*Programs) int) int {
+// Tests are the tests of a package that take the programs.
+type Tests struct {
+	M   interface{ Run() int } // *testing.M, or what runs it
+	Use func(*Programs)        // gets the programs before the tests run
+}
+
+// Run builds the programs, runs the tests, removes the programs and returns the exit code.
+func (t Tests) Run() int {
 	programs, err := build(context.Background(), buildTags)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
 	defer programs.remove()
-	return run(programs)
+	t.Use(programs)
+	return t.M.Run()
 }
 
 func build(ctx context.Context, tags []string) (*Programs, error) {

@@ -33,10 +33,7 @@ import (
 var quern string
 
 func TestMain(m *testing.M) {
-	os.Exit(process.Main(func(p *process.Programs) int {
-		quern = p.Quern
-		return m.Run()
-	}))
+	os.Exit(process.Tests{M: m, Use: func(p *process.Programs) { quern = p.Quern }}.Run())
 }
 
 // serve starts a server on which a day takes eight seconds.
