@@ -20,7 +20,7 @@ import (
 const storagePort = "7000"
 
 // upLimit is how long a node may take to learn of the others, once each of them listens to clients.
-const upLimit = 2 * time.Minute
+const upLimit = 10 * time.Minute
 
 // Cluster is a cluster of processes on this machine. Data is in files, which outlive the processes,
 // and clients connect as in production. The nodes share only the machine's clock and file system.

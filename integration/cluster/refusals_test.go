@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -31,10 +30,9 @@ const (
 	applyCommand  = "schema apply"
 )
 
-// run starts one of them, with a time-out long enough for a single attempt.
+// run starts one of them.
 func (pl place) run(t *testing.T, command string, args ...string) *process.Process {
 	t.Helper()
-	args = slices.Concat(args, patient)
 	switch command {
 	case ingestCommand:
 		return pl.ingest(t, args...)

@@ -27,21 +27,20 @@ func TestSettings(t *testing.T) {
 	settings := func(args ...string) *process.Process { return pl.quern(t, append([]string{"settings"}, args...)...) }
 	shown := func() string {
 		t.Helper()
-		p := settings(patient...)
+		p := settings()
 		require.Equal(t, 0, p.ExitCode(), p.Stderr.String())
 		return p.Stdout.String()
 	}
 	assert.Contains(t, shown(), "set by the first process that opens the store")
 
-	short := append(slices.Clone(patient), "--heartbeat-timeout", "3s")
-	first := pl.ingest(t, append(slices.Clone(short), "--worker-id", "first", "--late-grace", "1s", "--aggregation-delay", "2s", "--retention", "raw=2d")...)
+	first := pl.ingest(t, append(slices.Clone(aliveFor), "--worker-id", "first", "--late-grace", "1s", "--aggregation-delay", "2s", "--retention", "raw=2d")...)
 	first.Ready()
 	assert.Regexp(t, `(?m)^--late-grace +1s *$`, shown())
 	assert.Regexp(t, `(?m)^--retention +raw=2d,4s=90d,8s=90d,16s=90d *$`, shown())
 
 	// Settings that are not given come from the store. A different setting is refused with both
 	// values.
-	second := pl.aggregator(t, append(slices.Clone(short), "--worker-id", "second")...)
+	second := pl.aggregator(t, append(slices.Clone(aliveFor), "--worker-id", "second")...)
 	second.Ready()
 	for flag, c := range map[string]struct{ has, asked, set string }{
 		"late-grace":        {"1s", "500ms", "500ms"},
@@ -56,7 +55,7 @@ func TestSettings(t *testing.T) {
 	refused(t, pl.run(t, ingestCommand, "--future-limit", "1h"), fmt.Sprintf("keyspace %q has --future-limit 10m (1h requested): ", pl.keyspace))
 
 	// Nothing is changed while processes are alive.
-	change := append([]string{"set", "--late-grace", "500ms", "--retention", "raw=5d"}, patient...)
+	change := []string{"set", "--late-grace", "500ms", "--retention", "raw=5d"}
 	p := settings(change...)
 	require.Equal(t, 1, p.ExitCode())
 	assert.Regexp(t, `these processes are running: first on host \S+, last heartbeat at \S+; second on host .*: stop them first`, p.Stderr.String())
@@ -73,7 +72,7 @@ func TestSettings(t *testing.T) {
 	assert.Regexp(t, `(?m)^--retention +raw=5d,`, shown())
 
 	// A process that does not learn of the change otherwise learns of it by its heartbeat.
-	stale := pl.ingest(t, short...)
+	stale := pl.ingest(t, aliveFor...)
 	stale.Ready()
 	st, err := cassandra.Open(t.Context(), cassandra.Options{Hosts: pl.hosts, DirectHosts: pl.direct, Keyspace: pl.keyspace, Timeout: time.Minute})
 	require.NoError(t, err)
@@ -94,7 +93,7 @@ func TestSettings(t *testing.T) {
 		return fmt.Errorf("%d %s: %w", r.Code, strings.TrimSpace(string(r.Body)), err)
 	})
 	stale.Stop()
-	again := pl.ingest(t, short...)
+	again := pl.ingest(t, aliveFor...)
 	again.Ready()
 	_, err = again.Report(t.Context(), []process.Sample{{Source: "a", Metric: "it", Ms: time.Now().UnixMilli(), Value: 1}})
 	require.NoError(t, err)
