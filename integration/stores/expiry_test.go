@@ -16,18 +16,20 @@ import (
 	"github.com/quern/quern/internal/storage/storagetest"
 )
 
-// shortTTL is long enough for the next requests to be answered before it ends. These tests wait:
-// TTLs end by the server's clock, which cannot be simulated.
+// shortTTL is for what tests wait to end: TTLs end by the server's clock, which cannot be simulated.
+// What is to be seen before it ends is first written for an hour, since requests may take longer.
 const shortTTL = 10 * time.Second
 
 // TestLeaseEnds: a worker that dies does not release its lease. The lease ends, and another worker
 // takes the shard with a higher fence.
 func TestLeaseEnds(t *testing.T) {
 	store := open(t, storagetest.TestSettings(), nil, clock.System{})()
+	_, err := store.AcquireShard(t.Context(), 1, "gone", time.Hour)
+	require.NoError(t, err)
+	_, err = store.AcquireShard(t.Context(), 1, "other", time.Hour)
+	require.ErrorIs(t, err, storage.ErrConflict)
 	first, err := store.AcquireShard(t.Context(), 1, "gone", shortTTL)
 	require.NoError(t, err)
-	_, err = store.AcquireShard(t.Context(), 1, "other", shortTTL)
-	require.ErrorIs(t, err, storage.ErrConflict)
 
 	var second storage.Lease
 	process.Eventually(t, "the lease's end", func() error {
@@ -65,11 +67,12 @@ func TestHeartbeatFades(t *testing.T) {
 	store := open(t, storagetest.TestSettings(), nil, clock.System{})()
 	gone := storage.Worker{ID: "gone", Host: "db1", StartedMs: 1, SeenMs: 2}
 	here := storage.Worker{ID: "here", Host: "db2", StartedMs: 1, SeenMs: 2}
-	require.NoError(t, store.Heartbeat(t.Context(), gone, shortTTL))
+	require.NoError(t, store.Heartbeat(t.Context(), gone, time.Hour))
 	require.NoError(t, store.Heartbeat(t.Context(), here, time.Hour))
 	workers, err := store.Workers(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, []storage.Worker{gone, here}, workers)
+	require.NoError(t, store.Heartbeat(t.Context(), gone, shortTTL))
 	process.Eventually(t, "one to be gone", func() error {
 		if workers, err = store.Workers(t.Context()); err == nil && len(workers) > 1 {
 			err = fmt.Errorf("%v", workers)
@@ -83,7 +86,7 @@ func TestAnnotationsFade(t *testing.T) {
 	store := open(t, storagetest.TestSettings(), nil, clock.System{})()
 	const dayMs = int64(24 * time.Hour / time.Millisecond)
 	short, long, stays := storage.Annotation{ID: "short"}, storage.Annotation{ID: "long", EndMs: 40 * dayMs}, storage.Annotation{ID: "stays", EndMs: 40 * dayMs}
-	require.NoError(t, store.PutAnnotations(t.Context(), []storage.Annotation{short, long}, shortTTL))
+	require.NoError(t, store.PutAnnotations(t.Context(), []storage.Annotation{short, long}, time.Hour))
 	require.NoError(t, store.PutAnnotations(t.Context(), []storage.Annotation{stays}, shortTTL))
 	require.NoError(t, store.PutAnnotations(t.Context(), []storage.Annotation{stays}, 0))
 	at := func(ms int64) (ids []string) {
@@ -95,6 +98,7 @@ func TestAnnotationsFade(t *testing.T) {
 	}
 	require.Equal(t, []string{"long", "short", "stays"}, at(0))
 	require.Equal(t, []string{"long", "stays"}, at(39*dayMs))
+	require.NoError(t, store.PutAnnotations(t.Context(), []storage.Annotation{short, long}, shortTTL))
 	process.Eventually(t, "two to be gone", func() error {
 		if ids := at(0); len(ids) > 1 {
 			return fmt.Errorf("%v", ids)
