@@ -266,19 +266,22 @@ func (in *Ingest) append(ctx context.Context, reports []Report, ageCap time.Dura
 
 // Place takes a place in the order of what this process writes, for Delete. What was acknowledged before is below it, and
 // what arrives later is above it.
-func (in *Ingest) Place(ctx context.Context) (at *blocks.Place, err error) {
+func (in *Ingest) Place(ctx context.Context) (*blocks.Place, error) {
 	if err := in.unfit(); err != nil {
 		return nil, err
 	}
+	// A caller that has left does not wait for its place.
+	taken := make(chan *blocks.Place, 1)
 	// A commit under way has made its chunks, and they cannot be read yet.
-	err = in.between(ctx, func(ctx context.Context) (err error) {
-		at, err = in.places.Place(ctx)
+	err := in.between(ctx, func(ctx context.Context) error {
+		at, err := in.places.Place(ctx)
+		taken <- at
 		return err
 	})
 	if err != nil {
 		return nil, err
 	}
-	return at, nil
+	return <-taken, nil
 }
 
 // Delete overwrites the samples that have the given schedules and times with tombstones. A sample that arrives after the

@@ -1,6 +1,7 @@
 package ingest_test
 
 import (
+	"context"
 	"errors"
 	"sync/atomic"
 	"testing"
@@ -122,5 +123,39 @@ func TestPlaceFollowsCommits(t *testing.T) {
 		require.NoError(t, in.Close())
 		_, err := in.Place(t.Context())
 		require.ErrorIs(t, err, ingest.ErrClosed)
+	})
+}
+
+// slow confirms no clock before a context ends.
+type slow struct {
+	storage.Store
+	until context.Context
+}
+
+func (s *slow) Confirms(ctx context.Context, at clock.Reading) error {
+	<-s.until.Done()
+	return s.Store.Confirms(ctx, at)
+}
+
+// TestPlaceWithoutItsCaller: a caller gives up in the middle of a placement. What it gets is no memory of the goroutine that goes on,
+// as the race detector sees, and the next caller has a place of its own.
+func TestPlaceWithoutItsCaller(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		clk := clock.System{}
+		caller, leave := context.WithCancel(t.Context())
+		in := ingest.Start(t.Context(), parts(&slow{newStore(clk), caller}, clk, registry.Options{}), ingest.Options{})
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			at, err := in.Place(caller)
+			assert.True(t, at == nil && errors.Is(err, context.Canceled) || at != nil && err == nil, "%v", err)
+		}()
+		synctest.Wait()
+		leave()
+		<-done
+		at, err := in.Place(t.Context())
+		require.NoError(t, err)
+		require.NotNil(t, at)
+		require.NoError(t, in.Close())
 	})
 }
