@@ -192,7 +192,7 @@ func TestNothingLeaks(t *testing.T) {
 		}
 	}
 	// An export leaves annotations out, which may tell of any series.
-	w = s.send(all, http.MethodPost, "/api/v1/annotations", `{"text":"hidden note"}`, "Content-Type", "application/json")
+	w = s.send(all, http.MethodPost, "/api/v1/annotations", fmt.Sprintf(`{"text":"hidden note","start":%d}`, s.clk.Now().UnixMilli()-1), "Content-Type", "application/json")
 	require.Equal(t, http.StatusOK, w.Code, w.Body)
 	export := []string{"match[]", "cpu", "annotations", "true"}
 	require.Contains(t, s.get(all, wire.ExportPath, export...), "hidden note")
