@@ -33,7 +33,7 @@ func eventful(s *System) {
 	s.setClock(24, 2)
 }
 
-var eventfulConfig = Config{BlockSize: 2, GroupSize: 4, IndexPartitions: 3}
+var eventfulConfig = Config{BlockSize: 2, GroupSize: 2, IndexPartitions: 3}
 
 // testCrashAtEveryStep is behaviour 15: the process dies after each single step of a run. Its
 // successor's run ends in the same state as a run without a crash.

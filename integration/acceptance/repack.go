@@ -57,7 +57,7 @@ func testRepackStopsAtEveryStep(t *testing.T, b Backend) {
 	for _, f := range variants(t, b, fates...) {
 		t.Run(f.name, func(t *testing.T) {
 			b.sweep(t, func(k int) int {
-				s := Start(t, b, Config{BlockSize: 2, GroupSize: 2, IndexPartitions: 3})
+				s := Start(t, b, Config{BlockSize: 2, GroupSize: 4, IndexPartitions: 3})
 				unpacked(s)
 				require.Greater(t, s.loose(), 4)
 				want := s.Dump()

@@ -248,6 +248,12 @@ var list = []brk{
 		pkg: "internal/blocks", test: "TestPackedID",
 	},
 	{
+		name: "what another has packed meanwhile is deleted with the chunks around it", invariant: 2,
+		file: "internal/blocks/packed.go",
+		old:  "append(out, [2]ID{id, id}), !alone", new: "append(out, [2]ID{id, id}), alone || !alone",
+		pkg: "internal/blocks", test: "TestReplacedRanges",
+	},
+	{
 		name: "a packed chunk is stored and what it replaces stays", invariant: 2,
 		file: "internal/storage/pebble/write.go",
 		old:  "for _, old.ID = range of {", new: "for _, old.ID = range of[:0] {",

@@ -124,6 +124,8 @@ var scenarios = []scenario{
 	// it.
 	{name: "landed", lww: true, oneBlock: true, lands: true, ingest: landed, preemptions: 2},
 	{name: "landed late", lww: true, oneBlock: true, unsealed: true, lands: true, ingest: landedLate, preemptions: 2},
+	// A stale worker packs the group that two blocks share.
+	{name: "shared group", lww: true, torn: true, shared: true, leaseEnds: 1, preemptions: 2},
 	// The embedded store, without comparing its states.
 	{name: "pebble", oneBlock: true, leaseEnds: 1, ingest: late, preemptions: 1, open: openPebble},
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"math"
 	"slices"
 	"strings"
 	"sync"
@@ -50,6 +51,8 @@ type scenario struct {
 	checks bool
 	// oneBlock puts both schedules into one block, instead of one each.
 	oneBlock bool
+	// shared puts both blocks into one storage group, which workers pack after the run.
+	shared bool
 	// unsealed leaves the marks open, so that blocks are read from the tables.
 	unsealed bool
 	// skew is how far ingest's clock is ahead.
@@ -162,7 +165,11 @@ func newWorld(ctx context.Context, sc *scenario, mutate mutation) *world {
 	if sc.oneBlock {
 		size = 2
 	}
-	settings := storage.Settings{Ladder: ladder, GroupSize: 2, IndexPartitions: 1, Epochs: blocks.Epochs{{BlockSize: size}}}
+	group := size
+	if sc.shared {
+		group = 2
+	}
+	settings := storage.Settings{Ladder: ladder, GroupSize: group, IndexPartitions: 1, Epochs: blocks.Epochs{{BlockSize: size}}}
 	switch {
 	case sc.open != nil:
 		w.store = sc.open(w.clk, settings)
@@ -177,14 +184,29 @@ func newWorld(ctx context.Context, sc *scenario, mutate mutation) *world {
 	a, b, i := w.process("A", 1), w.process("B", 2), w.process("I", 3)
 	a.worker()
 	b.worker()
-	must(i.writer.Flush(ctx, i.groups(sample(0, 11, 10, 5), sample(0, 11, 20, 7), sample(1, 11, 15, 3))))
+	if sc.shared { // the ids of two writers tie
+		other := w.process("J", 4)
+		must(i.writer.Flush(ctx, i.groups(sample(1, 11, 15, 3))))
+		must(other.writer.Flush(ctx, i.groups(sample(0, 11, 10, 5))))
+		w.clk.Set(at(11, 31))
+		must(other.writer.Flush(ctx, i.groups(sample(0, 11, 20, 7))))
+		w.clk.Set(at(12, 1))
+		must(other.writer.Seal(ctx))
+	} else {
+		must(i.writer.Flush(ctx, i.groups(sample(0, 11, 10, 5), sample(0, 11, 20, 7), sample(1, 11, 15, 3))))
+	}
 	w.acked = append(w.acked, sample(0, 11, 10, 5), sample(0, 11, 20, 7), sample(1, 11, 15, 3))
 	if !sc.unsealed {
 		i.clk.Set(at(12, 1).Add(sc.skew))
 		must(i.writer.Seal(ctx))
 	}
 	w.clk.Set(at(12, 2))
-	i.clk.Set(at(12, 2).Add(sc.skew))
+	if sc.shared {
+		_, err := w.store.LeaseIDs(ctx, 2)
+		must(err)
+		w.clk.Set(at(12, 10)) // so that the chunks have settled
+	}
+	i.clk.Set(w.clk.Now().Add(sc.skew))
 	if sc.before != nil {
 		sc.before(ctx, i)
 	}
@@ -272,7 +294,7 @@ func (p *process) worker() {
 	}
 	p.runner = engine.New(engine.Options{
 		Store: p.store, Clock: p.clk, Writer: uint64(p.name[0]) << 8,
-		Worker: storage.Worker{ID: p.name}, Timeout: lasts, Rollup: &rollup.Options{Parallel: 1, Pack: true},
+		Worker: storage.Worker{ID: p.name}, Timeout: lasts, Rollup: &rollup.Options{Parallel: 1, Pack: true, RepackRate: math.MaxInt},
 	}).Runner
 }
 
@@ -281,6 +303,9 @@ func (p *process) worker() {
 func (p *process) work(ctx context.Context) {
 	for range 4 {
 		_, err := p.runner.RunDue(ctx)
+		if err == nil && p.w.sc.shared {
+			err = p.runner.Repack(ctx)
+		}
 		switch {
 		case err == nil || errors.Is(err, errOver) || errors.Is(err, errDead):
 			return
@@ -494,6 +519,9 @@ func (w *world) Finish() error {
 			}
 		}
 	}
+	if w.sc.shared {
+		must(c.runner.Repack(ctx))
+	}
 	w.check(ctx)
 	must(w.store.Close())
 	slices.Sort(w.wrong) // rows come from maps
@@ -507,8 +535,10 @@ func (w *world) check(ctx context.Context) {
 	all := blocks.Range{End: 2}
 	from, to := day.UnixMilli(), day.Add(24*time.Hour).UnixMilli()
 	raw := map[metric.Sample]bool{}
+	chunks := 0
 	for c, err := range w.store.RawChunks(ctx, all, from, to) {
 		must(err)
+		chunks++
 		samples, err := blocks.DecodeSamples(nil, c.Data)
 		must(err)
 		for _, s := range samples {
@@ -519,6 +549,9 @@ func (w *world) check(ctx context.Context) {
 		if !raw[s] {
 			w.failed("acknowledged, and not in the raw table: %+v", s)
 		}
+	}
+	if w.sc.shared && chunks != 1 {
+		w.failed("the group has %d chunks", chunks)
 	}
 	for level := metric.Bucket(1); level <= ladder.Top(); level++ {
 		want := map[string]metric.Rollup{}

@@ -41,6 +41,17 @@ func (r Range) Cover(size int) []Range {
 	return out
 }
 
+// Starting returns the range that the blocks of the given size cover which start in r.
+func (r Range) Starting(size int) Range {
+	up := func(id metric.ScheduleID) metric.ScheduleID { return Of(id+metric.ScheduleID(size)-1, size).Start }
+	return Range{Start: up(r.Start), End: up(r.End)}
+}
+
+// Within returns the range that the blocks of the given size cover which lie in r: empty, with End below or at Start, if none does.
+func (r Range) Within(size int) Range {
+	return Range{Start: r.Starting(size).Start, End: Of(r.End, size).Start}
+}
+
 // ShardOf returns the shard, out of n, of the block that starts at start. The shard is a hash and
 // not a random or round-robin choice, so that writing a mark again writes the same row.
 func ShardOf(start metric.ScheduleID, n int) int {

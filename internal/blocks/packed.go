@@ -1,6 +1,7 @@
 package blocks
 
 import (
+	"bytes"
 	"encoding/binary"
 	"fmt"
 	"hash/fnv"
@@ -40,6 +41,27 @@ const packedVariant = 0xc0
 
 // Packed reports whether the id is one of PackedID.
 func (id ID) Packed() bool { return id[8]&packedVariant == packedVariant }
+
+// ReplacedRanges returns ranges of ids, first and last included, that together hold each id for which replaced is true, and no
+// other of the ids. These are the chunks of a storage group and slice, and ascend. No range reaches a chunk that another packer
+// makes of the others meanwhile: such a chunk has the time and count of the last one in it, and comes after all ids of writers
+// that have these, too. So where one of the others has the time and count of an id, that id is a range of its own.
+func ReplacedRanges(ids []ID, replaced func(ID) bool) [][2]ID {
+	var out [][2]ID
+	var kept ID
+	extends := false // the last range may go on
+	for _, id := range ids {
+		switch alone := bytes.Equal(id[:8], kept[:8]); {
+		case !replaced(id):
+			kept, extends = id, false
+		case extends:
+			out[len(out)-1][1] = id
+		default:
+			out, extends = append(out, [2]ID{id, id}), !alone
+		}
+	}
+	return out
+}
 
 // fewSamples is the number of samples a series below which a chunk of samples may be shorter than one of columns, which
 // has a directory.

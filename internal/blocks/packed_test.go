@@ -41,6 +41,46 @@ func TestPackedID(t *testing.T) {
 	}
 }
 
+// TestReplacedRanges: the ranges hold what is replaced and nothing else of a group, nor any chunk that another packer makes of the
+// rest. Several writers make ids at the same time.
+func TestReplacedRanges(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 2))
+	merged := 0
+	for range 2000 {
+		var ids []blocks.ID
+		for ms := range int64(1 + r.IntN(6)) {
+			for writer := range uint64(1 + r.IntN(3)) {
+				ids = append(ids, blocks.NewIDs(writer).Next(ms))
+			}
+			if r.IntN(3) == 0 {
+				ids = append(ids, blocks.PackedID([]blocks.ID{blocks.NewIDs(9).Next(ms)}))
+			}
+		}
+		var kept []blocks.ID
+		replaced := make(map[blocks.ID]bool)
+		for _, id := range ids {
+			if replaced[id] = r.IntN(3) > 0; !replaced[id] {
+				kept = append(kept, id)
+			}
+		}
+		ranges := blocks.ReplacedRanges(ids, func(id blocks.ID) bool { return replaced[id] })
+		deleted := func(id blocks.ID) bool {
+			return slices.ContainsFunc(ranges, func(r [2]blocks.ID) bool { return r[0].Compare(id) <= 0 && id.Compare(r[1]) <= 0 })
+		}
+		for _, id := range ids {
+			require.Equal(t, replaced[id], deleted(id), "%v of %v", id, ids)
+		}
+		for i := range kept {
+			others := kept[r.IntN(i+1) : i+1]
+			packed := blocks.PackedID(others)
+			require.False(t, deleted(packed), "%v, of %v", packed, others)
+			require.False(t, deleted(blocks.PackedID([]blocks.ID{packed})))
+		}
+		merged += len(ids) - len(kept) - len(ranges)
+	}
+	require.Greater(t, merged, 1000, "chunks that follow each other are one range")
+}
+
 // samplesAt returns a sample of each schedule at each time.
 func samplesAt(ids blocks.Range, times int, value func(id metric.ScheduleID, i int) float64) []metric.Sample {
 	var out []metric.Sample

@@ -51,7 +51,7 @@ func (g *grind) block(ctx context.Context, w *cache.Work, v recovery.Verdict) er
 		}
 	}
 	if v != recovery.Expired {
-		if err := g.pack(ctx, w); err != nil {
+		if err := g.pack(ctx, w, w.Block.Within(g.run.store.Settings().GroupSize)); err != nil {
 			return err
 		}
 	}

@@ -39,25 +39,28 @@ func (p *packed) add(chunks, before, after int) {
 
 const anyGroup = metric.ScheduleID(-1)
 
-// pack replaces the raw chunks of a block and slice, one for each flush, by a chunk in which each series is a column: that
-// takes less room, and a reader of one series reads only its column (ADR 46). Each storage group of the block is packed
-// apart, since that is how raw chunks are stored.
+// pack replaces the raw chunks of storage groups of a slice, one for each flush, by one chunk a group in which each series is a
+// column: that takes less room, and a reader of one series reads only its column (ADR 46).
 //
-// The block is ground already. So what cannot be packed, or pays too little, stays as it is until a run grinds the block
-// again. Only an error that ends the run is returned.
-func (g *grind) pack(ctx context.Context, w *cache.Work) error {
-	if !g.run.opts.Pack || w.Bucket() != metric.Raw {
+// A group is packed as a whole, in one step, by the worker that holds the shard of the block in which the group starts. So of two
+// that pack the same group, as when one has lost the shard and does not know it, one has packed what the other has, and more. A run
+// packs the groups that lie in a block which it has ground, from what it has in memory. Several blocks may share a group; then
+// Repack packs it.
+//
+// What cannot be packed, or pays too little, stays as it is. Only an error that ends the run is returned.
+func (g *grind) pack(ctx context.Context, w *cache.Work, groups blocks.Range) error {
+	if !g.run.opts.Pack || w.Bucket() != metric.Raw || groups.Len() <= 0 {
 		return nil
 	}
 	if !g.from.known {
-		if err := g.gather(ctx, w); err != nil {
+		if err := g.gather(ctx, w.Slice, groups); err != nil {
 			return fmt.Errorf("read the raw samples of block %d: %w", w.Block.Start, err)
 		}
 	}
 	if !g.from.known || slices.ContainsFunc(g.from.chunks, func(c source) bool { return !g.isSettled(c.id) }) {
 		return nil
 	}
-	for _, group := range w.Block.Cover(g.run.store.Settings().GroupSize) {
+	for _, group := range groups.Cover(g.run.store.Settings().GroupSize) {
 		err := g.packGroup(ctx, w.Slice, group)
 		if err != nil && (stops(ctx, err) || storage.IsAway(err)) {
 			return fmt.Errorf("pack the raw samples of block %d: %w", w.Block.Start, err)
@@ -74,13 +77,13 @@ func (g *grind) isSettled(id blocks.ID) bool {
 	return id.TimeMs() < clock.NowMs(g.run.clk)-g.run.cache.Timing().Settled().Milliseconds()
 }
 
-// gather reads all settled raw chunks of the block. It gathers nothing if a chunk is damaged, since that may be repaired and
-// must keep its place among the others; nor if they are too many, or a chunk has samples of other blocks, too.
-func (g *grind) gather(ctx context.Context, w *cache.Work) error {
-	g.samples.Reset(w.Block)
+// gather reads all settled raw chunks of storage groups. It gathers nothing if a chunk is damaged, since that may be repaired and
+// must keep its place among the others; nor if they are too many.
+func (g *grind) gather(ctx context.Context, s metric.Slice, groups blocks.Range) error {
+	g.samples.Reset(groups)
 	g.from = sources{chunks: g.from.chunks[:0]}
 	g.run.blockQueries.Add(1)
-	for ch, err := range g.run.store.RawChunks(ctx, w.Block, w.Slice.StartMs, w.Slice.EndMs) {
+	for ch, err := range g.run.store.RawChunks(ctx, groups, s.StartMs, s.EndMs) {
 		if err != nil {
 			return err
 		}
@@ -95,7 +98,7 @@ func (g *grind) gather(ctx context.Context, w *cache.Work) error {
 	return nil
 }
 
-// addSource adds a raw chunk. It returns false if the chunk has samples of other blocks and of this one.
+// addSource adds a raw chunk. It returns false if the chunk has other samples, too.
 func (g *grind) addSource(ch storage.RawChunk) (pure bool, err error) {
 	before := g.samples.Added()
 	if err := g.samples.Add(ch.Data); err != nil {

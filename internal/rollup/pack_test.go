@@ -202,17 +202,26 @@ func TestPackLeaves(t *testing.T) {
 	})
 }
 
-// TestNeighboursPackApart: two blocks of one group do not touch each other's chunks.
-func TestNeighboursPackApart(t *testing.T) {
+// TestNeighboursPackTogether: no run packs a group that several blocks share. Repack packs it as a whole and in one step, also if
+// its first block has no samples.
+func TestNeighboursPackTogether(t *testing.T) {
 	p := startPacking(t, 4, 8)
+	_, err := p.store.LeaseIDs(t.Context(), 16)
+	require.NoError(t, err)
+	p.restart(repacks)
 	for minute := range 5 {
 		p.flush(minute+1, 1, 0, 1)
 		p.flush(minute+1, 2, 4, 5)
+		p.flush(minute+1, 3, 13)
 	}
+	want := p.bits()
 	p.hour(1)
+	require.Len(t, p.chunks(), 15)
+	p.clk.Set(p.clk.Now().Add(5 * time.Minute))
+	p.repack()
+	require.Equal(t, 2, p.store.Count("PackRaw"))
 	require.Len(t, p.chunks(), 2)
-	require.Len(t, p.values(1), 5)
-	require.Len(t, p.values(5), 5)
+	require.Equal(t, want, p.bits())
 }
 
 // TestDamagedColumn: a damaged column makes the row of its schedule partial when late data has the block ground again, and no

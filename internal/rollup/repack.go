@@ -199,11 +199,20 @@ func (p *repackPass) slice(ctx context.Context, shard int, slice metric.Slice) e
 	return p.keep(ctx)
 }
 
-// isLoose reports whether a storage group of the block has several chunks in the slice.
+// groups returns the storage groups that are packed with a block.
+func (p *repackPass) groups(block blocks.Range) blocks.Range {
+	return block.Starting(p.store.Settings().GroupSize)
+}
+
+// isLoose reports whether a storage group that is packed with the block has several chunks in the slice.
 func (p *repackPass) isLoose(ctx context.Context, w *cache.Work) (bool, error) {
+	within := p.groups(w.Block)
+	if within.Len() == 0 {
+		return false, nil
+	}
 	bytes := 0
 	var groups []metric.ScheduleID
-	for ch, err := range p.store.RawChunks(ctx, w.Block, w.Slice.StartMs, w.Slice.EndMs) {
+	for ch, err := range p.store.RawChunks(ctx, within, w.Slice.StartMs, w.Slice.EndMs) {
 		if err != nil {
 			return false, fmt.Errorf("read the raw samples of block %d: %w", w.Block.Start, err)
 		}
@@ -229,7 +238,7 @@ func (p *repackPass) pack(ctx context.Context, shard int, loose []*cache.Work) e
 				return err
 			}
 			g.from, g.packed = sources{chunks: g.from.chunks[:0]}, packed{}
-			if err := p.orSkip(ctx, w, g.pack(ctx, w)); err != nil {
+			if err := p.orSkip(ctx, w, g.pack(ctx, w, p.groups(w.Block))); err != nil {
 				return err
 			}
 			read := 0

@@ -601,10 +601,11 @@ type Runs interface {
 	// WriteRollups upserts rows of a roll-up table. The rows are sorted by schedule, then time.
 	WriteRollups(ctx context.Context, f Fence, level metric.Bucket, rows []metric.RollupRow) error
 	// PackRaw stores a raw chunk that has the samples of other raw chunks of its group and slice, and deletes exactly
-	// these. The new chunk is durable before they are gone. A reader sees it, or them, or some of them and it. It has the
-	// id blocks.PackedID of theirs. A store with copies deletes those that follow each other as a range. So it also deletes a
-	// chunk between them that was acknowledged, but that the copies which answer have missed or forgotten: no run sees such a
-	// chunk either, and a repair afterwards does not bring it back.
+	// these, also while others pack the rest of the group. The new chunk is durable before they are gone. A reader sees it, or
+	// them, or some of them and it. It has the id blocks.PackedID of theirs. The store keeps nothing of packed and ids.
+	//
+	// A store with copies deletes blocks.ReplacedRanges. So it also deletes a chunk between them that was acknowledged, but that
+	// the copies which answer have missed or forgotten: no run sees such a chunk either, and a repair afterwards does not bring it back.
 	PackRaw(ctx context.Context, f Fence, packed RawChunk, of []blocks.ID) error
 	// DeleteCacheBlock deletes a cache partition as a whole, whatever it holds.
 	DeleteCacheBlock(ctx context.Context, f Fence, k CacheKey) error

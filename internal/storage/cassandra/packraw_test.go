@@ -49,3 +49,14 @@ func TestPackedChunksExpireInTime(t *testing.T) {
 		require.Equal(t, int(c.want/time.Second), args[len(args)-1], c.name)
 	}
 }
+
+// The packer uses its buffer again, and an attempt that lost may still send.
+func TestPackRawKeepsNoBuffer(t *testing.T) {
+	clk := clock.NewSimulated(time.Date(2025, time.November, 21, 11, 0, 0, 0, time.UTC))
+	s := &stocked{}
+	st := &Store{session: s, clk: clk, stamps: &timestamps{clk: clk}, epochsRead: clock.Read(clk), policies: storage.Policies(nil).Set(storage.Policy{}, 0)}
+	data := []byte("packed")
+	require.NoError(t, st.PackRaw(t.Context(), 17, storage.RawChunk{Chunk: storage.Chunk{Data: data}}, nil))
+	clear(data)
+	require.Contains(t, s.written[0].args, []byte("packed"))
+}

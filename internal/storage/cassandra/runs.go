@@ -1,6 +1,7 @@
 package cassandra
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"fmt"
@@ -228,43 +229,35 @@ func (s *Store) CacheBlock(ctx context.Context, k storage.CacheKey) ([]storage.C
 
 // PackRaw implements storage.Runs, as one batch. Its rows are in one partition, so that each copy takes the new chunk and
 // lets go of the others at once. Chunks that follow each other are deleted as a range: a tombstone for each of them would
-// soon be more than a read of the partition may pass. What is written into a range meanwhile has a timestamp above the fence.
+// soon be more than a read of the partition may pass. What is written into a range meanwhile has a timestamp above the fence,
+// or is packed, and blocks.ReplacedRanges keeps clear of that.
 func (s *Store) PackRaw(ctx context.Context, f storage.Fence, packed storage.RawChunk, of []blocks.ID) error {
 	const op = "pack raw chunks"
 	group, period := int64(packed.Group), metric.AlignDown(packed.SliceMs, dayMs)
-	replaced := make(map[blocks.ID]bool, len(of))
-	for _, id := range of {
-		replaced[id] = true
-	}
 	// The new chunk expires with the last of those that it replaces, however much later it is written.
 	keep := s.policy().Retention.Of(metric.Raw)
 	if keep > 0 {
 		writtenMs := max(packed.ID.TimeMs(), s.ladder.SliceAt(metric.Raw, packed.SliceMs).EndMs)
 		keep = max(keep-time.Duration(max(0, clock.NowMs(s.clk)-writtenMs))*time.Millisecond, time.Second)
 	}
-	stmts := []statement{stmt(cqlWriteRaw, group, period, packed.SliceMs, gocql.UUID(packed.ID), packed.Data, ttl(keep))}
-	var first, last *blocks.ID // of the range that goes on
-	deleteRange := func() {
-		if first != nil {
-			stmts = append(stmts, stmt(cqlDeleteRaw, group, period, packed.SliceMs, gocql.UUID(*first), gocql.UUID(*last)))
-			first = nil
-		}
-	}
+	var ids []blocks.ID
 	for r, err := range rows[rawIDRow](ctx, s.session, manyRows, stmt(cqlRawIDs, group, period, packed.SliceMs)) {
 		if err != nil {
 			return named(op, err)
 		}
-		id := blocks.ID(r.ID)
-		switch {
-		case !replaced[id]:
-			deleteRange()
-		case first == nil:
-			first, last = &id, &id
-		default:
-			last = &id
-		}
+		ids = append(ids, blocks.ID(r.ID))
 	}
-	deleteRange()
+	replaced := make(map[blocks.ID]bool, len(of))
+	for _, id := range of {
+		replaced[id] = true
+	}
+	// The caller's buffer is its own again after the return, and an attempt of the driver that nobody waits for may send the
+	// chunk later.
+	data := bytes.Clone(packed.Data)
+	stmts := []statement{stmt(cqlWriteRaw, group, period, packed.SliceMs, gocql.UUID(packed.ID), data, ttl(keep))}
+	for _, r := range blocks.ReplacedRanges(ids, func(id blocks.ID) bool { return replaced[id] }) {
+		stmts = append(stmts, stmt(cqlDeleteRaw, group, period, packed.SliceMs, gocql.UUID(r[0]), gocql.UUID(r[1])))
+	}
 	tsUs, err := s.timestamp(ctx, f)
 	if err != nil {
 		return named(op, err)

@@ -1,8 +1,11 @@
 package storagetest
 
 import (
+	"errors"
 	"math"
+	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -19,6 +22,7 @@ var runsCases = []conformanceCase{
 	{"PackRawIsExact", (*suite).packRawIsExact, nil},
 	{"PackedAgain", (*suite).packedAgain, nil},
 	{"PackedLast", (*suite).packedLast, nil},
+	{"PackedAtOnce", (*suite).packedAtOnce, nil},
 	{"MarkFields", (*suite).markFields, nil},
 	{"MarksAreOrderedOverPages", (*suite).marksAreOrderedOverPages, nil},
 	{"FirstMark", (*suite).firstMark, nil},
@@ -135,6 +139,43 @@ func (s *suite) packedLast() {
 		require.NoError(s, s.store.PackRaw(s.ctx, s.acquire(0, "w").Fence, second, all))
 		equal(s, []storage.RawChunk{second}, s.rawChunks(0, group, at(hour), at(hour+1)))
 	}
+}
+
+// packedAtOnce: two workers pack chunks of one group and slice under one fence, none of them the other's. Writers have made ids of
+// both within one millisecond, with the same count. Neither worker deletes what the other has packed.
+func (s *suite) packedAtOnce() {
+	var sets [][]storage.RawChunk
+	for hour := range 16 {
+		low, high := blocks.NewIDs(1), blocks.NewIDs(2)
+		var first, second []storage.RawChunk
+		for minute := range 6 {
+			chunk := func(writer *blocks.IDs) storage.RawChunk {
+				id := writer.Next(at(hour) + int64(minute)*60_000)
+				return storage.RawChunk{SliceMs: at(hour), Chunk: storage.Chunk{ID: id, Data: []byte("x")}}
+			}
+			if minute < 3 {
+				first = append(first, chunk(low))
+			}
+			if minute >= 2 {
+				second = append(second, chunk(high))
+			}
+		}
+		s.write(&storage.Batch{Raw: slices.Concat(first, second)})
+		sets = append(sets, first, second)
+	}
+	s.advance(time.Second)
+	f := s.acquire(0, "w").Fence
+	var wg sync.WaitGroup
+	errs := make([]error, len(sets))
+	var want []storage.RawChunk
+	for i, chunks := range sets {
+		next, ids := packed("packed", chunks...)
+		want = append(want, next)
+		wg.Go(func() { errs[i] = s.store.PackRaw(s.ctx, f, next, ids) })
+	}
+	wg.Wait()
+	require.NoError(s, errors.Join(errs...))
+	equal(s, want, s.rawChunks(0, group, at(0), at(16)))
 }
 
 func (s *suite) cacheBlockDeleteIsExact() {

@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"iter"
+	"maps"
 	"math"
 	"slices"
 	"sync/atomic"
@@ -36,7 +37,7 @@ type LWWModel struct {
 	shut atomic.Bool
 
 	// Between, if set, is called before each part of a Write: the slices, the marks, the chunks.
-	// Others then see the Write in part.
+	// Others then see the Write in part. It is also called when PackRaw has listed the chunks.
 	Between func(part string) error
 }
 
@@ -47,6 +48,8 @@ type lwwRows struct {
 	marks   map[storage.IndexPartition]map[modelMark]*lwwMark
 	cache   map[storage.CacheKey]*lwwPartition
 	rollups map[modelRow]*lwwRollup
+	rawUs   map[modelRaw]int64 // timestamps of the Model's raw chunks
+	deleted []lwwDeleted
 	fenced  time.Time // when the newest fence was handed out, by the place's clock
 }
 
@@ -79,6 +82,18 @@ type lwwChunk struct {
 	data []byte
 }
 
+// lwwDeleted is a tombstone for the chunks of a group and slice with ids from first to last.
+type lwwDeleted struct {
+	group       metric.ScheduleID
+	sliceMs     int64
+	first, last blocks.ID
+	us          int64
+}
+
+func (d *lwwDeleted) hides(k modelRaw, us int64) bool {
+	return d.group == k.group && d.sliceMs == k.sliceMs && d.first.Compare(k.id) <= 0 && k.id.Compare(d.last) <= 0 && us <= d.us
+}
+
 type lwwRollup struct {
 	stamp
 	row metric.RollupRow
@@ -90,6 +105,7 @@ func NewLWWModel(settings storage.Settings, retention storage.Retention, clk clo
 		marks:   map[storage.IndexPartition]map[modelMark]*lwwMark{},
 		cache:   map[storage.CacheKey]*lwwPartition{},
 		rollups: map[modelRow]*lwwRollup{},
+		rawUs:   map[modelRaw]int64{},
 	}}
 }
 
@@ -248,8 +264,8 @@ func (m *LWWModel) cachePartition(k storage.CacheKey) *lwwPartition {
 }
 
 func (m *LWWModel) writeChunks(b *storage.Batch, at stamp) {
-	for _, c := range b.Raw { // never deleted, and never written again with other bytes
-		m.raw[modelRaw{c.Group, c.SliceMs, c.ID}] = bytes.Clone(c.Data)
+	for _, c := range b.Raw {
+		m.writeRaw(&c, at)
 	}
 	for _, c := range b.Cache {
 		p := m.cachePartition(c.CacheKey)
@@ -317,13 +333,44 @@ func (m *LWWModel) CacheBlock(ctx context.Context, k storage.CacheKey) ([]storag
 	return out, nil
 }
 
-// PackRaw implements storage.Runs. Rows of raw_metrics are written once, so it need not know when.
-func (m *LWWModel) PackRaw(ctx context.Context, _ storage.Fence, packed storage.RawChunk, of []blocks.ID) error {
+// writeRaw writes a chunk, which is never written again with other bytes.
+func (m *LWWModel) writeRaw(c *storage.RawChunk, at stamp) {
+	k := modelRaw{c.Group, c.SliceMs, c.ID}
+	if slices.ContainsFunc(m.rows.deleted, func(d lwwDeleted) bool { return d.hides(k, at.us) }) {
+		return
+	}
+	m.raw[k], m.rows.rawUs[k] = bytes.Clone(c.Data), max(m.rows.rawUs[k], at.us)
+}
+
+// PackRaw implements storage.Runs. It lists the chunks in a step of its own, and deletes ranges of ids.
+func (m *LWWModel) PackRaw(ctx context.Context, f storage.Fence, packed storage.RawChunk, of []blocks.ID) error {
+	if err := m.begin(ctx); err != nil {
+		return err
+	}
+	var listed []blocks.ID
+	for k := range m.raw {
+		if k.group == packed.Group && k.sliceMs == packed.SliceMs {
+			listed = append(listed, k.id)
+		}
+	}
+	m.mu.Unlock()
+	slices.SortFunc(listed, blocks.ID.Compare)
+	if m.Between != nil {
+		if err := m.Between("pack"); err != nil {
+			return err
+		}
+	}
 	if err := m.begin(ctx); err != nil {
 		return err
 	}
 	defer m.mu.Unlock()
-	m.packRaw(packed, of)
+	at := m.stamp(f)
+	for _, r := range blocks.ReplacedRanges(listed, func(id blocks.ID) bool { return slices.Contains(of, id) }) {
+		d := lwwDeleted{packed.Group, packed.SliceMs, r[0], r[1], at.us}
+		m.rows.deleted = append(m.rows.deleted, d)
+		maps.DeleteFunc(m.raw, func(k modelRaw, _ []byte) bool { return d.hides(k, m.rows.rawUs[k]) })
+	}
+	m.writeRaw(&packed, at)
 	return nil
 }
 
@@ -477,6 +524,9 @@ func (m *LWWModel) Fingerprint() uint64 {
 	defer m.mu.Unlock()
 	f := fingerprint{sum: m.fingerprint()}
 	f.add("fenced", m.rows.fenced)
+	for _, d := range m.rows.deleted {
+		f.add("deleted", d)
+	}
 	for p, marks := range m.rows.marks {
 		for k, r := range marks {
 			f.add("mark", p, k, r.stamp, r.deletedUs, r.mark)
