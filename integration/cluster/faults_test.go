@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -15,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gocql/gocql"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -22,6 +24,7 @@ import (
 	"github.com/quern/quern/integration/faults"
 	"github.com/quern/quern/integration/oracle"
 	"github.com/quern/quern/integration/process"
+	"github.com/quern/quern/internal/blocks"
 )
 
 const (
@@ -60,7 +63,9 @@ func TestFaults(t *testing.T) {
 		toNodes = append(toNodes, faults.NewLink(t, nodes.Node(i).Announced(), nodes.Node(i).Addr()))
 	}
 	pl := placeIn(nodes.Hosts())
-	pl.apply(t, "--rollups", "4s,8s,16s", "--block-size", "8", "--group-size", "64", "--index-partitions", "4")
+	// Blocks share storage groups, two or four a group, so that chunks of one group come from several and are packed together.
+	group := 16 << (*faults.Seed % 2)
+	pl.apply(t, "--rollups", "4s,8s,16s", "--block-size", "8", "--group-size", strconv.Itoa(group), "--index-partitions", "4")
 
 	ingests, aggregators := make([]*member, 2), make([]*member, 2)
 	for i := range 2 {
@@ -143,6 +148,8 @@ func TestFaults(t *testing.T) {
 	}
 	report.Left = pl.left(t)
 	assert.Zero(t, report.Left)
+	chunks, packed := pl.chunks(t)
+	t.Logf("groups of %d schedules: %d raw chunks, %d of them packed", group, chunks, packed)
 	assert.NotEmpty(t, f.injected()) // which kinds is chance
 }
 
@@ -233,6 +240,20 @@ func (f *fleet) injected() map[string]int {
 		}
 	}
 	return count
+}
+
+// chunks returns how many raw chunks there are, and how many of them are packed. Chunks settle after half a minute, so that in a
+// short run few are.
+func (pl place) chunks(t *testing.T) (all, packed int) {
+	t.Helper()
+	rows := pl.connect(t).Query(fmt.Sprintf(`SELECT chunk_id FROM %s.raw_metrics`, pl.keyspace)).Iter()
+	for id := (gocql.UUID{}); rows.Scan(&id); all++ {
+		if blocks.ID(id).Packed() {
+			packed++
+		}
+	}
+	require.NoError(t, rows.Close())
+	return all, packed
 }
 
 // left returns what cache and index still hold, and how many slices are not complete.
