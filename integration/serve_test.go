@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"io/fs"
 	"maps"
 	"os"
 	"os/exec"
@@ -177,6 +178,23 @@ func TestSecondSignal(t *testing.T) {
 		}
 	})
 	assert.Equal(t, -1, p.ExitCode(), "by the signal")
+}
+
+// TestPrivateFiles: other users of the machine can read nothing that a server makes, since it has the key that signs logins.
+func TestPrivateFiles(t *testing.T) {
+	t.Parallel()
+	dir := filepath.Join(t.TempDir(), "data")
+	serve(t, dir).Stop()
+	require.NoError(t, filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		info, err := entry.Info()
+		if err == nil {
+			assert.Zero(t, info.Mode().Perm()&0o077, path)
+		}
+		return err
+	}))
 }
 
 // TestRefusals: the program ends with the promised code and one clear sentence.

@@ -26,6 +26,7 @@ const (
 
 // Main runs a program with the process's arguments until it is done or a signal comes, then exits.
 func Main(app *cli.App) {
+	keepPrivate()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	// The first signal drains. After it the default behaviour is back: the second signal ends the
 	// process at once.

@@ -151,7 +151,7 @@ func (e *Export) open(st *exportState) (f *os.File, err error) {
 
 // take opens the file, unless another export is writing it.
 func (e *Export) take(flags int) (*os.File, error) {
-	f, err := os.OpenFile(e.Path, os.O_WRONLY|flags, 0o644)
+	f, err := os.OpenFile(e.Path, os.O_WRONLY|flags, 0o600)
 	if err == nil && !lock(f) {
 		err = fmt.Errorf("another export is writing %s: wait until it ends, or name another file", e.Path)
 	}

@@ -105,7 +105,11 @@ func TestExportGoesOn(t *testing.T) {
 			require.ErrorContains(t, err, "the server's answer ended early")
 			assert.Equal(t, int64(startMs+20_000), x.NextMs)
 			assert.Equal(t, int64(40), x.Samples)
-			assert.FileExists(t, path+exportSuffix)
+			for _, private := range []string{path, path + exportSuffix} {
+				info, err := os.Stat(private)
+				require.NoError(t, err)
+				assert.Equal(t, os.FileMode(0o600), info.Mode().Perm(), private)
+			}
 
 			f, err := os.OpenFile(path, os.O_WRONLY|os.O_APPEND, 0)
 			require.NoError(t, err)

@@ -118,9 +118,9 @@ func (f *File) Replace(data []byte) error {
 	return SyncDir(f.fs, f.dir)
 }
 
-// MakeDir creates a directory and those above it, and makes its name durable.
+// MakeDir creates a directory and those above it, for this user only, and makes its name durable.
 func MakeDir(fsys vfs.FS, path string) error {
-	if err := fsys.MkdirAll(path, 0o755); err != nil {
+	if err := fsys.MkdirAll(path, 0o700); err != nil {
 		return err
 	}
 	return SyncDir(fsys, fsys.PathDir(path))

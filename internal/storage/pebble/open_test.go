@@ -29,6 +29,18 @@ func mustOpen(t *testing.T, dir string, opts Options) *Store {
 	return st
 }
 
+// TestPrivateDirectory: the store has the key that signs logins, so no other user of the machine may enter what Open makes.
+func TestPrivateDirectory(t *testing.T) {
+	noLeaks(t)
+	above := filepath.Join(t.TempDir(), "a")
+	require.NoError(t, mustOpen(t, filepath.Join(above, "b"), Options{Settings: storagetest.TestSettings()}).Close())
+	for _, dir := range []string{above, filepath.Join(above, "b")} {
+		info, err := os.Stat(dir)
+		require.NoError(t, err)
+		require.Equal(t, fs.FileMode(0o700), info.Mode().Perm(), dir)
+	}
+}
+
 func TestSettingsAreChecked(t *testing.T) {
 	noLeaks(t)
 	dir := filepath.Join(t.TempDir(), "a", "b")

@@ -144,7 +144,7 @@ func Open(dir string, opts Options) (*Store, error) {
 	if !exists && !opts.wantsSettings() {
 		return nil, noStore(dir)
 	}
-	if err := opts.FS.MkdirAll(dir, 0o755); err != nil {
+	if err := opts.FS.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("data directory %s: %w", dir, err)
 	}
 	lock, err := lockDirectory(dir, opts.FS)
