@@ -83,7 +83,7 @@ func TestMain(m *testing.M) {
 func serve(t testing.TB, flags ...string) *process.Process {
 	t.Helper()
 	p := process.Start(t, exec.CommandContext(t.Context(), programs.Quern, append([]string{
-		"serve", "--listen", "127.0.0.1:0", "--data-dir", t.TempDir(), "--host-metrics=false",
+		"serve", "--listen", "127.0.0.1:0", "--data-dir", filepath.Join(t.TempDir(), "data"), "--host-metrics=false",
 	}, flags...)...))
 	p.Ready()
 	return p

@@ -27,6 +27,15 @@ func (s *server) openWebConfig() (err error) {
 	return err
 }
 
+// checkDataDir returns an error if the server is locked, and other users of the machine could read the key that signs
+// logins. An open server lets them in anyway.
+func (s *server) checkDataDir() error {
+	if s.web == nil || s.shared() {
+		return nil
+	}
+	return checkPrivate(s.cfg.DataDir, os.Geteuid())
+}
+
 // watchWebConfig keeps the web config as its files are until ctx is done. SIGHUP has them read at once.
 func (s *server) watchWebConfig(ctx context.Context) {
 	again := make(chan os.Signal, 1)

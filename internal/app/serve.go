@@ -81,6 +81,9 @@ func serve(ctx context.Context, cfg config.Config, does roles, stdout, stderr io
 	if err := s.openWebConfig(); err != nil {
 		return err
 	}
+	if err := s.checkDataDir(); err != nil {
+		return err
+	}
 	if err := s.openDashboards(); err != nil {
 		return err
 	}
