@@ -20,14 +20,16 @@ version. It may be repeated, and run while processes serve. While no Cassandra n
 it keeps trying.
 
 The ladder, the group size and the number of index partitions are fixed when the schema is
-created; processes read them from the keyspace.
+created; processes read them from the keyspace. The retention shapes the tables; it and the
+timing, such as --age-cap, are recorded by the first process, which needs the same flags.
 
 Examples:
 
    quern schema apply                              on 127.0.0.1:9042, keyspace quern
    quern schema apply --cassandra-hosts 10.0.0.1,10.0.0.2 --local-dc dc1
    quern schema apply --replication dc1=3,dc2=3
-   quern schema apply --keyspace trial --rollups 10s,1m,5m`,
+   quern schema apply --keyspace trial --rollups 10s,1m,5m
+   quern schema apply --retention raw=3h --age-cap 30m`,
 			Flags:  config.SchemaFlags(),
 			Action: program.Action(config.FromSchema, commands.ApplySchema),
 		}},

@@ -50,6 +50,24 @@ func TestSharedDefaults(t *testing.T) {
 	assert.Empty(t, s.Replication)
 }
 
+// TestSchemaRetention: the schema judges a retention by the same flags as processes do.
+func TestSchemaRetention(t *testing.T) {
+	policy := func(args ...string) (storage.Policy, error) {
+		s, err := schema(t, append([]string{"--retention", "raw=3h"}, args...)...)
+		require.NoError(t, err)
+		return s.Policy.New(metric.DefaultLadder())
+	}
+	_, err := policy()
+	require.ErrorContains(t, err, "--retention raw=3h: is too short: late data needs --age-cap")
+	made, err := policy("--age-cap", "30m")
+	require.NoError(t, err)
+	assert.Equal(t, storage.Retention{3 * time.Hour, 90 * day, year, 5 * year}, made.Retention)
+	_, err = policy("--age-cap", "30m", "--aggregation-delay", "40m")
+	assert.ErrorContains(t, err, "plus their --aggregation-delay, 3h10m in all")
+	_, err = policy("--age-cap", "30m", "--late-grace", "3m")
+	assert.ErrorContains(t, err, "must be shorter than --aggregation-delay")
+}
+
 // TestRecorded: over a shared store only the given values count, wherever they are given.
 func TestRecorded(t *testing.T) {
 	for name, made := range map[string]func(args ...string) (Made, error){

@@ -174,7 +174,8 @@ type Schema struct {
 	// Made is stored when the schema is made. The zero value, for a flag that is not given, means
 	// the stored value, or the default if nothing is stored.
 	Made
-	// Policy has only the retention. The first process that opens the store stores the full policy.
+	// Policy has the retention, and the timing that decides how short it may be. The first process that opens the store
+	// stores the full policy.
 	Policy Policy
 	// Replication is the number of copies in each data centre, such as "dc1=3,dc2=3".
 	Replication string
@@ -187,7 +188,7 @@ func FromSchema(c *cli.Context) (Schema, error) {
 		s.Cluster = p.cluster()
 		s.Made = p.madeFlags()
 		s.BlockSize = p.made("block-size", 4096)
-		s.Policy.Retention = p.retention()
+		s.Policy = p.policy()
 		s.Replication = p.replication()
 		s.Log = p.log()
 	})

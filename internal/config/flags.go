@@ -86,7 +86,7 @@ func SchemaFlags() []cli.Flag {
 			configFlag(),
 			str(catStore, "replication", "", "copies in each data centre, as `DC=COPIES,…` (default: 3 in the local one, or one per node if it has fewer nodes)"),
 		},
-		cassandraFlags(), madeFlags(), keptFlags(), blockSizeFlags(), logFlags(),
+		cassandraFlags(), madeFlags(), keptFlags(), blockSizeFlags(), timingFlags(), logFlags(),
 	)
 }
 
