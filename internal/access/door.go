@@ -1,6 +1,7 @@
 package access
 
 import (
+	"errors"
 	"fmt"
 	"net/http"
 	"strings"
@@ -209,14 +210,19 @@ func (d *Door) begin(r *http.Request, user, password string) (Grant, session, er
 	return grant, session{Token: id}, err
 }
 
-// Logout ends the session of a request. It returns what was granted, and the cookie that replaces the session's.
+// Logout ends the session of a request. It returns what was granted, and the cookie that replaces the session's, whatever
+// the error.
 func (d *Door) Logout(r *http.Request) (Grant, *http.Cookie, error) {
 	gone := cookie(r, "", time.Unix(1, 0))
 	gone.MaxAge = -1
 	if sent, err := r.Cookie(cookieName(r)); err == nil && d.opts.Sessions != nil {
-		if is, ended := d.opts.Sessions.check(sent.Value); ended == nil {
+		is, err := d.opts.Sessions.check(sent.Value)
+		switch {
+		case err == nil:
 			grant, _ := d.holder(r, &is)
 			return grant, gone, d.opts.Sessions.end(r.Context(), is)
+		case errors.Is(err, errNotLoaded): // nobody knows whether it is a session
+			return Grant{}, gone, err
 		}
 	}
 	return Grant{}, gone, nil

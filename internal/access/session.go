@@ -8,6 +8,7 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"maps"
 	"net/http"
 	"net/url"
@@ -73,7 +74,8 @@ func holderOf(id string) string { return id[:min(len(id), holderBytes)] }
 // Sessions are the logins of pages.
 //
 //  1. A session's id is new and random with each login. No id that a client sends is taken.
-//  2. A session that was ended is not accepted again: at once by this process, by others within RefreshEvery.
+//  2. A session that was ended is not accepted again: at once by this process, by others within RefreshEvery. While the
+//     store cannot be written, others go on to accept it; each Refresh tries to write again.
 //  3. Whoever ends many sessions ends no session of others: not by filling the list of those that have ended, either.
 type Sessions struct {
 	docs Documents
@@ -83,20 +85,28 @@ type Sessions struct {
 	loaded  bool
 	version int64 // 0 if there is no document
 	now     state
+	ended   map[string]int64 // as state.Revoked: the sessions of which the store does not know yet that they were ended
 }
 
 // NewSessions returns the sessions in docs.
-func NewSessions(docs Documents, clk clock.Clock) *Sessions { return &Sessions{docs: docs, clk: clk} }
+func NewSessions(docs Documents, clk clock.Clock) *Sessions {
+	return &Sessions{docs: docs, clk: clk, ended: make(map[string]int64)}
+}
 
-// Refresh learns what other processes have done. After an error, what was known still holds.
+// Refresh learns what other processes have done, and writes what the store does not know yet. After an error, what was
+// known still holds.
 func (s *Sessions) Refresh(ctx context.Context) error {
 	_, err := s.read(ctx)
 	if err != nil && !errors.Is(err, storage.ErrNoDocument) { // without a document nobody has logged in yet
 		return err
 	}
 	s.mu.Lock()
-	defer s.mu.Unlock()
 	s.loaded = true
+	owes := len(s.ended) > 0
+	s.mu.Unlock()
+	if owes {
+		return s.settle(ctx)
+	}
 	return nil
 }
 
@@ -118,7 +128,7 @@ func (s *Sessions) read(ctx context.Context) (int64, error) {
 	return doc.Version, nil
 }
 
-// change changes the state in the store.
+// change changes the state in the store. do is called with mu held.
 func (s *Sessions) change(ctx context.Context, do func(state) state) error {
 	for {
 		version, err := s.read(ctx)
@@ -134,6 +144,7 @@ func (s *Sessions) change(ctx context.Context, do func(state) state) error {
 		}
 		err = s.docs.PutDocument(ctx, storage.Document{
 			DocumentHead: storage.DocumentHead{DocumentKey: sessionKey, Version: version + 1, UpdatedMs: clock.NowMs(s.clk)}, Body: text,
+			Protects: true,
 		}, 1)
 		switch {
 		case errors.Is(err, storage.ErrConflict) && ctx.Err() == nil:
@@ -199,7 +210,10 @@ func sign(key, body []byte) []byte {
 	return mac.Sum(nil)
 }
 
-var errNoSession = unauthorized("the login has ended: log in again")
+var (
+	errNoSession = unauthorized("the login has ended: log in again")
+	errNotLoaded = &Refusal{Code: http.StatusServiceUnavailable, Message: "logins cannot be looked up now: the store does not answer", After: 5 * time.Second}
+)
 
 // check returns the session that a cookie is, or a *Refusal.
 func (s *Sessions) check(cookie string) (session, error) {
@@ -207,7 +221,7 @@ func (s *Sessions) check(cookie string) (session, error) {
 	now, loaded := s.now, s.loaded
 	s.mu.Unlock()
 	if !loaded {
-		return session{}, &Refusal{Code: http.StatusServiceUnavailable, Message: "logins cannot be looked up now: the store does not answer", After: 5 * time.Second}
+		return session{}, errNotLoaded
 	}
 	first, second, _ := strings.Cut(cookie, ".")
 	body, err := base64.RawURLEncoding.DecodeString(first)
@@ -217,15 +231,36 @@ func (s *Sessions) check(cookie string) (session, error) {
 	switch {
 	case len(cookie) > maxCookieBytes, err != nil, err2 != nil, len(now.Key) == 0, !hmac.Equal(mac, sign(now.Key, body)), json.Unmarshal(body, &is) != nil:
 		return session{}, errNoSession
-	case now.has(&is), nowMs >= is.EndsMs, nowMs < is.BeginsMs-clockError.Milliseconds():
+	case s.over(&is), nowMs >= is.EndsMs, nowMs < is.BeginsMs-clockError.Milliseconds():
 		return session{}, errNoSession
 	}
 	return is, nil
 }
 
-// end ends a session.
+// over returns whether a session was ended, also if the store does not know of it yet.
+func (s *Sessions) over(is *session) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.ended[is.ID] != 0 || s.now.has(is)
+}
+
+// end ends a session. After an error this process refuses it, and Refresh tries again to tell others.
 func (s *Sessions) end(ctx context.Context, is session) error {
-	return s.change(ctx, func(now state) state {
+	s.mu.Lock()
+	s.ended[is.ID] = is.EndsMs
+	s.mu.Unlock()
+	if err := s.settle(ctx); err != nil {
+		return fmt.Errorf("this browser and this process have ended the login, but the store cannot be told: other processes, and this one "+
+			"after a restart, accept a copy of its cookie until that succeeds; it is tried again every %s while this process runs; "+
+			"see that the store can be written, or change the password or revoke the token that began the login: %w", RefreshEvery, err)
+	}
+	return nil
+}
+
+// settle stores that the sessions have ended which this process has ended.
+func (s *Sessions) settle(ctx context.Context) error {
+	var told map[string]int64
+	err := s.change(ctx, func(now state) state {
 		next, nowMs := state{Key: now.Key, Revoked: maps.Clone(now.Revoked), Ended: maps.Clone(now.Ended)}, clock.NowMs(s.clk)
 		if next.Revoked == nil {
 			next.Revoked = make(map[string]int64)
@@ -233,12 +268,20 @@ func (s *Sessions) end(ctx context.Context, is session) error {
 		past := func(_ string, endsMs int64) bool { return endsMs+clockError.Milliseconds() < nowMs }
 		maps.DeleteFunc(next.Revoked, past)
 		maps.DeleteFunc(next.Ended, past)
-		next.Revoked[is.ID] = is.EndsMs
-		if len(next.Revoked)+len(next.Ended) > maxRevoked {
-			return next.shorten(nowMs + sessionLasts.Milliseconds())
+		told = maps.Clone(s.ended)
+		maps.Copy(next.Revoked, told)
+		for len(next.Revoked)+len(next.Ended) > maxRevoked {
+			next = next.shorten(nowMs + sessionLasts.Milliseconds())
 		}
 		return next
 	})
+	if err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	maps.DeleteFunc(s.ended, func(id string, _ int64) bool { return told[id] != 0 })
+	return nil
 }
 
 // shorten returns a state in which all sessions have ended of the holder with the most that have, up to one that would

@@ -13,6 +13,7 @@ import (
 	"fmt"
 	"iter"
 	"log/slog"
+	"maps"
 	"net/http"
 	"regexp"
 	"slices"
@@ -160,6 +161,8 @@ func (n *NewToken) enforceable() error {
 //  2. A version of a token that was seen is never replaced by an earlier one. So what this process has revoked stays
 //     revoked.
 //  3. While the store does not answer, known tokens go on. Unknown ones are neither accepted nor called wrong.
+//  4. A token that is to be revoked is refused at once, also while the store cannot be written. Each Refresh tries to
+//     write again what it owes the store.
 type Tokens struct {
 	docs Documents
 	clk  clock.Clock
@@ -167,7 +170,8 @@ type Tokens struct {
 
 	mu      sync.Mutex
 	of      map[string]*stored
-	lookups time.Duration // when all lookups are forgotten, by the clock's Elapsed
+	owed    map[string]string // who revokes the tokens of which the store does not know yet that they are
+	lookups time.Duration     // when all lookups are forgotten, by the clock's Elapsed
 }
 
 // stored is the newest version seen of a token.
@@ -180,11 +184,28 @@ type stored struct {
 
 // NewTokens returns the tokens in docs. None is known before Refresh.
 func NewTokens(docs Documents, clk clock.Clock, log *slog.Logger) *Tokens {
-	return &Tokens{docs: docs, clk: clk, log: log, of: make(map[string]*stored)}
+	return &Tokens{docs: docs, clk: clk, log: log, of: make(map[string]*stored), owed: make(map[string]string)}
 }
 
-// Refresh learns what has changed in the store. After an error, what was known still holds.
+// Refresh learns what has changed in the store, and writes what it owes the store. After an error, what was known still
+// holds.
 func (t *Tokens) Refresh(ctx context.Context) error {
+	if err := t.learn(ctx); err != nil {
+		return err
+	}
+	t.mu.Lock()
+	owed := maps.Clone(t.owed)
+	t.mu.Unlock()
+	for id, by := range owed {
+		if err := t.settle(ctx, id, by); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// learn learns what has changed in the store.
+func (t *Tokens) learn(ctx context.Context) error {
 	for head, err := range t.docs.Documents(ctx, tokenKind) {
 		if err != nil {
 			return err
@@ -314,6 +335,9 @@ func stamp(ms int64) string { return time.UnixMilli(ms).UTC().Format(time.RFC333
 func (t *Tokens) lookUp(ctx context.Context, id string) (*stored, error) {
 	t.mu.Lock()
 	known := t.of[id]
+	if _, ended := t.owed[id]; ended {
+		known = &stored{refused: revoked}
+	}
 	may := known != nil || t.mayLookUp()
 	t.mu.Unlock()
 	switch {
@@ -359,7 +383,7 @@ func (t *Tokens) Create(ctx context.Context, n NewToken) (*Token, string, error)
 	if err := n.validate(); err != nil {
 		return nil, "", err
 	}
-	if err := t.Refresh(ctx); err != nil {
+	if err := t.learn(ctx); err != nil {
 		return nil, "", err
 	}
 	t.mu.Lock()
@@ -391,15 +415,45 @@ func (t *Tokens) Create(ctx context.Context, n NewToken) (*Token, string, error)
 }
 
 // Revoke ends a token, named by its id or as a whole: in this process at once, in others within RefreshEvery. To revoke it
-// again changes nothing. It returns an *InvalidError if there is no such token.
+// again changes nothing. It returns an *InvalidError if there is no such token. After another error this process refuses
+// the token, and Refresh tries again to tell others.
 func (t *Tokens) Revoke(ctx context.Context, id, by string) error {
 	id = TokenID(id)
+	if !(storage.DocumentKey{Kind: tokenKind, ID: id}).Valid() {
+		return errNoToken(id)
+	}
+	t.mu.Lock()
+	t.owed[id] = by
+	t.mu.Unlock()
+	return t.settle(ctx, id, by)
+}
+
+func errNoToken(id string) error {
+	return &InvalidError{fmt.Sprintf("there is no token with the id %.40q", id)}
+}
+
+// settle revokes a token in the store that is owed to it.
+func (t *Tokens) settle(ctx context.Context, id, by string) error {
+	err := t.revoke(ctx, id, by)
+	if missing := (*InvalidError)(nil); err != nil && !errors.As(err, &missing) {
+		return fmt.Errorf("this process refuses the token %s from now on, but it cannot be revoked in the store: other processes, "+
+			"and this one after a restart, accept it until that succeeds; it is tried again every %s while this process runs; "+
+			"see that the store can be written, then revoke the token once more to be sure: %w", id, RefreshEvery, err)
+	}
+	t.mu.Lock()
+	delete(t.owed, id)
+	t.mu.Unlock()
+	return err
+}
+
+// revoke stores the deletion of a token.
+func (t *Tokens) revoke(ctx context.Context, id, by string) error {
 	key := storage.DocumentKey{Kind: tokenKind, ID: id}
 	for {
 		doc, err := t.docs.Document(ctx, key, 0)
 		switch {
 		case errors.Is(err, storage.ErrNoDocument):
-			return &InvalidError{fmt.Sprintf("there is no token with the id %.40q", id)}
+			return errNoToken(id)
 		case errors.Is(err, storage.ErrCorrupt):
 			if doc.DocumentHead, err = headOf(ctx, t.docs, key); err != nil {
 				return err
@@ -413,7 +467,7 @@ func (t *Tokens) Revoke(ctx context.Context, id, by string) error {
 		}
 		gone := storage.Document{DocumentHead: storage.DocumentHead{
 			DocumentKey: key, Version: doc.Version + 1, Deleted: true, UpdatedMs: clock.NowMs(t.clk), Author: author(by), Title: doc.Title,
-		}}
+		}, Protects: true}
 		err = t.docs.PutDocument(ctx, gone, 1)
 		switch {
 		case errors.Is(err, storage.ErrConflict) && ctx.Err() == nil:
@@ -438,7 +492,7 @@ func headOf(ctx context.Context, docs Documents, key storage.DocumentKey) (stora
 
 // List returns the tokens that are not revoked, by name. Expired ones are among them.
 func (t *Tokens) List(ctx context.Context) ([]Token, error) {
-	if err := t.Refresh(ctx); err != nil {
+	if err := t.learn(ctx); err != nil {
 		return nil, err
 	}
 	t.mu.Lock()

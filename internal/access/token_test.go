@@ -532,3 +532,92 @@ func TestGuessingAtLogin(t *testing.T) {
 	_, _, err := open.Login(open.request(local), "admin", "right")
 	require.ErrorContains(t, err, "nobody needs to log in here")
 }
+
+// errFull is the error of a disk without room.
+var errFull = fmt.Errorf("disk full: %w", storage.ErrUnavailable)
+
+// logout ends the session of a cookie, which the browser must forget in any case.
+func (e *entrance) logout(c *http.Cookie) error {
+	e.t.Helper()
+	r := e.request(far)
+	r.AddCookie(c)
+	_, gone, err := e.Logout(r)
+	require.Negative(e.t, gone.MaxAge)
+	require.Empty(e.t, gone.Value)
+	return err
+}
+
+// TestStoreThatCannotBeWritten: a token that is revoked, and a session that is ended, are refused here at once. Others
+// learn of it when the store can be written.
+func TestStoreThatCannotBeWritten(t *testing.T) {
+	e := newEntrance(t, access.Locked)
+	require.NoError(t, e.sessions.Refresh(t.Context()))
+	token, text := e.create(access.NewToken{Name: "a", Roles: access.Admin})
+	_, otherText := e.create(access.NewToken{Name: "b", Roles: access.Read})
+	byUser, byToken, stays := e.begin("admin", "right"), e.begin("", text), e.begin("admin", "right")
+	other := newEntranceOver(t, access.Locked, e.docs)
+	refresh := func(at *entrance) error { return errors.Join(at.tokens.Refresh(t.Context()), at.sessions.Refresh(t.Context())) }
+	require.NoError(t, refresh(other))
+
+	e.docs.Refuse = func(storage.Document) error { return errFull }
+	err := e.tokens.Revoke(t.Context(), text, "user admin")
+	require.ErrorIs(t, err, errFull)
+	require.ErrorContains(t, err, "other processes, and this one after a restart, accept it")
+	require.ErrorContains(t, err, "tried again every 3s")
+	require.NotContains(t, err.Error(), text)
+	err = e.logout(byUser)
+	require.ErrorIs(t, err, errFull)
+	require.ErrorContains(t, err, "tried again every 3s")
+	require.NoError(t, e.logout(byUser), "it has ended already")
+	answers := func(at *entrance, token, session int) {
+		t.Helper()
+		_, code, _ := at.by("Bearer " + text)
+		require.Equal(t, token, code)
+		_, code = at.with(byToken, http.MethodGet)
+		require.Equal(t, token, code, "what the token began")
+		_, code = at.with(byUser, http.MethodGet)
+		require.Equal(t, session, code)
+		_, code = at.with(stays, http.MethodGet)
+		require.Equal(t, 200, code)
+		_, code, _ = at.by("Bearer " + otherText)
+		require.Equal(t, 200, code)
+	}
+	for range 2 {
+		answers(e, 401, 401)
+		require.ErrorIs(t, refresh(e), errFull, "it is still tried")
+	}
+	answers(other, 200, 200)
+
+	e.docs.Refuse = func(d storage.Document) error {
+		if d.Protects {
+			return nil // a full disk has room for it
+		}
+		return errFull
+	}
+	_, _, err = e.tokens.Create(t.Context(), access.NewToken{Name: "c", Roles: access.Read})
+	require.ErrorIs(t, err, errFull)
+	require.NoError(t, refresh(e))
+	require.NoError(t, refresh(other))
+	answers(e, 401, 401)
+	answers(other, 401, 401)
+	writes := e.docs.Of[storage.DocumentKey{Kind: "session", ID: "state"}].Version
+	require.NoError(t, refresh(e))
+	require.Equal(t, writes, e.docs.Of[storage.DocumentKey{Kind: "session", ID: "state"}].Version, "nothing is left to write")
+	list, err := e.tokens.List(t.Context())
+	require.NoError(t, err)
+	require.Len(t, list, 1)
+	require.Equal(t, token.ID, strings.Split(text, "_")[1])
+
+	var invalid *access.InvalidError
+	require.ErrorAs(t, e.tokens.Revoke(t.Context(), "nobody", ""), &invalid)
+	require.NoError(t, refresh(e), "what there is none of is not tried again")
+}
+
+// TestLogoutBeforeSessionsAreKnown: a process that does not know yet who is logged in does not say that it has ended a session.
+func TestLogoutBeforeSessionsAreKnown(t *testing.T) {
+	e := newEntrance(t, access.Locked)
+	cookie := e.begin("admin", "right")
+	var refusal *access.Refusal
+	require.ErrorAs(t, newEntranceOver(t, access.Locked, e.docs).logout(cookie), &refusal)
+	require.Equal(t, 503, refusal.Code)
+}

@@ -51,13 +51,14 @@ func (l *Login) login(w http.ResponseWriter, r *http.Request) {
 // logout ends the session, so that its cookie is of no use to whoever has it.
 func (l *Login) logout(w http.ResponseWriter, r *http.Request) {
 	grant, gone, err := l.door.Logout(r)
+	http.SetCookie(w, gone) // the browser forgets the session, also if the store does not learn that it has ended
+	code := http.StatusOK
 	if err != nil {
-		fail(w, r, err)
-		return
+		code = fail(w, r, err)
+	} else {
+		respond.JSON(w, code, wire.Done{Status: wire.Success})
 	}
 	if grant.Name != "" {
-		l.audit.Did(r, grant, "logout", http.StatusOK)
+		l.audit.Did(r, grant, "logout", code)
 	}
-	http.SetCookie(w, gone)
-	respond.JSON(w, http.StatusOK, wire.Done{Status: wire.Success})
 }

@@ -150,20 +150,22 @@ func (t *Tokens) revoke(w http.ResponseWriter, r *http.Request) {
 	respond.JSON(w, http.StatusOK, wire.Done{Status: wire.Success})
 }
 
-// fail answers what access returns.
-func fail(w http.ResponseWriter, r *http.Request, err error) {
+// fail answers what access returns. It returns the status code.
+func fail(w http.ResponseWriter, r *http.Request, err error) int {
 	var refusal *access.Refusal
 	var invalid *access.InvalidError
 	switch {
 	case errors.As(err, &refusal):
 		refuse(w, r, refusal)
+		return refusal.Code
 	case errors.As(err, &invalid):
 		respond.Error(w, http.StatusBadRequest, invalid.Message)
-	default:
-		code, after := respond.Failure(r.Context(), err)
-		if after != "" {
-			w.Header().Set("Retry-After", after)
-		}
-		respond.Error(w, code, err.Error())
+		return http.StatusBadRequest
 	}
+	code, after := respond.Failure(r.Context(), err)
+	if after != "" {
+		w.Header().Set("Retry-After", after)
+	}
+	respond.Error(w, code, err.Error())
+	return code
 }

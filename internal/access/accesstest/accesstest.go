@@ -19,6 +19,8 @@ type Memory struct {
 	// Err is the error of everything, Reads the number of documents read.
 	Err   error
 	Reads int
+	// Refuse, unless nil, returns why a put is refused.
+	Refuse func(storage.Document) error
 	// Before runs before a put, which may lose against what it puts.
 	Before func()
 	// After runs after a document was read, before the reader has it.
@@ -83,6 +85,12 @@ func (d *Memory) PutDocument(_ context.Context, doc storage.Document, keep int) 
 	if err := storage.CheckDocument(&doc, keep); err != nil {
 		return err
 	}
+	if d.Refuse != nil {
+		if err := d.Refuse(doc); err != nil {
+			return err
+		}
+	}
+	doc.Protects = false
 	if newest := d.Of[doc.DocumentKey].Version; doc.Version != newest+1 {
 		return &storage.ConflictError{Key: doc.DocumentKey, Newest: newest}
 	}

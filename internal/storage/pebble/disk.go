@@ -20,7 +20,8 @@ import (
 // disk keeps the log from ever meeting a full disk: Pebble does not survive that. With R the
 // reserve and f the free space:
 //
-//  1. The store accepts new data only while f stays above R. It always accepts deletes.
+//  1. The store accepts new data only while f stays above R. It always accepts deletes. Documents that
+//     protect it accepts while f stays above R/4: they are few and small, and flushes go on there.
 //  2. Compactions write only while f is above R/2, flushes only while f is above R/4. Below that
 //     they fail as on a full disk and are retried. So background writes never take the room of the
 //     log.
@@ -130,14 +131,17 @@ func (d *disk) usage() map[string]int64 {
 }
 
 // admit returns nil if n more bytes may be written by rule 1.
-func (d *disk) admit(n int) error {
+func (d *disk) admit(n int) error { return d.admitAbove(d.reserve, n) }
+
+// admitAbove is admit for what may be written while more than floor stays free.
+func (d *disk) admitAbove(floor int64, n int) error {
 	free, total, ok := d.free()
 	if !ok {
 		return nil
 	}
-	if free < d.reserve+int64(n) {
+	if free < floor+int64(n) {
 		return fmt.Errorf("%w: disk full: %d MB free of %d MB at %s, %d MB are kept free",
-			storage.ErrUnavailable, free>>20, total>>20, d.dir, d.reserve>>20)
+			storage.ErrUnavailable, free>>20, total>>20, d.dir, floor>>20)
 	}
 	if free > d.reserve+d.reserve/4 {
 		d.restoreBallast()

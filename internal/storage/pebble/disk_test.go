@@ -206,6 +206,49 @@ func TestDiskFull(t *testing.T) {
 	require.Zero(t, fs.full, "no write of Pebble's ever met the full disk")
 }
 
+// TestFullDiskTakesWhatProtects: documents that take access away are written into the reserve, down to where the log
+// needs the rest.
+func TestFullDiskTakesWhatProtects(t *testing.T) {
+	noLeaks(t)
+	const size = 32 << 20
+	fs := newSmallFS(vfs.NewMem(), size)
+	st, err := Open("/data", fullOptions(fs))
+	require.NoError(t, err)
+	put := func(kind string, version int64, protects bool, body string) error {
+		return st.PutDocument(t.Context(), storage.Document{DocumentHead: storage.DocumentHead{
+			DocumentKey: storage.DocumentKey{Kind: kind, ID: "a"}, Version: version, Deleted: body == "",
+		}, Body: []byte(body), Protects: protects}, 1)
+	}
+	leave := func(free int64) {
+		fs.hog(0)
+		fs.hog(size - fs.used() - free)
+	}
+	require.NoError(t, put("token", 1, false, "secret"))
+	leave(st.disk.reserve / 2)
+	require.ErrorIs(t, put("token", 2, false, "another"), storage.ErrUnavailable)
+	require.NoError(t, put("token", 2, true, ""))
+	ended := strings.Repeat("x", 100<<10)
+	require.NoError(t, put("session", 1, true, ended))
+	require.ErrorIs(t, put("session", 2, false, ended), storage.ErrUnavailable)
+	leave(st.disk.reserve / 4)
+	err = put("session", 2, true, ended)
+	require.ErrorIs(t, err, storage.ErrUnavailable)
+	require.ErrorContains(t, err, "1 MB are kept free")
+	require.NoError(t, st.Close())
+	fs.hog(0)
+
+	st, err = Open("/data", fullOptions(fs))
+	require.NoError(t, err)
+	for kind, want := range map[string]string{"token": "", "session": ended} {
+		d, err := st.Document(t.Context(), storage.DocumentKey{Kind: kind, ID: "a"}, 0)
+		require.NoError(t, err)
+		require.Equal(t, want, string(d.Body))
+		require.False(t, d.Protects)
+	}
+	require.NoError(t, st.Close())
+	require.Zero(t, fs.full)
+}
+
 // TestDiskFullBehindTheBack fills the disk unnoticed: the file system does not report its free
 // space, or another program takes the space between the check and the write. The ballast gives the
 // log some more room. After that the store fails, with all that it acknowledged on disk.

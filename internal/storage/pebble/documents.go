@@ -261,7 +261,11 @@ func (s *Store) PutDocument(ctx context.Context, d storage.Document, keep int) e
 	d.Bytes = len(d.Body)
 	head := appendHead(nil, &d.DocumentHead)
 	version := append(bytes.Clone(head), d.Body...)
-	if err := s.disk.admit(2*(rowOverhead+len(head)) + len(d.Body)); err != nil {
+	floor := s.disk.reserve
+	if d.Protects {
+		floor /= 4
+	}
+	if err := s.disk.admitAbove(floor, 2*(rowOverhead+len(head))+len(d.Body)); err != nil {
 		return fmt.Errorf("%s: %w", op, err)
 	}
 	// The caller may change the body once the call has returned, but the version is a copy of it.

@@ -81,7 +81,7 @@ func (m *Model) PutDocument(ctx context.Context, d storage.Document, keep int) e
 		return err
 	}
 	d = cloneDocument(d)
-	d.Bytes = len(d.Body)
+	d.Bytes, d.Protects = len(d.Body), false
 	kept := m.docs[d.DocumentKey]
 	var newest int64
 	for i := range kept {
