@@ -19,12 +19,15 @@ type allowance struct {
 var (
 	ofAddress = allowance{10, 6 * time.Second}
 	ofShared  = allowance{100, time.Second}
+	// ofHolder is for who logs in and out with success: that writes a line of the audit log, and a logout the document
+	// of all sessions.
+	ofHolder = allowance{100, 6 * time.Second}
 )
 
 // mostRemembered bounds the addresses that are remembered. Beyond it the one that failed longest ago is forgotten.
 const mostRemembered = 4096
 
-// attempts limits how often one address may guess passwords. There is no limit for a name: whoever fails for it, from
+// attempts limits how often one address may guess passwords, or one holder log in and out. There is no limit for a name: whoever fails for it, from
 // a few addresses, would keep its owner out. What bounds the guesses of all addresses together is that Users compare
 // one password at a time.
 type attempts struct {
@@ -39,10 +42,14 @@ type attempts struct {
 type from struct {
 	client admission.Client
 	shared string // the address, if the client is unknown since the address stands for many
+	holder string // of sessions, in place of an address
 }
 
 func (f *from) allowance() allowance {
-	if f.shared != "" {
+	switch {
+	case f.holder != "":
+		return ofHolder
+	case f.shared != "":
 		return ofShared
 	}
 	return ofAddress

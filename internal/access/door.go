@@ -59,12 +59,13 @@ type Options struct {
 // Door tells who sends a request.
 type Door struct {
 	opts     Options
-	attempts *attempts
+	attempts *attempts // at passwords
+	logins   *attempts // with success, and logouts
 }
 
 // NewDoor returns a door.
 func NewDoor(opts Options) *Door {
-	return &Door{opts: opts, attempts: newAttempts(opts.Clock)}
+	return &Door{opts: opts, attempts: newAttempts(opts.Clock), logins: newAttempts(opts.Clock)}
 }
 
 // Refusal is why a request is not served, with the status code to answer.
@@ -184,11 +185,26 @@ func (d *Door) Login(r *http.Request, user, password string) (Grant, *http.Cooki
 	if err != nil {
 		return Grant{}, nil, err
 	}
+	if wait := d.mayLog(&with); wait > 0 {
+		return Grant{}, nil, &Refusal{
+			Code: http.StatusTooManyRequests, After: wait, Message: fmt.Sprintf("too many logins and logouts: wait %s", wait.Round(time.Second)),
+		}
+	}
 	text, ends, err := d.opts.Sessions.begin(r.Context(), with)
 	if err != nil {
 		return Grant{}, nil, err
 	}
 	return grant, cookie(r, text, ends), nil
+}
+
+// mayLog returns how long the holder of a session must wait before one more login or logout, which it counts if that is 0.
+func (d *Door) mayLog(is *session) time.Duration {
+	at := from{holder: is.holder()}
+	wait := d.logins.wait(at)
+	if wait == 0 {
+		d.logins.take(at)
+	}
+	return wait
 }
 
 func (d *Door) begin(r *http.Request, user, password string) (Grant, session, error) {
@@ -211,7 +227,7 @@ func (d *Door) begin(r *http.Request, user, password string) (Grant, session, er
 }
 
 // Logout ends the session of a request. It returns what was granted, and the cookie that replaces the session's, whatever
-// the error.
+// the error. Beyond the rate of the holder it ends the session in this process alone, and returns no grant.
 func (d *Door) Logout(r *http.Request) (Grant, *http.Cookie, error) {
 	gone := cookie(r, "", time.Unix(1, 0))
 	gone.MaxAge = -1
@@ -219,6 +235,11 @@ func (d *Door) Logout(r *http.Request) (Grant, *http.Cookie, error) {
 		is, err := d.opts.Sessions.check(sent.Value)
 		switch {
 		case err == nil:
+			if wait := d.mayLog(&is); wait > 0 {
+				d.opts.Sessions.remember(is)
+				return Grant{}, gone, &Refusal{Code: http.StatusTooManyRequests, After: wait, Message: "too many logins and logouts: this browser and " +
+					"this process have ended the login, other processes accept a copy of its cookie until it ends by itself"}
+			}
 			grant, _ := d.holder(r, &is)
 			return grant, gone, d.opts.Sessions.end(r.Context(), is)
 		case errors.Is(err, errNotLoaded): // nobody knows whether it is a session

@@ -86,6 +86,7 @@ type Sessions struct {
 	version int64 // 0 if there is no document
 	now     state
 	ended   map[string]int64 // as state.Revoked: the sessions of which the store does not know yet that they were ended
+	owed    bool             // the store is to learn of them without another logout
 }
 
 // NewSessions returns the sessions in docs.
@@ -102,9 +103,9 @@ func (s *Sessions) Refresh(ctx context.Context) error {
 	}
 	s.mu.Lock()
 	s.loaded = true
-	owes := len(s.ended) > 0
+	owed := s.owed
 	s.mu.Unlock()
-	if owes {
+	if owed {
 		return s.settle(ctx)
 	}
 	return nil
@@ -246,15 +247,29 @@ func (s *Sessions) over(is *session) bool {
 
 // end ends a session. After an error this process refuses it, and Refresh tries again to tell others.
 func (s *Sessions) end(ctx context.Context, is session) error {
-	s.mu.Lock()
-	s.ended[is.ID] = is.EndsMs
-	s.mu.Unlock()
+	s.remember(is)
 	if err := s.settle(ctx); err != nil {
+		s.mu.Lock()
+		s.owed = true
+		s.mu.Unlock()
 		return fmt.Errorf("this browser and this process have ended the login, but the store cannot be told: other processes, and this one "+
 			"after a restart, accept a copy of its cookie until that succeeds; it is tried again every %s while this process runs; "+
 			"see that the store can be written, or change the password or revoke the token that began the login: %w", RefreshEvery, err)
 	}
 	return nil
+}
+
+// remember ends a session in this process. Others learn of it with the next one that is ended.
+func (s *Sessions) remember(is session) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	maps.DeleteFunc(s.ended, s.past)
+	s.ended[is.ID] = is.EndsMs
+}
+
+// past returns whether what ends at endsMs has ended by the clocks of all processes.
+func (s *Sessions) past(_ string, endsMs int64) bool {
+	return endsMs+clockError.Milliseconds() < clock.NowMs(s.clk)
 }
 
 // settle stores that the sessions have ended which this process has ended.
@@ -265,9 +280,8 @@ func (s *Sessions) settle(ctx context.Context) error {
 		if next.Revoked == nil {
 			next.Revoked = make(map[string]int64)
 		}
-		past := func(_ string, endsMs int64) bool { return endsMs+clockError.Milliseconds() < nowMs }
-		maps.DeleteFunc(next.Revoked, past)
-		maps.DeleteFunc(next.Ended, past)
+		maps.DeleteFunc(next.Revoked, s.past)
+		maps.DeleteFunc(next.Ended, s.past)
 		told = maps.Clone(s.ended)
 		maps.Copy(next.Revoked, told)
 		for len(next.Revoked)+len(next.Ended) > maxRevoked {
@@ -281,6 +295,7 @@ func (s *Sessions) settle(ctx context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	maps.DeleteFunc(s.ended, func(id string, _ int64) bool { return told[id] != 0 })
+	s.owed = s.owed && len(s.ended) > 0
 	return nil
 }
 

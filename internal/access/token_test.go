@@ -556,7 +556,9 @@ func TestStoreThatCannotBeWritten(t *testing.T) {
 	_, otherText := e.create(access.NewToken{Name: "b", Roles: access.Read})
 	byUser, byToken, stays := e.begin("admin", "right"), e.begin("", text), e.begin("admin", "right")
 	other := newEntranceOver(t, access.Locked, e.docs)
-	refresh := func(at *entrance) error { return errors.Join(at.tokens.Refresh(t.Context()), at.sessions.Refresh(t.Context())) }
+	refresh := func(at *entrance) error {
+		return errors.Join(at.tokens.Refresh(t.Context()), at.sessions.Refresh(t.Context()))
+	}
 	require.NoError(t, refresh(other))
 
 	e.docs.Refuse = func(storage.Document) error { return errFull }
@@ -620,4 +622,62 @@ func TestLogoutBeforeSessionsAreKnown(t *testing.T) {
 	var refusal *access.Refusal
 	require.ErrorAs(t, newEntranceOver(t, access.Locked, e.docs).logout(cookie), &refusal)
 	require.Equal(t, 503, refusal.Code)
+}
+
+// TestThousandLogins: who logs in and out again and again writes little by it, and keeps nobody else from it. Each logout
+// still ends its session.
+func TestThousandLogins(t *testing.T) {
+	state := storage.DocumentKey{Kind: "session", ID: "state"}
+	e := newEntrance(t, access.Locked)
+	require.NoError(t, e.sessions.Refresh(t.Context()))
+	_, text := e.create(access.NewToken{Name: "a", Roles: access.Read})
+	_, other := e.create(access.NewToken{Name: "b", Roles: access.Read})
+	early := e.begin("", text)
+	code := func(err error) int {
+		var refusal *access.Refusal
+		if errors.As(err, &refusal) {
+			require.Positive(t, refusal.After)
+			require.LessOrEqual(t, refusal.After, 6*time.Second)
+			return refusal.Code
+		}
+		require.NoError(t, err)
+		return 200
+	}
+	codes := make(map[int]int)
+	for range 1000 {
+		_, cookie, err := e.Login(e.request(far), "", text)
+		codes[code(err)]++
+		if err == nil {
+			codes[code(e.logout(cookie))]++
+		}
+	}
+	require.Equal(t, map[int]int{200: 99, 429: 951}, codes, "99 more at once: 50 logins, 49 logouts, and one that is too many")
+	version := e.docs.Of[state].Version
+	require.EqualValues(t, 50, version, "the first login, and each logout")
+
+	// The one that is too many ends the session here, and with the next one everywhere.
+	require.Equal(t, 429, code(e.logout(early)))
+	_, got := e.with(early, http.MethodGet)
+	require.Equal(t, 401, got)
+	require.Equal(t, version, e.docs.Of[state].Version)
+	require.NoError(t, e.sessions.Refresh(t.Context()))
+	require.Equal(t, version, e.docs.Of[state].Version)
+	elsewhere := newEntranceOver(t, access.Locked, e.docs)
+	refreshed := func() int {
+		require.NoError(t, elsewhere.sessions.Refresh(t.Context()))
+		_, got := elsewhere.with(early, http.MethodGet)
+		return got
+	}
+	require.Equal(t, 200, refreshed())
+	require.NoError(t, e.logout(e.begin("", other)), "another holder")
+	require.Equal(t, 401, refreshed())
+	require.NoError(t, e.logout(e.begin("admin", "right")))
+
+	// What fails does not count, and after a while there is one more.
+	e.clk.Set(start.Add(6 * time.Second))
+	_, _, err := e.Login(e.request(far), "", text[:len(text)-1]+"1")
+	require.ErrorContains(t, err, "not valid")
+	e.begin("", text)
+	_, _, err = e.Login(e.request(far), "", text)
+	require.Equal(t, 429, code(err))
 }

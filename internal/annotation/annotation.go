@@ -108,6 +108,14 @@ func (c *Checks) Check(ctx context.Context, a *storage.Annotation) (why string, 
 	return "", err
 }
 
+// Moves returns whether the draft takes the annotation away from where it was.
+func (d *Draft) Moves() bool { return d.Moved && d.WasMs != d.StartMs }
+
+// Repeats returns whether the draft is what is stored already, but for the time of the update.
+func (d *Draft) Repeats(old *storage.Annotation) bool {
+	return d.EndMs == old.EndMs && d.Text == old.Text && d.Selector == old.Selector && d.Author == old.Author && slices.Equal(d.Tags, old.Tags)
+}
+
 // Put stores drafts that are complete, as if one after the other: a later one may lie where an earlier one was moved
 // from. They are durable when Put returns nil. One with the ID and StartMs of another replaces it. After an error some
 // may be stored; it may be repeated.
@@ -118,7 +126,7 @@ func (b *Book) Put(ctx context.Context, drafts []Draft) error {
 		d := &drafts[i]
 		all[i] = d.Annotation
 		delete(left, storage.AnnotationKey{ID: d.ID, StartMs: d.StartMs, EndMs: d.StartMs})
-		if d.Moved && d.WasMs != d.StartMs {
+		if d.Moves() {
 			left[storage.AnnotationKey{ID: d.ID, StartMs: d.WasMs, EndMs: d.WasMs}] = true
 		}
 	}
@@ -130,19 +138,25 @@ func (b *Book) Put(ctx context.Context, drafts []Draft) error {
 
 // Delete deletes the annotation with an id that starts at startMs. It returns whether there was one.
 func (b *Book) Delete(ctx context.Context, id string, startMs int64) (bool, error) {
-	key := storage.AnnotationKey{ID: id, StartMs: startMs, EndMs: startMs}
+	keys := []storage.AnnotationKey{{ID: id, StartMs: startMs, EndMs: startMs}}
 	there := false
-	for a, err := range b.store.Annotations(ctx, startMs, startMs) {
+	for a, err := range b.store.AnnotationsAt(ctx, keys) {
 		if err != nil {
 			return false, err
 		}
-		if a.ID == id && a.StartMs == startMs {
-			key, there = a.Key(), true
-			break
-		}
+		keys[0], there = a.Key(), true
 	}
 	// One that cannot be read is deleted, too.
-	return there, b.store.DeleteAnnotations(ctx, []storage.AnnotationKey{key})
+	return there, b.store.DeleteAnnotations(ctx, keys)
+}
+
+// Replaced yields what drafts that are complete would replace, in their order.
+func (b *Book) Replaced(ctx context.Context, drafts []Draft) iter.Seq2[storage.Annotation, error] {
+	keys := make([]storage.AnnotationKey, len(drafts))
+	for i := range drafts {
+		keys[i] = drafts[i].Key()
+	}
+	return b.store.AnnotationsAt(ctx, keys)
 }
 
 // Starting yields all annotations that start in [fromMs, toMs), by StartMs, then ID.

@@ -31,15 +31,17 @@ func (s *Server) authorize(r *http.Request, to route.Route) (access.Grant, error
 		return grant, nil
 	case grant.Roles == 0 && grant.Name == "":
 		return grant, &access.Refusal{Code: http.StatusUnauthorized, Message: fmt.Sprintf(
-			"%s needs a login with the role %s: send a token as Authorization: Bearer, or a user and password by Basic authentication", r.URL.Path, to.Role)}
+			"%s needs a login with the role %s: send a token as Authorization: Bearer, or a user and password by Basic authentication", r.URL.Path, needed(to.Role))}
 	case grant.Name == "":
 		return grant, &access.Refusal{Code: http.StatusForbidden, Message: fmt.Sprintf(
 			"%s is only for administrators: ask from the server's own machine, at localhost or a name of --allowed-hosts, "+
 				"or start the server with --web.config.file and log in", r.URL.Path)}
 	}
 	return grant, &access.Refusal{Code: http.StatusForbidden, Message: fmt.Sprintf(
-		"%s needs the role %s, and %s has only %s", r.URL.Path, to.Role, grant.Name, grant.Roles)}
+		"%s needs the role %s, and %s has only %s", r.URL.Path, needed(to.Role), grant.Name, grant.Roles)}
 }
+
+func needed(role access.Role) string { return strings.Join(role.Names(), " and the role ") }
 
 // refuse answers a request that is not authorized.
 func (s *Server) refuse(w http.ResponseWriter, r *http.Request, to route.Route, grant access.Grant, err error) {
@@ -66,10 +68,16 @@ func refuse(w http.ResponseWriter, r *http.Request, refusal *access.Refusal) {
 	respond.Error(w, refusal.Code, refusal.Message)
 }
 
-// audit records what was done at an endpoint for administrators. sent is the beginning of the form, if there is one.
-// whole says that the handler has returned: one that cannot go on cuts its answer off by a panic, after its status was sent.
+// audit records what was done at an endpoint for administrators, or for who changes what people keep. sent is the beginning
+// of the form, if there is one. whole says that the handler has returned: one that cannot go on cuts its answer off by a
+// panic, after its status was sent.
 func (s *Server) audit(w http.ResponseWriter, r *http.Request, to route.Route, grant access.Grant, whole bool, sent string) {
-	if to.Role != access.Admin {
+	details := []any{"query", r.URL.RawQuery, "form", sent}
+	switch to.Role {
+	case access.Admin:
+	case route.Edits:
+		details = []any{"path", r.URL.Path, "query", r.URL.RawQuery}
+	default:
 		return
 	}
 	code := http.StatusOK
@@ -79,5 +87,5 @@ func (s *Server) audit(w http.ResponseWriter, r *http.Request, to route.Route, g
 	if !whole {
 		code = access.CutOff
 	}
-	s.opts.Audit.Did(r, grant, to.Pattern, code, "query", r.URL.RawQuery, "form", sent)
+	s.opts.Audit.Did(r, grant, to.Pattern, code, details...)
 }

@@ -103,3 +103,21 @@ func TestLogoutOnAFullDisk(t *testing.T) {
 	require.Contains(t, w.Body.String(), "this process refuses the token")
 	e.refuses(second)
 }
+
+// TestLoginsAreLimited: beyond the rate there is no line in the audit log, and a logout takes the cookie all the same.
+func TestLoginsAreLimited(t *testing.T) {
+	e := newEntrance(t)
+	first := e.login()
+	for range 99 {
+		e.login()
+	}
+	for path, form := range map[string]string{"/api/v1/login": "token=" + e.token, "/api/v1/logout": ""} {
+		w, set := e.post(path, form, first)
+		require.Equal(t, 429, w.Code)
+		require.Equal(t, "6", w.Header().Get("Retry-After"))
+		require.Equal(t, form == "", set != nil && set.MaxAge < 0)
+	}
+	e.refuses(first)
+	require.Equal(t, 100, strings.Count(e.log.String(), "action=login outcome=done"))
+	require.Equal(t, 100, strings.Count(e.log.String(), "\n"))
+}

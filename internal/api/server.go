@@ -307,7 +307,7 @@ func New(opts Options) (*Server, error) {
 		take(otlp.New(in, opts.OTLPPromote, notes), "/v1/metrics", "/api/v1/otlp/v1/metrics")
 		if opts.Annotations != nil {
 			annotations.Register(annotations.Options{
-				Book: opts.Annotations, In: in, Turns: opts.Turns.Queries, Timeout: opts.Turns.QueryTimeout,
+				Book: opts.Annotations, In: in, Audit: opts.Audit, Turns: opts.Turns.Queries, Timeout: opts.Turns.QueryTimeout,
 			}, routes, func(h http.Handler, paths ...string) { s.take(in, route.Refused, h, paths...) })
 		}
 	}

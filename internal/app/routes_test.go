@@ -91,12 +91,12 @@ var rows = map[string]row{
 	"GET /api/v1/groups/{id}":              {access.Read, route.Refused},
 
 	"POST /api/v1/annotations":              {access.Write, route.Refused},
-	"DELETE /api/v1/annotations":            {access.Write, route.Refused},
+	"DELETE /api/v1/annotations":            {route.Edits, route.Refused},
 	"POST /api/v1/annotations/alertmanager": {access.Write, route.Refused},
-	"PUT /api/v1/dashboards/{id}":           {access.Write, route.Refused},
-	"DELETE /api/v1/dashboards/{id}":        {access.Write, route.Refused},
-	"PUT /api/v1/groups/{id}":               {access.Write, route.Refused},
-	"DELETE /api/v1/groups/{id}":            {access.Write, route.Refused},
+	"PUT /api/v1/dashboards/{id}":           {route.Edits, route.Refused},
+	"DELETE /api/v1/dashboards/{id}":        {route.Edits, route.Refused},
+	"PUT /api/v1/groups/{id}":               {route.Edits, route.Refused},
+	"DELETE /api/v1/groups/{id}":            {route.Edits, route.Refused},
 
 	"POST /api/v1/reports":         {access.Write, route.Filtered},
 	"POST /api/v1/write":           {access.Write, route.Filtered},

@@ -64,6 +64,9 @@ type Annotations interface {
 	// reads the days of the range and the one before, and a few more places where long annotations are entered. It
 	// leaves out annotations that have expired or cannot be read; the store names the latter in its log.
 	Annotations(ctx context.Context, fromMs, toMs int64) iter.Seq2[Annotation, error]
+	// AnnotationsAt yields the annotations with the given ID and StartMs, in the order of the keys, and reads no others.
+	// It leaves out those that do not exist, have expired or cannot be read.
+	AnnotationsAt(ctx context.Context, keys []AnnotationKey) iter.Seq2[Annotation, error]
 }
 
 // CheckAnnotations returns an error if PutAnnotations must refuse its arguments.

@@ -34,6 +34,8 @@ const foundBack = 7 * 24 * time.Hour
 type Options struct {
 	Book *annotation.Book
 	In   *push.Intake
+	// Audit records what is replaced, moved and deleted.
+	Audit *access.Audit
 	// Turns limit concurrent searches; nil is no limit. Timeout is how long a search may take, its wait for a turn
 	// included; 0 is for ever.
 	Turns   *admission.Turns
@@ -43,15 +45,16 @@ type Options struct {
 type handler struct {
 	book    *annotation.Book
 	in      *push.Intake
+	audit   *access.Audit
 	turns   *admission.Turns
 	timeout time.Duration
 }
 
 // Register adds the endpoints. take adds those that read and limit their bodies themselves.
 func Register(opts Options, to *route.Table, take func(h http.Handler, paths ...string)) {
-	h := &handler{opts.Book, opts.In, opts.Turns, opts.Timeout}
+	h := &handler{opts.Book, opts.In, opts.Audit, opts.Turns, opts.Timeout}
 	to.HandleFunc(access.Read, route.Refused, "GET "+wire.AnnotationsPath, h.find)
-	to.HandleFunc(access.Write, route.Refused, "DELETE "+wire.AnnotationsPath, h.remove)
+	to.HandleFunc(route.Edits, route.Refused, "DELETE "+wire.AnnotationsPath, h.remove)
 	take(http.HandlerFunc(h.put), wire.AnnotationsPath)
 	take(http.HandlerFunc(h.alert), wire.AlertsPath)
 }

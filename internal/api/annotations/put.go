@@ -7,12 +7,14 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 
 	"github.com/quern/quern/internal/access"
 	"github.com/quern/quern/internal/annotation"
 	"github.com/quern/quern/internal/api/jsonscan"
 	"github.com/quern/quern/internal/api/push"
 	"github.com/quern/quern/internal/api/respond"
+	"github.com/quern/quern/internal/api/route"
 	"github.com/quern/quern/internal/ingest"
 	"github.com/quern/quern/internal/wire"
 )
@@ -27,6 +29,8 @@ const (
 	memory = 8 << 20
 	// reason is why an annotation is rejected; the message says more.
 	reason = "invalid_annotation"
+	// forbidden is why one is rejected that the client may not store.
+	forbidden = string(ingest.ReasonForbidden)
 )
 
 // putting is one request that sends annotations.
@@ -34,7 +38,7 @@ type putting struct {
 	h      *handler
 	r      *http.Request
 	ctx    context.Context
-	author string
+	grant  access.Grant
 	reply  wire.PutAnnotations
 	all    int // that were read
 	batch  []annotation.Draft
@@ -42,6 +46,8 @@ type putting struct {
 	bytes  int
 	checks *annotation.Checks
 	err    error // why the request cannot go on, of the store for example
+	// changed are the ids of annotations that are replaced or moved.
+	changed []string
 }
 
 // put takes annotations in JSON: one, or an array.
@@ -105,7 +111,7 @@ func (h *handler) receive(w http.ResponseWriter, r *http.Request, decode func(*p
 			defer done()
 			ctx = lasting
 		}
-		p := &putting{h: h, r: r, ctx: b.Charged(ctx), author: access.FromContext(r.Context()).Name}
+		p := &putting{h: h, r: r, ctx: b.Charged(ctx), grant: access.FromContext(r.Context())}
 		p.checks = annotation.NewChecks(func(ctx context.Context) (func(), error) { return h.turns.Take(ctx, r.RemoteAddr) })
 		ok := decode(p, &s)
 		if p.err == nil {
@@ -146,19 +152,23 @@ func (p *putting) take(draft *annotation.Draft, why string) bool {
 	index := p.all
 	p.all++
 	if why == "" {
-		p.h.book.Complete(draft, p.author)
+		p.h.book.Complete(draft, p.grant.Name)
 		if why, p.err = p.checks.Check(p.ctx, &draft.Annotation); p.err != nil {
 			return false
 		}
 	}
-	if why != "" {
-		if len(p.reply.Rejected) < p.h.in.Limits.Rejections {
-			p.reply.Rejected = append(p.reply.Rejected, wire.Rejection{Index: index, Reason: reason, Message: why})
-		}
-		p.reply.RejectedTotal++
+	switch {
+	case why != "":
+		p.reject(index, reason, why)
+		return true
+	case draft.Moves() && !p.edits():
+		p.reject(index, forbidden, "to move an annotation takes the roles read and write")
 		return true
 	}
 	Clone(&draft.Annotation)
+	if draft.Moves() {
+		p.changed = append(p.changed, draft.ID)
+	}
 	p.batch, p.index = append(p.batch, *draft), append(p.index, index)
 	p.bytes += len(draft.Text) + len(draft.Selector)
 	for _, tag := range draft.Tags {
@@ -170,10 +180,55 @@ func (p *putting) take(draft *annotation.Draft, why string) bool {
 	return p.flush()
 }
 
+func (p *putting) reject(index int, reason, why string) {
+	if len(p.reply.Rejected) < p.h.in.Limits.Rejections {
+		p.reply.Rejected = append(p.reply.Rejected, wire.Rejection{Index: index, Reason: reason, Message: why})
+	}
+	p.reply.RejectedTotal++
+}
+
+// edits returns whether the client may change what is stored. Others only add to it.
+func (p *putting) edits() bool { return p.grant.Roles.Has(route.Edits) }
+
+// sift takes out of the batch what the client may not store. It returns false if the request cannot go on.
+func (p *putting) sift() bool {
+	refused := make(map[int]bool)
+	i := 0
+	for old, err := range p.h.book.Replaced(p.ctx, p.batch) {
+		if p.err = err; err != nil {
+			return false
+		}
+		for p.batch[i].ID != old.ID || p.batch[i].StartMs != old.StartMs {
+			i++
+		}
+		switch {
+		case p.batch[i].Repeats(&old): // it is sent once more
+		case p.r.URL.Path == wire.AlertsPath && old.Author == p.grant.Name: // the alert goes on
+		case p.edits():
+			p.changed = append(p.changed, old.ID)
+		default:
+			refused[i] = true
+			p.reject(p.index[i], forbidden, "there is one with this id and start: to replace it takes the roles read and write")
+		}
+		i++
+	}
+	batch, index := p.batch, p.index
+	p.batch, p.index = nil, nil
+	for i := range batch {
+		if !refused[i] {
+			p.batch, p.index = append(p.batch, batch[i]), append(p.index, index[i])
+		}
+	}
+	return true
+}
+
 // flush makes the batch durable.
 func (p *putting) flush() bool {
 	if len(p.batch) == 0 {
 		return true
+	}
+	if !p.sift() {
+		return false
 	}
 	if p.err = p.h.book.Put(p.ctx, p.batch); p.err != nil {
 		return false
@@ -188,9 +243,10 @@ func (p *putting) flush() bool {
 func (p *putting) answer(w http.ResponseWriter, s *jsonscan.Scanner, whole bool, broken error) {
 	path := p.r.URL.Path
 	p.h.in.Rejects(path, p.reply.RejectedTotal)
+	slices.SortFunc(p.reply.Rejected, func(a, b wire.Rejection) int { return a.Index - b.Index })
 	if path == wire.AlertsPath && p.reply.RejectedTotal > 0 {
 		first := p.reply.Rejected[0]
-		p.h.in.Unkept.Note(p.r, reason, p.reply.RejectedTotal, fmt.Sprintf("alert %d: %s", first.Index, first.Message))
+		p.h.in.Unkept.Note(p.r, first.Reason, p.reply.RejectedTotal, fmt.Sprintf("alert %d: %s", first.Index, first.Message))
 	}
 	code := http.StatusOK
 	switch {
@@ -204,10 +260,16 @@ func (p *putting) answer(w http.ResponseWriter, s *jsonscan.Scanner, whole bool,
 		code, p.reply.Error = http.StatusBadRequest, fmt.Sprintf("at byte %d: %s", s.At, s.Fault)
 	case len(p.reply.Accepted) == 0 && p.reply.RejectedTotal > 0:
 		first := p.reply.Rejected[0]
-		code, p.reply.Error = http.StatusBadRequest, fmt.Sprintf("every annotation was rejected, annotation %d because: %s", first.Index, first.Message)
+		if code = http.StatusBadRequest; first.Reason == forbidden {
+			code = http.StatusForbidden
+		}
+		p.reply.Error = fmt.Sprintf("every annotation was rejected, annotation %d because: %s", first.Index, first.Message)
 	}
 	if p.reply.RejectedTotal == len(p.reply.Rejected) {
 		p.reply.RejectedTotal = 0
+	}
+	if n := len(p.changed); n > 0 {
+		p.h.audit.Did(p.r, p.grant, "POST "+path, code, "replaced_or_moved", n, "first", p.changed[0])
 	}
 	answer(w, code, p.reply)
 }

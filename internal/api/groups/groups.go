@@ -22,8 +22,8 @@ func (h *Handler) Register(to *route.Table) {
 	const one = wire.GroupsPath + "/{id}"
 	to.HandleFunc(access.Read, route.Refused, "GET "+wire.GroupsPath, h.list)
 	to.HandleFunc(access.Read, route.Refused, "GET "+one, h.get)
-	to.HandleFunc(access.Write, route.Refused, "PUT "+one, h.put)
-	to.HandleFunc(access.Write, route.Refused, "DELETE "+one, h.remove)
+	to.HandleFunc(route.Edits, route.Refused, "PUT "+one, h.put)
+	to.HandleFunc(route.Edits, route.Refused, "DELETE "+one, h.remove)
 	to.AllowBody("PUT "+one, group.MaxBytes)
 }
 

@@ -15,13 +15,16 @@ import (
 type Route struct {
 	// Pattern is that of http.ServeMux, such as "POST /api/v1/reports".
 	Pattern string
-	// Role is what a client must have to use the endpoint.
+	// Role is what a client must have to use the endpoint: a single one, Edits, or access.Anyone.
 	Role access.Role
 	// Bound is what the endpoint is for a client whose token is bound to some series.
 	Bound Bound
 	// BodyBytes is the size of the largest body, 0 for the server's default.
 	BodyBytes int64
 }
+
+// Edits are the roles that a client needs who changes what people keep, such as dashboards. It is logged who did.
+const Edits = access.Read | access.Write
 
 // Bound says what an endpoint is for a client whose token is bound to some series. Every endpoint says it.
 type Bound int
@@ -51,13 +54,13 @@ type Table struct {
 // NewTable returns an empty table.
 func NewTable() *Table { return &Table{mux: http.NewServeMux(), of: make(map[string]Route)} }
 
-// Handle registers an endpoint for clients that have a role, which is a single one, or access.Anyone. bound is what it is
-// for those that are bound to some series.
+// Handle registers an endpoint for clients that have a role; see Route. bound is what it is for those that are bound to
+// some series.
 func (t *Table) Handle(role access.Role, bound Bound, pattern string, h http.Handler) {
 	switch role {
-	case access.Anyone, access.Read, access.Write, access.Admin:
+	case access.Anyone, access.Read, access.Write, Edits, access.Admin:
 	default:
-		panic(fmt.Sprintf("route %s needs several roles: %s", pattern, role))
+		panic(fmt.Sprintf("route %s needs other roles than a route may: %s", pattern, role))
 	}
 	if bound.String() == "" {
 		panic(fmt.Sprintf("route %s does not say what it is for bound clients", pattern))

@@ -45,5 +45,5 @@ func TestFind(t *testing.T) {
 	found, _, _ := table.Find(httptest.NewRequestWithContext(t.Context(), http.MethodPost, "http://x/things/a", nil))
 	require.EqualValues(t, 7, found.BodyBytes)
 	require.Panics(t, func() { table.HandleFunc(access.Read, 0, "/silent", nothing) })
-	require.Panics(t, func() { table.HandleFunc(access.Read|access.Write, route.Filtered, "/both", nothing) })
+	require.Panics(t, func() { table.HandleFunc(access.Write|access.Admin, route.Filtered, "/both", nothing) })
 }

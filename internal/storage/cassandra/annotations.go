@@ -241,6 +241,25 @@ func (s *Store) Annotations(ctx context.Context, fromMs, toMs int64) iter.Seq2[s
 	}
 }
 
+// AnnotationsAt implements storage.Annotations.
+func (s *Store) AnnotationsAt(ctx context.Context, keys []storage.AnnotationKey) iter.Seq2[storage.Annotation, error] {
+	return spread(ctx, keys, 0, func(ctx context.Context, k storage.AnnotationKey) iter.Seq2[storage.Annotation, error] {
+		return func(yield func(storage.Annotation, error) bool) {
+			r, err := annotationRow{}, convert(ctx, ctx.Err())
+			if err == nil {
+				r, err = s.stored(ctx, k.StartMs, k.ID)
+			}
+			switch {
+			case errors.Is(err, storage.ErrCorrupt):
+			case err != nil:
+				yield(storage.Annotation{}, named("annotations by key", err))
+			case r.EndMs != nil:
+				yield(r.annotation(), nil)
+			}
+		}
+	})
+}
+
 // longAnnotations yields the annotations that annotation_spans leads to, start before a time and end at endMs or later,
 // in order. It holds some pages of that table, and reads some annotations ahead, however many there are.
 func (s *Store) longAnnotations(ctx context.Context, endMs, beforeMs int64) iter.Seq2[annotationRow, error] {

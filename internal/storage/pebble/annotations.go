@@ -284,6 +284,28 @@ func (s *Store) Annotations(ctx context.Context, fromMs, toMs int64) iter.Seq2[s
 	}
 }
 
+// AnnotationsAt implements storage.Annotations.
+func (s *Store) AnnotationsAt(ctx context.Context, keys []storage.AnnotationKey) iter.Seq2[storage.Annotation, error] {
+	return func(yield func(storage.Annotation, error) bool) {
+		const op = "annotations by key"
+		now, doubt := s.guard.Now() // while the clock is doubted, nothing has expired
+		for _, k := range keys {
+			a := storedAnnotation{Annotation: storage.Annotation{ID: k.ID, StartMs: k.StartMs}}
+			there, err := false, s.begin(ctx, op)
+			if err == nil {
+				there, err = s.annotation(&a)
+			}
+			if err != nil {
+				yield(storage.Annotation{}, convert(op, err))
+				return
+			}
+			if there && !a.damaged && (doubt != nil || !a.expired(now.UnixMilli())) && !yield(a.Annotation, nil) {
+				return
+			}
+		}
+	}
+}
+
 // lostAnnotations reports that the annotations or spans with these keys cannot be read.
 func (s *Store) lostAnnotations(from, to []byte) bool {
 	at := func(k []byte) string {

@@ -110,10 +110,17 @@ func (s *suite) annotationsAreReplaced() {
 func (s *suite) annotationsAreDeleted() {
 	a, b, long := note("a", 0, 1), note("b", 0, 1), note("a", -1, 100*24)
 	s.annotate(a, b, long)
+	keyed := func(want ...storage.Annotation) {
+		s.Helper()
+		keys := []storage.AnnotationKey{b.Key(), {StartMs: at(0)}, {StartMs: at(1), ID: "a"}, {StartMs: at(-1), ID: "a"}, a.Key(), b.Key()}
+		equal(s, want, all(s, s.store.AnnotationsAt(s.ctx, keys)))
+	}
+	keyed(b, long, a, b)
 	require.NoError(s, s.store.DeleteAnnotations(s.ctx, nil))
 	for range 2 {
 		require.NoError(s, s.store.DeleteAnnotations(s.ctx, []storage.AnnotationKey{a.Key(), {StartMs: at(5), EndMs: at(5), ID: "a"}}))
 		s.notes(everFrom, everTo, long, b)
+		keyed(b, long, b)
 		s.reopen()
 	}
 	// The end in the key is only a hint.
@@ -289,6 +296,7 @@ func (s *suite) annotationsExpire() {
 	s.advance(time.Millisecond)
 	for range 2 {
 		s.notes(everFrom, everTo, ever, long)
+		equal(s, []storage.Annotation{long}, all(s, s.store.AnnotationsAt(s.ctx, []storage.AnnotationKey{short.Key(), long.Key()})))
 		require.NoError(s, s.store.Expire(s.ctx))
 	}
 	// A later put has a ttl of its own.

@@ -111,8 +111,11 @@ func operations(st storage.Store, f storage.Fence, id blocks.ID) map[string]func
 			return st.DeleteAnnotations(ctx, []storage.AnnotationKey{{StartMs: at(9), EndMs: at(9), ID: "b"}})
 		},
 		"Annotations": func(ctx context.Context) error { return drain(st.Annotations(ctx, at(0), at(1))) },
-		"RecordRun":   func(ctx context.Context) error { return st.RecordRun(ctx, storage.Run{StartedMs: at(0)}) },
-		"RecentRuns":  func(ctx context.Context) error { _, err := st.RecentRuns(ctx, 10); return err },
+		"AnnotationsAt": func(ctx context.Context) error {
+			return drain(st.AnnotationsAt(ctx, []storage.AnnotationKey{{StartMs: at(9), ID: "b"}}))
+		},
+		"RecordRun":  func(ctx context.Context) error { return st.RecordRun(ctx, storage.Run{StartedMs: at(0)}) },
+		"RecentRuns": func(ctx context.Context) error { _, err := st.RecentRuns(ctx, 10); return err },
 		"RecordError": func(ctx context.Context) error {
 			return st.RecordError(ctx, storage.ComponentError{Component: "c", TimeMs: at(0)})
 		},

@@ -543,6 +543,11 @@ func (f *Faulty) Annotations(ctx context.Context, fromMs, toMs int64) iter.Seq2[
 	return sequence(f, Step{Op: "Annotations"}, f.Store.Annotations(ctx, fromMs, toMs))
 }
 
+// AnnotationsAt implements storage.Annotations.
+func (f *Faulty) AnnotationsAt(ctx context.Context, keys []storage.AnnotationKey) iter.Seq2[storage.Annotation, error] {
+	return sequence(f, Step{Op: "AnnotationsAt", Detail: keys}, f.Store.AnnotationsAt(ctx, keys))
+}
+
 // RecordRun implements storage.Operations.
 func (f *Faulty) RecordRun(ctx context.Context, r storage.Run) error {
 	return f.do(Step{Op: "RecordRun", Detail: r}, func() error { return f.Store.RecordRun(ctx, r) })

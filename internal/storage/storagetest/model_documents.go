@@ -161,3 +161,17 @@ func (m *Model) Annotations(ctx context.Context, fromMs, toMs int64) iter.Seq2[s
 		return out
 	})
 }
+
+// AnnotationsAt implements storage.Annotations.
+func (m *Model) AnnotationsAt(ctx context.Context, keys []storage.AnnotationKey) iter.Seq2[storage.Annotation, error] {
+	return modelSeq(ctx, m, func() []storage.Annotation {
+		var out []storage.Annotation
+		for _, k := range keys {
+			if a, ok := m.notes[modelNote{k.StartMs, k.ID}]; ok && !a.expired(clock.NowMs(m.clk)) {
+				a.Tags = slices.Clone(a.Tags)
+				out = append(out, a.Annotation)
+			}
+		}
+		return out
+	})
+}
