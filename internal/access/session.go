@@ -26,6 +26,9 @@ const (
 	sessionLasts = 12 * time.Hour
 	// clockError is how far the clocks of processes may differ.
 	clockError = 10 * time.Minute
+	// longest bounds a session from its begin to its end, which begin moves behind an end by another clock: by a
+	// millisecond each time that all sessions of a holder are ended.
+	longest = sessionLasts + clockError + time.Second
 	// maxRevoked bounds what is remembered as ended. Beyond it all sessions end of the holder who has ended the most.
 	maxRevoked = 1000
 	// holderBytes is the length of a holder within the id of a session.
@@ -231,6 +234,8 @@ func (s *Sessions) check(cookie string) (session, error) {
 	nowMs := clock.NowMs(s.clk)
 	switch {
 	case len(cookie) > maxCookieBytes, err != nil, err2 != nil, len(now.Key) == 0, !hmac.Equal(mac, sign(now.Key, body)), json.Unmarshal(body, &is) != nil:
+		return session{}, errNoSession
+	case is.EndsMs > is.BeginsMs+longest.Milliseconds(), is.User != "" && is.Mark == "": // no version makes such a session
 		return session{}, errNoSession
 	case s.over(&is), nowMs >= is.EndsMs, nowMs < is.BeginsMs-clockError.Milliseconds():
 		return session{}, errNoSession

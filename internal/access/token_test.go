@@ -1,6 +1,8 @@
 package access_test
 
 import (
+	"crypto/hmac"
+	"crypto/sha256"
 	"encoding/base64"
 	"encoding/json"
 	"errors"
@@ -371,7 +373,7 @@ func TestManyLogouts(t *testing.T) {
 		}
 		d.Version, d.Body = d.Version+1, []byte(strings.Replace(string(d.Body), list, list+more.String(), 1))
 	})
-	e.clk.Set(start.Add(-5 * time.Minute)) // another process, whose clock is behind, goes on
+	e.clk.Set(start.Add(-10 * time.Minute)) // another process, whose clock is as far behind as it may be, goes on
 	var last *http.Cookie
 	for range 40 {
 		last = e.begin("", text)
@@ -415,6 +417,44 @@ func TestForgedSessions(t *testing.T) {
 	for _, value := range []string{"", ".", body, body + ".", body + "." + mac, cookie.Value[1:], cookie.Value + "a", cookie.Value[:len(cookie.Value)-2], strings.Repeat("a", 1<<20)} {
 		_, code = e.with(&http.Cookie{Name: "quern", Value: value}, http.MethodGet)
 		require.Equal(t, 401, code)
+	}
+}
+
+// TestSessionsThatNobodyBegan: a cookie that is signed with the key, and says what no login says, is refused. So who has
+// once read the key does not stay for ever.
+func TestSessionsThatNobodyBegan(t *testing.T) {
+	e := newEntrance(t, access.Locked)
+	require.NoError(t, e.sessions.Refresh(t.Context()))
+	token, _ := e.create(access.NewToken{Name: "a", Roles: access.Read})
+	e.begin("admin", "right")
+	var state struct{ Key []byte }
+	require.NoError(t, json.Unmarshal(e.docs.Of[storage.DocumentKey{Kind: "session", ID: "state"}].Body, &state))
+	nowMs := start.UnixMilli()
+	const day, tolerance = 24 * time.Hour, 10*time.Minute + time.Second
+	for _, c := range []struct {
+		user, mark, token string
+		begins, ends      time.Duration
+		want              int
+	}{
+		{"admin", "admin", "", 0, 12 * time.Hour, 200},
+		{"", "", token.ID, 0, 12 * time.Hour, 200},
+		{"admin", "admin", "", 0, 12*time.Hour + tolerance, 200},
+		{"admin", "admin", "", 0, 12*time.Hour + tolerance + time.Millisecond, 401},
+		{"", "", token.ID, 0, 13 * time.Hour, 401},
+		{"admin", "admin", "", -day, time.Hour, 401},
+		{"admin", "admin", "", -time.Hour, 365 * day, 401},
+		{"admin", "", "", 0, 12 * time.Hour, 401},
+		{"unmarked", "", "", 0, 12 * time.Hour, 401},
+	} {
+		body, err := json.Marshal(map[string]any{
+			"id": "made-up", "user": c.user, "mark": c.mark, "token": c.token, "begins_ms": nowMs + c.begins.Milliseconds(), "ends_ms": nowMs + c.ends.Milliseconds(),
+		})
+		require.NoError(t, err)
+		mac := hmac.New(sha256.New, state.Key)
+		_, _ = mac.Write(body)
+		value := base64.RawURLEncoding.EncodeToString(body) + "." + base64.RawURLEncoding.EncodeToString(mac.Sum(nil))
+		_, code := e.with(&http.Cookie{Name: "quern", Value: value}, http.MethodGet)
+		require.Equal(t, c.want, code, c)
 	}
 }
 
