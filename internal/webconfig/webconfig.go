@@ -3,7 +3,8 @@
 //
 //  1. The file, and the files that it names, are read again while the process runs. What cannot be used as a whole
 //     is not used at all: the process goes on with what it has.
-//  2. A change takes no protection away: TLS and the demand for a client certificate end only with the process.
+//  2. A change takes no protection away: TLS and the demand for a client certificate end only with the process, and
+//     so does the demand for a user's password where a certificate is not enough.
 //  3. Only TLS 1.2 and later is offered, with ciphers that have forward secrecy and authenticate what they encrypt.
 package webconfig
 
@@ -184,6 +185,8 @@ func (c *Config) mayFollow(next *content) error {
 		return errors.New("TLS can be turned on and off only by a restart")
 	case now.CertificateRequired() && !next.CertificateRequired():
 		return errors.New("only a restart can end the demand for client certificates")
+	case len(now.users) > 0 && len(next.users) == 0 && next.takesCertificates():
+		return errors.New("only a restart can take all users away where clients may have certificates: these would do for a login then")
 	case next.file.HTTPConfig.HTTP2 != now.file.HTTPConfig.HTTP2, next.file.RateLimiterConfig != now.file.RateLimiterConfig:
 		return errors.New("http2 and rate_limit can be changed only by a restart")
 	case next.tls != nil && next.endMs <= nowMs && now.endMs > nowMs:
@@ -286,6 +289,11 @@ func (c *Config) CertificateRequired() bool { return c.now.Load().CertificateReq
 // CertificateRequired is Config.CertificateRequired.
 func (c *content) CertificateRequired() bool {
 	return c.tls != nil && c.tls.ClientAuth == tls.RequireAndVerifyClientCert
+}
+
+// takesCertificates returns whether clients may show certificates. Without users these do for a login.
+func (c *content) takesCertificates() bool {
+	return c.tls != nil && c.tls.ClientAuth >= tls.VerifyClientCertIfGiven
 }
 
 // HasUsers returns whether the file has users.

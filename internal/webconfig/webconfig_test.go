@@ -17,6 +17,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -282,6 +283,35 @@ func TestClientCertificates(t *testing.T) {
 	c.Reload(false)
 	require.Contains(t, w.log.String(), "only a restart can end the demand for client certificates")
 	require.ErrorContains(t, try(nil), "certificate required")
+}
+
+// TestUsersStay: a reload does not take all users away where a certificate would then be enough. Elsewhere nobody gets in by
+// that, and where the file never had users, nothing is taken away.
+func TestUsersStay(t *testing.T) {
+	const asks = withTLS + "  client_ca_file: ca.pem\n  client_auth_type: "
+	users := "basic_auth_users:\n  admin: " + hash(t, "right") + "\n"
+	for _, c := range []struct {
+		before, after string
+		users         bool // afterwards
+	}{
+		{asks + "VerifyClientCertIfGiven\n" + users, asks + "VerifyClientCertIfGiven\n", true},
+		{asks + "RequireAndVerifyClientCert\n" + users, asks + "RequireAndVerifyClientCert\n", true},
+		{asks + "RequireAndVerifyClientCert\n" + users, asks + "RequireAndVerifyClientCert\nbasic_auth_users: {}\n", true},
+		{withTLS + users, asks + "VerifyClientCertIfGiven\n", true},
+		{withTLS + users, withTLS, false},
+		{asks + "VerifyClientCertIfGiven\n", asks + "RequireAndVerifyClientCert\n", false},
+		{users, "", false},
+	} {
+		ca, w := newAuthority(t), newWorld(t)
+		w.certificate(ca, "quern.example", start.AddDate(1, 0, 0))
+		w.replace("ca.pem", ca.pem())
+		w.put("web.yaml", c.before)
+		config := w.mustOpen()
+		w.put("web.yaml", c.after)
+		config.Reload(false)
+		require.Equal(t, c.users, config.HasUsers(), c)
+		require.Equal(t, c.users, strings.Contains(w.log.String(), "only a restart can take all users away"), w.log)
+	}
 }
 
 // TestRateLimit: what one client has used up is not missing to others, and few clients are remembered.
