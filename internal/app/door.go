@@ -110,10 +110,14 @@ func (s *server) openTokens(ctx context.Context) {
 
 // refreshTokens learns what other processes have done to tokens and sessions.
 func (s *server) refreshTokens(ctx context.Context) error {
-	// What is revoked elsewhere must be so here within seconds, also where the store is slow.
-	ctx, cancel := context.WithTimeout(ctx, access.RefreshEvery)
-	defer cancel()
-	return errors.Join(s.tokens.Refresh(ctx), s.sessions.Refresh(ctx))
+	// What is revoked elsewhere must be so here within seconds, also where the store is slow. Each has its own time: one
+	// that takes too long must not keep the other from it.
+	soon := func(refresh func(context.Context) error) error {
+		ctx, cancel := context.WithTimeout(ctx, access.RefreshEvery)
+		defer cancel()
+		return refresh(ctx)
+	}
+	return errors.Join(soon(s.tokens.Refresh), soon(s.sessions.Refresh))
 }
 
 // linesOverTLS adds TLS to the listener for Graphite's lines, if the web config has it.
