@@ -36,8 +36,9 @@ const (
 	tokenPrefix = "quern_"
 	idBytes     = 10
 	secretBytes = 20 // 160 bits
-	// maxTokens bounds the tokens ever made in a store: revoked ones leave their ids.
-	maxTokens = 10_000
+	// maxTokens bounds the tokens in a store. A revoked one counts for revokedCounts, and then until another needs the room.
+	maxTokens     = 10_000
+	revokedCounts = 30 * 24 * time.Hour
 	// maxNameBytes bounds the name of a token.
 	maxNameBytes = 64
 
@@ -57,6 +58,7 @@ type Documents interface {
 	Document(ctx context.Context, key storage.DocumentKey, version int64) (storage.Document, error)
 	Documents(ctx context.Context, kind string) iter.Seq2[storage.DocumentHead, error]
 	PutDocument(ctx context.Context, d storage.Document, keep int) error
+	ForgetDocument(ctx context.Context, key storage.DocumentKey, version int64) error
 }
 
 // Token is what is known of a token. The secret is known only to who holds it.
@@ -159,7 +161,7 @@ func (n *NewToken) enforceable() error {
 //  1. The store and the memory have a hash of each secret. The secret has 160 random bits, so that a fast hash is
 //     enough. Hashes are compared in constant time.
 //  2. A version of a token that was seen is never replaced by an earlier one. So what this process has revoked stays
-//     revoked.
+//     revoked. A token that the store has forgotten is unknown, also to a process that has missed that it was revoked.
 //  3. While the store does not answer, known tokens go on. Unknown ones are neither accepted nor called wrong.
 //  4. A token that is to be revoked is refused at once, also while the store cannot be written. Each Refresh tries to
 //     write again what it owes the store.
@@ -178,8 +180,9 @@ type Tokens struct {
 type stored struct {
 	version int64
 	// token is nil if it is revoked, or cannot be used as refused says.
-	token   *Token
-	refused string
+	token     *Token
+	refused   string
+	revokedMs int64
 }
 
 // NewTokens returns the tokens in docs. None is known before Refresh.
@@ -206,10 +209,14 @@ func (t *Tokens) Refresh(ctx context.Context) error {
 
 // learn learns what has changed in the store.
 func (t *Tokens) learn(ctx context.Context) error {
+	t.mu.Lock()
+	gone := maps.Clone(t.of)
+	t.mu.Unlock()
 	for head, err := range t.docs.Documents(ctx, tokenKind) {
 		if err != nil {
 			return err
 		}
+		delete(gone, head.ID)
 		t.mu.Lock()
 		known := t.of[head.ID]
 		t.mu.Unlock()
@@ -224,12 +231,22 @@ func (t *Tokens) learn(ctx context.Context) error {
 			return err
 		}
 	}
+	for id := range gone {
+		// A list leaves out what lies in a damaged block, too.
+		if _, err := t.docs.Document(ctx, tokenKey(id), 0); errors.Is(err, storage.ErrNoDocument) {
+			t.mu.Lock()
+			delete(t.of, id)
+			t.mu.Unlock()
+		}
+	}
 	return nil
 }
 
+func tokenKey(id string) storage.DocumentKey { return storage.DocumentKey{Kind: tokenKind, ID: id} }
+
 // read reads a token from the store.
 func (t *Tokens) read(ctx context.Context, id string) (*stored, error) {
-	doc, err := t.docs.Document(ctx, storage.DocumentKey{Kind: tokenKind, ID: id}, 0)
+	doc, err := t.docs.Document(ctx, tokenKey(id), 0)
 	if err != nil {
 		return nil, err
 	}
@@ -257,7 +274,7 @@ func (t *Tokens) parse(d *storage.Document) *stored {
 	s := &stored{version: d.Version}
 	switch {
 	case d.Deleted:
-		s.refused = revoked
+		s.refused, s.revokedMs = revoked, d.UpdatedMs
 		return s
 	case d.Damaged:
 		s.refused = "the token is damaged in the store"
@@ -386,11 +403,8 @@ func (t *Tokens) Create(ctx context.Context, n NewToken) (*Token, string, error)
 	if err := t.learn(ctx); err != nil {
 		return nil, "", err
 	}
-	t.mu.Lock()
-	count := len(t.of)
-	t.mu.Unlock()
-	if count >= maxTokens {
-		return nil, "", &InvalidError{fmt.Sprintf("the store has had %d tokens, revoked ones included, and takes no more", maxTokens)}
+	if err := t.roomForOne(ctx); err != nil {
+		return nil, "", err
 	}
 	id, secret := random(idBytes), random(secretBytes)
 	sum := sha256.Sum256([]byte(secret))
@@ -406,7 +420,7 @@ func (t *Tokens) Create(ctx context.Context, n NewToken) (*Token, string, error)
 		return nil, "", err
 	}
 	doc := storage.Document{DocumentHead: storage.DocumentHead{
-		DocumentKey: storage.DocumentKey{Kind: tokenKind, ID: id}, Version: 1, UpdatedMs: b.CreatedMs, Author: author(n.Author), Title: n.Name,
+		DocumentKey: tokenKey(id), Version: 1, UpdatedMs: b.CreatedMs, Author: author(n.Author), Title: n.Name,
 	}, Body: text}
 	if err := t.docs.PutDocument(ctx, doc, 1); err != nil {
 		return nil, "", err
@@ -414,12 +428,39 @@ func (t *Tokens) Create(ctx context.Context, n NewToken) (*Token, string, error)
 	return t.keep(id, t.parse(&doc)).token, tokenPrefix + id + "_" + secret, nil
 }
 
+// roomForOne makes room for another token: if there are too many, it forgets the one that was revoked first. It returns an
+// *InvalidError if none was revoked so long ago.
+func (t *Tokens) roomForOne(ctx context.Context) error {
+	t.mu.Lock()
+	count, id, first := len(t.of), "", stored{revokedMs: clock.NowMs(t.clk) - revokedCounts.Milliseconds() + 1}
+	for other, s := range t.of {
+		if s.refused == revoked && s.revokedMs < first.revokedMs {
+			id, first = other, *s
+		}
+	}
+	t.mu.Unlock()
+	switch {
+	case count < maxTokens:
+		return nil
+	case id == "":
+		return &InvalidError{fmt.Sprintf("the store has %d tokens, with those that were revoked in the last %d days, and takes no more",
+			count, int(revokedCounts.Hours()/24))}
+	}
+	if err := t.docs.ForgetDocument(ctx, tokenKey(id), first.version); err != nil {
+		return err
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	delete(t.of, id)
+	return nil
+}
+
 // Revoke ends a token, named by its id or as a whole: in this process at once, in others within RefreshEvery. To revoke it
 // again changes nothing. It returns an *InvalidError if there is no such token. After another error this process refuses
 // the token, and Refresh tries again to tell others.
 func (t *Tokens) Revoke(ctx context.Context, id, by string) error {
 	id = TokenID(id)
-	if !(storage.DocumentKey{Kind: tokenKind, ID: id}).Valid() {
+	if !tokenKey(id).Valid() {
 		return errNoToken(id)
 	}
 	t.mu.Lock()
@@ -448,7 +489,7 @@ func (t *Tokens) settle(ctx context.Context, id, by string) error {
 
 // revoke stores the deletion of a token.
 func (t *Tokens) revoke(ctx context.Context, id, by string) error {
-	key := storage.DocumentKey{Kind: tokenKind, ID: id}
+	key := tokenKey(id)
 	for {
 		doc, err := t.docs.Document(ctx, key, 0)
 		switch {
@@ -517,7 +558,7 @@ func split(text string) (id, secret string, ok bool) {
 		return "", "", false
 	}
 	id, secret, ok = strings.Cut(rest, "_")
-	if !ok || len(id) != letters.EncodedLen(idBytes) || !(storage.DocumentKey{Kind: tokenKind, ID: id}).Valid() {
+	if !ok || len(id) != letters.EncodedLen(idBytes) || !tokenKey(id).Valid() {
 		return "", "", false // not even as an id: it may be a part of a secret
 	}
 	return id, secret, true

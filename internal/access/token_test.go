@@ -721,3 +721,51 @@ func TestThousandLogins(t *testing.T) {
 	_, _, err = e.Login(e.request(far), "", text)
 	require.Equal(t, 429, code(err))
 }
+
+// TestRevokedTokensGo: a revoked token counts for a while, and then gives its place to another. A process that has missed
+// that it was revoked does not accept it either.
+func TestRevokedTokensGo(t *testing.T) {
+	e := newEntrance(t, access.Locked)
+	token, text := e.create(access.NewToken{Name: "first", Roles: access.Read})
+	unaware := newEntranceOver(t, access.Locked, e.docs)
+	require.NoError(t, unaware.tokens.Refresh(t.Context()))
+	require.NoError(t, e.tokens.Revoke(t.Context(), token.ID, "user admin"))
+	e.clk.Set(start.Add(time.Millisecond))
+	for i := range access.MaxTokens - 2 {
+		key := storage.DocumentKey{Kind: "token", ID: fmt.Sprint("revoked-", i)}
+		e.docs.Of[key] = storage.Document{DocumentHead: storage.DocumentHead{DocumentKey: key, Version: 2, Deleted: true, UpdatedMs: start.UnixMilli() + 1}}
+	}
+	_, lasting := e.create(access.NewToken{Name: "lasting", Roles: access.Read})
+	another := access.NewToken{Name: "another", Roles: access.Read}
+	first := storage.DocumentKey{Kind: "token", ID: token.ID}
+	const counts = 30 * 24 * time.Hour
+	for _, at := range []time.Duration{time.Millisecond, counts - time.Millisecond} {
+		e.clk.Set(start.Add(at))
+		_, _, err := e.tokens.Create(t.Context(), another)
+		var invalid *access.InvalidError
+		require.ErrorAs(t, err, &invalid)
+		require.ErrorContains(t, err, "revoked in the last 30 days")
+		require.Contains(t, e.docs.Of, first)
+	}
+	e.clk.Set(start.Add(counts))
+	_, made := e.create(another)
+	require.NotContains(t, e.docs.Of, first, "the one that was revoked first")
+	require.Len(t, e.docs.Of, access.MaxTokens)
+	_, _, err := e.tokens.Create(t.Context(), another)
+	require.Error(t, err, "the next one counts still")
+	e.clk.Set(start.Add(counts + time.Millisecond))
+	e.create(another)
+	list, err := e.tokens.List(t.Context())
+	require.NoError(t, err)
+	require.Len(t, list, 3)
+
+	_, code, _ := unaware.by("Bearer " + text)
+	require.Equal(t, 200, code, "as long as it hears nothing of the store")
+	for _, at := range []*entrance{e, unaware} {
+		require.NoError(t, at.tokens.Refresh(t.Context()))
+		for sent, want := range map[string]int{text: 401, lasting: 200, made: 200} {
+			_, code, _ := at.by("Bearer " + sent)
+			require.Equal(t, want, code)
+		}
+	}
+}

@@ -220,6 +220,10 @@ func (s withDocuments) PutDocument(ctx context.Context, d storage.Document, keep
 	return s.docs.PutDocument(ctx, d, keep)
 }
 
+func (s withDocuments) ForgetDocument(ctx context.Context, key storage.DocumentKey, version int64) error {
+	return s.docs.ForgetDocument(ctx, key, version)
+}
+
 // keepDocuments makes the server's store keep documents.
 func (s *server) keepDocuments(docs *accesstest.Memory) {
 	open := s.open

@@ -98,6 +98,21 @@ func (d *Memory) PutDocument(_ context.Context, doc storage.Document, keep int) 
 	return nil
 }
 
+// ForgetDocument implements access.Documents.
+func (d *Memory) ForgetDocument(_ context.Context, key storage.DocumentKey, version int64) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	doc, ok := d.Of[key]
+	if d.Err != nil || !ok {
+		return d.Err
+	}
+	if err := storage.CheckForget(&doc.DocumentHead, version); err != nil {
+		return err
+	}
+	delete(d.Of, key)
+	return nil
+}
+
 // Change replaces what is stored, as no writer could.
 func (d *Memory) Change(key storage.DocumentKey, do func(*storage.Document)) {
 	d.mu.Lock()
