@@ -128,7 +128,7 @@ func TestInterrupt(t *testing.T) {
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	go func() {
-		defer to.Close() //nolint:errcheck // nobody reads on
+		defer to.Close()
 		r := runner{out: to, env: os.Environ()}
 		_, problems := r.run(ctx, goRun{Vet: true})
 		fmt.Fprint(to, problems)
