@@ -87,7 +87,7 @@ var costs = []string{
 // linears are tests that compare costs between sizes of an input. Tier one counts the bytes that they allocate, and
 // the target costs measures their time too.
 var linears = []string{
-	"TestAdmitIsLinear", "TestHostileIsLinear", "TestHostileStreamsAreLinear", "TestLinear", "TestScanIsLinear", "TestSelectAbsentIsLinear", "TestSelectIsLinear",
+	"TestAdmitIsLinear", "TestHostileIsLinear", "TestHostileStreamsAreLinear", "TestLinear", "TestSelectAbsentIsLinear", "TestSelectIsLinear",
 }
 
 // reasons are parts of what a test may write when it skips.

@@ -155,9 +155,6 @@ var rules = []rule{
 	{"internal/client", []string{"internal/wire"}},
 	{"internal/verify", []string{"internal/client", "internal/metric", "internal/sketch", "internal/wire"}},
 	{"internal/transfer", []string{"internal/client", "internal/clock", "internal/pace", "internal/wire"}},
-	{"internal/wholefile", nil},
-	{"internal/spool", []string{"internal/clock", "internal/wholefile"}},
-	{"internal/checkpoint", []string{"internal/clock", "internal/wholefile"}},
 	{"internal/agent", with(nouns, "internal/hostmetrics", "internal/wire")},
 	{"internal/demo", with(storage, "internal/ingest", "internal/terminal")},
 
@@ -193,13 +190,11 @@ var (
 )
 
 // drivers may be imported only where they are wrapped, so that another store, or another version of
-// a driver, is a change in one package. The first prefix that fits applies.
+// a driver, is a change in one package.
 var drivers = []struct {
 	Prefix string
 	Within []string
 }{
-	// Pebble's file systems, whose crashes and errors tests choose, also serve what the agent keeps on disk.
-	{"github.com/cockroachdb/pebble/v2/vfs", []string{"internal/storage/...", "internal/query/querytest", "internal/wholefile", "internal/spool", "internal/checkpoint", "bench/..."}},
 	{"github.com/cockroachdb/pebble", []string{"internal/storage/...", "internal/query/querytest", "bench/..."}},
 	{"github.com/gocql/gocql", []string{"internal/storage/...", "bench/...", "integration/..."}},
 	{"github.com/apache/cassandra-gocql-driver", []string{"internal/storage/...", "bench/..."}},
@@ -269,12 +264,6 @@ func TestCheck(t *testing.T) {
 			"a driver outside", "internal/ingest",
 			[]string{"github.com/cockroachdb/pebble/v2/vfs"},
 			[]string{"internal/ingest imports github.com/cockroachdb/pebble/v2/vfs, a driver"},
-		},
-		{"a part of a driver", "internal/spool", []string{"github.com/cockroachdb/pebble/v2/vfs"}, nil},
-		{
-			"the rest of it", "internal/spool",
-			[]string{"github.com/cockroachdb/pebble/v2"},
-			[]string{"internal/spool imports github.com/cockroachdb/pebble/v2, a driver"},
 		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
