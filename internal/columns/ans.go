@@ -39,9 +39,15 @@ type table struct {
 	decode  [tableSize]uint32
 	decodes bool // decode is filled in
 
-	next     [tableSize]uint16
-	deltaLen [symbols]uint32
-	deltaAt  [symbols]int32
+	next   [tableSize]uint16
+	encode [128]transition // of each symbol
+}
+
+// transition is what a symbol makes of a state x when it is encoded: x loses (x + length) >> 16 bits, and next has the new
+// state at what is left of x, plus at.
+type transition struct {
+	length uint32
+	at     int32
 }
 
 // fit makes the frequencies those of counts, of which at least one is not 0.
@@ -79,35 +85,65 @@ func (t *table) fit(counts *[symbols]uint32) {
 	}
 }
 
-// spread yields the symbol of each state, as FSE does (Collet, Zstandard, RFC 8878 section 4.1.1).
-func (t *table) spread() (of [tableSize]uint8) {
-	const stride = tableSize>>1 + tableSize>>3 + 3
+// States are spread over the symbols as FSE does (Collet, Zstandard, RFC 8878 section 4.1.1): the symbols, each as often as its
+// frequency says, get the states in steps of stride. So state u has the symbol at index u × unstride of them.
+const (
+	stride   = tableSize>>1 + tableSize>>3 + 3
+	unstride = 363 // stride × unstride % tableSize = 1
+)
+
+// spread returns the symbols, each as often as its frequency says. What is behind tableSize has no meaning.
+func (t *table) spread() (of [tableSize + 8]uint8) {
 	at := 0
-	for s, f := range t.freq {
-		for range f {
-			of[at] = uint8(s)
-			at = (at + stride) % tableSize
+	for s, f := range &t.freq {
+		eight := uint64(s) * 0x0101010101010101
+		end := at + int(f)
+		for ; at < end; at += 8 {
+			binary.LittleEndian.PutUint64(of[at:], eight)
 		}
+		at = end
 	}
 	return of
 }
 
-// forDecoding fills in what decoding needs.
+// transitions has, for a state from 1 to 2 × tableSize − 1 of a symbol, its entry for decoding but for the value; see table.decode.
+var transitions = func() (of [2 * tableSize]uint32) {
+	for x := uint32(1); x < 2*tableSize; x++ {
+		n := tableLog + 1 - uint32(bits.Len32(x))
+		of[x] = (x<<n-tableSize)<<16 | n<<8
+	}
+	return of
+}()
+
+// decoded has the value of each symbol in an entry for decoding, <<24.
+var decoded = func() (of [symbols]uint32) {
+	for s := range uint64(symbols) {
+		value := uint32(uint8(unzigzag(s)))
+		if s >= direct {
+			value = far + uint32(s) - direct
+		}
+		of[s] = value << 24
+	}
+	return of
+}()
+
+// forDecoding fills in what decoding needs. A reader of one column spends more time here than on its residuals, unless this is quick.
 func (t *table) forDecoding() {
 	if t.decodes {
 		return
 	}
 	t.decodes = true
-	next := t.freq
-	for u, s := range t.spread() {
+	var next [128]uint32 // of each symbol the value, and the state that comes next
+	for s, f := range &t.freq {
+		next[s] = decoded[s] | uint32(f)
+	}
+	of, k := t.spread(), uint(0)
+	for u := range t.decode {
+		s := of[k%tableSize] % 128
 		x := next[s]
-		next[s]++
-		n := uint32(tableLog + 1 - bits.Len16(x))
-		value := uint32(uint8(unzigzag(uint64(s))))
-		if s >= direct {
-			value = far + uint32(s) - direct
-		}
-		t.decode[u] = (uint32(x)<<n-tableSize)<<16 | n<<8 | value
+		next[s] = x + 1
+		t.decode[u] = transitions[x%(2*tableSize)] | x>>24
+		k += unstride
 	}
 }
 
@@ -121,15 +157,17 @@ func (t *table) forEncoding() {
 			n := uint32(tableLog + 1 - bits.Len16(f)) // of the greater states
 			if f&(f-1) != 0 {
 				// A state x of the symbol loses n bits if x ≥ f << n, else one less.
-				t.deltaLen[s] = n<<16 - uint32(f)<<n
+				t.encode[s].length = n<<16 - uint32(f)<<n
 			} else {
-				t.deltaLen[s] = n<<16 - tableSize
+				t.encode[s].length = n<<16 - tableSize
 			}
-			t.deltaAt[s] = int32(sum) - int32(f)
+			t.encode[s].at = int32(sum) - int32(f)
 		}
 		sum += f
 	}
-	for u, s := range t.spread() {
+	of := t.spread()
+	for u := range tableSize {
+		s := of[u*unstride%tableSize]
 		t.next[at[s]] = uint16(tableSize + u)
 		at[s]++
 	}
@@ -137,15 +175,17 @@ func (t *table) forEncoding() {
 
 // first returns the state that stands for the last symbol of a stream, which takes no bits.
 func (t *table) first(s int) uint32 {
-	n := (t.deltaLen[s] + 1<<15) >> 16
-	x := n<<16 - t.deltaLen[s]
-	return uint32(t.next[int32(x>>n)+t.deltaAt[s]])
+	length := t.encode[s&127].length
+	n := (length + 1<<15) >> 16
+	x, _ := t.add(n<<16-length, s)
+	return x
 }
 
 // add returns the state for s before what x stands for, and how many low bits of x are to be written.
 func (t *table) add(x uint32, s int) (state uint32, n uint) {
-	n = uint((x + t.deltaLen[s]) >> 16)
-	return uint32(t.next[int32(x>>n)+t.deltaAt[s]]), n
+	e := t.encode[s&127] // symbols are fewer; the compiler knows it so
+	n = uint((x+e.length)>>16) & 31
+	return uint32(t.next[(int32(x>>n)+e.at)&(tableSize-1)]), n
 }
 
 // appendTable appends the frequencies: how many symbols, then each; behind a 0 the number of further ones.
@@ -172,7 +212,7 @@ func appendTable(dst []byte, t *table) []byte {
 
 // read reads what appendTable wrote.
 func (t *table) read(p *parser) {
-	*t = table{}
+	t.freq, t.decodes = [symbols]uint16{}, false
 	last := int(p.byte())
 	if last > symbols {
 		p.bad = true

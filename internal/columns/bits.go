@@ -6,51 +6,41 @@ import (
 )
 
 // bitWriter writes bits from the end of a buffer to its start: what is written last is read first. tANS encodes the last
-// symbol first, so a reader goes forward.
+// symbol first, so a reader goes forward. It is passed by value, so that it stays in registers.
 type bitWriter struct {
-	buf  []byte // full from its end down to pos
-	pos  int
-	word uint64
-	held uint // bits in word that are not in buf yet, below 32 between calls
+	pos  int    // the buffer is full from its end down to here
+	word uint64 // its low bits are not in the buffer yet
+	held uint   // how many, below 8
 }
 
-// reset makes room for so many bytes.
-func (w *bitWriter) reset(room int) {
-	if len(w.buf) < room {
-		w.buf = make([]byte, room)
-	}
-	w.pos, w.word, w.held = len(w.buf), 0, 0
-}
+// maxPut is the number of bits that put writes at most.
+const maxPut = 56
 
-// put writes the n low bits of v, n at most 32.
-func (w *bitWriter) put(v uint64, n uint) {
-	w.word = w.word<<n | v&(1<<n-1)
-	if w.held += n; w.held >= 32 {
-		w.held -= 32
-		w.pos -= 4
-		binary.LittleEndian.PutUint32(w.buf[w.pos:], uint32(w.word>>w.held))
-	}
+// put writes the n low bits of v, n at most maxPut. It stores eight bytes whether they are full or not, since a processor
+// cannot foretell when they are.
+func (w bitWriter) put(buf []byte, v uint64, n uint) bitWriter {
+	w.word = w.word<<(n&63) | v&(1<<(n&63)-1)
+	w.held += n
+	binary.LittleEndian.PutUint64(buf[w.pos-8:], w.word<<(-w.held&63))
+	w.pos -= int(w.held >> 3)
+	w.held &= 7
+	return w
 }
 
 // putLong writes the n low bits of v, n at most 64.
-func (w *bitWriter) putLong(v uint64, n uint) {
+func (w bitWriter) putLong(buf []byte, v uint64, n uint) bitWriter {
 	if n > 32 {
-		w.put(v>>32, n-32)
+		w = w.put(buf, v>>32, n-32)
 		n = 32
 	}
-	w.put(v, n)
+	return w.put(buf, v, n)
 }
 
 // finish returns the bytes. The lowest bit that is set in the first of them is the last one before the bits.
-func (w *bitWriter) finish() []byte {
-	w.put(1, 1)
-	w.put(0, (8-w.held%8)%8)
-	for w.held > 0 {
-		w.held -= 8
-		w.pos--
-		w.buf[w.pos] = byte(w.word >> w.held)
-	}
-	return w.buf[w.pos:]
+func (w bitWriter) finish(buf []byte) []byte {
+	w = w.put(buf, 1, 1)
+	w = w.put(buf, 0, -w.held&7)
+	return buf[w.pos:]
 }
 
 // padding is how many bytes a bitReader may look at behind its bits.

@@ -37,6 +37,9 @@ const (
 	MaxSamples = 1 << 26 // of all series together
 )
 
+// maxColumns is the number of columns of a chunk: at most a timeline for each series.
+const maxColumns = 2 * MaxSeries
+
 // Series is a column to write. It has at least one sample. Times ascend, and are Unix ms; each has its value.
 type Series struct {
 	Schedule metric.ScheduleID

@@ -15,9 +15,11 @@ type Encoder struct {
 	columns   []column // timelines, then series
 	residuals []int64  // of all columns
 	numbers   numbers
+	coded     []*column // those with residuals
+	ranks     []uint64  // of these: bits for a residual, as a float64, with the position in coded as the low bits
 	tables    []table
-	writer    bitWriter
-	profiles  []profile
+	bits      []byte // of a column's residuals
+	profiles  [][profileSize]byte
 	timelines [][]int64 // the times that several series have; empty between calls
 }
 
@@ -26,8 +28,10 @@ type Encoder struct {
 type column struct {
 	profile
 	stream
+	histogram // of the residuals
+
+	of         int // its profile, in Encoder.profiles
 	residuals  []int64
-	counts     [symbols]uint32
 	exceptions []byte
 	bytes      []byte
 }
@@ -162,7 +166,9 @@ func (e *Encoder) predict(c *column, times bool) {
 	residuals := int64(0)
 	for _, r := range c.residuals {
 		residuals |= r
-		c.counts[symbolOf(zigzag(r>>p.shift))]++
+		s := symbolOf(zigzag(r >> p.shift))
+		c.counts[s]++
+		c.top = max(c.top, s+1)
 	}
 	if residuals == 0 {
 		c.flags |= still
@@ -211,41 +217,57 @@ func (c *column) write(e *Encoder, times bool) {
 	}
 	b = append(b, c.exceptions...)
 	if c.flags&still == 0 {
-		b = append(b, c.code(&e.tables[c.table], &e.writer)...)
+		b = append(b, e.code(c)...)
 	}
 	binary.LittleEndian.PutUint32(b, crc32.Checksum(b[checksumSize:], castagnoli))
 	c.bytes = b
 }
 
 // code codes the residuals. The bytes are valid until the next call.
-func (c *column) code(t *table, w *bitWriter) []byte {
-	n := len(c.residuals)
+func (e *Encoder) code(c *column) []byte {
 	const most = 20 // bytes for a residual: 8 for the low bits, 8 above, 2 of the state
-	w.reset(n*most + 64)
-	shift, lanes := uint(c.shift), lanes(n)
-	var states [2]uint32
+	if room := len(c.residuals)*most + 64; len(e.bits) < room {
+		e.bits = make([]byte, room)
+	}
+	t, buf, w := &e.tables[c.table], e.bits, bitWriter{pos: len(e.bits)}
+	n, shift := len(c.residuals), uint(c.shift)
+	lanes := lanes(n)
+	var state, other uint32 // of the next residual's lane, and of the other
 	for i := n - 1; i >= 0; i-- {
 		r := c.residuals[i]
-		z := zigzag(r >> shift)
-		s := symbolOf(z)
-		if s >= direct {
-			extra := uint(s - direct + directLog)
-			w.putLong(z, extra)
+		z := zigzag(r >> (shift & 63))
+		s := int(z)
+		if z >= direct {
+			s = symbolOf(z)
+			w = w.putLong(buf, z, uint(s-direct+directLog))
 		}
-		w.putLong(uint64(r), shift)
-		state := &states[i%lanes]
-		if i >= n-lanes {
-			*state = t.first(s)
-			continue
+		low, n := uint64(r), shift
+		if shift > maxPut-tableLog {
+			w = w.putLong(buf, low, shift)
+			low, n = 0, 0
 		}
-		next, bits := t.add(*state, s)
-		w.put(uint64(*state), bits)
-		*state = next
+		var next uint32
+		if i < len(c.residuals)-lanes {
+			var bits uint
+			next, bits = t.add(state, s)
+			low = low<<(bits&63) | uint64(state)&(1<<(bits&63)-1)
+			n += bits
+		} else {
+			next = t.first(s)
+		}
+		w = w.put(buf, low, n)
+		if lanes == 1 {
+			state = next
+		} else {
+			state, other = other, next
+		}
 	}
-	for l := lanes - 1; l >= 0; l-- {
-		w.put(uint64(states[l]), tableLog) // less tableSize
+	// The loop has come round to lane 1, and lane 0 is the first that a reader meets.
+	w = w.put(buf, uint64(state), tableLog) // less tableSize
+	if lanes == 2 {
+		w = w.put(buf, uint64(other), tableLog)
 	}
-	return w.finish()
+	return w.finish(buf)
 }
 
 // assemble appends the chunk of the columns' bytes.
@@ -272,18 +294,20 @@ func (e *Encoder) assemble(dst []byte, series []Series, places []place, base int
 	}
 	e.profiles = e.profiles[:0]
 	for j := range e.columns {
-		if p := e.columns[j].profile; !slices.Contains(e.profiles, p) {
+		c := &e.columns[j]
+		p := c.pack()
+		if c.of = slices.Index(e.profiles, p); c.of < 0 {
+			c.of = len(e.profiles)
 			e.profiles = append(e.profiles, p)
 		}
 	}
 	dst = binary.AppendUvarint(dst, uint64(len(e.profiles)))
 	for _, p := range e.profiles {
-		b := p.pack()
-		dst = append(dst, b[:]...)
+		dst = append(dst, p[:]...)
 	}
 	for j := range e.columns {
 		c := &e.columns[j]
-		dst = binary.AppendUvarint(dst, uint64(slices.Index(e.profiles, c.profile)))
+		dst = binary.AppendUvarint(dst, uint64(c.of))
 		dst = binary.AppendUvarint(dst, uint64(len(c.bytes)))
 	}
 	dst[begin] = Format

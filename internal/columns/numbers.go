@@ -78,13 +78,14 @@ func (n *numbers) of(values []float64) {
 // with more places: both quotients are the same number, rounded once.
 func (n *numbers) decimals(values []float64) bool {
 	few := len(values)/16 + 1
-	places := 0
+	places, power := 0, 1.0
+	again := 0 // the integers before here have fewer places, or some are exceptions
 	for i, v := range values {
-		m, ok := integer(v, powers[places])
+		m, ok := integer(v, power)
 		for q := places + 1; !ok && q <= maxPlaces && v-v == 0; q++ {
 			if _, fits := integer(v, powers[q]); fits {
-				places = q
-				m, ok = integer(v, powers[places])
+				places, power, again = q, powers[q], i
+				m, ok = integer(v, power)
 			}
 		}
 		if !ok {
@@ -96,14 +97,13 @@ func (n *numbers) decimals(values []float64) bool {
 		n.ints[i] = m
 	}
 	n.places = uint8(places)
-	if places == 0 && len(n.exceptions) == 0 {
-		return true
+	if len(n.exceptions) > 0 {
+		again = len(values)
 	}
-	// Those from before the last change of places, and the exceptions.
 	n.exceptions = n.exceptions[:0]
 	var last int64
-	for i, v := range values {
-		m, ok := integer(v, powers[places])
+	for i, v := range values[:again] {
+		m, ok := integer(v, power)
 		if !ok {
 			if len(n.exceptions) == few {
 				return false

@@ -33,6 +33,11 @@ func (p *parser) byte() byte {
 
 // uvarint reads a number that is at most most.
 func (p *parser) uvarint(most uint64) uint64 {
+	if len(p.b) > 0 && p.b[0] < 0x80 && uint64(p.b[0]) <= most { // as mostly
+		v := p.b[0]
+		p.b = p.b[1:]
+		return uint64(v)
+	}
 	v, n := binary.Uvarint(p.b)
 	if n <= 0 || v > most {
 		p.bad = true

@@ -3,6 +3,7 @@ package columns
 import (
 	"math"
 	"math/bits"
+	"slices"
 )
 
 // order is how integers are predicted. A residual is what an integer differs from its prediction. All arithmetic wraps
@@ -42,7 +43,7 @@ type prediction struct {
 }
 
 const (
-	fewSamples  = 15 // to estimate a spread from
+	fewSamples  = 9  // to estimate a spread from
 	moreSamples = 48 // to choose an order by
 )
 
@@ -62,27 +63,25 @@ func predict(ints []int64, times bool, to []int64) (prediction, []int64) {
 	if len(rest) == 0 {
 		return p, to
 	}
-	takes := 0.0 // bits
-	if p.order == step {
-		takes = 16
-	}
-	if mean := centre(rest, takes); mean != 0 && p.order != bend {
-		if p.order == step {
-			p.slope = mean
-		} else {
-			p.first += mean
-		}
-		for i := range rest {
-			rest[i] -= mean
-		}
+	mean := int64(0)
+	switch p.order {
+	case bend:
+	case step:
+		mean = centre(rest, 16)
+		p.slope = mean
+	default:
+		mean = centre(rest, 0)
+		p.first += mean
 	}
 	// The median has three bits above the shift: few symbols, which all streams of a table have alike.
-	var lengths [65]int
-	for _, r := range rest {
+	var lengths [65]int32
+	for i, r := range rest {
+		r -= mean
+		rest[i] = r
 		lengths[bits.Len64(uint64(max(r, -r)))]++
 	}
 	for n, seen := 0, 0; n < len(lengths); n++ {
-		if seen += lengths[n]; 2*seen > len(rest) {
+		if seen += int(lengths[n]); 2*seen > len(rest) {
 			p.shift = uint8(min(maxShift, max(0, n-3)))
 			break
 		}
@@ -92,27 +91,31 @@ func predict(ints []int64, times bool, to []int64) (prediction, []int64) {
 
 // residuals appends the residuals of ints without those that are known.
 func (p *prediction) residuals(ints, to []int64) []int64 {
+	begin := len(to)
+	rest := ints[min(p.order.known(), len(ints)):]
+	to = slices.Grow(to, len(rest))[:begin+len(rest)]
+	out := to[begin:][:len(rest)]
 	switch p.order {
 	case level:
-		for _, m := range ints {
-			to = append(to, m-p.first)
+		for i, m := range rest {
+			out[i] = m - p.first
 		}
 	case line:
 		at := p.first
-		for _, m := range ints {
-			to = append(to, m-at)
+		for i, m := range rest {
+			out[i] = m - at
 			at += p.slope
 		}
 	case step:
 		last := ints[0]
-		for _, m := range ints[1:] {
-			to = append(to, m-last-p.slope)
+		for i, m := range rest {
+			out[i] = m - last
 			last = m
 		}
 	case bend:
 		last, d := ints[1], p.slope
-		for _, m := range ints[2:] {
-			to = append(to, m-last-d)
+		for i, m := range rest {
+			out[i] = m - last - d
 			last, d = m, m-last
 		}
 	}
@@ -121,41 +124,55 @@ func (p *prediction) residuals(ints, to []int64) []int64 {
 
 // restore turns residuals into integers, in place. The first ones, which are known, have any value.
 func (p *prediction) restore(ints []int64) {
+	at, slope := p.first, p.slope
 	switch p.order {
 	case level:
 		for i, r := range ints {
-			ints[i] = p.first + r
+			ints[i] = at + r
 		}
 	case line:
-		at := p.first
 		for i, r := range ints {
 			ints[i] = at + r
-			at += p.slope
+			at += slope
 		}
 	case step:
-		m := p.first
-		ints[0] = m
-		for i, r := range ints[1:] {
-			m += p.slope + r
-			ints[1+i] = m
+		ints[0] = at
+		rest := ints[1:]
+		for i, r := range rest {
+			at += slope + r
+			rest[i] = at
 		}
 	case bend:
-		m, d := p.first, p.slope
-		ints[0] = m
+		ints[0] = at
 		if len(ints) == 1 {
 			return
 		}
-		m += d
-		ints[1] = m
-		for i, r := range ints[2:] {
-			d += r
-			m += d
-			ints[2+i] = m
+		at += slope
+		ints[1] = at
+		rest := ints[2:]
+		for i, r := range rest {
+			slope += r
+			at += slope
+			rest[i] = at
 		}
 	}
 }
 
-// chooseOrder takes the order whose residuals have the fewest bits, by some of them.
+// still fills in the integers whose residuals are all 0.
+func (p *prediction) still(ints []int64) {
+	slope := p.slope
+	if p.order == level {
+		slope = 0
+	}
+	m := p.first
+	for i := range ints {
+		ints[i] = m
+		m += slope
+	}
+}
+
+// chooseOrder takes the order whose residuals have the fewest bits, by some of them. Residuals that are going to be centred
+// are compared with each other, since the differences have the same spread, but for half a bit.
 func chooseOrder(ints []int64, times bool) order {
 	n := len(ints)
 	if n < 3 {
@@ -165,34 +182,43 @@ func chooseOrder(ints []int64, times bool) order {
 	if times {
 		flat, slope = line, pace(ints)
 	}
-	var some [3][moreSamples]int64
+	var steps, flats [moreSamples]int64
 	count := min(moreSamples, n-2, max(16, n/12))
+	apart, bend0 := uint(n-2)<<16/uint(count), 0
 	for j := range count {
-		i := 2 + j*(n-2)/count
+		i := 2 + int(uint(j)*apart>>16)
 		d := ints[i] - ints[i-1]
-		some[0][j] = d
-		some[1][j] = ints[i] - int64(i)*slope
-		some[2][j] = d - (ints[i-1] - ints[i-2])
+		bent := d - (ints[i-1] - ints[i-2])
+		steps[j], flats[j] = d, ints[i]-int64(i)*slope
+		bend0 += bits.Len64(uint64(max(bent, -bent)))
 	}
-	best, least := step, math.MaxInt
-	for k, o := range [...]order{step, flat, bend} {
-		s := some[k][:count]
-		mid := int64(0)
-		if o != bend {
-			mid, _ = middle(s, count)
-		}
-		cost := 0
-		for _, r := range s {
-			cost += bits.Len64(uint64(max(r-mid, mid-r)))
-		}
-		if o == level || o == bend { // a guess by some must be better by more than chance
-			cost += cost/16 + count/12
-		}
-		if cost < least {
-			best, least = o, cost
-		}
+	step0, flat0 := differ(steps[:count]), differ(flats[:count])
+	least := func(cost int) int { return cost + cost/16 + count/12 } // a guess by some must be better by more than chance
+	best := step
+	if flat == level {
+		flat0 = least(flat0)
+	}
+	if flat0 < step0 {
+		best, step0 = flat, flat0
+	}
+	if least(bend0+count/2) < step0 {
+		best = bend
 	}
 	return best
+}
+
+// differ returns how many bits the differences of s have, of each element to one that is not near.
+func differ(s []int64) int {
+	sum, half := 0, (len(s)-1)/2
+	for j, r := range s {
+		k := j + half
+		if k >= len(s) {
+			k -= len(s)
+		}
+		d := r - s[k]
+		sum += bits.Len64(uint64(max(d, -d)))
+	}
+	return sum
 }
 
 // pace is the slope of the straight line through ints with the least squares, or a rounder one that fits as well.
@@ -229,69 +255,58 @@ func pace(ints []int64) int64 {
 
 // centre is the mean of the residuals that are not far from their median, or 0 if that saves fewer bits than it takes.
 func centre(residuals []int64, takes float64) int64 {
-	few := min(fewSamples, len(residuals))
-	mid, some := middle(residuals, few)
+	var some [fewSamples]int64
+	n := len(residuals)
+	for j := range some {
+		some[j] = residuals[j*n/fewSamples]
+	}
+	mid := median(some)
 	for j, r := range some {
 		some[j] = max(r-mid, mid-r)
 	}
-	spread := median(some[:few])
+	spread := median(some)
 	if mid == 0 && spread == 0 {
 		return 0
 	}
-	bound := int64(math.MaxInt64)
-	if spread >= 0 && spread < 1<<58 {
-		bound = 8*spread + 8
+	bound := int64(math.MaxInt64/2) / int64(n)
+	if spread >= 0 && spread < bound/32-1 {
+		bound = 16*spread + 16
 	}
-	sum, near := 0.0, 0
+	sum, distance, near := int64(0), int64(0), 0
 	for _, r := range residuals {
 		if d := r - mid; d >= -bound && d <= bound {
-			sum += float64(d)
+			sum += d
+			distance += max(d, -d)
 			near++
 		}
 	}
-	c := mid + int64(math.Round(sum/float64(max(1, near))))
-	// Where noise is normal, being off by c takes c² / 2 ln 2 bits a residual, if the deviation is 1, and the spread is 0.67.
-	if off := float64(c) / float64(spread); float64(near)*off*off/3 < takes {
+	n = max(1, near)
+	c := mid + int64(math.Round(float64(sum)/float64(n)))
+	// Where noise is normal, being off by c takes c² / 2 ln 2 bits a residual, if the deviation is 1, and the mean distance is 0.80.
+	if off := float64(c) * float64(n) / float64(distance); float64(near)*off*off*0.46 < takes {
 		return 0
 	}
 	return c
 }
 
-// middle returns the median of count elements of s, and these in some order.
-func middle(s []int64, count int) (mid int64, some [moreSamples]int64) {
-	for j := range count {
-		some[j] = s[j*len(s)/count]
-	}
-	return median(some[:count]), some
+// median returns the middle one of s. It compares always the same pairs, since a processor cannot foretell which of two is
+// less (Devillard, "Fast median search", 1998).
+func median(s [fewSamples]int64) int64 {
+	a, b, c, d, e, f, g, h, i := s[0], s[1], s[2], s[3], s[4], s[5], s[6], s[7], s[8]
+	a, b, c = sorted(a, b, c)
+	d, e, f = sorted(d, e, f)
+	g, h, i = sorted(g, h, i)
+	low := max(a, d, g)
+	high := min(c, f, i)
+	_, middle, _ := sorted(b, e, h)
+	_, middle, _ = sorted(low, middle, high)
+	return middle
 }
 
-// median of s by Hoare's selection. It reorders s.
-func median(s []int64) int64 {
-	low, high, k := 0, len(s)-1, len(s)/2
-	for low < high {
-		pivot := s[(low+high)/2]
-		i, j := low, high
-		for i <= j {
-			for s[i] < pivot {
-				i++
-			}
-			for s[j] > pivot {
-				j--
-			}
-			if i <= j {
-				s[i], s[j] = s[j], s[i]
-				i++
-				j--
-			}
-		}
-		switch {
-		case k <= j:
-			high = j
-		case k >= i:
-			low = i
-		default:
-			return s[k]
-		}
-	}
-	return s[k]
+// sorted returns its arguments in ascending order.
+func sorted(a, b, c int64) (int64, int64, int64) {
+	a, b = min(a, b), max(a, b)
+	b, c = min(b, c), max(b, c)
+	a, b = min(a, b), max(a, b)
+	return a, b, c
 }

@@ -22,6 +22,7 @@ type Reader struct {
 	entries   []entry   // timelines, then series
 	times     [][]int64 // of the timelines
 	decoded   []bool    // whether times are
+	ascend    []bool    // whether they do, as those that an encoder is given; of the decoded ones
 	counted   []bool    // whether Count has said so, or they are
 	ints      []int64
 	padded    []byte
@@ -30,6 +31,7 @@ type Reader struct {
 // entry is a column in the directory.
 type entry struct {
 	profile  uint16
+	checked  bool   // whether its checksum is right
 	from, to uint32 // in streams
 }
 
@@ -75,6 +77,7 @@ func (r *Reader) Open(chunk []byte) error {
 	r.times = slices.Grow(r.times[:0], timelines)[:timelines]
 	r.decoded = slices.Grow(r.decoded[:0], timelines)[:timelines]
 	clear(r.decoded)
+	r.ascend = slices.Grow(r.ascend[:0], timelines)[:timelines]
 	r.counted = slices.Grow(r.counted[:0], timelines)[:timelines]
 	clear(r.counted)
 	return nil
@@ -113,18 +116,30 @@ func (r *Reader) readDirectory(p *parser, columns int) {
 		p.bad = !ok
 		r.profiles = append(r.profiles, of)
 	}
-	r.entries = slices.Grow(r.entries[:0], columns)
-	at := uint64(0)
-	for range columns {
-		e := entry{profile: uint16(p.uvarint(uint64(n - 1))), from: uint32(at)}
-		at += p.uvarint(most)
-		if p.bad || at > most {
+	r.entries = slices.Grow(r.entries[:0], columns)[:columns]
+	b, at := p.b, uint64(0)
+	for i := range r.entries {
+		var of, length uint64
+		// Mostly the first number has one byte and the second one or two. A reader of one column spends more time here than on that
+		// column.
+		if len(b) >= 3 && b[0] < 0x80 && b[1]&b[2] < 0x80 {
+			second := b[1] >> 7
+			of, length = uint64(b[0]), uint64(b[1]&0x7f)|uint64(b[2]*second)<<7
+			b = b[2+second:]
+		} else {
+			p.b = b
+			of, length = p.uvarint(most), p.uvarint(most)
+			b = p.b
+		}
+		e := entry{profile: uint16(of), from: uint32(at)}
+		if at += length; p.bad || of >= uint64(n) || at > most {
 			p.bad = true
 			return
 		}
 		e.to = uint32(at)
-		r.entries = append(r.entries, e)
+		r.entries[i] = e
 	}
+	p.b = b
 	p.bad = p.bad || at != uint64(len(p.b))
 }
 
@@ -191,6 +206,9 @@ func (r *Reader) Read(i int, values []float64) (times []int64, _ []float64, err 
 	return times, values, nil
 }
 
+// Ascend returns whether the times of series i do, which has been read.
+func (r *Reader) Ascend(i int) bool { return r.ascend[r.timeline[i]] }
+
 // of says of which series an error is.
 func (r *Reader) of(i int, err error) error {
 	if err == nil {
@@ -224,13 +242,18 @@ func (r *Reader) readTimes(t int) ([]int64, error) {
 		return nil, fmt.Errorf("%w: times of another form", ErrCorrupt)
 	}
 	times := slices.Grow(r.times[t][:0], c.samples)[:c.samples]
+	c.first += r.base // all others follow from it
 	if err := r.integers(&c, times); err != nil {
 		return nil, fmt.Errorf("times: %w", err)
 	}
-	for i := range times {
-		times[i] += r.base
-	}
 	r.times[t], r.decoded[t], r.counted[t] = times, true, true
+	r.ascend[t] = true
+	for i := 1; i < len(times); i++ {
+		if times[i-1] >= times[i] {
+			r.ascend[t] = false
+			break
+		}
+	}
 	return times, nil
 }
 
@@ -246,10 +269,13 @@ type opened struct {
 // open reads what stands before the residuals. timeline is the number of samples in the timeline of a series, or -1 for a
 // timeline.
 func (r *Reader) open(column, timeline int) (c opened, err error) {
-	e := r.entries[column]
+	e := &r.entries[column]
 	b := r.streams[e.from:e.to]
-	if len(b) < checksumSize || crc32.Checksum(b[checksumSize:], castagnoli) != binary.LittleEndian.Uint32(b) {
-		return c, fmt.Errorf("%w: checksum", ErrCorrupt)
+	if !e.checked {
+		if len(b) < checksumSize || crc32.Checksum(b[checksumSize:], castagnoli) != binary.LittleEndian.Uint32(b) {
+			return c, fmt.Errorf("%w: checksum", ErrCorrupt)
+		}
+		e.checked = true
 	}
 	p := parser{b: b[checksumSize:]}
 	c.profile = r.profiles[e.profile]
@@ -303,7 +329,7 @@ func (r *Reader) open(column, timeline int) (c opened, err error) {
 // decode fills in the values of a series.
 func (r *Reader) decode(c *opened, out []float64) error {
 	r.ints = slices.Grow(r.ints[:0], len(out))[:len(out)]
-	ints := r.ints
+	ints := r.ints[:len(out)] // so that the compiler knows it
 	if err := r.integers(c, ints); err != nil {
 		return err
 	}
@@ -344,12 +370,14 @@ func (r *Reader) integers(c *opened, out []int64) error {
 	if c.unit > 1 {
 		p.first = 0
 	}
-	if known := min(c.order.known(), len(out)); c.flags&still != 0 {
-		clear(out)
-	} else if err := r.residuals(c, out[known:]); err != nil {
-		return err
+	if c.flags&still != 0 {
+		p.still(out)
+	} else {
+		if err := r.residuals(c, out[min(c.order.known(), len(out)):]); err != nil {
+			return err
+		}
+		p.restore(out)
 	}
-	p.restore(out)
 	if c.unit > 1 {
 		if c.form == pattern {
 			for i, m := range out {
@@ -374,60 +402,21 @@ func (r *Reader) residuals(c *opened, out []int64) error {
 	t := &r.tables[c.table]
 	t.forDecoding()
 	n, shift := len(out), uint(c.shift)
-	low := uint64(1)<<shift - 1
 	lanes := lanes(n)
 	var states [2]uint32
 	for l := range lanes {
 		states[l] = uint32(src.read(tableLog))
 	}
-	pos, end := src.pos, src.end
 	i := 0
-	if lanes == 2 && shift <= 56-tableLog {
+	if shift <= 56-tableLog {
 		// A word has the bits of a state and the low bits of a residual.
-		s0, s1 := states[0], states[1]
-		for ; i+3 < n; i += 2 {
-			if pos > end {
-				break
-			}
-			e := t.decode[s0%tableSize]
-			word := src.peek(pos)
-			bits := uint(e >> 8 & 15)
-			s0 = e>>16 + uint32(word)&(1<<bits-1)
-			x := word >> bits & low
-			pos += bits + shift
-			y := int64(int8(e))
-			if y >= far {
-				if pos > end {
-					break
-				}
-				src.pos = pos
-				y = farther(&src, uint(y))
-				pos = src.pos
-			}
-			out[i] = y<<shift | int64(x)
-			if pos > end {
-				break
-			}
-			e = t.decode[s1%tableSize]
-			word = src.peek(pos)
-			bits = uint(e >> 8 & 15)
-			s1 = e>>16 + uint32(word)&(1<<bits-1)
-			x = word >> bits & low
-			pos += bits + shift
-			y = int64(int8(e))
-			if y >= far {
-				if pos > end {
-					break
-				}
-				src.pos = pos
-				y = farther(&src, uint(y))
-				pos = src.pos
-			}
-			out[i+1] = y<<shift | int64(x)
+		if lanes == 2 {
+			i = fastTwo(&t.decode, &src, out[:n-lanes], shift, &states)
+		} else {
+			i = fastOne(&t.decode, &src, out[:max(0, n-1)], shift, &states[0])
 		}
-		states[0], states[1] = s0, s1
 	}
-	src.pos = pos
+	end := src.end
 	for ; i < n; i++ {
 		if src.pos > end {
 			break
@@ -446,7 +435,7 @@ func (r *Reader) residuals(c *opened, out []int64) error {
 			if src.pos > end {
 				break
 			}
-			y = farther(&src, uint(y))
+			y, src.pos = farther(&src, src.pos, uint(y))
 		}
 		out[i] = y<<shift | int64(x)
 	}
@@ -456,10 +445,73 @@ func (r *Reader) residuals(c *opened, out []int64) error {
 	return nil
 }
 
-// farther reads the value of a symbol above direct.
-func farther(src *bitReader, y uint) int64 {
+// fastTwo decodes residuals of two lanes, an even number, and returns it. It stops where few bits are left, or too few.
+func fastTwo(decode *[tableSize]uint32, src *bitReader, out []int64, shift uint, states *[2]uint32) int {
+	b, pos, low := src.src, src.pos, uint64(1)<<(shift&63)-1
+	s0, s1 := states[0], states[1]
+	wide := shift > 56/2-tableLog // a word does not have the bits of two residuals
+	i := 0
+	for last := int(src.end) - int(2*(tableLog+shift)); i+1 < len(out) && int(pos) <= last; i += 2 {
+		word := binary.LittleEndian.Uint64(b[pos>>3:]) >> (pos & 7)
+		e0, e1 := decode[s0%tableSize], decode[s1%tableSize]
+		bits := uint(e0 >> 8 & 15)
+		s0 = e0>>16 + uint32(word)&(1<<bits-1)
+		word >>= bits
+		pos += bits + shift
+		y, x := int64(int8(e0)), word&low
+		word >>= shift & 63
+		if y >= far || wide {
+			if y >= far {
+				y, pos = farther(src, pos, uint(y))
+			}
+			if pos > src.end { // far bits are too many
+				break
+			}
+			word = binary.LittleEndian.Uint64(b[pos>>3:]) >> (pos & 7)
+		}
+		out[i] = y<<(shift&63) | int64(x)
+
+		bits = uint(e1 >> 8 & 15)
+		s1 = e1>>16 + uint32(word)&(1<<bits-1)
+		pos += bits + shift
+		y = int64(int8(e1))
+		if y >= far {
+			y, pos = farther(src, pos, uint(y))
+		}
+		out[i+1] = y<<(shift&63) | int64(word>>bits&low)
+	}
+	src.pos, states[0], states[1] = pos, s0, s1
+	return i
+}
+
+// fastOne is fastTwo for one lane.
+func fastOne(decode *[tableSize]uint32, src *bitReader, out []int64, shift uint, state *uint32) int {
+	b, pos, low := src.src, src.pos, uint64(1)<<(shift&63)-1
+	s := *state
+	i := 0
+	for last := int(src.end) - int(tableLog+shift); i < len(out) && int(pos) <= last; i++ {
+		e, word := decode[s%tableSize], binary.LittleEndian.Uint64(b[pos>>3:])>>(pos&7)
+		bits := uint(e >> 8 & 15)
+		s = e>>16 + uint32(word)&(1<<bits-1)
+		pos += bits + shift
+		y := int64(int8(e))
+		if y >= far {
+			y, pos = farther(src, pos, uint(y))
+		}
+		out[i] = y<<(shift&63) | int64(word>>bits&low)
+	}
+	src.pos, *state = pos, s
+	return i
+}
+
+// farther reads the value of a symbol above direct, at a position that is at most the end, or else returns a position behind it.
+func farther(src *bitReader, pos, y uint) (int64, uint) {
+	if pos > src.end {
+		return 0, pos
+	}
 	extra := y - far + directLog
-	return unzigzag(1<<extra | src.read(extra))
+	src.pos = pos
+	return unzigzag(1<<extra | src.read(extra)), src.pos
 }
 
 // pad returns b with readable bytes behind it.

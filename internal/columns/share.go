@@ -1,11 +1,36 @@
 package columns
 
-import "slices"
+import (
+	"math"
+	"slices"
+)
+
+// histogram counts symbols.
+type histogram struct {
+	counts [symbols]uint32
+	top    int // symbols from here on have none
+}
+
+func (h *histogram) add(more *histogram) {
+	for s, c := range more.counts[:more.top] {
+		h.counts[s] += c
+	}
+	h.top = max(h.top, more.top)
+}
+
+// total returns how many symbols were counted.
+func (h *histogram) total() int {
+	n := 0
+	for _, c := range h.counts[:h.top] {
+		n += int(c)
+	}
+	return n
+}
 
 // entropy is how many bits so many symbols take, and the table itself.
-func entropy(counts *[symbols]uint32) float64 {
+func (h *histogram) entropy() float64 {
 	n, sum, used := 0, 0.0, 0
-	for _, c := range counts {
+	for _, c := range h.counts[:h.top] {
 		if c > 0 {
 			n += int(c)
 			sum -= float64(c) * log2(int(c))
@@ -23,36 +48,26 @@ func entropy(counts *[symbols]uint32) float64 {
 // the group that codes it best (a round of k-means by cost), and groups that do not earn their table are joined.
 func (e *Encoder) share() {
 	e.tables = e.tables[:0]
-	var coded []*column
-	var bits []float64 // for each residual of a column
+	coded := e.coded[:0]
+	e.ranks = e.ranks[:0]
 	for j := range e.columns {
 		c := &e.columns[j]
 		if c.flags&still == 0 {
+			bits := c.entropy() / float64(len(c.residuals))
+			e.ranks = append(e.ranks, math.Float64bits(bits)&^(maxColumns-1)|uint64(len(coded)))
 			coded = append(coded, c)
 		}
 	}
+	e.coded = coded
 	if len(coded) == 0 {
 		return
 	}
-	bits = make([]float64, len(coded))
-	order := make([]int, len(coded))
-	for j, c := range coded {
-		bits[j], order[j] = entropy(&c.counts)/float64(len(c.residuals)), j
-	}
-	slices.SortStableFunc(order, func(a, b int) int {
-		switch {
-		case bits[a] < bits[b]:
-			return -1
-		case bits[a] > bits[b]:
-			return 1
-		}
-		return 0
-	})
-	groups := make([][symbols]uint32, max(1, min(maxTables, len(coded)/4)))
-	for k, j := range order {
-		c := coded[j]
-		c.table = uint8(k * len(groups) / len(order))
-		add(&groups[c.table], &c.counts)
+	groups := make([]histogram, max(1, min(maxTables, len(coded)/4)))
+	slices.Sort(e.ranks)
+	for k, rank := range e.ranks {
+		c := coded[rank%maxColumns]
+		c.table = uint8(k * len(groups) / len(coded))
+		groups[c.table].add(&c.histogram)
 	}
 	if len(groups) > 1 {
 		regroup(coded, groups)
@@ -61,43 +76,41 @@ func (e *Encoder) share() {
 }
 
 // regroup moves each column to the group whose symbols cost it least.
-func regroup(coded []*column, groups [][symbols]uint32) {
+func regroup(coded []*column, groups []histogram) {
 	var costs [symbols][maxTables]float64
+	top := 0
 	for g := range groups {
-		n := 1
-		for _, c := range groups[g] {
-			n += int(c)
-		}
-		all := log2(n)
-		for s, c := range groups[g] {
+		top = max(top, groups[g].top)
+	}
+	for g := range groups {
+		all := log2(groups[g].total() + 1)
+		for s, c := range groups[g].counts[:top] {
 			costs[s][g] = all + 2 // it has none of these
 			if c > 0 {
 				costs[s][g] = min(tableLog, all-log2(int(c)))
 			}
 		}
-		groups[g] = [symbols]uint32{}
+		groups[g] = histogram{}
 	}
 	for _, c := range coded {
-		var cost [maxTables]float64
-		for s, n := range c.counts {
-			if n > 0 {
-				for g := range cost {
-					cost[g] += float64(n) * costs[s][g]
-				}
-			}
+		var a, b, d, f float64
+		for s, n := range c.counts[:c.top] {
+			n, of := float64(n), &costs[s]
+			a, b, d, f = a+n*of[0], b+n*of[1], d+n*of[2], f+n*of[3]
 		}
+		cost := [maxTables]float64{a, b, d, f}
 		c.table = 0
 		for g := range groups {
 			if cost[g] < cost[c.table] {
 				c.table = uint8(g)
 			}
 		}
-		add(&groups[c.table], &c.counts)
+		groups[c.table].add(&c.histogram)
 	}
 }
 
 // join joins groups as long as that saves bits, and makes the tables.
-func (e *Encoder) join(coded []*column, groups [][symbols]uint32) {
+func (e *Encoder) join(coded []*column, groups []histogram) {
 	var into [maxTables]int
 	for g := range groups {
 		into[g] = g
@@ -110,8 +123,8 @@ func (e *Encoder) join(coded []*column, groups [][symbols]uint32) {
 					continue
 				}
 				both := groups[a]
-				add(&both, &groups[b])
-				if saved := entropy(&groups[a]) + entropy(&groups[b]) - entropy(&both); saved > most || from < 0 && entropy(&groups[b]) == 0 {
+				both.add(&groups[b])
+				if saved := groups[a].entropy() + groups[b].entropy() - both.entropy(); saved > most || from < 0 && groups[b].entropy() == 0 {
 					from, to, most = b, a, saved
 				}
 			}
@@ -119,7 +132,7 @@ func (e *Encoder) join(coded []*column, groups [][symbols]uint32) {
 		if from < 0 {
 			break
 		}
-		add(&groups[to], &groups[from])
+		groups[to].add(&groups[from])
 		for g := range into {
 			if into[g] == from {
 				into[g] = to
@@ -128,22 +141,16 @@ func (e *Encoder) join(coded []*column, groups [][symbols]uint32) {
 	}
 	var number [maxTables]uint8
 	for g := range groups {
-		if into[g] != g || entropy(&groups[g]) == 0 {
+		if into[g] != g || groups[g].entropy() == 0 {
 			continue
 		}
 		number[g] = uint8(len(e.tables))
 		e.tables = append(e.tables, table{})
 		t := &e.tables[number[g]]
-		t.fit(&groups[g])
+		t.fit(&groups[g].counts)
 		t.forEncoding()
 	}
 	for _, c := range coded {
 		c.table = number[into[c.table]]
-	}
-}
-
-func add(to, counts *[symbols]uint32) {
-	for s, c := range counts {
-		to[s] += c
 	}
 }
