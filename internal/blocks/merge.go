@@ -19,10 +19,12 @@ import (
 // it has doubled, so that its memory grows with the samples that differ in schedule or time.
 type SampleSet struct {
 	ids      Range
-	only     *only // of ids; nil is all
+	only     *only // of ids, which is kept; nil is all
+	kept     only
 	added    []metric.Sample
-	ordered  bool // whether added is by schedule, as a chunk is
-	distinct int  // of added, after duplicates were last dropped
+	ordered  bool  // whether added is by schedule, as a chunk is
+	ends     []int // where in added each schedule ends, if that is known; then its times ascend
+	distinct int   // of added, after duplicates were last dropped
 	total    int
 	groups   bySchedule[metric.Sample]
 	incoming Incoming
@@ -42,14 +44,15 @@ const minCompact = 1 << 16
 // Series grow with ids.Len(), which is meant to be a block's.
 func (s *SampleSet) Reset(ids Range) {
 	s.ids, s.only = ids, nil
-	s.added, s.ordered = s.added[:0], true
+	s.added, s.ordered, s.ends = s.added[:0], true, s.ends[:0]
 	s.distinct, s.total = 0, 0
 }
 
 // Only has the set, which was just reset, keep the samples of these schedules in [fromMs, toMs)
 // and no others: what is not wanted takes no memory. The ids are sorted, and used until the next Reset.
 func (s *SampleSet) Only(ids []metric.ScheduleID, fromMs, toMs int64) {
-	s.only = &only{ids: ids, fromMs: fromMs, toMs: toMs}
+	s.kept = only{ids: ids, fromMs: fromMs, toMs: toMs}
+	s.only = &s.kept
 }
 
 // wanted leaves out, in place, what the set does not keep of a chunk's samples.
@@ -114,6 +117,9 @@ func (in *Incoming) Add() error {
 	case err != nil:
 	case in.reader != nil:
 		all, err = in.reader.read(s.added, in.ids, in.only)
+		if before == 0 && in.as == nil {
+			s.ends = append(s.ends[:0], in.reader.ends...)
+		}
 		in.reader.free()
 	default:
 		if all, err = DecodeSamplesIn(s.added, in.chunk, in.ids); err == nil && in.only != nil {
@@ -134,6 +140,9 @@ func (in *Incoming) Add() error {
 	}
 	if len(s.added) > before {
 		s.ordered = before == 0 && as == nil
+		if before > 0 {
+			s.ends = s.ends[:0]
+		}
 	}
 	s.total += len(s.added) - before
 	if len(s.added) >= max(minCompact, 2*s.distinct) {
@@ -150,8 +159,13 @@ func (in *Incoming) Scratch() int {
 	return in.reader.scratch(in.ids, in.only)
 }
 
-// Needs returns the bytes that the set takes at most once the chunk is added and Series has been called: two arrays, which
-// grow by a quarter at a time, and Scratch.
+const (
+	sampleBytes = int(unsafe.Sizeof(metric.Sample{}))
+	placeBytes  = int(unsafe.Sizeof(uint32(0)))
+)
+
+// Needs returns the bytes that the set takes at most once the chunk is added and Series has been called: two arrays of samples
+// and one of places, which grow by a quarter at a time, and Scratch.
 func (in *Incoming) Needs() int {
 	s, n, scratch := in.set, len(in.set.added), 0
 	if in.reader != nil {
@@ -160,22 +174,27 @@ func (in *Incoming) Needs() int {
 		n += countIn(in.chunk)
 	}
 	n += n/4 + 256
-	return int(unsafe.Sizeof(metric.Sample{}))*(max(n, cap(s.added))+max(n, cap(s.groups.sorted))) + scratch
+	return sampleBytes*(max(n, cap(s.added))+max(n, cap(s.groups.sorted))) + placeBytes*max(n, cap(s.groups.at)) + scratch
 }
 
 // Bytes returns the bytes that the set takes now.
 func (s *SampleSet) Bytes() int {
-	return int(unsafe.Sizeof(metric.Sample{})) * (cap(s.added) + cap(s.groups.sorted))
+	return sampleBytes*(cap(s.added)+cap(s.groups.sorted)) + placeBytes*cap(s.groups.at)
 }
 
 // compact drops duplicates. What is left precedes whatever is added later, so that the
 // last one added still wins.
 func (s *SampleSet) compact() {
+	if len(s.ends) > 0 { // there are none
+		s.distinct = len(s.added)
+		return
+	}
+	s.order()
 	kept := s.added[:0]
-	for _, samples := range s.Series() {
+	for _, samples := range s.Series() { // which never lie before what is kept
 		kept = append(kept, samples...)
 	}
-	s.added, s.ordered, s.distinct = kept, true, len(kept)
+	s.added, s.distinct = kept, len(kept)
 }
 
 // Len is the number of samples that the set holds: at most minCompact or twice those
@@ -192,23 +211,45 @@ func (s *SampleSet) Added() int { return s.total }
 // Add or Series. Whoever changes them MUST call Reset next.
 func (s *SampleSet) Series() iter.Seq2[metric.ScheduleID, []metric.Sample] {
 	return func(yield func(metric.ScheduleID, []metric.Sample) bool) {
-		if s.ordered {
-			s.runs(yield)
-		} else {
-			s.groups.series(s.ids, s.added, sampleSchedule, compareSampleTimes, yield)
+		if len(s.ends) > 0 {
+			start := 0
+			for _, end := range s.ends {
+				if !yield(s.added[start].Schedule, s.added[start:end:end]) {
+					return
+				}
+				start = end
+			}
+			return
 		}
+		s.order()
+		s.runs(yield)
+	}
+}
+
+// order puts what was added by schedule, unless it is.
+func (s *SampleSet) order() {
+	if !s.ordered {
+		at := s.groups.places(len(s.added))
+		for i := range s.added {
+			at[i] = uint32(s.added[i].Schedule - s.ids.Start)
+		}
+		s.groups.sort(s.ids.Len(), s.added)
+		s.added, s.groups.sorted, s.ordered = s.groups.sorted, s.added, true
 	}
 }
 
 // runs yields what is by schedule already. It copies the samples of a schedule only to sort them.
 func (s *SampleSet) runs(yield func(metric.ScheduleID, []metric.Sample) bool) {
-	for start := 0; start < len(s.added); {
-		end, ascend := start+1, true
-		for ; end < len(s.added) && s.added[end].Schedule == s.added[start].Schedule; end++ {
-			ascend = ascend && s.added[end-1].TimeMs < s.added[end].TimeMs
+	for rest := s.added; len(rest) > 0; {
+		id, last, ascend := rest[0].Schedule, rest[0].TimeMs, true
+		end := 1
+		for ; end < len(rest) && rest[end].Schedule == id; end++ {
+			next := rest[end].TimeMs
+			ascend = ascend && last < next
+			last = next
 		}
-		samples := s.added[start:end:end]
-		start = end
+		samples := rest[:end:end]
+		rest = rest[end:]
 		if !ascend {
 			s.groups.sorted = append(s.groups.sorted[:0], samples...)
 			samples = keepLast(s.groups.sorted, compareSampleTimes)
@@ -219,8 +260,7 @@ func (s *SampleSet) runs(yield func(metric.ScheduleID, []metric.Sample) bool) {
 	}
 }
 
-func sampleSchedule(s *metric.Sample) metric.ScheduleID { return s.Schedule }
-func compareSampleTimes(a, b metric.Sample) int         { return cmp.Compare(a.TimeMs, b.TimeMs) }
+func compareSampleTimes(a, b metric.Sample) int { return cmp.Compare(a.TimeMs, b.TimeMs) }
 
 // RollupSet is like SampleSet, for roll-up rows.
 type RollupSet struct {
@@ -267,53 +307,62 @@ func (s *RollupSet) Len() int { return len(s.added) }
 // Series yields the schedules that have rows, by id; see SampleSet.Series.
 func (s *RollupSet) Series() iter.Seq2[metric.ScheduleID, []metric.RollupRow] {
 	return func(yield func(metric.ScheduleID, []metric.RollupRow) bool) {
-		s.groups.series(s.ids, s.added, rollupSchedule, compareRollupTimes, yield)
-	}
-}
-
-func rollupSchedule(r *metric.RollupRow) metric.ScheduleID { return r.Schedule }
-func compareRollupTimes(a, b metric.RollupRow) int         { return cmp.Compare(a.TimeMs, b.TimeMs) }
-
-// bySchedule is the working memory of a set. It groups by schedule with a counting sort, which is
-// stable, and linear because a block is small. Then it checks the times of each schedule, which
-// already ascend unless data came late or twice.
-type bySchedule[T any] struct {
-	sorted []T
-	ends   []int
-}
-
-func (g *bySchedule[T]) series(
-	ids Range, added []T, schedule func(*T) metric.ScheduleID, compareTimes func(a, b T) int, yield func(metric.ScheduleID, []T) bool,
-) {
-	n := ids.Len()
-	g.ends = slices.Grow(g.ends[:0], n)[:n]
-	clear(g.ends)
-	for i := range added {
-		g.ends[schedule(&added[i])-ids.Start]++
-	}
-	sum := 0
-	for i, count := range g.ends {
-		g.ends[i] = sum
-		sum += count
-	}
-	g.sorted = slices.Grow(g.sorted[:0], len(added))[:len(added)]
-	for i := range added {
-		at := &g.ends[schedule(&added[i])-ids.Start]
-		g.sorted[*at] = added[i]
-		*at++
-	}
-
-	start := 0
-	for i, end := range g.ends {
-		rows := g.sorted[start:end:end]
-		start = end
-		if len(rows) > 0 && !yield(ids.Start+metric.ScheduleID(i), keepLast(rows, compareTimes)) {
-			return
+		at := s.groups.places(len(s.added))
+		for i := range s.added {
+			at[i] = uint32(s.added[i].Schedule - s.ids.Start)
+		}
+		s.groups.sort(s.ids.Len(), s.added)
+		start := 0
+		for i, end := range s.groups.ends {
+			rows := s.groups.sorted[start:end:end]
+			start = end
+			if len(rows) > 0 && !yield(s.ids.Start+metric.ScheduleID(i), keepLast(rows, compareRollupTimes)) {
+				return
+			}
 		}
 	}
 }
 
-// keepLast sorts rows by time, in place, and keeps the last row of each time.
+func compareRollupTimes(a, b metric.RollupRow) int { return cmp.Compare(a.TimeMs, b.TimeMs) }
+
+// bySchedule is the working memory of a set. It groups by schedule with a counting sort, which is
+// stable, and linear because a block is small.
+type bySchedule[T any] struct {
+	sorted []T
+	at     []uint32 // the schedule of each row, counted from the first of the block
+	ends   []int    // of the rows of each schedule
+}
+
+// places returns room for the schedules of n rows, which the caller fills in.
+func (g *bySchedule[T]) places(n int) []uint32 {
+	g.at = slices.Grow(g.at[:0], n)[:n]
+	return g.at
+}
+
+// sort puts the rows of n schedules into g.sorted, by g.at.
+func (g *bySchedule[T]) sort(n int, added []T) {
+	g.ends = slices.Grow(g.ends[:0], n)[:n]
+	clear(g.ends)
+	ends := g.ends
+	for _, at := range g.at {
+		ends[at]++
+	}
+	sum := 0
+	for i, count := range ends {
+		ends[i] = sum
+		sum += count
+	}
+	g.sorted = slices.Grow(g.sorted[:0], len(added))[:len(added)]
+	sorted := g.sorted
+	for i, at := range g.at {
+		to := ends[at]
+		ends[at] = to + 1
+		sorted[to] = added[i]
+	}
+}
+
+// keepLast sorts rows by time, in place, and keeps the last row of each time. The times mostly ascend already, unless data came
+// late or twice.
 func keepLast[T any](rows []T, compareTimes func(a, b T) int) []T {
 	ascends := true
 	for i := 1; i < len(rows) && ascends; i++ {

@@ -3,6 +3,7 @@ package blocks
 import (
 	"bytes"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"hash/fnv"
 	"iter"
@@ -67,6 +68,10 @@ func ReplacedRanges(ids []ID, replaced func(ID) bool) [][2]ID {
 // has a directory.
 const fewSamples = 16
 
+// fewest is the number of samples a series below which a chunk of samples is as short as one of columns, or shorter, if the times of
+// each series are regular. If they are not, series that share their times may take half in columns.
+const fewest = 7
+
 // Packer makes chunks of samples at rest. It keeps its buffers, and is not for concurrent use. The zero value is ready.
 type Packer struct {
 	encoder columns.Encoder
@@ -76,6 +81,9 @@ type Packer struct {
 	rows    []metric.Sample
 	columns []byte
 	samples []byte
+	reader  columns.Reader
+	read    []float64
+	again   []metric.Sample
 }
 
 // maxColumn is the number of samples of a series up to which it is packed: to read a part of a column, all of it is decoded.
@@ -98,17 +106,23 @@ func (p *Packer) Pack(set *SampleSet, ids Range, most int) ([]byte, error) {
 		if from+len(samples) > most || len(samples) > maxColumn || len(p.series) == columns.MaxSeries {
 			return nil, nil
 		}
+		to := from + len(samples)
+		p.times, p.values = p.times[:to], p.values[:to]
+		times, values := p.times[from:], p.values[from:]
 		for i := range samples {
-			p.times, p.values = append(p.times, samples[i].TimeMs), append(p.values, samples[i].Value)
+			times[i], values[i] = samples[i].TimeMs, samples[i].Value
 		}
-		p.series = append(p.series, columns.Series{Schedule: id, Times: p.times[from:], Values: p.values[from:]})
+		p.series = append(p.series, columns.Series{Schedule: id, Times: times, Values: values})
 	}
 	if len(p.series) == 0 {
 		return nil, nil
 	}
-	p.columns = p.encoder.Append(p.columns[:0], p.series)
+	few := len(p.times) < fewest*len(p.series) && p.regular()
+	if !few {
+		p.columns = p.encoder.Append(p.columns[:0], p.series)
+	}
 	if len(p.times) >= fewSamples*len(p.series) {
-		return p.columns, p.check(p.columns)
+		return p.columns, p.checkColumns()
 	}
 	p.rows = p.rows[:0]
 	for _, s := range p.series {
@@ -117,33 +131,71 @@ func (p *Packer) Pack(set *SampleSet, ids Range, most int) ([]byte, error) {
 		}
 	}
 	p.samples = AppendSamples(p.samples[:0], p.rows)
-	if len(p.samples) < len(p.columns) {
-		return p.samples, p.check(p.samples)
+	if few || len(p.samples) < len(p.columns) {
+		return p.samples, p.checkSamples()
 	}
-	return p.columns, p.check(p.columns)
+	return p.columns, p.checkColumns()
 }
 
-// check reads a chunk back. It takes a tenth of the time of making the chunk, and whoever has the chunk deletes what it was
-// made of.
-func (p *Packer) check(chunk []byte) error {
-	var err error
-	if p.rows, err = DecodeSamples(p.rows[:0], chunk); err != nil {
-		return fmt.Errorf("a packed chunk cannot be read: %w", err)
-	}
-	rows := p.rows
-	for _, s := range p.series {
-		for i := range s.Times {
-			if len(rows) == 0 || rows[0].Schedule != s.Schedule || rows[0].TimeMs != s.Times[i] ||
-				math.Float64bits(rows[0].Value) != math.Float64bits(s.Values[i]) {
-				return fmt.Errorf("a packed chunk differs from its samples: schedule %d at %d", s.Schedule, s.Times[i])
+// regular reports whether the times of each series are at one interval.
+func (p *Packer) regular() bool {
+	for i := range p.series {
+		times := p.series[i].Times
+		for k := 2; k < len(times); k++ {
+			if times[k]-times[k-1] != times[1]-times[0] {
+				return false
 			}
-			rows = rows[1:]
 		}
 	}
-	if len(rows) > 0 {
-		return fmt.Errorf("a packed chunk has %d samples more than it was made of", len(rows))
+	return true
+}
+
+// checkColumns reads p.columns back. It takes a third of the time of making them, and whoever has the chunk deletes what it was
+// made of.
+func (p *Packer) checkColumns() error {
+	err := p.reader.Open(p.columns)
+	if err == nil && p.reader.Len() != len(p.series) {
+		err = fmt.Errorf("%d series instead of %d", p.reader.Len(), len(p.series))
+	}
+	for i := 0; i < len(p.series) && err == nil; i++ {
+		var times []int64
+		s := &p.series[i]
+		times, p.read, err = p.reader.Read(i, p.read[:0])
+		if err == nil && (p.reader.Schedule(i) != s.Schedule || !slices.Equal(times, s.Times) || !sameBits(p.read, s.Values)) {
+			err = fmt.Errorf("it differs from the samples of schedule %d", s.Schedule)
+		}
+	}
+	return unlikeSamples(err)
+}
+
+// checkSamples reads p.samples back, as checkColumns does.
+func (p *Packer) checkSamples() error {
+	var err error
+	p.again, err = DecodeSamples(p.again[:0], p.samples)
+	if err == nil && !slices.EqualFunc(p.again, p.rows, func(a, b metric.Sample) bool {
+		return a.Schedule == b.Schedule && a.TimeMs == b.TimeMs && math.Float64bits(a.Value) == math.Float64bits(b.Value)
+	}) {
+		err = errors.New("it differs from the samples")
+	}
+	return unlikeSamples(err)
+}
+
+func unlikeSamples(err error) error {
+	if err != nil {
+		return fmt.Errorf("a packed chunk does not give back its samples: %w", err)
 	}
 	return nil
+}
+
+func sameBits(a, b []float64) bool {
+	if len(a) != len(b) {
+		return false
+	}
+	differ := uint64(0)
+	for i, v := range a {
+		differ |= math.Float64bits(v) ^ math.Float64bits(b[i])
+	}
+	return differ == 0
 }
 
 // Count returns the number of samples of a chunk that can be decoded.
@@ -166,9 +218,10 @@ func isColumns(chunk []byte) bool { return len(chunk) > 0 && chunk[0] == columns
 type columnReader struct {
 	columns.Reader
 	values  []float64
-	weighed bool // whether those below are of the open chunk
-	wants   int  // samples of the series in question
-	takes   int  // bytes to decode them
+	ends    []int // see read
+	weighed bool  // whether those below are of the open chunk
+	wants   int   // samples of the series in question
+	takes   int   // bytes to decode them
 }
 
 var columnReaders = sync.Pool{New: func() any { return new(columnReader) }}
@@ -217,9 +270,12 @@ func readColumns(dst []metric.Sample, chunk []byte, ids Range) ([]metric.Sample,
 }
 
 // read appends to dst the samples whose schedules are in ids, and of those what of asks for; nil is all. It reads no other
-// columns. The error is a *DamagedColumns, with the samples of the other columns.
+// columns. The error is a *DamagedColumns, with the samples of the other columns. r.ends then has where in dst each series
+// ends, unless the times of one do not ascend.
 func (r *columnReader) read(dst []metric.Sample, ids Range, of *only) ([]metric.Sample, error) {
 	var damaged *DamagedColumns
+	r.ends = r.ends[:0]
+	ascend := true
 	for i := range r.wanted(ids, of) {
 		id := r.Schedule(i)
 		times, values, err := r.Read(i, r.values[:0])
@@ -235,10 +291,20 @@ func (r *columnReader) read(dst []metric.Sample, ids Range, of *only) ([]metric.
 		if of != nil {
 			from, to = of.within(times)
 		}
-		dst = slices.Grow(dst, to-from)
-		for k := from; k < to; k++ {
-			dst = append(dst, metric.Sample{Schedule: id, TimeMs: times[k], Value: values[k]})
+		if from == to {
+			continue
 		}
+		begin := len(dst)
+		dst = slices.Grow(dst, to-from)[:begin+to-from]
+		times, values = times[from:to], values[from:to]
+		into := dst[begin:][:len(times)]
+		for k, t := range times {
+			into[k] = metric.Sample{Schedule: id, TimeMs: t, Value: values[k]}
+		}
+		r.ends, ascend = append(r.ends, len(dst)), ascend && r.Ascend(i)
+	}
+	if !ascend {
+		r.ends = r.ends[:0]
 	}
 	if damaged != nil {
 		return dst, damaged

@@ -246,3 +246,41 @@ func TestDamagedColumns(t *testing.T) {
 	}
 	require.Equal(t, map[int]bool{1: true, 128: true}, lost)
 }
+
+// TestColumnsThatDoNotAscend: what a set knows of one chunk of columns it does not take for granted of times that do not ascend, nor
+// once another chunk is added.
+func TestColumnsThatDoNotAscend(t *testing.T) {
+	columnsOf := func(times ...int64) []byte {
+		s := columns.Series{Schedule: 3, Times: times}
+		for i := range times {
+			s.Values = append(s.Values, float64(i))
+		}
+		return new(columns.Encoder).Append(nil, []columns.Series{{Schedule: 1, Times: []int64{5}, Values: []float64{7}}, s})
+	}
+	sample := func(schedule metric.ScheduleID, timeMs int64, v float64) metric.Sample {
+		return metric.Sample{Schedule: schedule, TimeMs: timeMs, Value: v}
+	}
+	var set blocks.SampleSet
+	for name, c := range map[string]struct {
+		chunks [][]byte
+		want   []metric.Sample
+	}{
+		"ascending":    {[][]byte{columnsOf(10, 20, 30)}, []metric.Sample{sample(1, 5, 7), sample(3, 10, 0), sample(3, 20, 1), sample(3, 30, 2)}},
+		"unsorted":     {[][]byte{columnsOf(30, 10, 20)}, []metric.Sample{sample(1, 5, 7), sample(3, 10, 1), sample(3, 20, 2), sample(3, 30, 0)}},
+		"a time twice": {[][]byte{columnsOf(10, 20, 20)}, []metric.Sample{sample(1, 5, 7), sample(3, 10, 0), sample(3, 20, 2)}},
+		"two chunks": {
+			[][]byte{columnsOf(10, 20, 30), columnsOf(15, 20)},
+			[]metric.Sample{sample(1, 5, 7), sample(3, 10, 0), sample(3, 15, 0), sample(3, 20, 1), sample(3, 30, 2)},
+		},
+		"none of the second": {
+			[][]byte{columnsOf(10, 20, 30), blocks.AppendSamples(nil, []metric.Sample{sample(9, 1, 1)})},
+			[]metric.Sample{sample(1, 5, 7), sample(3, 10, 0), sample(3, 20, 1), sample(3, 30, 2)},
+		},
+	} {
+		set.Reset(blocks.Range{Start: 0, End: 9})
+		for _, chunk := range c.chunks {
+			require.NoError(t, set.Add(chunk), name)
+		}
+		require.Equal(t, c.want, contents(&set), name)
+	}
+}

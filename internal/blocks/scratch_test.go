@@ -39,3 +39,45 @@ func TestScratch(t *testing.T) {
 		require.NotSame(t, r, columnReaders.Get())
 	}
 }
+
+// TestOneLongSeries: of 128 series one has thousands of times as many samples as the others. Those are read without decoding its column,
+// and what is longer than a column may be stays in its own chunks.
+func TestOneLongSeries(t *testing.T) {
+	group := Range{Start: 0, End: 128}
+	var set SampleSet
+	var packer Packer
+	for _, n := range []int{maxColumn, maxColumn + 1} {
+		var all []metric.Sample
+		for id := range group.End {
+			count, phaseMs := 10, int64(0)
+			if id == 77 {
+				count, phaseMs = n, 7
+			}
+			for i := range count {
+				all = append(all, metric.Sample{Schedule: id, TimeMs: int64(i)*1000 + phaseMs, Value: float64(i * i % 1009)})
+			}
+		}
+		set.Reset(group)
+		require.NoError(t, set.Add(AppendSamples(nil, all)))
+		chunk, err := packer.Pack(&set, group, 1<<20)
+		require.NoError(t, err)
+		if n > maxColumn {
+			require.Nil(t, chunk)
+			continue
+		}
+		set = SampleSet{}
+		set.Reset(group)
+		set.Only([]metric.ScheduleID{76, 78}, 0, 1<<40)
+		in := set.Open(chunk)
+		require.Less(t, in.Needs(), 20_000)
+		require.NoError(t, in.Add())
+		require.Equal(t, 20, set.Len())
+		set.Reset(group)
+		require.NoError(t, set.Add(chunk))
+		var got []metric.Sample
+		for _, samples := range set.Series() {
+			got = append(got, samples...)
+		}
+		require.Equal(t, all, got)
+	}
+}
