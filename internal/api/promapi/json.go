@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"math"
 	"net/http"
+	"slices"
 	"strconv"
 	"unicode/utf8"
 
@@ -82,6 +83,7 @@ func reply(out http.ResponseWriter, ans answer, querier *query.Querier, warnings
 	w.b = append(w.b, `{"status":"success","data":`...)
 	switch v := ans.data.(type) {
 	case evaluated:
+		w.b = slices.Grow(w.b, min(chunkBytes, v.bytes()))
 		w.evaluated(v)
 	case seriesList:
 		w.list(len(v), func(i int) { w.b = appendLabels(w.b, v[i].Labels()) })
@@ -141,6 +143,16 @@ func appendJSON(b []byte, v any) []byte {
 		panic(err) // a value of this package that JSON cannot represent
 	}
 	return append(b, enc...)
+}
+
+// bytes returns about how many bytes the floats of a matrix take in an answer, 0 of other values.
+func (e evaluated) bytes() (n int) {
+	const point = 24 // the time, a comma and five digits
+	matrix, _ := e.value.(promql.Matrix)
+	for i := range matrix {
+		n += point * len(matrix[i].Floats)
+	}
+	return n
 }
 
 func (w *writer) evaluated(e evaluated) {
@@ -304,6 +316,11 @@ func appendTime(b []byte, ms int64) []byte {
 
 // appendFloat appends a value as a string; it may be NaN or infinite.
 func appendFloat(b []byte, v float64) []byte {
+	const exact = 1 << 53 // integers below are their own shortest decimals
+	if n := int64(v); float64(n) == v && n > -exact && n < exact && (n != 0 || !math.Signbit(v)) {
+		b = strconv.AppendInt(append(b, '"'), n, 10)
+		return append(b, '"')
+	}
 	format := byte('f')
 	if abs := math.Abs(v); abs != 0 && (abs < 1e-6 || abs >= 1e21) {
 		format = 'e'
