@@ -5,6 +5,7 @@ import (
 	"runtime"
 	"slices"
 	"sync"
+	"sync/atomic"
 
 	"github.com/quern/quern/internal/blocks"
 	"github.com/quern/quern/internal/metric"
@@ -27,7 +28,8 @@ type part struct {
 func (g *BlockSamples) chunks() int { return (len(g.Samples) + maxChunkSamples - 1) / maxChunkSamples }
 
 // encode packs the samples of each block into chunks, in the writer's order or at a place in it. Packing is the costly
-// part of a flush, so encode spreads the parts over the processors.
+// part of a flush, so encode spreads the parts over the processors. The caller packs, too: so encode waits only for parts that
+// others have begun, and not until busy processors have time for others.
 func (w *Writer) encode(f *flush, at *blocks.Place) {
 	next := func() blocks.ID { return w.cache.ids.Next(f.startedMs) }
 	if at != nil {
@@ -45,17 +47,21 @@ func (w *Writer) encode(f *flush, at *blocks.Place) {
 	}
 	out := make([]packed, len(parts))
 	var wg sync.WaitGroup
-	workers := min(runtime.GOMAXPROCS(0), len(parts))
-	for n := range workers {
-		wg.Go(func() {
-			for i := n; i < len(parts); i += workers {
-				out[i].raw = w.rawChunks(&parts[i])
-				if !f.late[parts[i].Slice.StartMs] {
-					out[i].cache = []storage.CacheChunk{parts[i].cacheChunk(out[i].raw)}
-				}
+	var taken atomic.Int64
+	wg.Add(len(parts))
+	work := func() {
+		for i := int(taken.Add(1)) - 1; i < len(parts); i = int(taken.Add(1)) - 1 {
+			out[i].raw = w.rawChunks(&parts[i])
+			if !f.late[parts[i].Slice.StartMs] {
+				out[i].cache = []storage.CacheChunk{parts[i].cacheChunk(out[i].raw)}
 			}
-		})
+			wg.Done()
+		}
 	}
+	for range min(runtime.GOMAXPROCS(0), len(parts)) - 1 {
+		go work()
+	}
+	work()
 	wg.Wait()
 	for i, p := range out {
 		u := parts[i].of

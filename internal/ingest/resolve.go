@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"runtime"
 	"slices"
 	"strings"
 	"time"
@@ -108,6 +109,8 @@ const (
 	maxFreshBytes = 4 << 20
 	// lookEvery is the number of measurements between two checks of whether the caller has gone.
 	lookEvery = 1 << 10
+	// yieldEvery is the number of new series after which other goroutines get their turn; see ADR 50.
+	yieldEvery = 64
 )
 
 // unregistered is a sample whose series has no id yet.
@@ -417,6 +420,9 @@ func (r *resolver) unknown(in *Ingest, m *Measurement, source *registry.Source, 
 	})
 	g.Series = append(g.Series, own)
 	r.freshBytes += len(r.key) + len(own)*int(labelBytes)
+	if len(r.fresh)%yieldEvery == 0 {
+		runtime.Gosched()
+	}
 	return true
 }
 

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"math"
+	"runtime"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -102,6 +103,7 @@ const maxID = math.MaxUint32 - 1
 func (x *Index) Add(schedules []storage.Schedule) {
 	for some := range slices.Chunk(schedules, addAtOnce) {
 		x.addAll(some, true)
+		runtime.Gosched() // see ADR 50
 	}
 }
 
@@ -113,7 +115,7 @@ func (x *Index) CountNew(clk clock.Clock) {
 	x.clock, x.sinceMs = clk, clock.NowMs(clk)
 }
 
-// addAtOnce is how many series are added before readers get their turn.
+// addAtOnce is how many series are added before readers, and requests without new series, get their turn.
 const addAtOnce = 32
 
 func (x *Index) addAll(schedules []storage.Schedule, fresh bool) {

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"runtime"
 	"slices"
 
 	"github.com/quern/quern/internal/metric"
@@ -13,6 +14,9 @@ import (
 // claimSize is the number of series claimed at once. A claim holds up other claims of the process,
 // and on a cluster one that fails is repeated as a whole.
 const claimSize = 4096
+
+// yieldEvery is the number of new series after which other goroutines get their turn; see ADR 50.
+const yieldEvery = 64
 
 // Newcomers are series of one source that are to be registered, and what came of it.
 type Newcomers struct {
@@ -75,9 +79,14 @@ func (r *Registry) Register(ctx context.Context, all []*Newcomers) error {
 		}
 	}()
 	seen := make(map[string]*claim)
+	n := 0
 	for i := range inOrder {
 		if err := inOrder[i].prepare(ctx, seen); err != nil {
 			return err
+		}
+		if n += len(inOrder[i].Series); n >= yieldEvery {
+			runtime.Gosched()
+			n = 0
 		}
 	}
 	if err := r.claim(ctx, inOrder); err != nil {
@@ -139,7 +148,9 @@ func (g *registration) prepare(ctx context.Context, seen map[string]*claim) erro
 		claims = append(claims, claim{key: key, labels: labels, id: NoID})
 		c := &claims[len(claims)-1]
 		g.at[i], seen[key] = c, c
-		want = append(want, c)
+		if want = append(want, c); len(want)%yieldEvery == 0 {
+			runtime.Gosched()
+		}
 	}
 	if limit := s.r.opts.MaxSeriesPerSource; limit > 0 {
 		if len(want) > limit-s.Len()+s.leaving.gone() {
